@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Status codes and error records.
+ *
+ * Every function that can fail returns a clmgk_status and takes, as its last argument, an optional clmgk_error
+ * that the caller owns. On success the record is left as it is; on failure it holds the status, the OpenCL code
+ * (when an OpenCL call failed) and one line that names the field, its value and what was expected.
+ * The library never prints, never aborts, and keeps no "last error" of its own.
+ */
+#ifndef CLMGK_STATUS_H
+#define CLMGK_STATUS_H
+
+#include "export.h"
+
+#include <stdint.h>
+
+/* X(NAME, value, "what it means"). Values are pinned: they never change and are never reused. */
+#define CLMGK_STATUS_LIST(X)                                                                                           \
+    X(OK, 0, "success")                                                                                                \
+    X(ERROR_INVALID_VALUE, 1, "a field or argument has a value outside its range")                                     \
+    X(ERROR_INVALID_SHAPE, 2, "axes or strides do not fit each other")                                                 \
+    X(ERROR_INVALID_BUFFER, 3, "a buffer is missing, too small, or of another context")                                \
+    X(ERROR_UNSUPPORTED, 4, "legal, but not offered on this device or in this version")                                \
+    X(ERROR_OVERFLOW, 5, "a product of sizes does not fit")                                                            \
+    X(ERROR_NO_DEVICE, 6, "no usable OpenCL device, or none matches")                                                  \
+    X(ERROR_OUT_OF_HOST_MEMORY, 7, "out of host memory")                                                               \
+    X(ERROR_OUT_OF_DEVICE_MEMORY, 8, "out of device memory or resources")                                              \
+    X(ERROR_OPENCL, 9, "an OpenCL call failed")                                                                        \
+    X(ERROR_COMPILE, 10, "a kernel failed to compile")                                                                 \
+    X(ERROR_IO, 11, "a file could not be read or written")                                                             \
+    X(ERROR_INTERNAL, 12, "a bug in the library")
+
+typedef enum clmgk_status {
+#define CLMGK_STATUS_ENUM(name, value, text) CLMGK_##name = value,
+    CLMGK_STATUS_LIST(CLMGK_STATUS_ENUM)
+#undef CLMGK_STATUS_ENUM
+} clmgk_status;
+
+#define CLMGK_ERROR_MESSAGE_SIZE 1024
+
+/* What went wrong. Owned by the caller; a zeroed one is "no error". */
+typedef struct clmgk_error {
+    clmgk_status status;
+    int32_t opencl_code;                    /* the failing OpenCL call's code, else 0 */
+    char message[CLMGK_ERROR_MESSAGE_SIZE]; /* one line, NUL-terminated; may be cut */
+} clmgk_error;
+
+/* "ERROR_INVALID_VALUE" for CLMGK_ERROR_INVALID_VALUE; "unknown" for a value not in the list. Never NULL. */
+CLMGK_API const char *clmgk_status_name(clmgk_status status);
+
+/* The sentence of CLMGK_STATUS_LIST; "unknown status" for a value not in the list. Never NULL. */
+CLMGK_API const char *clmgk_status_text(clmgk_status status);
+
+#endif

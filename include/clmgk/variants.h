@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The attention variants, and the small enumerations of a problem description.
+ *
+ * CLMGK_VARIANT_LIST is the one list of variants: names on the command line, validation, tests and benchmarks are
+ * made from it. A new variant is a line here and its family's file in src/variants.
+ */
+#ifndef CLMGK_VARIANTS_H
+#define CLMGK_VARIANTS_H
+
+#include "export.h"
+
+/*
+ * X(NAME, value, "command-line name", FAMILY). Values are pinned.
+ *
+ * Mixture family. Log-weight of key j's component r for query i, with prior pi and variance sigma^2:
+ *
+ *     dot       s_ijr = log pi_r(j) + q_i . k_jr / sigma_r^2                     (MGK paper Eq. 6)
+ *     gaussian  s_ijr = log pi_r(j) - |q_i - k_jr|^2 / (2 sigma_r^2)             (MGK paper Eq. 7)
+ *     w_ij = logsumexp_r s_ijr (soft E-step)  or  max_r (s_ijr - log pi_r(j)) (hard E-step)
+ *     h_i = sum_j softmax_j(w_ij) v_j,        L_i = logsumexp_j w_ij
+ *
+ *     SOFTMAX    one component, dot, no prior: q.k / sqrt(D) unless a variance is given
+ *     GAUSSIAN   one component, gaussian, no prior
+ *     MGK        M components, each with its own keys
+ *     SMGK       M components that are one key shifted: k_jr = k_j + b_r; about the cost of one component
+ */
+#define CLMGK_VARIANT_LIST(X)                                                                                          \
+    X(SOFTMAX, 0, "softmax", MIXTURE)                                                                                  \
+    X(GAUSSIAN, 1, "gaussian", MIXTURE)                                                                                \
+    X(MGK, 2, "mgk", MIXTURE)                                                                                          \
+    X(SMGK, 3, "smgk", MIXTURE)
+
+typedef enum clmgk_variant {
+#define CLMGK_VARIANT_ENUM(name, value, text, family) CLMGK_VARIANT_##name = value,
+    CLMGK_VARIANT_LIST(CLMGK_VARIANT_ENUM)
+#undef CLMGK_VARIANT_ENUM
+} clmgk_variant;
+
+/* Storage type of Q, K, V and O. Sums and statistics are always f32. */
+typedef enum clmgk_dtype {
+    CLMGK_DTYPE_F32 = 0,
+    CLMGK_DTYPE_F16 = 1, /* IEEE binary16; needs no cl_khr_fp16 */
+    CLMGK_DTYPE_BF16 = 2 /* the upper half of an f32 */
+} clmgk_dtype;
+
+/* Score between a query and a key (MGK paper Eqs. 6 and 7). */
+typedef enum clmgk_score {
+    CLMGK_SCORE_DEFAULT = 0, /* SOFTMAX: dot; GAUSSIAN, MGK, SMGK: gaussian */
+    CLMGK_SCORE_DOT = 1,
+    CLMGK_SCORE_GAUSSIAN = 2
+} clmgk_score;
+
+/* How the components of a key are combined (MGK paper section 2.3, Remark 3). */
+typedef enum clmgk_estep {
+    CLMGK_ESTEP_SOFT = 0, /* log of the sum over components */
+    CLMGK_ESTEP_HARD = 1  /* the largest component; the prior plays no role */
+} clmgk_estep;
+
+/* Where the causal diagonal d(i) of query i lies: key j is hidden if j > d(i). */
+typedef enum clmgk_alignment {
+    CLMGK_ALIGN_BOTTOM_RIGHT = 0, /* d(i) = i + S - N: the last query sees the last key */
+    CLMGK_ALIGN_TOP_LEFT = 1,     /* d(i) = i */
+    CLMGK_ALIGN_LENGTHS = 2       /* d(i) = i + lengths[b] - N: a key cache with spare room; needs lengths */
+} clmgk_alignment;
+
+/* Shape of the prior pi. It is non-negative and need not sum to one. */
+typedef enum clmgk_prior_shape {
+    CLMGK_PRIOR_UNIFORM = 0, /* no array: 1/M */
+    CLMGK_PRIOR_M = 1,       /* [M] */
+    CLMGK_PRIOR_HM = 2,      /* [H,M] */
+    CLMGK_PRIOR_HMS = 3      /* [H,M,S] */
+} clmgk_prior_shape;
+
+/* Shape of the variance sigma^2. */
+typedef enum clmgk_variance_shape {
+    CLMGK_VARIANCE_NUMBER = 0, /* the descriptor's field `variance`, shared by all heads and components */
+    CLMGK_VARIANCE_M = 1,      /* device array [M] */
+    CLMGK_VARIANCE_HM = 2      /* device array [H,M] */
+} clmgk_variance_shape;
+
+/* The kernel engine: how a block of query rows meets a tile of keys. */
+typedef enum clmgk_engine {
+    CLMGK_ENGINE_AUTO = 0, /* chosen from device facts */
+    CLMGK_ENGINE_LANE = 1, /* SIMD CPUs: a vector lane is a query */
+    CLMGK_ENGINE_SIMT = 2  /* GPUs: work-groups, local memory, barriers */
+} clmgk_engine;
+
+/* Command-line names: "softmax", "f32", "lane", ... ; NULL for a value outside the enumeration. */
+CLMGK_API const char *clmgk_variant_name(clmgk_variant variant);
+CLMGK_API const char *clmgk_dtype_name(clmgk_dtype dtype);
+CLMGK_API const char *clmgk_engine_name(clmgk_engine engine);
+
+#endif

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The OpenCL device layer: facts, kernel sources, programs with their binary cache, launches.
+ * The only place that calls clBuildProgram and clEnqueueNDRangeKernel. */
+#ifndef MGK_DEVICE_H
+#define MGK_DEVICE_H
+
+#include "base/base.h"
+#include "clmgk/attention.h"
+
+#include <pthread.h>
+
+/* ---- facts ------------------------------------------------------------------------------------------------ */
+
+typedef enum mgk_runtime { MGK_RUNTIME_OTHER = 0, MGK_RUNTIME_POCL, MGK_RUNTIME_RUSTICL, MGK_RUNTIME_INTEL_CPU, MGK_RUNTIME_NVIDIA, MGK_RUNTIME_OCLGRIND } mgk_runtime;
+
+typedef struct mgk_device_facts {
+    clmgk_device_info info;
+    mgk_runtime runtime;     /* from the platform's name: chosen before any trial build */
+    char opencl_version[128];
+    bool x86_avx512dq;       /* the host's CPU, where the device is the host's CPU (PoCL, Intel's CPU runtime) */
+    uint64_t work_item_limit; /* CL_DEVICE_MAX_WORK_ITEM_SIZES[0] */
+} mgk_device_facts;
+
+/* platform_index and device_index are looked up too. */
+clmgk_status mgk_device_get_facts(cl_device_id device, mgk_device_facts *facts, clmgk_error *error);
+
+/* ---- context ---------------------------------------------------------------------------------------------- */
+
+typedef struct mgk_program mgk_program;
+
+struct clmgk_context {
+    clmgk_allocator allocator;
+    cl_context context;
+    cl_device_id device;
+    mgk_device_facts facts;
+    char *cache_path; /* the folder of programs; NULL: no files */
+    uint64_t cache_max_bytes;
+    char *kernel_dir; /* NULL: embedded sources */
+
+    pthread_mutex_t mutex; /* guards `references`, `programs` and building */
+    int references;
+    mgk_program *programs; /* list of those alive, newest first */
+};
+
+void mgk_context_retain(clmgk_context *context);
+
+/* ---- kernel sources --------------------------------------------------------------------------------------- */
+
+/* One file of cl/, embedded at build time (generated table; ends with a NULL name). */
+typedef struct mgk_embedded_file {
+    const char *name;
+    const char *text;
+    size_t length;
+} mgk_embedded_file;
+extern const mgk_embedded_file mgk_embedded_files[];
+
+/* The text of kernel file `name` with every `#include "x"` replaced by that file's text, once each, with #line
+ * directives, appended to `out`. From kernel_dir if that is not NULL, else from the embedded table. */
+clmgk_status mgk_source_expand(const char *kernel_dir, const char *name, mgk_text *out, clmgk_error *error);
+
+/* ---- programs --------------------------------------------------------------------------------------------- */
+
+/* A built program, shared by the plans of a context. */
+struct mgk_program {
+    mgk_program *next;
+    clmgk_context *context;
+    int references;
+    cl_program program;
+    mgk_hash key;
+    char *options;
+    clmgk_program_origin origin; /* of the first get */
+    bool saved;                  /* the binary is on disk, or never will be */
+};
+
+/*
+ * The program of kernel file `file` with compiler options `options` (-D…): from the context's list, from the cache
+ * on disk, or built. `origin` and `compile_ms` tell this call's way. Any doubt about a cache file is a rebuild;
+ * a cache that cannot be written is no failure. Release with mgk_program_release.
+ */
+clmgk_status mgk_program_get(clmgk_context *context, const char *file, const char *options, mgk_program **out,
+                             clmgk_program_origin *origin, double *compile_ms, clmgk_error *error);
+
+/* Writes the program's binary to the cache if it was built and not yet saved. To be called after the program's
+ * first launch: PoCL finishes compiling then. Never fails. */
+void mgk_program_save(mgk_program *program);
+
+void mgk_program_release(mgk_program *program);
+
+/* ---- launches --------------------------------------------------------------------------------------------- */
+
+/* One kernel argument: a buffer (size sizeof(cl_mem)) or a value. */
+typedef struct mgk_kernel_arg {
+    size_t size;
+    const void *value;
+} mgk_kernel_arg;
+
+typedef struct mgk_launch {
+    cl_uint dimensions;
+    size_t global[3];
+    size_t local[3];
+} mgk_launch;
+
+/* Sets `count` arguments and enqueues. The caller holds the lock that guards `kernel`. */
+clmgk_status mgk_launch_kernel(cl_command_queue queue, cl_kernel kernel, const mgk_launch *launch, size_t count,
+                               const mgk_kernel_arg *args, cl_uint num_wait, const cl_event *wait_list,
+                               cl_event *event, clmgk_error *error);
+
+#endif
