@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Output files that appear whole or not at all: each is written to a temporary file in its target's folder; all are
+ * renamed when every one is complete. SIGINT, SIGTERM and SIGHUP remove the temporary files before they end the
+ * program.
+ */
+#ifndef TOOL_OUTPUT_H
+#define TOOL_OUTPUT_H
+
+#include "tool.h"
+
+#include <stdio.h>
+
+#define TOOL_MAX_OUTPUTS 16
+
+typedef struct tool_outputs tool_outputs;
+
+/* To be called before the program has other threads: it blocks those signals in the calling thread, and so in every
+ * thread made later, and starts the one that waits for them. Writing beyond the limit of a file's size becomes an
+ * error of write(). */
+tool_exit tool_outputs_create(tool_outputs **out, tool_error *error);
+
+/* Removes temporary files that were not committed. NULL is allowed. */
+void tool_outputs_destroy(tool_outputs *outputs);
+
+/* Announces that `option` writes `path`, and checks what can be checked now without touching anything: its folder is
+ * there, the target, if it exists, is a regular file that may be written, and no other output is the same file.
+ * *index is for tool_outputs_open. `option` and `path` must live as long as `outputs`. */
+tool_exit tool_outputs_add(tool_outputs *outputs, const char *option, const char *path, size_t *index,
+                           tool_error *error);
+
+/* Refuses an input file that is also one of the outputs announced so far. */
+tool_exit tool_outputs_refuse_input(const tool_outputs *outputs, const char *option, const char *path,
+                                    tool_error *error);
+
+/* Creates an output's temporary file. The stream belongs to `outputs`. */
+tool_exit tool_outputs_open(tool_outputs *outputs, size_t index, FILE **stream, tool_error *error);
+
+/* Completes all temporary files that were opened, then gives them their names. */
+tool_exit tool_outputs_commit(tool_outputs *outputs, tool_error *error);
+
+#endif

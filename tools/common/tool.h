@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What all programs share: exit statuses, failure, options, printing. */
+#ifndef TOOL_H
+#define TOOL_H
+
+#include "clmgk/clmgk.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define TOOL_PRINTF(format, first) __attribute__((format(printf, format, first)))
+#else
+#define TOOL_PRINTF(format, first)
+#endif
+
+#define TOOL_COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* ---- exit statuses and failure ----------------------------------------------------------------------------- */
+
+typedef enum tool_exit {
+    TOOL_DONE = 0,
+    TOOL_CHECK_FAILED = 1, /* a check or comparison failed */
+    TOOL_BAD_INPUT = 2,    /* bad usage or bad input: nothing was written */
+    TOOL_NO_DEVICE = 3,    /* no usable device, or the device or driver failed */
+    TOOL_SYSTEM_ERROR = 4  /* out of memory, an output that cannot be written */
+} tool_exit;
+
+typedef struct tool_error {
+    char message[2048];
+} tool_error;
+
+/* Records a message and returns `status`. */
+tool_exit tool_fail(tool_error *error, tool_exit status, const char *format, ...) TOOL_PRINTF(3, 4);
+
+/* The same for a failure of the library; its status gives the exit status. */
+tool_exit tool_fail_library(tool_error *error, const clmgk_error *failure);
+
+/* The same for a failed OpenCL call. */
+tool_exit tool_fail_cl(tool_error *error, cl_int code, const char *call);
+
+/* Out of host memory while making `what`. */
+tool_exit tool_fail_memory(tool_error *error, const char *what);
+
+/* Return at once, or go to a clean-up label with `status` set, when a step fails. */
+#define TOOL_TRY(call)                                                                                                 \
+    do {                                                                                                               \
+        const tool_exit try_status_ = (call);                                                                          \
+        if (try_status_ != TOOL_DONE)                                                                                  \
+            return try_status_;                                                                                        \
+    } while (0)
+#define TOOL_TRY_GOTO(status, call, label)                                                                             \
+    do {                                                                                                               \
+        (status) = (call);                                                                                             \
+        if ((status) != TOOL_DONE)                                                                                     \
+            goto label;                                                                                                \
+    } while (0)
+
+/* ---- options ------------------------------------------------------------------------------------------------ */
+
+/* An option of a program. A table of them begins with TOOL_STANDARD_OPTIONS; the program's own follow. */
+typedef struct tool_option {
+    const char *name;     /* without dashes */
+    const char *argument; /* its name in --help; NULL: a flag */
+    const char *help;     /* lines separated by '\n'; NULL: known, but not offered by this version */
+} tool_option;
+
+enum {
+    TOOL_OPTION_DEVICE,
+    TOOL_OPTION_JSON,
+    TOOL_OPTION_HELP,
+    TOOL_OPTION_VERSION,
+    TOOL_STANDARD_OPTION_COUNT /* the first index of the program's own options */
+};
+
+#define TOOL_STANDARD_OPTIONS                                                                                          \
+    {"device", "SEL",                                                                                                  \
+     "PLATFORM:DEVICE as clmgk-info prints them, or a part of a device's or platform's\n"                              \
+     "name; default: $CLMGK_DEVICE, else the first GPU, else the first CPU"},                                          \
+        {"json", NULL, "print one JSON object on standard output"}, {"help", NULL, "print this help"},                 \
+    {                                                                                                                  \
+        "version", NULL, "print the version"                                                                           \
+    }
+
+typedef struct tool_program {
+    const char *name;    /* "clmgk-run" */
+    const char *summary; /* printed by --help before the options */
+    const char *notes;   /* printed after them; NULL: nothing */
+    const tool_option *options;
+    size_t option_count;
+} tool_program;
+
+/*
+ * Parses the command line into values[option_count]: NULL for an option that was not given, "" for a given flag.
+ * Options are written in full and given once; other arguments are refused. --help and --version print and set
+ * *finished: the program then ends with the returned status.
+ */
+tool_exit tool_parse_options(const tool_program *program, int argc, char **argv, const char **values, bool *finished,
+                             tool_error *error);
+
+/* Values. `option` is the option's name without dashes, for the message. */
+tool_exit tool_parse_integer(const char *option, const char *text, int64_t low, int64_t high, int64_t *value,
+                             tool_error *error);
+
+/* One of `count` names; *index is its place. */
+tool_exit tool_parse_name(const char *option, const char *text, const char *const *names, size_t count, size_t *index,
+                          tool_error *error);
+
+/* Numbers separated by commas. *numbers is for free(). */
+tool_exit tool_parse_numbers(const char *option, const char *text, double **numbers, size_t *count, tool_error *error);
+
+/* The names of the library's enumerations, by value. */
+tool_exit tool_parse_variant(const char *option, const char *text, clmgk_variant *variant, tool_error *error);
+tool_exit tool_parse_dtype(const char *option, const char *text, clmgk_dtype *dtype, tool_error *error);
+tool_exit tool_parse_engine(const char *option, const char *text, clmgk_engine *engine, tool_error *error);
+
+/* ---- printing ----------------------------------------------------------------------------------------------- */
+
+/* Prints the one line of a failure on standard error (nothing for an empty message); returns `status`. */
+int tool_report(const tool_program *program, tool_exit status, const tool_error *error);
+
+/* Prints `object` on standard output, takes the caller's reference, and sees that it got there. NULL (as the
+ * constructors of jansson return without memory) is out of memory. */
+struct json_t;
+tool_exit tool_print_json(struct json_t *object, tool_error *error);
+
+/* Sees that everything printed on standard output got there. */
+tool_exit tool_flush_stdout(tool_error *error);
+
+#endif
