@@ -1,0 +1,461 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The reference against values computed by hand, and against the definitions of rounding. */
+#include "reference/reference.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+static void assert_close(double value, double expected)
+{
+    assert_true(fabs(value - expected) <= 1e-12 * fmax(1.0, fabs(expected)));
+}
+
+/* One query and two keys in one dimension, resolved by hand. */
+static clmgk_attention_desc small_desc(clmgk_variant variant, clmgk_score score, int64_t components)
+{
+    return (clmgk_attention_desc){.struct_size = sizeof(clmgk_attention_desc),
+                                  .variant = variant,
+                                  .score = score,
+                                  .batch = 1,
+                                  .heads = 1,
+                                  .kv_heads = 1,
+                                  .components = components,
+                                  .length = 1,
+                                  .length_k = 2,
+                                  .head_size = 1,
+                                  .value_size = 1,
+                                  .variance = 1.0};
+}
+
+/* ---- storage types ------------------------------------------------------------------------------------------ */
+
+typedef struct storage {
+    uint16_t (*round)(float);
+    float (*widen)(uint16_t);
+    uint16_t infinity;
+} storage;
+
+static const storage storages[] = {{clmgk_ref_f32_to_f16, clmgk_ref_f16_to_f32, 0x7c00},
+                                   {clmgk_ref_f32_to_bf16, clmgk_ref_bf16_to_f32, 0x7f80}};
+
+static void values_of_bits(void **state)
+{
+    (void)state;
+    assert_true(clmgk_ref_f16_to_f32(0x3c00) == 1.0F);
+    assert_true(clmgk_ref_f16_to_f32(0xc000) == -2.0F);
+    assert_true(clmgk_ref_f16_to_f32(0x3555) == 1365.0F / 4096.0F);
+    assert_true(clmgk_ref_f16_to_f32(0x7bff) == 65504.0F);
+    assert_true(clmgk_ref_f16_to_f32(0x0001) == ldexpf(1.0F, -24));
+    assert_true(clmgk_ref_f16_to_f32(0x03ff) == ldexpf(1023.0F, -24));
+    assert_true(clmgk_ref_f16_to_f32(0x8000) == 0.0F && signbit(clmgk_ref_f16_to_f32(0x8000)));
+    assert_true(clmgk_ref_bf16_to_f32(0x3f80) == 1.0F);
+    assert_true(clmgk_ref_bf16_to_f32(0xc049) == -3.140625F);
+}
+
+static void every_value_survives(void **state)
+{
+    (void)state;
+    for (size_t s = 0; s < COUNT(storages); s++) {
+        for (uint32_t bits = 0; bits <= 0xffffU; bits++) {
+            const float value = storages[s].widen((uint16_t)bits);
+            const uint16_t again = storages[s].round(value);
+            assert_true(isnan(value) ? isnan(storages[s].widen(again)) : again == bits);
+        }
+    }
+}
+
+/* Between two neighbours: the middle goes to the even one, everything else to the nearer one. */
+static void rounding_is_to_nearest_even(void **state)
+{
+    (void)state;
+    for (size_t s = 0; s < COUNT(storages); s++) {
+        for (uint16_t low = 0; low + 1 < storages[s].infinity; low++) {
+            const uint16_t high = (uint16_t)(low + 1);
+            const float middle = (float)(((double)storages[s].widen(low) + (double)storages[s].widen(high)) / 2.0);
+            assert_int_equal(storages[s].round(middle), low % 2 == 0 ? low : high);
+            assert_int_equal(storages[s].round(-middle), 0x8000U | (low % 2 == 0 ? low : high));
+            assert_int_equal(storages[s].round(nextafterf(middle, INFINITY)), high);
+            assert_int_equal(storages[s].round(nextafterf(middle, 0.0F)), low);
+        }
+    }
+}
+
+static void rounding_at_the_ends(void **state)
+{
+    (void)state;
+    assert_int_equal(clmgk_ref_f32_to_f16(65519.99F), 0x7bff);
+    assert_int_equal(clmgk_ref_f32_to_f16(65520.0F), 0x7c00);
+    assert_int_equal(clmgk_ref_f32_to_f16(-3e38F), 0xfc00);
+    assert_int_equal(clmgk_ref_f32_to_f16(-INFINITY), 0xfc00);
+    assert_int_equal(clmgk_ref_f32_to_bf16(3.4028235e38F), 0x7f80);
+    assert_int_equal(clmgk_ref_f32_to_bf16(INFINITY), 0x7f80);
+    for (size_t s = 0; s < COUNT(storages); s++)
+        assert_true(isnan(storages[s].widen(storages[s].round(NAN))));
+}
+
+static void arrays_of_every_storage_type(void **state)
+{
+    (void)state;
+    static const clmgk_dtype dtypes[] = {CLMGK_DTYPE_F32, CLMGK_DTYPE_F16, CLMGK_DTYPE_BF16};
+    static const double exact[] = {0.0, 1.0, -2.5, 96.0};
+    for (size_t t = 0; t < COUNT(dtypes); t++) {
+        unsigned char stored[sizeof(float) * COUNT(exact)];
+        double loaded[COUNT(exact)];
+        clmgk_ref_store(dtypes[t], exact, COUNT(exact), stored);
+        clmgk_ref_load(dtypes[t], stored, COUNT(exact), loaded);
+        assert_memory_equal(loaded, exact, sizeof(exact));
+        assert_int_equal(clmgk_ref_dtype_size(dtypes[t]), t == 0 ? 4 : 2);
+    }
+}
+
+/* ---- the formulas ------------------------------------------------------------------------------------------- */
+
+static void softmax_by_hand(void **state)
+{
+    (void)state;
+    const double q[] = {2.0};
+    const double k[] = {0.0, log(3.0)}; /* logits 0 and ln 3 with sigma^2 = 2: weights 1/4 and 3/4 */
+    const double v[] = {8.0, -4.0};
+    clmgk_ref_problem p = {.desc = small_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_SCORE_DOT, 1), .q = q, .k = k, .v = v};
+    p.desc.variance = 2.0;
+    double o = 0.0;
+    double lse = 0.0;
+    assert_true(clmgk_ref_row(&p, 0, &o, &lse));
+    assert_close(o, -1.0);
+    assert_close(lse, log(4.0));
+}
+
+static void gaussian_by_hand(void **state)
+{
+    (void)state;
+    const double q[] = {1.0};
+    const double k[] = {1.0, 1.0 + sqrt(log(9.0))}; /* exponents 0 and -ln 9 / (2 sigma^2) = -ln 3 */
+    const double v[] = {8.0, -4.0};
+    const clmgk_ref_problem p = {
+        .desc = small_desc(CLMGK_VARIANT_GAUSSIAN, CLMGK_SCORE_GAUSSIAN, 1), .q = q, .k = k, .v = v};
+    double o = 0.0;
+    double lse = 0.0;
+    assert_true(clmgk_ref_row(&p, 0, &o, &lse));
+    assert_close(o, (3.0 * 8.0 - 4.0) / 4.0);
+    assert_close(lse, log(4.0 / 3.0));
+}
+
+/* Dot scores with one sigma each: exp(s) = pi_r exp(q k_jr / sigma_r^2). */
+static void mgk_by_hand(void **state)
+{
+    (void)state;
+    const double q[] = {1.0};
+    const double k[] = {log(2.0), log(3.0), 3.0 * log(5.0), 3.0 * log(7.0)}; /* [M,S] */
+    const double v[] = {1.0, 0.0};
+    const double prior[] = {0.5, 2.0};
+    const double variance[] = {1.0, 3.0};
+    clmgk_ref_problem p = {.desc = small_desc(CLMGK_VARIANT_MGK, CLMGK_SCORE_DOT, 2),
+                           .q = q,
+                           .k = k,
+                           .v = v,
+                           .prior = prior,
+                           .variance = variance};
+    p.desc.prior_shape = CLMGK_PRIOR_M;
+    p.desc.variance_shape = CLMGK_VARIANCE_M;
+    double o = 0.0;
+    double lse = 0.0;
+    assert_true(clmgk_ref_row(&p, 0, &o, &lse)); /* keys weigh 0.5*2 + 2*5 = 11 and 0.5*3 + 2*7 = 15.5 */
+    assert_close(o, 11.0 / 26.5);
+    assert_close(lse, log(26.5));
+
+    p.desc.estep = CLMGK_ESTEP_HARD; /* the larger component: 5 and 7 */
+    assert_true(clmgk_ref_row(&p, 0, &o, &lse));
+    assert_close(o, 5.0 / 12.0);
+    assert_close(lse, log(12.0));
+}
+
+/* A prior of each shape picks the component: with pi = (1, 0) MGK is softmax over the first component's keys. */
+static void priors_of_every_shape(void **state)
+{
+    (void)state;
+    const double q[] = {1.0, 1.0};                               /* [H,N] */
+    const double k[] = {log(2.0), log(3.0), log(5.0), log(7.0)}; /* [G,M,S], G = 1 */
+    const double v[] = {1.0, 0.0};
+    const double of_m[] = {0.0, 1.0};
+    const double of_hm[] = {1.0, 0.0, 0.0, 1.0};
+    const double of_hms[] = {1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0};
+    const struct {
+        clmgk_prior_shape shape;
+        const double *prior;
+        double o[2], mass[2];
+    } cases[] = {{CLMGK_PRIOR_UNIFORM, NULL, {7.0 / 17.0, 7.0 / 17.0}, {8.5, 8.5}},
+                 {CLMGK_PRIOR_M, of_m, {5.0 / 12.0, 5.0 / 12.0}, {12.0, 12.0}},
+                 {CLMGK_PRIOR_HM, of_hm, {2.0 / 5.0, 5.0 / 12.0}, {5.0, 12.0}},
+                 {CLMGK_PRIOR_HMS, of_hms, {2.0 / 9.0, 0.0}, {9.0, 0.0}}};
+    for (size_t c = 0; c < COUNT(cases); c++) {
+        clmgk_ref_problem p = {.desc = small_desc(CLMGK_VARIANT_MGK, CLMGK_SCORE_DOT, 2), .q = q, .k = k, .v = v};
+        p.desc.heads = 2;
+        p.desc.prior_shape = cases[c].shape;
+        p.prior = cases[c].prior;
+        for (int64_t h = 0; h < 2; h++) {
+            double o = NAN;
+            double lse = NAN;
+            assert_true(clmgk_ref_row(&p, h, &o, &lse));
+            assert_close(o, cases[c].o[h]);
+            if (cases[c].mass[h] > 0.0)
+                assert_close(lse, log(cases[c].mass[h]));
+            else
+                assert_true(lse == -(double)INFINITY);
+        }
+    }
+}
+
+/* sMGK is MGK over keys k_j + b_r. */
+static void shifts_are_added_to_the_keys(void **state)
+{
+    (void)state;
+    enum { H = 2, D = 3, S = 2, M = 2 };
+    const double q[H * D] = {0.3, -1.0, 0.5, 0.2, 0.1, -0.7};
+    const double k[S * D] = {1.0, 0.5, -0.5, -1.5, 0.25, 2.0};
+    const double b[H * M * D] = {0.1, 0.2, 0.3, -1.0, 0.0, 2.0, 0.5, -0.5, 0.25, 1.5, -2.0, 0.0};
+    const double v[S] = {1.0, -3.0};
+    static const clmgk_score scores[] = {CLMGK_SCORE_DOT, CLMGK_SCORE_GAUSSIAN};
+    for (size_t s = 0; s < COUNT(scores); s++) {
+        clmgk_ref_problem shifted = {
+            .desc = small_desc(CLMGK_VARIANT_SMGK, scores[s], M), .q = q, .k = k, .v = v, .shift = b};
+        shifted.desc.heads = H;
+        shifted.desc.head_size = D;
+        double keys[H * M * S * D];
+        double values[H * S];
+        for (int64_t h = 0; h < H; h++) {
+            memcpy(values + h * S, v, sizeof(v));
+            for (int64_t n = 0; n < M * S * D; n++)
+                keys[h * M * S * D + n] = k[n % (S * D)] + b[(h * M + n / (S * D)) * D + n % D];
+        }
+        clmgk_ref_problem moved = shifted;
+        moved.desc.variant = CLMGK_VARIANT_MGK;
+        moved.desc.kv_heads = H;
+        moved.k = keys;
+        moved.v = values;
+        for (int64_t h = 0; h < H; h++) {
+            double o[2];
+            double lse[2];
+            assert_true(clmgk_ref_row(&shifted, h, &o[0], &lse[0]));
+            assert_true(clmgk_ref_row(&moved, h, &o[1], &lse[1]));
+            assert_close(o[0], o[1]);
+            assert_close(lse[0], lse[1]);
+        }
+    }
+}
+
+static void visible_keys(void **state)
+{
+    (void)state;
+    const int32_t lengths[] = {3, 0, 9, -4};
+    const int32_t lengths_q[] = {2, 3, 1, 7};
+    clmgk_ref_problem p = {
+        .desc = small_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_SCORE_DOT, 1), .lengths = lengths, .lengths_q = lengths_q};
+    p.desc.batch = 4;
+    p.desc.length = 3;
+    p.desc.length_k = 5;
+    static const struct {
+        int causal, use_lengths, use_lengths_q;
+        clmgk_alignment alignment;
+        int64_t keys[4][3]; /* of query i in batch b */
+    } cases[] = {
+        {0, 0, 0, CLMGK_ALIGN_BOTTOM_RIGHT, {{5, 5, 5}, {5, 5, 5}, {5, 5, 5}, {5, 5, 5}}},
+        {1, 0, 0, CLMGK_ALIGN_BOTTOM_RIGHT, {{3, 4, 5}, {3, 4, 5}, {3, 4, 5}, {3, 4, 5}}},
+        {1, 0, 0, CLMGK_ALIGN_TOP_LEFT, {{1, 2, 3}, {1, 2, 3}, {1, 2, 3}, {1, 2, 3}}},
+        {0, 1, 1, CLMGK_ALIGN_BOTTOM_RIGHT, {{3, 3, 0}, {0, 0, 0}, {5, 0, 0}, {0, 0, 0}}},
+        {1, 1, 0, CLMGK_ALIGN_BOTTOM_RIGHT, {{3, 3, 3}, {0, 0, 0}, {3, 4, 5}, {0, 0, 0}}},
+        {1, 1, 0, CLMGK_ALIGN_TOP_LEFT, {{1, 2, 3}, {0, 0, 0}, {1, 2, 3}, {0, 0, 0}}},
+        {1, 1, 0, CLMGK_ALIGN_LENGTHS, {{1, 2, 3}, {0, 0, 0}, {3, 4, 5}, {0, 0, 0}}},
+    };
+    for (size_t c = 0; c < COUNT(cases); c++) {
+        p.desc.causal = cases[c].causal;
+        p.desc.use_lengths = cases[c].use_lengths;
+        p.desc.use_lengths_q = cases[c].use_lengths_q;
+        p.desc.alignment = cases[c].alignment;
+        for (int64_t n = 0; n < 4 * 3 * 5; n++) {
+            const int64_t b = n / 15;
+            const int64_t i = n / 5 % 3;
+            assert_int_equal(clmgk_ref_visible_keys(&p, b, i), cases[c].keys[b][i]);
+            assert_int_equal(clmgk_ref_visible(&p, b, i, n % 5), n % 5 < cases[c].keys[b][i]);
+        }
+    }
+
+    p.desc.length = 7; /* more queries than keys: the first ones see nothing */
+    p.desc.use_lengths = 0;
+    p.desc.alignment = CLMGK_ALIGN_BOTTOM_RIGHT;
+    for (int64_t i = 0; i < 7; i++)
+        assert_int_equal(clmgk_ref_visible_keys(&p, 0, i), i < 2 ? 0 : i - 1);
+}
+
+static void rows_without_keys_and_bad_values(void **state)
+{
+    (void)state;
+    const double q[] = {1.0};
+    const double k[] = {0.0, 1.0};
+    const double v[] = {1.0, 2.0};
+    const double bad[] = {-1.0, 0.5};
+    clmgk_ref_problem p = {.desc = small_desc(CLMGK_VARIANT_MGK, CLMGK_SCORE_GAUSSIAN, 1), .q = q, .k = k, .v = v};
+    double o = NAN;
+    double lse = NAN;
+
+    p.desc.length_k = 0;
+    assert_true(clmgk_ref_row(&p, 0, &o, &lse));
+    assert_true(o == 0.0 && lse == -(double)INFINITY);
+
+    p.desc.length_k = 2;
+    p.desc.prior_shape = CLMGK_PRIOR_M;
+    p.prior = bad;
+    assert_true(clmgk_ref_row(&p, 0, &o, &lse));
+    assert_true(isnan(o) && isnan(lse));
+
+    p.desc.estep = CLMGK_ESTEP_HARD; /* where the prior plays no role */
+    assert_true(clmgk_ref_row(&p, 0, &o, &lse));
+    assert_true(isfinite(o) && isfinite(lse));
+
+    p.desc.variance_shape = CLMGK_VARIANCE_M;
+    p.variance = bad;
+    assert_true(clmgk_ref_row(&p, 0, &o, &lse));
+    assert_true(isnan(o) && isnan(lse));
+}
+
+/* ---- the bound ---------------------------------------------------------------------------------------------- */
+
+/* Queries i and keys j of [4,8]: any fixed irregular numbers do. */
+static clmgk_ref_problem bound_problem(const double *q, const double *k, const double *v)
+{
+    clmgk_ref_problem p = {.desc = small_desc(CLMGK_VARIANT_GAUSSIAN, CLMGK_SCORE_GAUSSIAN, 1), .q = q, .k = k, .v = v};
+    p.desc.length = 4;
+    p.desc.length_k = 4;
+    p.desc.head_size = 8;
+    p.desc.value_size = 8;
+    return p;
+}
+
+static void irregular(double *values, size_t count)
+{
+    for (size_t n = 0; n < count; n++)
+        values[n] = (float)sin(1.0 + 3.7 * (double)n);
+}
+
+static void bound_holds_and_rejects(void **state)
+{
+    (void)state;
+    static const double c[] = {3e-6, 5e-4, 4e-3};
+    double qkv[32];
+    irregular(qkv, COUNT(qkv));
+    clmgk_ref_problem p = bound_problem(qkv, qkv, qkv);
+    for (int dtype = CLMGK_DTYPE_F32; dtype <= CLMGK_DTYPE_BF16; dtype++) {
+        const int64_t row[] = {3, 1};
+        clmgk_ref_answer answer;
+        p.desc.dtype = (clmgk_dtype)dtype;
+        assert_true(clmgk_ref_solve(&p, 2, row, &answer));
+        for (size_t n = 0; n < 2; n++) {
+            double o[8];
+            double lse = 0.0;
+            assert_true(clmgk_ref_row(&p, row[n], o, &lse));
+            assert_memory_equal(o, answer.o + 8 * n, sizeof(o));
+            assert_true(lse == answer.lse[n]);
+        }
+        const clmgk_ref_bound bound = answer.bound_o;
+        assert_true(bound.plain_error > 0.0 && bound.plain_error < 3.0 * c[dtype] * bound.max_abs);
+        assert_close(bound.bound, 3.0 * bound.plain_error + c[dtype] * bound.max_abs);
+
+        double o[16];
+        double lse[2];
+        memcpy(o, answer.o, sizeof(o));
+        memcpy(lse, answer.lse, sizeof(lse));
+        o[5] += 0.9 * bound.bound;
+        clmgk_ref_verdict verdict = clmgk_ref_check(&answer, o, lse);
+        assert_true(verdict.ok && verdict.message[0] == '\0');
+        assert_true(fabs(verdict.error_o - 0.9 * bound.bound) < 1e-9);
+        o[5] += 0.2 * bound.bound;
+        verdict = clmgk_ref_check(&answer, o, lse);
+        assert_false(verdict.ok);
+        assert_non_null(strstr(verdict.message, "O of row 3, element 5"));
+        o[5] = answer.o[5];
+        lse[1] = NAN;
+        verdict = clmgk_ref_check(&answer, o, lse);
+        assert_false(verdict.ok);
+        assert_non_null(strstr(verdict.message, "L of row 1"));
+        assert_true(clmgk_ref_check(&answer, o, NULL).ok);
+        clmgk_ref_answer_free(&answer);
+    }
+}
+
+static void bound_wants_nan_and_infinity_in_place(void **state)
+{
+    (void)state;
+    double q[32];
+    double k[32];
+    irregular(q, COUNT(q));
+    irregular(k, COUNT(k));
+    q[9] = NAN; /* row 1 */
+    clmgk_ref_problem p = bound_problem(q, k, k);
+    p.desc.causal = 1;
+    p.desc.length_k = 3; /* row 0 sees no key */
+    clmgk_ref_answer answer;
+    assert_true(clmgk_ref_solve(&p, 4, NULL, &answer));
+    assert_true(answer.lse[0] == -(double)INFINITY && isnan(answer.lse[1]) && isfinite(answer.lse[2]));
+    assert_true(isfinite(answer.bound_o.bound) && isfinite(answer.bound_lse.bound));
+    assert_true(clmgk_ref_check(&answer, answer.o, answer.lse).ok);
+
+    const struct {
+        size_t row;
+        double lse;
+    } wrong[] = {{0, NAN}, {0, INFINITY}, {0, -1e30}, {1, 0.0}, {2, -INFINITY}};
+    for (size_t n = 0; n < COUNT(wrong); n++) {
+        double lse[4];
+        memcpy(lse, answer.lse, sizeof(lse));
+        lse[wrong[n].row] = wrong[n].lse;
+        assert_false(clmgk_ref_check(&answer, answer.o, lse).ok);
+    }
+    clmgk_ref_answer_free(&answer);
+}
+
+/* Distances of far points cancel when they are expanded: the bound knows. */
+static void bound_counts_expanded_distances(void **state)
+{
+    (void)state;
+    double q[32];
+    double k[32];
+    double v[32];
+    irregular(v, COUNT(v));
+    for (size_t n = 0; n < COUNT(q); n++) {
+        q[n] = 300.0 + v[n];
+        k[n] = 300.0 + v[31 - n];
+    }
+    const clmgk_ref_problem p = bound_problem(q, k, v);
+    clmgk_ref_answer answer;
+    assert_true(clmgk_ref_solve(&p, 4, NULL, &answer));
+    assert_true(answer.bound_lse.plain_error > 1e-3 && answer.bound_lse.plain_error < 1.0);
+    clmgk_ref_answer_free(&answer);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_of_bits),
+        cmocka_unit_test(every_value_survives),
+        cmocka_unit_test(rounding_is_to_nearest_even),
+        cmocka_unit_test(rounding_at_the_ends),
+        cmocka_unit_test(arrays_of_every_storage_type),
+        cmocka_unit_test(softmax_by_hand),
+        cmocka_unit_test(gaussian_by_hand),
+        cmocka_unit_test(mgk_by_hand),
+        cmocka_unit_test(priors_of_every_shape),
+        cmocka_unit_test(shifts_are_added_to_the_keys),
+        cmocka_unit_test(visible_keys),
+        cmocka_unit_test(rows_without_keys_and_bad_values),
+        cmocka_unit_test(bound_holds_and_rejects),
+        cmocka_unit_test(bound_wants_nan_and_infinity_in_place),
+        cmocka_unit_test(bound_counts_expanded_distances),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
