@@ -10,9 +10,9 @@
 #include <stdint.h>
 
 #if defined(__GNUC__)
-#define TOOL_PRINTF(format, first) __attribute__((format(printf, format, first)))
+#define TOOL_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #else
-#define TOOL_PRINTF(format, first)
+#define TOOL_PRINTF(text, first)
 #endif
 
 #define TOOL_COUNT(array) (sizeof(array) / sizeof((array)[0]))

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "opencl.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+tool_exit tool_device_open_info(const clmgk_device_info *info, tool_device *device, tool_error *error)
+{
+    clmgk_error failure = {0};
+    tool_exit status = TOOL_DONE;
+    cl_int code = CL_SUCCESS;
+    *device = (tool_device){.info = *info};
+    const cl_context_properties properties[] = {CL_CONTEXT_PLATFORM, (cl_context_properties)info->platform_id, 0};
+    device->context = clCreateContext(properties, 1, &info->device_id, NULL, NULL, &code);
+    if (!device->context) {
+        status = tool_fail_cl(error, code, "clCreateContext");
+        goto fail;
+    }
+    device->queue = clCreateCommandQueue(device->context, info->device_id, CL_QUEUE_PROFILING_ENABLE, &code);
+    if (!device->queue) {
+        status = tool_fail_cl(error, code, "clCreateCommandQueue");
+        goto fail;
+    }
+    if (clmgk_context_create(device->context, info->device_id, NULL, &device->library, &failure) != CLMGK_OK) {
+        status = tool_fail_library(error, &failure);
+        goto fail;
+    }
+    return TOOL_DONE;
+fail:
+    tool_device_close(device);
+    return status;
+}
+
+tool_exit tool_device_open(const char *selector, tool_device *device, tool_error *error)
+{
+    clmgk_error failure = {0};
+    clmgk_device_info info;
+    *device = (tool_device){0};
+    if (clmgk_select_device(selector, &info, &failure) != CLMGK_OK)
+        return tool_fail_library(error, &failure);
+    return tool_device_open_info(&info, device, error);
+}
+
+void tool_device_close(tool_device *device)
+{
+    clmgk_context_release(device->library);
+    if (device->queue)
+        clReleaseCommandQueue(device->queue);
+    if (device->context)
+        clReleaseContext(device->context);
+    *device = (tool_device){0};
+}
+
+double tool_now_ms(void)
+{
+    struct timespec now = {0};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return 1e3 * (double)now.tv_sec + 1e-6 * (double)now.tv_nsec;
+}
+
+tool_exit tool_time_forward(const tool_device *device, clmgk_plan *plan, const clmgk_attention_args *args,
+                            double *milliseconds, tool_error *error)
+{
+    clmgk_error failure = {0};
+    const double start = tool_now_ms();
+    if (clmgk_enqueue_forward(plan, device->queue, args, 0, NULL, NULL, &failure) != CLMGK_OK)
+        return tool_fail_library(error, &failure);
+    const cl_int code = clFinish(device->queue);
+    if (code != CL_SUCCESS)
+        return tool_fail_cl(error, code, "clFinish");
+    *milliseconds = tool_now_ms() - start;
+    return TOOL_DONE;
+}
+
+static int compare_numbers(const void *left, const void *right)
+{
+    const double a = *(const double *)left;
+    const double b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+tool_spread tool_spread_of(double *numbers, size_t count)
+{
+    qsort(numbers, count, sizeof *numbers, compare_numbers);
+    return (tool_spread){
+        .median = 0.5 * (numbers[(count - 1) / 2] + numbers[count / 2]), .min = numbers[0], .max = numbers[count - 1]};
+}
+
+size_t tool_buffer_bytes(size_t elements, size_t element_size)
+{
+    return elements == 0 ? element_size : elements * element_size;
+}

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tool.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- --help ------------------------------------------------------------------------------------------------- */
+
+#define HELP_COLUMN 28
+
+static void print_option(const tool_option *option)
+{
+    if (!option->help)
+        return;
+    const int width =
+        printf("  --%s%s%s", option->name, option->argument ? " " : "", option->argument ? option->argument : "");
+    if (width >= HELP_COLUMN)
+        printf("\n%*s", HELP_COLUMN, "");
+    else
+        printf("%*s", HELP_COLUMN - width, "");
+    for (const char *c = option->help; *c != '\0'; c++) {
+        putchar(*c);
+        if (*c == '\n')
+            printf("%*s", HELP_COLUMN, "");
+    }
+    putchar('\n');
+}
+
+static void print_help(const tool_program *program)
+{
+    printf("%s\n\n", program->summary);
+    for (size_t i = TOOL_STANDARD_OPTION_COUNT; i < program->option_count; i++)
+        print_option(&program->options[i]);
+    for (size_t i = 0; i < TOOL_STANDARD_OPTION_COUNT; i++)
+        print_option(&program->options[i]);
+    if (program->notes)
+        printf("\n%s\n", program->notes);
+    printf("\nExit status: 0 done; 1 a check or comparison failed; 2 bad usage or bad input; 3 no usable device, or\n"
+           "the device or driver failed; 4 out of memory, an output that cannot be written, another system error.\n");
+}
+
+/* ---- the command line --------------------------------------------------------------------------------------- */
+
+static struct option *make_getopt_table(const tool_program *program)
+{
+    struct option *const table = calloc(program->option_count + 1, sizeof *table);
+    for (size_t i = 0; table && i < program->option_count; i++) {
+        table[i].name = program->options[i].name;
+        table[i].has_arg = program->options[i].argument ? required_argument : no_argument;
+    }
+    return table;
+}
+
+static tool_exit fail_word(const tool_program *program, const char *word, tool_error *error)
+{
+    const int name = (int)strcspn(word, "=");
+    for (size_t i = 0; i < program->option_count; i++) {
+        const tool_option *const option = &program->options[i];
+        if (strncmp(word, "--", 2) != 0 || (int)strlen(option->name) != name - 2 ||
+            strncmp(word + 2, option->name, (size_t)name - 2) != 0)
+            continue;
+        if (option->argument)
+            return tool_fail(error, TOOL_BAD_INPUT, "--%s needs a value (%s)", option->name, option->argument);
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s takes no value", option->name);
+    }
+    return tool_fail(error, TOOL_BAD_INPUT, "unknown option '%.*s'; options are written in full, see %s --help", name,
+                     word, program->name);
+}
+
+/* Sets values[index] from what getopt_long found in `word`. */
+static tool_exit take_option(const tool_program *program, size_t index, const char *word, const char *value,
+                             const char **values, tool_error *error)
+{
+    const tool_option *const option = &program->options[index];
+    if (strcspn(word, "=") != strlen(option->name) + 2) /* getopt_long takes unambiguous beginnings */
+        return fail_word(program, word, error);
+    if (!option->help)
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s is not offered by this version (%s)", option->name,
+                         clmgk_version());
+    if (values[index])
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s is given more than once", option->name);
+    values[index] = value ? value : "";
+    return TOOL_DONE;
+}
+
+static tool_exit walk_options(const tool_program *program, const struct option *table, int argc, char **argv,
+                              const char **values, tool_error *error)
+{
+    opterr = 0;
+    optind = 1;
+    for (;;) {
+        const char *const word = optind < argc ? argv[optind] : NULL;
+        int index = -1;
+        const int found = getopt_long(argc, argv, "+:", table, &index);
+        if (found == -1)
+            break;
+        if (found != 0 || index < 0)
+            return fail_word(program, word ? word : "", error);
+        TOOL_TRY(take_option(program, (size_t)index, word, optarg, values, error));
+        if (values[TOOL_OPTION_HELP] || values[TOOL_OPTION_VERSION])
+            return TOOL_DONE;
+    }
+    if (optind < argc)
+        return tool_fail(error, TOOL_BAD_INPUT, "unexpected argument '%s'; see %s --help", argv[optind], program->name);
+    return TOOL_DONE;
+}
+
+tool_exit tool_parse_options(const tool_program *program, int argc, char **argv, const char **values, bool *finished,
+                             tool_error *error)
+{
+    *finished = false;
+    for (size_t i = 0; i < program->option_count; i++)
+        values[i] = NULL;
+    struct option *const table = make_getopt_table(program);
+    if (!table)
+        return tool_fail_memory(error, "the options");
+    const tool_exit status = walk_options(program, table, argc, argv, values, error);
+    free(table);
+    if (status != TOOL_DONE)
+        return status;
+    if (values[TOOL_OPTION_HELP])
+        print_help(program);
+    else if (values[TOOL_OPTION_VERSION])
+        printf("%s %s\n", program->name, clmgk_version());
+    else
+        return TOOL_DONE;
+    *finished = true;
+    return tool_flush_stdout(error);
+}
+
+/* ---- values ------------------------------------------------------------------------------------------------- */
+
+tool_exit tool_parse_integer(const char *option, const char *text, int64_t low, int64_t high, int64_t *value,
+                             tool_error *error)
+{
+    char *end = NULL;
+    errno = 0;
+    const intmax_t number = strtoimax(text, &end, 10);
+    if (end == text || *end != '\0' || errno == ERANGE || number < low || number > high)
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected a whole number from %" PRId64 " to %" PRId64,
+                         option, text, low, high);
+    *value = (int64_t)number;
+    return TOOL_DONE;
+}
+
+static void list_names(const char *const *names, size_t count, char *text, size_t size)
+{
+    size_t length = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < count && length < size; i++) {
+        const int added = snprintf(text + length, size - length, "%s%s", i == 0 ? "" : ", ", names[i]);
+        length += added > 0 ? (size_t)added : 0;
+    }
+}
+
+tool_exit tool_parse_name(const char *option, const char *text, const char *const *names, size_t count, size_t *index,
+                          tool_error *error)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(text, names[i]) == 0) {
+            *index = i;
+            return TOOL_DONE;
+        }
+    }
+    char all[512];
+    list_names(names, count, all, sizeof all);
+    return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected one of %s", option, text, all);
+}
+
+tool_exit tool_parse_numbers(const char *option, const char *text, double **numbers, size_t *count, tool_error *error)
+{
+    size_t fields = 1;
+    for (const char *c = text; *c != '\0'; c++)
+        fields += *c == ',';
+    double *const values = calloc(fields, sizeof *values);
+    if (!values)
+        return tool_fail_memory(error, option);
+    const char *at = text;
+    for (size_t i = 0; i < fields; i++) {
+        char *end = NULL;
+        values[i] = strtod(at, &end);
+        if (end == at || *end != (i + 1 < fields ? ',' : '\0')) {
+            free(values);
+            return tool_fail(error, TOOL_BAD_INPUT,
+                             "--%s '%s': expected numbers separated by commas, or a file that ends in .npy", option,
+                             text);
+        }
+        at = end + 1;
+    }
+    *numbers = values;
+    *count = fields;
+    return TOOL_DONE;
+}
+
+tool_exit tool_parse_variant(const char *option, const char *text, clmgk_variant *variant, tool_error *error)
+{
+#define VARIANT_NAME(name, value, text_name, family)  text_name,
+#define VARIANT_VALUE(name, value, text_name, family) CLMGK_VARIANT_##name,
+    static const char *const names[] = {CLMGK_VARIANT_LIST(VARIANT_NAME)};
+    static const clmgk_variant variants[] = {CLMGK_VARIANT_LIST(VARIANT_VALUE)};
+#undef VARIANT_NAME
+#undef VARIANT_VALUE
+    size_t index = 0;
+    TOOL_TRY(tool_parse_name(option, text, names, TOOL_COUNT(names), &index, error));
+    *variant = variants[index];
+    return TOOL_DONE;
+}
+
+tool_exit tool_parse_dtype(const char *option, const char *text, clmgk_dtype *dtype, tool_error *error)
+{
+    static const char *const names[] = {
+        [CLMGK_DTYPE_F32] = "f32", [CLMGK_DTYPE_F16] = "f16", [CLMGK_DTYPE_BF16] = "bf16"};
+    size_t index = 0;
+    TOOL_TRY(tool_parse_name(option, text, names, TOOL_COUNT(names), &index, error));
+    *dtype = (clmgk_dtype)index;
+    return TOOL_DONE;
+}
+
+tool_exit tool_parse_engine(const char *option, const char *text, clmgk_engine *engine, tool_error *error)
+{
+    static const char *const names[] = {
+        [CLMGK_ENGINE_AUTO] = "auto", [CLMGK_ENGINE_LANE] = "lane", [CLMGK_ENGINE_SIMT] = "simt"};
+    size_t index = 0;
+    TOOL_TRY(tool_parse_name(option, text, names, TOOL_COUNT(names), &index, error));
+    *engine = (clmgk_engine)index;
+    return TOOL_DONE;
+}

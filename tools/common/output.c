@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct output_file {
+    const char *option;
+    const char *path;
+    char *target;    /* absolute, links resolved */
+    char *temporary; /* in the target's folder; NULL: not there */
+    FILE *stream;
+} output_file;
+
+struct tool_outputs {
+    pthread_mutex_t mutex; /* guards the temporary files, against the thread that waits for signals */
+    pthread_t watcher;
+    sigset_t signals;
+    sigset_t signals_before;
+    size_t count;
+    output_file file[TOOL_MAX_OUTPUTS];
+};
+
+/* ---- signals ------------------------------------------------------------------------------------------------ */
+
+static void remove_temporaries(tool_outputs *outputs)
+{
+    for (size_t i = 0; i < outputs->count; i++) {
+        if (outputs->file[i].temporary)
+            unlink(outputs->file[i].temporary);
+    }
+}
+
+/* Ends the process by `number`, as if it had never been blocked. */
+static void end_by_signal(int number)
+{
+    sigset_t one;
+    sigemptyset(&one);
+    sigaddset(&one, number);
+    signal(number, SIG_DFL);
+    kill(getpid(), number);
+    pthread_sigmask(SIG_UNBLOCK, &one, NULL);
+    _exit(128 + number);
+}
+
+static void *watch_signals(void *user)
+{
+    tool_outputs *const outputs = user;
+    int number = 0;
+    if (sigwait(&outputs->signals, &number) != 0)
+        return NULL;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+    pthread_mutex_lock(&outputs->mutex); /* never given back: no temporary file is made after this */
+    remove_temporaries(outputs);
+    end_by_signal(number);
+    return NULL;
+}
+
+/* Those of the three that the caller of the program does not ignore (nohup does). */
+static void choose_signals(sigset_t *signals)
+{
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    sigemptyset(signals);
+    for (size_t i = 0; i < TOOL_COUNT(numbers); i++) {
+        struct sigaction action;
+        if (sigaction(numbers[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN)
+            sigaddset(signals, numbers[i]);
+    }
+}
+
+tool_exit tool_outputs_create(tool_outputs **out, tool_error *error)
+{
+    tool_outputs *const outputs = calloc(1, sizeof *outputs);
+    if (!outputs)
+        return tool_fail_memory(error, "the output files");
+    signal(SIGXFSZ, SIG_IGN);
+    choose_signals(&outputs->signals);
+    pthread_sigmask(SIG_BLOCK, &outputs->signals, &outputs->signals_before);
+    pthread_mutex_init(&outputs->mutex, NULL);
+    const int code = pthread_create(&outputs->watcher, NULL, watch_signals, outputs);
+    if (code != 0) {
+        pthread_sigmask(SIG_SETMASK, &outputs->signals_before, NULL);
+        pthread_mutex_destroy(&outputs->mutex);
+        free(outputs);
+        return tool_fail(error, TOOL_SYSTEM_ERROR, "no thread for signals: %s", strerror(code));
+    }
+    *out = outputs;
+    return TOOL_DONE;
+}
+
+void tool_outputs_destroy(tool_outputs *outputs)
+{
+    if (!outputs)
+        return;
+    pthread_cancel(outputs->watcher);
+    pthread_join(outputs->watcher, NULL);
+    remove_temporaries(outputs);
+    for (size_t i = 0; i < outputs->count; i++) {
+        output_file *const file = &outputs->file[i];
+        if (file->stream)
+            fclose(file->stream);
+        free(file->temporary);
+        free(file->target);
+    }
+    pthread_sigmask(SIG_SETMASK, &outputs->signals_before, NULL);
+    pthread_mutex_destroy(&outputs->mutex);
+    free(outputs);
+}
+
+/* ---- announcing --------------------------------------------------------------------------------------------- */
+
+static tool_exit fail_output(tool_error *error, const output_file *file, const char *why)
+{
+    return tool_fail(error, TOOL_SYSTEM_ERROR, "--%s %s: cannot be written: %s", file->option, file->path, why);
+}
+
+static char *join(const char *left, const char *middle, const char *right)
+{
+    const size_t size = strlen(left) + strlen(middle) + strlen(right) + 1;
+    char *const text = malloc(size);
+    if (text)
+        snprintf(text, size, "%s%s%s", left, middle, right);
+    return text;
+}
+
+/* The absolute path of a file that need not exist, in a folder that must. NULL: errno tells. */
+static char *resolve_target(const char *path)
+{
+    char *const existing = realpath(path, NULL);
+    if (existing || errno != ENOENT)
+        return existing;
+    const char *const slash = strrchr(path, '/');
+    const char *const name = slash ? slash + 1 : path;
+    char *const folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+    char *const resolved = folder ? realpath(folder, NULL) : NULL;
+    const int code = errno;
+    char *const target = resolved ? join(resolved, "/", name) : NULL;
+    free(folder);
+    free(resolved);
+    errno = resolved ? ENOMEM : code;
+    return target;
+}
+
+/* The folder of an absolute path, with its slash. */
+static char *folder_of(const char *target)
+{
+    return strndup(target, (size_t)(strrchr(target, '/') - target) + 1);
+}
+
+static tool_exit check_target(const output_file *file, tool_error *error)
+{
+    struct stat facts;
+    char *const folder = folder_of(file->target);
+    if (!folder)
+        return tool_fail_memory(error, file->path);
+    const bool writable = access(folder, W_OK | X_OK) == 0;
+    free(folder);
+    if (!writable)
+        return fail_output(error, file, strerror(errno));
+    if (stat(file->target, &facts) != 0)
+        return errno == ENOENT ? TOOL_DONE : fail_output(error, file, strerror(errno));
+    if (!S_ISREG(facts.st_mode))
+        return fail_output(error, file, "there is something that is not a regular file");
+    if (access(file->target, W_OK) != 0)
+        return fail_output(error, file, strerror(errno));
+    return TOOL_DONE;
+}
+
+tool_exit tool_outputs_add(tool_outputs *outputs, const char *option, const char *path, size_t *index,
+                           tool_error *error)
+{
+    if (path[0] == '\0' || path[strlen(path) - 1] == '/')
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected a file name", option, path);
+    if (outputs->count == TOOL_MAX_OUTPUTS)
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: more than %d outputs", option, path, TOOL_MAX_OUTPUTS);
+    output_file file = {.option = option, .path = path, .target = resolve_target(path)};
+    if (!file.target)
+        return fail_output(error, &file, strerror(errno));
+    tool_exit status = TOOL_DONE;
+    for (size_t i = 0; i < outputs->count; i++) {
+        if (strcmp(outputs->file[i].target, file.target) == 0) {
+            status = tool_fail(error, TOOL_BAD_INPUT, "--%s and --%s name the same file, %s", outputs->file[i].option,
+                               option, path);
+            goto fail;
+        }
+    }
+    TOOL_TRY_GOTO(status, check_target(&file, error), fail);
+    *index = outputs->count;
+    outputs->file[outputs->count++] = file;
+    return TOOL_DONE;
+fail:
+    free(file.target);
+    return status;
+}
+
+tool_exit tool_outputs_refuse_input(const tool_outputs *outputs, const char *option, const char *path,
+                                    tool_error *error)
+{
+    char *const resolved = realpath(path, NULL);
+    if (!resolved)
+        return TOOL_DONE; /* reading it will tell */
+    tool_exit status = TOOL_DONE;
+    for (size_t i = 0; i < outputs->count && status == TOOL_DONE; i++) {
+        if (strcmp(outputs->file[i].target, resolved) == 0)
+            status = tool_fail(error, TOOL_BAD_INPUT, "--%s would overwrite the input --%s %s", outputs->file[i].option,
+                               option, path);
+    }
+    free(resolved);
+    return status;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------------ */
+
+#define NAME_ATTEMPTS 100
+
+/* Creates a file beside the target that nobody else has; its name goes to *name. -1: errno tells. */
+static int create_beside(const char *target, char **name)
+{
+    char suffix[64];
+    int descriptor = -1;
+    char *const folder = folder_of(target);
+    errno = ENOMEM;
+    for (int attempt = 0; folder && attempt < NAME_ATTEMPTS; attempt++) {
+        snprintf(suffix, sizeof suffix, "%ld-%d.tmp", (long)getpid(), attempt);
+        *name = join(folder, ".clmgk-", suffix);
+        if (!*name)
+            break;
+        descriptor = open(*name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (descriptor >= 0 || errno != EEXIST)
+            break;
+        free(*name);
+        *name = NULL;
+    }
+    const int code = errno;
+    if (descriptor < 0) {
+        free(*name);
+        *name = NULL;
+    }
+    free(folder);
+    errno = code;
+    return descriptor;
+}
+
+tool_exit tool_outputs_open(tool_outputs *outputs, size_t index, FILE **stream, tool_error *error)
+{
+    output_file *const file = &outputs->file[index];
+    tool_exit status = TOOL_DONE;
+    pthread_mutex_lock(&outputs->mutex);
+    const int descriptor = create_beside(file->target, &file->temporary);
+    if (descriptor < 0) {
+        status = fail_output(error, file, strerror(errno));
+        goto done;
+    }
+    file->stream = fdopen(descriptor, "wb");
+    if (!file->stream) {
+        status = fail_output(error, file, strerror(errno));
+        close(descriptor);
+        goto done;
+    }
+    *stream = file->stream;
+done:
+    pthread_mutex_unlock(&outputs->mutex);
+    return status;
+}
+
+static tool_exit complete(output_file *file, tool_error *error)
+{
+    FILE *const stream = file->stream;
+    file->stream = NULL;
+    const bool written = fflush(stream) == 0 && fsync(fileno(stream)) == 0;
+    const int code = errno;
+    const bool closed = fclose(stream) == 0;
+    if (!written || !closed)
+        return fail_output(error, file, strerror(written ? errno : code));
+    return TOOL_DONE;
+}
+
+static tool_exit rename_all(tool_outputs *outputs, tool_error *error)
+{
+    for (size_t i = 0; i < outputs->count; i++) {
+        output_file *const file = &outputs->file[i];
+        if (!file->temporary)
+            continue;
+        if (rename(file->temporary, file->target) != 0)
+            return fail_output(error, file, strerror(errno));
+        free(file->temporary);
+        file->temporary = NULL;
+    }
+    return TOOL_DONE;
+}
+
+tool_exit tool_outputs_commit(tool_outputs *outputs, tool_error *error)
+{
+    for (size_t i = 0; i < outputs->count; i++) {
+        if (outputs->file[i].stream)
+            TOOL_TRY(complete(&outputs->file[i], error));
+    }
+    pthread_mutex_lock(&outputs->mutex);
+    const tool_exit status = rename_all(outputs, error);
+    pthread_mutex_unlock(&outputs->mutex);
+    return status;
+}

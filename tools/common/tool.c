@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tool.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+tool_exit tool_fail(tool_error *error, tool_exit status, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(error->message, sizeof error->message, format, args);
+    va_end(args);
+    return status;
+}
+
+static tool_exit exit_of(clmgk_status status)
+{
+    switch (status) {
+    case CLMGK_OK:
+        return TOOL_DONE;
+    case CLMGK_ERROR_INVALID_VALUE:
+    case CLMGK_ERROR_INVALID_SHAPE:
+    case CLMGK_ERROR_UNSUPPORTED:
+    case CLMGK_ERROR_OVERFLOW:
+        return TOOL_BAD_INPUT;
+    case CLMGK_ERROR_NO_DEVICE:
+    case CLMGK_ERROR_OPENCL:
+    case CLMGK_ERROR_COMPILE:
+        return TOOL_NO_DEVICE;
+    case CLMGK_ERROR_INVALID_BUFFER: /* programs make their buffers themselves */
+    case CLMGK_ERROR_OUT_OF_HOST_MEMORY:
+    case CLMGK_ERROR_OUT_OF_DEVICE_MEMORY:
+    case CLMGK_ERROR_IO:
+    case CLMGK_ERROR_INTERNAL:
+        break;
+    }
+    return TOOL_SYSTEM_ERROR;
+}
+
+tool_exit tool_fail_library(tool_error *error, const clmgk_error *failure)
+{
+    return tool_fail(error, exit_of(failure->status), "%s", failure->message);
+}
+
+tool_exit tool_fail_cl(tool_error *error, cl_int code, const char *call)
+{
+    const bool memory =
+        code == CL_OUT_OF_HOST_MEMORY || code == CL_OUT_OF_RESOURCES || code == CL_MEM_OBJECT_ALLOCATION_FAILURE;
+    return tool_fail(error, memory ? TOOL_SYSTEM_ERROR : TOOL_NO_DEVICE, "%s failed with OpenCL error %d%s", call,
+                     (int)code, memory ? " (out of memory or resources)" : "");
+}
+
+tool_exit tool_fail_memory(tool_error *error, const char *what)
+{
+    return tool_fail(error, TOOL_SYSTEM_ERROR, "out of memory for %s", what);
+}
+
+int tool_report(const tool_program *program, tool_exit status, const tool_error *error)
+{
+    if (error->message[0] == '\0')
+        return (int)status;
+    char line[sizeof error->message];
+    size_t length = 0;
+    for (const char *c = error->message; *c != '\0'; c++) /* one line, whatever a file's name holds */
+        line[length++] = iscntrl((unsigned char)*c) ? ' ' : *c;
+    line[length] = '\0';
+    fprintf(stderr, "%s: %s\n", program->name, line);
+    return (int)status;
+}
+
+tool_exit tool_flush_stdout(tool_error *error)
+{
+    if (fflush(stdout) != 0 || ferror(stdout))
+        return tool_fail(error, TOOL_SYSTEM_ERROR, "standard output: %s", strerror(errno));
+    return TOOL_DONE;
+}
+
+tool_exit tool_print_json(json_t *object, tool_error *error)
+{
+    if (!object)
+        return tool_fail_memory(error, "the JSON object");
+    const int dumped = json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+    json_decref(object);
+    if (dumped != 0 || putchar('\n') == EOF)
+        return tool_fail(error, TOOL_SYSTEM_ERROR, "the JSON object could not be written to standard output");
+    return tool_flush_stdout(error);
+}
