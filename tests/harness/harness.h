@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the numeric tests share: a problem made from a descriptor and a seed, its arrays laid out on the device with
+ * canaries in every byte that is no element, a run through the public API, a check against the reference.
+ *
+ * All functions fail the current cmocka test themselves; none may be called from a thread that is not the test's.
+ */
+#ifndef CLMGK_TEST_HARNESS_H
+#define CLMGK_TEST_HARNESS_H
+
+#include "clmgk/clmgk.h"
+#include "reference/reference.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#define TH_COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* ---- one context for a test program -------------------------------------------------------------------------- */
+
+#define TH_ENGINES 2
+
+typedef struct th_session {
+    clmgk_device_info info; /* of the device that CLMGK_DEVICE names */
+    cl_context cl;
+    cl_command_queue queue; /* in order */
+    clmgk_context *context;
+    clmgk_engine engine[TH_ENGINES]; /* those that the device offers */
+    size_t engines;
+    bool full;    /* CLMGK_TEST_FULL=1: sweep everything */
+    size_t cases; /* runs compared with the reference */
+    size_t plans;
+    size_t built;    /* programs compiled */
+    size_t loaded;   /* programs from the cache */
+    double built_ms; /* time that took */
+} th_session;
+
+/* Set-up and tear-down of a cmocka group: *state becomes the session. The latter prints what was built. */
+int th_session_open(void **state);
+int th_session_close(void **state);
+
+/* A plan of `desc`, counted in the session. */
+clmgk_plan *th_plan(th_session *session, const clmgk_attention_desc *desc, clmgk_engine engine, const char *parameters);
+
+/* ---- problems ------------------------------------------------------------------------------------------------- */
+
+typedef enum th_name {
+    TH_Q,
+    TH_K,
+    TH_V,
+    TH_PRIOR,
+    TH_VARIANCE,
+    TH_SHIFT,
+    TH_LENGTHS,
+    TH_LENGTHS_Q,
+    TH_O,
+    TH_LSE,
+    TH_ARRAYS
+} th_name;
+
+#define TH_RANK 5 /* axes (b, h, r, n, d) of any array; those it lacks are 1 */
+
+/* An array: dense values in axis order on the host, and where its elements lie on the device. */
+typedef struct th_array {
+    bool used;
+    size_t element; /* bytes */
+    clmgk_dtype dtype;
+    bool integer; /* int32 */
+    int64_t shape[TH_RANK];
+    int64_t stride[TH_RANK]; /* in elements */
+    size_t count;
+    double *values;
+    size_t home;     /* the array in whose buffer it lies: itself, or e.g. TH_Q for packed QKV */
+    uint64_t offset; /* of its first element, in elements */
+} th_array;
+
+typedef struct th_problem {
+    clmgk_attention_desc desc; /* resolved */
+    th_array array[TH_ARRAYS];
+} th_problem;
+
+/*
+ * Random arrays for `desc` (struct_size may be 0): standard normals, priors in (0,1), variances from D/2 to 3D/2,
+ * lengths over the whole axis. Values may be changed before the run.
+ */
+th_problem th_problem_make(const clmgk_attention_desc *desc, uint64_t seed);
+void th_problem_free(th_problem *problem);
+
+/* Multiplies an array by `factor`; sets all of an array, or one element. */
+void th_scale(th_problem *problem, th_name name, double factor);
+void th_fill(th_problem *problem, th_name name, double value);
+void th_set(th_problem *problem, th_name name, int64_t b, int64_t h, int64_t r, int64_t n, int64_t d, double value);
+
+/* The next number of a random sequence, and one uniform in [0,1). */
+uint64_t th_random(uint64_t *state);
+double th_uniform(uint64_t *state);
+
+/* ---- runs ------------------------------------------------------------------------------------------------------ */
+
+/* The device side of one run. */
+typedef struct th_device_buffer {
+    size_t bytes; /* 0: no buffer */
+    unsigned char *image;
+    unsigned char *output; /* per byte: belongs to an element of an output */
+    cl_mem memory;
+} th_device_buffer;
+
+typedef struct th_device {
+    th_device_buffer buffer[TH_ARRAYS + 1]; /* the last one is the workspace */
+    clmgk_attention_args args;
+} th_device;
+
+/*
+ * Writes the arrays to new buffers, canaries around and between elements, outputs unset; the problem's values become
+ * what the device holds (rounded). `workspace`: bytes that the plan asks for.
+ */
+th_device th_upload(const th_session *session, th_problem *problem, size_t workspace);
+
+/* Reads everything back after the run: canaries and inputs unchanged, every output element written; O and L become
+ * values of the problem. */
+void th_download(const th_session *session, th_problem *problem, const th_device *device);
+/* Nothing at all was written. */
+void th_expect_untouched(const th_session *session, const th_device *device);
+void th_device_free(th_device *device);
+
+/* Upload, plan, enqueue, wait, download. */
+void th_run(th_session *session, th_problem *problem, clmgk_engine engine);
+
+/* Holds O and L against the reference's answer for a problem. */
+void th_check(th_session *session, const th_problem *problem, clmgk_engine engine, const clmgk_ref_answer *answer);
+
+/* The reference's answer: all rows, or a sample where that takes long. The caller frees it. */
+clmgk_ref_answer th_solve(const th_problem *problem);
+
+/* Runs the problem on every engine and checks it. */
+void th_expect(th_session *session, th_problem *problem);
+
+/* The same for random arrays of `desc`. */
+void th_expect_desc(th_session *session, const clmgk_attention_desc *desc, uint64_t seed);
+
+/* One line that says which problem it is. */
+void th_describe(const th_problem *problem, clmgk_engine engine, char *text, size_t capacity);
+
+#endif

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harness/harness.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Elements before an array: canaries. */
+#define GUARD 64
+
+/* splitmix64 (Steele, Lea, Flood 2014) */
+uint64_t th_random(uint64_t *state)
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15U;
+    z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9U;
+    z = (z ^ (z >> 27U)) * 0x94d049bb133111ebU;
+    return z ^ (z >> 31U);
+}
+
+double th_uniform(uint64_t *state)
+{
+    return ldexp((double)(th_random(state) >> 11U), -53);
+}
+
+static double normal(uint64_t *state)
+{
+    const double radius = sqrt(-2.0 * log(1.0 - th_uniform(state)));
+    return radius * cos(6.283185307179586 * th_uniform(state));
+}
+
+/* Dense strides; axes of one element may have any, here 0. */
+static void set_shape(th_array *array, int64_t b, int64_t h, int64_t r, int64_t n, int64_t d)
+{
+    const int64_t shape[TH_RANK] = {b, h, r, n, d};
+    int64_t stride = 1;
+    for (int axis = TH_RANK - 1; axis >= 0; axis--) {
+        array->shape[axis] = shape[axis];
+        array->stride[axis] = stride;
+        stride *= shape[axis];
+    }
+    array->count = (size_t)stride;
+}
+
+static void set_layout(th_array *array, const clmgk_layout *layout)
+{
+    const int64_t stride[TH_RANK] = {layout->batch, layout->head, layout->component, layout->token, 1};
+    memcpy(array->stride, stride, sizeof(stride));
+}
+
+static void shape_arrays(th_problem *problem)
+{
+    const clmgk_attention_desc *const d = &problem->desc;
+    th_array *const a = problem->array;
+    const int64_t key_components = d->variant == CLMGK_VARIANT_MGK ? d->components : 1;
+    set_shape(&a[TH_Q], d->batch, d->heads, 1, d->length, d->head_size);
+    set_shape(&a[TH_K], d->batch, d->kv_heads, key_components, d->length_k, d->head_size);
+    set_shape(&a[TH_V], d->batch, d->kv_heads, 1, d->length_k, d->value_size);
+    set_shape(&a[TH_O], d->batch, d->heads, 1, d->length, d->value_size);
+    set_shape(&a[TH_LSE], d->batch, d->heads, 1, d->length, 1);
+    set_layout(&a[TH_Q], &d->q);
+    set_layout(&a[TH_K], &d->k);
+    set_layout(&a[TH_V], &d->v);
+    set_layout(&a[TH_O], &d->o);
+    set_layout(&a[TH_LSE], &d->lse);
+    set_shape(&a[TH_PRIOR], 1, d->prior_shape >= CLMGK_PRIOR_HM ? d->heads : 1, d->components,
+              d->prior_shape == CLMGK_PRIOR_HMS ? d->length_k : 1, 1);
+    set_shape(&a[TH_VARIANCE], 1, d->variance_shape == CLMGK_VARIANCE_HM ? d->heads : 1, d->components, 1, 1);
+    set_shape(&a[TH_SHIFT], 1, d->heads, d->components, 1, d->head_size);
+    set_shape(&a[TH_LENGTHS], d->batch, 1, 1, 1, 1);
+    set_shape(&a[TH_LENGTHS_Q], d->batch, 1, 1, 1, 1);
+}
+
+static bool is_used(const clmgk_attention_desc *desc, th_name name)
+{
+    switch (name) {
+    case TH_PRIOR:
+        return desc->prior_shape != CLMGK_PRIOR_UNIFORM;
+    case TH_VARIANCE:
+        return desc->variance_shape != CLMGK_VARIANCE_NUMBER;
+    case TH_SHIFT:
+        return desc->variant == CLMGK_VARIANT_SMGK;
+    case TH_LENGTHS:
+        return desc->use_lengths != 0;
+    case TH_LENGTHS_Q:
+        return desc->use_lengths_q != 0;
+    default:
+        return true;
+    }
+}
+
+static double random_value(const clmgk_attention_desc *desc, th_name name, uint64_t *state)
+{
+    switch (name) {
+    case TH_PRIOR:
+        return 0.05 + 0.95 * th_uniform(state);
+    case TH_VARIANCE:
+        return (double)desc->head_size * (0.5 + th_uniform(state));
+    case TH_LENGTHS:
+        return floor(th_uniform(state) * (double)(desc->length_k + 1));
+    case TH_LENGTHS_Q:
+        return floor(th_uniform(state) * (double)(desc->length + 1));
+    default:
+        return normal(state);
+    }
+}
+
+th_problem th_problem_make(const clmgk_attention_desc *desc, uint64_t seed)
+{
+    th_problem problem = {.desc = *desc};
+    clmgk_error error = {0};
+    problem.desc.struct_size = sizeof(problem.desc);
+    if (clmgk_attention_validate(&problem.desc, &problem.desc, &error) != CLMGK_OK)
+        fail_msg("%s", error.message);
+    shape_arrays(&problem);
+    for (th_name name = 0; name < TH_ARRAYS; name++) {
+        th_array *const array = &problem.array[name];
+        uint64_t state = seed * TH_ARRAYS + name;
+        array->integer = name == TH_LENGTHS || name == TH_LENGTHS_Q;
+        array->dtype = name <= TH_V || name == TH_O ? problem.desc.dtype : CLMGK_DTYPE_F32;
+        array->element = clmgk_ref_dtype_size(array->dtype);
+        array->home = name;
+        array->offset = GUARD;
+        array->used = is_used(&problem.desc, name);
+        if (!array->used)
+            continue;
+        array->values = calloc(array->count + 1, sizeof(double)); /* + 1: no elements is no failure */
+        assert_non_null(array->values);
+        for (size_t n = 0; n < array->count; n++)
+            array->values[n] = random_value(&problem.desc, name, &state);
+    }
+    return problem;
+}
+
+void th_problem_free(th_problem *problem)
+{
+    for (size_t name = 0; name < TH_ARRAYS; name++)
+        free(problem->array[name].values);
+    *problem = (th_problem){0};
+}
+
+void th_scale(th_problem *problem, th_name name, double factor)
+{
+    for (size_t n = 0; n < problem->array[name].count; n++)
+        problem->array[name].values[n] *= factor;
+}
+
+void th_fill(th_problem *problem, th_name name, double value)
+{
+    assert_true(problem->array[name].used);
+    for (size_t n = 0; n < problem->array[name].count; n++)
+        problem->array[name].values[n] = value;
+}
+
+void th_set(th_problem *problem, th_name name, int64_t b, int64_t h, int64_t r, int64_t n, int64_t d, double value)
+{
+    const th_array *const array = &problem->array[name];
+    const int64_t index[TH_RANK] = {b, h, r, n, d};
+    int64_t flat = 0;
+    assert_true(array->used);
+    for (size_t axis = 0; axis < TH_RANK; axis++) {
+        assert_true(index[axis] >= 0 && index[axis] < array->shape[axis]);
+        flat = flat * array->shape[axis] + index[axis];
+    }
+    array->values[flat] = value;
+}
+
+void th_describe(const th_problem *problem, clmgk_engine engine, char *text, size_t capacity)
+{
+    static const char *const scores[] = {"default", "dot", "gaussian"};
+    const clmgk_attention_desc *const d = &problem->desc;
+    snprintf(text, capacity,
+             "%s %s %s %s %s B=%lld H=%lld G=%lld M=%lld N=%lld S=%lld D=%lld E=%lld prior=%d variance=%d causal=%d "
+             "align=%d lengths=%d lengths_q=%d",
+             clmgk_engine_name(engine), clmgk_variant_name(d->variant), scores[d->score],
+             d->estep == CLMGK_ESTEP_HARD ? "hard" : "soft", clmgk_dtype_name(d->dtype), (long long)d->batch,
+             (long long)d->heads, (long long)d->kv_heads, (long long)d->components, (long long)d->length,
+             (long long)d->length_k, (long long)d->head_size, (long long)d->value_size, (int)d->prior_shape,
+             (int)d->variance_shape, (int)d->causal, (int)d->alignment, (int)d->use_lengths, (int)d->use_lengths_q);
+}

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harness/harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Canaries after the last element. */
+#define TRAIL_BYTES 320
+
+/* Products of the reference that one problem may cost before its rows are sampled. */
+#define SOLVE_BUDGET 6e6
+
+/* Fills 16-bit words: a NaN in f32, f16 and bf16, a length far beyond any axis in int32. A kernel that uses what is
+ * no element of an input, or leaves out an element of an output, shows it. */
+static const unsigned char canary[2] = {0xda, 0x7f};
+
+/* ---- where elements lie ---------------------------------------------------------------------------------------- */
+
+/* Element `flat` of the dense order, in elements from the buffer's start. */
+static size_t place(const th_array *array, size_t flat)
+{
+    int64_t rest = (int64_t)flat;
+    uint64_t at = array->offset;
+    for (int axis = TH_RANK - 1; axis >= 0; axis--) {
+        at += (uint64_t)(rest % array->shape[axis] * array->stride[axis]);
+        rest /= array->shape[axis];
+    }
+    return (size_t)at;
+}
+
+static size_t end_bytes(const th_array *array)
+{
+    size_t end = (size_t)array->offset;
+    for (size_t flat = 0; flat < array->count; flat++) {
+        const size_t at = place(array, flat) + 1;
+        end = at > end ? at : end;
+    }
+    return end * array->element;
+}
+
+static void put(const th_array *array, unsigned char *image, size_t flat)
+{
+    unsigned char *const at = image + place(array, flat) * array->element;
+    if (array->integer) {
+        const int32_t value = (int32_t)array->values[flat];
+        memcpy(at, &value, sizeof(value));
+    } else {
+        clmgk_ref_store(array->dtype, &array->values[flat], 1, at);
+    }
+}
+
+static void get(const th_array *array, const unsigned char *image, size_t flat)
+{
+    unsigned char element[sizeof(float)];
+    memcpy(element, image + place(array, flat) * array->element, array->element);
+    if (array->integer) {
+        int32_t value = 0;
+        memcpy(&value, element, sizeof(value));
+        array->values[flat] = value;
+    } else {
+        clmgk_ref_load(array->dtype, element, 1, &array->values[flat]);
+    }
+}
+
+/* ---- upload ------------------------------------------------------------------------------------------------------ */
+
+static void make_image(th_device_buffer *buffer, size_t bytes)
+{
+    buffer->bytes = bytes;
+    buffer->image = malloc(bytes);
+    buffer->output = calloc(bytes, 1);
+    assert_true(buffer->image && buffer->output);
+    for (size_t n = 0; n < bytes; n++)
+        buffer->image[n] = canary[n % sizeof(canary)];
+}
+
+static void make_memory(const th_session *session, th_device_buffer *buffer)
+{
+    cl_int code = CL_SUCCESS;
+    if (buffer->bytes == 0)
+        return;
+    buffer->memory =
+        clCreateBuffer(session->cl, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, buffer->bytes, buffer->image, &code);
+    assert_int_equal(code, CL_SUCCESS);
+}
+
+static void write_array(const th_array *array, bool output, th_device_buffer *buffer)
+{
+    for (size_t flat = 0; flat < array->count; flat++) {
+        if (output)
+            memset(buffer->output + place(array, flat) * array->element, 1, array->element);
+        else
+            put(array, buffer->image, flat);
+    }
+    for (size_t flat = 0; !output && flat < array->count; flat++)
+        get(array, buffer->image, flat); /* rounded; broadcast elements are one */
+}
+
+static bool is_output(size_t name)
+{
+    return name == TH_O || name == TH_LSE;
+}
+
+static void set_args(th_device *device, const th_problem *problem)
+{
+    device->args = (clmgk_attention_args)CLMGK_ATTENTION_ARGS_INIT;
+    clmgk_buffer *const slot[TH_ARRAYS] = {&device->args.q,       &device->args.k,         &device->args.v,
+                                           &device->args.prior,   &device->args.variance,  &device->args.shift,
+                                           &device->args.lengths, &device->args.lengths_q, &device->args.o,
+                                           &device->args.lse};
+    for (size_t name = 0; name < TH_ARRAYS; name++) {
+        const th_array *const array = &problem->array[name];
+        if (array->used)
+            *slot[name] = (clmgk_buffer){device->buffer[array->home].memory, array->offset};
+    }
+}
+
+/* Room for the workspace, canaries before and after it. */
+static void make_workspace(const th_session *session, th_device *device, size_t bytes)
+{
+    th_device_buffer *const buffer = &device->buffer[TH_ARRAYS];
+    const size_t offset = 256;
+    if (bytes == 0)
+        return;
+    make_image(buffer, offset + bytes + TRAIL_BYTES);
+    memset(buffer->output + offset, 1, bytes);
+    make_memory(session, buffer);
+    device->args.workspace = (clmgk_buffer){buffer->memory, offset};
+}
+
+th_device th_upload(const th_session *session, th_problem *problem, size_t workspace)
+{
+    th_device device = {0};
+    size_t bytes[TH_ARRAYS] = {0};
+    for (size_t name = 0; name < TH_ARRAYS; name++) {
+        const th_array *const array = &problem->array[name];
+        if (!array->used)
+            continue;
+        const size_t end = end_bytes(array) + TRAIL_BYTES;
+        bytes[array->home] = end > bytes[array->home] ? end : bytes[array->home];
+    }
+    for (size_t name = 0; name < TH_ARRAYS; name++)
+        if (bytes[name] > 0)
+            make_image(&device.buffer[name], bytes[name]);
+    for (size_t name = 0; name < TH_ARRAYS; name++) {
+        const th_array *const array = &problem->array[name];
+        if (array->used)
+            write_array(array, is_output(name), &device.buffer[array->home]);
+    }
+    for (size_t name = 0; name < TH_ARRAYS; name++)
+        make_memory(session, &device.buffer[name]);
+    set_args(&device, problem);
+    make_workspace(session, &device, workspace);
+    return device;
+}
+
+/* ---- download ------------------------------------------------------------------------------------------------------
+ */
+
+static unsigned char *read_back(const th_session *session, const th_device_buffer *buffer)
+{
+    unsigned char *const bytes = malloc(buffer->bytes);
+    assert_non_null(bytes);
+    assert_int_equal(
+        clEnqueueReadBuffer(session->queue, buffer->memory, CL_TRUE, 0, buffer->bytes, bytes, 0, NULL, NULL),
+        CL_SUCCESS);
+    return bytes;
+}
+
+/* What is no output still has its bytes. `whole`: neither have the outputs changed. */
+static void expect_canaries(const th_device_buffer *buffer, const unsigned char *bytes, size_t name, bool whole)
+{
+    for (size_t n = 0; n < buffer->bytes; n++)
+        if (bytes[n] != buffer->image[n] && (whole || !buffer->output[n]))
+            fail_msg("buffer %zu: byte %zu of %zu was overwritten", name, n, buffer->bytes);
+}
+
+static void expect_written(const th_array *array, const unsigned char *bytes, size_t name)
+{
+    for (size_t flat = 0; flat < array->count; flat++) {
+        const unsigned char *const at = bytes + place(array, flat) * array->element;
+        bool unset = true;
+        for (size_t n = 0; n < array->element; n++)
+            unset = unset && at[n] == canary[n % sizeof(canary)];
+        if (unset)
+            fail_msg("output %zu: element %zu of %zu was not written", name, flat, array->count);
+        get(array, bytes, flat);
+    }
+}
+
+void th_download(const th_session *session, th_problem *problem, const th_device *device)
+{
+    for (size_t home = 0; home <= TH_ARRAYS; home++) {
+        if (device->buffer[home].bytes == 0)
+            continue;
+        unsigned char *const bytes = read_back(session, &device->buffer[home]);
+        expect_canaries(&device->buffer[home], bytes, home, false);
+        for (size_t name = TH_O; name <= TH_LSE; name++)
+            if (problem->array[name].used && problem->array[name].home == home)
+                expect_written(&problem->array[name], bytes, name);
+        free(bytes);
+    }
+}
+
+void th_expect_untouched(const th_session *session, const th_device *device)
+{
+    for (size_t home = 0; home <= TH_ARRAYS; home++) {
+        if (device->buffer[home].bytes == 0)
+            continue;
+        unsigned char *const bytes = read_back(session, &device->buffer[home]);
+        expect_canaries(&device->buffer[home], bytes, home, true);
+        free(bytes);
+    }
+}
+
+void th_device_free(th_device *device)
+{
+    for (size_t home = 0; home <= TH_ARRAYS; home++) {
+        th_device_buffer *const buffer = &device->buffer[home];
+        free(buffer->image);
+        free(buffer->output);
+        if (buffer->memory)
+            assert_int_equal(clReleaseMemObject(buffer->memory), CL_SUCCESS);
+    }
+    *device = (th_device){0};
+}
+
+/* ---- run and check
+ * --------------------------------------------------------------------------------------------------- */
+
+void th_run(th_session *session, th_problem *problem, clmgk_engine engine)
+{
+    clmgk_error error = {0};
+    clmgk_plan *const plan = th_plan(session, &problem->desc, engine, NULL);
+    th_device device = th_upload(session, problem, clmgk_plan_workspace_size(plan));
+    if (clmgk_enqueue_forward(plan, session->queue, &device.args, 0, NULL, NULL, &error) != CLMGK_OK)
+        fail_msg("%s", error.message);
+    assert_int_equal(clFinish(session->queue), CL_SUCCESS);
+    th_download(session, problem, &device);
+    th_device_free(&device);
+    clmgk_plan_release(plan);
+}
+
+static int32_t *integers(const th_array *array)
+{
+    if (!array->used)
+        return NULL;
+    int32_t *const values = malloc(array->count * sizeof(*values));
+    assert_non_null(values);
+    for (size_t n = 0; n < array->count; n++)
+        values[n] = (int32_t)array->values[n];
+    return values;
+}
+
+/* How many of `rows` rows the reference may solve. */
+static int64_t affordable(const clmgk_attention_desc *desc, int64_t rows)
+{
+    const double cost =
+        (double)desc->length_k * ((double)desc->components * (double)desc->head_size + (double)desc->value_size);
+    const double count = ceil(SOLVE_BUDGET / fmax(cost, 1.0));
+    return count < (double)rows ? (int64_t)count : rows;
+}
+
+clmgk_ref_answer th_solve(const th_problem *problem)
+{
+    const th_array *const a = problem->array;
+    int32_t *const lengths = integers(&a[TH_LENGTHS]);
+    int32_t *const lengths_q = integers(&a[TH_LENGTHS_Q]);
+    const clmgk_ref_problem reference = {.desc = problem->desc,
+                                         .q = a[TH_Q].values,
+                                         .k = a[TH_K].values,
+                                         .v = a[TH_V].values,
+                                         .prior = a[TH_PRIOR].values,
+                                         .variance = a[TH_VARIANCE].values,
+                                         .shift = a[TH_SHIFT].values,
+                                         .lengths = lengths,
+                                         .lengths_q = lengths_q};
+    const int64_t rows = (int64_t)a[TH_LSE].count;
+    const int64_t count = affordable(&problem->desc, rows);
+    int64_t *const row = malloc(((size_t)count + 1) * sizeof(*row));
+    clmgk_ref_answer answer;
+    assert_non_null(row);
+    for (int64_t n = 0; n < count; n++) /* evenly, the first and the last included */
+        row[n] = count > 1 ? n * (rows - 1) / (count - 1) : 0;
+    assert_true(clmgk_ref_solve(&reference, count, row, &answer));
+    free(lengths);
+    free(lengths_q);
+    free(row);
+    return answer;
+}
+
+void th_check(th_session *session, const th_problem *problem, clmgk_engine engine, const clmgk_ref_answer *answer)
+{
+    const size_t size = (size_t)answer->value_size;
+    double *const o = malloc(((size_t)answer->rows * size + 1) * sizeof(*o));
+    double *const lse = malloc(((size_t)answer->rows + 1) * sizeof(*lse));
+    char text[256];
+    assert_true(o && lse);
+    for (int64_t n = 0; n < answer->rows; n++) {
+        const size_t row = (size_t)answer->row[n];
+        memcpy(o + (size_t)n * size, problem->array[TH_O].values + row * size, size * sizeof(*o));
+        lse[n] = problem->array[TH_LSE].values[row];
+    }
+    const clmgk_ref_verdict verdict = clmgk_ref_check(answer, o, lse);
+    free(o);
+    free(lse);
+    session->cases++;
+    if (verdict.ok)
+        return;
+    th_describe(problem, engine, text, sizeof(text));
+    fail_msg("%s: %s", text, verdict.message);
+}
+
+void th_expect(th_session *session, th_problem *problem)
+{
+    clmgk_ref_answer answer = {0};
+    for (size_t n = 0; n < session->engines; n++) {
+        th_run(session, problem, session->engine[n]);
+        if (n == 0)
+            answer = th_solve(problem); /* of the values as the device holds them */
+        th_check(session, problem, session->engine[n], &answer);
+    }
+    clmgk_ref_answer_free(&answer);
+}
+
+void th_expect_desc(th_session *session, const clmgk_attention_desc *desc, uint64_t seed)
+{
+    th_problem problem = th_problem_make(desc, seed);
+    th_expect(session, &problem);
+    th_problem_free(&problem);
+}
