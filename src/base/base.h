@@ -13,9 +13,9 @@
 #include <stdint.h>
 
 #if defined(__GNUC__)
-#define MGK_PRINTF(format, first) __attribute__((format(printf, format, first)))
+#define MGK_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #else
-#define MGK_PRINTF(format, first)
+#define MGK_PRINTF(text, first)
 #endif
 
 #define MGK_COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -28,6 +28,11 @@ clmgk_status mgk_fail(clmgk_error *error, clmgk_status status, const char *forma
 /* The same for a failed OpenCL call: CL_OUT_OF_* become OUT_OF_*_MEMORY, everything else ERROR_OPENCL.
  * `call` is the function's name. */
 clmgk_status mgk_fail_cl(clmgk_error *error, cl_int code, const char *call);
+
+/* Any status with an OpenCL code; and no memory for `what`. */
+clmgk_status mgk_fail_code(clmgk_error *error, clmgk_status status, cl_int code, const char *format, ...)
+    MGK_PRINTF(4, 5);
+clmgk_status mgk_fail_memory(clmgk_error *error, const char *what);
 
 /* Name of an OpenCL error code ("CL_INVALID_VALUE"), "unknown OpenCL error" if not known. */
 const char *mgk_cl_error_name(cl_int code);
@@ -48,7 +53,7 @@ const char *mgk_cl_error_name(cl_int code);
 
 /* ---- memory ----------------------------------------------------------------------------------------------- */
 
-/* Zeroed memory from the allocator (all-zero allocator: malloc); NULL when there is none or bytes overflowed. */
+/* Zeroed memory from the allocator (NULL or all zero: malloc); NULL when there is none or bytes overflowed. */
 void *mgk_alloc(const clmgk_allocator *allocator, size_t count, size_t size);
 void mgk_free(const clmgk_allocator *allocator, void *memory);
 
@@ -64,6 +69,15 @@ typedef struct mgk_text {
 void mgk_text_append(mgk_text *text, const char *bytes, size_t length);
 void mgk_text_printf(mgk_text *text, const char *format, ...) MGK_PRINTF(2, 3);
 void mgk_text_free(mgk_text *text);
+
+/* A copy of `string`; NULL when there is no memory. */
+char *mgk_strdup(const clmgk_allocator *allocator, const char *string);
+
+/* Copies the public structure `source`, whose first member is its struct_size, to `target` of `size` bytes. What an
+ * older caller's structure lacks becomes zero. INVALID_VALUE, with `name` in the message, if struct_size is smaller
+ * than `least` (the first version's size), or if a newer caller's additional bytes are not all zero. */
+clmgk_status mgk_struct_read(const void *source, const char *name, size_t least, void *target, size_t size,
+                             clmgk_error *error);
 
 /* ---- arithmetic that tells overflow ----------------------------------------------------------------------- */
 
@@ -84,8 +98,55 @@ mgk_hash mgk_hash_bytes(const void *data, size_t length);
 /* Milliseconds on a clock that never goes back. */
 double mgk_now_ms(void);
 
+/* An environment variable; NULL if it is unset, or if the process runs with another user's rights than its caller's
+ * (then the environment must not choose which code is loaded). */
+const char *mgk_environment(const char *name);
+
 /* A whole file into *data (mgk_free), refusing anything that is not a regular file or is larger than max_bytes. */
 clmgk_status mgk_file_read(const clmgk_allocator *allocator, const char *path, size_t max_bytes, char **data,
                            size_t *length, clmgk_error *error);
+
+/*
+ * A private folder: a directory that belongs to the effective user and that nobody else may enter, reached without
+ * following a symbolic link in its place, and everything in it likewise. What is read from it can be trusted as far
+ * as the user can. `handle` is -1 for a folder that does not exist: it reads as empty.
+ */
+typedef struct mgk_folder {
+    int handle;
+} mgk_folder;
+
+/* Opens the folder at `path`; with `create` it is made where absent (0700, its parents too). ERROR_IO with the reason
+ * if it is not private. To be closed after success. */
+clmgk_status mgk_folder_open(const char *path, bool create, mgk_folder *folder, clmgk_error *error);
+void mgk_folder_close(mgk_folder *folder);
+
+/* The file's bytes into *data (mgk_free), and its time set to now. False if there is none, it is not a regular file
+ * of the user's that nobody else may write, or it is larger than max_bytes. */
+bool mgk_folder_read(const mgk_folder *folder, const clmgk_allocator *allocator, const char *name, size_t max_bytes,
+                     char **data, size_t *length);
+
+/* Writes a file so that readers see all of it or nothing, after a crash too. False if it could not: nothing is left. */
+bool mgk_folder_write(const mgk_folder *folder, const char *name, const char *data, size_t length);
+
+/* Removes a file; false if it is still there. */
+bool mgk_folder_remove(const mgk_folder *folder, const char *name);
+
+typedef struct mgk_folder_entry {
+    char name[64]; /* files with longer names are not listed */
+    uint64_t bytes;
+    int64_t modified_ns; /* since the epoch */
+} mgk_folder_entry;
+
+/* The regular files of the folder for which `wanted` holds, in no order, into *entries (mgk_free). */
+clmgk_status mgk_folder_list(const mgk_folder *folder, const clmgk_allocator *allocator,
+                             bool (*wanted)(const char *name), mgk_folder_entry **entries, size_t *count,
+                             clmgk_error *error);
+
+/* Removes what writers that crashed have left behind. */
+void mgk_folder_remove_stale(const mgk_folder *folder, const clmgk_allocator *allocator);
+
+/* A lock among processes and threads on the folder, waited for a tenth of a second at most. -1: not obtained. */
+int mgk_folder_lock(const mgk_folder *folder);
+void mgk_folder_unlock(int lock);
 
 #endif

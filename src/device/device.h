@@ -11,18 +11,34 @@
 
 /* ---- facts ------------------------------------------------------------------------------------------------ */
 
-typedef enum mgk_runtime { MGK_RUNTIME_OTHER = 0, MGK_RUNTIME_POCL, MGK_RUNTIME_RUSTICL, MGK_RUNTIME_INTEL_CPU, MGK_RUNTIME_NVIDIA, MGK_RUNTIME_OCLGRIND } mgk_runtime;
+typedef enum mgk_runtime {
+    MGK_RUNTIME_OTHER = 0,
+    MGK_RUNTIME_POCL,
+    MGK_RUNTIME_RUSTICL,
+    MGK_RUNTIME_INTEL_CPU,
+    MGK_RUNTIME_NVIDIA,
+    MGK_RUNTIME_OCLGRIND
+} mgk_runtime;
 
 typedef struct mgk_device_facts {
     clmgk_device_info info;
-    mgk_runtime runtime;     /* from the platform's name: chosen before any trial build */
+    mgk_runtime runtime; /* from the platform's name: chosen before any trial build */
     char opencl_version[128];
-    bool x86_avx512dq;       /* the host's CPU, where the device is the host's CPU (PoCL, Intel's CPU runtime) */
+    char platform_version[256];
+    bool usable;              /* available, and with a compiler */
+    bool x86_avx512dq;        /* the host's CPU, where the device is the host's CPU (PoCL, Intel's CPU runtime) */
     uint64_t work_item_limit; /* CL_DEVICE_MAX_WORK_ITEM_SIZES[0] */
 } mgk_device_facts;
 
 /* platform_index and device_index are looked up too. */
 clmgk_status mgk_device_get_facts(cl_device_id device, mgk_device_facts *facts, clmgk_error *error);
+
+/* The short name by which people know a runtime ("pocl"); empty for MGK_RUNTIME_OTHER. */
+const char *mgk_runtime_name(mgk_runtime runtime);
+
+/* All platforms, and a platform's devices, into *out (mgk_free with NULL; NULL where there are none: no error). */
+clmgk_status mgk_platform_list(cl_platform_id **out, cl_uint *count, clmgk_error *error);
+clmgk_status mgk_platform_devices(cl_platform_id platform, cl_device_id **out, cl_uint *count, clmgk_error *error);
 
 /* ---- context ---------------------------------------------------------------------------------------------- */
 
@@ -66,7 +82,7 @@ struct mgk_program {
     clmgk_context *context;
     int references;
     cl_program program;
-    mgk_hash key;
+    char *key; /* all that the binary depends on */
     char *options;
     clmgk_program_origin origin; /* of the first get */
     bool saved;                  /* the binary is on disk, or never will be */
@@ -102,7 +118,7 @@ typedef struct mgk_launch {
 
 /* Sets `count` arguments and enqueues. The caller holds the lock that guards `kernel`. */
 clmgk_status mgk_launch_kernel(cl_command_queue queue, cl_kernel kernel, const mgk_launch *launch, size_t count,
-                               const mgk_kernel_arg *args, cl_uint num_wait, const cl_event *wait_list,
-                               cl_event *event, clmgk_error *error);
+                               const mgk_kernel_arg *args, cl_uint num_wait, const cl_event *wait_list, cl_event *event,
+                               clmgk_error *error);
 
 #endif

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Contexts, and the public view of the program cache. */
+#include "device/device.h"
+#include "device/program_cache.h"
+
+#include <string.h>
+
+static const uint64_t default_cache_bytes = UINT64_C(256) << 20;
+
+/* The first version's size: fields after kernel_dir are newer. */
+enum { LEAST_OPTIONS_SIZE = offsetof(clmgk_context_options, kernel_dir) + sizeof(const char *) };
+
+static clmgk_status read_options(const clmgk_context_options *options, clmgk_context_options *read, clmgk_error *error)
+{
+    *read = (clmgk_context_options)CLMGK_CONTEXT_OPTIONS_INIT;
+    if (options == NULL)
+        return CLMGK_OK;
+    MGK_TRY(mgk_struct_read(options, "clmgk_context_options", LEAST_OPTIONS_SIZE, read, sizeof(*read), error));
+    if ((read->allocator.allocate == NULL) != (read->allocator.release == NULL))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "clmgk_context_options.allocator has only one of allocate and release, expected both or none");
+    return CLMGK_OK;
+}
+
+/* The device must be one of the context's. */
+static clmgk_status check_device(cl_context context, cl_device_id device, clmgk_error *error)
+{
+    size_t size = 0;
+    cl_int code = clGetContextInfo(context, CL_CONTEXT_DEVICES, 0, NULL, &size);
+    if (code != CL_SUCCESS)
+        return mgk_fail_cl(error, code, "clGetContextInfo");
+    cl_device_id *const devices = mgk_alloc(NULL, size, 1);
+    if (devices == NULL)
+        return mgk_fail_memory(error, "a context's devices");
+    code = clGetContextInfo(context, CL_CONTEXT_DEVICES, size, devices, NULL);
+    bool found = false;
+    for (size_t i = 0; code == CL_SUCCESS && i < size / sizeof(*devices); ++i)
+        found = found || devices[i] == device;
+    mgk_free(NULL, devices);
+    if (code != CL_SUCCESS)
+        return mgk_fail_cl(error, code, "clGetContextInfo");
+    return found ? CLMGK_OK
+                 : mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "device is not one of the OpenCL context's devices");
+}
+
+/* The options' text, else the environment's; NULL if neither is set. */
+static clmgk_status copy_kernel_dir(clmgk_context *context, const char *kernel_dir, clmgk_error *error)
+{
+    const char *const folder = kernel_dir != NULL ? kernel_dir : mgk_environment("CLMGK_KERNEL_DIR");
+    if (folder == NULL || folder[0] == '\0')
+        return CLMGK_OK;
+    context->kernel_dir = mgk_strdup(&context->allocator, folder);
+    return context->kernel_dir != NULL ? CLMGK_OK : mgk_fail_memory(error, "kernel_dir");
+}
+
+static void free_context(clmgk_context *context)
+{
+    const clmgk_allocator allocator = context->allocator;
+    mgk_free(&allocator, context->kernel_dir);
+    mgk_free(&allocator, context->cache_path);
+    mgk_free(&allocator, context);
+}
+
+/* Facts and texts; the OpenCL objects are not yet held. */
+static clmgk_status fill_context(clmgk_context *context, const clmgk_context_options *options, clmgk_error *error)
+{
+    MGK_TRY(mgk_device_get_facts(context->device, &context->facts, error));
+    if (!context->facts.usable)
+        return mgk_fail(error, CLMGK_ERROR_NO_DEVICE, "device \"%s\" is not available or has no compiler",
+                        context->facts.info.name);
+    context->cache_max_bytes = options->cache_max_bytes != 0 ? options->cache_max_bytes : default_cache_bytes;
+    MGK_TRY(mgk_cache_path(&context->allocator, options->cache_dir, &context->cache_path, error));
+    return copy_kernel_dir(context, options->kernel_dir, error);
+}
+
+static clmgk_status retain_objects(const clmgk_context *context, clmgk_error *error)
+{
+    cl_int code = clRetainContext(context->context);
+    if (code != CL_SUCCESS)
+        return mgk_fail_cl(error, code, "clRetainContext");
+    code = clRetainDevice(context->device);
+    if (code != CL_SUCCESS) {
+        clReleaseContext(context->context);
+        return mgk_fail_cl(error, code, "clRetainDevice");
+    }
+    return CLMGK_OK;
+}
+
+clmgk_status clmgk_context_create(cl_context context, cl_device_id device, const clmgk_context_options *options,
+                                  clmgk_context **out, clmgk_error *error)
+{
+    clmgk_context_options read;
+    clmgk_status status;
+    if (context == NULL || device == NULL || out == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s is NULL",
+                        context == NULL ? "context" : (device == NULL ? "device" : "out"));
+    MGK_TRY(read_options(options, &read, error));
+    MGK_TRY(check_device(context, device, error));
+
+    clmgk_context *const made = mgk_alloc(&read.allocator, 1, sizeof(*made));
+    if (made == NULL)
+        return mgk_fail_memory(error, "a context");
+    made->allocator = read.allocator;
+    made->context = context;
+    made->device = device;
+    made->references = 1;
+    MGK_TRY_GOTO(status, fill_context(made, &read, error), failed);
+    MGK_TRY_GOTO(status, retain_objects(made, error), failed);
+    if (pthread_mutex_init(&made->mutex, NULL) != 0) {
+        status = mgk_fail_memory(error, "a mutex");
+        clReleaseDevice(device);
+        clReleaseContext(context);
+        goto failed;
+    }
+    *out = made;
+    return CLMGK_OK;
+
+failed:
+    free_context(made);
+    return status;
+}
+
+void mgk_context_retain(clmgk_context *context)
+{
+    pthread_mutex_lock(&context->mutex);
+    ++context->references;
+    pthread_mutex_unlock(&context->mutex);
+}
+
+void clmgk_context_release(clmgk_context *context)
+{
+    if (context == NULL)
+        return;
+    pthread_mutex_lock(&context->mutex);
+    const bool last = --context->references == 0;
+    pthread_mutex_unlock(&context->mutex);
+    if (!last)
+        return;
+    pthread_mutex_destroy(&context->mutex);
+    clReleaseDevice(context->device);
+    clReleaseContext(context->context);
+    free_context(context);
+}
+
+clmgk_status clmgk_cache_get_info(const char *cache_dir, clmgk_cache_info *info, clmgk_error *error)
+{
+    clmgk_cache_info found = {0};
+    char *path = NULL;
+    if (info == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "info is NULL");
+    MGK_TRY(mgk_cache_path(NULL, cache_dir, &path, error));
+
+    clmgk_status status = CLMGK_OK;
+    const mgk_cache cache = {.path = path};
+    const size_t length = path != NULL ? strlen(path) : 0;
+    if (length >= sizeof(found.path)) {
+        status = mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                          "cache_dir gives a path of %zu bytes, expected less than %zu", length, sizeof(found.path));
+        goto cleanup;
+    }
+    if (path != NULL)
+        memcpy(found.path, path, length + 1);
+    MGK_TRY_GOTO(status, mgk_cache_measure(&cache, &found.bytes, &found.entries, error), cleanup);
+    *info = found;
+
+cleanup:
+    mgk_free(NULL, path);
+    return status;
+}
+
+clmgk_status clmgk_cache_clear(const char *cache_dir, clmgk_error *error)
+{
+    char *path = NULL;
+    MGK_TRY(mgk_cache_path(NULL, cache_dir, &path, error));
+    const mgk_cache cache = {.path = path};
+    const clmgk_status status = mgk_cache_clear(&cache, error);
+    mgk_free(NULL, path);
+    return status;
+}

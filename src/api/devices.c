@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The list of devices, and the choice of one. */
+#include "device/device.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- list -------------------------------------------------------------------------------------------------- */
+
+typedef struct device_list {
+    mgk_device_facts *devices; /* mgk_free with NULL */
+    size_t count, capacity;
+} device_list;
+
+static clmgk_status append_device(device_list *list, const mgk_device_facts *facts, clmgk_error *error)
+{
+    if (list->count == list->capacity) {
+        const size_t capacity = list->capacity > 0 ? 2 * list->capacity : 4;
+        mgk_device_facts *const devices = mgk_alloc(NULL, capacity, sizeof(*devices));
+        if (devices == NULL)
+            return mgk_fail_memory(error, "the list of devices");
+        if (list->count > 0)
+            memcpy(devices, list->devices, list->count * sizeof(*devices));
+        mgk_free(NULL, list->devices);
+        list->devices = devices;
+        list->capacity = capacity;
+    }
+    list->devices[list->count++] = *facts;
+    return CLMGK_OK;
+}
+
+static clmgk_status append_platform(device_list *list, cl_platform_id platform, clmgk_error *error)
+{
+    cl_device_id *devices;
+    cl_uint count;
+    MGK_TRY(mgk_platform_devices(platform, &devices, &count, error));
+    clmgk_status status = CLMGK_OK;
+    for (cl_uint i = 0; i < count && status == CLMGK_OK; ++i) {
+        mgk_device_facts facts;
+        status = mgk_device_get_facts(devices[i], &facts, error);
+        if (status == CLMGK_OK && facts.usable)
+            status = append_device(list, &facts, error);
+    }
+    mgk_free(NULL, devices);
+    return status;
+}
+
+/* All usable devices; `list` is to be freed after success. */
+static clmgk_status list_devices(device_list *list, clmgk_error *error)
+{
+    cl_platform_id *platforms;
+    cl_uint count;
+    *list = (device_list){0};
+    MGK_TRY(mgk_platform_list(&platforms, &count, error));
+    clmgk_status status = CLMGK_OK;
+    for (cl_uint i = 0; i < count && status == CLMGK_OK; ++i)
+        status = append_platform(list, platforms[i], error);
+    mgk_free(NULL, platforms);
+    if (status != CLMGK_OK)
+        mgk_free(NULL, list->devices);
+    return status;
+}
+
+clmgk_status clmgk_list_devices(clmgk_device_info *infos, size_t capacity, size_t *count, clmgk_error *error)
+{
+    device_list list;
+    if (count == NULL || (infos == NULL && capacity > 0))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s",
+                        count == NULL ? "count is NULL" : "infos is NULL, but capacity is not 0");
+    MGK_TRY(list_devices(&list, error));
+    for (size_t i = 0; i < list.count && i < capacity; ++i)
+        infos[i] = list.devices[i].info;
+    *count = list.count;
+    mgk_free(NULL, list.devices);
+    return CLMGK_OK;
+}
+
+clmgk_status clmgk_get_device_info(cl_device_id device, clmgk_device_info *info, clmgk_error *error)
+{
+    mgk_device_facts facts;
+    if (device == NULL || info == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s is NULL", device == NULL ? "device" : "info");
+    MGK_TRY(mgk_device_get_facts(device, &facts, error));
+    *info = facts.info;
+    return CLMGK_OK;
+}
+
+/* ---- choice ------------------------------------------------------------------------------------------------ */
+
+/* How a device is asked for. */
+typedef struct device_choice {
+    const char *text;
+    bool is_pair; /* PLATFORM:DEVICE */
+    uint32_t platform, device;
+} device_choice;
+
+/* Digits only; *end is what follows them. False if there are none or too many. */
+static bool read_index(const char *text, uint32_t *index, const char **end)
+{
+    const size_t digits = strspn(text, "0123456789");
+    if (digits == 0 || digits > 9)
+        return false;
+    *index = (uint32_t)strtoul(text, NULL, 10);
+    *end = text + digits;
+    return true;
+}
+
+static device_choice read_choice(const char *text)
+{
+    device_choice choice = {.text = text};
+    const char *end = text;
+    choice.is_pair = read_index(text, &choice.platform, &end) && *end == ':' &&
+                     read_index(end + 1, &choice.device, &end) && *end == '\0';
+    return choice;
+}
+
+static bool contains(const char *text, const char *part)
+{
+    const size_t length = strlen(part);
+    for (; strlen(text) >= length; ++text) {
+        size_t same = 0;
+        while (same < length && tolower((unsigned char)text[same]) == tolower((unsigned char)part[same]))
+            ++same;
+        if (same == length)
+            return true;
+    }
+    return false;
+}
+
+/* A runtime's short name counts as its platform's name: PoCL's platform does not say "pocl". */
+static bool matches(const mgk_device_facts *facts, const device_choice *choice)
+{
+    const clmgk_device_info *const info = &facts->info;
+    if (choice->is_pair)
+        return info->platform_index == choice->platform && info->device_index == choice->device;
+    return contains(info->name, choice->text) || contains(info->platform, choice->text) ||
+           contains(mgk_runtime_name(facts->runtime), choice->text);
+}
+
+/* "0:0 "name" (platform), ..." of the devices that match; of all if choice is NULL. */
+static void describe_devices(const device_list *list, const device_choice *choice, mgk_text *text)
+{
+    for (size_t i = 0; i < list->count; ++i) {
+        const clmgk_device_info *const info = &list->devices[i].info;
+        if (choice == NULL || matches(&list->devices[i], choice))
+            mgk_text_printf(text, "%s%u:%u \"%s\" (%s)", text->length > 0 ? ", " : "", (unsigned)info->platform_index,
+                            (unsigned)info->device_index, info->name, info->platform);
+    }
+}
+
+static clmgk_status fail_choice(const device_list *list, const device_choice *choice, size_t count, clmgk_error *error)
+{
+    mgk_text text = {0};
+    describe_devices(list, count > 0 ? choice : NULL, &text);
+    const char *const devices = text.data != NULL ? text.data : "";
+    const clmgk_status status =
+        count > 0
+            ? mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "device selector \"%s\" matches %zu devices, expected one: %s",
+                       choice->text, count, devices)
+            : mgk_fail(error, CLMGK_ERROR_NO_DEVICE, "device selector \"%s\" matches none of the usable devices: %s",
+                       choice->text, devices);
+    mgk_text_free(&text);
+    return status;
+}
+
+static clmgk_status choose(const device_list *list, const char *selector, clmgk_device_info *info, clmgk_error *error)
+{
+    const device_choice choice = read_choice(selector);
+    const mgk_device_facts *match = NULL;
+    size_t count = 0;
+    for (size_t i = 0; i < list->count; ++i) {
+        if (matches(&list->devices[i], &choice)) {
+            match = &list->devices[i];
+            ++count;
+        }
+    }
+    if (match == NULL || count > 1)
+        return fail_choice(list, &choice, count, error);
+    *info = match->info;
+    return CLMGK_OK;
+}
+
+/* The first GPU, else the first CPU, else the first device; the list is not empty. */
+static const clmgk_device_info *default_device(const device_list *list)
+{
+    static const clmgk_device_class order[] = {CLMGK_DEVICE_GPU, CLMGK_DEVICE_CPU};
+    for (size_t wanted = 0; wanted < MGK_COUNT(order); ++wanted) {
+        for (size_t i = 0; i < list->count; ++i) {
+            if (list->devices[i].info.device_class == order[wanted])
+                return &list->devices[i].info;
+        }
+    }
+    return &list->devices[0].info;
+}
+
+clmgk_status clmgk_select_device(const char *selector, clmgk_device_info *info, clmgk_error *error)
+{
+    const bool given = selector != NULL && selector[0] != '\0';
+    const char *const wanted = given ? selector : mgk_environment("CLMGK_DEVICE");
+    device_list list;
+    if (info == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "info is NULL");
+    MGK_TRY(list_devices(&list, error));
+
+    clmgk_status status = CLMGK_OK;
+    if (list.count == 0)
+        status = mgk_fail(error, CLMGK_ERROR_NO_DEVICE, "no usable OpenCL device on any platform");
+    else if (wanted != NULL && wanted[0] != '\0')
+        status = choose(&list, wanted, info, error);
+    else
+        *info = *default_device(&list);
+    mgk_free(NULL, list.devices);
+    return status;
+}

@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files and private folders: the only place that opens, writes and removes files. */
+#include "base/base.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define TEMPORARY_PREFIX "tmp-"
+#define LOCK_NAME        "lock"
+
+enum {
+    TEMPORARY_ATTEMPTS = 16,
+    STALE_SECONDS = 600, /* no write lasts that long */
+    LOCK_ATTEMPTS = 50,
+    LOCK_PAUSE_NS = 2000000
+};
+
+/* ---- reading ---------------------------------------------------------------------------------------------- */
+
+/* Fills `data` from the file; false on an error and if the file became shorter. */
+static bool read_all(int file, char *data, size_t length)
+{
+    size_t done = 0;
+    while (done < length) {
+        const ssize_t got = read(file, data + done, length - done);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return false;
+        done += (size_t)got;
+    }
+    return true;
+}
+
+static clmgk_status read_open_file(int file, const clmgk_allocator *allocator, const char *path, size_t max_bytes,
+                                   char **data, size_t *length, clmgk_error *error)
+{
+    struct stat facts;
+    if (fstat(file, &facts) != 0)
+        return mgk_fail(error, CLMGK_ERROR_IO, "%s: %s", path, strerror(errno));
+    if (!S_ISREG(facts.st_mode))
+        return mgk_fail(error, CLMGK_ERROR_IO, "%s: not a regular file", path);
+    if ((uintmax_t)facts.st_size > max_bytes)
+        return mgk_fail(error, CLMGK_ERROR_IO, "%s: has %jd bytes, expected at most %zu", path, (intmax_t)facts.st_size,
+                        max_bytes);
+
+    const size_t size = (size_t)facts.st_size;
+    char *const bytes = mgk_alloc(allocator, size, 1);
+    if (bytes == NULL)
+        return mgk_fail_memory(error, path);
+    if (!read_all(file, bytes, size)) {
+        mgk_free(allocator, bytes);
+        return mgk_fail(error, CLMGK_ERROR_IO, "%s: could not be read", path);
+    }
+    *data = bytes;
+    *length = size;
+    return CLMGK_OK;
+}
+
+clmgk_status mgk_file_read(const clmgk_allocator *allocator, const char *path, size_t max_bytes, char **data,
+                           size_t *length, clmgk_error *error)
+{
+    /* Not blocking: opening a FIFO must not wait for its writer. */
+    const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file < 0)
+        return mgk_fail(error, CLMGK_ERROR_IO, "%s: %s", path, strerror(errno));
+    const clmgk_status status = read_open_file(file, allocator, path, max_bytes, data, length, error);
+    close(file);
+    return status;
+}
+
+/* ---- private folders -------------------------------------------------------------------------------------- */
+
+/* Makes `path` and its parents as far as they are absent. What cannot be made shows when it is opened. */
+static void make_folders(const char *path)
+{
+    char *const partial = mgk_strdup(NULL, path);
+    if (partial == NULL)
+        return;
+    for (char *slash = strchr(partial + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        (void)mkdir(partial, S_IRWXU);
+        *slash = '/';
+    }
+    (void)mkdir(partial, S_IRWXU);
+    mgk_free(NULL, partial);
+}
+
+static clmgk_status check_private(int handle, const char *path, clmgk_error *error)
+{
+    struct stat facts;
+    if (fstat(handle, &facts) != 0)
+        return mgk_fail(error, CLMGK_ERROR_IO, "%s: %s", path, strerror(errno));
+    if (facts.st_uid != geteuid())
+        return mgk_fail(error, CLMGK_ERROR_IO, "%s: belongs to user %ju, expected %ju", path, (uintmax_t)facts.st_uid,
+                        (uintmax_t)geteuid());
+    if ((facts.st_mode & (S_IRWXG | S_IRWXO)) != 0)
+        return mgk_fail(error, CLMGK_ERROR_IO, "%s: has mode %04o, expected 0700", path,
+                        (unsigned)(facts.st_mode & 07777));
+    return CLMGK_OK;
+}
+
+clmgk_status mgk_folder_open(const char *path, bool create, mgk_folder *folder, clmgk_error *error)
+{
+    const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+    folder->handle = open(path, flags);
+    if (folder->handle < 0 && errno == ENOENT) {
+        if (!create)
+            return CLMGK_OK;
+        make_folders(path);
+        folder->handle = open(path, flags);
+    }
+    if (folder->handle < 0)
+        return mgk_fail(error, CLMGK_ERROR_IO, "%s: %s", path, strerror(errno));
+
+    const clmgk_status status = check_private(folder->handle, path, error);
+    if (status != CLMGK_OK)
+        mgk_folder_close(folder);
+    return status;
+}
+
+void mgk_folder_close(mgk_folder *folder)
+{
+    if (folder->handle >= 0)
+        close(folder->handle);
+    folder->handle = -1;
+}
+
+/* A file that only the user can have written. */
+static bool is_own_file(int file)
+{
+    struct stat facts;
+    return fstat(file, &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_uid == geteuid() &&
+           (facts.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+bool mgk_folder_read(const mgk_folder *folder, const clmgk_allocator *allocator, const char *name, size_t max_bytes,
+                     char **data, size_t *length)
+{
+    if (folder->handle < 0)
+        return false;
+    const int file = openat(folder->handle, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (file < 0)
+        return false;
+    const bool done =
+        is_own_file(file) && read_open_file(file, allocator, name, max_bytes, data, length, NULL) == CLMGK_OK;
+    if (done)
+        (void)futimens(file, NULL); /* fails on read-only file systems: then eviction goes by age */
+    close(file);
+    return done;
+}
+
+static bool write_all(int file, const char *data, size_t length)
+{
+    size_t done = 0;
+    while (done < length) {
+        const ssize_t put = write(file, data + done, length - done);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0)
+            return false;
+        done += (size_t)put;
+    }
+    return true;
+}
+
+/* Makes a new file under a name that no other process or thread has. */
+static int create_temporary(const mgk_folder *folder, char *name, size_t size)
+{
+    int file = -1;
+    for (int attempt = 0; file < 0 && attempt < TEMPORARY_ATTEMPTS; ++attempt) {
+        struct timespec now = {0};
+        clock_gettime(CLOCK_REALTIME, &now);
+        snprintf(name, size, TEMPORARY_PREFIX "%ld-%lld-%09ld", (long)getpid(), (long long)now.tv_sec, now.tv_nsec);
+        file = openat(folder->handle, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
+        if (file < 0 && errno != EEXIST)
+            break;
+    }
+    return file;
+}
+
+bool mgk_folder_write(const mgk_folder *folder, const char *name, const char *data, size_t length)
+{
+    char temporary[64];
+    const int file = folder->handle < 0 ? -1 : create_temporary(folder, temporary, sizeof(temporary));
+    if (file < 0)
+        return false;
+    bool done = write_all(file, data, length) && fsync(file) == 0;
+    done = close(file) == 0 && done;
+    done = done && renameat(folder->handle, temporary, folder->handle, name) == 0;
+    if (!done) {
+        (void)unlinkat(folder->handle, temporary, 0);
+        return false;
+    }
+    (void)fsync(folder->handle); /* if the new name is lost in a crash, nothing but a file to write again is */
+    return true;
+}
+
+bool mgk_folder_remove(const mgk_folder *folder, const char *name)
+{
+    return folder->handle < 0 || unlinkat(folder->handle, name, 0) == 0 || errno == ENOENT;
+}
+
+/* ---- listing ---------------------------------------------------------------------------------------------- */
+
+typedef struct entry_list {
+    const clmgk_allocator *allocator;
+    mgk_folder_entry *entries;
+    size_t count, capacity;
+} entry_list;
+
+static bool list_append(entry_list *list, const mgk_folder_entry *entry)
+{
+    if (list->count == list->capacity) {
+        const size_t capacity = list->capacity > 0 ? 2 * list->capacity : 32;
+        mgk_folder_entry *const entries = mgk_alloc(list->allocator, capacity, sizeof(*entries));
+        if (entries == NULL)
+            return false;
+        if (list->count > 0)
+            memcpy(entries, list->entries, list->count * sizeof(*entries));
+        mgk_free(list->allocator, list->entries);
+        list->entries = entries;
+        list->capacity = capacity;
+    }
+    list->entries[list->count++] = *entry;
+    return true;
+}
+
+/* False if the file vanished, is not a regular one, or has too long a name. */
+static bool describe(int handle, const char *name, mgk_folder_entry *entry)
+{
+    struct stat facts;
+    if (strlen(name) >= sizeof(entry->name) || fstatat(handle, name, &facts, AT_SYMLINK_NOFOLLOW) != 0 ||
+        !S_ISREG(facts.st_mode))
+        return false;
+    memcpy(entry->name, name, strlen(name) + 1);
+    entry->bytes = (uint64_t)facts.st_size;
+    entry->modified_ns = (int64_t)facts.st_mtim.tv_sec * 1000000000 + facts.st_mtim.tv_nsec;
+    return true;
+}
+
+/* A stream of its own: reading moves a handle's position, and folders are used from several threads. */
+static DIR *open_stream(const mgk_folder *folder)
+{
+    const int handle = openat(folder->handle, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *const stream = handle < 0 ? NULL : fdopendir(handle);
+    if (stream == NULL && handle >= 0)
+        close(handle);
+    return stream;
+}
+
+clmgk_status mgk_folder_list(const mgk_folder *folder, const clmgk_allocator *allocator,
+                             bool (*wanted)(const char *name), mgk_folder_entry **entries, size_t *count,
+                             clmgk_error *error)
+{
+    *entries = NULL;
+    *count = 0;
+    if (folder->handle < 0)
+        return CLMGK_OK;
+
+    DIR *const stream = open_stream(folder);
+    if (stream == NULL)
+        return mgk_fail(error, CLMGK_ERROR_IO, "the folder could not be listed: %s", strerror(errno));
+
+    clmgk_status status = CLMGK_OK;
+    entry_list list = {.allocator = allocator};
+    errno = 0;
+    for (const struct dirent *item = readdir(stream); item != NULL; errno = 0, item = readdir(stream)) {
+        mgk_folder_entry entry = {0};
+        if (wanted(item->d_name) && describe(folder->handle, item->d_name, &entry) && !list_append(&list, &entry)) {
+            status = mgk_fail_memory(error, "the list of a folder");
+            goto cleanup;
+        }
+    }
+    if (errno != 0) {
+        status = mgk_fail(error, CLMGK_ERROR_IO, "the folder could not be listed: %s", strerror(errno));
+        goto cleanup;
+    }
+    *entries = list.entries;
+    *count = list.count;
+    list.entries = NULL;
+
+cleanup:
+    mgk_free(allocator, list.entries);
+    closedir(stream);
+    return status;
+}
+
+static bool is_temporary(const char *name)
+{
+    return strncmp(name, TEMPORARY_PREFIX, strlen(TEMPORARY_PREFIX)) == 0;
+}
+
+void mgk_folder_remove_stale(const mgk_folder *folder, const clmgk_allocator *allocator)
+{
+    mgk_folder_entry *entries;
+    size_t count;
+    struct timespec now = {0};
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (mgk_folder_list(folder, allocator, is_temporary, &entries, &count, NULL) != CLMGK_OK)
+        return;
+    for (size_t i = 0; i < count; ++i) {
+        if (entries[i].modified_ns / 1000000000 + STALE_SECONDS < (int64_t)now.tv_sec)
+            (void)mgk_folder_remove(folder, entries[i].name);
+    }
+    mgk_free(allocator, entries);
+}
+
+/* ---- lock ------------------------------------------------------------------------------------------------- */
+
+int mgk_folder_lock(const mgk_folder *folder)
+{
+    const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
+    const int lock = folder->handle < 0 ? -1 : openat(folder->handle, LOCK_NAME, flags, S_IRUSR | S_IWUSR);
+    if (lock < 0)
+        return -1;
+    for (int attempt = 0; attempt < LOCK_ATTEMPTS; ++attempt) {
+        const struct timespec pause = {.tv_nsec = LOCK_PAUSE_NS};
+        if (flock(lock, LOCK_EX | LOCK_NB) == 0)
+            return lock;
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            break;
+        (void)nanosleep(&pause, NULL);
+    }
+    close(lock);
+    return -1;
+}
+
+void mgk_folder_unlock(int lock)
+{
+    if (lock >= 0)
+        close(lock);
+}

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a device says of itself, and what follows from it. */
+#include "device/device.h"
+
+#include <string.h>
+
+static const struct {
+    mgk_runtime runtime;
+    const char *platform; /* how the platform's name begins */
+    const char *name;
+} runtimes[] = {
+    {MGK_RUNTIME_POCL, "Portable Computing Language", "pocl"},
+    {MGK_RUNTIME_RUSTICL, "rusticl", "rusticl"},
+    {MGK_RUNTIME_INTEL_CPU, "Intel(R) OpenCL", "intel"},
+    {MGK_RUNTIME_NVIDIA, "NVIDIA CUDA", "nvidia"},
+    {MGK_RUNTIME_OCLGRIND, "Oclgrind", "oclgrind"},
+};
+
+const char *mgk_runtime_name(mgk_runtime runtime)
+{
+    for (size_t i = 0; i < MGK_COUNT(runtimes); ++i) {
+        if (runtimes[i].runtime == runtime)
+            return runtimes[i].name;
+    }
+    return "";
+}
+
+static mgk_runtime runtime_of(const clmgk_device_info *info)
+{
+    for (size_t i = 0; i < MGK_COUNT(runtimes); ++i) {
+        if (strncmp(info->platform, runtimes[i].platform, strlen(runtimes[i].platform)) != 0)
+            continue;
+        /* Intel's runtimes for GPUs begin with the same words. */
+        if (runtimes[i].runtime == MGK_RUNTIME_INTEL_CPU && info->device_class != CLMGK_DEVICE_CPU)
+            return MGK_RUNTIME_OTHER;
+        return runtimes[i].runtime;
+    }
+    return MGK_RUNTIME_OTHER;
+}
+
+static clmgk_device_class class_of(cl_device_type type)
+{
+    if ((type & CL_DEVICE_TYPE_CPU) != 0)
+        return CLMGK_DEVICE_CPU;
+    return (type & CL_DEVICE_TYPE_GPU) != 0 ? CLMGK_DEVICE_GPU : CLMGK_DEVICE_OTHER;
+}
+
+/* The lane engine is for compilers that turn a work-item's wide vectors into SIMD registers. Two CPU devices do not:
+ * rusticl runs work-items in its own SIMD lanes and miscompiles large private arrays, Oclgrind interprets. */
+static clmgk_engine engine_of(clmgk_device_class device_class, mgk_runtime runtime)
+{
+    const bool lanes =
+        device_class == CLMGK_DEVICE_CPU && runtime != MGK_RUNTIME_RUSTICL && runtime != MGK_RUNTIME_OCLGRIND;
+    return lanes ? CLMGK_ENGINE_LANE : CLMGK_ENGINE_SIMT;
+}
+
+static bool host_has_avx512dq(void)
+{
+#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
+    return __builtin_cpu_supports("avx512dq") != 0;
+#else
+    return false;
+#endif
+}
+
+/* ---- queries ---------------------------------------------------------------------------------------------- */
+
+typedef struct text_query {
+    cl_device_id device; /* NULL: the platform is asked */
+    cl_platform_id platform;
+    cl_uint parameter;
+} text_query;
+
+static cl_int ask(const text_query *query, size_t size, void *value, size_t *needed)
+{
+    if (query->device != NULL)
+        return clGetDeviceInfo(query->device, query->parameter, size, value, needed);
+    return clGetPlatformInfo(query->platform, query->parameter, size, value, needed);
+}
+
+/* Texts longer than `target` are cut. */
+static clmgk_status query_text(text_query query, char *target, size_t size, clmgk_error *error)
+{
+    const char *const call = query.device != NULL ? "clGetDeviceInfo" : "clGetPlatformInfo";
+    size_t needed = 0;
+    cl_int code = ask(&query, 0, NULL, &needed);
+    if (code != CL_SUCCESS)
+        return mgk_fail_cl(error, code, call);
+
+    char *const text = mgk_alloc(NULL, needed + 1, 1);
+    if (text == NULL)
+        return mgk_fail_memory(error, "a device's facts");
+    code = ask(&query, needed, text, NULL);
+    if (code != CL_SUCCESS) {
+        mgk_free(NULL, text);
+        return mgk_fail_cl(error, code, call);
+    }
+    const size_t length = strlen(text) < size ? strlen(text) : size - 1;
+    memcpy(target, text, length);
+    target[length] = '\0';
+    mgk_free(NULL, text);
+    return CLMGK_OK;
+}
+
+static clmgk_status query_value(cl_device_id device, cl_device_info parameter, void *value, size_t size,
+                                clmgk_error *error)
+{
+    const cl_int code = clGetDeviceInfo(device, parameter, size, value, NULL);
+    return code == CL_SUCCESS ? CLMGK_OK : mgk_fail_cl(error, code, "clGetDeviceInfo");
+}
+
+static clmgk_status query_size(cl_device_id device, cl_device_info parameter, uint64_t *value, clmgk_error *error)
+{
+    size_t size = 0;
+    MGK_TRY(query_value(device, parameter, &size, sizeof(size), error));
+    *value = size;
+    return CLMGK_OK;
+}
+
+static clmgk_status query_texts(cl_device_id device, mgk_device_facts *facts, clmgk_error *error)
+{
+    clmgk_device_info *const info = &facts->info;
+    const struct {
+        text_query query;
+        char *target;
+        size_t size;
+    } texts[] = {
+        {{NULL, info->platform_id, CL_PLATFORM_NAME}, info->platform, sizeof(info->platform)},
+        {{NULL, info->platform_id, CL_PLATFORM_VERSION}, facts->platform_version, sizeof(facts->platform_version)},
+        {{device, NULL, CL_DEVICE_NAME}, info->name, sizeof(info->name)},
+        {{device, NULL, CL_DEVICE_VENDOR}, info->vendor, sizeof(info->vendor)},
+        {{device, NULL, CL_DRIVER_VERSION}, info->driver, sizeof(info->driver)},
+        {{device, NULL, CL_DEVICE_VERSION}, facts->opencl_version, sizeof(facts->opencl_version)},
+    };
+    for (size_t i = 0; i < MGK_COUNT(texts); ++i)
+        MGK_TRY(query_text(texts[i].query, texts[i].target, texts[i].size, error));
+    return CLMGK_OK;
+}
+
+static clmgk_status query_numbers(cl_device_id device, clmgk_device_info *info, clmgk_error *error)
+{
+    cl_ulong global = 0;
+    cl_ulong local = 0;
+    cl_ulong allocation = 0;
+    const struct {
+        cl_device_info parameter;
+        size_t size;
+        void *value;
+    } numbers[] = {
+        {CL_DEVICE_MAX_COMPUTE_UNITS, sizeof(cl_uint), &info->compute_units},
+        {CL_DEVICE_MAX_CLOCK_FREQUENCY, sizeof(cl_uint), &info->clock_mhz},
+        {CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT, sizeof(cl_uint), &info->native_float_lanes},
+        {CL_DEVICE_GLOBAL_MEM_SIZE, sizeof(cl_ulong), &global},
+        {CL_DEVICE_LOCAL_MEM_SIZE, sizeof(cl_ulong), &local},
+        {CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof(cl_ulong), &allocation},
+    };
+    for (size_t i = 0; i < MGK_COUNT(numbers); ++i)
+        MGK_TRY(query_value(device, numbers[i].parameter, numbers[i].value, numbers[i].size, error));
+    info->global_memory_bytes = global;
+    info->local_memory_bytes = local;
+    info->max_allocation_bytes = allocation;
+    return query_size(device, CL_DEVICE_MAX_WORK_GROUP_SIZE, &info->max_work_group, error);
+}
+
+static clmgk_status query_usable(cl_device_id device, bool *usable, clmgk_error *error)
+{
+    cl_bool available = CL_FALSE;
+    cl_bool compiler = CL_FALSE;
+    MGK_TRY(query_value(device, CL_DEVICE_AVAILABLE, &available, sizeof(available), error));
+    MGK_TRY(query_value(device, CL_DEVICE_COMPILER_AVAILABLE, &compiler, sizeof(compiler), error));
+    *usable = available == CL_TRUE && compiler == CL_TRUE;
+    return CLMGK_OK;
+}
+
+static clmgk_status query_work_item_limit(cl_device_id device, uint64_t *limit, clmgk_error *error)
+{
+    size_t limits[16] = {0};
+    cl_uint dimensions = 0;
+    MGK_TRY(query_value(device, CL_DEVICE_MAX_WORK_ITEM_DIMENSIONS, &dimensions, sizeof(dimensions), error));
+    if (dimensions == 0 || dimensions > MGK_COUNT(limits))
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "CL_DEVICE_MAX_WORK_ITEM_DIMENSIONS is %u, expected 3",
+                        (unsigned)dimensions);
+    MGK_TRY(query_value(device, CL_DEVICE_MAX_WORK_ITEM_SIZES, limits, dimensions * sizeof(limits[0]), error));
+    *limit = limits[0];
+    return CLMGK_OK;
+}
+
+/* ---- place in the lists ------------------------------------------------------------------------------------ */
+
+static clmgk_status find_platform(cl_platform_id platform, uint32_t *index, clmgk_error *error)
+{
+    cl_platform_id *platforms;
+    cl_uint count;
+    MGK_TRY(mgk_platform_list(&platforms, &count, error));
+    *index = 0;
+    while (*index < count && platforms[*index] != platform)
+        ++*index;
+    mgk_free(NULL, platforms);
+    return *index < count ? CLMGK_OK : mgk_fail(error, CLMGK_ERROR_NO_DEVICE, "the device's platform is not listed");
+}
+
+/* A sub-device is not in its platform's list: the device that it is a part of stands for it. */
+static clmgk_status root_device(cl_device_id device, cl_device_id *root, clmgk_error *error)
+{
+    cl_device_id parent = device;
+    while (parent != NULL) {
+        *root = parent;
+        parent = NULL;
+        MGK_TRY(query_value(*root, CL_DEVICE_PARENT_DEVICE, &parent, sizeof(parent), error));
+    }
+    return CLMGK_OK;
+}
+
+static clmgk_status find_device(cl_platform_id platform, cl_device_id device, uint32_t *index, clmgk_error *error)
+{
+    cl_device_id root = device;
+    cl_device_id *devices;
+    cl_uint count;
+    MGK_TRY(root_device(device, &root, error));
+    MGK_TRY(mgk_platform_devices(platform, &devices, &count, error));
+    *index = 0;
+    while (*index < count && devices[*index] != root)
+        ++*index;
+    mgk_free(NULL, devices);
+    return *index < count ? CLMGK_OK : mgk_fail(error, CLMGK_ERROR_NO_DEVICE, "the device is not listed");
+}
+
+clmgk_status mgk_device_get_facts(cl_device_id device, mgk_device_facts *facts, clmgk_error *error)
+{
+    mgk_device_facts found = {.info = {.device_id = device}};
+    clmgk_device_info *const info = &found.info;
+    cl_device_type type = 0;
+    MGK_TRY(query_value(device, CL_DEVICE_PLATFORM, &info->platform_id, sizeof(info->platform_id), error));
+    MGK_TRY(query_value(device, CL_DEVICE_TYPE, &type, sizeof(type), error));
+    MGK_TRY(query_texts(device, &found, error));
+    MGK_TRY(query_numbers(device, info, error));
+    MGK_TRY(query_usable(device, &found.usable, error));
+    MGK_TRY(query_work_item_limit(device, &found.work_item_limit, error));
+    MGK_TRY(find_platform(info->platform_id, &info->platform_index, error));
+    MGK_TRY(find_device(info->platform_id, device, &info->device_index, error));
+
+    info->device_class = class_of(type);
+    found.runtime = runtime_of(info);
+    info->engine = engine_of(info->device_class, found.runtime);
+    const bool is_host_cpu = info->device_class == CLMGK_DEVICE_CPU &&
+                             (found.runtime == MGK_RUNTIME_POCL || found.runtime == MGK_RUNTIME_INTEL_CPU);
+    found.x86_avx512dq = is_host_cpu && host_has_avx512dq();
+    *facts = found;
+    return CLMGK_OK;
+}

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Programs: from the context's list, from the cache on disk, or built. */
+#include "device/device.h"
+
+#include "clmgk/version.h"
+#include "device/program_cache.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+enum { MAX_LOG_BYTES = 1 << 20 };
+
+static mgk_cache cache_of(const clmgk_context *context)
+{
+    return (mgk_cache){
+        .allocator = &context->allocator, .path = context->cache_path, .max_bytes = context->cache_max_bytes};
+}
+
+/* ---- key --------------------------------------------------------------------------------------------------- */
+
+/* All that a binary depends on. Each part carries its length, so that no two lists of parts give one text. */
+static clmgk_status make_key(const clmgk_context *context, const mgk_text *source, const char *options, mgk_text *key,
+                             clmgk_error *error)
+{
+    const mgk_device_facts *const facts = &context->facts;
+    const mgk_hash hash = mgk_hash_bytes(source->data, source->length);
+    const char *const parts[] = {
+        CLMGK_VERSION,    facts->info.platform, facts->platform_version, facts->info.vendor,
+        facts->info.name, facts->info.driver,   facts->opencl_version,   options,
+    };
+    for (size_t i = 0; i < MGK_COUNT(parts); ++i)
+        mgk_text_printf(key, "%zu:%s\n", strlen(parts[i]), parts[i]);
+    mgk_text_printf(key, "source %016" PRIx64 "%016" PRIx64 " %zu\n", hash.high, hash.low, source->length);
+    return key->failed ? mgk_fail_memory(error, "a program's key") : CLMGK_OK;
+}
+
+/* ---- building ---------------------------------------------------------------------------------------------- */
+
+/* Where the reader should begin: at the first error, not at the warnings before it. */
+static const char *first_error(const char *log)
+{
+    const char *const found = strstr(log, "error:");
+    if (found == NULL)
+        return log;
+    const char *line = found;
+    while (line > log && line[-1] != '\n')
+        --line;
+    return line;
+}
+
+static clmgk_status fail_build(const clmgk_context *context, cl_program program, const char *file, cl_int build_code,
+                               clmgk_error *error)
+{
+    size_t size = 0;
+    const cl_program_build_info parameter = CL_PROGRAM_BUILD_LOG;
+    cl_int code = clGetProgramBuildInfo(program, context->device, parameter, 0, NULL, &size);
+    char *const log = code == CL_SUCCESS && size <= MAX_LOG_BYTES ? mgk_alloc(&context->allocator, size + 1, 1) : NULL;
+    if (log != NULL)
+        code = clGetProgramBuildInfo(program, context->device, parameter, size, log, NULL);
+    const char *const text = log != NULL && code == CL_SUCCESS ? first_error(log) : "no build log";
+    const clmgk_status status = mgk_fail_code(error, CLMGK_ERROR_COMPILE, build_code, "kernel file \"%s\": %s: %s",
+                                              file, mgk_cl_error_name(build_code), text);
+    mgk_free(&context->allocator, log);
+    return status;
+}
+
+static clmgk_status build_source(const clmgk_context *context, const char *file, const mgk_text *source,
+                                 const char *options, cl_program *out, clmgk_error *error)
+{
+    cl_int code = CL_SUCCESS;
+    const char *const text = source->data;
+    const cl_program program =
+        clCreateProgramWithSource(context->context, 1, (const char **)&text, &source->length, &code);
+    if (code != CL_SUCCESS)
+        return mgk_fail_cl(error, code, "clCreateProgramWithSource");
+
+    code = clBuildProgram(program, 1, &context->device, options, NULL, NULL);
+    if (code == CL_SUCCESS) {
+        *out = program;
+        return CLMGK_OK;
+    }
+    const bool from_compiler = code == CL_BUILD_PROGRAM_FAILURE || code == CL_INVALID_BUILD_OPTIONS;
+    const clmgk_status status =
+        from_compiler ? fail_build(context, program, file, code, error) : mgk_fail_cl(error, code, "clBuildProgram");
+    clReleaseProgram(program);
+    return status;
+}
+
+/* The program from the cache's binary; NULL: there is none that builds. */
+static cl_program load_binary(const clmgk_context *context, const char *key, const char *options)
+{
+    const mgk_cache cache = cache_of(context);
+    char *entry = NULL;
+    const char *binary = NULL;
+    size_t length = 0;
+    if (!mgk_cache_get(&cache, key, &entry, &binary, &length))
+        return NULL;
+
+    cl_int status = CL_SUCCESS;
+    cl_int code = CL_SUCCESS;
+    const unsigned char *const bytes = (const unsigned char *)binary;
+    cl_program program = clCreateProgramWithBinary(context->context, 1, &context->device, &length,
+                                                   (const unsigned char **)&bytes, &status, &code);
+    if (code == CL_SUCCESS && status == CL_SUCCESS)
+        code = clBuildProgram(program, 1, &context->device, options, NULL, NULL);
+    if (program != NULL && (code != CL_SUCCESS || status != CL_SUCCESS)) {
+        clReleaseProgram(program);
+        program = NULL;
+    }
+    if (program == NULL)
+        mgk_cache_drop(&cache, key);
+    mgk_free(&context->allocator, entry);
+    return program;
+}
+
+/* ---- objects ----------------------------------------------------------------------------------------------- */
+
+static void destroy(mgk_program *program)
+{
+    const clmgk_allocator *const allocator = &program->context->allocator;
+    if (program->program != NULL)
+        clReleaseProgram(program->program);
+    mgk_free(allocator, program->options);
+    mgk_free(allocator, program->key);
+    mgk_free(allocator, program);
+}
+
+/* A new program that is not in the list, from disk or built. */
+static clmgk_status create(clmgk_context *context, const char *file, const mgk_text *source, const char *options,
+                           const char *key, mgk_program **out, clmgk_error *error)
+{
+    mgk_program *const program = mgk_alloc(&context->allocator, 1, sizeof(*program));
+    if (program == NULL)
+        return mgk_fail_memory(error, "a program");
+    clmgk_status status = CLMGK_OK;
+    program->context = context;
+    program->references = 1;
+    program->key = mgk_strdup(&context->allocator, key);
+    program->options = mgk_strdup(&context->allocator, options);
+    if (program->key == NULL || program->options == NULL) {
+        status = mgk_fail_memory(error, "a program");
+        goto failed;
+    }
+    program->program = load_binary(context, key, options);
+    program->origin = program->program != NULL ? CLMGK_PROGRAM_DISK : CLMGK_PROGRAM_BUILT;
+    program->saved = program->program != NULL || context->cache_path == NULL;
+    if (program->program == NULL)
+        MGK_TRY_GOTO(status, build_source(context, file, source, options, &program->program, error), failed);
+    *out = program;
+    return CLMGK_OK;
+
+failed:
+    destroy(program);
+    return status;
+}
+
+static mgk_program *find(const clmgk_context *context, const char *key)
+{
+    mgk_program *program = context->programs;
+    while (program != NULL && strcmp(program->key, key) != 0)
+        program = program->next;
+    return program;
+}
+
+/* With the mutex held: threads that want one program wait for its one build. */
+static clmgk_status find_or_create(clmgk_context *context, const char *file, const mgk_text *source,
+                                   const char *options, const char *key, mgk_program **out,
+                                   clmgk_program_origin *origin, clmgk_error *error)
+{
+    mgk_program *program = find(context, key);
+    if (program != NULL) {
+        ++program->references;
+        *origin = CLMGK_PROGRAM_MEMORY;
+    } else {
+        MGK_TRY(create(context, file, source, options, key, &program, error));
+        program->next = context->programs;
+        context->programs = program;
+        *origin = program->origin;
+    }
+    *out = program;
+    return CLMGK_OK;
+}
+
+clmgk_status mgk_program_get(clmgk_context *context, const char *file, const char *options, mgk_program **out,
+                             clmgk_program_origin *origin, double *compile_ms, clmgk_error *error)
+{
+    const double start = mgk_now_ms();
+    clmgk_status status;
+    mgk_text source = {.allocator = &context->allocator};
+    mgk_text key = {.allocator = &context->allocator};
+    MGK_TRY_GOTO(status, mgk_source_expand(context->kernel_dir, file, &source, error), cleanup);
+    MGK_TRY_GOTO(status, make_key(context, &source, options, &key, error), cleanup);
+
+    pthread_mutex_lock(&context->mutex);
+    status = find_or_create(context, file, &source, options, key.data, out, origin, error);
+    pthread_mutex_unlock(&context->mutex);
+    *compile_ms = mgk_now_ms() - start;
+
+cleanup:
+    mgk_text_free(&key);
+    mgk_text_free(&source);
+    return status;
+}
+
+void mgk_program_release(mgk_program *program)
+{
+    if (program == NULL)
+        return;
+    clmgk_context *const context = program->context;
+    pthread_mutex_lock(&context->mutex);
+    const bool last = --program->references == 0;
+    if (last) {
+        mgk_program **link = &context->programs;
+        while (*link != program)
+            link = &(*link)->next;
+        *link = program->next;
+    }
+    pthread_mutex_unlock(&context->mutex);
+    if (last)
+        destroy(program);
+}
+
+/* ---- saving ------------------------------------------------------------------------------------------------ */
+
+/* One value per device of the program, in the order of CL_PROGRAM_DEVICES. */
+typedef struct program_devices {
+    cl_uint count;
+    cl_device_id *devices;
+    size_t *sizes;
+    unsigned char **binaries;
+} program_devices;
+
+static bool query_devices(const mgk_program *program, program_devices *list)
+{
+    const clmgk_allocator *const allocator = &program->context->allocator;
+    if (clGetProgramInfo(program->program, CL_PROGRAM_NUM_DEVICES, sizeof(list->count), &list->count, NULL) !=
+            CL_SUCCESS ||
+        list->count == 0)
+        return false;
+    list->devices = mgk_alloc(allocator, list->count, sizeof(cl_device_id));
+    list->sizes = mgk_alloc(allocator, list->count, sizeof(size_t));
+    list->binaries = mgk_alloc(allocator, list->count, sizeof(unsigned char *));
+    return list->devices != NULL && list->sizes != NULL && list->binaries != NULL &&
+           clGetProgramInfo(program->program, CL_PROGRAM_DEVICES, list->count * sizeof(cl_device_id), list->devices,
+                            NULL) == CL_SUCCESS &&
+           clGetProgramInfo(program->program, CL_PROGRAM_BINARY_SIZES, list->count * sizeof(size_t), list->sizes,
+                            NULL) == CL_SUCCESS;
+}
+
+/* The binary for the context's device alone: the others' pointers stay NULL. */
+static void put_binary(const mgk_program *program, const program_devices *list)
+{
+    const clmgk_context *const context = program->context;
+    const mgk_cache cache = cache_of(context);
+    cl_uint own = 0;
+    while (own < list->count && list->devices[own] != context->device)
+        ++own;
+    if (own == list->count || list->sizes[own] == 0)
+        return;
+    unsigned char *const binary = mgk_alloc(&context->allocator, list->sizes[own], 1);
+    list->binaries[own] = binary;
+    if (binary != NULL && clGetProgramInfo(program->program, CL_PROGRAM_BINARIES, list->count * sizeof(unsigned char *),
+                                           list->binaries, NULL) == CL_SUCCESS)
+        mgk_cache_put(&cache, program->key, (const char *)binary, list->sizes[own]);
+    mgk_free(&context->allocator, binary);
+}
+
+void mgk_program_save(mgk_program *program)
+{
+    clmgk_context *const context = program->context;
+    program_devices list = {0};
+    pthread_mutex_lock(&context->mutex);
+    const bool wanted = !program->saved;
+    program->saved = true;
+    if (wanted && query_devices(program, &list))
+        put_binary(program, &list);
+    pthread_mutex_unlock(&context->mutex);
+    mgk_free(&context->allocator, list.devices);
+    mgk_free(&context->allocator, list.sizes);
+    mgk_free(&context->allocator, list.binaries);
+}

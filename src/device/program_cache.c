@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "device/program_cache.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAGIC  "clmgkbin"
+#define SUFFIX ".bin"
+
+enum {
+    FORMAT_VERSION = 1,
+    MAGIC_SIZE = 8,
+    VERSION_AT = 8,
+    KEY_LENGTH_AT = 12,
+    LENGTH_AT = 16,
+    KEY_AT = 24,
+    CHECKSUM_SIZE = 16,
+    NAME_DIGITS = 32,
+    NAME_SIZE = NAME_DIGITS + sizeof(SUFFIX)
+};
+
+/* ---- where ------------------------------------------------------------------------------------------------ */
+
+static bool is_absolute(const char *path)
+{
+    return path != NULL && path[0] == '/';
+}
+
+/* The XDG rules: a relative path is ignored. */
+static void append_default_root(mgk_text *path)
+{
+    const char *const xdg = mgk_environment("XDG_CACHE_HOME");
+    const char *const home = mgk_environment("HOME");
+    if (is_absolute(xdg))
+        mgk_text_printf(path, "%s/clmgk", xdg);
+    else if (is_absolute(home))
+        mgk_text_printf(path, "%s/.cache/clmgk", home);
+}
+
+clmgk_status mgk_cache_path(const clmgk_allocator *allocator, const char *cache_dir, char **path, clmgk_error *error)
+{
+    const char *const root = cache_dir != NULL ? cache_dir : mgk_environment("CLMGK_CACHE_DIR");
+    mgk_text text = {.allocator = allocator};
+    if (root != NULL)
+        mgk_text_append(&text, root, strlen(root));
+    else
+        append_default_root(&text);
+    if (text.length > 0)
+        mgk_text_printf(&text, "/programs");
+
+    const bool used = text.length > 0;
+    *path = used && !text.failed ? text.data : NULL;
+    if (text.failed || !used)
+        mgk_text_free(&text);
+    return used && *path == NULL ? mgk_fail_memory(error, "the cache's path") : CLMGK_OK;
+}
+
+static void entry_name(const char *key, char *name)
+{
+    const mgk_hash hash = mgk_hash_bytes(key, strlen(key));
+    snprintf(name, NAME_SIZE, "%016" PRIx64 "%016" PRIx64 SUFFIX, hash.high, hash.low);
+}
+
+static bool is_entry_name(const char *name)
+{
+    return strlen(name) == NAME_SIZE - 1 && strspn(name, "0123456789abcdef") == NAME_DIGITS &&
+           strcmp(name + NAME_DIGITS, SUFFIX) == 0;
+}
+
+/* ---- format ------------------------------------------------------------------------------------------------ */
+
+static void put_number(char *bytes, uint64_t number, size_t size)
+{
+    for (size_t i = 0; i < size; ++i)
+        bytes[i] = (char)(unsigned char)(number >> (8 * i));
+}
+
+static uint64_t get_number(const char *bytes, size_t size)
+{
+    uint64_t number = 0;
+    for (size_t i = 0; i < size; ++i)
+        number |= (uint64_t)(unsigned char)bytes[i] << (8 * i);
+    return number;
+}
+
+static void put_checksum(char *bytes, mgk_hash hash)
+{
+    put_number(bytes, hash.low, 8);
+    put_number(bytes + 8, hash.high, 8);
+}
+
+static bool is_valid(const char *entry, size_t length, const char *key)
+{
+    const size_t key_length = strlen(key);
+    if (length < KEY_AT + CHECKSUM_SIZE || length - KEY_AT - CHECKSUM_SIZE <= key_length)
+        return false;
+    char checksum[CHECKSUM_SIZE];
+    put_checksum(checksum, mgk_hash_bytes(entry, length - CHECKSUM_SIZE));
+    return memcmp(entry + length - CHECKSUM_SIZE, checksum, CHECKSUM_SIZE) == 0 &&
+           memcmp(entry, MAGIC, MAGIC_SIZE) == 0 && get_number(entry + VERSION_AT, 4) == FORMAT_VERSION &&
+           get_number(entry + LENGTH_AT, 8) == length && get_number(entry + KEY_LENGTH_AT, 4) == key_length &&
+           memcmp(entry + KEY_AT, key, key_length) == 0;
+}
+
+/* The entry's bytes; NULL without memory. */
+static char *encode(const clmgk_allocator *allocator, const char *key, const char *binary, size_t binary_length,
+                    size_t *length)
+{
+    const size_t key_length = strlen(key);
+    const size_t total = KEY_AT + key_length + binary_length + CHECKSUM_SIZE;
+    char *const entry = total > binary_length && key_length <= UINT32_MAX ? mgk_alloc(allocator, total, 1) : NULL;
+    if (entry == NULL)
+        return NULL;
+    memcpy(entry, MAGIC, MAGIC_SIZE);
+    put_number(entry + VERSION_AT, FORMAT_VERSION, 4);
+    put_number(entry + KEY_LENGTH_AT, key_length, 4);
+    put_number(entry + LENGTH_AT, total, 8);
+    memcpy(entry + KEY_AT, key, key_length);
+    memcpy(entry + KEY_AT + key_length, binary, binary_length);
+    put_checksum(entry + total - CHECKSUM_SIZE, mgk_hash_bytes(entry, total - CHECKSUM_SIZE));
+    *length = total;
+    return entry;
+}
+
+/* ---- get, put, drop ---------------------------------------------------------------------------------------- */
+
+static bool open_folder(const mgk_cache *cache, bool create, mgk_folder *folder)
+{
+    return cache->path != NULL && mgk_folder_open(cache->path, create, folder, NULL) == CLMGK_OK;
+}
+
+static size_t as_size(uint64_t bytes)
+{
+    return bytes < SIZE_MAX ? (size_t)bytes : SIZE_MAX;
+}
+
+bool mgk_cache_get(const mgk_cache *cache, const char *key, char **entry, const char **binary, size_t *length)
+{
+    mgk_folder folder;
+    if (!open_folder(cache, false, &folder))
+        return false;
+
+    char name[NAME_SIZE];
+    char *bytes = NULL;
+    size_t size = 0;
+    entry_name(key, name);
+    const bool found = mgk_folder_read(&folder, cache->allocator, name, as_size(cache->max_bytes), &bytes, &size);
+    const bool valid = found && is_valid(bytes, size, key);
+    if (found && !valid) {
+        mgk_free(cache->allocator, bytes);
+        (void)mgk_folder_remove(&folder, name);
+    }
+    mgk_folder_close(&folder);
+    if (!valid)
+        return false;
+    *entry = bytes;
+    *binary = bytes + KEY_AT + strlen(key);
+    *length = size - KEY_AT - strlen(key) - CHECKSUM_SIZE;
+    return true;
+}
+
+static int by_age(const void *a, const void *b)
+{
+    const mgk_folder_entry *const x = a;
+    const mgk_folder_entry *const y = b;
+    if (x->modified_ns != y->modified_ns)
+        return x->modified_ns < y->modified_ns ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+static void remove_oldest(const mgk_cache *cache, const mgk_folder *folder)
+{
+    mgk_folder_entry *entries;
+    size_t count;
+    if (mgk_folder_list(folder, cache->allocator, is_entry_name, &entries, &count, NULL) != CLMGK_OK)
+        return;
+    if (count > 0)
+        qsort(entries, count, sizeof(*entries), by_age);
+    uint64_t total = 0;
+    for (size_t i = 0; i < count; ++i)
+        total += entries[i].bytes;
+    for (size_t i = 0; i < count && total > cache->max_bytes; ++i) {
+        if (mgk_folder_remove(folder, entries[i].name))
+            total -= entries[i].bytes;
+    }
+    mgk_free(cache->allocator, entries);
+}
+
+/* One process at a time, so that two do not both remove; who does not get the lock leaves it to the other. */
+static void tidy(const mgk_cache *cache, const mgk_folder *folder)
+{
+    const int lock = mgk_folder_lock(folder);
+    if (lock < 0)
+        return;
+    mgk_folder_remove_stale(folder, cache->allocator);
+    remove_oldest(cache, folder);
+    mgk_folder_unlock(lock);
+}
+
+void mgk_cache_put(const mgk_cache *cache, const char *key, const char *binary, size_t length)
+{
+    mgk_folder folder;
+    if (length == 0 || !open_folder(cache, true, &folder))
+        return;
+    char name[NAME_SIZE];
+    size_t size = 0;
+    char *const entry = encode(cache->allocator, key, binary, length, &size);
+    entry_name(key, name);
+    if (entry != NULL && size <= cache->max_bytes && mgk_folder_write(&folder, name, entry, size))
+        tidy(cache, &folder);
+    mgk_free(cache->allocator, entry);
+    mgk_folder_close(&folder);
+}
+
+void mgk_cache_drop(const mgk_cache *cache, const char *key)
+{
+    mgk_folder folder;
+    if (!open_folder(cache, false, &folder))
+        return;
+    char name[NAME_SIZE];
+    entry_name(key, name);
+    (void)mgk_folder_remove(&folder, name);
+    mgk_folder_close(&folder);
+}
+
+/* ---- all entries ------------------------------------------------------------------------------------------- */
+
+/* Opens the folder (to be closed after success) and lists its entries (mgk_free). */
+static clmgk_status open_all(const mgk_cache *cache, mgk_folder *folder, mgk_folder_entry **entries, size_t *count,
+                             clmgk_error *error)
+{
+    MGK_TRY(mgk_folder_open(cache->path, false, folder, error));
+    const clmgk_status status = mgk_folder_list(folder, cache->allocator, is_entry_name, entries, count, error);
+    if (status != CLMGK_OK)
+        mgk_folder_close(folder);
+    return status;
+}
+
+clmgk_status mgk_cache_measure(const mgk_cache *cache, uint64_t *bytes, uint64_t *entries, clmgk_error *error)
+{
+    mgk_folder folder;
+    mgk_folder_entry *list;
+    size_t count;
+    *bytes = 0;
+    *entries = 0;
+    if (cache->path == NULL)
+        return CLMGK_OK;
+    MGK_TRY(open_all(cache, &folder, &list, &count, error));
+    for (size_t i = 0; i < count; ++i)
+        *bytes += list[i].bytes;
+    *entries = count;
+    mgk_free(cache->allocator, list);
+    mgk_folder_close(&folder);
+    return CLMGK_OK;
+}
+
+clmgk_status mgk_cache_clear(const mgk_cache *cache, clmgk_error *error)
+{
+    mgk_folder folder;
+    mgk_folder_entry *list;
+    size_t count;
+    if (cache->path == NULL)
+        return CLMGK_OK;
+    MGK_TRY(open_all(cache, &folder, &list, &count, error));
+    clmgk_status status = CLMGK_OK;
+    for (size_t i = 0; i < count; ++i) {
+        if (!mgk_folder_remove(&folder, list[i].name))
+            status = mgk_fail(error, CLMGK_ERROR_IO, "%s/%s: could not be removed", cache->path, list[i].name);
+    }
+    mgk_free(cache->allocator, list);
+    mgk_folder_close(&folder);
+    return status;
+}
