@@ -204,10 +204,16 @@ tool_exit tool_parse_variant(const char *option, const char *text, clmgk_variant
     static const clmgk_variant variants[] = {CLMGK_VARIANT_LIST(VARIANT_VALUE)};
 #undef VARIANT_NAME
 #undef VARIANT_VALUE
-    size_t index = 0;
-    TOOL_TRY(tool_parse_name(option, text, names, TOOL_COUNT(names), &index, error));
-    *variant = variants[index];
-    return TOOL_DONE;
+    for (size_t i = 0; i < TOOL_COUNT(names); i++) {
+        if (strcmp(text, names[i]) == 0) {
+            *variant = variants[i];
+            return TOOL_DONE;
+        }
+    }
+    char all[512];
+    list_names(names, TOOL_COUNT(names), all, sizeof all);
+    return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': this version (%s) offers %s", option, text, clmgk_version(),
+                     all);
 }
 
 tool_exit tool_parse_dtype(const char *option, const char *text, clmgk_dtype *dtype, tool_error *error)

@@ -3,7 +3,7 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <jansson.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -77,6 +77,26 @@ tool_exit tool_flush_stdout(tool_error *error)
     if (fflush(stdout) != 0 || ferror(stdout))
         return tool_fail(error, TOOL_SYSTEM_ERROR, "standard output: %s", strerror(errno));
     return TOOL_DONE;
+}
+
+json_t *tool_json_text(const char *text)
+{
+    if (!text)
+        return json_null();
+    json_t *const whole = json_string(text);
+    if (whole)
+        return whole;
+    char ascii[1024];
+    size_t length = 0;
+    for (; text[length] != '\0' && length + 1 < sizeof ascii; length++)
+        ascii[length] = (unsigned char)text[length] < 128 ? text[length] : '?';
+    ascii[length] = '\0';
+    return json_string(ascii);
+}
+
+json_t *tool_json_number(double number)
+{
+    return isfinite(number) ? json_real(number) : json_null();
 }
 
 tool_exit tool_print_json(json_t *object, tool_error *error)

@@ -5,6 +5,7 @@
 
 #include "clmgk/clmgk.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -120,10 +121,14 @@ tool_exit tool_parse_engine(const char *option, const char *text, clmgk_engine *
 /* Prints the one line of a failure on standard error (nothing for an empty message); returns `status`. */
 int tool_report(const tool_program *program, tool_exit status, const tool_error *error);
 
+/* JSON values: text whose bytes that are not UTF-8 are shown as '?' (NULL is null), a number, null where it is not
+ * finite. */
+json_t *tool_json_text(const char *text);
+json_t *tool_json_number(double number);
+
 /* Prints `object` on standard output, takes the caller's reference, and sees that it got there. NULL (as the
  * constructors of jansson return without memory) is out of memory. */
-struct json_t;
-tool_exit tool_print_json(struct json_t *object, tool_error *error);
+tool_exit tool_print_json(json_t *object, tool_error *error);
 
 /* Sees that everything printed on standard output got there. */
 tool_exit tool_flush_stdout(tool_error *error);

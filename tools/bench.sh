@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs what is missing, builds into build/, and runs clmgk-bench with the arguments given (none: the main
+# comparison). Results go to stdout, everything else to stderr.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+{
+    "$root/tools/install-packages.sh" build
+    options=()
+    # The tests need more packages; a build folder that has them keeps them.
+    [[ -e $root/build/CMakeCache.txt ]] || options=(-DCLMGK_BUILD_TESTS=OFF)
+    cmake -S "$root" -B "$root/build" -G Ninja "${options[@]}"
+    cmake --build "$root/build"
+} >&2
+exec "$root/build/bin/clmgk-bench" "$@"

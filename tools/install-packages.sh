@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs the Debian packages that are missing: tools/install-packages.sh build|test
+#   build  what building and running the library and its programs takes
+#   test   also what the tests take: other compilers, other OpenCL implementations, offline compilers
+# Needs no network where everything is there; else root or sudo.
+set -euo pipefail
+
+build=(gcc libc6-dev cmake ninja-build pkg-config ocl-icd-opencl-dev pocl-opencl-icd libxxhash-dev libjansson-dev
+    gnuplot-nox)
+test=("${build[@]}" g++ git libcmocka-dev python3 python3-numpy
+    clang libclang-rt-14-dev clang-format clang-tidy shellcheck
+    mesa-opencl-icd oclgrind
+    clang-19 rocm-device-libs intel-opencl-icd)
+
+# Bit code for NVIDIA: libclc-19 can't be installed beside the libclc-15 of Mesa, so it is unpacked into a cache.
+libclc_dir=${XDG_CACHE_HOME:-$HOME/.cache}/clmgk-test/libclc-19
+
+as_root() {
+    if [[ $(id -u) -eq 0 ]]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        echo "install-packages.sh: root or sudo is needed to install packages" >&2
+        exit 1
+    fi
+}
+
+update_once() {
+    [[ ${updated:-0} -eq 1 ]] || as_root apt-get update -qq
+    updated=1
+}
+
+install_missing() {
+    local package missing=()
+    for package in "$@"; do
+        if [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) != installed ]]; then
+            missing+=("$package")
+        fi
+    done
+    [[ ${#missing[@]} -gt 0 ]] || return 0
+    echo "Installing ${missing[*]}"
+    update_once
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
+}
+
+unpack_libclc() {
+    [[ -e $libclc_dir/usr/lib/clc/nvptx64--nvidiacl.bc ]] && return
+    local folder
+    folder=$(mktemp -d)
+    chmod 755 "$folder" # apt downloads as a user of its own
+    echo "Unpacking libclc-19"
+    update_once
+    (cd "$folder" && apt-get download -qq libclc-19 && dpkg-deb -x libclc-19_*.deb unpacked)
+    mkdir -p "$(dirname "$libclc_dir")"
+    rm -rf "$libclc_dir"
+    mv "$folder/unpacked" "$libclc_dir"
+    rm -rf "$folder"
+}
+
+case ${1:-} in
+build) install_missing "${build[@]}" ;;
+test)
+    install_missing "${test[@]}"
+    unpack_libclc
+    ;;
+*)
+    echo "usage: install-packages.sh build|test" >&2
+    exit 2
+    ;;
+esac
