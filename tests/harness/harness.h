@@ -91,7 +91,7 @@ typedef struct th_problem {
 th_problem th_problem_make(const clmgk_attention_desc *desc, uint64_t seed);
 void th_problem_free(th_problem *problem);
 
-/* Multiplies an array by `factor`; sets all of an array, or one element. */
+/* Multiplies an array by `factor` (one that the problem lacks: nothing); sets all of an array, or one element. */
 void th_scale(th_problem *problem, th_name name, double factor);
 void th_fill(th_problem *problem, th_name name, double value);
 void th_set(th_problem *problem, th_name name, int64_t b, int64_t h, int64_t r, int64_t n, int64_t d, double value);

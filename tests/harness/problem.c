@@ -141,8 +141,9 @@ void th_problem_free(th_problem *problem)
 
 void th_scale(th_problem *problem, th_name name, double factor)
 {
-    for (size_t n = 0; n < problem->array[name].count; n++)
-        problem->array[name].values[n] *= factor;
+    const th_array *const array = &problem->array[name];
+    for (size_t n = 0; array->used && n < array->count; n++)
+        array->values[n] *= factor;
 }
 
 void th_fill(th_problem *problem, th_name name, double value)

@@ -1,0 +1,624 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every variant on every engine against the reference: awkward shapes, storage types, masks, magnitudes, bad values.
+ * Programs are shared: sequence lengths, heads, batches, masks and layouts are run-time, the rest costs a build. */
+#include "harness/harness.h"
+
+#include <math.h>
+
+static const clmgk_score scores[] = {CLMGK_SCORE_DOT, CLMGK_SCORE_GAUSSIAN};
+static const clmgk_estep esteps[] = {CLMGK_ESTEP_SOFT, CLMGK_ESTEP_HARD};
+static const clmgk_dtype dtypes[] = {CLMGK_DTYPE_F32, CLMGK_DTYPE_F16, CLMGK_DTYPE_BF16};
+static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_GAUSSIAN, CLMGK_VARIANT_MGK,
+                                         CLMGK_VARIANT_SMGK};
+
+/* ---- shapes ---------------------------------------------------------------------------------------------------- */
+
+/* Around the edges of blocks and tiles. */
+static const int64_t sequence[] = {0, 1, 2, 7, 15, 16, 17, 31, 33, 63, 64, 65, 100, 129, 257, 300};
+
+static void sweep_sequences(th_session *session, const clmgk_attention_desc *base)
+{
+    for (size_t n = 0; n < TH_COUNT(sequence); n++) {
+        for (size_t s = 0; s < TH_COUNT(sequence); s++) {
+            clmgk_attention_desc desc = *base;
+            desc.length = sequence[n];
+            desc.length_k = sequence[s];
+            desc.causal = (n + s) % 2 == 1;
+            desc.heads = 1 + (int64_t)(n % 2);
+            if (session->full || (n * 5 + s * 3) % 4 == 0 || n == s)
+                th_expect_desc(session, &desc, n * 100 + s);
+        }
+    }
+}
+
+static void sequence_lengths(void **state)
+{
+    sweep_sequences(*state, &(clmgk_attention_desc){.variant = CLMGK_VARIANT_SOFTMAX, .head_size = 16});
+    sweep_sequences(*state, &(clmgk_attention_desc){.variant = CLMGK_VARIANT_MGK, .head_size = 16});
+    sweep_sequences(*state, &(clmgk_attention_desc){.variant = CLMGK_VARIANT_SMGK, .head_size = 16});
+}
+
+static void long_sequences(void **state)
+{
+    th_session *const session = *state;
+    const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_MGK, .head_size = 16, .length = 1000, .length_k = 4100};
+    th_expect_desc(session, &desc, 1);
+}
+
+static void head_sizes(void **state)
+{
+    th_session *const session = *state;
+    static const int64_t size[][2] = {{1, 1},  {3, 17},   {8, 5},     {17, 64},  {33, 16},  {40, 72},  {64, 64},
+                                      {72, 1}, {100, 40}, {128, 128}, {16, 200}, {200, 33}, {256, 128}};
+    static const int64_t rare[][2] = {{7, 31},    {48, 49},   {80, 96},   {96, 80},
+                                      {160, 192}, {192, 160}, {511, 300}, {512, 512}};
+    for (size_t n = 0; n < TH_COUNT(size) + (session->full ? TH_COUNT(rare) : 0); n++) {
+        const int64_t *const pair = n < TH_COUNT(size) ? size[n] : rare[n - TH_COUNT(size)];
+        for (size_t v = 0; v < (session->full ? TH_COUNT(variants) : 1); v++) {
+            const clmgk_variant variant = variants[session->full ? v : n % TH_COUNT(variants)];
+            clmgk_attention_desc desc = {.variant = variant, .head_size = pair[0], .value_size = pair[1]};
+            for (int shape = 0; shape < 3; shape++) {
+                desc.length = shape == 0 ? 37 : 130;
+                desc.length_k = shape == 1 ? 33 : 141;
+                desc.causal = shape == 2;
+                th_expect_desc(session, &desc, n * 10 + v);
+            }
+        }
+    }
+}
+
+static void components(void **state)
+{
+    th_session *const session = *state;
+    static const int64_t count[] = {1, 2, 3, 5, 8, 16};
+    for (size_t m = 0; m < TH_COUNT(count); m++) {
+        for (size_t v = 2; v < TH_COUNT(variants); v++) {
+            clmgk_attention_desc desc = {.variant = variants[v],
+                                         .score = scores[(m + v) % 2],
+                                         .components = count[m],
+                                         .heads = 2,
+                                         .length = 35,
+                                         .length_k = 150,
+                                         .head_size = 20};
+            th_expect_desc(session, &desc, m);
+            desc.causal = 1;
+            th_expect_desc(session, &desc, m + 10);
+            desc.estep = CLMGK_ESTEP_HARD;
+            if (session->full)
+                th_expect_desc(session, &desc, m + 20);
+        }
+    }
+}
+
+static void batches_and_heads(void **state)
+{
+    static const int64_t heads[][2] = {{1, 1}, {4, 4}, {4, 2}, {6, 2}, {6, 3}, {5, 1}, {8, 1}};
+    for (size_t n = 0; n < TH_COUNT(heads); n++) {
+        for (size_t v = 0; v < TH_COUNT(variants); v++) {
+            const clmgk_attention_desc desc = {.variant = variants[v],
+                                               .batch = 1 + (int64_t)(n + v) % 3,
+                                               .heads = heads[n][0],
+                                               .kv_heads = heads[n][1],
+                                               .length = 19,
+                                               .length_k = 70,
+                                               .head_size = 16,
+                                               .causal = n % 2 == 1};
+            th_expect_desc(*state, &desc, n);
+        }
+    }
+}
+
+/* ---- modes ----------------------------------------------------------------------------------------------------- */
+
+/* Every prior and variance shape of one variant, score and E-step. */
+static void sweep_priors_and_variances(th_session *session, clmgk_attention_desc desc, uint64_t seed)
+{
+    for (int prior = CLMGK_PRIOR_UNIFORM; prior <= CLMGK_PRIOR_HMS; prior++) {
+        for (int variance = CLMGK_VARIANCE_NUMBER; variance <= CLMGK_VARIANCE_HM; variance++) {
+            desc.prior_shape = (clmgk_prior_shape)prior;
+            desc.variance_shape = (clmgk_variance_shape)variance;
+            desc.variance = variance == CLMGK_VARIANCE_NUMBER ? 2.5 : 0.0;
+            desc.causal = (prior + variance) % 2;
+            th_expect_desc(session, &desc, seed * 100 + (uint64_t)(prior * 10 + variance));
+        }
+    }
+}
+
+static void scores_esteps_priors_variances(void **state)
+{
+    th_session *const session = *state;
+    for (size_t v = 2; v < TH_COUNT(variants); v++) {
+        for (size_t n = 0; n < 4; n++) {
+            const clmgk_attention_desc desc = {.variant = variants[v],
+                                               .score = scores[n % 2],
+                                               .estep = esteps[n / 2],
+                                               .batch = 2,
+                                               .heads = 4,
+                                               .kv_heads = 2,
+                                               .components = v == 2 ? 3 : 2,
+                                               .length = 33,
+                                               .length_k = 150,
+                                               .head_size = 17,
+                                               .value_size = 8};
+            sweep_priors_and_variances(session, desc, n + 4 * v);
+        }
+    }
+}
+
+static void variances_of_one_component(void **state)
+{
+    for (size_t v = 0; v < 2; v++) {
+        clmgk_attention_desc desc = {.variant = variants[v], .length = 20, .length_k = 90, .head_size = 16};
+        desc.variance = 0.7;
+        th_expect_desc(*state, &desc, v);
+        desc.variance = 0.0;
+        desc.variance_shape = CLMGK_VARIANCE_M;
+        th_expect_desc(*state, &desc, v);
+        desc.variance_shape = CLMGK_VARIANCE_NUMBER;
+        desc.estep = CLMGK_ESTEP_HARD; /* of one component: no difference */
+        th_expect_desc(*state, &desc, v);
+    }
+}
+
+static void storage_types(void **state)
+{
+    th_session *const session = *state;
+    for (size_t t = 1; t < TH_COUNT(dtypes); t++) {
+        for (size_t v = 0; v < TH_COUNT(variants); v++) {
+            clmgk_attention_desc desc = {.variant = variants[v],
+                                         .dtype = dtypes[t],
+                                         .batch = 2,
+                                         .heads = 2,
+                                         .kv_heads = 1,
+                                         .head_size = 33,
+                                         .value_size = 39};
+            for (size_t n = 0; n < (session->full ? TH_COUNT(sequence) : 6); n++) {
+                desc.length = sequence[(n * 5 + 1) % TH_COUNT(sequence)];
+                desc.length_k = sequence[(n * 7 + 2) % TH_COUNT(sequence)];
+                desc.causal = n % 2 == 1;
+                th_expect_desc(session, &desc, n);
+            }
+        }
+    }
+}
+
+/* ---- masks ----------------------------------------------------------------------------------------------------- */
+
+static const int32_t length_patterns[][4] = {{0, 1, 64, 65}, {200, 0, 0, 129}, {-5, 1000, 17, 199}};
+
+static void mask_problem(th_session *session, const clmgk_attention_desc *desc, size_t pattern)
+{
+    th_problem problem = th_problem_make(desc, pattern);
+    for (int64_t b = 0; b < problem.desc.batch; b++) {
+        if (problem.desc.use_lengths)
+            th_set(&problem, TH_LENGTHS, b, 0, 0, 0, 0, length_patterns[pattern][b]);
+        if (problem.desc.use_lengths_q)
+            th_set(&problem, TH_LENGTHS_Q, b, 0, 0, 0, 0, length_patterns[(pattern + 1) % 3][b]);
+    }
+    th_expect(session, &problem);
+    th_problem_free(&problem);
+}
+
+static void causal_alignments_and_lengths(void **state)
+{
+    th_session *const session = *state;
+    static const int64_t shape[][2] = {{200, 200}, {70, 200}, {200, 70}, {1, 200}, {200, 1}};
+    for (size_t v = 0; v < TH_COUNT(variants); v++) {
+        for (size_t n = 0; n < TH_COUNT(shape) * 3 * 4; n++) {
+            const size_t flags = n % 4;
+            const clmgk_attention_desc desc = {.variant = variants[v],
+                                               .batch = 4,
+                                               .length = shape[n / 12][0],
+                                               .length_k = shape[n / 12][1],
+                                               .head_size = 16,
+                                               .causal = 1,
+                                               .alignment = (clmgk_alignment)(n / 4 % 3),
+                                               .use_lengths = flags % 2 == 1 || n / 4 % 3 == CLMGK_ALIGN_LENGTHS,
+                                               .use_lengths_q = flags / 2 == 1};
+            if (session->full || n % TH_COUNT(variants) == v || v == 2)
+                mask_problem(session, &desc, n % TH_COUNT(length_patterns));
+        }
+    }
+}
+
+static void lengths_without_causality(void **state)
+{
+    for (size_t v = 0; v < TH_COUNT(variants); v++)
+        for (size_t pattern = 0; pattern < TH_COUNT(length_patterns); pattern++)
+            mask_problem(*state,
+                         &(clmgk_attention_desc){.variant = variants[v],
+                                                 .batch = 4,
+                                                 .length = 70,
+                                                 .length_k = 200,
+                                                 .head_size = 16,
+                                                 .use_lengths = 1,
+                                                 .use_lengths_q = pattern != 1},
+                         pattern);
+}
+
+/* ---- magnitudes ------------------------------------------------------------------------------------------------ */
+
+static void huge_and_tiny_logits(void **state)
+{
+    static const double factors[] = {1e-20, 1e-3, 10.0, 30.0, 100.0};
+    for (size_t v = 0; v < TH_COUNT(variants); v++) {
+        for (size_t n = 0; n < TH_COUNT(factors) * 2; n++) {
+            const clmgk_attention_desc desc = {.variant = variants[v],
+                                               .heads = 2,
+                                               .length = 40,
+                                               .length_k = 300,
+                                               .head_size = 16,
+                                               .causal = n % 2 == 1};
+            th_problem problem = th_problem_make(&desc, n);
+            th_scale(&problem, TH_Q, factors[n / 2]);
+            th_scale(&problem, TH_K, factors[n / 2]);
+            th_expect(*state, &problem);
+            th_problem_free(&problem);
+        }
+    }
+}
+
+/* Every tile outgrows the maximum of those before it, or none does, or one does in the middle. */
+static void growing_maxima(void **state)
+{
+    static const double slopes[] = {0.4, -0.4, 0.05};
+    for (size_t v = 0; v < TH_COUNT(variants); v++) {
+        for (size_t n = 0; n < TH_COUNT(slopes) + 1; n++) {
+            const clmgk_attention_desc desc = {.variant = variants[v],
+                                               .score = v < 2 ? 0 : CLMGK_SCORE_DOT,
+                                               .length = 50,
+                                               .length_k = 700,
+                                               .head_size = 16};
+            th_problem problem = th_problem_make(&desc, n);
+            for (int64_t j = 0; j < desc.length_k; j++) {
+                const double size = n < TH_COUNT(slopes) ? slopes[n] * (double)j : (j == 333 ? 300.0 : 0.0);
+                for (int64_t r = 0; r < problem.array[TH_K].shape[2]; r++)
+                    th_set(&problem, TH_K, 0, 0, r, j, 0, size);
+            }
+            th_expect(*state, &problem);
+            th_problem_free(&problem);
+        }
+    }
+}
+
+/* Queries so far from all keys that every exponential underflows without a maximum. */
+static void distant_queries(void **state)
+{
+    for (size_t v = 1; v < TH_COUNT(variants); v++) {
+        const clmgk_attention_desc desc = {
+            .variant = variants[v], .length = 33, .length_k = 100, .head_size = 16, .heads = 2};
+        th_problem problem = th_problem_make(&desc, v);
+        for (int64_t i = 0; i < desc.length; i++)
+            th_set(&problem, TH_Q, 0, i % 2, 0, i, 3, 40.0 * (double)i);
+        th_expect(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+/*
+ * sMGK: shifts of this size make spreads over the components on both sides of what the factored form takes. `rows`
+ * and `keys`: where only some rows or keys lie far out, so that the forms mix within a block or among the tiles.
+ */
+static void spread_problem(th_session *session, clmgk_attention_desc desc, double size, double rows, double keys)
+{
+    th_problem problem = th_problem_make(&desc, (uint64_t)(size * 10.0));
+    th_scale(&problem, TH_SHIFT, size);
+    for (int64_t i = 0; i < desc.length; i += 7)
+        th_set(&problem, TH_Q, 0, i % problem.desc.heads, 0, i, 0, rows);
+    for (int64_t j = 0; j < desc.length_k; j += 5)
+        if (j / 64 % 2 == 1)
+            th_set(&problem, TH_K, 0, 0, 0, j, 0, keys);
+    for (int64_t j = 0; desc.prior_shape == CLMGK_PRIOR_HMS && j < desc.length_k; j += 3)
+        th_set(&problem, TH_PRIOR, 0, j % problem.desc.heads, j % problem.desc.components, j, 0, 0.0);
+    th_expect(session, &problem);
+    th_problem_free(&problem);
+}
+
+static void shift_spreads(void **state)
+{
+    th_session *const session = *state;
+    static const double sizes[] = {0.0, 0.5, 2.0, 4.0, 6.0, 10.0, 30.0, 100.0};
+    for (size_t n = 0; n < TH_COUNT(sizes); n++) {
+        for (size_t s = 0; s < TH_COUNT(scores) * 2; s++) {
+            const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_SMGK,
+                                               .score = scores[s % 2],
+                                               .heads = 2,
+                                               .kv_heads = 1,
+                                               .components = 2,
+                                               .length = 70,
+                                               .length_k = 300,
+                                               .head_size = 17,
+                                               .value_size = 8,
+                                               .prior_shape = s / 2 == 1 ? CLMGK_PRIOR_HMS : CLMGK_PRIOR_UNIFORM};
+            spread_problem(session, desc, sizes[n], 1.0, 1.0);
+            spread_problem(session, desc, sizes[n], 60.0, 0.0);
+            spread_problem(session, desc, sizes[n], 0.0, 60.0);
+        }
+    }
+}
+
+/*
+ * q = 11, b = (10, 0), k = 6 in one dimension and sigma = 1: both components have the same weight, while
+ * u = (1, exp(-110)) and w = (exp(-110), 1) multiply to 0 in f32. `step`: every how many keys lie so.
+ */
+static void opposed_spreads(void **state)
+{
+    for (int64_t step = 1; step <= 3; step++) {
+        const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_SMGK,
+                                           .components = 2,
+                                           .length = 40,
+                                           .length_k = 200,
+                                           .head_size = 17,
+                                           .value_size = 8,
+                                           .variance = 1.0};
+        th_problem problem = th_problem_make(&desc, 3);
+        th_fill(&problem, TH_SHIFT, 0.0);
+        th_set(&problem, TH_SHIFT, 0, 0, 0, 0, 0, 10.0);
+        for (int64_t i = 0; i < desc.length; i++)
+            th_set(&problem, TH_Q, 0, 0, 0, i, 0, i % 3 < 2 ? 11.0 : 0.1 * (double)i);
+        for (int64_t j = 0; j < desc.length_k; j += step)
+            th_set(&problem, TH_K, 0, 0, 0, j, 0, 6.0);
+        th_expect(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+/* ---- priors on the edge ---------------------------------------------------------------------------------------- */
+
+static void zero_and_unnormalised_priors(void **state)
+{
+    for (size_t v = 2; v < TH_COUNT(variants); v++) {
+        for (size_t n = 0; n < 4; n++) {
+            const clmgk_attention_desc desc = {.variant = variants[v],
+                                               .score = scores[n % 2],
+                                               .heads = 2,
+                                               .components = v == 2 ? 3 : 2,
+                                               .length = 33,
+                                               .length_k = 200,
+                                               .head_size = 17,
+                                               .value_size = 8,
+                                               .prior_shape = CLMGK_PRIOR_HMS,
+                                               .causal = n >= 2};
+            th_problem problem = th_problem_make(&desc, n);
+            th_scale(&problem, TH_PRIOR, n >= 2 ? 1e6 : 1e-6);
+            for (int64_t j = 0; j < desc.length_k; j++)
+                for (int64_t r = 0; r < problem.desc.components; r++)
+                    if (j % 4 == r || j % 7 == 3 || (j >= 64 && j < 130) || j == 0)
+                        th_set(&problem, TH_PRIOR, 0, j % 2, r, j, 0, 0.0);
+            th_expect(*state, &problem);
+            th_fill(&problem, TH_PRIOR, 0.0); /* no key is left */
+            th_expect(*state, &problem);
+            th_problem_free(&problem);
+        }
+    }
+}
+
+/* ---- what is not a number -------------------------------------------------------------------------------------- */
+
+/* Row i of head h of batch b of one of Q, K, V, PRIOR: all NaN. */
+static void poison(th_problem *problem, th_name name, int64_t b, int64_t h, int64_t n)
+{
+    const th_array *const array = &problem->array[name];
+    for (int64_t r = 0; r < array->shape[2]; r++)
+        for (int64_t d = 0; d < array->shape[4]; d++)
+            th_set(problem, name, b, h, r, n, d, (double)NAN);
+}
+
+static void padding_does_not_leak(void **state)
+{
+    for (size_t v = 0; v < TH_COUNT(variants); v++) {
+        const clmgk_attention_desc desc = {.variant = variants[v],
+                                           .batch = 2,
+                                           .length = 70,
+                                           .length_k = 130,
+                                           .head_size = 17,
+                                           .value_size = 8,
+                                           .components = v == 2 ? 3 : 0,
+                                           .prior_shape = v < 2 ? CLMGK_PRIOR_UNIFORM : CLMGK_PRIOR_HMS,
+                                           .use_lengths = 1,
+                                           .use_lengths_q = 1};
+        th_problem problem = th_problem_make(&desc, v);
+        for (int64_t b = 0; b < 2; b++) {
+            th_set(&problem, TH_LENGTHS, b, 0, 0, 0, 0, b == 0 ? 70.0 : 3.0);
+            th_set(&problem, TH_LENGTHS_Q, b, 0, 0, 0, 0, b == 0 ? 33.0 : 65.0);
+            for (int64_t j = b == 0 ? 70 : 3; j < desc.length_k; j++) {
+                poison(&problem, TH_K, b, 0, j);
+                poison(&problem, TH_V, b, 0, j);
+            }
+            for (int64_t i = b == 0 ? 33 : 65; i < desc.length; i++)
+                poison(&problem, TH_Q, b, 0, i);
+        }
+        for (int64_t j = 70; v >= 2 && j < desc.length_k; j++)
+            poison(&problem, TH_PRIOR, 0, 0, j);
+        th_expect(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+static void nan_reaches_the_rows_that_see_it(void **state)
+{
+    static const struct {
+        th_name name;
+        int64_t at;
+    } places[] = {{TH_Q, 0}, {TH_Q, 20}, {TH_K, 0}, {TH_K, 199}, {TH_V, 100}};
+    for (size_t v = 0; v < TH_COUNT(variants); v++) {
+        for (size_t n = 0; n < TH_COUNT(places) * TH_COUNT(esteps); n++) {
+            const clmgk_attention_desc desc = {.variant = variants[v],
+                                               .estep = esteps[n % 2],
+                                               .batch = 2,
+                                               .heads = 2,
+                                               .length = 40,
+                                               .length_k = 200,
+                                               .head_size = 17,
+                                               .value_size = 8,
+                                               .components = v == 2 ? 3 : 0};
+            th_problem problem = th_problem_make(&desc, n);
+            poison(&problem, places[n / 2].name, 1, 0, places[n / 2].at);
+            th_expect(*state, &problem);
+            th_problem_free(&problem);
+        }
+    }
+}
+
+/* A NaN in the last component only, which a maximum that drops NaN would lose. */
+static void nan_in_one_component(void **state)
+{
+    for (size_t n = 0; n < TH_COUNT(esteps) * 3; n++) {
+        const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_MGK,
+                                           .estep = esteps[n % 2],
+                                           .length = 20,
+                                           .length_k = 150,
+                                           .head_size = 17,
+                                           .value_size = 8,
+                                           .components = 3};
+        th_problem problem = th_problem_make(&desc, n);
+        th_set(&problem, TH_K, 0, 0, (int64_t)n / 2, 140, 2, (double)NAN);
+        th_expect(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+static void infinite_inputs(void **state)
+{
+    for (size_t v = 0; v < TH_COUNT(variants); v++) {
+        const clmgk_attention_desc desc = {
+            .variant = variants[v], .heads = 2, .length = 20, .length_k = 150, .head_size = 16};
+        th_problem problem = th_problem_make(&desc, v);
+        th_set(&problem, TH_V, 0, 1, 0, 7, 3, (double)INFINITY);
+        th_expect(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+static void bad_priors_and_variances(void **state)
+{
+    static const double bad[] = {-1.0, (double)NAN};
+    for (size_t v = 2; v < TH_COUNT(variants); v++) {
+        for (size_t n = 0; n < 8; n++) {
+            const bool prior = n % 2 == 0;
+            const clmgk_attention_desc desc = {.variant = variants[v],
+                                               .score = scores[n / 4],
+                                               .heads = 2,
+                                               .components = v == 2 ? 3 : 2,
+                                               .length = 33,
+                                               .length_k = 150,
+                                               .head_size = 17,
+                                               .value_size = 8,
+                                               .prior_shape = prior ? CLMGK_PRIOR_HM : CLMGK_PRIOR_UNIFORM,
+                                               .variance_shape = prior ? CLMGK_VARIANCE_NUMBER : CLMGK_VARIANCE_HM};
+            th_problem problem = th_problem_make(&desc, n);
+            th_set(&problem, prior ? TH_PRIOR : TH_VARIANCE, 0, 1, 1, 0, 0, bad[n / 2 % 2]);
+            th_expect(*state, &problem); /* head 1 alone */
+            th_problem_free(&problem);
+        }
+    }
+}
+
+/* A bad prior of one key reaches the rows that see that key. */
+static void bad_prior_of_one_key(void **state)
+{
+    for (size_t v = 2; v < TH_COUNT(variants); v++) {
+        const clmgk_attention_desc desc = {.variant = variants[v],
+                                           .batch = 2,
+                                           .heads = 2,
+                                           .components = v == 2 ? 3 : 2,
+                                           .length = 33,
+                                           .length_k = 150,
+                                           .head_size = 17,
+                                           .value_size = 8,
+                                           .prior_shape = CLMGK_PRIOR_HMS,
+                                           .use_lengths = 1};
+        th_problem problem = th_problem_make(&desc, v);
+        th_set(&problem, TH_LENGTHS, 0, 0, 0, 0, 0, 150.0);
+        th_set(&problem, TH_LENGTHS, 1, 0, 0, 0, 0, 100.0); /* the key is hidden here */
+        th_set(&problem, TH_PRIOR, 0, 1, 1, 120, 0, -0.5);
+        th_expect(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+/* ---- anything -------------------------------------------------------------------------------------------------- */
+
+static int64_t pick(uint64_t *state, int64_t low, int64_t high)
+{
+    return low + (int64_t)(th_random(state) % (uint64_t)(high - low + 1));
+}
+
+/* What costs a build. */
+static clmgk_attention_desc random_program(uint64_t *state)
+{
+    clmgk_attention_desc desc = {.variant = variants[pick(state, 0, 3)],
+                                 .dtype = dtypes[pick(state, 0, 2)],
+                                 .estep = esteps[pick(state, 0, 1)],
+                                 .head_size = pick(state, 1, 96),
+                                 .value_size = pick(state, 1, 96)};
+    if (desc.variant >= CLMGK_VARIANT_MGK) {
+        desc.score = scores[pick(state, 0, 1)];
+        desc.components = pick(state, 1, 6);
+        desc.prior_shape = (clmgk_prior_shape)pick(state, 0, 3);
+        desc.variance_shape = (clmgk_variance_shape)pick(state, 0, 2);
+    }
+    return desc;
+}
+
+static void set_random_shape(clmgk_attention_desc *desc, uint64_t *state)
+{
+    desc->batch = pick(state, 1, 3);
+    desc->kv_heads = pick(state, 1, 3);
+    desc->heads = desc->kv_heads * pick(state, 1, 3);
+    desc->length = pick(state, 0, 150);
+    desc->length_k = pick(state, 0, 300);
+    desc->causal = (int32_t)pick(state, 0, 1);
+    desc->use_lengths = (int32_t)pick(state, 0, 1);
+    desc->use_lengths_q = (int32_t)pick(state, 0, 1);
+    desc->alignment = (clmgk_alignment)pick(state, 0, desc->use_lengths ? 2 : 1);
+}
+
+static void random_problems(void **state)
+{
+    th_session *const session = *state;
+    uint64_t random = 2026;
+    const int programs = session->full ? 150 : 12;
+    for (int program = 0; program < programs; program++) {
+        clmgk_attention_desc desc = random_program(&random);
+        for (int shape = 0; shape < 8; shape++) {
+            set_random_shape(&desc, &random);
+            th_problem problem = th_problem_make(&desc, th_random(&random));
+            th_scale(&problem, TH_Q, ldexp(1.0, (int)pick(&random, -6, 5)));
+            th_scale(&problem, TH_K, ldexp(1.0, (int)pick(&random, -3, 3)));
+            th_scale(&problem, TH_SHIFT, ldexp(1.0, (int)pick(&random, -3, 5)));
+            th_expect(session, &problem);
+            th_problem_free(&problem);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sequence_lengths),
+        cmocka_unit_test(long_sequences),
+        cmocka_unit_test(head_sizes),
+        cmocka_unit_test(components),
+        cmocka_unit_test(batches_and_heads),
+        cmocka_unit_test(scores_esteps_priors_variances),
+        cmocka_unit_test(variances_of_one_component),
+        cmocka_unit_test(storage_types),
+        cmocka_unit_test(causal_alignments_and_lengths),
+        cmocka_unit_test(lengths_without_causality),
+        cmocka_unit_test(huge_and_tiny_logits),
+        cmocka_unit_test(growing_maxima),
+        cmocka_unit_test(distant_queries),
+        cmocka_unit_test(shift_spreads),
+        cmocka_unit_test(opposed_spreads),
+        cmocka_unit_test(zero_and_unnormalised_priors),
+        cmocka_unit_test(padding_does_not_leak),
+        cmocka_unit_test(nan_reaches_the_rows_that_see_it),
+        cmocka_unit_test(nan_in_one_component),
+        cmocka_unit_test(infinite_inputs),
+        cmocka_unit_test(bad_priors_and_variances),
+        cmocka_unit_test(bad_prior_of_one_key),
+        cmocka_unit_test(random_problems),
+    };
+    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+}

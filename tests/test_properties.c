@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What must hold between problems, whatever the reference says. */
+#include "harness/harness.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { H = 2, N = 45, S = 150, D = 16 };
+
+static const clmgk_score scores[] = {CLMGK_SCORE_DOT, CLMGK_SCORE_GAUSSIAN};
+
+static clmgk_attention_desc base_desc(clmgk_variant variant)
+{
+    return (clmgk_attention_desc){.variant = variant, .heads = H, .length = N, .length_k = S, .head_size = D};
+}
+
+static void copy_values(th_problem *to, const th_problem *from, th_name name)
+{
+    assert_int_equal(to->array[name].count, from->array[name].count);
+    memcpy(to->array[name].values, from->array[name].values, to->array[name].count * sizeof(double));
+}
+
+static void copy_inputs(th_problem *to, const th_problem *from)
+{
+    for (th_name name = TH_Q; name <= TH_LENGTHS_Q; name++)
+        if (to->array[name].used && from->array[name].used)
+            copy_values(to, from, name);
+}
+
+/* Runs `changed` on every engine: its outputs must be those of `original`, within the bound. */
+static void expect_same(th_session *session, const th_problem *original, th_problem *changed)
+{
+    clmgk_ref_answer answer = th_solve(original);
+    for (size_t n = 0; n < session->engines; n++) {
+        th_run(session, changed, session->engine[n]);
+        th_check(session, changed, session->engine[n], &answer);
+    }
+    clmgk_ref_answer_free(&answer);
+}
+
+/* A problem whose values the device can hold exactly, as th_upload would leave them. */
+static th_problem rounded_problem(th_session *session, const clmgk_attention_desc *desc, uint64_t seed)
+{
+    th_problem problem = th_problem_make(desc, seed);
+    th_device device = th_upload(session, &problem, 0);
+    th_device_free(&device);
+    return problem;
+}
+
+/* ---- one component ---------------------------------------------------------------------------------------------- */
+
+static void mgk_of_one_component_is_plain(void **state)
+{
+    static const clmgk_variant plain[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_GAUSSIAN};
+    for (size_t n = 0; n < TH_COUNT(plain) * 2; n++) {
+        const clmgk_attention_desc one = base_desc(plain[n / 2]);
+        clmgk_attention_desc mixture = base_desc(CLMGK_VARIANT_MGK);
+        mixture.components = 1;
+        mixture.score = scores[n / 2];
+        mixture.estep = n % 2 == 0 ? CLMGK_ESTEP_SOFT : CLMGK_ESTEP_HARD;
+        th_problem original = rounded_problem(*state, &one, n);
+        th_problem changed = th_problem_make(&mixture, n);
+        copy_inputs(&changed, &original);
+        expect_same(*state, &original, &changed);
+        th_problem_free(&original);
+        th_problem_free(&changed);
+    }
+}
+
+/* Every element of component 1 becomes that of component 0. */
+static void repeat_component(th_problem *problem, th_name name)
+{
+    const th_array *const array = &problem->array[name];
+    const size_t inner = (size_t)(array->shape[3] * array->shape[4]);
+    for (size_t outer = 0; outer < array->count / (2 * inner); outer++)
+        memcpy(array->values + (2 * outer + 1) * inner, array->values + 2 * outer * inner, inner * sizeof(double));
+}
+
+/* Two components with the same keys and half the prior each are one. */
+static void equal_components_are_one(void **state)
+{
+    for (size_t n = 0; n < 4; n++) {
+        clmgk_attention_desc desc = base_desc(n % 2 == 0 ? CLMGK_VARIANT_MGK : CLMGK_VARIANT_SMGK);
+        desc.score = scores[n / 2];
+        desc.components = 1;
+        clmgk_attention_desc two = desc;
+        two.components = 2;
+        th_problem changed = rounded_problem(*state, &two, n);
+        th_problem original = th_problem_make(&desc, n);
+        const th_name repeated = n % 2 == 0 ? TH_K : TH_SHIFT;
+        repeat_component(&changed, repeated);
+        copy_values(&original, &changed, TH_Q);
+        copy_values(&original, &changed, TH_V);
+        if (repeated == TH_SHIFT)
+            copy_values(&original, &changed, TH_K);
+        for (int64_t h = 0; h < H; h++) {
+            const size_t size = original.array[repeated].count / H;
+            memcpy(original.array[repeated].values + (size_t)h * size,
+                   changed.array[repeated].values + (size_t)(2 * h) * size, size * sizeof(double));
+        }
+        expect_same(*state, &original, &changed);
+        th_problem_free(&original);
+        th_problem_free(&changed);
+    }
+}
+
+static void hard_estep_ignores_the_prior(void **state)
+{
+    th_session *const session = *state;
+    for (size_t n = 0; n < session->engines * 2; n++) {
+        clmgk_attention_desc desc = base_desc(n % 2 == 0 ? CLMGK_VARIANT_MGK : CLMGK_VARIANT_SMGK);
+        desc.estep = CLMGK_ESTEP_HARD;
+        desc.prior_shape = CLMGK_PRIOR_HMS;
+        th_problem one = th_problem_make(&desc, n);
+        th_problem other = th_problem_make(&desc, n);
+        th_fill(&other, TH_PRIOR, n % 2 == 0 ? 0.0 : -1.0);
+        th_run(session, &one, session->engine[n / 2]);
+        th_run(session, &other, session->engine[n / 2]);
+        for (th_name name = TH_O; name <= TH_LSE; name++)
+            assert_memory_equal(one.array[name].values, other.array[name].values,
+                                one.array[name].count * sizeof(double));
+        th_problem_free(&one);
+        th_problem_free(&other);
+    }
+}
+
+/* ---- invariances ------------------------------------------------------------------------------------------------ */
+
+static void reverse_tokens(th_problem *problem, th_name name)
+{
+    const th_array *const array = &problem->array[name];
+    const int64_t tokens = array->shape[3];
+    const int64_t size = array->shape[4];
+    for (int64_t row = 0; row < (int64_t)array->count / size; row++) {
+        const int64_t partner = row - row % tokens + (tokens - 1 - row % tokens);
+        for (int64_t d = 0; row < partner && d < size; d++) {
+            const double value = array->values[row * size + d];
+            array->values[row * size + d] = array->values[partner * size + d];
+            array->values[partner * size + d] = value;
+        }
+    }
+}
+
+static void order_of_keys_does_not_matter(void **state)
+{
+    for (int variant = CLMGK_VARIANT_SOFTMAX; variant <= CLMGK_VARIANT_SMGK; variant++) {
+        clmgk_attention_desc desc = base_desc((clmgk_variant)variant);
+        if (variant >= CLMGK_VARIANT_MGK)
+            desc.prior_shape = CLMGK_PRIOR_HMS;
+        th_problem original = rounded_problem(*state, &desc, 1);
+        th_problem changed = th_problem_make(&desc, 1);
+        copy_inputs(&changed, &original);
+        reverse_tokens(&changed, TH_K);
+        reverse_tokens(&changed, TH_V);
+        if (variant >= CLMGK_VARIANT_MGK)
+            reverse_tokens(&changed, TH_PRIOR);
+        expect_same(*state, &original, &changed);
+        th_problem_free(&original);
+        th_problem_free(&changed);
+    }
+}
+
+/* Adds `amount` to every element: a power of two that keeps the values exact to a few bits. */
+static void add(th_problem *problem, th_name name, double amount)
+{
+    for (size_t n = 0; n < problem->array[name].count; n++)
+        problem->array[name].values[n] += amount;
+}
+
+/* Gaussian scores know only differences of queries and keys. */
+static void moving_queries_and_keys_together(void **state)
+{
+    for (int variant = CLMGK_VARIANT_GAUSSIAN; variant <= CLMGK_VARIANT_SMGK; variant++) {
+        const clmgk_attention_desc desc = base_desc((clmgk_variant)variant);
+        th_problem changed = th_problem_make(&desc, 2);
+        add(&changed, TH_Q, 2.0);
+        add(&changed, TH_K, 2.0);
+        th_device device = th_upload(*state, &changed, 0);
+        th_device_free(&device);
+        th_problem original = th_problem_make(&desc, 2);
+        copy_inputs(&original, &changed);
+        add(&original, TH_Q, -2.0);
+        add(&original, TH_K, -2.0);
+        clmgk_ref_answer moved = th_solve(&changed); /* the bound of the moved problem: its distances cancel more */
+        clmgk_ref_answer answer = th_solve(&original);
+        answer.bound_o = moved.bound_o;
+        answer.bound_lse = moved.bound_lse;
+        th_session *const session = *state;
+        for (size_t n = 0; n < session->engines; n++) {
+            th_run(session, &changed, session->engine[n]);
+            th_check(session, &changed, session->engine[n], &answer);
+        }
+        clmgk_ref_answer_free(&moved);
+        clmgk_ref_answer_free(&answer);
+        th_problem_free(&original);
+        th_problem_free(&changed);
+    }
+}
+
+/* Dot scores and one sigma: a key moved by b_r weighs exp(q.b_r / sigma^2) times as much, for all keys alike. */
+static void shifted_dot_keys_are_softmax(void **state)
+{
+    th_session *const session = *state;
+    for (size_t n = 0; n < 3; n++) {
+        const clmgk_attention_desc plain = base_desc(CLMGK_VARIANT_SOFTMAX);
+        clmgk_attention_desc desc = base_desc(CLMGK_VARIANT_SMGK);
+        desc.score = CLMGK_SCORE_DOT;
+        desc.prior_shape = n == 0 ? CLMGK_PRIOR_UNIFORM : CLMGK_PRIOR_HM;
+        th_problem original = rounded_problem(session, &plain, n);
+        th_problem changed = th_problem_make(&desc, n);
+        copy_inputs(&changed, &original);
+        th_scale(&changed, TH_SHIFT, n == 2 ? 30.0 : 1.0);
+        clmgk_ref_answer answer = th_solve(&original);
+        clmgk_ref_answer shifted = th_solve(&changed);
+        memcpy(answer.lse, shifted.lse, (size_t)answer.rows * sizeof(double)); /* L knows the shifts */
+        answer.bound_o = shifted.bound_o;
+        answer.bound_lse = shifted.bound_lse;
+        for (size_t e = 0; e < session->engines; e++) {
+            th_run(session, &changed, session->engine[e]);
+            th_check(session, &changed, session->engine[e], &answer);
+        }
+        clmgk_ref_answer_free(&answer);
+        clmgk_ref_answer_free(&shifted);
+        th_problem_free(&original);
+        th_problem_free(&changed);
+    }
+}
+
+/* Weights of a row sum to one: equal values come out as they went in. */
+static void equal_values_come_out(void **state)
+{
+    th_session *const session = *state;
+    for (int variant = CLMGK_VARIANT_SOFTMAX; variant <= CLMGK_VARIANT_SMGK; variant++) {
+        for (size_t e = 0; e < session->engines; e++) {
+            clmgk_attention_desc desc = base_desc((clmgk_variant)variant);
+            desc.causal = 1;
+            th_problem problem = th_problem_make(&desc, 4);
+            th_fill(&problem, TH_V, 0.75);
+            th_run(session, &problem, session->engine[e]);
+            for (size_t n = 0; n < problem.array[TH_O].count; n++)
+                assert_true(problem.array[TH_O].values[n] > 0.75 - 1e-6 && problem.array[TH_O].values[n] < 0.75 + 1e-6);
+            th_problem_free(&problem);
+        }
+    }
+}
+
+/* A plan without L gives the same O. */
+static void lse_is_optional(void **state)
+{
+    th_session *const session = *state;
+    for (size_t e = 0; e < session->engines; e++) {
+        const clmgk_attention_desc desc = base_desc(CLMGK_VARIANT_SMGK);
+        th_problem with = th_problem_make(&desc, 5);
+        th_problem without = th_problem_make(&desc, 5);
+        without.array[TH_LSE].used = false;
+        th_run(session, &with, session->engine[e]);
+        th_run(session, &without, session->engine[e]);
+        assert_memory_equal(with.array[TH_O].values, without.array[TH_O].values,
+                            with.array[TH_O].count * sizeof(double));
+        th_problem_free(&with);
+        th_problem_free(&without);
+    }
+}
+
+/* ---- bit for bit ------------------------------------------------------------------------------------------------ */
+
+static void run_on_queue(th_session *session, th_problem *problem, clmgk_engine engine, cl_command_queue queue)
+{
+    const cl_command_queue own = session->queue;
+    session->queue = queue;
+    th_run(session, problem, engine);
+    session->queue = own;
+}
+
+static void repeated_runs_are_bit_equal(void **state)
+{
+    th_session *const session = *state;
+    cl_int code = CL_SUCCESS;
+    const cl_command_queue second = clCreateCommandQueue(session->cl, session->info.device_id, 0, &code);
+    assert_int_equal(code, CL_SUCCESS);
+    for (size_t n = 0; n < session->engines * 4; n++) {
+        clmgk_attention_desc desc = base_desc((clmgk_variant)(n % 4));
+        desc.heads = 8;
+        desc.length = 300;
+        desc.causal = 1;
+        th_problem problem = th_problem_make(&desc, n);
+        th_run(session, &problem, session->engine[n / 4]);
+        th_problem again = th_problem_make(&desc, n);
+        for (int run = 0; run < 6; run++) {
+            run_on_queue(session, &again, session->engine[n / 4], run % 2 == 0 ? second : session->queue);
+            for (th_name name = TH_O; name <= TH_LSE; name++)
+                assert_memory_equal(problem.array[name].values, again.array[name].values,
+                                    problem.array[name].count * sizeof(double));
+        }
+        th_problem_free(&problem);
+        th_problem_free(&again);
+    }
+    assert_int_equal(clReleaseCommandQueue(second), CL_SUCCESS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(mgk_of_one_component_is_plain),
+        cmocka_unit_test(equal_components_are_one),
+        cmocka_unit_test(hard_estep_ignores_the_prior),
+        cmocka_unit_test(order_of_keys_does_not_matter),
+        cmocka_unit_test(moving_queries_and_keys_together),
+        cmocka_unit_test(shifted_dot_keys_are_softmax),
+        cmocka_unit_test(equal_values_come_out),
+        cmocka_unit_test(lse_is_optional),
+        cmocka_unit_test(repeated_runs_are_bit_equal),
+    };
+    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+}

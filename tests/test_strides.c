@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Strides in any order, offsets, broadcast and packed arrays: the harness holds canaries in every byte between. */
+#include "harness/harness.h"
+
+static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_MGK, CLMGK_VARIANT_SMGK};
+static const clmgk_dtype dtypes[] = {CLMGK_DTYPE_F32, CLMGK_DTYPE_F16, CLMGK_DTYPE_BF16};
+
+enum { B = 2, H = 4, G = 2, M = 2, N = 37, S = 70, D = 17, E = 20 };
+
+static clmgk_attention_desc base_desc(clmgk_variant variant, clmgk_dtype dtype)
+{
+    return (clmgk_attention_desc){.variant = variant,
+                                  .dtype = dtype,
+                                  .batch = B,
+                                  .heads = H,
+                                  .kv_heads = G,
+                                  .length = N,
+                                  .length_k = S,
+                                  .head_size = D,
+                                  .value_size = E};
+}
+
+/*
+ * Strides for the axes batch, head, component, token in the order that permutation `number` (0..23) makes, the last
+ * one varying fastest; `gap` elements lie between neighbours of each axis.
+ */
+static clmgk_layout permuted(int number, const int64_t shape[4], int64_t innermost, int64_t gap)
+{
+    int64_t stride[4] = {0};
+    bool taken[4] = {false};
+    int64_t next = innermost + gap;
+    for (int left = 4; left > 0; left--) {
+        int choice = number % left;
+        number /= left;
+        int axis = 0;
+        while (taken[axis] || choice-- > 0)
+            axis++;
+        taken[axis] = true;
+        stride[axis] = next;
+        next = next * shape[axis] + gap;
+    }
+    return (clmgk_layout){
+        .strided = 1, .batch = stride[0], .head = stride[1], .component = stride[2], .token = stride[3]};
+}
+
+static void set_permutation(clmgk_attention_desc *desc, int number, int64_t gap)
+{
+    const int64_t components = desc->variant == CLMGK_VARIANT_MGK ? M : 1;
+    desc->q = permuted(number, (int64_t[]){B, H, 1, N}, D, gap);
+    desc->k = permuted(23 - number, (int64_t[]){B, G, components, S}, D, gap);
+    desc->v = permuted((number + 7) % 24, (int64_t[]){B, G, 1, S}, E, gap);
+    desc->o = permuted((number + 11) % 24, (int64_t[]){B, H, 1, N}, E, gap);
+    desc->lse = permuted((number + 17) % 24, (int64_t[]){B, H, 1, N}, 1, gap);
+}
+
+static void strides_in_any_order(void **state)
+{
+    for (int number = 0; number < 24; number++) {
+        for (size_t v = 0; v < TH_COUNT(variants); v++) {
+            clmgk_attention_desc desc = base_desc(variants[v], dtypes[((size_t)number + v) % TH_COUNT(dtypes)]);
+            set_permutation(&desc, number, number % 4);
+            th_expect_desc(*state, &desc, (uint64_t)number);
+        }
+    }
+}
+
+static void odd_offsets(void **state)
+{
+    static const uint64_t offsets[] = {0, 1, 3, 7, 61, 127};
+    for (size_t n = 0; n < TH_COUNT(offsets) * TH_COUNT(dtypes); n++) {
+        const clmgk_attention_desc desc = base_desc(variants[n % TH_COUNT(variants)], dtypes[n % TH_COUNT(dtypes)]);
+        th_problem problem = th_problem_make(&desc, n);
+        for (size_t name = 0; name < TH_ARRAYS; name++)
+            problem.array[name].offset = offsets[(n / TH_COUNT(dtypes) + name) % TH_COUNT(offsets)];
+        th_expect(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+/* Everything that a problem can have, each array at an odd place. */
+static void odd_offsets_of_optional_arrays(void **state)
+{
+    for (size_t v = 1; v < TH_COUNT(variants); v++) {
+        clmgk_attention_desc desc = base_desc(variants[v], CLMGK_DTYPE_F32);
+        desc.prior_shape = CLMGK_PRIOR_HMS;
+        desc.variance_shape = CLMGK_VARIANCE_HM;
+        desc.use_lengths = 1;
+        desc.use_lengths_q = 1;
+        th_problem problem = th_problem_make(&desc, v);
+        for (size_t name = 0; name < TH_ARRAYS; name++)
+            problem.array[name].offset = 2 * name + 1;
+        th_expect(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+/* Keys and values with strides of 0: one token, one head, one batch or one component for all. */
+static void broadcast_keys_and_values(void **state)
+{
+    for (size_t n = 0; n < 6 * TH_COUNT(variants); n++) {
+        const size_t v = n / 6;
+        clmgk_attention_desc desc = base_desc(variants[v], dtypes[n % TH_COUNT(dtypes)]);
+        desc.k = (clmgk_layout){1, (int64_t)G * M * S * D, (int64_t)M * S * D, (int64_t)S * D, D};
+        desc.v = (clmgk_layout){1, (int64_t)G * S * E, (int64_t)S * E, 0, E};
+        int64_t *const zero[] = {&desc.k.batch, &desc.k.head, &desc.k.token,
+                                 &desc.v.batch, &desc.v.head, &desc.v.token};
+        *zero[n % 6] = 0;
+        if (n % 2 == 1)
+            *zero[(n + 3) % 6] = 0;
+        if (variants[v] == CLMGK_VARIANT_MGK && n % 3 == 0)
+            desc.k.component = 0;
+        th_expect_desc(*state, &desc, n);
+    }
+}
+
+/* Q, K and V interleaved token by token in one buffer [B,N,3,H,D], tokens first in O too. */
+static void packed_qkv(void **state)
+{
+    for (size_t n = 0; n < TH_COUNT(dtypes) * 2; n++) {
+        const int64_t token = (int64_t)3 * H * D;
+        const clmgk_attention_desc desc = {
+            .variant = n % 2 == 0 ? CLMGK_VARIANT_SOFTMAX : CLMGK_VARIANT_SMGK,
+            .dtype = dtypes[n / 2],
+            .batch = B,
+            .heads = H,
+            .length = N,
+            .length_k = N,
+            .head_size = D,
+            .causal = 1,
+            .q = {.strided = 1, .batch = N * token, .head = D, .token = token},
+            .k = {.strided = 1, .batch = N * token, .head = D, .token = token},
+            .v = {.strided = 1, .batch = N * token, .head = D, .token = token},
+            .o = {.strided = 1, .batch = (int64_t)N * H * D, .head = D, .token = (int64_t)H * D},
+            .lse = {.strided = 1, .batch = (int64_t)N * H, .head = 1, .token = H},
+        };
+        th_problem problem = th_problem_make(&desc, n);
+        for (size_t name = TH_Q; name <= TH_V; name++) {
+            problem.array[name].home = TH_Q;
+            problem.array[name].offset = 5 + name * H * D;
+        }
+        th_expect(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+/* O between the queries it belongs to: [B,H,N,D+E] holds both, so that outputs and inputs alternate in memory. */
+static void output_beside_its_input(void **state)
+{
+    for (size_t n = 0; n < TH_COUNT(dtypes); n++) {
+        clmgk_attention_desc desc = base_desc(variants[n], dtypes[n]);
+        desc.q = (clmgk_layout){1, (int64_t)H * N * (D + E), (int64_t)N * (D + E), 0, D + E};
+        desc.o = desc.q;
+        th_problem problem = th_problem_make(&desc, n);
+        problem.array[TH_O].home = TH_Q;
+        problem.array[TH_O].offset = problem.array[TH_Q].offset + D;
+        th_expect(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+/* Keys that are their own values. */
+static void inputs_may_alias(void **state)
+{
+    const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_SOFTMAX,
+                                       .batch = B,
+                                       .heads = H,
+                                       .kv_heads = G,
+                                       .length = N,
+                                       .length_k = S,
+                                       .head_size = D};
+    th_problem problem = th_problem_make(&desc, 9);
+    problem.array[TH_V].home = TH_K;
+    for (size_t n = 0; n < problem.array[TH_V].count; n++)
+        problem.array[TH_V].values[n] = problem.array[TH_K].values[n];
+    th_expect(*state, &problem);
+    th_problem_free(&problem);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(strides_in_any_order),
+        cmocka_unit_test(odd_offsets),
+        cmocka_unit_test(odd_offsets_of_optional_arrays),
+        cmocka_unit_test(broadcast_keys_and_values),
+        cmocka_unit_test(packed_qkv),
+        cmocka_unit_test(output_beside_its_input),
+        cmocka_unit_test(inputs_may_alias),
+    };
+    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+}

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One plan used by several threads on several queues; wait lists and events; release while work is in flight. */
+#include "harness/harness.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { THREADS = 4, ROUNDS = 12 };
+
+static clmgk_attention_desc test_desc(clmgk_variant variant)
+{
+    return (clmgk_attention_desc){.struct_size = sizeof(clmgk_attention_desc),
+                                  .variant = variant,
+                                  .heads = 2,
+                                  .length = 65,
+                                  .length_k = 130,
+                                  .head_size = 16};
+}
+
+static cl_command_queue new_queue(const th_session *session, bool out_of_order)
+{
+    cl_command_queue_properties offered = 0;
+    cl_int code = CL_SUCCESS;
+    assert_int_equal(
+        clGetDeviceInfo(session->info.device_id, CL_DEVICE_QUEUE_PROPERTIES, sizeof(offered), &offered, NULL),
+        CL_SUCCESS);
+    const cl_command_queue_properties wanted = out_of_order ? offered & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE : 0;
+    const cl_command_queue queue = clCreateCommandQueue(session->cl, session->info.device_id, wanted, &code);
+    assert_int_equal(code, CL_SUCCESS);
+    return queue;
+}
+
+/* ---- threads ---------------------------------------------------------------------------------------------------- */
+
+/* What one thread enqueues: its own problem and buffers, by a plan that it shares. */
+typedef struct worker {
+    clmgk_plan *plan;
+    cl_command_queue queue;
+    th_problem problem;
+    th_device device;
+    clmgk_ref_answer answer;
+    clmgk_error error;
+    bool ok;
+} worker;
+
+/* Chains its rounds by events; no cmocka here: this is not the test's thread. */
+static void *work(void *argument)
+{
+    worker *const w = argument;
+    cl_event last = NULL;
+    w->ok = true;
+    for (int round = 0; w->ok && round < ROUNDS; round++) {
+        cl_event next = NULL;
+        w->ok = clmgk_enqueue_forward(w->plan, w->queue, &w->device.args, last ? 1 : 0, last ? &last : NULL, &next,
+                                      &w->error) == CLMGK_OK;
+        if (last)
+            clReleaseEvent(last);
+        last = next;
+    }
+    w->ok = w->ok && clFlush(w->queue) == CL_SUCCESS && clWaitForEvents(1, &last) == CL_SUCCESS;
+    if (last)
+        clReleaseEvent(last);
+    return NULL;
+}
+
+static void start_worker(th_session *session, worker *w, clmgk_plan *plan, const clmgk_attention_desc *desc,
+                         cl_command_queue queue, uint64_t seed)
+{
+    *w = (worker){.plan = plan, .queue = queue, .problem = th_problem_make(desc, seed)};
+    w->device = th_upload(session, &w->problem, clmgk_plan_workspace_size(plan));
+    w->answer = th_solve(&w->problem);
+}
+
+static void finish_worker(th_session *session, worker *w, clmgk_engine engine)
+{
+    if (!w->ok)
+        fail_msg("%s", w->error.message);
+    th_download(session, &w->problem, &w->device);
+    th_check(session, &w->problem, engine, &w->answer);
+    th_device_free(&w->device);
+    clmgk_ref_answer_free(&w->answer);
+    th_problem_free(&w->problem);
+}
+
+/* `shared`: all threads use one queue. */
+static void threads_on_one_plan(th_session *session, clmgk_variant variant, clmgk_engine engine, bool out_of_order,
+                                bool shared)
+{
+    const clmgk_attention_desc desc = test_desc(variant);
+    clmgk_plan *const plan = th_plan(session, &desc, engine, NULL);
+    worker workers[THREADS];
+    pthread_t threads[THREADS];
+    cl_command_queue queues[THREADS];
+    for (size_t n = 0; n < THREADS; n++) {
+        queues[n] = new_queue(session, out_of_order);
+        start_worker(session, &workers[n], plan, &desc, queues[shared ? 0 : n], n);
+    }
+    for (size_t n = 0; n < THREADS; n++)
+        assert_int_equal(pthread_create(&threads[n], NULL, work, &workers[n]), 0);
+    for (size_t n = 0; n < THREADS; n++)
+        assert_int_equal(pthread_join(threads[n], NULL), 0);
+    for (size_t n = 0; n < THREADS; n++) {
+        finish_worker(session, &workers[n], engine);
+        assert_int_equal(clReleaseCommandQueue(queues[n]), CL_SUCCESS);
+    }
+    clmgk_plan_release(plan);
+}
+
+static void threads_and_queues(void **state)
+{
+    th_session *const session = *state;
+    for (size_t n = 0; n < session->engines * 4; n++)
+        threads_on_one_plan(session, n % 2 == 0 ? CLMGK_VARIANT_MGK : CLMGK_VARIANT_SMGK, session->engine[n / 4],
+                            n % 4 >= 2, n % 4 == 1);
+}
+
+/* Plans made, used and released by all threads at once, from one context: the program is built once. */
+typedef struct maker {
+    const th_session *session;
+    clmgk_attention_desc desc;
+    clmgk_error error;
+    int built;
+    bool ok;
+} maker;
+
+static void *make_plans(void *argument)
+{
+    maker *const m = argument;
+    m->ok = true;
+    for (int round = 0; m->ok && round < 3; round++) {
+        clmgk_plan *plan = NULL;
+        clmgk_plan_info info = {0};
+        m->ok = clmgk_plan_create(m->session->context, &m->desc, NULL, &plan, &m->error) == CLMGK_OK &&
+                clmgk_plan_get_info(plan, &info, &m->error) == CLMGK_OK;
+        m->built += info.origin != CLMGK_PROGRAM_MEMORY;
+        /* released only after the loop by the first thread's plan would change the count: keep none */
+        clmgk_plan_release(plan);
+    }
+    return NULL;
+}
+
+static void plans_made_at_once(void **state)
+{
+    th_session *const session = *state;
+    maker makers[THREADS];
+    pthread_t threads[THREADS];
+    const clmgk_attention_desc desc = test_desc(CLMGK_VARIANT_GAUSSIAN);
+    clmgk_plan *const keeper = th_plan(session, &desc, CLMGK_ENGINE_AUTO, NULL); /* keeps the program alive */
+    for (size_t n = 0; n < THREADS; n++) {
+        makers[n] = (maker){.session = session, .desc = desc};
+        assert_int_equal(pthread_create(&threads[n], NULL, make_plans, &makers[n]), 0);
+    }
+    for (size_t n = 0; n < THREADS; n++) {
+        assert_int_equal(pthread_join(threads[n], NULL), 0);
+        if (!makers[n].ok)
+            fail_msg("%s", makers[n].error.message);
+        assert_int_equal(makers[n].built, 0);
+    }
+    clmgk_plan_release(keeper);
+}
+
+/* ---- events ----------------------------------------------------------------------------------------------------- */
+
+static cl_int status_of(cl_event event)
+{
+    cl_int status = CL_COMPLETE;
+    assert_int_equal(clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status), &status, NULL),
+                     CL_SUCCESS);
+    return status;
+}
+
+/* Nothing starts before the wait list's events, and enqueue does not wait for them. */
+static void wait_lists_hold_work_back(void **state)
+{
+    th_session *const session = *state;
+    for (size_t e = 0; e < session->engines * 2; e++) {
+        const clmgk_attention_desc desc = test_desc(CLMGK_VARIANT_SMGK);
+        const clmgk_engine engine = session->engine[e / 2];
+        clmgk_plan *const plan = th_plan(session, &desc, engine, NULL);
+        const cl_command_queue queue = new_queue(session, e % 2 == 1);
+        worker w;
+        start_worker(session, &w, plan, &desc, queue, e);
+        cl_int code = CL_SUCCESS;
+        cl_event gates[2];
+        for (size_t n = 0; n < 2; n++) {
+            gates[n] = clCreateUserEvent(session->cl, &code);
+            assert_int_equal(code, CL_SUCCESS);
+        }
+        cl_event done = NULL;
+        assert_int_equal(clmgk_enqueue_forward(plan, queue, &w.device.args, 2, gates, &done, &w.error), CLMGK_OK);
+        assert_non_null(done);
+        assert_int_equal(clFlush(queue), CL_SUCCESS);
+        assert_int_equal(clSetUserEventStatus(gates[0], CL_COMPLETE), CL_SUCCESS);
+        assert_int_not_equal(status_of(done), CL_COMPLETE);
+        th_expect_untouched(session, &w.device);
+        assert_int_equal(clSetUserEventStatus(gates[1], CL_COMPLETE), CL_SUCCESS);
+        assert_int_equal(clWaitForEvents(1, &done), CL_SUCCESS);
+        assert_int_equal(status_of(done), CL_COMPLETE);
+        w.ok = true;
+        finish_worker(session, &w, engine);
+        assert_int_equal(clReleaseEvent(done), CL_SUCCESS);
+        for (size_t n = 0; n < 2; n++)
+            assert_int_equal(clReleaseEvent(gates[n]), CL_SUCCESS);
+        assert_int_equal(clReleaseCommandQueue(queue), CL_SUCCESS);
+        clmgk_plan_release(plan);
+    }
+}
+
+/* The plan, and the context it was made from, go while work waits: it is done all the same. */
+static void release_while_in_flight(void **state)
+{
+    th_session *const session = *state;
+    for (size_t e = 0; e < session->engines; e++) {
+        const clmgk_attention_desc desc = test_desc(CLMGK_VARIANT_MGK);
+        clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+        clmgk_context *context = NULL;
+        clmgk_plan *plan = NULL;
+        clmgk_error error = {0};
+        options.engine = session->engine[e];
+        assert_int_equal(clmgk_context_create(session->cl, session->info.device_id, NULL, &context, &error), CLMGK_OK);
+        assert_int_equal(clmgk_plan_create(context, &desc, &options, &plan, &error), CLMGK_OK);
+        clmgk_context_release(context);
+        worker w;
+        start_worker(session, &w, plan, &desc, session->queue, e);
+        cl_int code = CL_SUCCESS;
+        const cl_event gate = clCreateUserEvent(session->cl, &code);
+        assert_int_equal(code, CL_SUCCESS);
+        assert_int_equal(clmgk_enqueue_forward(plan, session->queue, &w.device.args, 1, &gate, NULL, &w.error),
+                         CLMGK_OK);
+        clmgk_plan_release(plan);
+        assert_int_equal(clSetUserEventStatus(gate, CL_COMPLETE), CL_SUCCESS);
+        assert_int_equal(clFinish(session->queue), CL_SUCCESS);
+        w.ok = true;
+        finish_worker(session, &w, session->engine[e]);
+        assert_int_equal(clReleaseEvent(gate), CL_SUCCESS);
+    }
+}
+
+/* One in-order queue, many problems in a row without a wait between them. */
+static void many_in_flight(void **state)
+{
+    th_session *const session = *state;
+    const clmgk_attention_desc desc = test_desc(CLMGK_VARIANT_SOFTMAX);
+    clmgk_plan *const plan = th_plan(session, &desc, CLMGK_ENGINE_AUTO, NULL);
+    worker workers[8];
+    for (size_t n = 0; n < TH_COUNT(workers); n++)
+        start_worker(session, &workers[n], plan, &desc, session->queue, n);
+    for (size_t n = 0; n < TH_COUNT(workers); n++)
+        workers[n].ok = clmgk_enqueue_forward(plan, session->queue, &workers[n].device.args, 0, NULL, NULL,
+                                              &workers[n].error) == CLMGK_OK;
+    assert_int_equal(clFinish(session->queue), CL_SUCCESS);
+    for (size_t n = 0; n < TH_COUNT(workers); n++)
+        finish_worker(session, &workers[n], CLMGK_ENGINE_AUTO);
+    clmgk_plan_release(plan);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_and_queues),
+        cmocka_unit_test(plans_made_at_once),
+        cmocka_unit_test(wait_lists_hold_work_back),
+        cmocka_unit_test(release_while_in_flight),
+        cmocka_unit_test(many_in_flight),
+    };
+    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+}
