@@ -75,7 +75,7 @@ char *mgk_strdup(const clmgk_allocator *allocator, const char *string);
 
 /* Copies the public structure `source`, whose first member is its struct_size, to `target` of `size` bytes. What an
  * older caller's structure lacks becomes zero. INVALID_VALUE, with `name` in the message, if struct_size is smaller
- * than `least` (the first version's size), or if a newer caller's additional bytes are not all zero. */
+ * than `least` (the first version's size) or absurd, or if a newer caller's additional bytes are not all zero. */
 clmgk_status mgk_struct_read(const void *source, const char *name, size_t least, void *target, size_t size,
                              clmgk_error *error);
 

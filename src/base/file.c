@@ -16,6 +16,7 @@
 #define LOCK_NAME        "lock"
 
 enum {
+    MAX_PATH_BYTES = 4096,
     TEMPORARY_ATTEMPTS = 16,
     STALE_SECONDS = 600, /* no write lasts that long */
     LOCK_ATTEMPTS = 50,
@@ -81,16 +82,17 @@ clmgk_status mgk_file_read(const clmgk_allocator *allocator, const char *path, s
 /* Makes `path` and its parents as far as they are absent. What cannot be made shows when it is opened. */
 static void make_folders(const char *path)
 {
-    char *const partial = mgk_strdup(NULL, path);
-    if (partial == NULL)
+    char partial[MAX_PATH_BYTES];
+    const size_t length = strlen(path);
+    if (length == 0 || length >= sizeof(partial))
         return;
+    memcpy(partial, path, length + 1);
     for (char *slash = strchr(partial + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
         (void)mkdir(partial, S_IRWXU);
         *slash = '/';
     }
     (void)mkdir(partial, S_IRWXU);
-    mgk_free(NULL, partial);
 }
 
 static clmgk_status check_private(int handle, const char *path, clmgk_error *error)

@@ -93,12 +93,14 @@ void mgk_text_free(mgk_text *text)
     *text = (mgk_text){.allocator = text->allocator};
 }
 
+enum { MAX_STRUCT_BYTES = 4096 }; /* beyond any version to come: the caller's structure was not initialised */
+
 clmgk_status mgk_struct_read(const void *source, const char *name, size_t least, void *target, size_t size,
                              clmgk_error *error)
 {
     size_t given;
     memcpy(&given, source, sizeof(given));
-    if (given < least)
+    if (given < least || given > MAX_STRUCT_BYTES)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s.struct_size is %zu, expected %zu (use CLMGK_..._INIT)",
                         name, given, size);
 

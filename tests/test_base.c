@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Failures, memory, text, arithmetic, hashes, files, private folders, kernel sources and names. */
+#include "base/base.h"
+#include "clmgk/version.h"
+#include "device/device.h"
+#include "harness/scratch.h"
+
+#include <setjmp.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- failures and names ------------------------------------------------------------------------------------ */
+
+static void test_failure_records(void **state)
+{
+    (void)state;
+    clmgk_error error = {0};
+    assert_int_equal(mgk_fail(&error, CLMGK_ERROR_INVALID_SHAPE, "heads is %d\nexpected\t%s", 3, "4"),
+                     CLMGK_ERROR_INVALID_SHAPE);
+    assert_int_equal(error.status, CLMGK_ERROR_INVALID_SHAPE);
+    assert_int_equal(error.opencl_code, 0);
+    assert_string_equal(error.message, "heads is 3 expected 4");
+
+    char text[2 * CLMGK_ERROR_MESSAGE_SIZE];
+    memset(text, 'x', sizeof(text) - 1);
+    text[sizeof(text) - 1] = '\0';
+    mgk_fail(&error, CLMGK_ERROR_INTERNAL, "%s", text);
+    assert_int_equal(strlen(error.message), CLMGK_ERROR_MESSAGE_SIZE - 1);
+
+    assert_int_equal(mgk_fail(NULL, CLMGK_ERROR_IO, "nobody listens"), CLMGK_ERROR_IO);
+}
+
+static void test_opencl_failures(void **state)
+{
+    (void)state;
+    static const struct {
+        cl_int code;
+        clmgk_status status;
+        const char *message;
+    } cases[] = {
+        {CL_OUT_OF_HOST_MEMORY, CLMGK_ERROR_OUT_OF_HOST_MEMORY, "clTest: CL_OUT_OF_HOST_MEMORY (-6)"},
+        {CL_OUT_OF_RESOURCES, CLMGK_ERROR_OUT_OF_DEVICE_MEMORY, "clTest: CL_OUT_OF_RESOURCES (-5)"},
+        {CL_MEM_OBJECT_ALLOCATION_FAILURE, CLMGK_ERROR_OUT_OF_DEVICE_MEMORY,
+         "clTest: CL_MEM_OBJECT_ALLOCATION_FAILURE (-4)"},
+        {CL_INVALID_VALUE, CLMGK_ERROR_OPENCL, "clTest: CL_INVALID_VALUE (-30)"},
+        {-9999, CLMGK_ERROR_OPENCL, "clTest: unknown OpenCL error (-9999)"},
+    };
+    for (size_t i = 0; i < MGK_COUNT(cases); ++i) {
+        clmgk_error error = {0};
+        assert_int_equal(mgk_fail_cl(&error, cases[i].code, "clTest"), cases[i].status);
+        assert_int_equal(error.opencl_code, cases[i].code);
+        assert_string_equal(error.message, cases[i].message);
+    }
+}
+
+static void test_names(void **state)
+{
+    (void)state;
+    assert_string_equal(clmgk_status_name(CLMGK_OK), "OK");
+    assert_string_equal(clmgk_status_name(CLMGK_ERROR_COMPILE), "ERROR_COMPILE");
+    assert_string_equal(clmgk_status_text(CLMGK_ERROR_NO_DEVICE), "no usable OpenCL device, or none matches");
+    assert_string_equal(clmgk_status_name((clmgk_status)1000), "unknown");
+    assert_string_equal(clmgk_status_text((clmgk_status)1000), "unknown status");
+    assert_string_equal(clmgk_variant_name(CLMGK_VARIANT_SMGK), "smgk");
+    assert_null(clmgk_variant_name((clmgk_variant)1000));
+    assert_string_equal(clmgk_dtype_name(CLMGK_DTYPE_BF16), "bf16");
+    assert_null(clmgk_dtype_name((clmgk_dtype)3));
+    assert_string_equal(clmgk_engine_name(CLMGK_ENGINE_SIMT), "simt");
+    assert_null(clmgk_engine_name((clmgk_engine)3));
+    assert_string_equal(clmgk_version(), CLMGK_VERSION);
+}
+
+/* ---- memory and text --------------------------------------------------------------------------------------- */
+
+/* An allocator that counts, and fails from the `budget`-th allocation on. */
+typedef struct counting {
+    int live, budget;
+} counting;
+
+static void *count_allocate(size_t bytes, void *user)
+{
+    counting *const counts = user;
+    if (counts->budget <= 0)
+        return NULL;
+    --counts->budget;
+    void *const memory = malloc(bytes);
+    memset(memory, 0xa5, bytes);
+    ++counts->live;
+    return memory;
+}
+
+static void count_release(void *memory, void *user)
+{
+    counting *const counts = user;
+    counts->live -= memory != NULL;
+    free(memory);
+}
+
+static void test_allocator(void **state)
+{
+    (void)state;
+    counting counts = {.budget = 2};
+    const clmgk_allocator allocator = {.allocate = count_allocate, .release = count_release, .user = &counts};
+    unsigned char *const bytes = mgk_alloc(&allocator, 3, 5);
+    assert_non_null(bytes);
+    for (int i = 0; i < 15; ++i)
+        assert_int_equal(bytes[i], 0);
+    void *const nothing = mgk_alloc(&allocator, 0, 8);
+    assert_non_null(nothing);
+    assert_null(mgk_alloc(&allocator, 1, 1));
+    mgk_free(&allocator, bytes);
+    mgk_free(&allocator, nothing);
+    mgk_free(&allocator, NULL);
+    assert_int_equal(counts.live, 0);
+
+    assert_null(mgk_alloc(NULL, SIZE_MAX / 2, 3));
+    char *const copy = mgk_strdup(NULL, "copy");
+    assert_string_equal(copy, "copy");
+    mgk_free(NULL, copy);
+}
+
+static void test_text_grows(void **state)
+{
+    (void)state;
+    mgk_text text = {0};
+    char expected[4096] = "";
+    for (int i = 0; i < 300; ++i) {
+        char number[16];
+        snprintf(number, sizeof(number), "%d,", i);
+        strcat(expected, number);
+        mgk_text_printf(&text, "%d", i);
+        mgk_text_append(&text, ",", 1);
+        assert_int_equal(text.length, strlen(expected));
+        assert_string_equal(text.data, expected);
+    }
+    assert_false(text.failed);
+    mgk_text_free(&text);
+    assert_null(text.data);
+}
+
+static void test_text_fails_once_and_for_all(void **state)
+{
+    (void)state;
+    for (int budget = 0; budget < 4; ++budget) {
+        counting counts = {.budget = budget};
+        const clmgk_allocator allocator = {.allocate = count_allocate, .release = count_release, .user = &counts};
+        mgk_text text = {.allocator = &allocator};
+        for (int i = 0; i < 100; ++i)
+            mgk_text_printf(&text, "%08d", i);
+        assert_true(text.failed);
+        const size_t length = text.length;
+        counts.budget = 100;
+        mgk_text_append(&text, "more", 4);
+        assert_int_equal(text.length, length);
+        mgk_text_free(&text);
+        assert_int_equal(counts.live, 0);
+    }
+}
+
+typedef struct sample {
+    size_t struct_size;
+    int first, second;
+} sample;
+
+static void test_structures_of_other_versions(void **state)
+{
+    (void)state;
+    struct {
+        sample known;
+        int newer[4];
+    } source = {.known = {.first = 1, .second = 2}};
+    const size_t least = offsetof(sample, second);
+    sample target;
+    clmgk_error error = {0};
+
+    source.known.struct_size = sizeof(sample);
+    assert_int_equal(mgk_struct_read(&source, "sample", least, &target, sizeof(target), &error), CLMGK_OK);
+    assert_int_equal(target.second, 2);
+
+    source.known.struct_size = least;
+    assert_int_equal(mgk_struct_read(&source, "sample", least, &target, sizeof(target), &error), CLMGK_OK);
+    assert_int_equal(target.struct_size, sizeof(sample));
+    assert_int_equal(target.first, 1);
+    assert_int_equal(target.second, 0);
+
+    source.known.struct_size = sizeof(source);
+    assert_int_equal(mgk_struct_read(&source, "sample", least, &target, sizeof(target), &error), CLMGK_OK);
+    source.newer[3] = 1;
+    assert_int_equal(mgk_struct_read(&source, "sample", least, &target, sizeof(target), &error),
+                     CLMGK_ERROR_INVALID_VALUE);
+    assert_non_null(strstr(error.message, "sample.struct_size"));
+
+    static const size_t bad[] = {0, 1, SIZE_MAX};
+    for (size_t i = 0; i < MGK_COUNT(bad); ++i) {
+        source.known.struct_size = bad[i];
+        assert_int_equal(mgk_struct_read(&source, "sample", least, &target, sizeof(target), &error),
+                         CLMGK_ERROR_INVALID_VALUE);
+    }
+}
+
+static void test_arithmetic(void **state)
+{
+    (void)state;
+    int64_t out = -1;
+    assert_true(mgk_mul_i64(INT64_C(3037000499), INT64_C(3037000499), &out));
+    assert_true(out == INT64_C(9223372030926249001));
+    out = -1;
+    assert_false(mgk_mul_i64(INT64_C(3037000500), INT64_C(3037000500), &out));
+    assert_false(mgk_mul_i64(-1, 2, &out));
+    assert_false(mgk_mul_i64(2, -1, &out));
+    assert_false(mgk_add_i64(INT64_MAX, 1, &out));
+    assert_false(mgk_add_i64(-1, 1, &out));
+    assert_true(out == -1);
+    assert_true(mgk_mul_i64(INT64_MAX, 0, &out) && out == 0);
+    assert_true(mgk_mul_i64(0, INT64_MAX, &out) && out == 0);
+    assert_true(mgk_add_i64(INT64_MAX - 1, 1, &out) && out == INT64_MAX);
+}
+
+/* The published value: entries of the cache keep their names when the header is updated. */
+static void test_hash(void **state)
+{
+    (void)state;
+    const mgk_hash empty = mgk_hash_bytes("", 0);
+    assert_true(empty.high == UINT64_C(0x99aa06d3014798d8));
+    assert_true(empty.low == UINT64_C(0x6001c324468d497f));
+}
+
+static void test_clock_and_environment(void **state)
+{
+    (void)state;
+    const double start = mgk_now_ms();
+    nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    assert_true(mgk_now_ms() - start >= 2.0);
+    assert_int_equal(setenv("CLMGK_TEST_VARIABLE", "value", 1), 0);
+    assert_string_equal(mgk_environment("CLMGK_TEST_VARIABLE"), "value");
+    assert_int_equal(unsetenv("CLMGK_TEST_VARIABLE"), 0);
+    assert_null(mgk_environment("CLMGK_TEST_VARIABLE"));
+}
+
+/* ---- files -------------------------------------------------------------------------------------------------- */
+
+static void test_file_read(void **state)
+{
+    (void)state;
+    char folder[SCRATCH_PATH];
+    char path[SCRATCH_PATH];
+    char *data = NULL;
+    size_t length = 0;
+    clmgk_error error = {0};
+    scratch_create(folder);
+    scratch_join(path, folder, "file");
+
+    assert_int_equal(mgk_file_read(NULL, path, 100, &data, &length, &error), CLMGK_ERROR_IO);
+    assert_non_null(strstr(error.message, path));
+    scratch_write(path, "a\0b", 3);
+    assert_int_equal(mgk_file_read(NULL, path, 3, &data, &length, &error), CLMGK_OK);
+    assert_int_equal(length, 3);
+    assert_memory_equal(data, "a\0b", 3);
+    mgk_free(NULL, data);
+
+    assert_int_equal(mgk_file_read(NULL, path, 2, &data, &length, &error), CLMGK_ERROR_IO);
+    assert_non_null(strstr(error.message, "expected at most 2"));
+    assert_int_equal(mgk_file_read(NULL, folder, 100, &data, &length, &error), CLMGK_ERROR_IO);
+    assert_non_null(strstr(error.message, "not a regular file"));
+
+    counting counts = {0};
+    const clmgk_allocator none = {.allocate = count_allocate, .release = count_release, .user = &counts};
+    assert_int_equal(mgk_file_read(&none, path, 100, &data, &length, &error), CLMGK_ERROR_OUT_OF_HOST_MEMORY);
+
+    scratch_remove(path);
+    assert_int_equal(mkfifo(path, S_IRUSR | S_IWUSR), 0);
+    assert_int_equal(mgk_file_read(NULL, path, 100, &data, &length, &error), CLMGK_ERROR_IO);
+    scratch_remove(folder);
+}
+
+static bool any_name(const char *name)
+{
+    return name[0] != '.';
+}
+
+static void test_folder_life(void **state)
+{
+    (void)state;
+    char root[SCRATCH_PATH];
+    char path[SCRATCH_PATH];
+    mgk_folder folder;
+    mgk_folder_entry *entries = NULL;
+    size_t count = 1;
+    char *data = NULL;
+    size_t length = 0;
+    struct stat facts;
+    scratch_create(root);
+    scratch_join(path, root, "a/b/private");
+
+    assert_int_equal(mgk_folder_open(path, false, &folder, NULL), CLMGK_OK);
+    assert_int_equal(folder.handle, -1);
+    assert_false(mgk_folder_read(&folder, NULL, "name", 100, &data, &length));
+    assert_false(mgk_folder_write(&folder, "name", "x", 1));
+    assert_int_equal(mgk_folder_list(&folder, NULL, any_name, &entries, &count, NULL), CLMGK_OK);
+    assert_int_equal(count, 0);
+    assert_int_equal(mgk_folder_lock(&folder), -1);
+
+    assert_int_equal(mgk_folder_open(path, true, &folder, NULL), CLMGK_OK);
+    assert_int_equal(stat(path, &facts), 0);
+    assert_int_equal(facts.st_mode & 07777, 0700);
+    assert_true(mgk_folder_write(&folder, "name", "first", 5));
+    assert_true(mgk_folder_write(&folder, "name", "second", 6));
+    assert_true(mgk_folder_read(&folder, NULL, "name", 6, &data, &length));
+    assert_int_equal(length, 6);
+    assert_memory_equal(data, "second", 6);
+    mgk_free(NULL, data);
+    assert_false(mgk_folder_read(&folder, NULL, "name", 5, &data, &length));
+
+    assert_int_equal(mgk_folder_list(&folder, NULL, any_name, &entries, &count, NULL), CLMGK_OK);
+    assert_int_equal(count, 1);
+    assert_string_equal(entries[0].name, "name");
+    assert_int_equal(entries[0].bytes, 6);
+    mgk_free(NULL, entries);
+
+    assert_true(mgk_folder_remove(&folder, "name"));
+    assert_true(mgk_folder_remove(&folder, "name"));
+    assert_int_equal(scratch_count(path, "", NULL), 0);
+    mgk_folder_close(&folder);
+    scratch_remove(root);
+}
+
+static void test_folder_lock_excludes_and_gives_up(void **state)
+{
+    (void)state;
+    char root[SCRATCH_PATH];
+    mgk_folder folder;
+    scratch_create(root);
+    assert_int_equal(mgk_folder_open(root, false, &folder, NULL), CLMGK_OK);
+    const int lock = mgk_folder_lock(&folder);
+    assert_true(lock >= 0);
+    const double start = mgk_now_ms();
+    assert_int_equal(mgk_folder_lock(&folder), -1);
+    assert_true(mgk_now_ms() - start < 5000.0);
+    mgk_folder_unlock(lock);
+    const int again = mgk_folder_lock(&folder);
+    assert_true(again >= 0);
+    mgk_folder_unlock(again);
+    mgk_folder_close(&folder);
+    scratch_remove(root);
+}
+
+/* ---- kernel sources ----------------------------------------------------------------------------------------- */
+
+static void write_kernel(const char *folder, const char *name, const char *text)
+{
+    char path[SCRATCH_PATH];
+    scratch_join(path, folder, name);
+    scratch_write(path, text, strlen(text));
+}
+
+static void test_source_expansion(void **state)
+{
+    (void)state;
+    char folder[SCRATCH_PATH];
+    mgk_text source = {0};
+    scratch_create(folder);
+    write_kernel(folder, "main.cl", "first\n #\tinclude \"a.clh\" // why\n#include \"b.clh\"\n#include <c.h>\nlast");
+    write_kernel(folder, "a.clh", "in a\n#include \"b.clh\"\n");
+    write_kernel(folder, "b.clh", "in b\n#include \"a.clh\"\n#include \"main.cl\"\n");
+    assert_int_equal(mgk_source_expand(folder, "main.cl", &source, NULL), CLMGK_OK);
+    assert_string_equal(source.data, "#line 1 \"main.cl\"\nfirst\n"
+                                     "#line 1 \"a.clh\"\nin a\n"
+                                     "#line 1 \"b.clh\"\nin b\n"
+                                     "#line 3 \"b.clh\"\n#line 4 \"b.clh\"\n"
+                                     "#line 3 \"a.clh\"\n"
+                                     "#line 3 \"main.cl\"\n#line 4 \"main.cl\"\n"
+                                     "#include <c.h>\nlast\n");
+    mgk_text_free(&source);
+    scratch_remove(folder);
+}
+
+static void test_source_failures(void **state)
+{
+    (void)state;
+    char folder[SCRATCH_PATH];
+    mgk_text source = {0};
+    clmgk_error error = {0};
+    scratch_create(folder);
+    write_kernel(folder, "outside.cl", "#include \"../secret\"\n");
+    write_kernel(folder, "absent.cl", "#include \"absent.clh\"\n");
+    assert_int_equal(mgk_source_expand(folder, "outside.cl", &source, &error), CLMGK_ERROR_COMPILE);
+    assert_non_null(strstr(error.message, "../secret"));
+    mgk_text_free(&source);
+    assert_int_equal(mgk_source_expand(folder, "absent.cl", &source, &error), CLMGK_ERROR_IO);
+    assert_non_null(strstr(error.message, "absent.clh"));
+    mgk_text_free(&source);
+    assert_int_equal(mgk_source_expand(NULL, "absent.cl", &source, &error), CLMGK_ERROR_COMPILE);
+    assert_non_null(strstr(error.message, "absent.cl"));
+    mgk_text_free(&source);
+    scratch_remove(folder);
+}
+
+static void test_source_without_memory(void **state)
+{
+    (void)state;
+    clmgk_status status = CLMGK_ERROR_OUT_OF_HOST_MEMORY;
+    int budget = 0;
+    char folder[SCRATCH_PATH];
+    scratch_create(folder);
+    write_kernel(folder, "main.cl", "#include \"a.clh\"\nlast\n");
+    write_kernel(folder, "a.clh", "in a\n");
+    for (; status != CLMGK_OK && budget < 1000; ++budget) {
+        counting counts = {.budget = budget};
+        const clmgk_allocator allocator = {.allocate = count_allocate, .release = count_release, .user = &counts};
+        mgk_text source = {.allocator = &allocator};
+        status = mgk_source_expand(folder, "main.cl", &source, NULL);
+        assert_true(status == CLMGK_OK || status == CLMGK_ERROR_OUT_OF_HOST_MEMORY);
+        mgk_text_free(&source);
+        assert_int_equal(counts.live, 0);
+    }
+    assert_int_equal(status, CLMGK_OK);
+    assert_true(budget > 5);
+    scratch_remove(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_failure_records),
+        cmocka_unit_test(test_opencl_failures),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_allocator),
+        cmocka_unit_test(test_text_grows),
+        cmocka_unit_test(test_text_fails_once_and_for_all),
+        cmocka_unit_test(test_structures_of_other_versions),
+        cmocka_unit_test(test_arithmetic),
+        cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_clock_and_environment),
+        cmocka_unit_test(test_file_read),
+        cmocka_unit_test(test_folder_life),
+        cmocka_unit_test(test_folder_lock_excludes_and_gives_up),
+        cmocka_unit_test(test_source_expansion),
+        cmocka_unit_test(test_source_failures),
+        cmocka_unit_test(test_source_without_memory),
+    };
+    return cmocka_run_group_tests_name("base", tests, NULL, NULL);
+}
