@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "output.h"
 
+#include "folder.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -24,6 +26,7 @@ struct tool_outputs {
     pthread_t watcher;
     sigset_t signals;
     sigset_t signals_before;
+    char *folder; /* NULL: none */
     size_t count;
     output_file file[TOOL_MAX_OUTPUTS];
 };
@@ -36,6 +39,8 @@ static void remove_temporaries(tool_outputs *outputs)
         if (outputs->file[i].temporary)
             unlink(outputs->file[i].temporary);
     }
+    if (outputs->folder)
+        tool_remove_folder(outputs->folder);
 }
 
 /* Ends the process by `number`, as if it had never been blocked. */
@@ -109,9 +114,20 @@ void tool_outputs_destroy(tool_outputs *outputs)
         free(file->temporary);
         free(file->target);
     }
+    free(outputs->folder);
     pthread_sigmask(SIG_SETMASK, &outputs->signals_before, NULL);
     pthread_mutex_destroy(&outputs->mutex);
     free(outputs);
+}
+
+tool_exit tool_outputs_make_folder(tool_outputs *outputs, const char **path, tool_error *error)
+{
+    pthread_mutex_lock(&outputs->mutex);
+    outputs->folder = tool_make_temporary_folder();
+    const int code = errno;
+    pthread_mutex_unlock(&outputs->mutex);
+    *path = outputs->folder;
+    return *path ? TOOL_DONE : tool_fail(error, TOOL_SYSTEM_ERROR, "no temporary folder: %s", strerror(code));
 }
 
 /* ---- announcing --------------------------------------------------------------------------------------------- */

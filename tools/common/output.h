@@ -23,6 +23,10 @@ tool_exit tool_outputs_create(tool_outputs **out, tool_error *error);
 /* Removes temporary files that were not committed. NULL is allowed. */
 void tool_outputs_destroy(tool_outputs *outputs);
 
+/* Makes a folder for what the program needs while it runs, at most once. It is removed with all that is in it when
+ * `outputs` is destroyed, and by those signals. *path lives as long as `outputs`. */
+tool_exit tool_outputs_make_folder(tool_outputs *outputs, const char **path, tool_error *error);
+
 /* Announces that `option` writes `path`, and checks what can be checked now without touching anything: its folder is
  * there, the target, if it exists, is a regular file that may be written, and no other output is the same file.
  * *index is for tool_outputs_open. `option` and `path` must live as long as `outputs`. */

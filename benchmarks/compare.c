@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Two objects of --json: what became slower or faster beyond noise. */
+#include "bench.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *device_name(const json_t *object, const json_t *one)
+{
+    const json_int_t index = json_integer_value(json_object_get(one, "device"));
+    const json_t *device = json_array_get(json_object_get(object, "devices"), index < 0 ? 0 : (size_t)index);
+    const char *name = json_string_value(json_object_get(device, "name"));
+    return name ? name : "";
+}
+
+/* Whether two cases measure the same work on the same device, by the same engine. */
+static bool same_case(const json_t *before, const json_t *old, const json_t *now, const json_t *one)
+{
+    static const char *const keys[] = {"variant",   "engine",     "dtype",      "pass",   "batch",
+                                       "heads",     "kv_heads",   "components", "length", "length_k",
+                                       "head_size", "value_size", "causal"};
+    for (size_t i = 0; i < TOOL_COUNT(keys); i++) {
+        if (!json_equal(json_object_get(old, keys[i]), json_object_get(one, keys[i])))
+            return false;
+    }
+    return strcmp(device_name(before, old), device_name(now, one)) == 0;
+}
+
+static const json_t *find_case(const json_t *before, const json_t *now, const json_t *one)
+{
+    size_t index;
+    const json_t *old;
+    json_array_foreach(json_object_get(before, "cases"), index, old)
+    {
+        if (same_case(before, old, now, one))
+            return old;
+    }
+    return NULL;
+}
+
+/* Median, and how far it lies above the smallest as a fraction: what chance adds. False: not a case's times. */
+static bool read_time(const json_t *one, double *median, double *noise)
+{
+    const json_t *time = json_object_get(one, "time_ms");
+    *median = json_number_value(json_object_get(time, "median"));
+    const double smallest = json_number_value(json_object_get(time, "min"));
+    if (!(*median > 0) || !(smallest > 0) || smallest > *median)
+        return false;
+    *noise = (*median - smallest) / *median;
+    return true;
+}
+
+static void print_change(const json_t *one, double old_ms, double new_ms, const char *word, FILE *stream)
+{
+    fprintf(stream, "  %-8s %2d heads %-4s N %-6d S %-6d D %-4d%s %10.3f -> %10.3f ms  %+6.1f %%  %s\n",
+            json_string_value(json_object_get(one, "variant")), (int)json_integer_value(json_object_get(one, "heads")),
+            json_string_value(json_object_get(one, "dtype")), (int)json_integer_value(json_object_get(one, "length")),
+            (int)json_integer_value(json_object_get(one, "length_k")),
+            (int)json_integer_value(json_object_get(one, "head_size")),
+            json_is_true(json_object_get(one, "causal")) ? " causal" : "       ", old_ms, new_ms,
+            100 * (new_ms / old_ms - 1), word);
+}
+
+typedef struct tally {
+    int compared, slower, faster, regressions, unknown;
+} tally;
+
+static void compare_case(const json_t *old, const json_t *one, double threshold, tally *count, FILE *stream)
+{
+    double old_ms = 0, new_ms = 0, old_noise = 0, new_noise = 0;
+    if (!old || !read_time(old, &old_ms, &old_noise) || !read_time(one, &new_ms, &new_noise)) {
+        count->unknown++;
+        return;
+    }
+    const double change = new_ms / old_ms - 1;
+    count->compared++;
+    if (fabs(change) <= old_noise + new_noise)
+        return;
+    if (change > threshold) {
+        count->regressions++;
+        print_change(one, old_ms, new_ms, "REGRESSION", stream);
+    } else if (change > 0) {
+        count->slower++;
+        print_change(one, old_ms, new_ms, "slower", stream);
+    } else {
+        count->faster++;
+        print_change(one, old_ms, new_ms, "faster", stream);
+    }
+}
+
+tool_exit bench_compare(const json_t *before, const json_t *now, double threshold, FILE *stream, tool_error *error)
+{
+    tally count = {0};
+    size_t index;
+    const json_t *one;
+    fprintf(stream, "\nAgainst the earlier run, changes beyond noise:\n");
+    json_array_foreach(json_object_get(now, "cases"), index, one)
+        compare_case(find_case(before, now, one), one, threshold, &count, stream);
+    fprintf(stream,
+            "  %d cases compared: %d faster, %d slower, %d slower by more than %g %%; %d not in the earlier run\n",
+            count.compared, count.faster, count.slower, count.regressions, 100 * threshold, count.unknown);
+    if (count.regressions)
+        return tool_fail(error, TOOL_CHECK_FAILED, "%d of %d cases became slower by more than %g %%", count.regressions,
+                         count.compared, 100 * threshold);
+    return TOOL_DONE;
+}

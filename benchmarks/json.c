@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The stable object. Its keys are listed in README.md. */
+#include "bench.h"
+
+/* A time that may be missing. */
+static json_t *optional_ms(double ms)
+{
+    return ms >= 0 ? json_real(ms) : json_null();
+}
+
+static json_t *ratio_json(const bench_group *group, const bench_case *one)
+{
+    const bench_case *baseline = bench_baseline(group, one);
+    return baseline ? json_real(one->time_ms.median / baseline->time_ms.median) : json_null();
+}
+
+static json_t *time_json(const bench_case *one)
+{
+    return json_pack("{s:f, s:f, s:f, s:i, s:i, s:s}", "median", one->time_ms.median, "min", one->time_ms.min, "max",
+                     one->time_ms.max, "repetitions", one->repetitions, "calls", one->calls, "clock",
+                     one->event_clock ? "device" : "host");
+}
+
+static json_t *error_json(const bench_case *one)
+{
+    return json_pack("{s:f, s:f, s:I}", "max", one->error.max, "bound", one->error.bound, "sampled",
+                     (json_int_t)one->error.sampled);
+}
+
+/* What identifies a case. */
+static json_t *case_key_json(size_t device, const bench_case *one)
+{
+    const clmgk_attention_desc *desc = &one->desc;
+    return json_pack("{s:I, s:s?, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "device",
+                     (json_int_t)device, "shape", one->shape->name, "variant", clmgk_variant_name(desc->variant),
+                     "engine", clmgk_engine_name(one->engine), "dtype", clmgk_dtype_name(desc->dtype), "pass",
+                     "forward", "batch", (json_int_t)desc->batch, "heads", (json_int_t)desc->heads, "kv_heads",
+                     (json_int_t)desc->kv_heads, "components", (json_int_t)desc->components, "length",
+                     (json_int_t)desc->length, "length_k", (json_int_t)desc->length_k, "head_size",
+                     (json_int_t)desc->head_size, "value_size", (json_int_t)desc->value_size, "causal",
+                     (int)desc->causal);
+}
+
+static json_t *case_json(size_t index, const bench_device *device, const bench_group *group, const bench_case *one)
+{
+    json_t *object = case_key_json(index, one);
+    json_t *rest = json_pack(
+        "{s:o, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:b, s:s, s:s, s:o, s:I}", "time_ms", time_json(one),
+        "flops", one->flops, "gflops", bench_gflops(one), "fraction_of_peak", bench_fraction_of_peak(device, one),
+        "bytes", (json_int_t)one->array_bytes, "memory_bytes", (json_int_t)(one->array_bytes + one->workspace_bytes),
+        "workspace_bytes", (json_int_t)one->workspace_bytes, "compile_ms", one->compile_ms, "first_call_cold_ms",
+        optional_ms(one->first_cold_ms), "first_call_warm_ms", optional_ms(one->first_warm_ms), "error",
+        error_json(one), "tuned", 0, "parameters", one->parameters, "options", one->compiler_options,
+        "ratio_to_baseline", ratio_json(group, one), "process_peak_bytes", (json_int_t)one->process_peak_bytes);
+    if (!object || !rest || json_object_update(object, rest) != 0) {
+        json_decref(object);
+        object = NULL;
+    }
+    json_decref(rest);
+    return object;
+}
+
+/* A case without figures: refused by the device, or wrong. */
+static json_t *failed_case_json(size_t index, const bench_case *one)
+{
+    json_t *object = case_key_json(index, one);
+    if (object && json_object_set_new(object, one->refused ? "refused" : "wrong",
+                                      json_string(one->refused ? one->reason : one->error.message)) != 0) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+static json_t *device_json(const bench_device *device)
+{
+    const clmgk_device_info *info = &device->tool.info;
+    return json_pack("{s:s, s:s, s:s, s:I, s:f, s:n, s:f}", "name", info->name, "platform", info->platform, "driver",
+                     info->driver, "compute_units", (json_int_t)info->compute_units, "peak_fma_gflops",
+                     device->peaks.fma_gflops, "peak_matrix_gflops", "peak_copy_gbps", device->peaks.copy_gbps);
+}
+
+/* Appends the cases of a device; false: out of memory. */
+static bool append_cases(const bench_options *options, size_t index, const bench_device *device, json_t *cases,
+                         json_t *failures)
+{
+    for (size_t i = 0; i < options->shape_count; i++) {
+        const bench_group *group = &device->groups[i];
+        for (size_t c = 0; c < group->count; c++) {
+            const bench_case *one = &group->cases[c];
+            const int failed = one->repetitions ? json_array_append_new(cases, case_json(index, device, group, one))
+                                                : json_array_append_new(failures, failed_case_json(index, one));
+            if (failed)
+                return false;
+        }
+    }
+    return true;
+}
+
+json_t *bench_json(const bench_options *options, const bench_device *devices, size_t device_count)
+{
+    json_t *list = json_array(), *cases = json_array(), *failures = json_array();
+    bool ok = list && cases && failures;
+    for (size_t i = 0; ok && i < device_count; i++)
+        ok = json_array_append_new(list, device_json(&devices[i])) == 0 &&
+             append_cases(options, i, &devices[i], cases, failures);
+    if (ok)
+        return json_pack("{s:s, s:o, s:o, s:o}", "clmgk", clmgk_version(), "devices", list, "cases", cases, "failures",
+                         failures);
+    json_decref(list);
+    json_decref(cases);
+    json_decref(failures);
+    return NULL;
+}
+
+tool_exit bench_load_json(const char *path, json_t **out, tool_error *error)
+{
+    json_error_t where;
+    *out = json_load_file(path, 0, &where);
+    if (!*out)
+        return tool_fail(error, TOOL_BAD_INPUT, "--compare '%s': %s (line %d): expected an object of --json", path,
+                         where.text, where.line);
+    if (!json_is_array(json_object_get(*out, "cases")) || !json_is_array(json_object_get(*out, "devices"))) {
+        json_decref(*out);
+        *out = NULL;
+        return tool_fail(error, TOOL_BAD_INPUT,
+                         "--compare '%s': no lists \"devices\" and \"cases\": expected an object"
+                         " of --json",
+                         path);
+    }
+    return TOOL_DONE;
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* clmgk-bench: what is asked for, on which devices, in which form. */
+#include "bench.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* All that a run holds. */
+typedef struct bench_run {
+    bench_options options;
+    json_t *before; /* of --compare */
+    tool_outputs *outputs;
+    size_t plot; /* its number in `outputs` */
+    const char *cache_dir;
+    bench_device *devices;
+    size_t device_count;
+} bench_run;
+
+static void progress(const bench_run *run, const bench_device *device, size_t shape)
+{
+    fprintf(stderr, "clmgk-bench: %s: %s (%zu of %zu)\n", device->tool.info.name,
+            run->options.shapes[shape].name ? run->options.shapes[shape].name : "given sizes", shape + 1,
+            run->options.shape_count);
+}
+
+/* ---- devices ------------------------------------------------------------------------------------------------ */
+
+static tool_exit open_device(bench_run *run, const clmgk_device_info *info, tool_error *error)
+{
+    bench_device *device = &run->devices[run->device_count];
+    TOOL_TRY(tool_device_open_info(info, &device->tool, error));
+    run->device_count++;
+    device->cache_dir = run->cache_dir;
+    return bench_make_groups(&run->options, &device->groups, error);
+}
+
+static tool_exit open_all_devices(bench_run *run, tool_error *error)
+{
+    clmgk_error failure = {0};
+    size_t count = 0;
+    tool_exit status = TOOL_DONE;
+    if (clmgk_list_devices(NULL, 0, &count, &failure) != CLMGK_OK)
+        return tool_fail_library(error, &failure);
+    if (count == 0)
+        return tool_fail(error, TOOL_NO_DEVICE, "no OpenCL device: expected at least one");
+    clmgk_device_info *infos = calloc(count, sizeof(*infos));
+    run->devices = calloc(count, sizeof(*run->devices));
+    if (!infos || !run->devices) {
+        status = tool_fail_memory(error, "the list of devices");
+        goto done;
+    }
+    if (clmgk_list_devices(infos, count, &count, &failure) != CLMGK_OK) {
+        status = tool_fail_library(error, &failure);
+        goto done;
+    }
+    for (size_t i = 0; i < count; i++)
+        TOOL_TRY_GOTO(status, open_device(run, &infos[i], error), done);
+done:
+    free(infos);
+    return status;
+}
+
+static tool_exit open_devices(bench_run *run, tool_error *error)
+{
+    clmgk_error failure = {0};
+    clmgk_device_info info;
+    if (run->options.all_devices)
+        return open_all_devices(run, error);
+    if (clmgk_select_device(run->options.device, &info, &failure) != CLMGK_OK)
+        return tool_fail_library(error, &failure);
+    run->devices = calloc(1, sizeof(*run->devices));
+    if (!run->devices)
+        return tool_fail_memory(error, "a device");
+    return open_device(run, &info, error);
+}
+
+/* ---- results ------------------------------------------------------------------------------------------------ */
+
+static tool_exit count_wrong(const bench_run *run, tool_error *error)
+{
+    size_t wrong = 0, measured = 0;
+    for (size_t d = 0; d < run->device_count; d++) {
+        for (size_t i = 0; i < run->options.shape_count; i++) {
+            for (size_t c = 0; c < run->devices[d].groups[i].count; c++) {
+                const bench_case *one = &run->devices[d].groups[i].cases[c];
+                wrong += !one->refused && !one->error.ok;
+                measured += one->repetitions > 0;
+            }
+        }
+    }
+    if (wrong)
+        return tool_fail(error, TOOL_CHECK_FAILED, "%zu cases are wrong by the reference", wrong);
+    if (!measured)
+        return tool_fail(error, TOOL_SYSTEM_ERROR, "no case could be measured on this device: %s",
+                         run->devices[0].groups[0].cases[0].reason);
+    return TOOL_DONE;
+}
+
+/* Prints what was asked for. The object is made before anything is printed. */
+static tool_exit give_results(const bench_run *run, tool_error *error)
+{
+    json_t *now = bench_json(&run->options, run->devices, run->device_count);
+    tool_exit status = TOOL_DONE;
+    if (!now)
+        return tool_fail_memory(error, "the results");
+    for (size_t i = 0; i < run->device_count && !run->options.json; i++)
+        bench_print_device(&run->options, &run->devices[i], stdout);
+    if (run->options.json)
+        TOOL_TRY_GOTO(status, tool_print_json(json_incref(now), error), done);
+    if (run->options.plot)
+        TOOL_TRY_GOTO(status,
+                      bench_plot(&run->options, run->devices, run->device_count, run->outputs, run->plot, error), done);
+    if (run->before) /* beside an object, the comparison is for people: it does not belong into it */
+        status = bench_compare(run->before, now, run->options.threshold, run->options.json ? stderr : stdout, error);
+    if (status == TOOL_DONE)
+        status = tool_flush_stdout(error);
+    if (status == TOOL_DONE)
+        status = count_wrong(run, error);
+done:
+    json_decref(now);
+    return status;
+}
+
+/* ---- the run ------------------------------------------------------------------------------------------------ */
+
+/* Caches of this run's own, the library's and those of drivers that have one, so that a first call is a first call.
+ * Drivers read these variables when the first platform is asked for. */
+static tool_exit make_cold_caches(bench_run *run, tool_error *error)
+{
+    static const char *const variables[] = {"POCL_CACHE_DIR", "CUDA_CACHE_PATH"};
+    TOOL_TRY(tool_outputs_make_folder(run->outputs, &run->cache_dir, error));
+    for (size_t i = 0; i < TOOL_COUNT(variables); i++) {
+        if (setenv(variables[i], run->cache_dir, 1) != 0)
+            return tool_fail(error, TOOL_SYSTEM_ERROR, "%s: %s", variables[i], strerror(errno));
+    }
+    return TOOL_DONE;
+}
+
+/* Everything that can be wrong with the command line, before any device is touched. */
+static tool_exit check_request(bench_run *run, tool_error *error)
+{
+    bench_group *groups = NULL;
+    TOOL_TRY(bench_make_groups(&run->options, &groups, error));
+    bench_free_groups(&run->options, groups);
+    if (run->options.compare)
+        TOOL_TRY(bench_load_json(run->options.compare, &run->before, error));
+    TOOL_TRY(tool_outputs_create(&run->outputs, error));
+    if (!run->options.plot)
+        return TOOL_DONE;
+    TOOL_TRY(tool_outputs_add(run->outputs, "plot", run->options.plot, &run->plot, error));
+    return bench_plot_check(error);
+}
+
+static tool_exit measure(bench_run *run, tool_error *error)
+{
+    for (size_t d = 0; d < run->device_count; d++) {
+        for (size_t i = 0; i < run->options.shape_count; i++) {
+            progress(run, &run->devices[d], i);
+            TOOL_TRY(bench_measure_group(&run->devices[d], &run->options, &run->devices[d].groups[i], error));
+        }
+    }
+    return TOOL_DONE;
+}
+
+static void close_run(bench_run *run)
+{
+    for (size_t i = 0; i < run->device_count; i++) {
+        bench_free_groups(&run->options, run->devices[i].groups);
+        tool_device_close(&run->devices[i].tool);
+    }
+    free(run->devices);
+    json_decref(run->before);
+    tool_outputs_destroy(run->outputs);
+}
+
+static tool_exit bench(bench_run *run, tool_error *error)
+{
+    TOOL_TRY(check_request(run, error));
+    TOOL_TRY(make_cold_caches(run, error));
+    TOOL_TRY(open_devices(run, error));
+    TOOL_TRY(measure(run, error));
+    return give_results(run, error);
+}
+
+int main(int argc, char **argv)
+{
+    bench_run run = {0};
+    tool_error error = {{0}};
+    bool finished = false;
+    tool_exit status = bench_parse_options(argc, argv, &run.options, &finished, &error);
+    if (status == TOOL_DONE && !finished)
+        status = bench(&run, &error);
+    close_run(&run);
+    return tool_report(&bench_program, status, &error);
+}

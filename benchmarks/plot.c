@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A picture by gnuplot: times relative to softmax beside the paper's, and parts of the measured peak. */
+#include "bench.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+/* ---- the program -------------------------------------------------------------------------------------------- */
+
+/* Runs gnuplot with standard input and output on these files, and waits. */
+static tool_exit run_gnuplot(int input, int output, char *argument, tool_error *error)
+{
+    char *const arguments[] = {"gnuplot", argument, NULL};
+    posix_spawn_file_actions_t actions;
+    pid_t child = 0;
+    int state = 0;
+    if (posix_spawn_file_actions_init(&actions) != 0)
+        return tool_fail_memory(error, "a call of gnuplot");
+    posix_spawn_file_actions_adddup2(&actions, input, STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
+    const int code = posix_spawnp(&child, "gnuplot", &actions, NULL, arguments, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (code != 0)
+        return tool_fail(error, TOOL_SYSTEM_ERROR, "--plot needs the program gnuplot, which could not be started: %s",
+                         strerror(code));
+    while (waitpid(child, &state, 0) < 0) {
+        if (errno != EINTR)
+            return tool_fail(error, TOOL_SYSTEM_ERROR, "gnuplot: %s", strerror(errno));
+    }
+    if (!WIFEXITED(state) || WEXITSTATUS(state) != 0)
+        return tool_fail(error, TOOL_SYSTEM_ERROR, "gnuplot failed");
+    return TOOL_DONE;
+}
+
+tool_exit bench_plot_check(tool_error *error)
+{
+    FILE *nothing = tmpfile();
+    if (!nothing)
+        return tool_fail(error, TOOL_SYSTEM_ERROR, "no temporary file: %s", strerror(errno));
+    const tool_exit status = run_gnuplot(fileno(nothing), fileno(nothing), "--version", error);
+    fclose(nothing);
+    return status;
+}
+
+/* ---- the script --------------------------------------------------------------------------------------------- */
+
+static void write_head(size_t device_count, FILE *script)
+{
+    fprintf(script,
+            "set terminal svg size 1000,%zu dynamic font 'sans-serif,13' background rgb 'white'\n"
+            "set multiplot layout %zu,1\n"
+            "set style data histograms\n"
+            "set style histogram clustered gap 1\n"
+            "set style fill solid 0.9 noborder\n"
+            "set datafile missing '-'\n"
+            "set grid ytics lc rgb '#dddddd'\n"
+            "set xtics nomirror rotate by -20 scale 0\n"
+            "set ytics nomirror\n"
+            "set border 3\n"
+            "set key outside top center horizontal\n",
+            device_count * 700, device_count * 2);
+}
+
+static const char *shape_name(const bench_shape *shape)
+{
+    return shape->name ? shape->name : "given";
+}
+
+/* One line a shape: its name, then a value for each of the first `series` cases. */
+static void write_data(const char *name, const bench_options *options, const bench_device *device, bool ratios,
+                       FILE *script)
+{
+    fprintf(script, "$%s << END\n", name);
+    for (size_t i = 0; i < options->shape_count; i++) {
+        const bench_group *group = &device->groups[i];
+        fprintf(script, "%s", shape_name(group->shape));
+        for (size_t c = 0; c < options->variant_count; c++) {
+            const bench_case *one = &group->cases[c];
+            const bench_case *baseline = bench_baseline(group, one);
+            if (!one->repetitions || (ratios && !baseline))
+                fputs(" -", script);
+            else
+                fprintf(script, " %.4f",
+                        ratios ? one->time_ms.median / baseline->time_ms.median : bench_fraction_of_peak(device, one));
+        }
+        fputc('\n', script);
+    }
+    fputs("END\n", script);
+}
+
+/* The paper's ratios, each over the bar of its case; returns how many. */
+static size_t write_paper(const bench_options *options, const bench_device *device, FILE *script)
+{
+    const double series = (double)options->variant_count;
+    size_t count = 0;
+    fputs("$paper << END\n", script);
+    for (size_t i = 0; i < options->shape_count; i++) {
+        const bench_group *group = &device->groups[i];
+        const bench_figure *base = bench_find_figure(group->shape, CLMGK_VARIANT_SOFTMAX, group->shape->heads);
+        for (size_t c = 0; base && c < options->variant_count; c++) {
+            const clmgk_attention_desc *desc = &group->cases[c].desc;
+            const bench_figure *figure = bench_find_figure(group->shape, desc->variant, desc->heads);
+            if (!figure)
+                continue;
+            fprintf(script, "%.4f %.4f\n", (double)i + ((double)c - (series - 1) / 2) / (series + 1),
+                    figure->seconds / base->seconds);
+            count++;
+        }
+    }
+    fputs("END\n", script);
+    return count;
+}
+
+static void write_series(const char *name, const bench_options *options, FILE *script)
+{
+    static const char *const colours[] = {"#999999", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9"};
+    for (size_t c = 0; c < options->variant_count; c++) {
+        const bench_variant *variant = &options->variants[c];
+        fprintf(script, "%s $%s using %zu%s lc rgb '%s' title '%s", c ? "," : "plot", name, c + 2, c ? "" : ":xtic(1)",
+                colours[c % TOOL_COUNT(colours)], clmgk_variant_name(variant->variant));
+        if (variant->heads == BENCH_HEADS_HALF)
+            fputs(", half the heads", script);
+        else if (variant->heads != BENCH_HEADS_OF_SHAPE)
+            fprintf(script, ", %" PRId64 " heads", variant->heads);
+        fputc('\'', script);
+    }
+}
+
+/* A device's name inside gnuplot's single quotes. */
+static void write_quoted(const char *text, FILE *script)
+{
+    for (; *text; text++) {
+        if (*text == '\'')
+            fputc('\'', script);
+        fputc(*text, script);
+    }
+}
+
+static void write_device(const bench_options *options, const bench_device *device, FILE *script)
+{
+    write_data("times", options, device, true, script);
+    write_data("rates", options, device, false, script);
+    const size_t points = write_paper(options, device, script);
+    fputs("set title '", script);
+    write_quoted(device->tool.info.name, script);
+    fprintf(script, "' noenhanced\nset ylabel 'time / softmax'\nset yrange [0:*]\n");
+    write_series("times", options, script);
+    if (points)
+        fputs(", $paper using 1:2 with points pt 4 ps 1.2 lw 2 lc rgb '#D55E00' title 'MGK paper, Table 7'", script);
+    fprintf(script, "\nunset title\nset ylabel 'part of %.0f GFLOP/s'\nset yrange [0:1]\n", device->peaks.fma_gflops);
+    write_series("rates", options, script);
+    fputc('\n', script);
+}
+
+tool_exit bench_plot(const bench_options *options, const bench_device *devices, size_t device_count,
+                     tool_outputs *outputs, size_t output, tool_error *error)
+{
+    FILE *picture = NULL;
+    tool_exit status = TOOL_DONE;
+    FILE *script = tmpfile();
+    if (!script)
+        return tool_fail(error, TOOL_SYSTEM_ERROR, "no temporary file: %s", strerror(errno));
+    write_head(device_count, script);
+    for (size_t i = 0; i < device_count; i++)
+        write_device(options, &devices[i], script);
+    if (fflush(script) != 0 || fseek(script, 0, SEEK_SET) != 0) {
+        status = tool_fail(error, TOOL_SYSTEM_ERROR, "the script for gnuplot: %s", strerror(errno));
+        goto done;
+    }
+    TOOL_TRY_GOTO(status, tool_outputs_open(outputs, output, &picture, error), done);
+    TOOL_TRY_GOTO(status, run_gnuplot(fileno(script), fileno(picture), NULL, error), done);
+    TOOL_TRY_GOTO(status, tool_outputs_commit(outputs, error), done);
+done:
+    fclose(script);
+    return status;
+}

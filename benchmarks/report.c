@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tables for people. */
+#include "bench.h"
+
+#include <inttypes.h>
+
+bench_label bench_case_label(const bench_case *one)
+{
+    bench_label label;
+    const clmgk_attention_desc *desc = &one->desc;
+    snprintf(label.text, sizeof(label.text), "%s %" PRId64 "%s%s%s", clmgk_variant_name(desc->variant), desc->heads,
+             desc->dtype == CLMGK_DTYPE_F32 ? "" : " ",
+             desc->dtype == CLMGK_DTYPE_F32 ? "" : clmgk_dtype_name(desc->dtype),
+             desc->causal && !one->shape->causal ? " causal" : "");
+    return label;
+}
+
+static void print_shape(const bench_shape *shape, FILE *stream)
+{
+    fprintf(stream, "\n%s: batch %" PRId64 ", N %" PRId64 ", S %" PRId64 ", D %" PRId64 ", E %" PRId64 "%s\n",
+            shape->name ? shape->name : "given", shape->batch, shape->length,
+            shape->length_k ? shape->length_k : shape->length, shape->head_size,
+            shape->value_size ? shape->value_size : shape->head_size, shape->causal ? ", causal" : "");
+    fprintf(stream, "%s\n", shape->what);
+}
+
+static void print_ratio(const bench_group *group, const bench_case *one, int width, FILE *stream)
+{
+    const bench_case *baseline = bench_baseline(group, one);
+    if (baseline)
+        fprintf(stream, "%*.3f", width, one->time_ms.median / baseline->time_ms.median);
+    else
+        fprintf(stream, "%*s", width, "-");
+}
+
+static void print_times(const bench_device *device, const bench_group *group, FILE *stream)
+{
+    fprintf(stream, "  %-18s %10s %21s %9s %9s %8s %9s %9s %10s %7s\n", "variant, heads", "median ms", "min .. max ms",
+            "GFLOP", "GFLOP/s", "of peak", "MB moved", "memory MB", "workspace", "ratio");
+    for (size_t i = 0; i < group->count; i++) {
+        const bench_case *one = &group->cases[i];
+        if (!one->repetitions)
+            continue;
+        fprintf(stream, "  %-18s %10.3f %10.3f %10.3f %9.2f %9.1f %8.3f %9.1f %9.1f %10.1f", bench_case_label(one).text,
+                one->time_ms.median, one->time_ms.min, one->time_ms.max, 1e-9 * one->flops, bench_gflops(one),
+                bench_fraction_of_peak(device, one), 1e-6 * (double)one->array_bytes,
+                1e-6 * (double)(one->array_bytes + one->workspace_bytes), 1e-6 * (double)one->workspace_bytes);
+        print_ratio(group, one, 8, stream);
+        fputc('\n', stream);
+    }
+}
+
+static void print_optional_ms(double ms, FILE *stream)
+{
+    if (ms >= 0)
+        fprintf(stream, " %10.1f", ms);
+    else
+        fprintf(stream, " %10s", "-");
+}
+
+static void print_checks(const bench_group *group, FILE *stream)
+{
+    fprintf(stream, "  %-18s %10s %10s %10s %12s %10s %9s %5s\n", "", "compile ms", "first cold", "first warm", "error",
+            "bound", "rows", "runs");
+    for (size_t i = 0; i < group->count; i++) {
+        const bench_case *one = &group->cases[i];
+        if (one->error.sampled == 0)
+            continue;
+        fprintf(stream, "  %-18s %10.1f", bench_case_label(one).text, one->compile_ms);
+        print_optional_ms(one->first_cold_ms, stream);
+        print_optional_ms(one->first_warm_ms, stream);
+        fprintf(stream, " %12.1e %10.1e %9" PRId64 " %5d\n", one->error.max, one->error.bound, one->error.sampled,
+                one->repetitions);
+    }
+}
+
+static void print_paper(const bench_group *group, FILE *stream)
+{
+    const bench_shape *shape = group->shape;
+    const bench_figure *base = bench_find_figure(shape, CLMGK_VARIANT_SOFTMAX, shape->heads);
+    if (!base)
+        return;
+    fprintf(stream, "  Beside the paper, whose figures are for two layers of a network on its GPUs: compare ratios.\n");
+    fprintf(stream, "  %-18s %9s %9s %9s %9s %11s %9s\n", "", "seconds", "paper", "ratio", "paper", "memory GB",
+            "paper");
+    for (size_t i = 0; i < group->count; i++) {
+        const bench_case *one = &group->cases[i];
+        const bench_figure *figure = bench_find_figure(shape, one->desc.variant, one->desc.heads);
+        if (!figure || !one->repetitions)
+            continue;
+        fprintf(stream, "  %-18s %9.3f %9.3f", bench_case_label(one).text, 1e-3 * one->time_ms.median, figure->seconds);
+        print_ratio(group, one, 10, stream);
+        fprintf(stream, " %9.3f %11.2f %9.2f\n", figure->seconds / base->seconds,
+                1e-9 * (double)(one->array_bytes + one->workspace_bytes), figure->gigabytes);
+    }
+}
+
+static void print_failures(const bench_group *group, FILE *stream)
+{
+    for (size_t i = 0; i < group->count; i++) {
+        const bench_case *one = &group->cases[i];
+        if (one->refused)
+            fprintf(stream, "  %s: not measured: %s\n", bench_case_label(one).text, one->reason);
+        else if (!one->error.ok)
+            fprintf(stream, "  %s: WRONG, not timed: %s\n", bench_case_label(one).text, one->error.message);
+    }
+}
+
+static void print_group(const bench_device *device, const bench_group *group, FILE *stream)
+{
+    print_shape(group->shape, stream);
+    print_times(device, group, stream);
+    print_checks(group, stream);
+    print_paper(group, stream);
+    print_failures(group, stream);
+    if (device->tool.info.device_class == CLMGK_DEVICE_CPU && group->cases[0].process_peak_bytes)
+        fprintf(stream, "  peak memory of this process so far: %.0f MB\n",
+                1e-6 * (double)group->cases[0].process_peak_bytes);
+}
+
+void bench_print_device(const bench_options *options, const bench_device *device, FILE *stream)
+{
+    const clmgk_device_info *info = &device->tool.info;
+    fprintf(stream, "%" PRIu32 ":%" PRIu32 " %s\n%s, driver %s, %" PRIu32 " compute units\n", info->platform_index,
+            info->device_index, info->name, info->platform, info->driver, info->compute_units);
+    fprintf(stream, "measured peaks: FMA %.1f GFLOP/s, copy %.1f GB/s\n", device->peaks.fma_gflops,
+            device->peaks.copy_gbps);
+    for (size_t i = 0; i < options->shape_count; i++)
+        print_group(device, &device->groups[i], stream);
+}

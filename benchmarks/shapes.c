@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sizes to measure, as data. */
+#include "bench.h"
+
+/* MGK paper, Table 7, at test time: two layers on the authors' GPUs. */
+static const bench_figure lra_retrieval_figures[] = {
+    {CLMGK_VARIANT_SOFTMAX, 8, 0.357, 58.00},
+    {CLMGK_VARIANT_MGK, 4, 0.278, 53.58},
+    {CLMGK_VARIANT_SMGK, 4, 0.227, 45.50},
+    {CLMGK_VARIANT_SOFTMAX, 0, 0, 0},
+};
+
+enum { PAPER = BENCH_SUITE_PAPER | BENCH_SUITE_FULL, FULL = BENCH_SUITE_FULL, QUICK = BENCH_SUITE_QUICK };
+enum { SQUARE = BENCH_WITH_CAUSAL | BENCH_WITH_STORAGE };
+
+/* Names of fields are left out so that a shape is a line: batch, heads, kv heads, components, N, S, D, E, causal. */
+const bench_shape bench_shapes[] = {
+    {"lra-retrieval", "LRA retrieval, MGK paper Table 7", PAPER, 0, 32, 8, 0, 2, 4096, 0, 32, 0, false,
+     lra_retrieval_figures},
+    {"lra-listops", "LRA ListOps, MGK paper A.1.1", PAPER, 0, 32, 8, 0, 2, 2048, 0, 32, 0, false, NULL},
+    {"lra-narrow", "LRA with head size 64/H, MGK paper A.1.1", PAPER, 0, 32, 8, 0, 2, 2048, 0, 8, 0, false, NULL},
+    {"wikitext-small", "WikiText-103 small, MGK paper A.1.2", PAPER, 0, 96, 8, 0, 2, 256, 0, 16, 0, true, NULL},
+    {"wikitext-medium", "WikiText-103 medium, MGK paper A.1.2", PAPER, 0, 96, 8, 0, 2, 384, 0, 32, 0, true, NULL},
+    {"iwslt", "IWSLT'14 width 512, 4 heads, MGK paper A.1.3", PAPER, 0, 128, 4, 0, 2, 64, 0, 128, 0, false, NULL},
+    {"wmt", "WMT width 1024, 16 heads, FiSH paper 4.2", PAPER, 0, 64, 16, 0, 2, 64, 0, 64, 0, false, NULL},
+    {"swin", "Swin-T windows of stage 2, FiSH paper Table 4", PAPER, 0, 1024, 6, 0, 2, 49, 0, 32, 0, false, NULL},
+    {"lm1b", "LM1B fixed head size, LRB paper 4", PAPER, 0, 8, 32, 0, 2, 256, 0, 32, 0, true, NULL},
+    {"bert-128", "BERT fixed head size, LRB paper 4", PAPER, 0, 32, 8, 0, 2, 128, 0, 128, 0, false, NULL},
+    {"bert-512", "BERT fixed head size, LRB paper 4", PAPER, 0, 4, 32, 0, 2, 512, 0, 128, 0, false, NULL},
+    {"square-32", "N = S = 4096", FULL, SQUARE, 1, 8, 0, 2, 4096, 0, 32, 0, false, NULL},
+    {"square-64", "N = S = 4096", FULL, SQUARE, 1, 8, 0, 2, 4096, 0, 64, 0, false, NULL},
+    {"square-128", "N = S = 4096", FULL, SQUARE, 1, 8, 0, 2, 4096, 0, 128, 0, false, NULL},
+    {"long", "a long sequence", FULL, 0, 1, 8, 0, 2, 16384, 0, 64, 0, false, NULL},
+    {"grouped", "grouped heads, causal", FULL, 0, 1, 16, 2, 2, 2048, 0, 128, 0, true, NULL},
+    {"cross", "few queries, many keys", FULL, 0, 1, 8, 0, 2, 512, 8192, 64, 0, false, NULL},
+    {"uneven", "sizes of no power of two, D and E apart", FULL, 0, 3, 6, 0, 3, 1000, 1500, 72, 40, false, NULL},
+    {"quick-32", "N = S = 1024", QUICK, 0, 1, 8, 0, 2, 1024, 0, 32, 0, false, NULL},
+    {"quick-64", "N = S = 1024", QUICK, 0, 1, 8, 0, 2, 1024, 0, 64, 0, false, NULL},
+    {"quick-128", "N = S = 1024", QUICK, 0, 1, 8, 0, 2, 1024, 0, 128, 0, false, NULL},
+};
+const size_t bench_shape_count = TOOL_COUNT(bench_shapes);
+
+const bench_figure *bench_find_figure(const bench_shape *shape, clmgk_variant variant, int64_t heads)
+{
+    for (const bench_figure *figure = shape->figures; figure && figure->heads; figure++) {
+        if (figure->variant == variant && figure->heads == heads)
+            return figure;
+    }
+    return NULL;
+}
