@@ -115,49 +115,50 @@ static void threads_and_queues(void **state)
                             n % 4 >= 2, n % 4 == 1);
 }
 
-/* Plans made, used and released by all threads at once, from one context: the program is built once. */
+/* One thread that makes a plan while others make the same one. */
 typedef struct maker {
-    const th_session *session;
+    clmgk_context *context;
     clmgk_attention_desc desc;
+    clmgk_plan *plan;
+    clmgk_program_origin origin;
     clmgk_error error;
-    int built;
     bool ok;
 } maker;
 
-static void *make_plans(void *argument)
+static void *make_plan(void *argument)
 {
     maker *const m = argument;
-    m->ok = true;
-    for (int round = 0; m->ok && round < 3; round++) {
-        clmgk_plan *plan = NULL;
-        clmgk_plan_info info = {0};
-        m->ok = clmgk_plan_create(m->session->context, &m->desc, NULL, &plan, &m->error) == CLMGK_OK &&
-                clmgk_plan_get_info(plan, &info, &m->error) == CLMGK_OK;
-        m->built += info.origin != CLMGK_PROGRAM_MEMORY;
-        /* released only after the loop by the first thread's plan would change the count: keep none */
-        clmgk_plan_release(plan);
-    }
+    clmgk_plan_info info = {0};
+    m->ok = clmgk_plan_create(m->context, &m->desc, NULL, &m->plan, &m->error) == CLMGK_OK &&
+            clmgk_plan_get_info(m->plan, &info, &m->error) == CLMGK_OK;
+    m->origin = info.origin;
     return NULL;
 }
 
+/* However many ask at once, a context gets a program one time. */
 static void plans_made_at_once(void **state)
 {
     th_session *const session = *state;
     maker makers[THREADS];
     pthread_t threads[THREADS];
-    const clmgk_attention_desc desc = test_desc(CLMGK_VARIANT_GAUSSIAN);
-    clmgk_plan *const keeper = th_plan(session, &desc, CLMGK_ENGINE_AUTO, NULL); /* keeps the program alive */
+    clmgk_error error = {0};
+    clmgk_context *context = NULL;
+    size_t fetched = 0;
+    assert_int_equal(clmgk_context_create(session->cl, session->info.device_id, NULL, &context, &error), CLMGK_OK);
     for (size_t n = 0; n < THREADS; n++) {
-        makers[n] = (maker){.session = session, .desc = desc};
-        assert_int_equal(pthread_create(&threads[n], NULL, make_plans, &makers[n]), 0);
+        makers[n] = (maker){.context = context, .desc = test_desc(CLMGK_VARIANT_GAUSSIAN)};
+        assert_int_equal(pthread_create(&threads[n], NULL, make_plan, &makers[n]), 0);
     }
-    for (size_t n = 0; n < THREADS; n++) {
+    for (size_t n = 0; n < THREADS; n++)
         assert_int_equal(pthread_join(threads[n], NULL), 0);
+    for (size_t n = 0; n < THREADS; n++) {
         if (!makers[n].ok)
             fail_msg("%s", makers[n].error.message);
-        assert_int_equal(makers[n].built, 0);
+        fetched += makers[n].origin != CLMGK_PROGRAM_MEMORY;
+        clmgk_plan_release(makers[n].plan);
     }
-    clmgk_plan_release(keeper);
+    assert_int_equal(fetched, 1);
+    clmgk_context_release(context);
 }
 
 /* ---- events ----------------------------------------------------------------------------------------------------- */

@@ -100,6 +100,12 @@ void th_set(th_problem *problem, th_name name, int64_t b, int64_t h, int64_t r, 
 uint64_t th_random(uint64_t *state);
 double th_uniform(uint64_t *state);
 
+/* Where element `flat` of the dense order lies, in elements from the start of its memory; its value to that memory
+ * (rounded) and back. */
+size_t th_place(const th_array *array, size_t flat);
+void th_put(const th_array *array, unsigned char *memory, size_t flat);
+void th_get(const th_array *array, const unsigned char *memory, size_t flat);
+
 /* ---- runs ------------------------------------------------------------------------------------------------------ */
 
 /* The device side of one run. */
@@ -142,6 +148,9 @@ void th_expect(th_session *session, th_problem *problem);
 
 /* The same for random arrays of `desc`. */
 void th_expect_desc(th_session *session, const clmgk_attention_desc *desc, uint64_t seed);
+
+/* Whether `text` holds `word` as a whole: "length" is not in "length_k". An empty word is in any text. */
+bool th_has_word(const char *text, const char *word);
 
 /* One line that says which problem it is. */
 void th_describe(const th_problem *problem, clmgk_engine engine, char *text, size_t capacity);

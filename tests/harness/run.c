@@ -17,8 +17,7 @@ static const unsigned char canary[2] = {0xda, 0x7f};
 
 /* ---- where elements lie ---------------------------------------------------------------------------------------- */
 
-/* Element `flat` of the dense order, in elements from the buffer's start. */
-static size_t place(const th_array *array, size_t flat)
+size_t th_place(const th_array *array, size_t flat)
 {
     int64_t rest = (int64_t)flat;
     uint64_t at = array->offset;
@@ -33,15 +32,15 @@ static size_t end_bytes(const th_array *array)
 {
     size_t end = (size_t)array->offset;
     for (size_t flat = 0; flat < array->count; flat++) {
-        const size_t at = place(array, flat) + 1;
+        const size_t at = th_place(array, flat) + 1;
         end = at > end ? at : end;
     }
     return end * array->element;
 }
 
-static void put(const th_array *array, unsigned char *image, size_t flat)
+void th_put(const th_array *array, unsigned char *image, size_t flat)
 {
-    unsigned char *const at = image + place(array, flat) * array->element;
+    unsigned char *const at = image + th_place(array, flat) * array->element;
     if (array->integer) {
         const int32_t value = (int32_t)array->values[flat];
         memcpy(at, &value, sizeof(value));
@@ -50,10 +49,10 @@ static void put(const th_array *array, unsigned char *image, size_t flat)
     }
 }
 
-static void get(const th_array *array, const unsigned char *image, size_t flat)
+void th_get(const th_array *array, const unsigned char *image, size_t flat)
 {
     unsigned char element[sizeof(float)];
-    memcpy(element, image + place(array, flat) * array->element, array->element);
+    memcpy(element, image + th_place(array, flat) * array->element, array->element);
     if (array->integer) {
         int32_t value = 0;
         memcpy(&value, element, sizeof(value));
@@ -89,12 +88,12 @@ static void write_array(const th_array *array, bool output, th_device_buffer *bu
 {
     for (size_t flat = 0; flat < array->count; flat++) {
         if (output)
-            memset(buffer->output + place(array, flat) * array->element, 1, array->element);
+            memset(buffer->output + th_place(array, flat) * array->element, 1, array->element);
         else
-            put(array, buffer->image, flat);
+            th_put(array, buffer->image, flat);
     }
     for (size_t flat = 0; !output && flat < array->count; flat++)
-        get(array, buffer->image, flat); /* rounded; broadcast elements are one */
+        th_get(array, buffer->image, flat); /* rounded; broadcast elements are one */
 }
 
 static bool is_output(size_t name)
@@ -179,13 +178,13 @@ static void expect_canaries(const th_device_buffer *buffer, const unsigned char 
 static void expect_written(const th_array *array, const unsigned char *bytes, size_t name)
 {
     for (size_t flat = 0; flat < array->count; flat++) {
-        const unsigned char *const at = bytes + place(array, flat) * array->element;
+        const unsigned char *const at = bytes + th_place(array, flat) * array->element;
         bool unset = true;
         for (size_t n = 0; n < array->element; n++)
             unset = unset && at[n] == canary[n % sizeof(canary)];
         if (unset)
             fail_msg("output %zu: element %zu of %zu was not written", name, flat, array->count);
-        get(array, bytes, flat);
+        th_get(array, bytes, flat);
     }
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "harness/harness.h"
 
-#include <stdio.h>
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,4 +79,21 @@ clmgk_plan *th_plan(th_session *session, const clmgk_attention_desc *desc, clmgk
     session->loaded += info.origin == CLMGK_PROGRAM_DISK;
     session->built_ms += info.origin == CLMGK_PROGRAM_MEMORY ? 0.0 : info.compile_ms;
     return plan;
+}
+
+static bool is_word(char c)
+{
+    return isalnum((unsigned char)c) || c == '_';
+}
+
+bool th_has_word(const char *text, const char *word)
+{
+    const size_t length = strlen(word);
+    for (const char *at = strstr(text, word); at; at = strstr(at + 1, word)) {
+        const bool starts = at == text || !is_word(at[-1]) || !is_word(word[0]);
+        const bool ends = length == 0 || !is_word(at[length]);
+        if (starts && ends)
+            return true;
+    }
+    return false;
 }

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The simple call on host arrays: results, strides, and values that only this call checks. */
+#include "harness/harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GAP 3 /* elements between the rows of strided arrays */
+
+/* Host arrays of a problem, in the storage type, laid out as the descriptor says from offset 0. */
+typedef struct host_arrays {
+    unsigned char *bytes[TH_ARRAYS];
+    size_t size[TH_ARRAYS];
+    clmgk_host_args args;
+} host_arrays;
+
+/* Values into memory that is full of 0xff elsewhere: NaN, or -1 as a length. */
+static void store(host_arrays *host, th_problem *problem, size_t name)
+{
+    th_array *const array = &problem->array[name];
+    size_t last = 0;
+    array->offset = 0;
+    for (size_t flat = 0; flat < array->count; flat++)
+        last = th_place(array, flat) > last ? th_place(array, flat) : last;
+    host->size[name] = (last + 1) * array->element;
+    host->bytes[name] = malloc(host->size[name]);
+    assert_non_null(host->bytes[name]);
+    memset(host->bytes[name], 0xff, host->size[name]);
+    for (size_t flat = 0; flat < array->count && name != TH_O && name != TH_LSE; flat++) {
+        th_put(array, host->bytes[name], flat);
+        th_get(array, host->bytes[name], flat);
+    }
+}
+
+static host_arrays make_host(th_problem *problem)
+{
+    host_arrays host = {.args = CLMGK_HOST_ARGS_INIT};
+    for (size_t name = 0; name < TH_ARRAYS; name++)
+        if (problem->array[name].used)
+            store(&host, problem, name);
+    host.args.q = host.bytes[TH_Q];
+    host.args.k = host.bytes[TH_K];
+    host.args.v = host.bytes[TH_V];
+    host.args.o = host.bytes[TH_O];
+    host.args.lse = (float *)(void *)host.bytes[TH_LSE];
+    host.args.prior = (const float *)(const void *)host.bytes[TH_PRIOR];
+    host.args.variance = (const float *)(const void *)host.bytes[TH_VARIANCE];
+    host.args.shift = (const float *)(const void *)host.bytes[TH_SHIFT];
+    host.args.lengths = (const int32_t *)(const void *)host.bytes[TH_LENGTHS];
+    host.args.lengths_q = (const int32_t *)(const void *)host.bytes[TH_LENGTHS_Q];
+    return host;
+}
+
+static void free_host(host_arrays *host)
+{
+    for (size_t name = 0; name < TH_ARRAYS; name++)
+        free(host->bytes[name]);
+}
+
+/* Elements become values; everything between them must still be 0xff. */
+static void take_output(host_arrays *host, th_problem *problem, size_t name)
+{
+    const th_array *const array = &problem->array[name];
+    for (size_t flat = 0; flat < array->count; flat++) {
+        th_get(array, host->bytes[name], flat);
+        memset(host->bytes[name] + th_place(array, flat) * array->element, 0xff, array->element);
+    }
+    for (size_t n = 0; n < host->size[name]; n++)
+        assert_int_equal(host->bytes[name][n], 0xff);
+}
+
+static void expect_host(th_session *session, const clmgk_attention_desc *desc, uint64_t seed)
+{
+    th_problem problem = th_problem_make(desc, seed);
+    host_arrays host = make_host(&problem);
+    clmgk_error error = {0};
+    if (clmgk_attention_forward_host(NULL, &problem.desc, &host.args, &error) != CLMGK_OK)
+        fail_msg("%s", error.message);
+    take_output(&host, &problem, TH_O);
+    take_output(&host, &problem, TH_LSE);
+    clmgk_ref_answer answer = th_solve(&problem);
+    th_check(session, &problem, CLMGK_ENGINE_AUTO, &answer);
+    clmgk_ref_answer_free(&answer);
+    free_host(&host);
+    th_problem_free(&problem);
+}
+
+static void every_variant_and_type(void **state)
+{
+    for (int n = 0; n < 12; n++) {
+        clmgk_attention_desc desc = {.variant = (clmgk_variant)(n / 3),
+                                     .dtype = (clmgk_dtype)(n % 3),
+                                     .batch = 2,
+                                     .heads = 4,
+                                     .kv_heads = 2,
+                                     .length = 21,
+                                     .length_k = 34,
+                                     .head_size = 17,
+                                     .value_size = 8,
+                                     .causal = n % 2};
+        if (desc.variant >= CLMGK_VARIANT_MGK) {
+            desc.prior_shape = CLMGK_PRIOR_HMS;
+            desc.variance_shape = CLMGK_VARIANCE_HM;
+            desc.use_lengths = desc.use_lengths_q = 1;
+        }
+        expect_host(*state, &desc, (uint64_t)n);
+    }
+}
+
+static void strided_outputs_keep_what_lies_between(void **state)
+{
+    enum { H = 3, N = 11, D = 8, ROW = D + GAP };
+    const clmgk_attention_desc desc = {
+        .batch = 2,
+        .heads = H,
+        .length = N,
+        .length_k = N,
+        .head_size = D,
+        .q = {.strided = 1, .batch = (int64_t)N * H * ROW, .head = ROW, .token = (int64_t)H * ROW},
+        .o = {.strided = 1, .batch = (int64_t)N * H * ROW, .head = ROW, .token = (int64_t)H * ROW},
+        .lse = {.strided = 1, .batch = (int64_t)2 * N * H, .head = 2, .token = (int64_t)2 * H},
+    };
+    expect_host(*state, &desc, 5);
+}
+
+static void empty_problems(void **state)
+{
+    (void)state;
+    static const int64_t shape[][2] = {{0, 5}, {5, 0}, {0, 0}};
+    for (size_t n = 0; n < TH_COUNT(shape); n++) {
+        const clmgk_attention_desc desc = {.length = shape[n][0], .length_k = shape[n][1], .head_size = 8};
+        th_problem problem = th_problem_make(&desc, n);
+        float o[5 * 8];
+        float lse[5];
+        for (size_t i = 0; i < TH_COUNT(o); i++)
+            o[i] = 7.0F;
+        clmgk_host_args args = CLMGK_HOST_ARGS_INIT;
+        clmgk_error error = {0};
+        const float input[5 * 8] = {0};
+        args.q = args.k = args.v = input;
+        args.o = o;
+        args.lse = lse;
+        if (clmgk_attention_forward_host(NULL, &problem.desc, &args, &error) != CLMGK_OK)
+            fail_msg("%s", error.message);
+        for (size_t i = 0; i < TH_COUNT(o); i++)
+            assert_true(o[i] == (shape[n][0] > 0 ? 0.0F : 7.0F));
+        for (size_t i = 0; i < TH_COUNT(lse) && shape[n][0] > 0; i++)
+            assert_true(lse[i] == -INFINITY);
+        th_problem_free(&problem);
+    }
+}
+
+/* ---- misuse ------------------------------------------------------------------------------------------------------ */
+
+static clmgk_attention_desc full_desc(void)
+{
+    return (clmgk_attention_desc){.variant = CLMGK_VARIANT_SMGK,
+                                  .batch = 2,
+                                  .heads = 2,
+                                  .length = 5,
+                                  .length_k = 6,
+                                  .head_size = 8,
+                                  .prior_shape = CLMGK_PRIOR_HMS,
+                                  .variance_shape = CLMGK_VARIANCE_HM,
+                                  .use_lengths = 1,
+                                  .use_lengths_q = 1};
+}
+
+static void expect_refused(const char *selector, const clmgk_attention_desc *desc, const host_arrays *host,
+                           const clmgk_host_args *args, clmgk_status expected, const char *field, const char *value)
+{
+    clmgk_error error = {0};
+    const clmgk_status status = clmgk_attention_forward_host(selector, desc, args, &error);
+    if (status != expected || !th_has_word(error.message, field) || !strstr(error.message, value))
+        fail_msg("%s \"%s\": expected %s with \"%s\" and \"%s\"", clmgk_status_name(status), error.message,
+                 clmgk_status_name(expected), field, value);
+    for (size_t name = TH_O; name <= TH_LSE; name++)
+        for (size_t n = 0; n < host->size[name]; n++)
+            assert_int_equal(host->bytes[name][n], 0xff);
+}
+
+static void bad_values(void **state)
+{
+    (void)state;
+    static const struct {
+        th_name name;
+        double value;
+        const char *field, *text;
+    } bad[] = {
+        {TH_LENGTHS, -1.0, "lengths", "-1"},           {TH_LENGTHS, 7.0, "lengths", "7"},
+        {TH_LENGTHS_Q, -3.0, "lengths_q", "-3"},       {TH_LENGTHS_Q, 6.0, "lengths_q", "6"},
+        {TH_PRIOR, -0.25, "prior", "-0.25"},           {TH_PRIOR, (double)NAN, "prior", "nan"},
+        {TH_VARIANCE, 0.0, "variance", "0"},           {TH_VARIANCE, -2.0, "variance", "-2"},
+        {TH_VARIANCE, (double)NAN, "variance", "nan"}, {TH_VARIANCE, (double)INFINITY, "variance", "inf"},
+    };
+    for (size_t n = 0; n < TH_COUNT(bad); n++) {
+        const clmgk_attention_desc desc = full_desc();
+        th_problem problem = th_problem_make(&desc, n);
+        problem.array[bad[n].name].values[problem.array[bad[n].name].count - 1] = bad[n].value;
+        host_arrays host = make_host(&problem);
+        expect_refused(NULL, &problem.desc, &host, &host.args, CLMGK_ERROR_INVALID_VALUE, bad[n].field, bad[n].text);
+        free_host(&host);
+        th_problem_free(&problem);
+    }
+}
+
+#define POINTER(field)                                                                                                 \
+    {                                                                                                                  \
+        offsetof(clmgk_host_args, field), #field                                                                       \
+    }
+
+static void bad_arguments(void **state)
+{
+    (void)state;
+    static const struct {
+        size_t offset;
+        const char *name;
+    } pointers[] = {POINTER(q),     POINTER(k),        POINTER(v),       POINTER(o),        POINTER(prior),
+                    POINTER(shift), POINTER(variance), POINTER(lengths), POINTER(lengths_q)};
+    const clmgk_attention_desc desc = full_desc();
+    th_problem problem = th_problem_make(&desc, 1);
+    host_arrays host = make_host(&problem);
+    for (size_t n = 0; n < TH_COUNT(pointers); n++) {
+        clmgk_host_args args = host.args;
+        const void *const none = NULL;
+        memcpy((unsigned char *)&args + pointers[n].offset, &none, sizeof(none));
+        expect_refused(NULL, &problem.desc, &host, &args, CLMGK_ERROR_INVALID_BUFFER, pointers[n].name, "");
+    }
+    clmgk_host_args args = host.args;
+    args.struct_size = 0;
+    expect_refused(NULL, &problem.desc, &host, &args, CLMGK_ERROR_INVALID_VALUE, "struct_size", "0");
+    expect_refused(NULL, &problem.desc, &host, NULL, CLMGK_ERROR_INVALID_VALUE, "args", "NULL");
+    expect_refused(NULL, NULL, &host, &host.args, CLMGK_ERROR_INVALID_VALUE, "desc", "NULL");
+    expect_refused("no such device", &problem.desc, &host, &host.args, CLMGK_ERROR_NO_DEVICE, "no such device", "");
+    clmgk_attention_desc bad = problem.desc;
+    bad.head_size = -1;
+    expect_refused(NULL, &bad, &host, &host.args, CLMGK_ERROR_INVALID_VALUE, "head_size", "-1");
+    free_host(&host);
+    th_problem_free(&problem);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_variant_and_type), cmocka_unit_test(strided_outputs_keep_what_lies_between),
+        cmocka_unit_test(empty_problems),         cmocka_unit_test(bad_values),
+        cmocka_unit_test(bad_arguments),
+    };
+    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+}
