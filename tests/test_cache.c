@@ -1,0 +1,883 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The program cache: where it lies, what it refuses, how it stays small, and that programs from it compute right.
+ *
+ * With arguments this program is one of several processes on one cache (test_processes_share_a_cache): it starts
+ * itself anew, because an OpenCL queue must not be used in a forked child.
+ */
+#include "device/device.h"
+#include "device/program_cache.h"
+#include "harness/scratch.h"
+
+#include <setjmp.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+extern char **environ;
+
+static const char key_text[] = "a key of some length";
+static const char binary_text[] = "the bytes of a binary";
+
+/* ---- helpers ------------------------------------------------------------------------------------------------- */
+
+typedef struct fixture {
+    char root[SCRATCH_PATH];   /* cache_dir */
+    char folder[SCRATCH_PATH]; /* root/programs */
+    mgk_cache cache;
+} fixture;
+
+static int set_up(void **state)
+{
+    fixture *const self = calloc(1, sizeof(*self));
+    assert_non_null(self);
+    scratch_create(self->root);
+    scratch_join(self->folder, self->root, "programs");
+    self->cache = (mgk_cache){.path = self->folder, .max_bytes = 1 << 20};
+    *state = self;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    fixture *const self = *state;
+    scratch_remove(self->root);
+    free(self);
+    return 0;
+}
+
+static void put(const mgk_cache *cache, const char *key)
+{
+    mgk_cache_put(cache, key, binary_text, sizeof(binary_text));
+}
+
+/* Whether the key's binary is there; if so it must be the one that was put. */
+static bool hits(const mgk_cache *cache, const char *key)
+{
+    char *entry = NULL;
+    const char *binary = NULL;
+    size_t length = 0;
+    if (!mgk_cache_get(cache, key, &entry, &binary, &length))
+        return false;
+    assert_int_equal(length, sizeof(binary_text));
+    assert_memory_equal(binary, binary_text, length);
+    mgk_free(cache->allocator, entry);
+    return true;
+}
+
+/* The path of the only entry. */
+static void only_entry(const fixture *self, char path[SCRATCH_PATH])
+{
+    assert_int_equal(scratch_count(self->folder, ".bin", path), 1);
+}
+
+static size_t entries(const fixture *self)
+{
+    return scratch_count(self->folder, ".bin", NULL);
+}
+
+static void set_variable(const char *name, const char *value)
+{
+    assert_int_equal(value != NULL ? setenv(name, value, 1) : unsetenv(name), 0);
+}
+
+/* The variables that decide where the cache lies, kept over a test that changes them. */
+static const char *const place_variables[] = {"CLMGK_CACHE_DIR", "XDG_CACHE_HOME", "HOME"};
+
+typedef struct places {
+    char *values[MGK_COUNT(place_variables)];
+} places;
+
+static int keep_places(void **state)
+{
+    places *const kept = calloc(1, sizeof(*kept));
+    assert_non_null(kept);
+    for (size_t i = 0; i < MGK_COUNT(place_variables); ++i) {
+        const char *const value = getenv(place_variables[i]);
+        kept->values[i] = value != NULL ? mgk_strdup(NULL, value) : NULL;
+    }
+    *state = kept;
+    return 0;
+}
+
+static int restore_places(void **state)
+{
+    places *const kept = *state;
+    for (size_t i = 0; i < MGK_COUNT(place_variables); ++i) {
+        set_variable(place_variables[i], kept->values[i]);
+        free(kept->values[i]);
+    }
+    free(kept);
+    return 0;
+}
+
+/* ---- places -------------------------------------------------------------------------------------------------- */
+
+static void assert_place(const char *cache_dir, const char *expected)
+{
+    char *path = NULL;
+    assert_int_equal(mgk_cache_path(NULL, cache_dir, &path, NULL), CLMGK_OK);
+    if (expected == NULL)
+        assert_null(path);
+    else
+        assert_string_equal(path, expected);
+    mgk_free(NULL, path);
+}
+
+static void test_places(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *variable, *xdg, *home, *cache_dir, *expected;
+    } cases[] = {
+        {NULL, "/x", "/h", NULL, "/x/clmgk/programs"},
+        {NULL, "x", "/h", NULL, "/h/.cache/clmgk/programs"},
+        {NULL, "", "/h", NULL, "/h/.cache/clmgk/programs"},
+        {NULL, NULL, "/h", NULL, "/h/.cache/clmgk/programs"},
+        {NULL, NULL, "h", NULL, NULL},
+        {NULL, NULL, "", NULL, NULL},
+        {NULL, NULL, NULL, NULL, NULL},
+        {"/c", "/x", "/h", NULL, "/c/programs"},
+        {"", "/x", "/h", NULL, NULL},
+        {"/c", "/x", "/h", "/o", "/o/programs"},
+        {"/c", "/x", "/h", "", NULL},
+        {"", NULL, NULL, "/o", "/o/programs"},
+    };
+    for (size_t i = 0; i < MGK_COUNT(cases); ++i) {
+        set_variable("CLMGK_CACHE_DIR", cases[i].variable);
+        set_variable("XDG_CACHE_HOME", cases[i].xdg);
+        set_variable("HOME", cases[i].home);
+        assert_place(cases[i].cache_dir, cases[i].expected);
+    }
+}
+
+/* ---- entries ------------------------------------------------------------------------------------------------- */
+
+static void test_put_and_get(void **state)
+{
+    const fixture *const self = *state;
+    assert_false(hits(&self->cache, key_text));
+    put(&self->cache, key_text);
+    assert_true(hits(&self->cache, key_text));
+    assert_false(hits(&self->cache, "another key"));
+    put(&self->cache, "another key");
+    assert_true(hits(&self->cache, "another key"));
+    mgk_cache_drop(&self->cache, key_text);
+    assert_false(hits(&self->cache, key_text));
+    assert_int_equal(entries(self), 1);
+    assert_int_equal(scratch_count(self->folder, "tmp-", NULL), 0);
+
+    struct stat facts;
+    char path[SCRATCH_PATH];
+    only_entry(self, path);
+    assert_int_equal(stat(path, &facts), 0);
+    assert_int_equal(facts.st_mode & 07777, 0600);
+
+    const mgk_cache none = {.max_bytes = 1 << 20};
+    put(&none, key_text);
+    assert_false(hits(&none, key_text));
+}
+
+static void test_every_damaged_byte_is_a_miss(void **state)
+{
+    const fixture *const self = *state;
+    char path[SCRATCH_PATH];
+    size_t length = 0;
+    put(&self->cache, key_text);
+    only_entry(self, path);
+    char *const entry = scratch_read(path, &length);
+    assert_in_range(length, sizeof(binary_text) + sizeof(key_text), 200);
+    for (size_t at = 0; at < length; ++at) {
+        for (int bit = 0; bit < 8; ++bit) {
+            entry[at] = (char)(entry[at] ^ (1 << bit));
+            scratch_write(path, entry, length);
+            entry[at] = (char)(entry[at] ^ (1 << bit));
+            if (hits(&self->cache, key_text))
+                fail_msg("bit %d of byte %zu was changed, and the entry accepted", bit, at);
+            assert_int_equal(entries(self), 0);
+        }
+    }
+    scratch_write(path, entry, length);
+    assert_true(hits(&self->cache, key_text));
+    free(entry);
+}
+
+static void test_every_other_length_is_a_miss(void **state)
+{
+    const fixture *const self = *state;
+    char path[SCRATCH_PATH];
+    size_t length = 0;
+    put(&self->cache, key_text);
+    only_entry(self, path);
+    char *const entry = scratch_read(path, &length);
+    char longer[512] = {0};
+    assert_in_range(length, 1, 400);
+    memcpy(longer, entry, length);
+    for (size_t size = 0; size < length + 100; ++size) {
+        scratch_write(path, longer, size);
+        assert_true(hits(&self->cache, key_text) == (size == length));
+    }
+    free(entry);
+}
+
+/* Whole and undamaged, but another key's: the name alone is not trusted. */
+static void test_foreign_entries_are_misses(void **state)
+{
+    const fixture *const self = *state;
+    char path[SCRATCH_PATH];
+    char other[SCRATCH_PATH];
+    static const char *const keys[] = {"a key of some lengtH", "a key of some", "a key of some length and more", ""};
+    put(&self->cache, key_text);
+    only_entry(self, path);
+    mgk_cache_drop(&self->cache, key_text);
+    for (size_t i = 0; i < MGK_COUNT(keys); ++i) {
+        put(&self->cache, keys[i]);
+        only_entry(self, other);
+        assert_int_equal(rename(other, path), 0);
+        assert_false(hits(&self->cache, key_text));
+        assert_int_equal(entries(self), 0);
+    }
+}
+
+/* ---- trust --------------------------------------------------------------------------------------------------- */
+
+static void assert_refused(const fixture *self, const char *reason)
+{
+    clmgk_cache_info info;
+    clmgk_error error = {0};
+    assert_false(hits(&self->cache, key_text));
+    assert_int_equal(clmgk_cache_get_info(self->root, &info, &error), CLMGK_ERROR_IO);
+    assert_non_null(strstr(error.message, self->folder));
+    assert_non_null(strstr(error.message, reason));
+    assert_int_equal(clmgk_cache_clear(self->root, &error), CLMGK_ERROR_IO);
+}
+
+static void test_folders_open_to_others_are_refused(void **state)
+{
+    const fixture *const self = *state;
+    static const mode_t modes[] = {0701, 0710, 0720, 0702, 0755, 0777};
+    put(&self->cache, key_text);
+    for (size_t i = 0; i < MGK_COUNT(modes); ++i) {
+        assert_int_equal(chmod(self->folder, modes[i]), 0);
+        assert_refused(self, "expected 0700");
+        put(&self->cache, "another key");
+        assert_int_equal(entries(self), 1);
+    }
+    assert_int_equal(chmod(self->folder, 0700), 0);
+    assert_true(hits(&self->cache, key_text));
+}
+
+static void test_linked_folders_are_refused(void **state)
+{
+    const fixture *const self = *state;
+    char elsewhere[SCRATCH_PATH];
+    put(&self->cache, key_text);
+    scratch_join(elsewhere, self->root, "elsewhere");
+    assert_int_equal(rename(self->folder, elsewhere), 0);
+    assert_int_equal(symlink(elsewhere, self->folder), 0);
+    assert_refused(self, "");
+    put(&self->cache, "another key");
+    assert_int_equal(scratch_count(elsewhere, ".bin", NULL), 1);
+    assert_int_equal(unlink(self->folder), 0);
+    assert_int_equal(rename(elsewhere, self->folder), 0);
+    assert_true(hits(&self->cache, key_text));
+}
+
+/* The root may be a link: people move ~/.cache to another disk. */
+static void test_linked_root_is_followed(void **state)
+{
+    const fixture *const self = *state;
+    char link[SCRATCH_PATH];
+    clmgk_cache_info info;
+    put(&self->cache, key_text);
+    scratch_join(link, self->root, "link");
+    assert_int_equal(symlink(".", link), 0);
+    assert_int_equal(clmgk_cache_get_info(link, &info, NULL), CLMGK_OK);
+    assert_int_equal(info.entries, 1);
+}
+
+static void test_files_in_the_folders_place_are_refused(void **state)
+{
+    const fixture *const self = *state;
+    scratch_write(self->folder, "x", 1);
+    put(&self->cache, key_text);
+    assert_refused(self, "");
+    scratch_remove(self->folder);
+    assert_int_equal(mkfifo(self->folder, 0600), 0);
+    put(&self->cache, key_text);
+    assert_refused(self, "");
+}
+
+static void test_untrusted_files_are_misses(void **state)
+{
+    const fixture *const self = *state;
+    char path[SCRATCH_PATH];
+    char elsewhere[SCRATCH_PATH];
+    put(&self->cache, key_text);
+    only_entry(self, path);
+
+    assert_int_equal(chmod(path, 0620), 0);
+    assert_false(hits(&self->cache, key_text));
+    assert_int_equal(chmod(path, 0602), 0);
+    assert_false(hits(&self->cache, key_text));
+    assert_int_equal(chmod(path, 0600), 0);
+    assert_true(hits(&self->cache, key_text));
+
+    scratch_join(elsewhere, self->root, "elsewhere");
+    assert_int_equal(rename(path, elsewhere), 0);
+    assert_int_equal(symlink(elsewhere, path), 0);
+    assert_false(hits(&self->cache, key_text));
+    put(&self->cache, key_text);
+    assert_true(hits(&self->cache, key_text));
+
+    scratch_remove(path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_false(hits(&self->cache, key_text));
+    put(&self->cache, key_text);
+    assert_false(hits(&self->cache, key_text));
+    assert_int_equal(scratch_count(self->folder, "tmp-", NULL), 0);
+    scratch_remove(path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_false(hits(&self->cache, key_text));
+}
+
+/* Only root can give a folder or file to somebody else. */
+static void test_other_owners_are_refused(void **state)
+{
+    const fixture *const self = *state;
+    enum { SOMEBODY = 65534 };
+    char path[SCRATCH_PATH];
+    if (geteuid() != 0)
+        skip();
+    put(&self->cache, key_text);
+    only_entry(self, path);
+    assert_int_equal(chown(path, SOMEBODY, SOMEBODY), 0);
+    assert_false(hits(&self->cache, key_text));
+    assert_int_equal(chown(path, 0, 0), 0);
+    assert_true(hits(&self->cache, key_text));
+    assert_int_equal(chown(self->folder, SOMEBODY, SOMEBODY), 0);
+    assert_refused(self, "belongs to user 65534");
+}
+
+/* A place where nothing can be made: below a device, for root too. */
+static void test_unwritable_home(void **state)
+{
+    (void)state;
+    char *path = NULL;
+    clmgk_cache_info info;
+    set_variable("CLMGK_CACHE_DIR", NULL);
+    set_variable("XDG_CACHE_HOME", NULL);
+    set_variable("HOME", "/dev/null");
+    assert_int_equal(mgk_cache_path(NULL, NULL, &path, NULL), CLMGK_OK);
+    const mgk_cache cache = {.path = path, .max_bytes = 1 << 20};
+    put(&cache, key_text);
+    assert_false(hits(&cache, key_text));
+    assert_int_equal(clmgk_cache_get_info(NULL, &info, NULL), CLMGK_ERROR_IO);
+    mgk_free(NULL, path);
+}
+
+static void test_read_only_folder(void **state)
+{
+    const fixture *const self = *state;
+    put(&self->cache, key_text);
+    assert_int_equal(chmod(self->folder, 0500), 0);
+    assert_true(hits(&self->cache, key_text));
+    put(&self->cache, "another key");
+    assert_true(hits(&self->cache, "another key") == (geteuid() == 0));
+    assert_int_equal(scratch_count(self->folder, "tmp-", NULL), 0);
+}
+
+/* ---- size ---------------------------------------------------------------------------------------------------- */
+
+static uint64_t size_of_entry(const fixture *self)
+{
+    uint64_t bytes = 0;
+    uint64_t count = 0;
+    put(&self->cache, "key 0");
+    assert_int_equal(mgk_cache_measure(&self->cache, &bytes, &count, NULL), CLMGK_OK);
+    assert_int_equal(count, 1);
+    return bytes;
+}
+
+/* Gives the newest entry of the folder a time, `age` seconds ago. */
+static void set_age(const char *path, time_t age)
+{
+    const struct timespec then = {.tv_sec = time(NULL) - age};
+    const struct timespec times[] = {then, then};
+    assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+}
+
+static void put_aged(const mgk_cache *cache, int number, time_t age)
+{
+    char key[16];
+    char path[SCRATCH_PATH];
+    mgk_hash hash;
+    snprintf(key, sizeof(key), "key %d", number);
+    put(cache, key);
+    hash = mgk_hash_bytes(key, strlen(key));
+    snprintf(path, sizeof(path), "%s/%016llx%016llx.bin", cache->path, (unsigned long long)hash.high,
+             (unsigned long long)hash.low);
+    set_age(path, age);
+}
+
+static void test_oldest_entries_go_first(void **state)
+{
+    fixture *const self = *state;
+    const uint64_t size = size_of_entry(self);
+    self->cache.max_bytes = 4 * size;
+    put_aged(&self->cache, 0, 3000);
+    put_aged(&self->cache, 1, 4000);
+    put_aged(&self->cache, 2, 2000);
+    put_aged(&self->cache, 3, 1000);
+    assert_int_equal(entries(self), 4);
+    put(&self->cache, "key 4");
+    assert_int_equal(entries(self), 4);
+    assert_false(hits(&self->cache, "key 1"));
+
+    assert_true(hits(&self->cache, "key 0")); /* being used makes it young */
+    put(&self->cache, "key 5");
+    assert_false(hits(&self->cache, "key 2"));
+    assert_true(hits(&self->cache, "key 0"));
+
+    self->cache.max_bytes = 2 * size;
+    put(&self->cache, "key 6");
+    assert_int_equal(entries(self), 2);
+    assert_true(hits(&self->cache, "key 6"));
+    self->cache.max_bytes = size - 1;
+    put(&self->cache, "key 7");
+    assert_false(hits(&self->cache, "key 7"));
+}
+
+/* While another process tidies, this one writes and does not wait for it. */
+static void test_a_held_lock_does_not_stop_writers(void **state)
+{
+    fixture *const self = *state;
+    const uint64_t size = size_of_entry(self);
+    mgk_folder folder;
+    self->cache.max_bytes = size;
+    assert_int_equal(mgk_folder_open(self->folder, false, &folder, NULL), CLMGK_OK);
+    const int lock = mgk_folder_lock(&folder);
+    assert_true(lock >= 0);
+    const double start = mgk_now_ms();
+    put(&self->cache, "key 1");
+    assert_true(mgk_now_ms() - start < 5000.0);
+    assert_int_equal(entries(self), 2);
+    mgk_folder_unlock(lock);
+    put(&self->cache, "key 2");
+    assert_int_equal(entries(self), 1);
+    mgk_folder_close(&folder);
+}
+
+static void test_left_over_temporary_files_go(void **state)
+{
+    const fixture *const self = *state;
+    char old[SCRATCH_PATH];
+    char young[SCRATCH_PATH];
+    put(&self->cache, "key 0");
+    scratch_join(old, self->folder, "tmp-1-old");
+    scratch_join(young, self->folder, "tmp-1-young");
+    scratch_write(old, "x", 1);
+    scratch_write(young, "x", 1);
+    set_age(old, 3600);
+    put(&self->cache, "key 1");
+    assert_int_not_equal(access(old, F_OK), 0);
+    assert_int_equal(access(young, F_OK), 0);
+}
+
+static void test_info_and_clear(void **state)
+{
+    const fixture *const self = *state;
+    clmgk_cache_info info;
+    char foreign[SCRATCH_PATH];
+    assert_int_equal(clmgk_cache_get_info(self->root, &info, NULL), CLMGK_OK);
+    assert_string_equal(info.path, self->folder);
+    assert_int_equal(info.entries, 0);
+    assert_int_equal(clmgk_cache_clear(self->root, NULL), CLMGK_OK);
+    assert_int_not_equal(access(self->folder, F_OK), 0);
+
+    const uint64_t size = size_of_entry(self);
+    put(&self->cache, "key 1");
+    scratch_join(foreign, self->folder, "notes.bin");
+    scratch_write(foreign, "mine", 4);
+    assert_int_equal(clmgk_cache_get_info(self->root, &info, NULL), CLMGK_OK);
+    assert_int_equal(info.entries, 2);
+    assert_true(info.bytes == 2 * size);
+    assert_int_equal(clmgk_cache_clear(self->root, NULL), CLMGK_OK);
+    assert_int_equal(entries(self), 1);
+    assert_int_equal(access(foreign, F_OK), 0);
+
+    assert_int_equal(clmgk_cache_get_info("", &info, NULL), CLMGK_OK);
+    assert_string_equal(info.path, "");
+    assert_int_equal(clmgk_cache_clear("", NULL), CLMGK_OK);
+
+    char text[2000];
+    clmgk_error error = {0};
+    memset(text, 'x', sizeof(text) - 1);
+    text[0] = '/';
+    text[sizeof(text) - 1] = '\0';
+    assert_int_equal(clmgk_cache_get_info(text, &info, &error), CLMGK_ERROR_INVALID_VALUE);
+    assert_non_null(strstr(error.message, "cache_dir"));
+}
+
+/* ---- programs on the device ---------------------------------------------------------------------------------- */
+
+typedef struct device {
+    cl_device_id id;
+    cl_context context;
+    cl_command_queue queue;
+    cl_mem buffer;
+} device;
+
+static device open_device(void)
+{
+    clmgk_device_info info;
+    clmgk_error error = {0};
+    cl_int code = CL_SUCCESS;
+    device self = {0};
+    if (clmgk_select_device(NULL, &info, &error) != CLMGK_OK)
+        fail_msg("%s", error.message);
+    const cl_context_properties properties[] = {CL_CONTEXT_PLATFORM, (cl_context_properties)info.platform_id, 0};
+    self.id = info.device_id;
+    self.context = clCreateContext(properties, 1, &self.id, NULL, NULL, &code);
+    assert_int_equal(code, CL_SUCCESS);
+    self.queue = clCreateCommandQueue(self.context, self.id, 0, &code);
+    assert_int_equal(code, CL_SUCCESS);
+    self.buffer = clCreateBuffer(self.context, CL_MEM_WRITE_ONLY, 4 * sizeof(cl_int), NULL, &code);
+    assert_int_equal(code, CL_SUCCESS);
+    return self;
+}
+
+static void close_device(const device *self)
+{
+    assert_int_equal(clReleaseMemObject(self->buffer), CL_SUCCESS);
+    assert_int_equal(clReleaseCommandQueue(self->queue), CL_SUCCESS);
+    assert_int_equal(clReleaseContext(self->context), CL_SUCCESS);
+}
+
+static void write_kernels(const char *root)
+{
+    static const char kernel[] = "#include \"scale.clh\"\n"
+                                 "__kernel void fill(__global int *out, int start)\n"
+                                 "{\n"
+                                 "    out[get_global_id(0)] = scale(start + (int)get_global_id(0));\n"
+                                 "}\n";
+    static const char header[] = "#ifndef FACTOR\n#define FACTOR 3\n#endif\n"
+                                 "int scale(int x) { return FACTOR * x; }\n";
+    static const char broken[] =
+        "int before(void) { return 1; }\n__kernel void fill(__global int *out) { nonsense; }\n";
+    char path[SCRATCH_PATH];
+    scratch_join(path, root, "fill.cl");
+    scratch_write(path, kernel, strlen(kernel));
+    scratch_join(path, root, "scale.clh");
+    scratch_write(path, header, strlen(header));
+    scratch_join(path, root, "broken.cl");
+    scratch_write(path, broken, strlen(broken));
+}
+
+static clmgk_context *make_context(const device *self, const char *root)
+{
+    clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
+    clmgk_context *context = NULL;
+    options.cache_dir = root;
+    options.kernel_dir = root;
+    assert_int_equal(clmgk_context_create(self->context, self->id, &options, &context, NULL), CLMGK_OK);
+    return context;
+}
+
+static void launch_and_check(const device *self, const mgk_program *program, int factor)
+{
+    const cl_int start = 7;
+    const mgk_kernel_arg args[] = {{sizeof(cl_mem), &self->buffer}, {sizeof(start), &start}};
+    const mgk_launch launch = {.dimensions = 1, .global = {4}, .local = {2}};
+    cl_int code = CL_SUCCESS;
+    cl_int out[4] = {0};
+    const cl_kernel kernel = clCreateKernel(program->program, "fill", &code);
+    assert_int_equal(code, CL_SUCCESS);
+    assert_int_equal(mgk_launch_kernel(self->queue, kernel, &launch, 2, args, 0, NULL, NULL, NULL), CLMGK_OK);
+    assert_int_equal(clEnqueueReadBuffer(self->queue, self->buffer, CL_TRUE, 0, sizeof(out), out, 0, NULL, NULL),
+                     CL_SUCCESS);
+    for (int i = 0; i < 4; ++i)
+        assert_int_equal(out[i], factor * (start + i));
+    assert_int_equal(clReleaseKernel(kernel), CL_SUCCESS);
+}
+
+/* Gets the program in a context of its own, checks what it computes, saves it; tells where it came from. */
+static clmgk_program_origin run_once(const device *self, const char *root, const char *options, int factor)
+{
+    clmgk_context *const context = make_context(self, root);
+    mgk_program *program = NULL;
+    clmgk_program_origin origin = CLMGK_PROGRAM_MEMORY;
+    double compile_ms = -1.0;
+    clmgk_error error = {0};
+    if (mgk_program_get(context, "fill.cl", options, &program, &origin, &compile_ms, &error) != CLMGK_OK)
+        fail_msg("%s", error.message);
+    assert_true(compile_ms >= 0.0);
+    assert_string_equal(program->options, options);
+    launch_and_check(self, program, factor);
+    mgk_program_save(program);
+    mgk_program_save(program);
+    mgk_program_release(program);
+    mgk_program_release(NULL);
+    clmgk_context_release(context);
+    return origin;
+}
+
+static void test_programs_come_from_disk(void **state)
+{
+    const fixture *const self = *state;
+    const device machine = open_device();
+    char header[SCRATCH_PATH];
+    static const char changed[] = "int scale(int x) { return 11 * x; }\n";
+    write_kernels(self->root);
+
+    assert_int_equal(run_once(&machine, self->root, "-DFACTOR=5", 5), CLMGK_PROGRAM_BUILT);
+    assert_int_equal(run_once(&machine, self->root, "-DFACTOR=5", 5), CLMGK_PROGRAM_DISK);
+    assert_int_equal(run_once(&machine, self->root, "-DFACTOR=6", 6), CLMGK_PROGRAM_BUILT);
+    assert_int_equal(run_once(&machine, self->root, "-DFACTOR=5", 5), CLMGK_PROGRAM_DISK);
+    assert_int_equal(entries(self), 2);
+
+    scratch_join(header, self->root, "scale.clh");
+    scratch_write(header, changed, strlen(changed));
+    assert_int_equal(run_once(&machine, self->root, "-DFACTOR=5", 11), CLMGK_PROGRAM_BUILT);
+    assert_int_equal(entries(self), 3);
+    close_device(&machine);
+}
+
+static void test_damaged_programs_are_built_anew(void **state)
+{
+    const fixture *const self = *state;
+    const device machine = open_device();
+    char path[SCRATCH_PATH];
+    size_t length = 0;
+    write_kernels(self->root);
+    assert_int_equal(run_once(&machine, self->root, "", 3), CLMGK_PROGRAM_BUILT);
+    only_entry(self, path);
+    char *const entry = scratch_read(path, &length);
+    for (size_t i = 0; i < 8; ++i) {
+        const size_t at = i * (length - 1) / 7;
+        entry[at] = (char)~entry[at];
+        scratch_write(path, entry, length);
+        entry[at] = (char)~entry[at];
+        assert_int_equal(run_once(&machine, self->root, "", 3), CLMGK_PROGRAM_BUILT);
+        scratch_write(path, entry, at);
+        assert_int_equal(run_once(&machine, self->root, "", 3), CLMGK_PROGRAM_BUILT);
+        assert_int_equal(run_once(&machine, self->root, "", 3), CLMGK_PROGRAM_DISK);
+    }
+    free(entry);
+    close_device(&machine);
+}
+
+/* The entry is sound, the driver does not take what it holds. */
+static void test_binaries_that_do_not_build_are_dropped(void **state)
+{
+    const fixture *const self = *state;
+    const device machine = open_device();
+    clmgk_program_origin origin;
+    double compile_ms = 0.0;
+    mgk_program *program = NULL;
+    write_kernels(self->root);
+    clmgk_context *const context = make_context(&machine, self->root);
+    assert_int_equal(mgk_program_get(context, "fill.cl", "", &program, &origin, &compile_ms, NULL), CLMGK_OK);
+    mgk_cache_put(&self->cache, program->key, binary_text, sizeof(binary_text));
+    mgk_program_release(program);
+
+    assert_int_equal(mgk_program_get(context, "fill.cl", "", &program, &origin, &compile_ms, NULL), CLMGK_OK);
+    assert_int_equal(origin, CLMGK_PROGRAM_BUILT);
+    assert_int_equal(entries(self), 0);
+    launch_and_check(&machine, program, 3);
+    mgk_program_release(program);
+    clmgk_context_release(context);
+    close_device(&machine);
+}
+
+static void test_contexts_share_programs_in_memory(void **state)
+{
+    const fixture *const self = *state;
+    const device machine = open_device();
+    mgk_program *first = NULL;
+    mgk_program *second = NULL;
+    mgk_program *other = NULL;
+    clmgk_program_origin origin;
+    double compile_ms = 0.0;
+    write_kernels(self->root);
+    clmgk_context *const context = make_context(&machine, self->root);
+    assert_int_equal(mgk_program_get(context, "fill.cl", "", &first, &origin, &compile_ms, NULL), CLMGK_OK);
+    assert_int_equal(origin, CLMGK_PROGRAM_BUILT);
+    assert_int_equal(mgk_program_get(context, "fill.cl", "-DFACTOR=2", &other, &origin, &compile_ms, NULL), CLMGK_OK);
+    assert_int_equal(origin, CLMGK_PROGRAM_BUILT);
+    assert_int_equal(mgk_program_get(context, "fill.cl", "", &second, &origin, &compile_ms, NULL), CLMGK_OK);
+    assert_int_equal(origin, CLMGK_PROGRAM_MEMORY);
+    assert_ptr_equal(first, second);
+    mgk_program_release(first);
+    launch_and_check(&machine, second, 3);
+    mgk_program_release(second);
+    assert_ptr_equal(context->programs, other);
+    mgk_program_release(other);
+    assert_null(context->programs);
+    clmgk_context_release(context);
+    close_device(&machine);
+}
+
+static void test_compile_errors_quote_the_log(void **state)
+{
+    const fixture *const self = *state;
+    const device machine = open_device();
+    mgk_program *program = NULL;
+    clmgk_program_origin origin;
+    double compile_ms = 0.0;
+    clmgk_error error = {0};
+    write_kernels(self->root);
+    clmgk_context *const context = make_context(&machine, self->root);
+    assert_int_equal(mgk_program_get(context, "broken.cl", "", &program, &origin, &compile_ms, &error),
+                     CLMGK_ERROR_COMPILE);
+    assert_int_equal(error.opencl_code, CL_BUILD_PROGRAM_FAILURE);
+    assert_non_null(strstr(error.message, "\"broken.cl\""));
+    assert_non_null(strstr(error.message, "nonsense"));
+    assert_null(strchr(error.message, '\n'));
+    assert_null(program);
+    assert_null(context->programs);
+    clmgk_context_release(context);
+    close_device(&machine);
+}
+
+enum { THREADS = 4 };
+
+typedef struct worker {
+    pthread_t thread;
+    clmgk_context *context;
+    mgk_program *program;
+    clmgk_program_origin origin;
+    clmgk_status status;
+} worker;
+
+static void *get_program(void *user)
+{
+    worker *const self = user;
+    double compile_ms;
+    self->status = mgk_program_get(self->context, "fill.cl", "", &self->program, &self->origin, &compile_ms, NULL);
+    return NULL;
+}
+
+static void test_threads_build_a_program_once(void **state)
+{
+    const fixture *const self = *state;
+    const device machine = open_device();
+    worker workers[THREADS] = {{0}};
+    int built = 0;
+    write_kernels(self->root);
+    clmgk_context *const context = make_context(&machine, self->root);
+    for (int i = 0; i < THREADS; ++i) {
+        workers[i].context = context;
+        assert_int_equal(pthread_create(&workers[i].thread, NULL, get_program, &workers[i]), 0);
+    }
+    for (int i = 0; i < THREADS; ++i)
+        assert_int_equal(pthread_join(workers[i].thread, NULL), 0);
+    for (int i = 0; i < THREADS; ++i) {
+        assert_int_equal(workers[i].status, CLMGK_OK);
+        assert_ptr_equal(workers[i].program, workers[0].program);
+        built += workers[i].origin == CLMGK_PROGRAM_BUILT;
+        mgk_program_release(workers[i].program);
+    }
+    assert_int_equal(built, 1);
+    assert_null(context->programs);
+    clmgk_context_release(context);
+    close_device(&machine);
+}
+
+/* ---- several processes --------------------------------------------------------------------------------------- */
+
+enum { PROCESSES = 4, ROUNDS = 40, KEYS = 6 };
+
+/* A child's part: entries written and read while others write, remove and clear them; then a program. */
+static int run_child(const char *root, const char *seed_text)
+{
+    char folder[SCRATCH_PATH];
+    unsigned seed = (unsigned)strtoul(seed_text, NULL, 10);
+    scratch_join(folder, root, "programs");
+    const mgk_cache cache = {.path = folder, .max_bytes = 300};
+    for (int round = 0; round < ROUNDS; ++round) {
+        char key[16];
+        seed = seed * 1664525U + 1013904223U;
+        snprintf(key, sizeof(key), "key %u", (seed >> 16) % KEYS);
+        if (!hits(&cache, key))
+            put(&cache, key);
+        if (round % 16 == 15)
+            (void)clmgk_cache_clear(root, NULL);
+    }
+    const device machine = open_device();
+    (void)run_once(&machine, root, "", 3);
+    close_device(&machine);
+    return 0;
+}
+
+static const char *self_path; /* set once, before any test runs */
+
+static void test_processes_share_a_cache(void **state)
+{
+    const fixture *const self = *state;
+    pid_t processes[PROCESSES];
+    const device machine = open_device();
+    write_kernels(self->root);
+    for (int i = 0; i < PROCESSES; ++i) {
+        char seed[16];
+        snprintf(seed, sizeof(seed), "%d", i + 1);
+        char *const arguments[] = {(char *)(uintptr_t)self_path, (char *)(uintptr_t) "child",
+                                   (char *)(uintptr_t)self->root, seed, NULL};
+        assert_int_equal(posix_spawn(&processes[i], self_path, NULL, NULL, arguments, environ), 0);
+    }
+    for (int i = 0; i < PROCESSES; ++i) {
+        int status = -1;
+        assert_int_equal(waitpid(processes[i], &status, 0), processes[i]);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 0);
+    }
+    assert_int_equal(scratch_count(self->folder, "tmp-", NULL), 0);
+    (void)run_once(&machine, self->root, "", 3);
+    assert_int_equal(run_once(&machine, self->root, "", 3), CLMGK_PROGRAM_DISK);
+    close_device(&machine);
+}
+
+int main(int count, char **arguments)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_places, keep_places, restore_places),
+        cmocka_unit_test_setup_teardown(test_unwritable_home, keep_places, restore_places),
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+        TEST(test_put_and_get),
+        TEST(test_every_damaged_byte_is_a_miss),
+        TEST(test_every_other_length_is_a_miss),
+        TEST(test_foreign_entries_are_misses),
+        TEST(test_folders_open_to_others_are_refused),
+        TEST(test_linked_folders_are_refused),
+        TEST(test_linked_root_is_followed),
+        TEST(test_files_in_the_folders_place_are_refused),
+        TEST(test_untrusted_files_are_misses),
+        TEST(test_other_owners_are_refused),
+        TEST(test_read_only_folder),
+        TEST(test_oldest_entries_go_first),
+        TEST(test_a_held_lock_does_not_stop_writers),
+        TEST(test_left_over_temporary_files_go),
+        TEST(test_info_and_clear),
+        TEST(test_programs_come_from_disk),
+        TEST(test_damaged_programs_are_built_anew),
+        TEST(test_binaries_that_do_not_build_are_dropped),
+        TEST(test_contexts_share_programs_in_memory),
+        TEST(test_compile_errors_quote_the_log),
+        TEST(test_threads_build_a_program_once),
+        TEST(test_processes_share_a_cache),
+#undef TEST
+    };
+    if (count == 4 && strcmp(arguments[1], "child") == 0)
+        return run_child(arguments[2], arguments[3]);
+    self_path = arguments[0];
+    return cmocka_run_group_tests_name("cache", tests, NULL, NULL);
+}
