@@ -686,6 +686,11 @@ static void test_binaries_that_do_not_build_are_dropped(void **state)
     mgk_program *program = NULL;
     write_kernels(self->root);
     clmgk_context *const context = make_context(&machine, self->root);
+    if (context->facts.runtime == MGK_RUNTIME_RUSTICL) {
+        clmgk_context_release(context);
+        close_device(&machine);
+        skip(); /* it aborts on a binary that is not its own */
+    }
     assert_int_equal(mgk_program_get(context, "fill.cl", "", &program, &origin, &compile_ms, NULL), CLMGK_OK);
     mgk_cache_put(&self->cache, program->key, binary_text, sizeof(binary_text));
     mgk_program_release(program);
