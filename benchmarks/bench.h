@@ -161,9 +161,6 @@ typedef struct bench_arrays {
     cl_mem o, lse;
 } bench_arrays;
 
-/* A buffer of that many bytes, at least one. */
-tool_exit bench_make_buffer(const tool_device *device, size_t bytes, cl_mem *buffer, tool_error *error);
-
 /* On failure `arrays` holds what bench_arrays_release takes. */
 tool_exit bench_arrays_create(const tool_device *device, const bench_group *group, bench_arrays *arrays,
                               tool_error *error);

@@ -71,7 +71,7 @@ static tool_exit measure_fma(const tool_device *device, cl_kernel kernel, int wi
     cl_mem out = NULL;
     double ms = 0;
     tool_exit status = TOOL_DONE;
-    TOOL_TRY(bench_make_buffer(device, launch.global * (size_t)width * sizeof(float), &out, error));
+    TOOL_TRY(tool_make_buffer(device, launch.global * (size_t)width * sizeof(float), NULL, &out, error));
     const mgk_kernel_arg args[] = {
         {sizeof(out), &out}, {sizeof(rounds), &rounds}, {sizeof(factor), &factor}, {sizeof(term), &term}};
     do { /* the first launches also finish the driver's compiling */
@@ -81,7 +81,7 @@ static tool_exit measure_fma(const tool_device *device, cl_kernel kernel, int wi
     } while (ms < FMA_MS && rounds < 1 << 28);
     *gflops = FMA_OPERATIONS * width * rounds * (double)launch.global / (ms * 1e6);
 done:
-    clReleaseMemObject(out);
+    tool_release_buffer(out);
     return status;
 }
 
@@ -93,18 +93,16 @@ static tool_exit measure_copy(const tool_device *device, cl_kernel kernel, int w
     cl_mem to = NULL, from = NULL;
     double ms = 0;
     tool_exit status = TOOL_DONE;
-    TOOL_TRY_GOTO(status, bench_make_buffer(device, bytes, &to, error), done);
-    TOOL_TRY_GOTO(status, bench_make_buffer(device, bytes, &from, error), done);
+    TOOL_TRY_GOTO(status, tool_make_buffer(device, bytes, NULL, &to, error), done);
+    TOOL_TRY_GOTO(status, tool_make_buffer(device, bytes, NULL, &from, error), done);
     const mgk_kernel_arg args[] = {{sizeof(to), &to}, {sizeof(from), &from}};
     TOOL_TRY_GOTO(status, set_args(kernel, TOOL_COUNT(args), args, error), done);
     TOOL_TRY_GOTO(status, time_launch(device, &launch, &ms, error), done); /* touches all pages */
     TOOL_TRY_GOTO(status, shortest_launch(device, &launch, &ms, error), done);
     *gbps = 2e-6 * (double)bytes / ms;
 done:
-    if (to)
-        clReleaseMemObject(to);
-    if (from)
-        clReleaseMemObject(from);
+    tool_release_buffer(to);
+    tool_release_buffer(from);
     return status;
 }
 

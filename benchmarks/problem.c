@@ -200,24 +200,11 @@ static tool_exit make_pattern(clmgk_dtype dtype, double **values, void **element
     return TOOL_DONE;
 }
 
-tool_exit bench_make_buffer(const tool_device *device, size_t bytes, cl_mem *buffer, tool_error *error)
-{
-    cl_int code = CL_SUCCESS;
-    *buffer = clCreateBuffer(device->context, CL_MEM_READ_WRITE, tool_buffer_bytes(bytes, 1), NULL, &code);
-    return code == CL_SUCCESS ? TOOL_DONE : tool_fail_cl(error, code, "clCreateBuffer");
-}
-
-static void release_buffer(cl_mem buffer)
-{
-    if (buffer)
-        clReleaseMemObject(buffer);
-}
-
 /* A buffer of `count` elements: the pattern from `phase` on, over and over. */
 static tool_exit make_input(const tool_device *device, const void *pattern, size_t size, size_t phase, size_t count,
                             cl_mem *buffer, tool_error *error)
 {
-    TOOL_TRY(bench_make_buffer(device, count * size, buffer, error));
+    TOOL_TRY(tool_make_buffer(device, count * size, NULL, buffer, error));
     size_t start = phase;
     for (size_t done = 0; done < count;) {
         const size_t left = BENCH_PATTERN - start;
@@ -275,34 +262,24 @@ tool_exit bench_arrays_create(const tool_device *device, const bench_group *grou
         if (count[dtype].q)
             TOOL_TRY(make_inputs(device, (clmgk_dtype)dtype, &count[dtype], arrays, error));
     }
-    TOOL_TRY(bench_make_buffer(device, o_bytes, &arrays->o, error));
-    return bench_make_buffer(device, lse * sizeof(float), &arrays->lse, error);
+    TOOL_TRY(tool_make_buffer(device, o_bytes, NULL, &arrays->o, error));
+    return tool_make_buffer(device, lse * sizeof(float), NULL, &arrays->lse, error);
 }
 
 void bench_arrays_release(bench_arrays *arrays)
 {
     for (int dtype = 0; dtype < BENCH_DTYPES; dtype++) {
-        release_buffer(arrays->q[dtype]);
-        release_buffer(arrays->k[dtype]);
-        release_buffer(arrays->v[dtype]);
+        tool_release_buffer(arrays->q[dtype]);
+        tool_release_buffer(arrays->k[dtype]);
+        tool_release_buffer(arrays->v[dtype]);
         free(arrays->pattern[dtype]);
     }
-    release_buffer(arrays->o);
-    release_buffer(arrays->lse);
+    tool_release_buffer(arrays->o);
+    tool_release_buffer(arrays->lse);
     *arrays = (bench_arrays){0};
 }
 
 /* ---- what a case has of its own ----------------------------------------------------------------------------- */
-
-/* A buffer of `count` floats; none where there are none. */
-static tool_exit make_floats(const tool_device *device, const float *values, size_t count, cl_mem *buffer,
-                             tool_error *error)
-{
-    cl_int code = CL_SUCCESS;
-    *buffer = clCreateBuffer(device->context, CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR, count * sizeof(*values),
-                             (void *)(uintptr_t)values, &code);
-    return code == CL_SUCCESS ? TOOL_DONE : tool_fail_cl(error, code, "clCreateBuffer");
-}
 
 static tool_exit make_prior_and_shift(const tool_device *device, const bench_arrays *arrays,
                                       const clmgk_attention_desc *desc, bench_own *own, tool_error *error)
@@ -315,12 +292,14 @@ static tool_exit make_prior_and_shift(const tool_device *device, const bench_arr
     if (count.prior) {
         for (size_t i = 0; i < count.prior; i++)
             values[i] = bench_prior(desc, i);
-        TOOL_TRY_GOTO(status, make_floats(device, values, count.prior, &own->prior, error), done);
+        TOOL_TRY_GOTO(status, tool_make_buffer(device, count.prior * sizeof(*values), values, &own->prior, error),
+                      done);
     }
     if (count.shift) {
         for (size_t i = 0; i < count.shift; i++)
             values[i] = bench_shift(arrays, desc, i);
-        TOOL_TRY_GOTO(status, make_floats(device, values, count.shift, &own->shift, error), done);
+        TOOL_TRY_GOTO(status, tool_make_buffer(device, count.shift * sizeof(*values), values, &own->shift, error),
+                      done);
     }
 done:
     free(values);
@@ -333,7 +312,7 @@ tool_exit bench_own_create(const tool_device *device, const bench_arrays *arrays
     *own = (bench_own){.args = CLMGK_ATTENTION_ARGS_INIT};
     TOOL_TRY(make_prior_and_shift(device, arrays, desc, own, error));
     if (workspace_bytes)
-        TOOL_TRY(bench_make_buffer(device, workspace_bytes, &own->workspace, error));
+        TOOL_TRY(tool_make_buffer(device, workspace_bytes, NULL, &own->workspace, error));
     own->args.q.memory = arrays->q[desc->dtype];
     own->args.k.memory = arrays->k[desc->dtype];
     own->args.v.memory = arrays->v[desc->dtype];
@@ -347,8 +326,8 @@ tool_exit bench_own_create(const tool_device *device, const bench_arrays *arrays
 
 void bench_own_release(bench_own *own)
 {
-    release_buffer(own->prior);
-    release_buffer(own->shift);
-    release_buffer(own->workspace);
+    tool_release_buffer(own->prior);
+    tool_release_buffer(own->shift);
+    tool_release_buffer(own->workspace);
     *own = (bench_own){0};
 }

@@ -87,6 +87,22 @@ tool_spread tool_spread_of(double *numbers, size_t count)
         .median = 0.5 * (numbers[(count - 1) / 2] + numbers[count / 2]), .min = numbers[0], .max = numbers[count - 1]};
 }
 
+tool_exit tool_make_buffer(const tool_device *device, size_t bytes, const void *values, cl_mem *buffer,
+                           tool_error *error)
+{
+    const cl_mem_flags flags = CL_MEM_READ_WRITE | (values ? CL_MEM_COPY_HOST_PTR : 0);
+    cl_int code = CL_SUCCESS;
+    /* The values are only read, whatever OpenCL's prototype says. */
+    *buffer = clCreateBuffer(device->context, flags, tool_buffer_bytes(bytes, 1), (void *)(uintptr_t)values, &code);
+    return *buffer ? TOOL_DONE : tool_fail_cl(error, code, "clCreateBuffer");
+}
+
+void tool_release_buffer(cl_mem buffer)
+{
+    if (buffer)
+        clReleaseMemObject(buffer);
+}
+
 size_t tool_buffer_bytes(size_t elements, size_t element_size)
 {
     return elements == 0 ? element_size : elements * element_size;

@@ -34,6 +34,13 @@ typedef struct tool_spread {
 } tool_spread;
 tool_spread tool_spread_of(double *numbers, size_t count);
 
+/* A buffer of `bytes` bytes (at least one) that holds `values`, or whatever there is (NULL). */
+tool_exit tool_make_buffer(const tool_device *device, size_t bytes, const void *values, cl_mem *buffer,
+                           tool_error *error);
+
+/* NULL is allowed. */
+void tool_release_buffer(cl_mem buffer);
+
 /* Bytes of an array in a buffer; OpenCL has no buffers of 0 bytes. */
 size_t tool_buffer_bytes(size_t elements, size_t element_size);
 

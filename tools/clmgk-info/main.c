@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "info.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { OPTION_SELFTEST = TOOL_STANDARD_OPTION_COUNT, OPTION_CACHE_CLEAR, OPTION_COUNT };
+
+static const tool_option options_table[OPTION_COUNT] = {
+    TOOL_STANDARD_OPTIONS,
+    {"selftest", NULL, "run a small problem of every variant on every engine and check it against double precision"},
+    {"cache-clear", NULL, "remove the compiled programs from the cache on disk, and do nothing else"},
+};
+
+static const tool_program program = {
+    .name = "clmgk-info",
+    .summary = "Lists OpenCL devices with what the library would use on each.",
+    .notes = "Without --device all devices are listed, and the default one is marked with *.",
+    .options = options_table,
+    .option_count = OPTION_COUNT,
+};
+
+/* A device with what is told about it. */
+typedef struct entry {
+    clmgk_device_info info;
+    bool is_default;
+    info_selftest test; /* count 0: not asked for */
+} entry;
+
+typedef struct listing {
+    clmgk_cache_info cache;
+    entry *entries;
+    size_t count;
+} listing;
+
+/* ---- gathering ---------------------------------------------------------------------------------------------- */
+
+static tool_exit take_infos(const clmgk_device_info *infos, size_t count, listing *list, tool_error *error)
+{
+    list->entries = calloc(count, sizeof(*list->entries));
+    if (!list->entries)
+        return tool_fail_memory(error, "the list of devices");
+    list->count = count;
+    for (size_t i = 0; i < count; i++)
+        list->entries[i].info = infos[i];
+    return TOOL_DONE;
+}
+
+static tool_exit list_all(listing *list, tool_error *error)
+{
+    clmgk_error failure = {0};
+    size_t count = 0;
+    if (clmgk_list_devices(NULL, 0, &count, &failure) != CLMGK_OK)
+        return tool_fail_library(error, &failure);
+    if (count == 0)
+        return tool_fail(error, TOOL_NO_DEVICE, "no OpenCL device: expected a driver (such as pocl-opencl-icd)");
+    clmgk_device_info *infos = calloc(count, sizeof(*infos));
+    if (!infos)
+        return tool_fail_memory(error, "the list of devices");
+    tool_exit status = TOOL_DONE;
+    size_t now = count;
+    if (clmgk_list_devices(infos, count, &now, &failure) != CLMGK_OK)
+        status = tool_fail_library(error, &failure);
+    else
+        status = take_infos(infos, now < count ? now : count, list, error);
+    free(infos);
+    return status;
+}
+
+/* Marks the device that programs take when none is named; a CLMGK_DEVICE that names none marks none. */
+static void mark_default(listing *list)
+{
+    clmgk_device_info chosen;
+    if (clmgk_select_device(NULL, &chosen, NULL) != CLMGK_OK)
+        return;
+    for (size_t i = 0; i < list->count; i++)
+        list->entries[i].is_default = list->entries[i].info.device_id == chosen.device_id;
+}
+
+static tool_exit gather(const char *selector, bool selftest, listing *list, tool_error *error)
+{
+    clmgk_error failure = {0};
+    clmgk_device_info info;
+    if (!selector) {
+        TOOL_TRY(list_all(list, error));
+    } else {
+        if (clmgk_select_device(selector, &info, &failure) != CLMGK_OK)
+            return tool_fail_library(error, &failure);
+        TOOL_TRY(take_infos(&info, 1, list, error));
+    }
+    mark_default(list);
+    for (size_t i = 0; selftest && i < list->count; i++)
+        TOOL_TRY(info_run_selftest(&list->entries[i].info, &list->entries[i].test, error));
+    if (clmgk_cache_get_info(NULL, &list->cache, &failure) != CLMGK_OK)
+        return tool_fail_library(error, &failure);
+    return TOOL_DONE;
+}
+
+/* ---- text --------------------------------------------------------------------------------------------------- */
+
+static const char *class_name(clmgk_device_class device_class)
+{
+    switch (device_class) {
+    case CLMGK_DEVICE_CPU:
+        return "cpu";
+    case CLMGK_DEVICE_GPU:
+        return "gpu";
+    case CLMGK_DEVICE_OTHER:
+        break;
+    }
+    return "other";
+}
+
+static void print_selftest(const info_selftest *test)
+{
+    for (size_t i = 0; i < test->count; i++) {
+        const info_result *result = &test->results[i];
+        printf("    %-9s %-5s ", clmgk_variant_name(result->variant), clmgk_engine_name(result->engine));
+        if (!result->offered)
+            printf("not offered: %s\n", result->message);
+        else if (result->ok)
+            printf("right: error %.1e, bound %.1e\n", result->error, result->bound);
+        else
+            printf("WRONG: %s\n", result->message);
+    }
+}
+
+static void print_entry(const entry *one)
+{
+    const clmgk_device_info *info = &one->info;
+    printf("%s %" PRIu32 ":%" PRIu32 " %s\n", one->is_default ? "*" : " ", info->platform_index, info->device_index,
+           info->name);
+    printf("    platform %s, vendor %s, driver %s\n", info->platform, info->vendor, info->driver);
+    printf("    %s, %" PRIu32 " compute units at %" PRIu32 " MHz, vectors of %" PRIu32 " floats\n",
+           class_name(info->device_class), info->compute_units, info->clock_mhz, info->native_float_lanes);
+    printf("    memory %.0f MB, buffers up to %.0f MB, local memory %.0f KB, work-groups up to %" PRIu64 "\n",
+           1e-6 * (double)info->global_memory_bytes, 1e-6 * (double)info->max_allocation_bytes,
+           1e-3 * (double)info->local_memory_bytes, info->max_work_group);
+    printf("    engine %s, matrix units not used, not tuned (default parameters)\n", clmgk_engine_name(info->engine));
+    print_selftest(&one->test);
+}
+
+static void print_listing(const listing *list)
+{
+    printf("libclmgk %s\n", clmgk_version());
+    for (size_t i = 0; i < list->count; i++)
+        print_entry(&list->entries[i]);
+    if (list->cache.path[0])
+        printf("program cache: %s, %" PRIu64 " programs, %.1f MB\n", list->cache.path, list->cache.entries,
+               1e-6 * (double)list->cache.bytes);
+    else
+        printf("program cache: no files are used\n");
+}
+
+/* ---- JSON --------------------------------------------------------------------------------------------------- */
+
+static json_t *cache_json(const clmgk_cache_info *cache)
+{
+    return json_pack("{s:s?, s:I, s:I}", "path", cache->path[0] ? cache->path : NULL, "entries",
+                     (json_int_t)cache->entries, "bytes", (json_int_t)cache->bytes);
+}
+
+static json_t *selftest_json(const info_selftest *test)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; list && i < test->count; i++) {
+        const info_result *result = &test->results[i];
+        json_t *one =
+            json_pack("{s:s, s:s, s:b, s:b, s:f, s:f, s:s}", "variant", clmgk_variant_name(result->variant), "engine",
+                      clmgk_engine_name(result->engine), "offered", (int)result->offered, "ok", (int)result->ok,
+                      "error", result->error, "bound", result->bound, "message", result->message);
+        if (json_array_append_new(list, one) != 0) {
+            json_decref(list);
+            list = NULL;
+        }
+    }
+    return list;
+}
+
+static json_t *entry_json(const entry *one)
+{
+    const clmgk_device_info *info = &one->info;
+    char selector[32];
+    snprintf(selector, sizeof(selector), "%" PRIu32 ":%" PRIu32, info->platform_index, info->device_index);
+    json_t *object =
+        json_pack("{s:s, s:b, s:s, s:s, s:s, s:s, s:s, s:s, s:n, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "selector",
+                  selector, "default", (int)one->is_default, "platform", info->platform, "name", info->name, "vendor",
+                  info->vendor, "driver", info->driver, "class", class_name(info->device_class), "engine",
+                  clmgk_engine_name(info->engine), "matrix_units", "tuned", 0, "compute_units",
+                  (json_int_t)info->compute_units, "clock_mhz", (json_int_t)info->clock_mhz, "native_float_lanes",
+                  (json_int_t)info->native_float_lanes, "global_memory_bytes", (json_int_t)info->global_memory_bytes,
+                  "local_memory_bytes", (json_int_t)info->local_memory_bytes, "max_allocation_bytes",
+                  (json_int_t)info->max_allocation_bytes, "max_work_group", (json_int_t)info->max_work_group);
+    if (object && one->test.count && json_object_set_new(object, "selftest", selftest_json(&one->test)) != 0) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+static json_t *listing_json(const listing *list)
+{
+    json_t *devices = json_array();
+    for (size_t i = 0; devices && i < list->count; i++) {
+        if (json_array_append_new(devices, entry_json(&list->entries[i])) != 0) {
+            json_decref(devices);
+            devices = NULL;
+        }
+    }
+    return devices ? json_pack("{s:s, s:o, s:o}", "clmgk", clmgk_version(), "devices", devices, "cache",
+                               cache_json(&list->cache))
+                   : NULL;
+}
+
+/* ---- what to do --------------------------------------------------------------------------------------------- */
+
+static tool_exit clear_cache(bool json, tool_error *error)
+{
+    clmgk_cache_info before;
+    clmgk_error failure = {0};
+    if (clmgk_cache_get_info(NULL, &before, &failure) != CLMGK_OK || clmgk_cache_clear(NULL, &failure) != CLMGK_OK)
+        return tool_fail_library(error, &failure);
+    if (json)
+        return tool_print_json(json_pack("{s:s, s:o}", "clmgk", clmgk_version(), "removed", cache_json(&before)),
+                               error);
+    printf("removed %" PRIu64 " programs, %.1f MB%s%s\n", before.entries, 1e-6 * (double)before.bytes,
+           before.path[0] ? ", from " : "", before.path);
+    return tool_flush_stdout(error);
+}
+
+static tool_exit show(const listing *list, bool json, tool_error *error)
+{
+    if (json) {
+        TOOL_TRY(tool_print_json(listing_json(list), error));
+    } else {
+        print_listing(list);
+        TOOL_TRY(tool_flush_stdout(error));
+    }
+    for (size_t i = 0; i < list->count; i++) {
+        if (list->entries[i].test.count && !list->entries[i].test.ok)
+            return tool_fail(error, TOOL_CHECK_FAILED, "self-test: %s computes wrongly", list->entries[i].info.name);
+    }
+    return TOOL_DONE;
+}
+
+static tool_exit act(const char *const *values, listing *list, tool_error *error)
+{
+    const bool json = values[TOOL_OPTION_JSON] != NULL;
+    if (values[OPTION_CACHE_CLEAR]) {
+        if (values[TOOL_OPTION_DEVICE] || values[OPTION_SELFTEST])
+            return tool_fail(error, TOOL_BAD_INPUT,
+                             "--cache-clear clears the whole cache and does nothing else: "
+                             "expected no --device and no --selftest with it");
+        return clear_cache(json, error);
+    }
+    TOOL_TRY(gather(values[TOOL_OPTION_DEVICE], values[OPTION_SELFTEST] != NULL, list, error));
+    return show(list, json, error);
+}
+
+int main(int argc, char **argv)
+{
+    const char *values[OPTION_COUNT];
+    tool_error error = {{0}};
+    listing list = {.count = 0};
+    bool finished = false;
+    tool_exit status = tool_parse_options(&program, argc, argv, values, &finished, &error);
+    if (status == TOOL_DONE && !finished)
+        status = act(values, &list, &error);
+    free(list.entries);
+    return tool_report(&program, status, &error);
+}
