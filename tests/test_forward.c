@@ -11,6 +11,18 @@ static const clmgk_dtype dtypes[] = {CLMGK_DTYPE_F32, CLMGK_DTYPE_F16, CLMGK_DTY
 static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_GAUSSIAN, CLMGK_VARIANT_MGK,
                                          CLMGK_VARIANT_SMGK};
 
+/* One size of heads and numbers of components for all tests of values and masks: few programs. */
+static clmgk_attention_desc small_desc(clmgk_variant variant, int64_t length, int64_t length_k)
+{
+    return (clmgk_attention_desc){.variant = variant,
+                                  .heads = 2,
+                                  .components = variant == CLMGK_VARIANT_MGK ? 3 : 0,
+                                  .length = length,
+                                  .length_k = length_k,
+                                  .head_size = 17,
+                                  .value_size = 8};
+}
+
 /* ---- shapes ---------------------------------------------------------------------------------------------------- */
 
 /* Around the edges of blocks and tiles. */
@@ -320,16 +332,10 @@ static void shift_spreads(void **state)
     static const double sizes[] = {0.0, 0.5, 2.0, 4.0, 6.0, 10.0, 30.0, 100.0};
     for (size_t n = 0; n < TH_COUNT(sizes); n++) {
         for (size_t s = 0; s < TH_COUNT(scores) * 2; s++) {
-            const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_SMGK,
-                                               .score = scores[s % 2],
-                                               .heads = 2,
-                                               .kv_heads = 1,
-                                               .components = 2,
-                                               .length = 70,
-                                               .length_k = 300,
-                                               .head_size = 17,
-                                               .value_size = 8,
-                                               .prior_shape = s / 2 == 1 ? CLMGK_PRIOR_HMS : CLMGK_PRIOR_UNIFORM};
+            clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_SMGK, 70, 300);
+            desc.score = scores[s % 2];
+            desc.kv_heads = 1;
+            desc.prior_shape = s / 2 == 1 ? CLMGK_PRIOR_HMS : CLMGK_PRIOR_UNIFORM;
             spread_problem(session, desc, sizes[n], 1.0, 1.0);
             spread_problem(session, desc, sizes[n], 60.0, 0.0);
             spread_problem(session, desc, sizes[n], 0.0, 60.0);
@@ -344,20 +350,17 @@ static void shift_spreads(void **state)
 static void opposed_spreads(void **state)
 {
     for (int64_t step = 1; step <= 3; step++) {
-        const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_SMGK,
-                                           .components = 2,
-                                           .length = 40,
-                                           .length_k = 200,
-                                           .head_size = 17,
-                                           .value_size = 8,
-                                           .variance = 1.0};
+        clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_SMGK, 40, 200);
+        desc.variance = 1.0;
         th_problem problem = th_problem_make(&desc, 3);
         th_fill(&problem, TH_SHIFT, 0.0);
-        th_set(&problem, TH_SHIFT, 0, 0, 0, 0, 0, 10.0);
-        for (int64_t i = 0; i < desc.length; i++)
-            th_set(&problem, TH_Q, 0, 0, 0, i, 0, i % 3 < 2 ? 11.0 : 0.1 * (double)i);
-        for (int64_t j = 0; j < desc.length_k; j += step)
-            th_set(&problem, TH_K, 0, 0, 0, j, 0, 6.0);
+        for (int64_t h = 0; h < desc.heads; h++) {
+            th_set(&problem, TH_SHIFT, 0, h, 0, 0, 0, 10.0);
+            for (int64_t i = 0; i < desc.length; i++)
+                th_set(&problem, TH_Q, 0, h, 0, i, 0, i % 3 < 2 ? 11.0 : 0.1 * (double)i);
+            for (int64_t j = 0; j < desc.length_k; j += step)
+                th_set(&problem, TH_K, 0, h, 0, j, 0, 6.0);
+        }
         th_expect(*state, &problem);
         th_problem_free(&problem);
     }
@@ -369,16 +372,10 @@ static void zero_and_unnormalised_priors(void **state)
 {
     for (size_t v = 2; v < TH_COUNT(variants); v++) {
         for (size_t n = 0; n < 4; n++) {
-            const clmgk_attention_desc desc = {.variant = variants[v],
-                                               .score = scores[n % 2],
-                                               .heads = 2,
-                                               .components = v == 2 ? 3 : 2,
-                                               .length = 33,
-                                               .length_k = 200,
-                                               .head_size = 17,
-                                               .value_size = 8,
-                                               .prior_shape = CLMGK_PRIOR_HMS,
-                                               .causal = n >= 2};
+            clmgk_attention_desc desc = small_desc(variants[v], 33, 200);
+            desc.score = scores[n % 2];
+            desc.prior_shape = CLMGK_PRIOR_HMS;
+            desc.causal = n >= 2;
             th_problem problem = th_problem_make(&desc, n);
             th_scale(&problem, TH_PRIOR, n >= 2 ? 1e6 : 1e-6);
             for (int64_t j = 0; j < desc.length_k; j++)
@@ -404,32 +401,33 @@ static void poison(th_problem *problem, th_name name, int64_t b, int64_t h, int6
             th_set(problem, name, b, h, r, n, d, (double)NAN);
 }
 
+/* Rows `first` and up of batch b and every head (the prior's token axis: of every batch). */
+static void poison_from(th_problem *problem, th_name name, int64_t b, int64_t first)
+{
+    const th_array *const array = &problem->array[name];
+    for (int64_t h = 0; array->used && h < array->shape[1]; h++)
+        for (int64_t n = first; n < array->shape[3]; n++)
+            poison(problem, name, b, h, n);
+}
+
 static void padding_does_not_leak(void **state)
 {
+    static const int64_t lengths[] = {70, 3};
+    static const int64_t lengths_q[] = {33, 65};
     for (size_t v = 0; v < TH_COUNT(variants); v++) {
-        const clmgk_attention_desc desc = {.variant = variants[v],
-                                           .batch = 2,
-                                           .length = 70,
-                                           .length_k = 130,
-                                           .head_size = 17,
-                                           .value_size = 8,
-                                           .components = v == 2 ? 3 : 0,
-                                           .prior_shape = v < 2 ? CLMGK_PRIOR_UNIFORM : CLMGK_PRIOR_HMS,
-                                           .use_lengths = 1,
-                                           .use_lengths_q = 1};
+        clmgk_attention_desc desc = small_desc(variants[v], 70, 130);
+        desc.batch = 2;
+        desc.prior_shape = v < 2 ? CLMGK_PRIOR_UNIFORM : CLMGK_PRIOR_HMS;
+        desc.use_lengths = desc.use_lengths_q = 1;
         th_problem problem = th_problem_make(&desc, v);
         for (int64_t b = 0; b < 2; b++) {
-            th_set(&problem, TH_LENGTHS, b, 0, 0, 0, 0, b == 0 ? 70.0 : 3.0);
-            th_set(&problem, TH_LENGTHS_Q, b, 0, 0, 0, 0, b == 0 ? 33.0 : 65.0);
-            for (int64_t j = b == 0 ? 70 : 3; j < desc.length_k; j++) {
-                poison(&problem, TH_K, b, 0, j);
-                poison(&problem, TH_V, b, 0, j);
-            }
-            for (int64_t i = b == 0 ? 33 : 65; i < desc.length; i++)
-                poison(&problem, TH_Q, b, 0, i);
+            th_set(&problem, TH_LENGTHS, b, 0, 0, 0, 0, (double)lengths[b]);
+            th_set(&problem, TH_LENGTHS_Q, b, 0, 0, 0, 0, (double)lengths_q[b]);
+            poison_from(&problem, TH_K, b, lengths[b]);
+            poison_from(&problem, TH_V, b, lengths[b]);
+            poison_from(&problem, TH_Q, b, lengths_q[b]);
         }
-        for (int64_t j = 70; v >= 2 && j < desc.length_k; j++)
-            poison(&problem, TH_PRIOR, 0, 0, j);
+        poison_from(&problem, TH_PRIOR, 0, lengths[0]);
         th_expect(*state, &problem);
         th_problem_free(&problem);
     }
@@ -443,15 +441,9 @@ static void nan_reaches_the_rows_that_see_it(void **state)
     } places[] = {{TH_Q, 0}, {TH_Q, 20}, {TH_K, 0}, {TH_K, 199}, {TH_V, 100}};
     for (size_t v = 0; v < TH_COUNT(variants); v++) {
         for (size_t n = 0; n < TH_COUNT(places) * TH_COUNT(esteps); n++) {
-            const clmgk_attention_desc desc = {.variant = variants[v],
-                                               .estep = esteps[n % 2],
-                                               .batch = 2,
-                                               .heads = 2,
-                                               .length = 40,
-                                               .length_k = 200,
-                                               .head_size = 17,
-                                               .value_size = 8,
-                                               .components = v == 2 ? 3 : 0};
+            clmgk_attention_desc desc = small_desc(variants[v], 40, 200);
+            desc.estep = esteps[n % 2];
+            desc.batch = 2;
             th_problem problem = th_problem_make(&desc, n);
             poison(&problem, places[n / 2].name, 1, 0, places[n / 2].at);
             th_expect(*state, &problem);
@@ -464,13 +456,8 @@ static void nan_reaches_the_rows_that_see_it(void **state)
 static void nan_in_one_component(void **state)
 {
     for (size_t n = 0; n < TH_COUNT(esteps) * 3; n++) {
-        const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_MGK,
-                                           .estep = esteps[n % 2],
-                                           .length = 20,
-                                           .length_k = 150,
-                                           .head_size = 17,
-                                           .value_size = 8,
-                                           .components = 3};
+        clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_MGK, 20, 150);
+        desc.estep = esteps[n % 2];
         th_problem problem = th_problem_make(&desc, n);
         th_set(&problem, TH_K, 0, 0, (int64_t)n / 2, 140, 2, (double)NAN);
         th_expect(*state, &problem);
@@ -478,11 +465,10 @@ static void nan_in_one_component(void **state)
     }
 }
 
-static void infinite_inputs(void **state)
+static void infinite_values(void **state)
 {
     for (size_t v = 0; v < TH_COUNT(variants); v++) {
-        const clmgk_attention_desc desc = {
-            .variant = variants[v], .heads = 2, .length = 20, .length_k = 150, .head_size = 16};
+        const clmgk_attention_desc desc = small_desc(variants[v], 20, 150);
         th_problem problem = th_problem_make(&desc, v);
         th_set(&problem, TH_V, 0, 1, 0, 7, 3, (double)INFINITY);
         th_expect(*state, &problem);
@@ -496,16 +482,10 @@ static void bad_priors_and_variances(void **state)
     for (size_t v = 2; v < TH_COUNT(variants); v++) {
         for (size_t n = 0; n < 8; n++) {
             const bool prior = n % 2 == 0;
-            const clmgk_attention_desc desc = {.variant = variants[v],
-                                               .score = scores[n / 4],
-                                               .heads = 2,
-                                               .components = v == 2 ? 3 : 2,
-                                               .length = 33,
-                                               .length_k = 150,
-                                               .head_size = 17,
-                                               .value_size = 8,
-                                               .prior_shape = prior ? CLMGK_PRIOR_HM : CLMGK_PRIOR_UNIFORM,
-                                               .variance_shape = prior ? CLMGK_VARIANCE_NUMBER : CLMGK_VARIANCE_HM};
+            clmgk_attention_desc desc = small_desc(variants[v], 33, 150);
+            desc.score = scores[n / 4];
+            desc.prior_shape = prior ? CLMGK_PRIOR_HM : CLMGK_PRIOR_UNIFORM;
+            desc.variance_shape = prior ? CLMGK_VARIANCE_NUMBER : CLMGK_VARIANCE_HM;
             th_problem problem = th_problem_make(&desc, n);
             th_set(&problem, prior ? TH_PRIOR : TH_VARIANCE, 0, 1, 1, 0, 0, bad[n / 2 % 2]);
             th_expect(*state, &problem); /* head 1 alone */
@@ -518,16 +498,10 @@ static void bad_priors_and_variances(void **state)
 static void bad_prior_of_one_key(void **state)
 {
     for (size_t v = 2; v < TH_COUNT(variants); v++) {
-        const clmgk_attention_desc desc = {.variant = variants[v],
-                                           .batch = 2,
-                                           .heads = 2,
-                                           .components = v == 2 ? 3 : 2,
-                                           .length = 33,
-                                           .length_k = 150,
-                                           .head_size = 17,
-                                           .value_size = 8,
-                                           .prior_shape = CLMGK_PRIOR_HMS,
-                                           .use_lengths = 1};
+        clmgk_attention_desc desc = small_desc(variants[v], 33, 150);
+        desc.batch = 2;
+        desc.prior_shape = CLMGK_PRIOR_HMS;
+        desc.use_lengths = 1;
         th_problem problem = th_problem_make(&desc, v);
         th_set(&problem, TH_LENGTHS, 0, 0, 0, 0, 0, 150.0);
         th_set(&problem, TH_LENGTHS, 1, 0, 0, 0, 0, 100.0); /* the key is hidden here */
@@ -615,7 +589,7 @@ int main(void)
         cmocka_unit_test(padding_does_not_leak),
         cmocka_unit_test(nan_reaches_the_rows_that_see_it),
         cmocka_unit_test(nan_in_one_component),
-        cmocka_unit_test(infinite_inputs),
+        cmocka_unit_test(infinite_values),
         cmocka_unit_test(bad_priors_and_variances),
         cmocka_unit_test(bad_prior_of_one_key),
         cmocka_unit_test(random_problems),

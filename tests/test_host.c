@@ -153,20 +153,6 @@ static void empty_problems(void **state)
 
 /* ---- misuse ------------------------------------------------------------------------------------------------------ */
 
-static clmgk_attention_desc full_desc(void)
-{
-    return (clmgk_attention_desc){.variant = CLMGK_VARIANT_SMGK,
-                                  .batch = 2,
-                                  .heads = 2,
-                                  .length = 5,
-                                  .length_k = 6,
-                                  .head_size = 8,
-                                  .prior_shape = CLMGK_PRIOR_HMS,
-                                  .variance_shape = CLMGK_VARIANCE_HM,
-                                  .use_lengths = 1,
-                                  .use_lengths_q = 1};
-}
-
 static void expect_refused(const char *selector, const clmgk_attention_desc *desc, const host_arrays *host,
                            const clmgk_host_args *args, clmgk_status expected, const char *field, const char *value)
 {
@@ -195,7 +181,7 @@ static void bad_values(void **state)
         {TH_VARIANCE, (double)NAN, "variance", "nan"}, {TH_VARIANCE, (double)INFINITY, "variance", "inf"},
     };
     for (size_t n = 0; n < TH_COUNT(bad); n++) {
-        const clmgk_attention_desc desc = full_desc();
+        const clmgk_attention_desc desc = th_full_desc();
         th_problem problem = th_problem_make(&desc, n);
         problem.array[bad[n].name].values[problem.array[bad[n].name].count - 1] = bad[n].value;
         host_arrays host = make_host(&problem);
@@ -218,7 +204,7 @@ static void bad_arguments(void **state)
         const char *name;
     } pointers[] = {POINTER(q),     POINTER(k),        POINTER(v),       POINTER(o),        POINTER(prior),
                     POINTER(shift), POINTER(variance), POINTER(lengths), POINTER(lengths_q)};
-    const clmgk_attention_desc desc = full_desc();
+    const clmgk_attention_desc desc = th_full_desc();
     th_problem problem = th_problem_make(&desc, 1);
     host_arrays host = make_host(&problem);
     for (size_t n = 0; n < TH_COUNT(pointers); n++) {

@@ -4,6 +4,7 @@
 #include "harness/harness.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,11 +17,10 @@ typedef struct change {
     double real;
 } change;
 
-#define SET(type, field, number)                                                                                       \
+#define DESC(field, number)                                                                                            \
     {                                                                                                                  \
-        offsetof(type, field), sizeof(((type *)0)->field), (number), 0.0                                               \
+        offsetof(clmgk_attention_desc, field), sizeof(((clmgk_attention_desc *)0)->field), (number), 0.0               \
     }
-#define DESC(field, number) SET(clmgk_attention_desc, field, number)
 #define DESC_REAL(field, number)                                                                                       \
     {                                                                                                                  \
         offsetof(clmgk_attention_desc, field), sizeof(double), 0, (number)                                             \
@@ -68,10 +68,9 @@ typedef struct bad_desc {
     const char *value;
 } bad_desc;
 
-#define VALUE          CLMGK_ERROR_INVALID_VALUE
-#define SHAPE          CLMGK_ERROR_INVALID_SHAPE
-#define BIG            ((int64_t)1 << 40)
-#define STRIDED(array) DESC(array.strided, 1)
+#define VALUE CLMGK_ERROR_INVALID_VALUE
+#define SHAPE CLMGK_ERROR_INVALID_SHAPE
+#define BIG   ((int64_t)1 << 40)
 
 static const bad_desc bad_descs[] = {
     {{DESC(struct_size, 0)}, VALUE, "struct_size", "0"},
@@ -111,16 +110,16 @@ static const bad_desc bad_descs[] = {
     {{DESC(use_lengths, 2)}, VALUE, "use_lengths", "2"},
     {{DESC(use_lengths_q, -1)}, VALUE, "use_lengths_q", "-1"},
     {{DESC(q.strided, 2)}, VALUE, "q.strided", "2"},
-    {{STRIDED(q), DESC(q.token, -8)}, SHAPE, "q.token", "-8"},
-    {{STRIDED(k), DESC(k.head, -1)}, SHAPE, "k.head", "-1"},
-    {{STRIDED(v), DESC(v.batch, -1)}, SHAPE, "v.batch", "-1"},
-    {{STRIDED(o), DESC(o.token, 8), DESC(o.head, 0)}, SHAPE, "o", "0"},
-    {{STRIDED(o), DESC(o.token, 7), DESC(o.head, 64)}, SHAPE, "o", "7"},
-    {{STRIDED(lse), DESC(lse.token, 1), DESC(lse.head, 4)}, SHAPE, "lse", "4"},
+    {{DESC(q.strided, 1), DESC(q.token, -8)}, SHAPE, "q.token", "-8"},
+    {{DESC(k.strided, 1), DESC(k.head, -1)}, SHAPE, "k.head", "-1"},
+    {{DESC(v.strided, 1), DESC(v.batch, -1)}, SHAPE, "v.batch", "-1"},
+    {{DESC(o.strided, 1), DESC(o.token, 8), DESC(o.head, 0)}, SHAPE, "o", "0"},
+    {{DESC(o.strided, 1), DESC(o.token, 7), DESC(o.head, 64)}, SHAPE, "o", "7"},
+    {{DESC(lse.strided, 1), DESC(lse.token, 1), DESC(lse.head, 4)}, SHAPE, "lse", "4"},
     {{DESC(batch, BIG), DESC(heads, BIG)}, CLMGK_ERROR_OVERFLOW, "", ""},
     {{DESC(length, BIG), DESC(batch, BIG)}, CLMGK_ERROR_OVERFLOW, "", ""},
     {{DESC(length_k, INT64_MAX)}, CLMGK_ERROR_OVERFLOW, "", ""},
-    {{STRIDED(k), DESC(k.token, INT64_MAX / 2), DESC(length_k, 9)}, CLMGK_ERROR_OVERFLOW, "k", ""},
+    {{DESC(k.strided, 1), DESC(k.token, INT64_MAX / 2), DESC(length_k, 9)}, CLMGK_ERROR_OVERFLOW, "k", ""},
 };
 
 static void bad_descriptors(void **state)
@@ -230,11 +229,10 @@ static void bad_parameters(void **state)
             assert_null(plan);
         }
         for (size_t n = 0; n < TH_COUNT(values); n++) {
-            char text[128] = "";
-            const size_t name = strcspn(info.parameters, "=");
-            assert_true(name > 0 && name < 64);
-            memcpy(text, info.parameters, name + 1);
-            strcat(text, values[n]);
+            char text[128];
+            const int name = (int)strcspn(info.parameters, "=");
+            assert_in_range(name, 1, 64);
+            snprintf(text, sizeof(text), "%.*s=%s", name, info.parameters, values[n]);
             options.parameters = text;
             expect_error(clmgk_plan_create(session->context, &desc, &options, &plan, &error), VALUE, &error,
                          "parameters", values[n]);
@@ -277,15 +275,7 @@ typedef struct fixture {
 
 static fixture open_fixture(th_session *session)
 {
-    const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_SMGK,
-                                       .heads = 2,
-                                       .length = 5,
-                                       .length_k = 6,
-                                       .head_size = 8,
-                                       .prior_shape = CLMGK_PRIOR_HMS,
-                                       .variance_shape = CLMGK_VARIANCE_HM,
-                                       .use_lengths = 1,
-                                       .use_lengths_q = 1};
+    const clmgk_attention_desc desc = th_full_desc();
     fixture f = {.session = session, .problem = th_problem_make(&desc, 1)};
     cl_int code = CL_SUCCESS;
     f.plan = th_plan(session, &f.problem.desc, CLMGK_ENGINE_AUTO, NULL);
@@ -321,7 +311,7 @@ static void expect_refused(fixture *f, const enqueue_call *call, clmgk_status st
                            const char *value)
 {
     clmgk_error error = {0};
-    const cl_event unset = (cl_event)(uintptr_t)f; /* any pointer that no event has */
+    cl_event unset = (cl_event)(uintptr_t)f; /* any pointer that no event has */
     cl_event event = unset;
     expect_error(
         clmgk_enqueue_forward(call->plan, call->queue, call->args, call->num_wait, call->wait_list, &event, &error),
@@ -337,7 +327,7 @@ static void expect_refused(fixture *f, const enqueue_call *call, clmgk_status st
 static void bad_enqueue_arguments(void **state)
 {
     fixture f = open_fixture(*state);
-    const cl_event none = NULL;
+    cl_event none = NULL;
     const enqueue_call good = {f.plan, f.session->queue, &f.device.args, 0, NULL};
     enqueue_call call = good;
     call.plan = NULL;
@@ -359,7 +349,7 @@ static void bad_enqueue_arguments(void **state)
     expect_refused(&f, &call, VALUE, "wait_list", "");
 
     cl_int code = CL_SUCCESS;
-    const cl_event foreign = clCreateUserEvent(f.other, &code);
+    cl_event foreign = clCreateUserEvent(f.other, &code);
     assert_int_equal(code, CL_SUCCESS);
     call.num_wait = 1;
     call.wait_list = &foreign;

@@ -266,7 +266,7 @@ static void lse_is_optional(void **state)
 
 static void run_on_queue(th_session *session, th_problem *problem, clmgk_engine engine, cl_command_queue queue)
 {
-    const cl_command_queue own = session->queue;
+    cl_command_queue own = session->queue;
     session->queue = queue;
     th_run(session, problem, engine);
     session->queue = own;
@@ -276,7 +276,7 @@ static void repeated_runs_are_bit_equal(void **state)
 {
     th_session *const session = *state;
     cl_int code = CL_SUCCESS;
-    const cl_command_queue second = clCreateCommandQueue(session->cl, session->info.device_id, 0, &code);
+    cl_command_queue second = clCreateCommandQueue(session->cl, session->info.device_id, 0, &code);
     assert_int_equal(code, CL_SUCCESS);
     for (size_t n = 0; n < session->engines * 4; n++) {
         clmgk_attention_desc desc = base_desc((clmgk_variant)(n % 4));

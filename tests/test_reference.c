@@ -217,9 +217,9 @@ static void priors_of_every_shape(void **state)
 static void shifts_are_added_to_the_keys(void **state)
 {
     (void)state;
-    enum { H = 2, D = 3, S = 2, M = 2 };
+    enum { H = 2, D = 3, S = 2, M = 2, KEYS = S * D };
     const double q[H * D] = {0.3, -1.0, 0.5, 0.2, 0.1, -0.7};
-    const double k[S * D] = {1.0, 0.5, -0.5, -1.5, 0.25, 2.0};
+    const double k[KEYS] = {1.0, 0.5, -0.5, -1.5, 0.25, 2.0};
     const double b[H * M * D] = {0.1, 0.2, 0.3, -1.0, 0.0, 2.0, 0.5, -0.5, 0.25, 1.5, -2.0, 0.0};
     const double v[S] = {1.0, -3.0};
     static const clmgk_score scores[] = {CLMGK_SCORE_DOT, CLMGK_SCORE_GAUSSIAN};
@@ -228,12 +228,13 @@ static void shifts_are_added_to_the_keys(void **state)
             .desc = small_desc(CLMGK_VARIANT_SMGK, scores[s], M), .q = q, .k = k, .v = v, .shift = b};
         shifted.desc.heads = H;
         shifted.desc.head_size = D;
-        double keys[H * M * S * D];
+        double keys[H * M * KEYS];
         double values[H * S];
         for (int64_t h = 0; h < H; h++) {
             memcpy(values + h * S, v, sizeof(v));
-            for (int64_t n = 0; n < M * S * D; n++)
-                keys[h * M * S * D + n] = k[n % (S * D)] + b[(h * M + n / (S * D)) * D + n % D];
+            for (int64_t r = 0; r < M; r++)
+                for (int64_t n = 0; n < KEYS; n++)
+                    keys[(h * M + r) * KEYS + n] = k[n] + b[(h * M + r) * D + n % D];
         }
         clmgk_ref_problem moved = shifted;
         moved.desc.variant = CLMGK_VARIANT_MGK;
@@ -279,7 +280,7 @@ static void visible_keys(void **state)
         p.desc.use_lengths = cases[c].use_lengths;
         p.desc.use_lengths_q = cases[c].use_lengths_q;
         p.desc.alignment = cases[c].alignment;
-        for (int64_t n = 0; n < 4 * 3 * 5; n++) {
+        for (int64_t n = 0; n < 60; n++) {
             const int64_t b = n / 15;
             const int64_t i = n / 5 % 3;
             assert_int_equal(clmgk_ref_visible_keys(&p, b, i), cases[c].keys[b][i]);

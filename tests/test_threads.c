@@ -26,7 +26,7 @@ static cl_command_queue new_queue(const th_session *session, bool out_of_order)
         clGetDeviceInfo(session->info.device_id, CL_DEVICE_QUEUE_PROPERTIES, sizeof(offered), &offered, NULL),
         CL_SUCCESS);
     const cl_command_queue_properties wanted = out_of_order ? offered & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE : 0;
-    const cl_command_queue queue = clCreateCommandQueue(session->cl, session->info.device_id, wanted, &code);
+    cl_command_queue queue = clCreateCommandQueue(session->cl, session->info.device_id, wanted, &code);
     assert_int_equal(code, CL_SUCCESS);
     return queue;
 }
@@ -179,7 +179,7 @@ static void wait_lists_hold_work_back(void **state)
         const clmgk_attention_desc desc = test_desc(CLMGK_VARIANT_SMGK);
         const clmgk_engine engine = session->engine[e / 2];
         clmgk_plan *const plan = th_plan(session, &desc, engine, NULL);
-        const cl_command_queue queue = new_queue(session, e % 2 == 1);
+        cl_command_queue queue = new_queue(session, e % 2 == 1);
         worker w;
         start_worker(session, &w, plan, &desc, queue, e);
         cl_int code = CL_SUCCESS;
@@ -225,7 +225,7 @@ static void release_while_in_flight(void **state)
         worker w;
         start_worker(session, &w, plan, &desc, session->queue, e);
         cl_int code = CL_SUCCESS;
-        const cl_event gate = clCreateUserEvent(session->cl, &code);
+        cl_event gate = clCreateUserEvent(session->cl, &code);
         assert_int_equal(code, CL_SUCCESS);
         assert_int_equal(clmgk_enqueue_forward(plan, session->queue, &w.device.args, 1, &gate, NULL, &w.error),
                          CLMGK_OK);

@@ -91,6 +91,9 @@ typedef struct th_problem {
 th_problem th_problem_make(const clmgk_attention_desc *desc, uint64_t seed);
 void th_problem_free(th_problem *problem);
 
+/* A small problem that has every array: sMGK with priors, variances and lengths. */
+clmgk_attention_desc th_full_desc(void);
+
 /* Multiplies an array by `factor` (one that the problem lacks: nothing); sets all of an array, or one element. */
 void th_scale(th_problem *problem, th_name name, double factor);
 void th_fill(th_problem *problem, th_name name, double value);

@@ -139,6 +139,20 @@ void th_problem_free(th_problem *problem)
     *problem = (th_problem){0};
 }
 
+clmgk_attention_desc th_full_desc(void)
+{
+    return (clmgk_attention_desc){.variant = CLMGK_VARIANT_SMGK,
+                                  .batch = 2,
+                                  .heads = 2,
+                                  .length = 5,
+                                  .length_k = 6,
+                                  .head_size = 8,
+                                  .prior_shape = CLMGK_PRIOR_HMS,
+                                  .variance_shape = CLMGK_VARIANCE_HM,
+                                  .use_lengths = 1,
+                                  .use_lengths_q = 1};
+}
+
 void th_scale(th_problem *problem, th_name name, double factor)
 {
     const th_array *const array = &problem->array[name];
