@@ -132,9 +132,8 @@ static void test_text_grows(void **state)
     mgk_text text = {0};
     char expected[4096] = "";
     for (int i = 0; i < 300; ++i) {
-        char number[16];
-        snprintf(number, sizeof(number), "%d,", i);
-        strcat(expected, number);
+        const size_t length = strlen(expected);
+        snprintf(expected + length, sizeof(expected) - length, "%d,", i);
         mgk_text_printf(&text, "%d", i);
         mgk_text_append(&text, ",", 1);
         assert_int_equal(text.length, strlen(expected));

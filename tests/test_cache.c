@@ -600,7 +600,7 @@ static void launch_and_check(const device *self, const mgk_program *program, int
     const mgk_launch launch = {.dimensions = 1, .global = {4}, .local = {2}};
     cl_int code = CL_SUCCESS;
     cl_int out[4] = {0};
-    const cl_kernel kernel = clCreateKernel(program->program, "fill", &code);
+    cl_kernel kernel = clCreateKernel(program->program, "fill", &code);
     assert_int_equal(code, CL_SUCCESS);
     assert_int_equal(mgk_launch_kernel(self->queue, kernel, &launch, 2, args, 0, NULL, NULL, NULL), CLMGK_OK);
     assert_int_equal(clEnqueueReadBuffer(self->queue, self->buffer, CL_TRUE, 0, sizeof(out), out, 0, NULL, NULL),

@@ -273,18 +273,18 @@ static void test_runtimes(void **state)
     static const struct {
         const char *platform;
         cl_device_type type;
-        mgk_runtime runtime;
         const char *name;
+        mgk_runtime runtime;
         clmgk_engine engine;
     } cases[] = {
-        {"Portable Computing Language", CL_DEVICE_TYPE_CPU, MGK_RUNTIME_POCL, "pocl", CLMGK_ENGINE_LANE},
-        {"Portable Computing Language", CL_DEVICE_TYPE_GPU, MGK_RUNTIME_POCL, "pocl", CLMGK_ENGINE_SIMT},
-        {"rusticl", CL_DEVICE_TYPE_CPU, MGK_RUNTIME_RUSTICL, "rusticl", CLMGK_ENGINE_SIMT},
-        {"Intel(R) OpenCL", CL_DEVICE_TYPE_CPU, MGK_RUNTIME_INTEL_CPU, "intel", CLMGK_ENGINE_LANE},
-        {"Intel(R) OpenCL Graphics", CL_DEVICE_TYPE_GPU, MGK_RUNTIME_OTHER, "", CLMGK_ENGINE_SIMT},
-        {"NVIDIA CUDA", CL_DEVICE_TYPE_GPU, MGK_RUNTIME_NVIDIA, "nvidia", CLMGK_ENGINE_SIMT},
-        {"Oclgrind", CL_DEVICE_TYPE_CPU | CL_DEVICE_TYPE_GPU, MGK_RUNTIME_OCLGRIND, "oclgrind", CLMGK_ENGINE_SIMT},
-        {"Another", CL_DEVICE_TYPE_CPU, MGK_RUNTIME_OTHER, "", CLMGK_ENGINE_LANE},
+        {"Portable Computing Language", CL_DEVICE_TYPE_CPU, "pocl", MGK_RUNTIME_POCL, CLMGK_ENGINE_LANE},
+        {"Portable Computing Language", CL_DEVICE_TYPE_GPU, "pocl", MGK_RUNTIME_POCL, CLMGK_ENGINE_SIMT},
+        {"rusticl", CL_DEVICE_TYPE_CPU, "rusticl", MGK_RUNTIME_RUSTICL, CLMGK_ENGINE_SIMT},
+        {"Intel(R) OpenCL", CL_DEVICE_TYPE_CPU, "intel", MGK_RUNTIME_INTEL_CPU, CLMGK_ENGINE_LANE},
+        {"Intel(R) OpenCL Graphics", CL_DEVICE_TYPE_GPU, "", MGK_RUNTIME_OTHER, CLMGK_ENGINE_SIMT},
+        {"NVIDIA CUDA", CL_DEVICE_TYPE_GPU, "nvidia", MGK_RUNTIME_NVIDIA, CLMGK_ENGINE_SIMT},
+        {"Oclgrind", CL_DEVICE_TYPE_CPU | CL_DEVICE_TYPE_GPU, "oclgrind", MGK_RUNTIME_OCLGRIND, CLMGK_ENGINE_SIMT},
+        {"Another", CL_DEVICE_TYPE_CPU, "", MGK_RUNTIME_OTHER, CLMGK_ENGINE_LANE},
     };
     const struct _cl_platform_id platform = platforms[2];
     const struct _cl_device_id device = cpus[0];

@@ -34,7 +34,7 @@ static clmgk_status check_device(cl_context context, cl_device_id device, clmgk_
         return mgk_fail_memory(error, "a context's devices");
     code = clGetContextInfo(context, CL_CONTEXT_DEVICES, size, devices, NULL);
     bool found = false;
-    for (size_t i = 0; code == CL_SUCCESS && i < size / sizeof(*devices); ++i)
+    for (size_t i = 0; code == CL_SUCCESS && i < size / sizeof(cl_device_id); ++i)
         found = found || devices[i] == device;
     mgk_free(NULL, devices);
     if (code != CL_SUCCESS)

@@ -9,23 +9,16 @@
 /* ---- list -------------------------------------------------------------------------------------------------- */
 
 typedef struct device_list {
-    mgk_device_facts *devices; /* mgk_free with NULL */
+    mgk_device_facts *devices; /* mgk_free with NULL; NULL if there are none */
     size_t count, capacity;
 } device_list;
 
 static clmgk_status append_device(device_list *list, const mgk_device_facts *facts, clmgk_error *error)
 {
-    if (list->count == list->capacity) {
-        const size_t capacity = list->capacity > 0 ? 2 * list->capacity : 4;
-        mgk_device_facts *const devices = mgk_alloc(NULL, capacity, sizeof(*devices));
-        if (devices == NULL)
-            return mgk_fail_memory(error, "the list of devices");
-        if (list->count > 0)
-            memcpy(devices, list->devices, list->count * sizeof(*devices));
-        mgk_free(NULL, list->devices);
-        list->devices = devices;
-        list->capacity = capacity;
-    }
+    void *items = list->devices;
+    if (!mgk_grow(NULL, &items, &list->capacity, list->count, sizeof(*facts)))
+        return mgk_fail_memory(error, "the list of devices");
+    list->devices = items;
     list->devices[list->count++] = *facts;
     return CLMGK_OK;
 }
@@ -204,7 +197,7 @@ clmgk_status clmgk_select_device(const char *selector, clmgk_device_info *info, 
     MGK_TRY(list_devices(&list, error));
 
     clmgk_status status = CLMGK_OK;
-    if (list.count == 0)
+    if (list.devices == NULL)
         status = mgk_fail(error, CLMGK_ERROR_NO_DEVICE, "no usable OpenCL device on any platform");
     else if (wanted != NULL && wanted[0] != '\0')
         status = choose(&list, wanted, info, error);

@@ -57,6 +57,10 @@ const char *mgk_cl_error_name(cl_int code);
 void *mgk_alloc(const clmgk_allocator *allocator, size_t count, size_t size);
 void mgk_free(const clmgk_allocator *allocator, void *memory);
 
+/* Makes room for one more item of `size` bytes after `count` of them in the array *items (mgk_free) of *capacity.
+ * False without memory: the array is as it was. */
+bool mgk_grow(const clmgk_allocator *allocator, void **items, size_t *capacity, size_t count, size_t size);
+
 /* Growing text. All functions are no-ops after a failed allocation, which `failed` tells. */
 typedef struct mgk_text {
     const clmgk_allocator *allocator;

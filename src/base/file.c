@@ -212,29 +212,6 @@ bool mgk_folder_remove(const mgk_folder *folder, const char *name)
 
 /* ---- listing ---------------------------------------------------------------------------------------------- */
 
-typedef struct entry_list {
-    const clmgk_allocator *allocator;
-    mgk_folder_entry *entries;
-    size_t count, capacity;
-} entry_list;
-
-static bool list_append(entry_list *list, const mgk_folder_entry *entry)
-{
-    if (list->count == list->capacity) {
-        const size_t capacity = list->capacity > 0 ? 2 * list->capacity : 32;
-        mgk_folder_entry *const entries = mgk_alloc(list->allocator, capacity, sizeof(*entries));
-        if (entries == NULL)
-            return false;
-        if (list->count > 0)
-            memcpy(entries, list->entries, list->count * sizeof(*entries));
-        mgk_free(list->allocator, list->entries);
-        list->entries = entries;
-        list->capacity = capacity;
-    }
-    list->entries[list->count++] = *entry;
-    return true;
-}
-
 /* False if the file vanished, is not a regular one, or has too long a name. */
 static bool describe(int handle, const char *name, mgk_folder_entry *entry)
 {
@@ -272,25 +249,30 @@ clmgk_status mgk_folder_list(const mgk_folder *folder, const clmgk_allocator *al
         return mgk_fail(error, CLMGK_ERROR_IO, "the folder could not be listed: %s", strerror(errno));
 
     clmgk_status status = CLMGK_OK;
-    entry_list list = {.allocator = allocator};
+    void *list = NULL;
+    size_t capacity = 0;
+    size_t listed = 0;
     errno = 0;
     for (const struct dirent *item = readdir(stream); item != NULL; errno = 0, item = readdir(stream)) {
         mgk_folder_entry entry = {0};
-        if (wanted(item->d_name) && describe(folder->handle, item->d_name, &entry) && !list_append(&list, &entry)) {
+        if (!wanted(item->d_name) || !describe(folder->handle, item->d_name, &entry))
+            continue;
+        if (!mgk_grow(allocator, &list, &capacity, listed, sizeof(entry))) {
             status = mgk_fail_memory(error, "the list of a folder");
             goto cleanup;
         }
+        ((mgk_folder_entry *)list)[listed++] = entry;
     }
     if (errno != 0) {
         status = mgk_fail(error, CLMGK_ERROR_IO, "the folder could not be listed: %s", strerror(errno));
         goto cleanup;
     }
-    *entries = list.entries;
-    *count = list.count;
-    list.entries = NULL;
+    *entries = list;
+    *count = listed;
+    list = NULL;
 
 cleanup:
-    mgk_free(allocator, list.entries);
+    mgk_free(allocator, list);
     closedir(stream);
     return status;
 }

@@ -37,6 +37,22 @@ char *mgk_strdup(const clmgk_allocator *allocator, const char *string)
     return copy;
 }
 
+bool mgk_grow(const clmgk_allocator *allocator, void **items, size_t *capacity, size_t count, size_t size)
+{
+    if (count < *capacity)
+        return true;
+    const size_t grown = *capacity > 0 ? 2 * *capacity : 8;
+    void *const moved = grown > *capacity ? mgk_alloc(allocator, grown, size) : NULL;
+    if (moved == NULL)
+        return false;
+    if (count > 0)
+        memcpy(moved, *items, count * size);
+    mgk_free(allocator, *items);
+    *items = moved;
+    *capacity = grown;
+    return true;
+}
+
 /* Makes room for `length` more bytes and a NUL. */
 static bool text_reserve(mgk_text *text, size_t length)
 {
@@ -73,18 +89,17 @@ void mgk_text_append(mgk_text *text, const char *bytes, size_t length)
 void mgk_text_printf(mgk_text *text, const char *format, ...)
 {
     va_list args;
-    va_list again;
     va_start(args, format);
-    va_copy(again, args);
     const int length = vsnprintf(NULL, 0, format, args);
-    if (length < 0) {
-        text->failed = true;
-    } else if (text_reserve(text, (size_t)length)) {
-        vsnprintf(text->data + text->length, (size_t)length + 1, format, again);
-        text->length += (size_t)length;
-    }
-    va_end(again);
     va_end(args);
+    if (length < 0)
+        text->failed = true;
+    if (length < 0 || !text_reserve(text, (size_t)length))
+        return;
+    va_start(args, format);
+    vsnprintf(text->data + text->length, (size_t)length + 1, format, args);
+    va_end(args);
+    text->length += (size_t)length;
 }
 
 void mgk_text_free(mgk_text *text)

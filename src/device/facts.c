@@ -206,7 +206,7 @@ static clmgk_status root_device(cl_device_id device, cl_device_id *root, clmgk_e
     while (parent != NULL) {
         *root = parent;
         parent = NULL;
-        MGK_TRY(query_value(*root, CL_DEVICE_PARENT_DEVICE, &parent, sizeof(parent), error));
+        MGK_TRY(query_value(*root, CL_DEVICE_PARENT_DEVICE, &parent, sizeof(cl_device_id), error));
     }
     return CLMGK_OK;
 }
@@ -230,7 +230,7 @@ clmgk_status mgk_device_get_facts(cl_device_id device, mgk_device_facts *facts, 
     mgk_device_facts found = {.info = {.device_id = device}};
     clmgk_device_info *const info = &found.info;
     cl_device_type type = 0;
-    MGK_TRY(query_value(device, CL_DEVICE_PLATFORM, &info->platform_id, sizeof(info->platform_id), error));
+    MGK_TRY(query_value(device, CL_DEVICE_PLATFORM, &info->platform_id, sizeof(cl_platform_id), error));
     MGK_TRY(query_value(device, CL_DEVICE_TYPE, &type, sizeof(type), error));
     MGK_TRY(query_texts(device, &found, error));
     MGK_TRY(query_numbers(device, info, error));

@@ -15,7 +15,7 @@ clmgk_status mgk_platform_list(cl_platform_id **out, cl_uint *count, clmgk_error
     if (code != CL_SUCCESS)
         return mgk_fail_cl(error, code, "clGetPlatformIDs");
 
-    cl_platform_id *const platforms = mgk_alloc(NULL, found, sizeof(*platforms));
+    cl_platform_id *const platforms = mgk_alloc(NULL, found, sizeof(cl_platform_id));
     if (platforms == NULL)
         return mgk_fail_memory(error, "the list of platforms");
     code = clGetPlatformIDs(found, platforms, NULL);

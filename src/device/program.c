@@ -69,8 +69,7 @@ static clmgk_status build_source(const clmgk_context *context, const char *file,
 {
     cl_int code = CL_SUCCESS;
     const char *const text = source->data;
-    const cl_program program =
-        clCreateProgramWithSource(context->context, 1, (const char **)&text, &source->length, &code);
+    cl_program program = clCreateProgramWithSource(context->context, 1, (const char **)&text, &source->length, &code);
     if (code != CL_SUCCESS)
         return mgk_fail_cl(error, code, "clCreateProgramWithSource");
 
@@ -125,9 +124,9 @@ static void destroy(mgk_program *program)
     mgk_free(allocator, program);
 }
 
-/* A new program that is not in the list, from disk or built. */
+/* A new program, from disk or built, put in the list. */
 static clmgk_status create(clmgk_context *context, const char *file, const mgk_text *source, const char *options,
-                           const char *key, mgk_program **out, clmgk_error *error)
+                           const char *key, mgk_program **out, clmgk_program_origin *origin, clmgk_error *error)
 {
     mgk_program *const program = mgk_alloc(&context->allocator, 1, sizeof(*program));
     if (program == NULL)
@@ -146,6 +145,9 @@ static clmgk_status create(clmgk_context *context, const char *file, const mgk_t
     program->saved = program->program != NULL || context->cache_path == NULL;
     if (program->program == NULL)
         MGK_TRY_GOTO(status, build_source(context, file, source, options, &program->program, error), failed);
+    program->next = context->programs;
+    context->programs = program;
+    *origin = program->origin;
     *out = program;
     return CLMGK_OK;
 
@@ -167,16 +169,11 @@ static clmgk_status find_or_create(clmgk_context *context, const char *file, con
                                    const char *options, const char *key, mgk_program **out,
                                    clmgk_program_origin *origin, clmgk_error *error)
 {
-    mgk_program *program = find(context, key);
-    if (program != NULL) {
-        ++program->references;
-        *origin = CLMGK_PROGRAM_MEMORY;
-    } else {
-        MGK_TRY(create(context, file, source, options, key, &program, error));
-        program->next = context->programs;
-        context->programs = program;
-        *origin = program->origin;
-    }
+    mgk_program *const program = find(context, key);
+    if (program == NULL)
+        return create(context, file, source, options, key, out, origin, error);
+    ++program->references;
+    *origin = CLMGK_PROGRAM_MEMORY;
     *out = program;
     return CLMGK_OK;
 }

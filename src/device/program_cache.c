@@ -11,7 +11,6 @@
 
 enum {
     FORMAT_VERSION = 1,
-    MAGIC_SIZE = 8,
     VERSION_AT = 8,
     KEY_LENGTH_AT = 12,
     LENGTH_AT = 16,
@@ -20,6 +19,8 @@ enum {
     NAME_DIGITS = 32,
     NAME_SIZE = NAME_DIGITS + sizeof(SUFFIX)
 };
+
+static const char magic[8] = {'c', 'l', 'm', 'g', 'k', 'b', 'i', 'n'};
 
 /* ---- where ------------------------------------------------------------------------------------------------ */
 
@@ -99,7 +100,7 @@ static bool is_valid(const char *entry, size_t length, const char *key)
     char checksum[CHECKSUM_SIZE];
     put_checksum(checksum, mgk_hash_bytes(entry, length - CHECKSUM_SIZE));
     return memcmp(entry + length - CHECKSUM_SIZE, checksum, CHECKSUM_SIZE) == 0 &&
-           memcmp(entry, MAGIC, MAGIC_SIZE) == 0 && get_number(entry + VERSION_AT, 4) == FORMAT_VERSION &&
+           memcmp(entry, magic, sizeof(magic)) == 0 && get_number(entry + VERSION_AT, 4) == FORMAT_VERSION &&
            get_number(entry + LENGTH_AT, 8) == length && get_number(entry + KEY_LENGTH_AT, 4) == key_length &&
            memcmp(entry + KEY_AT, key, key_length) == 0;
 }
@@ -113,7 +114,7 @@ static char *encode(const clmgk_allocator *allocator, const char *key, const cha
     char *const entry = total > binary_length && key_length <= UINT32_MAX ? mgk_alloc(allocator, total, 1) : NULL;
     if (entry == NULL)
         return NULL;
-    memcpy(entry, MAGIC, MAGIC_SIZE);
+    memcpy(entry, magic, sizeof(magic));
     put_number(entry + VERSION_AT, FORMAT_VERSION, 4);
     put_number(entry + KEY_LENGTH_AT, key_length, 4);
     put_number(entry + LENGTH_AT, total, 8);
@@ -227,49 +228,54 @@ void mgk_cache_drop(const mgk_cache *cache, const char *key)
 
 /* ---- all entries ------------------------------------------------------------------------------------------- */
 
-/* Opens the folder (to be closed after success) and lists its entries (mgk_free). */
-static clmgk_status open_all(const mgk_cache *cache, mgk_folder *folder, mgk_folder_entry **entries, size_t *count,
-                             clmgk_error *error)
+/* All entries, and the folder that holds them. */
+typedef struct cache_listing {
+    mgk_folder folder;
+    mgk_folder_entry *entries;
+    size_t count;
+} cache_listing;
+
+static void close_listing(const mgk_cache *cache, cache_listing *listing)
 {
-    MGK_TRY(mgk_folder_open(cache->path, false, folder, error));
-    const clmgk_status status = mgk_folder_list(folder, cache->allocator, is_entry_name, entries, count, error);
+    mgk_free(cache->allocator, listing->entries);
+    mgk_folder_close(&listing->folder);
+}
+
+/* To be closed after success. */
+static clmgk_status open_listing(const mgk_cache *cache, cache_listing *listing, clmgk_error *error)
+{
+    *listing = (cache_listing){.folder = {.handle = -1}};
+    if (cache->path != NULL)
+        MGK_TRY(mgk_folder_open(cache->path, false, &listing->folder, error));
+    const clmgk_status status =
+        mgk_folder_list(&listing->folder, cache->allocator, is_entry_name, &listing->entries, &listing->count, error);
     if (status != CLMGK_OK)
-        mgk_folder_close(folder);
+        close_listing(cache, listing);
     return status;
 }
 
 clmgk_status mgk_cache_measure(const mgk_cache *cache, uint64_t *bytes, uint64_t *entries, clmgk_error *error)
 {
-    mgk_folder folder;
-    mgk_folder_entry *list;
-    size_t count;
+    cache_listing listing;
+    MGK_TRY(open_listing(cache, &listing, error));
     *bytes = 0;
-    *entries = 0;
-    if (cache->path == NULL)
-        return CLMGK_OK;
-    MGK_TRY(open_all(cache, &folder, &list, &count, error));
-    for (size_t i = 0; i < count; ++i)
-        *bytes += list[i].bytes;
-    *entries = count;
-    mgk_free(cache->allocator, list);
-    mgk_folder_close(&folder);
+    *entries = listing.count;
+    for (size_t i = 0; i < listing.count; ++i)
+        *bytes += listing.entries[i].bytes;
+    close_listing(cache, &listing);
     return CLMGK_OK;
 }
 
 clmgk_status mgk_cache_clear(const mgk_cache *cache, clmgk_error *error)
 {
-    mgk_folder folder;
-    mgk_folder_entry *list;
-    size_t count;
-    if (cache->path == NULL)
-        return CLMGK_OK;
-    MGK_TRY(open_all(cache, &folder, &list, &count, error));
+    cache_listing listing;
     clmgk_status status = CLMGK_OK;
-    for (size_t i = 0; i < count; ++i) {
-        if (!mgk_folder_remove(&folder, list[i].name))
-            status = mgk_fail(error, CLMGK_ERROR_IO, "%s/%s: could not be removed", cache->path, list[i].name);
+    MGK_TRY(open_listing(cache, &listing, error));
+    for (size_t i = 0; i < listing.count; ++i) {
+        const char *const name = listing.entries[i].name;
+        if (!mgk_folder_remove(&listing.folder, name))
+            status = mgk_fail(error, CLMGK_ERROR_IO, "%s/%s: could not be removed", cache->path, name);
     }
-    mgk_free(cache->allocator, list);
-    mgk_folder_close(&folder);
+    close_listing(cache, &listing);
     return status;
 }
