@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAGIC  "clmgkbin"
 #define SUFFIX ".bin"
 
 enum {
@@ -106,10 +105,9 @@ static bool is_valid(const char *entry, size_t length, const char *key)
 }
 
 /* The entry's bytes; NULL without memory. */
-static char *encode(const clmgk_allocator *allocator, const char *key, const char *binary, size_t binary_length,
-                    size_t *length)
+static char *encode(const clmgk_allocator *allocator, const char *key, size_t key_length, const char *binary,
+                    size_t binary_length, size_t *length)
 {
-    const size_t key_length = strlen(key);
     const size_t total = KEY_AT + key_length + binary_length + CHECKSUM_SIZE;
     char *const entry = total > binary_length && key_length <= UINT32_MAX ? mgk_alloc(allocator, total, 1) : NULL;
     if (entry == NULL)
@@ -207,7 +205,7 @@ void mgk_cache_put(const mgk_cache *cache, const char *key, const char *binary, 
         return;
     char name[NAME_SIZE];
     size_t size = 0;
-    char *const entry = encode(cache->allocator, key, binary, length, &size);
+    char *const entry = encode(cache->allocator, key, strlen(key), binary, length, &size);
     entry_name(key, name);
     if (entry != NULL && size <= cache->max_bytes && mgk_folder_write(&folder, name, entry, size))
         tidy(cache, &folder);
