@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs a build to a temporary prefix, then builds and runs programs against it: CMake package and pkg-config, C and
+# C++, shared and static, and the README's example.
+#   check_install.sh SOURCE_DIR BUILD_DIR
+set -euo pipefail
+
+source=$1
+build=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+prefix=$work/prefix
+warnings=(-Wall -Wextra -Wpedantic -Wshadow -Werror)
+
+echo "== install"
+cmake --install "$build" --prefix "$prefix" >"$work/install.log" || { cat "$work/install.log"; exit 1; }
+for program in clmgk-run clmgk-info clmgk-bench; do
+    "$prefix/bin/$program" --version
+done
+
+echo "== CMake package"
+cmake -S "$source/tests/install/consumer" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$prefix" >"$work/cmake.log" ||
+    { cat "$work/cmake.log"; exit 1; }
+cmake --build "$work/consumer" >"$work/build.log" || { cat "$work/build.log"; exit 1; }
+for program in c_shared c_static cxx_shared cxx_static c_default; do
+    echo "$program"
+    "$work/consumer/$program"
+done
+# A static program must not need the shared library, nor a shared one go without it.
+readelf -d "$work/consumer/c_shared" | grep -q libclmgk
+if readelf -d "$work/consumer/c_static" | grep -q libclmgk; then
+    echo "c_static needs libclmgk.so" >&2
+    exit 1
+fi
+
+echo "== pkg-config"
+pc_folder=$(dirname "$(find "$prefix" -name clmgk.pc)")
+lib_folder=$(dirname "$pc_folder")
+export PKG_CONFIG_PATH=$pc_folder
+[[ $(pkg-config --modversion clmgk) == "$("$prefix/bin/clmgk-run" --version | grep -o '[0-9][0-9.]*' | head -n 1)" ]]
+read -ra flags <<<"$(pkg-config --cflags clmgk)"
+read -ra shared <<<"$(pkg-config --libs clmgk) -Wl,-rpath,$lib_folder"
+read -ra static <<<"$(pkg-config --static --libs clmgk)"
+consumer=$source/tests/install/consumer/consumer
+
+build_and_run() { # NAME COMPILER...
+    echo "$1"
+    "${@:2}" "${warnings[@]}" -o "$work/$1"
+    "$work/$1"
+}
+build_and_run pc_c_shared gcc -std=c11 "${flags[@]}" "$consumer.c" "${shared[@]}"
+build_and_run pc_cxx_shared g++ -std=c++11 "${flags[@]}" "$consumer.cpp" "${shared[@]}"
+
+echo "== README example"
+awk '/^```c$/ { inside = 1; next } /^```/ { if (inside) exit } inside' "$source/README.md" >"$work/example.c"
+[[ -s $work/example.c ]]
+build_and_run example gcc -std=c11 "${flags[@]}" "$work/example.c" "${shared[@]}" -lm
+
+# Last: without the shared library beside it, -lclmgk is the static one.
+rm "$lib_folder"/libclmgk.so*
+build_and_run pc_c_static gcc -std=c11 "${flags[@]}" "$consumer.c" "${static[@]}"
+build_and_run pc_cxx_static g++ -std=c++11 "${flags[@]}" "$consumer.cpp" "${static[@]}"

@@ -1,0 +1,225 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles the configurations of configurations.txt for devices that need not be here, and prints what they take.
+
+Fails on a compile error, and where a work-item's registers spill beyond the target's limit.
+Targets: lint (portable OpenCL C 1.2, all engines), AMD gfx*, NVIDIA sm_*, Intel names (SIMT engine). A target whose
+compiler is absent is skipped and said so (exit status 77 if nothing ran); with CLMGK_TEST_REQUIRE_ALL set it is a
+failure.
+"""
+import argparse
+import concurrent.futures
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+KERNELS = HERE.parent.parent / "cl"
+CLANG = "clang-19"
+AMD_LIBRARY = pathlib.Path("/usr/lib/x86_64-linux-gnu/amdgcn/bitcode")
+# Debian's device library ends before these; a processor's file holds one constant.
+AMD_LATER = {"gfx942": 9402, "gfx1100": 11000, "gfx1201": 12001}
+QUICK = ["lint", "gfx90a", "gfx1100", "sm_80", "pvc"]
+FULL = QUICK + ["gfx942", "gfx1201", "sm_70", "sm_90", "skl", "tgllp", "dg2-g10"]
+# Largest spill of a work-item: vector registers (AMD), bytes (NVIDIA), what ocloc counts (Intel, whose compiler puts
+# 32 work-items on 128 registers and would rather spill a few than run 16).
+SPILL_LIMIT = {"amd": 0, "nvidia": 0, "intel": 64}
+
+
+def libclc_folder():
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return pathlib.Path(cache) / "clmgk-test/libclc-19/usr/lib/clc"
+
+
+def find_ptxas():
+    return shutil.which("ptxas") or shutil.which("ptxas", path="/usr/local/cuda/bin")
+
+
+class Failure(Exception):
+    pass
+
+
+def run(command, folder):
+    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+    if done.returncode != 0:
+        raise Failure(" ".join(map(str, command)) + "\n" + done.stdout)
+    return done.stdout
+
+
+def figures(text, patterns):
+    """A row of the table from a compiler's report, and the spills in it (what the report leaves out is 0)."""
+    values = {label: sum(map(int, re.findall(pattern, text))) for label, pattern in patterns.items()}
+    row = "".join(f"{value:6d} {label}" for label, value in values.items())
+    return row, next(value for label, value in values.items() if "spilled" in label)
+
+
+def clang(target):
+    return [CLANG, "-x", "cl", "-cl-std=CL1.2", "-target", target, f"-I{KERNELS}"]
+
+
+class Lint:
+    """Portable OpenCL C 1.2 without extensions: stray doubles, undeclared functions, implicit conversions."""
+
+    kind = "lint"
+    engines = ("simt", "lane")
+
+    def missing(self):
+        return None if shutil.which(CLANG) else CLANG
+
+    def compile(self, source, options, folder):
+        # Flags decide which parameters and helpers a configuration uses.
+        run(clang("spir64") + ["-Xclang", "-finclude-default-header", "-Xclang", "-cl-ext=-all", "-fsyntax-only",
+                               "-Wall", "-Wextra", "-Wdouble-promotion", "-Werror", "-Wno-unused-parameter",
+                               "-Wno-unused-function", *options, source], folder)
+        return "", 0
+
+
+class Amd:
+    kind = "amd"
+    engines = ("simt",)
+
+    def __init__(self, processor, work):
+        self.processor = processor
+        self.library = work / "amd"
+
+    def missing(self):
+        if not shutil.which(CLANG):
+            return CLANG
+        return None if AMD_LIBRARY.is_dir() else "rocm-device-libs"
+
+    def prepare(self):
+        self.library.mkdir(exist_ok=True)
+        for name in AMD_LIBRARY.iterdir():
+            link = self.library / name.name
+            if not link.exists():
+                link.symlink_to(name)
+        constant = AMD_LATER.get(self.processor)
+        if constant is not None:
+            stub = self.library / f"{self.processor}.cl"
+            stub.write_text(f"__constant const int __oclc_ISA_version = {constant};\n")
+            run(clang("amdgcn-amd-amdhsa") + ["-nogpulib", "-emit-llvm", "-c", stub, "-o",
+                                             self.library / f"oclc_isa_version_{self.processor[3:]}.bc"], self.library)
+
+    def compile(self, source, options, folder):
+        text = run(clang("amdgcn-amd-amdhsa") + [f"-mcpu={self.processor}", "-O3", "-Rpass-analysis=kernel-resource-usage",
+                                                 f"--rocm-device-lib-path={self.library}", *options, "-c", source,
+                                                 "-o", "k.o"], folder)
+        return figures(text, {"registers": r" VGPRs: (\d+)", "accumulation": r"AGPRs: (\d+)",
+                              "spilled": r"VGPRs Spill: (\d+)", "B stack": r"ScratchSize [^:]*: (\d+)",
+                              "B local": r"LDS Size [^:]*: (\d+)", "waves": r"Occupancy [^:]*: (\d+)"})
+
+
+class Nvidia:
+    kind = "nvidia"
+    engines = ("simt",)
+
+    def __init__(self, architecture):
+        self.architecture = architecture
+
+    def missing(self):
+        if not shutil.which(CLANG):
+            return CLANG
+        return None if libclc_folder().is_dir() else "libclc-19"
+
+    def compile(self, source, options, folder):
+        run(clang("nvptx64-nvidia-nvcl") + ["-Xclang", "-target-cpu", "-Xclang", self.architecture, "-Xclang",
+                                            "-target-feature", "-Xclang", "+ptx78", "-O3", "-Xclang",
+                                            "-mlink-builtin-bitcode", "-Xclang", libclc_folder() / "nvptx64--nvidiacl.bc",
+                                            "-Wno-linker-warnings", *options, "-S", source, "-o", "k.ptx"], folder)
+        ptxas = find_ptxas()
+        if ptxas is None:
+            return "PTX only: no ptxas", 0
+        text = run([ptxas, f"-arch={self.architecture}", "-v", "k.ptx", "-o", "k.cubin"], folder)
+        return figures(text, {"registers": r"Used (\d+) registers", "B spilled": r"(\d+) bytes spill stores",
+                              "B stack": r"(\d+) bytes cumulative stack", "B local": r"(\d+) bytes smem"})
+
+
+class Intel:
+    kind = "intel"
+    engines = ("simt",)
+
+    def __init__(self, device):
+        self.device = device
+
+    def missing(self):
+        return None if shutil.which("ocloc") else "ocloc"
+
+    def compile(self, source, options, folder):
+        text = run(["ocloc", "compile", "-file", source, "-device", self.device, "-options",
+                    " ".join(["-cl-std=CL1.2", f"-I{KERNELS}", *options])], folder)
+        if "Build succeeded" not in text:
+            raise Failure(text)
+        return figures(text, {"SIMD": r"compiled SIMD(\d+)", "registers": r"allocated (\d+) regs",
+                              "spilled": r"spilled around (\d+)"})
+
+
+def make_target(name, work):
+    if name == "lint":
+        return Lint()
+    if name.startswith("gfx"):
+        return Amd(name, work)
+    if name.startswith("sm_"):
+        return Nvidia(name)
+    return Intel(name)
+
+
+def read_configurations():
+    for line in (HERE / "configurations.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            engine, name, source, *options = line.split()
+            yield engine, name, source, [f"-DENGINE_SIMT={int(engine == 'simt')}", *options]
+
+
+def compile_one(job):
+    name, target, engine, configuration, source, options, work = job
+    folder = pathlib.Path(tempfile.mkdtemp(dir=work))
+    title = f"{name:8s} {engine} {configuration:20s}"
+    try:
+        row, spills = target.compile(KERNELS / source, options, folder)
+    except (Failure, subprocess.TimeoutExpired) as failure:
+        return f"{title} FAILED\n{failure}", False
+    finally:
+        shutil.rmtree(folder)
+    fits = spills <= SPILL_LIMIT.get(target.kind, 0)
+    return f"{title} {row}" + ("" if fits else f"  FAILED: spills, at most {SPILL_LIMIT[target.kind]}"), fits
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--targets", help="names separated by commas; default: " + ",".join(QUICK))
+    parser.add_argument("--full", action="store_true", help="all targets: " + ",".join(FULL))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    arguments = parser.parse_args()
+    require = bool(os.environ.get("CLMGK_TEST_REQUIRE_ALL"))
+    names = arguments.targets.split(",") if arguments.targets else FULL if arguments.full else QUICK
+
+    with tempfile.TemporaryDirectory() as folder:
+        work = pathlib.Path(folder)
+        jobs, failed = [], 0
+        for name in names:
+            target = make_target(name, work)
+            missing = target.missing()
+            if missing is not None:
+                print(f"{name}: {'FAILED' if require else 'skipped'}: {missing} is not installed")
+                failed += require
+                continue
+            if isinstance(target, Amd):
+                target.prepare()
+            jobs += [(name, target, engine, configuration, source, options, work)
+                     for engine, configuration, source, options in read_configurations() if engine in target.engines]
+        with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+            for line, good in pool.map(compile_one, jobs):
+                print(line, flush=True)
+                failed += not good
+    print(f"{len(jobs)} compiled, {failed} failed")
+    if failed:
+        return 1
+    return 0 if jobs else 77
+
+
+if __name__ == "__main__":
+    sys.exit(main())

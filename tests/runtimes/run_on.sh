@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs a test program on one OpenCL implementation, or below one of the test layers.
+#   run_on.sh pocl|rusticl PROGRAM [ARGUMENT...]
+#   run_on.sh oclgrind-races|oclgrind-uninitialised PROGRAM...   fails if Oclgrind has anything to say
+#   run_on.sh layer:FILE PROGRAM...                              on PoCL; fails if the layer was not loaded
+# Exit status 77 if the implementation is not installed; 1 if CLMGK_TEST_REQUIRE_ALL is set.
+set -euo pipefail
+
+runtime=$1
+shift
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+absent() {
+    echo "$1 is not installed" >&2
+    if [[ -n ${CLMGK_TEST_REQUIRE_ALL:-} ]]; then exit 1; else exit 77; fi
+}
+
+use_only() { # the implementation of /etc/OpenCL/vendors/$1.icd
+    [[ -e /etc/OpenCL/vendors/$1.icd ]] || absent "$1"
+    cp "/etc/OpenCL/vendors/$1.icd" "$work/"
+    export OCL_ICD_VENDORS=$work
+}
+
+run_oclgrind() { # OPTIONS... -- PROGRAM...
+    command -v oclgrind >/dev/null || absent oclgrind
+    # It is slow, and what it runs is its own: nothing of it belongs in a cache.
+    export CLMGK_CACHE_DIR=
+    local options=()
+    while [[ $1 != -- ]]; do
+        options+=("$1")
+        shift
+    done
+    shift
+    oclgrind "${options[@]}" --log "$work/oclgrind.log" "$@"
+    # Its exit status is the program's; findings are only in the log.
+    if [[ -s $work/oclgrind.log ]]; then
+        cat "$work/oclgrind.log" >&2
+        exit 1
+    fi
+}
+
+case $runtime in
+pocl)
+    use_only pocl
+    "$@"
+    ;;
+rusticl)
+    use_only rusticl
+    RUSTICL_ENABLE=llvmpipe "$@"
+    ;;
+oclgrind-races) run_oclgrind --data-races -- "$@" ;;
+# Optimised code holds an instruction that stops this check.
+oclgrind-uninitialised) run_oclgrind --uninitialized --build-options -cl-opt-disable -- "$@" ;;
+layer:*)
+    use_only pocl
+    status=0
+    OPENCL_LAYERS=${runtime#layer:} "$@" 2>"$work/stderr" || status=$?
+    cat "$work/stderr" >&2
+    # The loader ignores a layer that it cannot load.
+    grep -q ' layer: active$' "$work/stderr"
+    exit "$status"
+    ;;
+*)
+    echo "run_on.sh: unknown runtime $runtime" >&2
+    exit 2
+    ;;
+esac

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Few and tiny problems that still cross a tile's edge and take every kind of kernel: for implementations that are a
+ * thousand times slower (Oclgrind). CLMGK_TEST_FULL=1: all variants with arrays for everything, in every type. */
+#include "harness/harness.h"
+
+enum { LENGTH = 9, KEYS = 70, SIZE = 5 };
+
+static clmgk_attention_desc tiny(clmgk_variant variant)
+{
+    return (clmgk_attention_desc){.variant = variant, .length = LENGTH, .length_k = KEYS, .head_size = SIZE};
+}
+
+static void plain(void **state)
+{
+    for (int variant = CLMGK_VARIANT_SOFTMAX; variant <= CLMGK_VARIANT_SMGK; variant++) {
+        const clmgk_attention_desc desc = tiny((clmgk_variant)variant);
+        th_expect_desc(*state, &desc, (uint64_t)variant);
+    }
+}
+
+static void masked(void **state)
+{
+    clmgk_attention_desc desc = tiny(CLMGK_VARIANT_MGK);
+    desc.dtype = CLMGK_DTYPE_F16;
+    desc.batch = 2;
+    desc.causal = 1;
+    desc.use_lengths = 1;
+    desc.use_lengths_q = 1;
+    th_expect_desc(*state, &desc, 1);
+}
+
+static void arrays(void **state)
+{
+    const th_session *const session = *state;
+    static const clmgk_variant variants[] = {CLMGK_VARIANT_SMGK, CLMGK_VARIANT_MGK};
+    for (size_t v = 0; v < (session->full ? TH_COUNT(variants) : 1); v++) {
+        for (int dtype = CLMGK_DTYPE_F32; dtype <= (session->full ? CLMGK_DTYPE_BF16 : CLMGK_DTYPE_F32); dtype++) {
+            for (int estep = CLMGK_ESTEP_SOFT; estep <= (session->full ? CLMGK_ESTEP_HARD : CLMGK_ESTEP_SOFT);
+                 estep++) {
+                clmgk_attention_desc desc = tiny(variants[v]);
+                desc.dtype = (clmgk_dtype)dtype;
+                desc.estep = (clmgk_estep)estep;
+                desc.prior_shape = CLMGK_PRIOR_HMS;
+                desc.variance_shape = CLMGK_VARIANCE_HM;
+                th_expect_desc(*state, &desc, (uint64_t)(10 * dtype + estep));
+            }
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plain), cmocka_unit_test(masked), cmocka_unit_test(arrays)};
+    return cmocka_run_group_tests_name("tiny", tests, th_session_open, th_session_close);
+}

@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs what is missing, builds into build/ (other compilers and sanitizers: build-*/), and runs all checks.
+#   tools/test.sh          what every change must pass: within 40 minutes on 2 cores
+#   tools/test.sh --full   also the long rest: every compiler with every sanitizer, all shapes, Oclgrind sweeps
+# All stages are run, whatever fails; CTest's summary of the main build closes the output.
+# shellcheck disable=SC2317 # stages are called through stage()
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+jobs=$(nproc)
+full=0
+case "$#:${1:-}" in
+0:) ;;
+1:--full) full=1 ;;
+*)
+    echo "usage: tools/test.sh [--full]" >&2
+    exit 2
+    ;;
+esac
+
+# Tests that lack something fail in place of being skipped.
+export CLMGK_TEST_REQUIRE_ALL=1
+summary=()
+failed=0
+
+stage() { # NAME COMMAND...
+    local start=$SECONDS result=passed
+    echo "==== $1"
+    # errexit is off below a condition: a stage is one command, or a function that chains its commands by &&.
+    if ! "${@:2}"; then
+        result=FAILED
+        failed=1
+    fi
+    summary+=("$(printf '%-12s %s  %d s' "$1" "$result" "$((SECONDS - start))")")
+    echo "---- ${summary[-1]}"
+}
+
+build() { # PRESET
+    cmake --preset "$1" && cmake --build --preset "$1"
+}
+
+check_preset() { # PRESET CTEST_ARGUMENT...
+    build "$1" && ctest --preset "$1" -j "$jobs" "${@:2}"
+}
+
+lint_format() {
+    git ls-files -z '*.c' '*.h' '*.cpp' | xargs -0 clang-format --dry-run -Werror
+}
+
+lint_tidy() {
+    python3 -c '
+import json, sys
+root, build = sys.argv[1] + "/", sys.argv[1] + "/build/"
+for name in sorted({entry["file"] for entry in json.load(open("build/compile_commands.json"))}):
+    if name.startswith(root) and not name.startswith(build):
+        print(name)
+' "$PWD" | xargs -P "$jobs" -n 4 clang-tidy -p build --quiet
+}
+
+lint() {
+    lint_format && shellcheck tools/*.sh tests/*/*.sh .ci/run && lint_tidy
+}
+
+stage packages tools/install-packages.sh test
+[[ $failed -eq 0 ]] || exit 1
+
+stage gcc build gcc
+stage lint lint
+if [[ $full -eq 1 ]]; then
+    stage clang check_preset clang -L quick
+    for preset in asan asan-clang tsan tsan-gcc; do
+        stage "$preset" check_preset "$preset" -L quick
+    done
+else
+    stage clang check_preset clang -L quick -R '^test_(base|reference)$'
+    stage asan check_preset asan -L quick
+    stage tsan check_preset tsan -R '^test_(threads|cache)$'
+fi
+
+run_tests() {
+    if [[ $full -eq 1 ]]; then
+        CLMGK_TEST_FULL=1 ctest --preset gcc -j "$jobs" -L 'quick|full'
+    else
+        ctest --preset gcc -j "$jobs" -L quick
+    fi
+}
+
+echo "==== stages so far"
+printf '%s\n' "${summary[@]}"
+echo "==== tests"
+run_tests || failed=1
+if [[ $failed -ne 0 ]]; then
+    printf '%s\n' "FAILED. Stages before the tests:" "${summary[@]}" >&2
+    exit 1
+fi
