@@ -170,23 +170,28 @@ static char *folder_of(const char *target)
     return strndup(target, (size_t)(strrchr(target, '/') - target) + 1);
 }
 
-static tool_exit check_target(const output_file *file, tool_error *error)
+static tool_exit check_folder(const output_file *file, tool_error *error)
 {
-    struct stat facts;
     char *const folder = folder_of(file->target);
     if (!folder)
         return tool_fail_memory(error, file->path);
     const bool writable = access(folder, W_OK | X_OK) == 0;
+    const int code = errno;
     free(folder);
-    if (!writable)
+    return writable ? TOOL_DONE : fail_output(error, file, strerror(code));
+}
+
+static tool_exit check_target(const output_file *file, tool_error *error)
+{
+    struct stat facts;
+    const bool exists = stat(file->target, &facts) == 0;
+    if (!exists && errno != ENOENT)
         return fail_output(error, file, strerror(errno));
-    if (stat(file->target, &facts) != 0)
-        return errno == ENOENT ? TOOL_DONE : fail_output(error, file, strerror(errno));
-    if (!S_ISREG(facts.st_mode))
+    if (exists && !S_ISREG(facts.st_mode))
         return fail_output(error, file, "there is something that is not a regular file");
-    if (access(file->target, W_OK) != 0)
+    if (exists && access(file->target, W_OK) != 0)
         return fail_output(error, file, strerror(errno));
-    return TOOL_DONE;
+    return check_folder(file, error);
 }
 
 tool_exit tool_outputs_add(tool_outputs *outputs, const char *option, const char *path, size_t *index,

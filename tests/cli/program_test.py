@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the programs share: a folder per test, runs of a program, and what a refusal looks like."""
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+import numpy as np
+
+BIN = pathlib.Path(os.environ["CLMGK_BIN"])
+LIMIT_S = 300
+
+
+def run(program, *args, **options):
+    """Runs a program with arguments of any type; output is text."""
+    command = [str(BIN / program)] + [str(argument) for argument in args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False, **options)
+
+
+class ProgramTest(unittest.TestCase):
+    """Tests of self.program, in a folder of their own."""
+
+    program = None
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name).resolve()
+        self.random = np.random.default_rng(20240229)
+
+    def run_program(self, *args, **options):
+        options.setdefault("cwd", self.folder)
+        return run(self.program, *args, **options)
+
+    def snapshot(self):
+        """Everything in the folder: names, times and contents."""
+        return {
+            path.relative_to(self.folder): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else None)
+            for path in self.folder.rglob("*")
+        }
+
+    def accept(self, *args, **options):
+        done = self.run_program(*args, **options)
+        self.assertEqual(done.returncode, 0, f"{args}: {done.stderr}")
+        return done
+
+    def refuse(self, status, *args, words=(), **options):
+        """The program ends with `status`, says why in one line, and touches nothing."""
+        before = self.snapshot()
+        done = self.run_program(*args, **options)
+        self.assertEqual(done.returncode, status, f"{args}: {done.stdout}{done.stderr}")
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertTrue(done.stderr.startswith(self.program + ": "), done.stderr)
+        for word in words:
+            self.assertIn(word, done.stderr)
+        self.assertEqual(self.snapshot(), before, f"{args}: files changed")
+        return done
+
+
+class RunTest(ProgramTest):
+    """clmgk-run on small arrays: B 2, H 4, G 2, M 3, N 5, S 7, D 8, E 6."""
+
+    program = "clmgk-run"
+
+    def setUp(self):
+        super().setUp()
+        self.arrays = {
+            "q": self.normal(2, 4, 5, 8),
+            "k": self.normal(2, 2, 7, 8),
+            "km": self.normal(2, 2, 3, 7, 8),
+            "v": self.normal(2, 2, 7, 6),
+            "shift": self.normal(4, 3, 8),
+        }
+        for name, array in self.arrays.items():
+            self.save(name, array)
+
+    def normal(self, *shape):
+        return self.random.standard_normal(shape, dtype=np.float32)
+
+    def save(self, name, array):
+        """Saves NAME.npy and returns that name."""
+        np.save(self.folder / f"{name}.npy", array)
+        return f"{name}.npy"
+
+    def load(self, name):
+        return np.load(self.folder / name)
+
+    @staticmethod
+    def arguments(variant="softmax", **changes):
+        """The options of a plain run; None leaves one out, True makes a flag, _ stands for -."""
+        options = {"variant": variant, "q": "q.npy", "k": "km.npy" if variant == "mgk" else "k.npy", "v": "v.npy"}
+        if variant == "smgk":
+            options["shift"] = "shift.npy"
+        options["out"] = "o.npy"
+        options.update(changes)
+        words = []
+        for name, value in options.items():
+            if value is not None:
+                words.append("--" + name.replace("_", "-"))
+                words += [] if value is True else [value]
+        return words
+
+    def refuse_run(self, *words, variant="softmax", **changes):
+        return self.refuse(2, *self.arguments(variant, **changes), words=words)
+
+    def accept_run(self, variant="softmax", **changes):
+        return self.accept(*self.arguments(variant, **changes))

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The .npy reader and writer from inside: damaged headers by the thousand, round trips. */
+#include "npy.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const char good[] = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }\n";
+
+/* A version 1 header with `text`. */
+static size_t make_header(const char *text, unsigned char *bytes)
+{
+    const size_t length = strlen(text);
+    memcpy(bytes, "\x93NUMPY\x01\x00", 8);
+    bytes[8] = (unsigned char)(length & 0xff);
+    bytes[9] = (unsigned char)(length >> 8);
+    memcpy(bytes + 10, text, length);
+    return length + 10;
+}
+
+static void parses_what_numpy_writes(void **state)
+{
+    (void)state;
+    unsigned char bytes[256];
+    npy_header header;
+    const size_t length = make_header(good, bytes);
+    assert_null(npy_parse_header(bytes, length, &header));
+    assert_int_equal(header.type, NPY_F32);
+    assert_false(header.big_endian);
+    assert_false(header.fortran_order);
+    assert_int_equal(header.axes, 2);
+    assert_int_equal(header.shape[0], 2);
+    assert_int_equal(header.shape[1], 3);
+    assert_int_equal(header.count, 6);
+    assert_int_equal(header.start, length);
+}
+
+static void parses_other_orders_and_spaces(void **state)
+{
+    (void)state;
+    unsigned char bytes[256];
+    npy_header header;
+    const size_t length = make_header("{\"shape\":(7,),'fortran_order' :True ,\t'descr':'>i8'}   \n", bytes);
+    assert_null(npy_parse_header(bytes, length, &header));
+    assert_int_equal(header.type, NPY_I64);
+    assert_true(header.big_endian);
+    assert_true(header.fortran_order);
+    assert_int_equal(header.axes, 1);
+    assert_int_equal(header.count, 7);
+}
+
+/* Every beginning of a header is refused, and nothing beyond the given bytes is read. */
+static void refuses_every_beginning(void **state)
+{
+    (void)state;
+    unsigned char bytes[256];
+    npy_header header;
+    const size_t length = make_header(good, bytes);
+    for (size_t part = 0; part < length; part++) {
+        unsigned char *const exact = malloc(part + 1); /* at its very end: a sanitizer sees overruns */
+        assert_non_null(exact);
+        memcpy(exact + 1, bytes, part);
+        assert_non_null(npy_parse_header(exact + 1, part, &header));
+        free(exact);
+    }
+}
+
+/* A small generator: equal numbers everywhere. */
+static uint32_t draw(uint64_t *seed)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*seed >> 33);
+}
+
+/* Whatever passes describes an array that a file can hold. */
+static void survives_damage(void **state)
+{
+    (void)state;
+    static const char alphabet[] = "{}()'\",: <>=|fiO0123456789TrueFals\0\\[]descrshape";
+    uint64_t seed = 1;
+    int accepted = 0;
+    for (int trial = 0; trial < 200000; trial++) {
+        unsigned char bytes[256];
+        npy_header header;
+        const size_t length = make_header(good, bytes);
+        const uint32_t changes = 1 + draw(&seed) % 4;
+        for (uint32_t change = 0; change < changes; change++)
+            bytes[draw(&seed) % length] = (unsigned char)alphabet[draw(&seed) % (sizeof alphabet - 1)];
+        if (npy_parse_header(bytes, length, &header))
+            continue;
+        accepted++;
+        assert_in_range(header.axes, 0, NPY_MAX_AXES);
+        assert_true(header.start <= length);
+        uint64_t count = 1;
+        for (int axis = 0; axis < header.axes; axis++) {
+            assert_true(header.shape[axis] >= 0);
+            count *= (uint64_t)header.shape[axis];
+        }
+        assert_int_equal(header.count, count);
+        assert_true(header.count <= (uint64_t)INT64_MAX / npy_type_size(header.type));
+    }
+    assert_in_range(accepted, 1, 199999); /* both happen */
+}
+
+/* Eight axes of two write a header and elements that read back the same. */
+static void round_trip(void **state)
+{
+    (void)state;
+    char path[] = "test_npy_XXXXXX";
+    const int64_t shape[NPY_MAX_AXES] = {2, 2, 2, 2, 2, 2, 2, 2};
+    float values[256];
+    float back[256] = {0};
+    tool_error error = {{0}};
+    npy_file file;
+    for (int i = 0; i < 256; i++)
+        values[i] = (float)i / 3.0f;
+    const int descriptor = mkstemp(path);
+    assert_true(descriptor >= 0);
+    FILE *const stream = fdopen(descriptor, "wb");
+    assert_non_null(stream);
+    assert_int_equal(npy_write_header(stream, path, NPY_MAX_AXES, shape, &error), TOOL_DONE);
+    assert_int_equal(npy_write(stream, path, CLMGK_DTYPE_F32, values, 256, &error), TOOL_DONE);
+    assert_int_equal(fclose(stream), 0);
+    assert_int_equal(npy_open("q", path, &file, &error), TOOL_DONE);
+    assert_int_equal(file.header.axes, NPY_MAX_AXES);
+    assert_int_equal(npy_read(&file, CLMGK_DTYPE_F32, back, &error), TOOL_DONE);
+    npy_close(&file);
+    assert_int_equal(remove(path), 0);
+    assert_memory_equal(values, back, sizeof values);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parses_what_numpy_writes),
+        cmocka_unit_test(parses_other_orders_and_spaces),
+        cmocka_unit_test(refuses_every_beginning),
+        cmocka_unit_test(survives_damage),
+        cmocka_unit_test(round_trip),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""clmgk-run: output files appear whole or not at all."""
+import os
+import resource
+import signal
+import subprocess
+import time
+import unittest
+
+import numpy as np
+
+from program_test import BIN, LIMIT_S, RunTest
+
+
+class Outputs(RunTest):
+    def test_existing_files_are_replaced(self):
+        (self.folder / "o.npy").write_bytes(b"old")
+        (self.folder / "l.npy").write_bytes(b"old")
+        self.accept_run(lse="l.npy")
+        self.assertEqual((self.load("o.npy").ndim, self.load("l.npy").ndim), (4, 3))
+        self.assertEqual([name for name in os.listdir(self.folder) if name.startswith(".")], [])
+
+    def test_links_keep_pointing(self):
+        (self.folder / "there").mkdir()
+        (self.folder / "o.npy").symlink_to("there/o.npy")
+        (self.folder / "there" / "o.npy").write_bytes(b"old")
+        self.accept_run()
+        self.assertTrue((self.folder / "o.npy").is_symlink())
+        self.assertEqual(np.load(self.folder / "there" / "o.npy").ndim, 4)
+
+    def test_new_files_get_ordinary_permissions(self):
+        self.accept(*self.arguments(), preexec_fn=lambda: os.umask(0o027))
+        self.assertEqual((self.folder / "o.npy").stat().st_mode & 0o777, 0o640)
+
+    def test_targets_that_cannot_be_written(self):
+        (self.folder / "folder").mkdir()
+        os.mkfifo(self.folder / "fifo")
+        for target, word in (("missing/o.npy", "No such file"), ("folder", "not a regular file"),
+                             ("/dev/null", "not a regular file"), ("q.npy/o.npy", "Not a directory"),
+                             ("/proc/o.npy", "/proc/o.npy")):
+            with self.subTest(target=target):
+                self.refuse_unwritable(target, word)
+        before = sorted(os.listdir(self.folder))
+        done = self.run_program(*self.arguments(out="fifo"))
+        self.assertEqual((done.returncode, sorted(os.listdir(self.folder))), (4, before))
+
+    def refuse_unwritable(self, target, word):
+        self.refuse(4, *self.arguments(out=target), words=["--out", word])
+        self.refuse(4, *self.arguments(out=None, lse=target), words=["--lse", word])
+
+    @unittest.skipIf(os.geteuid() == 0, "root may write everywhere")
+    def test_read_only_targets(self):
+        (self.folder / "o.npy").write_bytes(b"old")
+        (self.folder / "o.npy").chmod(0o444)
+        self.refuse_unwritable("o.npy", "Permission denied")
+        (self.folder / "locked").mkdir(mode=0o555)
+        self.refuse_unwritable("locked/o.npy", "Permission denied")
+
+    def test_names_that_are_none(self):
+        for target in ("", "folder/"):
+            self.refuse_run("--out", "expected a file name", out=target)
+
+    def test_one_file_for_two_outputs(self):
+        (self.folder / "there").mkdir()
+        (self.folder / "here").symlink_to("there")
+        for out, lse in (("x.npy", "x.npy"), ("x.npy", "./x.npy"), ("there/x.npy", "here/x.npy"),
+                         ("x.npy", self.folder / "x.npy")):
+            with self.subTest(out=out, lse=lse):
+                self.refuse_run("same file", out=out, lse=lse)
+
+    def test_outputs_that_are_inputs(self):
+        (self.folder / "alias.npy").symlink_to("k.npy")
+        self.save("prior", np.ones(3))
+        self.save("lengths", np.array([1, 2]))
+        for variant, changes in (("softmax", {"out": "q.npy"}), ("softmax", {"lse": "v.npy"}),
+                                 ("softmax", {"out": "alias.npy"}), ("softmax", {"q": "q.npy", "out": "./q.npy"}),
+                                 ("mgk", {"prior": "prior.npy", "out": "prior.npy"}),
+                                 ("smgk", {"out": "shift.npy"}),
+                                 ("softmax", {"lengths": "lengths.npy", "out": "lengths.npy"})):
+            with self.subTest(variant=variant, changes=changes):
+                self.refuse_run("would overwrite", variant=variant, **changes)
+
+    def save_large(self):
+        """Little to compute, 16 MB to write."""
+        self.save("q", self.normal(2, 4, 8192, 8))
+        self.save("k", self.normal(2, 2, 1, 8))
+        self.save("v", self.normal(2, 2, 1, 64))
+
+    def test_no_room(self):
+        self.save_large()
+        self.accept_run(lse="l.npy")
+        os.remove(self.folder / "l.npy")
+        (self.folder / "o.npy").write_bytes(b"old")
+
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2 << 20, 2 << 20))
+
+        self.refuse(4, *self.arguments(lse="l.npy"), words=["o.npy", "cannot be written"], preexec_fn=limit)
+
+    def test_signals_leave_nothing(self):
+        """The signal comes while a temporary file is there, which the test waits for."""
+        self.save_large()
+        self.accept_run()
+        os.remove(self.folder / "o.npy")
+        before = self.snapshot()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            with self.subTest(signal=number.name):
+                self.assertTrue(any(self.interrupt(number) for _ in range(20)), "never caught it writing")
+                self.assertEqual(self.snapshot(), before)
+
+    def interrupt(self, number):
+        """Whether a run was ended by the signal with a temporary file in place; the folder is as before."""
+        program = subprocess.Popen([str(BIN / "clmgk-run")] + self.arguments(), cwd=self.folder,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        seen = False
+        while program.poll() is None and not seen:
+            seen = any(name.startswith(".clmgk-") for name in os.listdir(self.folder))
+        if seen:
+            program.send_signal(number)
+        program.wait(LIMIT_S)
+        self.assertFalse(any(name.startswith(".clmgk-") for name in os.listdir(self.folder)))
+        if (self.folder / "o.npy").exists():  # it was done before the signal came
+            self.assertEqual(self.load("o.npy").shape, (2, 4, 8192, 64))
+            os.remove(self.folder / "o.npy")
+            return False
+        self.assertEqual(program.returncode, -number)
+        return True
+
+    def test_signals_before_anything_is_written(self):
+        self.save_large()
+        before = self.snapshot()
+        program = subprocess.Popen([str(BIN / "clmgk-run")] + self.arguments(repeat="1000000"), cwd=self.folder,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(1)
+        program.send_signal(signal.SIGINT)
+        program.wait(LIMIT_S)
+        self.assertEqual(program.returncode, -signal.SIGINT)
+        self.assertEqual(self.snapshot(), before)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""clmgk-run: its command line."""
+import os
+import unittest
+
+from program_test import RunTest
+
+LATER_OPTIONS = (
+    "feature feature-order projection state-in state-out mix mix-weight mix-offset noise window offsets offsets-k "
+    "bias alibi sinks softcap dropout seed grad-out grad-lse dq dk dv dprior dvariance dshift dmix dmix-weight "
+    "dmix-offset dnoise dbias dsinks new-prior nll responsibilities").split()
+LATER_VARIANTS = (
+    "linear mlk smlk fish hard-fish mish hard-mish gfish hard-gfish lfish lhard-fish lmish lhard-mish lgfish "
+    "lhard-gfish talking-heads").split()
+OPTIONS = (
+    "variant q k v layout out lse score estep prior variance shift causal causal-align lengths lengths-q dtype check "
+    "repeat device json help version engine parameters").split()
+
+
+class Usage(RunTest):
+    def test_help_names_every_option(self):
+        done = self.accept("--help", env={**os.environ, "OCL_ICD_VENDORS": "/nonexistent"})
+        self.assertEqual(done.stderr, "")
+        for option in OPTIONS:
+            self.assertRegex(done.stdout, rf"(?m)^  --{option}( |$)")
+        for option in LATER_OPTIONS:
+            self.assertNotRegex(done.stdout, rf"--{option}\b(?!-)")
+
+    def test_version(self):
+        self.assertRegex(self.accept("--version").stdout, r"^clmgk-run \d+\.\d+\.\d+\n$")
+
+    def test_both_forms_of_values(self):
+        self.accept("--variant=softmax", "--q=q.npy", "--k", "k.npy", "--v=v.npy", "--out=a.npy")
+        self.accept_run(out="b.npy")
+        self.assertEqual((self.folder / "a.npy").read_bytes(), (self.folder / "b.npy").read_bytes())
+
+    def test_malformed_command_lines(self):
+        plain = self.arguments()
+        for extra, word in (
+            (["--unknown"], "--unknown"),
+            (["--unknown=3"], "--unknown"),
+            (["--caus"], "--caus"),
+            (["--lay", "bhnd"], "--lay"),
+            (["--caus=1"], "--caus"),
+            (["--causal=1"], "--causal takes no value"),
+            (["--lse"], "--lse needs a value"),
+            (["--q", "q.npy"], "--q is given more than once"),
+            (["--json", "--json"], "--json is given more than once"),
+            (["extra.npy"], "extra.npy"),
+            (["-c"], "-c"),
+            (["-"], "-"),
+            (["--", "extra.npy"], "extra.npy"),
+        ):
+            with self.subTest(extra=extra):
+                self.refuse(2, *plain, *extra, words=[word])
+
+    def test_nothing_given(self):
+        self.refuse(2, words=["--variant"])
+
+    def test_required_options(self):
+        for name in ("variant", "q", "k", "v"):
+            with self.subTest(option=name):
+                self.refuse_run(f"--{name}", "required", **{name: None})
+        self.refuse_run("--shift", "required", variant="smgk", shift=None)
+        self.refuse_run("nothing to do", out=None)
+
+    def test_later_options_are_refused(self):
+        for option in LATER_OPTIONS:
+            with self.subTest(option=option):
+                self.refuse_run(f"--{option}", "not offered by this version", **{option: "x.npy"})
+        self.refuse_run("--shared-noise", "not offered by this version", shared_noise=True)
+
+    def test_later_variants_are_refused(self):
+        for variant in LATER_VARIANTS + ["", "SOFTMAX", "soft"]:
+            with self.subTest(variant=variant):
+                self.refuse_run("--variant", f"'{variant}'", "offers softmax, gaussian, mgk, smgk", variant=variant)
+
+    def test_options_that_do_not_apply(self):
+        for variant, option, value in (
+            ("softmax", "prior", "1"),
+            ("softmax", "score", "dot"),
+            ("gaussian", "score", "gaussian"),
+            ("softmax", "shift", "shift.npy"),
+            ("gaussian", "shift", "shift.npy"),
+            ("mgk", "shift", "shift.npy"),
+        ):
+            with self.subTest(variant=variant, option=option):
+                self.refuse_run(f"--{option} does not apply to {variant}", variant=variant, **{option: value})
+
+    def test_bad_values(self):
+        for option, value in (
+            ("layout", "nbhd"), ("layout", ""), ("dtype", "f64"), ("dtype", "F32"), ("engine", "fast"),
+            ("repeat", "0"), ("repeat", "-1"), ("repeat", "1.5"), ("repeat", ""), ("repeat", "3x"),
+            ("repeat", "99999999999999999999"), ("causal_align", "middle"), ("causal_align", "lengths"),
+            ("estep", "medium"),
+        ):
+            with self.subTest(option=option, value=value):
+                self.refuse_run("--" + option.replace("_", "-"), value, **{option: value})
+        self.refuse_run("--score", "'cosine'", variant="mgk", score="cosine")
+        self.refuse_run("nonsense", parameters="nonsense=3")
+
+    def test_values_may_begin_with_a_dash(self):
+        self.refuse_run("--variance -1", variance="-1")
+        self.refuse_run("--prior -0.5,1,1", variant="mgk", prior="-0.5,1,1")
+        self.accept_run(out="-o.npy")
+        self.assertTrue((self.folder / "-o.npy").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()
