@@ -248,6 +248,31 @@ static void test_foreign_entries_are_misses(void **state)
     }
 }
 
+/* Changed and given a matching checksum: the fields before the binary must hold by themselves. */
+static void test_every_field_is_checked(void **state)
+{
+    const fixture *const self = *state;
+    char path[SCRATCH_PATH];
+    size_t length = 0;
+    put(&self->cache, key_text);
+    only_entry(self, path);
+    char *const entry = scratch_read(path, &length);
+    const size_t checked = length - sizeof(binary_text) - 16;
+    for (size_t at = 0; at < checked; ++at) {
+        entry[at] = (char)(entry[at] ^ 1);
+        const mgk_hash hash = mgk_hash_bytes(entry, length - 16);
+        for (size_t i = 0; i < 8; ++i) {
+            entry[length - 16 + i] = (char)(unsigned char)(hash.low >> (8 * i));
+            entry[length - 8 + i] = (char)(unsigned char)(hash.high >> (8 * i));
+        }
+        scratch_write(path, entry, length);
+        entry[at] = (char)(entry[at] ^ 1);
+        if (hits(&self->cache, key_text))
+            fail_msg("byte %zu was changed, and the entry accepted", at);
+    }
+    free(entry);
+}
+
 /* ---- trust --------------------------------------------------------------------------------------------------- */
 
 static void assert_refused(const fixture *self, const char *reason)
@@ -455,6 +480,7 @@ static void test_oldest_entries_go_first(void **state)
     self->cache.max_bytes = size - 1;
     put(&self->cache, "key 7");
     assert_false(hits(&self->cache, "key 7"));
+    assert_int_equal(entries(self), 2); /* what cannot be kept drives nothing out */
 }
 
 /* While another process tidies, this one writes and does not wait for it. */
@@ -649,6 +675,33 @@ static void test_programs_come_from_disk(void **state)
     scratch_write(header, changed, strlen(changed));
     assert_int_equal(run_once(&machine, self->root, "-DFACTOR=5", 11), CLMGK_PROGRAM_BUILT);
     assert_int_equal(entries(self), 3);
+    close_device(&machine);
+}
+
+/* The same source and options on a device, driver or platform that calls itself otherwise. */
+static void test_other_devices_programs_are_not_used(void **state)
+{
+    const fixture *const self = *state;
+    const device machine = open_device();
+    write_kernels(self->root);
+    assert_int_equal(run_once(&machine, self->root, "", 3), CLMGK_PROGRAM_BUILT);
+    clmgk_context *const context = make_context(&machine, self->root);
+    mgk_device_facts *const facts = &context->facts;
+    char *const texts[] = {facts->info.platform, facts->platform_version, facts->info.vendor,
+                           facts->info.name,     facts->info.driver,      facts->opencl_version};
+    for (size_t i = 0; i < MGK_COUNT(texts); ++i) {
+        mgk_program *program = NULL;
+        clmgk_program_origin origin;
+        double compile_ms = 0.0;
+        const char first = texts[i][0];
+        texts[i][0] = (char)(first + 1);
+        assert_int_equal(mgk_program_get(context, "fill.cl", "", &program, &origin, &compile_ms, NULL), CLMGK_OK);
+        assert_int_equal(origin, CLMGK_PROGRAM_BUILT);
+        mgk_program_release(program);
+        texts[i][0] = first;
+    }
+    clmgk_context_release(context);
+    assert_int_equal(run_once(&machine, self->root, "", 3), CLMGK_PROGRAM_DISK);
     close_device(&machine);
 }
 
@@ -861,6 +914,7 @@ int main(int count, char **arguments)
         TEST(test_every_damaged_byte_is_a_miss),
         TEST(test_every_other_length_is_a_miss),
         TEST(test_foreign_entries_are_misses),
+        TEST(test_every_field_is_checked),
         TEST(test_folders_open_to_others_are_refused),
         TEST(test_linked_folders_are_refused),
         TEST(test_linked_root_is_followed),
@@ -873,6 +927,7 @@ int main(int count, char **arguments)
         TEST(test_left_over_temporary_files_go),
         TEST(test_info_and_clear),
         TEST(test_programs_come_from_disk),
+        TEST(test_other_devices_programs_are_not_used),
         TEST(test_damaged_programs_are_built_anew),
         TEST(test_binaries_that_do_not_build_are_dropped),
         TEST(test_contexts_share_programs_in_memory),
