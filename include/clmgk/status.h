@@ -31,7 +31,7 @@
     X(ERROR_INTERNAL, 12, "a bug in the library")
 
 typedef enum clmgk_status {
-#define CLMGK_STATUS_ENUM(name, value, text) CLMGK_##name = value,
+#define CLMGK_STATUS_ENUM(name, value, text) CLMGK_##name = (value),
     CLMGK_STATUS_LIST(CLMGK_STATUS_ENUM)
 #undef CLMGK_STATUS_ENUM
 } clmgk_status;

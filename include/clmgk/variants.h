@@ -32,7 +32,7 @@
     X(SMGK, 3, "smgk", MIXTURE)
 
 typedef enum clmgk_variant {
-#define CLMGK_VARIANT_ENUM(name, value, text, family) CLMGK_VARIANT_##name = value,
+#define CLMGK_VARIANT_ENUM(name, value, text, family) CLMGK_VARIANT_##name = (value),
     CLMGK_VARIANT_LIST(CLMGK_VARIANT_ENUM)
 #undef CLMGK_VARIANT_ENUM
 } clmgk_variant;

@@ -90,14 +90,6 @@ static cl_int dropped(cl_int code)
       (cl_command_queue q, cl_mem m, cl_bool b, size_t o, size_t s, const void *p, cl_uint n, const cl_event *w,       \
        cl_event *event),                                                                                               \
       (q, m, b, o, s, p, n, w, event))                                                                                 \
-    X(clEnqueueReadBufferRect,                                                                                         \
-      (cl_command_queue q, cl_mem m, cl_bool b, const size_t *mo, const size_t *ho, const size_t *r, size_t mr,        \
-       size_t ms, size_t hr, size_t hs, void *p, cl_uint n, const cl_event *w, cl_event *event),                       \
-      (q, m, b, mo, ho, r, mr, ms, hr, hs, p, n, w, event))                                                            \
-    X(clEnqueueWriteBufferRect,                                                                                        \
-      (cl_command_queue q, cl_mem m, cl_bool b, const size_t *mo, const size_t *ho, const size_t *r, size_t mr,        \
-       size_t ms, size_t hr, size_t hs, const void *p, cl_uint n, const cl_event *w, cl_event *event),                 \
-      (q, m, b, mo, ho, r, mr, ms, hr, hs, p, n, w, event))                                                            \
     X(clEnqueueCopyBuffer,                                                                                             \
       (cl_command_queue q, cl_mem a, cl_mem b, size_t ao, size_t bo, size_t s, cl_uint n, const cl_event *w,           \
        cl_event *event),                                                                                               \

@@ -42,7 +42,7 @@ static void arrays(void **state)
                 desc.estep = (clmgk_estep)estep;
                 desc.prior_shape = CLMGK_PRIOR_HMS;
                 desc.variance_shape = CLMGK_VARIANCE_HM;
-                th_expect_desc(*state, &desc, (uint64_t)(10 * dtype + estep));
+                th_expect_desc(*state, &desc, (uint64_t)dtype * 10 + (uint64_t)estep);
             }
         }
     }
