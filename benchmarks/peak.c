@@ -77,8 +77,9 @@ static tool_exit measure_fma(const tool_device *device, cl_kernel kernel, int wi
     do { /* the first launches also finish the driver's compiling */
         rounds *= 2;
         TOOL_TRY_GOTO(status, set_args(kernel, TOOL_COUNT(args), args, error), done);
-        TOOL_TRY_GOTO(status, shortest_launch(device, &launch, &ms, error), done);
+        TOOL_TRY_GOTO(status, time_launch(device, &launch, &ms, error), done);
     } while (ms < FMA_MS && rounds < 1 << 28);
+    TOOL_TRY_GOTO(status, shortest_launch(device, &launch, &ms, error), done);
     *gflops = FMA_OPERATIONS * width * rounds * (double)launch.global / (ms * 1e6);
 done:
     tool_release_buffer(out);

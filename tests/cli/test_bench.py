@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""clmgk-bench: figures, JSON, comparison, plot, refusals."""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+import xml.etree.ElementTree
+
+from program_test import BIN, LIMIT_S, ProgramTest
+
+SIZES = ["--batch", 2, "--heads", 4, "--length", 40, "--length-k", 50, "--head-size", 16, "--value-size", 24]
+SHORT = ["--seconds", 0.01]
+NUMBER = (int, float)
+MAYBE = (int, float, type(None))
+DEVICE_KEYS = {
+    "name": str,
+    "platform": str,
+    "driver": str,
+    "compute_units": int,
+    "peak_fma_gflops": NUMBER,
+    "peak_matrix_gflops": MAYBE,
+    "peak_copy_gbps": NUMBER,
+}
+CASE_KEYS = {
+    "device": int,
+    "shape": (str, type(None)),
+    "variant": str,
+    "engine": str,
+    "dtype": str,
+    "pass": str,
+    "batch": int,
+    "heads": int,
+    "kv_heads": int,
+    "components": int,
+    "length": int,
+    "length_k": int,
+    "head_size": int,
+    "value_size": int,
+    "causal": bool,
+    "time_ms": dict,
+    "flops": NUMBER,
+    "gflops": NUMBER,
+    "fraction_of_peak": NUMBER,
+    "bytes": int,
+    "memory_bytes": int,
+    "workspace_bytes": int,
+    "compile_ms": NUMBER,
+    "first_call_cold_ms": MAYBE,
+    "first_call_warm_ms": MAYBE,
+    "error": dict,
+    "tuned": bool,
+    "parameters": str,
+    "options": str,
+    "ratio_to_baseline": MAYBE,
+    "process_peak_bytes": int,
+}
+
+
+class BenchTest(ProgramTest):
+    program = "clmgk-bench"
+
+    def check_keys(self, found, keys):
+        self.assertEqual(set(found), set(keys))
+        for key, kind in keys.items():
+            self.assertIsInstance(found[key], kind, key)
+
+    def bench(self, *args, **options):
+        return json.loads(self.accept(*SIZES, *SHORT, "--json", *args, **options).stdout)
+
+
+class Figures(BenchTest):
+    def test_all_variants(self):
+        found = self.bench("--variants", "softmax:4,mgk:2,smgk:2,gaussian:4")
+        self.assertEqual(list(found), ["clmgk", "devices", "cases", "failures"])
+        self.assertEqual(len(found["devices"]), 1)
+        self.check_keys(found["devices"][0], DEVICE_KEYS)
+        self.assertGreater(found["devices"][0]["peak_copy_gbps"], 0)
+        self.assertEqual(found["failures"], [])
+        cases = {case["variant"]: case for case in found["cases"]}
+        self.assertEqual(list(cases), ["softmax", "mgk", "smgk", "gaussian"])
+        for case in found["cases"]:
+            self.check_case(case, found["devices"][0], cases["softmax"])
+        # 2 (P D + E) a pair: batch 2, 40 queries, 50 keys
+        self.assertEqual(cases["softmax"]["flops"], 2 * (16 + 24) * 2 * 4 * 40 * 50)
+        self.assertEqual(cases["mgk"]["flops"], 2 * (2 * 16 + 24) * 2 * 2 * 40 * 50)
+        self.assertEqual(cases["smgk"]["flops"], 2 * (16 + 24) * 2 * 2 * 40 * 50)
+        # Q, K, V, O and L of softmax; MGK has two keys a position, half the heads, and a prior [H,M]
+        self.assertEqual(cases["softmax"]["bytes"], 4 * 2 * 4 * (40 * 16 + 50 * 16 + 50 * 24 + 40 * 24 + 40))
+        self.assertEqual(cases["mgk"]["bytes"], 4 * (2 * 2 * (40 * 16 + 2 * 50 * 16 + 50 * 24 + 40 * 24 + 40) + 2 * 2))
+        self.assertEqual(cases["softmax"]["ratio_to_baseline"], 1)
+
+    def check_case(self, case, device, softmax):
+        self.check_keys(case, CASE_KEYS)
+        times = case["time_ms"]
+        self.check_keys(
+            times, {"median": NUMBER, "min": NUMBER, "max": NUMBER, "repetitions": int, "calls": int, "clock": str}
+        )
+        self.assertGreater(times["min"], 0)
+        self.assertLessEqual(times["min"], times["median"])
+        self.assertLessEqual(times["median"], times["max"])
+        self.assertGreaterEqual(times["repetitions"], 3)
+        self.assertAlmostEqual(case["gflops"], case["flops"] / times["median"] / 1e6, delta=1e-5 * case["gflops"])
+        part = case["gflops"] / device["peak_fma_gflops"]
+        self.assertAlmostEqual(case["fraction_of_peak"], part, delta=1e-5 * part)
+        ratio = times["median"] / softmax["time_ms"]["median"]
+        self.assertAlmostEqual(case["ratio_to_baseline"], ratio, delta=1e-5 * ratio)
+        self.assertEqual(case["memory_bytes"], case["bytes"] + case["workspace_bytes"])
+        error = case["error"]
+        self.check_keys(error, {"max": NUMBER, "bound": NUMBER, "sampled": int})
+        self.assertLessEqual(error["max"], error["bound"])
+        self.assertEqual(error["sampled"], 8 * 2 * case["heads"])
+        self.assertGreater(case["compile_ms"], 0)
+        self.assertGreater(case["first_call_cold_ms"], 0)
+        self.assertGreater(case["first_call_warm_ms"], 0)
+
+    def test_causal_counts_visible_pairs(self):
+        found = self.bench("--variants", "softmax", "--causal")
+        self.assertEqual(found["cases"][0]["flops"], 2 * (16 + 24) * 2 * 4 * sum(i + 11 for i in range(40)))
+
+    def test_storage_types_and_grouped_heads(self):
+        found = self.bench("--variants", "softmax", "--dtype", "f16,bf16", "--kv-heads", 2)
+        self.assertEqual([case["dtype"] for case in found["cases"]], ["f16", "bf16"])
+        for case in found["cases"]:
+            self.assertEqual(case["kv_heads"], 2)
+            self.assertEqual(case["bytes"], 2 * 2 * (4 * 40 * (16 + 24) + 2 * 50 * (16 + 24)) + 4 * 2 * 4 * 40)
+
+    def test_no_baseline(self):
+        found = self.bench("--variants", "smgk:2", "--engine", "simt")
+        self.assertIsNone(found["cases"][0]["ratio_to_baseline"])
+        self.assertEqual(found["cases"][0]["engine"], "simt")
+
+    def test_text(self):
+        text = self.accept(*SIZES, *SHORT).stdout
+        for word in ("measured peaks: FMA", "softmax 4", "mgk 2", "smgk 2", "of peak", "first cold", "bound"):
+            self.assertIn(word, text)
+
+    def test_nothing_is_left_behind(self):
+        scratch = self.folder / "scratch"
+        scratch.mkdir()
+        self.accept(*SIZES, *SHORT, "--variants", "softmax", env={**os.environ, "TMPDIR": str(scratch)})
+        self.assertEqual(list(scratch.iterdir()), [])
+
+    def test_interrupt_leaves_nothing(self):
+        scratch = self.folder / "scratch"
+        scratch.mkdir()
+        command = [BIN / self.program, *map(str, SIZES), "--seconds", "60", "--variants", "softmax"]
+        with subprocess.Popen(
+            command, env={**os.environ, "TMPDIR": str(scratch)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
+            while process.poll() is None and not any(scratch.rglob("*/*")):
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            self.assertEqual(process.wait(LIMIT_S), -signal.SIGINT)
+        self.assertEqual(list(scratch.iterdir()), [])
+
+
+class Comparison(BenchTest):
+    def earlier(self, factor):
+        """An object of a run that took `factor` times as long."""
+        found = self.bench("--variants", "softmax")
+        times = found["cases"][0]["time_ms"]
+        for key in ("median", "min", "max"):
+            times[key] *= factor
+        (self.folder / "old.json").write_text(json.dumps(found))
+        return "old.json"
+
+    def test_regression(self):
+        done = self.run_program(*SIZES, *SHORT, "--variants", "softmax", "--compare", self.earlier(0.01))
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("REGRESSION", done.stdout)
+        self.assertIn("slower by more than 5 %", done.stderr)
+
+    def test_gain(self):
+        done = self.accept(*SIZES, *SHORT, "--variants", "softmax", "--compare", self.earlier(100))
+        self.assertIn("1 faster", done.stdout)
+
+    def test_high_threshold(self):
+        done = self.accept(
+            *SIZES, *SHORT, "--variants", "softmax", "--compare", self.earlier(0.01), "--threshold", 1e6
+        )
+        self.assertIn("1 slower, 0 slower by more", done.stdout)
+
+    def test_json_stays_json(self):
+        done = self.accept(*SIZES, *SHORT, "--variants", "softmax", "--json", "--compare", self.earlier(100))
+        self.assertEqual(len(json.loads(done.stdout)["cases"]), 1)
+        self.assertIn("1 faster", done.stderr)
+
+    def test_not_an_object(self):
+        (self.folder / "damaged.json").write_text('{"cases": [')
+        (self.folder / "other.json").write_text('{"cases": 3}')
+        for name in ("absent.json", "damaged.json", "other.json"):
+            self.refuse(2, "--compare", name, words=["--compare", name])
+
+
+class Plot(BenchTest):
+    @unittest.skipUnless(shutil.which("gnuplot"), "gnuplot is not installed")
+    def test_picture(self):
+        self.accept("--shapes", "quick-32", *SHORT, "--plot", "f.svg")
+        root = xml.etree.ElementTree.parse(self.folder / "f.svg").getroot()
+        text = "".join(root.itertext())
+        for word in ("quick-32", "softmax", "mgk, half the heads", "time / softmax"):
+            self.assertIn(word, text)
+
+    def test_without_gnuplot(self):
+        self.refuse(4, "--plot", "f.svg", words=["gnuplot"], env={**os.environ, "PATH": str(self.folder)})
+
+    def test_folder_that_is_not_there(self):
+        self.refuse(4, "--plot", "nowhere/f.svg", words=["nowhere/f.svg"])
+
+
+class Refusals(BenchTest):
+    def test_bad_usage(self):
+        for words, args in (
+            (["--pass", "backward"], ["--pass", "backward"]),
+            (["--pass", "both"], ["--pass", "both"]),
+            (["--pass"], ["--pass", "sideways"]),
+            (["--suite"], ["--suite", "long"]),
+            (["--shapes", "lra-retrieval"], ["--shapes", "nothing"]),
+            (["--shapes"], ["--shapes", "swin,"]),
+            (["--suite", "--shapes"], ["--suite", "quick", "--shapes", "swin"]),
+            (["--length", "--head-size"], ["--heads", 8]),
+            (["--length"], ["--length", 0, "--head-size", 8]),
+            (["--variants"], ["--variants", "softmax:"]),
+            (["--variants"], ["--variants", "softmax:0"]),
+            (["--variants"], ["--variants", "fish:2x8"]),
+            (["--variants"], ["--variants", ""]),
+            (["--dtype"], ["--dtype", "f64"]),
+            (["--dtype"], ["--dtype", "f32,f32"]),
+            (["--engine"], ["--engine", "matrix"]),
+            (["--seconds"], ["--seconds", "-1"]),
+            (["--seconds"], ["--seconds", "nan"]),
+            (["--threshold", "--compare"], ["--threshold", 3]),
+            (["--device", "--all-devices"], ["--device", "0:0", "--all-devices"]),
+            (["kv_heads"], ["--heads", 8, "--kv-heads", 3, "--length", 4, "--head-size", 4]),
+            (["head_size"], ["--length", 4, "--head-size", 100000]),
+            (["--nothing"], ["--nothing"]),
+            (["word"], ["word"]),
+        ):
+            with self.subTest(args=args):
+                self.refuse(2, *args, words=words)
+
+    def test_parameters(self):
+        done = self.run_program(*SIZES, "--variants", "softmax", "--parameters", "nothing=3")
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("nothing", done.stderr)
+
+    def test_no_device(self):
+        self.refuse(3, env={**os.environ, "OCL_ICD_VENDORS": str(self.folder)})
+        self.refuse(3, "--all-devices", env={**os.environ, "OCL_ICD_VENDORS": str(self.folder)})
+        self.refuse(3, "--device", "no such device", words=["no such device"])
+
+    def test_help_and_version(self):
+        self.assertIn("--compare", self.accept("--help").stdout)
+        self.assertIn(".", self.accept("--version").stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
