@@ -12,14 +12,14 @@
 static const char good[] = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }\n";
 
 /* A version 1 header with `text`. */
-static size_t make_header(const char *text, unsigned char *bytes)
+static size_t make_header(const char *text, unsigned char bytes[256])
 {
-    const size_t length = strlen(text);
-    memcpy(bytes, "\x93NUMPY\x01\x00", 8);
-    bytes[8] = (unsigned char)(length & 0xff);
-    bytes[9] = (unsigned char)(length >> 8);
-    memcpy(bytes + 10, text, length);
-    return length + 10;
+    static const unsigned char version_1[] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0};
+    const int length = snprintf((char *)bytes + 10, 246, "%s", text);
+    memcpy(bytes, version_1, sizeof version_1);
+    bytes[8] = (unsigned char)length;
+    bytes[9] = 0;
+    return (size_t)length + 10;
 }
 
 static void parses_what_numpy_writes(void **state)

@@ -161,8 +161,7 @@ static tool_exit choose(const char *const *values, size_t option, const char *co
 static tool_exit parse_choices(const char *const *values, run_arguments *arguments, tool_error *error)
 {
     static const char *const layouts[] = {"bhnd", "bnhd"};
-    static const char *const scores[] = {[CLMGK_SCORE_DOT - CLMGK_SCORE_DOT] = "dot",
-                                         [CLMGK_SCORE_GAUSSIAN - CLMGK_SCORE_DOT] = "gaussian"};
+    static const char *const scores[] = {"dot", "gaussian"}; /* from CLMGK_SCORE_DOT on */
     static const char *const esteps[] = {[CLMGK_ESTEP_SOFT] = "soft", [CLMGK_ESTEP_HARD] = "hard"};
     static const char *const alignments[] = {[CLMGK_ALIGN_BOTTOM_RIGHT] = "bottom-right",
                                              [CLMGK_ALIGN_TOP_LEFT] = "top-left",

@@ -93,9 +93,9 @@ static bool take_word(cursor *text, const char *word)
 static bool take_string(cursor *text, char *value, size_t size)
 {
     skip_space(text);
-    const char quote = text->at < text->end ? *text->at : '\0';
-    if (quote != '\'' && quote != '"')
+    if (text->at == text->end || (*text->at != '\'' && *text->at != '"'))
         return false;
+    const char quote = *text->at;
     const char *const first = text->at + 1;
     const char *last = first;
     while (last < text->end && *last != quote && *last != '\\')
@@ -173,33 +173,40 @@ static const char *parse_shape(cursor *text, npy_header *header)
     return NULL;
 }
 
+/* One "key: value"; keys seen so far are bits of *seen. */
+static const char *parse_entry(cursor *text, npy_header *header, unsigned *seen)
+{
+    static const struct {
+        const char *key;
+        const char *(*parse)(cursor *text, npy_header *header);
+    } entries[] = {{"descr", parse_type}, {"fortran_order", parse_order}, {"shape", parse_shape}};
+    char key[16];
+    if (!take_string(text, key, sizeof key) || !take(text, ':'))
+        return "has a damaged header";
+    for (unsigned i = 0; i < TOOL_COUNT(entries); i++) {
+        if (strcmp(key, entries[i].key) != 0 || (*seen & 1u << i))
+            continue;
+        *seen |= 1u << i;
+        return entries[i].parse(text, header);
+    }
+    return "has a damaged header: an unknown or repeated key";
+}
+
 static const char *parse_dictionary(cursor *text, npy_header *header)
 {
-    enum { TYPE = 1, ORDER = 2, SHAPE = 4 };
+    const unsigned all = 7;
     unsigned seen = 0;
     bool comma = true;
     if (!take(text, '{'))
         return "has a damaged header: no dictionary";
     while (!take(text, '}')) {
-        char key[16];
-        if (!comma || !take_string(text, key, sizeof key) || !take(text, ':'))
-            return "has a damaged header";
-        const unsigned bit = strcmp(key, "descr") == 0           ? TYPE
-                             : strcmp(key, "fortran_order") == 0 ? ORDER
-                             : strcmp(key, "shape") == 0         ? SHAPE
-                                                                 : 0;
-        if (bit == 0 || (seen & bit))
-            return "has a damaged header: an unknown or repeated key";
-        seen |= bit;
-        const char *const wrong = bit == TYPE    ? parse_type(text, header)
-                                  : bit == ORDER ? parse_order(text, header)
-                                                 : parse_shape(text, header);
+        const char *const wrong = comma ? parse_entry(text, header, &seen) : "has a damaged header";
         if (wrong)
             return wrong;
         comma = take(text, ',');
     }
     skip_space(text);
-    if (seen != (TYPE | ORDER | SHAPE) || text->at != text->end)
+    if (seen != all || text->at != text->end)
         return "has a damaged header: a key is missing or something follows";
     return NULL;
 }
@@ -337,21 +344,46 @@ static uint64_t walk_next(element_walk *walk)
     return index;
 }
 
-/* Reads the bits of the next elements, at most CHUNK_ELEMENTS of those that are left. */
-static tool_exit read_bits(npy_file *file, uint64_t left, uint64_t *bits, size_t *count, tool_error *error)
+/* Fills `elements` from the file. */
+static tool_exit read_raw(npy_file *file, void *elements, size_t size, size_t count, tool_error *error)
 {
-    unsigned char bytes[8 * CHUNK_ELEMENTS];
-    const size_t size = npy_type_size(file->header.type);
-    *count = left < CHUNK_ELEMENTS ? (size_t)left : CHUNK_ELEMENTS;
-    if (fread(bytes, size, *count, file->stream) != *count)
-        return fail_file(error, file, ferror(file->stream) ? strerror(errno) : "became shorter while it was read");
-    for (size_t i = 0; i < *count; i++) {
-        bits[i] = 0;
-        for (size_t byte = 0; byte < size; byte++) {
-            const size_t place = file->header.big_endian ? size - 1 - byte : byte;
-            bits[i] |= (uint64_t)bytes[i * size + place] << (8 * byte);
-        }
+    if (fread(elements, size, count, file->stream) == count)
+        return TOOL_DONE;
+    return fail_file(error, file, ferror(file->stream) ? strerror(errno) : "became shorter while it was read");
+}
+
+/* The elements of a file one by one, in the file's order. */
+typedef struct element_reader {
+    npy_file *file;
+    uint64_t left;   /* elements not yet in the chunk */
+    size_t at, size; /* bytes of the chunk: read so far, there */
+    unsigned char chunk[8 * CHUNK_ELEMENTS];
+} element_reader;
+
+static void reader_start(element_reader *reader, npy_file *file)
+{
+    reader->file = file;
+    reader->left = file->header.count;
+    reader->at = 0;
+    reader->size = 0;
+}
+
+static tool_exit reader_next(element_reader *reader, uint64_t *bits, tool_error *error)
+{
+    const size_t size = npy_type_size(reader->file->header.type);
+    if (reader->at == reader->size) {
+        const size_t count = reader->left < CHUNK_ELEMENTS ? (size_t)reader->left : CHUNK_ELEMENTS;
+        TOOL_TRY(read_raw(reader->file, reader->chunk, size, count, error));
+        reader->left -= count;
+        reader->at = 0;
+        reader->size = count * size;
     }
+    *bits = 0;
+    for (size_t byte = 0; byte < size; byte++) {
+        const size_t place = reader->file->header.big_endian ? size - 1 - byte : byte;
+        *bits |= (uint64_t)reader->chunk[reader->at + place] << (8 * byte);
+    }
+    reader->at += size;
     return TOOL_DONE;
 }
 
@@ -382,20 +414,16 @@ tool_exit npy_read(npy_file *file, clmgk_dtype dtype, void *elements, tool_error
 {
     const uint64_t count = file->header.count;
     const size_t size = clmgk_ref_dtype_size(dtype);
-    if (is_verbatim(&file->header, dtype)) {
-        if (fread(elements, size, (size_t)count, file->stream) != count)
-            return fail_file(error, file, ferror(file->stream) ? strerror(errno) : "became shorter while it was read");
-        return TOOL_DONE;
-    }
+    if (is_verbatim(&file->header, dtype))
+        return read_raw(file, elements, size, (size_t)count, error);
     element_walk walk = walk_start(&file->header);
-    uint64_t bits[CHUNK_ELEMENTS];
-    size_t length = 0;
-    for (uint64_t done = 0; done < count; done += length) {
-        TOOL_TRY(read_bits(file, count - done, bits, &length, error));
-        for (size_t i = 0; i < length; i++) {
-            const double value = float_of_bits(file->header.type, bits[i]);
-            clmgk_ref_store(dtype, &value, 1, (char *)elements + walk_next(&walk) * size);
-        }
+    element_reader reader;
+    reader_start(&reader, file);
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t bits = 0;
+        TOOL_TRY(reader_next(&reader, &bits, error));
+        const double value = float_of_bits(file->header.type, bits);
+        clmgk_ref_store(dtype, &value, 1, (char *)elements + walk_next(&walk) * size);
     }
     return TOOL_DONE;
 }
@@ -404,17 +432,16 @@ tool_exit npy_read_i32(npy_file *file, int32_t *elements, tool_error *error)
 {
     const uint64_t count = file->header.count;
     element_walk walk = walk_start(&file->header);
-    uint64_t bits[CHUNK_ELEMENTS];
-    size_t length = 0;
-    for (uint64_t done = 0; done < count; done += length) {
-        TOOL_TRY(read_bits(file, count - done, bits, &length, error));
-        for (size_t i = 0; i < length; i++) {
-            const int64_t value = file->header.type == NPY_I32 ? (int64_t)(int32_t)bits[i] : (int64_t)bits[i];
-            if (value < INT32_MIN || value > INT32_MAX)
-                return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: has the value %" PRId64 "; expected 32-bit integers",
-                                 file->option, file->path, value);
-            elements[walk_next(&walk)] = (int32_t)value;
-        }
+    element_reader reader;
+    reader_start(&reader, file);
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t bits = 0;
+        TOOL_TRY(reader_next(&reader, &bits, error));
+        const int64_t value = file->header.type == NPY_I32 ? (int64_t)(int32_t)bits : (int64_t)bits;
+        if (value < INT32_MIN || value > INT32_MAX)
+            return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: has the value %" PRId64 "; expected 32-bit integers",
+                             file->option, file->path, value);
+        elements[walk_next(&walk)] = (int32_t)value;
     }
     return TOOL_DONE;
 }
@@ -428,8 +455,9 @@ static tool_exit fail_write(tool_error *error, const char *name)
 
 tool_exit npy_write_header(FILE *stream, const char *name, int axes, const int64_t *shape, tool_error *error)
 {
+    static const unsigned char version_1[] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0};
     char text[10 + 54 + sizeof(npy_text) + 64];
-    memcpy(text, "\x93NUMPY\x01\x00", 8);
+    memcpy(text, version_1, sizeof version_1);
     size_t length =
         10 + (size_t)snprintf(text + 10, sizeof text - 10, "{'descr': '<f4', 'fortran_order': False, 'shape': %s, }",
                               npy_shape_text(axes, shape).text);

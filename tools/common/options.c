@@ -92,14 +92,14 @@ static tool_exit walk_options(const tool_program *program, const struct option *
 {
     opterr = 0;
     optind = 1;
-    for (;;) {
-        const char *const word = optind < argc ? argv[optind] : NULL;
+    while (optind < argc) {
+        const char *const word = argv[optind];
         int index = -1;
         const int found = getopt_long(argc, argv, "+:", table, &index);
         if (found == -1)
             break;
         if (found != 0 || index < 0)
-            return fail_word(program, word ? word : "", error);
+            return fail_word(program, word, error);
         TOOL_TRY(take_option(program, (size_t)index, word, optarg, values, error));
         if (values[TOOL_OPTION_HELP] || values[TOOL_OPTION_VERSION])
             return TOOL_DONE;

@@ -48,8 +48,9 @@ tool_exit tool_fail_library(tool_error *error, const clmgk_error *failure)
 
 tool_exit tool_fail_cl(tool_error *error, cl_int code, const char *call)
 {
-    const bool memory =
-        code == CL_OUT_OF_HOST_MEMORY || code == CL_OUT_OF_RESOURCES || code == CL_MEM_OBJECT_ALLOCATION_FAILURE;
+    const bool memory = code == CL_OUT_OF_HOST_MEMORY || code == CL_OUT_OF_RESOURCES ||
+                        code == CL_MEM_OBJECT_ALLOCATION_FAILURE ||
+                        code == CL_INVALID_BUFFER_SIZE; /* beyond the largest allocation */
     return tool_fail(error, memory ? TOOL_SYSTEM_ERROR : TOOL_NO_DEVICE, "%s failed with OpenCL error %d%s", call,
                      (int)code, memory ? " (out of memory or resources)" : "");
 }
@@ -88,8 +89,11 @@ json_t *tool_json_text(const char *text)
         return whole;
     char ascii[1024];
     size_t length = 0;
-    for (; text[length] != '\0' && length + 1 < sizeof ascii; length++)
-        ascii[length] = (unsigned char)text[length] < 128 ? text[length] : '?';
+    for (; text[length] != '\0' && length + 1 < sizeof ascii; length++) {
+        ascii[length] = '?';
+        if ((unsigned char)text[length] < 128)
+            ascii[length] = text[length];
+    }
     ascii[length] = '\0';
     return json_string(ascii);
 }
