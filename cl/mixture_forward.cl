@@ -45,9 +45,9 @@
 #endif
 #define HAS_KEY_TERMS (SCORE_GAUSSIAN || HAS_PRIOR || KEYS_SHIFTED)
 #define HAS_ROW_TERMS (KEYS_SHIFTED || (SCORE_GAUSSIAN && HAS_VARIANCE))
-#define HAS_FACTOR (!ESTEP_HARD && COMPONENTS > 1)
+#define HAS_FACTOR    (!ESTEP_HARD && COMPONENTS > 1)
 /* sMGK with one product for all components can't fold c_r into the keys when they may differ. */
-#define SCALE_LATER (KEYS_SHIFTED && HAS_VARIANCE)
+#define SCALE_LATER    (KEYS_SHIFTED && HAS_VARIANCE)
 #define ROW_NORM_LATER (SCORE_GAUSSIAN && !HAS_VARIANCE)
 
 /* 2^16 keeps weights and their sums far from overflow. */
@@ -55,7 +55,7 @@
 /* The factored form is used only where u w cannot fall below 2^-FACTOR_RANGE, which leaves 2^-62 for the keys. */
 #define FACTOR_RANGE 64.0f
 
-#define FLAG_GREW 0
+#define FLAG_GREW   0
 #define FLAG_SPREAD 1
 
 /* What a block knows of its components. */
@@ -85,7 +85,7 @@ typedef struct mixture_keys {
 
 /* Scales, priors and shift norms of head h. */
 FUNCTION void mixture_begin(mixture *x, const mgk_mixture_args *a, int h, __global const float *prior,
-                                 __global const float *variance, __global const float *shift)
+                            __global const float *variance, __global const float *shift)
 {
     for (int r = 0; r < COMPONENTS; ++r) {
 #if HAS_VARIANCE
@@ -113,23 +113,25 @@ FUNCTION void row_terms(engine *e, mixture *x, int panel, __global const float *
 {
 #if HAS_ROW_TERMS
     real norm[BLOCK_ROWS];
-    ROWS_FOR(v) norm[v] = (real)(0.0f);
+    ROWS_FOR(v)
+        norm[v] = (real)(0.0f);
 #if SCORE_GAUSSIAN && HAS_VARIANCE
     rows_norm(e, panel, norm);
 #endif
     for (int r = 0; r < COMPONENTS; ++r) {
         real product[BLOCK_ROWS];
-        ROWS_FOR(v) product[v] = (real)(0.0f);
+        ROWS_FOR(v)
+            product[v] = (real)(0.0f);
 #if KEYS_SHIFTED
         rows_dot(e, panel, shift + r * size, size, product);
 #endif
-        ROWS_FOR(v) x->alpha[panel][r][v] = (product[v] - 0.5f * norm[v]) * x->scale[r];
+        ROWS_FOR(v)
+            x->alpha[panel][r][v] = (product[v] - 0.5f * norm[v]) * x->scale[r];
     }
 #endif
 #if KEYS_SHIFTED
     real spread = (real)(0.0f);
-    ROWS_FOR(v)
-    {
+    ROWS_FOR(v) {
         real top = x->alpha[panel][0][v], bottom = top;
         for (int r = 1; r < COMPONENTS; ++r) {
             const real alpha = x->alpha[panel][r][v];
@@ -143,7 +145,8 @@ FUNCTION void row_terms(engine *e, mixture *x, int panel, __global const float *
     }
 #if HAS_FACTOR
     for (int r = 0; r < COMPONENTS; ++r)
-        ROWS_FOR(v) x->u[panel][r][v] = exp2_real(x->alpha[panel][r][v]);
+        ROWS_FOR(v)
+            x->u[panel][r][v] = exp2_real(x->alpha[panel][r][v]);
     const float block_spread = rows_max_all(e, spread);
     x->row_spread = block_spread > x->row_spread ? block_spread : x->row_spread;
 #endif
@@ -152,11 +155,10 @@ FUNCTION void row_terms(engine *e, mixture *x, int panel, __global const float *
 
 /* beta_jr of a tile's keys, for sMGK with B_j and w_jr; raises FLAG_SPREAD where the factored form must not be used. */
 FUNCTION void key_terms(engine *e, const mixture *x, const mixture_keys *t, const mgk_mixture_args *a, int k0,
-                                  int limit, __global const float *prior, __global const float *shift)
+                        int limit, __global const float *prior, __global const float *shift)
 {
 #if HAS_KEY_TERMS
-    TILE_KEYS_FOR(e, c)
-    {
+    TILE_KEYS_FOR(e, c) {
 #if KEYS_SHIFTED
         kreal top = (kreal)(-INFINITY), bottom = (kreal)(INFINITY);
 #if SCORE_GAUSSIAN
@@ -201,87 +203,90 @@ FUNCTION void key_terms(engine *e, const mixture *x, const mixture_keys *t, cons
  * lazy: w receives the weights 2^(s - base) summed over components, `growth` the largest exponent so far.
  * else: (w, factor) receive the pair (E, C).
  */
-FUNCTION void block_scores(engine *e, const mixture *x, const mixture_keys *t, int panel, int sub,
-                                     const bool factored, const bool lazy, const real *base, real *growth,
-                                     real (*w)[BLOCK_ROWS], real (*factor)[BLOCK_ROWS])
+FUNCTION void block_scores(engine *e, const mixture *x, const mixture_keys *t, int panel, int sub, const bool factored,
+                           const bool lazy, const real *base, real *growth, real (*w)[BLOCK_ROWS],
+                           real (*factor)[BLOCK_ROWS])
 {
 #if KEYS_SHIFTED
     real product[BLOCK_KEYS][BLOCK_ROWS];
-    KEYS_FOR(u) ROWS_FOR(v) product[u][v] = (real)(0.0f);
+    KEYS_FOR(u)
+        ROWS_FOR(v)
+            product[u][v] = (real)(0.0f);
     tile_product(e, panel, sub, 0, product);
 #if HAS_FACTOR
     if (factored) {
         KEYS_FOR(u)
-        ROWS_FOR(v)
-        {
-            const real row = x->alpha_max[panel][v] - base[v];
-            const real s = (SCALE_LATER ? product[u][v] * x->scale[0] : product[u][v]) + (row + key_get(e, t->beta_max, sub, u));
-            real c = x->u[panel][0][v] * key_get(e, t->w[0], sub, u);
-            for (int r = 1; r < COMPONENTS; ++r)
-                c = fma(x->u[panel][r][v], (real)(key_get(e, t->w[r], sub, u)), c);
-            growth[v] = max_real(growth[v], s);
-            w[u][v] = lazy ? exp2_real(s) * c : s;
-            factor[u][v] = c;
-        }
+            ROWS_FOR(v) {
+                const real row = x->alpha_max[panel][v] - base[v];
+                const real s = (SCALE_LATER ? product[u][v] * x->scale[0] : product[u][v]) +
+                               (row + key_get(e, t->beta_max, sub, u));
+                real c = x->u[panel][0][v] * key_get(e, t->w[0], sub, u);
+                for (int r = 1; r < COMPONENTS; ++r)
+                    c = fma(x->u[panel][r][v], (real)(key_get(e, t->w[r], sub, u)), c);
+                growth[v] = max_real(growth[v], s);
+                w[u][v] = lazy ? exp2_real(s) * c : s;
+                factor[u][v] = c;
+            }
         return;
     }
 #endif
 #endif
     for (int r = 0; r < COMPONENTS; ++r) {
         real s[BLOCK_KEYS][BLOCK_ROWS];
-        KEYS_FOR(u) ROWS_FOR(v)
-        {
-            real row = -base[v];
+        KEYS_FOR(u)
+            ROWS_FOR(v) {
+                real row = -base[v];
 #if KEYS_SHIFTED
-            row += x->alpha_max[panel][v];
+                row += x->alpha_max[panel][v];
 #endif
 #if HAS_ROW_TERMS
-            row += x->alpha[panel][r][v];
+                row += x->alpha[panel][r][v];
 #endif
 #if HAS_KEY_TERMS
-            row += key_get(e, t->beta[r], sub, u);
+                row += key_get(e, t->beta[r], sub, u);
 #endif
 #if KEYS_SHIFTED
-            s[u][v] = fma(product[u][v], (real)(SCALE_LATER ? x->scale[r] : 1.0f), row);
+                s[u][v] = fma(product[u][v], (real)(SCALE_LATER ? x->scale[r] : 1.0f), row);
 #else
-            s[u][v] = row;
+                s[u][v] = row;
 #endif
-        }
+            }
 #if !KEYS_SHIFTED
         tile_product(e, panel, sub, r, s);
 #endif
-        KEYS_FOR(u) ROWS_FOR(v)
-        {
-            growth[v] = max_real(growth[v], s[u][v]);
+        KEYS_FOR(u)
+            ROWS_FOR(v) {
+                growth[v] = max_real(growth[v], s[u][v]);
 #if ESTEP_HARD
-            w[u][v] = r == 0 ? s[u][v] : max_or_nan(w[u][v], s[u][v]);
+                w[u][v] = r == 0 ? s[u][v] : max_or_nan(w[u][v], s[u][v]);
 #else
-            if (lazy) {
-                w[u][v] = r == 0 ? exp2_real(s[u][v]) : w[u][v] + exp2_real(s[u][v]);
-            } else if (r == 0) {
-                w[u][v] = s[u][v];
-                factor[u][v] = (real)(1.0f);
-            } else {
-                const real top = max_real(w[u][v], s[u][v]), finite = finite_max(top);
-                factor[u][v] = fma(factor[u][v], exp2_real(w[u][v] - finite), exp2_real(s[u][v] - finite));
-                w[u][v] = top;
-            }
+                if (lazy) {
+                    w[u][v] = r == 0 ? exp2_real(s[u][v]) : w[u][v] + exp2_real(s[u][v]);
+                } else if (r == 0) {
+                    w[u][v] = s[u][v];
+                    factor[u][v] = (real)(1.0f);
+                } else {
+                    const real top = max_real(w[u][v], s[u][v]), finite = finite_max(top);
+                    factor[u][v] = fma(factor[u][v], exp2_real(w[u][v] - finite), exp2_real(s[u][v] - finite));
+                    w[u][v] = top;
+                }
 #endif
-        }
+            }
     }
 #if ESTEP_HARD
     if (lazy)
-        KEYS_FOR(u) ROWS_FOR(v) w[u][v] = exp2_real(w[u][v]);
+        KEYS_FOR(u)
+            ROWS_FOR(v)
+                w[u][v] = exp2_real(w[u][v]);
 #endif
 }
 
 /* A tile that all rows of the panel see in full, against the old maximum. False: it has been outgrown. */
 FUNCTION bool tile_lazy(engine *e, const mixture *x, const mixture_keys *t, int panel, const bool factored,
-                                  const real *row_max, real *row_sum)
+                        const real *row_max, real *row_sum)
 {
     real base[BLOCK_ROWS], growth[BLOCK_ROWS], sum[BLOCK_ROWS];
-    ROWS_FOR(v)
-    {
+    ROWS_FOR(v) {
         base[v] = finite_max(row_max[v]);
         growth[v] = (real)(-INFINITY);
         sum[v] = (real)(0.0f);
@@ -289,47 +294,47 @@ FUNCTION bool tile_lazy(engine *e, const mixture *x, const mixture_keys *t, int 
     for (int sub = 0; sub < SUB_TILES; ++sub) {
         real w[BLOCK_KEYS][BLOCK_ROWS], factor[BLOCK_KEYS][BLOCK_ROWS];
         block_scores(e, x, t, panel, sub, factored, true, base, growth, w, factor);
-        KEYS_FOR(u) ROWS_FOR(v) sum[v] += w[u][v];
+        KEYS_FOR(u)
+            ROWS_FOR(v)
+                sum[v] += w[u][v];
         weight_put(e, sub, w);
     }
-    ROWS_FOR(v)
-    {
+    ROWS_FOR(v) {
         /* a row without a maximum yet has no base: any finite score is growth */
         const real allowed = row_max[v] == (real)(-INFINITY) ? (real)(-INFINITY) : (real)(LAZY_GROWTH);
         flag_raise(e, FLAG_GREW, growth[v] > allowed);
     }
     if (flag_read(e, FLAG_GREW))
         return false;
-    ROWS_FOR(v) row_sum[v] += sum[v];
+    ROWS_FOR(v)
+        row_sum[v] += sum[v];
     return true;
 }
 
 /* Any tile: scores, masks, maximum, rescaling, weights. Row i sees the keys below row_end[i]. */
-FUNCTION void tile_masked(engine *e, const mixture *x, const mixture_keys *t, int panel, const bool factored,
-                                    int k0, const ireal *row_end, real *row_max, real *row_sum)
+FUNCTION void tile_masked(engine *e, const mixture *x, const mixture_keys *t, int panel, const bool factored, int k0,
+                          const ireal *row_end, real *row_max, real *row_sum)
 {
     real zero[BLOCK_ROWS], top[BLOCK_ROWS], change[BLOCK_ROWS], unused[BLOCK_ROWS];
     real w[BLOCK_KEYS][BLOCK_ROWS], factor[BLOCK_KEYS][BLOCK_ROWS];
-    ROWS_FOR(v)
-    {
+    ROWS_FOR(v) {
         zero[v] = unused[v] = (real)(0.0f);
         top[v] = row_max[v];
     }
     for (int sub = 0; sub < SUB_TILES; ++sub) {
         block_scores(e, x, t, panel, sub, factored, false, zero, unused, w, factor);
-        KEYS_FOR(u) ROWS_FOR(v)
-        {
-            w[u][v] = (ireal)(k0 + key_index(e, sub, u)) >= row_end[v] ? (real)(-INFINITY) : w[u][v];
-            top[v] = max_real(top[v], w[u][v]);
-        }
+        KEYS_FOR(u)
+            ROWS_FOR(v) {
+                w[u][v] = (ireal)(k0 + key_index(e, sub, u)) >= row_end[v] ? (real)(-INFINITY) : w[u][v];
+                top[v] = max_real(top[v], w[u][v]);
+            }
         score_put(e, 0, sub, w);
 #if HAS_FACTOR
         score_put(e, 1, sub, factor);
 #endif
     }
     rows_max(e, top);
-    ROWS_FOR(v)
-    {
+    ROWS_FOR(v) {
         change[v] = exp2_real(row_max[v] - finite_max(top[v]));
         row_max[v] = top[v];
         row_sum[v] *= change[v];
@@ -340,22 +345,21 @@ FUNCTION void tile_masked(engine *e, const mixture *x, const mixture_keys *t, in
 #if HAS_FACTOR
         score_get(e, 1, sub, factor);
 #endif
-        KEYS_FOR(u) ROWS_FOR(v)
-        {
-            w[u][v] = exp2_real(w[u][v] - finite_max(top[v]));
+        KEYS_FOR(u)
+            ROWS_FOR(v) {
+                w[u][v] = exp2_real(w[u][v] - finite_max(top[v]));
 #if HAS_FACTOR
-            w[u][v] = w[u][v] == (real)(0.0f) ? w[u][v] : w[u][v] * factor[u][v];
+                w[u][v] = w[u][v] == (real)(0.0f) ? w[u][v] : w[u][v] * factor[u][v];
 #endif
-            row_sum[v] += w[u][v];
-        }
+                row_sum[v] += w[u][v];
+            }
         weight_put(e, sub, w);
     }
 }
 
 /* O = acc / sum and L = ln 2 (max + log2 sum + what the exponents left out). */
-FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_mixture_args *a, int first,
-                                     int valid, const real *row_max, real *row_sum, __global storage *o,
-                                     __global float *lse)
+FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_mixture_args *a, int first, int valid,
+                           const real *row_max, real *row_sum, __global storage *o, __global float *lse)
 {
     real factor[BLOCK_ROWS], log_sum[BLOCK_ROWS];
     rows_sum(e, row_sum);
@@ -363,8 +367,7 @@ FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_mix
     real norm[BLOCK_ROWS];
     rows_norm(e, panel, norm);
 #endif
-    ROWS_FOR(v)
-    {
+    ROWS_FOR(v) {
         const ireal in_use = row_index(e, first, v) < (ireal)(valid);
         const real sum = row_sum[v];
         factor[v] = in_use && sum != (real)(0.0f) ? (real)(1.0f) / sum : (real)(0.0f);
@@ -380,11 +383,11 @@ FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_mix
 }
 
 /* A work-group is (b, h, block of GROUP_ROWS rows), blocks fastest, the last rows (the longest when causal) first. */
-__kernel KERNEL_ATTRIBUTES void
-mixture_forward(const mgk_mixture_args a, __global const storage *q, __global const storage *k,
-                __global const storage *v, __global storage *o, __global float *lse, __global const float *prior,
-                __global const float *variance, __global const float *shift, __global const int *lengths,
-                __global const int *lengths_q)
+__kernel KERNEL_ATTRIBUTES void mixture_forward(const mgk_mixture_args a, __global const storage *q,
+                                                __global const storage *k, __global const storage *v,
+                                                __global storage *o, __global float *lse, __global const float *prior,
+                                                __global const float *variance, __global const float *shift,
+                                                __global const int *lengths, __global const int *lengths_q)
 {
     if (a.length == 0)
         return;
@@ -425,8 +428,7 @@ mixture_forward(const mgk_mixture_args a, __global const storage *q, __global co
         query_load(&e, p, q, a.q.token, first + p * PANEL_ROWS, valid, a.head_size);
         acc_clear(&e, p);
         row_terms(&e, &x, p, shift, a.head_size);
-        ROWS_FOR(i)
-        {
+        ROWS_FOR(i) {
             row_max[p][i] = (real)(-INFINITY);
             row_sum[p][i] = (real)(0.0f);
         }
@@ -456,8 +458,7 @@ mixture_forward(const mgk_mixture_args a, __global const storage *q, __global co
             const bool lazy = k0 > 0 && k0 + TILE_KEYS <= sees_all;
             if (!lazy || !tile_lazy(&e, &x, &t, p, factored, row_max[p], row_sum[p])) {
                 ireal row_end[BLOCK_ROWS];
-                ROWS_FOR(i)
-                {
+                ROWS_FOR(i) {
                     const ireal own = row_index(&e, panel_first, i) + (diagonal + 1);
                     row_end[i] = a.causal && own < (ireal)(keys) ? own : (ireal)(keys);
                 }

@@ -45,7 +45,7 @@ check_preset() { # PRESET CTEST_ARGUMENT...
 }
 
 lint_format() {
-    git ls-files -z '*.c' '*.h' '*.cpp' | xargs -0 clang-format --dry-run -Werror
+    git ls-files -z '*.c' '*.h' '*.cpp' '*.cl' '*.clh' | xargs -0 clang-format --dry-run -Werror
 }
 
 lint_tidy() {

@@ -68,8 +68,8 @@ static clmgk_status resolve_variance(clmgk_attention_desc *d, clmgk_error *error
 {
     if (d->variance_shape != CLMGK_VARIANCE_NUMBER) {
         if (d->variance != 0.0)
-            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "variance: %g: expected 0 where variance_shape is an array",
-                            d->variance);
+            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                            "variance: %g: expected 0 where variance_shape is an array", d->variance);
         return CLMGK_OK;
     }
     if (!(d->variance >= 0.0) || isinf(d->variance))
@@ -80,7 +80,8 @@ static clmgk_status resolve_variance(clmgk_attention_desc *d, clmgk_error *error
     /* it reaches the kernels as an f32 */
     const float single = (float)d->variance;
     if (single == 0.0f || isinf(single) || isinf(1.4427f / single))
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "variance: %g: expected a number of f32's range", d->variance);
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "variance: %g: expected a number of f32's range",
+                        d->variance);
     return CLMGK_OK;
 }
 
@@ -101,10 +102,8 @@ static clmgk_status check_strides(const char *name, const clmgk_layout *layout, 
     const struct {
         const char *axis;
         int64_t stride;
-    } strides[] = {{"batch", layout->batch},
-                   {"head", layout->head},
-                   {"component", layout->component},
-                   {"token", layout->token}};
+    } strides[] = {
+        {"batch", layout->batch}, {"head", layout->head}, {"component", layout->component}, {"token", layout->token}};
     for (size_t i = 0; i < MGK_COUNT(strides); ++i)
         if (strides[i].stride < 0)
             return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE, "%s.%s: stride %" PRId64 ": expected 0 or more", name,

@@ -53,8 +53,8 @@ static clmgk_status check_lengths(const char *name, const int32_t *lengths, int6
 {
     for (int64_t b = 0; b < batch; ++b)
         if (lengths[b] < 0 || lengths[b] > most)
-            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                            "%s[%" PRId64 "]: %" PRId32 ": expected 0 to %" PRId64, name, b, lengths[b], most);
+            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s[%" PRId64 "]: %" PRId32 ": expected 0 to %" PRId64,
+                            name, b, lengths[b], most);
     return CLMGK_OK;
 }
 

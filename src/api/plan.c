@@ -54,8 +54,8 @@ clmgk_status mgk_plan_launch(clmgk_plan *plan, cl_command_queue queue, const mgk
     for (size_t i = 0; i < forward->buffers; ++i)
         list[i + 1] = (mgk_kernel_arg){sizeof(cl_mem), &arrays[forward->buffer[i]]->memory};
     pthread_mutex_lock(&plan->mutex);
-    const clmgk_status status = mgk_launch_kernel(queue, plan->kernel, launch, forward->buffers + 1, list, num_wait,
-                                                  wait_list, event, error);
+    const clmgk_status status =
+        mgk_launch_kernel(queue, plan->kernel, launch, forward->buffers + 1, list, num_wait, wait_list, event, error);
     pthread_mutex_unlock(&plan->mutex);
     return status;
 }

@@ -126,8 +126,8 @@ mgk_presence mgk_presence_of(const clmgk_attention_desc *desc, mgk_array array)
 
 mgk_shape mgk_shape_of(const clmgk_attention_desc *desc, mgk_array array)
 {
-    static const char *const names[MGK_ARRAYS] = {"q",        "k",     "v",       "o",        "lse", "prior",
-                                                  "variance", "shift", "lengths", "lengths_q"};
+    static const char *const names[MGK_ARRAYS] = {"q",     "k",        "v",     "o",       "lse",
+                                                  "prior", "variance", "shift", "lengths", "lengths_q"};
     mgk_shape shape = {0};
     if (mgk_presence_of(desc, array) != MGK_ABSENT)
         shape = shape_of(desc, array);

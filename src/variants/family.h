@@ -41,8 +41,8 @@ typedef struct mgk_kernel_plan {
     uint64_t workspace_bytes;
     unsigned char args[MGK_ARGS_BYTES]; /* the kernel's first argument, offsets still 0 */
     size_t args_bytes;
-    size_t buffers;                     /* its other arguments */
-    mgk_array buffer[MGK_MAX_BUFFERS];  /* in their order */
+    size_t buffers;                    /* its other arguments */
+    mgk_array buffer[MGK_MAX_BUFFERS]; /* in their order */
 } mgk_kernel_plan;
 
 typedef struct mgk_family {

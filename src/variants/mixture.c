@@ -93,7 +93,7 @@ static clmgk_status mixture_resolve(clmgk_attention_desc *d, clmgk_error *error)
 /* A lane work-item's arrays live on a worker's stack. */
 #define LANE_PRIVATE_LIMIT (INT64_C(2) << 20)
 /* Queries and accumulators of a block should stay in a core's second-level cache, staged keys in its first. */
-#define LANE_BLOCK_BYTES (INT64_C(288) << 10)
+#define LANE_BLOCK_BYTES       (INT64_C(288) << 10)
 #define LANE_STAGED_KEYS_BYTES (INT64_C(96) << 10)
 
 static int64_t lane_private_bytes(const mixture_traits *t, const mgk_tunables *p)
@@ -178,7 +178,7 @@ static int simt_accumulators(const mgk_device_facts *facts)
 static void simt_fit(const mixture_traits *t, const mgk_device_facts *facts, mgk_tunables *p)
 {
     static const char *const order[] = {"KEYS_PER_THREAD", "KEYS_PER_THREAD", "ROWS_PER_THREAD", "ROWS_PER_THREAD",
-                                        "ROWS_PER_THREAD", "VALUE_CHUNK", "VALUE_CHUNK"};
+                                        "ROWS_PER_THREAD", "VALUE_CHUNK",     "VALUE_CHUNK"};
     for (size_t i = 0; i < MGK_COUNT(order) && (uint64_t)simt_local_bytes(t, p) > facts->info.local_memory_bytes; ++i)
         if (mgk_tunable_get(p, order[i]) > 1)
             mgk_tunable_default(p, order[i], mgk_tunable_get(p, order[i]) / 2);
@@ -219,13 +219,11 @@ static clmgk_status simt_parameters(const clmgk_attention_desc *d, const mixture
     const int64_t group_rows = (int64_t)mgk_tunable_get(p, "THREADS_ROW") * mgk_tunable_get(p, "ROWS_PER_THREAD");
     const int64_t row_terms = t->shifted ? 2 * t->components + 1 : t->components;
     plan->private_bytes =
-        (uint64_t)(mgk_tunable_get(p, "ROWS_PER_THREAD") *
-                   (t->value_size / mgk_tunable_get(p, "THREADS_KEY") + 2 * mgk_tunable_get(p, "KEYS_PER_THREAD") +
-                    row_terms) +
+        (uint64_t)(mgk_tunable_get(p, "ROWS_PER_THREAD") * (t->value_size / mgk_tunable_get(p, "THREADS_KEY") +
+                                                            2 * mgk_tunable_get(p, "KEYS_PER_THREAD") + row_terms) +
                    4 * t->components) *
         sizeof(float);
-    plan->launch = (mgk_launch){
-        1, {(size_t)groups_of(d, group_rows) * (size_t)threads, 1, 1}, {(size_t)threads, 1, 1}};
+    plan->launch = (mgk_launch){1, {(size_t)groups_of(d, group_rows) * (size_t)threads, 1, 1}, {(size_t)threads, 1, 1}};
     return CLMGK_OK;
 }
 
