@@ -72,6 +72,7 @@ typedef struct bench_options {
     const char *parameters; /* NULL: the defaults */
     double seconds;         /* of repeated runs a shape */
     double threshold;       /* a slow-down that is a regression, as a fraction */
+    bool keep_caches;       /* else: caches of this run's own */
     bool json;
     const char *plot;    /* NULL: none */
     const char *compare; /* NULL: none */
@@ -138,7 +139,7 @@ typedef struct bench_peaks {
 /* A device with all that was measured on it. */
 typedef struct bench_device {
     tool_device tool;
-    const char *cache_dir; /* of this run: empty at its start */
+    const char *cache_dir; /* of this run: empty at its start; NULL: the usual one */
     bench_peaks peaks;
     bench_group *groups;
 } bench_device;

@@ -177,7 +177,8 @@ static void close_run(bench_run *run)
 static tool_exit bench(bench_run *run, tool_error *error)
 {
     TOOL_TRY(check_request(run, error));
-    TOOL_TRY(make_cold_caches(run, error));
+    if (!run->options.keep_caches)
+        TOOL_TRY(make_cold_caches(run, error));
     TOOL_TRY(open_devices(run, error));
     TOOL_TRY(measure(run, error));
     return give_results(run, error);

@@ -23,6 +23,7 @@ enum {
     OPTION_PASS,
     OPTION_DTYPE,
     OPTION_SECONDS,
+    OPTION_KEEP_CACHES,
     OPTION_PLOT,
     OPTION_COMPARE,
     OPTION_THRESHOLD,
@@ -53,6 +54,9 @@ static const tool_option options_table[OPTION_COUNT] = {
     {"seconds", "X",
      "repeat the runs of a size for X seconds (at least three times); default 4,\n"
      "quick: 0.5"},
+    {"keep-caches", NULL,
+     "use compiled programs from the caches as they are: quicker, but what was compiled\n"
+     "before has no cold first call"},
     {"plot", "F.svg", "draw times and rates with gnuplot"},
     {"compare", "OLD.json", "show changes beyond noise against an earlier --json; exit 1 on a regression"},
     {"threshold", "X", "a slow-down by more than X percent, and beyond noise, is a regression; default 5"},
@@ -267,6 +271,7 @@ static tool_exit parse_manner(const char *const *values, bench_options *options,
     if (options->device && options->all_devices)
         return tool_fail(error, TOOL_BAD_INPUT, "expected one of --device and --all-devices, not both");
     options->parameters = values[OPTION_PARAMETERS];
+    options->keep_caches = values[OPTION_KEEP_CACHES] != NULL;
     options->json = values[TOOL_OPTION_JSON] != NULL;
     options->plot = values[OPTION_PLOT];
     options->compare = values[OPTION_COMPARE];

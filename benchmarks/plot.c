@@ -150,11 +150,13 @@ static void write_device(const bench_options *options, const bench_device *devic
     const size_t points = write_paper(options, device, script);
     fputs("set title '", script);
     write_quoted(device->tool.info.name, script);
-    fprintf(script, "' noenhanced\nset ylabel 'time / softmax'\nset yrange [0:*]\n");
+    fprintf(script, "' noenhanced\nset key\nset ylabel 'time / softmax'\nset yrange [0:*]\n");
+    fprintf(script, "set xrange [-0.6:%zu.6]\n", options->shape_count - 1);
     write_series("times", options, script);
     if (points)
         fputs(", $paper using 1:2 with points pt 4 ps 1.2 lw 2 lc rgb '#D55E00' title 'MGK paper, Table 7'", script);
-    fprintf(script, "\nunset title\nset ylabel 'part of %.0f GFLOP/s'\nset yrange [0:1]\n", device->peaks.fma_gflops);
+    fprintf(script, "\nunset title\nunset key\nset ylabel 'part of %.0f GFLOP/s'\nset yrange [0:1]\n",
+            device->peaks.fma_gflops);
     write_series("rates", options, script);
     fputc('\n', script);
 }

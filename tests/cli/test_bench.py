@@ -12,7 +12,7 @@ import xml.etree.ElementTree
 from program_test import BIN, LIMIT_S, ProgramTest
 
 SIZES = ["--batch", 2, "--heads", 4, "--length", 40, "--length-k", 50, "--head-size", 16, "--value-size", 24]
-SHORT = ["--seconds", 0.01]
+SHORT = ["--seconds", 0.01, "--keep-caches"]
 NUMBER = (int, float)
 MAYBE = (int, float, type(None))
 DEVICE_KEYS = {
@@ -73,7 +73,8 @@ class BenchTest(ProgramTest):
 
 class Figures(BenchTest):
     def test_all_variants(self):
-        found = self.bench("--variants", "softmax:4,mgk:2,smgk:2,gaussian:4")
+        command = [*SIZES, "--seconds", 0.01, "--json", "--variants", "softmax:4,mgk:2,smgk:2,gaussian:4"]
+        found = json.loads(self.accept(*command).stdout)
         self.assertEqual(list(found), ["clmgk", "devices", "cases", "failures"])
         self.assertEqual(len(found["devices"]), 1)
         self.check_keys(found["devices"][0], DEVICE_KEYS)
@@ -140,7 +141,8 @@ class Figures(BenchTest):
     def test_nothing_is_left_behind(self):
         scratch = self.folder / "scratch"
         scratch.mkdir()
-        self.accept(*SIZES, *SHORT, "--variants", "softmax", env={**os.environ, "TMPDIR": str(scratch)})
+        command = [*SIZES, "--seconds", 0.01, "--variants", "softmax"]
+        self.accept(*command, env={**os.environ, "TMPDIR": str(scratch)})
         self.assertEqual(list(scratch.iterdir()), [])
 
     def test_interrupt_leaves_nothing(self):

@@ -103,8 +103,8 @@ static tool_exit read_outputs(const tool_device *device, const buffers *memory, 
     return code == CL_SUCCESS ? TOOL_DONE : tool_fail_cl(error, code, "clEnqueueReadBuffer");
 }
 
-static tool_exit run_plan(const tool_device *device, clmgk_plan *plan, const inputs *in, outputs *out,
-                          tool_error *error)
+static tool_exit run_plan(const tool_device *device, clmgk_plan *plan, clmgk_variant variant, const inputs *in,
+                          outputs *out, tool_error *error)
 {
     buffers memory = {0};
     double milliseconds = 0;
@@ -114,7 +114,7 @@ static tool_exit run_plan(const tool_device *device, clmgk_plan *plan, const inp
     args.q.memory = memory.q;
     args.k.memory = memory.k;
     args.v.memory = memory.v;
-    args.shift.memory = memory.shift;
+    args.shift.memory = variant == CLMGK_VARIANT_SMGK ? memory.shift : NULL;
     args.o.memory = memory.o;
     args.lse.memory = memory.lse;
     args.workspace.memory = memory.workspace;
@@ -163,7 +163,7 @@ static tool_exit test_one(const tool_device *device, const inputs *in, info_resu
     }
     if (created != CLMGK_OK)
         return tool_fail_library(error, &failure);
-    tool_exit status = run_plan(device, plan, in, &out, error);
+    tool_exit status = run_plan(device, plan, desc.variant, in, &out, error);
     if (status == TOOL_DONE)
         status = compare(&desc, in, &out, result, error);
     clmgk_plan_release(plan);
