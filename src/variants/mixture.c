@@ -193,11 +193,13 @@ static clmgk_status simt_parameters(const clmgk_attention_desc *d, const mixture
     while (row_threads > 1 && (uint64_t)(row_threads * 16) > facts->info.max_work_group)
         row_threads /= 2;
     mgk_tunable_default(p, "THREADS_ROW", row_threads);
-    int rows = 8;
+    /* on a CPU this engine is for tests: small blocks compile several times faster there */
+    const bool cpu = facts->info.device_class == CLMGK_DEVICE_CPU;
+    int rows = cpu ? 2 : 8;
     while (rows > 1 && rows * (t->value_size / mgk_tunable_get(p, "THREADS_KEY")) > simt_accumulators(facts))
         rows /= 2;
     mgk_tunable_default(p, "ROWS_PER_THREAD", rows);
-    mgk_tunable_default(p, "KEYS_PER_THREAD", 4);
+    mgk_tunable_default(p, "KEYS_PER_THREAD", cpu ? 2 : 4);
     mgk_tunable_default(p, "FEATURE_CHUNK", 16);
     mgk_tunable_default(p, "VALUE_CHUNK", 16);
     simt_fit(t, facts, p);
