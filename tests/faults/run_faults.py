@@ -6,8 +6,7 @@
 
 PROGRAM is clmgk-run linked with host_faults.c. Each time: it ends by itself, either with the right outputs or with
 exit status 2, 3 or 4, one line that says why, outputs as they were, no other file left, every OpenCL object released.
-A run without a fault counts the points, so their number is known. By default every kind's points are strided to
-QUICK_POINTS; CLMGK_TEST_FULL=1 takes all.
+A run without a fault counts the points, so their number is known. CLMGK_TEST_FULL=1: also with all later points failing.
 """
 import os
 import pathlib
@@ -18,7 +17,6 @@ import sys
 import tempfile
 
 KINDS = {"FAULT_OPENCL": "OpenCL calls", "FAULT_MEMORY": "allocations", "FAULT_FILES": "file operations"}
-QUICK_POINTS = 60
 OLD = b"what was there before"
 # A file whose removal is what fails stays.
 MAY_LEAVE_FILES = {"unlink", "unlinkat"}
@@ -48,7 +46,8 @@ class Run:
         self.environment = {**os.environ, "OPENCL_LAYERS": str(layer), "CLMGK_CACHE_DIR": str(folder / "cache")}
 
     def __call__(self, variable=None, point=""):
-        """Exit status, stderr, and a report per kind, after a run over fresh outputs."""
+        """Exit status, reasons, and a report per kind, after a run over fresh outputs. The layer comes with the first
+        OpenCL call; its report is None where it came and never reported."""
         for name in self.outputs:
             name.write_bytes(OLD)
         environment = dict(self.environment)
@@ -57,21 +56,23 @@ class Run:
         done = subprocess.run(self.command, env=environment, capture_output=True, text=True, timeout=120)
         reports = {kind: (int(calls), int(live), failed) for kind, calls, live, failed in
                    re.findall(r"^([\w ]+): calls=(\d+) live=(-?\d+) failed=(\w+)$", done.stderr, re.M)}
-        words = [line for line in done.stderr.splitlines() if not re.search(r"calls=\d+ live=| layer: active$", line)]
-        return done.returncode, words, reports
+        if "fault layer: active" in done.stderr.splitlines():
+            reports.setdefault("OpenCL calls", None)
+        reasons = [line for line in done.stderr.splitlines() if line.startswith("clmgk-run: ")]
+        return done.returncode, reasons, reports
 
     def files(self):
         return sorted(path.name for path in (self.folder / "out").iterdir())
 
 
-def complaint(run, right, variable, status, words, reports):
+def complaint(run, right, variable, status, reasons, reports):
     """What is wrong after a run with a fault; None if nothing."""
-    if "OpenCL calls" not in reports:
-        return "the layer gave no report (not loaded, or the program died)"
+    if reports.get(KINDS[variable]) is None or reports.get("OpenCL calls", ()) is None:
+        return f"no report: the program died (exit status {status})"
     failed = reports[KINDS[variable]][2]
     if failed == "none":
         return "the fault was not reached"
-    if reports["OpenCL calls"][1] != 0:
+    if reports.get("OpenCL calls", (0, 0))[1] != 0:
         return f"{reports['OpenCL calls'][1]} OpenCL objects were not released"
     if run.files() != ["l.npy", "o.npy"] and failed not in MAY_LEAVE_FILES:
         return f"files left: {run.files()}"
@@ -80,41 +81,40 @@ def complaint(run, right, variable, status, words, reports):
         return None if contents == right else "exit status 0, wrong outputs"
     if status not in (2, 3, 4):
         return f"exit status {status}"
-    # Two files cannot be renamed at once: where the second rename fails, the first output stands, complete.
-    if failed == "rename" and all(now in (OLD, new) for now, new in zip(contents, right)):
+    # Two files cannot be renamed at once: where the second rename fails, the first output stands, complete; and
+    # standard output is flushed after both.
+    if failed in ("rename", "fflush") and all(now in (OLD, new) for now, new in zip(contents, right)):
         return None
     if contents != [OLD, OLD]:
         return f"exit status {status}, but outputs were changed"
-    return None if len(words) == 1 else f"{len(words)} lines on stderr, expected 1"
-
-
-def points_of(count):
-    if os.environ.get("CLMGK_TEST_FULL") == "1":
-        return list(range(1, count + 1))
-    return list(range(1, count + 1, -(-count // QUICK_POINTS)))
+    return None if len(reasons) == 1 else f"{len(reasons)} reasons, expected 1"
 
 
 def main():
     program, layer = (pathlib.Path(argument).resolve() for argument in sys.argv[1:])
+    modes = ["", "+"] if os.environ.get("CLMGK_TEST_FULL") == "1" else [""]
     bad = 0
     with tempfile.TemporaryDirectory() as folder:
         run = Run(program, layer, pathlib.Path(folder))
-        status, words, _ = run()
+        status, reasons, _ = run()
         if status != 0:
-            print("without a fault:", *words, sep="\n")
+            print("without a fault:", *reasons, sep="\n")
             return 1
         right = [name.read_bytes() for name in run.outputs]
         for variable, kind in KINDS.items():
             _, _, reports = run(variable, "0")
-            points = points_of(reports[kind][0])
-            print(f"{kind}: {reports[kind][0]}, {len(points)} of them tried", flush=True)
-            bad += not points
+            count = reports[kind][0]
+            points = [f"{point}{mode}" for mode in modes for point in range(1, count + 1)]
+            print(f"{kind}: {count}", flush=True)
+            if not points or reports.get("OpenCL calls") is None:
+                print("nothing to fail, or no layer")
+                bad += 1
             for point in points:
-                status, words, reports = run(variable, str(point))
-                wrong = complaint(run, right, variable, status, words, reports)
+                status, reasons, reports = run(variable, point)
+                wrong = complaint(run, right, variable, status, reasons, reports)
                 if wrong is not None:
                     bad += 1
-                    print(f"{variable}={point} {reports.get(kind, ('', '', '?'))[2]}: {wrong}", *words, sep="\n    ")
+                    print(f"{variable}={point} {(reports.get(kind) or ('', '', '?'))[2]}: {wrong}", *reasons, sep="\n    ")
                 for name in set(run.files()) - {"l.npy", "o.npy"}:
                     (run.folder / "out" / name).unlink()
     print(f"{bad} complaints")
