@@ -74,7 +74,7 @@ static void compare_case(const json_t *old, const json_t *one, double threshold,
     }
     const double change = new_ms / old_ms - 1;
     count->compared++;
-    if (fabs(change) <= old_noise + new_noise)
+    if (fmax(new_ms / old_ms, old_ms / new_ms) - 1 <= old_noise + new_noise)
         return;
     if (change > threshold) {
         count->regressions++;
