@@ -25,9 +25,9 @@ AMD_LIBRARY = pathlib.Path("/usr/lib/x86_64-linux-gnu/amdgcn/bitcode")
 AMD_LATER = {"gfx942": 9402, "gfx1100": 11000, "gfx1201": 12001}
 QUICK = ["lint", "gfx90a", "gfx1100", "sm_80", "pvc"]
 FULL = QUICK + ["gfx942", "gfx1201", "sm_70", "sm_90", "skl", "tgllp", "dg2-g10"]
-# Largest spill of a work-item: vector registers (AMD), bytes (NVIDIA), what ocloc counts (Intel, whose compiler puts
-# 32 work-items on 128 registers and would rather spill a few than run 16).
-SPILL_LIMIT = {"amd": 0, "nvidia": 0, "intel": 64}
+# Largest spill: vector registers (AMD), bytes of a work-item (NVIDIA), registers of 32 work-items (Intel, whose compiler
+# rather spills than runs 16 at a time: sMGK's limit, everything else stays below 32).
+SPILL_LIMIT = {"amd": 0, "nvidia": 0, "intel": 112}
 
 
 def libclc_folder():
