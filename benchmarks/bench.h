@@ -145,6 +145,7 @@ typedef struct bench_device {
 } bench_device;
 
 double bench_gflops(const bench_case *one);
+uint64_t bench_memory_bytes(const bench_case *one);
 double bench_fraction_of_peak(const bench_device *device, const bench_case *one);
 
 /* ---- arrays ------------------------------------------------------------------------------------------------- */

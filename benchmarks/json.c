@@ -47,8 +47,8 @@ static json_t *case_json(size_t index, const bench_device *device, const bench_g
     json_t *rest = json_pack(
         "{s:o, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:b, s:s, s:s, s:o, s:I}", "time_ms", time_json(one),
         "flops", one->flops, "gflops", bench_gflops(one), "fraction_of_peak", bench_fraction_of_peak(device, one),
-        "bytes", (json_int_t)one->array_bytes, "memory_bytes", (json_int_t)(one->array_bytes + one->workspace_bytes),
-        "workspace_bytes", (json_int_t)one->workspace_bytes, "compile_ms", one->compile_ms, "first_call_cold_ms",
+        "bytes", (json_int_t)one->array_bytes, "memory_bytes", (json_int_t)bench_memory_bytes(one), "workspace_bytes",
+        (json_int_t)one->workspace_bytes, "compile_ms", one->compile_ms, "first_call_cold_ms",
         optional_ms(one->first_cold_ms), "first_call_warm_ms", optional_ms(one->first_warm_ms), "error",
         error_json(one), "tuned", 0, "parameters", one->parameters, "options", one->compiler_options,
         "ratio_to_baseline", ratio_json(group, one), "process_peak_bytes", (json_int_t)one->process_peak_bytes);

@@ -121,6 +121,11 @@ double bench_gflops(const bench_case *one)
     return one->flops / (one->time_ms.median * 1e6);
 }
 
+uint64_t bench_memory_bytes(const bench_case *one)
+{
+    return one->array_bytes + one->workspace_bytes;
+}
+
 double bench_fraction_of_peak(const bench_device *device, const bench_case *one)
 {
     return bench_gflops(one) / device->peaks.fma_gflops;

@@ -44,7 +44,7 @@ static void print_times(const bench_device *device, const bench_group *group, FI
         fprintf(stream, "  %-18s %10.3f %10.3f %10.3f %9.2f %9.1f %8.3f %9.1f %9.1f %10.1f", bench_case_label(one).text,
                 one->time_ms.median, one->time_ms.min, one->time_ms.max, 1e-9 * one->flops, bench_gflops(one),
                 bench_fraction_of_peak(device, one), 1e-6 * (double)one->array_bytes,
-                1e-6 * (double)(one->array_bytes + one->workspace_bytes), 1e-6 * (double)one->workspace_bytes);
+                1e-6 * (double)bench_memory_bytes(one), 1e-6 * (double)one->workspace_bytes);
         print_ratio(group, one, 8, stream);
         fputc('\n', stream);
     }
@@ -91,7 +91,7 @@ static void print_paper(const bench_group *group, FILE *stream)
         fprintf(stream, "  %-18s %9.3f %9.3f", bench_case_label(one).text, 1e-3 * one->time_ms.median, figure->seconds);
         print_ratio(group, one, 10, stream);
         fprintf(stream, " %9.3f %11.2f %9.2f\n", figure->seconds / base->seconds,
-                1e-9 * (double)(one->array_bytes + one->workspace_bytes), figure->gigabytes);
+                1e-9 * (double)bench_memory_bytes(one), figure->gigabytes);
     }
 }
 

@@ -32,6 +32,7 @@ static void free_slice(slice *one)
     free(one->elements);
 }
 
+/* On failure `one` holds what free_slice takes. */
 static tool_exit make_slice(const clmgk_attention_desc *desc, slice *one, tool_error *error)
 {
     *one = (slice){.problem = {.desc = *desc}};
@@ -45,10 +46,8 @@ static tool_exit make_slice(const clmgk_attention_desc *desc, slice *one, tool_e
     one->shift = calloc(count.shift + 1, sizeof(double));
     one->o = calloc(one->rows * (size_t)desc->value_size, sizeof(double));
     one->elements = calloc((size_t)desc->value_size, clmgk_ref_dtype_size(desc->dtype));
-    if (!one->q || !one->k || !one->v || !one->prior || !one->shift || !one->o || !one->elements) {
-        free_slice(one);
+    if (!one->q || !one->k || !one->v || !one->prior || !one->shift || !one->o || !one->elements)
         return tool_fail_memory(error, "values to check");
-    }
     one->problem.q = one->q;
     one->problem.k = one->k;
     one->problem.v = one->v;
@@ -142,7 +141,7 @@ tool_exit bench_validate(const tool_device *device, const bench_arrays *arrays, 
     slice one;
     tool_exit status = TOOL_DONE;
     *found = (bench_error_found){.ok = true};
-    TOOL_TRY(make_slice(desc, &one, error));
+    TOOL_TRY_GOTO(status, make_slice(desc, &one, error), done);
     for (size_t step = 0; step < slices && step < MAX_SLICES && (step < 2 || tool_now_ms() < end); step++) {
         /* the last slice first: it lies farthest from the arrays' starts */
         const size_t bh = slices - 1 - (slices <= MAX_SLICES ? step : spread(step, slices));

@@ -95,7 +95,7 @@ def eager(name, length, head_size, seconds, threads):
 
 def bench(arguments, head_size):
     command = [arguments.bench, "--json", "--batch", "1", "--heads", HEADS, "--length", arguments.length]
-    command += ["--head-size", head_size, "--seconds", arguments.seconds]
+    command += ["--head-size", head_size, "--seconds", arguments.seconds, "--keep-caches"]
     command += ["--variants", f"softmax:{HEADS},mgk:{MGK_HEADS},smgk:{MGK_HEADS}"]
     if arguments.device:
         command += ["--device", arguments.device]
@@ -136,21 +136,23 @@ def compare(arguments, head_size, threads):
     return size
 
 
+def show_row(name, figure, rest=""):
+    print(f"  {name:<30}{figure:>10} {rest}")
+
+
 def show(size):
-    eager_mgk_found = size["eager"]["mgk"]
     print(f"D = {size['head_size']}")
-    print(f"  PyTorch fused, softmax {HEADS}    {size['pytorch_fused_ms']:9.1f} ms {size['pytorch_fused_gflops']:7.1f} GFLOP/s")
-    print(f"  clmgk, softmax {HEADS}            {size['clmgk_ms']['softmax']:9.1f} ms {size['clmgk_gflops']:7.1f} GFLOP/s")
-    print(f"  rate against PyTorch fused  {size['rate_ratio']:9.2f}")
+    for name, key in (("PyTorch fused", "pytorch_fused"), ("clmgk", "clmgk")):
+        ms = size["clmgk_ms"]["softmax"] if key == "clmgk" else size["pytorch_fused_ms"]
+        show_row(f"{name}, softmax {HEADS}", f"{ms:.1f} ms", f"{size[key + '_gflops']:8.1f} GFLOP/s")
+    show_row("rate against PyTorch fused", f"{size['rate_ratio']:.2f}")
     for name, heads in (("softmax", HEADS), ("mgk", MGK_HEADS)):
         found = size["eager"][name]
-        print(f"  eager formula, {name} {heads}".ljust(28) + f"{found['ms']:9.1f} ms {1e-6 * found['peak_bytes']:7.0f} MB")
+        show_row(f"eager formula, {name} {heads}", f"{found['ms']:.1f} ms", f"{1e-6 * found['peak_bytes']:8.0f} MB")
     for name in ("mgk", "smgk"):
-        print(
-            f"  clmgk, {name} {MGK_HEADS}".ljust(28)
-            + f"{size['clmgk_ms'][name]:9.1f} ms {1e-6 * size['clmgk_bytes'][name]:7.0f} MB"
-        )
-    print(f"  eager MGK / clmgk MGK       {eager_mgk_found['ms'] / size['clmgk_ms']['mgk']:9.2f}")
+        memory = f"{1e-6 * size['clmgk_bytes'][name]:8.0f} MB"
+        show_row(f"clmgk, {name} {MGK_HEADS}", f"{size['clmgk_ms'][name]:.1f} ms", memory)
+    show_row("eager MGK / clmgk MGK, time", f"{size['eager']['mgk']['ms'] / size['clmgk_ms']['mgk']:.2f}")
 
 
 def parse():
