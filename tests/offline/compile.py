@@ -58,7 +58,7 @@ def figures(text, patterns):
 
 
 def clang(target):
-    return [CLANG, "-x", "cl", "-cl-std=CL1.2", "-target", target, f"-I{KERNELS}"]
+    return [CLANG, "-x", "cl", "-target", target, f"-I{KERNELS}"]
 
 
 class Lint:
@@ -150,7 +150,7 @@ class Intel:
 
     def compile(self, source, options, folder):
         text = run(["ocloc", "compile", "-file", source, "-device", self.device, "-options",
-                    " ".join(["-cl-std=CL1.2", f"-I{KERNELS}", *options])], folder)
+                    " ".join([f"-I{KERNELS}", *options])], folder)
         if "Build succeeded" not in text:
             raise Failure(text)
         return figures(text, {"SIMD": r"compiled SIMD(\d+)", "registers": r"allocated (\d+) regs",
@@ -171,7 +171,7 @@ def read_configurations():
     for line in (HERE / "configurations.txt").read_text().splitlines():
         if line and not line.startswith("#"):
             engine, name, source, *options = line.split()
-            yield engine, name, source, [f"-DENGINE_SIMT={int(engine == 'simt')}", *options]
+            yield engine, name, source, options
 
 
 def compile_one(job):
