@@ -281,58 +281,56 @@ FUNCTION void block_scores(engine *e, const mixture *x, const mixture_keys *t, i
 #endif
 }
 
-/* A tile that all rows of the panel see in full, against the old maximum. False: it has been outgrown. */
-FUNCTION bool tile_lazy(engine *e, const mixture *x, const mixture_keys *t, int panel, const bool factored,
-                        const real *row_max, real *row_sum)
+/*
+ * Weights of a tile, with its maximum, sum and rescaling. Row i sees the keys below row_end[i].
+ * lazy: all rows of the panel see all keys; weights are made against the old maximum, and stand unless it is outgrown.
+ */
+FUNCTION void tile_weights(engine *e, const mixture *x, const mixture_keys *t, int panel, const bool factored,
+                           bool lazy, int k0, const ireal *row_end, real *row_max, real *row_sum)
 {
-    real base[BLOCK_ROWS], growth[BLOCK_ROWS], sum[BLOCK_ROWS];
-    ROWS_FOR(v) {
-        base[v] = finite_max(row_max[v]);
-        growth[v] = (real)(-INFINITY);
-        sum[v] = (real)(0.0f);
-    }
-    for (int sub = 0; sub < SUB_TILES; ++sub) {
-        real w[BLOCK_KEYS][BLOCK_ROWS], factor[BLOCK_KEYS][BLOCK_ROWS];
-        block_scores(e, x, t, panel, sub, factored, true, base, growth, w, factor);
-        KEYS_FOR(u)
-            ROWS_FOR(v)
-                sum[v] += w[u][v];
-        weight_put(e, sub, w);
-    }
-    ROWS_FOR(v) {
-        /* a row without a maximum yet has no base: any finite score is growth */
-        const real allowed = row_max[v] == (real)(-INFINITY) ? (real)(-INFINITY) : (real)(LAZY_GROWTH);
-        flag_raise(e, FLAG_GREW, growth[v] > allowed);
-    }
-    if (flag_read(e, FLAG_GREW))
-        return false;
-    ROWS_FOR(v)
-        row_sum[v] += sum[v];
-    return true;
-}
-
-/* Any tile: scores, masks, maximum, rescaling, weights. Row i sees the keys below row_end[i]. */
-FUNCTION void tile_masked(engine *e, const mixture *x, const mixture_keys *t, int panel, const bool factored, int k0,
-                          const ireal *row_end, real *row_max, real *row_sum)
-{
-    real zero[BLOCK_ROWS], top[BLOCK_ROWS], change[BLOCK_ROWS], unused[BLOCK_ROWS];
     real w[BLOCK_KEYS][BLOCK_ROWS], factor[BLOCK_KEYS][BLOCK_ROWS];
-    ROWS_FOR(v) {
-        zero[v] = unused[v] = (real)(0.0f);
-        top[v] = row_max[v];
-    }
-    for (int sub = 0; sub < SUB_TILES; ++sub) {
-        block_scores(e, x, t, panel, sub, factored, false, zero, unused, w, factor);
-        KEYS_FOR(u)
-            ROWS_FOR(v) {
-                w[u][v] = (ireal)(k0 + key_index(e, sub, u)) >= row_end[v] ? (real)(-INFINITY) : w[u][v];
-                top[v] = max_real(top[v], w[u][v]);
+    real base[BLOCK_ROWS], growth[BLOCK_ROWS], sum[BLOCK_ROWS], top[BLOCK_ROWS], change[BLOCK_ROWS];
+    for (;;) {
+        ROWS_FOR(v) {
+            base[v] = lazy ? finite_max(row_max[v]) : (real)(0.0f);
+            growth[v] = (real)(-INFINITY);
+            sum[v] = (real)(0.0f);
+            top[v] = row_max[v];
+        }
+        for (int sub = 0; sub < SUB_TILES; ++sub) {
+            block_scores(e, x, t, panel, sub, factored, lazy, base, growth, w, factor);
+            if (lazy) {
+                KEYS_FOR(u)
+                    ROWS_FOR(v)
+                        sum[v] += w[u][v];
+                weight_put(e, sub, w);
+                continue;
             }
-        score_put(e, 0, sub, w);
+            KEYS_FOR(u)
+                ROWS_FOR(v) {
+                    w[u][v] = (ireal)(k0 + key_index(e, sub, u)) >= row_end[v] ? (real)(-INFINITY) : w[u][v];
+                    top[v] = max_real(top[v], w[u][v]);
+                }
+            score_put(e, 0, sub, w);
 #if HAS_FACTOR
-        score_put(e, 1, sub, factor);
+            score_put(e, 1, sub, factor);
 #endif
+        }
+        if (!lazy)
+            break;
+        ROWS_FOR(v) {
+            /* a row without a maximum yet has no base: any finite score is growth */
+            const real allowed = row_max[v] == (real)(-INFINITY) ? (real)(-INFINITY) : (real)(LAZY_GROWTH);
+            flag_raise(e, FLAG_GREW, growth[v] > allowed);
+        }
+        if (!flag_read(e, FLAG_GREW)) {
+            ROWS_FOR(v)
+                row_sum[v] += sum[v];
+            return;
+        }
+        lazy = false;
     }
+
     rows_max(e, top);
     ROWS_FOR(v) {
         change[v] = exp2_real(row_max[v] - finite_max(top[v]));
@@ -455,15 +453,13 @@ __kernel KERNEL_ATTRIBUTES void mixture_forward(const mgk_mixture_args a, __glob
             const int sees_any = a.causal ? min(keys, panel_last + diagonal + 1) : keys;
             if (panel_last < panel_first || k0 >= sees_any)
                 continue;
-            const bool lazy = k0 > 0 && k0 + TILE_KEYS <= sees_all;
-            if (!lazy || !tile_lazy(&e, &x, &t, p, factored, row_max[p], row_sum[p])) {
-                ireal row_end[BLOCK_ROWS];
-                ROWS_FOR(i) {
-                    const ireal own = row_index(&e, panel_first, i) + (diagonal + 1);
-                    row_end[i] = a.causal && own < (ireal)(keys) ? own : (ireal)(keys);
-                }
-                tile_masked(&e, &x, &t, p, factored, k0, row_end, row_max[p], row_sum[p]);
+            ireal row_end[BLOCK_ROWS];
+            ROWS_FOR(i) {
+                const ireal own = row_index(&e, panel_first, i) + (diagonal + 1);
+                row_end[i] = a.causal && own < (ireal)(keys) ? own : (ireal)(keys);
             }
+            tile_weights(&e, &x, &t, p, factored, k0 > 0 && k0 + TILE_KEYS <= sees_all, k0, row_end, row_max[p],
+                         row_sum[p]);
             tile_accumulate(&e, p);
         }
     }

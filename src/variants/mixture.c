@@ -265,16 +265,16 @@ static mgk_mixture_args args_of(const clmgk_attention_desc *d, const mixture_tra
     return args;
 }
 
-static void write_options(const mixture_traits *t, const clmgk_attention_desc *d, clmgk_engine engine,
+static void write_options(const mixture_traits *t, const clmgk_attention_desc *d, clmgk_engine engine, bool gpu,
                           mgk_kernel_plan *plan)
 {
     mgk_text_printf(&plan->options,
                     " -DENGINE_SIMT=%d -DSTORAGE_F16=%d -DSTORAGE_BF16=%d -DHEAD_SIZE=%d -DVALUE_SIZE=%d"
                     " -DCOMPONENTS=%d -DSCORE_GAUSSIAN=%d -DKEYS_SHIFTED=%d -DESTEP_HARD=%d -DHAS_PRIOR=%d"
-                    " -DHAS_VARIANCE=%d",
+                    " -DHAS_VARIANCE=%d -DEXP2_BUILTIN=%d",
                     engine == CLMGK_ENGINE_SIMT, d->dtype == CLMGK_DTYPE_F16, d->dtype == CLMGK_DTYPE_BF16,
                     t->head_size, t->value_size, t->components, t->gaussian, t->shifted, t->hard, t->has_prior,
-                    t->has_variance);
+                    t->has_variance, gpu);
     mgk_tunables_options(&plan->tunables, &plan->options);
 }
 
@@ -294,7 +294,8 @@ static clmgk_status mixture_plan(const clmgk_attention_desc *desc, const mgk_dev
         MGK_TRY(lane_parameters(desc, &traits, facts, plan, error));
     else
         MGK_TRY(simt_parameters(desc, &traits, facts, plan, error));
-    write_options(&traits, desc, engine, plan);
+    const bool gpu = facts->info.device_class != CLMGK_DEVICE_CPU;
+    write_options(&traits, desc, engine, gpu, plan);
     if (plan->options.failed)
         return mgk_fail_memory(error, "compiler options");
 
