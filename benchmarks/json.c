@@ -118,8 +118,7 @@ tool_exit bench_load_json(const char *path, json_t **out, tool_error *error)
     json_error_t where;
     *out = json_load_file(path, 0, &where);
     if (!*out)
-        return tool_fail(error, TOOL_BAD_INPUT, "--compare '%s': %s (line %d): expected an object of --json", path,
-                         where.text, where.line);
+        return tool_fail(error, TOOL_BAD_INPUT, "--compare '%s': %s: expected an object of --json", path, where.text);
     if (!json_is_array(json_object_get(*out, "cases")) || !json_is_array(json_object_get(*out, "devices"))) {
         json_decref(*out);
         *out = NULL;

@@ -129,9 +129,12 @@ class Figures(BenchTest):
             self.assertEqual(case["bytes"], 2 * 2 * (4 * 40 * (16 + 24) + 2 * 50 * (16 + 24)) + 4 * 2 * 4 * 40)
 
     def test_no_baseline(self):
-        found = self.bench("--variants", "smgk:2", "--engine", "simt")
-        self.assertIsNone(found["cases"][0]["ratio_to_baseline"])
-        self.assertEqual(found["cases"][0]["engine"], "simt")
+        self.assertIsNone(self.bench("--variants", "smgk:2")["cases"][0]["ratio_to_baseline"])
+
+    def test_engine(self):
+        for engine in ("lane", "simt"):
+            found = self.bench("--variants", "softmax", "--engine", engine)
+            self.assertEqual(found["cases"][0]["engine"], engine)
 
     def test_text(self):
         text = self.accept(*SIZES, *SHORT).stdout

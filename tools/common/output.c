@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define END_OF_WATCH SIGUSR1 /* from this program, to the thread that waits for signals */
+
 typedef struct output_file {
     const char *option;
     const char *path;
@@ -26,6 +28,7 @@ struct tool_outputs {
     pthread_t watcher;
     sigset_t signals;
     sigset_t signals_before;
+    bool ending;  /* tells the thread to end: a cancelled one confuses address sanitizers */
     char *folder; /* NULL: none */
     size_t count;
     output_file file[TOOL_MAX_OUTPUTS];
@@ -61,9 +64,12 @@ static void *watch_signals(void *user)
     int number = 0;
     if (sigwait(&outputs->signals, &number) != 0)
         return NULL;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
-    pthread_mutex_lock(&outputs->mutex); /* never given back: no temporary file is made after this */
-    remove_temporaries(outputs);
+    pthread_mutex_lock(&outputs->mutex);
+    if (outputs->ending) {
+        pthread_mutex_unlock(&outputs->mutex);
+        return NULL;
+    }
+    remove_temporaries(outputs); /* the mutex is never given back: no temporary file is made after this */
     end_by_signal(number);
     return NULL;
 }
@@ -73,6 +79,7 @@ static void choose_signals(sigset_t *signals)
 {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
     sigemptyset(signals);
+    sigaddset(signals, END_OF_WATCH);
     for (size_t i = 0; i < TOOL_COUNT(numbers); i++) {
         struct sigaction action;
         if (sigaction(numbers[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN)
@@ -104,7 +111,10 @@ void tool_outputs_destroy(tool_outputs *outputs)
 {
     if (!outputs)
         return;
-    pthread_cancel(outputs->watcher);
+    pthread_mutex_lock(&outputs->mutex);
+    outputs->ending = true;
+    pthread_mutex_unlock(&outputs->mutex);
+    pthread_kill(outputs->watcher, END_OF_WATCH);
     pthread_join(outputs->watcher, NULL);
     remove_temporaries(outputs);
     for (size_t i = 0; i < outputs->count; i++) {
