@@ -17,7 +17,7 @@
 #include "context.h"
 
 /* Largest D and E, and largest M, for which kernels are made. */
-#define CLMGK_MAX_HEAD_SIZE 512
+#define CLMGK_MAX_HEAD_SIZE  512
 #define CLMGK_MAX_COMPONENTS 1024
 
 /*
@@ -62,8 +62,8 @@ typedef struct clmgk_attention_desc {
     clmgk_layout o;   /* [B,H,N,E] */
     clmgk_layout lse; /* [B,H,N]: here `token` is the stride of the last axis */
 
-    clmgk_prior_shape prior_shape;       /* MGK and SMGK only */
-    clmgk_variance_shape variance_shape; /* M and HM: MGK and SMGK only; M also where M = 1 */
+    clmgk_prior_shape prior_shape;       /* not with SOFTMAX */
+    clmgk_variance_shape variance_shape; /* any; M is 1 for SOFTMAX and GAUSSIAN */
     double variance;                     /* sigma^2 > 0 with CLMGK_VARIANCE_NUMBER; 0 is sqrt(D) */
 
     int32_t causal;            /* 1: hide keys beyond the diagonal */
@@ -175,9 +175,9 @@ typedef struct clmgk_attention_args {
  * Errors: INVALID_VALUE (NULL, queue or wait list), INVALID_BUFFER (missing, too small, of another context),
  * OUT_OF_*, OPENCL. On an error nothing was enqueued.
  */
-CLMGK_API clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue queue,
-                                             const clmgk_attention_args *args, cl_uint num_wait,
-                                             const cl_event *wait_list, cl_event *event, clmgk_error *error);
+CLMGK_API clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
+                                             cl_uint num_wait, const cl_event *wait_list, cl_event *event,
+                                             clmgk_error *error);
 
 /*
  * The same arrays on the host. Q, K, V, O hold elements of the descriptor's dtype (f16, bf16: uint16_t bit patterns),

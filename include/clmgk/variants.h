@@ -21,7 +21,7 @@
  *     h_i = sum_j softmax_j(w_ij) v_j,        L_i = logsumexp_j w_ij
  *
  *     SOFTMAX    one component, dot, no prior: q.k / sqrt(D) unless a variance is given
- *     GAUSSIAN   one component, gaussian, no prior
+ *     GAUSSIAN   one component, gaussian
  *     MGK        M components, each with its own keys
  *     SMGK       M components that are one key shifted: k_jr = k_j + b_r; about the cost of one component
  */

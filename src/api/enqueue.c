@@ -81,14 +81,26 @@ static clmgk_status check_queue(const clmgk_plan *plan, cl_command_queue queue, 
     return CLMGK_OK;
 }
 
-static clmgk_status check_wait_list(cl_uint num_wait, const cl_event *wait_list, clmgk_error *error)
+static clmgk_status check_wait_list(const clmgk_plan *plan, cl_uint num_wait, const cl_event *wait_list,
+                                    clmgk_error *error)
 {
     if ((num_wait == 0) != (wait_list == NULL))
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "wait_list: %s with num_wait = %u",
                         wait_list == NULL ? "NULL" : "given", (unsigned)num_wait);
-    for (cl_uint i = 0; i < num_wait; ++i)
-        if (wait_list[i] == NULL)
-            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "wait_list[%u]: NULL: expected an event", (unsigned)i);
+    for (cl_uint i = 0; i < num_wait; ++i) {
+        cl_context context = NULL;
+        const cl_int code = wait_list[i] == NULL
+                                ? CL_INVALID_EVENT
+                                : clGetEventInfo(wait_list[i], CL_EVENT_CONTEXT, sizeof(cl_context), &context, NULL);
+        if (code == CL_INVALID_EVENT)
+            return mgk_fail_code(error, CLMGK_ERROR_INVALID_VALUE, code, "wait_list[%u]: expected an event",
+                                 (unsigned)i);
+        if (code != CL_SUCCESS)
+            return mgk_fail_cl(error, code, "clGetEventInfo");
+        if (context != plan->context->context)
+            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                            "wait_list[%u]: an event of another OpenCL context than the plan's", (unsigned)i);
+    }
     return CLMGK_OK;
 }
 
@@ -111,7 +123,7 @@ clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue queue, con
     clmgk_attention_args call;
     MGK_TRY(mgk_struct_read(args, "args", sizeof(call), &call, sizeof(call), error));
     MGK_TRY(check_queue(plan, queue, error));
-    MGK_TRY(check_wait_list(num_wait, wait_list, error));
+    MGK_TRY(check_wait_list(plan, num_wait, wait_list, error));
     const clmgk_buffer *arrays[MGK_ARRAYS];
     list_arrays(&call, arrays);
     for (int i = 0; i < MGK_ARRAYS; ++i)

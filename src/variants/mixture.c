@@ -67,7 +67,7 @@ static clmgk_status resolve_single(clmgk_attention_desc *d, clmgk_score own, clm
     if (d->score != CLMGK_SCORE_DEFAULT && d->score != own)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "score: %d: expected the own score of variant %s",
                         (int)d->score, name);
-    if (d->prior_shape != CLMGK_PRIOR_UNIFORM)
+    if (d->variant == CLMGK_VARIANT_SOFTMAX && d->prior_shape != CLMGK_PRIOR_UNIFORM)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "prior_shape: %d: variant %s takes no prior",
                         (int)d->prior_shape, name);
     d->components = 1;
@@ -152,8 +152,10 @@ static clmgk_status lane_parameters(const clmgk_attention_desc *d, const mixture
     plan->private_bytes = (uint64_t)bytes;
     const int64_t rows = (int64_t)panel_rows * mgk_tunable_get(p, "PANELS");
     plan->launch = (mgk_launch){1, {(size_t)groups_of(d, rows), 1, 1}, {1, 1, 1}};
-    if (wide && facts->x86_avx512dq && facts->runtime == MGK_RUNTIME_POCL)
-        mgk_text_printf(&plan->options, " -DWIDE_VECTORS=1");
+    /* PoCL's compiler would keep to 256 bits by itself, and takes inline assembly */
+    const bool x86_wide =
+        mgk_tunable_get(p, "LANES") == 16 && facts->x86_avx512dq && facts->runtime == MGK_RUNTIME_POCL;
+    mgk_text_printf(&plan->options, " -DWIDE_VECTORS=%d -DEXP2_SCALEF=%d", x86_wide, x86_wide);
     return CLMGK_OK;
 }
 

@@ -379,24 +379,13 @@ static tool_exit describe_lengths(const run_arguments *arguments, run_problem *p
 
 /* ---- the whole ---------------------------------------------------------------------------------------------- */
 
-/* Softmax with a variance per head and Gaussian attention with a prior are MGK with one component. */
-static void choose_library_variant(run_problem *problem, const run_arguments *arguments)
-{
-    clmgk_attention_desc *const desc = &problem->desc;
-    desc->variant = arguments->variant;
-    desc->score = arguments->score;
-    const bool single = desc->variant == CLMGK_VARIANT_SOFTMAX || desc->variant == CLMGK_VARIANT_GAUSSIAN;
-    if (!single || (desc->prior_shape == CLMGK_PRIOR_UNIFORM && desc->variance_shape != CLMGK_VARIANCE_HM))
-        return;
-    desc->score = desc->variant == CLMGK_VARIANT_SOFTMAX ? CLMGK_SCORE_DOT : CLMGK_SCORE_GAUSSIAN;
-    desc->variant = CLMGK_VARIANT_MGK;
-}
-
 tool_exit run_problem_open(const run_arguments *arguments, run_problem *problem, tool_error *error)
 {
     clmgk_error failure = {0};
     *problem = (run_problem){.desc = CLMGK_ATTENTION_DESC_INIT};
     clmgk_attention_desc *const desc = &problem->desc;
+    desc->variant = arguments->variant;
+    desc->score = arguments->score;
     desc->estep = arguments->estep;
     desc->causal = arguments->causal;
     desc->alignment = arguments->alignment;
@@ -411,7 +400,6 @@ tool_exit run_problem_open(const run_arguments *arguments, run_problem *problem,
     if (arguments->variance)
         TOOL_TRY(describe_variance(arguments->variance, problem, error));
     TOOL_TRY(describe_lengths(arguments, problem, error));
-    choose_library_variant(problem, arguments);
     if (clmgk_attention_validate(desc, desc, &failure) != CLMGK_OK)
         return tool_fail_library(error, &failure);
     return TOOL_DONE;
