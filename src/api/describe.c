@@ -139,7 +139,9 @@ static clmgk_status resolve_layout(const clmgk_attention_desc *d, clmgk_layout *
                                    int64_t components, int64_t tokens, int64_t width, clmgk_error *error)
 {
     const char *const name = mgk_shape_of(d, array).name;
-    MGK_TRY(check_enum("strided", layout->strided, 2, error));
+    if (layout->strided != 0 && layout->strided != 1)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s.strided: %d: expected 0 or 1", name,
+                        (int)layout->strided);
     if (layout->strided)
         MGK_TRY(check_strides(name, layout, error));
     else if (!dense_layout(layout, heads, components, tokens, width))
