@@ -36,8 +36,9 @@ typedef struct clmgk_layout {
 } clmgk_layout;
 
 /*
- * One attention problem. Every field's zero is its default, except struct_size. The structure may grow: a library
- * reads as many bytes as struct_size says and takes the rest as zero.
+ * One attention problem. B, H, G, N and S are at most 2^30 each (OVERFLOW beyond). Every field's zero is its default,
+ * except struct_size. The structure may grow: a library reads as many bytes as struct_size says and takes the rest as
+ * zero.
  */
 typedef struct clmgk_attention_desc {
     size_t struct_size; /* sizeof(clmgk_attention_desc); CLMGK_ATTENTION_DESC_INIT sets it */

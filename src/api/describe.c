@@ -39,6 +39,15 @@ static clmgk_status check_axis(const char *field, int64_t value, int64_t least, 
                     least, most);
 }
 
+/* An axis of the arrays. */
+static clmgk_status check_count(const char *field, int64_t value, int64_t least, clmgk_error *error)
+{
+    if (value > MAX_AXIS)
+        return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: %" PRId64 ": expected at most %" PRId64, field, value,
+                        MAX_AXIS);
+    return check_axis(field, value, least, MAX_AXIS, error);
+}
+
 static void set_default(int64_t *field, int64_t value)
 {
     if (*field == 0)
@@ -51,11 +60,11 @@ static clmgk_status resolve_axes(clmgk_attention_desc *d, clmgk_error *error)
     set_default(&d->heads, 1);
     set_default(&d->kv_heads, d->heads);
     set_default(&d->value_size, d->head_size);
-    MGK_TRY(check_axis("batch", d->batch, 1, MAX_AXIS, error));
-    MGK_TRY(check_axis("heads", d->heads, 1, MAX_AXIS, error));
-    MGK_TRY(check_axis("kv_heads", d->kv_heads, 1, MAX_AXIS, error));
-    MGK_TRY(check_axis("length", d->length, 0, MAX_AXIS, error));
-    MGK_TRY(check_axis("length_k", d->length_k, 0, MAX_AXIS, error));
+    MGK_TRY(check_count("batch", d->batch, 1, error));
+    MGK_TRY(check_count("heads", d->heads, 1, error));
+    MGK_TRY(check_count("kv_heads", d->kv_heads, 1, error));
+    MGK_TRY(check_count("length", d->length, 0, error));
+    MGK_TRY(check_count("length_k", d->length_k, 0, error));
     MGK_TRY(check_axis("head_size", d->head_size, 1, CLMGK_MAX_HEAD_SIZE, error));
     MGK_TRY(check_axis("value_size", d->value_size, 1, CLMGK_MAX_HEAD_SIZE, error));
     if (d->heads % d->kv_heads != 0)
