@@ -6,15 +6,15 @@
 #endif
 
 #define JOIN_(a, b) a##b
-#define JOIN(a, b) JOIN_(a, b)
+#define JOIN(a, b)  JOIN_(a, b)
 #if WIDTH == 1
-#define REAL float
+#define REAL           float
 #define STORE(x, i, p) (p)[i] = (x)
-#define LOAD(i, p) (p)[i]
+#define LOAD(i, p)     (p)[i]
 #else
-#define REAL JOIN(float, WIDTH)
+#define REAL  JOIN(float, WIDTH)
 #define STORE JOIN(vstore, WIDTH)
-#define LOAD JOIN(vload, WIDTH)
+#define LOAD  JOIN(vload, WIDTH)
 #endif
 
 /* Compilers for these CPUs cut vectors into halves unless a function asks for whole ones. */

@@ -27,7 +27,7 @@ failed=0
 stage() { # NAME COMMAND...
     local start=$SECONDS result=passed
     echo "==== $1"
-    # errexit is off below a condition: a stage is one command, or a function that chains its commands by &&.
+    # errexit is off below a condition: stages tell their failure by their status.
     if ! "${@:2}"; then
         result=FAILED
         failed=1
@@ -59,7 +59,11 @@ for name in sorted({entry["file"] for entry in json.load(open("build/compile_com
 }
 
 lint() {
-    lint_format && shellcheck tools/*.sh tests/*/*.sh .ci/run && lint_tidy
+    local status=0
+    lint_format || status=1
+    shellcheck tools/*.sh tests/*/*.sh .ci/run || status=1
+    lint_tidy || status=1
+    return "$status"
 }
 
 stage packages tools/install-packages.sh test

@@ -65,7 +65,11 @@ CLMGK_API clmgk_status clmgk_context_create(cl_context context, cl_device_id dev
 CLMGK_API void clmgk_context_release(clmgk_context *context);
 
 /* What kind of device it is, from its OpenCL facts. */
-typedef enum clmgk_device_class { CLMGK_DEVICE_CPU = 0, CLMGK_DEVICE_GPU = 1, CLMGK_DEVICE_OTHER = 2 } clmgk_device_class;
+typedef enum clmgk_device_class {
+    CLMGK_DEVICE_CPU = 0,
+    CLMGK_DEVICE_GPU = 1,
+    CLMGK_DEVICE_OTHER = 2
+} clmgk_device_class;
 
 typedef struct clmgk_device_info {
     cl_platform_id platform_id;

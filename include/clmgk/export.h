@@ -26,7 +26,10 @@ template <class T> inline T clmgk_initialised()
 }
 #define CLMGK_INIT(type) clmgk_initialised<type>()
 #else
-#define CLMGK_INIT(type) {.struct_size = sizeof(type)}
+#define CLMGK_INIT(type)                                                                                               \
+    {                                                                                                                  \
+        .struct_size = sizeof(type)                                                                                    \
+    }
 #endif
 
 #endif

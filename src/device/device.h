@@ -116,7 +116,8 @@ typedef struct mgk_launch {
     size_t local[3];
 } mgk_launch;
 
-/* Sets `count` arguments and enqueues; a launch with global[0] = 0 is only a marker. The caller holds the lock that guards `kernel`. */
+/* Sets `count` arguments and enqueues; a launch with global[0] = 0 is only a marker. The caller holds the lock that
+ * guards `kernel`. */
 clmgk_status mgk_launch_kernel(cl_command_queue queue, cl_kernel kernel, const mgk_launch *launch, size_t count,
                                const mgk_kernel_arg *args, cl_uint num_wait, const cl_event *wait_list, cl_event *event,
                                clmgk_error *error);

@@ -16,38 +16,30 @@ typedef struct problem {
     bool dot, hard, arrays; /* dot score in place of the variant's own; hard E-step; prior and variance as arrays */
 } problem;
 
-enum { F32 = CLMGK_DTYPE_F32, F16 = CLMGK_DTYPE_F16, BF16 = CLMGK_DTYPE_BF16 };
-enum {
-    SOFTMAX = CLMGK_VARIANT_SOFTMAX,
-    GAUSSIAN = CLMGK_VARIANT_GAUSSIAN,
-    MGK = CLMGK_VARIANT_MGK,
-    SMGK = CLMGK_VARIANT_SMGK
-};
-
 static const problem problems[] = {
-    {"softmax-32", SOFTMAX, F32, 1, 32, 32, false, false, false},
-    {"softmax-64", SOFTMAX, F32, 1, 64, 64, false, false, false},
-    {"softmax-128", SOFTMAX, F32, 1, 128, 128, false, false, false},
-    {"softmax-256", SOFTMAX, F32, 1, 256, 256, false, false, false},
-    {"softmax-512", SOFTMAX, F32, 1, 512, 512, false, false, false},
-    {"softmax-192-128", SOFTMAX, F32, 1, 192, 128, false, false, false},
-    {"softmax-f16-64", SOFTMAX, F16, 1, 64, 64, false, false, false},
-    {"softmax-bf16-64", SOFTMAX, BF16, 1, 64, 64, false, false, false},
-    {"gaussian-64", GAUSSIAN, F32, 1, 64, 64, false, false, false},
-    {"mgk2-32", MGK, F32, 2, 32, 32, false, false, false},
-    {"mgk2-64", MGK, F32, 2, 64, 64, false, false, false},
-    {"mgk2-128", MGK, F32, 2, 128, 128, false, false, false},
-    {"mgk2-f16-64", MGK, F16, 2, 64, 64, false, false, false},
-    {"mgk2-dot-64", MGK, F32, 2, 64, 64, true, false, false},
-    {"mgk2-hard-64", MGK, F32, 2, 64, 64, false, true, false},
-    {"mgk2-arrays-64", MGK, F32, 2, 64, 64, false, false, true},
-    {"mgk4-64", MGK, F32, 4, 64, 64, false, false, false},
-    {"smgk2-32", SMGK, F32, 2, 32, 32, false, false, false},
-    {"smgk2-64", SMGK, F32, 2, 64, 64, false, false, false},
-    {"smgk2-128", SMGK, F32, 2, 128, 128, false, false, false},
-    {"smgk2-bf16-64", SMGK, BF16, 2, 64, 64, false, false, false},
-    {"smgk2-arrays-64", SMGK, F32, 2, 64, 64, false, false, true},
-    {"smgk4-hard-64", SMGK, F32, 4, 64, 64, false, true, false},
+    {"softmax-32", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 32, 32, false, false, false},
+    {"softmax-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false},
+    {"softmax-128", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 128, 128, false, false, false},
+    {"softmax-256", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 256, 256, false, false, false},
+    {"softmax-512", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 512, 512, false, false, false},
+    {"softmax-192-128", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 192, 128, false, false, false},
+    {"softmax-f16-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F16, 1, 64, 64, false, false, false},
+    {"softmax-bf16-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_BF16, 1, 64, 64, false, false, false},
+    {"gaussian-64", CLMGK_VARIANT_GAUSSIAN, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false},
+    {"mgk2-32", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 2, 32, 32, false, false, false},
+    {"mgk2-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false},
+    {"mgk2-128", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 2, 128, 128, false, false, false},
+    {"mgk2-f16-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F16, 2, 64, 64, false, false, false},
+    {"mgk2-dot-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 2, 64, 64, true, false, false},
+    {"mgk2-hard-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 2, 64, 64, false, true, false},
+    {"mgk2-arrays-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, true},
+    {"mgk4-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 4, 64, 64, false, false, false},
+    {"smgk2-32", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 2, 32, 32, false, false, false},
+    {"smgk2-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false},
+    {"smgk2-128", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 2, 128, 128, false, false, false},
+    {"smgk2-bf16-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_BF16, 2, 64, 64, false, false, false},
+    {"smgk2-arrays-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, true},
+    {"smgk4-hard-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 4, 64, 64, false, true, false},
 };
 
 static mgk_device_facts facts_of(clmgk_device_class device_class)
