@@ -93,7 +93,7 @@ static clmgk_status check_pointers(const clmgk_attention_desc *desc, const void 
         const mgk_presence presence = mgk_presence_of(desc, (mgk_array)i);
         const mgk_shape shape = mgk_shape_of(desc, (mgk_array)i);
         int64_t extent = 0;
-        if (!mgk_shape_extent(&shape, &extent) || (uint64_t)extent > SIZE_MAX / shape.element)
+        if (!mgk_shape_extent(&shape, &extent) || (extent > 0 && (uint64_t)extent > SIZE_MAX / shape.element))
             return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: its extent does not fit in memory", shape.name);
         if (presence == MGK_ABSENT && pointers[i] != NULL)
             return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: given, but the descriptor does not use it",
