@@ -11,30 +11,16 @@ static const clmgk_dtype dtypes[] = {CLMGK_DTYPE_F32, CLMGK_DTYPE_F16, CLMGK_DTY
 static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_GAUSSIAN, CLMGK_VARIANT_MGK,
                                          CLMGK_VARIANT_SMGK};
 
-/* One size of heads and numbers of components for all tests of values and masks: few programs. */
-static clmgk_attention_desc small_desc(clmgk_variant variant, int64_t length, int64_t length_k)
-{
-    return (clmgk_attention_desc){.variant = variant,
-                                  .heads = 2,
-                                  .components = variant == CLMGK_VARIANT_MGK ? 3 : 0,
-                                  .length = length,
-                                  .length_k = length_k,
-                                  .head_size = 17,
-                                  .value_size = 8};
-}
-
 /* ---- shapes ---------------------------------------------------------------------------------------------------- */
 
 /* Around the edges of blocks and tiles. */
 static const int64_t sequence[] = {0, 1, 2, 7, 15, 16, 17, 31, 33, 63, 64, 65, 100, 129, 257, 300};
 
-static void sweep_sequences(th_session *session, const clmgk_attention_desc *base)
+static void sweep_sequences(th_session *session, clmgk_variant variant)
 {
     for (size_t n = 0; n < TH_COUNT(sequence); n++) {
         for (size_t s = 0; s < TH_COUNT(sequence); s++) {
-            clmgk_attention_desc desc = *base;
-            desc.length = sequence[n];
-            desc.length_k = sequence[s];
+            clmgk_attention_desc desc = th_small_desc(variant, sequence[n], sequence[s]);
             desc.causal = (n + s) % 2 == 1;
             desc.heads = 1 + (int64_t)(n % 2);
             if (session->full || (n * 5 + s * 3) % 4 == 0 || n == s)
@@ -45,36 +31,32 @@ static void sweep_sequences(th_session *session, const clmgk_attention_desc *bas
 
 static void sequence_lengths(void **state)
 {
-    sweep_sequences(*state, &(clmgk_attention_desc){.variant = CLMGK_VARIANT_SOFTMAX, .head_size = 16});
-    sweep_sequences(*state, &(clmgk_attention_desc){.variant = CLMGK_VARIANT_MGK, .head_size = 16});
-    sweep_sequences(*state, &(clmgk_attention_desc){.variant = CLMGK_VARIANT_SMGK, .head_size = 16});
+    sweep_sequences(*state, CLMGK_VARIANT_SOFTMAX);
+    sweep_sequences(*state, CLMGK_VARIANT_MGK);
+    sweep_sequences(*state, CLMGK_VARIANT_SMGK);
 }
 
 static void long_sequences(void **state)
 {
-    th_session *const session = *state;
-    const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_MGK, .head_size = 16, .length = 1000, .length_k = 4100};
-    th_expect_desc(session, &desc, 1);
+    const clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 1000, 4100);
+    th_expect_desc(*state, &desc, 1);
 }
 
 static void head_sizes(void **state)
 {
     th_session *const session = *state;
-    static const int64_t size[][2] = {{1, 1},  {3, 17},   {8, 5},     {17, 64},  {33, 16},  {40, 72},  {64, 64},
-                                      {72, 1}, {100, 40}, {128, 128}, {16, 200}, {200, 33}, {256, 128}};
-    static const int64_t rare[][2] = {{7, 31},    {48, 49},   {80, 96},   {96, 80},
-                                      {160, 192}, {192, 160}, {511, 300}, {512, 512}};
-    for (size_t n = 0; n < TH_COUNT(size) + (session->full ? TH_COUNT(rare) : 0); n++) {
-        const int64_t *const pair = n < TH_COUNT(size) ? size[n] : rare[n - TH_COUNT(size)];
-        for (size_t v = 0; v < (session->full ? TH_COUNT(variants) : 1); v++) {
-            const clmgk_variant variant = variants[session->full ? v : n % TH_COUNT(variants)];
-            clmgk_attention_desc desc = {.variant = variant, .head_size = pair[0], .value_size = pair[1]};
-            for (int shape = 0; shape < 3; shape++) {
-                desc.length = shape == 0 ? 37 : 130;
-                desc.length_k = shape == 1 ? 33 : 141;
-                desc.causal = shape == 2;
-                th_expect_desc(session, &desc, n * 10 + v);
-            }
+    static const int64_t size[][2] = {{1, 1},  {3, 17},   {8, 5},     {17, 64},   {33, 16},   {40, 72},   {64, 64},
+                                      {72, 1}, {100, 40}, {128, 128}, {16, 200},  {200, 33},  {256, 128}, {80, 96},
+                                      {7, 31}, {48, 49},  {96, 80},   {160, 192}, {192, 160}, {511, 300}, {512, 512}};
+    for (size_t n = 0; n < (session->full ? TH_COUNT(size) * TH_COUNT(variants) : 13); n++) {
+        clmgk_attention_desc desc = {.variant = variants[n % TH_COUNT(variants)],
+                                     .head_size = size[session->full ? n / TH_COUNT(variants) : n][0],
+                                     .value_size = size[session->full ? n / TH_COUNT(variants) : n][1]};
+        for (int shape = 0; shape < 3; shape++) {
+            desc.length = shape == 0 ? 37 : 130;
+            desc.length_k = shape == 1 ? 33 : 141;
+            desc.causal = shape == 2;
+            th_sweep_desc(session, &desc, n, n);
         }
     }
 }
@@ -82,22 +64,49 @@ static void head_sizes(void **state)
 static void components(void **state)
 {
     th_session *const session = *state;
-    static const int64_t count[] = {1, 2, 3, 5, 8, 16};
-    for (size_t m = 0; m < TH_COUNT(count); m++) {
-        for (size_t v = 2; v < TH_COUNT(variants); v++) {
-            clmgk_attention_desc desc = {.variant = variants[v],
-                                         .score = scores[(m + v) % 2],
-                                         .components = count[m],
-                                         .heads = 2,
-                                         .length = 35,
-                                         .length_k = 150,
-                                         .head_size = 20};
-            th_expect_desc(session, &desc, m);
-            desc.causal = 1;
-            th_expect_desc(session, &desc, m + 10);
-            desc.estep = CLMGK_ESTEP_HARD;
-            if (session->full)
-                th_expect_desc(session, &desc, m + 20);
+    static const int64_t count[] = {1, 3, 5, 8, 16};
+    for (size_t n = 0; n < TH_COUNT(count) * 2; n++) {
+        clmgk_attention_desc desc = th_small_desc(variants[2 + n % 2], 35, 150);
+        desc.score = scores[(n + n / 2) % 2];
+        desc.components = count[n / 2];
+        th_sweep_desc(session, &desc, n, n + n / 4 + 2);
+        desc.causal = 1;
+        th_sweep_desc(session, &desc, n, n + n / 4 + 2);
+        desc.estep = CLMGK_ESTEP_HARD;
+        if (session->full)
+            th_sweep_desc(session, &desc, n, n);
+    }
+}
+
+/* Block sizes that defaults do not take for problems of this size. */
+static void engine_parameters(void **state)
+{
+    th_session *const session = *state;
+    static const struct {
+        clmgk_engine engine;
+        const char *parameters;
+        size_t variants;
+    } blocks[] = {{CLMGK_ENGINE_LANE, "panels=4", 4},
+                  {CLMGK_ENGINE_LANE, "panels=2,vectors=1,tile=32", 4},
+                  {CLMGK_ENGINE_LANE, "lanes=8,panels=8,block=4", 4},
+                  {CLMGK_ENGINE_SIMT, "rows=2,keys=2", 3},
+                  {CLMGK_ENGINE_SIMT, "row-threads=4,key-threads=8,rows=4,keys=4", 1},
+                  {CLMGK_ENGINE_SIMT, "rows=1,keys=4,row-threads=16,key-threads=4,features=8,values=8", 1}};
+    for (size_t n = 0; n < TH_COUNT(blocks); n++) {
+        if (session->engines == 1 && session->engine[0] != blocks[n].engine)
+            continue;
+        for (size_t v = 0; v < (session->full ? TH_COUNT(variants) : blocks[n].variants); v++) {
+            clmgk_attention_desc desc = th_small_desc(variants[v], 150, 270);
+            desc.batch = 2;
+            desc.use_lengths = desc.use_lengths_q = 1;
+            for (desc.causal = 0; desc.causal < 2; desc.causal++) {
+                th_problem problem = th_problem_make(&desc, n);
+                th_run_with(session, &problem, blocks[n].engine, blocks[n].parameters);
+                clmgk_ref_answer answer = th_solve(&problem);
+                th_check(session, &problem, blocks[n].engine, &answer);
+                clmgk_ref_answer_free(&answer);
+                th_problem_free(&problem);
+            }
         }
     }
 }
@@ -105,91 +114,69 @@ static void components(void **state)
 static void batches_and_heads(void **state)
 {
     static const int64_t heads[][2] = {{1, 1}, {4, 4}, {4, 2}, {6, 2}, {6, 3}, {5, 1}, {8, 1}};
-    for (size_t n = 0; n < TH_COUNT(heads); n++) {
-        for (size_t v = 0; v < TH_COUNT(variants); v++) {
-            const clmgk_attention_desc desc = {.variant = variants[v],
-                                               .batch = 1 + (int64_t)(n + v) % 3,
-                                               .heads = heads[n][0],
-                                               .kv_heads = heads[n][1],
-                                               .length = 19,
-                                               .length_k = 70,
-                                               .head_size = 16,
-                                               .causal = n % 2 == 1};
-            th_expect_desc(*state, &desc, n);
-        }
+    for (size_t n = 0; n < TH_COUNT(heads) * TH_COUNT(variants); n++) {
+        clmgk_attention_desc desc = th_small_desc(variants[n % TH_COUNT(variants)], 19, 70);
+        desc.batch = 1 + (int64_t)n % 3;
+        desc.heads = heads[n / TH_COUNT(variants)][0];
+        desc.kv_heads = heads[n / TH_COUNT(variants)][1];
+        desc.causal = n % 2 == 1;
+        th_expect_desc(*state, &desc, n);
     }
 }
 
 /* ---- modes ----------------------------------------------------------------------------------------------------- */
 
 /* Every prior and variance shape of one variant, score and E-step. */
-static void sweep_priors_and_variances(th_session *session, clmgk_attention_desc desc, uint64_t seed)
+static void sweep_priors_and_variances(th_session *session, clmgk_attention_desc desc, size_t number)
 {
-    for (int prior = CLMGK_PRIOR_UNIFORM; prior <= CLMGK_PRIOR_HMS; prior++) {
-        for (int variance = CLMGK_VARIANCE_NUMBER; variance <= CLMGK_VARIANCE_HM; variance++) {
-            desc.prior_shape = (clmgk_prior_shape)prior;
-            desc.variance_shape = (clmgk_variance_shape)variance;
-            desc.variance = variance == CLMGK_VARIANCE_NUMBER ? 2.5 : 0.0;
-            desc.causal = (prior + variance) % 2;
-            th_expect_desc(session, &desc, seed * 100 + (uint64_t)(prior * 10 + variance));
-        }
+    for (size_t n = 0; n < 12; n++) {
+        desc.prior_shape = (clmgk_prior_shape)(n % 4);
+        desc.variance_shape = (clmgk_variance_shape)(n / 4);
+        desc.variance = desc.variance_shape == CLMGK_VARIANCE_NUMBER ? 2.5 : 0.0;
+        desc.causal = (int32_t)(n % 2);
+        /* shapes of one kind share a program: 0 or any of the rest */
+        th_sweep_desc(session, &desc, number * 100 + n, number + (n % 4 > 0) + 2U * (n / 4 > 0));
     }
 }
 
 static void scores_esteps_priors_variances(void **state)
 {
-    th_session *const session = *state;
-    for (size_t v = 2; v < TH_COUNT(variants); v++) {
-        for (size_t n = 0; n < 4; n++) {
-            const clmgk_attention_desc desc = {.variant = variants[v],
-                                               .score = scores[n % 2],
-                                               .estep = esteps[n / 2],
-                                               .batch = 2,
-                                               .heads = 4,
-                                               .kv_heads = 2,
-                                               .components = v == 2 ? 3 : 2,
-                                               .length = 33,
-                                               .length_k = 150,
-                                               .head_size = 17,
-                                               .value_size = 8};
-            sweep_priors_and_variances(session, desc, n + 4 * v);
-        }
+    for (size_t n = 0; n < 8; n++) {
+        clmgk_attention_desc desc = th_small_desc(variants[2 + n / 4], 33, 150);
+        desc.score = scores[n % 2];
+        desc.estep = esteps[n / 2 % 2];
+        desc.batch = 2;
+        desc.heads = 4;
+        desc.kv_heads = 2;
+        sweep_priors_and_variances(*state, desc, n);
     }
 }
 
-static void variances_of_one_component(void **state)
+static void priors_and_variances_of_one_component(void **state)
 {
-    for (size_t v = 0; v < 2; v++) {
-        clmgk_attention_desc desc = {.variant = variants[v], .length = 20, .length_k = 90, .head_size = 16};
-        desc.variance = 0.7;
-        th_expect_desc(*state, &desc, v);
-        desc.variance = 0.0;
-        desc.variance_shape = CLMGK_VARIANCE_M;
-        th_expect_desc(*state, &desc, v);
-        desc.variance_shape = CLMGK_VARIANCE_NUMBER;
-        desc.estep = CLMGK_ESTEP_HARD; /* of one component: no difference */
-        th_expect_desc(*state, &desc, v);
+    for (size_t n = 0; n < 15; n++) {
+        clmgk_attention_desc desc = th_small_desc(n < 3 ? CLMGK_VARIANT_SOFTMAX : CLMGK_VARIANT_GAUSSIAN, 20, 90);
+        desc.variance_shape = (clmgk_variance_shape)(n % 3);
+        desc.prior_shape = (clmgk_prior_shape)(n < 3 ? 0 : n / 3 - 1);
+        desc.variance = desc.variance_shape == CLMGK_VARIANCE_NUMBER ? 0.7 : 0.0;
+        th_sweep_desc(*state, &desc, n, n);
+        desc.estep = CLMGK_ESTEP_HARD; /* without a prior: no difference */
+        th_sweep_desc(*state, &desc, n, n);
     }
 }
 
 static void storage_types(void **state)
 {
     th_session *const session = *state;
-    for (size_t t = 1; t < TH_COUNT(dtypes); t++) {
-        for (size_t v = 0; v < TH_COUNT(variants); v++) {
-            clmgk_attention_desc desc = {.variant = variants[v],
-                                         .dtype = dtypes[t],
-                                         .batch = 2,
-                                         .heads = 2,
-                                         .kv_heads = 1,
-                                         .head_size = 33,
-                                         .value_size = 39};
-            for (size_t n = 0; n < (session->full ? TH_COUNT(sequence) : 6); n++) {
-                desc.length = sequence[(n * 5 + 1) % TH_COUNT(sequence)];
-                desc.length_k = sequence[(n * 7 + 2) % TH_COUNT(sequence)];
-                desc.causal = n % 2 == 1;
-                th_expect_desc(session, &desc, n);
-            }
+    for (size_t t = 0; t < 2 * TH_COUNT(variants); t++) {
+        for (size_t n = 0; n < (session->full ? 2 * TH_COUNT(sequence) : 6); n++) {
+            const int64_t length = sequence[(n * 5 + 1) % TH_COUNT(sequence)];
+            const int64_t length_k = sequence[(n * 7 + 2) % TH_COUNT(sequence)];
+            clmgk_attention_desc desc = th_small_desc(variants[t / 2], length, length_k);
+            desc.dtype = dtypes[1 + t % 2];
+            desc.batch = 2;
+            desc.causal = n % 2 == 1;
+            th_sweep_desc(session, &desc, n, t + t / 4);
         }
     }
 }
@@ -218,15 +205,12 @@ static void causal_alignments_and_lengths(void **state)
     for (size_t v = 0; v < TH_COUNT(variants); v++) {
         for (size_t n = 0; n < TH_COUNT(shape) * 3 * 4; n++) {
             const size_t flags = n % 4;
-            const clmgk_attention_desc desc = {.variant = variants[v],
-                                               .batch = 4,
-                                               .length = shape[n / 12][0],
-                                               .length_k = shape[n / 12][1],
-                                               .head_size = 16,
-                                               .causal = 1,
-                                               .alignment = (clmgk_alignment)(n / 4 % 3),
-                                               .use_lengths = flags % 2 == 1 || n / 4 % 3 == CLMGK_ALIGN_LENGTHS,
-                                               .use_lengths_q = flags / 2 == 1};
+            clmgk_attention_desc desc = th_small_desc(variants[v], shape[n / 12][0], shape[n / 12][1]);
+            desc.batch = 4;
+            desc.causal = 1;
+            desc.alignment = (clmgk_alignment)(n / 4 % 3);
+            desc.use_lengths = flags % 2 == 1 || desc.alignment == CLMGK_ALIGN_LENGTHS;
+            desc.use_lengths_q = flags / 2 == 1;
             if (session->full || n % TH_COUNT(variants) == v || v == 2)
                 mask_problem(session, &desc, n % TH_COUNT(length_patterns));
         }
@@ -235,17 +219,14 @@ static void causal_alignments_and_lengths(void **state)
 
 static void lengths_without_causality(void **state)
 {
-    for (size_t v = 0; v < TH_COUNT(variants); v++)
-        for (size_t pattern = 0; pattern < TH_COUNT(length_patterns); pattern++)
-            mask_problem(*state,
-                         &(clmgk_attention_desc){.variant = variants[v],
-                                                 .batch = 4,
-                                                 .length = 70,
-                                                 .length_k = 200,
-                                                 .head_size = 16,
-                                                 .use_lengths = 1,
-                                                 .use_lengths_q = pattern != 1},
-                         pattern);
+    for (size_t n = 0; n < TH_COUNT(variants) * TH_COUNT(length_patterns); n++) {
+        const size_t pattern = n % TH_COUNT(length_patterns);
+        clmgk_attention_desc desc = th_small_desc(variants[n / TH_COUNT(length_patterns)], 70, 200);
+        desc.batch = 4;
+        desc.use_lengths = 1;
+        desc.use_lengths_q = pattern != 1;
+        mask_problem(*state, &desc, pattern);
+    }
 }
 
 /* ---- magnitudes ------------------------------------------------------------------------------------------------ */
@@ -255,12 +236,8 @@ static void huge_and_tiny_logits(void **state)
     static const double factors[] = {1e-20, 1e-3, 10.0, 30.0, 100.0};
     for (size_t v = 0; v < TH_COUNT(variants); v++) {
         for (size_t n = 0; n < TH_COUNT(factors) * 2; n++) {
-            const clmgk_attention_desc desc = {.variant = variants[v],
-                                               .heads = 2,
-                                               .length = 40,
-                                               .length_k = 300,
-                                               .head_size = 16,
-                                               .causal = n % 2 == 1};
+            clmgk_attention_desc desc = th_small_desc(variants[v], 40, 300);
+            desc.causal = n % 2 == 1;
             th_problem problem = th_problem_make(&desc, n);
             th_scale(&problem, TH_Q, factors[n / 2]);
             th_scale(&problem, TH_K, factors[n / 2]);
@@ -276,11 +253,9 @@ static void growing_maxima(void **state)
     static const double slopes[] = {0.4, -0.4, 0.05};
     for (size_t v = 0; v < TH_COUNT(variants); v++) {
         for (size_t n = 0; n < TH_COUNT(slopes) + 1; n++) {
-            const clmgk_attention_desc desc = {.variant = variants[v],
-                                               .score = v < 2 ? 0 : CLMGK_SCORE_DOT,
-                                               .length = 50,
-                                               .length_k = 700,
-                                               .head_size = 16};
+            clmgk_attention_desc desc = th_small_desc(variants[v], 50, 700);
+            desc.score = v < 2 ? CLMGK_SCORE_DEFAULT : CLMGK_SCORE_DOT;
+            desc.heads = 1;
             th_problem problem = th_problem_make(&desc, n);
             for (int64_t j = 0; j < desc.length_k; j++) {
                 const double size = n < TH_COUNT(slopes) ? slopes[n] * (double)j : (j == 333 ? 300.0 : 0.0);
@@ -297,8 +272,7 @@ static void growing_maxima(void **state)
 static void distant_queries(void **state)
 {
     for (size_t v = 1; v < TH_COUNT(variants); v++) {
-        const clmgk_attention_desc desc = {
-            .variant = variants[v], .length = 33, .length_k = 100, .head_size = 16, .heads = 2};
+        const clmgk_attention_desc desc = th_small_desc(variants[v], 33, 100);
         th_problem problem = th_problem_make(&desc, v);
         for (int64_t i = 0; i < desc.length; i++)
             th_set(&problem, TH_Q, 0, i % 2, 0, i, 3, 40.0 * (double)i);
@@ -332,7 +306,7 @@ static void shift_spreads(void **state)
     static const double sizes[] = {0.0, 0.5, 2.0, 4.0, 6.0, 10.0, 30.0, 100.0};
     for (size_t n = 0; n < TH_COUNT(sizes); n++) {
         for (size_t s = 0; s < TH_COUNT(scores) * 2; s++) {
-            clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_SMGK, 70, 300);
+            clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SMGK, 70, 300);
             desc.score = scores[s % 2];
             desc.kv_heads = 1;
             desc.prior_shape = s / 2 == 1 ? CLMGK_PRIOR_HMS : CLMGK_PRIOR_UNIFORM;
@@ -350,7 +324,7 @@ static void shift_spreads(void **state)
 static void opposed_spreads(void **state)
 {
     for (int64_t step = 1; step <= 3; step++) {
-        clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_SMGK, 40, 200);
+        clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SMGK, 40, 200);
         desc.variance = 1.0;
         th_problem problem = th_problem_make(&desc, 3);
         th_fill(&problem, TH_SHIFT, 0.0);
@@ -372,7 +346,7 @@ static void zero_and_unnormalised_priors(void **state)
 {
     for (size_t v = 2; v < TH_COUNT(variants); v++) {
         for (size_t n = 0; n < 4; n++) {
-            clmgk_attention_desc desc = small_desc(variants[v], 33, 200);
+            clmgk_attention_desc desc = th_small_desc(variants[v], 33, 200);
             desc.score = scores[n % 2];
             desc.prior_shape = CLMGK_PRIOR_HMS;
             desc.causal = n >= 2;
@@ -415,7 +389,7 @@ static void padding_does_not_leak(void **state)
     static const int64_t lengths[] = {70, 3};
     static const int64_t lengths_q[] = {33, 65};
     for (size_t v = 0; v < TH_COUNT(variants); v++) {
-        clmgk_attention_desc desc = small_desc(variants[v], 70, 130);
+        clmgk_attention_desc desc = th_small_desc(variants[v], 70, 130);
         desc.batch = 2;
         desc.prior_shape = v < 2 ? CLMGK_PRIOR_UNIFORM : CLMGK_PRIOR_HMS;
         desc.use_lengths = desc.use_lengths_q = 1;
@@ -441,7 +415,7 @@ static void nan_reaches_the_rows_that_see_it(void **state)
     } places[] = {{TH_Q, 0}, {TH_Q, 20}, {TH_K, 0}, {TH_K, 199}, {TH_V, 100}};
     for (size_t v = 0; v < TH_COUNT(variants); v++) {
         for (size_t n = 0; n < TH_COUNT(places) * TH_COUNT(esteps); n++) {
-            clmgk_attention_desc desc = small_desc(variants[v], 40, 200);
+            clmgk_attention_desc desc = th_small_desc(variants[v], 40, 200);
             desc.estep = esteps[n % 2];
             desc.batch = 2;
             th_problem problem = th_problem_make(&desc, n);
@@ -455,8 +429,8 @@ static void nan_reaches_the_rows_that_see_it(void **state)
 /* A NaN in the last component only, which a maximum that drops NaN would lose. */
 static void nan_in_one_component(void **state)
 {
-    for (size_t n = 0; n < TH_COUNT(esteps) * 3; n++) {
-        clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_MGK, 20, 150);
+    for (size_t n = 0; n < TH_COUNT(esteps) * 2; n++) {
+        clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 20, 150);
         desc.estep = esteps[n % 2];
         th_problem problem = th_problem_make(&desc, n);
         th_set(&problem, TH_K, 0, 0, (int64_t)n / 2, 140, 2, (double)NAN);
@@ -468,7 +442,7 @@ static void nan_in_one_component(void **state)
 static void infinite_values(void **state)
 {
     for (size_t v = 0; v < TH_COUNT(variants); v++) {
-        const clmgk_attention_desc desc = small_desc(variants[v], 20, 150);
+        const clmgk_attention_desc desc = th_small_desc(variants[v], 20, 150);
         th_problem problem = th_problem_make(&desc, v);
         th_set(&problem, TH_V, 0, 1, 0, 7, 3, (double)INFINITY);
         th_expect(*state, &problem);
@@ -482,7 +456,7 @@ static void bad_priors_and_variances(void **state)
     for (size_t v = 2; v < TH_COUNT(variants); v++) {
         for (size_t n = 0; n < 8; n++) {
             const bool prior = n % 2 == 0;
-            clmgk_attention_desc desc = small_desc(variants[v], 33, 150);
+            clmgk_attention_desc desc = th_small_desc(variants[v], 33, 150);
             desc.score = scores[n / 4];
             desc.prior_shape = prior ? CLMGK_PRIOR_HM : CLMGK_PRIOR_UNIFORM;
             desc.variance_shape = prior ? CLMGK_VARIANCE_NUMBER : CLMGK_VARIANCE_HM;
@@ -498,7 +472,7 @@ static void bad_priors_and_variances(void **state)
 static void bad_prior_of_one_key(void **state)
 {
     for (size_t v = 2; v < TH_COUNT(variants); v++) {
-        clmgk_attention_desc desc = small_desc(variants[v], 33, 150);
+        clmgk_attention_desc desc = th_small_desc(variants[v], 33, 150);
         desc.batch = 2;
         desc.prior_shape = CLMGK_PRIOR_HMS;
         desc.use_lengths = 1;
@@ -561,7 +535,7 @@ static void random_problems(void **state)
             th_scale(&problem, TH_Q, ldexp(1.0, (int)pick(&random, -6, 5)));
             th_scale(&problem, TH_K, ldexp(1.0, (int)pick(&random, -3, 3)));
             th_scale(&problem, TH_SHIFT, ldexp(1.0, (int)pick(&random, -3, 5)));
-            th_expect(session, &problem);
+            th_sweep(session, &problem, (size_t)program);
             th_problem_free(&problem);
         }
     }
@@ -574,9 +548,10 @@ int main(void)
         cmocka_unit_test(long_sequences),
         cmocka_unit_test(head_sizes),
         cmocka_unit_test(components),
+        cmocka_unit_test(engine_parameters),
         cmocka_unit_test(batches_and_heads),
         cmocka_unit_test(scores_esteps_priors_variances),
-        cmocka_unit_test(variances_of_one_component),
+        cmocka_unit_test(priors_and_variances_of_one_component),
         cmocka_unit_test(storage_types),
         cmocka_unit_test(causal_alignments_and_lengths),
         cmocka_unit_test(lengths_without_causality),

@@ -5,7 +5,7 @@
 static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_MGK, CLMGK_VARIANT_SMGK};
 static const clmgk_dtype dtypes[] = {CLMGK_DTYPE_F32, CLMGK_DTYPE_F16, CLMGK_DTYPE_BF16};
 
-enum { B = 2, H = 4, G = 2, M = 2, N = 37, S = 70, D = 17, E = 20 };
+enum { B = 2, H = 4, G = 2, M = 2, N = 37, S = 70, D = 17, E = 8 };
 
 static clmgk_attention_desc base_desc(clmgk_variant variant, clmgk_dtype dtype)
 {
@@ -126,6 +126,7 @@ static void packed_qkv(void **state)
             .length = N,
             .length_k = N,
             .head_size = D,
+            .value_size = D,
             .causal = 1,
             .q = {.strided = 1, .batch = N * token, .head = D, .token = token},
             .k = {.strided = 1, .batch = N * token, .head = D, .token = token},

@@ -10,12 +10,7 @@ enum { THREADS = 4, ROUNDS = 12 };
 
 static clmgk_attention_desc test_desc(clmgk_variant variant)
 {
-    return (clmgk_attention_desc){.struct_size = sizeof(clmgk_attention_desc),
-                                  .variant = variant,
-                                  .heads = 2,
-                                  .length = 65,
-                                  .length_k = 130,
-                                  .head_size = 16};
+    return th_small_desc(variant, 65, 130);
 }
 
 static cl_command_queue new_queue(const th_session *session, bool out_of_order)
@@ -84,11 +79,11 @@ static void finish_worker(th_session *session, worker *w, clmgk_engine engine)
 }
 
 /* `shared`: all threads use one queue. */
-static void threads_on_one_plan(th_session *session, clmgk_variant variant, clmgk_engine engine, bool out_of_order,
+static void threads_on_one_plan(th_session *session, clmgk_variant variant, size_t engine, bool out_of_order,
                                 bool shared)
 {
     const clmgk_attention_desc desc = test_desc(variant);
-    clmgk_plan *const plan = th_plan(session, &desc, engine, NULL);
+    clmgk_plan *const plan = th_plan(session, &desc, session->engine[engine], session->parameters[engine]);
     worker workers[THREADS];
     pthread_t threads[THREADS];
     cl_command_queue queues[THREADS];
@@ -101,7 +96,7 @@ static void threads_on_one_plan(th_session *session, clmgk_variant variant, clmg
     for (size_t n = 0; n < THREADS; n++)
         assert_int_equal(pthread_join(threads[n], NULL), 0);
     for (size_t n = 0; n < THREADS; n++) {
-        finish_worker(session, &workers[n], engine);
+        finish_worker(session, &workers[n], session->engine[engine]);
         assert_int_equal(clReleaseCommandQueue(queues[n]), CL_SUCCESS);
     }
     clmgk_plan_release(plan);
@@ -111,8 +106,8 @@ static void threads_and_queues(void **state)
 {
     th_session *const session = *state;
     for (size_t n = 0; n < session->engines * 4; n++)
-        threads_on_one_plan(session, n % 2 == 0 ? CLMGK_VARIANT_MGK : CLMGK_VARIANT_SMGK, session->engine[n / 4],
-                            n % 4 >= 2, n % 4 == 1);
+        threads_on_one_plan(session, n % 2 == 0 ? CLMGK_VARIANT_MGK : CLMGK_VARIANT_SMGK, n / 4, n % 4 >= 2,
+                            n % 4 == 1);
 }
 
 /* One thread that makes a plan while others make the same one. */
@@ -178,7 +173,7 @@ static void wait_lists_hold_work_back(void **state)
     for (size_t e = 0; e < session->engines * 2; e++) {
         const clmgk_attention_desc desc = test_desc(CLMGK_VARIANT_SMGK);
         const clmgk_engine engine = session->engine[e / 2];
-        clmgk_plan *const plan = th_plan(session, &desc, engine, NULL);
+        clmgk_plan *const plan = th_plan(session, &desc, engine, session->parameters[e / 2]);
         cl_command_queue queue = new_queue(session, e % 2 == 1);
         worker w;
         start_worker(session, &w, plan, &desc, queue, e);
@@ -219,6 +214,7 @@ static void release_while_in_flight(void **state)
         clmgk_plan *plan = NULL;
         clmgk_error error = {0};
         options.engine = session->engine[e];
+        options.parameters = session->parameters[e];
         assert_int_equal(clmgk_context_create(session->cl, session->info.device_id, NULL, &context, &error), CLMGK_OK);
         assert_int_equal(clmgk_plan_create(context, &desc, &options, &plan, &error), CLMGK_OK);
         clmgk_context_release(context);

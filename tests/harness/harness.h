@@ -30,21 +30,24 @@ typedef struct th_session {
     cl_context cl;
     cl_command_queue queue; /* in order */
     clmgk_context *context;
-    clmgk_engine engine[TH_ENGINES]; /* those that the device offers */
+    clmgk_engine engine[TH_ENGINES]; /* those that the device offers, its own first */
+    const char *parameters[TH_ENGINES];
     size_t engines;
     bool full;    /* CLMGK_TEST_FULL=1: sweep everything */
     size_t cases; /* runs compared with the reference */
     size_t plans;
-    size_t built;    /* programs compiled */
-    size_t loaded;   /* programs from the cache */
-    double built_ms; /* time that took */
+    size_t built;      /* programs compiled */
+    size_t loaded;     /* programs from the cache */
+    double built_ms;   /* time that took */
+    clmgk_plan **kept; /* one plan of every program, so that it stays in memory */
+    size_t kept_count;
 } th_session;
 
 /* Set-up and tear-down of a cmocka group: *state becomes the session. The latter prints what was built. */
 int th_session_open(void **state);
 int th_session_close(void **state);
 
-/* A plan of `desc`, counted in the session. */
+/* A plan of `desc`, counted in the session, which keeps a plan of every program until it is closed. */
 clmgk_plan *th_plan(th_session *session, const clmgk_attention_desc *desc, clmgk_engine engine, const char *parameters);
 
 /* ---- problems ------------------------------------------------------------------------------------------------- */
@@ -90,6 +93,9 @@ typedef struct th_problem {
  */
 th_problem th_problem_make(const clmgk_attention_desc *desc, uint64_t seed);
 void th_problem_free(th_problem *problem);
+
+/* Two heads of one awkward size, which most tests share: few programs. */
+clmgk_attention_desc th_small_desc(clmgk_variant variant, int64_t length, int64_t length_k);
 
 /* A small problem that has every array: sMGK with priors, variances and lengths. */
 clmgk_attention_desc th_full_desc(void);
@@ -137,8 +143,9 @@ void th_download(const th_session *session, th_problem *problem, const th_device
 void th_expect_untouched(const th_session *session, const th_device *device);
 void th_device_free(th_device *device);
 
-/* Upload, plan, enqueue, wait, download. */
-void th_run(th_session *session, th_problem *problem, clmgk_engine engine);
+/* Upload, plan, enqueue, wait, download: on the session's engine number `n`, or on any with any parameters. */
+void th_run(th_session *session, th_problem *problem, size_t n);
+void th_run_with(th_session *session, th_problem *problem, clmgk_engine engine, const char *parameters);
 
 /* Holds O and L against the reference's answer for a problem. */
 void th_check(th_session *session, const th_problem *problem, clmgk_engine engine, const clmgk_ref_answer *answer);
@@ -146,11 +153,16 @@ void th_check(th_session *session, const th_problem *problem, clmgk_engine engin
 /* The reference's answer: all rows, or a sample where that takes long. The caller frees it. */
 clmgk_ref_answer th_solve(const th_problem *problem);
 
-/* Runs the problem on every engine and checks it. */
+/* Runs the problem on every engine and checks it; the same for random arrays of `desc`. */
 void th_expect(th_session *session, th_problem *problem);
-
-/* The same for random arrays of `desc`. */
 void th_expect_desc(th_session *session, const clmgk_attention_desc *desc, uint64_t seed);
+
+/*
+ * For number `index` of a sweep over programs: unless the sweep is to be full, an engine that is not the device's own
+ * takes every fourth. On a CPU a program of the SIMT engine takes seconds to build.
+ */
+void th_sweep(th_session *session, th_problem *problem, size_t index);
+void th_sweep_desc(th_session *session, const clmgk_attention_desc *desc, uint64_t seed, size_t index);
 
 /* Whether `text` holds `word` as a whole: "length" is not in "length_k". An empty word is in any text. */
 bool th_has_word(const char *text, const char *word);

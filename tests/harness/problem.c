@@ -139,18 +139,25 @@ void th_problem_free(th_problem *problem)
     *problem = (th_problem){0};
 }
 
+clmgk_attention_desc th_small_desc(clmgk_variant variant, int64_t length, int64_t length_k)
+{
+    return (clmgk_attention_desc){.struct_size = sizeof(clmgk_attention_desc),
+                                  .variant = variant,
+                                  .heads = 2,
+                                  .length = length,
+                                  .length_k = length_k,
+                                  .head_size = 17,
+                                  .value_size = 8};
+}
+
 clmgk_attention_desc th_full_desc(void)
 {
-    return (clmgk_attention_desc){.variant = CLMGK_VARIANT_SMGK,
-                                  .batch = 2,
-                                  .heads = 2,
-                                  .length = 5,
-                                  .length_k = 6,
-                                  .head_size = 8,
-                                  .prior_shape = CLMGK_PRIOR_HMS,
-                                  .variance_shape = CLMGK_VARIANCE_HM,
-                                  .use_lengths = 1,
-                                  .use_lengths_q = 1};
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SMGK, 5, 6);
+    desc.batch = 2;
+    desc.prior_shape = CLMGK_PRIOR_HMS;
+    desc.variance_shape = CLMGK_VARIANCE_HM;
+    desc.use_lengths = desc.use_lengths_q = 1;
+    return desc;
 }
 
 void th_scale(th_problem *problem, th_name name, double factor)

@@ -228,10 +228,10 @@ void th_device_free(th_device *device)
 /* ---- run and check
  * --------------------------------------------------------------------------------------------------- */
 
-void th_run(th_session *session, th_problem *problem, clmgk_engine engine)
+void th_run_with(th_session *session, th_problem *problem, clmgk_engine engine, const char *parameters)
 {
     clmgk_error error = {0};
-    clmgk_plan *const plan = th_plan(session, &problem->desc, engine, NULL);
+    clmgk_plan *const plan = th_plan(session, &problem->desc, engine, parameters);
     th_device device = th_upload(session, problem, clmgk_plan_workspace_size(plan));
     if (clmgk_enqueue_forward(plan, session->queue, &device.args, 0, NULL, NULL, &error) != CLMGK_OK)
         fail_msg("%s", error.message);
@@ -239,6 +239,11 @@ void th_run(th_session *session, th_problem *problem, clmgk_engine engine)
     th_download(session, problem, &device);
     th_device_free(&device);
     clmgk_plan_release(plan);
+}
+
+void th_run(th_session *session, th_problem *problem, size_t n)
+{
+    th_run_with(session, problem, session->engine[n], session->parameters[n]);
 }
 
 static int32_t *integers(const th_array *array)
@@ -311,11 +316,12 @@ void th_check(th_session *session, const th_problem *problem, clmgk_engine engin
     fail_msg("%s: %s", text, verdict.message);
 }
 
-void th_expect(th_session *session, th_problem *problem)
+void th_sweep(th_session *session, th_problem *problem, size_t index)
 {
+    const size_t engines = session->full || index % 4 == 0 ? session->engines : 1;
     clmgk_ref_answer answer = {0};
-    for (size_t n = 0; n < session->engines; n++) {
-        th_run(session, problem, session->engine[n]);
+    for (size_t n = 0; n < engines; n++) {
+        th_run(session, problem, n);
         if (n == 0)
             answer = th_solve(problem); /* of the values as the device holds them */
         th_check(session, problem, session->engine[n], &answer);
@@ -323,9 +329,19 @@ void th_expect(th_session *session, th_problem *problem)
     clmgk_ref_answer_free(&answer);
 }
 
-void th_expect_desc(th_session *session, const clmgk_attention_desc *desc, uint64_t seed)
+void th_expect(th_session *session, th_problem *problem)
+{
+    th_sweep(session, problem, 0);
+}
+
+void th_sweep_desc(th_session *session, const clmgk_attention_desc *desc, uint64_t seed, size_t index)
 {
     th_problem problem = th_problem_make(desc, seed);
-    th_expect(session, &problem);
+    th_sweep(session, &problem, index);
     th_problem_free(&problem);
+}
+
+void th_expect_desc(th_session *session, const clmgk_attention_desc *desc, uint64_t seed)
+{
+    th_sweep_desc(session, desc, seed, 0);
 }
