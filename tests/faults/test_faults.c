@@ -354,6 +354,13 @@ static void test_opencl_calls(void **state)
     fail_kind(s, s->opencl, CL_OUT_OF_RESOURCES, CLMGK_OK);
 }
 
+/* The code on which the library asks for the compiler's log. */
+static void test_failed_builds(void **state)
+{
+    scene *s = *state;
+    fail_kind(s, s->opencl, CL_BUILD_PROGRAM_FAILURE, CLMGK_OK);
+}
+
 static void test_allocations(void **state)
 {
     fail_kind(*state, &host_memory_faults, ENOMEM, CLMGK_ERROR_OUT_OF_HOST_MEMORY);
@@ -369,6 +376,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_opencl_calls, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_failed_builds, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_allocations, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_file_operations, set_up, tear_down),
     };
