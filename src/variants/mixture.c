@@ -197,8 +197,8 @@ static clmgk_status simt_parameters(const clmgk_attention_desc *d, const mixture
     mgk_tunable_default(p, "THREADS_ROW", row_threads);
     /* on a CPU this engine is for tests: small blocks compile several times faster there */
     const bool cpu = facts->info.device_class == CLMGK_DEVICE_CPU;
-    /* several components, or shifts, need registers of their own: 8 rows would spill on every GPU */
-    int rows = cpu ? 2 : t->components > 1 || t->shifted ? 4 : 8;
+    /* 8 rows would spill: with several components everywhere, with one on Intel GPUs (tests/offline) */
+    int rows = cpu ? 2 : 4;
     while (rows > 1 && rows * (t->value_size / mgk_tunable_get(p, "THREADS_KEY")) > simt_accumulators(facts))
         rows /= 2;
     mgk_tunable_default(p, "ROWS_PER_THREAD", rows);
