@@ -135,7 +135,7 @@ static void sweep_priors_and_variances(th_session *session, clmgk_attention_desc
         desc.variance = desc.variance_shape == CLMGK_VARIANCE_NUMBER ? 2.5 : 0.0;
         desc.causal = (int32_t)(n % 2);
         /* shapes of one kind share a program: 0 or any of the rest */
-        th_sweep_desc(session, &desc, number * 100 + n, number + (n % 4 > 0) + 2U * (n / 4 > 0));
+        th_sweep_desc(session, &desc, number * 100 + n, number + (n % 4 > 0) + (n / 4 > 0 ? 2 : 0));
     }
 }
 

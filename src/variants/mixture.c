@@ -102,9 +102,10 @@ static int64_t lane_private_bytes(const mixture_traits *t, const mgk_tunables *p
     const int64_t panel_rows = (int64_t)mgk_tunable_get(p, "LANES") * mgk_tunable_get(p, "ROW_VECTORS");
     const int64_t rows = panel_rows * mgk_tunable_get(p, "PANELS");
     const int64_t row_terms = t->shifted ? 2 * t->components + 1 : t->components;
-    const int64_t floats = rows * (t->head_size + t->value_size + row_terms + 2) + 2 * tile * panel_rows +
-                           tile * ((int64_t)t->products * t->head_size + t->value_size + 2 * t->components + 1) +
-                           4 * (int64_t)t->components;
+    const int64_t floats =
+        rows * (t->head_size + t->value_size + row_terms + 2) + 2 * tile * panel_rows +
+        tile * ((int64_t)t->products * t->head_size + t->value_size + INT64_C(2) * t->components + 1) +
+        4 * (int64_t)t->components;
     return floats * (int64_t)sizeof(float);
 }
 
@@ -192,7 +193,7 @@ static clmgk_status simt_parameters(const clmgk_attention_desc *d, const mixture
     mgk_tunables *const p = &plan->tunables;
     mgk_tunable_default(p, "THREADS_KEY", 16);
     int row_threads = 8;
-    while (row_threads > 1 && (uint64_t)(row_threads * 16) > facts->info.max_work_group)
+    while (row_threads > 1 && (uint64_t)row_threads * 16 > facts->info.max_work_group)
         row_threads /= 2;
     mgk_tunable_default(p, "THREADS_ROW", row_threads);
     /* on a CPU this engine is for tests: small blocks compile several times faster there */
@@ -226,7 +227,7 @@ static clmgk_status simt_parameters(const clmgk_attention_desc *d, const mixture
     plan->private_bytes =
         (uint64_t)(mgk_tunable_get(p, "ROWS_PER_THREAD") * (t->value_size / mgk_tunable_get(p, "THREADS_KEY") +
                                                             2 * mgk_tunable_get(p, "KEYS_PER_THREAD") + row_terms) +
-                   4 * t->components) *
+                   INT64_C(4) * t->components) *
         sizeof(float);
     plan->launch = (mgk_launch){1, {(size_t)groups_of(d, group_rows) * (size_t)threads, 1, 1}, {(size_t)threads, 1, 1}};
     return CLMGK_OK;
