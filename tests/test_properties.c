@@ -7,8 +7,6 @@
 
 enum { H = 2, N = 45, S = 150 };
 
-static const clmgk_score scores[] = {CLMGK_SCORE_DOT, CLMGK_SCORE_GAUSSIAN};
-
 static clmgk_attention_desc base_desc(clmgk_variant variant)
 {
     return th_small_desc(variant, N, S);
@@ -56,7 +54,7 @@ static void mgk_of_one_component_is_plain(void **state)
         const clmgk_attention_desc one = base_desc(plain[n / 2]);
         clmgk_attention_desc mixture = base_desc(CLMGK_VARIANT_MGK);
         mixture.components = 1;
-        mixture.score = scores[n / 2];
+        mixture.score = th_scores[n / 2];
         mixture.estep = n % 2 == 0 ? CLMGK_ESTEP_SOFT : CLMGK_ESTEP_HARD;
         th_problem original = rounded_problem(*state, &one, n);
         th_problem changed = th_problem_make(&mixture, n);
@@ -81,7 +79,7 @@ static void equal_components_are_one(void **state)
 {
     for (size_t n = 0; n < 4; n++) {
         clmgk_attention_desc desc = base_desc(n % 2 == 0 ? CLMGK_VARIANT_MGK : CLMGK_VARIANT_SMGK);
-        desc.score = scores[n / 2];
+        desc.score = th_scores[n / 2];
         desc.components = 1;
         clmgk_attention_desc two = desc;
         two.components = 2;

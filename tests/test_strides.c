@@ -3,8 +3,6 @@
 #include "harness/harness.h"
 
 static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_MGK, CLMGK_VARIANT_SMGK};
-static const clmgk_dtype dtypes[] = {CLMGK_DTYPE_F32, CLMGK_DTYPE_F16, CLMGK_DTYPE_BF16};
-
 enum { B = 2, H = 4, G = 2, M = 2, N = 37, S = 70, D = 17, E = 8 };
 
 static clmgk_attention_desc base_desc(clmgk_variant variant, clmgk_dtype dtype)
@@ -57,7 +55,7 @@ static void strides_in_any_order(void **state)
 {
     for (int number = 0; number < 24; number++) {
         for (size_t v = 0; v < TH_COUNT(variants); v++) {
-            clmgk_attention_desc desc = base_desc(variants[v], dtypes[((size_t)number + v) % TH_COUNT(dtypes)]);
+            clmgk_attention_desc desc = base_desc(variants[v], th_dtypes[((size_t)number + v) % TH_COUNT(th_dtypes)]);
             set_permutation(&desc, number, number % 4);
             th_expect_desc(*state, &desc, (uint64_t)number);
         }
@@ -67,11 +65,12 @@ static void strides_in_any_order(void **state)
 static void odd_offsets(void **state)
 {
     static const uint64_t offsets[] = {0, 1, 3, 7, 61, 127};
-    for (size_t n = 0; n < TH_COUNT(offsets) * TH_COUNT(dtypes); n++) {
-        const clmgk_attention_desc desc = base_desc(variants[n % TH_COUNT(variants)], dtypes[n % TH_COUNT(dtypes)]);
+    for (size_t n = 0; n < TH_COUNT(offsets) * TH_COUNT(th_dtypes); n++) {
+        const clmgk_attention_desc desc =
+            base_desc(variants[n % TH_COUNT(variants)], th_dtypes[n % TH_COUNT(th_dtypes)]);
         th_problem problem = th_problem_make(&desc, n);
         for (size_t name = 0; name < TH_ARRAYS; name++)
-            problem.array[name].offset = offsets[(n / TH_COUNT(dtypes) + name) % TH_COUNT(offsets)];
+            problem.array[name].offset = offsets[(n / TH_COUNT(th_dtypes) + name) % TH_COUNT(offsets)];
         th_expect(*state, &problem);
         th_problem_free(&problem);
     }
@@ -99,7 +98,7 @@ static void broadcast_keys_and_values(void **state)
 {
     for (size_t n = 0; n < 6 * TH_COUNT(variants); n++) {
         const size_t v = n / 6;
-        clmgk_attention_desc desc = base_desc(variants[v], dtypes[n % TH_COUNT(dtypes)]);
+        clmgk_attention_desc desc = base_desc(variants[v], th_dtypes[n % TH_COUNT(th_dtypes)]);
         desc.k = (clmgk_layout){1, (int64_t)G * M * S * D, (int64_t)M * S * D, (int64_t)S * D, D};
         desc.v = (clmgk_layout){1, (int64_t)G * S * E, (int64_t)S * E, 0, E};
         int64_t *const zero[] = {&desc.k.batch, &desc.k.head, &desc.k.token,
@@ -116,11 +115,11 @@ static void broadcast_keys_and_values(void **state)
 /* Q, K and V interleaved token by token in one buffer [B,N,3,H,D], tokens first in O too. */
 static void packed_qkv(void **state)
 {
-    for (size_t n = 0; n < TH_COUNT(dtypes) * 2; n++) {
+    for (size_t n = 0; n < TH_COUNT(th_dtypes) * 2; n++) {
         const int64_t token = (int64_t)3 * H * D;
         const clmgk_attention_desc desc = {
             .variant = n % 2 == 0 ? CLMGK_VARIANT_SOFTMAX : CLMGK_VARIANT_SMGK,
-            .dtype = dtypes[n / 2],
+            .dtype = th_dtypes[n / 2],
             .batch = B,
             .heads = H,
             .length = N,
@@ -147,8 +146,8 @@ static void packed_qkv(void **state)
 /* O between the queries it belongs to: [B,H,N,D+E] holds both, so that outputs and inputs alternate in memory. */
 static void output_beside_its_input(void **state)
 {
-    for (size_t n = 0; n < TH_COUNT(dtypes); n++) {
-        clmgk_attention_desc desc = base_desc(variants[n], dtypes[n]);
+    for (size_t n = 0; n < TH_COUNT(th_dtypes); n++) {
+        clmgk_attention_desc desc = base_desc(variants[n], th_dtypes[n]);
         desc.q = (clmgk_layout){1, (int64_t)H * N * (D + E), (int64_t)N * (D + E), 0, D + E};
         desc.o = desc.q;
         th_problem problem = th_problem_make(&desc, n);

@@ -21,6 +21,12 @@
 
 #define TH_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
+/* What the tests run over. The variants with components come last. */
+extern const clmgk_variant th_variants[4];
+extern const clmgk_dtype th_dtypes[3];
+extern const clmgk_score th_scores[2];
+extern const clmgk_estep th_esteps[2];
+
 /* ---- one context for a test program -------------------------------------------------------------------------- */
 
 #define TH_ENGINES 2

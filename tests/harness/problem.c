@@ -6,6 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+const clmgk_variant th_variants[4] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_GAUSSIAN, CLMGK_VARIANT_MGK,
+                                      CLMGK_VARIANT_SMGK};
+const clmgk_dtype th_dtypes[3] = {CLMGK_DTYPE_F32, CLMGK_DTYPE_F16, CLMGK_DTYPE_BF16};
+const clmgk_score th_scores[2] = {CLMGK_SCORE_DOT, CLMGK_SCORE_GAUSSIAN};
+const clmgk_estep th_esteps[2] = {CLMGK_ESTEP_SOFT, CLMGK_ESTEP_HARD};
+
 /* Elements before an array: canaries. */
 #define GUARD 64
 
