@@ -23,7 +23,7 @@ static void find_engines(th_session *session)
             fail_msg("engine %s: %s", clmgk_engine_name(engines[n]), error.message);
         clmgk_plan_release(plan);
     }
-    if (!session->full && !simt) /* the smallest blocks build fastest */
+    if (!simt) /* the smallest blocks build fastest */
         session->parameters[1] = "rows=1,keys=1";
 }
 
