@@ -78,8 +78,8 @@ if [[ $full -eq 1 ]]; then
     done
 else
     stage clang check_preset clang -L quick -R '^test_(base|reference)$'
-    # test_forward says most about kernels, which sanitizers don't see, and costs most by far.
-    stage asan check_preset asan -L quick -E '^test_forward$'
+    # The numeric sweeps say most about kernels, which sanitizers don't see, and cost most by far.
+    stage asan check_preset asan -L quick -E '^test_(forward|values|strides|properties)$'
     stage tsan check_preset tsan -R '^test_(threads|cache)$'
 fi
 
