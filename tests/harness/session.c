@@ -5,13 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Every engine that makes a plan here. */
+/* Every engine that makes a plan here, or only the one that CLMGK_TEST_ENGINE names. */
 static void find_engines(th_session *session)
 {
     const bool simt = session->info.engine == CLMGK_ENGINE_SIMT;
     const clmgk_engine engines[TH_ENGINES] = {session->info.engine, simt ? CLMGK_ENGINE_LANE : CLMGK_ENGINE_SIMT};
+    const char *const only = getenv("CLMGK_TEST_ENGINE");
     const clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 16, 16);
     for (size_t n = 0; n < TH_ENGINES; n++) {
+        if (only && strcmp(only, clmgk_engine_name(engines[n])) != 0)
+            continue;
         clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
         clmgk_plan *plan = NULL;
         clmgk_error error = {0};
@@ -23,6 +26,8 @@ static void find_engines(th_session *session)
             fail_msg("engine %s: %s", clmgk_engine_name(engines[n]), error.message);
         clmgk_plan_release(plan);
     }
+    if (session->engines == 0)
+        fail_msg("CLMGK_TEST_ENGINE=%s: no such engine", only);
     if (!simt) /* the smallest blocks build fastest */
         session->parameters[1] = "rows=1,keys=1";
 }
