@@ -24,7 +24,7 @@ AMD_LIBRARY = pathlib.Path("/usr/lib/x86_64-linux-gnu/amdgcn/bitcode")
 # Debian's device library ends before these; a processor's file holds one constant.
 AMD_LATER = {"gfx942": 9402, "gfx1100": 11000, "gfx1201": 12001}
 QUICK = ["lint", "gfx90a", "gfx1100", "sm_80", "pvc"]
-FULL = QUICK + ["gfx942", "gfx1201", "sm_70", "sm_90", "skl", "tgllp", "dg2-g10"]
+FULL = QUICK + ["gfx942", "gfx1201", "sm_75", "sm_90", "skl", "tgllp", "dg2-g10"]
 # Largest spill: vector registers (AMD), bytes of a work-item (NVIDIA), registers of 32 work-items (Intel, whose compiler
 # rather spills than runs 16 at a time: sMGK's limit, everything else stays below 32).
 SPILL_LIMIT = {"amd": 0, "nvidia": 0, "intel": 112}
