@@ -4,7 +4,8 @@
  * clmgk/variants.h, and the bound within which outputs of the kernels must lie. For tests and for checking
  * (clmgk-run --check, clmgk-bench); no part of the library, and independent of its algebra.
  *
- * It works row by row, so that callers may sample. Row (b,h,i) has the number (b*H + h)*N + i.
+ * O and L are solved row by row, so that callers may sample; row (b,h,i) has the number (b*H + h)*N + i. Gradients and
+ * statistics are those of a whole problem.
  */
 #ifndef CLMGK_REFERENCE_H
 #define CLMGK_REFERENCE_H
@@ -29,14 +30,25 @@ typedef struct clmgk_ref_problem {
     const double *shift;      /* [H,M,D]: SMGK */
     const int32_t *lengths;   /* [B]; values outside the axis are clamped */
     const int32_t *lengths_q; /* [B] */
+    const int32_t *offsets;   /* [T+1]: packed sequences; values outside the axis are clamped */
+    const int32_t *offsets_k; /* [T+1] with use_offsets_k */
+    const double *bias;       /* [bias_batch,bias_heads,bias_length,bias_length_k] */
+    const double *slopes;     /* [H]: ALiBi */
+    const double *sinks;      /* [H] */
+    uint64_t seed;            /* of dropout */
+    const double *grad_o;     /* [B,H,N,E]: dO, for gradients; NULL: zero */
+    const double *grad_lse;   /* [B,H,N]: dL, for gradients; NULL: zero. Ignored in rows whose L is -inf */
 } clmgk_ref_problem;
 
 /* ---- the formulas, in double precision --------------------------------------------------------------------- */
 
-/* Whether query i of batch b sees key j (lengths, causality). Rows beyond lengths_q see nothing. */
-bool clmgk_ref_visible(const clmgk_ref_problem *problem, int64_t b, int64_t i, int64_t j);
+/*
+ * Whether query i of batch b and head h sees key j: lengths, packing, causality, window, and a bias of -inf. Rows
+ * beyond lengths_q see nothing. With packed sequences i and j count along the packed axes, and b is 0.
+ */
+bool clmgk_ref_visible(const clmgk_ref_problem *problem, int64_t b, int64_t h, int64_t i, int64_t j);
 
-/* How many keys query i of batch b sees. */
+/* How many keys query i of batch b sees where no bias hides one. Of the arrays only lengths and offsets are read. */
 int64_t clmgk_ref_visible_keys(const clmgk_ref_problem *problem, int64_t b, int64_t i);
 
 /* s_ijr, and s_ijr - log pi_r(j) with the hard E-step, for query head h, whether the key is visible or not. */
@@ -82,6 +94,82 @@ typedef struct clmgk_ref_verdict {
 
 /* Holds outputs of the answer's rows, o[rows,E] and lse[rows] (NULL: not checked), against it. */
 clmgk_ref_verdict clmgk_ref_check(const clmgk_ref_answer *answer, const double *o, const double *lse);
+
+/* ---- gradients ---------------------------------------------------------------------------------------------- */
+
+/*
+ * Arrays of a whole problem: exact values, dense, and their bounds. Array number n is there if bit n of `set` is set;
+ * the others are NULL and have no elements.
+ */
+#define CLMGK_REF_ARRAYS 8
+typedef struct clmgk_ref_arrays {
+    uint32_t set;
+    double *exact[CLMGK_REF_ARRAYS];
+    int64_t count[CLMGK_REF_ARRAYS];
+    clmgk_ref_bound bound[CLMGK_REF_ARRAYS];
+} clmgk_ref_arrays;
+
+/* In the order of the bits of clmgk_gradient. */
+typedef enum clmgk_ref_gradient {
+    CLMGK_REF_GRAD_Q,
+    CLMGK_REF_GRAD_K,
+    CLMGK_REF_GRAD_V,
+    CLMGK_REF_GRAD_PRIOR,
+    CLMGK_REF_GRAD_VARIANCE,
+    CLMGK_REF_GRAD_SHIFT,
+    CLMGK_REF_GRAD_BIAS,
+    CLMGK_REF_GRAD_SINKS,
+    CLMGK_REF_GRADIENTS
+} clmgk_ref_gradient;
+
+typedef clmgk_ref_arrays clmgk_ref_gradients;
+
+/* Elements of a gradient, which is dense in the shape of its parameter; 0 where the problem lacks that parameter. */
+int64_t clmgk_ref_gradient_count(const clmgk_attention_desc *desc, clmgk_ref_gradient which);
+
+/*
+ * The gradients of sum(O dO) + sum(L dL) in `set`, a set of clmgk_gradient, and their bounds: 5 plain_error +
+ * c max_abs with c = 1e-5 f32, 1e-3 f16, 8e-3 bf16. With f16 and bf16 the plain formula rounds weights, their
+ * gradient, O and all gradients. False: out of memory, nothing to free.
+ */
+bool clmgk_ref_solve_gradients(const clmgk_ref_problem *problem, uint32_t set, clmgk_ref_gradients *out);
+void clmgk_ref_gradients_free(clmgk_ref_gradients *gradients);
+
+/*
+ * Holds given[count] against the exact gradient and returns the largest error where both are finite. `message`
+ * (`capacity` > 0) names the array and the first element that is out of bound, or whose NaN or infinity is out of
+ * place; it is empty if there is none.
+ */
+double clmgk_ref_check_gradient(const clmgk_ref_gradients *gradients, clmgk_ref_gradient which, const double *given,
+                                char *message, size_t capacity);
+
+/* ---- expectation and maximisation ---------------------------------------------------------------------------- */
+
+/* In the order of the bits of clmgk_statistic. */
+typedef enum clmgk_ref_statistic {
+    CLMGK_REF_STAT_RESPONSIBILITIES, /* [B,H,M,N,S] */
+    CLMGK_REF_STAT_COUNTS,           /* shape of the prior, [M] for a uniform one */
+    CLMGK_REF_STAT_NEW_PRIOR,
+    CLMGK_REF_STAT_NLL, /* [B,H]; packed: [T,H]. Gaussian scores only */
+    CLMGK_REF_STATISTICS
+} clmgk_ref_statistic;
+
+typedef clmgk_ref_arrays clmgk_ref_statistics;
+
+/* As for gradients; `set` is one of clmgk_statistic, the bounds are those of outputs: 3 plain_error + c max_abs. */
+int64_t clmgk_ref_statistic_count(const clmgk_attention_desc *desc, clmgk_ref_statistic which);
+bool clmgk_ref_solve_statistics(const clmgk_ref_problem *problem, uint32_t set, clmgk_ref_statistics *out);
+void clmgk_ref_statistics_free(clmgk_ref_statistics *statistics);
+double clmgk_ref_check_statistic(const clmgk_ref_statistics *statistics, clmgk_ref_statistic which, const double *given,
+                                 char *message, size_t capacity);
+
+/* ---- random numbers ------------------------------------------------------------------------------------------ */
+
+/* Philox4x32-10 (Salmon et al. 2011), apart from the library's own. */
+void clmgk_ref_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t words[4]);
+
+/* What dropout multiplies the weight of (b,h,i,j) by: 0, or 1/(1-p); i and j count along the packed axes. */
+double clmgk_ref_dropout(const clmgk_ref_problem *problem, int64_t b, int64_t h, int64_t i, int64_t j);
 
 /* ---- storage types ------------------------------------------------------------------------------------------ */
 
