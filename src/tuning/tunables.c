@@ -12,6 +12,7 @@ static const mgk_tunable lane_table[] = {
     {"tile", "TILE_KEYS", {16, 32, 64, 128}, "keys of a tile"},
     {"block", "BLOCK_KEYS", {4, 8, 16}, "keys or features of a register block"},
     {"unroll", "UNROLL_PRODUCT", {1, 2, 4, 8}, "unrolling of the product loops"},
+    {"splits", NULL, {1, 2, 4, 8, 16, 32, 64, 128}, "ranges of keys that work-groups share out"},
 };
 
 static const mgk_tunable simt_table[] = {
@@ -21,6 +22,7 @@ static const mgk_tunable simt_table[] = {
     {"keys", "KEYS_PER_THREAD", {1, 2, 4, 8}, "keys of a work-item"},
     {"features", "FEATURE_CHUNK", {4, 8, 16}, "features staged at a time"},
     {"values", "VALUE_CHUNK", {2, 4, 8, 16}, "keys of values staged at a time"},
+    {"splits", NULL, {1, 2, 4, 8, 16, 32, 64, 128}, "ranges of keys that work-groups share out"},
 };
 
 mgk_tunables mgk_tunables_of(clmgk_engine engine)
@@ -31,22 +33,22 @@ mgk_tunables mgk_tunables_of(clmgk_engine engine)
     return tunables;
 }
 
-size_t mgk_tunable_index(const mgk_tunables *tunables, const char *macro)
+size_t mgk_tunable_index(const mgk_tunables *tunables, const char *name)
 {
     size_t i = 0;
-    while (i + 1 < tunables->count && strcmp(tunables->table[i].macro, macro) != 0)
+    while (i + 1 < tunables->count && strcmp(tunables->table[i].name, name) != 0)
         ++i;
     return i;
 }
 
-int mgk_tunable_get(const mgk_tunables *tunables, const char *macro)
+int mgk_tunable_get(const mgk_tunables *tunables, const char *name)
 {
-    return tunables->value[mgk_tunable_index(tunables, macro)];
+    return tunables->value[mgk_tunable_index(tunables, name)];
 }
 
-void mgk_tunable_default(mgk_tunables *tunables, const char *macro, int value)
+void mgk_tunable_default(mgk_tunables *tunables, const char *name, int value)
 {
-    const size_t i = mgk_tunable_index(tunables, macro);
+    const size_t i = mgk_tunable_index(tunables, name);
     if (!tunables->fixed[i])
         tunables->value[i] = value;
 }
@@ -110,7 +112,8 @@ clmgk_status mgk_tunables_read(mgk_tunables *tunables, const char *text, clmgk_e
 void mgk_tunables_options(const mgk_tunables *tunables, mgk_text *text)
 {
     for (size_t i = 0; i < tunables->count; ++i)
-        mgk_text_printf(text, " -D%s=%d", tunables->table[i].macro, tunables->value[i]);
+        if (tunables->table[i].macro != NULL)
+            mgk_text_printf(text, " -D%s=%d", tunables->table[i].macro, tunables->value[i]);
 }
 
 void mgk_tunables_print(const mgk_tunables *tunables, mgk_text *text)

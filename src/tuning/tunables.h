@@ -8,7 +8,7 @@
 /* One parameter of an engine. Its default stands beside the kernel; a plan always states all of them. */
 typedef struct mgk_tunable {
     const char *name;  /* as in clmgk_plan_options.parameters */
-    const char *macro; /* as in cl/ */
+    const char *macro; /* as in cl/; NULL: a run-time number */
     int values[8];     /* allowed, ascending; ends with 0 (or is full) */
     const char *meaning;
 } mgk_tunable;
@@ -25,12 +25,12 @@ typedef struct mgk_tunables {
 /* The parameters of an engine, all values 0. */
 mgk_tunables mgk_tunables_of(clmgk_engine engine);
 
-/* Index of the parameter with this macro, which must exist. */
-size_t mgk_tunable_index(const mgk_tunables *tunables, const char *macro);
-int mgk_tunable_get(const mgk_tunables *tunables, const char *macro);
+/* Index of the parameter with this name, which must exist. */
+size_t mgk_tunable_index(const mgk_tunables *tunables, const char *name);
+int mgk_tunable_get(const mgk_tunables *tunables, const char *name);
 
 /* Sets a default: no effect where the caller gave a value. */
-void mgk_tunable_default(mgk_tunables *tunables, const char *macro, int value);
+void mgk_tunable_default(mgk_tunables *tunables, const char *name, int value);
 
 /* Reads "name=value,name=value". INVALID_VALUE for an unknown name or a value that is not allowed. */
 clmgk_status mgk_tunables_read(mgk_tunables *tunables, const char *text, clmgk_error *error);

@@ -4,22 +4,23 @@
  *
  *     s_ijr = log pi_r(j) + score(q_i, k_jr) / sigma_r^2     h_i = sum_j softmax_j(combine_r s_ijr) v_j
  *
- * One kernel for all of them. Compile-time: engine, storage type, classes of D and E, M, score, E-step, whether keys
- * are shifted, whether prior and variance are arrays. Run-time: everything else.
+ * One text of kernels for all of them. Compile-time: engine, storage type, classes of D and E, M, score, E-step, whether
+ * keys are shifted, whether prior and variance are arrays, which modifiers there are. Run-time: everything else.
  */
-#include "mixture_args.clh"
-#include "variants/family.h"
+#include "variants/mixture.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
+
+#define LOG2_E 1.4426950408889634
 
 /* ---- what is fixed at compile time -------------------------------------------------------------------------- */
 
 /* D and E are rounded up to a class, so that programs are few. All are multiples of 16. */
 static const int size_classes[] = {16, 32, 64, 96, 128, 192, 256, 384, 512};
 
-static int size_class(int64_t size)
+int mgk_size_class(int64_t size)
 {
     size_t i = 0;
     while (size_classes[i] < size)
@@ -27,24 +28,11 @@ static int size_class(int64_t size)
     return size_classes[i];
 }
 
-typedef struct mixture_traits {
-    int head_size;  /* class of D */
-    int value_size; /* class of E */
-    int components;
-    int products; /* score products per key */
-    bool gaussian;
-    bool shifted;
-    bool hard;
-    bool has_prior; /* the prior is an array that the scores use */
-    bool has_variance;
-    bool has_factor; /* scores carry a factor beside the exponent */
-} mixture_traits;
-
-static mixture_traits traits_of(const clmgk_attention_desc *d)
+static mgk_mixture_traits traits_of(const clmgk_attention_desc *d)
 {
-    mixture_traits t = {0};
-    t.head_size = size_class(d->head_size);
-    t.value_size = size_class(d->value_size);
+    mgk_mixture_traits t = {0};
+    t.head_size = mgk_size_class(d->head_size);
+    t.value_size = mgk_size_class(d->value_size);
     t.components = (int)d->components;
     t.shifted = d->variant == CLMGK_VARIANT_SMGK;
     t.products = t.shifted ? 1 : t.components;
@@ -88,245 +76,206 @@ static clmgk_status mixture_resolve(clmgk_attention_desc *d, clmgk_error *error)
     return CLMGK_OK;
 }
 
-/* ---- parameters --------------------------------------------------------------------------------------------- */
+/* ---- steps -------------------------------------------------------------------------------------------------- */
 
-/* A lane work-item's arrays live on a worker's stack. */
-#define LANE_PRIVATE_LIMIT (INT64_C(2) << 20)
-/* Queries and accumulators of a block should stay in a core's second-level cache, staged keys in its first. */
-#define LANE_BLOCK_BYTES       (INT64_C(288) << 10)
-#define LANE_STAGED_KEYS_BYTES (INT64_C(96) << 10)
-
-static int64_t lane_private_bytes(const mixture_traits *t, const mgk_tunables *p)
+int64_t mgk_mixture_problems(const clmgk_attention_desc *desc)
 {
-    const int64_t tile = mgk_tunable_get(p, "TILE_KEYS");
-    const int64_t panel_rows = (int64_t)mgk_tunable_get(p, "LANES") * mgk_tunable_get(p, "ROW_VECTORS");
-    const int64_t rows = panel_rows * mgk_tunable_get(p, "PANELS");
-    const int64_t row_terms = t->shifted ? 2 * t->components + 1 : t->components;
-    const int64_t floats =
-        rows * (t->head_size + t->value_size + row_terms + 2) + 2 * tile * panel_rows +
-        tile * ((int64_t)t->products * t->head_size + t->value_size + INT64_C(2) * t->components + 1) +
-        4 * (int64_t)t->components;
-    return floats * (int64_t)sizeof(float);
+    return desc->sequences > 0 ? desc->sequences : desc->batch;
 }
-
-static int64_t groups_of(const clmgk_attention_desc *d, int64_t rows)
-{
-    return (d->length + rows - 1) / rows * d->heads * d->batch;
-}
-
-/* As many panels as keep all compute units busy and the block in cache. */
-static int lane_panels(const clmgk_attention_desc *d, const mixture_traits *t, const mgk_device_facts *facts,
-                       int panel_rows)
-{
-    int panels = 8;
-    while (panels > 1 && ((int64_t)panels * panel_rows * (t->head_size + t->value_size) * 4 > LANE_BLOCK_BYTES ||
-                          d->length <= (int64_t)panels / 2 * panel_rows ||
-                          groups_of(d, (int64_t)panels * panel_rows) < 4 * (int64_t)facts->info.compute_units))
-        panels /= 2;
-    return panels;
-}
-
-static clmgk_status lane_parameters(const clmgk_attention_desc *d, const mixture_traits *t,
-                                    const mgk_device_facts *facts, mgk_kernel_plan *plan, clmgk_error *error)
-{
-    mgk_tunables *const p = &plan->tunables;
-    const bool wide = facts->info.native_float_lanes >= 16;
-    mgk_tunable_default(p, "LANES", wide ? 16 : 8);
-    mgk_tunable_default(p, "ROW_VECTORS", 2);
-    mgk_tunable_default(p, "BLOCK_KEYS", wide ? 8 : 4);
-    mgk_tunable_default(p, "UNROLL_PRODUCT", 4);
-    int tile = 64;
-    while (tile > 16 && (int64_t)tile * t->products * t->head_size * 4 > LANE_STAGED_KEYS_BYTES)
-        tile /= 2;
-    mgk_tunable_default(p, "TILE_KEYS", tile);
-    const int panel_rows = mgk_tunable_get(p, "LANES") * mgk_tunable_get(p, "ROW_VECTORS");
-    mgk_tunable_default(p, "PANELS", lane_panels(d, t, facts, panel_rows));
-
-    if (mgk_tunable_get(p, "TILE_KEYS") % mgk_tunable_get(p, "LANES") != 0)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parameters: tile: expected a multiple of lanes");
-    const int64_t bytes = lane_private_bytes(t, p);
-    if (bytes > LANE_PRIVATE_LIMIT)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "engine lane: head_size, value_size and components need %" PRId64
-                        " bytes of private memory, expected at most %" PRId64,
-                        bytes, LANE_PRIVATE_LIMIT);
-    plan->private_bytes = (uint64_t)bytes;
-    const int64_t rows = (int64_t)panel_rows * mgk_tunable_get(p, "PANELS");
-    plan->launch = (mgk_launch){1, {(size_t)groups_of(d, rows), 1, 1}, {1, 1, 1}};
-    /* PoCL's compiler would keep to 256 bits by itself, and takes inline assembly */
-    const bool x86_wide =
-        mgk_tunable_get(p, "LANES") == 16 && facts->x86_avx512dq && facts->runtime == MGK_RUNTIME_POCL;
-    mgk_text_printf(&plan->options, " -DWIDE_VECTORS=%d -DEXP2_SCALEF=%d", x86_wide, x86_wide);
-    return CLMGK_OK;
-}
-
-static int64_t simt_local_bytes(const mixture_traits *t, const mgk_tunables *p)
-{
-    const int64_t rows = (int64_t)mgk_tunable_get(p, "THREADS_ROW") * mgk_tunable_get(p, "ROWS_PER_THREAD");
-    const int64_t keys = (int64_t)mgk_tunable_get(p, "THREADS_KEY") * mgk_tunable_get(p, "KEYS_PER_THREAD");
-    const int64_t products = mgk_tunable_get(p, "FEATURE_CHUNK") * (rows + keys);
-    const int64_t values = (int64_t)mgk_tunable_get(p, "VALUE_CHUNK") * t->value_size;
-    const int64_t key_terms = t->components + (t->shifted ? t->components : 1) + 1;
-    const int64_t floats = (products > values ? products : values) + keys * rows + keys * key_terms;
-    return floats * (int64_t)sizeof(float) + 64;
-}
-
-/* Accumulators of a work-item: more spill on GPUs; rusticl of Mesa 22 miscompiles private arrays beyond 48. */
-static int simt_accumulators(const mgk_device_facts *facts)
-{
-    return facts->runtime == MGK_RUNTIME_RUSTICL ? 32 : 64;
-}
-
-/* Halves keys, then rows, until a work-group's local memory fits. */
-static void simt_fit(const mixture_traits *t, const mgk_device_facts *facts, mgk_tunables *p)
-{
-    static const char *const order[] = {"KEYS_PER_THREAD", "KEYS_PER_THREAD", "ROWS_PER_THREAD", "ROWS_PER_THREAD",
-                                        "ROWS_PER_THREAD", "VALUE_CHUNK",     "VALUE_CHUNK"};
-    for (size_t i = 0; i < MGK_COUNT(order) && (uint64_t)simt_local_bytes(t, p) > facts->info.local_memory_bytes; ++i)
-        if (mgk_tunable_get(p, order[i]) > 1)
-            mgk_tunable_default(p, order[i], mgk_tunable_get(p, order[i]) / 2);
-}
-
-static clmgk_status simt_parameters(const clmgk_attention_desc *d, const mixture_traits *t,
-                                    const mgk_device_facts *facts, mgk_kernel_plan *plan, clmgk_error *error)
-{
-    mgk_tunables *const p = &plan->tunables;
-    mgk_tunable_default(p, "THREADS_KEY", 16);
-    int row_threads = 8;
-    while (row_threads > 1 && (uint64_t)row_threads * 16 > facts->info.max_work_group)
-        row_threads /= 2;
-    mgk_tunable_default(p, "THREADS_ROW", row_threads);
-    /* on a CPU this engine is for tests: small blocks compile several times faster there */
-    const bool cpu = facts->info.device_class == CLMGK_DEVICE_CPU;
-    /* 8 rows would spill: with several components everywhere, with one on Intel GPUs (tests/offline) */
-    int rows = cpu ? 2 : 4;
-    while (rows > 1 && rows * (t->value_size / mgk_tunable_get(p, "THREADS_KEY")) > simt_accumulators(facts))
-        rows /= 2;
-    mgk_tunable_default(p, "ROWS_PER_THREAD", rows);
-    mgk_tunable_default(p, "KEYS_PER_THREAD", cpu ? 2 : 4);
-    mgk_tunable_default(p, "FEATURE_CHUNK", 16);
-    mgk_tunable_default(p, "VALUE_CHUNK", 16);
-    simt_fit(t, facts, p);
-
-    const int threads = mgk_tunable_get(p, "THREADS_ROW") * mgk_tunable_get(p, "THREADS_KEY");
-    const int tile = mgk_tunable_get(p, "THREADS_KEY") * mgk_tunable_get(p, "KEYS_PER_THREAD");
-    if (tile % mgk_tunable_get(p, "VALUE_CHUNK") != 0)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                        "parameters: values: expected a divisor of key-threads * keys = %d", tile);
-    if ((uint64_t)threads > facts->info.max_work_group || (uint64_t)threads > facts->work_item_limit)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine simt: a work-group of %d, the device takes %" PRIu64,
-                        threads, facts->info.max_work_group);
-    plan->local_bytes = (uint64_t)simt_local_bytes(t, p);
-    if (plan->local_bytes > facts->info.local_memory_bytes)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "engine simt: value_size and components need %" PRIu64
-                        " bytes of local memory, the device has %" PRIu64,
-                        plan->local_bytes, facts->info.local_memory_bytes);
-    const int64_t group_rows = (int64_t)mgk_tunable_get(p, "THREADS_ROW") * mgk_tunable_get(p, "ROWS_PER_THREAD");
-    const int64_t row_terms = t->shifted ? 2 * t->components + 1 : t->components;
-    plan->private_bytes =
-        (uint64_t)(mgk_tunable_get(p, "ROWS_PER_THREAD") * (t->value_size / mgk_tunable_get(p, "THREADS_KEY") +
-                                                            2 * mgk_tunable_get(p, "KEYS_PER_THREAD") + row_terms) +
-                   INT64_C(4) * t->components) *
-        sizeof(float);
-    plan->launch = (mgk_launch){1, {(size_t)groups_of(d, group_rows) * (size_t)threads, 1, 1}, {(size_t)threads, 1, 1}};
-    return CLMGK_OK;
-}
-
-/* ---- plan --------------------------------------------------------------------------------------------------- */
 
 static mgk_place place_of(const clmgk_layout *layout)
 {
     return (mgk_place){0, layout->batch, layout->head, layout->component, layout->token};
 }
 
-static mgk_mixture_args args_of(const clmgk_attention_desc *d, const mixture_traits *t)
+/* Axes of one element have a stride of 0. */
+static mgk_place bias_place(const clmgk_attention_desc *d)
 {
+    mgk_place place = {0};
+    if (!d->use_bias)
+        return place;
+    const int64_t row = d->bias_length_k, head = d->bias_length * row;
+    place.token = d->bias_length_k == 1 ? 0 : 1;
+    place.component = d->bias_length == 1 ? 0 : row;
+    place.head = d->bias_heads == 1 ? 0 : head;
+    place.batch = d->bias_heads * head;
+    return place;
+}
+
+/* A window's side: numbers beyond every axis would overflow what they are added to. */
+static mgk_i32 window_side(int64_t side)
+{
+    const int64_t most = (INT64_C(1) << 30) - 2;
+    return (mgk_i32)(side < most ? side : most);
+}
+
+/* log2 of (2 pi sigma^2)^(-D/2) */
+static float density_of(const clmgk_attention_desc *d)
+{
+    const double two_pi = 6.283185307179586;
+    return d->variance > 0.0 ? (float)(-0.5 * (double)d->head_size * log2(two_pi * d->variance)) : 0.0f;
+}
+
+mgk_mixture_args mgk_mixture_args_of(const mgk_mixture_request *request)
+{
+    const clmgk_attention_desc *const d = request->desc;
     mgk_mixture_args args = {0};
     args.q = place_of(&d->q);
     args.k = place_of(&d->k);
     args.v = place_of(&d->v);
     args.o = place_of(&d->o);
     args.lse = place_of(&d->lse);
+    args.bias = bias_place(d);
+    args.grad_o = place_of(&d->grad_o);
+    args.grad_q = place_of(&d->grad_q);
+    args.grad_k = place_of(&d->grad_k);
+    args.grad_v = place_of(&d->grad_v);
     const int64_t keys = d->prior_shape == CLMGK_PRIOR_HMS ? d->length_k : 1;
     args.prior.token = d->prior_shape == CLMGK_PRIOR_HMS ? 1 : 0;
     args.prior.component = keys;
     args.prior.head = d->prior_shape == CLMGK_PRIOR_M ? 0 : d->components * keys;
     args.variance_head = d->variance_shape == CLMGK_VARIANCE_HM ? d->components : 0;
+    args.batch = (mgk_i32)mgk_mixture_problems(d);
     args.heads = (mgk_i32)d->heads;
     args.kv_heads = (mgk_i32)d->kv_heads;
     args.length = (mgk_i32)d->length;
     args.length_k = (mgk_i32)d->length_k;
     args.head_size = (mgk_i32)d->head_size;
     args.value_size = (mgk_i32)d->value_size;
-    args.causal = d->causal;
+    args.left = d->use_window ? window_side(d->window_left) : -1;
+    args.right = d->causal ? 0 : d->use_window ? window_side(d->window_right) : -1;
     args.alignment = (mgk_i32)d->alignment;
+    args.sequences = (mgk_i32)d->sequences;
+    args.own_offsets_k = d->use_offsets_k;
     args.has_lengths = d->use_lengths;
     args.has_lengths_q = d->use_lengths_q;
-    args.scale = (float)(1.4426950408889634 / d->variance);
+    args.bias_batches = d->use_bias ? (mgk_i32)d->bias_batch : 1;
+    args.splits = 1;
+    args.drop_below = (mgk_u32)(d->dropout * 4294967296.0);
+    args.keep_scale = (float)(1.0 / (1.0 - d->dropout));
+    args.scale = d->variance > 0.0 ? (float)(LOG2_E / d->variance) : 0.0f;
     /* a uniform prior is the same for all keys: it only enters L */
-    args.lse_offset = t->hard || t->has_prior ? 0.0f : (float)-log2((double)d->components);
+    const bool uniform = !request->traits.hard && !request->traits.has_prior;
+    args.lse_offset = uniform ? (float)-log2((double)d->components) : 0.0f;
+    args.softcap = (float)(d->softcap * LOG2_E);
+    args.density = density_of(d);
     return args;
 }
 
-static void write_options(const mixture_traits *t, const clmgk_attention_desc *d, clmgk_engine engine, bool gpu,
-                          mgk_kernel_plan *plan)
+static void write_options(const mgk_mixture_request *request, mgk_text *options)
 {
-    mgk_text_printf(&plan->options,
-                    " -DENGINE_SIMT=%d -DSTORAGE_F16=%d -DSTORAGE_BF16=%d -DHEAD_SIZE=%d -DVALUE_SIZE=%d"
-                    " -DCOMPONENTS=%d -DSCORE_GAUSSIAN=%d -DKEYS_SHIFTED=%d -DESTEP_HARD=%d -DHAS_PRIOR=%d"
-                    " -DHAS_VARIANCE=%d -DEXP2_BUILTIN=%d",
-                    engine == CLMGK_ENGINE_SIMT, d->dtype == CLMGK_DTYPE_F16, d->dtype == CLMGK_DTYPE_BF16,
+    const clmgk_attention_desc *const d = request->desc;
+    const mgk_mixture_traits *const t = &request->traits;
+    /* fma is written out where it matters; nothing may assume finite numbers */
+    mgk_text_printf(options,
+                    "-cl-std=CL1.2 -cl-mad-enable -DENGINE_SIMT=%d -DSTORAGE_F16=%d -DSTORAGE_BF16=%d -DHEAD_SIZE=%d"
+                    " -DVALUE_SIZE=%d -DCOMPONENTS=%d -DSCORE_GAUSSIAN=%d -DKEYS_SHIFTED=%d -DESTEP_HARD=%d"
+                    " -DHAS_PRIOR=%d -DHAS_VARIANCE=%d -DEXP2_BUILTIN=%d -DHAS_SEQUENCES=%d -DHAS_BIAS=%d"
+                    " -DHAS_ALIBI=%d -DHAS_SINKS=%d -DHAS_SOFTCAP=%d -DHAS_DROPOUT=%d",
+                    request->engine == CLMGK_ENGINE_SIMT, d->dtype == CLMGK_DTYPE_F16, d->dtype == CLMGK_DTYPE_BF16,
                     t->head_size, t->value_size, t->components, t->gaussian, t->shifted, t->hard, t->has_prior,
-                    t->has_variance, gpu);
-    mgk_tunables_options(&plan->tunables, &plan->options);
+                    t->has_variance, request->facts->info.device_class != CLMGK_DEVICE_CPU, d->sequences > 0,
+                    d->use_bias, d->use_alibi, d->use_sinks, d->softcap > 0.0, d->dropout > 0.0);
 }
 
-static clmgk_status mixture_plan(const clmgk_attention_desc *desc, const mgk_device_facts *facts, clmgk_engine engine,
-                                 const char *parameters, mgk_kernel_plan *plan, clmgk_error *error)
+mgk_kernel_plan *mgk_mixture_add(const mgk_mixture_request *request, const mgk_mixture_step *step,
+                                 const mgk_mixture_args *args, mgk_pass_plan *plan)
 {
-    static const mgk_array buffers[] = {MGK_Q,     MGK_K,        MGK_V,     MGK_O,       MGK_LSE,
-                                        MGK_PRIOR, MGK_VARIANCE, MGK_SHIFT, MGK_LENGTHS, MGK_LENGTHS_Q};
-    const mixture_traits traits = traits_of(desc);
-    plan->file = "mixture_forward.cl";
-    plan->name = "mixture_forward";
-    plan->tunables = mgk_tunables_of(engine);
-    MGK_TRY(mgk_tunables_read(&plan->tunables, parameters, error));
-    /* fma is written out where it matters; nothing may assume finite numbers */
-    mgk_text_printf(&plan->options, "-cl-std=CL1.2 -cl-mad-enable");
-    if (engine == CLMGK_ENGINE_LANE)
-        MGK_TRY(lane_parameters(desc, &traits, facts, plan, error));
-    else
-        MGK_TRY(simt_parameters(desc, &traits, facts, plan, error));
-    const bool gpu = facts->info.device_class != CLMGK_DEVICE_CPU;
-    write_options(&traits, desc, engine, gpu, plan);
-    if (plan->options.failed)
-        return mgk_fail_memory(error, "compiler options");
+    mgk_kernel_plan *const kernel = &plan->step[plan->steps++];
+    kernel->file = step->file;
+    kernel->name = step->name;
+    write_options(request, &kernel->options);
+    if (step->tunables != NULL)
+        mgk_tunables_options(step->tunables, &kernel->options);
+    kernel->launch = (mgk_launch){1, {step->global, 1, 1}, {step->local, 1, 1}};
+    _Static_assert(sizeof(*args) <= MGK_ARGS_BYTES && sizeof(*args) % 8 == 0, "the arguments' structure");
+    memcpy(kernel->args, args, sizeof(*args));
+    kernel->args_bytes = sizeof(*args);
+    memcpy(kernel->buffer, step->buffers, step->buffer_count * sizeof(*step->buffers));
+    kernel->buffers = step->buffer_count;
+    kernel->out = step->out;
+    return kernel;
+}
 
-    const mgk_mixture_args args = args_of(desc, &traits);
-    _Static_assert(sizeof(args) <= MGK_ARGS_BYTES && sizeof(args) % 8 == 0, "the arguments' structure");
-    memcpy(plan->args, &args, sizeof(args));
-    plan->args_bytes = sizeof(args);
-    memcpy(plan->buffer, buffers, sizeof(buffers));
-    plan->buffers = MGK_COUNT(buffers);
+clmgk_status mgk_mixture_tunables(const mgk_mixture_request *request, mgk_pass_plan *plan, clmgk_error *error)
+{
+    plan->tunables = mgk_tunables_of(request->engine);
+    return mgk_tunables_read(&plan->tunables, request->parameters, error);
+}
+
+void mgk_mixture_lane_options(const mgk_mixture_request *request, const mgk_tunables *tunables, mgk_text *options)
+{
+    /* PoCL's compiler would keep to 256 bits by itself, and takes inline assembly */
+    const bool x86_wide = mgk_tunable_get(tunables, "lanes") == 16 && request->facts->x86_avx512dq &&
+                          request->facts->runtime == MGK_RUNTIME_POCL;
+    mgk_text_printf(options, " -DWIDE_VECTORS=%d -DEXP2_SCALEF=%d", x86_wide, x86_wide);
+}
+
+mgk_i64 mgk_mixture_region(mgk_pass_plan *plan, int64_t floats)
+{
+    const uint64_t begin = (plan->workspace_bytes + 63) / 64 * 64;
+    plan->workspace_bytes = begin + (uint64_t)floats * sizeof(float);
+    return (mgk_i64)(begin / sizeof(float));
+}
+
+/* ---- the family ---------------------------------------------------------------------------------------------- */
+
+static clmgk_status mixture_plan(const clmgk_attention_desc *desc, const mgk_device_facts *facts, clmgk_engine engine,
+                                 const char *parameters, mgk_pass pass, mgk_pass_plan *plan, clmgk_error *error)
+{
+    clmgk_status (*const plans[MGK_PASSES])(const mgk_mixture_request *, mgk_pass_plan *, clmgk_error *) = {
+        [MGK_FORWARD] = mgk_mixture_plan_forward,
+        [MGK_BACKWARD] = mgk_mixture_plan_backward,
+        [MGK_STATISTICS] = mgk_mixture_plan_statistics,
+        [MGK_COMBINE] = mgk_mixture_plan_combine};
+    const mgk_mixture_request request = {desc, facts, engine, parameters, traits_of(desc)};
+    MGK_TRY(plans[pass](&request, plan, error));
+    for (size_t i = 0; i < plan->steps; ++i)
+        if (plan->step[i].options.failed)
+            return mgk_fail_memory(error, "compiler options");
     return CLMGK_OK;
 }
 
-static void mixture_bind(const mgk_kernel_plan *plan, const clmgk_buffer *const arrays[MGK_ARRAYS], void *out)
+static void mixture_bind(const mgk_kernel_plan *step, const mgk_call *call, void *out)
 {
+    const clmgk_buffer *const *const arrays = call->arrays;
     mgk_mixture_args args;
-    memcpy(&args, plan->args, sizeof(args));
+    memcpy(&args, step->args, sizeof(args));
     args.q.offset = (mgk_i64)arrays[MGK_Q]->offset;
     args.k.offset = (mgk_i64)arrays[MGK_K]->offset;
     args.v.offset = (mgk_i64)arrays[MGK_V]->offset;
     args.o.offset = (mgk_i64)arrays[MGK_O]->offset;
     args.lse.offset = (mgk_i64)arrays[MGK_LSE]->offset;
     args.prior.offset = (mgk_i64)arrays[MGK_PRIOR]->offset;
+    args.bias.offset = (mgk_i64)arrays[MGK_BIAS]->offset;
+    args.grad_o.offset = (mgk_i64)arrays[MGK_GRAD_O]->offset;
+    args.grad_q.offset = (mgk_i64)arrays[MGK_GRAD_Q]->offset;
+    args.grad_k.offset = (mgk_i64)arrays[MGK_GRAD_K]->offset;
+    args.grad_v.offset = (mgk_i64)arrays[MGK_GRAD_V]->offset;
     args.variance_offset = (mgk_i64)arrays[MGK_VARIANCE]->offset;
     args.shift_offset = (mgk_i64)arrays[MGK_SHIFT]->offset;
     args.lengths_offset = (mgk_i64)arrays[MGK_LENGTHS]->offset;
     args.lengths_q_offset = (mgk_i64)arrays[MGK_LENGTHS_Q]->offset;
+    args.offsets_offset = (mgk_i64)arrays[MGK_OFFSETS]->offset;
+    args.offsets_k_offset = (mgk_i64)arrays[MGK_OFFSETS_K]->offset;
+    args.slopes_offset = (mgk_i64)arrays[MGK_SLOPES]->offset;
+    args.sinks_offset = (mgk_i64)arrays[MGK_SINKS]->offset;
+    args.grad_lse_offset = (mgk_i64)arrays[MGK_GRAD_LSE]->offset;
+    args.parts_o_offset = (mgk_i64)arrays[MGK_PARTS_O]->offset;
+    args.parts_lse_offset = (mgk_i64)arrays[MGK_PARTS_LSE]->offset;
+    args.work = (mgk_i64)(arrays[MGK_WORKSPACE]->offset / sizeof(float));
     args.has_lse = arrays[MGK_LSE]->memory != NULL;
+    args.has_grad_lse = arrays[MGK_GRAD_LSE]->memory != NULL;
+    args.accumulate = (mgk_i32)call->accumulate;
+    args.parts = (mgk_i32)call->parts;
+    args.seed_low = (mgk_u32)call->seed;
+    args.seed_high = (mgk_u32)(call->seed >> 32);
+    if (step->out < MGK_ARRAYS) {
+        args.out_offset = (mgk_i64)arrays[step->out]->offset;
+        /* gradients stand in both lists in the same order */
+        if (step->out >= MGK_GRAD_Q && step->out <= MGK_GRAD_SINKS)
+            args.out_accumulate = (call->accumulate >> (step->out - MGK_GRAD_Q) & 1u) != 0;
+    }
     memcpy(out, &args, sizeof(args));
 }
 

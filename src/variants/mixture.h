@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the passes of the mixture family share: one file per pass, mixture_forward.c and so on. */
+#ifndef MGK_MIXTURE_H
+#define MGK_MIXTURE_H
+
+#include "mixture_args.clh"
+#include "variants/family.h"
+
+/* What is fixed at compile time. */
+typedef struct mgk_mixture_traits {
+    int head_size;  /* class of D */
+    int value_size; /* class of E */
+    int components;
+    int products; /* score products per key */
+    bool gaussian;
+    bool shifted;
+    bool hard;
+    bool has_prior; /* the prior is an array that the scores use */
+    bool has_variance;
+    bool has_factor; /* scores carry a factor beside the exponent */
+} mgk_mixture_traits;
+
+/* A pass to be planned. */
+typedef struct mgk_mixture_request {
+    const clmgk_attention_desc *desc; /* resolved */
+    const mgk_device_facts *facts;
+    clmgk_engine engine;
+    const char *parameters;
+    mgk_mixture_traits traits;
+} mgk_mixture_request;
+
+/* D, E rounded up, so that programs are few: a multiple of 16. */
+int mgk_size_class(int64_t size);
+
+/* One kernel to be appended to a pass. */
+typedef struct mgk_mixture_step {
+    const char *file;
+    const char *name;
+    const mgk_tunables *tunables; /* NULL: the kernel has none */
+    const mgk_array *buffers;
+    size_t buffer_count;
+    mgk_array out; /* MGK_ARRAYS: no reduction */
+    size_t global; /* work-items; 0: none to run */
+    size_t local;
+} mgk_mixture_step;
+
+/* Appends a step with the options that all mixture kernels have; `args` as mgk_mixture_args_of gives them, with the
+ * pass's regions. Further options may be appended to step->options (flags that are 0 by default). */
+mgk_kernel_plan *mgk_mixture_add(const mgk_mixture_request *request, const mgk_mixture_step *step,
+                                 const mgk_mixture_args *args, mgk_pass_plan *plan);
+
+/* The run-time arguments of a problem: all but offsets, regions and what a call brings. */
+mgk_mixture_args mgk_mixture_args_of(const mgk_mixture_request *request);
+
+/* Reads the caller's parameters into plan->tunables. */
+clmgk_status mgk_mixture_tunables(const mgk_mixture_request *request, mgk_pass_plan *plan, clmgk_error *error);
+
+/* Lane engine: what keeps a vector wide on x86, as further options of a step. */
+void mgk_mixture_lane_options(const mgk_mixture_request *request, const mgk_tunables *tunables, mgk_text *options);
+
+/* Where the next `floats` of the workspace begin: adds a region to the pass, aligned to 64 bytes. */
+mgk_i64 mgk_mixture_region(mgk_pass_plan *plan, int64_t floats);
+
+/* B; packed: T. */
+int64_t mgk_mixture_problems(const clmgk_attention_desc *desc);
+
+/* ---- passes ---- */
+clmgk_status mgk_mixture_plan_forward(const mgk_mixture_request *request, mgk_pass_plan *plan, clmgk_error *error);
+clmgk_status mgk_mixture_plan_combine(const mgk_mixture_request *request, mgk_pass_plan *plan, clmgk_error *error);
+clmgk_status mgk_mixture_plan_backward(const mgk_mixture_request *request, mgk_pass_plan *plan, clmgk_error *error);
+clmgk_status mgk_mixture_plan_statistics(const mgk_mixture_request *request, mgk_pass_plan *plan, clmgk_error *error);
+/* The steps of the query negative log-likelihood: part of the statistics. */
+clmgk_status mgk_mixture_plan_nll(const mgk_mixture_request *request, mgk_pass_plan *plan, clmgk_error *error);
+
+#endif
