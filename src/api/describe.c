@@ -9,6 +9,9 @@
 /* Kernels index rows and keys by 32-bit integers with room for tiles and diagonals. */
 #define MAX_AXIS (INT64_C(1) << 30)
 
+/* The first version's size. */
+enum { LEAST_DESC_SIZE = offsetof(clmgk_attention_desc, use_window) };
+
 static clmgk_status check_enum(const char *field, int value, int count, clmgk_error *error)
 {
     if (value >= 0 && value < count)
@@ -28,7 +31,13 @@ static clmgk_status check_enums(const clmgk_attention_desc *d, clmgk_error *erro
     MGK_TRY(check_enum("alignment", (int)d->alignment, 3, error));
     MGK_TRY(check_enum("causal", d->causal, 2, error));
     MGK_TRY(check_enum("use_lengths", d->use_lengths, 2, error));
-    return check_enum("use_lengths_q", d->use_lengths_q, 2, error);
+    MGK_TRY(check_enum("use_lengths_q", d->use_lengths_q, 2, error));
+    MGK_TRY(check_enum("use_window", d->use_window, 2, error));
+    MGK_TRY(check_enum("use_offsets_k", d->use_offsets_k, 2, error));
+    MGK_TRY(check_enum("use_bias", d->use_bias, 2, error));
+    MGK_TRY(check_enum("use_alibi", d->use_alibi, 2, error));
+    MGK_TRY(check_enum("use_sinks", d->use_sinks, 2, error));
+    return check_enum("combine", d->combine, 2, error);
 }
 
 static clmgk_status check_axis(const char *field, int64_t value, int64_t least, int64_t most, clmgk_error *error)
@@ -94,6 +103,135 @@ static clmgk_status resolve_variance(clmgk_attention_desc *d, clmgk_error *error
     return CLMGK_OK;
 }
 
+/* ---- masks and modifiers ------------------------------------------------------------------------------------ */
+
+static clmgk_status resolve_window_side(const char *field, int64_t *side, clmgk_error *error)
+{
+    if (*side < -1)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %" PRId64 ": expected -1 (no limit), 0 or more", field,
+                        *side);
+    if (*side >= MAX_AXIS) /* no key is that far from its diagonal */
+        *side = -1;
+    return CLMGK_OK;
+}
+
+static clmgk_status resolve_window(clmgk_attention_desc *d, clmgk_error *error)
+{
+    if (!d->use_window)
+        return CLMGK_OK;
+    MGK_TRY(resolve_window_side("window_left", &d->window_left, error));
+    return resolve_window_side("window_right", &d->window_right, error);
+}
+
+/* Packed sequences have lengths and alignment of their own. */
+static clmgk_status check_sequences(const clmgk_attention_desc *d, clmgk_error *error)
+{
+    MGK_TRY(check_count("sequences", d->sequences, 0, error));
+    if (d->sequences == 0)
+        return d->use_offsets_k
+                   ? mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "use_offsets_k: 1: expected sequences > 0 with it")
+                   : CLMGK_OK;
+    if (d->batch != 1)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
+                        "batch: %" PRId64 ": expected 1 with sequences = %" PRId64 " packed ones", d->batch,
+                        d->sequences);
+    if (d->use_lengths || d->use_lengths_q)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: 1: expected 0 with packed sequences",
+                        d->use_lengths ? "use_lengths" : "use_lengths_q");
+    if (!d->use_offsets_k && d->length != d->length_k)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
+                        "length_k: %" PRId64 ": expected length = %" PRId64
+                        " where keys have the queries' offsets (use_offsets_k = 0)",
+                        d->length_k, d->length);
+    return CLMGK_OK;
+}
+
+/* An axis of the bias: 1 or the full one. */
+static clmgk_status resolve_bias_axis(const char *field, int64_t *axis, int64_t full, clmgk_error *error)
+{
+    set_default(axis, full);
+    MGK_TRY(check_count(field, *axis, 0, error));
+    if (*axis != 1 && *axis != full)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE, "%s: %" PRId64 ": expected 1 or %" PRId64, field, *axis,
+                        full);
+    return CLMGK_OK;
+}
+
+static clmgk_status resolve_bias(clmgk_attention_desc *d, clmgk_error *error)
+{
+    if (!d->use_bias)
+        return CLMGK_OK;
+    set_default(&d->bias_batch, d->batch);
+    MGK_TRY(check_count("bias_batch", d->bias_batch, 1, error));
+    if (d->batch % d->bias_batch != 0)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
+                        "bias_batch: %" PRId64 ": expected a divisor of batch = %" PRId64, d->bias_batch, d->batch);
+    MGK_TRY(resolve_bias_axis("bias_heads", &d->bias_heads, d->heads, error));
+    MGK_TRY(resolve_bias_axis("bias_length", &d->bias_length, d->length, error));
+    return resolve_bias_axis("bias_length_k", &d->bias_length_k, d->length_k, error);
+}
+
+static clmgk_status check_softcap(const clmgk_attention_desc *d, clmgk_error *error)
+{
+    if (d->softcap == 0.0)
+        return CLMGK_OK;
+    if (!(d->softcap > 0.0) || isinf(d->softcap))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "softcap: %g: expected a positive number, or 0 for none",
+                        d->softcap);
+    /* kernels hold it as an f32 in units of log2, and its inverse */
+    const float single = (float)(d->softcap * 1.4426950408889634);
+    if (single == 0.0F || isinf(single) || isinf(1.0F / single))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "softcap: %g: expected a number of f32's range", d->softcap);
+    if (d->components != 1 || d->score != CLMGK_SCORE_DOT)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "softcap: %g: expected 0 but with one component and dot scores", d->softcap);
+    return CLMGK_OK;
+}
+
+static clmgk_status check_dropout(const clmgk_attention_desc *d, clmgk_error *error)
+{
+    if (d->dropout >= 0.0 && d->dropout < 1.0)
+        return CLMGK_OK;
+    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "dropout: %g: expected a probability, 0 or more and less than 1",
+                    d->dropout);
+}
+
+/* ---- what the plan is asked for ----------------------------------------------------------------------------- */
+
+static clmgk_status check_set(const char *field, uint32_t set, uint32_t all, clmgk_error *error)
+{
+    if ((set & ~all) == 0)
+        return CLMGK_OK;
+    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %" PRIu32 ": expected a set of at most %" PRIu32, field, set,
+                    all);
+}
+
+/* One member of a set that is only there in some problems. */
+static clmgk_status check_member(uint32_t set, uint32_t member, bool legal, const char *text, clmgk_error *error)
+{
+    if ((set & member) == 0 || legal)
+        return CLMGK_OK;
+    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s", text);
+}
+
+static clmgk_status check_outputs(const clmgk_attention_desc *d, clmgk_error *error)
+{
+    MGK_TRY(check_set("gradients", d->gradients, CLMGK_GRADIENT_ALL, error));
+    MGK_TRY(check_member(d->gradients, CLMGK_GRADIENT_PRIOR, d->variant != CLMGK_VARIANT_SOFTMAX,
+                         "gradients: PRIOR: variant softmax has no prior", error));
+    MGK_TRY(check_member(d->gradients, CLMGK_GRADIENT_SHIFT, d->variant == CLMGK_VARIANT_SMGK,
+                         "gradients: SHIFT: expected variant smgk with it", error));
+    MGK_TRY(check_member(d->gradients, CLMGK_GRADIENT_BIAS, d->use_bias,
+                         "gradients: BIAS: expected use_bias = 1 with it", error));
+    MGK_TRY(check_member(d->gradients, CLMGK_GRADIENT_SINKS, d->use_sinks,
+                         "gradients: SINKS: expected use_sinks = 1 with it", error));
+    MGK_TRY(check_set("statistics", d->statistics, CLMGK_STATISTIC_ALL, error));
+    return check_member(d->statistics, CLMGK_STATISTIC_NLL, d->score == CLMGK_SCORE_GAUSSIAN,
+                        "statistics: NLL: expected gaussian scores with it", error);
+}
+
+/* ---- layouts ------------------------------------------------------------------------------------------------ */
+
 /* Strides of a dense array in axis order; false on overflow. */
 static bool dense_layout(clmgk_layout *layout, int64_t heads, int64_t components, int64_t tokens, int64_t width)
 {
@@ -143,6 +281,15 @@ static clmgk_status check_no_overlap(const mgk_shape *shape, clmgk_error *error)
     return CLMGK_OK;
 }
 
+/* Where each of its elements is written, none may lie in the place of another. */
+static bool is_written(mgk_array array)
+{
+    for (int pass = 0; pass < MGK_PASSES; ++pass)
+        if (mgk_is_output((mgk_pass)pass, array))
+            return true;
+    return false;
+}
+
 /* Fills in and checks one layout. `components` is 1 for arrays without that axis, `width` 1 for L. */
 static clmgk_status resolve_layout(const clmgk_attention_desc *d, clmgk_layout *layout, mgk_array array, int64_t heads,
                                    int64_t components, int64_t tokens, int64_t width, clmgk_error *error)
@@ -159,26 +306,59 @@ static clmgk_status resolve_layout(const clmgk_attention_desc *d, clmgk_layout *
     int64_t extent = 0;
     if (!mgk_shape_extent(&shape, &extent))
         return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: its extent in bytes does not fit in 64 bits", name);
-    return extent > 0 && (array == MGK_O || array == MGK_LSE) ? check_no_overlap(&shape, error) : CLMGK_OK;
+    return extent > 0 && is_written(array) ? check_no_overlap(&shape, error) : CLMGK_OK;
 }
 
 static clmgk_status resolve_layouts(clmgk_attention_desc *d, clmgk_error *error)
 {
     const int64_t k_components = d->variant == CLMGK_VARIANT_MGK ? d->components : 1;
-    MGK_TRY(resolve_layout(d, &d->q, MGK_Q, d->heads, 1, d->length, d->head_size, error));
-    MGK_TRY(resolve_layout(d, &d->k, MGK_K, d->kv_heads, k_components, d->length_k, d->head_size, error));
-    MGK_TRY(resolve_layout(d, &d->v, MGK_V, d->kv_heads, 1, d->length_k, d->value_size, error));
-    MGK_TRY(resolve_layout(d, &d->o, MGK_O, d->heads, 1, d->length, d->value_size, error));
-    return resolve_layout(d, &d->lse, MGK_LSE, d->heads, 1, d->length, 1, error);
+    const struct {
+        clmgk_layout *layout;
+        mgk_array array;
+        int64_t heads, components, tokens, width;
+    } layouts[] = {
+        {&d->q, MGK_Q, d->heads, 1, d->length, d->head_size},
+        {&d->k, MGK_K, d->kv_heads, k_components, d->length_k, d->head_size},
+        {&d->v, MGK_V, d->kv_heads, 1, d->length_k, d->value_size},
+        {&d->o, MGK_O, d->heads, 1, d->length, d->value_size},
+        {&d->lse, MGK_LSE, d->heads, 1, d->length, 1},
+        {&d->grad_o, MGK_GRAD_O, d->heads, 1, d->length, d->value_size},
+        {&d->grad_q, MGK_GRAD_Q, d->heads, 1, d->length, d->head_size},
+        {&d->grad_k, MGK_GRAD_K, d->kv_heads, k_components, d->length_k, d->head_size},
+        {&d->grad_v, MGK_GRAD_V, d->kv_heads, 1, d->length_k, d->value_size},
+    };
+    for (size_t i = 0; i < MGK_COUNT(layouts); ++i)
+        MGK_TRY(resolve_layout(d, layouts[i].layout, layouts[i].array, layouts[i].heads, layouts[i].components,
+                               layouts[i].tokens, layouts[i].width, error));
+    return CLMGK_OK;
 }
 
-/* The dense arrays' sizes. */
+/* ---- sizes -------------------------------------------------------------------------------------------------- */
+
+static bool fits(const int64_t *factors, size_t count)
+{
+    int64_t product = 1;
+    for (size_t i = 0; i < count; ++i)
+        if (!mgk_mul_i64(product, factors[i] == 0 ? 1 : factors[i], &product))
+            return false;
+    return true;
+}
+
+/* The dense arrays' sizes, and those that plans make of the axes (a few f32 numbers of each row, or of each key and
+ * component). */
 static clmgk_status check_extents(const clmgk_attention_desc *d, clmgk_error *error)
 {
-    int64_t product = 0;
-    if (!mgk_mul_i64(d->heads, d->components, &product) || !mgk_mul_i64(product, d->length_k, &product) ||
-        !mgk_mul_i64(product, (int64_t)sizeof(float), &product))
-        return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "heads * components * length_k does not fit in 64 bits");
+    const int64_t rows[] = {d->batch, d->heads, d->components, d->length, 64};
+    const int64_t keys[] = {d->batch, d->heads, d->components, d->length_k, 64};
+    if (!fits(rows, MGK_COUNT(rows)) || !fits(keys, MGK_COUNT(keys)))
+        return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "batch * heads * components * %s does not fit in 64 bits",
+                        fits(rows, MGK_COUNT(rows)) ? "length_k" : "length");
+    for (int i = 0; i < MGK_WORKSPACE; ++i) {
+        const mgk_shape shape = mgk_shape_of(d, (mgk_array)i);
+        int64_t extent = 0;
+        if (!mgk_shape_extent(&shape, &extent))
+            return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: its extent in bytes does not fit in 64 bits", shape.name);
+    }
     return CLMGK_OK;
 }
 
@@ -188,7 +368,7 @@ clmgk_status clmgk_attention_validate(const clmgk_attention_desc *desc, clmgk_at
     if (desc == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "desc: NULL: expected a descriptor");
     clmgk_attention_desc d;
-    MGK_TRY(mgk_struct_read(desc, "desc", sizeof(d), &d, sizeof(d), error));
+    MGK_TRY(mgk_struct_read(desc, "desc", LEAST_DESC_SIZE, &d, sizeof(d), error));
     d.struct_size = sizeof(d);
     MGK_TRY(check_enums(&d, error));
     MGK_TRY(resolve_axes(&d, error));
@@ -197,8 +377,14 @@ clmgk_status clmgk_attention_validate(const clmgk_attention_desc *desc, clmgk_at
     if (d.alignment == CLMGK_ALIGN_LENGTHS && !d.use_lengths)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "alignment: LENGTHS: expected use_lengths = 1 with it");
     MGK_TRY(resolve_variance(&d, error));
-    MGK_TRY(check_extents(&d, error));
+    MGK_TRY(resolve_window(&d, error));
+    MGK_TRY(check_sequences(&d, error));
+    MGK_TRY(resolve_bias(&d, error));
+    MGK_TRY(check_softcap(&d, error));
+    MGK_TRY(check_dropout(&d, error));
+    MGK_TRY(check_outputs(&d, error));
     MGK_TRY(resolve_layouts(&d, error));
+    MGK_TRY(check_extents(&d, error));
     if (resolved != NULL)
         *resolved = d;
     return CLMGK_OK;

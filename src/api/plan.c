@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans: engine and parameters chosen, program built, kernel ready. */
+/* Plans: engine and parameters chosen, programs built, kernels ready. */
 #include "api/plan.h"
 
 #include <string.h>
@@ -7,113 +7,233 @@
 /* Grids from this size on are compiled apart by PoCL. */
 #define LARGE_GRID 65000
 
+/* The first version's size. */
+enum { LEAST_OPTIONS_SIZE = offsetof(clmgk_plan_options, backward_parameters) };
+
 static clmgk_status read_options(const clmgk_plan_options *options, clmgk_plan_options *read, clmgk_error *error)
 {
     *read = (clmgk_plan_options)CLMGK_PLAN_OPTIONS_INIT;
     if (options == NULL)
         return CLMGK_OK;
-    MGK_TRY(mgk_struct_read(options, "options", sizeof(*read), read, sizeof(*read), error));
+    MGK_TRY(mgk_struct_read(options, "options", LEAST_OPTIONS_SIZE, read, sizeof(*read), error));
     if (clmgk_engine_name(read->engine) == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "options.engine: %d: expected a clmgk_engine",
                         (int)read->engine);
     return CLMGK_OK;
 }
 
-static clmgk_status try_engine(clmgk_plan *plan, clmgk_engine engine, const char *parameters, clmgk_error *error)
+/* ---- engine and parameters ---------------------------------------------------------------------------------- */
+
+static bool is_wanted(const clmgk_attention_desc *desc, mgk_pass pass)
 {
-    mgk_text_free(&plan->forward.options);
-    memset(&plan->forward, 0, sizeof(plan->forward));
-    plan->forward.options.allocator = &plan->context->allocator;
-    plan->info.engine = engine;
-    return plan->family->plan(&plan->desc, &plan->context->facts, engine, parameters, &plan->forward, error);
+    switch (pass) {
+    case MGK_BACKWARD:
+        return desc->gradients != 0;
+    case MGK_STATISTICS:
+        return desc->statistics != 0;
+    case MGK_COMBINE:
+        return desc->combine != 0;
+    default:
+        return true;
+    }
 }
 
-/* The engine asked for; or the device's own and, where that can't, the other. */
-static clmgk_status choose(clmgk_plan *plan, const clmgk_plan_options *options, clmgk_error *error)
+static const char *parameters_of(const clmgk_plan_options *options, mgk_pass pass)
 {
+    switch (pass) {
+    case MGK_FORWARD:
+        return options->parameters;
+    case MGK_COMBINE: /* has none that are worth choosing */
+        return NULL;
+    default:
+        return options->backward_parameters;
+    }
+}
+
+static void free_options(mgk_pass_plan *plan)
+{
+    for (size_t i = 0; i < MGK_MAX_STEPS; ++i)
+        mgk_text_free(&plan->step[i].options);
+}
+
+static clmgk_status try_engine(clmgk_plan *plan, mgk_pass which, clmgk_engine engine, const char *parameters,
+                               clmgk_error *error)
+{
+    mgk_compiled_pass *const pass = plan->pass[which];
+    free_options(&pass->plan);
+    memset(&pass->plan, 0, sizeof(pass->plan));
+    for (size_t i = 0; i < MGK_MAX_STEPS; ++i)
+        pass->plan.step[i].options.allocator = &plan->context->allocator;
+    pass->engine = engine;
+    return plan->family->plan(&plan->desc, &plan->context->facts, engine, parameters, which, &pass->plan, error);
+}
+
+/* The engine asked for; or the device's own and, where that can't, the other: each pass for itself. */
+static clmgk_status choose(clmgk_plan *plan, mgk_pass which, const clmgk_plan_options *options, clmgk_error *error)
+{
+    const char *const parameters = parameters_of(options, which);
     if (options->engine != CLMGK_ENGINE_AUTO)
-        return try_engine(plan, options->engine, options->parameters, error);
+        return try_engine(plan, which, options->engine, parameters, error);
     const clmgk_engine own = plan->context->facts.info.engine;
-    const clmgk_status status = try_engine(plan, own, options->parameters, error);
+    const clmgk_status status = try_engine(plan, which, own, parameters, error);
     if (status != CLMGK_ERROR_UNSUPPORTED)
         return status;
     const clmgk_engine other = own == CLMGK_ENGINE_LANE ? CLMGK_ENGINE_SIMT : CLMGK_ENGINE_LANE;
     clmgk_error ignored;
-    if (try_engine(plan, other, options->parameters, &ignored) == CLMGK_OK)
+    if (try_engine(plan, which, other, parameters, &ignored) == CLMGK_OK)
         return CLMGK_OK;
-    return try_engine(plan, own, options->parameters, error);
+    return try_engine(plan, which, own, parameters, error);
 }
 
-clmgk_status mgk_plan_launch(clmgk_plan *plan, cl_command_queue queue, const mgk_launch *launch,
-                             const clmgk_buffer *const arrays[MGK_ARRAYS], const void *args, cl_uint num_wait,
-                             const cl_event *wait_list, cl_event *event, clmgk_error *error)
+/* ---- launches ----------------------------------------------------------------------------------------------- */
+
+clmgk_status mgk_launch_step(const mgk_compiled_pass *pass, size_t step, const mgk_launch *launch, const void *args,
+                             const mgk_call *call, cl_command_queue queue, cl_uint num_wait, const cl_event *wait_list,
+                             cl_event *event, clmgk_error *error)
 {
-    const mgk_kernel_plan *const forward = &plan->forward;
+    const mgk_kernel_plan *const plan = &pass->plan.step[step];
     mgk_kernel_arg list[1 + MGK_MAX_BUFFERS];
-    list[0] = (mgk_kernel_arg){forward->args_bytes, args};
-    for (size_t i = 0; i < forward->buffers; ++i)
-        list[i + 1] = (mgk_kernel_arg){sizeof(cl_mem), &arrays[forward->buffer[i]]->memory};
-    pthread_mutex_lock(&plan->mutex);
-    const clmgk_status status =
-        mgk_launch_kernel(queue, plan->kernel, launch, forward->buffers + 1, list, num_wait, wait_list, event, error);
-    pthread_mutex_unlock(&plan->mutex);
-    return status;
+    list[0] = (mgk_kernel_arg){plan->args_bytes, args};
+    for (size_t i = 0; i < plan->buffers; ++i)
+        list[i + 1] = (mgk_kernel_arg){sizeof(cl_mem), &call->arrays[plan->buffer[i]]->memory};
+    return mgk_launch_kernel(queue, pass->kernel[step], launch, plan->buffers + 1, list, num_wait, wait_list, event,
+                             error);
 }
 
-/* Runs the kernel over nothing (all-zero arguments), so that drivers which finish compiling at the first launch do it
- * here. */
-static clmgk_status warm_up(clmgk_plan *plan, clmgk_error *error)
+mgk_call mgk_empty_call(void)
 {
     static const clmgk_buffer nothing = {NULL, 0};
-    const clmgk_buffer *arrays[MGK_ARRAYS];
+    mgk_call call = {.seed = 0};
     for (size_t i = 0; i < MGK_ARRAYS; ++i)
-        arrays[i] = &nothing;
-    unsigned char args[MGK_ARGS_BYTES] = {0};
-    mgk_launch launch = plan->forward.launch;
-    if (launch.global[0] < LARGE_GRID)
-        launch.global[0] = launch.local[0];
+        call.arrays[i] = &nothing;
+    return call;
+}
 
+/* The smallest grid that runs the same compiled code. */
+static mgk_launch warm_up_launch(const mgk_launch *launch)
+{
+    mgk_launch small = *launch;
+    for (cl_uint i = 0; i < launch->dimensions; ++i)
+        if (small.global[i] < LARGE_GRID)
+            small.global[i] = small.local[i];
+    return small;
+}
+
+/* Runs a kernel over nothing (all-zero arguments), so that drivers which finish compiling at the first launch do it
+ * here. */
+static clmgk_status warm_up(const mgk_compiled_pass *pass, size_t step, cl_command_queue queue, clmgk_error *error)
+{
+    static const unsigned char args[MGK_ARGS_BYTES] = {0};
+    const mgk_call call = mgk_empty_call();
+    const mgk_launch launch = warm_up_launch(&pass->plan.step[step].launch);
+    const clmgk_status status = mgk_launch_step(pass, step, &launch, args, &call, queue, 0, NULL, NULL, error);
+    const cl_int code = clFinish(queue);
+    return status == CLMGK_OK && code != CL_SUCCESS ? mgk_fail_cl(error, code, "clFinish") : status;
+}
+
+/* ---- programs ----------------------------------------------------------------------------------------------- */
+
+static clmgk_status compile_step(clmgk_plan *plan, mgk_compiled_pass *pass, size_t step, cl_command_queue queue,
+                                 clmgk_error *error)
+{
+    const mgk_kernel_plan *const kernel = &pass->plan.step[step];
+    double ignored = 0.0;
+    clmgk_program_origin origin = CLMGK_PROGRAM_MEMORY;
+    MGK_TRY(mgk_program_get(plan->context, kernel->file, kernel->options.data, &pass->program[step], &origin, &ignored,
+                            error));
+    if (origin > plan->info.origin)
+        plan->info.origin = origin;
     cl_int code = CL_SUCCESS;
-    cl_command_queue queue = clCreateCommandQueue(plan->context->context, plan->context->device, 0, &code);
-    if (queue == NULL)
-        return mgk_fail_cl(error, code, "clCreateCommandQueue");
-    clmgk_status status = mgk_plan_launch(plan, queue, &launch, arrays, args, 0, NULL, NULL, error);
-    code = clFinish(queue);
-    if (status == CLMGK_OK && code != CL_SUCCESS)
-        status = mgk_fail_cl(error, code, "clFinish");
-    clReleaseCommandQueue(queue);
-    return status;
+    pass->kernel[step] = clCreateKernel(pass->program[step]->program, kernel->name, &code);
+    if (pass->kernel[step] == NULL)
+        return mgk_fail_cl(error, code, "clCreateKernel");
+    return warm_up(pass, step, queue, error);
+}
+
+/* Saved when all kernels have run: PoCL adds each kernel's code to its program's binary at the first launch. */
+static clmgk_status compile_pass(clmgk_plan *plan, mgk_compiled_pass *pass, cl_command_queue queue, clmgk_error *error)
+{
+    for (size_t i = 0; i < pass->plan.steps; ++i)
+        MGK_TRY(compile_step(plan, pass, i, queue, error));
+    return CLMGK_OK;
 }
 
 static clmgk_status compile(clmgk_plan *plan, clmgk_error *error)
 {
     const double start = mgk_now_ms();
-    double ignored = 0.0;
-    MGK_TRY(mgk_program_get(plan->context, plan->forward.file, plan->forward.options.data, &plan->program,
-                            &plan->info.origin, &ignored, error));
     cl_int code = CL_SUCCESS;
-    plan->kernel = clCreateKernel(plan->program->program, plan->forward.name, &code);
-    if (plan->kernel == NULL)
-        return mgk_fail_cl(error, code, "clCreateKernel");
-    MGK_TRY(warm_up(plan, error));
-    mgk_program_save(plan->program);
+    cl_command_queue queue = clCreateCommandQueue(plan->context->context, plan->context->device, 0, &code);
+    if (queue == NULL)
+        return mgk_fail_cl(error, code, "clCreateCommandQueue");
+    clmgk_status status = CLMGK_OK;
+    for (int i = 0; status == CLMGK_OK && i < MGK_PASSES; ++i)
+        if (plan->pass[i] != NULL)
+            status = compile_pass(plan, plan->pass[i], queue, error);
+    clReleaseCommandQueue(queue);
+    for (int i = 0; status == CLMGK_OK && i < MGK_PASSES; ++i)
+        for (size_t k = 0; plan->pass[i] != NULL && k < plan->pass[i]->plan.steps; ++k)
+            mgk_program_save(plan->pass[i]->program[k]);
     plan->info.compile_ms = mgk_now_ms() - start;
-    return CLMGK_OK;
+    return status;
+}
+
+/* ---- plans -------------------------------------------------------------------------------------------------- */
+
+static clmgk_status print_parameters(const clmgk_plan *plan, mgk_compiled_pass *pass, clmgk_error *error)
+{
+    pass->parameters.allocator = &plan->context->allocator;
+    mgk_tunables_print(&pass->plan.tunables, &pass->parameters);
+    return pass->parameters.failed ? mgk_fail_memory(error, "a plan's parameters") : CLMGK_OK;
 }
 
 static clmgk_status describe(clmgk_plan *plan, clmgk_error *error)
 {
-    plan->parameters.allocator = &plan->context->allocator;
-    mgk_tunables_print(&plan->forward.tunables, &plan->parameters);
-    if (plan->parameters.failed)
-        return mgk_fail_memory(error, "a plan's parameters");
-    plan->info.workspace_bytes = plan->forward.workspace_bytes;
-    plan->info.local_bytes = plan->forward.local_bytes;
-    plan->info.private_bytes = plan->forward.private_bytes;
-    plan->info.parameters = plan->parameters.data;
-    plan->info.options = plan->forward.options.data;
-    plan->info.kernel = plan->forward.name;
+    clmgk_plan_info *const info = &plan->info;
+    for (int i = 0; i < MGK_PASSES; ++i) {
+        if (plan->pass[i] == NULL)
+            continue;
+        MGK_TRY(print_parameters(plan, plan->pass[i], error));
+        if (plan->pass[i]->plan.workspace_bytes > info->workspace_bytes)
+            info->workspace_bytes = plan->pass[i]->plan.workspace_bytes;
+    }
+    const mgk_compiled_pass *const forward = plan->pass[MGK_FORWARD];
+    const mgk_kernel_plan *const kernel = &forward->plan.step[forward->plan.main];
+    info->engine = forward->engine;
+    info->local_bytes = kernel->local_bytes;
+    info->private_bytes = kernel->private_bytes;
+    info->parameters = forward->parameters.data;
+    info->options = kernel->options.data;
+    info->kernel = kernel->name;
+
+    const mgk_compiled_pass *const backward = plan->pass[MGK_BACKWARD];
+    if (backward == NULL)
+        return CLMGK_OK;
+    info->backward_engine = backward->engine;
+    info->backward_workspace_bytes = backward->plan.workspace_bytes;
+    info->backward_parameters = backward->parameters.data;
+    info->backward_options = backward->plan.step[backward->plan.main].options.data;
+    info->backward_kernel = backward->plan.step[backward->plan.main].name;
     return CLMGK_OK;
+}
+
+static clmgk_status add_pass(clmgk_plan *plan, mgk_pass which, const clmgk_plan_options *options, clmgk_error *error)
+{
+    plan->pass[which] = mgk_alloc(&plan->context->allocator, 1, sizeof(*plan->pass[which]));
+    if (plan->pass[which] == NULL)
+        return mgk_fail_memory(error, "a plan's pass");
+    return choose(plan, which, options, error);
+}
+
+static void free_pass(const clmgk_context *context, mgk_compiled_pass *pass)
+{
+    for (size_t i = 0; i < MGK_MAX_STEPS; ++i) {
+        if (pass->kernel[i] != NULL)
+            clReleaseKernel(pass->kernel[i]);
+        mgk_program_release(pass->program[i]);
+    }
+    free_options(&pass->plan);
+    mgk_text_free(&pass->parameters);
+    mgk_free(&context->allocator, pass);
 }
 
 clmgk_status clmgk_plan_create(clmgk_context *context, const clmgk_attention_desc *desc,
@@ -140,7 +260,9 @@ clmgk_status clmgk_plan_create(clmgk_context *context, const clmgk_attention_des
     plan->family = mgk_family_of(resolved.variant);
 
     clmgk_status status;
-    MGK_TRY_GOTO(status, choose(plan, &chosen, error), fail);
+    for (int i = 0; i < MGK_PASSES; ++i)
+        if (is_wanted(&plan->desc, (mgk_pass)i))
+            MGK_TRY_GOTO(status, add_pass(plan, (mgk_pass)i, &chosen, error), fail);
     MGK_TRY_GOTO(status, compile(plan, error), fail);
     MGK_TRY_GOTO(status, describe(plan, error), fail);
     *out = plan;
@@ -155,12 +277,9 @@ void clmgk_plan_release(clmgk_plan *plan)
     if (plan == NULL)
         return;
     clmgk_context *const context = plan->context;
-    if (plan->kernel != NULL)
-        clReleaseKernel(plan->kernel);
-    if (plan->program != NULL)
-        mgk_program_release(plan->program);
-    mgk_text_free(&plan->forward.options);
-    mgk_text_free(&plan->parameters);
+    for (int i = 0; i < MGK_PASSES; ++i)
+        if (plan->pass[i] != NULL)
+            free_pass(context, plan->pass[i]);
     pthread_mutex_destroy(&plan->mutex);
     mgk_free(&context->allocator, plan);
     clmgk_context_release(context);

@@ -5,21 +5,31 @@
 
 #include "variants/family.h"
 
+/* One pass that a plan can do, compiled. */
+typedef struct mgk_compiled_pass {
+    clmgk_engine engine;
+    mgk_pass_plan plan;
+    mgk_program *program[MGK_MAX_STEPS]; /* of each step; steps may share one */
+    cl_kernel kernel[MGK_MAX_STEPS];
+    mgk_text parameters;
+} mgk_compiled_pass;
+
 struct clmgk_plan {
     clmgk_context *context;
     clmgk_attention_desc desc; /* resolved */
     const mgk_family *family;
-    mgk_kernel_plan forward;
-    mgk_program *program;
-    cl_kernel kernel;
-    pthread_mutex_t mutex; /* guards the kernel's arguments: clSetKernelArg is not thread-safe */
-    mgk_text parameters;
+    mgk_compiled_pass *pass[MGK_PASSES]; /* NULL: the descriptor does not ask for it */
+    pthread_mutex_t mutex;               /* guards the kernels' arguments: clSetKernelArg is not thread-safe */
     clmgk_plan_info info;
 };
 
-/* Binds one call's arrays (by mgk_array) and enqueues. Takes the plan's lock. */
-clmgk_status mgk_plan_launch(clmgk_plan *plan, cl_command_queue queue, const mgk_launch *launch,
-                             const clmgk_buffer *const arrays[MGK_ARRAYS], const void *args, cl_uint num_wait,
-                             const cl_event *wait_list, cl_event *event, clmgk_error *error);
+/* Sets a step's arguments, `args` (its structure) and the call's buffers, and enqueues it as `launch` says. With the
+ * plan's lock held, or while nobody else knows the plan. */
+clmgk_status mgk_launch_step(const mgk_compiled_pass *pass, size_t step, const mgk_launch *launch, const void *args,
+                             const mgk_call *call, cl_command_queue queue, cl_uint num_wait, const cl_event *wait_list,
+                             cl_event *event, clmgk_error *error);
+
+/* A call without any array. */
+mgk_call mgk_empty_call(void);
 
 #endif
