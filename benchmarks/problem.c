@@ -48,7 +48,7 @@ static tool_exit make_case(const bench_shape *shape, const bench_variant *varian
     if (clmgk_attention_validate(&desc, &desc, &failure) != CLMGK_OK)
         return tool_fail_library(error, &failure);
     *one = (bench_case){.shape = shape, .desc = desc};
-    one->flops = tool_forward_flops(&desc, tool_visible_pairs(&desc, NULL, NULL));
+    one->flops = tool_forward_flops(&desc, tool_visible_pairs(&desc, NULL));
     one->array_bytes = bench_array_bytes(&desc);
     return TOOL_DONE;
 }

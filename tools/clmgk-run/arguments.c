@@ -3,21 +3,16 @@
 
 enum {
     OPTION_VARIANT = TOOL_STANDARD_OPTION_COUNT,
-    OPTION_Q,
-    OPTION_K,
-    OPTION_V,
-    OPTION_LAYOUT,
-    OPTION_OUT,
-    OPTION_LSE,
+    OPTION_ARRAYS, /* from here in the order of run_array */
+    OPTION_LAYOUT = OPTION_ARRAYS + RUN_FILES,
     OPTION_SCORE,
     OPTION_ESTEP,
-    OPTION_PRIOR,
-    OPTION_VARIANCE,
-    OPTION_SHIFT,
     OPTION_CAUSAL,
     OPTION_CAUSAL_ALIGN,
-    OPTION_LENGTHS,
-    OPTION_LENGTHS_Q,
+    OPTION_WINDOW,
+    OPTION_SOFTCAP,
+    OPTION_DROPOUT,
+    OPTION_SEED,
     OPTION_DTYPE,
     OPTION_CHECK,
     OPTION_REPEAT,
@@ -25,35 +20,69 @@ enum {
     OPTION_PARAMETERS,
 };
 
+#define ARRAY(name) [OPTION_ARRAYS + RUN_##name]
+
 static const tool_option options[] = {
     TOOL_STANDARD_OPTIONS,
     [OPTION_VARIANT] = {"variant", "NAME", "softmax, gaussian, mgk or smgk (required)"},
-    [OPTION_Q] = {"q", "F", "queries [B,H,N,D] (required)"},
-    [OPTION_K] = {"k", "F", "keys [B,G,S,D] (one component) or [B,G,M,S,D]; G divides H (required)"},
-    [OPTION_V] = {"v", "F", "values [B,G,S,E] (required)"},
+    ARRAY(Q) = {"q", "F", "queries [B,H,N,D] (required)"},
+    ARRAY(K) = {"k", "F", "keys [B,G,S,D] (one component) or [B,G,M,S,D]; G divides H (required)"},
+    ARRAY(V) = {"v", "F", "values [B,G,S,E] (required)"},
+    ARRAY(GRAD_O) = {"grad-out", "F", "dO [B,H,N,E]: runs the backward pass too"},
+    ARRAY(PRIOR) = {"prior", "A", "[M], [H,M] or [H,M,S]; default 1/M; not with softmax"},
+    ARRAY(VARIANCE) = {"variance", "A", "sigma^2: one number, [M] or [H,M]; default sqrt(D)"},
+    ARRAY(SHIFT) = {"shift", "F", "b [H,M,D]: smgk, required; gives M"},
+    ARRAY(LENGTHS) = {"lengths", "F", "key lengths: integers [B] from 0 to S"},
+    ARRAY(LENGTHS_Q) = {"lengths-q", "F", "query lengths: integers [B] from 0 to N"},
+    ARRAY(OFFSETS) = {"offsets", "F",
+                      "packed sequences: integers [T+1], from 0 to N, ascending; B is 1, and the axes N\n"
+                      "and S hold T sequences back to back; not with lengths"},
+    ARRAY(OFFSETS_K) = {"offsets-k", "F", "the same for the keys, from 0 to S; default those of the queries"},
+    ARRAY(BIAS) = {"bias", "F",
+                   "added to the scaled scores: [B,H,N,S], of which each axis may be 1, and the first\n"
+                   "any divisor of B; -inf hides a key"},
+    ARRAY(SLOPES) = {"alibi", "A", "slopes [H]: adds -slope |j - d(i)|, d(i) the diagonal"},
+    ARRAY(SINKS) = {"sinks", "A", "[H]: a logit without a key that joins every row"},
+    ARRAY(GRAD_LSE) = {"grad-lse", "F", "dL [B,H,N]; default 0"},
+    ARRAY(O) = {"out", "F", "writes O [B,H,N,E]"},
+    ARRAY(LSE) = {"lse", "F", "writes L [B,H,N], the natural log-sum-exp; -inf for a row without keys"},
+    ARRAY(GRAD_Q) = {"dq", "F", "writes dQ; this and the other gradients have the shape of what they belong to"},
+    ARRAY(GRAD_K) = {"dk", "F", "writes dK"},
+    ARRAY(GRAD_V) = {"dv", "F", "writes dV"},
+    ARRAY(GRAD_PRIOR) = {"dprior", "F", "writes the prior's gradient; [M] by default"},
+    ARRAY(GRAD_VARIANCE) = {"dvariance", "F", "writes the variance's gradient; [1] by default"},
+    ARRAY(GRAD_SHIFT) = {"dshift", "F", "writes the shift's gradient"},
+    ARRAY(GRAD_BIAS) = {"dbias", "F", "writes the bias's gradient"},
+    ARRAY(GRAD_SINKS) = {"dsinks", "F", "writes the sinks' gradient"},
+    ARRAY(RESPONSIBILITIES) = {"responsibilities", "F",
+                               "writes gamma [B,H,M,N,S], the part of each component in its key (small N S only)"},
+    ARRAY(COUNTS) = {"counts", "F",
+                     "writes N_r, the sums of gamma, in the prior's shape ([M] by default): those of\n"
+                     "several runs may be added"},
+    ARRAY(NEW_PRIOR) = {"new-prior", "F", "writes the M-step's prior, in the prior's shape"},
+    ARRAY(NLL) = {"nll", "F", "writes the queries' negative log-likelihood [B,H] (packed: [T,H]): gaussian scores"},
     [OPTION_LAYOUT] = {"layout", "ORDER",
-                       "axes of Q, K, V, O: bhnd, heads first (default), or bnhd, tokens first:\n"
-                       "[B,N,H,D], [B,S,G,D] or [B,S,G,M,D], [B,S,G,E], [B,N,H,E]"},
-    [OPTION_OUT] = {"out", "F", "writes O [B,H,N,E]"},
-    [OPTION_LSE] = {"lse", "F", "writes L [B,H,N], the natural log-sum-exp; -inf for a row without keys"},
+                       "axes of Q, K, V, O and their gradients: bhnd, heads first (default), or bnhd,\n"
+                       "tokens first: [B,N,H,D], [B,S,G,D] or [B,S,G,M,D], [B,S,G,E], [B,N,H,E]"},
     [OPTION_SCORE] = {"score", "NAME", "dot or gaussian (default): mgk and smgk"},
     [OPTION_ESTEP] = {"estep", "NAME", "soft (default) or hard"},
-    [OPTION_PRIOR] = {"prior", "A", "[M], [H,M] or [H,M,S]; default 1/M; not with softmax"},
-    [OPTION_VARIANCE] = {"variance", "A", "sigma^2: one number, [M] or [H,M]; default sqrt(D)"},
-    [OPTION_SHIFT] = {"shift", "F", "b [H,M,D]: smgk, required; gives M"},
     [OPTION_CAUSAL] = {"causal", NULL, "hide keys beyond the diagonal"},
     [OPTION_CAUSAL_ALIGN] = {"causal-align", "WHERE",
                              "the diagonal: bottom-right (default), top-left, or lengths (the end of\n"
                              "each sequence's keys)"},
-    [OPTION_LENGTHS] = {"lengths", "F", "key lengths: integers [B] from 0 to S"},
-    [OPTION_LENGTHS_Q] = {"lengths-q", "F", "query lengths: integers [B] from 0 to N"},
+    [OPTION_WINDOW] = {"window", "L,R", "hide keys beyond L before and R behind the diagonal; -1 is no limit"},
+    [OPTION_SOFTCAP] = {"softcap", "X", "scores s become X tanh(s/X): dot scores, one component"},
+    [OPTION_DROPOUT] = {"dropout", "P", "drops weights with probability P, 0 <= P < 1"},
+    [OPTION_SEED] = {"seed", "U64", "of dropout; default 0"},
     [OPTION_DTYPE] = {"dtype", "TYPE",
                       "storage on the device: f32, f16 or bf16; default f16 where Q is float16,\n"
                       "else f32"},
     [OPTION_CHECK] = {"check", NULL,
                       "compare with double precision on the host (slow), print the largest error;\n"
                       "exit status 1 beyond the bound; outputs are written all the same"},
-    [OPTION_REPEAT] = {"repeat", "R", "R timed repetitions after one run; prints the median and the rate"},
+    [OPTION_REPEAT] = {"repeat", "R",
+                       "R timed repetitions of each pass after one run; prints the median and the\n"
+                       "rate"},
     [OPTION_ENGINE] = {"engine", "NAME", "auto (default), lane or simt: for development"},
     [OPTION_PARAMETERS] = {"parameters", "LIST", "kernel parameters name=value,...: for development"},
     /* The rest of the interface, for later versions: refused in words. */
@@ -67,32 +96,10 @@ static const tool_option options[] = {
     {"mix-offset", "A", NULL},
     {"noise", "A", NULL},
     {"shared-noise", NULL, NULL},
-    {"window", "L,R", NULL},
-    {"offsets", "F", NULL},
-    {"offsets-k", "F", NULL},
-    {"bias", "F", NULL},
-    {"alibi", "A", NULL},
-    {"sinks", "A", NULL},
-    {"softcap", "X", NULL},
-    {"dropout", "P", NULL},
-    {"seed", "U64", NULL},
-    {"grad-out", "F", NULL},
-    {"grad-lse", "F", NULL},
-    {"dq", "F", NULL},
-    {"dk", "F", NULL},
-    {"dv", "F", NULL},
-    {"dprior", "F", NULL},
-    {"dvariance", "F", NULL},
-    {"dshift", "F", NULL},
     {"dmix", "F", NULL},
     {"dmix-weight", "F", NULL},
     {"dmix-offset", "F", NULL},
     {"dnoise", "F", NULL},
-    {"dbias", "F", NULL},
-    {"dsinks", "F", NULL},
-    {"new-prior", "F", NULL},
-    {"nll", "F", NULL},
-    {"responsibilities", "F", NULL},
 };
 
 const tool_program run_program = {
@@ -100,25 +107,81 @@ const tool_program run_program = {
     .summary = "Usage: clmgk-run --variant NAME --q F --k F --v F [--out F] [--lse F] [OPTION...]\n"
                "Attention with one or several Gaussian keys per position, on arrays in .npy files.",
     .notes = "F is a .npy file: version 1 to 3, either byte order, C or Fortran order; float16, float32 or float64,\n"
-             "lengths int32 or int64. A is such a file (its name ends in .npy) or numbers separated by commas.\n"
-             "Outputs are C-order little-endian float32 files; they appear when all of them are complete, and\n"
-             "none may be an input or another output. At least one of --out, --lse, --check, --repeat is given.\n"
+             "lengths and offsets int32 or int64. A is such a file (its name ends in .npy) or numbers separated by\n"
+             "commas. Outputs are C-order little-endian float32 files; they appear when all of them are complete, and\n"
+             "none may be an input or another output. At least one output, --check or --repeat is given. With\n"
+             "--grad-out and no gradient's file, dQ, dK and dV are computed (for --check and --repeat).\n"
              "\n"
              "--json prints: clmgk (version), variant, score, estep, dtype, engine, parameters, device {name,\n"
              "platform, driver, selector}, batch, heads, kv_heads, components, length, length_k, head_size,\n"
              "value_size, causal, workspace_bytes, compile_ms, program (memory, disk or built), flops (executed\n"
-             "products over visible pairs), outputs {out, lse: paths}, with --repeat time_ms {median, min, max,\n"
-             "repeat} and gflops, with --check check {ok, out and lse: {error, bound, max}}.",
+             "products over visible pairs), outputs {option: path}, with --repeat time_ms {median, min, max,\n"
+             "repeat} and gflops, with --grad-out backward {gradients: [options], flops, with --repeat time_ms and\n"
+             "gflops}, with --check check {ok, option: {error, bound, max}}.",
     .options = options,
     .option_count = TOOL_COUNT(options),
 };
 
-static tool_exit refuse(const char *const *values, size_t option, const char *variant, tool_error *error)
+const char *run_option(run_array array)
 {
-    if (!values[option])
-        return TOOL_DONE;
-    return tool_fail(error, TOOL_BAD_INPUT, "--%s does not apply to %s", options[option].name, variant);
+    return options[OPTION_ARRAYS + (int)array].name;
 }
+
+/* ---- which options apply ------------------------------------------------------------------------------------ */
+
+#define VARIANT(name) (1U << CLMGK_VARIANT_##name)
+#define MIXTURES      (VARIANT(MGK) | VARIANT(SMGK))
+#define WITH_PRIOR    (VARIANT(GAUSSIAN) | MIXTURES)
+
+/* Options that mean nothing to some variants. */
+static const struct {
+    size_t option;
+    unsigned variants;
+} variant_rules[] = {
+    {OPTION_ARRAYS + RUN_SHIFT, VARIANT(SMGK)},
+    {OPTION_ARRAYS + RUN_GRAD_SHIFT, VARIANT(SMGK)},
+    {OPTION_ARRAYS + RUN_PRIOR, WITH_PRIOR},
+    {OPTION_ARRAYS + RUN_GRAD_PRIOR, WITH_PRIOR},
+    {OPTION_ARRAYS + RUN_COUNTS, WITH_PRIOR},
+    {OPTION_ARRAYS + RUN_NEW_PRIOR, WITH_PRIOR},
+    {OPTION_SCORE, MIXTURES},
+};
+
+/* Options that mean nothing with the other score. */
+static const struct {
+    size_t option;
+    clmgk_score score;
+} score_rules[] = {
+    {OPTION_SOFTCAP, CLMGK_SCORE_DOT},
+    {OPTION_ARRAYS + RUN_NLL, CLMGK_SCORE_GAUSSIAN},
+};
+
+/* Options that mean nothing without another one. */
+static const struct {
+    size_t option, needs;
+} companion_rules[] = {
+    {OPTION_ARRAYS + RUN_GRAD_LSE, OPTION_ARRAYS + RUN_GRAD_O},
+    {OPTION_ARRAYS + RUN_GRAD_Q, OPTION_ARRAYS + RUN_GRAD_O},
+    {OPTION_ARRAYS + RUN_GRAD_K, OPTION_ARRAYS + RUN_GRAD_O},
+    {OPTION_ARRAYS + RUN_GRAD_V, OPTION_ARRAYS + RUN_GRAD_O},
+    {OPTION_ARRAYS + RUN_GRAD_PRIOR, OPTION_ARRAYS + RUN_GRAD_O},
+    {OPTION_ARRAYS + RUN_GRAD_VARIANCE, OPTION_ARRAYS + RUN_GRAD_O},
+    {OPTION_ARRAYS + RUN_GRAD_SHIFT, OPTION_ARRAYS + RUN_GRAD_O},
+    {OPTION_ARRAYS + RUN_GRAD_BIAS, OPTION_ARRAYS + RUN_GRAD_O},
+    {OPTION_ARRAYS + RUN_GRAD_BIAS, OPTION_ARRAYS + RUN_BIAS},
+    {OPTION_ARRAYS + RUN_GRAD_SINKS, OPTION_ARRAYS + RUN_GRAD_O},
+    {OPTION_ARRAYS + RUN_GRAD_SINKS, OPTION_ARRAYS + RUN_SINKS},
+    {OPTION_ARRAYS + RUN_OFFSETS_K, OPTION_ARRAYS + RUN_OFFSETS},
+    {OPTION_SEED, OPTION_DROPOUT},
+};
+
+/* Options that exclude each other. */
+static const struct {
+    size_t option, other;
+} exclusion_rules[] = {
+    {OPTION_ARRAYS + RUN_LENGTHS, OPTION_ARRAYS + RUN_OFFSETS},
+    {OPTION_ARRAYS + RUN_LENGTHS_Q, OPTION_ARRAYS + RUN_OFFSETS},
+};
 
 static tool_exit require(const char *const *values, size_t option, const char *variant, tool_error *error)
 {
@@ -128,25 +191,66 @@ static tool_exit require(const char *const *values, size_t option, const char *v
                      variant ? variant : "");
 }
 
+static tool_exit check_companions(const char *const *values, tool_error *error)
+{
+    for (size_t i = 0; i < TOOL_COUNT(companion_rules); i++) {
+        const size_t option = companion_rules[i].option;
+        if (values[option] && !values[companion_rules[i].needs])
+            return tool_fail(error, TOOL_BAD_INPUT, "--%s needs --%s", options[option].name,
+                             options[companion_rules[i].needs].name);
+    }
+    for (size_t i = 0; i < TOOL_COUNT(exclusion_rules); i++) {
+        const size_t option = exclusion_rules[i].option;
+        if (values[option] && values[exclusion_rules[i].other])
+            return tool_fail(error, TOOL_BAD_INPUT, "--%s does not apply to packed sequences (--%s)",
+                             options[option].name, options[exclusion_rules[i].other].name);
+    }
+    return TOOL_DONE;
+}
+
+static tool_exit check_something_to_do(const char *const *values, tool_error *error)
+{
+    bool wanted = values[OPTION_CHECK] || values[OPTION_REPEAT];
+    for (size_t array = RUN_INPUTS; array < RUN_FILES; array++)
+        wanted = wanted || values[OPTION_ARRAYS + array];
+    if (wanted)
+        return TOOL_DONE;
+    return tool_fail(error, TOOL_BAD_INPUT, "nothing to do: give --out, another output, --check or --repeat");
+}
+
 /* What the variant needs, and what means nothing to it. */
 static tool_exit check_options(const char *const *values, clmgk_variant variant, tool_error *error)
 {
-    static const size_t always[] = {OPTION_Q, OPTION_K, OPTION_V};
+    static const run_array always[] = {RUN_Q, RUN_K, RUN_V};
     const char *const name = clmgk_variant_name(variant);
     for (size_t i = 0; i < TOOL_COUNT(always); i++)
-        TOOL_TRY(require(values, always[i], NULL, error));
+        TOOL_TRY(require(values, OPTION_ARRAYS + always[i], NULL, error));
     if (variant == CLMGK_VARIANT_SMGK)
-        TOOL_TRY(require(values, OPTION_SHIFT, name, error));
-    else
-        TOOL_TRY(refuse(values, OPTION_SHIFT, name, error));
-    if (variant == CLMGK_VARIANT_SOFTMAX || variant == CLMGK_VARIANT_GAUSSIAN)
-        TOOL_TRY(refuse(values, OPTION_SCORE, name, error));
-    if (variant == CLMGK_VARIANT_SOFTMAX)
-        TOOL_TRY(refuse(values, OPTION_PRIOR, name, error));
-    if (!values[OPTION_OUT] && !values[OPTION_LSE] && !values[OPTION_CHECK] && !values[OPTION_REPEAT])
-        return tool_fail(error, TOOL_BAD_INPUT, "nothing to do: give --out, --lse, --check or --repeat");
+        TOOL_TRY(require(values, OPTION_ARRAYS + RUN_SHIFT, name, error));
+    for (size_t i = 0; i < TOOL_COUNT(variant_rules); i++) {
+        const size_t option = variant_rules[i].option;
+        if (values[option] && !(variant_rules[i].variants >> variant & 1U))
+            return tool_fail(error, TOOL_BAD_INPUT, "--%s does not apply to %s", options[option].name, name);
+    }
+    TOOL_TRY(check_companions(values, error));
+    return check_something_to_do(values, error);
+}
+
+static tool_exit check_score(const char *const *values, const run_arguments *arguments, tool_error *error)
+{
+    clmgk_score score = arguments->score;
+    if (score == CLMGK_SCORE_DEFAULT)
+        score = arguments->variant == CLMGK_VARIANT_SOFTMAX ? CLMGK_SCORE_DOT : CLMGK_SCORE_GAUSSIAN;
+    for (size_t i = 0; i < TOOL_COUNT(score_rules); i++) {
+        const size_t option = score_rules[i].option;
+        if (values[option] && score_rules[i].score != score)
+            return tool_fail(error, TOOL_BAD_INPUT, "--%s does not apply to %s scores", options[option].name,
+                             score == CLMGK_SCORE_DOT ? "dot" : "gaussian");
+    }
     return TOOL_DONE;
 }
+
+/* ---- values ------------------------------------------------------------------------------------------------- */
 
 /* The place of the option's value in `names`, or `otherwise`. */
 static tool_exit choose(const char *const *values, size_t option, const char *const *names, size_t count,
@@ -176,8 +280,32 @@ static tool_exit parse_choices(const char *const *values, run_arguments *argumen
     TOOL_TRY(choose(values, OPTION_CAUSAL_ALIGN, alignments, TOOL_COUNT(alignments), CLMGK_ALIGN_BOTTOM_RIGHT, &index,
                     error));
     arguments->alignment = (clmgk_alignment)index;
-    if (arguments->alignment == CLMGK_ALIGN_LENGTHS && !values[OPTION_LENGTHS])
+    if (arguments->alignment == CLMGK_ALIGN_LENGTHS && !values[OPTION_ARRAYS + RUN_LENGTHS])
         return tool_fail(error, TOOL_BAD_INPUT, "--causal-align lengths needs --lengths");
+    return TOOL_DONE;
+}
+
+static tool_exit parse_modifiers(const char *const *values, run_arguments *arguments, tool_error *error)
+{
+    if (values[OPTION_WINDOW])
+        TOOL_TRY(tool_parse_integers("window", values[OPTION_WINDOW], -1, INT64_MAX, TOOL_COUNT(arguments->window),
+                                     arguments->window, error));
+    if (values[OPTION_SOFTCAP])
+        TOOL_TRY(tool_parse_number("softcap", values[OPTION_SOFTCAP], &arguments->softcap, error));
+    if (values[OPTION_SOFTCAP] && arguments->softcap <= 0.0)
+        return tool_fail(error, TOOL_BAD_INPUT, "--softcap %s: expected a number above 0", values[OPTION_SOFTCAP]);
+    if (values[OPTION_DROPOUT])
+        TOOL_TRY(tool_parse_number("dropout", values[OPTION_DROPOUT], &arguments->dropout, error));
+    if (!(arguments->dropout >= 0.0 && arguments->dropout < 1.0))
+        return tool_fail(error, TOOL_BAD_INPUT, "--dropout %s: expected a probability, 0 or more and less than 1",
+                         values[OPTION_DROPOUT]);
+    if (values[OPTION_SEED])
+        TOOL_TRY(tool_parse_u64("seed", values[OPTION_SEED], &arguments->seed, error));
+    return TOOL_DONE;
+}
+
+static tool_exit parse_execution(const char *const *values, run_arguments *arguments, tool_error *error)
+{
     if (values[OPTION_DTYPE])
         TOOL_TRY(tool_parse_dtype("dtype", values[OPTION_DTYPE], &arguments->dtype, error));
     if (values[OPTION_ENGINE])
@@ -197,22 +325,18 @@ tool_exit run_parse(int argc, char **argv, run_arguments *arguments, bool *finis
     *arguments = (run_arguments){
         .has_dtype = values[OPTION_DTYPE] != NULL,
         .causal = values[OPTION_CAUSAL] != NULL,
+        .has_window = values[OPTION_WINDOW] != NULL,
         .check = values[OPTION_CHECK] != NULL,
         .json = values[TOOL_OPTION_JSON] != NULL,
         .device = values[TOOL_OPTION_DEVICE],
         .parameters = values[OPTION_PARAMETERS],
-        .q = values[OPTION_Q],
-        .k = values[OPTION_K],
-        .v = values[OPTION_V],
-        .prior = values[OPTION_PRIOR],
-        .variance = values[OPTION_VARIANCE],
-        .shift = values[OPTION_SHIFT],
-        .lengths = values[OPTION_LENGTHS],
-        .lengths_q = values[OPTION_LENGTHS_Q],
-        .out = values[OPTION_OUT],
-        .lse = values[OPTION_LSE],
     };
+    for (size_t array = 0; array < RUN_FILES; array++)
+        arguments->file[array] = values[OPTION_ARRAYS + array];
     TOOL_TRY(tool_parse_variant("variant", values[OPTION_VARIANT], &arguments->variant, error));
     TOOL_TRY(check_options(values, arguments->variant, error));
-    return parse_choices(values, arguments, error);
+    TOOL_TRY(parse_choices(values, arguments, error));
+    TOOL_TRY(check_score(values, arguments, error));
+    TOOL_TRY(parse_modifiers(values, arguments, error));
+    return parse_execution(values, arguments, error);
 }

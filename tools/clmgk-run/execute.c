@@ -3,21 +3,17 @@
 
 #include "work.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 
 /* ---- memory on the device ----------------------------------------------------------------------------------- */
 
-/* A buffer of `count` elements, at least one, with the values of `host` if that is not NULL. */
-static tool_exit create_array(run_execution *execution, run_array array, cl_mem_flags flags, size_t count,
-                              size_t element_size, const void *host, tool_error *error)
+/* A buffer for `bytes` bytes of an array, with the values of `host` if that is not NULL. */
+static tool_exit create_array(run_execution *execution, run_array array, size_t bytes, const void *host,
+                              tool_error *error)
 {
-    cl_int code = CL_SUCCESS;
-    const bool copy = host && count > 0;
-    /* The copy is only read, whatever OpenCL's prototype says. */
-    execution->memory[array] =
-        clCreateBuffer(execution->device.context, flags | (copy ? CL_MEM_COPY_HOST_PTR : 0),
-                       tool_buffer_bytes(count, element_size), copy ? (void *)host : NULL, &code);
-    return execution->memory[array] ? TOOL_DONE : tool_fail_cl(error, code, "clCreateBuffer");
+    const void *const values = bytes > 0 ? host : NULL;
+    return tool_make_buffer(&execution->device, bytes, values, &execution->memory[array], error);
 }
 
 static tool_exit map_array(const run_execution *execution, run_array array, cl_map_flags flags, size_t bytes,
@@ -51,82 +47,119 @@ void run_unmap(const run_execution *execution, run_array array, const void *elem
 }
 
 /* Reads a file straight into memory that the device sees. */
-static tool_exit load_file(run_execution *execution, run_array array, npy_file *file, clmgk_dtype dtype,
-                           tool_error *error)
+static tool_exit load_file(const run_problem *problem, run_array array, run_execution *execution, tool_error *error)
 {
+    npy_file file = problem->file[array]; /* of which the stream alone moves on */
+    const clmgk_dtype dtype = run_dtype(&problem->desc, array);
     const size_t size = clmgk_ref_dtype_size(dtype);
-    const size_t count = (size_t)file->header.count;
+    const size_t count = problem->slot[array].count;
     void *elements = NULL;
     if (count > SIZE_MAX / size)
-        return tool_fail_memory(error, file->path);
-    TOOL_TRY(create_array(execution, array, CL_MEM_READ_ONLY, count, size, NULL, error));
+        return tool_fail_memory(error, file.path);
+    TOOL_TRY(create_array(execution, array, count * size, NULL, error));
     TOOL_TRY(
         map_array(execution, array, CL_MAP_WRITE_INVALIDATE_REGION, tool_buffer_bytes(count, size), &elements, error));
-    const tool_exit status = npy_read(file, dtype, elements, error);
+    const tool_exit status = npy_read(&file, dtype, elements, error);
     const cl_int code = unmap_array(execution, array, elements);
     if (status == TOOL_DONE && code != CL_SUCCESS)
         return tool_fail_cl(error, code, "clEnqueueUnmapMemObject");
     return status;
 }
 
-static tool_exit load_inputs(run_problem *problem, run_execution *execution, tool_error *error)
+static tool_exit create_arrays(const run_problem *problem, run_execution *execution, tool_error *error)
 {
-    const clmgk_attention_desc *const desc = &problem->desc;
-    TOOL_TRY(load_file(execution, RUN_Q, &problem->q, desc->dtype, error));
-    TOOL_TRY(load_file(execution, RUN_K, &problem->k, desc->dtype, error));
-    TOOL_TRY(load_file(execution, RUN_V, &problem->v, desc->dtype, error));
-    const size_t batch = (size_t)desc->batch;
-    const struct {
-        run_array array;
-        const void *host;
-        size_t count;
-        size_t size;
-    } small[] = {
-        {RUN_PRIOR, problem->prior, run_count_prior(desc), sizeof(float)},
-        {RUN_VARIANCE, problem->variance, run_count_variance(desc), sizeof(float)},
-        {RUN_SHIFT, problem->shift, run_count_shift(desc), sizeof(float)},
-        {RUN_LENGTHS, problem->lengths, batch, sizeof(int32_t)},
-        {RUN_LENGTHS_Q, problem->lengths_q, batch, sizeof(int32_t)},
-    };
-    for (size_t i = 0; i < TOOL_COUNT(small); i++) {
-        if (small[i].host)
-            TOOL_TRY(create_array(execution, small[i].array, CL_MEM_READ_ONLY, small[i].count, small[i].size,
-                                  small[i].host, error));
+    for (run_array array = 0; array < RUN_FILES; array++) {
+        const run_slot *const slot = &problem->slot[array];
+        if (!slot->used)
+            continue;
+        if (array < RUN_STREAMED)
+            TOOL_TRY(load_file(problem, array, execution, error));
+        else
+            TOOL_TRY(create_array(execution, array, slot->count * run_element_size(&problem->desc, array), slot->host,
+                                  error));
     }
-    return TOOL_DONE;
+    const size_t workspace = clmgk_plan_workspace_size(execution->plan);
+    return workspace > 0 ? create_array(execution, RUN_WORKSPACE, workspace, NULL, error) : TOOL_DONE;
 }
 
-static tool_exit create_outputs(const run_arguments *arguments, const clmgk_attention_desc *desc,
-                                run_execution *execution, tool_error *error)
+/* ---- the arrays of a call ----------------------------------------------------------------------------------- */
+
+/* Where an array stands in a structure of the library. */
+typedef struct binding {
+    run_array array;
+    size_t place;
+} binding;
+
+static void bind(const run_execution *execution, const binding *bindings, size_t count, void *args)
 {
-    const size_t size = clmgk_ref_dtype_size(desc->dtype);
-    TOOL_TRY(create_array(execution, RUN_O, CL_MEM_READ_WRITE, run_count_o(desc), size, NULL, error));
-    if (arguments->lse || arguments->check)
-        TOOL_TRY(create_array(execution, RUN_LSE, CL_MEM_READ_WRITE, run_count_lse(desc), sizeof(float), NULL, error));
-    const size_t workspace = clmgk_plan_workspace_size(execution->plan);
-    if (workspace > 0)
-        TOOL_TRY(create_array(execution, RUN_WORKSPACE, CL_MEM_READ_WRITE, workspace, 1, NULL, error));
-    return TOOL_DONE;
+    for (size_t i = 0; i < count; i++) {
+        clmgk_buffer *const buffer = (clmgk_buffer *)(void *)((char *)args + bindings[i].place);
+        buffer->memory = execution->memory[bindings[i].array];
+    }
+}
+
+static clmgk_attention_args bind_attention(const run_problem *problem, const run_execution *execution)
+{
+#define PLACE(name, field)                                                                                             \
+    {                                                                                                                  \
+        RUN_##name, offsetof(clmgk_attention_args, field)                                                              \
+    }
+    static const binding bindings[] = {
+        PLACE(Q, q),
+        PLACE(K, k),
+        PLACE(V, v),
+        PLACE(O, o),
+        PLACE(LSE, lse),
+        PLACE(PRIOR, prior),
+        PLACE(SHIFT, shift),
+        PLACE(BIAS, bias),
+        PLACE(VARIANCE, variance),
+        PLACE(SLOPES, slopes),
+        PLACE(SINKS, sinks),
+        PLACE(LENGTHS, lengths),
+        PLACE(OFFSETS, offsets),
+        PLACE(OFFSETS_K, offsets_k),
+        PLACE(LENGTHS_Q, lengths_q),
+        PLACE(WORKSPACE, workspace),
+    };
+#undef PLACE
+    clmgk_attention_args args = CLMGK_ATTENTION_ARGS_INIT;
+    bind(execution, bindings, TOOL_COUNT(bindings), &args);
+    args.seed = problem->seed;
+    return args;
+}
+
+static clmgk_gradient_args bind_gradients(const run_execution *execution)
+{
+#define PLACE(name, field)                                                                                             \
+    {                                                                                                                  \
+        RUN_GRAD_##name, offsetof(clmgk_gradient_args, grad_##field)                                                   \
+    }
+    static const binding bindings[] = {
+        PLACE(O, o),         PLACE(LSE, lse),           PLACE(Q, q),         PLACE(K, k),       PLACE(V, v),
+        PLACE(PRIOR, prior), PLACE(VARIANCE, variance), PLACE(SHIFT, shift), PLACE(BIAS, bias), PLACE(SINKS, sinks),
+    };
+#undef PLACE
+    clmgk_gradient_args args = CLMGK_GRADIENT_ARGS_INIT;
+    bind(execution, bindings, TOOL_COUNT(bindings), &args);
+    return args;
+}
+
+static clmgk_statistic_args bind_statistics(const run_execution *execution)
+{
+#define PLACE(name, field)                                                                                             \
+    {                                                                                                                  \
+        RUN_##name, offsetof(clmgk_statistic_args, field)                                                              \
+    }
+    static const binding bindings[] = {PLACE(RESPONSIBILITIES, responsibilities), PLACE(COUNTS, counts),
+                                       PLACE(NEW_PRIOR, new_prior), PLACE(NLL, nll)};
+#undef PLACE
+    clmgk_statistic_args args = CLMGK_STATISTIC_ARGS_INIT;
+    bind(execution, bindings, TOOL_COUNT(bindings), &args);
+    return args;
 }
 
 /* ---- running ------------------------------------------------------------------------------------------------ */
-
-static clmgk_attention_args bind(const run_execution *execution)
-{
-    clmgk_attention_args args = CLMGK_ATTENTION_ARGS_INIT;
-    args.q.memory = execution->memory[RUN_Q];
-    args.k.memory = execution->memory[RUN_K];
-    args.v.memory = execution->memory[RUN_V];
-    args.o.memory = execution->memory[RUN_O];
-    args.lse.memory = execution->memory[RUN_LSE];
-    args.prior.memory = execution->memory[RUN_PRIOR];
-    args.variance.memory = execution->memory[RUN_VARIANCE];
-    args.shift.memory = execution->memory[RUN_SHIFT];
-    args.lengths.memory = execution->memory[RUN_LENGTHS];
-    args.lengths_q.memory = execution->memory[RUN_LENGTHS_Q];
-    args.workspace.memory = execution->memory[RUN_WORKSPACE];
-    return args;
-}
 
 static tool_exit make_plan(const run_arguments *arguments, const clmgk_attention_desc *desc, run_execution *execution,
                            tool_error *error)
@@ -141,42 +174,68 @@ static tool_exit make_plan(const run_arguments *arguments, const clmgk_attention
     return TOOL_DONE;
 }
 
-static tool_exit time_runs(run_execution *execution, const clmgk_attention_args *args, int64_t repeat,
-                           tool_error *error)
+/* The forward pass, or (gradients not NULL) the backward pass. */
+static tool_exit run_pass(const run_execution *execution, const clmgk_attention_args *args,
+                          const clmgk_gradient_args *gradients, double *milliseconds, tool_error *error)
 {
-    double *const times = calloc((size_t)repeat, sizeof *times);
+    return gradients ? tool_time_backward(&execution->device, execution->plan, args, gradients, milliseconds, error)
+                     : tool_time_forward(&execution->device, execution->plan, args, milliseconds, error);
+}
+
+/* One run of a pass, and `repeat` timed ones. */
+static tool_exit run_and_time(const run_execution *execution, const clmgk_attention_args *args,
+                              const clmgk_gradient_args *gradients, int64_t repeat, tool_spread *spread,
+                              tool_error *error)
+{
+    double *const times = calloc((size_t)repeat + 1, sizeof *times);
     if (!times)
         return tool_fail_memory(error, "the times");
-    tool_exit status = TOOL_DONE;
+    tool_exit status = run_pass(execution, args, gradients, &times[repeat], error); /* its time stays apart */
     for (int64_t run = 0; run < repeat && status == TOOL_DONE; run++)
-        status = tool_time_forward(&execution->device, execution->plan, args, &times[run], error);
-    if (status == TOOL_DONE)
-        execution->time_ms = tool_spread_of(times, (size_t)repeat);
+        status = run_pass(execution, args, gradients, &times[run], error);
+    if (status == TOOL_DONE && repeat > 0)
+        *spread = tool_spread_of(times, (size_t)repeat);
     free(times);
     return status;
 }
 
-tool_exit run_execute(const run_arguments *arguments, run_problem *problem, run_execution *execution, tool_error *error)
+static void count_work(const run_problem *problem, run_execution *execution)
+{
+    clmgk_host_args arrays = CLMGK_HOST_ARGS_INIT;
+    arrays.lengths = problem->slot[RUN_LENGTHS].host;
+    arrays.lengths_q = problem->slot[RUN_LENGTHS_Q].host;
+    arrays.offsets = problem->slot[RUN_OFFSETS].host;
+    arrays.offsets_k = problem->slot[RUN_OFFSETS_K].host;
+    const double pairs = tool_visible_pairs(&problem->desc, &arrays);
+    execution->forward_flops = tool_forward_flops(&problem->desc, pairs);
+    execution->backward_flops = tool_backward_flops(&problem->desc, pairs);
+}
+
+tool_exit run_execute(const run_arguments *arguments, const run_problem *problem, run_execution *execution,
+                      tool_error *error)
 {
     const clmgk_attention_desc *const desc = &problem->desc;
-    double first = 0.0;
+    double unused = 0.0;
     *execution = (run_execution){0};
     TOOL_TRY(tool_device_open(arguments->device, &execution->device, error));
     TOOL_TRY(make_plan(arguments, desc, execution, error));
-    TOOL_TRY(load_inputs(problem, execution, error));
-    TOOL_TRY(create_outputs(arguments, desc, execution, error));
-    const clmgk_attention_args args = bind(execution);
-    TOOL_TRY(tool_time_forward(&execution->device, execution->plan, &args, &first, error));
-    execution->flops = tool_forward_flops(desc, tool_visible_pairs(desc, problem->lengths, problem->lengths_q));
-    return arguments->repeat > 0 ? time_runs(execution, &args, arguments->repeat, error) : TOOL_DONE;
+    TOOL_TRY(create_arrays(problem, execution, error));
+    count_work(problem, execution);
+    const clmgk_attention_args args = bind_attention(problem, execution);
+    const clmgk_gradient_args gradients = bind_gradients(execution);
+    const clmgk_statistic_args statistics = bind_statistics(execution);
+    TOOL_TRY(run_and_time(execution, &args, NULL, arguments->repeat, &execution->forward_ms, error));
+    if (desc->gradients != 0)
+        TOOL_TRY(run_and_time(execution, &args, &gradients, arguments->repeat, &execution->backward_ms, error));
+    if (desc->statistics != 0)
+        TOOL_TRY(tool_time_statistics(&execution->device, execution->plan, &args, &statistics, &unused, error));
+    return TOOL_DONE;
 }
 
 void run_close(run_execution *execution)
 {
-    for (size_t array = 0; array < RUN_ARRAY_COUNT; array++) {
-        if (execution->memory[array])
-            clReleaseMemObject(execution->memory[array]);
-    }
+    for (size_t array = 0; array < RUN_ARRAYS; array++)
+        tool_release_buffer(execution->memory[array]);
     clmgk_plan_release(execution->plan);
     tool_device_close(&execution->device);
     *execution = (run_execution){0};

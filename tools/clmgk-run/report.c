@@ -8,42 +8,29 @@
 
 tool_exit run_announce(const run_arguments *arguments, run_outputs *outputs, tool_error *error)
 {
-    const struct {
-        const char *option;
-        const char *path;
-    } inputs[] = {
-        {"q", arguments->q},
-        {"k", arguments->k},
-        {"v", arguments->v},
-        {"shift", arguments->shift},
-        {"lengths", arguments->lengths},
-        {"lengths-q", arguments->lengths_q},
-        {"prior", arguments->prior},
-        {"variance", arguments->variance},
-    };
-    if (arguments->out)
-        TOOL_TRY(tool_outputs_add(outputs->files, "out", arguments->out, &outputs->out, error));
-    if (arguments->lse)
-        TOOL_TRY(tool_outputs_add(outputs->files, "lse", arguments->lse, &outputs->lse, error));
-    for (size_t i = 0; i < TOOL_COUNT(inputs); i++) {
-        if (inputs[i].path) /* a list of numbers is no file's name */
-            TOOL_TRY(tool_outputs_refuse_input(outputs->files, inputs[i].option, inputs[i].path, error));
+    const char *const *const file = arguments->file;
+    for (run_array array = RUN_INPUTS; array < RUN_FILES; array++) {
+        if (file[array])
+            TOOL_TRY(tool_outputs_add(outputs->files, run_option(array), file[array], &outputs->place[array], error));
+    }
+    for (run_array array = 0; array < RUN_INPUTS; array++) {
+        if (file[array]) /* a list of numbers is no file's name */
+            TOOL_TRY(tool_outputs_refuse_input(outputs->files, run_option(array), file[array], error));
     }
     return TOOL_DONE;
 }
 
-static tool_exit write_array(const run_execution *execution, run_array array, clmgk_dtype dtype, int axes,
-                             const int64_t *shape, size_t count, tool_outputs *files, size_t index, const char *path,
-                             tool_error *error)
+static tool_exit write_array(const run_problem *problem, const run_execution *execution, run_array array,
+                             const char *path, FILE *stream, tool_error *error)
 {
-    FILE *stream = NULL;
+    const run_slot *const slot = &problem->slot[array];
+    const clmgk_dtype dtype = run_dtype(&problem->desc, array);
     const void *elements = NULL;
-    TOOL_TRY(tool_outputs_open(files, index, &stream, error));
-    TOOL_TRY(npy_write_header(stream, path, axes, shape, error));
-    if (count == 0)
+    TOOL_TRY(npy_write_header(stream, path, slot->axes, slot->shape, error));
+    if (slot->count == 0)
         return TOOL_DONE;
-    TOOL_TRY(run_map(execution, array, count * clmgk_ref_dtype_size(dtype), &elements, error));
-    const tool_exit status = npy_write(stream, path, dtype, elements, count, error);
+    TOOL_TRY(run_map(execution, array, slot->count * clmgk_ref_dtype_size(dtype), &elements, error));
+    const tool_exit status = npy_write(stream, path, dtype, elements, slot->count, error);
     run_unmap(execution, array, elements);
     return status;
 }
@@ -51,23 +38,22 @@ static tool_exit write_array(const run_execution *execution, run_array array, cl
 tool_exit run_write(const run_arguments *arguments, const run_problem *problem, const run_execution *execution,
                     run_outputs *outputs, tool_error *error)
 {
-    const clmgk_attention_desc *const desc = &problem->desc;
-    const int64_t heads_first[] = {desc->batch, desc->heads, desc->length, desc->value_size};
-    const int64_t tokens_first[] = {desc->batch, desc->length, desc->heads, desc->value_size};
-    if (arguments->out)
-        TOOL_TRY(write_array(execution, RUN_O, desc->dtype, 4, arguments->tokens_first ? tokens_first : heads_first,
-                             run_count_o(desc), outputs->files, outputs->out, arguments->out, error));
-    if (arguments->lse)
-        TOOL_TRY(write_array(execution, RUN_LSE, CLMGK_DTYPE_F32, 3, heads_first, run_count_lse(desc), outputs->files,
-                             outputs->lse, arguments->lse, error));
+    for (run_array array = RUN_INPUTS; array < RUN_FILES; array++) {
+        const char *const path = arguments->file[array];
+        FILE *stream = NULL;
+        if (!path)
+            continue;
+        TOOL_TRY(tool_outputs_open(outputs->files, outputs->place[array], &stream, error));
+        TOOL_TRY(write_array(problem, execution, array, path, stream, error));
+    }
     return tool_outputs_commit(outputs->files, error);
 }
 
 /* ---- words -------------------------------------------------------------------------------------------------- */
 
-static double gflops(const run_execution *execution)
+static double gflops(double flops, const tool_spread *milliseconds)
 {
-    return execution->time_ms.median > 0.0 ? 1e-6 * execution->flops / execution->time_ms.median : 0.0;
+    return milliseconds->median > 0.0 ? 1e-6 * flops / milliseconds->median : 0.0;
 }
 
 static const char *program_origin(clmgk_program_origin origin)
@@ -83,6 +69,25 @@ static const char *program_origin(clmgk_program_origin origin)
     return "built";
 }
 
+static void print_times(const char *what, const tool_spread *milliseconds, double flops, int64_t repeat)
+{
+    printf("%s: median %.4f ms, min %.4f, max %.4f, of %" PRId64 " runs: %.1f GFLOP/s\n", what, milliseconds->median,
+           milliseconds->min, milliseconds->max, repeat, gflops(flops, milliseconds));
+}
+
+static void print_check(const run_check_result *check)
+{
+    const char *between = "check: ";
+    for (run_array array = RUN_INPUTS; array < RUN_FILES; array++) {
+        if (!check->checked[array])
+            continue;
+        printf("%s%s error %.3g, bound %.3g", between, run_option(array), check->error[array],
+               check->bound[array].bound);
+        between = "; ";
+    }
+    printf(": %s\n", check->ok ? "passed" : "FAILED");
+}
+
 static tool_exit print_words(const run_arguments *arguments, const run_problem *problem, const run_execution *execution,
                              const run_check_result *check, tool_error *error)
 {
@@ -95,42 +100,56 @@ static tool_exit print_words(const run_arguments *arguments, const run_problem *
             execution->device.info.platform, clmgk_engine_name(execution->info.engine),
             program_origin(execution->info.origin), execution->info.compile_ms);
     if (arguments->repeat > 0)
-        printf("time: median %.4f ms, min %.4f, max %.4f, of %" PRId64 " runs: %.1f GFLOP/s\n",
-               execution->time_ms.median, execution->time_ms.min, execution->time_ms.max, arguments->repeat,
-               gflops(execution));
+        print_times("time", &execution->forward_ms, execution->forward_flops, arguments->repeat);
+    if (arguments->repeat > 0 && d->gradients != 0)
+        print_times("backward", &execution->backward_ms, execution->backward_flops, arguments->repeat);
     if (check)
-        printf("check: O error %.3g, bound %.3g; L error %.3g, bound %.3g: %s\n", check->verdict.error_o,
-               check->bound_o.bound, check->verdict.error_lse, check->bound_lse.bound,
-               check->verdict.ok ? "passed" : "FAILED");
+        print_check(check);
     return tool_flush_stdout(error);
-}
-
-static json_t *make_check_part(double largest, const clmgk_ref_bound *bound)
-{
-    json_t *const part = json_object();
-    json_object_set_new(part, "error", tool_json_number(largest));
-    json_object_set_new(part, "bound", tool_json_number(bound->bound));
-    json_object_set_new(part, "max", tool_json_number(bound->max_abs));
-    return part;
 }
 
 static json_t *make_check(const run_check_result *check)
 {
     json_t *const object = json_object();
-    json_object_set_new(object, "ok", json_boolean(check->verdict.ok));
-    json_object_set_new(object, "out", make_check_part(check->verdict.error_o, &check->bound_o));
-    json_object_set_new(object, "lse", make_check_part(check->verdict.error_lse, &check->bound_lse));
+    json_object_set_new(object, "ok", json_boolean(check->ok));
+    for (run_array array = RUN_INPUTS; array < RUN_FILES; array++) {
+        if (!check->checked[array])
+            continue;
+        json_t *const part = json_object();
+        json_object_set_new(part, "error", tool_json_number(check->error[array]));
+        json_object_set_new(part, "bound", tool_json_number(check->bound[array].bound));
+        json_object_set_new(part, "max", tool_json_number(check->bound[array].max_abs));
+        json_object_set_new(object, run_option(array), part);
+    }
     return object;
 }
 
-static json_t *make_times(const run_execution *execution, int64_t repeat)
+/* Adds flops, and what repetitions took. */
+static void add_work(json_t *object, double flops, const tool_spread *milliseconds, int64_t repeat)
 {
+    json_object_set_new(object, "flops", tool_json_number(flops));
+    if (repeat == 0)
+        return;
     json_t *const times = json_object();
-    json_object_set_new(times, "median", tool_json_number(execution->time_ms.median));
-    json_object_set_new(times, "min", tool_json_number(execution->time_ms.min));
-    json_object_set_new(times, "max", tool_json_number(execution->time_ms.max));
+    json_object_set_new(times, "median", tool_json_number(milliseconds->median));
+    json_object_set_new(times, "min", tool_json_number(milliseconds->min));
+    json_object_set_new(times, "max", tool_json_number(milliseconds->max));
     json_object_set_new(times, "repeat", json_integer(repeat));
-    return times;
+    json_object_set_new(object, "time_ms", times);
+    json_object_set_new(object, "gflops", tool_json_number(gflops(flops, milliseconds)));
+}
+
+static json_t *make_backward(const run_problem *problem, const run_execution *execution, int64_t repeat)
+{
+    json_t *const object = json_object();
+    json_t *const gradients = json_array();
+    for (run_array array = RUN_GRAD_Q; array < RUN_GRAD_Q + RUN_GRADIENTS; array++) {
+        if (problem->slot[array].used)
+            json_array_append_new(gradients, tool_json_text(run_option(array)));
+    }
+    json_object_set_new(object, "gradients", gradients);
+    add_work(object, execution->backward_flops, &execution->backward_ms, repeat);
+    return object;
 }
 
 static json_t *make_device(const clmgk_device_info *info)
@@ -147,10 +166,10 @@ static json_t *make_device(const clmgk_device_info *info)
 static json_t *make_outputs(const run_arguments *arguments)
 {
     json_t *const outputs = json_object();
-    if (arguments->out)
-        json_object_set_new(outputs, "out", tool_json_text(arguments->out));
-    if (arguments->lse)
-        json_object_set_new(outputs, "lse", tool_json_text(arguments->lse));
+    for (run_array array = RUN_INPUTS; array < RUN_FILES; array++) {
+        if (arguments->file[array])
+            json_object_set_new(outputs, run_option(array), tool_json_text(arguments->file[array]));
+    }
     return outputs;
 }
 
@@ -185,12 +204,10 @@ static json_t *make_json(const run_arguments *arguments, const run_problem *prob
     json_object_set_new(root, "workspace_bytes", json_integer((json_int_t)info->workspace_bytes));
     json_object_set_new(root, "compile_ms", tool_json_number(info->compile_ms));
     json_object_set_new(root, "program", tool_json_text(program_origin(info->origin)));
-    json_object_set_new(root, "flops", tool_json_number(execution->flops));
     json_object_set_new(root, "outputs", make_outputs(arguments));
-    if (arguments->repeat > 0) {
-        json_object_set_new(root, "time_ms", make_times(execution, arguments->repeat));
-        json_object_set_new(root, "gflops", tool_json_number(gflops(execution)));
-    }
+    add_work(root, execution->forward_flops, &execution->forward_ms, arguments->repeat);
+    if (desc->gradients != 0)
+        json_object_set_new(root, "backward", make_backward(problem, execution, arguments->repeat));
     if (check)
         json_object_set_new(root, "check", make_check(check));
     return root;
@@ -201,7 +218,7 @@ tool_exit run_report(const run_arguments *arguments, const run_problem *problem,
 {
     TOOL_TRY(arguments->json ? tool_print_json(make_json(arguments, problem, execution, check), error)
                              : print_words(arguments, problem, execution, check, error));
-    if (check && !check->verdict.ok)
-        return tool_fail(error, TOOL_CHECK_FAILED, "--check: %s", check->verdict.message);
+    if (check && !check->ok)
+        return tool_fail(error, TOOL_CHECK_FAILED, "--check: %s", check->message);
     return TOOL_DONE;
 }

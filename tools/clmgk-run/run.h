@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* clmgk-run: attention on the user's own arrays. In order: arguments.c, problem.c, execute.c, check.c, report.c. */
+/*
+ * clmgk-run: attention on the user's own arrays. In order: arguments.c, problem.c (with tensors.c, parameters.c and
+ * input.c), execute.c, check.c, report.c.
+ */
 #ifndef RUN_H
 #define RUN_H
 
@@ -9,6 +12,51 @@
 #include "tool.h"
 
 #include "reference/reference.h"
+
+/* ---- the arrays of a call: one option each, but for the workspace ------------------------------------------- */
+
+typedef enum run_array {
+    RUN_Q,
+    RUN_K,
+    RUN_V,
+    RUN_GRAD_O,
+    RUN_STREAMED, /* how many inputs go from their files to the device without a copy on the host */
+    RUN_PRIOR = RUN_STREAMED,
+    RUN_VARIANCE,
+    RUN_SHIFT,
+    RUN_LENGTHS,
+    RUN_LENGTHS_Q,
+    RUN_OFFSETS,
+    RUN_OFFSETS_K,
+    RUN_BIAS,
+    RUN_SLOPES,
+    RUN_SINKS,
+    RUN_GRAD_LSE,
+    RUN_INPUTS, /* how many */
+    RUN_O = RUN_INPUTS,
+    RUN_LSE,
+    RUN_GRAD_Q, /* from here in the order of clmgk_gradient */
+    RUN_GRAD_K,
+    RUN_GRAD_V,
+    RUN_GRAD_PRIOR,
+    RUN_GRAD_VARIANCE,
+    RUN_GRAD_SHIFT,
+    RUN_GRAD_BIAS,
+    RUN_GRAD_SINKS,
+    RUN_RESPONSIBILITIES, /* from here in the order of clmgk_statistic */
+    RUN_COUNTS,
+    RUN_NEW_PRIOR,
+    RUN_NLL,
+    RUN_FILES, /* how many have an option */
+    RUN_WORKSPACE = RUN_FILES,
+    RUN_ARRAYS
+} run_array;
+
+/* How many outputs each of the other passes has. */
+enum { RUN_GRADIENTS = RUN_RESPONSIBILITIES - RUN_GRAD_Q, RUN_STATISTICS = RUN_FILES - RUN_RESPONSIBILITIES };
+
+/* The option of an array, without dashes. */
+const char *run_option(run_array array);
 
 /* ---- arguments.c: the command line -------------------------------------------------------------------------- */
 
@@ -21,17 +69,18 @@ typedef struct run_arguments {
     clmgk_dtype dtype; /* where has_dtype */
     bool has_dtype;
     bool causal;
+    bool has_window;
     bool tokens_first; /* --layout bnhd */
     bool check;
     bool json;
+    int64_t window[2];
+    double softcap; /* 0: none */
+    double dropout;
+    uint64_t seed;
     int64_t repeat; /* 0: not timed */
     const char *device;
     const char *parameters;
-    /* Files and lists of numbers, as given; NULL: not given. */
-    const char *q, *k, *v;
-    const char *prior, *variance, *shift;
-    const char *lengths, *lengths_q;
-    const char *out, *lse;
+    const char *file[RUN_FILES]; /* or a list of numbers, as given; NULL: not given */
 } run_arguments;
 
 extern const tool_program run_program;
@@ -41,53 +90,46 @@ tool_exit run_parse(int argc, char **argv, run_arguments *arguments, bool *finis
 
 /* ---- problem.c: what the files hold ------------------------------------------------------------------------- */
 
-/* A problem that is known to be right. Q, K, V stay in their files until there is memory on the device for them. */
+/* One array: its shape, in the file's order of axes, and what the host holds of it. */
+typedef struct run_slot {
+    bool used; /* the call has it */
+    int axes;
+    int64_t shape[NPY_MAX_AXES];
+    size_t count; /* of elements */
+    void *host;   /* of inputs that are not streamed: float or int32_t, for free() */
+} run_slot;
+
+/* A problem that is known to be right. */
 typedef struct run_problem {
     clmgk_attention_desc desc; /* resolved */
-    npy_file q, k, v;
-    float *prior, *variance, *shift; /* NULL: not given, or (variance) one number in desc */
-    int32_t *lengths, *lengths_q;
+    npy_file file[RUN_INPUTS]; /* closed when read; those that are streamed are read by run_execute */
+    run_slot slot[RUN_FILES];
+    uint64_t seed;
 } run_problem;
 
 /* run_problem_close takes `problem` also if this fails. */
 tool_exit run_problem_open(const run_arguments *arguments, run_problem *problem, tool_error *error);
 void run_problem_close(run_problem *problem);
 
-/* Elements of each array; L's, O's, ... as in clmgk_attention_args. */
-size_t run_count_o(const clmgk_attention_desc *desc);
-size_t run_count_lse(const clmgk_attention_desc *desc);
-size_t run_count_prior(const clmgk_attention_desc *desc);
-size_t run_count_variance(const clmgk_attention_desc *desc);
-size_t run_count_shift(const clmgk_attention_desc *desc);
+/* Type of an array's elements on the device; not of lengths and offsets, which are int32_t. */
+clmgk_dtype run_dtype(const clmgk_attention_desc *desc, run_array array);
+size_t run_element_size(const clmgk_attention_desc *desc, run_array array);
 
 /* ---- execute.c: on the device ------------------------------------------------------------------------------- */
-
-typedef enum run_array {
-    RUN_Q,
-    RUN_K,
-    RUN_V,
-    RUN_O,
-    RUN_LSE,
-    RUN_PRIOR,
-    RUN_VARIANCE,
-    RUN_SHIFT,
-    RUN_LENGTHS,
-    RUN_LENGTHS_Q,
-    RUN_WORKSPACE,
-    RUN_ARRAY_COUNT
-} run_array;
 
 typedef struct run_execution {
     tool_device device;
     clmgk_plan *plan;
     clmgk_plan_info info;
-    cl_mem memory[RUN_ARRAY_COUNT]; /* NULL: not there */
-    tool_spread time_ms;            /* with repeat > 0 */
-    double flops;
+    cl_mem memory[RUN_ARRAYS]; /* NULL: not there */
+    tool_spread forward_ms;    /* with repeat > 0 */
+    tool_spread backward_ms;   /* with repeat > 0 and gradients */
+    double forward_flops;
+    double backward_flops;
 } run_execution;
 
 /* Plans, loads, runs and times. run_close takes `execution` also if this fails. */
-tool_exit run_execute(const run_arguments *arguments, run_problem *problem, run_execution *execution,
+tool_exit run_execute(const run_arguments *arguments, const run_problem *problem, run_execution *execution,
                       tool_error *error);
 void run_close(run_execution *execution);
 
@@ -99,9 +141,11 @@ void run_unmap(const run_execution *execution, run_array array, const void *elem
 /* ---- check.c: against double precision ---------------------------------------------------------------------- */
 
 typedef struct run_check_result {
-    clmgk_ref_bound bound_o;
-    clmgk_ref_bound bound_lse;
-    clmgk_ref_verdict verdict;
+    bool ok;
+    char message[256];       /* the first thing that is wrong; empty if ok */
+    bool checked[RUN_FILES]; /* outputs */
+    double error[RUN_FILES]; /* largest, where both are finite */
+    clmgk_ref_bound bound[RUN_FILES];
 } run_check_result;
 
 tool_exit run_check(const run_problem *problem, const run_execution *execution, run_check_result *result,
@@ -112,7 +156,7 @@ tool_exit run_check(const run_problem *problem, const run_execution *execution, 
 /* Announces the output files, which may not be inputs. */
 typedef struct run_outputs {
     tool_outputs *files;
-    size_t out, lse; /* their places in `files`, where given */
+    size_t place[RUN_FILES]; /* in `files`, of those given */
 } run_outputs;
 tool_exit run_announce(const run_arguments *arguments, run_outputs *outputs, tool_error *error);
 

@@ -59,18 +59,45 @@ double tool_now_ms(void)
     return 1e3 * (double)now.tv_sec + 1e-6 * (double)now.tv_nsec;
 }
 
-tool_exit tool_time_forward(const tool_device *device, clmgk_plan *plan, const clmgk_attention_args *args,
-                            double *milliseconds, tool_error *error)
+/* What an enqueue that began at `start` took, or why it failed. */
+static tool_exit finish(const tool_device *device, clmgk_status enqueued, const clmgk_error *failure, double start,
+                        double *milliseconds, tool_error *error)
 {
-    clmgk_error failure = {0};
-    const double start = tool_now_ms();
-    if (clmgk_enqueue_forward(plan, device->queue, args, 0, NULL, NULL, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
+    if (enqueued != CLMGK_OK)
+        return tool_fail_library(error, failure);
     const cl_int code = clFinish(device->queue);
     if (code != CL_SUCCESS)
         return tool_fail_cl(error, code, "clFinish");
     *milliseconds = tool_now_ms() - start;
     return TOOL_DONE;
+}
+
+tool_exit tool_time_forward(const tool_device *device, clmgk_plan *plan, const clmgk_attention_args *args,
+                            double *milliseconds, tool_error *error)
+{
+    clmgk_error failure = {0};
+    const double start = tool_now_ms();
+    const clmgk_status status = clmgk_enqueue_forward(plan, device->queue, args, 0, NULL, NULL, &failure);
+    return finish(device, status, &failure, start, milliseconds, error);
+}
+
+tool_exit tool_time_backward(const tool_device *device, clmgk_plan *plan, const clmgk_attention_args *args,
+                             const clmgk_gradient_args *gradients, double *milliseconds, tool_error *error)
+{
+    clmgk_error failure = {0};
+    const double start = tool_now_ms();
+    const clmgk_status status = clmgk_enqueue_backward(plan, device->queue, args, gradients, 0, NULL, NULL, &failure);
+    return finish(device, status, &failure, start, milliseconds, error);
+}
+
+tool_exit tool_time_statistics(const tool_device *device, clmgk_plan *plan, const clmgk_attention_args *args,
+                               const clmgk_statistic_args *statistics, double *milliseconds, tool_error *error)
+{
+    clmgk_error failure = {0};
+    const double start = tool_now_ms();
+    const clmgk_status status =
+        clmgk_enqueue_statistics(plan, device->queue, args, statistics, 0, NULL, NULL, &failure);
+    return finish(device, status, &failure, start, milliseconds, error);
 }
 
 static int compare_numbers(const void *left, const void *right)

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,16 +135,52 @@ tool_exit tool_parse_options(const tool_program *program, int argc, char **argv,
 
 /* ---- values ------------------------------------------------------------------------------------------------- */
 
+tool_exit tool_parse_integers(const char *option, const char *text, int64_t low, int64_t high, size_t count,
+                              int64_t *values, tool_error *error)
+{
+    const char *at = text;
+    for (size_t i = 0; i < count; i++) {
+        char *end = NULL;
+        errno = 0;
+        const intmax_t number = strtoimax(at, &end, 10);
+        if (end == at || *end != (i + 1 < count ? ',' : '\0') || errno == ERANGE || number < low || number > high)
+            return tool_fail(error, TOOL_BAD_INPUT,
+                             "--%s '%s': expected %zu whole numbers from %" PRId64 " to %" PRId64
+                             ", separated by commas",
+                             option, text, count, low, high);
+        values[i] = (int64_t)number;
+        at = end + 1;
+    }
+    return TOOL_DONE;
+}
+
 tool_exit tool_parse_integer(const char *option, const char *text, int64_t low, int64_t high, int64_t *value,
                              tool_error *error)
 {
+    if (tool_parse_integers(option, text, low, high, 1, value, error) == TOOL_DONE)
+        return TOOL_DONE;
+    return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected a whole number from %" PRId64 " to %" PRId64, option,
+                     text, low, high);
+}
+
+tool_exit tool_parse_u64(const char *option, const char *text, uint64_t *value, tool_error *error)
+{
     char *end = NULL;
     errno = 0;
-    const intmax_t number = strtoimax(text, &end, 10);
-    if (end == text || *end != '\0' || errno == ERANGE || number < low || number > high)
-        return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected a whole number from %" PRId64 " to %" PRId64,
-                         option, text, low, high);
-    *value = (int64_t)number;
+    const uintmax_t number = strtoumax(text, &end, 10);
+    if (strspn(text, "0123456789") != strlen(text) || end == text || errno == ERANGE || number > UINT64_MAX)
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected a whole number from 0 to %" PRIu64, option, text,
+                         UINT64_MAX);
+    *value = (uint64_t)number;
+    return TOOL_DONE;
+}
+
+tool_exit tool_parse_number(const char *option, const char *text, double *value, tool_error *error)
+{
+    char *end = NULL;
+    *value = strtod(text, &end);
+    if (end == text || *end != '\0' || !isfinite(*value))
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected a finite number", option, text);
     return TOOL_DONE;
 }
 

@@ -104,6 +104,12 @@ tool_exit tool_parse_options(const tool_program *program, int argc, char **argv,
 tool_exit tool_parse_integer(const char *option, const char *text, int64_t low, int64_t high, int64_t *value,
                              tool_error *error);
 
+/* Exactly `count` of them, separated by commas. */
+tool_exit tool_parse_integers(const char *option, const char *text, int64_t low, int64_t high, size_t count,
+                              int64_t *values, tool_error *error);
+tool_exit tool_parse_u64(const char *option, const char *text, uint64_t *value, tool_error *error);
+tool_exit tool_parse_number(const char *option, const char *text, double *value, tool_error *error);
+
 /* One of `count` names; *index is its place. */
 tool_exit tool_parse_name(const char *option, const char *text, const char *const *names, size_t count, size_t *index,
                           tool_error *error);

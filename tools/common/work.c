@@ -3,9 +3,15 @@
 
 #include "reference/reference.h"
 
-double tool_visible_pairs(const clmgk_attention_desc *desc, const int32_t *lengths, const int32_t *lengths_q)
+double tool_visible_pairs(const clmgk_attention_desc *desc, const clmgk_host_args *arrays)
 {
-    const clmgk_ref_problem problem = {.desc = *desc, .lengths = lengths, .lengths_q = lengths_q};
+    clmgk_ref_problem problem = {.desc = *desc};
+    if (arrays) {
+        problem.lengths = arrays->lengths;
+        problem.lengths_q = arrays->lengths_q;
+        problem.offsets = arrays->offsets;
+        problem.offsets_k = arrays->offsets_k;
+    }
     double pairs = 0.0;
     for (int64_t b = 0; b < desc->batch; b++)
         for (int64_t i = 0; i < desc->length; i++)
@@ -13,8 +19,30 @@ double tool_visible_pairs(const clmgk_attention_desc *desc, const int32_t *lengt
     return pairs * (double)desc->heads;
 }
 
+/* Products of a query and the components of a key: those of SMGK share theirs. */
+static double score_products(const clmgk_attention_desc *desc)
+{
+    return (desc->variant == CLMGK_VARIANT_MGK ? (double)desc->components : 1.0) * (double)desc->head_size;
+}
+
 double tool_forward_flops(const clmgk_attention_desc *desc, double visible_pairs)
 {
-    const double products = desc->variant == CLMGK_VARIANT_MGK ? (double)desc->components : 1.0;
-    return 2.0 * (products * (double)desc->head_size + (double)desc->value_size) * visible_pairs;
+    return 2.0 * (score_products(desc) + (double)desc->value_size) * visible_pairs;
+}
+
+double tool_backward_flops(const clmgk_attention_desc *desc, double visible_pairs)
+{
+    const uint32_t set = desc->gradients;
+    const double scores = score_products(desc);
+    const double values = (double)desc->value_size;
+    double products = set != 0 ? scores : 0.0;
+    if (set & ~(uint32_t)CLMGK_GRADIENT_V)
+        products += values;
+    if (set & CLMGK_GRADIENT_V)
+        products += values;
+    if (set & CLMGK_GRADIENT_Q)
+        products += scores;
+    if (set & (CLMGK_GRADIENT_K | CLMGK_GRADIENT_SHIFT))
+        products += scores;
+    return 2.0 * products * visible_pairs;
 }
