@@ -13,47 +13,38 @@
  *     A_i = max_r alpha_ir, u_ir = 2^(alpha_ir - A_i), B_j = max_r beta_jr, w_jr = 2^(beta_jr - B_j)
  *
  * A score is held as a pair: exponent E and factor C with 2^w_ij = C 2^E; weights are C 2^(E - m), m the row maximum
- * of E. Tiles that all rows see in full take the lazy way: weights against the old maximum while the scores are made,
- * which stands unless some E outgrew it by LAZY_GROWTH; all others make scores, mask, find the maximum, rescale.
+ * of E. Soft-cap, bias and ALiBi change E, and so every component alike. Tiles that all rows see in full take the lazy
+ * way: weights against the old maximum while the scores are made, which stands unless some E outgrew it by LAZY_GROWTH;
+ * all others make scores, mask, find the maximum, rescale. Of a tile only the sub-tiles that some row sees are gone
+ * through, and only the tiles that hold such.
+ *
+ * SPLIT_KEYS: a work-group takes one of `splits` ranges of the keys; its O and L are partial results in the workspace,
+ * which mixture_combine.cl joins. DENSITY: no values; L becomes the log-density of the query,
+ *
+ *     log p(q_i) = log sum_jr pi_r(j) (2 pi sigma_r^2)^(-D/2) exp(- |q_i - k_jr|^2 / (2 sigma_r^2)) - log (keys seen)
+ *
+ * in the workspace, +inf in rows that see no key.
  */
+#include "mixture_block.clh"
+
+#ifndef DENSITY
+#define DENSITY 0 /* gaussian scores only; without ALiBi, sinks, soft-cap and dropout */
+#endif
+#define SCORE_SLOTS (HAS_BIAS ? 3 : 2)
+
 #include "engine.clh"
-#include "mixture_args.clh"
+#include "random.clh"
 
-#ifndef COMPONENTS
-#define COMPONENTS 1 /* M */
-#endif
-#ifndef SCORE_GAUSSIAN
-#define SCORE_GAUSSIAN 0
-#endif
-#ifndef KEYS_SHIFTED
-#define KEYS_SHIFTED 0 /* 1: sMGK */
-#endif
-#ifndef ESTEP_HARD
-#define ESTEP_HARD 0
-#endif
-#ifndef HAS_PRIOR
-#define HAS_PRIOR 0 /* 1: pi is an array (soft E-step only: hard does not use it) */
-#endif
-#ifndef HAS_VARIANCE
-#define HAS_VARIANCE 0 /* 1: sigma^2 is an array */
-#endif
-
-#if KEYS_SHIFTED
-#define PRODUCTS 1
-#else
-#define PRODUCTS COMPONENTS
-#endif
-#define HAS_KEY_TERMS (SCORE_GAUSSIAN || HAS_PRIOR || KEYS_SHIFTED)
-#define HAS_ROW_TERMS (KEYS_SHIFTED || (SCORE_GAUSSIAN && HAS_VARIANCE))
-#define HAS_FACTOR    (!ESTEP_HARD && COMPONENTS > 1)
-/* sMGK with one product for all components can't fold c_r into the keys when they may differ. */
-#define SCALE_LATER    (KEYS_SHIFTED && HAS_VARIANCE)
+#define HAS_KEY_TERMS  (SCORE_GAUSSIAN || HAS_PRIOR || KEYS_SHIFTED)
+#define HAS_ROW_TERMS  (KEYS_SHIFTED || (SCORE_GAUSSIAN && HAS_VARIANCE))
 #define ROW_NORM_LATER (SCORE_GAUSSIAN && !HAS_VARIANCE)
+/* Keys that only a bias hides have to be counted one by one. */
+#define HAS_SEEN (DENSITY && HAS_BIAS)
 
 /* 2^16 keeps weights and their sums far from overflow. */
 #define LAZY_GROWTH 16.0f
-/* The factored form is used only where u w cannot fall below 2^-FACTOR_RANGE, which leaves 2^-62 for the keys. */
-#define FACTOR_RANGE 64.0f
+
+#define TWO_PI 6.28318530717958648f
 
 #define FLAG_GREW   0
 #define FLAG_SPREAD 1
@@ -62,8 +53,13 @@
 typedef struct mixture {
     float scale[COMPONENTS];      /* c_r */
     float stage_scale[PRODUCTS];  /* what staged keys are multiplied by: c_r, or 1 where that comes later */
-    float log_prior[COMPONENTS];  /* log2 pi_r, where pi does not depend on the key */
+    float log_prior[COMPONENTS];  /* log2 pi_r, where pi does not depend on the key; DENSITY: and the constant */
     float shift_norm[COMPONENTS]; /* c_r |b_r|^2 / 2 */
+    float slope;                  /* ALiBi's, in units of log2 */
+    float softcap;
+#if HAS_DROPOUT
+    uint head, below, seed_low, seed_high; /* b H + h; what is dropped; the key */
+#endif
 #if HAS_ROW_TERMS
     real alpha[PANELS][COMPONENTS][BLOCK_ROWS]; /* alpha_ir; sMGK: alpha_ir - A_i */
 #endif
@@ -83,10 +79,29 @@ typedef struct mixture_keys {
     KEY_SPACE float *beta_max;          /* B_j */
 } mixture_keys;
 
+/* What a panel's rows see of a tile. */
+typedef struct tile_view {
+    int k0;
+    int begin, end;                             /* sub-tiles that some row sees */
+    bool full;                                  /* all rows see all keys, and an earlier tile gave them maxima */
+    bool factored;                              /* sMGK's factored form may be used */
+    ireal row[BLOCK_ROWS];                      /* i */
+    ireal first[BLOCK_ROWS], count[BLOCK_ROWS]; /* row i sees keys first .. first + count - 1 */
+    real diagonal[BLOCK_ROWS];                  /* d(i) - k0 */
+} tile_view;
+
 /* Scales, priors and shift norms of head h. */
-FUNCTION void mixture_begin(mixture *x, const mgk_mixture_args *a, int h, __global const float *prior,
-                            __global const float *variance, __global const float *shift)
+FUNCTION void mixture_begin(mixture *x, const mgk_mixture_args *a, int b, int h, __global const float *prior,
+                            __global const float *variance, __global const float *shift, __global const float *slopes)
 {
+    x->slope = HAS_ALIBI ? slopes[a->slopes_offset + h] * LOG2_E : 0.0f;
+    x->softcap = a->softcap;
+#if HAS_DROPOUT
+    x->head = (uint)b * (uint)a->heads + (uint)h;
+    x->below = a->drop_below;
+    x->seed_low = a->seed_low;
+    x->seed_high = a->seed_high;
+#endif
     for (int r = 0; r < COMPONENTS; ++r) {
 #if HAS_VARIANCE
         const float sigma2 = variance[h * a->variance_head + r];
@@ -94,8 +109,13 @@ FUNCTION void mixture_begin(mixture *x, const mgk_mixture_args *a, int h, __glob
 #else
         x->scale[r] = a->scale;
 #endif
+        x->log_prior[r] = 0.0f;
 #if HAS_PRIOR
-        x->log_prior[r] = a->prior.token ? 0.0f : log2(prior[r * a->prior.component]);
+        if (!a->prior.token)
+            x->log_prior[r] = log2(prior[r * a->prior.component]);
+#endif
+#if DENSITY && HAS_VARIANCE
+        x->log_prior[r] -= 0.5f * a->head_size * log2(TWO_PI * sigma2);
 #endif
 #if KEYS_SHIFTED
         float norm = 0.0f;
@@ -166,12 +186,10 @@ FUNCTION void key_terms(engine *e, const mixture *x, const mixture_keys *t, cons
 #endif
 #endif
         for (int r = 0; r < COMPONENTS; ++r) {
-            kreal beta = (kreal)(0.0f);
+            kreal beta = (kreal)(x->log_prior[r]);
 #if HAS_PRIOR
             if (a->prior.token)
-                beta = log2(key_load(prior + r * a->prior.component, k0 + c, limit, 0.0f));
-            else
-                beta = (kreal)(x->log_prior[r]);
+                beta += log2(key_load(prior + r * a->prior.component, k0 + c, limit, 0.0f));
 #endif
 #if SCORE_GAUSSIAN && KEYS_SHIFTED
             const float later = SCALE_LATER ? x->scale[r] : 1.0f;
@@ -198,13 +216,74 @@ FUNCTION void key_terms(engine *e, const mixture *x, const mixture_keys *t, cons
 #endif
 }
 
+/* Which keys the rows of a panel see: those from `begin` on, `count` of them. */
+FUNCTION void rows_see(const engine *e, const mgk_mixture_args *a, const problem *p, int first, ireal *begin,
+                       ireal *count)
+{
+    const ireal none = (ireal)(0), all = (ireal)(p->keys);
+    ROWS_FOR(v) {
+        const ireal diagonal = row_index(e, first, v) + p->diagonal;
+        begin[v] = a->left < 0 ? none : clamp(diagonal - a->left, none, all);
+        const ireal end = a->right < 0 ? all : clamp(diagonal + (a->right + 1), none, all);
+        count[v] = max(end - begin[v], none);
+    }
+}
+
+/* What a panel sees of the tile at k0; false: nothing. `range`: the first key that the work-group visits. */
+FUNCTION bool view_tile(const engine *e, const mgk_mixture_args *a, const problem *p, int panel_first, int range,
+                        int k0, tile_view *view)
+{
+    const int last = min(panel_first + PANEL_ROWS, p->valid) - 1;
+    if (last < panel_first)
+        return false;
+    const int begin = first_key(a, p, panel_first), end = end_key(a, p, last);
+    if (k0 >= end || k0 + TILE_KEYS <= begin)
+        return false;
+    view->k0 = k0;
+    view->begin = SUB_TILES == 1 ? 0 : max(begin - k0, 0) / BLOCK_KEYS;
+    view->end = SUB_TILES == 1 ? 1 : (min(end - k0, TILE_KEYS) + BLOCK_KEYS - 1) / BLOCK_KEYS;
+    view->full =
+        k0 > range && k0 > begin && first_key(a, p, last) <= k0 && k0 + TILE_KEYS <= end_key(a, p, panel_first);
+    rows_see(e, a, p, panel_first, view->first, view->count);
+    ROWS_FOR(v) {
+        view->row[v] = row_index(e, panel_first, v);
+        view->diagonal[v] = convert_real(view->row[v] + (p->diagonal - k0));
+    }
+    return true;
+}
+
+/* Bias and ALiBi of one key and a vector of rows. DENSITY: 0, or -inf where the bias hides the key. */
+FUNCTION real modifier(const engine *e, const mixture *x, const tile_view *view, int sub, int u, int v)
+{
+    real y = (real)(0.0f);
+#if HAS_BIAS
+    const real bias = bias_get(e, sub, u, v);
+    y = DENSITY && bias > (real)(-INFINITY) ? (real)(0.0f) : bias * LOG2_E;
+#endif
+#if HAS_ALIBI
+    y -= fabs(view->diagonal[v] - (float)key_index(e, sub, u)) * x->slope;
+#endif
+    return y;
+}
+
+/* What is added to a score behind the soft-cap. */
+FUNCTION real after_cap(const engine *e, const mixture *x, const mixture_keys *t, const tile_view *view, int sub, int u,
+                        int v, int r, const real *base)
+{
+    real y = modifier(e, x, view, sub, u, v) - base[v];
+#if HAS_KEY_TERMS
+    y += key_get(e, t->beta[r], sub, u);
+#endif
+    return y;
+}
+
 /*
  * Scores of one sub-tile, relative to the row values `base` (subtracted from every exponent).
  * lazy: w receives the weights 2^(s - base) summed over components, `growth` the largest exponent so far.
  * else: (w, factor) receive the pair (E, C).
  */
-FUNCTION void block_scores(engine *e, const mixture *x, const mixture_keys *t, int panel, int sub, const bool factored,
-                           const bool lazy, const real *base, real *growth, real (*w)[BLOCK_ROWS],
+FUNCTION void block_scores(engine *e, const mixture *x, const mixture_keys *t, const tile_view *view, int panel,
+                           int sub, const bool lazy, const real *base, real *growth, real (*w)[BLOCK_ROWS],
                            real (*factor)[BLOCK_ROWS])
 {
 #if KEYS_SHIFTED
@@ -214,10 +293,10 @@ FUNCTION void block_scores(engine *e, const mixture *x, const mixture_keys *t, i
             product[u][v] = (real)(0.0f);
     tile_product(e, panel, sub, 0, product);
 #if HAS_FACTOR
-    if (factored) {
+    if (view->factored) {
         KEYS_FOR(u)
             ROWS_FOR(v) {
-                const real row = x->alpha_max[panel][v] - base[v];
+                const real row = x->alpha_max[panel][v] - base[v] + modifier(e, x, view, sub, u, v);
                 const real s = (SCALE_LATER ? product[u][v] * x->scale[0] : product[u][v]) +
                                (row + key_get(e, t->beta_max, sub, u));
                 real c = x->u[panel][0][v] * key_get(e, t->w[0], sub, u);
@@ -235,15 +314,16 @@ FUNCTION void block_scores(engine *e, const mixture *x, const mixture_keys *t, i
         real s[BLOCK_KEYS][BLOCK_ROWS];
         KEYS_FOR(u)
             ROWS_FOR(v) {
-                real row = -base[v];
-#if KEYS_SHIFTED
-                row += x->alpha_max[panel][v];
-#endif
+                /* what the cap takes in, and what comes after it */
+                real row = (real)(0.0f);
 #if HAS_ROW_TERMS
                 row += x->alpha[panel][r][v];
 #endif
-#if HAS_KEY_TERMS
-                row += key_get(e, t->beta[r], sub, u);
+#if KEYS_SHIFTED
+                row += x->alpha_max[panel][v];
+#endif
+#if !HAS_SOFTCAP
+                row += after_cap(e, x, t, view, sub, u, v, r, base);
 #endif
 #if KEYS_SHIFTED
                 s[u][v] = fma(product[u][v], (real)(SCALE_LATER ? x->scale[r] : 1.0f), row);
@@ -253,6 +333,11 @@ FUNCTION void block_scores(engine *e, const mixture *x, const mixture_keys *t, i
             }
 #if !KEYS_SHIFTED
         tile_product(e, panel, sub, r, s);
+#endif
+#if HAS_SOFTCAP
+        KEYS_FOR(u)
+            ROWS_FOR(v)
+                s[u][v] = softcap_real(s[u][v], x->softcap) + after_cap(e, x, t, view, sub, u, v, r, base);
 #endif
         KEYS_FOR(u)
             ROWS_FOR(v) {
@@ -281,15 +366,46 @@ FUNCTION void block_scores(engine *e, const mixture *x, const mixture_keys *t, i
 #endif
 }
 
+#if HAS_DROPOUT
+/* Weights of dropped keys become 0. A call of the generator serves four adjacent keys. */
+FUNCTION void drop_weights(const engine *e, const mixture *x, const tile_view *view, int sub, real (*w)[BLOCK_ROWS])
+{
+    const int step = BLOCK_KEYS % 4 == 0 ? 4 : 1;
+    UNROLL
+    for (int u = 0; u < BLOCK_KEYS; u += step) {
+        const uint j = (uint)(view->k0 + key_index(e, sub, u));
+        ROWS_FOR(v) {
+            ureal word[4] = {(ureal)(j / 4), as_ureal(view->row[v]), (ureal)(x->head), (ureal)(STREAM_DROPOUT)};
+            philox(word, x->seed_low, x->seed_high);
+            UNROLL
+            for (int i = 0; i < step; ++i)
+                w[u + i][v] = word[(j + i) % 4] < (ureal)(x->below) ? (real)(0.0f) : w[u + i][v];
+        }
+    }
+}
+#endif
+
+/* Hands a sub-tile's weights to tile_accumulate. */
+FUNCTION void finish_weights(engine *e, const mixture *x, const tile_view *view, int sub, real (*w)[BLOCK_ROWS])
+{
+#if HAS_DROPOUT
+    drop_weights(e, x, view, sub, w);
+#endif
+#if !DENSITY
+    weight_put(e, sub, w);
+#endif
+}
+
 /*
- * Weights of a tile, with its maximum, sum and rescaling. Row i sees the keys below row_end[i].
- * lazy: all rows of the panel see all keys; weights are made against the old maximum, and stand unless it is outgrown.
+ * Weights of a tile, with its maximum, sum and rescaling. view->full takes the lazy way: weights are made against the
+ * old maximum, and stand unless it is outgrown. `seen` counts keys where HAS_SEEN.
  */
-FUNCTION void tile_weights(engine *e, const mixture *x, const mixture_keys *t, int panel, const bool factored,
-                           bool lazy, int k0, const ireal *row_end, real *row_max, real *row_sum)
+FUNCTION void tile_weights(engine *e, const mixture *x, const mixture_keys *t, const tile_view *view, int panel,
+                           real *row_max, real *row_sum, real *seen)
 {
     real w[BLOCK_KEYS][BLOCK_ROWS], factor[BLOCK_KEYS][BLOCK_ROWS];
     real base[BLOCK_ROWS], growth[BLOCK_ROWS], sum[BLOCK_ROWS], top[BLOCK_ROWS], change[BLOCK_ROWS];
+    bool lazy = view->full && !HAS_SEEN;
     for (;;) {
         ROWS_FOR(v) {
             base[v] = lazy ? finite_max(row_max[v]) : (real)(0.0f);
@@ -297,19 +413,26 @@ FUNCTION void tile_weights(engine *e, const mixture *x, const mixture_keys *t, i
             sum[v] = (real)(0.0f);
             top[v] = row_max[v];
         }
-        for (int sub = 0; sub < SUB_TILES; ++sub) {
-            block_scores(e, x, t, panel, sub, factored, lazy, base, growth, w, factor);
+        for (int sub = view->begin; sub < view->end; ++sub) {
+            block_scores(e, x, t, view, panel, sub, lazy, base, growth, w, factor);
             if (lazy) {
                 KEYS_FOR(u)
                     ROWS_FOR(v)
                         sum[v] += w[u][v];
-                weight_put(e, sub, w);
+                finish_weights(e, x, view, sub, w);
                 continue;
             }
             KEYS_FOR(u)
                 ROWS_FOR(v) {
-                    w[u][v] = (ireal)(k0 + key_index(e, sub, u)) >= row_end[v] ? (real)(-INFINITY) : w[u][v];
+                    /* one unsigned comparison for both ends */
+                    const ireal place = view->k0 + key_index(e, sub, u) - view->first[v];
+                    const ireal hidden = as_ureal(place) >= as_ureal(view->count[v]);
+                    w[u][v] = hidden ? (real)(-INFINITY) : w[u][v];
                     top[v] = max_real(top[v], w[u][v]);
+#if HAS_SEEN
+                    const real bias = bias_get(e, sub, u, v);
+                    seen[v] += hidden || bias == (real)(-INFINITY) ? (real)(0.0f) : (real)(1.0f);
+#endif
                 }
             score_put(e, 0, sub, w);
 #if HAS_FACTOR
@@ -337,8 +460,10 @@ FUNCTION void tile_weights(engine *e, const mixture *x, const mixture_keys *t, i
         row_max[v] = top[v];
         row_sum[v] *= change[v];
     }
+#if !DENSITY
     acc_scale(e, panel, change);
-    for (int sub = 0; sub < SUB_TILES; ++sub) {
+#endif
+    for (int sub = view->begin; sub < view->end; ++sub) {
         score_get(e, 0, sub, w);
 #if HAS_FACTOR
         score_get(e, 1, sub, factor);
@@ -351,64 +476,152 @@ FUNCTION void tile_weights(engine *e, const mixture *x, const mixture_keys *t, i
 #endif
                 row_sum[v] += w[u][v];
             }
-        weight_put(e, sub, w);
+        finish_weights(e, x, view, sub, w);
     }
 }
 
-/* O = acc / sum and L = ln 2 (max + log2 sum + what the exponents left out). */
-FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_mixture_args *a, int first, int valid,
-                           const real *row_max, real *row_sum, __global storage *o, __global float *lse)
+/* What the exponents of a panel's rows left out: L = ln 2 (max + log2 sum + this). */
+FUNCTION void left_out(const engine *e, const mixture *x, int panel, const mgk_mixture_args *a, real *out)
 {
-    real factor[BLOCK_ROWS], log_sum[BLOCK_ROWS];
-    rows_sum(e, row_sum);
 #if ROW_NORM_LATER
-    real norm[BLOCK_ROWS];
-    rows_norm(e, panel, norm);
+    rows_norm(e, panel, out);
 #endif
     ROWS_FOR(v) {
-        const ireal in_use = row_index(e, first, v) < (ireal)(valid);
-        const real sum = row_sum[v];
-        factor[v] = in_use && sum != (real)(0.0f) ? (real)(1.0f) / sum : (real)(0.0f);
-        real l = finite_max(row_max[v]) + log2(sum) + a->lse_offset;
 #if ROW_NORM_LATER
-        l -= 0.5f * x->scale[0] * norm[v];
+        out[v] = a->lse_offset - 0.5f * x->scale[0] * out[v];
+#else
+        out[v] = (real)(a->lse_offset);
 #endif
-        log_sum[v] = in_use && sum != (real)(0.0f) ? l * LN_2 : (real)(-INFINITY);
     }
-    acc_store(e, panel, factor, o, a->o.token, first, a->length, a->value_size);
-    if (a->has_lse)
-        rows_store(e, log_sum, lse, a->lse.token, first, a->length);
 }
 
-/* A work-group is (b, h, block of GROUP_ROWS rows), blocks fastest, the last rows (the longest when causal) first. */
+/* Where a block's results go. */
+typedef struct results {
+    __global output *o;
+    __global float *lse; /* or NULL */
+    long o_stride, lse_stride;
+} results;
+
+#if DENSITY
+/* log p(q_i) */
+FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_mixture_args *a, const problem *p,
+                           int first, const real *row_max, real *row_sum, real *seen, const results *out)
+{
+    real offset[BLOCK_ROWS], density[BLOCK_ROWS];
+    rows_sum(e, row_sum);
+#if HAS_SEEN
+    rows_sum(e, seen);
+#else
+    ireal begin[BLOCK_ROWS], count[BLOCK_ROWS];
+    rows_see(e, a, p, first, begin, count);
+    ROWS_FOR(v)
+        seen[v] = convert_real(count[v]);
+#endif
+    left_out(e, x, panel, a, offset);
+    ROWS_FOR(v) {
+        const real l = finite_max(row_max[v]) + log2(row_sum[v]) + offset[v] + a->density - log2(seen[v]);
+        const ireal in_use = row_index(e, first, v) < (ireal)(p->valid);
+        density[v] = in_use && seen[v] > (real)(0.0f) ? l * LN_2 : (real)(INFINITY);
+    }
+    rows_store(e, density, out->lse, out->lse_stride, first, p->rows);
+}
+#else
+/* O = acc / sum and L. The sink joins both, in the units of the exponents. */
+FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_mixture_args *a, const problem *p,
+                           int first, const real *row_max, real *row_sum, float sink, const results *out)
+{
+    real offset[BLOCK_ROWS], factor[BLOCK_ROWS], log_sum[BLOCK_ROWS];
+    rows_sum(e, row_sum);
+    left_out(e, x, panel, a, offset);
+    ROWS_FOR(v) {
+        const ireal in_use = row_index(e, first, v) < (ireal)(p->valid);
+        const ireal has_keys = row_sum[v] != (real)(0.0f);
+        real top = finite_max(row_max[v]), sum = row_sum[v], scale = (real)(HAS_DROPOUT ? a->keep_scale : 1.0f);
+#if HAS_SINKS
+        const real logit = sink * LOG2_E - offset[v];
+        const real greatest = finite_max(max_real(row_max[v], logit));
+        const real change = exp2_real(top - greatest);
+        sum = fma(sum, change, exp2_real(logit - greatest));
+        scale *= change;
+        top = greatest;
+#endif
+        factor[v] = in_use && has_keys ? scale / sum : (real)(0.0f);
+        const real l = has_keys ? (top + log2(sum) + offset[v]) * LN_2 : (real)(sink);
+        log_sum[v] = in_use ? l : (real)(-INFINITY);
+    }
+    acc_store(e, panel, factor, out->o, out->o_stride, first, p->rows, a->value_size);
+    if (out->lse)
+        rows_store(e, log_sum, out->lse, out->lse_stride, first, p->rows);
+}
+#endif
+
+/* Where the results of rows 0 .. of (b, h) go. */
+FUNCTION results results_of(const mgk_mixture_args *a, const problem *p, int h, int split, __global storage *o,
+                            __global float *lse, __global float *work)
+{
+    results out;
+#if SPLIT_KEYS || DENSITY
+    const int batches = HAS_SEQUENCES ? 1 : a->batch;
+    const long row = (((long)split * batches + p->batch) * a->heads + h) * a->length + p->row_base;
+    work += a->work;
+    out.lse = work + a->region[0] + row;
+    out.lse_stride = 1;
+#endif
+#if SPLIT_KEYS
+    out.o = work + a->region[1] + row * a->value_size;
+    out.o_stride = a->value_size;
+#elif !DENSITY
+    out.o = o + a->o.offset + p->batch * a->o.batch + h * a->o.head + p->row_base * a->o.token;
+    out.o_stride = a->o.token;
+    lse += a->lse.offset + p->batch * a->lse.batch + h * a->lse.head + p->row_base * a->lse.token;
+    out.lse = a->has_lse ? lse : 0;
+    out.lse_stride = a->lse.token;
+#endif
+    return out;
+}
+
+/* A work-group is (split, b, h, block of GROUP_ROWS rows), blocks fastest, the last rows (the longest when causal)
+ * first. Packed: the blocks of all sequences in one row, in the place of b. */
 __kernel KERNEL_ATTRIBUTES void mixture_forward(const mgk_mixture_args a, __global const storage *q,
                                                 __global const storage *k, __global const storage *v,
                                                 __global storage *o, __global float *lse, __global const float *prior,
                                                 __global const float *variance, __global const float *shift,
-                                                __global const int *lengths, __global const int *lengths_q)
+                                                __global const int *lengths, __global const int *lengths_q,
+                                                __global const int *offsets, __global const int *offsets_k,
+                                                __global const float *bias, __global const float *slopes,
+                                                __global const float *sinks, __global float *work)
 {
     if (a.length == 0)
         return;
+    size_t id = get_group_id(0);
+#if HAS_SEQUENCES
+    const int blocks = a.length / GROUP_ROWS + a.sequences;
+    int block = blocks - 1 - (int)(id % blocks);
+    const int b = sequence_of_block(&a, offsets + a.offsets_offset, a.length, GROUP_ROWS, &block);
+    id /= blocks;
+    const int h = (int)(id % a.heads), split = (int)(id / a.heads);
+#else
     const int blocks = (a.length + GROUP_ROWS - 1) / GROUP_ROWS;
-    const int block = blocks - 1 - (int)(get_group_id(0) % blocks);
-    const int h = (int)(get_group_id(0) / blocks % a.heads);
-    const long b = (long)(get_group_id(0) / blocks / a.heads);
-    const long g = (long)h * a.kv_heads / a.heads;
+    const int block = blocks - 1 - (int)(id % blocks);
+    id /= blocks;
+    const int h = (int)(id % a.heads);
+    id /= a.heads;
+    const int b = (int)(id % a.batch), split = (int)(id / a.batch);
+#endif
+    const problem p = problem_of(&a, b, lengths, lengths_q, offsets, offsets_k);
     const int first = block * GROUP_ROWS;
-
-    q += a.q.offset + b * a.q.batch + h * a.q.head;
-    k += a.k.offset + b * a.k.batch + g * a.k.head;
-    v += a.v.offset + b * a.v.batch + g * a.v.head;
-    o += a.o.offset + b * a.o.batch + h * a.o.head;
-    lse += a.lse.offset + b * a.lse.batch + h * a.lse.head;
-    prior += a.prior.offset + h * a.prior.head;
+    if (first >= p.rows)
+        return;
+    const long g = (long)h * a.kv_heads / a.heads;
+    const results out = results_of(&a, &p, h, split, o, lse, work);
+    q += a.q.offset + p.batch * a.q.batch + h * a.q.head + p.row_base * a.q.token;
+    k += a.k.offset + p.batch * a.k.batch + g * a.k.head + p.key_base * a.k.token;
+#if !DENSITY
+    v += a.v.offset + p.batch * a.v.batch + g * a.v.head + p.key_base * a.v.token;
+#endif
+    prior += a.prior.offset + h * a.prior.head + p.key_base * a.prior.token;
     variance += a.variance_offset;
     shift += a.shift_offset + (long)h * COMPONENTS * a.head_size;
-
-    const int keys = a.has_lengths ? clamp(lengths[a.lengths_offset + b], 0, a.length_k) : a.length_k;
-    const int valid = a.has_lengths_q ? clamp(lengths_q[a.lengths_q_offset + b], 0, a.length) : a.length;
-    /* the diagonal of row i is i + diagonal */
-    const int diagonal = a.alignment == 1 ? 0 : (a.alignment == 2 ? keys : a.length_k) - a.length;
 
     ENGINE_DECLARE(e, PRODUCTS)
     mixture x;
@@ -416,53 +629,71 @@ __kernel KERNEL_ATTRIBUTES void mixture_forward(const mgk_mixture_args a, __glob
     KEY_SPACE float w[KEYS_SHIFTED && HAS_FACTOR ? COMPONENTS : 1][TILE_KEYS];
     KEY_SPACE float beta_max[TILE_KEYS];
     const mixture_keys t = {beta, w, beta_max};
-    real row_max[PANELS][BLOCK_ROWS], row_sum[PANELS][BLOCK_ROWS];
+    real row_max[PANELS][BLOCK_ROWS], row_sum[PANELS][BLOCK_ROWS], seen[PANELS][BLOCK_ROWS];
 
-    mixture_begin(&x, &a, h, prior, variance, shift);
+    mixture_begin(&x, &a, b, h, prior, variance, shift, slopes);
 #if KEYS_SHIFTED && HAS_FACTOR
     x.row_spread = 0.0f;
 #endif
-    for (int p = 0; p < PANELS; ++p) {
-        query_load(&e, p, q, a.q.token, first + p * PANEL_ROWS, valid, a.head_size);
-        acc_clear(&e, p);
-        row_terms(&e, &x, p, shift, a.head_size);
+    for (int n = 0; n < PANELS; ++n) {
+        query_load(&e, n, q, a.q.token, first + n * PANEL_ROWS, p.valid, a.head_size);
+#if !DENSITY
+        acc_clear(&e, n);
+#endif
+        row_terms(&e, &x, n, shift, a.head_size);
         ROWS_FOR(i) {
-            row_max[p][i] = (real)(-INFINITY);
-            row_sum[p][i] = (real)(0.0f);
+            row_max[n][i] = (real)(-INFINITY);
+            row_sum[n][i] = seen[n][i] = (real)(0.0f);
         }
     }
 
-    const int last = min(first + GROUP_ROWS, valid) - 1; /* below `first`: no row in use */
-    const int end = last < first ? 0 : a.causal ? min(keys, last + diagonal + 1) : keys;
-    for (int k0 = 0; k0 < end; k0 += TILE_KEYS) {
-        keys_stage(&e, PRODUCTS, k, a.k.component, a.k.token, k0, keys, a.head_size, x.stage_scale);
-        values_stage(&e, v, a.v.token, k0, keys, a.value_size);
-        key_terms(&e, &x, &t, &a, k0, keys, prior, shift);
-        bool factored = false;
+    const int last = min(first + GROUP_ROWS, p.valid) - 1; /* below `first`: no row in use */
+    int range = last < first ? 0 : first_key(&a, &p, first) / TILE_KEYS * TILE_KEYS;
+    int end = last < first ? 0 : end_key(&a, &p, last);
+#if SPLIT_KEYS
+    const int tiles = max(end - range + TILE_KEYS - 1, 0) / TILE_KEYS;
+    const int share = (tiles + a.splits - 1) / a.splits * TILE_KEYS;
+    range += split * share;
+    end = min(end, range + share);
+#endif
+    for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
+        keys_stage(&e, PRODUCTS, k, a.k.component, a.k.token, k0, end, a.head_size, x.stage_scale);
+#if !DENSITY
+        values_stage(&e, v, a.v.token, k0, end, a.value_size);
+#endif
+        key_terms(&e, &x, &t, &a, k0, end, prior, shift);
+        tile_view view;
+        view.factored = false;
 #if KEYS_SHIFTED && HAS_FACTOR
-        factored = !flag_read(&e, FLAG_SPREAD);
+        view.factored = !flag_read(&e, FLAG_SPREAD);
 #if HAS_VARIANCE
         for (int r = 1; r < COMPONENTS; ++r)
-            factored = factored && x.scale[r] == x.scale[0];
+            view.factored = view.factored && x.scale[r] == x.scale[0];
 #endif
 #endif
-        for (int p = 0; p < PANELS; ++p) {
-            const int panel_first = first + p * PANEL_ROWS;
-            const int panel_last = min(panel_first + PANEL_ROWS, valid) - 1;
-            const int sees_all = a.causal ? min(keys, panel_first + diagonal + 1) : keys;
-            const int sees_any = a.causal ? min(keys, panel_last + diagonal + 1) : keys;
-            if (panel_last < panel_first || k0 >= sees_any)
+        for (int n = 0; n < PANELS; ++n) {
+            const int panel_first = first + n * PANEL_ROWS;
+            if (!view_tile(&e, &a, &p, panel_first, range, k0, &view))
                 continue;
-            ireal row_end[BLOCK_ROWS];
-            ROWS_FOR(i) {
-                const ireal own = row_index(&e, panel_first, i) + (diagonal + 1);
-                row_end[i] = a.causal && own < (ireal)(keys) ? own : (ireal)(keys);
-            }
-            tile_weights(&e, &x, &t, p, factored, k0 > 0 && k0 + TILE_KEYS <= sees_all, k0, row_end, row_max[p],
-                         row_sum[p]);
-            tile_accumulate(&e, p);
+#if HAS_BIAS
+            bias_stage(&e, bias_of(&a, &p, h, bias), a.bias.component, a.bias.token, panel_first, p.rows, k0, end,
+                       view.begin, view.end);
+#endif
+            tile_weights(&e, &x, &t, &view, n, row_max[n], row_sum[n], seen[n]);
+#if DENSITY
+            flags_lower(&e);
+#else
+            tile_accumulate(&e, n, view.begin, view.end);
+#endif
         }
     }
-    for (int p = 0; p < PANELS; ++p)
-        panel_finish(&e, &x, p, &a, first + p * PANEL_ROWS, valid, row_max[p], row_sum[p], o, lse);
+    for (int n = 0; n < PANELS; ++n) {
+#if DENSITY
+        panel_finish(&e, &x, n, &a, &p, first + n * PANEL_ROWS, row_max[n], row_sum[n], seen[n], &out);
+#else
+        /* one range of the keys has it */
+        const float sink = HAS_SINKS && split == 0 ? sinks[a.sinks_offset + h] : -INFINITY;
+        panel_finish(&e, &x, n, &a, &p, first + n * PANEL_ROWS, row_max[n], row_sum[n], sink, &out);
+#endif
+    }
 }

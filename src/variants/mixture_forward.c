@@ -1,11 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mixture family, forward pass: engine parameters, launch, split keys and their combination. */
+/* Mixture family, forward pass: engine parameters, launch, split keys and their combination, query log-likelihood. */
 #include "variants/mixture.h"
 
 #include <inttypes.h>
-#include <string.h>
 
-/* ---- parameters --------------------------------------------------------------------------------------------- */
+/* What the engine's parameters make of a work-group. */
+typedef struct forward_group {
+    mgk_tunables tunables;
+    int64_t rows;
+    size_t threads;
+    uint64_t local_bytes;
+    uint64_t private_bytes;
+} forward_group;
+
+/* ---- the grid ----------------------------------------------------------------------------------------------- */
+
+/* Rows of a problem; packed: of a sequence on average. */
+static int64_t problem_rows(const clmgk_attention_desc *d)
+{
+    return d->sequences > 0 ? (d->length + d->sequences - 1) / d->sequences : d->length;
+}
+
+static int64_t groups_of(const clmgk_attention_desc *d, int64_t rows)
+{
+    if (d->sequences > 0) /* as sequence_of_block counts them */
+        return d->length == 0 ? 0 : (d->length / rows + d->sequences) * d->heads;
+    return (d->length + rows - 1) / rows * d->heads * d->batch;
+}
+
+/* Work-groups that do something. */
+static int64_t busy_groups(const clmgk_attention_desc *d, int64_t rows)
+{
+    return (problem_rows(d) + rows - 1) / rows * d->heads * mgk_mixture_problems(d);
+}
+
+/* Ranges of keys: one, unless the blocks of rows can't keep all compute units busy; each a few tiles. The workspace
+ * then stays below the size of the arrays. */
+static int default_splits(const mgk_mixture_request *request, int64_t rows, int64_t tile)
+{
+    enum { TILES_EACH = 8, MOST = 128 };
+    const clmgk_attention_desc *const d = request->desc;
+    const int64_t units = request->facts->info.compute_units;
+    const int64_t groups = busy_groups(d, rows), keys = d->length_k / mgk_mixture_problems(d);
+    const int64_t longest = d->sequences > 0 ? keys : d->length_k;
+    int splits = 1;
+    while (splits < MOST && groups * splits < 4 * units && longest >= 2 * splits * TILES_EACH * tile &&
+           2 * splits * d->length <= d->length + d->length_k)
+        splits *= 2;
+    return splits;
+}
+
+/* ---- parameters: lane --------------------------------------------------------------------------------------- */
 
 /* A lane work-item's arrays live on a worker's stack. */
 #define LANE_PRIVATE_LIMIT (INT64_C(2) << 20)
@@ -13,69 +58,67 @@
 #define LANE_BLOCK_BYTES       (INT64_C(288) << 10)
 #define LANE_STAGED_KEYS_BYTES (INT64_C(96) << 10)
 
-static int64_t lane_private_bytes(const mgk_mixture_traits *t, const mgk_tunables *p)
+static int64_t lane_private_bytes(const mgk_mixture_request *request, const mgk_tunables *p)
 {
+    const mgk_mixture_traits *const t = &request->traits;
     const int64_t tile = mgk_tunable_get(p, "tile");
     const int64_t panel_rows = (int64_t)mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
     const int64_t rows = panel_rows * mgk_tunable_get(p, "panels");
     const int64_t row_terms = t->shifted ? 2 * t->components + 1 : t->components;
+    const int64_t slots = request->desc->use_bias ? 3 : 2;
     const int64_t floats =
-        rows * (t->head_size + t->value_size + row_terms + 2) + 2 * tile * panel_rows +
+        rows * (t->head_size + t->value_size + row_terms + 3) + slots * tile * panel_rows +
         tile * ((int64_t)t->products * t->head_size + t->value_size + INT64_C(2) * t->components + 1) +
         4 * (int64_t)t->components;
     return floats * (int64_t)sizeof(float);
 }
 
-static int64_t groups_of(const clmgk_attention_desc *d, int64_t rows)
-{
-    return (d->length + rows - 1) / rows * d->heads * d->batch;
-}
-
 /* As many panels as keep all compute units busy and the block in cache. */
-static int lane_panels(const clmgk_attention_desc *d, const mgk_mixture_traits *t, const mgk_device_facts *facts,
-                       int panel_rows)
+static int lane_panels(const mgk_mixture_request *request, int panel_rows)
 {
+    const clmgk_attention_desc *const d = request->desc;
+    const int64_t width = request->traits.head_size + request->traits.value_size;
     int panels = 8;
-    while (panels > 1 && ((int64_t)panels * panel_rows * (t->head_size + t->value_size) * 4 > LANE_BLOCK_BYTES ||
-                          d->length <= (int64_t)panels / 2 * panel_rows ||
-                          groups_of(d, (int64_t)panels * panel_rows) < 4 * (int64_t)facts->info.compute_units))
+    while (panels > 1 &&
+           ((int64_t)panels * panel_rows * width * 4 > LANE_BLOCK_BYTES ||
+            problem_rows(d) <= (int64_t)panels / 2 * panel_rows ||
+            busy_groups(d, (int64_t)panels * panel_rows) < 4 * (int64_t)request->facts->info.compute_units))
         panels /= 2;
     return panels;
 }
 
-static clmgk_status lane_parameters(const clmgk_attention_desc *d, const mgk_mixture_traits *t,
-                                    const mgk_device_facts *facts, mgk_kernel_plan *plan, clmgk_error *error)
+static clmgk_status lane_group(const mgk_mixture_request *request, forward_group *group, clmgk_error *error)
 {
-    mgk_tunables *const p = &plan->tunables;
-    const bool wide = facts->info.native_float_lanes >= 16;
+    const mgk_mixture_traits *const t = &request->traits;
+    mgk_tunables *const p = &group->tunables;
+    const bool wide = request->facts->info.native_float_lanes >= 16;
     mgk_tunable_default(p, "lanes", wide ? 16 : 8);
-    mgk_tunable_default(p, "vectors", 2);
+    const int lanes = mgk_tunable_get(p, "lanes");
+    mgk_tunable_default(p, "vectors", problem_rows(request->desc) <= lanes ? 1 : 2);
     mgk_tunable_default(p, "block", wide ? 8 : 4);
     mgk_tunable_default(p, "unroll", 4);
     int tile = 64;
     while (tile > 16 && (int64_t)tile * t->products * t->head_size * 4 > LANE_STAGED_KEYS_BYTES)
         tile /= 2;
     mgk_tunable_default(p, "tile", tile);
-    const int panel_rows = mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
-    mgk_tunable_default(p, "panels", lane_panels(d, t, facts, panel_rows));
+    const int panel_rows = lanes * mgk_tunable_get(p, "vectors");
+    mgk_tunable_default(p, "panels", lane_panels(request, panel_rows));
 
-    if (mgk_tunable_get(p, "tile") % mgk_tunable_get(p, "lanes") != 0)
+    if (mgk_tunable_get(p, "tile") % lanes != 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parameters: tile: expected a multiple of lanes");
-    const int64_t bytes = lane_private_bytes(t, p);
+    const int64_t bytes = lane_private_bytes(request, p);
     if (bytes > LANE_PRIVATE_LIMIT)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "engine lane: head_size, value_size and components need %" PRId64
                         " bytes of private memory, expected at most %" PRId64,
                         bytes, LANE_PRIVATE_LIMIT);
-    plan->private_bytes = (uint64_t)bytes;
-    const int64_t rows = (int64_t)panel_rows * mgk_tunable_get(p, "panels");
-    plan->launch = (mgk_launch){1, {(size_t)groups_of(d, rows), 1, 1}, {1, 1, 1}};
-    /* PoCL's compiler would keep to 256 bits by itself, and takes inline assembly */
-    const bool x86_wide =
-        mgk_tunable_get(p, "lanes") == 16 && facts->x86_avx512dq && facts->runtime == MGK_RUNTIME_POCL;
-    mgk_text_printf(&plan->options, " -DWIDE_VECTORS=%d -DEXP2_SCALEF=%d", x86_wide, x86_wide);
+    group->private_bytes = (uint64_t)bytes;
+    group->rows = (int64_t)panel_rows * mgk_tunable_get(p, "panels");
+    group->threads = 1;
     return CLMGK_OK;
 }
+
+/* ---- parameters: SIMT --------------------------------------------------------------------------------------- */
 
 static int64_t simt_local_bytes(const mgk_mixture_traits *t, const mgk_tunables *p)
 {
@@ -95,19 +138,18 @@ static int simt_accumulators(const mgk_device_facts *facts)
 }
 
 /* Halves keys, then rows, until a work-group's local memory fits. */
-static void simt_fit(const mgk_mixture_traits *t, const mgk_device_facts *facts, mgk_tunables *p)
+static void simt_fit(const mgk_mixture_request *request, mgk_tunables *p)
 {
-    static const char *const order[] = {"keys", "keys", "rows", "rows",
-                                        "rows", "values",     "values"};
-    for (size_t i = 0; i < MGK_COUNT(order) && (uint64_t)simt_local_bytes(t, p) > facts->info.local_memory_bytes; ++i)
+    static const char *const order[] = {"keys", "keys", "rows", "rows", "rows", "values", "values"};
+    const uint64_t room = request->facts->info.local_memory_bytes;
+    for (size_t i = 0; i < MGK_COUNT(order) && (uint64_t)simt_local_bytes(&request->traits, p) > room; ++i)
         if (mgk_tunable_get(p, order[i]) > 1)
             mgk_tunable_default(p, order[i], mgk_tunable_get(p, order[i]) / 2);
 }
 
-static clmgk_status simt_parameters(const clmgk_attention_desc *d, const mgk_mixture_traits *t,
-                                    const mgk_device_facts *facts, mgk_kernel_plan *plan, clmgk_error *error)
+static void simt_defaults(const mgk_mixture_request *request, mgk_tunables *p)
 {
-    mgk_tunables *const p = &plan->tunables;
+    const mgk_device_facts *const facts = request->facts;
     mgk_tunable_default(p, "key-threads", 16);
     int row_threads = 8;
     while (row_threads > 1 && (uint64_t)row_threads * 16 > facts->info.max_work_group)
@@ -117,13 +159,22 @@ static clmgk_status simt_parameters(const clmgk_attention_desc *d, const mgk_mix
     const bool cpu = facts->info.device_class == CLMGK_DEVICE_CPU;
     /* 8 rows would spill: with several components everywhere, with one on Intel GPUs (tests/offline) */
     int rows = cpu ? 2 : 4;
-    while (rows > 1 && rows * (t->value_size / mgk_tunable_get(p, "key-threads")) > simt_accumulators(facts))
+    while (rows > 1 &&
+           rows * (request->traits.value_size / mgk_tunable_get(p, "key-threads")) > simt_accumulators(facts))
         rows /= 2;
     mgk_tunable_default(p, "rows", rows);
     mgk_tunable_default(p, "keys", cpu ? 2 : 4);
     mgk_tunable_default(p, "features", 16);
     mgk_tunable_default(p, "values", 16);
-    simt_fit(t, facts, p);
+    simt_fit(request, p);
+}
+
+static clmgk_status simt_group(const mgk_mixture_request *request, forward_group *group, clmgk_error *error)
+{
+    const mgk_mixture_traits *const t = &request->traits;
+    const mgk_device_facts *const facts = request->facts;
+    mgk_tunables *const p = &group->tunables;
+    simt_defaults(request, p);
 
     const int threads = mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "key-threads");
     const int tile = mgk_tunable_get(p, "key-threads") * mgk_tunable_get(p, "keys");
@@ -133,26 +184,161 @@ static clmgk_status simt_parameters(const clmgk_attention_desc *d, const mgk_mix
     if ((uint64_t)threads > facts->info.max_work_group || (uint64_t)threads > facts->work_item_limit)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine simt: a work-group of %d, the device takes %" PRIu64,
                         threads, facts->info.max_work_group);
-    plan->local_bytes = (uint64_t)simt_local_bytes(t, p);
-    if (plan->local_bytes > facts->info.local_memory_bytes)
+    group->local_bytes = (uint64_t)simt_local_bytes(t, p);
+    if (group->local_bytes > facts->info.local_memory_bytes)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "engine simt: value_size and components need %" PRIu64
                         " bytes of local memory, the device has %" PRIu64,
-                        plan->local_bytes, facts->info.local_memory_bytes);
-    const int64_t group_rows = (int64_t)mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "rows");
+                        group->local_bytes, facts->info.local_memory_bytes);
     const int64_t row_terms = t->shifted ? 2 * t->components + 1 : t->components;
-    plan->private_bytes =
-        (uint64_t)(mgk_tunable_get(p, "rows") * (t->value_size / mgk_tunable_get(p, "key-threads") +
-                                                            2 * mgk_tunable_get(p, "keys") + row_terms) +
-                   INT64_C(4) * t->components) *
-        sizeof(float);
-    plan->launch = (mgk_launch){1, {(size_t)groups_of(d, group_rows) * (size_t)threads, 1, 1}, {(size_t)threads, 1, 1}};
+    const int64_t row_floats =
+        t->value_size / mgk_tunable_get(p, "key-threads") + INT64_C(2) * mgk_tunable_get(p, "keys") + row_terms;
+    group->private_bytes =
+        (uint64_t)(mgk_tunable_get(p, "rows") * row_floats + INT64_C(4) * t->components) * sizeof(float);
+    group->rows = (int64_t)mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "rows");
+    group->threads = (size_t)threads;
     return CLMGK_OK;
-}/* ---- plan --------------------------------------------------------------------------------------------------- */
+}
 
-clmgk_status mgk_mixture_plan_forward(const mgk_mixture_request *request, mgk_pass_plan *plan, clmgk_error *error)
+/* ---- steps -------------------------------------------------------------------------------------------------- */
+
+static clmgk_status group_of(const mgk_mixture_request *request, forward_group *group, clmgk_error *error)
+{
+    *group = (forward_group){.tunables = mgk_tunables_of(request->engine)};
+    mgk_tunables *const p = &group->tunables;
+    const bool lane = request->engine == CLMGK_ENGINE_LANE;
+    MGK_TRY(mgk_tunables_read(p, request->parameters, error));
+    MGK_TRY(lane ? lane_group(request, group, error) : simt_group(request, group, error));
+    const int tile = lane ? mgk_tunable_get(p, "tile") : mgk_tunable_get(p, "key-threads") * mgk_tunable_get(p, "keys");
+    mgk_tunable_default(p, "splits", default_splits(request, group->rows, tile));
+    return CLMGK_OK;
+}
+
+/* The kernel over keys, for `splits` ranges of them. */
+static mgk_kernel_plan *add_forward(const mgk_mixture_request *request, const forward_group *group, int splits,
+                                    const mgk_mixture_args *args, mgk_pass_plan *plan)
 {
     static const mgk_array buffers[] = {
         MGK_Q,       MGK_K,         MGK_V,       MGK_O,         MGK_LSE,  MGK_PRIOR,  MGK_VARIANCE, MGK_SHIFT,
         MGK_LENGTHS, MGK_LENGTHS_Q, MGK_OFFSETS, MGK_OFFSETS_K, MGK_BIAS, MGK_SLOPES, MGK_SINKS,    MGK_WORKSPACE};
+    const size_t global = (size_t)(groups_of(request->desc, group->rows) * splits) * group->threads;
+    const mgk_mixture_step step = {.file = "mixture_forward.cl",
+                                   .name = "mixture_forward",
+                                   .tunables = &group->tunables,
+                                   .buffers = buffers,
+                                   .buffer_count = MGK_COUNT(buffers),
+                                   .out = MGK_ARRAYS,
+                                   .global = global,
+                                   .local = group->threads};
+    mgk_kernel_plan *const kernel = mgk_mixture_add(request, &step, args, plan);
+    kernel->local_bytes = group->local_bytes;
+    kernel->private_bytes = group->private_bytes;
+    if (request->engine == CLMGK_ENGINE_LANE)
+        mgk_mixture_lane_options(request, &group->tunables, &kernel->options);
+    return kernel;
+}
+
+/* A work-item per element of O, rounded up to the class of E. `internal`: the parts are the workspace's. */
+static mgk_kernel_plan *add_combine(const mgk_mixture_request *request, bool internal, const mgk_mixture_args *args,
+                                    mgk_pass_plan *plan)
+{
+    const clmgk_attention_desc *const d = request->desc;
+    const mgk_array buffers[] = {internal ? MGK_WORKSPACE : MGK_PARTS_O, internal ? MGK_WORKSPACE : MGK_PARTS_LSE,
+                                 MGK_O, MGK_LSE, MGK_OFFSETS};
+    const int size = request->traits.value_size;
+    const size_t rows = (size_t)(d->batch * d->heads * d->length);
+    const mgk_mixture_step step = {.file = "mixture_combine.cl",
+                                   .name = "mixture_combine",
+                                   .buffers = buffers,
+                                   .buffer_count = MGK_COUNT(buffers),
+                                   .out = MGK_ARRAYS,
+                                   .global = rows * (size_t)size,
+                                   .local = size % 64 == 0   ? 64
+                                            : size % 32 == 0 ? 32
+                                                             : 16};
+    mgk_kernel_plan *const kernel = mgk_mixture_add(request, &step, args, plan);
+    mgk_text_printf(&kernel->options, " -DSPLIT_KEYS=%d", internal);
+    return kernel;
+}
+
+/* ---- plans -------------------------------------------------------------------------------------------------- */
+
+clmgk_status mgk_mixture_plan_forward(const mgk_mixture_request *request, mgk_pass_plan *plan, clmgk_error *error)
+{
+    const clmgk_attention_desc *const d = request->desc;
+    forward_group group;
+    MGK_TRY(group_of(request, &group, error));
+    plan->tunables = group.tunables;
+    plan->main = plan->steps;
+    mgk_mixture_args args = mgk_mixture_args_of(request);
+    args.splits = mgk_tunable_get(&group.tunables, "splits");
+    if (args.splits > 1) {
+        const int64_t rows = args.splits * d->batch * d->heads * d->length;
+        args.region[0] = mgk_mixture_region(plan, rows);
+        args.region[1] = mgk_mixture_region(plan, rows * d->value_size);
+    }
+    mgk_kernel_plan *const forward = add_forward(request, &group, args.splits, &args, plan);
+    mgk_text_printf(&forward->options, " -DSPLIT_KEYS=%d", args.splits > 1);
+    if (args.splits > 1)
+        add_combine(request, true, &args, plan);
+    return CLMGK_OK;
+}
+
+clmgk_status mgk_mixture_plan_combine(const mgk_mixture_request *request, mgk_pass_plan *plan, clmgk_error *error)
+{
+    MGK_TRY(mgk_mixture_tunables(request, plan, error));
+    const mgk_mixture_args args = mgk_mixture_args_of(request);
+    add_combine(request, false, &args, plan);
+    return CLMGK_OK;
+}
+
+/* The descriptor of the mixture's density: the given prior even with the hard E-step, no modifier but a bias that
+ * hides. */
+static void make_density(const mgk_mixture_request *request, clmgk_attention_desc *d, mgk_mixture_request *density)
+{
+    *d = *request->desc;
+    d->estep = CLMGK_ESTEP_SOFT;
+    d->use_alibi = d->use_sinks = 0;
+    d->softcap = d->dropout = 0.0;
+    *density = *request;
+    density->desc = d;
+    density->traits.hard = false;
+    density->traits.has_prior = d->prior_shape != CLMGK_PRIOR_UNIFORM;
+    density->traits.has_factor = d->components > 1;
+    density->traits.value_size = mgk_size_class(1);
+}
+
+/* A work-group for each (b, h) sums up the rows. */
+static void add_density_sum(const mgk_mixture_request *request, const mgk_mixture_args *args, mgk_pass_plan *plan)
+{
+    static const mgk_array buffers[] = {MGK_NLL, MGK_LENGTHS, MGK_LENGTHS_Q, MGK_OFFSETS, MGK_OFFSETS_K, MGK_WORKSPACE};
+    enum { THREADS = 64 }; /* as in the kernel */
+    const clmgk_attention_desc *const d = request->desc;
+    const mgk_mixture_step step = {.file = "mixture_density.cl",
+                                   .name = "mixture_density",
+                                   .buffers = buffers,
+                                   .buffer_count = MGK_COUNT(buffers),
+                                   .out = MGK_NLL,
+                                   .global = (size_t)(mgk_mixture_problems(d) * d->heads) * THREADS,
+                                   .local = THREADS};
+    mgk_mixture_add(request, &step, args, plan);
+}
+
+clmgk_status mgk_mixture_plan_nll(const mgk_mixture_request *request, mgk_pass_plan *plan, clmgk_error *error)
+{
+    clmgk_attention_desc d;
+    mgk_mixture_request density;
+    forward_group group;
+    make_density(request, &d, &density);
+    MGK_TRY(group_of(&density, &group, error));
+    if (plan->steps == 0) { /* else another step is the main one */
+        plan->tunables = group.tunables;
+        plan->main = 0;
+    }
+    mgk_mixture_args args = mgk_mixture_args_of(&density);
+    args.region[0] = mgk_mixture_region(plan, d.batch * d.heads * d.length);
+    mgk_kernel_plan *const forward = add_forward(&density, &group, 1, &args, plan);
+    mgk_text_printf(&forward->options, " -DDENSITY=1");
+    add_density_sum(&density, &args, plan);
+    return CLMGK_OK;
 }
