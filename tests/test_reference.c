@@ -284,7 +284,7 @@ static void visible_keys(void **state)
             const int64_t b = n / 15;
             const int64_t i = n / 5 % 3;
             assert_int_equal(clmgk_ref_visible_keys(&p, b, i), cases[c].keys[b][i]);
-            assert_int_equal(clmgk_ref_visible(&p, b, i, n % 5), n % 5 < cases[c].keys[b][i]);
+            assert_int_equal(clmgk_ref_visible(&p, b, 0, i, n % 5), n % 5 < cases[c].keys[b][i]);
         }
     }
 

@@ -1,74 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The formulas in double precision. */
-#include "reference/problem.h"
+/* The formulas in double precision, row by row. */
+#include "reference/exact.h"
 
 #include <stdlib.h>
 
-static int64_t clamp(int64_t value, int64_t limit)
-{
-    if (value < 0)
-        return 0;
-    return value < limit ? value : limit;
-}
-
-/* d(i): the last key that causality leaves to query i. */
-static int64_t diagonal(const clmgk_attention_desc *desc, int64_t keys, int64_t i)
-{
-    switch (desc->alignment) {
-    case CLMGK_ALIGN_TOP_LEFT:
-        return i;
-    case CLMGK_ALIGN_LENGTHS:
-        return i + keys - desc->length;
-    case CLMGK_ALIGN_BOTTOM_RIGHT:
-        break;
-    }
-    return i + desc->length_k - desc->length;
-}
-
-int64_t clmgk_ref_visible_keys(const clmgk_ref_problem *problem, int64_t b, int64_t i)
-{
-    const clmgk_attention_desc *const desc = &problem->desc;
-    if (desc->use_lengths_q && i >= problem->lengths_q[b])
-        return 0;
-    const int64_t keys = desc->use_lengths ? clamp(problem->lengths[b], desc->length_k) : desc->length_k;
-    return desc->causal ? clamp(diagonal(desc, keys, i) + 1, keys) : keys;
-}
-
-bool clmgk_ref_visible(const clmgk_ref_problem *problem, int64_t b, int64_t i, int64_t j)
-{
-    return j < clmgk_ref_visible_keys(problem, b, i); /* lengths and causality hide the keys from some j on */
-}
-
 /*
- * s_ijr - log pi_r(j):
- *     dot        q_i . k_jr / sigma_r^2
- *     gaussian   - |q_i - k_jr|^2 / (2 sigma_r^2)
- * where k_jr = k_j + b_r with SMGK.
+ * q_i . k_jr / sigma_r^2  or  - |q_i - k_jr|^2 / (2 sigma_r^2), where k_jr = k_j + b_r with SMGK.
  */
-static double score(const clmgk_ref_problem *p, int64_t b, int64_t h, int64_t i, int64_t j, int64_t r)
+static double score(const clmgk_ref_problem *p, ref_row at, int64_t j, int64_t r)
 {
-    const double *const query = ref_query(p, b, h, i);
-    const double *const key = ref_key(p, b, h, j, r);
-    const double *const shift = ref_shift(p, h, r);
-    const double variance = ref_variance(p, h, r);
-    double product = 0.0;
-    double distance = 0.0;
+    const double *const query = p->q + ref_query_index(&p->desc, at);
+    const double *const key = p->k + ref_key_index(&p->desc, at.b, at.h, j, r);
+    const double *const shift = ref_shift(p, at.h, r);
+    const double variance = ref_variance(p, at.h, r);
+    const bool dot = p->desc.score == CLMGK_SCORE_DOT;
+    double sum = 0.0;
     for (int64_t d = 0; d < p->desc.head_size; d++) {
         const double k_jrd = key[d] + (shift ? shift[d] : 0.0);
-        product += query[d] * k_jrd;
-        distance += (query[d] - k_jrd) * (query[d] - k_jrd);
+        sum += dot ? query[d] * k_jrd : (query[d] - k_jrd) * (query[d] - k_jrd);
     }
-    return p->desc.score == CLMGK_SCORE_DOT ? product / variance : -distance / (2.0 * variance);
+    return dot ? sum / variance : -sum / (2.0 * variance);
+}
+
+/* What is added to every component's score of key j. */
+static double added(const clmgk_ref_problem *p, ref_row at, const ref_span *span, int64_t j)
+{
+    return ref_bias(p, at, j) - ref_penalty(p, at.h, span, j);
+}
+
+static double capped(const clmgk_ref_problem *p, double s)
+{
+    const double cap = p->desc.softcap;
+    return cap > 0.0 ? cap * tanh(s / cap) : s;
 }
 
 double clmgk_ref_log_weight(const clmgk_ref_problem *problem, int64_t b, int64_t h, int64_t i, int64_t j, int64_t r)
 {
-    const double s = score(problem, b, h, i, j, r);
+    const ref_row at = {b, h, i};
+    const ref_span span = ref_span_of(problem, b, i);
+    const double s = capped(problem, score(problem, at, j, r)) + added(problem, at, &span, j);
     return problem->desc.estep == CLMGK_ESTEP_HARD ? s : log(ref_prior(problem, h, j, r)) + s;
 }
 
-/* log sum_n exp(x_n); -inf if there is none. */
-static double log_sum_exp(const double *x, int64_t count)
+double exact_log_sum_exp(const double *x, int64_t count)
 {
     double largest = -(double)INFINITY;
     for (int64_t n = 0; n < count; n++)
@@ -80,47 +54,127 @@ static double log_sum_exp(const double *x, int64_t count)
     return base + log(sum);
 }
 
-/* The largest of x, NaN if one of them is. */
-static double maximum(const double *x, int64_t count)
+bool exact_row_create(const clmgk_ref_problem *problem, exact_row *row)
 {
-    double largest = x[0];
-    for (int64_t n = 1; n < count; n++)
-        largest = isnan(x[n]) || x[n] > largest ? x[n] : largest;
-    return largest;
+    const size_t keys = (size_t)problem->desc.length_k;
+    const size_t components = (size_t)problem->desc.components;
+    const size_t doubles = 2 * components * keys + (keys + 1) + components;
+    *row = (exact_row){.problem = problem};
+    row->visible = malloc((keys + 1) * sizeof(bool));
+    row->score = malloc(doubles * sizeof(double));
+    if (!row->visible || !row->score) {
+        exact_row_free(row);
+        return false;
+    }
+    row->weight = row->score + components * keys;
+    row->log_w = row->weight + components * keys;
+    row->room = row->log_w + keys + 1; /* + 1: a sink's logit joins the keys' */
+    return true;
 }
 
-/* w_ij = logsumexp_r s_ijr (soft) or max_r (s_ijr - log pi_r(j)) (hard). `s` is room for M numbers. */
-static double key_weight(const clmgk_ref_problem *p, ref_row row, int64_t j, double *s)
+void exact_row_free(exact_row *row)
 {
-    const int64_t components = p->desc.components;
-    for (int64_t r = 0; r < components; r++)
-        s[r] = clmgk_ref_log_weight(p, row.b, row.h, row.i, j, r);
-    return p->desc.estep == CLMGK_ESTEP_HARD ? maximum(s, components) : log_sum_exp(s, components);
+    free(row->visible);
+    free(row->score);
+    *row = (exact_row){0};
+}
+
+double exact_log_weight(const exact_row *row, int64_t j, int64_t r)
+{
+    const clmgk_ref_problem *const p = row->problem;
+    const double weight = row->weight[r * p->desc.length_k + j];
+    return p->desc.estep == CLMGK_ESTEP_HARD ? weight : log(ref_prior(p, row->at.h, j, r)) + weight;
+}
+
+int64_t exact_arg_max(const exact_row *row, int64_t j)
+{
+    const clmgk_attention_desc *const desc = &row->problem->desc;
+    int64_t best = 0;
+    for (int64_t r = 1; r < desc->components; r++)
+        if (isnan(row->weight[r * desc->length_k + j]) ||
+            row->weight[r * desc->length_k + j] > row->weight[best * desc->length_k + j])
+            best = r;
+    return best;
+}
+
+/* w_ij = logsumexp_r s_ijr (soft) or max_r (s_ijr - log pi_r(j)) (hard); NaN if one of them is. */
+static double key_weight(const exact_row *row, int64_t j)
+{
+    const clmgk_attention_desc *const desc = &row->problem->desc;
+    if (desc->estep == CLMGK_ESTEP_HARD)
+        return exact_log_weight(row, j, exact_arg_max(row, j));
+    for (int64_t r = 0; r < desc->components; r++)
+        row->room[r] = exact_log_weight(row, j, r);
+    return exact_log_sum_exp(row->room, desc->components);
+}
+
+/* Fills in key j of the row. */
+static void solve_key(exact_row *row, int64_t j)
+{
+    const clmgk_ref_problem *const p = row->problem;
+    row->visible[j] = !ref_hidden(p, row->at, j);
+    row->log_w[j] = -(double)INFINITY;
+    if (!row->visible[j])
+        return;
+    const double modifiers = added(p, row->at, &row->span, j);
+    for (int64_t r = 0; r < p->desc.components; r++) {
+        const int64_t n = r * p->desc.length_k + j;
+        row->score[n] = score(p, row->at, j, r);
+        row->weight[n] = capped(p, row->score[n]) + modifiers;
+    }
+    row->log_w[j] = key_weight(row, j);
+}
+
+void exact_row_solve(exact_row *row, ref_row at)
+{
+    const clmgk_ref_problem *const p = row->problem;
+    row->at = at;
+    row->span = ref_span_of(p, at.b, at.i);
+    for (int64_t j = row->span.first; j < row->span.end; j++)
+        solve_key(row, j);
+
+    /* L_i = logsumexp_j w_ij, over the sink as well */
+    int64_t logits = row->span.end - row->span.first;
+    double *const w = row->log_w + row->span.first;
+    if (p->desc.use_sinks && !row->span.absent) {
+        row->log_w[row->span.end] = p->sinks[at.h];
+        logits++;
+    }
+    row->lse = exact_log_sum_exp(w, logits);
+}
+
+double exact_responsibility(const exact_row *row, int64_t j, int64_t r)
+{
+    if (!row->visible[j] || row->log_w[j] == -(double)INFINITY)
+        return 0.0;
+    if (row->problem->desc.estep == CLMGK_ESTEP_HARD)
+        return r == exact_arg_max(row, j) ? 1.0 : 0.0;
+    return exp(exact_log_weight(row, j, r) - row->log_w[j]);
+}
+
+void exact_row_output(const exact_row *row, double *o)
+{
+    const clmgk_ref_problem *const p = row->problem;
+    for (int64_t e = 0; e < p->desc.value_size; e++)
+        o[e] = 0.0;
+    for (int64_t j = row->span.first; j < row->span.end; j++) {
+        if (!row->visible[j] || row->lse == -(double)INFINITY)
+            continue;
+        const double *const value = p->v + ref_value_index(&p->desc, row->at.b, row->at.h, j);
+        const double a_ij = exp(row->log_w[j] - row->lse) * ref_kept(p, row->at.h, &row->span, j);
+        for (int64_t e = 0; e < p->desc.value_size; e++)
+            o[e] += a_ij * value[e];
+    }
 }
 
 bool clmgk_ref_row(const clmgk_ref_problem *problem, int64_t row, double *o, double *lse)
 {
-    const clmgk_attention_desc *const desc = &problem->desc;
-    const ref_row at = ref_row_of(desc, row);
-    const int64_t keys = clmgk_ref_visible_keys(problem, at.b, at.i);
-    double *const w = malloc((size_t)(keys + desc->components) * sizeof(double));
-    if (!w)
+    exact_row exact;
+    if (!exact_row_create(problem, &exact))
         return false;
-
-    for (int64_t j = 0; j < keys; j++)
-        w[j] = key_weight(problem, at, j, w + keys);
-
-    /* L_i = logsumexp_j w_ij,   a_ij = exp(w_ij - L_i),   h_i = sum_j a_ij v_j */
-    *lse = log_sum_exp(w, keys);
-    const double total = *lse == -(double)INFINITY ? 0.0 : *lse; /* no key: every a_ij is 0 */
-    for (int64_t e = 0; e < desc->value_size; e++)
-        o[e] = 0.0;
-    for (int64_t j = 0; j < keys; j++) {
-        const double *const value = ref_value(problem, at.b, at.h, j);
-        const double a_ij = exp(w[j] - total);
-        for (int64_t e = 0; e < desc->value_size; e++)
-            o[e] += a_ij * value[e];
-    }
-    free(w);
+    exact_row_solve(&exact, ref_row_of(&problem->desc, row));
+    exact_row_output(&exact, o);
+    *lse = exact.lse;
+    exact_row_free(&exact);
     return true;
 }

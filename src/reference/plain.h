@@ -4,20 +4,59 @@
 #define CLMGK_REFERENCE_PLAIN_H
 
 #include "reference/problem.h"
-
-/* The order in which every sum of the formula is taken. */
-typedef enum ref_order { REF_ORDER_FORWARD, REF_ORDER_BACKWARD, REF_ORDER_BLOCKED, REF_ORDERS } ref_order;
+#include "reference/sums.h"
 
 /* How |q - k|^2 is computed: from the difference, or as |q|^2 - 2 q.k + |k|^2. Dot scores know only the first. */
 typedef enum ref_distance { REF_DISTANCE_DIRECT, REF_DISTANCE_EXPANDED, REF_DISTANCES } ref_distance;
 
-typedef struct ref_plain ref_plain;
+/* One way of computing the plain formula. */
+typedef struct ref_way {
+    ref_order order;
+    ref_distance distance;
+} ref_way;
 
-/* Room for the rows of one problem; NULL: out of memory. */
-ref_plain *ref_plain_new(const clmgk_ref_problem *problem);
+/* The ways of a problem, counted from 0. False: there are no more. */
+bool ref_way_of(const clmgk_attention_desc *desc, int number, ref_way *way);
+
+/* The row that was solved last. Arrays run over the whole key axis; keys that the row does not see hold nothing. */
+typedef struct ref_plain {
+    const clmgk_ref_problem *problem;
+    ref_row at;
+    ref_way way;
+    ref_span span;
+    float *memory;
+    float *query;    /* [D]: q_i */
+    float *score;    /* [M,S]: the scaled score */
+    float *weight;   /* [M,S]: s_ijr - log pi_r(j), -inf where a bias hides the key */
+    float *log_term; /* [M,S]: s_ijr */
+    float *p;        /* [M,S]: P_ijr; hard E-step: 0 but for the arg max */
+    float *a;        /* [S + 1]: a_ij as it meets v_j: of the storage type, after dropout */
+    float *kept;     /* [S]: what dropout multiplies a_ij by */
+    float *o;        /* [E]; without V nothing */
+    float largest;   /* maximum of the logits, 0 if there is none that is finite */
+    float total;     /* sum of exp(logit - largest) */
+    float lse;
+    /* of head (b,h), loaded when a row needs them */
+    float *keys;   /* [M,D,S]: k_jr transposed */
+    float *norms;  /* [REF_ORDERS,M,S]: |k_jr|^2 */
+    float *values; /* [S,E] */
+} ref_plain;
+
+/* False: out of memory, nothing to free. */
+bool ref_plain_create(const clmgk_ref_problem *problem, ref_plain *plain);
 void ref_plain_free(ref_plain *plain);
+void ref_plain_solve(ref_plain *plain, ref_row row, ref_way way);
 
-/* One row: O into o[E] (of the storage type's values) and L into *lse. */
-void ref_plain_row(ref_plain *plain, ref_row row, ref_order order, ref_distance distance, double *o, double *lse);
+/* A value rounded to the storage type. */
+float ref_rounded(clmgk_dtype dtype, float value);
+
+/* k_jr of head (b,h) in f32, the shift added; 0 beyond the lengths. key[n*step] is its element n. */
+void ref_plain_load_key(const clmgk_ref_problem *problem, int64_t b, int64_t h, int64_t j, int64_t r, int64_t step,
+                        float *key);
+
+/* A matrix [M,N,S] of head h summed over rows, and over keys unless the prior has that axis, is added to an array in
+ * the prior's shape. `room`: S numbers. */
+void ref_plain_sum_prior(const clmgk_attention_desc *desc, int64_t h, const float *matrix, ref_order order, float *room,
+                         float *sums);
 
 #endif

@@ -18,67 +18,135 @@ static inline ref_row ref_row_of(const clmgk_attention_desc *desc, int64_t row)
     return (ref_row){head_row / desc->heads, head_row % desc->heads, row % desc->length};
 }
 
+static inline int64_t ref_row_number(const clmgk_attention_desc *desc, ref_row row)
+{
+    return (row.b * desc->heads + row.h) * desc->length + row.i;
+}
+
+/* ---- masks (mask.c) ------------------------------------------------------------------------------------------ */
+
+/* What row i of batch b sees of the key axis, bias aside, and where it stands in its sequence. */
+typedef struct ref_span {
+    bool absent;        /* beyond lengths_q, or in no sequence: L is -inf even with a sink */
+    int64_t sequence;   /* b of the random numbers: the batch, or the packed sequence */
+    int64_t position;   /* i from the first row of the sequence */
+    int64_t origin;     /* first key of the sequence */
+    int64_t diagonal;   /* d(i), counted from the origin */
+    int64_t first, end; /* it sees keys first .. end - 1 */
+} ref_span;
+
+ref_span ref_span_of(const clmgk_ref_problem *problem, int64_t b, int64_t i);
+
+/* Keys of batch b that lengths leave: memory beyond them is never used. */
+int64_t ref_key_limit(const clmgk_ref_problem *problem, int64_t b);
+
+/* Elements of the bias. */
+int64_t ref_bias_count(const clmgk_attention_desc *desc);
+
+/* Where the bias of row `row` and key j lies; the bias itself, 0 without. */
+int64_t ref_bias_index(const clmgk_attention_desc *desc, ref_row row, int64_t j);
+double ref_bias(const clmgk_ref_problem *problem, ref_row row, int64_t j);
+
+/* Whether the bias hides key j. */
+bool ref_hidden(const clmgk_ref_problem *problem, ref_row row, int64_t j);
+
+/* ALiBi: slope_h |j - d(i)|, 0 without. */
+double ref_penalty(const clmgk_ref_problem *problem, int64_t h, const ref_span *span, int64_t j);
+
+/* What dropout multiplies the weight of key j by. */
+double ref_kept(const clmgk_ref_problem *problem, int64_t h, const ref_span *span, int64_t j);
+
+/* ---- arrays --------------------------------------------------------------------------------------------------- */
+
 /* g: query head h reads key/value head floor(h G / H). */
 static inline int64_t ref_kv_head(const clmgk_attention_desc *desc, int64_t h)
 {
     return h * desc->kv_heads / desc->heads;
 }
 
-static inline const double *ref_query(const clmgk_ref_problem *p, int64_t b, int64_t h, int64_t i)
+/* Where q_i, k_jr (with SMGK the one key k_j that the shifts b_r are added to), b_r and v_j begin in their arrays. */
+static inline int64_t ref_query_index(const clmgk_attention_desc *desc, ref_row row)
 {
-    return p->q + ((b * p->desc.heads + h) * p->desc.length + i) * p->desc.head_size;
+    return ref_row_number(desc, row) * desc->head_size;
 }
 
-/* k_jr; with SMGK the one key k_j that the shifts b_r are added to. */
-static inline const double *ref_key(const clmgk_ref_problem *p, int64_t b, int64_t h, int64_t j, int64_t r)
+static inline int64_t ref_key_index(const clmgk_attention_desc *desc, int64_t b, int64_t h, int64_t j, int64_t r)
 {
-    const clmgk_attention_desc *const d = &p->desc;
-    const int64_t components = d->variant == CLMGK_VARIANT_MGK ? d->components : 1;
-    const int64_t component = d->variant == CLMGK_VARIANT_MGK ? r : 0;
-    const int64_t head = b * d->kv_heads + ref_kv_head(d, h);
-    return p->k + ((head * components + component) * d->length_k + j) * d->head_size;
+    const int64_t components = desc->variant == CLMGK_VARIANT_MGK ? desc->components : 1;
+    const int64_t component = desc->variant == CLMGK_VARIANT_MGK ? r : 0;
+    const int64_t head = b * desc->kv_heads + ref_kv_head(desc, h);
+    return ((head * components + component) * desc->length_k + j) * desc->head_size;
+}
+
+static inline int64_t ref_shift_index(const clmgk_attention_desc *desc, int64_t h, int64_t r)
+{
+    return (h * desc->components + r) * desc->head_size;
+}
+
+static inline int64_t ref_value_index(const clmgk_attention_desc *desc, int64_t b, int64_t h, int64_t j)
+{
+    return ((b * desc->kv_heads + ref_kv_head(desc, h)) * desc->length_k + j) * desc->value_size;
 }
 
 /* b_r of head h, or NULL where keys are not shifted. */
 static inline const double *ref_shift(const clmgk_ref_problem *p, int64_t h, int64_t r)
 {
-    if (p->desc.variant != CLMGK_VARIANT_SMGK)
-        return NULL;
-    return p->shift + (h * p->desc.components + r) * p->desc.head_size;
+    return p->desc.variant == CLMGK_VARIANT_SMGK ? p->shift + ref_shift_index(&p->desc, h, r) : NULL;
 }
 
-static inline const double *ref_value(const clmgk_ref_problem *p, int64_t b, int64_t h, int64_t j)
+/* Where pi_r(j) of head h lies; a uniform prior counts as [M]. */
+static inline int64_t ref_prior_index(const clmgk_attention_desc *desc, int64_t h, int64_t j, int64_t r)
 {
-    const clmgk_attention_desc *const d = &p->desc;
-    return p->v + ((b * d->kv_heads + ref_kv_head(d, h)) * d->length_k + j) * d->value_size;
-}
-
-/* pi_r(j) of head h. */
-static inline double ref_prior(const clmgk_ref_problem *p, int64_t h, int64_t j, int64_t r)
-{
-    const int64_t components = p->desc.components;
-    switch (p->desc.prior_shape) {
-    case CLMGK_PRIOR_M:
-        return p->prior[r];
+    switch (desc->prior_shape) {
     case CLMGK_PRIOR_HM:
-        return p->prior[h * components + r];
+        return h * desc->components + r;
     case CLMGK_PRIOR_HMS:
-        return p->prior[(h * components + r) * p->desc.length_k + j];
+        return (h * desc->components + r) * desc->length_k + j;
+    case CLMGK_PRIOR_M:
     case CLMGK_PRIOR_UNIFORM:
         break;
     }
-    return 1.0 / (double)components;
+    return r;
+}
+
+static inline int64_t ref_prior_count(const clmgk_attention_desc *desc)
+{
+    const int64_t heads = desc->prior_shape >= CLMGK_PRIOR_HM ? desc->heads : 1;
+    return heads * desc->components * (desc->prior_shape == CLMGK_PRIOR_HMS ? desc->length_k : 1);
+}
+
+static inline double ref_prior(const clmgk_ref_problem *p, int64_t h, int64_t j, int64_t r)
+{
+    if (p->desc.prior_shape == CLMGK_PRIOR_UNIFORM)
+        return 1.0 / (double)p->desc.components;
+    return p->prior[ref_prior_index(&p->desc, h, j, r)];
+}
+
+/* Where sigma_r^2 of head h lies; a number counts as [1]. */
+static inline int64_t ref_variance_index(const clmgk_attention_desc *desc, int64_t h, int64_t r)
+{
+    if (desc->variance_shape == CLMGK_VARIANCE_NUMBER)
+        return 0;
+    return desc->variance_shape == CLMGK_VARIANCE_M ? r : h * desc->components + r;
 }
 
 /* sigma_r^2 of head h; NaN for a value that is none. */
 static inline double ref_variance(const clmgk_ref_problem *p, int64_t h, int64_t r)
 {
-    double variance = p->desc.variance;
-    if (p->desc.variance_shape == CLMGK_VARIANCE_M)
-        variance = p->variance[r];
-    if (p->desc.variance_shape == CLMGK_VARIANCE_HM)
-        variance = p->variance[h * p->desc.components + r];
+    const bool is_number = p->desc.variance_shape == CLMGK_VARIANCE_NUMBER;
+    const double variance = is_number ? p->desc.variance : p->variance[ref_variance_index(&p->desc, h, r)];
     return variance > 0.0 ? variance : (double)NAN;
+}
+
+/* dO_i (NULL: zero) and dL_i. */
+static inline const double *ref_grad_o(const clmgk_ref_problem *p, ref_row row)
+{
+    return p->grad_o ? p->grad_o + ref_row_number(&p->desc, row) * p->desc.value_size : NULL;
+}
+
+static inline double ref_grad_lse(const clmgk_ref_problem *p, ref_row row)
+{
+    return p->grad_lse ? p->grad_lse[ref_row_number(&p->desc, row)] : 0.0;
 }
 
 #endif

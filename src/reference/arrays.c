@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "reference/arrays.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+ref_tolerance ref_tolerance_of_outputs(clmgk_dtype dtype)
+{
+    switch (dtype) {
+    case CLMGK_DTYPE_F16:
+        return (ref_tolerance){3.0, 5e-4};
+    case CLMGK_DTYPE_BF16:
+        return (ref_tolerance){3.0, 4e-3};
+    case CLMGK_DTYPE_F32:
+        break;
+    }
+    return (ref_tolerance){3.0, 3e-6};
+}
+
+ref_tolerance ref_tolerance_of_gradients(clmgk_dtype dtype)
+{
+    if (dtype == CLMGK_DTYPE_F32)
+        return (ref_tolerance){5.0, 1e-5};
+    return (ref_tolerance){5.0, 2.0 * ref_tolerance_of_outputs(dtype).part};
+}
+
+void ref_observe(clmgk_ref_bound *bound, int64_t count, const double *exact, const float *plain)
+{
+    for (int64_t n = 0; n < count; n++) {
+        if (!isfinite(exact[n]))
+            continue;
+        bound->max_abs = fmax(bound->max_abs, fabs(exact[n]));
+        if (isfinite(plain[n]))
+            bound->plain_error = fmax(bound->plain_error, fabs((double)plain[n] - exact[n]));
+    }
+}
+
+void ref_finish_bound(clmgk_ref_bound *bound, ref_tolerance tolerance)
+{
+    bound->bound = tolerance.factor * bound->plain_error + tolerance.part * bound->max_abs;
+}
+
+static bool same_place(double exact, double given)
+{
+    if (isnan(exact) || isnan(given))
+        return isnan(exact) && isnan(given);
+    return exact == given; /* infinities with their signs */
+}
+
+double ref_compare(int64_t count, const double *exact, const double *given, double bound, int64_t *wrong)
+{
+    double largest = 0.0;
+    *wrong = -1;
+    for (int64_t n = 0; n < count; n++) {
+        const bool finite = isfinite(exact[n]) && isfinite(given[n]);
+        const double error = finite ? fabs(given[n] - exact[n]) : 0.0;
+        const bool right = finite ? error <= bound : same_place(exact[n], given[n]);
+        largest = fmax(largest, error);
+        if (!right && *wrong < 0)
+            *wrong = n;
+    }
+    return largest;
+}
+
+/* ---- sets of arrays ------------------------------------------------------------------------------------------ */
+
+void ref_free_arrays(clmgk_ref_arrays *arrays)
+{
+    for (int which = 0; which < CLMGK_REF_ARRAYS; which++)
+        free(arrays->exact[which]);
+    *arrays = (clmgk_ref_arrays){0};
+}
+
+/* Zeroed room for the arrays of the set, exact and plain. */
+static bool make_arrays(const clmgk_ref_problem *problem, uint32_t set, const ref_solver *solver, clmgk_ref_arrays *out,
+                        float *plain[CLMGK_REF_ARRAYS])
+{
+    bool ok = true;
+    *out = (clmgk_ref_arrays){.set = set};
+    for (int which = 0; which < CLMGK_REF_ARRAYS; which++) {
+        plain[which] = NULL;
+        if ((set >> (unsigned)which & 1U) == 0)
+            continue;
+        out->count[which] = solver->count(&problem->desc, which);
+        const size_t count = (size_t)out->count[which] + 1; /* + 1: an empty array is no failure */
+        out->exact[which] = calloc(count, sizeof(double));
+        plain[which] = calloc(count, sizeof(float));
+        ok = ok && out->exact[which] && plain[which];
+    }
+    return ok;
+}
+
+/* The plain formula in one way; its errors go into the bounds. */
+static bool solve_plain(const clmgk_ref_problem *problem, const ref_solver *solver, ref_way way, clmgk_ref_arrays *out,
+                        float *const plain[CLMGK_REF_ARRAYS])
+{
+    for (int which = 0; which < CLMGK_REF_ARRAYS; which++)
+        for (int64_t n = 0; n < out->count[which]; n++)
+            plain[which][n] = 0.0F;
+    if (!solver->plain(problem, way, plain))
+        return false;
+    for (int which = 0; which < CLMGK_REF_ARRAYS; which++)
+        ref_observe(&out->bound[which], out->count[which], out->exact[which], plain[which]);
+    return true;
+}
+
+bool ref_solve_arrays(const clmgk_ref_problem *problem, uint32_t set, const ref_solver *solver, ref_tolerance tolerance,
+                      clmgk_ref_arrays *out)
+{
+    float *plain[CLMGK_REF_ARRAYS];
+    bool ok = make_arrays(problem, set, solver, out, plain) && solver->exact(problem, out->exact);
+    ref_way way;
+    for (int number = 0; ok && ref_way_of(&problem->desc, number, &way); number++)
+        ok = solve_plain(problem, solver, way, out, plain);
+    for (int which = 0; which < CLMGK_REF_ARRAYS; which++) {
+        ref_finish_bound(&out->bound[which], tolerance);
+        free(plain[which]);
+    }
+    if (!ok)
+        ref_free_arrays(out);
+    return ok;
+}
+
+double ref_check_array(const clmgk_ref_arrays *arrays, int which, const char *name, const double *given, char *message,
+                       size_t capacity)
+{
+    const double bound = arrays->bound[which].bound;
+    const double *const exact = arrays->exact[which];
+    int64_t wrong = -1;
+    const double largest = ref_compare(arrays->count[which], exact, given, bound, &wrong);
+    message[0] = '\0';
+    if (wrong >= 0)
+        snprintf(message, capacity, "%s, element %lld: %.9g, expected %.9g within %.3g", name, (long long)wrong,
+                 given[wrong], exact[wrong], bound);
+    return largest;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Exact values, the plain formula's error in them, and the comparison: one text for outputs, gradients, statistics. */
+#ifndef CLMGK_REFERENCE_ARRAYS_H
+#define CLMGK_REFERENCE_ARRAYS_H
+
+#include "reference/plain.h"
+
+/* A bound: `factor` times the error of the plain formula, and a part of the largest value. */
+typedef struct ref_tolerance {
+    double factor;
+    double part;
+} ref_tolerance;
+
+ref_tolerance ref_tolerance_of_outputs(clmgk_dtype dtype);
+ref_tolerance ref_tolerance_of_gradients(clmgk_dtype dtype);
+
+/* Widens `bound` by the plain formula's error in `count` values; where one side is not finite there is none. */
+void ref_observe(clmgk_ref_bound *bound, int64_t count, const double *exact, const float *plain);
+void ref_finish_bound(clmgk_ref_bound *bound, ref_tolerance tolerance);
+
+/* The largest error of given[count] where both sides are finite. *wrong: the first element out of the bound, or not
+ * finite where the other side is; -1 if there is none. */
+double ref_compare(int64_t count, const double *exact, const double *given, double bound, int64_t *wrong);
+
+/*
+ * How the arrays of a kind are computed. `exact` and `plain` add to values[n], zero at first, for every array n that
+ * is asked for; the others are NULL. False: out of memory.
+ */
+typedef struct ref_solver {
+    int64_t (*count)(const clmgk_attention_desc *desc, int which);
+    bool (*exact)(const clmgk_ref_problem *problem, double *const values[]);
+    bool (*plain)(const clmgk_ref_problem *problem, ref_way way, float *const values[]);
+} ref_solver;
+
+bool ref_solve_arrays(const clmgk_ref_problem *problem, uint32_t set, const ref_solver *solver, ref_tolerance tolerance,
+                      clmgk_ref_arrays *out);
+void ref_free_arrays(clmgk_ref_arrays *arrays);
+double ref_check_array(const clmgk_ref_arrays *arrays, int which, const char *name, const double *given, char *message,
+                       size_t capacity);
+
+#endif

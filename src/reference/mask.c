@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which keys a row sees, and what is added to their logits. */
+#include "reference/problem.h"
+
+static int64_t clamp(int64_t value, int64_t limit)
+{
+    if (value < 0)
+        return 0;
+    return value < limit ? value : limit;
+}
+
+/* One end of a sequence on an axis of `limit` elements. */
+static int64_t offset(const int32_t *offsets, int64_t t, int64_t limit)
+{
+    return clamp(offsets[t], limit);
+}
+
+/* A row's sequence: without packing the whole of both axes. */
+typedef struct sequence {
+    bool found;
+    int64_t number;
+    int64_t first_row, rows;
+    int64_t first_key, keys;
+} sequence;
+
+static sequence packed_sequence(const clmgk_ref_problem *p, int64_t i)
+{
+    const clmgk_attention_desc *const desc = &p->desc;
+    const int32_t *const of_keys = desc->use_offsets_k ? p->offsets_k : p->offsets;
+    for (int64_t t = 0; t < desc->sequences; t++) {
+        const int64_t first_row = offset(p->offsets, t, desc->length);
+        const int64_t end_row = offset(p->offsets, t + 1, desc->length);
+        const int64_t first_key = offset(of_keys, t, desc->length_k);
+        const int64_t keys = offset(of_keys, t + 1, desc->length_k) - first_key;
+        if (first_row <= i && i < end_row)
+            return (sequence){true, t, first_row, end_row - first_row, first_key, keys > 0 ? keys : 0};
+    }
+    return (sequence){0};
+}
+
+int64_t ref_key_limit(const clmgk_ref_problem *problem, int64_t b)
+{
+    const clmgk_attention_desc *const desc = &problem->desc;
+    return desc->use_lengths ? clamp(problem->lengths[b], desc->length_k) : desc->length_k;
+}
+
+/* d(i) */
+static int64_t diagonal(const clmgk_ref_problem *p, const sequence *own, int64_t b, int64_t i)
+{
+    switch (p->desc.alignment) {
+    case CLMGK_ALIGN_TOP_LEFT:
+        return i;
+    case CLMGK_ALIGN_LENGTHS:
+        return i + ref_key_limit(p, b) - own->rows;
+    case CLMGK_ALIGN_BOTTOM_RIGHT:
+        break;
+    }
+    return i + own->keys - own->rows;
+}
+
+/* Takes from keys first .. end - 1 of the sequence what causality and window hide. */
+static void narrow(const clmgk_attention_desc *desc, int64_t diagonal_key, int64_t *first, int64_t *end)
+{
+    static const int64_t far = INT64_C(1) << 32; /* beyond every axis */
+    if (desc->causal)
+        *end = clamp(diagonal_key + 1, *end);
+    if (desc->use_window && desc->window_right >= 0 && desc->window_right < far)
+        *end = clamp(diagonal_key + desc->window_right + 1, *end);
+    if (desc->use_window && desc->window_left >= 0 && desc->window_left < far)
+        *first = clamp(diagonal_key - desc->window_left, *end);
+}
+
+ref_span ref_span_of(const clmgk_ref_problem *problem, int64_t b, int64_t i)
+{
+    const clmgk_attention_desc *const desc = &problem->desc;
+    const sequence own =
+        desc->sequences > 0 ? packed_sequence(problem, i) : (sequence){true, b, 0, desc->length, 0, desc->length_k};
+    if (!own.found || (desc->use_lengths_q && i >= problem->lengths_q[b]))
+        return (ref_span){.absent = true};
+
+    ref_span span = {.sequence = own.number, .position = i - own.first_row, .origin = own.first_key};
+    span.diagonal = diagonal(problem, &own, b, span.position);
+    span.end = desc->use_lengths ? ref_key_limit(problem, b) : own.keys;
+    narrow(desc, span.diagonal, &span.first, &span.end);
+    span.first += own.first_key;
+    span.end += own.first_key;
+    return span;
+}
+
+int64_t clmgk_ref_visible_keys(const clmgk_ref_problem *problem, int64_t b, int64_t i)
+{
+    const ref_span span = ref_span_of(problem, b, i);
+    return span.end - span.first;
+}
+
+bool clmgk_ref_visible(const clmgk_ref_problem *problem, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    const ref_span span = ref_span_of(problem, b, i);
+    return span.first <= j && j < span.end && !ref_hidden(problem, (ref_row){b, h, i}, j);
+}
+
+/* Axes of the bias: 0 in the descriptor stands for the full one. */
+typedef struct bias_axes {
+    int64_t batch, heads, rows, keys;
+} bias_axes;
+
+static bias_axes axes_of(const clmgk_attention_desc *desc)
+{
+    return (bias_axes){desc->bias_batch > 0 ? desc->bias_batch : desc->batch,
+                       desc->bias_heads > 0 ? desc->bias_heads : desc->heads,
+                       desc->bias_length > 0 ? desc->bias_length : desc->length,
+                       desc->bias_length_k > 0 ? desc->bias_length_k : desc->length_k};
+}
+
+int64_t ref_bias_count(const clmgk_attention_desc *desc)
+{
+    const bias_axes axes = axes_of(desc);
+    return axes.batch * axes.heads * axes.rows * axes.keys;
+}
+
+int64_t ref_bias_index(const clmgk_attention_desc *desc, ref_row row, int64_t j)
+{
+    const bias_axes axes = axes_of(desc);
+    return ((row.b % axes.batch * axes.heads + row.h % axes.heads) * axes.rows + row.i % axes.rows) * axes.keys +
+           j % axes.keys;
+}
+
+double ref_bias(const clmgk_ref_problem *problem, ref_row row, int64_t j)
+{
+    return problem->desc.use_bias ? problem->bias[ref_bias_index(&problem->desc, row, j)] : 0.0;
+}
+
+bool ref_hidden(const clmgk_ref_problem *problem, ref_row row, int64_t j)
+{
+    return ref_bias(problem, row, j) == -(double)INFINITY;
+}
+
+double ref_penalty(const clmgk_ref_problem *problem, int64_t h, const ref_span *span, int64_t j)
+{
+    if (!problem->desc.use_alibi)
+        return 0.0;
+    return problem->slopes[h] * fabs((double)(j - span->origin - span->diagonal));
+}

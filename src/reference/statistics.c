@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Responsibilities, the M-step, and the query negative log-likelihood (MGK paper, Eq. 8 and section 3.4). */
+#include "reference/arrays.h"
+#include "reference/exact.h"
+
+#include <stdlib.h>
+
+/* Sequences whose rows the likelihood is the mean of: batches, or packed sequences. */
+static int64_t sequences(const clmgk_attention_desc *d)
+{
+    return d->sequences > 0 ? d->sequences : d->batch;
+}
+
+int64_t clmgk_ref_statistic_count(const clmgk_attention_desc *desc, clmgk_ref_statistic which)
+{
+    const clmgk_attention_desc *const d = desc;
+    switch (which) {
+    case CLMGK_REF_STAT_RESPONSIBILITIES:
+        return d->batch * d->heads * d->components * d->length * d->length_k;
+    case CLMGK_REF_STAT_COUNTS:
+    case CLMGK_REF_STAT_NEW_PRIOR:
+        return ref_prior_count(d);
+    case CLMGK_REF_STAT_NLL:
+        return sequences(d) * d->heads;
+    case CLMGK_REF_STATISTICS:
+        break;
+    }
+    return 0;
+}
+
+/* Where gamma_ijr lies. */
+static int64_t responsibility_index(const clmgk_attention_desc *d, ref_row at, int64_t j, int64_t r)
+{
+    return (((at.b * d->heads + at.h) * d->components + r) * d->length + at.i) * d->length_k + j;
+}
+
+/* log N(q; k, sigma_r^2 I) = log_normal - |q - k|^2 / (2 sigma_r^2) */
+static double log_normal(const clmgk_ref_problem *p, int64_t h, int64_t r)
+{
+    static const double tau = 6.283185307179586;
+    return -0.5 * (double)p->desc.head_size * log(tau * ref_variance(p, h, r));
+}
+
+/* The components of one prior in an array of the prior's shape: element n is among first, first + step, ... */
+typedef struct component_axis {
+    int64_t first, step;
+} component_axis;
+
+static component_axis components_of(const clmgk_attention_desc *d, int64_t n)
+{
+    const int64_t step = d->prior_shape == CLMGK_PRIOR_HMS ? d->length_k : 1;
+    return (component_axis){n / (d->components * step) * d->components * step + n % step, step};
+}
+
+/* The given prior, which stays where no query sees the key. */
+static double given_prior(const clmgk_ref_problem *p, int64_t n)
+{
+    return p->desc.prior_shape == CLMGK_PRIOR_UNIFORM ? 1.0 / (double)p->desc.components : p->prior[n];
+}
+
+/* ---- exact ---------------------------------------------------------------------------------------------------- */
+
+/* log p(q_i) = log( 1/S sum_jr pi_r(j) N(q_i; k_jr, sigma_r^2 I) ) over the keys that the row sees; false: none.
+ * `terms` is room for M S numbers. */
+static bool log_likelihood(const exact_row *row, double *terms, double *result)
+{
+    const clmgk_ref_problem *const p = row->problem;
+    int64_t keys = 0;
+    int64_t count = 0;
+    for (int64_t j = row->span.first; j < row->span.end; j++) {
+        keys += row->visible[j];
+        for (int64_t r = 0; row->visible[j] && r < p->desc.components; r++)
+            terms[count++] =
+                log(ref_prior(p, row->at.h, j, r)) + log_normal(p, row->at.h, r) + row->score[r * p->desc.length_k + j];
+    }
+    *result = exact_log_sum_exp(terms, count) - log((double)keys);
+    return keys > 0;
+}
+
+/* Adds a row to gamma and N_r. */
+static void add_responsibilities(const exact_row *row, double *gamma, double *counts)
+{
+    const clmgk_attention_desc *const desc = &row->problem->desc;
+    for (int64_t j = row->span.first; j < row->span.end; j++) {
+        for (int64_t r = 0; r < desc->components; r++) {
+            const double gamma_ijr = exact_responsibility(row, j, r);
+            counts[ref_prior_index(desc, row->at.h, j, r)] += gamma_ijr;
+            if (gamma)
+                gamma[responsibility_index(desc, row->at, j, r)] = gamma_ijr;
+        }
+    }
+}
+
+/* New pi_r = N_r / sum_r' N_r'; element n. */
+static double maximised(const clmgk_ref_problem *p, const double *counts, int64_t n)
+{
+    const component_axis axis = components_of(&p->desc, n);
+    double total = 0.0;
+    for (int64_t r = 0; r < p->desc.components; r++)
+        total += counts[axis.first + r * axis.step];
+    return total == 0.0 ? given_prior(p, n) : counts[n] / total;
+}
+
+static void solve_rows(exact_row *row, double *counts, double *sums, double *const values[])
+{
+    const clmgk_ref_problem *const p = row->problem;
+    const clmgk_attention_desc *const desc = &p->desc;
+    const int64_t cells = sequences(desc) * desc->heads;
+    double *const seen = sums + cells;
+    double *const terms = seen + cells;
+    for (int64_t n = 0; n < desc->batch * desc->heads * desc->length; n++) {
+        double log_p = 0.0;
+        exact_row_solve(row, ref_row_of(desc, n));
+        add_responsibilities(row, values[CLMGK_REF_STAT_RESPONSIBILITIES], counts);
+        if (values[CLMGK_REF_STAT_NLL] && log_likelihood(row, terms, &log_p)) {
+            const int64_t cell = row->span.sequence * desc->heads + row->at.h;
+            sums[cell] -= log_p;
+            seen[cell] += 1.0;
+        }
+    }
+    for (int64_t cell = 0; values[CLMGK_REF_STAT_NLL] && cell < cells; cell++)
+        values[CLMGK_REF_STAT_NLL][cell] = seen[cell] > 0.0 ? sums[cell] / seen[cell] : 0.0;
+}
+
+static bool exact_statistics(const clmgk_ref_problem *problem, double *const values[])
+{
+    const clmgk_attention_desc *const desc = &problem->desc;
+    const int64_t count = ref_prior_count(desc);
+    const size_t cells = (size_t)(sequences(desc) * desc->heads);
+    double *const counts =
+        calloc((size_t)count + 2 * cells + (size_t)(desc->components * desc->length_k), sizeof(double));
+    exact_row row;
+    if (!counts || !exact_row_create(problem, &row)) {
+        free(counts);
+        return false;
+    }
+    solve_rows(&row, counts, counts + count, values);
+    for (int64_t n = 0; n < count; n++) {
+        if (values[CLMGK_REF_STAT_COUNTS])
+            values[CLMGK_REF_STAT_COUNTS][n] = counts[n];
+        if (values[CLMGK_REF_STAT_NEW_PRIOR])
+            values[CLMGK_REF_STAT_NEW_PRIOR][n] = maximised(problem, counts, n);
+    }
+    exact_row_free(&row);
+    free(counts);
+    return true;
+}
+
+/* ---- the plain formula ----------------------------------------------------------------------------------------- */
+
+/* Matrices of head (b,h), and sums over all heads. */
+typedef struct plain_head {
+    ref_plain row;
+    float *memory;
+    float *gamma;      /* [M,N,S] */
+    float *likelihood; /* [N]: log p(q_i) */
+    int64_t *cell;     /* [N]: the sequence that row i counts in; -1: none */
+    float *counts;     /* the prior's shape */
+    float *room;       /* [M S + N] */
+} plain_head;
+
+static bool plain_head_create(const clmgk_ref_problem *problem, plain_head *head)
+{
+    const clmgk_attention_desc *const desc = &problem->desc;
+    const size_t rows = (size_t)desc->length;
+    const size_t terms = (size_t)(desc->components * desc->length_k);
+    const size_t counts = (size_t)ref_prior_count(desc);
+    head->memory = calloc(terms * rows + rows + counts + terms + rows, sizeof(float));
+    head->cell = malloc((rows + 1) * sizeof(int64_t));
+    if (!head->memory || !head->cell || !ref_plain_create(problem, &head->row)) {
+        free(head->memory);
+        free(head->cell);
+        return false;
+    }
+    head->gamma = head->memory;
+    head->likelihood = head->gamma + terms * rows;
+    head->counts = head->likelihood + rows;
+    head->room = head->counts + counts;
+    return true;
+}
+
+static void plain_head_free(plain_head *head)
+{
+    ref_plain_free(&head->row);
+    free(head->memory);
+    free(head->cell);
+}
+
+/* gamma of key j: gamma[r*step] is component r's. */
+static void fill_gamma(const ref_plain *row, int64_t j, int64_t step, float *gamma)
+{
+    const clmgk_attention_desc *const desc = &row->problem->desc;
+    int64_t best = 0;
+    for (int64_t r = 1; r < desc->components; r++)
+        if (row->log_term[r * desc->length_k + j] > row->log_term[best * desc->length_k + j])
+            best = r;
+    const float largest = row->log_term[best * desc->length_k + j];
+    if (largest == -INFINITY)
+        return;
+    float total = 0.0F;
+    for (int64_t r = 0; r < desc->components; r++) {
+        const bool chosen = desc->estep == CLMGK_ESTEP_SOFT || r == best;
+        gamma[r * step] = chosen ? expf(row->log_term[r * desc->length_k + j] - largest) : 0.0F;
+        total += gamma[r * step];
+    }
+    for (int64_t r = 0; r < desc->components; r++)
+        gamma[r * step] /= total;
+}
+
+/* log p(q_i) */
+static void fill_likelihood(plain_head *head, int64_t i)
+{
+    const ref_plain *const row = &head->row;
+    const clmgk_ref_problem *const p = row->problem;
+    int64_t keys = 0;
+    int64_t count = 0;
+    float largest = -INFINITY;
+    for (int64_t j = row->span.first; j < row->span.end; j++) {
+        const bool visible = !ref_hidden(p, row->at, j);
+        keys += visible;
+        for (int64_t r = 0; visible && r < p->desc.components; r++) {
+            const float term = logf((float)ref_prior(p, row->at.h, j, r)) + (float)log_normal(p, row->at.h, r) +
+                               row->score[r * p->desc.length_k + j];
+            head->room[count++] = term;
+            largest = term > largest ? term : largest;
+        }
+    }
+    const float base = isfinite(largest) ? largest : 0.0F;
+    for (int64_t n = 0; n < count; n++)
+        head->room[n] = expf(head->room[n] - base);
+    head->cell[i] = keys > 0 ? row->span.sequence : -1;
+    head->likelihood[i] = base + logf(ref_sum_of(count, head->room, row->way.order)) - logf((float)keys);
+}
+
+static void fill_head(plain_head *head, int64_t b, int64_t h, ref_way way)
+{
+    const clmgk_attention_desc *const desc = &head->row.problem->desc;
+    const int64_t step = desc->length * desc->length_k;
+    for (int64_t n = 0; n < desc->components * step; n++)
+        head->gamma[n] = 0.0F;
+    for (int64_t i = 0; i < desc->length; i++) {
+        ref_plain_solve(&head->row, (ref_row){b, h, i}, way);
+        for (int64_t j = head->row.span.first; j < head->row.span.end; j++)
+            fill_gamma(&head->row, j, step, head->gamma + i * desc->length_k + j);
+        fill_likelihood(head, i);
+    }
+}
+
+/* The mean of -log p(q_i) over the rows of a sequence that see a key. */
+static float mean(plain_head *head, int64_t sequence, ref_order order)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < head->row.problem->desc.length; i++)
+        if (head->cell[i] == sequence)
+            head->room[count++] = -head->likelihood[i];
+    return count > 0 ? ref_sum_of(count, head->room, order) / (float)count : 0.0F;
+}
+
+static void sum_head(plain_head *head, int64_t b, int64_t h, ref_order order, float *const values[])
+{
+    const clmgk_attention_desc *const desc = &head->row.problem->desc;
+    float *const responsibilities = values[CLMGK_REF_STAT_RESPONSIBILITIES];
+    const int64_t matrix = desc->components * desc->length * desc->length_k;
+    for (int64_t n = 0; responsibilities && n < matrix; n++)
+        responsibilities[(b * desc->heads + h) * matrix + n] = head->gamma[n];
+    ref_plain_sum_prior(desc, h, head->gamma, order, head->room, head->counts);
+    const int64_t first = desc->sequences > 0 ? 0 : b;
+    const int64_t end = desc->sequences > 0 ? desc->sequences : b + 1;
+    for (int64_t t = first; values[CLMGK_REF_STAT_NLL] && t < end; t++)
+        values[CLMGK_REF_STAT_NLL][t * desc->heads + h] = mean(head, t, order);
+}
+
+static float plain_maximised(const clmgk_ref_problem *p, const float *counts, int64_t n)
+{
+    const component_axis axis = components_of(&p->desc, n);
+    float total = 0.0F;
+    for (int64_t r = 0; r < p->desc.components; r++)
+        total += counts[axis.first + r * axis.step];
+    return total == 0.0F ? (float)given_prior(p, n) : counts[n] / total;
+}
+
+static bool plain_statistics(const clmgk_ref_problem *problem, ref_way way, float *const values[])
+{
+    const clmgk_attention_desc *const desc = &problem->desc;
+    const int64_t heads = desc->batch * desc->heads;
+    plain_head head;
+    if (!plain_head_create(problem, &head))
+        return false;
+    for (int64_t n = 0; n < heads; n++) {
+        const int64_t number = way.order == REF_ORDER_BACKWARD ? heads - 1 - n : n;
+        fill_head(&head, number / desc->heads, number % desc->heads, way);
+        sum_head(&head, number / desc->heads, number % desc->heads, way.order, values);
+    }
+    for (int64_t n = 0; n < ref_prior_count(desc); n++) {
+        if (values[CLMGK_REF_STAT_COUNTS])
+            values[CLMGK_REF_STAT_COUNTS][n] = head.counts[n];
+        if (values[CLMGK_REF_STAT_NEW_PRIOR])
+            values[CLMGK_REF_STAT_NEW_PRIOR][n] = plain_maximised(problem, head.counts, n);
+    }
+    plain_head_free(&head);
+    return true;
+}
+
+/* ---- with their bounds ----------------------------------------------------------------------------------------- */
+
+static int64_t count_of(const clmgk_attention_desc *desc, int which)
+{
+    return clmgk_ref_statistic_count(desc, (clmgk_ref_statistic)which);
+}
+
+bool clmgk_ref_solve_statistics(const clmgk_ref_problem *problem, uint32_t set, clmgk_ref_statistics *out)
+{
+    static const ref_solver solver = {count_of, exact_statistics, plain_statistics};
+    return ref_solve_arrays(problem, set, &solver, ref_tolerance_of_outputs(problem->desc.dtype), out);
+}
+
+void clmgk_ref_statistics_free(clmgk_ref_statistics *statistics)
+{
+    ref_free_arrays(statistics);
+}
+
+double clmgk_ref_check_statistic(const clmgk_ref_statistics *statistics, clmgk_ref_statistic which, const double *given,
+                                 char *message, size_t capacity)
+{
+    static const char *const names[CLMGK_REF_STATISTICS] = {"responsibilities", "counts", "new prior", "nll"};
+    return ref_check_array(statistics, which, names[which], given, message, capacity);
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "reference/sums.h"
+
+#include <stddef.h>
+
+/* Partial sums of the blocked order: as many as a wide vector has lanes. */
+#define LANES 16
+
+/* So many numbers of a term are summed at a time: their partial sums stay in the first-level cache. */
+#define CHUNK 64
+
+/* Numbers first .. first + width - 1 of term n are added to `sums`. */
+static void add_term(const ref_terms *t, int64_t n, int64_t first, int64_t width, float *restrict sums)
+{
+    const float c = t->coef[n * t->coef_step];
+    const float *const x = t->rows + n * t->row_step + first;
+    switch (t->kind) {
+    case REF_TERM_PRODUCT:
+        for (int64_t w = 0; w < width; w++)
+            sums[w] += c * x[w];
+        break;
+    case REF_TERM_DIFFERENCE:
+        for (int64_t w = 0; w < width; w++)
+            sums[w] += c * (x[w] - t->minus[first + w]);
+        break;
+    case REF_TERM_SQUARE:
+        for (int64_t w = 0; w < width; w++)
+            sums[w] += (c - x[w]) * (c - x[w]);
+        break;
+    }
+}
+
+static void sum_blocked(const ref_terms *t, int64_t first, int64_t width, float *out)
+{
+    float lanes[LANES][CHUNK] = {{0}};
+    for (int64_t n = 0; n < t->count; n++)
+        add_term(t, n, first, width, lanes[n % LANES]);
+    for (int64_t half = LANES / 2; half > 0; half /= 2)
+        for (int64_t lane = 0; lane < half; lane++)
+            for (int64_t w = 0; w < width; w++)
+                lanes[lane][w] += lanes[lane + half][w];
+    for (int64_t w = 0; w < width; w++)
+        out[first + w] = lanes[0][w];
+}
+
+static void sum_in_turn(const ref_terms *t, ref_order order, int64_t first, int64_t width, float *out)
+{
+    float sums[CHUNK] = {0};
+    for (int64_t n = 0; n < t->count; n++)
+        add_term(t, order == REF_ORDER_FORWARD ? n : t->count - 1 - n, first, width, sums);
+    for (int64_t w = 0; w < width; w++)
+        out[first + w] = sums[w];
+}
+
+void ref_sum(const ref_terms *terms, ref_order order, float *out)
+{
+    for (int64_t first = 0; first < terms->width; first += CHUNK) {
+        const int64_t width = terms->width - first < CHUNK ? terms->width - first : CHUNK;
+        if (order == REF_ORDER_BLOCKED)
+            sum_blocked(terms, first, width, out);
+        else
+            sum_in_turn(terms, order, first, width, out);
+    }
+}
+
+void ref_sum_rows(int64_t count, int64_t width, const float *rows, int64_t row_step, ref_order order, float *out)
+{
+    static const float one = 1.0F;
+    const ref_terms terms = {REF_TERM_PRODUCT, count, width, &one, 0, rows, row_step, NULL};
+    ref_sum(&terms, order, out);
+}
+
+float ref_sum_of(int64_t count, const float *x, ref_order order)
+{
+    float sum = 0.0F;
+    ref_sum_rows(count, 1, x, 1, order, &sum);
+    return sum;
+}
+
+float ref_sum_of_products(int64_t count, const float *x, const float *y, ref_order order)
+{
+    const ref_terms terms = {REF_TERM_PRODUCT, count, 1, x, 1, y, 1, NULL};
+    float sum = 0.0F;
+    ref_sum(&terms, order, &sum);
+    return sum;
+}
