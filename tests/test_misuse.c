@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every misuse of every public call of attention.h: the status, a message that names what is wrong and its value,
- * outputs and event untouched. */
+/* Every misuse of descriptors and plans: the status, and a message that names what is wrong and its value. The calls
+ * that enqueue: test_enqueue.c. */
 #include "harness/harness.h"
 
 #include <math.h>
@@ -62,7 +62,7 @@ static void expect_error(clmgk_status status, clmgk_status expected, const clmgk
 /* ---- descriptors ------------------------------------------------------------------------------------------------- */
 
 typedef struct bad_desc {
-    change changes[4];
+    change changes[5];
     clmgk_status status;
     const char *field; /* in the message */
     const char *value;
@@ -122,6 +122,81 @@ static const bad_desc bad_descs[] = {
     {{DESC(length, BIG)}, CLMGK_ERROR_OVERFLOW, "length", "1099511627776"},
     {{DESC(length_k, INT64_MAX)}, CLMGK_ERROR_OVERFLOW, "length_k", "9223372036854775807"},
     {{DESC(k.strided, 1), DESC(k.token, INT64_MAX / 2), DESC(length_k, 9)}, CLMGK_ERROR_OVERFLOW, "k", ""},
+
+    {{DESC(use_window, 2)}, VALUE, "use_window", "2"},
+    {{DESC(use_window, 1), DESC(window_left, -2)}, VALUE, "window_left", "-2"},
+    {{DESC(use_window, 1), DESC(window_left, -1), DESC(window_right, INT64_MIN)},
+     VALUE,
+     "window_right",
+     "-9223372036854775808"},
+    {{DESC(sequences, -1)}, VALUE, "sequences", "-1"},
+    {{DESC(sequences, BIG)}, CLMGK_ERROR_OVERFLOW, "sequences", "1099511627776"},
+    {{DESC(sequences, 2)}, SHAPE, "length_k", "6"}, /* N = 5 */
+    {{DESC(sequences, 2), DESC(length_k, 5), DESC(batch, 2)}, SHAPE, "batch", "2"},
+    {{DESC(sequences, 2), DESC(length_k, 5), DESC(use_lengths, 1)}, VALUE, "use_lengths", "sequences"},
+    {{DESC(sequences, 2), DESC(length_k, 5), DESC(use_lengths_q, 1)}, VALUE, "use_lengths_q", "sequences"},
+    {{DESC(sequences, 2), DESC(use_offsets_k, 1), DESC(alignment, CLMGK_ALIGN_LENGTHS)},
+     VALUE,
+     "alignment",
+     "use_lengths"},
+    {{DESC(use_offsets_k, 1)}, VALUE, "use_offsets_k", "sequences"},
+    {{DESC(use_offsets_k, 2)}, VALUE, "use_offsets_k", "2"},
+    {{DESC(use_bias, -1)}, VALUE, "use_bias", "-1"},
+    {{DESC(use_bias, 1), DESC(bias_batch, -1)}, VALUE, "bias_batch", "-1"},
+    {{DESC(use_bias, 1), DESC(bias_batch, 2)}, SHAPE, "bias_batch", "2"},
+    {{DESC(use_bias, 1), DESC(batch, 6), DESC(bias_batch, 4)}, SHAPE, "bias_batch", "4"},
+    {{DESC(use_bias, 1), DESC(bias_heads, 2)}, SHAPE, "bias_heads", "2"}, /* H = 4 */
+    {{DESC(use_bias, 1), DESC(bias_length, 6)}, SHAPE, "bias_length", "6"},
+    {{DESC(use_bias, 1), DESC(bias_length_k, 5)}, SHAPE, "bias_length_k", "5"},
+    {{DESC(use_bias, 1), DESC(bias_length_k, -6)}, VALUE, "bias_length_k", "-6"},
+    {{DESC(use_bias, 1), DESC(bias_heads, BIG)}, CLMGK_ERROR_OVERFLOW, "bias_heads", "1099511627776"},
+    {{DESC(use_alibi, 2)}, VALUE, "use_alibi", "2"},
+    {{DESC(use_sinks, 3)}, VALUE, "use_sinks", "3"},
+    {{DESC_REAL(softcap, -1.0)}, VALUE, "softcap", "-1"},
+    {{DESC_REAL(softcap, (double)NAN)}, VALUE, "softcap", "nan"},
+    {{DESC_REAL(softcap, (double)INFINITY)}, VALUE, "softcap", "inf"},
+    {{DESC_REAL(softcap, 1e39)}, VALUE, "softcap", "1e+39"},
+    {{DESC_REAL(softcap, 1e-39)}, VALUE, "softcap", "1e-39"},
+    {{DESC_REAL(softcap, 30.0), DESC(variant, CLMGK_VARIANT_GAUSSIAN)}, VALUE, "softcap", "30"},
+    {{DESC_REAL(softcap, 30.0), DESC(variant, CLMGK_VARIANT_MGK), DESC(score, CLMGK_SCORE_DOT)},
+     VALUE,
+     "softcap",
+     "30"},
+    {{DESC_REAL(dropout, -0.25)}, VALUE, "dropout", "-0.25"},
+    {{DESC_REAL(dropout, 1.0)}, VALUE, "dropout", "1"},
+    {{DESC_REAL(dropout, (double)NAN)}, VALUE, "dropout", "nan"},
+    {{DESC_REAL(dropout, (double)INFINITY)}, VALUE, "dropout", "inf"},
+    {{DESC(gradients, 256)}, VALUE, "gradients", "256"},
+    {{DESC(gradients, -1)}, VALUE, "gradients", "4294967295"},
+    {{DESC(gradients, CLMGK_GRADIENT_PRIOR)}, VALUE, "gradients", "PRIOR"},
+    {{DESC(gradients, CLMGK_GRADIENT_SHIFT)}, VALUE, "gradients", "SHIFT"},
+    {{DESC(gradients, CLMGK_GRADIENT_SHIFT), DESC(variant, CLMGK_VARIANT_MGK)}, VALUE, "gradients", "SHIFT"},
+    {{DESC(gradients, CLMGK_GRADIENT_BIAS)}, VALUE, "gradients", "use_bias"},
+    {{DESC(gradients, CLMGK_GRADIENT_SINKS | CLMGK_GRADIENT_Q)}, VALUE, "gradients", "use_sinks"},
+    {{DESC(statistics, 16)}, VALUE, "statistics", "16"},
+    {{DESC(statistics, CLMGK_STATISTIC_NLL)}, VALUE, "statistics", "gaussian"},
+    {{DESC(combine, 2)}, VALUE, "combine", "2"},
+    {{DESC(grad_o.strided, 2)}, VALUE, "grad_o.strided", "2"},
+    {{DESC(grad_o.strided, 1), DESC(grad_o.token, -1)}, SHAPE, "grad_o.token", "-1"},
+    {{DESC(grad_q.strided, 1), DESC(grad_q.head, -3)}, SHAPE, "grad_q.head", "-3"},
+    {{DESC(gradients, CLMGK_GRADIENT_Q), DESC(grad_q.strided, 1), DESC(grad_q.token, 8)}, SHAPE, "grad_q", "0"},
+    {{DESC(gradients, CLMGK_GRADIENT_K), DESC(grad_k.strided, 1), DESC(grad_k.token, 7), DESC(grad_k.head, 64)},
+     SHAPE,
+     "grad_k",
+     "7"},
+    {{DESC(gradients, CLMGK_GRADIENT_V), DESC(grad_v.strided, 1), DESC(grad_v.token, 8), DESC(grad_v.head, 47)},
+     SHAPE,
+     "grad_v",
+     "47"},
+    {{DESC(gradients, CLMGK_GRADIENT_Q), DESC(grad_o.strided, 1), DESC(grad_o.token, INT64_MAX / 2)},
+     CLMGK_ERROR_OVERFLOW,
+     "grad_o",
+     ""},
+    {{DESC(statistics, CLMGK_STATISTIC_RESPONSIBILITIES), DESC(length, 1 << 30), DESC(length_k, 1 << 30)},
+     CLMGK_ERROR_OVERFLOW,
+     "responsibilities",
+     ""},
+    {{DESC(use_bias, 1), DESC(length, 1 << 30), DESC(length_k, 1 << 30)}, CLMGK_ERROR_OVERFLOW, "bias", ""},
 };
 
 static void bad_descriptors(void **state)
@@ -160,6 +235,9 @@ static void defaults_are_filled_in(void **state)
     assert_true(resolved.q.strided == 1 && resolved.q.token == 8 && resolved.q.head == 40 && resolved.q.batch == 160);
     assert_true(resolved.k.token == 8 && resolved.k.head == 48 && resolved.lse.token == 1 && resolved.lse.head == 5);
 
+    assert_true(resolved.bias_batch == 0 && resolved.bias_length == 0); /* no bias: as they were */
+    assert_true(resolved.grad_q.strided == 1 && resolved.grad_q.token == 8 && resolved.grad_v.head == 48);
+
     clmgk_attention_desc mixture = good_desc();
     mixture.variant = CLMGK_VARIANT_MGK;
     assert_int_equal(clmgk_attention_validate(&mixture, &mixture, &error), CLMGK_OK); /* in place */
@@ -168,6 +246,60 @@ static void defaults_are_filled_in(void **state)
 
     assert_int_equal(clmgk_attention_validate(&mixture, &mixture, &error), CLMGK_OK); /* and again */
     expect_error(clmgk_attention_validate(NULL, NULL, &error), VALUE, &error, "desc", "NULL");
+}
+
+/* Defaults of masks and modifiers, and what they need no more than that. */
+static void modifiers_are_resolved(void **state)
+{
+    (void)state;
+    clmgk_attention_desc desc = good_desc();
+    clmgk_attention_desc resolved;
+    clmgk_error error = {0};
+    desc.batch = 6;
+    desc.use_bias = 1;
+    desc.bias_batch = 3;
+    desc.bias_heads = 1;
+    desc.use_window = 1;
+    desc.window_left = 0;
+    desc.window_right = INT64_MAX; /* no key is that far */
+    desc.softcap = 50.0;
+    desc.dropout = 0.999;
+    desc.gradients = CLMGK_GRADIENT_ALL & ~(CLMGK_GRADIENT_PRIOR | CLMGK_GRADIENT_SHIFT | CLMGK_GRADIENT_SINKS);
+    desc.grad_o.strided = 1; /* one element in every place */
+    desc.statistics = CLMGK_STATISTIC_COUNTS | CLMGK_STATISTIC_NEW_PRIOR;
+    if (clmgk_attention_validate(&desc, &resolved, &error) != CLMGK_OK)
+        fail_msg("%s", error.message);
+    assert_true(resolved.bias_batch == 3 && resolved.bias_heads == 1);
+    assert_true(resolved.bias_length == 5 && resolved.bias_length_k == 6);
+    assert_true(resolved.window_left == 0 && resolved.window_right == -1);
+    assert_true(resolved.softcap == 50.0 && resolved.dropout == 0.999 && resolved.gradients == desc.gradients);
+    assert_true(resolved.grad_o.batch == 0 && resolved.grad_o.head == 0 && resolved.grad_o.token == 0);
+    assert_true(resolved.grad_k.token == 8 && resolved.grad_k.head == 48 && resolved.grad_k.batch == 192);
+    assert_int_equal(clmgk_attention_validate(&resolved, &resolved, &error), CLMGK_OK); /* and again */
+
+    clmgk_attention_desc unused = good_desc(); /* fields that say nothing without their flag */
+    unused.window_left = -5;
+    unused.bias_heads = 3;
+    unused.grad_k.strided = 1; /* overlapping, were there a gradient */
+    assert_int_equal(clmgk_attention_validate(&unused, &resolved, &error), CLMGK_OK);
+
+    clmgk_attention_desc packed = good_desc();
+    packed.sequences = 3;
+    packed.use_offsets_k = 1;
+    packed.use_bias = 1;
+    packed.alignment = CLMGK_ALIGN_TOP_LEFT;
+    assert_int_equal(clmgk_attention_validate(&packed, &resolved, &error), CLMGK_OK);
+    assert_true(resolved.bias_batch == 1 && resolved.bias_length_k == 6);
+    packed.use_offsets_k = 0;
+    packed.length_k = packed.length;
+    assert_int_equal(clmgk_attention_validate(&packed, &resolved, &error), CLMGK_OK);
+
+    clmgk_attention_desc empty = good_desc(); /* an axis of 0 is a full one */
+    empty.length_k = 0;
+    empty.use_bias = 1;
+    empty.gradients = CLMGK_GRADIENT_BIAS;
+    assert_int_equal(clmgk_attention_validate(&empty, &resolved, &error), CLMGK_OK);
+    assert_int_equal(resolved.bias_length_k, 0);
 }
 
 /* A caller with a newer, longer structure: taken if it asks for nothing that this library does not know. */
@@ -185,10 +317,31 @@ static void newer_callers(void **state)
     assert_int_equal(resolved.struct_size, sizeof(resolved));
     newer.added[1] = 1;
     expect_error(clmgk_attention_validate(&newer.known, &resolved, &error), VALUE, &error, "struct_size", "");
-    newer.known.struct_size = sizeof(resolved) - 1; /* there is no older one than the first */
-    expect_error(clmgk_attention_validate(&newer.known, &resolved, &error), VALUE, &error, "struct_size", "");
     newer.known.struct_size = SIZE_MAX;
     expect_error(clmgk_attention_validate(&newer.known, &resolved, &error), VALUE, &error, "struct_size", "");
+}
+
+/* A caller that was compiled when the descriptor ended with the query lengths: what lies behind is not its. */
+static void older_callers(void **state)
+{
+    (void)state;
+    const size_t first = offsetof(clmgk_attention_desc, use_window);
+    const clmgk_attention_desc desc = good_desc();
+    clmgk_attention_desc older;
+    clmgk_attention_desc resolved;
+    clmgk_attention_desc expected;
+    clmgk_error error = {0};
+    memset(&older, 0xff, sizeof(older));
+    memcpy(&older, &desc, first);
+    older.struct_size = first;
+    assert_int_equal(clmgk_attention_validate(&desc, &expected, &error), CLMGK_OK);
+    assert_int_equal(clmgk_attention_validate(&older, &resolved, &error), CLMGK_OK);
+    assert_true(resolved.use_window == 0 && resolved.sequences == 0 && resolved.dropout == 0.0);
+    assert_true(resolved.gradients == 0 && resolved.statistics == 0 && resolved.combine == 0);
+    assert_int_equal(resolved.struct_size, sizeof(resolved));
+    assert_int_equal(resolved.grad_v.token, expected.grad_v.token);
+    older.struct_size = first - 1; /* there is no older one than the first */
+    expect_error(clmgk_attention_validate(&older, &resolved, &error), VALUE, &error, "struct_size", "");
 }
 
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
@@ -211,6 +364,21 @@ static void bad_plan_arguments(void **state)
     options = (clmgk_plan_options)CLMGK_PLAN_OPTIONS_INIT;
     options.engine = (clmgk_engine)9;
     expect_error(clmgk_plan_create(session->context, &desc, &options, &plan, &error), VALUE, &error, "engine", "9");
+    assert_null(plan);
+
+    /* options from before the backward pass: what lies behind is not read */
+    options = (clmgk_plan_options)CLMGK_PLAN_OPTIONS_INIT;
+    options.struct_size = offsetof(clmgk_plan_options, backward_parameters);
+    options.backward_parameters = "nothing=1";
+    clmgk_attention_desc trained = good_desc();
+    trained.gradients = CLMGK_GRADIENT_Q;
+    if (clmgk_plan_create(session->context, &trained, &options, &plan, &error) != CLMGK_OK)
+        fail_msg("%s", error.message);
+    clmgk_plan_release(plan);
+    plan = NULL;
+    options.struct_size = sizeof(options);
+    expect_error(clmgk_plan_create(session->context, &trained, &options, &plan, &error), VALUE, &error, "parameters",
+                 "nothing=1");
     assert_null(plan);
 }
 
@@ -263,197 +431,52 @@ static void plan_queries(void **state)
     assert_int_equal(info.engine, session->info.engine);
     assert_int_equal(info.workspace_bytes, clmgk_plan_workspace_size(plan));
     assert_true(info.parameters && strchr(info.parameters, '=') && info.options && info.kernel && info.kernel[0]);
+    assert_true(!info.backward_parameters && !info.backward_options && !info.backward_kernel);
+    assert_true(info.backward_engine == CLMGK_ENGINE_AUTO && info.backward_workspace_bytes == 0);
     assert_int_equal(clmgk_plan_workspace_size(NULL), 0);
     clmgk_plan_release(plan);
     clmgk_plan_release(NULL);
 }
 
-/* ---- enqueue ----------------------------------------------------------------------------------------------------- */
-
-/* A problem that has every array, its plan, and a second context with its own queue and buffer. */
-typedef struct fixture {
-    th_session *session;
-    th_problem problem;
-    th_device device;
-    clmgk_plan *plan;
-    cl_context other;
-    cl_command_queue other_queue;
-    cl_mem other_memory;
-} fixture;
-
-static fixture open_fixture(th_session *session)
-{
-    const clmgk_attention_desc desc = th_full_desc();
-    fixture f = {.session = session, .problem = th_problem_make(&desc, 1)};
-    cl_int code = CL_SUCCESS;
-    f.plan = th_plan(session, &f.problem.desc, CLMGK_ENGINE_AUTO, NULL);
-    f.device = th_upload(session, &f.problem, clmgk_plan_workspace_size(f.plan));
-    f.other = clCreateContext(NULL, 1, &session->info.device_id, NULL, NULL, &code);
-    assert_int_equal(code, CL_SUCCESS);
-    f.other_queue = clCreateCommandQueue(f.other, session->info.device_id, 0, &code);
-    assert_int_equal(code, CL_SUCCESS);
-    f.other_memory = clCreateBuffer(f.other, CL_MEM_READ_WRITE, 65536, NULL, &code);
-    assert_int_equal(code, CL_SUCCESS);
-    return f;
-}
-
-static void close_fixture(fixture *f)
-{
-    th_device_free(&f->device);
-    th_problem_free(&f->problem);
-    clmgk_plan_release(f->plan);
-    assert_int_equal(clReleaseMemObject(f->other_memory), CL_SUCCESS);
-    assert_int_equal(clReleaseCommandQueue(f->other_queue), CL_SUCCESS);
-    assert_int_equal(clReleaseContext(f->other), CL_SUCCESS);
-}
-
-typedef struct enqueue_call {
-    clmgk_plan *plan;
-    cl_command_queue queue;
-    const clmgk_attention_args *args;
-    cl_uint num_wait;
-    const cl_event *wait_list;
-} enqueue_call;
-
-static void expect_refused(fixture *f, const enqueue_call *call, clmgk_status status, const char *field,
-                           const char *value)
-{
-    clmgk_error error = {0};
-    cl_event unset = (cl_event)(uintptr_t)f; /* any pointer that no event has */
-    cl_event event = unset;
-    expect_error(
-        clmgk_enqueue_forward(call->plan, call->queue, call->args, call->num_wait, call->wait_list, &event, &error),
-        status, &error, field, value);
-    assert_ptr_equal(event, unset);
-    assert_int_equal(
-        clmgk_enqueue_forward(call->plan, call->queue, call->args, call->num_wait, call->wait_list, NULL, NULL),
-        status);
-    assert_int_equal(clFinish(f->session->queue), CL_SUCCESS);
-    th_expect_untouched(f->session, &f->device);
-}
-
-static void bad_enqueue_arguments(void **state)
-{
-    fixture f = open_fixture(*state);
-    cl_event none = NULL;
-    const enqueue_call good = {f.plan, f.session->queue, &f.device.args, 0, NULL};
-    enqueue_call call = good;
-    call.plan = NULL;
-    expect_refused(&f, &call, VALUE, "plan", "NULL");
-    call = good;
-    call.queue = NULL;
-    expect_refused(&f, &call, VALUE, "queue", "");
-    call.queue = f.other_queue;
-    expect_refused(&f, &call, VALUE, "queue", "context");
-    call = good;
-    call.args = NULL;
-    expect_refused(&f, &call, VALUE, "args", "NULL");
-    call = good;
-    call.num_wait = 1;
-    expect_refused(&f, &call, VALUE, "wait_list", "");
-    call.wait_list = &none;
-    expect_refused(&f, &call, VALUE, "wait_list", "");
-    call.num_wait = 0;
-    expect_refused(&f, &call, VALUE, "wait_list", "");
-
-    cl_int code = CL_SUCCESS;
-    cl_event foreign = clCreateUserEvent(f.other, &code);
-    assert_int_equal(code, CL_SUCCESS);
-    assert_int_equal(clSetUserEventStatus(foreign, CL_COMPLETE), CL_SUCCESS); /* or an acceptance would never end */
-    call.num_wait = 1;
-    call.wait_list = &foreign;
-    expect_refused(&f, &call, VALUE, "wait_list", "context");
-    assert_int_equal(clReleaseEvent(foreign), CL_SUCCESS);
-
-    clmgk_attention_args args = f.device.args;
-    args.struct_size = 0;
-    call = good;
-    call.args = &args;
-    expect_refused(&f, &call, VALUE, "struct_size", "0");
-    close_fixture(&f);
-}
-
-#define BUFFER(field)                                                                                                  \
-    {                                                                                                                  \
-        offsetof(clmgk_attention_args, field), #field                                                                  \
-    }
-
-static const struct {
-    size_t offset;
-    const char *name;
-} buffers[] = {BUFFER(q),        BUFFER(k),     BUFFER(v),       BUFFER(o),         BUFFER(prior),
-               BUFFER(variance), BUFFER(shift), BUFFER(lengths), BUFFER(lengths_q), BUFFER(lse)};
-
-/* Each array missing, of another context, one element too short, with an offset that overflows. */
-static void bad_buffers(void **state)
-{
-    fixture f = open_fixture(*state);
-    for (size_t n = 0; n < TH_COUNT(buffers); n++) {
-        clmgk_attention_args args = f.device.args;
-        clmgk_buffer *const buffer = (clmgk_buffer *)(void *)((unsigned char *)&args + buffers[n].offset);
-        const clmgk_buffer good = *buffer;
-        const enqueue_call call = {f.plan, f.session->queue, &args, 0, NULL};
-        size_t bytes = 0;
-        assert_int_equal(clGetMemObjectInfo(good.memory, CL_MEM_SIZE, sizeof(bytes), &bytes, NULL), CL_SUCCESS);
-
-        buffer->memory = NULL;
-        if (strcmp(buffers[n].name, "lse") != 0)
-            expect_refused(&f, &call, CLMGK_ERROR_INVALID_BUFFER, buffers[n].name, "");
-        buffer->memory = f.other_memory;
-        expect_refused(&f, &call, CLMGK_ERROR_INVALID_BUFFER, buffers[n].name, "context");
-        *buffer = good;
-        static const uint64_t far[] = {1, 1000, UINT64_MAX / 4, UINT64_MAX};
-        for (size_t k = 0; k < TH_COUNT(far); k++) {
-            /* 320 bytes of canaries lie behind the last element: 80 elements of 4 bytes are the last good offset */
-            buffer->offset = far[k] > 1000 ? far[k] : good.offset + 80 + far[k];
-            expect_refused(&f, &call, CLMGK_ERROR_INVALID_BUFFER, buffers[n].name, "");
-        }
-    }
-    /* the largest offset that fits is no error */
-    clmgk_attention_args args = f.device.args;
-    clmgk_error error = {0};
-    args.q.offset += 80;
-    assert_int_equal(clmgk_enqueue_forward(f.plan, f.session->queue, &args, 0, NULL, NULL, &error), CLMGK_OK);
-    assert_int_equal(clFinish(f.session->queue), CL_SUCCESS);
-    close_fixture(&f);
-}
-
-/* ---- empty problems ---------------------------------------------------------------------------------------------- */
-
-/* No queries: nothing is written, and the event comes all the same. */
-static void no_queries(void **state)
+/* What the backward pass chose, and that it is given back what it told. */
+static void backward_queries(void **state)
 {
     th_session *const session = *state;
-    for (size_t e = 0; e < session->engines; e++) {
-        const clmgk_attention_desc desc = {.length = 0, .length_k = 6, .head_size = 8};
-        th_problem problem = th_problem_make(&desc, 1);
-        clmgk_plan *const plan = th_plan(session, &problem.desc, session->engine[e], NULL);
-        th_device device = th_upload(session, &problem, clmgk_plan_workspace_size(plan));
-        clmgk_error error = {0};
-        cl_event event = NULL;
-        assert_int_equal(clmgk_enqueue_forward(plan, session->queue, &device.args, 0, NULL, &event, &error), CLMGK_OK);
-        assert_non_null(event);
-        assert_int_equal(clWaitForEvents(1, &event), CL_SUCCESS);
-        th_expect_untouched(session, &device);
-        assert_int_equal(clReleaseEvent(event), CL_SUCCESS);
-        th_device_free(&device);
-        clmgk_plan_release(plan);
-        th_problem_free(&problem);
-    }
+    clmgk_attention_desc desc = good_desc();
+    desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+    clmgk_plan *const plan = th_plan(session, &desc, CLMGK_ENGINE_AUTO, NULL);
+    clmgk_plan_info info = {0};
+    clmgk_plan_info again = {0};
+    clmgk_error error = {0};
+    assert_int_equal(clmgk_plan_get_info(plan, &info, &error), CLMGK_OK);
+    assert_int_equal(info.backward_engine, session->info.engine);
+    assert_true(info.backward_workspace_bytes <= info.workspace_bytes);
+    assert_int_equal(info.workspace_bytes, clmgk_plan_workspace_size(plan));
+    assert_true(info.backward_parameters && strchr(info.backward_parameters, '='));
+    assert_true(info.backward_options && info.backward_kernel && strcmp(info.backward_kernel, info.kernel) != 0);
+
+    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    clmgk_plan *same = NULL;
+    options.engine = info.engine;
+    options.parameters = info.parameters;
+    options.backward_parameters = info.backward_parameters;
+    assert_int_equal(clmgk_plan_create(session->context, &desc, &options, &same, &error), CLMGK_OK);
+    assert_int_equal(clmgk_plan_get_info(same, &again, &error), CLMGK_OK);
+    assert_string_equal(again.backward_parameters, info.backward_parameters);
+    assert_string_equal(again.backward_options, info.backward_options);
+    assert_int_equal(again.origin, CLMGK_PROGRAM_MEMORY);
+    clmgk_plan_release(same);
+    clmgk_plan_release(plan);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bad_descriptors),
-        cmocka_unit_test(defaults_are_filled_in),
-        cmocka_unit_test(newer_callers),
-        cmocka_unit_test(bad_plan_arguments),
-        cmocka_unit_test(bad_parameters),
-        cmocka_unit_test(plan_queries),
-        cmocka_unit_test(bad_enqueue_arguments),
-        cmocka_unit_test(bad_buffers),
-        cmocka_unit_test(no_queries),
+        cmocka_unit_test(bad_descriptors),        cmocka_unit_test(defaults_are_filled_in),
+        cmocka_unit_test(modifiers_are_resolved), cmocka_unit_test(newer_callers),
+        cmocka_unit_test(older_callers),          cmocka_unit_test(bad_plan_arguments),
+        cmocka_unit_test(bad_parameters),         cmocka_unit_test(plan_queries),
+        cmocka_unit_test(backward_queries),
     };
     return cmocka_run_group_tests(tests, th_session_open, th_session_close);
 }

@@ -1,0 +1,620 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every misuse of the four calls that enqueue: the status, a message that names what is wrong and its value, outputs
+ * and event untouched. And the empty problems, where there is little to enqueue. */
+#include "harness/harness.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the calls, by number -----------------------------------------------------------------------------------------
+ */
+
+enum { FORWARD = 1, BACKWARD = 2, STATISTICS = 4, COMBINE = 8 };
+static const int calls[] = {FORWARD, BACKWARD, STATISTICS, COMBINE};
+
+typedef struct arguments {
+    clmgk_attention_args args;
+    clmgk_gradient_args gradients;
+    clmgk_statistic_args statistics;
+    clmgk_combine_args combine;
+} arguments;
+
+/* One call; a pointer that is NULL in it is passed as NULL. */
+typedef struct enqueue_call {
+    int which;
+    clmgk_plan *plan;
+    cl_command_queue queue;
+    const clmgk_attention_args *args;
+    const clmgk_gradient_args *gradients;
+    const clmgk_statistic_args *statistics;
+    const clmgk_combine_args *combine;
+    cl_uint num_wait;
+    const cl_event *wait_list;
+} enqueue_call;
+
+static clmgk_status enqueue(const enqueue_call *c, cl_event *event, clmgk_error *error)
+{
+    switch (c->which) {
+    case BACKWARD:
+        return clmgk_enqueue_backward(c->plan, c->queue, c->args, c->gradients, c->num_wait, c->wait_list, event,
+                                      error);
+    case STATISTICS:
+        return clmgk_enqueue_statistics(c->plan, c->queue, c->args, c->statistics, c->num_wait, c->wait_list, event,
+                                        error);
+    case COMBINE:
+        return clmgk_enqueue_combine(c->plan, c->queue, c->combine, c->num_wait, c->wait_list, event, error);
+    default:
+        return clmgk_enqueue_forward(c->plan, c->queue, c->args, c->num_wait, c->wait_list, event, error);
+    }
+}
+
+/* ---- every array of every call ------------------------------------------------------------------------------------
+ */
+
+enum { PARTS = 3, SEQUENCES = 4, LEAD = 3 /* elements before an array */ };
+
+typedef enum only { ALWAYS, PADDED, PACKED } only;
+
+typedef struct slot {
+    size_t offset; /* in `arguments` */
+    const char *name;
+    const char *axes; /* see size_of_axis */
+    int required;     /* calls that can't do without it */
+    int optional;     /* calls that can */
+    int written;      /* calls whose output it is */
+    only only;
+} slot;
+
+#define SLOT(structure, field) offsetof(arguments, structure.field), #field
+static const slot slots[] = {
+    {SLOT(args, q), "BHND", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
+    {SLOT(args, k), "BGSD", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
+    {SLOT(args, v), "BGSE", FORWARD | BACKWARD, 0, 0, ALWAYS},
+    {SLOT(args, o), "BHNE", FORWARD | BACKWARD, 0, FORWARD, ALWAYS},
+    {SLOT(args, lse), "BHN", BACKWARD, FORWARD, FORWARD, ALWAYS},
+    {SLOT(args, prior), "HMS", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
+    {SLOT(args, variance), "HM", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
+    {SLOT(args, shift), "HMD", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
+    {SLOT(args, lengths), "B", FORWARD | BACKWARD | STATISTICS, 0, 0, PADDED},
+    {SLOT(args, lengths_q), "B", FORWARD | BACKWARD | STATISTICS, 0, 0, PADDED},
+    {SLOT(args, offsets), "T", FORWARD | BACKWARD | STATISTICS, 0, 0, PACKED},
+    {SLOT(args, offsets_k), "T", FORWARD | BACKWARD | STATISTICS, 0, 0, PACKED},
+    {SLOT(args, bias), "HS", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
+    {SLOT(args, slopes), "H", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
+    {SLOT(args, sinks), "H", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
+    {SLOT(gradients, grad_o), "BHNE", BACKWARD, 0, 0, ALWAYS},
+    {SLOT(gradients, grad_lse), "BHN", 0, BACKWARD, 0, ALWAYS},
+    {SLOT(gradients, grad_q), "BHND", BACKWARD, 0, BACKWARD, ALWAYS},
+    {SLOT(gradients, grad_k), "BGSD", BACKWARD, 0, BACKWARD, ALWAYS},
+    {SLOT(gradients, grad_v), "BGSE", BACKWARD, 0, BACKWARD, ALWAYS},
+    {SLOT(gradients, grad_prior), "HMS", BACKWARD, 0, BACKWARD, ALWAYS},
+    {SLOT(gradients, grad_variance), "HM", BACKWARD, 0, BACKWARD, ALWAYS},
+    {SLOT(gradients, grad_shift), "HMD", BACKWARD, 0, BACKWARD, ALWAYS},
+    {SLOT(gradients, grad_bias), "HS", BACKWARD, 0, BACKWARD, ALWAYS},
+    {SLOT(gradients, grad_sinks), "H", BACKWARD, 0, BACKWARD, ALWAYS},
+    {SLOT(statistics, responsibilities), "BHMNS", STATISTICS, 0, STATISTICS, ALWAYS},
+    {SLOT(statistics, counts), "HMS", STATISTICS, 0, STATISTICS, ALWAYS},
+    {SLOT(statistics, new_prior), "HMS", STATISTICS, 0, STATISTICS, ALWAYS},
+    {SLOT(statistics, nll), "tH", STATISTICS, 0, STATISTICS, ALWAYS},
+    {SLOT(combine, parts_o), "PBHNE", COMBINE, 0, 0, ALWAYS},
+    {SLOT(combine, parts_lse), "PBHN", COMBINE, 0, 0, ALWAYS},
+    {SLOT(combine, o), "BHNE", COMBINE, 0, COMBINE, ALWAYS},
+    {SLOT(combine, lse), "BHN", 0, COMBINE, COMBINE, ALWAYS},
+};
+#undef SLOT
+
+static int64_t size_of_axis(const clmgk_attention_desc *d, char axis)
+{
+    switch (axis) {
+    case 'B':
+        return d->batch;
+    case 'G':
+        return d->kv_heads;
+    case 'H':
+        return d->heads;
+    case 'M':
+        return d->components;
+    case 'N':
+        return d->length;
+    case 'S':
+        return d->length_k;
+    case 'D':
+        return d->head_size;
+    case 'E':
+        return d->value_size;
+    case 'P':
+        return PARTS;
+    case 'T': /* offsets */
+        return d->sequences + 1;
+    default: /* sequences of their own */
+        return d->sequences > 0 ? d->sequences : d->batch;
+    }
+}
+
+static size_t bytes_of(const clmgk_attention_desc *desc, const slot *s)
+{
+    size_t count = 1;
+    for (const char *axis = s->axes; *axis != '\0'; axis++)
+        count *= (size_t)size_of_axis(desc, *axis);
+    return count * 4;
+}
+
+static clmgk_buffer *buffer_of(arguments *a, const slot *s)
+{
+    return (clmgk_buffer *)(void *)((unsigned char *)a + s->offset);
+}
+
+/* ---- a problem that has all of them -------------------------------------------------------------------------------
+ */
+
+typedef struct fixture {
+    th_session *session;
+    clmgk_attention_desc desc;
+    clmgk_plan *plan;
+    clmgk_plan_info info;
+    arguments good; /* each array in a buffer that ends with it */
+    cl_context other;
+    cl_command_queue other_queue;
+    cl_mem other_memory;
+} fixture;
+
+static clmgk_attention_desc every_field(only kind)
+{
+    clmgk_attention_desc desc = th_full_desc();
+    desc.gradients = CLMGK_GRADIENT_ALL;
+    desc.statistics = CLMGK_STATISTIC_ALL;
+    desc.combine = 1;
+    desc.causal = 1;
+    desc.use_window = 1;
+    desc.window_left = 3;
+    desc.use_bias = desc.bias_batch = desc.bias_length = 1;
+    desc.use_alibi = desc.use_sinks = 1;
+    desc.dropout = 0.25;
+    if (kind == PACKED) {
+        desc.batch = 1;
+        desc.use_lengths = desc.use_lengths_q = 0;
+        desc.sequences = SEQUENCES;
+        desc.use_offsets_k = 1;
+    }
+    return desc;
+}
+
+static bool is_output(const slot *s)
+{
+    return s->written != 0;
+}
+
+/* Lengths are full, sequences of about one size, all else is 1/2. */
+static void fill_input(const clmgk_attention_desc *desc, const slot *s, unsigned char *bytes)
+{
+    const size_t count = bytes_of(desc, s) / 4;
+    const int64_t axis =
+        strcmp(s->name, "lengths") == 0 || strcmp(s->name, "offsets_k") == 0 ? desc->length_k : desc->length;
+    for (size_t n = 0; n < count; n++) {
+        const float half = 0.5F;
+        const int32_t whole = s->only == PADDED ? (int32_t)axis : (int32_t)(axis * (int64_t)n / SEQUENCES);
+        memcpy(bytes + n * 4, s->only == ALWAYS ? (const void *)&half : (const void *)&whole, 4);
+    }
+}
+
+/* Outputs are 0x5a. */
+static clmgk_buffer make_buffer(const fixture *f, const slot *s)
+{
+    const size_t bytes = LEAD * 4 + bytes_of(&f->desc, s);
+    unsigned char *const image = malloc(bytes);
+    assert_non_null(image);
+    memset(image, 0x5a, bytes);
+    if (!is_output(s))
+        fill_input(&f->desc, s, image + LEAD * 4);
+    cl_int code = CL_SUCCESS;
+    const cl_mem memory = clCreateBuffer(f->session->cl, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, bytes, image, &code);
+    assert_int_equal(code, CL_SUCCESS);
+    free(image);
+    return (clmgk_buffer){memory, LEAD};
+}
+
+static bool has_slot(const slot *s, only kind)
+{
+    return s->only == ALWAYS || s->only == kind;
+}
+
+static fixture open_fixture(th_session *session, only kind)
+{
+    const clmgk_attention_desc desc = every_field(kind);
+    fixture f = {.session = session};
+    clmgk_error error = {0};
+    cl_int code = CL_SUCCESS;
+    f.plan = th_plan(session, &desc, CLMGK_ENGINE_AUTO, NULL);
+    assert_int_equal(clmgk_attention_validate(&desc, &f.desc, &error), CLMGK_OK);
+    assert_int_equal(clmgk_plan_get_info(f.plan, &f.info, &error), CLMGK_OK);
+    f.good.args = (clmgk_attention_args)CLMGK_ATTENTION_ARGS_INIT;
+    f.good.gradients = (clmgk_gradient_args)CLMGK_GRADIENT_ARGS_INIT;
+    f.good.statistics = (clmgk_statistic_args)CLMGK_STATISTIC_ARGS_INIT;
+    f.good.combine = (clmgk_combine_args)CLMGK_COMBINE_ARGS_INIT;
+    f.good.combine.parts = PARTS;
+    for (size_t n = 0; n < TH_COUNT(slots); n++)
+        if (has_slot(&slots[n], kind))
+            *buffer_of(&f.good, &slots[n]) = make_buffer(&f, &slots[n]);
+    if (clmgk_plan_workspace_size(f.plan) > 0) {
+        f.good.args.workspace.memory =
+            clCreateBuffer(session->cl, CL_MEM_READ_WRITE, clmgk_plan_workspace_size(f.plan) + LEAD * 4, NULL, &code);
+        assert_int_equal(code, CL_SUCCESS);
+        f.good.args.workspace.offset = LEAD * 4;
+    }
+    f.other = clCreateContext(NULL, 1, &session->info.device_id, NULL, NULL, &code);
+    assert_int_equal(code, CL_SUCCESS);
+    f.other_queue = clCreateCommandQueue(f.other, session->info.device_id, 0, &code);
+    assert_int_equal(code, CL_SUCCESS);
+    f.other_memory = clCreateBuffer(f.other, CL_MEM_READ_WRITE, 65536, NULL, &code);
+    assert_int_equal(code, CL_SUCCESS);
+    return f;
+}
+
+static void close_fixture(fixture *f)
+{
+    for (size_t n = 0; n < TH_COUNT(slots); n++)
+        if (buffer_of(&f->good, &slots[n])->memory)
+            assert_int_equal(clReleaseMemObject(buffer_of(&f->good, &slots[n])->memory), CL_SUCCESS);
+    if (f->good.args.workspace.memory)
+        assert_int_equal(clReleaseMemObject(f->good.args.workspace.memory), CL_SUCCESS);
+    clmgk_plan_release(f->plan);
+    assert_int_equal(clReleaseMemObject(f->other_memory), CL_SUCCESS);
+    assert_int_equal(clReleaseCommandQueue(f->other_queue), CL_SUCCESS);
+    assert_int_equal(clReleaseContext(f->other), CL_SUCCESS);
+}
+
+static enqueue_call call_with(const fixture *f, int which, const arguments *a)
+{
+    return (enqueue_call){.which = which,
+                          .plan = f->plan,
+                          .queue = f->session->queue,
+                          .args = &a->args,
+                          .gradients = &a->gradients,
+                          .statistics = &a->statistics,
+                          .combine = &a->combine};
+}
+
+/* ---- what a refused call leaves -----------------------------------------------------------------------------------
+ */
+
+static bool is_untouched(fixture *f, const slot *s)
+{
+    const clmgk_buffer buffer = *buffer_of(&f->good, s);
+    unsigned char bytes[16384];
+    const size_t size = LEAD * 4 + bytes_of(&f->desc, s);
+    bool same = true;
+    if (!buffer.memory || !is_output(s))
+        return true;
+    assert_true(size <= sizeof(bytes));
+    assert_int_equal(clEnqueueReadBuffer(f->session->queue, buffer.memory, CL_TRUE, 0, size, bytes, 0, NULL, NULL),
+                     CL_SUCCESS);
+    for (size_t n = 0; n < size; n++)
+        same = same && bytes[n] == 0x5a;
+    return same;
+}
+
+static void expect_untouched(fixture *f)
+{
+    assert_int_equal(clFinish(f->session->queue), CL_SUCCESS);
+    for (size_t n = 0; n < TH_COUNT(slots); n++)
+        if (!is_untouched(f, &slots[n]))
+            fail_msg("%s was written", slots[n].name);
+}
+
+static void expect_refused(fixture *f, const enqueue_call *call, clmgk_status expected, const char *field,
+                           const char *value)
+{
+    clmgk_error error = {0};
+    const cl_event unset = (cl_event)(uintptr_t)f; /* any pointer that no event has */
+    cl_event event = unset;
+    const clmgk_status status = enqueue(call, &event, &error);
+    if (status != expected || error.status != expected || !th_has_word(error.message, field) ||
+        !strstr(error.message, value) || strchr(error.message, '\n'))
+        fail_msg("call %d: %s \"%s\": expected %s with \"%s\" and \"%s\"", call->which, clmgk_status_name(status),
+                 error.message, clmgk_status_name(expected), field, value);
+    assert_ptr_equal(event, unset);
+    assert_int_equal(enqueue(call, NULL, NULL), expected);
+}
+
+/* ---- arguments ----------------------------------------------------------------------------------------------------
+ */
+
+#define VALUE  CLMGK_ERROR_INVALID_VALUE
+#define BUFFER CLMGK_ERROR_INVALID_BUFFER
+
+static void bad_queue_and_wait_list(fixture *f, int which)
+{
+    const enqueue_call good = call_with(f, which, &f->good);
+    cl_event none = NULL;
+    enqueue_call call = good;
+    call.plan = NULL;
+    expect_refused(f, &call, VALUE, "plan", "NULL");
+    call = good;
+    call.queue = NULL;
+    expect_refused(f, &call, VALUE, "queue", "");
+    call.queue = f->other_queue;
+    expect_refused(f, &call, VALUE, "queue", "context");
+    call = good;
+    call.num_wait = 1;
+    expect_refused(f, &call, VALUE, "wait_list", "");
+    call.wait_list = &none;
+    expect_refused(f, &call, VALUE, "wait_list", "");
+    call.num_wait = 0;
+    expect_refused(f, &call, VALUE, "wait_list", "");
+
+    cl_int code = CL_SUCCESS;
+    cl_event foreign = clCreateUserEvent(f->other, &code);
+    assert_int_equal(code, CL_SUCCESS);
+    assert_int_equal(clSetUserEventStatus(foreign, CL_COMPLETE), CL_SUCCESS); /* or an acceptance would never end */
+    call.num_wait = 1;
+    call.wait_list = &foreign;
+    expect_refused(f, &call, VALUE, "wait_list", "context");
+    assert_int_equal(clReleaseEvent(foreign), CL_SUCCESS);
+}
+
+static void bad_structures(fixture *f, int which)
+{
+    const enqueue_call good = call_with(f, which, &f->good);
+    arguments a = f->good;
+    a.args.struct_size = a.gradients.struct_size = a.statistics.struct_size = a.combine.struct_size = 0;
+    enqueue_call call = good;
+    call.args = NULL;
+    call.combine = NULL;
+    expect_refused(f, &call, VALUE, "args", "NULL");
+    call.args = &a.args;
+    call.combine = &a.combine;
+    expect_refused(f, &call, VALUE, "args.struct_size", "0");
+    call = good;
+    call.gradients = NULL;
+    call.statistics = NULL;
+    if (which == BACKWARD || which == STATISTICS)
+        expect_refused(f, &call, VALUE, which == BACKWARD ? "gradients" : "statistics", "NULL");
+    call.gradients = &a.gradients;
+    call.statistics = &a.statistics;
+    if (which == BACKWARD || which == STATISTICS)
+        expect_refused(f, &call, VALUE, which == BACKWARD ? "gradients.struct_size" : "statistics.struct_size", "0");
+}
+
+static void bad_numbers(fixture *f)
+{
+    static const int64_t parts[] = {0, -1, (1 << 20) + 1, INT64_MAX};
+    static const char *const texts[] = {"0", "-1", "1048577", "9223372036854775807"};
+    arguments a = f->good;
+    enqueue_call call = call_with(f, COMBINE, &a);
+    for (size_t n = 0; n < TH_COUNT(parts); n++) {
+        a.combine.parts = parts[n];
+        expect_refused(f, &call, VALUE, "parts", texts[n]);
+    }
+    a.combine.parts = PARTS + 1; /* legal, but there are not as many */
+    expect_refused(f, &call, BUFFER, "parts_o", "");
+    call.which = BACKWARD;
+    a.gradients.accumulate = CLMGK_GRADIENT_ALL + 1;
+    expect_refused(f, &call, VALUE, "accumulate", "256");
+}
+
+static void bad_enqueue_arguments(void **state)
+{
+    fixture f = open_fixture(*state, PADDED);
+    for (size_t n = 0; n < TH_COUNT(calls); n++) {
+        bad_queue_and_wait_list(&f, calls[n]);
+        bad_structures(&f, calls[n]);
+    }
+    bad_numbers(&f);
+    expect_untouched(&f);
+    close_fixture(&f);
+}
+
+/* ---- arrays -------------------------------------------------------------------------------------------------------
+ */
+
+/* One array missing, of another context, one element too short, with an offset that overflows. */
+static void bad_buffer(fixture *f, int which, const slot *s)
+{
+    arguments a = f->good;
+    clmgk_buffer *const buffer = buffer_of(&a, s);
+    const clmgk_buffer good = *buffer;
+    const enqueue_call call = call_with(f, which, &a);
+    static const uint64_t far[] = {LEAD + 1, 100000, UINT64_MAX / 4, UINT64_MAX / 4 + 1, UINT64_MAX};
+    if (s->required & which) {
+        buffer->memory = NULL;
+        expect_refused(f, &call, BUFFER, s->name, "NULL");
+    }
+    buffer->memory = f->other_memory;
+    expect_refused(f, &call, BUFFER, s->name, "context");
+    *buffer = good;
+    for (size_t n = 0; n < TH_COUNT(far); n++) {
+        buffer->offset = far[n];
+        expect_refused(f, &call, BUFFER, s->name, "bytes");
+    }
+}
+
+static void bad_workspace(fixture *f)
+{
+    arguments a = f->good;
+    const enqueue_call call = call_with(f, BACKWARD, &a);
+    if (f->info.backward_workspace_bytes == 0)
+        return;
+    const uint64_t slack = clmgk_plan_workspace_size(f->plan) - f->info.backward_workspace_bytes;
+    a.args.workspace.memory = f->other_memory;
+    expect_refused(f, &call, BUFFER, "workspace", "context");
+    a.args.workspace = f->good.args.workspace;
+    a.args.workspace.offset += 4 + (slack + 3) / 4 * 4;
+    expect_refused(f, &call, BUFFER, "workspace", "bytes");
+    a.args.workspace.offset = 2;
+    expect_refused(f, &call, BUFFER, "workspace", "multiple of 4");
+    a.args.workspace.memory = NULL;
+    expect_refused(f, &call, BUFFER, "workspace", "NULL");
+}
+
+/* With arrays that end where their buffers do, every call is taken. */
+static void expect_taken(fixture *f, const arguments *a)
+{
+    for (size_t n = 0; n < TH_COUNT(calls); n++) {
+        const enqueue_call call = call_with(f, calls[n], a);
+        clmgk_error error = {0};
+        cl_event event = NULL;
+        if (enqueue(&call, &event, &error) != CLMGK_OK)
+            fail_msg("call %d: %s", calls[n], error.message);
+        assert_non_null(event);
+        assert_int_equal(clWaitForEvents(1, &event), CL_SUCCESS);
+        assert_int_equal(clReleaseEvent(event), CL_SUCCESS);
+    }
+    for (size_t n = 0; n < TH_COUNT(slots); n++)
+        if (is_output(&slots[n]) && is_untouched(f, &slots[n]))
+            fail_msg("%s was not written", slots[n].name);
+}
+
+static void bad_buffers(void **state)
+{
+    for (only kind = PADDED; kind <= PACKED; kind++) {
+        fixture f = open_fixture(*state, kind);
+        for (size_t n = 0; n < TH_COUNT(slots); n++)
+            for (size_t k = 0; has_slot(&slots[n], kind) && k < TH_COUNT(calls); k++)
+                if ((slots[n].required | slots[n].optional) & calls[k])
+                    bad_buffer(&f, calls[k], &slots[n]);
+        bad_workspace(&f);
+        expect_untouched(&f);
+        expect_taken(&f, &f.good);
+        close_fixture(&f);
+    }
+}
+
+/* What gradients are made from: the reason is told. */
+static void gradients_without_lse(void **state)
+{
+    fixture f = open_fixture(*state, PADDED);
+    arguments a = f.good;
+    const enqueue_call call = call_with(&f, BACKWARD, &a);
+    a.args.lse.memory = NULL;
+    expect_refused(&f, &call, BUFFER, "lse", "L of the forward pass");
+    expect_untouched(&f);
+    close_fixture(&f);
+}
+
+/* Each array that a plan's descriptor does not use, given all the same. The statistics ignore V, O and L. */
+static void arrays_of_other_plans(void **state)
+{
+    fixture f = open_fixture(*state, PADDED);
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 5, 6);
+    clmgk_error error = {0};
+    desc.gradients = CLMGK_GRADIENT_V;
+    desc.statistics = CLMGK_STATISTIC_COUNTS;
+    desc.combine = 1;
+    clmgk_plan *const plan = th_plan(f.session, &desc, CLMGK_ENGINE_AUTO, NULL);
+    static const char *const kept[] = {"q", "k", "v", "o", "lse", "grad_o", "grad_lse", "grad_v", "counts"};
+    arguments plain = f.good;
+    for (size_t n = 0; n < TH_COUNT(slots); n++) {
+        bool keep = slots[n].required == COMBINE || slots[n].optional == COMBINE;
+        for (size_t k = 0; k < TH_COUNT(kept); k++)
+            keep = keep || strcmp(slots[n].name, kept[k]) == 0;
+        if (!keep)
+            *buffer_of(&plain, &slots[n]) = (clmgk_buffer){NULL, 0};
+    }
+    for (size_t n = 0; n < TH_COUNT(slots); n++)
+        for (size_t k = 0; k < TH_COUNT(calls); k++) {
+            arguments a = plain;
+            enqueue_call call = call_with(&f, calls[k], &a);
+            call.plan = plan;
+            if (!((slots[n].required | slots[n].optional) & calls[k]) || buffer_of(&plain, &slots[n])->memory)
+                continue;
+            *buffer_of(&a, &slots[n]) = (clmgk_buffer){f.good.args.q.memory, 0};
+            expect_refused(&f, &call, BUFFER, slots[n].name, "does not use");
+        }
+    expect_untouched(&f);
+    for (size_t k = 0; k < TH_COUNT(calls); k++) {
+        arguments a = plain;
+        enqueue_call call = call_with(&f, calls[k], &a);
+        call.plan = plan;
+        if (calls[k] == STATISTICS)
+            a.args.v.memory = a.args.o.memory = a.args.lse.memory = f.other_memory;
+        if (enqueue(&call, NULL, &error) != CLMGK_OK)
+            fail_msg("%s", error.message);
+    }
+    assert_int_equal(clFinish(f.session->queue), CL_SUCCESS);
+    clmgk_plan_release(plan);
+    close_fixture(&f);
+}
+
+/* A plan is not asked for what its descriptor did not. */
+static void passes_that_a_plan_lacks(void **state)
+{
+    fixture f = open_fixture(*state, PADDED);
+    const clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 5, 6);
+    clmgk_plan *const plan = th_plan(f.session, &desc, CLMGK_ENGINE_AUTO, NULL);
+    static const char *const fields[] = {NULL, "gradients", "statistics", "combine"};
+    for (size_t n = 1; n < TH_COUNT(calls); n++) {
+        enqueue_call call = call_with(&f, calls[n], &f.good);
+        call.plan = plan;
+        expect_refused(&f, &call, VALUE, "plan", fields[n]);
+    }
+    expect_untouched(&f);
+    clmgk_plan_release(plan);
+    close_fixture(&f);
+}
+
+/* A caller that was compiled when the arguments ended with the workspace. */
+static void older_callers(void **state)
+{
+    th_session *const session = *state;
+    const clmgk_attention_desc desc = th_full_desc();
+    th_problem problem = th_problem_make(&desc, 3);
+    clmgk_plan *const plan = th_plan(session, &problem.desc, CLMGK_ENGINE_AUTO, NULL);
+    th_device device = th_upload(session, &problem, clmgk_plan_workspace_size(plan));
+    const size_t first = offsetof(clmgk_attention_args, offsets);
+    clmgk_attention_args args;
+    clmgk_error error = {0};
+    memset(&args, 0xff, sizeof(args));
+    memcpy(&args, &device.args, first);
+    args.struct_size = first - 1;
+    assert_int_equal(clmgk_enqueue_forward(plan, session->queue, &args, 0, NULL, NULL, &error), VALUE);
+    args.struct_size = first;
+    if (clmgk_enqueue_forward(plan, session->queue, &args, 0, NULL, NULL, &error) != CLMGK_OK)
+        fail_msg("%s", error.message);
+    assert_int_equal(clFinish(session->queue), CL_SUCCESS);
+    th_download(session, &problem, &device);
+    clmgk_ref_answer answer = th_solve(&problem);
+    th_check(session, &problem, CLMGK_ENGINE_AUTO, &answer);
+    clmgk_ref_answer_free(&answer);
+    th_device_free(&device);
+    clmgk_plan_release(plan);
+    th_problem_free(&problem);
+}
+
+/* ---- empty problems -----------------------------------------------------------------------------------------------
+ */
+
+/* No queries: nothing is written, and the event comes all the same. */
+static void no_queries(void **state)
+{
+    th_session *const session = *state;
+    for (size_t e = 0; e < session->engines; e++) {
+        const clmgk_attention_desc desc = {.length = 0, .length_k = 6, .head_size = 8};
+        th_problem problem = th_problem_make(&desc, 1);
+        clmgk_plan *const plan = th_plan(session, &problem.desc, session->engine[e], NULL);
+        th_device device = th_upload(session, &problem, clmgk_plan_workspace_size(plan));
+        clmgk_error error = {0};
+        cl_event event = NULL;
+        assert_int_equal(clmgk_enqueue_forward(plan, session->queue, &device.args, 0, NULL, &event, &error), CLMGK_OK);
+        assert_non_null(event);
+        assert_int_equal(clWaitForEvents(1, &event), CL_SUCCESS);
+        th_expect_untouched(session, &device);
+        assert_int_equal(clReleaseEvent(event), CL_SUCCESS);
+        th_device_free(&device);
+        clmgk_plan_release(plan);
+        th_problem_free(&problem);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bad_enqueue_arguments),
+        cmocka_unit_test(bad_buffers),
+        cmocka_unit_test(gradients_without_lse),
+        cmocka_unit_test(arrays_of_other_plans),
+        cmocka_unit_test(passes_that_a_plan_lacks),
+        cmocka_unit_test(older_callers),
+        cmocka_unit_test(no_queries),
+    };
+    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+}
