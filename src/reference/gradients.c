@@ -190,11 +190,21 @@ static int64_t count(const clmgk_attention_desc *desc, int which)
     return clmgk_ref_gradient_count(desc, (clmgk_ref_gradient)which);
 }
 
+/* The parameters that a problem has. */
+static uint32_t parameters_of(const clmgk_attention_desc *desc)
+{
+    uint32_t set = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_VARIANCE;
+    set |= desc->variant != CLMGK_VARIANT_SOFTMAX ? CLMGK_GRADIENT_PRIOR : 0U;
+    set |= desc->variant == CLMGK_VARIANT_SMGK ? CLMGK_GRADIENT_SHIFT : 0U;
+    set |= desc->use_bias ? CLMGK_GRADIENT_BIAS : 0U;
+    set |= desc->use_sinks ? CLMGK_GRADIENT_SINKS : 0U;
+    return set;
+}
+
 bool clmgk_ref_solve_gradients(const clmgk_ref_problem *problem, uint32_t set, clmgk_ref_gradients *out)
 {
     static const ref_solver solver = {count, exact_gradients, plain_gradients};
-    if (problem->desc.variant == CLMGK_VARIANT_SOFTMAX)
-        set &= ~(uint32_t)CLMGK_GRADIENT_PRIOR; /* it has none */
+    set &= parameters_of(&problem->desc);
     return ref_solve_arrays(problem, set, &solver, ref_tolerance_of_gradients(problem->desc.dtype), out);
 }
 

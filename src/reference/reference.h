@@ -128,9 +128,9 @@ typedef clmgk_ref_arrays clmgk_ref_gradients;
 int64_t clmgk_ref_gradient_count(const clmgk_attention_desc *desc, clmgk_ref_gradient which);
 
 /*
- * The gradients of sum(O dO) + sum(L dL) in `set`, a set of clmgk_gradient, and their bounds: 5 plain_error +
- * c max_abs with c = 1e-5 f32, 1e-3 f16, 8e-3 bf16. With f16 and bf16 the plain formula rounds weights, their
- * gradient, O and all gradients. False: out of memory, nothing to free.
+ * The gradients of sum(O dO) + sum(L dL) in `set`, a set of clmgk_gradient (those of parameters that the problem lacks
+ * are left out), and their bounds: 5 plain_error + c max_abs with c = 1e-5 f32, 1e-3 f16, 8e-3 bf16. With f16 and bf16
+ * the plain formula rounds weights, their gradient, O and all gradients. False: out of memory, nothing to free.
  */
 bool clmgk_ref_solve_gradients(const clmgk_ref_problem *problem, uint32_t set, clmgk_ref_gradients *out);
 void clmgk_ref_gradients_free(clmgk_ref_gradients *gradients);

@@ -1,0 +1,601 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The reference over every form of the mixture family: gradients against central differences of the loss
+ * sum(O dO) + sum(L dL), statistics against their definitions, the plain formula against the exact one.
+ */
+#include "reference/reference.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+enum { B = 2, H = 2, N = 4, S = 5, D = 3, E = 2, M = 3 };
+
+/* Room for any array of a problem here. */
+#define MOST 512
+
+typedef enum parameter { Q, K, V, PRIOR, VARIANCE, SHIFT, BIAS, SINKS, PARAMETERS } parameter;
+
+/* A problem and its arrays. */
+typedef struct fixture {
+    clmgk_ref_problem problem;
+    double array[PARAMETERS][MOST];
+    size_t count[PARAMETERS]; /* elements of the gradient */
+    double slopes[H];
+    double grad_o[B * H * N * E];
+    double grad_lse[B * H * N];
+} fixture;
+
+static const int32_t lengths[B] = {3, 5};
+static const int32_t lengths_q[B] = {4, 2};
+static const int32_t no_keys[B] = {0, 4};
+static const int32_t offsets[] = {0, 1, 1, 4};
+static const int32_t offsets_k[] = {0, 2, 3, 5};
+
+/* A form: what its descriptor has beyond the sizes. */
+typedef struct test_form {
+    const char *name;
+    clmgk_attention_desc desc;
+    const int32_t *lengths;
+    int zero_prior; /* one component has the prior 0 */
+    int no_grad_o;
+    int no_grad_lse;
+} test_form;
+
+#define SOFTMAX             .variant = CLMGK_VARIANT_SOFTMAX, .score = CLMGK_SCORE_DOT
+#define GAUSSIAN            .variant = CLMGK_VARIANT_GAUSSIAN, .score = CLMGK_SCORE_GAUSSIAN
+#define MGK                 .variant = CLMGK_VARIANT_MGK, .score = CLMGK_SCORE_GAUSSIAN, .components = M
+#define MGK_DOT             .variant = CLMGK_VARIANT_MGK, .score = CLMGK_SCORE_DOT, .components = M
+#define SMGK                .variant = CLMGK_VARIANT_SMGK, .score = CLMGK_SCORE_GAUSSIAN, .components = M
+#define SMGK_DOT            .variant = CLMGK_VARIANT_SMGK, .score = CLMGK_SCORE_DOT, .components = M
+#define HARD                .estep = CLMGK_ESTEP_HARD
+#define WINDOW(left, right) .use_window = 1, .window_left = (left), .window_right = (right)
+#define ANY_BIAS(b, h, n, s)                                                                                           \
+    .use_bias = 1, .bias_batch = (b), .bias_heads = (h), .bias_length = (n), .bias_length_k = (s)
+
+static const test_form forms[] = {
+    {.name = "softmax", .desc = {SOFTMAX}},
+    {.name = "softmax, no dL", .desc = {SOFTMAX}, .no_grad_lse = 1},
+    {.name = "softmax, no dO", .desc = {SOFTMAX}, .no_grad_o = 1},
+    {.name = "gaussian", .desc = {GAUSSIAN}},
+    {.name = "gaussian, prior [H,M,S]", .desc = {GAUSSIAN, .prior_shape = CLMGK_PRIOR_HMS}},
+    {.name = "mgk", .desc = {MGK}},
+    {.name = "mgk, dot", .desc = {MGK_DOT}},
+    {.name = "mgk, hard", .desc = {MGK, HARD}},
+    {.name = "mgk, dot, hard, prior", .desc = {MGK_DOT, HARD, .prior_shape = CLMGK_PRIOR_HM}},
+    {.name = "smgk", .desc = {SMGK}},
+    {.name = "smgk, dot", .desc = {SMGK_DOT, .variance_shape = CLMGK_VARIANCE_HM}},
+    {.name = "smgk, hard", .desc = {SMGK, HARD, .variance_shape = CLMGK_VARIANCE_M}},
+    {.name = "smgk, dot, hard", .desc = {SMGK_DOT, HARD}},
+    {.name = "prior [M]", .desc = {MGK, .prior_shape = CLMGK_PRIOR_M, .variance_shape = CLMGK_VARIANCE_M}},
+    {.name = "prior [H,M]", .desc = {MGK, .prior_shape = CLMGK_PRIOR_HM, .variance_shape = CLMGK_VARIANCE_HM}},
+    {.name = "prior [H,M,S]", .desc = {SMGK, .prior_shape = CLMGK_PRIOR_HMS, .variance_shape = CLMGK_VARIANCE_HM}},
+    {.name = "prior [M] with 0", .desc = {MGK, .prior_shape = CLMGK_PRIOR_M}, .zero_prior = 1},
+    {.name = "prior [H,M,S] with 0", .desc = {SMGK_DOT, .prior_shape = CLMGK_PRIOR_HMS}, .zero_prior = 1},
+    {.name = "grouped heads", .desc = {MGK, .kv_heads = 1}},
+    {.name = "grouped heads, smgk, dot", .desc = {SMGK_DOT, .kv_heads = 1}},
+    {.name = "causal", .desc = {MGK, .causal = 1}},
+    {.name = "causal, top-left", .desc = {SOFTMAX, .causal = 1, .alignment = CLMGK_ALIGN_TOP_LEFT}},
+    {.name = "window", .desc = {SMGK, WINDOW(1, 0)}},
+    {.name = "window, empty rows", .desc = {SOFTMAX, WINDOW(0, 0), .use_lengths = 1}, .lengths = lengths},
+    {.name = "lengths", .desc = {MGK, .use_lengths = 1, .use_lengths_q = 1}, .lengths = lengths},
+    {.name = "lengths, none", .desc = {MGK_DOT, .use_lengths = 1}, .lengths = no_keys},
+    {.name = "lengths, aligned",
+     .desc = {SMGK, .causal = 1, .alignment = CLMGK_ALIGN_LENGTHS, .use_lengths = 1},
+     .lengths = lengths},
+    {.name = "packed", .desc = {MGK, .sequences = 3, .use_offsets_k = 1, .causal = 1}},
+    {.name = "packed, everything",
+     .desc = {SOFTMAX, WINDOW(1, 1), .sequences = 3, .use_offsets_k = 1, .use_alibi = 1, .use_sinks = 1, .dropout = 0.4,
+              ANY_BIAS(1, 2, N, S)}},
+    {.name = "packed, prior [H,M,S]",
+     .desc = {MGK, .sequences = 3, .use_offsets_k = 1, .prior_shape = CLMGK_PRIOR_HMS}},
+    {.name = "bias", .desc = {MGK, .use_bias = 1}},
+    {.name = "bias, hard", .desc = {SMGK, HARD, ANY_BIAS(2, 2, N, S)}},
+    {.name = "bias [1,H,N,S]", .desc = {SOFTMAX, ANY_BIAS(1, 2, N, S)}},
+    {.name = "bias [B,1,1,S]", .desc = {GAUSSIAN, ANY_BIAS(2, 1, 1, S)}},
+    {.name = "bias [1,H,N,1]", .desc = {SMGK, ANY_BIAS(1, 2, N, 1), .use_sinks = 1}},
+    {.name = "bias [1,1,1,1]", .desc = {MGK_DOT, ANY_BIAS(1, 1, 1, 1), .use_sinks = 1}},
+    {.name = "alibi", .desc = {MGK, .use_alibi = 1, .causal = 1}},
+    {.name = "sinks", .desc = {SOFTMAX, .use_sinks = 1}},
+    {.name = "sinks, rows without keys",
+     .desc = {MGK, .use_sinks = 1, .use_lengths = 1, .use_lengths_q = 1},
+     .lengths = no_keys},
+    {.name = "soft-cap", .desc = {SOFTMAX, .softcap = 0.8, .use_bias = 1}},
+    {.name = "soft-cap, mgk with one component",
+     .desc = {.variant = CLMGK_VARIANT_MGK,
+              .score = CLMGK_SCORE_DOT,
+              .components = 1,
+              .softcap = 1.5,
+              .prior_shape = CLMGK_PRIOR_HM}},
+    {.name = "dropout", .desc = {SMGK, .dropout = 0.5}},
+    {.name = "dropout, hard", .desc = {MGK, HARD, .dropout = 0.3, .use_sinks = 1}},
+};
+
+/* ---- problems --------------------------------------------------------------------------------------------------- */
+
+/* Fixed irregular numbers in (-1, 1). */
+static double irregular(double *state)
+{
+    *state += 1.0;
+    const double x = sin(*state * 12.9898) * 43758.5453;
+    return 2.0 * (x - floor(x)) - 1.0;
+}
+
+static void fill(double *values, size_t count, double *state)
+{
+    assert_true(count <= MOST);
+    for (size_t n = 0; n < count; n++)
+        values[n] = irregular(state);
+}
+
+static void resolve(const test_form *form, clmgk_attention_desc *d)
+{
+    *d = form->desc;
+    d->struct_size = sizeof(*d);
+    d->batch = d->sequences > 0 ? 1 : B;
+    d->heads = H;
+    d->kv_heads = d->kv_heads > 0 ? d->kv_heads : H;
+    d->components = d->components > 0 ? d->components : 1;
+    d->length = N;
+    d->length_k = S;
+    d->head_size = D;
+    d->value_size = E;
+    d->variance = 1.3;
+}
+
+static void count_elements(const clmgk_attention_desc *d, size_t count[PARAMETERS])
+{
+    const size_t b = (size_t)d->batch, m = (size_t)d->components, g = (size_t)d->kv_heads;
+    const size_t prior[] = {m, m, H * m, H * m * S};
+    const size_t variance[] = {1, m, H * m};
+    const int64_t bias[] = {d->bias_batch, d->bias_heads, d->bias_length, d->bias_length_k};
+    const size_t full[] = {b, H, N, S};
+    count[Q] = b * H * N * D;
+    count[K] = b * g * (d->variant == CLMGK_VARIANT_MGK ? m : 1) * S * D;
+    count[V] = b * g * S * E;
+    count[PRIOR] = d->variant == CLMGK_VARIANT_SOFTMAX ? 0 : prior[d->prior_shape];
+    count[VARIANCE] = variance[d->variance_shape];
+    count[SHIFT] = d->variant == CLMGK_VARIANT_SMGK ? H * m * D : 0;
+    count[BIAS] = d->use_bias;
+    for (size_t axis = 0; axis < COUNT(full); axis++)
+        count[BIAS] *= bias[axis] > 0 ? (size_t)bias[axis] : full[axis];
+    count[SINKS] = d->use_sinks ? H : 0;
+}
+
+static void fill_arrays(fixture *f, const test_form *form)
+{
+    double state = 0.0;
+    for (int which = 0; which < PARAMETERS; which++)
+        fill(f->array[which], f->count[which], &state);
+    fill(f->slopes, H, &state);
+    fill(f->grad_o, COUNT(f->grad_o), &state);
+    fill(f->grad_lse, COUNT(f->grad_lse), &state);
+
+    const double equal = 1.0 / (double)f->problem.desc.components;
+    const bool uniform = form->desc.prior_shape == CLMGK_PRIOR_UNIFORM;
+    for (size_t n = 0; n < f->count[PRIOR]; n++)
+        f->array[PRIOR][n] = uniform ? equal : 1.1 + f->array[PRIOR][n];
+    if (form->zero_prior)
+        f->array[PRIOR][1] = 0.0;
+    for (size_t n = 0; n < f->count[VARIANCE]; n++)
+        f->array[VARIANCE][n] = 1.5 + f->array[VARIANCE][n] / 2.0;
+    if (f->count[BIAS] > 3)
+        f->array[BIAS][2] = -(double)INFINITY;
+}
+
+static void make(const test_form *form, fixture *f)
+{
+    clmgk_attention_desc desc;
+    resolve(form, &desc);
+    f->problem = (clmgk_ref_problem){.desc = desc};
+    count_elements(&desc, f->count);
+    fill_arrays(f, form);
+    f->problem.q = f->array[Q];
+    f->problem.k = f->array[K];
+    f->problem.v = f->array[V];
+    f->problem.prior = f->array[PRIOR];
+    f->problem.variance = f->array[VARIANCE];
+    f->problem.shift = f->array[SHIFT];
+    f->problem.bias = f->array[BIAS];
+    f->problem.sinks = f->array[SINKS];
+    f->problem.slopes = f->slopes;
+    f->problem.lengths = form->lengths;
+    f->problem.lengths_q = lengths_q;
+    f->problem.offsets = offsets;
+    f->problem.offsets_k = offsets_k;
+    f->problem.seed = UINT64_C(0x123456789);
+    f->problem.grad_o = form->no_grad_o ? NULL : f->grad_o;
+    f->problem.grad_lse = form->no_grad_lse ? NULL : f->grad_lse;
+}
+
+/* ---- gradients ----------------------------------------------------------------------------------------------------
+ */
+
+/* sum(O dO) + sum(L dL) over the rows whose L is finite */
+static double loss(const clmgk_ref_problem *p)
+{
+    double sum = 0.0;
+    for (int64_t row = 0; row < p->desc.batch * H * N; row++) {
+        double o[E];
+        double lse = 0.0;
+        assert_true(clmgk_ref_row(p, row, o, &lse));
+        for (int64_t e = 0; p->grad_o && e < E; e++)
+            sum += o[e] * p->grad_o[row * E + e];
+        if (p->grad_lse && isfinite(lse))
+            sum += lse * p->grad_lse[row];
+    }
+    return sum;
+}
+
+/* dloss / dx by central differences; where x - h would not be legal, from the right. */
+static double numeric(const clmgk_ref_problem *p, double *x, bool positive)
+{
+    static const double h = 1e-5;
+    const double x0 = *x;
+    double f[3];
+    for (int n = 0; n < 3; n++) {
+        *x = x0 + h * (positive && x0 < h ? n : n - 1);
+        f[n] = loss(p);
+    }
+    *x = x0;
+    if (positive && x0 < h)
+        return (-3.0 * f[0] + 4.0 * f[1] - f[2]) / (2.0 * h);
+    return (f[2] - f[0]) / (2.0 * h);
+}
+
+/* A variance that is a number, and a prior that is uniform, count as arrays: the loss's problem has them as such. */
+static clmgk_ref_problem with_arrays(const fixture *f)
+{
+    clmgk_ref_problem p = f->problem;
+    if (p.desc.prior_shape == CLMGK_PRIOR_UNIFORM && p.desc.variant != CLMGK_VARIANT_SOFTMAX)
+        p.desc.prior_shape = CLMGK_PRIOR_M;
+    return p;
+}
+
+static void check_gradient(const char *name, fixture *f, const clmgk_ref_gradients *gradients, int which)
+{
+    clmgk_ref_problem p = with_arrays(f);
+    const bool number = which == VARIANCE && p.desc.variance_shape == CLMGK_VARIANCE_NUMBER;
+    double *const x = number ? &p.desc.variance : f->array[which];
+    const bool nothing = which == PRIOR && p.desc.estep == CLMGK_ESTEP_HARD;
+    const double scale = fmax(1.0, gradients->bound[which].max_abs);
+    assert_int_equal(clmgk_ref_gradient_count(&f->problem.desc, (clmgk_ref_gradient)which), f->count[which]);
+    assert_int_equal(gradients->count[which], f->count[which]);
+    for (size_t n = 0; n < f->count[which]; n++) {
+        const double exact = gradients->exact[which][n];
+        const double expected = nothing || isinf(x[n]) ? 0.0 : numeric(&p, &x[n], which == PRIOR);
+        if (fabs(exact - expected) > 1e-7 * scale)
+            fail_msg("%s, gradient %d, element %zu: %.12g, differences give %.12g", name, which, n, exact, expected);
+    }
+    if (gradients->bound[which].plain_error > 2e-6 * scale)
+        fail_msg("%s, gradient %d: the plain formula errs by %g", name, which, gradients->bound[which].plain_error);
+}
+
+static void gradients_are_those_of_the_loss(void **state)
+{
+    (void)state;
+    static fixture f;
+    for (size_t n = 0; n < COUNT(forms); n++) {
+        clmgk_ref_gradients gradients;
+        make(&forms[n], &f);
+        assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_ALL, &gradients));
+        for (int which = 0; which < PARAMETERS; which++)
+            check_gradient(forms[n].name, &f, &gradients, which);
+        clmgk_ref_gradients_free(&gradients);
+    }
+}
+
+/* The loss depends on every parameter of a form, but for the hard E-step's prior: no gradient is 0 throughout. */
+static void gradients_are_not_nothing(void **state)
+{
+    (void)state;
+    static fixture f;
+    for (size_t n = 0; n < COUNT(forms); n++) {
+        clmgk_ref_gradients gradients;
+        make(&forms[n], &f);
+        assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_ALL, &gradients));
+        for (int which = 0; which < PARAMETERS; which++) {
+            const bool nothing = f.count[which] == 0 || (which == V && forms[n].no_grad_o) ||
+                                 (which == PRIOR && forms[n].desc.estep == CLMGK_ESTEP_HARD);
+            assert_int_equal(gradients.bound[which].max_abs > 1e-3, !nothing);
+        }
+        clmgk_ref_gradients_free(&gradients);
+    }
+}
+
+static void wanted_gradients_only(void **state)
+{
+    (void)state;
+    static fixture f;
+    make(&forms[COUNT(forms) - 1], &f);
+    clmgk_ref_gradients all;
+    assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_ALL, &all));
+    for (int which = 0; which < PARAMETERS; which++) {
+        clmgk_ref_gradients one;
+        assert_true(clmgk_ref_solve_gradients(&f.problem, 1U << (unsigned)which, &one));
+        for (int other = 0; other < PARAMETERS; other++)
+            assert_int_equal(one.exact[other] != NULL, other == which && f.count[which] > 0);
+        if (f.count[which] > 0)
+            assert_memory_equal(one.exact[which], all.exact[which], f.count[which] * sizeof(double));
+        assert_true(one.bound[which].bound == all.bound[which].bound);
+        clmgk_ref_gradients_free(&one);
+    }
+    clmgk_ref_gradients_free(&all);
+}
+
+static void gradient_bounds_hold_and_reject(void **state)
+{
+    (void)state;
+    static const double c[] = {3e-6, 5e-4, 4e-3};
+    static const double part[] = {1e-5, 1e-3, 8e-3};
+    static fixture f;
+    make(&forms[5], &f);
+    for (int dtype = CLMGK_DTYPE_F32; dtype <= CLMGK_DTYPE_BF16; dtype++) {
+        clmgk_ref_gradients gradients;
+        double given[MOST];
+        char message[128] = "";
+        f.problem.desc.dtype = (clmgk_dtype)dtype;
+        assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_ALL, &gradients));
+        const clmgk_ref_bound bound = gradients.bound[K];
+        assert_true(bound.plain_error > 0.0 && bound.plain_error < 3.0 * c[dtype] * bound.max_abs);
+        assert_true(fabs(bound.bound - 5.0 * bound.plain_error - part[dtype] * bound.max_abs) < 1e-15);
+
+        memcpy(given, gradients.exact[K], f.count[K] * sizeof(double));
+        given[7] += 0.9 * bound.bound;
+        const double error = clmgk_ref_check_gradient(&gradients, CLMGK_REF_GRAD_K, given, message, sizeof(message));
+        assert_true(fabs(error - 0.9 * bound.bound) < 1e-12 && message[0] == '\0');
+        given[7] += 0.2 * bound.bound;
+        clmgk_ref_check_gradient(&gradients, CLMGK_REF_GRAD_K, given, message, sizeof(message));
+        assert_non_null(strstr(message, "dK, element 7"));
+        given[7] = gradients.exact[K][7];
+        given[9] = NAN;
+        clmgk_ref_check_gradient(&gradients, CLMGK_REF_GRAD_K, given, message, sizeof(message));
+        assert_non_null(strstr(message, "dK, element 9"));
+        clmgk_ref_gradients_free(&gradients);
+    }
+}
+
+/* What lies beyond the lengths may be NaN: it reaches nothing, the bound least of all. */
+static void padding_reaches_no_gradient(void **state)
+{
+    (void)state;
+    static const test_form padded = {.desc = {MGK, .use_lengths = 1, .use_lengths_q = 1}, .lengths = lengths};
+    static fixture f;
+    clmgk_ref_gradients clean, dirty;
+    make(&padded, &f);
+    assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_ALL, &clean));
+    for (size_t row = 3; row < M * S; row += S) /* keys 3 and 4 of batch 0, head 0 */
+        for (size_t n = 0; n < 2 * D; n++)
+            f.array[K][row * D + n] = NAN;
+    for (size_t n = 3 * E; n < S * E; n++)
+        f.array[V][n] = NAN;
+    for (size_t n = 2 * E; n < N * E; n++) /* rows 2 and 3 of batch 1, head 0 */
+        f.grad_o[H * N * E + n] = NAN;
+    assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_ALL, &dirty));
+    for (int which = 0; which < PARAMETERS; which++) {
+        if (f.count[which] > 0)
+            assert_memory_equal(dirty.exact[which], clean.exact[which], f.count[which] * sizeof(double));
+        assert_true(dirty.bound[which].bound == clean.bound[which].bound);
+    }
+    clmgk_ref_gradients_free(&clean);
+    clmgk_ref_gradients_free(&dirty);
+}
+
+/* ---- statistics ----------------------------------------------------------------------------------------------- */
+
+/* gamma_ijr by its definition: the responsibilities of key j in row (b,h,i) into gamma[M]. */
+static void responsibilities_of(const clmgk_ref_problem *p, int64_t b, int64_t h, int64_t i, int64_t j, double *gamma)
+{
+    const int64_t components = p->desc.components;
+    double s[M];
+    double largest = -(double)INFINITY;
+    double total = 0.0;
+    for (int64_t r = 0; r < components; r++) {
+        s[r] = clmgk_ref_log_weight(p, b, h, i, j, r);
+        largest = fmax(largest, s[r]);
+    }
+    for (int64_t r = 0; r < components; r++) {
+        gamma[r] = p->desc.estep == CLMGK_ESTEP_SOFT ? exp(s[r] - largest) : (double)(s[r] == largest);
+        total += gamma[r];
+    }
+    for (int64_t r = 0; r < components; r++)
+        gamma[r] = clmgk_ref_visible(p, b, h, i, j) ? gamma[r] / total : 0.0;
+}
+
+/* Where component r of key j and head h counts. */
+static size_t prior_index(const clmgk_attention_desc *d, int64_t h, int64_t j, int64_t r)
+{
+    if (d->prior_shape == CLMGK_PRIOR_HMS)
+        return (size_t)((h * d->components + r) * S + j);
+    return (size_t)(d->prior_shape == CLMGK_PRIOR_HM ? h * d->components + r : r);
+}
+
+static void check_responsibilities(const fixture *f, const clmgk_ref_statistics *statistics)
+{
+    const clmgk_attention_desc *const d = &f->problem.desc;
+    double counts[H * M * S] = {0};
+    for (int64_t n = 0; n < d->batch * H * N * S; n++) {
+        const int64_t j = n % S, i = n / S % N, head = n / (S * N);
+        double gamma[M];
+        responsibilities_of(&f->problem, head / H, head % H, i, j, gamma);
+        for (int64_t r = 0; r < d->components; r++) {
+            const int64_t at = ((head * d->components + r) * N + i) * S + j;
+            assert_true(fabs(statistics->exact[CLMGK_REF_STAT_RESPONSIBILITIES][at] - gamma[r]) < 1e-12);
+            counts[prior_index(d, head % H, j, r)] += gamma[r];
+        }
+    }
+    for (int64_t n = 0; n < statistics->count[CLMGK_REF_STAT_COUNTS]; n++)
+        assert_true(fabs(statistics->exact[CLMGK_REF_STAT_COUNTS][n] - counts[n]) < 1e-12);
+}
+
+/* New priors sum to one over the components, in proportion to the counts; without counts they stay. */
+static void check_new_prior(const fixture *f, const clmgk_ref_statistics *statistics)
+{
+    const clmgk_attention_desc *const d = &f->problem.desc;
+    const double *const counts = statistics->exact[CLMGK_REF_STAT_COUNTS];
+    const double *const prior = statistics->exact[CLMGK_REF_STAT_NEW_PRIOR];
+    for (int64_t n = 0; n < H * S; n++) {
+        double sum = 0.0;
+        double total = 0.0;
+        for (int64_t r = 0; r < d->components; r++) {
+            sum += prior[prior_index(d, n / S, n % S, r)];
+            total += counts[prior_index(d, n / S, n % S, r)];
+        }
+        if (total > 0.0)
+            assert_true(fabs(sum - 1.0) < 1e-12);
+        for (int64_t r = 0; r < d->components; r++) {
+            const size_t at = prior_index(d, n / S, n % S, r);
+            const double given = d->prior_shape ? f->array[PRIOR][at] : 1.0 / (double)d->components;
+            assert_true(fabs(prior[at] - (total > 0.0 ? counts[at] / total : given)) < 1e-12);
+        }
+    }
+}
+
+/* -(1/N) sum_i log( 1/S sum_jr pi_r(j) N(q_i; k_jr, sigma_r^2 I) ), over what sees each other */
+static double likelihood(const clmgk_ref_problem *p, int64_t b, int64_t h, int64_t first_row, int64_t end_row)
+{
+    static const double tau = 6.283185307179586;
+    double sum = 0.0;
+    double rows = 0.0;
+    for (int64_t i = first_row; i < end_row; i++) {
+        double density = 0.0;
+        double keys = 0.0;
+        for (int64_t j = 0; j < S; j++) {
+            if (!clmgk_ref_visible(p, b, h, i, j))
+                continue;
+            keys += 1.0;
+            clmgk_ref_problem bare = *p; /* neither bias nor ALiBi, and the prior whatever the E-step */
+            bare.desc.use_bias = 0;
+            bare.desc.use_alibi = 0;
+            bare.desc.estep = CLMGK_ESTEP_SOFT;
+            for (int64_t r = 0; r < p->desc.components; r++) {
+                const double *const per_head = p->variance + h * p->desc.components;
+                const double variance[] = {p->desc.variance, p->variance[r], per_head[r]};
+                density += exp(clmgk_ref_log_weight(&bare, b, h, i, j, r)) *
+                           pow(tau * variance[p->desc.variance_shape], -0.5 * D);
+            }
+        }
+        sum -= keys > 0.0 ? log(density / keys) : 0.0;
+        rows += keys > 0.0;
+    }
+    return rows > 0.0 ? sum / rows : 0.0;
+}
+
+static void check_likelihood(const fixture *f, const clmgk_ref_statistics *statistics)
+{
+    const clmgk_attention_desc *const d = &f->problem.desc;
+    for (int64_t n = 0; n < statistics->count[CLMGK_REF_STAT_NLL]; n++) {
+        const int64_t t = n / H;
+        const bool packed = d->sequences > 0;
+        const double expected =
+            likelihood(&f->problem, packed ? 0 : t, n % H, packed ? offsets[t] : 0, packed ? offsets[t + 1] : N);
+        assert_true(fabs(statistics->exact[CLMGK_REF_STAT_NLL][n] - expected) < 1e-12);
+    }
+    assert_int_equal(statistics->count[CLMGK_REF_STAT_NLL], H * (d->sequences > 0 ? d->sequences : d->batch));
+}
+
+static void statistics_are_as_defined(void **state)
+{
+    (void)state;
+    static fixture f;
+    for (size_t n = 0; n < COUNT(forms); n++) {
+        const bool gaussian = forms[n].desc.score == CLMGK_SCORE_GAUSSIAN;
+        clmgk_ref_statistics statistics;
+        make(&forms[n], &f);
+        assert_true(clmgk_ref_solve_statistics(
+            &f.problem, gaussian ? CLMGK_STATISTIC_ALL : CLMGK_STATISTIC_ALL & ~CLMGK_STATISTIC_NLL, &statistics));
+        check_responsibilities(&f, &statistics);
+        check_new_prior(&f, &statistics);
+        if (gaussian)
+            check_likelihood(&f, &statistics);
+        for (int which = 0; which < CLMGK_REF_STATISTICS; which++) {
+            const clmgk_ref_bound bound = statistics.bound[which];
+            assert_true(bound.plain_error <= 1e-6 * bound.max_abs);
+            assert_true(fabs(bound.bound - 3.0 * bound.plain_error - 3e-6 * bound.max_abs) < 1e-15);
+        }
+        clmgk_ref_statistics_free(&statistics);
+    }
+}
+
+/* What the M-step maximises is the sum of w_ij over the pairs that see each other: it never falls. */
+static double log_weights(const clmgk_ref_problem *p)
+{
+    double sum = 0.0;
+    for (int64_t n = 0; n < B * H * N * S; n++) {
+        const int64_t j = n % S, i = n / S % N, head = n / (S * N);
+        double w = 0.0;
+        for (int64_t r = 0; r < M; r++)
+            w += exp(clmgk_ref_log_weight(p, head / H, head % H, i, j, r));
+        sum += clmgk_ref_visible(p, head / H, head % H, i, j) ? log(w) : 0.0;
+    }
+    return sum;
+}
+
+static void maximisation_never_lowers_the_likelihood(void **state)
+{
+    (void)state;
+    static const test_form learned[] = {
+        {.desc = {MGK, .prior_shape = CLMGK_PRIOR_M}},
+        {.desc = {SMGK, .prior_shape = CLMGK_PRIOR_HM, .variance_shape = CLMGK_VARIANCE_M}},
+        {.desc = {MGK_DOT, .prior_shape = CLMGK_PRIOR_HMS, .causal = 1}},
+    };
+    static fixture f;
+    for (size_t n = 0; n < COUNT(learned); n++) {
+        make(&learned[n], &f);
+        double before = -(double)INFINITY;
+        for (int step = 0; step < 20; step++) {
+            clmgk_ref_statistics statistics;
+            assert_true(clmgk_ref_solve_statistics(&f.problem, CLMGK_STATISTIC_NEW_PRIOR, &statistics));
+            memcpy(f.array[PRIOR], statistics.exact[CLMGK_REF_STAT_NEW_PRIOR], f.count[PRIOR] * sizeof(double));
+            clmgk_ref_statistics_free(&statistics);
+            const double now = log_weights(&f.problem);
+            assert_true(now >= before - 1e-12);
+            before = now;
+        }
+    }
+}
+
+static void statistics_check_names_what_is_wrong(void **state)
+{
+    (void)state;
+    static fixture f;
+    clmgk_ref_statistics statistics;
+    char message[128];
+    double given[MOST];
+    make(&forms[13], &f);
+    assert_true(clmgk_ref_solve_statistics(&f.problem, CLMGK_STATISTIC_NEW_PRIOR, &statistics));
+    assert_null(statistics.exact[CLMGK_REF_STAT_COUNTS]);
+    memcpy(given, statistics.exact[CLMGK_REF_STAT_NEW_PRIOR], f.count[PRIOR] * sizeof(double));
+    assert_true(clmgk_ref_check_statistic(&statistics, CLMGK_REF_STAT_NEW_PRIOR, given, message, sizeof(message)) ==
+                0.0);
+    assert_true(message[0] == '\0');
+    given[2] += 1e-4;
+    const double error =
+        clmgk_ref_check_statistic(&statistics, CLMGK_REF_STAT_NEW_PRIOR, given, message, sizeof(message));
+    assert_true(fabs(error - 1e-4) < 1e-12);
+    assert_non_null(strstr(message, "new prior, element 2"));
+    clmgk_ref_statistics_free(&statistics);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients_are_those_of_the_loss),
+        cmocka_unit_test(gradients_are_not_nothing),
+        cmocka_unit_test(wanted_gradients_only),
+        cmocka_unit_test(gradient_bounds_hold_and_reject),
+        cmocka_unit_test(padding_reaches_no_gradient),
+        cmocka_unit_test(statistics_are_as_defined),
+        cmocka_unit_test(maximisation_never_lowers_the_likelihood),
+        cmocka_unit_test(statistics_check_names_what_is_wrong),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
