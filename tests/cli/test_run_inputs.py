@@ -86,6 +86,82 @@ class Shapes(RunTest):
                 with self.subTest(option=name, array=array):
                     self.refuse_array(name, array, word, **{name: self.save("bad", array)})
 
+    def test_gradients_of_outputs(self):
+        for shape, word in (((4, 5, 6), "[B,H,N,E]"), ((2, 4, 5, 8), "E = 6 as in --v"), ((2, 4, 7, 6), "N = 5"),
+                            ((2, 2, 5, 6), "H = 4"), ((1, 4, 5, 6), "B = 2")):
+            with self.subTest(shape=shape):
+                self.refuse_array("grad-out", self.normal(*shape), word)
+        self.save("t", self.normal(2, 5, 4, 8))
+        for shape, word in (((5, 4, 8), "[B,N,H,E]"), ((2, 4, 5, 8), "H = 4")):
+            with self.subTest(shape=shape, layout="bnhd"):
+                self.refuse_array("grad-out", self.normal(*shape), word, layout="bnhd", q="t.npy", k="t.npy",
+                                  v="t.npy")
+        self.save("g", self.normal(2, 4, 5, 6))
+        for shape, word in (((2, 4, 5, 1), "[B,H,N]"), ((2, 5, 4), "H = 4"), ((2, 4, 6), "N = 5"),
+                            ((1, 4, 5), "B = 2")):
+            with self.subTest(shape=shape):
+                self.refuse_array("grad-lse", self.normal(*shape), word, **{"grad-out": "g.npy"})
+
+    def test_bias(self):
+        for shape, word in (((4, 5, 7), "[B,H,N,S]"), ((3, 4, 5, 7), "divisor of B = 2"),
+                            ((0, 4, 5, 7), "divisor of B = 2"), ((2, 2, 5, 7), "1 or H = 4"),
+                            ((2, 4, 7, 7), "1 or N = 5"), ((1, 1, 1, 5), "1 or S = 7"), ((1, 1, 0, 7), "1 or N = 5")):
+            with self.subTest(shape=shape):
+                self.refuse_array("bias", self.normal(*shape), word)
+
+    def test_numbers_per_head(self):
+        for name in ("alibi", "sinks"):
+            for array, word in ((self.normal(3), "H = 4"), (self.normal(4, 1), "[H]"), (self.normal(), "[H]")):
+                with self.subTest(name=name, shape=array.shape):
+                    self.refuse_array(name, array, word)
+            self.refuse_run(f"--{name} 1,2,3", "H = 4", **{name: "1,2,3"})
+
+
+class Packed(RunTest):
+    """B 1, H 2, N 6, S 9."""
+
+    def setUp(self):
+        super().setUp()
+        self.save("q", self.normal(1, 2, 6, 8))
+        self.save("k", self.normal(1, 2, 9, 8))
+        self.save("v", self.normal(1, 2, 9, 8))
+        self.save("good", np.array([0, 2, 6]))
+        self.save("good_k", np.array([0, 9, 9], "<i4"))
+
+    def test_right_ones(self):
+        self.accept_run(offsets="good.npy", **{"offsets-k": "good_k.npy"}, check=True)
+
+    def test_offsets(self):
+        for array, word in (
+            (np.array([[0, 6]]), "[T+1]"), (np.array(6), "[T+1]"), (np.array([0]), "at least one sequence"),
+            (np.array([], np.int32), "at least one sequence"), (np.array([0.0, 6.0]), "int32 or int64"),
+            (np.array([1, 6]), "element 0 is 1; expected 0"), (np.array([-1, 6]), "element 0 is -1; expected 0"),
+            (np.array([0, 4, 3, 6]), "element 2 is 3; expected at least 4"), (np.array([0, 7, 6]), "element 2"),
+            (np.array([0, 5]), "ends with 5; expected N = 6"), (np.array([0, 7]), "ends with 7; expected N = 6"),
+            (np.array([0, 2**31]), "2147483648"),
+        ):
+            with self.subTest(array=array):
+                self.refuse_run("--offsets bad.npy", word, offsets=self.save("bad", array),
+                                **{"offsets-k": "good_k.npy"})
+
+    def test_offsets_of_keys(self):
+        for array, word in (
+            (np.array([0, 9]), "T + 1 = 3 as in --offsets"), (np.array([0, 4, 8]), "ends with 8; expected S = 9"),
+            (np.array([3, 4, 9]), "expected 0"), (np.array([0, 10, 9]), "at least 10"),
+        ):
+            with self.subTest(array=array):
+                self.refuse_run("--offsets-k bad.npy", word, offsets="good.npy",
+                                **{"offsets-k": self.save("bad", array)})
+        self.refuse_run("N = 6", "S = 9", "--offsets-k", offsets="good.npy")
+
+    def test_a_batch(self):
+        for name, shape in (("q", (2, 2, 6, 8)), ("k", (2, 2, 6, 8)), ("v", (2, 2, 6, 8))):
+            self.save(name, self.normal(*shape))
+        self.refuse_run("--q q.npy", "B = 1", offsets="good.npy")
+
+    def test_alignment_of_lengths(self):
+        self.refuse_run("--causal-align lengths needs --lengths", offsets="good.npy", causal_align="lengths")
+
 
 class Values(RunTest):
     def test_prior(self):
@@ -100,6 +176,19 @@ class Values(RunTest):
             for variant, text in (("softmax", value), ("mgk", value), ("mgk", f"1,{value},1")):
                 with self.subTest(variant=variant, text=text):
                     self.refuse_run("--variance", "above 0", variant=variant, variance=text)
+
+    def test_bias(self):
+        for value in (np.inf, np.nan, 1e39):
+            with self.subTest(value=value):
+                array = np.zeros((1, 4, 5, 7))
+                array[0, 1, 2, 3] = value
+                self.refuse_run("--bias bad.npy", "element 52", "a finite number or -inf", bias=self.save("bad", array))
+
+    def test_numbers_per_head(self):
+        for name in ("alibi", "sinks"):
+            for value in ("nan", "inf", "-inf", "1e39"):
+                with self.subTest(name=name, value=value):
+                    self.refuse_run(f"--{name}", "element 2", **{name: f"0,1,{value},2"})
 
     def test_lists_that_are_none(self):
         for text in ("", ",", "1,", ",1", "1,,2", "1;2", "one", "1 2", "x.txt", "1,2,3 "):
@@ -117,7 +206,8 @@ class Files(RunTest):
         os.mkfifo(self.folder / "fifo.npy")
         for option, variant in (("q", "softmax"), ("k", "softmax"), ("v", "softmax"), ("prior", "mgk"),
                                 ("variance", "mgk"), ("shift", "smgk"), ("lengths", "softmax"),
-                                ("lengths-q", "softmax")):
+                                ("lengths-q", "softmax"), ("bias", "softmax"), ("alibi", "softmax"),
+                                ("sinks", "softmax"), ("grad-out", "softmax")):
             for name, word in (("absent.npy", "No such file"), ("folder.npy", "not a regular file")):
                 with self.subTest(option=option, name=name):
                     self.refuse_run(f"--{option} {name}", word, variant=variant, **{option: name})

@@ -6,15 +6,15 @@ import unittest
 from program_test import RunTest
 
 LATER_OPTIONS = (
-    "feature feature-order projection state-in state-out mix mix-weight mix-offset noise window offsets offsets-k "
-    "bias alibi sinks softcap dropout seed grad-out grad-lse dq dk dv dprior dvariance dshift dmix dmix-weight "
-    "dmix-offset dnoise dbias dsinks new-prior nll responsibilities").split()
+    "feature feature-order projection state-in state-out mix mix-weight mix-offset noise dmix dmix-weight dmix-offset "
+    "dnoise").split()
 LATER_VARIANTS = (
     "linear mlk smlk fish hard-fish mish hard-mish gfish hard-gfish lfish lhard-fish lmish lhard-mish lgfish "
     "lhard-gfish talking-heads").split()
 OPTIONS = (
     "variant q k v layout out lse score estep prior variance shift causal causal-align lengths lengths-q dtype check "
-    "repeat device json help version engine parameters").split()
+    "repeat device json help version engine parameters window offsets offsets-k bias alibi sinks softcap dropout seed "
+    "grad-out grad-lse dq dk dv dprior dvariance dshift dbias dsinks new-prior nll responsibilities counts").split()
 
 
 class Usage(RunTest):
@@ -83,26 +83,74 @@ class Usage(RunTest):
             ("softmax", "shift", "shift.npy"),
             ("gaussian", "shift", "shift.npy"),
             ("mgk", "shift", "shift.npy"),
+            ("softmax", "new-prior", "x.npy"),
+            ("softmax", "counts", "x.npy"),
         ):
             with self.subTest(variant=variant, option=option):
                 self.refuse_run(f"--{option} does not apply to {variant}", variant=variant, **{option: value})
+
+    def test_gradients_that_do_not_apply(self):
+        self.save("g", self.normal(2, 4, 5, 6))
+        for variant, option in (("softmax", "dprior"), ("softmax", "dshift"), ("gaussian", "dshift"),
+                                ("mgk", "dshift")):
+            with self.subTest(variant=variant, option=option):
+                self.refuse_run(f"--{option} does not apply to {variant}", variant=variant,
+                                **{"grad-out": "g.npy", option: "x.npy"})
+
+    def test_options_that_one_score_has(self):
+        for variant, score in (("gaussian", None), ("mgk", None), ("mgk", "gaussian"), ("smgk", "gaussian")):
+            with self.subTest(variant=variant, score=score):
+                self.refuse_run("--softcap does not apply to gaussian scores", variant=variant, score=score,
+                                softcap="5")
+        for variant, score in (("softmax", None), ("mgk", "dot"), ("smgk", "dot")):
+            with self.subTest(variant=variant, score=score):
+                self.refuse_run("--nll does not apply to dot scores", variant=variant, score=score, nll="x.npy")
+        for variant in ("mgk", "smgk"):
+            self.refuse_run("--softcap 5", "M = 3", variant=variant, score="dot", softcap="5")
+
+    def test_options_that_need_another(self):
+        self.save("g", self.normal(2, 4, 5, 6))
+        for option in ("grad-lse", "dq", "dk", "dv", "dvariance", "dbias", "dsinks"):
+            with self.subTest(option=option):
+                self.refuse_run(f"--{option} needs --grad-out", **{option: "x.npy"})
+        for option in ("dprior", "dshift"):
+            with self.subTest(option=option):
+                self.refuse_run(f"--{option} needs --grad-out", variant="smgk", **{option: "x.npy"})
+        for option, needs in (("dbias", "bias"), ("dsinks", "sinks")):
+            with self.subTest(option=option):
+                self.refuse_run(f"--{option} needs --{needs}", **{option: "x.npy", "grad-out": "g.npy"})
+        self.refuse_run("--offsets-k needs --offsets", **{"offsets-k": "x.npy"})
+        self.refuse_run("--seed needs --dropout", seed="1")
+
+    def test_options_that_exclude_each_other(self):
+        for option in ("lengths", "lengths-q"):
+            with self.subTest(option=option):
+                self.refuse_run(f"--{option} does not apply to packed sequences", offsets="o.npy",
+                                **{option: "lengths.npy"})
 
     def test_bad_values(self):
         for option, value in (
             ("layout", "nbhd"), ("layout", ""), ("dtype", "f64"), ("dtype", "F32"), ("engine", "fast"),
             ("repeat", "0"), ("repeat", "-1"), ("repeat", "1.5"), ("repeat", ""), ("repeat", "3x"),
             ("repeat", "99999999999999999999"), ("causal_align", "middle"), ("causal_align", "lengths"),
-            ("estep", "medium"),
+            ("estep", "medium"), ("window", ""), ("window", "3"), ("window", "3,"), ("window", ",3"),
+            ("window", "1,2,3"), ("window", "-2,1"), ("window", "1,-2"), ("window", "1.5,2"), ("window", "1, x"),
+            ("window", "1,99999999999999999999"), ("softcap", "0"), ("softcap", "-1"), ("softcap", "nan"),
+            ("softcap", "inf"), ("softcap", "5x"), ("softcap", "1e-60"), ("dropout", "1"), ("dropout", "-0.1"),
+            ("dropout", "nan"), ("dropout", "1e-3x"), ("dropout", ""),
         ):
             with self.subTest(option=option, value=value):
                 self.refuse_run("--" + option.replace("_", "-"), value, **{option: value})
+        for value in ("-1", "+1", "", "1.0", "0x10", "18446744073709551616", " 1"):
+            with self.subTest(seed=value):
+                self.refuse_run("--seed", f"'{value}'", dropout="0.5", seed=value)
         self.refuse_run("--score", "'cosine'", variant="mgk", score="cosine")
         self.refuse_run("nonsense", parameters="nonsense=3")
 
     def test_values_may_begin_with_a_dash(self):
         self.refuse_run("--variance -1", variance="-1")
         self.refuse_run("--prior -0.5,1,1", variant="mgk", prior="-0.5,1,1")
-        self.accept_run(out="-o.npy")
+        self.accept_run(window="-1,2", out="-o.npy")
         self.assertTrue((self.folder / "-o.npy").exists())
 
 

@@ -8,12 +8,12 @@
 
 /* ---- memory on the device ----------------------------------------------------------------------------------- */
 
-/* A buffer for `bytes` bytes of an array, with the values of `host` if that is not NULL. */
-static tool_exit create_array(run_execution *execution, run_array array, size_t bytes, const void *host,
-                              tool_error *error)
+/* A buffer of `count` elements, at least one, with the values of `host` if that is not NULL. */
+static tool_exit create_array(run_execution *execution, run_array array, size_t count, size_t element_size,
+                              const void *host, tool_error *error)
 {
-    const void *const values = bytes > 0 ? host : NULL;
-    return tool_make_buffer(&execution->device, bytes, values, &execution->memory[array], error);
+    return tool_make_buffer(&execution->device, tool_buffer_bytes(count, element_size), count > 0 ? host : NULL,
+                            &execution->memory[array], error);
 }
 
 static tool_exit map_array(const run_execution *execution, run_array array, cl_map_flags flags, size_t bytes,
@@ -56,7 +56,7 @@ static tool_exit load_file(const run_problem *problem, run_array array, run_exec
     void *elements = NULL;
     if (count > SIZE_MAX / size)
         return tool_fail_memory(error, file.path);
-    TOOL_TRY(create_array(execution, array, count * size, NULL, error));
+    TOOL_TRY(create_array(execution, array, count, size, NULL, error));
     TOOL_TRY(
         map_array(execution, array, CL_MAP_WRITE_INVALIDATE_REGION, tool_buffer_bytes(count, size), &elements, error));
     const tool_exit status = npy_read(&file, dtype, elements, error);
@@ -75,11 +75,11 @@ static tool_exit create_arrays(const run_problem *problem, run_execution *execut
         if (array < RUN_STREAMED)
             TOOL_TRY(load_file(problem, array, execution, error));
         else
-            TOOL_TRY(create_array(execution, array, slot->count * run_element_size(&problem->desc, array), slot->host,
+            TOOL_TRY(create_array(execution, array, slot->count, run_element_size(&problem->desc, array), slot->host,
                                   error));
     }
     const size_t workspace = clmgk_plan_workspace_size(execution->plan);
-    return workspace > 0 ? create_array(execution, RUN_WORKSPACE, workspace, NULL, error) : TOOL_DONE;
+    return workspace > 0 ? create_array(execution, RUN_WORKSPACE, workspace, 1, NULL, error) : TOOL_DONE;
 }
 
 /* ---- the arrays of a call ----------------------------------------------------------------------------------- */
