@@ -1,0 +1,549 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The calls on host arrays beyond the forward pass: gradients and statistics of a problem that has every array, held
+ * against the reference; what they add to; and the values that only these calls check. */
+#include "harness/harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROOM = 4096, GAP = 3, SEQUENCES = 3 };
+
+typedef enum input { Q, K, V, PRIOR, VARIANCE, SHIFT, BIAS, SLOPES, SINKS, GRAD_O, GRAD_LSE, INPUTS } input;
+
+/* A problem in dense f32 arrays, and the same numbers for the reference. */
+typedef struct scene {
+    clmgk_attention_desc desc; /* resolved */
+    size_t count[INPUTS];
+    float *input[INPUTS];
+    double *value[INPUTS];
+    int32_t lengths[2], lengths_q[2], offsets[SEQUENCES + 1], offsets_k[SEQUENCES + 1];
+    float *o, *lse;
+    clmgk_host_args args;
+    clmgk_ref_problem problem;
+} scene;
+
+static size_t product(int64_t a, int64_t b, int64_t c, int64_t d)
+{
+    return (size_t)(a * b * c * d);
+}
+
+static void count_elements(scene *s)
+{
+    const clmgk_attention_desc *const d = &s->desc;
+    s->count[Q] = product(d->batch, d->heads, d->length, d->head_size);
+    s->count[K] = product(d->batch, d->kv_heads, d->length_k, d->head_size);
+    s->count[V] = product(d->batch, d->kv_heads, d->length_k, d->value_size);
+    s->count[PRIOR] = product(d->heads, d->components, d->length_k, 1);
+    s->count[VARIANCE] = product(d->heads, d->components, 1, 1);
+    s->count[SHIFT] = product(d->heads, d->components, d->head_size, 1);
+    s->count[BIAS] = product(d->bias_batch, d->bias_heads, d->bias_length, d->bias_length_k);
+    s->count[SLOPES] = s->count[SINKS] = (size_t)d->heads;
+    s->count[GRAD_O] = product(d->batch, d->heads, d->length, d->value_size);
+    s->count[GRAD_LSE] = product(d->batch, d->heads, d->length, 1);
+}
+
+static double random_input(input which, double size, uint64_t *state)
+{
+    const double uniform = th_uniform(state);
+    switch (which) {
+    case PRIOR:
+        return 0.05 + 0.95 * uniform;
+    case VARIANCE:
+        return size * (0.5 + uniform);
+    case SLOPES:
+        return 0.3 * uniform;
+    default:
+        return 3.0 * uniform - 1.5;
+    }
+}
+
+static void fill_inputs(scene *s, uint64_t seed)
+{
+    for (input n = 0; n < INPUTS; n++) {
+        s->input[n] = calloc(s->count[n] + 1, sizeof(float)); /* + 1: no elements is no failure */
+        s->value[n] = calloc(s->count[n] + 1, sizeof(double));
+        assert_true(s->input[n] && s->value[n]);
+        for (size_t i = 0; i < s->count[n]; i++) {
+            s->input[n][i] = (float)random_input(n, sqrt((double)s->desc.head_size), &seed);
+            s->value[n][i] = (double)s->input[n][i];
+        }
+    }
+}
+
+/* SMGK with all that can be had at once; `packed`: sequences instead of lengths. */
+static clmgk_attention_desc every_array(bool packed)
+{
+    clmgk_attention_desc desc = th_full_desc();
+    desc.length = 9;
+    desc.length_k = 13;
+    desc.gradients = CLMGK_GRADIENT_ALL;
+    desc.statistics = CLMGK_STATISTIC_ALL;
+    desc.use_window = 1;
+    desc.window_left = 4;
+    desc.window_right = 5;
+    desc.use_bias = desc.use_alibi = desc.use_sinks = 1;
+    desc.bias_batch = 1;
+    desc.dropout = 0.2;
+    if (packed) {
+        desc.batch = 1;
+        desc.use_lengths = desc.use_lengths_q = 0;
+        desc.sequences = SEQUENCES;
+        desc.use_offsets_k = 1;
+    }
+    return desc;
+}
+
+static scene open_scene(const clmgk_attention_desc *desc, uint64_t seed)
+{
+    scene s = {.lengths = {11, 13}, .lengths_q = {9, 6}, .offsets = {0, 4, 4, 9}, .offsets_k = {0, 6, 8, 13}};
+    clmgk_error error = {0};
+    if (clmgk_attention_validate(desc, &s.desc, &error) != CLMGK_OK)
+        fail_msg("%s", error.message);
+    count_elements(&s);
+    fill_inputs(&s, seed);
+    s.o = calloc(s.count[GRAD_O], sizeof(float));
+    s.lse = calloc(s.count[GRAD_LSE], sizeof(float));
+    assert_true(s.o && s.lse);
+    return s;
+}
+
+/* Pointers into the scene, which may not move from here on. */
+static void point(scene *s)
+{
+    const bool packed = s->desc.sequences > 0;
+    s->args = (clmgk_host_args)CLMGK_HOST_ARGS_INIT;
+    s->args.q = s->input[Q];
+    s->args.k = s->input[K];
+    s->args.v = s->input[V];
+    s->args.o = s->o;
+    s->args.lse = s->lse;
+    s->args.prior = s->input[PRIOR];
+    s->args.variance = s->input[VARIANCE];
+    s->args.shift = s->input[SHIFT];
+    s->args.lengths = packed ? NULL : s->lengths;
+    s->args.lengths_q = packed ? NULL : s->lengths_q;
+    s->args.offsets = packed ? s->offsets : NULL;
+    s->args.offsets_k = packed ? s->offsets_k : NULL;
+    s->args.bias = s->input[BIAS];
+    s->args.slopes = s->input[SLOPES];
+    s->args.sinks = s->input[SINKS];
+    s->args.seed = 0x123456789abcdef0;
+    s->problem = (clmgk_ref_problem){.desc = s->desc,
+                                     .q = s->value[Q],
+                                     .k = s->value[K],
+                                     .v = s->value[V],
+                                     .prior = s->value[PRIOR],
+                                     .variance = s->value[VARIANCE],
+                                     .shift = s->value[SHIFT],
+                                     .lengths = s->args.lengths,
+                                     .lengths_q = s->args.lengths_q,
+                                     .offsets = s->args.offsets,
+                                     .offsets_k = s->args.offsets_k,
+                                     .bias = s->value[BIAS],
+                                     .slopes = s->value[SLOPES],
+                                     .sinks = s->value[SINKS],
+                                     .seed = s->args.seed,
+                                     .grad_o = s->value[GRAD_O],
+                                     .grad_lse = s->value[GRAD_LSE]};
+}
+
+static void close_scene(scene *s)
+{
+    for (size_t n = 0; n < INPUTS; n++) {
+        free(s->input[n]);
+        free(s->value[n]);
+    }
+    free(s->o);
+    free(s->lse);
+}
+
+static void run_forward(scene *s)
+{
+    clmgk_error error = {0};
+    clmgk_ref_answer answer;
+    double o[ROOM];
+    double lse[ROOM];
+    if (clmgk_attention_forward_host(NULL, &s->desc, &s->args, &error) != CLMGK_OK)
+        fail_msg("%s", error.message);
+    for (size_t n = 0; n < s->count[GRAD_O]; n++)
+        o[n] = (double)s->o[n];
+    for (size_t n = 0; n < s->count[GRAD_LSE]; n++)
+        lse[n] = (double)s->lse[n];
+    assert_true(clmgk_ref_solve(&s->problem, (int64_t)s->count[GRAD_LSE], NULL, &answer));
+    const clmgk_ref_verdict verdict = clmgk_ref_check(&answer, o, lse);
+    if (!verdict.ok)
+        fail_msg("forward: %s", verdict.message);
+    clmgk_ref_answer_free(&answer);
+}
+
+/* ---- gradients ----------------------------------------------------------------------------------------------------
+ */
+
+/* The outputs of a backward call, by number of the reference; all with room for gaps. */
+typedef struct outputs {
+    float array[CLMGK_REF_GRADIENTS][ROOM];
+} outputs;
+
+static clmgk_host_gradients gradients_of(const scene *s, outputs *out)
+{
+    clmgk_host_gradients gradients = CLMGK_HOST_GRADIENTS_INIT;
+    gradients.grad_o = s->input[GRAD_O];
+    gradients.grad_lse = s->input[GRAD_LSE];
+    gradients.grad_q = out->array[CLMGK_REF_GRAD_Q];
+    gradients.grad_k = out->array[CLMGK_REF_GRAD_K];
+    gradients.grad_v = out->array[CLMGK_REF_GRAD_V];
+    gradients.grad_prior = out->array[CLMGK_REF_GRAD_PRIOR];
+    gradients.grad_variance = out->array[CLMGK_REF_GRAD_VARIANCE];
+    gradients.grad_shift = out->array[CLMGK_REF_GRAD_SHIFT];
+    gradients.grad_bias = out->array[CLMGK_REF_GRAD_BIAS];
+    gradients.grad_sinks = out->array[CLMGK_REF_GRAD_SINKS];
+    return gradients;
+}
+
+static void run_backward(const scene *s, outputs *out, uint32_t accumulate)
+{
+    clmgk_error error = {0};
+    clmgk_host_gradients gradients = gradients_of(s, out);
+    gradients.accumulate = accumulate;
+    if (clmgk_attention_backward_host(NULL, &s->desc, &s->args, &gradients, &error) != CLMGK_OK)
+        fail_msg("%s", error.message);
+}
+
+static void fill_outputs(outputs *out, float value)
+{
+    for (size_t n = 0; n < CLMGK_REF_GRADIENTS; n++)
+        for (size_t i = 0; i < ROOM; i++)
+            out->array[n][i] = value;
+}
+
+static void check_gradients(const scene *s, const outputs *out)
+{
+    clmgk_ref_gradients exact;
+    double given[ROOM];
+    char message[256];
+    assert_true(clmgk_ref_solve_gradients(&s->problem, CLMGK_GRADIENT_ALL, &exact));
+    for (clmgk_ref_gradient n = 0; n < CLMGK_REF_GRADIENTS; n++) {
+        assert_in_range(exact.count[n], 1, ROOM);
+        for (int64_t i = 0; i < exact.count[n]; i++)
+            given[i] = (double)out->array[n][i];
+        (void)clmgk_ref_check_gradient(&exact, n, given, message, sizeof(message));
+        if (message[0] != '\0')
+            fail_msg("%s", message);
+        for (int64_t i = exact.count[n]; i < ROOM; i++)
+            assert_true(out->array[n][i] == 7.0F);
+    }
+    clmgk_ref_gradients_free(&exact);
+}
+
+/* Twice the gradient where it was added to itself, once where it was overwritten. */
+static void check_accumulated(const scene *s, const outputs *once, const outputs *twice, uint32_t accumulate)
+{
+    for (clmgk_ref_gradient n = 0; n < CLMGK_REF_GRADIENTS; n++) {
+        const float factor = (accumulate >> (unsigned)n & 1U) != 0 ? 2.0F : 1.0F;
+        const int64_t count = clmgk_ref_gradient_count(&s->desc, n);
+        float largest = 0.0F;
+        for (int64_t i = 0; i < count; i++)
+            largest = fmaxf(largest, fabsf(once->array[n][i]));
+        assert_true(largest > 0.0F);
+        for (int64_t i = 0; i < count; i++)
+            assert_true(fabsf(twice->array[n][i] - factor * once->array[n][i]) <= 1e-6F * largest);
+    }
+}
+
+static void every_gradient(void **state)
+{
+    (void)state;
+    static outputs once;
+    static outputs twice;
+    for (int packed = 0; packed < 2; packed++) {
+        const clmgk_attention_desc desc = every_array(packed);
+        const uint32_t some = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_PRIOR | CLMGK_GRADIENT_BIAS;
+        scene s = open_scene(&desc, 11 + (uint64_t)packed);
+        point(&s);
+        run_forward(&s);
+        fill_outputs(&once, 7.0F);
+        run_backward(&s, &once, 0);
+        check_gradients(&s, &once);
+        twice = once;
+        run_backward(&s, &twice, CLMGK_GRADIENT_ALL & ~some);
+        check_accumulated(&s, &once, &twice, CLMGK_GRADIENT_ALL & ~some);
+        twice = once;
+        run_backward(&s, &twice, some);
+        check_accumulated(&s, &once, &twice, some);
+        close_scene(&s);
+    }
+}
+
+/* What lies between the rows of a gradient keeps its value. */
+static void gaps_are_kept(void **state)
+{
+    (void)state;
+    static outputs dense;
+    static outputs wide;
+    clmgk_attention_desc desc = every_array(false);
+    scene s = open_scene(&desc, 5);
+    point(&s);
+    run_forward(&s);
+    fill_outputs(&dense, 7.0F);
+    run_backward(&s, &dense, 0);
+    const int64_t row = s.desc.head_size + GAP;
+    s.desc.grad_q = (clmgk_layout){
+        .strided = 1, .batch = row * s.desc.heads * s.desc.length, .head = row, .token = row * s.desc.heads};
+    fill_outputs(&wide, 7.0F);
+    run_backward(&s, &wide, 0);
+    const float *const narrow = dense.array[CLMGK_REF_GRAD_Q];
+    const float *const given = wide.array[CLMGK_REF_GRAD_Q];
+    size_t flat = 0;
+    for (int64_t b = 0; b < s.desc.batch; b++)
+        for (int64_t h = 0; h < s.desc.heads; h++)
+            for (int64_t i = 0; i < s.desc.length; i++) {
+                const float *const at =
+                    given + b * s.desc.grad_q.batch + h * s.desc.grad_q.head + i * s.desc.grad_q.token;
+                for (int64_t d = 0; d < s.desc.head_size; d++, flat++)
+                    assert_true(at[d] == narrow[flat]);
+                for (int64_t d = s.desc.head_size; d < row; d++)
+                    assert_true(at[d] == 7.0F);
+            }
+    close_scene(&s);
+}
+
+/* ---- statistics ---------------------------------------------------------------------------------------------------
+ */
+
+static void every_statistic(void **state)
+{
+    (void)state;
+    for (int packed = 0; packed < 2; packed++) {
+        const clmgk_attention_desc desc = every_array(packed);
+        scene s = open_scene(&desc, 21 + (uint64_t)packed);
+        clmgk_host_statistics out = CLMGK_HOST_STATISTICS_INIT;
+        float array[CLMGK_REF_STATISTICS][ROOM] = {{0}};
+        double given[ROOM];
+        clmgk_ref_statistics exact;
+        clmgk_error error = {0};
+        char message[256];
+        point(&s);
+        s.args.v = NULL; /* ignored: not there, or nowhere near */
+        s.args.o = s.args.lse = (float *)(uintptr_t)16;
+        out.responsibilities = array[CLMGK_REF_STAT_RESPONSIBILITIES];
+        out.counts = array[CLMGK_REF_STAT_COUNTS];
+        out.new_prior = array[CLMGK_REF_STAT_NEW_PRIOR];
+        out.nll = array[CLMGK_REF_STAT_NLL];
+        if (clmgk_attention_statistics_host(NULL, &s.desc, &s.args, &out, &error) != CLMGK_OK)
+            fail_msg("%s", error.message);
+        assert_true(clmgk_ref_solve_statistics(&s.problem, CLMGK_STATISTIC_ALL, &exact));
+        for (clmgk_ref_statistic n = 0; n < CLMGK_REF_STATISTICS; n++) {
+            assert_in_range(exact.count[n], 1, ROOM);
+            for (int64_t i = 0; i < exact.count[n]; i++)
+                given[i] = (double)array[n][i];
+            (void)clmgk_ref_check_statistic(&exact, n, given, message, sizeof(message));
+            if (message[0] != '\0')
+                fail_msg("%s", message);
+        }
+        clmgk_ref_statistics_free(&exact);
+        close_scene(&s);
+    }
+}
+
+/* ---- values -------------------------------------------------------------------------------------------------------
+ */
+
+/* A whole row of -inf is legal and gives 0. */
+static void hidden_rows(void **state)
+{
+    (void)state;
+    clmgk_attention_desc desc = every_array(false);
+    desc.use_sinks = 0;
+    desc.use_lengths_q = 0;
+    desc.gradients = 0;
+    scene s = open_scene(&desc, 3);
+    point(&s);
+    s.args.sinks = NULL;
+    s.args.lengths_q = NULL;
+    for (int64_t j = 0; j < s.desc.length_k; j++) {
+        s.input[BIAS][2 * s.desc.length_k + j] = -INFINITY; /* h = 0, i = 2 */
+        s.value[BIAS][2 * s.desc.length_k + j] = -INFINITY;
+    }
+    s.problem.lengths_q = NULL;
+    run_forward(&s);
+    for (int64_t e = 0; e < s.desc.value_size; e++)
+        assert_true(s.o[2 * s.desc.value_size + e] == 0.0F);
+    assert_true(s.lse[2] == -INFINITY);
+    close_scene(&s);
+}
+
+static void expect_error(clmgk_status status, const clmgk_error *error, clmgk_status expected, const char *field,
+                         const char *value)
+{
+    if (status != expected || error->status != expected || !th_has_word(error->message, field) ||
+        !strstr(error->message, value))
+        fail_msg("%s \"%s\": expected %s with \"%s\" and \"%s\"", clmgk_status_name(status), error->message,
+                 clmgk_status_name(expected), field, value);
+}
+
+/* The three calls with one and the same problem: all refuse it, and write nothing. */
+static void expect_refused(const scene *s, const char *field, const char *value)
+{
+    static outputs out;
+    clmgk_host_args args = s->args;
+    clmgk_error error = {0};
+    fill_outputs(&out, 7.0F);
+    const clmgk_host_gradients gradients = gradients_of(s, &out);
+    clmgk_host_statistics statistics = CLMGK_HOST_STATISTICS_INIT;
+    args.o = out.array[CLMGK_REF_GRAD_Q];
+    args.lse = out.array[CLMGK_REF_GRAD_K];
+    statistics.responsibilities = statistics.counts = statistics.new_prior = statistics.nll = out.array[0];
+    expect_error(clmgk_attention_forward_host(NULL, &s->desc, &args, &error), &error, CLMGK_ERROR_INVALID_VALUE, field,
+                 value);
+    expect_error(clmgk_attention_backward_host(NULL, &s->desc, &args, &gradients, &error), &error,
+                 CLMGK_ERROR_INVALID_VALUE, field, value);
+    expect_error(clmgk_attention_statistics_host(NULL, &s->desc, &args, &statistics, &error), &error,
+                 CLMGK_ERROR_INVALID_VALUE, field, value);
+    for (size_t n = 0; n < CLMGK_REF_GRADIENTS; n++)
+        for (size_t i = 0; i < ROOM; i++)
+            assert_true(out.array[n][i] == 7.0F);
+}
+
+static void bad_offsets(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t offsets[SEQUENCES + 1];
+        const char *field, *value;
+    } bad[] = {{{1, 4, 4, 9}, "offsets", "[0]: 1"},   {{0, 5, 4, 9}, "offsets", "[2]: 4"},
+               {{0, 4, 4, 8}, "offsets", "[3]: 8"},   {{0, 4, 4, 10}, "offsets", "[3]: 10"},
+               {{-1, 4, 4, 9}, "offsets", "[0]: -1"}, {{0, -4, 4, 9}, "offsets", "[1]: -4"}};
+    const clmgk_attention_desc desc = every_array(true);
+    scene s = open_scene(&desc, 1);
+    point(&s);
+    for (size_t n = 0; n < TH_COUNT(bad); n++) {
+        memcpy(s.offsets, bad[n].offsets, sizeof(s.offsets));
+        expect_refused(&s, bad[n].field, bad[n].value);
+    }
+    memcpy(s.offsets, (int32_t[]){0, 0, 9, 9}, sizeof(s.offsets));
+    s.offsets_k[SEQUENCES] = 12;
+    expect_refused(&s, "offsets_k", "[3]: 12");
+    close_scene(&s);
+}
+
+static void bad_values(void **state)
+{
+    (void)state;
+    static const struct {
+        input which;
+        float value;
+        const char *field, *text;
+    } bad[] = {{BIAS, INFINITY, "bias", "inf"},
+               {BIAS, NAN, "bias", "nan"},
+               {PRIOR, -1.0F, "prior", "-1"},
+               {PRIOR, INFINITY, "prior", "inf"},
+               {VARIANCE, 0.0F, "variance", "0"}};
+    const clmgk_attention_desc desc = every_array(false);
+    scene s = open_scene(&desc, 1);
+    point(&s);
+    for (size_t n = 0; n < TH_COUNT(bad); n++) {
+        float *const last = &s.input[bad[n].which][s.count[bad[n].which] - 1];
+        const float good = *last;
+        *last = bad[n].value;
+        expect_refused(&s, bad[n].field, bad[n].text);
+        *last = good;
+    }
+    s.lengths[1] = 14;
+    expect_refused(&s, "lengths", "14");
+    close_scene(&s);
+}
+
+static void bad_arguments(void **state)
+{
+    (void)state;
+    static outputs out;
+    clmgk_attention_desc desc = every_array(false);
+    scene s = open_scene(&desc, 1);
+    clmgk_error error = {0};
+    point(&s);
+    fill_outputs(&out, 7.0F);
+    const clmgk_host_gradients good = gradients_of(&s, &out);
+    clmgk_host_gradients gradients = good;
+    clmgk_host_statistics statistics = CLMGK_HOST_STATISTICS_INIT;
+    clmgk_host_args args = s.args;
+    const clmgk_status value = CLMGK_ERROR_INVALID_VALUE;
+    const clmgk_status buffer = CLMGK_ERROR_INVALID_BUFFER;
+#define BACKWARD(d, a, g)   clmgk_attention_backward_host(NULL, d, a, g, &error), &error
+#define STATISTICS(d, a, g) clmgk_attention_statistics_host(NULL, d, a, g, &error), &error
+    expect_error(BACKWARD(NULL, &args, &good), value, "desc", "NULL");
+    expect_error(BACKWARD(&s.desc, NULL, &good), value, "args", "NULL");
+    expect_error(BACKWARD(&s.desc, &args, NULL), value, "gradients", "NULL");
+    expect_error(STATISTICS(NULL, &args, &statistics), value, "desc", "NULL");
+    expect_error(STATISTICS(&s.desc, NULL, &statistics), value, "args", "NULL");
+    expect_error(STATISTICS(&s.desc, &args, NULL), value, "statistics", "NULL");
+    expect_error(STATISTICS(&s.desc, &args, &statistics), buffer, "responsibilities", "NULL");
+    gradients.struct_size = 0;
+    expect_error(BACKWARD(&s.desc, &args, &gradients), value, "gradients.struct_size", "0");
+    gradients = good;
+    gradients.accumulate = 1024;
+    expect_error(BACKWARD(&s.desc, &args, &gradients), value, "accumulate", "1024");
+    gradients = good;
+    gradients.grad_o = NULL;
+    expect_error(BACKWARD(&s.desc, &args, &gradients), buffer, "grad_o", "NULL");
+    gradients = good;
+    gradients.grad_sinks = NULL;
+    expect_error(BACKWARD(&s.desc, &args, &gradients), buffer, "grad_sinks", "NULL");
+    args.lse = NULL;
+    expect_error(BACKWARD(&s.desc, &args, &good), buffer, "lse", "L of the forward pass");
+    args = s.args;
+    args.o = NULL;
+    expect_error(BACKWARD(&s.desc, &args, &good), buffer, "o", "NULL");
+    args = s.args;
+    args.bias = NULL;
+    expect_error(BACKWARD(&s.desc, &args, &good), buffer, "bias", "NULL");
+    desc = s.desc;
+    desc.gradients = CLMGK_GRADIENT_Q;
+    expect_error(BACKWARD(&desc, &s.args, &good), buffer, "grad_k", "does not use");
+    desc.gradients = 0;
+    expect_error(BACKWARD(&desc, &s.args, &good), value, "gradients", "0");
+    desc.statistics = 0;
+    expect_error(STATISTICS(&desc, &s.args, &statistics), value, "statistics", "0");
+    args = s.args;
+    args.offsets = s.offsets;
+    expect_error(BACKWARD(&s.desc, &args, &good), buffer, "offsets", "does not use");
+#undef BACKWARD
+#undef STATISTICS
+    for (size_t n = 0; n < CLMGK_REF_GRADIENTS; n++)
+        for (size_t i = 0; i < ROOM; i++)
+            assert_true(out.array[n][i] == 7.0F);
+    close_scene(&s);
+}
+
+/* A caller that was compiled when the arguments ended with the query lengths. */
+static void older_callers(void **state)
+{
+    (void)state;
+    clmgk_attention_desc desc = every_array(false);
+    desc.use_bias = desc.use_alibi = desc.use_sinks = 0;
+    desc.gradients = CLMGK_GRADIENT_Q;
+    scene s = open_scene(&desc, 1);
+    clmgk_host_args args;
+    clmgk_error error = {0};
+    const size_t first = offsetof(clmgk_host_args, offsets);
+    point(&s);
+    memset(&args, 0xff, sizeof(args));
+    memcpy(&args, &s.args, first);
+    args.struct_size = first - 1;
+    expect_error(clmgk_attention_forward_host(NULL, &s.desc, &args, &error), &error, CLMGK_ERROR_INVALID_VALUE,
+                 "struct_size", "");
+    args.struct_size = first;
+    if (clmgk_attention_forward_host(NULL, &s.desc, &args, &error) != CLMGK_OK)
+        fail_msg("%s", error.message);
+    close_scene(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_gradient), cmocka_unit_test(gaps_are_kept), cmocka_unit_test(every_statistic),
+        cmocka_unit_test(hidden_rows),    cmocka_unit_test(bad_offsets),   cmocka_unit_test(bad_values),
+        cmocka_unit_test(bad_arguments),  cmocka_unit_test(older_callers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
