@@ -271,7 +271,10 @@ static void mixture_bind(const mgk_kernel_plan *step, const mgk_call *call, void
     args.seed_low = (mgk_u32)call->seed;
     args.seed_high = (mgk_u32)(call->seed >> 32);
     if (step->out < MGK_ARRAYS) {
-        args.out_offset = (mgk_i64)arrays[step->out]->offset;
+        if (step->out == MGK_WORKSPACE)
+            args.out_offset += args.work;
+        else
+            args.out_offset = (mgk_i64)arrays[step->out]->offset;
         /* gradients stand in both lists in the same order */
         if (step->out >= MGK_GRAD_Q && step->out <= MGK_GRAD_SINKS)
             args.out_accumulate = (call->accumulate >> (step->out - MGK_GRAD_Q) & 1u) != 0;

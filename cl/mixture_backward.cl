@@ -1,0 +1,746 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mixture family, backward pass and responsibilities: blocks of keys meet tiles of queries. In base 2, with the
+ * exponents e_ijr = log2 (P_ijr) of mixture_forward.cl less L, as mixture_rows.cl prepares it per row (log_i):
+ *
+ *     e_ijr = c_r q_i.k_jr + beta_jr + log2 pi_r(j) + alpha_ir + log_i + bias + ALiBi          P_ijr = 2^e_ijr
+ *     t_ij  = keep_ij dO_i.v_j + delta_i          delta_i = dL_i - dO_i.O_i
+ *     dS_ijr = P_ijr t_ij                          (hard: only r = arg max_r e_ijr, the first)
+ *
+ *     dV_j   = sum_i keep_ij sum_r P_ijr dO_i      dK_jr = sum_i dS_ijr (q_i [gaussian: - k_jr]) / sigma_r^2
+ *     dQ_i   = sum_jr dS_ijr (k_jr [- q_i]) / sigma_r^2       the product here, the rest in mixture_rows.cl
+ *     row sums sum_j dS_ijr, key sums sum_i dS_ijr            for dQ, dshift and dprior
+ *
+ * sMGK with one sigma: 2^e_ijr = E_ij u_ir w_jr with E_ij = 2^(c q.k + A_i + B_j + log_i), so that with T = E t
+ * P = E sum_r u w, sum_r dS = T sum_r u w, row sums u_ir sum_j T w_jr, key sums w_jr sum_i T u_ir: five products.
+ *
+ * A work-group owns every `splits`-th block of the keys of a list of (b, g), one after the other: dQ is summed in a
+ * fixed order, one copy per split.
+ */
+#include "engine_backward.clh"
+#include "random.clh"
+
+#define HAS_KEY_TERMS (SCORE_GAUSSIAN || KEYS_SHIFTED)
+/* Slots keep q.k alone: what joins it is needed apart, or later. */
+#define TERMS_LATER (KEYS_SHIFTED || HAS_SOFTCAP || WANT_VARIANCE)
+
+#define FLAG_SPREAD 1
+
+/* What a block knows of its components: as in mixture_forward.cl. */
+typedef struct components {
+    float scale[COMPONENTS];      /* c_r */
+    float stage_scale[PRODUCTS];  /* what staged keys are multiplied by: c_r, or 1 where that comes later */
+    float prior[COMPONENTS];      /* pi_r, where it does not depend on the key */
+    float shift_norm[COMPONENTS]; /* c_r |b_r|^2 / 2 */
+} components;
+
+/* Row values of the block's keys. */
+typedef struct key_values {
+    real beta[HAS_KEY_TERMS ? PANELS : 1][COMPONENTS][BLOCK_ROWS];    /* beta_jr */
+    real prior[HAS_PRIOR ? PANELS : 1][COMPONENTS][BLOCK_ROWS];       /* log2 pi_r(j); PRIOR_APART: pi_r(j) */
+    real w[HAS_FACTORED ? PANELS : 1][COMPONENTS][BLOCK_ROWS];        /* w_jr, PRIOR_APART: without pi */
+    real top[HAS_FACTORED ? PANELS : 1][BLOCK_ROWS];                  /* B_j */
+    real sum[HAS_KEY_SUMS ? PANELS : 1][COMPONENTS][BLOCK_ROWS];      /* sum_i dS_ijr; PRIOR_APART: without pi */
+    real variance[WANT_VARIANCE ? PANELS : 1][VARIANCES][BLOCK_ROWS]; /* sum_i dS_ijr score_ijr */
+    real bias[HAS_BIAS_KEY_SUMS ? PANELS : 1][BLOCK_ROWS];            /* sum_i sum_r dS_ijr */
+    float spread;                                                     /* largest spread over r of beta_jr + log2 pi */
+} key_values;
+
+/* Terms of a tile's queries, visible to all keys. */
+typedef struct query_terms {
+    KEY_SPACE float *log;                /* log_i */
+    KEY_SPACE float *delta;              /* delta_i */
+    KEY_SPACE float (*alpha)[TILE_KEYS]; /* alpha_ir */
+    KEY_SPACE float (*u)[TILE_KEYS];     /* u_ir */
+    KEY_SPACE float *top;                /* A_i */
+} query_terms;
+
+/* Where a (b, h) finds its arrays: element 0 of its rows and keys. */
+typedef struct places {
+    __global const storage *q, *k, *v, *grad_o;
+    __global float *work;     /* the workspace */
+    __global float *grad_q;   /* this split's rows of dQ */
+    __global float *row_sums; /* and of the row sums, component 0 */
+    long bh;                  /* b H + h of the arrays */
+    long row;                 /* number of its first row in the regions [rows] */
+    __global const float *prior, *shift, *bias;
+    __global float *grad_bias;
+    __global float *gamma;
+    float slope; /* times log2 e */
+} places;
+
+FUNCTION void components_begin(components *x, const mgk_mixture_args *a, int h, const places *at,
+                               __global const float *variance)
+{
+    for (int r = 0; r < COMPONENTS; ++r) {
+#if HAS_VARIANCE
+        const float sigma2 = variance[h * a->variance_head + r];
+        x->scale[r] = sigma2 > 0.0f ? LOG2_E / sigma2 : NAN;
+#else
+        x->scale[r] = a->scale;
+#endif
+#if HAS_PRIOR
+        x->prior[r] = a->prior.token ? 0.0f : at->prior[r * a->prior.component];
+#endif
+#if KEYS_SHIFTED
+        float norm = 0.0f;
+        for (int d = 0; d < a->head_size; ++d)
+            norm = fma(at->shift[r * a->head_size + d], at->shift[r * a->head_size + d], norm);
+        x->shift_norm[r] = 0.5f * x->scale[r] * norm;
+#endif
+    }
+    for (int r = 0; r < PRODUCTS; ++r)
+        x->stage_scale[r] = SCALE_LATER ? 1.0f : x->scale[r];
+}
+
+/* beta_jr and pi_r(j) of a panel, for sMGK with B_j and w_jr; sums begin with 0. */
+FUNCTION void panel_values(grad_engine *g, const components *x, key_values *key, int panel, const mgk_mixture_args *a,
+                           const places *at, int first, int limit)
+{
+    for (int r = 0; r < COMPONENTS; ++r) {
+#if HAS_KEY_TERMS
+        ROWS_FOR(v)
+            key->beta[panel][r][v] = (real)(0.0f);
+#endif
+#if SCORE_GAUSSIAN
+        real norm[BLOCK_ROWS];
+        panel_norm(g, panel, KEYS_SHIFTED ? 0 : r, norm);
+        const float half_inverse = 0.5f / x->stage_scale[KEYS_SHIFTED ? 0 : r];
+#if KEYS_SHIFTED
+        real product[BLOCK_ROWS];
+        const float later = SCALE_LATER ? x->scale[r] : 1.0f;
+        panel_dot(g, panel, at->shift + r * a->head_size, a->head_size, product);
+        ROWS_FOR(v)
+            key->beta[panel][r][v] = -(later * (half_inverse * norm[v] + product[v]) + x->shift_norm[r]);
+#else
+        ROWS_FOR(v)
+            key->beta[panel][r][v] = -half_inverse * norm[v];
+#endif
+#endif
+#if HAS_PRIOR
+        real prior[BLOCK_ROWS];
+        if (a->prior.token)
+            rows_load(g, at->prior + r * a->prior.component, first, limit, 0.0f, prior);
+        ROWS_FOR(v) {
+            const real pi = a->prior.token ? prior[v] : (real)(x->prior[r]);
+            key->prior[panel][r][v] = PRIOR_APART ? pi : log2(pi);
+        }
+#endif
+#if HAS_KEY_SUMS
+        ROWS_FOR(v)
+            key->sum[panel][r][v] = (real)(0.0f);
+#endif
+    }
+#if HAS_FACTORED
+    real spread = (real)(0.0f);
+    ROWS_FOR(v) {
+        real top = (real)(-INFINITY), bottom = (real)(INFINITY);
+        for (int r = 0; r < COMPONENTS; ++r) {
+            real beta = key->beta[panel][r][v];
+#if HAS_PRIOR && PRIOR_APART
+            /* bounded with pi and without: neither w nor pi w may become too small */
+            const real weighted = beta + log2(key->prior[panel][r][v]);
+            bottom = weighted < bottom && weighted > (real)(-INFINITY) ? weighted : bottom;
+#elif HAS_PRIOR
+            beta += key->prior[panel][r][v];
+#endif
+            top = max_real(top, beta);
+            bottom = beta < bottom && beta > (real)(-INFINITY) ? beta : bottom;
+            key->w[panel][r][v] = beta;
+        }
+        const real own = top - bottom;
+        spread = own > spread || own != own ? own : spread;
+        top = finite_max(top);
+        key->top[panel][v] = top;
+        for (int r = 0; r < COMPONENTS; ++r)
+            key->w[panel][r][v] = exp2_real(key->w[panel][r][v] - top);
+    }
+    const float block_spread = rows_max_all(&g->base, spread);
+    key->spread = block_spread > key->spread ? block_spread : key->spread;
+#endif
+#if WANT_VARIANCE
+    for (int r = 0; r < VARIANCES; ++r)
+        ROWS_FOR(v)
+            key->variance[panel][r][v] = (real)(0.0f);
+#endif
+#if HAS_BIAS_KEY_SUMS
+    ROWS_FOR(v)
+        key->bias[panel][v] = (real)(0.0f);
+#endif
+}
+
+/* Terms of the tile's queries; raises FLAG_SPREAD where the factored form must not be used. */
+FUNCTION void tile_terms(grad_engine *g, const query_terms *t, const mgk_mixture_args *a, const places *at, int i0,
+                         int limit, float key_spread)
+{
+    __global const float *const log_rows = at->work + a->region[MGK_REGION_LOG] + at->row;
+    __global const float *const delta_rows = at->work + a->region[MGK_REGION_DELTA] + at->row;
+    TILE_KEYS_FOR(&g->base, c) {
+#if EXPECTATION
+        key_put(t->log, c, entries_below(i0 + c, limit));
+#else
+        key_put(t->log, c, key_load(log_rows, i0 + c, limit, -INFINITY));
+        key_put(t->delta, c, key_load(delta_rows, i0 + c, limit, 0.0f));
+#endif
+#if HAS_ROW_TERMS
+        __global const float *const alpha =
+            at->work + a->region[MGK_REGION_ALPHA] + at->bh * ROW_TERMS * a->length + (at->row - at->bh * a->length);
+        for (int r = 0; r < ROW_TERMS; ++r)
+            key_put(t->alpha[r], c, key_load(alpha + r * (long)a->length, i0 + c, limit, 0.0f));
+#endif
+#if HAS_FACTORED
+        kreal top = key_vector(t->alpha[0], c), bottom = top;
+        for (int r = 1; r < COMPONENTS; ++r) {
+            const kreal x = key_vector(t->alpha[r], c);
+            top = max_real(top, x);
+            bottom = x < bottom ? x : bottom;
+        }
+        key_put(t->top, c, top);
+        flag_raise(&g->base, FLAG_SPREAD, !(top - bottom + key_spread < (kreal)(FACTOR_RANGE)));
+        for (int r = 0; r < COMPONENTS; ++r)
+            key_put(t->u[r], c, exp2_real(key_vector(t->alpha[r], c) - top));
+#endif
+    }
+    sync_keys(&g->base);
+}
+
+/* Bias and ALiBi of query i and the keys of vector v, in base 2. */
+FUNCTION real score_extra(const grad_engine *g, const mgk_mixture_args *a, const problem *p, const places *at,
+                          int panel, int k0, int i, int v)
+{
+    real extra = (real)(0.0f);
+#if HAS_BIAS
+    if (i < p->rows) {
+        __global const float *row = at->bias + i * a->bias.component;
+        extra = a->bias.token ? keys_load(g, row + k0, v, p->keys - k0) : (real)(row[0]);
+        extra *= LOG2_E;
+    }
+#endif
+#if HAS_ALIBI
+    const real distance = convert_real(row_index(&g->base, k0, v) - (i + p->diagonal));
+    extra -= at->slope * fabs(distance);
+#endif
+    return extra;
+}
+
+#if HAS_DROPOUT
+/* 1/(1-p) where the weight of query i and keys j is kept, 0 where it is dropped. */
+FUNCTION real keep_of(const mgk_mixture_args *a, uint stream_row, int i, ireal j)
+{
+    ureal word[4] = {as_ureal(j >> 2), (ureal)((uint)i), (ureal)(stream_row), (ureal)(STREAM_DROPOUT)};
+    philox(word, a->seed_low, a->seed_high);
+    const ireal place = j & 3;
+    const ureal low = place == 1 ? word[1] : word[0], high = place == 3 ? word[3] : word[2];
+    const ureal own = place > 1 ? high : low;
+    return own < (ureal)(a->drop_below) ? (real)(0.0f) : (real)(a->keep_scale);
+}
+#endif
+
+/* q.k of every component, with all that joins it unless TERMS_LATER, into the slots. */
+FUNCTION void block_scores(grad_engine *g, const key_values *key, const query_terms *t, const mgk_mixture_args *a,
+                           const problem *p, const places *at, int panel, int sub, int k0, int i0)
+{
+    for (int r = 0; r < PRODUCTS; ++r) {
+        real s[BLOCK_KEYS][BLOCK_ROWS];
+        KEYS_FOR(u)
+            ROWS_FOR(v) {
+                s[u][v] = (real)(0.0f);
+#if !TERMS_LATER
+                s[u][v] = (real)(key_get(&g->base, t->log, sub, u));
+#if HAS_ROW_TERMS
+                s[u][v] += key_get(&g->base, t->alpha[r], sub, u);
+#endif
+#if HAS_KEY_TERMS
+                s[u][v] += key->beta[panel][r][v];
+#endif
+#if HAS_PRIOR && !PRIOR_APART
+                s[u][v] += key->prior[panel][r][v];
+#endif
+#if HAS_BIAS || HAS_ALIBI
+                s[u][v] += score_extra(g, a, p, at, panel, k0, i0 + key_index(&g->base, sub, u), v);
+#endif
+#endif
+            }
+        key_product(g, panel, sub, r, s);
+        KEYS_FOR(u)
+            ROWS_FOR(v)
+                slot_put(g, r, sub, u, v, s[u][v]);
+    }
+}
+
+/* The score s_ijr alone (before cap, prior, bias), in base 2. Only with TERMS_LATER. */
+FUNCTION real score_of(const grad_engine *g, const components *x, const key_values *key, const query_terms *t,
+                       int panel, int sub, int u, int v, int r)
+{
+    real s = slot_get(g, KEYS_SHIFTED ? 0 : r, sub, u, v);
+#if SCALE_LATER
+    s *= x->scale[r];
+#endif
+#if HAS_ROW_TERMS
+    s += key_get(&g->base, t->alpha[ROW_TERMS == 1 ? 0 : r], sub, u);
+#endif
+#if HAS_KEY_TERMS
+    s += key->beta[panel][r][v];
+#endif
+    return s;
+}
+
+/* e_ijr, PRIOR_APART without the prior; `common` is what joins every component; `score` receives s_ijr. */
+FUNCTION real exponent_of(const grad_engine *g, const components *x, const key_values *key, const query_terms *t,
+                          const mgk_mixture_args *a, int panel, int sub, int u, int v, int r, real common, real *score)
+{
+#if TERMS_LATER
+    *score = score_of(g, x, key, t, panel, sub, u, v, r);
+#if HAS_SOFTCAP
+    real e = softcap_real(*score, a->softcap) + common;
+#else
+    real e = *score + common;
+#endif
+#if HAS_PRIOR && !PRIOR_APART
+    e += key->prior[panel][r][v];
+#endif
+    return e;
+#else
+    return slot_get(g, r, sub, u, v) + common;
+#endif
+}
+
+/* What a tile gathers per key before the tile's own factors are known. */
+typedef struct tile_sums {
+    real sum[COMPONENTS][BLOCK_ROWS];
+} tile_sums;
+
+/*
+ * Entry u, vector v of a sub-tile: from the slots' scores to weights in the slots (r: dS of a product's keys, PRODUCTS:
+ * P with dropout), and all sums. `t_ij` as above, `common` -inf where the key is hidden.
+ */
+FUNCTION void entry_gradients(grad_engine *g, const components *x, key_values *key, const query_terms *t,
+                              const mgk_mixture_args *a, const places *at, tile_sums *sums, int panel, int sub, int u,
+                              int v, const bool factored, real common, real t_ij, real keep, real *row_sums,
+                              real *total)
+{
+    real probability = (real)(0.0f), gradient = (real)(0.0f);
+#if KEYS_SHIFTED
+    real weight = (real)(0.0f); /* sum_r dS_ijr, of the one product */
+#endif
+#if HAS_FACTORED
+    if (factored) {
+        const real raw = slot_get(g, 0, sub, u, v) * (SCALE_LATER ? x->scale[0] : 1.0f);
+        const real big = exp2_real(raw + (key_get(&g->base, t->top, sub, u) + common) + key->top[panel][v]);
+        const real big_t = big * t_ij;
+        real c = (real)(0.0f);
+        for (int r = 0; r < COMPONENTS; ++r) {
+            const float u_ir = key_get(&g->base, t->u[r], sub, u);
+            real w = key->w[panel][r][v];
+#if HAS_KEY_SUMS
+            sums->sum[r][v] = fma(big_t, (real)(u_ir), sums->sum[r][v]);
+#endif
+#if HAS_PRIOR && PRIOR_APART
+            w *= key->prior[panel][r][v];
+#endif
+#if HAS_ROW_SUMS
+            row_sums[r] = fma(big_t, w, row_sums[r]);
+#endif
+#if WANT_VARIANCE
+            /* hidden: big is 0 and so must be the product, even if a score is not finite */
+            const real part = big_t * (u_ir * w);
+            const real scored = part == (real)(0.0f) ? part : part * score_of(g, x, key, t, panel, sub, u, v, r);
+            key->variance[panel][VARIANCES == 1 ? 0 : r][v] += scored;
+#endif
+            c = fma(w, (real)(u_ir), c);
+        }
+        probability = big * c;
+        gradient = big_t * c;
+        weight = SCALE_LATER ? gradient * (x->scale[0] * LN_2) : gradient;
+    } else
+#endif
+    {
+#if ESTEP_HARD
+        real best = (real)(-INFINITY), ignored;
+        ireal arg = (ireal)(0);
+        for (int r = 0; r < COMPONENTS; ++r) {
+            const real e = exponent_of(g, x, key, t, a, panel, sub, u, v, r, common, &ignored);
+            const ireal better = e > best;
+            arg = better ? (ireal)(r) : arg;
+            best = max_or_nan(best, e);
+        }
+#endif
+        for (int r = 0; r < COMPONENTS; ++r) {
+            real score = (real)(0.0f);
+            const real e = exponent_of(g, x, key, t, a, panel, sub, u, v, r, common, &score);
+            real p = exp2_real(e);
+#if ESTEP_HARD
+            p = arg == (ireal)(r) ? p : (real)(0.0f);
+#endif
+            real ds = p * t_ij;
+#if HAS_KEY_SUMS
+            sums->sum[r][v] += ds;
+#endif
+#if HAS_PRIOR && PRIOR_APART
+            p *= key->prior[panel][r][v];
+            ds *= key->prior[panel][r][v];
+#endif
+#if HAS_ROW_SUMS
+            row_sums[r] += ds;
+#endif
+            probability += p;
+            gradient += ds;
+            real own = ds;
+#if HAS_SOFTCAP
+            /* d(c tanh(s/c))/ds = 1 - tanh^2 */
+            const real slope = softcap_real(score, a->softcap) / a->softcap;
+            own *= fma(-slope, slope, (real)(1.0f));
+#endif
+#if WANT_VARIANCE
+            key->variance[panel][VARIANCES == 1 ? 0 : r][v] += own == (real)(0.0f) ? own : own * score;
+#endif
+#if HAS_VARIANCE
+            own *= x->scale[r] * LN_2;
+#endif
+#if KEYS_SHIFTED
+            weight += own;
+#elif HAS_KEY_GRADIENTS
+            slot_put(g, r, sub, u, v, own);
+#endif
+        }
+    }
+#if KEYS_SHIFTED && HAS_KEY_GRADIENTS
+    slot_put(g, 0, sub, u, v, weight);
+#endif
+#if WANT_V
+    slot_put(g, PRODUCTS, sub, u, v, probability * keep);
+#endif
+    *total = gradient;
+}
+
+/* Responsibilities of entry u, vector v: gamma_ijr = 2^(e_ijr - log2 sum_r 2^e_ijr); hard: one-hot. */
+FUNCTION void entry_responsibilities(grad_engine *g, const components *x, const key_values *key, const query_terms *t,
+                                     const mgk_mixture_args *a, const problem *p, const places *at, tile_sums *sums,
+                                     int panel, int sub, int u, int v, int k0, int i, real common)
+{
+    real best = (real)(-INFINITY), sum = (real)(0.0f), ignored;
+    ireal arg = (ireal)(0);
+    for (int r = 0; r < COMPONENTS; ++r) {
+        const real e = exponent_of(g, x, key, t, a, panel, sub, u, v, r, common, &ignored);
+        const ireal better = e > best;
+        arg = better ? (ireal)(r) : arg;
+        best = max_or_nan(best, e);
+    }
+    const real base = finite_max(best);
+    for (int r = 0; r < COMPONENTS; ++r)
+        sum += exp2_real(exponent_of(g, x, key, t, a, panel, sub, u, v, r, common, &ignored) - base);
+    const real seen = best == (real)(-INFINITY) ? (real)(0.0f) : (real)(1.0f);
+    for (int r = 0; r < COMPONENTS; ++r) {
+#if ESTEP_HARD
+        const real gamma = arg == (ireal)(r) ? seen : (real)(0.0f);
+#else
+        const real e = exponent_of(g, x, key, t, a, panel, sub, u, v, r, common, &ignored) - base;
+        const real gamma = seen == (real)(0.0f) ? seen : exp2_real(e) / sum;
+#endif
+        sums->sum[r][v] += gamma;
+#if WANT_GAMMA
+        if (i < p->valid)
+            keys_add(g, at->gamma + ((long)r * a->length + i) * a->length_k + k0, v, gamma, p->keys - k0);
+#endif
+    }
+}
+
+/* One sub-tile of a panel. masked: some query does not see some key. */
+FUNCTION void block_gradients(grad_engine *g, const components *x, key_values *key, const query_terms *t,
+                              const mgk_mixture_args *a, const problem *p, const places *at, tile_sums *sums, int panel,
+                              int sub, int k0, int i0, const bool factored, bool masked)
+{
+    real d[BLOCK_KEYS][BLOCK_ROWS];
+    KEYS_FOR(u)
+        ROWS_FOR(v)
+            d[u][v] = (real)(!EXPECTATION && !HAS_DROPOUT ? key_get(&g->base, t->delta, sub, u) : 0.0f);
+#if HAS_SCORE_GRADIENTS
+    value_product(g, panel, sub, d);
+#endif
+    KEYS_FOR(u) {
+        const int i = i0 + key_index(&g->base, sub, u);
+        const int begin = first_key(a, p, i), end = end_key(a, p, i);
+        real row_sums[COMPONENTS];
+        for (int r = 0; r < COMPONENTS; ++r)
+            row_sums[r] = (real)(0.0f);
+#if HAS_BIAS_ROW_SUMS && !HAS_ROW_SUMS
+        real row_total = (real)(0.0f);
+#endif
+        ROWS_FOR(v) {
+            const ireal j = row_index(&g->base, k0, v);
+            real common = (real)(0.0f);
+#if TERMS_LATER
+            common = (real)(key_get(&g->base, t->log, sub, u));
+#if HAS_BIAS || HAS_ALIBI
+            common += score_extra(g, a, p, at, panel, k0, i, v);
+#endif
+#endif
+            if (masked)
+                common = j < (ireal)(begin) || j >= (ireal)(end) ? (real)(-INFINITY) : common;
+#if EXPECTATION
+            entry_responsibilities(g, x, key, t, a, p, at, sums, panel, sub, u, v, k0, i, common);
+#else
+            real keep = (real)(1.0f), t_ij = d[u][v], total;
+#if HAS_DROPOUT
+            keep = keep_of(a, (uint)(p->b * a->heads) + (uint)(at->bh % a->heads), i, j);
+            t_ij = fma(t_ij, keep, (real)(key_get(&g->base, t->delta, sub, u)));
+#endif
+            entry_gradients(g, x, key, t, a, at, sums, panel, sub, u, v, factored, common, t_ij, keep, row_sums,
+                            &total);
+#if HAS_BIAS_ROW_SUMS && !HAS_ROW_SUMS
+            row_total += total;
+#endif
+#if HAS_BIAS_KEY_SUMS
+            key->bias[panel][v] += total;
+#elif WANT_BIAS && !HAS_BIAS_ROW_SUMS
+            if (i < p->valid)
+                keys_add(g, at->grad_bias + i * a->bias.component + k0, v, total, p->keys - k0);
+#endif
+#endif
+        }
+#if HAS_ROW_SUMS
+        for (int r = 0; r < COMPONENTS; ++r)
+            entry_sums_add(g, r, sub, u, row_sums[r]);
+#elif HAS_BIAS_ROW_SUMS
+        entry_sums_add(g, 0, sub, u, row_total);
+#endif
+    }
+}
+
+/* A panel and a tile: scores, weights, and the products with them. */
+FUNCTION void panel_tile(grad_engine *g, const components *x, key_values *key, const query_terms *t,
+                         const mgk_mixture_args *a, const problem *p, const places *at, int panel, int k0, int i0,
+                         int entries, const bool factored, bool masked)
+{
+    tile_sums sums;
+    for (int r = 0; r < COMPONENTS; ++r)
+        ROWS_FOR(v)
+            sums.sum[r][v] = (real)(0.0f);
+    const int subs = SUB_TILES == 1 ? 1 : (entries + BLOCK_KEYS - 1) / BLOCK_KEYS;
+    for (int sub = 0; sub < subs; ++sub) {
+        block_scores(g, key, t, a, p, at, panel, sub, k0, i0);
+        block_gradients(g, x, key, t, a, p, at, &sums, panel, sub, k0, i0, factored, masked);
+    }
+#if HAS_KEY_SUMS
+    for (int r = 0; r < COMPONENTS; ++r)
+        ROWS_FOR(v) {
+#if HAS_FACTORED
+            if (factored)
+                sums.sum[r][v] *= key->w[panel][r][v];
+#endif
+            key->sum[panel][r][v] += sums.sum[r][v];
+        }
+#endif
+#if WANT_V
+    accumulate_values(g, panel, PRODUCTS, entries);
+#endif
+#if HAS_GRAD_KEYS
+    for (int r = 0; r < PRODUCTS; ++r)
+        accumulate_keys(g, panel, r, entries);
+#endif
+#if WANT_Q
+    scatter_queries(g, panel, at->grad_q + (long)i0 * HEAD_SIZE, entries);
+#endif
+}
+
+/* All tiles of queries that meet the block of keys from k0 on, for one head. */
+FUNCTION void block_queries(grad_engine *g, const components *x, key_values *key, const query_terms *t,
+                            const mgk_mixture_args *a, const problem *p, const places *at, int k0)
+{
+    const int last = min(k0 + GROUP_ROWS, p->keys) - 1;
+    const int begin = first_row(a, p, k0), end = last < k0 ? 0 : end_row(a, p, last);
+    for (int i0 = begin / TILE_KEYS * TILE_KEYS; i0 < end; i0 += TILE_KEYS) {
+        const int stop = min(i0 + TILE_KEYS, p->valid);
+        tile_stage(g, at->q, a->q.token, at->grad_o, a->grad_o.token, i0, p->valid, a->head_size, a->value_size);
+        tile_terms(g, t, a, at, i0, p->valid, HAS_FACTORED ? key->spread : 0.0f);
+        bool factored = false;
+#if HAS_FACTORED
+        factored = !flag_read(&g->base, FLAG_SPREAD);
+#if HAS_VARIANCE
+        for (int r = 1; r < COMPONENTS; ++r)
+            factored = factored && x->scale[r] == x->scale[0];
+#endif
+#endif
+#if HAS_ENTRY_SUMS
+        entry_sums_clear(g);
+#endif
+        for (int panel = 0; panel < PANELS; ++panel) {
+            const int first = k0 + panel * PANEL_ROWS, beyond = min(first + PANEL_ROWS, p->keys);
+            if (first >= beyond || first_row(a, p, first) >= stop || end_row(a, p, beyond - 1) <= i0)
+                continue;
+            const bool masked =
+                beyond < first + PANEL_ROWS || first_key(a, p, stop - 1) > first || end_key(a, p, i0) < beyond;
+            panel_tile(g, x, key, t, a, p, at, panel, first, i0, stop - i0, factored, masked);
+        }
+#if HAS_ROW_SUMS
+        for (int r = 0; r < COMPONENTS; ++r) {
+            KEY_SPACE const float *factor = 0;
+#if HAS_FACTORED
+            factor = factored ? t->u[r] : 0;
+#endif
+            entry_sums_store(g, r, factor, at->row_sums + r * (long)a->length + i0, stop - i0);
+        }
+#endif
+#if HAS_BIAS_ROW_SUMS
+        __global float *const bias = at->work + a->region[MGK_REGION_BIAS] + at->row + i0;
+#if HAS_ROW_SUMS
+        for (int r = 0; r < COMPONENTS; ++r)
+            entry_sums_store(g, r, HAS_FACTORED && factored ? t->u[r] : 0, bias, stop - i0);
+#else
+        entry_sums_store(g, 0, 0, bias, stop - i0);
+#endif
+#endif
+        tile_end(g);
+    }
+}
+
+/* What a head leaves in a panel's keys: the terms of dK without a product, and the regions of key sums. */
+FUNCTION void panel_finish(grad_engine *g, const components *x, key_values *key, int panel, const mgk_mixture_args *a,
+                           const problem *p, const places *at, int first, int keys)
+{
+#if HAS_KEY_SUMS
+    const long row = at->bh * COMPONENTS * (long)a->length_k + p->key_base;
+#endif
+    for (int r = 0; r < COMPONENTS; ++r) {
+#if HAS_KEY_SUMS
+        rows_sum(&g->base, key->sum[panel][r]);
+#if WANT_PRIOR || EXPECTATION
+        rows_store(&g->base, key->sum[panel][r],
+                   at->work + a->region[MGK_REGION_KEY_SUMS] + row + r * (long)a->length_k, 1, first, keys);
+#endif
+#if HAS_PRIOR && PRIOR_APART
+        ROWS_FOR(v)
+            key->sum[panel][r][v] *= key->prior[panel][r][v];
+#endif
+#if WANT_SHIFT && SCORE_GAUSSIAN
+        rows_store(&g->base, key->sum[panel][r], at->work + a->region[MGK_REGION_SHIFT] + row + r * (long)a->length_k,
+                   1, first, keys);
+#endif
+#if WANT_K && SCORE_GAUSSIAN
+        /* - sum_i dS_ijr k_jr [/ sigma_r^2 where the sums of products have it], staged keys being stage_scale * k */
+        real factor[BLOCK_ROWS];
+        ROWS_FOR(v)
+            factor[v] = -key->sum[panel][r][v] * (HAS_VARIANCE ? x->scale[r] * LN_2 : 1.0f);
+#if KEYS_SHIFTED
+        grad_keys_add_row(g, panel, at->shift + r * a->head_size, a->head_size, factor);
+#endif
+        ROWS_FOR(v)
+            factor[v] *= 1.0f / x->stage_scale[KEYS_SHIFTED ? 0 : r];
+        grad_keys_add_keys(g, panel, KEYS_SHIFTED ? 0 : r, factor);
+#endif
+#endif
+    }
+#if WANT_VARIANCE
+    for (int r = 0; r < VARIANCES; ++r) {
+        rows_sum(&g->base, key->variance[panel][r]);
+        rows_store(&g->base, key->variance[panel][r],
+                   at->work + a->region[MGK_REGION_VARIANCE] + (at->bh * VARIANCES + r) * a->length_k + p->key_base, 1,
+                   first, keys);
+    }
+#endif
+#if HAS_BIAS_KEY_SUMS
+    rows_sum(&g->base, key->bias[panel]);
+    rows_store(&g->base, key->bias[panel], at->work + a->region[MGK_REGION_BIAS] + at->bh * a->length_k + p->key_base,
+               1, first, keys);
+#endif
+}
+
+__kernel KERNEL_ATTRIBUTES void
+mixture_backward(const mgk_mixture_args a, __global const storage *q, __global const storage *k,
+                 __global const storage *v, __global const storage *grad_o, __global const float *prior,
+                 __global const float *variance, __global const float *shift, __global const int *lengths,
+                 __global const int *lengths_q, __global const int *offsets, __global const int *offsets_k,
+                 __global const float *bias, __global const float *slopes, __global storage *grad_k,
+                 __global storage *grad_v, __global float *grad_bias, __global float *gamma, __global float *work)
+{
+    if (a.heads == 0)
+        return;
+    const int split = get_group_id(0) % a.splits, chunk = get_group_id(0) / a.splits;
+    const int list = a.batch * a.kv_heads;
+    const int group = a.heads / a.kv_heads;
+    const long rows = (HAS_SEQUENCES ? 1L : a.batch) * a.heads * a.length;
+    const int task_begin = (int)((long)list * chunk / a.chunks), task_end = (int)((long)list * (chunk + 1) / a.chunks);
+
+    GRAD_ENGINE_DECLARE(g)
+    components x;
+    key_values key;
+    KEY_SPACE float log_terms[TILE_KEYS], delta_terms[TILE_KEYS], top_terms[TILE_KEYS];
+    KEY_SPACE float alpha_terms[HAS_ROW_TERMS ? ROW_TERMS : 1][TILE_KEYS];
+    KEY_SPACE float u_terms[HAS_FACTORED ? COMPONENTS : 1][TILE_KEYS];
+    const query_terms t = {log_terms, delta_terms, alpha_terms, u_terms, top_terms};
+    places at;
+    work += a.work;
+
+    for (int task = task_begin; task < task_end; ++task) {
+        const int kv_head = task % a.kv_heads;
+        const problem p = problem_of(&a, task / a.kv_heads, lengths, lengths_q, offsets, offsets_k);
+        /* keys beyond the key length have gradients too: 0 */
+        const int keys = HAS_SEQUENCES ? p.keys : a.length_k;
+        at.k = k + a.k.offset + p.batch * a.k.batch + kv_head * a.k.head + p.key_base * a.k.token;
+        at.v = v + a.v.offset + p.batch * a.v.batch + kv_head * a.v.head + p.key_base * a.v.token;
+        __global storage *const dk =
+            grad_k + a.grad_k.offset + p.batch * a.grad_k.batch + kv_head * a.grad_k.head + p.key_base * a.grad_k.token;
+        __global storage *const dv =
+            grad_v + a.grad_v.offset + p.batch * a.grad_v.batch + kv_head * a.grad_v.head + p.key_base * a.grad_v.token;
+
+        for (int k0 = split * GROUP_ROWS; k0 < keys; k0 += a.splits * GROUP_ROWS) {
+            for (int panel = 0; panel < PANELS; ++panel) {
+                panel_clear(&g, panel);
+                panel_load_values(&g, panel, at.v, a.v.token, k0 + panel * PANEL_ROWS, p.keys, a.value_size);
+            }
+            for (int h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+                at.bh = p.batch * a.heads + h;
+                at.row = at.bh * a.length + p.row_base;
+                at.q = q + a.q.offset + p.batch * a.q.batch + h * a.q.head + p.row_base * a.q.token;
+                at.grad_o = grad_o + a.grad_o.offset + p.batch * a.grad_o.batch + h * a.grad_o.head +
+                            p.row_base * a.grad_o.token;
+                at.prior = prior + a.prior.offset + h * a.prior.head + (a.prior.token ? p.key_base : 0);
+                at.shift = shift + a.shift_offset + (long)h * COMPONENTS * a.head_size;
+                at.work = work;
+                at.grad_q = work + a.region[MGK_REGION_QUERY] + (split * rows + at.row) * HEAD_SIZE;
+                at.row_sums =
+                    work + a.region[MGK_REGION_ROW_SUMS] + (split * rows + at.bh * a.length) * COMPONENTS + p.row_base;
+#if HAS_BIAS
+                at.bias = bias_of(&a, &p, h, bias);
+#endif
+#if HAS_ALIBI
+                at.slope = slopes[a.slopes_offset + h] * LOG2_E;
+#endif
+#if WANT_BIAS && !HAS_BIAS_KEY_SUMS && !HAS_BIAS_ROW_SUMS
+                at.grad_bias = a.bias_copies == 0 ? grad_bias + a.out_offset
+                                                  : work + a.region[MGK_REGION_BIAS] +
+                                                        get_group_id(0) * (a.bias_batches * a.bias.batch);
+                at.grad_bias += (p.batch % a.bias_batches) * a.bias.batch + h * a.bias.head +
+                                p.row_base * a.bias.component + p.key_base * a.bias.token;
+#endif
+#if WANT_GAMMA
+                at.gamma = gamma + a.out_offset + at.bh * COMPONENTS * a.length * a.length_k +
+                           p.row_base * (long)a.length_k + p.key_base;
+#endif
+                components_begin(&x, &a, h, &at, variance);
+                key.spread = 0.0f;
+                for (int panel = 0; panel < PANELS; ++panel) {
+                    const int first = k0 + panel * PANEL_ROWS;
+                    if (HAS_VARIANCE || h == kv_head * group)
+                        panel_load_keys(&g, panel, at.k, a.k.component, a.k.token, first, p.keys, a.head_size,
+                                        x.stage_scale);
+                    panel_values(&g, &x, &key, panel, &a, &at, first, p.keys);
+                }
+                block_queries(&g, &x, &key, &t, &a, &p, &at, k0);
+                for (int panel = 0; panel < PANELS; ++panel)
+                    panel_finish(&g, &x, &key, panel, &a, &p, &at, k0 + panel * PANEL_ROWS, keys);
+            }
+            for (int panel = 0; panel < PANELS; ++panel) {
+                const int first = k0 + panel * PANEL_ROWS;
+#if WANT_K
+                for (int r = 0; r < PRODUCTS; ++r)
+                    store_keys(&g, panel, r, HAS_VARIANCE ? 1.0f : a.scale * LN_2, dk + r * a.grad_k.component,
+                               a.grad_k.token, first, keys, a.head_size, (a.accumulate & 2) != 0);
+#endif
+#if WANT_V
+                store_values(&g, panel, dv, a.grad_v.token, first, keys, a.value_size, (a.accumulate & 4) != 0);
+#endif
+            }
+        }
+    }
+}

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rows of the backward pass, before and after mixture_backward.cl: a work-item is a row (b, h, i).
+ *
+ *     log_i   = - L_i log2 e + what the exponents leave out     delta_i = dL_i - dO_i.O_i
+ *     alpha_ir = c_r q_i.b_r [gaussian: - c_r |q_i|^2 / 2]      dsink   = sum_i e^(sink - L_i) delta_i
+ *
+ *     dQ_i = (sum of the splits' products) / sigma^2, and with R_ir = sum_j dS_ijr
+ *            sMGK: + sum_r R_ir b_r / sigma_r^2                 gaussian: - q_i sum_r R_ir / sigma_r^2
+ *     where sigma is shared, sum_r R_ir = dL_i - p_i delta_i, p_i the weight of the sink
+ */
+#include "common.clh"
+#include "mixture_block.clh"
+
+#ifndef WANT_Q
+#define WANT_Q 1
+#endif
+#ifndef WANT_VARIANCE
+#define WANT_VARIANCE 0
+#endif
+#ifndef WANT_SHIFT
+#define WANT_SHIFT 0
+#endif
+#ifndef WANT_SINKS
+#define WANT_SINKS 0
+#endif
+#ifndef WANT_BIAS_ROWS
+#define WANT_BIAS_ROWS 0 /* 1: a bias with a row axis and no key axis has its gradient summed in a region */
+#endif
+#ifndef EXPECTATION
+#define EXPECTATION 0 /* 1: only alpha */
+#endif
+
+#include "mixture_rows.clh"
+
+/* Row number x: its axes, and where its arrays are. */
+typedef struct row_place {
+    long b, h, i;
+} row_place;
+
+FUNCTION row_place row_of(const mgk_mixture_args *a, long x)
+{
+    const row_place at = {x / a->length / a->heads, x / a->length % a->heads, x % a->length};
+    return at;
+}
+
+FUNCTION long rows_of(const mgk_mixture_args *a)
+{
+    return (HAS_SEQUENCES ? 1L : a->batch) * a->heads * a->length;
+}
+
+FUNCTION float row_scale(const mgk_mixture_args *a, const row_place *at, int r, __global const float *variance)
+{
+#if HAS_VARIANCE
+    const float sigma2 = variance[a->variance_offset + at->h * a->variance_head + r];
+    return sigma2 > 0.0f ? LOG2_E / sigma2 : NAN;
+#else
+    return a->scale;
+#endif
+}
+
+FUNCTION __global const storage *row_query(const mgk_mixture_args *a, const row_place *at, __global const storage *q)
+{
+    return q + a->q.offset + at->b * a->q.batch + at->h * a->q.head + at->i * a->q.token;
+}
+
+FUNCTION float row_norm(__global const storage *row, int size)
+{
+    float sum = 0.0f;
+    for (int d = 0; d < size; d += 4) {
+        const float4 x = load4_padded(row, d, size);
+        sum += dot(x, x);
+    }
+    return sum;
+}
+
+/* L_i in element order of its layout; grad_lse has the same. */
+FUNCTION long row_lse(const mgk_mixture_args *a, const row_place *at)
+{
+    return at->b * a->lse.batch + at->h * a->lse.head + at->i * a->lse.token;
+}
+
+__kernel void mixture_rows_begin(const mgk_mixture_args a, __global const storage *q, __global const storage *o,
+                                 __global const float *lse, __global const storage *grad_o,
+                                 __global const float *grad_lse, __global const float *variance,
+                                 __global const float *shift, __global const float *sinks, __global float *work)
+{
+    const long rows = rows_of(&a), x = get_global_id(0);
+    if (a.heads == 0 || x >= rows)
+        return;
+    const row_place at = row_of(&a, x);
+    __global const storage *const query = row_query(&a, &at, q);
+    work += a.work;
+
+#if HAS_ROW_TERMS
+    __global float *const alpha =
+        work + a.region[MGK_REGION_ALPHA] + (at.b * a.heads + at.h) * ROW_TERMS * a.length + at.i;
+#if SCORE_GAUSSIAN
+    const float own_norm = row_norm(query, a.head_size);
+#else
+    const float own_norm = 0.0f;
+#endif
+    for (int r = 0; r < ROW_TERMS; ++r) {
+        float product = 0.0f;
+#if KEYS_SHIFTED
+        __global const float *const row = shift + a.shift_offset + (at.h * COMPONENTS + r) * a.head_size;
+        for (int d = 0; d < a.head_size; ++d)
+            product = fma(load1(query, d), row[d], product);
+#endif
+        alpha[r * (long)a.length] = (product - 0.5f * own_norm) * row_scale(&a, &at, r, variance);
+    }
+#endif
+
+#if !EXPECTATION
+    const float l = lse[a.lse.offset + row_lse(&a, &at)];
+    __global const storage *const output = o + a.o.offset + at.b * a.o.batch + at.h * a.o.head + at.i * a.o.token;
+    __global const storage *const gradient =
+        grad_o + a.grad_o.offset + at.b * a.grad_o.batch + at.h * a.grad_o.head + at.i * a.grad_o.token;
+    float log_row = -INFINITY, delta = 0.0f, sink = 0.0f;
+    if (l != -INFINITY) {
+        for (int d = 0; d < a.value_size; d += 4)
+            delta -= dot(load4_padded(output, d, a.value_size), load4_padded(gradient, d, a.value_size));
+        if (a.has_grad_lse)
+            delta += grad_lse[a.grad_lse_offset + row_lse(&a, &at)];
+        log_row = a.lse_offset - l * LOG2_E;
+#if SCORE_GAUSSIAN && !HAS_ROW_TERMS
+        log_row -= 0.5f * a.scale * row_norm(query, a.head_size);
+#endif
+#if WANT_SINKS
+        sink = exp(sinks[a.sinks_offset + at.h] - l) * delta;
+#endif
+    }
+    work[a.region[MGK_REGION_LOG] + x] = log_row;
+    work[a.region[MGK_REGION_DELTA] + x] = delta;
+#if WANT_SINKS
+    work[a.region[MGK_REGION_SINKS] + x] = sink;
+#endif
+#if WANT_BIAS_ROWS
+    work[a.region[MGK_REGION_BIAS] + x] = 0.0f;
+#endif
+    for (int split = 0; split < a.splits; ++split) {
+#if WANT_Q
+        __global float *const copy = work + a.region[MGK_REGION_QUERY] + (split * rows + x) * HEAD_SIZE;
+        for (int d = 0; d < HEAD_SIZE; d += 4)
+            vstore4((float4)(0.0f), 0, copy + d);
+#endif
+#if HAS_ROW_SUMS
+        for (int r = 0; r < COMPONENTS; ++r)
+            work[a.region[MGK_REGION_ROW_SUMS] +
+                 (((split * (rows / a.length) + at.b * a.heads + at.h) * COMPONENTS + r) * a.length + at.i)] = 0.0f;
+#endif
+    }
+#endif
+}
+
+#if HAS_ROW_SUMS
+/* R_ir over all splits. */
+FUNCTION float row_sum(const mgk_mixture_args *a, const row_place *at, int r, __global const float *work)
+{
+    float sum = 0.0f;
+    for (int split = 0; split < a->splits; ++split)
+        sum += work[a->region[MGK_REGION_ROW_SUMS] +
+                    (((split * (rows_of(a) / a->length) + at->b * a->heads + at->h) * COMPONENTS + r) * a->length +
+                     at->i)];
+    return sum;
+}
+#endif
+
+__kernel void mixture_rows_finish(const mgk_mixture_args a, __global const storage *q, __global const float *lse,
+                                  __global const float *grad_lse, __global const float *variance,
+                                  __global const float *shift, __global const float *sinks, __global storage *grad_q,
+                                  __global const float *work)
+{
+    const long rows = rows_of(&a), x = get_global_id(0);
+    if (a.heads == 0 || x >= rows)
+        return;
+    const row_place at = row_of(&a, x);
+    __global const storage *const query = row_query(&a, &at, q);
+    __global storage *const out =
+        grad_q + a.grad_q.offset + at.b * a.grad_q.batch + at.h * a.grad_q.head + at.i * a.grad_q.token;
+    work += a.work;
+    __global const float *const product = work + a.region[MGK_REGION_QUERY] + x * HEAD_SIZE;
+
+    float own = 0.0f; /* of q_i: - sum_r R_ir / sigma_r^2 */
+#if SCORE_GAUSSIAN && !HAS_ROW_SUMS
+    const float l = lse[a.lse.offset + row_lse(&a, &at)];
+    if (l != -INFINITY) {
+        own = a.has_grad_lse ? grad_lse[a.grad_lse_offset + row_lse(&a, &at)] : 0.0f;
+#if HAS_SINKS
+        own -= exp(sinks[a.sinks_offset + at.h] - l) * work[a.region[MGK_REGION_DELTA] + x];
+#endif
+    }
+    own *= -a.scale * LN_2;
+#endif
+#if HAS_ROW_SUMS
+    float component[COMPONENTS]; /* R_ir / sigma_r^2 */
+    for (int r = 0; r < COMPONENTS; ++r) {
+        component[r] = row_sum(&a, &at, r, work) * (row_scale(&a, &at, r, variance) * LN_2);
+        own -= SCORE_GAUSSIAN ? component[r] : 0.0f;
+    }
+#endif
+    const bool seen = work[a.region[MGK_REGION_LOG] + x] != -INFINITY;
+    const float scale = HAS_VARIANCE ? 1.0f : a.scale * LN_2;
+    for (int d = 0; d < a.head_size; ++d) {
+        float sum = 0.0f;
+        for (int split = 0; split < a.splits; ++split)
+            sum += product[split * rows * HEAD_SIZE + d];
+        sum *= scale;
+#if SCORE_GAUSSIAN
+        sum = fma(own, load1(query, d), sum);
+#endif
+#if KEYS_SHIFTED && HAS_ROW_SUMS
+        for (int r = 0; r < COMPONENTS; ++r)
+            sum = fma(component[r], shift[a.shift_offset + (at.h * COMPONENTS + r) * a.head_size + d], sum);
+#endif
+        /* a row that sees nothing may hold anything */
+        sum = seen ? sum : 0.0f;
+        store1(out, d, (a.accumulate & 1) != 0 ? sum + load1(out, d) : sum);
+    }
+}
+
+/*
+ * db_r = sum_b ( sum_i R_ir q_i [gaussian: - sum_j C_jr k_j - b_r sum_i R_ir] ) / sigma_r^2, C the key sums.
+ * A work-item is (h, r, d).
+ */
+__kernel void mixture_shift_gradient(const mgk_mixture_args a, __global const storage *q, __global const storage *k,
+                                     __global const float *variance, __global const float *shift,
+                                     __global float *grad_shift, __global const float *work)
+{
+#if KEYS_SHIFTED && HAS_ROW_SUMS
+    const long x = get_global_id(0);
+    if (a.heads == 0 || x >= (long)a.heads * COMPONENTS * a.head_size)
+        return;
+    const int d = (int)(x % a.head_size), r = (int)(x / a.head_size % COMPONENTS);
+    const long h = x / a.head_size / COMPONENTS, g = h * a.kv_heads / a.heads;
+    const int batches = HAS_SEQUENCES ? 1 : a.batch;
+    work += a.work;
+    float sum = 0.0f, weight = 0.0f;
+    for (int b = 0; b < batches; ++b) {
+        row_place at = {b, h, 0};
+        for (at.i = 0; at.i < a.length; ++at.i) {
+            /* what a row holds that sees no key is not looked at */
+            if (work[a.region[MGK_REGION_LOG] + (b * a.heads + h) * a.length + at.i] == -INFINITY)
+                continue;
+            const float row = row_sum(&a, &at, r, work);
+            weight += row;
+            sum = fma(row, load1(row_query(&a, &at, q), d), sum);
+        }
+#if SCORE_GAUSSIAN
+        __global const float *const key_sum =
+            work + a.region[MGK_REGION_SHIFT] + ((b * a.heads + h) * COMPONENTS + r) * a.length_k;
+        __global const storage *const key = k + a.k.offset + b * a.k.batch + g * a.k.head;
+        for (int j = 0; j < a.length_k; ++j)
+            if (key_sum[j] != 0.0f)
+                sum = fma(-key_sum[j], load1(key + j * a.k.token, d), sum);
+#endif
+    }
+#if SCORE_GAUSSIAN
+    sum = fma(-weight, shift[a.shift_offset + x], sum);
+#endif
+    const row_place head = {0, h, 0};
+    sum *= row_scale(&a, &head, r, variance) * LN_2;
+    grad_shift[a.out_offset + x] = a.out_accumulate ? grad_shift[a.out_offset + x] + sum : sum;
+#endif
+}

@@ -1,0 +1,600 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mixture family, backward pass and statistics of the E-step: the same kernel of keys, between kernels of rows and
+ * reductions (formulas: cl/mixture_backward.cl, cl/mixture_rows.cl, cl/mixture_reduce.cl).
+ */
+#include "variants/mixture.h"
+
+#include <inttypes.h>
+
+/* What one pass computes. */
+typedef struct wants {
+    bool q, k, v, prior, variance, shift, sinks;
+    bool bias;        /* in any shape */
+    bool bias_full;   /* with a row and a key axis */
+    bool bias_shared; /* several work-groups would add to one element */
+    bool expectation, gamma;
+} wants;
+
+static wants wants_of(const mgk_mixture_request *request)
+{
+    const clmgk_attention_desc *const d = request->desc;
+    wants w = {0};
+    w.q = (d->gradients & CLMGK_GRADIENT_Q) != 0;
+    w.k = (d->gradients & CLMGK_GRADIENT_K) != 0;
+    w.v = (d->gradients & CLMGK_GRADIENT_V) != 0;
+    w.prior = (d->gradients & CLMGK_GRADIENT_PRIOR) != 0 && !request->traits.hard;
+    w.variance = (d->gradients & CLMGK_GRADIENT_VARIANCE) != 0;
+    w.shift = (d->gradients & CLMGK_GRADIENT_SHIFT) != 0;
+    w.sinks = (d->gradients & CLMGK_GRADIENT_SINKS) != 0;
+    w.bias = (d->gradients & CLMGK_GRADIENT_BIAS) != 0;
+    /* an axis of one element that is whole is both: the full way has no sums */
+    w.bias_full = w.bias && d->bias_length == d->length && d->bias_length_k == d->length_k;
+    w.bias_shared = w.bias && (d->bias_batch < d->batch || (d->bias_heads < d->heads && d->kv_heads > 1));
+    return w;
+}
+
+static bool has_row_sums(const mgk_mixture_traits *t, const wants *w)
+{
+    return w->shift || (w->q && (t->shifted || (t->gaussian && t->has_variance)));
+}
+
+static bool has_row_terms(const mgk_mixture_traits *t, const wants *w)
+{
+    return t->shifted || (t->gaussian && (t->has_variance || w->variance));
+}
+
+/* Rows of the regions. */
+static int64_t rows_of(const clmgk_attention_desc *d)
+{
+    return d->batch * d->heads * d->length;
+}
+
+/* ---- engine parameters -------------------------------------------------------------------------------------- */
+
+/* A lane work-item's arrays live on a worker's stack; those of a block should stay in a core's second-level cache. */
+#define LANE_PRIVATE_LIMIT (INT64_C(2) << 20)
+#define LANE_BLOCK_BYTES   (INT64_C(640) << 10)
+
+static int64_t lane_floats(const mgk_mixture_traits *t, const mgk_tunables *p, int64_t panels)
+{
+    const int64_t panel_rows = (int64_t)mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
+    const int64_t tile = mgk_tunable_get(p, "tile");
+    const int64_t keys = (int64_t)t->products * t->head_size;
+    return panels * panel_rows * (3 * keys + 2 * (int64_t)t->value_size + 6 * (int64_t)t->components) +
+           tile * (t->head_size + t->value_size + 2 * (int64_t)t->components + 3) +
+           tile * panel_rows * (t->products + 1) +
+           (t->shifted || t->has_variance ? tile * t->components * mgk_tunable_get(p, "lanes") : 0);
+}
+
+static clmgk_status lane_parameters(const mgk_mixture_request *request, mgk_tunables *p, int64_t *private_bytes,
+                                    clmgk_error *error)
+{
+    const mgk_mixture_traits *const t = &request->traits;
+    const bool wide = request->facts->info.native_float_lanes >= 16;
+    mgk_tunable_default(p, "lanes", wide ? 16 : 8);
+    mgk_tunable_default(p, "vectors", 2);
+    mgk_tunable_default(p, "block", wide ? 8 : 4);
+    mgk_tunable_default(p, "unroll", 4);
+    const int panel_rows = mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
+    mgk_tunable_default(p, "tile", 64);
+    int panels = 4;
+    while (panels > 1 && (lane_floats(t, p, panels) * 4 > LANE_BLOCK_BYTES ||
+                          request->desc->length_k <= (int64_t)panels / 2 * panel_rows))
+        panels /= 2;
+    mgk_tunable_default(p, "panels", panels);
+    if (mgk_tunable_get(p, "tile") % mgk_tunable_get(p, "lanes") != 0)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parameters: tile: expected a multiple of lanes");
+    *private_bytes = lane_floats(t, p, mgk_tunable_get(p, "panels")) * (int64_t)sizeof(float);
+    if (*private_bytes > LANE_PRIVATE_LIMIT)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "engine lane: head_size, value_size and components need %" PRId64
+                        " bytes of private memory in the backward pass, expected at most %" PRId64,
+                        *private_bytes, LANE_PRIVATE_LIMIT);
+    return CLMGK_OK;
+}
+
+/* As cl/engine_simt_backward.clh lays it out. */
+static int64_t simt_local_bytes(const mgk_mixture_traits *t, const mgk_tunables *p)
+{
+    const int64_t keys = (int64_t)mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "rows");
+    const int64_t queries = (int64_t)mgk_tunable_get(p, "key-threads") * mgk_tunable_get(p, "keys");
+    const int64_t products = mgk_tunable_get(p, "features") * (keys + queries);
+    const int64_t reduce = (int64_t)mgk_tunable_get(p, "key-threads") * keys;
+    const int64_t weights = keys * queries > reduce ? keys * queries : reduce;
+    const int64_t terms = queries * (3 + 2 * (int64_t)t->components);
+    return (products + weights + terms) * (int64_t)sizeof(float) + 64;
+}
+
+static clmgk_status simt_parameters(const mgk_mixture_request *request, mgk_tunables *p, int64_t *local_bytes,
+                                    clmgk_error *error)
+{
+    const mgk_device_facts *const facts = request->facts;
+    const bool cpu = facts->info.device_class == CLMGK_DEVICE_CPU;
+    mgk_tunable_default(p, "key-threads", 16);
+    int row_threads = 8;
+    while (row_threads > 1 && (uint64_t)row_threads * 16 > facts->info.max_work_group)
+        row_threads /= 2;
+    mgk_tunable_default(p, "row-threads", row_threads);
+    mgk_tunable_default(p, "rows", cpu ? 1 : 4);
+    mgk_tunable_default(p, "keys", cpu ? 1 : 4);
+    mgk_tunable_default(p, "features", 16);
+    mgk_tunable_default(p, "values", 16);
+    static const char *const order[] = {"keys", "rows", "keys", "rows", "features", "features"};
+    for (size_t i = 0; i < MGK_COUNT(order); ++i)
+        if ((uint64_t)simt_local_bytes(&request->traits, p) > facts->info.local_memory_bytes &&
+            mgk_tunable_get(p, order[i]) > 1)
+            mgk_tunable_default(p, order[i], mgk_tunable_get(p, order[i]) / 2);
+    const uint64_t threads = (uint64_t)mgk_tunable_get(p, "row-threads") * (uint64_t)mgk_tunable_get(p, "key-threads");
+    if (threads > facts->info.max_work_group || threads > facts->work_item_limit)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "engine simt: a work-group of %" PRIu64 ", the device takes %" PRIu64, threads,
+                        facts->info.max_work_group);
+    *local_bytes = simt_local_bytes(&request->traits, p);
+    if ((uint64_t)*local_bytes > facts->info.local_memory_bytes)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "engine simt: components need %" PRId64
+                        " bytes of local memory in the backward pass, the device has %" PRIu64,
+                        *local_bytes, facts->info.local_memory_bytes);
+    return CLMGK_OK;
+}
+
+/* ---- how the work is shared out ------------------------------------------------------------------------------ */
+
+/* f32 bytes of a call's larger inputs and outputs. */
+static int64_t array_bytes(const clmgk_attention_desc *d, const mgk_mixture_traits *t)
+{
+    const int64_t rows = rows_of(d), keys = d->batch * d->kv_heads * d->length_k;
+    return 4 * 2 * (rows * (d->head_size + d->value_size) + keys * (t->products * d->head_size + d->value_size));
+}
+
+/* Ranges of keys: enough work-groups for all compute units, copies of dQ in bounds. */
+static int choose_splits(const mgk_mixture_request *request, const wants *w, int64_t block_keys)
+{
+    const clmgk_attention_desc *const d = request->desc;
+    const int64_t units = request->facts->info.compute_units;
+    const int64_t tasks = mgk_mixture_problems(d) * d->kv_heads;
+    const int64_t blocks = (d->length_k + block_keys - 1) / block_keys;
+    const int64_t copy = w->q ? 4 * rows_of(d) * request->traits.head_size : 0;
+    if (tasks >= 4 * units || (tasks >= 2 * units && tasks % units == 0))
+        return 1;
+    /* sums over keys have no copy per split */
+    if (w->bias && !w->bias_full)
+        return 1;
+    int splits = 1;
+    while (splits < 128 && tasks * splits < 4 * units && 2 * splits <= blocks &&
+           2 * splits * copy <= array_bytes(d, &request->traits))
+        splits *= 2;
+    return splits;
+}
+
+static int64_t bias_count(const clmgk_attention_desc *d)
+{
+    return d->bias_batch * d->bias_heads * d->bias_length * d->bias_length_k;
+}
+
+/* Lists of (b, g): one each, unless they add to one bias gradient: then as many as have copies of it in bounds. */
+static int64_t choose_chunks(const mgk_mixture_request *request, const wants *w, int splits)
+{
+    const clmgk_attention_desc *const d = request->desc;
+    const int64_t tasks = mgk_mixture_problems(d) * d->kv_heads;
+    if (!w->bias_full || !w->bias_shared)
+        return tasks;
+    int64_t chunks = 4 * (int64_t)request->facts->info.compute_units;
+    while (chunks > 1 && chunks * splits * bias_count(d) * 4 > array_bytes(d, &request->traits) / 2)
+        chunks /= 2;
+    return chunks < tasks ? chunks : tasks;
+}
+
+/* ---- steps -------------------------------------------------------------------------------------------------- */
+
+/* A pass being put together. */
+typedef struct builder {
+    const mgk_mixture_request *request;
+    wants want;
+    mgk_pass_plan *plan;
+    mgk_mixture_args args;
+} builder;
+
+/* Kernels with a work-item per element run in groups of this size. */
+#define ITEMS 64
+
+static size_t items(int64_t count)
+{
+    return (size_t)((count + ITEMS - 1) / ITEMS * ITEMS);
+}
+
+static void add_rows(builder *x, const char *name, const mgk_array *buffers, size_t count, mgk_array out, int64_t work)
+{
+    const mgk_mixture_step step = {"mixture_rows.cl", name, NULL, buffers, count, out, items(work), ITEMS};
+    mgk_kernel_plan *const kernel = mgk_mixture_add(x->request, &step, &x->args, x->plan);
+    const wants *const w = &x->want;
+    mgk_text_printf(&kernel->options,
+                    " -DWANT_Q=%d -DWANT_VARIANCE=%d -DWANT_SHIFT=%d -DWANT_SINKS=%d -DWANT_BIAS_ROWS=%d"
+                    " -DEXPECTATION=%d",
+                    w->q, w->variance, w->shift, w->sinks,
+                    w->bias && !w->bias_full && x->request->desc->bias_length > 1, w->expectation);
+}
+
+static void add_rows_begin(builder *x)
+{
+    static const mgk_array buffers[] = {MGK_Q,        MGK_O,     MGK_LSE,   MGK_GRAD_O,   MGK_GRAD_LSE,
+                                        MGK_VARIANCE, MGK_SHIFT, MGK_SINKS, MGK_WORKSPACE};
+    add_rows(x, "mixture_rows_begin", buffers, MGK_COUNT(buffers), MGK_ARRAYS, rows_of(x->request->desc));
+}
+
+static void add_rows_finish(builder *x)
+{
+    static const mgk_array buffers[] = {MGK_Q,     MGK_LSE,   MGK_GRAD_LSE, MGK_VARIANCE,
+                                        MGK_SHIFT, MGK_SINKS, MGK_GRAD_Q,   MGK_WORKSPACE};
+    add_rows(x, "mixture_rows_finish", buffers, MGK_COUNT(buffers), MGK_ARRAYS, rows_of(x->request->desc));
+}
+
+static void add_shift_gradient(builder *x)
+{
+    static const mgk_array buffers[] = {MGK_Q, MGK_K, MGK_VARIANCE, MGK_SHIFT, MGK_GRAD_SHIFT, MGK_WORKSPACE};
+    const clmgk_attention_desc *const d = x->request->desc;
+    add_rows(x, "mixture_shift_gradient", buffers, MGK_COUNT(buffers), MGK_GRAD_SHIFT,
+             d->heads * d->components * d->head_size);
+}
+
+static clmgk_status add_main(builder *x, clmgk_error *error)
+{
+    static const mgk_array buffers[] = {MGK_Q,
+                                        MGK_K,
+                                        MGK_V,
+                                        MGK_GRAD_O,
+                                        MGK_PRIOR,
+                                        MGK_VARIANCE,
+                                        MGK_SHIFT,
+                                        MGK_LENGTHS,
+                                        MGK_LENGTHS_Q,
+                                        MGK_OFFSETS,
+                                        MGK_OFFSETS_K,
+                                        MGK_BIAS,
+                                        MGK_SLOPES,
+                                        MGK_GRAD_K,
+                                        MGK_GRAD_V,
+                                        MGK_GRAD_BIAS,
+                                        MGK_RESPONSIBILITIES,
+                                        MGK_WORKSPACE};
+    const mgk_mixture_request *const r = x->request;
+    const wants *const w = &x->want;
+    mgk_tunables *const p = &x->plan->tunables;
+    const bool lane = r->engine == CLMGK_ENGINE_LANE;
+    int64_t private_bytes = 0, local_bytes = 0;
+    if (lane)
+        MGK_TRY(lane_parameters(r, p, &private_bytes, error));
+    else
+        MGK_TRY(simt_parameters(r, p, &local_bytes, error));
+    const size_t local =
+        lane ? 1 : (size_t)mgk_tunable_get(p, "row-threads") * (size_t)mgk_tunable_get(p, "key-threads");
+    x->args.splits = mgk_tunable_get(p, "splits");
+    const mgk_mixture_step step = {"mixture_backward.cl",
+                                   "mixture_backward",
+                                   p,
+                                   buffers,
+                                   MGK_COUNT(buffers),
+                                   w->gamma ? MGK_RESPONSIBILITIES : MGK_GRAD_BIAS,
+                                   (size_t)x->args.chunks * (size_t)x->args.splits * local,
+                                   local};
+    x->plan->main = x->plan->steps;
+    mgk_kernel_plan *const kernel = mgk_mixture_add(r, &step, &x->args, x->plan);
+    kernel->private_bytes = (uint64_t)private_bytes;
+    kernel->local_bytes = (uint64_t)local_bytes;
+    const clmgk_attention_desc *const d = r->desc;
+    mgk_text_printf(&kernel->options,
+                    " -DWANT_Q=%d -DWANT_K=%d -DWANT_V=%d -DWANT_PRIOR=%d -DWANT_VARIANCE=%d -DWANT_SHIFT=%d"
+                    " -DWANT_BIAS=%d -DBIAS_ROW_AXIS=%d -DBIAS_KEY_AXIS=%d -DEXPECTATION=%d -DWANT_GAMMA=%d",
+                    w->q, w->k, w->v, w->prior, w->variance, w->shift, w->bias, w->bias_full || d->bias_length > 1,
+                    w->bias_full || d->bias_length_k > 1, w->expectation, w->gamma);
+    if (lane)
+        mgk_mixture_lane_options(r, p, &kernel->options);
+    return CLMGK_OK;
+}
+
+/* out[x] = scale sum_n sum_m sum_s in[(x / row) row_stride + (x % row) inner + n outer_stride + m middle_stride + s] */
+typedef struct reduction {
+    mgk_array out;
+    mgk_i64 in, outputs, row, row_stride, inner, outer, outer_stride, middle, middle_stride;
+    double scale;
+    bool by_variance;
+    mgk_i64 out_region; /* where out is the workspace */
+} reduction;
+
+static void add_reduction(builder *x, const reduction *r)
+{
+    /* below this many numbers a sum is one work-item's */
+    const bool grouped = r->inner * r->outer * r->middle > 4096;
+    const mgk_array buffers[] = {MGK_VARIANCE, r->out, MGK_WORKSPACE};
+    const mgk_mixture_step step = {"mixture_reduce.cl",
+                                   grouped ? "reduce_groups" : "reduce_items",
+                                   NULL,
+                                   buffers,
+                                   MGK_COUNT(buffers),
+                                   r->out,
+                                   grouped ? (size_t)r->outputs * ITEMS : items(r->outputs),
+                                   ITEMS};
+    mgk_mixture_args args = x->args;
+    args.reduce_in = r->in;
+    args.reduce_outputs = r->outputs;
+    args.reduce_row = r->row > 0 ? r->row : 1;
+    args.reduce_row_stride = r->row_stride;
+    args.reduce_inner = r->inner;
+    args.reduce_outer = r->outer;
+    args.reduce_outer_stride = r->outer_stride;
+    args.reduce_middle = r->middle;
+    args.reduce_middle_stride = r->middle_stride;
+    args.reduce_scale = (float)r->scale;
+    args.out_offset = r->out_region;
+    mgk_kernel_plan *const kernel = mgk_mixture_add(x->request, &step, &args, x->plan);
+    mgk_text_printf(&kernel->options, " -DBY_VARIANCE=%d -DGROUP_SIZE=%d", r->by_variance, ITEMS);
+}
+
+/* Sums of [b,h,components,S] into the shape [.] of priors or variances: 0 [1], 1 [M], 2 [H,M], 3 [H,M,S]. */
+static reduction reduce_keys(const builder *x, mgk_array out, mgk_i64 in, int rank, int64_t components)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    const int64_t h = d->heads, m = components, s = d->length_k;
+    reduction r = {.out = out, .in = in, .scale = 1.0, .middle = 1, .outer = d->batch, .outer_stride = h * m * s};
+    r.inner = rank == 3 ? 1 : s;
+    r.outputs = rank == 3 ? h * m * s : rank == 2 ? h * m : rank == 1 ? m : 1;
+    if (rank < 2) {
+        r.middle = rank == 0 ? h * m : h;
+        r.middle_stride = rank == 0 ? s : m * s;
+    }
+    r.row = r.outputs;
+    return r;
+}
+
+static int prior_rank(const clmgk_attention_desc *d)
+{
+    switch (d->prior_shape) {
+    case CLMGK_PRIOR_HM:
+        return 2;
+    case CLMGK_PRIOR_HMS:
+        return 3;
+    default:
+        return 1;
+    }
+}
+
+static int variance_rank(const clmgk_attention_desc *d)
+{
+    switch (d->variance_shape) {
+    case CLMGK_VARIANCE_M:
+        return 1;
+    case CLMGK_VARIANCE_HM:
+        return 2;
+    default:
+        return 0;
+    }
+}
+
+static void add_prior_gradient(builder *x)
+{
+    const mgk_mixture_traits *const t = &x->request->traits;
+    reduction r = reduce_keys(x, MGK_GRAD_PRIOR, x->args.region[MGK_REGION_KEY_SUMS], prior_rank(x->request->desc),
+                              t->components);
+    /* sums are without pi where it is an array; the hard E-step knows none */
+    r.scale = t->has_prior ? 1.0 : t->components;
+    if (t->hard)
+        r.outer = 0;
+    add_reduction(x, &r);
+}
+
+/* ds/dsigma^2 = - s / sigma^2, the sums being of scores in base 2 */
+static void add_variance_gradient(builder *x)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    const bool array = x->request->traits.has_variance;
+    reduction r = reduce_keys(x, MGK_GRAD_VARIANCE, x->args.region[MGK_REGION_VARIANCE], variance_rank(d),
+                              array ? d->components : 1);
+    const double ln_2 = 0.6931471805599453;
+    r.scale = array ? -ln_2 : -ln_2 / d->variance;
+    r.by_variance = array;
+    add_reduction(x, &r);
+}
+
+static void add_sink_gradient(builder *x)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    const reduction r = {.out = MGK_GRAD_SINKS,
+                         .in = x->args.region[MGK_REGION_SINKS],
+                         .outputs = d->heads,
+                         .row = d->heads,
+                         .inner = d->length,
+                         .outer = d->batch,
+                         .outer_stride = d->heads * d->length,
+                         .middle = 1,
+                         .scale = 1.0};
+    add_reduction(x, &r);
+}
+
+/* Zeros for an output (in < 0; not where it is added to), or for a part of the workspace. */
+static void add_zeros(builder *x, mgk_array out, mgk_i64 in, int64_t count)
+{
+    const mgk_array buffers[] = {out, MGK_WORKSPACE};
+    const mgk_mixture_step step = {"mixture_reduce.cl", "fill_zero", NULL,         buffers,
+                                   MGK_COUNT(buffers),  out,         items(count), ITEMS};
+    mgk_mixture_args args = x->args;
+    args.reduce_in = in;
+    args.reduce_outputs = count;
+    mgk_kernel_plan *const kernel = mgk_mixture_add(x->request, &step, &args, x->plan);
+    mgk_text_printf(&kernel->options, " -DBY_VARIANCE=0 -DGROUP_SIZE=%d", ITEMS);
+}
+
+/* The copies' sum, or the sums per row or key over what shares a bias. */
+static void add_bias_gradient(builder *x)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    reduction r = {.out = MGK_GRAD_BIAS, .in = x->args.region[MGK_REGION_BIAS], .outputs = bias_count(d), .scale = 1.0};
+    if (x->want.bias_full) {
+        r.row = r.outputs;
+        r.inner = r.middle = 1;
+        r.outer = x->args.bias_copies;
+        r.outer_stride = r.outputs;
+    } else {
+        /* regions [b,h,S], or [b,h,N]; both bias axes 1: all of S */
+        const int64_t axis = d->bias_length == 1 ? d->length_k : d->length;
+        const int64_t count = d->bias_length * d->bias_length_k; /* elements of a bias (b, h) */
+        const int64_t own = count > 0 ? count : 1;
+        const bool one_head = d->bias_heads == 1;
+        r.inner = axis / own;
+        r.row = (one_head ? 1 : d->heads) * own;
+        r.row_stride = d->heads * axis;
+        r.outer = d->batch / d->bias_batch;
+        r.outer_stride = d->bias_batch * d->heads * axis;
+        r.middle = one_head ? d->heads : 1;
+        r.middle_stride = axis;
+    }
+    add_reduction(x, &r);
+}
+
+/* ---- passes ------------------------------------------------------------------------------------------------- */
+
+static void choose_sharing(builder *x)
+{
+    const mgk_mixture_request *const r = x->request;
+    mgk_tunables *const p = &x->plan->tunables;
+    const bool lane = r->engine == CLMGK_ENGINE_LANE;
+    const int64_t block_keys =
+        lane ? (int64_t)mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors") * mgk_tunable_get(p, "panels")
+             : (int64_t)mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "rows");
+    mgk_tunable_default(p, "splits", choose_splits(r, &x->want, block_keys));
+    x->args.splits = mgk_tunable_get(p, "splits");
+    x->args.chunks = (mgk_i32)choose_chunks(r, &x->want, x->args.splits);
+    const bool copies = x->want.bias_full && x->want.bias_shared && x->args.chunks * x->args.splits > 1;
+    x->args.bias_copies = copies ? x->args.chunks * x->args.splits : 0;
+}
+
+static void place_regions(builder *x)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    const mgk_mixture_traits *const t = &x->request->traits;
+    const wants *const w = &x->want;
+    const int64_t rows = rows_of(d), heads = d->batch * d->heads, keys = heads * d->length_k, m = t->components;
+    mgk_i64 *const region = x->args.region;
+    mgk_pass_plan *const plan = x->plan;
+    if (!w->expectation) {
+        region[MGK_REGION_LOG] = mgk_mixture_region(plan, rows);
+        region[MGK_REGION_DELTA] = mgk_mixture_region(plan, rows);
+    }
+    if (has_row_terms(t, w))
+        region[MGK_REGION_ALPHA] = mgk_mixture_region(plan, rows * (t->shifted || t->has_variance ? m : 1));
+    if (w->q)
+        region[MGK_REGION_QUERY] = mgk_mixture_region(plan, rows * t->head_size * x->args.splits);
+    if (has_row_sums(t, w))
+        region[MGK_REGION_ROW_SUMS] = mgk_mixture_region(plan, rows * m * x->args.splits);
+    if (w->prior || w->expectation)
+        region[MGK_REGION_KEY_SUMS] = mgk_mixture_region(plan, keys * m);
+    if (w->variance)
+        region[MGK_REGION_VARIANCE] = mgk_mixture_region(plan, keys * (t->has_variance ? m : 1));
+    if (w->bias && !w->bias_full)
+        region[MGK_REGION_BIAS] = mgk_mixture_region(plan, d->bias_length == 1 ? keys : rows);
+    if (x->args.bias_copies > 0)
+        region[MGK_REGION_BIAS] = mgk_mixture_region(plan, bias_count(d) * x->args.bias_copies);
+    if (w->sinks)
+        region[MGK_REGION_SINKS] = mgk_mixture_region(plan, rows);
+    if (w->shift && t->gaussian)
+        region[MGK_REGION_SHIFT] = mgk_mixture_region(plan, keys * m);
+}
+
+/* Parameters first (blocks decide how work is shared), then how it is shared, then where everything lies. */
+static clmgk_status prepare(builder *x, clmgk_error *error)
+{
+    int64_t ignored = 0;
+    MGK_TRY(mgk_mixture_tunables(x->request, x->plan, error));
+    if (x->request->engine == CLMGK_ENGINE_LANE)
+        MGK_TRY(lane_parameters(x->request, &x->plan->tunables, &ignored, error));
+    else
+        MGK_TRY(simt_parameters(x->request, &x->plan->tunables, &ignored, error));
+    x->args = mgk_mixture_args_of(x->request);
+    choose_sharing(x);
+    place_regions(x);
+    return CLMGK_OK;
+}
+
+clmgk_status mgk_mixture_plan_backward(const mgk_mixture_request *request, mgk_pass_plan *plan, clmgk_error *error)
+{
+    builder x = {.request = request, .want = wants_of(request), .plan = plan};
+    const clmgk_attention_desc *const d = request->desc;
+    const wants *const w = &x.want;
+    MGK_TRY(prepare(&x, error));
+    if (w->bias_full && x.args.bias_copies == 0)
+        add_zeros(&x, MGK_GRAD_BIAS, -1, bias_count(d));
+    else if (w->bias_full)
+        add_zeros(&x, MGK_GRAD_BIAS, x.args.region[MGK_REGION_BIAS], bias_count(d) * x.args.bias_copies);
+    add_rows_begin(&x);
+    MGK_TRY(add_main(&x, error));
+    if (w->q)
+        add_rows_finish(&x);
+    if (w->shift)
+        add_shift_gradient(&x);
+    if ((d->gradients & CLMGK_GRADIENT_PRIOR) != 0)
+        add_prior_gradient(&x);
+    if (w->variance)
+        add_variance_gradient(&x);
+    if (w->bias && (!w->bias_full || x.args.bias_copies > 0))
+        add_bias_gradient(&x);
+    if (w->sinks)
+        add_sink_gradient(&x);
+    return CLMGK_OK;
+}
+
+/* new pi from the counts in the workspace. */
+static void add_new_prior(builder *x)
+{
+    static const mgk_array buffers[] = {MGK_PRIOR, MGK_NEW_PRIOR, MGK_WORKSPACE};
+    const clmgk_attention_desc *const d = x->request->desc;
+    const int rank = prior_rank(d);
+    mgk_mixture_args args = x->args;
+    args.reduce_in = x->args.region[MGK_REGION_COUNTS];
+    args.reduce_outputs = rank == 3 ? d->heads * d->length_k : rank == 2 ? d->heads : 1;
+    args.reduce_row = rank == 3 && d->length_k > 0 ? d->length_k : 1;
+    args.reduce_row_stride = d->components * args.reduce_row;
+    args.reduce_inner = args.reduce_row;
+    args.reduce_outer = d->components;
+    args.reduce_middle = d->prior_shape != CLMGK_PRIOR_UNIFORM;
+    const mgk_mixture_step step = {
+        "mixture_reduce.cl",        "new_prior", NULL, buffers, MGK_COUNT(buffers), MGK_NEW_PRIOR,
+        items(args.reduce_outputs), ITEMS};
+    mgk_kernel_plan *const kernel = mgk_mixture_add(x->request, &step, &args, x->plan);
+    mgk_text_printf(&kernel->options, " -DBY_VARIANCE=0 -DGROUP_SIZE=%d", ITEMS);
+}
+
+static clmgk_status plan_expectation(builder *x, clmgk_error *error)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    const mgk_mixture_traits *const t = &x->request->traits;
+    MGK_TRY(prepare(x, error));
+    if (x->want.gamma)
+        add_zeros(x, MGK_RESPONSIBILITIES, -1, rows_of(d) * d->components * d->length_k);
+    if (has_row_terms(t, &x->want))
+        add_rows_begin(x);
+    MGK_TRY(add_main(x, error));
+    reduction r = reduce_keys(x, MGK_COUNTS, x->args.region[MGK_REGION_KEY_SUMS], prior_rank(d), d->components);
+    if ((d->statistics & CLMGK_STATISTIC_COUNTS) != 0)
+        add_reduction(x, &r);
+    if ((d->statistics & CLMGK_STATISTIC_NEW_PRIOR) != 0) {
+        x->args.region[MGK_REGION_COUNTS] = mgk_mixture_region(x->plan, r.outputs);
+        r.out = MGK_WORKSPACE;
+        r.out_region = x->args.region[MGK_REGION_COUNTS];
+        add_reduction(x, &r);
+        add_new_prior(x);
+    }
+    return CLMGK_OK;
+}
+
+clmgk_status mgk_mixture_plan_statistics(const mgk_mixture_request *request, mgk_pass_plan *plan, clmgk_error *error)
+{
+    const uint32_t statistics = request->desc->statistics;
+    builder x = {.request = request, .plan = plan};
+    x.want.expectation = true;
+    x.want.gamma = (statistics & CLMGK_STATISTIC_RESPONSIBILITIES) != 0;
+    if ((statistics & ~(uint32_t)CLMGK_STATISTIC_NLL) != 0)
+        MGK_TRY(plan_expectation(&x, error));
+    if ((statistics & CLMGK_STATISTIC_NLL) != 0)
+        MGK_TRY(mgk_mixture_plan_nll(request, plan, error));
+    return CLMGK_OK;
+}
