@@ -295,6 +295,256 @@ static void visible_keys(void **state)
         assert_int_equal(clmgk_ref_visible_keys(&p, 0, i), i < 2 ? 0 : i - 1);
 }
 
+/* d(i) of spans whose axes have `rows` and `keys` elements. */
+static int64_t diagonal(clmgk_alignment alignment, int64_t rows, int64_t keys, int64_t length, int64_t i)
+{
+    if (alignment == CLMGK_ALIGN_TOP_LEFT)
+        return i;
+    return alignment == CLMGK_ALIGN_LENGTHS ? i + length - rows : i + keys - rows;
+}
+
+static void visible_windows(void **state)
+{
+    (void)state;
+    enum { N = 3, S = 6 };
+    static const int64_t limits[] = {-1, 0, 1, 4, INT64_MAX};
+    static const int32_t lengths[] = {4};
+    clmgk_ref_problem p = {.desc = small_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_SCORE_DOT, 1), .lengths = lengths};
+    p.desc.length = N;
+    p.desc.length_k = S;
+    p.desc.use_window = 1;
+    for (size_t n = 0; n < COUNT(limits) * COUNT(limits) * 12; n++) {
+        const int64_t left = limits[n % COUNT(limits)];
+        const int64_t right = limits[n / COUNT(limits) % COUNT(limits)];
+        const size_t rest = n / COUNT(limits) / COUNT(limits);
+        p.desc.window_left = left;
+        p.desc.window_right = right;
+        p.desc.causal = (int32_t)(rest % 2);
+        p.desc.use_lengths = (int32_t)(rest / 2 % 2);
+        p.desc.alignment = (clmgk_alignment)(rest / 4);
+        const int64_t keys = p.desc.use_lengths ? lengths[0] : S;
+        for (int64_t i = 0; i < N; i++) {
+            const int64_t d = diagonal(p.desc.alignment, N, S, keys, i);
+            int64_t count = 0;
+            for (int64_t j = 0; j < S; j++) {
+                const bool sees = j < keys && (!p.desc.causal || j <= d) && (left < 0 || d - j <= left) &&
+                                  (right < 0 || j - d <= right);
+                assert_int_equal(clmgk_ref_visible(&p, 0, 0, i, j), sees);
+                count += sees;
+            }
+            assert_int_equal(clmgk_ref_visible_keys(&p, 0, i), count);
+        }
+    }
+}
+
+/* Sequences of 2, 0, 1 and 2 rows against 1, 2, 0 and 4 keys, without and with a window on their own diagonals. */
+static void visible_in_packed_sequences(void **state)
+{
+    (void)state;
+    static const int32_t offsets[] = {0, 2, 2, 3, 5};
+    static const int32_t offsets_k[] = {0, 1, 3, 3, 7};
+    static const char *const all[] = {"x......", "x......", ".......", "...xxxx", "...xxxx"};
+    static const char *const window[] = {".......", "x......", ".......", "....xx.", ".....xx"};
+    clmgk_ref_problem p = {
+        .desc = small_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_SCORE_DOT, 1), .offsets = offsets, .offsets_k = offsets_k};
+    p.desc.length = 5;
+    p.desc.length_k = 7;
+    p.desc.sequences = 4;
+    p.desc.use_offsets_k = 1;
+    p.desc.window_left = 1;
+    for (int windowed = 0; windowed < 2; windowed++) {
+        p.desc.use_window = windowed;
+        for (int64_t n = 0; n < 35; n++)
+            assert_int_equal(clmgk_ref_visible(&p, 0, 0, n / 7, n % 7), (windowed ? window : all)[n / 7][n % 7] == 'x');
+    }
+
+    p.desc.use_window = 0;
+    p.desc.use_offsets_k = 0; /* the keys' offsets are the rows' */
+    p.desc.length_k = 5;
+    assert_true(clmgk_ref_visible(&p, 0, 0, 2, 2) && !clmgk_ref_visible(&p, 0, 0, 2, 1));
+    static const int32_t bad[] = {0, 4, 2, 9, 9}; /* clamped: nothing lies outside the axes */
+    p.offsets = bad;
+    assert_int_equal(clmgk_ref_visible_keys(&p, 0, 0), 4);
+    assert_int_equal(clmgk_ref_visible_keys(&p, 0, 4), 3);
+}
+
+/* An axis of the bias may be 1, that of the batch may divide B: b mod n. */
+static void bias_hides_along_its_axes(void **state)
+{
+    (void)state;
+    enum { B = 4, H = 2, N = 3, S = 2, PAIRS = N * S, ALL = B * H * PAIRS };
+    static const int64_t axes[][4] = {{4, 2, 3, 2}, {2, 2, 3, 2}, {1, 1, 1, 2}, {2, 1, 3, 1}, {1, 2, 1, 1}};
+    double bias[ALL] = {0};
+    clmgk_ref_problem p = {.desc = small_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_SCORE_DOT, 1), .bias = bias};
+    p.desc.batch = B;
+    p.desc.heads = H;
+    p.desc.length = N;
+    p.desc.length_k = S;
+    p.desc.use_bias = 1;
+    for (size_t c = 0; c < COUNT(axes); c++) {
+        const int64_t *const axis = axes[c];
+        p.desc.bias_batch = axis[0];
+        p.desc.bias_heads = axis[1];
+        p.desc.bias_length = axis[2];
+        p.desc.bias_length_k = axis[3];
+        const int64_t count = axis[0] * axis[1] * axis[2] * axis[3];
+        const int64_t hidden = count - 1; /* the last of every axis */
+        bias[hidden] = -(double)INFINITY;
+        for (int64_t n = 0; n < ALL; n++) {
+            const int64_t at[] = {n / PAIRS / H, n / PAIRS % H, n / S % N, n % S};
+            const bool hides = at[0] % axis[0] == axis[0] - 1 && (axis[1] == 1 || at[1] == H - 1) &&
+                               (axis[2] == 1 || at[2] == N - 1) && (axis[3] == 1 || at[3] == S - 1);
+            assert_int_equal(clmgk_ref_visible(&p, at[0], at[1], at[2], at[3]), !hides);
+        }
+        bias[hidden] = 0.0;
+    }
+}
+
+/* Two keys with scores 2 and 0; what is added to them decides. */
+static void modifiers_by_hand(void **state)
+{
+    (void)state;
+    const double q[] = {1.0};
+    const double k[] = {2.0, 0.0};
+    const double v[] = {8.0, -4.0};
+    const double bias[] = {log(3.0) - 2.0, 0.0};
+    const double slopes[] = {log(3.0)};
+    const double sinks[] = {log(2.0)};
+    const clmgk_ref_problem plain = {.desc = small_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_SCORE_DOT, 1),
+                                     .q = q,
+                                     .k = k,
+                                     .v = v,
+                                     .bias = bias,
+                                     .slopes = slopes,
+                                     .sinks = sinks};
+    double o = 0.0;
+    double lse = 0.0;
+
+    clmgk_ref_problem p = plain; /* weights 3 and 1 */
+    p.desc.use_bias = 1;
+    assert_true(clmgk_ref_row(&p, 0, &o, &lse));
+    assert_close(o, 5.0);
+    assert_close(lse, log(4.0));
+
+    p.desc.use_sinks = 1; /* and 2 of the sink, which has no value */
+    assert_true(clmgk_ref_row(&p, 0, &o, &lse));
+    assert_close(o, 20.0 / 6.0);
+    assert_close(lse, log(6.0));
+
+    p = plain; /* key 0 is one away from the diagonal, key 1 on it: e^2 / 3 and 1 */
+    p.desc.use_alibi = 1;
+    assert_true(clmgk_ref_row(&p, 0, &o, &lse));
+    assert_close(o, (8.0 * exp(2.0) / 3.0 - 4.0) / (exp(2.0) / 3.0 + 1.0));
+    assert_close(lse, log(exp(2.0) / 3.0 + 1.0));
+
+    p = plain; /* before the bias */
+    p.desc.use_bias = 1;
+    p.desc.softcap = 0.5;
+    const double weight = 3.0 * exp(0.5 * tanh(4.0) - 2.0);
+    assert_true(clmgk_ref_row(&p, 0, &o, &lse));
+    assert_close(o, (8.0 * weight - 4.0) / (weight + 1.0));
+    assert_close(lse, log(weight + 1.0));
+}
+
+/* A sink remains where no key does; beyond lengths_q nothing remains. */
+static void sinks_without_keys(void **state)
+{
+    (void)state;
+    static const int32_t lengths[] = {0};
+    static const int32_t lengths_q[] = {1};
+    const double q[] = {1.0, 1.0};
+    const double k[] = {0.0, 1.0};
+    const double v[] = {1.0, 2.0};
+    const double sinks[] = {-1.25};
+    const double grad[] = {0.5, 0.25};
+    clmgk_ref_problem p = {.desc = small_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_SCORE_DOT, 1),
+                           .q = q,
+                           .k = k,
+                           .v = v,
+                           .sinks = sinks,
+                           .lengths = lengths,
+                           .lengths_q = lengths_q,
+                           .grad_o = grad,
+                           .grad_lse = grad};
+    p.desc.length = 2;
+    p.desc.use_sinks = 1;
+    p.desc.use_lengths = 1;
+    p.desc.use_lengths_q = 1;
+    double o = NAN;
+    double lse = NAN;
+    assert_true(clmgk_ref_row(&p, 0, &o, &lse));
+    assert_true(o == 0.0);
+    assert_close(lse, -1.25);
+    assert_true(clmgk_ref_row(&p, 1, &o, &lse));
+    assert_true(o == 0.0 && lse == -(double)INFINITY);
+
+    clmgk_ref_gradients gradients;
+    assert_true(clmgk_ref_solve_gradients(&p, CLMGK_GRADIENT_ALL, &gradients));
+    assert_close(gradients.exact[CLMGK_REF_GRAD_SINKS][0], 0.5); /* dL of the first row */
+    assert_true(gradients.exact[CLMGK_REF_GRAD_Q][0] == 0.0 && gradients.exact[CLMGK_REF_GRAD_V][0] == 0.0);
+    clmgk_ref_gradients_free(&gradients);
+}
+
+/* Packed sequences of one length are a batch: positions, diagonals and random numbers are each sequence's own. */
+static void packed_sequences_are_a_batch(void **state)
+{
+    (void)state;
+    enum { T = 3, N = 4, S = 5, ROWS = T * N };
+    static const int32_t offsets[] = {0, N, 2 * N, 3 * N};
+    static const int32_t offsets_k[] = {0, S, 2 * S, 3 * S};
+    double q[ROWS];
+    double k[T * S];
+    const double slopes[] = {0.3};
+    for (size_t n = 0; n < COUNT(q); n++)
+        q[n] = sin(1.0 + 3.7 * (double)n);
+    for (size_t n = 0; n < COUNT(k); n++)
+        k[n] = cos(2.0 + 5.3 * (double)n);
+    clmgk_ref_problem batch = {.desc = small_desc(CLMGK_VARIANT_GAUSSIAN, CLMGK_SCORE_GAUSSIAN, 1),
+                               .q = q,
+                               .k = k,
+                               .v = k,
+                               .slopes = slopes,
+                               .seed = 7,
+                               .grad_o = q,
+                               .grad_lse = q};
+    batch.desc.batch = T;
+    batch.desc.length = N;
+    batch.desc.length_k = S;
+    batch.desc.use_window = 1;
+    batch.desc.window_left = 2;
+    batch.desc.window_right = 1;
+    batch.desc.use_alibi = 1;
+    batch.desc.dropout = 0.5;
+    clmgk_ref_problem packed = batch;
+    packed.desc.batch = 1;
+    packed.desc.length = COUNT(q);
+    packed.desc.length_k = COUNT(k);
+    packed.desc.sequences = T;
+    packed.desc.use_offsets_k = 1;
+    packed.offsets = offsets;
+    packed.offsets_k = offsets_k;
+    for (int64_t row = 0; row < ROWS; row++) {
+        double o[2];
+        double lse[2];
+        assert_true(clmgk_ref_row(&batch, row, &o[0], &lse[0]));
+        assert_true(clmgk_ref_row(&packed, row, &o[1], &lse[1]));
+        assert_true(o[0] == o[1] && lse[0] == lse[1]);
+    }
+    clmgk_ref_gradients gradients[2];
+    clmgk_ref_statistics statistics[2];
+    assert_true(clmgk_ref_solve_gradients(&batch, CLMGK_GRADIENT_K, &gradients[0]));
+    assert_true(clmgk_ref_solve_gradients(&packed, CLMGK_GRADIENT_K, &gradients[1]));
+    assert_memory_equal(gradients[0].exact[CLMGK_REF_GRAD_K], gradients[1].exact[CLMGK_REF_GRAD_K], sizeof(k));
+    assert_true(clmgk_ref_solve_statistics(&batch, CLMGK_STATISTIC_NLL, &statistics[0]));
+    assert_true(clmgk_ref_solve_statistics(&packed, CLMGK_STATISTIC_NLL, &statistics[1]));
+    assert_memory_equal(statistics[0].exact[CLMGK_REF_STAT_NLL], statistics[1].exact[CLMGK_REF_STAT_NLL],
+                        T * sizeof(double));
+    for (int n = 0; n < 2; n++) {
+        clmgk_ref_gradients_free(&gradients[n]);
+        clmgk_ref_statistics_free(&statistics[n]);
+    }
+}
+
 static void rows_without_keys_and_bad_values(void **state)
 {
     (void)state;
@@ -324,6 +574,82 @@ static void rows_without_keys_and_bad_values(void **state)
     p.variance = bad;
     assert_true(clmgk_ref_row(&p, 0, &o, &lse));
     assert_true(isnan(o) && isnan(lse));
+}
+
+/* ---- random numbers ------------------------------------------------------------------------------------------ */
+
+/* Known answers of the generator's authors (Random123). */
+static void philox_of_its_authors(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t counter[4], key[2], words[4];
+    } known[] = {
+        {{0, 0, 0, 0}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+        {{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
+         {0xffffffff, 0xffffffff},
+         {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+        {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+         {0xa4093822, 0x299f31d0},
+         {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+    };
+    for (size_t n = 0; n < COUNT(known); n++) {
+        uint32_t words[4];
+        clmgk_ref_philox(known[n].counter, known[n].key, words);
+        assert_memory_equal(words, known[n].words, sizeof(words));
+    }
+}
+
+static void dropout_is_drawn_from_philox(void **state)
+{
+    (void)state;
+    enum { B = 2, H = 3, N = 2, S = 10 };
+    const uint32_t key[] = {0x89abcdef, 0x01234567};
+    clmgk_ref_problem p = {.desc = small_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_SCORE_DOT, 1),
+                           .seed = UINT64_C(0x0123456789abcdef)};
+    p.desc.batch = B;
+    p.desc.heads = H;
+    p.desc.length = N;
+    p.desc.length_k = S;
+    p.desc.dropout = 0.25; /* words below 2^30 */
+    for (uint32_t n = 0; n < B * H * N * S; n++) {
+        const uint32_t j = n % S, i = n / S % N, head = n / (S * N);
+        const uint32_t counter[] = {j / 4, i, head, 0};
+        uint32_t words[4];
+        clmgk_ref_philox(counter, key, words);
+        assert_true(clmgk_ref_dropout(&p, head / H, head % H, i, j) == (words[j % 4] < 0x40000000U ? 0.0 : 4.0 / 3.0));
+    }
+    p.desc.dropout = 0.0;
+    assert_true(clmgk_ref_dropout(&p, 0, 0, 0, 0) == 1.0);
+    p.desc.dropout = ldexp(1.0, -33); /* floor(p 2^32) is 0: nothing is dropped */
+    assert_true(clmgk_ref_dropout(&p, 0, 0, 0, 0) > 1.0);
+}
+
+/* O from weights kept or dropped, L as without dropout. */
+static void dropout_by_hand(void **state)
+{
+    (void)state;
+    enum { S = 8 };
+    const double q[] = {0.0};
+    const double k[S] = {0};
+    const double v[S] = {1, 2, 4, 8, 16, 32, 64, 128};
+    clmgk_ref_problem p = {
+        .desc = small_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_SCORE_DOT, 1), .q = q, .k = k, .v = v, .seed = 3};
+    p.desc.length_k = S;
+    p.desc.dropout = 0.5;
+    double expected = 0.0;
+    int dropped = 0;
+    for (int64_t j = 0; j < S; j++) {
+        const double kept = clmgk_ref_dropout(&p, 0, 0, 0, j);
+        expected += kept * v[j] / S;
+        dropped += kept == 0.0;
+    }
+    assert_in_range(dropped, 1, S - 1);
+    double o = 0.0;
+    double lse = 0.0;
+    assert_true(clmgk_ref_row(&p, 0, &o, &lse));
+    assert_close(o, expected);
+    assert_close(lse, log(S));
 }
 
 /* ---- the bound ---------------------------------------------------------------------------------------------- */
@@ -453,7 +779,16 @@ int main(void)
         cmocka_unit_test(priors_of_every_shape),
         cmocka_unit_test(shifts_are_added_to_the_keys),
         cmocka_unit_test(visible_keys),
+        cmocka_unit_test(visible_windows),
+        cmocka_unit_test(visible_in_packed_sequences),
+        cmocka_unit_test(bias_hides_along_its_axes),
+        cmocka_unit_test(modifiers_by_hand),
+        cmocka_unit_test(sinks_without_keys),
+        cmocka_unit_test(packed_sequences_are_a_batch),
         cmocka_unit_test(rows_without_keys_and_bad_values),
+        cmocka_unit_test(philox_of_its_authors),
+        cmocka_unit_test(dropout_is_drawn_from_philox),
+        cmocka_unit_test(dropout_by_hand),
         cmocka_unit_test(bound_holds_and_rejects),
         cmocka_unit_test(bound_wants_nan_and_infinity_in_place),
         cmocka_unit_test(bound_counts_expanded_distances),

@@ -17,7 +17,7 @@
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-enum { B = 2, H = 2, N = 4, S = 5, D = 3, E = 2, M = 3 };
+enum { B = 2, H = 2, N = 4, S = 5, D = 3, E = 2, M = 3, PAIRS = N * S, ALL_PAIRS = B * H * PAIRS, HEAD_KEYS = H * S };
 
 /* Room for any array of a problem here. */
 #define MOST 512
@@ -367,18 +367,20 @@ static void gradient_bounds_hold_and_reject(void **state)
 static void padding_reaches_no_gradient(void **state)
 {
     (void)state;
+    enum { KEY_ROWS = M * S, TWO_KEYS = 2 * D, FIRST_VALUE = 3 * E, END_VALUE = S * E };
+    enum { FIRST_GRAD_O = (H * N + 2) * E, END_GRAD_O = (H * N + N) * E };
     static const test_form padded = {.desc = {MGK, .use_lengths = 1, .use_lengths_q = 1}, .lengths = lengths};
     static fixture f;
     clmgk_ref_gradients clean, dirty;
     make(&padded, &f);
     assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_ALL, &clean));
-    for (size_t row = 3; row < M * S; row += S) /* keys 3 and 4 of batch 0, head 0 */
-        for (size_t n = 0; n < 2 * D; n++)
+    for (size_t row = 3; row < KEY_ROWS; row += S) /* keys 3 and 4 of batch 0, head 0 */
+        for (size_t n = 0; n < TWO_KEYS; n++)
             f.array[K][row * D + n] = NAN;
-    for (size_t n = 3 * E; n < S * E; n++)
+    for (size_t n = FIRST_VALUE; n < END_VALUE; n++)
         f.array[V][n] = NAN;
-    for (size_t n = 2 * E; n < N * E; n++) /* rows 2 and 3 of batch 1, head 0 */
-        f.grad_o[H * N * E + n] = NAN;
+    for (size_t n = FIRST_GRAD_O; n < END_GRAD_O; n++) /* rows 2 and 3 of batch 1, head 0 */
+        f.grad_o[n] = NAN;
     assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_ALL, &dirty));
     for (int which = 0; which < PARAMETERS; which++) {
         if (f.count[which] > 0)
@@ -422,8 +424,8 @@ static void check_responsibilities(const fixture *f, const clmgk_ref_statistics 
 {
     const clmgk_attention_desc *const d = &f->problem.desc;
     double counts[H * M * S] = {0};
-    for (int64_t n = 0; n < d->batch * H * N * S; n++) {
-        const int64_t j = n % S, i = n / S % N, head = n / (S * N);
+    for (int64_t n = 0; n < d->batch * H * PAIRS; n++) {
+        const int64_t j = n % S, i = n / S % N, head = n / PAIRS;
         double gamma[M];
         responsibilities_of(&f->problem, head / H, head % H, i, j, gamma);
         for (int64_t r = 0; r < d->components; r++) {
@@ -442,7 +444,7 @@ static void check_new_prior(const fixture *f, const clmgk_ref_statistics *statis
     const clmgk_attention_desc *const d = &f->problem.desc;
     const double *const counts = statistics->exact[CLMGK_REF_STAT_COUNTS];
     const double *const prior = statistics->exact[CLMGK_REF_STAT_NEW_PRIOR];
-    for (int64_t n = 0; n < H * S; n++) {
+    for (int64_t n = 0; n < HEAD_KEYS; n++) {
         double sum = 0.0;
         double total = 0.0;
         for (int64_t r = 0; r < d->components; r++) {
@@ -529,8 +531,8 @@ static void statistics_are_as_defined(void **state)
 static double log_weights(const clmgk_ref_problem *p)
 {
     double sum = 0.0;
-    for (int64_t n = 0; n < B * H * N * S; n++) {
-        const int64_t j = n % S, i = n / S % N, head = n / (S * N);
+    for (int64_t n = 0; n < ALL_PAIRS; n++) {
+        const int64_t j = n % S, i = n / S % N, head = n / PAIRS;
         double w = 0.0;
         for (int64_t r = 0; r < M; r++)
             w += exp(clmgk_ref_log_weight(p, head / H, head % H, i, j, r));
