@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The reference against values computed by hand, and against the definitions of rounding. */
 #include "reference/reference.h"
+#include "reference/sums.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -654,6 +655,31 @@ static void dropout_by_hand(void **state)
 
 /* ---- the bound ---------------------------------------------------------------------------------------------- */
 
+/* The 1 is lost beside 1e8, unless the order cancels that first. */
+static void sums_in_every_order(void **state)
+{
+    (void)state;
+    enum { TERMS = 17, WIDTH = 100 }; /* more than a chunk */
+    static const struct {
+        size_t large, small, minus;
+        float sums[REF_ORDERS];
+    } cases[] = {{0, 2, 1, {1.0F, 0.0F, 0.0F}}, {1, 0, 2, {0.0F, 1.0F, 0.0F}}, {0, 1, 16, {0.0F, 0.0F, 1.0F}}};
+    for (size_t c = 0; c < COUNT(cases); c++) {
+        float terms[TERMS][WIDTH] = {{0}};
+        for (size_t w = 0; w < WIDTH; w++) {
+            terms[cases[c].large][w] = 1e8F;
+            terms[cases[c].minus][w] = -1e8F;
+            terms[cases[c].small][w] = 1.0F;
+        }
+        for (int order = 0; order < REF_ORDERS; order++) {
+            float sums[WIDTH];
+            ref_sum_rows(TERMS, WIDTH, terms[0], WIDTH, (ref_order)order, sums);
+            for (size_t w = 0; w < WIDTH; w++)
+                assert_true(sums[w] == cases[c].sums[order]);
+        }
+    }
+}
+
 /* Queries i and keys j of [4,8]: any fixed irregular numbers do. */
 static clmgk_ref_problem bound_problem(const double *q, const double *k, const double *v)
 {
@@ -789,6 +815,7 @@ int main(void)
         cmocka_unit_test(philox_of_its_authors),
         cmocka_unit_test(dropout_is_drawn_from_philox),
         cmocka_unit_test(dropout_by_hand),
+        cmocka_unit_test(sums_in_every_order),
         cmocka_unit_test(bound_holds_and_rejects),
         cmocka_unit_test(bound_wants_nan_and_infinity_in_place),
         cmocka_unit_test(bound_counts_expanded_distances),

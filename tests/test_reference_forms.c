@@ -367,28 +367,34 @@ static void gradient_bounds_hold_and_reject(void **state)
 static void padding_reaches_no_gradient(void **state)
 {
     (void)state;
-    enum { KEY_ROWS = M * S, TWO_KEYS = 2 * D, FIRST_VALUE = 3 * E, END_VALUE = S * E };
+    enum { MGK_ROWS = M * S, TWO_KEYS = 2 * D, FIRST_VALUE = 3 * E, END_VALUE = S * E };
     enum { FIRST_GRAD_O = (H * N + 2) * E, END_GRAD_O = (H * N + N) * E };
-    static const test_form padded = {.desc = {MGK, .use_lengths = 1, .use_lengths_q = 1}, .lengths = lengths};
+    static const test_form padded[] = {
+        {.desc = {MGK, .use_lengths = 1, .use_lengths_q = 1}, .lengths = lengths},
+        {.desc = {SMGK, .use_lengths = 1, .use_lengths_q = 1}, .lengths = lengths},
+    };
     static fixture f;
-    clmgk_ref_gradients clean, dirty;
-    make(&padded, &f);
-    assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_ALL, &clean));
-    for (size_t row = 3; row < KEY_ROWS; row += S) /* keys 3 and 4 of batch 0, head 0 */
-        for (size_t n = 0; n < TWO_KEYS; n++)
-            f.array[K][row * D + n] = NAN;
-    for (size_t n = FIRST_VALUE; n < END_VALUE; n++)
-        f.array[V][n] = NAN;
-    for (size_t n = FIRST_GRAD_O; n < END_GRAD_O; n++) /* rows 2 and 3 of batch 1, head 0 */
-        f.grad_o[n] = NAN;
-    assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_ALL, &dirty));
-    for (int which = 0; which < PARAMETERS; which++) {
-        if (f.count[which] > 0)
-            assert_memory_equal(dirty.exact[which], clean.exact[which], f.count[which] * sizeof(double));
-        assert_true(dirty.bound[which].bound == clean.bound[which].bound);
+    for (size_t form = 0; form < COUNT(padded); form++) {
+        const size_t rows = padded[form].desc.variant == CLMGK_VARIANT_MGK ? MGK_ROWS : S;
+        clmgk_ref_gradients clean, dirty;
+        make(&padded[form], &f);
+        assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_ALL, &clean));
+        for (size_t row = 3; row < rows; row += S) /* keys 3 and 4 of batch 0, head 0 */
+            for (size_t n = 0; n < TWO_KEYS; n++)
+                f.array[K][row * D + n] = NAN;
+        for (size_t n = FIRST_VALUE; n < END_VALUE; n++)
+            f.array[V][n] = NAN;
+        for (size_t n = FIRST_GRAD_O; n < END_GRAD_O; n++) /* rows 2 and 3 of batch 1, head 0 */
+            f.grad_o[n] = NAN;
+        assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_ALL, &dirty));
+        for (int which = 0; which < PARAMETERS; which++) {
+            if (f.count[which] > 0)
+                assert_memory_equal(dirty.exact[which], clean.exact[which], f.count[which] * sizeof(double));
+            assert_true(dirty.bound[which].bound == clean.bound[which].bound);
+        }
+        clmgk_ref_gradients_free(&clean);
+        clmgk_ref_gradients_free(&dirty);
     }
-    clmgk_ref_gradients_free(&clean);
-    clmgk_ref_gradients_free(&dirty);
 }
 
 /* ---- statistics ----------------------------------------------------------------------------------------------- */
