@@ -14,33 +14,51 @@ typedef struct problem {
     clmgk_dtype dtype;
     int64_t components, head_size, value_size;
     bool dot, hard, arrays; /* dot score in place of the variant's own; hard E-step; prior and variance as arrays */
+    mgk_pass pass;
+    bool modified; /* with every mask and modifier */
 } problem;
 
 static const problem problems[] = {
-    {"softmax-32", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 32, 32, false, false, false},
-    {"softmax-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false},
-    {"softmax-128", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 128, 128, false, false, false},
-    {"softmax-256", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 256, 256, false, false, false},
-    {"softmax-512", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 512, 512, false, false, false},
-    {"softmax-192-128", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 192, 128, false, false, false},
-    {"softmax-f16-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F16, 1, 64, 64, false, false, false},
-    {"softmax-bf16-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_BF16, 1, 64, 64, false, false, false},
-    {"gaussian-64", CLMGK_VARIANT_GAUSSIAN, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false},
-    {"mgk2-32", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 2, 32, 32, false, false, false},
-    {"mgk2-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false},
-    {"mgk2-128", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 2, 128, 128, false, false, false},
-    {"mgk2-f16-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F16, 2, 64, 64, false, false, false},
-    {"mgk2-dot-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 2, 64, 64, true, false, false},
-    {"mgk2-hard-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 2, 64, 64, false, true, false},
-    {"mgk2-arrays-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, true},
-    {"mgk4-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 4, 64, 64, false, false, false},
-    {"smgk2-32", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 2, 32, 32, false, false, false},
-    {"smgk2-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false},
-    {"smgk2-128", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 2, 128, 128, false, false, false},
-    {"smgk2-bf16-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_BF16, 2, 64, 64, false, false, false},
-    {"smgk2-arrays-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, true},
-    {"smgk4-hard-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 4, 64, 64, false, true, false},
+    {"softmax-32", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 32, 32, false, false, false, MGK_FORWARD, false},
+    {"softmax-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false, MGK_FORWARD, false},
+    {"softmax-128", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 128, 128, false, false, false, MGK_FORWARD, false},
+    {"softmax-256", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 256, 256, false, false, false, MGK_FORWARD, false},
+    {"softmax-512", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 512, 512, false, false, false, MGK_FORWARD, false},
+    {"softmax-192-128", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 192, 128, false, false, false, MGK_FORWARD, false},
+    {"softmax-f16-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F16, 1, 64, 64, false, false, false, MGK_FORWARD, false},
+    {"softmax-bf16-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_BF16, 1, 64, 64, false, false, false, MGK_FORWARD, false},
+    {"gaussian-64", CLMGK_VARIANT_GAUSSIAN, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false, MGK_FORWARD, false},
+    {"mgk2-32", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 2, 32, 32, false, false, false, MGK_FORWARD, false},
+    {"mgk2-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false, MGK_FORWARD, false},
+    {"mgk2-128", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 2, 128, 128, false, false, false, MGK_FORWARD, false},
+    {"mgk2-f16-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F16, 2, 64, 64, false, false, false, MGK_FORWARD, false},
+    {"mgk2-dot-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 2, 64, 64, true, false, false, MGK_FORWARD, false},
+    {"mgk2-hard-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 2, 64, 64, false, true, false, MGK_FORWARD, false},
+    {"mgk2-arrays-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, true, MGK_FORWARD, false},
+    {"mgk4-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 4, 64, 64, false, false, false, MGK_FORWARD, false},
+    {"smgk2-32", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 2, 32, 32, false, false, false, MGK_FORWARD, false},
+    {"smgk2-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false, MGK_FORWARD, false},
+    {"smgk2-128", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 2, 128, 128, false, false, false, MGK_FORWARD, false},
+    {"smgk2-bf16-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_BF16, 2, 64, 64, false, false, false, MGK_FORWARD, false},
+    {"smgk2-arrays-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, true, MGK_FORWARD, false},
+    {"smgk4-hard-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 4, 64, 64, false, true, false, MGK_FORWARD, false},
+    {"softmax-modified-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false, MGK_FORWARD, true},
+    {"mgk2-modified-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F16, 2, 64, 64, false, false, true, MGK_FORWARD, true},
+    {"softmax-combine", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F16, 1, 64, 64, false, false, false, MGK_COMBINE, false},
+    {"softmax-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false, MGK_BACKWARD, false},
+    {"softmax-128", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_BF16, 1, 128, 128, false, false, false, MGK_BACKWARD, false},
+    {"softmax-modified-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false, MGK_BACKWARD, true},
+    {"mgk2-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false, MGK_BACKWARD, false},
+    {"mgk2-hard-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 2, 64, 64, false, true, false, MGK_BACKWARD, false},
+    {"mgk2-arrays-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F16, 2, 64, 64, false, false, true, MGK_BACKWARD, true},
+    {"smgk2-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false, MGK_BACKWARD, false},
+    {"smgk2-arrays-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, true, MGK_BACKWARD, true},
+    {"mgk2-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, true, MGK_STATISTICS, false},
+    {"smgk2-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, true, MGK_STATISTICS, true},
 };
+
+static const char *const pass_names[MGK_PASSES] = {
+    [MGK_FORWARD] = "", [MGK_BACKWARD] = "backward-", [MGK_STATISTICS] = "statistics-", [MGK_COMBINE] = ""};
 
 static mgk_device_facts facts_of(clmgk_device_class device_class)
 {
@@ -54,6 +72,26 @@ static mgk_device_facts facts_of(clmgk_device_class device_class)
     facts.info.max_work_group = 1024;
     facts.work_item_limit = 1024;
     return facts;
+}
+
+/* What the pass and the modifiers need in the descriptor. */
+static void ask(const problem *p, clmgk_attention_desc *desc)
+{
+    if (p->pass == MGK_BACKWARD)
+        desc->gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_VARIANCE;
+    if (p->pass == MGK_BACKWARD && p->variant != CLMGK_VARIANT_SOFTMAX)
+        desc->gradients |= CLMGK_GRADIENT_PRIOR;
+    if (p->pass == MGK_BACKWARD && p->variant == CLMGK_VARIANT_SMGK)
+        desc->gradients |= CLMGK_GRADIENT_SHIFT;
+    if (p->pass == MGK_BACKWARD && p->modified)
+        desc->gradients |= CLMGK_GRADIENT_BIAS | CLMGK_GRADIENT_SINKS;
+    if (p->pass == MGK_STATISTICS)
+        desc->statistics = CLMGK_STATISTIC_ALL;
+    desc->combine = p->pass == MGK_COMBINE;
+    desc->sequences = p->modified ? 4 : 0;
+    desc->use_bias = desc->use_alibi = desc->use_sinks = p->modified;
+    desc->dropout = p->modified ? 0.1 : 0.0;
+    desc->softcap = p->modified && p->variant == CLMGK_VARIANT_SOFTMAX ? 30.0 : 0.0;
 }
 
 static int print(const problem *p, clmgk_engine engine, const mgk_device_facts *facts)
@@ -73,15 +111,21 @@ static int print(const problem *p, clmgk_engine engine, const mgk_device_facts *
     desc.prior_shape = p->arrays ? CLMGK_PRIOR_HMS : CLMGK_PRIOR_UNIFORM;
     desc.variance_shape = p->arrays ? CLMGK_VARIANCE_HM : CLMGK_VARIANCE_NUMBER;
 
-    mgk_kernel_plan plan = {0};
+    ask(p, &desc);
+
+    mgk_pass_plan plan = {0};
     clmgk_status status = clmgk_attention_validate(&desc, &desc, &error);
     if (status == CLMGK_OK)
-        status = mgk_family_of(desc.variant)->plan(&desc, facts, engine, NULL, &plan, &error);
-    if (status == CLMGK_OK)
-        (void)printf("%s %s %s %s\n", clmgk_engine_name(engine), p->name, plan.file, plan.options.data);
-    else
+        status = mgk_family_of(desc.variant)->plan(&desc, facts, engine, NULL, p->pass, &plan, &error);
+    if (status != CLMGK_OK)
         (void)fprintf(stderr, "%s: %s\n", p->name, error.message);
-    mgk_text_free(&plan.options);
+    for (size_t i = 0; i < plan.steps; ++i) {
+        /* kernels of one file share their options, mostly */
+        if (status == CLMGK_OK && (i == 0 || strcmp(plan.step[i].file, plan.step[i - 1].file) != 0))
+            (void)printf("%s %s%s %s %s\n", clmgk_engine_name(engine), pass_names[p->pass], p->name, plan.step[i].file,
+                         plan.step[i].options.data);
+        mgk_text_free(&plan.step[i].options);
+    }
     return status == CLMGK_OK ? 0 : 1;
 }
 
