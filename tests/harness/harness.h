@@ -67,6 +67,11 @@ typedef enum th_name {
     TH_SHIFT,
     TH_LENGTHS,
     TH_LENGTHS_Q,
+    TH_OFFSETS,
+    TH_OFFSETS_K,
+    TH_BIAS,
+    TH_SLOPES,
+    TH_SINKS,
     TH_O,
     TH_LSE,
     TH_ARRAYS
@@ -90,12 +95,14 @@ typedef struct th_array {
 
 typedef struct th_problem {
     clmgk_attention_desc desc; /* resolved */
+    uint64_t seed;             /* of dropout */
     th_array array[TH_ARRAYS];
 } th_problem;
 
 /*
  * Random arrays for `desc` (struct_size may be 0): standard normals, priors in (0,1), variances from D/2 to 3D/2,
- * lengths over the whole axis. Values may be changed before the run.
+ * lengths over the whole axis, offsets anywhere on it, an eighth of the bias -inf, slopes in (0, 1/2). Values may be
+ * changed before the run.
  */
 th_problem th_problem_make(const clmgk_attention_desc *desc, uint64_t seed);
 void th_problem_free(th_problem *problem);
@@ -152,6 +159,14 @@ void th_device_free(th_device *device);
 /* Upload, plan, enqueue, wait, download: on the session's engine number `n`, or on any with any parameters. */
 void th_run(th_session *session, th_problem *problem, size_t n);
 void th_run_with(th_session *session, th_problem *problem, clmgk_engine engine, const char *parameters);
+
+/* The problem for the reference; `integers` keeps what it points to until th_reference_free. */
+typedef struct th_reference {
+    clmgk_ref_problem problem;
+    int32_t *integers[TH_ARRAYS];
+} th_reference;
+th_reference th_reference_of(const th_problem *problem);
+void th_reference_free(th_reference *reference);
 
 /* Holds O and L against the reference's answer for a problem. */
 void th_check(th_session *session, const th_problem *problem, clmgk_engine engine, const clmgk_ref_answer *answer);

@@ -75,6 +75,11 @@ static void shape_arrays(th_problem *problem)
     set_shape(&a[TH_SHIFT], 1, d->heads, d->components, 1, d->head_size);
     set_shape(&a[TH_LENGTHS], d->batch, 1, 1, 1, 1);
     set_shape(&a[TH_LENGTHS_Q], d->batch, 1, 1, 1, 1);
+    set_shape(&a[TH_OFFSETS], d->sequences + 1, 1, 1, 1, 1);
+    set_shape(&a[TH_OFFSETS_K], d->sequences + 1, 1, 1, 1, 1);
+    set_shape(&a[TH_BIAS], d->bias_batch, d->bias_heads, 1, d->bias_length, d->bias_length_k);
+    set_shape(&a[TH_SLOPES], 1, d->heads, 1, 1, 1);
+    set_shape(&a[TH_SINKS], 1, d->heads, 1, 1, 1);
 }
 
 static bool is_used(const clmgk_attention_desc *desc, th_name name)
@@ -90,6 +95,16 @@ static bool is_used(const clmgk_attention_desc *desc, th_name name)
         return desc->use_lengths != 0;
     case TH_LENGTHS_Q:
         return desc->use_lengths_q != 0;
+    case TH_OFFSETS:
+        return desc->sequences > 0;
+    case TH_OFFSETS_K:
+        return desc->use_offsets_k != 0;
+    case TH_BIAS:
+        return desc->use_bias != 0;
+    case TH_SLOPES:
+        return desc->use_alibi != 0;
+    case TH_SINKS:
+        return desc->use_sinks != 0;
     default:
         return true;
     }
@@ -103,17 +118,44 @@ static double random_value(const clmgk_attention_desc *desc, th_name name, uint6
     case TH_VARIANCE:
         return (double)desc->head_size * (0.5 + th_uniform(state));
     case TH_LENGTHS:
+    case TH_OFFSETS_K:
         return floor(th_uniform(state) * (double)(desc->length_k + 1));
+    case TH_OFFSETS:
     case TH_LENGTHS_Q:
         return floor(th_uniform(state) * (double)(desc->length + 1));
+    case TH_BIAS:
+        return th_random(state) % 8 == 0 ? (double)-INFINITY : normal(state);
+    case TH_SLOPES:
+        return 0.5 * th_uniform(state);
     default:
         return normal(state);
     }
 }
 
+static int ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Random places become offsets: ascending, from 0 to the end of the axis. */
+static void make_offsets(th_array *array, int64_t axis)
+{
+    if (!array->used)
+        return;
+    qsort(array->values, array->count, sizeof(double), ascending);
+    array->values[0] = 0.0;
+    array->values[array->count - 1] = (double)axis;
+}
+
+static bool is_integer(th_name name)
+{
+    return name == TH_LENGTHS || name == TH_LENGTHS_Q || name == TH_OFFSETS || name == TH_OFFSETS_K;
+}
+
 th_problem th_problem_make(const clmgk_attention_desc *desc, uint64_t seed)
 {
-    th_problem problem = {.desc = *desc};
+    th_problem problem = {.desc = *desc, .seed = seed * 0x9e3779b97f4a7c15U};
     clmgk_error error = {0};
     problem.desc.struct_size = sizeof(problem.desc);
     if (clmgk_attention_validate(&problem.desc, &problem.desc, &error) != CLMGK_OK)
@@ -122,7 +164,7 @@ th_problem th_problem_make(const clmgk_attention_desc *desc, uint64_t seed)
     for (th_name name = 0; name < TH_ARRAYS; name++) {
         th_array *const array = &problem.array[name];
         uint64_t state = seed * TH_ARRAYS + name;
-        array->integer = name == TH_LENGTHS || name == TH_LENGTHS_Q;
+        array->integer = is_integer(name);
         array->dtype = name <= TH_V || name == TH_O ? problem.desc.dtype : CLMGK_DTYPE_F32;
         array->element = clmgk_ref_dtype_size(array->dtype);
         array->home = name;
@@ -135,6 +177,8 @@ th_problem th_problem_make(const clmgk_attention_desc *desc, uint64_t seed)
         for (size_t n = 0; n < array->count; n++)
             array->values[n] = random_value(&problem.desc, name, &state);
     }
+    make_offsets(&problem.array[TH_OFFSETS], problem.desc.length);
+    make_offsets(&problem.array[TH_OFFSETS_K], problem.desc.length_k);
     return problem;
 }
 
@@ -197,12 +241,22 @@ void th_describe(const th_problem *problem, clmgk_engine engine, char *text, siz
 {
     static const char *const scores[] = {"default", "dot", "gaussian"};
     const clmgk_attention_desc *const d = &problem->desc;
-    snprintf(text, capacity,
-             "%s %s %s %s %s B=%lld H=%lld G=%lld M=%lld N=%lld S=%lld D=%lld E=%lld prior=%d variance=%d causal=%d "
-             "align=%d lengths=%d lengths_q=%d",
-             clmgk_engine_name(engine), clmgk_variant_name(d->variant), scores[d->score],
-             d->estep == CLMGK_ESTEP_HARD ? "hard" : "soft", clmgk_dtype_name(d->dtype), (long long)d->batch,
-             (long long)d->heads, (long long)d->kv_heads, (long long)d->components, (long long)d->length,
-             (long long)d->length_k, (long long)d->head_size, (long long)d->value_size, (int)d->prior_shape,
-             (int)d->variance_shape, (int)d->causal, (int)d->alignment, (int)d->use_lengths, (int)d->use_lengths_q);
+    const int size = snprintf(
+        text, capacity,
+        "%s %s %s %s %s B=%lld H=%lld G=%lld M=%lld N=%lld S=%lld D=%lld E=%lld prior=%d variance=%d causal=%d "
+        "align=%d lengths=%d lengths_q=%d",
+        clmgk_engine_name(engine), clmgk_variant_name(d->variant), scores[d->score],
+        d->estep == CLMGK_ESTEP_HARD ? "hard" : "soft", clmgk_dtype_name(d->dtype), (long long)d->batch,
+        (long long)d->heads, (long long)d->kv_heads, (long long)d->components, (long long)d->length,
+        (long long)d->length_k, (long long)d->head_size, (long long)d->value_size, (int)d->prior_shape,
+        (int)d->variance_shape, (int)d->causal, (int)d->alignment, (int)d->use_lengths, (int)d->use_lengths_q);
+    const size_t used = size > 0 && (size_t)size < capacity ? (size_t)size : capacity;
+    if (used < capacity)
+        snprintf(text + used, capacity - used,
+                 " window=%d:%lld:%lld sequences=%lld own_k=%d bias=%d:%lld,%lld,%lld,%lld alibi=%d sinks=%d "
+                 "softcap=%g dropout=%g",
+                 (int)d->use_window, (long long)d->window_left, (long long)d->window_right, (long long)d->sequences,
+                 (int)d->use_offsets_k, (int)d->use_bias, (long long)d->bias_batch, (long long)d->bias_heads,
+                 (long long)d->bias_length, (long long)d->bias_length_k, (int)d->use_alibi, (int)d->use_sinks,
+                 d->softcap, d->dropout);
 }

@@ -104,10 +104,12 @@ static bool is_output(size_t name)
 static void set_args(th_device *device, const th_problem *problem)
 {
     device->args = (clmgk_attention_args)CLMGK_ATTENTION_ARGS_INIT;
-    clmgk_buffer *const slot[TH_ARRAYS] = {&device->args.q,       &device->args.k,         &device->args.v,
-                                           &device->args.prior,   &device->args.variance,  &device->args.shift,
-                                           &device->args.lengths, &device->args.lengths_q, &device->args.o,
-                                           &device->args.lse};
+    clmgk_buffer *const slot[TH_ARRAYS] = {&device->args.q,         &device->args.k,         &device->args.v,
+                                           &device->args.prior,     &device->args.variance,  &device->args.shift,
+                                           &device->args.lengths,   &device->args.lengths_q, &device->args.offsets,
+                                           &device->args.offsets_k, &device->args.bias,      &device->args.slopes,
+                                           &device->args.sinks,     &device->args.o,         &device->args.lse};
+    device->args.seed = problem->seed;
     for (size_t name = 0; name < TH_ARRAYS; name++) {
         const th_array *const array = &problem->array[name];
         if (array->used)
@@ -154,8 +156,7 @@ th_device th_upload(const th_session *session, th_problem *problem, size_t works
     return device;
 }
 
-/* ---- download ------------------------------------------------------------------------------------------------------
- */
+/* ---- download ---------------------------------------------------------------------------------------------------- */
 
 static unsigned char *read_back(const th_session *session, const th_device_buffer *buffer)
 {
@@ -225,8 +226,7 @@ void th_device_free(th_device *device)
     *device = (th_device){0};
 }
 
-/* ---- run and check
- * --------------------------------------------------------------------------------------------------- */
+/* ---- run and check ----------------------------------------------------------------------------------------------- */
 
 void th_run_with(th_session *session, th_problem *problem, clmgk_engine engine, const char *parameters)
 {
@@ -266,30 +266,49 @@ static int64_t affordable(const clmgk_attention_desc *desc, int64_t rows)
     return count < (double)rows ? (int64_t)count : rows;
 }
 
-clmgk_ref_answer th_solve(const th_problem *problem)
+th_reference th_reference_of(const th_problem *problem)
 {
     const th_array *const a = problem->array;
-    int32_t *const lengths = integers(&a[TH_LENGTHS]);
-    int32_t *const lengths_q = integers(&a[TH_LENGTHS_Q]);
-    const clmgk_ref_problem reference = {.desc = problem->desc,
-                                         .q = a[TH_Q].values,
-                                         .k = a[TH_K].values,
-                                         .v = a[TH_V].values,
-                                         .prior = a[TH_PRIOR].values,
-                                         .variance = a[TH_VARIANCE].values,
-                                         .shift = a[TH_SHIFT].values,
-                                         .lengths = lengths,
-                                         .lengths_q = lengths_q};
-    const int64_t rows = (int64_t)a[TH_LSE].count;
+    th_reference out = {.problem = {.desc = problem->desc,
+                                    .q = a[TH_Q].values,
+                                    .k = a[TH_K].values,
+                                    .v = a[TH_V].values,
+                                    .prior = a[TH_PRIOR].values,
+                                    .variance = a[TH_VARIANCE].values,
+                                    .shift = a[TH_SHIFT].values,
+                                    .bias = a[TH_BIAS].values,
+                                    .slopes = a[TH_SLOPES].values,
+                                    .sinks = a[TH_SINKS].values,
+                                    .seed = problem->seed}};
+    for (size_t name = 0; name < TH_ARRAYS; name++)
+        if (a[name].integer)
+            out.integers[name] = integers(&a[name]);
+    out.problem.lengths = out.integers[TH_LENGTHS];
+    out.problem.lengths_q = out.integers[TH_LENGTHS_Q];
+    out.problem.offsets = out.integers[TH_OFFSETS];
+    out.problem.offsets_k = out.integers[TH_OFFSETS_K];
+    return out;
+}
+
+void th_reference_free(th_reference *reference)
+{
+    for (size_t name = 0; name < TH_ARRAYS; name++)
+        free(reference->integers[name]);
+    *reference = (th_reference){0};
+}
+
+clmgk_ref_answer th_solve(const th_problem *problem)
+{
+    th_reference reference = th_reference_of(problem);
+    const int64_t rows = (int64_t)problem->array[TH_LSE].count;
     const int64_t count = affordable(&problem->desc, rows);
     int64_t *const row = malloc(((size_t)count + 1) * sizeof(*row));
     clmgk_ref_answer answer;
     assert_non_null(row);
     for (int64_t n = 0; n < count; n++) /* evenly, the first and the last included */
         row[n] = count > 1 ? n * (rows - 1) / (count - 1) : 0;
-    assert_true(clmgk_ref_solve(&reference, count, row, &answer));
-    free(lengths);
-    free(lengths_q);
+    assert_true(clmgk_ref_solve(&reference.problem, count, row, &answer));
+    th_reference_free(&reference);
     free(row);
     return answer;
 }
@@ -299,7 +318,7 @@ void th_check(th_session *session, const th_problem *problem, clmgk_engine engin
     const size_t size = (size_t)answer->value_size;
     double *const o = malloc(((size_t)answer->rows * size + 1) * sizeof(*o));
     double *const lse = malloc(((size_t)answer->rows + 1) * sizeof(*lse));
-    char text[256];
+    char text[512];
     assert_true(o && lse);
     for (int64_t n = 0; n < answer->rows; n++) {
         const size_t row = (size_t)answer->row[n];
