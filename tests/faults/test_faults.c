@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A whole run (context, plan, enqueue, release; the call on host arrays) with every OpenCL call, every allocation and
- * every file operation made to fail, one after another. Each time: a status with a reason, or the right result where
- * the library could do without; no output written by a failed host call; every object and all memory released; and
- * the next run is as if nothing had been.
+ * A whole run (context, plan, enqueue, release, of the forward pass and of all passes; the calls on host arrays) with
+ * every OpenCL call, every allocation and every file operation made to fail, one after another. Each time: a status
+ * with a reason, or the right result where the library could do without; no output written by a failed host call;
+ * every object and all memory released, those between the kernels of a pass too; and the next run is as if nothing had
+ * been.
  * A first run counts the points, so the number of runs is known beforehand. CLMGK_TEST_FULL=1 also lets all calls
  * from a point on fail.
  */
@@ -25,15 +26,30 @@
 enum { HEADS = 2, LENGTH = 5, KEYS = 7, SIZE = 8, COMPONENTS = 2, PATH_SIZE = 1024 };
 enum { Q_COUNT = HEADS * LENGTH * SIZE, K_COUNT = HEADS * COMPONENTS * KEYS * SIZE, V_COUNT = HEADS * KEYS * SIZE };
 
+enum { PARTS = 2, RESPONSIBILITY_COUNT = HEADS * COMPONENTS * LENGTH * KEYS };
+
+/* What a run computes; 0 where it does not. */
 typedef struct result {
     float o[Q_COUNT];
     float lse[HEADS * LENGTH];
+    float grad_q[Q_COUNT], grad_k[K_COUNT], grad_v[V_COUNT], grad_prior[COMPONENTS], grad_variance[1];
+    float responsibilities[RESPONSIBILITY_COUNT], counts[COMPONENTS], new_prior[COMPONENTS], nll[HEADS];
+    float combined[Q_COUNT], combined_lse[HEADS * LENGTH];
 } result;
 
+/* An output on the device, and where it lies in the result. */
+typedef struct output {
+    size_t offset, size;
+    clmgk_buffer *buffer;
+} output;
+enum { OUTPUTS = 13 };
+
 typedef struct scene {
-    float q[Q_COUNT], k[K_COUNT], v[V_COUNT], prior[COMPONENTS];
+    float q[Q_COUNT], k[K_COUNT], v[V_COUNT], prior[COMPONENTS], grad_o[Q_COUNT];
+    float parts_o[PARTS * Q_COUNT], parts_lse[PARTS * HEADS * LENGTH];
     int32_t lengths[1];
-    clmgk_attention_desc desc;
+    clmgk_attention_desc desc;     /* forward */
+    clmgk_attention_desc training; /* and everything else */
     char cache_dir[PATH_SIZE];
     fault_state *opencl;
     atomic_long live_memory; /* of the context's allocator */
@@ -41,8 +57,14 @@ typedef struct scene {
     cl_device_id device;
     cl_context context;
     cl_command_queue queue;
-    cl_mem memory[7];
+    cl_mem memory[24];
+    size_t memory_count;
     clmgk_attention_args args;
+    clmgk_gradient_args gradients;
+    clmgk_statistic_args statistics;
+    clmgk_combine_args combine;
+    output outputs[OUTPUTS];
+    result forward; /* what the backward pass of host arrays begins with */
 } scene;
 
 /* One way to use the library: everything in it is subject to faults. */
@@ -58,14 +80,16 @@ static void fill(float *values, size_t count, unsigned seed)
     }
 }
 
-static clmgk_buffer upload(scene *s, size_t slot, size_t bytes, const void *data)
+static clmgk_buffer upload(scene *s, size_t bytes, const void *data)
 {
     cl_int code = CL_SUCCESS;
     const cl_mem_flags flags = data != NULL ? CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR : CL_MEM_READ_WRITE;
+    assert_true(s->memory_count < sizeof(s->memory) / sizeof(s->memory[0]));
     /* OpenCL's parameter is not const, though it only reads. */
-    s->memory[slot] = clCreateBuffer(s->context, flags, bytes, (void *)(uintptr_t)data, &code);
+    const cl_mem memory = clCreateBuffer(s->context, flags, bytes, (void *)(uintptr_t)data, &code);
     assert_int_equal(code, CL_SUCCESS);
-    return (clmgk_buffer){.memory = s->memory[slot]};
+    s->memory[s->memory_count++] = memory;
+    return (clmgk_buffer){.memory = memory};
 }
 
 static void make_problem(scene *s)
@@ -73,6 +97,9 @@ static void make_problem(scene *s)
     fill(s->q, Q_COUNT, 1);
     fill(s->k, K_COUNT, 2);
     fill(s->v, V_COUNT, 3);
+    fill(s->grad_o, Q_COUNT, 4);
+    fill(s->parts_o, sizeof(s->parts_o) / sizeof(float), 5);
+    fill(s->parts_lse, sizeof(s->parts_lse) / sizeof(float), 6);
     s->prior[0] = 0.25F;
     s->prior[1] = 0.75F;
     s->lengths[0] = KEYS - 1;
@@ -85,6 +112,11 @@ static void make_problem(scene *s)
     s->desc.head_size = SIZE;
     s->desc.prior_shape = CLMGK_PRIOR_M;
     s->desc.use_lengths = 1;
+    s->training = s->desc;
+    s->training.gradients =
+        CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_PRIOR | CLMGK_GRADIENT_VARIANCE;
+    s->training.statistics = CLMGK_STATISTIC_ALL;
+    s->training.combine = 1;
 }
 
 static void make_device_objects(scene *s)
@@ -99,13 +131,81 @@ static void make_device_objects(scene *s)
     s->queue = clCreateCommandQueue(s->context, s->device, 0, &code);
     assert_int_equal(code, CL_SUCCESS);
     s->args = (clmgk_attention_args)CLMGK_ATTENTION_ARGS_INIT;
-    s->args.q = upload(s, 0, sizeof(s->q), s->q);
-    s->args.k = upload(s, 1, sizeof(s->k), s->k);
-    s->args.v = upload(s, 2, sizeof(s->v), s->v);
-    s->args.prior = upload(s, 3, sizeof(s->prior), s->prior);
-    s->args.lengths = upload(s, 4, sizeof(s->lengths), s->lengths);
-    s->args.o = upload(s, 5, sizeof(((result *)NULL)->o), NULL);
-    s->args.lse = upload(s, 6, sizeof(((result *)NULL)->lse), NULL);
+    s->args.q = upload(s, sizeof(s->q), s->q);
+    s->args.k = upload(s, sizeof(s->k), s->k);
+    s->args.v = upload(s, sizeof(s->v), s->v);
+    s->args.prior = upload(s, sizeof(s->prior), s->prior);
+    s->args.lengths = upload(s, sizeof(s->lengths), s->lengths);
+}
+
+/* The other arrays of training: gradients, statistics, partial results. */
+static void make_outputs(scene *s)
+{
+    s->gradients = (clmgk_gradient_args)CLMGK_GRADIENT_ARGS_INIT;
+    s->statistics = (clmgk_statistic_args)CLMGK_STATISTIC_ARGS_INIT;
+    s->combine = (clmgk_combine_args)CLMGK_COMBINE_ARGS_INIT;
+    s->combine.parts = PARTS;
+    s->gradients.grad_o = upload(s, sizeof(s->grad_o), s->grad_o);
+    s->combine.parts_o = upload(s, sizeof(s->parts_o), s->parts_o);
+    s->combine.parts_lse = upload(s, sizeof(s->parts_lse), s->parts_lse);
+#define OUTPUT(field, buffer)                                                                                          \
+    {                                                                                                                  \
+        offsetof(result, field), sizeof(((result *)NULL)->field), &(buffer)                                            \
+    }
+    const output outputs[OUTPUTS] = {
+        OUTPUT(o, s->args.o),
+        OUTPUT(lse, s->args.lse),
+        OUTPUT(grad_q, s->gradients.grad_q),
+        OUTPUT(grad_k, s->gradients.grad_k),
+        OUTPUT(grad_v, s->gradients.grad_v),
+        OUTPUT(grad_prior, s->gradients.grad_prior),
+        OUTPUT(grad_variance, s->gradients.grad_variance),
+        OUTPUT(responsibilities, s->statistics.responsibilities),
+        OUTPUT(counts, s->statistics.counts),
+        OUTPUT(new_prior, s->statistics.new_prior),
+        OUTPUT(nll, s->statistics.nll),
+        OUTPUT(combined, s->combine.o),
+        OUTPUT(combined_lse, s->combine.lse),
+    };
+#undef OUTPUT
+    memcpy(s->outputs, outputs, sizeof(outputs));
+    for (size_t i = 0; i < OUTPUTS; i++)
+        *s->outputs[i].buffer = upload(s, s->outputs[i].size, NULL);
+}
+
+/* Room for any pass, known before anything is made to fail. */
+static void make_workspace(scene *s)
+{
+    clmgk_context *context = NULL;
+    clmgk_plan *plan = NULL;
+    clmgk_error error = {0};
+    assert_int_equal(clmgk_context_create(s->context, s->device, NULL, &context, &error), CLMGK_OK);
+    assert_int_equal(clmgk_plan_create(context, &s->training, NULL, &plan, &error), CLMGK_OK);
+    if (clmgk_plan_workspace_size(plan) > 0)
+        s->args.workspace = upload(s, clmgk_plan_workspace_size(plan), NULL);
+    clmgk_plan_release(plan);
+    clmgk_context_release(context);
+}
+
+static clmgk_host_args host_args(const scene *s)
+{
+    clmgk_host_args args = CLMGK_HOST_ARGS_INIT;
+    args.q = s->q;
+    args.k = s->k;
+    args.v = s->v;
+    args.prior = s->prior;
+    args.lengths = s->lengths;
+    return args;
+}
+
+/* What gradients are made from. */
+static void make_forward(scene *s)
+{
+    clmgk_error error = {0};
+    clmgk_host_args args = host_args(s);
+    args.o = s->forward.o;
+    args.lse = s->forward.lse;
+    assert_int_equal(clmgk_attention_forward_host(NULL, &s->desc, &args, &error), CLMGK_OK);
 }
 
 /* The layer is ignored silently where it cannot be loaded: then this test must fail, not pass. */
@@ -132,6 +232,9 @@ static int set_up(void **state)
     assert_int_equal(setenv("CLMGK_CACHE_DIR", s->cache_dir, 1), 0);
     make_problem(s);
     make_device_objects(s);
+    make_outputs(s);
+    make_workspace(s);
+    make_forward(s);
     s->opencl = layer_state();
     *state = s;
     return 0;
@@ -140,7 +243,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     scene *s = *state;
-    for (size_t i = 0; i < sizeof(s->memory) / sizeof(s->memory[0]); i++)
+    for (size_t i = 0; i < s->memory_count; i++)
         assert_int_equal(clReleaseMemObject(s->memory[i]), CL_SUCCESS);
     assert_int_equal(clReleaseCommandQueue(s->queue), CL_SUCCESS);
     assert_int_equal(clReleaseContext(s->context), CL_SUCCESS);
@@ -175,63 +278,144 @@ static void count_release(void *memory, void *user)
     free(memory);
 }
 
-static void read_result(scene *s, result *r)
+/* The first `count` outputs. */
+static void read_result(scene *s, size_t count, result *r)
 {
-    assert_int_equal(clEnqueueReadBuffer(s->queue, s->args.o.memory, CL_TRUE, 0, sizeof(r->o), r->o, 0, NULL, NULL),
-                     CL_SUCCESS);
-    assert_int_equal(
-        clEnqueueReadBuffer(s->queue, s->args.lse.memory, CL_TRUE, 0, sizeof(r->lse), r->lse, 0, NULL, NULL),
-        CL_SUCCESS);
+    for (size_t i = 0; i < count; i++)
+        assert_int_equal(clEnqueueReadBuffer(s->queue, s->outputs[i].buffer->memory, CL_TRUE, 0, s->outputs[i].size,
+                                             (unsigned char *)r + s->outputs[i].offset, 0, NULL, NULL),
+                         CL_SUCCESS);
 }
 
-static clmgk_status run_plan(scene *s, result *r, clmgk_error *error)
+/* What a call leaves in `event`: the caller's, or nothing. */
+static clmgk_status keep_event(clmgk_status status, cl_event event, cl_event *last)
+{
+    assert_true((status == CLMGK_OK) == (event != NULL));
+    if (event != NULL) {
+        if (*last != NULL)
+            assert_int_equal(clReleaseEvent(*last), CL_SUCCESS);
+        *last = event;
+    }
+    return status;
+}
+
+static clmgk_status enqueue_forward(scene *s, clmgk_plan *plan, cl_event *last, clmgk_error *error)
+{
+    cl_event event = NULL;
+    const clmgk_status status = clmgk_enqueue_forward(plan, s->queue, &s->args, 0, NULL, &event, error);
+    return keep_event(status, event, last);
+}
+
+/* All passes, each waiting for the one before. */
+static clmgk_status enqueue_all(scene *s, clmgk_plan *plan, cl_event *last, clmgk_error *error)
+{
+    clmgk_status status = enqueue_forward(s, plan, last, error);
+    if (status != CLMGK_OK)
+        return status;
+    cl_event event = NULL;
+    status = clmgk_enqueue_backward(plan, s->queue, &s->args, &s->gradients, 1, last, &event, error);
+    if (keep_event(status, event, last) != CLMGK_OK)
+        return status;
+    event = NULL;
+    status = clmgk_enqueue_statistics(plan, s->queue, &s->args, &s->statistics, 1, last, &event, error);
+    if (keep_event(status, event, last) != CLMGK_OK)
+        return status;
+    event = NULL;
+    status = clmgk_enqueue_combine(plan, s->queue, &s->combine, 1, last, &event, error);
+    return keep_event(status, event, last);
+}
+
+/* Context, plan of `desc`, `enqueue`, release. */
+static clmgk_status run_with(scene *s, const clmgk_attention_desc *desc,
+                             clmgk_status (*enqueue)(scene *s, clmgk_plan *plan, cl_event *last, clmgk_error *error),
+                             clmgk_error *error)
 {
     clmgk_context *context = NULL;
     clmgk_plan *plan = NULL;
-    cl_event event = NULL;
+    cl_event last = NULL;
     clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
     options.cache_dir = s->cache_dir;
     options.allocator = (clmgk_allocator){count_allocate, count_release, s};
 
     clmgk_status status = clmgk_context_create(s->context, s->device, &options, &context, error);
     if (status == CLMGK_OK)
-        status = clmgk_plan_create(context, &s->desc, NULL, &plan, error);
-    if (status == CLMGK_OK && clmgk_plan_workspace_size(plan) > 0)
-        fail_msg("this problem is expected to need no workspace");
+        status = clmgk_plan_create(context, desc, NULL, &plan, error);
     if (status == CLMGK_OK)
-        status = clmgk_enqueue_forward(plan, s->queue, &s->args, 0, NULL, &event, error);
+        status = enqueue(s, plan, &last, error);
     disarm(s);
     assert_int_equal(clFinish(s->queue), CL_SUCCESS);
-    if (status == CLMGK_OK) {
-        assert_int_equal(clReleaseEvent(event), CL_SUCCESS);
-        read_result(s, r);
-    } else {
-        assert_null(event);
-    }
+    if (last != NULL)
+        assert_int_equal(clReleaseEvent(last), CL_SUCCESS);
     clmgk_plan_release(plan);
     clmgk_context_release(context);
     assert_int_equal(atomic_load(&s->live_memory), 0);
     return status;
 }
 
-static clmgk_status run_host(scene *s, result *r, clmgk_error *error)
+static clmgk_status run_plan(scene *s, result *r, clmgk_error *error)
+{
+    *r = (result){.o = {0}};
+    const clmgk_status status = run_with(s, &s->desc, enqueue_forward, error);
+    if (status == CLMGK_OK)
+        read_result(s, 2, r);
+    return status;
+}
+
+static clmgk_status run_training(scene *s, result *r, clmgk_error *error)
+{
+    *r = (result){.o = {0}};
+    const clmgk_status status = run_with(s, &s->training, enqueue_all, error);
+    if (status == CLMGK_OK)
+        read_result(s, OUTPUTS, r);
+    return status;
+}
+
+/* What the call on host arrays leaves in a result that was all 0x5A. */
+static clmgk_status host_done(scene *s, const result *r, clmgk_status status)
 {
     result untouched;
-    memset(r, 0x5A, sizeof(*r));
-    untouched = *r;
-    clmgk_host_args args = CLMGK_HOST_ARGS_INIT;
-    args.q = s->q;
-    args.k = s->k;
-    args.v = s->v;
-    args.prior = s->prior;
-    args.lengths = s->lengths;
-    args.o = r->o;
-    args.lse = r->lse;
-    const clmgk_status status = clmgk_attention_forward_host(NULL, &s->desc, &args, error);
+    memset(&untouched, 0x5A, sizeof(untouched));
     disarm(s);
     if (status != CLMGK_OK)
         assert_memory_equal(r, &untouched, sizeof(*r));
     return status;
+}
+
+static clmgk_status run_host(scene *s, result *r, clmgk_error *error)
+{
+    clmgk_host_args args = host_args(s);
+    memset(r, 0x5A, sizeof(*r));
+    args.o = r->o;
+    args.lse = r->lse;
+    return host_done(s, r, clmgk_attention_forward_host(NULL, &s->desc, &args, error));
+}
+
+static clmgk_status run_host_backward(scene *s, result *r, clmgk_error *error)
+{
+    clmgk_host_args args = host_args(s);
+    clmgk_host_gradients gradients = CLMGK_HOST_GRADIENTS_INIT;
+    memset(r, 0x5A, sizeof(*r));
+    args.o = s->forward.o;
+    args.lse = s->forward.lse;
+    gradients.grad_o = s->grad_o;
+    gradients.grad_q = r->grad_q;
+    gradients.grad_k = r->grad_k;
+    gradients.grad_v = r->grad_v;
+    gradients.grad_prior = r->grad_prior;
+    gradients.grad_variance = r->grad_variance;
+    return host_done(s, r, clmgk_attention_backward_host(NULL, &s->training, &args, &gradients, error));
+}
+
+static clmgk_status run_host_statistics(scene *s, result *r, clmgk_error *error)
+{
+    const clmgk_host_args args = host_args(s);
+    clmgk_host_statistics statistics = CLMGK_HOST_STATISTICS_INIT;
+    memset(r, 0x5A, sizeof(*r));
+    statistics.responsibilities = r->responsibilities;
+    statistics.counts = r->counts;
+    statistics.new_prior = r->new_prior;
+    statistics.nll = r->nll;
+    return host_done(s, r, clmgk_attention_statistics_host(NULL, &s->training, &args, &statistics, error));
 }
 
 /* ---- failing one point after another ---------------------------------------------------------------------- */
@@ -338,12 +522,15 @@ static const struct {
     run_fn *run;
     bool warm;
 } runs[] = {
-    {"plan, empty cache", run_plan, false}, {"plan, from cache", run_plan, true}, {"host call", run_host, false}};
+    {"plan, empty cache", run_plan, false},           {"plan, from cache", run_plan, true},
+    {"training, from cache", run_training, true},     {"host call", run_host, false},
+    {"host call, backward", run_host_backward, true}, {"host call, statistics", run_host_statistics, true},
+};
 
 static void fail_kind(scene *s, fault_state *faults, int code, clmgk_status expected)
 {
     for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++) {
-        attack a = {runs[i].name, runs[i].run, runs[i].warm, faults, code, expected, {{0}, {0}}};
+        attack a = {runs[i].name, runs[i].run, runs[i].warm, faults, code, expected, {.o = {0}}};
         fail_everywhere(s, &a);
     }
 }
