@@ -55,6 +55,10 @@ int th_session_close(void **state);
 
 /* A plan of `desc`, counted in the session, which keeps a plan of every program until it is closed. */
 clmgk_plan *th_plan(th_session *session, const clmgk_attention_desc *desc, clmgk_engine engine, const char *parameters);
+clmgk_plan *th_plan_of(th_session *session, const clmgk_attention_desc *desc, const clmgk_plan_options *options);
+
+/* The options of the session's engine number `n`. */
+clmgk_plan_options th_options(const th_session *session, size_t n);
 
 /* ---- problems ------------------------------------------------------------------------------------------------- */
 
@@ -74,8 +78,27 @@ typedef enum th_name {
     TH_SINKS,
     TH_O,
     TH_LSE,
+    TH_GRAD_O,
+    TH_GRAD_LSE,
+    TH_GRAD_Q, /* from here on in the order of clmgk_gradient's bits */
+    TH_GRAD_K,
+    TH_GRAD_V,
+    TH_GRAD_PRIOR,
+    TH_GRAD_VARIANCE,
+    TH_GRAD_SHIFT,
+    TH_GRAD_BIAS,
+    TH_GRAD_SINKS,
+    TH_RESPONSIBILITIES, /* of clmgk_statistic's bits */
+    TH_COUNTS,
+    TH_NEW_PRIOR,
+    TH_NLL,
+    TH_PARTS_O, /* [parts,B,H,N,E] and [parts,B,H,N], their first two axes as one */
+    TH_PARTS_LSE,
     TH_ARRAYS
 } th_name;
+
+/* What a plan can be asked to enqueue. Each uses the arrays that its arguments have. */
+typedef enum th_pass { TH_FORWARD, TH_BACKWARD, TH_STATISTICS, TH_COMBINE } th_pass;
 
 #define TH_RANK 5 /* axes (b, h, r, n, d) of any array; those it lacks are 1 */
 
@@ -96,16 +119,21 @@ typedef struct th_array {
 typedef struct th_problem {
     clmgk_attention_desc desc; /* resolved */
     uint64_t seed;             /* of dropout */
+    uint32_t accumulate;       /* set of clmgk_gradient: added to what the arrays hold */
+    int64_t parts;             /* of TH_COMBINE */
     th_array array[TH_ARRAYS];
 } th_problem;
 
 /*
  * Random arrays for `desc` (struct_size may be 0): standard normals, priors in (0,1), variances from D/2 to 3D/2,
  * lengths over the whole axis, offsets anywhere on it, an eighth of the bias -inf, slopes in (0, 1/2). Values may be
- * changed before the run.
+ * changed before the run. There are arrays for all gradients and statistics that the descriptor asks for, and dL.
  */
 th_problem th_problem_make(const clmgk_attention_desc *desc, uint64_t seed);
 void th_problem_free(th_problem *problem);
+
+/* Gives the problem arrays for `parts` partial results. */
+void th_add_parts(th_problem *problem, int64_t parts);
 
 /* Two heads of one awkward size, which most tests share: few programs. */
 clmgk_attention_desc th_small_desc(clmgk_variant variant, int64_t length, int64_t length_k);
@@ -139,8 +167,13 @@ typedef struct th_device_buffer {
 } th_device_buffer;
 
 typedef struct th_device {
+    th_pass pass;
+    uint32_t accumulate;
     th_device_buffer buffer[TH_ARRAYS + 1]; /* the last one is the workspace */
     clmgk_attention_args args;
+    clmgk_gradient_args gradients;
+    clmgk_statistic_args statistics;
+    clmgk_combine_args combine;
 } th_device;
 
 /*
@@ -148,9 +181,14 @@ typedef struct th_device {
  * what the device holds (rounded). `workspace`: bytes that the plan asks for.
  */
 th_device th_upload(const th_session *session, th_problem *problem, size_t workspace);
+th_device th_upload_for(const th_session *session, th_problem *problem, th_pass pass, size_t workspace);
 
-/* Reads everything back after the run: canaries and inputs unchanged, every output element written; O and L become
- * values of the problem. */
+/* Enqueues the pass that the arrays were uploaded for; fails the test on an error. */
+void th_enqueue(clmgk_plan *plan, cl_command_queue queue, const th_device *device, cl_uint num_wait,
+                const cl_event *wait_list, cl_event *event);
+
+/* Reads everything back after the run: canaries and inputs unchanged, every output element written; outputs become
+ * values of the problem, those that are accumulated what was added to them. */
 void th_download(const th_session *session, th_problem *problem, const th_device *device);
 /* Nothing at all was written. */
 void th_expect_untouched(const th_session *session, const th_device *device);
@@ -159,6 +197,9 @@ void th_device_free(th_device *device);
 /* Upload, plan, enqueue, wait, download: on the session's engine number `n`, or on any with any parameters. */
 void th_run(th_session *session, th_problem *problem, size_t n);
 void th_run_with(th_session *session, th_problem *problem, clmgk_engine engine, const char *parameters);
+
+/* The same for any pass and plan. For gradients O and L must be there: a forward run leaves them. */
+void th_run_pass(th_session *session, th_problem *problem, th_pass pass, const clmgk_plan_options *options);
 
 /* The problem for the reference; `integers` keeps what it points to until th_reference_free. */
 typedef struct th_reference {
@@ -184,6 +225,28 @@ void th_expect_desc(th_session *session, const clmgk_attention_desc *desc, uint6
  */
 void th_sweep(th_session *session, th_problem *problem, size_t index);
 void th_sweep_desc(th_session *session, const clmgk_attention_desc *desc, uint64_t seed, size_t index);
+
+/* ---- gradients and statistics ----------------------------------------------------------------------------------- */
+
+/* Forward, then backward. */
+void th_run_training(th_session *session, th_problem *problem, const clmgk_plan_options *options);
+
+/* The reference's answer for all that the descriptor asks for; the caller frees it. */
+clmgk_ref_gradients th_solve_gradients(const th_problem *problem);
+clmgk_ref_statistics th_solve_statistics(const th_problem *problem);
+
+/* Holds the problem's gradients or statistics against the reference's. */
+void th_check_gradients(th_session *session, const th_problem *problem, clmgk_engine engine,
+                        const clmgk_ref_gradients *exact);
+void th_check_statistics(th_session *session, const th_problem *problem, clmgk_engine engine,
+                         const clmgk_ref_statistics *exact);
+
+/* Runs, solves and checks: on the device's own engine, on all if `all` or the sweep is to be full. */
+void th_expect_gradients(th_session *session, th_problem *problem, bool all);
+void th_expect_statistics(th_session *session, th_problem *problem, bool all);
+
+/* Every gradient that a problem of this kind has. */
+uint32_t th_all_gradients(const clmgk_attention_desc *desc);
 
 /* Whether `text` holds `word` as a whole: "length" is not in "length_k". An empty word is in any text. */
 bool th_has_word(const char *text, const char *word);

@@ -54,6 +54,37 @@ static void set_layout(th_array *array, const clmgk_layout *layout)
     memcpy(array->stride, stride, sizeof(stride));
 }
 
+static void same_shape(th_problem *problem, th_name name, th_name as)
+{
+    th_array *const array = &problem->array[name];
+    memcpy(array->shape, problem->array[as].shape, sizeof(array->shape));
+    memcpy(array->stride, problem->array[as].stride, sizeof(array->stride));
+    array->count = problem->array[as].count;
+}
+
+/* Gradients and statistics: the shapes of what they belong to. */
+static void shape_training(th_problem *problem)
+{
+    const clmgk_attention_desc *const d = &problem->desc;
+    th_array *const a = problem->array;
+    for (th_name name = TH_GRAD_Q; name <= TH_GRAD_SHIFT; name++)
+        same_shape(problem, name, name - TH_GRAD_Q + TH_Q);
+    same_shape(problem, TH_GRAD_O, TH_O);
+    same_shape(problem, TH_GRAD_LSE, TH_LSE);
+    same_shape(problem, TH_GRAD_BIAS, TH_BIAS);
+    same_shape(problem, TH_GRAD_SINKS, TH_SINKS);
+    set_layout(&a[TH_GRAD_O], &d->grad_o);
+    set_layout(&a[TH_GRAD_Q], &d->grad_q);
+    set_layout(&a[TH_GRAD_K], &d->grad_k);
+    set_layout(&a[TH_GRAD_V], &d->grad_v);
+    if (d->variance_shape == CLMGK_VARIANCE_NUMBER)
+        set_shape(&a[TH_GRAD_VARIANCE], 1, 1, 1, 1, 1);
+    same_shape(problem, TH_COUNTS, TH_PRIOR);
+    same_shape(problem, TH_NEW_PRIOR, TH_PRIOR);
+    set_shape(&a[TH_RESPONSIBILITIES], d->batch, d->heads, d->components, d->length, d->length_k);
+    set_shape(&a[TH_NLL], d->sequences > 0 ? d->sequences : d->batch, d->heads, 1, 1, 1);
+}
+
 static void shape_arrays(th_problem *problem)
 {
     const clmgk_attention_desc *const d = &problem->desc;
@@ -80,6 +111,7 @@ static void shape_arrays(th_problem *problem)
     set_shape(&a[TH_BIAS], d->bias_batch, d->bias_heads, 1, d->bias_length, d->bias_length_k);
     set_shape(&a[TH_SLOPES], 1, d->heads, 1, 1, 1);
     set_shape(&a[TH_SINKS], 1, d->heads, 1, 1, 1);
+    shape_training(problem);
 }
 
 static bool is_used(const clmgk_attention_desc *desc, th_name name)
@@ -105,8 +137,15 @@ static bool is_used(const clmgk_attention_desc *desc, th_name name)
         return desc->use_alibi != 0;
     case TH_SINKS:
         return desc->use_sinks != 0;
+    case TH_GRAD_O:
+    case TH_GRAD_LSE:
+        return desc->gradients != 0;
+    case TH_PARTS_O:
+    case TH_PARTS_LSE:
+        return false;
     default:
-        return true;
+        return name < TH_GRAD_Q || (name < TH_RESPONSIBILITIES ? desc->gradients >> (name - TH_GRAD_Q) & 1U
+                                                               : desc->statistics >> (name - TH_RESPONSIBILITIES) & 1U);
     }
 }
 
@@ -153,6 +192,30 @@ static bool is_integer(th_name name)
     return name == TH_LENGTHS || name == TH_LENGTHS_Q || name == TH_OFFSETS || name == TH_OFFSETS_K;
 }
 
+static bool is_storage(th_name name)
+{
+    return name <= TH_V || name == TH_O || (name >= TH_GRAD_Q && name <= TH_GRAD_V) || name == TH_GRAD_O ||
+           name == TH_PARTS_O;
+}
+
+static void make_values(th_problem *problem, th_name name)
+{
+    th_array *const array = &problem->array[name];
+    array->used = true;
+    array->values = calloc(array->count + 1, sizeof(double)); /* + 1: no elements is no failure */
+    assert_non_null(array->values);
+}
+
+void th_add_parts(th_problem *problem, int64_t parts)
+{
+    const clmgk_attention_desc *const d = &problem->desc;
+    problem->parts = parts;
+    set_shape(&problem->array[TH_PARTS_O], parts * d->batch, d->heads, 1, d->length, d->value_size);
+    set_shape(&problem->array[TH_PARTS_LSE], parts * d->batch, d->heads, 1, d->length, 1);
+    make_values(problem, TH_PARTS_O);
+    make_values(problem, TH_PARTS_LSE);
+}
+
 th_problem th_problem_make(const clmgk_attention_desc *desc, uint64_t seed)
 {
     th_problem problem = {.desc = *desc, .seed = seed * 0x9e3779b97f4a7c15U};
@@ -165,15 +228,13 @@ th_problem th_problem_make(const clmgk_attention_desc *desc, uint64_t seed)
         th_array *const array = &problem.array[name];
         uint64_t state = seed * TH_ARRAYS + name;
         array->integer = is_integer(name);
-        array->dtype = name <= TH_V || name == TH_O ? problem.desc.dtype : CLMGK_DTYPE_F32;
+        array->dtype = is_storage(name) ? problem.desc.dtype : CLMGK_DTYPE_F32;
         array->element = clmgk_ref_dtype_size(array->dtype);
         array->home = name;
         array->offset = GUARD;
-        array->used = is_used(&problem.desc, name);
-        if (!array->used)
+        if (!is_used(&problem.desc, name))
             continue;
-        array->values = calloc(array->count + 1, sizeof(double)); /* + 1: no elements is no failure */
-        assert_non_null(array->values);
+        make_values(&problem, name);
         for (size_t n = 0; n < array->count; n++)
             array->values[n] = random_value(&problem.desc, name, &state);
     }

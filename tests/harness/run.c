@@ -84,37 +84,111 @@ static void make_memory(const th_session *session, th_device_buffer *buffer)
     assert_int_equal(code, CL_SUCCESS);
 }
 
-static void write_array(const th_array *array, bool output, th_device_buffer *buffer)
+static void write_values(const th_array *array, th_device_buffer *buffer)
 {
-    for (size_t flat = 0; flat < array->count; flat++) {
-        if (output)
-            memset(buffer->output + th_place(array, flat) * array->element, 1, array->element);
-        else
-            th_put(array, buffer->image, flat);
-    }
-    for (size_t flat = 0; !output && flat < array->count; flat++)
+    for (size_t flat = 0; flat < array->count; flat++)
+        th_put(array, buffer->image, flat);
+    for (size_t flat = 0; flat < array->count; flat++)
         th_get(array, buffer->image, flat); /* rounded; broadcast elements are one */
 }
 
-static bool is_output(size_t name)
+static void mark_output(const th_array *array, th_device_buffer *buffer)
 {
-    return name == TH_O || name == TH_LSE;
+    for (size_t flat = 0; flat < array->count; flat++)
+        memset(buffer->output + th_place(array, flat) * array->element, 1, array->element);
+}
+
+/* Whether `name` is an array of the pass's arguments. */
+static bool takes_part(th_pass pass, size_t name)
+{
+    switch (pass) {
+    case TH_FORWARD:
+        return name <= TH_LSE;
+    case TH_BACKWARD:
+        return name <= TH_GRAD_SINKS;
+    case TH_STATISTICS:
+        return (name < TH_O && name != TH_V) || (name >= TH_RESPONSIBILITIES && name <= TH_NLL);
+    default:
+        return name == TH_O || name == TH_LSE || name == TH_PARTS_O || name == TH_PARTS_LSE;
+    }
+}
+
+static bool is_output(th_pass pass, size_t name)
+{
+    switch (pass) {
+    case TH_BACKWARD:
+        return name >= TH_GRAD_Q && name <= TH_GRAD_SINKS;
+    case TH_STATISTICS:
+        return name >= TH_RESPONSIBILITIES && name <= TH_NLL;
+    default:
+        return name == TH_O || name == TH_LSE;
+    }
+}
+
+static bool in_use(th_pass pass, const th_problem *problem, size_t name)
+{
+    return problem->array[name].used && takes_part(pass, name);
+}
+
+/* Outputs that are added to what is there. */
+static bool is_accumulated(uint32_t accumulate, size_t name)
+{
+    return name >= TH_GRAD_Q && name <= TH_GRAD_SINKS && (accumulate >> (name - TH_GRAD_Q) & 1U) != 0;
 }
 
 static void set_args(th_device *device, const th_problem *problem)
 {
-    device->args = (clmgk_attention_args)CLMGK_ATTENTION_ARGS_INIT;
-    clmgk_buffer *const slot[TH_ARRAYS] = {&device->args.q,         &device->args.k,         &device->args.v,
-                                           &device->args.prior,     &device->args.variance,  &device->args.shift,
-                                           &device->args.lengths,   &device->args.lengths_q, &device->args.offsets,
-                                           &device->args.offsets_k, &device->args.bias,      &device->args.slopes,
-                                           &device->args.sinks,     &device->args.o,         &device->args.lse};
-    device->args.seed = problem->seed;
+    clmgk_attention_args *const args = &device->args;
+    clmgk_gradient_args *const gradients = &device->gradients;
+    clmgk_statistic_args *const statistics = &device->statistics;
+    clmgk_combine_args *const combine = &device->combine;
+    *args = (clmgk_attention_args)CLMGK_ATTENTION_ARGS_INIT;
+    *gradients = (clmgk_gradient_args)CLMGK_GRADIENT_ARGS_INIT;
+    *statistics = (clmgk_statistic_args)CLMGK_STATISTIC_ARGS_INIT;
+    *combine = (clmgk_combine_args)CLMGK_COMBINE_ARGS_INIT;
+    clmgk_buffer *const slot[TH_ARRAYS] = {
+        [TH_Q] = &args->q,
+        [TH_K] = &args->k,
+        [TH_V] = &args->v,
+        [TH_PRIOR] = &args->prior,
+        [TH_VARIANCE] = &args->variance,
+        [TH_SHIFT] = &args->shift,
+        [TH_LENGTHS] = &args->lengths,
+        [TH_LENGTHS_Q] = &args->lengths_q,
+        [TH_OFFSETS] = &args->offsets,
+        [TH_OFFSETS_K] = &args->offsets_k,
+        [TH_BIAS] = &args->bias,
+        [TH_SLOPES] = &args->slopes,
+        [TH_SINKS] = &args->sinks,
+        [TH_O] = &args->o,
+        [TH_LSE] = &args->lse,
+        [TH_GRAD_O] = &gradients->grad_o,
+        [TH_GRAD_LSE] = &gradients->grad_lse,
+        [TH_GRAD_Q] = &gradients->grad_q,
+        [TH_GRAD_K] = &gradients->grad_k,
+        [TH_GRAD_V] = &gradients->grad_v,
+        [TH_GRAD_PRIOR] = &gradients->grad_prior,
+        [TH_GRAD_VARIANCE] = &gradients->grad_variance,
+        [TH_GRAD_SHIFT] = &gradients->grad_shift,
+        [TH_GRAD_BIAS] = &gradients->grad_bias,
+        [TH_GRAD_SINKS] = &gradients->grad_sinks,
+        [TH_RESPONSIBILITIES] = &statistics->responsibilities,
+        [TH_COUNTS] = &statistics->counts,
+        [TH_NEW_PRIOR] = &statistics->new_prior,
+        [TH_NLL] = &statistics->nll,
+        [TH_PARTS_O] = &combine->parts_o,
+        [TH_PARTS_LSE] = &combine->parts_lse,
+    };
     for (size_t name = 0; name < TH_ARRAYS; name++) {
         const th_array *const array = &problem->array[name];
-        if (array->used)
+        if (in_use(device->pass, problem, name))
             *slot[name] = (clmgk_buffer){device->buffer[array->home].memory, array->offset};
     }
+    args->seed = problem->seed;
+    gradients->accumulate = problem->accumulate;
+    combine->parts = problem->parts;
+    combine->o = args->o;
+    combine->lse = args->lse;
 }
 
 /* Room for the workspace, canaries before and after it. */
@@ -130,13 +204,13 @@ static void make_workspace(const th_session *session, th_device *device, size_t 
     device->args.workspace = (clmgk_buffer){buffer->memory, offset};
 }
 
-th_device th_upload(const th_session *session, th_problem *problem, size_t workspace)
+th_device th_upload_for(const th_session *session, th_problem *problem, th_pass pass, size_t workspace)
 {
-    th_device device = {0};
+    th_device device = {.pass = pass, .accumulate = problem->accumulate};
     size_t bytes[TH_ARRAYS] = {0};
     for (size_t name = 0; name < TH_ARRAYS; name++) {
         const th_array *const array = &problem->array[name];
-        if (!array->used)
+        if (!in_use(pass, problem, name))
             continue;
         const size_t end = end_bytes(array) + TRAIL_BYTES;
         bytes[array->home] = end > bytes[array->home] ? end : bytes[array->home];
@@ -146,14 +220,23 @@ th_device th_upload(const th_session *session, th_problem *problem, size_t works
             make_image(&device.buffer[name], bytes[name]);
     for (size_t name = 0; name < TH_ARRAYS; name++) {
         const th_array *const array = &problem->array[name];
-        if (array->used)
-            write_array(array, is_output(name), &device.buffer[array->home]);
+        if (!in_use(pass, problem, name))
+            continue;
+        if (!is_output(pass, name) || is_accumulated(problem->accumulate, name))
+            write_values(array, &device.buffer[array->home]);
+        if (is_output(pass, name))
+            mark_output(array, &device.buffer[array->home]);
     }
     for (size_t name = 0; name < TH_ARRAYS; name++)
         make_memory(session, &device.buffer[name]);
     set_args(&device, problem);
     make_workspace(session, &device, workspace);
     return device;
+}
+
+th_device th_upload(const th_session *session, th_problem *problem, size_t workspace)
+{
+    return th_upload_for(session, problem, TH_FORWARD, workspace);
 }
 
 /* ---- download ---------------------------------------------------------------------------------------------------- */
@@ -176,7 +259,8 @@ static void expect_canaries(const th_device_buffer *buffer, const unsigned char 
             fail_msg("buffer %zu: byte %zu of %zu was overwritten", name, n, buffer->bytes);
 }
 
-static void expect_written(const th_array *array, const unsigned char *bytes, size_t name)
+/* `added`: to what was there, which is left out of the values. */
+static void expect_written(const th_array *array, const unsigned char *bytes, size_t name, bool added)
 {
     for (size_t flat = 0; flat < array->count; flat++) {
         const unsigned char *const at = bytes + th_place(array, flat) * array->element;
@@ -185,7 +269,9 @@ static void expect_written(const th_array *array, const unsigned char *bytes, si
             unset = unset && at[n] == canary[n % sizeof(canary)];
         if (unset)
             fail_msg("output %zu: element %zu of %zu was not written", name, flat, array->count);
+        const double before = added ? array->values[flat] : 0.0;
         th_get(array, bytes, flat);
+        array->values[flat] -= before;
     }
 }
 
@@ -196,9 +282,10 @@ void th_download(const th_session *session, th_problem *problem, const th_device
             continue;
         unsigned char *const bytes = read_back(session, &device->buffer[home]);
         expect_canaries(&device->buffer[home], bytes, home, false);
-        for (size_t name = TH_O; name <= TH_LSE; name++)
-            if (problem->array[name].used && problem->array[name].home == home)
-                expect_written(&problem->array[name], bytes, name);
+        for (size_t name = 0; name < TH_ARRAYS; name++)
+            if (in_use(device->pass, problem, name) && is_output(device->pass, name) &&
+                problem->array[name].home == home)
+                expect_written(&problem->array[name], bytes, name, is_accumulated(device->accumulate, name));
         free(bytes);
     }
 }
@@ -228,17 +315,48 @@ void th_device_free(th_device *device)
 
 /* ---- run and check ----------------------------------------------------------------------------------------------- */
 
-void th_run_with(th_session *session, th_problem *problem, clmgk_engine engine, const char *parameters)
+void th_enqueue(clmgk_plan *plan, cl_command_queue queue, const th_device *device, cl_uint num_wait,
+                const cl_event *wait_list, cl_event *event)
 {
     clmgk_error error = {0};
-    clmgk_plan *const plan = th_plan(session, &problem->desc, engine, parameters);
-    th_device device = th_upload(session, problem, clmgk_plan_workspace_size(plan));
-    if (clmgk_enqueue_forward(plan, session->queue, &device.args, 0, NULL, NULL, &error) != CLMGK_OK)
+    clmgk_status status = CLMGK_OK;
+    switch (device->pass) {
+    case TH_FORWARD:
+        status = clmgk_enqueue_forward(plan, queue, &device->args, num_wait, wait_list, event, &error);
+        break;
+    case TH_BACKWARD:
+        status =
+            clmgk_enqueue_backward(plan, queue, &device->args, &device->gradients, num_wait, wait_list, event, &error);
+        break;
+    case TH_STATISTICS:
+        status = clmgk_enqueue_statistics(plan, queue, &device->args, &device->statistics, num_wait, wait_list, event,
+                                          &error);
+        break;
+    case TH_COMBINE:
+        status = clmgk_enqueue_combine(plan, queue, &device->combine, num_wait, wait_list, event, &error);
+        break;
+    }
+    if (status != CLMGK_OK)
         fail_msg("%s", error.message);
+}
+
+void th_run_pass(th_session *session, th_problem *problem, th_pass pass, const clmgk_plan_options *options)
+{
+    clmgk_plan *const plan = th_plan_of(session, &problem->desc, options);
+    th_device device = th_upload_for(session, problem, pass, clmgk_plan_workspace_size(plan));
+    th_enqueue(plan, session->queue, &device, 0, NULL, NULL);
     assert_int_equal(clFinish(session->queue), CL_SUCCESS);
     th_download(session, problem, &device);
     th_device_free(&device);
     clmgk_plan_release(plan);
+}
+
+void th_run_with(th_session *session, th_problem *problem, clmgk_engine engine, const char *parameters)
+{
+    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    options.engine = engine;
+    options.parameters = parameters;
+    th_run_pass(session, problem, TH_FORWARD, &options);
 }
 
 void th_run(th_session *session, th_problem *problem, size_t n)
@@ -279,7 +397,9 @@ th_reference th_reference_of(const th_problem *problem)
                                     .bias = a[TH_BIAS].values,
                                     .slopes = a[TH_SLOPES].values,
                                     .sinks = a[TH_SINKS].values,
-                                    .seed = problem->seed}};
+                                    .seed = problem->seed,
+                                    .grad_o = a[TH_GRAD_O].values,
+                                    .grad_lse = a[TH_GRAD_LSE].used ? a[TH_GRAD_LSE].values : NULL}};
     for (size_t name = 0; name < TH_ARRAYS; name++)
         if (a[name].integer)
             out.integers[name] = integers(&a[name]);

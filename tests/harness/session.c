@@ -86,23 +86,36 @@ static void keep(th_session *session, clmgk_plan *plan)
     session->kept[session->kept_count++] = plan;
 }
 
-clmgk_plan *th_plan(th_session *session, const clmgk_attention_desc *desc, clmgk_engine engine, const char *parameters)
+clmgk_plan *th_plan_of(th_session *session, const clmgk_attention_desc *desc, const clmgk_plan_options *options)
 {
-    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
     clmgk_plan_info info = {0};
-    options.engine = engine;
-    options.parameters = parameters;
-    clmgk_plan *const plan = make_plan(session, desc, &options);
+    clmgk_plan *const plan = make_plan(session, desc, options);
     assert_int_equal(clmgk_plan_get_info(plan, &info, NULL), CLMGK_OK);
-    assert_true(engine == CLMGK_ENGINE_AUTO || info.engine == engine);
+    assert_true(options->engine == CLMGK_ENGINE_AUTO || info.engine == options->engine);
     session->plans++;
     session->built += info.origin == CLMGK_PROGRAM_BUILT;
     session->loaded += info.origin == CLMGK_PROGRAM_DISK;
     if (info.origin != CLMGK_PROGRAM_MEMORY) {
         session->built_ms += info.compile_ms;
-        keep(session, make_plan(session, desc, &options));
+        keep(session, make_plan(session, desc, options));
     }
     return plan;
+}
+
+clmgk_plan *th_plan(th_session *session, const clmgk_attention_desc *desc, clmgk_engine engine, const char *parameters)
+{
+    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    options.engine = engine;
+    options.parameters = parameters;
+    return th_plan_of(session, desc, &options);
+}
+
+clmgk_plan_options th_options(const th_session *session, size_t n)
+{
+    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    options.engine = session->engine[n];
+    options.parameters = session->parameters[n];
+    return options;
 }
 
 static bool is_word(char c)

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gradients and statistics: runs, and the reference's answers. */
+#include "harness/harness.h"
+
+#include <stdio.h>
+
+uint32_t th_all_gradients(const clmgk_attention_desc *desc)
+{
+    uint32_t set = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_VARIANCE;
+    if (desc->variant != CLMGK_VARIANT_SOFTMAX)
+        set |= CLMGK_GRADIENT_PRIOR;
+    if (desc->variant == CLMGK_VARIANT_SMGK)
+        set |= CLMGK_GRADIENT_SHIFT;
+    if (desc->use_bias)
+        set |= CLMGK_GRADIENT_BIAS;
+    if (desc->use_sinks)
+        set |= CLMGK_GRADIENT_SINKS;
+    return set;
+}
+
+void th_run_training(th_session *session, th_problem *problem, const clmgk_plan_options *options)
+{
+    th_run_pass(session, problem, TH_FORWARD, options);
+    th_run_pass(session, problem, TH_BACKWARD, options);
+}
+
+clmgk_ref_gradients th_solve_gradients(const th_problem *problem)
+{
+    clmgk_ref_gradients exact;
+    th_reference reference = th_reference_of(problem);
+    assert_true(clmgk_ref_solve_gradients(&reference.problem, problem->desc.gradients, &exact));
+    th_reference_free(&reference);
+    return exact;
+}
+
+clmgk_ref_statistics th_solve_statistics(const th_problem *problem)
+{
+    clmgk_ref_statistics exact;
+    th_reference reference = th_reference_of(problem);
+    assert_true(clmgk_ref_solve_statistics(&reference.problem, problem->desc.statistics, &exact));
+    th_reference_free(&reference);
+    return exact;
+}
+
+/* Array number `which` of the exact ones is array first + which of the problem. */
+static void check_arrays(th_session *session, const th_problem *problem, clmgk_engine engine,
+                         const clmgk_ref_arrays *exact, th_name first, bool gradients)
+{
+    session->cases++;
+    for (unsigned which = 0; which < CLMGK_REF_ARRAYS; which++) {
+        char message[256] = "", text[512];
+        if ((exact->set >> which & 1U) == 0)
+            continue;
+        const th_array *const array = &problem->array[first + which];
+        assert_true(array->used && (int64_t)array->count == exact->count[which]);
+        if (gradients)
+            clmgk_ref_check_gradient(exact, (clmgk_ref_gradient)which, array->values, message, sizeof(message));
+        else
+            clmgk_ref_check_statistic(exact, (clmgk_ref_statistic)which, array->values, message, sizeof(message));
+        if (message[0] == '\0')
+            continue;
+        th_describe(problem, engine, text, sizeof(text));
+        fail_msg("%s: %s", text, message);
+    }
+}
+
+void th_check_gradients(th_session *session, const th_problem *problem, clmgk_engine engine,
+                        const clmgk_ref_gradients *exact)
+{
+    check_arrays(session, problem, engine, exact, TH_GRAD_Q, true);
+}
+
+void th_check_statistics(th_session *session, const th_problem *problem, clmgk_engine engine,
+                         const clmgk_ref_statistics *exact)
+{
+    check_arrays(session, problem, engine, exact, TH_RESPONSIBILITIES, false);
+}
+
+void th_expect_gradients(th_session *session, th_problem *problem, bool all)
+{
+    const size_t engines = all || session->full ? session->engines : 1;
+    clmgk_ref_gradients exact = {0};
+    for (size_t n = 0; n < engines; n++) {
+        const clmgk_plan_options options = th_options(session, n);
+        th_run_training(session, problem, &options);
+        if (n == 0)
+            exact = th_solve_gradients(problem); /* of the values as the device holds them */
+        th_check_gradients(session, problem, options.engine, &exact);
+    }
+    clmgk_ref_gradients_free(&exact);
+}
+
+void th_expect_statistics(th_session *session, th_problem *problem, bool all)
+{
+    const size_t engines = all || session->full ? session->engines : 1;
+    clmgk_ref_statistics exact = {0};
+    for (size_t n = 0; n < engines; n++) {
+        const clmgk_plan_options options = th_options(session, n);
+        th_run_pass(session, problem, TH_STATISTICS, &options);
+        if (n == 0)
+            exact = th_solve_statistics(problem);
+        th_check_statistics(session, problem, options.engine, &exact);
+    }
+    clmgk_ref_statistics_free(&exact);
+}
