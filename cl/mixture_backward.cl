@@ -20,9 +20,9 @@
 #include "engine_backward.clh"
 #include "random.clh"
 
-#define HAS_KEY_TERMS (SCORE_GAUSSIAN || KEYS_SHIFTED)
-/* Slots keep q.k alone: what joins it is needed apart, or later. */
-#define TERMS_LATER (KEYS_SHIFTED || HAS_SOFTCAP || WANT_VARIANCE)
+#define HAS_KEY_TERMS (SCORE_GAUSSIAN || HAS_PRIOR || KEYS_SHIFTED)
+/* Below this a prior stays out of its exponent, PRIOR_APART: dprior is a sum without it. */
+#define PRIOR_TINY 1e-20f
 
 #define FLAG_SPREAD 1
 
@@ -36,14 +36,16 @@ typedef struct components {
 
 /* Row values of the block's keys. */
 typedef struct key_values {
-    real beta[HAS_KEY_TERMS ? PANELS : 1][COMPONENTS][BLOCK_ROWS];    /* beta_jr */
-    real prior[HAS_PRIOR ? PANELS : 1][COMPONENTS][BLOCK_ROWS];       /* log2 pi_r(j); PRIOR_APART: pi_r(j) */
-    real w[HAS_FACTORED ? PANELS : 1][COMPONENTS][BLOCK_ROWS];        /* w_jr, PRIOR_APART: without pi */
+    real beta[HAS_KEY_TERMS ? PANELS : 1][COMPONENTS][BLOCK_ROWS];    /* beta_jr, as in mixture_forward.cl */
+    real log_prior[HAS_PRIOR ? PANELS : 1][COMPONENTS][BLOCK_ROWS];   /* log2 pi_r(j), which is in beta_jr */
+    real over[PRIOR_APART ? PANELS : 1][COMPONENTS][BLOCK_ROWS];      /* 1 / pi_r(j); tiny: 1, and beta is without */
+    real kept[PRIOR_APART ? PANELS : 1][COMPONENTS][BLOCK_ROWS];      /* what of pi_r(j) is not in beta: 1; tiny: pi */
+    real w[HAS_FACTORED ? PANELS : 1][COMPONENTS][BLOCK_ROWS];        /* w_jr */
     real top[HAS_FACTORED ? PANELS : 1][BLOCK_ROWS];                  /* B_j */
-    real sum[HAS_KEY_SUMS ? PANELS : 1][COMPONENTS][BLOCK_ROWS];      /* sum_i dS_ijr; PRIOR_APART: without pi */
+    real sum[HAS_KEY_SUMS ? PANELS : 1][COMPONENTS][BLOCK_ROWS];      /* sum_i dS_ijr, without what is kept */
     real variance[WANT_VARIANCE ? PANELS : 1][VARIANCES][BLOCK_ROWS]; /* sum_i dS_ijr score_ijr */
     real bias[HAS_BIAS_KEY_SUMS ? PANELS : 1][BLOCK_ROWS];            /* sum_i sum_r dS_ijr */
-    float spread;                                                     /* largest spread over r of beta_jr + log2 pi */
+    float spread;                                                     /* largest spread over r of beta_jr */
 } key_values;
 
 /* Terms of a tile's queries, visible to all keys. */
@@ -93,38 +95,48 @@ FUNCTION void components_begin(components *x, const mgk_mixture_args *a, int h, 
         x->stage_scale[r] = SCALE_LATER ? 1.0f : x->scale[r];
 }
 
-/* beta_jr and pi_r(j) of a panel, for sMGK with B_j and w_jr; sums begin with 0. */
+/* beta_jr of a panel by the operations of mixture_forward.cl, for sMGK with B_j and w_jr; sums begin with 0. */
 FUNCTION void panel_values(grad_engine *g, const components *x, key_values *key, int panel, const mgk_mixture_args *a,
                            const places *at, int first, int limit)
 {
     for (int r = 0; r < COMPONENTS; ++r) {
 #if HAS_KEY_TERMS
+        real beta[BLOCK_ROWS];
         ROWS_FOR(v)
-            key->beta[panel][r][v] = (real)(0.0f);
-#endif
-#if SCORE_GAUSSIAN
-        real norm[BLOCK_ROWS];
-        panel_norm(g, panel, KEYS_SHIFTED ? 0 : r, norm);
-        const float half_inverse = 0.5f / x->stage_scale[KEYS_SHIFTED ? 0 : r];
-#if KEYS_SHIFTED
-        real product[BLOCK_ROWS];
-        const float later = SCALE_LATER ? x->scale[r] : 1.0f;
-        panel_dot(g, panel, at->shift + r * a->head_size, a->head_size, product);
-        ROWS_FOR(v)
-            key->beta[panel][r][v] = -(later * (half_inverse * norm[v] + product[v]) + x->shift_norm[r]);
-#else
-        ROWS_FOR(v)
-            key->beta[panel][r][v] = -half_inverse * norm[v];
-#endif
+            beta[v] = (real)(0.0f);
 #endif
 #if HAS_PRIOR
         real prior[BLOCK_ROWS];
         if (a->prior.token)
             rows_load(g, at->prior + r * a->prior.component, first, limit, 0.0f, prior);
         ROWS_FOR(v) {
-            const real pi = a->prior.token ? prior[v] : (real)(x->prior[r]);
-            key->prior[panel][r][v] = PRIOR_APART ? pi : log2(pi);
+            real pi = a->prior.token ? prior[v] : (real)(x->prior[r]);
+#if PRIOR_APART
+            const ireal tiny = pi >= (real)(0.0f) && pi < (real)(PRIOR_TINY);
+            key->kept[panel][r][v] = tiny ? pi : (real)(1.0f);
+            pi = tiny ? (real)(1.0f) : pi;
+            key->over[panel][r][v] = (real)(1.0f) / pi;
+#endif
+            beta[v] = log2(pi);
+            key->log_prior[panel][r][v] = beta[v];
         }
+#endif
+#if SCORE_GAUSSIAN && KEYS_SHIFTED
+        real norm[BLOCK_ROWS], product[BLOCK_ROWS];
+        const float later = SCALE_LATER ? x->scale[r] : 1.0f;
+        panel_norm(g, panel, 0, x->stage_scale[0], norm);
+        panel_dot(g, panel, at->shift + r * a->head_size, a->head_size, product);
+        ROWS_FOR(v)
+            beta[v] -= later * (0.5f * norm[v] + product[v]) + x->shift_norm[r];
+#elif SCORE_GAUSSIAN
+        real norm[BLOCK_ROWS];
+        panel_norm(g, panel, r, x->stage_scale[r], norm);
+        ROWS_FOR(v)
+            beta[v] -= 0.5f * norm[v];
+#endif
+#if HAS_KEY_TERMS
+        ROWS_FOR(v)
+            key->beta[panel][r][v] = beta[v];
 #endif
 #if HAS_KEY_SUMS
         ROWS_FOR(v)
@@ -136,24 +148,20 @@ FUNCTION void panel_values(grad_engine *g, const components *x, key_values *key,
     ROWS_FOR(v) {
         real top = (real)(-INFINITY), bottom = (real)(INFINITY);
         for (int r = 0; r < COMPONENTS; ++r) {
-            real beta = key->beta[panel][r][v];
-#if HAS_PRIOR && PRIOR_APART
-            /* bounded with pi and without: neither w nor pi w may become too small */
-            const real weighted = beta + log2(key->prior[panel][r][v]);
-            bottom = weighted < bottom && weighted > (real)(-INFINITY) ? weighted : bottom;
-#elif HAS_PRIOR
-            beta += key->prior[panel][r][v];
-#endif
+            const real beta = key->beta[panel][r][v];
             top = max_real(top, beta);
             bottom = beta < bottom && beta > (real)(-INFINITY) ? beta : bottom;
-            key->w[panel][r][v] = beta;
         }
-        const real own = top - bottom;
+        real own = top - bottom;
+#if PRIOR_APART
+        /* a tiny prior's u w is bounded by nothing */
+        for (int r = 0; r < COMPONENTS; ++r)
+            own = key->kept[panel][r][v] == (real)(1.0f) ? own : (real)(INFINITY);
+#endif
         spread = own > spread || own != own ? own : spread;
-        top = finite_max(top);
         key->top[panel][v] = top;
         for (int r = 0; r < COMPONENTS; ++r)
-            key->w[panel][r][v] = exp2_real(key->w[panel][r][v] - top);
+            key->w[panel][r][v] = exp2_real(key->beta[panel][r][v] - finite_max(top));
     }
     const float block_spread = rows_max_all(&g->base, spread);
     key->spread = block_spread > key->spread ? block_spread : key->spread;
@@ -236,29 +244,17 @@ FUNCTION real keep_of(const mgk_mixture_args *a, uint stream_row, int i, ireal j
 }
 #endif
 
-/* q.k of every component, with all that joins it unless TERMS_LATER, into the slots. */
-FUNCTION void block_scores(grad_engine *g, const key_values *key, const query_terms *t, const mgk_mixture_args *a,
-                           const problem *p, const places *at, int panel, int sub, int k0, int i0)
+/* q.k of every component into the slots, begun as in mixture_forward.cl. */
+FUNCTION void block_scores(grad_engine *g, const key_values *key, int panel, int sub)
 {
     for (int r = 0; r < PRODUCTS; ++r) {
         real s[BLOCK_KEYS][BLOCK_ROWS];
         KEYS_FOR(u)
             ROWS_FOR(v) {
+#if HAS_KEY_TERMS && !KEYS_SHIFTED && !HAS_SOFTCAP
+                s[u][v] = key->beta[panel][r][v];
+#else
                 s[u][v] = (real)(0.0f);
-#if !TERMS_LATER
-                s[u][v] = (real)(key_get(&g->base, t->log, sub, u));
-#if HAS_ROW_TERMS
-                s[u][v] += key_get(&g->base, t->alpha[r], sub, u);
-#endif
-#if HAS_KEY_TERMS
-                s[u][v] += key->beta[panel][r][v];
-#endif
-#if HAS_PRIOR && !PRIOR_APART
-                s[u][v] += key->prior[panel][r][v];
-#endif
-#if HAS_BIAS || HAS_ALIBI
-                s[u][v] += score_extra(g, a, p, at, panel, k0, i0 + key_index(&g->base, sub, u), v);
-#endif
 #endif
             }
         key_product(g, panel, sub, r, s);
@@ -268,41 +264,49 @@ FUNCTION void block_scores(grad_engine *g, const key_values *key, const query_te
     }
 }
 
-/* The score s_ijr alone (before cap, prior, bias), in base 2. Only with TERMS_LATER. */
-FUNCTION real score_of(const grad_engine *g, const components *x, const key_values *key, const query_terms *t,
-                       int panel, int sub, int u, int v, int r)
+/* What is the same for all components of entry u and the keys of vector v. */
+typedef struct entry_terms {
+    real extra; /* bias and ALiBi, in base 2 */
+    real log;   /* log_i; -inf where the key is hidden */
+} entry_terms;
+
+FUNCTION real join_terms(const entry_terms *c, real s)
 {
-    real s = slot_get(g, KEYS_SHIFTED ? 0 : r, sub, u, v);
-#if SCALE_LATER
-    s *= x->scale[r];
+#if HAS_BIAS || HAS_ALIBI
+    s += c->extra;
 #endif
-#if HAS_ROW_TERMS
-    s += key_get(&g->base, t->alpha[ROW_TERMS == 1 ? 0 : r], sub, u);
-#endif
+    return s + c->log;
+}
+
+/* e_ijr, by the operations of mixture_forward.cl up to log_i; `score` receives s_ijr alone, in base 2. */
+FUNCTION real exponent_of(const grad_engine *g, const components *x, const key_values *key, const query_terms *t,
+                          const mgk_mixture_args *a, int panel, int sub, int u, int v, int r, const entry_terms *c,
+                          real *score)
+{
+#if KEYS_SHIFTED
+    const real row = key_get(&g->base, t->alpha[r], sub, u) + key->beta[panel][r][v];
+    real s = fma(slot_get(g, 0, sub, u, v), (real)(SCALE_LATER ? x->scale[r] : 1.0f), row);
+    *score = s;
+#else
+    real s = slot_get(g, r, sub, u, v);
+    *score = s;
+#if HAS_SOFTCAP
+    s = softcap_real(s, a->softcap);
 #if HAS_KEY_TERMS
     s += key->beta[panel][r][v];
 #endif
-    return s;
-}
-
-/* e_ijr, PRIOR_APART without the prior; `common` is what joins every component; `score` receives s_ijr. */
-FUNCTION real exponent_of(const grad_engine *g, const components *x, const key_values *key, const query_terms *t,
-                          const mgk_mixture_args *a, int panel, int sub, int u, int v, int r, real common, real *score)
-{
-#if TERMS_LATER
-    *score = score_of(g, x, key, t, panel, sub, u, v, r);
-#if HAS_SOFTCAP
-    real e = softcap_real(*score, a->softcap) + common;
-#else
-    real e = *score + common;
+#elif SCORE_GAUSSIAN && HAS_VARIANCE
+    s += key_get(&g->base, t->alpha[r], sub, u);
+    *score = s;
 #endif
-#if HAS_PRIOR && !PRIOR_APART
-    e += key->prior[panel][r][v];
 #endif
-    return e;
-#else
-    return slot_get(g, r, sub, u, v) + common;
+#if ROW_NORM_TERM
+    *score += key_get(&g->base, t->alpha[ALPHA_TERMS], sub, u);
 #endif
+#if HAS_PRIOR && WANT_VARIANCE && !HAS_SOFTCAP
+    *score -= key->log_prior[panel][r][v];
+#endif
+    return join_terms(c, s);
 }
 
 /* What a tile gathers per key before the tile's own factors are known. */
@@ -316,8 +320,8 @@ typedef struct tile_sums {
  */
 FUNCTION void entry_gradients(grad_engine *g, const components *x, key_values *key, const query_terms *t,
                               const mgk_mixture_args *a, const places *at, tile_sums *sums, int panel, int sub, int u,
-                              int v, const bool factored, real common, real t_ij, real keep, real *row_sums,
-                              real *total)
+                              int v, const bool factored, const entry_terms *common, real t_ij, real keep,
+                              real *row_sums, real *total)
 {
     real probability = (real)(0.0f), gradient = (real)(0.0f);
 #if KEYS_SHIFTED
@@ -325,18 +329,15 @@ FUNCTION void entry_gradients(grad_engine *g, const components *x, key_values *k
 #endif
 #if HAS_FACTORED
     if (factored) {
-        const real raw = slot_get(g, 0, sub, u, v) * (SCALE_LATER ? x->scale[0] : 1.0f);
-        const real big = exp2_real(raw + (key_get(&g->base, t->top, sub, u) + common) + key->top[panel][v]);
-        const real big_t = big * t_ij;
+        const real row = key_get(&g->base, t->top, sub, u) + key->top[panel][v];
+        const real s = fma(slot_get(g, 0, sub, u, v), (real)(SCALE_LATER ? x->scale[0] : 1.0f), row);
+        const real big = exp2_real(join_terms(common, s)), big_t = big * t_ij;
         real c = (real)(0.0f);
         for (int r = 0; r < COMPONENTS; ++r) {
             const float u_ir = key_get(&g->base, t->u[r], sub, u);
-            real w = key->w[panel][r][v];
+            const real w = key->w[panel][r][v];
 #if HAS_KEY_SUMS
             sums->sum[r][v] = fma(big_t, (real)(u_ir), sums->sum[r][v]);
-#endif
-#if HAS_PRIOR && PRIOR_APART
-            w *= key->prior[panel][r][v];
 #endif
 #if HAS_ROW_SUMS
             row_sums[r] = fma(big_t, w, row_sums[r]);
@@ -344,8 +345,9 @@ FUNCTION void entry_gradients(grad_engine *g, const components *x, key_values *k
 #if WANT_VARIANCE
             /* hidden: big is 0 and so must be the product, even if a score is not finite */
             const real part = big_t * (u_ir * w);
-            const real scored = part == (real)(0.0f) ? part : part * score_of(g, x, key, t, panel, sub, u, v, r);
-            key->variance[panel][VARIANCES == 1 ? 0 : r][v] += scored;
+            real score;
+            exponent_of(g, x, key, t, a, panel, sub, u, v, r, common, &score);
+            key->variance[panel][VARIANCES == 1 ? 0 : r][v] += part == (real)(0.0f) ? part : part * score;
 #endif
             c = fma(w, (real)(u_ir), c);
         }
@@ -376,9 +378,9 @@ FUNCTION void entry_gradients(grad_engine *g, const components *x, key_values *k
 #if HAS_KEY_SUMS
             sums->sum[r][v] += ds;
 #endif
-#if HAS_PRIOR && PRIOR_APART
-            p *= key->prior[panel][r][v];
-            ds *= key->prior[panel][r][v];
+#if PRIOR_APART
+            p *= key->kept[panel][r][v];
+            ds *= key->kept[panel][r][v];
 #endif
 #if HAS_ROW_SUMS
             row_sums[r] += ds;
@@ -416,7 +418,7 @@ FUNCTION void entry_gradients(grad_engine *g, const components *x, key_values *k
 /* Responsibilities of entry u, vector v: gamma_ijr = 2^(e_ijr - log2 sum_r 2^e_ijr); hard: one-hot. */
 FUNCTION void entry_responsibilities(grad_engine *g, const components *x, const key_values *key, const query_terms *t,
                                      const mgk_mixture_args *a, const problem *p, const places *at, tile_sums *sums,
-                                     int panel, int sub, int u, int v, int k0, int i, real common)
+                                     int panel, int sub, int u, int v, int k0, int i, const entry_terms *common)
 {
     real best = (real)(-INFINITY), sum = (real)(0.0f), ignored;
     ireal arg = (ireal)(0);
@@ -468,24 +470,21 @@ FUNCTION void block_gradients(grad_engine *g, const components *x, key_values *k
 #endif
         ROWS_FOR(v) {
             const ireal j = row_index(&g->base, k0, v);
-            real common = (real)(0.0f);
-#if TERMS_LATER
-            common = (real)(key_get(&g->base, t->log, sub, u));
+            entry_terms common = {(real)(0.0f), (real)(key_get(&g->base, t->log, sub, u))};
 #if HAS_BIAS || HAS_ALIBI
-            common += score_extra(g, a, p, at, panel, k0, i, v);
-#endif
+            common.extra = score_extra(g, a, p, at, panel, k0, i, v);
 #endif
             if (masked)
-                common = j < (ireal)(begin) || j >= (ireal)(end) ? (real)(-INFINITY) : common;
+                common.log = j < (ireal)(begin) || j >= (ireal)(end) ? (real)(-INFINITY) : common.log;
 #if EXPECTATION
-            entry_responsibilities(g, x, key, t, a, p, at, sums, panel, sub, u, v, k0, i, common);
+            entry_responsibilities(g, x, key, t, a, p, at, sums, panel, sub, u, v, k0, i, &common);
 #else
             real keep = (real)(1.0f), t_ij = d[u][v], total;
 #if HAS_DROPOUT
             keep = keep_of(a, (uint)(p->b * a->heads) + (uint)(at->bh % a->heads), i, j);
             t_ij = fma(t_ij, keep, (real)(key_get(&g->base, t->delta, sub, u)));
 #endif
-            entry_gradients(g, x, key, t, a, at, sums, panel, sub, u, v, factored, common, t_ij, keep, row_sums,
+            entry_gradients(g, x, key, t, a, at, sums, panel, sub, u, v, factored, &common, t_ij, keep, row_sums,
                             &total);
 #if HAS_BIAS_ROW_SUMS && !HAS_ROW_SUMS
             row_total += total;
@@ -518,7 +517,7 @@ FUNCTION void panel_tile(grad_engine *g, const components *x, key_values *key, c
             sums.sum[r][v] = (real)(0.0f);
     const int subs = SUB_TILES == 1 ? 1 : (entries + BLOCK_KEYS - 1) / BLOCK_KEYS;
     for (int sub = 0; sub < subs; ++sub) {
-        block_scores(g, key, t, a, p, at, panel, sub, k0, i0);
+        block_scores(g, key, panel, sub);
         block_gradients(g, x, key, t, a, p, at, &sums, panel, sub, k0, i0, factored, masked);
     }
 #if HAS_KEY_SUMS
@@ -605,12 +604,17 @@ FUNCTION void panel_finish(grad_engine *g, const components *x, key_values *key,
 #if HAS_KEY_SUMS
         rows_sum(&g->base, key->sum[panel][r]);
 #if WANT_PRIOR || EXPECTATION
-        rows_store(&g->base, key->sum[panel][r],
-                   at->work + a->region[MGK_REGION_KEY_SUMS] + row + r * (long)a->length_k, 1, first, keys);
-#endif
-#if HAS_PRIOR && PRIOR_APART
+        real stored[BLOCK_ROWS];
         ROWS_FOR(v)
-            key->sum[panel][r][v] *= key->prior[panel][r][v];
+            stored[v] = key->sum[panel][r][v];
+#if PRIOR_APART
+        ROWS_FOR(v) {
+            stored[v] *= key->over[panel][r][v];
+            key->sum[panel][r][v] *= key->kept[panel][r][v];
+        }
+#endif
+        rows_store(&g->base, stored, at->work + a->region[MGK_REGION_KEY_SUMS] + row + r * (long)a->length_k, 1, first,
+                   keys);
 #endif
 #if WANT_SHIFT && SCORE_GAUSSIAN
         rows_store(&g->base, key->sum[panel][r], at->work + a->region[MGK_REGION_SHIFT] + row + r * (long)a->length_k,

@@ -61,7 +61,7 @@ typedef struct mixture {
     uint head, below, seed_low, seed_high; /* b H + h; what is dropped; the key */
 #endif
 #if HAS_ROW_TERMS
-    real alpha[PANELS][COMPONENTS][BLOCK_ROWS]; /* alpha_ir; sMGK: alpha_ir - A_i */
+    real alpha[PANELS][COMPONENTS][BLOCK_ROWS]; /* alpha_ir */
 #endif
 #if KEYS_SHIFTED
     real alpha_max[PANELS][BLOCK_ROWS]; /* A_i */
@@ -146,7 +146,7 @@ FUNCTION void row_terms(engine *e, mixture *x, int panel, __global const float *
         rows_dot(e, panel, shift + r * size, size, product);
 #endif
         ROWS_FOR(v)
-            x->alpha[panel][r][v] = (product[v] - 0.5f * norm[v]) * x->scale[r];
+            x->alpha[panel][r][v] = fma((real)(-0.5f), norm[v], product[v]) * x->scale[r];
     }
 #endif
 #if KEYS_SHIFTED
@@ -160,13 +160,11 @@ FUNCTION void row_terms(engine *e, mixture *x, int panel, __global const float *
         }
         spread = max_real(spread, top - bottom);
         x->alpha_max[panel][v] = top;
-        for (int r = 0; r < COMPONENTS; ++r)
-            x->alpha[panel][r][v] -= top;
     }
 #if HAS_FACTOR
     for (int r = 0; r < COMPONENTS; ++r)
         ROWS_FOR(v)
-            x->u[panel][r][v] = exp2_real(x->alpha[panel][r][v]);
+            x->u[panel][r][v] = exp2_real(x->alpha[panel][r][v] - x->alpha_max[panel][v]);
     const float block_spread = rows_max_all(e, spread);
     x->row_spread = block_spread > x->row_spread ? block_spread : x->row_spread;
 #endif
@@ -266,15 +264,27 @@ FUNCTION real modifier(const engine *e, const mixture *x, const tile_view *view,
     return y;
 }
 
-/* What is added to a score behind the soft-cap. */
-FUNCTION real after_cap(const engine *e, const mixture *x, const mixture_keys *t, const tile_view *view, int sub, int u,
-                        int v, int r, const real *base)
+/*
+ * A score of component r behind its product `s`, which began with beta_jr (soft-cap: with 0). The backward pass makes
+ * it by the same operations in the same order, and only the row's maximum is subtracted after them: what rounding
+ * does to large scores is then the same in both, and cancels in the gradients.
+ */
+FUNCTION real finish_score(const engine *e, const mixture *x, const mixture_keys *t, const tile_view *view, int panel,
+                           int sub, int u, int v, int r, real s)
 {
-    real y = modifier(e, x, view, sub, u, v) - base[v];
+#if HAS_SOFTCAP
+    s = softcap_real(s, x->softcap);
 #if HAS_KEY_TERMS
-    y += key_get(e, t->beta[r], sub, u);
+    s += key_get(e, t->beta[r], sub, u);
 #endif
-    return y;
+#endif
+#if HAS_ROW_TERMS && !KEYS_SHIFTED
+    s += x->alpha[panel][r][v];
+#endif
+#if HAS_BIAS || HAS_ALIBI
+    s += modifier(e, x, view, sub, u, v);
+#endif
+    return s;
 }
 
 /*
@@ -296,9 +306,9 @@ FUNCTION void block_scores(engine *e, const mixture *x, const mixture_keys *t, c
     if (view->factored) {
         KEYS_FOR(u)
             ROWS_FOR(v) {
-                const real row = x->alpha_max[panel][v] - base[v] + modifier(e, x, view, sub, u, v);
-                const real s = (SCALE_LATER ? product[u][v] * x->scale[0] : product[u][v]) +
-                               (row + key_get(e, t->beta_max, sub, u));
+                const real row = x->alpha_max[panel][v] + key_get(e, t->beta_max, sub, u);
+                real s = fma(product[u][v], (real)(SCALE_LATER ? x->scale[0] : 1.0f), row);
+                s = finish_score(e, x, t, view, panel, sub, u, v, 0, s) - base[v];
                 real c = x->u[panel][0][v] * key_get(e, t->w[0], sub, u);
                 for (int r = 1; r < COMPONENTS; ++r)
                     c = fma(x->u[panel][r][v], (real)(key_get(e, t->w[r], sub, u)), c);
@@ -314,33 +324,21 @@ FUNCTION void block_scores(engine *e, const mixture *x, const mixture_keys *t, c
         real s[BLOCK_KEYS][BLOCK_ROWS];
         KEYS_FOR(u)
             ROWS_FOR(v) {
-                /* what the cap takes in, and what comes after it */
-                real row = (real)(0.0f);
-#if HAS_ROW_TERMS
-                row += x->alpha[panel][r][v];
-#endif
 #if KEYS_SHIFTED
-                row += x->alpha_max[panel][v];
-#endif
-#if !HAS_SOFTCAP
-                row += after_cap(e, x, t, view, sub, u, v, r, base);
-#endif
-#if KEYS_SHIFTED
+                const real row = x->alpha[panel][r][v] + key_get(e, t->beta[r], sub, u);
                 s[u][v] = fma(product[u][v], (real)(SCALE_LATER ? x->scale[r] : 1.0f), row);
+#elif HAS_KEY_TERMS && !HAS_SOFTCAP
+                s[u][v] = (real)(key_get(e, t->beta[r], sub, u));
 #else
-                s[u][v] = row;
+                s[u][v] = (real)(0.0f);
 #endif
             }
 #if !KEYS_SHIFTED
         tile_product(e, panel, sub, r, s);
 #endif
-#if HAS_SOFTCAP
-        KEYS_FOR(u)
-            ROWS_FOR(v)
-                s[u][v] = softcap_real(s[u][v], x->softcap) + after_cap(e, x, t, view, sub, u, v, r, base);
-#endif
         KEYS_FOR(u)
             ROWS_FOR(v) {
+                s[u][v] = finish_score(e, x, t, view, panel, sub, u, v, r, s[u][v]) - base[v];
                 growth[v] = max_real(growth[v], s[u][v]);
 #if ESTEP_HARD
                 w[u][v] = r == 0 ? s[u][v] : max_or_nan(w[u][v], s[u][v]);
@@ -480,19 +478,19 @@ FUNCTION void tile_weights(engine *e, const mixture *x, const mixture_keys *t, c
     }
 }
 
-/* What the exponents of a panel's rows left out: L = ln 2 (max + log2 sum + this). */
-FUNCTION void left_out(const engine *e, const mixture *x, int panel, const mgk_mixture_args *a, real *out)
+/* What the exponents of a panel's rows left out: log2 of all weights is y + this; y is first added to the larger. */
+FUNCTION void left_out(const engine *e, int panel, real *norm)
 {
 #if ROW_NORM_LATER
-    rows_norm(e, panel, out);
-#endif
-    ROWS_FOR(v) {
-#if ROW_NORM_LATER
-        out[v] = a->lse_offset - 0.5f * x->scale[0] * out[v];
+    rows_norm(e, panel, norm);
 #else
-        out[v] = (real)(a->lse_offset);
+    ROWS_FOR(v)
+        norm[v] = (real)(0.0f);
 #endif
-    }
+}
+FUNCTION real whole_log(const mixture *x, const mgk_mixture_args *a, real norm, real y)
+{
+    return (ROW_NORM_LATER ? fma((real)(-0.5f * x->scale[0]), norm, y) : y) + a->lse_offset;
 }
 
 /* Where a block's results go. */
@@ -507,7 +505,7 @@ typedef struct results {
 FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_mixture_args *a, const problem *p,
                            int first, const real *row_max, real *row_sum, real *seen, const results *out)
 {
-    real offset[BLOCK_ROWS], density[BLOCK_ROWS];
+    real norm[BLOCK_ROWS], density[BLOCK_ROWS];
     rows_sum(e, row_sum);
 #if HAS_SEEN
     rows_sum(e, seen);
@@ -517,9 +515,9 @@ FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_mix
     ROWS_FOR(v)
         seen[v] = convert_real(count[v]);
 #endif
-    left_out(e, x, panel, a, offset);
+    left_out(e, panel, norm);
     ROWS_FOR(v) {
-        const real l = finite_max(row_max[v]) + log2(row_sum[v]) + offset[v] + a->density - log2(seen[v]);
+        const real l = whole_log(x, a, norm[v], finite_max(row_max[v]) + log2(row_sum[v])) + a->density - log2(seen[v]);
         const ireal in_use = row_index(e, first, v) < (ireal)(p->valid);
         density[v] = in_use && seen[v] > (real)(0.0f) ? l * LN_2 : (real)(INFINITY);
     }
@@ -530,15 +528,15 @@ FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_mix
 FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_mixture_args *a, const problem *p,
                            int first, const real *row_max, real *row_sum, float sink, const results *out)
 {
-    real offset[BLOCK_ROWS], factor[BLOCK_ROWS], log_sum[BLOCK_ROWS];
+    real norm[BLOCK_ROWS], factor[BLOCK_ROWS], log_sum[BLOCK_ROWS];
     rows_sum(e, row_sum);
-    left_out(e, x, panel, a, offset);
+    left_out(e, panel, norm);
     ROWS_FOR(v) {
         const ireal in_use = row_index(e, first, v) < (ireal)(p->valid);
         const ireal has_keys = row_sum[v] != (real)(0.0f);
         real top = finite_max(row_max[v]), sum = row_sum[v], scale = (real)(HAS_DROPOUT ? a->keep_scale : 1.0f);
 #if HAS_SINKS
-        const real logit = sink * LOG2_E - offset[v];
+        const real logit = sink * LOG2_E - whole_log(x, a, norm[v], (real)(0.0f));
         const real greatest = finite_max(max_real(row_max[v], logit));
         const real change = exp2_real(top - greatest);
         sum = fma(sum, change, exp2_real(logit - greatest));
@@ -546,7 +544,7 @@ FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_mix
         top = greatest;
 #endif
         factor[v] = in_use && has_keys ? scale / sum : (real)(0.0f);
-        const real l = has_keys ? (top + log2(sum) + offset[v]) * LN_2 : (real)(sink);
+        const real l = has_keys ? whole_log(x, a, norm[v], top + log2(sum)) * LN_2 : (real)(sink);
         log_sum[v] = in_use ? l : (real)(-INFINITY);
     }
     acc_store(e, panel, factor, out->o, out->o_stride, first, p->rows, a->value_size);

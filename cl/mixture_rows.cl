@@ -7,7 +7,6 @@
  *
  *     dQ_i = (sum of the splits' products) / sigma^2, and with R_ir = sum_j dS_ijr
  *            sMGK: + sum_r R_ir b_r / sigma_r^2                 gaussian: - q_i sum_r R_ir / sigma_r^2
- *     where sigma is shared, sum_r R_ir = dL_i - p_i delta_i, p_i the weight of the sink
  */
 #include "common.clh"
 #include "mixture_block.clh"
@@ -64,13 +63,12 @@ FUNCTION __global const storage *row_query(const mgk_mixture_args *a, const row_
     return q + a->q.offset + at->b * a->q.batch + at->h * a->q.head + at->i * a->q.token;
 }
 
+/* |row|^2, summed as the forward pass sums it: what both take from L and add again must be the same. */
 FUNCTION float row_norm(__global const storage *row, int size)
 {
     float sum = 0.0f;
-    for (int d = 0; d < size; d += 4) {
-        const float4 x = load4_padded(row, d, size);
-        sum += dot(x, x);
-    }
+    for (int d = 0; d < size; ++d)
+        sum = fma(load1(row, d), load1(row, d), sum);
     return sum;
 }
 
@@ -100,15 +98,19 @@ __kernel void mixture_rows_begin(const mgk_mixture_args a, __global const storag
 #else
     const float own_norm = 0.0f;
 #endif
-    for (int r = 0; r < ROW_TERMS; ++r) {
+    for (int r = 0; r < ALPHA_TERMS; ++r) {
         float product = 0.0f;
 #if KEYS_SHIFTED
         __global const float *const row = shift + a.shift_offset + (at.h * COMPONENTS + r) * a.head_size;
         for (int d = 0; d < a.head_size; ++d)
             product = fma(load1(query, d), row[d], product);
 #endif
-        alpha[r * (long)a.length] = (product - 0.5f * own_norm) * row_scale(&a, &at, r, variance);
+        alpha[r * (long)a.length] =
+            fma(-0.5f, ROW_NORM_LATER ? 0.0f : own_norm, product) * row_scale(&a, &at, r, variance);
     }
+#if ROW_NORM_TERM
+    alpha[ALPHA_TERMS * (long)a.length] = -0.5f * a.scale * own_norm;
+#endif
 #endif
 
 #if !EXPECTATION
@@ -122,10 +124,13 @@ __kernel void mixture_rows_begin(const mgk_mixture_args a, __global const storag
             delta -= dot(load4_padded(output, d, a.value_size), load4_padded(gradient, d, a.value_size));
         if (a.has_grad_lse)
             delta += grad_lse[a.grad_lse_offset + row_lse(&a, &at)];
-        log_row = a.lse_offset - l * LOG2_E;
-#if SCORE_GAUSSIAN && !HAS_ROW_TERMS
-        log_row -= 0.5f * a.scale * row_norm(query, a.head_size);
+        /* L may be large: its product in two parts, and what cancels first */
+        const float high = l * LOG2_E, low = fma(l, LOG2_E, -high) + l * LOG2_E_LOW;
+        log_row = -high;
+#if ROW_NORM_LATER
+        log_row = fma(-0.5f * a.scale, row_norm(query, a.head_size), log_row);
 #endif
+        log_row = log_row - low + a.lse_offset;
 #if WANT_SINKS
         sink = exp(sinks[a.sinks_offset + at.h] - l) * delta;
 #endif
@@ -182,16 +187,6 @@ __kernel void mixture_rows_finish(const mgk_mixture_args a, __global const stora
     __global const float *const product = work + a.region[MGK_REGION_QUERY] + x * HEAD_SIZE;
 
     float own = 0.0f; /* of q_i: - sum_r R_ir / sigma_r^2 */
-#if SCORE_GAUSSIAN && !HAS_ROW_SUMS
-    const float l = lse[a.lse.offset + row_lse(&a, &at)];
-    if (l != -INFINITY) {
-        own = a.has_grad_lse ? grad_lse[a.grad_lse_offset + row_lse(&a, &at)] : 0.0f;
-#if HAS_SINKS
-        own -= exp(sinks[a.sinks_offset + at.h] - l) * work[a.region[MGK_REGION_DELTA] + x];
-#endif
-    }
-    own *= -a.scale * LN_2;
-#endif
 #if HAS_ROW_SUMS
     float component[COMPONENTS]; /* R_ir / sigma_r^2 */
     for (int r = 0; r < COMPONENTS; ++r) {

@@ -36,12 +36,14 @@ static wants wants_of(const mgk_mixture_request *request)
 
 static bool has_row_sums(const mgk_mixture_traits *t, const wants *w)
 {
-    return w->shift || (w->q && (t->shifted || (t->gaussian && t->has_variance)));
+    return w->shift || (w->q && (t->shifted || t->gaussian));
 }
 
-static bool has_row_terms(const mgk_mixture_traits *t, const wants *w)
+/* Terms of a row: as cl/mixture_rows.clh counts them. */
+static int64_t row_terms(const mgk_mixture_traits *t, const wants *w)
 {
-    return t->shifted || (t->gaussian && (t->has_variance || w->variance));
+    const int64_t alpha = t->shifted || (t->gaussian && t->has_variance) ? t->components : 0;
+    return alpha + (t->gaussian && !t->has_variance && w->variance ? 1 : 0);
 }
 
 /* Rows of the regions. */
@@ -63,8 +65,7 @@ static int64_t lane_floats(const mgk_mixture_traits *t, const mgk_tunables *p, i
     const int64_t keys = (int64_t)t->products * t->head_size;
     return panels * panel_rows * (3 * keys + 2 * (int64_t)t->value_size + 6 * (int64_t)t->components) +
            tile * (t->head_size + t->value_size + 2 * (int64_t)t->components + 3) +
-           tile * panel_rows * (t->products + 1) +
-           (t->shifted || t->has_variance ? tile * t->components * mgk_tunable_get(p, "lanes") : 0);
+           tile * panel_rows * (t->products + 1) + tile * t->components * mgk_tunable_get(p, "lanes");
 }
 
 static clmgk_status lane_parameters(const mgk_mixture_request *request, mgk_tunables *p, int64_t *private_bytes,
@@ -480,8 +481,8 @@ static void place_regions(builder *x)
         region[MGK_REGION_LOG] = mgk_mixture_region(plan, rows);
         region[MGK_REGION_DELTA] = mgk_mixture_region(plan, rows);
     }
-    if (has_row_terms(t, w))
-        region[MGK_REGION_ALPHA] = mgk_mixture_region(plan, rows * (t->shifted || t->has_variance ? m : 1));
+    if (row_terms(t, w) > 0)
+        region[MGK_REGION_ALPHA] = mgk_mixture_region(plan, rows * row_terms(t, w));
     if (w->q)
         region[MGK_REGION_QUERY] = mgk_mixture_region(plan, rows * t->head_size * x->args.splits);
     if (has_row_sums(t, w))
@@ -570,7 +571,7 @@ static clmgk_status plan_expectation(builder *x, clmgk_error *error)
     MGK_TRY(prepare(x, error));
     if (x->want.gamma)
         add_zeros(x, MGK_RESPONSIBILITIES, -1, rows_of(d) * d->components * d->length_k);
-    if (has_row_terms(t, &x->want))
+    if (row_terms(t, &x->want) > 0)
         add_rows_begin(x);
     MGK_TRY(add_main(x, error));
     reduction r = reduce_keys(x, MGK_COUNTS, x->args.region[MGK_REGION_KEY_SUMS], prior_rank(d), d->components);
