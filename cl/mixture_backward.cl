@@ -76,7 +76,7 @@ FUNCTION void components_begin(components *x, const mgk_mixture_args *a, int h, 
 {
     for (int r = 0; r < COMPONENTS; ++r) {
 #if HAS_VARIANCE
-        const float sigma2 = variance[h * a->variance_head + r];
+        const float sigma2 = variance[a->variance_offset + h * a->variance_head + r];
         x->scale[r] = sigma2 > 0.0f ? LOG2_E / sigma2 : NAN;
 #else
         x->scale[r] = a->scale;
