@@ -52,6 +52,7 @@ static clmgk_status enqueue(const enqueue_call *c, cl_event *event, clmgk_error 
  */
 
 enum { PARTS = 3, SEQUENCES = 4, LEAD = 3 /* elements before an array */ };
+#define LEAD_BYTES ((size_t)LEAD * sizeof(float))
 
 typedef enum only { ALWAYS, PADDED, PACKED } only;
 
@@ -65,6 +66,7 @@ typedef struct slot {
     only only;
 } slot;
 
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): the name of a field takes none */
 #define SLOT(structure, field) offsetof(arguments, structure.field), #field
 static const slot slots[] = {
     {SLOT(args, q), "BHND", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
@@ -167,7 +169,8 @@ static clmgk_attention_desc every_field(only kind)
     desc.causal = 1;
     desc.use_window = 1;
     desc.window_left = 3;
-    desc.use_bias = desc.bias_batch = desc.bias_length = 1;
+    desc.use_bias = 1;
+    desc.bias_batch = desc.bias_length = 1;
     desc.use_alibi = desc.use_sinks = 1;
     desc.dropout = 0.25;
     if (kind == PACKED) {
@@ -192,7 +195,7 @@ static void fill_input(const clmgk_attention_desc *desc, const slot *s, unsigned
         strcmp(s->name, "lengths") == 0 || strcmp(s->name, "offsets_k") == 0 ? desc->length_k : desc->length;
     for (size_t n = 0; n < count; n++) {
         const float half = 0.5F;
-        const int32_t whole = s->only == PADDED ? (int32_t)axis : (int32_t)(axis * (int64_t)n / SEQUENCES);
+        const int32_t whole = s->only == PADDED ? (int32_t)axis : (int32_t)axis * (int32_t)n / SEQUENCES;
         memcpy(bytes + n * 4, s->only == ALWAYS ? (const void *)&half : (const void *)&whole, 4);
     }
 }
@@ -200,12 +203,12 @@ static void fill_input(const clmgk_attention_desc *desc, const slot *s, unsigned
 /* Outputs are 0x5a. */
 static clmgk_buffer make_buffer(const fixture *f, const slot *s)
 {
-    const size_t bytes = LEAD * 4 + bytes_of(&f->desc, s);
+    const size_t bytes = LEAD_BYTES + bytes_of(&f->desc, s);
     unsigned char *const image = malloc(bytes);
     assert_non_null(image);
     memset(image, 0x5a, bytes);
     if (!is_output(s))
-        fill_input(&f->desc, s, image + LEAD * 4);
+        fill_input(&f->desc, s, image + LEAD_BYTES);
     cl_int code = CL_SUCCESS;
     const cl_mem memory = clCreateBuffer(f->session->cl, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, bytes, image, &code);
     assert_int_equal(code, CL_SUCCESS);
@@ -218,14 +221,14 @@ static bool has_slot(const slot *s, only kind)
     return s->only == ALWAYS || s->only == kind;
 }
 
-static fixture open_fixture(th_session *session, only kind)
+/* `desc` is that of every_field, or one with other axes. */
+static fixture open_fixture_of(th_session *session, only kind, const clmgk_attention_desc *desc)
 {
-    const clmgk_attention_desc desc = every_field(kind);
     fixture f = {.session = session};
     clmgk_error error = {0};
     cl_int code = CL_SUCCESS;
-    f.plan = th_plan(session, &desc, CLMGK_ENGINE_AUTO, NULL);
-    assert_int_equal(clmgk_attention_validate(&desc, &f.desc, &error), CLMGK_OK);
+    f.plan = th_plan(session, desc, CLMGK_ENGINE_AUTO, NULL);
+    assert_int_equal(clmgk_attention_validate(desc, &f.desc, &error), CLMGK_OK);
     assert_int_equal(clmgk_plan_get_info(f.plan, &f.info, &error), CLMGK_OK);
     f.good.args = (clmgk_attention_args)CLMGK_ATTENTION_ARGS_INIT;
     f.good.gradients = (clmgk_gradient_args)CLMGK_GRADIENT_ARGS_INIT;
@@ -237,9 +240,9 @@ static fixture open_fixture(th_session *session, only kind)
             *buffer_of(&f.good, &slots[n]) = make_buffer(&f, &slots[n]);
     if (clmgk_plan_workspace_size(f.plan) > 0) {
         f.good.args.workspace.memory =
-            clCreateBuffer(session->cl, CL_MEM_READ_WRITE, clmgk_plan_workspace_size(f.plan) + LEAD * 4, NULL, &code);
+            clCreateBuffer(session->cl, CL_MEM_READ_WRITE, clmgk_plan_workspace_size(f.plan) + LEAD_BYTES, NULL, &code);
         assert_int_equal(code, CL_SUCCESS);
-        f.good.args.workspace.offset = LEAD * 4;
+        f.good.args.workspace.offset = LEAD_BYTES;
     }
     f.other = clCreateContext(NULL, 1, &session->info.device_id, NULL, NULL, &code);
     assert_int_equal(code, CL_SUCCESS);
@@ -248,6 +251,12 @@ static fixture open_fixture(th_session *session, only kind)
     f.other_memory = clCreateBuffer(f.other, CL_MEM_READ_WRITE, 65536, NULL, &code);
     assert_int_equal(code, CL_SUCCESS);
     return f;
+}
+
+static fixture open_fixture(th_session *session, only kind)
+{
+    const clmgk_attention_desc desc = every_field(kind);
+    return open_fixture_of(session, kind, &desc);
 }
 
 static void close_fixture(fixture *f)
@@ -281,7 +290,7 @@ static bool is_untouched(fixture *f, const slot *s)
 {
     const clmgk_buffer buffer = *buffer_of(&f->good, s);
     unsigned char bytes[16384];
-    const size_t size = LEAD * 4 + bytes_of(&f->desc, s);
+    const size_t size = LEAD_BYTES + bytes_of(&f->desc, s);
     bool same = true;
     if (!buffer.memory || !is_output(s))
         return true;
@@ -605,6 +614,80 @@ static void no_queries(void **state)
     }
 }
 
+/* Every element of an output is `value`. */
+static void expect_all(fixture *f, const char *name, float value)
+{
+    float values[1024];
+    const slot *s = slots;
+    while (strcmp(s->name, name) != 0)
+        s++;
+    const size_t bytes = bytes_of(&f->desc, s);
+    assert_in_range(bytes, 1, sizeof(values));
+    assert_int_equal(clEnqueueReadBuffer(f->session->queue, buffer_of(&f->good, s)->memory, CL_TRUE, LEAD_BYTES, bytes,
+                                         values, 0, NULL, NULL),
+                     CL_SUCCESS);
+    for (size_t n = 0; n < bytes / sizeof(float); n++)
+        if (!(values[n] == value))
+            fail_msg("%s[%zu]: %g: expected %g", name, n, (double)values[n], (double)value);
+}
+
+static void enqueue_passes(fixture *f, const arguments *a)
+{
+    for (size_t n = 0; n < TH_COUNT(calls); n++) {
+        const enqueue_call call = call_with(f, calls[n], a);
+        clmgk_error error = {0};
+        cl_event event = NULL;
+        if (enqueue(&call, &event, &error) != CLMGK_OK)
+            fail_msg("call %d: %s", calls[n], error.message);
+        assert_non_null(event);
+        assert_int_equal(clReleaseEvent(event), CL_SUCCESS);
+    }
+    assert_int_equal(clFinish(f->session->queue), CL_SUCCESS);
+}
+
+/* No queries: gradients of what there is are 0, or what they are added to; a prior stays; no row, no likelihood. */
+static void training_without_queries(void **state)
+{
+    static const char *const gradients[] = {"grad_k",     "grad_v",    "grad_prior", "grad_variance",
+                                            "grad_shift", "grad_bias", "grad_sinks"};
+    clmgk_attention_desc desc = every_field(PADDED);
+    desc.length = 0;
+    fixture f = open_fixture_of(*state, PADDED, &desc);
+    arguments a = f.good;
+    const float half = 0.5F;
+    enqueue_passes(&f, &a);
+    for (size_t n = 0; n < TH_COUNT(gradients); n++)
+        expect_all(&f, gradients[n], 0.0F);
+    expect_all(&f, "counts", 0.0F);
+    expect_all(&f, "new_prior", half); /* as given */
+    expect_all(&f, "nll", 0.0F);
+    assert_int_equal(clEnqueueFillBuffer(f.session->queue, f.good.gradients.grad_shift.memory, &half, sizeof(half), 0,
+                                         LEAD_BYTES + (size_t)f.desc.heads * (size_t)f.desc.components *
+                                                          (size_t)f.desc.head_size * 4,
+                                         0, NULL, NULL),
+                     CL_SUCCESS);
+    a.gradients.accumulate = CLMGK_GRADIENT_ALL;
+    enqueue_passes(&f, &a);
+    expect_all(&f, "grad_shift", half);
+    expect_all(&f, "grad_k", 0.0F);
+    close_fixture(&f);
+}
+
+/* No keys: only the sinks are left. L is the sink, whose gradient is that of L. */
+static void training_without_keys(void **state)
+{
+    clmgk_attention_desc desc = every_field(PADDED);
+    desc.length_k = 0;
+    fixture f = open_fixture_of(*state, PADDED, &desc);
+    enqueue_passes(&f, &f.good);
+    static const char *const zeros[] = {"o", "grad_q", "grad_variance", "grad_shift", "nll"};
+    for (size_t n = 0; n < TH_COUNT(zeros); n++)
+        expect_all(&f, zeros[n], 0.0F);
+    expect_all(&f, "lse", 0.5F);
+    expect_all(&f, "grad_sinks", 0.5F * 2.0F * 5.0F); /* dL of B N rows */
+    close_fixture(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -615,6 +698,8 @@ int main(void)
         cmocka_unit_test(passes_that_a_plan_lacks),
         cmocka_unit_test(older_callers),
         cmocka_unit_test(no_queries),
+        cmocka_unit_test(training_without_queries),
+        cmocka_unit_test(training_without_keys),
     };
     return cmocka_run_group_tests(tests, th_session_open, th_session_close);
 }

@@ -466,6 +466,14 @@ static void backward_queries(void **state)
     assert_string_equal(again.backward_options, info.backward_options);
     assert_int_equal(again.origin, CLMGK_PROGRAM_MEMORY);
     clmgk_plan_release(same);
+
+    char text[128];
+    same = NULL;
+    snprintf(text, sizeof(text), "%.*s=77", (int)strcspn(info.backward_parameters, "="), info.backward_parameters);
+    options.backward_parameters = text;
+    expect_error(clmgk_plan_create(session->context, &desc, &options, &same, &error), VALUE, &error, "parameters",
+                 "77");
+    assert_null(same);
     clmgk_plan_release(plan);
 }
 

@@ -252,6 +252,174 @@ static void many_in_flight(void **state)
     clmgk_plan_release(plan);
 }
 
+/* ---- training --------------------------------------------------------------------------------------------------- */
+
+/* Elements of Q (and, with its value size, O), K and V, as test_desc has them. */
+#define Q_COUNT        ((size_t)2 * 65 * 17)
+#define K_COUNT        ((size_t)2 * 130 * 17)
+#define LSE_COUNT      ((size_t)2 * 65)
+#define GRADIENT_COUNT (Q_COUNT + 2 * K_COUNT)
+
+/* Buffers of one forward and backward pass; dQ, dK and dV lie behind each other. */
+typedef struct trainer {
+    clmgk_plan *plan;
+    cl_command_queue queue;
+    cl_mem memory[7];
+    clmgk_attention_args args;
+    clmgk_gradient_args gradients;
+    clmgk_error error;
+    bool ok;
+} trainer;
+
+static clmgk_attention_desc training_desc(void)
+{
+    clmgk_attention_desc desc = test_desc(CLMGK_VARIANT_SOFTMAX);
+    desc.value_size = desc.head_size;
+    desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+    return desc;
+}
+
+/* The same numbers in every trainer's buffers. */
+static clmgk_buffer random_buffer(const th_session *session, trainer *t, size_t slot, size_t count)
+{
+    float *const values = calloc(count, sizeof(float));
+    uint64_t state = slot;
+    cl_int code = CL_SUCCESS;
+    assert_non_null(values);
+    for (size_t n = 0; n < count; n++)
+        values[n] = (float)(2.0 * th_uniform(&state) - 1.0);
+    t->memory[slot] =
+        clCreateBuffer(session->cl, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, count * sizeof(float), values, &code);
+    assert_int_equal(code, CL_SUCCESS);
+    free(values);
+    return (clmgk_buffer){t->memory[slot], 0};
+}
+
+static void open_trainer(th_session *session, trainer *t, clmgk_plan *plan, cl_command_queue queue)
+{
+    *t = (trainer){.plan = plan, .queue = queue};
+    t->args = (clmgk_attention_args)CLMGK_ATTENTION_ARGS_INIT;
+    t->gradients = (clmgk_gradient_args)CLMGK_GRADIENT_ARGS_INIT;
+    t->args.q = random_buffer(session, t, 0, Q_COUNT);
+    t->args.k = random_buffer(session, t, 1, K_COUNT);
+    t->args.v = random_buffer(session, t, 2, K_COUNT);
+    t->args.o = random_buffer(session, t, 3, Q_COUNT + LSE_COUNT);
+    t->args.lse = (clmgk_buffer){t->memory[3], Q_COUNT};
+    t->args.workspace = random_buffer(session, t, 4, clmgk_plan_workspace_size(plan) / sizeof(float) + 1);
+    t->gradients.grad_o = random_buffer(session, t, 5, Q_COUNT);
+    t->gradients.grad_q = random_buffer(session, t, 6, GRADIENT_COUNT);
+    t->gradients.grad_k = (clmgk_buffer){t->memory[6], Q_COUNT};
+    t->gradients.grad_v = (clmgk_buffer){t->memory[6], Q_COUNT + K_COUNT};
+}
+
+static void close_trainer(trainer *t)
+{
+    for (size_t n = 0; n < TH_COUNT(t->memory); n++)
+        assert_int_equal(clReleaseMemObject(t->memory[n]), CL_SUCCESS);
+}
+
+/* Both passes, one after the other, behind the event `first` (NULL: none). No cmocka: also for other threads. */
+static bool train_once(trainer *t, cl_event first, cl_event *done)
+{
+    cl_event between = NULL;
+    if (clmgk_enqueue_forward(t->plan, t->queue, &t->args, first ? 1 : 0, first ? &first : NULL, &between, &t->error) !=
+        CLMGK_OK)
+        return false;
+    const bool ok =
+        clmgk_enqueue_backward(t->plan, t->queue, &t->args, &t->gradients, 1, &between, done, &t->error) == CLMGK_OK;
+    clReleaseEvent(between);
+    return ok;
+}
+
+static void *train(void *argument)
+{
+    trainer *const t = argument;
+    cl_event last = NULL;
+    t->ok = true;
+    for (int round = 0; t->ok && round < ROUNDS; round++) {
+        cl_event next = NULL;
+        t->ok = train_once(t, last, &next);
+        if (last)
+            clReleaseEvent(last);
+        last = next;
+    }
+    t->ok = t->ok && clFlush(t->queue) == CL_SUCCESS && clWaitForEvents(1, &last) == CL_SUCCESS;
+    if (last)
+        clReleaseEvent(last);
+    return NULL;
+}
+
+static void read_gradients(th_session *session, const trainer *t, float *gradients)
+{
+    assert_int_equal(clEnqueueReadBuffer(session->queue, t->memory[6], CL_TRUE, 0, GRADIENT_COUNT * sizeof(float),
+                                         gradients, 0, NULL, NULL),
+                     CL_SUCCESS);
+}
+
+/* Threads on queues out of order, by one plan of several kernels: bit for bit what one alone gets. */
+static void threads_train(void **state)
+{
+    th_session *const session = *state;
+    static float alone[GRADIENT_COUNT];
+    static float together[GRADIENT_COUNT];
+    const clmgk_attention_desc desc = training_desc();
+    clmgk_plan *const plan = th_plan(session, &desc, CLMGK_ENGINE_AUTO, NULL);
+    trainer trainers[THREADS];
+    pthread_t threads[THREADS];
+    trainer one;
+    open_trainer(session, &one, plan, session->queue);
+    assert_true(train_once(&one, NULL, NULL));
+    assert_int_equal(clFinish(session->queue), CL_SUCCESS);
+    read_gradients(session, &one, alone);
+    close_trainer(&one);
+    for (size_t n = 0; n < THREADS; n++)
+        open_trainer(session, &trainers[n], plan, new_queue(session, true));
+    for (size_t n = 0; n < THREADS; n++)
+        assert_int_equal(pthread_create(&threads[n], NULL, train, &trainers[n]), 0);
+    for (size_t n = 0; n < THREADS; n++)
+        assert_int_equal(pthread_join(threads[n], NULL), 0);
+    for (size_t n = 0; n < THREADS; n++) {
+        if (!trainers[n].ok)
+            fail_msg("%s", trainers[n].error.message);
+        read_gradients(session, &trainers[n], together);
+        assert_memory_equal(alone, together, sizeof(alone));
+        assert_int_equal(clReleaseCommandQueue(trainers[n].queue), CL_SUCCESS);
+        close_trainer(&trainers[n]);
+    }
+    clmgk_plan_release(plan);
+}
+
+/* The first kernel of a pass waits for the wait list, and so do all behind it. */
+static void wait_lists_hold_training_back(void **state)
+{
+    th_session *const session = *state;
+    static float before[GRADIENT_COUNT];
+    static float after[GRADIENT_COUNT];
+    const clmgk_attention_desc desc = training_desc();
+    clmgk_plan *const plan = th_plan(session, &desc, CLMGK_ENGINE_AUTO, NULL);
+    trainer t;
+    cl_int code = CL_SUCCESS;
+    cl_event gate = clCreateUserEvent(session->cl, &code);
+    cl_event done = NULL;
+    assert_int_equal(code, CL_SUCCESS);
+    open_trainer(session, &t, plan, new_queue(session, true));
+    read_gradients(session, &t, before);
+    assert_true(train_once(&t, gate, &done));
+    assert_int_equal(clFlush(t.queue), CL_SUCCESS);
+    assert_int_not_equal(status_of(done), CL_COMPLETE);
+    read_gradients(session, &t, after);
+    assert_memory_equal(before, after, sizeof(before));
+    clmgk_plan_release(plan); /* the work that waits keeps what it needs */
+    assert_int_equal(clSetUserEventStatus(gate, CL_COMPLETE), CL_SUCCESS);
+    assert_int_equal(clWaitForEvents(1, &done), CL_SUCCESS);
+    read_gradients(session, &t, after);
+    assert_memory_not_equal(before, after, sizeof(before));
+    assert_int_equal(clReleaseEvent(gate), CL_SUCCESS);
+    assert_int_equal(clReleaseEvent(done), CL_SUCCESS);
+    assert_int_equal(clReleaseCommandQueue(t.queue), CL_SUCCESS);
+    close_trainer(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -260,6 +428,8 @@ int main(void)
         cmocka_unit_test(wait_lists_hold_work_back),
         cmocka_unit_test(release_while_in_flight),
         cmocka_unit_test(many_in_flight),
+        cmocka_unit_test(threads_train),
+        cmocka_unit_test(wait_lists_hold_training_back),
     };
     return cmocka_run_group_tests(tests, th_session_open, th_session_close);
 }

@@ -59,6 +59,7 @@ static void mask_row(uint32_t counter[4], const uint32_t key[2], uint32_t drop_b
     }
 }
 
+/* NOLINTNEXTLINE(readability-function-size): a tile of one head is that many numbers */
 clmgk_status clmgk_dropout_mask(double dropout, uint64_t seed, int64_t heads, int64_t b, int64_t h, int64_t first_row,
                                 int64_t rows, int64_t first_key, int64_t keys, uint8_t *mask, clmgk_error *error)
 {
