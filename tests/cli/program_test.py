@@ -9,7 +9,7 @@ import unittest
 import numpy as np
 
 BIN = pathlib.Path(os.environ["CLMGK_BIN"])
-LIMIT_S = 300
+LIMIT_S = 900
 
 
 def run(program, *args, **options):
