@@ -325,7 +325,11 @@ FUNCTION void block_scores(engine *e, const mixture *x, const mixture_keys *t, c
         KEYS_FOR(u)
             ROWS_FOR(v) {
 #if KEYS_SHIFTED
+#if HAS_SOFTCAP
+                const real row = x->alpha[panel][r][v];
+#else
                 const real row = x->alpha[panel][r][v] + key_get(e, t->beta[r], sub, u);
+#endif
                 s[u][v] = fma(product[u][v], (real)(SCALE_LATER ? x->scale[r] : 1.0f), row);
 #elif HAS_KEY_TERMS && !HAS_SOFTCAP
                 s[u][v] = (real)(key_get(e, t->beta[r], sub, u));
