@@ -13,14 +13,22 @@ static const char *device_name(const json_t *object, const json_t *one)
     return name ? name : "";
 }
 
+/* What an older object lacks is what a case has not. */
+static bool same_value(const json_t *old, const json_t *one)
+{
+    const bool absent = !old || json_is_null(old);
+    return absent ? !one || json_is_null(one) : json_equal(old, one);
+}
+
 /* Whether two cases measure the same work on the same device, by the same engine. */
 static bool same_case(const json_t *before, const json_t *old, const json_t *now, const json_t *one)
 {
-    static const char *const keys[] = {"variant",   "engine",     "dtype",      "pass",   "batch",
-                                       "heads",     "kv_heads",   "components", "length", "length_k",
-                                       "head_size", "value_size", "causal"};
+    static const char *const keys[] = {"variant",   "engine",     "dtype",      "pass",      "batch",
+                                       "heads",     "kv_heads",   "components", "length",    "length_k",
+                                       "head_size", "value_size", "causal",     "gradients", "window",
+                                       "sequences", "bias",       "alibi",      "sinks",     "dropout"};
     for (size_t i = 0; i < TOOL_COUNT(keys); i++) {
-        if (!json_equal(json_object_get(old, keys[i]), json_object_get(one, keys[i])))
+        if (!same_value(json_object_get(old, keys[i]), json_object_get(one, keys[i])))
             return false;
     }
     return strcmp(device_name(before, old), device_name(now, one)) == 0;
@@ -52,12 +60,14 @@ static bool read_time(const json_t *one, double *median, double *noise)
 
 static void print_change(const json_t *one, double old_ms, double new_ms, const char *word, FILE *stream)
 {
-    fprintf(stream, "  %-8s %2d heads %-4s N %-6d S %-6d D %-4d%s %10.3f -> %10.3f ms  %+6.1f %%  %s\n",
-            json_string_value(json_object_get(one, "variant")), (int)json_integer_value(json_object_get(one, "heads")),
-            json_string_value(json_object_get(one, "dtype")), (int)json_integer_value(json_object_get(one, "length")),
+    fprintf(stream, "  %-8s %-8s %2d heads %-4s N %-6d S %-6d D %-4d%s%s %10.3f -> %10.3f ms  %+6.1f %%  %s\n",
+            json_string_value(json_object_get(one, "variant")), json_string_value(json_object_get(one, "pass")),
+            (int)json_integer_value(json_object_get(one, "heads")), json_string_value(json_object_get(one, "dtype")),
+            (int)json_integer_value(json_object_get(one, "length")),
             (int)json_integer_value(json_object_get(one, "length_k")),
             (int)json_integer_value(json_object_get(one, "head_size")),
-            json_is_true(json_object_get(one, "causal")) ? " causal" : "       ", old_ms, new_ms,
+            json_is_true(json_object_get(one, "causal")) ? " causal" : "       ",
+            json_is_array(json_object_get(one, "window")) ? " window" : "       ", old_ms, new_ms,
             100 * (new_ms / old_ms - 1), word);
 }
 

@@ -23,41 +23,71 @@ static json_t *time_json(const bench_case *one)
 
 static json_t *error_json(const bench_case *one)
 {
-    return json_pack("{s:f, s:f, s:I}", "max", one->error.max, "bound", one->error.bound, "sampled",
-                     (json_int_t)one->error.sampled);
+    const bench_error_found *error = &one->error;
+    return json_pack("{s:f, s:f, s:I, s:s, s:I, s:I, s:I, s:I}", "max", error->max, "bound", error->bound, "sampled",
+                     (json_int_t)error->sampled, "array", error->array, "batch", (json_int_t)error->batch, "heads",
+                     (json_int_t)error->heads, "length", (json_int_t)error->length, "length_k",
+                     (json_int_t)error->length_k);
 }
 
-/* What identifies a case. */
-static json_t *case_key_json(size_t device, const bench_case *one)
+/* Masks and modifiers, null for what a case has not, so that an object without these keys says the same. */
+static json_t *modifiers_json(const clmgk_attention_desc *desc)
 {
-    const clmgk_attention_desc *desc = &one->desc;
-    return json_pack("{s:I, s:s?, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "device",
-                     (json_int_t)device, "shape", one->shape->name, "variant", clmgk_variant_name(desc->variant),
-                     "engine", clmgk_engine_name(one->engine), "dtype", clmgk_dtype_name(desc->dtype), "pass",
-                     "forward", "batch", (json_int_t)desc->batch, "heads", (json_int_t)desc->heads, "kv_heads",
-                     (json_int_t)desc->kv_heads, "components", (json_int_t)desc->components, "length",
-                     (json_int_t)desc->length, "length_k", (json_int_t)desc->length_k, "head_size",
-                     (json_int_t)desc->head_size, "value_size", (json_int_t)desc->value_size, "causal",
-                     (int)desc->causal);
+    const bench_names gradients = bench_gradient_names(desc->gradients);
+    json_t *window = desc->use_window
+                         ? json_pack("[I, I]", (json_int_t)desc->window_left, (json_int_t)desc->window_right)
+                         : json_null();
+    json_t *bias = desc->use_bias
+                       ? json_pack("[I, I, I, I]", (json_int_t)desc->bias_batch, (json_int_t)desc->bias_heads,
+                                   (json_int_t)desc->bias_length, (json_int_t)desc->bias_length_k)
+                       : json_null();
+    json_t *sequences = desc->sequences ? json_integer((json_int_t)desc->sequences) : json_null();
+    json_t *dropout = desc->dropout > 0 ? json_real(desc->dropout) : json_null();
+    json_t *alibi = desc->use_alibi ? json_true() : json_null();
+    json_t *sinks = desc->use_sinks ? json_true() : json_null();
+    return json_pack("{s:s?, s:o, s:o, s:o, s:o, s:o, s:o}", "gradients", desc->gradients ? gradients.text : NULL,
+                     "window", window, "sequences", sequences, "bias", bias, "alibi", alibi, "sinks", sinks, "dropout",
+                     dropout);
 }
 
-static json_t *case_json(size_t index, const bench_device *device, const bench_group *group, const bench_case *one)
+/* Adds the pairs of `rest`, whose reference is taken; NULL: out of memory. */
+static json_t *merge(json_t *object, json_t *rest)
 {
-    json_t *object = case_key_json(index, one);
-    json_t *rest = json_pack(
-        "{s:o, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:b, s:s, s:s, s:o, s:I}", "time_ms", time_json(one),
-        "flops", one->flops, "gflops", bench_gflops(one), "fraction_of_peak", bench_fraction_of_peak(device, one),
-        "bytes", (json_int_t)one->array_bytes, "memory_bytes", (json_int_t)bench_memory_bytes(one), "workspace_bytes",
-        (json_int_t)one->workspace_bytes, "compile_ms", one->compile_ms, "first_call_cold_ms",
-        optional_ms(one->first_cold_ms), "first_call_warm_ms", optional_ms(one->first_warm_ms), "error",
-        error_json(one), "tuned", 0, "parameters", one->parameters, "options", one->compiler_options,
-        "ratio_to_baseline", ratio_json(group, one), "process_peak_bytes", (json_int_t)one->process_peak_bytes);
     if (!object || !rest || json_object_update(object, rest) != 0) {
         json_decref(object);
         object = NULL;
     }
     json_decref(rest);
     return object;
+}
+
+/* What identifies a case. */
+static json_t *case_key_json(size_t device, const bench_case *one)
+{
+    const clmgk_attention_desc *desc = &one->desc;
+    json_t *sizes =
+        json_pack("{s:I, s:s?, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "device",
+                  (json_int_t)device, "shape", one->shape->name, "variant", clmgk_variant_name(desc->variant), "engine",
+                  clmgk_engine_name(one->engine), "dtype", clmgk_dtype_name(desc->dtype), "pass",
+                  bench_pass_name(one->pass), "batch", (json_int_t)desc->batch, "heads", (json_int_t)desc->heads,
+                  "kv_heads", (json_int_t)desc->kv_heads, "components", (json_int_t)desc->components, "length",
+                  (json_int_t)desc->length, "length_k", (json_int_t)desc->length_k, "head_size",
+                  (json_int_t)desc->head_size, "value_size", (json_int_t)desc->value_size, "causal", (int)desc->causal);
+    return merge(sizes, modifiers_json(desc));
+}
+
+static json_t *case_json(size_t index, const bench_device *device, const bench_group *group, const bench_case *one)
+{
+    json_t *rest = json_pack(
+        "{s:o, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:b, s:s, s:s, s:o, s:I}", "time_ms",
+        time_json(one), "flops", one->flops, "gflops", bench_gflops(one), "fraction_of_peak",
+        bench_fraction_of_peak(device, one), "kv_fraction_of_copy", bench_kv_fraction_of_copy(device, one), "bytes",
+        (json_int_t)one->array_bytes, "memory_bytes", (json_int_t)bench_memory_bytes(one), "workspace_bytes",
+        (json_int_t)one->workspace_bytes, "compile_ms", one->compile_ms, "first_call_cold_ms",
+        optional_ms(one->first_cold_ms), "first_call_warm_ms", optional_ms(one->first_warm_ms), "error",
+        error_json(one), "tuned", 0, "parameters", one->parameters, "options", one->compiler_options,
+        "ratio_to_baseline", ratio_json(group, one), "process_peak_bytes", (json_int_t)one->process_peak_bytes);
+    return merge(case_key_json(index, one), rest);
 }
 
 /* A case without figures: refused by the device, or wrong. */

@@ -3,8 +3,6 @@
  * disturbs all of them alike. */
 #include "bench.h"
 
-#include "reference/reference.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +14,9 @@
 #define CALLS_MS         5.0 /* a repetition of short calls lasts so long */
 #define MAX_CALLS        1000
 
-/* A case that is ready to run. */
+/* A case that is ready to run: in the backward pass O and L are there. */
 typedef struct runner {
+    bench_pass pass;
     clmgk_context *library;
     clmgk_plan *plan;
     bench_own own;
@@ -35,11 +34,11 @@ static void close_runner(runner *run)
 
 /* ---- one repetition ----------------------------------------------------------------------------------------- */
 
-/* Milliseconds from the start of the first event to the end of the last; negative where the driver cannot tell. */
+/* Milliseconds between the ends of two events; negative where the driver cannot tell. */
 static double event_span_ms(cl_event first, cl_event last)
 {
     cl_ulong start = 0, end = 0;
-    if (clGetEventProfilingInfo(first, CL_PROFILING_COMMAND_START, sizeof(start), &start, NULL) != CL_SUCCESS ||
+    if (clGetEventProfilingInfo(first, CL_PROFILING_COMMAND_END, sizeof(start), &start, NULL) != CL_SUCCESS ||
         clGetEventProfilingInfo(last, CL_PROFILING_COMMAND_END, sizeof(end), &end, NULL) != CL_SUCCESS || end <= start)
         return -1;
     return 1e-6 * (double)(end - start);
@@ -50,15 +49,26 @@ typedef struct call_time {
     double host, device;
 } call_time;
 
+static tool_exit enqueue_call(const tool_device *device, const runner *run, cl_event *event, tool_error *error)
+{
+    clmgk_error failure = {0};
+    const clmgk_status status =
+        run->pass == BENCH_BACKWARD
+            ? clmgk_enqueue_backward(run->plan, device->queue, &run->own.args, &run->own.gradients, 0, NULL, event,
+                                     &failure)
+            : clmgk_enqueue_forward(run->plan, device->queue, &run->own.args, 0, NULL, event, &failure);
+    return status == CLMGK_OK ? TOOL_DONE : tool_fail_library(error, &failure);
+}
+
+/* A pass may be several kernels, and its event is that of the last: a marker tells when the first could begin. */
 static tool_exit enqueue_calls(const tool_device *device, const runner *run, int calls, cl_event *first, cl_event *last,
                                tool_error *error)
 {
-    for (int i = 0; i < calls; i++) {
-        clmgk_error failure = {0};
-        cl_event *event = i == 0 ? first : i == calls - 1 ? last : NULL;
-        if (clmgk_enqueue_forward(run->plan, device->queue, &run->own.args, 0, NULL, event, &failure) != CLMGK_OK)
-            return tool_fail_library(error, &failure);
-    }
+    const cl_int code = clEnqueueMarkerWithWaitList(device->queue, 0, NULL, first);
+    if (code != CL_SUCCESS)
+        return tool_fail_cl(error, code, "clEnqueueMarkerWithWaitList");
+    for (int i = 0; i < calls; i++)
+        TOOL_TRY(enqueue_call(device, run, i == calls - 1 ? last : NULL, error));
     return TOOL_DONE;
 }
 
@@ -72,7 +82,7 @@ static tool_exit time_calls(const tool_device *device, const runner *run, int ca
     if (status == TOOL_DONE && code != CL_SUCCESS)
         status = tool_fail_cl(error, code, "clFinish");
     if (status == TOOL_DONE)
-        *time = (call_time){wall / calls, event_span_ms(first, last ? last : first) / calls};
+        *time = (call_time){wall / calls, event_span_ms(first, last) / calls};
     if (first)
         clReleaseEvent(first);
     if (last)
@@ -82,36 +92,52 @@ static tool_exit time_calls(const tool_device *device, const runner *run, int ca
 
 /* ---- first calls -------------------------------------------------------------------------------------------- */
 
-static tool_exit open_runner(const bench_device *device, const bench_options *options, const bench_arrays *arrays,
-                             const bench_case *one, runner *run, double *plan_ms, clmgk_error *failure,
-                             tool_error *error)
+static tool_exit make_plan(const bench_device *device, const bench_options *options, const clmgk_attention_desc *desc,
+                           runner *run, clmgk_error *failure, tool_error *error)
 {
     clmgk_context_options context_options = CLMGK_CONTEXT_OPTIONS_INIT;
     clmgk_plan_options plan_options = CLMGK_PLAN_OPTIONS_INIT;
     context_options.cache_dir = device->cache_dir;
     plan_options.engine = options->engine;
     plan_options.parameters = options->parameters;
-    *run = (runner){0};
-    const double start = tool_now_ms();
+    plan_options.backward_parameters = options->backward_parameters;
     if (clmgk_context_create(device->tool.context, device->tool.info.device_id, &context_options, &run->library,
                              failure) != CLMGK_OK ||
-        clmgk_plan_create(run->library, &one->desc, &plan_options, &run->plan, failure) != CLMGK_OK)
+        clmgk_plan_create(run->library, desc, &plan_options, &run->plan, failure) != CLMGK_OK)
         return tool_fail_library(error, failure);
+    return TOOL_DONE;
+}
+
+/* A plan with its arrays; *plan_ms is what making the plan took. */
+static tool_exit open_runner(const bench_device *device, const bench_options *options, const bench_arrays *arrays,
+                             const clmgk_attention_desc *desc, bench_pass pass, runner *run, double *plan_ms,
+                             clmgk_error *failure, tool_error *error)
+{
+    *run = (runner){.pass = BENCH_FORWARD};
+    const double start = tool_now_ms();
+    TOOL_TRY(make_plan(device, options, desc, run, failure, error));
     *plan_ms = tool_now_ms() - start;
-    return bench_own_create(&device->tool, arrays, &one->desc, clmgk_plan_workspace_size(run->plan), &run->own, error);
+    TOOL_TRY(bench_own_create(&device->tool, arrays, desc, clmgk_plan_workspace_size(run->plan), &run->own, error));
+    if (pass == BENCH_BACKWARD) { /* O and L */
+        call_time time = {0, 0};
+        TOOL_TRY(time_calls(&device->tool, run, 1, &time, error));
+    }
+    run->pass = pass;
+    return bench_spoil(&device->tool, desc, pass, &run->own, error);
 }
 
 static tool_exit take_plan_info(const runner *run, bench_case *one, clmgk_plan_info *info, tool_error *error)
 {
     clmgk_error failure = {0};
+    const bool backward = run->pass == BENCH_BACKWARD;
     if (clmgk_plan_get_info(run->plan, info, &failure) != CLMGK_OK)
         return tool_fail_library(error, &failure);
-    one->engine = info->engine;
-    one->workspace_bytes = info->workspace_bytes;
+    one->engine = backward ? info->backward_engine : info->engine;
+    one->workspace_bytes = backward ? info->backward_workspace_bytes : info->workspace_bytes;
     one->compile_ms = info->compile_ms;
-    one->parameters = strdup(info->parameters);
-    one->compiler_options = strdup(info->options);
-    one->kernel = strdup(info->kernel);
+    one->parameters = strdup(backward ? info->backward_parameters : info->parameters);
+    one->compiler_options = strdup(backward ? info->backward_options : info->options);
+    one->kernel = strdup(backward ? info->backward_kernel : info->kernel);
     if (!one->parameters || !one->compiler_options || !one->kernel)
         return tool_fail_memory(error, "a plan's description");
     return TOOL_DONE;
@@ -131,39 +157,63 @@ static double earlier_compile_ms(const bench_device *device, const bench_options
     return one->compile_ms;
 }
 
-/* Fills O and L with NaN, so that a row that is not written cannot pass for a right one. */
-static tool_exit spoil_outputs(const tool_device *device, const bench_case *one, const clmgk_attention_args *args,
-                               tool_error *error)
+/* A smaller problem, by the same kernels with the same parameters, against the reference. */
+static tool_exit check_reduced(const bench_device *device, const bench_options *options, const bench_arrays *arrays,
+                               const clmgk_plan_info *info, bench_case *one, tool_error *error)
 {
-    static const unsigned char ones = 0xFF;
-    const bench_elements count = bench_count_elements(&one->desc);
-    cl_int code = clEnqueueFillBuffer(device->queue, args->o.memory, &ones, sizeof(ones), 0,
-                                      count.o * clmgk_ref_dtype_size(one->desc.dtype), 0, NULL, NULL);
-    if (code == CL_SUCCESS)
-        code = clEnqueueFillBuffer(device->queue, args->lse.memory, &ones, sizeof(ones), 0, count.lse * sizeof(float),
-                                   0, NULL, NULL);
-    if (code == CL_SUCCESS)
-        code = clFinish(device->queue);
-    return code == CL_SUCCESS ? TOOL_DONE : tool_fail_cl(error, code, "clEnqueueFillBuffer");
+    bench_options same = *options;
+    clmgk_attention_desc reduced;
+    clmgk_error failure = {0};
+    runner run = {0};
+    double plan_ms = 0;
+    call_time time = {0, 0};
+    tool_exit status = TOOL_DONE;
+    same.parameters = info->parameters;
+    same.backward_parameters = info->backward_parameters;
+    TOOL_TRY(bench_reduce(&one->desc, one->pass, &reduced, error));
+    TOOL_TRY_GOTO(status, open_runner(device, &same, arrays, &reduced, one->pass, &run, &plan_ms, &failure, error),
+                  done);
+    TOOL_TRY_GOTO(status, time_calls(&device->tool, &run, 1, &time, error), done);
+    status = bench_validate_whole(&device->tool, arrays, &reduced, one->pass, &run.own, &one->error, error);
+done:
+    close_runner(&run);
+    return status;
+}
+
+/* Dropout's mask depends on batch and head, which a slice has not: there too a smaller problem is checked. */
+static tool_exit validate(const bench_device *device, const bench_options *options, const bench_arrays *arrays,
+                          const clmgk_plan_info *info, const runner *run, bench_case *one, tool_error *error)
+{
+    if (one->pass == BENCH_FORWARD && one->desc.dropout == 0)
+        return bench_validate_rows(&device->tool, arrays, &one->desc, &run->own.args, VALIDATE_SECONDS, &one->error,
+                                   error);
+    bench_error_found written = {.ok = true};
+    if (one->pass == BENCH_BACKWARD)
+        TOOL_TRY(bench_validate_finite(&device->tool, &one->desc, &run->own, &written, error));
+    TOOL_TRY(check_reduced(device, options, arrays, info, one, error));
+    if (one->error.ok && !written.ok) {
+        one->error.ok = false;
+        memcpy(one->error.message, written.message, sizeof(written.message));
+    }
+    return TOOL_DONE;
 }
 
 /* First call with a cold cache, check, first call with a warm one. Leaves `run` ready. */
 static tool_exit first_calls(const bench_device *device, const bench_options *options, const bench_arrays *arrays,
                              bench_case *one, runner *run, clmgk_error *failure, tool_error *error)
 {
-    clmgk_plan_info info;
+    clmgk_plan_info info = {0};
     call_time time = {0, 0};
     double plan_ms = 0;
     one->first_cold_ms = one->first_warm_ms = -1;
-    TOOL_TRY(open_runner(device, options, arrays, one, run, &plan_ms, failure, error));
+    TOOL_TRY(open_runner(device, options, arrays, &one->desc, one->pass, run, &plan_ms, failure, error));
     TOOL_TRY(take_plan_info(run, one, &info, error));
-    TOOL_TRY(spoil_outputs(&device->tool, one, &run->own.args, error));
     TOOL_TRY(time_calls(&device->tool, run, 1, &time, error));
-    TOOL_TRY(bench_validate(&device->tool, arrays, &one->desc, &run->own.args, VALIDATE_SECONDS, &one->error, error));
+    TOOL_TRY(validate(device, options, arrays, &info, run, one, error));
     if (info.origin == CLMGK_PROGRAM_BUILT) {
         one->first_cold_ms = plan_ms + time.host;
         close_runner(run);
-        TOOL_TRY(open_runner(device, options, arrays, one, run, &plan_ms, failure, error));
+        TOOL_TRY(open_runner(device, options, arrays, &one->desc, one->pass, run, &plan_ms, failure, error));
         clmgk_plan_get_info(run->plan, &info, NULL);
         TOOL_TRY(time_calls(&device->tool, run, 1, &time, error));
     } else {
@@ -253,17 +303,23 @@ static uint64_t larger(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+static uint64_t largest_array_bytes(const clmgk_attention_desc *desc)
+{
+    const bench_elements count = bench_count_elements(desc);
+    return larger(larger(count.q, count.k), larger(count.v, count.o)) * clmgk_ref_dtype_size(desc->dtype);
+}
+
 /* Whether the device holds the arrays of a group; the cases' reasons say why not. */
 static bool fits(const clmgk_device_info *info, bench_group *group)
 {
-    uint64_t all = 0, one = 0;
+    uint64_t all = 0, own = 0, one = 0;
     for (size_t i = 0; i < group->count; i++) {
         const clmgk_attention_desc *desc = &group->cases[i].desc;
-        const bench_elements count = bench_count_elements(desc);
-        const uint64_t largest = larger(larger(count.q, count.k), larger(count.v, count.o));
         all = larger(all, group->cases[i].array_bytes);
-        one = larger(one, largest * clmgk_ref_dtype_size(desc->dtype));
+        own += desc->gradients ? bench_count_elements(desc).o * clmgk_ref_dtype_size(desc->dtype) : 0;
+        one = larger(one, largest_array_bytes(desc));
     }
+    all += own;
     if (all <= info->global_memory_bytes && one <= info->max_allocation_bytes)
         return true;
     for (size_t i = 0; i < group->count; i++) {

@@ -20,7 +20,14 @@ enum {
     OPTION_HEAD_SIZE,
     OPTION_VALUE_SIZE,
     OPTION_CAUSAL,
+    OPTION_WINDOW,
+    OPTION_PACKED,
+    OPTION_BIAS,
+    OPTION_ALIBI,
+    OPTION_SINKS,
+    OPTION_DROPOUT,
     OPTION_PASS,
+    OPTION_GRADIENTS,
     OPTION_DTYPE,
     OPTION_SECONDS,
     OPTION_KEEP_CACHES,
@@ -29,6 +36,7 @@ enum {
     OPTION_THRESHOLD,
     OPTION_ENGINE,
     OPTION_PARAMETERS,
+    OPTION_BACKWARD_PARAMETERS,
     OPTION_COUNT
 };
 
@@ -49,7 +57,18 @@ static const tool_option options_table[OPTION_COUNT] = {
     {"head-size", "D", "query/key head size; required for a size without a name"},
     {"value-size", "E", "value head size, default D"},
     {"causal", NULL, "hide later keys"},
-    {"pass", "NAME", "forward, the only one of this version"},
+    {"window", "L,R", "keys i-L .. i+R along the diagonal; -1: no limit"},
+    {"packed", "T", "the N rows are T sequences of uneven lengths, back to back"},
+    {"bias", "AXES",
+     "an additive bias: b, h, n, s for an axis that it has in full, 1 for one that it has\n"
+     "not: 1hns is [1,H,N,S]"},
+    {"alibi", NULL, "a slope per head"},
+    {"sinks", NULL, "a sink's logit per head"},
+    {"dropout", "P", "probability of dropping a weight"},
+    {"pass", "NAME", "forward (default), backward (apart from its forward pass), or both"},
+    {"gradients", "A,...",
+     "what the backward pass computes: q, k, v, prior, variance, shift, bias, sinks or all,\n"
+     "each for the variants that have it. Default: q, k, v, shift"},
     {"dtype", "T,...", "storage types f32, f16, bf16; default f32"},
     {"seconds", "X",
      "repeat the runs of a size for X seconds (at least three times); default 4,\n"
@@ -62,6 +81,7 @@ static const tool_option options_table[OPTION_COUNT] = {
     {"threshold", "X", "a slow-down by more than X percent, and beyond noise, is a regression; default 5"},
     {"engine", "NAME", "auto (default), lane or simt"},
     {"parameters", "P", "kernel parameters, name=value,...: for work on the kernels"},
+    {"backward-parameters", "P", "the same of the backward pass"},
 };
 
 const tool_program bench_program = {
@@ -136,6 +156,19 @@ static tool_exit add_dtype(const char *option, const char *token, bench_options 
     return TOOL_DONE;
 }
 
+static tool_exit add_gradient(const char *option, const char *token, bench_options *options, tool_error *error)
+{
+    const char *names[CLMGK_REF_GRADIENTS + 1];
+    size_t index = 0;
+    memcpy(names, bench_gradient_name, sizeof(bench_gradient_name));
+    names[CLMGK_REF_GRADIENTS] = "all";
+    TOOL_TRY(tool_parse_name(option, token, names, TOOL_COUNT(names), &index, error));
+    if (index < CLMGK_REF_GRADIENTS)
+        options->named_gradients |= 1U << index;
+    options->gradients |= index < CLMGK_REF_GRADIENTS ? 1U << index : CLMGK_GRADIENT_ALL;
+    return TOOL_DONE;
+}
+
 static tool_exit add_shape(const char *option, const char *token, bench_options *options, tool_error *error)
 {
     const char *names[BENCH_MAX_SHAPES];
@@ -149,9 +182,10 @@ static tool_exit add_shape(const char *option, const char *token, bench_options 
 
 /* ---- sizes -------------------------------------------------------------------------------------------------- */
 
-static const int size_options[] = {OPTION_BATCH,      OPTION_HEADS,      OPTION_KV_HEADS,
-                                   OPTION_COMPONENTS, OPTION_LENGTH,     OPTION_LENGTH_K,
-                                   OPTION_HEAD_SIZE,  OPTION_VALUE_SIZE, OPTION_CAUSAL};
+static const int size_options[] = {OPTION_BATCH,  OPTION_HEADS,    OPTION_KV_HEADS,  OPTION_COMPONENTS,
+                                   OPTION_LENGTH, OPTION_LENGTH_K, OPTION_HEAD_SIZE, OPTION_VALUE_SIZE,
+                                   OPTION_CAUSAL, OPTION_WINDOW,   OPTION_PACKED,    OPTION_BIAS,
+                                   OPTION_ALIBI,  OPTION_SINKS,    OPTION_DROPOUT};
 
 static const char *given_size_option(const char *const *values)
 {
@@ -169,6 +203,48 @@ static tool_exit parse_size(const char *const *values, int option, int64_t *valu
     return tool_parse_integer(options_table[option].name, values[option], 1, INT32_MAX, value, error);
 }
 
+/* "1hns" */
+static tool_exit parse_bias(const char *text, bench_modifiers *modifiers, tool_error *error)
+{
+    static const char axes[] = "bhns";
+    bool ok = strlen(text) == TOOL_COUNT(modifiers->bias_axis);
+    for (size_t i = 0; ok && i < TOOL_COUNT(modifiers->bias_axis); i++) {
+        modifiers->bias_axis[i] = text[i] == axes[i];
+        ok = text[i] == axes[i] || text[i] == '1';
+    }
+    modifiers->bias = true;
+    return ok ? TOOL_DONE
+              : tool_fail(error, TOOL_BAD_INPUT, "--bias '%s': expected 'bhns' with 1 for any of them, as in 1hns",
+                          text);
+}
+
+static tool_exit parse_window(const char *text, bench_modifiers *modifiers, tool_error *error)
+{
+    int64_t sides[2];
+    TOOL_TRY(tool_parse_integers("window", text, -1, INT32_MAX, TOOL_COUNT(sides), sides, error));
+    modifiers->window = true;
+    modifiers->window_left = sides[0];
+    modifiers->window_right = sides[1];
+    return TOOL_DONE;
+}
+
+#define MAX_SEQUENCES 65536
+
+static tool_exit parse_modifiers(const char *const *values, bench_modifiers *modifiers, tool_error *error)
+{
+    if (values[OPTION_WINDOW])
+        TOOL_TRY(parse_window(values[OPTION_WINDOW], modifiers, error));
+    if (values[OPTION_PACKED])
+        TOOL_TRY(tool_parse_integer("packed", values[OPTION_PACKED], 1, MAX_SEQUENCES, &modifiers->sequences, error));
+    if (values[OPTION_BIAS])
+        TOOL_TRY(parse_bias(values[OPTION_BIAS], modifiers, error));
+    if (values[OPTION_DROPOUT])
+        TOOL_TRY(tool_parse_number("dropout", values[OPTION_DROPOUT], &modifiers->dropout, error));
+    modifiers->alibi = values[OPTION_ALIBI] != NULL;
+    modifiers->sinks = values[OPTION_SINKS] != NULL;
+    return TOOL_DONE;
+}
+
 static tool_exit parse_unnamed_shape(const char *const *values, bench_shape *shape, tool_error *error)
 {
     *shape = (bench_shape){.what = "given sizes", .batch = 1, .heads = 8, .components = 2};
@@ -184,7 +260,7 @@ static tool_exit parse_unnamed_shape(const char *const *values, bench_shape *sha
     TOOL_TRY(parse_size(values, OPTION_HEAD_SIZE, &shape->head_size, error));
     TOOL_TRY(parse_size(values, OPTION_VALUE_SIZE, &shape->value_size, error));
     shape->causal = values[OPTION_CAUSAL] != NULL;
-    return TOOL_DONE;
+    return parse_modifiers(values, &shape->modifiers, error);
 }
 
 static tool_exit parse_suite(const char *name, bench_options *options, tool_error *error)
@@ -241,21 +317,38 @@ static tool_exit parse_positive(const char *option, const char *text, double *va
     return TOOL_DONE;
 }
 
-static tool_exit parse_pass(const char *text, tool_error *error)
+static tool_exit parse_pass(const char *text, bench_options *options, tool_error *error)
 {
-    static const char *const passes[] = {"forward", "backward", "both"};
+    static const char *const names[] = {"forward", "backward", "both"};
     size_t index = 0;
-    TOOL_TRY(tool_parse_name("pass", text, passes, TOOL_COUNT(passes), &index, error));
+    TOOL_TRY(tool_parse_name("pass", text, names, TOOL_COUNT(names), &index, error));
+    options->pass_count = 0;
+    if (index != 1)
+        options->passes[options->pass_count++] = BENCH_FORWARD;
     if (index != 0)
-        return tool_fail(error, TOOL_BAD_INPUT, "--pass '%s': this version has no backward pass; expected 'forward'",
-                         text);
+        options->passes[options->pass_count++] = BENCH_BACKWARD;
+    return TOOL_DONE;
+}
+
+static tool_exit parse_backward(const char *const *values, bench_options *options, tool_error *error)
+{
+    static const int backward[] = {OPTION_GRADIENTS, OPTION_BACKWARD_PARAMETERS};
+    TOOL_TRY(parse_pass(values[OPTION_PASS] ? values[OPTION_PASS] : "forward", options, error));
+    for (size_t i = 0; i < TOOL_COUNT(backward); i++) {
+        if (values[backward[i]] && options->passes[options->pass_count - 1] == BENCH_FORWARD)
+            return tool_fail(error, TOOL_BAD_INPUT, "--%s is given: expected --pass backward or both with it",
+                             options_table[backward[i]].name);
+    }
+    options->backward_parameters = values[OPTION_BACKWARD_PARAMETERS];
+    if (values[OPTION_GRADIENTS])
+        return parse_list("gradients", values[OPTION_GRADIENTS], CLMGK_REF_GRADIENTS, add_gradient, options, error);
+    options->gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_SHIFT;
     return TOOL_DONE;
 }
 
 static tool_exit parse_manner(const char *const *values, bench_options *options, tool_error *error)
 {
-    if (values[OPTION_PASS])
-        TOOL_TRY(parse_pass(values[OPTION_PASS], error));
+    TOOL_TRY(parse_backward(values, options, error));
     if (values[OPTION_ENGINE])
         TOOL_TRY(tool_parse_engine("engine", values[OPTION_ENGINE], &options->engine, error));
     if (values[OPTION_SECONDS])

@@ -51,7 +51,7 @@ tool_exit bench_plot_check(tool_error *error)
 
 /* ---- the script --------------------------------------------------------------------------------------------- */
 
-static void write_head(size_t device_count, FILE *script)
+static void write_head(size_t panels, FILE *script)
 {
     fprintf(script,
             "set terminal svg size 1000,%zu dynamic font 'sans-serif,13' background rgb 'white'\n"
@@ -65,7 +65,7 @@ static void write_head(size_t device_count, FILE *script)
             "set ytics nomirror\n"
             "set border 3\n"
             "set key outside top center horizontal\n",
-            device_count * 700, device_count * 2);
+            panels * 350, panels);
 }
 
 static const char *shape_name(const bench_shape *shape)
@@ -73,16 +73,22 @@ static const char *shape_name(const bench_shape *shape)
     return shape->name ? shape->name : "given";
 }
 
+/* Where the cases of pass number `pass` begin: all passes have as many. */
+static size_t first_of_pass(const bench_options *options, const bench_group *group, size_t pass)
+{
+    return group->count / options->pass_count * pass;
+}
+
 /* One line a shape: its name, then a value for each of the first `series` cases. */
-static void write_data(const char *name, const bench_options *options, const bench_device *device, bool ratios,
-                       FILE *script)
+static void write_data(const char *name, const bench_options *options, const bench_device *device, size_t pass,
+                       bool ratios, FILE *script)
 {
     fprintf(script, "$%s << END\n", name);
     for (size_t i = 0; i < options->shape_count; i++) {
         const bench_group *group = &device->groups[i];
         fprintf(script, "%s", shape_name(group->shape));
         for (size_t c = 0; c < options->variant_count; c++) {
-            const bench_case *one = &group->cases[c];
+            const bench_case *one = &group->cases[first_of_pass(options, group, pass) + c];
             const bench_case *baseline = bench_baseline(group, one);
             if (!one->repetitions || (ratios && !baseline))
                 fputs(" -", script);
@@ -95,8 +101,8 @@ static void write_data(const char *name, const bench_options *options, const ben
     fputs("END\n", script);
 }
 
-/* The paper's ratios, each over the bar of its case; returns how many. */
-static size_t write_paper(const bench_options *options, const bench_device *device, FILE *script)
+/* The paper's ratios, which are of the forward pass, each over the bar of its case; returns how many. */
+static size_t write_paper(const bench_options *options, const bench_device *device, size_t pass, FILE *script)
 {
     const double series = (double)options->variant_count;
     size_t count = 0;
@@ -104,7 +110,7 @@ static size_t write_paper(const bench_options *options, const bench_device *devi
     for (size_t i = 0; i < options->shape_count; i++) {
         const bench_group *group = &device->groups[i];
         const bench_figure *base = bench_find_figure(group->shape, CLMGK_VARIANT_SOFTMAX, group->shape->heads);
-        for (size_t c = 0; base && c < options->variant_count; c++) {
+        for (size_t c = 0; base && options->passes[pass] == BENCH_FORWARD && c < options->variant_count; c++) {
             const clmgk_attention_desc *desc = &group->cases[c].desc;
             const bench_figure *figure = bench_find_figure(group->shape, desc->variant, desc->heads);
             if (!figure)
@@ -143,14 +149,15 @@ static void write_quoted(const char *text, FILE *script)
     }
 }
 
-static void write_device(const bench_options *options, const bench_device *device, FILE *script)
+static void write_pass(const bench_options *options, const bench_device *device, size_t pass, FILE *script)
 {
-    write_data("times", options, device, true, script);
-    write_data("rates", options, device, false, script);
-    const size_t points = write_paper(options, device, script);
+    write_data("times", options, device, pass, true, script);
+    write_data("rates", options, device, pass, false, script);
+    const size_t points = write_paper(options, device, pass, script);
     fputs("set title '", script);
     write_quoted(device->tool.info.name, script);
-    fprintf(script, "' noenhanced\nset key\nset ylabel 'time / softmax'\nset yrange [0:*]\n");
+    fprintf(script, ", %s' noenhanced\nset key\nset ylabel 'time / softmax'\nset yrange [0:*]\n",
+            bench_pass_name(options->passes[pass]));
     fprintf(script, "set xrange [-0.6:%zu.6]\n", options->shape_count - 1);
     write_series("times", options, script);
     if (points)
@@ -169,9 +176,11 @@ tool_exit bench_plot(const bench_options *options, const bench_device *devices, 
     FILE *script = tmpfile();
     if (!script)
         return tool_fail(error, TOOL_SYSTEM_ERROR, "no temporary file: %s", strerror(errno));
-    write_head(device_count, script);
-    for (size_t i = 0; i < device_count; i++)
-        write_device(options, &devices[i], script);
+    write_head(2 * device_count * options->pass_count, script);
+    for (size_t i = 0; i < device_count; i++) {
+        for (size_t pass = 0; pass < options->pass_count; pass++)
+            write_pass(options, &devices[i], pass, script);
+    }
     if (fflush(script) != 0 || fseek(script, 0, SEEK_SET) != 0) {
         status = tool_fail(error, TOOL_SYSTEM_ERROR, "the script for gnuplot: %s", strerror(errno));
         goto done;

@@ -4,24 +4,47 @@
 
 #include <inttypes.h>
 
+#define DECODING_QUERIES 16 /* so few that reading K and V is the work */
+
 bench_label bench_case_label(const bench_case *one)
 {
     bench_label label;
     const clmgk_attention_desc *desc = &one->desc;
-    snprintf(label.text, sizeof(label.text), "%s %" PRId64 "%s%s%s", clmgk_variant_name(desc->variant), desc->heads,
+    snprintf(label.text, sizeof(label.text), "%s %" PRId64 "%s%s%s%s%s", clmgk_variant_name(desc->variant), desc->heads,
              desc->dtype == CLMGK_DTYPE_F32 ? "" : " ",
              desc->dtype == CLMGK_DTYPE_F32 ? "" : clmgk_dtype_name(desc->dtype),
-             desc->causal && !one->shape->causal ? " causal" : "");
+             desc->causal && !one->shape->causal ? " causal" : "",
+             one->shape->modifiers.window && !desc->use_window ? " full" : "",
+             one->pass == BENCH_BACKWARD ? " backward" : "");
     return label;
+}
+
+static void print_modifiers(const bench_modifiers *modifiers, FILE *stream)
+{
+    static const char axes[] = "BHNS";
+    if (modifiers->window)
+        fprintf(stream, ", window %" PRId64 ",%" PRId64, modifiers->window_left, modifiers->window_right);
+    if (modifiers->sequences)
+        fprintf(stream, ", %" PRId64 " packed sequences", modifiers->sequences);
+    if (modifiers->bias) {
+        fputs(", bias [", stream);
+        for (size_t i = 0; i < TOOL_COUNT(modifiers->bias_axis); i++)
+            fprintf(stream, "%s%c", i ? "," : "", modifiers->bias_axis[i] ? axes[i] : '1');
+        fputc(']', stream);
+    }
+    if (modifiers->dropout > 0)
+        fprintf(stream, ", dropout %g", modifiers->dropout);
+    fprintf(stream, "%s%s", modifiers->alibi ? ", ALiBi" : "", modifiers->sinks ? ", sinks" : "");
 }
 
 static void print_shape(const bench_shape *shape, FILE *stream)
 {
-    fprintf(stream, "\n%s: batch %" PRId64 ", N %" PRId64 ", S %" PRId64 ", D %" PRId64 ", E %" PRId64 "%s\n",
+    fprintf(stream, "\n%s: batch %" PRId64 ", N %" PRId64 ", S %" PRId64 ", D %" PRId64 ", E %" PRId64 "%s",
             shape->name ? shape->name : "given", shape->batch, shape->length,
             shape->length_k ? shape->length_k : shape->length, shape->head_size,
             shape->value_size ? shape->value_size : shape->head_size, shape->causal ? ", causal" : "");
-    fprintf(stream, "%s\n", shape->what);
+    print_modifiers(&shape->modifiers, stream);
+    fprintf(stream, "\n%s\n", shape->what);
 }
 
 static void print_ratio(const bench_group *group, const bench_case *one, int width, FILE *stream)
@@ -35,18 +58,34 @@ static void print_ratio(const bench_group *group, const bench_case *one, int wid
 
 static void print_times(const bench_device *device, const bench_group *group, FILE *stream)
 {
-    fprintf(stream, "  %-18s %10s %21s %9s %9s %8s %9s %9s %10s %7s\n", "variant, heads", "median ms", "min .. max ms",
+    fprintf(stream, "  %-24s %10s %21s %9s %9s %8s %9s %9s %10s %7s\n", "variant, heads", "median ms", "min .. max ms",
             "GFLOP", "GFLOP/s", "of peak", "MB moved", "memory MB", "workspace", "ratio");
     for (size_t i = 0; i < group->count; i++) {
         const bench_case *one = &group->cases[i];
         if (!one->repetitions)
             continue;
-        fprintf(stream, "  %-18s %10.3f %10.3f %10.3f %9.2f %9.1f %8.3f %9.1f %9.1f %10.1f", bench_case_label(one).text,
+        fprintf(stream, "  %-24s %10.3f %10.3f %10.3f %9.2f %9.1f %8.3f %9.1f %9.1f %10.1f", bench_case_label(one).text,
                 one->time_ms.median, one->time_ms.min, one->time_ms.max, 1e-9 * one->flops, bench_gflops(one),
                 bench_fraction_of_peak(device, one), 1e-6 * (double)one->array_bytes,
                 1e-6 * (double)bench_memory_bytes(one), 1e-6 * (double)one->workspace_bytes);
         print_ratio(group, one, 8, stream);
         fputc('\n', stream);
+    }
+}
+
+/* What the window saves, and how near a few queries come to the time of reading their keys and values. */
+static void print_comparisons(const bench_device *device, const bench_group *group, FILE *stream)
+{
+    for (size_t i = 0; i < group->count; i++) {
+        const bench_case *one = &group->cases[i];
+        const bench_case *windowed = bench_windowed(group, one);
+        if (windowed)
+            fprintf(stream, "  %s: window / full %.3f\n", bench_case_label(windowed).text,
+                    windowed->time_ms.median / one->time_ms.median);
+        if (one->repetitions && one->pass == BENCH_FORWARD && one->desc.length <= DECODING_QUERIES)
+            fprintf(stream, "  %s: K and V are read at %.2f of the copy rate: %.2f times the least time\n",
+                    bench_case_label(one).text, bench_kv_fraction_of_copy(device, one),
+                    1 / bench_kv_fraction_of_copy(device, one));
     }
 }
 
@@ -60,13 +99,13 @@ static void print_optional_ms(double ms, FILE *stream)
 
 static void print_checks(const bench_group *group, FILE *stream)
 {
-    fprintf(stream, "  %-18s %10s %10s %10s %12s %10s %9s %5s\n", "", "compile ms", "first cold", "first warm", "error",
+    fprintf(stream, "  %-24s %10s %10s %10s %12s %10s %9s %5s\n", "", "compile ms", "first cold", "first warm", "error",
             "bound", "rows", "runs");
     for (size_t i = 0; i < group->count; i++) {
         const bench_case *one = &group->cases[i];
         if (one->error.sampled == 0)
             continue;
-        fprintf(stream, "  %-18s %10.1f", bench_case_label(one).text, one->compile_ms);
+        fprintf(stream, "  %-24s %10.1f", bench_case_label(one).text, one->compile_ms);
         print_optional_ms(one->first_cold_ms, stream);
         print_optional_ms(one->first_warm_ms, stream);
         fprintf(stream, " %12.1e %10.1e %9" PRId64 " %5d\n", one->error.max, one->error.bound, one->error.sampled,
@@ -81,14 +120,14 @@ static void print_paper(const bench_group *group, FILE *stream)
     if (!base)
         return;
     fprintf(stream, "  Beside the paper, whose figures are for two layers of a network on its GPUs: compare ratios.\n");
-    fprintf(stream, "  %-18s %9s %9s %9s %9s %11s %9s\n", "", "seconds", "paper", "ratio", "paper", "memory GB",
+    fprintf(stream, "  %-24s %9s %9s %9s %9s %11s %9s\n", "", "seconds", "paper", "ratio", "paper", "memory GB",
             "paper");
     for (size_t i = 0; i < group->count; i++) {
         const bench_case *one = &group->cases[i];
         const bench_figure *figure = bench_find_figure(shape, one->desc.variant, one->desc.heads);
-        if (!figure || !one->repetitions)
+        if (!figure || !one->repetitions || one->pass != BENCH_FORWARD)
             continue;
-        fprintf(stream, "  %-18s %9.3f %9.3f", bench_case_label(one).text, 1e-3 * one->time_ms.median, figure->seconds);
+        fprintf(stream, "  %-24s %9.3f %9.3f", bench_case_label(one).text, 1e-3 * one->time_ms.median, figure->seconds);
         print_ratio(group, one, 10, stream);
         fprintf(stream, " %9.3f %11.2f %9.2f\n", figure->seconds / base->seconds,
                 1e-9 * (double)bench_memory_bytes(one), figure->gigabytes);
@@ -110,6 +149,7 @@ static void print_group(const bench_device *device, const bench_group *group, FI
 {
     print_shape(group->shape, stream);
     print_times(device, group, stream);
+    print_comparisons(device, group, stream);
     print_checks(group, stream);
     print_paper(group, stream);
     print_failures(group, stream);

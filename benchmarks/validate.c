@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sampled rows against the double-precision reference. The inputs follow a pattern, so only outputs are read back. */
+/* Results against the double-precision reference: sampled rows of a case's own outputs, or all results of a smaller
+ * problem. The inputs follow a pattern, so only results are read back. */
 #include "bench.h"
-
-#include "reference/reference.h"
 
 #include <math.h>
 #include <stdlib.h>
+
+/* ---- sampled rows -------------------------------------------------------------------------------------------- */
 
 #define ROWS       8  /* of a slice */
 #define MAX_SLICES 32 /* of a case; two are checked however long they take */
 
 /* One (b,h) of a case as a problem of its own, and outputs of some of its rows. */
 typedef struct slice {
-    clmgk_ref_problem problem;
-    double *q, *k, *v, *prior, *shift;
+    bench_values values;
     size_t rows;
     int64_t row[ROWS];
     double *o;
@@ -23,11 +23,7 @@ typedef struct slice {
 
 static void free_slice(slice *one)
 {
-    free(one->q);
-    free(one->k);
-    free(one->v);
-    free(one->prior);
-    free(one->shift);
+    bench_values_release(&one->values);
     free(one->o);
     free(one->elements);
 }
@@ -35,48 +31,35 @@ static void free_slice(slice *one)
 /* On failure `one` holds what free_slice takes. */
 static tool_exit make_slice(const clmgk_attention_desc *desc, slice *one, tool_error *error)
 {
-    *one = (slice){.problem = {.desc = *desc}};
-    one->problem.desc.batch = one->problem.desc.heads = one->problem.desc.kv_heads = 1;
-    const bench_elements count = bench_count_elements(&one->problem.desc);
-    one->rows = desc->length < ROWS ? (size_t)desc->length : ROWS;
-    one->q = calloc(count.q, sizeof(double));
-    one->k = calloc(count.k, sizeof(double));
-    one->v = calloc(count.v, sizeof(double));
-    one->prior = calloc(count.prior + 1, sizeof(double));
-    one->shift = calloc(count.shift + 1, sizeof(double));
+    clmgk_attention_desc part = *desc;
+    part.batch = part.heads = part.kv_heads = 1;
+    part.bias_batch = part.bias_heads = 1;
+    *one = (slice){.rows = desc->length < ROWS ? (size_t)desc->length : ROWS};
+    TOOL_TRY(bench_values_create(&part, &one->values, error));
     one->o = calloc(one->rows * (size_t)desc->value_size, sizeof(double));
     one->elements = calloc((size_t)desc->value_size, clmgk_ref_dtype_size(desc->dtype));
-    if (!one->q || !one->k || !one->v || !one->prior || !one->shift || !one->o || !one->elements)
-        return tool_fail_memory(error, "values to check");
-    one->problem.q = one->q;
-    one->problem.k = one->k;
-    one->problem.v = one->v;
-    one->problem.prior = count.prior ? one->prior : NULL;
-    one->problem.shift = count.shift ? one->shift : NULL;
-    return TOOL_DONE;
+    return one->o && one->elements ? TOOL_DONE : tool_fail_memory(error, "values to check");
 }
 
-/* The inputs of (b,h): elements of the arrays from that head's first on. */
-static void fill_slice(const bench_arrays *arrays, const clmgk_attention_desc *desc, size_t b, size_t h, slice *one)
+/* Where the arrays of (b,h) begin. */
+static bench_elements start_of(const clmgk_attention_desc *desc, const slice *one, size_t b, size_t h)
 {
-    const bench_elements count = bench_count_elements(&one->problem.desc);
+    const bench_elements count = bench_count_elements(&one->values.problem.desc);
     const size_t heads = (size_t)desc->heads, kv_heads = (size_t)desc->kv_heads;
     const size_t bh = b * heads + h, bg = b * kv_heads + h * kv_heads / heads;
-    const size_t d = (size_t)desc->head_size;
-    for (size_t i = 0; i < one->rows; i++) {
-        for (size_t c = 0; c < d; c++) {
-            const size_t at = (size_t)one->row[i] * d + c;
-            one->q[at] = bench_pattern_at(arrays, desc->dtype, BENCH_PHASE_Q, bh * count.q + at);
-        }
-    }
-    for (size_t i = 0; i < count.k; i++)
-        one->k[i] = bench_pattern_at(arrays, desc->dtype, BENCH_PHASE_K, bg * count.k + i);
-    for (size_t i = 0; i < count.v; i++)
-        one->v[i] = bench_pattern_at(arrays, desc->dtype, BENCH_PHASE_V, bg * count.v + i);
-    for (size_t i = 0; i < count.prior; i++)
-        one->prior[i] = (double)bench_prior(desc, h * count.prior + i);
-    for (size_t i = 0; i < count.shift; i++)
-        one->shift[i] = (double)bench_shift(arrays, desc, h * count.shift + i);
+    bench_elements start = {
+        .q = bh * count.q,
+        .k = bg * count.k,
+        .v = bg * count.v,
+        .prior = h * count.prior,
+        .shift = h * count.shift,
+        .slopes = h,
+        .sinks = h,
+    };
+    if (desc->use_bias)
+        start.bias =
+            (b % (size_t)desc->bias_batch * (size_t)desc->bias_heads + h % (size_t)desc->bias_heads) * count.bias;
+    return start;
 }
 
 static tool_exit read_outputs(const tool_device *device, const clmgk_attention_desc *desc,
@@ -103,7 +86,7 @@ static tool_exit read_outputs(const tool_device *device, const clmgk_attention_d
 static tool_exit check_slice(slice *one, size_t b, size_t h, bench_error_found *found, tool_error *error)
 {
     clmgk_ref_answer answer;
-    if (!clmgk_ref_solve(&one->problem, (int64_t)one->rows, one->row, &answer))
+    if (!clmgk_ref_solve(&one->values.problem, (int64_t)one->rows, one->row, &answer))
         return tool_fail_memory(error, "the reference");
     const clmgk_ref_verdict verdict = clmgk_ref_check(&answer, one->o, one->lse);
     if (!verdict.ok && found->ok)
@@ -133,25 +116,284 @@ static void choose_rows(size_t step, int64_t length, slice *one)
     one->row[one->rows - 1] = length - 1;
 }
 
-tool_exit bench_validate(const tool_device *device, const bench_arrays *arrays, const clmgk_attention_desc *desc,
-                         const clmgk_attention_args *args, double seconds, bench_error_found *found, tool_error *error)
+tool_exit bench_validate_rows(const tool_device *device, const bench_arrays *arrays, const clmgk_attention_desc *desc,
+                              const clmgk_attention_args *args, double seconds, bench_error_found *found,
+                              tool_error *error)
 {
     const size_t slices = (size_t)(desc->batch * desc->heads);
     const double end = tool_now_ms() + 1e3 * seconds;
     slice one;
     tool_exit status = TOOL_DONE;
-    *found = (bench_error_found){.ok = true};
+    *found = (bench_error_found){.ok = true,
+                                 .array = "o",
+                                 .batch = desc->batch,
+                                 .heads = desc->heads,
+                                 .length = desc->length,
+                                 .length_k = desc->length_k};
     TOOL_TRY_GOTO(status, make_slice(desc, &one, error), done);
     for (size_t step = 0; step < slices && step < MAX_SLICES && (step < 2 || tool_now_ms() < end); step++) {
         /* the last slice first: it lies farthest from the arrays' starts */
         const size_t bh = slices - 1 - (slices <= MAX_SLICES ? step : spread(step, slices));
         const size_t b = bh / (size_t)desc->heads, h = bh % (size_t)desc->heads;
         choose_rows(step, desc->length, &one);
-        fill_slice(arrays, desc, b, h, &one);
+        const bench_elements start = start_of(desc, &one, b, h);
+        bench_values_fill(arrays, desc, &start, &one.values);
         TOOL_TRY_GOTO(status, read_outputs(device, desc, args, bh, &one, error), done);
         TOOL_TRY_GOTO(status, check_slice(&one, b, h, found, error), done);
     }
 done:
     free_slice(&one);
     return status;
+}
+
+/* ---- a smaller problem ---------------------------------------------------------------------------------------- */
+
+#define MULTIPLICATIONS 4e7 /* of the products of a smaller problem: about a second of the reference */
+#define MOST_ROWS       1021
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* An axis of the bias: in full if it was. */
+static void reduce_axis(int64_t whole, int64_t part, int64_t *axis)
+{
+    *axis = *axis == whole ? part : 1;
+}
+
+/* Heads: all of one group, or two of their own. */
+static void reduce_heads(const clmgk_attention_desc *desc, clmgk_attention_desc *part)
+{
+    const int64_t group = desc->heads / desc->kv_heads;
+    part->kv_heads = group > 2 ? 1 : smaller(2, desc->kv_heads);
+    part->heads = part->kv_heads * group;
+    part->batch = smaller(2, desc->batch);
+    part->sequences = smaller(3, desc->sequences);
+}
+
+/* Multiplications of a pair of a query and a key. */
+static double products_of(const clmgk_attention_desc *desc, bench_pass pass)
+{
+    const double scores = (double)desc->head_size * (desc->variant == CLMGK_VARIANT_MGK ? (double)desc->components : 1);
+    return pass == BENCH_BACKWARD ? 3 * scores + 2 * (double)desc->value_size : scores + (double)desc->value_size;
+}
+
+/* Queries and keys: as many as are affordable, no round numbers. Where one of the two is short, more of the other. */
+static void reduce_lengths(const clmgk_attention_desc *desc, bench_pass pass, clmgk_attention_desc *part)
+{
+    const double pairs = MULTIPLICATIONS / (products_of(desc, pass) * (double)(part->batch * part->heads));
+    const int64_t side = (int64_t)fmax(3, fmin(MOST_ROWS, sqrt(pairs)));
+    part->length = smaller(desc->length, side);
+    part->length_k = smaller(desc->length_k, (int64_t)fmin((double)MOST_ROWS * 16, pairs / (double)part->length));
+    if (desc->sequences) /* the offsets are those of both */
+        part->length_k = part->length = smaller(desc->length, side);
+    part->window_left = smaller(desc->window_left, part->length_k / 3);
+    part->window_right = smaller(desc->window_right, part->length_k / 3);
+}
+
+tool_exit bench_reduce(const clmgk_attention_desc *desc, bench_pass pass, clmgk_attention_desc *reduced,
+                       tool_error *error)
+{
+    clmgk_error failure = {0};
+    clmgk_attention_desc part = *desc;
+    reduce_heads(desc, &part);
+    reduce_lengths(desc, pass, &part);
+    clmgk_layout *const layouts[] = {&part.q,      &part.k,      &part.v,      &part.o,     &part.lse,
+                                     &part.grad_o, &part.grad_q, &part.grad_k, &part.grad_v};
+    for (size_t i = 0; i < TOOL_COUNT(layouts); i++)
+        *layouts[i] = (clmgk_layout){0};
+    if (desc->use_bias) {
+        reduce_axis(desc->batch, part.batch, &part.bias_batch);
+        reduce_axis(desc->heads, part.heads, &part.bias_heads);
+        reduce_axis(desc->length, part.length, &part.bias_length);
+        reduce_axis(desc->length_k, part.length_k, &part.bias_length_k);
+    }
+    return clmgk_attention_validate(&part, reduced, &failure) == CLMGK_OK ? TOOL_DONE
+                                                                          : tool_fail_library(error, &failure);
+}
+
+/* Reads `count` elements as numbers. */
+static tool_exit read_values(const tool_device *device, cl_mem buffer, clmgk_dtype dtype, size_t start, size_t count,
+                             double *values, tool_error *error)
+{
+    const size_t size = clmgk_ref_dtype_size(dtype);
+    void *elements = calloc(count, size);
+    if (!elements)
+        return tool_fail_memory(error, "values to check");
+    const cl_int code =
+        clEnqueueReadBuffer(device->queue, buffer, CL_TRUE, start * size, count * size, elements, 0, NULL, NULL);
+    if (code == CL_SUCCESS)
+        clmgk_ref_load(dtype, elements, count, values);
+    free(elements);
+    return code == CL_SUCCESS ? TOOL_DONE : tool_fail_cl(error, code, "clEnqueueReadBuffer");
+}
+
+static clmgk_dtype gradient_type(const clmgk_attention_desc *desc, clmgk_ref_gradient which)
+{
+    return which <= CLMGK_REF_GRAD_V ? desc->dtype : CLMGK_DTYPE_F32;
+}
+
+static cl_mem gradient_memory(const bench_own *own, clmgk_ref_gradient which)
+{
+    clmgk_gradient_args args = own->gradients;
+    return bench_gradient_buffer(&args, which)->memory;
+}
+
+static void take_verdict(const char *array, double max, double bound, const char *message, bench_error_found *found)
+{
+    const bool first = found->array == NULL;
+    if (message[0] != '\0' && found->ok) {
+        snprintf(found->message, sizeof(found->message), "%s", message);
+        found->ok = false;
+    }
+    if (first || max * found->bound >= found->max * bound) {
+        found->array = array;
+        found->max = max;
+        found->bound = bound;
+    }
+}
+
+static tool_exit check_gradient(const tool_device *device, const clmgk_attention_desc *desc, const bench_own *own,
+                                const clmgk_ref_gradients *exact, clmgk_ref_gradient which, bench_error_found *found,
+                                tool_error *error)
+{
+    static const char *const names[CLMGK_REF_GRADIENTS] = {"dq",        "dk",     "dv",    "dprior",
+                                                           "dvariance", "dshift", "dbias", "dsinks"};
+    char message[256];
+    const size_t count = (size_t)exact->count[which];
+    double *values = calloc(count, sizeof(*values));
+    if (!values)
+        return tool_fail_memory(error, "gradients to check");
+    const tool_exit status =
+        read_values(device, gradient_memory(own, which), gradient_type(desc, which), 0, count, values, error);
+    if (status == TOOL_DONE) {
+        const double max = clmgk_ref_check_gradient(exact, which, values, message, sizeof(message));
+        take_verdict(names[which], max, exact->bound[which].bound, message, found);
+    }
+    free(values);
+    return status;
+}
+
+static tool_exit check_gradients(const tool_device *device, const bench_values *values, const bench_own *own,
+                                 bench_error_found *found, tool_error *error)
+{
+    const clmgk_attention_desc *desc = &values->problem.desc;
+    clmgk_ref_gradients exact;
+    tool_exit status = TOOL_DONE;
+    if (!clmgk_ref_solve_gradients(&values->problem, desc->gradients, &exact))
+        return tool_fail_memory(error, "the reference");
+    for (int i = 0; i < CLMGK_REF_GRADIENTS && status == TOOL_DONE; i++) {
+        if (desc->gradients & 1U << i)
+            status = check_gradient(device, desc, own, &exact, (clmgk_ref_gradient)i, found, error);
+    }
+    clmgk_ref_gradients_free(&exact);
+    return status;
+}
+
+static tool_exit check_outputs(const tool_device *device, const bench_values *values, const bench_own *own,
+                               bench_error_found *found, tool_error *error)
+{
+    const clmgk_attention_desc *desc = &values->problem.desc;
+    const bench_elements count = bench_count_elements(desc);
+    clmgk_ref_answer answer = {0};
+    tool_exit status = TOOL_DONE;
+    double *o = calloc(count.o, sizeof(*o));
+    double *lse = calloc(count.lse, sizeof(*lse));
+    if (!o || !lse || !clmgk_ref_solve(&values->problem, (int64_t)count.lse, NULL, &answer)) {
+        status = tool_fail_memory(error, "the reference");
+        goto done;
+    }
+    TOOL_TRY_GOTO(status, read_values(device, own->args.o.memory, desc->dtype, 0, count.o, o, error), done);
+    TOOL_TRY_GOTO(status, read_values(device, own->args.lse.memory, CLMGK_DTYPE_F32, 0, count.lse, lse, error), done);
+    const clmgk_ref_verdict verdict = clmgk_ref_check(&answer, o, lse);
+    take_verdict("o", verdict.error_o, answer.bound_o.bound, verdict.message, found);
+done:
+    clmgk_ref_answer_free(&answer);
+    free(o);
+    free(lse);
+    return status;
+}
+
+tool_exit bench_validate_whole(const tool_device *device, const bench_arrays *arrays, const clmgk_attention_desc *desc,
+                               bench_pass pass, const bench_own *own, bench_error_found *found, tool_error *error)
+{
+    static const bench_elements beginning = {0};
+    bench_values values;
+    tool_exit status = TOOL_DONE;
+    *found = (bench_error_found){.ok = true,
+                                 .sampled = desc->batch * desc->heads * desc->length,
+                                 .batch = desc->batch,
+                                 .heads = desc->heads,
+                                 .length = desc->length,
+                                 .length_k = desc->length_k};
+    TOOL_TRY_GOTO(status, bench_values_create(desc, &values, error), done);
+    bench_values_fill(arrays, desc, &beginning, &values);
+    status = pass == BENCH_BACKWARD ? check_gradients(device, &values, own, found, error)
+                                    : check_outputs(device, &values, own, found, error);
+done:
+    bench_values_release(&values);
+    return status;
+}
+
+/* ---- what was not written ------------------------------------------------------------------------------------- */
+
+#define CHUNK ((size_t)1 << 20) /* elements that are read at once */
+
+static tool_exit check_finite(const tool_device *device, const clmgk_attention_desc *desc, const bench_own *own,
+                              clmgk_ref_gradient which, size_t count, double *values, bench_error_found *found,
+                              tool_error *error)
+{
+    for (size_t start = 0; start < count && found->ok; start += CHUNK) {
+        const size_t now = count - start < CHUNK ? count - start : CHUNK;
+        TOOL_TRY(
+            read_values(device, gradient_memory(own, which), gradient_type(desc, which), start, now, values, error));
+        for (size_t i = 0; i < now && found->ok; i++) {
+            found->ok = isfinite(values[i]);
+            if (!found->ok)
+                snprintf(found->message, sizeof(found->message),
+                         "element %zu of the gradient of %s is %g in the case's own size", start + i,
+                         bench_gradient_name[which], values[i]);
+        }
+    }
+    return TOOL_DONE;
+}
+
+tool_exit bench_validate_finite(const tool_device *device, const clmgk_attention_desc *desc, const bench_own *own,
+                                bench_error_found *found, tool_error *error)
+{
+    const bench_elements count = bench_count_elements(desc);
+    tool_exit status = TOOL_DONE;
+    double *values = calloc(CHUNK, sizeof(*values));
+    if (!values)
+        return tool_fail_memory(error, "values to check");
+    for (int i = 0; i < CLMGK_REF_GRADIENTS && status == TOOL_DONE; i++)
+        status = check_finite(device, desc, own, (clmgk_ref_gradient)i, count.gradients[i], values, found, error);
+    free(values);
+    return status;
+}
+
+static tool_exit fill_with_nan(const tool_device *device, cl_mem buffer, size_t bytes, tool_error *error)
+{
+    static const unsigned char ones = 0xFF;
+    const cl_int code = clEnqueueFillBuffer(device->queue, buffer, &ones, sizeof(ones), 0, bytes, 0, NULL, NULL);
+    return code == CL_SUCCESS ? TOOL_DONE : tool_fail_cl(error, code, "clEnqueueFillBuffer");
+}
+
+tool_exit bench_spoil(const tool_device *device, const clmgk_attention_desc *desc, bench_pass pass,
+                      const bench_own *own, tool_error *error)
+{
+    const bench_elements count = bench_count_elements(desc);
+    if (pass == BENCH_FORWARD) {
+        TOOL_TRY(fill_with_nan(device, own->args.o.memory, count.o * clmgk_ref_dtype_size(desc->dtype), error));
+        TOOL_TRY(fill_with_nan(device, own->args.lse.memory, count.lse * sizeof(float), error));
+    }
+    for (int i = 0; i < CLMGK_REF_GRADIENTS; i++) {
+        const clmgk_ref_gradient which = (clmgk_ref_gradient)i;
+        if (pass == BENCH_BACKWARD && count.gradients[i])
+            TOOL_TRY(fill_with_nan(device, gradient_memory(own, which),
+                                   count.gradients[i] * bench_gradient_size(desc, which), error));
+    }
+    const cl_int code = clFinish(device->queue);
+    return code == CL_SUCCESS ? TOOL_DONE : tool_fail_cl(error, code, "clFinish");
 }
