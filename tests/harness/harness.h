@@ -38,6 +38,7 @@ typedef struct th_session {
     clmgk_context *context;
     clmgk_engine engine[TH_ENGINES]; /* those that the device offers, its own first */
     const char *parameters[TH_ENGINES];
+    const char *backward_parameters[TH_ENGINES];
     size_t engines;
     bool full;    /* CLMGK_TEST_FULL=1: sweep everything */
     size_t cases; /* runs compared with the reference */
@@ -132,7 +133,7 @@ typedef struct th_problem {
 th_problem th_problem_make(const clmgk_attention_desc *desc, uint64_t seed);
 void th_problem_free(th_problem *problem);
 
-/* Gives the problem arrays for `parts` partial results. */
+/* Gives the problem arrays for `parts` partial results, in place of those it has. */
 void th_add_parts(th_problem *problem, int64_t parts);
 
 /* Two heads of one awkward size, which most tests share: few programs. */

@@ -202,6 +202,7 @@ static void make_values(th_problem *problem, th_name name)
 {
     th_array *const array = &problem->array[name];
     array->used = true;
+    free(array->values);
     array->values = calloc(array->count + 1, sizeof(double)); /* + 1: no elements is no failure */
     assert_non_null(array->values);
 }

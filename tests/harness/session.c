@@ -28,8 +28,12 @@ static void find_engines(th_session *session)
     }
     if (session->engines == 0)
         fail_msg("CLMGK_TEST_ENGINE=%s: no such engine", only);
-    if (!simt) /* the smallest blocks build fastest */
+    if (!simt) { /* the smallest blocks build fastest */
         session->parameters[1] = "rows=1,keys=1";
+        /* one program for keys of any number */
+        if (session->engine[0] == CLMGK_ENGINE_LANE)
+            session->backward_parameters[0] = "panels=2";
+    }
 }
 
 int th_session_open(void **state)
@@ -115,6 +119,7 @@ clmgk_plan_options th_options(const th_session *session, size_t n)
     clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
     options.engine = session->engine[n];
     options.parameters = session->parameters[n];
+    options.backward_parameters = session->backward_parameters[n];
     return options;
 }
 

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attentions over ranges of keys, combined: the attention over all keys. */
+#include "harness/harness.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { B = 2, H = 2, N = 21, S = 90, MAX_PARTS = 5 };
+
+static clmgk_attention_desc whole_desc(clmgk_variant variant, clmgk_dtype dtype)
+{
+    clmgk_attention_desc desc = th_small_desc(variant, N, S);
+    desc.batch = B;
+    desc.dtype = dtype;
+    desc.combine = 1;
+    return desc;
+}
+
+/* Keys begin .. end-1 of `from`. */
+static void copy_keys(th_problem *to, const th_problem *from, th_name name, int64_t begin)
+{
+    const th_array *const source = &from->array[name];
+    th_array *const target = &to->array[name];
+    const int64_t size = source->shape[4], row = target->shape[3] * size;
+    for (int64_t outer = 0; row > 0 && outer < (int64_t)target->count / row; outer++)
+        memcpy(target->values + outer * row, source->values + (outer * source->shape[3] + begin) * size,
+               (size_t)row * sizeof(double));
+}
+
+/* Part number `part`: the keys begin .. end-1, computed on engine n. */
+static void run_part(th_session *session, th_problem *whole, int64_t part, int64_t begin, int64_t end, size_t n)
+{
+    clmgk_attention_desc desc = th_small_desc(whole->desc.variant, N, end - begin);
+    desc.batch = B;
+    desc.dtype = whole->desc.dtype;
+    th_problem problem = th_problem_make(&desc, 1);
+    copy_keys(&problem, whole, TH_K, begin);
+    copy_keys(&problem, whole, TH_V, begin);
+    memcpy(problem.array[TH_Q].values, whole->array[TH_Q].values, whole->array[TH_Q].count * sizeof(double));
+    if (problem.array[TH_SHIFT].used)
+        memcpy(problem.array[TH_SHIFT].values, whole->array[TH_SHIFT].values,
+               whole->array[TH_SHIFT].count * sizeof(double));
+    th_run(session, &problem, n);
+    for (int output = 0; output < 2; output++) {
+        const th_array *const array = &problem.array[TH_O + output];
+        memcpy(whole->array[TH_PARTS_O + output].values + (size_t)part * array->count, array->values,
+               array->count * sizeof(double));
+    }
+    th_problem_free(&problem);
+}
+
+/* Cuts the keys at `cut`[parts + 1] and holds the combination against the whole. */
+static void expect_combined(th_session *session, th_problem *problem, int64_t parts, const int64_t *cut)
+{
+    for (size_t n = 0; n < (session->full ? session->engines : 1); n++) {
+        const clmgk_plan_options options = th_options(session, n);
+        th_run(session, problem, n); /* rounds the values */
+        clmgk_ref_answer answer = th_solve(problem);
+        th_add_parts(problem, parts);
+        for (int64_t p = 0; p < parts; p++)
+            run_part(session, problem, p, cut[p], cut[p + 1], n);
+        th_run_pass(session, problem, TH_COMBINE, &options);
+        th_check(session, problem, options.engine, &answer);
+        clmgk_ref_answer_free(&answer);
+    }
+}
+
+static const int64_t cuts[][MAX_PARTS + 1] = {
+    {0, S}, {0, 40, S}, {0, 1, 64, S}, {0, 0, 30, S, S}, {0, 17, 17, 18, 70, S}};
+
+static void parts_make_the_whole(void **state)
+{
+    for (size_t n = 0; n < TH_COUNT(cuts) * 2; n++) {
+        const clmgk_attention_desc desc =
+            whole_desc(n % 2 == 0 ? CLMGK_VARIANT_SOFTMAX : CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32);
+        th_problem problem = th_problem_make(&desc, n);
+        expect_combined(*state, &problem, (int64_t)(n / 2) + 1, cuts[n / 2]);
+        th_problem_free(&problem);
+    }
+}
+
+static void storage_types(void **state)
+{
+    for (size_t n = 1; n < TH_COUNT(th_dtypes); n++) {
+        const clmgk_attention_desc desc = whole_desc(CLMGK_VARIANT_SOFTMAX, th_dtypes[n]);
+        th_problem problem = th_problem_make(&desc, n);
+        expect_combined(*state, &problem, 5, cuts[4]);
+        th_problem_free(&problem);
+    }
+}
+
+/* Logits so far apart that one part has all the weight. */
+static void distant_parts(void **state)
+{
+    const clmgk_attention_desc desc = whole_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32);
+    th_problem problem = th_problem_make(&desc, 7);
+    th_scale(&problem, TH_K, 60.0);
+    expect_combined(*state, &problem, 5, cuts[4]);
+    th_problem_free(&problem);
+}
+
+/* O and L tokens first with room between their rows, all arrays at odd offsets. */
+static void strides_and_offsets(void **state)
+{
+    for (size_t n = 0; n < 2; n++) {
+        clmgk_attention_desc desc = whole_desc(CLMGK_VARIANT_SOFTMAX, th_dtypes[n]);
+        const int64_t row = desc.value_size + 3;
+        desc.o = (clmgk_layout){1, (int64_t)N * H * row, row, 0, H * row};
+        desc.lse = (clmgk_layout){1, (int64_t)2 * N * H, 1, 0, (int64_t)2 * H};
+        th_problem problem = th_problem_make(&desc, n);
+        for (size_t name = 0; name < TH_ARRAYS; name++)
+            problem.array[name].offset = 2 * name + 1;
+        expect_combined(*state, &problem, 3, cuts[2]);
+        th_problem_free(&problem);
+    }
+}
+
+/* Combines given parts: o[parts], l[parts] are the same for every row and element. */
+static void combine_constants(th_session *session, int64_t parts, const double *o, const double *l, double expected_o,
+                              double expected_l)
+{
+    const clmgk_attention_desc desc = whole_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32);
+    const clmgk_plan_options options = th_options(session, 0);
+    th_problem problem = th_problem_make(&desc, 1);
+    th_add_parts(&problem, parts);
+    for (int output = 0; output < 2; output++) {
+        th_array *const array = &problem.array[TH_PARTS_O + output];
+        for (size_t n = 0; n < array->count; n++)
+            array->values[n] = (output == 0 ? o : l)[n / (array->count / (size_t)parts)];
+    }
+    th_run_pass(session, &problem, TH_COMBINE, &options);
+    for (size_t n = 0; n < problem.array[TH_O].count; n++)
+        assert_true(fabs(problem.array[TH_O].values[n] - expected_o) <= 1e-6);
+    for (size_t n = 0; n < problem.array[TH_LSE].count; n++) {
+        const double lse = problem.array[TH_LSE].values[n];
+        assert_true(isinf(expected_l) ? lse == expected_l : fabs(lse - expected_l) <= 1e-6 * fmax(fabs(expected_l), 1));
+    }
+    th_problem_free(&problem);
+}
+
+/* A part without keys counts nothing, whatever its O holds; no part with keys: O = 0, L = -inf. */
+static void parts_without_keys(void **state)
+{
+    const double o[] = {(double)NAN, 3.0, -1.0, (double)INFINITY};
+    const double none = -(double)INFINITY;
+    combine_constants(*state, 4, o, (const double[]){none, 2.0, 2.0, none}, 1.0, 2.0 + log(2.0));
+    combine_constants(*state, 3, o, (const double[]){none, none, none}, 0.0, none);
+    combine_constants(*state, 2, o + 1, (const double[]){1e30, -1e30}, 3.0, 1e30);
+    combine_constants(*state, 1, o, (const double[]){none}, 0.0, none);
+}
+
+static void lse_is_optional(void **state)
+{
+    th_session *const session = *state;
+    const clmgk_attention_desc desc = whole_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32);
+    const clmgk_plan_options options = th_options(session, 0);
+    th_problem with = th_problem_make(&desc, 2), without = th_problem_make(&desc, 2);
+    for (size_t n = 0; n < 2; n++) {
+        th_problem *const problem = n == 0 ? &with : &without;
+        th_add_parts(problem, 3);
+        for (size_t i = 0; i < problem->array[TH_PARTS_O].count; i++)
+            problem->array[TH_PARTS_O].values[i] = (double)(i % 17) - 8.0;
+        for (size_t i = 0; i < problem->array[TH_PARTS_LSE].count; i++)
+            problem->array[TH_PARTS_LSE].values[i] = (double)(i % 5);
+    }
+    without.array[TH_LSE].used = false;
+    th_run_pass(session, &with, TH_COMBINE, &options);
+    th_run_pass(session, &without, TH_COMBINE, &options);
+    assert_memory_equal(with.array[TH_O].values, without.array[TH_O].values, with.array[TH_O].count * sizeof(double));
+    th_problem_free(&with);
+    th_problem_free(&without);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parts_make_the_whole), cmocka_unit_test(storage_types),      cmocka_unit_test(distant_parts),
+        cmocka_unit_test(strides_and_offsets),  cmocka_unit_test(parts_without_keys), cmocka_unit_test(lse_is_optional),
+    };
+    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+}
