@@ -245,7 +245,7 @@ FUNCTION real keep_of(const mgk_mixture_args *a, uint stream_row, int i, ireal j
 #endif
 
 /* q.k of every component into the slots, begun as in mixture_forward.cl. */
-FUNCTION void block_scores(grad_engine *g, const key_values *key, int panel, int sub)
+FUNCTION void block_scores(grad_engine *g, const key_values *key, int panel, int sub, const bool factored)
 {
     for (int r = 0; r < PRODUCTS; ++r) {
         real s[BLOCK_KEYS][BLOCK_ROWS];
@@ -253,6 +253,8 @@ FUNCTION void block_scores(grad_engine *g, const key_values *key, int panel, int
             ROWS_FOR(v) {
 #if HAS_KEY_TERMS && !KEYS_SHIFTED && !HAS_SOFTCAP
                 s[u][v] = key->beta[panel][r][v];
+#elif HAS_FACTORED && !SCALE_LATER
+                s[u][v] = factored ? key->top[panel][v] : (real)(0.0f);
 #else
                 s[u][v] = (real)(0.0f);
 #endif
@@ -283,21 +285,23 @@ FUNCTION real exponent_of(const grad_engine *g, const components *x, const key_v
                           const mgk_mixture_args *a, int panel, int sub, int u, int v, int r, const entry_terms *c,
                           real *score)
 {
-#if KEYS_SHIFTED
+#if KEYS_SHIFTED && HAS_SOFTCAP
+    real s = fma(slot_get(g, 0, sub, u, v), (real)(SCALE_LATER ? x->scale[r] : 1.0f),
+                 (real)(key_get(&g->base, t->alpha[r], sub, u)));
+#elif KEYS_SHIFTED
     const real row = key_get(&g->base, t->alpha[r], sub, u) + key->beta[panel][r][v];
     real s = fma(slot_get(g, 0, sub, u, v), (real)(SCALE_LATER ? x->scale[r] : 1.0f), row);
-    *score = s;
 #else
     real s = slot_get(g, r, sub, u, v);
+#if SCORE_GAUSSIAN && HAS_VARIANCE
+    s += key_get(&g->base, t->alpha[r], sub, u);
+#endif
+#endif
     *score = s;
 #if HAS_SOFTCAP
     s = softcap_real(s, a->softcap);
 #if HAS_KEY_TERMS
     s += key->beta[panel][r][v];
-#endif
-#elif SCORE_GAUSSIAN && HAS_VARIANCE
-    s += key_get(&g->base, t->alpha[r], sub, u);
-    *score = s;
 #endif
 #endif
 #if ROW_NORM_TERM
@@ -329,8 +333,12 @@ FUNCTION void entry_gradients(grad_engine *g, const components *x, key_values *k
 #endif
 #if HAS_FACTORED
     if (factored) {
-        const real row = key_get(&g->base, t->top, sub, u) + key->top[panel][v];
-        const real s = fma(slot_get(g, 0, sub, u, v), (real)(SCALE_LATER ? x->scale[0] : 1.0f), row);
+#if SCALE_LATER
+        const real s =
+            fma(slot_get(g, 0, sub, u, v), (real)(x->scale[0]), key->top[panel][v]) + key_get(&g->base, t->top, sub, u);
+#else
+        const real s = slot_get(g, 0, sub, u, v) + key_get(&g->base, t->top, sub, u);
+#endif
         const real big = exp2_real(join_terms(common, s)), big_t = big * t_ij;
         real c = (real)(0.0f);
         for (int r = 0; r < COMPONENTS; ++r) {
@@ -347,6 +355,9 @@ FUNCTION void entry_gradients(grad_engine *g, const components *x, key_values *k
             const real part = big_t * (u_ir * w);
             real score;
             exponent_of(g, x, key, t, a, panel, sub, u, v, r, common, &score);
+#if !SCALE_LATER
+            score -= key->top[panel][v]; /* the product began with it */
+#endif
             key->variance[panel][VARIANCES == 1 ? 0 : r][v] += part == (real)(0.0f) ? part : part * score;
 #endif
             c = fma(w, (real)(u_ir), c);
@@ -517,7 +528,7 @@ FUNCTION void panel_tile(grad_engine *g, const components *x, key_values *key, c
             sums.sum[r][v] = (real)(0.0f);
     const int subs = SUB_TILES == 1 ? 1 : (entries + BLOCK_KEYS - 1) / BLOCK_KEYS;
     for (int sub = 0; sub < subs; ++sub) {
-        block_scores(g, key, panel, sub);
+        block_scores(g, key, panel, sub, factored);
         block_gradients(g, x, key, t, a, p, at, &sums, panel, sub, k0, i0, factored, masked);
     }
 #if HAS_KEY_SUMS

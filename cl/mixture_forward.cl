@@ -44,6 +44,9 @@
 /* 2^16 keeps weights and their sums far from overflow. */
 #define LAZY_GROWTH 16.0f
 
+/* Keys of a sub-tile. */
+#define SUB_KEYS (TILE_KEYS / SUB_TILES)
+
 #define TWO_PI 6.28318530717958648f
 
 #define FLAG_GREW   0
@@ -238,8 +241,8 @@ FUNCTION bool view_tile(const engine *e, const mgk_mixture_args *a, const proble
     if (k0 >= end || k0 + TILE_KEYS <= begin)
         return false;
     view->k0 = k0;
-    view->begin = SUB_TILES == 1 ? 0 : max(begin - k0, 0) / BLOCK_KEYS;
-    view->end = SUB_TILES == 1 ? 1 : (min(end - k0, TILE_KEYS) + BLOCK_KEYS - 1) / BLOCK_KEYS;
+    view->begin = SUB_TILES == 1 ? 0 : max(begin - k0, 0) / SUB_KEYS;
+    view->end = SUB_TILES == 1 ? 1 : (min(end - k0, TILE_KEYS) + SUB_KEYS - 1) / SUB_KEYS;
     view->full =
         k0 > range && k0 > begin && first_key(a, p, last) <= k0 && k0 + TILE_KEYS <= end_key(a, p, panel_first);
     rows_see(e, a, p, panel_first, view->first, view->count);
@@ -259,7 +262,7 @@ FUNCTION real modifier(const engine *e, const mixture *x, const tile_view *view,
     y = DENSITY && bias > (real)(-INFINITY) ? (real)(0.0f) : bias * LOG2_E;
 #endif
 #if HAS_ALIBI
-    y -= fabs(view->diagonal[v] - (float)key_index(e, sub, u)) * x->slope;
+    y -= fabs(view->diagonal[v] - convert_real((ireal)(key_index(e, sub, u)))) * x->slope;
 #endif
     return y;
 }
@@ -299,15 +302,22 @@ FUNCTION void block_scores(engine *e, const mixture *x, const mixture_keys *t, c
 #if KEYS_SHIFTED
     real product[BLOCK_KEYS][BLOCK_ROWS];
     KEYS_FOR(u)
-        ROWS_FOR(v)
+        ROWS_FOR(v) {
             product[u][v] = (real)(0.0f);
+#if HAS_FACTOR && !SCALE_LATER
+            product[u][v] = (real)(view->factored ? key_get(e, t->beta_max, sub, u) : 0.0f);
+#endif
+        }
     tile_product(e, panel, sub, 0, product);
 #if HAS_FACTOR
     if (view->factored) {
         KEYS_FOR(u)
             ROWS_FOR(v) {
-                const real row = x->alpha_max[panel][v] + key_get(e, t->beta_max, sub, u);
-                real s = fma(product[u][v], (real)(SCALE_LATER ? x->scale[0] : 1.0f), row);
+                real s = product[u][v];
+#if SCALE_LATER
+                s = fma(s, (real)(x->scale[0]), (real)(key_get(e, t->beta_max, sub, u)));
+#endif
+                s += x->alpha_max[panel][v];
                 s = finish_score(e, x, t, view, panel, sub, u, v, 0, s) - base[v];
                 real c = x->u[panel][0][v] * key_get(e, t->w[0], sub, u);
                 for (int r = 1; r < COMPONENTS; ++r)
@@ -375,13 +385,17 @@ FUNCTION void drop_weights(const engine *e, const mixture *x, const tile_view *v
     const int step = BLOCK_KEYS % 4 == 0 ? 4 : 1;
     UNROLL
     for (int u = 0; u < BLOCK_KEYS; u += step) {
-        const uint j = (uint)(view->k0 + key_index(e, sub, u));
+        const ureal j = as_ureal((ireal)(view->k0 + key_index(e, sub, u)));
         ROWS_FOR(v) {
-            ureal word[4] = {(ureal)(j / 4), as_ureal(view->row[v]), (ureal)(x->head), (ureal)(STREAM_DROPOUT)};
+            ureal word[4] = {j / 4, as_ureal(view->row[v]), (ureal)(x->head), (ureal)(STREAM_DROPOUT)};
             philox(word, x->seed_low, x->seed_high);
+            if (step == 1) {
+                const ureal place = j % 4, low = place == 1 ? word[1] : word[0], high = place == 3 ? word[3] : word[2];
+                word[0] = place > 1 ? high : low;
+            }
             UNROLL
             for (int i = 0; i < step; ++i)
-                w[u + i][v] = word[(j + i) % 4] < (ureal)(x->below) ? (real)(0.0f) : w[u + i][v];
+                w[u + i][v] = word[i] < (ureal)(x->below) ? (real)(0.0f) : w[u + i][v];
         }
     }
 }

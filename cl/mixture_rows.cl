@@ -7,6 +7,7 @@
  *
  *     dQ_i = (sum of the splits' products) / sigma^2, and with R_ir = sum_j dS_ijr
  *            sMGK: + sum_r R_ir b_r / sigma_r^2                 gaussian: - q_i sum_r R_ir / sigma_r^2
+ *     where sigma is shared, sum_r R_ir = dL_i - p_i delta_i, p_i the weight of the sink
  */
 #include "common.clh"
 #include "mixture_block.clh"
@@ -187,6 +188,16 @@ __kernel void mixture_rows_finish(const mgk_mixture_args a, __global const stora
     __global const float *const product = work + a.region[MGK_REGION_QUERY] + x * HEAD_SIZE;
 
     float own = 0.0f; /* of q_i: - sum_r R_ir / sigma_r^2 */
+#if SCORE_GAUSSIAN && !HAS_ROW_SUMS
+    const float l = lse[a.lse.offset + row_lse(&a, &at)];
+    if (l != -INFINITY) {
+        own = a.has_grad_lse ? grad_lse[a.grad_lse_offset + row_lse(&a, &at)] : 0.0f;
+#if HAS_SINKS
+        own -= exp(sinks[a.sinks_offset + at.h] - l) * work[a.region[MGK_REGION_DELTA] + x];
+#endif
+    }
+    own *= -a.scale * LN_2;
+#endif
 #if HAS_ROW_SUMS
     float component[COMPONENTS]; /* R_ir / sigma_r^2 */
     for (int r = 0; r < COMPONENTS; ++r) {

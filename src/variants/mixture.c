@@ -4,8 +4,9 @@
  *
  *     s_ijr = log pi_r(j) + score(q_i, k_jr) / sigma_r^2     h_i = sum_j softmax_j(combine_r s_ijr) v_j
  *
- * One text of kernels for all of them. Compile-time: engine, storage type, classes of D and E, M, score, E-step, whether
- * keys are shifted, whether prior and variance are arrays, which modifiers there are. Run-time: everything else.
+ * One text of kernels for all of them. Compile-time: engine, storage type, classes of D and E, M, score, E-step,
+ * whether keys are shifted, whether prior and variance are arrays, which modifiers there are. Run-time: everything
+ * else.
  */
 #include "variants/mixture.h"
 
@@ -223,11 +224,11 @@ mgk_i64 mgk_mixture_region(mgk_pass_plan *plan, int64_t floats)
 static clmgk_status mixture_plan(const clmgk_attention_desc *desc, const mgk_device_facts *facts, clmgk_engine engine,
                                  const char *parameters, mgk_pass pass, mgk_pass_plan *plan, clmgk_error *error)
 {
-    clmgk_status (*const plans[MGK_PASSES])(const mgk_mixture_request *, mgk_pass_plan *, clmgk_error *) = {
-        [MGK_FORWARD] = mgk_mixture_plan_forward,
-        [MGK_BACKWARD] = mgk_mixture_plan_backward,
-        [MGK_STATISTICS] = mgk_mixture_plan_statistics,
-        [MGK_COMBINE] = mgk_mixture_plan_combine};
+    clmgk_status (*const plans[MGK_PASSES])(const mgk_mixture_request *, mgk_pass_plan *,
+                                            clmgk_error *) = {[MGK_FORWARD] = mgk_mixture_plan_forward,
+                                                              [MGK_BACKWARD] = mgk_mixture_plan_backward,
+                                                              [MGK_STATISTICS] = mgk_mixture_plan_statistics,
+                                                              [MGK_COMBINE] = mgk_mixture_plan_combine};
     const mgk_mixture_request request = {desc, facts, engine, parameters, traits_of(desc)};
     MGK_TRY(plans[pass](&request, plan, error));
     for (size_t i = 0; i < plan->steps; ++i)

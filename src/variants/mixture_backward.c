@@ -36,7 +36,7 @@ static wants wants_of(const mgk_mixture_request *request)
 
 static bool has_row_sums(const mgk_mixture_traits *t, const wants *w)
 {
-    return w->shift || (w->q && (t->shifted || t->gaussian));
+    return w->shift || (w->q && (t->shifted || (t->gaussian && t->has_variance)));
 }
 
 /* Terms of a row: as cl/mixture_rows.clh counts them. */
@@ -56,7 +56,7 @@ static int64_t rows_of(const clmgk_attention_desc *d)
 
 /* A lane work-item's arrays live on a worker's stack; those of a block should stay in a core's second-level cache. */
 #define LANE_PRIVATE_LIMIT (INT64_C(2) << 20)
-#define LANE_BLOCK_BYTES   (INT64_C(640) << 10)
+#define LANE_BLOCK_BYTES   (INT64_C(880) << 10)
 
 static int64_t lane_floats(const mgk_mixture_traits *t, const mgk_tunables *p, int64_t panels)
 {
@@ -79,7 +79,7 @@ static clmgk_status lane_parameters(const mgk_mixture_request *request, mgk_tuna
     mgk_tunable_default(p, "unroll", 4);
     const int panel_rows = mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
     mgk_tunable_default(p, "tile", 64);
-    int panels = 4;
+    int panels = 8;
     while (panels > 1 && (lane_floats(t, p, panels) * 4 > LANE_BLOCK_BYTES ||
                           request->desc->length_k <= (int64_t)panels / 2 * panel_rows))
         panels /= 2;

@@ -7,6 +7,7 @@
 /* What the engine's parameters make of a work-group. */
 typedef struct forward_group {
     mgk_tunables tunables;
+    int few_rows; /* lane engine: its form for so many rows; 0: the usual one */
     int64_t rows;
     size_t threads;
     uint64_t local_bytes;
@@ -87,6 +88,21 @@ static int lane_panels(const mgk_mixture_request *request, int panel_rows)
     return panels;
 }
 
+static bool is_fixed(const mgk_tunables *p, const char *name)
+{
+    return p->fixed[mgk_tunable_index(p, name)];
+}
+
+/* Rows of a block whose lanes are keys: for decoding, where lanes of rows would be empty. Not where a backward pass
+ * follows, which makes its scores by the usual form's operations. */
+static int lane_few_rows(const mgk_mixture_request *request, const mgk_tunables *p)
+{
+    const int64_t rows = problem_rows(request->desc);
+    if (rows > 4 || request->desc->gradients != 0 || is_fixed(p, "vectors") || is_fixed(p, "panels"))
+        return 0;
+    return rows <= 1 ? 1 : rows == 2 ? 2 : 4;
+}
+
 static clmgk_status lane_group(const mgk_mixture_request *request, forward_group *group, clmgk_error *error)
 {
     const mgk_mixture_traits *const t = &request->traits;
@@ -113,7 +129,8 @@ static clmgk_status lane_group(const mgk_mixture_request *request, forward_group
                         " bytes of private memory, expected at most %" PRId64,
                         bytes, LANE_PRIVATE_LIMIT);
     group->private_bytes = (uint64_t)bytes;
-    group->rows = (int64_t)panel_rows * mgk_tunable_get(p, "panels");
+    group->few_rows = lane_few_rows(request, p);
+    group->rows = group->few_rows > 0 ? group->few_rows : (int64_t)panel_rows * mgk_tunable_get(p, "panels");
     group->threads = 1;
     return CLMGK_OK;
 }
@@ -233,8 +250,10 @@ static mgk_kernel_plan *add_forward(const mgk_mixture_request *request, const fo
     mgk_kernel_plan *const kernel = mgk_mixture_add(request, &step, args, plan);
     kernel->local_bytes = group->local_bytes;
     kernel->private_bytes = group->private_bytes;
-    if (request->engine == CLMGK_ENGINE_LANE)
+    if (request->engine == CLMGK_ENGINE_LANE) {
         mgk_mixture_lane_options(request, &group->tunables, &kernel->options);
+        mgk_text_printf(&kernel->options, " -DFEW_ROWS=%d", group->few_rows);
+    }
     return kernel;
 }
 
