@@ -277,6 +277,8 @@ static void sum_bias(head_backward *head, int64_t n)
     const clmgk_attention_desc *const desc = desc_of(head);
     const ref_order order = head->row.way.order;
     const int64_t keys = desc->length_k;
+    if (keys == 0) /* an axis of no elements has no index */
+        return;
     const int64_t at = ref_bias_index(desc, (ref_row){head->b, head->h, n}, 0);
     const bool one_row = desc->bias_length == 1;
     ref_sum_rows(one_row ? desc->length : 1, keys, head->grad_s + n * keys, keys, order, head->sum);
