@@ -183,7 +183,7 @@ FUNCTION void tile_terms(grad_engine *g, const query_terms *t, const mgk_mixture
 {
     __global const float *const log_rows = at->work + a->region[MGK_REGION_LOG] + at->row;
     __global const float *const delta_rows = at->work + a->region[MGK_REGION_DELTA] + at->row;
-    TILE_KEYS_FOR(&g->base, c) {
+    TILE_KEYS_FOR(&g->base, c, TILE_KEYS) {
 #if EXPECTATION
         key_put(t->log, c, entries_below(i0 + c, limit));
 #else
@@ -466,7 +466,11 @@ FUNCTION void block_gradients(grad_engine *g, const components *x, key_values *k
     real d[BLOCK_KEYS][BLOCK_ROWS];
     KEYS_FOR(u)
         ROWS_FOR(v)
-            d[u][v] = (real)(!EXPECTATION && !HAS_DROPOUT ? key_get(&g->base, t->delta, sub, u) : 0.0f);
+#if EXPECTATION || HAS_DROPOUT
+            d[u][v] = (real)(0.0f);
+#else
+            d[u][v] = (real)(key_get(&g->base, t->delta, sub, u));
+#endif
 #if HAS_SCORE_GRADIENTS
     value_product(g, panel, sub, d);
 #endif

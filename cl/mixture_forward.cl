@@ -179,7 +179,7 @@ FUNCTION void key_terms(engine *e, const mixture *x, const mixture_keys *t, cons
                         int limit, __global const float *prior, __global const float *shift)
 {
 #if HAS_KEY_TERMS
-    TILE_KEYS_FOR(e, c) {
+    TILE_KEYS_FOR(e, c, tile_extent(k0, limit)) {
 #if KEYS_SHIFTED
         kreal top = (kreal)(-INFINITY), bottom = (kreal)(INFINITY);
 #if SCORE_GAUSSIAN

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums of partial results in a fixed order, and the M-step's division. */
+/* Sums of partial results in a fixed order. */
 #include "common.clh"
 #include "mixture_args.clh"
 
 #ifndef BY_VARIANCE
 #define BY_VARIANCE 0 /* 1: times -ln 2 / sigma_x^2 */
 #endif
+#ifndef GROUPED
+#define GROUPED 0 /* 0: many short sums, a work-item each; 1: few long sums, a work-group each */
+#endif
 #ifndef GROUP_SIZE
-#define GROUP_SIZE 64 /* of reduce_group: a power of two */
+#define GROUP_SIZE 64 /* a power of two */
 #endif
 
 /* Sum number x over every step-th of its innermost axis from `first` on. */
@@ -32,20 +35,12 @@ FUNCTION void put(const mgk_mixture_args *a, __global float *out, long x, float 
     out[a->out_offset + x] = a->out_accumulate ? out[a->out_offset + x] + sum : sum;
 }
 
-/* Many short sums: a work-item each. */
-__kernel void reduce_items(const mgk_mixture_args a, __global const float *variance, __global float *out,
-                           __global const float *work)
+__kernel __attribute__((reqd_work_group_size(GROUP_SIZE, 1, 1))) void mixture_reduce(const mgk_mixture_args a,
+                                                                                     __global const float *variance,
+                                                                                     __global float *out,
+                                                                                     __global const float *work)
 {
-    const long x = get_global_id(0);
-    if (a.heads == 0 || x >= a.reduce_outputs)
-        return;
-    put(&a, out, x, partial_sum(&a, work + a.work + a.reduce_in, x, 0, 1), variance);
-}
-
-/* Few long sums: a work-group each. */
-__kernel __attribute__((reqd_work_group_size(GROUP_SIZE, 1, 1))) void
-reduce_groups(const mgk_mixture_args a, __global const float *variance, __global float *out, __global const float *work)
-{
+#if GROUPED
     __local float part[GROUP_SIZE];
     const int item = get_local_id(0);
     const long x = get_group_id(0);
@@ -58,40 +53,10 @@ reduce_groups(const mgk_mixture_args a, __global const float *variance, __global
     }
     if (item == 0 && in_use)
         put(&a, out, x, part[0], variance);
-}
-
-/* Zeros: out_offset .. + reduce_outputs of an output, or of the workspace from reduce_in on. */
-__kernel void fill_zero(const mgk_mixture_args a, __global float *out, __global float *work)
-{
+#else
     const long x = get_global_id(0);
     if (a.heads == 0 || x >= a.reduce_outputs)
         return;
-    if (a.reduce_in < 0) {
-        if (!a.out_accumulate)
-            out[a.out_offset + x] = 0.0f;
-    } else {
-        work[a.work + a.reduce_in + x] = 0.0f;
-    }
-}
-
-/*
- * M-step: new pi_r = N_r / sum_r' N_r', the given pi where the sum is 0. Item x is a set of `reduce_inner` components'
- * counts, reduce_row apart... of one head or position: element r at (x / row) row_stride + x % row + r inner.
- */
-__kernel void new_prior(const mgk_mixture_args a, __global const float *prior, __global float *out,
-                        __global const float *work)
-{
-    const long x = get_global_id(0);
-    if (a.heads == 0 || x >= a.reduce_outputs)
-        return;
-    __global const float *const counts = work + a.work + a.reduce_in;
-    const long first = x / a.reduce_row * a.reduce_row_stride + x % a.reduce_row;
-    float sum = 0.0f;
-    for (long r = 0; r < a.reduce_outer; ++r)
-        sum += counts[first + r * a.reduce_inner];
-    for (long r = 0; r < a.reduce_outer; ++r) {
-        const long at = first + r * a.reduce_inner;
-        const float kept = a.reduce_middle ? prior[a.prior.offset + at] : 1.0f / (float)a.reduce_outer;
-        out[a.out_offset + at] = sum > 0.0f ? counts[at] / sum : kept;
-    }
+    put(&a, out, x, partial_sum(&a, work + a.work + a.reduce_in, x, 0, 1), variance);
+#endif
 }

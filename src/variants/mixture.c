@@ -42,6 +42,7 @@ static mgk_mixture_traits traits_of(const clmgk_attention_desc *d)
     t.has_prior = !t.hard && d->prior_shape != CLMGK_PRIOR_UNIFORM;
     t.has_variance = d->variance_shape != CLMGK_VARIANCE_NUMBER;
     t.has_factor = !t.hard && t.components > 1;
+    t.modified = d->use_bias || d->use_alibi || d->softcap > 0.0 || d->dropout > 0.0;
     return t;
 }
 
@@ -169,7 +170,7 @@ static void write_options(const mgk_mixture_request *request, mgk_text *options)
     const mgk_mixture_traits *const t = &request->traits;
     /* fma is written out where it matters; nothing may assume finite numbers */
     mgk_text_printf(options,
-                    "-cl-std=CL1.2 -cl-mad-enable -DENGINE_SIMT=%d -DSTORAGE_F16=%d -DSTORAGE_BF16=%d -DHEAD_SIZE=%d"
+                    " -DENGINE_SIMT=%d -DSTORAGE_F16=%d -DSTORAGE_BF16=%d -DHEAD_SIZE=%d"
                     " -DVALUE_SIZE=%d -DCOMPONENTS=%d -DSCORE_GAUSSIAN=%d -DKEYS_SHIFTED=%d -DESTEP_HARD=%d"
                     " -DHAS_PRIOR=%d -DHAS_VARIANCE=%d -DEXP2_BUILTIN=%d -DHAS_SEQUENCES=%d -DHAS_BIAS=%d"
                     " -DHAS_ALIBI=%d -DHAS_SINKS=%d -DHAS_SOFTCAP=%d -DHAS_DROPOUT=%d",
@@ -185,7 +186,9 @@ mgk_kernel_plan *mgk_mixture_add(const mgk_mixture_request *request, const mgk_m
     mgk_kernel_plan *const kernel = &plan->step[plan->steps++];
     kernel->file = step->file;
     kernel->name = step->name;
-    write_options(request, &kernel->options);
+    mgk_text_printf(&kernel->options, "-cl-std=CL1.2 -cl-mad-enable");
+    if (!step->plain)
+        write_options(request, &kernel->options);
     if (step->tunables != NULL)
         mgk_tunables_options(step->tunables, &kernel->options);
     kernel->launch = (mgk_launch){1, {step->global, 1, 1}, {step->local, 1, 1}};

@@ -18,6 +18,7 @@ typedef struct mgk_mixture_traits {
     bool has_prior; /* the prior is an array that the scores use */
     bool has_variance;
     bool has_factor; /* scores carry a factor beside the exponent */
+    bool modified;   /* bias, ALiBi, soft-cap or dropout */
 } mgk_mixture_traits;
 
 /* A pass to be planned. */
@@ -42,6 +43,7 @@ typedef struct mgk_mixture_step {
     mgk_array out; /* MGK_ARRAYS: no reduction */
     size_t global; /* work-items; 0: none to run */
     size_t local;
+    bool plain; /* it needs none of the problem's options: one program for all */
 } mgk_mixture_step;
 
 /* Appends a step with the options that all mixture kernels have; `args` as mgk_mixture_args_of gives them, with the

@@ -117,8 +117,11 @@ static clmgk_status simt_parameters(const mgk_mixture_request *request, mgk_tuna
     while (row_threads > 1 && (uint64_t)row_threads * 16 > facts->info.max_work_group)
         row_threads /= 2;
     mgk_tunable_default(p, "row-threads", row_threads);
-    mgk_tunable_default(p, "rows", cpu ? 1 : 4);
-    mgk_tunable_default(p, "keys", cpu ? 1 : 4);
+    /* larger blocks spill (tests/offline) */
+    const mgk_mixture_traits *const t = &request->traits;
+    const int block = cpu ? 1 : t->components > 1 || t->modified ? 2 : 4;
+    mgk_tunable_default(p, "rows", block);
+    mgk_tunable_default(p, "keys", block);
     mgk_tunable_default(p, "features", 16);
     mgk_tunable_default(p, "values", 16);
     static const char *const order[] = {"keys", "rows", "keys", "rows", "features", "features"};
@@ -207,7 +210,13 @@ static size_t items(int64_t count)
 
 static void add_rows(builder *x, const char *name, const mgk_array *buffers, size_t count, mgk_array out, int64_t work)
 {
-    const mgk_mixture_step step = {"mixture_rows.cl", name, NULL, buffers, count, out, items(work), ITEMS};
+    const mgk_mixture_step step = {.file = "mixture_rows.cl",
+                                   .name = name,
+                                   .buffers = buffers,
+                                   .buffer_count = count,
+                                   .out = out,
+                                   .global = items(work),
+                                   .local = ITEMS};
     mgk_kernel_plan *const kernel = mgk_mixture_add(x->request, &step, &x->args, x->plan);
     const wants *const w = &x->want;
     mgk_text_printf(&kernel->options,
@@ -271,14 +280,14 @@ static clmgk_status add_main(builder *x, clmgk_error *error)
     const size_t local =
         lane ? 1 : (size_t)mgk_tunable_get(p, "row-threads") * (size_t)mgk_tunable_get(p, "key-threads");
     x->args.splits = mgk_tunable_get(p, "splits");
-    const mgk_mixture_step step = {"mixture_backward.cl",
-                                   "mixture_backward",
-                                   p,
-                                   buffers,
-                                   MGK_COUNT(buffers),
-                                   w->gamma ? MGK_RESPONSIBILITIES : MGK_GRAD_BIAS,
-                                   (size_t)x->args.chunks * (size_t)x->args.splits * local,
-                                   local};
+    const mgk_mixture_step step = {.file = "mixture_backward.cl",
+                                   .name = "mixture_backward",
+                                   .tunables = p,
+                                   .buffers = buffers,
+                                   .buffer_count = MGK_COUNT(buffers),
+                                   .out = w->gamma ? MGK_RESPONSIBILITIES : MGK_GRAD_BIAS,
+                                   .global = (size_t)x->args.chunks * (size_t)x->args.splits * local,
+                                   .local = local};
     x->plan->main = x->plan->steps;
     mgk_kernel_plan *const kernel = mgk_mixture_add(r, &step, &x->args, x->plan);
     kernel->private_bytes = (uint64_t)private_bytes;
@@ -308,14 +317,14 @@ static void add_reduction(builder *x, const reduction *r)
     /* below this many numbers a sum is one work-item's */
     const bool grouped = r->inner * r->outer * r->middle > 4096;
     const mgk_array buffers[] = {MGK_VARIANCE, r->out, MGK_WORKSPACE};
-    const mgk_mixture_step step = {"mixture_reduce.cl",
-                                   grouped ? "reduce_groups" : "reduce_items",
-                                   NULL,
-                                   buffers,
-                                   MGK_COUNT(buffers),
-                                   r->out,
-                                   grouped ? (size_t)r->outputs * ITEMS : items(r->outputs),
-                                   ITEMS};
+    const mgk_mixture_step step = {.file = "mixture_reduce.cl",
+                                   .name = "mixture_reduce",
+                                   .buffers = buffers,
+                                   .buffer_count = MGK_COUNT(buffers),
+                                   .out = r->out,
+                                   .global = grouped ? (size_t)r->outputs * ITEMS : items(r->outputs),
+                                   .local = ITEMS,
+                                   .plain = true};
     mgk_mixture_args args = x->args;
     args.reduce_in = r->in;
     args.reduce_outputs = r->outputs;
@@ -329,7 +338,7 @@ static void add_reduction(builder *x, const reduction *r)
     args.reduce_scale = (float)r->scale;
     args.out_offset = r->out_region;
     mgk_kernel_plan *const kernel = mgk_mixture_add(x->request, &step, &args, x->plan);
-    mgk_text_printf(&kernel->options, " -DBY_VARIANCE=%d -DGROUP_SIZE=%d", r->by_variance, ITEMS);
+    mgk_text_printf(&kernel->options, " -DBY_VARIANCE=%d -DGROUPED=%d -DGROUP_SIZE=%d", r->by_variance, grouped, ITEMS);
 }
 
 /* Sums of [b,h,components,S] into the shape [.] of priors or variances: 0 [1], 1 [M], 2 [H,M], 3 [H,M,S]. */
@@ -416,13 +425,18 @@ static void add_sink_gradient(builder *x)
 static void add_zeros(builder *x, mgk_array out, mgk_i64 in, int64_t count)
 {
     const mgk_array buffers[] = {out, MGK_WORKSPACE};
-    const mgk_mixture_step step = {"mixture_reduce.cl", "fill_zero", NULL,         buffers,
-                                   MGK_COUNT(buffers),  out,         items(count), ITEMS};
+    const mgk_mixture_step step = {.file = "mixture_fill.cl",
+                                   .name = "mixture_fill",
+                                   .buffers = buffers,
+                                   .buffer_count = MGK_COUNT(buffers),
+                                   .out = out,
+                                   .global = items(count),
+                                   .local = ITEMS,
+                                   .plain = true};
     mgk_mixture_args args = x->args;
     args.reduce_in = in;
     args.reduce_outputs = count;
-    mgk_kernel_plan *const kernel = mgk_mixture_add(x->request, &step, &args, x->plan);
-    mgk_text_printf(&kernel->options, " -DBY_VARIANCE=0 -DGROUP_SIZE=%d", ITEMS);
+    mgk_mixture_add(x->request, &step, &args, x->plan);
 }
 
 /* The copies' sum, or the sums per row or key over what shares a bias. */
@@ -557,11 +571,15 @@ static void add_new_prior(builder *x)
     args.reduce_inner = args.reduce_row;
     args.reduce_outer = d->components;
     args.reduce_middle = d->prior_shape != CLMGK_PRIOR_UNIFORM;
-    const mgk_mixture_step step = {
-        "mixture_reduce.cl",        "new_prior", NULL, buffers, MGK_COUNT(buffers), MGK_NEW_PRIOR,
-        items(args.reduce_outputs), ITEMS};
-    mgk_kernel_plan *const kernel = mgk_mixture_add(x->request, &step, &args, x->plan);
-    mgk_text_printf(&kernel->options, " -DBY_VARIANCE=0 -DGROUP_SIZE=%d", ITEMS);
+    const mgk_mixture_step step = {.file = "mixture_new_prior.cl",
+                                   .name = "mixture_new_prior",
+                                   .buffers = buffers,
+                                   .buffer_count = MGK_COUNT(buffers),
+                                   .out = MGK_NEW_PRIOR,
+                                   .global = items(args.reduce_outputs),
+                                   .local = ITEMS,
+                                   .plain = true};
+    mgk_mixture_add(x->request, &step, &args, x->plan);
 }
 
 static clmgk_status plan_expectation(builder *x, clmgk_error *error)

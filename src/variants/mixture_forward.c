@@ -174,8 +174,8 @@ static void simt_defaults(const mgk_mixture_request *request, mgk_tunables *p)
     mgk_tunable_default(p, "row-threads", row_threads);
     /* on a CPU this engine is for tests: small blocks compile several times faster there */
     const bool cpu = facts->info.device_class == CLMGK_DEVICE_CPU;
-    /* 8 rows would spill: with several components everywhere, with one on Intel GPUs (tests/offline) */
-    int rows = cpu ? 2 : 4;
+    /* more rows would spill: with several components everywhere, with one on Intel GPUs (tests/offline) */
+    int rows = cpu || request->traits.modified ? 2 : 4;
     while (rows > 1 &&
            rows * (request->traits.value_size / mgk_tunable_get(p, "key-threads")) > simt_accumulators(facts))
         rows /= 2;
