@@ -10,10 +10,31 @@ import numpy as np
 
 BIN = pathlib.Path(os.environ["CLMGK_BIN"])
 LIMIT_S = 900
+FULL = os.environ.get("CLMGK_TEST_FULL", "") not in ("", "0")
+BUILD_FLAGS = "POCL_EXTRA_BUILD_FLAGS"
+
+
+def quick_environment():
+    """This environment, and programs that PoCL builds without optimising.
+
+    Optimising takes it seconds for a program, half a minute for some of the SIMT engine's, and what is tested is the
+    text of that engine and what the command-line programs do, not the CPU's code. Such binaries have a cache of their
+    own: the names that they have in it don't tell.
+    """
+    changes = {}
+    if not FULL and BUILD_FLAGS not in os.environ:
+        changes[BUILD_FLAGS] = "-cl-opt-disable"
+        if os.environ.get("CLMGK_CACHE_DIR"):
+            changes["CLMGK_CACHE_DIR"] = str(pathlib.Path(os.environ["CLMGK_CACHE_DIR"]) / "quick")
+    return {**os.environ, **changes}
+
+
+QUICK = quick_environment()
 
 
 def run(program, *args, **options):
     """Runs a program with arguments of any type; output is text."""
+    options.setdefault("env", QUICK)
     command = [str(BIN / program)] + [str(argument) for argument in args]
     return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False, **options)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Golden vectors: every case of tests/golden, on every engine that the device has.
 
-Programs of the SIMT engine take CPU drivers seconds to compile: without CLMGK_TEST_FULL it runs one case of each kind,
-most of them without their gradients.
+Compilers take most of the time. Without CLMGK_TEST_FULL the lane engine runs every case and the SIMT engine one of each
+kind, both in programs that PoCL has not optimised, and one of each kind runs in programs as they are built for users.
 """
 import concurrent.futures
 import json
@@ -13,15 +13,16 @@ import unittest
 
 import numpy as np
 
-from program_test import run
+from program_test import FULL, QUICK, run
 
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden"
 CASES = sorted(path.parent for path in GOLDEN.glob("*/case.json"))
 WITH_GRADIENTS = ("softmax-plain", "softmax-no-keys", "softmax-no-queries", "softmax-packed", "mgk-masked-grouped",
                   "smgk-soft")
+OPTIMISED = ("softmax-plain", "softmax-huge", "softmax-bias", "softmax-half", "mgk-huge", "mgk-hard-prior", "smgk-huge",
+             "smgk-variance-prior-causal")
 FORWARD_ONLY = ("softmax-half", "softmax-causal-tall", "softmax-lengths-q", "softmax-tokens-first", "gaussian-far",
                 "mgk-hard-prior", "mgk-prior-zero", "mgk-variance-head", "smgk-huge")
-FULL = os.environ.get("CLMGK_TEST_FULL", "") not in ("", "0")
 
 
 class Case:
@@ -39,10 +40,11 @@ class Case:
                     at = self.args.index(option)
                     self.args = self.args[:at] + self.args[at + 2:]
 
-    def run(self, engine, target):
+    def run(self, engine, target, environment):
         """Runs it; the outputs go to the folder `target`."""
         words = [word for option, name in self.outputs.items() for word in (option, target / name)]
-        return run("clmgk-run", *self.args, *words, "--engine", engine, "--check", "--json", cwd=self.folder)
+        return run("clmgk-run", *self.args, *words, "--engine", engine, "--check", "--json", cwd=self.folder,
+                   env=environment)
 
 
 class Golden(unittest.TestCase):
@@ -69,7 +71,7 @@ class Golden(unittest.TestCase):
             with self.subTest(output=option):
                 self.compare(np.load(target / name), np.load(case.folder / name), case.bounds[name])
 
-    def run_engine(self, engine, cases):
+    def run_engine(self, engine, cases, environment=QUICK):
         probe = run("clmgk-run", *Case(CASES[0], False).args, "--repeat", 1, "--json", "--engine", engine,
                     cwd=CASES[0])
         if probe.returncode == 2:
@@ -78,7 +80,7 @@ class Golden(unittest.TestCase):
         for target in targets:
             target.mkdir()
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:  # compilers take one thread each
-            runs = [pool.submit(case.run, engine, target) for case, target in zip(cases, targets)]
+            runs = [pool.submit(case.run, engine, target, environment) for case, target in zip(cases, targets)]
         for case, target, done in zip(cases, targets, runs):
             with self.subTest(case=case.folder.name, engine=engine):
                 self.judge(case, engine, target, done.result())
@@ -86,10 +88,17 @@ class Golden(unittest.TestCase):
     def test_there_are_cases(self):
         self.assertGreater(len(CASES), 60)
 
-    def test_default_engine_is_tested(self):
+    def default_engine(self):
         done = run("clmgk-run", *Case(CASES[0], False).args, "--repeat", 1, "--json", cwd=CASES[0])
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn(json.loads(done.stdout)["engine"], ("lane", "simt"))
+        return json.loads(done.stdout)["engine"]
+
+    def test_default_engine_is_tested(self):
+        self.assertIn(self.default_engine(), ("lane", "simt"))
+
+    @unittest.skipIf(FULL, "every case runs so")
+    def test_programs_as_users_have_them(self):
+        self.run_engine(self.default_engine(), [Case(GOLDEN / name) for name in OPTIMISED], dict(os.environ))
 
     def test_lane_engine(self):
         self.run_engine("lane", [Case(folder) for folder in CASES])

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """clmgk-info: listing, self-test, program cache."""
 import json
-import os
 import unittest
 
-from program_test import ProgramTest
+from program_test import QUICK, ProgramTest
 
 DEVICE_KEYS = {
     "selector": str,
@@ -35,7 +34,7 @@ class InfoTest(ProgramTest):
         self.cache = self.folder / "cache"
 
     def environment(self, **changes):
-        return {**os.environ, "CLMGK_CACHE_DIR": str(self.cache), **changes}
+        return {**QUICK, "CLMGK_CACHE_DIR": str(self.cache), **changes}
 
     def info(self, *args, **changes):
         return json.loads(self.accept("--json", *args, env=self.environment(**changes)).stdout)

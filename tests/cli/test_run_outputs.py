@@ -111,7 +111,7 @@ class Outputs(RunTest):
     def interrupt(self, number):
         """Whether a run was ended by the signal with a temporary file in place; the folder is as before."""
         program = subprocess.Popen([str(BIN / "clmgk-run")] + self.arguments(), cwd=self.folder,
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=QUICK)
         seen = False
         while program.poll() is None and not seen:
             seen = any(name.startswith(".clmgk-") for name in os.listdir(self.folder))
@@ -130,7 +130,7 @@ class Outputs(RunTest):
         self.save_large()
         before = self.snapshot()
         program = subprocess.Popen([str(BIN / "clmgk-run")] + self.arguments(repeat="1000000"), cwd=self.folder,
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=QUICK)
         time.sleep(1)
         program.send_signal(signal.SIGINT)
         program.wait(LIMIT_S)

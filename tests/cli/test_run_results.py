@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """clmgk-run: what comes out, and in which form."""
 import json
-import os
 import subprocess
 import unittest
 
 import numpy as np
 
-from program_test import BIN, RunTest
+from program_test import BIN, QUICK, RunTest
 
 
 class Results(RunTest):
@@ -198,17 +197,18 @@ class Reports(RunTest):
         for extra in (["--json"], ["--repeat", "1"], ["--help"], ["--version"]):
             with self.subTest(extra=extra), open("/dev/full", "w") as full:
                 done = subprocess.run([str(BIN / "clmgk-run")] + [str(w) for w in self.arguments() + extra],
-                                      stdout=full, stderr=subprocess.PIPE, text=True, cwd=self.folder, check=False)
+                                      stdout=full, stderr=subprocess.PIPE, text=True, cwd=self.folder, env=QUICK,
+                                      check=False)
                 self.assertEqual(done.returncode, 4, done.stderr)
                 self.assertIn("standard output", done.stderr)
 
 
 class Devices(RunTest):
     def test_no_platform(self):
-        self.refuse(3, *self.arguments(), env={**os.environ, "OCL_ICD_VENDORS": "/nonexistent"})
+        self.refuse(3, *self.arguments(), env={**QUICK, "OCL_ICD_VENDORS": "/nonexistent"})
 
     def test_bad_input_is_found_without_a_device(self):
-        self.refuse(2, *self.arguments(q="absent.npy"), env={**os.environ, "OCL_ICD_VENDORS": "/nonexistent"})
+        self.refuse(2, *self.arguments(q="absent.npy"), env={**QUICK, "OCL_ICD_VENDORS": "/nonexistent"})
 
     def test_selectors(self):
         selector = json.loads(self.accept_run(json=True).stdout)["device"]["selector"]
@@ -216,11 +216,11 @@ class Devices(RunTest):
         for bad in ("no such device", "99:0", "0:99"):
             with self.subTest(device=bad):
                 self.refuse(3, *self.arguments(device=bad), words=[bad])
-                self.refuse(3, *self.arguments(), words=[bad], env={**os.environ, "CLMGK_DEVICE": bad})
+                self.refuse(3, *self.arguments(), words=[bad], env={**QUICK, "CLMGK_DEVICE": bad})
 
     def test_the_option_comes_before_the_environment(self):
         selector = json.loads(self.accept_run(json=True).stdout)["device"]["selector"]
-        self.accept(*self.arguments(device=selector), env={**os.environ, "CLMGK_DEVICE": "no such device"})
+        self.accept(*self.arguments(device=selector), env={**QUICK, "CLMGK_DEVICE": "no such device"})
 
 
 if __name__ == "__main__":

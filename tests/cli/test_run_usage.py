@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """clmgk-run: its command line."""
-import os
 import unittest
 
-from program_test import RunTest
+from program_test import QUICK, RunTest
 
 LATER_OPTIONS = (
     "feature feature-order projection state-in state-out mix mix-weight mix-offset noise dmix dmix-weight dmix-offset "
@@ -19,7 +18,7 @@ OPTIONS = (
 
 class Usage(RunTest):
     def test_help_names_every_option(self):
-        done = self.accept("--help", env={**os.environ, "OCL_ICD_VENDORS": "/nonexistent"})
+        done = self.accept("--help", env={**QUICK, "OCL_ICD_VENDORS": "/nonexistent"})
         self.assertEqual(done.stderr, "")
         for option in OPTIONS:
             self.assertRegex(done.stdout, rf"(?m)^  --{option}( |$)")
