@@ -66,6 +66,8 @@ lint() {
     return "$status"
 }
 
+numeric='backward|combine|forward|modifiers|properties|statistics|strides|values'
+
 stage packages tools/install-packages.sh test
 [[ $failed -eq 0 ]] || exit 1
 
@@ -79,7 +81,7 @@ if [[ $full -eq 1 ]]; then
 else
     stage clang check_preset clang -L quick -R '^test_(base|reference)$'
     # The numeric sweeps say most about kernels, which sanitizers don't see, and cost most by far.
-    stage asan check_preset asan -L quick -E '^test_(forward|values|strides|properties)$'
+    stage asan check_preset asan -L quick -E "^test_($numeric)(_optimised)?\$"
     stage tsan check_preset tsan -R '^test_(threads|cache)$'
 fi
 

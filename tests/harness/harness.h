@@ -58,7 +58,7 @@ int th_session_close(void **state);
 clmgk_plan *th_plan(th_session *session, const clmgk_attention_desc *desc, clmgk_engine engine, const char *parameters);
 clmgk_plan *th_plan_of(th_session *session, const clmgk_attention_desc *desc, const clmgk_plan_options *options);
 
-/* The options of the session's engine number `n`. */
+/* The options of the session's engine number `n`: one program of a kind serves problems of every size. */
 clmgk_plan_options th_options(const th_session *session, size_t n);
 
 /* ---- problems ------------------------------------------------------------------------------------------------- */

@@ -361,7 +361,11 @@ void th_run_with(th_session *session, th_problem *problem, clmgk_engine engine, 
 
 void th_run(th_session *session, th_problem *problem, size_t n)
 {
-    th_run_with(session, problem, session->engine[n], session->parameters[n]);
+    const clmgk_attention_desc *const desc = &problem->desc;
+    const int64_t sequences = desc->sequences > 0 ? desc->sequences : 1;
+    /* the lane engine has a form for few rows, which parameters of the usual one would rule out */
+    const bool few = session->engine[n] == CLMGK_ENGINE_LANE && desc->length <= 4 * sequences;
+    th_run_with(session, problem, session->engine[n], few ? NULL : session->parameters[n]);
 }
 
 static int32_t *integers(const th_array *array)

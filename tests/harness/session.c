@@ -5,12 +5,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Every engine that makes a plan here, or only the one that CLMGK_TEST_ENGINE names. */
+/* By default blocks follow the problem's size: with these one program serves all. */
+static const char *few_programs(const th_session *session, size_t n)
+{
+    if (session->engine[n] == CLMGK_ENGINE_LANE)
+        return "panels=2,vectors=2";
+    /* on a CPU the smallest blocks build fastest */
+    return session->info.engine == CLMGK_ENGINE_LANE ? "rows=1,keys=1" : NULL;
+}
+
+/* Every engine that makes a plan here, or only the one that CLMGK_TEST_ENGINE names; "own": the device's own. */
 static void find_engines(th_session *session)
 {
     const bool simt = session->info.engine == CLMGK_ENGINE_SIMT;
     const clmgk_engine engines[TH_ENGINES] = {session->info.engine, simt ? CLMGK_ENGINE_LANE : CLMGK_ENGINE_SIMT};
-    const char *const only = getenv("CLMGK_TEST_ENGINE");
+    const char *const name = getenv("CLMGK_TEST_ENGINE");
+    const char *const only = name && strcmp(name, "own") == 0 ? clmgk_engine_name(engines[0]) : name;
     const clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 16, 16);
     for (size_t n = 0; n < TH_ENGINES; n++) {
         if (only && strcmp(only, clmgk_engine_name(engines[n])) != 0)
@@ -28,11 +38,10 @@ static void find_engines(th_session *session)
     }
     if (session->engines == 0)
         fail_msg("CLMGK_TEST_ENGINE=%s: no such engine", only);
-    if (!simt) { /* the smallest blocks build fastest */
-        session->parameters[1] = "rows=1,keys=1";
-        /* one program for keys of any number */
-        if (session->engine[0] == CLMGK_ENGINE_LANE)
-            session->backward_parameters[0] = "panels=2";
+    for (size_t n = 0; n < session->engines; n++) {
+        const bool lane = session->engine[n] == CLMGK_ENGINE_LANE;
+        session->parameters[n] = session->full && (lane || n == 0) ? NULL : few_programs(session, n);
+        session->backward_parameters[n] = lane ? "panels=2" : NULL;
     }
 }
 
@@ -118,7 +127,7 @@ clmgk_plan_options th_options(const th_session *session, size_t n)
 {
     clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
     options.engine = session->engine[n];
-    options.parameters = session->parameters[n];
+    options.parameters = few_programs(session, n);
     options.backward_parameters = session->backward_parameters[n];
     return options;
 }

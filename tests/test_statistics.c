@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Responsibilities, counts, new priors and likelihood against the reference; then expectation and maximisation. */
+#include "harness/harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t pick(uint64_t *state, int64_t low, int64_t high)
+{
+    return low + (int64_t)(th_random(state) % (uint64_t)(high - low + 1));
+}
+
+static bool chance(uint64_t *state, int64_t one_in)
+{
+    return pick(state, 1, one_in) == 1;
+}
+
+/* All statistics that a problem of this kind has. */
+static uint32_t all_statistics(const clmgk_attention_desc *desc)
+{
+    const bool dot = desc->variant == CLMGK_VARIANT_SOFTMAX ||
+                     (desc->variant >= CLMGK_VARIANT_MGK && desc->score == CLMGK_SCORE_DOT);
+    return dot ? CLMGK_STATISTIC_ALL & ~(uint32_t)CLMGK_STATISTIC_NLL : CLMGK_STATISTIC_ALL;
+}
+
+/* ---- against the reference ------------------------------------------------------------------------------------- */
+
+static const int64_t corner[][2] = {{0, 5}, {5, 0}, {1, 130}, {70, 1}, {64, 64}, {65, 129}};
+
+/* Batch, heads, lengths, masks: nothing that makes another program. */
+static void set_shape(clmgk_attention_desc *desc, size_t number, uint64_t *state)
+{
+    const bool packed = desc->sequences > 0;
+    desc->batch = packed ? 1 : pick(state, 1, 3);
+    desc->kv_heads = pick(state, 1, 2);
+    desc->heads = desc->kv_heads * pick(state, 1, 2);
+    desc->length = number < TH_COUNT(corner) ? corner[number][0] : pick(state, 2, 140);
+    desc->length_k = number < TH_COUNT(corner) ? corner[number][1] : pick(state, 2, 150);
+    desc->use_offsets_k = packed;
+    desc->causal = chance(state, 2);
+    desc->use_window = chance(state, 2);
+    desc->window_left = pick(state, -1, 50);
+    desc->window_right = pick(state, -1, 50);
+    desc->use_lengths = !packed && chance(state, 2);
+    desc->use_lengths_q = !packed && chance(state, 3);
+    desc->alignment = (clmgk_alignment)pick(state, 0, desc->use_lengths ? 2 : 1);
+}
+
+/* gamma sums to one over the components where a key is seen, and is 0 where not. */
+static void check_sums(const th_problem *problem)
+{
+    const clmgk_attention_desc *const d = &problem->desc;
+    const th_array *const gamma = &problem->array[TH_RESPONSIBILITIES];
+    th_reference reference = th_reference_of(problem);
+    const int64_t plane = d->length * d->length_k;
+    for (int64_t flat = 0; flat < d->batch * d->heads * plane; flat++) {
+        const int64_t bh = flat / plane, i = flat % plane / d->length_k, j = flat % d->length_k;
+        double sum = 0.0;
+        for (int64_t r = 0; r < d->components; r++)
+            sum += gamma->values[(bh * d->components + r) * plane + flat % plane];
+        if (clmgk_ref_visible(&reference.problem, bh / d->heads, bh % d->heads, i, j))
+            assert_true(fabs(sum - 1.0) <= 1e-6);
+        else
+            assert_true(sum == 0.0);
+    }
+    th_reference_free(&reference);
+}
+
+static void expect_program(th_session *session, clmgk_attention_desc desc, size_t first, size_t shapes, bool all)
+{
+    uint64_t random = 100 * (uint64_t)desc.variant + first;
+    desc.statistics = all_statistics(&desc);
+    for (size_t n = first; n < first + (session->full ? 3 * shapes : shapes); n++) {
+        set_shape(&desc, n, &random);
+        th_problem problem = th_problem_make(&desc, th_random(&random));
+        th_expect_statistics(session, &problem, all);
+        check_sums(&problem);
+        th_problem_free(&problem);
+    }
+}
+
+/* Every shape of prior and variance that an array has: one program. */
+static void priors_and_variances(void **state)
+{
+    th_session *const session = *state;
+    for (size_t n = 0; n < 12; n++) {
+        clmgk_attention_desc desc = th_small_desc(th_variants[2 + n / 6], 0, 0);
+        desc.prior_shape = (clmgk_prior_shape)(1 + n % 3);
+        desc.variance_shape = (clmgk_variance_shape)(1 + n / 3 % 2);
+        expect_program(session, desc, n % 6, 3, n == 0);
+    }
+}
+
+static void without_arrays(void **state)
+{
+    th_session *const session = *state;
+    const size_t forms[] = {0, 3, 6, 9}; /* of every_form: a few */
+    for (size_t n = 0; n < (session->full ? 16 : TH_COUNT(forms)); n++) {
+        const size_t form = session->full ? n : forms[n];
+        clmgk_attention_desc desc = th_small_desc(th_variants[form % 4], 0, 0);
+        if (form % 4 >= 2)
+            desc.score = th_scores[form / 4 % 2];
+        desc.estep = th_esteps[form / 8];
+        expect_program(session, desc, 4, 5, false);
+    }
+}
+
+/* The prior plays no role but for the shape of what is given. */
+static void hard_estep(void **state)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 0, 0);
+    desc.estep = CLMGK_ESTEP_HARD;
+    desc.components = 3;
+    for (size_t n = 0; n < 4; n++) {
+        desc.prior_shape = (clmgk_prior_shape)n;
+        expect_program(*state, desc, n, 3, false);
+    }
+}
+
+/* A bias counts only where it hides; ALiBi and sinks change no gamma. */
+static void packed_with_modifiers(void **state)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SMGK, 0, 0);
+    desc.sequences = 4;
+    desc.use_bias = desc.use_sinks = desc.use_alibi = 1;
+    desc.prior_shape = CLMGK_PRIOR_HMS;
+    expect_program(*state, desc, 2, 8, false);
+}
+
+static void storage_types(void **state)
+{
+    th_session *const session = *state;
+    for (size_t n = 1; n < (session->full ? TH_COUNT(th_dtypes) : 2); n++) {
+        clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 0, 0);
+        desc.dtype = th_dtypes[n];
+        desc.prior_shape = CLMGK_PRIOR_HM;
+        expect_program(session, desc, 4, 5, false);
+    }
+}
+
+/* Each statistic alone: nothing of the others is there. */
+static void one_statistic_alone(void **state)
+{
+    th_session *const session = *state;
+    for (uint32_t one = 1; one <= CLMGK_STATISTIC_NLL; one *= 2) {
+        clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 50, 70);
+        desc.prior_shape = CLMGK_PRIOR_HMS;
+        desc.variance_shape = CLMGK_VARIANCE_M;
+        desc.causal = 1;
+        desc.statistics = one;
+        th_problem problem = th_problem_make(&desc, one);
+        th_expect_statistics(session, &problem, false);
+        th_problem_free(&problem);
+    }
+}
+
+/* ---- values ---------------------------------------------------------------------------------------------------- */
+
+static clmgk_attention_desc edge_desc(void)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 40, 90);
+    desc.prior_shape = CLMGK_PRIOR_HMS;
+    desc.variance_shape = CLMGK_VARIANCE_HM;
+    desc.statistics = CLMGK_STATISTIC_ALL;
+    return desc;
+}
+
+/* Keys that no query sees, or of which no component has weight, keep their prior. */
+static void unseen_keys_keep_their_prior(void **state)
+{
+    clmgk_attention_desc desc = edge_desc();
+    desc.causal = 1;
+    desc.alignment = CLMGK_ALIGN_TOP_LEFT; /* keys 40 and up are not seen */
+    th_problem problem = th_problem_make(&desc, 1);
+    for (int64_t h = 0; h < 2; h++)
+        for (int64_t j = 0; j < 90; j++)
+            for (int64_t r = 0; r < 2; r++)
+                if (j % 5 == 0 || j % 3 == r)
+                    th_set(&problem, TH_PRIOR, 0, h, r, j, 0, 0.0);
+    th_expect_statistics(*state, &problem, false);
+    const th_array *const given = &problem.array[TH_PRIOR], *const new_prior = &problem.array[TH_NEW_PRIOR];
+    for (size_t n = 0; n < given->count; n++)
+        if (n % 90 >= 40 || n % 90 % 5 == 0)
+            assert_true(given->values[n] == new_prior->values[n]);
+    th_problem_free(&problem);
+}
+
+/* Queries far from all keys: every density underflows without a maximum. */
+static void distant_queries(void **state)
+{
+    const clmgk_attention_desc desc = edge_desc();
+    th_problem problem = th_problem_make(&desc, 2);
+    for (int64_t i = 0; i < desc.length; i++)
+        th_set(&problem, TH_Q, 0, i % 2, 0, i, 3, 40.0 * (double)i);
+    th_expect_statistics(*state, &problem, false);
+    th_problem_free(&problem);
+}
+
+/* What is not a number beyond the lengths reaches nothing. */
+static void padding_does_not_leak(void **state)
+{
+    clmgk_attention_desc desc = edge_desc();
+    desc.use_lengths = desc.use_lengths_q = 1;
+    th_problem problem = th_problem_make(&desc, 3);
+    th_set(&problem, TH_LENGTHS, 0, 0, 0, 0, 0, 33.0);
+    th_set(&problem, TH_LENGTHS_Q, 0, 0, 0, 0, 0, 17.0);
+    static const struct {
+        th_name name;
+        int64_t first;
+    } padded[] = {{TH_K, 33}, {TH_Q, 17}};
+    for (size_t n = 0; n < TH_COUNT(padded); n++) {
+        const th_array *const array = &problem.array[padded[n].name];
+        for (size_t flat = 0; flat < array->count; flat++)
+            if ((int64_t)flat / array->shape[4] % array->shape[3] >= padded[n].first)
+                array->values[flat] = (double)NAN;
+    }
+    th_expect_statistics(*state, &problem, false);
+    th_problem_free(&problem);
+}
+
+/* ---- expectation and maximisation ------------------------------------------------------------------------------ */
+
+enum { HEADS = 2, COMPONENTS = 3, MIXTURES = 3, QUERIES = 1500, SIZE = 3, STEPS = 60 };
+
+static double normal(uint64_t *random)
+{
+    const double radius = sqrt(-2.0 * log(1.0 - th_uniform(random)));
+    return radius * cos(6.283185307179586 * th_uniform(random));
+}
+
+/* The weight of component r with which queries of head h are drawn around key j. */
+static double true_prior(clmgk_prior_shape shape, int64_t h, int64_t r, int64_t j)
+{
+    const double first =
+        0.2 + (shape >= CLMGK_PRIOR_HM ? 0.2 * (double)h : 0.0) + (shape == CLMGK_PRIOR_HMS ? 0.1 * (double)j : 0.0);
+    return r == 0 ? first : (1.0 - first) * (r == 1 ? 0.25 : 0.75);
+}
+
+static int64_t draw_component(clmgk_prior_shape shape, int64_t h, int64_t j, uint64_t *random)
+{
+    double rest = th_uniform(random);
+    int64_t r = 0;
+    while (r + 1 < COMPONENTS && rest >= true_prior(shape, h, r, j))
+        rest -= true_prior(shape, h, r++, j);
+    return r;
+}
+
+/*
+ * Packed sequences of one key each, and queries drawn from that key's mixture: normals around components 3 sigma
+ * apart. Then the likelihood of the queries is that of MIXTURES separate mixtures, which the steps must not lower.
+ */
+static th_problem drawn_problem(clmgk_prior_shape shape)
+{
+    clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_MGK,
+                                 .heads = HEADS,
+                                 .length = (int64_t)MIXTURES * QUERIES,
+                                 .length_k = MIXTURES,
+                                 .head_size = SIZE,
+                                 .components = COMPONENTS,
+                                 .prior_shape = shape,
+                                 .variance = 1.0,
+                                 .sequences = MIXTURES,
+                                 .use_offsets_k = 1,
+                                 .statistics = CLMGK_STATISTIC_NEW_PRIOR | CLMGK_STATISTIC_NLL};
+    th_problem problem = th_problem_make(&desc, 1);
+    uint64_t random = 11;
+    for (int64_t t = 0; t <= MIXTURES; t++) {
+        th_set(&problem, TH_OFFSETS, t, 0, 0, 0, 0, (double)(t * QUERIES));
+        th_set(&problem, TH_OFFSETS_K, t, 0, 0, 0, 0, (double)t);
+    }
+    for (int64_t h = 0; h < HEADS; h++)
+        for (int64_t i = 0; i < desc.length; i++) {
+            const int64_t j = i / QUERIES, r = draw_component(shape, h, j, &random);
+            for (int64_t d = 0; d < SIZE; d++) {
+                const double *const key = problem.array[TH_K].values + ((h * COMPONENTS + r) * MIXTURES + j) * SIZE + d;
+                th_set(&problem, TH_Q, 0, h, 0, i, d, (d == r ? 3.0 : 0.0) + *key + normal(&random));
+            }
+        }
+    for (int64_t h = 0; h < HEADS; h++)
+        for (int64_t r = 0; r < COMPONENTS; r++)
+            for (int64_t j = 0; j < MIXTURES; j++)
+                problem.array[TH_K].values[((h * COMPONENTS + r) * MIXTURES + j) * SIZE + r] += 3.0;
+    th_fill(&problem, TH_PRIOR, 1.0 / COMPONENTS);
+    return problem;
+}
+
+/* Sequences are equally long: the mean over all queries, up to a factor. */
+static double sum_of(const th_array *array)
+{
+    double sum = 0.0;
+    for (size_t n = 0; n < array->count; n++)
+        sum += array->values[n];
+    return sum;
+}
+
+static void steps_recover_the_prior(void **state)
+{
+    th_session *const session = *state;
+    const clmgk_plan_options options = th_options(session, 0);
+    for (clmgk_prior_shape shape = CLMGK_PRIOR_M; shape <= CLMGK_PRIOR_HMS; shape++) {
+        th_problem problem = drawn_problem(shape);
+        th_array *const prior = &problem.array[TH_PRIOR];
+        double first = 0.0, before = (double)INFINITY;
+        for (int step = 0; step < STEPS; step++) {
+            th_run_pass(session, &problem, TH_STATISTICS, &options);
+            const double nll = sum_of(&problem.array[TH_NLL]);
+            assert_true(nll <= before + 1e-6 * fabs(nll)); /* f32 */
+            before = nll;
+            first = step == 0 ? nll : first;
+            memcpy(prior->values, problem.array[TH_NEW_PRIOR].values, prior->count * sizeof(double));
+        }
+        assert_true(before < first - 0.01 * fabs(first));
+        for (int64_t n = 0; n < (int64_t)prior->count; n++) {
+            const int64_t keys = prior->shape[3];
+            const double exact = true_prior(shape, n / keys / COMPONENTS, n / keys % COMPONENTS, n % keys);
+            assert_true(fabs(prior->values[n] - exact) < 0.06); /* 4 standard deviations of QUERIES draws */
+        }
+        th_problem_free(&problem);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(priors_and_variances),
+        cmocka_unit_test(without_arrays),
+        cmocka_unit_test(hard_estep),
+        cmocka_unit_test(packed_with_modifiers),
+        cmocka_unit_test(storage_types),
+        cmocka_unit_test(one_statistic_alone),
+        cmocka_unit_test(unseen_keys_keep_their_prior),
+        cmocka_unit_test(distant_queries),
+        cmocka_unit_test(padding_does_not_leak),
+        cmocka_unit_test(steps_recover_the_prior),
+    };
+    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+}
