@@ -341,7 +341,7 @@ FUNCTION void entry_gradients(grad_engine *g, const components *x, key_values *k
 #endif
         const real big = exp2_real(join_terms(common, s)), big_t = big * t_ij;
         real c = (real)(0.0f);
-        for (int r = 0; r < COMPONENTS; ++r) {
+        COMPONENTS_FOR(r) {
             const float u_ir = key_get(&g->base, t->u[r], sub, u);
             const real w = key->w[panel][r][v];
 #if HAS_KEY_SUMS
@@ -371,14 +371,14 @@ FUNCTION void entry_gradients(grad_engine *g, const components *x, key_values *k
 #if ESTEP_HARD
         real best = (real)(-INFINITY), ignored;
         ireal arg = (ireal)(0);
-        for (int r = 0; r < COMPONENTS; ++r) {
+        COMPONENTS_FOR(r) {
             const real e = exponent_of(g, x, key, t, a, panel, sub, u, v, r, common, &ignored);
             const ireal better = e > best;
             arg = better ? (ireal)(r) : arg;
             best = max_or_nan(best, e);
         }
 #endif
-        for (int r = 0; r < COMPONENTS; ++r) {
+        COMPONENTS_FOR(r) {
             real score = (real)(0.0f);
             const real e = exponent_of(g, x, key, t, a, panel, sub, u, v, r, common, &score);
             real p = exp2_real(e);
@@ -433,17 +433,17 @@ FUNCTION void entry_responsibilities(grad_engine *g, const components *x, const 
 {
     real best = (real)(-INFINITY), sum = (real)(0.0f), ignored;
     ireal arg = (ireal)(0);
-    for (int r = 0; r < COMPONENTS; ++r) {
+    COMPONENTS_FOR(r) {
         const real e = exponent_of(g, x, key, t, a, panel, sub, u, v, r, common, &ignored);
         const ireal better = e > best;
         arg = better ? (ireal)(r) : arg;
         best = max_or_nan(best, e);
     }
     const real base = finite_max(best);
-    for (int r = 0; r < COMPONENTS; ++r)
+    COMPONENTS_FOR(r)
         sum += exp2_real(exponent_of(g, x, key, t, a, panel, sub, u, v, r, common, &ignored) - base);
     const real seen = best == (real)(-INFINITY) ? (real)(0.0f) : (real)(1.0f);
-    for (int r = 0; r < COMPONENTS; ++r) {
+    COMPONENTS_FOR(r) {
 #if ESTEP_HARD
         const real gamma = arg == (ireal)(r) ? seen : (real)(0.0f);
 #else
@@ -476,9 +476,13 @@ FUNCTION void block_gradients(grad_engine *g, const components *x, key_values *k
 #endif
     KEYS_FOR(u) {
         const int i = i0 + key_index(&g->base, sub, u);
-        const int begin = first_key(a, p, i), end = end_key(a, p, i);
+        int begin = 0, end = 0;
+        if (masked) {
+            begin = first_key(a, p, i);
+            end = end_key(a, p, i);
+        }
         real row_sums[COMPONENTS];
-        for (int r = 0; r < COMPONENTS; ++r)
+        COMPONENTS_FOR(r)
             row_sums[r] = (real)(0.0f);
 #if HAS_BIAS_ROW_SUMS && !HAS_ROW_SUMS
         real row_total = (real)(0.0f);
@@ -513,7 +517,7 @@ FUNCTION void block_gradients(grad_engine *g, const components *x, key_values *k
 #endif
         }
 #if HAS_ROW_SUMS
-        for (int r = 0; r < COMPONENTS; ++r)
+        COMPONENTS_FOR(r)
             entry_sums_add(g, r, sub, u, row_sums[r]);
 #elif HAS_BIAS_ROW_SUMS
         entry_sums_add(g, 0, sub, u, row_total);
@@ -527,7 +531,7 @@ FUNCTION void panel_tile(grad_engine *g, const components *x, key_values *key, c
                          int entries, const bool factored, bool masked)
 {
     tile_sums sums;
-    for (int r = 0; r < COMPONENTS; ++r)
+    COMPONENTS_FOR(r)
         ROWS_FOR(v)
             sums.sum[r][v] = (real)(0.0f);
     const int subs = SUB_TILES == 1 ? 1 : (entries + BLOCK_KEYS - 1) / BLOCK_KEYS;
@@ -536,7 +540,7 @@ FUNCTION void panel_tile(grad_engine *g, const components *x, key_values *key, c
         block_gradients(g, x, key, t, a, p, at, &sums, panel, sub, k0, i0, factored, masked);
     }
 #if HAS_KEY_SUMS
-    for (int r = 0; r < COMPONENTS; ++r)
+    COMPONENTS_FOR(r)
         ROWS_FOR(v) {
 #if HAS_FACTORED
             if (factored)

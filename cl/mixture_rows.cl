@@ -99,16 +99,18 @@ __kernel void mixture_rows_begin(const mgk_mixture_args a, __global const storag
 #else
     const float own_norm = 0.0f;
 #endif
-    for (int r = 0; r < ALPHA_TERMS; ++r) {
-        float product = 0.0f;
+    float product[ALPHA_TERMS > 0 ? ALPHA_TERMS : 1] = {0};
 #if KEYS_SHIFTED
-        __global const float *const row = shift + a.shift_offset + (at.h * COMPONENTS + r) * a.head_size;
-        for (int d = 0; d < a.head_size; ++d)
-            product = fma(load1(query, d), row[d], product);
-#endif
-        alpha[r * (long)a.length] =
-            fma(-0.5f, ROW_NORM_LATER ? 0.0f : own_norm, product) * row_scale(&a, &at, r, variance);
+    __global const float *const rows_shift = shift + a.shift_offset + at.h * COMPONENTS * a.head_size;
+    for (int d = 0; d < a.head_size; ++d) {
+        const float y = load1(query, d);
+        COMPONENTS_FOR(r)
+            product[r] = fma(y, rows_shift[r * a.head_size + d], product[r]);
     }
+#endif
+    for (int r = 0; r < ALPHA_TERMS; ++r)
+        alpha[r * (long)a.length] =
+            fma(-0.5f, ROW_NORM_LATER ? 0.0f : own_norm, product[r]) * row_scale(&a, &at, r, variance);
 #if ROW_NORM_TERM
     alpha[ALPHA_TERMS * (long)a.length] = -0.5f * a.scale * own_norm;
 #endif
@@ -227,45 +229,53 @@ __kernel void mixture_rows_finish(const mgk_mixture_args a, __global const stora
 
 /*
  * db_r = sum_b ( sum_i R_ir q_i [gaussian: - sum_j C_jr k_j - b_r sum_i R_ir] ) / sigma_r^2, C the key sums.
- * A work-item is (h, r, d).
+ * A work-item is (b, slice of rows and keys, h, r, four features); mixture_reduce.cl adds the slices.
  */
 __kernel void mixture_shift_gradient(const mgk_mixture_args a, __global const storage *q, __global const storage *k,
-                                     __global const float *variance, __global const float *shift,
-                                     __global float *grad_shift, __global const float *work)
+                                     __global const float *variance, __global const float *shift, __global float *work)
 {
 #if KEYS_SHIFTED && HAS_ROW_SUMS
-    const long x = get_global_id(0);
-    if (a.heads == 0 || x >= (long)a.heads * COMPONENTS * a.head_size)
-        return;
-    const int d = (int)(x % a.head_size), r = (int)(x / a.head_size % COMPONENTS);
-    const long h = x / a.head_size / COMPONENTS, g = h * a.kv_heads / a.heads;
+    const int quads = (a.head_size + 3) / 4;
+    const int slices = (max(a.length, a.length_k) + MGK_SHIFT_SLICE - 1) / MGK_SHIFT_SLICE;
     const int batches = HAS_SEQUENCES ? 1 : a.batch;
+    long x = get_global_id(0);
+    if (a.heads == 0 || x >= (long)batches * slices * a.heads * COMPONENTS * quads)
+        return;
+    const int d = (int)(x % quads) * 4;
+    x /= quads;
+    const int r = (int)(x % COMPONENTS);
+    const long h = x / COMPONENTS % a.heads, slice = x / COMPONENTS / a.heads;
+    const long b = slice / slices, g = h * a.kv_heads / a.heads;
+    const int first = (int)(slice % slices) * MGK_SHIFT_SLICE;
     work += a.work;
-    float sum = 0.0f, weight = 0.0f;
-    for (int b = 0; b < batches; ++b) {
-        row_place at = {b, h, 0};
-        for (at.i = 0; at.i < a.length; ++at.i) {
-            /* what a row holds that sees no key is not looked at */
-            if (work[a.region[MGK_REGION_LOG] + (b * a.heads + h) * a.length + at.i] == -INFINITY)
-                continue;
-            const float row = row_sum(&a, &at, r, work);
-            weight += row;
-            sum = fma(row, load1(row_query(&a, &at, q), d), sum);
-        }
-#if SCORE_GAUSSIAN
-        __global const float *const key_sum =
-            work + a.region[MGK_REGION_SHIFT] + ((b * a.heads + h) * COMPONENTS + r) * a.length_k;
-        __global const storage *const key = k + a.k.offset + b * a.k.batch + g * a.k.head;
-        for (int j = 0; j < a.length_k; ++j)
-            if (key_sum[j] != 0.0f)
-                sum = fma(-key_sum[j], load1(key + j * a.k.token, d), sum);
-#endif
+    float4 sum = (float4)(0.0f);
+    float weight = 0.0f;
+    row_place at = {b, h, first};
+    for (; at.i < min(first + MGK_SHIFT_SLICE, a.length); ++at.i) {
+        /* what a row holds that sees no key is not looked at */
+        if (work[a.region[MGK_REGION_LOG] + (b * a.heads + h) * a.length + at.i] == -INFINITY)
+            continue;
+        const float row = row_sum(&a, &at, r, work);
+        weight += row;
+        sum = fma((float4)(row), load4_padded(row_query(&a, &at, q), d, a.head_size), sum);
     }
 #if SCORE_GAUSSIAN
-    sum = fma(-weight, shift[a.shift_offset + x], sum);
+    __global const float *const key_sum =
+        work + a.region[MGK_REGION_SHIFT] + ((b * a.heads + h) * COMPONENTS + r) * a.length_k;
+    __global const storage *const key = k + a.k.offset + b * a.k.batch + g * a.k.head;
+    for (int j = first; j < min(first + MGK_SHIFT_SLICE, a.length_k); ++j)
+        if (key_sum[j] != 0.0f)
+            sum = fma((float4)(-key_sum[j]), load4_padded(key + j * a.k.token, d, a.head_size), sum);
 #endif
-    const row_place head = {0, h, 0};
-    sum *= row_scale(&a, &head, r, variance) * LN_2;
-    grad_shift[a.out_offset + x] = a.out_accumulate ? grad_shift[a.out_offset + x] + sum : sum;
+    const float scale = row_scale(&a, &at, r, variance) * LN_2;
+    const float parts[4] = {sum.s0, sum.s1, sum.s2, sum.s3};
+    const long vector = (h * COMPONENTS + r) * a.head_size;
+    for (int i = d; i < min(d + 4, a.head_size); ++i) {
+        float part = parts[i - d];
+#if SCORE_GAUSSIAN
+        part = fma(-weight, shift[a.shift_offset + vector + i], part);
+#endif
+        work[a.region[MGK_REGION_SLICES] + slice * a.heads * COMPONENTS * a.head_size + vector + i] = part * scale;
+    }
 #endif
 }

@@ -10,7 +10,7 @@
 #include "tuning/tunables.h"
 
 /* Largest argument structure of a kernel: OpenCL promises 1024 bytes for all arguments together. */
-#define MGK_ARGS_BYTES 832
+#define MGK_ARGS_BYTES 840
 /* Kernel arguments at most: the structure and the buffers. */
 #define MGK_MAX_BUFFERS 24
 /* Kernels of a pass at most. */

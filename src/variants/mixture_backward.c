@@ -39,6 +39,13 @@ static bool has_row_sums(const mgk_mixture_traits *t, const wants *w)
     return w->shift || (w->q && (t->shifted || (t->gaussian && t->has_variance)));
 }
 
+/* Parts of dshift, each of MGK_SHIFT_SLICE rows and keys of a batch. */
+static int64_t shift_slices(const clmgk_attention_desc *d)
+{
+    const int64_t longest = d->length > d->length_k ? d->length : d->length_k;
+    return d->batch * ((longest + MGK_SHIFT_SLICE - 1) / MGK_SHIFT_SLICE);
+}
+
 /* Terms of a row: as cl/mixture_rows.clh counts them. */
 static int64_t row_terms(const mgk_mixture_traits *t, const wants *w)
 {
@@ -240,14 +247,6 @@ static void add_rows_finish(builder *x)
     add_rows(x, "mixture_rows_finish", buffers, MGK_COUNT(buffers), MGK_ARRAYS, rows_of(x->request->desc));
 }
 
-static void add_shift_gradient(builder *x)
-{
-    static const mgk_array buffers[] = {MGK_Q, MGK_K, MGK_VARIANCE, MGK_SHIFT, MGK_GRAD_SHIFT, MGK_WORKSPACE};
-    const clmgk_attention_desc *const d = x->request->desc;
-    add_rows(x, "mixture_shift_gradient", buffers, MGK_COUNT(buffers), MGK_GRAD_SHIFT,
-             d->heads * d->components * d->head_size);
-}
-
 static clmgk_status add_main(builder *x, clmgk_error *error)
 {
     static const mgk_array buffers[] = {MGK_Q,
@@ -339,6 +338,25 @@ static void add_reduction(builder *x, const reduction *r)
     args.out_offset = r->out_region;
     mgk_kernel_plan *const kernel = mgk_mixture_add(x->request, &step, &args, x->plan);
     mgk_text_printf(&kernel->options, " -DBY_VARIANCE=%d -DGROUPED=%d -DGROUP_SIZE=%d", r->by_variance, grouped, ITEMS);
+}
+
+static void add_shift_gradient(builder *x)
+{
+    static const mgk_array buffers[] = {MGK_Q, MGK_K, MGK_VARIANCE, MGK_SHIFT, MGK_WORKSPACE};
+    const clmgk_attention_desc *const d = x->request->desc;
+    const int64_t outputs = d->heads * d->components * d->head_size;
+    add_rows(x, "mixture_shift_gradient", buffers, MGK_COUNT(buffers), MGK_ARRAYS,
+             shift_slices(d) * d->heads * d->components * ((d->head_size + 3) / 4));
+    const reduction r = {.out = MGK_GRAD_SHIFT,
+                         .in = x->args.region[MGK_REGION_SLICES],
+                         .outputs = outputs,
+                         .row = outputs,
+                         .inner = 1,
+                         .outer = shift_slices(d),
+                         .outer_stride = outputs,
+                         .middle = 1,
+                         .scale = 1.0};
+    add_reduction(x, &r);
 }
 
 /* Sums of [b,h,components,S] into the shape [.] of priors or variances: 0 [1], 1 [M], 2 [H,M], 3 [H,M,S]. */
@@ -511,6 +529,8 @@ static void place_regions(builder *x)
         region[MGK_REGION_BIAS] = mgk_mixture_region(plan, bias_count(d) * x->args.bias_copies);
     if (w->sinks)
         region[MGK_REGION_SINKS] = mgk_mixture_region(plan, rows);
+    if (w->shift)
+        region[MGK_REGION_SLICES] = mgk_mixture_region(plan, shift_slices(d) * d->heads * m * d->head_size);
     if (w->shift && t->gaussian)
         region[MGK_REGION_SHIFT] = mgk_mixture_region(plan, keys * m);
 }
