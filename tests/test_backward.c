@@ -1,0 +1,807 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gradients of every variant on every engine against the reference: forms, masks and modifiers, shapes, layouts, which
+ * of them are wanted, how the work is cut up; then what must hold whatever the reference says.
+ * A program takes seconds to build: what is chosen at run time varies over few of them.
+ */
+#include "harness/harness.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t pick(uint64_t *state, int64_t low, int64_t high)
+{
+    return low + (int64_t)(th_random(state) % (uint64_t)(high - low + 1));
+}
+
+static bool chance(uint64_t *state, int64_t one_in)
+{
+    return pick(state, 1, one_in) == 1;
+}
+
+/* Runs on the device's own engine with these parameters of the backward pass, and checks. */
+static void expect_with(th_session *session, th_problem *problem, const char *parameters)
+{
+    clmgk_plan_options options = th_options(session, 0);
+    options.backward_parameters = parameters;
+    th_run_training(session, problem, &options);
+    clmgk_ref_gradients exact = th_solve_gradients(problem);
+    th_check_gradients(session, problem, options.engine, &exact);
+    clmgk_ref_gradients_free(&exact);
+}
+
+/* ---- shapes and masks at run time ------------------------------------------------------------------------------ */
+
+static const int64_t corner[][2] = {{0, 5}, {5, 0}, {1, 130}, {70, 1}, {1, 1}, {64, 64}, {65, 129}, {33, 31}};
+
+/* Batch, heads, lengths, masks: nothing that makes another program. */
+static void set_shape(clmgk_attention_desc *desc, size_t number, uint64_t *state)
+{
+    const bool packed = desc->sequences > 0;
+    desc->batch = packed ? 1 : pick(state, 1, 4);
+    desc->kv_heads = pick(state, 1, 3);
+    desc->heads = desc->kv_heads * pick(state, 1, 2);
+    desc->length = number < TH_COUNT(corner) ? corner[number][0] : pick(state, 2, 140);
+    desc->length_k = number < TH_COUNT(corner) ? corner[number][1] : pick(state, 2, 200);
+    desc->use_offsets_k = packed;
+    desc->causal = chance(state, 2);
+    desc->use_window = chance(state, 3);
+    desc->window_left = pick(state, -1, 70);
+    desc->window_right = pick(state, -1, 70);
+    desc->use_lengths = !packed && chance(state, 2);
+    desc->use_lengths_q = !packed && chance(state, 3);
+    desc->alignment = (clmgk_alignment)pick(state, 0, desc->use_lengths ? 2 : 1);
+    if (desc->use_bias) {
+        desc->bias_batch = chance(state, 2) ? 1 : desc->batch == 4 ? 2 : desc->batch;
+        desc->bias_heads = chance(state, 2) ? 1 : desc->heads;
+    }
+}
+
+/* Some gradients are added to what is there, which is of their own size: a storage type rounds the sum. */
+static void accumulate_some(th_problem *problem, uint64_t *state)
+{
+    problem->accumulate = (uint32_t)th_random(state) & CLMGK_GRADIENT_ALL;
+    for (th_name name = TH_GRAD_Q; name <= TH_GRAD_SINKS; name++)
+        th_scale(problem, name, 0.0625);
+}
+
+/* A program of all gradients over `shapes` shapes; every other time the keys are split, if the engine takes that. */
+static void expect_program(th_session *session, clmgk_attention_desc desc, size_t first, size_t shapes, bool all)
+{
+    static const char *const splits[] = {"panels=2,splits=1", "panels=2,splits=2", "panels=2,splits=4"};
+    const bool lane = session->engine[0] == CLMGK_ENGINE_LANE;
+    uint64_t random = 100 * (uint64_t)desc.variant + first;
+    if (desc.gradients == 0)
+        desc.gradients = th_all_gradients(&desc);
+    for (size_t n = first; n < first + (session->full ? 3 * shapes : shapes); n++) {
+        set_shape(&desc, n, &random);
+        th_problem problem = th_problem_make(&desc, th_random(&random));
+        if (chance(&random, 2))
+            accumulate_some(&problem, &random);
+        /* one key's weight is 1: without dL all is 0 but for rounding, which one_key_has_no_gradient looks at */
+        problem.array[TH_GRAD_LSE].used =
+            chance(&random, 2) || n < TH_COUNT(corner) || (desc.use_window && desc.window_left == 0);
+        if (n % 2 == 1 && lane)
+            expect_with(session, &problem, splits[pick(&random, 0, 2)]);
+        else
+            th_expect_gradients(session, &problem, all);
+        th_problem_free(&problem);
+    }
+}
+
+/* ---- forms ----------------------------------------------------------------------------------------------------- */
+
+static void softmax(void **state)
+{
+    const clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 0, 0);
+    expect_program(*state, desc, 0, 20, true);
+}
+
+static void gaussian(void **state)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_GAUSSIAN, 0, 0);
+    desc.prior_shape = CLMGK_PRIOR_HMS;
+    expect_program(*state, desc, 4, 8, false);
+}
+
+/* Every shape of prior and variance that an array has: one program. */
+static void sweep_arrays(th_session *session, clmgk_attention_desc desc, size_t shapes)
+{
+    for (size_t n = 0; n < 6; n++) {
+        desc.prior_shape = (clmgk_prior_shape)(1 + n % 3);
+        desc.variance_shape = (clmgk_variance_shape)(1 + n / 3);
+        expect_program(session, desc, n, shapes, false);
+    }
+}
+
+static void mgk_with_priors_and_variances(void **state)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 0, 0);
+    sweep_arrays(*state, desc, 3);
+}
+
+static void smgk_with_priors_and_variances(void **state)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SMGK, 0, 0);
+    sweep_arrays(*state, desc, 3);
+}
+
+static void smgk_with_one_variance(void **state)
+{
+    const clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SMGK, 0, 0);
+    expect_program(*state, desc, 4, 8, true);
+}
+
+/* The other forms: in full every variant, score, E-step, with and without arrays. */
+static void every_form(void **state)
+{
+    th_session *const session = *state;
+    for (size_t n = 0; session->full && n < 32; n++) {
+        clmgk_attention_desc desc = th_small_desc(th_variants[2 + n / 16], 0, 0);
+        desc.score = th_scores[n / 8 % 2];
+        desc.estep = th_esteps[n / 4 % 2];
+        desc.prior_shape = n % 2 == 1 ? (clmgk_prior_shape)(1 + n / 2 % 3) : CLMGK_PRIOR_UNIFORM;
+        desc.variance_shape = n / 2 % 2 == 1 ? CLMGK_VARIANCE_HM : CLMGK_VARIANCE_NUMBER;
+        desc.components = 1 + (int64_t)(n % 4);
+        expect_program(session, desc, n % 8, 4, n % 8 == 0);
+    }
+}
+
+static void hard_estep(void **state)
+{
+    th_session *const session = *state;
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 0, 0);
+    desc.estep = CLMGK_ESTEP_HARD;
+    desc.prior_shape = CLMGK_PRIOR_HMS; /* plays no role: its gradient is 0 */
+    desc.score = CLMGK_SCORE_DOT;
+    desc.components = 3;
+    expect_program(session, desc, 4, 8, false);
+    desc.variant = CLMGK_VARIANT_SMGK;
+    if (session->full)
+        expect_program(session, desc, 4, 8, false);
+}
+
+static void storage_types(void **state)
+{
+    th_session *const session = *state;
+    for (size_t n = 0; n < (session->full ? 2 * TH_COUNT(th_variants) : 2); n++) {
+        clmgk_attention_desc desc = th_small_desc(th_variants[session->full ? n / 2 : 2 * n], 0, 0);
+        desc.dtype = th_dtypes[1 + n % 2];
+        expect_program(session, desc, 2, 8, false);
+    }
+}
+
+static void head_sizes(void **state)
+{
+    th_session *const session = *state;
+    static const int64_t size[][2] = {{33, 5}, {1, 40}, {64, 64}, {128, 96}, {7, 200}, {256, 16}};
+    for (size_t n = 0; n < (session->full ? TH_COUNT(size) * TH_COUNT(th_variants) : 1); n++) {
+        clmgk_attention_desc desc = {.variant = th_variants[n % TH_COUNT(th_variants)],
+                                     .head_size = size[n / TH_COUNT(th_variants)][0],
+                                     .value_size = size[n / TH_COUNT(th_variants)][1]};
+        expect_program(session, desc, 5, 4, false);
+    }
+}
+
+/* ---- modifiers ------------------------------------------------------------------------------------------------- */
+
+/* Bias of the whole score matrix, shared by batches and heads or not. */
+static void whole_bias_with_sinks_and_alibi(void **state)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 0, 0);
+    desc.use_bias = desc.use_sinks = desc.use_alibi = 1;
+    expect_program(*state, desc, 0, 14, false);
+}
+
+/* Packed sequences with everything that a mixture can have, its bias having one axis only. */
+static void packed_with_everything(void **state)
+{
+    th_session *const session = *state;
+    for (size_t n = 0; n < (session->full ? 8 : 2); n++) {
+        clmgk_attention_desc desc = th_small_desc(th_variants[3 - n % 2], 0, 0);
+        desc.sequences = 4;
+        desc.use_bias = desc.use_sinks = desc.use_alibi = 1;
+        desc.bias_length = n / 2 % 2 == (n & 1U) ? 1 : 0;
+        desc.bias_length_k = n / 4 == 1 || desc.bias_length == 0 ? 1 : 0;
+        desc.prior_shape = CLMGK_PRIOR_HMS;
+        desc.dropout = 0.25;
+        expect_program(session, desc, 2, 8, false);
+    }
+}
+
+static void softcap_and_dropout(void **state)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 0, 0);
+    desc.use_bias = 1;
+    desc.bias_length = desc.bias_length_k = 1;
+    desc.softcap = 1.5;
+    desc.dropout = 0.4;
+    expect_program(*state, desc, 4, 8, false);
+}
+
+static void every_bias(void **state)
+{
+    th_session *const session = *state;
+    for (size_t n = 0; session->full && n < 16; n++) {
+        clmgk_attention_desc desc = th_small_desc(th_variants[n / 4], 0, 0);
+        desc.use_bias = 1;
+        desc.bias_length = n % 2;
+        desc.bias_length_k = n / 2 % 2;
+        expect_program(session, desc, 3, 6, n % 4 == 0);
+    }
+}
+
+/* Rows of which every key is hidden, by -inf in the bias. */
+static void rows_without_keys(void **state)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 40, 90);
+    desc.use_bias = desc.use_sinks = desc.use_alibi = 1;
+    desc.gradients = th_all_gradients(&desc);
+    th_problem problem = th_problem_make(&desc, 3);
+    for (int64_t i = 0; i < 40; i += 3)
+        for (int64_t j = 0; j < 90; j++)
+            th_set(&problem, TH_BIAS, 0, i % 2, 0, i, j, -(double)INFINITY);
+    th_expect_gradients(*state, &problem, false);
+    th_fill(&problem, TH_BIAS, -(double)INFINITY);
+    th_expect_gradients(*state, &problem, false);
+    th_problem_free(&problem);
+}
+
+/* ---- values ---------------------------------------------------------------------------------------------------- */
+
+/* Where |L| is hundreds, half its last place is more than the bound, and every weight has that as a factor: what is
+ * left to expect are numbers. */
+static void expect_finite(th_session *session, th_problem *problem)
+{
+    const clmgk_plan_options options = th_options(session, 0);
+    th_run_training(session, problem, &options);
+    for (th_name name = TH_GRAD_Q; name <= TH_GRAD_SINKS; name++)
+        for (size_t n = 0; problem->array[name].used && n < problem->array[name].count; n++)
+            assert_true(isfinite(problem->array[name].values[n]));
+}
+
+static void huge_and_tiny_logits(void **state)
+{
+    static const double factors[] = {1e-20, 1e-3, 5.0, 30.0, 1e4};
+    static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_SMGK};
+    for (size_t n = 0; n < TH_COUNT(factors) * TH_COUNT(variants); n++) {
+        clmgk_attention_desc desc = th_small_desc(variants[n % 2], 40, 130);
+        desc.gradients = th_all_gradients(&desc);
+        desc.causal = n / 2 % 2 == 1;
+        th_problem problem = th_problem_make(&desc, n);
+        th_scale(&problem, TH_Q, factors[n / 2]);
+        th_scale(&problem, TH_K, factors[n / 2]);
+        if (factors[n / 2] < 10.0)
+            th_expect_gradients(*state, &problem, false);
+        else
+            expect_finite(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+/* sMGK: shifts that make spreads over the components on both sides of what the factored form takes. */
+static void shift_spreads(void **state)
+{
+    static const double sizes[] = {0.0, 2.0, 6.0, 10.0, 30.0, 100.0};
+    for (size_t n = 0; n < TH_COUNT(sizes) * 2; n++) {
+        clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SMGK, 70, 150);
+        desc.kv_heads = 1;
+        desc.gradients = th_all_gradients(&desc);
+        th_problem problem = th_problem_make(&desc, n);
+        th_scale(&problem, TH_SHIFT, sizes[n / 2]);
+        for (int64_t i = 0; i < desc.length; i += 7) /* the forms mix among the tiles */
+            th_set(&problem, TH_Q, 0, i % 2, 0, i, 0, n % 2 == 0 ? 1.0 : 40.0);
+        if (sizes[n / 2] <= 10.0)
+            th_expect_gradients(*state, &problem, false);
+        else
+            expect_finite(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+/* One key's weight is 1, whatever the query: without dL, dQ and dK are rounding of sum |dO v|, about 5 in each of up to
+ * 70 rows: 5 * 70 * 2^-24 at most. */
+static void one_key_has_no_gradient(void **state)
+{
+    th_session *const session = *state;
+    for (size_t v = 0; v < TH_COUNT(th_variants); v += 3) {
+        clmgk_attention_desc desc = th_small_desc(th_variants[v], 70, 1);
+        desc.gradients = th_all_gradients(&desc);
+        th_problem problem = th_problem_make(&desc, v);
+        problem.array[TH_GRAD_LSE].used = false;
+        const clmgk_plan_options options = th_options(session, 0);
+        th_run_training(session, &problem, &options);
+        for (th_name name = TH_GRAD_Q; name <= TH_GRAD_K; name++)
+            for (size_t n = 0; n < problem.array[name].count; n++)
+                assert_true(fabs(problem.array[name].values[n]) <= 2e-5);
+        clmgk_ref_gradients exact = th_solve_gradients(&problem);
+        char message[256];
+        clmgk_ref_check_gradient(&exact, CLMGK_REF_GRAD_V, problem.array[TH_GRAD_V].values, message, sizeof(message));
+        assert_string_equal(message, "");
+        clmgk_ref_gradients_free(&exact);
+        th_problem_free(&problem);
+    }
+}
+
+/* Components without weight: their dprior is in general not 0. */
+static void zero_priors(void **state)
+{
+    for (size_t n = 0; n < 4; n++) {
+        clmgk_attention_desc desc = th_small_desc(th_variants[2 + n / 2], 40, 130);
+        desc.prior_shape = CLMGK_PRIOR_HMS;
+        desc.variance_shape = CLMGK_VARIANCE_HM;
+        desc.gradients = th_all_gradients(&desc);
+        th_problem problem = th_problem_make(&desc, n);
+        if (n % 2 == 1) /* as one variance: sMGK takes the factored form */
+            th_fill(&problem, TH_VARIANCE, 4.0);
+        for (int64_t j = 0; j < 130; j++)
+            for (int64_t r = 0; r < 2; r++)
+                if (j % 4 == r || j % 7 == 3 || (j >= 64 && j < 100))
+                    th_set(&problem, TH_PRIOR, 0, j % 2, r, j, 0, 0.0);
+        th_expect_gradients(*state, &problem, false);
+        th_problem_free(&problem);
+    }
+}
+
+/* NaN in every element of batch b from token `first` on. */
+static void poison(th_problem *problem, th_name name, int64_t b, int64_t first)
+{
+    th_array *const array = &problem->array[name];
+    for (size_t flat = 0; flat < array->count; flat++) {
+        const int64_t token = (int64_t)flat / array->shape[4] % array->shape[3];
+        const int64_t batch = (int64_t)flat / (array->shape[4] * array->shape[3] * array->shape[2] * array->shape[1]);
+        if (batch == b && token >= first)
+            array->values[flat] = (double)NAN;
+    }
+}
+
+/* NaN beyond the lengths reaches nothing; there the gradients are 0. */
+static void padding_does_not_leak(void **state)
+{
+    static const int64_t lengths[] = {70, 3}, lengths_q[] = {33, 65};
+    for (size_t v = 0; v < TH_COUNT(th_variants); v++) {
+        clmgk_attention_desc desc = th_small_desc(th_variants[v], 70, 130);
+        desc.batch = 2;
+        desc.use_lengths = desc.use_lengths_q = 1;
+        if (v > 0)
+            desc.prior_shape = CLMGK_PRIOR_HMS;
+        if (v > 1)
+            desc.variance_shape = CLMGK_VARIANCE_HM;
+        desc.gradients = th_all_gradients(&desc);
+        th_problem problem = th_problem_make(&desc, v);
+        for (int64_t b = 0; b < 2; b++) {
+            th_set(&problem, TH_LENGTHS, b, 0, 0, 0, 0, (double)lengths[b]);
+            th_set(&problem, TH_LENGTHS_Q, b, 0, 0, 0, 0, (double)lengths_q[b]);
+            poison(&problem, TH_K, b, lengths[b]);
+            poison(&problem, TH_V, b, lengths[b]);
+            poison(&problem, TH_Q, b, lengths_q[b]);
+            poison(&problem, TH_GRAD_O, b, lengths_q[b]);
+            poison(&problem, TH_GRAD_LSE, b, lengths_q[b]);
+        }
+        if (v > 0)
+            poison(&problem, TH_PRIOR, 0, lengths[0]);
+        th_expect_gradients(*state, &problem, false);
+        th_problem_free(&problem);
+    }
+}
+
+/* ---- layouts --------------------------------------------------------------------------------------------------- */
+
+enum { B = 2, H = 4, N = 45, D = 17 };
+
+/* Tokens first, with room between: [B,tokens,heads,components,size + gap]. */
+static clmgk_layout tokens_first(int64_t tokens, int64_t heads, int64_t components, int64_t size, int64_t gap)
+{
+    const int64_t component = size + gap, head = component * components, token = head * heads;
+    return (clmgk_layout){1, token * tokens, head, component, token};
+}
+
+/* Every array tokens first at odd offsets; dO one row for all. */
+static void strides_and_offsets(void **state)
+{
+    for (size_t n = 0; n < 4; n++) {
+        clmgk_attention_desc desc = th_small_desc(n < 2 ? CLMGK_VARIANT_SOFTMAX : CLMGK_VARIANT_MGK, N, 70);
+        const int64_t components = n < 2 ? 1 : 2, gap = (int64_t)n % 2 * 3;
+        desc.batch = B;
+        desc.heads = H;
+        desc.kv_heads = 2;
+        if (n >= 2) {
+            desc.prior_shape = CLMGK_PRIOR_HMS;
+            desc.variance_shape = CLMGK_VARIANCE_HM;
+        }
+        desc.q = desc.grad_q = tokens_first(N, H, 1, D, gap);
+        desc.k = desc.grad_k = tokens_first(70, 2, components, D, gap);
+        desc.v = desc.grad_v = tokens_first(70, 2, 1, desc.value_size, gap);
+        desc.o = tokens_first(N, H, 1, desc.value_size, gap);
+        desc.lse = tokens_first(N, H, 1, 1, gap);
+        desc.grad_o = n % 2 == 0 ? desc.o : (clmgk_layout){1, 0, 0, 0, 0};
+        desc.gradients = th_all_gradients(&desc);
+        th_problem problem = th_problem_make(&desc, n);
+        for (size_t name = 0; name < TH_ARRAYS; name++)
+            problem.array[name].offset = 3 * name + n % 2;
+        th_expect_gradients(*state, &problem, n == 0);
+        th_problem_free(&problem);
+    }
+}
+
+/* Q, K, V and their gradients interleaved token by token, [B,N,3,H,D]. */
+static void packed_qkv(void **state)
+{
+    const int64_t token = (int64_t)3 * H * D;
+    const clmgk_layout packed = {.strided = 1, .batch = N * token, .head = D, .token = token};
+    for (size_t n = 0; n < 2; n++) {
+        clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_SOFTMAX,
+                                     .batch = B,
+                                     .heads = H,
+                                     .length = N,
+                                     .length_k = N,
+                                     .head_size = D,
+                                     .causal = 1,
+                                     .q = packed,
+                                     .k = packed,
+                                     .v = packed,
+                                     .grad_q = packed,
+                                     .grad_k = packed,
+                                     .grad_v = packed,
+                                     .gradients = 7 | CLMGK_GRADIENT_VARIANCE};
+        th_problem problem = th_problem_make(&desc, n);
+        for (size_t i = 0; i < 3; i++) {
+            problem.array[TH_Q + i].home = TH_Q;
+            problem.array[TH_Q + i].offset = 5 + i * H * D;
+            problem.array[TH_GRAD_Q + i].home = TH_GRAD_Q;
+            problem.array[TH_GRAD_Q + i].offset = 7 + i * H * D;
+        }
+        problem.accumulate = n == 1 ? 7 : 0;
+        th_expect_gradients(*state, &problem, false);
+        th_problem_free(&problem);
+    }
+}
+
+/* ---- what is wanted, and how the work is cut up ---------------------------------------------------------------- */
+
+/* Each gradient alone: nothing of the others is there. */
+static void one_gradient_alone(void **state)
+{
+    th_session *const session = *state;
+    for (size_t v = session->full ? 0 : 3; v < TH_COUNT(th_variants); v++) {
+        clmgk_attention_desc desc = th_small_desc(th_variants[v], 0, 0);
+        desc.use_bias = desc.use_sinks = session->full;
+        if (v > 0)
+            desc.prior_shape = CLMGK_PRIOR_HMS;
+        if (v > 1)
+            desc.variance_shape = CLMGK_VARIANCE_HM;
+        const uint32_t all = th_all_gradients(&desc);
+        const uint32_t quick = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_V;
+        for (uint32_t one = 1; one <= CLMGK_GRADIENT_SINKS; one *= 2) {
+            desc.gradients = one;
+            if ((all & one) != 0 && (session->full || (quick & one) != 0))
+                expect_program(session, desc, 5, 4, false);
+        }
+    }
+}
+
+static void engine_parameters(void **state)
+{
+    th_session *const session = *state;
+    static const struct {
+        clmgk_engine engine;
+        const char *parameters;
+    } blocks[] = {{CLMGK_ENGINE_LANE, "panels=4,tile=16,lanes=8"},
+                  {CLMGK_ENGINE_LANE, "panels=1,tile=128,vectors=1,splits=2"},
+                  {CLMGK_ENGINE_LANE, "panels=2,tile=32,block=4,unroll=1"},
+                  {CLMGK_ENGINE_SIMT, "rows=2,keys=2,splits=2"},
+                  {CLMGK_ENGINE_SIMT, "row-threads=4,key-threads=8,rows=2,keys=1,features=8"}};
+    for (size_t n = 0; n < TH_COUNT(blocks) * 2; n++) {
+        const size_t block = n / 2;
+        bool offered = false;
+        for (size_t e = 0; e < session->engines; e++)
+            offered = offered || session->engine[e] == blocks[block].engine;
+        if (!offered || (!session->full && (n % 2 == 1 || block >= 2)))
+            continue;
+        clmgk_attention_desc desc = th_small_desc(n % 2 == 0 ? CLMGK_VARIANT_SOFTMAX : CLMGK_VARIANT_SMGK, 150, 270);
+        desc.batch = 2;
+        desc.use_lengths = desc.use_lengths_q = 1;
+        desc.gradients = th_all_gradients(&desc);
+        for (desc.causal = 0; desc.causal < 2; desc.causal++) {
+            th_problem problem = th_problem_make(&desc, n);
+            clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+            options.engine = blocks[block].engine;
+            options.backward_parameters = blocks[block].parameters;
+            th_run_training(session, &problem, &options);
+            clmgk_ref_gradients exact = th_solve_gradients(&problem);
+            th_check_gradients(session, &problem, options.engine, &exact);
+            clmgk_ref_gradients_free(&exact);
+            th_problem_free(&problem);
+        }
+    }
+}
+
+/* ---- properties ------------------------------------------------------------------------------------------------ */
+
+static void copy_values(th_problem *to, const th_problem *from, th_name name)
+{
+    assert_int_equal(to->array[name].count, from->array[name].count);
+    memcpy(to->array[name].values, from->array[name].values, to->array[name].count * sizeof(double));
+}
+
+static void add(th_problem *problem, th_name name, double amount)
+{
+    for (size_t n = 0; n < problem->array[name].count; n++)
+        problem->array[name].values[n] += amount;
+}
+
+/* Runs `changed`, whose gradients must be those of `original`. */
+static void expect_same(th_session *session, const th_problem *original, th_problem *changed)
+{
+    const clmgk_plan_options options = th_options(session, 0);
+    th_run_training(session, changed, &options);
+    clmgk_ref_gradients exact = th_solve_gradients(original);
+    th_check_gradients(session, changed, options.engine, &exact);
+    clmgk_ref_gradients_free(&exact);
+}
+
+static th_problem softmax_problem(uint64_t seed)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 45, 120);
+    desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_VARIANCE;
+    return th_problem_make(&desc, seed);
+}
+
+/* Values as f32 holds them, so that the reference sees what the device sees. */
+static void round_values(th_session *session, th_problem *problem)
+{
+    th_device device = th_upload_for(session, problem, TH_BACKWARD, 0);
+    th_device_free(&device);
+}
+
+static void mgk_of_one_component_is_softmax(void **state)
+{
+    th_problem original = softmax_problem(1);
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 45, 120);
+    desc.components = 1;
+    desc.score = CLMGK_SCORE_DOT;
+    desc.gradients = original.desc.gradients;
+    th_problem changed = th_problem_make(&desc, 2);
+    round_values(*state, &original);
+    for (th_name name = TH_Q; name <= TH_V; name++)
+        copy_values(&changed, &original, name);
+    copy_values(&changed, &original, TH_GRAD_O);
+    copy_values(&changed, &original, TH_GRAD_LSE);
+    expect_same(*state, &original, &changed);
+    th_problem_free(&original);
+    th_problem_free(&changed);
+}
+
+static void reverse_tokens(th_problem *problem, th_name name)
+{
+    const th_array *const array = &problem->array[name];
+    const int64_t tokens = array->shape[3], size = array->shape[4];
+    for (int64_t row = 0; row < (int64_t)array->count / size; row++) {
+        const int64_t partner = row - row % tokens + (tokens - 1 - row % tokens);
+        for (int64_t d = 0; row < partner && d < size; d++) {
+            const double value = array->values[row * size + d];
+            array->values[row * size + d] = array->values[partner * size + d];
+            array->values[partner * size + d] = value;
+        }
+    }
+}
+
+/* Keys in another order: dK and dV in that order, dQ the same. */
+static void order_of_keys_is_that_of_their_gradients(void **state)
+{
+    th_session *const session = *state;
+    const clmgk_plan_options options = th_options(session, 0);
+    th_problem problem = softmax_problem(3);
+    round_values(session, &problem);
+    clmgk_ref_gradients exact = th_solve_gradients(&problem);
+    reverse_tokens(&problem, TH_K);
+    reverse_tokens(&problem, TH_V);
+    th_run_training(session, &problem, &options);
+    reverse_tokens(&problem, TH_GRAD_K);
+    reverse_tokens(&problem, TH_GRAD_V);
+    th_check_gradients(session, &problem, options.engine, &exact);
+    clmgk_ref_gradients_free(&exact);
+    th_problem_free(&problem);
+}
+
+/* The same vector added to every key moves a row's logits together: no weight changes, and without dL no gradient. */
+static void moving_all_keys_changes_nothing(void **state)
+{
+    th_problem original = softmax_problem(4);
+    th_problem changed = softmax_problem(4);
+    original.desc.gradients = 7; /* what is looked at */
+    original.array[TH_GRAD_LSE].used = changed.array[TH_GRAD_LSE].used = false;
+    round_values(*state, &original);
+    copy_values(&changed, &original, TH_K);
+    for (size_t n = 0; n < changed.array[TH_K].count; n++) /* so that the sum is exact */
+        original.array[TH_K].values[n] = changed.array[TH_K].values[n] =
+            ldexp(rint(ldexp(changed.array[TH_K].values[n], 12)), -12);
+    add(&changed, TH_K, 2.0);
+    expect_same(*state, &original, &changed);
+    th_problem_free(&original);
+    th_problem_free(&changed);
+}
+
+/* A row's weights sum to one, so all of its dO arrives in dV. */
+static void values_receive_all_of_the_gradient(void **state)
+{
+    th_session *const session = *state;
+    th_problem problem = softmax_problem(5);
+    const clmgk_plan_options options = th_options(session, 0);
+    th_run_training(session, &problem, &options);
+    const th_array *const in = &problem.array[TH_GRAD_O], *const out = &problem.array[TH_GRAD_V];
+    for (int64_t column = 0; column < 2 * in->shape[4]; column++) {
+        const int64_t h = column / in->shape[4], e = column % in->shape[4];
+        double sum_in = 0.0, sum_out = 0.0, size = 0.0;
+        for (int64_t i = 0; i < in->shape[3]; i++) {
+            const double value = in->values[(h * in->shape[3] + i) * in->shape[4] + e];
+            sum_in += value;
+            size += fabs(value);
+        }
+        for (int64_t j = 0; j < out->shape[3]; j++)
+            sum_out += out->values[(h * out->shape[3] + j) * out->shape[4] + e];
+        assert_true(fabs(sum_in - sum_out) <= 1e-5 * size);
+    }
+    th_problem_free(&problem);
+}
+
+/* Two components with the same keys are one with both priors: dK falls to them in equal parts, dQ and dV are the same.
+ */
+static void equal_components_are_one(void **state)
+{
+    th_session *const session = *state;
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 45, 120);
+    desc.prior_shape = CLMGK_PRIOR_HM;
+    desc.variance_shape = CLMGK_VARIANCE_HM;
+    desc.gradients = th_all_gradients(&desc);
+    th_problem two = th_problem_make(&desc, 6);
+    desc.components = 1;
+    desc.gradients = 7;
+    th_problem one = th_problem_make(&desc, 6);
+    round_values(session, &one);
+    th_fill(&two, TH_PRIOR, 0.25);
+    th_fill(&one, TH_PRIOR, 0.5);
+    th_fill(&two, TH_VARIANCE, 5.0);
+    th_fill(&one, TH_VARIANCE, 5.0);
+    static const th_name same[] = {TH_Q, TH_V, TH_GRAD_O, TH_GRAD_LSE};
+    for (size_t n = 0; n < TH_COUNT(same); n++)
+        copy_values(&two, &one, same[n]);
+    const size_t half = one.array[TH_K].count / 2; /* of one head */
+    for (size_t r = 0; r < 4; r++)
+        memcpy(two.array[TH_K].values + r * half, one.array[TH_K].values + r / 2 * half, half * sizeof(double));
+    const clmgk_plan_options options = th_options(session, 0);
+    th_run_training(session, &two, &options);
+    clmgk_ref_gradients exact = th_solve_gradients(&one);
+    copy_values(&one, &two, TH_GRAD_Q);
+    copy_values(&one, &two, TH_GRAD_V);
+    for (size_t n = 0; n < 2 * half; n++)
+        one.array[TH_GRAD_K].values[n] = two.array[TH_GRAD_K].values[n / half * 2 * half + n % half] +
+                                         two.array[TH_GRAD_K].values[(n / half * 2 + 1) * half + n % half];
+    th_check_gradients(session, &one, options.engine, &exact);
+    clmgk_ref_gradients_free(&exact);
+    th_problem_free(&one);
+    th_problem_free(&two);
+}
+
+/* ---- bit for bit ----------------------------------------------------------------------------------------------- */
+
+/* A bias that batches share: its gradient is a sum over work-groups. */
+static th_problem shared_bias_problem(void)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 50, 130);
+    desc.batch = 5;
+    desc.heads = 4;
+    desc.use_bias = desc.use_sinks = desc.use_alibi = 1;
+    desc.bias_batch = desc.bias_heads = 1;
+    desc.causal = 1;
+    desc.gradients = th_all_gradients(&desc);
+    return th_problem_make(&desc, 8);
+}
+
+static void run_split(th_session *session, th_problem *problem)
+{
+    clmgk_plan_options options = th_options(session, 0);
+    options.backward_parameters = session->engine[0] == CLMGK_ENGINE_LANE ? "panels=2,splits=2" : "splits=2";
+    th_run_training(session, problem, &options);
+}
+
+static uint64_t digest(const th_problem *problem)
+{
+    uint64_t hash = 0xcbf29ce484222325U; /* FNV-1a */
+    for (th_name name = TH_GRAD_Q; name <= TH_GRAD_SINKS; name++) {
+        const th_array *const array = &problem->array[name];
+        const unsigned char *const bytes = (const unsigned char *)array->values;
+        for (size_t n = 0; array->used && n < array->count * sizeof(double); n++)
+            hash = (hash ^ bytes[n]) * 0x100000001b3U;
+    }
+    return hash;
+}
+
+static void repeated_runs_are_bit_equal(void **state)
+{
+    th_session *const session = *state;
+    const cl_command_queue own = session->queue;
+    static const cl_command_queue_properties properties[] = {0, 0, CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE};
+    uint64_t first = 0;
+    for (size_t n = 0; n < TH_COUNT(properties); n++) {
+        cl_int code = CL_SUCCESS;
+        th_problem problem = shared_bias_problem();
+        session->queue = clCreateCommandQueue(session->cl, session->info.device_id, properties[n], &code);
+        assert_int_equal(code, CL_SUCCESS);
+        run_split(session, &problem);
+        assert_int_equal(clReleaseCommandQueue(session->queue), CL_SUCCESS);
+        session->queue = own;
+        first = n == 0 ? digest(&problem) : first;
+        assert_true(first == digest(&problem));
+        th_problem_free(&problem);
+    }
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------------------- */
+
+static double workspace_ratio(th_session *session, int64_t batch, int64_t heads, int64_t length)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, length, length);
+    desc.batch = batch;
+    desc.heads = heads;
+    desc.head_size = 32;
+    desc.value_size = 16;
+    desc.gradients = th_all_gradients(&desc);
+    clmgk_plan_info info = {0};
+    const clmgk_plan_options options = th_options(session, 0);
+    clmgk_plan *const plan = th_plan_of(session, &desc, &options);
+    assert_int_equal(clmgk_plan_get_info(plan, &info, NULL), CLMGK_OK);
+    clmgk_plan_release(plan);
+    const double arrays = 4.0 * (32.0 + 16.0) + 1.0; /* Q, K, V, O, their gradients, L */
+    return (double)info.backward_workspace_bytes / ((double)(batch * heads * length) * arrays * sizeof(float));
+}
+
+static void workspace_is_linear(void **state)
+{
+    static const int64_t shape[][2] = {{1, 1}, {1, 8}, {32, 8}, {4096, 3}};
+    for (size_t n = 0; n < TH_COUNT(shape); n++) {
+        const int64_t length = n == 3 ? 49 : 4096;
+        const double ratio = workspace_ratio(*state, shape[n][0], shape[n][1], length);
+        assert_true(ratio < 2.0);
+        assert_true(workspace_ratio(*state, shape[n][0], shape[n][1], 2 * length) < 2.0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(softmax),
+        cmocka_unit_test(gaussian),
+        cmocka_unit_test(mgk_with_priors_and_variances),
+        cmocka_unit_test(smgk_with_priors_and_variances),
+        cmocka_unit_test(smgk_with_one_variance),
+        cmocka_unit_test(every_form),
+        cmocka_unit_test(hard_estep),
+        cmocka_unit_test(storage_types),
+        cmocka_unit_test(head_sizes),
+        cmocka_unit_test(whole_bias_with_sinks_and_alibi),
+        cmocka_unit_test(packed_with_everything),
+        cmocka_unit_test(softcap_and_dropout),
+        cmocka_unit_test(every_bias),
+        cmocka_unit_test(rows_without_keys),
+        cmocka_unit_test(huge_and_tiny_logits),
+        cmocka_unit_test(shift_spreads),
+        cmocka_unit_test(one_key_has_no_gradient),
+        cmocka_unit_test(zero_priors),
+        cmocka_unit_test(padding_does_not_leak),
+        cmocka_unit_test(strides_and_offsets),
+        cmocka_unit_test(packed_qkv),
+        cmocka_unit_test(one_gradient_alone),
+        cmocka_unit_test(engine_parameters),
+        cmocka_unit_test(mgk_of_one_component_is_softmax),
+        cmocka_unit_test(order_of_keys_is_that_of_their_gradients),
+        cmocka_unit_test(moving_all_keys_changes_nothing),
+        cmocka_unit_test(values_receive_all_of_the_gradient),
+        cmocka_unit_test(equal_components_are_one),
+        cmocka_unit_test(repeated_runs_are_bit_equal),
+        cmocka_unit_test(workspace_is_linear),
+    };
+    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+}
