@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """clmgk-bench: figures, JSON, comparison, plot, refusals."""
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -9,7 +8,7 @@ import time
 import unittest
 import xml.etree.ElementTree
 
-from program_test import BIN, LIMIT_S, ProgramTest
+from program_test import BIN, LIMIT_S, QUICK, ProgramTest
 
 SIZES = ["--batch", 2, "--heads", 4, "--length", 40, "--length-k", 50, "--head-size", 16, "--value-size", 24]
 SHORT = ["--seconds", 0.01, "--keep-caches"]
@@ -40,10 +39,18 @@ CASE_KEYS = {
     "head_size": int,
     "value_size": int,
     "causal": bool,
+    "gradients": (str, type(None)),
+    "window": (list, type(None)),
+    "sequences": (int, type(None)),
+    "bias": (list, type(None)),
+    "alibi": (bool, type(None)),
+    "sinks": (bool, type(None)),
+    "dropout": MAYBE,
     "time_ms": dict,
     "flops": NUMBER,
     "gflops": NUMBER,
     "fraction_of_peak": NUMBER,
+    "kv_fraction_of_copy": NUMBER,
     "bytes": int,
     "memory_bytes": int,
     "workspace_bytes": int,
@@ -57,6 +64,18 @@ CASE_KEYS = {
     "ratio_to_baseline": MAYBE,
     "process_peak_bytes": int,
 }
+
+ERROR_KEYS = {
+    "max": NUMBER,
+    "bound": NUMBER,
+    "sampled": int,
+    "array": str,
+    "batch": int,
+    "heads": int,
+    "length": int,
+    "length_k": int,
+}
+MODIFIERS = ("gradients", "window", "sequences", "bias", "alibi", "sinks", "dropout")
 
 
 class BenchTest(ProgramTest):
@@ -84,6 +103,10 @@ class Figures(BenchTest):
         self.assertEqual(list(cases), ["softmax", "mgk", "smgk", "gaussian"])
         for case in found["cases"]:
             self.check_case(case, found["devices"][0], cases["softmax"])
+            self.assertEqual([case[key] for key in MODIFIERS], [None] * len(MODIFIERS))
+            self.assertEqual(case["error"]["sampled"], 8 * 2 * case["heads"])
+            self.assertEqual(case["error"]["array"], "o")
+            self.assertGreater(case["first_call_cold_ms"], 0)
         # 2 (P D + E) a pair: batch 2, 40 queries, 50 keys
         self.assertEqual(cases["softmax"]["flops"], 2 * (16 + 24) * 2 * 4 * 40 * 50)
         self.assertEqual(cases["mgk"]["flops"], 2 * (2 * 16 + 24) * 2 * 2 * 40 * 50)
@@ -110,11 +133,9 @@ class Figures(BenchTest):
         self.assertAlmostEqual(case["ratio_to_baseline"], ratio, delta=1e-5 * ratio)
         self.assertEqual(case["memory_bytes"], case["bytes"] + case["workspace_bytes"])
         error = case["error"]
-        self.check_keys(error, {"max": NUMBER, "bound": NUMBER, "sampled": int})
+        self.check_keys(error, ERROR_KEYS)
         self.assertLessEqual(error["max"], error["bound"])
-        self.assertEqual(error["sampled"], 8 * 2 * case["heads"])
         self.assertGreater(case["compile_ms"], 0)
-        self.assertGreater(case["first_call_cold_ms"], 0)
         self.assertGreater(case["first_call_warm_ms"], 0)
 
     def test_causal_counts_visible_pairs(self):
@@ -127,6 +148,43 @@ class Figures(BenchTest):
         for case in found["cases"]:
             self.assertEqual(case["kv_heads"], 2)
             self.assertEqual(case["bytes"], 2 * 2 * (4 * 40 * (16 + 24) + 2 * 50 * (16 + 24)) + 4 * 2 * 4 * 40)
+
+    def test_both_passes(self):
+        found = self.bench("--variants", "softmax:4,mgk:2,smgk:2", "--pass", "both")
+        self.assertEqual(found["failures"], [])
+        passes = {(case["pass"], case["variant"]): case for case in found["cases"]}
+        self.assertEqual(len(passes), 6)
+        for (name, _), case in passes.items():
+            self.check_case(case, found["devices"][0], passes[name, "softmax"])
+        # S, dQ and dK: D each, for every key of mgk; dP and dV: E each
+        for variant, heads, keys in (("softmax", 4, 1), ("mgk", 2, 2), ("smgk", 2, 1)):
+            case = passes["backward", variant]
+            self.assertEqual(case["flops"], 2 * (3 * keys * 16 + 2 * 24) * 2 * heads * 40 * 50)
+            self.assertEqual(case["gradients"], "q,k,v,shift" if variant == "smgk" else "q,k,v")
+            self.assertIn(case["error"]["array"], ("dq", "dk", "dv", "dshift"))
+            self.assertIsNone(passes["forward", variant]["gradients"])
+
+    def test_gradients(self):
+        found = self.bench("--variants", "smgk:2", "--pass", "backward", "--gradients", "prior,variance,shift,q")["cases"]
+        self.assertEqual([case["gradients"] for case in found], ["q,prior,variance,shift"])
+
+    def test_masks_and_modifiers(self):
+        square = ["--heads", 2, "--length", 60, "--head-size", 16, *SHORT, "--json", "--variants", "softmax"]
+        for extra, key, value in (
+            (["--window", "5,-1"], "window", [5, -1]),
+            (["--packed", 3], "sequences", 3),
+            (["--bias", "1hns", "--alibi", "--sinks"], "bias", [1, 2, 60, 60]),
+            (["--dropout", 0.25, "--pass", "backward"], "dropout", 0.25),
+        ):
+            with self.subTest(extra=extra):
+                case = json.loads(self.accept(*square, *extra).stdout)["cases"][0]
+                self.assertEqual(case[key], value)
+                self.assertLessEqual(case["error"]["max"], case["error"]["bound"])
+                if key == "window":
+                    pairs = sum(60 - max(0, i - 5) for i in range(60))
+                    self.assertEqual(case["flops"], 2 * (16 + 16) * 2 * pairs)
+                if key == "bias":
+                    self.assertTrue(case["alibi"] and case["sinks"])
 
     def test_no_baseline(self):
         self.assertIsNone(self.bench("--variants", "smgk:2")["cases"][0]["ratio_to_baseline"])
@@ -145,7 +203,7 @@ class Figures(BenchTest):
         scratch = self.folder / "scratch"
         scratch.mkdir()
         command = [*SIZES, "--seconds", 0.01, "--variants", "softmax"]
-        self.accept(*command, env={**os.environ, "TMPDIR": str(scratch)})
+        self.accept(*command, env={**QUICK, "TMPDIR": str(scratch)})
         self.assertEqual(list(scratch.iterdir()), [])
 
     def test_interrupt_leaves_nothing(self):
@@ -153,7 +211,7 @@ class Figures(BenchTest):
         scratch.mkdir()
         command = [BIN / self.program, *map(str, SIZES), "--seconds", "60", "--variants", "softmax"]
         with subprocess.Popen(
-            command, env={**os.environ, "TMPDIR": str(scratch)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command, env={**QUICK, "TMPDIR": str(scratch)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as process:
             while process.poll() is None and not any(scratch.rglob("*/*")):
                 time.sleep(0.05)
@@ -210,7 +268,7 @@ class Plot(BenchTest):
             self.assertIn(word, text)
 
     def test_without_gnuplot(self):
-        self.refuse(4, "--plot", "f.svg", words=["gnuplot"], env={**os.environ, "PATH": str(self.folder)})
+        self.refuse(4, "--plot", "f.svg", words=["gnuplot"], env={**QUICK, "PATH": str(self.folder)})
 
     def test_folder_that_is_not_there(self):
         self.refuse(4, "--plot", "nowhere/f.svg", words=["nowhere/f.svg"])
@@ -219,9 +277,16 @@ class Plot(BenchTest):
 class Refusals(BenchTest):
     def test_bad_usage(self):
         for words, args in (
-            (["--pass", "backward"], ["--pass", "backward"]),
-            (["--pass", "both"], ["--pass", "both"]),
             (["--pass"], ["--pass", "sideways"]),
+            (["--gradients", "--pass"], ["--gradients", "q"]),
+            (["--gradients"], ["--pass", "backward", "--gradients", "noise"]),
+            (["--gradients", "shift"], ["--pass", "backward", "--gradients", "shift", "--variants", "mgk"]),
+            (["--backward-parameters", "--pass"], ["--backward-parameters", "tile=64"]),
+            (["--window"], ["--length", 8, "--head-size", 8, "--window", "-2,3"]),
+            (["--packed"], ["--length", 8, "--head-size", 8, "--packed", 0]),
+            (["--bias"], ["--length", 8, "--head-size", 8, "--bias", "hn"]),
+            (["dropout"], ["--length", 8, "--head-size", 8, "--dropout", 1]),
+            (["--suite", "--window"], ["--suite", "quick", "--window", "1,1"]),
             (["--suite"], ["--suite", "long"]),
             (["--shapes", "lra-retrieval"], ["--shapes", "nothing"]),
             (["--shapes"], ["--shapes", "swin,"]),
@@ -253,8 +318,8 @@ class Refusals(BenchTest):
         self.assertIn("nothing", done.stderr)
 
     def test_no_device(self):
-        self.refuse(3, env={**os.environ, "OCL_ICD_VENDORS": str(self.folder)})
-        self.refuse(3, "--all-devices", env={**os.environ, "OCL_ICD_VENDORS": str(self.folder)})
+        self.refuse(3, env={**QUICK, "OCL_ICD_VENDORS": str(self.folder)})
+        self.refuse(3, "--all-devices", env={**QUICK, "OCL_ICD_VENDORS": str(self.folder)})
         self.refuse(3, "--device", "no such device", words=["no such device"])
 
     def test_help_and_version(self):
