@@ -227,8 +227,8 @@ static void every_bias(void **state)
     for (size_t n = 0; session->full && n < 16; n++) {
         clmgk_attention_desc desc = th_small_desc(th_variants[n / 4], 0, 0);
         desc.use_bias = 1;
-        desc.bias_length = n % 2;
-        desc.bias_length_k = n / 2 % 2;
+        desc.bias_length = (int64_t)(n % 2);
+        desc.bias_length_k = (int64_t)(n / 2 % 2);
         expect_program(session, desc, 3, 6, n % 4 == 0);
     }
 }

@@ -11,7 +11,7 @@ static const char *few_programs(const th_session *session, size_t n)
     if (session->engine[n] == CLMGK_ENGINE_LANE)
         return "panels=2,vectors=2";
     /* on a CPU the smallest blocks build fastest */
-    return session->info.engine == CLMGK_ENGINE_LANE ? "rows=1,keys=1" : NULL;
+    return session->info.engine == CLMGK_ENGINE_LANE ? "rows=1,keys=1,splits=1" : NULL;
 }
 
 /* Every engine that makes a plan here, or only the one that CLMGK_TEST_ENGINE names; "own": the device's own. */
