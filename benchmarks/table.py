@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Prints the table of README.md from `clmgk-bench --json` and, for the row of PyTorch, from peers/run.sh --json."""
+"""Prints the tables of README.md from `clmgk-bench --json` and, for the rows of PyTorch, from peers/run.sh --json."""
 import argparse
 import json
 
 HEAD_SIZES = (32, 64, 128)
 LENGTH = 4096
+PASSES = ("forward", "backward")
 SOFTMAX = {"variant": "softmax", "heads": 8}
 
 
@@ -15,8 +16,10 @@ def load(path):
 
 
 def find(cases, head_size, **wanted):
-    """The case of the table's size (batch 1, N = S = 4096, D = E) with these properties; None: not measured."""
-    size = {
+    """The case of these properties, by default forward of the table's size (batch 1, N = S = 4096, D = E, f32, no
+    mask); None: not measured."""
+    properties = {
+        "pass": "forward",
         "batch": 1,
         "length": LENGTH,
         "length_k": LENGTH,
@@ -24,9 +27,13 @@ def find(cases, head_size, **wanted):
         "value_size": head_size,
         "dtype": "f32",
         "causal": False,
+        "window": None,
+        "sequences": None,
+        "bias": None,
+        "dropout": None,
     }
-    size.update(wanted)
-    return next((case for case in cases if all(case[key] == value for key, value in size.items())), None)
+    properties.update(wanted)
+    return next((case for case in cases if all(case[key] == value for key, value in properties.items())), None)
 
 
 def median(case):
@@ -34,11 +41,11 @@ def median(case):
 
 
 def ratio(value):
-    """value(one, base) of a case and of softmax with 8 heads in f32."""
+    """value(one, base) of a case and of softmax with 8 heads in f32, of the same pass."""
 
     def of(cases, head_size, **wanted):
         one = find(cases, head_size, **{**SOFTMAX, **wanted})
-        base = find(cases, head_size, **SOFTMAX)
+        base = find(cases, head_size, **SOFTMAX, **{"pass": wanted["pass"]})
         return value(one, base) if one and base else None
 
     return of
@@ -49,30 +56,69 @@ rate_ratio = ratio(lambda one, base: one["gflops"] / base["gflops"])
 part_of_peak = ratio(lambda one, base: one["fraction_of_peak"])
 
 
-def peers_ratio(peers, head_size):
+def peers_ratio(peers, head_size, heads, name):
     """How many times the rate of PyTorch's fused attention."""
     for size in peers["sizes"] if peers else ():
-        if size["head_size"] == head_size:
-            return size["rate_ratio"]
+        if size["head_size"] == head_size and size["heads"] == heads:
+            return size[name]["rate_ratio"]
     return None
 
 
-def rows(cases, peers):
-    def each(value, **wanted):
-        return [value(cases, head_size, **wanted) for head_size in HEAD_SIZES]
+def rows(cases, peers, name):
+    """Rows of one pass."""
 
-    yield "softmax 8 heads, part of the FMA peak of the same run", each(part_of_peak)
-    yield "rate against PyTorch's fused CPU attention", [peers_ratio(peers, size) for size in HEAD_SIZES]
-    yield "MGK 4 heads / softmax 8 heads, time (paper: 0.78)", each(time_ratio, variant="mgk", heads=4)
-    yield "sMGK 4 heads / softmax 8 heads, time (paper: 0.64)", each(time_ratio, variant="smgk", heads=4)
-    yield "causal / full, time", each(time_ratio, causal=True)
-    yield "f16 / f32, rate", each(rate_ratio, dtype="f16")
-    yield "bf16 / f32, rate", each(rate_ratio, dtype="bf16")
+    def each(value, **wanted):
+        return [value(cases, head_size, **{"pass": name}, **wanted) for head_size in HEAD_SIZES]
+
+    paper = {"mgk": " (paper: 0.78)", "smgk": " (paper: 0.64)"} if name == "forward" else {"mgk": "", "smgk": ""}
+    yield f"{name}: softmax 8 heads, part of the FMA peak of the same run", each(part_of_peak)
+    for heads in (8, 1):
+        ratios = [peers_ratio(peers, size, heads, name) for size in HEAD_SIZES]
+        yield f"{name}: rate against PyTorch's fused CPU attention, H = {heads}", ratios
+    yield f"{name}: MGK 4 heads / softmax 8 heads, time{paper['mgk']}", each(time_ratio, variant="mgk", heads=4)
+    yield f"{name}: sMGK 4 heads / softmax 8 heads, time{paper['smgk']}", each(time_ratio, variant="smgk", heads=4)
+    yield f"{name}: causal / full, time", each(time_ratio, causal=True)
+    yield f"{name}: f16 / f32, rate", each(rate_ratio, dtype="f16")
+    yield f"{name}: bf16 / f32, rate", each(rate_ratio, dtype="bf16")
+
+
+def softmax_cases(cases, shape, name):
+    wanted = {"shape": shape, "pass": name, "dtype": "f32", "variant": "softmax"}
+    return [case for case in cases if all(case[key] == value for key, value in wanted.items())]
+
+
+def window_ratio(cases, name):
+    """Softmax with the window / without it."""
+    found = {case["window"] is not None: case for case in softmax_cases(cases, "window-16k", name)}
+    return median(found[True]) / median(found[False]) if len(found) == 2 else None
+
+
+def reading_ratio(cases, shape):
+    """Time of a decoding softmax / the least time, reading K and V once at the copy rate."""
+    found = softmax_cases(cases, shape, "forward")
+    return 1 / found[0]["kv_fraction_of_copy"] if found else None
+
+
+def other_rows(cases, peers):
+    """Figures that are not of the square sizes."""
+    for name in PASSES:
+        yield f"{name}: window of 256 keys to each side / full, N = 16,384, D = 64, time", window_ratio(cases, name)
+    for shape, queries in (("decode-64k", 1), ("decode-64k-16", 16)):
+        text = f"decoding, N = {queries}, S = 65,536: time / reading K and V once at the copy rate"
+        yield text, reading_ratio(cases, shape)
+    for name in PASSES:
+        found = peers["swin"] if peers else None
+        text = f"{name}: Swin's windows (4,096 of 49, 3 heads of 32, bias), rate against PyTorch's fused attention"
+        yield text, found and found[name]["rate_ratio"]
+
+
+def cell(value):
+    return "" if value is None else f"{value:.2f}"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", help="object of clmgk-bench --suite full --json (or --shapes square-32,...)")
+    parser.add_argument("results", help="object of clmgk-bench --suite full --pass both --json (or --shapes square-32,...)")
     parser.add_argument("--peers", help="object of peers/run.sh --json")
     parser.add_argument("--device", type=int, default=0, help="place in the object's list of devices")
     arguments = parser.parse_args()
@@ -81,10 +127,15 @@ def main():
     device = results["devices"][arguments.device]
     print(f"{device['name']}, {device['platform']} {device['driver']}, {device['compute_units']} compute units, ", end="")
     print(f"FMA {device['peak_fma_gflops']:.0f} GFLOP/s, copy {device['peak_copy_gbps']:.1f} GB/s\n")
-    print("| H = 8, N = S = 4096, f32 | " + " | ".join(f"D = {size}" for size in HEAD_SIZES) + " |")
+    peers = load(arguments.peers) if arguments.peers else None
+    print("| N = S = 4096, f32; H = 8 where not said | " + " | ".join(f"D = {size}" for size in HEAD_SIZES) + " |")
     print("|---|" + "---|" * len(HEAD_SIZES))
-    for name, values in rows(cases, load(arguments.peers) if arguments.peers else None):
-        print(f"| {name} | " + " | ".join("" if value is None else f"{value:.2f}" for value in values) + " |")
+    for name in PASSES:
+        for text, values in rows(cases, peers, name):
+            print(f"| {text} | " + " | ".join(cell(value) for value in values) + " |")
+    print("\n| | |\n|---|---|")
+    for text, value in other_rows(cases, peers):
+        print(f"| {text} | {cell(value)} |")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times PyTorch's fused CPU attention and clmgk-bench in turn, and the MGK paper's formula as plain PyTorch.
+"""PyTorch's attention on the CPU beside clmgk-bench, in one sitting: forward, and backward apart from it.
 
-Same shape (batch 1, 8 heads or MGK's 4, N = S, f32) and the same threads. The two
-programs alternate, so that what disturbs the machine disturbs both; the medians over all rounds are compared.
+- Fused attention (scaled_dot_product_attention) against softmax, with several numbers of heads and head sizes.
+- The MGK paper's formula, and softmax, as plain PyTorch with whole matrices: time and peak memory.
+- Swin's windows: thousands of 49 x 49 with a bias.
+
+Same shapes, f32, same number of threads. The two programs alternate, so that what disturbs the machine disturbs both;
+the medians over all rounds are compared.
 """
 import argparse
 import json
@@ -17,9 +21,11 @@ import time
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+PASSES = ("forward", "backward")
 HEADS = 8
 MGK_HEADS = 4
 COMPONENTS = 2
+SWIN = {"batch": 4096, "heads": 3, "length": 49, "head_size": 32}
 BENCH = pathlib.Path(__file__).resolve().parents[2] / "build" / "bin" / "clmgk-bench"
 
 
@@ -43,116 +49,184 @@ def timed(call, seconds):
     return times
 
 
-def fused(length, head_size, seconds):
-    q, k, v = (normals(1, HEADS, length, head_size) for _ in range(3))
-    with torch.no_grad(), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        return timed(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v), seconds)
+def timed_passes(forward, inputs, seconds):
+    """Times of forward(*inputs), and of the gradients of all inputs, whose graph is made once."""
+    with torch.no_grad():
+        times = {"forward": timed(lambda: forward(*inputs), seconds)}
+    wanted = [one.requires_grad_() for one in inputs]
+    out = forward(*wanted)
+    grad_out = normals(*out.shape)
+    times["backward"] = timed(lambda: torch.autograd.grad(out, wanted, grad_out, retain_graph=True), seconds)
+    return times
 
 
-def eager_mgk(q, keys, v, prior):
-    """Whole matrices: sum_r pi_r exp(-|q - k_r|^2 / (2 sqrt(D))), normalised, times v (MGK paper Eq. 7)."""
-    variance = q.shape[-1] ** 0.5
-    weights = sum(
-        prior[r] * torch.exp(-torch.cdist(q, key).square() / (2 * variance)) for r, key in enumerate(keys)
-    )
+def fused(batch, heads, length, head_size, bias, seconds):
+    inputs = [normals(batch, heads, length, head_size) for _ in range(3)]
+
+    def forward(q, k, v):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        return timed_passes(forward, inputs, seconds)
+
+
+def eager_softmax(q, v, key):
+    return torch.softmax(q @ key.transpose(-1, -2) / q.shape[-1] ** 0.5, -1) @ v
+
+
+def eager_mgk(q, v, *keys):
+    """Whole matrices: sum_r pi_r exp(-|q - k_r|^2 / (2 sqrt(D))), normalised, times v (MGK paper Eq. 7).
+
+    The squared distances are expanded, as their gradient by torch.cdist is slow and undefined at 0.
+    """
+    weights = 0
+    for key in keys:
+        norms = q.square().sum(-1, keepdim=True) + key.square().sum(-1).unsqueeze(-2)
+        distances = norms - 2 * q @ key.transpose(-1, -2)
+        weights = weights + torch.exp(-distances / (2 * q.shape[-1] ** 0.5)) / len(keys)
     return (weights / weights.sum(-1, keepdim=True)) @ v
 
 
-def eager_softmax(q, k, v):
-    return torch.softmax(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, -1) @ v
-
-
-def eager_call(name, length, head_size):
-    heads = MGK_HEADS if name == "mgk" else HEADS
-    q, v = normals(1, heads, length, head_size), normals(1, heads, length, head_size)
-    keys = [normals(1, heads, length, head_size) for _ in range(COMPONENTS)]
-    if name == "mgk":
-        return lambda: eager_mgk(q, keys, v, [1 / COMPONENTS] * COMPONENTS)
-    return lambda: eager_softmax(q, keys[0], v)
+EAGER = {"softmax": (eager_softmax, HEADS, 1), "mgk": (eager_mgk, MGK_HEADS, COMPONENTS)}
 
 
 def peak_bytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def eager_child(name, length, head_size, seconds):
+def eager_child(name, pass_name, length, head_size, seconds):
     """Time and growth of the process's peak memory; a process of its own, as that peak never shrinks."""
-    call = eager_call(name, length, head_size)
+    formula, heads, keys = EAGER[name]
+    inputs = [normals(1, heads, length, head_size) for _ in range(2 + keys)]
     before = peak_bytes()
-    with torch.no_grad():
-        times = timed(call, seconds)
+    if pass_name == "forward":
+        with torch.no_grad():
+            times = timed(lambda: formula(*inputs), seconds)
+    else:
+        times = timed_passes(formula, inputs, seconds)["backward"]
     print(json.dumps({"ms": statistics.median(times), "peak_bytes": peak_bytes() - before}))
 
 
-def eager(name, length, head_size, seconds, threads):
-    command = [sys.executable, __file__, "--child", name, "--length", str(length), "--head-sizes", str(head_size)]
-    command += ["--seconds", str(seconds), "--threads", str(threads)]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+def eager(arguments, name, pass_name, head_size):
+    command = [sys.executable, __file__, "--child", name, pass_name, "--length", arguments.length]
+    command += ["--head-sizes", head_size, "--seconds", arguments.seconds, "--threads", torch.get_num_threads()]
+    done = subprocess.run([str(word) for word in command], check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout)
 
 
 # ---- clmgk-bench -----------------------------------------------------------------------------------------------
 
 
-def bench(arguments, head_size):
-    command = [arguments.bench, "--json", "--batch", "1", "--heads", HEADS, "--length", arguments.length]
-    command += ["--head-size", head_size, "--seconds", arguments.seconds, "--keep-caches"]
-    command += ["--variants", f"softmax:{HEADS},mgk:{MGK_HEADS},smgk:{MGK_HEADS}"]
+def bench(arguments, *words):
+    """Cases by variant and pass."""
+    command = [arguments.bench, "--json", "--pass", "both", "--keep-caches", "--seconds", 2 * arguments.seconds, *words]
     if arguments.device:
         command += ["--device", arguments.device]
     done = subprocess.run([str(word) for word in command], check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(done.stdout)
+    return {(case["variant"], case["pass"]): case for case in json.loads(done.stdout)["cases"]}
 
 
-def cases_by_variant(found):
-    return {case["variant"]: case for case in found["cases"]}
+def bench_square(arguments, heads, head_size):
+    variants = f"softmax:{heads}" + (f",mgk:{MGK_HEADS},smgk:{MGK_HEADS}" if heads == HEADS else "")
+    sizes = ["--heads", heads, "--length", arguments.length, "--head-size", head_size]
+    return bench(arguments, *sizes, "--variants", variants)
 
 
 # ---- both ------------------------------------------------------------------------------------------------------
 
 
-def compare(arguments, head_size, threads):
-    """Rounds of PyTorch and clmgk-bench in turn."""
-    torch_ms, ours = [], {"softmax": [], "mgk": [], "smgk": []}
-    memory = {}
-    flops = 0
-    for _ in range(arguments.rounds):
-        torch_ms += fused(arguments.length, head_size, arguments.seconds)
-        for variant, case in cases_by_variant(bench(arguments, head_size)).items():
-            ours[variant].append(case["time_ms"]["median"])
-            memory[variant] = case["memory_bytes"]
-            flops = case["flops"] if variant == "softmax" else flops
-    size = {
-        "head_size": head_size,
-        "pytorch_fused_ms": statistics.median(torch_ms),
-        "clmgk_ms": {variant: statistics.median(times) for variant, times in ours.items()},
-        "clmgk_bytes": memory,
-        "eager": {
-            name: eager(name, arguments.length, head_size, arguments.seconds, threads) for name in ("softmax", "mgk")
-        },
+def in_turn(rounds, theirs, ours):
+    """Medians over rounds of PyTorch's fused attention and clmgk-bench, for each pass."""
+    times = {name: [] for name in PASSES}
+    cases = {}
+    for _ in range(rounds):
+        for name, found in theirs().items():
+            times[name] += found
+        for key, case in ours().items():
+            cases.setdefault(key, []).append(case)
+    return {name: compare_pass(name, statistics.median(times[name]), cases) for name in PASSES}
+
+
+def compare_pass(name, torch_ms, cases):
+    found = {
+        variant: {
+            "ms": statistics.median(case["time_ms"]["median"] for case in repeated),
+            "memory_bytes": repeated[0]["memory_bytes"],
+        }
+        for (variant, of), repeated in cases.items()
+        if of == name
     }
-    size["pytorch_fused_gflops"] = flops / (1e6 * size["pytorch_fused_ms"])
-    size["clmgk_gflops"] = flops / (1e6 * size["clmgk_ms"]["softmax"])
-    size["rate_ratio"] = size["pytorch_fused_ms"] / size["clmgk_ms"]["softmax"]
-    return size
+    flops = cases["softmax", name][0]["flops"]
+    ms = found["softmax"]["ms"]
+    return {
+        "pytorch_fused_ms": torch_ms,
+        "pytorch_fused_gflops": flops / (1e6 * torch_ms),
+        "clmgk_gflops": flops / (1e6 * ms),
+        "rate_ratio": torch_ms / ms,
+        "clmgk": found,
+    }
 
 
-def show_row(name, figure, rest=""):
-    print(f"  {name:<30}{figure:>10} {rest}")
+def compare_square(arguments, heads, head_size):
+    return {
+        "heads": heads,
+        "head_size": head_size,
+        **in_turn(
+            arguments.rounds,
+            lambda: fused(1, heads, arguments.length, head_size, None, arguments.seconds),
+            lambda: bench_square(arguments, heads, head_size),
+        ),
+    }
 
 
-def show(size):
-    print(f"D = {size['head_size']}")
-    for name, key in (("PyTorch fused", "pytorch_fused"), ("clmgk", "clmgk")):
-        ms = size["clmgk_ms"]["softmax"] if key == "clmgk" else size["pytorch_fused_ms"]
-        show_row(f"{name}, softmax {HEADS}", f"{ms:.1f} ms", f"{size[key + '_gflops']:8.1f} GFLOP/s")
-    show_row("rate against PyTorch fused", f"{size['rate_ratio']:.2f}")
-    for name, heads in (("softmax", HEADS), ("mgk", MGK_HEADS)):
-        found = size["eager"][name]
-        show_row(f"eager formula, {name} {heads}", f"{found['ms']:.1f} ms", f"{1e-6 * found['peak_bytes']:8.0f} MB")
-    for name in ("mgk", "smgk"):
-        memory = f"{1e-6 * size['clmgk_bytes'][name]:8.0f} MB"
-        show_row(f"clmgk, {name} {MGK_HEADS}", f"{size['clmgk_ms'][name]:.1f} ms", memory)
-    show_row("eager MGK / clmgk MGK, time", f"{size['eager']['mgk']['ms'] / size['clmgk_ms']['mgk']:.2f}")
+def compare_swin(arguments):
+    heads, length = SWIN["heads"], SWIN["length"]
+    bias = normals(1, heads, length, length)
+    return {
+        **SWIN,
+        **in_turn(
+            arguments.rounds,
+            lambda: fused(SWIN["batch"], heads, length, SWIN["head_size"], bias, arguments.seconds),
+            lambda: bench(arguments, "--shapes", "swin-49", "--variants", f"softmax:{heads}"),
+        ),
+    }
+
+
+def compare_eager(arguments, head_size):
+    return {
+        "head_size": head_size,
+        **{name: {variant: eager(arguments, variant, name, head_size) for variant in EAGER} for name in PASSES},
+    }
+
+
+# ---- text ------------------------------------------------------------------------------------------------------
+
+
+def row(*cells):
+    print(f"  {cells[0]:<30}" + "".join(f"{cell:>22}" for cell in cells[1:]))
+
+
+def show_fused(title, found):
+    print(title)
+    row("", *PASSES)
+    row("PyTorch fused", *(f"{found[name]['pytorch_fused_ms']:.1f} ms" for name in PASSES))
+    for variant in found["forward"]["clmgk"]:
+        row(f"clmgk, {variant}", *(f"{found[name]['clmgk'][variant]['ms']:.1f} ms" for name in PASSES))
+    row("softmax, rate / PyTorch fused", *(f"{found[name]['rate_ratio']:.2f}" for name in PASSES))
+
+
+def time_and_memory(found, key):
+    return f"{found['ms']:.1f} ms {1e-6 * found[key]:.0f} MB"
+
+
+def show_eager(found, square):
+    for variant, (_, heads, _) in EAGER.items():
+        cells = (time_and_memory(found[name][variant], "peak_bytes") for name in PASSES)
+        row(f"eager formula, {variant} {heads}", *cells)
+        cells = (time_and_memory(square[name]["clmgk"][variant], "memory_bytes") for name in PASSES)
+        row(f"clmgk, {variant} {heads}", *cells)
+        ratios = (found[name][variant]["ms"] / square[name]["clmgk"][variant]["ms"] for name in PASSES)
+        row(f"eager / clmgk, {variant}, time", *(f"{ratio:.2f}" for ratio in ratios))
 
 
 def parse():
@@ -161,27 +235,48 @@ def parse():
     parser.add_argument("--device", help="CPU device for clmgk-bench, as its --device")
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--head-sizes", type=int, nargs="+", default=[32, 64, 128])
+    parser.add_argument("--heads", type=int, nargs="+", default=[HEADS, 1])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2, help="of each program in each round")
+    parser.add_argument("--seconds", type=float, default=2, help="of each pass of each program in each round")
+    parser.add_argument("--no-eager", action="store_true", help="leaves the eager formulas out")
+    parser.add_argument("--no-swin", action="store_true", help="leaves Swin's windows out")
     parser.add_argument("--json", help="writes all figures to this file too")
     parser.add_argument("--threads", type=int, help="of PyTorch (default: the processors of this machine)")
-    parser.add_argument("--child", choices=["softmax", "mgk"], help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def compare(arguments):
+    result = {
+        "pytorch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "length": arguments.length,
+        "sizes": [],
+        "eager": [],
+        "swin": None,
+    }
+    for head_size in arguments.head_sizes:
+        for heads in arguments.heads:
+            result["sizes"].append(compare_square(arguments, heads, head_size))
+            show_fused(f"N = S = {arguments.length}, {heads} heads, D = {head_size}", result["sizes"][-1])
+            if heads == HEADS and not arguments.no_eager:
+                result["eager"].append(compare_eager(arguments, head_size))
+                show_eager(result["eager"][-1], result["sizes"][-1])
+    if not arguments.no_swin:
+        result["swin"] = compare_swin(arguments)
+        title = "Swin: {batch} windows of {length}, {heads} heads of {head_size}, bias".format(**SWIN)
+        show_fused(title, result["swin"])
+    return result
 
 
 def main():
     arguments = parse()
-    threads = arguments.threads or len(os.sched_getaffinity(0))
-    torch.set_num_threads(threads)
+    torch.set_num_threads(arguments.threads or len(os.sched_getaffinity(0)))
     if arguments.child:
-        eager_child(arguments.child, arguments.length, arguments.head_sizes[0], arguments.seconds)
+        eager_child(*arguments.child, arguments.length, arguments.head_sizes[0], arguments.seconds)
         return
-    sizes = []
-    for head_size in arguments.head_sizes:
-        sizes.append(compare(arguments, head_size, threads))
-        show(sizes[-1])
+    result = compare(arguments)
     if arguments.json:
-        result = {"pytorch": torch.__version__, "threads": threads, "length": arguments.length, "sizes": sizes}
         pathlib.Path(arguments.json).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
