@@ -169,10 +169,15 @@ def make_target(name, work):
 
 
 def read_configurations():
+    """Each program once, by the name of the first configuration that has it."""
+    seen = set()
     for line in (HERE / "configurations.txt").read_text().splitlines():
         if line and not line.startswith("#"):
             engine, name, source, *options = line.split()
-            yield engine, name, source, options
+            program = (engine, source, *options)
+            if program not in seen:
+                seen.add(program)
+                yield engine, name, source, options
 
 
 def compile_one(job):
