@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Masks and modifiers of the forward pass on every engine against the reference: alone, and together. */
+#include "harness/harness.h"
+
+#include <math.h>
+
+static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_MGK, CLMGK_VARIANT_SMGK};
+
+/* ---- windows ----------------------------------------------------------------------------------------------------- */
+
+static void windows(void **state)
+{
+    th_session *const session = *state;
+    static const int64_t sides[][2] = {{0, 0}, {1, 0}, {-1, 3}, {20, -1}, {64, 64}, {7, 130}, {100, 1}, {1000, 1000}};
+    static const int64_t shape[][2] = {{200, 200}, {70, 300}, {300, 70}, {1, 200}};
+    for (size_t n = 0; n < TH_COUNT(sides) * TH_COUNT(shape); n++) {
+        clmgk_attention_desc desc = th_small_desc(variants[n % 3], shape[n / 8][0], shape[n / 8][1]);
+        desc.use_window = 1;
+        desc.window_left = sides[n % 8][0];
+        desc.window_right = sides[n % 8][1];
+        desc.alignment = (clmgk_alignment)(n % 3);
+        desc.use_lengths = desc.alignment == CLMGK_ALIGN_LENGTHS;
+        desc.use_lengths_q = n % 5 == 0;
+        desc.batch = 2;
+        for (desc.causal = 0; desc.causal < 2; desc.causal++)
+            th_expect_desc(session, &desc, n);
+    }
+}
+
+/* Sides that would overflow if they were added to a position. */
+static void far_windows(void **state)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 33, 90);
+    desc.use_window = 1;
+    desc.window_left = desc.window_right = INT64_MAX;
+    th_expect_desc(*state, &desc, 1);
+    desc.window_right = 0;
+    th_expect_desc(*state, &desc, 2);
+}
+
+/* ---- packed sequences -------------------------------------------------------------------------------------------- */
+
+static void packed_sequences(void **state)
+{
+    th_session *const session = *state;
+    static const int64_t sequences[] = {1, 2, 7, 40};
+    for (size_t n = 0; n < TH_COUNT(sequences) * 2 * 3; n++) {
+        clmgk_attention_desc desc = th_small_desc(n % 2 == 0 ? CLMGK_VARIANT_SOFTMAX : CLMGK_VARIANT_MGK, 300, 300);
+        desc.sequences = sequences[n / 6];
+        desc.use_offsets_k = n % 3 == 1;
+        desc.length_k = n % 3 == 1 ? 200 : 300;
+        desc.alignment = (clmgk_alignment)(n % 3 == 2);
+        desc.causal = n / 2 % 2 == 1;
+        desc.use_window = n % 4 == 3;
+        desc.window_left = 11;
+        desc.window_right = 2;
+        desc.heads = 4;
+        desc.kv_heads = 2;
+        desc.prior_shape = n % 2 == 0 ? CLMGK_PRIOR_UNIFORM : CLMGK_PRIOR_HMS;
+        th_expect_desc(session, &desc, n);
+    }
+}
+
+/* One sequence beside empty ones, and sequences of one row: blocks that hold nothing. */
+static void odd_sequences(void **state)
+{
+    static const double offsets[][9] = {{0, 0, 0, 100, 100, 100, 100, 100, 100},
+                                        {0, 1, 2, 3, 4, 5, 6, 7, 100},
+                                        {0, 32, 32, 64, 64, 65, 96, 97, 100},
+                                        {0, 100, 100, 100, 100, 100, 100, 100, 100}};
+    for (size_t n = 0; n < TH_COUNT(offsets) * 2; n++) {
+        clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 100, 100);
+        desc.sequences = 8;
+        desc.use_offsets_k = n >= TH_COUNT(offsets);
+        desc.causal = n % 2 == 1;
+        th_problem problem = th_problem_make(&desc, n);
+        for (int64_t t = 0; t < 9; t++) {
+            th_set(&problem, TH_OFFSETS, t, 0, 0, 0, 0, offsets[n % 4][t]);
+            if (desc.use_offsets_k)
+                th_set(&problem, TH_OFFSETS_K, t, 0, 0, 0, 0, offsets[(n + 1) % 4][t]);
+        }
+        th_expect(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+/* ---- bias and ALiBi ---------------------------------------------------------------------------------------------- */
+
+static void set_bias_axes(clmgk_attention_desc *desc, size_t axes)
+{
+    desc->use_bias = 1;
+    desc->bias_heads = axes & 1U ? 1 : 0;
+    desc->bias_length = axes & 2U ? 1 : 0;
+    desc->bias_length_k = axes & 4U ? 1 : 0;
+}
+
+static void biases(void **state)
+{
+    th_session *const session = *state;
+    static const int64_t batches[] = {1, 2, 3, 6};
+    for (size_t n = 0; n < 24; n++) {
+        clmgk_attention_desc desc = th_small_desc(variants[n % 3], 3 * (int64_t)n + 20, n % 4 == 1 ? 64 : 150);
+        set_bias_axes(&desc, n / 3);
+        desc.batch = 6;
+        desc.bias_batch = batches[n % 4];
+        desc.causal = n % 5 == 0;
+        desc.use_lengths = n % 7 == 2;
+        th_expect_desc(session, &desc, n);
+    }
+}
+
+/* Rows that the bias hides from every key, from all but the last, or from the first two tiles; and enormous biases. */
+static void hiding_biases(void **state)
+{
+    for (size_t n = 0; n < TH_COUNT(variants); n++) {
+        clmgk_attention_desc desc = th_small_desc(variants[n], 40, 300);
+        desc.use_bias = 1;
+        th_problem problem = th_problem_make(&desc, n);
+        for (int64_t i = 0; i < 40; i++)
+            for (int64_t j = 0; j < 300; j++) {
+                if (i % 4 == 0 || (i % 4 == 1 && j < 299) || (i % 4 == 2 && j < 128))
+                    th_set(&problem, TH_BIAS, 0, i % 2, 0, i, j, -INFINITY);
+                else if (i % 8 == 3 && j % 3 == 0)
+                    th_set(&problem, TH_BIAS, 0, i % 2, 0, i, j, -3.4e38);
+                else if (i % 8 == 7)
+                    th_set(&problem, TH_BIAS, 0, i % 2, 0, i, j, 5.0 * (double)j);
+            }
+        th_expect(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+static void alibi(void **state)
+{
+    th_session *const session = *state;
+    for (size_t n = 0; n < 12; n++) {
+        clmgk_attention_desc desc = th_small_desc(variants[n % 3], n < 6 ? 70 : 200, n < 6 ? 300 : 90);
+        desc.use_alibi = 1;
+        desc.alignment = (clmgk_alignment)(n % 3);
+        desc.use_lengths = desc.alignment == CLMGK_ALIGN_LENGTHS;
+        desc.causal = n / 3 % 2 == 1;
+        desc.batch = 2;
+        th_problem problem = th_problem_make(&desc, n);
+        th_scale(&problem, TH_SLOPES, n < 9 ? 1.0 : -20.0);
+        th_expect(session, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+/* ---- soft-cap and sinks ------------------------------------------------------------------------------------------ */
+
+static void softcaps(void **state)
+{
+    static const double caps[] = {1e-3, 0.5, 30.0, 1e30};
+    static const double factors[] = {1e-10, 1e-2, 1.0, 30.0, 1e6};
+    for (size_t n = 0; n < TH_COUNT(caps) * TH_COUNT(factors); n++) {
+        clmgk_attention_desc desc = th_small_desc(n % 4 == 3 ? CLMGK_VARIANT_SMGK : CLMGK_VARIANT_SOFTMAX, 37, 150);
+        desc.components = 1;
+        desc.score = CLMGK_SCORE_DOT;
+        desc.softcap = caps[n / 5];
+        desc.prior_shape = desc.variant == CLMGK_VARIANT_SMGK ? CLMGK_PRIOR_HM : CLMGK_PRIOR_UNIFORM;
+        th_problem problem = th_problem_make(&desc, n);
+        th_scale(&problem, TH_Q, factors[n % 5]);
+        th_expect(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+/* Sinks below, among and above the logits, and none; rows without keys and rows out of use beside them. */
+static void sinks(void **state)
+{
+    static const double logits[] = {-INFINITY, -200.0, 0.5, 200.0};
+    for (size_t n = 0; n < TH_COUNT(th_variants) * TH_COUNT(logits); n++) {
+        clmgk_attention_desc desc = th_small_desc(th_variants[n / 4], 90, 70);
+        desc.use_sinks = 1;
+        desc.causal = 1;
+        desc.batch = 2;
+        desc.use_lengths_q = n % 2 == 1;
+        th_problem problem = th_problem_make(&desc, n);
+        th_set(&problem, TH_SINKS, 0, 0, 0, 0, 0, logits[n % 4]);
+        th_expect(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+/* ---- dropout ----------------------------------------------------------------------------------------------------- */
+
+static void dropouts(void **state)
+{
+    static const double probabilities[] = {1e-9, 0.1, 0.5, 0.97};
+    for (size_t n = 0; n < 12; n++) {
+        clmgk_attention_desc desc = th_small_desc(variants[n % 3], 45, 210);
+        desc.dropout = probabilities[n / 3];
+        desc.batch = 2;
+        desc.causal = n % 2 == 1;
+        th_expect_desc(*state, &desc, n);
+    }
+}
+
+/* Blocks of one, two and four keys draw the numbers in different ways. */
+static void dropout_on_other_blocks(void **state)
+{
+    th_session *const session = *state;
+    static const struct {
+        clmgk_engine engine;
+        const char *parameters;
+    } blocks[] = {{CLMGK_ENGINE_LANE, "lanes=8,block=4,tile=32,vectors=1,panels=4"},
+                  {CLMGK_ENGINE_SIMT, "rows=2,keys=4"},
+                  {CLMGK_ENGINE_SIMT, "rows=1,keys=2"}};
+    for (size_t n = 0; n < TH_COUNT(blocks); n++) {
+        if (session->engines == 1 && session->engine[0] != blocks[n].engine)
+            continue;
+        clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 70, 210);
+        desc.dropout = 0.4;
+        desc.use_bias = desc.use_sinks = 1;
+        th_problem problem = th_problem_make(&desc, n);
+        th_run_with(session, &problem, blocks[n].engine, blocks[n].parameters);
+        clmgk_ref_answer answer = th_solve(&problem);
+        th_check(session, &problem, blocks[n].engine, &answer);
+        clmgk_ref_answer_free(&answer);
+        th_problem_free(&problem);
+    }
+}
+
+/* ---- split keys -------------------------------------------------------------------------------------------------- */
+
+static void split_problem(th_session *session, const clmgk_attention_desc *desc, size_t n)
+{
+    static const char *const lane[] = {"panels=1,vectors=1,splits=2", "panels=1,vectors=1,splits=4,tile=16",
+                                       "splits=32"};
+    static const char *const simt[] = {"rows=1,keys=1,splits=2", "rows=1,keys=1,splits=4", "rows=1,keys=1,splits=32"};
+    th_problem problem = th_problem_make(desc, n);
+    for (size_t e = 0; e < (n % 3 == 0 || session->full ? session->engines : 1); e++) {
+        const clmgk_engine engine = session->engine[e];
+        th_run_with(session, &problem, engine, engine == CLMGK_ENGINE_LANE ? lane[n % 3] : simt[n % 3]);
+        clmgk_ref_answer answer = th_solve(&problem);
+        th_check(session, &problem, engine, &answer);
+        clmgk_ref_answer_free(&answer);
+    }
+    th_problem_free(&problem);
+}
+
+static void split_keys(void **state)
+{
+    static const int64_t shape[][2] = {{1, 1000}, {16, 1000}, {40, 200}, {3, 0}, {200, 10}};
+    for (size_t n = 0; n < 15; n++) {
+        clmgk_attention_desc desc = th_small_desc(variants[n / 5], shape[n % 5][0], shape[n % 5][1]);
+        desc.dtype = th_dtypes[n / 5];
+        desc.batch = 2;
+        desc.use_lengths = desc.use_lengths_q = n % 2 == 1;
+        desc.causal = n % 3 == 0;
+        desc.use_sinks = n >= 5;
+        desc.use_window = n % 4 == 3;
+        desc.window_left = 150;
+        desc.window_right = -1;
+        split_problem(*state, &desc, n);
+    }
+}
+
+static void split_keys_of_packed_sequences(void **state)
+{
+    for (size_t n = 0; n < 3; n++) {
+        clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 20, 700);
+        desc.sequences = 5;
+        desc.use_offsets_k = 1;
+        desc.use_bias = desc.use_sinks = 1;
+        desc.dropout = 0.2;
+        split_problem(*state, &desc, n);
+    }
+}
+
+/* What decoding takes by itself: few rows against many keys. */
+static void decoding(void **state)
+{
+    static const int64_t rows[] = {1, 2, 5, 16};
+    for (size_t n = 0; n < TH_COUNT(rows); n++) {
+        clmgk_attention_desc desc = th_small_desc(variants[n % 3], rows[n], 5000);
+        desc.heads = 1;
+        desc.causal = 1;
+        th_sweep_desc(*state, &desc, n, n);
+    }
+}
+
+/* ---- together ---------------------------------------------------------------------------------------------------- */
+
+static void everything(void **state)
+{
+    th_session *const session = *state;
+    for (size_t n = 0; n < 8; n++) {
+        clmgk_attention_desc desc = th_small_desc(th_variants[n % 4], 150, 150);
+        desc.dtype = th_dtypes[n % 3];
+        desc.use_bias = desc.use_alibi = desc.use_sinks = 1;
+        desc.use_window = 1;
+        desc.window_left = 60;
+        desc.window_right = n % 2 == 0 ? 10 : -1;
+        desc.softcap = desc.variant == CLMGK_VARIANT_SOFTMAX ? 2.0 : 0.0;
+        desc.dropout = 0.25;
+        desc.sequences = n < 4 ? 3 : 0;
+        desc.prior_shape = desc.variant == CLMGK_VARIANT_SOFTMAX ? CLMGK_PRIOR_UNIFORM : CLMGK_PRIOR_HMS;
+        desc.variance_shape = n < 4 ? CLMGK_VARIANCE_NUMBER : CLMGK_VARIANCE_HM;
+        desc.use_lengths = desc.use_lengths_q = n >= 4;
+        if (session->full || n % 3 != 2)
+            th_sweep_desc(session, &desc, n, session->full ? 0 : n);
+    }
+}
+
+static int64_t pick(uint64_t *state, int64_t low, int64_t high)
+{
+    return low + (int64_t)(th_random(state) % (uint64_t)(high - low + 1));
+}
+
+/* What costs a build. */
+static clmgk_attention_desc random_program(uint64_t *state)
+{
+    clmgk_attention_desc desc = th_small_desc(th_variants[pick(state, 0, 3)], 0, 0);
+    desc.dtype = th_dtypes[pick(state, 0, 2)];
+    desc.estep = th_esteps[pick(state, 0, 1)];
+    desc.score = desc.variant >= CLMGK_VARIANT_MGK ? th_scores[pick(state, 0, 1)] : CLMGK_SCORE_DEFAULT;
+    desc.prior_shape =
+        desc.variant == CLMGK_VARIANT_SOFTMAX ? CLMGK_PRIOR_UNIFORM : (clmgk_prior_shape)pick(state, 0, 3);
+    desc.variance_shape = (clmgk_variance_shape)pick(state, 0, 2);
+    desc.use_bias = pick(state, 0, 1) == 1;
+    desc.use_alibi = pick(state, 0, 1) == 1;
+    desc.use_sinks = pick(state, 0, 1) == 1;
+    desc.softcap = desc.variant == CLMGK_VARIANT_SOFTMAX && pick(state, 0, 1) == 1 ? 1.5 : 0.0;
+    desc.dropout = pick(state, 0, 1) == 1 ? 0.3 : 0.0;
+    desc.sequences = pick(state, 0, 1);
+    return desc;
+}
+
+static void set_random_shape(clmgk_attention_desc *desc, uint64_t *state)
+{
+    const bool packed = desc->sequences > 0;
+    desc->kv_heads = pick(state, 1, 2);
+    desc->heads = desc->kv_heads * pick(state, 1, 2);
+    desc->batch = packed ? 1 : pick(state, 1, 3);
+    desc->sequences = packed ? pick(state, 1, 9) : 0;
+    desc->use_offsets_k = packed && pick(state, 0, 1) == 1;
+    desc->length = pick(state, 0, 150);
+    desc->length_k = packed && !desc->use_offsets_k ? desc->length : pick(state, 0, 300);
+    desc->causal = (int32_t)pick(state, 0, 1);
+    desc->use_lengths = !packed && pick(state, 0, 1) == 1;
+    desc->use_lengths_q = !packed && pick(state, 0, 1) == 1;
+    desc->alignment = (clmgk_alignment)pick(state, 0, desc->use_lengths ? 2 : 1);
+    desc->use_window = (int32_t)pick(state, 0, 1);
+    desc->window_left = pick(state, -1, 90);
+    desc->window_right = pick(state, -1, 90);
+    if (desc->use_bias)
+        set_bias_axes(desc, (size_t)pick(state, 0, 7));
+    desc->bias_batch = desc->use_bias && pick(state, 0, 1) == 1 ? 1 : 0;
+}
+
+static void random_combinations(void **state)
+{
+    th_session *const session = *state;
+    uint64_t random = 4;
+    const int programs = session->full ? 120 : 6;
+    for (int program = 0; program < programs; program++) {
+        clmgk_attention_desc desc = random_program(&random);
+        for (int shape = 0; shape < 10; shape++) {
+            set_random_shape(&desc, &random);
+            th_sweep_desc(session, &desc, th_random(&random), (size_t)program);
+            desc.sequences = desc.sequences > 0; /* part of the program */
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(windows),
+        cmocka_unit_test(far_windows),
+        cmocka_unit_test(packed_sequences),
+        cmocka_unit_test(odd_sequences),
+        cmocka_unit_test(biases),
+        cmocka_unit_test(hiding_biases),
+        cmocka_unit_test(alibi),
+        cmocka_unit_test(softcaps),
+        cmocka_unit_test(sinks),
+        cmocka_unit_test(dropouts),
+        cmocka_unit_test(dropout_on_other_blocks),
+        cmocka_unit_test(split_keys),
+        cmocka_unit_test(split_keys_of_packed_sequences),
+        cmocka_unit_test(decoding),
+        cmocka_unit_test(everything),
+        cmocka_unit_test(random_combinations),
+    };
+    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+}
