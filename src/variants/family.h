@@ -66,12 +66,12 @@ typedef struct mgk_call {
 
 /* One kernel of a plan, chosen and ready to be built and bound. */
 typedef struct mgk_kernel_plan {
-    const char *file;       /* of cl/ */
-    const char *name;       /* of the kernel */
-    mgk_text options;       /* of the compiler */
-    mgk_launch launch;      /* global[0] = 0: nothing to do */
-    uint64_t local_bytes;   /* local memory of a work-group */
-    uint64_t private_bytes; /* private arrays of a work-item */
+    const char *file;                   /* of cl/ */
+    const char *name;                   /* of the kernel */
+    mgk_text options;                   /* of the compiler */
+    mgk_launch launch;                  /* global[0] = 0: nothing to do */
+    uint64_t local_bytes;               /* local memory of a work-group */
+    uint64_t private_bytes;             /* private arrays of a work-item */
     unsigned char args[MGK_ARGS_BYTES]; /* the kernel's first argument, offsets still 0 */
     size_t args_bytes;
     size_t buffers;                    /* its other arguments */

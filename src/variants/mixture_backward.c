@@ -156,11 +156,11 @@ static clmgk_status simt_parameters(const mgk_mixture_request *request, mgk_tuna
 static int64_t array_bytes(const clmgk_attention_desc *d, const mgk_mixture_traits *t)
 {
     const int64_t rows = rows_of(d), keys = d->batch * d->kv_heads * d->length_k;
-    return 4 * 2 * (rows * (d->head_size + d->value_size) + keys * (t->products * d->head_size + d->value_size));
+    return 8 * (rows * (d->head_size + d->value_size) + keys * ((int64_t)t->products * d->head_size + d->value_size));
 }
 
 /* Ranges of keys: enough work-groups for all compute units, copies of dQ in bounds. */
-static int choose_splits(const mgk_mixture_request *request, const wants *w, int64_t block_keys)
+static int64_t choose_splits(const mgk_mixture_request *request, const wants *w, int64_t block_keys)
 {
     const clmgk_attention_desc *const d = request->desc;
     const int64_t units = request->facts->info.compute_units;
@@ -172,7 +172,7 @@ static int choose_splits(const mgk_mixture_request *request, const wants *w, int
     /* sums over keys have no copy per split */
     if (w->bias && !w->bias_full)
         return 1;
-    int splits = 1;
+    int64_t splits = 1;
     while (splits < 128 && tasks * splits < 4 * units && 2 * splits <= blocks &&
            2 * splits * copy <= array_bytes(d, &request->traits))
         splits *= 2;
@@ -185,7 +185,7 @@ static int64_t bias_count(const clmgk_attention_desc *d)
 }
 
 /* Lists of (b, g): one each, unless they add to one bias gradient: then as many as have copies of it in bounds. */
-static int64_t choose_chunks(const mgk_mixture_request *request, const wants *w, int splits)
+static int64_t choose_chunks(const mgk_mixture_request *request, const wants *w, int64_t splits)
 {
     const clmgk_attention_desc *const d = request->desc;
     const int64_t tasks = mgk_mixture_problems(d) * d->kv_heads;
@@ -494,7 +494,7 @@ static void choose_sharing(builder *x)
     const int64_t block_keys =
         lane ? (int64_t)mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors") * mgk_tunable_get(p, "panels")
              : (int64_t)mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "rows");
-    mgk_tunable_default(p, "splits", choose_splits(r, &x->want, block_keys));
+    mgk_tunable_default(p, "splits", (int)choose_splits(r, &x->want, block_keys));
     x->args.splits = mgk_tunable_get(p, "splits");
     x->args.chunks = (mgk_i32)choose_chunks(r, &x->want, x->args.splits);
     const bool copies = x->want.bias_full && x->want.bias_shared && x->args.chunks * x->args.splits > 1;

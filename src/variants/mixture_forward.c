@@ -44,11 +44,11 @@ static int default_splits(const mgk_mixture_request *request, int64_t rows, int6
     const int64_t units = request->facts->info.compute_units;
     const int64_t groups = busy_groups(d, rows), keys = d->length_k / mgk_mixture_problems(d);
     const int64_t longest = d->sequences > 0 ? keys : d->length_k;
-    int splits = 1;
+    int64_t splits = 1;
     while (splits < MOST && groups * splits < 4 * units && longest >= 2 * splits * TILES_EACH * tile &&
            2 * splits * d->length <= d->length + d->length_k)
         splits *= 2;
-    return splits;
+    return (int)splits;
 }
 
 /* ---- parameters: lane --------------------------------------------------------------------------------------- */
