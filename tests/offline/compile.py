@@ -25,8 +25,8 @@ AMD_LIBRARY = pathlib.Path("/usr/lib/x86_64-linux-gnu/amdgcn/bitcode")
 AMD_LATER = {"gfx942": 9402, "gfx1100": 11000, "gfx1201": 12001}
 QUICK = ["lint", "gfx90a", "gfx1100", "sm_80", "pvc"]
 FULL = QUICK + ["gfx942", "gfx1201", "sm_75", "sm_90", "skl", "tgllp", "dg2-g10"]
-# Largest spill: vector registers (AMD), bytes of a work-item (NVIDIA), registers of 32 work-items (Intel, whose compiler
-# rather spills than runs 16 at a time: sMGK's limit, everything else stays below 32).
+# Largest spill: vector registers (AMD), bytes of a work-item (NVIDIA), registers of 16 work-items (Intel: those with
+# registers of 32 bytes need two for a value of all; pvc stays below 40).
 SPILL_LIMIT = {"amd": 0, "nvidia": 0, "intel": 112}
 
 
