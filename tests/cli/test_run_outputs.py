@@ -9,7 +9,7 @@ import unittest
 
 import numpy as np
 
-from program_test import BIN, LIMIT_S, RunTest
+from program_test import BIN, LIMIT_S, QUICK, RunTest
 
 
 class Outputs(RunTest):
