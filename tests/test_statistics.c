@@ -320,6 +320,60 @@ static void steps_recover_the_prior(void **state)
     }
 }
 
+/* sum log sum_r pi_r(j) exp(-|q_i - k_jr|^2 / 2 sigma^2) over the pairs that see each other, 2 sigma^2 = `spread`: what
+ * the M-step maximises for given responsibilities. */
+static double pairs_log_likelihood(const th_problem *problem, double spread)
+{
+    const clmgk_attention_desc *const d = &problem->desc;
+    const th_array *const q = &problem->array[TH_Q], *const k = &problem->array[TH_K];
+    const double *const prior = problem->array[TH_PRIOR].values;
+    double sum = 0.0;
+    for (int64_t h = 0; h < d->heads; h++)
+        for (int64_t i = 0; i < d->length; i++)
+            for (int64_t j = 0; j <= i; j++) {
+                double mixture = 0.0;
+                for (int64_t r = 0; r < d->components; r++) {
+                    const double *const key = k->values + ((h * d->components + r) * d->length_k + j) * d->head_size;
+                    const double *const query = q->values + (h * d->length + i) * d->head_size;
+                    double distance = 0.0;
+                    for (int64_t c = 0; c < d->head_size; c++)
+                        distance += (query[c] - key[c]) * (query[c] - key[c]);
+                    mixture += prior[(h * d->components + r) * d->length_k + j] * exp(-distance / spread);
+                }
+                sum += log(mixture);
+            }
+    return sum;
+}
+
+/* Many keys, causal: every pair is a draw from its key's mixture. */
+static void steps_never_lower_the_likelihood(void **state)
+{
+    th_session *const session = *state;
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 60, 60);
+    desc.heads = desc.kv_heads = HEADS;
+    desc.components = COMPONENTS;
+    desc.head_size = SIZE;
+    desc.prior_shape = CLMGK_PRIOR_HMS;
+    desc.variance = 2.0;
+    desc.causal = 1;
+    desc.statistics = CLMGK_STATISTIC_NEW_PRIOR;
+    th_problem problem = th_problem_make(&desc, 5);
+    th_array *const prior = &problem.array[TH_PRIOR];
+    th_fill(&problem, TH_PRIOR, 1.0 / COMPONENTS);
+    const clmgk_plan_options options = th_options(session, 0);
+    double first = 0.0, before = -(double)INFINITY;
+    for (int step = 0; step < 20; step++) {
+        const double now = pairs_log_likelihood(&problem, 4.0);
+        assert_true(now >= before - 1e-7 * fabs(now)); /* f32 */
+        before = now;
+        first = step == 0 ? now : first;
+        th_run_pass(session, &problem, TH_STATISTICS, &options);
+        memcpy(prior->values, problem.array[TH_NEW_PRIOR].values, prior->count * sizeof(double));
+    }
+    assert_true(before > first + 0.01 * fabs(first));
+    th_problem_free(&problem);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -333,6 +387,7 @@ int main(void)
         cmocka_unit_test(distant_queries),
         cmocka_unit_test(padding_does_not_leak),
         cmocka_unit_test(steps_recover_the_prior),
+        cmocka_unit_test(steps_never_lower_the_likelihood),
     };
     return cmocka_run_group_tests(tests, th_session_open, th_session_close);
 }
