@@ -250,9 +250,9 @@ CLMGK_API clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue 
  *     dprior_r(j) = sum_i exp(s_ijr - log pi_r(j) - L_i) (dP_ij - delta_i + dL_i)
  *
  * Gradients have the shape of what they are the gradient of; a uniform prior counts as [M], a variance that is a
- * number as [1]. P is recomputed from Q, K and L: no array grows as N S, unless it is the gradient of such a bias. P has
- * the rounding of L, a relative error of up to 2^-24 |L| that is common to a row.
- * The results are the same, bit for bit, in every run with the same parameters of the plan.
+ * number as [1]. P is recomputed from Q, K and L: no array grows as N S, unless it is the gradient of such a bias. P
+ * has the rounding of L, a relative error of up to 2^-24 |L| that is common to a row. The results are the same, bit for
+ * bit, in every run with the same parameters of the plan.
  */
 typedef enum clmgk_gradient {
     CLMGK_GRADIENT_Q = 1,
