@@ -75,20 +75,12 @@ FUNCTION void components_begin(components *x, const mgk_mixture_args *a, int h, 
                                __global const float *variance)
 {
     for (int r = 0; r < COMPONENTS; ++r) {
-#if HAS_VARIANCE
-        const float sigma2 = variance[a->variance_offset + h * a->variance_head + r];
-        x->scale[r] = sigma2 > 0.0f ? LOG2_E / sigma2 : NAN;
-#else
-        x->scale[r] = a->scale;
-#endif
+        x->scale[r] = component_scale(a, h, r, variance);
 #if HAS_PRIOR
         x->prior[r] = a->prior.token ? 0.0f : at->prior[r * a->prior.component];
 #endif
 #if KEYS_SHIFTED
-        float norm = 0.0f;
-        for (int d = 0; d < a->head_size; ++d)
-            norm = fma(at->shift[r * a->head_size + d], at->shift[r * a->head_size + d], norm);
-        x->shift_norm[r] = 0.5f * x->scale[r] * norm;
+        x->shift_norm[r] = shift_norm(a, r, at->shift, x->scale[r]);
 #endif
     }
     for (int r = 0; r < PRODUCTS; ++r)

@@ -106,25 +106,17 @@ FUNCTION void mixture_begin(mixture *x, const mgk_mixture_args *a, int b, int h,
     x->seed_high = a->seed_high;
 #endif
     for (int r = 0; r < COMPONENTS; ++r) {
-#if HAS_VARIANCE
-        const float sigma2 = variance[h * a->variance_head + r];
-        x->scale[r] = sigma2 > 0.0f ? LOG2_E / sigma2 : NAN;
-#else
-        x->scale[r] = a->scale;
-#endif
+        x->scale[r] = component_scale(a, h, r, variance);
         x->log_prior[r] = 0.0f;
 #if HAS_PRIOR
         if (!a->prior.token)
             x->log_prior[r] = log2(prior[r * a->prior.component]);
 #endif
 #if DENSITY && HAS_VARIANCE
-        x->log_prior[r] -= 0.5f * a->head_size * log2(TWO_PI * sigma2);
+        x->log_prior[r] -= 0.5f * a->head_size * log2(TWO_PI * LOG2_E / x->scale[r]);
 #endif
 #if KEYS_SHIFTED
-        float norm = 0.0f;
-        for (int d = 0; d < a->head_size; ++d)
-            norm = fma(shift[r * a->head_size + d], shift[r * a->head_size + d], norm);
-        x->shift_norm[r] = 0.5f * x->scale[r] * norm;
+        x->shift_norm[r] = shift_norm(a, r, shift, x->scale[r]);
 #endif
     }
     for (int r = 0; r < PRODUCTS; ++r)
@@ -636,7 +628,6 @@ __kernel KERNEL_ATTRIBUTES void mixture_forward(const mgk_mixture_args a, __glob
     v += a.v.offset + p.batch * a.v.batch + g * a.v.head + p.key_base * a.v.token;
 #endif
     prior += a.prior.offset + h * a.prior.head + p.key_base * a.prior.token;
-    variance += a.variance_offset;
     shift += a.shift_offset + (long)h * COMPONENTS * a.head_size;
 
     ENGINE_DECLARE(e, PRODUCTS)

@@ -49,16 +49,6 @@ FUNCTION long rows_of(const mgk_mixture_args *a)
     return (HAS_SEQUENCES ? 1L : a->batch) * a->heads * a->length;
 }
 
-FUNCTION float row_scale(const mgk_mixture_args *a, const row_place *at, int r, __global const float *variance)
-{
-#if HAS_VARIANCE
-    const float sigma2 = variance[a->variance_offset + at->h * a->variance_head + r];
-    return sigma2 > 0.0f ? LOG2_E / sigma2 : NAN;
-#else
-    return a->scale;
-#endif
-}
-
 FUNCTION __global const storage *row_query(const mgk_mixture_args *a, const row_place *at, __global const storage *q)
 {
     return q + a->q.offset + at->b * a->q.batch + at->h * a->q.head + at->i * a->q.token;
@@ -110,7 +100,7 @@ __kernel void mixture_rows_begin(const mgk_mixture_args a, __global const storag
 #endif
     for (int r = 0; r < ALPHA_TERMS; ++r)
         alpha[r * (long)a.length] =
-            fma(-0.5f, ROW_NORM_LATER ? 0.0f : own_norm, product[r]) * row_scale(&a, &at, r, variance);
+            fma(-0.5f, ROW_NORM_LATER ? 0.0f : own_norm, product[r]) * component_scale(&a, at.h, r, variance);
 #if ROW_NORM_TERM
     alpha[ALPHA_TERMS * (long)a.length] = -0.5f * a.scale * own_norm;
 #endif
@@ -203,7 +193,7 @@ __kernel void mixture_rows_finish(const mgk_mixture_args a, __global const stora
 #if HAS_ROW_SUMS
     float component[COMPONENTS]; /* R_ir / sigma_r^2 */
     for (int r = 0; r < COMPONENTS; ++r) {
-        component[r] = row_sum(&a, &at, r, work) * (row_scale(&a, &at, r, variance) * LN_2);
+        component[r] = row_sum(&a, &at, r, work) * (component_scale(&a, at.h, r, variance) * LN_2);
         own -= SCORE_GAUSSIAN ? component[r] : 0.0f;
     }
 #endif
@@ -267,7 +257,7 @@ __kernel void mixture_shift_gradient(const mgk_mixture_args a, __global const st
         if (key_sum[j] != 0.0f)
             sum = fma((float4)(-key_sum[j]), load4_padded(key + j * a.k.token, d, a.head_size), sum);
 #endif
-    const float scale = row_scale(&a, &at, r, variance) * LN_2;
+    const float scale = component_scale(&a, at.h, r, variance) * LN_2;
     const float parts[4] = {sum.s0, sum.s1, sum.s2, sum.s3};
     const long vector = (h * COMPONENTS + r) * a.head_size;
     for (int i = d; i < min(d + 4, a.head_size); ++i) {
