@@ -204,23 +204,31 @@ FUNCTION void tile_terms(grad_engine *g, const query_terms *t, const mgk_mixture
     sync_keys(&g->base);
 }
 
-/* Bias and ALiBi of query i and the keys of vector v, in base 2. */
-FUNCTION real score_extra(const grad_engine *g, const mgk_mixture_args *a, const problem *p, const places *at,
-                          int panel, int k0, int i, int v)
+/* What is the same for all components of a query and a vector of keys. */
+typedef struct entry_terms {
+    real bias;
+    real distance; /* -|j - d(i)| */
+    float slope;   /* times log2 e */
+    real log;      /* log_i; -inf where the key is hidden */
+} entry_terms;
+
+/* Those of query i and the keys of vector v, all seen. */
+FUNCTION entry_terms entry_terms_of(const grad_engine *g, const mgk_mixture_args *a, const problem *p, const places *at,
+                                    int k0, int i, int v, float log)
 {
-    real extra = (real)(0.0f);
+    entry_terms c = {(real)(0.0f), (real)(0.0f), 0.0f, (real)(log)};
 #if HAS_BIAS
     if (i < p->rows) {
         __global const float *row = at->bias + i * a->bias.component;
-        extra = a->bias.token ? keys_load(g, row + k0, v, p->keys - k0) : (real)(row[0]);
-        extra *= LOG2_E;
+        const real bias = a->bias.token ? keys_load(g, row + k0, v, p->keys - k0) : (real)(row[0]);
+        c.bias = BIAS_VALUE(bias);
     }
 #endif
 #if HAS_ALIBI
-    const real distance = convert_real(row_index(&g->base, k0, v) - (i + p->diagonal));
-    extra -= at->slope * fabs(distance);
+    c.distance = -fabs(convert_real(row_index(&g->base, k0, v) - (i + p->diagonal)));
+    c.slope = at->slope;
 #endif
-    return extra;
+    return c;
 }
 
 #if HAS_DROPOUT
@@ -258,16 +266,14 @@ FUNCTION void block_scores(grad_engine *g, const key_values *key, int panel, int
     }
 }
 
-/* What is the same for all components of entry u and the keys of vector v. */
-typedef struct entry_terms {
-    real extra; /* bias and ALiBi, in base 2 */
-    real log;   /* log_i; -inf where the key is hidden */
-} entry_terms;
-
+/* A score and all that is the same for its components, in the order of mixture_forward.cl. */
 FUNCTION real join_terms(const entry_terms *c, real s)
 {
-#if HAS_BIAS || HAS_ALIBI
-    s += c->extra;
+#if HAS_BIAS
+    s = fma(c->bias, (real)(LOG2_E), s);
+#endif
+#if HAS_ALIBI
+    s = fma(c->distance, (real)(c->slope), s);
 #endif
     return s + c->log;
 }
@@ -481,10 +487,7 @@ FUNCTION void block_gradients(grad_engine *g, const components *x, key_values *k
 #endif
         ROWS_FOR(v) {
             const ireal j = row_index(&g->base, k0, v);
-            entry_terms common = {(real)(0.0f), (real)(key_get(&g->base, t->log, sub, u))};
-#if HAS_BIAS || HAS_ALIBI
-            common.extra = score_extra(g, a, p, at, panel, k0, i, v);
-#endif
+            entry_terms common = entry_terms_of(g, a, p, at, k0, i, v, key_get(&g->base, t->log, sub, u));
             if (masked)
                 common.log = j < (ireal)(begin) || j >= (ireal)(end) ? (real)(-INFINITY) : common.log;
 #if EXPECTATION

@@ -245,18 +245,18 @@ FUNCTION bool view_tile(const engine *e, const mgk_mixture_args *a, const proble
     return true;
 }
 
-/* Bias and ALiBi of one key and a vector of rows. DENSITY: 0, or -inf where the bias hides the key. */
-FUNCTION real modifier(const engine *e, const mixture *x, const tile_view *view, int sub, int u, int v)
+/* s plus bias and ALiBi of one key and a vector of rows. DENSITY: s, or -inf where the bias hides the key. */
+FUNCTION real modified(const engine *e, const mixture *x, const tile_view *view, int sub, int u, int v, real s)
 {
-    real y = (real)(0.0f);
 #if HAS_BIAS
     const real bias = bias_get(e, sub, u, v);
-    y = DENSITY && bias > (real)(-INFINITY) ? (real)(0.0f) : bias * LOG2_E;
+    s = fma(DENSITY && bias > (real)(-INFINITY) ? (real)(0.0f) : bias, (real)(LOG2_E), s);
 #endif
 #if HAS_ALIBI
-    y -= fabs(view->diagonal[v] - convert_real((ireal)(key_index(e, sub, u)))) * x->slope;
+    const real distance = fabs(view->diagonal[v] - convert_real((ireal)(key_index(e, sub, u))));
+    s = fma(-distance, (real)(x->slope), s);
 #endif
-    return y;
+    return s;
 }
 
 /*
@@ -277,7 +277,7 @@ FUNCTION real finish_score(const engine *e, const mixture *x, const mixture_keys
     s += x->alpha[panel][r][v];
 #endif
 #if HAS_BIAS || HAS_ALIBI
-    s += modifier(e, x, view, sub, u, v);
+    s = modified(e, x, view, sub, u, v, s);
 #endif
     return s;
 }
