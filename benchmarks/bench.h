@@ -161,7 +161,8 @@ const bench_case *bench_windowed(const bench_group *group, const bench_case *ful
 
 typedef struct bench_peaks {
     double fma_gflops;
-    double copy_gbps;
+    double copy_gbps; /* bytes read and bytes written */
+    double read_gbps;
 } bench_peaks;
 
 /* A device with all that was measured on it. */
@@ -175,8 +176,8 @@ typedef struct bench_device {
 double bench_gflops(const bench_case *one);
 uint64_t bench_memory_bytes(const bench_case *one);
 double bench_fraction_of_peak(const bench_device *device, const bench_case *one);
-/* Bytes of K and V over the time, as a part of the measured copy rate (which counts bytes read and bytes written). */
-double bench_kv_fraction_of_copy(const bench_device *device, const bench_case *one);
+/* Bytes of K and V over the time, as a part of the measured rate of reading. */
+double bench_kv_fraction_of_read(const bench_device *device, const bench_case *one);
 
 /* "q,k,v" of a set of clmgk_gradient. */
 typedef struct bench_names {

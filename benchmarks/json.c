@@ -81,7 +81,7 @@ static json_t *case_json(size_t index, const bench_device *device, const bench_g
     json_t *rest = json_pack(
         "{s:o, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:b, s:s, s:s, s:o, s:I}", "time_ms",
         time_json(one), "flops", one->flops, "gflops", bench_gflops(one), "fraction_of_peak",
-        bench_fraction_of_peak(device, one), "kv_fraction_of_copy", bench_kv_fraction_of_copy(device, one), "bytes",
+        bench_fraction_of_peak(device, one), "kv_fraction_of_read", bench_kv_fraction_of_read(device, one), "bytes",
         (json_int_t)one->array_bytes, "memory_bytes", (json_int_t)bench_memory_bytes(one), "workspace_bytes",
         (json_int_t)one->workspace_bytes, "compile_ms", one->compile_ms, "first_call_cold_ms",
         optional_ms(one->first_cold_ms), "first_call_warm_ms", optional_ms(one->first_warm_ms), "error",
@@ -105,9 +105,10 @@ static json_t *failed_case_json(size_t index, const bench_case *one)
 static json_t *device_json(const bench_device *device)
 {
     const clmgk_device_info *info = &device->tool.info;
-    return json_pack("{s:s, s:s, s:s, s:I, s:f, s:n, s:f}", "name", info->name, "platform", info->platform, "driver",
-                     info->driver, "compute_units", (json_int_t)info->compute_units, "peak_fma_gflops",
-                     device->peaks.fma_gflops, "peak_matrix_gflops", "peak_copy_gbps", device->peaks.copy_gbps);
+    return json_pack("{s:s, s:s, s:s, s:I, s:f, s:n, s:f, s:f}", "name", info->name, "platform", info->platform,
+                     "driver", info->driver, "compute_units", (json_int_t)info->compute_units, "peak_fma_gflops",
+                     device->peaks.fma_gflops, "peak_matrix_gflops", "peak_copy_gbps", device->peaks.copy_gbps,
+                     "peak_read_gbps", device->peaks.read_gbps);
 }
 
 /* Appends the cases of a device; false: out of memory. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a device can do at most: fused multiply-adds out of registers, and copying through memory. */
+/* What a device can do at most: fused multiply-adds out of registers, copying through memory, reading it. */
 #include "bench.h"
 
 #include "device/device.h"
@@ -86,6 +86,16 @@ done:
     return status;
 }
 
+/* A buffer with a number everywhere: pages that nobody has written may all be one page of zeros in the cache. */
+static tool_exit make_filled(const tool_device *device, size_t bytes, cl_mem *buffer, tool_error *error)
+{
+    const float one = 1.0F;
+    TOOL_TRY(tool_make_buffer(device, bytes, NULL, buffer, error));
+    const cl_int code = clEnqueueFillBuffer(device->queue, *buffer, &one, sizeof(one), 0,
+                                            bytes / sizeof(one) * sizeof(one), 0, NULL, NULL);
+    return code == CL_SUCCESS ? TOOL_DONE : tool_fail_cl(error, code, "clEnqueueFillBuffer");
+}
+
 static tool_exit measure_copy(const tool_device *device, cl_kernel kernel, int width, double *gbps, tool_error *error)
 {
     const uint64_t limit = device->info.max_allocation_bytes;
@@ -94,15 +104,41 @@ static tool_exit measure_copy(const tool_device *device, cl_kernel kernel, int w
     cl_mem to = NULL, from = NULL;
     double ms = 0;
     tool_exit status = TOOL_DONE;
-    TOOL_TRY_GOTO(status, tool_make_buffer(device, bytes, NULL, &to, error), done);
-    TOOL_TRY_GOTO(status, tool_make_buffer(device, bytes, NULL, &from, error), done);
+    TOOL_TRY_GOTO(status, make_filled(device, bytes, &to, error), done);
+    TOOL_TRY_GOTO(status, make_filled(device, bytes, &from, error), done);
     const mgk_kernel_arg args[] = {{sizeof(to), &to}, {sizeof(from), &from}};
     TOOL_TRY_GOTO(status, set_args(kernel, TOOL_COUNT(args), args, error), done);
-    TOOL_TRY_GOTO(status, time_launch(device, &launch, &ms, error), done); /* touches all pages */
+    TOOL_TRY_GOTO(status, time_launch(device, &launch, &ms, error), done); /* finishes compiling */
     TOOL_TRY_GOTO(status, shortest_launch(device, &launch, &ms, error), done);
     *gbps = 2e-6 * (double)bytes / ms;
 done:
     tool_release_buffer(to);
+    tool_release_buffer(from);
+    return status;
+}
+
+static tool_exit measure_read(const tool_device *device, cl_kernel kernel, int width, double *gbps, tool_error *error)
+{
+    const bool cpu = device->info.device_class == CLMGK_DEVICE_CPU;
+    const uint64_t limit = device->info.max_allocation_bytes;
+    const size_t vector = (size_t)width * sizeof(float);
+    const peak_launch launch = {kernel, (size_t)device->info.compute_units * (cpu ? 32 : 2048), cpu ? 1 : 256};
+    const size_t bytes = limit && limit < COPY_BYTES ? (size_t)limit : COPY_BYTES;
+    const cl_int count = (cl_int)(bytes / vector / launch.global / 4 * 4), step = cpu ? 1 : (cl_int)launch.global;
+    const size_t read = (size_t)count * launch.global * vector;
+    cl_mem out = NULL, from = NULL;
+    double ms = 0;
+    tool_exit status = TOOL_DONE;
+    TOOL_TRY_GOTO(status, tool_make_buffer(device, launch.global * vector, NULL, &out, error), done);
+    TOOL_TRY_GOTO(status, make_filled(device, read, &from, error), done);
+    const mgk_kernel_arg args[] = {
+        {sizeof(out), &out}, {sizeof(from), &from}, {sizeof(count), &count}, {sizeof(step), &step}};
+    TOOL_TRY_GOTO(status, set_args(kernel, TOOL_COUNT(args), args, error), done);
+    TOOL_TRY_GOTO(status, time_launch(device, &launch, &ms, error), done); /* finishes compiling */
+    TOOL_TRY_GOTO(status, shortest_launch(device, &launch, &ms, error), done);
+    *gbps = 1e-6 * (double)read / ms;
+done:
+    tool_release_buffer(out);
     tool_release_buffer(from);
     return status;
 }
@@ -123,30 +159,37 @@ static tool_exit build_program(const tool_device *device, int width, cl_program 
 tool_exit bench_measure_peaks(bench_device *device, tool_error *error)
 {
     const int width = vector_width(&device->tool.info);
-    bench_peaks peaks = {0, 0};
+    bench_peaks peaks = {0, 0, 0};
     cl_program program = NULL;
-    cl_kernel fma = NULL, copy = NULL;
+    cl_kernel fma = NULL, copy = NULL, read = NULL;
     cl_int code = CL_SUCCESS;
     tool_exit status = TOOL_DONE;
     TOOL_TRY_GOTO(status, build_program(&device->tool, width, &program, error), done);
     fma = clCreateKernel(program, "fma_peak", &code);
     if (fma)
         copy = clCreateKernel(program, "copy_peak", &code);
-    if (!copy) {
+    if (copy)
+        read = clCreateKernel(program, "read_peak", &code);
+    if (!read) {
         status = tool_fail_cl(error, code, "clCreateKernel");
         goto done;
     }
     TOOL_TRY_GOTO(status, measure_fma(&device->tool, fma, width, &peaks.fma_gflops, error), done);
     TOOL_TRY_GOTO(status, measure_copy(&device->tool, copy, width, &peaks.copy_gbps, error), done);
+    TOOL_TRY_GOTO(status, measure_read(&device->tool, read, width, &peaks.read_gbps, error), done);
     if (peaks.fma_gflops > device->peaks.fma_gflops)
         device->peaks.fma_gflops = peaks.fma_gflops;
     if (peaks.copy_gbps > device->peaks.copy_gbps)
         device->peaks.copy_gbps = peaks.copy_gbps;
+    if (peaks.read_gbps > device->peaks.read_gbps)
+        device->peaks.read_gbps = peaks.read_gbps;
 done:
     if (fma)
         clReleaseKernel(fma);
     if (copy)
         clReleaseKernel(copy);
+    if (read)
+        clReleaseKernel(read);
     if (program)
         clReleaseProgram(program);
     return status;

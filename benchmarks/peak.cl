@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a device can do at most: fused multiply-adds out of registers, and copying. WIDTH floats make a vector. */
+/* What a device can do at most: fused multiply-adds out of registers, copying, reading. WIDTH floats make a vector. */
 
 #ifndef WIDTH
 #define WIDTH 1
@@ -59,4 +59,19 @@ WHOLE_VECTORS __kernel void copy_peak(__global float *restrict to, __global cons
 {
     const size_t item = get_global_id(0);
     STORE(LOAD(item, from), item, to);
+}
+
+/* out [work-items, WIDTH]: sums of from [work-items * count, WIDTH]; a work-item's vectors are `step` apart. */
+WHOLE_VECTORS __kernel void read_peak(__global float *restrict out, __global const float *restrict from,
+                                      const int count, const int step)
+{
+    const size_t item = get_global_id(0);
+    const size_t first = step == 1 ? item * count : item;
+    REAL sum[4] = {(REAL)(0.0f), (REAL)(0.0f), (REAL)(0.0f), (REAL)(0.0f)};
+    for (int n = 0; n < count; n += 4) {
+#pragma unroll
+        for (int u = 0; u < 4; u++)
+            sum[u] += LOAD(first + (size_t)(n + u) * step, from);
+    }
+    STORE((sum[0] + sum[1]) + (sum[2] + sum[3]), item, out);
 }

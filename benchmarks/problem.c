@@ -264,9 +264,9 @@ double bench_fraction_of_peak(const bench_device *device, const bench_case *one)
     return bench_gflops(one) / device->peaks.fma_gflops;
 }
 
-double bench_kv_fraction_of_copy(const bench_device *device, const bench_case *one)
+double bench_kv_fraction_of_read(const bench_device *device, const bench_case *one)
 {
     const bench_elements count = bench_count_elements(&one->desc);
     const double bytes = (double)(count.k + count.v) * (double)clmgk_ref_dtype_size(one->desc.dtype);
-    return bytes / (1e6 * one->time_ms.median * device->peaks.copy_gbps);
+    return bytes / (1e6 * one->time_ms.median * device->peaks.read_gbps);
 }

@@ -83,9 +83,9 @@ static void print_comparisons(const bench_device *device, const bench_group *gro
             fprintf(stream, "  %s: window / full %.3f\n", bench_case_label(windowed).text,
                     windowed->time_ms.median / one->time_ms.median);
         if (one->repetitions && one->pass == BENCH_FORWARD && one->desc.length <= DECODING_QUERIES)
-            fprintf(stream, "  %s: K and V are read at %.2f of the copy rate: %.2f times the least time\n",
-                    bench_case_label(one).text, bench_kv_fraction_of_copy(device, one),
-                    1 / bench_kv_fraction_of_copy(device, one));
+            fprintf(stream, "  %s: K and V are read at %.2f of the rate of reading: %.2f times the least time\n",
+                    bench_case_label(one).text, bench_kv_fraction_of_read(device, one),
+                    1 / bench_kv_fraction_of_read(device, one));
     }
 }
 
@@ -163,8 +163,8 @@ void bench_print_device(const bench_options *options, const bench_device *device
     const clmgk_device_info *info = &device->tool.info;
     fprintf(stream, "%" PRIu32 ":%" PRIu32 " %s\n%s, driver %s, %" PRIu32 " compute units\n", info->platform_index,
             info->device_index, info->name, info->platform, info->driver, info->compute_units);
-    fprintf(stream, "measured peaks: FMA %.1f GFLOP/s, copy %.1f GB/s\n", device->peaks.fma_gflops,
-            device->peaks.copy_gbps);
+    fprintf(stream, "measured peaks: FMA %.1f GFLOP/s, copy %.1f GB/s, read %.1f GB/s\n", device->peaks.fma_gflops,
+            device->peaks.copy_gbps, device->peaks.read_gbps);
     for (size_t i = 0; i < options->shape_count; i++)
         print_group(device, &device->groups[i], stream);
 }

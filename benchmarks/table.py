@@ -96,7 +96,7 @@ def window_ratio(cases, name):
 def reading_ratio(cases, shape):
     """Time of a decoding softmax / the least time, reading K and V once at the copy rate."""
     found = softmax_cases(cases, shape, "forward")
-    return 1 / found[0]["kv_fraction_of_copy"] if found else None
+    return 1 / found[0]["kv_fraction_of_read"] if found else None
 
 
 def other_rows(cases, peers):

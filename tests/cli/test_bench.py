@@ -50,7 +50,7 @@ CASE_KEYS = {
     "flops": NUMBER,
     "gflops": NUMBER,
     "fraction_of_peak": NUMBER,
-    "kv_fraction_of_copy": NUMBER,
+    "kv_fraction_of_read": NUMBER,
     "bytes": int,
     "memory_bytes": int,
     "workspace_bytes": int,
