@@ -94,7 +94,7 @@ def window_ratio(cases, name):
 
 
 def reading_ratio(cases, shape):
-    """Time of a decoding softmax / the least time, reading K and V once at the copy rate."""
+    """Time of a decoding softmax / the least time, reading K and V once at the measured rate of reading."""
     found = softmax_cases(cases, shape, "forward")
     return 1 / found[0]["kv_fraction_of_read"] if found else None
 
@@ -104,7 +104,7 @@ def other_rows(cases, peers):
     for name in PASSES:
         yield f"{name}: window of 256 keys to each side / full, N = 16,384, D = 64, time", window_ratio(cases, name)
     for shape, queries in (("decode-64k", 1), ("decode-64k-16", 16)):
-        text = f"decoding, N = {queries}, S = 65,536: time / reading K and V once at the copy rate"
+        text = f"decoding, N = {queries}, S = 65,536: time / reading K and V once at the measured rate of reading"
         yield text, reading_ratio(cases, shape)
     for name in PASSES:
         found = peers["swin"] if peers else None
