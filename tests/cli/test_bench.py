@@ -21,7 +21,8 @@ DEVICE_KEYS = {
     "compute_units": int,
     "peak_fma_gflops": NUMBER,
     "peak_matrix_gflops": MAYBE,
-    "peak_copy_gbps": NUMBER, "peak_read_gbps": NUMBER,
+    "peak_copy_gbps": NUMBER,
+    "peak_read_gbps": NUMBER,
 }
 CASE_KEYS = {
     "device": int,
