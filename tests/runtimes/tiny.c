@@ -48,8 +48,22 @@ static void arrays(void **state)
     }
 }
 
+static void gradients(void **state)
+{
+    static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_SMGK};
+    for (size_t v = 0; v < TH_COUNT(variants); v++) {
+        clmgk_attention_desc desc = tiny(variants[v]);
+        desc.causal = 1;
+        desc.gradients = th_all_gradients(&desc);
+        th_problem problem = th_problem_make(&desc, v);
+        th_expect_gradients(*state, &problem, false);
+        th_problem_free(&problem);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(plain), cmocka_unit_test(masked), cmocka_unit_test(arrays)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plain), cmocka_unit_test(masked), cmocka_unit_test(arrays),
+                                       cmocka_unit_test(gradients)};
     return cmocka_run_group_tests_name("tiny", tests, th_session_open, th_session_close);
 }
