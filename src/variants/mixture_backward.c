@@ -191,7 +191,7 @@ static int64_t choose_chunks(const mgk_mixture_request *request, const wants *w,
     const int64_t tasks = mgk_mixture_problems(d) * d->kv_heads;
     if (!w->bias_full || !w->bias_shared)
         return tasks;
-    int64_t chunks = 4 * (int64_t)request->facts->info.compute_units;
+    int64_t chunks = 512; /* not of the compute units: these sums may not depend on their number */
     while (chunks > 1 && chunks * splits * bias_count(d) * 4 > array_bytes(d, &request->traits) / 2)
         chunks /= 2;
     return chunks < tasks ? chunks : tasks;

@@ -6,7 +6,7 @@ import unittest
 
 import numpy as np
 
-from program_test import RunTest
+from program_test import QUICK, RunTest
 
 TOKENS_FIRST = {4: (0, 2, 1, 3), 5: (0, 3, 1, 2, 4)}
 EVERY_GRADIENT = ("dq", "dk", "dv", "dprior", "dvariance", "dshift", "dbias", "dsinks")
@@ -133,6 +133,28 @@ class Values(TrainingTest):
         again = self.gradients("mgk", ("dq", "dk", "dv", "dprior"), repeat="2")[1]
         for name, array in first.items():
             np.testing.assert_array_equal(again[name], array)
+
+    def expect_same_bits(self, names, **changes):
+        """PoCL's variable says how many threads there are."""
+        outputs = {name: name + ".npy" for name in names}
+        results = []
+        for threads in (1, 2, 3, 2):
+            self.accept(*self.arguments("smgk", lse="l.npy", **{"grad-out": "g.npy"}, **outputs, **changes),
+                        env={**QUICK, "POCL_MAX_PTHREAD_COUNT": str(threads)})
+            results.append([self.load(name + ".npy").tobytes() for name in ("o", "l", *names)])
+        self.assertTrue(all(result == results[0] for result in results))
+
+    def test_threads_change_no_bit(self):
+        # one head, and keys for two splits, whatever the number of threads
+        for name, shape in (("q", (1, 1, 40, 8)), ("k", (1, 1, 600, 8)), ("v", (1, 1, 600, 6)), ("g", (1, 1, 40, 6)),
+                            ("b", (1, 3, 8))):
+            self.save(name, self.normal(*shape))
+        self.expect_same_bits(("dq", "dk", "dv", "dvariance", "dshift"), shift="b.npy")
+        # a bias that many batches share
+        for name, shape in (("q", (16, 1, 20, 8)), ("k", (16, 1, 30, 8)), ("v", (16, 1, 30, 6)), ("g", (16, 1, 20, 6)),
+                            ("bias", (1, 1, 20, 30))):
+            self.save(name, self.normal(*shape))
+        self.expect_same_bits(("dq", "dbias"), shift="b.npy", bias="bias.npy")
 
     def test_storage_types(self):
         for dtype in ("f16", "bf16"):
