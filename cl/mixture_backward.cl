@@ -237,10 +237,7 @@ FUNCTION real keep_of(const mgk_mixture_args *a, uint stream_row, int i, ireal j
 {
     ureal word[4] = {as_ureal(j >> 2), (ureal)((uint)i), (ureal)(stream_row), (ureal)(STREAM_DROPOUT)};
     philox(word, a->seed_low, a->seed_high);
-    const ireal place = j & 3;
-    const ureal low = place == 1 ? word[1] : word[0], high = place == 3 ? word[3] : word[2];
-    const ureal own = place > 1 ? high : low;
-    return own < (ureal)(a->drop_below) ? (real)(0.0f) : (real)(a->keep_scale);
+    return philox_word(word, j & 3) < (ureal)(a->drop_below) ? (real)(0.0f) : (real)(a->keep_scale);
 }
 #endif
 

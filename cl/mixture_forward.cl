@@ -377,14 +377,12 @@ FUNCTION void drop_weights(const engine *e, const mixture *x, const tile_view *v
     const int step = BLOCK_KEYS % 4 == 0 ? 4 : 1;
     UNROLL
     for (int u = 0; u < BLOCK_KEYS; u += step) {
-        const ureal j = as_ureal((ireal)(view->k0 + key_index(e, sub, u)));
+        const ireal j = (ireal)(view->k0 + key_index(e, sub, u));
         ROWS_FOR(v) {
-            ureal word[4] = {j / 4, as_ureal(view->row[v]), (ureal)(x->head), (ureal)(STREAM_DROPOUT)};
+            ureal word[4] = {as_ureal(j >> 2), as_ureal(view->row[v]), (ureal)(x->head), (ureal)(STREAM_DROPOUT)};
             philox(word, x->seed_low, x->seed_high);
-            if (step == 1) {
-                const ureal place = j % 4, low = place == 1 ? word[1] : word[0], high = place == 3 ? word[3] : word[2];
-                word[0] = place > 1 ? high : low;
-            }
+            if (step == 1)
+                word[0] = philox_word(word, j & 3);
             UNROLL
             for (int i = 0; i < step; ++i)
                 w[u + i][v] = word[i] < (ureal)(x->below) ? (real)(0.0f) : w[u + i][v];
