@@ -86,6 +86,15 @@ done:
     return status;
 }
 
+/* The shortest run with these arguments, behind one that finishes compiling. */
+static tool_exit time_memory(const tool_device *device, const peak_launch *launch, const mgk_kernel_arg *args,
+                             cl_uint count, double *ms, tool_error *error)
+{
+    TOOL_TRY(set_args(launch->kernel, count, args, error));
+    TOOL_TRY(time_launch(device, launch, ms, error));
+    return shortest_launch(device, launch, ms, error);
+}
+
 /* A buffer with a number everywhere: pages that nobody has written may all be one page of zeros in the cache. */
 static tool_exit make_filled(const tool_device *device, size_t bytes, cl_mem *buffer, tool_error *error)
 {
@@ -107,9 +116,7 @@ static tool_exit measure_copy(const tool_device *device, cl_kernel kernel, int w
     TOOL_TRY_GOTO(status, make_filled(device, bytes, &to, error), done);
     TOOL_TRY_GOTO(status, make_filled(device, bytes, &from, error), done);
     const mgk_kernel_arg args[] = {{sizeof(to), &to}, {sizeof(from), &from}};
-    TOOL_TRY_GOTO(status, set_args(kernel, TOOL_COUNT(args), args, error), done);
-    TOOL_TRY_GOTO(status, time_launch(device, &launch, &ms, error), done); /* finishes compiling */
-    TOOL_TRY_GOTO(status, shortest_launch(device, &launch, &ms, error), done);
+    TOOL_TRY_GOTO(status, time_memory(device, &launch, args, TOOL_COUNT(args), &ms, error), done);
     *gbps = 2e-6 * (double)bytes / ms;
 done:
     tool_release_buffer(to);
@@ -133,9 +140,7 @@ static tool_exit measure_read(const tool_device *device, cl_kernel kernel, int w
     TOOL_TRY_GOTO(status, make_filled(device, read, &from, error), done);
     const mgk_kernel_arg args[] = {
         {sizeof(out), &out}, {sizeof(from), &from}, {sizeof(count), &count}, {sizeof(step), &step}};
-    TOOL_TRY_GOTO(status, set_args(kernel, TOOL_COUNT(args), args, error), done);
-    TOOL_TRY_GOTO(status, time_launch(device, &launch, &ms, error), done); /* finishes compiling */
-    TOOL_TRY_GOTO(status, shortest_launch(device, &launch, &ms, error), done);
+    TOOL_TRY_GOTO(status, time_memory(device, &launch, args, TOOL_COUNT(args), &ms, error), done);
     *gbps = 1e-6 * (double)read / ms;
 done:
     tool_release_buffer(out);
