@@ -6,16 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int64_t pick(uint64_t *state, int64_t low, int64_t high)
-{
-    return low + (int64_t)(th_random(state) % (uint64_t)(high - low + 1));
-}
-
-static bool chance(uint64_t *state, int64_t one_in)
-{
-    return pick(state, 1, one_in) == 1;
-}
-
 /* All statistics that a problem of this kind has. */
 static uint32_t all_statistics(const clmgk_attention_desc *desc)
 {
@@ -25,27 +15,6 @@ static uint32_t all_statistics(const clmgk_attention_desc *desc)
 }
 
 /* ---- against the reference ------------------------------------------------------------------------------------- */
-
-static const int64_t corner[][2] = {{0, 5}, {5, 0}, {1, 130}, {70, 1}, {64, 64}, {65, 129}};
-
-/* Batch, heads, lengths, masks: nothing that makes another program. */
-static void set_shape(clmgk_attention_desc *desc, size_t number, uint64_t *state)
-{
-    const bool packed = desc->sequences > 0;
-    desc->batch = packed ? 1 : pick(state, 1, 3);
-    desc->kv_heads = pick(state, 1, 2);
-    desc->heads = desc->kv_heads * pick(state, 1, 2);
-    desc->length = number < TH_COUNT(corner) ? corner[number][0] : pick(state, 2, 140);
-    desc->length_k = number < TH_COUNT(corner) ? corner[number][1] : pick(state, 2, 150);
-    desc->use_offsets_k = packed;
-    desc->causal = chance(state, 2);
-    desc->use_window = chance(state, 2);
-    desc->window_left = pick(state, -1, 50);
-    desc->window_right = pick(state, -1, 50);
-    desc->use_lengths = !packed && chance(state, 2);
-    desc->use_lengths_q = !packed && chance(state, 3);
-    desc->alignment = (clmgk_alignment)pick(state, 0, desc->use_lengths ? 2 : 1);
-}
 
 /* gamma sums to one over the components where a key is seen, and is 0 where not. */
 static void check_sums(const th_problem *problem)
@@ -72,7 +41,7 @@ static void expect_program(th_session *session, clmgk_attention_desc desc, size_
     uint64_t random = 100 * (uint64_t)desc.variant + first;
     desc.statistics = all_statistics(&desc);
     for (size_t n = first; n < first + (session->full ? 3 * shapes : shapes); n++) {
-        set_shape(&desc, n, &random);
+        th_set_shape(&desc, n, &random);
         th_problem problem = th_problem_make(&desc, th_random(&random));
         th_expect_statistics(session, &problem, all);
         check_sums(&problem);
@@ -223,12 +192,6 @@ static void padding_does_not_leak(void **state)
 
 enum { HEADS = 2, COMPONENTS = 3, MIXTURES = 3, QUERIES = 1500, SIZE = 3, STEPS = 60 };
 
-static double normal(uint64_t *random)
-{
-    const double radius = sqrt(-2.0 * log(1.0 - th_uniform(random)));
-    return radius * cos(6.283185307179586 * th_uniform(random));
-}
-
 /* The weight of component r with which queries of head h are drawn around key j. */
 static double true_prior(clmgk_prior_shape shape, int64_t h, int64_t r, int64_t j)
 {
@@ -274,7 +237,7 @@ static th_problem drawn_problem(clmgk_prior_shape shape)
             const int64_t j = i / QUERIES, r = draw_component(shape, h, j, &random);
             for (int64_t d = 0; d < SIZE; d++) {
                 const double *const key = problem.array[TH_K].values + ((h * COMPONENTS + r) * MIXTURES + j) * SIZE + d;
-                th_set(&problem, TH_Q, 0, h, 0, i, d, (d == r ? 3.0 : 0.0) + *key + normal(&random));
+                th_set(&problem, TH_Q, 0, h, 0, i, d, (d == r ? 3.0 : 0.0) + *key + th_normal(&random));
             }
         }
     for (int64_t h = 0; h < HEADS; h++)

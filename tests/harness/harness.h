@@ -147,9 +147,18 @@ void th_scale(th_problem *problem, th_name name, double factor);
 void th_fill(th_problem *problem, th_name name, double value);
 void th_set(th_problem *problem, th_name name, int64_t b, int64_t h, int64_t r, int64_t n, int64_t d, double value);
 
-/* The next number of a random sequence, and one uniform in [0,1). */
+/* The next number of a random sequence, one uniform in [0,1), one of the standard normal distribution. */
 uint64_t th_random(uint64_t *state);
 double th_uniform(uint64_t *state);
+double th_normal(uint64_t *state);
+/* One of low .. high; true once in `one_in` times. */
+int64_t th_pick(uint64_t *state, int64_t low, int64_t high);
+bool th_chance(uint64_t *state, int64_t one_in);
+
+/* NaN in the rows `first` and up of batch b, in every head and component. Nothing in an array that is not used. */
+void th_poison(th_problem *problem, th_name name, int64_t b, int64_t first);
+/* The token axis backwards. */
+void th_reverse_tokens(th_problem *problem, th_name name);
 
 /* Where element `flat` of the dense order lies, in elements from the start of its memory; its value to that memory
  * (rounded) and back. */
@@ -216,6 +225,9 @@ void th_check(th_session *session, const th_problem *problem, clmgk_engine engin
 /* The reference's answer: all rows, or a sample where that takes long. The caller frees it. */
 clmgk_ref_answer th_solve(const th_problem *problem);
 
+/* th_run_with, and its result held against the reference. */
+void th_expect_with(th_session *session, th_problem *problem, clmgk_engine engine, const char *parameters);
+
 /* Runs the problem on every engine and checks it; the same for random arrays of `desc`. */
 void th_expect(th_session *session, th_problem *problem);
 void th_expect_desc(th_session *session, const clmgk_attention_desc *desc, uint64_t seed);
@@ -245,6 +257,12 @@ void th_check_statistics(th_session *session, const th_problem *problem, clmgk_e
 /* Runs, solves and checks: on the device's own engine, on all if `all` or the sweep is to be full. */
 void th_expect_gradients(th_session *session, th_problem *problem, bool all);
 void th_expect_statistics(th_session *session, th_problem *problem, bool all);
+
+/* The first shapes of a sweep over training, the awkward ones. */
+enum { TH_CORNERS = 8 };
+/* Batch, heads, lengths, masks, and the axes of a bias: number `number` of a sweep. Nothing that makes another program.
+ */
+void th_set_shape(clmgk_attention_desc *desc, size_t number, uint64_t *state);
 
 /* Every gradient that a problem of this kind has. */
 uint32_t th_all_gradients(const clmgk_attention_desc *desc);

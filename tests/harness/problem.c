@@ -29,7 +29,17 @@ double th_uniform(uint64_t *state)
     return ldexp((double)(th_random(state) >> 11U), -53);
 }
 
-static double normal(uint64_t *state)
+int64_t th_pick(uint64_t *state, int64_t low, int64_t high)
+{
+    return low + (int64_t)(th_random(state) % (uint64_t)(high - low + 1));
+}
+
+bool th_chance(uint64_t *state, int64_t one_in)
+{
+    return th_pick(state, 1, one_in) == 1;
+}
+
+double th_normal(uint64_t *state)
 {
     const double radius = sqrt(-2.0 * log(1.0 - th_uniform(state)));
     return radius * cos(6.283185307179586 * th_uniform(state));
@@ -163,11 +173,11 @@ static double random_value(const clmgk_attention_desc *desc, th_name name, uint6
     case TH_LENGTHS_Q:
         return floor(th_uniform(state) * (double)(desc->length + 1));
     case TH_BIAS:
-        return th_random(state) % 8 == 0 ? (double)-INFINITY : normal(state);
+        return th_random(state) % 8 == 0 ? (double)-INFINITY : th_normal(state);
     case TH_SLOPES:
         return 0.5 * th_uniform(state);
     default:
-        return normal(state);
+        return th_normal(state);
     }
 }
 
@@ -321,4 +331,29 @@ void th_describe(const th_problem *problem, clmgk_engine engine, char *text, siz
                  (int)d->use_offsets_k, (int)d->use_bias, (long long)d->bias_batch, (long long)d->bias_heads,
                  (long long)d->bias_length, (long long)d->bias_length_k, (int)d->use_alibi, (int)d->use_sinks,
                  d->softcap, d->dropout);
+}
+
+void th_poison(th_problem *problem, th_name name, int64_t b, int64_t first)
+{
+    th_array *const array = &problem->array[name];
+    for (size_t flat = 0; array->used && flat < array->count; flat++) {
+        const int64_t token = (int64_t)flat / array->shape[4] % array->shape[3];
+        const int64_t batch = (int64_t)flat / (array->shape[4] * array->shape[3] * array->shape[2] * array->shape[1]);
+        if (batch == b && token >= first)
+            array->values[flat] = (double)NAN;
+    }
+}
+
+void th_reverse_tokens(th_problem *problem, th_name name)
+{
+    const th_array *const array = &problem->array[name];
+    const int64_t tokens = array->shape[3], size = array->shape[4];
+    for (int64_t row = 0; row < (int64_t)array->count / size; row++) {
+        const int64_t partner = row - row % tokens + (tokens - 1 - row % tokens);
+        for (int64_t d = 0; row < partner && d < size; d++) {
+            const double value = array->values[row * size + d];
+            array->values[row * size + d] = array->values[partner * size + d];
+            array->values[partner * size + d] = value;
+        }
+    }
 }

@@ -472,6 +472,14 @@ void th_sweep(th_session *session, th_problem *problem, size_t index)
     clmgk_ref_answer_free(&answer);
 }
 
+void th_expect_with(th_session *session, th_problem *problem, clmgk_engine engine, const char *parameters)
+{
+    th_run_with(session, problem, engine, parameters);
+    clmgk_ref_answer answer = th_solve(problem);
+    th_check(session, problem, engine, &answer);
+    clmgk_ref_answer_free(&answer);
+}
+
 void th_expect(th_session *session, th_problem *problem)
 {
     th_sweep(session, problem, 0);

@@ -4,6 +4,30 @@
 
 #include <stdio.h>
 
+static const int64_t corner[TH_CORNERS][2] = {{0, 5}, {5, 0}, {1, 130}, {70, 1}, {1, 1}, {64, 64}, {65, 129}, {33, 31}};
+
+void th_set_shape(clmgk_attention_desc *desc, size_t number, uint64_t *state)
+{
+    const bool packed = desc->sequences > 0;
+    desc->batch = packed ? 1 : th_pick(state, 1, 4);
+    desc->kv_heads = th_pick(state, 1, 3);
+    desc->heads = desc->kv_heads * th_pick(state, 1, 2);
+    desc->length = number < TH_CORNERS ? corner[number][0] : th_pick(state, 2, 140);
+    desc->length_k = number < TH_CORNERS ? corner[number][1] : th_pick(state, 2, 200);
+    desc->use_offsets_k = packed;
+    desc->causal = th_chance(state, 2);
+    desc->use_window = th_chance(state, 3);
+    desc->window_left = th_pick(state, -1, 70);
+    desc->window_right = th_pick(state, -1, 70);
+    desc->use_lengths = !packed && th_chance(state, 2);
+    desc->use_lengths_q = !packed && th_chance(state, 3);
+    desc->alignment = (clmgk_alignment)th_pick(state, 0, desc->use_lengths ? 2 : 1);
+    if (desc->use_bias) {
+        desc->bias_batch = th_chance(state, 2) ? 1 : desc->batch == 4 ? 2 : desc->batch;
+        desc->bias_heads = th_chance(state, 2) ? 1 : desc->heads;
+    }
+}
+
 uint32_t th_all_gradients(const clmgk_attention_desc *desc)
 {
     uint32_t set = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_VARIANCE;
