@@ -125,12 +125,24 @@ typedef struct clmgk_attention_desc {
 CLMGK_API clmgk_status clmgk_attention_validate(const clmgk_attention_desc *desc, clmgk_attention_desc *resolved,
                                                 clmgk_error *error);
 
+/* Where a pass's engine and parameters came from (tuning.h). */
+typedef enum clmgk_tuning_source {
+    CLMGK_TUNING_CLASS = 0, /* not tuned: defaults of the device's class, fitted to the shape */
+    CLMGK_TUNING_VENDOR = 1,
+    CLMGK_TUNING_ARCHITECTURE = 2,
+    CLMGK_TUNING_DEVICE = 3,
+    CLMGK_TUNING_NEAREST = 4,
+    CLMGK_TUNING_BUCKET = 5,
+    CLMGK_TUNING_CALLER = 6 /* clmgk_plan_options named parameters */
+} clmgk_tuning_source;
+
 /* How a plan is made. All zero: the library decides. */
 typedef struct clmgk_plan_options {
-    size_t struct_size; /* sizeof(clmgk_plan_options) */
-    clmgk_engine engine;
+    size_t struct_size;  /* sizeof(clmgk_plan_options) */
+    clmgk_engine engine; /* with one named, only what was tuned for it is taken */
     /* Kernel parameters that replace the defaults, "name=value,name=value" with the names that
-     * clmgk_plan_info.parameters shows; NULL: defaults. An unknown name or a value outside its range is an error. */
+     * clmgk_plan_info.parameters shows (tuning.h lists them); those not named keep their defaults. NULL: what was
+     * tuned, else the defaults. "": the defaults. An unknown name or a value outside its range is an error. */
     const char *parameters;          /* of the forward pass */
     const char *backward_parameters; /* of the backward pass and the statistics: clmgk_plan_info.backward_parameters */
 } clmgk_plan_options;
@@ -183,6 +195,9 @@ typedef struct clmgk_plan_info {
     const char *backward_parameters;
     const char *backward_options;
     const char *backward_kernel;
+
+    clmgk_tuning_source tuning; /* of the forward pass's engine and parameters */
+    clmgk_tuning_source backward_tuning;
 } clmgk_plan_info;
 
 /* Fills `info`. Fails only on NULL arguments (INVALID_VALUE). */
