@@ -102,6 +102,9 @@ mgk_hash mgk_hash_bytes(const void *data, size_t length);
 /* Milliseconds on a clock that never goes back. */
 double mgk_now_ms(void);
 
+/* The time of day, UTC: "2026-01-31T23:59:59Z"; needs 21 bytes. */
+void mgk_utc_date(char *text, size_t size);
+
 /* An environment variable; NULL if it is unset, or if the process runs with another user's rights than its caller's
  * (then the environment must not choose which code is loaded). */
 const char *mgk_environment(const char *name);

@@ -26,6 +26,7 @@ typedef struct mgk_device_facts {
     char opencl_version[128];
     char platform_version[256];
     bool usable;              /* available, and with a compiler */
+    char architecture[64];    /* what kernels are compiled for, as far as it can be told */
     bool x86_avx512dq;        /* the host's CPU, where the device is the host's CPU (PoCL, Intel's CPU runtime) */
     uint64_t work_item_limit; /* CL_DEVICE_MAX_WORK_ITEM_SIZES[0] */
 } mgk_device_facts;
@@ -51,7 +52,8 @@ struct clmgk_context {
     mgk_device_facts facts;
     char *cache_path; /* the folder of programs; NULL: no files */
     uint64_t cache_max_bytes;
-    char *kernel_dir; /* NULL: embedded sources */
+    char *kernel_dir;          /* NULL: embedded sources */
+    struct mgk_tuning *tuning; /* what was measured (tuning/database.h); NULL: nothing is to be known */
 
     pthread_mutex_t mutex; /* guards `references`, `programs` and building */
     int references;

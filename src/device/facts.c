@@ -2,6 +2,7 @@
 /* What a device says of itself, and what follows from it. */
 #include "device/device.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const struct {
@@ -185,6 +186,42 @@ static clmgk_status query_work_item_limit(cl_device_id device, uint64_t *limit, 
     return CLMGK_OK;
 }
 
+/* ---- architecture ------------------------------------------------------------------------------------------ */
+
+#define COMPUTE_CAPABILITY_MAJOR_NV 0x4000
+#define COMPUTE_CAPABILITY_MINOR_NV 0x4001
+
+static const char *host_vectors(void)
+{
+#if defined(__GNUC__) && defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f"))
+        return "avx512";
+    if (__builtin_cpu_supports("avx2"))
+        return "avx2";
+    return __builtin_cpu_supports("avx") ? "avx" : "sse2";
+#else
+    return NULL;
+#endif
+}
+
+/* Else the device's name, as it often names its generation. */
+static void find_architecture(mgk_device_facts *facts, bool is_host_cpu)
+{
+    const cl_device_id device = facts->info.device_id;
+    char *const target = facts->architecture;
+    const size_t size = sizeof(facts->architecture);
+    cl_uint major = 0;
+    cl_uint minor = 0;
+    if (is_host_cpu && host_vectors() != NULL)
+        snprintf(target, size, "x86-64 %s", host_vectors());
+    else if (facts->runtime == MGK_RUNTIME_NVIDIA &&
+             clGetDeviceInfo(device, COMPUTE_CAPABILITY_MAJOR_NV, sizeof(major), &major, NULL) == CL_SUCCESS &&
+             clGetDeviceInfo(device, COMPUTE_CAPABILITY_MINOR_NV, sizeof(minor), &minor, NULL) == CL_SUCCESS)
+        snprintf(target, size, "sm_%u%u", (unsigned)major, (unsigned)minor);
+    else
+        snprintf(target, size, "%.*s", (int)size - 1, facts->info.name);
+}
+
 /* ---- place in the lists ------------------------------------------------------------------------------------ */
 
 static clmgk_status find_platform(cl_platform_id platform, uint32_t *index, clmgk_error *error)
@@ -245,6 +282,7 @@ clmgk_status mgk_device_get_facts(cl_device_id device, mgk_device_facts *facts, 
     const bool is_host_cpu = info->device_class == CLMGK_DEVICE_CPU &&
                              (found.runtime == MGK_RUNTIME_POCL || found.runtime == MGK_RUNTIME_INTEL_CPU);
     found.x86_avx512dq = is_host_cpu && host_has_avx512dq();
+    find_architecture(&found, is_host_cpu);
     *facts = found;
     return CLMGK_OK;
 }
