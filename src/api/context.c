@@ -2,6 +2,7 @@
 /* Contexts, and the public view of the program cache. */
 #include "device/device.h"
 #include "device/program_cache.h"
+#include "tuning/database.h"
 
 #include <string.h>
 
@@ -19,6 +20,9 @@ static clmgk_status read_options(const clmgk_context_options *options, clmgk_con
     if ((read->allocator.allocate == NULL) != (read->allocator.release == NULL))
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
                         "clmgk_context_options.allocator has only one of allocate and release, expected both or none");
+    if (read->untuned != 0 && read->untuned != 1)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "clmgk_context_options.untuned: %d: expected 0 or 1",
+                        (int)read->untuned);
     return CLMGK_OK;
 }
 
@@ -58,7 +62,19 @@ static void free_context(clmgk_context *context)
     const clmgk_allocator allocator = context->allocator;
     mgk_free(&allocator, context->kernel_dir);
     mgk_free(&allocator, context->cache_path);
+    mgk_tuning_free(&allocator, context->tuning);
     mgk_free(&allocator, context);
+}
+
+static clmgk_status read_tuning(clmgk_context *context, const clmgk_context_options *options, clmgk_error *error)
+{
+    char *path = NULL;
+    if (options->untuned)
+        return CLMGK_OK;
+    MGK_TRY(mgk_tuning_path(&context->allocator, options->tuning_dir, options->cache_dir, &path, error));
+    const clmgk_status status = mgk_tuning_read(&context->allocator, path, &context->tuning, error);
+    mgk_free(&context->allocator, path);
+    return status;
 }
 
 /* Facts and texts; the OpenCL objects are not yet held. */
@@ -70,6 +86,7 @@ static clmgk_status fill_context(clmgk_context *context, const clmgk_context_opt
                         context->facts.info.name);
     context->cache_max_bytes = options->cache_max_bytes != 0 ? options->cache_max_bytes : default_cache_bytes;
     MGK_TRY(mgk_cache_path(&context->allocator, options->cache_dir, &context->cache_path, error));
+    MGK_TRY(read_tuning(context, options, error));
     return copy_kernel_dir(context, options->kernel_dir, error);
 }
 

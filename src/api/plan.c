@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans: engine and parameters chosen, programs built, kernels ready. */
 #include "api/plan.h"
+#include "variants/bucket.h"
 
 #include <string.h>
 
@@ -56,7 +57,7 @@ static void free_options(mgk_pass_plan *plan)
         mgk_text_free(&plan->step[i].options);
 }
 
-static clmgk_status try_engine(clmgk_plan *plan, mgk_pass which, clmgk_engine engine, const char *parameters,
+static clmgk_status try_engine(clmgk_plan *plan, mgk_pass which, clmgk_engine engine, mgk_parameters parameters,
                                clmgk_error *error)
 {
     mgk_compiled_pass *const pass = plan->pass[which];
@@ -69,9 +70,12 @@ static clmgk_status try_engine(clmgk_plan *plan, mgk_pass which, clmgk_engine en
 }
 
 /* The engine asked for; or the device's own and, where that can't, the other: each pass for itself. */
-static clmgk_status choose(clmgk_plan *plan, mgk_pass which, const clmgk_plan_options *options, clmgk_error *error)
+static clmgk_status choose_default(clmgk_plan *plan, mgk_pass which, const clmgk_plan_options *options,
+                                   clmgk_error *error)
 {
-    const char *const parameters = parameters_of(options, which);
+    const mgk_parameters parameters = {parameters_of(options, which), MGK_ORIGIN_CALLER};
+    const bool named = parameters.text != NULL && parameters.text[0] != '\0';
+    plan->pass[which]->source = named ? CLMGK_TUNING_CALLER : CLMGK_TUNING_CLASS;
     if (options->engine != CLMGK_ENGINE_AUTO)
         return try_engine(plan, which, options->engine, parameters, error);
     const clmgk_engine own = plan->context->facts.info.engine;
@@ -83,6 +87,88 @@ static clmgk_status choose(clmgk_plan *plan, mgk_pass which, const clmgk_plan_op
     if (try_engine(plan, which, other, parameters, &ignored) == CLMGK_OK)
         return CLMGK_OK;
     return try_engine(plan, which, own, parameters, error);
+}
+
+/* Whether the backward pass makes its scores as the forward pass does. */
+static bool scores_agree(const clmgk_plan *plan)
+{
+    const mgk_compiled_pass *const forward = plan->pass[MGK_FORWARD];
+    const mgk_compiled_pass *const backward = plan->pass[MGK_BACKWARD];
+    const char *const *names = plan->family->score_tunables(&plan->desc, forward->engine);
+    if (names == NULL)
+        return true;
+    if (forward->engine != backward->engine)
+        return false;
+    bool agree = true;
+    for (; *names != NULL; ++names)
+        agree = agree &&
+                mgk_tunable_get(&forward->plan.tunables, *names) == mgk_tunable_get(&backward->plan.tunables, *names);
+    return agree;
+}
+
+static clmgk_engine engine_named(const char *name)
+{
+    static const clmgk_engine engines[] = {CLMGK_ENGINE_LANE, CLMGK_ENGINE_SIMT};
+    for (size_t i = 0; i < MGK_COUNT(engines); ++i)
+        if (strcmp(clmgk_engine_name(engines[i]), name) == 0)
+            return engines[i];
+    return CLMGK_ENGINE_AUTO;
+}
+
+/* The best of what was measured that is legal here; *found: whether there is one. Fails only without memory. */
+static clmgk_status choose_tuned(clmgk_plan *plan, mgk_pass which, clmgk_engine wanted, bool *found, clmgk_error *error)
+{
+    const mgk_tuning_key key = mgk_attention_key(&plan->desc, which);
+    const clmgk_context *const context = plan->context;
+    mgk_tuning_choice choice;
+    *found = false;
+    for (size_t rank = 0; !*found && mgk_tuning_find(context->tuning, &context->facts, &key, rank, &choice); ++rank) {
+        const clmgk_engine engine = engine_named(choice.choice);
+        if (engine == CLMGK_ENGINE_AUTO || (wanted != CLMGK_ENGINE_AUTO && wanted != engine))
+            continue;
+        const mgk_parameters parameters = {choice.parameters, MGK_ORIGIN_TUNED};
+        clmgk_error passed_over;
+        const clmgk_status status = try_engine(plan, which, engine, parameters, &passed_over);
+        if (status == CLMGK_ERROR_OUT_OF_HOST_MEMORY)
+            return mgk_fail_memory(error, "a plan");
+        *found = status == CLMGK_OK && (which != MGK_BACKWARD || scores_agree(plan));
+        plan->pass[which]->source = choice.source;
+    }
+    return CLMGK_OK;
+}
+
+/* Where the forward pass was tuned, the backward pass's defaults give way to what its scores need; if they can't, the
+ * defaults stay, as where the two have different engines. */
+static clmgk_status follow_forward(clmgk_plan *plan, const clmgk_plan_options *options, clmgk_error *error)
+{
+    const mgk_compiled_pass *const forward = plan->pass[MGK_FORWARD];
+    mgk_text text = {.allocator = &plan->context->allocator};
+    const char *const *names = plan->family->score_tunables(&plan->desc, forward->engine);
+    for (; names != NULL && *names != NULL; ++names)
+        mgk_text_printf(&text, "%s%s=%d", text.length == 0 ? "" : ",", *names,
+                        mgk_tunable_get(&forward->plan.tunables, *names));
+    clmgk_status status = text.failed ? mgk_fail_memory(error, "a plan's parameters") : CLMGK_OK;
+    const mgk_parameters parameters = {text.data, MGK_ORIGIN_TUNED};
+    clmgk_error ignored;
+    if (status == CLMGK_OK && try_engine(plan, MGK_BACKWARD, forward->engine, parameters, &ignored) != CLMGK_OK)
+        status = choose_default(plan, MGK_BACKWARD, options, error);
+    mgk_text_free(&text);
+    return status;
+}
+
+/* The caller's parameters, what was tuned, the defaults. The combination has no parameters. */
+static clmgk_status choose(clmgk_plan *plan, mgk_pass which, const clmgk_plan_options *options, clmgk_error *error)
+{
+    const bool free_to_choose = parameters_of(options, which) == NULL;
+    bool found = false;
+    if (free_to_choose && which != MGK_COMBINE)
+        MGK_TRY(choose_tuned(plan, which, options->engine, &found, error));
+    if (found)
+        return CLMGK_OK;
+    MGK_TRY(choose_default(plan, which, options, error));
+    if (which == MGK_BACKWARD && free_to_choose && !scores_agree(plan))
+        return follow_forward(plan, options, error);
+    return CLMGK_OK;
 }
 
 /* ---- launches ----------------------------------------------------------------------------------------------- */
@@ -199,6 +285,7 @@ static clmgk_status describe(clmgk_plan *plan, clmgk_error *error)
     const mgk_compiled_pass *const forward = plan->pass[MGK_FORWARD];
     const mgk_kernel_plan *const kernel = &forward->plan.step[forward->plan.main];
     info->engine = forward->engine;
+    info->tuning = forward->source;
     info->local_bytes = kernel->local_bytes;
     info->private_bytes = kernel->private_bytes;
     info->parameters = forward->parameters.data;
@@ -209,6 +296,7 @@ static clmgk_status describe(clmgk_plan *plan, clmgk_error *error)
     if (backward == NULL)
         return CLMGK_OK;
     info->backward_engine = backward->engine;
+    info->backward_tuning = backward->source;
     info->backward_workspace_bytes = backward->plan.workspace_bytes;
     info->backward_parameters = backward->parameters.data;
     info->backward_options = backward->plan.step[backward->plan.main].options.data;

@@ -12,6 +12,7 @@ typedef struct mgk_compiled_pass {
     mgk_program *program[MGK_MAX_STEPS]; /* of each step; steps may share one */
     cl_kernel kernel[MGK_MAX_STEPS];
     mgk_text parameters;
+    clmgk_tuning_source source; /* of engine and parameters */
 } mgk_compiled_pass;
 
 struct clmgk_plan {

@@ -9,7 +9,8 @@
 
 #define MGK_TUNING_AXES 4
 
-/* A bucket: what must be equal, and axes of which the nearest will do. */
+/* A bucket: what must be equal, and axes of which the nearest will do. Without axes: values that do not go by the
+ * shape; their source is the device, never a bucket. */
 typedef struct mgk_tuning_key {
     const char *operation; /* "forward", "backward", "gemm", ... */
     char exact[192];       /* "variant=mgk dtype=f32 ...": words without spaces, in a fixed order */
@@ -37,8 +38,8 @@ typedef struct mgk_tuning_choice {
 bool mgk_tuning_find(const mgk_tuning *tuning, const mgk_device_facts *facts, const mgk_tuning_key *key, size_t rank,
                      mgk_tuning_choice *choice);
 
-/* The folder below `tuning_dir`, then `cache_dir`, then the environment's (clmgk/tuning.h) into *path (mgk_free);
- * NULL: no files. */
+/* The folder: `tuning_dir`, else the one below `cache_dir`, else the environment's (clmgk/tuning.h), into *path
+ * (mgk_free); NULL: no files. */
 clmgk_status mgk_tuning_path(const clmgk_allocator *allocator, const char *tuning_dir, const char *cache_dir,
                              char **path, clmgk_error *error);
 

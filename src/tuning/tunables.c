@@ -1,42 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tables of kernel parameters. What each does is told where it has its default, in cl/engine_*.clh. */
+/* The tables of kernel parameters, declared beside the kernels, and sets of values. */
 #include "tuning/tunables.h"
 
+#include "engine_lane_tunables.h"
+#include "engine_simt_tunables.h"
+
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const mgk_tunable lane_table[] = {
-    {"lanes", "LANES", {8, 16}, "lanes of a vector"},
-    {"vectors", "ROW_VECTORS", {1, 2, 4}, "vectors of query rows in a panel"},
-    {"panels", "PANELS", {1, 2, 4, 8}, "panels of rows that share a copied tile of keys"},
-    {"tile", "TILE_KEYS", {16, 32, 64, 128}, "keys of a tile"},
-    {"block", "BLOCK_KEYS", {4, 8, 16}, "keys or features of a register block"},
-    {"unroll", "UNROLL_PRODUCT", {1, 2, 4, 8}, "unrolling of the product loops"},
-    {"splits", NULL, {1, 2, 4, 8, 16, 32, 64, 128}, "ranges of keys that work-groups share out"},
-};
+MGK_TUNABLE_TABLE(lane, "lane", MGK_LANE_TUNABLES, MGK_LANE_CONSTRAINTS);
+MGK_TUNABLE_TABLE(simt, "simt", MGK_SIMT_TUNABLES, MGK_SIMT_CONSTRAINTS);
 
-static const mgk_tunable simt_table[] = {
-    {"row-threads", "THREADS_ROW", {1, 2, 4, 8, 16, 32}, "work-items along the rows"},
-    {"key-threads", "THREADS_KEY", {2, 4, 8, 16}, "work-items that share a row"},
-    {"rows", "ROWS_PER_THREAD", {1, 2, 4, 8}, "rows of a work-item"},
-    {"keys", "KEYS_PER_THREAD", {1, 2, 4, 8}, "keys of a work-item"},
-    {"features", "FEATURE_CHUNK", {4, 8, 16}, "features staged at a time"},
-    {"values", "VALUE_CHUNK", {2, 4, 8, 16}, "keys of values staged at a time"},
-    {"splits", NULL, {1, 2, 4, 8, 16, 32, 64, 128}, "ranges of keys that work-groups share out"},
-};
+/* All tables, in the order in which they are shown. */
+static const mgk_tunable_table *const tables[] = {&lane_table, &simt_table};
+
+const mgk_tunable_table *mgk_tunable_table_named(const char *name)
+{
+    for (size_t i = 0; i < MGK_COUNT(tables); ++i)
+        if (strcmp(tables[i]->name, name) == 0)
+            return tables[i];
+    return NULL;
+}
 
 mgk_tunables mgk_tunables_of(clmgk_engine engine)
 {
-    mgk_tunables tunables = {0};
-    tunables.table = engine == CLMGK_ENGINE_LANE ? lane_table : simt_table;
-    tunables.count = engine == CLMGK_ENGINE_LANE ? MGK_COUNT(lane_table) : MGK_COUNT(simt_table);
-    return tunables;
+    return (mgk_tunables){.table = engine == CLMGK_ENGINE_LANE ? &lane_table : &simt_table};
+}
+
+/* ---- values -------------------------------------------------------------------------------------------------- */
+
+static const clmgk_tunable *tunable_at(const mgk_tunables *tunables, size_t i)
+{
+    return &tunables->table->tunables[i].shown;
 }
 
 size_t mgk_tunable_index(const mgk_tunables *tunables, const char *name)
 {
     size_t i = 0;
-    while (i + 1 < tunables->count && strcmp(tunables->table[i].name, name) != 0)
+    while (i + 1 < tunables->table->count && strcmp(tunable_at(tunables, i)->name, name) != 0)
         ++i;
     return i;
 }
@@ -46,27 +48,38 @@ int mgk_tunable_get(const mgk_tunables *tunables, const char *name)
     return tunables->value[mgk_tunable_index(tunables, name)];
 }
 
+bool mgk_tunable_is_default(const mgk_tunables *tunables, const char *name)
+{
+    return tunables->origin[mgk_tunable_index(tunables, name)] == MGK_ORIGIN_DEFAULT;
+}
+
+int mgk_tunable_base(const mgk_tunables *tunables, const char *name, clmgk_device_class device_class)
+{
+    const clmgk_tunable *const tunable = tunable_at(tunables, mgk_tunable_index(tunables, name));
+    return device_class == CLMGK_DEVICE_CPU ? tunable->cpu_default : tunable->gpu_default;
+}
+
 void mgk_tunable_default(mgk_tunables *tunables, const char *name, int value)
 {
     const size_t i = mgk_tunable_index(tunables, name);
-    if (!tunables->fixed[i])
+    if (tunables->origin[i] == MGK_ORIGIN_DEFAULT)
         tunables->value[i] = value;
 }
 
-static bool allowed(const mgk_tunable *tunable, long value)
+static bool allowed(const clmgk_tunable *tunable, long value)
 {
-    for (size_t i = 0; i < MGK_COUNT(tunable->values) && tunable->values[i] != 0; ++i)
+    for (size_t i = 0; i < tunable->value_count; ++i)
         if (tunable->values[i] == value)
             return true;
     return false;
 }
 
 /* "8, 16" */
-static void list_values(const mgk_tunable *tunable, char *out, size_t size)
+static void list_values(const clmgk_tunable *tunable, char *out, size_t size)
 {
     mgk_text text = {0};
-    for (size_t i = 0; i < MGK_COUNT(tunable->values) && tunable->values[i] != 0; ++i)
-        mgk_text_printf(&text, "%s%d", i == 0 ? "" : ", ", tunable->values[i]);
+    for (size_t i = 0; i < tunable->value_count; ++i)
+        mgk_text_printf(&text, "%s%d", i == 0 ? "" : ", ", (int)tunable->values[i]);
     const size_t length = text.length < size ? text.length : size - 1;
     if (text.data != NULL)
         memcpy(out, text.data, length);
@@ -75,11 +88,12 @@ static void list_values(const mgk_tunable *tunable, char *out, size_t size)
 }
 
 /* Reads the "name=value" of `length` characters at `item`. */
-static clmgk_status read_item(mgk_tunables *tunables, const char *item, size_t length, clmgk_error *error)
+static clmgk_status read_item(mgk_tunables *tunables, const char *item, size_t length, mgk_origin origin,
+                              clmgk_error *error)
 {
     const char *const equals = memchr(item, '=', length);
-    for (size_t i = 0; equals != NULL && i < tunables->count; ++i) {
-        const mgk_tunable *const tunable = &tunables->table[i];
+    for (size_t i = 0; equals != NULL && i < tunables->table->count; ++i) {
+        const clmgk_tunable *const tunable = tunable_at(tunables, i);
         const size_t name_length = (size_t)(equals - item);
         if (strlen(tunable->name) != name_length || memcmp(tunable->name, item, name_length) != 0)
             continue;
@@ -91,19 +105,20 @@ static clmgk_status read_item(mgk_tunables *tunables, const char *item, size_t l
             return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parameters: \"%.*s\": expected one of %s", (int)length,
                             item, values);
         }
-        tunables->value[i] = (int)value;
-        tunables->fixed[i] = true;
+        tunables->value[i] = (int32_t)value;
+        tunables->origin[i] = origin;
         return CLMGK_OK;
     }
-    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parameters: \"%.*s\": expected name=value of this engine",
-                    (int)length, item);
+    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parameters: \"%.*s\": expected name=value of \"%s\"",
+                    (int)length, item, tunables->table->name);
 }
 
-clmgk_status mgk_tunables_read(mgk_tunables *tunables, const char *text, clmgk_error *error)
+clmgk_status mgk_tunables_read(mgk_tunables *tunables, const mgk_parameters *parameters, clmgk_error *error)
 {
+    const char *text = parameters->text;
     while (text != NULL && *text != '\0') {
         const size_t length = strcspn(text, ",");
-        MGK_TRY(read_item(tunables, text, length, error));
+        MGK_TRY(read_item(tunables, text, length, parameters->origin, error));
         text += length + (text[length] == ',' ? 1 : 0);
     }
     return CLMGK_OK;
@@ -111,13 +126,129 @@ clmgk_status mgk_tunables_read(mgk_tunables *tunables, const char *text, clmgk_e
 
 void mgk_tunables_options(const mgk_tunables *tunables, mgk_text *text)
 {
-    for (size_t i = 0; i < tunables->count; ++i)
-        if (tunables->table[i].macro != NULL)
-            mgk_text_printf(text, " -D%s=%d", tunables->table[i].macro, tunables->value[i]);
+    for (size_t i = 0; i < tunables->table->count; ++i)
+        if (tunables->table->tunables[i].macro != NULL)
+            mgk_text_printf(text, " -D%s=%d", tunables->table->tunables[i].macro, (int)tunables->value[i]);
 }
 
 void mgk_tunables_print(const mgk_tunables *tunables, mgk_text *text)
 {
-    for (size_t i = 0; i < tunables->count; ++i)
-        mgk_text_printf(text, "%s%s=%d", i == 0 ? "" : ",", tunables->table[i].name, tunables->value[i]);
+    for (size_t i = 0; i < tunables->table->count; ++i)
+        mgk_text_printf(text, "%s%s=%d", i == 0 ? "" : ",", tunable_at(tunables, i)->name, (int)tunables->value[i]);
+}
+
+/* ---- constraints --------------------------------------------------------------------------------------------- */
+
+static bool is_word(char c)
+{
+    return isalnum((unsigned char)c) || c == '_';
+}
+
+/* Whether the expression names the tunable: its name with _ for -. */
+static bool mentions(const char *expression, const char *name)
+{
+    const size_t length = strlen(name);
+    for (const char *at = expression; *at != '\0';) {
+        size_t word = 0;
+        while (is_word(at[word]))
+            ++word;
+        size_t same = 0;
+        while (same < word && same < length && (at[same] == name[same] || (at[same] == '_' && name[same] == '-')))
+            ++same;
+        if (word > 0 && word == length && same == length)
+            return true;
+        at += word > 0 ? word : 1;
+    }
+    return false;
+}
+
+/* Whether none of the constraint's tunables has a default. */
+static bool is_given(const mgk_tunables *tunables, const char *constraint)
+{
+    for (size_t i = 0; i < tunables->table->count; ++i)
+        if (tunables->origin[i] == MGK_ORIGIN_DEFAULT && mentions(constraint, tunable_at(tunables, i)->name))
+            return false;
+    return true;
+}
+
+static clmgk_status fail_constraint(const mgk_tunables *tunables, const char *constraint, clmgk_error *error)
+{
+    mgk_text values = {0};
+    for (size_t i = 0; i < tunables->table->count; ++i)
+        if (mentions(constraint, tunable_at(tunables, i)->name))
+            mgk_text_printf(&values, "%s%s=%d", values.length == 0 ? "" : ",", tunable_at(tunables, i)->name,
+                            (int)tunables->value[i]);
+    const clmgk_status status = mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parameters: \"%s\": expected %s",
+                                         values.data != NULL ? values.data : "", constraint);
+    mgk_text_free(&values);
+    return status;
+}
+
+clmgk_status mgk_tunables_check(const mgk_tunables *tunables, bool complete, clmgk_error *error)
+{
+    const mgk_tunable_table *const table = tunables->table;
+    int32_t values[MGK_MAX_TUNABLES];
+    /* expressions may divide by what is not given */
+    for (size_t i = 0; i < table->count; ++i) {
+        const bool given = complete || tunables->origin[i] != MGK_ORIGIN_DEFAULT;
+        values[i] =
+            given ? tunables->value[i] : table->tunables[i].shown.values[table->tunables[i].shown.value_count - 1];
+    }
+    for (size_t i = 0; i < table->constraint_count; ++i)
+        if ((complete || is_given(tunables, table->constraints[i])) && !table->holds(i, values))
+            return fail_constraint(tunables, table->constraints[i], error);
+    return CLMGK_OK;
+}
+
+/* ---- the public view ----------------------------------------------------------------------------------------- */
+
+static clmgk_status find_table(const char *name, const mgk_tunable_table **table, clmgk_error *error)
+{
+    if (name == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "table: NULL: expected the name of one");
+    *table = mgk_tunable_table_named(name);
+    return *table != NULL
+               ? CLMGK_OK
+               : mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "table: \"%s\": expected one of clmgk_tunable_table", name);
+}
+
+const char *clmgk_tunable_table(size_t index)
+{
+    return index < MGK_COUNT(tables) ? tables[index]->name : NULL;
+}
+
+clmgk_status clmgk_tunable_list(const char *table, clmgk_tunable *tunables, size_t capacity, size_t *count,
+                                clmgk_error *error)
+{
+    const mgk_tunable_table *found = NULL;
+    if (count == NULL || (tunables == NULL && capacity > 0))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected where to put it",
+                        count == NULL ? "count" : "tunables");
+    MGK_TRY(find_table(table, &found, error));
+    for (size_t i = 0; i < found->count && i < capacity; ++i)
+        tunables[i] = found->tunables[i].shown;
+    *count = found->count;
+    return CLMGK_OK;
+}
+
+const char *clmgk_tunable_constraint(const char *table, size_t index)
+{
+    const mgk_tunable_table *const found = table != NULL ? mgk_tunable_table_named(table) : NULL;
+    return found != NULL && index < found->constraint_count ? found->constraints[index] : NULL;
+}
+
+clmgk_status clmgk_tunable_check(const char *table, const char *parameters, clmgk_error *error)
+{
+    const mgk_tunable_table *found = NULL;
+    if (parameters == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parameters: NULL: expected \"name=value,...\"");
+    MGK_TRY(find_table(table, &found, error));
+    mgk_tunables tunables = {.table = found};
+    const mgk_parameters read = {parameters, MGK_ORIGIN_CALLER};
+    MGK_TRY(mgk_tunables_read(&tunables, &read, error));
+    for (size_t i = 0; i < found->count; ++i)
+        if (tunables.origin[i] == MGK_ORIGIN_DEFAULT)
+            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parameters: \"%s\": expected all of table \"%s\": %s",
+                            parameters, table, found->tunables[i].shown.name);
+    return mgk_tunables_check(&tunables, true, error);
 }

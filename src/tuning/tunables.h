@@ -1,26 +1,80 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernel parameters: their names, the macros that carry them, and the values they may take. */
+/* Kernel parameters: tables of their names, values, defaults and constraints, and sets of values in use. */
 #ifndef MGK_TUNABLES_H
 #define MGK_TUNABLES_H
 
 #include "base/base.h"
+#include "clmgk/tuning.h"
 
-/* One parameter of an engine. Its default stands beside the kernel; a plan always states all of them. */
+/* Parameters of a table at most. */
+#define MGK_MAX_TUNABLES 20
+
+/* One parameter of a table. */
 typedef struct mgk_tunable {
-    const char *name;  /* as in clmgk_plan_options.parameters */
-    const char *macro; /* as in cl/; NULL: a run-time number */
-    int values[8];     /* allowed, ascending; ends with 0 (or is full) */
-    const char *meaning;
+    clmgk_tunable shown;
+    const char *macro; /* as in cl/; NULL: none, a run-time number */
 } mgk_tunable;
 
-/* A set of parameters with the values in use. */
-#define MGK_MAX_TUNABLES 8
-typedef struct mgk_tunables {
-    const mgk_tunable *table;
+/* The parameters of an engine, or of another's kernel. */
+typedef struct mgk_tunable_table {
+    const char *name;
+    const mgk_tunable *tunables;
     size_t count;
-    int value[MGK_MAX_TUNABLES];
-    bool fixed[MGK_MAX_TUNABLES]; /* given by the caller: not to be changed */
+    const char *const *constraints; /* as text, over the tunables' names with _ in the place of - */
+    size_t constraint_count;
+    bool (*holds)(size_t constraint, const int32_t *values);
+} mgk_tunable_table;
+
+/*
+ * Defines `static const mgk_tunable_table PREFIX_table` from a list of tunables T(identifier, name, macro, CPU default,
+ * GPU default, meaning, values...) and one of constraints C(expression over identifiers), as in
+ * cl/engine_lane_tunables.h.
+ */
+#define MGK_TUNABLE_COUNT(...) (sizeof((int32_t[]){__VA_ARGS__}) / sizeof(int32_t))
+#define MGK_TUNABLE_ROW(id, name, macro, cpu, gpu, meaning, ...)                                                       \
+    {{name, meaning, {__VA_ARGS__}, MGK_TUNABLE_COUNT(__VA_ARGS__), cpu, gpu}, macro},
+#define MGK_TUNABLE_PLACE(id, ...)         place_of_##id,
+#define MGK_TUNABLE_VALUE(id, ...)         const int32_t id = given_[place_of_##id];
+#define MGK_TUNABLE_UNUSED(id, ...)        (void)(id);
+#define MGK_TUNABLE_CONSTRAINT_TEXT(...)   #__VA_ARGS__,
+#define MGK_TUNABLE_CONSTRAINT_RESULT(...) (__VA_ARGS__),
+#define MGK_TUNABLE_TABLE(prefix, table_name, TUNABLES, CONSTRAINTS)                                                   \
+    static const mgk_tunable prefix##_tunables[] = {TUNABLES(MGK_TUNABLE_ROW)};                                        \
+    static const char *const prefix##_constraints[] = {CONSTRAINTS(MGK_TUNABLE_CONSTRAINT_TEXT) NULL};                 \
+    static bool prefix##_holds(size_t which_, const int32_t *given_)                                                   \
+    {                                                                                                                  \
+        enum { TUNABLES(MGK_TUNABLE_PLACE) };                                                                          \
+        TUNABLES(MGK_TUNABLE_VALUE)                                                                                    \
+        TUNABLES(MGK_TUNABLE_UNUSED)                                                                                   \
+        const bool results_[] = {CONSTRAINTS(MGK_TUNABLE_CONSTRAINT_RESULT) true};                                     \
+        return results_[which_];                                                                                       \
+    }                                                                                                                  \
+    _Static_assert(MGK_COUNT(prefix##_tunables) <= MGK_MAX_TUNABLES, "room for " table_name);                          \
+    static const mgk_tunable_table prefix##_table = {table_name,                                                       \
+                                                     prefix##_tunables,                                                \
+                                                     MGK_COUNT(prefix##_tunables),                                     \
+                                                     prefix##_constraints,                                             \
+                                                     MGK_COUNT(prefix##_constraints) - 1,                              \
+                                                     prefix##_holds}
+
+/* The table of this name; NULL: there is none. */
+const mgk_tunable_table *mgk_tunable_table_named(const char *name);
+
+/* Where a value comes from: in rising order, each replaces those before it. */
+typedef enum mgk_origin { MGK_ORIGIN_DEFAULT = 0, MGK_ORIGIN_TUNED, MGK_ORIGIN_CALLER } mgk_origin;
+
+/* A set of parameters with the values in use. */
+typedef struct mgk_tunables {
+    const mgk_tunable_table *table;
+    int32_t value[MGK_MAX_TUNABLES];
+    mgk_origin origin[MGK_MAX_TUNABLES];
 } mgk_tunables;
+
+/* Parameters that are named in a text, "name=value,...". */
+typedef struct mgk_parameters {
+    const char *text; /* NULL: none */
+    mgk_origin origin;
+} mgk_parameters;
 
 /* The parameters of an engine, all values 0. */
 mgk_tunables mgk_tunables_of(clmgk_engine engine);
@@ -29,11 +83,21 @@ mgk_tunables mgk_tunables_of(clmgk_engine engine);
 size_t mgk_tunable_index(const mgk_tunables *tunables, const char *name);
 int mgk_tunable_get(const mgk_tunables *tunables, const char *name);
 
-/* Sets a default: no effect where the caller gave a value. */
+/* Whether the value is a default. */
+bool mgk_tunable_is_default(const mgk_tunables *tunables, const char *name);
+
+/* The table's default for a class of devices. */
+int mgk_tunable_base(const mgk_tunables *tunables, const char *name, clmgk_device_class device_class);
+
+/* Sets a default: no effect where the value is another's. */
 void mgk_tunable_default(mgk_tunables *tunables, const char *name, int value);
 
-/* Reads "name=value,name=value". INVALID_VALUE for an unknown name or a value that is not allowed. */
-clmgk_status mgk_tunables_read(mgk_tunables *tunables, const char *text, clmgk_error *error);
+/* Reads parameters. INVALID_VALUE for an unknown name or a value that is not allowed. */
+clmgk_status mgk_tunables_read(mgk_tunables *tunables, const mgk_parameters *parameters, clmgk_error *error);
+
+/* Checks the table's constraints. With `complete` all values count; else only those that are no defaults, and the
+ * constraints over them alone. INVALID_VALUE, with the constraint and its values. */
+clmgk_status mgk_tunables_check(const mgk_tunables *tunables, bool complete, clmgk_error *error);
 
 /* Appends " -DMACRO=value" of each, or "name=value,..." . */
 void mgk_tunables_options(const mgk_tunables *tunables, mgk_text *text);

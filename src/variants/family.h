@@ -96,10 +96,14 @@ typedef struct mgk_family {
     clmgk_status (*resolve)(clmgk_attention_desc *desc, clmgk_error *error);
 
     /* Chooses parameters and fills `plan` (all zero but the texts' allocators) for one pass of a resolved descriptor
-     * on `engine`. UNSUPPORTED, with the reason, where the engine can't do it on this device. The steps' options are
-     * the caller's to free, also after a failure. */
+     * on `engine`. UNSUPPORTED, with the reason, where the engine can't do it on this device, or where tuned values
+     * would break a promise on the workspace. The steps' options are the caller's to free, also after a failure. */
     clmgk_status (*plan)(const clmgk_attention_desc *desc, const mgk_device_facts *facts, clmgk_engine engine,
-                         const char *parameters, mgk_pass pass, mgk_pass_plan *plan, clmgk_error *error);
+                         mgk_parameters parameters, mgk_pass pass, mgk_pass_plan *plan, clmgk_error *error);
+
+    /* The parameters (names, ends with NULL) on which the rounding of this problem's scores depends: forward and
+     * backward pass must agree on them, and on the engine. NULL: scores are the same whatever engine and parameters. */
+    const char *const *(*score_tunables)(const clmgk_attention_desc *desc, clmgk_engine engine);
 
     /* Copies step->args to `args` with the offsets (elements) and presence of the arrays of one call. */
     void (*bind)(const mgk_kernel_plan *step, const mgk_call *call, void *args);

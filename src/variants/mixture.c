@@ -204,7 +204,49 @@ mgk_kernel_plan *mgk_mixture_add(const mgk_mixture_request *request, const mgk_m
 clmgk_status mgk_mixture_tunables(const mgk_mixture_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
     plan->tunables = mgk_tunables_of(request->engine);
-    return mgk_tunables_read(&plan->tunables, request->parameters, error);
+    return mgk_tunables_read(&plan->tunables, &request->parameters, error);
+}
+
+int mgk_mixture_base(const mgk_mixture_request *request, const mgk_tunables *tunables, const char *name)
+{
+    return mgk_tunable_base(tunables, name, request->facts->info.device_class);
+}
+
+/* The table's defaults are for vectors of 16 floats. */
+void mgk_mixture_lane_defaults(const mgk_mixture_request *request, mgk_tunables *tunables)
+{
+    const int part = request->facts->info.native_float_lanes >= 16 ? 1 : 2;
+    mgk_tunable_default(tunables, "lanes", mgk_mixture_base(request, tunables, "lanes") / part);
+    mgk_tunable_default(tunables, "block", mgk_mixture_base(request, tunables, "block") / part);
+    mgk_tunable_default(tunables, "unroll", mgk_mixture_base(request, tunables, "unroll"));
+}
+
+void mgk_mixture_simt_defaults(const mgk_mixture_request *request, mgk_tunables *tunables)
+{
+    const int key_threads = mgk_mixture_base(request, tunables, "key-threads");
+    int row_threads = mgk_mixture_base(request, tunables, "row-threads");
+    while (row_threads > 1 && (uint64_t)row_threads * (uint64_t)key_threads > request->facts->info.max_work_group)
+        row_threads /= 2;
+    mgk_tunable_default(tunables, "key-threads", key_threads);
+    mgk_tunable_default(tunables, "row-threads", row_threads);
+    mgk_tunable_default(tunables, "features", mgk_mixture_base(request, tunables, "features"));
+    mgk_tunable_default(tunables, "values", mgk_mixture_base(request, tunables, "values"));
+}
+
+/* Whole chunks in a tile. */
+void mgk_mixture_simt_values(mgk_tunables *tunables)
+{
+    const int tile = mgk_tunable_get(tunables, "key-threads") * mgk_tunable_get(tunables, "keys");
+    int values = mgk_tunable_get(tunables, "values");
+    while (values > 2 && tile % values != 0)
+        values /= 2;
+    mgk_tunable_default(tunables, "values", values);
+}
+
+bool mgk_mixture_splits_tuned(const mgk_tunables *tunables)
+{
+    const size_t i = mgk_tunable_index(tunables, "splits");
+    return tunables->origin[i] == MGK_ORIGIN_TUNED && tunables->value[i] > 1;
 }
 
 void mgk_mixture_lane_options(const mgk_mixture_request *request, const mgk_tunables *tunables, mgk_text *options)
@@ -225,7 +267,7 @@ mgk_i64 mgk_mixture_region(mgk_pass_plan *plan, int64_t floats)
 /* ---- the family ---------------------------------------------------------------------------------------------- */
 
 static clmgk_status mixture_plan(const clmgk_attention_desc *desc, const mgk_device_facts *facts, clmgk_engine engine,
-                                 const char *parameters, mgk_pass pass, mgk_pass_plan *plan, clmgk_error *error)
+                                 mgk_parameters parameters, mgk_pass pass, mgk_pass_plan *plan, clmgk_error *error)
 {
     clmgk_status (*const plans[MGK_PASSES])(const mgk_mixture_request *, mgk_pass_plan *,
                                             clmgk_error *) = {[MGK_FORWARD] = mgk_mixture_plan_forward,
@@ -238,6 +280,17 @@ static clmgk_status mixture_plan(const clmgk_attention_desc *desc, const mgk_dev
         if (plan->step[i].options.failed)
             return mgk_fail_memory(error, "compiler options");
     return CLMGK_OK;
+}
+
+/* Products are summed over features in order, whatever the parameters. Norms of keys, and their products with shifts,
+ * are sums by lanes first, and the SIMT engine's by fours. */
+static const char *const *mixture_score_tunables(const clmgk_attention_desc *desc, clmgk_engine engine)
+{
+    static const char *const lane[] = {"lanes", NULL};
+    static const char *const none[] = {NULL};
+    if (desc->score != CLMGK_SCORE_GAUSSIAN && desc->variant != CLMGK_VARIANT_SMGK)
+        return NULL;
+    return engine == CLMGK_ENGINE_LANE ? lane : none;
 }
 
 static void mixture_bind(const mgk_kernel_plan *step, const mgk_call *call, void *out)
@@ -286,4 +339,4 @@ static void mixture_bind(const mgk_kernel_plan *step, const mgk_call *call, void
     memcpy(out, &args, sizeof(args));
 }
 
-const mgk_family mgk_mixture_family = {"mixture", mixture_resolve, mixture_plan, mixture_bind};
+const mgk_family mgk_mixture_family = {"mixture", mixture_resolve, mixture_plan, mixture_score_tunables, mixture_bind};

@@ -26,9 +26,12 @@ typedef struct mgk_mixture_request {
     const clmgk_attention_desc *desc; /* resolved */
     const mgk_device_facts *facts;
     clmgk_engine engine;
-    const char *parameters;
+    mgk_parameters parameters;
     mgk_mixture_traits traits;
 } mgk_mixture_request;
+
+/* Up to so many rows the lane engine has a form of its own, for decoding. */
+#define MGK_FEW_ROWS 4
 
 /* D, E rounded up, so that programs are few: a multiple of 16. */
 int mgk_size_class(int64_t size);
@@ -54,8 +57,19 @@ mgk_kernel_plan *mgk_mixture_add(const mgk_mixture_request *request, const mgk_m
 /* The run-time arguments of a problem: all but offsets, regions and what a call brings. */
 mgk_mixture_args mgk_mixture_args_of(const mgk_mixture_request *request);
 
-/* Reads the caller's parameters into plan->tunables. */
+/* Reads the request's parameters into plan->tunables. */
 clmgk_status mgk_mixture_tunables(const mgk_mixture_request *request, mgk_pass_plan *plan, clmgk_error *error);
+
+/* The table's default for the request's device. */
+int mgk_mixture_base(const mgk_mixture_request *request, const mgk_tunables *tunables, const char *name);
+
+/* The defaults that do not depend on the shape. SIMT: `values` goes by the others: it comes last. */
+void mgk_mixture_lane_defaults(const mgk_mixture_request *request, mgk_tunables *tunables);
+void mgk_mixture_simt_defaults(const mgk_mixture_request *request, mgk_tunables *tunables);
+void mgk_mixture_simt_values(mgk_tunables *tunables);
+
+/* Whether `splits` was tuned, for another shape it may be, to more than one. */
+bool mgk_mixture_splits_tuned(const mgk_tunables *tunables);
 
 /* Lane engine: what keeps a vector wide on x86, as further options of a step. */
 void mgk_mixture_lane_options(const mgk_mixture_request *request, const mgk_tunables *tunables, mgk_text *options);

@@ -79,20 +79,16 @@ static clmgk_status lane_parameters(const mgk_mixture_request *request, mgk_tuna
                                     clmgk_error *error)
 {
     const mgk_mixture_traits *const t = &request->traits;
-    const bool wide = request->facts->info.native_float_lanes >= 16;
-    mgk_tunable_default(p, "lanes", wide ? 16 : 8);
-    mgk_tunable_default(p, "vectors", 2);
-    mgk_tunable_default(p, "block", wide ? 8 : 4);
-    mgk_tunable_default(p, "unroll", 4);
+    mgk_mixture_lane_defaults(request, p);
+    mgk_tunable_default(p, "vectors", mgk_mixture_base(request, p, "vectors"));
     const int panel_rows = mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
-    mgk_tunable_default(p, "tile", 64);
-    int panels = 8;
+    mgk_tunable_default(p, "tile", mgk_mixture_base(request, p, "tile"));
+    int panels = mgk_mixture_base(request, p, "panels");
     while (panels > 1 && (lane_floats(t, p, panels) * 4 > LANE_BLOCK_BYTES ||
                           request->desc->length_k <= (int64_t)panels / 2 * panel_rows))
         panels /= 2;
     mgk_tunable_default(p, "panels", panels);
-    if (mgk_tunable_get(p, "tile") % mgk_tunable_get(p, "lanes") != 0)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parameters: tile: expected a multiple of lanes");
+    MGK_TRY(mgk_tunables_check(p, true, error));
     *private_bytes = lane_floats(t, p, mgk_tunable_get(p, "panels")) * (int64_t)sizeof(float);
     if (*private_bytes > LANE_PRIVATE_LIMIT)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
@@ -118,24 +114,19 @@ static clmgk_status simt_parameters(const mgk_mixture_request *request, mgk_tuna
                                     clmgk_error *error)
 {
     const mgk_device_facts *const facts = request->facts;
-    const bool cpu = facts->info.device_class == CLMGK_DEVICE_CPU;
-    mgk_tunable_default(p, "key-threads", 16);
-    int row_threads = 8;
-    while (row_threads > 1 && (uint64_t)row_threads * 16 > facts->info.max_work_group)
-        row_threads /= 2;
-    mgk_tunable_default(p, "row-threads", row_threads);
+    mgk_mixture_simt_defaults(request, p);
     /* larger blocks spill (tests/offline) */
     const mgk_mixture_traits *const t = &request->traits;
-    const int block = cpu ? 1 : t->components > 1 || t->modified ? 2 : 4;
-    mgk_tunable_default(p, "rows", block);
-    mgk_tunable_default(p, "keys", block);
-    mgk_tunable_default(p, "features", 16);
-    mgk_tunable_default(p, "values", 16);
+    const bool halved = facts->info.device_class == CLMGK_DEVICE_CPU || t->components > 1 || t->modified;
+    mgk_tunable_default(p, "rows", mgk_mixture_base(request, p, "rows") / (halved ? 2 : 1));
+    mgk_tunable_default(p, "keys", mgk_mixture_base(request, p, "keys") / (halved ? 2 : 1));
     static const char *const order[] = {"keys", "rows", "keys", "rows", "features", "features"};
     for (size_t i = 0; i < MGK_COUNT(order); ++i)
         if ((uint64_t)simt_local_bytes(&request->traits, p) > facts->info.local_memory_bytes &&
             mgk_tunable_get(p, order[i]) > 1)
             mgk_tunable_default(p, order[i], mgk_tunable_get(p, order[i]) / 2);
+    mgk_mixture_simt_values(p);
+    MGK_TRY(mgk_tunables_check(p, true, error));
     const uint64_t threads = (uint64_t)mgk_tunable_get(p, "row-threads") * (uint64_t)mgk_tunable_get(p, "key-threads");
     if (threads > facts->info.max_work_group || threads > facts->work_item_limit)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
@@ -169,8 +160,7 @@ static int64_t choose_splits(const mgk_mixture_request *request, const wants *w,
     const int64_t copy = w->q ? 4 * rows_of(d) * request->traits.head_size : 0;
     if (tasks >= 4 * units || (tasks >= 2 * units && tasks % units == 0))
         return 1;
-    /* sums over keys have no copy per split */
-    if (w->bias && !w->bias_full)
+    if (w->bias && !w->bias_full) /* sums over keys have no copy per split */
         return 1;
     int64_t splits = 1;
     while (splits < 128 && tasks * splits < 4 * units && 2 * splits <= blocks &&
@@ -486,6 +476,19 @@ static void add_bias_gradient(builder *x)
 
 /* ---- passes ------------------------------------------------------------------------------------------------- */
 
+/* What was tuned for another shape may break the promise on the workspace. */
+static clmgk_status check_splits(const builder *x, clmgk_error *error)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    const int64_t splits = x->args.splits;
+    const int64_t copy = x->want.q ? 4 * rows_of(d) * x->request->traits.head_size : 0;
+    if (mgk_mixture_splits_tuned(&x->plan->tunables) && splits * copy > array_bytes(d, &x->request->traits))
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "parameters: splits=%" PRId64 ": the workspace of so many would be larger than the arrays",
+                        splits);
+    return CLMGK_OK;
+}
+
 static void choose_sharing(builder *x)
 {
     const mgk_mixture_request *const r = x->request;
@@ -495,6 +498,9 @@ static void choose_sharing(builder *x)
         lane ? (int64_t)mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors") * mgk_tunable_get(p, "panels")
              : (int64_t)mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "rows");
     mgk_tunable_default(p, "splits", (int)choose_splits(r, &x->want, block_keys));
+    /* sums over keys have no copy per split, whoever asks for several */
+    if (x->want.bias && !x->want.bias_full && r->desc->bias_length > 1)
+        p->value[mgk_tunable_index(p, "splits")] = 1;
     x->args.splits = mgk_tunable_get(p, "splits");
     x->args.chunks = (mgk_i32)choose_chunks(r, &x->want, x->args.splits);
     const bool copies = x->want.bias_full && x->want.bias_shared && x->args.chunks * x->args.splits > 1;
@@ -546,6 +552,7 @@ static clmgk_status prepare(builder *x, clmgk_error *error)
         MGK_TRY(simt_parameters(x->request, &x->plan->tunables, &ignored, error));
     x->args = mgk_mixture_args_of(x->request);
     choose_sharing(x);
+    MGK_TRY(check_splits(x, error));
     place_regions(x);
     return CLMGK_OK;
 }

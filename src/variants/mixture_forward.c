@@ -75,11 +75,11 @@ static int64_t lane_private_bytes(const mgk_mixture_request *request, const mgk_
 }
 
 /* As many panels as keep all compute units busy and the block in cache. */
-static int lane_panels(const mgk_mixture_request *request, int panel_rows)
+static int lane_panels(const mgk_mixture_request *request, const mgk_tunables *p, int panel_rows)
 {
     const clmgk_attention_desc *const d = request->desc;
     const int64_t width = request->traits.head_size + request->traits.value_size;
-    int panels = 8;
+    int panels = mgk_mixture_base(request, p, "panels");
     while (panels > 1 &&
            ((int64_t)panels * panel_rows * width * 4 > LANE_BLOCK_BYTES ||
             problem_rows(d) <= (int64_t)panels / 2 * panel_rows ||
@@ -88,17 +88,13 @@ static int lane_panels(const mgk_mixture_request *request, int panel_rows)
     return panels;
 }
 
-static bool is_fixed(const mgk_tunables *p, const char *name)
-{
-    return p->fixed[mgk_tunable_index(p, name)];
-}
-
 /* Rows of a block whose lanes are keys: for decoding, where lanes of rows would be empty. Not where a backward pass
  * follows, which makes its scores by the usual form's operations. */
 static int lane_few_rows(const mgk_mixture_request *request, const mgk_tunables *p)
 {
     const int64_t rows = problem_rows(request->desc);
-    if (rows > 4 || request->desc->gradients != 0 || is_fixed(p, "vectors") || is_fixed(p, "panels"))
+    if (rows > MGK_FEW_ROWS || request->desc->gradients != 0 || !mgk_tunable_is_default(p, "vectors") ||
+        !mgk_tunable_is_default(p, "panels"))
         return 0;
     return rows <= 1 ? 1 : rows == 2 ? 2 : 4;
 }
@@ -107,21 +103,18 @@ static clmgk_status lane_group(const mgk_mixture_request *request, forward_group
 {
     const mgk_mixture_traits *const t = &request->traits;
     mgk_tunables *const p = &group->tunables;
-    const bool wide = request->facts->info.native_float_lanes >= 16;
-    mgk_tunable_default(p, "lanes", wide ? 16 : 8);
+    mgk_mixture_lane_defaults(request, p);
     const int lanes = mgk_tunable_get(p, "lanes");
-    mgk_tunable_default(p, "vectors", problem_rows(request->desc) <= lanes ? 1 : 2);
-    mgk_tunable_default(p, "block", wide ? 8 : 4);
-    mgk_tunable_default(p, "unroll", 4);
-    int tile = 64;
+    mgk_tunable_default(p, "vectors",
+                        problem_rows(request->desc) <= lanes ? 1 : mgk_mixture_base(request, p, "vectors"));
+    int tile = mgk_mixture_base(request, p, "tile");
     while (tile > 16 && (int64_t)tile * t->products * t->head_size * 4 > LANE_STAGED_KEYS_BYTES)
         tile /= 2;
     mgk_tunable_default(p, "tile", tile);
     const int panel_rows = lanes * mgk_tunable_get(p, "vectors");
-    mgk_tunable_default(p, "panels", lane_panels(request, panel_rows));
+    mgk_tunable_default(p, "panels", lane_panels(request, p, panel_rows));
 
-    if (mgk_tunable_get(p, "tile") % lanes != 0)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parameters: tile: expected a multiple of lanes");
+    MGK_TRY(mgk_tunables_check(p, true, error));
     const int64_t bytes = lane_private_bytes(request, p);
     if (bytes > LANE_PRIVATE_LIMIT)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
@@ -167,23 +160,18 @@ static void simt_fit(const mgk_mixture_request *request, mgk_tunables *p)
 static void simt_defaults(const mgk_mixture_request *request, mgk_tunables *p)
 {
     const mgk_device_facts *const facts = request->facts;
-    mgk_tunable_default(p, "key-threads", 16);
-    int row_threads = 8;
-    while (row_threads > 1 && (uint64_t)row_threads * 16 > facts->info.max_work_group)
-        row_threads /= 2;
-    mgk_tunable_default(p, "row-threads", row_threads);
-    /* on a CPU this engine is for tests: small blocks compile several times faster there */
-    const bool cpu = facts->info.device_class == CLMGK_DEVICE_CPU;
+    mgk_mixture_simt_defaults(request, p);
     /* more rows would spill: with several components everywhere, with one on Intel GPUs (tests/offline) */
-    int rows = cpu || request->traits.modified ? 2 : 4;
+    int rows = mgk_mixture_base(request, p, "rows");
+    if (facts->info.device_class != CLMGK_DEVICE_CPU && request->traits.modified)
+        rows /= 2;
     while (rows > 1 &&
            rows * (request->traits.value_size / mgk_tunable_get(p, "key-threads")) > simt_accumulators(facts))
         rows /= 2;
     mgk_tunable_default(p, "rows", rows);
-    mgk_tunable_default(p, "keys", cpu ? 2 : 4);
-    mgk_tunable_default(p, "features", 16);
-    mgk_tunable_default(p, "values", 16);
+    mgk_tunable_default(p, "keys", mgk_mixture_base(request, p, "keys"));
     simt_fit(request, p);
+    mgk_mixture_simt_values(p);
 }
 
 static clmgk_status simt_group(const mgk_mixture_request *request, forward_group *group, clmgk_error *error)
@@ -194,10 +182,7 @@ static clmgk_status simt_group(const mgk_mixture_request *request, forward_group
     simt_defaults(request, p);
 
     const int threads = mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "key-threads");
-    const int tile = mgk_tunable_get(p, "key-threads") * mgk_tunable_get(p, "keys");
-    if (tile % mgk_tunable_get(p, "values") != 0)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                        "parameters: values: expected a divisor of key-threads * keys = %d", tile);
+    MGK_TRY(mgk_tunables_check(p, true, error));
     if ((uint64_t)threads > facts->info.max_work_group || (uint64_t)threads > facts->work_item_limit)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine simt: a work-group of %d, the device takes %" PRIu64,
                         threads, facts->info.max_work_group);
@@ -224,7 +209,7 @@ static clmgk_status group_of(const mgk_mixture_request *request, forward_group *
     *group = (forward_group){.tunables = mgk_tunables_of(request->engine)};
     mgk_tunables *const p = &group->tunables;
     const bool lane = request->engine == CLMGK_ENGINE_LANE;
-    MGK_TRY(mgk_tunables_read(p, request->parameters, error));
+    MGK_TRY(mgk_tunables_read(p, &request->parameters, error));
     MGK_TRY(lane ? lane_group(request, group, error) : simt_group(request, group, error));
     const int tile = lane ? mgk_tunable_get(p, "tile") : mgk_tunable_get(p, "key-threads") * mgk_tunable_get(p, "keys");
     mgk_tunable_default(p, "splits", default_splits(request, group->rows, tile));
@@ -291,6 +276,9 @@ clmgk_status mgk_mixture_plan_forward(const mgk_mixture_request *request, mgk_pa
     plan->main = plan->steps;
     mgk_mixture_args args = mgk_mixture_args_of(request);
     args.splits = mgk_tunable_get(&group.tunables, "splits");
+    if (mgk_mixture_splits_tuned(&group.tunables) && args.splits * d->length > d->length + d->length_k)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "parameters: splits=%d: the workspace of so many would be larger than the arrays", args.splits);
     if (args.splits > 1) {
         const int64_t rows = args.splits * d->batch * d->heads * d->length;
         args.region[0] = mgk_mixture_region(plan, rows);

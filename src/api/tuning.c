@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The public view of the tuning cache. */
+#include "tuning/entries.h"
+#include "variants/bucket.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+const char *clmgk_tuning_source_name(clmgk_tuning_source source)
+{
+    static const char *const names[] = {"class", "vendor", "architecture", "device", "nearest", "bucket", "caller"};
+    const size_t index = (size_t)source;
+    return index < MGK_COUNT(names) ? names[index] : NULL;
+}
+
+static clmgk_status fail_null(const char *name, const char *expected, clmgk_error *error)
+{
+    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected %s", name, expected);
+}
+
+/* ---- storing ------------------------------------------------------------------------------------------------- */
+
+/* Whether the pass can be planned with these values on the context's device. */
+static clmgk_status try_plan(const clmgk_context *context, const clmgk_attention_desc *desc, mgk_pass pass,
+                             clmgk_engine engine, const char *text, clmgk_error *error)
+{
+    mgk_pass_plan *const plan = mgk_alloc(&context->allocator, 1, sizeof(*plan));
+    if (plan == NULL)
+        return mgk_fail_memory(error, "a plan");
+    for (size_t i = 0; i < MGK_MAX_STEPS; ++i)
+        plan->step[i].options.allocator = &context->allocator;
+    const mgk_parameters parameters = {text, MGK_ORIGIN_TUNED};
+    const clmgk_status status =
+        mgk_family_of(desc->variant)->plan(desc, &context->facts, engine, parameters, pass, plan, error);
+    for (size_t i = 0; i < MGK_MAX_STEPS; ++i)
+        mgk_text_free(&plan->step[i].options);
+    mgk_free(&context->allocator, plan);
+    if (status != CLMGK_ERROR_UNSUPPORTED)
+        return status;
+    if (error != NULL)
+        error->status = CLMGK_ERROR_INVALID_VALUE;
+    return CLMGK_ERROR_INVALID_VALUE;
+}
+
+static clmgk_status check_tuned(const clmgk_tuned *tuned, mgk_pass pass, const clmgk_attention_desc *desc,
+                                clmgk_error *error)
+{
+    if (tuned->choice == NULL)
+        return fail_null("tuned.choice", "the name of an engine", error);
+    if (pass == MGK_BACKWARD && desc->gradients == 0 && desc->statistics == 0)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "pass: backward: expected a descriptor with gradients or statistics");
+    return mgk_tuning_check("forward", tuned->choice, tuned->parameters, error);
+}
+
+clmgk_status clmgk_tuning_store(clmgk_context *context, const char *cache_dir, const clmgk_attention_desc *desc,
+                                clmgk_tuned_pass pass, const clmgk_tuned *tuned, clmgk_error *error)
+{
+    if (context == NULL)
+        return fail_null("context", "a context", error);
+    if (tuned == NULL)
+        return fail_null("tuned", "what was measured", error);
+    if (pass != CLMGK_TUNED_FORWARD && pass != CLMGK_TUNED_BACKWARD)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "pass: %d: expected a clmgk_tuned_pass", (int)pass);
+    clmgk_attention_desc resolved;
+    MGK_TRY(clmgk_attention_validate(desc, &resolved, error));
+    const mgk_pass backward = resolved.gradients != 0 ? MGK_BACKWARD : MGK_STATISTICS;
+    const mgk_pass which = pass == CLMGK_TUNED_FORWARD ? MGK_FORWARD : backward;
+    MGK_TRY(check_tuned(tuned, pass == CLMGK_TUNED_FORWARD ? MGK_FORWARD : MGK_BACKWARD, &resolved, error));
+    const clmgk_engine engine = strcmp(tuned->choice, "lane") == 0 ? CLMGK_ENGINE_LANE : CLMGK_ENGINE_SIMT;
+    MGK_TRY(try_plan(context, &resolved, which, engine, tuned->parameters, error));
+
+    char *path = NULL;
+    const mgk_tuning_key key = mgk_attention_key(&resolved, which);
+    MGK_TRY(mgk_tuning_path(&context->allocator, NULL, cache_dir, &path, error));
+    const clmgk_status status = mgk_tuning_write(&context->allocator, path, &context->facts, &key, tuned, error);
+    mgk_free(&context->allocator, path);
+    return status;
+}
+
+/* ---- looking ------------------------------------------------------------------------------------------------- */
+
+/* The cache with the library's own entries; *path (may be NULL: none) and *tuning are to be freed after success. */
+static clmgk_status open_cache(const char *cache_dir, char **path, mgk_tuning **tuning, clmgk_error *error)
+{
+    MGK_TRY(mgk_tuning_path(NULL, NULL, cache_dir, path, error));
+    const clmgk_status status = mgk_tuning_read(NULL, *path, tuning, error);
+    if (status != CLMGK_OK)
+        mgk_free(NULL, *path);
+    return status;
+}
+
+static void close_cache(char *path, mgk_tuning *tuning)
+{
+    mgk_free(NULL, path);
+    mgk_tuning_free(NULL, tuning);
+}
+
+/* What does not fit is cut. */
+static void copy_text(char *target, size_t size, const char *source)
+{
+    const size_t length = strlen(source) < size ? strlen(source) : size - 1;
+    memcpy(target, source, length);
+    target[length] = '\0';
+}
+
+static clmgk_status show_entry(const mgk_tuning_set *set, const mgk_tuning_entry *entry, clmgk_tuning_entry *shown,
+                               clmgk_error *error)
+{
+    const mgk_tuning_device *const device = &set->devices[entry->device];
+    clmgk_error failure = {.status = CLMGK_OK};
+    mgk_text bucket = {0};
+    *shown = (clmgk_tuning_entry){.compute_units = device->compute_units, .shipped = entry->shipped};
+    mgk_tuning_print_bucket(entry, &bucket);
+    if (bucket.failed) {
+        mgk_text_free(&bucket);
+        return mgk_fail_memory(error, "an entry of the tuning cache");
+    }
+    copy_text(shown->bucket, sizeof(shown->bucket), bucket.data);
+    mgk_text_free(&bucket);
+    copy_text(shown->device, sizeof(shown->device), device->name);
+    copy_text(shown->platform, sizeof(shown->platform), device->platform);
+    copy_text(shown->driver, sizeof(shown->driver), device->driver);
+    copy_text(shown->operation, sizeof(shown->operation), entry->operation);
+    copy_text(shown->choice, sizeof(shown->choice), entry->choice);
+    copy_text(shown->parameters, sizeof(shown->parameters), entry->parameters);
+    shown->time_ms = 1e-6 * (double)entry->time_ns;
+    shown->default_ms = 1e-6 * (double)entry->default_ns;
+    shown->allowed = mgk_tuning_check(entry->operation, entry->choice, entry->parameters, &failure) == CLMGK_OK;
+    if (!shown->allowed)
+        copy_text(shown->reason, sizeof(shown->reason), failure.message);
+    return CLMGK_OK;
+}
+
+clmgk_status clmgk_tuning_list(const char *cache_dir, clmgk_tuning_entry *entries, size_t capacity, size_t *count,
+                               clmgk_error *error)
+{
+    char *path = NULL;
+    mgk_tuning *tuning = NULL;
+    if (count == NULL)
+        return fail_null("count", "where to put the number", error);
+    if (entries == NULL && capacity > 0)
+        return fail_null("entries", "where to put them", error);
+    MGK_TRY(open_cache(cache_dir, &path, &tuning, error));
+    clmgk_status status = CLMGK_OK;
+    for (size_t i = 0; status == CLMGK_OK && i < tuning->set.count && i < capacity; ++i)
+        status = show_entry(&tuning->set, &tuning->set.entries[i], &entries[i], error);
+    if (status == CLMGK_OK)
+        *count = tuning->set.count;
+    close_cache(path, tuning);
+    return status;
+}
+
+clmgk_status clmgk_tuning_get_info(const char *cache_dir, clmgk_tuning_info *info, clmgk_error *error)
+{
+    char *path = NULL;
+    mgk_tuning *tuning = NULL;
+    if (info == NULL)
+        return fail_null("info", "where to put the information", error);
+    MGK_TRY(open_cache(cache_dir, &path, &tuning, error));
+    clmgk_status status = CLMGK_OK;
+    if (path != NULL && strlen(path) >= sizeof(info->path)) {
+        status =
+            mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "cache_dir gives a path of %zu bytes, expected less than %zu",
+                     strlen(path), sizeof(info->path));
+    } else {
+        *info = (clmgk_tuning_info){.bytes = tuning->bytes, .damaged = tuning->reading.damaged};
+        copy_text(info->path, sizeof(info->path), path != NULL ? path : "");
+        copy_text(info->message, sizeof(info->message), tuning->reading.message);
+        for (size_t i = 0; i < tuning->set.count; ++i)
+            info->entries += !tuning->set.entries[i].shipped;
+    }
+    close_cache(path, tuning);
+    return status;
+}
+
+static bool same_name(const mgk_tuning_device *a, const mgk_tuning_device *b)
+{
+    return strcmp(a->name, b->name) == 0 && strcmp(a->platform, b->platform) == 0;
+}
+
+static bool is_of_device(const mgk_tuning_device *device, const void *user)
+{
+    return same_name(device, user);
+}
+
+/* What the file would say of a device. */
+static clmgk_status describe_device(cl_device_id id, mgk_tuning_device *device, clmgk_error *error)
+{
+    mgk_device_facts facts;
+    MGK_TRY(mgk_device_get_facts(id, &facts, error));
+    *device = mgk_tuning_device_of(&facts);
+    return CLMGK_OK;
+}
+
+clmgk_status clmgk_tuning_count(const char *cache_dir, cl_device_id device, uint64_t *current, uint64_t *stale,
+                                clmgk_error *error)
+{
+    char *path = NULL;
+    mgk_tuning *tuning = NULL;
+    mgk_tuning_device own;
+    if (device == NULL || current == NULL || stale == NULL)
+        return fail_null(device == NULL ? "device" : (current == NULL ? "current" : "stale"),
+                         device == NULL ? "a device" : "where to put the number", error);
+    MGK_TRY(describe_device(device, &own, error));
+    MGK_TRY(open_cache(cache_dir, &path, &tuning, error));
+    *current = *stale = 0;
+    for (size_t i = 0; i < tuning->set.count; ++i) {
+        const mgk_tuning_entry *const entry = &tuning->set.entries[i];
+        const mgk_tuning_device *const other = &tuning->set.devices[entry->device];
+        if (entry->shipped || !same_name(other, &own))
+            continue;
+        if (mgk_tuning_same_device(other, &own))
+            ++*current;
+        else
+            ++*stale;
+    }
+    close_cache(path, tuning);
+    return CLMGK_OK;
+}
+
+/* ---- changing ------------------------------------------------------------------------------------------------ */
+
+/* `user`: the mgk_tuning_device whose entries go; NULL: all. */
+static clmgk_status remove_entries(mgk_tuning_set *set, void *user, bool *changed, clmgk_error *error)
+{
+    size_t kept = 0;
+    (void)error;
+    for (size_t i = 0; i < set->count; ++i)
+        if (user != NULL && !same_name(&set->devices[set->entries[i].device], user))
+            set->entries[kept++] = set->entries[i];
+    *changed = kept < set->count;
+    set->count = kept;
+    return CLMGK_OK;
+}
+
+clmgk_status clmgk_tuning_reset(const char *cache_dir, cl_device_id device, clmgk_error *error)
+{
+    char *path = NULL;
+    mgk_tuning_device own;
+    if (device != NULL)
+        MGK_TRY(describe_device(device, &own, error));
+    MGK_TRY(mgk_tuning_path(NULL, NULL, cache_dir, &path, error));
+    const clmgk_status status =
+        mgk_tuning_change(NULL, path, false, remove_entries, device != NULL ? &own : NULL, error);
+    mgk_free(NULL, path);
+    return status;
+}
+
+clmgk_status clmgk_tuning_export(const char *cache_dir, cl_device_id device, char *text, size_t capacity,
+                                 size_t *length, clmgk_error *error)
+{
+    char *path = NULL;
+    mgk_tuning *tuning = NULL;
+    mgk_tuning_device own;
+    if (length == NULL)
+        return fail_null("length", "where to put the number", error);
+    if (text == NULL && capacity > 0)
+        return fail_null("text", "where to put it", error);
+    if (device != NULL)
+        MGK_TRY(describe_device(device, &own, error));
+    MGK_TRY(open_cache(cache_dir, &path, &tuning, error));
+
+    size_t kept = 0;
+    for (size_t i = 0; i < tuning->set.count; ++i)
+        if (!tuning->set.entries[i].shipped)
+            tuning->set.entries[kept++] = tuning->set.entries[i];
+    tuning->set.count = kept;
+    mgk_text printed = {0};
+    mgk_tuning_print(&tuning->set, device != NULL ? is_of_device : NULL, &own, &printed);
+    const clmgk_status status = printed.failed ? mgk_fail_memory(error, "the tuning cache's text") : CLMGK_OK;
+    if (status == CLMGK_OK) {
+        *length = printed.length;
+        if (capacity > 0)
+            memcpy(text, printed.data, printed.length < capacity ? printed.length : capacity);
+    }
+    mgk_text_free(&printed);
+    close_cache(path, tuning);
+    return status;
+}
+
+typedef struct import_job {
+    mgk_tuning_set set;
+    size_t taken;
+} import_job;
+
+static clmgk_status merge_entries(mgk_tuning_set *set, void *user, bool *changed, clmgk_error *error)
+{
+    import_job *const job = user;
+    for (size_t i = 0; i < job->set.count; ++i) {
+        const mgk_tuning_entry *const entry = &job->set.entries[i];
+        bool taken = false;
+        MGK_TRY(mgk_tuning_set_put(set, &job->set.devices[entry->device], entry, false, &taken, error));
+        job->taken += taken;
+    }
+    *changed = job->taken > 0;
+    return CLMGK_OK;
+}
+
+/* Nothing that is not wholly right is taken. */
+static clmgk_status read_import(const char *text, size_t length, mgk_tuning_set *set, clmgk_error *error)
+{
+    mgk_tuning_reading reading;
+    MGK_TRY(mgk_tuning_parse(set, text, length, false, &reading, error));
+    if (reading.newer || reading.damaged > 0)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "text: %s", reading.message);
+    for (size_t i = 0; i < set->count; ++i) {
+        const mgk_tuning_entry *const entry = &set->entries[i];
+        clmgk_error failure = {.status = CLMGK_OK};
+        if (mgk_tuning_check(entry->operation, entry->choice, entry->parameters, &failure) != CLMGK_OK)
+            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "text: line %zu: %s", entry->line, failure.message);
+    }
+    return CLMGK_OK;
+}
+
+clmgk_status clmgk_tuning_import(const char *cache_dir, const char *text, size_t length, size_t *taken,
+                                 clmgk_error *error)
+{
+    char *path = NULL;
+    import_job job = {.taken = 0};
+    clmgk_status status;
+    if (text == NULL)
+        return fail_null("text", "what clmgk_tuning_export wrote", error);
+    if (length == 0)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "length: 0: expected a text");
+    MGK_TRY_GOTO(status, read_import(text, length, &job.set, error), cleanup);
+    MGK_TRY_GOTO(status, mgk_tuning_path(NULL, NULL, cache_dir, &path, error), cleanup);
+    MGK_TRY_GOTO(status, mgk_tuning_change(NULL, path, true, merge_entries, &job, error), cleanup);
+    if (taken != NULL)
+        *taken = job.taken;
+cleanup:
+    mgk_free(NULL, path);
+    mgk_tuning_set_free(&job.set);
+    return status;
+}

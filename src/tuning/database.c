@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tuning file, and the order in which entries are tried. */
+#include "tuning/entries.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define FILE_NAME    "tuning.txt"
+#define DAMAGED_NAME FILE_NAME ".damaged"
+
+enum {
+    MAX_FILE_BYTES = 16 << 20,
+    FARTHEST = 2,       /* four-fold */
+    LOCK_ATTEMPTS = 100 /* a tenth of a second each */
+};
+
+extern const mgk_embedded_file mgk_shipped_files[];
+
+/* ---- where --------------------------------------------------------------------------------------------------- */
+
+/* The XDG rules: a relative path is ignored. */
+static void append_default_root(mgk_text *path)
+{
+    const char *const xdg = mgk_environment("XDG_DATA_HOME");
+    const char *const home = mgk_environment("HOME");
+    if (xdg != NULL && xdg[0] == '/')
+        mgk_text_printf(path, "%s/clmgk", xdg);
+    else if (home != NULL && home[0] == '/')
+        mgk_text_printf(path, "%s/.local/share/clmgk", home);
+}
+
+clmgk_status mgk_tuning_path(const clmgk_allocator *allocator, const char *tuning_dir, const char *cache_dir,
+                             char **path, clmgk_error *error)
+{
+    const char *const root = cache_dir != NULL ? cache_dir : mgk_environment("CLMGK_CACHE_DIR");
+    mgk_text text = {.allocator = allocator};
+    if (tuning_dir != NULL)
+        mgk_text_append(&text, tuning_dir, strlen(tuning_dir));
+    else if (root != NULL)
+        mgk_text_append(&text, root, strlen(root));
+    else
+        append_default_root(&text);
+    if (tuning_dir == NULL && text.length > 0)
+        mgk_text_printf(&text, "/tuning");
+
+    const bool used = text.length > 0;
+    *path = used && !text.failed ? text.data : NULL;
+    if (text.failed || !used)
+        mgk_text_free(&text);
+    return text.failed ? mgk_fail_memory(error, "the tuning cache's path") : CLMGK_OK;
+}
+
+/* ---- buckets ------------------------------------------------------------------------------------------------- */
+
+int mgk_tuning_bucket(int64_t size)
+{
+    int power = 0;
+    /* up from the geometric mean of two powers: x^2 >= 2^(2p+1), without overflow below 2^31 */
+    while (size >= INT64_C(1) << 31) {
+        size >>= 1;
+        ++power;
+    }
+    int64_t rest = size;
+    int whole = 0;
+    while (rest > 1) {
+        rest >>= 1;
+        ++whole;
+    }
+    if (size > 0 && size * size >= INT64_C(1) << (2 * whole + 1))
+        ++whole;
+    return whole + power;
+}
+
+/* ---- lookup -------------------------------------------------------------------------------------------------- */
+
+/* What a device is to this one. */
+typedef enum relation { STRANGER, SAME_VENDOR, SAME_ARCHITECTURE, SAME_DEVICE } relation;
+
+static relation relation_of(const mgk_tuning_device *a, const mgk_tuning_device *b)
+{
+    if (mgk_tuning_same_device(a, b))
+        return SAME_DEVICE;
+    /* another platform's compiler is another matter */
+    if (strcmp(a->platform, b->platform) != 0 || a->device_class != b->device_class)
+        return STRANGER;
+    if (strcmp(a->architecture, b->architecture) == 0)
+        return SAME_ARCHITECTURE;
+    return strcmp(a->vendor, b->vendor) == 0 ? SAME_VENDOR : STRANGER;
+}
+
+/* Place of an entry in the order: the lower the better, field by field. */
+typedef struct order {
+    int source; /* the higher the better */
+    bool shipped;
+    int distance;
+    const mgk_tuning_entry *entry;
+} order;
+
+static bool is_better(const order *a, const order *b)
+{
+    if (a->source != b->source)
+        return a->source > b->source;
+    if (a->shipped != b->shipped)
+        return !a->shipped;
+    if (a->distance != b->distance)
+        return a->distance < b->distance;
+    const int dates = strcmp(a->entry->date, b->entry->date);
+    return dates != 0 ? dates > 0 : a->entry < b->entry;
+}
+
+/* Sum of the axes' differences; -1: too far. Entries for all shapes are farther than any. */
+static int distance_of(const mgk_tuning_entry *entry, const mgk_tuning_key *key)
+{
+    int sum = 0;
+    if (entry->axes == 0)
+        return (FARTHEST + 1) * MGK_TUNING_AXES;
+    if (entry->axes != key->axes)
+        return -1;
+    for (size_t i = 0; i < key->axes; ++i) {
+        const int difference = abs(entry->axis[i].value - key->axis[i].value);
+        if (strcmp(entry->axis[i].name, key->axis[i].name) != 0 || difference > FARTHEST)
+            return -1;
+        sum += difference;
+    }
+    return sum;
+}
+
+static clmgk_tuning_source source_of(relation device, const mgk_tuning_entry *entry, int distance)
+{
+    if (device == SAME_VENDOR)
+        return CLMGK_TUNING_VENDOR;
+    if (device == SAME_ARCHITECTURE)
+        return CLMGK_TUNING_ARCHITECTURE;
+    if (entry->axes == 0)
+        return CLMGK_TUNING_DEVICE;
+    return distance == 0 ? CLMGK_TUNING_BUCKET : CLMGK_TUNING_NEAREST;
+}
+
+/* Whether the entry could serve; then where in the order. */
+static bool place(const mgk_tuning *tuning, const mgk_tuning_device *device, const mgk_tuning_key *key,
+                  const mgk_tuning_entry *entry, order *found)
+{
+    if (strcmp(entry->operation, key->operation) != 0 || strcmp(entry->exact, key->exact) != 0)
+        return false;
+    const int distance = distance_of(entry, key);
+    const relation how = distance < 0 ? STRANGER : relation_of(&tuning->set.devices[entry->device], device);
+    if (how == STRANGER)
+        return false;
+    *found = (order){(int)source_of(how, entry, distance), entry->shipped, distance, entry};
+    return true;
+}
+
+/* The best entry that comes after `last` (entry NULL: the first); entry NULL: there is none. */
+static order next_entry(const mgk_tuning *tuning, const mgk_tuning_device *device, const mgk_tuning_key *key,
+                        const order *last)
+{
+    order best = {0};
+    for (size_t i = 0; i < tuning->set.count; ++i) {
+        order found;
+        if (!place(tuning, device, key, &tuning->set.entries[i], &found))
+            continue;
+        if ((last->entry == NULL || is_better(last, &found)) && (best.entry == NULL || is_better(&found, &best)))
+            best = found;
+    }
+    return best;
+}
+
+bool mgk_tuning_find(const mgk_tuning *tuning, const mgk_device_facts *facts, const mgk_tuning_key *key, size_t rank,
+                     mgk_tuning_choice *choice)
+{
+    if (tuning == NULL || tuning->set.count == 0)
+        return false;
+    const mgk_tuning_device device = mgk_tuning_device_of(facts);
+    order at = {0};
+    for (size_t i = 0; i <= rank; ++i) {
+        at = next_entry(tuning, &device, key, &at);
+        if (at.entry == NULL)
+            return false;
+    }
+    *choice = (mgk_tuning_choice){(clmgk_tuning_source)at.source, at.entry->choice, at.entry->parameters};
+    return true;
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------------- */
+
+static bool is_tuning_file(const char *name)
+{
+    return strcmp(name, FILE_NAME) == 0;
+}
+
+static clmgk_status file_exists(const mgk_folder *folder, bool *exists, clmgk_error *error)
+{
+    mgk_folder_entry *entries = NULL;
+    size_t count = 0;
+    MGK_TRY(mgk_folder_list(folder, NULL, is_tuning_file, &entries, &count, error));
+    mgk_free(NULL, entries);
+    *exists = count > 0;
+    return CLMGK_OK;
+}
+
+/* What is in the way of reading the file counts as damage. */
+static clmgk_status read_file(const char *path, mgk_tuning *tuning, clmgk_error *error)
+{
+    mgk_folder folder;
+    clmgk_error failure = {.status = CLMGK_OK};
+    if (mgk_folder_open(path, false, &folder, &failure) != CLMGK_OK) {
+        memcpy(tuning->reading.message, failure.message, sizeof(tuning->reading.message) - 1);
+        return CLMGK_OK;
+    }
+    char *text = NULL;
+    size_t length = 0;
+    bool exists = false;
+    clmgk_status status = CLMGK_OK;
+    if (mgk_folder_read(&folder, &tuning->allocator, FILE_NAME, MAX_FILE_BYTES, &text, &length)) {
+        tuning->bytes = length;
+        status = mgk_tuning_parse(&tuning->set, text, length, false, &tuning->reading, error);
+    } else if (file_exists(&folder, &exists, NULL) == CLMGK_OK && exists) {
+        static const char message[] =
+            FILE_NAME " could not be read: expected a file of the user's own of at most 16 MiB";
+        memcpy(tuning->reading.message, message, sizeof(message));
+    }
+    mgk_free(&tuning->allocator, text);
+    mgk_folder_close(&folder);
+    return status;
+}
+
+static clmgk_status read_shipped(mgk_tuning *tuning, clmgk_error *error)
+{
+    mgk_tuning_reading ignored;
+    for (const mgk_embedded_file *file = mgk_shipped_files; file->name != NULL; ++file)
+        MGK_TRY(mgk_tuning_parse(&tuning->set, file->text, file->length, true, &ignored, error));
+    return CLMGK_OK;
+}
+
+clmgk_status mgk_tuning_read(const clmgk_allocator *allocator, const char *path, mgk_tuning **out, clmgk_error *error)
+{
+    mgk_tuning *const tuning = mgk_alloc(allocator, 1, sizeof(*tuning));
+    if (tuning == NULL)
+        return mgk_fail_memory(error, "the tuning cache");
+    if (allocator != NULL)
+        tuning->allocator = *allocator;
+    tuning->set.allocator = &tuning->allocator;
+    clmgk_status status = path != NULL ? read_file(path, tuning, error) : CLMGK_OK;
+    if (status == CLMGK_OK)
+        status = read_shipped(tuning, error);
+    if (status != CLMGK_OK) {
+        mgk_tuning_free(allocator, tuning);
+        return status;
+    }
+    *out = tuning;
+    return CLMGK_OK;
+}
+
+void mgk_tuning_free(const clmgk_allocator *allocator, mgk_tuning *tuning)
+{
+    if (tuning == NULL)
+        return;
+    mgk_tuning_set_free(&tuning->set);
+    mgk_free(allocator, tuning);
+}
+
+/* ---- changing ------------------------------------------------------------------------------------------------ */
+
+static int lock_folder(const mgk_folder *folder)
+{
+    int lock = -1;
+    for (int attempt = 0; lock < 0 && attempt < LOCK_ATTEMPTS; ++attempt)
+        lock = mgk_folder_lock(folder);
+    return lock;
+}
+
+static clmgk_status write_set(const clmgk_allocator *allocator, const mgk_folder *folder, const char *path,
+                              const mgk_tuning_set *set, clmgk_error *error)
+{
+    mgk_text text = {.allocator = allocator};
+    clmgk_status status = CLMGK_OK;
+    mgk_tuning_print(set, NULL, NULL, &text);
+    if (text.failed)
+        status = mgk_fail_memory(error, "the tuning cache's text");
+    else if (text.length > MAX_FILE_BYTES)
+        status = mgk_fail(error, CLMGK_ERROR_IO, "%s/" FILE_NAME ": would have %zu bytes, expected at most %d", path,
+                          text.length, (int)MAX_FILE_BYTES);
+    else if (!mgk_folder_write(folder, FILE_NAME, text.data, text.length))
+        status = mgk_fail(error, CLMGK_ERROR_IO, "%s/" FILE_NAME ": could not be written", path);
+    mgk_text_free(&text);
+    return status;
+}
+
+/* A file in the folder being changed. */
+typedef struct change_job {
+    const clmgk_allocator *allocator;
+    const char *path;
+    mgk_folder folder;
+    mgk_tuning_changer change;
+    void *user;
+} change_job;
+
+/* Lines that can't be understood would be lost: the file is kept aside first. */
+static clmgk_status keep_damaged(const change_job *job, const char *text, size_t length, clmgk_error *error)
+{
+    if (mgk_folder_write(&job->folder, DAMAGED_NAME, text, length))
+        return CLMGK_OK;
+    return mgk_fail(error, CLMGK_ERROR_IO, "%s/" DAMAGED_NAME ": the damaged file could not be kept there", job->path);
+}
+
+/* With the lock held; `text` is the file's. */
+static clmgk_status change_text(const change_job *job, const char *text, size_t length, clmgk_error *error)
+{
+    mgk_tuning_set set = {.allocator = job->allocator};
+    mgk_tuning_reading reading;
+    bool changed = false;
+    clmgk_status status;
+    MGK_TRY_GOTO(status, mgk_tuning_parse(&set, text, length, false, &reading, error), cleanup);
+    if (reading.newer) {
+        status = mgk_fail(error, CLMGK_ERROR_IO, "%s/" FILE_NAME ": %s: it is left alone", job->path, reading.message);
+        goto cleanup;
+    }
+    MGK_TRY_GOTO(status, job->change(&set, job->user, &changed, error), cleanup);
+    if (changed && reading.damaged > 0)
+        MGK_TRY_GOTO(status, keep_damaged(job, text, length, error), cleanup);
+    if (changed)
+        status = write_set(job->allocator, &job->folder, job->path, &set, error);
+cleanup:
+    mgk_tuning_set_free(&set);
+    return status;
+}
+
+static clmgk_status change_file(const change_job *job, clmgk_error *error)
+{
+    char *text = NULL;
+    size_t length = 0;
+    bool exists = false;
+    MGK_TRY(file_exists(&job->folder, &exists, error));
+    if (exists && !mgk_folder_read(&job->folder, job->allocator, FILE_NAME, MAX_FILE_BYTES, &text, &length))
+        return mgk_fail(error, CLMGK_ERROR_IO,
+                        "%s/" FILE_NAME ": could not be read: expected a file of the user's own of at most 16 MiB",
+                        job->path);
+    const clmgk_status status = change_text(job, text, length, error);
+    mgk_free(job->allocator, text);
+    return status;
+}
+
+clmgk_status mgk_tuning_change(const clmgk_allocator *allocator, const char *path, bool create,
+                               mgk_tuning_changer change, void *user, clmgk_error *error)
+{
+    change_job job = {.allocator = allocator, .path = path, .change = change, .user = user};
+    if (path == NULL)
+        return mgk_fail(error, CLMGK_ERROR_IO, "the tuning cache: no files are used");
+    MGK_TRY(mgk_folder_open(path, create, &job.folder, error));
+    if (job.folder.handle < 0)
+        return CLMGK_OK;
+    const int lock = lock_folder(&job.folder);
+    clmgk_status status;
+    if (lock >= 0) {
+        mgk_folder_remove_stale(&job.folder, allocator);
+        status = change_file(&job, error);
+    } else {
+        status = mgk_fail(error, CLMGK_ERROR_IO, "%s: could not be locked", path);
+    }
+    mgk_folder_unlock(lock);
+    mgk_folder_close(&job.folder);
+    return status;
+}
+
+/* ---- one entry ----------------------------------------------------------------------------------------------- */
+
+typedef struct one_entry {
+    mgk_tuning_device device;
+    mgk_tuning_entry entry;
+} one_entry;
+
+static clmgk_status put_one(mgk_tuning_set *set, void *user, bool *changed, clmgk_error *error)
+{
+    one_entry *const one = user;
+    *changed = true;
+    mgk_utc_date(one->entry.date, sizeof(one->entry.date));
+    return mgk_tuning_set_put(set, &one->device, &one->entry, true, NULL, error);
+}
+
+clmgk_status mgk_tuning_write(const clmgk_allocator *allocator, const char *path, const mgk_device_facts *facts,
+                              const mgk_tuning_key *key, const clmgk_tuned *tuned, clmgk_error *error)
+{
+    one_entry one = {.device = mgk_tuning_device_of(facts)};
+    MGK_TRY(mgk_tuning_entry_of(key, tuned, &one.entry, error));
+    return mgk_tuning_change(allocator, path, true, put_one, &one, error);
+}

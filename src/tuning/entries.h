@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Measured values in memory and as text (docs/tuning.md): no files, no lookup. */
+#ifndef MGK_ENTRIES_H
+#define MGK_ENTRIES_H
+
+#include "tuning/database.h"
+
+#define MGK_TUNING_FORMAT 1
+
+/* What is kept of a device that was measured. */
+typedef struct mgk_tuning_device {
+    char name[256];
+    char platform[128];
+    char driver[128];
+    char vendor[128];
+    char architecture[64];
+    clmgk_device_class device_class;
+    uint32_t compute_units;
+} mgk_tuning_device;
+
+typedef struct mgk_tuning_entry {
+    size_t device; /* of the set */
+    bool shipped;
+    char operation[32];
+    char exact[192];
+    size_t axes; /* 0: whatever the shape */
+    struct {
+        char name[16];
+        int value;
+    } axis[MGK_TUNING_AXES];
+    char choice[32];
+    char parameters[512];
+    char date[24]; /* "2026-01-31T23:59:59Z": ordered as text */
+    uint64_t time_ns;
+    uint64_t default_ns;
+    uint64_t hash; /* of device and bucket */
+    size_t line;   /* of the text that it was read from */
+} mgk_tuning_entry;
+
+/* Entries with the devices that they are of. */
+typedef struct mgk_tuning_set {
+    const clmgk_allocator *allocator;
+    mgk_tuning_device *devices;
+    size_t device_count;
+    size_t device_capacity;
+    mgk_tuning_entry *entries;
+    size_t count;
+    size_t capacity;
+} mgk_tuning_set;
+
+void mgk_tuning_set_free(mgk_tuning_set *set);
+
+mgk_tuning_device mgk_tuning_device_of(const mgk_device_facts *facts);
+bool mgk_tuning_same_device(const mgk_tuning_device *a, const mgk_tuning_device *b);
+
+/* An entry of a key, without device and date; INVALID_VALUE for texts that are too long or no single line. */
+clmgk_status mgk_tuning_entry_of(const mgk_tuning_key *key, const clmgk_tuned *tuned, mgk_tuning_entry *entry,
+                                 clmgk_error *error);
+
+/* Puts an entry of `device` into the set, in the place of one of the same device and bucket that is not newer (with
+ * `replace`: of any date). *taken (may be NULL): whether it is there now and was not before. */
+clmgk_status mgk_tuning_set_put(mgk_tuning_set *set, const mgk_tuning_device *device, const mgk_tuning_entry *entry,
+                                bool replace, bool *taken, clmgk_error *error);
+
+/* What reading a text found. */
+typedef struct mgk_tuning_reading {
+    uint64_t damaged;
+    bool newer;        /* of a later format: nothing was read */
+    char message[256]; /* the first line that is wrong, and why; empty: none */
+} mgk_tuning_reading;
+
+/* Reads a text into the set. What is wrong is passed over and told; fails only without memory. */
+clmgk_status mgk_tuning_parse(mgk_tuning_set *set, const char *text, size_t length, bool shipped,
+                              mgk_tuning_reading *reading, clmgk_error *error);
+
+/* Appends the set as text, of the device for which `wanted` holds (NULL: all). */
+void mgk_tuning_print(const mgk_tuning_set *set, bool (*wanted)(const mgk_tuning_device *device, const void *user),
+                      const void *user, mgk_text *text);
+
+/* Appends the entry's bucket: "variant=mgk ... rows=12 keys=12 tasks=3", "... *" for whatever the shape. */
+void mgk_tuning_print_bucket(const mgk_tuning_entry *entry, mgk_text *text);
+
+/* ---- the file ------------------------------------------------------------------------------------------------ */
+
+/* What a context knows. */
+struct mgk_tuning {
+    clmgk_allocator allocator;
+    mgk_tuning_set set; /* of the file, then of the library */
+    uint64_t bytes;     /* of the file */
+    mgk_tuning_reading reading;
+};
+
+/* A change of the file's set; *changed: whether it is to be written. */
+typedef clmgk_status (*mgk_tuning_changer)(mgk_tuning_set *set, void *user, bool *changed, clmgk_error *error);
+
+/* Reads the file in the folder `path`, lets `change` change its set, and writes it, all under the folder's lock. With
+ * `create` the folder is made where absent; without, an absent one is an empty set. */
+clmgk_status mgk_tuning_change(const clmgk_allocator *allocator, const char *path, bool create,
+                               mgk_tuning_changer change, void *user, clmgk_error *error);
+
+/* Whether a plan could ever take such values: INVALID_VALUE, with the reason, if not. Operations that this library
+ * does not know are not judged. */
+clmgk_status mgk_tuning_check(const char *operation, const char *choice, const char *parameters, clmgk_error *error);
+
+#endif
