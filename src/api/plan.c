@@ -69,40 +69,51 @@ static clmgk_status try_engine(clmgk_plan *plan, mgk_pass which, clmgk_engine en
     return plan->family->plan(&plan->desc, &plan->context->facts, engine, parameters, which, &pass->plan, error);
 }
 
-/* The engine asked for; or the device's own and, where that can't, the other: each pass for itself. */
-static clmgk_status choose_default(clmgk_plan *plan, mgk_pass which, const clmgk_plan_options *options,
-                                   clmgk_error *error)
+/* A pass whose engine and parameters are to be chosen. */
+typedef struct choice {
+    clmgk_plan *plan;
+    mgk_pass which;
+    clmgk_engine wanted;      /* AUTO: any */
+    const char *given;        /* the caller's parameters */
+    const char *const *names; /* what the backward pass must have of the forward pass; NULL: nothing */
+    mgk_text followed;        /* their values */
+} choice;
+
+static clmgk_status try_choice(choice *c, clmgk_engine engine, const char *text, mgk_origin origin, clmgk_error *error)
 {
-    const mgk_parameters parameters = {parameters_of(options, which), MGK_ORIGIN_CALLER};
-    const bool named = parameters.text != NULL && parameters.text[0] != '\0';
-    plan->pass[which]->source = named ? CLMGK_TUNING_CALLER : CLMGK_TUNING_CLASS;
-    if (options->engine != CLMGK_ENGINE_AUTO)
-        return try_engine(plan, which, options->engine, parameters, error);
-    const clmgk_engine own = plan->context->facts.info.engine;
-    const clmgk_status status = try_engine(plan, which, own, parameters, error);
+    const bool follows = c->names != NULL && engine == c->plan->pass[MGK_FORWARD]->engine;
+    const mgk_parameters parameters = {.text = text, .origin = origin, .followed = follows ? c->followed.data : NULL};
+    return try_engine(c->plan, c->which, engine, parameters, error);
+}
+
+/* The engine asked for; or the device's own (that of the forward pass, for the same scores) and, where that can't, the
+ * other: each pass for itself. */
+static clmgk_status choose_default(choice *c, clmgk_error *error)
+{
+    const bool named = c->given != NULL && c->given[0] != '\0';
+    c->plan->pass[c->which]->source = named ? CLMGK_TUNING_CALLER : CLMGK_TUNING_CLASS;
+    if (c->wanted != CLMGK_ENGINE_AUTO)
+        return try_choice(c, c->wanted, c->given, MGK_ORIGIN_CALLER, error);
+    const clmgk_engine first =
+        c->names != NULL ? c->plan->pass[MGK_FORWARD]->engine : c->plan->context->facts.info.engine;
+    const clmgk_status status = try_choice(c, first, c->given, MGK_ORIGIN_CALLER, error);
     if (status != CLMGK_ERROR_UNSUPPORTED)
         return status;
-    const clmgk_engine other = own == CLMGK_ENGINE_LANE ? CLMGK_ENGINE_SIMT : CLMGK_ENGINE_LANE;
+    const clmgk_engine other = first == CLMGK_ENGINE_LANE ? CLMGK_ENGINE_SIMT : CLMGK_ENGINE_LANE;
     clmgk_error ignored;
-    if (try_engine(plan, which, other, parameters, &ignored) == CLMGK_OK)
+    if (try_choice(c, other, c->given, MGK_ORIGIN_CALLER, &ignored) == CLMGK_OK)
         return CLMGK_OK;
-    return try_engine(plan, which, own, parameters, error);
+    return try_choice(c, first, c->given, MGK_ORIGIN_CALLER, error);
 }
 
 /* Whether the backward pass makes its scores as the forward pass does. */
-static bool scores_agree(const clmgk_plan *plan)
+static bool scores_agree(const choice *c)
 {
-    const mgk_compiled_pass *const forward = plan->pass[MGK_FORWARD];
-    const mgk_compiled_pass *const backward = plan->pass[MGK_BACKWARD];
-    const char *const *names = plan->family->score_tunables(&plan->desc, forward->engine);
-    if (names == NULL)
-        return true;
-    if (forward->engine != backward->engine)
-        return false;
-    bool agree = true;
-    for (; *names != NULL; ++names)
-        agree = agree &&
-                mgk_tunable_get(&forward->plan.tunables, *names) == mgk_tunable_get(&backward->plan.tunables, *names);
+    const mgk_compiled_pass *const forward = c->plan->pass[MGK_FORWARD];
+    const mgk_compiled_pass *const own = c->plan->pass[c->which];
+    bool agree = c->names == NULL || forward->engine == own->engine;
+    for (const char *const *name = c->names; agree && name != NULL && *name != NULL; ++name)
+        agree = mgk_tunable_get(&forward->plan.tunables, *name) == mgk_tunable_get(&own->plan.tunables, *name);
     return agree;
 }
 
@@ -116,59 +127,53 @@ static clmgk_engine engine_named(const char *name)
 }
 
 /* The best of what was measured that is legal here; *found: whether there is one. Fails only without memory. */
-static clmgk_status choose_tuned(clmgk_plan *plan, mgk_pass which, clmgk_engine wanted, bool *found, clmgk_error *error)
+static clmgk_status choose_tuned(choice *c, bool *found, clmgk_error *error)
 {
-    const mgk_tuning_key key = mgk_attention_key(&plan->desc, which);
-    const clmgk_context *const context = plan->context;
-    mgk_tuning_choice choice;
+    const clmgk_context *const context = c->plan->context;
+    const mgk_tuning_key key = mgk_attention_key(&c->plan->desc, c->which);
+    mgk_tuning_choice entry;
     *found = false;
-    for (size_t rank = 0; !*found && mgk_tuning_find(context->tuning, &context->facts, &key, rank, &choice); ++rank) {
-        const clmgk_engine engine = engine_named(choice.choice);
-        if (engine == CLMGK_ENGINE_AUTO || (wanted != CLMGK_ENGINE_AUTO && wanted != engine))
+    for (size_t rank = 0; !*found && mgk_tuning_find(context->tuning, &context->facts, &key, rank, &entry); ++rank) {
+        const clmgk_engine engine = engine_named(entry.choice);
+        if (engine == CLMGK_ENGINE_AUTO || (c->wanted != CLMGK_ENGINE_AUTO && c->wanted != engine))
             continue;
-        const mgk_parameters parameters = {choice.parameters, MGK_ORIGIN_TUNED};
         clmgk_error passed_over;
-        const clmgk_status status = try_engine(plan, which, engine, parameters, &passed_over);
+        const clmgk_status status = try_choice(c, engine, entry.parameters, MGK_ORIGIN_TUNED, &passed_over);
         if (status == CLMGK_ERROR_OUT_OF_HOST_MEMORY)
             return mgk_fail_memory(error, "a plan");
-        *found = status == CLMGK_OK && (which != MGK_BACKWARD || scores_agree(plan));
-        plan->pass[which]->source = choice.source;
+        *found = status == CLMGK_OK && scores_agree(c);
+        c->plan->pass[c->which]->source = entry.source;
     }
     return CLMGK_OK;
 }
 
-/* Where the forward pass was tuned, the backward pass's defaults give way to what its scores need; if they can't, the
- * defaults stay, as where the two have different engines. */
-static clmgk_status follow_forward(clmgk_plan *plan, const clmgk_plan_options *options, clmgk_error *error)
+/* What the forward pass has of the parameters that its scores depend on. */
+static clmgk_status follow_forward(choice *c, clmgk_error *error)
 {
-    const mgk_compiled_pass *const forward = plan->pass[MGK_FORWARD];
-    mgk_text text = {.allocator = &plan->context->allocator};
-    const char *const *names = plan->family->score_tunables(&plan->desc, forward->engine);
-    for (; names != NULL && *names != NULL; ++names)
-        mgk_text_printf(&text, "%s%s=%d", text.length == 0 ? "" : ",", *names,
-                        mgk_tunable_get(&forward->plan.tunables, *names));
-    clmgk_status status = text.failed ? mgk_fail_memory(error, "a plan's parameters") : CLMGK_OK;
-    const mgk_parameters parameters = {text.data, MGK_ORIGIN_TUNED};
-    clmgk_error ignored;
-    if (status == CLMGK_OK && try_engine(plan, MGK_BACKWARD, forward->engine, parameters, &ignored) != CLMGK_OK)
-        status = choose_default(plan, MGK_BACKWARD, options, error);
-    mgk_text_free(&text);
-    return status;
+    const mgk_compiled_pass *const forward = c->plan->pass[MGK_FORWARD];
+    c->names = c->plan->family->score_tunables(&c->plan->desc, forward->engine);
+    for (const char *const *name = c->names; name != NULL && *name != NULL; ++name)
+        mgk_text_printf(&c->followed, "%s%s=%d", c->followed.length == 0 ? "" : ",", *name,
+                        mgk_tunable_get(&forward->plan.tunables, *name));
+    return c->followed.failed ? mgk_fail_memory(error, "a plan's parameters") : CLMGK_OK;
 }
 
 /* The caller's parameters, what was tuned, the defaults. The combination has no parameters. */
 static clmgk_status choose(clmgk_plan *plan, mgk_pass which, const clmgk_plan_options *options, clmgk_error *error)
 {
-    const bool free_to_choose = parameters_of(options, which) == NULL;
+    choice c = {.plan = plan,
+                .which = which,
+                .wanted = options->engine,
+                .given = parameters_of(options, which),
+                .followed = {.allocator = &plan->context->allocator}};
     bool found = false;
-    if (free_to_choose && which != MGK_COMBINE)
-        MGK_TRY(choose_tuned(plan, which, options->engine, &found, error));
-    if (found)
-        return CLMGK_OK;
-    MGK_TRY(choose_default(plan, which, options, error));
-    if (which == MGK_BACKWARD && free_to_choose && !scores_agree(plan))
-        return follow_forward(plan, options, error);
-    return CLMGK_OK;
+    clmgk_status status = which == MGK_BACKWARD ? follow_forward(&c, error) : CLMGK_OK;
+    if (status == CLMGK_OK && c.given == NULL && which != MGK_COMBINE)
+        status = choose_tuned(&c, &found, error);
+    if (status == CLMGK_OK && !found)
+        status = choose_default(&c, error);
+    mgk_text_free(&c.followed);
+    return status;
 }
 
 /* ---- launches ----------------------------------------------------------------------------------------------- */

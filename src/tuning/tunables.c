@@ -113,15 +113,20 @@ static clmgk_status read_item(mgk_tunables *tunables, const char *item, size_t l
                     (int)length, item, tunables->table->name);
 }
 
-clmgk_status mgk_tunables_read(mgk_tunables *tunables, const mgk_parameters *parameters, clmgk_error *error)
+static clmgk_status read_text(mgk_tunables *tunables, const char *text, mgk_origin origin, clmgk_error *error)
 {
-    const char *text = parameters->text;
     while (text != NULL && *text != '\0') {
         const size_t length = strcspn(text, ",");
-        MGK_TRY(read_item(tunables, text, length, parameters->origin, error));
+        MGK_TRY(read_item(tunables, text, length, origin, error));
         text += length + (text[length] == ',' ? 1 : 0);
     }
     return CLMGK_OK;
+}
+
+clmgk_status mgk_tunables_read(mgk_tunables *tunables, const mgk_parameters *parameters, clmgk_error *error)
+{
+    MGK_TRY(read_text(tunables, parameters->followed, MGK_ORIGIN_TUNED, error));
+    return read_text(tunables, parameters->text, parameters->origin, error);
 }
 
 void mgk_tunables_options(const mgk_tunables *tunables, mgk_text *text)
@@ -244,7 +249,7 @@ clmgk_status clmgk_tunable_check(const char *table, const char *parameters, clmg
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parameters: NULL: expected \"name=value,...\"");
     MGK_TRY(find_table(table, &found, error));
     mgk_tunables tunables = {.table = found};
-    const mgk_parameters read = {parameters, MGK_ORIGIN_CALLER};
+    const mgk_parameters read = {.text = parameters, .origin = MGK_ORIGIN_CALLER};
     MGK_TRY(mgk_tunables_read(&tunables, &read, error));
     for (size_t i = 0; i < found->count; ++i)
         if (tunables.origin[i] == MGK_ORIGIN_DEFAULT)

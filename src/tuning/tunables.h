@@ -70,10 +70,11 @@ typedef struct mgk_tunables {
     mgk_origin origin[MGK_MAX_TUNABLES];
 } mgk_tunables;
 
-/* Parameters that are named in a text, "name=value,...". */
+/* Parameters that are named in texts, "name=value,...". NULL: none. */
 typedef struct mgk_parameters {
-    const char *text; /* NULL: none */
-    mgk_origin origin;
+    const char *text;
+    mgk_origin origin;    /* of the text's values */
+    const char *followed; /* values that another pass has, in the place of defaults */
 } mgk_parameters;
 
 /* The parameters of an engine, all values 0. */

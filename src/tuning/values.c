@@ -12,7 +12,7 @@ static clmgk_status check_engine(const char *choice, const char *parameters, clm
         if (strcmp(clmgk_engine_name(engines[i]), choice) != 0)
             continue;
         mgk_tunables tunables = mgk_tunables_of(engines[i]);
-        const mgk_parameters read = {parameters, MGK_ORIGIN_TUNED};
+        const mgk_parameters read = {.text = parameters, .origin = MGK_ORIGIN_TUNED};
         MGK_TRY(mgk_tunables_read(&tunables, &read, error));
         return mgk_tunables_check(&tunables, false, error);
     }
