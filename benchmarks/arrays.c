@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arrays for cases: on the device, and the same numbers for the reference. */
-#include "bench.h"
+#include "cases.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -20,13 +20,13 @@ static bool same_value(const json_t *old, const json_t *one)
     return absent ? !one || json_is_null(one) : json_equal(old, one);
 }
 
-/* Whether two cases measure the same work on the same device, by the same engine. */
+/* Whether two cases measure the same work on the same device. (Engine and parameters may have been tuned meanwhile.) */
 static bool same_case(const json_t *before, const json_t *old, const json_t *now, const json_t *one)
 {
-    static const char *const keys[] = {"variant",   "engine",     "dtype",      "pass",      "batch",
-                                       "heads",     "kv_heads",   "components", "length",    "length_k",
-                                       "head_size", "value_size", "causal",     "gradients", "window",
-                                       "sequences", "bias",       "alibi",      "sinks",     "dropout"};
+    static const char *const keys[] = {"variant",    "dtype",      "pass",      "batch",    "heads",
+                                       "kv_heads",   "components", "length",    "length_k", "head_size",
+                                       "value_size", "causal",     "gradients", "window",   "sequences",
+                                       "bias",       "alibi",      "sinks",     "dropout"};
     for (size_t i = 0; i < TOOL_COUNT(keys); i++) {
         if (!same_value(json_object_get(old, keys[i]), json_object_get(one, keys[i])))
             return false;

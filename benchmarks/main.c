@@ -9,6 +9,7 @@
 /* All that a run holds. */
 typedef struct bench_run {
     bench_options options;
+    clmgk_tuning_info tuning;
     json_t *before; /* of --compare */
     tool_outputs *outputs;
     size_t plot; /* its number in `outputs` */
@@ -20,8 +21,8 @@ typedef struct bench_run {
 static void progress(const bench_run *run, const bench_device *device, size_t shape)
 {
     fprintf(stderr, "clmgk-bench: %s: %s (%zu of %zu)\n", device->tool.info.name,
-            run->options.shapes[shape].name ? run->options.shapes[shape].name : "given sizes", shape + 1,
-            run->options.shape_count);
+            run->options.request.shapes[shape].name ? run->options.request.shapes[shape].name : "given sizes",
+            shape + 1, run->options.request.shape_count);
 }
 
 /* ---- devices ------------------------------------------------------------------------------------------------ */
@@ -32,7 +33,9 @@ static tool_exit open_device(bench_run *run, const clmgk_device_info *info, tool
     TOOL_TRY(tool_device_open_info(info, &device->tool, error));
     run->device_count++;
     device->cache_dir = run->cache_dir;
-    return bench_make_groups(&run->options, &device->groups, error);
+    if (run->cache_dir)
+        device->tuning_dir = run->tuning.path;
+    return bench_make_groups(&run->options.request, &device->groups, error);
 }
 
 static tool_exit open_all_devices(bench_run *run, tool_error *error)
@@ -81,7 +84,7 @@ static tool_exit count_wrong(const bench_run *run, tool_error *error)
 {
     size_t wrong = 0, measured = 0;
     for (size_t d = 0; d < run->device_count; d++) {
-        for (size_t i = 0; i < run->options.shape_count; i++) {
+        for (size_t i = 0; i < run->options.request.shape_count; i++) {
             for (size_t c = 0; c < run->devices[d].groups[i].count; c++) {
                 const bench_case *one = &run->devices[d].groups[i].cases[c];
                 wrong += !one->refused && !one->error.ok;
@@ -124,12 +127,16 @@ done:
 
 /* ---- the run ------------------------------------------------------------------------------------------------ */
 
-/* Caches of this run's own, the library's and those of drivers that have one, so that a first call is a first call.
+/* Program caches of this run's own, the library's and those of drivers that have one, so that a first call is a first
+ * call. What was tuned is taken from where it always lies.
  * Drivers read these variables when the first platform is asked for. */
 static tool_exit make_cold_caches(bench_run *run, tool_error *error)
 {
     static const char *const variables[] = {"POCL_CACHE_DIR", "CUDA_CACHE_PATH"};
+    clmgk_error failure = {0};
     TOOL_TRY(tool_outputs_make_folder(run->outputs, &run->cache_dir, error));
+    if (clmgk_tuning_get_info(NULL, &run->tuning, &failure) != CLMGK_OK)
+        return tool_fail_library(error, &failure);
     for (size_t i = 0; i < TOOL_COUNT(variables); i++) {
         if (setenv(variables[i], run->cache_dir, 1) != 0)
             return tool_fail(error, TOOL_SYSTEM_ERROR, "%s: %s", variables[i], strerror(errno));
@@ -141,8 +148,8 @@ static tool_exit make_cold_caches(bench_run *run, tool_error *error)
 static tool_exit check_request(bench_run *run, tool_error *error)
 {
     bench_group *groups = NULL;
-    TOOL_TRY(bench_make_groups(&run->options, &groups, error));
-    bench_free_groups(&run->options, groups);
+    TOOL_TRY(bench_make_groups(&run->options.request, &groups, error));
+    bench_free_groups(&run->options.request, groups);
     if (run->options.compare)
         TOOL_TRY(bench_load_json(run->options.compare, &run->before, error));
     TOOL_TRY(tool_outputs_create(&run->outputs, error));
@@ -155,7 +162,7 @@ static tool_exit check_request(bench_run *run, tool_error *error)
 static tool_exit measure(bench_run *run, tool_error *error)
 {
     for (size_t d = 0; d < run->device_count; d++) {
-        for (size_t i = 0; i < run->options.shape_count; i++) {
+        for (size_t i = 0; i < run->options.request.shape_count; i++) {
             progress(run, &run->devices[d], i);
             TOOL_TRY(bench_measure_group(&run->devices[d], &run->options, &run->devices[d].groups[i], error));
         }
@@ -166,7 +173,7 @@ static tool_exit measure(bench_run *run, tool_error *error)
 static void close_run(bench_run *run)
 {
     for (size_t i = 0; i < run->device_count; i++) {
-        bench_free_groups(&run->options, run->devices[i].groups);
+        bench_free_groups(&run->options.request, run->devices[i].groups);
         tool_device_close(&run->devices[i].tool);
     }
     free(run->devices);

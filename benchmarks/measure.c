@@ -11,122 +11,27 @@
 #define VALIDATE_SECONDS 0.4
 #define MIN_ROUNDS       3
 #define MAX_ROUNDS       100
-#define CALLS_MS         5.0 /* a repetition of short calls lasts so long */
-#define MAX_CALLS        1000
 
-/* A case that is ready to run: in the backward pass O and L are there. */
-typedef struct runner {
-    bench_pass pass;
-    clmgk_context *library;
-    clmgk_plan *plan;
-    bench_own own;
+/* A case's runner and its times. */
+typedef struct case_run {
+    bench_runner run;
     double samples[MAX_ROUNDS];
     int sample_count;
-} runner;
+} case_run;
 
-static void close_runner(runner *run)
+static bench_manner manner_of(const bench_device *device, const bench_options *options)
 {
-    clmgk_plan_release(run->plan);
-    clmgk_context_release(run->library);
-    bench_own_release(&run->own);
-    *run = (runner){0};
-}
-
-/* ---- one repetition ----------------------------------------------------------------------------------------- */
-
-/* Milliseconds between the ends of two events; negative where the driver cannot tell. */
-static double event_span_ms(cl_event first, cl_event last)
-{
-    cl_ulong start = 0, end = 0;
-    if (clGetEventProfilingInfo(first, CL_PROFILING_COMMAND_END, sizeof(start), &start, NULL) != CL_SUCCESS ||
-        clGetEventProfilingInfo(last, CL_PROFILING_COMMAND_END, sizeof(end), &end, NULL) != CL_SUCCESS || end <= start)
-        return -1;
-    return 1e-6 * (double)(end - start);
-}
-
-/* Milliseconds a call by the host's clock, and by the device's (negative: not known). */
-typedef struct call_time {
-    double host, device;
-} call_time;
-
-static tool_exit enqueue_call(const tool_device *device, const runner *run, cl_event *event, tool_error *error)
-{
-    clmgk_error failure = {0};
-    const clmgk_status status =
-        run->pass == BENCH_BACKWARD
-            ? clmgk_enqueue_backward(run->plan, device->queue, &run->own.args, &run->own.gradients, 0, NULL, event,
-                                     &failure)
-            : clmgk_enqueue_forward(run->plan, device->queue, &run->own.args, 0, NULL, event, &failure);
-    return status == CLMGK_OK ? TOOL_DONE : tool_fail_library(error, &failure);
-}
-
-/* A pass may be several kernels, and its event is that of the last: a marker tells when the first could begin. */
-static tool_exit enqueue_calls(const tool_device *device, const runner *run, int calls, cl_event *first, cl_event *last,
-                               tool_error *error)
-{
-    const cl_int code = clEnqueueMarkerWithWaitList(device->queue, 0, NULL, first);
-    if (code != CL_SUCCESS)
-        return tool_fail_cl(error, code, "clEnqueueMarkerWithWaitList");
-    for (int i = 0; i < calls; i++)
-        TOOL_TRY(enqueue_call(device, run, i == calls - 1 ? last : NULL, error));
-    return TOOL_DONE;
-}
-
-static tool_exit time_calls(const tool_device *device, const runner *run, int calls, call_time *time, tool_error *error)
-{
-    cl_event first = NULL, last = NULL;
-    const double start = tool_now_ms();
-    tool_exit status = enqueue_calls(device, run, calls, &first, &last, error);
-    const cl_int code = clFinish(device->queue);
-    const double wall = tool_now_ms() - start;
-    if (status == TOOL_DONE && code != CL_SUCCESS)
-        status = tool_fail_cl(error, code, "clFinish");
-    if (status == TOOL_DONE)
-        *time = (call_time){wall / calls, event_span_ms(first, last) / calls};
-    if (first)
-        clReleaseEvent(first);
-    if (last)
-        clReleaseEvent(last);
-    return status;
+    return (bench_manner){.cache_dir = device->cache_dir,
+                          .tuning_dir = device->tuning_dir,
+                          .untuned = options->untuned,
+                          .engine = options->engine,
+                          .parameters = options->parameters,
+                          .backward_parameters = options->backward_parameters};
 }
 
 /* ---- first calls -------------------------------------------------------------------------------------------- */
 
-static tool_exit make_plan(const bench_device *device, const bench_options *options, const clmgk_attention_desc *desc,
-                           runner *run, clmgk_error *failure, tool_error *error)
-{
-    clmgk_context_options context_options = CLMGK_CONTEXT_OPTIONS_INIT;
-    clmgk_plan_options plan_options = CLMGK_PLAN_OPTIONS_INIT;
-    context_options.cache_dir = device->cache_dir;
-    plan_options.engine = options->engine;
-    plan_options.parameters = options->parameters;
-    plan_options.backward_parameters = options->backward_parameters;
-    if (clmgk_context_create(device->tool.context, device->tool.info.device_id, &context_options, &run->library,
-                             failure) != CLMGK_OK ||
-        clmgk_plan_create(run->library, desc, &plan_options, &run->plan, failure) != CLMGK_OK)
-        return tool_fail_library(error, failure);
-    return TOOL_DONE;
-}
-
-/* A plan with its arrays; *plan_ms is what making the plan took. */
-static tool_exit open_runner(const bench_device *device, const bench_options *options, const bench_arrays *arrays,
-                             const clmgk_attention_desc *desc, bench_pass pass, runner *run, double *plan_ms,
-                             clmgk_error *failure, tool_error *error)
-{
-    *run = (runner){.pass = BENCH_FORWARD};
-    const double start = tool_now_ms();
-    TOOL_TRY(make_plan(device, options, desc, run, failure, error));
-    *plan_ms = tool_now_ms() - start;
-    TOOL_TRY(bench_own_create(&device->tool, arrays, desc, clmgk_plan_workspace_size(run->plan), &run->own, error));
-    if (pass == BENCH_BACKWARD) { /* O and L */
-        call_time time = {0, 0};
-        TOOL_TRY(time_calls(&device->tool, run, 1, &time, error));
-    }
-    run->pass = pass;
-    return bench_spoil(&device->tool, desc, pass, &run->own, error);
-}
-
-static tool_exit take_plan_info(const runner *run, bench_case *one, clmgk_plan_info *info, tool_error *error)
+static tool_exit take_plan_info(const bench_runner *run, bench_case *one, clmgk_plan_info *info, tool_error *error)
 {
     clmgk_error failure = {0};
     const bool backward = run->pass == BENCH_BACKWARD;
@@ -138,6 +43,7 @@ static tool_exit take_plan_info(const runner *run, bench_case *one, clmgk_plan_i
     one->parameters = strdup(backward ? info->backward_parameters : info->parameters);
     one->compiler_options = strdup(backward ? info->backward_options : info->options);
     one->kernel = strdup(backward ? info->backward_kernel : info->kernel);
+    one->tuning = backward ? info->backward_tuning : info->tuning;
     if (!one->parameters || !one->compiler_options || !one->kernel)
         return tool_fail_memory(error, "a plan's description");
     return TOOL_DONE;
@@ -146,7 +52,7 @@ static tool_exit take_plan_info(const runner *run, bench_case *one, clmgk_plan_i
 /* The time that an earlier case of this run took to compile the same program. */
 static double earlier_compile_ms(const bench_device *device, const bench_options *options, const bench_case *one)
 {
-    for (size_t i = 0; i < options->shape_count; i++) {
+    for (size_t i = 0; i < options->request.shape_count; i++) {
         for (size_t c = 0; c < device->groups[i].count; c++) {
             const bench_case *other = &device->groups[i].cases[c];
             if (other != one && other->kernel && strcmp(other->kernel, one->kernel) == 0 &&
@@ -161,28 +67,19 @@ static double earlier_compile_ms(const bench_device *device, const bench_options
 static tool_exit check_reduced(const bench_device *device, const bench_options *options, const bench_arrays *arrays,
                                const clmgk_plan_info *info, bench_case *one, tool_error *error)
 {
-    bench_options same = *options;
+    bench_manner same = manner_of(device, options);
     clmgk_attention_desc reduced;
     clmgk_error failure = {0};
-    runner run = {0};
-    double plan_ms = 0;
-    call_time time = {0, 0};
-    tool_exit status = TOOL_DONE;
+    same.engine = one->engine;
     same.parameters = info->parameters;
     same.backward_parameters = info->backward_parameters;
-    TOOL_TRY(bench_reduce(&one->desc, one->pass, &reduced, error));
-    TOOL_TRY_GOTO(status, open_runner(device, &same, arrays, &reduced, one->pass, &run, &plan_ms, &failure, error),
-                  done);
-    TOOL_TRY_GOTO(status, time_calls(&device->tool, &run, 1, &time, error), done);
-    status = bench_validate_whole(&device->tool, arrays, &reduced, one->pass, &run.own, &one->error, error);
-done:
-    close_runner(&run);
-    return status;
+    TOOL_TRY(bench_reduce(&one->desc, one->pass, BENCH_REDUCED_MULTIPLICATIONS, &reduced, error));
+    return bench_check(&device->tool, &same, arrays, &reduced, one->pass, &one->error, &failure, error);
 }
 
 /* Dropout's mask depends on batch and head, which a slice has not: there too a smaller problem is checked. */
 static tool_exit validate(const bench_device *device, const bench_options *options, const bench_arrays *arrays,
-                          const clmgk_plan_info *info, const runner *run, bench_case *one, tool_error *error)
+                          const clmgk_plan_info *info, const bench_runner *run, bench_case *one, tool_error *error)
 {
     if (one->pass == BENCH_FORWARD && one->desc.dropout == 0)
         return bench_validate_rows(&device->tool, arrays, &one->desc, &run->own.args, VALIDATE_SECONDS, &one->error,
@@ -200,39 +97,29 @@ static tool_exit validate(const bench_device *device, const bench_options *optio
 
 /* First call with a cold cache, check, first call with a warm one. Leaves `run` ready. */
 static tool_exit first_calls(const bench_device *device, const bench_options *options, const bench_arrays *arrays,
-                             bench_case *one, runner *run, clmgk_error *failure, tool_error *error)
+                             bench_case *one, bench_runner *run, clmgk_error *failure, tool_error *error)
 {
+    const bench_manner manner = manner_of(device, options);
     clmgk_plan_info info = {0};
-    call_time time = {0, 0};
+    bench_call_time time = {0, 0};
     double plan_ms = 0;
     one->first_cold_ms = one->first_warm_ms = -1;
-    TOOL_TRY(open_runner(device, options, arrays, &one->desc, one->pass, run, &plan_ms, failure, error));
+    TOOL_TRY(bench_runner_open(&device->tool, &manner, arrays, &one->desc, one->pass, run, &plan_ms, failure, error));
     TOOL_TRY(take_plan_info(run, one, &info, error));
-    TOOL_TRY(time_calls(&device->tool, run, 1, &time, error));
+    TOOL_TRY(bench_time_calls(&device->tool, run, 1, &time, error));
     TOOL_TRY(validate(device, options, arrays, &info, run, one, error));
     if (info.origin == CLMGK_PROGRAM_BUILT) {
         one->first_cold_ms = plan_ms + time.host;
-        close_runner(run);
-        TOOL_TRY(open_runner(device, options, arrays, &one->desc, one->pass, run, &plan_ms, failure, error));
+        bench_runner_close(run);
+        TOOL_TRY(
+            bench_runner_open(&device->tool, &manner, arrays, &one->desc, one->pass, run, &plan_ms, failure, error));
         clmgk_plan_get_info(run->plan, &info, NULL);
-        TOOL_TRY(time_calls(&device->tool, run, 1, &time, error));
+        TOOL_TRY(bench_time_calls(&device->tool, run, 1, &time, error));
     } else {
         one->compile_ms = earlier_compile_ms(device, options, one);
     }
     if (info.origin == CLMGK_PROGRAM_DISK)
         one->first_warm_ms = plan_ms + time.host;
-    return TOOL_DONE;
-}
-
-/* How many calls a repetition needs, and which clock. */
-static tool_exit choose_calls(const bench_device *device, const runner *run, bench_case *one, tool_error *error)
-{
-    call_time time = {0, 0};
-    TOOL_TRY(time_calls(&device->tool, run, 1, &time, error));
-    one->calls = time.host >= CALLS_MS ? 1 : (int)fmin(MAX_CALLS, ceil(CALLS_MS / fmax(time.host, 1e-6)));
-    /* A device's clock leaves out the host's share; it is believed where it agrees with the host's otherwise. */
-    one->event_clock = device->tool.info.device_class == CLMGK_DEVICE_GPU && time.device > 0 &&
-                       time.device <= time.host && time.host - time.device < fmax(1, 0.1 * time.host);
     return TOOL_DONE;
 }
 
@@ -252,28 +139,28 @@ static tool_exit settle_refusal(const clmgk_error *failure, tool_exit status, be
 }
 
 static tool_exit prepare(const bench_device *device, const bench_options *options, const bench_arrays *arrays,
-                         bench_case *one, runner *run, tool_error *error)
+                         bench_case *one, bench_runner *run, tool_error *error)
 {
     clmgk_error failure = {0};
     const tool_exit status = first_calls(device, options, arrays, one, run, &failure, error);
     if (status != TOOL_DONE || !one->error.ok) {
-        close_runner(run);
+        bench_runner_close(run);
         return status == TOOL_DONE ? TOOL_DONE : settle_refusal(&failure, status, one, error);
     }
-    return choose_calls(device, run, one, error);
+    return bench_choose_calls(&device->tool, run, &one->calls, &one->event_clock, error);
 }
 
-static tool_exit run_rounds(const bench_device *device, double seconds, bench_group *group, runner *runs,
+static tool_exit run_rounds(const bench_device *device, double seconds, bench_group *group, case_run *runs,
                             tool_error *error)
 {
     const double end = tool_now_ms() + 1e3 * seconds;
     for (int round = 0; round < MIN_ROUNDS || (round < MAX_ROUNDS && tool_now_ms() < end); round++) {
         for (size_t i = 0; i < group->count; i++) {
             const bench_case *one = &group->cases[i];
-            call_time time = {0, 0};
-            if (!runs[i].plan)
+            bench_call_time time = {0, 0};
+            if (!runs[i].run.plan)
                 continue;
-            TOOL_TRY(time_calls(&device->tool, &runs[i], one->calls, &time, error));
+            TOOL_TRY(bench_time_calls(&device->tool, &runs[i].run, one->calls, &time, error));
             runs[i].samples[runs[i].sample_count++] = one->event_clock ? time.device : time.host;
         }
     }
@@ -286,7 +173,7 @@ static uint64_t process_peak_bytes(void)
     return getrusage(RUSAGE_SELF, &usage) == 0 ? (uint64_t)usage.ru_maxrss * 1024 : 0;
 }
 
-static void take_results(bench_group *group, runner *runs)
+static void take_results(bench_group *group, case_run *runs)
 {
     const uint64_t peak = process_peak_bytes();
     for (size_t i = 0; i < group->count; i++) {
@@ -298,58 +185,24 @@ static void take_results(bench_group *group, runner *runs)
     }
 }
 
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
-static uint64_t largest_array_bytes(const clmgk_attention_desc *desc)
-{
-    const bench_elements count = bench_count_elements(desc);
-    return larger(larger(count.q, count.k), larger(count.v, count.o)) * clmgk_ref_dtype_size(desc->dtype);
-}
-
-/* Whether the device holds the arrays of a group; the cases' reasons say why not. */
-static bool fits(const clmgk_device_info *info, bench_group *group)
-{
-    uint64_t all = 0, own = 0, one = 0;
-    for (size_t i = 0; i < group->count; i++) {
-        const clmgk_attention_desc *desc = &group->cases[i].desc;
-        all = larger(all, group->cases[i].array_bytes);
-        own += desc->gradients ? bench_count_elements(desc).o * clmgk_ref_dtype_size(desc->dtype) : 0;
-        one = larger(one, largest_array_bytes(desc));
-    }
-    all += own;
-    if (all <= info->global_memory_bytes && one <= info->max_allocation_bytes)
-        return true;
-    for (size_t i = 0; i < group->count; i++) {
-        group->cases[i].refused = true;
-        snprintf(group->cases[i].reason, sizeof(group->cases[i].reason),
-                 "arrays of %.0f MB, one of %.0f MB; the device has %.0f MB and buffers of at most %.0f MB",
-                 1e-6 * (double)all, 1e-6 * (double)one, 1e-6 * (double)info->global_memory_bytes,
-                 1e-6 * (double)info->max_allocation_bytes);
-    }
-    return false;
-}
-
 tool_exit bench_measure_group(bench_device *device, const bench_options *options, bench_group *group, tool_error *error)
 {
     bench_arrays arrays = {0};
     tool_exit status = TOOL_DONE;
-    if (!fits(&device->tool.info, group))
+    if (!bench_fits(&device->tool.info, group))
         return TOOL_DONE;
-    runner *runs = calloc(group->count, sizeof(*runs));
+    case_run *runs = calloc(group->count, sizeof(*runs));
     if (!runs)
         return tool_fail_memory(error, "the cases of a shape");
     TOOL_TRY_GOTO(status, bench_measure_peaks(device, error), done);
     TOOL_TRY_GOTO(status, bench_arrays_create(&device->tool, group, &arrays, error), done);
     for (size_t i = 0; i < group->count; i++)
-        TOOL_TRY_GOTO(status, prepare(device, options, &arrays, &group->cases[i], &runs[i], error), done);
+        TOOL_TRY_GOTO(status, prepare(device, options, &arrays, &group->cases[i], &runs[i].run, error), done);
     TOOL_TRY_GOTO(status, run_rounds(device, options->seconds, group, runs, error), done);
     take_results(group, runs);
 done:
     for (size_t i = 0; i < group->count; i++)
-        close_runner(&runs[i]);
+        bench_runner_close(&runs[i].run);
     bench_arrays_release(&arrays);
     free(runs);
     return status;

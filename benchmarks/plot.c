@@ -76,7 +76,7 @@ static const char *shape_name(const bench_shape *shape)
 /* Where the cases of pass number `pass` begin: all passes have as many. */
 static size_t first_of_pass(const bench_options *options, const bench_group *group, size_t pass)
 {
-    return group->count / options->pass_count * pass;
+    return group->count / options->request.pass_count * pass;
 }
 
 /* One line a shape: its name, then a value for each of the first `series` cases. */
@@ -84,10 +84,10 @@ static void write_data(const char *name, const bench_options *options, const ben
                        bool ratios, FILE *script)
 {
     fprintf(script, "$%s << END\n", name);
-    for (size_t i = 0; i < options->shape_count; i++) {
+    for (size_t i = 0; i < options->request.shape_count; i++) {
         const bench_group *group = &device->groups[i];
         fprintf(script, "%s", shape_name(group->shape));
-        for (size_t c = 0; c < options->variant_count; c++) {
+        for (size_t c = 0; c < options->request.variant_count; c++) {
             const bench_case *one = &group->cases[first_of_pass(options, group, pass) + c];
             const bench_case *baseline = bench_baseline(group, one);
             if (!one->repetitions || (ratios && !baseline))
@@ -104,13 +104,14 @@ static void write_data(const char *name, const bench_options *options, const ben
 /* The paper's ratios, which are of the forward pass, each over the bar of its case; returns how many. */
 static size_t write_paper(const bench_options *options, const bench_device *device, size_t pass, FILE *script)
 {
-    const double series = (double)options->variant_count;
+    const double series = (double)options->request.variant_count;
     size_t count = 0;
     fputs("$paper << END\n", script);
-    for (size_t i = 0; i < options->shape_count; i++) {
+    for (size_t i = 0; i < options->request.shape_count; i++) {
         const bench_group *group = &device->groups[i];
         const bench_figure *base = bench_find_figure(group->shape, CLMGK_VARIANT_SOFTMAX, group->shape->heads);
-        for (size_t c = 0; base && options->passes[pass] == BENCH_FORWARD && c < options->variant_count; c++) {
+        for (size_t c = 0; base && options->request.passes[pass] == BENCH_FORWARD && c < options->request.variant_count;
+             c++) {
             const clmgk_attention_desc *desc = &group->cases[c].desc;
             const bench_figure *figure = bench_find_figure(group->shape, desc->variant, desc->heads);
             if (!figure)
@@ -127,8 +128,8 @@ static size_t write_paper(const bench_options *options, const bench_device *devi
 static void write_series(const char *name, const bench_options *options, FILE *script)
 {
     static const char *const colours[] = {"#999999", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9"};
-    for (size_t c = 0; c < options->variant_count; c++) {
-        const bench_variant *variant = &options->variants[c];
+    for (size_t c = 0; c < options->request.variant_count; c++) {
+        const bench_variant *variant = &options->request.variants[c];
         fprintf(script, "%s $%s using %zu%s lc rgb '%s' title '%s", c ? "," : "plot", name, c + 2, c ? "" : ":xtic(1)",
                 colours[c % TOOL_COUNT(colours)], clmgk_variant_name(variant->variant));
         if (variant->heads == BENCH_HEADS_HALF)
@@ -157,8 +158,8 @@ static void write_pass(const bench_options *options, const bench_device *device,
     fputs("set title '", script);
     write_quoted(device->tool.info.name, script);
     fprintf(script, ", %s' noenhanced\nset key\nset ylabel 'time / softmax'\nset yrange [0:*]\n",
-            bench_pass_name(options->passes[pass]));
-    fprintf(script, "set xrange [-0.6:%zu.6]\n", options->shape_count - 1);
+            bench_pass_name(options->request.passes[pass]));
+    fprintf(script, "set xrange [-0.6:%zu.6]\n", options->request.shape_count - 1);
     write_series("times", options, script);
     if (points)
         fputs(", $paper using 1:2 with points pt 4 ps 1.2 lw 2 lc rgb '#D55E00' title 'MGK paper, Table 7'", script);
@@ -176,9 +177,9 @@ tool_exit bench_plot(const bench_options *options, const bench_device *devices, 
     FILE *script = tmpfile();
     if (!script)
         return tool_fail(error, TOOL_SYSTEM_ERROR, "no temporary file: %s", strerror(errno));
-    write_head(2 * device_count * options->pass_count, script);
+    write_head(2 * device_count * options->request.pass_count, script);
     for (size_t i = 0; i < device_count; i++) {
-        for (size_t pass = 0; pass < options->pass_count; pass++)
+        for (size_t pass = 0; pass < options->request.pass_count; pass++)
             write_pass(options, &devices[i], pass, script);
     }
     if (fflush(script) != 0 || fseek(script, 0, SEEK_SET) != 0) {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Cases of a shape: their descriptors, and what they cost. */
-#include "bench.h"
+#include "cases.h"
 
 #include "work.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 const char *const bench_gradient_name[CLMGK_REF_GRADIENTS] = {"q",        "k",     "v",    "prior",
@@ -149,70 +150,70 @@ static size_t list_extra_cases(const bench_shape *shape, clmgk_attention_desc de
 }
 
 /* The cases of a shape, in the order in which they are run. */
-static tool_exit add_pass(const bench_options *options, bench_pass pass, bench_group *group, tool_error *error)
+static tool_exit add_pass(const bench_request *request, bench_pass pass, bench_group *group, tool_error *error)
 {
     const bench_shape *shape = group->shape;
-    for (size_t t = 0; t < options->dtype_count; t++) {
-        for (size_t i = 0; i < options->variant_count; i++) {
-            const clmgk_attention_desc desc = describe(shape, &options->variants[i], options->dtypes[t]);
-            TOOL_TRY(make_case(shape, pass, &desc, options->gradients, &group->cases[group->count++], error));
+    for (size_t t = 0; t < request->dtype_count; t++) {
+        for (size_t i = 0; i < request->variant_count; i++) {
+            const clmgk_attention_desc desc = describe(shape, &request->variants[i], request->dtypes[t]);
+            TOOL_TRY(make_case(shape, pass, &desc, request->gradients, &group->cases[group->count++], error));
         }
     }
     clmgk_attention_desc extra[MAX_EXTRA_CASES];
     const size_t extras = list_extra_cases(shape, extra);
     for (size_t i = 0; i < extras; i++)
-        TOOL_TRY(make_case(shape, pass, &extra[i], options->gradients, &group->cases[group->count++], error));
+        TOOL_TRY(make_case(shape, pass, &extra[i], request->gradients, &group->cases[group->count++], error));
     return TOOL_DONE;
 }
 
-static tool_exit make_group(const bench_options *options, const bench_shape *shape, bench_group *group,
+static tool_exit make_group(const bench_request *request, const bench_shape *shape, bench_group *group,
                             tool_error *error)
 {
-    const size_t of_pass = options->variant_count * options->dtype_count + MAX_EXTRA_CASES;
+    const size_t of_pass = request->variant_count * request->dtype_count + MAX_EXTRA_CASES;
     group->shape = shape;
-    group->cases = calloc(options->pass_count * of_pass, sizeof(*group->cases));
+    group->cases = calloc(request->pass_count * of_pass, sizeof(*group->cases));
     if (!group->cases)
         return tool_fail_memory(error, "the list of cases");
-    for (size_t i = 0; i < options->pass_count; i++)
-        TOOL_TRY(add_pass(options, options->passes[i], group, error));
+    for (size_t i = 0; i < request->pass_count; i++)
+        TOOL_TRY(add_pass(request, request->passes[i], group, error));
     return TOOL_DONE;
 }
 
 /* A gradient that was asked for by its name must be some case's. */
-static tool_exit check_gradients(const bench_options *options, const bench_group *groups, tool_error *error)
+static tool_exit check_gradients(const bench_request *request, const bench_group *groups, tool_error *error)
 {
     uint32_t computed = 0;
-    for (size_t i = 0; i < options->shape_count; i++) {
+    for (size_t i = 0; i < request->shape_count; i++) {
         for (size_t c = 0; c < groups[i].count; c++)
             computed |= groups[i].cases[c].desc.gradients;
     }
-    const uint32_t missing = options->named_gradients & ~computed;
+    const uint32_t missing = request->named_gradients & ~computed;
     if (missing)
         return tool_fail(error, TOOL_BAD_INPUT, "--gradients: no case has a gradient '%s': expected others",
                          bench_gradient_names(missing).text);
     return TOOL_DONE;
 }
 
-tool_exit bench_make_groups(const bench_options *options, bench_group **groups, tool_error *error)
+tool_exit bench_make_groups(const bench_request *request, bench_group **groups, tool_error *error)
 {
-    *groups = calloc(options->shape_count, sizeof(**groups));
+    *groups = calloc(request->shape_count, sizeof(**groups));
     if (!*groups)
         return tool_fail_memory(error, "the list of shapes");
     tool_exit status = TOOL_DONE;
-    for (size_t i = 0; i < options->shape_count && status == TOOL_DONE; i++)
-        status = make_group(options, &options->shapes[i], &(*groups)[i], error);
+    for (size_t i = 0; i < request->shape_count && status == TOOL_DONE; i++)
+        status = make_group(request, &request->shapes[i], &(*groups)[i], error);
     if (status == TOOL_DONE)
-        status = check_gradients(options, *groups, error);
+        status = check_gradients(request, *groups, error);
     if (status != TOOL_DONE) {
-        bench_free_groups(options, *groups);
+        bench_free_groups(request, *groups);
         *groups = NULL;
     }
     return status;
 }
 
-void bench_free_groups(const bench_options *options, bench_group *groups)
+void bench_free_groups(const bench_request *request, bench_group *groups)
 {
-    for (size_t i = 0; groups && i < options->shape_count; i++) {
+    for (size_t i = 0; groups && i < request->shape_count; i++) {
         for (size_t c = 0; c < groups[i].count; c++) {
             free(groups[i].cases[c].parameters);
             free(groups[i].cases[c].compiler_options);
@@ -249,24 +250,53 @@ const bench_case *bench_windowed(const bench_group *group, const bench_case *ful
     return NULL;
 }
 
-double bench_gflops(const bench_case *one)
+bench_label bench_case_label(const bench_case *one)
 {
-    return one->flops / (one->time_ms.median * 1e6);
+    bench_label label;
+    const clmgk_attention_desc *desc = &one->desc;
+    snprintf(label.text, sizeof(label.text), "%s %" PRId64 "%s%s%s%s%s", clmgk_variant_name(desc->variant), desc->heads,
+             desc->dtype == CLMGK_DTYPE_F32 ? "" : " ",
+             desc->dtype == CLMGK_DTYPE_F32 ? "" : clmgk_dtype_name(desc->dtype),
+             desc->causal && !one->shape->causal ? " causal" : "",
+             one->shape->modifiers.window && !desc->use_window ? " full" : "",
+             one->pass == BENCH_BACKWARD ? " backward" : "");
+    return label;
 }
 
-uint64_t bench_memory_bytes(const bench_case *one)
+bool bench_is_tuned(const bench_case *one)
 {
-    return one->array_bytes + one->workspace_bytes;
+    return one->tuning >= CLMGK_TUNING_VENDOR && one->tuning <= CLMGK_TUNING_BUCKET;
 }
 
-double bench_fraction_of_peak(const bench_device *device, const bench_case *one)
+static uint64_t larger(uint64_t a, uint64_t b)
 {
-    return bench_gflops(one) / device->peaks.fma_gflops;
+    return a > b ? a : b;
 }
 
-double bench_kv_fraction_of_read(const bench_device *device, const bench_case *one)
+static uint64_t largest_array_bytes(const clmgk_attention_desc *desc)
 {
-    const bench_elements count = bench_count_elements(&one->desc);
-    const double bytes = (double)(count.k + count.v) * (double)clmgk_ref_dtype_size(one->desc.dtype);
-    return bytes / (1e6 * one->time_ms.median * device->peaks.read_gbps);
+    const bench_elements count = bench_count_elements(desc);
+    return larger(larger(count.q, count.k), larger(count.v, count.o)) * clmgk_ref_dtype_size(desc->dtype);
+}
+
+bool bench_fits(const clmgk_device_info *info, bench_group *group)
+{
+    uint64_t all = 0, own = 0, one = 0;
+    for (size_t i = 0; i < group->count; i++) {
+        const clmgk_attention_desc *desc = &group->cases[i].desc;
+        all = larger(all, group->cases[i].array_bytes);
+        own += desc->gradients ? bench_count_elements(desc).o * clmgk_ref_dtype_size(desc->dtype) : 0;
+        one = larger(one, largest_array_bytes(desc));
+    }
+    all += own;
+    if (all <= info->global_memory_bytes && one <= info->max_allocation_bytes)
+        return true;
+    for (size_t i = 0; i < group->count; i++) {
+        group->cases[i].refused = true;
+        snprintf(group->cases[i].reason, sizeof(group->cases[i].reason),
+                 "arrays of %.0f MB, one of %.0f MB; the device has %.0f MB and buffers of at most %.0f MB",
+                 1e-6 * (double)all, 1e-6 * (double)one, 1e-6 * (double)info->global_memory_bytes,
+                 1e-6 * (double)info->max_allocation_bytes);
+    }
+    return false;
 }

@@ -6,18 +6,31 @@
 
 #define DECODING_QUERIES 16 /* so few that reading K and V is the work */
 
-bench_label bench_case_label(const bench_case *one)
+/* ---- figures ------------------------------------------------------------------------------------------------- */
+
+double bench_gflops(const bench_case *one)
 {
-    bench_label label;
-    const clmgk_attention_desc *desc = &one->desc;
-    snprintf(label.text, sizeof(label.text), "%s %" PRId64 "%s%s%s%s%s", clmgk_variant_name(desc->variant), desc->heads,
-             desc->dtype == CLMGK_DTYPE_F32 ? "" : " ",
-             desc->dtype == CLMGK_DTYPE_F32 ? "" : clmgk_dtype_name(desc->dtype),
-             desc->causal && !one->shape->causal ? " causal" : "",
-             one->shape->modifiers.window && !desc->use_window ? " full" : "",
-             one->pass == BENCH_BACKWARD ? " backward" : "");
-    return label;
+    return one->flops / (one->time_ms.median * 1e6);
 }
+
+uint64_t bench_memory_bytes(const bench_case *one)
+{
+    return one->array_bytes + one->workspace_bytes;
+}
+
+double bench_fraction_of_peak(const bench_device *device, const bench_case *one)
+{
+    return bench_gflops(one) / device->peaks.fma_gflops;
+}
+
+double bench_kv_fraction_of_read(const bench_device *device, const bench_case *one)
+{
+    const bench_elements count = bench_count_elements(&one->desc);
+    const double bytes = (double)(count.k + count.v) * (double)clmgk_ref_dtype_size(one->desc.dtype);
+    return bytes / (1e6 * one->time_ms.median * device->peaks.read_gbps);
+}
+
+/* ---- tables -------------------------------------------------------------------------------------------------- */
 
 static void print_modifiers(const bench_modifiers *modifiers, FILE *stream)
 {
@@ -58,8 +71,8 @@ static void print_ratio(const bench_group *group, const bench_case *one, int wid
 
 static void print_times(const bench_device *device, const bench_group *group, FILE *stream)
 {
-    fprintf(stream, "  %-24s %10s %21s %9s %9s %8s %9s %9s %10s %7s\n", "variant, heads", "median ms", "min .. max ms",
-            "GFLOP", "GFLOP/s", "of peak", "MB moved", "memory MB", "workspace", "ratio");
+    fprintf(stream, "  %-24s %10s %21s %9s %9s %8s %9s %9s %10s %7s  %s\n", "variant, heads", "median ms",
+            "min .. max ms", "GFLOP", "GFLOP/s", "of peak", "MB moved", "memory MB", "workspace", "ratio", "tuned by");
     for (size_t i = 0; i < group->count; i++) {
         const bench_case *one = &group->cases[i];
         if (!one->repetitions)
@@ -69,7 +82,7 @@ static void print_times(const bench_device *device, const bench_group *group, FI
                 bench_fraction_of_peak(device, one), 1e-6 * (double)one->array_bytes,
                 1e-6 * (double)bench_memory_bytes(one), 1e-6 * (double)one->workspace_bytes);
         print_ratio(group, one, 8, stream);
-        fputc('\n', stream);
+        fprintf(stream, "  %s\n", bench_is_tuned(one) ? clmgk_tuning_source_name(one->tuning) : "-");
     }
 }
 
@@ -165,6 +178,6 @@ void bench_print_device(const bench_options *options, const bench_device *device
             info->device_index, info->name, info->platform, info->driver, info->compute_units);
     fprintf(stream, "measured peaks: FMA %.1f GFLOP/s, copy %.1f GB/s, read %.1f GB/s\n", device->peaks.fma_gflops,
             device->peaks.copy_gbps, device->peaks.read_gbps);
-    for (size_t i = 0; i < options->shape_count; i++)
+    for (size_t i = 0; i < options->request.shape_count; i++)
         print_group(device, &device->groups[i], stream);
 }

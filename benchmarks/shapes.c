@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sizes to measure, as data. */
-#include "bench.h"
+#include "cases.h"
 
 /* MGK paper, Table 7, at test time: two layers on the authors' GPUs. */
 static const bench_figure lra_retrieval_figures[] = {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Results against the double-precision reference: sampled rows of a case's own outputs, or all results of a smaller
  * problem. The inputs follow a pattern, so only results are read back. */
-#include "bench.h"
+#include "cases.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -148,8 +148,7 @@ done:
 
 /* ---- a smaller problem ---------------------------------------------------------------------------------------- */
 
-#define MULTIPLICATIONS 4e7 /* of the products of a smaller problem: about a second of the reference */
-#define MOST_ROWS       1021
+#define MOST_ROWS 1021
 
 static int64_t smaller(int64_t a, int64_t b)
 {
@@ -180,9 +179,10 @@ static double products_of(const clmgk_attention_desc *desc, bench_pass pass)
 }
 
 /* Queries and keys: as many as are affordable, no round numbers. Where one of the two is short, more of the other. */
-static void reduce_lengths(const clmgk_attention_desc *desc, bench_pass pass, clmgk_attention_desc *part)
+static void reduce_lengths(const clmgk_attention_desc *desc, bench_pass pass, double multiplications,
+                           clmgk_attention_desc *part)
 {
-    const double pairs = MULTIPLICATIONS / (products_of(desc, pass) * (double)(part->batch * part->heads));
+    const double pairs = multiplications / (products_of(desc, pass) * (double)(part->batch * part->heads));
     const int64_t side = (int64_t)fmax(3, fmin(MOST_ROWS, sqrt(pairs)));
     part->length = smaller(desc->length, side);
     part->length_k = smaller(desc->length_k, (int64_t)fmin((double)MOST_ROWS * 16, pairs / (double)part->length));
@@ -192,13 +192,13 @@ static void reduce_lengths(const clmgk_attention_desc *desc, bench_pass pass, cl
     part->window_right = smaller(desc->window_right, part->length_k / 3);
 }
 
-tool_exit bench_reduce(const clmgk_attention_desc *desc, bench_pass pass, clmgk_attention_desc *reduced,
-                       tool_error *error)
+tool_exit bench_reduce(const clmgk_attention_desc *desc, bench_pass pass, double multiplications,
+                       clmgk_attention_desc *reduced, tool_error *error)
 {
     clmgk_error failure = {0};
     clmgk_attention_desc part = *desc;
     reduce_heads(desc, &part);
-    reduce_lengths(desc, pass, &part);
+    reduce_lengths(desc, pass, multiplications, &part);
     clmgk_layout *const layouts[] = {&part.q,      &part.k,      &part.v,      &part.o,     &part.lse,
                                      &part.grad_o, &part.grad_q, &part.grad_k, &part.grad_v};
     for (size_t i = 0; i < TOOL_COUNT(layouts); i++)

@@ -46,9 +46,8 @@ typedef struct clmgk_context_options {
      * NULL: the environment's CLMGK_KERNEL_DIR, and where that is unset or empty the embedded sources. */
     const char *kernel_dir;
 
-    /* As cache_dir, for the tuning cache (tuning.h): its file is read from tuning_dir/tuning. NULL: cache_dir, and
-     * where that is NULL too, the environment decides. Empty text: no file; what the library has measured itself still
-     * applies. */
+    /* The folder of the tuning cache (tuning.h), which holds tuning.txt. NULL: cache_dir/tuning, and where cache_dir is
+     * NULL too, the environment decides. Empty text: no file; what the library has measured itself still applies. */
     const char *tuning_dir;
     int32_t untuned; /* 1: neither file nor the library's own measurements: the defaults of the device's class */
 } clmgk_context_options;

@@ -60,6 +60,7 @@ CASE_KEYS = {
     "first_call_warm_ms": MAYBE,
     "error": dict,
     "tuned": bool,
+    "tuning": str,
     "parameters": str,
     "options": str,
     "ratio_to_baseline": MAYBE,

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lists of variants, types and sizes on a command line. */
+#include "cases.h"
+
+#include <string.h>
+
+#define TOKEN_SIZE 64
+
+/* Copies the part of *text before the next comma and moves *text behind it; false where it is empty or long. */
+static bool next_token(const char **text, char token[TOKEN_SIZE])
+{
+    const size_t length = strcspn(*text, ",");
+    if (length == 0 || length >= TOKEN_SIZE)
+        return false;
+    memcpy(token, *text, length);
+    token[length] = '\0';
+    *text += length;
+    if (**text == ',' && *++*text == '\0')
+        return false;
+    return true;
+}
+
+/* Calls `add` for every element of a comma-separated list. */
+static tool_exit parse_list(const char *option, const char *text, size_t capacity,
+                            tool_exit (*add)(const char *option, const char *token, bench_request *request,
+                                             tool_error *error),
+                            bench_request *request, tool_error *error)
+{
+    const char *rest = text;
+    size_t count = 0;
+    do {
+        char token[TOKEN_SIZE];
+        if (!next_token(&rest, token))
+            return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected names separated by commas", option, text);
+        if (count++ == capacity)
+            return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected at most %zu names", option, text, capacity);
+        TOOL_TRY(add(option, token, request, error));
+    } while (*rest != '\0');
+    return TOOL_DONE;
+}
+
+static tool_exit add_variant(const char *option, const char *token, bench_request *request, tool_error *error)
+{
+    bench_variant *variant = &request->variants[request->variant_count++];
+    char name[TOKEN_SIZE];
+    const size_t length = strcspn(token, ":");
+    memcpy(name, token, length);
+    name[length] = '\0';
+    variant->heads = BENCH_HEADS_OF_SHAPE;
+    if (token[length] == ':')
+        TOOL_TRY(tool_parse_integer(option, token + length + 1, 1, INT32_MAX, &variant->heads, error));
+    return tool_parse_variant(option, name, &variant->variant, error);
+}
+
+static tool_exit add_dtype(const char *option, const char *token, bench_request *request, tool_error *error)
+{
+    clmgk_dtype dtype = CLMGK_DTYPE_F32;
+    TOOL_TRY(tool_parse_dtype(option, token, &dtype, error));
+    for (size_t i = 0; i < request->dtype_count; i++) {
+        if (request->dtypes[i] == dtype)
+            return tool_fail(error, TOOL_BAD_INPUT, "--%s: '%s' is given twice", option, token);
+    }
+    request->dtypes[request->dtype_count++] = dtype;
+    return TOOL_DONE;
+}
+
+static tool_exit add_gradient(const char *option, const char *token, bench_request *request, tool_error *error)
+{
+    const char *names[CLMGK_REF_GRADIENTS + 1];
+    size_t index = 0;
+    memcpy(names, bench_gradient_name, sizeof(bench_gradient_name));
+    names[CLMGK_REF_GRADIENTS] = "all";
+    TOOL_TRY(tool_parse_name(option, token, names, TOOL_COUNT(names), &index, error));
+    if (index < CLMGK_REF_GRADIENTS)
+        request->named_gradients |= 1U << index;
+    request->gradients |= index < CLMGK_REF_GRADIENTS ? 1U << index : CLMGK_GRADIENT_ALL;
+    return TOOL_DONE;
+}
+
+static tool_exit add_shape(const char *option, const char *token, bench_request *request, tool_error *error)
+{
+    const char *names[BENCH_MAX_SHAPES];
+    size_t index = 0;
+    for (size_t i = 0; i < bench_shape_count; i++)
+        names[i] = bench_shapes[i].name;
+    TOOL_TRY(tool_parse_name(option, token, names, bench_shape_count, &index, error));
+    request->shapes[request->shape_count++] = bench_shapes[index];
+    return TOOL_DONE;
+}
+
+/* ---- sizes -------------------------------------------------------------------------------------------------- */
+
+static const tool_option size_options[BENCH_SIZE_OPTION_COUNT] = {BENCH_SIZE_OPTIONS};
+
+const char *bench_given_size(const char *const *values)
+{
+    for (size_t i = 0; i < TOOL_COUNT(size_options); i++) {
+        if (values[i])
+            return size_options[i].name;
+    }
+    return NULL;
+}
+
+static tool_exit parse_size(const char *const *values, int option, int64_t *value, tool_error *error)
+{
+    if (!values[option])
+        return TOOL_DONE;
+    return tool_parse_integer(size_options[option].name, values[option], 1, INT32_MAX, value, error);
+}
+
+/* "1hns" */
+static tool_exit parse_bias(const char *text, bench_modifiers *modifiers, tool_error *error)
+{
+    static const char axes[] = "bhns";
+    bool ok = strlen(text) == TOOL_COUNT(modifiers->bias_axis);
+    for (size_t i = 0; ok && i < TOOL_COUNT(modifiers->bias_axis); i++) {
+        modifiers->bias_axis[i] = text[i] == axes[i];
+        ok = text[i] == axes[i] || text[i] == '1';
+    }
+    modifiers->bias = true;
+    return ok ? TOOL_DONE
+              : tool_fail(error, TOOL_BAD_INPUT, "--bias '%s': expected 'bhns' with 1 for any of them, as in 1hns",
+                          text);
+}
+
+static tool_exit parse_window(const char *text, bench_modifiers *modifiers, tool_error *error)
+{
+    int64_t sides[2];
+    TOOL_TRY(tool_parse_integers("window", text, -1, INT32_MAX, TOOL_COUNT(sides), sides, error));
+    modifiers->window = true;
+    modifiers->window_left = sides[0];
+    modifiers->window_right = sides[1];
+    return TOOL_DONE;
+}
+
+#define MAX_SEQUENCES 65536
+
+static tool_exit parse_modifiers(const char *const *values, bench_modifiers *modifiers, tool_error *error)
+{
+    if (values[BENCH_SIZE_WINDOW])
+        TOOL_TRY(parse_window(values[BENCH_SIZE_WINDOW], modifiers, error));
+    if (values[BENCH_SIZE_PACKED])
+        TOOL_TRY(
+            tool_parse_integer("packed", values[BENCH_SIZE_PACKED], 1, MAX_SEQUENCES, &modifiers->sequences, error));
+    if (values[BENCH_SIZE_BIAS])
+        TOOL_TRY(parse_bias(values[BENCH_SIZE_BIAS], modifiers, error));
+    if (values[BENCH_SIZE_DROPOUT])
+        TOOL_TRY(tool_parse_number("dropout", values[BENCH_SIZE_DROPOUT], &modifiers->dropout, error));
+    modifiers->alibi = values[BENCH_SIZE_ALIBI] != NULL;
+    modifiers->sinks = values[BENCH_SIZE_SINKS] != NULL;
+    return TOOL_DONE;
+}
+
+tool_exit bench_parse_sizes(const char *const *values, bench_shape *shape, tool_error *error)
+{
+    *shape = (bench_shape){.what = "given sizes", .batch = 1, .heads = 8, .components = 2};
+    if (!values[BENCH_SIZE_LENGTH] || !values[BENCH_SIZE_HEAD_SIZE])
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s is given: expected --length and --head-size with it",
+                         bench_given_size(values));
+    TOOL_TRY(parse_size(values, BENCH_SIZE_BATCH, &shape->batch, error));
+    TOOL_TRY(parse_size(values, BENCH_SIZE_HEADS, &shape->heads, error));
+    TOOL_TRY(parse_size(values, BENCH_SIZE_KV_HEADS, &shape->kv_heads, error));
+    TOOL_TRY(parse_size(values, BENCH_SIZE_COMPONENTS, &shape->components, error));
+    TOOL_TRY(parse_size(values, BENCH_SIZE_LENGTH, &shape->length, error));
+    TOOL_TRY(parse_size(values, BENCH_SIZE_LENGTH_K, &shape->length_k, error));
+    TOOL_TRY(parse_size(values, BENCH_SIZE_HEAD_SIZE, &shape->head_size, error));
+    TOOL_TRY(parse_size(values, BENCH_SIZE_VALUE_SIZE, &shape->value_size, error));
+    shape->causal = values[BENCH_SIZE_CAUSAL] != NULL;
+    return parse_modifiers(values, &shape->modifiers, error);
+}
+
+/* ---- requests ------------------------------------------------------------------------------------------------ */
+
+tool_exit bench_parse_variants(const char *text, bench_request *request, tool_error *error)
+{
+    return parse_list("variants", text, BENCH_MAX_VARIANTS, add_variant, request, error);
+}
+
+tool_exit bench_parse_dtypes(const char *text, bench_request *request, tool_error *error)
+{
+    return parse_list("dtype", text, BENCH_DTYPES, add_dtype, request, error);
+}
+
+tool_exit bench_parse_gradients(const char *text, bench_request *request, tool_error *error)
+{
+    return parse_list("gradients", text, CLMGK_REF_GRADIENTS, add_gradient, request, error);
+}
+
+tool_exit bench_parse_shapes(const char *text, bench_request *request, tool_error *error)
+{
+    return parse_list("shapes", text, BENCH_MAX_SHAPES, add_shape, request, error);
+}
+
+tool_exit bench_parse_suite(const char *text, bench_request *request, unsigned *suite, tool_error *error)
+{
+    static const char *const names[] = {"quick", "paper", "full"};
+    static const unsigned suites[] = {BENCH_SUITE_QUICK, BENCH_SUITE_PAPER, BENCH_SUITE_FULL};
+    size_t index = 0;
+    TOOL_TRY(tool_parse_name("suite", text, names, TOOL_COUNT(names), &index, error));
+    *suite = suites[index];
+    for (size_t i = 0; i < bench_shape_count; i++) {
+        if (bench_shapes[i].suites & suites[index])
+            request->shapes[request->shape_count++] = bench_shapes[i];
+    }
+    return TOOL_DONE;
+}
+
+tool_exit bench_parse_pass(const char *text, bench_request *request, tool_error *error)
+{
+    static const char *const names[] = {"forward", "backward", "both"};
+    size_t index = 0;
+    TOOL_TRY(tool_parse_name("pass", text, names, TOOL_COUNT(names), &index, error));
+    request->pass_count = 0;
+    if (index != 1)
+        request->passes[request->pass_count++] = BENCH_FORWARD;
+    if (index != 0)
+        request->passes[request->pass_count++] = BENCH_BACKWARD;
+    return TOOL_DONE;
+}
+
+void bench_take_default_variants(bench_request *request)
+{
+    static const bench_variant defaults[] = {{CLMGK_VARIANT_SOFTMAX, BENCH_HEADS_OF_SHAPE},
+                                             {CLMGK_VARIANT_MGK, BENCH_HEADS_HALF},
+                                             {CLMGK_VARIANT_SMGK, BENCH_HEADS_HALF}};
+    memcpy(request->variants, defaults, sizeof(defaults));
+    request->variant_count = TOOL_COUNT(defaults);
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A case's plan with its arrays, and calls of it. */
+#include "cases.h"
+
+#include <math.h>
+
+#define CALLS_MS  5.0 /* a repetition of short calls lasts so long */
+#define MAX_CALLS 1000
+
+void bench_runner_close(bench_runner *run)
+{
+    clmgk_plan_release(run->plan);
+    clmgk_context_release(run->library);
+    bench_own_release(&run->own);
+    *run = (bench_runner){.pass = run->pass};
+}
+
+/* ---- one repetition ----------------------------------------------------------------------------------------- */
+
+/* Milliseconds between the ends of two events; negative where the driver cannot tell. */
+static double event_span_ms(cl_event first, cl_event last)
+{
+    cl_ulong start = 0, end = 0;
+    if (clGetEventProfilingInfo(first, CL_PROFILING_COMMAND_END, sizeof(start), &start, NULL) != CL_SUCCESS ||
+        clGetEventProfilingInfo(last, CL_PROFILING_COMMAND_END, sizeof(end), &end, NULL) != CL_SUCCESS || end <= start)
+        return -1;
+    return 1e-6 * (double)(end - start);
+}
+
+static tool_exit enqueue_call(const tool_device *device, const bench_runner *run, cl_event *event, tool_error *error)
+{
+    clmgk_error failure = {0};
+    const clmgk_status status =
+        run->pass == BENCH_BACKWARD
+            ? clmgk_enqueue_backward(run->plan, device->queue, &run->own.args, &run->own.gradients, 0, NULL, event,
+                                     &failure)
+            : clmgk_enqueue_forward(run->plan, device->queue, &run->own.args, 0, NULL, event, &failure);
+    return status == CLMGK_OK ? TOOL_DONE : tool_fail_library(error, &failure);
+}
+
+/* A pass may be several kernels, and its event is that of the last: a marker tells when the first could begin. */
+static tool_exit enqueue_calls(const tool_device *device, const bench_runner *run, int calls, cl_event *first,
+                               cl_event *last, tool_error *error)
+{
+    const cl_int code = clEnqueueMarkerWithWaitList(device->queue, 0, NULL, first);
+    if (code != CL_SUCCESS)
+        return tool_fail_cl(error, code, "clEnqueueMarkerWithWaitList");
+    for (int i = 0; i < calls; i++)
+        TOOL_TRY(enqueue_call(device, run, i == calls - 1 ? last : NULL, error));
+    return TOOL_DONE;
+}
+
+tool_exit bench_time_calls(const tool_device *device, const bench_runner *run, int calls, bench_call_time *time,
+                           tool_error *error)
+{
+    cl_event first = NULL, last = NULL;
+    const double start = tool_now_ms();
+    tool_exit status = enqueue_calls(device, run, calls, &first, &last, error);
+    const cl_int code = clFinish(device->queue);
+    const double wall = tool_now_ms() - start;
+    if (status == TOOL_DONE && code != CL_SUCCESS)
+        status = tool_fail_cl(error, code, "clFinish");
+    if (status == TOOL_DONE)
+        *time = (bench_call_time){wall / calls, event_span_ms(first, last) / calls};
+    if (first)
+        clReleaseEvent(first);
+    if (last)
+        clReleaseEvent(last);
+    return status;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------------ */
+
+static tool_exit make_plan(const tool_device *device, const bench_manner *manner, const clmgk_attention_desc *desc,
+                           bench_runner *run, clmgk_error *failure, tool_error *error)
+{
+    clmgk_context_options context_options = CLMGK_CONTEXT_OPTIONS_INIT;
+    clmgk_plan_options plan_options = CLMGK_PLAN_OPTIONS_INIT;
+    context_options.cache_dir = manner->cache_dir;
+    context_options.tuning_dir = manner->tuning_dir;
+    context_options.untuned = manner->untuned;
+    plan_options.engine = manner->engine;
+    plan_options.parameters = manner->parameters;
+    plan_options.backward_parameters = manner->backward_parameters;
+    if (clmgk_context_create(device->context, device->info.device_id, &context_options, &run->library, failure) !=
+            CLMGK_OK ||
+        clmgk_plan_create(run->library, desc, &plan_options, &run->plan, failure) != CLMGK_OK)
+        return tool_fail_library(error, failure);
+    return TOOL_DONE;
+}
+
+tool_exit bench_runner_open(const tool_device *device, const bench_manner *manner, const bench_arrays *arrays,
+                            const clmgk_attention_desc *desc, bench_pass pass, bench_runner *run, double *plan_ms,
+                            clmgk_error *failure, tool_error *error)
+{
+    *run = (bench_runner){.pass = BENCH_FORWARD};
+    const double start = tool_now_ms();
+    TOOL_TRY(make_plan(device, manner, desc, run, failure, error));
+    *plan_ms = tool_now_ms() - start;
+    TOOL_TRY(bench_own_create(device, arrays, desc, clmgk_plan_workspace_size(run->plan), &run->own, error));
+    if (pass == BENCH_BACKWARD) { /* O and L */
+        bench_call_time time = {0, 0};
+        TOOL_TRY(bench_time_calls(device, run, 1, &time, error));
+    }
+    run->pass = pass;
+    return bench_spoil(device, desc, pass, &run->own, error);
+}
+
+tool_exit bench_choose_calls(const tool_device *device, const bench_runner *run, int *calls, bool *event_clock,
+                             tool_error *error)
+{
+    bench_call_time time = {0, 0};
+    TOOL_TRY(bench_time_calls(device, run, 1, &time, error));
+    *calls = time.host >= CALLS_MS ? 1 : (int)fmin(MAX_CALLS, ceil(CALLS_MS / fmax(time.host, 1e-6)));
+    /* A device's clock leaves out the host's share; it is believed where it agrees with the host's otherwise. */
+    *event_clock = device->info.device_class == CLMGK_DEVICE_GPU && time.device > 0 && time.device <= time.host &&
+                   time.host - time.device < fmax(1, 0.1 * time.host);
+    return TOOL_DONE;
+}
+
+tool_exit bench_check(const tool_device *device, const bench_manner *manner, const bench_arrays *arrays,
+                      const clmgk_attention_desc *desc, bench_pass pass, bench_error_found *found, clmgk_error *failure,
+                      tool_error *error)
+{
+    bench_runner run = {0};
+    double plan_ms = 0;
+    bench_call_time time = {0, 0};
+    tool_exit status = TOOL_DONE;
+    TOOL_TRY_GOTO(status, bench_runner_open(device, manner, arrays, desc, pass, &run, &plan_ms, failure, error), done);
+    TOOL_TRY_GOTO(status, bench_time_calls(device, &run, 1, &time, error), done);
+    status = bench_validate_whole(device, arrays, desc, pass, &run.own, found, error);
+done:
+    bench_runner_close(&run);
+    return status;
+}
