@@ -71,9 +71,17 @@ typedef struct clmgk_tuned {
     double default_ms;      /* with the defaults, measured beside it */
 } clmgk_tuned;
 
+/* Whether a plan of the descriptor on the context's device could take an engine and parameters (times are not looked
+ * at): INVALID_VALUE, with the reason, if not. For the backward pass they must also agree with what the forward pass of
+ * the same plan takes, where the rounding of scores depends on it: with Gaussian scores and SMGK on the engine and the
+ * lane engine's `lanes`, which a backward pass takes from the forward pass where they are not named. Reads and compiles
+ * nothing. */
+CLMGK_API clmgk_status clmgk_tuning_check(clmgk_context *context, const clmgk_attention_desc *desc,
+                                          clmgk_tuned_pass pass, const clmgk_tuned *tuned, clmgk_error *error);
+
 /* Stores what was measured for the bucket of a descriptor on the context's device, in the place of an earlier
  * entry of that bucket. The context itself goes on with what it has read.
- * INVALID_VALUE: values or a choice that no plan could take; ERROR_IO: the file could not be written. */
+ * INVALID_VALUE: what clmgk_tuning_check does not take; ERROR_IO: the file could not be written. */
 CLMGK_API clmgk_status clmgk_tuning_store(clmgk_context *context, const char *cache_dir,
                                           const clmgk_attention_desc *desc, clmgk_tuned_pass pass,
                                           const clmgk_tuned *tuned, clmgk_error *error);

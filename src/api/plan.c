@@ -158,20 +158,52 @@ static clmgk_status follow_forward(choice *c, clmgk_error *error)
     return c->followed.failed ? mgk_fail_memory(error, "a plan's parameters") : CLMGK_OK;
 }
 
-/* The caller's parameters, what was tuned, the defaults. The combination has no parameters. */
-static clmgk_status choose(clmgk_plan *plan, mgk_pass which, const clmgk_plan_options *options, clmgk_error *error)
+/* followed: to be freed, also after a failure. */
+static clmgk_status make_choice(clmgk_plan *plan, mgk_pass which, const clmgk_plan_options *options, choice *c,
+                                clmgk_error *error)
 {
-    choice c = {.plan = plan,
-                .which = which,
-                .wanted = options->engine,
-                .given = parameters_of(options, which),
-                .followed = {.allocator = &plan->context->allocator}};
+    *c = (choice){.plan = plan,
+                  .which = which,
+                  .wanted = options->engine,
+                  .given = parameters_of(options, which),
+                  .followed = {.allocator = &plan->context->allocator}};
+    plan->pass[which] = mgk_alloc(&plan->context->allocator, 1, sizeof(*plan->pass[which]));
+    if (plan->pass[which] == NULL)
+        return mgk_fail_memory(error, "a plan's pass");
+    return which == MGK_BACKWARD ? follow_forward(c, error) : CLMGK_OK;
+}
+
+/* The caller's parameters, what was tuned, the defaults. The combination has no parameters. */
+static clmgk_status add_pass(clmgk_plan *plan, mgk_pass which, const clmgk_plan_options *options, clmgk_error *error)
+{
+    choice c;
     bool found = false;
-    clmgk_status status = which == MGK_BACKWARD ? follow_forward(&c, error) : CLMGK_OK;
+    clmgk_status status = make_choice(plan, which, options, &c, error);
     if (status == CLMGK_OK && c.given == NULL && which != MGK_COMBINE)
         status = choose_tuned(&c, &found, error);
     if (status == CLMGK_OK && !found)
         status = choose_default(&c, error);
+    mgk_text_free(&c.followed);
+    return status;
+}
+
+/* As a pass whose tuned values are these. */
+static clmgk_status try_tuned(clmgk_plan *plan, mgk_pass which, clmgk_engine engine, const char *parameters,
+                              clmgk_error *error)
+{
+    const clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    choice c;
+    if (which == MGK_BACKWARD)
+        MGK_TRY(add_pass(plan, MGK_FORWARD, &options, error));
+    clmgk_status status = make_choice(plan, which, &options, &c, error);
+    if (status == CLMGK_OK)
+        status = try_choice(&c, engine, parameters, MGK_ORIGIN_TUNED, error);
+    if (status == CLMGK_OK && !scores_agree(&c))
+        status = mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                          "parameters: \"%s\": the backward pass must make its scores as the forward pass does: "
+                          "expected engine %s with %s",
+                          parameters != NULL ? parameters : "", clmgk_engine_name(plan->pass[MGK_FORWARD]->engine),
+                          c.followed.data != NULL ? c.followed.data : "any parameters");
     mgk_text_free(&c.followed);
     return status;
 }
@@ -309,14 +341,6 @@ static clmgk_status describe(clmgk_plan *plan, clmgk_error *error)
     return CLMGK_OK;
 }
 
-static clmgk_status add_pass(clmgk_plan *plan, mgk_pass which, const clmgk_plan_options *options, clmgk_error *error)
-{
-    plan->pass[which] = mgk_alloc(&plan->context->allocator, 1, sizeof(*plan->pass[which]));
-    if (plan->pass[which] == NULL)
-        return mgk_fail_memory(error, "a plan's pass");
-    return choose(plan, which, options, error);
-}
-
 static void free_pass(const clmgk_context *context, mgk_compiled_pass *pass)
 {
     for (size_t i = 0; i < MGK_MAX_STEPS; ++i) {
@@ -327,6 +351,25 @@ static void free_pass(const clmgk_context *context, mgk_compiled_pass *pass)
     free_options(&pass->plan);
     mgk_text_free(&pass->parameters);
     mgk_free(&context->allocator, pass);
+}
+
+clmgk_status mgk_plan_try(clmgk_context *context, const clmgk_attention_desc *desc, mgk_pass which, clmgk_engine engine,
+                          const char *parameters, clmgk_error *error)
+{
+    clmgk_plan *const plan = mgk_alloc(&context->allocator, 1, sizeof(*plan));
+    if (plan == NULL)
+        return mgk_fail_memory(error, "a plan");
+    plan->context = context;
+    plan->desc = *desc;
+    plan->family = mgk_family_of(desc->variant);
+    const clmgk_status status = try_tuned(plan, which, engine, parameters, error);
+    for (int i = 0; i < MGK_PASSES; ++i)
+        if (plan->pass[i] != NULL)
+            free_pass(context, plan->pass[i]);
+    mgk_free(&context->allocator, plan);
+    if (status == CLMGK_ERROR_UNSUPPORTED && error != NULL)
+        error->status = CLMGK_ERROR_INVALID_VALUE;
+    return status == CLMGK_ERROR_UNSUPPORTED ? CLMGK_ERROR_INVALID_VALUE : status;
 }
 
 clmgk_status clmgk_plan_create(clmgk_context *context, const clmgk_attention_desc *desc,

@@ -30,6 +30,11 @@ clmgk_status mgk_launch_step(const mgk_compiled_pass *pass, size_t step, const m
                              const mgk_call *call, cl_command_queue queue, cl_uint num_wait, const cl_event *wait_list,
                              cl_event *event, clmgk_error *error);
 
+/* Whether the pass of a resolved descriptor can be planned with a tuned engine and parameters: INVALID_VALUE, with the
+ * reason, if not. Compiles nothing. */
+clmgk_status mgk_plan_try(clmgk_context *context, const clmgk_attention_desc *desc, mgk_pass which, clmgk_engine engine,
+                          const char *parameters, clmgk_error *error);
+
 /* A call without any array. */
 mgk_call mgk_empty_call(void);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public view of the tuning cache. */
+#include "api/plan.h"
 #include "tuning/entries.h"
 #include "variants/bucket.h"
 
@@ -20,58 +21,66 @@ static clmgk_status fail_null(const char *name, const char *expected, clmgk_erro
 
 /* ---- storing ------------------------------------------------------------------------------------------------- */
 
-/* Whether the pass can be planned with these values on the context's device. */
-static clmgk_status try_plan(const clmgk_context *context, const clmgk_attention_desc *desc, mgk_pass pass,
-                             clmgk_engine engine, const char *text, clmgk_error *error)
-{
-    mgk_pass_plan *const plan = mgk_alloc(&context->allocator, 1, sizeof(*plan));
-    if (plan == NULL)
-        return mgk_fail_memory(error, "a plan");
-    for (size_t i = 0; i < MGK_MAX_STEPS; ++i)
-        plan->step[i].options.allocator = &context->allocator;
-    const mgk_parameters parameters = {.text = text, .origin = MGK_ORIGIN_TUNED};
-    const clmgk_status status =
-        mgk_family_of(desc->variant)->plan(desc, &context->facts, engine, parameters, pass, plan, error);
-    for (size_t i = 0; i < MGK_MAX_STEPS; ++i)
-        mgk_text_free(&plan->step[i].options);
-    mgk_free(&context->allocator, plan);
-    if (status != CLMGK_ERROR_UNSUPPORTED)
-        return status;
-    if (error != NULL)
-        error->status = CLMGK_ERROR_INVALID_VALUE;
-    return CLMGK_ERROR_INVALID_VALUE;
-}
+/* What a tuned pass is of. */
+typedef struct tuned_case {
+    clmgk_attention_desc desc; /* resolved */
+    mgk_pass pass;
+} tuned_case;
 
-static clmgk_status check_tuned(const clmgk_tuned *tuned, mgk_pass pass, const clmgk_attention_desc *desc,
-                                clmgk_error *error)
+static clmgk_status check_case(const clmgk_attention_desc *desc, clmgk_tuned_pass pass, tuned_case *one,
+                               clmgk_error *error)
 {
-    if (tuned->choice == NULL)
-        return fail_null("tuned.choice", "the name of an engine", error);
-    if (pass == MGK_BACKWARD && desc->gradients == 0 && desc->statistics == 0)
+    if (pass != CLMGK_TUNED_FORWARD && pass != CLMGK_TUNED_BACKWARD)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "pass: %d: expected a clmgk_tuned_pass", (int)pass);
+    MGK_TRY(clmgk_attention_validate(desc, &one->desc, error));
+    if (pass == CLMGK_TUNED_BACKWARD && one->desc.gradients == 0 && one->desc.statistics == 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
                         "pass: backward: expected a descriptor with gradients or statistics");
-    return mgk_tuning_check("forward", tuned->choice, tuned->parameters, error);
+    one->pass = MGK_FORWARD;
+    if (pass == CLMGK_TUNED_BACKWARD)
+        one->pass = one->desc.gradients != 0 ? MGK_BACKWARD : MGK_STATISTICS;
+    return CLMGK_OK;
+}
+
+static clmgk_status check_tuned(clmgk_context *context, const tuned_case *one, const clmgk_tuned *tuned,
+                                clmgk_error *error)
+{
+    mgk_tuning_entry entry;
+    if (tuned->choice == NULL)
+        return fail_null("tuned.choice", "the name of an engine", error);
+    const mgk_tuning_key key = mgk_attention_key(&one->desc, one->pass);
+    const clmgk_tuned untimed = {tuned->choice, tuned->parameters, 0.0, 0.0};
+    MGK_TRY(mgk_tuning_entry_of(&key, &untimed, &entry, error));
+    MGK_TRY(mgk_tuning_check(entry.operation, entry.choice, entry.parameters, error));
+    const bool lane = strcmp(tuned->choice, clmgk_engine_name(CLMGK_ENGINE_LANE)) == 0;
+    return mgk_plan_try(context, &one->desc, one->pass, lane ? CLMGK_ENGINE_LANE : CLMGK_ENGINE_SIMT, tuned->parameters,
+                        error);
+}
+
+clmgk_status clmgk_tuning_check(clmgk_context *context, const clmgk_attention_desc *desc, clmgk_tuned_pass pass,
+                                const clmgk_tuned *tuned, clmgk_error *error)
+{
+    tuned_case one;
+    if (context == NULL)
+        return fail_null("context", "a context", error);
+    if (tuned == NULL)
+        return fail_null("tuned", "an engine and its parameters", error);
+    MGK_TRY(check_case(desc, pass, &one, error));
+    return check_tuned(context, &one, tuned, error);
 }
 
 clmgk_status clmgk_tuning_store(clmgk_context *context, const char *cache_dir, const clmgk_attention_desc *desc,
                                 clmgk_tuned_pass pass, const clmgk_tuned *tuned, clmgk_error *error)
 {
+    tuned_case one;
+    char *path = NULL;
     if (context == NULL)
         return fail_null("context", "a context", error);
     if (tuned == NULL)
         return fail_null("tuned", "what was measured", error);
-    if (pass != CLMGK_TUNED_FORWARD && pass != CLMGK_TUNED_BACKWARD)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "pass: %d: expected a clmgk_tuned_pass", (int)pass);
-    clmgk_attention_desc resolved;
-    MGK_TRY(clmgk_attention_validate(desc, &resolved, error));
-    const mgk_pass backward = resolved.gradients != 0 ? MGK_BACKWARD : MGK_STATISTICS;
-    const mgk_pass which = pass == CLMGK_TUNED_FORWARD ? MGK_FORWARD : backward;
-    MGK_TRY(check_tuned(tuned, pass == CLMGK_TUNED_FORWARD ? MGK_FORWARD : MGK_BACKWARD, &resolved, error));
-    const clmgk_engine engine = strcmp(tuned->choice, "lane") == 0 ? CLMGK_ENGINE_LANE : CLMGK_ENGINE_SIMT;
-    MGK_TRY(try_plan(context, &resolved, which, engine, tuned->parameters, error));
-
-    char *path = NULL;
-    const mgk_tuning_key key = mgk_attention_key(&resolved, which);
+    MGK_TRY(check_case(desc, pass, &one, error));
+    MGK_TRY(check_tuned(context, &one, tuned, error));
+    const mgk_tuning_key key = mgk_attention_key(&one.desc, one.pass);
     MGK_TRY(mgk_tuning_path(&context->allocator, NULL, cache_dir, &path, error));
     const clmgk_status status = mgk_tuning_write(&context->allocator, path, &context->facts, &key, tuned, error);
     mgk_free(&context->allocator, path);

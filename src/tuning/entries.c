@@ -202,9 +202,10 @@ static bool read_word(char **at, word *read)
     if (**at == '"')
         return unquote(at, &read->value) && (**at == ' ' || **at == '\0');
     char *const end = *at + strcspn(*at, " \"");
+    const bool good = end != *at && *end != '"';
     read->value = *at;
     *at = end;
-    return *end != '"';
+    return good;
 }
 
 static void read_words(char *at, line_words *line)

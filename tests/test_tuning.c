@@ -1,0 +1,1280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Kernel parameters and the tuning cache: tables, the file with everything that can be wrong with it, the order of
+ * lookup, and what plans make of it.
+ *
+ * With arguments this program is one of several processes on one cache (processes_share_a_file).
+ */
+#include "harness/harness.h"
+#include "harness/scratch.h"
+#include "tuning/entries.h"
+#include "tuning/tunables.h"
+#include "variants/bucket.h"
+
+#include <pthread.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+/* ---- helpers --------------------------------------------------------------------------------------------------- */
+
+typedef struct fixture {
+    th_session *session;
+    char root[SCRATCH_PATH];   /* cache_dir */
+    char folder[SCRATCH_PATH]; /* root/tuning */
+    char file[SCRATCH_PATH];
+} fixture;
+
+static th_session *the_session; /* set once, before any test runs */
+
+static int set_up(void **state)
+{
+    fixture *const self = calloc(1, sizeof(*self));
+    assert_non_null(self);
+    self->session = the_session;
+    scratch_create(self->root);
+    scratch_join(self->folder, self->root, "tuning");
+    scratch_join(self->file, self->folder, "tuning.txt");
+    *state = self;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    fixture *const self = *state;
+    scratch_remove(self->root);
+    free(self);
+    return 0;
+}
+
+static void expect_ok(clmgk_status status, const clmgk_error *error)
+{
+    if (status != CLMGK_OK)
+        fail_msg("%s: %s", clmgk_status_name(status), error->message);
+}
+
+static void expect_error(clmgk_status status, clmgk_status expected, const clmgk_error *error, const char *words)
+{
+    if (status != expected || error->status != expected || !strstr(error->message, words))
+        fail_msg("%s \"%s\": expected %s with \"%s\"", clmgk_status_name(status), error->message,
+                 clmgk_status_name(expected), words);
+}
+
+static void write_file(const fixture *self, const char *text)
+{
+    (void)mkdir(self->folder, S_IRWXU);
+    scratch_write(self->file, text, strlen(text));
+}
+
+/* The file's text, to be freed. */
+static char *read_file(const fixture *self)
+{
+    size_t length = 0;
+    char *const bytes = scratch_read(self->file, &length);
+    char *const text = realloc(bytes, length + 1);
+    assert_non_null(text);
+    text[length] = '\0';
+    return text;
+}
+
+static void expect_file(const fixture *self, const char *expected)
+{
+    char *const text = read_file(self);
+    assert_string_equal(text, expected);
+    free(text);
+}
+
+static clmgk_tuning_info get_info(const fixture *self)
+{
+    clmgk_tuning_info info;
+    clmgk_error error = {0};
+    expect_ok(clmgk_tuning_get_info(self->root, &info, &error), &error);
+    return info;
+}
+
+static void import_text(const fixture *self, const char *text, size_t expected)
+{
+    size_t taken = 77;
+    clmgk_error error = {0};
+    expect_ok(clmgk_tuning_import(self->root, text, strlen(text), &taken, &error), &error);
+    assert_int_equal(taken, expected);
+}
+
+#define DEVICE_1                                                                                                       \
+    "device id=1 name=\"A \\\"B\\\" \\\\ C\" platform=\"P\" driver=\"1.0\" vendor=\"V\" class=cpu units=4 "            \
+    "architecture=\"x86-64 avx2\"\n"
+#define DEVICE_2                                                                                                       \
+    "device id=2 name=\"D\" platform=\"P\" driver=\"1.0\" vendor=\"V\" class=gpu units=8 architecture=\"D\"\n"
+#define ENTRY(device, date, parameters, near)                                                                          \
+    "entry device=" device " date=" date " operation=\"forward\" choice=\"lane\" parameters=\"" parameters             \
+    "\" time_ns=1500000 default_ns=2000000 bucket=\"variant=mgk\" near=\"" near "\"\n"
+#define EARLY  "2026-01-31T23:59:59Z"
+#define LATER  "2026-02-01T00:00:00Z"
+#define HEADER "clmgk-tuning 1\n"
+
+static const char small_file[] = HEADER DEVICE_1 ENTRY("1", EARLY, "tile=32,unroll=2", "rows=9 keys=9 tasks=3")
+    ENTRY("1", LATER, "", "*") DEVICE_2 ENTRY("2", EARLY, "tile=64", "rows=9 keys=9 tasks=3");
+
+/* ---- tables ---------------------------------------------------------------------------------------------------- */
+
+static bool is_value(const clmgk_tunable *tunable, int32_t value)
+{
+    bool found = false;
+    for (size_t i = 0; i < tunable->value_count; i++)
+        found = found || tunable->values[i] == value;
+    return found;
+}
+
+static void tables_are_sound(void **state)
+{
+    (void)state;
+    clmgk_error error = {0};
+    size_t tables = 0;
+    for (const char *name; (name = clmgk_tunable_table(tables)) != NULL; tables++) {
+        clmgk_tunable list[MGK_MAX_TUNABLES];
+        size_t count = 0;
+        expect_ok(clmgk_tunable_list(name, list, MGK_MAX_TUNABLES, &count, &error), &error);
+        assert_in_range(count, 1, MGK_MAX_TUNABLES);
+        for (size_t i = 0; i < count; i++) {
+            assert_in_range(list[i].value_count, 1, CLMGK_TUNABLE_VALUES);
+            assert_true(list[i].name[0] && list[i].meaning[0]);
+            assert_true(list[i].cpu_default == 0 || is_value(&list[i], list[i].cpu_default));
+            assert_true(list[i].gpu_default == 0 || is_value(&list[i], list[i].gpu_default));
+            for (size_t v = 1; v < list[i].value_count; v++)
+                assert_true(list[i].values[v - 1] < list[i].values[v]);
+            assert_true(i == 0 || strcmp(list[i].name, list[i - 1].name) != 0);
+        }
+        size_t fewer = 0;
+        clmgk_tunable first;
+        expect_ok(clmgk_tunable_list(name, &first, 1, &fewer, &error), &error);
+        assert_int_equal(fewer, count);
+        assert_string_equal(first.name, list[0].name);
+    }
+    assert_true(tables >= 2);
+}
+
+static void sets_are_checked(void **state)
+{
+    (void)state;
+    clmgk_error error = {0};
+    static const char good[] = "row-threads=8,key-threads=16,rows=2,keys=2,features=16,values=16,splits=1";
+    assert_string_equal(clmgk_tunable_constraint("simt", 0), "(key_threads * keys) % values == 0");
+    assert_null(clmgk_tunable_constraint("simt", 1));
+    assert_null(clmgk_tunable_constraint("nothing", 0));
+    assert_null(clmgk_tunable_constraint(NULL, 0));
+    expect_ok(clmgk_tunable_check("simt", good, &error), &error);
+    static const struct {
+        const char *text, *words;
+    } bad[] = {
+        {"row-threads=8,key-threads=2,rows=2,keys=2,features=16,values=16,splits=1", "key-threads=2,keys=2,values=16"},
+        {"row-threads=8,key-threads=16,rows=2,keys=2,features=16,values=16", "splits"},
+        {"row-threads=7,key-threads=16,rows=2,keys=2,features=16,values=16,splits=1", "row-threads=7"},
+        {"lanes=8", "lanes=8"},
+        {"row-threads", "row-threads"},
+        {"row-threads=", "row-threads="},
+        {"row-threads=8x", "row-threads=8x"},
+        {"", "row-threads"},
+    };
+    for (size_t i = 0; i < TH_COUNT(bad); i++)
+        expect_error(clmgk_tunable_check("simt", bad[i].text, &error), CLMGK_ERROR_INVALID_VALUE, &error, bad[i].words);
+}
+
+static void source_names(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"class", "vendor", "architecture", "device", "nearest", "bucket", "caller"};
+    for (int i = 0; i < 7; i++)
+        assert_string_equal(clmgk_tuning_source_name((clmgk_tuning_source)i), names[i]);
+    assert_null(clmgk_tuning_source_name((clmgk_tuning_source)7));
+    assert_null(clmgk_tuning_source_name((clmgk_tuning_source)-1));
+}
+
+/* ---- lookup ---------------------------------------------------------------------------------------------------- */
+
+static void sizes_are_rounded_to_powers(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t size;
+        int power;
+    } cases[] = {{-5, 0},
+                 {0, 0},
+                 {1, 0},
+                 {2, 1},
+                 {3, 2},
+                 {5, 2},
+                 {6, 3},
+                 {11, 3},
+                 {12, 4},
+                 {22, 4},
+                 {23, 5},
+                 {1000, 10},
+                 {(INT64_C(1) << 31) - 1, 31},
+                 {INT64_C(1) << 31, 31},
+                 {INT64_C(1) << 40, 40},
+                 {INT64_MAX, 63}};
+    for (size_t i = 0; i < TH_COUNT(cases); i++)
+        assert_int_equal(mgk_tuning_bucket(cases[i].size), cases[i].power);
+}
+
+static mgk_device_facts facts_of(const char *name, const char *driver, const char *vendor, const char *architecture)
+{
+    mgk_device_facts facts = {.info = {.device_class = CLMGK_DEVICE_GPU, .compute_units = 8}};
+    snprintf(facts.info.name, sizeof(facts.info.name), "%s", name);
+    snprintf(facts.info.platform, sizeof(facts.info.platform), "platform");
+    snprintf(facts.info.driver, sizeof(facts.info.driver), "%s", driver);
+    snprintf(facts.info.vendor, sizeof(facts.info.vendor), "%s", vendor);
+    snprintf(facts.architecture, sizeof(facts.architecture), "%s", architecture);
+    return facts;
+}
+
+static mgk_tuning_key key_of(const char *exact, int rows, int keys)
+{
+    mgk_tuning_key key = {.operation = "forward", .axes = 2, .axis = {{"rows", rows}, {"keys", keys}}};
+    snprintf(key.exact, sizeof(key.exact), "%s", exact);
+    return key;
+}
+
+/* An entry named by its only parameter; rows -1: for all shapes. */
+static void add(mgk_tuning *tuning, const mgk_device_facts *facts, const char *name, int rows, int keys, bool shipped)
+{
+    mgk_tuning_key key = key_of("variant=mgk", rows, keys);
+    const clmgk_tuned tuned = {"lane", name, 1.0, 2.0};
+    const mgk_tuning_device device = mgk_tuning_device_of(facts);
+    mgk_tuning_entry entry;
+    clmgk_error error = {0};
+    if (rows < 0)
+        key.axes = 0;
+    expect_ok(mgk_tuning_entry_of(&key, &tuned, &entry, &error), &error);
+    entry.shipped = shipped;
+    snprintf(entry.date, sizeof(entry.date), EARLY);
+    expect_ok(mgk_tuning_set_put(&tuning->set, &device, &entry, false, NULL, &error), &error);
+}
+
+typedef struct expected_choice {
+    const char *name;
+    clmgk_tuning_source source;
+} expected_choice;
+
+static void expect_order(const mgk_tuning *tuning, const mgk_device_facts *facts, const mgk_tuning_key *key,
+                         const expected_choice *expected, size_t count)
+{
+    mgk_tuning_choice choice;
+    for (size_t i = 0; i < count; i++) {
+        if (!mgk_tuning_find(tuning, facts, key, i, &choice) || strcmp(choice.parameters, expected[i].name) != 0)
+            fail_msg("number %zu: expected \"%s\"", i, expected[i].name);
+        assert_int_equal(choice.source, expected[i].source);
+        assert_string_equal(choice.choice, "lane");
+    }
+    assert_false(mgk_tuning_find(tuning, facts, key, count, &choice));
+    assert_false(mgk_tuning_find(tuning, facts, key, count + 7, &choice));
+}
+
+static mgk_tuning *empty_tuning(void)
+{
+    mgk_tuning *tuning = NULL;
+    clmgk_error error = {0};
+    expect_ok(mgk_tuning_read(NULL, NULL, &tuning, &error), &error);
+    tuning->set.count = 0; /* whatever the library ships */
+    return tuning;
+}
+
+/* One entry of every level, put in without order; and some that may not serve. */
+static void levels_are_tried_in_order(void **state)
+{
+    (void)state;
+    const mgk_device_facts own = facts_of("own", "2", "vendor", "arch");
+    const mgk_device_facts updated = facts_of("own", "1", "vendor", "arch");
+    const mgk_device_facts sibling = facts_of("sibling", "2", "vendor", "arch");
+    const mgk_device_facts cousin = facts_of("cousin", "2", "vendor", "other arch");
+    const mgk_device_facts stranger = facts_of("stranger", "2", "other vendor", "other arch");
+    mgk_device_facts elsewhere = own, smaller = own, cpu = cousin;
+    snprintf(elsewhere.info.platform, sizeof(elsewhere.info.platform), "other platform");
+    smaller.info.compute_units = 4;
+    cpu.info.device_class = CLMGK_DEVICE_CPU;
+    cpu.info.compute_units = 9;
+    mgk_tuning *const tuning = empty_tuning();
+    const mgk_tuning_key key = key_of("variant=mgk", 10, 10);
+
+    add(tuning, &stranger, "stranger", 10, 10, false);
+    add(tuning, &elsewhere, "elsewhere", 10, 10, false);
+    add(tuning, &cpu, "other class", 10, 10, false);
+    expect_order(tuning, &own, &key, NULL, 0);
+    add(tuning, &cousin, "vendor far", 12, 12, false);
+    add(tuning, &cousin, "vendor", 10, 10, false);
+    add(tuning, &smaller, "units", 9, 10, false);
+    add(tuning, &updated, "driver", 10, 10, false);
+    add(tuning, &sibling, "sibling", -1, 0, false);
+    add(tuning, &own, "device", -1, 0, false);
+    add(tuning, &own, "shipped near", 10, 9, true);
+    add(tuning, &own, "near 2", 9, 9, false);
+    add(tuning, &own, "near 1", 10, 11, false);
+    add(tuning, &own, "near 4", 8, 12, false);
+    add(tuning, &own, "too far", 10, 13, false);
+    add(tuning, &own, "shipped", 10, 10, true);
+    add(tuning, &own, "bucket", 10, 10, false);
+    static const expected_choice order[] = {
+        {"bucket", CLMGK_TUNING_BUCKET},      {"shipped", CLMGK_TUNING_BUCKET},
+        {"near 1", CLMGK_TUNING_NEAREST},     {"near 2", CLMGK_TUNING_NEAREST},
+        {"near 4", CLMGK_TUNING_NEAREST},     {"shipped near", CLMGK_TUNING_NEAREST},
+        {"device", CLMGK_TUNING_DEVICE},      {"driver", CLMGK_TUNING_ARCHITECTURE},
+        {"units", CLMGK_TUNING_ARCHITECTURE}, {"sibling", CLMGK_TUNING_ARCHITECTURE},
+        {"vendor", CLMGK_TUNING_VENDOR},      {"vendor far", CLMGK_TUNING_VENDOR},
+    };
+    expect_order(tuning, &own, &key, order, TH_COUNT(order));
+    /* other words, other operations, other axes */
+    mgk_tuning_key other = key_of("variant=smgk", 10, 10);
+    expect_order(tuning, &own, &other, NULL, 0);
+    other = key;
+    other.operation = "backward";
+    expect_order(tuning, &own, &other, NULL, 0);
+    other = key;
+    other.axis[1].name = "columns";
+    static const expected_choice shapeless[] = {{"device", CLMGK_TUNING_DEVICE},
+                                                {"sibling", CLMGK_TUNING_ARCHITECTURE}};
+    expect_order(tuning, &own, &other, shapeless, TH_COUNT(shapeless));
+    other.axes = 0;
+    expect_order(tuning, &own, &other, shapeless, TH_COUNT(shapeless));
+    mgk_tuning_choice choice;
+    assert_false(mgk_tuning_find(NULL, &own, &key, 0, &choice));
+    mgk_tuning_free(NULL, tuning);
+}
+
+/* ---- the file -------------------------------------------------------------------------------------------------- */
+
+static void entries_are_listed(void **state)
+{
+    const fixture *const self = *state;
+    clmgk_tuning_entry entries[3];
+    clmgk_error error = {0};
+    size_t count = 0;
+    write_file(self, small_file);
+    expect_ok(clmgk_tuning_list(self->root, entries, 3, &count, &error), &error);
+    assert_true(count >= 3);
+    assert_string_equal(entries[0].device, "A \"B\" \\ C");
+    assert_string_equal(entries[0].bucket, "variant=mgk rows=9 keys=9 tasks=3");
+    assert_string_equal(entries[0].parameters, "tile=32,unroll=2");
+    assert_string_equal(entries[0].choice, "lane");
+    assert_string_equal(entries[0].operation, "forward");
+    assert_int_equal(entries[0].compute_units, 4);
+    assert_true(entries[0].time_ms == 1.5 && entries[0].default_ms == 2.0);
+    assert_true(entries[0].allowed && !entries[0].shipped && !entries[0].reason[0]);
+    assert_string_equal(entries[1].bucket, "variant=mgk *");
+    assert_string_equal(entries[2].device, "D");
+    const clmgk_tuning_info info = get_info(self);
+    assert_string_equal(info.path, self->folder);
+    assert_int_equal(info.entries, 3);
+    assert_int_equal(info.bytes, strlen(small_file));
+    assert_true(info.damaged == 0 && !info.message[0]);
+}
+
+static void illegal_values_are_told(void **state)
+{
+    const fixture *const self = *state;
+    static const struct {
+        const char *entry, *reason;
+    } cases[] = {
+        {ENTRY("1", EARLY, "tile=33", "*"), "tile=33"},
+        {ENTRY("1", EARLY, "nothing=1", "*"), "nothing=1"},
+        {ENTRY("1", EARLY, "tile", "*"), "tile"},
+    };
+    for (size_t i = 0; i < TH_COUNT(cases); i++) {
+        char text[2048];
+        clmgk_tuning_entry entry;
+        size_t count = 0;
+        clmgk_error error = {0};
+        snprintf(text, sizeof(text), HEADER DEVICE_1 "%s", cases[i].entry);
+        write_file(self, text);
+        expect_ok(clmgk_tuning_list(self->root, &entry, 1, &count, &error), &error);
+        assert_false(entry.allowed);
+        assert_non_null(strstr(entry.reason, cases[i].reason));
+    }
+}
+
+/* Whole entry lines in the first `length` bytes: the last one may lack its newline. */
+static size_t whole_entries(const char *text, size_t length)
+{
+    size_t count = 0;
+    for (const char *at = text; at < text + length;) {
+        const size_t line = strcspn(at, "\n");
+        count += at + line <= text + length && strncmp(at, "entry", 5) == 0;
+        at += line + 1;
+    }
+    return count;
+}
+
+static void truncated_files_keep_their_whole_lines(void **state)
+{
+    const fixture *const self = *state;
+    (void)mkdir(self->folder, S_IRWXU);
+    for (size_t length = 0; length <= strlen(small_file); length++) {
+        scratch_write(self->file, small_file, length);
+        const clmgk_tuning_info info = get_info(self);
+        assert_int_equal(info.entries, whole_entries(small_file, length));
+        assert_true(info.damaged <= 1 && (info.damaged == 1) == (info.message[0] != '\0'));
+    }
+}
+
+static void damaged_bytes_cost_their_line_only(void **state)
+{
+    const fixture *const self = *state;
+    char text[sizeof(small_file)];
+    (void)mkdir(self->folder, S_IRWXU);
+    for (size_t i = 0; i < sizeof(text) - 1; i++) {
+        memcpy(text, small_file, sizeof(text));
+        text[i] = '\x01';
+        scratch_write(self->file, text, sizeof(text) - 1);
+        const clmgk_tuning_info info = get_info(self);
+        /* a device's line takes its entries with it; a lost newline, two lines */
+        assert_true(info.damaged >= 1 && info.damaged <= 3);
+        assert_in_range(info.entries, 1, 3);
+        assert_true(info.entries + info.damaged >= 2);
+        assert_non_null(strstr(info.message, "line "));
+    }
+}
+
+static void lines_are_checked(void **state)
+{
+    const fixture *const self = *state;
+    static const struct {
+        const char *line, *words;
+    } cases[] = {
+        {"nonsense\n", "\"device\" or \"entry\""},
+        {"entry\n", "\"device\" or \"entry\""},
+        {"entry \n", "missing"},
+        {HEADER, "once"},
+        {"clmgk-tuning x\n", "once"},
+        {DEVICE_1, "twice"},
+        {ENTRY("3", EARLY, "", "*"), "no device line"},
+        {ENTRY("1", "yesterday", "", "*"), "YYYY"},
+        {ENTRY("1", "2026-01-31 23:59:59Z", "", "*"), "name=value"},
+        {ENTRY("1", EARLY, "", ""), "near"},
+        {ENTRY("1", EARLY, "", "rows"), "near"},
+        {ENTRY("1", EARLY, "", "rows=63"), "near"},
+        {ENTRY("1", EARLY, "", "rows=-1"), "near"},
+        {ENTRY("1", EARLY, "", "rows=1 keys=1 tasks=1 more=1 most=1"), "near"},
+        {ENTRY("1", EARLY, "", "a-name-of-an-axis-that-is-long=1"), "near"},
+        {ENTRY("1", EARLY "\" x=\"1", "", "*"), "name=value"},
+        {ENTRY("1 word=1", EARLY, "", "*"), "unknown"},
+        {ENTRY("1 device=1", EARLY, "", "*"), "twice"},
+        {ENTRY("x", EARLY, "", "*"), "number"},
+        {ENTRY("99999999999999999999", EARLY, "", "*"), "number"},
+        {"device id=7 name=\"A\n", "name=value"},
+        {"entry a b c\n", "name=value"},
+        {"entry a=1 b=1 c=1 d=1 e=1 f=1 g=1 h=1 i=1 j=1 k=1 l=1 m=1\n", "too many"},
+    };
+    for (size_t i = 0; i < TH_COUNT(cases); i++) {
+        char text[4096];
+        snprintf(text, sizeof(text), HEADER DEVICE_1 "# a comment\n\n%s" ENTRY("1", EARLY, "", "*"), cases[i].line);
+        write_file(self, text);
+        const clmgk_tuning_info info = get_info(self);
+        if (info.entries != 1 || info.damaged != 1 || !strstr(info.message, cases[i].words) ||
+            !strstr(info.message, "line 5: "))
+            fail_msg("\"%s\": %d entries, %d damaged, \"%s\"", cases[i].line, (int)info.entries, (int)info.damaged,
+                     info.message);
+    }
+    write_file(self, "\n" DEVICE_1 ENTRY("1", EARLY, "", "*"));
+    assert_int_equal(get_info(self).entries, 1);
+    assert_int_equal(get_info(self).damaged, 1);
+}
+
+/* Sizes that no honest file has. */
+static void sizes_are_bounded(void **state)
+{
+    const fixture *const self = *state;
+    const size_t huge = ((size_t)16 << 20) + 1;
+    char *const text = malloc(huge);
+    clmgk_error error = {0};
+    assert_non_null(text);
+    memset(text, 'x', huge);
+    memcpy(text, HEADER, strlen(HEADER));
+    (void)mkdir(self->folder, S_IRWXU);
+    scratch_write(self->file, text, huge - 1);
+    assert_int_equal(get_info(self).damaged, 1);
+    assert_non_null(strstr(get_info(self).message, "too long"));
+    scratch_write(self->file, text, huge);
+    assert_non_null(strstr(get_info(self).message, "16 MiB"));
+    expect_error(clmgk_tuning_import(self->root, small_file, strlen(small_file), NULL, &error), CLMGK_ERROR_IO, &error,
+                 "16 MiB");
+    free(text);
+}
+
+static void newer_files_are_left_alone(void **state)
+{
+    const fixture *const self = *state;
+    static const char newer[] = "clmgk-tuning 2\nsomething else\n";
+    clmgk_error error = {0};
+    write_file(self, newer);
+    const clmgk_tuning_info info = get_info(self);
+    assert_true(info.entries == 0 && info.damaged == 0);
+    assert_non_null(strstr(info.message, "format"));
+    expect_error(clmgk_tuning_import(self->root, small_file, strlen(small_file), NULL, &error), CLMGK_ERROR_IO, &error,
+                 "left alone");
+    expect_error(clmgk_tuning_reset(self->root, NULL, &error), CLMGK_ERROR_IO, &error, "left alone");
+    expect_file(self, newer);
+    expect_error(clmgk_tuning_import(self->root, newer, strlen(newer), NULL, &error), CLMGK_ERROR_INVALID_VALUE, &error,
+                 "format");
+}
+
+static void damaged_files_are_kept_aside(void **state)
+{
+    const fixture *const self = *state;
+    static const char damaged[] = HEADER DEVICE_1 "entry cut\n" ENTRY("1", EARLY, "", "rows=1");
+    char path[SCRATCH_PATH];
+    size_t length = 0;
+    write_file(self, damaged);
+    import_text(self, small_file, 3);
+    scratch_join(path, self->folder, "tuning.txt.damaged");
+    char *const kept = scratch_read(path, &length);
+    assert_int_equal(length, strlen(damaged));
+    assert_memory_equal(kept, damaged, length);
+    free(kept);
+    assert_int_equal(get_info(self).entries, 4);
+    assert_int_equal(get_info(self).damaged, 0);
+    /* a sound file is not */
+    scratch_remove(path);
+    import_text(self, small_file, 0);
+    assert_int_equal(scratch_count(self->folder, "damaged", NULL), 0);
+}
+
+/* ---- import and export ----------------------------------------------------------------------------------------- */
+
+static char *export_text(const fixture *self)
+{
+    clmgk_error error = {0};
+    size_t length = 0;
+    expect_ok(clmgk_tuning_export(self->root, NULL, NULL, 0, &length, &error), &error);
+    char *const text = calloc(1, length + 2);
+    assert_non_null(text);
+    text[length] = '!';
+    expect_ok(clmgk_tuning_export(self->root, NULL, text, length + 1, &length, &error), &error);
+    assert_int_equal(text[length], '!');
+    text[length] = '\0';
+    return text;
+}
+
+static void exports_are_imported(void **state)
+{
+    const fixture *const self = *state;
+    import_text(self, small_file, 3);
+    char *const first = export_text(self);
+    expect_file(self, first);
+    scratch_remove(self->root);
+    import_text(self, first, 3);
+    char *const second = export_text(self);
+    assert_string_equal(first, second);
+    import_text(self, first, 0);
+    expect_file(self, first);
+    /* as many bytes as there is room for */
+    char part[8] = "0123456";
+    size_t length = 0;
+    clmgk_error error = {0};
+    expect_ok(clmgk_tuning_export(self->root, NULL, part, 4, &length, &error), &error);
+    assert_int_equal(length, strlen(first));
+    assert_memory_equal(part, "clmg456", 7);
+    free(first);
+    free(second);
+}
+
+/* An import without entries makes the folder and the file, or says why it can't. */
+static void empty_imports_write(void **state)
+{
+    const fixture *const self = *state;
+    import_text(self, HEADER, 0);
+    expect_file(self, HEADER);
+    struct stat facts;
+    assert_int_equal(stat(self->folder, &facts), 0);
+    assert_int_equal(facts.st_mode & 0777, 0700);
+}
+
+static void the_later_measurement_stays(void **state)
+{
+    const fixture *const self = *state;
+    static const char early[] = HEADER DEVICE_1 ENTRY("1", EARLY, "tile=16", "rows=9");
+    static const char later[] = HEADER DEVICE_1 ENTRY("1", LATER, "tile=32", "rows=9");
+    static const char again[] = HEADER DEVICE_1 ENTRY("1", LATER, "tile=64", "rows=9");
+    import_text(self, early, 1);
+    import_text(self, later, 1);
+    expect_file(self, later);
+    import_text(self, early, 0);
+    import_text(self, again, 0);
+    expect_file(self, later);
+    /* of two in one file too */
+    write_file(self, HEADER DEVICE_1 ENTRY("1", LATER, "tile=32", "rows=9") ENTRY("1", EARLY, "tile=16", "rows=9"));
+    char *const text = export_text(self);
+    assert_string_equal(text, later);
+    free(text);
+}
+
+static void bad_imports_change_nothing(void **state)
+{
+    const fixture *const self = *state;
+    static const struct {
+        const char *text, *words;
+    } cases[] = {
+        {"nonsense", "line 1"},
+        {"\n", "line 1"},
+        {"clmgk-tuning 2\n", "format"},
+        {"clmgk-tuning 0\n", "format"},
+        {DEVICE_2 ENTRY("2", LATER, "", "*"), "line 1"},
+        {HEADER DEVICE_2 ENTRY("2", LATER, "", "*") "entry cut", "line 4"},
+        {HEADER DEVICE_2 ENTRY("2", LATER, "", "*") ENTRY("1", LATER, "", "*"), "line 4"},
+        {HEADER DEVICE_2 ENTRY("2", LATER, "", "*") ENTRY("2", LATER, "tile=17", "rows=1"), "line 4"},
+    };
+    import_text(self, small_file, 3);
+    char *const before = read_file(self);
+    for (size_t i = 0; i < TH_COUNT(cases); i++) {
+        clmgk_error error = {0};
+        size_t taken = 77;
+        expect_error(clmgk_tuning_import(self->root, cases[i].text, strlen(cases[i].text), &taken, &error),
+                     CLMGK_ERROR_INVALID_VALUE, &error, cases[i].words);
+        assert_int_equal(taken, 77);
+        expect_file(self, before);
+    }
+    /* every part of an export that does not end with a line */
+    for (size_t length = 1; length < strlen(small_file); length++) {
+        clmgk_error error = {0};
+        const bool whole = small_file[length] == '\n' || small_file[length - 1] == '\n';
+        if (whole)
+            continue;
+        if (clmgk_tuning_import(self->root, small_file, length, NULL, &error) != CLMGK_ERROR_INVALID_VALUE)
+            fail_msg("%zu bytes are taken", length);
+    }
+    expect_file(self, before);
+    assert_int_equal(scratch_count(self->folder, "damaged", NULL), 0);
+    free(before);
+}
+
+static void without_files(void **state)
+{
+    const fixture *const self = *state;
+    clmgk_error error = {0};
+    clmgk_tuning_info info;
+    size_t count = 0;
+    (void)self;
+    expect_ok(clmgk_tuning_get_info("", &info, &error), &error);
+    assert_true(!info.path[0] && info.entries == 0 && info.bytes == 0);
+    expect_ok(clmgk_tuning_list("", NULL, 0, &count, &error), &error);
+    expect_error(clmgk_tuning_import("", HEADER, strlen(HEADER), NULL, &error), CLMGK_ERROR_IO, &error, "no files");
+    expect_error(clmgk_tuning_reset("", NULL, &error), CLMGK_ERROR_IO, &error, "no files");
+    expect_ok(clmgk_tuning_get_info(self->root, &info, &error), &error);
+    assert_string_equal(info.path, self->folder);
+    assert_int_equal(info.entries, 0);
+    expect_ok(clmgk_tuning_reset(self->root, NULL, &error), &error);
+    assert_int_equal(scratch_count(self->root, "tuning", NULL), 0);
+}
+
+/* The variables that decide where the cache lies. */
+static void places(void **state)
+{
+    static const char *const names[] = {"CLMGK_CACHE_DIR", "XDG_DATA_HOME", "HOME"};
+    static const struct {
+        const char *values[3];
+        const char *path;
+    } cases[] = {
+        {{"/a", "/b", "/c"}, "/a/tuning"},
+        {{NULL, "/b", "/c"}, "/b/clmgk/tuning"},
+        {{NULL, "b", "/c"}, "/c/.local/share/clmgk/tuning"},
+        {{NULL, NULL, "/c"}, "/c/.local/share/clmgk/tuning"},
+        {{NULL, NULL, "c"}, NULL},
+        {{"", "/b", "/c"}, NULL},
+    };
+    (void)state;
+    char *kept[3];
+    for (size_t n = 0; n < 3; n++)
+        kept[n] = getenv(names[n]) ? strdup(getenv(names[n])) : NULL;
+    for (size_t i = 0; i < TH_COUNT(cases); i++) {
+        char *path = NULL;
+        clmgk_error error = {0};
+        for (size_t n = 0; n < 3; n++)
+            assert_int_equal(cases[i].values[n] ? setenv(names[n], cases[i].values[n], 1) : unsetenv(names[n]), 0);
+        expect_ok(mgk_tuning_path(NULL, NULL, NULL, &path, &error), &error);
+        assert_true((path == NULL) == (cases[i].path == NULL));
+        if (path)
+            assert_string_equal(path, cases[i].path);
+        mgk_free(NULL, path);
+    }
+    for (size_t n = 0; n < 3; n++) {
+        assert_int_equal(kept[n] ? setenv(names[n], kept[n], 1) : unsetenv(names[n]), 0);
+        free(kept[n]);
+    }
+    char *path = NULL;
+    assert_int_equal(mgk_tuning_path(NULL, "/own", "/root", &path, NULL), CLMGK_OK);
+    assert_string_equal(path, "/own");
+    mgk_free(NULL, path);
+    assert_int_equal(mgk_tuning_path(NULL, "", "/root", &path, NULL), CLMGK_OK);
+    assert_null(path);
+}
+
+static void unusable_folders(void **state)
+{
+    const fixture *const self = *state;
+    clmgk_error error = {0};
+    assert_int_equal(mkdir(self->folder, S_IRWXU), 0);
+    assert_int_equal(chmod(self->folder, 0755), 0);
+    expect_error(clmgk_tuning_import(self->root, HEADER, strlen(HEADER), NULL, &error), CLMGK_ERROR_IO, &error, "0755");
+    assert_non_null(strstr(get_info(self).message, "0755"));
+    scratch_remove(self->folder);
+    scratch_write(self->folder, "x", 1);
+    expect_error(clmgk_tuning_import(self->root, HEADER, strlen(HEADER), NULL, &error), CLMGK_ERROR_IO, &error,
+                 self->folder);
+    scratch_remove(self->folder);
+    /* a file that others may write is not the user's word */
+    write_file(self, small_file);
+    assert_int_equal(chmod(self->file, 0666), 0);
+    assert_int_equal(get_info(self).entries, 0);
+    assert_non_null(strstr(get_info(self).message, "could not be read"));
+    expect_error(clmgk_tuning_import(self->root, HEADER, strlen(HEADER), NULL, &error), CLMGK_ERROR_IO, &error,
+                 "could not be read");
+    expect_file(self, small_file);
+    assert_int_equal(chmod(self->file, 0600), 0);
+    if (geteuid() == 0)
+        return; /* whom no mode stops */
+    assert_int_equal(chmod(self->folder, 0500), 0);
+    assert_int_equal(get_info(self).entries, 3);
+    expect_error(clmgk_tuning_import(self->root, HEADER, strlen(HEADER), NULL, &error), CLMGK_ERROR_IO, &error,
+                 self->folder);
+    assert_int_equal(chmod(self->folder, 0700), 0);
+    expect_file(self, small_file);
+}
+
+/* ---- several writers ------------------------------------------------------------------------------------------- */
+
+enum { WRITERS = 4, ENTRIES_EACH = 12 };
+
+static bool write_entries(const char *folder, int writer)
+{
+    const mgk_device_facts facts = facts_of("shared", "1", "vendor", "arch");
+    bool ok = true;
+    for (int i = 0; ok && i < ENTRIES_EACH; i++) {
+        const mgk_tuning_key key = key_of("variant=mgk", writer, i);
+        const clmgk_tuned tuned = {"lane", "tile=64", 1.0, 2.0};
+        ok = mgk_tuning_write(NULL, folder, &facts, &key, &tuned, NULL) == CLMGK_OK;
+    }
+    return ok;
+}
+
+typedef struct writer {
+    pthread_t thread;
+    const char *folder;
+    int number;
+    bool ok;
+} writer;
+
+static void *work(void *user)
+{
+    writer *const self = user;
+    self->ok = write_entries(self->folder, self->number);
+    return NULL;
+}
+
+static void threads_share_a_file(void **state)
+{
+    const fixture *const self = *state;
+    writer writers[WRITERS];
+    for (int i = 0; i < WRITERS; i++) {
+        writers[i] = (writer){.folder = self->folder, .number = i};
+        assert_int_equal(pthread_create(&writers[i].thread, NULL, work, &writers[i]), 0);
+    }
+    for (int i = 0; i < WRITERS; i++) {
+        assert_int_equal(pthread_join(writers[i].thread, NULL), 0);
+        assert_true(writers[i].ok);
+    }
+    assert_int_equal(get_info(self).entries, WRITERS * ENTRIES_EACH);
+    assert_int_equal(get_info(self).damaged, 0);
+}
+
+static const char *self_path; /* set once, before any test runs */
+
+static void processes_share_a_file(void **state)
+{
+    const fixture *const self = *state;
+    pid_t processes[WRITERS];
+    for (int i = 0; i < WRITERS; i++) {
+        char number[16];
+        snprintf(number, sizeof(number), "%d", i);
+        char *const arguments[] = {(char *)(uintptr_t)self_path, (char *)(uintptr_t) "child",
+                                   (char *)(uintptr_t)self->folder, number, NULL};
+        assert_int_equal(posix_spawn(&processes[i], self_path, NULL, NULL, arguments, environ), 0);
+    }
+    for (int i = 0; i < WRITERS; i++) {
+        int status = -1;
+        assert_int_equal(waitpid(processes[i], &status, 0), processes[i]);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    assert_int_equal(get_info(self).entries, WRITERS * ENTRIES_EACH);
+    assert_int_equal(scratch_count(self->folder, "tmp-", NULL), 0);
+}
+
+/* ---- plans ----------------------------------------------------------------------------------------------------- */
+
+static clmgk_attention_desc test_desc(void)
+{
+    clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
+    desc.variant = CLMGK_VARIANT_MGK;
+    desc.heads = 2;
+    desc.length = 64;
+    desc.length_k = 64;
+    desc.head_size = 16;
+    return desc;
+}
+
+static clmgk_context *open_context(const fixture *self, const char *cache_dir, bool untuned)
+{
+    clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
+    clmgk_context *context = NULL;
+    clmgk_error error = {0};
+    char folder[SCRATCH_PATH] = "";
+    if (cache_dir[0])
+        scratch_join(folder, cache_dir, "tuning");
+    options.tuning_dir = folder; /* programs come from the environment's cache */
+    options.untuned = untuned;
+    expect_ok(clmgk_context_create(self->session->cl, self->session->info.device_id, &options, &context, &error),
+              &error);
+    return context;
+}
+
+/* What a plan of the folder's tuning chose. */
+typedef struct chosen {
+    clmgk_tuning_source source, backward_source;
+    char parameters[256], backward_parameters[256];
+} chosen;
+
+static chosen choose_in(clmgk_context *context, const clmgk_attention_desc *desc, const clmgk_plan_options *options)
+{
+    clmgk_plan *plan = NULL;
+    clmgk_plan_info info;
+    clmgk_error error = {0};
+    chosen found = {0};
+    expect_ok(clmgk_plan_create(context, desc, options, &plan, &error), &error);
+    expect_ok(clmgk_plan_get_info(plan, &info, &error), &error);
+    found.source = info.tuning;
+    found.backward_source = info.backward_tuning;
+    snprintf(found.parameters, sizeof(found.parameters), "%s", info.parameters);
+    snprintf(found.backward_parameters, sizeof(found.backward_parameters), "%s",
+             info.backward_parameters ? info.backward_parameters : "");
+    clmgk_plan_release(plan);
+    return found;
+}
+
+static chosen choose(const fixture *self, const clmgk_attention_desc *desc, const clmgk_plan_options *options)
+{
+    clmgk_context *const context = open_context(self, self->root, false);
+    const chosen found = choose_in(context, desc, options);
+    clmgk_context_release(context);
+    return found;
+}
+
+/* A legal value of a tunable that is not the default, for the device's own engine: it changes no program's size. */
+static const char *tuned_parameters(const fixture *self)
+{
+    return self->session->info.engine == CLMGK_ENGINE_LANE ? "unroll=2" : "features=8";
+}
+
+static void store(const fixture *self, const clmgk_attention_desc *desc, clmgk_tuned_pass pass, const char *parameters)
+{
+    clmgk_context *const context = open_context(self, "", false);
+    clmgk_error error = {0};
+    const clmgk_tuned tuned = {clmgk_engine_name(self->session->info.engine), parameters, 1.0, 2.0};
+    expect_ok(clmgk_tuning_store(context, self->root, desc, pass, &tuned, &error), &error);
+    clmgk_context_release(context);
+}
+
+static void plans_take_what_was_stored(void **state)
+{
+    const fixture *const self = *state;
+    const clmgk_attention_desc desc = test_desc();
+    const char *const tuned = tuned_parameters(self);
+    chosen found = choose(self, &desc, NULL);
+    assert_int_equal(found.source, CLMGK_TUNING_CLASS);
+    assert_null(strstr(found.parameters, tuned));
+    store(self, &desc, CLMGK_TUNED_FORWARD, tuned);
+    found = choose(self, &desc, NULL);
+    assert_int_equal(found.source, CLMGK_TUNING_BUCKET);
+    assert_non_null(strstr(found.parameters, tuned));
+
+    clmgk_attention_desc near = desc;
+    near.length_k = 240;
+    found = choose(self, &near, NULL);
+    assert_int_equal(found.source, CLMGK_TUNING_NEAREST);
+    assert_non_null(strstr(found.parameters, tuned));
+    near.length_k = 500;
+    assert_int_equal(choose(self, &near, NULL).source, CLMGK_TUNING_CLASS);
+
+    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    options.parameters = "";
+    found = choose(self, &desc, &options);
+    assert_int_equal(found.source, CLMGK_TUNING_CLASS);
+    assert_null(strstr(found.parameters, tuned));
+    options.parameters = tuned;
+    assert_int_equal(choose(self, &desc, &options).source, CLMGK_TUNING_CALLER);
+    options.parameters = NULL;
+    options.engine = self->session->info.engine;
+    assert_int_equal(choose(self, &desc, &options).source, CLMGK_TUNING_BUCKET);
+
+    clmgk_context *const context = open_context(self, self->root, true);
+    assert_int_equal(choose_in(context, &desc, NULL).source, CLMGK_TUNING_CLASS);
+    clmgk_context_release(context);
+    /* the defaults, measured as the best */
+    store(self, &desc, CLMGK_TUNED_FORWARD, "");
+    found = choose(self, &desc, NULL);
+    assert_int_equal(found.source, CLMGK_TUNING_BUCKET);
+    assert_null(strstr(found.parameters, tuned));
+    assert_int_equal(get_info(self).entries, 1);
+}
+
+/* What is tuned for one engine is not taken where the other is asked for. */
+static void engines_are_kept_apart(void **state)
+{
+    const fixture *const self = *state;
+    const clmgk_attention_desc desc = test_desc();
+    store(self, &desc, CLMGK_TUNED_FORWARD, tuned_parameters(self));
+    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    options.engine = self->session->info.engine == CLMGK_ENGINE_LANE ? CLMGK_ENGINE_SIMT : CLMGK_ENGINE_LANE;
+    clmgk_context *const context = open_context(self, self->root, false);
+    clmgk_plan *plan = NULL;
+    const clmgk_status status = clmgk_plan_create(context, &desc, &options, &plan, NULL);
+    clmgk_plan_info info = {.tuning = CLMGK_TUNING_CALLER};
+    if (status == CLMGK_OK) { /* the device may not offer it */
+        assert_int_equal(clmgk_plan_get_info(plan, &info, NULL), CLMGK_OK);
+        assert_int_equal(info.tuning, CLMGK_TUNING_CLASS);
+    } else {
+        assert_int_equal(status, CLMGK_ERROR_UNSUPPORTED);
+    }
+    clmgk_plan_release(plan);
+    clmgk_context_release(context);
+}
+
+/* Changes `from` to `to`, as a hand would, in the file. */
+static void edit(const fixture *self, const char *from, const char *to)
+{
+    char *const text = read_file(self);
+    char *const at = strstr(text, from);
+    mgk_text edited = {0};
+    assert_non_null(at);
+    mgk_text_append(&edited, text, (size_t)(at - text));
+    mgk_text_printf(&edited, "%s%s", to, at + strlen(from));
+    scratch_write(self->file, edited.data, edited.length);
+    mgk_text_free(&edited);
+    free(text);
+}
+
+static void illegal_values_are_passed_over(void **state)
+{
+    const fixture *const self = *state;
+    const clmgk_attention_desc desc = test_desc();
+    const char *const tuned = tuned_parameters(self);
+    static const char *const illegal[] = {"tile=77", "no-such-parameter=1", "=", "unroll=-2"};
+    for (size_t i = 0; i < TH_COUNT(illegal); i++) {
+        clmgk_tuning_entry entry;
+        size_t count = 0;
+        clmgk_error error = {0};
+        scratch_remove(self->folder);
+        store(self, &desc, CLMGK_TUNED_FORWARD, tuned);
+        edit(self, tuned, illegal[i]);
+        const chosen found = choose(self, &desc, NULL);
+        assert_int_equal(found.source, CLMGK_TUNING_CLASS);
+        assert_null(strstr(found.parameters, tuned));
+        expect_ok(clmgk_tuning_list(self->root, &entry, 1, &count, &error), &error);
+        assert_true(!entry.allowed && strstr(entry.reason, illegal[i]));
+    }
+    /* the next in order serves */
+    clmgk_attention_desc near = desc;
+    near.length_k = 128;
+    store(self, &near, CLMGK_TUNED_FORWARD, tuned);
+    assert_int_equal(choose(self, &desc, NULL).source, CLMGK_TUNING_NEAREST);
+    scratch_remove(self->folder);
+    store(self, &desc, CLMGK_TUNED_FORWARD, tuned);
+    edit(self, "choice=\"", "choice=\"other-");
+    assert_int_equal(choose(self, &desc, NULL).source, CLMGK_TUNING_CLASS);
+}
+
+static void other_drivers_count_as_the_architecture(void **state)
+{
+    const fixture *const self = *state;
+    const clmgk_attention_desc desc = test_desc();
+    const cl_device_id device = self->session->info.device_id;
+    clmgk_error error = {0};
+    uint64_t current = 77, stale = 77;
+    store(self, &desc, CLMGK_TUNED_FORWARD, tuned_parameters(self));
+    expect_ok(clmgk_tuning_count(self->root, device, &current, &stale, &error), &error);
+    assert_true(current == 1 && stale == 0);
+    edit(self, "driver=\"", "driver=\"old ");
+    expect_ok(clmgk_tuning_count(self->root, device, &current, &stale, &error), &error);
+    assert_true(current == 0 && stale == 1);
+    assert_int_equal(choose(self, &desc, NULL).source, CLMGK_TUNING_ARCHITECTURE);
+    edit(self, "architecture=\"", "architecture=\"old ");
+    assert_int_equal(choose(self, &desc, NULL).source, CLMGK_TUNING_VENDOR);
+    edit(self, "vendor=\"", "vendor=\"old ");
+    assert_int_equal(choose(self, &desc, NULL).source, CLMGK_TUNING_CLASS);
+}
+
+static void entries_of_a_device_are_removed(void **state)
+{
+    const fixture *const self = *state;
+    const clmgk_attention_desc desc = test_desc();
+    const cl_device_id device = self->session->info.device_id;
+    clmgk_error error = {0};
+    size_t length = 0;
+    import_text(self, small_file, 3);
+    char *const others = read_file(self);
+    store(self, &desc, CLMGK_TUNED_FORWARD, tuned_parameters(self));
+    edit(self, "driver=\"", "driver=\""); /* the file is there */
+    expect_ok(clmgk_tuning_export(self->root, device, NULL, 0, &length, &error), &error);
+    assert_true(length > strlen(HEADER));
+    expect_ok(clmgk_tuning_reset(self->root, device, &error), &error);
+    expect_file(self, others);
+    expect_ok(clmgk_tuning_export(self->root, device, NULL, 0, &length, &error), &error);
+    assert_int_equal(length, strlen(HEADER));
+    expect_ok(clmgk_tuning_reset(self->root, NULL, &error), &error);
+    expect_file(self, HEADER);
+    free(others);
+}
+
+/* Passes are tuned apart, but a backward pass makes its scores as the forward pass does. */
+static void backward_follows_forward(void **state)
+{
+    const fixture *const self = *state;
+    if (self->session->info.engine != CLMGK_ENGINE_LANE)
+        skip(); /* only this engine has such a parameter */
+    clmgk_attention_desc desc = test_desc();
+    desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+    const bool wide = self->session->info.native_float_lanes >= 16;
+    const char *const own = wide ? "lanes=16" : "lanes=8";
+    const char *const other = wide ? "lanes=8" : "lanes=16";
+    char text[64];
+    store(self, &desc, CLMGK_TUNED_BACKWARD, "panels=1,unroll=2");
+    chosen found = choose(self, &desc, NULL);
+    assert_int_equal(found.source, CLMGK_TUNING_CLASS);
+    assert_int_equal(found.backward_source, CLMGK_TUNING_BUCKET);
+    assert_non_null(strstr(found.backward_parameters, "unroll=2"));
+    assert_non_null(strstr(found.backward_parameters, own));
+    store(self, &desc, CLMGK_TUNED_FORWARD, other);
+    found = choose(self, &desc, NULL);
+    assert_non_null(strstr(found.parameters, other));
+    assert_int_equal(found.backward_source, CLMGK_TUNING_BUCKET);
+    assert_non_null(strstr(found.backward_parameters, "unroll=2"));
+    assert_non_null(strstr(found.backward_parameters, other));
+    snprintf(text, sizeof(text), "panels=1,unroll=2,%s", own);
+    store(self, &desc, CLMGK_TUNED_BACKWARD, text);
+    found = choose(self, &desc, NULL);
+    assert_int_equal(found.backward_source, CLMGK_TUNING_CLASS);
+    assert_non_null(strstr(found.backward_parameters, other));
+    clmgk_context *const context = open_context(self, "", false);
+    clmgk_error error = {0};
+    clmgk_tuned tuned = {"lane", other, 1.0, 2.0};
+    expect_error(clmgk_tuning_check(context, &desc, CLMGK_TUNED_BACKWARD, &tuned, &error), CLMGK_ERROR_INVALID_VALUE,
+                 &error, own);
+    tuned.parameters = own;
+    expect_ok(clmgk_tuning_check(context, &desc, CLMGK_TUNED_BACKWARD, &tuned, &error), &error);
+    tuned.choice = "simt";
+    tuned.parameters = "";
+    expect_error(clmgk_tuning_check(context, &desc, CLMGK_TUNED_BACKWARD, &tuned, &error), CLMGK_ERROR_INVALID_VALUE,
+                 &error, "engine lane");
+    clmgk_context_release(context);
+    /* scores of the other kind are the same whatever the lanes */
+    desc.score = CLMGK_SCORE_DOT;
+    store(self, &desc, CLMGK_TUNED_FORWARD, other);
+    store(self, &desc, CLMGK_TUNED_BACKWARD, text);
+    found = choose(self, &desc, NULL);
+    assert_int_equal(found.backward_source, CLMGK_TUNING_BUCKET);
+    assert_non_null(strstr(found.backward_parameters, own));
+}
+
+/* Ranges of keys that were good for another shape may not cost more workspace than the arrays are large. */
+static void workspace_is_kept_in_bounds(void **state)
+{
+    const fixture *const self = *state;
+    clmgk_attention_desc desc = test_desc();
+    clmgk_context *const context = open_context(self, "", false);
+    clmgk_error error = {0};
+    const clmgk_tuned tuned = {clmgk_engine_name(self->session->info.engine), "splits=16", 1.0, 2.0};
+    expect_error(clmgk_tuning_store(context, self->root, &desc, CLMGK_TUNED_FORWARD, &tuned, &error),
+                 CLMGK_ERROR_INVALID_VALUE, &error, "splits=16");
+    desc.length = 16;
+    desc.length_k = 256;
+    expect_ok(clmgk_tuning_store(context, self->root, &desc, CLMGK_TUNED_FORWARD, &tuned, &error), &error);
+    assert_int_equal(choose(self, &desc, NULL).source, CLMGK_TUNING_BUCKET);
+    desc.length = 64;
+    desc.length_k = 256;
+    assert_int_equal(choose(self, &desc, NULL).source, CLMGK_TUNING_CLASS);
+    clmgk_context_release(context);
+}
+
+/* Kernels for few rows, which plans with gradients do not use, are tuned apart. */
+static void buckets_tell_problems_apart(void **state)
+{
+    (void)state;
+    clmgk_attention_desc desc = test_desc();
+    desc.length = 3;
+    assert_int_equal(clmgk_attention_validate(&desc, &desc, NULL), CLMGK_OK);
+    mgk_tuning_key key = mgk_attention_key(&desc, MGK_FORWARD);
+    assert_string_equal(key.operation, "forward");
+    assert_string_equal(key.exact, "variant=mgk dtype=f32 score=gaussian estep=soft components=2 head=16 value=16 "
+                                   "causal=0 window=0 packed=0 modified=0 few=1");
+    assert_true(key.axes == 3 && key.axis[0].value == 2 && key.axis[1].value == 6 && key.axis[2].value == 1);
+    desc.gradients = CLMGK_GRADIENT_Q;
+    key = mgk_attention_key(&desc, MGK_FORWARD);
+    assert_non_null(strstr(key.exact, "few=0"));
+    key = mgk_attention_key(&desc, MGK_STATISTICS);
+    assert_string_equal(key.operation, "backward");
+    desc.components = 9;
+    desc.sequences = 4;
+    desc.softcap = 1.0;
+    desc.causal = 1;
+    desc.length = 400;
+    key = mgk_attention_key(&desc, MGK_BACKWARD);
+    assert_non_null(strstr(key.exact, "components=16 head=16 value=16 causal=1 window=0 packed=1 modified=1 few=0"));
+    assert_true(key.axis[0].value == 7 && key.axis[1].value == 4 && key.axis[2].value == 3);
+}
+
+/* ---- misuse ---------------------------------------------------------------------------------------------------- */
+
+#define VALUE CLMGK_ERROR_INVALID_VALUE
+
+static void misuse_of_queries(void **state)
+{
+    const fixture *const self = *state;
+    const cl_device_id device = self->session->info.device_id;
+    clmgk_error error = {0};
+    clmgk_tunable tunable;
+    size_t count = 0;
+    uint64_t number = 0;
+    expect_error(clmgk_tunable_list(NULL, &tunable, 1, &count, &error), VALUE, &error, "table: NULL");
+    expect_error(clmgk_tunable_list("x", &tunable, 1, &count, &error), VALUE, &error, "table: \"x\"");
+    expect_error(clmgk_tunable_list("lane", NULL, 1, &count, &error), VALUE, &error, "tunables: NULL");
+    expect_error(clmgk_tunable_list("lane", &tunable, 1, NULL, &error), VALUE, &error, "count: NULL");
+    expect_error(clmgk_tunable_check(NULL, "", &error), VALUE, &error, "table: NULL");
+    expect_error(clmgk_tunable_check("x", "", &error), VALUE, &error, "table: \"x\"");
+    expect_error(clmgk_tunable_check("lane", NULL, &error), VALUE, &error, "parameters: NULL");
+    expect_error(clmgk_tuning_list(self->root, NULL, 1, &count, &error), VALUE, &error, "entries: NULL");
+    expect_error(clmgk_tuning_list(self->root, NULL, 0, NULL, &error), VALUE, &error, "count: NULL");
+    expect_error(clmgk_tuning_get_info(self->root, NULL, &error), VALUE, &error, "info: NULL");
+    expect_error(clmgk_tuning_count(self->root, NULL, &number, &number, &error), VALUE, &error, "device: NULL");
+    expect_error(clmgk_tuning_count(self->root, device, NULL, &number, &error), VALUE, &error, "current: NULL");
+    expect_error(clmgk_tuning_count(self->root, device, &number, NULL, &error), VALUE, &error, "stale: NULL");
+    expect_error(clmgk_tuning_export(self->root, NULL, NULL, 1, &count, &error), VALUE, &error, "text: NULL");
+    expect_error(clmgk_tuning_export(self->root, NULL, NULL, 0, NULL, &error), VALUE, &error, "length: NULL");
+    expect_error(clmgk_tuning_import(self->root, NULL, 0, NULL, &error), VALUE, &error, "text: NULL");
+    expect_error(clmgk_tuning_import(self->root, "", 0, NULL, &error), VALUE, &error, "length: 0");
+    assert_int_equal(scratch_count(self->root, "tuning", NULL), 0);
+}
+
+static void misuse_of_store(void **state)
+{
+    const fixture *const self = *state;
+    const clmgk_attention_desc desc = test_desc();
+    clmgk_attention_desc bad = desc, backward = desc;
+    clmgk_context *const context = open_context(self, "", false);
+    const char *const engine = clmgk_engine_name(self->session->info.engine);
+    clmgk_error error = {0};
+    char long_text[600];
+    bad.head_size = 0;
+    backward.gradients = CLMGK_GRADIENT_Q;
+    memset(long_text, ',', sizeof(long_text));
+    long_text[sizeof(long_text) - 1] = '\0';
+    const struct {
+        clmgk_context *context;
+        const clmgk_attention_desc *desc;
+        int pass;
+        clmgk_tuned tuned;
+        const char *words;
+    } cases[] = {
+        {NULL, &desc, 0, {engine, "", 1.0, 2.0}, "context: NULL"},
+        {context, NULL, 0, {engine, "", 1.0, 2.0}, "desc"},
+        {context, &bad, 0, {engine, "", 1.0, 2.0}, "head_size"},
+        {context, &desc, 2, {engine, "", 1.0, 2.0}, "pass: 2"},
+        {context, &desc, 1, {engine, "", 1.0, 2.0}, "gradients"},
+        {context, &desc, 0, {NULL, "", 1.0, 2.0}, "choice: NULL"},
+        {context, &desc, 0, {"auto", "", 1.0, 2.0}, "auto"},
+        {context, &desc, 0, {"clblast", "", 1.0, 2.0}, "clblast"},
+        {context, &desc, 0, {engine, "splits=3", 1.0, 2.0}, "splits=3"},
+        {context, &desc, 0, {engine, "\n", 1.0, 2.0}, "parameters"},
+        {context, &desc, 0, {engine, long_text, 1.0, 2.0}, "parameters"},
+        {context, &desc, 0, {engine, "", -1.0, 2.0}, "time_ms"},
+        {context, &desc, 0, {engine, "", 1.0, 0.0 / 0.0}, "default_ms"},
+        {context, &backward, 1, {engine, "splits=3", 1.0, 2.0}, "splits=3"},
+    };
+    for (size_t i = 0; i < TH_COUNT(cases); i++) {
+        const clmgk_tuned_pass pass = (clmgk_tuned_pass)cases[i].pass;
+        clmgk_status status =
+            clmgk_tuning_store(cases[i].context, self->root, cases[i].desc, pass, &cases[i].tuned, &error);
+        expect_error(status, cases[i].desc == &bad ? error.status : VALUE, &error, cases[i].words);
+        if (strstr(cases[i].words, "_ms"))
+            continue;
+        status = clmgk_tuning_check(cases[i].context, cases[i].desc, pass, &cases[i].tuned, &error);
+        expect_error(status, cases[i].desc == &bad ? error.status : VALUE, &error, cases[i].words);
+    }
+    expect_error(clmgk_tuning_check(context, &desc, CLMGK_TUNED_FORWARD, NULL, &error), VALUE, &error, "tuned: NULL");
+    expect_error(clmgk_tuning_store(context, self->root, &desc, CLMGK_TUNED_FORWARD, NULL, &error), VALUE, &error,
+                 "tuned: NULL");
+    const clmgk_tuned good = {engine, NULL, 1.0, 2.0};
+    expect_error(clmgk_tuning_store(context, "", &desc, CLMGK_TUNED_FORWARD, &good, &error), CLMGK_ERROR_IO, &error,
+                 "no files");
+    assert_int_equal(scratch_count(self->root, "tuning", NULL), 0);
+    expect_ok(clmgk_tuning_store(context, self->root, &desc, CLMGK_TUNED_FORWARD, &good, &error), &error);
+    clmgk_context_release(context);
+
+    clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
+    clmgk_context *none = NULL;
+    options.untuned = 2;
+    expect_error(clmgk_context_create(self->session->cl, self->session->info.device_id, &options, &none, &error), VALUE,
+                 &error, "untuned: 2");
+}
+
+static int open_session(void **state)
+{
+    const int result = th_session_open(state);
+    the_session = *state;
+    return result;
+}
+
+int main(int count, char **arguments)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tables_are_sound),
+        cmocka_unit_test(sets_are_checked),
+        cmocka_unit_test(source_names),
+        cmocka_unit_test(sizes_are_rounded_to_powers),
+        cmocka_unit_test(levels_are_tried_in_order),
+        cmocka_unit_test(buckets_tell_problems_apart),
+        cmocka_unit_test(places),
+        TEST(entries_are_listed),
+        TEST(illegal_values_are_told),
+        TEST(truncated_files_keep_their_whole_lines),
+        TEST(damaged_bytes_cost_their_line_only),
+        TEST(lines_are_checked),
+        TEST(sizes_are_bounded),
+        TEST(newer_files_are_left_alone),
+        TEST(damaged_files_are_kept_aside),
+        TEST(exports_are_imported),
+        TEST(empty_imports_write),
+        TEST(the_later_measurement_stays),
+        TEST(bad_imports_change_nothing),
+        TEST(without_files),
+        TEST(unusable_folders),
+        TEST(threads_share_a_file),
+        TEST(processes_share_a_file),
+        TEST(plans_take_what_was_stored),
+        TEST(engines_are_kept_apart),
+        TEST(illegal_values_are_passed_over),
+        TEST(other_drivers_count_as_the_architecture),
+        TEST(entries_of_a_device_are_removed),
+        TEST(backward_follows_forward),
+        TEST(workspace_is_kept_in_bounds),
+        TEST(misuse_of_queries),
+        TEST(misuse_of_store),
+    };
+#undef TEST
+    if (count == 4 && strcmp(arguments[1], "child") == 0)
+        return write_entries(arguments[2], (int)strtol(arguments[3], NULL, 10)) ? 0 : 1;
+    self_path = arguments[0];
+    return cmocka_run_group_tests_name("tuning", tests, open_session, th_session_close);
+}
