@@ -687,8 +687,10 @@ static void places(void **state)
     };
     (void)state;
     char *kept[3];
-    for (size_t n = 0; n < 3; n++)
-        kept[n] = getenv(names[n]) ? strdup(getenv(names[n])) : NULL;
+    for (size_t n = 0; n < 3; n++) {
+        const char *const value = getenv(names[n]);
+        kept[n] = value ? strdup(value) : NULL;
+    }
     for (size_t i = 0; i < TH_COUNT(cases); i++) {
         char *path = NULL;
         clmgk_error error = {0};

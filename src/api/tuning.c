@@ -60,7 +60,7 @@ static clmgk_status check_tuned(clmgk_context *context, const tuned_case *one, c
 clmgk_status clmgk_tuning_check(clmgk_context *context, const clmgk_attention_desc *desc, clmgk_tuned_pass pass,
                                 const clmgk_tuned *tuned, clmgk_error *error)
 {
-    tuned_case one;
+    tuned_case one = {.pass = MGK_FORWARD};
     if (context == NULL)
         return fail_null("context", "a context", error);
     if (tuned == NULL)
@@ -72,7 +72,7 @@ clmgk_status clmgk_tuning_check(clmgk_context *context, const clmgk_attention_de
 clmgk_status clmgk_tuning_store(clmgk_context *context, const char *cache_dir, const clmgk_attention_desc *desc,
                                 clmgk_tuned_pass pass, const clmgk_tuned *tuned, clmgk_error *error)
 {
-    tuned_case one;
+    tuned_case one = {.pass = MGK_FORWARD};
     char *path = NULL;
     if (context == NULL)
         return fail_null("context", "a context", error);

@@ -23,8 +23,12 @@ void mgk_tuning_set_free(mgk_tuning_set *set)
 static void copy_text(char *target, size_t size, const char *source)
 {
     size_t i = 0;
-    for (; source[i] != '\0' && i + 1 < size; ++i)
-        target[i] = (unsigned char)source[i] < ' ' || source[i] == 0x7f ? ' ' : source[i];
+    for (; source[i] != '\0' && i + 1 < size; ++i) {
+        const bool printable = (unsigned char)source[i] >= ' ' && source[i] != 0x7f;
+        target[i] = ' ';
+        if (printable)
+            target[i] = source[i];
+    }
     target[i] = '\0';
 }
 

@@ -207,14 +207,15 @@ clmgk_status mgk_tunables_check(const mgk_tunables *tunables, bool complete, clm
 
 /* ---- the public view ----------------------------------------------------------------------------------------- */
 
-static clmgk_status find_table(const char *name, const mgk_tunable_table **table, clmgk_error *error)
+/* The table of this name; NULL: there is none, and the failure is noted. */
+static const mgk_tunable_table *find_table(const char *name, clmgk_error *error)
 {
+    const mgk_tunable_table *const table = name != NULL ? mgk_tunable_table_named(name) : NULL;
     if (name == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "table: NULL: expected the name of one");
-    *table = mgk_tunable_table_named(name);
-    return *table != NULL
-               ? CLMGK_OK
-               : mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "table: \"%s\": expected one of clmgk_tunable_table", name);
+        (void)mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "table: NULL: expected the name of one");
+    else if (table == NULL)
+        (void)mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "table: \"%s\": expected one of clmgk_tunable_table", name);
+    return table;
 }
 
 const char *clmgk_tunable_table(size_t index)
@@ -225,11 +226,12 @@ const char *clmgk_tunable_table(size_t index)
 clmgk_status clmgk_tunable_list(const char *table, clmgk_tunable *tunables, size_t capacity, size_t *count,
                                 clmgk_error *error)
 {
-    const mgk_tunable_table *found = NULL;
     if (count == NULL || (tunables == NULL && capacity > 0))
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected where to put it",
                         count == NULL ? "count" : "tunables");
-    MGK_TRY(find_table(table, &found, error));
+    const mgk_tunable_table *const found = find_table(table, error);
+    if (found == NULL)
+        return CLMGK_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < found->count && i < capacity; ++i)
         tunables[i] = found->tunables[i].shown;
     *count = found->count;
@@ -244,10 +246,11 @@ const char *clmgk_tunable_constraint(const char *table, size_t index)
 
 clmgk_status clmgk_tunable_check(const char *table, const char *parameters, clmgk_error *error)
 {
-    const mgk_tunable_table *found = NULL;
     if (parameters == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parameters: NULL: expected \"name=value,...\"");
-    MGK_TRY(find_table(table, &found, error));
+    const mgk_tunable_table *const found = find_table(table, error);
+    if (found == NULL)
+        return CLMGK_ERROR_INVALID_VALUE;
     mgk_tunables tunables = {.table = found};
     const mgk_parameters read = {.text = parameters, .origin = MGK_ORIGIN_CALLER};
     MGK_TRY(mgk_tunables_read(&tunables, &read, error));

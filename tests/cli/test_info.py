@@ -16,6 +16,7 @@ DEVICE_KEYS = {
     "engine": str,
     "matrix_units": type(None),
     "tuned": bool,
+    "tuning": dict,
     "compute_units": int,
     "clock_mhz": int,
     "native_float_lanes": int,
@@ -43,19 +44,24 @@ class InfoTest(ProgramTest):
 class Listing(InfoTest):
     def test_json(self):
         found = self.info()
-        self.assertEqual(list(found), ["clmgk", "devices", "cache"])
+        self.assertEqual(list(found), ["clmgk", "devices", "cache", "tuning_cache"])
         self.assertGreater(len(found["devices"]), 0)
         for device in found["devices"]:
             self.assertEqual(set(device), set(DEVICE_KEYS))
             for key, kind in DEVICE_KEYS.items():
                 self.assertIsInstance(device[key], kind, key)
+            self.assertEqual(list(device["tuning"]), ["current", "stale", "shipped"])
+            self.assertEqual((device["tuning"]["current"], device["tuning"]["stale"]), (0, 0))
+            self.assertEqual(device["tuned"], device["tuning"]["shipped"] > 0)
         self.assertEqual(sum(device["default"] for device in found["devices"]), 1)
         self.assertEqual(found["cache"], {"path": str(self.cache / "programs"), "entries": 0, "bytes": 0})
+        self.assertEqual(found["tuning_cache"], {"path": str(self.cache / "tuning"), "entries": 0, "bytes": 0,
+                                                 "damaged": 0, "message": ""})
 
     def test_text(self):
         device = self.info()["devices"][0]
         text = self.accept(env=self.environment()).stdout
-        for word in (device["selector"], device["name"], device["driver"], f"engine {device['engine']}", "program cache"):
+        for word in (device["selector"], device["name"], device["driver"], f"engine {device['engine']}", "program cache", "tuning cache"):
             self.assertIn(word, text)
 
     def test_one_device(self):
@@ -66,7 +72,10 @@ class Listing(InfoTest):
 
     def test_no_files(self):
         self.assertEqual(self.info(CLMGK_CACHE_DIR="")["cache"], {"path": None, "entries": 0, "bytes": 0})
-        self.assertIn("no files are used", self.accept(env=self.environment(CLMGK_CACHE_DIR="")).stdout)
+        self.assertIsNone(self.info(CLMGK_CACHE_DIR="")["tuning_cache"]["path"])
+        text = self.accept(env=self.environment(CLMGK_CACHE_DIR="")).stdout
+        self.assertIn("program cache: no files are used", text)
+        self.assertIn("tuning cache: no files are used", text)
 
     def test_no_device(self):
         self.refuse(3, env=self.environment(OCL_ICD_VENDORS=str(self.folder)), words=["no OpenCL device"])
@@ -75,8 +84,56 @@ class Listing(InfoTest):
     def test_bad_usage(self):
         self.refuse(2, "--cache-clear", "--selftest", words=["--cache-clear", "--selftest"])
         self.refuse(2, "--cache-clear", "--device", "0:0", words=["--cache-clear", "--device"])
+        self.refuse(2, "--tunables", "--device", "0:0", words=["--tunables", "--device"])
+        self.refuse(2, "--tunables", "--cache-clear", words=["--tunables", "--cache-clear"])
         self.refuse(2, "--nothing", words=["--nothing"])
         self.refuse(2, "word", words=["word"])
+
+
+class Tuning(InfoTest):
+    def write(self, driver, damage=""):
+        """A cache with one entry for the first device."""
+        device = self.info()["devices"][0]
+        text = {key: device[key].replace("\\", "\\\\").replace('"', '\\"') for key in ("name", "platform", "vendor")}
+        folder = self.cache / "tuning"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (folder / "tuning.txt").write_text(
+            "clmgk-tuning 1\n"
+            f'device id=1 name="{text["name"]}" platform="{text["platform"]}" driver="{driver or device["driver"]}" '
+            f'vendor="{text["vendor"]}" class={device["class"]} units={device["compute_units"]} architecture="any"\n'
+            'entry device=1 date=2026-01-31T23:59:59Z operation="forward" choice="lane" parameters="" time_ns=1 '
+            f'default_ns=1 bucket="variant=mgk" near="*"\n{damage}')
+
+    def test_current(self):
+        self.write(driver=None)
+        found = self.info()
+        self.assertTrue(found["devices"][0]["tuned"])
+        self.assertEqual(found["devices"][0]["tuning"]["current"], 1)
+        self.assertEqual(found["tuning_cache"]["entries"], 1)
+        self.assertGreater(found["tuning_cache"]["bytes"], 0)
+        self.assertIn(", tuned (measured here 1,", self.accept(env=self.environment()).stdout)
+
+    def test_stale_and_damaged(self):
+        self.write(driver="another", damage="nonsense\n")
+        found = self.info()
+        self.assertEqual(found["devices"][0]["tuning"]["stale"], 1)
+        self.assertEqual(found["devices"][0]["tuned"], found["devices"][0]["tuning"]["shipped"] > 0)
+        self.assertEqual(found["tuning_cache"]["damaged"], 1)
+        self.assertIn("line 4", found["tuning_cache"]["message"])
+        self.assertIn("1 damaged lines are passed over: line 4", self.accept(env=self.environment()).stdout)
+
+    def test_tunables(self):
+        tables = {table["name"]: table for table in self.info("--tunables")["tables"]}
+        self.assertLessEqual({"lane", "simt"}, set(tables))
+        for table in tables.values():
+            for tunable in table["tunables"]:
+                self.assertEqual(list(tunable), ["name", "values", "cpu_default", "gpu_default", "meaning"])
+                self.assertEqual(tunable["values"], sorted(set(tunable["values"])))
+        self.assertEqual(tables["lane"]["constraints"], ["tile % lanes == 0"])
+        text = self.accept("--tunables", env=self.environment()).stdout
+        self.assertRegex(text, r"(?m)^    tile +16 32 64 128; default 64: keys of a tile$")
+        self.assertRegex(text, r"(?m)^    splits +1 .*; default by device and shape: ")
+        self.assertIn("    constraint: tile % lanes == 0\n", text)
 
 
 class SelfTestAndCache(InfoTest):

@@ -30,4 +30,25 @@ typedef struct info_selftest {
 /* A small problem of every variant on every engine, against the reference. */
 tool_exit info_run_selftest(const clmgk_device_info *info, info_selftest *test, tool_error *error);
 
+/* ---- tuning ------------------------------------------------------------------------------------------------- */
+
+/* Entries of the tuning cache that are a device's. */
+typedef struct info_tuning {
+    uint64_t current; /* measured here, with this driver */
+    uint64_t stale;   /* with another */
+    uint64_t shipped; /* by the library's makers */
+} info_tuning;
+
+tool_exit info_get_tuning(const clmgk_device_info *info, info_tuning *tuning, tool_error *error);
+bool info_is_tuned(const info_tuning *tuning);
+
+void info_print_tuning(const info_tuning *tuning); /* a part of a line */
+json_t *info_tuning_json(const info_tuning *tuning);
+
+void info_print_tuning_cache(const clmgk_tuning_info *cache);
+json_t *info_tuning_cache_json(const clmgk_tuning_info *cache);
+
+/* Prints the tables of kernel parameters. */
+tool_exit info_show_tunables(bool json, tool_error *error);
+
 #endif

@@ -5,12 +5,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { OPTION_SELFTEST = TOOL_STANDARD_OPTION_COUNT, OPTION_CACHE_CLEAR, OPTION_COUNT };
+enum { OPTION_SELFTEST = TOOL_STANDARD_OPTION_COUNT, OPTION_CACHE_CLEAR, OPTION_TUNABLES, OPTION_COUNT };
 
 static const tool_option options_table[OPTION_COUNT] = {
     TOOL_STANDARD_OPTIONS,
     {"selftest", NULL, "run a small problem of every variant on every engine and check it against double precision"},
     {"cache-clear", NULL, "remove the compiled programs from the cache on disk, and do nothing else"},
+    {"tunables", NULL,
+     "list the kernel parameters with values, defaults, constraints and meaning, and do nothing else"},
 };
 
 static const tool_program program = {
@@ -25,11 +27,13 @@ static const tool_program program = {
 typedef struct entry {
     clmgk_device_info info;
     bool is_default;
+    info_tuning tuning;
     info_selftest test; /* count 0: not asked for */
 } entry;
 
 typedef struct listing {
     clmgk_cache_info cache;
+    clmgk_tuning_info tuning;
     entry *entries;
     size_t count;
 } listing;
@@ -92,7 +96,10 @@ static tool_exit gather(const char *selector, bool selftest, listing *list, tool
     mark_default(list);
     for (size_t i = 0; selftest && i < list->count; i++)
         TOOL_TRY(info_run_selftest(&list->entries[i].info, &list->entries[i].test, error));
-    if (clmgk_cache_get_info(NULL, &list->cache, &failure) != CLMGK_OK)
+    for (size_t i = 0; i < list->count; i++)
+        TOOL_TRY(info_get_tuning(&list->entries[i].info, &list->entries[i].tuning, error));
+    if (clmgk_cache_get_info(NULL, &list->cache, &failure) != CLMGK_OK ||
+        clmgk_tuning_get_info(NULL, &list->tuning, &failure) != CLMGK_OK)
         return tool_fail_library(error, &failure);
     return TOOL_DONE;
 }
@@ -137,7 +144,9 @@ static void print_entry(const entry *one)
     printf("    memory %.0f MB, buffers up to %.0f MB, local memory %.0f KB, work-groups up to %" PRIu64 "\n",
            1e-6 * (double)info->global_memory_bytes, 1e-6 * (double)info->max_allocation_bytes,
            1e-3 * (double)info->local_memory_bytes, info->max_work_group);
-    printf("    engine %s, matrix units not used, not tuned (default parameters)\n", clmgk_engine_name(info->engine));
+    printf("    engine %s, matrix units not used, ", clmgk_engine_name(info->engine));
+    info_print_tuning(&one->tuning);
+    printf("\n");
     print_selftest(&one->test);
 }
 
@@ -151,6 +160,7 @@ static void print_listing(const listing *list)
                1e-6 * (double)list->cache.bytes);
     else
         printf("program cache: no files are used\n");
+    info_print_tuning_cache(&list->tuning);
 }
 
 /* ---- JSON --------------------------------------------------------------------------------------------------- */
@@ -184,14 +194,15 @@ static json_t *entry_json(const entry *one)
     char selector[32];
     snprintf(selector, sizeof(selector), "%" PRIu32 ":%" PRIu32, info->platform_index, info->device_index);
     json_t *object =
-        json_pack("{s:s, s:b, s:s, s:s, s:s, s:s, s:s, s:s, s:n, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "selector",
-                  selector, "default", (int)one->is_default, "platform", info->platform, "name", info->name, "vendor",
-                  info->vendor, "driver", info->driver, "class", class_name(info->device_class), "engine",
-                  clmgk_engine_name(info->engine), "matrix_units", "tuned", 0, "compute_units",
-                  (json_int_t)info->compute_units, "clock_mhz", (json_int_t)info->clock_mhz, "native_float_lanes",
-                  (json_int_t)info->native_float_lanes, "global_memory_bytes", (json_int_t)info->global_memory_bytes,
-                  "local_memory_bytes", (json_int_t)info->local_memory_bytes, "max_allocation_bytes",
-                  (json_int_t)info->max_allocation_bytes, "max_work_group", (json_int_t)info->max_work_group);
+        json_pack("{s:s, s:b, s:s, s:s, s:s, s:s, s:s, s:s, s:n, s:b, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
+                  "selector", selector, "default", (int)one->is_default, "platform", info->platform, "name", info->name,
+                  "vendor", info->vendor, "driver", info->driver, "class", class_name(info->device_class), "engine",
+                  clmgk_engine_name(info->engine), "matrix_units", "tuned", (int)info_is_tuned(&one->tuning), "tuning",
+                  info_tuning_json(&one->tuning), "compute_units", (json_int_t)info->compute_units, "clock_mhz",
+                  (json_int_t)info->clock_mhz, "native_float_lanes", (json_int_t)info->native_float_lanes,
+                  "global_memory_bytes", (json_int_t)info->global_memory_bytes, "local_memory_bytes",
+                  (json_int_t)info->local_memory_bytes, "max_allocation_bytes", (json_int_t)info->max_allocation_bytes,
+                  "max_work_group", (json_int_t)info->max_work_group);
     if (object && one->test.count && json_object_set_new(object, "selftest", selftest_json(&one->test)) != 0) {
         json_decref(object);
         return NULL;
@@ -208,8 +219,8 @@ static json_t *listing_json(const listing *list)
             devices = NULL;
         }
     }
-    return devices ? json_pack("{s:s, s:o, s:o}", "clmgk", clmgk_version(), "devices", devices, "cache",
-                               cache_json(&list->cache))
+    return devices ? json_pack("{s:s, s:o, s:o, s:o}", "clmgk", clmgk_version(), "devices", devices, "cache",
+                               cache_json(&list->cache), "tuning_cache", info_tuning_cache_json(&list->tuning))
                    : NULL;
 }
 
@@ -247,6 +258,13 @@ static tool_exit show(const listing *list, bool json, tool_error *error)
 static tool_exit act(const char *const *values, listing *list, tool_error *error)
 {
     const bool json = values[TOOL_OPTION_JSON] != NULL;
+    if (values[OPTION_TUNABLES]) {
+        if (values[TOOL_OPTION_DEVICE] || values[OPTION_SELFTEST] || values[OPTION_CACHE_CLEAR])
+            return tool_fail(error, TOOL_BAD_INPUT,
+                             "--tunables lists what all devices have and does nothing else: "
+                             "expected no --device, --selftest or --cache-clear with it");
+        return info_show_tunables(json, error);
+    }
     if (values[OPTION_CACHE_CLEAR]) {
         if (values[TOOL_OPTION_DEVICE] || values[OPTION_SELFTEST])
             return tool_fail(error, TOOL_BAD_INPUT,

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What was measured for a device, and the kernel parameters that can be. */
+#include "info.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- entries ------------------------------------------------------------------------------------------------ */
+
+/* *entries: to be freed, also after a failure. */
+static tool_exit list_entries(clmgk_tuning_entry **entries, size_t *count, tool_error *error)
+{
+    clmgk_error failure = {0};
+    size_t now = 0;
+    if (clmgk_tuning_list(NULL, NULL, 0, &now, &failure) != CLMGK_OK)
+        return tool_fail_library(error, &failure);
+    *count = now;
+    *entries = calloc(now ? now : 1, sizeof(**entries));
+    if (!*entries)
+        return tool_fail_memory(error, "the tuning cache");
+    if (clmgk_tuning_list(NULL, *entries, *count, &now, &failure) != CLMGK_OK)
+        return tool_fail_library(error, &failure);
+    if (now < *count)
+        *count = now;
+    return TOOL_DONE;
+}
+
+tool_exit info_get_tuning(const clmgk_device_info *info, info_tuning *tuning, tool_error *error)
+{
+    clmgk_error failure = {0};
+    clmgk_tuning_entry *entries = NULL;
+    size_t count = 0;
+    *tuning = (info_tuning){0};
+    if (clmgk_tuning_count(NULL, info->device_id, &tuning->current, &tuning->stale, &failure) != CLMGK_OK)
+        return tool_fail_library(error, &failure);
+    const tool_exit status = list_entries(&entries, &count, error);
+    for (size_t i = 0; status == TOOL_DONE && i < count; i++)
+        tuning->shipped += entries[i].shipped && strcmp(entries[i].device, info->name) == 0 &&
+                           strcmp(entries[i].platform, info->platform) == 0;
+    free(entries);
+    return status;
+}
+
+bool info_is_tuned(const info_tuning *tuning)
+{
+    return tuning->current > 0 || tuning->shipped > 0;
+}
+
+void info_print_tuning(const info_tuning *tuning)
+{
+    if (!info_is_tuned(tuning) && tuning->stale == 0)
+        printf("not tuned (default parameters)");
+    else
+        printf("%s (measured here %" PRIu64 ", with another driver %" PRIu64 ", by the library's makers %" PRIu64 ")",
+               info_is_tuned(tuning) ? "tuned" : "not tuned", tuning->current, tuning->stale, tuning->shipped);
+}
+
+json_t *info_tuning_json(const info_tuning *tuning)
+{
+    return json_pack("{s:I, s:I, s:I}", "current", (json_int_t)tuning->current, "stale", (json_int_t)tuning->stale,
+                     "shipped", (json_int_t)tuning->shipped);
+}
+
+/* ---- the cache ---------------------------------------------------------------------------------------------- */
+
+void info_print_tuning_cache(const clmgk_tuning_info *cache)
+{
+    if (cache->path[0])
+        printf("tuning cache: %s, %" PRIu64 " entries, %.1f KB\n", cache->path, cache->entries,
+               1e-3 * (double)cache->bytes);
+    else
+        printf("tuning cache: no files are used\n");
+    if (cache->damaged > 0)
+        printf("    %" PRIu64 " damaged lines are passed over: %s\n", cache->damaged, cache->message);
+    else if (cache->message[0])
+        printf("    it is passed over: %s\n", cache->message);
+}
+
+json_t *info_tuning_cache_json(const clmgk_tuning_info *cache)
+{
+    return json_pack("{s:s?, s:I, s:I, s:I, s:o}", "path", cache->path[0] ? cache->path : NULL, "entries",
+                     (json_int_t)cache->entries, "bytes", (json_int_t)cache->bytes, "damaged",
+                     (json_int_t)cache->damaged, "message", tool_json_text(cache->message));
+}
+
+/* ---- tunables ----------------------------------------------------------------------------------------------- */
+
+enum { MAX_TUNABLES = 64 };
+
+/* "name  1 2 4 8  default 4 (GPU 2)  what it is" */
+static void print_tunable(const clmgk_tunable *tunable)
+{
+    printf("    %-12s ", tunable->name);
+    for (size_t i = 0; i < tunable->value_count; i++)
+        printf("%s%" PRId32, i ? " " : "", tunable->values[i]);
+    if (tunable->cpu_default == 0 && tunable->gpu_default == 0 && tunable->values[0] != 0)
+        printf("; default by device and shape");
+    else if (tunable->cpu_default == tunable->gpu_default)
+        printf("; default %" PRId32, tunable->cpu_default);
+    else
+        printf("; default %" PRId32 " on CPUs, %" PRId32 " on GPUs", tunable->cpu_default, tunable->gpu_default);
+    printf(": %s\n", tunable->meaning);
+}
+
+static json_t *tunable_json(const clmgk_tunable *tunable)
+{
+    json_t *values = json_array();
+    for (size_t i = 0; values && i < tunable->value_count; i++) {
+        if (json_array_append_new(values, json_integer(tunable->values[i])) != 0) {
+            json_decref(values);
+            values = NULL;
+        }
+    }
+    return values ? json_pack("{s:s, s:o, s:i, s:i, s:s}", "name", tunable->name, "values", values, "cpu_default",
+                              (int)tunable->cpu_default, "gpu_default", (int)tunable->gpu_default, "meaning",
+                              tunable->meaning)
+                  : NULL;
+}
+
+static json_t *table_json(const char *name, const clmgk_tunable *tunables, size_t count)
+{
+    json_t *list = json_array(), *constraints = json_array();
+    bool ok = list && constraints;
+    for (size_t i = 0; ok && i < count; i++)
+        ok = json_array_append_new(list, tunable_json(&tunables[i])) == 0;
+    for (size_t i = 0; ok && clmgk_tunable_constraint(name, i); i++)
+        ok = json_array_append_new(constraints, json_string(clmgk_tunable_constraint(name, i))) == 0;
+    if (!ok) {
+        json_decref(list);
+        json_decref(constraints);
+        return NULL;
+    }
+    return json_pack("{s:s, s:o, s:o}", "name", name, "tunables", list, "constraints", constraints);
+}
+
+static void print_table(const char *name, const clmgk_tunable *tunables, size_t count)
+{
+    printf("%s\n", name);
+    for (size_t i = 0; i < count; i++)
+        print_tunable(&tunables[i]);
+    for (size_t i = 0; clmgk_tunable_constraint(name, i); i++)
+        printf("    constraint: %s\n", clmgk_tunable_constraint(name, i));
+}
+
+tool_exit info_show_tunables(bool json, tool_error *error)
+{
+    clmgk_error failure = {0};
+    json_t *tables = json ? json_array() : NULL;
+    if (json && !tables)
+        return tool_fail_memory(error, "the tables");
+    tool_exit status = TOOL_DONE;
+    const char *name = NULL;
+    for (size_t i = 0; status == TOOL_DONE && (name = clmgk_tunable_table(i)) != NULL; i++) {
+        clmgk_tunable tunables[MAX_TUNABLES];
+        size_t count = 0;
+        if (clmgk_tunable_list(name, tunables, MAX_TUNABLES, &count, &failure) != CLMGK_OK)
+            status = tool_fail_library(error, &failure);
+        else if (!json)
+            print_table(name, tunables, count < MAX_TUNABLES ? count : MAX_TUNABLES);
+        else if (json_array_append_new(tables,
+                                       table_json(name, tunables, count < MAX_TUNABLES ? count : MAX_TUNABLES)) != 0)
+            status = tool_fail_memory(error, "the tables");
+    }
+    if (status != TOOL_DONE)
+        json_decref(tables);
+    else if (json)
+        status = tool_print_json(json_pack("{s:s, s:o}", "clmgk", clmgk_version(), "tables", tables), error);
+    else
+        status = tool_flush_stdout(error);
+    return status;
+}
