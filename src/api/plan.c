@@ -179,7 +179,7 @@ static clmgk_status add_pass(clmgk_plan *plan, mgk_pass which, const clmgk_plan_
     choice c;
     bool found = false;
     clmgk_status status = make_choice(plan, which, options, &c, error);
-    if (status == CLMGK_OK && c.given == NULL && which != MGK_COMBINE)
+    if (status == CLMGK_OK && c.given == NULL && which != MGK_COMBINE && !plan->untuned)
         status = choose_tuned(&c, &found, error);
     if (status == CLMGK_OK && !found)
         status = choose_default(&c, error);
@@ -353,6 +353,49 @@ static void free_pass(const clmgk_context *context, mgk_compiled_pass *pass)
     mgk_free(&context->allocator, pass);
 }
 
+static void free_passes(clmgk_plan *plan)
+{
+    for (int i = 0; i < MGK_PASSES; ++i) {
+        if (plan->pass[i] != NULL)
+            free_pass(plan->context, plan->pass[i]);
+        plan->pass[i] = NULL;
+    }
+}
+
+static clmgk_status choose_and_compile(clmgk_plan *plan, const clmgk_plan_options *options, clmgk_error *error)
+{
+    for (int i = 0; i < MGK_PASSES; ++i)
+        if (is_wanted(&plan->desc, (mgk_pass)i))
+            MGK_TRY(add_pass(plan, (mgk_pass)i, options, error));
+    return compile(plan, error);
+}
+
+static bool is_tuned(const clmgk_plan *plan)
+{
+    bool tuned = false;
+    for (int i = 0; i < MGK_PASSES; ++i)
+        tuned = tuned || (plan->pass[i] != NULL && plan->pass[i]->source != CLMGK_TUNING_CLASS &&
+                          plan->pass[i]->source != CLMGK_TUNING_CALLER);
+    return tuned;
+}
+
+/* Tuned values with which the kernels don't compile or run, as may be after a driver's update, give way to the
+ * defaults. */
+static clmgk_status make_passes(clmgk_plan *plan, const clmgk_plan_options *options, clmgk_error *error)
+{
+    clmgk_error failure = {.status = CLMGK_OK};
+    const clmgk_status status = choose_and_compile(plan, options, &failure);
+    if (status != CLMGK_OK && status != CLMGK_ERROR_OUT_OF_HOST_MEMORY && is_tuned(plan)) {
+        free_passes(plan);
+        plan->untuned = true;
+        plan->info = (clmgk_plan_info){.origin = CLMGK_PROGRAM_MEMORY};
+        return choose_and_compile(plan, options, error);
+    }
+    if (status != CLMGK_OK && error != NULL)
+        *error = failure;
+    return status;
+}
+
 clmgk_status mgk_plan_try(clmgk_context *context, const clmgk_attention_desc *desc, mgk_pass which, clmgk_engine engine,
                           const char *parameters, clmgk_error *error)
 {
@@ -363,9 +406,7 @@ clmgk_status mgk_plan_try(clmgk_context *context, const clmgk_attention_desc *de
     plan->desc = *desc;
     plan->family = mgk_family_of(desc->variant);
     const clmgk_status status = try_tuned(plan, which, engine, parameters, error);
-    for (int i = 0; i < MGK_PASSES; ++i)
-        if (plan->pass[i] != NULL)
-            free_pass(context, plan->pass[i]);
+    free_passes(plan);
     mgk_free(&context->allocator, plan);
     if (status == CLMGK_ERROR_UNSUPPORTED && error != NULL)
         error->status = CLMGK_ERROR_INVALID_VALUE;
@@ -396,10 +437,7 @@ clmgk_status clmgk_plan_create(clmgk_context *context, const clmgk_attention_des
     plan->family = mgk_family_of(resolved.variant);
 
     clmgk_status status;
-    for (int i = 0; i < MGK_PASSES; ++i)
-        if (is_wanted(&plan->desc, (mgk_pass)i))
-            MGK_TRY_GOTO(status, add_pass(plan, (mgk_pass)i, &chosen, error), fail);
-    MGK_TRY_GOTO(status, compile(plan, error), fail);
+    MGK_TRY_GOTO(status, make_passes(plan, &chosen, error), fail);
     MGK_TRY_GOTO(status, describe(plan, error), fail);
     *out = plan;
     return CLMGK_OK;
@@ -413,9 +451,7 @@ void clmgk_plan_release(clmgk_plan *plan)
     if (plan == NULL)
         return;
     clmgk_context *const context = plan->context;
-    for (int i = 0; i < MGK_PASSES; ++i)
-        if (plan->pass[i] != NULL)
-            free_pass(context, plan->pass[i]);
+    free_passes(plan);
     pthread_mutex_destroy(&plan->mutex);
     mgk_free(&context->allocator, plan);
     clmgk_context_release(context);

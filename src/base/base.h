@@ -132,6 +132,11 @@ void mgk_folder_close(mgk_folder *folder);
 bool mgk_folder_read(const mgk_folder *folder, const clmgk_allocator *allocator, const char *name, size_t max_bytes,
                      char **data, size_t *length);
 
+/* The file's bytes into *data (mgk_free); NULL if there is none. A file that can't be read, or that somebody else may
+ * write, is an error. */
+clmgk_status mgk_folder_load(const mgk_folder *folder, const clmgk_allocator *allocator, const char *name,
+                             size_t max_bytes, char **data, size_t *length, clmgk_error *error);
+
 /* Writes a file so that readers see all of it or nothing, after a crash too. False if it could not: nothing is left. */
 bool mgk_folder_write(const mgk_folder *folder, const char *name, const char *data, size_t length);
 

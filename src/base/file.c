@@ -143,20 +143,40 @@ static bool is_own_file(int file)
            (facts.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
+/* `touch`: the file's time becomes now. */
+static clmgk_status load_file(const mgk_folder *folder, const clmgk_allocator *allocator, const char *name,
+                              size_t max_bytes, bool touch, char **data, size_t *length, clmgk_error *error)
+{
+    const int file = openat(folder->handle, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (file < 0)
+        return errno == ENOENT ? CLMGK_OK : mgk_fail(error, CLMGK_ERROR_IO, "%s: %s", name, strerror(errno));
+    const clmgk_status status =
+        is_own_file(file) ? read_open_file(file, allocator, name, max_bytes, data, length, error)
+                          : mgk_fail(error, CLMGK_ERROR_IO,
+                                     "%s: expected a regular file of the user's that nobody else may write", name);
+    if (status == CLMGK_OK && touch)
+        (void)futimens(file, NULL); /* fails on read-only file systems: then eviction goes by age */
+    close(file);
+    return status;
+}
+
 bool mgk_folder_read(const mgk_folder *folder, const clmgk_allocator *allocator, const char *name, size_t max_bytes,
                      char **data, size_t *length)
 {
-    if (folder->handle < 0)
+    char *read = NULL;
+    if (folder->handle < 0 || load_file(folder, allocator, name, max_bytes, true, &read, length, NULL) != CLMGK_OK ||
+        read == NULL)
         return false;
-    const int file = openat(folder->handle, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-    if (file < 0)
-        return false;
-    const bool done =
-        is_own_file(file) && read_open_file(file, allocator, name, max_bytes, data, length, NULL) == CLMGK_OK;
-    if (done)
-        (void)futimens(file, NULL); /* fails on read-only file systems: then eviction goes by age */
-    close(file);
-    return done;
+    *data = read;
+    return true;
+}
+
+clmgk_status mgk_folder_load(const mgk_folder *folder, const clmgk_allocator *allocator, const char *name,
+                             size_t max_bytes, char **data, size_t *length, clmgk_error *error)
+{
+    *data = NULL;
+    *length = 0;
+    return folder->handle < 0 ? CLMGK_OK : load_file(folder, allocator, name, max_bytes, false, data, length, error);
 }
 
 static bool write_all(int file, const char *data, size_t length)

@@ -183,44 +183,32 @@ bool mgk_tuning_find(const mgk_tuning *tuning, const mgk_device_facts *facts, co
 
 /* ---- reading ------------------------------------------------------------------------------------------------- */
 
-static bool is_tuning_file(const char *name)
+/* What is in the way of reading the file is told; only a lack of memory is a failure. */
+static clmgk_status note_unreadable(mgk_tuning *tuning, clmgk_status status, const clmgk_error *failure,
+                                    clmgk_error *error)
 {
-    return strcmp(name, FILE_NAME) == 0;
-}
-
-static clmgk_status file_exists(const mgk_folder *folder, bool *exists, clmgk_error *error)
-{
-    mgk_folder_entry *entries = NULL;
-    size_t count = 0;
-    MGK_TRY(mgk_folder_list(folder, NULL, is_tuning_file, &entries, &count, error));
-    mgk_free(NULL, entries);
-    *exists = count > 0;
+    if (status == CLMGK_ERROR_OUT_OF_HOST_MEMORY)
+        return mgk_fail_memory(error, "the tuning cache");
+    memcpy(tuning->reading.message, failure->message, sizeof(tuning->reading.message) - 1);
     return CLMGK_OK;
 }
 
-/* What is in the way of reading the file counts as damage. */
 static clmgk_status read_file(const char *path, mgk_tuning *tuning, clmgk_error *error)
 {
     mgk_folder folder;
     clmgk_error failure = {.status = CLMGK_OK};
-    if (mgk_folder_open(path, false, &folder, &failure) != CLMGK_OK) {
-        memcpy(tuning->reading.message, failure.message, sizeof(tuning->reading.message) - 1);
-        return CLMGK_OK;
-    }
+    clmgk_status status = mgk_folder_open(path, false, &folder, &failure);
+    if (status != CLMGK_OK)
+        return note_unreadable(tuning, status, &failure, error);
     char *text = NULL;
     size_t length = 0;
-    bool exists = false;
-    clmgk_status status = CLMGK_OK;
-    if (mgk_folder_read(&folder, &tuning->allocator, FILE_NAME, MAX_FILE_BYTES, &text, &length)) {
-        tuning->bytes = length;
-        status = mgk_tuning_parse(&tuning->set, text, length, false, &tuning->reading, error);
-    } else if (file_exists(&folder, &exists, NULL) == CLMGK_OK && exists) {
-        static const char message[] =
-            FILE_NAME " could not be read: expected a file of the user's own of at most 16 MiB";
-        memcpy(tuning->reading.message, message, sizeof(message));
-    }
-    mgk_free(&tuning->allocator, text);
+    status = mgk_folder_load(&folder, &tuning->allocator, FILE_NAME, MAX_FILE_BYTES, &text, &length, &failure);
     mgk_folder_close(&folder);
+    if (status != CLMGK_OK)
+        return note_unreadable(tuning, status, &failure, error);
+    tuning->bytes = length;
+    status = mgk_tuning_parse(&tuning->set, text, length, false, &tuning->reading, error);
+    mgk_free(&tuning->allocator, text);
     return status;
 }
 
@@ -329,12 +317,7 @@ static clmgk_status change_file(const change_job *job, clmgk_error *error)
 {
     char *text = NULL;
     size_t length = 0;
-    bool exists = false;
-    MGK_TRY(file_exists(&job->folder, &exists, error));
-    if (exists && !mgk_folder_read(&job->folder, job->allocator, FILE_NAME, MAX_FILE_BYTES, &text, &length))
-        return mgk_fail(error, CLMGK_ERROR_IO,
-                        "%s/" FILE_NAME ": could not be read: expected a file of the user's own of at most 16 MiB",
-                        job->path);
+    MGK_TRY(mgk_folder_load(&job->folder, job->allocator, FILE_NAME, MAX_FILE_BYTES, &text, &length, error));
     const clmgk_status status = change_text(job, text, length, error);
     mgk_free(job->allocator, text);
     return status;
