@@ -13,7 +13,9 @@
  * A bucket is a variant with its classes of sizes, and axes rounded to powers of two. Measured values lie in a text
  * file, tuning.txt, in the tuning cache's folder, and, for devices that the library's makers have measured, in the
  * library itself; the file goes first. Values only change speed: whatever they are, results stay within the documented
- * bound, and a value that is not allowed (any more) is passed over. A context reads the file once, when it is created.
+ * bound (bits may differ: they are the same for the same parameters of a plan), and a value that is not allowed (any
+ * more), or with which the kernels do not compile, is passed over. docs/tuning.md: the file's format, the buckets. A
+ * context reads the file once, when it is created.
  *
  * `cache_dir` in these functions is as in clmgk_context_options: the folder is cache_dir/tuning; NULL: the
  * environment's CLMGK_CACHE_DIR, or, where that is unset, $XDG_DATA_HOME/clmgk/tuning (~/.local/share/clmgk/tuning).
