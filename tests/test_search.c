@@ -1,0 +1,649 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tuner's search: what it may propose, and that it finds fast points earlier than chance does. */
+#include "harness/harness.h"
+#include "search.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- spaces ------------------------------------------------------------------------------------------------------ */
+
+enum { LANE_COUNT = 7, SIMT_COUNT = 3 };
+
+static const int32_t lanes[] = {8, 16}, vectors[] = {1, 2, 4}, panels[] = {1, 2, 4, 8}, tiles[] = {16, 32, 64, 128},
+                     blocks[] = {4, 8, 16}, unrolls[] = {1, 2, 4, 8}, splits[] = {1, 2, 4, 8, 16, 32, 64, 128};
+
+#define VALUES(table) table, TH_COUNT(table)
+
+static const tune_parameter lane[LANE_COUNT] = {
+    {"lanes", VALUES(lanes)},  {"vectors", VALUES(vectors)}, {"panels", VALUES(panels)}, {"tile", VALUES(tiles)},
+    {"block", VALUES(blocks)}, {"unroll", VALUES(unrolls)},  {"splits", VALUES(splits)}};
+static const tune_parameter simt[SIMT_COUNT] = {
+    {"rows", VALUES(panels)}, {"keys", VALUES(unrolls)}, {"features", VALUES(blocks)}};
+
+static const int32_t lane_default[LANE_COUNT] = {16, 2, 4, 64, 8, 4, 1};
+static const int32_t simt_default[SIMT_COUNT] = {4, 4, 8};
+
+/* Of 9216 combinations, 8004 are legal. */
+static bool lane_legal(void *user, const int32_t *values)
+{
+    (void)user;
+    return values[0] * values[1] * values[2] <= 256 && values[6] * values[3] <= 4096;
+}
+
+static bool simt_legal(void *user, const int32_t *values)
+{
+    (void)user;
+    return values[0] * values[1] >= 4 && values[2] != 16;
+}
+
+static const tune_space spaces[] = {{"lane", lane, LANE_COUNT, lane_legal, NULL},
+                                    {"simt", simt, SIMT_COUNT, simt_legal, NULL}};
+
+static const int32_t *const both[] = {lane_default, simt_default};
+static const int32_t *const lane_only[] = {lane_default, NULL};
+
+static int log_of(int32_t value)
+{
+    int exponent = 0;
+    while (value > 1) {
+        value /= 2;
+        exponent++;
+    }
+    return exponent;
+}
+
+/* ---- landscapes: seconds of a point -------------------------------------------------------------------------------
+ */
+
+typedef double (*landscape)(size_t space, const int32_t *values);
+
+/* Every parameter has a best value of its own; 2.5 times as fast as the default. */
+static double additive(size_t space, const int32_t *values)
+{
+    static const int best[LANE_COUNT] = {4, 2, 0, 5, 4, 1, 2};
+    static const double slope[LANE_COUNT] = {0.15, 0.12, 0.1, 0.1, 0.12, 0.08, 0.07};
+    double sum = 0.0;
+    if (space != 0)
+        return 2.0;
+    for (size_t p = 0; p < LANE_COUNT; p++)
+        sum += slope[p] * abs(log_of(values[p]) - best[p]);
+    return 0.4 * exp(sum);
+}
+
+/* Registers: vectors times block wants to be 32, and many panels want small tiles. */
+static double interacting(size_t space, const int32_t *values)
+{
+    if (space != 0)
+        return 2.0;
+    const double registers = abs(log_of(values[1]) + log_of(values[4]) - 5);
+    const double cache = abs(log_of(values[2]) + log_of(values[3]) - 8);
+    return 0.4 * exp(0.15 * registers + 0.12 * cache + 0.1 * (values[0] == 8) + 0.07 * abs(log_of(values[5]) - 1) +
+                     0.05 * log_of(values[6]));
+}
+
+/* The other engine is faster, the more so the more rows it has. */
+static double other_engine(size_t space, const int32_t *values)
+{
+    return space == 0 ? additive(space, values) : 0.3 - 0.03 * log_of(values[0]);
+}
+
+static double fastest_lane(landscape seconds)
+{
+    double fastest = INFINITY;
+    int32_t at[LANE_COUNT];
+    for (size_t n = 0; n < 9216; n++) {
+        size_t rest = n;
+        for (size_t p = 0; p < LANE_COUNT; p++) {
+            at[p] = lane[p].values[rest % lane[p].value_count];
+            rest /= lane[p].value_count;
+        }
+        if (lane_legal(NULL, at))
+            fastest = fmin(fastest, seconds(0, at));
+    }
+    return fastest;
+}
+
+static int begin(tune_search *search, const char *group, const int32_t *const *defaults)
+{
+    const tune_case one = {.group = group, .default_space = 0, .defaults = defaults};
+    const int number = tune_search_begin(search, &one);
+    assert_true(number >= 0);
+    return number;
+}
+
+static tune_search *create(uint64_t seed, tune_mode mode)
+{
+    tune_search *const search = tune_search_create(spaces, TH_COUNT(spaces), seed, mode);
+    assert_non_null(search);
+    return search;
+}
+
+/* Measures what is proposed, up to `count` points; the least time. */
+static double measure(tune_search *search, int number, landscape seconds, size_t count)
+{
+    double best = INFINITY;
+    for (size_t n = 0; n < count; n++) {
+        size_t space = 0;
+        int32_t values[TUNE_MOST_PARAMETERS];
+        if (tune_search_next(search, number, NULL, NULL, 0.0, &space, values, NULL) != TUNE_MEASURE)
+            break;
+        best = fmin(best, seconds(space, values));
+        assert_true(tune_search_tell(search, number, space, values, seconds(space, values)));
+    }
+    return best;
+}
+
+/* ---- what may be proposed -----------------------------------------------------------------------------------------
+ */
+
+typedef struct trace {
+    size_t count;
+    size_t space[512];
+    int32_t values[512][TUNE_MOST_PARAMETERS];
+} trace;
+
+static size_t space_length(size_t space)
+{
+    return space == 0 ? LANE_COUNT : SIMT_COUNT;
+}
+
+static bool traced(const trace *t, size_t space, const int32_t *values)
+{
+    for (size_t i = 0; i < t->count; i++)
+        if (t->space[i] == space && memcmp(t->values[i], values, space_length(space) * sizeof(int32_t)) == 0)
+            return true;
+    return false;
+}
+
+static void append(trace *t, size_t space, const int32_t *values)
+{
+    assert_true(t->count < TH_COUNT(t->space));
+    t->space[t->count] = space;
+    memcpy(t->values[t->count++], values, space_length(space) * sizeof(int32_t));
+}
+
+/* Every third point fails. Ends after `most` points or with the answer that ends the search. */
+static tune_proposal follow(tune_search *search, int number, size_t most, trace *t)
+{
+    t->count = 0;
+    while (t->count < most) {
+        size_t space = 0;
+        int32_t values[TUNE_MOST_PARAMETERS];
+        const tune_proposal answer = tune_search_next(search, number, NULL, NULL, 0.0, &space, values, NULL);
+        if (answer != TUNE_MEASURE)
+            return answer;
+        assert_true(spaces[space].legal(NULL, values));
+        assert_false(traced(t, space, values));
+        append(t, space, values);
+        const double seconds = t->count % 3 == 2 ? -1.0 : interacting(space, values);
+        assert_true(tune_search_tell(search, number, space, values, seconds));
+    }
+    return TUNE_MEASURE;
+}
+
+static void proposals_are_legal_and_new(void **state)
+{
+    (void)state;
+    static trace t;
+    for (tune_mode mode = TUNE_MODEL; mode <= TUNE_RANDOM; mode++) {
+        tune_search *const search = create(1, mode);
+        assert_int_equal(follow(search, begin(search, "a", both), 200, &t), TUNE_MEASURE);
+        assert_int_equal(t.space[0], 0); /* first the defaults */
+        assert_memory_equal(t.values[0], lane_default, sizeof(lane_default));
+        assert_int_equal(follow(search, begin(search, "a", lane_only), 100, &t), TUNE_MEASURE);
+        for (size_t i = 0; i < t.count; i++)
+            assert_int_equal(t.space[i], 0);
+        tune_search_free(search);
+    }
+}
+
+/* Every legal point is proposed once, then none. */
+static void small_spaces_are_exhausted(void **state)
+{
+    (void)state;
+    static const int32_t *const defaults[] = {simt_default};
+    for (tune_mode mode = TUNE_MODEL; mode <= TUNE_RANDOM; mode++) {
+        tune_search *const search = tune_search_create(&spaces[1], 1, 1, mode);
+        const tune_case one = {.group = "", .default_space = 0, .defaults = defaults};
+        const int number = tune_search_begin(search, &one);
+        size_t proposed = 0, space = 0;
+        int32_t values[TUNE_MOST_PARAMETERS], seen[64][SIMT_COUNT];
+        while (tune_search_next(search, number, NULL, NULL, 0.0, &space, values, NULL) == TUNE_MEASURE) {
+            assert_true(proposed < TH_COUNT(seen) && simt_legal(NULL, values));
+            for (size_t i = 0; i < proposed; i++)
+                assert_memory_not_equal(seen[i], values, sizeof(seen[i]));
+            memcpy(seen[proposed++], values, sizeof(seen[0]));
+            assert_true(tune_search_tell(search, number, space, values, proposed % 2 == 0 ? -1.0 : 1.0));
+        }
+        assert_int_equal(tune_search_next(search, number, NULL, NULL, 0.0, &space, values, NULL), TUNE_EXHAUSTED);
+        assert_true((double)proposed == tune_search_space_size(search, 0));
+        tune_search_free(search);
+    }
+}
+
+static void a_seed_gives_the_same_proposals(void **state)
+{
+    (void)state;
+    static trace t[3];
+    for (tune_mode mode = TUNE_MODEL; mode <= TUNE_RANDOM; mode++) {
+        for (size_t i = 0; i < TH_COUNT(t); i++) {
+            tune_search *const search = create(i == 2 ? 8 : 7, mode);
+            follow(search, begin(search, "a", both), 40, &t[i]);
+            tune_search_free(search);
+        }
+        assert_memory_equal(&t[0], &t[1], sizeof(trace));
+        assert_memory_not_equal(&t[0], &t[2], sizeof(trace));
+    }
+}
+
+/* A point that succeeded is banned by a failure, not the other way round. */
+static void failures_are_banned(void **state)
+{
+    (void)state;
+    for (tune_mode mode = TUNE_MODEL; mode <= TUNE_RANDOM; mode++) {
+        tune_search *const search = create(1, mode);
+        const int number = begin(search, "a", both);
+        size_t space = 0;
+        int32_t values[TUNE_MOST_PARAMETERS];
+        assert_true(tune_search_tell(search, number, 0, lane_default, -1.0));
+        assert_true(tune_search_tell(search, number, 0, lane_default, 1.0));
+        assert_true(tune_search_tell(search, number, 1, simt_default, 0.01));
+        assert_true(tune_search_tell(search, number, 1, simt_default, NAN));
+        for (size_t n = 0; n < 50; n++) {
+            assert_int_equal(tune_search_next(search, number, NULL, NULL, 0.0, &space, values, NULL), TUNE_MEASURE);
+            assert_memory_not_equal(values, space == 0 ? lane_default : simt_default,
+                                    space_length(space) * sizeof(int32_t));
+            assert_true(tune_search_tell(search, number, space, values, additive(space, values)));
+        }
+        tune_search_free(search);
+    }
+}
+
+static void bad_calls_are_refused(void **state)
+{
+    (void)state;
+    static const int32_t wrong[LANE_COUNT] = {16, 3, 4, 64, 8, 4, 1}, many[TUNE_MOST_VALUES + 1] = {0};
+    static const int32_t *const no_default[] = {NULL, simt_default}, *const wrong_default[] = {wrong, NULL};
+    static const tune_parameter long_table[] = {{"many", VALUES(many)}}, empty_table[] = {{"none", many, 0}};
+    const tune_space bad[] = {{"a", long_table, 1, NULL, NULL},
+                              {"b", empty_table, 1, NULL, NULL},
+                              {"c", lane, 0, NULL, NULL},
+                              {"d", lane, TUNE_MOST_PARAMETERS + 1, NULL, NULL}};
+    for (size_t i = 0; i < TH_COUNT(bad); i++)
+        assert_null(tune_search_create(&bad[i], 1, 0, TUNE_MODEL));
+    assert_null(tune_search_create(bad, 0, 0, TUNE_MODEL));
+
+    tune_search *const search = create(0, TUNE_MODEL);
+    const tune_case cases[] = {{"a", 0, no_default}, {"a", 0, wrong_default}, {"a", 2, both}};
+    for (size_t i = 0; i < TH_COUNT(cases); i++)
+        assert_int_equal(tune_search_begin(search, &cases[i]), -1);
+    const int number = begin(search, "a", lane_only);
+    size_t space = 0;
+    int32_t values[TUNE_MOST_PARAMETERS];
+    assert_false(tune_search_tell(search, number, 0, wrong, 1.0));
+    assert_false(tune_search_tell(search, number, 1, simt_default, 1.0)); /* not available */
+    assert_false(tune_search_tell(search, number, 2, lane_default, 1.0));
+    assert_false(tune_search_tell(search, number + 1, 0, lane_default, 1.0));
+    assert_false(tune_search_tell(search, -1, 0, lane_default, 1.0));
+    assert_int_equal(tune_search_next(search, number + 1, NULL, NULL, 0.0, &space, values, NULL), TUNE_FAILED);
+    assert_int_equal(tune_search_next(search, -1, NULL, NULL, 0.0, &space, values, NULL), TUNE_FAILED);
+    tune_search_free(search);
+    tune_search_free(NULL);
+}
+
+static void sizes(void **state)
+{
+    (void)state;
+    enum { COUNT = 12 };
+    tune_parameter large[COUNT];
+    for (size_t p = 0; p < COUNT; p++)
+        large[p] = lane[p % LANE_COUNT];
+    /* the constraints bind the first parameters only */
+    const tune_space three[] = {spaces[0], spaces[1], {"large", large, COUNT, lane_legal, NULL}};
+    tune_search *const search = tune_search_create(three, TH_COUNT(three), 0, TUNE_MODEL);
+    assert_non_null(search);
+    double legal = 0.0;
+    int32_t at[LANE_COUNT];
+    for (size_t n = 0; n < 9216; n++) {
+        size_t rest = n;
+        for (size_t p = 0; p < LANE_COUNT; rest /= lane[p].value_count, p++)
+            at[p] = lane[p].values[rest % lane[p].value_count];
+        legal += lane_legal(NULL, at);
+    }
+    assert_true(legal == 8004.0 && tune_search_space_size(search, 0) == legal);
+    assert_true(tune_search_space_size(search, 1) == 26.0);
+    const double expected = legal * 2.0 * 3.0 * 4.0 * 4.0 * 3.0;
+    assert_true(fabs(tune_search_space_size(search, 2) / expected - 1.0) < 0.02);
+    tune_search_free(search);
+}
+
+/* ---- what is found ------------------------------------------------------------------------------------------------
+ */
+
+static void finds_optima(void **state)
+{
+    (void)state;
+    static const landscape all[] = {additive, interacting};
+    for (size_t i = 0; i < TH_COUNT(all); i++) {
+        const double fastest = fastest_lane(all[i]);
+        for (uint64_t seed = 0; seed < 10; seed++) {
+            tune_search *const search = create(seed, TUNE_MODEL);
+            assert_true(measure(search, begin(search, "a", both), all[i], 60) <= fastest * (1.0 + 1e-12));
+            tune_search_free(search);
+        }
+    }
+}
+
+static void finds_the_other_engine(void **state)
+{
+    (void)state;
+    tune_search *const search = create(3, TUNE_MODEL);
+    assert_true(measure(search, begin(search, "a", both), other_engine, 30) < 0.3 - 0.03 * 3 + 1e-9);
+    tune_search_free(search);
+}
+
+/* What was learnt in one case makes the first proposals of another, with other defaults and in another group, good. */
+static void cases_teach_each_other(void **state)
+{
+    (void)state;
+    static const int32_t other[LANE_COUNT] = {16, 1, 8, 16, 8, 8, 16};
+    static const int32_t *const defaults[] = {other, simt_default};
+    for (size_t i = 0; i < 2; i++) {
+        const landscape seconds = i == 0 ? additive : interacting;
+        tune_search *const search = create(5, TUNE_MODEL);
+        measure(search, begin(search, "a", both), seconds, 60);
+        /* the default, and two more */
+        assert_true(measure(search, begin(search, "b", defaults), seconds, 3) <= fastest_lane(seconds) * 1.02);
+        tune_search_free(search);
+    }
+}
+
+/* So does what is told from an earlier run, in whatever order. */
+static void history_is_used(void **state)
+{
+    (void)state;
+    static trace t;
+    tune_search *const earlier = create(5, TUNE_MODEL), *const search = create(6, TUNE_MODEL);
+    follow(earlier, begin(earlier, "a", both), 90, &t);
+    const int old = begin(search, "a", both);
+    for (size_t i = t.count; i-- > 0;)
+        assert_true(tune_search_tell(search, old, t.space[i], t.values[i], interacting(t.space[i], t.values[i])));
+    assert_true(measure(search, begin(search, "a", both), interacting, 3) <= fastest_lane(interacting) * 1.02);
+    tune_search_free(earlier);
+    tune_search_free(search);
+}
+
+/* More than the model holds. */
+static void long_histories(void **state)
+{
+    (void)state;
+    tune_search *const random = create(1, TUNE_RANDOM), *const search = create(1, TUNE_MODEL);
+    for (size_t c = 0; c < 6; c++) {
+        const int source = begin(random, "a", both), number = begin(search, "a", both);
+        for (size_t n = 0; n < 200; n++) {
+            size_t space = 0;
+            int32_t values[TUNE_MOST_PARAMETERS];
+            assert_int_equal(tune_search_next(random, source, NULL, NULL, 0.0, &space, values, NULL), TUNE_MEASURE);
+            assert_true(tune_search_tell(random, source, space, values, 1.0));
+            assert_true(tune_search_tell(search, number, space, values, interacting(space, values)));
+        }
+    }
+    assert_true(measure(search, begin(search, "b", both), interacting, 5) <= fastest_lane(interacting) * 1.05);
+    tune_search_free(random);
+    tune_search_free(search);
+}
+
+/* ---- cost and gain -------------------------------------------------------------------------------------------------
+ */
+
+/* Only points with this number of splits were compiled. */
+static double cost_of_splits(void *user, size_t space, const int32_t *values)
+{
+    return space == 0 && values[6] == *(const int32_t *)user ? 0.1 : 5.0;
+}
+
+static void cheap_points_come_first(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < TH_COUNT(splits); i++) {
+        int32_t compiled = splits[i];
+        tune_search *const search = create(i, TUNE_MODEL);
+        const int number = begin(search, "a", lane_only);
+        assert_true(tune_search_tell(search, number, 0, lane_default, 1.0));
+        size_t space = 0;
+        int32_t values[TUNE_MOST_PARAMETERS];
+        assert_int_equal(tune_search_next(search, number, cost_of_splits, &compiled, 0.005, &space, values, NULL),
+                         TUNE_MEASURE);
+        assert_int_equal(values[6], compiled);
+        tune_search_free(search);
+    }
+}
+
+/* A search stops where nothing promises enough, later if less is enough. */
+static void enough_is_enough(void **state)
+{
+    (void)state;
+    static const double least[] = {0.2, 0.05, 0.01};
+    size_t before = 0;
+    for (size_t i = 0; i < TH_COUNT(least); i++) {
+        tune_search *const search = create(1, TUNE_MODEL);
+        const int number = begin(search, "a", lane_only);
+        size_t count = 0, space = 0;
+        int32_t values[TUNE_MOST_PARAMETERS];
+        double gain = 0.0;
+        tune_proposal answer = TUNE_MEASURE;
+        while (count < 400 && (answer = tune_search_next(search, number, NULL, NULL, least[i], &space, values,
+                                                         &gain)) == TUNE_MEASURE) {
+            assert_true(count == 0 || gain >= -expm1(-least[i]));
+            assert_true(tune_search_tell(search, number, space, values, additive(space, values)));
+            count++;
+        }
+        assert_int_equal(answer, TUNE_ENOUGH);
+        assert_true(count > before || i == 0);
+        before = count;
+        tune_search_free(search);
+    }
+}
+
+/* ---- against chance, on times that were measured (data/record-search.py) ------------------------------------------
+ */
+
+enum { GRID = 5, POWERS = 8, PLACES = 1 << (3 * GRID), RECORDED_CASES = 8, SEEDS = 200, BUDGET = 20 };
+
+typedef struct recording {
+    size_t cases, times;
+    char name[RECORDED_CASES][32];
+    int32_t defaults[RECORDED_CASES][GRID];
+    double fastest[RECORDED_CASES];
+    double ms[RECORDED_CASES][PLACES]; /* 0: not recorded */
+    int32_t values[GRID][POWERS];
+    tune_parameter parameter[GRID];
+    size_t current; /* case that is being asked about */
+} recording;
+
+/* All values are powers of two. */
+static size_t place_of(const int32_t *values)
+{
+    size_t place = 0;
+    for (size_t p = 0; p < GRID; p++) {
+        assert_true(values[p] > 0 && values[p] == 1 << log_of(values[p]) && log_of(values[p]) < POWERS);
+        place = place * POWERS + (size_t)log_of(values[p]);
+    }
+    return place;
+}
+
+static size_t case_named(const recording *r, const char *name)
+{
+    size_t n = 0;
+    while (n < r->cases && strcmp(r->name[n], name) != 0)
+        n++;
+    return n;
+}
+
+/* Keeps a parameter's values ascending. */
+static void add_value(recording *r, size_t p, int32_t value)
+{
+    size_t place = 0, count = r->parameter[p].value_count;
+    while (place < count && r->values[p][place] < value)
+        place++;
+    if (place < count && r->values[p][place] == value)
+        return;
+    assert_true(count < POWERS);
+    memmove(&r->values[p][place + 1], &r->values[p][place], (count - place) * sizeof(int32_t));
+    r->values[p][place] = value;
+    r->parameter[p] = (tune_parameter){"", r->values[p], count + 1};
+}
+
+static void read_default(recording *r, const char *name, const int32_t *values)
+{
+    assert_true(r->cases < RECORDED_CASES && strlen(name) < sizeof(r->name[0]));
+    memcpy(r->name[r->cases], name, strlen(name) + 1);
+    memcpy(r->defaults[r->cases], values, sizeof(r->defaults[0]));
+    r->fastest[r->cases++] = INFINITY;
+}
+
+static void read_time(recording *r, const char *name, const int32_t *values, double ms)
+{
+    const size_t number = case_named(r, name);
+    assert_true(number < r->cases && ms > 0.0);
+    r->ms[number][place_of(values)] = ms;
+    r->times++;
+    r->fastest[number] = fmin(r->fastest[number], ms);
+    for (size_t p = 0; p < GRID; p++)
+        add_value(r, p, values[p]);
+}
+
+/* "default CASE VALUES" or "time CASE VALUES MS"; other lines are for people. */
+static void read_line(recording *r, char *line)
+{
+    char *rest = NULL;
+    const char *const kind = strtok_r(line, " \n", &rest);
+    if (kind == NULL || (strcmp(kind, "default") != 0 && strcmp(kind, "time") != 0))
+        return;
+    const char *const name = strtok_r(NULL, " ", &rest);
+    assert_non_null(name);
+    int32_t values[GRID];
+    for (size_t p = 0; p < GRID; p++)
+        values[p] = (int32_t)strtol(rest, &rest, 10);
+    if (strcmp(kind, "default") == 0)
+        read_default(r, name, values);
+    else
+        read_time(r, name, values, strtod(rest, NULL));
+}
+
+static void read_recording(recording *r)
+{
+    char line[256];
+    FILE *const file = fopen(SEARCH_DATA, "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof(line), file) != NULL)
+        read_line(r, line);
+    fclose(file);
+    assert_true(r->cases >= 2 && r->times >= 50 * r->cases);
+}
+
+static bool is_recorded(void *user, const int32_t *values)
+{
+    const recording *const r = user;
+    return r->ms[r->current][place_of(values)] > 0.0;
+}
+
+/* All cases one after another, beginning with a case that the seed gives. ratio[position][k]: the least of the first
+ * k + 1 times over the fastest of all. */
+static void replay(recording *r, uint64_t seed, tune_mode mode, double ratio[][BUDGET])
+{
+    const tune_space space = {"lane", r->parameter, GRID, is_recorded, r};
+    tune_search *const search = tune_search_create(&space, 1, seed, mode);
+    assert_non_null(search);
+    for (size_t position = 0; position < r->cases; position++) {
+        r->current = (position + seed) % r->cases;
+        const int32_t *const defaults[] = {r->defaults[r->current]};
+        const int number = begin(search, "", defaults);
+        double best = INFINITY;
+        for (size_t k = 0; k < BUDGET; k++) {
+            size_t at = 0;
+            int32_t values[TUNE_MOST_PARAMETERS];
+            assert_int_equal(tune_search_next(search, number, NULL, NULL, 0.0, &at, values, NULL), TUNE_MEASURE);
+            const double ms = r->ms[r->current][place_of(values)];
+            assert_true(ms > 0.0);
+            assert_true(tune_search_tell(search, number, 0, values, ms * 1e-3));
+            best = fmin(best, ms);
+            ratio[position][k] = best / r->fastest[r->current];
+        }
+    }
+    tune_search_free(search);
+}
+
+static int ascending(const void *left, const void *right)
+{
+    const double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+/* Over the seeds, of the geometric mean over positions first .. last. */
+typedef struct summary {
+    double median, mean;
+} summary;
+
+static summary summarise(double ratio[][RECORDED_CASES][BUDGET], size_t first, size_t last, size_t k)
+{
+    double logs[SEEDS], sum = 0.0;
+    for (size_t seed = 0; seed < SEEDS; seed++) {
+        logs[seed] = 0.0;
+        for (size_t position = first; position <= last; position++)
+            logs[seed] += log(ratio[seed][position][k - 1]) / (double)(last - first + 1);
+        sum += logs[seed];
+    }
+    qsort(logs, SEEDS, sizeof(logs[0]), ascending);
+    return (summary){exp(0.5 * (logs[SEEDS / 2 - 1] + logs[SEEDS / 2])), exp(sum / SEEDS)};
+}
+
+static void compare(double ratio[][SEEDS][RECORDED_CASES][BUDGET], const char *what, size_t first, size_t last)
+{
+    static const size_t budgets[] = {5, 10, BUDGET};
+    for (size_t i = 0; i < TH_COUNT(budgets); i++) {
+        const summary model = summarise(ratio[TUNE_MODEL], first, last, budgets[i]);
+        const summary chance = summarise(ratio[TUNE_RANDOM], first, last, budgets[i]);
+        print_message("%s, %zu measurements: median %.3f, %.3f; geometric mean %.3f, %.3f\n", what, budgets[i],
+                      model.median, chance.median, model.mean, chance.mean);
+        assert_true(model.median < chance.median);
+    }
+}
+
+static void beats_chance(void **state)
+{
+    (void)state;
+    static recording r;
+    static double ratio[2][SEEDS][RECORDED_CASES][BUDGET];
+    read_recording(&r);
+    for (tune_mode mode = TUNE_MODEL; mode <= TUNE_RANDOM; mode++)
+        for (uint64_t seed = 0; seed < SEEDS; seed++)
+            replay(&r, seed, mode, ratio[mode][seed]);
+    print_message("best time over the fastest recorded, %d seeds: by the model, at random\n", SEEDS);
+    compare(ratio, "first case", 0, 0);
+    compare(ratio, "later cases", 1, r.cases - 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(proposals_are_legal_and_new),
+        cmocka_unit_test(small_spaces_are_exhausted),
+        cmocka_unit_test(a_seed_gives_the_same_proposals),
+        cmocka_unit_test(failures_are_banned),
+        cmocka_unit_test(bad_calls_are_refused),
+        cmocka_unit_test(sizes),
+        cmocka_unit_test(finds_optima),
+        cmocka_unit_test(finds_the_other_engine),
+        cmocka_unit_test(cases_teach_each_other),
+        cmocka_unit_test(history_is_used),
+        cmocka_unit_test(long_histories),
+        cmocka_unit_test(cheap_points_come_first),
+        cmocka_unit_test(enough_is_enough),
+        cmocka_unit_test(beats_chance),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
