@@ -1145,10 +1145,34 @@ static void workspace_is_kept_in_bounds(void **state)
     desc.length_k = 256;
     expect_ok(clmgk_tuning_store(context, self->root, &desc, CLMGK_TUNED_FORWARD, &tuned, &error), &error);
     assert_int_equal(choose(self, &desc, NULL).source, CLMGK_TUNING_BUCKET);
-    desc.length = 64;
-    desc.length_k = 256;
+    desc.length = 22; /* the farthest corner of the bucket */
+    desc.length_k = 182;
     assert_int_equal(choose(self, &desc, NULL).source, CLMGK_TUNING_CLASS);
     clmgk_context_release(context);
+}
+
+/* What keeps compute units busy is only taken from the very bucket. */
+static void near_entries_leave_the_shape_alone(void **state)
+{
+    const fixture *const self = *state;
+    clmgk_attention_desc desc = test_desc();
+    const bool lane = self->session->info.engine == CLMGK_ENGINE_LANE;
+    const char *const tuned = lane ? "panels=8,unroll=2,splits=2" : "features=8,splits=2";
+    desc.length = 32;
+    desc.length_k = 256;
+    store(self, &desc, CLMGK_TUNED_FORWARD, tuned);
+    chosen found = choose(self, &desc, NULL);
+    assert_non_null(strstr(found.parameters, "splits=2"));
+    assert_true(!lane || strstr(found.parameters, "panels=8"));
+    desc.length_k = 512;
+    found = choose(self, &desc, NULL);
+    assert_int_equal(found.source, CLMGK_TUNING_NEAREST);
+    assert_non_null(strstr(found.parameters, tuned_parameters(self)));
+    assert_true(!lane || !strstr(found.parameters, "panels=8"));
+    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    options.parameters = tuned_parameters(self);
+    const chosen default_splits = choose(self, &desc, &options);
+    assert_string_equal(strstr(found.parameters, "splits="), strstr(default_splits.parameters, "splits="));
 }
 
 /* Kernels for few rows, which plans with gradients do not use, are tuned apart. */
@@ -1312,6 +1336,7 @@ int main(int count, char **arguments)
         TEST(other_drivers_count_as_the_architecture),
         TEST(entries_of_a_device_are_removed),
         TEST(backward_follows_forward),
+        TEST(near_entries_leave_the_shape_alone),
         TEST(values_that_do_not_compile_give_way),
         TEST(workspace_is_kept_in_bounds),
         TEST(misuse_of_queries),

@@ -137,8 +137,9 @@ static clmgk_status choose_tuned(choice *c, bool *found, clmgk_error *error)
         const clmgk_engine engine = engine_named(entry.choice);
         if (engine == CLMGK_ENGINE_AUTO || (c->wanted != CLMGK_ENGINE_AUTO && c->wanted != engine))
             continue;
+        const mgk_origin origin = entry.source == CLMGK_TUNING_BUCKET ? MGK_ORIGIN_TUNED : MGK_ORIGIN_NEAR;
         clmgk_error passed_over;
-        const clmgk_status status = try_choice(c, engine, entry.parameters, MGK_ORIGIN_TUNED, &passed_over);
+        const clmgk_status status = try_choice(c, engine, entry.parameters, origin, &passed_over);
         if (status == CLMGK_ERROR_OUT_OF_HOST_MEMORY)
             return mgk_fail_memory(error, "a plan");
         *found = status == CLMGK_OK && scores_agree(c);

@@ -43,11 +43,11 @@ clmgk_status mgk_tuning_path(const clmgk_allocator *allocator, const char *tunin
     if (tuning_dir == NULL && text.length > 0)
         mgk_text_printf(&text, "/tuning");
 
-    const bool used = text.length > 0;
-    *path = used && !text.failed ? text.data : NULL;
-    if (text.failed || !used)
+    const bool failed = text.failed;
+    *path = text.length > 0 && !failed ? text.data : NULL;
+    if (*path == NULL)
         mgk_text_free(&text);
-    return text.failed ? mgk_fail_memory(error, "the tuning cache's path") : CLMGK_OK;
+    return failed ? mgk_fail_memory(error, "the tuning cache's path") : CLMGK_OK;
 }
 
 /* ---- buckets ------------------------------------------------------------------------------------------------- */

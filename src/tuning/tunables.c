@@ -66,6 +66,13 @@ void mgk_tunable_default(mgk_tunables *tunables, const char *name, int value)
         tunables->value[i] = value;
 }
 
+void mgk_tunable_at_most(mgk_tunables *tunables, const char *name, int value)
+{
+    const size_t i = mgk_tunable_index(tunables, name);
+    if (tunables->origin[i] == MGK_ORIGIN_NEAR && tunables->value[i] > value)
+        tunables->value[i] = value;
+}
+
 static bool allowed(const clmgk_tunable *tunable, long value)
 {
     for (size_t i = 0; i < tunable->value_count; ++i)
@@ -105,6 +112,9 @@ static clmgk_status read_item(mgk_tunables *tunables, const char *item, size_t l
             return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parameters: \"%.*s\": expected one of %s", (int)length,
                             item, values);
         }
+        const bool by_shape = tunable->cpu_default == 0 && tunable->gpu_default == 0;
+        if (by_shape && origin == MGK_ORIGIN_NEAR)
+            return CLMGK_OK;
         tunables->value[i] = (int32_t)value;
         tunables->origin[i] = origin;
         return CLMGK_OK;

@@ -60,8 +60,9 @@ typedef struct mgk_tunable_table {
 /* The table of this name; NULL: there is none. */
 const mgk_tunable_table *mgk_tunable_table_named(const char *name);
 
-/* Where a value comes from: in rising order, each replaces those before it. */
-typedef enum mgk_origin { MGK_ORIGIN_DEFAULT = 0, MGK_ORIGIN_TUNED, MGK_ORIGIN_CALLER } mgk_origin;
+/* Where a value comes from: in rising order, each replaces those before it. NEAR: tuned for another bucket or device;
+ * what follows from the shape (defaults of 0) is not taken from there. */
+typedef enum mgk_origin { MGK_ORIGIN_DEFAULT = 0, MGK_ORIGIN_NEAR, MGK_ORIGIN_TUNED, MGK_ORIGIN_CALLER } mgk_origin;
 
 /* A set of parameters with the values in use. */
 typedef struct mgk_tunables {
@@ -92,6 +93,9 @@ int mgk_tunable_base(const mgk_tunables *tunables, const char *name, clmgk_devic
 
 /* Sets a default: no effect where the value is another's. */
 void mgk_tunable_default(mgk_tunables *tunables, const char *name, int value);
+
+/* Sets a bound of a value that was tuned for another shape. */
+void mgk_tunable_at_most(mgk_tunables *tunables, const char *name, int value);
 
 /* Reads parameters. INVALID_VALUE for an unknown name or a value that is not allowed. */
 clmgk_status mgk_tunables_read(mgk_tunables *tunables, const mgk_parameters *parameters, clmgk_error *error);

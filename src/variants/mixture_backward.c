@@ -88,6 +88,7 @@ static clmgk_status lane_parameters(const mgk_mixture_request *request, mgk_tuna
                           request->desc->length_k <= (int64_t)panels / 2 * panel_rows))
         panels /= 2;
     mgk_tunable_default(p, "panels", panels);
+    mgk_tunable_at_most(p, "panels", panels);
     MGK_TRY(mgk_tunables_check(p, true, error));
     *private_bytes = lane_floats(t, p, mgk_tunable_get(p, "panels")) * (int64_t)sizeof(float);
     if (*private_bytes > LANE_PRIVATE_LIMIT)

@@ -112,7 +112,9 @@ static clmgk_status lane_group(const mgk_mixture_request *request, forward_group
         tile /= 2;
     mgk_tunable_default(p, "tile", tile);
     const int panel_rows = lanes * mgk_tunable_get(p, "vectors");
-    mgk_tunable_default(p, "panels", lane_panels(request, p, panel_rows));
+    const int panels = lane_panels(request, p, panel_rows);
+    mgk_tunable_default(p, "panels", panels);
+    mgk_tunable_at_most(p, "panels", panels);
 
     MGK_TRY(mgk_tunables_check(p, true, error));
     const int64_t bytes = lane_private_bytes(request, p);
