@@ -51,9 +51,12 @@ typedef struct scene {
     clmgk_attention_desc desc;     /* forward */
     clmgk_attention_desc training; /* and everything else */
     char cache_dir[PATH_SIZE];
+    char tuned_dir[PATH_SIZE]; /* with an entry */
+    char tuning_dir[PATH_SIZE + 16];
     fault_state *opencl;
     atomic_long live_memory; /* of the context's allocator */
 
+    const char *engine; /* the device's own */
     cl_device_id device;
     cl_context context;
     cl_command_queue queue;
@@ -126,6 +129,7 @@ static void make_device_objects(scene *s)
     cl_int code = CL_SUCCESS;
     assert_int_equal(clmgk_select_device(NULL, &info, &error), CLMGK_OK);
     s->device = info.device_id;
+    s->engine = clmgk_engine_name(info.engine);
     s->context = clCreateContext(NULL, 1, &s->device, NULL, NULL, &code);
     assert_int_equal(code, CL_SUCCESS);
     s->queue = clCreateCommandQueue(s->context, s->device, 0, &code);
@@ -208,6 +212,18 @@ static void make_forward(scene *s)
     assert_int_equal(clmgk_attention_forward_host(NULL, &s->desc, &args, &error), CLMGK_OK);
 }
 
+/* What runs with tuning find: the defaults, which change no result. */
+static void make_entry(scene *s)
+{
+    clmgk_context *context = NULL;
+    clmgk_error error = {0};
+    const clmgk_tuned tuned = {s->engine, "", 1.0, 1.0};
+    assert_int_equal(clmgk_context_create(s->context, s->device, NULL, &context, &error), CLMGK_OK);
+    assert_int_equal(clmgk_tuning_store(context, s->tuned_dir, &s->desc, CLMGK_TUNED_FORWARD, &tuned, &error),
+                     CLMGK_OK);
+    clmgk_context_release(context);
+}
+
 /* The layer is ignored silently where it cannot be loaded: then this test must fail, not pass. */
 static fault_state *layer_state(void)
 {
@@ -229,12 +245,15 @@ static int set_up(void **state)
     const char *folder = getenv("CLMGK_TEST_DIR");
     assert_non_null(folder);
     assert_true(snprintf(s->cache_dir, sizeof(s->cache_dir), "%s/faults-cache", folder) < (int)sizeof(s->cache_dir));
+    assert_true(snprintf(s->tuned_dir, sizeof(s->tuned_dir), "%s/faults-tuned", folder) < (int)sizeof(s->tuned_dir));
+    (void)snprintf(s->tuning_dir, sizeof(s->tuning_dir), "%s/tuning", s->tuned_dir);
     assert_int_equal(setenv("CLMGK_CACHE_DIR", s->cache_dir, 1), 0);
     make_problem(s);
     make_device_objects(s);
     make_outputs(s);
     make_workspace(s);
     make_forward(s);
+    make_entry(s);
     s->opencl = layer_state();
     *state = s;
     return 0;
@@ -326,7 +345,7 @@ static clmgk_status enqueue_all(scene *s, clmgk_plan *plan, cl_event *last, clmg
 }
 
 /* Context, plan of `desc`, `enqueue`, release. */
-static clmgk_status run_with(scene *s, const clmgk_attention_desc *desc,
+static clmgk_status run_with(scene *s, const clmgk_attention_desc *desc, const char *tuning_dir,
                              clmgk_status (*enqueue)(scene *s, clmgk_plan *plan, cl_event *last, clmgk_error *error),
                              clmgk_error *error)
 {
@@ -335,6 +354,7 @@ static clmgk_status run_with(scene *s, const clmgk_attention_desc *desc,
     cl_event last = NULL;
     clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
     options.cache_dir = s->cache_dir;
+    options.tuning_dir = tuning_dir;
     options.allocator = (clmgk_allocator){count_allocate, count_release, s};
 
     clmgk_status status = clmgk_context_create(s->context, s->device, &options, &context, error);
@@ -355,7 +375,17 @@ static clmgk_status run_with(scene *s, const clmgk_attention_desc *desc,
 static clmgk_status run_plan(scene *s, result *r, clmgk_error *error)
 {
     *r = (result){.o = {0}};
-    const clmgk_status status = run_with(s, &s->desc, enqueue_forward, error);
+    const clmgk_status status = run_with(s, &s->desc, NULL, enqueue_forward, error);
+    if (status == CLMGK_OK)
+        read_result(s, 2, r);
+    return status;
+}
+
+/* With an entry that is right, and programs that may fail: then the plan does without. */
+static clmgk_status run_tuned(scene *s, result *r, clmgk_error *error)
+{
+    *r = (result){.o = {0}};
+    const clmgk_status status = run_with(s, &s->desc, s->tuning_dir, enqueue_forward, error);
     if (status == CLMGK_OK)
         read_result(s, 2, r);
     return status;
@@ -364,7 +394,7 @@ static clmgk_status run_plan(scene *s, result *r, clmgk_error *error)
 static clmgk_status run_training(scene *s, result *r, clmgk_error *error)
 {
     *r = (result){.o = {0}};
-    const clmgk_status status = run_with(s, &s->training, enqueue_all, error);
+    const clmgk_status status = run_with(s, &s->training, NULL, enqueue_all, error);
     if (status == CLMGK_OK)
         read_result(s, OUTPUTS, r);
     return status;
@@ -416,6 +446,51 @@ static clmgk_status run_host_statistics(scene *s, result *r, clmgk_error *error)
     statistics.new_prior = r->new_prior;
     statistics.nll = r->nll;
     return host_done(s, r, clmgk_attention_statistics_host(NULL, &s->training, &args, &statistics, error));
+}
+
+/* Everything that works on the tuning cache. */
+static clmgk_status use_tuning(scene *s, clmgk_context *context, clmgk_error *error)
+{
+    const clmgk_tuned tuned = {s->engine, "", 1.0, 1.0};
+    char text[4096];
+    size_t length = 0;
+    uint64_t current = 0;
+    uint64_t stale = 0;
+    clmgk_tuning_entry entry;
+    size_t count = 0;
+    clmgk_tuning_info info;
+    clmgk_status status = clmgk_tuning_store(context, s->tuned_dir, &s->training, CLMGK_TUNED_BACKWARD, &tuned, error);
+    if (status == CLMGK_OK)
+        status = clmgk_tuning_export(s->tuned_dir, s->device, text, sizeof(text), &length, error);
+    if (status == CLMGK_OK)
+        status = clmgk_tuning_import(s->tuned_dir, text, length < sizeof(text) ? length : sizeof(text), NULL, error);
+    if (status == CLMGK_OK)
+        status = clmgk_tuning_list(s->tuned_dir, &entry, 1, &count, error);
+    if (status == CLMGK_OK)
+        status = clmgk_tuning_count(s->tuned_dir, s->device, &current, &stale, error);
+    if (status == CLMGK_OK)
+        status = clmgk_tuning_get_info(s->tuned_dir, &info, error);
+    return status;
+}
+
+static clmgk_status run_tuning(scene *s, result *r, clmgk_error *error)
+{
+    clmgk_context *context = NULL;
+    clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
+    clmgk_tuning_info info;
+    options.cache_dir = s->tuned_dir;
+    options.allocator = (clmgk_allocator){count_allocate, count_release, s};
+    *r = (result){.o = {0}};
+    clmgk_status status = clmgk_context_create(s->context, s->device, &options, &context, error);
+    if (status == CLMGK_OK)
+        status = use_tuning(s, context, error);
+    disarm(s);
+    clmgk_context_release(context);
+    assert_int_equal(atomic_load(&s->live_memory), 0);
+    /* what was stored before is not lost */
+    assert_int_equal(clmgk_tuning_get_info(s->tuned_dir, &info, NULL), CLMGK_OK);
+    assert_true(info.entries >= 1 && info.damaged == 0);
+    return status;
 }
 
 /* ---- failing one point after another ---------------------------------------------------------------------- */
@@ -522,9 +597,14 @@ static const struct {
     run_fn *run;
     bool warm;
 } runs[] = {
-    {"plan, empty cache", run_plan, false},           {"plan, from cache", run_plan, true},
-    {"training, from cache", run_training, true},     {"host call", run_host, false},
-    {"host call, backward", run_host_backward, true}, {"host call, statistics", run_host_statistics, true},
+    {"plan, empty cache", run_plan, false},
+    {"plan, from cache", run_plan, true},
+    {"training, from cache", run_training, true},
+    {"host call", run_host, false},
+    {"host call, backward", run_host_backward, true},
+    {"host call, statistics", run_host_statistics, true},
+    {"plan, tuned", run_tuned, true},
+    {"tuning", run_tuning, true},
 };
 
 static void fail_kind(scene *s, fault_state *faults, int code, clmgk_status expected)
