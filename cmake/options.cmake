@@ -2,6 +2,9 @@
 # Choices of a build, and the warnings and sanitizers that apply to all of it.
 
 option(CLMGK_BUILD_TESTS "build the tests (needs cmocka)" ON)
+set(CLMGK_WITH_CLBLAST ON CACHE STRING "matrix products by CLBlast: ON, OFF or AUTO (where it is found)")
+set(CLMGK_WITH_OPENBLAS AUTO CACHE STRING "matrix products by OpenBLAS on the host's CPU: ON, OFF or AUTO")
+set(CLMGK_WITH_ONEDNN AUTO CACHE STRING "matrix products by oneDNN 2 on the host's CPU: ON, OFF or AUTO")
 option(CLMGK_WERROR "warnings are errors" OFF)
 set(CLMGK_SANITIZE "" CACHE STRING "sanitizers: empty, \"address,undefined\" or \"thread\"")
 

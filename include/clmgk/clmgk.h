@@ -6,6 +6,7 @@
  * variants.h   the variants with their formulas
  * context.h    devices, contexts, the program cache
  * attention.h  describe, plan, enqueue; the simple call on host arrays
+ * gemm.h       matrix products
  * tuning.h     kernel parameters, and the cache of those that were measured
  *
  * Thread safety: every function may be called from any thread. Objects may be shared as stated with them.
@@ -15,6 +16,7 @@
 
 #include "attention.h"
 #include "context.h"
+#include "gemm.h"
 #include "status.h"
 #include "tuning.h"
 #include "variants.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Enqueueing a plan: the call's buffers checked, bound and launched. Nothing here compiles, allocates or waits. */
 #include "api/plan.h"
+#include "device/checks.h"
 
 #include <inttypes.h>
 
@@ -71,30 +72,6 @@ static void list_parts(const clmgk_combine_args *args, mgk_call *call)
 
 /* ---- checks ------------------------------------------------------------------------------------------------- */
 
-/* A buffer of the context, with room for `bytes` bytes from `offset` elements of `element` bytes on. */
-static clmgk_status check_memory(const clmgk_plan *plan, const clmgk_buffer *buffer, const char *name, uint64_t element,
-                                 uint64_t bytes, clmgk_error *error)
-{
-    cl_context context = NULL;
-    size_t size = 0;
-    cl_int code = clGetMemObjectInfo(buffer->memory, CL_MEM_CONTEXT, sizeof(context), &context, NULL);
-    if (code == CL_INVALID_MEM_OBJECT)
-        return mgk_fail_code(error, CLMGK_ERROR_INVALID_BUFFER, code, "%s: expected a memory object", name);
-    if (code != CL_SUCCESS)
-        return mgk_fail_cl(error, code, "clGetMemObjectInfo");
-    if (context != plan->context->context)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: a buffer of another OpenCL context than the plan's",
-                        name);
-    code = clGetMemObjectInfo(buffer->memory, CL_MEM_SIZE, sizeof(size), &size, NULL);
-    if (code != CL_SUCCESS)
-        return mgk_fail_cl(error, code, "clGetMemObjectInfo");
-    if (bytes > 0 && (buffer->offset > (UINT64_MAX - bytes) / element || buffer->offset * element + bytes > size))
-        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
-                        "%s: a buffer of %zu bytes: expected %" PRIu64 " bytes from element %" PRIu64 " on", name, size,
-                        bytes, buffer->offset);
-    return CLMGK_OK;
-}
-
 /* Bytes from the first element to one past the last. */
 static clmgk_status bytes_of(const mgk_shape *shape, mgk_array array, const mgk_call *call, uint64_t *bytes,
                              clmgk_error *error)
@@ -131,65 +108,9 @@ static clmgk_status check_array(const clmgk_plan *plan, mgk_pass pass, mgk_array
                         shape.name);
     MGK_TRY(bytes_of(&shape, array, call, &bytes, error));
     if (buffer->memory != NULL)
-        return check_memory(plan, buffer, shape.name, shape.element, bytes, error);
+        return mgk_check_memory(plan->context, buffer, shape.name, shape.element, bytes, error);
     /* OpenCL has no empty buffers: an array without elements needs none */
     return presence == MGK_REQUIRED && bytes > 0 ? check_missing(pass, array, shape.name, error) : CLMGK_OK;
-}
-
-static clmgk_status check_queue(const clmgk_plan *plan, cl_command_queue queue, clmgk_error *error)
-{
-    cl_context context = NULL;
-    cl_device_id device = NULL;
-    cl_int code = queue == NULL ? CL_INVALID_COMMAND_QUEUE
-                                : clGetCommandQueueInfo(queue, CL_QUEUE_CONTEXT, sizeof(context), &context, NULL);
-    if (code == CL_SUCCESS)
-        code = clGetCommandQueueInfo(queue, CL_QUEUE_DEVICE, sizeof(device), &device, NULL);
-    if (code == CL_INVALID_COMMAND_QUEUE)
-        return mgk_fail_code(error, CLMGK_ERROR_INVALID_VALUE, code, "queue: expected a command queue");
-    if (code != CL_SUCCESS)
-        return mgk_fail_cl(error, code, "clGetCommandQueueInfo");
-    if (context != plan->context->context || device != plan->context->device)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "queue: of another OpenCL context or device than the plan's");
-    return CLMGK_OK;
-}
-
-static clmgk_status check_wait_list(const clmgk_plan *plan, cl_uint num_wait, const cl_event *wait_list,
-                                    clmgk_error *error)
-{
-    if ((num_wait == 0) != (wait_list == NULL))
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "wait_list: %s with num_wait = %u",
-                        wait_list == NULL ? "NULL" : "given", (unsigned)num_wait);
-    for (cl_uint i = 0; i < num_wait; ++i) {
-        cl_context context = NULL;
-        const cl_int code = wait_list[i] == NULL
-                                ? CL_INVALID_EVENT
-                                : clGetEventInfo(wait_list[i], CL_EVENT_CONTEXT, sizeof(cl_context), &context, NULL);
-        if (code == CL_INVALID_EVENT)
-            return mgk_fail_code(error, CLMGK_ERROR_INVALID_VALUE, code, "wait_list[%u]: expected an event",
-                                 (unsigned)i);
-        if (code != CL_SUCCESS)
-            return mgk_fail_cl(error, code, "clGetEventInfo");
-        if (context != plan->context->context)
-            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                            "wait_list[%u]: an event of another OpenCL context than the plan's", (unsigned)i);
-    }
-    return CLMGK_OK;
-}
-
-static clmgk_status check_workspace(const clmgk_plan *plan, mgk_pass pass, const clmgk_buffer *workspace,
-                                    clmgk_error *error)
-{
-    const uint64_t bytes = plan->pass[pass]->plan.workspace_bytes;
-    if (bytes == 0)
-        return CLMGK_OK;
-    if (workspace->memory == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "workspace: NULL: expected a buffer of %" PRIu64 " bytes",
-                        bytes);
-    if (workspace->offset % sizeof(float) != 0)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
-                        "workspace: offset %" PRIu64 ": expected a multiple of %zu bytes", workspace->offset,
-                        sizeof(float));
-    return check_memory(plan, workspace, "workspace", 1, bytes, error);
 }
 
 /* ---- launches ----------------------------------------------------------------------------------------------- */
@@ -247,11 +168,12 @@ static clmgk_status launch_steps(const clmgk_plan *plan, mgk_pass which, const m
 /* What all passes do with a call whose arrays are listed. */
 static clmgk_status enqueue(clmgk_plan *plan, mgk_pass pass, const mgk_call *call, const place *at, clmgk_error *error)
 {
-    MGK_TRY(check_queue(plan, at->queue, error));
-    MGK_TRY(check_wait_list(plan, at->num_wait, at->wait_list, error));
+    MGK_TRY(mgk_check_queue(plan->context, at->queue, error));
+    MGK_TRY(mgk_check_wait_list(plan->context, at->num_wait, at->wait_list, error));
     for (int i = 0; i < MGK_WORKSPACE; ++i)
         MGK_TRY(check_array(plan, pass, (mgk_array)i, call, error));
-    MGK_TRY(check_workspace(plan, pass, call->arrays[MGK_WORKSPACE], error));
+    MGK_TRY(
+        mgk_check_workspace(plan->context, call->arrays[MGK_WORKSPACE], plan->pass[pass]->plan.workspace_bytes, error));
     pthread_mutex_lock(&plan->mutex);
     const clmgk_status status = launch_steps(plan, pass, call, at, error);
     pthread_mutex_unlock(&plan->mutex);

@@ -4,6 +4,7 @@
 
 #include "engine_lane_tunables.h"
 #include "engine_simt_tunables.h"
+#include "gemm/clblast_tunables.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -11,9 +12,13 @@
 
 MGK_TUNABLE_TABLE(lane, "lane", MGK_LANE_TUNABLES, MGK_LANE_CONSTRAINTS);
 MGK_TUNABLE_TABLE(simt, "simt", MGK_SIMT_TUNABLES, MGK_SIMT_CONSTRAINTS);
+MGK_TUNABLE_TABLE(xgemm, "clblast-xgemm", MGK_CLBLAST_XGEMM_TUNABLES, MGK_CLBLAST_XGEMM_CONSTRAINTS);
+MGK_TUNABLE_TABLE(direct, "clblast-xgemmdirect", MGK_CLBLAST_XGEMMDIRECT_TUNABLES, MGK_CLBLAST_XGEMMDIRECT_CONSTRAINTS);
+MGK_TUNABLE_TABLE(routine, "clblast-routine", MGK_CLBLAST_ROUTINE_TUNABLES, MGK_CLBLAST_ROUTINE_CONSTRAINTS);
 
 /* All tables, in the order in which they are shown. */
-static const mgk_tunable_table *const tables[] = {&lane_table, &simt_table};
+static const mgk_tunable_table *const tables[] = {&lane_table, &simt_table, &xgemm_table, &direct_table,
+                                                  &routine_table};
 
 const mgk_tunable_table *mgk_tunable_table_named(const char *name)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which measured values are allowed: one line for each kind of operation. */
+#include "gemm/gemm.h"
 #include "tuning/entries.h"
 #include "tuning/tunables.h"
 
@@ -25,6 +26,8 @@ static const struct {
 } operations[] = {
     {"forward", check_engine},
     {"backward", check_engine},
+    {"gemm", mgk_gemm_check_tuned},
+    {"clblast", mgk_gemm_check_tuned},
 };
 
 clmgk_status mgk_tuning_check(const char *operation, const char *choice, const char *parameters, clmgk_error *error)

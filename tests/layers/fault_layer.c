@@ -104,6 +104,10 @@ static cl_int dropped(cl_int code)
       (cl_command_queue q, cl_kernel k, cl_uint d, const size_t *o, const size_t *g, const size_t *l, cl_uint n,       \
        const cl_event *w, cl_event *event),                                                                            \
       (q, k, d, o, g, l, n, w, event))                                                                                 \
+    X(clEnqueueNativeKernel,                                                                                           \
+      (cl_command_queue q, void(CL_CALLBACK * f)(void *), void *args, size_t s, cl_uint count, const cl_mem *m,        \
+       const void **places, cl_uint n, const cl_event *w, cl_event *event),                                            \
+      (q, f, args, s, count, m, places, n, w, event))                                                                  \
     X(clEnqueueMarkerWithWaitList, (cl_command_queue q, cl_uint n, const cl_event *w, cl_event *event),                \
       (q, n, w, event))                                                                                                \
     X(clEnqueueBarrierWithWaitList, (cl_command_queue q, cl_uint n, const cl_event *w, cl_event *event),               \

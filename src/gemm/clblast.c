@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The provider clblast: any OpenCL device.
+ *
+ * What is done about its ways (CLBlast 1.5): it has no wait list, so a barrier with the caller's comes first; it
+ * compiles at the first call, so a plan makes one; temporary memory comes from the caller's workspace. Its
+ * strided-batched form is used only where it is a single kernel (small products, its "direct" way): the other way takes
+ * no notice of offsets and strides where a matrix needs no copy, and of KREG, and allocates. A batch of larger products
+ * is one call after the other. Its kernels count elements in 32 bits.
+ */
+#include "gemm/gemm.h"
+
+#if CLMGK_CLBLAST
+#include "gemm/clblast_parameters.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct clblast_state {
+    mgk_clblast_values values;
+    bool direct;       /* one kernel, no temporary memory */
+    size_t temp_bytes; /* at most, whatever the offsets */
+    size_t alignment;  /* of sub-buffers, in bytes */
+} clblast_state;
+
+/* A product's place in memory. */
+typedef struct operands {
+    cl_mem a, b, c;
+    size_t a_offset, b_offset, c_offset;
+    cl_mem temp; /* NULL: CLBlast allocates what it needs */
+} operands;
+
+static CLBlastPrecision precision_of(const clmgk_gemm_desc *desc)
+{
+    return desc->dtype == CLMGK_DTYPE_F16 ? CLBlastPrecisionHalf : CLBlastPrecisionSingle;
+}
+
+static CLBlastTranspose turn(int32_t transpose)
+{
+    return transpose != 0 ? CLBlastTransposeYes : CLBlastTransposeNo;
+}
+
+/* The nearest f16, ties to even. */
+static cl_half half_of(double number)
+{
+    const float value = (float)number;
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    const uint32_t sign = (bits >> 16) & 0x8000U;
+    const uint32_t size = bits & 0x7fffffffU;
+    if (size >= 0x477ff000U) /* rounds to 2^16 and beyond */
+        return (cl_half)(sign | 0x7c00U);
+    if (size < 0x33000001U) /* rounds to 0 */
+        return (cl_half)sign;
+    const uint32_t exponent = size >> 23;
+    const uint32_t shift = exponent < 113 ? 126 - exponent : 13; /* subnormal numbers lose more bits */
+    const uint32_t mantissa = (size & 0x7fffffU) | 0x800000U;
+    const uint32_t kept = mantissa >> shift;
+    const uint32_t rest = mantissa & ((UINT32_C(1) << shift) - 1);
+    const uint32_t tie = UINT32_C(1) << (shift - 1);
+    const uint32_t up = rest > tie || (rest == tie && (kept & 1U) != 0) ? 1 : 0;
+    const uint32_t base = exponent < 113 ? 0 : (exponent - 113) << 10;
+    return (cl_half)(sign | (base + kept + up));
+}
+
+/* ---- CLBlast's calls ------------------------------------------------------------------------------------------ */
+
+static CLBlastStatusCode one_product(const clmgk_gemm_desc *desc, const operands *at, cl_command_queue queue,
+                                     cl_event *event)
+{
+    const CLBlastTranspose a = turn(desc->transpose_a);
+    const CLBlastTranspose b = turn(desc->transpose_b);
+    const size_t m = (size_t)desc->m;
+    const size_t n = (size_t)desc->n;
+    const size_t k = (size_t)desc->k;
+    const size_t lda = (size_t)desc->lda;
+    const size_t ldb = (size_t)desc->ldb;
+    const size_t ldc = (size_t)desc->ldc;
+    if (desc->dtype == CLMGK_DTYPE_F16 && at->temp != NULL)
+        return CLBlastHgemmWithTempBuffer(CLBlastLayoutRowMajor, a, b, m, n, k, half_of(desc->alpha), at->a,
+                                          at->a_offset, lda, at->b, at->b_offset, ldb, half_of(desc->beta), at->c,
+                                          at->c_offset, ldc, &queue, event, at->temp);
+    if (desc->dtype == CLMGK_DTYPE_F16)
+        return CLBlastHgemm(CLBlastLayoutRowMajor, a, b, m, n, k, half_of(desc->alpha), at->a, at->a_offset, lda, at->b,
+                            at->b_offset, ldb, half_of(desc->beta), at->c, at->c_offset, ldc, &queue, event);
+    if (at->temp != NULL)
+        return CLBlastSgemmWithTempBuffer(CLBlastLayoutRowMajor, a, b, m, n, k, (float)desc->alpha, at->a, at->a_offset,
+                                          lda, at->b, at->b_offset, ldb, (float)desc->beta, at->c, at->c_offset, ldc,
+                                          &queue, event, at->temp);
+    return CLBlastSgemm(CLBlastLayoutRowMajor, a, b, m, n, k, (float)desc->alpha, at->a, at->a_offset, lda, at->b,
+                        at->b_offset, ldb, (float)desc->beta, at->c, at->c_offset, ldc, &queue, event);
+}
+
+static CLBlastStatusCode whole_batch(const clmgk_gemm_desc *desc, const operands *at, cl_command_queue queue,
+                                     cl_event *event)
+{
+    const CLBlastTranspose a = turn(desc->transpose_a);
+    const CLBlastTranspose b = turn(desc->transpose_b);
+    const size_t batch = (size_t)desc->batch;
+    if (desc->dtype == CLMGK_DTYPE_F16)
+        return CLBlastHgemmStridedBatched(CLBlastLayoutRowMajor, a, b, (size_t)desc->m, (size_t)desc->n,
+                                          (size_t)desc->k, half_of(desc->alpha), at->a, at->a_offset, (size_t)desc->lda,
+                                          (size_t)desc->stride_a, at->b, at->b_offset, (size_t)desc->ldb,
+                                          (size_t)desc->stride_b, half_of(desc->beta), at->c, at->c_offset,
+                                          (size_t)desc->ldc, (size_t)desc->stride_c, batch, &queue, event);
+    return CLBlastSgemmStridedBatched(CLBlastLayoutRowMajor, a, b, (size_t)desc->m, (size_t)desc->n, (size_t)desc->k,
+                                      (float)desc->alpha, at->a, at->a_offset, (size_t)desc->lda,
+                                      (size_t)desc->stride_a, at->b, at->b_offset, (size_t)desc->ldb,
+                                      (size_t)desc->stride_b, (float)desc->beta, at->c, at->c_offset, (size_t)desc->ldc,
+                                      (size_t)desc->stride_c, batch, &queue, event);
+}
+
+/* Bytes of temporary memory of one product, whose matrices begin `offset` elements into their buffers. */
+static CLBlastStatusCode temp_size(const clmgk_gemm_desc *desc, size_t offset, cl_command_queue queue, size_t *bytes)
+{
+    return (desc->dtype == CLMGK_DTYPE_F16 ? CLBlastHGemmTempBufferSize : CLBlastSGemmTempBufferSize)(
+        CLBlastLayoutRowMajor, turn(desc->transpose_a), turn(desc->transpose_b), (size_t)desc->m, (size_t)desc->n,
+        (size_t)desc->k, offset, (size_t)desc->lda, offset, (size_t)desc->ldb, offset, (size_t)desc->ldc, &queue,
+        bytes);
+}
+
+/* One matrix of the batch after the other; a barrier keeps those on an out-of-order queue apart, which share the
+ * temporary memory, and makes the last one's event that of all. */
+static clmgk_status each_product(const clmgk_gemm_desc *desc, const operands *first, cl_command_queue queue,
+                                 cl_event *event, clmgk_error *error)
+{
+    operands at = *first;
+    for (int64_t i = 0; i < desc->batch; ++i) {
+        if (i > 0) {
+            const cl_int code = clEnqueueBarrierWithWaitList(queue, 0, NULL, NULL);
+            if (code != CL_SUCCESS)
+                return mgk_fail_cl(error, code, "clEnqueueBarrierWithWaitList");
+        }
+        const CLBlastStatusCode code = one_product(desc, &at, queue, i + 1 == desc->batch ? event : NULL);
+        if (code != CLBlastSuccess)
+            return mgk_clblast_fail(code, "CLBlast's GEMM", error);
+        at.a_offset += (size_t)desc->stride_a;
+        at.b_offset += (size_t)desc->stride_b;
+        at.c_offset += (size_t)desc->stride_c;
+    }
+    return CLMGK_OK;
+}
+
+static clmgk_status run(const clmgk_gemm_desc *desc, bool direct, const operands *at, cl_command_queue queue,
+                        cl_event *event, clmgk_error *error)
+{
+    if (desc->batch == 1 || !direct)
+        return each_product(desc, at, queue, event, error);
+    const CLBlastStatusCode code = whole_batch(desc, at, queue, event);
+    return code == CLBlastSuccess ? CLMGK_OK : mgk_clblast_fail(code, "CLBlast's strided-batched GEMM", error);
+}
+
+/* ---- compiling ------------------------------------------------------------------------------------------------ */
+
+/* Sizes that are alike modulo STEP go through the same kernels; PoCL compiles grids of MANY and more apart. */
+enum { STEP = 512, MANY = 65536 };
+
+static int64_t smaller(int64_t size)
+{
+    const int64_t least = size > MANY ? MANY : STEP;
+    return size > 2 * STEP ? least + size % STEP : size;
+}
+
+static int64_t smaller_ld(int64_t ld, int64_t columns, int64_t new_columns)
+{
+    const int64_t spare = ld - columns;
+    return new_columns + (spare > STEP ? STEP + spare % STEP : spare);
+}
+
+/* A product of less work that runs the same kernels. */
+static clmgk_gemm_desc rehearsal(const clmgk_gemm_desc *desc, bool smaller_axes)
+{
+    clmgk_gemm_desc small = *desc;
+    if (smaller_axes) {
+        small.m = smaller(desc->m);
+        small.n = smaller(desc->n);
+        small.k = smaller(desc->k);
+    }
+    small.lda = smaller_ld(desc->lda, mgk_gemm_a(desc).columns, mgk_gemm_a(&small).columns);
+    small.ldb = smaller_ld(desc->ldb, mgk_gemm_b(desc).columns, mgk_gemm_b(&small).columns);
+    small.ldc = smaller_ld(desc->ldc, desc->n, small.n);
+    small.stride_a = 0; /* all zeros: the batch may lie in one place */
+    small.stride_b = 0;
+    small.stride_c = 1;
+    small.batch = desc->batch > MANY ? MANY : desc->batch > 2 ? 2 : desc->batch;
+    return small;
+}
+
+/* A buffer of zeros. */
+static clmgk_status make_zeros(const clmgk_gemm_plan *plan, size_t bytes, cl_command_queue queue, cl_mem *memory,
+                               clmgk_error *error)
+{
+    static const cl_uint zero = 0;
+    const size_t size = (bytes + sizeof(zero) - 1) / sizeof(zero) * sizeof(zero);
+    cl_int code = CL_SUCCESS;
+    *memory = clCreateBuffer(plan->context->context, CL_MEM_READ_WRITE, size, NULL, &code);
+    if (*memory == NULL)
+        return mgk_fail_cl(error, code, "clCreateBuffer");
+    code = clEnqueueFillBuffer(queue, *memory, &zero, sizeof(zero), 0, size, 0, NULL, NULL);
+    return code == CL_SUCCESS ? CLMGK_OK : mgk_fail_cl(error, code, "clEnqueueFillBuffer");
+}
+
+static clmgk_status make_scratch(const clmgk_gemm_plan *plan, const clmgk_gemm_desc *small, size_t temp,
+                                 cl_command_queue queue, operands *scratch, clmgk_error *error)
+{
+    const size_t element = mgk_gemm_element(small->dtype);
+    const size_t spare = (size_t)small->batch + 1; /* for stride_c, and the offset of 1 */
+    const size_t a = (size_t)(mgk_gemm_a(small).rows * small->lda) + spare;
+    const size_t b = (size_t)(mgk_gemm_b(small).rows * small->ldb) + spare;
+    const size_t c = (size_t)(small->m * small->ldc) + spare;
+    MGK_TRY(make_zeros(plan, a * element, queue, &scratch->a, error));
+    MGK_TRY(make_zeros(plan, b * element, queue, &scratch->b, error));
+    MGK_TRY(make_zeros(plan, c * element, queue, &scratch->c, error));
+    return temp > 0 ? make_zeros(plan, temp, queue, &scratch->temp, error) : CLMGK_OK;
+}
+
+static void free_scratch(const operands *scratch)
+{
+    const cl_mem memory[] = {scratch->a, scratch->b, scratch->c, scratch->temp};
+    for (size_t i = 0; i < MGK_COUNT(memory); ++i)
+        if (memory[i] != NULL)
+            clReleaseMemObject(memory[i]);
+}
+
+/* Both ways that kernels are chosen: matrices at the beginning of their buffers, and elsewhere. */
+static clmgk_status rehearse(const clmgk_gemm_plan *plan, bool direct, cl_command_queue queue, clmgk_error *error)
+{
+    clmgk_gemm_desc small = rehearsal(&plan->desc, true);
+    operands scratch = {0};
+    size_t temp = 0;
+    CLBlastStatusCode code = temp_size(&small, 1, queue, &temp);
+    if (code == CLBlastSuccess && (temp == 0) != direct) { /* so small that it goes the other way */
+        small = rehearsal(&plan->desc, false);
+        code = temp_size(&small, 1, queue, &temp);
+    }
+    if (code != CLBlastSuccess)
+        return mgk_clblast_fail(code, "CLBlast's GemmTempBufferSize", error);
+    clmgk_status status;
+    MGK_TRY_GOTO(status, make_scratch(plan, &small, temp, queue, &scratch, error), done);
+    MGK_TRY_GOTO(status, run(&small, direct, &scratch, queue, NULL, error), done);
+    scratch.a_offset = scratch.b_offset = scratch.c_offset = 1;
+    MGK_TRY_GOTO(status, run(&small, direct, &scratch, queue, NULL, error), done);
+done:
+    (void)clFinish(queue);
+    free_scratch(&scratch);
+    return status;
+}
+
+/* ---- plans ---------------------------------------------------------------------------------------------------- */
+
+static clmgk_status applicable(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error)
+{
+    char *extensions = NULL;
+    size_t size = 0;
+    if (dtype == CLMGK_DTYPE_F32)
+        return CLMGK_OK;
+    if (dtype == CLMGK_DTYPE_BF16)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "CLBlast has no bf16");
+    cl_int code = clGetDeviceInfo(facts->info.device_id, CL_DEVICE_EXTENSIONS, 0, NULL, &size);
+    if (code != CL_SUCCESS)
+        return mgk_fail_cl(error, code, "clGetDeviceInfo");
+    extensions = mgk_alloc(NULL, size + 1, 1);
+    if (extensions == NULL)
+        return mgk_fail_memory(error, "the device's extensions");
+    code = clGetDeviceInfo(facts->info.device_id, CL_DEVICE_EXTENSIONS, size, extensions, NULL);
+    const bool has_half = strstr(extensions, "cl_khr_fp16") != NULL;
+    mgk_free(NULL, extensions);
+    if (code != CL_SUCCESS)
+        return mgk_fail_cl(error, code, "clGetDeviceInfo");
+    return has_half ? CLMGK_OK
+                    : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "CLBlast multiplies f16 only with cl_khr_fp16");
+}
+
+static clmgk_status check_parameters(const char *parameters, clmgk_error *error)
+{
+    mgk_clblast_values values;
+    return mgk_clblast_read(parameters, &values, error);
+}
+
+static clmgk_status check_extents(const clmgk_gemm_desc *desc, const clmgk_gemm_args *args, clmgk_error *error)
+{
+    const struct {
+        const char *name;
+        mgk_gemm_matrix matrix;
+        uint64_t offset;
+    } list[] = {{"a", mgk_gemm_a(desc), args != NULL ? args->a.offset : 0},
+                {"b", mgk_gemm_b(desc), args != NULL ? args->b.offset : 0},
+                {"c", mgk_gemm_c(desc), args != NULL ? args->c.offset : 0}};
+    for (size_t i = 0; i < MGK_COUNT(list); ++i) {
+        int64_t extent = 0;
+        if (!mgk_gemm_extent(&list[i].matrix, desc->batch, &extent) || extent > INT32_MAX ||
+            list[i].offset > (uint64_t)(INT32_MAX - extent))
+            return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                            "%s: %" PRId64 " elements from %" PRIu64 " on: CLBlast counts them in 32 bits",
+                            list[i].name, extent, list[i].offset);
+    }
+    return CLMGK_OK;
+}
+
+/* What CLBlast will do with the plan's product, and its programs; with the values in force. */
+static clmgk_status prepare(clmgk_gemm_plan *plan, clblast_state *state, cl_command_queue queue, clmgk_error *error)
+{
+    const CLBlastStatusCode code = temp_size(&plan->desc, 1, queue, &state->temp_bytes);
+    if (code != CLBlastSuccess)
+        return mgk_clblast_fail(code, "CLBlast's GemmTempBufferSize", error);
+    state->direct = state->temp_bytes == 0;
+    if (state->temp_bytes / mgk_gemm_element(plan->desc.dtype) > INT32_MAX)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "%zu bytes of temporary memory: CLBlast counts its elements in 32 bits", state->temp_bytes);
+    return rehearse(plan, state->direct, queue, error);
+}
+
+static clmgk_status compile(clmgk_gemm_plan *plan, clblast_state *state, clmgk_error *error)
+{
+    bool foreign = false;
+    cl_int code = CL_SUCCESS;
+    cl_command_queue queue = clCreateCommandQueue(plan->context->context, plan->context->device, 0, &code);
+    if (queue == NULL)
+        return mgk_fail_cl(error, code, "clCreateCommandQueue");
+    mgk_clblast_begin_compile();
+    clmgk_status status =
+        mgk_clblast_enter(plan->context->device, precision_of(&plan->desc), &state->values, &foreign, error);
+    if (status == CLMGK_OK) {
+        status = prepare(plan, state, queue, error);
+        mgk_clblast_leave();
+    }
+    mgk_clblast_end_compile();
+    clReleaseCommandQueue(queue);
+    if (foreign)
+        mgk_text_printf(&plan->note, "CLBlast's parameters have been set earlier in this process, its own are lost");
+    return status;
+}
+
+static clmgk_status plan_product(clmgk_gemm_plan *plan, const char *parameters, clmgk_error *error)
+{
+    cl_uint bits = 0;
+    MGK_TRY(check_extents(&plan->desc, NULL, error));
+    clblast_state *const state = mgk_alloc(&plan->context->allocator, 1, sizeof(*state));
+    if (state == NULL)
+        return mgk_fail_memory(error, "a plan");
+    plan->state = state;
+    MGK_TRY(mgk_clblast_read(parameters, &state->values, error));
+    const cl_int code =
+        clGetDeviceInfo(plan->context->device, CL_DEVICE_MEM_BASE_ADDR_ALIGN, sizeof(bits), &bits, NULL);
+    if (code != CL_SUCCESS)
+        return mgk_fail_cl(error, code, "clGetDeviceInfo");
+    state->alignment = bits >= 8 ? bits / 8 : 1;
+    MGK_TRY(compile(plan, state, error));
+
+    const mgk_runtime runtime = plan->context->facts.runtime;
+    plan->info.cached = runtime == MGK_RUNTIME_POCL || runtime == MGK_RUNTIME_NVIDIA ? 1 : 0;
+    plan->info.workspace_bytes = state->temp_bytes > 0 ? state->temp_bytes + state->alignment : 0;
+    plan->info.sums = plan->desc.dtype;
+    return CLMGK_OK;
+}
+
+static void release(clmgk_gemm_plan *plan)
+{
+    mgk_free(&plan->context->allocator, plan->state);
+}
+
+/* ---- calls ---------------------------------------------------------------------------------------------------- */
+
+/* The temporary memory as an object of its own, to be released: CLBlast takes no offset. */
+static clmgk_status open_temp(const clblast_state *state, const clmgk_buffer *workspace, cl_mem *temp,
+                              clmgk_error *error)
+{
+    cl_mem parent = NULL;
+    size_t origin = 0;
+    cl_int code = CL_SUCCESS;
+    if (workspace->offset == 0) {
+        code = clRetainMemObject(workspace->memory);
+        if (code != CL_SUCCESS)
+            return mgk_fail_cl(error, code, "clRetainMemObject");
+        *temp = workspace->memory;
+        return CLMGK_OK;
+    }
+    code = clGetMemObjectInfo(workspace->memory, CL_MEM_ASSOCIATED_MEMOBJECT, sizeof(cl_mem), &parent, NULL);
+    if (code == CL_SUCCESS && parent != NULL)
+        code = clGetMemObjectInfo(workspace->memory, CL_MEM_OFFSET, sizeof(origin), &origin, NULL);
+    if (code != CL_SUCCESS)
+        return mgk_fail_cl(error, code, "clGetMemObjectInfo");
+    const size_t start = origin + (size_t)workspace->offset;
+    const cl_buffer_region region = {(start + state->alignment - 1) / state->alignment * state->alignment,
+                                     state->temp_bytes};
+    *temp = clCreateSubBuffer(parent != NULL ? parent : workspace->memory, CL_MEM_READ_WRITE,
+                              CL_BUFFER_CREATE_TYPE_REGION, &region, &code);
+    return *temp != NULL ? CLMGK_OK : mgk_fail_cl(error, code, "clCreateSubBuffer");
+}
+
+static clmgk_status enqueue(const clmgk_gemm_plan *plan, const mgk_gemm_call *call, clmgk_error *error)
+{
+    const clblast_state *const state = plan->state;
+    const clmgk_gemm_args *const args = call->args;
+    operands at = {args->a.memory,
+                   args->b.memory,
+                   args->c.memory,
+                   (size_t)args->a.offset,
+                   (size_t)args->b.offset,
+                   (size_t)args->c.offset,
+                   NULL};
+    bool foreign = false;
+    clmgk_status status;
+    MGK_TRY(check_extents(&plan->desc, args, error));
+    MGK_TRY(mgk_clblast_enter(plan->context->device, precision_of(&plan->desc), &state->values, &foreign, error));
+    if (state->temp_bytes > 0 && !foreign) /* else it may need another size */
+        MGK_TRY_GOTO(status, open_temp(state, &args->workspace, &at.temp, error), done);
+    if (call->num_wait > 0) {
+        const cl_int code = clEnqueueBarrierWithWaitList(call->queue, call->num_wait, call->wait_list, NULL);
+        if (code != CL_SUCCESS)
+            MGK_TRY_GOTO(status, mgk_fail_cl(error, code, "clEnqueueBarrierWithWaitList"), done);
+    }
+    status = run(&plan->desc, state->direct && !foreign, &at, call->queue, call->event, error);
+done:
+    if (at.temp != NULL)
+        clReleaseMemObject(at.temp);
+    mgk_clblast_leave();
+    return status;
+}
+
+const mgk_gemm_provider mgk_gemm_clblast = {"clblast",    false,   applicable, check_parameters,
+                                            plan_product, enqueue, release};
+
+#else
+
+static clmgk_status applicable(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error)
+{
+    (void)facts;
+    (void)dtype;
+    return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "this build has no CLBlast");
+}
+
+const mgk_gemm_provider mgk_gemm_clblast = {
+    .name = "clblast", .applicable = applicable, .check_parameters = mgk_gemm_no_parameters};
+
+#endif

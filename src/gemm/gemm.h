@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Matrix products: what a provider is, and a plan's inside. src/gemm is the only includer of other BLAS libraries. */
+#ifndef MGK_GEMM_H
+#define MGK_GEMM_H
+
+#include "clmgk/gemm.h"
+#include "tuning/database.h"
+
+typedef struct mgk_gemm_provider mgk_gemm_provider;
+
+struct clmgk_gemm_plan {
+    clmgk_context *context;
+    clmgk_gemm_desc desc; /* resolved */
+    const mgk_gemm_provider *provider;
+    void *state;         /* the provider's */
+    mgk_text parameters; /* "" printed as NULL data */
+    mgk_text note;
+    clmgk_gemm_info info;
+};
+
+/* What a call of clmgk_enqueue_gemm gives: checked against the descriptor. */
+typedef struct mgk_gemm_call {
+    const clmgk_gemm_args *args;
+    cl_command_queue queue;
+    cl_uint num_wait;
+    const cl_event *wait_list;
+    cl_event *event; /* NULL: not wanted */
+} mgk_gemm_call;
+
+struct mgk_gemm_provider {
+    const char *name;
+    bool is_host; /* a host library behind native kernels */
+
+    /* Whether it can multiply elements of this type on the device: UNSUPPORTED, with the reason, is a normal answer. */
+    clmgk_status (*applicable)(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error);
+
+    /* Whether parameters are what it understands: "" always is. */
+    clmgk_status (*check_parameters)(const char *parameters, clmgk_error *error);
+
+    /* Makes plan->state and fills what it knows of plan->info. The descriptor has something to multiply. On failure
+     * `release` is called with what is there. */
+    clmgk_status (*plan)(clmgk_gemm_plan *plan, const char *parameters, clmgk_error *error);
+    clmgk_status (*enqueue)(const clmgk_gemm_plan *plan, const mgk_gemm_call *call, clmgk_error *error);
+    void (*release)(clmgk_gemm_plan *plan); /* plan->state may be NULL */
+};
+
+/* The providers, the one to prefer first; those that the build lacks answer so. */
+extern const mgk_gemm_provider mgk_gemm_openblas;
+extern const mgk_gemm_provider mgk_gemm_onednn;
+extern const mgk_gemm_provider mgk_gemm_clblast;
+extern const mgk_gemm_provider *const mgk_gemm_providers[3];
+
+/* Where there is nothing to multiply: C = beta C, or nothing at all. Not in the list. */
+extern const mgk_gemm_provider mgk_gemm_scale;
+
+/* The provider of this name; NULL: there is none. */
+const mgk_gemm_provider *mgk_gemm_provider_named(const char *name);
+
+/* ---- what was measured --------------------------------------------------------------------------------------- */
+
+/* The bucket of a resolved descriptor; and CLBlast's values for any shape. */
+mgk_tuning_key mgk_gemm_key(const clmgk_gemm_desc *desc);
+mgk_tuning_key mgk_gemm_device_key(clmgk_dtype dtype);
+
+/* Whether provider and parameters are ones that a plan could take. */
+clmgk_status mgk_gemm_check_tuned(const char *choice, const char *parameters, clmgk_error *error);
+
+/* ---- shapes --------------------------------------------------------------------------------------------------- */
+
+/* A matrix as it is stored. */
+typedef struct mgk_gemm_matrix {
+    int64_t rows;
+    int64_t columns;
+    int64_t ld;
+    int64_t stride;
+} mgk_gemm_matrix;
+
+/* Of a resolved descriptor. */
+mgk_gemm_matrix mgk_gemm_a(const clmgk_gemm_desc *desc);
+mgk_gemm_matrix mgk_gemm_b(const clmgk_gemm_desc *desc);
+mgk_gemm_matrix mgk_gemm_c(const clmgk_gemm_desc *desc);
+
+/* Elements from the first to one past the last of the batch. False on overflow. */
+bool mgk_gemm_extent(const mgk_gemm_matrix *matrix, int64_t batch, int64_t *extent);
+
+size_t mgk_gemm_element(clmgk_dtype dtype);
+
+/* Parameters of a provider that has none. */
+clmgk_status mgk_gemm_no_parameters(const char *parameters, clmgk_error *error);
+
+/* ---- host providers ------------------------------------------------------------------------------------------- */
+
+/* Whether the device is the host's CPU and runs native kernels. */
+clmgk_status mgk_gemm_host_device(const mgk_device_facts *facts, clmgk_error *error);
+
+/* A host library's part of a plan, which native kernels that are under way keep alive. */
+typedef struct mgk_gemm_host {
+    clmgk_allocator allocator;
+    clmgk_gemm_desc desc;
+    /* Multiplies. Runs on a thread of the OpenCL runtime; cannot fail. */
+    void (*multiply)(const struct mgk_gemm_host *host, const void *a, const void *b, void *c);
+    void (*release)(struct mgk_gemm_host *host); /* of `library`; NULL: nothing */
+    void *library;                               /* the provider's */
+    cl_mem anchor; /* dies when neither plan nor command needs it any more, and this structure with it */
+} mgk_gemm_host;
+
+/* Makes plan->state a mgk_gemm_host that owns `library`, which on failure is still the caller's. */
+clmgk_status mgk_gemm_host_create(clmgk_gemm_plan *plan,
+                                  void (*multiply)(const mgk_gemm_host *, const void *, const void *, void *),
+                                  void (*release)(mgk_gemm_host *), void *library, clmgk_error *error);
+clmgk_status mgk_gemm_host_enqueue(const clmgk_gemm_plan *plan, const mgk_gemm_call *call, clmgk_error *error);
+void mgk_gemm_host_release(clmgk_gemm_plan *plan);
+
+#endif

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The provider openblas: f32 on the host's CPU. */
+#include "gemm/gemm.h"
+
+#if CLMGK_OPENBLAS
+#include <cblas.h>
+
+static clmgk_status applicable(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error)
+{
+    MGK_TRY(mgk_gemm_host_device(facts, error));
+    return dtype == CLMGK_DTYPE_F32 ? CLMGK_OK
+                                    : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "OpenBLAS multiplies f32 here, not %s",
+                                               clmgk_dtype_name(dtype));
+}
+
+static void multiply(const mgk_gemm_host *host, const void *a, const void *b, void *c)
+{
+    const clmgk_gemm_desc *const desc = &host->desc;
+    const enum CBLAS_TRANSPOSE turn_a = desc->transpose_a != 0 ? CblasTrans : CblasNoTrans;
+    const enum CBLAS_TRANSPOSE turn_b = desc->transpose_b != 0 ? CblasTrans : CblasNoTrans;
+    for (int64_t i = 0; i < desc->batch; ++i)
+        cblas_sgemm(CblasRowMajor, turn_a, turn_b, (blasint)desc->m, (blasint)desc->n, (blasint)desc->k,
+                    (float)desc->alpha, (const float *)a + i * desc->stride_a, (blasint)desc->lda,
+                    (const float *)b + i * desc->stride_b, (blasint)desc->ldb, (float)desc->beta,
+                    (float *)c + i * desc->stride_c, (blasint)desc->ldc);
+}
+
+static clmgk_status check_ld(const char *name, int64_t ld, clmgk_error *error)
+{
+    return ld <= INT32_MAX ? CLMGK_OK
+                           : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "OpenBLAS takes no %s beyond 2^31 - 1", name);
+}
+
+static clmgk_status plan_product(clmgk_gemm_plan *plan, const char *parameters, clmgk_error *error)
+{
+    (void)parameters;
+    MGK_TRY(check_ld("lda", plan->desc.lda, error));
+    MGK_TRY(check_ld("ldb", plan->desc.ldb, error));
+    MGK_TRY(check_ld("ldc", plan->desc.ldc, error));
+    return mgk_gemm_host_create(plan, multiply, NULL, NULL, error);
+}
+
+const mgk_gemm_provider mgk_gemm_openblas = {
+    "openblas", true, applicable, mgk_gemm_no_parameters, plan_product, mgk_gemm_host_enqueue, mgk_gemm_host_release};
+
+#else
+
+static clmgk_status applicable(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error)
+{
+    (void)facts;
+    (void)dtype;
+    return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "this build has no OpenBLAS");
+}
+
+const mgk_gemm_provider mgk_gemm_openblas = {
+    .name = "openblas", .is_host = true, .applicable = applicable, .check_parameters = mgk_gemm_no_parameters};
+
+#endif

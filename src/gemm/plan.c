@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plans of products: a provider chosen, and made ready. */
+#include "gemm/gemm.h"
+
+#include <string.h>
+
+/* ---- trying --------------------------------------------------------------------------------------------------- */
+
+static void clear(clmgk_gemm_plan *plan)
+{
+    if (plan->provider != NULL && plan->state != NULL)
+        plan->provider->release(plan);
+    plan->state = NULL;
+    plan->provider = NULL;
+    mgk_text_free(&plan->parameters);
+    mgk_text_free(&plan->note);
+    plan->parameters = (mgk_text){.allocator = &plan->context->allocator};
+    plan->note = (mgk_text){.allocator = &plan->context->allocator};
+    plan->info = (clmgk_gemm_info){0};
+}
+
+/* Makes the plan with this provider. On failure the plan is as if nothing had been tried. */
+static clmgk_status try_provider(clmgk_gemm_plan *plan, const mgk_gemm_provider *provider, const char *parameters,
+                                 clmgk_tuning_source source, clmgk_error *error)
+{
+    clear(plan);
+    MGK_TRY(provider->applicable(&plan->context->facts, plan->desc.dtype, error));
+    MGK_TRY(provider->check_parameters(parameters, error));
+    plan->provider = provider;
+    plan->info.tuning = source;
+    mgk_text_append(&plan->parameters, parameters, strlen(parameters));
+    const double start = mgk_now_ms();
+    const clmgk_status status = provider->plan(plan, parameters, error);
+    plan->info.compile_ms = mgk_now_ms() - start;
+    if (status != CLMGK_OK)
+        clear(plan);
+    return status;
+}
+
+/* CLBlast with what was measured for the device, whatever the shape; else with its own values. */
+static clmgk_status try_untuned(clmgk_gemm_plan *plan, const mgk_gemm_provider *provider, bool may_tune,
+                                clmgk_error *error)
+{
+    const clmgk_context *const context = plan->context;
+    const mgk_tuning_key key = mgk_gemm_device_key(plan->desc.dtype);
+    mgk_tuning_choice entry;
+    if (provider == &mgk_gemm_clblast && may_tune)
+        for (size_t rank = 0; mgk_tuning_find(context->tuning, &context->facts, &key, rank, &entry); ++rank) {
+            const clmgk_status status = try_provider(plan, provider, entry.parameters, entry.source, error);
+            if (status != CLMGK_ERROR_INVALID_VALUE && status != CLMGK_ERROR_UNSUPPORTED &&
+                status != CLMGK_ERROR_COMPILE)
+                return status;
+        }
+    return try_provider(plan, provider, "", CLMGK_TUNING_CLASS, error);
+}
+
+/* The best of what was measured for the shape, of `wanted` only if that is not NULL; *found: whether there is one. */
+static clmgk_status try_measured(clmgk_gemm_plan *plan, const mgk_gemm_provider *wanted, bool *found,
+                                 clmgk_error *error)
+{
+    const clmgk_context *const context = plan->context;
+    const mgk_tuning_key key = mgk_gemm_key(&plan->desc);
+    mgk_tuning_choice entry;
+    *found = false;
+    for (size_t rank = 0; mgk_tuning_find(context->tuning, &context->facts, &key, rank, &entry); ++rank) {
+        const mgk_gemm_provider *const provider = mgk_gemm_provider_named(entry.choice);
+        if (provider == NULL || (wanted != NULL && wanted != provider))
+            continue;
+        const bool own = provider == &mgk_gemm_clblast && entry.parameters[0] == '\0';
+        const clmgk_status status = own ? try_untuned(plan, provider, true, error)
+                                        : try_provider(plan, provider, entry.parameters, entry.source, error);
+        if (status == CLMGK_OK) {
+            plan->info.tuning = entry.source;
+            *found = true;
+        }
+        if (status != CLMGK_ERROR_INVALID_VALUE && status != CLMGK_ERROR_UNSUPPORTED && status != CLMGK_ERROR_COMPILE)
+            return status;
+    }
+    return CLMGK_OK;
+}
+
+/* The first provider that can. The reasons of those that can't are collected in `reasons`. */
+static clmgk_status try_all(clmgk_gemm_plan *plan, bool may_tune, mgk_text *reasons, clmgk_error *error)
+{
+    for (size_t i = 0; i < MGK_COUNT(mgk_gemm_providers); ++i) {
+        clmgk_error reason = {.status = CLMGK_OK};
+        const clmgk_status status = try_untuned(plan, mgk_gemm_providers[i], may_tune, &reason);
+        if (status == CLMGK_OK)
+            return CLMGK_OK;
+        if (status != CLMGK_ERROR_UNSUPPORTED)
+            return mgk_fail_code(error, status, reason.opencl_code, "%s", reason.message);
+        mgk_text_printf(reasons, "%s%s: %s", reasons->length > 0 ? "; " : "", mgk_gemm_providers[i]->name,
+                        reason.message);
+    }
+    return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "no provider for this %s product: %s",
+                    clmgk_dtype_name(plan->desc.dtype), reasons->data != NULL ? reasons->data : "");
+}
+
+/* ---- notes ---------------------------------------------------------------------------------------------------- */
+
+static void append_note(clmgk_gemm_plan *plan, const char *text)
+{
+    mgk_text_printf(&plan->note, "%s%s", plan->note.length > 0 ? "; " : "", text);
+}
+
+/* Why a host library does not serve on a device that could have one. */
+static void note_slow_path(clmgk_gemm_plan *plan)
+{
+    clmgk_error reason;
+    if (plan->provider != &mgk_gemm_clblast || mgk_gemm_host_device(&plan->context->facts, NULL) != CLMGK_OK)
+        return;
+    append_note(plan, "slow: CLBlast on a CPU, where a host library is several times faster");
+    for (size_t i = 0; i < MGK_COUNT(mgk_gemm_providers); ++i)
+        if (mgk_gemm_providers[i]->is_host &&
+            mgk_gemm_providers[i]->applicable(&plan->context->facts, plan->desc.dtype, &reason) != CLMGK_OK)
+            mgk_text_printf(&plan->note, "; %s: %s", mgk_gemm_providers[i]->name, reason.message);
+}
+
+static void note(clmgk_gemm_plan *plan)
+{
+    note_slow_path(plan);
+    if (plan->info.sums == CLMGK_DTYPE_F16)
+        append_note(plan, "summed in f16");
+    if (plan->provider == &mgk_gemm_clblast && plan->parameters.length == 0)
+        append_note(plan, "CLBlast's own parameters: not tuned for this device");
+    if (plan->provider == &mgk_gemm_clblast && plan->info.cached == 0)
+        append_note(plan, "compiled anew in each process");
+}
+
+/* ---- plans ---------------------------------------------------------------------------------------------------- */
+
+static clmgk_status read_options(const clmgk_gemm_options *options, clmgk_gemm_options *read,
+                                 const mgk_gemm_provider **provider, clmgk_error *error)
+{
+    *read = (clmgk_gemm_options)CLMGK_GEMM_OPTIONS_INIT;
+    *provider = NULL;
+    if (options == NULL)
+        return CLMGK_OK;
+    MGK_TRY(mgk_struct_read(options, "options", sizeof(*read), read, sizeof(*read), error));
+    if (read->provider != NULL) {
+        *provider = mgk_gemm_provider_named(read->provider);
+        if (*provider == NULL)
+            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                            "options.provider: \"%s\": expected one of clmgk_gemm_provider", read->provider);
+    }
+    if (read->parameters != NULL && read->parameters[0] != '\0' && *provider == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "options.parameters: \"%s\": expected a provider to go with them", read->parameters);
+    return CLMGK_OK;
+}
+
+static clmgk_status choose(clmgk_gemm_plan *plan, const clmgk_gemm_options *options, const mgk_gemm_provider *provider,
+                           clmgk_error *error)
+{
+    const clmgk_gemm_desc *const desc = &plan->desc;
+    mgk_text reasons = {.allocator = &plan->context->allocator};
+    bool found = false;
+    if (desc->m == 0 || desc->n == 0 || desc->k == 0) {
+        plan->provider = &mgk_gemm_scale;
+        return plan->provider->plan(plan, "", error);
+    }
+    if (options->parameters != NULL && options->parameters[0] != '\0')
+        return try_provider(plan, provider, options->parameters, CLMGK_TUNING_CALLER, error);
+    if (options->parameters == NULL)
+        MGK_TRY(try_measured(plan, provider, &found, error));
+    if (found)
+        return CLMGK_OK;
+    if (provider != NULL)
+        return try_untuned(plan, provider, options->parameters == NULL, error);
+    const clmgk_status status = try_all(plan, options->parameters == NULL, &reasons, error);
+    mgk_text_free(&reasons);
+    return status;
+}
+
+static clmgk_status describe(clmgk_gemm_plan *plan, clmgk_error *error)
+{
+    note(plan);
+    if (plan->note.failed || plan->parameters.failed)
+        return mgk_fail_memory(error, "a plan");
+    plan->info.provider = plan->provider->name;
+    plan->info.parameters = plan->parameters.data != NULL ? plan->parameters.data : "";
+    plan->info.note = plan->note.data != NULL ? plan->note.data : "";
+    return CLMGK_OK;
+}
+
+clmgk_status clmgk_gemm_plan_create(clmgk_context *context, const clmgk_gemm_desc *desc,
+                                    const clmgk_gemm_options *options, clmgk_gemm_plan **out, clmgk_error *error)
+{
+    if (context == NULL || out == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected %s", context == NULL ? "context" : "out",
+                        context == NULL ? "a context" : "where to put the plan");
+    clmgk_gemm_desc resolved;
+    clmgk_gemm_options chosen;
+    const mgk_gemm_provider *provider = NULL;
+    MGK_TRY(clmgk_gemm_validate(desc, &resolved, error));
+    MGK_TRY(read_options(options, &chosen, &provider, error));
+
+    clmgk_gemm_plan *const plan = mgk_alloc(&context->allocator, 1, sizeof(*plan));
+    if (plan == NULL)
+        return mgk_fail_memory(error, "a plan");
+    mgk_context_retain(context);
+    plan->context = context;
+    plan->desc = resolved;
+    clear(plan);
+    clmgk_status status;
+    MGK_TRY_GOTO(status, choose(plan, &chosen, provider, error), fail);
+    MGK_TRY_GOTO(status, describe(plan, error), fail);
+    *out = plan;
+    return CLMGK_OK;
+fail:
+    clmgk_gemm_plan_release(plan);
+    return status;
+}
+
+void clmgk_gemm_plan_release(clmgk_gemm_plan *plan)
+{
+    if (plan == NULL)
+        return;
+    clmgk_context *const context = plan->context;
+    clear(plan);
+    mgk_free(&context->allocator, plan);
+    clmgk_context_release(context);
+}
+
+clmgk_status clmgk_gemm_plan_get_info(const clmgk_gemm_plan *plan, clmgk_gemm_info *info, clmgk_error *error)
+{
+    if (plan == NULL || info == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected %s", plan == NULL ? "plan" : "info",
+                        plan == NULL ? "a plan" : "where to put the information");
+    *info = plan->info;
+    return CLMGK_OK;
+}
+
+size_t clmgk_gemm_plan_workspace_size(const clmgk_gemm_plan *plan)
+{
+    return plan == NULL ? 0 : (size_t)plan->info.workspace_bytes;
+}

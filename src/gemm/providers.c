@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The list of providers, and what they can do on a device. */
+#include "gemm/gemm.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const mgk_gemm_provider *const mgk_gemm_providers[3] = {&mgk_gemm_openblas, &mgk_gemm_onednn, &mgk_gemm_clblast};
+
+const mgk_gemm_provider *mgk_gemm_provider_named(const char *name)
+{
+    for (size_t i = 0; i < MGK_COUNT(mgk_gemm_providers); ++i)
+        if (strcmp(mgk_gemm_providers[i]->name, name) == 0)
+            return mgk_gemm_providers[i];
+    return NULL;
+}
+
+const char *clmgk_gemm_provider(size_t index)
+{
+    return index < MGK_COUNT(mgk_gemm_providers) ? mgk_gemm_providers[index]->name : NULL;
+}
+
+clmgk_status clmgk_gemm_provider_state(cl_device_id device, size_t index, clmgk_gemm_provider_info *info,
+                                       clmgk_error *error)
+{
+    mgk_device_facts facts;
+    if (info == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "info: NULL: expected where to put the information");
+    if (index >= MGK_COUNT(mgk_gemm_providers))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "index: %zu: expected less than %zu", index,
+                        MGK_COUNT(mgk_gemm_providers));
+    if (device == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "device: NULL: expected a device");
+    MGK_TRY(mgk_device_get_facts(device, &facts, error));
+    clmgk_gemm_provider_info found = {.name = mgk_gemm_providers[index]->name};
+    for (int dtype = CLMGK_DTYPE_F32; clmgk_dtype_name((clmgk_dtype)dtype) != NULL; ++dtype) {
+        clmgk_error reason;
+        const clmgk_status status = mgk_gemm_providers[index]->applicable(&facts, (clmgk_dtype)dtype, &reason);
+        if (status == CLMGK_OK)
+            found.dtypes |= UINT32_C(1) << dtype;
+        else if (status != CLMGK_ERROR_UNSUPPORTED)
+            return mgk_fail_code(error, status, reason.opencl_code, "%s", reason.message);
+        else if (found.reason[0] == '\0') /* the first one says most: what follows is more of the same */
+            (void)snprintf(found.reason, sizeof(found.reason), "%.255s", reason.message);
+    }
+    *info = found;
+    return CLMGK_OK;
+}
+
+clmgk_status mgk_gemm_no_parameters(const char *parameters, clmgk_error *error)
+{
+    return parameters[0] == '\0' ? CLMGK_OK
+                                 : mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                                            "parameters: \"%s\": expected none: a host library has none", parameters);
+}

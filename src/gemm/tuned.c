@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products in the database of what was measured: their buckets, and entries for it. */
+#include "gemm/gemm.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void set_axis(mgk_tuning_key *key, const char *name, int64_t size)
+{
+    key->axis[key->axes].name = name;
+    key->axis[key->axes].value = mgk_tuning_bucket(size);
+    key->axes++;
+}
+
+mgk_tuning_key mgk_gemm_key(const clmgk_gemm_desc *desc)
+{
+    mgk_tuning_key key = {.operation = "gemm"};
+    (void)snprintf(key.exact, sizeof(key.exact), "dtype=%s a=%s b=%s", clmgk_dtype_name(desc->dtype),
+                   desc->transpose_a != 0 ? "t" : "n", desc->transpose_b != 0 ? "t" : "n");
+    set_axis(&key, "m", desc->m);
+    set_axis(&key, "n", desc->n);
+    set_axis(&key, "k", desc->k);
+    set_axis(&key, "batch", desc->batch);
+    return key;
+}
+
+mgk_tuning_key mgk_gemm_device_key(clmgk_dtype dtype)
+{
+    mgk_tuning_key key = {.operation = "clblast"};
+    (void)snprintf(key.exact, sizeof(key.exact), "dtype=%s", clmgk_dtype_name(dtype));
+    return key;
+}
+
+clmgk_status mgk_gemm_check_tuned(const char *choice, const char *parameters, clmgk_error *error)
+{
+    const mgk_gemm_provider *const provider = mgk_gemm_provider_named(choice);
+    if (provider == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "choice: \"%s\": expected a provider of products", choice);
+    return provider->check_parameters(parameters != NULL ? parameters : "", error);
+}
+
+static clmgk_status check_given(const clmgk_context *context, const clmgk_tuned *tuned, clmgk_error *error)
+{
+    if (context == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "context: NULL: expected a context");
+    if (tuned == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "tuned: NULL: expected what was measured");
+    if (tuned->choice == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "tuned.choice: NULL: expected a provider of products");
+    return mgk_gemm_check_tuned(tuned->choice, tuned->parameters, error);
+}
+
+/* Whether the provider can, on this device. */
+static clmgk_status check_device(const clmgk_context *context, clmgk_dtype dtype, const char *choice,
+                                 clmgk_error *error)
+{
+    clmgk_error reason;
+    const clmgk_status status = mgk_gemm_provider_named(choice)->applicable(&context->facts, dtype, &reason);
+    if (status == CLMGK_ERROR_UNSUPPORTED)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "choice: \"%s\": %s", choice, reason.message);
+    return status == CLMGK_OK ? CLMGK_OK : mgk_fail_code(error, status, reason.opencl_code, "%s", reason.message);
+}
+
+static clmgk_status store(const clmgk_context *context, const char *cache_dir, const mgk_tuning_key *key,
+                          const clmgk_tuned *tuned, clmgk_error *error)
+{
+    char *path = NULL;
+    MGK_TRY(mgk_tuning_path(&context->allocator, NULL, cache_dir, &path, error));
+    const clmgk_status status = mgk_tuning_write(&context->allocator, path, &context->facts, key, tuned, error);
+    mgk_free(&context->allocator, path);
+    return status;
+}
+
+clmgk_status clmgk_gemm_tuning_store(clmgk_context *context, const char *cache_dir, const clmgk_gemm_desc *desc,
+                                     const clmgk_tuned *tuned, clmgk_error *error)
+{
+    clmgk_gemm_desc resolved;
+    MGK_TRY(check_given(context, tuned, error));
+    MGK_TRY(clmgk_gemm_validate(desc, &resolved, error));
+    MGK_TRY(check_device(context, resolved.dtype, tuned->choice, error));
+    const mgk_tuning_key key = mgk_gemm_key(&resolved);
+    return store(context, cache_dir, &key, tuned, error);
+}
+
+clmgk_status clmgk_gemm_tuning_store_device(clmgk_context *context, const char *cache_dir, clmgk_dtype dtype,
+                                            const clmgk_tuned *tuned, clmgk_error *error)
+{
+    MGK_TRY(check_given(context, tuned, error));
+    if (clmgk_dtype_name(dtype) == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "dtype: %d: expected a clmgk_dtype", (int)dtype);
+    if (strcmp(tuned->choice, mgk_gemm_clblast.name) != 0)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "choice: \"%s\": expected \"%s\"", tuned->choice,
+                        mgk_gemm_clblast.name);
+    MGK_TRY(check_device(context, dtype, tuned->choice, error));
+    const mgk_tuning_key key = mgk_gemm_device_key(dtype);
+    return store(context, cache_dir, &key, tuned, error);
+}

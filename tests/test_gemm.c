@@ -1,0 +1,736 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Matrix products: every provider of the build against a product in double precision; events, threads, parameters,
+ * misuse. */
+#include "harness/product.h"
+#include "harness/scratch.h"
+
+#include <float.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_PROVIDERS = 8 };
+
+/* Both of CLBlast's kernels, in tiles that the sizes below do not fill; the second table's smallest size for the first
+ * kernel makes small products large. */
+#define REGISTER_TILES                                                                                                 \
+    "GEMMK=1,KREG=4,KWG=1,KWI=1,MDIMA=4,MDIMC=4,MWG=32,NDIMB=4,NDIMC=4,NWG=32,SA=0,SB=0,STRM=0,STRN=0,VWM=4,VWN=4"
+#define LOCAL_TILES                                                                                                    \
+    "GEMMK=0,KREG=1,KWG=16,KWI=2,MDIMA=8,MDIMC=8,MWG=32,NDIMB=8,NDIMC=8,NWG=16,SA=1,SB=1,STRM=0,STRN=1,VWM=2,VWN=2"
+#define DIRECT_TILES "KWID=2,MDIMAD=8,MDIMCD=8,NDIMBD=8,NDIMCD=8,PADA=1,PADB=0,VWMD=1,VWND=2,WGD=16"
+#define FROM(size)   "XGEMM_MIN_INDIRECT_SIZE=" #size
+
+/* ---- what there is ----------------------------------------------------------------------------------------------- */
+
+static bool offers(const th_session *session, const char *name, clmgk_dtype dtype)
+{
+    for (size_t i = 0; clmgk_gemm_provider(i); i++) {
+        clmgk_gemm_provider_info info;
+        clmgk_error error;
+        if (clmgk_gemm_provider_state(session->info.device_id, i, &info, &error) != CLMGK_OK)
+            fail_msg("%s", error.message);
+        assert_string_equal(info.name, clmgk_gemm_provider(i));
+        if (strcmp(info.name, name) == 0)
+            return (info.dtypes >> dtype & 1) != 0;
+    }
+    return false;
+}
+
+/* The providers that can multiply this type here. */
+static size_t providers_of(const th_session *session, clmgk_dtype dtype, const char *names[MAX_PROVIDERS])
+{
+    size_t count = 0;
+    for (size_t i = 0; clmgk_gemm_provider(i); i++)
+        if (offers(session, clmgk_gemm_provider(i), dtype))
+            names[count++] = clmgk_gemm_provider(i);
+    return count;
+}
+
+static clmgk_gemm_desc desc_of(int64_t m, int64_t n, int64_t k)
+{
+    clmgk_gemm_desc desc = CLMGK_GEMM_DESC_INIT;
+    desc.m = m;
+    desc.n = n;
+    desc.k = k;
+    return desc;
+}
+
+/* On all providers of the descriptor's type; their own parameters. */
+static void expect_all(const th_session *session, const clmgk_gemm_desc *desc, size_t offset, uint64_t seed)
+{
+    const char *names[MAX_PROVIDERS];
+    const size_t count = providers_of(session, desc->dtype, names);
+    for (size_t i = 0; i < count; i++)
+        tp_expect(session, desc, names[i], "", offset, seed);
+}
+
+static void states_have_a_reason(void **state)
+{
+    th_session *const session = *state;
+    for (size_t i = 0; clmgk_gemm_provider(i); i++) {
+        clmgk_gemm_provider_info info;
+        assert_int_equal(clmgk_gemm_provider_state(session->info.device_id, i, &info, NULL), CLMGK_OK);
+        assert_int_equal(info.dtypes & ~7U, 0);
+        assert_int_equal(info.dtypes == 7U, info.reason[0] == '\0');
+        print_message("%s: types %u %s\n", info.name, info.dtypes, info.reason);
+    }
+}
+
+/* ---- values ------------------------------------------------------------------------------------------------------ */
+
+static const int64_t sizes[][3] = {{1, 1, 1},    {1, 3, 2},      {3, 1, 17},    {17, 63, 3},
+                                   {64, 64, 64}, {65, 1, 129},   {1, 257, 64},  {63, 129, 65},
+                                   {128, 64, 5}, {129, 65, 257}, {257, 17, 63}, {96, 160, 128}};
+
+static void all_sizes_and_transposes(void **state)
+{
+    for (int dtype = 0; dtype < 3; dtype++)
+        for (size_t n = 0; n < TH_COUNT(sizes); n++)
+            for (int turned = 0; turned < 4; turned++) {
+                clmgk_gemm_desc desc = desc_of(sizes[n][0], sizes[n][1], sizes[n][2]);
+                desc.dtype = (clmgk_dtype)dtype;
+                desc.transpose_a = turned & 1;
+                desc.transpose_b = turned >> 1;
+                expect_all(*state, &desc, (n + (size_t)turned) % 3, n);
+            }
+}
+
+/* beta = 0 finds NaN in C: they may not be read. */
+static void all_factors(void **state)
+{
+    static const double factors[][2] = {{1, 1}, {-0.5, 0}, {2, -3}, {1, 0.25}};
+    for (int dtype = 0; dtype < 3; dtype++)
+        for (size_t n = 0; n < TH_COUNT(factors); n++) {
+            clmgk_gemm_desc desc = desc_of(70, 45, 33);
+            desc.dtype = (clmgk_dtype)dtype;
+            desc.alpha = factors[n][0];
+            desc.beta = factors[n][1];
+            desc.transpose_b = 1;
+            expect_all(*state, &desc, 5, n);
+        }
+}
+
+static void all_strides(void **state)
+{
+    for (int dtype = 0; dtype < 3; dtype++)
+        for (int turned = 0; turned < 4; turned++) {
+            clmgk_gemm_desc desc = desc_of(33, 70, 18);
+            desc.dtype = (clmgk_dtype)dtype;
+            desc.transpose_a = turned & 1;
+            desc.transpose_b = turned >> 1;
+            desc.lda = 77;
+            desc.ldb = 90;
+            desc.ldc = 128;
+            desc.beta = 1;
+            expect_all(*state, &desc, (size_t)turned, 3);
+        }
+}
+
+/* Ways in which a batch of 3 can lie: dense, apart, interleaved, one A or one B for all. */
+static clmgk_gemm_desc batch_desc(int64_t m, int64_t n, int64_t k, int way)
+{
+    clmgk_gemm_desc desc = desc_of(m, n, k);
+    desc.batch = 3;
+    desc.broadcast_a = way == 1 || way == 4;
+    desc.broadcast_b = way == 2 || way == 4;
+    if (way == 3) {
+        desc.lda = 3 * k;
+        desc.stride_a = k;
+        desc.ldc = 3 * n + 1;
+        desc.stride_c = n;
+    }
+    if (way == 5) {
+        desc.stride_a = m * k + 5;
+        desc.stride_b = n * k + 1;
+        desc.stride_c = m * n + 3;
+    }
+    return desc;
+}
+
+enum { WAYS = 6 };
+
+static void all_batches(void **state)
+{
+    for (int dtype = 0; dtype < 3; dtype++)
+        for (int way = 0; way < WAYS; way++) {
+            clmgk_gemm_desc desc = batch_desc(37, 21, 19, way);
+            desc.dtype = (clmgk_dtype)dtype;
+            desc.beta = way % 2;
+            desc.transpose_b = way == 5;
+            expect_all(*state, &desc, (size_t)way, 7);
+        }
+}
+
+static void nothing_to_multiply(void **state)
+{
+    th_session *const session = *state;
+    static const int64_t empty[][3] = {{0, 5, 6}, {5, 0, 6}, {0, 0, 0}, {5, 6, 0}, {70, 33, 0}};
+    for (int dtype = 0; dtype < 3; dtype++)
+        for (size_t n = 0; n < TH_COUNT(empty); n++)
+            for (int beta = 0; beta < 3; beta++) {
+                clmgk_gemm_desc desc = desc_of(empty[n][0], empty[n][1], empty[n][2]);
+                desc.dtype = (clmgk_dtype)dtype;
+                desc.beta = beta * 0.5;
+                desc.batch = 2;
+                desc.ldc = 40;
+                tp_expect(session, &desc, NULL, NULL, 3, n);
+            }
+}
+
+/* ---- CLBlast's parameters -----------------------------------------------------------------------------------------
+ */
+
+/* Large products by both kernels; batches too, whose strided form CLBlast gets wrong there. Sizes that fill the tiles
+ * need no copy of B (or of none, for tiles in registers). */
+static void expect_parameters(th_session *session, const char *parameters)
+{
+    static const int64_t large[][3] = {{64, 96, 32}, {33, 70, 19}, {1, 64, 33}, {64, 32, 20}, {128, 1, 7}};
+    for (size_t n = 0; n < TH_COUNT(large); n++)
+        for (int turned = 0; turned < 4; turned++) {
+            clmgk_gemm_desc desc = desc_of(large[n][0], large[n][1], large[n][2]);
+            desc.transpose_a = turned & 1;
+            desc.transpose_b = turned >> 1;
+            desc.beta = (int)n % 2;
+            tp_expect(session, &desc, "clblast", parameters, (n + (size_t)turned) % 2 * 3, n);
+        }
+    for (int way = 0; way < WAYS; way++)
+        for (size_t n = 0; n < 2; n++) {
+            const clmgk_gemm_desc desc = batch_desc(large[n][0], large[n][1], large[n][2], way);
+            tp_expect(session, &desc, "clblast", parameters, n, n);
+        }
+}
+
+static void all_parameters(void **state)
+{
+    th_session *const session = *state;
+    clmgk_gemm_info info;
+    if (!offers(session, "clblast", CLMGK_DTYPE_F32))
+        return;
+    const clmgk_gemm_desc desc = desc_of(128, 96, 64);
+    /* made with CLBlast's own values, enqueued after others have been set */
+    clmgk_gemm_plan *const before = tp_plan(session, &desc, "clblast", "");
+    expect_parameters(session, LOCAL_TILES "," DIRECT_TILES "," FROM(0));
+    expect_parameters(session, REGISTER_TILES "," FROM(32));
+    expect_parameters(session, DIRECT_TILES "," FROM(4096));
+    clmgk_gemm_plan *const large = tp_plan(session, &desc, "clblast", REGISTER_TILES "," FROM(0));
+    assert_int_equal(clmgk_gemm_plan_get_info(large, &info, NULL), CLMGK_OK);
+    assert_string_equal(info.parameters, REGISTER_TILES "," FROM(0));
+    assert_int_equal(info.tuning, CLMGK_TUNING_CALLER);
+    assert_true(info.workspace_bytes > 0);
+    clmgk_gemm_plan *const after = tp_plan(session, &desc, "clblast", "");
+    assert_int_equal(clmgk_gemm_plan_get_info(after, &info, NULL), CLMGK_OK);
+    assert_non_null(strstr(info.note, "its own are lost"));
+    clmgk_gemm_plan *const plans[] = {before, large, after, large, before};
+    for (size_t n = 0; n < TH_COUNT(plans); n++) {
+        tp_product product = tp_make(session, &desc, n % 2, n);
+        tp_add_workspace(session, &product, plans[n], n * 4);
+        tp_enqueue(plans[n], session->queue, &product, 0, NULL, NULL);
+        tp_check(session, &product, CLMGK_DTYPE_F32, "turns");
+        tp_free(&product);
+    }
+    clmgk_gemm_plan_release(before);
+    clmgk_gemm_plan_release(large);
+    clmgk_gemm_plan_release(after);
+}
+
+/* ---- buffers ----------------------------------------------------------------------------------------------------- */
+
+/* All three matrices in one buffer, or in sub-buffers of one. */
+static void expect_shared(th_session *session, const char *provider, bool parts)
+{
+    enum { EDGE = 40, ROOM = 4096 };
+    const clmgk_gemm_desc desc = desc_of(EDGE, EDGE, EDGE);
+    const size_t size = EDGE * EDGE * sizeof(float);
+    tp_product product = tp_make(session, &desc, 0, 11);
+    clmgk_gemm_plan *const plan = tp_plan(session, &desc, provider, "");
+    cl_mem whole = clCreateBuffer(session->cl, CL_MEM_READ_WRITE, 3 * (size + ROOM), NULL, NULL);
+    assert_non_null(whole);
+    clmgk_buffer *const places[] = {&product.args.a, &product.args.b, &product.args.c};
+    cl_mem part[3] = {NULL};
+    for (size_t i = 0; i < 3; i++) {
+        const size_t start = i * (size / ROOM + 1) * ROOM;
+        const cl_buffer_region region = {start, size + ROOM - size % ROOM};
+        assert_int_equal(clEnqueueCopyBuffer(session->queue, places[i]->memory, whole,
+                                             places[i]->offset * sizeof(float), start, size, 0, NULL, NULL),
+                         CL_SUCCESS);
+        if (parts)
+            part[i] = clCreateSubBuffer(whole, CL_MEM_READ_WRITE, CL_BUFFER_CREATE_TYPE_REGION, &region, NULL);
+        *places[i] = parts ? (clmgk_buffer){part[i], 0} : (clmgk_buffer){whole, start / sizeof(float)};
+    }
+    tp_add_workspace(session, &product, plan, 0);
+    tp_enqueue(plan, session->queue, &product, 0, NULL, NULL);
+    assert_int_equal(clEnqueueCopyBuffer(session->queue, places[2]->memory, product.matrix[TP_C].memory,
+                                         places[2]->offset * sizeof(float), product.matrix[TP_C].offset * sizeof(float),
+                                         size, 0, NULL, NULL),
+                     CL_SUCCESS);
+    tp_check(session, &product, CLMGK_DTYPE_F32, parts ? "sub-buffers" : provider);
+    for (size_t i = 0; parts && i < 3; i++)
+        clReleaseMemObject(part[i]);
+    clReleaseMemObject(whole);
+    clmgk_gemm_plan_release(plan);
+    tp_free(&product);
+}
+
+/* A times its own transpose. */
+static void expect_aliased(th_session *session, const char *provider)
+{
+    clmgk_gemm_desc desc = desc_of(50, 50, 30);
+    desc.transpose_b = 1;
+    tp_product product = tp_make(session, &desc, 1, 5);
+    tp_matrix *const a = &product.matrix[TP_A], *const b = &product.matrix[TP_B];
+    for (size_t n = 0; n < 50 * 30; n++)
+        b->values[b->offset + n] = a->values[a->offset + n];
+    clmgk_gemm_plan *const plan = tp_plan(session, &desc, provider, "");
+    product.args.b = product.args.a;
+    tp_add_workspace(session, &product, plan, 0);
+    tp_enqueue(plan, session->queue, &product, 0, NULL, NULL);
+    tp_check(session, &product, CLMGK_DTYPE_F32, "aliased");
+    clmgk_gemm_plan_release(plan);
+    tp_free(&product);
+}
+
+static void shared_buffers(void **state)
+{
+    const char *names[MAX_PROVIDERS];
+    const size_t count = providers_of(*state, CLMGK_DTYPE_F32, names);
+    for (size_t i = 0; i < count; i++) {
+        expect_shared(*state, names[i], false);
+        expect_shared(*state, names[i], true);
+        expect_aliased(*state, names[i]);
+    }
+}
+
+/* ---- events and threads ------------------------------------------------------------------------------------------ */
+
+static cl_command_queue new_queue(const th_session *session, bool out_of_order)
+{
+    cl_command_queue_properties offered = 0;
+    cl_int code = CL_SUCCESS;
+    assert_int_equal(
+        clGetDeviceInfo(session->info.device_id, CL_DEVICE_QUEUE_PROPERTIES, sizeof(offered), &offered, NULL),
+        CL_SUCCESS);
+    const cl_command_queue_properties wanted = out_of_order ? offered & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE : 0;
+    cl_command_queue queue = clCreateCommandQueue(session->cl, session->info.device_id, wanted, &code);
+    assert_int_equal(code, CL_SUCCESS);
+    return queue;
+}
+
+/* C waits for a user event behind which A gets its values; a chain of products accumulates into C. */
+static void expect_order(th_session *session, const char *provider, bool out_of_order, const clmgk_gemm_desc *desc)
+{
+    cl_command_queue queue = new_queue(session, out_of_order);
+    tp_product product = tp_make(session, desc, 2, 23);
+    clmgk_gemm_plan *const plan = tp_plan(session, &product.desc, provider, "");
+    tp_add_workspace(session, &product, plan, 0);
+    const tp_matrix *const a = &product.matrix[TP_A];
+    const float zero = 0;
+    const size_t bytes = a->count * sizeof(float);
+    cl_event gate = clCreateUserEvent(session->cl, NULL), written = NULL, done = NULL;
+    assert_int_equal(clEnqueueFillBuffer(session->queue, a->memory, &zero, sizeof(zero), 0, bytes, 0, NULL, NULL),
+                     CL_SUCCESS);
+    assert_int_equal(clFinish(session->queue), CL_SUCCESS);
+    assert_int_equal(clEnqueueWriteBuffer(queue, a->memory, CL_FALSE, 0, bytes, a->image, 1, &gate, &written),
+                     CL_SUCCESS);
+    tp_enqueue(plan, queue, &product, 1, &written, &done);
+    cl_int status = CL_COMPLETE;
+    assert_int_equal(clGetEventInfo(done, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status), &status, NULL),
+                     CL_SUCCESS);
+    assert_int_not_equal(status, CL_COMPLETE);
+    assert_int_equal(clSetUserEventStatus(gate, CL_COMPLETE), CL_SUCCESS);
+    assert_int_equal(clFlush(queue), CL_SUCCESS);
+    assert_int_equal(clWaitForEvents(1, &done), CL_SUCCESS);
+    tp_check(session, &product, CLMGK_DTYPE_F32, out_of_order ? "out of order" : "in order");
+    clReleaseEvent(gate);
+    clReleaseEvent(written);
+    clReleaseEvent(done);
+    clmgk_gemm_plan_release(plan);
+    clReleaseCommandQueue(queue);
+    tp_free(&product);
+}
+
+static void wait_lists_and_events(void **state)
+{
+    const char *names[MAX_PROVIDERS];
+    const size_t count = providers_of(*state, CLMGK_DTYPE_F32, names);
+    const clmgk_gemm_desc descs[] = {desc_of(60, 50, 40), batch_desc(30, 20, 10, 5)};
+    for (size_t i = 0; i < count; i++)
+        for (size_t n = 0; n < TH_COUNT(descs); n++)
+            for (int out_of_order = 0; out_of_order < 2; out_of_order++)
+                expect_order(*state, names[i], out_of_order, &descs[n]);
+}
+
+enum { ROUNDS = 6, THREADS = 3 };
+
+typedef struct worker {
+    const clmgk_gemm_plan *plan;
+    cl_command_queue queue;
+    tp_product product;
+    clmgk_error error;
+    bool ok;
+} worker;
+
+/* Chains its rounds by events; no cmocka here: this is not the test's thread. */
+static void *work(void *argument)
+{
+    worker *const w = argument;
+    cl_event last = NULL;
+    w->ok = true;
+    for (int round = 0; w->ok && round < ROUNDS; round++) {
+        cl_event next = NULL;
+        w->ok = clmgk_enqueue_gemm(w->plan, w->queue, &w->product.args, last ? 1 : 0, last ? &last : NULL, &next,
+                                   &w->error) == CLMGK_OK;
+        if (last)
+            clReleaseEvent(last);
+        last = next;
+    }
+    if (last)
+        clReleaseEvent(last);
+    w->ok = clFinish(w->queue) == CL_SUCCESS && w->ok;
+    return NULL;
+}
+
+/* Plans of different shapes and, for CLBlast, parameters; the last thread shares the first one's plan. */
+static void expect_threads(th_session *session, const char *provider, const char *const parameters[2])
+{
+    const clmgk_gemm_desc descs[] = {desc_of(64, 65, 66), batch_desc(20, 64, 33, 0)};
+    clmgk_gemm_plan *plans[2];
+    worker workers[THREADS];
+    pthread_t threads[THREADS];
+    for (size_t n = 0; n < 2; n++)
+        plans[n] = tp_plan(session, &descs[n], provider, parameters[n]);
+    for (size_t n = 0; n < THREADS; n++) {
+        workers[n] = (worker){.plan = plans[n % 2], .queue = new_queue(session, n % 2 == 1)};
+        workers[n].product = tp_make(session, &descs[n % 2], n, n);
+        tp_add_workspace(session, &workers[n].product, plans[n % 2], 0);
+    }
+    for (size_t n = 0; n < THREADS; n++)
+        assert_int_equal(pthread_create(&threads[n], NULL, work, &workers[n]), 0);
+    for (size_t n = 0; n < THREADS; n++)
+        assert_int_equal(pthread_join(threads[n], NULL), 0);
+    for (size_t n = 0; n < THREADS; n++) {
+        if (!workers[n].ok)
+            fail_msg("%s: %s", provider, workers[n].error.message);
+        tp_check(session, &workers[n].product, CLMGK_DTYPE_F32, provider);
+        tp_free(&workers[n].product);
+        clReleaseCommandQueue(workers[n].queue);
+    }
+    clmgk_gemm_plan_release(plans[0]);
+    clmgk_gemm_plan_release(plans[1]);
+}
+
+static void threads_with_plans(void **state)
+{
+    static const char *const own[2] = {"", ""};
+    static const char *const set[2] = {LOCAL_TILES "," FROM(0), REGISTER_TILES "," FROM(0)};
+    const char *names[MAX_PROVIDERS];
+    const size_t count = providers_of(*state, CLMGK_DTYPE_F32, names);
+    for (size_t i = 0; i < count; i++) {
+        const bool has_parameters = strcmp(names[i], "clblast") == 0;
+        expect_threads(*state, names[i], has_parameters ? set : own);
+    }
+}
+
+/* A plan goes while its product waits. */
+static void release_while_waiting(void **state)
+{
+    th_session *const session = *state;
+    const char *names[MAX_PROVIDERS];
+    const size_t count = providers_of(session, CLMGK_DTYPE_F32, names);
+    const clmgk_gemm_desc desc = desc_of(31, 41, 59);
+    for (size_t i = 0; i < count; i++) {
+        cl_command_queue queue = new_queue(session, false);
+        cl_event gate = clCreateUserEvent(session->cl, NULL), done = NULL;
+        tp_product product = tp_make(session, &desc, 1, i);
+        clmgk_gemm_plan *const plan = tp_plan(session, &desc, names[i], "");
+        tp_add_workspace(session, &product, plan, 0);
+        tp_enqueue(plan, queue, &product, 1, &gate, &done);
+        clmgk_gemm_plan_release(plan);
+        assert_int_equal(clSetUserEventStatus(gate, CL_COMPLETE), CL_SUCCESS);
+        assert_int_equal(clWaitForEvents(1, &done), CL_SUCCESS);
+        tp_check(session, &product, CLMGK_DTYPE_F32, names[i]);
+        clReleaseEvent(gate);
+        clReleaseEvent(done);
+        clReleaseCommandQueue(queue);
+        tp_free(&product);
+    }
+}
+
+/* ---- tuned values ------------------------------------------------------------------------------------------------ */
+
+static clmgk_context *context_of(const th_session *session, const char *folder)
+{
+    clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
+    clmgk_context *context = NULL;
+    options.cache_dir = folder;
+    assert_int_equal(clmgk_context_create(session->cl, session->info.device_id, &options, &context, NULL), CLMGK_OK);
+    return context;
+}
+
+static void expect_choice(const th_session *session, const char *folder, const clmgk_gemm_desc *desc,
+                          const char *provider, const char *parameters, clmgk_tuning_source source)
+{
+    clmgk_context *const context = context_of(session, folder);
+    clmgk_gemm_plan *plan = NULL;
+    clmgk_gemm_info info;
+    clmgk_error error;
+    if (clmgk_gemm_plan_create(context, desc, NULL, &plan, &error) != CLMGK_OK)
+        fail_msg("%s", error.message);
+    assert_int_equal(clmgk_gemm_plan_get_info(plan, &info, NULL), CLMGK_OK);
+    assert_string_equal(info.provider, provider);
+    assert_string_equal(info.parameters, parameters);
+    assert_int_equal(info.tuning, source);
+    clmgk_gemm_plan_release(plan);
+    clmgk_context_release(context);
+}
+
+static void store(const th_session *session, const char *folder, const clmgk_gemm_desc *desc, const char *choice,
+                  const char *parameters)
+{
+    clmgk_context *const context = context_of(session, folder);
+    const clmgk_tuned tuned = {choice, parameters, 1.0, 2.0};
+    clmgk_error error;
+    const clmgk_status status = desc ? clmgk_gemm_tuning_store(context, folder, desc, &tuned, &error)
+                                     : clmgk_gemm_tuning_store_device(context, folder, CLMGK_DTYPE_F32, &tuned, &error);
+    if (status != CLMGK_OK)
+        fail_msg("%s", error.message);
+    clmgk_context_release(context);
+}
+
+static void plans_take_what_was_measured(void **state)
+{
+    th_session *const session = *state;
+    char folder[SCRATCH_PATH];
+    const clmgk_gemm_desc desc = desc_of(64, 64, 64), near = desc_of(128, 64, 64), other = desc_of(64, 3000, 64);
+    static const char values[] = LOCAL_TILES "," FROM(0);
+    static const char others[] = REGISTER_TILES "," FROM(0);
+    if (!offers(session, "clblast", CLMGK_DTYPE_F32))
+        return;
+    scratch_create(folder);
+    store(session, folder, &desc, "clblast", values);
+    expect_choice(session, folder, &desc, "clblast", values, CLMGK_TUNING_BUCKET);
+    expect_choice(session, folder, &near, "clblast", values, CLMGK_TUNING_NEAREST);
+    store(session, folder, NULL, "clblast", others);
+    store(session, folder, &desc, "clblast", "");
+    expect_choice(session, folder, &desc, "clblast", others, CLMGK_TUNING_BUCKET);
+    for (size_t i = 0; clmgk_gemm_provider(i); i++)
+        if (strcmp(clmgk_gemm_provider(i), "clblast") != 0 &&
+            offers(session, clmgk_gemm_provider(i), CLMGK_DTYPE_F32)) {
+            store(session, folder, &desc, clmgk_gemm_provider(i), NULL);
+            expect_choice(session, folder, &desc, clmgk_gemm_provider(i), "", CLMGK_TUNING_BUCKET);
+            expect_choice(session, folder, &other, clmgk_gemm_provider(0), "", CLMGK_TUNING_CLASS);
+        }
+    scratch_remove(folder);
+}
+
+/* ---- misuse ------------------------------------------------------------------------------------------------------ */
+
+static void expect_error(clmgk_status status, clmgk_status expected, const clmgk_error *error, const char *word)
+{
+    if (status != expected || error->status != expected || !strstr(error->message, word))
+        fail_msg("%s \"%s\": expected %s with \"%s\"", clmgk_status_name(status), error->message,
+                 clmgk_status_name(expected), word);
+}
+
+#define FIELD(name, number, status, word)                                                                              \
+    do {                                                                                                               \
+        clmgk_gemm_desc wrong = desc_of(6, 7, 8);                                                                      \
+        clmgk_error told = {CLMGK_OK, 0, ""};                                                                          \
+        wrong.batch = 2;                                                                                               \
+        wrong.name = (number);                                                                                         \
+        expect_error(clmgk_gemm_validate(&wrong, NULL, &told), CLMGK_ERROR_##status, &told, word);                     \
+    } while (0)
+
+static void wrong_descriptors(void **state)
+{
+    (void)state;
+    clmgk_error error;
+    expect_error(clmgk_gemm_validate(NULL, NULL, &error), CLMGK_ERROR_INVALID_VALUE, &error, "desc: NULL");
+    FIELD(struct_size, 3, INVALID_VALUE, "struct_size");
+    FIELD(dtype, (clmgk_dtype)3, INVALID_VALUE, "dtype: 3");
+    FIELD(transpose_a, 2, INVALID_VALUE, "transpose_a: 2");
+    FIELD(transpose_b, -1, INVALID_VALUE, "transpose_b: -1");
+    FIELD(broadcast_a, 2, INVALID_VALUE, "broadcast_a: 2");
+    FIELD(broadcast_b, 7, INVALID_VALUE, "broadcast_b: 7");
+    FIELD(m, -1, INVALID_SHAPE, "m: -1");
+    FIELD(n, -2, INVALID_SHAPE, "n: -2");
+    FIELD(k, -3, INVALID_SHAPE, "k: -3");
+    FIELD(batch, -4, INVALID_SHAPE, "batch: -4");
+    FIELD(m, (INT64_C(1) << 30) + 1, OVERFLOW, "m: 1073741825");
+    FIELD(lda, 7, INVALID_SHAPE, "lda: 7: expected at least 8");
+    FIELD(ldb, -1, INVALID_SHAPE, "ldb: -1");
+    FIELD(ldc, 6, INVALID_SHAPE, "ldc: 6: expected at least 7");
+    FIELD(stride_a, -1, INVALID_SHAPE, "stride_a: -1");
+    FIELD(stride_c, 41, INVALID_SHAPE, "stride_c: 41");
+    FIELD(stride_b, INT64_MAX, OVERFLOW, "b: ");
+    FIELD(lda, INT64_MAX / 4, OVERFLOW, "a: ");
+    FIELD(alpha, (double)NAN, INVALID_VALUE, "alpha: nan");
+    FIELD(alpha, 1e39, INVALID_VALUE, "alpha: 1e+39");
+    FIELD(beta, -(double)INFINITY, INVALID_VALUE, "beta: -inf");
+    clmgk_gemm_desc wrong = desc_of(6, 7, 8);
+    wrong.broadcast_a = 1;
+    wrong.stride_a = 48;
+    expect_error(clmgk_gemm_validate(&wrong, NULL, &error), CLMGK_ERROR_INVALID_SHAPE, &error, "stride_a: 48");
+}
+
+static void resolved_descriptors(void **state)
+{
+    (void)state;
+    clmgk_gemm_desc desc = desc_of(6, 7, 8), again;
+    desc.transpose_a = 1;
+    desc.broadcast_b = 1;
+    assert_int_equal(clmgk_gemm_validate(&desc, &desc, NULL), CLMGK_OK);
+    assert_int_equal(desc.batch, 1);
+    assert_true(desc.alpha == 1.0 && desc.beta == 0.0);
+    assert_int_equal(desc.lda, 6);
+    assert_int_equal(desc.ldb, 7);
+    assert_int_equal(desc.ldc, 7);
+    assert_int_equal(desc.stride_a, 48);
+    assert_int_equal(desc.stride_b, 0);
+    assert_int_equal(desc.stride_c, 42);
+    assert_int_equal(clmgk_gemm_validate(&desc, &again, NULL), CLMGK_OK);
+    assert_memory_equal(&desc, &again, sizeof(desc));
+}
+
+static void expect_bad_plan(th_session *session, clmgk_dtype dtype, const char *provider, const char *parameters,
+                            clmgk_status expected, const char *word)
+{
+    clmgk_gemm_desc desc = desc_of(3, 4, 5);
+    clmgk_gemm_options options = CLMGK_GEMM_OPTIONS_INIT;
+    clmgk_gemm_plan *plan = NULL;
+    clmgk_error error = {CLMGK_OK, 0, ""};
+    desc.dtype = dtype;
+    options.provider = provider;
+    options.parameters = parameters;
+    expect_error(clmgk_gemm_plan_create(session->context, &desc, &options, &plan, &error), expected, &error, word);
+    assert_null(plan);
+}
+
+static void wrong_plans(void **state)
+{
+    th_session *const session = *state;
+    const clmgk_gemm_desc desc = desc_of(3, 4, 5);
+    clmgk_gemm_plan *plan = NULL;
+    clmgk_gemm_options options = CLMGK_GEMM_OPTIONS_INIT;
+    clmgk_gemm_info info;
+    clmgk_error error;
+    expect_error(clmgk_gemm_plan_create(NULL, &desc, NULL, &plan, &error), CLMGK_ERROR_INVALID_VALUE, &error,
+                 "context: NULL");
+    expect_error(clmgk_gemm_plan_create(session->context, &desc, NULL, NULL, &error), CLMGK_ERROR_INVALID_VALUE, &error,
+                 "out: NULL");
+    expect_error(clmgk_gemm_plan_create(session->context, NULL, NULL, &plan, &error), CLMGK_ERROR_INVALID_VALUE, &error,
+                 "desc: NULL");
+    options.struct_size = 1;
+    expect_error(clmgk_gemm_plan_create(session->context, &desc, &options, &plan, &error), CLMGK_ERROR_INVALID_VALUE,
+                 &error, "options.struct_size");
+    expect_bad_plan(session, CLMGK_DTYPE_F32, "cublas", NULL, CLMGK_ERROR_INVALID_VALUE, "\"cublas\"");
+    expect_bad_plan(session, CLMGK_DTYPE_F32, NULL, "MWG=64", CLMGK_ERROR_INVALID_VALUE, "\"MWG=64\"");
+    if (offers(session, "clblast", CLMGK_DTYPE_F32)) {
+        expect_bad_plan(session, CLMGK_DTYPE_BF16, "clblast", NULL, CLMGK_ERROR_UNSUPPORTED, "no bf16");
+        expect_bad_plan(session, CLMGK_DTYPE_F32, "clblast", "MWG=64", CLMGK_ERROR_INVALID_VALUE, "clblast-xgemm");
+        expect_bad_plan(session, CLMGK_DTYPE_F32, "clblast", "SIZE=64", CLMGK_ERROR_INVALID_VALUE, "SIZE=64");
+        expect_bad_plan(session, CLMGK_DTYPE_F32, "clblast", "XGEMM_MIN_INDIRECT_SIZE=5", CLMGK_ERROR_INVALID_VALUE,
+                        "XGEMM_MIN_INDIRECT_SIZE=5");
+        expect_bad_plan(session, CLMGK_DTYPE_F32, "clblast",
+                        "KWID=2,MDIMAD=8,MDIMCD=8,NDIMBD=8,NDIMCD=8,PADA=1,PADB=0,VWMD=4,VWND=2,WGD=16",
+                        CLMGK_ERROR_INVALID_VALUE, "WGD % (MDIMCD * VWMD) == 0");
+    }
+    if (offers(session, "openblas", CLMGK_DTYPE_F32))
+        expect_bad_plan(session, CLMGK_DTYPE_F32, "openblas", "threads=2", CLMGK_ERROR_INVALID_VALUE, "threads=2");
+    expect_error(clmgk_gemm_plan_get_info(NULL, &info, &error), CLMGK_ERROR_INVALID_VALUE, &error, "plan: NULL");
+    expect_error(clmgk_gemm_provider_state(NULL, 0, (clmgk_gemm_provider_info[1]){0}, &error),
+                 CLMGK_ERROR_INVALID_VALUE, &error, "device: NULL");
+    expect_error(clmgk_gemm_provider_state(session->info.device_id, 99, (clmgk_gemm_provider_info[1]){0}, &error),
+                 CLMGK_ERROR_INVALID_VALUE, &error, "index: 99");
+    expect_error(clmgk_gemm_provider_state(session->info.device_id, 0, NULL, &error), CLMGK_ERROR_INVALID_VALUE, &error,
+                 "info: NULL");
+    assert_int_equal(clmgk_gemm_plan_workspace_size(NULL), 0);
+    clmgk_gemm_plan_release(NULL);
+}
+
+static void wrong_calls(void **state)
+{
+    th_session *const session = *state;
+    const clmgk_gemm_desc desc = desc_of(30, 40, 50);
+    tp_product product = tp_make(session, &desc, 3, 1);
+    clmgk_gemm_plan *const plan = tp_plan(session, &desc, NULL, NULL);
+    tp_add_workspace(session, &product, plan, 0);
+    clmgk_gemm_args args = product.args;
+    clmgk_error error;
+    cl_event event = NULL;
+#define CALL(plan_, queue_, args_, count, list) clmgk_enqueue_gemm(plan_, queue_, args_, count, list, NULL, &error)
+    expect_error(CALL(NULL, session->queue, &args, 0, NULL), CLMGK_ERROR_INVALID_VALUE, &error, "plan: NULL");
+    expect_error(CALL(plan, session->queue, NULL, 0, NULL), CLMGK_ERROR_INVALID_VALUE, &error, "args: NULL");
+    expect_error(CALL(plan, NULL, &args, 0, NULL), CLMGK_ERROR_INVALID_VALUE, &error, "queue");
+    expect_error(CALL(plan, session->queue, &args, 1, NULL), CLMGK_ERROR_INVALID_VALUE, &error, "wait_list");
+    expect_error(CALL(plan, session->queue, &args, 1, &event), CLMGK_ERROR_INVALID_VALUE, &error, "wait_list[0]");
+    args.struct_size = 2;
+    expect_error(CALL(plan, session->queue, &args, 0, NULL), CLMGK_ERROR_INVALID_VALUE, &error, "args.struct_size");
+    args = product.args;
+    args.b.memory = NULL;
+    expect_error(CALL(plan, session->queue, &args, 0, NULL), CLMGK_ERROR_INVALID_BUFFER, &error, "b: NULL");
+    args = product.args;
+    args.c.offset += 20;
+    expect_error(CALL(plan, session->queue, &args, 0, NULL), CLMGK_ERROR_INVALID_BUFFER, &error, "c: a buffer of");
+    args = product.args;
+    args.a.offset = UINT64_MAX;
+    expect_error(CALL(plan, session->queue, &args, 0, NULL), CLMGK_ERROR_INVALID_BUFFER, &error, "a: a buffer of");
+    clmgk_gemm_plan_release(plan);
+    tp_free(&product);
+}
+
+static void wrong_stores(void **state)
+{
+    th_session *const session = *state;
+    const clmgk_gemm_desc desc = desc_of(30, 40, 50);
+    clmgk_error error;
+    clmgk_tuned tuned = {"cublas", NULL, 1.0, 1.0};
+    expect_error(clmgk_gemm_tuning_store(NULL, "", &desc, &tuned, &error), CLMGK_ERROR_INVALID_VALUE, &error,
+                 "context: NULL");
+    expect_error(clmgk_gemm_tuning_store(session->context, "", &desc, NULL, &error), CLMGK_ERROR_INVALID_VALUE, &error,
+                 "tuned: NULL");
+    expect_error(clmgk_gemm_tuning_store(session->context, "", &desc, &tuned, &error), CLMGK_ERROR_INVALID_VALUE,
+                 &error, "cublas");
+    tuned.choice = NULL;
+    expect_error(clmgk_gemm_tuning_store(session->context, "", &desc, &tuned, &error), CLMGK_ERROR_INVALID_VALUE,
+                 &error, "tuned.choice: NULL");
+    if (!offers(session, "clblast", CLMGK_DTYPE_F32))
+        return;
+    tuned.choice = "clblast";
+    tuned.parameters = "MWG=64";
+    expect_error(clmgk_gemm_tuning_store(session->context, "", &desc, &tuned, &error), CLMGK_ERROR_INVALID_VALUE,
+                 &error, "clblast-xgemm");
+    tuned.parameters = "";
+    expect_error(clmgk_gemm_tuning_store(session->context, "", NULL, &tuned, &error), CLMGK_ERROR_INVALID_VALUE, &error,
+                 "desc: NULL");
+    expect_error(clmgk_gemm_tuning_store_device(session->context, "", CLMGK_DTYPE_BF16, &tuned, &error),
+                 CLMGK_ERROR_INVALID_VALUE, &error, "no bf16");
+    expect_error(clmgk_gemm_tuning_store_device(session->context, "", (clmgk_dtype)9, &tuned, &error),
+                 CLMGK_ERROR_INVALID_VALUE, &error, "dtype: 9");
+    expect_error(clmgk_gemm_tuning_store(session->context, "", &desc, &tuned, &error), CLMGK_ERROR_IO, &error, "");
+}
+
+int main(void)
+{
+    /* CLBlast's own parameters first: once others have been set, there is no way back */
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(states_have_a_reason),
+        cmocka_unit_test(wrong_descriptors),
+        cmocka_unit_test(resolved_descriptors),
+        cmocka_unit_test(all_sizes_and_transposes),
+        cmocka_unit_test(all_factors),
+        cmocka_unit_test(all_strides),
+        cmocka_unit_test(all_batches),
+        cmocka_unit_test(nothing_to_multiply),
+        cmocka_unit_test(shared_buffers),
+        cmocka_unit_test(wait_lists_and_events),
+        cmocka_unit_test(release_while_waiting),
+        cmocka_unit_test(wrong_calls),
+        cmocka_unit_test(all_parameters),
+        cmocka_unit_test(threads_with_plans),
+        cmocka_unit_test(wrong_plans),
+        cmocka_unit_test(wrong_stores),
+        cmocka_unit_test(plans_take_what_was_measured),
+    };
+    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+}
