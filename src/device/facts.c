@@ -204,22 +204,30 @@ static const char *host_vectors(void)
 #endif
 }
 
-/* Else the device's name, as it often names its generation. */
-static void find_architecture(mgk_device_facts *facts, bool is_host_cpu)
+/* "sm_90"; untouched where the driver does not tell. */
+static clmgk_status query_capability(cl_device_id device, char *target, size_t size, clmgk_error *error)
 {
-    const cl_device_id device = facts->info.device_id;
-    char *const target = facts->architecture;
-    const size_t size = sizeof(facts->architecture);
     cl_uint major = 0;
     cl_uint minor = 0;
+    cl_int code = clGetDeviceInfo(device, COMPUTE_CAPABILITY_MAJOR_NV, sizeof(major), &major, NULL);
+    if (code == CL_SUCCESS)
+        code = clGetDeviceInfo(device, COMPUTE_CAPABILITY_MINOR_NV, sizeof(minor), &minor, NULL);
+    if (code == CL_SUCCESS)
+        snprintf(target, size, "sm_%u%u", (unsigned)major, (unsigned)minor);
+    return code == CL_SUCCESS || code == CL_INVALID_VALUE ? CLMGK_OK : mgk_fail_cl(error, code, "clGetDeviceInfo");
+}
+
+/* Else the device's name, as it often names its generation. */
+static clmgk_status find_architecture(mgk_device_facts *facts, bool is_host_cpu, clmgk_error *error)
+{
+    char *const target = facts->architecture;
+    const size_t size = sizeof(facts->architecture);
+    snprintf(target, size, "%.*s", (int)size - 1, facts->info.name);
     if (is_host_cpu && host_vectors() != NULL)
         snprintf(target, size, "x86-64 %s", host_vectors());
-    else if (facts->runtime == MGK_RUNTIME_NVIDIA &&
-             clGetDeviceInfo(device, COMPUTE_CAPABILITY_MAJOR_NV, sizeof(major), &major, NULL) == CL_SUCCESS &&
-             clGetDeviceInfo(device, COMPUTE_CAPABILITY_MINOR_NV, sizeof(minor), &minor, NULL) == CL_SUCCESS)
-        snprintf(target, size, "sm_%u%u", (unsigned)major, (unsigned)minor);
-    else
-        snprintf(target, size, "%.*s", (int)size - 1, facts->info.name);
+    if (facts->runtime != MGK_RUNTIME_NVIDIA)
+        return CLMGK_OK;
+    return query_capability(facts->info.device_id, target, size, error);
 }
 
 /* ---- place in the lists ------------------------------------------------------------------------------------ */
@@ -282,7 +290,7 @@ clmgk_status mgk_device_get_facts(cl_device_id device, mgk_device_facts *facts, 
     const bool is_host_cpu = info->device_class == CLMGK_DEVICE_CPU &&
                              (found.runtime == MGK_RUNTIME_POCL || found.runtime == MGK_RUNTIME_INTEL_CPU);
     found.x86_avx512dq = is_host_cpu && host_has_avx512dq();
-    find_architecture(&found, is_host_cpu);
+    MGK_TRY(find_architecture(&found, is_host_cpu, error));
     *facts = found;
     return CLMGK_OK;
 }
