@@ -24,6 +24,7 @@ DEVICE_KEYS = {
     "local_memory_bytes": int,
     "max_allocation_bytes": int,
     "max_work_group": int,
+    "products": list,
 }
 
 
@@ -50,6 +51,11 @@ class Listing(InfoTest):
             self.assertEqual(set(device), set(DEVICE_KEYS))
             for key, kind in DEVICE_KEYS.items():
                 self.assertIsInstance(device[key], kind, key)
+            self.assertGreater(len(device["products"]), 0)
+            for provider in device["products"]:
+                self.assertEqual(list(provider), ["provider", "dtypes", "reason"])
+                self.assertLessEqual(set(provider["dtypes"]), {"f32", "f16", "bf16"})
+                self.assertTrue(provider["dtypes"] or provider["reason"], provider)
             self.assertEqual(list(device["tuning"]), ["current", "stale", "shipped"])
             self.assertEqual((device["tuning"]["current"], device["tuning"]["stale"]), (0, 0))
             self.assertEqual(device["tuned"], device["tuning"]["shipped"] > 0)
@@ -61,7 +67,8 @@ class Listing(InfoTest):
     def test_text(self):
         device = self.info()["devices"][0]
         text = self.accept(env=self.environment()).stdout
-        for word in (device["selector"], device["name"], device["driver"], f"engine {device['engine']}", "program cache", "tuning cache"):
+        for word in (device["selector"], device["name"], device["driver"], f"engine {device['engine']}", "program cache", "tuning cache",
+                     "    products by "):
             self.assertIn(word, text)
 
     def test_one_device(self):

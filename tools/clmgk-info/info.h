@@ -51,4 +51,17 @@ json_t *info_tuning_cache_json(const clmgk_tuning_info *cache);
 /* Prints the tables of kernel parameters. */
 tool_exit info_show_tunables(bool json, tool_error *error);
 
+/* ---- matrix products ---------------------------------------------------------------------------------------- */
+
+#define INFO_MAX_PROVIDERS 8
+
+typedef struct info_products {
+    clmgk_gemm_provider_info providers[INFO_MAX_PROVIDERS];
+    size_t count;
+} info_products;
+
+tool_exit info_get_products(const clmgk_device_info *info, info_products *products, tool_error *error);
+void info_print_products(const info_products *products);
+json_t *info_products_json(const info_products *products);
+
 #endif

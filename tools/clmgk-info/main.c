@@ -28,6 +28,7 @@ typedef struct entry {
     clmgk_device_info info;
     bool is_default;
     info_tuning tuning;
+    info_products products;
     info_selftest test; /* count 0: not asked for */
 } entry;
 
@@ -96,8 +97,10 @@ static tool_exit gather(const char *selector, bool selftest, listing *list, tool
     mark_default(list);
     for (size_t i = 0; selftest && i < list->count; i++)
         TOOL_TRY(info_run_selftest(&list->entries[i].info, &list->entries[i].test, error));
-    for (size_t i = 0; i < list->count; i++)
+    for (size_t i = 0; i < list->count; i++) {
         TOOL_TRY(info_get_tuning(&list->entries[i].info, &list->entries[i].tuning, error));
+        TOOL_TRY(info_get_products(&list->entries[i].info, &list->entries[i].products, error));
+    }
     if (clmgk_cache_get_info(NULL, &list->cache, &failure) != CLMGK_OK ||
         clmgk_tuning_get_info(NULL, &list->tuning, &failure) != CLMGK_OK)
         return tool_fail_library(error, &failure);
@@ -147,6 +150,7 @@ static void print_entry(const entry *one)
     printf("    engine %s, matrix units not used, ", clmgk_engine_name(info->engine));
     info_print_tuning(&one->tuning);
     printf("\n");
+    info_print_products(&one->products);
     print_selftest(&one->test);
 }
 
@@ -203,6 +207,10 @@ static json_t *entry_json(const entry *one)
                   "global_memory_bytes", (json_int_t)info->global_memory_bytes, "local_memory_bytes",
                   (json_int_t)info->local_memory_bytes, "max_allocation_bytes", (json_int_t)info->max_allocation_bytes,
                   "max_work_group", (json_int_t)info->max_work_group);
+    if (object && json_object_set_new(object, "products", info_products_json(&one->products)) != 0) {
+        json_decref(object);
+        return NULL;
+    }
     if (object && one->test.count && json_object_set_new(object, "selftest", selftest_json(&one->test)) != 0) {
         json_decref(object);
         return NULL;

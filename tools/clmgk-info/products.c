@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who multiplies matrices on a device. */
+#include "info.h"
+
+#include <stdio.h>
+
+static const clmgk_dtype dtypes[] = {CLMGK_DTYPE_F32, CLMGK_DTYPE_F16, CLMGK_DTYPE_BF16};
+
+static bool has_dtype(const clmgk_gemm_provider_info *provider, clmgk_dtype dtype)
+{
+    return (provider->dtypes & (UINT32_C(1) << (uint32_t)dtype)) != 0;
+}
+
+tool_exit info_get_products(const clmgk_device_info *info, info_products *products, tool_error *error)
+{
+    clmgk_error failure = {0};
+    *products = (info_products){.count = 0};
+    for (size_t i = 0; clmgk_gemm_provider(i) && i < INFO_MAX_PROVIDERS; i++) {
+        if (clmgk_gemm_provider_state(info->device_id, i, &products->providers[i], &failure) != CLMGK_OK)
+            return tool_fail_library(error, &failure);
+        products->count++;
+    }
+    return TOOL_DONE;
+}
+
+void info_print_products(const info_products *products)
+{
+    for (size_t i = 0; i < products->count; i++) {
+        const clmgk_gemm_provider_info *provider = &products->providers[i];
+        printf("    products by %s:", provider->name);
+        for (size_t t = 0; t < TOOL_COUNT(dtypes); t++)
+            if (has_dtype(provider, dtypes[t]))
+                printf(" %s", clmgk_dtype_name(dtypes[t]));
+        printf("%s%s%s%s\n", provider->dtypes ? "" : " none", provider->reason[0] ? " (" : "", provider->reason,
+               provider->reason[0] ? ")" : "");
+    }
+}
+
+static json_t *provider_json(const clmgk_gemm_provider_info *provider)
+{
+    json_t *list = json_array();
+    for (size_t t = 0; list && t < TOOL_COUNT(dtypes); t++) {
+        if (has_dtype(provider, dtypes[t]) &&
+            json_array_append_new(list, json_string(clmgk_dtype_name(dtypes[t]))) != 0) {
+            json_decref(list);
+            list = NULL;
+        }
+    }
+    return list ? json_pack("{s:s, s:o, s:s}", "provider", provider->name, "dtypes", list, "reason", provider->reason)
+                : NULL;
+}
+
+json_t *info_products_json(const info_products *products)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; list && i < products->count; i++) {
+        if (json_array_append_new(list, provider_json(&products->providers[i])) != 0) {
+            json_decref(list);
+            list = NULL;
+        }
+    }
+    return list;
+}
