@@ -323,6 +323,10 @@ typedef struct bench_runner {
     bench_own own;
 } bench_runner;
 
+/* The plan alone, into an empty `run`. On failure `run` holds what bench_runner_close takes. */
+tool_exit bench_runner_plan(const tool_device *device, const bench_manner *manner, const clmgk_attention_desc *desc,
+                            bench_runner *run, clmgk_error *failure, tool_error *error);
+
 /* A plan with its arrays, its outputs spoiled; *plan_ms is what making the plan took. `failure` is the library's where
  * it was the library that refused. On failure `run` holds what bench_runner_close takes. */
 tool_exit bench_runner_open(const tool_device *device, const bench_manner *manner, const bench_arrays *arrays,

@@ -71,8 +71,8 @@ tool_exit bench_time_calls(const tool_device *device, const bench_runner *run, i
 
 /* ---- opening ------------------------------------------------------------------------------------------------ */
 
-static tool_exit make_plan(const tool_device *device, const bench_manner *manner, const clmgk_attention_desc *desc,
-                           bench_runner *run, clmgk_error *failure, tool_error *error)
+tool_exit bench_runner_plan(const tool_device *device, const bench_manner *manner, const clmgk_attention_desc *desc,
+                            bench_runner *run, clmgk_error *failure, tool_error *error)
 {
     clmgk_context_options context_options = CLMGK_CONTEXT_OPTIONS_INIT;
     clmgk_plan_options plan_options = CLMGK_PLAN_OPTIONS_INIT;
@@ -95,7 +95,7 @@ tool_exit bench_runner_open(const tool_device *device, const bench_manner *manne
 {
     *run = (bench_runner){.pass = BENCH_FORWARD};
     const double start = tool_now_ms();
-    TOOL_TRY(make_plan(device, manner, desc, run, failure, error));
+    TOOL_TRY(bench_runner_plan(device, manner, desc, run, failure, error));
     *plan_ms = tool_now_ms() - start;
     TOOL_TRY(bench_own_create(device, arrays, desc, clmgk_plan_workspace_size(run->plan), &run->own, error));
     if (pass == BENCH_BACKWARD) { /* O and L */

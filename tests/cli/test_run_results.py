@@ -158,7 +158,7 @@ class Reports(RunTest):
         done = self.accept_run("smgk", json=True, lse="l.npy", repeat=3, check=True)
         result = json.loads(done.stdout)
         for key, kind in (("clmgk", str), ("variant", str), ("score", str), ("estep", str), ("dtype", str),
-                          ("engine", str), ("parameters", str), ("device", dict), ("workspace_bytes", int),
+                          ("engine", str), ("parameters", str), ("tuning", str), ("device", dict), ("workspace_bytes", int),
                           ("compile_ms", float), ("program", str), ("flops", float), ("gflops", float),
                           ("causal", bool)):
             self.assertIsInstance(result[key], kind, key)

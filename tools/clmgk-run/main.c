@@ -29,7 +29,7 @@ int main(int argc, char **argv)
     bool finished = false;
     tool_exit status = run_parse(argc, argv, &arguments, &finished, &error);
     if (status == TOOL_DONE && !finished) {
-        status = tool_outputs_create(&outputs.files, &error); /* before OpenCL starts threads */
+        status = tool_outputs_create(&outputs.files, &error);
         if (status == TOOL_DONE)
             status = run(&arguments, &outputs, &error);
         tool_outputs_destroy(outputs.files);

@@ -94,11 +94,12 @@ static tool_exit print_words(const run_arguments *arguments, const run_problem *
     const clmgk_attention_desc *const d = &problem->desc;
     fprintf(stderr,
             "%s %s, B %" PRId64 ", H %" PRId64 ", G %" PRId64 ", M %" PRId64 ", N %" PRId64 ", S %" PRId64
-            ", D %" PRId64 ", E %" PRId64 ", on %s (%s), %s engine, program: %s, %.1f ms\n",
+            ", D %" PRId64 ", E %" PRId64 ", on %s (%s), %s engine, parameters of the %s, program: %s, %.1f ms\n",
             clmgk_variant_name(arguments->variant), clmgk_dtype_name(d->dtype), d->batch, d->heads, d->kv_heads,
             d->components, d->length, d->length_k, d->head_size, d->value_size, execution->device.info.name,
             execution->device.info.platform, clmgk_engine_name(execution->info.engine),
-            program_origin(execution->info.origin), execution->info.compile_ms);
+            clmgk_tuning_source_name(execution->info.tuning), program_origin(execution->info.origin),
+            execution->info.compile_ms);
     if (arguments->repeat > 0)
         print_times("time", &execution->forward_ms, execution->forward_flops, arguments->repeat);
     if (arguments->repeat > 0 && d->gradients != 0)
@@ -199,6 +200,7 @@ static json_t *make_json(const run_arguments *arguments, const run_problem *prob
     json_object_set_new(root, "dtype", tool_json_text(clmgk_dtype_name(desc->dtype)));
     json_object_set_new(root, "engine", tool_json_text(clmgk_engine_name(info->engine)));
     json_object_set_new(root, "parameters", tool_json_text(info->parameters));
+    json_object_set_new(root, "tuning", tool_json_text(clmgk_tuning_source_name(info->tuning)));
     json_object_set_new(root, "device", make_device(&execution->device.info));
     add_shape(root, desc);
     json_object_set_new(root, "workspace_bytes", json_integer((json_int_t)info->workspace_bytes));

@@ -7,8 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #define OPEN_FOLDERS 16
+#define ATTEMPTS     50
+#define PAUSE_NS     10000000
 
 char *tool_make_temporary_folder(void)
 {
@@ -38,7 +42,13 @@ static int remove_entry(const char *path, const struct stat *facts, int kind, st
     return 0;
 }
 
+/* Again where another thread, a driver's that compiles, put something in meanwhile. */
 void tool_remove_folder(const char *path)
 {
-    (void)nftw(path, remove_entry, OPEN_FOLDERS, FTW_DEPTH | FTW_PHYS);
+    const struct timespec pause = {.tv_nsec = PAUSE_NS};
+    for (int attempt = 0; attempt < ATTEMPTS && access(path, F_OK) == 0; attempt++) {
+        if (attempt > 0)
+            (void)nanosleep(&pause, NULL);
+        (void)nftw(path, remove_entry, OPEN_FOLDERS, FTW_DEPTH | FTW_PHYS);
+    }
 }

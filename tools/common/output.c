@@ -13,7 +13,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define END_OF_WATCH SIGUSR1 /* from this program, to the thread that waits for signals */
+enum { SIGNALS = 3 };
+static const int signal_numbers[SIGNALS] = {SIGINT, SIGTERM, SIGHUP};
+
+/* Where handlers write the signal's number; -1: nobody waits for it. A handler knows nothing else. */
+static volatile sig_atomic_t signal_pipe = -1;
 
 typedef struct output_file {
     const char *option;
@@ -26,10 +30,12 @@ typedef struct output_file {
 struct tool_outputs {
     pthread_mutex_t mutex; /* guards the temporary files, against the thread that waits for signals */
     pthread_t watcher;
-    sigset_t signals;
-    sigset_t signals_before;
-    bool ending;  /* tells the thread to end: a cancelled one confuses address sanitizers */
-    char *folder; /* NULL: none */
+    int pipe[2];
+    bool caught[SIGNALS];
+    struct sigaction before[SIGNALS];
+    bool ending;                         /* tells the thread to end: a cancelled one confuses address sanitizers */
+    char *folder;                        /* NULL: none */
+    pid_t processes[TOOL_MAX_PROCESSES]; /* 0: none */
     size_t count;
     output_file file[TOOL_MAX_OUTPUTS];
 };
@@ -42,11 +48,15 @@ static void remove_temporaries(tool_outputs *outputs)
         if (outputs->file[i].temporary)
             unlink(outputs->file[i].temporary);
     }
+    for (size_t i = 0; i < TOOL_MAX_PROCESSES; i++) {
+        if (outputs->processes[i] > 0)
+            kill(-outputs->processes[i], SIGKILL);
+    }
     if (outputs->folder)
         tool_remove_folder(outputs->folder);
 }
 
-/* Ends the process by `number`, as if it had never been blocked. */
+/* Ends the process by `number`, as if it had never been caught. */
 static void end_by_signal(int number)
 {
     sigset_t one;
@@ -58,11 +68,26 @@ static void end_by_signal(int number)
     _exit(128 + number);
 }
 
+/* Any thread may be the one that is interrupted: libraries start some before main. Drivers whose compiler catches these
+ * signals, too, call the handler that was there before. */
+static void pass_on(int number)
+{
+    const int code = errno;
+    const unsigned char byte = (unsigned char)number;
+    if (signal_pipe >= 0 && write((int)signal_pipe, &byte, 1) != 1)
+        _exit(128 + number);
+    errno = code;
+}
+
 static void *watch_signals(void *user)
 {
     tool_outputs *const outputs = user;
-    int number = 0;
-    if (sigwait(&outputs->signals, &number) != 0)
+    unsigned char number = 0;
+    ssize_t got = 0;
+    do
+        got = read(outputs->pipe[0], &number, 1);
+    while (got < 0 && errno == EINTR);
+    if (got != 1)
         return NULL;
     pthread_mutex_lock(&outputs->mutex);
     if (outputs->ending) {
@@ -75,16 +100,30 @@ static void *watch_signals(void *user)
 }
 
 /* Those of the three that the caller of the program does not ignore (nohup does). */
-static void choose_signals(sigset_t *signals)
+static void catch_signals(tool_outputs *outputs)
 {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-    sigemptyset(signals);
-    sigaddset(signals, END_OF_WATCH);
-    for (size_t i = 0; i < TOOL_COUNT(numbers); i++) {
-        struct sigaction action;
-        if (sigaction(numbers[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN)
-            sigaddset(signals, numbers[i]);
+    signal_pipe = outputs->pipe[1];
+    for (size_t i = 0; i < SIGNALS; i++) {
+        struct sigaction action = {.sa_handler = pass_on, .sa_flags = SA_RESTART};
+        sigemptyset(&action.sa_mask);
+        if (sigaction(signal_numbers[i], NULL, &outputs->before[i]) == 0 && outputs->before[i].sa_handler != SIG_IGN)
+            outputs->caught[i] = sigaction(signal_numbers[i], &action, NULL) == 0;
     }
+}
+
+static void release_signals(const tool_outputs *outputs)
+{
+    for (size_t i = 0; i < SIGNALS; i++) {
+        if (outputs->caught[i])
+            (void)sigaction(signal_numbers[i], &outputs->before[i], NULL);
+    }
+    signal_pipe = -1;
+}
+
+static void close_pipe(const tool_outputs *outputs)
+{
+    close(outputs->pipe[0]);
+    close(outputs->pipe[1]);
 }
 
 tool_exit tool_outputs_create(tool_outputs **out, tool_error *error)
@@ -93,16 +132,22 @@ tool_exit tool_outputs_create(tool_outputs **out, tool_error *error)
     if (!outputs)
         return tool_fail_memory(error, "the output files");
     signal(SIGXFSZ, SIG_IGN);
-    choose_signals(&outputs->signals);
-    pthread_sigmask(SIG_BLOCK, &outputs->signals, &outputs->signals_before);
+    if (pipe(outputs->pipe) != 0) {
+        const int code = errno;
+        free(outputs);
+        return tool_fail(error, TOOL_SYSTEM_ERROR, "no pipe for signals: %s", strerror(code));
+    }
+    (void)fcntl(outputs->pipe[0], F_SETFD, FD_CLOEXEC);
+    (void)fcntl(outputs->pipe[1], F_SETFD, FD_CLOEXEC);
     pthread_mutex_init(&outputs->mutex, NULL);
     const int code = pthread_create(&outputs->watcher, NULL, watch_signals, outputs);
     if (code != 0) {
-        pthread_sigmask(SIG_SETMASK, &outputs->signals_before, NULL);
+        close_pipe(outputs);
         pthread_mutex_destroy(&outputs->mutex);
         free(outputs);
         return tool_fail(error, TOOL_SYSTEM_ERROR, "no thread for signals: %s", strerror(code));
     }
+    catch_signals(outputs);
     *out = outputs;
     return TOOL_DONE;
 }
@@ -111,10 +156,12 @@ void tool_outputs_destroy(tool_outputs *outputs)
 {
     if (!outputs)
         return;
+    static const unsigned char end = 0;
     pthread_mutex_lock(&outputs->mutex);
     outputs->ending = true;
     pthread_mutex_unlock(&outputs->mutex);
-    pthread_kill(outputs->watcher, END_OF_WATCH);
+    while (write(outputs->pipe[1], &end, 1) < 0 && errno == EINTR)
+        continue;
     pthread_join(outputs->watcher, NULL);
     remove_temporaries(outputs);
     for (size_t i = 0; i < outputs->count; i++) {
@@ -125,7 +172,8 @@ void tool_outputs_destroy(tool_outputs *outputs)
         free(file->target);
     }
     free(outputs->folder);
-    pthread_sigmask(SIG_SETMASK, &outputs->signals_before, NULL);
+    release_signals(outputs);
+    close_pipe(outputs);
     pthread_mutex_destroy(&outputs->mutex);
     free(outputs);
 }
@@ -138,6 +186,29 @@ tool_exit tool_outputs_make_folder(tool_outputs *outputs, const char **path, too
     pthread_mutex_unlock(&outputs->mutex);
     *path = outputs->folder;
     return *path ? TOOL_DONE : tool_fail(error, TOOL_SYSTEM_ERROR, "no temporary folder: %s", strerror(code));
+}
+
+/* Puts `to` in the place of the first process that is `from`. */
+static void replace_process(tool_outputs *outputs, pid_t from, pid_t to)
+{
+    pthread_mutex_lock(&outputs->mutex);
+    for (size_t i = 0; i < TOOL_MAX_PROCESSES; i++) {
+        if (outputs->processes[i] == from) {
+            outputs->processes[i] = to;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&outputs->mutex);
+}
+
+void tool_outputs_add_process(tool_outputs *outputs, pid_t process)
+{
+    replace_process(outputs, 0, process);
+}
+
+void tool_outputs_remove_process(tool_outputs *outputs, pid_t process)
+{
+    replace_process(outputs, process, 0);
 }
 
 /* ---- announcing --------------------------------------------------------------------------------------------- */

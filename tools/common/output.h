@@ -10,14 +10,14 @@
 #include "tool.h"
 
 #include <stdio.h>
+#include <sys/types.h>
 
 #define TOOL_MAX_OUTPUTS 16
 
 typedef struct tool_outputs tool_outputs;
 
-/* To be called before the program has other threads: it blocks those signals in the calling thread, and so in every
- * thread made later, and starts the one that waits for them. Writing beyond the limit of a file's size becomes an
- * error of write(). */
+/* Catches those signals, but those that are ignored, and starts the thread that acts on them. Writing beyond the limit
+ * of a file's size becomes an error of write(). One at a time in a process. */
 tool_exit tool_outputs_create(tool_outputs **out, tool_error *error);
 
 /* Removes temporary files that were not committed. NULL is allowed. */
@@ -26,6 +26,12 @@ void tool_outputs_destroy(tool_outputs *outputs);
 /* Makes a folder for what the program needs while it runs, at most once. It is removed with all that is in it when
  * `outputs` is destroyed, and by those signals. *path lives as long as `outputs`. */
 tool_exit tool_outputs_make_folder(tool_outputs *outputs, const char **path, tool_error *error);
+
+/* A process of the program's own that writes into that folder, leader of a process group: those signals end the group
+ * before the folder is removed. At most TOOL_MAX_PROCESSES at a time; more are not ended so. */
+#define TOOL_MAX_PROCESSES 16
+void tool_outputs_add_process(tool_outputs *outputs, pid_t process);
+void tool_outputs_remove_process(tool_outputs *outputs, pid_t process);
 
 /* Announces that `option` writes `path`, and checks what can be checked now without touching anything: its folder is
  * there, the target, if it exists, is a regular file that may be written, and no other output is the same file.
