@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""clmgk-tune: what it measures, keeps and refuses; candidates that fail, hang, crash or compute wrongly."""
+import json
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+import numpy as np
+
+from program_test import BIN, LIMIT_S, QUICK, ProgramTest, run
+
+KERNELS = pathlib.Path(__file__).resolve().parents[2] / "cl"
+SIZES = ["--heads", 2, "--length", 96, "--head-size", 16]
+SMALL = [*SIZES, "--variants", "softmax", "--pass", "forward"]
+MACROS = {"lanes": "LANES", "vectors": "ROW_VECTORS", "panels": "PANELS", "tile": "TILE_KEYS", "block": "BLOCK_KEYS",
+          "unroll": "UNROLL_PRODUCT"}
+
+
+class TuneTest(ProgramTest):
+    """A tuning cache of each test's own; the programs' cache is that of all tests."""
+
+    program = "clmgk-tune"
+
+    def setUp(self):
+        super().setUp()
+        self.cache = self.folder / "cache"
+        self.environment = {**QUICK, "CLMGK_CACHE_DIR": str(self.cache)}
+
+    @property
+    def file(self):
+        return self.cache / "tuning" / "tuning.txt"
+
+    def run_program(self, *args, **options):
+        options.setdefault("env", self.environment)
+        return super().run_program(*args, **options)
+
+    def tune(self, *args, **options):
+        return json.loads(self.accept(*args, "--json", **options).stdout)["devices"][0]
+
+    def entries(self):
+        return json.loads(self.accept("--show", "--json").stdout)["entries"]
+
+    def own_entries(self):
+        return [entry for entry in self.entries() if not entry["shipped"]]
+
+    def plan(self, **environment):
+        """What clmgk-run's plan takes for the shape of SMALL."""
+        for name in ("q", "k", "v"):
+            array = self.random.standard_normal((1, 2, 96, 16), dtype=np.float32)
+            np.save(self.folder / f"{name}.npy", array)
+        done = run("clmgk-run", "--variant", "softmax", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out",
+                   "o.npy", "--check", "--json", cwd=self.folder, env={**self.environment, **environment})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+
+class Measuring(TuneTest):
+    def test_results(self):
+        found = self.tune(*SIZES, "--variants", "softmax,mgk:1", "--budget", 12)
+        cases = found["cases"]
+        self.assertEqual([(one["variant"], one["pass"]) for one in cases],
+                         [("softmax", "forward"), ("mgk", "forward"), ("softmax", "backward"), ("mgk", "backward")])
+        self.assertEqual(cases[0]["heads"], 2)
+        measured = [one for one in cases if one["outcome"] in ("default", "faster")]
+        self.assertTrue(measured)
+        for one in measured:
+            self.assertGreater(one["default_ms"], 0)
+            self.assertLessEqual(one["ratio"], 1)
+            self.assertEqual(one["outcome"] == "faster", one["ratio"] < 1)
+            self.assertIn(one["engine"], ("lane", "simt"))
+        for one in cases:
+            self.assertIn(one["outcome"], ("default", "faster", "unmeasured"))
+        self.assertEqual(len(self.own_entries()), len(measured))
+        self.assertGreater(found["candidates"]["tried"], 0)
+        self.assertGreater(found["share_of_space"], 0)
+        self.assertGreaterEqual(found["geometric_mean_speedup"], 1)
+        self.assertEqual(self.plan()["tuning"], "bucket")
+
+    def test_text(self):
+        done = self.accept(*SMALL, "--budget", 3)
+        for word in ("default ms", "tuned ms", "given softmax 2", "geometric mean", "candidates in"):
+            self.assertIn(word, done.stdout)
+        self.assertIn("1 of 1: given softmax 2", done.stderr)
+        self.assertIn("to go", done.stderr)
+        self.assertIn("variant=softmax", self.accept("--show").stdout)
+
+    def test_random_search(self):
+        found = self.tune(*SMALL, "--budget", 6, "--search", "random")
+        self.assertGreater(found["candidates"]["tried"], 1)
+
+    def test_nothing_else_is_left_behind(self):
+        scratch = self.folder / "scratch"
+        scratch.mkdir()
+        self.tune(*SMALL, "--budget", 3, env={**self.environment, "TMPDIR": str(scratch)})
+        self.assertEqual(list(scratch.iterdir()), [])
+
+    def test_bench_marks_tuned_cases(self):
+        def bench(*args):
+            done = run("clmgk-bench", *SIZES, "--variants", "softmax", "--seconds", 0.01, "--json", *args,
+                       env=self.environment)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return json.loads(done.stdout)["cases"][0]
+
+        untuned = bench()
+        self.assertEqual((untuned["tuned"], untuned["tuning"]), (False, "class"))
+        self.tune(*SMALL, "--budget", 3)
+        for options in ([], ["--keep-caches"]):
+            tuned = bench(*options)
+            self.assertEqual((tuned["tuned"], tuned["tuning"]), (True, "bucket"))
+        self.assertEqual(bench("--untuned")["tuning"], "class")
+
+
+class BadCandidates(TuneTest):
+    """Kernels of which all but the default parameters misbehave."""
+
+    def tune_with(self, text, *args):
+        """The forward kernel begins with `text` wherever its parameters are not the defaults."""
+        parameters = dict(word.split("=") for word in self.plan()["parameters"].split(","))
+        same = " && ".join(f"{macro} == {parameters[name]}" for name, macro in MACROS.items())
+        kernels = self.folder / "kernels"
+        shutil.copytree(KERNELS, kernels)
+        source = (kernels / "mixture_forward.cl").read_text()
+        start = "    if (a.length == 0)\n        return;\n    size_t id = get_group_id(0);\n"
+        self.assertEqual(source.count(start), 1)
+        condition = f"#if !ENGINE_SIMT && !({same})\n{text}\n#endif\n"
+        (kernels / "mixture_forward.cl").write_text(source.replace(start, condition + start))
+        environment = {**self.environment, "CLMGK_KERNEL_DIR": str(kernels)}
+        found = self.tune(*SMALL, *args, env=environment)
+        case = found["cases"][0]
+        self.assertEqual(case["outcome"], "default")
+        self.assertEqual([entry["parameters"] for entry in self.own_entries()], [""])
+        return found["candidates"]
+
+    def check_counts(self, counts, wanted):
+        for name in ("failed", "hung", "crashed", "wrong"):
+            if name == wanted:
+                self.assertGreater(counts[name], 0, counts)
+            elif name != "failed":  # some candidates are not for this device
+                self.assertEqual(counts[name], 0, counts)
+
+    def test_does_not_compile(self):
+        self.check_counts(self.tune_with("#error this candidate does not compile", "--budget", 15), "failed")
+
+    def test_hangs(self):
+        start = time.monotonic()
+        counts = self.tune_with("    for (volatile int forever = 1; forever;)\n        ;", "--budget", 15,
+                                "--candidate-limit", 3)
+        self.check_counts(counts, "hung")
+        self.assertLess(time.monotonic() - start, 60)
+
+    def test_crashes(self):
+        self.check_counts(self.tune_with("    *(volatile __global int *)8 = 1;", "--budget", 15), "crashed")
+
+    def test_computes_nothing_and_is_fast(self):
+        self.check_counts(self.tune_with("    return;", "--budget", 15), "wrong")
+
+
+class Resuming(TuneTest):
+    CASES = [*SIZES, "--variants", "softmax,gaussian,mgk:1", "--pass", "forward"]
+
+    def start(self, *args, **options):
+        return subprocess.Popen([str(BIN / self.program), *map(str, args)], cwd=self.folder, env=self.environment,
+                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **options)
+
+    @staticmethod
+    def wait_for(stream, word):
+        for line in stream:
+            if word in line:
+                return
+        raise AssertionError(f"no '{word}'")
+
+    def test_interrupt_and_resume(self):
+        scratch = self.folder / "scratch"
+        scratch.mkdir()
+        self.environment["TMPDIR"] = str(scratch)
+        with self.start(*self.CASES, "--budget", 20) as process:
+            self.wait_for(process.stderr, "1 of 3")
+            process.send_signal(signal.SIGINT)
+            process.stderr.read()
+            self.assertEqual(process.wait(LIMIT_S), -signal.SIGINT)
+        self.assertEqual(list(scratch.iterdir()), [])
+        before = self.own_entries()
+        self.assertTrue(before)
+        found = self.tune(*self.CASES, "--budget", 6, "--resume")
+        self.assertEqual(found["cases"][0]["tried"], 0)
+        self.assertIn(found["cases"][0]["outcome"], ("default", "faster"))
+        self.assertGreater(found["cases"][0]["default_ms"], 0)
+        for entry in before:
+            self.assertIn(entry, self.own_entries())
+
+    def test_killed_and_damaged(self):
+        with self.start(*self.CASES, "--budget", 20) as process:
+            self.wait_for(process.stderr, "1 of 3")
+            process.kill()
+            process.stderr.read()
+        history = next((self.cache / "tuning").glob("history-*"))
+        whole = history.read_bytes()
+        history.write_bytes(whole + b'{"case": "half a li')
+        found = self.tune(*self.CASES, "--budget", 2, "--resume")
+        self.assertEqual(found["cases"][0]["tried"], 0)
+        self.assertTrue(history.read_bytes().startswith(whole))
+
+    def test_without_resume_it_begins_anew(self):
+        self.tune(*SMALL, "--budget", 3)
+        self.assertGreater(self.tune(*SMALL, "--budget", 5)["cases"][0]["tried"], 0)
+
+    def test_two_at_once(self):
+        with self.start(*self.CASES, "--budget", 60) as process:
+            self.wait_for(process.stderr, "1 of 3")
+            done = self.run_program(*SMALL, "--budget", 1)
+            process.kill()
+            process.stderr.read()
+        self.assertEqual(done.returncode, 4, done.stderr)
+        self.assertIn("another clmgk-tune", done.stderr)
+        self.tune(*SMALL, "--budget", 1)  # the lock went with its process
+
+
+class Cache(TuneTest):
+    def edit(self, old, new):
+        text = self.file.read_text()
+        self.assertIn(old, text)
+        self.file.write_text(text.replace(old, new))
+
+    def test_export_import_reset(self):
+        self.tune(*SMALL, "--budget", 2)
+        before = self.own_entries()
+        self.assertEqual(len(before), 1)
+        self.accept("--export", "all.txt", "--all-devices")
+        self.accept("--reset")
+        self.assertEqual(self.own_entries(), [])
+        taken = json.loads(self.accept("--import", "all.txt", "--json").stdout)
+        self.assertEqual(taken["taken"], 1)
+        self.assertEqual(self.own_entries(), before)
+
+    def test_values_reach_plans(self):
+        self.tune(*SMALL, "--budget", 2)
+        self.accept("--export", "one.txt")
+        text = (self.folder / "one.txt").read_text()
+        start = text.index('parameters="')
+        end = text.index('"', start + len('parameters="'))
+        changed = text[:start] + 'parameters="unroll=8' + text[end:]
+        (self.folder / "one.txt").write_text(changed.replace("date=20", "date=21"))
+        self.accept("--import", "one.txt")
+        plan = self.plan()
+        self.assertEqual(plan["tuning"], "bucket")
+        self.assertIn("unroll=8", plan["parameters"].split(","))
+
+    def test_bad_imports_change_nothing(self):
+        self.tune(*SMALL, "--budget", 2)
+        self.accept("--export", "good.txt")
+        good = (self.folder / "good.txt").read_text()
+        bad = {
+            "empty": "",
+            "text": "not a cache\n",
+            "version": good.replace("clmgk-tuning 1", "clmgk-tuning 99"),
+            "value": good.replace('parameters="', 'parameters="tile=3,' if 'parameters=""' not in good
+                                  else 'parameters="tile=3'),
+            "cut": good[: len(good) - 30],
+        }
+        before = self.file.read_bytes()
+        for name, text in bad.items():
+            with self.subTest(name):
+                (self.folder / "bad.txt").write_text(text)
+                done = self.run_program("--import", "bad.txt")
+                self.assertEqual(done.returncode, 2, done.stdout)
+                self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+                self.assertIn("bad.txt", done.stderr)
+                self.assertEqual(self.file.read_bytes(), before)
+        done = self.run_program("--import", "absent.txt")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("absent.txt", done.stderr)
+
+    def test_edited_value_is_passed_over(self):
+        self.tune(*SMALL, "--budget", 2)
+        text = self.file.read_text()
+        start = text.index('parameters="') + len('parameters="')
+        self.file.write_text(text[:start] + "tile=3" + text[text.index('"', start):])
+        shown = self.accept("--show").stdout
+        self.assertIn("PASSED OVER", shown)
+        self.assertIn("tile", shown)
+        self.assertEqual(self.plan()["tuning"], "class")
+        self.tune(*SMALL, "--budget", 2)  # measures again and replaces it
+        self.assertNotIn("PASSED OVER", self.accept("--show").stdout)
+
+    def test_other_driver(self):
+        self.tune(*SMALL, "--budget", 2)
+        self.edit('driver="', 'driver="older ')
+        self.assertEqual(self.plan()["tuning"], "architecture")
+        self.assertIn("measured with driver older", self.accept("--show").stdout)
+        found = self.tune(*SMALL, "--budget", 2)
+        self.assertNotEqual(found["cases"][0]["outcome"], "unmeasured")
+        self.assertEqual(len(self.own_entries()), 2)
+
+    def test_no_files(self):
+        environment = {**self.environment, "CLMGK_CACHE_DIR": ""}
+        for words in (["--budget", 1], ["--reset"], ["--import", "x"]):
+            done = self.run_program(*words, env=environment)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn("CLMGK_CACHE_DIR", done.stderr)
+        self.assertIn("no files", self.accept("--show", env=environment).stdout)
+
+    def test_unwritable(self):
+        (self.folder / "file").write_text("in the way")
+        for path in (self.folder / "file", pathlib.Path("/proc/clmgk")):
+            done = self.run_program(*SMALL, "--budget", 1, env={**self.environment, "CLMGK_CACHE_DIR": str(path)})
+            self.assertEqual(done.returncode, 4, done.stderr)
+            self.assertIn(str(path), done.stderr)
+
+    def test_full_disk_keeps_what_was_measured(self):
+        self.tune(*SMALL, "--budget", 2)
+        before = self.own_entries()
+        size = max(path.stat().st_size for path in (self.cache / "tuning").iterdir())
+
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size + 40, size + 40))
+
+        # A small limit stops the programs' cache of drivers, too: their files are left alone by --resume of a done case.
+        done = self.run_program("--heads", 1, "--length", 40, "--head-size", 16, "--variants", "softmax,gaussian",
+                                "--pass", "forward", "--budget", 4, "--resume", preexec_fn=limit)
+        self.assertEqual(done.returncode, 4, done.stdout + done.stderr)
+        self.assertEqual(done.stderr.splitlines()[-1].count("clmgk-tune: "), 1, done.stderr)
+        for entry in before:
+            self.assertIn(entry, self.own_entries())
+
+
+class Usage(TuneTest):
+    def test_help_and_version(self):
+        text = self.accept("--help").stdout
+        for option in ("--budget", "--resume", "--show", "--reset", "--export", "--import", "--variants", "--shapes",
+                       "--all-devices", "--device"):
+            self.assertIn(option, text)
+        self.assertIn("clmgk-tune", self.accept("--version").stdout)
+
+    def test_bad_usage(self):
+        for words, args in (
+                (["--budget"], ["--budget", "0"]),
+                (["--budget"], ["--budget", "soon"]),
+                (["--candidate-limit"], ["--candidate-limit", "-1"]),
+                (["--search"], ["--search", "luck"]),
+                (["--shapes"], ["--shapes", "round"]),
+                (["--variants"], ["--variants", "hardmax"]),
+                (["--suite", "--shapes"], ["--suite", "quick", "--shapes", "long"]),
+                (["--length"], ["--heads", "3"]),
+                (["--show", "--budget"], ["--show", "--budget", "3"]),
+                (["--show", "--reset"], ["--show", "--reset"]),
+                (["--import", "--device"], ["--import", "x", "--device", "pocl"]),
+                (["--device", "--all-devices"], ["--device", "pocl", "--all-devices"]),
+                (["--reset", "--heads"], ["--reset", "--heads", "2"])):
+            with self.subTest(args):
+                self.refuse(2, *args, words=words)
+
+    def test_no_device(self):
+        empty = self.folder / "empty"
+        empty.mkdir()
+        environment = {**self.environment, "OCL_ICD_VENDORS": str(empty)}
+        self.refuse(3, *SMALL, env=environment)
+        self.refuse(3, "--device", "nothing of the kind", *SMALL)
+
+
+if __name__ == "__main__":
+    unittest.main()

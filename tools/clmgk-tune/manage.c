@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cache without measuring: what is in it, taken out, put in, thrown away. */
+#include "tune.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define MAX_FILE_BYTES ((size_t)16 << 20)
+
+/* ---- devices
+ * ------------------------------------------------------------------------------------------------------------ */
+
+tool_exit tune_list_devices(const tune_options *options, clmgk_device_info **infos, size_t *count, tool_error *error)
+{
+    clmgk_error failure = {0};
+    size_t all = 0;
+    *infos = NULL;
+    *count = 1;
+    if (options->all_devices) {
+        if (clmgk_list_devices(NULL, 0, &all, &failure) != CLMGK_OK)
+            return tool_fail_library(error, &failure);
+        if (all == 0)
+            return tool_fail(error, TOOL_NO_DEVICE, "no OpenCL device: expected at least one");
+        *count = all;
+    }
+    clmgk_device_info *const list = calloc(*count, sizeof(*list));
+    if (!list)
+        return tool_fail_memory(error, "the list of devices");
+    const clmgk_status status = options->all_devices ? clmgk_list_devices(list, *count, &all, &failure)
+                                                     : clmgk_select_device(options->device, list, &failure);
+    if (status != CLMGK_OK) {
+        free(list);
+        return tool_fail_library(error, &failure);
+    }
+    if (options->all_devices && all < *count)
+        *count = all;
+    *infos = list;
+    return TOOL_DONE;
+}
+
+/* The device that was named; NULL in info->device_id with --all-devices. */
+static tool_exit chosen_device(const tune_options *options, clmgk_device_info *info, tool_error *error)
+{
+    clmgk_error failure = {0};
+    memset(info, 0, sizeof(*info));
+    if (options->all_devices || clmgk_select_device(options->device, info, &failure) == CLMGK_OK)
+        return TOOL_DONE;
+    return tool_fail_library(error, &failure);
+}
+
+static tool_exit get_cache(clmgk_tuning_info *info, tool_error *error)
+{
+    clmgk_error failure = {0};
+    if (clmgk_tuning_get_info(NULL, info, &failure) != CLMGK_OK)
+        return tool_fail_library(error, &failure);
+    return TOOL_DONE;
+}
+
+/* ---- show
+ * ---------------------------------------------------------------------------------------------------------------- */
+
+static bool is_wanted(const clmgk_tuning_entry *entry, const clmgk_device_info *info)
+{
+    return !info->device_id || (strcmp(entry->device, info->name) == 0 && strcmp(entry->platform, info->platform) == 0);
+}
+
+static bool is_current(const clmgk_tuning_entry *entry, const clmgk_device_info *info)
+{
+    return !info->device_id ||
+           (strcmp(entry->driver, info->driver) == 0 && entry->compute_units == info->compute_units);
+}
+
+static json_t *entry_json(const clmgk_tuning_entry *entry)
+{
+    return json_pack("{s:o, s:o, s:o, s:I, s:s, s:s, s:s, s:s, s:o, s:o, s:b, s:b, s:o}", "device",
+                     tool_json_text(entry->device), "platform", tool_json_text(entry->platform), "driver",
+                     tool_json_text(entry->driver), "compute_units", (json_int_t)entry->compute_units, "operation",
+                     entry->operation, "bucket", entry->bucket, "choice", entry->choice, "parameters",
+                     entry->parameters, "time_ms", tool_json_number(entry->time_ms), "default_ms",
+                     tool_json_number(entry->default_ms), "shipped", (int)entry->shipped, "allowed",
+                     (int)entry->allowed, "reason", entry->allowed ? json_null() : tool_json_text(entry->reason));
+}
+
+static json_t *show_json(const clmgk_tuning_info *cache, const clmgk_tuning_entry *entries, size_t count,
+                         const clmgk_device_info *info)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; list && i < count; i++) {
+        if (is_wanted(&entries[i], info) && json_array_append_new(list, entry_json(&entries[i])) != 0) {
+            json_decref(list);
+            list = NULL;
+        }
+    }
+    if (!list)
+        return NULL;
+    return json_pack("{s:s, s:s?, s:I, s:o, s:o}", "clmgk", clmgk_version(), "path",
+                     cache->path[0] ? cache->path : NULL, "damaged", (json_int_t)cache->damaged, "message",
+                     cache->damaged ? tool_json_text(cache->message) : json_null(), "entries", list);
+}
+
+static void print_entry(const clmgk_tuning_entry *entry, const clmgk_device_info *info)
+{
+    printf("  %-8s %s\n           %s %s", entry->operation, entry->bucket, entry->choice,
+           entry->parameters[0] ? entry->parameters : "defaults");
+    if (entry->default_ms > 0)
+        printf(": %.3f ms, defaults %.3f ms", entry->time_ms, entry->default_ms);
+    if (entry->shipped)
+        printf("; from the library");
+    if (!is_current(entry, info))
+        printf("; measured with driver %s, %" PRIu32 " compute units", entry->driver, entry->compute_units);
+    if (!entry->allowed)
+        printf("; PASSED OVER: %s", entry->reason);
+    putchar('\n');
+}
+
+static tool_exit print_entries(const clmgk_tuning_info *cache, const clmgk_tuning_entry *entries, size_t count,
+                               const clmgk_device_info *info, tool_error *error)
+{
+    size_t shown = 0;
+    const char *device = "";
+    printf("tuning cache: %s\n", cache->path[0] ? cache->path : "no files are used");
+    if (cache->damaged)
+        printf("%" PRIu64 " lines could not be understood: %s\n", cache->damaged, cache->message);
+    for (size_t i = 0; i < count; i++) {
+        if (!is_wanted(&entries[i], info))
+            continue;
+        if (strcmp(device, entries[i].device) != 0)
+            printf("%s, %s\n", entries[i].device, entries[i].platform);
+        device = entries[i].device;
+        print_entry(&entries[i], info);
+        shown++;
+    }
+    if (!shown)
+        printf("no entries%s%s: the defaults are used\n", info->device_id ? " for " : "", info->name);
+    return tool_flush_stdout(error);
+}
+
+tool_exit tune_show(const tune_options *options, tool_error *error)
+{
+    clmgk_device_info info;
+    clmgk_tuning_info cache;
+    clmgk_error failure = {0};
+    size_t count = 0, now = 0;
+    clmgk_tuning_entry *entries = NULL;
+    tool_exit status = TOOL_DONE;
+    TOOL_TRY(chosen_device(options, &info, error));
+    TOOL_TRY(get_cache(&cache, error));
+    if (clmgk_tuning_list(NULL, NULL, 0, &count, &failure) != CLMGK_OK)
+        return tool_fail_library(error, &failure);
+    entries = calloc(count ? count : 1, sizeof(*entries));
+    if (!entries)
+        return tool_fail_memory(error, "the entries");
+    if (clmgk_tuning_list(NULL, entries, count, &now, &failure) != CLMGK_OK)
+        status = tool_fail_library(error, &failure);
+    else if (options->json)
+        status = tool_print_json(show_json(&cache, entries, now < count ? now : count, &info), error);
+    else
+        status = print_entries(&cache, entries, now < count ? now : count, &info, error);
+    free(entries);
+    return status;
+}
+
+/* ---- reset
+ * --------------------------------------------------------------------------------------------------------------- */
+
+tool_exit tune_reset(const tune_options *options, tool_error *error)
+{
+    clmgk_device_info info;
+    clmgk_tuning_info before, after;
+    clmgk_error failure = {0};
+    TOOL_TRY(chosen_device(options, &info, error));
+    TOOL_TRY(get_cache(&before, error));
+    if (!before.path[0])
+        return tool_fail(error, TOOL_BAD_INPUT, "CLMGK_CACHE_DIR is empty: there is no cache to reset");
+    if (clmgk_tuning_reset(NULL, info.device_id, &failure) != CLMGK_OK)
+        return tool_fail_library(error, &failure);
+    TOOL_TRY(tune_history_remove(before.path, info.device_id ? &info : NULL, error));
+    TOOL_TRY(get_cache(&after, error));
+    const uint64_t removed = before.entries - after.entries;
+    if (options->json)
+        return tool_print_json(
+            json_pack("{s:s, s:s, s:I}", "clmgk", clmgk_version(), "path", before.path, "removed", (json_int_t)removed),
+            error);
+    printf("removed %" PRIu64 " entries from %s\n", removed, before.path);
+    return tool_flush_stdout(error);
+}
+
+/* ---- export and import
+ * ----------------------------------------------------------------------------------------------------- */
+
+static tool_exit write_text(const char *path, const char *text, size_t length, tool_error *error)
+{
+    tool_outputs *outputs = NULL;
+    FILE *stream = NULL;
+    size_t index = 0;
+    tool_exit status = TOOL_DONE;
+    TOOL_TRY(tool_outputs_create(&outputs, error));
+    TOOL_TRY_GOTO(status, tool_outputs_add(outputs, "export", path, &index, error), done);
+    TOOL_TRY_GOTO(status, tool_outputs_open(outputs, index, &stream, error), done);
+    if (fwrite(text, 1, length, stream) != length)
+        status = tool_fail(error, TOOL_SYSTEM_ERROR, "--export '%s': %s", path, strerror(errno));
+    else
+        status = tool_outputs_commit(outputs, error);
+done:
+    tool_outputs_destroy(outputs);
+    return status;
+}
+
+static tool_exit tell_count(const tune_options *options, const char *word, const char *path, size_t count,
+                            tool_error *error)
+{
+    if (options->json)
+        return tool_print_json(json_pack("{s:s, s:o, s:I}", "clmgk", clmgk_version(), "file", tool_json_text(path),
+                                         word, (json_int_t)count),
+                               error);
+    printf("%s: %zu entries %s\n", path, count, word);
+    return tool_flush_stdout(error);
+}
+
+static size_t count_entries(const char *text, size_t length)
+{
+    clmgk_tuning_info info;
+    (void)info;
+    size_t count = 0;
+    for (size_t i = 0; i < length; i++) {
+        const bool start = i == 0 || text[i - 1] == '\n';
+        count += start && length - i > 6 && strncmp(text + i, "entry ", 6) == 0;
+    }
+    return count;
+}
+
+tool_exit tune_export(const tune_options *options, tool_error *error)
+{
+    clmgk_device_info info;
+    clmgk_error failure = {0};
+    size_t length = 0, now = 0;
+    TOOL_TRY(chosen_device(options, &info, error));
+    if (clmgk_tuning_export(NULL, info.device_id, NULL, 0, &length, &failure) != CLMGK_OK)
+        return tool_fail_library(error, &failure);
+    char *const text = malloc(length + 1);
+    if (!text)
+        return tool_fail_memory(error, "the entries");
+    tool_exit status = TOOL_DONE;
+    if (clmgk_tuning_export(NULL, info.device_id, text, length, &now, &failure) != CLMGK_OK)
+        status = tool_fail_library(error, &failure);
+    else if (now > length)
+        status = tool_fail(error, TOOL_SYSTEM_ERROR, "--export: the cache changed meanwhile: try again");
+    if (status == TOOL_DONE)
+        status = write_text(options->export_path, text, now, error);
+    if (status == TOOL_DONE)
+        status = tell_count(options, "exported", options->export_path, count_entries(text, now), error);
+    free(text);
+    return status;
+}
+
+static tool_exit read_text(const char *path, char **text, size_t *length, tool_error *error)
+{
+    struct stat facts;
+    FILE *stream = fopen(path, "r");
+    if (!stream)
+        return tool_fail(error, TOOL_BAD_INPUT, "--import '%s': %s", path, strerror(errno));
+    tool_exit status = TOOL_DONE;
+    if (fstat(fileno(stream), &facts) != 0 || !S_ISREG(facts.st_mode) || (size_t)facts.st_size > MAX_FILE_BYTES)
+        status = tool_fail(error, TOOL_BAD_INPUT, "--import '%s': expected a regular file of at most %zu MB", path,
+                           MAX_FILE_BYTES >> 20);
+    *text = status == TOOL_DONE ? malloc(MAX_FILE_BYTES) : NULL;
+    if (status == TOOL_DONE && !*text)
+        status = tool_fail_memory(error, "the file");
+    if (*text)
+        *length = fread(*text, 1, MAX_FILE_BYTES, stream);
+    (void)fclose(stream);
+    return status;
+}
+
+tool_exit tune_import(const tune_options *options, tool_error *error)
+{
+    clmgk_tuning_info cache;
+    clmgk_error failure = {0};
+    char *text = NULL;
+    size_t length = 0, taken = 0;
+    TOOL_TRY(get_cache(&cache, error));
+    if (!cache.path[0])
+        return tool_fail(error, TOOL_BAD_INPUT, "CLMGK_CACHE_DIR is empty: there is no cache to import into");
+    tool_exit status = read_text(options->import_path, &text, &length, error);
+    if (status == TOOL_DONE && clmgk_tuning_import(NULL, text, length, &taken, &failure) != CLMGK_OK)
+        status = failure.status == CLMGK_ERROR_INVALID_VALUE
+                     ? tool_fail(error, TOOL_BAD_INPUT, "--import '%s': %s", options->import_path, failure.message)
+                     : tool_fail_library(error, &failure);
+    free(text);
+    return status == TOOL_DONE ? tell_count(options, "taken", options->import_path, taken, error) : status;
+}

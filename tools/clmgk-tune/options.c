@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tune.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum {
+    OPTION_ALL_DEVICES = TOOL_STANDARD_OPTION_COUNT,
+    OPTION_VARIANTS,
+    OPTION_SHAPES,
+    OPTION_SUITE,
+    OPTION_SIZES,
+    OPTION_LAST_SIZE = OPTION_SIZES + BENCH_SIZE_OPTION_COUNT - 1,
+    OPTION_PASS,
+    OPTION_DTYPE,
+    OPTION_BUDGET,
+    OPTION_CANDIDATE_LIMIT,
+    OPTION_SEARCH,
+    OPTION_RESUME,
+    OPTION_SHOW,
+    OPTION_RESET,
+    OPTION_EXPORT,
+    OPTION_IMPORT,
+    OPTION_COUNT
+};
+
+static const tool_option options_table[OPTION_COUNT] = {
+    TOOL_STANDARD_OPTIONS,
+    {"all-devices", NULL, "every device, one after another"},
+    {"variants", "A,B:H,...", "as in clmgk-bench; default softmax, and mgk and smgk with half the heads"},
+    {"shapes", "NAME,...", "as in clmgk-bench; default: the suite"},
+    {"suite", "NAME", "quick, paper or full (default)"},
+    BENCH_SIZE_OPTIONS,
+    {"pass", "NAME", "forward, backward or both (default)"},
+    {"dtype", "T,...", "storage types f32, f16, bf16; default f32"},
+    {"budget", "SECONDS", "time to spend on a device, default 300"},
+    {"candidate-limit", "SECONDS", "a candidate that takes longer, compiling included, is given up; default 60"},
+    {"search", "NAME", "model (default): candidates by what was learnt so far; random: by chance, to compare"},
+    {"resume", NULL, "go on where an earlier run ended or was stopped, with what it had measured"},
+    {"show", NULL, "show what is in the cache, and measure nothing"},
+    {"reset", NULL, "remove what was measured on the device (--all-devices: on any) from the cache"},
+    {"export", "F", "write the cache's entries for the device (--all-devices: all) to a file"},
+    {"import", "F", "merge the entries of such a file into the cache: the later measurement stays"},
+};
+
+const tool_program tune_program = {
+    .name = "clmgk-tune",
+    .summary =
+        "Measures a device once: kernel parameters and engines that are faster there than the defaults are kept\n"
+        "in the tuning cache, from which every program that uses the library takes them.",
+    .notes = "Nothing is kept that was not checked against double precision on awkward shapes and found faster than\n"
+             "the defaults beyond noise by plans that took it from the cache. Use an otherwise idle machine.",
+    .options = options_table,
+    .option_count = OPTION_COUNT,
+};
+
+static tool_exit parse_seconds(const char *option, const char *text, double *value, tool_error *error)
+{
+    TOOL_TRY(tool_parse_number(option, text, value, error));
+    return *value > 0 && isfinite(*value)
+               ? TOOL_DONE
+               : tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected a number above 0", option, text);
+}
+
+static tool_exit parse_request(const char *const *values, bench_request *request, tool_error *error)
+{
+    unsigned suite = 0;
+    const char *size = bench_given_size(values + OPTION_SIZES);
+    if ((values[OPTION_SUITE] != NULL) + (values[OPTION_SHAPES] != NULL) + (size != NULL) > 1)
+        return tool_fail(error, TOOL_BAD_INPUT, "expected one of --suite, --shapes and sizes (--%s), not several",
+                         size ? size : "heads");
+    if (values[OPTION_SHAPES])
+        TOOL_TRY(bench_parse_shapes(values[OPTION_SHAPES], request, error));
+    else if (size)
+        TOOL_TRY(bench_parse_sizes(values + OPTION_SIZES, &request->shapes[request->shape_count++], error));
+    else
+        TOOL_TRY(bench_parse_suite(values[OPTION_SUITE] ? values[OPTION_SUITE] : "full", request, &suite, error));
+    if (values[OPTION_VARIANTS])
+        TOOL_TRY(bench_parse_variants(values[OPTION_VARIANTS], request, error));
+    else
+        bench_take_default_variants(request);
+    if (values[OPTION_DTYPE])
+        TOOL_TRY(bench_parse_dtypes(values[OPTION_DTYPE], request, error));
+    else
+        request->dtypes[request->dtype_count++] = CLMGK_DTYPE_F32;
+    request->gradients = BENCH_DEFAULT_GRADIENTS;
+    return bench_parse_pass(values[OPTION_PASS] ? values[OPTION_PASS] : "both", request, error);
+}
+
+/* Options of a measurement, and the actions that go without one. */
+static tool_exit check_action(const char *const *values, tool_error *error)
+{
+    static const int actions[] = {OPTION_SHOW, OPTION_RESET, OPTION_EXPORT, OPTION_IMPORT};
+    static const int measuring[] = {OPTION_VARIANTS, OPTION_SHAPES,          OPTION_SUITE,  OPTION_PASS,  OPTION_DTYPE,
+                                    OPTION_BUDGET,   OPTION_CANDIDATE_LIMIT, OPTION_SEARCH, OPTION_RESUME};
+    int action = -1;
+    for (size_t i = 0; i < TOOL_COUNT(actions); i++) {
+        if (!values[actions[i]])
+            continue;
+        if (action >= 0)
+            return tool_fail(error, TOOL_BAD_INPUT, "expected one of --%s and --%s, not both",
+                             options_table[action].name, options_table[actions[i]].name);
+        action = actions[i];
+    }
+    if (action >= 0 && bench_given_size(values + OPTION_SIZES))
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s measures nothing: expected no --%s with it",
+                         options_table[action].name, bench_given_size(values + OPTION_SIZES));
+    for (size_t i = 0; action >= 0 && i < TOOL_COUNT(measuring); i++) {
+        if (values[measuring[i]])
+            return tool_fail(error, TOOL_BAD_INPUT, "--%s measures nothing: expected no --%s with it",
+                             options_table[action].name, options_table[measuring[i]].name);
+    }
+    if (action == OPTION_IMPORT && (values[TOOL_OPTION_DEVICE] || values[OPTION_ALL_DEVICES]))
+        return tool_fail(error, TOOL_BAD_INPUT, "--import takes all devices of the file: expected no --%s with it",
+                         values[TOOL_OPTION_DEVICE] ? "device" : "all-devices");
+    return TOOL_DONE;
+}
+
+tool_exit tune_parse_options(int argc, char **argv, tune_options *options, bool *finished, tool_error *error)
+{
+    static const char *const searches[] = {"model", "random"};
+    const char *values[OPTION_COUNT];
+    size_t search = 0;
+    *options = (tune_options){.budget_s = 300, .candidate_s = 60};
+    TOOL_TRY(tool_parse_options(&tune_program, argc, argv, values, finished, error));
+    if (*finished)
+        return TOOL_DONE;
+    TOOL_TRY(check_action(values, error));
+    TOOL_TRY(parse_request(values, &options->request, error));
+    if (values[OPTION_BUDGET])
+        TOOL_TRY(parse_seconds("budget", values[OPTION_BUDGET], &options->budget_s, error));
+    if (values[OPTION_CANDIDATE_LIMIT])
+        TOOL_TRY(parse_seconds("candidate-limit", values[OPTION_CANDIDATE_LIMIT], &options->candidate_s, error));
+    if (values[OPTION_SEARCH])
+        TOOL_TRY(tool_parse_name("search", values[OPTION_SEARCH], searches, TOOL_COUNT(searches), &search, error));
+    options->device = values[TOOL_OPTION_DEVICE];
+    options->all_devices = values[OPTION_ALL_DEVICES] != NULL;
+    if (options->device && options->all_devices)
+        return tool_fail(error, TOOL_BAD_INPUT, "expected one of --device and --all-devices, not both");
+    options->random = search == 1;
+    options->resume = values[OPTION_RESUME] != NULL;
+    options->show = values[OPTION_SHOW] != NULL;
+    options->reset = values[OPTION_RESET] != NULL;
+    options->json = values[TOOL_OPTION_JSON] != NULL;
+    options->export_path = values[OPTION_EXPORT];
+    options->import_path = values[OPTION_IMPORT];
+    return TOOL_DONE;
+}

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What was found, for people and for programs. */
+#include "tune.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+void tune_case_key(const bench_case *one, char *key, size_t size)
+{
+    const clmgk_attention_desc *d = &one->desc;
+    snprintf(key, size,
+             "%s %s %s b%" PRId64 " h%" PRId64 " g%" PRId64 " m%" PRId64 " n%" PRId64 " s%" PRId64 " d%" PRId64
+             " e%" PRId64 " causal%d window%d,%" PRId64 ",%" PRId64 " packed%" PRId64 " bias%d,%" PRId64 ",%" PRId64
+             ",%" PRId64 ",%" PRId64 " alibi%d sinks%d dropout%g gradients%" PRIu32,
+             bench_pass_name(one->pass), clmgk_variant_name(d->variant), clmgk_dtype_name(d->dtype), d->batch, d->heads,
+             d->kv_heads, d->components, d->length, d->length_k, d->head_size, d->value_size, (int)d->causal,
+             (int)d->use_window, d->window_left, d->window_right, d->sequences, (int)d->use_bias, d->bias_batch,
+             d->bias_heads, d->bias_length, d->bias_length_k, (int)d->use_alibi, (int)d->use_sinks, d->dropout,
+             d->gradients);
+}
+
+void tune_case_name(const bench_case *one, char *name, size_t size)
+{
+    snprintf(name, size, "%s %s", one->shape->name ? one->shape->name : "given", bench_case_label(one).text);
+}
+
+void tune_report_free(tune_report *report)
+{
+    if (report->groups)
+        bench_free_groups(&report->request, report->groups);
+    free(report->results);
+    *report = (tune_report){.results = NULL};
+}
+
+/* ---- figures
+ * --------------------------------------------------------------------------------------------------------- */
+
+static bool is_measured(const tune_result *result)
+{
+    return result->outcome != TUNE_UNMEASURED && result->outcome != TUNE_REFUSED;
+}
+
+static bool is_faster(const tune_result *result)
+{
+    return result->outcome == TUNE_FASTER || result->outcome == TUNE_KNOWN_FASTER;
+}
+
+typedef struct summary {
+    size_t measured, faster, unmeasured, refused;
+    double speedup; /* geometric mean of default / tuned */
+    double share;   /* of all legal points of the measured cases, of the engines that were compared */
+} summary;
+
+static summary summarise(const tune_report *report)
+{
+    summary sum = {.speedup = 1};
+    double logs = 0;
+    for (size_t i = 0; i < report->result_count; i++) {
+        const tune_result *result = &report->results[i];
+        sum.measured += is_measured(result);
+        sum.faster += is_faster(result);
+        sum.unmeasured += result->outcome == TUNE_UNMEASURED;
+        sum.refused += result->outcome == TUNE_REFUSED;
+        if (is_measured(result))
+            logs -= log(result->ratio);
+    }
+    if (sum.measured) {
+        sum.speedup = exp(logs / (double)sum.measured);
+        sum.share = (double)report->counts.tried / ((report->space[0] + report->space[1]) * (double)sum.measured);
+    }
+    return sum;
+}
+
+/* ---- text
+ * -------------------------------------------------------------------------------------------------------------- */
+
+static const char *outcome_name(tune_outcome outcome)
+{
+    static const char *const names[] = {"unmeasured", "refused", "default", "faster", "default", "faster"};
+    return names[outcome];
+}
+
+static void print_result(const tune_result *result, FILE *stream)
+{
+    char name[96];
+    tune_case_name(result->one, name, sizeof(name));
+    fprintf(stream, "  %-44s", name);
+    if (result->outcome == TUNE_UNMEASURED)
+        fprintf(stream, " not measured: the budget was spent\n");
+    else if (result->outcome == TUNE_REFUSED)
+        fprintf(stream, " not run here: %s\n", result->message);
+    else
+        fprintf(stream, " %10.3f %10.3f %+7.1f %%  %-5s %s\n", result->default_ms, result->tuned_ms,
+                100 * (result->ratio - 1), result->engine,
+                is_faster(result) ? (result->parameters[0] ? result->parameters : "defaults") : "defaults");
+}
+
+void tune_print_report(const tune_report *report, FILE *stream)
+{
+    const summary sum = summarise(report);
+    const tune_counts *counts = &report->counts;
+    fprintf(stream, "%s\n%s, driver %s, %" PRIu32 " compute units\n", report->device.name, report->device.platform,
+            report->device.driver, report->device.compute_units);
+    fprintf(stream, "  %-44s %10s %10s %9s  %-5s %s\n", "", "default ms", "tuned ms", "change", "engine", "parameters");
+    for (size_t i = 0; i < report->result_count; i++)
+        print_result(&report->results[i], stream);
+    fprintf(stream,
+            "%zu cases: %zu faster than the defaults, %zu at the defaults, %zu not run here, %zu not measured\n",
+            report->result_count, sum.faster, sum.measured - sum.faster, sum.refused, sum.unmeasured);
+    fprintf(stream, "geometric mean of the gain: %.1f %%\n", 100 * (sum.speedup - 1));
+    fprintf(stream,
+            "%zu candidates in %.0f s, %.2g of all there are: %zu stopped early, %zu failed, %zu hung, %zu crashed, "
+            "%zu wrong, %zu not confirmed\n",
+            counts->tried, report->spent_s, sum.share, counts->slow, counts->failed, counts->hung, counts->died,
+            counts->wrong, counts->unconfirmed);
+    if (sum.measured && !sum.faster)
+        fprintf(stream, "Nothing beat the defaults beyond noise.\n");
+    if (sum.unmeasured)
+        fprintf(stream, "The budget was spent before all cases had their turn: go on with --resume.\n");
+}
+
+/* ---- JSON
+ * -------------------------------------------------------------------------------------------------------------- */
+
+static json_t *result_json(const tune_result *result)
+{
+    const clmgk_attention_desc *d = &result->one->desc;
+    json_t *object =
+        json_pack("{s:s?, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:s, s:I}", "shape",
+                  result->one->shape->name, "variant", clmgk_variant_name(d->variant), "dtype",
+                  clmgk_dtype_name(d->dtype), "pass", bench_pass_name(result->one->pass), "batch", (json_int_t)d->batch,
+                  "heads", (json_int_t)d->heads, "kv_heads", (json_int_t)d->kv_heads, "components",
+                  (json_int_t)d->components, "length", (json_int_t)d->length, "length_k", (json_int_t)d->length_k,
+                  "head_size", (json_int_t)d->head_size, "value_size", (json_int_t)d->value_size, "causal",
+                  (int)d->causal, "outcome", outcome_name(result->outcome), "tried", (json_int_t)result->tried);
+    json_t *rest =
+        is_measured(result)
+            ? json_pack("{s:s, s:s, s:f, s:f, s:f}", "engine", result->engine, "parameters", result->parameters,
+                        "default_ms", result->default_ms, "tuned_ms", result->tuned_ms, "ratio", result->ratio)
+            : json_pack("{s:o}", "message",
+                        result->outcome == TUNE_REFUSED ? tool_json_text(result->message) : json_null());
+    if (object && rest)
+        json_object_update(object, rest);
+    json_decref(rest);
+    return object;
+}
+
+json_t *tune_report_json(const tune_report *report)
+{
+    const summary sum = summarise(report);
+    const tune_counts *counts = &report->counts;
+    json_t *cases = json_array();
+    for (size_t i = 0; cases && i < report->result_count; i++) {
+        if (json_array_append_new(cases, result_json(&report->results[i])) != 0) {
+            json_decref(cases);
+            return NULL;
+        }
+    }
+    return json_pack("{s:o, s:o, s:o, s:I, s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:f, s:f, s:f}", "name",
+                     tool_json_text(report->device.name), "platform", tool_json_text(report->device.platform), "driver",
+                     tool_json_text(report->device.driver), "compute_units", (json_int_t)report->device.compute_units,
+                     "cases", cases, "candidates", "tried", (json_int_t)counts->tried, "stopped_early",
+                     (json_int_t)counts->slow, "failed", (json_int_t)counts->failed, "hung", (json_int_t)counts->hung,
+                     "crashed", (json_int_t)counts->died, "wrong", (json_int_t)counts->wrong, "not_confirmed",
+                     (json_int_t)counts->unconfirmed, "share_of_space", sum.share, "geometric_mean_speedup",
+                     sum.speedup, "seconds", report->spent_s);
+}
