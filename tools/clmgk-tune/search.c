@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Search: what was measured, the model of it (a Gaussian process over all cases), and the choice of the next point. */
+/* Search: what was measured, the model of it (a Gaussian process over all
+ * cases), and the choice of the next point. */
 #include "search.h"
 
 #include <lapacke.h>
@@ -9,9 +10,11 @@
 
 #define NONE SIZE_MAX
 
-/* ---- the model's constants: docs/tuning-search.md ------------------------------------------------------------- */
+/* ---- the model's constants: docs/tuning-search.md
+ * ------------------------------------------------------------- */
 
-/* Parts of a point's effect that all cases share, that those of a group share, that is the case's own. */
+/* Parts of a point's effect that all cases share, that those of a group share,
+ * that is the case's own. */
 #define SHARED_PART 0.5
 #define GROUP_PART  0.2
 #define CASE_PART   0.3
@@ -19,7 +22,8 @@
 #define PAIR_PART   2.0 /* of all pairs that a parameter is in */
 #define ENGINE_PART 4.0 /* of another engine as a whole */
 #define NOISE_PART  0.02
-/* Scale: before anything was measured, and how many measurements that is worth. */
+/* Scale: before anything was measured, and how many measurements that is worth.
+ */
 #define SCALE_GUESS  0.02
 #define SCALE_WEIGHT 20.0
 /* Most that chance adds to a score. */
@@ -35,13 +39,17 @@ enum {
     DRAWN = 64,        /* random points of a pool */
     PAIRS_DRAWN = 160, /* changes of two values of the fastest point */
     TRIES = 512,       /* draws until a space counts as hard to hit */
-    CLIMBS = 8         /* steps to better neighbours */
+    CLIMBS = 8,        /* steps to better neighbours */
+    LEARNT = 4         /* measurements after which one more value may be changed at a time */
 };
 #define COUNTED 1e6 /* combinations that are gone through to count or to find a legal one */
 
-/* ---- what is kept ---------------------------------------------------------------------------------------------- */
+/* ---- what is kept
+ * ----------------------------------------------------------------------------------------------
+ */
 
-/* Places of the values in their parameters' tables; what is beyond the space's parameters is 0. */
+/* Places of the values in their parameters' tables; what is beyond the space's
+ * parameters is 0. */
 typedef struct point {
     size_t space;
     uint8_t place[TUNE_MOST_PARAMETERS];
@@ -59,7 +67,8 @@ typedef struct problem {
     size_t default_space;
     point *start;         /* of each space; .space is NONE where it is not available */
     size_t default_index; /* the default's measurement, or NONE */
-    size_t first, best;   /* measurements that did not fail: the first told, the fastest; or NONE */
+    size_t first, best;   /* measurements that did not fail: the first told, the
+                             fastest; or NONE */
 } problem;
 
 typedef struct candidate {
@@ -79,20 +88,23 @@ struct tune_search {
     measurement *measured;
     size_t measured_count, measured_room;
 
-    /* Measurements in the model, and the factor R of their covariance matrix R'R, column by column; every measurement
-     * that comes adds a column. */
+    /* Measurements in the model, and the factor R of their covariance matrix R'R,
+     * column by column; every measurement that comes adds a column. */
     size_t modelled[MODELLED];
     size_t modelled_count, seen;
     double *factor;
     double *whitened;   /* R'^-1 y */
     double *weights;    /* R^-1 R'^-1 y */
-    double *from_start; /* of each measurement in the model: likeness to the case's defaults */
+    double *from_start; /* of each measurement in the model: likeness to the
+                           case's defaults */
     double *columns;    /* SHORT_LIST columns */
     double scale;       /* variance of a single parameter's effect */
     double incumbent;   /* log time of the fastest point */
 
     candidate *pool;
     size_t pool_count;
+    size_t reach; /* most values in which a point may differ from the fastest or
+                     the defaults */
 };
 
 /* What `next` was asked. */
@@ -104,7 +116,9 @@ typedef struct question {
     double least_gain;
 } question;
 
-/* ---- random numbers: xorshift64* -------------------------------------------------------------------------------- */
+/* ---- random numbers: xorshift64*
+ * --------------------------------------------------------------------------------
+ */
 
 static uint64_t draw(uint64_t *state)
 {
@@ -129,7 +143,9 @@ static uint64_t spread_seed(uint64_t seed)
     return z != 0 ? z : 1;
 }
 
-/* ---- points ------------------------------------------------------------------------------------------------------ */
+/* ---- points
+ * ------------------------------------------------------------------------------------------------------
+ */
 
 static bool same_point(const point *a, const point *b)
 {
@@ -205,12 +221,14 @@ static bool is_open(const tune_search *search, size_t number, const point *at)
     return find_measurement(search, number, at) == NONE && is_legal(search, at);
 }
 
-/* ---- covariance --------------------------------------------------------------------------------------------------
+/* ---- covariance
+ * --------------------------------------------------------------------------------------------------
  *
- * f(x), the logarithm of a point's time, is a sum of effects of values and of pairs of values; what is modelled is
- * f(x) - f(default). */
+ * f(x), the logarithm of a point's time, is a sum of effects of values and of
+ * pairs of values; what is modelled is f(x) - f(default). */
 
-/* Covariance of f at two points of a space. Neighbouring values are half alike, and so on. */
+/* Covariance of f at two points of a space. Neighbouring values are half alike,
+ * and so on. */
 static double likeness(const tune_space *space, const point *a, const point *b)
 {
     static const double near[TUNE_MOST_VALUES] = {0x1p-0, 0x1p-1, 0x1p-2,  0x1p-3,  0x1p-4,  0x1p-5,  0x1p-6,  0x1p-7,
@@ -247,8 +265,8 @@ static double prior_variance(const tune_search *search, size_t number, const poi
             engine_covariance(at->space, one->default_space, at->space, one->default_space));
 }
 
-/* Likeness of each measurement in the model to the defaults of a case: the part of a column that is the same for all
- * the case's points. */
+/* Likeness of each measurement in the model to the defaults of a case: the part
+ * of a column that is the same for all the case's points. */
 static void compare_with_start(tune_search *search, const problem *one)
 {
     for (size_t i = 0; i < search->modelled_count; ++i) {
@@ -258,7 +276,8 @@ static void compare_with_start(tune_search *search, const problem *one)
     }
 }
 
-/* Covariance of a point of a case with each measurement in the model. from_start must be of that case. */
+/* Covariance of a point of a case with each measurement in the model.
+ * from_start must be of that case. */
 static void covariance_column(const tune_search *search, size_t number, const point *at, double *column)
 {
     const problem *const one = &search->problems[number];
@@ -283,9 +302,12 @@ static void covariance_column(const tune_search *search, size_t number, const po
     }
 }
 
-/* ---- the model --------------------------------------------------------------------------------------------------- */
+/* ---- the model
+ * ---------------------------------------------------------------------------------------------------
+ */
 
-/* Log time relative to the case's default; if that failed, to the first time told. */
+/* Log time relative to the case's default; if that failed, to the first time
+ * told. */
 static double log_time(const tune_search *search, const measurement *m)
 {
     const problem *const one = &search->problems[m->number];
@@ -383,7 +405,8 @@ static void set_gain(const question *asked, candidate *c, double gain)
     c->score = gain / c->cost * (gain >= asked->least_gain ? 1.0 : 1e-6);
 }
 
-/* Between points of like promise chance decides: searches that begin alike shall not all take the same wrong turn. */
+/* Between points of like promise chance decides: searches that begin alike
+ * shall not all take the same wrong turn. */
 static void blur_score(tune_search *search, candidate *c)
 {
     c->score *= 1.0 + BLUR * (double)(draw(&search->random) >> 11U) * 0x1p-53;
@@ -424,7 +447,17 @@ static bool rate(tune_search *search, const question *asked, candidate *some, si
     return true;
 }
 
-/* ---- the pool ---------------------------------------------------------------------------------------------------- */
+/* ---- the pool
+ * ----------------------------------------------------------------------------------------------------
+ */
+
+static size_t difference(const point *a, const point *b)
+{
+    size_t count = 0;
+    for (size_t p = 0; p < TUNE_MOST_PARAMETERS; ++p)
+        count += a->place[p] != b->place[p];
+    return count;
+}
 
 static void add_candidate(tune_search *search, const question *asked, const point *at)
 {
@@ -444,6 +477,29 @@ static void add_candidate(tune_search *search, const question *asked, const poin
     }
 }
 
+/* The fastest point of a space in a case; its defaults if none was measured. */
+static const point *fastest_of(const tune_search *search, const question *asked, size_t space)
+{
+    const measurement *fastest = NULL;
+    for (size_t i = 0; i < search->measured_count; ++i) {
+        const measurement *const m = &search->measured[i];
+        if (m->number == asked->number && m->at.space == space && m->seconds > 0.0 &&
+            (fastest == NULL || m->seconds < fastest->seconds))
+            fastest = m;
+    }
+    return fastest != NULL ? &fastest->at : &asked->one->start[space];
+}
+
+/* Far from what was measured the model only guesses, and a point that is far
+ * off in everything is seldom fast. */
+static void add_near(tune_search *search, const question *asked, const point *at)
+{
+    const point *const start = &asked->one->start[at->space];
+    if (start->space != NONE && (difference(at, start) <= search->reach ||
+                                 difference(at, fastest_of(search, asked, at->space)) <= search->reach))
+        add_candidate(search, asked, at);
+}
+
 static void add_neighbours(tune_search *search, const question *asked, const point *center)
 {
     const tune_space *const space = &search->spaces[center->space];
@@ -451,7 +507,7 @@ static void add_neighbours(tune_search *search, const question *asked, const poi
         point at = *center;
         for (size_t i = 0; i < space->parameters[p].value_count; ++i) {
             at.place[p] = (uint8_t)i;
-            add_candidate(search, asked, &at);
+            add_near(search, asked, &at);
         }
     }
 }
@@ -466,7 +522,7 @@ static void add_pairs(tune_search *search, const question *asked, const point *c
             const size_t p = draw_below(&search->random, space->count);
             at.place[p] = (uint8_t)draw_below(&search->random, space->parameters[p].value_count);
         }
-        add_candidate(search, asked, &at);
+        add_near(search, asked, &at);
     }
 }
 
@@ -483,22 +539,9 @@ static void add_all(tune_search *search, const question *asked)
     for (size_t s = 0; s < search->space_count; ++s) {
         point at = {.space = s};
         do
-            add_candidate(search, asked, &at);
+            add_near(search, asked, &at);
         while (step(&search->spaces[s], &at));
     }
-}
-
-/* The fastest point of a space in a case; its defaults if none was measured. */
-static const point *fastest_of(const tune_search *search, const question *asked, size_t space)
-{
-    const measurement *fastest = NULL;
-    for (size_t i = 0; i < search->measured_count; ++i) {
-        const measurement *const m = &search->measured[i];
-        if (m->number == asked->number && m->at.space == space && m->seconds > 0.0 &&
-            (fastest == NULL || m->seconds < fastest->seconds))
-            fastest = m;
-    }
-    return fastest != NULL ? &fastest->at : &asked->one->start[space];
 }
 
 static bool draw_open(tune_search *search, const question *asked, size_t tries, point *out);
@@ -506,13 +549,13 @@ static bool draw_open(tune_search *search, const question *asked, size_t tries, 
 static void fill_pool(tune_search *search, const question *asked)
 {
     search->pool_count = 0;
+    for (size_t n = 0; n < search->problem_count; ++n)
+        if (search->problems[n].best != NONE)
+            add_candidate(search, asked, &search->measured[search->problems[n].best].at);
     if (available_combinations(search, asked->one) <= ENUMERATED) {
         add_all(search, asked);
         return;
     }
-    for (size_t n = 0; n < search->problem_count; ++n)
-        if (search->problems[n].best != NONE)
-            add_candidate(search, asked, &search->measured[search->problems[n].best].at);
     for (size_t s = 0; s < search->space_count; ++s) {
         if (asked->one->start[s].space == NONE)
             continue;
@@ -524,11 +567,13 @@ static void fill_pool(tune_search *search, const question *asked)
     for (size_t n = 0; n < DRAWN; ++n) {
         point at;
         if (draw_open(search, asked, DRAWN, &at))
-            add_candidate(search, asked, &at);
+            add_near(search, asked, &at);
     }
 }
 
-/* ---- the choice -------------------------------------------------------------------------------------------------- */
+/* ---- the choice
+ * --------------------------------------------------------------------------------------------------
+ */
 
 /* A legal point that was not tried, all with the same probability. */
 static bool draw_open(tune_search *search, const question *asked, size_t tries, point *out)
@@ -589,7 +634,8 @@ static const candidate *best_of(const candidate *some, size_t count)
     return best;
 }
 
-/* The best of the pool, or what is found from there by changes of one value. The pool is not empty. */
+/* The best of the pool, or what is found from there by changes of one value.
+ * The pool is not empty. */
 static bool choose(tune_search *search, const question *asked, candidate *best)
 {
     for (size_t i = 0; i < search->pool_count; ++i)
@@ -613,6 +659,14 @@ static bool choose(tune_search *search, const question *asked, candidate *best)
     return true;
 }
 
+static size_t most_parameters(const tune_search *search)
+{
+    size_t most = 0;
+    for (size_t s = 0; s < search->space_count; ++s)
+        most = search->spaces[s].count > most ? search->spaces[s].count : most;
+    return most;
+}
+
 static tune_proposal propose(tune_search *search, const question *asked, candidate *best)
 {
     const point *const start = &asked->one->start[asked->one->default_space];
@@ -624,18 +678,25 @@ static tune_proposal propose(tune_search *search, const question *asked, candida
                                                                                                  : TUNE_EXHAUSTED;
     if (!fit(search, asked->one))
         return TUNE_FAILED;
-    fill_pool(search, asked);
-    point at = *start;
-    if (search->pool_count == 0 && find_open(search, asked, &at))
-        add_candidate(search, asked, &at);
-    if (search->pool_count == 0)
-        return TUNE_EXHAUSTED;
-    if (!choose(search, asked, best))
-        return TUNE_FAILED;
-    return best->gain >= asked->least_gain ? TUNE_MEASURE : TUNE_ENOUGH;
+    const size_t all = most_parameters(search);
+    for (size_t reach = 1 + search->modelled_count / LEARNT;; ++reach) {
+        search->reach = reach < all ? reach : all;
+        fill_pool(search, asked);
+        point at = *start;
+        if (search->pool_count == 0 && reach >= all && find_open(search, asked, &at))
+            add_candidate(search, asked, &at);
+        if (search->pool_count > 0 && !choose(search, asked, best))
+            return TUNE_FAILED;
+        if (search->pool_count > 0 && best->gain >= asked->least_gain)
+            return TUNE_MEASURE;
+        if (reach >= all)
+            return search->pool_count > 0 ? TUNE_ENOUGH : TUNE_EXHAUSTED;
+    }
 }
 
-/* ---- the interface ----------------------------------------------------------------------------------------------- */
+/* ---- the interface
+ * -----------------------------------------------------------------------------------------------
+ */
 
 static bool is_space(const tune_space *space)
 {
