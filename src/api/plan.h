@@ -19,7 +19,7 @@ struct clmgk_plan {
     clmgk_context *context;
     clmgk_attention_desc desc; /* resolved */
     const mgk_family *family;
-    bool untuned; /* what was measured is not to be used: it does not work here */
+    bool untuned;                        /* what was measured is not to be used: it does not work here */
     mgk_compiled_pass *pass[MGK_PASSES]; /* NULL: the descriptor does not ask for it */
     pthread_mutex_t mutex;               /* guards the kernels' arguments: clSetKernelArg is not thread-safe */
     clmgk_plan_info info;
