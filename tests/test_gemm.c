@@ -239,9 +239,9 @@ static void all_parameters(void **state)
 /* All three matrices in one buffer, or in sub-buffers of one. */
 static void expect_shared(th_session *session, const char *provider, bool parts)
 {
-    enum { EDGE = 40, ROOM = 4096 };
+    enum { EDGE = 40, ELEMENTS = EDGE * EDGE, ROOM = 4096 };
     const clmgk_gemm_desc desc = desc_of(EDGE, EDGE, EDGE);
-    const size_t size = EDGE * EDGE * sizeof(float);
+    const size_t size = ELEMENTS * sizeof(float);
     tp_product product = tp_make(session, &desc, 0, 11);
     clmgk_gemm_plan *const plan = tp_plan(session, &desc, provider, "");
     cl_mem whole = clCreateBuffer(session->cl, CL_MEM_READ_WRITE, 3 * (size + ROOM), NULL, NULL);
@@ -275,11 +275,12 @@ static void expect_shared(th_session *session, const char *provider, bool parts)
 /* A times its own transpose. */
 static void expect_aliased(th_session *session, const char *provider)
 {
-    clmgk_gemm_desc desc = desc_of(50, 50, 30);
+    enum { ROWS = 50, COLUMNS = 30, ELEMENTS = ROWS * COLUMNS };
+    clmgk_gemm_desc desc = desc_of(ROWS, ROWS, COLUMNS);
     desc.transpose_b = 1;
     tp_product product = tp_make(session, &desc, 1, 5);
     tp_matrix *const a = &product.matrix[TP_A], *const b = &product.matrix[TP_B];
-    for (size_t n = 0; n < 50 * 30; n++)
+    for (size_t n = 0; n < ELEMENTS; n++)
         b->values[b->offset + n] = a->values[a->offset + n];
     clmgk_gemm_plan *const plan = tp_plan(session, &desc, provider, "");
     product.args.b = product.args.a;

@@ -119,7 +119,8 @@ CLMGK_API clmgk_status clmgk_gemm_plan_create(clmgk_context *context, const clmg
                                               const clmgk_gemm_options *options, clmgk_gemm_plan **out,
                                               clmgk_error *error);
 
-/* Releases a plan. Enqueued work keeps what it needs. NULL is allowed. Not to be called while another thread is in
+/* Releases a plan. Enqueued work keeps what it needs, and may give it back to the context's allocator, on a thread of
+ * the OpenCL runtime, a little after its end. NULL is allowed. Not to be called while another thread is in
  * clmgk_enqueue_gemm with the same plan. */
 CLMGK_API void clmgk_gemm_plan_release(clmgk_gemm_plan *plan);
 

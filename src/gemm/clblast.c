@@ -159,7 +159,7 @@ enum { STEP = 512, MANY = 65536 };
 static int64_t smaller(int64_t size)
 {
     const int64_t least = size > MANY ? MANY : STEP;
-    return size > 2 * STEP ? least + size % STEP : size;
+    return size > INT64_C(2) * STEP ? least + size % STEP : size;
 }
 
 static int64_t smaller_ld(int64_t ld, int64_t columns, int64_t new_columns)

@@ -226,6 +226,9 @@ clmgk_status mgk_clblast_fail(CLBlastStatusCode code, const char *call, clmgk_er
     case CLBlastMissingOverrideParameter:
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "%s: CLBlast status %d: this version has other parameters than the tables", call, (int)code);
+    case CLBlastInvalidMatrixA: /* we have looked at the buffers: CLBlast could not */
+    case CLBlastInvalidMatrixB:
+    case CLBlastInvalidMatrixC:
     case CLBlastUnknownError:
     case CLBlastUnexpectedError: /* what OpenCL calls of its destructors and C++ exceptions become */
         return mgk_fail(error, CLMGK_ERROR_OPENCL, "%s: CLBlast status %d: an unexpected failure", call, (int)code);

@@ -188,17 +188,18 @@ static clmgk_status prepare(const clmgk_gemm_desc *desc, const clmgk_allocator *
 
 static clmgk_status applicable(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error)
 {
+    const int64_t edge = 64; /* of a product that is like most */
     const clmgk_gemm_desc desc = {.dtype = dtype,
-                                  .m = 64,
-                                  .n = 64,
-                                  .k = 64,
+                                  .m = edge,
+                                  .n = edge,
+                                  .k = edge,
                                   .batch = 1,
-                                  .lda = 64,
-                                  .ldb = 64,
-                                  .ldc = 64,
-                                  .stride_a = 64 * 64,
-                                  .stride_b = 64 * 64,
-                                  .stride_c = 64 * 64,
+                                  .lda = edge,
+                                  .ldb = edge,
+                                  .ldc = edge,
+                                  .stride_a = edge * edge,
+                                  .stride_b = edge * edge,
+                                  .stride_c = edge * edge,
                                   .alpha = 1.0};
     dnnl_engine_t engine = NULL;
     dnnl_primitive_desc_t way = NULL;

@@ -159,7 +159,7 @@ static clmgk_status choose(clmgk_gemm_plan *plan, const clmgk_gemm_options *opti
         plan->provider = &mgk_gemm_scale;
         return plan->provider->plan(plan, "", error);
     }
-    if (options->parameters != NULL && options->parameters[0] != '\0')
+    if (provider != NULL && options->parameters != NULL && options->parameters[0] != '\0')
         return try_provider(plan, provider, options->parameters, CLMGK_TUNING_CALLER, error);
     if (options->parameters == NULL)
         MGK_TRY(try_measured(plan, provider, &found, error));
