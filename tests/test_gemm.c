@@ -653,6 +653,11 @@ static void wrong_calls(void **state)
 {
     th_session *const session = *state;
     const clmgk_gemm_desc desc = desc_of(30, 40, 50);
+    const char *names[MAX_PROVIDERS];
+    if (providers_of(session, CLMGK_DTYPE_F32, names) == 0) {
+        expect_bad_plan(session, CLMGK_DTYPE_F32, NULL, NULL, CLMGK_ERROR_UNSUPPORTED, "this build has no");
+        return;
+    }
     tp_product product = tp_make(session, &desc, 3, 1);
     clmgk_gemm_plan *const plan = tp_plan(session, &desc, NULL, NULL);
     tp_add_workspace(session, &product, plan, 0);

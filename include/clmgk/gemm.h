@@ -8,7 +8,7 @@
  *
  * The library multiplies with the help of others, its providers:
  *
- *     openblas, onednn    on the host's CPU, where the device is that CPU and runs native kernels (PoCL, Intel's CPU
+ *     onednn, openblas    on the host's CPU, where the device is that CPU and runs native kernels (PoCL, Intel's CPU
  *                         runtime): the same buffers, no copy
  *     clblast             any OpenCL device
  *
@@ -23,7 +23,7 @@
  *
  * (plus 2^-24 where C is f16, for its subnormal numbers), as long as no sum leaves the range of its type. Which bits
  * come out may depend on provider and parameters; one plan gives the same bits for the same arrays, except through
- * openblas, whose threads share out the work as they please.
+ * host libraries where the number of their threads changes.
  */
 #ifndef CLMGK_GEMM_H
 #define CLMGK_GEMM_H

@@ -45,8 +45,8 @@ struct mgk_gemm_provider {
 };
 
 /* The providers, the one to prefer first; those that the build lacks answer so. */
-extern const mgk_gemm_provider mgk_gemm_openblas;
 extern const mgk_gemm_provider mgk_gemm_onednn;
+extern const mgk_gemm_provider mgk_gemm_openblas;
 extern const mgk_gemm_provider mgk_gemm_clblast;
 extern const mgk_gemm_provider *const mgk_gemm_providers[3];
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-const mgk_gemm_provider *const mgk_gemm_providers[3] = {&mgk_gemm_openblas, &mgk_gemm_onednn, &mgk_gemm_clblast};
+const mgk_gemm_provider *const mgk_gemm_providers[3] = {&mgk_gemm_onednn, &mgk_gemm_openblas, &mgk_gemm_clblast};
 
 const mgk_gemm_provider *mgk_gemm_provider_named(const char *name)
 {
