@@ -7,6 +7,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import unittest
 
@@ -22,7 +23,7 @@ MACROS = {"lanes": "LANES", "vectors": "ROW_VECTORS", "panels": "PANELS", "tile"
 
 
 class TuneTest(ProgramTest):
-    """A tuning cache of each test's own; the programs' cache is that of all tests."""
+    """Both caches are of each test's own."""
 
     program = "clmgk-tune"
 
@@ -41,6 +42,14 @@ class TuneTest(ProgramTest):
 
     def tune(self, *args, **options):
         return json.loads(self.accept(*args, "--json", **options).stdout)["devices"][0]
+
+    def tune_until(self, enough, *args, **options):
+        """With the smallest budget of a few that is enough: a machine may be busy, or a build slow."""
+        for budget in (4, 12, 36):
+            found = self.tune(*args, "--budget", budget, **options)
+            if enough(found):
+                break
+        return found
 
     def entries(self):
         return json.loads(self.accept("--show", "--json").stdout)["entries"]
@@ -61,7 +70,7 @@ class TuneTest(ProgramTest):
 
 class Measuring(TuneTest):
     def test_results(self):
-        found = self.tune(*SIZES, "--variants", "softmax,mgk:1", "--budget", 12)
+        found = self.tune(*SIZES, "--variants", "softmax,mgk:1", "--budget", 8)
         cases = found["cases"]
         self.assertEqual([(one["variant"], one["pass"]) for one in cases],
                          [("softmax", "forward"), ("mgk", "forward"), ("softmax", "backward"), ("mgk", "backward")])
@@ -81,8 +90,11 @@ class Measuring(TuneTest):
         self.assertGreaterEqual(found["geometric_mean_speedup"], 1)
         self.assertEqual(self.plan()["tuning"], "bucket")
 
-    def test_text(self):
-        done = self.accept(*SMALL, "--budget", 3)
+    def test_text_and_nothing_else_is_left_behind(self):
+        scratch = self.folder / "scratch"
+        scratch.mkdir()
+        done = self.accept(*SMALL, "--budget", 3, env={**self.environment, "TMPDIR": str(scratch)})
+        self.assertEqual(list(scratch.iterdir()), [])
         for word in ("default ms", "tuned ms", "given softmax 2", "geometric mean", "candidates in"):
             self.assertIn(word, done.stdout)
         self.assertIn("1 of 1: given softmax 2", done.stderr)
@@ -90,36 +102,15 @@ class Measuring(TuneTest):
         self.assertIn("variant=softmax", self.accept("--show").stdout)
 
     def test_random_search(self):
-        found = self.tune(*SMALL, "--budget", 6, "--search", "random")
+        found = self.tune_until(lambda found: found["candidates"]["tried"] > 1, *SMALL, "--search", "random")
         self.assertGreater(found["candidates"]["tried"], 1)
-
-    def test_nothing_else_is_left_behind(self):
-        scratch = self.folder / "scratch"
-        scratch.mkdir()
-        self.tune(*SMALL, "--budget", 3, env={**self.environment, "TMPDIR": str(scratch)})
-        self.assertEqual(list(scratch.iterdir()), [])
-
-    def test_bench_marks_tuned_cases(self):
-        def bench(*args):
-            done = run("clmgk-bench", *SIZES, "--variants", "softmax", "--seconds", 0.01, "--json", *args,
-                       env=self.environment)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            return json.loads(done.stdout)["cases"][0]
-
-        untuned = bench()
-        self.assertEqual((untuned["tuned"], untuned["tuning"]), (False, "class"))
-        self.tune(*SMALL, "--budget", 3)
-        for options in ([], ["--keep-caches"]):
-            tuned = bench(*options)
-            self.assertEqual((tuned["tuned"], tuned["tuning"]), (True, "bucket"))
-        self.assertEqual(bench("--untuned")["tuning"], "class")
 
 
 class BadCandidates(TuneTest):
     """Kernels of which all but the default parameters misbehave."""
 
-    def tune_with(self, text, *args):
-        """The forward kernel begins with `text` wherever its parameters are not the defaults."""
+    def check(self, wanted, text, *args):
+        """The forward kernel begins with `text` wherever its parameters are not the defaults: candidates end as wanted."""
         parameters = dict(word.split("=") for word in self.plan()["parameters"].split(","))
         same = " && ".join(f"{macro} == {parameters[name]}" for name, macro in MACROS.items())
         kernels = self.folder / "kernels"
@@ -130,34 +121,27 @@ class BadCandidates(TuneTest):
         condition = f"#if !ENGINE_SIMT && !({same})\n{text}\n#endif\n"
         (kernels / "mixture_forward.cl").write_text(source.replace(start, condition + start))
         environment = {**self.environment, "CLMGK_KERNEL_DIR": str(kernels)}
-        found = self.tune(*SMALL, *args, env=environment)
-        case = found["cases"][0]
-        self.assertEqual(case["outcome"], "default")
+        found = self.tune_until(lambda found: found["candidates"][wanted] > 0, *SMALL, *args, env=environment)
+        self.assertEqual(found["cases"][0]["outcome"], "default")
         self.assertEqual([entry["parameters"] for entry in self.own_entries()], [""])
-        return found["candidates"]
-
-    def check_counts(self, counts, wanted):
-        for name in ("failed", "hung", "crashed", "wrong"):
-            if name == wanted:
-                self.assertGreater(counts[name], 0, counts)
-            elif name != "failed":  # some candidates are not for this device
-                self.assertEqual(counts[name], 0, counts)
+        counts = found["candidates"]
+        self.assertGreater(counts[wanted], 0, counts)
+        for name in {"hung", "crashed", "wrong"} - {wanted}:  # some fail that are not for this device
+            self.assertEqual(counts[name], 0, counts)
 
     def test_does_not_compile(self):
-        self.check_counts(self.tune_with("#error this candidate does not compile", "--budget", 15), "failed")
+        self.check("failed", "#error this candidate does not compile")
 
     def test_hangs(self):
         start = time.monotonic()
-        counts = self.tune_with("    for (volatile int forever = 1; forever;)\n        ;", "--budget", 15,
-                                "--candidate-limit", 3)
-        self.check_counts(counts, "hung")
-        self.assertLess(time.monotonic() - start, 60)
+        self.check("hung", "    for (volatile int forever = 1; forever;)\n        ;", "--candidate-limit", 3)
+        self.assertLess(time.monotonic() - start, 120)
 
     def test_crashes(self):
-        self.check_counts(self.tune_with("    *(volatile __global int *)8 = 1;", "--budget", 15), "crashed")
+        self.check("crashed", "    *(volatile __global int *)8 = 1;")
 
     def test_computes_nothing_and_is_fast(self):
-        self.check_counts(self.tune_with("    return;", "--budget", 15), "wrong")
+        self.check("wrong", "    return;")
 
 
 class Resuming(TuneTest):
@@ -178,7 +162,7 @@ class Resuming(TuneTest):
         scratch = self.folder / "scratch"
         scratch.mkdir()
         self.environment["TMPDIR"] = str(scratch)
-        with self.start(*self.CASES, "--budget", 20) as process:
+        with self.start(*self.CASES, "--budget", 9) as process:
             self.wait_for(process.stderr, "1 of 3")
             process.send_signal(signal.SIGINT)
             process.stderr.read()
@@ -186,7 +170,7 @@ class Resuming(TuneTest):
         self.assertEqual(list(scratch.iterdir()), [])
         before = self.own_entries()
         self.assertTrue(before)
-        found = self.tune(*self.CASES, "--budget", 6, "--resume")
+        found = self.tune(*self.CASES, "--budget", 2, "--resume")
         self.assertEqual(found["cases"][0]["tried"], 0)
         self.assertIn(found["cases"][0]["outcome"], ("default", "faster"))
         self.assertGreater(found["cases"][0]["default_ms"], 0)
@@ -194,7 +178,7 @@ class Resuming(TuneTest):
             self.assertIn(entry, self.own_entries())
 
     def test_killed_and_damaged(self):
-        with self.start(*self.CASES, "--budget", 20) as process:
+        with self.start(*self.CASES, "--budget", 9) as process:
             self.wait_for(process.stderr, "1 of 3")
             process.kill()
             process.stderr.read()
@@ -206,12 +190,13 @@ class Resuming(TuneTest):
         self.assertTrue(history.read_bytes().startswith(whole))
 
     def test_without_resume_it_begins_anew(self):
-        self.tune(*SMALL, "--budget", 3)
-        self.assertGreater(self.tune(*SMALL, "--budget", 5)["cases"][0]["tried"], 0)
+        self.tune(*SMALL, "--budget", 1)
+        self.assertGreater(self.tune(*SMALL, "--budget", 1)["cases"][0]["tried"], 0)
 
     def test_two_at_once(self):
         with self.start(*self.CASES, "--budget", 60) as process:
-            self.wait_for(process.stderr, "1 of 3")
+            while process.poll() is None and not list((self.cache / "tuning").glob("history-*")):
+                time.sleep(0.02)
             done = self.run_program(*SMALL, "--budget", 1)
             process.kill()
             process.stderr.read()
@@ -221,13 +206,28 @@ class Resuming(TuneTest):
 
 
 class Cache(TuneTest):
+    """What is done with a cache. One run of clmgk-tune makes it; each test has a copy."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.tuned = pathlib.Path(folder.name) / "cache"
+        done = run(cls.program, *SMALL, "--budget", 2, env={**QUICK, "CLMGK_CACHE_DIR": str(cls.tuned)})
+        if done.returncode != 0:
+            raise AssertionError(done.stderr)
+
+    def setUp(self):
+        super().setUp()
+        shutil.copytree(self.tuned, self.cache)
+
     def edit(self, old, new):
         text = self.file.read_text()
         self.assertIn(old, text)
         self.file.write_text(text.replace(old, new))
 
     def test_export_import_reset(self):
-        self.tune(*SMALL, "--budget", 2)
         before = self.own_entries()
         self.assertEqual(len(before), 1)
         self.accept("--export", "all.txt", "--all-devices")
@@ -238,7 +238,6 @@ class Cache(TuneTest):
         self.assertEqual(self.own_entries(), before)
 
     def test_values_reach_plans(self):
-        self.tune(*SMALL, "--budget", 2)
         self.accept("--export", "one.txt")
         text = (self.folder / "one.txt").read_text()
         start = text.index('parameters="')
@@ -251,7 +250,6 @@ class Cache(TuneTest):
         self.assertIn("unroll=8", plan["parameters"].split(","))
 
     def test_bad_imports_change_nothing(self):
-        self.tune(*SMALL, "--budget", 2)
         self.accept("--export", "good.txt")
         good = (self.folder / "good.txt").read_text()
         bad = {
@@ -276,7 +274,6 @@ class Cache(TuneTest):
         self.assertIn("absent.txt", done.stderr)
 
     def test_edited_value_is_passed_over(self):
-        self.tune(*SMALL, "--budget", 2)
         text = self.file.read_text()
         start = text.index('parameters="') + len('parameters="')
         self.file.write_text(text[:start] + "tile=3" + text[text.index('"', start):])
@@ -284,15 +281,14 @@ class Cache(TuneTest):
         self.assertIn("PASSED OVER", shown)
         self.assertIn("tile", shown)
         self.assertEqual(self.plan()["tuning"], "class")
-        self.tune(*SMALL, "--budget", 2)  # measures again and replaces it
+        self.tune(*SMALL, "--budget", 1)  # measures again and replaces it
         self.assertNotIn("PASSED OVER", self.accept("--show").stdout)
 
     def test_other_driver(self):
-        self.tune(*SMALL, "--budget", 2)
         self.edit('driver="', 'driver="older ')
         self.assertEqual(self.plan()["tuning"], "architecture")
         self.assertIn("measured with driver older", self.accept("--show").stdout)
-        found = self.tune(*SMALL, "--budget", 2)
+        found = self.tune(*SMALL, "--budget", 1)
         self.assertNotEqual(found["cases"][0]["outcome"], "unmeasured")
         self.assertEqual(len(self.own_entries()), 2)
 
@@ -312,7 +308,6 @@ class Cache(TuneTest):
             self.assertIn(str(path), done.stderr)
 
     def test_full_disk_keeps_what_was_measured(self):
-        self.tune(*SMALL, "--budget", 2)
         before = self.own_entries()
         size = max(path.stat().st_size for path in (self.cache / "tuning").iterdir())
 
@@ -326,6 +321,21 @@ class Cache(TuneTest):
         self.assertEqual(done.stderr.splitlines()[-1].count("clmgk-tune: "), 1, done.stderr)
         for entry in before:
             self.assertIn(entry, self.own_entries())
+
+    def test_bench_marks_tuned_cases(self):
+        def bench(*args):
+            done = run("clmgk-bench", *SIZES, "--variants", "softmax", "--seconds", 0.01, "--json", *args,
+                       env=self.environment)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return json.loads(done.stdout)["cases"][0]
+
+        for options in ([], ["--keep-caches"]):
+            case = bench(*options)
+            self.assertEqual((case["tuned"], case["tuning"]), (True, "bucket"))
+        untuned = bench("--keep-caches", "--untuned")
+        self.accept("--reset")
+        for case in (untuned, bench("--keep-caches")):
+            self.assertEqual((case["tuned"], case["tuning"]), (False, "class"))
 
 
 class Usage(TuneTest):
