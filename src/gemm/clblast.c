@@ -180,47 +180,134 @@ static clmgk_gemm_desc rehearsal(const clmgk_gemm_desc *desc, bool smaller_axes)
     small.lda = smaller_ld(desc->lda, mgk_gemm_a(desc).columns, mgk_gemm_a(&small).columns);
     small.ldb = smaller_ld(desc->ldb, mgk_gemm_b(desc).columns, mgk_gemm_b(&small).columns);
     small.ldc = smaller_ld(desc->ldc, desc->n, small.n);
-    small.stride_a = 0; /* all zeros: the batch may lie in one place */
+    small.batch = desc->batch > 1 ? 2 : 1;
+    small.stride_a = 0;
     small.stride_b = 0;
-    small.stride_c = 1;
-    small.batch = desc->batch > MANY ? MANY : desc->batch > 2 ? 2 : desc->batch;
+    small.stride_c = small.m * small.ldc;
+    small.alpha = 1.0;
     return small;
 }
 
-/* A buffer of zeros. */
-static clmgk_status make_zeros(const clmgk_gemm_plan *plan, size_t bytes, cl_command_queue queue, cl_mem *memory,
-                               clmgk_error *error)
+/* Elements -1, 0 and 1, whose sums are exact in any type as long as k is small. */
+static int pattern(size_t index)
 {
-    static const cl_uint zero = 0;
-    const size_t size = (bytes + sizeof(zero) - 1) / sizeof(zero) * sizeof(zero);
+    return (int)((index * UINT32_C(2654435761) >> 9) % 3) - 1;
+}
+
+static void put(clmgk_dtype dtype, void *memory, size_t index, int value)
+{
+    if (dtype == CLMGK_DTYPE_F16)
+        ((cl_half *)memory)[index] = half_of(value);
+    else
+        ((float *)memory)[index] = (float)value;
+}
+
+static bool is(clmgk_dtype dtype, const void *memory, size_t index, int value)
+{
+    return dtype == CLMGK_DTYPE_F16 ? ((const cl_half *)memory)[index] == half_of(value)
+                                    : ((const float *)memory)[index] == (float)value;
+}
+
+/* A buffer of `count` elements of the pattern, or of zeros. */
+static clmgk_status make_matrix(const clmgk_gemm_plan *plan, size_t count, bool zeros, cl_mem *memory,
+                                clmgk_error *error)
+{
+    const size_t element = mgk_gemm_element(plan->desc.dtype);
     cl_int code = CL_SUCCESS;
-    *memory = clCreateBuffer(plan->context->context, CL_MEM_READ_WRITE, size, NULL, &code);
-    if (*memory == NULL)
-        return mgk_fail_cl(error, code, "clCreateBuffer");
-    code = clEnqueueFillBuffer(queue, *memory, &zero, sizeof(zero), 0, size, 0, NULL, NULL);
-    return code == CL_SUCCESS ? CLMGK_OK : mgk_fail_cl(error, code, "clEnqueueFillBuffer");
+    void *const values = mgk_alloc(&plan->context->allocator, count, element);
+    if (values == NULL)
+        return mgk_fail_memory(error, "a rehearsal of CLBlast");
+    for (size_t i = 0; i < count; ++i)
+        put(plan->desc.dtype, values, i, zeros ? 0 : pattern(i));
+    *memory = clCreateBuffer(plan->context->context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, count * element, values,
+                             &code);
+    mgk_free(&plan->context->allocator, values);
+    return *memory != NULL ? CLMGK_OK : mgk_fail_cl(error, code, "clCreateBuffer");
+}
+
+/* Elements of a matrix with its offset. */
+static size_t count_of(const mgk_gemm_matrix *matrix, int64_t batch)
+{
+    return (size_t)(matrix->rows * matrix->ld * batch) + 1;
 }
 
 static clmgk_status make_scratch(const clmgk_gemm_plan *plan, const clmgk_gemm_desc *small, size_t temp,
-                                 cl_command_queue queue, operands *scratch, clmgk_error *error)
+                                 operands *scratch, clmgk_error *error)
 {
-    const size_t element = mgk_gemm_element(small->dtype);
-    const size_t spare = (size_t)small->batch + 1; /* for stride_c, and the offset of 1 */
-    const size_t a = (size_t)(mgk_gemm_a(small).rows * small->lda) + spare;
-    const size_t b = (size_t)(mgk_gemm_b(small).rows * small->ldb) + spare;
-    const size_t c = (size_t)(small->m * small->ldc) + spare;
-    MGK_TRY(make_zeros(plan, a * element, queue, &scratch->a, error));
-    MGK_TRY(make_zeros(plan, b * element, queue, &scratch->b, error));
-    MGK_TRY(make_zeros(plan, c * element, queue, &scratch->c, error));
-    return temp > 0 ? make_zeros(plan, temp, queue, &scratch->temp, error) : CLMGK_OK;
+    const mgk_gemm_matrix a = mgk_gemm_a(small);
+    const mgk_gemm_matrix b = mgk_gemm_b(small);
+    cl_int code = CL_SUCCESS;
+    MGK_TRY(make_matrix(plan, count_of(&a, 1), false, &scratch->a, error));
+    MGK_TRY(make_matrix(plan, count_of(&b, 1), false, &scratch->b, error));
+    if (temp == 0)
+        return CLMGK_OK;
+    scratch->temp = clCreateBuffer(plan->context->context, CL_MEM_READ_WRITE, temp, NULL, &code);
+    return scratch->temp != NULL ? CLMGK_OK : mgk_fail_cl(error, code, "clCreateBuffer");
 }
 
 static void free_scratch(const operands *scratch)
 {
-    const cl_mem memory[] = {scratch->a, scratch->b, scratch->c, scratch->temp};
+    const cl_mem memory[] = {scratch->a, scratch->b, scratch->temp};
     for (size_t i = 0; i < MGK_COUNT(memory); ++i)
         if (memory[i] != NULL)
             clReleaseMemObject(memory[i]);
+}
+
+static int exact(const clmgk_gemm_desc *small, size_t offset, int64_t row, int64_t column)
+{
+    int sum = 0;
+    for (int64_t k = 0; k < small->k; ++k) {
+        const int64_t a = small->transpose_a != 0 ? k * small->lda + row : row * small->lda + k;
+        const int64_t b = small->transpose_b != 0 ? column * small->ldb + k : k * small->ldb + column;
+        sum += pattern(offset + (size_t)a) * pattern(offset + (size_t)b);
+    }
+    return sum;
+}
+
+/* Rows and columns all over C, edges among them: parameters that CLBlast lets pass may leave parts of it out. */
+static bool is_right(const clmgk_gemm_desc *small, size_t offset, const void *c)
+{
+    enum { PROBES = 24 };
+    for (int64_t i = 0; i < PROBES; ++i)
+        for (int64_t j = 0; j < PROBES; ++j) {
+            const int64_t row = (small->m - 1) * i / (PROBES - 1);
+            const int64_t column = (small->n - 1) * j / (PROBES - 1);
+            const int64_t last = (small->batch - 1) * small->stride_c;
+            const size_t at = offset + (size_t)(last + row * small->ldc + column);
+            if (!is(small->dtype, c, at, exact(small, offset, row, column)))
+                return false;
+        }
+    return true;
+}
+
+/* One product of the scratch matrices, `offset` elements into their buffers, and whether it is right. */
+static clmgk_status rehearse_at(const clmgk_gemm_plan *plan, const clmgk_gemm_desc *small, bool direct, size_t offset,
+                                operands scratch, cl_command_queue queue, clmgk_error *error)
+{
+    const mgk_gemm_matrix matrix = mgk_gemm_c(small);
+    const size_t count = count_of(&matrix, small->batch);
+    const size_t element = mgk_gemm_element(small->dtype);
+    clmgk_status status = CLMGK_OK;
+    void *const c = mgk_alloc(&plan->context->allocator, count, element);
+    if (c == NULL)
+        return mgk_fail_memory(error, "a rehearsal of CLBlast");
+    MGK_TRY_GOTO(status, make_matrix(plan, count, true, &scratch.c, error), done);
+    scratch.a_offset = scratch.b_offset = scratch.c_offset = offset;
+    MGK_TRY_GOTO(status, run(small, direct, &scratch, queue, NULL, error), done);
+    const cl_int code = clEnqueueReadBuffer(queue, scratch.c, CL_TRUE, 0, count * element, c, 0, NULL, NULL);
+    if (code != CL_SUCCESS)
+        MGK_TRY_GOTO(status, mgk_fail_cl(error, code, "clEnqueueReadBuffer"), done);
+    if (!is_right(small, offset, c))
+        status = mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                          "CLBlast's product is wrong on this device with these parameters (a probe of %" PRId64
+                          " x %" PRId64 " x %" PRId64 ")",
+                          small->m, small->n, small->k);
+done:
+    (void)clFinish(queue);
+    if (scratch.c != NULL)
+        clReleaseMemObject(scratch.c);
+    mgk_free(&plan->context->allocator, c);
+    return status;
 }
 
 /* Both ways that kernels are chosen: matrices at the beginning of their buffers, and elsewhere. */
@@ -237,12 +324,10 @@ static clmgk_status rehearse(const clmgk_gemm_plan *plan, bool direct, cl_comman
     if (code != CLBlastSuccess)
         return mgk_clblast_fail(code, "CLBlast's GemmTempBufferSize", error);
     clmgk_status status;
-    MGK_TRY_GOTO(status, make_scratch(plan, &small, temp, queue, &scratch, error), done);
-    MGK_TRY_GOTO(status, run(&small, direct, &scratch, queue, NULL, error), done);
-    scratch.a_offset = scratch.b_offset = scratch.c_offset = 1;
-    MGK_TRY_GOTO(status, run(&small, direct, &scratch, queue, NULL, error), done);
+    MGK_TRY_GOTO(status, make_scratch(plan, &small, temp, &scratch, error), done);
+    MGK_TRY_GOTO(status, rehearse_at(plan, &small, direct, 0, scratch, queue, error), done);
+    MGK_TRY_GOTO(status, rehearse_at(plan, &small, direct, 1, scratch, queue, error), done);
 done:
-    (void)clFinish(queue);
     free_scratch(&scratch);
     return status;
 }
