@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     OPTION_ALL_DEVICES = TOOL_STANDARD_OPTION_COUNT,
@@ -13,6 +14,7 @@ enum {
     OPTION_LAST_SIZE = OPTION_SIZES + BENCH_SIZE_OPTION_COUNT - 1,
     OPTION_PASS,
     OPTION_DTYPE,
+    OPTION_PRODUCTS,
     OPTION_BUDGET,
     OPTION_CANDIDATE_LIMIT,
     OPTION_SEARCH,
@@ -33,6 +35,9 @@ static const tool_option options_table[OPTION_COUNT] = {
     BENCH_SIZE_OPTIONS,
     {"pass", "NAME", "forward, backward or both (default)"},
     {"dtype", "T,...", "storage types f32, f16, bf16; default f32"},
+    {"products", "MxNxK,...",
+     "matrix products whose provider, and CLBlast's parameters, are tuned; none: no products.\n"
+     "Default: those of layers of width 512, or none where sizes, shapes or variants are given"},
     {"budget", "SECONDS", "time to spend on a device, default 300"},
     {"candidate-limit", "SECONDS", "a candidate that takes longer, compiling included, is given up; default 60"},
     {"search", "NAME", "model (default): candidates by what was learnt so far; random: by chance, to compare"},
@@ -87,6 +92,44 @@ static tool_exit parse_request(const char *const *values, bench_request *request
     return bench_parse_pass(values[OPTION_PASS] ? values[OPTION_PASS] : "both", request, error);
 }
 
+/* "4096x512x64" */
+static bool parse_product(const char *text, size_t length, tune_shape *shape)
+{
+    int64_t *const sizes[] = {&shape->m, &shape->n, &shape->k};
+    const char *const end = text + length;
+    for (size_t i = 0; i < TOOL_COUNT(sizes); i++) {
+        char *rest = NULL;
+        *sizes[i] = *text >= '1' && *text <= '9' ? strtoll(text, &rest, 10) : 0;
+        if (*sizes[i] < 1 || *sizes[i] > 65536 || (i < 2 ? *rest != 'x' : rest != end))
+            return false;
+        text = rest + 1;
+    }
+    return true;
+}
+
+static tool_exit parse_products(const char *text, tune_options *options, tool_error *error)
+{
+    for (const char *rest = text; *rest != '\0';) {
+        const size_t length = strcspn(rest, ",");
+        if (options->product_count == TUNE_MAX_PRODUCTS)
+            return tool_fail(error, TOOL_BAD_INPUT, "--products '%s': expected at most %d", text, TUNE_MAX_PRODUCTS);
+        if (!parse_product(rest, length, &options->products[options->product_count++]))
+            return tool_fail(error, TOOL_BAD_INPUT, "--products '%s': expected MxNxK,... of 1 to 65536, or none", text);
+        rest += length;
+        rest += *rest == ',';
+    }
+    return options->product_count ? TOOL_DONE
+                                  : tool_fail(error, TOOL_BAD_INPUT, "--products '': expected MxNxK,... or none");
+}
+
+/* Layers' products: 4096 tokens; from and to width 512, to one head of 64, into a feed-forward layer. */
+static void take_default_products(tune_options *options)
+{
+    static const tune_shape defaults[] = {{4096, 512, 512}, {4096, 64, 512}, {4096, 2048, 512}};
+    memcpy(options->products, defaults, sizeof(defaults));
+    options->product_count = TOOL_COUNT(defaults);
+}
+
 /* Options of a measurement, and the actions that go without one. */
 static tool_exit check_action(const char *const *values, tool_error *error)
 {
@@ -127,6 +170,11 @@ tool_exit tune_parse_options(int argc, char **argv, tune_options *options, bool 
         return TOOL_DONE;
     TOOL_TRY(check_action(values, error));
     TOOL_TRY(parse_request(values, &options->request, error));
+    if (values[OPTION_PRODUCTS] && strcmp(values[OPTION_PRODUCTS], "none") != 0)
+        TOOL_TRY(parse_products(values[OPTION_PRODUCTS], options, error));
+    else if (!values[OPTION_PRODUCTS] && !values[OPTION_SHAPES] && !values[OPTION_VARIANTS] &&
+             !bench_given_size(values + OPTION_SIZES))
+        take_default_products(options);
     if (values[OPTION_BUDGET])
         TOOL_TRY(parse_seconds("budget", values[OPTION_BUDGET], &options->budget_s, error));
     if (values[OPTION_CANDIDATE_LIMIT])

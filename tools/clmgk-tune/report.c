@@ -41,9 +41,14 @@ static bool is_measured(const tune_result *result)
     return result->outcome != TUNE_UNMEASURED && result->outcome != TUNE_REFUSED;
 }
 
+static bool is_outcome_faster(tune_outcome outcome)
+{
+    return outcome == TUNE_FASTER || outcome == TUNE_KNOWN_FASTER;
+}
+
 static bool is_faster(const tune_result *result)
 {
-    return result->outcome == TUNE_FASTER || result->outcome == TUNE_KNOWN_FASTER;
+    return is_outcome_faster(result->outcome);
 }
 
 typedef struct summary {
@@ -51,6 +56,12 @@ typedef struct summary {
     double speedup; /* geometric mean of default / tuned */
     double share;   /* of all legal points of the measured cases, of the engines that were compared */
 } summary;
+
+static double gflops(const tune_product *product, size_t provider)
+{
+    const tune_shape *shape = &product->shape;
+    return 2e-6 * (double)shape->m * (double)shape->n * (double)shape->k / product->provider[provider].ms;
+}
 
 static summary summarise(const tune_report *report)
 {
@@ -96,6 +107,25 @@ static void print_result(const tune_result *result, FILE *stream)
                 is_faster(result) ? (result->parameters[0] ? result->parameters : "defaults") : "defaults");
 }
 
+static void print_products(const tune_report *report, FILE *stream)
+{
+    for (size_t i = 0; i < report->product_count; i++) {
+        const tune_product *product = &report->products[i];
+        fprintf(stream, "  product %" PRId64 " x %" PRId64 " x %" PRId64 ":", product->shape.m, product->shape.n,
+                product->shape.k);
+        for (size_t p = 0; p < product->provider_count; p++) {
+            if (product->provider[p].ms > 0)
+                fprintf(stream, " %s%s %.3f ms, %.1f GFLOP/s;", product->measured && p == product->chosen ? "*" : "",
+                        product->provider[p].name, product->provider[p].ms, gflops(product, p));
+        }
+        fprintf(stream, "%s\n", product->measured ? " * is taken" : " no provider");
+    }
+    if (report->product_count && is_outcome_faster(report->clblast.outcome))
+        fprintf(stream, "  CLBlast: %+.1f %% with %s\n", 100 * (report->clblast.ratio - 1), report->clblast.parameters);
+    else if (report->product_count && report->clblast.outcome != TUNE_UNMEASURED)
+        fprintf(stream, "  CLBlast: nothing faster than what is in use, of %zu tried\n", report->clblast.tried);
+}
+
 void tune_print_report(const tune_report *report, FILE *stream)
 {
     const summary sum = summarise(report);
@@ -105,6 +135,7 @@ void tune_print_report(const tune_report *report, FILE *stream)
     fprintf(stream, "  %-44s %10s %10s %9s  %-5s %s\n", "", "default ms", "tuned ms", "change", "engine", "parameters");
     for (size_t i = 0; i < report->result_count; i++)
         print_result(&report->results[i], stream);
+    print_products(report, stream);
     fprintf(stream,
             "%zu cases: %zu faster than the defaults, %zu at the defaults, %zu not run here, %zu not measured\n",
             report->result_count, sum.faster, sum.measured - sum.faster, sum.refused, sum.unmeasured);
@@ -146,6 +177,27 @@ static json_t *result_json(const tune_result *result)
     return object;
 }
 
+static json_t *product_json(const tune_product *product)
+{
+    json_t *times = json_object();
+    for (size_t p = 0; times && p < product->provider_count; p++)
+        json_object_set_new(times, product->provider[p].name,
+                            product->provider[p].ms > 0 ? json_real(product->provider[p].ms) : json_null());
+    return json_pack("{s:I, s:I, s:I, s:s?, s:o}", "m", (json_int_t)product->shape.m, "n", (json_int_t)product->shape.n,
+                     "k", (json_int_t)product->shape.k, "provider",
+                     product->measured ? product->provider[product->chosen].name : NULL, "ms", times);
+}
+
+/* null: no products were asked for, or CLBlast does none here. */
+static json_t *clblast_json(const tune_report *report)
+{
+    const tune_clblast *clblast = &report->clblast;
+    if (clblast->outcome == TUNE_UNMEASURED || clblast->outcome == TUNE_REFUSED)
+        return json_null();
+    return json_pack("{s:s, s:s, s:f, s:I}", "outcome", outcome_name(clblast->outcome), "parameters",
+                     clblast->parameters, "ratio", clblast->ratio, "tried", (json_int_t)clblast->tried);
+}
+
 json_t *tune_report_json(const tune_report *report)
 {
     const summary sum = summarise(report);
@@ -157,10 +209,19 @@ json_t *tune_report_json(const tune_report *report)
             return NULL;
         }
     }
-    return json_pack("{s:o, s:o, s:o, s:I, s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:f, s:f, s:f}", "name",
-                     tool_json_text(report->device.name), "platform", tool_json_text(report->device.platform), "driver",
-                     tool_json_text(report->device.driver), "compute_units", (json_int_t)report->device.compute_units,
-                     "cases", cases, "candidates", "tried", (json_int_t)counts->tried, "stopped_early",
+    json_t *products = json_array();
+    for (size_t i = 0; products && i < report->product_count; i++) {
+        if (json_array_append_new(products, product_json(&report->products[i])) != 0) {
+            json_decref(products);
+            json_decref(cases);
+            return NULL;
+        }
+    }
+    return json_pack("{s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:f, s:f, s:f}",
+                     "name", tool_json_text(report->device.name), "platform", tool_json_text(report->device.platform),
+                     "driver", tool_json_text(report->device.driver), "compute_units",
+                     (json_int_t)report->device.compute_units, "cases", cases, "products", products, "clblast",
+                     clblast_json(report), "candidates", "tried", (json_int_t)counts->tried, "stopped_early",
                      (json_int_t)counts->slow, "failed", (json_int_t)counts->failed, "hung", (json_int_t)counts->hung,
                      "crashed", (json_int_t)counts->died, "wrong", (json_int_t)counts->wrong, "not_confirmed",
                      (json_int_t)counts->unconfirmed, "share_of_space", sum.share, "geometric_mean_speedup",

@@ -2,11 +2,12 @@
 /*
  * clmgk-tune: measures a device once.
  *
- *     main.c      what is to be done         session.c   the search through all cases of a device
- *     options.c   the command line           search.c    which parameters to measure next
- *     manage.c    show, reset, export, import history.c   what was measured, on disk as soon as it is known
- *     child.c     a process for candidates   report.c    progress and results
- *     worker.c    what runs in it
+ *     main.c      what is to be done         session.c   a device's cache, history and processes
+ *     options.c   the command line           attention.c the search through all cases of attention
+ *     manage.c    show, reset, export, import products.c  providers and parameters of matrix products
+ *     child.c     a process for candidates   search.c    which parameters to measure next
+ *     worker.c    what runs in it            history.c   what was measured, on disk as soon as it is known
+ *     product.c   products there             report.c    progress and results
  *
  * Candidates run in a process of their own, so that one that hangs or crashes the driver costs a time limit and nothing
  * else. This process never runs a kernel.
@@ -22,8 +23,16 @@
 
 /* ---- the command line --------------------------------------------------------------------------------------- */
 
+/* A product of matrices: C[m,n] = A[m,k] B[k,n], f32. */
+typedef struct tune_shape {
+    int64_t m, n, k;
+} tune_shape;
+#define TUNE_MAX_PRODUCTS 16
+
 typedef struct tune_options {
     bench_request request;
+    tune_shape products[TUNE_MAX_PRODUCTS];
+    size_t product_count;
     const char *device;
     bool all_devices;
     double budget_s;
@@ -118,6 +127,28 @@ typedef struct tune_result {
     char message[256];
 } tune_result;
 
+#define TUNE_MAX_PROVIDERS 8
+
+/* Who multiplies how fast. */
+typedef struct tune_product {
+    tune_shape shape;
+    bool measured;
+    size_t provider_count;
+    struct {
+        const char *name;
+        double ms; /* <= 0: it can't, or failed */
+    } provider[TUNE_MAX_PROVIDERS];
+    size_t chosen; /* of them */
+} tune_product;
+
+/* CLBlast's parameters. */
+typedef struct tune_clblast {
+    tune_outcome outcome;
+    double ratio; /* time with them / time with those in use before: geometric mean over the products */
+    size_t tried;
+    char parameters[512];
+} tune_clblast;
+
 typedef struct tune_counts {
     size_t tried, slow, failed, hung, died, wrong, unconfirmed;
 } tune_counts;
@@ -127,6 +158,9 @@ typedef struct tune_report {
     clmgk_device_info device;
     tune_result *results;
     size_t result_count;
+    tune_product products[TUNE_MAX_PRODUCTS];
+    size_t product_count;
+    tune_clblast clblast;
     tune_counts counts;
     double space[2]; /* legal points of each engine */
     double spent_s;
@@ -141,6 +175,10 @@ void tune_report_free(tune_report *report);
 
 void tune_print_report(const tune_report *report, FILE *stream);
 json_t *tune_report_json(const tune_report *report);
+
+/* Runs a job on a product (products.c says which) in the process for candidates. */
+tool_exit tune_product_job(const tool_device *device, const char *folder, const json_t *job, json_t **answer,
+                           tool_error *error);
 
 /* A case in words that tell it from all others: the key of histories. */
 void tune_case_key(const bench_case *one, char *key, size_t size);

@@ -322,6 +322,8 @@ static tool_exit do_job(worker *w, const json_t *job, json_t **answer, tool_erro
         tool_exit (*run)(worker *w, const json_t *job, json_t **answer, tool_error *error);
     } jobs[] = {{"default", do_default}, {"measure", do_measure}, {"check", do_check}, {"confirm", do_confirm}};
     const char *name = text_of(job, "job");
+    if (name && strncmp(name, "product", strlen("product")) == 0)
+        return tune_product_job(&w->device, w->folder, job, answer, error);
     const size_t group = (size_t)json_integer_value(json_object_get(job, "group"));
     const size_t index = (size_t)json_integer_value(json_object_get(job, "case"));
     if (!name || group >= w->options.request.shape_count || index >= w->groups[group].count)

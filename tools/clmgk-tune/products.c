@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Matrix products: which provider is the fastest for each shape, and CLBlast's parameters, which are one set for all
+ * products of a type on a device. A process that has set parameters can't go back to CLBlast's own: the first process
+ * measures what is in use, the second the candidates.
+ */
+#include "session.h"
+
+#include "clmgk/gemm.h"
+#include "search.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CLBLAST        "clblast"
+#define SEED           3
+#define RUNS           5
+#define CANDIDATE_RUNS 3
+#define LEAST_GAIN     0.01
+#define ROUNDS         9 /* of the proof */
+#define COMPILE_S      10.0
+
+/* The tables that are searched: the kernel for large products, and from which size on it is taken. */
+static const char *const tables[] = {"clblast-xgemm", "clblast-routine"};
+
+/* Where a search begins on a device of which nothing is known. */
+static const char *start_of(clmgk_device_class device_class)
+{
+    return device_class == CLMGK_DEVICE_GPU
+               ? "GEMMK=0,KREG=1,KWG=16,KWI=2,MDIMA=8,MDIMC=8,MWG=64,NDIMB=8,NDIMC=8,NWG=64,SA=1,SB=1,STRM=0,STRN=0,"
+                 "VWM=4,VWN=4,XGEMM_MIN_INDIRECT_SIZE=192"
+               : "GEMMK=1,KREG=2,KWG=1,KWI=1,MDIMA=2,MDIMC=2,MWG=32,NDIMB=4,NDIMC=4,NWG=32,SA=0,SB=0,STRM=0,STRN=0,"
+                 "VWM=8,VWN=2,XGEMM_MIN_INDIRECT_SIZE=32";
+}
+
+typedef struct clblast_search {
+    session *base;
+    clmgk_tunable tunables[TUNE_MOST_PARAMETERS];
+    tune_parameter parameters[TUNE_MOST_PARAMETERS];
+    size_t count;
+    size_t first_count; /* of the first table */
+    tune_space space;
+    tune_search *search;
+    int number;
+    double before_ms; /* geometric mean over the products, with what is in use */
+    int32_t best[TUNE_MOST_PARAMETERS];
+    double best_ratio;
+} clblast_search;
+
+/* ---- jobs -------------------------------------------------------------------------------------------------------- */
+
+static json_t *product_job(const tune_shape *shape, const char *provider, const char *parameters, int runs)
+{
+    return json_pack("{s:s, s:I, s:I, s:I, s:s, s:s?, s:b, s:i}", "job", "product", "m", (json_int_t)shape->m, "n",
+                     (json_int_t)shape->n, "k", (json_int_t)shape->k, "provider", provider, "parameters", parameters,
+                     "untuned", parameters != NULL, "runs", runs);
+}
+
+/* The time of a product in a process; not positive: it failed, which `reply`, to be freed, tells. */
+static tool_exit time_product(const session *s, size_t child, json_t *job, double *ms, said *reply, tool_error *error)
+{
+    TOOL_TRY(tune_child_send(s->children[child], job, error));
+    TOOL_TRY(session_receive(s, child, 0, reply, error));
+    *ms = reply->ok ? session_number(reply->answer, "ms") : -1;
+    return TOOL_DONE;
+}
+
+/* Geometric mean over all products; not positive: one failed. */
+static tool_exit time_all(session *s, size_t child, const char *parameters, int runs, double *ms, char *found,
+                          size_t size, said *last, tool_error *error)
+{
+    double logs = 0;
+    *ms = -1;
+    for (size_t i = 0; i < s->report->product_count; i++) {
+        double one = -1;
+        said reply;
+        TOOL_TRY(time_product(s, child, product_job(&s->report->products[i].shape, CLBLAST, parameters, runs), &one,
+                              &reply, error));
+        if (found && reply.ok)
+            snprintf(found, size, "%s", session_text(reply.answer, "parameters"));
+        json_decref(reply.answer);
+        reply.answer = NULL;
+        if (last)
+            *last = reply;
+        if (one <= 0)
+            return TOOL_DONE;
+        logs += log(one);
+    }
+    *ms = exp(logs / (double)s->report->product_count);
+    return TOOL_DONE;
+}
+
+/* ---- CLBlast's parameters ---------------------------------------------------------------------------------------- */
+
+static void print_values(const clblast_search *c, size_t first, size_t end, const int32_t *values, char *text,
+                         size_t size)
+{
+    size_t length = 0;
+    text[0] = '\0';
+    for (size_t i = first; i < end; i++)
+        length += (size_t)snprintf(text + length, length < size ? size - length : 0, "%s%s=%d", length ? "," : "",
+                                   c->parameters[i].name, (int)values[i]);
+}
+
+static bool is_legal(void *user, const int32_t *values)
+{
+    const clblast_search *c = user;
+    char text[512];
+    print_values(c, 0, c->first_count, values, text, sizeof(text));
+    return clmgk_tunable_check(tables[0], text, NULL) == CLMGK_OK;
+}
+
+/* Values of the searched parameters that `text` names; false where one is missing. */
+static bool read_values(const clblast_search *c, const char *text, int32_t *values)
+{
+    size_t found = 0;
+    while (*text) {
+        const size_t length = strcspn(text, "=");
+        for (size_t i = 0; i < c->count; i++) {
+            if (strlen(c->parameters[i].name) == length && strncmp(c->parameters[i].name, text, length) == 0) {
+                values[i] = (int32_t)strtol(text + length + 1, NULL, 10);
+                found++;
+            }
+        }
+        text += strcspn(text, ",");
+        text += *text == ',';
+    }
+    return found == c->count;
+}
+
+static tool_exit make_space(clblast_search *c, tool_error *error)
+{
+    for (size_t t = 0; t < TOOL_COUNT(tables); t++) {
+        clmgk_error failure = {0};
+        size_t count = 0;
+        if (clmgk_tunable_list(tables[t], c->tunables + c->count, TUNE_MOST_PARAMETERS - c->count, &count, &failure) !=
+            CLMGK_OK)
+            return tool_fail_library(error, &failure);
+        c->count += count;
+        if (t == 0)
+            c->first_count = count;
+    }
+    for (size_t i = 0; i < c->count; i++)
+        c->parameters[i] = (tune_parameter){c->tunables[i].name, c->tunables[i].values, c->tunables[i].value_count};
+    c->space = (tune_space){CLBLAST, c->parameters, c->count, is_legal, c};
+    c->search = tune_search_create(&c->space, 1, SEED, c->base->options->random ? TUNE_RANDOM : TUNE_MODEL);
+    return c->search ? TOOL_DONE : tool_fail_memory(error, "the search");
+}
+
+static tool_exit try_values(clblast_search *c, const int32_t *values, tool_error *error)
+{
+    session *const s = c->base;
+    char text[512];
+    double ms = -1;
+    said reply = {.ok = true};
+    print_values(c, 0, c->count, values, text, sizeof(text));
+    TOOL_TRY(time_all(s, 1, text, CANDIDATE_RUNS, &ms, NULL, 0, &reply, error));
+    double ratio = ms > 0 ? ms / c->before_ms : -1;
+    if (ms <= 0)
+        session_count_failure(s, reply.why);
+    if (ratio > 0 && ratio < c->best_ratio) {
+        said check;
+        TOOL_TRY(tune_child_send(s->children[1],
+                                 json_pack("{s:s, s:s, s:s, s:b}", "job", "product-check", "provider", CLBLAST,
+                                           "parameters", text, "untuned", 1),
+                                 error));
+        TOOL_TRY(session_receive(s, 1, 0, &check, error));
+        if (!check.ok || json_is_true(json_object_get(check.answer, "wrong"))) {
+            session_count_failure(s, check.ok ? "wrong" : check.why);
+            ratio = -1;
+        }
+        json_decref(check.answer);
+    }
+    if (ratio > 0 && ratio < c->best_ratio) {
+        c->best_ratio = ratio;
+        memcpy(c->best, values, sizeof(c->best));
+    }
+    s->report->counts.tried++;
+    s->report->clblast.tried++;
+    if (!tune_search_tell(c->search, c->number, 0, values, ratio > 0 ? 1e-3 * ratio * c->before_ms : -1))
+        return tool_fail_memory(error, "a measurement");
+    return tune_history_add(s->history,
+                            json_pack("{s:s, s:s, s:f}", "case", CLBLAST, "parameters", text, "ratio", ratio), error);
+}
+
+/* What an earlier run measured. */
+static tool_exit recall(clblast_search *c, tool_error *error)
+{
+    const session *s = c->base;
+    for (size_t i = 0; i < tune_history_count(s->history); i++) {
+        const json_t *record = tune_history_record(s->history, i);
+        int32_t values[TUNE_MOST_PARAMETERS] = {0};
+        if (strcmp(session_text(record, "case"), CLBLAST) != 0 || json_object_get(record, "done") ||
+            !read_values(c, session_text(record, "parameters"), values))
+            continue;
+        const double ratio = session_number(record, "ratio");
+        if (!tune_search_tell(c->search, c->number, 0, values, ratio > 0 ? 1e-3 * ratio * c->before_ms : -1))
+            return tool_fail_memory(error, "a measurement");
+        if (ratio > 0 && ratio < c->best_ratio) {
+            c->best_ratio = ratio;
+            memcpy(c->best, values, sizeof(values));
+        }
+    }
+    return TOOL_DONE;
+}
+
+/* In turn: what is in use, in the first process; the best candidate in the second. */
+static tool_exit prove(clblast_search *c, const char *text, bool *kept, tool_error *error)
+{
+    session *const s = c->base;
+    json_t *ratios = json_array();
+    tool_exit status = ratios ? TOOL_DONE : tool_fail_memory(error, "ratios");
+    for (int round = 0; round < ROUNDS && status == TOOL_DONE; round++) {
+        double before = -1, after = -1;
+        TOOL_TRY_GOTO(status, time_all(s, 0, NULL, 1, &before, NULL, 0, NULL, error), done);
+        TOOL_TRY_GOTO(status, time_all(s, 1, text, 1, &after, NULL, 0, NULL, error), done);
+        if (before > 0 && after > 0 && json_array_append_new(ratios, json_real(after / before)) != 0)
+            status = tool_fail_memory(error, "ratios");
+    }
+    *kept = session_beats_default(ratios, &s->report->clblast.ratio);
+done:
+    json_decref(ratios);
+    return status;
+}
+
+static tool_exit store_clblast(session *s, const char *text, double before_ms, tool_error *error)
+{
+    clmgk_error failure = {0};
+    const clmgk_tuned tuned = {.choice = CLBLAST,
+                               .parameters = text,
+                               .time_ms = s->report->clblast.ratio * before_ms,
+                               .default_ms = before_ms};
+    return clmgk_gemm_tuning_store_device(s->device.library, NULL, CLMGK_DTYPE_F32, &tuned, &failure) == CLMGK_OK
+               ? TOOL_DONE
+               : tool_fail_library(error, &failure);
+}
+
+static tool_exit settle(clblast_search *c, tool_error *error)
+{
+    session *const s = c->base;
+    tune_clblast *const result = &s->report->clblast;
+    bool kept = c->best_ratio < 1 - LEAST_CONFIRMED;
+    result->ratio = 1;
+    print_values(c, 0, c->count, c->best, result->parameters, sizeof(result->parameters));
+    if (kept)
+        TOOL_TRY(prove(c, result->parameters, &kept, error));
+    result->outcome = kept ? TUNE_FASTER : TUNE_DEFAULT;
+    if (!kept) {
+        result->ratio = 1;
+        result->parameters[0] = '\0';
+    } else {
+        TOOL_TRY(store_clblast(s, result->parameters, c->before_ms, error));
+    }
+    return tune_history_add(s->history,
+                            json_pack("{s:b, s:s, s:b, s:s, s:f}", "done", 1, "case", CLBLAST, "faster", (int)kept,
+                                      "parameters", result->parameters, "ratio", result->ratio),
+                            error);
+}
+
+static double cost_of(void *user, size_t space, const int32_t *values)
+{
+    (void)user;
+    (void)space;
+    (void)values;
+    return COMPILE_S;
+}
+
+static tool_exit search_values(clblast_search *c, const char *used, double end_ms, tool_error *error)
+{
+    int32_t start[TUNE_MOST_PARAMETERS] = {0};
+    const int32_t *defaults[] = {start};
+    const tune_case one = {.group = CLBLAST, .default_space = 0, .defaults = defaults};
+    const bool known = read_values(c, used, start);
+    if (!known && !read_values(c, start_of(c->base->report->device.device_class), start))
+        return tool_fail(error, TOOL_SYSTEM_ERROR, "CLBlast's tables are not those that this program knows");
+    c->best_ratio = 1;
+    c->number = tune_search_begin(c->search, &one);
+    if (c->number < 0)
+        return tool_fail_memory(error, "a case of the search");
+    TOOL_TRY(recall(c, error));
+    if (known && !tune_search_tell(c->search, c->number, 0, start, 1e-3 * c->before_ms))
+        return tool_fail_memory(error, "a measurement");
+    while (tool_now_ms() < end_ms) {
+        size_t space = 0;
+        int32_t values[TUNE_MOST_PARAMETERS] = {0};
+        if (tune_search_next(c->search, c->number, cost_of, NULL, LEAST_GAIN, &space, values, NULL) != TUNE_MEASURE)
+            break;
+        TOOL_TRY(try_values(c, values, error));
+    }
+    return settle(c, error);
+}
+
+static tool_exit tune_clblast_values(session *s, double end_ms, tool_error *error)
+{
+    clblast_search c = {.base = s};
+    char used[512] = "";
+    tool_exit status = TOOL_DONE;
+    const json_t *done = session_find_done(s, CLBLAST);
+    if (done) {
+        s->report->clblast.outcome =
+            json_is_true(json_object_get(done, "faster")) ? TUNE_KNOWN_FASTER : TUNE_KNOWN_DEFAULT;
+        s->report->clblast.ratio = session_number(done, "ratio");
+        snprintf(s->report->clblast.parameters, sizeof(s->report->clblast.parameters), "%s",
+                 session_text(done, "parameters"));
+        return TOOL_DONE;
+    }
+    TOOL_TRY(time_all(s, 0, NULL, RUNS, &c.before_ms, used, sizeof(used), NULL, error));
+    if (c.before_ms <= 0) {
+        s->report->clblast.outcome = TUNE_REFUSED;
+        return TOOL_DONE;
+    }
+    TOOL_TRY_GOTO(status, make_space(&c, error), done);
+    status = search_values(&c, used, end_ms, error);
+done:
+    tune_search_free(c.search);
+    return status;
+}
+
+/* ---- providers ----------------------------------------------------------------------------------------------------
+ */
+
+static tool_exit store_choice(session *s, const tune_product *product, tool_error *error)
+{
+    clmgk_gemm_desc desc = CLMGK_GEMM_DESC_INIT;
+    clmgk_error failure = {0};
+    const double ms = product->provider[product->chosen].ms;
+    const clmgk_tuned tuned = {.choice = product->provider[product->chosen].name, .time_ms = ms, .default_ms = ms};
+    desc.m = product->shape.m;
+    desc.n = product->shape.n;
+    desc.k = product->shape.k;
+    return clmgk_gemm_tuning_store(s->device.library, NULL, &desc, &tuned, &failure) == CLMGK_OK
+               ? TOOL_DONE
+               : tool_fail_library(error, &failure);
+}
+
+static tool_exit check_provider(session *s, const char *provider, bool *right, tool_error *error)
+{
+    said reply;
+    TOOL_TRY(session_ask(s, json_pack("{s:s, s:s}", "job", "product-check", "provider", provider), 0, &reply, error));
+    *right = reply.ok && !json_is_true(json_object_get(reply.answer, "wrong"));
+    if (!*right)
+        session_count_failure(s, reply.ok ? "wrong" : reply.why);
+    json_decref(reply.answer);
+    return TOOL_DONE;
+}
+
+/* Providers that can multiply f32 on the device, and do it right. */
+static tool_exit list_providers(session *s, tune_product *product, tool_error *error)
+{
+    const char *name = clmgk_gemm_provider(0);
+    for (size_t i = 0; name && product->provider_count < TUNE_MAX_PROVIDERS; name = clmgk_gemm_provider(++i)) {
+        clmgk_gemm_provider_info info;
+        clmgk_error failure = {0};
+        bool right = false;
+        if (clmgk_gemm_provider_state(s->report->device.device_id, i, &info, &failure) != CLMGK_OK)
+            return tool_fail_library(error, &failure);
+        if ((info.dtypes & 1U << CLMGK_DTYPE_F32) == 0)
+            continue;
+        TOOL_TRY(check_provider(s, name, &right, error));
+        if (right)
+            product->provider[product->provider_count++].name = name;
+    }
+    return TOOL_DONE;
+}
+
+static tool_exit compare_providers(session *s, tune_product *product, tool_error *error)
+{
+    for (size_t p = 0; p < product->provider_count; p++) {
+        said reply;
+        double *const ms = &product->provider[p].ms;
+        TOOL_TRY(
+            time_product(s, 0, product_job(&product->shape, product->provider[p].name, NULL, RUNS), ms, &reply, error));
+        json_decref(reply.answer);
+        if (*ms > 0 && (!product->measured || *ms < product->provider[product->chosen].ms)) {
+            product->chosen = p;
+            product->measured = true;
+        }
+    }
+    if (!product->measured)
+        return TOOL_DONE;
+    fprintf(stderr, "clmgk-tune: product %" PRId64 " x %" PRId64 " x %" PRId64 ": %s, %.3f ms\n", product->shape.m,
+            product->shape.n, product->shape.k, product->provider[product->chosen].name,
+            product->provider[product->chosen].ms);
+    return store_choice(s, product, error);
+}
+
+tool_exit tune_products(session *s, double end_ms, tool_error *error)
+{
+    tune_product none = {.measured = false};
+    if (s->options->product_count == 0)
+        return TOOL_DONE;
+    TOOL_TRY(list_providers(s, &none, error));
+    s->report->product_count = s->options->product_count;
+    for (size_t i = 0; i < s->report->product_count; i++) {
+        s->report->products[i] = none;
+        s->report->products[i].shape = s->options->products[i];
+    }
+    bool clblast = false;
+    for (size_t p = 0; p < none.provider_count; p++)
+        clblast = clblast || strcmp(none.provider[p].name, CLBLAST) == 0;
+    if (clblast)
+        TOOL_TRY(tune_clblast_values(s, end_ms, error));
+    for (size_t i = 0; i < s->report->product_count; i++)
+        TOOL_TRY(compare_providers(s, &s->report->products[i], error));
+    return TOOL_DONE;
+}
