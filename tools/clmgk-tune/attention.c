@@ -259,7 +259,7 @@ static json_int_t clamp(double number, int low, int high)
 static tool_exit measure(attention *s, work *w, size_t space, const int32_t *values, double stop, int32_t *seen,
                          double *ratio, tool_error *error)
 {
-    said reply;
+    said reply = {.ok = false};
     json_t *extra = candidate_json(s, space, values);
     if (extra)
         json_object_update_new(extra, json_pack("{s:I, s:f}", "pairs", clamp(PAIR_MS / w->default_ms, 2, MAX_PAIRS),
@@ -285,7 +285,7 @@ static tool_exit measure(attention *s, work *w, size_t space, const int32_t *val
 /* The defaults: what all is compared with. False in *runs: the device can't. */
 static tool_exit measure_default(attention *s, work *w, bool *runs, tool_error *error)
 {
-    said reply;
+    said reply = {.ok = false};
     TOOL_TRY(ask(s, w, "default", NULL, &reply, error));
     *runs = reply.ok;
     if (reply.ok) {
@@ -310,7 +310,7 @@ static tool_exit measure_default(attention *s, work *w, bool *runs, tool_error *
  * search, too. */
 static tool_exit is_right(attention *s, work *w, size_t space, const int32_t *values, bool *right, tool_error *error)
 {
-    said reply;
+    said reply = {.ok = false};
     TOOL_TRY(ask(s, w, "check", candidate_json(s, space, values), &reply, error));
     *right = reply.ok && !json_is_true(json_object_get(reply.answer, "wrong"));
     tool_exit status = TOOL_DONE;
@@ -431,7 +431,7 @@ static tool_exit compile_batch(attention *s, work *w, batch *chosen, tool_error 
         TOOL_TRY(send_job(s, i, w, "compile",
                           candidate_json(s, chosen->candidate[i].space, chosen->candidate[i].values), error));
     for (size_t i = 0; i < chosen->count; i++) {
-        said reply;
+        said reply = {.ok = false};
         TOOL_TRY(session_receive(s->base, i, 200 * w->default_ms, &reply, error));
         chosen->candidate[i].failed = !reply.ok;
         tool_exit status = TOOL_DONE;
@@ -522,7 +522,7 @@ static tool_exit store(attention *s, const work *w, const char *cache_dir, tool_
 static tool_exit confirm(attention *s, work *w, bool *confirmed, tool_error *error)
 {
     char staging[1024];
-    said reply;
+    said reply = {.ok = false};
     session_staging(s->base, staging, sizeof(staging));
     TOOL_TRY(store(s, w, staging, error));
     TOOL_TRY(ask(s, w, "confirm",
@@ -623,7 +623,7 @@ static tool_exit prepare(attention *s, const work *cases, size_t count, tool_err
     for (size_t i = 0; i < count; i++)
         TOOL_TRY(send_job(s, i, &cases[i], "compile", NULL, error));
     for (size_t i = 0; i < count; i++) {
-        said reply;
+        said reply = {.ok = false};
         TOOL_TRY(session_receive(s->base, i, 0, &reply, error));
         json_decref(reply.answer);
     }

@@ -75,7 +75,7 @@ static tool_exit time_all(session *s, size_t child, const char *parameters, int 
     *ms = -1;
     for (size_t i = 0; i < s->report->product_count; i++) {
         double one = -1;
-        said reply;
+        said reply = {.ok = false};
         TOOL_TRY(time_product(s, child, product_job(&s->report->products[i].shape, CLBLAST, parameters, runs), &one,
                               &reply, error));
         if (found && reply.ok)
@@ -161,7 +161,7 @@ static tool_exit try_values(clblast_search *c, const int32_t *values, tool_error
     if (ms <= 0)
         session_count_failure(s, reply.why);
     if (ratio > 0 && ratio < c->best_ratio) {
-        said check;
+        said check = {.ok = false};
         TOOL_TRY(tune_child_send(s->children[1],
                                  json_pack("{s:s, s:s, s:s, s:b}", "job", "product-check", "provider", CLBLAST,
                                            "parameters", text, "untuned", 1),
@@ -337,7 +337,7 @@ static tool_exit store_choice(session *s, const tune_product *product, tool_erro
 
 static tool_exit check_provider(session *s, const char *provider, bool *right, tool_error *error)
 {
-    said reply;
+    said reply = {.ok = false};
     TOOL_TRY(session_ask(s, json_pack("{s:s, s:s}", "job", "product-check", "provider", provider), 0, &reply, error));
     *right = reply.ok && !json_is_true(json_object_get(reply.answer, "wrong"));
     if (!*right)
@@ -368,7 +368,7 @@ static tool_exit list_providers(session *s, tune_product *product, tool_error *e
 static tool_exit compare_providers(session *s, tune_product *product, tool_error *error)
 {
     for (size_t p = 0; p < product->provider_count; p++) {
-        said reply;
+        said reply = {.ok = false};
         double *const ms = &product->provider[p].ms;
         TOOL_TRY(
             time_product(s, 0, product_job(&product->shape, product->provider[p].name, NULL, RUNS), ms, &reply, error));
