@@ -6,12 +6,14 @@
  *     measure.c   first calls, and runs of a shape's cases in turn
  *     report.c    text for people            json.c      the stable object
  *     compare.c   two of them                plot.c      a picture
+ *     products.c  matrix products
  */
 #ifndef BENCH_H
 #define BENCH_H
 
 #include "cases.h"
 #include "output.h"
+#include "products.h"
 
 #include <jansson.h>
 
@@ -30,6 +32,8 @@ typedef struct bench_options {
     bool json;
     const char *plot;    /* NULL: none */
     const char *compare; /* NULL: none */
+    bench_product products[BENCH_MAX_PRODUCTS];
+    size_t product_count; /* 0: attention */
 } bench_options;
 
 extern const tool_program bench_program;

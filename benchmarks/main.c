@@ -181,8 +181,23 @@ static void close_run(bench_run *run)
     tool_outputs_destroy(run->outputs);
 }
 
+static tool_exit measure_products(bench_run *run, tool_error *error)
+{
+    tool_device device = {0};
+    TOOL_TRY(tool_outputs_create(&run->outputs, error));
+    if (!run->options.keep_caches)
+        TOOL_TRY(make_cold_caches(run, error));
+    TOOL_TRY(tool_device_open(run->options.device, &device, error));
+    const tool_exit status = bench_products(&device, run->options.products, run->options.product_count,
+                                            run->options.seconds, run->options.json, error);
+    tool_device_close(&device);
+    return status;
+}
+
 static tool_exit bench(bench_run *run, tool_error *error)
 {
+    if (run->options.product_count > 0)
+        return measure_products(run, error);
     TOOL_TRY(check_request(run, error));
     if (!run->options.keep_caches)
         TOOL_TRY(make_cold_caches(run, error));

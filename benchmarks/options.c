@@ -25,6 +25,7 @@ enum {
     OPTION_ENGINE,
     OPTION_PARAMETERS,
     OPTION_BACKWARD_PARAMETERS,
+    OPTION_GEMM,
     OPTION_COUNT
 };
 
@@ -55,6 +56,9 @@ static const tool_option options_table[OPTION_COUNT] = {
     {"engine", "NAME", "auto (default), lane or simt"},
     {"parameters", "P", "kernel parameters, name=value,...: for work on the kernels"},
     {"backward-parameters", "P", "the same of the backward pass"},
+    {"gemm", "MxNxK,...",
+     "matrix products in the place of attention, in f32, by every provider; layer: those of a\n"
+     "layer. With --device, --seconds (a size; default 1), --keep-caches and --json only"},
 };
 
 const tool_program bench_program = {
@@ -147,6 +151,28 @@ static tool_exit parse_manner(const char *const *values, bench_options *options,
     return TOOL_DONE;
 }
 
+/* Products alone: nothing of attention goes with them. */
+static tool_exit parse_products(const char *const *values, bench_options *options, tool_error *error)
+{
+    static const int allowed[] = {TOOL_OPTION_DEVICE, TOOL_OPTION_JSON, OPTION_SECONDS, OPTION_KEEP_CACHES,
+                                  OPTION_GEMM};
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        bool goes = values[i] == NULL;
+        for (size_t n = 0; n < TOOL_COUNT(allowed); n++)
+            goes = goes || allowed[n] == i;
+        if (!goes)
+            return tool_fail(error, TOOL_BAD_INPUT, "--%s is given: expected none of attention's options with --gemm",
+                             options_table[i].name);
+    }
+    options->seconds = 1;
+    if (values[OPTION_SECONDS])
+        TOOL_TRY(parse_positive("seconds", values[OPTION_SECONDS], &options->seconds, error));
+    options->device = values[TOOL_OPTION_DEVICE];
+    options->json = values[TOOL_OPTION_JSON] != NULL;
+    options->keep_caches = values[OPTION_KEEP_CACHES] != NULL;
+    return bench_parse_products(values[OPTION_GEMM], options->products, &options->product_count, error);
+}
+
 tool_exit bench_parse_options(int argc, char **argv, bench_options *options, bool *finished, tool_error *error)
 {
     const char *values[OPTION_COUNT];
@@ -154,6 +180,8 @@ tool_exit bench_parse_options(int argc, char **argv, bench_options *options, boo
     TOOL_TRY(tool_parse_options(&bench_program, argc, argv, values, finished, error));
     if (*finished)
         return TOOL_DONE;
+    if (values[OPTION_GEMM])
+        return parse_products(values, options, error);
     TOOL_TRY(parse_shapes(values, options, error));
     if (values[OPTION_VARIANTS])
         TOOL_TRY(bench_parse_variants(values[OPTION_VARIANTS], &options->request, error));
