@@ -1,11 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-# The libraries that multiply matrices for us (src/gemm): which of them this build has.
+# The libraries that multiply matrices for us (src/gemm): which of them this build has. Host libraries start threads when
+# they are loaded: they are not linked, but opened by their SONAME when a product asks for them.
 #   CLMGK_GEMM_DEFINITIONS, CLMGK_GEMM_INCLUDE_DIRS, CLMGK_GEMM_LIBRARIES   for the library's targets
 #   CLMGK_GEMM_PC_LIBRARIES                                                 for clmgk.pc
 set(CLMGK_GEMM_DEFINITIONS)
 set(CLMGK_GEMM_INCLUDE_DIRS)
-set(CLMGK_GEMM_LIBRARIES)
+set(CLMGK_GEMM_LIBRARIES ${CMAKE_DL_LIBS})
 set(CLMGK_GEMM_PC_LIBRARIES)
+foreach(library IN LISTS CMAKE_DL_LIBS)
+  string(APPEND CLMGK_GEMM_PC_LIBRARIES " -l${library}")
+endforeach()
+
+# The name by which a program loads a library; its file's name where that can't be read.
+function(clmgk_soname file result)
+  get_filename_component(soname ${file} NAME)
+  if(CMAKE_OBJDUMP)
+    execute_process(COMMAND ${CMAKE_OBJDUMP} -p ${file} OUTPUT_VARIABLE headers ERROR_QUIET)
+    if(headers MATCHES "SONAME +([^ \n]+)")
+      set(soname ${CMAKE_MATCH_1})
+    endif()
+  endif()
+  set(${result} ${soname} PARENT_SCOPE)
+endfunction()
 
 # NAME as in CLMGK_WITH_NAME, its header and library; further arguments: folders below the include paths.
 function(clmgk_gemm_provider name header library)
@@ -33,18 +49,24 @@ function(clmgk_gemm_provider name header library)
     message(FATAL_ERROR "CLMGK_WITH_${name} is ON, but ${header} and lib${library} were not found")
   endif()
   if(found)
-    # By name where the linker finds it: an installed package is not tied to this machine's paths.
-    get_filename_component(folder ${${name}_LIBRARY} DIRECTORY)
-    set(link ${${name}_LIBRARY})
-    set(pc " ${link}")
-    if(folder IN_LIST CMAKE_C_IMPLICIT_LINK_DIRECTORIES)
-      set(link ${library})
-      set(pc " -l${library}")
+    set(definitions CLMGK_${name}=1)
+    if(name STREQUAL "CLBLAST")
+      # By name where the linker finds it: an installed package is not tied to this machine's paths.
+      get_filename_component(folder ${${name}_LIBRARY} DIRECTORY)
+      set(link ${${name}_LIBRARY})
+      set(pc " ${link}")
+      if(folder IN_LIST CMAKE_C_IMPLICIT_LINK_DIRECTORIES)
+        set(link ${library})
+        set(pc " -l${library}")
+      endif()
+      set(CLMGK_GEMM_LIBRARIES ${CLMGK_GEMM_LIBRARIES} ${link} PARENT_SCOPE)
+      set(CLMGK_GEMM_PC_LIBRARIES "${CLMGK_GEMM_PC_LIBRARIES}${pc}" PARENT_SCOPE)
+    else()
+      clmgk_soname(${${name}_LIBRARY} soname)
+      list(APPEND definitions CLMGK_${name}_SONAME="${soname}")
     endif()
-    set(CLMGK_GEMM_DEFINITIONS ${CLMGK_GEMM_DEFINITIONS} CLMGK_${name}=1 PARENT_SCOPE)
+    set(CLMGK_GEMM_DEFINITIONS ${CLMGK_GEMM_DEFINITIONS} ${definitions} PARENT_SCOPE)
     set(CLMGK_GEMM_INCLUDE_DIRS ${CLMGK_GEMM_INCLUDE_DIRS} ${${name}_INCLUDE_DIR} PARENT_SCOPE)
-    set(CLMGK_GEMM_LIBRARIES ${CLMGK_GEMM_LIBRARIES} ${link} PARENT_SCOPE)
-    set(CLMGK_GEMM_PC_LIBRARIES "${CLMGK_GEMM_PC_LIBRARIES}${pc}" PARENT_SCOPE)
   else()
     set(CLMGK_GEMM_DEFINITIONS ${CLMGK_GEMM_DEFINITIONS} CLMGK_${name}=0 PARENT_SCOPE)
   endif()

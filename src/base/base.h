@@ -109,6 +109,13 @@ void mgk_utc_date(char *text, size_t size);
  * (then the environment must not choose which code is loaded). */
 const char *mgk_environment(const char *name);
 
+/* A shared library by its SONAME, which stays in the process; NULL if there is none. A handle is closed all the same. */
+void *mgk_library_open(const char *name);
+void mgk_library_close(void *library); /* NULL: nothing */
+
+/* The function `name` of a library into *function, a pointer to a function of `size` bytes. False if there is none. */
+bool mgk_library_function(void *library, const char *name, void *function, size_t size);
+
 /* A whole file into *data (mgk_free), refusing anything that is not a regular file or is larger than max_bytes. */
 clmgk_status mgk_file_read(const clmgk_allocator *allocator, const char *path, size_t max_bytes, char **data,
                            size_t *length, clmgk_error *error);

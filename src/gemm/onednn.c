@@ -12,9 +12,60 @@ enum { SCRATCH_ALIGNMENT = 64 };
 
 enum { MEMORY_A, MEMORY_B, MEMORY_C, MEMORY_SCRATCH, MEMORIES };
 
+/* What is used of it, loaded. */
+#define FUNCTIONS(X)                                                                                                   \
+    X(engine_create)                                                                                                   \
+    X(engine_destroy)                                                                                                  \
+    X(matmul_desc_init)                                                                                                \
+    X(memory_create)                                                                                                   \
+    X(memory_desc_get_size)                                                                                            \
+    X(memory_desc_init_by_strides)                                                                                     \
+    X(memory_destroy)                                                                                                  \
+    X(memory_set_data_handle)                                                                                          \
+    X(post_ops_append_sum)                                                                                             \
+    X(post_ops_create)                                                                                                 \
+    X(post_ops_destroy)                                                                                                \
+    X(primitive_attr_create)                                                                                           \
+    X(primitive_attr_destroy)                                                                                          \
+    X(primitive_attr_set_output_scales)                                                                                \
+    X(primitive_attr_set_post_ops)                                                                                     \
+    X(primitive_attr_set_scratchpad_mode)                                                                              \
+    X(primitive_create)                                                                                                \
+    X(primitive_desc_create)                                                                                           \
+    X(primitive_desc_destroy)                                                                                          \
+    X(primitive_desc_query)                                                                                            \
+    X(primitive_desc_query_md)                                                                                         \
+    X(primitive_destroy)                                                                                               \
+    X(primitive_execute)                                                                                               \
+    X(stream_create)                                                                                                   \
+    X(stream_destroy)                                                                                                  \
+    X(stream_wait)                                                                                                     \
+    X(version)
+
+typedef struct onednn {
+    void *handle;
+#define FUNCTION_POINTER(name) __typeof__(dnnl_##name) *name;
+    FUNCTIONS(FUNCTION_POINTER)
+#undef FUNCTION_POINTER
+} onednn;
+
+static clmgk_status load(onednn *dnnl, clmgk_error *error)
+{
+    dnnl->handle = mgk_library_open(CLMGK_ONEDNN_SONAME);
+#define FIND_FUNCTION(name) &&mgk_library_function(dnnl->handle, "dnnl_" #name, &dnnl->name, sizeof(dnnl->name))
+    const bool loaded = dnnl->handle != NULL FUNCTIONS(FIND_FUNCTION);
+#undef FIND_FUNCTION
+    if (loaded)
+        return CLMGK_OK;
+    mgk_library_close(dnnl->handle);
+    dnnl->handle = NULL;
+    return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "oneDNN (" CLMGK_ONEDNN_SONAME ") could not be loaded");
+}
+
 /* A product that oneDNN has prepared. Its memory objects are the plan's: making them can fail, and a native kernel has
  * no way to tell. So calls of one plan take turns; each uses all cores anyhow. */
 typedef struct product {
+    onednn library;
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     dnnl_primitive_t primitive;
@@ -47,8 +98,8 @@ static clmgk_status fail(dnnl_status_t status, const char *call, clmgk_error *er
 /* ---- descriptors ---------------------------------------------------------------------------------------------- */
 
 /* A matrix as op() of it, or with `batched` the batch of them. */
-static dnnl_status_t describe(const clmgk_gemm_desc *desc, const mgk_gemm_matrix *stored, bool turned, bool broadcast,
-                              bool batched, dnnl_memory_desc_t *memory)
+static dnnl_status_t describe(const onednn *dnnl, const clmgk_gemm_desc *desc, const mgk_gemm_matrix *stored,
+                              bool turned, bool broadcast, bool batched, dnnl_memory_desc_t *memory)
 {
     const dnnl_data_type_t type = desc->dtype == CLMGK_DTYPE_F32   ? dnnl_f32
                                   : desc->dtype == CLMGK_DTYPE_F16 ? dnnl_f16
@@ -59,67 +110,69 @@ static dnnl_status_t describe(const clmgk_gemm_desc *desc, const mgk_gemm_matrix
     const dnnl_dims_t strides = {broadcast ? rows * columns : stored->stride, turned ? 1 : stored->ld,
                                  turned ? stored->ld : 1};
     const int skip = batched ? 0 : 1;
-    return dnnl_memory_desc_init_by_strides(memory, 3 - skip, axes + skip, type, strides + skip);
+    return dnnl->memory_desc_init_by_strides(memory, 3 - skip, axes + skip, type, strides + skip);
 }
 
-static dnnl_status_t describe_product(const clmgk_gemm_desc *desc, bool batched, dnnl_matmul_desc_t *matmul)
+static dnnl_status_t describe_product(const onednn *dnnl, const clmgk_gemm_desc *desc, bool batched,
+                                      dnnl_matmul_desc_t *matmul)
 {
     const mgk_gemm_matrix a = mgk_gemm_a(desc);
     const mgk_gemm_matrix b = mgk_gemm_b(desc);
     const mgk_gemm_matrix c = mgk_gemm_c(desc);
     dnnl_memory_desc_t memory[3];
-    dnnl_status_t status = describe(desc, &a, desc->transpose_a != 0, desc->broadcast_a != 0, batched, &memory[0]);
+    dnnl_status_t status =
+        describe(dnnl, desc, &a, desc->transpose_a != 0, desc->broadcast_a != 0, batched, &memory[0]);
     if (status == dnnl_success)
-        status = describe(desc, &b, desc->transpose_b != 0, desc->broadcast_b != 0, batched, &memory[1]);
+        status = describe(dnnl, desc, &b, desc->transpose_b != 0, desc->broadcast_b != 0, batched, &memory[1]);
     if (status == dnnl_success)
-        status = describe(desc, &c, false, false, batched, &memory[2]);
-    return status == dnnl_success ? dnnl_matmul_desc_init(matmul, &memory[0], &memory[1], NULL, &memory[2]) : status;
+        status = describe(dnnl, desc, &c, false, false, batched, &memory[2]);
+    return status == dnnl_success ? dnnl->matmul_desc_init(matmul, &memory[0], &memory[1], NULL, &memory[2]) : status;
 }
 
 /* alpha times the sum, then beta C. */
-static dnnl_status_t set_attributes(const clmgk_gemm_desc *desc, dnnl_primitive_attr_t attributes)
+static dnnl_status_t set_attributes(const onednn *dnnl, const clmgk_gemm_desc *desc, dnnl_primitive_attr_t attributes)
 {
     const float alpha = (float)desc->alpha;
     dnnl_post_ops_t then = NULL;
-    dnnl_status_t status = dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user);
+    dnnl_status_t status = dnnl->primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user);
     if (status == dnnl_success && alpha != 1.0f)
-        status = dnnl_primitive_attr_set_output_scales(attributes, 1, 0, &alpha);
+        status = dnnl->primitive_attr_set_output_scales(attributes, 1, 0, &alpha);
     if (status != dnnl_success || desc->beta == 0.0)
         return status;
-    status = dnnl_post_ops_create(&then);
+    status = dnnl->post_ops_create(&then);
     if (status != dnnl_success)
         return status;
-    status = dnnl_post_ops_append_sum(then, (float)desc->beta);
+    status = dnnl->post_ops_append_sum(then, (float)desc->beta);
     if (status == dnnl_success)
-        status = dnnl_primitive_attr_set_post_ops(attributes, then);
-    dnnl_post_ops_destroy(then);
+        status = dnnl->primitive_attr_set_post_ops(attributes, then);
+    dnnl->post_ops_destroy(then);
     return status;
 }
 
 /* The way oneDNN would go; its plain reference code is none. */
-static dnnl_status_t find_way(const clmgk_gemm_desc *desc, bool batched, dnnl_engine_t engine,
+static dnnl_status_t find_way(const onednn *dnnl, const clmgk_gemm_desc *desc, bool batched, dnnl_engine_t engine,
                               dnnl_primitive_desc_t *way)
 {
     dnnl_matmul_desc_t matmul;
     dnnl_primitive_attr_t attributes = NULL;
     const char *name = "";
-    dnnl_status_t status = describe_product(desc, batched, &matmul);
+    dnnl_status_t status = describe_product(dnnl, desc, batched, &matmul);
     if (status == dnnl_success)
-        status = dnnl_primitive_attr_create(&attributes);
+        status = dnnl->primitive_attr_create(&attributes);
     if (status == dnnl_success)
-        status = set_attributes(desc, attributes);
+        status = set_attributes(dnnl, desc, attributes);
     if (status == dnnl_success)
-        status = dnnl_primitive_desc_create(way, &matmul, attributes, engine, NULL);
+        status = dnnl->primitive_desc_create(way, &matmul, attributes, engine, NULL);
     if (status == dnnl_success)
-        status = dnnl_primitive_desc_query(*way, dnnl_query_impl_info_str, 0, &name);
+        status = dnnl->primitive_desc_query(*way, dnnl_query_impl_info_str, 0, &name);
     if (status == dnnl_success && strncmp(name, "ref", 3) == 0)
         status = dnnl_unimplemented;
     if (status != dnnl_success && *way != NULL) {
-        dnnl_primitive_desc_destroy(*way);
+        dnnl->primitive_desc_destroy(*way);
         *way = NULL;
     }
     if (attributes != NULL)
-        dnnl_primitive_attr_destroy(attributes);
+        dnnl->primitive_attr_destroy(attributes);
     return status;
 }
 
@@ -127,17 +180,19 @@ static dnnl_status_t find_way(const clmgk_gemm_desc *desc, bool batched, dnnl_en
 
 static void free_product(const clmgk_allocator *allocator, product *it)
 {
+    const onednn *const dnnl = &it->library;
     for (size_t i = 0; i < MEMORIES; ++i)
         if (it->memory[i] != NULL)
-            dnnl_memory_destroy(it->memory[i]);
+            dnnl->memory_destroy(it->memory[i]);
     if (it->primitive != NULL)
-        dnnl_primitive_destroy(it->primitive);
+        dnnl->primitive_destroy(it->primitive);
     if (it->stream != NULL)
-        dnnl_stream_destroy(it->stream);
+        dnnl->stream_destroy(it->stream);
     if (it->engine != NULL)
-        dnnl_engine_destroy(it->engine);
+        dnnl->engine_destroy(it->engine);
     if (it->has_mutex)
         pthread_mutex_destroy(&it->mutex);
+    mgk_library_close(dnnl->handle);
     mgk_free(allocator, it->scratch);
     mgk_free(allocator, it);
 }
@@ -150,19 +205,20 @@ static void release_library(mgk_gemm_host *host)
 static clmgk_status make_memory(const clmgk_allocator *allocator, const_dnnl_primitive_desc_t way, product *it,
                                 clmgk_error *error)
 {
+    const onednn *const dnnl = &it->library;
     static const dnnl_query_t queries[MEMORIES] = {dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md,
                                                    dnnl_query_scratchpad_md};
     for (size_t i = 0; i < MEMORIES; ++i)
-        TRY(dnnl_memory_create(&it->memory[i], dnnl_primitive_desc_query_md(way, queries[i], 0), it->engine,
-                               DNNL_MEMORY_NONE),
+        TRY(dnnl->memory_create(&it->memory[i], dnnl->primitive_desc_query_md(way, queries[i], 0), it->engine,
+                                DNNL_MEMORY_NONE),
             "dnnl_memory_create", error);
-    const size_t bytes = dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(way, dnnl_query_scratchpad_md, 0));
+    const size_t bytes = dnnl->memory_desc_get_size(dnnl->primitive_desc_query_md(way, dnnl_query_scratchpad_md, 0));
     it->scratch = mgk_alloc(allocator, 1, bytes + SCRATCH_ALIGNMENT);
     if (it->scratch == NULL)
         return mgk_fail_memory(error, "oneDNN's scratch memory");
     char *const start = it->scratch;
-    TRY(dnnl_memory_set_data_handle(it->memory[MEMORY_SCRATCH],
-                                    start + (SCRATCH_ALIGNMENT - (uintptr_t)start % SCRATCH_ALIGNMENT)),
+    TRY(dnnl->memory_set_data_handle(it->memory[MEMORY_SCRATCH],
+                                     start + (SCRATCH_ALIGNMENT - (uintptr_t)start % SCRATCH_ALIGNMENT)),
         "dnnl_memory_set_data_handle", error);
     return CLMGK_OK;
 }
@@ -171,22 +227,25 @@ static clmgk_status make_memory(const clmgk_allocator *allocator, const_dnnl_pri
 static clmgk_status prepare(const clmgk_gemm_desc *desc, const clmgk_allocator *allocator, product *it,
                             clmgk_error *error)
 {
+    const onednn *const dnnl = &it->library;
     dnnl_primitive_desc_t way = NULL;
-    TRY(dnnl_engine_create(&it->engine, dnnl_cpu, 0), "dnnl_engine_create", error);
-    TRY(dnnl_stream_create(&it->stream, it->engine, dnnl_stream_default_flags), "dnnl_stream_create", error);
+    MGK_TRY(load(&it->library, error));
+    TRY(dnnl->engine_create(&it->engine, dnnl_cpu, 0), "dnnl_engine_create", error);
+    TRY(dnnl->stream_create(&it->stream, it->engine, dnnl_stream_default_flags), "dnnl_stream_create", error);
     it->loops = 1;
-    if (desc->batch == 1 || find_way(desc, true, it->engine, &way) != dnnl_success) {
+    if (desc->batch == 1 || find_way(dnnl, desc, true, it->engine, &way) != dnnl_success) {
         it->loops = desc->batch;
-        TRY(find_way(desc, false, it->engine, &way), "dnnl_primitive_desc_create", error);
+        TRY(find_way(dnnl, desc, false, it->engine, &way), "dnnl_primitive_desc_create", error);
     }
-    const dnnl_status_t made = dnnl_primitive_create(&it->primitive, way);
+    const dnnl_status_t made = dnnl->primitive_create(&it->primitive, way);
     const clmgk_status status =
         made == dnnl_success ? make_memory(allocator, way, it, error) : fail(made, "dnnl_primitive_create", error);
-    dnnl_primitive_desc_destroy(way);
+    dnnl->primitive_desc_destroy(way);
     return status;
 }
 
-static clmgk_status applicable(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error)
+/* Whether oneDNN has code for products of this type. */
+static clmgk_status probe(const onednn *dnnl, clmgk_dtype dtype, clmgk_error *error)
 {
     const int64_t edge = 64; /* of a product that is like most */
     const clmgk_gemm_desc desc = {.dtype = dtype,
@@ -203,22 +262,32 @@ static clmgk_status applicable(const mgk_device_facts *facts, clmgk_dtype dtype,
                                   .alpha = 1.0};
     dnnl_engine_t engine = NULL;
     dnnl_primitive_desc_t way = NULL;
-    MGK_TRY(mgk_gemm_host_device(facts, error));
-    TRY(dnnl_engine_create(&engine, dnnl_cpu, 0), "dnnl_engine_create", error);
-    const dnnl_status_t status = find_way(&desc, false, engine, &way);
+    TRY(dnnl->engine_create(&engine, dnnl_cpu, 0), "dnnl_engine_create", error);
+    const dnnl_status_t status = find_way(dnnl, &desc, false, engine, &way);
     if (way != NULL)
-        dnnl_primitive_desc_destroy(way);
-    dnnl_engine_destroy(engine);
+        dnnl->primitive_desc_destroy(way);
+    dnnl->engine_destroy(engine);
     if (status == dnnl_unimplemented)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "oneDNN %d.%d has no fast %s product for this CPU",
-                        dnnl_version()->major, dnnl_version()->minor, clmgk_dtype_name(dtype));
+                        dnnl->version()->major, dnnl->version()->minor, clmgk_dtype_name(dtype));
     return status == dnnl_success ? CLMGK_OK : fail(status, "dnnl_primitive_desc_create", error);
+}
+
+static clmgk_status applicable(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error)
+{
+    onednn dnnl;
+    MGK_TRY(mgk_gemm_host_device(facts, error));
+    MGK_TRY(load(&dnnl, error));
+    const clmgk_status status = probe(&dnnl, dtype, error);
+    mgk_library_close(dnnl.handle);
+    return status;
 }
 
 static void multiply(const mgk_gemm_host *host, const void *a, const void *b, void *c)
 {
     const clmgk_gemm_desc *const desc = &host->desc;
     product *const it = host->library;
+    const onednn *const dnnl = &it->library;
     const ptrdiff_t element = (ptrdiff_t)mgk_gemm_element(desc->dtype);
     const dnnl_exec_arg_t list[MEMORIES] = {{DNNL_ARG_SRC, it->memory[MEMORY_A]},
                                             {DNNL_ARG_WEIGHTS, it->memory[MEMORY_B]},
@@ -227,12 +296,12 @@ static void multiply(const mgk_gemm_host *host, const void *a, const void *b, vo
     pthread_mutex_lock(&it->mutex);
     for (int64_t i = 0; i < it->loops; ++i) {
         /* oneDNN takes inputs by the same handle as outputs, and only reads them */
-        (void)dnnl_memory_set_data_handle(it->memory[MEMORY_A], (char *)(uintptr_t)a + i * desc->stride_a * element);
-        (void)dnnl_memory_set_data_handle(it->memory[MEMORY_B], (char *)(uintptr_t)b + i * desc->stride_b * element);
-        (void)dnnl_memory_set_data_handle(it->memory[MEMORY_C], (char *)c + i * desc->stride_c * element);
-        (void)dnnl_primitive_execute(it->primitive, it->stream, MEMORIES, list);
+        (void)dnnl->memory_set_data_handle(it->memory[MEMORY_A], (char *)(uintptr_t)a + i * desc->stride_a * element);
+        (void)dnnl->memory_set_data_handle(it->memory[MEMORY_B], (char *)(uintptr_t)b + i * desc->stride_b * element);
+        (void)dnnl->memory_set_data_handle(it->memory[MEMORY_C], (char *)c + i * desc->stride_c * element);
+        (void)dnnl->primitive_execute(it->primitive, it->stream, MEMORIES, list);
     }
-    (void)dnnl_stream_wait(it->stream);
+    (void)dnnl->stream_wait(it->stream);
     pthread_mutex_unlock(&it->mutex);
 }
 

@@ -5,21 +5,48 @@
 #if CLMGK_OPENBLAS
 #include <cblas.h>
 
+/* The library, loaded. */
+typedef struct openblas {
+    void *handle;
+    __typeof__(cblas_sgemm) *sgemm;
+} openblas;
+
+static clmgk_status load(openblas *blas, clmgk_error *error)
+{
+    blas->handle = mgk_library_open(CLMGK_OPENBLAS_SONAME);
+    if (blas->handle != NULL && mgk_library_function(blas->handle, "cblas_sgemm", &blas->sgemm, sizeof(blas->sgemm)))
+        return CLMGK_OK;
+    mgk_library_close(blas->handle);
+    return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "OpenBLAS (" CLMGK_OPENBLAS_SONAME ") could not be loaded");
+}
+
+static void unload(mgk_gemm_host *host)
+{
+    openblas *const blas = host->library;
+    mgk_library_close(blas->handle);
+    mgk_free(&host->allocator, blas);
+}
+
 static clmgk_status applicable(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error)
 {
+    openblas blas;
     MGK_TRY(mgk_gemm_host_device(facts, error));
-    return dtype == CLMGK_DTYPE_F32 ? CLMGK_OK
-                                    : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "OpenBLAS multiplies f32 here, not %s",
-                                               clmgk_dtype_name(dtype));
+    if (dtype != CLMGK_DTYPE_F32)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "OpenBLAS multiplies f32 here, not %s",
+                        clmgk_dtype_name(dtype));
+    MGK_TRY(load(&blas, error));
+    mgk_library_close(blas.handle);
+    return CLMGK_OK;
 }
 
 static void multiply(const mgk_gemm_host *host, const void *a, const void *b, void *c)
 {
     const clmgk_gemm_desc *const desc = &host->desc;
+    const openblas *const blas = host->library;
     const enum CBLAS_TRANSPOSE turn_a = desc->transpose_a != 0 ? CblasTrans : CblasNoTrans;
     const enum CBLAS_TRANSPOSE turn_b = desc->transpose_b != 0 ? CblasTrans : CblasNoTrans;
     for (int64_t i = 0; i < desc->batch; ++i)
-        cblas_sgemm(CblasRowMajor, turn_a, turn_b, (blasint)desc->m, (blasint)desc->n, (blasint)desc->k,
+        blas->sgemm(CblasRowMajor, turn_a, turn_b, (blasint)desc->m, (blasint)desc->n, (blasint)desc->k,
                     (float)desc->alpha, (const float *)a + i * desc->stride_a, (blasint)desc->lda,
                     (const float *)b + i * desc->stride_b, (blasint)desc->ldb, (float)desc->beta,
                     (float *)c + i * desc->stride_c, (blasint)desc->ldc);
@@ -37,7 +64,18 @@ static clmgk_status plan_product(clmgk_gemm_plan *plan, const char *parameters, 
     MGK_TRY(check_ld("lda", plan->desc.lda, error));
     MGK_TRY(check_ld("ldb", plan->desc.ldb, error));
     MGK_TRY(check_ld("ldc", plan->desc.ldc, error));
-    return mgk_gemm_host_create(plan, multiply, NULL, NULL, error);
+    openblas *const blas = mgk_alloc(&plan->context->allocator, 1, sizeof(*blas));
+    if (blas == NULL)
+        return mgk_fail_memory(error, "a plan");
+    clmgk_status status = load(blas, error);
+    if (status == CLMGK_OK) {
+        status = mgk_gemm_host_create(plan, multiply, unload, blas, error);
+        if (status == CLMGK_OK)
+            return CLMGK_OK;
+        mgk_library_close(blas->handle);
+    }
+    mgk_free(&plan->context->allocator, blas);
+    return status;
 }
 
 const mgk_gemm_provider mgk_gemm_openblas = {
