@@ -44,7 +44,7 @@ enum { MEMORY_A, MEMORY_B, MEMORY_C, MEMORY_SCRATCH, MEMORIES };
 
 typedef struct onednn {
     void *handle;
-#define FUNCTION_POINTER(name) __typeof__(dnnl_##name) *name;
+#define FUNCTION_POINTER(name) __typeof__(dnnl_##name) *(name);
     FUNCTIONS(FUNCTION_POINTER)
 #undef FUNCTION_POINTER
 } onednn;
@@ -59,7 +59,8 @@ static clmgk_status load(onednn *dnnl, clmgk_error *error)
         return CLMGK_OK;
     mgk_library_close(dnnl->handle);
     dnnl->handle = NULL;
-    return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "oneDNN (" CLMGK_ONEDNN_SONAME ") could not be loaded");
+    (void)mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "oneDNN (" CLMGK_ONEDNN_SONAME ") could not be loaded");
+    return CLMGK_ERROR_UNSUPPORTED;
 }
 
 /* A product that oneDNN has prepared. Its memory objects are the plan's: making them can fail, and a native kernel has
@@ -275,7 +276,7 @@ static clmgk_status probe(const onednn *dnnl, clmgk_dtype dtype, clmgk_error *er
 
 static clmgk_status applicable(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error)
 {
-    onednn dnnl;
+    onednn dnnl = {.handle = NULL};
     MGK_TRY(mgk_gemm_host_device(facts, error));
     MGK_TRY(load(&dnnl, error));
     const clmgk_status status = probe(&dnnl, dtype, error);
