@@ -37,7 +37,7 @@
     C(GEMMK == 1 || (MDIMC * NDIMC % NDIMB == 0 && KWG * NDIMB % (MDIMC * NDIMC) == 0))                                \
     C(GEMMK == 1 || (KREG == 1 && KWG >= 16 && KWI >= 2))                                                              \
     C(GEMMK == 0 || (KREG % VWN == 0 && KWG == 1 && KWI == 1))                                                         \
-    C(GEMMK == 0 || (MWG == NWG && MDIMC == MDIMA && NDIMC == NDIMB))                                                                \
+    C(GEMMK == 0 || (MWG == NWG && MDIMC == MDIMA && NDIMC == NDIMB))                                                  \
     C(GEMMK == 0 || (SA == 0 && SB == 0 && STRM == 0 && STRN == 0))
 
 /* Small products: one kernel for any size. */
