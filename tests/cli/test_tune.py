@@ -106,6 +106,17 @@ class Measuring(TuneTest):
         self.assertGreater(found["candidates"]["tried"], 1)
 
 
+class Products(TuneTest):
+    def test_providers(self):
+        shapes = {"33x65x17": "m=5 n=6 k=4", "8x8x8": "m=3 n=3 k=3"}
+        found = self.tune(*SMALL, "--budget", 1, "--products", ",".join(shapes))
+        self.assertEqual([f"{one['m']}x{one['n']}x{one['k']}" for one in found["products"]], list(shapes))
+        entries = [entry for entry in self.own_entries() if entry["operation"] == "gemm"]
+        for one, bucket in zip(found["products"], shapes.values()):
+            self.assertGreater(one["ms"][one["provider"]], 0)
+            self.assertEqual({entry["choice"] for entry in entries if bucket in entry["bucket"]}, {one["provider"]})
+
+
 class BadCandidates(TuneTest):
     """Kernels of which all but the default parameters misbehave."""
 
@@ -356,6 +367,8 @@ class Usage(TuneTest):
                 (["--variants"], ["--variants", "hardmax"]),
                 (["--suite", "--shapes"], ["--suite", "quick", "--shapes", "long"]),
                 (["--length"], ["--heads", "3"]),
+                (["--products"], ["--products", "3x4"]),
+                (["--products"], ["--products", "3x4x0"]),
                 (["--show", "--budget"], ["--show", "--budget", "3"]),
                 (["--show", "--reset"], ["--show", "--reset"]),
                 (["--import", "--device"], ["--import", "x", "--device", "pocl"]),
