@@ -82,7 +82,7 @@ else
     stage clang check_preset clang -L quick -R '^test_(base|reference)$'
     # Numeric sweeps and golden cases say most about kernels, which sanitizers don't see, and cost most by far.
     stage asan check_preset asan -L quick -E "^(test_($numeric)(_optimised)?|cli_test_golden)\$"
-    stage tsan check_preset tsan -R '^test_(threads|cache)$'
+    stage tsan check_preset tsan -R '^test_(threads|cache|gemm|tuning)$'
 fi
 
 run_tests() {
