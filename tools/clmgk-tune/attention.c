@@ -58,7 +58,9 @@ typedef struct work {
     size_t own; /* space of the engine that is used without tuning */
     point defaults[ENGINES];
     bool available[ENGINES];
-    int number; /* of the search */
+    int number;    /* of the search; -1: not begun */
+    bool finished; /* no candidate promises more */
+    bool measured; /* by this run */
     double default_ms, plan_s;
     incumbent best;
     double end_ms;
@@ -238,11 +240,11 @@ static tool_exit remember_done(attention *s, const work *w, tool_error *error)
     if (w->available[w->own])
         print_point(&s->spaces[w->own], w->defaults[w->own], NULL, defaults, sizeof(defaults));
     return tune_history_add(s->base->history,
-                            json_pack("{s:b, s:s, s:b, s:s, s:s, s:f, s:f, s:f, s:s, s:s}", "done", 1, "case",
-                                      result->key, "faster", (int)(result->outcome == TUNE_FASTER), "engine",
-                                      result->engine, "parameters", result->parameters, "default_ms",
-                                      result->default_ms, "ms", result->tuned_ms, "ratio", result->ratio, "own",
-                                      s->spaces[w->own].name, "defaults", defaults),
+                            json_pack("{s:b, s:b, s:s, s:b, s:s, s:s, s:f, s:f, s:f, s:s, s:s}", "done", 1, "finished",
+                                      (int)w->finished, "case", result->key, "faster",
+                                      (int)(result->outcome == TUNE_FASTER), "engine", result->engine, "parameters",
+                                      result->parameters, "default_ms", result->default_ms, "ms", result->tuned_ms,
+                                      "ratio", result->ratio, "own", s->spaces[w->own].name, "defaults", defaults),
                             error);
 }
 
@@ -492,8 +494,10 @@ static tool_exit search_case(attention *s, work *w, tool_error *error)
     while (tool_now_ms() < w->end_ms) {
         const double start = tool_now_ms();
         TOOL_TRY(choose_batch(s, w, &chosen, error));
-        if (chosen.count == 0)
+        if (chosen.count == 0) {
+            w->finished = true;
             break;
+        }
         TOOL_TRY(compile_batch(s, w, &chosen, error));
         double *const mean = &s->compile_s[w->one->pass];
         *mean = 0.8 * *mean + 0.2e-3 * (tool_now_ms() - start) / (double)chosen.count;
@@ -546,6 +550,14 @@ static tool_exit confirm(attention *s, work *w, bool *confirmed, tool_error *err
     return TOOL_DONE;
 }
 
+/* A candidate that only seemed to be faster: no better than the defaults. */
+static tool_exit give_up_best(attention *s, work *w, tool_error *error)
+{
+    s->base->report->counts.unconfirmed++;
+    w->best.ratio = 1;
+    return tell(s, w, w->best.space, w->best.values, 1) ? TOOL_DONE : tool_fail_memory(error, "a measurement");
+}
+
 /* The best candidate, if it is right and faster, or else the defaults, into the cache. */
 static tool_exit settle(attention *s, work *w, tool_error *error)
 {
@@ -555,7 +567,8 @@ static tool_exit settle(attention *s, work *w, tool_error *error)
         print_point(&s->spaces[w->best.space], w->best.values, w->defaults[w->best.space], w->result->parameters,
                     sizeof(w->result->parameters));
         TOOL_TRY(confirm(s, w, &keep, error));
-        s->base->report->counts.unconfirmed += !keep;
+        if (!keep)
+            TOOL_TRY(give_up_best(s, w, error));
     }
     w->result->outcome = keep ? TUNE_FASTER : TUNE_DEFAULT;
     if (!keep) {
@@ -574,12 +587,13 @@ static tool_exit settle(attention *s, work *w, tool_error *error)
 /* ---- all cases ------------------------------------------------------------------------------------------------------
  */
 
-static void announce(const attention *s, const work *w, size_t number, size_t left)
+/* `left`: cases that have their turn after this one. */
+static void announce(const attention *s, const work *w, size_t left)
 {
     const tune_result *r = w->result;
     char name[96];
     tune_case_name(w->one, name, sizeof(name));
-    fprintf(stderr, "clmgk-tune: %zu of %zu: %s: ", number, s->base->report->result_count, name);
+    fprintf(stderr, "clmgk-tune: %zu of %zu: %s: ", (size_t)(w - s->cases) + 1, s->base->report->result_count, name);
     switch (r->outcome) {
     case TUNE_REFUSED:
         fprintf(stderr, "not run here: %s", r->message);
@@ -594,18 +608,26 @@ static void announce(const attention *s, const work *w, size_t number, size_t le
     }
     const double spent = session_spent_s(s->base);
     const double rest = fmax(0, s->base->options->budget_s - spent);
-    const double estimate = number ? fmin(rest, spent / (double)number * (double)left) : rest;
-    fprintf(stderr, "; %zu tried, %.0f of %.0f s, about %.0f s to go\n", r->tried, spent, s->base->options->budget_s,
-            estimate);
+    fprintf(stderr, "; %zu tried, %zu to come, %.0f of %.0f s, about %.0f s to go\n", r->tried, left, spent,
+            s->base->options->budget_s, left > 0 ? rest : 0);
 }
 
+/* A case's turn; a later one goes on where the first ended. */
 static tool_exit tune_one(attention *s, work *w, tool_error *error)
 {
     bool runs = false;
+    if (w->number >= 0 && w->measured) {
+        const double before = w->best.ratio;
+        TOOL_TRY(search_case(s, w, error));
+        return w->best.ratio < before ? settle(s, w, error) : remember_done(s, w, error);
+    }
+    w->measured = true;
     w->best = (incumbent){.ratio = 1};
     TOOL_TRY(measure_default(s, w, &runs, error));
-    if (!runs || !w->available[w->own])
+    if (!runs || !w->available[w->own]) {
+        w->finished = true;
         return remember_done(s, w, error);
+    }
     TOOL_TRY(look_at_other(s, w, error));
     TOOL_TRY(begin_search(s, w, error));
     if (w->available[1 - w->own])
@@ -643,32 +665,62 @@ static tool_exit learn_done(attention *s, work *w, const json_t *done, tool_erro
     return recall(s, w, &best) ? TOOL_DONE : tool_fail_memory(error, "a measurement");
 }
 
+/* What an earlier run found; its measurements help in other cases. */
+static tool_exit take_earlier(attention *s, work *w, tool_error *error)
+{
+    const json_t *done = session_find_done(s->base, w->result->key);
+    if (!done)
+        return TOOL_DONE;
+    take_done(done, w->result);
+    w->finished = json_is_true(json_object_get(done, "finished"));
+    TOOL_TRY(learn_done(s, w, done, error));
+    announce(s, w, 0);
+    return TOOL_DONE;
+}
+
+/* Whether a case has its turn in a round: first those that have no result, then those that promise more. */
+static bool has_turn(const work *w, int round)
+{
+    return !w->finished && (round > 0 || w->result->outcome == TUNE_UNMEASURED);
+}
+
+static size_t count_turns(const attention *s, size_t first, int round)
+{
+    size_t count = 0;
+    for (size_t i = first; i < s->base->report->result_count; i++)
+        count += has_turn(&s->cases[i], round);
+    return count;
+}
+
 /* Each case gets its part of the time that is left. What earlier ones did not use goes to later ones. */
-static tool_exit tune_all(attention *s, double end_ms, tool_error *error)
+static tool_exit tune_round(attention *s, int round, double end_ms, tool_error *error)
 {
     size_t prepared = 0;
     for (size_t i = 0; i < s->base->report->result_count; i++) {
         work *const w = &s->cases[i];
-        const size_t left = s->base->report->result_count - i - 1;
-        const double rest_s = 1e-3 * (end_ms - tool_now_ms());
-        const json_t *done = session_find_done(s->base, w->result->key);
-        if (done) {
-            take_done(done, w->result);
-            TOOL_TRY(learn_done(s, w, done, error));
-            announce(s, w, i + 1, left);
+        const double now = tool_now_ms();
+        const size_t turns = count_turns(s, i, round);
+        if (!has_turn(w, round) || now >= end_ms)
             continue;
-        }
-        if (rest_s <= 0)
-            continue;
-        w->end_ms = tool_now_ms() + 1e3 * fmax(LEAST_SHARE_S, rest_s / (double)(left + 1));
-        if (i >= prepared) {
-            const size_t count = left + 1 < s->base->compilers ? left + 1 : s->base->compilers;
+        w->end_ms = now + fmax(1e3 * LEAST_SHARE_S, (end_ms - now) / (double)turns);
+        if (i >= prepared && !w->measured) {
+            const size_t left = s->base->report->result_count - i;
+            const size_t count = left < s->base->compilers ? left : s->base->compilers;
             TOOL_TRY(prepare(s, w, count, error));
             prepared = i + count;
         }
         TOOL_TRY(tune_one(s, w, error));
-        announce(s, w, i + 1, left);
+        announce(s, w, turns - 1);
     }
+    return TOOL_DONE;
+}
+
+static tool_exit tune_all(attention *s, double end_ms, tool_error *error)
+{
+    for (size_t i = 0; i < s->base->report->result_count; i++)
+        TOOL_TRY(take_earlier(s, &s->cases[i], error));
+    for (int round = 0; tool_now_ms() < end_ms && (round == 0 || count_turns(s, 0, round) > 0); round++)
+        TOOL_TRY(tune_round(s, round, end_ms, error));
     return TOOL_DONE;
 }
 

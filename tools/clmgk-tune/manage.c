@@ -222,8 +222,6 @@ static tool_exit tell_count(const tune_options *options, const char *word, const
 
 static size_t count_entries(const char *text, size_t length)
 {
-    clmgk_tuning_info info;
-    (void)info;
     size_t count = 0;
     for (size_t i = 0; i < length; i++) {
         const bool start = i == 0 || text[i - 1] == '\n';

@@ -125,7 +125,8 @@ static tool_exit parse_products(const char *text, tune_options *options, tool_er
 /* Layers' products: 4096 tokens; from and to width 512, to one head of 64, into a feed-forward layer. */
 static void take_default_products(tune_options *options)
 {
-    static const tune_shape defaults[] = {{4096, 512, 512}, {4096, 64, 512}, {4096, 2048, 512}};
+    static const tune_shape defaults[] = {
+        {.m = 4096, .n = 512, .k = 512}, {.m = 4096, .n = 64, .k = 512}, {.m = 4096, .n = 2048, .k = 512}};
     memcpy(options->products, defaults, sizeof(defaults));
     options->product_count = TOOL_COUNT(defaults);
 }
@@ -134,8 +135,9 @@ static void take_default_products(tune_options *options)
 static tool_exit check_action(const char *const *values, tool_error *error)
 {
     static const int actions[] = {OPTION_SHOW, OPTION_RESET, OPTION_EXPORT, OPTION_IMPORT};
-    static const int measuring[] = {OPTION_VARIANTS, OPTION_SHAPES,          OPTION_SUITE,  OPTION_PASS,  OPTION_DTYPE,
-                                    OPTION_BUDGET,   OPTION_CANDIDATE_LIMIT, OPTION_SEARCH, OPTION_RESUME};
+    static const int measuring[] = {OPTION_VARIANTS, OPTION_SHAPES,  OPTION_SUITE,           OPTION_PASS,
+                                    OPTION_DTYPE,    OPTION_BUDGET,  OPTION_CANDIDATE_LIMIT, OPTION_SEARCH,
+                                    OPTION_RESUME,   OPTION_PRODUCTS};
     int action = -1;
     for (size_t i = 0; i < TOOL_COUNT(actions); i++) {
         if (!values[actions[i]])

@@ -2,7 +2,7 @@
 /*
  * Products in the process for candidates:
  *
- *     {"job": "product", m, n, k, provider, parameters, untuned, runs}   ms, provider, parameters
+ *     {"job": "product", m, n, k, a, b (transposed), provider, parameters, untuned, runs}   ms, provider, parameters
  *     {"job": "product-check", provider, parameters}                     wrong: against double precision
  *
  * `parameters` that are not there are what was tuned, or with untuned the provider's own.
@@ -21,7 +21,6 @@
 
 typedef struct product {
     tune_shape shape;
-    int64_t transpose_b;
     float *a, *b, *c;
     cl_mem buffer[4]; /* A, B, C, workspace */
     clmgk_context *library;
@@ -66,7 +65,8 @@ static tool_exit make_plan(const tool_device *device, const char *folder, const 
     desc.m = p->shape.m;
     desc.n = p->shape.n;
     desc.k = p->shape.k;
-    desc.transpose_b = (int32_t)p->transpose_b;
+    desc.transpose_a = p->shape.transpose_a;
+    desc.transpose_b = p->shape.transpose_b;
     if (clmgk_context_create(device->context, device->info.device_id, &context_options, &p->library, &failure) !=
             CLMGK_OK ||
         clmgk_gemm_plan_create(p->library, &desc, &options, &p->plan, &failure) != CLMGK_OK)
@@ -120,7 +120,8 @@ static tool_exit do_time(const tool_device *device, const char *folder, const js
                          tool_error *error)
 {
     product p = {.shape = {json_integer_value(json_object_get(job, "m")), json_integer_value(json_object_get(job, "n")),
-                           json_integer_value(json_object_get(job, "k"))}};
+                           json_integer_value(json_object_get(job, "k")), json_is_true(json_object_get(job, "a")),
+                           json_is_true(json_object_get(job, "b"))}};
     const json_int_t runs = json_integer_value(json_object_get(job, "runs"));
     double samples[MAX_RUNS];
     double ms = 0;
@@ -151,8 +152,8 @@ static bool is_right(const product *p, char *message, size_t size)
         for (int64_t j = 0; j < n; j++) {
             double exact = 0, sum = 0;
             for (int64_t l = 0; l < k; l++) {
-                const double x = (double)p->a[i * k + l];
-                const double y = (double)(p->transpose_b ? p->b[j * k + l] : p->b[l * n + j]);
+                const double x = (double)(p->shape.transpose_a ? p->a[l * p->shape.m + i] : p->a[i * k + l]);
+                const double y = (double)(p->shape.transpose_b ? p->b[j * k + l] : p->b[l * n + j]);
                 exact += x * y;
                 sum += fabs(x * y);
             }
@@ -160,9 +161,10 @@ static bool is_right(const product *p, char *message, size_t size)
             const double found = (double)p->c[i * n + j];
             if (!(fabs(found - exact) <= bound)) {
                 snprintf(message, size,
-                         "%" PRId64 " x %" PRId64 " x %" PRId64 "%s: element %" PRId64 ", %" PRId64
+                         "%" PRId64 " x %" PRId64 " x %" PRId64 "%s%s: element %" PRId64 ", %" PRId64
                          " is %g: expected %g within %g",
-                         p->shape.m, n, k, p->transpose_b ? ", B transposed" : "", i, j, found, exact, bound);
+                         p->shape.m, n, k, p->shape.transpose_a ? ", A transposed" : "",
+                         p->shape.transpose_b ? ", B transposed" : "", i, j, found, exact, bound);
                 return false;
             }
         }
@@ -173,11 +175,17 @@ static bool is_right(const product *p, char *message, size_t size)
 static tool_exit do_check(const tool_device *device, const char *folder, const json_t *job, json_t **answer,
                           tool_error *error)
 {
-    static const tune_shape shapes[] = {{1, 1, 1}, {3, 129, 5}, {65, 33, 17}, {130, 66, 257}, {257, 191, 129}};
+    static const tune_shape shapes[] = {{.m = 1, .n = 1, .k = 1},
+                                        {.m = 3, .n = 129, .k = 5},
+                                        {.m = 65, .n = 33, .k = 17},
+                                        {.m = 130, .n = 66, .k = 257},
+                                        {.m = 257, .n = 191, .k = 129}};
     char message[256] = "";
     bool right = true;
-    for (size_t i = 0; i < TOOL_COUNT(shapes) * 2 && right; i++) {
-        product p = {.shape = shapes[i / 2], .transpose_b = (int64_t)(i % 2)};
+    for (size_t i = 0; i < TOOL_COUNT(shapes) * 4 && right; i++) {
+        product p = {.shape = shapes[i / 4]};
+        p.shape.transpose_a = i % 2 == 1;
+        p.shape.transpose_b = i % 4 >= 2;
         double ms = 0;
         tool_exit status = open_product(device, folder, job, &p, error);
         if (status == TOOL_DONE)

@@ -31,8 +31,8 @@ static const char *start_of(clmgk_device_class device_class)
     return device_class == CLMGK_DEVICE_GPU
                ? "GEMMK=0,KREG=1,KWG=16,KWI=2,MDIMA=8,MDIMC=8,MWG=64,NDIMB=8,NDIMC=8,NWG=64,SA=1,SB=1,STRM=0,STRN=0,"
                  "VWM=4,VWN=4,XGEMM_MIN_INDIRECT_SIZE=192"
-               : "GEMMK=1,KREG=2,KWG=1,KWI=1,MDIMA=2,MDIMC=2,MWG=32,NDIMB=4,NDIMC=4,NWG=32,SA=0,SB=0,STRM=0,STRN=0,"
-                 "VWM=8,VWN=2,XGEMM_MIN_INDIRECT_SIZE=32";
+               : "GEMMK=1,KREG=1,KWG=1,KWI=1,MDIMA=2,MDIMC=2,MWG=32,NDIMB=4,NDIMC=4,NWG=32,SA=0,SB=0,STRM=0,STRN=0,"
+                 "VWM=8,VWN=1,XGEMM_MIN_INDIRECT_SIZE=32";
 }
 
 typedef struct clblast_search {
@@ -53,9 +53,10 @@ typedef struct clblast_search {
 
 static json_t *product_job(const tune_shape *shape, const char *provider, const char *parameters, int runs)
 {
-    return json_pack("{s:s, s:I, s:I, s:I, s:s, s:s?, s:b, s:i}", "job", "product", "m", (json_int_t)shape->m, "n",
-                     (json_int_t)shape->n, "k", (json_int_t)shape->k, "provider", provider, "parameters", parameters,
-                     "untuned", parameters != NULL, "runs", runs);
+    return json_pack("{s:s, s:I, s:I, s:I, s:b, s:b, s:s?, s:s?, s:b, s:i}", "job", "product", "m",
+                     (json_int_t)shape->m, "n", (json_int_t)shape->n, "k", (json_int_t)shape->k, "a",
+                     (int)shape->transpose_a, "b", (int)shape->transpose_b, "provider", provider, "parameters",
+                     parameters, "untuned", parameters != NULL, "runs", runs);
 }
 
 /* The time of a product in a process; not positive: it failed, which `reply`, to be freed, tells. */
@@ -67,17 +68,18 @@ static tool_exit time_product(const session *s, size_t child, json_t *job, doubl
     return TOOL_DONE;
 }
 
-/* Geometric mean over all products; not positive: one failed. */
+/* Geometric mean over all products, with B transposed as layers mostly have it; not positive: one failed. */
 static tool_exit time_all(session *s, size_t child, const char *parameters, int runs, double *ms, char *found,
                           size_t size, said *last, tool_error *error)
 {
     double logs = 0;
     *ms = -1;
-    for (size_t i = 0; i < s->report->product_count; i++) {
+    for (size_t i = 0; i < s->options->product_count; i++) {
+        tune_shape shape = s->options->products[i];
         double one = -1;
         said reply = {.ok = false};
-        TOOL_TRY(time_product(s, child, product_job(&s->report->products[i].shape, CLBLAST, parameters, runs), &one,
-                              &reply, error));
+        shape.transpose_b = true;
+        TOOL_TRY(time_product(s, child, product_job(&shape, CLBLAST, parameters, runs), &one, &reply, error));
         if (found && reply.ok)
             snprintf(found, size, "%s", session_text(reply.answer, "parameters"));
         json_decref(reply.answer);
@@ -88,7 +90,7 @@ static tool_exit time_all(session *s, size_t child, const char *parameters, int 
             return TOOL_DONE;
         logs += log(one);
     }
-    *ms = exp(logs / (double)s->report->product_count);
+    *ms = exp(logs / (double)s->options->product_count);
     return TOOL_DONE;
 }
 
@@ -237,7 +239,7 @@ static tool_exit store_clblast(session *s, const char *text, double before_ms, t
                : tool_fail_library(error, &failure);
 }
 
-static tool_exit settle(clblast_search *c, tool_error *error)
+static tool_exit settle(clblast_search *c, bool finished, tool_error *error)
 {
     session *const s = c->base;
     tune_clblast *const result = &s->report->clblast;
@@ -254,8 +256,9 @@ static tool_exit settle(clblast_search *c, tool_error *error)
         TOOL_TRY(store_clblast(s, result->parameters, c->before_ms, error));
     }
     return tune_history_add(s->history,
-                            json_pack("{s:b, s:s, s:b, s:s, s:f}", "done", 1, "case", CLBLAST, "faster", (int)kept,
-                                      "parameters", result->parameters, "ratio", result->ratio),
+                            json_pack("{s:b, s:b, s:s, s:b, s:s, s:f}", "done", 1, "finished", (int)finished, "case",
+                                      CLBLAST, "faster", (int)kept, "parameters", result->parameters, "ratio",
+                                      result->ratio),
                             error);
 }
 
@@ -282,14 +285,16 @@ static tool_exit search_values(clblast_search *c, const char *used, double end_m
     TOOL_TRY(recall(c, error));
     if (known && !tune_search_tell(c->search, c->number, 0, start, 1e-3 * c->before_ms))
         return tool_fail_memory(error, "a measurement");
-    while (tool_now_ms() < end_ms) {
+    bool finished = false;
+    while (tool_now_ms() < end_ms && !finished) {
         size_t space = 0;
         int32_t values[TUNE_MOST_PARAMETERS] = {0};
-        if (tune_search_next(c->search, c->number, cost_of, NULL, LEAST_GAIN, &space, values, NULL) != TUNE_MEASURE)
-            break;
-        TOOL_TRY(try_values(c, values, error));
+        finished =
+            tune_search_next(c->search, c->number, cost_of, NULL, LEAST_GAIN, &space, values, NULL) != TUNE_MEASURE;
+        if (!finished)
+            TOOL_TRY(try_values(c, values, error));
     }
-    return settle(c, error);
+    return settle(c, finished, error);
 }
 
 static tool_exit tune_clblast_values(session *s, double end_ms, tool_error *error)
@@ -298,7 +303,7 @@ static tool_exit tune_clblast_values(session *s, double end_ms, tool_error *erro
     char used[512] = "";
     tool_exit status = TOOL_DONE;
     const json_t *done = session_find_done(s, CLBLAST);
-    if (done) {
+    if (done && json_is_true(json_object_get(done, "finished"))) {
         s->report->clblast.outcome =
             json_is_true(json_object_get(done, "faster")) ? TUNE_KNOWN_FASTER : TUNE_KNOWN_DEFAULT;
         s->report->clblast.ratio = session_number(done, "ratio");
@@ -306,6 +311,8 @@ static tool_exit tune_clblast_values(session *s, double end_ms, tool_error *erro
                  session_text(done, "parameters"));
         return TOOL_DONE;
     }
+    if (tool_now_ms() >= end_ms)
+        return TOOL_DONE;
     TOOL_TRY(time_all(s, 0, NULL, RUNS, &c.before_ms, used, sizeof(used), NULL, error));
     if (c.before_ms <= 0) {
         s->report->clblast.outcome = TUNE_REFUSED;
@@ -321,31 +328,6 @@ done:
 /* ---- providers ----------------------------------------------------------------------------------------------------
  */
 
-static tool_exit store_choice(session *s, const tune_product *product, tool_error *error)
-{
-    clmgk_gemm_desc desc = CLMGK_GEMM_DESC_INIT;
-    clmgk_error failure = {0};
-    const double ms = product->provider[product->chosen].ms;
-    const clmgk_tuned tuned = {.choice = product->provider[product->chosen].name, .time_ms = ms, .default_ms = ms};
-    desc.m = product->shape.m;
-    desc.n = product->shape.n;
-    desc.k = product->shape.k;
-    return clmgk_gemm_tuning_store(s->device.library, NULL, &desc, &tuned, &failure) == CLMGK_OK
-               ? TOOL_DONE
-               : tool_fail_library(error, &failure);
-}
-
-static tool_exit check_provider(session *s, const char *provider, bool *right, tool_error *error)
-{
-    said reply = {.ok = false};
-    TOOL_TRY(session_ask(s, json_pack("{s:s, s:s}", "job", "product-check", "provider", provider), 0, &reply, error));
-    *right = reply.ok && !json_is_true(json_object_get(reply.answer, "wrong"));
-    if (!*right)
-        session_count_failure(s, reply.ok ? "wrong" : reply.why);
-    json_decref(reply.answer);
-    return TOOL_DONE;
-}
-
 /* Providers that can multiply f32 on the device, and do it right. */
 static tool_exit list_providers(session *s, tune_product *product, tool_error *error)
 {
@@ -353,56 +335,147 @@ static tool_exit list_providers(session *s, tune_product *product, tool_error *e
     for (size_t i = 0; name && product->provider_count < TUNE_MAX_PROVIDERS; name = clmgk_gemm_provider(++i)) {
         clmgk_gemm_provider_info info;
         clmgk_error failure = {0};
-        bool right = false;
+        said reply = {.ok = false};
         if (clmgk_gemm_provider_state(s->report->device.device_id, i, &info, &failure) != CLMGK_OK)
             return tool_fail_library(error, &failure);
         if ((info.dtypes & 1U << CLMGK_DTYPE_F32) == 0)
             continue;
-        TOOL_TRY(check_provider(s, name, &right, error));
-        if (right)
+        TOOL_TRY(session_ask(s, json_pack("{s:s, s:s}", "job", "product-check", "provider", name), 0, &reply, error));
+        if (reply.ok && !json_is_true(json_object_get(reply.answer, "wrong")))
             product->provider[product->provider_count++].name = name;
+        else
+            session_count_failure(s, reply.ok ? "wrong" : reply.why);
+        json_decref(reply.answer);
     }
     return TOOL_DONE;
 }
 
+static tool_exit store_choice(const session *s, const tune_product *product, const char *cache_dir, tool_error *error)
+{
+    clmgk_gemm_desc desc = CLMGK_GEMM_DESC_INIT;
+    clmgk_error failure = {0};
+    const double ms = product->provider[product->chosen].ms;
+    const clmgk_tuned tuned = {
+        .choice = product->provider[product->chosen].name, .time_ms = ms, .default_ms = ms / product->ratio};
+    desc.m = product->shape.m;
+    desc.n = product->shape.n;
+    desc.k = product->shape.k;
+    desc.transpose_a = product->shape.transpose_a;
+    desc.transpose_b = product->shape.transpose_b;
+    return clmgk_gemm_tuning_store(s->device.library, cache_dir, &desc, &tuned, &failure) == CLMGK_OK
+               ? TOOL_DONE
+               : tool_fail_library(error, &failure);
+}
+
+/* The job of a plan that chooses by itself, from the copy of the cache. */
+static json_t *staged_job(const session *s, const tune_shape *shape)
+{
+    char staging[1024];
+    json_t *job = product_job(shape, NULL, NULL, 1);
+    session_staging(s, staging, sizeof(staging));
+    if (job && json_object_set_new(job, "tuning_dir", json_sprintf("%s/tuning", staging)) != 0) {
+        json_decref(job);
+        return NULL;
+    }
+    return job;
+}
+
+/* Whether a plan that finds the candidate in the cache by itself is faster than the first provider, in turn. */
+static tool_exit prove_provider(session *s, tune_product *product, size_t first, size_t candidate, bool *kept,
+                                tool_error *error)
+{
+    char staging[1024];
+    json_t *ratios = json_array();
+    tool_exit status = ratios ? TOOL_DONE : tool_fail_memory(error, "ratios");
+    bool reached = true;
+    product->chosen = candidate;
+    session_staging(s, staging, sizeof(staging));
+    if (status == TOOL_DONE)
+        status = store_choice(s, product, staging, error);
+    for (int round = 0; round < ROUNDS && status == TOOL_DONE; round++) {
+        double before = -1, after = -1;
+        said reply = {.ok = false};
+        TOOL_TRY_GOTO(status,
+                      time_product(s, 0, product_job(&product->shape, product->provider[first].name, NULL, 1), &before,
+                                   &reply, error),
+                      done);
+        json_decref(reply.answer);
+        TOOL_TRY_GOTO(status, time_product(s, 0, staged_job(s, &product->shape), &after, &reply, error), done);
+        reached = reached && strcmp(session_text(reply.answer, "provider"), product->provider[candidate].name) == 0;
+        json_decref(reply.answer);
+        if (before > 0 && after > 0 && json_array_append_new(ratios, json_real(after / before)) != 0)
+            status = tool_fail_memory(error, "ratios");
+    }
+    *kept = reached && session_beats_default(ratios, &product->ratio);
+done:
+    json_decref(ratios);
+    return status;
+}
+
+/* One run of each; then the fastest against the first that can. */
 static tool_exit compare_providers(session *s, tune_product *product, tool_error *error)
 {
+    size_t first = SIZE_MAX, fastest = SIZE_MAX;
+    bool kept = false;
     for (size_t p = 0; p < product->provider_count; p++) {
         said reply = {.ok = false};
         double *const ms = &product->provider[p].ms;
-        TOOL_TRY(
-            time_product(s, 0, product_job(&product->shape, product->provider[p].name, NULL, RUNS), ms, &reply, error));
+        TOOL_TRY(time_product(s, 0, product_job(&product->shape, product->provider[p].name, NULL, CANDIDATE_RUNS), ms,
+                              &reply, error));
         json_decref(reply.answer);
-        if (*ms > 0 && (!product->measured || *ms < product->provider[product->chosen].ms)) {
-            product->chosen = p;
-            product->measured = true;
-        }
+        if (*ms > 0 && first == SIZE_MAX)
+            first = p;
+        if (*ms > 0 && (fastest == SIZE_MAX || *ms < product->provider[fastest].ms))
+            fastest = p;
     }
-    if (!product->measured)
+    if (first == SIZE_MAX)
         return TOOL_DONE;
-    fprintf(stderr, "clmgk-tune: product %" PRId64 " x %" PRId64 " x %" PRId64 ": %s, %.3f ms\n", product->shape.m,
-            product->shape.n, product->shape.k, product->provider[product->chosen].name,
-            product->provider[product->chosen].ms);
-    return store_choice(s, product, error);
+    product->measured = true;
+    product->ratio = 1;
+    if (fastest != first)
+        TOOL_TRY(prove_provider(s, product, first, fastest, &kept, error));
+    if (!kept) {
+        product->chosen = first;
+        product->ratio = 1;
+    }
+    return store_choice(s, product, NULL, error);
 }
 
+static void announce(const tune_product *product)
+{
+    char name[64];
+    tune_product_name(&product->shape, name, sizeof(name));
+    if (product->measured)
+        fprintf(stderr, "clmgk-tune: %s: %s, %.3f ms\n", name, product->provider[product->chosen].name,
+                product->provider[product->chosen].ms);
+}
+
+/* The shapes in all layouts. */
+static void list_products(session *s, const tune_product *none)
+{
+    for (size_t i = 0; i < TUNE_LAYOUTS * s->options->product_count; i++) {
+        tune_product *product = &s->report->products[s->report->product_count++];
+        *product = *none;
+        product->shape = s->options->products[i / TUNE_LAYOUTS];
+        product->shape.transpose_b = i % TUNE_LAYOUTS == 1;
+        product->shape.transpose_a = i % TUNE_LAYOUTS == 2;
+    }
+}
+
+/* The providers take seconds and come first: CLBlast's parameters can use up any time. */
 tool_exit tune_products(session *s, double end_ms, tool_error *error)
 {
     tune_product none = {.measured = false};
+    bool clblast = false;
     if (s->options->product_count == 0)
         return TOOL_DONE;
     TOOL_TRY(list_providers(s, &none, error));
-    s->report->product_count = s->options->product_count;
-    for (size_t i = 0; i < s->report->product_count; i++) {
-        s->report->products[i] = none;
-        s->report->products[i].shape = s->options->products[i];
+    list_products(s, &none);
+    for (size_t i = 0; i < s->report->product_count && tool_now_ms() < end_ms; i++) {
+        TOOL_TRY(compare_providers(s, &s->report->products[i], error));
+        announce(&s->report->products[i]);
     }
-    bool clblast = false;
     for (size_t p = 0; p < none.provider_count; p++)
         clblast = clblast || strcmp(none.provider[p].name, CLBLAST) == 0;
-    if (clblast)
-        TOOL_TRY(tune_clblast_values(s, end_ms, error));
-    for (size_t i = 0; i < s->report->product_count; i++)
-        TOOL_TRY(compare_providers(s, &s->report->products[i], error));
-    return TOOL_DONE;
+    return clblast ? tune_clblast_values(s, end_ms, error) : TOOL_DONE;
 }

@@ -25,6 +25,12 @@ void tune_case_name(const bench_case *one, char *name, size_t size)
     snprintf(name, size, "%s %s", one->shape->name ? one->shape->name : "given", bench_case_label(one).text);
 }
 
+void tune_product_name(const tune_shape *shape, char *name, size_t size)
+{
+    snprintf(name, size, "product %" PRId64 " x %" PRId64 " x %" PRId64 "%s%s", shape->m, shape->n, shape->k,
+             shape->transpose_a ? " A transposed" : "", shape->transpose_b ? " B transposed" : "");
+}
+
 void tune_report_free(tune_report *report)
 {
     if (report->groups)
@@ -111,8 +117,9 @@ static void print_products(const tune_report *report, FILE *stream)
 {
     for (size_t i = 0; i < report->product_count; i++) {
         const tune_product *product = &report->products[i];
-        fprintf(stream, "  product %" PRId64 " x %" PRId64 " x %" PRId64 ":", product->shape.m, product->shape.n,
-                product->shape.k);
+        char name[64];
+        tune_product_name(&product->shape, name, sizeof(name));
+        fprintf(stream, "  %s:", name);
         for (size_t p = 0; p < product->provider_count; p++) {
             if (product->provider[p].ms > 0)
                 fprintf(stream, " %s%s %.3f ms, %.1f GFLOP/s;", product->measured && p == product->chosen ? "*" : "",
@@ -183,9 +190,11 @@ static json_t *product_json(const tune_product *product)
     for (size_t p = 0; times && p < product->provider_count; p++)
         json_object_set_new(times, product->provider[p].name,
                             product->provider[p].ms > 0 ? json_real(product->provider[p].ms) : json_null());
-    return json_pack("{s:I, s:I, s:I, s:s?, s:o}", "m", (json_int_t)product->shape.m, "n", (json_int_t)product->shape.n,
-                     "k", (json_int_t)product->shape.k, "provider",
-                     product->measured ? product->provider[product->chosen].name : NULL, "ms", times);
+    return json_pack("{s:I, s:I, s:I, s:b, s:b, s:f, s:s?, s:o}", "m", (json_int_t)product->shape.m, "n",
+                     (json_int_t)product->shape.n, "k", (json_int_t)product->shape.k, "transpose_a",
+                     (int)product->shape.transpose_a, "transpose_b", (int)product->shape.transpose_b, "ratio",
+                     product->ratio, "provider", product->measured ? product->provider[product->chosen].name : NULL,
+                     "ms", times);
 }
 
 /* null: no products were asked for, or CLBlast does none here. */

@@ -69,8 +69,8 @@ void session_count_failure(session *s, const char *why)
 
 const json_t *session_find_done(const session *s, const char *key)
 {
-    for (size_t i = 0; i < tune_history_count(s->history); i++) {
-        const json_t *record = tune_history_record(s->history, i);
+    for (size_t i = tune_history_count(s->history); i > 0; i--) {
+        const json_t *record = tune_history_record(s->history, i - 1);
         if (json_object_get(record, "done") && strcmp(session_text(record, "case"), key) == 0)
             return record;
     }

@@ -40,7 +40,7 @@ double session_number(const json_t *object, const char *key);
 /* Counts why a candidate lost. */
 void session_count_failure(session *s, const char *why);
 
-/* A record of the history in which an earlier run noted that it had finished `key`; NULL: none. */
+/* The last record of the history that tells how the work on `key` ended; NULL: none. */
 const json_t *session_find_done(const session *s, const char *key);
 
 /* The folder of the copy of the cache in which candidates are put to the proof. */

@@ -23,10 +23,13 @@
 
 /* ---- the command line --------------------------------------------------------------------------------------- */
 
-/* A product of matrices: C[m,n] = A[m,k] B[k,n], f32. */
+/* A product of matrices: C[m,n] = A[m,k] B[k,n], f32. Each is measured with the three ways in which layers hold their
+ * matrices: as they are, B transposed (weights [out, in]), A transposed (the weights' gradient). */
 typedef struct tune_shape {
     int64_t m, n, k;
+    bool transpose_a, transpose_b;
 } tune_shape;
+#define TUNE_LAYOUTS      3
 #define TUNE_MAX_PRODUCTS 16
 
 typedef struct tune_options {
@@ -136,9 +139,10 @@ typedef struct tune_product {
     size_t provider_count;
     struct {
         const char *name;
-        double ms; /* <= 0: it can't, or failed */
-    } provider[TUNE_MAX_PROVIDERS];
-    size_t chosen; /* of them */
+        double ms;                  /* <= 0: it can't, or failed */
+    } provider[TUNE_MAX_PROVIDERS]; /* in the order in which they are preferred without tuning */
+    size_t chosen;                  /* of them: the first that can, unless another is faster beyond noise */
+    double ratio;                   /* its time / the time of the first that can */
 } tune_product;
 
 /* CLBlast's parameters. */
@@ -158,7 +162,7 @@ typedef struct tune_report {
     clmgk_device_info device;
     tune_result *results;
     size_t result_count;
-    tune_product products[TUNE_MAX_PRODUCTS];
+    tune_product products[TUNE_LAYOUTS * TUNE_MAX_PRODUCTS];
     size_t product_count;
     tune_clblast clblast;
     tune_counts counts;
@@ -182,6 +186,9 @@ tool_exit tune_product_job(const tool_device *device, const char *folder, const 
 
 /* A case in words that tell it from all others: the key of histories. */
 void tune_case_key(const bench_case *one, char *key, size_t size);
+
+/* "product 4096 x 512 x 64 B transposed" */
+void tune_product_name(const tune_shape *shape, char *name, size_t size);
 
 /* Name of a case for people: "square-64 mgk 4 backward". */
 void tune_case_name(const bench_case *one, char *name, size_t size);
