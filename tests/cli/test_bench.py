@@ -222,6 +222,67 @@ class Figures(BenchTest):
         self.assertEqual(list(scratch.iterdir()), [])
 
 
+PRODUCT_KEYS = {
+    "device": int,
+    "dtype": str,
+    "m": int,
+    "n": int,
+    "k": int,
+    "provider": str,
+    "direct": bool,
+    "untuned": bool,
+    "tuning": str,
+    "parameters": str,
+    "note": str,
+    "time_ms": dict,
+    "gflops": NUMBER,
+    "ratio_to_host": MAYBE,
+    "ratio_to_untuned": MAYBE,
+    "plan_ms": NUMBER,
+    "first_ms": NUMBER,
+}
+
+
+class Products(BenchTest):
+    SHAPE = ["--gemm", "33x65x17", "--seconds", 0.01, "--keep-caches"]
+
+    def test_figures(self):
+        found = json.loads(self.accept(*self.SHAPE, "--json").stdout)
+        self.assertEqual(found["cases"], [])
+        ways = found["products"]
+        for one in ways:
+            self.assertEqual(set(one), set(PRODUCT_KEYS))
+            for key, kind in PRODUCT_KEYS.items():
+                self.assertIsInstance(one[key], kind, key)
+            self.assertEqual((one["m"], one["n"], one["k"], one["dtype"]), (33, 65, 17, "f32"))
+            self.assertAlmostEqual(one["gflops"] / (2e-6 * 33 * 65 * 17 / one["time_ms"]["median"]), 1, places=6)
+        untuned = [one for one in ways if one["untuned"]]
+        self.assertEqual([one["provider"] for one in untuned], ["clblast"])
+        self.assertEqual(untuned[0]["ratio_to_untuned"], 1)
+        self.assertIn("clblast", [one["provider"] for one in ways if not one["untuned"]])
+        for one in ways:
+            if not one["direct"] and one["provider"] != "clblast":  # a host library: it is measured by itself, too
+                direct = [other for other in ways if other["direct"] and other["provider"] == one["provider"]]
+                self.assertEqual(len(direct), 1)
+                self.assertAlmostEqual(one["ratio_to_host"], one["gflops"] / direct[0]["gflops"], places=6)
+
+    def test_text(self):
+        text = self.accept(*self.SHAPE).stdout
+        for word in ("clblast", "33", "65", "17", "GFLOP/s"):
+            self.assertIn(word, text)
+
+    def test_refusals(self):
+        for words, args in (
+                (["--gemm"], ["--gemm", "3x4"]),
+                (["--gemm"], ["--gemm", "3x4x0"]),
+                (["--gemm"], ["--gemm", ""]),
+                (["--gemm"], ["--gemm", "3x4x5,"]),
+                (["--pass", "--gemm"], ["--gemm", "3x4x5", "--pass", "both"]),
+                (["--shapes", "--gemm"], ["--gemm", "3x4x5", "--shapes", "long"])):
+            with self.subTest(args):
+                self.refuse(2, *args, words=words)
+
+
 class Comparison(BenchTest):
     def earlier(self, factor):
         """An object of a run that took `factor` times as long."""
