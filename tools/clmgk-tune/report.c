@@ -84,7 +84,8 @@ static summary summarise(const tune_report *report)
     }
     if (sum.measured) {
         sum.speedup = exp(logs / (double)sum.measured);
-        sum.share = (double)report->counts.tried / ((report->space[0] + report->space[1]) * (double)sum.measured);
+        sum.share = (double)(report->counts.tried - report->clblast.tried) /
+                    ((report->space[0] + report->space[1]) * (double)sum.measured);
     }
     return sum;
 }

@@ -329,7 +329,9 @@ static tool_exit do_job(worker *w, const json_t *job, json_t **answer, tool_erro
     if (!name || group >= w->options.request.shape_count || index >= w->groups[group].count)
         return tool_fail(error, TOOL_BAD_INPUT, "not a job of this process");
     if (strcmp(name, "compile") == 0) /* needs no arrays */
-        return do_compile(w, job, &w->groups[group].cases[index], answer, error);
+        return bench_fits(&w->device.info, &w->groups[group])
+                   ? do_compile(w, job, &w->groups[group].cases[index], answer, error)
+                   : tool_fail(error, TOOL_NO_DEVICE, "%s", w->groups[group].cases[index].reason);
     for (size_t i = 0; i < TOOL_COUNT(jobs); i++) {
         if (strcmp(name, jobs[i].name) != 0)
             continue;
