@@ -109,7 +109,8 @@ void mgk_utc_date(char *text, size_t size);
  * (then the environment must not choose which code is loaded). */
 const char *mgk_environment(const char *name);
 
-/* A shared library by its SONAME, which stays in the process; NULL if there is none. A handle is closed all the same. */
+/* A shared library by its SONAME, which stays in the process; NULL if there is none. A handle is closed all the same.
+ */
 void *mgk_library_open(const char *name);
 void mgk_library_close(void *library); /* NULL: nothing */
 
