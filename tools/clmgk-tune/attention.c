@@ -479,6 +479,24 @@ static tool_exit try_candidate(attention *s, work *w, size_t space, const int32_
     return tell(s, w, space, values, right ? ratio : -1) ? TOOL_DONE : tool_fail_memory(error, "a measurement");
 }
 
+/* What a plan takes already, from the cache, from a bucket near by, or from the library's own measurements, is the
+ * first candidate. */
+static tool_exit try_known(attention *s, work *w, tool_error *error)
+{
+    char staging[1024];
+    said reply = {.ok = false};
+    point values;
+    session_staging(s->base, staging, sizeof(staging));
+    TOOL_TRY(ask(s, w, "lookup", json_pack("{s:s+}", "tuning_dir", staging, "/tuning"), &reply, error));
+    const size_t space = space_of(session_text(reply.answer, "engine"));
+    const size_t bytes = s->spaces[space].count * sizeof(*values);
+    const bool known = reply.ok && strcmp(session_text(reply.answer, "tuning"), "class") != 0 && w->available[space] &&
+                       read_point(&s->spaces[space], session_text(reply.answer, "parameters"), values) &&
+                       memcmp(values, w->defaults[space], bytes) != 0;
+    json_decref(reply.answer);
+    return known ? try_candidate(s, w, space, values, error) : TOOL_DONE;
+}
+
 static tool_exit measure_batch(attention *s, work *w, const batch *chosen, tool_error *error)
 {
     for (size_t i = 0; i < chosen->count; i++) {
@@ -634,6 +652,7 @@ static tool_exit tune_one(attention *s, work *w, tool_error *error)
         (void)tune_search_tell(s->search[w->one->pass], w->number, 1 - w->own, w->defaults[1 - w->own],
                                1e-3 * w->best.ratio * w->default_ms);
     TOOL_TRY(take_history(s, w, error));
+    TOOL_TRY(try_known(s, w, error));
     TOOL_TRY(search_case(s, w, error));
     return settle(s, w, error);
 }
@@ -724,23 +743,34 @@ static tool_exit tune_all(attention *s, double end_ms, tool_error *error)
     return TOOL_DONE;
 }
 
+static void add_result(attention *s, size_t group, size_t index)
+{
+    const bench_case *one = &s->groups[group].cases[index];
+    tune_result *result = &s->base->report->results[s->base->report->result_count];
+    s->cases[s->base->report->result_count++] =
+        (work){.group = group, .index = index, .one = one, .result = result, .number = -1};
+    result->one = one;
+    result->ratio = 1;
+    tune_case_key(one, result->key, sizeof(result->key));
+}
+
+/* Forward before backward: a backward pass goes with what its forward pass has got. */
 static tool_exit make_results(attention *s, tool_error *error)
 {
+    const size_t shapes = s->base->options->request.shape_count;
     size_t count = 0;
-    for (size_t g = 0; g < s->base->options->request.shape_count; g++)
+    for (size_t g = 0; g < shapes; g++)
         count += s->groups[g].count;
     s->base->report->results = calloc(count ? count : 1, sizeof(*s->base->report->results));
     s->cases = calloc(count ? count : 1, sizeof(*s->cases));
     if (!s->base->report->results || !s->cases)
         return tool_fail_memory(error, "the results");
-    for (size_t g = 0; g < s->base->options->request.shape_count; g++) {
-        for (size_t c = 0; c < s->groups[g].count; c++) {
-            tune_result *result = &s->base->report->results[s->base->report->result_count];
-            s->cases[s->base->report->result_count++] =
-                (work){.group = g, .index = c, .one = &s->groups[g].cases[c], .result = result, .number = -1};
-            result->one = &s->groups[g].cases[c];
-            result->ratio = 1;
-            tune_case_key(result->one, result->key, sizeof(result->key));
+    for (int pass = 0; pass < BENCH_PASSES; pass++) {
+        for (size_t g = 0; g < shapes; g++) {
+            for (size_t c = 0; c < s->groups[g].count; c++) {
+                if ((int)s->groups[g].cases[c].pass == pass)
+                    add_result(s, g, c);
+            }
         }
     }
     return TOOL_DONE;

@@ -5,6 +5,7 @@
  *
  *     {"job": "default", group, case}                       engine, parameters, ms, plan_ms
  *     {"job": "compile", …, engine, parameters}             (none: the defaults)
+ *     {"job": "lookup", …, tuning_dir}                      tuning, engine, parameters: what a plan takes now
  *     {"job": "measure", …, engine, parameters, pairs, stop} ratio, ms, default_ms, plan_ms, parameters (all of them)
  *     {"job": "check", …, engine, parameters}               wrong
  *     {"job": "confirm", …, tuning_dir, pairs}              tuning, engine, parameters, ratios, ms, default_ms
@@ -191,6 +192,28 @@ static const char *text_of(const json_t *job, const char *key)
     return json_string_value(json_object_get(job, key));
 }
 
+static const char *source_of(const worker *w, const clmgk_plan_info *info)
+{
+    return clmgk_tuning_source_name(w->one->pass == BENCH_BACKWARD ? info->backward_tuning : info->tuning);
+}
+
+/* Compiles it, too. */
+static tool_exit do_lookup(worker *w, const json_t *job, json_t **answer, tool_error *error)
+{
+    const bench_manner manner = {.cache_dir = w->folder, .tuning_dir = text_of(job, "tuning_dir")};
+    bench_runner run = {.pass = w->one->pass};
+    clmgk_plan_info info;
+    clmgk_error failure = {0};
+    tool_exit status = TOOL_DONE;
+    TOOL_TRY_GOTO(status, bench_runner_plan(&w->device, &manner, &w->one->desc, &run, &failure, error), done);
+    TOOL_TRY_GOTO(status, get_info(&run, &info, error), done);
+    *answer = json_pack("{s:b, s:s, s:s, s:s}", "ok", 1, "tuning", source_of(w, &info), "engine", engine_of(w, &info),
+                        "parameters", parameters_of(w, &info));
+done:
+    bench_runner_close(&run);
+    return status;
+}
+
 /* Into the folder of programs, whence the process that measures takes it. */
 static tool_exit do_compile(worker *w, const json_t *job, const bench_case *one, json_t **answer, tool_error *error)
 {
@@ -320,7 +343,11 @@ static tool_exit do_job(worker *w, const json_t *job, json_t **answer, tool_erro
     static const struct {
         const char *name;
         tool_exit (*run)(worker *w, const json_t *job, json_t **answer, tool_error *error);
-    } jobs[] = {{"default", do_default}, {"measure", do_measure}, {"check", do_check}, {"confirm", do_confirm}};
+    } jobs[] = {{"default", do_default},
+                {"lookup", do_lookup},
+                {"measure", do_measure},
+                {"check", do_check},
+                {"confirm", do_confirm}};
     const char *name = text_of(job, "job");
     if (name && strncmp(name, "product", strlen("product")) == 0)
         return tune_product_job(&w->device, w->folder, job, answer, error);
