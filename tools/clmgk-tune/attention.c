@@ -10,10 +10,14 @@
 
 #define ENGINES          2
 #define SEED             1
+#define LEAST_RUNS       6     /* of a case: without time for so many it is not begun */
 #define LEAST_GAIN       0.005 /* a case is left when no candidate promises more */
 #define LEAST_SHARE_S    1.0   /* of a case, however little time is left for each */
 #define STOP_RATIO       1.15  /* slower than that by the first pair of runs: no second */
 #define OTHER_STOP_RATIO 1.5   /* the other engine is looked at more closely below that */
+#define FEW_QUERIES      32    /* fewer say nothing about the other engine */
+#define LIMIT_RUNS       200   /* of the defaults: what a candidate may take beside compiling */
+#define OTHER_LIMIT_S    15    /* the other engine, compiling included: it is a guess */
 #define PAIR_MS          60.0  /* runs of a candidate */
 #define MAX_PAIRS        5
 #define CONFIRM_MS       1500.0 /* of the winner */
@@ -46,6 +50,7 @@ typedef struct attention {
     tune_search *search[BENCH_PASSES];
     bool other_looked_at[BENCH_PASSES], other_near[BENCH_PASSES];
     double compile_s[BENCH_PASSES]; /* running mean of a candidate's plan */
+    double ms_per_flop;             /* of the latest case */
     bench_group *groups;
     struct work *cases; /* one for each result */
 } attention;
@@ -62,6 +67,7 @@ typedef struct work {
     bool finished; /* no candidate promises more */
     bool measured; /* by this run */
     double default_ms, plan_s;
+    double more_ms; /* than a candidate's limit: for its runs */
     incumbent best;
     double end_ms;
 } work;
@@ -166,7 +172,7 @@ static tool_exit send_job(const attention *s, size_t child, const work *w, const
 static tool_exit ask(const attention *s, const work *w, const char *job, json_t *extra, said *reply, tool_error *error)
 {
     TOOL_TRY(send_job(s, 0, w, job, extra, error));
-    return session_receive(s->base, 0, 200 * w->default_ms, reply, error);
+    return session_receive(s->base, 0, w->more_ms, reply, error);
 }
 
 static json_t *candidate_json(const attention *s, size_t space, const int32_t *values)
@@ -273,6 +279,8 @@ static tool_exit measure(attention *s, work *w, size_t space, const int32_t *val
         s->base->report->counts.slow += json_is_true(json_object_get(reply.answer, "slow"));
         if (seen && !read_point(&s->spaces[space], session_text(reply.answer, "parameters"), seen))
             *ratio = -1;
+    } else if (status == TOOL_DONE && !values && strcmp(reply.why, "hung") == 0) {
+        s->base->report->counts.slow++; /* the other engine's defaults have less time */
     } else if (status == TOOL_DONE) {
         session_count_failure(s->base, reply.why);
     }
@@ -295,8 +303,10 @@ static tool_exit measure_default(attention *s, work *w, bool *runs, tool_error *
         w->available[w->own] =
             read_point(&s->spaces[w->own], session_text(reply.answer, "parameters"), w->defaults[w->own]);
         w->default_ms = session_number(reply.answer, "ms");
+        w->more_ms = LIMIT_RUNS * w->default_ms;
         w->plan_s = 1e-3 * session_number(reply.answer, "plan_ms");
         w->result->default_ms = w->result->tuned_ms = w->default_ms;
+        s->ms_per_flop = w->default_ms / w->one->flops;
         snprintf(w->result->engine, sizeof(w->result->engine), "%s", s->spaces[w->own].name);
         if (s->compile_s[w->one->pass] <= 0)
             s->compile_s[w->one->pass] = w->plan_s;
@@ -332,9 +342,12 @@ static tool_exit look_at_other(attention *s, work *w, tool_error *error)
     const bench_pass pass = w->one->pass;
     const size_t other = 1 - w->own;
     double ratio = -1;
-    if (s->other_looked_at[pass] && !s->other_near[pass])
+    if (w->one->desc.length < FEW_QUERIES || (s->other_looked_at[pass] && !s->other_near[pass]))
         return TOOL_DONE;
+    const double more_ms = w->more_ms;
+    w->more_ms += 1e3 * fmin(0, OTHER_LIMIT_S - s->base->options->candidate_s);
     TOOL_TRY(measure(s, w, other, NULL, OTHER_STOP_RATIO, w->defaults[other], &ratio, error));
+    w->more_ms = more_ms;
     s->other_looked_at[pass] = true;
     s->other_near[pass] = ratio > 0 && ratio < OTHER_STOP_RATIO;
     w->available[other] = s->other_near[pass];
@@ -434,7 +447,7 @@ static tool_exit compile_batch(attention *s, work *w, batch *chosen, tool_error 
                           candidate_json(s, chosen->candidate[i].space, chosen->candidate[i].values), error));
     for (size_t i = 0; i < chosen->count; i++) {
         said reply = {.ok = false};
-        TOOL_TRY(session_receive(s->base, i, 200 * w->default_ms, &reply, error));
+        TOOL_TRY(session_receive(s->base, i, w->more_ms, &reply, error));
         chosen->candidate[i].failed = !reply.ok;
         tool_exit status = TOOL_DONE;
         if (!reply.ok)
@@ -560,8 +573,8 @@ static tool_exit confirm(attention *s, work *w, bool *confirmed, tool_error *err
     double ratio = 1;
     *confirmed = reached && session_beats_default(json_object_get(reply.answer, "ratios"), &ratio);
     if (*confirmed) {
-        w->result->tuned_ms = session_number(reply.answer, "ms");
         w->result->default_ms = session_number(reply.answer, "default_ms");
+        w->result->tuned_ms = ratio * w->result->default_ms;
         w->result->ratio = ratio;
     }
     json_decref(reply.answer);
@@ -711,15 +724,17 @@ static size_t count_turns(const attention *s, size_t first, int round)
     return count;
 }
 
-/* Each case gets its part of the time that is left. What earlier ones did not use goes to later ones. */
-static tool_exit tune_round(attention *s, int round, double end_ms, tool_error *error)
+/* Each case gets its part of the time that is left. What earlier ones did not use goes to later ones. *worked: whether
+ * any had its turn. */
+static tool_exit tune_round(attention *s, int round, double end_ms, bool *worked, tool_error *error)
 {
     size_t prepared = 0;
+    *worked = false;
     for (size_t i = 0; i < s->base->report->result_count; i++) {
         work *const w = &s->cases[i];
         const double now = tool_now_ms();
         const size_t turns = count_turns(s, i, round);
-        if (!has_turn(w, round) || now >= end_ms)
+        if (!has_turn(w, round) || now >= end_ms || LEAST_RUNS * s->ms_per_flop * w->one->flops > end_ms - now)
             continue;
         w->end_ms = now + fmax(1e3 * LEAST_SHARE_S, (end_ms - now) / (double)turns);
         if (i >= prepared && !w->measured) {
@@ -730,6 +745,7 @@ static tool_exit tune_round(attention *s, int round, double end_ms, tool_error *
         }
         TOOL_TRY(tune_one(s, w, error));
         announce(s, w, turns - 1);
+        *worked = true;
     }
     return TOOL_DONE;
 }
@@ -738,23 +754,34 @@ static tool_exit tune_all(attention *s, double end_ms, tool_error *error)
 {
     for (size_t i = 0; i < s->base->report->result_count; i++)
         TOOL_TRY(take_earlier(s, &s->cases[i], error));
-    for (int round = 0; tool_now_ms() < end_ms && (round == 0 || count_turns(s, 0, round) > 0); round++)
-        TOOL_TRY(tune_round(s, round, end_ms, error));
+    bool worked = true;
+    for (int round = 0; tool_now_ms() < end_ms && (round < 2 || worked); round++)
+        TOOL_TRY(tune_round(s, round, end_ms, &worked, error));
     return TOOL_DONE;
 }
 
-static void add_result(attention *s, size_t group, size_t index)
+static void add_case(attention *s, size_t group, size_t index)
 {
-    const bench_case *one = &s->groups[group].cases[index];
-    tune_result *result = &s->base->report->results[s->base->report->result_count];
     s->cases[s->base->report->result_count++] =
-        (work){.group = group, .index = index, .one = one, .result = result, .number = -1};
-    result->one = one;
-    result->ratio = 1;
-    tune_case_key(one, result->key, sizeof(result->key));
+        (work){.group = group, .index = index, .one = &s->groups[group].cases[index], .number = -1};
 }
 
-/* Forward before backward: a backward pass goes with what its forward pass has got. */
+static void name_result(work *w, tune_result *result)
+{
+    w->result = result;
+    result->one = w->one;
+    result->ratio = 1;
+    tune_case_key(w->one, result->key, sizeof(result->key));
+}
+
+static int by_cost(const void *a, const void *b)
+{
+    const work *x = a, *y = b;
+    return (x->one->flops > y->one->flops) - (x->one->flops < y->one->flops);
+}
+
+/* Forward before backward: a backward pass goes with what its forward pass has got. Of each the cheapest first: most is
+ * learnt for the time. */
 static tool_exit make_results(attention *s, tool_error *error)
 {
     const size_t shapes = s->base->options->request.shape_count;
@@ -766,13 +793,17 @@ static tool_exit make_results(attention *s, tool_error *error)
     if (!s->base->report->results || !s->cases)
         return tool_fail_memory(error, "the results");
     for (int pass = 0; pass < BENCH_PASSES; pass++) {
+        work *const first = s->cases + s->base->report->result_count;
         for (size_t g = 0; g < shapes; g++) {
             for (size_t c = 0; c < s->groups[g].count; c++) {
                 if ((int)s->groups[g].cases[c].pass == pass)
-                    add_result(s, g, c);
+                    add_case(s, g, c);
             }
         }
+        qsort(first, (size_t)(s->cases + s->base->report->result_count - first), sizeof(*first), by_cost);
     }
+    for (size_t i = 0; i < s->base->report->result_count; i++)
+        name_result(&s->cases[i], &s->base->report->results[i]);
     return TOOL_DONE;
 }
 
