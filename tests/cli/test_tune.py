@@ -72,7 +72,7 @@ class Measuring(TuneTest):
     def test_results(self):
         found = self.tune(*SIZES, "--variants", "softmax,mgk:1", "--budget", 6)
         cases = found["cases"]
-# forward before backward, and what costs less first: one head before two
+        # forward before backward, and what costs less first: one head before two
         self.assertEqual([(one["variant"], one["pass"]) for one in cases],
                          [("mgk", "forward"), ("softmax", "forward"), ("mgk", "backward"), ("softmax", "backward")])
         self.assertEqual([one["heads"] for one in cases], [1, 2, 1, 2])
