@@ -33,7 +33,6 @@ struct tool_outputs {
     int pipe[2];
     bool caught[SIGNALS];
     struct sigaction before[SIGNALS];
-    bool ending;                         /* tells the thread to end: a cancelled one confuses address sanitizers */
     char *folder;                        /* NULL: none */
     pid_t processes[TOOL_MAX_PROCESSES]; /* 0: none */
     size_t count;
@@ -90,10 +89,6 @@ static void *watch_signals(void *user)
     if (got != 1)
         return NULL;
     pthread_mutex_lock(&outputs->mutex);
-    if (outputs->ending) {
-        pthread_mutex_unlock(&outputs->mutex);
-        return NULL;
-    }
     remove_temporaries(outputs); /* the mutex is never given back: no temporary file is made after this */
     end_by_signal(number);
     return NULL;
@@ -156,13 +151,10 @@ void tool_outputs_destroy(tool_outputs *outputs)
 {
     if (!outputs)
         return;
-    static const unsigned char end = 0;
-    pthread_mutex_lock(&outputs->mutex);
-    outputs->ending = true;
-    pthread_mutex_unlock(&outputs->mutex);
-    while (write(outputs->pipe[1], &end, 1) < 0 && errno == EINTR)
-        continue;
+    release_signals(outputs);
+    close(outputs->pipe[1]); /* the thread that reads the other end ends, whatever else may fail */
     pthread_join(outputs->watcher, NULL);
+    close(outputs->pipe[0]);
     remove_temporaries(outputs);
     for (size_t i = 0; i < outputs->count; i++) {
         output_file *const file = &outputs->file[i];
@@ -172,8 +164,6 @@ void tool_outputs_destroy(tool_outputs *outputs)
         free(file->target);
     }
     free(outputs->folder);
-    release_signals(outputs);
-    close_pipe(outputs);
     pthread_mutex_destroy(&outputs->mutex);
     free(outputs);
 }
