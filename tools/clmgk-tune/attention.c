@@ -16,6 +16,7 @@
 #define STOP_RATIO       1.15  /* slower than that by the first pair of runs: no second */
 #define OTHER_STOP_RATIO 1.5   /* the other engine is looked at more closely below that */
 #define FEW_QUERIES      32    /* fewer say nothing about the other engine */
+#define DEFAULT_MORE_MS  120e3 /* the defaults are no candidates: without them a case can't be measured */
 #define LIMIT_RUNS       200   /* of the defaults: what a candidate may take beside compiling */
 #define OTHER_LIMIT_S    15    /* the other engine, compiling included: it is a guess */
 #define PAIR_MS          60.0  /* runs of a candidate */
@@ -678,7 +679,7 @@ static tool_exit prepare(attention *s, const work *cases, size_t count, tool_err
         TOOL_TRY(send_job(s, i, &cases[i], "compile", NULL, error));
     for (size_t i = 0; i < count; i++) {
         said reply = {.ok = false};
-        TOOL_TRY(session_receive(s->base, i, 0, &reply, error));
+        TOOL_TRY(session_receive(s->base, i, cases[i].more_ms, &reply, error));
         json_decref(reply.answer);
     }
     return TOOL_DONE;
@@ -762,8 +763,11 @@ static tool_exit tune_all(attention *s, double end_ms, tool_error *error)
 
 static void add_case(attention *s, size_t group, size_t index)
 {
-    s->cases[s->base->report->result_count++] =
-        (work){.group = group, .index = index, .one = &s->groups[group].cases[index], .number = -1};
+    s->cases[s->base->report->result_count++] = (work){.group = group,
+                                                       .index = index,
+                                                       .one = &s->groups[group].cases[index],
+                                                       .number = -1,
+                                                       .more_ms = DEFAULT_MORE_MS};
 }
 
 static void name_result(work *w, tune_result *result)
