@@ -67,7 +67,7 @@ typedef struct work {
     int number;    /* of the search; -1: not begun */
     bool finished; /* no candidate promises more */
     bool measured; /* by this run */
-    double default_ms, plan_s;
+    double default_ms;
     double more_ms; /* than a candidate's limit: for its runs */
     incumbent best;
     double end_ms;
@@ -305,12 +305,11 @@ static tool_exit measure_default(attention *s, work *w, bool *runs, tool_error *
             read_point(&s->spaces[w->own], session_text(reply.answer, "parameters"), w->defaults[w->own]);
         w->default_ms = session_number(reply.answer, "ms");
         w->more_ms = LIMIT_RUNS * w->default_ms;
-        w->plan_s = 1e-3 * session_number(reply.answer, "plan_ms");
         w->result->default_ms = w->result->tuned_ms = w->default_ms;
         s->ms_per_flop = w->default_ms / w->one->flops;
         snprintf(w->result->engine, sizeof(w->result->engine), "%s", s->spaces[w->own].name);
         if (s->compile_s[w->one->pass] <= 0)
-            s->compile_s[w->one->pass] = w->plan_s;
+            s->compile_s[w->one->pass] = 1e-3 * session_number(reply.answer, "plan_ms");
     } else {
         w->result->outcome = TUNE_REFUSED;
         snprintf(w->result->message, sizeof(w->result->message), "%s", reply.message);
@@ -582,17 +581,20 @@ static tool_exit confirm(attention *s, work *w, bool *confirmed, tool_error *err
     return TOOL_DONE;
 }
 
-/* A candidate that only seemed to be faster: no better than the defaults. */
-static tool_exit give_up_best(attention *s, work *w, tool_error *error)
+/* A candidate that only seemed to be faster than what this case has proven before, or than the defaults. */
+static tool_exit give_up_best(attention *s, work *w, double proven, tool_error *error)
 {
     s->base->report->counts.unconfirmed++;
-    w->best.ratio = 1;
+    w->best.ratio = proven;
     return tell(s, w, w->best.space, w->best.values, 1) ? TOOL_DONE : tool_fail_memory(error, "a measurement");
 }
 
-/* The best candidate, if it is right and faster, or else the defaults, into the cache. */
+/* The best candidate, if it is right and faster, or else what an earlier turn has proven, or else the defaults, into
+ * the cache. */
 static tool_exit settle(attention *s, work *w, tool_error *error)
 {
+    const tune_result before = *w->result;
+    const bool proven = before.outcome == TUNE_FASTER;
     bool keep = w->best.ratio < 1 - LEAST_CONFIRMED;
     if (keep) {
         snprintf(w->result->engine, sizeof(w->result->engine), "%s", s->spaces[w->best.space].name);
@@ -600,10 +602,12 @@ static tool_exit settle(attention *s, work *w, tool_error *error)
                     sizeof(w->result->parameters));
         TOOL_TRY(confirm(s, w, &keep, error));
         if (!keep)
-            TOOL_TRY(give_up_best(s, w, error));
+            TOOL_TRY(give_up_best(s, w, proven ? before.ratio : 1, error));
     }
     w->result->outcome = keep ? TUNE_FASTER : TUNE_DEFAULT;
-    if (!keep) {
+    if (!keep && proven) {
+        *w->result = before;
+    } else if (!keep) {
         snprintf(w->result->engine, sizeof(w->result->engine), "%s", s->spaces[w->own].name);
         w->result->parameters[0] = '\0';
         w->result->tuned_ms = w->result->default_ms;
@@ -657,8 +661,8 @@ static tool_exit tune_one(attention *s, work *w, tool_error *error)
     w->best = (incumbent){.ratio = 1};
     TOOL_TRY(measure_default(s, w, &runs, error));
     if (!runs || !w->available[w->own]) {
-        w->finished = true;
-        return remember_done(s, w, error);
+        w->finished = true; /* for this run: a later one tries again, and tells the reason again */
+        return TOOL_DONE;
     }
     TOOL_TRY(look_at_other(s, w, error));
     TOOL_TRY(begin_search(s, w, error));
