@@ -2,8 +2,6 @@
 /* The search through all cases of attention: what to measure, what to believe, what to keep. */
 #include "session.h"
 
-#include "search.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,31 +76,12 @@ typedef struct work {
 static void print_point(const engine_space *space, const int32_t *values, const int32_t *defaults, char *text,
                         size_t size)
 {
-    size_t length = 0;
-    text[0] = '\0';
-    for (size_t i = 0; i < space->count; i++) {
-        if (!defaults || values[i] != defaults[i])
-            length += (size_t)snprintf(text + length, length < size ? size - length : 0, "%s%s=%d", length ? "," : "",
-                                       space->parameters[i].name, (int)values[i]);
-    }
+    session_print_point(space->parameters, space->count, values, defaults, text, size);
 }
 
-/* False: not all parameters are named, or one is not known. */
 static bool read_point(const engine_space *space, const char *text, int32_t *values)
 {
-    size_t found = 0;
-    while (text && *text) {
-        const size_t length = strcspn(text, "=");
-        for (size_t i = 0; i < space->count; i++) {
-            if (strlen(space->parameters[i].name) == length && strncmp(space->parameters[i].name, text, length) == 0) {
-                values[i] = (int32_t)strtol(text + length + 1, NULL, 10);
-                found++;
-            }
-        }
-        text += strcspn(text, ",");
-        text += *text == ',';
-    }
-    return found == space->count;
+    return session_read_point(space->parameters, space->count, text, values);
 }
 
 static clmgk_tuned_pass pass_of(const bench_case *one)
@@ -133,14 +112,9 @@ static tool_exit make_spaces(attention *s, tool_error *error)
 {
     for (size_t e = 0; e < ENGINES; e++) {
         engine_space *space = &s->spaces[e];
-        clmgk_error failure = {0};
         space->name = clmgk_engine_name(engines[e]);
         space->library = s->base->device.library;
-        if (clmgk_tunable_list(space->name, space->tunables, TUNE_MOST_PARAMETERS, &space->count, &failure) != CLMGK_OK)
-            return tool_fail_library(error, &failure);
-        for (size_t i = 0; i < space->count; i++)
-            space->parameters[i] =
-                (tune_parameter){space->tunables[i].name, space->tunables[i].values, space->tunables[i].value_count};
+        TOOL_TRY(session_list_tunables(space->name, space->tunables, space->parameters, &space->count, error));
         s->tables[e] = (tune_space){space->name, space->parameters, space->count, is_legal, space};
     }
     for (int pass = 0; pass < BENCH_PASSES; pass++) {

@@ -7,7 +7,6 @@
 #include "session.h"
 
 #include "clmgk/gemm.h"
-#include "search.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -96,56 +95,21 @@ static tool_exit time_all(session *s, size_t child, const char *parameters, int 
 
 /* ---- CLBlast's parameters ---------------------------------------------------------------------------------------- */
 
-static void print_values(const clblast_search *c, size_t first, size_t end, const int32_t *values, char *text,
-                         size_t size)
-{
-    size_t length = 0;
-    text[0] = '\0';
-    for (size_t i = first; i < end; i++)
-        length += (size_t)snprintf(text + length, length < size ? size - length : 0, "%s%s=%d", length ? "," : "",
-                                   c->parameters[i].name, (int)values[i]);
-}
-
 static bool is_legal(void *user, const int32_t *values)
 {
     const clblast_search *c = user;
     char text[512];
-    print_values(c, 0, c->first_count, values, text, sizeof(text));
+    session_print_point(c->parameters, c->first_count, values, NULL, text, sizeof(text));
     return clmgk_tunable_check(tables[0], text, NULL) == CLMGK_OK;
-}
-
-/* Values of the searched parameters that `text` names; false where one is missing. */
-static bool read_values(const clblast_search *c, const char *text, int32_t *values)
-{
-    size_t found = 0;
-    while (*text) {
-        const size_t length = strcspn(text, "=");
-        for (size_t i = 0; i < c->count; i++) {
-            if (strlen(c->parameters[i].name) == length && strncmp(c->parameters[i].name, text, length) == 0) {
-                values[i] = (int32_t)strtol(text + length + 1, NULL, 10);
-                found++;
-            }
-        }
-        text += strcspn(text, ",");
-        text += *text == ',';
-    }
-    return found == c->count;
 }
 
 static tool_exit make_space(clblast_search *c, tool_error *error)
 {
     for (size_t t = 0; t < TOOL_COUNT(tables); t++) {
-        clmgk_error failure = {0};
-        size_t count = 0;
-        if (clmgk_tunable_list(tables[t], c->tunables + c->count, TUNE_MOST_PARAMETERS - c->count, &count, &failure) !=
-            CLMGK_OK)
-            return tool_fail_library(error, &failure);
-        c->count += count;
+        TOOL_TRY(session_list_tunables(tables[t], c->tunables, c->parameters, &c->count, error));
         if (t == 0)
-            c->first_count = count;
+            c->first_count = c->count;
     }
-    for (size_t i = 0; i < c->count; i++)
-        c->parameters[i] = (tune_parameter){c->tunables[i].name, c->tunables[i].values, c->tunables[i].value_count};
     c->space = (tune_space){CLBLAST, c->parameters, c->count, is_legal, c};
     c->search = tune_search_create(&c->space, 1, SEED, c->base->options->random ? TUNE_RANDOM : TUNE_MODEL);
     return c->search ? TOOL_DONE : tool_fail_memory(error, "the search");
@@ -157,7 +121,7 @@ static tool_exit try_values(clblast_search *c, const int32_t *values, tool_error
     char text[512];
     double ms = -1;
     said reply = {.ok = true};
-    print_values(c, 0, c->count, values, text, sizeof(text));
+    session_print_point(c->parameters, c->count, values, NULL, text, sizeof(text));
     TOOL_TRY(time_all(s, 1, text, CANDIDATE_RUNS, &ms, NULL, 0, &reply, error));
     double ratio = ms > 0 ? ms / c->before_ms : -1;
     if (ms <= 0)
@@ -195,7 +159,7 @@ static tool_exit recall(clblast_search *c, tool_error *error)
         const json_t *record = tune_history_record(s->history, i);
         int32_t values[TUNE_MOST_PARAMETERS] = {0};
         if (strcmp(session_text(record, "case"), CLBLAST) != 0 || json_object_get(record, "done") ||
-            !read_values(c, session_text(record, "parameters"), values))
+            !session_read_point(c->parameters, c->count, session_text(record, "parameters"), values))
             continue;
         const double ratio = session_number(record, "ratio");
         if (!tune_search_tell(c->search, c->number, 0, values, ratio > 0 ? 1e-3 * ratio * c->before_ms : -1))
@@ -245,7 +209,7 @@ static tool_exit settle(clblast_search *c, bool finished, tool_error *error)
     tune_clblast *const result = &s->report->clblast;
     bool kept = c->best_ratio < 1 - LEAST_CONFIRMED;
     result->ratio = 1;
-    print_values(c, 0, c->count, c->best, result->parameters, sizeof(result->parameters));
+    session_print_point(c->parameters, c->count, c->best, NULL, result->parameters, sizeof(result->parameters));
     if (kept)
         TOOL_TRY(prove(c, result->parameters, &kept, error));
     result->outcome = kept ? TUNE_FASTER : TUNE_DEFAULT;
@@ -275,8 +239,8 @@ static tool_exit search_values(clblast_search *c, const char *used, double end_m
     int32_t start[TUNE_MOST_PARAMETERS] = {0};
     const int32_t *defaults[] = {start};
     const tune_case one = {.group = CLBLAST, .default_space = 0, .defaults = defaults};
-    const bool known = read_values(c, used, start);
-    if (!known && !read_values(c, start_of(c->base->report->device.device_class), start))
+    const bool known = session_read_point(c->parameters, c->count, used, start);
+    if (!known && !session_read_point(c->parameters, c->count, start_of(c->base->report->device.device_class), start))
         return tool_fail(error, TOOL_SYSTEM_ERROR, "CLBlast's tables are not those that this program knows");
     c->best_ratio = 1;
     c->number = tune_search_begin(c->search, &one);

@@ -77,6 +77,54 @@ const json_t *session_find_done(const session *s, const char *key)
     return NULL;
 }
 
+/* ---- points and texts ----------------------------------------------------------------------------------------------
+ */
+
+tool_exit session_list_tunables(const char *table, clmgk_tunable *tunables, tune_parameter *parameters, size_t *count,
+                                tool_error *error)
+{
+    clmgk_error failure = {0};
+    const size_t first = *count;
+    size_t more = 0;
+    if (clmgk_tunable_list(table, tunables + first, TUNE_MOST_PARAMETERS - first, &more, &failure) != CLMGK_OK)
+        return tool_fail_library(error, &failure);
+    if (more > TUNE_MOST_PARAMETERS - first)
+        return tool_fail(error, TOOL_SYSTEM_ERROR, "table %s: more tunables than this program knows", table);
+    *count += more;
+    for (size_t i = first; i < *count; i++)
+        parameters[i] = (tune_parameter){tunables[i].name, tunables[i].values, tunables[i].value_count};
+    return TOOL_DONE;
+}
+
+void session_print_point(const tune_parameter *parameters, size_t count, const int32_t *values, const int32_t *defaults,
+                         char *text, size_t size)
+{
+    size_t length = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < count; i++) {
+        if (!defaults || values[i] != defaults[i])
+            length += (size_t)snprintf(text + length, length < size ? size - length : 0, "%s%s=%d", length ? "," : "",
+                                       parameters[i].name, (int)values[i]);
+    }
+}
+
+bool session_read_point(const tune_parameter *parameters, size_t count, const char *text, int32_t *values)
+{
+    size_t found = 0;
+    while (text && *text) {
+        const size_t length = strcspn(text, "=");
+        for (size_t i = 0; i < count; i++) {
+            if (strlen(parameters[i].name) == length && strncmp(parameters[i].name, text, length) == 0) {
+                values[i] = (int32_t)strtol(text + length + 1, NULL, 10);
+                found++;
+            }
+        }
+        text += strcspn(text, ",");
+        text += *text == ',';
+    }
+    return found == count;
+}
+
 /* ---- noise --------------------------------------------------------------------------------------------------------
  */
 

@@ -3,6 +3,7 @@
 #ifndef TUNE_SESSION_H
 #define TUNE_SESSION_H
 
+#include "search.h"
 #include "tune.h"
 
 #define MAX_COMPILERS 4 /* processes that compile at the same time */
@@ -36,6 +37,17 @@ tool_exit session_ask(const session *s, json_t *job, double more_ms, said *reply
 /* A member of an object; "" or 0 where it has none. */
 const char *session_text(const json_t *object, const char *key);
 double session_number(const json_t *object, const char *key);
+
+/* Appends the tunables of a table to arrays of TUNE_MOST_PARAMETERS, of which *count are filled. */
+tool_exit session_list_tunables(const char *table, clmgk_tunable *tunables, tune_parameter *parameters, size_t *count,
+                                tool_error *error);
+
+/* "name=value,..." of those that differ from `defaults` (NULL: all). */
+void session_print_point(const tune_parameter *parameters, size_t count, const int32_t *values, const int32_t *defaults,
+                         char *text, size_t size);
+
+/* The values that such a text names; false where one is missing. */
+bool session_read_point(const tune_parameter *parameters, size_t count, const char *text, int32_t *values);
 
 /* Counts why a candidate lost. */
 void session_count_failure(session *s, const char *why);
