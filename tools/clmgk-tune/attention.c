@@ -221,11 +221,12 @@ static tool_exit remember_done(attention *s, const work *w, tool_error *error)
     if (w->available[w->own])
         print_point(&s->spaces[w->own], w->defaults[w->own], NULL, defaults, sizeof(defaults));
     return tune_history_add(s->base->history,
-                            json_pack("{s:b, s:b, s:s, s:b, s:s, s:s, s:f, s:f, s:f, s:s, s:s}", "done", 1, "finished",
-                                      (int)w->finished, "case", result->key, "faster",
-                                      (int)(result->outcome == TUNE_FASTER), "engine", result->engine, "parameters",
-                                      result->parameters, "default_ms", result->default_ms, "ms", result->tuned_ms,
-                                      "ratio", result->ratio, "own", s->spaces[w->own].name, "defaults", defaults),
+                            json_pack("{s:b, s:b, s:b, s:s, s:b, s:s, s:s, s:f, s:f, s:f, s:s, s:s}", "done", 1,
+                                      "refused", (int)(result->outcome == TUNE_REFUSED), "finished", (int)w->finished,
+                                      "case", result->key, "faster", (int)(result->outcome == TUNE_FASTER), "engine",
+                                      result->engine, "parameters", result->parameters, "default_ms",
+                                      result->default_ms, "ms", result->tuned_ms, "ratio", result->ratio, "own",
+                                      s->spaces[w->own].name, "defaults", defaults),
                             error);
 }
 
@@ -635,8 +636,8 @@ static tool_exit tune_one(attention *s, work *w, tool_error *error)
     w->best = (incumbent){.ratio = 1};
     TOOL_TRY(measure_default(s, w, &runs, error));
     if (!runs || !w->available[w->own]) {
-        w->finished = true; /* for this run: a later one tries again, and tells the reason again */
-        return TOOL_DONE;
+        w->finished = true; /* for this run: a later one tries again */
+        return remember_done(s, w, error);
     }
     TOOL_TRY(look_at_other(s, w, error));
     TOOL_TRY(begin_search(s, w, error));
@@ -680,7 +681,7 @@ static tool_exit learn_done(attention *s, work *w, const json_t *done, tool_erro
 static tool_exit take_earlier(attention *s, work *w, tool_error *error)
 {
     const json_t *done = session_find_done(s->base, w->result->key);
-    if (!done)
+    if (!done || json_is_true(json_object_get(done, "refused")))
         return TOOL_DONE;
     take_done(done, w->result);
     w->finished = json_is_true(json_object_get(done, "finished"));
