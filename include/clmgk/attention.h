@@ -11,16 +11,18 @@
  * or, with arrays on the host and no OpenCL in sight, clmgk_attention_forward_host and its companions.
  *
  * Symbols: B batch, H query heads, G key/value heads (query head h reads head floor(h G / H)), N queries, S keys,
- * D query/key head size, E value head size, M components per key. Formulas: variants.h.
+ * D query/key head size, E value head size, M components per key (admixture family: global heads of Q and K, while H
+ * counts the local heads of O). Formulas: variants.h.
  */
 #ifndef CLMGK_ATTENTION_H
 #define CLMGK_ATTENTION_H
 
 #include "context.h"
 
-/* Largest D and E, and largest M, for which kernels are made. */
-#define CLMGK_MAX_HEAD_SIZE  512
-#define CLMGK_MAX_COMPONENTS 1024
+/* Largest D and E, and largest M, for which kernels are made; the largest M and H of the admixture family. */
+#define CLMGK_MAX_HEAD_SIZE   512
+#define CLMGK_MAX_COMPONENTS  1024
+#define CLMGK_MAX_MIXED_HEADS 256
 
 /*
  * Where an array's elements lie. `strided` = 0: dense, in the axis order stated with the array; the other fields
@@ -52,22 +54,24 @@ typedef struct clmgk_attention_desc {
 
     int64_t batch;      /* B >= 1; 0 is 1 */
     int64_t heads;      /* H >= 1; 0 is 1 */
-    int64_t kv_heads;   /* G divides H; 0 is H */
-    int64_t components; /* M >= 1; 0 is 2 for MGK and SMGK, 1 for the others (which take no other value) */
+    int64_t kv_heads;   /* G divides H; 0 is H. Admixture family: heads of V alone */
+    int64_t components; /* M >= 1; 0 is 2 for MGK and SMGK, H for the admixture family (TALKING_HEADS: only H), 1 for
+                           SOFTMAX and GAUSSIAN (which take no other value) */
     int64_t length;     /* N >= 0: 0 is zero queries (an empty output) */
     int64_t length_k;   /* S >= 0: 0 is zero keys (O is 0, L is -inf) */
     int64_t head_size;  /* D, 1 .. CLMGK_MAX_HEAD_SIZE */
     int64_t value_size; /* E, 1 .. CLMGK_MAX_HEAD_SIZE; 0 is D */
 
-    clmgk_layout q;   /* [B,H,N,D] */
-    clmgk_layout k;   /* [B,G,S,D], MGK: [B,G,M,S,D] */
+    clmgk_layout q;   /* [B,H,N,D]; admixture family: [B,M,N,D] */
+    clmgk_layout k;   /* [B,G,S,D], MGK: [B,G,M,S,D], admixture family: [B,M,S,D] */
     clmgk_layout v;   /* [B,G,S,E] */
     clmgk_layout o;   /* [B,H,N,E] */
     clmgk_layout lse; /* [B,H,N]: here `token` is the stride of the last axis */
 
-    clmgk_prior_shape prior_shape;       /* not with SOFTMAX */
-    clmgk_variance_shape variance_shape; /* any; M is 1 for SOFTMAX and GAUSSIAN */
-    double variance;                     /* sigma^2 > 0 with CLMGK_VARIANCE_NUMBER; 0 is sqrt(D) */
+    clmgk_prior_shape prior_shape;       /* not with SOFTMAX, nor the admixture family */
+    clmgk_variance_shape variance_shape; /* any; M is 1 for SOFTMAX and GAUSSIAN; admixture family: NUMBER */
+    double variance;                     /* sigma^2 > 0 with CLMGK_VARIANCE_NUMBER; 0 is sqrt(D), the only one that the
+                                            admixture family knows: another scale goes into the mixing */
 
     int32_t causal;            /* 1: hide keys beyond the diagonal */
     clmgk_alignment alignment; /* of the diagonal */
@@ -99,8 +103,8 @@ typedef struct clmgk_attention_desc {
 
     int32_t use_alibi; /* 1: adds -slopes[h] |j - d(i)| */
     int32_t use_sinks; /* 1: a logit sinks[h] without key and value joins every row's denominator and L */
-    double softcap;    /* c > 0: score s becomes c tanh(s/c), before prior, bias, ALiBi and masks. One component, dot
-                        * scores. 0: none */
+    double softcap;    /* c > 0: score s becomes c tanh(s/c), before prior, bias, ALiBi and masks. One component and dot
+                        * scores, or the admixture family (s = A_h / sqrt(D)). 0: none */
     double dropout;    /* probability p, 0 <= p < 1, that a weight is dropped after normalising; those kept are divided
                         * by 1 - p; L is without dropout. The mask: clmgk_dropout_mask; its seed is an argument */
 
@@ -113,6 +117,11 @@ typedef struct clmgk_attention_desc {
     clmgk_layout grad_q; /* dQ, shape of Q */
     clmgk_layout grad_k; /* dK, shape of K */
     clmgk_layout grad_v; /* dV, shape of V */
+
+    /* Admixture family. */
+    int32_t use_mix_weight; /* GFISH, HARD_GFISH. 1: w is an array; 0: w is 1 */
+    int32_t use_mix_offset; /* GFISH, HARD_GFISH. 1: c is an array; 0: c is 0 */
+    int32_t shared_noise;   /* FISH, MISH, GFISH. 1: one eps for all heads, that of head 0 */
 } clmgk_attention_desc;
 
 #define CLMGK_ATTENTION_DESC_INIT CLMGK_INIT(clmgk_attention_desc)
@@ -237,7 +246,14 @@ typedef struct clmgk_attention_args {
     clmgk_buffer bias;      /* f32: required with use_bias */
     clmgk_buffer slopes;    /* f32 [H]: required with use_alibi */
     clmgk_buffer sinks;     /* f32 [H]: required with use_sinks */
-    uint64_t seed;          /* of dropout; forward and backward of one step use the same */
+    uint64_t seed;          /* of dropout and noise; forward and backward of one step use the same */
+
+    /* Admixture family, all f32, dense. */
+    clmgk_buffer mix;        /* p [H,M]; MISH, HARD_MISH: [M]. Any real numbers; required */
+    clmgk_buffer mix_weight; /* w [H,M]: required with use_mix_weight */
+    clmgk_buffer mix_offset; /* c [H]: required with use_mix_offset. Enters L alone: the same for all keys */
+    clmgk_buffer noise; /* sigma [M] >= 0: FISH, MISH, GFISH, required. A negative or NaN one gives NaN in all rows;
+                           0 is exactly the form without noise */
 } clmgk_attention_args;
 
 #define CLMGK_ATTENTION_ARGS_INIT CLMGK_INIT(clmgk_attention_args)
@@ -264,6 +280,13 @@ CLMGK_API clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue 
  *     dV_j = sum_i a_ij dO_i     dQ, dK, dvariance, dshift, dbias, dsinks from dS by the chain rule
  *     dprior_r(j) = sum_i exp(s_ijr - log pi_r(j) - L_i) (dP_ij - delta_i + dL_i)
  *
+ * Admixture family, P_hij = exp(A_hij / sqrt(D) - L_hi) and dA_hij = P_hij (dP_hij - delta_hi + dL_hi) / sqrt(D):
+ *
+ *     dG_kij = sum_h p_hk dA_hij      dQ_k = dG_k K_k      dK_k = dG_k^T Q_k      dp_hk = sum_ij dA_hij (G_kij +
+ *     sigma_k eps_hij)      dsigma_k = sum_h p_hk sum_ij dA_hij eps_hij
+ *     generalised, x_hkij = p_hk (G_kij + sigma_k eps_hij): p_hk above is w_hk p_hk where x > 0, else 0 (relu's
+ *     derivative at 0 is 0); dw_hk = sum_ij dA_hij relu(x_hkij), dc_h = sum_ij dA_hij
+ *
  * Gradients have the shape of what they are the gradient of; a uniform prior counts as [M], a variance that is a
  * number as [1]. P is recomputed from Q, K and L: no array grows as N S, unless it is the gradient of such a bias. P
  * has the rounding of L, a relative error of up to 2^-24 |L| that is common to a row. The results are the same, bit for
@@ -275,11 +298,15 @@ typedef enum clmgk_gradient {
     CLMGK_GRADIENT_V = 4,
     CLMGK_GRADIENT_PRIOR = 8, /* not with SOFTMAX; 0 with the hard E-step */
     CLMGK_GRADIENT_VARIANCE = 16,
-    CLMGK_GRADIENT_SHIFT = 32, /* SMGK */
-    CLMGK_GRADIENT_BIAS = 64,  /* needs use_bias */
-    CLMGK_GRADIENT_SINKS = 128 /* needs use_sinks */
+    CLMGK_GRADIENT_SHIFT = 32,        /* SMGK */
+    CLMGK_GRADIENT_BIAS = 64,         /* needs use_bias */
+    CLMGK_GRADIENT_SINKS = 128,       /* needs use_sinks */
+    CLMGK_GRADIENT_MIX = 256,         /* admixture family */
+    CLMGK_GRADIENT_MIX_WEIGHT = 512,  /* GFISH, HARD_GFISH: also of a w that is 1 by default */
+    CLMGK_GRADIENT_MIX_OFFSET = 1024, /* the same, of c; 0 without dL */
+    CLMGK_GRADIENT_NOISE = 2048       /* FISH, MISH, GFISH */
 } clmgk_gradient;
-#define CLMGK_GRADIENT_ALL 255
+#define CLMGK_GRADIENT_ALL 4095
 
 /* The gradients of one backward pass. Those of the descriptor's set `gradients` are required, others may not be given.
  * No element of an output may be an element of any other array of the call. */
@@ -290,13 +317,17 @@ typedef struct clmgk_gradient_args {
     clmgk_buffer grad_q;   /* dQ, dK, dV: storage type, layouts grad_q, grad_k, grad_v */
     clmgk_buffer grad_k;
     clmgk_buffer grad_v;
-    clmgk_buffer grad_prior;    /* f32, dense, prior_shape ([M] for a uniform prior) */
-    clmgk_buffer grad_variance; /* f32, dense, variance_shape ([1] for a number) */
-    clmgk_buffer grad_shift;    /* f32 [H,M,D] */
-    clmgk_buffer grad_bias;     /* f32, shape of the bias */
-    clmgk_buffer grad_sinks;    /* f32 [H] */
-    uint32_t accumulate;        /* set of clmgk_gradient: these are added to what their array holds, the others
-                                   overwrite it. Those that the plan does not compute are ignored */
+    clmgk_buffer grad_prior;      /* f32, dense, prior_shape ([M] for a uniform prior) */
+    clmgk_buffer grad_variance;   /* f32, dense, variance_shape ([1] for a number) */
+    clmgk_buffer grad_shift;      /* f32 [H,M,D] */
+    clmgk_buffer grad_bias;       /* f32, shape of the bias */
+    clmgk_buffer grad_sinks;      /* f32 [H] */
+    uint32_t accumulate;          /* set of clmgk_gradient: these are added to what their array holds, the others
+                                     overwrite it. Those that the plan does not compute are ignored */
+    clmgk_buffer grad_mix;        /* f32, shape of p */
+    clmgk_buffer grad_mix_weight; /* f32 [H,M] */
+    clmgk_buffer grad_mix_offset; /* f32 [H] */
+    clmgk_buffer grad_noise;      /* f32 [M] */
 } clmgk_gradient_args;
 
 #define CLMGK_GRADIENT_ARGS_INIT CLMGK_INIT(clmgk_gradient_args)
@@ -395,6 +426,20 @@ CLMGK_API clmgk_status clmgk_dropout_mask(double dropout, uint64_t seed, int64_t
                                           uint8_t *mask, clmgk_error *error);
 
 /*
+ * The noise of rows first_row .. first_row + rows - 1 and keys first_key .. first_key + keys - 1 of (b, h), b the batch
+ * or the packed sequence, h = 0 with shared_noise: noise[rows,keys] (caller's memory, row by row) becomes eps_hij, the
+ * standard normal numbers that the kernels draw. Host only. With H the descriptor's heads:
+ * key = (low, high 32 bits of seed), counter = (floor(j/4), i, b H + h, 1); words w_0 .. w_3 belong to four keys:
+ * u = (w_0 + 1/2) / 2^32, v = (w_1 + 1/2) / 2^32, eps = sqrt(-2 ln u) cos(2 pi v) for the first, sin for the second
+ * key; w_2 and w_3 likewise for the other two. The kernels compute it by the same operations: equal but for the last
+ * bits that a device's square root and contraction of multiply and add may change.
+ * INVALID_VALUE: NULL, a negative number or one beyond 2^30, H < 1 or h >= H.
+ */
+CLMGK_API clmgk_status clmgk_noise_tile(uint64_t seed, int64_t heads, int64_t b, int64_t h, int64_t first_row,
+                                        int64_t rows, int64_t first_key, int64_t keys, float *noise,
+                                        clmgk_error *error);
+
+/*
  * The same arrays on the host. Q, K, V, O hold elements of the descriptor's dtype (f16, bf16: uint16_t bit patterns),
  * the others as in clmgk_attention_args. NULL: not given. In backward, o and lse are inputs: they are only read.
  */
@@ -416,6 +461,10 @@ typedef struct clmgk_host_args {
     const float *slopes;
     const float *sinks;
     uint64_t seed;
+    const float *mix;
+    const float *mix_weight;
+    const float *mix_offset;
+    const float *noise;
 } clmgk_host_args;
 
 #define CLMGK_HOST_ARGS_INIT CLMGK_INIT(clmgk_host_args)
@@ -424,10 +473,10 @@ typedef struct clmgk_host_args {
  * The forward pass on host arrays, in one blocking call: picks a device by `selector` (as clmgk_select_device; NULL
  * is the default), moves the arrays, runs, and writes O (and L if given). Elements between the strides of O and L
  * keep their values. Here the values are checked too: lengths within 0 .. S (0 .. N), offsets that begin with 0, end
- * with the axis and ascend, priors not negative, infinite or NaN, variances positive and finite, no +inf or NaN in the
- * bias (INVALID_VALUE). On an error no output is touched. The descriptor's gradients, statistics and combine are not
- * looked at beyond being legal.
- * Makes a context and a plan for each call: programs that call often should keep a plan.
+ * with the axis and ascend, priors not negative, infinite or NaN, variances positive and finite, noise not negative,
+ * infinite or NaN, no +inf or NaN in the bias (INVALID_VALUE). On an error no output is touched. The descriptor's
+ * gradients, statistics and combine are not looked at beyond being legal. Makes a context and a plan for each call:
+ * programs that call often should keep a plan.
  */
 CLMGK_API clmgk_status clmgk_attention_forward_host(const char *selector, const clmgk_attention_desc *desc,
                                                     const clmgk_host_args *args, clmgk_error *error);
@@ -446,6 +495,10 @@ typedef struct clmgk_host_gradients {
     float *grad_bias;
     float *grad_sinks;
     uint32_t accumulate;
+    float *grad_mix;
+    float *grad_mix_weight;
+    float *grad_mix_offset;
+    float *grad_noise;
 } clmgk_host_gradients;
 
 #define CLMGK_HOST_GRADIENTS_INIT CLMGK_INIT(clmgk_host_gradients)

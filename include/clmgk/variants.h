@@ -10,6 +10,8 @@
 
 #include "export.h"
 
+#include <stdint.h>
+
 /*
  * X(NAME, value, "command-line name", FAMILY). Values are pinned.
  *
@@ -24,12 +26,32 @@
  *     GAUSSIAN   one component, gaussian
  *     MGK        M components, each with its own keys
  *     SMGK       M components that are one key shifted: k_jr = k_j + b_r; about the cost of one component
+ *
+ * Admixture family: the scores of M global heads are mixed into those of H local ones (FiSH paper Eqs. 9 to 12), any M
+ * and H, with mixing p [H,M] of any sign, noise deviations sigma [M], and eps_h [N,S] standard normal, drawn inside:
+ *
+ *     G_kij = q_ki . k_kj                                                                   k = 1 .. M
+ *     A_hij = sum_k p_hk (G_kij + sigma_k eps_hij)                                          (Eqs. 9 and 10)
+ *     A_hij = sum_k w_hk relu(p_hk (G_kij + sigma_k eps_hij)) + c_h    generalised          (Eq. 12)
+ *     h_hi = sum_j softmax_j(A_hij / sqrt(D)) v_hj,       L_hi = logsumexp_j (A_hij / sqrt(D))
+ *
+ *     FISH, HARD_FISH     p [H,M]; with and without noise
+ *     MISH, HARD_MISH     p [M], the same for all heads (Eq. 11)
+ *     GFISH, HARD_GFISH   the generalised form
+ *     TALKING_HEADS       HARD_FISH with M = H: pre-softmax talking-heads attention (Shazeer et al. 2020)
  */
 #define CLMGK_VARIANT_LIST(X)                                                                                          \
     X(SOFTMAX, 0, "softmax", MIXTURE)                                                                                  \
     X(GAUSSIAN, 1, "gaussian", MIXTURE)                                                                                \
     X(MGK, 2, "mgk", MIXTURE)                                                                                          \
-    X(SMGK, 3, "smgk", MIXTURE)
+    X(SMGK, 3, "smgk", MIXTURE)                                                                                        \
+    X(FISH, 4, "fish", ADMIXTURE)                                                                                      \
+    X(HARD_FISH, 5, "hard-fish", ADMIXTURE)                                                                            \
+    X(MISH, 6, "mish", ADMIXTURE)                                                                                      \
+    X(HARD_MISH, 7, "hard-mish", ADMIXTURE)                                                                            \
+    X(GFISH, 8, "gfish", ADMIXTURE)                                                                                    \
+    X(HARD_GFISH, 9, "hard-gfish", ADMIXTURE)                                                                          \
+    X(TALKING_HEADS, 10, "talking-heads", ADMIXTURE)
 
 typedef enum clmgk_variant {
 #define CLMGK_VARIANT_ENUM(name, value, text, family) CLMGK_VARIANT_##name = (value),
@@ -46,7 +68,7 @@ typedef enum clmgk_dtype {
 
 /* Score between a query and a key (MGK paper Eqs. 6 and 7). */
 typedef enum clmgk_score {
-    CLMGK_SCORE_DEFAULT = 0, /* SOFTMAX: dot; GAUSSIAN, MGK, SMGK: gaussian */
+    CLMGK_SCORE_DEFAULT = 0, /* SOFTMAX, admixture family: dot; GAUSSIAN, MGK, SMGK: gaussian */
     CLMGK_SCORE_DOT = 1,
     CLMGK_SCORE_GAUSSIAN = 2
 } clmgk_score;
@@ -85,6 +107,18 @@ typedef enum clmgk_engine {
     CLMGK_ENGINE_LANE = 1, /* SIMD CPUs: a vector lane is a query */
     CLMGK_ENGINE_SIMT = 2  /* GPUs: work-groups, local memory, barriers */
 } clmgk_engine;
+
+/* What sets the variants of the admixture family apart: a set of these. */
+typedef enum clmgk_variant_trait {
+    CLMGK_TRAIT_ADMIXTURE = 1,   /* the family itself: Q and K have M heads, and there is p */
+    CLMGK_TRAIT_NOISE = 2,       /* sigma: FISH, MISH, GFISH */
+    CLMGK_TRAIT_SHARED_MIX = 4,  /* p is [M]: MISH, HARD_MISH */
+    CLMGK_TRAIT_GENERALISED = 8, /* w and c: GFISH, HARD_GFISH */
+    CLMGK_TRAIT_SQUARE = 16      /* M = H: TALKING_HEADS */
+} clmgk_variant_trait;
+
+/* The variant's set; 0 for the other families and for a number that is no variant. */
+CLMGK_API uint32_t clmgk_variant_traits(clmgk_variant variant);
 
 /* Command-line names: "softmax", "f32", "lane", ... ; NULL for a value outside the enumeration. */
 CLMGK_API const char *clmgk_variant_name(clmgk_variant variant);

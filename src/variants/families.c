@@ -2,7 +2,8 @@
 /* Which family a variant belongs to, and what all families' arrays look like. */
 #include "variants/family.h"
 
-#define FAMILY_MIXTURE &mgk_mixture_family
+#define FAMILY_MIXTURE   &mgk_mixture_family
+#define FAMILY_ADMIXTURE &mgk_admixture_family
 
 const mgk_family *mgk_family_of(clmgk_variant variant)
 {

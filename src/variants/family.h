@@ -36,9 +36,13 @@ typedef enum mgk_array {
     MGK_BIAS,
     MGK_SLOPES,
     MGK_SINKS,
+    MGK_MIX,
+    MGK_MIX_WEIGHT,
+    MGK_MIX_OFFSET,
+    MGK_NOISE,
     MGK_GRAD_O,
     MGK_GRAD_LSE,
-    MGK_GRAD_Q,
+    MGK_GRAD_Q, /* from here on in the order of clmgk_gradient's bits */
     MGK_GRAD_K,
     MGK_GRAD_V,
     MGK_GRAD_PRIOR,
@@ -46,6 +50,10 @@ typedef enum mgk_array {
     MGK_GRAD_SHIFT,
     MGK_GRAD_BIAS,
     MGK_GRAD_SINKS,
+    MGK_GRAD_MIX,
+    MGK_GRAD_MIX_WEIGHT,
+    MGK_GRAD_MIX_OFFSET,
+    MGK_GRAD_NOISE,
     MGK_RESPONSIBILITIES,
     MGK_COUNTS,
     MGK_NEW_PRIOR,
@@ -110,6 +118,7 @@ typedef struct mgk_family {
 } mgk_family;
 
 extern const mgk_family mgk_mixture_family;
+extern const mgk_family mgk_admixture_family;
 
 /* The family of a variant; NULL for a number that is none. */
 const mgk_family *mgk_family_of(clmgk_variant variant);
