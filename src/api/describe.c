@@ -37,7 +37,28 @@ static clmgk_status check_enums(const clmgk_attention_desc *d, clmgk_error *erro
     MGK_TRY(check_enum("use_bias", d->use_bias, 2, error));
     MGK_TRY(check_enum("use_alibi", d->use_alibi, 2, error));
     MGK_TRY(check_enum("use_sinks", d->use_sinks, 2, error));
+    MGK_TRY(check_enum("use_mix_weight", d->use_mix_weight, 2, error));
+    MGK_TRY(check_enum("use_mix_offset", d->use_mix_offset, 2, error));
+    MGK_TRY(check_enum("shared_noise", d->shared_noise, 2, error));
     return check_enum("combine", d->combine, 2, error);
+}
+
+static bool has_trait(const clmgk_attention_desc *d, clmgk_variant_trait trait)
+{
+    return (clmgk_variant_traits(d->variant) & (uint32_t)trait) != 0;
+}
+
+/* What only the admixture family knows; that family itself says which of its variants takes which. */
+static clmgk_status check_foreign_fields(const clmgk_attention_desc *d, clmgk_error *error)
+{
+    const bool set = d->use_mix_weight || d->use_mix_offset || d->shared_noise;
+    if (has_trait(d, CLMGK_TRAIT_ADMIXTURE) || !set)
+        return CLMGK_OK;
+    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: 1: expected 0 with variant %s",
+                    d->use_mix_weight   ? "use_mix_weight"
+                    : d->use_mix_offset ? "use_mix_offset"
+                                        : "shared_noise",
+                    clmgk_variant_name(d->variant));
 }
 
 static clmgk_status check_axis(const char *field, int64_t value, int64_t least, int64_t most, clmgk_error *error)
@@ -93,8 +114,13 @@ static clmgk_status resolve_variance(clmgk_attention_desc *d, clmgk_error *error
     if (!(d->variance >= 0.0) || isinf(d->variance))
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
                         "variance: %g: expected a positive number, or 0 for the square root of head_size", d->variance);
+    const double root = sqrt((double)d->head_size);
     if (d->variance == 0.0)
-        d->variance = sqrt((double)d->head_size);
+        d->variance = root;
+    if (has_trait(d, CLMGK_TRAIT_ADMIXTURE) && d->variance != root)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "variance: %g: expected 0 with variant %s (another scale goes into the mixing)", d->variance,
+                        clmgk_variant_name(d->variant));
     /* it reaches the kernels as an f32 */
     const float single = (float)d->variance;
     if (single == 0.0f || isinf(single) || isinf(1.4427f / single))
@@ -182,7 +208,8 @@ static clmgk_status check_softcap(const clmgk_attention_desc *d, clmgk_error *er
     const float single = (float)(d->softcap * 1.4426950408889634);
     if (single == 0.0F || isinf(single) || isinf(1.0F / single))
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "softcap: %g: expected a number of f32's range", d->softcap);
-    if (d->components != 1 || d->score != CLMGK_SCORE_DOT)
+    const bool one_score = has_trait(d, CLMGK_TRAIT_ADMIXTURE) || d->components == 1;
+    if (!one_score || d->score != CLMGK_SCORE_DOT)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
                         "softcap: %g: expected 0 but with one component and dot scores", d->softcap);
     return CLMGK_OK;
@@ -214,13 +241,42 @@ static clmgk_status check_member(uint32_t set, uint32_t member, bool legal, cons
     return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s", text);
 }
 
+/* A gradient of something that only some variants have. */
+static clmgk_status check_gradient(const clmgk_attention_desc *d, uint32_t member, bool legal, const char *name,
+                                   clmgk_error *error)
+{
+    if ((d->gradients & member) == 0 || legal)
+        return CLMGK_OK;
+    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "gradients: %s: variant %s has none", name,
+                    clmgk_variant_name(d->variant));
+}
+
+static clmgk_status check_own_gradients(const clmgk_attention_desc *d, clmgk_error *error)
+{
+    const bool mixed = has_trait(d, CLMGK_TRAIT_ADMIXTURE);
+    const bool generalised = has_trait(d, CLMGK_TRAIT_GENERALISED);
+    const struct {
+        uint32_t member;
+        bool legal;
+        const char *name;
+    } gradients[] = {
+        {CLMGK_GRADIENT_PRIOR, !mixed && d->variant != CLMGK_VARIANT_SOFTMAX, "PRIOR"},
+        {CLMGK_GRADIENT_VARIANCE, !mixed, "VARIANCE"},
+        {CLMGK_GRADIENT_SHIFT, d->variant == CLMGK_VARIANT_SMGK, "SHIFT"},
+        {CLMGK_GRADIENT_MIX, mixed, "MIX"},
+        {CLMGK_GRADIENT_MIX_WEIGHT, generalised, "MIX_WEIGHT"},
+        {CLMGK_GRADIENT_MIX_OFFSET, generalised, "MIX_OFFSET"},
+        {CLMGK_GRADIENT_NOISE, has_trait(d, CLMGK_TRAIT_NOISE), "NOISE"},
+    };
+    for (size_t i = 0; i < MGK_COUNT(gradients); ++i)
+        MGK_TRY(check_gradient(d, gradients[i].member, gradients[i].legal, gradients[i].name, error));
+    return CLMGK_OK;
+}
+
 static clmgk_status check_outputs(const clmgk_attention_desc *d, clmgk_error *error)
 {
     MGK_TRY(check_set("gradients", d->gradients, CLMGK_GRADIENT_ALL, error));
-    MGK_TRY(check_member(d->gradients, CLMGK_GRADIENT_PRIOR, d->variant != CLMGK_VARIANT_SOFTMAX,
-                         "gradients: PRIOR: variant softmax has no prior", error));
-    MGK_TRY(check_member(d->gradients, CLMGK_GRADIENT_SHIFT, d->variant == CLMGK_VARIANT_SMGK,
-                         "gradients: SHIFT: expected variant smgk with it", error));
+    MGK_TRY(check_own_gradients(d, error));
     MGK_TRY(check_member(d->gradients, CLMGK_GRADIENT_BIAS, d->use_bias,
                          "gradients: BIAS: expected use_bias = 1 with it", error));
     MGK_TRY(check_member(d->gradients, CLMGK_GRADIENT_SINKS, d->use_sinks,
@@ -311,20 +367,23 @@ static clmgk_status resolve_layout(const clmgk_attention_desc *d, clmgk_layout *
 
 static clmgk_status resolve_layouts(clmgk_attention_desc *d, clmgk_error *error)
 {
+    const bool mixed = has_trait(d, CLMGK_TRAIT_ADMIXTURE);
+    const int64_t q_heads = mixed ? d->components : d->heads;
+    const int64_t k_heads = mixed ? d->components : d->kv_heads;
     const int64_t k_components = d->variant == CLMGK_VARIANT_MGK ? d->components : 1;
     const struct {
         clmgk_layout *layout;
         mgk_array array;
         int64_t heads, components, tokens, width;
     } layouts[] = {
-        {&d->q, MGK_Q, d->heads, 1, d->length, d->head_size},
-        {&d->k, MGK_K, d->kv_heads, k_components, d->length_k, d->head_size},
+        {&d->q, MGK_Q, q_heads, 1, d->length, d->head_size},
+        {&d->k, MGK_K, k_heads, k_components, d->length_k, d->head_size},
         {&d->v, MGK_V, d->kv_heads, 1, d->length_k, d->value_size},
         {&d->o, MGK_O, d->heads, 1, d->length, d->value_size},
         {&d->lse, MGK_LSE, d->heads, 1, d->length, 1},
         {&d->grad_o, MGK_GRAD_O, d->heads, 1, d->length, d->value_size},
-        {&d->grad_q, MGK_GRAD_Q, d->heads, 1, d->length, d->head_size},
-        {&d->grad_k, MGK_GRAD_K, d->kv_heads, k_components, d->length_k, d->head_size},
+        {&d->grad_q, MGK_GRAD_Q, q_heads, 1, d->length, d->head_size},
+        {&d->grad_k, MGK_GRAD_K, k_heads, k_components, d->length_k, d->head_size},
         {&d->grad_v, MGK_GRAD_V, d->kv_heads, 1, d->length_k, d->value_size},
     };
     for (size_t i = 0; i < MGK_COUNT(layouts); ++i)
@@ -371,6 +430,7 @@ clmgk_status clmgk_attention_validate(const clmgk_attention_desc *desc, clmgk_at
     MGK_TRY(mgk_struct_read(desc, "desc", LEAST_DESC_SIZE, &d, sizeof(d), error));
     d.struct_size = sizeof(d);
     MGK_TRY(check_enums(&d, error));
+    MGK_TRY(check_foreign_fields(&d, error));
     MGK_TRY(resolve_axes(&d, error));
     MGK_TRY(mgk_family_of(d.variant)->resolve(&d, error));
     MGK_TRY(check_axis("components", d.components, 1, CLMGK_MAX_COMPONENTS, error));

@@ -5,8 +5,11 @@
 
 #include <inttypes.h>
 
-/* The first version's size. */
-enum { LEAST_ARGS_SIZE = offsetof(clmgk_attention_args, offsets) };
+/* The first versions' sizes. */
+enum {
+    LEAST_ARGS_SIZE = offsetof(clmgk_attention_args, offsets),
+    LEAST_GRADIENTS_SIZE = offsetof(clmgk_gradient_args, grad_mix)
+};
 
 #define MAX_PARTS (INT64_C(1) << 20)
 
@@ -27,6 +30,10 @@ static void list_inputs(const clmgk_attention_args *args, mgk_call *call)
     call->arrays[MGK_BIAS] = &args->bias;
     call->arrays[MGK_SLOPES] = &args->slopes;
     call->arrays[MGK_SINKS] = &args->sinks;
+    call->arrays[MGK_MIX] = &args->mix;
+    call->arrays[MGK_MIX_WEIGHT] = &args->mix_weight;
+    call->arrays[MGK_MIX_OFFSET] = &args->mix_offset;
+    call->arrays[MGK_NOISE] = &args->noise;
     call->arrays[MGK_WORKSPACE] = &args->workspace;
     call->seed = args->seed;
 }
@@ -50,6 +57,10 @@ static void list_gradients(const clmgk_gradient_args *args, mgk_call *call)
     call->arrays[MGK_GRAD_SHIFT] = &args->grad_shift;
     call->arrays[MGK_GRAD_BIAS] = &args->grad_bias;
     call->arrays[MGK_GRAD_SINKS] = &args->grad_sinks;
+    call->arrays[MGK_GRAD_MIX] = &args->grad_mix;
+    call->arrays[MGK_GRAD_MIX_WEIGHT] = &args->grad_mix_weight;
+    call->arrays[MGK_GRAD_MIX_OFFSET] = &args->grad_mix_offset;
+    call->arrays[MGK_GRAD_NOISE] = &args->grad_noise;
     call->accumulate = args->accumulate;
 }
 
@@ -88,12 +99,14 @@ static clmgk_status bytes_of(const mgk_shape *shape, mgk_array array, const mgk_
     return CLMGK_OK;
 }
 
-static clmgk_status check_missing(mgk_pass pass, mgk_array array, const char *name, clmgk_error *error)
+static clmgk_status check_missing(const clmgk_plan *plan, mgk_pass pass, mgk_array array, const char *name,
+                                  clmgk_error *error)
 {
     if (pass == MGK_BACKWARD && array == MGK_LSE)
         return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
                         "lse: NULL: expected L of the forward pass, which gradients are made from");
-    return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: NULL: expected a buffer", name);
+    return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: NULL: expected a buffer (variant %s)", name,
+                    clmgk_variant_name(plan->desc.variant));
 }
 
 static clmgk_status check_array(const clmgk_plan *plan, mgk_pass pass, mgk_array array, const mgk_call *call,
@@ -104,13 +117,14 @@ static clmgk_status check_array(const clmgk_plan *plan, mgk_pass pass, mgk_array
     const mgk_shape shape = mgk_shape_of(&plan->desc, array);
     uint64_t bytes = 0;
     if (presence == MGK_ABSENT && buffer->memory != NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: given, but the plan's descriptor does not use it",
-                        shape.name);
+        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
+                        "%s: given, but the plan's descriptor (variant %s) does not use it", shape.name,
+                        clmgk_variant_name(plan->desc.variant));
     MGK_TRY(bytes_of(&shape, array, call, &bytes, error));
     if (buffer->memory != NULL)
         return mgk_check_memory(plan->context, buffer, shape.name, shape.element, bytes, error);
     /* OpenCL has no empty buffers: an array without elements needs none */
-    return presence == MGK_REQUIRED && bytes > 0 ? check_missing(pass, array, shape.name, error) : CLMGK_OK;
+    return presence == MGK_REQUIRED && bytes > 0 ? check_missing(plan, pass, array, shape.name, error) : CLMGK_OK;
 }
 
 /* ---- launches ----------------------------------------------------------------------------------------------- */
@@ -223,7 +237,7 @@ clmgk_status clmgk_enqueue_backward(clmgk_plan *plan, cl_command_queue queue, co
     clmgk_attention_args inputs;
     clmgk_gradient_args outputs;
     MGK_TRY(mgk_struct_read(args, "args", LEAST_ARGS_SIZE, &inputs, sizeof(inputs), error));
-    MGK_TRY(mgk_struct_read(gradients, "gradients", sizeof(outputs), &outputs, sizeof(outputs), error));
+    MGK_TRY(mgk_struct_read(gradients, "gradients", LEAST_GRADIENTS_SIZE, &outputs, sizeof(outputs), error));
     if ((outputs.accumulate & ~(uint32_t)CLMGK_GRADIENT_ALL) != 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "accumulate: %" PRIu32 ": expected a set of at most %d",
                         outputs.accumulate, CLMGK_GRADIENT_ALL);

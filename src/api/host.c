@@ -6,8 +6,11 @@
 #include <math.h>
 #include <string.h>
 
-/* The first version's size. */
-enum { LEAST_ARGS_SIZE = offsetof(clmgk_host_args, offsets) };
+/* The first versions' sizes. */
+enum {
+    LEAST_ARGS_SIZE = offsetof(clmgk_host_args, offsets),
+    LEAST_GRADIENTS_SIZE = offsetof(clmgk_host_gradients, grad_mix)
+};
 
 /* What one call holds; released by host_close whatever happened. */
 typedef struct host_call {
@@ -60,6 +63,10 @@ static void list_inputs(host_call *call)
     call->input[MGK_BIAS] = args->bias;
     call->input[MGK_SLOPES] = args->slopes;
     call->input[MGK_SINKS] = args->sinks;
+    call->input[MGK_MIX] = args->mix;
+    call->input[MGK_MIX_WEIGHT] = args->mix_weight;
+    call->input[MGK_MIX_OFFSET] = args->mix_offset;
+    call->input[MGK_NOISE] = args->noise;
 }
 
 /* An output's own values go to the device too: they are added to, and what lies between its strides comes back as it
@@ -82,15 +89,20 @@ static void list_gradients(host_call *call, const clmgk_host_gradients *gradient
     list_output(call, MGK_GRAD_SHIFT, gradients->grad_shift);
     list_output(call, MGK_GRAD_BIAS, gradients->grad_bias);
     list_output(call, MGK_GRAD_SINKS, gradients->grad_sinks);
+    list_output(call, MGK_GRAD_MIX, gradients->grad_mix);
+    list_output(call, MGK_GRAD_MIX_WEIGHT, gradients->grad_mix_weight);
+    list_output(call, MGK_GRAD_MIX_OFFSET, gradients->grad_mix_offset);
+    list_output(call, MGK_GRAD_NOISE, gradients->grad_noise);
     call->accumulate = gradients->accumulate;
 }
 
-static clmgk_status check_missing(mgk_pass pass, mgk_array array, const char *name, clmgk_error *error)
+static clmgk_status check_missing(const host_call *call, mgk_array array, const char *name, clmgk_error *error)
 {
-    if (pass == MGK_BACKWARD && array == MGK_LSE)
+    if (call->pass == MGK_BACKWARD && array == MGK_LSE)
         return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
                         "lse: NULL: expected L of the forward pass, which gradients are made from");
-    return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: NULL: expected an array", name);
+    return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: NULL: expected an array (variant %s)", name,
+                    clmgk_variant_name(call->desc.variant));
 }
 
 static clmgk_status check_pointer(host_call *call, mgk_array array, clmgk_error *error)
@@ -101,9 +113,10 @@ static clmgk_status check_pointer(host_call *call, mgk_array array, clmgk_error 
     if (!mgk_shape_extent(&shape, &extent) || (extent > 0 && (uint64_t)extent > SIZE_MAX / shape.element))
         return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: its extent does not fit in memory", shape.name);
     if (presence == MGK_ABSENT && call->input[array] != NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: given, but the descriptor does not use it", shape.name);
+        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: given, but the descriptor (variant %s) does not use it",
+                        shape.name, clmgk_variant_name(call->desc.variant));
     if (presence == MGK_REQUIRED && call->input[array] == NULL && extent > 0)
-        return check_missing(call->pass, array, shape.name, error);
+        return check_missing(call, array, shape.name, error);
     call->bytes[array] = call->input[array] != NULL ? (size_t)extent * shape.element : 0;
     return CLMGK_OK;
 }
@@ -167,6 +180,40 @@ static clmgk_status check_variances(const clmgk_attention_desc *desc, const floa
     return CLMGK_OK;
 }
 
+/* Mixing is free: any sign, 0 too. */
+static clmgk_status check_mixing(const clmgk_attention_desc *desc, mgk_array array, const float *values,
+                                 clmgk_error *error)
+{
+    const int64_t count = count_of(desc, array);
+    for (int64_t i = 0; i < count; ++i)
+        if (!isfinite(values[i]))
+            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s[%" PRId64 "]: %g: expected a finite number",
+                            mgk_shape_of(desc, array).name, i, (double)values[i]);
+    return CLMGK_OK;
+}
+
+static clmgk_status check_noise(const clmgk_attention_desc *desc, const float *noise, clmgk_error *error)
+{
+    const int64_t count = count_of(desc, MGK_NOISE);
+    for (int64_t i = 0; i < count; ++i)
+        if (!(noise[i] >= 0.0F) || isinf(noise[i]))
+            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "noise[%" PRId64 "]: %g: expected 0 or more, finite", i,
+                            (double)noise[i]);
+    return CLMGK_OK;
+}
+
+static clmgk_status check_admixture(const clmgk_attention_desc *desc, const clmgk_host_args *args, clmgk_error *error)
+{
+    const uint32_t traits = clmgk_variant_traits(desc->variant);
+    if ((traits & CLMGK_TRAIT_ADMIXTURE) != 0)
+        MGK_TRY(check_mixing(desc, MGK_MIX, args->mix, error));
+    if (desc->use_mix_weight)
+        MGK_TRY(check_mixing(desc, MGK_MIX_WEIGHT, args->mix_weight, error));
+    if (desc->use_mix_offset)
+        MGK_TRY(check_mixing(desc, MGK_MIX_OFFSET, args->mix_offset, error));
+    return (traits & CLMGK_TRAIT_NOISE) != 0 ? check_noise(desc, args->noise, error) : CLMGK_OK;
+}
+
 /* -inf hides a key. */
 static clmgk_status check_bias(const clmgk_attention_desc *desc, const float *bias, clmgk_error *error)
 {
@@ -192,6 +239,7 @@ static clmgk_status check_values(const clmgk_attention_desc *desc, const clmgk_h
         MGK_TRY(check_priors(desc, args->prior, error));
     if (desc->variance_shape != CLMGK_VARIANCE_NUMBER)
         MGK_TRY(check_variances(desc, args->variance, error));
+    MGK_TRY(check_admixture(desc, args, error));
     return desc->use_bias ? check_bias(desc, args->bias, error) : CLMGK_OK;
 }
 
@@ -270,6 +318,10 @@ static clmgk_attention_args device_args(const host_call *call)
     args.bias = call->buffer[MGK_BIAS];
     args.slopes = call->buffer[MGK_SLOPES];
     args.sinks = call->buffer[MGK_SINKS];
+    args.mix = call->buffer[MGK_MIX];
+    args.mix_weight = call->buffer[MGK_MIX_WEIGHT];
+    args.mix_offset = call->buffer[MGK_MIX_OFFSET];
+    args.noise = call->buffer[MGK_NOISE];
     args.seed = call->args.seed;
     return args;
 }
@@ -287,6 +339,10 @@ static clmgk_gradient_args device_gradients(const host_call *call)
     args.grad_shift = call->buffer[MGK_GRAD_SHIFT];
     args.grad_bias = call->buffer[MGK_GRAD_BIAS];
     args.grad_sinks = call->buffer[MGK_GRAD_SINKS];
+    args.grad_mix = call->buffer[MGK_GRAD_MIX];
+    args.grad_mix_weight = call->buffer[MGK_GRAD_MIX_WEIGHT];
+    args.grad_mix_offset = call->buffer[MGK_GRAD_MIX_OFFSET];
+    args.grad_noise = call->buffer[MGK_GRAD_NOISE];
     args.accumulate = call->accumulate;
     return args;
 }
@@ -381,7 +437,7 @@ clmgk_status clmgk_attention_backward_host(const char *selector, const clmgk_att
     host_call call = {0};
     clmgk_host_gradients given;
     MGK_TRY(host_begin(&call, MGK_BACKWARD, desc, args, error));
-    MGK_TRY(mgk_struct_read(gradients, "gradients", sizeof(given), &given, sizeof(given), error));
+    MGK_TRY(mgk_struct_read(gradients, "gradients", LEAST_GRADIENTS_SIZE, &given, sizeof(given), error));
     if (call.desc.gradients == 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "gradients: 0: expected a set of clmgk_gradient");
     if ((given.accumulate & ~(uint32_t)CLMGK_GRADIENT_ALL) != 0)

@@ -63,15 +63,27 @@ static mgk_shape dense(size_t element, int64_t a, int64_t b, int64_t c, int64_t 
     return shape;
 }
 
+static bool has_trait(const clmgk_attention_desc *desc, clmgk_variant_trait trait)
+{
+    return (clmgk_variant_traits(desc->variant) & (uint32_t)trait) != 0;
+}
+
 static mgk_shape rows_of(const clmgk_attention_desc *desc, const clmgk_layout *layout, int64_t width)
 {
     return strided(desc, layout, desc->heads, 0, desc->length, width);
 }
 
+static mgk_shape queries_of(const clmgk_attention_desc *desc, const clmgk_layout *layout)
+{
+    const int64_t heads = has_trait(desc, CLMGK_TRAIT_ADMIXTURE) ? desc->components : desc->heads;
+    return strided(desc, layout, heads, 0, desc->length, desc->head_size);
+}
+
 static mgk_shape keys_of(const clmgk_attention_desc *desc, const clmgk_layout *layout)
 {
+    const int64_t heads = has_trait(desc, CLMGK_TRAIT_ADMIXTURE) ? desc->components : desc->kv_heads;
     const int64_t components = desc->variant == CLMGK_VARIANT_MGK ? desc->components : 0;
-    return strided(desc, layout, desc->kv_heads, components, desc->length_k, desc->head_size);
+    return strided(desc, layout, heads, components, desc->length_k, desc->head_size);
 }
 
 static mgk_shape values_of(const clmgk_attention_desc *desc, const clmgk_layout *layout)
@@ -105,6 +117,12 @@ static mgk_shape variance_shape(const clmgk_attention_desc *desc)
     }
 }
 
+/* Of the mixing and its gradient. */
+static mgk_shape mix_shape(const clmgk_attention_desc *desc)
+{
+    return dense(sizeof(float), 1, 1, has_trait(desc, CLMGK_TRAIT_SHARED_MIX) ? 1 : desc->heads, desc->components);
+}
+
 static mgk_shape bias_shape(const clmgk_attention_desc *desc)
 {
     return dense(sizeof(float), desc->bias_batch, desc->bias_heads, desc->bias_length, desc->bias_length_k);
@@ -127,7 +145,7 @@ static mgk_shape shape_of(const clmgk_attention_desc *desc, mgk_array array)
 {
     switch (array) {
     case MGK_Q:
-        return rows_of(desc, &desc->q, desc->head_size);
+        return queries_of(desc, &desc->q);
     case MGK_K:
         return keys_of(desc, &desc->k);
     case MGK_V:
@@ -160,11 +178,22 @@ static mgk_shape shape_of(const clmgk_attention_desc *desc, mgk_array array)
     case MGK_SLOPES:
     case MGK_SINKS:
     case MGK_GRAD_SINKS:
+    case MGK_MIX_OFFSET:
+    case MGK_GRAD_MIX_OFFSET:
         return dense(sizeof(float), 1, 1, 1, desc->heads);
+    case MGK_MIX:
+    case MGK_GRAD_MIX:
+        return mix_shape(desc);
+    case MGK_MIX_WEIGHT:
+    case MGK_GRAD_MIX_WEIGHT:
+        return dense(sizeof(float), 1, 1, desc->heads, desc->components);
+    case MGK_NOISE:
+    case MGK_GRAD_NOISE:
+        return dense(sizeof(float), 1, 1, 1, desc->components);
     case MGK_GRAD_O:
         return rows_of(desc, &desc->grad_o, desc->value_size);
     case MGK_GRAD_Q:
-        return rows_of(desc, &desc->grad_q, desc->head_size);
+        return queries_of(desc, &desc->grad_q);
     case MGK_GRAD_K:
         return keys_of(desc, &desc->grad_k);
     case MGK_GRAD_V:
@@ -213,6 +242,14 @@ static mgk_presence input_presence(const clmgk_attention_desc *desc, mgk_array a
         return required_if(desc->use_alibi);
     case MGK_SINKS:
         return required_if(desc->use_sinks);
+    case MGK_MIX:
+        return required_if(has_trait(desc, CLMGK_TRAIT_ADMIXTURE));
+    case MGK_MIX_WEIGHT:
+        return required_if(desc->use_mix_weight);
+    case MGK_MIX_OFFSET:
+        return required_if(desc->use_mix_offset);
+    case MGK_NOISE:
+        return required_if(has_trait(desc, CLMGK_TRAIT_NOISE));
     default:
         return MGK_ABSENT;
     }
@@ -253,6 +290,14 @@ static uint32_t gradient_of(mgk_array array)
         return CLMGK_GRADIENT_BIAS;
     case MGK_GRAD_SINKS:
         return CLMGK_GRADIENT_SINKS;
+    case MGK_GRAD_MIX:
+        return CLMGK_GRADIENT_MIX;
+    case MGK_GRAD_MIX_WEIGHT:
+        return CLMGK_GRADIENT_MIX_WEIGHT;
+    case MGK_GRAD_MIX_OFFSET:
+        return CLMGK_GRADIENT_MIX_OFFSET;
+    case MGK_GRAD_NOISE:
+        return CLMGK_GRADIENT_NOISE;
     default:
         return 0;
     }
@@ -368,6 +413,10 @@ mgk_shape mgk_shape_of(const clmgk_attention_desc *desc, mgk_array array)
         [MGK_BIAS] = "bias",
         [MGK_SLOPES] = "slopes",
         [MGK_SINKS] = "sinks",
+        [MGK_MIX] = "mix",
+        [MGK_MIX_WEIGHT] = "mix_weight",
+        [MGK_MIX_OFFSET] = "mix_offset",
+        [MGK_NOISE] = "noise",
         [MGK_GRAD_O] = "grad_o",
         [MGK_GRAD_LSE] = "grad_lse",
         [MGK_GRAD_Q] = "grad_q",
@@ -378,6 +427,10 @@ mgk_shape mgk_shape_of(const clmgk_attention_desc *desc, mgk_array array)
         [MGK_GRAD_SHIFT] = "grad_shift",
         [MGK_GRAD_BIAS] = "grad_bias",
         [MGK_GRAD_SINKS] = "grad_sinks",
+        [MGK_GRAD_MIX] = "grad_mix",
+        [MGK_GRAD_MIX_WEIGHT] = "grad_mix_weight",
+        [MGK_GRAD_MIX_OFFSET] = "grad_mix_offset",
+        [MGK_GRAD_NOISE] = "grad_noise",
         [MGK_RESPONSIBILITIES] = "responsibilities",
         [MGK_COUNTS] = "counts",
         [MGK_NEW_PRIOR] = "new_prior",
