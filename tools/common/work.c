@@ -19,22 +19,29 @@ double tool_visible_pairs(const clmgk_attention_desc *desc, const clmgk_host_arg
     return pairs * (double)desc->heads;
 }
 
-/* Products of a query and the components of a key: those of SMGK share theirs. */
-static double score_products(const clmgk_attention_desc *desc)
+double tool_score_products(const clmgk_attention_desc *desc)
 {
-    return (desc->variant == CLMGK_VARIANT_MGK ? (double)desc->components : 1.0) * (double)desc->head_size;
+    const double components = (double)desc->components, heads = (double)desc->heads;
+    const bool mixed = (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
+    const double products = mixed ? components : heads * (desc->variant == CLMGK_VARIANT_MGK ? components : 1.0);
+    return products * (double)desc->head_size;
+}
+
+double tool_value_products(const clmgk_attention_desc *desc)
+{
+    return (double)desc->heads * (double)desc->value_size;
 }
 
 double tool_forward_flops(const clmgk_attention_desc *desc, double visible_pairs)
 {
-    return 2.0 * (score_products(desc) + (double)desc->value_size) * visible_pairs;
+    return 2.0 * (tool_score_products(desc) + tool_value_products(desc)) * (visible_pairs / (double)desc->heads);
 }
 
 double tool_backward_flops(const clmgk_attention_desc *desc, double visible_pairs)
 {
     const uint32_t set = desc->gradients;
-    const double scores = score_products(desc);
-    const double values = (double)desc->value_size;
+    const double scores = tool_score_products(desc);
+    const double values = tool_value_products(desc);
     double products = set != 0 ? scores : 0.0;
     if (set & ~(uint32_t)CLMGK_GRADIENT_V)
         products += values;
@@ -44,5 +51,5 @@ double tool_backward_flops(const clmgk_attention_desc *desc, double visible_pair
         products += scores;
     if (set & (CLMGK_GRADIENT_K | CLMGK_GRADIENT_SHIFT))
         products += scores;
-    return 2.0 * products * visible_pairs;
+    return 2.0 * products * (visible_pairs / (double)desc->heads);
 }
