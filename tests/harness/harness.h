@@ -22,7 +22,8 @@
 #define TH_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* What the tests run over. The variants with components come last. */
-extern const clmgk_variant th_variants[4];
+extern const clmgk_variant th_variants[4]; /* of the mixture family */
+extern const clmgk_variant th_admixtures[7];
 extern const clmgk_dtype th_dtypes[3];
 extern const clmgk_score th_scores[2];
 extern const clmgk_estep th_esteps[2];
@@ -77,6 +78,10 @@ typedef enum th_name {
     TH_BIAS,
     TH_SLOPES,
     TH_SINKS,
+    TH_MIX,
+    TH_MIX_WEIGHT,
+    TH_MIX_OFFSET,
+    TH_NOISE,
     TH_O,
     TH_LSE,
     TH_GRAD_O,
@@ -89,6 +94,10 @@ typedef enum th_name {
     TH_GRAD_SHIFT,
     TH_GRAD_BIAS,
     TH_GRAD_SINKS,
+    TH_GRAD_MIX,
+    TH_GRAD_MIX_WEIGHT,
+    TH_GRAD_MIX_OFFSET,
+    TH_GRAD_NOISE,
     TH_RESPONSIBILITIES, /* of clmgk_statistic's bits */
     TH_COUNTS,
     TH_NEW_PRIOR,
@@ -119,7 +128,7 @@ typedef struct th_array {
 
 typedef struct th_problem {
     clmgk_attention_desc desc; /* resolved */
-    uint64_t seed;             /* of dropout */
+    uint64_t seed;             /* of dropout and noise */
     uint32_t accumulate;       /* set of clmgk_gradient: added to what the arrays hold */
     int64_t parts;             /* of TH_COMBINE */
     th_array array[TH_ARRAYS];
@@ -127,8 +136,9 @@ typedef struct th_problem {
 
 /*
  * Random arrays for `desc` (struct_size may be 0): standard normals, priors in (0,1), variances from D/2 to 3D/2,
- * lengths over the whole axis, offsets anywhere on it, an eighth of the bias -inf, slopes in (0, 1/2). Values may be
- * changed before the run. There are arrays for all gradients and statistics that the descriptor asks for, and dL.
+ * lengths over the whole axis, offsets anywhere on it, an eighth of the bias -inf, slopes in (0, 1/2), noise in (0, 1).
+ * Values may be changed before the run. There are arrays for all gradients and statistics that the descriptor asks for,
+ * and dL.
  */
 th_problem th_problem_make(const clmgk_attention_desc *desc, uint64_t seed);
 void th_problem_free(th_problem *problem);
@@ -136,7 +146,8 @@ void th_problem_free(th_problem *problem);
 /* Gives the problem arrays for `parts` partial results, in place of those it has. */
 void th_add_parts(th_problem *problem, int64_t parts);
 
-/* Two heads of one awkward size, which most tests share: few programs. */
+/* Two heads of one awkward size, which most tests share: few programs. Admixture family: two local heads, three global
+ * ones where they may differ. */
 clmgk_attention_desc th_small_desc(clmgk_variant variant, int64_t length, int64_t length_k);
 
 /* A small problem that has every array: sMGK with priors, variances and lengths. */

@@ -8,6 +8,9 @@
 
 const clmgk_variant th_variants[4] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_GAUSSIAN, CLMGK_VARIANT_MGK,
                                       CLMGK_VARIANT_SMGK};
+const clmgk_variant th_admixtures[7] = {CLMGK_VARIANT_FISH,         CLMGK_VARIANT_HARD_FISH, CLMGK_VARIANT_MISH,
+                                        CLMGK_VARIANT_HARD_MISH,    CLMGK_VARIANT_GFISH,     CLMGK_VARIANT_HARD_GFISH,
+                                        CLMGK_VARIANT_TALKING_HEADS};
 const clmgk_dtype th_dtypes[3] = {CLMGK_DTYPE_F32, CLMGK_DTYPE_F16, CLMGK_DTYPE_BF16};
 const clmgk_score th_scores[2] = {CLMGK_SCORE_DOT, CLMGK_SCORE_GAUSSIAN};
 const clmgk_estep th_esteps[2] = {CLMGK_ESTEP_SOFT, CLMGK_ESTEP_HARD};
@@ -83,6 +86,8 @@ static void shape_training(th_problem *problem)
     same_shape(problem, TH_GRAD_LSE, TH_LSE);
     same_shape(problem, TH_GRAD_BIAS, TH_BIAS);
     same_shape(problem, TH_GRAD_SINKS, TH_SINKS);
+    for (th_name name = TH_GRAD_MIX; name <= TH_GRAD_NOISE; name++)
+        same_shape(problem, name, name - TH_GRAD_MIX + TH_MIX);
     set_layout(&a[TH_GRAD_O], &d->grad_o);
     set_layout(&a[TH_GRAD_Q], &d->grad_q);
     set_layout(&a[TH_GRAD_K], &d->grad_k);
@@ -95,13 +100,19 @@ static void shape_training(th_problem *problem)
     set_shape(&a[TH_NLL], d->sequences > 0 ? d->sequences : d->batch, d->heads, 1, 1, 1);
 }
 
+static bool has_trait(const clmgk_attention_desc *desc, clmgk_variant_trait trait)
+{
+    return (clmgk_variant_traits(desc->variant) & (uint32_t)trait) != 0;
+}
+
 static void shape_arrays(th_problem *problem)
 {
     const clmgk_attention_desc *const d = &problem->desc;
     th_array *const a = problem->array;
     const int64_t key_components = d->variant == CLMGK_VARIANT_MGK ? d->components : 1;
-    set_shape(&a[TH_Q], d->batch, d->heads, 1, d->length, d->head_size);
-    set_shape(&a[TH_K], d->batch, d->kv_heads, key_components, d->length_k, d->head_size);
+    const bool mixed = has_trait(d, CLMGK_TRAIT_ADMIXTURE);
+    set_shape(&a[TH_Q], d->batch, mixed ? d->components : d->heads, 1, d->length, d->head_size);
+    set_shape(&a[TH_K], d->batch, mixed ? d->components : d->kv_heads, key_components, d->length_k, d->head_size);
     set_shape(&a[TH_V], d->batch, d->kv_heads, 1, d->length_k, d->value_size);
     set_shape(&a[TH_O], d->batch, d->heads, 1, d->length, d->value_size);
     set_shape(&a[TH_LSE], d->batch, d->heads, 1, d->length, 1);
@@ -121,6 +132,10 @@ static void shape_arrays(th_problem *problem)
     set_shape(&a[TH_BIAS], d->bias_batch, d->bias_heads, 1, d->bias_length, d->bias_length_k);
     set_shape(&a[TH_SLOPES], 1, d->heads, 1, 1, 1);
     set_shape(&a[TH_SINKS], 1, d->heads, 1, 1, 1);
+    set_shape(&a[TH_MIX], 1, has_trait(d, CLMGK_TRAIT_SHARED_MIX) ? 1 : d->heads, d->components, 1, 1);
+    set_shape(&a[TH_MIX_WEIGHT], 1, d->heads, d->components, 1, 1);
+    set_shape(&a[TH_MIX_OFFSET], 1, d->heads, 1, 1, 1);
+    set_shape(&a[TH_NOISE], 1, 1, d->components, 1, 1);
     shape_training(problem);
 }
 
@@ -147,6 +162,14 @@ static bool is_used(const clmgk_attention_desc *desc, th_name name)
         return desc->use_alibi != 0;
     case TH_SINKS:
         return desc->use_sinks != 0;
+    case TH_MIX:
+        return has_trait(desc, CLMGK_TRAIT_ADMIXTURE);
+    case TH_MIX_WEIGHT:
+        return desc->use_mix_weight != 0;
+    case TH_MIX_OFFSET:
+        return desc->use_mix_offset != 0;
+    case TH_NOISE:
+        return has_trait(desc, CLMGK_TRAIT_NOISE);
     case TH_GRAD_O:
     case TH_GRAD_LSE:
         return desc->gradients != 0;
@@ -176,6 +199,8 @@ static double random_value(const clmgk_attention_desc *desc, th_name name, uint6
         return th_random(state) % 8 == 0 ? (double)-INFINITY : th_normal(state);
     case TH_SLOPES:
         return 0.5 * th_uniform(state);
+    case TH_NOISE:
+        return th_uniform(state);
     default:
         return th_normal(state);
     }
@@ -263,9 +288,12 @@ void th_problem_free(th_problem *problem)
 
 clmgk_attention_desc th_small_desc(clmgk_variant variant, int64_t length, int64_t length_k)
 {
+    const uint32_t traits = clmgk_variant_traits(variant);
+    const bool free_heads = (traits & CLMGK_TRAIT_ADMIXTURE) != 0 && (traits & CLMGK_TRAIT_SQUARE) == 0;
     return (clmgk_attention_desc){.struct_size = sizeof(clmgk_attention_desc),
                                   .variant = variant,
                                   .heads = 2,
+                                  .components = free_heads ? 3 : 0,
                                   .length = length,
                                   .length_k = length_k,
                                   .head_size = 17,
@@ -326,11 +354,11 @@ void th_describe(const th_problem *problem, clmgk_engine engine, char *text, siz
     if (used < capacity)
         snprintf(text + used, capacity - used,
                  " window=%d:%lld:%lld sequences=%lld own_k=%d bias=%d:%lld,%lld,%lld,%lld alibi=%d sinks=%d "
-                 "softcap=%g dropout=%g",
+                 "softcap=%g dropout=%g weight=%d offset=%d shared=%d",
                  (int)d->use_window, (long long)d->window_left, (long long)d->window_right, (long long)d->sequences,
                  (int)d->use_offsets_k, (int)d->use_bias, (long long)d->bias_batch, (long long)d->bias_heads,
                  (long long)d->bias_length, (long long)d->bias_length_k, (int)d->use_alibi, (int)d->use_sinks,
-                 d->softcap, d->dropout);
+                 d->softcap, d->dropout, (int)d->use_mix_weight, (int)d->use_mix_offset, (int)d->shared_noise);
 }
 
 void th_poison(th_problem *problem, th_name name, int64_t b, int64_t first)

@@ -105,7 +105,7 @@ static bool takes_part(th_pass pass, size_t name)
     case TH_FORWARD:
         return name <= TH_LSE;
     case TH_BACKWARD:
-        return name <= TH_GRAD_SINKS;
+        return name <= TH_GRAD_NOISE;
     case TH_STATISTICS:
         return (name < TH_O && name != TH_V) || (name >= TH_RESPONSIBILITIES && name <= TH_NLL);
     default:
@@ -117,7 +117,7 @@ static bool is_output(th_pass pass, size_t name)
 {
     switch (pass) {
     case TH_BACKWARD:
-        return name >= TH_GRAD_Q && name <= TH_GRAD_SINKS;
+        return name >= TH_GRAD_Q && name <= TH_GRAD_NOISE;
     case TH_STATISTICS:
         return name >= TH_RESPONSIBILITIES && name <= TH_NLL;
     default:
@@ -133,7 +133,7 @@ static bool in_use(th_pass pass, const th_problem *problem, size_t name)
 /* Outputs that are added to what is there. */
 static bool is_accumulated(uint32_t accumulate, size_t name)
 {
-    return name >= TH_GRAD_Q && name <= TH_GRAD_SINKS && (accumulate >> (name - TH_GRAD_Q) & 1U) != 0;
+    return name >= TH_GRAD_Q && name <= TH_GRAD_NOISE && (accumulate >> (name - TH_GRAD_Q) & 1U) != 0;
 }
 
 static void set_args(th_device *device, const th_problem *problem)
@@ -160,6 +160,10 @@ static void set_args(th_device *device, const th_problem *problem)
         [TH_BIAS] = &args->bias,
         [TH_SLOPES] = &args->slopes,
         [TH_SINKS] = &args->sinks,
+        [TH_MIX] = &args->mix,
+        [TH_MIX_WEIGHT] = &args->mix_weight,
+        [TH_MIX_OFFSET] = &args->mix_offset,
+        [TH_NOISE] = &args->noise,
         [TH_O] = &args->o,
         [TH_LSE] = &args->lse,
         [TH_GRAD_O] = &gradients->grad_o,
@@ -172,6 +176,10 @@ static void set_args(th_device *device, const th_problem *problem)
         [TH_GRAD_SHIFT] = &gradients->grad_shift,
         [TH_GRAD_BIAS] = &gradients->grad_bias,
         [TH_GRAD_SINKS] = &gradients->grad_sinks,
+        [TH_GRAD_MIX] = &gradients->grad_mix,
+        [TH_GRAD_MIX_WEIGHT] = &gradients->grad_mix_weight,
+        [TH_GRAD_MIX_OFFSET] = &gradients->grad_mix_offset,
+        [TH_GRAD_NOISE] = &gradients->grad_noise,
         [TH_RESPONSIBILITIES] = &statistics->responsibilities,
         [TH_COUNTS] = &statistics->counts,
         [TH_NEW_PRIOR] = &statistics->new_prior,
@@ -401,6 +409,10 @@ th_reference th_reference_of(const th_problem *problem)
                                     .bias = a[TH_BIAS].values,
                                     .slopes = a[TH_SLOPES].values,
                                     .sinks = a[TH_SINKS].values,
+                                    .mix = a[TH_MIX].values,
+                                    .mix_weight = a[TH_MIX_WEIGHT].values,
+                                    .mix_offset = a[TH_MIX_OFFSET].values,
+                                    .noise = a[TH_NOISE].values,
                                     .seed = problem->seed,
                                     .grad_o = a[TH_GRAD_O].values,
                                     .grad_lse = a[TH_GRAD_LSE].used ? a[TH_GRAD_LSE].values : NULL}};
