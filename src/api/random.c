@@ -1,9 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random numbers on the host: the generator of cl/random.clh, and the mask that dropout draws with it. */
+/* Random numbers on the host: the generator of cl/random.clh, the mask that dropout draws with it, and the noise. */
 #include "base/base.h"
 #include "clmgk/attention.h"
 
 #include <inttypes.h>
+#include <string.h>
+#include <tgmath.h>
+
+/* What cl/normal.clh is written in: a vector of one number. */
+#define FUNCTION static inline
+typedef float real;
+typedef int32_t ireal;
+typedef uint32_t ureal;
+
+static inline real as_real(ureal bits)
+{
+    real x = 0.0F;
+    memcpy(&x, &bits, sizeof(x));
+    return x;
+}
+
+static inline ureal as_ureal(real x)
+{
+    ureal bits = 0;
+    memcpy(&bits, &x, sizeof(bits));
+    return bits;
+}
+
+static inline ireal as_ireal(ureal bits)
+{
+    ireal i = 0;
+    memcpy(&i, &bits, sizeof(i));
+    return i;
+}
+
+static inline real convert_real(ireal i)
+{
+    return (real)i;
+}
+
+#include "normal.clh"
 
 /* The most that an axis of a problem can have. */
 #define MAX_AXIS (INT64_C(1) << 30)
@@ -44,18 +80,50 @@ static clmgk_status check_numbers(int64_t heads, int64_t b, int64_t h, int64_t f
     return CLMGK_OK;
 }
 
-/* One row: `counter` holds all words but the key's, which it gets. */
-static void mask_row(uint32_t counter[4], const uint32_t key[2], uint32_t drop_below, int64_t first_key, int64_t keys,
-                     uint8_t *mask)
+/* The streams of cl/random.clh. */
+enum { STREAM_DROPOUT = 0, STREAM_NOISE = 1 };
+
+/* A head's counter: row and key are still to come. */
+typedef struct generator {
+    uint32_t counter[4];
+    uint32_t key[2];
+} generator;
+
+static generator of_head(uint64_t seed, int64_t heads, int64_t b, int64_t h, uint32_t stream)
+{
+    return (generator){{0, 0, (uint32_t)(b * heads + h), stream}, {(uint32_t)seed, (uint32_t)(seed >> 32)}};
+}
+
+/* The four words of row i that key j has one of. */
+static void draw(generator *from, int64_t i, uint32_t j, uint32_t words[4])
+{
+    from->counter[0] = j / 4;
+    from->counter[1] = (uint32_t)i;
+    clmgk_philox(from->counter, from->key, words);
+}
+
+static void mask_row(generator *from, int64_t i, uint32_t drop_below, int64_t first_key, int64_t keys, uint8_t *mask)
 {
     uint32_t words[4] = {0};
     for (int64_t n = 0; n < keys; ++n) {
         const uint32_t j = (uint32_t)(first_key + n);
-        if (n == 0 || j % 4 == 0) {
-            counter[0] = j / 4;
-            clmgk_philox(counter, key, words);
-        }
+        if (n == 0 || j % 4 == 0)
+            draw(from, i, j, words);
         mask[n] = words[j % 4] >= drop_below;
+    }
+}
+
+static void noise_row(generator *from, int64_t i, int64_t first_key, int64_t keys, float *noise)
+{
+    uint32_t words[4] = {0};
+    float normals[4] = {0};
+    for (int64_t n = 0; n < keys; ++n) {
+        const uint32_t j = (uint32_t)(first_key + n);
+        if (n == 0 || j % 4 == 0) {
+            draw(from, i, j, words);
+            box_muller(words, normals);
+        }
+        noise[n] = normals[j % 4];
     }
 }
 
@@ -70,11 +138,20 @@ clmgk_status clmgk_dropout_mask(double dropout, uint64_t seed, int64_t heads, in
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "mask: NULL: expected room for the mask");
     MGK_TRY(check_numbers(heads, b, h, first_row, rows, first_key, keys, error));
     const uint32_t drop_below = (uint32_t)(dropout * 4294967296.0);
-    const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
-    uint32_t counter[4] = {0, 0, (uint32_t)(b * heads + h), 0};
-    for (int64_t row = 0; row < rows; ++row) {
-        counter[1] = (uint32_t)(first_row + row);
-        mask_row(counter, key, drop_below, first_key, keys, mask + row * keys);
-    }
+    generator from = of_head(seed, heads, b, h, STREAM_DROPOUT);
+    for (int64_t row = 0; row < rows; ++row)
+        mask_row(&from, first_row + row, drop_below, first_key, keys, mask + row * keys);
+    return CLMGK_OK;
+}
+
+clmgk_status clmgk_noise_tile(uint64_t seed, int64_t heads, int64_t b, int64_t h, int64_t first_row, int64_t rows,
+                              int64_t first_key, int64_t keys, float *noise, clmgk_error *error)
+{
+    if (noise == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "noise: NULL: expected room for the noise");
+    MGK_TRY(check_numbers(heads, b, h, first_row, rows, first_key, keys, error));
+    generator from = of_head(seed, heads, b, h, STREAM_NOISE);
+    for (int64_t row = 0; row < rows; ++row)
+        noise_row(&from, first_row + row, first_key, keys, noise + row * keys);
     return CLMGK_OK;
 }
