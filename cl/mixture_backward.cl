@@ -71,7 +71,7 @@ typedef struct places {
     float slope; /* times log2 e */
 } places;
 
-FUNCTION void components_begin(components *x, const mgk_mixture_args *a, int h, const places *at,
+FUNCTION void components_begin(components *x, const mgk_attention_args *a, int h, const places *at,
                                __global const float *variance)
 {
     for (int r = 0; r < COMPONENTS; ++r) {
@@ -88,7 +88,7 @@ FUNCTION void components_begin(components *x, const mgk_mixture_args *a, int h, 
 }
 
 /* beta_jr of a panel by the operations of mixture_forward.cl, for sMGK with B_j and w_jr; sums begin with 0. */
-FUNCTION void panel_values(grad_engine *g, const components *x, key_values *key, int panel, const mgk_mixture_args *a,
+FUNCTION void panel_values(grad_engine *g, const components *x, key_values *key, int panel, const mgk_attention_args *a,
                            const places *at, int first, int limit)
 {
     for (int r = 0; r < COMPONENTS; ++r) {
@@ -170,7 +170,7 @@ FUNCTION void panel_values(grad_engine *g, const components *x, key_values *key,
 }
 
 /* Terms of the tile's queries; raises FLAG_SPREAD where the factored form must not be used. */
-FUNCTION void tile_terms(grad_engine *g, const query_terms *t, const mgk_mixture_args *a, const places *at, int i0,
+FUNCTION void tile_terms(grad_engine *g, const query_terms *t, const mgk_attention_args *a, const places *at, int i0,
                          int limit, float key_spread)
 {
     __global const float *const log_rows = at->work + a->region[MGK_REGION_LOG] + at->row;
@@ -213,8 +213,8 @@ typedef struct entry_terms {
 } entry_terms;
 
 /* Those of query i and the keys of vector v, all seen. */
-FUNCTION entry_terms entry_terms_of(const grad_engine *g, const mgk_mixture_args *a, const problem *p, const places *at,
-                                    int k0, int i, int v, float log)
+FUNCTION entry_terms entry_terms_of(const grad_engine *g, const mgk_attention_args *a, const problem *p,
+                                    const places *at, int k0, int i, int v, float log)
 {
     entry_terms c = {(real)(0.0f), (real)(0.0f), 0.0f, (real)(log)};
 #if HAS_BIAS
@@ -233,7 +233,7 @@ FUNCTION entry_terms entry_terms_of(const grad_engine *g, const mgk_mixture_args
 
 #if HAS_DROPOUT
 /* 1/(1-p) where the weight of query i and keys j is kept, 0 where it is dropped. */
-FUNCTION real keep_of(const mgk_mixture_args *a, uint stream_row, int i, ireal j)
+FUNCTION real keep_of(const mgk_attention_args *a, uint stream_row, int i, ireal j)
 {
     ureal word[4] = {as_ureal(j >> 2), (ureal)((uint)i), (ureal)(stream_row), (ureal)(STREAM_DROPOUT)};
     philox(word, a->seed_low, a->seed_high);
@@ -277,7 +277,7 @@ FUNCTION real join_terms(const entry_terms *c, real s)
 
 /* e_ijr, by the operations of mixture_forward.cl up to log_i; `score` receives s_ijr alone, in base 2. */
 FUNCTION real exponent_of(const grad_engine *g, const components *x, const key_values *key, const query_terms *t,
-                          const mgk_mixture_args *a, int panel, int sub, int u, int v, int r, const entry_terms *c,
+                          const mgk_attention_args *a, int panel, int sub, int u, int v, int r, const entry_terms *c,
                           real *score)
 {
 #if KEYS_SHIFTED && HAS_SOFTCAP
@@ -318,7 +318,7 @@ typedef struct tile_sums {
  * P with dropout), and all sums. `t_ij` as above, `common` -inf where the key is hidden.
  */
 FUNCTION void entry_gradients(grad_engine *g, const components *x, key_values *key, const query_terms *t,
-                              const mgk_mixture_args *a, const places *at, tile_sums *sums, int panel, int sub, int u,
+                              const mgk_attention_args *a, const places *at, tile_sums *sums, int panel, int sub, int u,
                               int v, const bool factored, const entry_terms *common, real t_ij, real keep,
                               real *row_sums, real *total)
 {
@@ -423,7 +423,7 @@ FUNCTION void entry_gradients(grad_engine *g, const components *x, key_values *k
 
 /* Responsibilities of entry u, vector v: gamma_ijr = 2^(e_ijr - log2 sum_r 2^e_ijr); hard: one-hot. */
 FUNCTION void entry_responsibilities(grad_engine *g, const components *x, const key_values *key, const query_terms *t,
-                                     const mgk_mixture_args *a, const problem *p, const places *at, tile_sums *sums,
+                                     const mgk_attention_args *a, const problem *p, const places *at, tile_sums *sums,
                                      int panel, int sub, int u, int v, int k0, int i, const entry_terms *common)
 {
     real best = (real)(-INFINITY), sum = (real)(0.0f), ignored;
@@ -455,8 +455,8 @@ FUNCTION void entry_responsibilities(grad_engine *g, const components *x, const 
 
 /* One sub-tile of a panel. masked: some query does not see some key. */
 FUNCTION void block_gradients(grad_engine *g, const components *x, key_values *key, const query_terms *t,
-                              const mgk_mixture_args *a, const problem *p, const places *at, tile_sums *sums, int panel,
-                              int sub, int k0, int i0, const bool factored, bool masked)
+                              const mgk_attention_args *a, const problem *p, const places *at, tile_sums *sums,
+                              int panel, int sub, int k0, int i0, const bool factored, bool masked)
 {
     real d[BLOCK_KEYS][BLOCK_ROWS];
     KEYS_FOR(u)
@@ -519,7 +519,7 @@ FUNCTION void block_gradients(grad_engine *g, const components *x, key_values *k
 
 /* A panel and a tile: scores, weights, and the products with them. */
 FUNCTION void panel_tile(grad_engine *g, const components *x, key_values *key, const query_terms *t,
-                         const mgk_mixture_args *a, const problem *p, const places *at, int panel, int k0, int i0,
+                         const mgk_attention_args *a, const problem *p, const places *at, int panel, int k0, int i0,
                          int entries, const bool factored, bool masked)
 {
     tile_sums sums;
@@ -555,7 +555,7 @@ FUNCTION void panel_tile(grad_engine *g, const components *x, key_values *key, c
 
 /* All tiles of queries that meet the block of keys from k0 on, for one head. */
 FUNCTION void block_queries(grad_engine *g, const components *x, key_values *key, const query_terms *t,
-                            const mgk_mixture_args *a, const problem *p, const places *at, int k0)
+                            const mgk_attention_args *a, const problem *p, const places *at, int k0)
 {
     const int last = min(k0 + GROUP_ROWS, p->keys) - 1;
     const int begin = first_row(a, p, k0), end = last < k0 ? 0 : end_row(a, p, last);
@@ -605,7 +605,7 @@ FUNCTION void block_queries(grad_engine *g, const components *x, key_values *key
 }
 
 /* What a head leaves in a panel's keys: the terms of dK without a product, and the regions of key sums. */
-FUNCTION void panel_finish(grad_engine *g, const components *x, key_values *key, int panel, const mgk_mixture_args *a,
+FUNCTION void panel_finish(grad_engine *g, const components *x, key_values *key, int panel, const mgk_attention_args *a,
                            const problem *p, const places *at, int first, int keys)
 {
 #if HAS_KEY_SUMS
@@ -661,7 +661,7 @@ FUNCTION void panel_finish(grad_engine *g, const components *x, key_values *key,
 }
 
 __kernel KERNEL_ATTRIBUTES void
-mixture_backward(const mgk_mixture_args a, __global const storage *q, __global const storage *k,
+mixture_backward(const mgk_attention_args a, __global const storage *q, __global const storage *k,
                  __global const storage *v, __global const storage *grad_o, __global const float *prior,
                  __global const float *variance, __global const float *shift, __global const int *lengths,
                  __global const int *lengths_q, __global const int *offsets, __global const int *offsets_k,

@@ -9,7 +9,7 @@
 #define THREADS 64
 
 __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void
-mixture_density(const mgk_mixture_args a, __global float *nll, __global const int *lengths,
+mixture_density(const mgk_attention_args a, __global float *nll, __global const int *lengths,
                 __global const int *lengths_q, __global const int *offsets, __global const int *offsets_k,
                 __global const float *work)
 {

@@ -19,7 +19,7 @@
  * through, and only the tiles that hold such.
  *
  * SPLIT_KEYS: a work-group takes one of `splits` ranges of the keys; its O and L are partial results in the workspace,
- * which mixture_combine.cl joins. DENSITY: no values; L becomes the log-density of the query,
+ * which attention_combine.cl joins. DENSITY: no values; L becomes the log-density of the query,
  *
  *     log p(q_i) = log sum_jr pi_r(j) (2 pi sigma_r^2)^(-D/2) exp(- |q_i - k_jr|^2 / (2 sigma_r^2)) - log (keys seen)
  *
@@ -38,19 +38,17 @@
 #define HAS_KEY_TERMS  (SCORE_GAUSSIAN || HAS_PRIOR || KEYS_SHIFTED)
 #define HAS_ROW_TERMS  (KEYS_SHIFTED || (SCORE_GAUSSIAN && HAS_VARIANCE))
 #define ROW_NORM_LATER (SCORE_GAUSSIAN && !HAS_VARIANCE)
-/* Keys that only a bias hides have to be counted one by one. */
-#define HAS_SEEN (DENSITY && HAS_BIAS)
-
-/* 2^16 keeps weights and their sums far from overflow. */
-#define LAZY_GROWTH 16.0f
-
-/* Keys of a sub-tile. */
-#define SUB_KEYS (TILE_KEYS / SUB_TILES)
 
 #define TWO_PI 6.28318530717958648f
 
-#define FLAG_GREW   0
 #define FLAG_SPREAD 1
+
+/* Terms of a tile's keys. */
+typedef struct mixture_keys {
+    KEY_SPACE float (*beta)[TILE_KEYS]; /* beta_jr */
+    KEY_SPACE float (*w)[TILE_KEYS];    /* w_jr */
+    KEY_SPACE float *beta_max;          /* B_j */
+} mixture_keys;
 
 /* What a block knows of its components. */
 typedef struct mixture {
@@ -58,11 +56,8 @@ typedef struct mixture {
     float stage_scale[PRODUCTS];  /* what staged keys are multiplied by: c_r, or 1 where that comes later */
     float log_prior[COMPONENTS];  /* log2 pi_r, where pi does not depend on the key; DENSITY: and the constant */
     float shift_norm[COMPONENTS]; /* c_r |b_r|^2 / 2 */
-    float slope;                  /* ALiBi's, in units of log2 */
-    float softcap;
-#if HAS_DROPOUT
-    uint head, below, seed_low, seed_high; /* b H + h; what is dropped; the key */
-#endif
+    modifiers modifiers;
+    mixture_keys keys;
 #if HAS_ROW_TERMS
     real alpha[PANELS][COMPONENTS][BLOCK_ROWS]; /* alpha_ir */
 #endif
@@ -74,37 +69,14 @@ typedef struct mixture {
 #endif
 #endif
 } mixture;
-
-/* Terms of a tile's keys. */
-typedef struct mixture_keys {
-    KEY_SPACE float (*beta)[TILE_KEYS]; /* beta_jr */
-    KEY_SPACE float (*w)[TILE_KEYS];    /* w_jr */
-    KEY_SPACE float *beta_max;          /* B_j */
-} mixture_keys;
-
-/* What a panel's rows see of a tile. */
-typedef struct tile_view {
-    int k0;
-    int begin, end;                             /* sub-tiles that some row sees */
-    bool full;                                  /* all rows see all keys, and an earlier tile gave them maxima */
-    bool factored;                              /* sMGK's factored form may be used */
-    ireal row[BLOCK_ROWS];                      /* i */
-    ireal first[BLOCK_ROWS], count[BLOCK_ROWS]; /* row i sees keys first .. first + count - 1 */
-    real diagonal[BLOCK_ROWS];                  /* d(i) - k0 */
-} tile_view;
+typedef mixture scorer;
+#include "attention_tile.clh"
 
 /* Scales, priors and shift norms of head h. */
-FUNCTION void mixture_begin(mixture *x, const mgk_mixture_args *a, int b, int h, __global const float *prior,
+FUNCTION void mixture_begin(mixture *x, const mgk_attention_args *a, int b, int h, __global const float *prior,
                             __global const float *variance, __global const float *shift, __global const float *slopes)
 {
-    x->slope = HAS_ALIBI ? slopes[a->slopes_offset + h] * LOG2_E : 0.0f;
-    x->softcap = a->softcap;
-#if HAS_DROPOUT
-    x->head = (uint)b * (uint)a->heads + (uint)h;
-    x->below = a->drop_below;
-    x->seed_low = a->seed_low;
-    x->seed_high = a->seed_high;
-#endif
+    x->modifiers = modifiers_of(a, b, h, slopes);
     for (int r = 0; r < COMPONENTS; ++r) {
         x->scale[r] = component_scale(a, h, r, variance);
         x->log_prior[r] = 0.0f;
@@ -167,10 +139,11 @@ FUNCTION void row_terms(engine *e, mixture *x, int panel, __global const float *
 }
 
 /* beta_jr of a tile's keys, for sMGK with B_j and w_jr; raises FLAG_SPREAD where the factored form must not be used. */
-FUNCTION void key_terms(engine *e, const mixture *x, const mixture_keys *t, const mgk_mixture_args *a, int k0,
-                        int limit, __global const float *prior, __global const float *shift)
+FUNCTION void key_terms(engine *e, const mixture *x, const mgk_attention_args *a, int k0, int limit,
+                        __global const float *prior, __global const float *shift)
 {
 #if HAS_KEY_TERMS
+    const mixture_keys *const t = &x->keys;
     TILE_KEYS_FOR(e, c, tile_extent(k0, limit)) {
 #if KEYS_SHIFTED
         kreal top = (kreal)(-INFINITY), bottom = (kreal)(INFINITY);
@@ -209,56 +182,6 @@ FUNCTION void key_terms(engine *e, const mixture *x, const mixture_keys *t, cons
 #endif
 }
 
-/* Which keys the rows of a panel see: those from `begin` on, `count` of them. */
-FUNCTION void rows_see(const engine *e, const mgk_mixture_args *a, const problem *p, int first, ireal *begin,
-                       ireal *count)
-{
-    const ireal none = (ireal)(0), all = (ireal)(p->keys);
-    ROWS_FOR(v) {
-        const ireal diagonal = row_index(e, first, v) + p->diagonal;
-        begin[v] = a->left < 0 ? none : clamp(diagonal - a->left, none, all);
-        const ireal end = a->right < 0 ? all : clamp(diagonal + (a->right + 1), none, all);
-        count[v] = max(end - begin[v], none);
-    }
-}
-
-/* What a panel sees of the tile at k0; false: nothing. `range`: the first key that the work-group visits. */
-FUNCTION bool view_tile(const engine *e, const mgk_mixture_args *a, const problem *p, int panel_first, int range,
-                        int k0, tile_view *view)
-{
-    const int last = min(panel_first + PANEL_ROWS, p->valid) - 1;
-    if (last < panel_first)
-        return false;
-    const int begin = first_key(a, p, panel_first), end = end_key(a, p, last);
-    if (k0 >= end || k0 + TILE_KEYS <= begin)
-        return false;
-    view->k0 = k0;
-    view->begin = SUB_TILES == 1 ? 0 : max(begin - k0, 0) / SUB_KEYS;
-    view->end = SUB_TILES == 1 ? 1 : (min(end - k0, TILE_KEYS) + SUB_KEYS - 1) / SUB_KEYS;
-    view->full =
-        k0 > range && k0 > begin && first_key(a, p, last) <= k0 && k0 + TILE_KEYS <= end_key(a, p, panel_first);
-    rows_see(e, a, p, panel_first, view->first, view->count);
-    ROWS_FOR(v) {
-        view->row[v] = row_index(e, panel_first, v);
-        view->diagonal[v] = convert_real(view->row[v] + (p->diagonal - k0));
-    }
-    return true;
-}
-
-/* s plus bias and ALiBi of one key and a vector of rows. DENSITY: s, or -inf where the bias hides the key. */
-FUNCTION real modified(const engine *e, const mixture *x, const tile_view *view, int sub, int u, int v, real s)
-{
-#if HAS_BIAS
-    const real bias = bias_get(e, sub, u, v);
-    s = fma(DENSITY && bias > (real)(-INFINITY) ? (real)(0.0f) : bias, (real)(LOG2_E), s);
-#endif
-#if HAS_ALIBI
-    const real distance = fabs(view->diagonal[v] - convert_real((ireal)(key_index(e, sub, u))));
-    s = fma(-distance, (real)(x->slope), s);
-#endif
-    return s;
-}
-
 /*
  * A score of component r behind its product `s`, which began with beta_jr (soft-cap: with 0). The backward pass makes
  * it by the same operations in the same order, and only the row's maximum is subtracted after them: what rounding
@@ -268,7 +191,7 @@ FUNCTION real finish_score(const engine *e, const mixture *x, const mixture_keys
                            int sub, int u, int v, int r, real s)
 {
 #if HAS_SOFTCAP
-    s = softcap_real(s, x->softcap);
+    s = softcap_real(s, x->modifiers.softcap);
 #if HAS_KEY_TERMS
     s += key_get(e, t->beta[r], sub, u);
 #endif
@@ -277,7 +200,7 @@ FUNCTION real finish_score(const engine *e, const mixture *x, const mixture_keys
     s += x->alpha[panel][r][v];
 #endif
 #if HAS_BIAS || HAS_ALIBI
-    s = modified(e, x, view, sub, u, v, s);
+    s = modified(e, &x->modifiers, view, sub, u, v, s);
 #endif
     return s;
 }
@@ -287,10 +210,10 @@ FUNCTION real finish_score(const engine *e, const mixture *x, const mixture_keys
  * lazy: w receives the weights 2^(s - base) summed over components, `growth` the largest exponent so far.
  * else: (w, factor) receive the pair (E, C).
  */
-FUNCTION void block_scores(engine *e, const mixture *x, const mixture_keys *t, const tile_view *view, int panel,
-                           int sub, const bool lazy, const real *base, real *growth, real (*w)[BLOCK_ROWS],
-                           real (*factor)[BLOCK_ROWS])
+FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, int panel, int sub, const bool lazy,
+                           const real *base, real *growth, real (*w)[BLOCK_ROWS], real (*factor)[BLOCK_ROWS])
 {
+    const mixture_keys *const t = &x->keys;
 #if KEYS_SHIFTED
     real product[BLOCK_KEYS][BLOCK_ROWS];
     KEYS_FOR(u)
@@ -370,122 +293,6 @@ FUNCTION void block_scores(engine *e, const mixture *x, const mixture_keys *t, c
 #endif
 }
 
-#if HAS_DROPOUT
-/* Weights of dropped keys become 0. A call of the generator serves four adjacent keys. */
-FUNCTION void drop_weights(const engine *e, const mixture *x, const tile_view *view, int sub, real (*w)[BLOCK_ROWS])
-{
-    const int step = BLOCK_KEYS % 4 == 0 ? 4 : 1;
-    UNROLL
-    for (int u = 0; u < BLOCK_KEYS; u += step) {
-        const ireal j = (ireal)(view->k0 + key_index(e, sub, u));
-        ROWS_FOR(v) {
-            ureal word[4] = {as_ureal(j >> 2), as_ureal(view->row[v]), (ureal)(x->head), (ureal)(STREAM_DROPOUT)};
-            philox(word, x->seed_low, x->seed_high);
-            if (step == 1)
-                word[0] = philox_word(word, j & 3);
-            UNROLL
-            for (int i = 0; i < step; ++i)
-                w[u + i][v] = word[i] < (ureal)(x->below) ? (real)(0.0f) : w[u + i][v];
-        }
-    }
-}
-#endif
-
-/* Hands a sub-tile's weights to tile_accumulate. */
-FUNCTION void finish_weights(engine *e, const mixture *x, const tile_view *view, int sub, real (*w)[BLOCK_ROWS])
-{
-#if HAS_DROPOUT
-    drop_weights(e, x, view, sub, w);
-#endif
-#if !DENSITY
-    weight_put(e, sub, w);
-#endif
-}
-
-/*
- * Weights of a tile, with its maximum, sum and rescaling. view->full takes the lazy way: weights are made against the
- * old maximum, and stand unless it is outgrown. `seen` counts keys where HAS_SEEN.
- */
-FUNCTION void tile_weights(engine *e, const mixture *x, const mixture_keys *t, const tile_view *view, int panel,
-                           real *row_max, real *row_sum, real *seen)
-{
-    real w[BLOCK_KEYS][BLOCK_ROWS], factor[BLOCK_KEYS][BLOCK_ROWS];
-    real base[BLOCK_ROWS], growth[BLOCK_ROWS], sum[BLOCK_ROWS], top[BLOCK_ROWS], change[BLOCK_ROWS];
-    bool lazy = view->full && !HAS_SEEN;
-    for (;;) {
-        ROWS_FOR(v) {
-            base[v] = lazy ? finite_max(row_max[v]) : (real)(0.0f);
-            growth[v] = (real)(-INFINITY);
-            sum[v] = (real)(0.0f);
-            top[v] = row_max[v];
-        }
-        for (int sub = view->begin; sub < view->end; ++sub) {
-            block_scores(e, x, t, view, panel, sub, lazy, base, growth, w, factor);
-            if (lazy) {
-                KEYS_FOR(u)
-                    ROWS_FOR(v)
-                        sum[v] += w[u][v];
-                finish_weights(e, x, view, sub, w);
-                continue;
-            }
-            KEYS_FOR(u)
-                ROWS_FOR(v) {
-                    /* one unsigned comparison for both ends */
-                    const ireal place = view->k0 + key_index(e, sub, u) - view->first[v];
-                    const ireal hidden = as_ureal(place) >= as_ureal(view->count[v]);
-                    w[u][v] = hidden ? (real)(-INFINITY) : w[u][v];
-                    top[v] = max_real(top[v], w[u][v]);
-#if HAS_SEEN
-                    const real bias = bias_get(e, sub, u, v);
-                    seen[v] += hidden || bias == (real)(-INFINITY) ? (real)(0.0f) : (real)(1.0f);
-#endif
-                }
-            score_put(e, 0, sub, w);
-#if HAS_FACTOR
-            score_put(e, 1, sub, factor);
-#endif
-        }
-        if (!lazy)
-            break;
-        ROWS_FOR(v) {
-            /* a row without a maximum yet has no base: any finite score is growth */
-            const real allowed = row_max[v] == (real)(-INFINITY) ? (real)(-INFINITY) : (real)(LAZY_GROWTH);
-            flag_raise(e, FLAG_GREW, growth[v] > allowed);
-        }
-        if (!flag_read(e, FLAG_GREW)) {
-            ROWS_FOR(v)
-                row_sum[v] += sum[v];
-            return;
-        }
-        lazy = false;
-    }
-
-    rows_max(e, top);
-    ROWS_FOR(v) {
-        change[v] = exp2_real(row_max[v] - finite_max(top[v]));
-        row_max[v] = top[v];
-        row_sum[v] *= change[v];
-    }
-#if !DENSITY
-    acc_scale(e, panel, change);
-#endif
-    for (int sub = view->begin; sub < view->end; ++sub) {
-        score_get(e, 0, sub, w);
-#if HAS_FACTOR
-        score_get(e, 1, sub, factor);
-#endif
-        KEYS_FOR(u)
-            ROWS_FOR(v) {
-                w[u][v] = exp2_real(w[u][v] - finite_max(top[v]));
-#if HAS_FACTOR
-                w[u][v] = w[u][v] == (real)(0.0f) ? w[u][v] : w[u][v] * factor[u][v];
-#endif
-                row_sum[v] += w[u][v];
-            }
-        finish_weights(e, x, view, sub, w);
-    }
-}
-
 /* What the exponents of a panel's rows left out: log2 of all weights is y + this; y is first added to the larger. */
 FUNCTION void left_out(const engine *e, int panel, real *norm)
 {
@@ -496,21 +303,14 @@ FUNCTION void left_out(const engine *e, int panel, real *norm)
         norm[v] = (real)(0.0f);
 #endif
 }
-FUNCTION real whole_log(const mixture *x, const mgk_mixture_args *a, real norm, real y)
+FUNCTION real whole_log(const mixture *x, const mgk_attention_args *a, real norm, real y)
 {
     return (ROW_NORM_LATER ? fma((real)(-0.5f * x->scale[0]), norm, y) : y) + a->lse_offset;
 }
 
-/* Where a block's results go. */
-typedef struct results {
-    __global output *o;
-    __global float *lse; /* or NULL */
-    long o_stride, lse_stride;
-} results;
-
 #if DENSITY
 /* log p(q_i) */
-FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_mixture_args *a, const problem *p,
+FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_attention_args *a, const problem *p,
                            int first, const real *row_max, real *row_sum, real *seen, const results *out)
 {
     real norm[BLOCK_ROWS], density[BLOCK_ROWS];
@@ -531,64 +331,11 @@ FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_mix
     }
     rows_store(e, density, out->lse, out->lse_stride, first, p->rows);
 }
-#else
-/* O = acc / sum and L. The sink joins both, in the units of the exponents. */
-FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_mixture_args *a, const problem *p,
-                           int first, const real *row_max, real *row_sum, float sink, const results *out)
-{
-    real norm[BLOCK_ROWS], factor[BLOCK_ROWS], log_sum[BLOCK_ROWS];
-    rows_sum(e, row_sum);
-    left_out(e, panel, norm);
-    ROWS_FOR(v) {
-        const ireal in_use = row_index(e, first, v) < (ireal)(p->valid);
-        const ireal has_keys = row_sum[v] != (real)(0.0f);
-        real top = finite_max(row_max[v]), sum = row_sum[v], scale = (real)(HAS_DROPOUT ? a->keep_scale : 1.0f);
-#if HAS_SINKS
-        const real logit = sink * LOG2_E - whole_log(x, a, norm[v], (real)(0.0f));
-        const real greatest = finite_max(max_real(row_max[v], logit));
-        const real change = exp2_real(top - greatest);
-        sum = fma(sum, change, exp2_real(logit - greatest));
-        scale *= change;
-        top = greatest;
 #endif
-        factor[v] = in_use && has_keys ? scale / sum : (real)(0.0f);
-        const real l = has_keys ? whole_log(x, a, norm[v], top + log2(sum)) * LN_2 : (real)(sink);
-        log_sum[v] = in_use ? l : (real)(-INFINITY);
-    }
-    acc_store(e, panel, factor, out->o, out->o_stride, first, p->rows, a->value_size);
-    if (out->lse)
-        rows_store(e, log_sum, out->lse, out->lse_stride, first, p->rows);
-}
-#endif
-
-/* Where the results of rows 0 .. of (b, h) go. */
-FUNCTION results results_of(const mgk_mixture_args *a, const problem *p, int h, int split, __global storage *o,
-                            __global float *lse, __global float *work)
-{
-    results out;
-#if SPLIT_KEYS || DENSITY
-    const int batches = HAS_SEQUENCES ? 1 : a->batch;
-    const long row = (((long)split * batches + p->batch) * a->heads + h) * a->length + p->row_base;
-    work += a->work;
-    out.lse = work + a->region[0] + row;
-    out.lse_stride = 1;
-#endif
-#if SPLIT_KEYS
-    out.o = work + a->region[1] + row * a->value_size;
-    out.o_stride = a->value_size;
-#elif !DENSITY
-    out.o = o + a->o.offset + p->batch * a->o.batch + h * a->o.head + p->row_base * a->o.token;
-    out.o_stride = a->o.token;
-    lse += a->lse.offset + p->batch * a->lse.batch + h * a->lse.head + p->row_base * a->lse.token;
-    out.lse = a->has_lse ? lse : 0;
-    out.lse_stride = a->lse.token;
-#endif
-    return out;
-}
 
 /* A work-group is (split, b, h, block of GROUP_ROWS rows), blocks fastest, the last rows (the longest when causal)
  * first. Packed: the blocks of all sequences in one row, in the place of b. */
-__kernel KERNEL_ATTRIBUTES void mixture_forward(const mgk_mixture_args a, __global const storage *q,
+__kernel KERNEL_ATTRIBUTES void mixture_forward(const mgk_attention_args a, __global const storage *q,
                                                 __global const storage *k, __global const storage *v,
                                                 __global storage *o, __global float *lse, __global const float *prior,
                                                 __global const float *variance, __global const float *shift,
@@ -633,7 +380,7 @@ __kernel KERNEL_ATTRIBUTES void mixture_forward(const mgk_mixture_args a, __glob
     KEY_SPACE float beta[HAS_KEY_TERMS ? COMPONENTS : 1][TILE_KEYS];
     KEY_SPACE float w[KEYS_SHIFTED && HAS_FACTOR ? COMPONENTS : 1][TILE_KEYS];
     KEY_SPACE float beta_max[TILE_KEYS];
-    const mixture_keys t = {beta, w, beta_max};
+    x.keys = (mixture_keys){beta, w, beta_max};
     real row_max[PANELS][BLOCK_ROWS], row_sum[PANELS][BLOCK_ROWS], seen[PANELS][BLOCK_ROWS];
 
     mixture_begin(&x, &a, b, h, prior, variance, shift, slopes);
@@ -641,7 +388,7 @@ __kernel KERNEL_ATTRIBUTES void mixture_forward(const mgk_mixture_args a, __glob
     x.row_spread = 0.0f;
 #endif
     for (int n = 0; n < PANELS; ++n) {
-        query_load(&e, n, q, a.q.token, first + n * PANEL_ROWS, p.valid, a.head_size);
+        query_load(&e, n, q, 0, a.q.token, first + n * PANEL_ROWS, p.valid, a.head_size);
 #if !DENSITY
         acc_clear(&e, n);
 #endif
@@ -666,7 +413,7 @@ __kernel KERNEL_ATTRIBUTES void mixture_forward(const mgk_mixture_args a, __glob
 #if !DENSITY
         values_stage(&e, v, a.v.token, k0, end, a.value_size);
 #endif
-        key_terms(&e, &x, &t, &a, k0, end, prior, shift);
+        key_terms(&e, &x, &a, k0, end, prior, shift);
         tile_view view;
         view.factored = false;
 #if KEYS_SHIFTED && HAS_FACTOR
@@ -684,7 +431,7 @@ __kernel KERNEL_ATTRIBUTES void mixture_forward(const mgk_mixture_args a, __glob
             bias_stage(&e, bias_of(&a, &p, h, bias), a.bias.component, a.bias.token, panel_first, p.rows, k0, end,
                        view.begin, view.end);
 #endif
-            tile_weights(&e, &x, &t, &view, n, row_max[n], row_sum[n], seen[n]);
+            tile_weights(&e, &x, &view, n, n, 1, row_max[n], row_sum[n], seen[n]);
 #if DENSITY
             flags_lower(&e);
 #else
@@ -698,7 +445,7 @@ __kernel KERNEL_ATTRIBUTES void mixture_forward(const mgk_mixture_args a, __glob
 #else
         /* one range of the keys has it */
         const float sink = HAS_SINKS && split == 0 ? sinks[a.sinks_offset + h] : -INFINITY;
-        panel_finish(&e, &x, n, &a, &p, first + n * PANEL_ROWS, row_max[n], row_sum[n], sink, &out);
+        panel_finish(&e, &x, n, n, &a, &p, first + n * PANEL_ROWS, row_max[n], row_sum[n], sink, &out);
 #endif
     }
 }

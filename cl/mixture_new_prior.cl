@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "mixture_args.clh"
+#include "attention_args.clh"
 
 /*
  * M-step: new pi_r = N_r / sum_r' N_r', the given pi where the sum is 0. Item x is a set of `reduce_inner` components'
  * counts, reduce_row apart... of one head or position: element r at (x / row) row_stride + x % row + r inner.
  */
-__kernel void mixture_new_prior(const mgk_mixture_args a, __global const float *prior, __global float *out,
+__kernel void mixture_new_prior(const mgk_attention_args a, __global const float *prior, __global float *out,
                                 __global const float *work)
 {
     const long x = get_global_id(0);

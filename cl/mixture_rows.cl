@@ -38,18 +38,18 @@ typedef struct row_place {
     long b, h, i;
 } row_place;
 
-FUNCTION row_place row_of(const mgk_mixture_args *a, long x)
+FUNCTION row_place row_of(const mgk_attention_args *a, long x)
 {
     const row_place at = {x / a->length / a->heads, x / a->length % a->heads, x % a->length};
     return at;
 }
 
-FUNCTION long rows_of(const mgk_mixture_args *a)
+FUNCTION long rows_of(const mgk_attention_args *a)
 {
     return (HAS_SEQUENCES ? 1L : a->batch) * a->heads * a->length;
 }
 
-FUNCTION __global const storage *row_query(const mgk_mixture_args *a, const row_place *at, __global const storage *q)
+FUNCTION __global const storage *row_query(const mgk_attention_args *a, const row_place *at, __global const storage *q)
 {
     return q + a->q.offset + at->b * a->q.batch + at->h * a->q.head + at->i * a->q.token;
 }
@@ -64,12 +64,12 @@ FUNCTION float row_norm(__global const storage *row, int size)
 }
 
 /* L_i in element order of its layout; grad_lse has the same. */
-FUNCTION long row_lse(const mgk_mixture_args *a, const row_place *at)
+FUNCTION long row_lse(const mgk_attention_args *a, const row_place *at)
 {
     return at->b * a->lse.batch + at->h * a->lse.head + at->i * a->lse.token;
 }
 
-__kernel void mixture_rows_begin(const mgk_mixture_args a, __global const storage *q, __global const storage *o,
+__kernel void mixture_rows_begin(const mgk_attention_args a, __global const storage *q, __global const storage *o,
                                  __global const float *lse, __global const storage *grad_o,
                                  __global const float *grad_lse, __global const float *variance,
                                  __global const float *shift, __global const float *sinks, __global float *work)
@@ -153,7 +153,7 @@ __kernel void mixture_rows_begin(const mgk_mixture_args a, __global const storag
 
 #if HAS_ROW_SUMS
 /* R_ir over all splits. */
-FUNCTION float row_sum(const mgk_mixture_args *a, const row_place *at, int r, __global const float *work)
+FUNCTION float row_sum(const mgk_attention_args *a, const row_place *at, int r, __global const float *work)
 {
     float sum = 0.0f;
     for (int split = 0; split < a->splits; ++split)
@@ -164,7 +164,7 @@ FUNCTION float row_sum(const mgk_mixture_args *a, const row_place *at, int r, __
 }
 #endif
 
-__kernel void mixture_rows_finish(const mgk_mixture_args a, __global const storage *q, __global const float *lse,
+__kernel void mixture_rows_finish(const mgk_attention_args a, __global const storage *q, __global const float *lse,
                                   __global const float *grad_lse, __global const float *variance,
                                   __global const float *shift, __global const float *sinks, __global storage *grad_q,
                                   __global const float *work)
@@ -219,9 +219,9 @@ __kernel void mixture_rows_finish(const mgk_mixture_args a, __global const stora
 
 /*
  * db_r = sum_b ( sum_i R_ir q_i [gaussian: - sum_j C_jr k_j - b_r sum_i R_ir] ) / sigma_r^2, C the key sums.
- * A work-item is (b, slice of rows and keys, h, r, four features); mixture_reduce.cl adds the slices.
+ * A work-item is (b, slice of rows and keys, h, r, four features); attention_reduce.cl adds the slices.
  */
-__kernel void mixture_shift_gradient(const mgk_mixture_args a, __global const storage *q, __global const storage *k,
+__kernel void mixture_shift_gradient(const mgk_attention_args a, __global const storage *q, __global const storage *k,
                                      __global const float *variance, __global const float *shift, __global float *work)
 {
 #if KEYS_SHIFTED && HAS_ROW_SUMS

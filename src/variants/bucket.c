@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "variants/bucket.h"
 
-#include "variants/mixture.h"
+#include "variants/attention.h"
 
 #include <stdio.h>
 
@@ -44,6 +44,6 @@ mgk_tuning_key mgk_attention_key(const clmgk_attention_desc *desc, mgk_pass pass
     key.axis[1].name = "keys";
     key.axis[1].value = mgk_tuning_bucket(keys);
     key.axis[2].name = "tasks";
-    key.axis[2].value = mgk_tuning_bucket(mgk_mixture_problems(d) * d->heads);
+    key.axis[2].value = mgk_tuning_bucket(mgk_attention_problems(d) * d->heads);
     return key;
 }

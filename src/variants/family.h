@@ -9,10 +9,10 @@
 #include "device/device.h"
 #include "tuning/tunables.h"
 
-/* Largest argument structure of a kernel: OpenCL promises 1024 bytes for all arguments together. */
-#define MGK_ARGS_BYTES 840
-/* Kernel arguments at most: the structure and the buffers. */
-#define MGK_MAX_BUFFERS 24
+/* Largest argument structure of a kernel, and buffers beside it at most: OpenCL promises 1024 bytes for all arguments
+ * together. */
+#define MGK_ARGS_BYTES  880
+#define MGK_MAX_BUFFERS 18
 /* Kernels of a pass at most. */
 #define MGK_MAX_STEPS 12
 

@@ -1,91 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the passes of the mixture family share: one file per pass, mixture_forward.c and so on. */
+/* The passes of the mixture family: one file per pass, mixture_forward.c and so on. */
 #ifndef MGK_MIXTURE_H
 #define MGK_MIXTURE_H
 
-#include "mixture_args.clh"
-#include "variants/family.h"
+#include "variants/attention.h"
 
-/* What is fixed at compile time. */
-typedef struct mgk_mixture_traits {
-    int head_size;  /* class of D */
-    int value_size; /* class of E */
-    int components;
-    int products; /* score products per key */
-    bool gaussian;
-    bool shifted;
-    bool hard;
-    bool has_prior; /* the prior is an array that the scores use */
-    bool has_variance;
-    bool has_factor; /* scores carry a factor beside the exponent */
-    bool modified;   /* bias, ALiBi, soft-cap or dropout */
-} mgk_mixture_traits;
+/* The run-time arguments of a problem: those of every family, priors, variances and what they leave out. */
+mgk_attention_args mgk_mixture_args_of(const mgk_attention_request *request);
 
-/* A pass to be planned. */
-typedef struct mgk_mixture_request {
-    const clmgk_attention_desc *desc; /* resolved */
-    const mgk_device_facts *facts;
-    clmgk_engine engine;
-    mgk_parameters parameters;
-    mgk_mixture_traits traits;
-} mgk_mixture_request;
-
-/* Up to so many rows the lane engine has a form of its own, for decoding. */
-#define MGK_FEW_ROWS 4
-
-/* D, E rounded up, so that programs are few: a multiple of 16. */
-int mgk_size_class(int64_t size);
-
-/* One kernel to be appended to a pass. */
-typedef struct mgk_mixture_step {
-    const char *file;
-    const char *name;
-    const mgk_tunables *tunables; /* NULL: the kernel has none */
-    const mgk_array *buffers;
-    size_t buffer_count;
-    mgk_array out; /* MGK_ARRAYS: no reduction */
-    size_t global; /* work-items; 0: none to run */
-    size_t local;
-    bool plain; /* it needs none of the problem's options: one program for all */
-} mgk_mixture_step;
-
-/* Appends a step with the options that all mixture kernels have; `args` as mgk_mixture_args_of gives them, with the
- * pass's regions. Further options may be appended to step->options (flags that are 0 by default). */
-mgk_kernel_plan *mgk_mixture_add(const mgk_mixture_request *request, const mgk_mixture_step *step,
-                                 const mgk_mixture_args *args, mgk_pass_plan *plan);
-
-/* The run-time arguments of a problem: all but offsets, regions and what a call brings. */
-mgk_mixture_args mgk_mixture_args_of(const mgk_mixture_request *request);
-
-/* Reads the request's parameters into plan->tunables. */
-clmgk_status mgk_mixture_tunables(const mgk_mixture_request *request, mgk_pass_plan *plan, clmgk_error *error);
-
-/* The table's default for the request's device. */
-int mgk_mixture_base(const mgk_mixture_request *request, const mgk_tunables *tunables, const char *name);
-
-/* The defaults that do not depend on the shape. SIMT: `values` goes by the others: it comes last. */
-void mgk_mixture_lane_defaults(const mgk_mixture_request *request, mgk_tunables *tunables);
-void mgk_mixture_simt_defaults(const mgk_mixture_request *request, mgk_tunables *tunables);
-void mgk_mixture_simt_values(mgk_tunables *tunables);
-
-/* Whether `splits` was tuned, for another shape it may be, to more than one. */
-bool mgk_mixture_splits_tuned(const mgk_tunables *tunables);
-
-/* Lane engine: what keeps a vector wide on x86, as further options of a step. */
-void mgk_mixture_lane_options(const mgk_mixture_request *request, const mgk_tunables *tunables, mgk_text *options);
-
-/* Where the next `floats` of the workspace begin: adds a region to the pass, aligned to 64 bytes. */
-mgk_i64 mgk_mixture_region(mgk_pass_plan *plan, int64_t floats);
-
-/* B; packed: T. */
-int64_t mgk_mixture_problems(const clmgk_attention_desc *desc);
-
-/* ---- passes ---- */
-clmgk_status mgk_mixture_plan_forward(const mgk_mixture_request *request, mgk_pass_plan *plan, clmgk_error *error);
-clmgk_status mgk_mixture_plan_combine(const mgk_mixture_request *request, mgk_pass_plan *plan, clmgk_error *error);
-clmgk_status mgk_mixture_plan_backward(const mgk_mixture_request *request, mgk_pass_plan *plan, clmgk_error *error);
-clmgk_status mgk_mixture_plan_statistics(const mgk_mixture_request *request, mgk_pass_plan *plan, clmgk_error *error);
+clmgk_status mgk_mixture_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
+clmgk_status mgk_mixture_plan_combine(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
+clmgk_status mgk_mixture_plan_backward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
+clmgk_status mgk_mixture_plan_statistics(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
 /* The steps of the query negative log-likelihood: part of the statistics. */
-clmgk_status mgk_mixture_plan_nll(const mgk_mixture_request *request, mgk_pass_plan *plan, clmgk_error *error);
+clmgk_status mgk_mixture_plan_nll(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Mixture family, backward pass and statistics of the E-step: the same kernel of keys, between kernels of rows and
- * reductions (formulas: cl/mixture_backward.cl, cl/mixture_rows.cl, cl/mixture_reduce.cl).
+ * reductions (formulas: cl/mixture_backward.cl, cl/mixture_rows.cl, cl/attention_reduce.cl).
  */
 #include "variants/mixture.h"
 
@@ -16,7 +16,7 @@ typedef struct wants {
     bool expectation, gamma;
 } wants;
 
-static wants wants_of(const mgk_mixture_request *request)
+static wants wants_of(const mgk_attention_request *request)
 {
     const clmgk_attention_desc *const d = request->desc;
     wants w = {0};
@@ -34,7 +34,7 @@ static wants wants_of(const mgk_mixture_request *request)
     return w;
 }
 
-static bool has_row_sums(const mgk_mixture_traits *t, const wants *w)
+static bool has_row_sums(const mgk_attention_traits *t, const wants *w)
 {
     return w->shift || (w->q && (t->shifted || (t->gaussian && t->has_variance)));
 }
@@ -47,7 +47,7 @@ static int64_t shift_slices(const clmgk_attention_desc *d)
 }
 
 /* Terms of a row: as cl/mixture_rows.clh counts them. */
-static int64_t row_terms(const mgk_mixture_traits *t, const wants *w)
+static int64_t row_terms(const mgk_attention_traits *t, const wants *w)
 {
     const int64_t alpha = t->shifted || (t->gaussian && t->has_variance) ? t->components : 0;
     return alpha + (t->gaussian && !t->has_variance && w->variance ? 1 : 0);
@@ -65,7 +65,7 @@ static int64_t rows_of(const clmgk_attention_desc *d)
 #define LANE_PRIVATE_LIMIT (INT64_C(2) << 20)
 #define LANE_BLOCK_BYTES   (INT64_C(880) << 10)
 
-static int64_t lane_floats(const mgk_mixture_traits *t, const mgk_tunables *p, int64_t panels)
+static int64_t lane_floats(const mgk_attention_traits *t, const mgk_tunables *p, int64_t panels)
 {
     const int64_t panel_rows = (int64_t)mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
     const int64_t tile = mgk_tunable_get(p, "tile");
@@ -75,15 +75,15 @@ static int64_t lane_floats(const mgk_mixture_traits *t, const mgk_tunables *p, i
            tile * panel_rows * (t->products + 1) + tile * t->components * mgk_tunable_get(p, "lanes");
 }
 
-static clmgk_status lane_parameters(const mgk_mixture_request *request, mgk_tunables *p, int64_t *private_bytes,
+static clmgk_status lane_parameters(const mgk_attention_request *request, mgk_tunables *p, int64_t *private_bytes,
                                     clmgk_error *error)
 {
-    const mgk_mixture_traits *const t = &request->traits;
-    mgk_mixture_lane_defaults(request, p);
-    mgk_tunable_default(p, "vectors", mgk_mixture_base(request, p, "vectors"));
+    const mgk_attention_traits *const t = &request->traits;
+    mgk_attention_lane_defaults(request, p);
+    mgk_tunable_default(p, "vectors", mgk_attention_base(request, p, "vectors"));
     const int panel_rows = mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
-    mgk_tunable_default(p, "tile", mgk_mixture_base(request, p, "tile"));
-    int panels = mgk_mixture_base(request, p, "panels");
+    mgk_tunable_default(p, "tile", mgk_attention_base(request, p, "tile"));
+    int panels = mgk_attention_base(request, p, "panels");
     while (panels > 1 && (lane_floats(t, p, panels) * 4 > LANE_BLOCK_BYTES ||
                           request->desc->length_k <= (int64_t)panels / 2 * panel_rows))
         panels /= 2;
@@ -100,7 +100,7 @@ static clmgk_status lane_parameters(const mgk_mixture_request *request, mgk_tuna
 }
 
 /* As cl/engine_simt_backward.clh lays it out. */
-static int64_t simt_local_bytes(const mgk_mixture_traits *t, const mgk_tunables *p)
+static int64_t simt_local_bytes(const mgk_attention_traits *t, const mgk_tunables *p)
 {
     const int64_t keys = (int64_t)mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "rows");
     const int64_t queries = (int64_t)mgk_tunable_get(p, "key-threads") * mgk_tunable_get(p, "keys");
@@ -111,22 +111,22 @@ static int64_t simt_local_bytes(const mgk_mixture_traits *t, const mgk_tunables 
     return (products + weights + terms) * (int64_t)sizeof(float) + 64;
 }
 
-static clmgk_status simt_parameters(const mgk_mixture_request *request, mgk_tunables *p, int64_t *local_bytes,
+static clmgk_status simt_parameters(const mgk_attention_request *request, mgk_tunables *p, int64_t *local_bytes,
                                     clmgk_error *error)
 {
     const mgk_device_facts *const facts = request->facts;
-    mgk_mixture_simt_defaults(request, p);
+    mgk_attention_simt_defaults(request, p);
     /* larger blocks spill (tests/offline) */
-    const mgk_mixture_traits *const t = &request->traits;
+    const mgk_attention_traits *const t = &request->traits;
     const bool halved = facts->info.device_class == CLMGK_DEVICE_CPU || t->components > 1 || t->modified;
-    mgk_tunable_default(p, "rows", mgk_mixture_base(request, p, "rows") / (halved ? 2 : 1));
-    mgk_tunable_default(p, "keys", mgk_mixture_base(request, p, "keys") / (halved ? 2 : 1));
+    mgk_tunable_default(p, "rows", mgk_attention_base(request, p, "rows") / (halved ? 2 : 1));
+    mgk_tunable_default(p, "keys", mgk_attention_base(request, p, "keys") / (halved ? 2 : 1));
     static const char *const order[] = {"keys", "rows", "keys", "rows", "features", "features"};
     for (size_t i = 0; i < MGK_COUNT(order); ++i)
         if ((uint64_t)simt_local_bytes(&request->traits, p) > facts->info.local_memory_bytes &&
             mgk_tunable_get(p, order[i]) > 1)
             mgk_tunable_default(p, order[i], mgk_tunable_get(p, order[i]) / 2);
-    mgk_mixture_simt_values(p);
+    mgk_attention_simt_values(p);
     MGK_TRY(mgk_tunables_check(p, true, error));
     const uint64_t threads = (uint64_t)mgk_tunable_get(p, "row-threads") * (uint64_t)mgk_tunable_get(p, "key-threads");
     if (threads > facts->info.max_work_group || threads > facts->work_item_limit)
@@ -145,18 +145,18 @@ static clmgk_status simt_parameters(const mgk_mixture_request *request, mgk_tuna
 /* ---- how the work is shared out ------------------------------------------------------------------------------ */
 
 /* f32 bytes of a call's larger inputs and outputs. */
-static int64_t array_bytes(const clmgk_attention_desc *d, const mgk_mixture_traits *t)
+static int64_t array_bytes(const clmgk_attention_desc *d, const mgk_attention_traits *t)
 {
     const int64_t rows = rows_of(d), keys = d->batch * d->kv_heads * d->length_k;
     return 8 * (rows * (d->head_size + d->value_size) + keys * ((int64_t)t->products * d->head_size + d->value_size));
 }
 
 /* Ranges of keys: enough work-groups for all compute units, copies of dQ in bounds. */
-static int64_t choose_splits(const mgk_mixture_request *request, const wants *w, int64_t block_keys)
+static int64_t choose_splits(const mgk_attention_request *request, const wants *w, int64_t block_keys)
 {
     const clmgk_attention_desc *const d = request->desc;
     const int64_t units = request->facts->info.compute_units;
-    const int64_t tasks = mgk_mixture_problems(d) * d->kv_heads;
+    const int64_t tasks = mgk_attention_problems(d) * d->kv_heads;
     const int64_t blocks = (d->length_k + block_keys - 1) / block_keys;
     const int64_t copy = w->q ? 4 * rows_of(d) * request->traits.head_size : 0;
     if (tasks >= 4 * units || (tasks >= 2 * units && tasks % units == 0))
@@ -176,10 +176,10 @@ static int64_t bias_count(const clmgk_attention_desc *d)
 }
 
 /* Lists of (b, g): one each, unless they add to one bias gradient: then as many as have copies of it in bounds. */
-static int64_t choose_chunks(const mgk_mixture_request *request, const wants *w, int64_t splits)
+static int64_t choose_chunks(const mgk_attention_request *request, const wants *w, int64_t splits)
 {
     const clmgk_attention_desc *const d = request->desc;
-    const int64_t tasks = mgk_mixture_problems(d) * d->kv_heads;
+    const int64_t tasks = mgk_attention_problems(d) * d->kv_heads;
     if (!w->bias_full || !w->bias_shared)
         return tasks;
     int64_t chunks = 512; /* not of the compute units: these sums may not depend on their number */
@@ -192,10 +192,10 @@ static int64_t choose_chunks(const mgk_mixture_request *request, const wants *w,
 
 /* A pass being put together. */
 typedef struct builder {
-    const mgk_mixture_request *request;
+    const mgk_attention_request *request;
     wants want;
     mgk_pass_plan *plan;
-    mgk_mixture_args args;
+    mgk_attention_args args;
 } builder;
 
 /* Kernels with a work-item per element run in groups of this size. */
@@ -208,14 +208,14 @@ static size_t items(int64_t count)
 
 static void add_rows(builder *x, const char *name, const mgk_array *buffers, size_t count, mgk_array out, int64_t work)
 {
-    const mgk_mixture_step step = {.file = "mixture_rows.cl",
-                                   .name = name,
-                                   .buffers = buffers,
-                                   .buffer_count = count,
-                                   .out = out,
-                                   .global = items(work),
-                                   .local = ITEMS};
-    mgk_kernel_plan *const kernel = mgk_mixture_add(x->request, &step, &x->args, x->plan);
+    const mgk_attention_step step = {.file = "mixture_rows.cl",
+                                     .name = name,
+                                     .buffers = buffers,
+                                     .buffer_count = count,
+                                     .out = out,
+                                     .global = items(work),
+                                     .local = ITEMS};
+    mgk_kernel_plan *const kernel = mgk_attention_add(x->request, &step, &x->args, x->plan);
     const wants *const w = &x->want;
     mgk_text_printf(&kernel->options,
                     " -DWANT_Q=%d -DWANT_VARIANCE=%d -DWANT_SHIFT=%d -DWANT_SINKS=%d -DWANT_BIAS_ROWS=%d"
@@ -258,7 +258,7 @@ static clmgk_status add_main(builder *x, clmgk_error *error)
                                         MGK_GRAD_BIAS,
                                         MGK_RESPONSIBILITIES,
                                         MGK_WORKSPACE};
-    const mgk_mixture_request *const r = x->request;
+    const mgk_attention_request *const r = x->request;
     const wants *const w = &x->want;
     mgk_tunables *const p = &x->plan->tunables;
     const bool lane = r->engine == CLMGK_ENGINE_LANE;
@@ -270,16 +270,16 @@ static clmgk_status add_main(builder *x, clmgk_error *error)
     const size_t local =
         lane ? 1 : (size_t)mgk_tunable_get(p, "row-threads") * (size_t)mgk_tunable_get(p, "key-threads");
     x->args.splits = mgk_tunable_get(p, "splits");
-    const mgk_mixture_step step = {.file = "mixture_backward.cl",
-                                   .name = "mixture_backward",
-                                   .tunables = p,
-                                   .buffers = buffers,
-                                   .buffer_count = MGK_COUNT(buffers),
-                                   .out = w->gamma ? MGK_RESPONSIBILITIES : MGK_GRAD_BIAS,
-                                   .global = (size_t)x->args.chunks * (size_t)x->args.splits * local,
-                                   .local = local};
+    const mgk_attention_step step = {.file = "mixture_backward.cl",
+                                     .name = "mixture_backward",
+                                     .tunables = p,
+                                     .buffers = buffers,
+                                     .buffer_count = MGK_COUNT(buffers),
+                                     .out = w->gamma ? MGK_RESPONSIBILITIES : MGK_GRAD_BIAS,
+                                     .global = (size_t)x->args.chunks * (size_t)x->args.splits * local,
+                                     .local = local};
     x->plan->main = x->plan->steps;
-    mgk_kernel_plan *const kernel = mgk_mixture_add(r, &step, &x->args, x->plan);
+    mgk_kernel_plan *const kernel = mgk_attention_add(r, &step, &x->args, x->plan);
     kernel->private_bytes = (uint64_t)private_bytes;
     kernel->local_bytes = (uint64_t)local_bytes;
     const clmgk_attention_desc *const d = r->desc;
@@ -289,7 +289,7 @@ static clmgk_status add_main(builder *x, clmgk_error *error)
                     w->q, w->k, w->v, w->prior, w->variance, w->shift, w->bias, w->bias_full || d->bias_length > 1,
                     w->bias_full || d->bias_length_k > 1, w->expectation, w->gamma);
     if (lane)
-        mgk_mixture_lane_options(r, p, &kernel->options);
+        mgk_attention_lane_options(r, p, &kernel->options);
     return CLMGK_OK;
 }
 
@@ -307,15 +307,15 @@ static void add_reduction(builder *x, const reduction *r)
     /* below this many numbers a sum is one work-item's */
     const bool grouped = r->inner * r->outer * r->middle > 4096;
     const mgk_array buffers[] = {MGK_VARIANCE, r->out, MGK_WORKSPACE};
-    const mgk_mixture_step step = {.file = "mixture_reduce.cl",
-                                   .name = "mixture_reduce",
-                                   .buffers = buffers,
-                                   .buffer_count = MGK_COUNT(buffers),
-                                   .out = r->out,
-                                   .global = grouped ? (size_t)r->outputs * ITEMS : items(r->outputs),
-                                   .local = ITEMS,
-                                   .plain = true};
-    mgk_mixture_args args = x->args;
+    const mgk_attention_step step = {.file = "attention_reduce.cl",
+                                     .name = "attention_reduce",
+                                     .buffers = buffers,
+                                     .buffer_count = MGK_COUNT(buffers),
+                                     .out = r->out,
+                                     .global = grouped ? (size_t)r->outputs * ITEMS : items(r->outputs),
+                                     .local = ITEMS,
+                                     .plain = true};
+    mgk_attention_args args = x->args;
     args.reduce_in = r->in;
     args.reduce_outputs = r->outputs;
     args.reduce_row = r->row > 0 ? r->row : 1;
@@ -327,7 +327,7 @@ static void add_reduction(builder *x, const reduction *r)
     args.reduce_middle_stride = r->middle_stride;
     args.reduce_scale = (float)r->scale;
     args.out_offset = r->out_region;
-    mgk_kernel_plan *const kernel = mgk_mixture_add(x->request, &step, &args, x->plan);
+    mgk_kernel_plan *const kernel = mgk_attention_add(x->request, &step, &args, x->plan);
     mgk_text_printf(&kernel->options, " -DBY_VARIANCE=%d -DGROUPED=%d -DGROUP_SIZE=%d", r->by_variance, grouped, ITEMS);
 }
 
@@ -392,7 +392,7 @@ static int variance_rank(const clmgk_attention_desc *d)
 
 static void add_prior_gradient(builder *x)
 {
-    const mgk_mixture_traits *const t = &x->request->traits;
+    const mgk_attention_traits *const t = &x->request->traits;
     reduction r = reduce_keys(x, MGK_GRAD_PRIOR, x->args.region[MGK_REGION_KEY_SUMS], prior_rank(x->request->desc),
                               t->components);
     /* sums are without pi where it is an array; the hard E-step knows none */
@@ -434,18 +434,18 @@ static void add_sink_gradient(builder *x)
 static void add_zeros(builder *x, mgk_array out, mgk_i64 in, int64_t count)
 {
     const mgk_array buffers[] = {out, MGK_WORKSPACE};
-    const mgk_mixture_step step = {.file = "mixture_fill.cl",
-                                   .name = "mixture_fill",
-                                   .buffers = buffers,
-                                   .buffer_count = MGK_COUNT(buffers),
-                                   .out = out,
-                                   .global = items(count),
-                                   .local = ITEMS,
-                                   .plain = true};
-    mgk_mixture_args args = x->args;
+    const mgk_attention_step step = {.file = "attention_fill.cl",
+                                     .name = "attention_fill",
+                                     .buffers = buffers,
+                                     .buffer_count = MGK_COUNT(buffers),
+                                     .out = out,
+                                     .global = items(count),
+                                     .local = ITEMS,
+                                     .plain = true};
+    mgk_attention_args args = x->args;
     args.reduce_in = in;
     args.reduce_outputs = count;
-    mgk_mixture_add(x->request, &step, &args, x->plan);
+    mgk_attention_add(x->request, &step, &args, x->plan);
 }
 
 /* The copies' sum, or the sums per row or key over what shares a bias. */
@@ -483,7 +483,7 @@ static clmgk_status check_splits(const builder *x, clmgk_error *error)
     const clmgk_attention_desc *const d = x->request->desc;
     const int64_t splits = x->args.splits;
     const int64_t copy = x->want.q ? 4 * rows_of(d) * x->request->traits.head_size : 0;
-    if (mgk_mixture_splits_tuned(&x->plan->tunables) && splits * copy > array_bytes(d, &x->request->traits))
+    if (mgk_attention_splits_tuned(&x->plan->tunables) && splits * copy > array_bytes(d, &x->request->traits))
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "parameters: splits=%" PRId64 ": the workspace of so many would be larger than the arrays",
                         splits);
@@ -492,7 +492,7 @@ static clmgk_status check_splits(const builder *x, clmgk_error *error)
 
 static void choose_sharing(builder *x)
 {
-    const mgk_mixture_request *const r = x->request;
+    const mgk_attention_request *const r = x->request;
     mgk_tunables *const p = &x->plan->tunables;
     const bool lane = r->engine == CLMGK_ENGINE_LANE;
     const int64_t block_keys =
@@ -511,42 +511,42 @@ static void choose_sharing(builder *x)
 static void place_regions(builder *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
-    const mgk_mixture_traits *const t = &x->request->traits;
+    const mgk_attention_traits *const t = &x->request->traits;
     const wants *const w = &x->want;
     const int64_t rows = rows_of(d), heads = d->batch * d->heads, keys = heads * d->length_k, m = t->components;
     mgk_i64 *const region = x->args.region;
     mgk_pass_plan *const plan = x->plan;
     if (!w->expectation) {
-        region[MGK_REGION_LOG] = mgk_mixture_region(plan, rows);
-        region[MGK_REGION_DELTA] = mgk_mixture_region(plan, rows);
+        region[MGK_REGION_LOG] = mgk_attention_region(plan, rows);
+        region[MGK_REGION_DELTA] = mgk_attention_region(plan, rows);
     }
     if (row_terms(t, w) > 0)
-        region[MGK_REGION_ALPHA] = mgk_mixture_region(plan, rows * row_terms(t, w));
+        region[MGK_REGION_ALPHA] = mgk_attention_region(plan, rows * row_terms(t, w));
     if (w->q)
-        region[MGK_REGION_QUERY] = mgk_mixture_region(plan, rows * t->head_size * x->args.splits);
+        region[MGK_REGION_QUERY] = mgk_attention_region(plan, rows * t->head_size * x->args.splits);
     if (has_row_sums(t, w))
-        region[MGK_REGION_ROW_SUMS] = mgk_mixture_region(plan, rows * m * x->args.splits);
+        region[MGK_REGION_ROW_SUMS] = mgk_attention_region(plan, rows * m * x->args.splits);
     if (w->prior || w->expectation)
-        region[MGK_REGION_KEY_SUMS] = mgk_mixture_region(plan, keys * m);
+        region[MGK_REGION_KEY_SUMS] = mgk_attention_region(plan, keys * m);
     if (w->variance)
-        region[MGK_REGION_VARIANCE] = mgk_mixture_region(plan, keys * (t->has_variance ? m : 1));
+        region[MGK_REGION_VARIANCE] = mgk_attention_region(plan, keys * (t->has_variance ? m : 1));
     if (w->bias && !w->bias_full)
-        region[MGK_REGION_BIAS] = mgk_mixture_region(plan, d->bias_length == 1 ? keys : rows);
+        region[MGK_REGION_BIAS] = mgk_attention_region(plan, d->bias_length == 1 ? keys : rows);
     if (x->args.bias_copies > 0)
-        region[MGK_REGION_BIAS] = mgk_mixture_region(plan, bias_count(d) * x->args.bias_copies);
+        region[MGK_REGION_BIAS] = mgk_attention_region(plan, bias_count(d) * x->args.bias_copies);
     if (w->sinks)
-        region[MGK_REGION_SINKS] = mgk_mixture_region(plan, rows);
+        region[MGK_REGION_SINKS] = mgk_attention_region(plan, rows);
     if (w->shift)
-        region[MGK_REGION_SLICES] = mgk_mixture_region(plan, shift_slices(d) * d->heads * m * d->head_size);
+        region[MGK_REGION_SLICES] = mgk_attention_region(plan, shift_slices(d) * d->heads * m * d->head_size);
     if (w->shift && t->gaussian)
-        region[MGK_REGION_SHIFT] = mgk_mixture_region(plan, keys * m);
+        region[MGK_REGION_SHIFT] = mgk_attention_region(plan, keys * m);
 }
 
 /* Parameters first (blocks decide how work is shared), then how it is shared, then where everything lies. */
 static clmgk_status prepare(builder *x, clmgk_error *error)
 {
     int64_t ignored = 0;
-    MGK_TRY(mgk_mixture_tunables(x->request, x->plan, error));
+    MGK_TRY(mgk_attention_tunables(x->request, x->plan, error));
     if (x->request->engine == CLMGK_ENGINE_LANE)
         MGK_TRY(lane_parameters(x->request, &x->plan->tunables, &ignored, error));
     else
@@ -558,7 +558,7 @@ static clmgk_status prepare(builder *x, clmgk_error *error)
     return CLMGK_OK;
 }
 
-clmgk_status mgk_mixture_plan_backward(const mgk_mixture_request *request, mgk_pass_plan *plan, clmgk_error *error)
+clmgk_status mgk_mixture_plan_backward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
     builder x = {.request = request, .want = wants_of(request), .plan = plan};
     const clmgk_attention_desc *const d = request->desc;
@@ -591,7 +591,7 @@ static void add_new_prior(builder *x)
     static const mgk_array buffers[] = {MGK_PRIOR, MGK_NEW_PRIOR, MGK_WORKSPACE};
     const clmgk_attention_desc *const d = x->request->desc;
     const int rank = prior_rank(d);
-    mgk_mixture_args args = x->args;
+    mgk_attention_args args = x->args;
     args.reduce_in = x->args.region[MGK_REGION_COUNTS];
     args.reduce_outputs = rank == 3 ? d->heads * d->length_k : rank == 2 ? d->heads : 1;
     args.reduce_row = rank == 3 && d->length_k > 0 ? d->length_k : 1;
@@ -599,21 +599,21 @@ static void add_new_prior(builder *x)
     args.reduce_inner = args.reduce_row;
     args.reduce_outer = d->components;
     args.reduce_middle = d->prior_shape != CLMGK_PRIOR_UNIFORM;
-    const mgk_mixture_step step = {.file = "mixture_new_prior.cl",
-                                   .name = "mixture_new_prior",
-                                   .buffers = buffers,
-                                   .buffer_count = MGK_COUNT(buffers),
-                                   .out = MGK_NEW_PRIOR,
-                                   .global = items(args.reduce_outputs),
-                                   .local = ITEMS,
-                                   .plain = true};
-    mgk_mixture_add(x->request, &step, &args, x->plan);
+    const mgk_attention_step step = {.file = "mixture_new_prior.cl",
+                                     .name = "mixture_new_prior",
+                                     .buffers = buffers,
+                                     .buffer_count = MGK_COUNT(buffers),
+                                     .out = MGK_NEW_PRIOR,
+                                     .global = items(args.reduce_outputs),
+                                     .local = ITEMS,
+                                     .plain = true};
+    mgk_attention_add(x->request, &step, &args, x->plan);
 }
 
 static clmgk_status plan_expectation(builder *x, clmgk_error *error)
 {
     const clmgk_attention_desc *const d = x->request->desc;
-    const mgk_mixture_traits *const t = &x->request->traits;
+    const mgk_attention_traits *const t = &x->request->traits;
     MGK_TRY(prepare(x, error));
     if (x->want.gamma)
         add_zeros(x, MGK_RESPONSIBILITIES, -1, rows_of(d) * d->components * d->length_k);
@@ -624,7 +624,7 @@ static clmgk_status plan_expectation(builder *x, clmgk_error *error)
     if ((d->statistics & CLMGK_STATISTIC_COUNTS) != 0)
         add_reduction(x, &r);
     if ((d->statistics & CLMGK_STATISTIC_NEW_PRIOR) != 0) {
-        x->args.region[MGK_REGION_COUNTS] = mgk_mixture_region(x->plan, r.outputs);
+        x->args.region[MGK_REGION_COUNTS] = mgk_attention_region(x->plan, r.outputs);
         r.out = MGK_WORKSPACE;
         r.out_region = x->args.region[MGK_REGION_COUNTS];
         add_reduction(x, &r);
@@ -633,7 +633,7 @@ static clmgk_status plan_expectation(builder *x, clmgk_error *error)
     return CLMGK_OK;
 }
 
-clmgk_status mgk_mixture_plan_statistics(const mgk_mixture_request *request, mgk_pass_plan *plan, clmgk_error *error)
+clmgk_status mgk_mixture_plan_statistics(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
     const uint32_t statistics = request->desc->statistics;
     builder x = {.request = request, .plan = plan};

@@ -32,17 +32,17 @@ static int64_t groups_of(const clmgk_attention_desc *d, int64_t rows)
 /* Work-groups that do something. */
 static int64_t busy_groups(const clmgk_attention_desc *d, int64_t rows)
 {
-    return (problem_rows(d) + rows - 1) / rows * d->heads * mgk_mixture_problems(d);
+    return (problem_rows(d) + rows - 1) / rows * d->heads * mgk_attention_problems(d);
 }
 
 /* Ranges of keys: one, unless the blocks of rows can't keep all compute units busy; each a few tiles. The workspace
  * then stays below the size of the arrays. */
-static int default_splits(const mgk_mixture_request *request, int64_t rows, int64_t tile)
+static int default_splits(const mgk_attention_request *request, int64_t rows, int64_t tile)
 {
     enum { TILES_EACH = 8, MOST = 128 };
     const clmgk_attention_desc *const d = request->desc;
     const int64_t units = request->facts->info.compute_units;
-    const int64_t groups = busy_groups(d, rows), keys = d->length_k / mgk_mixture_problems(d);
+    const int64_t groups = busy_groups(d, rows), keys = d->length_k / mgk_attention_problems(d);
     const int64_t longest = d->sequences > 0 ? keys : d->length_k;
     int64_t splits = 1;
     while (splits < MOST && groups * splits < 4 * units && longest >= 2 * splits * TILES_EACH * tile &&
@@ -59,9 +59,9 @@ static int default_splits(const mgk_mixture_request *request, int64_t rows, int6
 #define LANE_BLOCK_BYTES       (INT64_C(288) << 10)
 #define LANE_STAGED_KEYS_BYTES (INT64_C(96) << 10)
 
-static int64_t lane_private_bytes(const mgk_mixture_request *request, const mgk_tunables *p)
+static int64_t lane_private_bytes(const mgk_attention_request *request, const mgk_tunables *p)
 {
-    const mgk_mixture_traits *const t = &request->traits;
+    const mgk_attention_traits *const t = &request->traits;
     const int64_t tile = mgk_tunable_get(p, "tile");
     const int64_t panel_rows = (int64_t)mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
     const int64_t rows = panel_rows * mgk_tunable_get(p, "panels");
@@ -75,11 +75,11 @@ static int64_t lane_private_bytes(const mgk_mixture_request *request, const mgk_
 }
 
 /* As many panels as keep all compute units busy and the block in cache. */
-static int lane_panels(const mgk_mixture_request *request, const mgk_tunables *p, int panel_rows)
+static int lane_panels(const mgk_attention_request *request, const mgk_tunables *p, int panel_rows)
 {
     const clmgk_attention_desc *const d = request->desc;
     const int64_t width = request->traits.head_size + request->traits.value_size;
-    int panels = mgk_mixture_base(request, p, "panels");
+    int panels = mgk_attention_base(request, p, "panels");
     while (panels > 1 &&
            ((int64_t)panels * panel_rows * width * 4 > LANE_BLOCK_BYTES ||
             problem_rows(d) <= (int64_t)panels / 2 * panel_rows ||
@@ -90,7 +90,7 @@ static int lane_panels(const mgk_mixture_request *request, const mgk_tunables *p
 
 /* Rows of a block whose lanes are keys: for decoding, where lanes of rows would be empty. Not where a backward pass
  * follows, which makes its scores by the usual form's operations. */
-static int lane_few_rows(const mgk_mixture_request *request, const mgk_tunables *p)
+static int lane_few_rows(const mgk_attention_request *request, const mgk_tunables *p)
 {
     const int64_t rows = problem_rows(request->desc);
     if (rows > MGK_FEW_ROWS || request->desc->gradients != 0 || !mgk_tunable_is_default(p, "vectors") ||
@@ -99,15 +99,15 @@ static int lane_few_rows(const mgk_mixture_request *request, const mgk_tunables 
     return rows <= 1 ? 1 : rows == 2 ? 2 : 4;
 }
 
-static clmgk_status lane_group(const mgk_mixture_request *request, forward_group *group, clmgk_error *error)
+static clmgk_status lane_group(const mgk_attention_request *request, forward_group *group, clmgk_error *error)
 {
-    const mgk_mixture_traits *const t = &request->traits;
+    const mgk_attention_traits *const t = &request->traits;
     mgk_tunables *const p = &group->tunables;
-    mgk_mixture_lane_defaults(request, p);
+    mgk_attention_lane_defaults(request, p);
     const int lanes = mgk_tunable_get(p, "lanes");
     mgk_tunable_default(p, "vectors",
-                        problem_rows(request->desc) <= lanes ? 1 : mgk_mixture_base(request, p, "vectors"));
-    int tile = mgk_mixture_base(request, p, "tile");
+                        problem_rows(request->desc) <= lanes ? 1 : mgk_attention_base(request, p, "vectors"));
+    int tile = mgk_attention_base(request, p, "tile");
     while (tile > 16 && (int64_t)tile * t->products * t->head_size * 4 > LANE_STAGED_KEYS_BYTES)
         tile /= 2;
     mgk_tunable_default(p, "tile", tile);
@@ -132,7 +132,7 @@ static clmgk_status lane_group(const mgk_mixture_request *request, forward_group
 
 /* ---- parameters: SIMT --------------------------------------------------------------------------------------- */
 
-static int64_t simt_local_bytes(const mgk_mixture_traits *t, const mgk_tunables *p)
+static int64_t simt_local_bytes(const mgk_attention_traits *t, const mgk_tunables *p)
 {
     const int64_t rows = (int64_t)mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "rows");
     const int64_t keys = (int64_t)mgk_tunable_get(p, "key-threads") * mgk_tunable_get(p, "keys");
@@ -150,7 +150,7 @@ static int simt_accumulators(const mgk_device_facts *facts)
 }
 
 /* Halves keys, then rows, until a work-group's local memory fits. */
-static void simt_fit(const mgk_mixture_request *request, mgk_tunables *p)
+static void simt_fit(const mgk_attention_request *request, mgk_tunables *p)
 {
     static const char *const order[] = {"keys", "keys", "rows", "rows", "rows", "values", "values"};
     const uint64_t room = request->facts->info.local_memory_bytes;
@@ -159,26 +159,26 @@ static void simt_fit(const mgk_mixture_request *request, mgk_tunables *p)
             mgk_tunable_default(p, order[i], mgk_tunable_get(p, order[i]) / 2);
 }
 
-static void simt_defaults(const mgk_mixture_request *request, mgk_tunables *p)
+static void simt_defaults(const mgk_attention_request *request, mgk_tunables *p)
 {
     const mgk_device_facts *const facts = request->facts;
-    mgk_mixture_simt_defaults(request, p);
+    mgk_attention_simt_defaults(request, p);
     /* more rows would spill: with several components everywhere, with one on Intel GPUs (tests/offline) */
-    int rows = mgk_mixture_base(request, p, "rows");
+    int rows = mgk_attention_base(request, p, "rows");
     if (facts->info.device_class != CLMGK_DEVICE_CPU && request->traits.modified)
         rows /= 2;
     while (rows > 1 &&
            rows * (request->traits.value_size / mgk_tunable_get(p, "key-threads")) > simt_accumulators(facts))
         rows /= 2;
     mgk_tunable_default(p, "rows", rows);
-    mgk_tunable_default(p, "keys", mgk_mixture_base(request, p, "keys"));
+    mgk_tunable_default(p, "keys", mgk_attention_base(request, p, "keys"));
     simt_fit(request, p);
-    mgk_mixture_simt_values(p);
+    mgk_attention_simt_values(p);
 }
 
-static clmgk_status simt_group(const mgk_mixture_request *request, forward_group *group, clmgk_error *error)
+static clmgk_status simt_group(const mgk_attention_request *request, forward_group *group, clmgk_error *error)
 {
-    const mgk_mixture_traits *const t = &request->traits;
+    const mgk_attention_traits *const t = &request->traits;
     const mgk_device_facts *const facts = request->facts;
     mgk_tunables *const p = &group->tunables;
     simt_defaults(request, p);
@@ -206,7 +206,7 @@ static clmgk_status simt_group(const mgk_mixture_request *request, forward_group
 
 /* ---- steps -------------------------------------------------------------------------------------------------- */
 
-static clmgk_status group_of(const mgk_mixture_request *request, forward_group *group, clmgk_error *error)
+static clmgk_status group_of(const mgk_attention_request *request, forward_group *group, clmgk_error *error)
 {
     *group = (forward_group){.tunables = mgk_tunables_of(request->engine)};
     mgk_tunables *const p = &group->tunables;
@@ -219,33 +219,33 @@ static clmgk_status group_of(const mgk_mixture_request *request, forward_group *
 }
 
 /* The kernel over keys, for `splits` ranges of them. */
-static mgk_kernel_plan *add_forward(const mgk_mixture_request *request, const forward_group *group, int splits,
-                                    const mgk_mixture_args *args, mgk_pass_plan *plan)
+static mgk_kernel_plan *add_forward(const mgk_attention_request *request, const forward_group *group, int splits,
+                                    const mgk_attention_args *args, mgk_pass_plan *plan)
 {
     static const mgk_array buffers[] = {
         MGK_Q,       MGK_K,         MGK_V,       MGK_O,         MGK_LSE,  MGK_PRIOR,  MGK_VARIANCE, MGK_SHIFT,
         MGK_LENGTHS, MGK_LENGTHS_Q, MGK_OFFSETS, MGK_OFFSETS_K, MGK_BIAS, MGK_SLOPES, MGK_SINKS,    MGK_WORKSPACE};
     const size_t global = (size_t)(groups_of(request->desc, group->rows) * splits) * group->threads;
-    const mgk_mixture_step step = {.file = "mixture_forward.cl",
-                                   .name = "mixture_forward",
-                                   .tunables = &group->tunables,
-                                   .buffers = buffers,
-                                   .buffer_count = MGK_COUNT(buffers),
-                                   .out = MGK_ARRAYS,
-                                   .global = global,
-                                   .local = group->threads};
-    mgk_kernel_plan *const kernel = mgk_mixture_add(request, &step, args, plan);
+    const mgk_attention_step step = {.file = "mixture_forward.cl",
+                                     .name = "mixture_forward",
+                                     .tunables = &group->tunables,
+                                     .buffers = buffers,
+                                     .buffer_count = MGK_COUNT(buffers),
+                                     .out = MGK_ARRAYS,
+                                     .global = global,
+                                     .local = group->threads};
+    mgk_kernel_plan *const kernel = mgk_attention_add(request, &step, args, plan);
     kernel->local_bytes = group->local_bytes;
     kernel->private_bytes = group->private_bytes;
     if (request->engine == CLMGK_ENGINE_LANE) {
-        mgk_mixture_lane_options(request, &group->tunables, &kernel->options);
+        mgk_attention_lane_options(request, &group->tunables, &kernel->options);
         mgk_text_printf(&kernel->options, " -DFEW_ROWS=%d", group->few_rows);
     }
     return kernel;
 }
 
 /* A work-item per element of O, rounded up to the class of E. `internal`: the parts are the workspace's. */
-static mgk_kernel_plan *add_combine(const mgk_mixture_request *request, bool internal, const mgk_mixture_args *args,
+static mgk_kernel_plan *add_combine(const mgk_attention_request *request, bool internal, const mgk_attention_args *args,
                                     mgk_pass_plan *plan)
 {
     const clmgk_attention_desc *const d = request->desc;
@@ -253,38 +253,38 @@ static mgk_kernel_plan *add_combine(const mgk_mixture_request *request, bool int
                                  MGK_O, MGK_LSE, MGK_OFFSETS};
     const int size = request->traits.value_size;
     const size_t rows = (size_t)(d->batch * d->heads * d->length);
-    const mgk_mixture_step step = {.file = "mixture_combine.cl",
-                                   .name = "mixture_combine",
-                                   .buffers = buffers,
-                                   .buffer_count = MGK_COUNT(buffers),
-                                   .out = MGK_ARRAYS,
-                                   .global = rows * (size_t)size,
-                                   .local = size % 64 == 0   ? 64
-                                            : size % 32 == 0 ? 32
-                                                             : 16};
-    mgk_kernel_plan *const kernel = mgk_mixture_add(request, &step, args, plan);
+    const mgk_attention_step step = {.file = "attention_combine.cl",
+                                     .name = "attention_combine",
+                                     .buffers = buffers,
+                                     .buffer_count = MGK_COUNT(buffers),
+                                     .out = MGK_ARRAYS,
+                                     .global = rows * (size_t)size,
+                                     .local = size % 64 == 0   ? 64
+                                              : size % 32 == 0 ? 32
+                                                               : 16};
+    mgk_kernel_plan *const kernel = mgk_attention_add(request, &step, args, plan);
     mgk_text_printf(&kernel->options, " -DSPLIT_KEYS=%d", internal);
     return kernel;
 }
 
 /* ---- plans -------------------------------------------------------------------------------------------------- */
 
-clmgk_status mgk_mixture_plan_forward(const mgk_mixture_request *request, mgk_pass_plan *plan, clmgk_error *error)
+clmgk_status mgk_mixture_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
     const clmgk_attention_desc *const d = request->desc;
     forward_group group;
     MGK_TRY(group_of(request, &group, error));
     plan->tunables = group.tunables;
     plan->main = plan->steps;
-    mgk_mixture_args args = mgk_mixture_args_of(request);
+    mgk_attention_args args = mgk_mixture_args_of(request);
     args.splits = mgk_tunable_get(&group.tunables, "splits");
-    if (mgk_mixture_splits_tuned(&group.tunables) && args.splits * d->length > d->length + d->length_k)
+    if (mgk_attention_splits_tuned(&group.tunables) && args.splits * d->length > d->length + d->length_k)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "parameters: splits=%d: the workspace of so many would be larger than the arrays", args.splits);
     if (args.splits > 1) {
         const int64_t rows = args.splits * d->batch * d->heads * d->length;
-        args.region[0] = mgk_mixture_region(plan, rows);
-        args.region[1] = mgk_mixture_region(plan, rows * d->value_size);
+        args.region[0] = mgk_attention_region(plan, rows);
+        args.region[1] = mgk_attention_region(plan, rows * d->value_size);
     }
     mgk_kernel_plan *const forward = add_forward(request, &group, args.splits, &args, plan);
     mgk_text_printf(&forward->options, " -DSPLIT_KEYS=%d", args.splits > 1);
@@ -293,17 +293,17 @@ clmgk_status mgk_mixture_plan_forward(const mgk_mixture_request *request, mgk_pa
     return CLMGK_OK;
 }
 
-clmgk_status mgk_mixture_plan_combine(const mgk_mixture_request *request, mgk_pass_plan *plan, clmgk_error *error)
+clmgk_status mgk_mixture_plan_combine(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
-    MGK_TRY(mgk_mixture_tunables(request, plan, error));
-    const mgk_mixture_args args = mgk_mixture_args_of(request);
+    MGK_TRY(mgk_attention_tunables(request, plan, error));
+    const mgk_attention_args args = mgk_mixture_args_of(request);
     add_combine(request, false, &args, plan);
     return CLMGK_OK;
 }
 
 /* The descriptor of the mixture's density: the given prior even with the hard E-step, no modifier but a bias that
  * hides. */
-static void make_density(const mgk_mixture_request *request, clmgk_attention_desc *d, mgk_mixture_request *density)
+static void make_density(const mgk_attention_request *request, clmgk_attention_desc *d, mgk_attention_request *density)
 {
     *d = *request->desc;
     d->estep = CLMGK_ESTEP_SOFT;
@@ -318,25 +318,25 @@ static void make_density(const mgk_mixture_request *request, clmgk_attention_des
 }
 
 /* A work-group for each (b, h) sums up the rows. */
-static void add_density_sum(const mgk_mixture_request *request, const mgk_mixture_args *args, mgk_pass_plan *plan)
+static void add_density_sum(const mgk_attention_request *request, const mgk_attention_args *args, mgk_pass_plan *plan)
 {
     static const mgk_array buffers[] = {MGK_NLL, MGK_LENGTHS, MGK_LENGTHS_Q, MGK_OFFSETS, MGK_OFFSETS_K, MGK_WORKSPACE};
     enum { THREADS = 64 }; /* as in the kernel */
     const clmgk_attention_desc *const d = request->desc;
-    const mgk_mixture_step step = {.file = "mixture_density.cl",
-                                   .name = "mixture_density",
-                                   .buffers = buffers,
-                                   .buffer_count = MGK_COUNT(buffers),
-                                   .out = MGK_NLL,
-                                   .global = (size_t)(mgk_mixture_problems(d) * d->heads) * THREADS,
-                                   .local = THREADS};
-    mgk_mixture_add(request, &step, args, plan);
+    const mgk_attention_step step = {.file = "mixture_density.cl",
+                                     .name = "mixture_density",
+                                     .buffers = buffers,
+                                     .buffer_count = MGK_COUNT(buffers),
+                                     .out = MGK_NLL,
+                                     .global = (size_t)(mgk_attention_problems(d) * d->heads) * THREADS,
+                                     .local = THREADS};
+    mgk_attention_add(request, &step, args, plan);
 }
 
-clmgk_status mgk_mixture_plan_nll(const mgk_mixture_request *request, mgk_pass_plan *plan, clmgk_error *error)
+clmgk_status mgk_mixture_plan_nll(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
     clmgk_attention_desc d;
-    mgk_mixture_request density;
+    mgk_attention_request density;
     forward_group group;
     make_density(request, &d, &density);
     MGK_TRY(group_of(&density, &group, error));
@@ -344,8 +344,8 @@ clmgk_status mgk_mixture_plan_nll(const mgk_mixture_request *request, mgk_pass_p
         plan->tunables = group.tunables;
         plan->main = 0;
     }
-    mgk_mixture_args args = mgk_mixture_args_of(&density);
-    args.region[0] = mgk_mixture_region(plan, d.batch * d.heads * d.length);
+    mgk_attention_args args = mgk_mixture_args_of(&density);
+    args.region[0] = mgk_attention_region(plan, d.batch * d.heads * d.length);
     mgk_kernel_plan *const forward = add_forward(&density, &group, 1, &args, plan);
     mgk_text_printf(&forward->options, " -DDENSITY=1");
     add_density_sum(&density, &args, plan);

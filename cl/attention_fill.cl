@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "mixture_args.clh"
+#include "attention_args.clh"
 
 /* Zeros: out_offset .. + reduce_outputs of an output, or of the workspace from reduce_in on. */
-__kernel void mixture_fill(const mgk_mixture_args a, __global float *out, __global float *work)
+__kernel void attention_fill(const mgk_attention_args a, __global float *out, __global float *work)
 {
     const long x = get_global_id(0);
     if (a.heads == 0 || x >= a.reduce_outputs)

@@ -7,7 +7,7 @@
  * The parts are dense, [parts,B,H,N,E] and [parts,B,H,N]: the caller's, or (SPLIT_KEYS) f32 ones in the workspace. A
  * work-item is one element of O, all elements of a row side by side.
  */
-#include "mixture_block.clh"
+#include "attention_block.clh"
 
 /* Element i of a part's O. */
 FUNCTION float load_part(__global const output *p, long i)
@@ -21,7 +21,7 @@ FUNCTION float load_part(__global const output *p, long i)
 
 #if HAS_SEQUENCES && SPLIT_KEYS
 /* Whether some sequence covers row i of the axis. */
-FUNCTION bool in_sequence(const mgk_mixture_args *a, __global const int *offsets, int i)
+FUNCTION bool in_sequence(const mgk_attention_args *a, __global const int *offsets, int i)
 {
     int low = 0, high = a->sequences;
     while (high - low > 1) {
@@ -35,8 +35,9 @@ FUNCTION bool in_sequence(const mgk_mixture_args *a, __global const int *offsets
 }
 #endif
 
-__kernel void mixture_combine(const mgk_mixture_args a, __global const output *parts_o, __global const float *parts_lse,
-                              __global storage *o, __global float *lse, __global const int *offsets)
+__kernel void attention_combine(const mgk_attention_args a, __global const output *parts_o,
+                                __global const float *parts_lse, __global storage *o, __global float *lse,
+                                __global const int *offsets)
 {
     if (a.length == 0)
         return;

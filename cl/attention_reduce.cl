@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sums of partial results in a fixed order. */
+#include "attention_args.clh"
 #include "common.clh"
-#include "mixture_args.clh"
 
 #ifndef BY_VARIANCE
 #define BY_VARIANCE 0 /* 1: times -ln 2 / sigma_x^2 */
@@ -14,7 +14,7 @@
 #endif
 
 /* Sum number x over every step-th of its innermost axis from `first` on. */
-FUNCTION float partial_sum(const mgk_mixture_args *a, __global const float *in, long x, long first, long step)
+FUNCTION float partial_sum(const mgk_attention_args *a, __global const float *in, long x, long first, long step)
 {
     const long base = x / a->reduce_row * a->reduce_row_stride + x % a->reduce_row * a->reduce_inner;
     float sum = 0.0f;
@@ -25,7 +25,7 @@ FUNCTION float partial_sum(const mgk_mixture_args *a, __global const float *in, 
     return sum;
 }
 
-FUNCTION void put(const mgk_mixture_args *a, __global float *out, long x, float sum, __global const float *variance)
+FUNCTION void put(const mgk_attention_args *a, __global float *out, long x, float sum, __global const float *variance)
 {
 #if BY_VARIANCE
     sum *= a->reduce_scale / variance[a->variance_offset + x];
@@ -35,10 +35,10 @@ FUNCTION void put(const mgk_mixture_args *a, __global float *out, long x, float 
     out[a->out_offset + x] = a->out_accumulate ? out[a->out_offset + x] + sum : sum;
 }
 
-__kernel __attribute__((reqd_work_group_size(GROUP_SIZE, 1, 1))) void mixture_reduce(const mgk_mixture_args a,
-                                                                                     __global const float *variance,
-                                                                                     __global float *out,
-                                                                                     __global const float *work)
+__kernel __attribute__((reqd_work_group_size(GROUP_SIZE, 1, 1))) void attention_reduce(const mgk_attention_args a,
+                                                                                       __global const float *variance,
+                                                                                       __global float *out,
+                                                                                       __global const float *work)
 {
 #if GROUPED
     __local float part[GROUP_SIZE];
