@@ -5,6 +5,8 @@ enum {
     OPTION_VARIANT = TOOL_STANDARD_OPTION_COUNT,
     OPTION_ARRAYS, /* from here in the order of run_array */
     OPTION_LAYOUT = OPTION_ARRAYS + RUN_FILES,
+    OPTION_HEADS,
+    OPTION_SHARED_NOISE,
     OPTION_SCORE,
     OPTION_ESTEP,
     OPTION_CAUSAL,
@@ -24,9 +26,13 @@ enum {
 
 static const tool_option options[] = {
     TOOL_STANDARD_OPTIONS,
-    [OPTION_VARIANT] = {"variant", "NAME", "softmax, gaussian, mgk or smgk (required)"},
-    ARRAY(Q) = {"q", "F", "queries [B,H,N,D] (required)"},
-    ARRAY(K) = {"k", "F", "keys [B,G,S,D] (one component) or [B,G,M,S,D]; G divides H (required)"},
+    [OPTION_VARIANT] = {"variant", "NAME",
+                        "softmax, gaussian, mgk, smgk; fish, hard-fish, mish, hard-mish, gfish, hard-gfish,\n"
+                        "talking-heads (required)"},
+    ARRAY(Q) = {"q", "F", "queries [B,H,N,D]; fish and what follows it: [B,M,N,D] (required)"},
+    ARRAY(K) = {"k", "F",
+                "keys [B,G,S,D] (one component) or [B,G,M,S,D]; G divides H; fish and what follows it:\n"
+                "[B,M,S,D] (required)"},
     ARRAY(V) = {"v", "F", "values [B,G,S,E] (required)"},
     ARRAY(GRAD_O) = {"grad-out", "F", "dO [B,H,N,E]: runs the backward pass too"},
     ARRAY(PRIOR) = {"prior", "A", "[M], [H,M] or [H,M,S]; default 1/M; not with softmax"},
@@ -43,6 +49,12 @@ static const tool_option options[] = {
                    "any divisor of B; -inf hides a key"},
     ARRAY(SLOPES) = {"alibi", "A", "slopes [H]: adds -slope |j - d(i)|, d(i) the diagonal"},
     ARRAY(SINKS) = {"sinks", "A", "[H]: a logit without a key that joins every row"},
+    ARRAY(MIX) = {"mix", "A",
+                  "p [H,M], in a list row by row: fish, hard-fish, gfish, hard-gfish, talking-heads (H = M);\n"
+                  "p [M]: mish, hard-mish; required by all of these"},
+    ARRAY(MIX_WEIGHT) = {"mix-weight", "A", "w [H,M]: gfish, hard-gfish; default 1"},
+    ARRAY(MIX_OFFSET) = {"mix-offset", "A", "c [H]: gfish, hard-gfish; default 0"},
+    ARRAY(NOISE) = {"noise", "A", "sigma [M]: fish, mish, gfish, required"},
     ARRAY(GRAD_LSE) = {"grad-lse", "F", "dL [B,H,N]; default 0"},
     ARRAY(O) = {"out", "F", "writes O [B,H,N,E]"},
     ARRAY(LSE) = {"lse", "F", "writes L [B,H,N], the natural log-sum-exp; -inf for a row without keys"},
@@ -54,6 +66,10 @@ static const tool_option options[] = {
     ARRAY(GRAD_SHIFT) = {"dshift", "F", "writes the shift's gradient"},
     ARRAY(GRAD_BIAS) = {"dbias", "F", "writes the bias's gradient"},
     ARRAY(GRAD_SINKS) = {"dsinks", "F", "writes the sinks' gradient"},
+    ARRAY(GRAD_MIX) = {"dmix", "F", "writes the mixing's gradient"},
+    ARRAY(GRAD_MIX_WEIGHT) = {"dmix-weight", "F", "writes the mixing weights' gradient; [H,M] by default"},
+    ARRAY(GRAD_MIX_OFFSET) = {"dmix-offset", "F", "writes the mixing offsets' gradient; [H] by default"},
+    ARRAY(GRAD_NOISE) = {"dnoise", "F", "writes the gradient of the noise's sigma"},
     ARRAY(RESPONSIBILITIES) = {"responsibilities", "F",
                                "writes gamma [B,H,M,N,S], the part of each component in its key (small N S only)"},
     ARRAY(COUNTS) = {"counts", "F",
@@ -64,6 +80,8 @@ static const tool_option options[] = {
     [OPTION_LAYOUT] = {"layout", "ORDER",
                        "axes of Q, K, V, O and their gradients: bhnd, heads first (default), or bnhd,\n"
                        "tokens first: [B,N,H,D], [B,S,G,D] or [B,S,G,M,D], [B,S,G,E], [B,N,H,E]"},
+    [OPTION_HEADS] = {"heads", "H", "mish, hard-mish: local heads; default those of dO, or of V"},
+    [OPTION_SHARED_NOISE] = {"shared-noise", NULL, "fish, mish, gfish: the same random numbers for all heads"},
     [OPTION_SCORE] = {"score", "NAME", "dot or gaussian (default): mgk and smgk"},
     [OPTION_ESTEP] = {"estep", "NAME", "soft (default) or hard"},
     [OPTION_CAUSAL] = {"causal", NULL, "hide keys beyond the diagonal"},
@@ -71,9 +89,9 @@ static const tool_option options[] = {
                              "the diagonal: bottom-right (default), top-left, or lengths (the end of\n"
                              "each sequence's keys)"},
     [OPTION_WINDOW] = {"window", "L,R", "hide keys beyond L before and R behind the diagonal; -1 is no limit"},
-    [OPTION_SOFTCAP] = {"softcap", "X", "scores s become X tanh(s/X): dot scores, one component"},
+    [OPTION_SOFTCAP] = {"softcap", "X", "scores s become X tanh(s/X): dot scores, one component or mixed"},
     [OPTION_DROPOUT] = {"dropout", "P", "drops weights with probability P, 0 <= P < 1"},
-    [OPTION_SEED] = {"seed", "U64", "of dropout; default 0"},
+    [OPTION_SEED] = {"seed", "U64", "of dropout and noise; default 0"},
     [OPTION_DTYPE] = {"dtype", "TYPE",
                       "storage on the device: f32, f16 or bf16; default f16 where Q is float16,\n"
                       "else f32"},
@@ -91,21 +109,14 @@ static const tool_option options[] = {
     {"projection", "F", NULL},
     {"state-in", "P", NULL},
     {"state-out", "P", NULL},
-    {"mix", "A", NULL},
-    {"mix-weight", "A", NULL},
-    {"mix-offset", "A", NULL},
-    {"noise", "A", NULL},
-    {"shared-noise", NULL, NULL},
-    {"dmix", "F", NULL},
-    {"dmix-weight", "F", NULL},
-    {"dmix-offset", "F", NULL},
-    {"dnoise", "F", NULL},
 };
 
 const tool_program run_program = {
     .name = "clmgk-run",
-    .summary = "Usage: clmgk-run --variant NAME --q F --k F --v F [--out F] [--lse F] [OPTION...]\n"
-               "Attention with one or several Gaussian keys per position, on arrays in .npy files.",
+    .summary =
+        "Usage: clmgk-run --variant NAME --q F --k F --v F [--out F] [--lse F] [OPTION...]\n"
+        "Attention with one or several Gaussian keys per position, or with scores mixed across heads, on arrays\n"
+        "in .npy files.",
     .notes = "F is a .npy file: version 1 to 3, either byte order, C or Fortran order; float16, float32 or float64,\n"
              "lengths and offsets int32 or int64. A is such a file (its name ends in .npy) or numbers separated by\n"
              "commas. Outputs are C-order little-endian float32 files; they appear when all of them are complete, and\n"
@@ -132,6 +143,11 @@ const char *run_option(run_array array)
 #define VARIANT(name) (1U << CLMGK_VARIANT_##name)
 #define MIXTURES      (VARIANT(MGK) | VARIANT(SMGK))
 #define WITH_PRIOR    (VARIANT(GAUSSIAN) | MIXTURES)
+#define WITH_VARIANCE (VARIANT(SOFTMAX) | WITH_PRIOR) /* what is no admixture */
+#define SHARED_MIX    (VARIANT(MISH) | VARIANT(HARD_MISH))
+#define GENERALISED   (VARIANT(GFISH) | VARIANT(HARD_GFISH))
+#define NOISY         (VARIANT(FISH) | VARIANT(MISH) | VARIANT(GFISH))
+#define ADMIXTURES    (NOISY | SHARED_MIX | GENERALISED | VARIANT(HARD_FISH) | VARIANT(TALKING_HEADS))
 
 /* Options that mean nothing to some variants. */
 static const struct {
@@ -144,7 +160,32 @@ static const struct {
     {OPTION_ARRAYS + RUN_GRAD_PRIOR, WITH_PRIOR},
     {OPTION_ARRAYS + RUN_COUNTS, WITH_PRIOR},
     {OPTION_ARRAYS + RUN_NEW_PRIOR, WITH_PRIOR},
+    {OPTION_ARRAYS + RUN_VARIANCE, WITH_VARIANCE},
+    {OPTION_ARRAYS + RUN_GRAD_VARIANCE, WITH_VARIANCE},
+    {OPTION_ARRAYS + RUN_RESPONSIBILITIES, WITH_VARIANCE},
+    {OPTION_ARRAYS + RUN_NLL, WITH_VARIANCE},
+    {OPTION_ESTEP, WITH_VARIANCE},
     {OPTION_SCORE, MIXTURES},
+    {OPTION_ARRAYS + RUN_MIX, ADMIXTURES},
+    {OPTION_ARRAYS + RUN_GRAD_MIX, ADMIXTURES},
+    {OPTION_ARRAYS + RUN_MIX_WEIGHT, GENERALISED},
+    {OPTION_ARRAYS + RUN_GRAD_MIX_WEIGHT, GENERALISED},
+    {OPTION_ARRAYS + RUN_MIX_OFFSET, GENERALISED},
+    {OPTION_ARRAYS + RUN_GRAD_MIX_OFFSET, GENERALISED},
+    {OPTION_ARRAYS + RUN_NOISE, NOISY},
+    {OPTION_ARRAYS + RUN_GRAD_NOISE, NOISY},
+    {OPTION_SHARED_NOISE, NOISY},
+    {OPTION_HEADS, SHARED_MIX},
+};
+
+/* Inputs that some variants can't do without. */
+static const struct {
+    run_array array;
+    unsigned variants;
+} required_inputs[] = {
+    {RUN_SHIFT, VARIANT(SMGK)},
+    {RUN_MIX, ADMIXTURES},
+    {RUN_NOISE, NOISY},
 };
 
 /* Options that mean nothing with the other score. */
@@ -171,8 +212,11 @@ static const struct {
     {OPTION_ARRAYS + RUN_GRAD_BIAS, OPTION_ARRAYS + RUN_BIAS},
     {OPTION_ARRAYS + RUN_GRAD_SINKS, OPTION_ARRAYS + RUN_GRAD_O},
     {OPTION_ARRAYS + RUN_GRAD_SINKS, OPTION_ARRAYS + RUN_SINKS},
+    {OPTION_ARRAYS + RUN_GRAD_MIX, OPTION_ARRAYS + RUN_GRAD_O},
+    {OPTION_ARRAYS + RUN_GRAD_MIX_WEIGHT, OPTION_ARRAYS + RUN_GRAD_O},
+    {OPTION_ARRAYS + RUN_GRAD_MIX_OFFSET, OPTION_ARRAYS + RUN_GRAD_O},
+    {OPTION_ARRAYS + RUN_GRAD_NOISE, OPTION_ARRAYS + RUN_GRAD_O},
     {OPTION_ARRAYS + RUN_OFFSETS_K, OPTION_ARRAYS + RUN_OFFSETS},
-    {OPTION_SEED, OPTION_DROPOUT},
 };
 
 /* Options that exclude each other. */
@@ -199,6 +243,8 @@ static tool_exit check_companions(const char *const *values, tool_error *error)
             return tool_fail(error, TOOL_BAD_INPUT, "--%s needs --%s", options[option].name,
                              options[companion_rules[i].needs].name);
     }
+    if (values[OPTION_SEED] && !values[OPTION_DROPOUT] && !values[OPTION_ARRAYS + RUN_NOISE])
+        return tool_fail(error, TOOL_BAD_INPUT, "--seed needs --dropout or --noise");
     for (size_t i = 0; i < TOOL_COUNT(exclusion_rules); i++) {
         const size_t option = exclusion_rules[i].option;
         if (values[option] && values[exclusion_rules[i].other])
@@ -225,8 +271,9 @@ static tool_exit check_options(const char *const *values, clmgk_variant variant,
     const char *const name = clmgk_variant_name(variant);
     for (size_t i = 0; i < TOOL_COUNT(always); i++)
         TOOL_TRY(require(values, OPTION_ARRAYS + always[i], NULL, error));
-    if (variant == CLMGK_VARIANT_SMGK)
-        TOOL_TRY(require(values, OPTION_ARRAYS + RUN_SHIFT, name, error));
+    for (size_t i = 0; i < TOOL_COUNT(required_inputs); i++)
+        if (required_inputs[i].variants >> variant & 1U)
+            TOOL_TRY(require(values, OPTION_ARRAYS + required_inputs[i].array, name, error));
     for (size_t i = 0; i < TOOL_COUNT(variant_rules); i++) {
         const size_t option = variant_rules[i].option;
         if (values[option] && !(variant_rules[i].variants >> variant & 1U))
@@ -240,7 +287,7 @@ static tool_exit check_score(const char *const *values, const run_arguments *arg
 {
     clmgk_score score = arguments->score;
     if (score == CLMGK_SCORE_DEFAULT)
-        score = arguments->variant == CLMGK_VARIANT_SOFTMAX ? CLMGK_SCORE_DOT : CLMGK_SCORE_GAUSSIAN;
+        score = WITH_PRIOR >> arguments->variant & 1U ? CLMGK_SCORE_GAUSSIAN : CLMGK_SCORE_DOT;
     for (size_t i = 0; i < TOOL_COUNT(score_rules); i++) {
         const size_t option = score_rules[i].option;
         if (values[option] && score_rules[i].score != score)
@@ -301,6 +348,8 @@ static tool_exit parse_modifiers(const char *const *values, run_arguments *argum
                          values[OPTION_DROPOUT]);
     if (values[OPTION_SEED])
         TOOL_TRY(tool_parse_u64("seed", values[OPTION_SEED], &arguments->seed, error));
+    if (values[OPTION_HEADS])
+        TOOL_TRY(tool_parse_integer("heads", values[OPTION_HEADS], 1, INT64_C(1) << 30, &arguments->heads, error));
     return TOOL_DONE;
 }
 
@@ -326,6 +375,7 @@ tool_exit run_parse(int argc, char **argv, run_arguments *arguments, bool *finis
         .has_dtype = values[OPTION_DTYPE] != NULL,
         .causal = values[OPTION_CAUSAL] != NULL,
         .has_window = values[OPTION_WINDOW] != NULL,
+        .shared_noise = values[OPTION_SHARED_NOISE] != NULL,
         .check = values[OPTION_CHECK] != NULL,
         .json = values[TOOL_OPTION_JSON] != NULL,
         .device = values[TOOL_OPTION_DEVICE],

@@ -19,18 +19,21 @@ typedef struct array_axes {
 /* False: the array is dense. */
 static bool axes_of(const clmgk_attention_desc *d, run_array array, array_axes *axes)
 {
+    const bool mixed = (clmgk_variant_traits(d->variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
+    const int64_t q_heads = mixed ? d->components : d->heads;
+    const int64_t k_heads = mixed ? d->components : d->kv_heads;
     const int64_t components = d->variant == CLMGK_VARIANT_MGK ? d->components : 1;
     const struct {
         run_array array;
         array_axes axes;
     } strided[] = {
-        {RUN_Q, {d->heads, 1, d->length, d->head_size, &d->q}},
-        {RUN_K, {d->kv_heads, components, d->length_k, d->head_size, &d->k}},
+        {RUN_Q, {q_heads, 1, d->length, d->head_size, &d->q}},
+        {RUN_K, {k_heads, components, d->length_k, d->head_size, &d->k}},
         {RUN_V, {d->kv_heads, 1, d->length_k, d->value_size, &d->v}},
         {RUN_O, {d->heads, 1, d->length, d->value_size, &d->o}},
         {RUN_GRAD_O, {d->heads, 1, d->length, d->value_size, &d->grad_o}},
-        {RUN_GRAD_Q, {d->heads, 1, d->length, d->head_size, &d->grad_q}},
-        {RUN_GRAD_K, {d->kv_heads, components, d->length_k, d->head_size, &d->grad_k}},
+        {RUN_GRAD_Q, {q_heads, 1, d->length, d->head_size, &d->grad_q}},
+        {RUN_GRAD_K, {k_heads, components, d->length_k, d->head_size, &d->grad_k}},
         {RUN_GRAD_V, {d->kv_heads, 1, d->length_k, d->value_size, &d->grad_v}},
     };
     for (size_t i = 0; i < TOOL_COUNT(strided); i++) {
@@ -117,6 +120,10 @@ static clmgk_ref_problem make_reference(const run_problem *problem, const check_
                                .bias = values->of[RUN_BIAS],
                                .slopes = values->of[RUN_SLOPES],
                                .sinks = values->of[RUN_SINKS],
+                               .mix = values->of[RUN_MIX],
+                               .mix_weight = values->of[RUN_MIX_WEIGHT],
+                               .mix_offset = values->of[RUN_MIX_OFFSET],
+                               .noise = values->of[RUN_NOISE],
                                .seed = problem->seed,
                                .grad_o = values->of[RUN_GRAD_O],
                                .grad_lse = values->of[RUN_GRAD_LSE]};

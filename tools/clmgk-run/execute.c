@@ -116,6 +116,10 @@ static clmgk_attention_args bind_attention(const run_problem *problem, const run
         PLACE(VARIANCE, variance),
         PLACE(SLOPES, slopes),
         PLACE(SINKS, sinks),
+        PLACE(MIX, mix),
+        PLACE(MIX_WEIGHT, mix_weight),
+        PLACE(MIX_OFFSET, mix_offset),
+        PLACE(NOISE, noise),
         PLACE(LENGTHS, lengths),
         PLACE(OFFSETS, offsets),
         PLACE(OFFSETS_K, offsets_k),
@@ -136,8 +140,20 @@ static clmgk_gradient_args bind_gradients(const run_execution *execution)
         RUN_GRAD_##name, offsetof(clmgk_gradient_args, grad_##field)                                                   \
     }
     static const binding bindings[] = {
-        PLACE(O, o),         PLACE(LSE, lse),           PLACE(Q, q),         PLACE(K, k),       PLACE(V, v),
-        PLACE(PRIOR, prior), PLACE(VARIANCE, variance), PLACE(SHIFT, shift), PLACE(BIAS, bias), PLACE(SINKS, sinks),
+        PLACE(O, o),
+        PLACE(LSE, lse),
+        PLACE(Q, q),
+        PLACE(K, k),
+        PLACE(V, v),
+        PLACE(PRIOR, prior),
+        PLACE(VARIANCE, variance),
+        PLACE(SHIFT, shift),
+        PLACE(BIAS, bias),
+        PLACE(SINKS, sinks),
+        PLACE(MIX, mix),
+        PLACE(MIX_WEIGHT, mix_weight),
+        PLACE(MIX_OFFSET, mix_offset),
+        PLACE(NOISE, noise),
     };
 #undef PLACE
     clmgk_gradient_args args = CLMGK_GRADIENT_ARGS_INIT;

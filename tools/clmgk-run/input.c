@@ -2,6 +2,7 @@
 #include "input.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,8 +14,8 @@ tool_exit input_fail_shape(const npy_file *file, const char *expected, tool_erro
                      npy_shape_text(file->header.axes, file->header.shape).text, expected);
 }
 
-tool_exit input_expect_size(const npy_file *file, int axis, const char *symbol, int64_t expected, run_array source,
-                            tool_error *error)
+static tool_exit expect_size(const npy_file *file, int axis, const char *symbol, int64_t expected, const char *source,
+                             tool_error *error)
 {
     const npy_header *const header = &file->header;
     if (header->shape[axis] == expected)
@@ -22,7 +23,18 @@ tool_exit input_expect_size(const npy_file *file, int axis, const char *symbol, 
     return tool_fail(error, TOOL_BAD_INPUT,
                      "--%s %s: has shape %s, where axis %d is %" PRId64 "; expected %s = %" PRId64 " as in --%s",
                      file->option, file->path, npy_shape_text(header->axes, header->shape).text, axis,
-                     header->shape[axis], symbol, expected, run_option(source));
+                     header->shape[axis], symbol, expected, source);
+}
+
+tool_exit input_expect_size(const npy_file *file, int axis, const char *symbol, int64_t expected, run_array source,
+                            tool_error *error)
+{
+    return expect_size(file, axis, symbol, expected, run_option(source), error);
+}
+
+tool_exit input_expect_heads(const run_problem *problem, const npy_file *file, int axis, tool_error *error)
+{
+    return expect_size(file, axis, "H", problem->desc.heads, problem->heads_option, error);
 }
 
 tool_exit input_expect_positive(const npy_file *file, int axis, const char *symbol, tool_error *error)
@@ -114,5 +126,45 @@ tool_exit input_read(run_problem *problem, run_array array, tool_error *error)
         npy_close(file);
     }
     slot->used = true;
+    return TOOL_DONE;
+}
+
+/* ---- values ------------------------------------------------------------------------------------------------- */
+
+static bool is_not_negative(float value)
+{
+    return isfinite(value) && value >= 0.0f;
+}
+
+static bool is_positive(float value)
+{
+    return isfinite(value) && value > 0.0f;
+}
+
+static bool is_finite(float value)
+{
+    return isfinite(value);
+}
+
+static bool is_bias(float value)
+{
+    return value < INFINITY; /* nor is NaN */
+}
+
+const input_rule input_not_negative = {is_not_negative, "a finite number not below 0"};
+const input_rule input_positive = {is_positive, "a finite number above 0"};
+const input_rule input_finite = {is_finite, "a finite number"};
+const input_rule input_additive = {is_bias, "a finite number or -inf"};
+
+tool_exit input_read_values(run_problem *problem, run_array array, const input_rule *rule, tool_error *error)
+{
+    const npy_file *const file = &problem->file[array];
+    TOOL_TRY(input_read(problem, array, error));
+    const float *const values = problem->slot[array].host;
+    for (size_t i = 0; i < problem->slot[array].count; i++) {
+        if (!rule->holds(values[i]))
+            return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: element %zu is %g as float32; expected %s", file->option,
+                             file->path, i, (double)values[i], rule->text);
+    }
     return TOOL_DONE;
 }

@@ -20,6 +20,16 @@ tool_exit input_open_integers(run_problem *problem, run_array array, const char 
 /* Reads what was opened into the array's slot, as float or int32_t; from now on the call has the array. */
 tool_exit input_read(run_problem *problem, run_array array, tool_error *error);
 
+/* What a value may be. */
+typedef struct input_rule {
+    bool (*holds)(float value);
+    const char *text;
+} input_rule;
+extern const input_rule input_not_negative, input_positive, input_finite, input_additive;
+
+/* Reads an array of f32 numbers, each of which must keep the rule. */
+tool_exit input_read_values(run_problem *problem, run_array array, const input_rule *rule, tool_error *error);
+
 /* Gives an array a shape, and counts its elements. */
 void input_set_shape(run_slot *slot, int axes, const int64_t *shape);
 
@@ -27,14 +37,26 @@ void input_set_shape(run_slot *slot, int axes, const int64_t *shape);
 tool_exit input_fail_shape(const npy_file *file, const char *expected, tool_error *error);
 tool_exit input_expect_size(const npy_file *file, int axis, const char *symbol, int64_t expected, run_array source,
                             tool_error *error);
+tool_exit input_expect_heads(const run_problem *problem, const npy_file *file, int axis, tool_error *error);
 tool_exit input_expect_positive(const npy_file *file, int axis, const char *symbol, tool_error *error);
 
 /* ---- tensors.c: Q, K, V and dO; layouts of these and of what is like them ------------------------------------- */
 
 tool_exit tensors_describe(const run_arguments *arguments, run_problem *problem, tool_error *error);
 
+/* Heads of dO's file, which is open. */
+int64_t tensors_heads_of_grad_o(const run_arguments *arguments, const run_problem *problem);
+
 /* Shape of O's file. */
 void tensors_shape_o(const run_problem *problem, bool tokens_first, int64_t shape[4]);
+
+/* ---- mixing.c: the admixture family's own inputs ---------------------------------------------------------------- */
+
+/* p, which gives H but to MiSH: that has it from --heads, from dO where that is open, else (0 for now) from V. */
+tool_exit mixing_describe_heads(const run_arguments *arguments, run_problem *problem, tool_error *error);
+
+/* w, c and sigma. */
+tool_exit mixing_describe(const run_arguments *arguments, run_problem *problem, tool_error *error);
 
 /* ---- parameters.c: the other inputs, and the numbers of masks and modifiers ----------------------------------- */
 

@@ -2,7 +2,6 @@
 #include "input.h"
 
 #include <inttypes.h>
-#include <math.h>
 
 /* ---- prior, variance, shift --------------------------------------------------------------------------------- */
 
@@ -26,51 +25,6 @@ static tool_exit fail_numbers(const npy_file *file, const char *expected, const 
                      desc->heads, desc->components, desc->length_k);
 }
 
-/* What a value may be. */
-typedef struct value_rule {
-    bool (*holds)(float value);
-    const char *text;
-} value_rule;
-
-static bool is_not_negative(float value)
-{
-    return isfinite(value) && value >= 0.0f;
-}
-
-static bool is_positive(float value)
-{
-    return isfinite(value) && value > 0.0f;
-}
-
-static bool is_finite(float value)
-{
-    return isfinite(value);
-}
-
-static bool is_bias(float value)
-{
-    return value < INFINITY; /* nor is NaN */
-}
-
-static const value_rule not_negative = {is_not_negative, "a finite number not below 0"};
-static const value_rule positive = {is_positive, "a finite number above 0"};
-static const value_rule finite = {is_finite, "a finite number"};
-static const value_rule additive = {is_bias, "a finite number or -inf"};
-
-/* Reads the array; every value must keep the rule. */
-static tool_exit read_values(run_problem *problem, run_array array, const value_rule *rule, tool_error *error)
-{
-    const npy_file *const file = &problem->file[array];
-    TOOL_TRY(input_read(problem, array, error));
-    const float *const values = problem->slot[array].host;
-    for (size_t i = 0; i < problem->slot[array].count; i++) {
-        if (!rule->holds(values[i]))
-            return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: element %zu is %g as float32; expected %s", file->option,
-                             file->path, i, (double)values[i], rule->text);
-    }
-    return TOOL_DONE;
-}
-
 /* b [H,M,D], which gives M. */
 static tool_exit describe_shift(const char *path, run_problem *problem, tool_error *error)
 {
@@ -79,7 +33,7 @@ static tool_exit describe_shift(const char *path, run_problem *problem, tool_err
     TOOL_TRY(input_open_floats(problem, RUN_SHIFT, path, error));
     if (file->header.axes != 3)
         return input_fail_shape(file, "[H,M,D]", error);
-    TOOL_TRY(input_expect_size(file, 0, "H", desc->heads, RUN_Q, error));
+    TOOL_TRY(input_expect_heads(problem, file, 0, error));
     TOOL_TRY(input_expect_positive(file, 1, "M", error));
     TOOL_TRY(input_expect_size(file, 2, "D", desc->head_size, RUN_Q, error));
     desc->components = file->header.shape[1];
@@ -96,7 +50,7 @@ static tool_exit describe_prior(const char *text, run_problem *problem, tool_err
     if (axes < 1 || axes > 3 || !has_shape(&file->header, axes, desc))
         return fail_numbers(file, "[M], [H,M] or [H,M,S]", desc, error);
     desc->prior_shape = shapes[axes - 1];
-    return read_values(problem, RUN_PRIOR, &not_negative, error);
+    return input_read_values(problem, RUN_PRIOR, &input_not_negative, error);
 }
 
 static tool_exit describe_variance(const char *text, run_problem *problem, tool_error *error)
@@ -109,7 +63,7 @@ static tool_exit describe_variance(const char *text, run_problem *problem, tool_
     const bool number = axes == 0 || (axes == 1 && file->header.count == 1);
     if (!number && (axes > 2 || !has_shape(&file->header, axes, desc)))
         return fail_numbers(file, "one number, [M] or [H,M]", desc, error);
-    TOOL_TRY(read_values(problem, RUN_VARIANCE, &positive, error));
+    TOOL_TRY(input_read_values(problem, RUN_VARIANCE, &input_positive, error));
     desc->variance_shape = number ? CLMGK_VARIANCE_NUMBER : axes == 1 ? CLMGK_VARIANCE_M : CLMGK_VARIANCE_HM;
     if (number) { /* the descriptor has it, and the call no array */
         desc->variance = (double)*(const float *)slot->host;
@@ -150,7 +104,7 @@ static tool_exit describe_bias(const char *path, run_problem *problem, tool_erro
     desc->bias_heads = shape[1];
     desc->bias_length = shape[2];
     desc->bias_length_k = shape[3];
-    return read_values(problem, RUN_BIAS, &additive, error);
+    return input_read_values(problem, RUN_BIAS, &input_additive, error);
 }
 
 /* Numbers [H]. */
@@ -160,8 +114,8 @@ static tool_exit describe_per_head(run_array array, const char *text, run_proble
     TOOL_TRY(input_open_numbers(problem, array, text, error));
     if (file->header.axes != 1)
         return input_fail_shape(file, "[H]", error);
-    TOOL_TRY(input_expect_size(file, 0, "H", problem->desc.heads, RUN_Q, error));
-    return read_values(problem, array, &finite, error);
+    TOOL_TRY(input_expect_heads(problem, file, 0, error));
+    return input_read_values(problem, array, &input_finite, error);
 }
 
 static tool_exit describe_grad_lse(const char *path, run_problem *problem, tool_error *error)
@@ -172,7 +126,7 @@ static tool_exit describe_grad_lse(const char *path, run_problem *problem, tool_
     if (file->header.axes != 3)
         return input_fail_shape(file, "[B,H,N]", error);
     TOOL_TRY(input_expect_size(file, 0, "B", desc->batch, RUN_Q, error));
-    TOOL_TRY(input_expect_size(file, 1, "H", desc->heads, RUN_Q, error));
+    TOOL_TRY(input_expect_heads(problem, file, 1, error));
     TOOL_TRY(input_expect_size(file, 2, "N", desc->length, RUN_Q, error));
     return input_read(problem, RUN_GRAD_LSE, error);
 }
@@ -268,7 +222,8 @@ static tool_exit describe_modifiers(const run_arguments *arguments, run_problem 
     desc->softcap = arguments->softcap;
     desc->dropout = arguments->dropout;
     problem->seed = arguments->seed;
-    if (desc->softcap > 0.0 && desc->components != 1)
+    const bool mixed = (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
+    if (desc->softcap > 0.0 && desc->components != 1 && !mixed)
         return tool_fail(error, TOOL_BAD_INPUT, "--softcap %g: does not apply to M = %" PRId64 " components",
                          desc->softcap, desc->components);
     return TOOL_DONE;
@@ -278,6 +233,7 @@ tool_exit parameters_describe(const run_arguments *arguments, run_problem *probl
 {
     clmgk_attention_desc *const desc = &problem->desc;
     const char *const *const file = arguments->file;
+    TOOL_TRY(mixing_describe(arguments, problem, error));
     if (file[RUN_SHIFT])
         TOOL_TRY(describe_shift(file[RUN_SHIFT], problem, error));
     if (file[RUN_PRIOR])
@@ -296,6 +252,8 @@ tool_exit parameters_describe(const run_arguments *arguments, run_problem *probl
         TOOL_TRY(describe_per_head(RUN_SLOPES, file[RUN_SLOPES], problem, error));
     if (file[RUN_SINKS])
         TOOL_TRY(describe_per_head(RUN_SINKS, file[RUN_SINKS], problem, error));
+    if (file[RUN_MIX_OFFSET])
+        TOOL_TRY(describe_per_head(RUN_MIX_OFFSET, file[RUN_MIX_OFFSET], problem, error));
     if (file[RUN_GRAD_LSE])
         TOOL_TRY(describe_grad_lse(file[RUN_GRAD_LSE], problem, error));
     desc->use_lengths = file[RUN_LENGTHS] != NULL;

@@ -66,12 +66,15 @@ static void shape_outputs(const run_arguments *arguments, run_problem *problem)
     const int64_t rows[] = {desc->batch, desc->heads, desc->length};
     const int64_t weights[] = {desc->batch, desc->heads, desc->components, desc->length, desc->length_k};
     const int64_t heads[] = {desc->sequences > 0 ? desc->sequences : desc->batch, desc->heads};
+    const int64_t mixing[] = {desc->heads, desc->components};
     int64_t o[4];
     tensors_shape_o(problem, arguments->tokens_first, o);
     input_set_shape(&slot[RUN_O], 4, o);
     input_set_shape(&slot[RUN_LSE], 3, rows);
     input_set_shape(&slot[RUN_RESPONSIBILITIES], 5, weights);
     input_set_shape(&slot[RUN_NLL], 2, heads);
+    input_set_shape(&slot[RUN_GRAD_MIX_WEIGHT], 2, mixing);
+    input_set_shape(&slot[RUN_GRAD_MIX_OFFSET], 1, mixing);
     shape_like(problem, RUN_GRAD_Q, RUN_Q, 0);
     shape_like(problem, RUN_GRAD_K, RUN_K, 0);
     shape_like(problem, RUN_GRAD_V, RUN_V, 0);
@@ -82,6 +85,8 @@ static void shape_outputs(const run_arguments *arguments, run_problem *problem)
     shape_like(problem, RUN_GRAD_SHIFT, RUN_SHIFT, 0);
     shape_like(problem, RUN_GRAD_BIAS, RUN_BIAS, 0);
     shape_like(problem, RUN_GRAD_SINKS, RUN_SINKS, 0);
+    shape_like(problem, RUN_GRAD_MIX, RUN_MIX, 0);
+    shape_like(problem, RUN_GRAD_NOISE, RUN_NOISE, 0);
 }
 
 /* ---- the whole ---------------------------------------------------------------------------------------------- */

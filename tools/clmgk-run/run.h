@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * clmgk-run: attention on the user's own arrays. In order: arguments.c, problem.c (with tensors.c, parameters.c and
- * input.c), execute.c, check.c, report.c.
+ * clmgk-run: attention on the user's own arrays. In order: arguments.c, problem.c (with tensors.c, mixing.c,
+ * parameters.c and input.c), execute.c, check.c, report.c.
  */
 #ifndef RUN_H
 #define RUN_H
@@ -31,6 +31,10 @@ typedef enum run_array {
     RUN_BIAS,
     RUN_SLOPES,
     RUN_SINKS,
+    RUN_MIX,
+    RUN_MIX_WEIGHT,
+    RUN_MIX_OFFSET,
+    RUN_NOISE,
     RUN_GRAD_LSE,
     RUN_INPUTS, /* how many */
     RUN_O = RUN_INPUTS,
@@ -43,6 +47,10 @@ typedef enum run_array {
     RUN_GRAD_SHIFT,
     RUN_GRAD_BIAS,
     RUN_GRAD_SINKS,
+    RUN_GRAD_MIX,
+    RUN_GRAD_MIX_WEIGHT,
+    RUN_GRAD_MIX_OFFSET,
+    RUN_GRAD_NOISE,
     RUN_RESPONSIBILITIES, /* from here in the order of clmgk_statistic */
     RUN_COUNTS,
     RUN_NEW_PRIOR,
@@ -73,6 +81,8 @@ typedef struct run_arguments {
     bool tokens_first; /* --layout bnhd */
     bool check;
     bool json;
+    bool shared_noise;
+    int64_t heads; /* 0: not given */
     int64_t window[2];
     double softcap; /* 0: none */
     double dropout;
@@ -104,6 +114,7 @@ typedef struct run_problem {
     clmgk_attention_desc desc; /* resolved */
     npy_file file[RUN_INPUTS]; /* closed when read; those that are streamed are read by run_execute */
     run_slot slot[RUN_FILES];
+    const char *heads_option; /* the option that gave H */
     uint64_t seed;
 } run_problem;
 

@@ -12,8 +12,11 @@ typedef struct axis_order {
     int head, component, token; /* component: -1 where there is none; batch is first, the innermost last */
 } axis_order;
 
+/* heads first, tokens first; the admixture family's Q and K */
 static const axis_order q_order[] = {{"[B,H,N,D]", 4, 1, -1, 2}, {"[B,N,H,D]", 4, 2, -1, 1}};
+static const axis_order q_order_mixed[] = {{"[B,M,N,D]", 4, 1, -1, 2}, {"[B,N,M,D]", 4, 2, -1, 1}};
 static const axis_order k_order[] = {{"[B,G,S,D]", 4, 1, -1, 2}, {"[B,S,G,D]", 4, 2, -1, 1}};
+static const axis_order k_order_mixed[] = {{"[B,M,S,D]", 4, 1, -1, 2}, {"[B,S,M,D]", 4, 2, -1, 1}};
 static const axis_order k_order_m[] = {{"[B,G,M,S,D]", 5, 1, 2, 3}, {"[B,S,G,M,D]", 5, 2, 3, 1}};
 static const axis_order v_order[] = {{"[B,G,S,E]", 4, 1, -1, 2}, {"[B,S,G,E]", 4, 2, -1, 1}};
 static const axis_order o_order[] = {{"[B,H,N,E]", 4, 1, -1, 2}, {"[B,N,H,E]", 4, 2, -1, 1}};
@@ -49,19 +52,26 @@ static tool_exit layout_of(const npy_file *file, const axis_order *order, clmgk_
 
 /* ---- Q, K, V ------------------------------------------------------------------------------------------------ */
 
+static bool is_mixed(const run_arguments *arguments)
+{
+    return (clmgk_variant_traits(arguments->variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
+}
+
 static tool_exit describe_q(const run_arguments *arguments, run_problem *problem, tool_error *error)
 {
     clmgk_attention_desc *const desc = &problem->desc;
     const npy_file *const q = &problem->file[RUN_Q];
-    const axis_order *const order = &q_order[arguments->tokens_first];
+    const bool mixed = is_mixed(arguments);
+    const axis_order *const order = mixed ? &q_order_mixed[arguments->tokens_first] : &q_order[arguments->tokens_first];
     TOOL_TRY(input_open_floats(problem, RUN_Q, arguments->file[RUN_Q], error));
     if (q->header.axes != order->axes)
         return input_fail_shape(q, order->text, error);
     TOOL_TRY(input_expect_positive(q, 0, "B", error));
-    TOOL_TRY(input_expect_positive(q, order->head, "H", error));
+    TOOL_TRY(input_expect_positive(q, order->head, mixed ? "M" : "H", error));
     TOOL_TRY(input_expect_positive(q, 3, "D", error));
     desc->batch = size_of(q, 0);
-    desc->heads = size_of(q, order->head);
+    *(mixed ? &desc->components : &desc->heads) = size_of(q, order->head);
+    problem->heads_option = run_option(RUN_Q);
     desc->length = size_of(q, order->token);
     desc->head_size = size_of(q, 3);
     desc->dtype = arguments->has_dtype        ? arguments->dtype
@@ -82,12 +92,26 @@ static void drop_single_component(npy_header *header, const axis_order *order)
     header->axes--;
 }
 
+/* G, a divisor of H. */
+static tool_exit describe_kv_heads(run_problem *problem, const npy_file *file, int axis, tool_error *error)
+{
+    clmgk_attention_desc *const desc = &problem->desc;
+    TOOL_TRY(input_expect_positive(file, axis, "G", error));
+    if (desc->heads % size_of(file, axis) != 0)
+        return tool_fail(error, TOOL_BAD_INPUT,
+                         "--%s %s: has G = %" PRId64 " heads; expected a divisor of H = %" PRId64 " as in --%s",
+                         file->option, file->path, size_of(file, axis), desc->heads, problem->heads_option);
+    desc->kv_heads = size_of(file, axis);
+    return TOOL_DONE;
+}
+
 static tool_exit describe_k(const run_arguments *arguments, run_problem *problem, tool_error *error)
 {
     clmgk_attention_desc *const desc = &problem->desc;
     npy_file *const k = &problem->file[RUN_K];
     const bool mgk = arguments->variant == CLMGK_VARIANT_MGK;
-    const axis_order *const one = &k_order[arguments->tokens_first];
+    const bool mixed = is_mixed(arguments);
+    const axis_order *const one = mixed ? &k_order_mixed[arguments->tokens_first] : &k_order[arguments->tokens_first];
     const axis_order *const several = &k_order_m[arguments->tokens_first];
     TOOL_TRY(input_open_floats(problem, RUN_K, arguments->file[RUN_K], error));
     drop_single_component(&k->header, several); /* the slot keeps the file's own shape */
@@ -101,19 +125,29 @@ static tool_exit describe_k(const run_arguments *arguments, run_problem *problem
     const int last = order->axes - 1;
     TOOL_TRY(input_expect_size(k, 0, "B", desc->batch, RUN_Q, error));
     TOOL_TRY(input_expect_size(k, last, "D", desc->head_size, RUN_Q, error));
-    TOOL_TRY(input_expect_positive(k, order->head, "G", error));
-    if (desc->heads % size_of(k, order->head) != 0)
-        return tool_fail(error, TOOL_BAD_INPUT,
-                         "--k %s: has G = %" PRId64 " heads; expected a divisor of H = %" PRId64 " as in --q", k->path,
-                         size_of(k, order->head), desc->heads);
+    if (mixed)
+        TOOL_TRY(input_expect_size(k, order->head, "M", desc->components, RUN_Q, error));
+    else
+        TOOL_TRY(describe_kv_heads(problem, k, order->head, error));
     if (order == several)
         TOOL_TRY(input_expect_positive(k, order->component, "M", error));
-    desc->kv_heads = size_of(k, order->head);
     desc->length_k = size_of(k, order->token);
-    desc->components = order == several ? size_of(k, order->component) : 1;
+    if (!mixed)
+        desc->components = order == several ? size_of(k, order->component) : 1;
     TOOL_TRY(layout_of(k, order, &desc->k, error));
     desc->grad_k = desc->k;
     return TOOL_DONE;
+}
+
+/* V's heads where those of K are others, and H where nothing else has given it. */
+static tool_exit describe_own_heads(run_problem *problem, const npy_file *v, int axis, tool_error *error)
+{
+    TOOL_TRY(input_expect_positive(v, axis, "G", error));
+    if (problem->desc.heads == 0) {
+        problem->desc.heads = size_of(v, axis);
+        problem->heads_option = run_option(RUN_V);
+    }
+    return describe_kv_heads(problem, v, axis, error);
 }
 
 static tool_exit describe_v(const run_arguments *arguments, run_problem *problem, tool_error *error)
@@ -125,7 +159,10 @@ static tool_exit describe_v(const run_arguments *arguments, run_problem *problem
     if (v->header.axes != order->axes)
         return input_fail_shape(v, order->text, error);
     TOOL_TRY(input_expect_size(v, 0, "B", desc->batch, RUN_Q, error));
-    TOOL_TRY(input_expect_size(v, order->head, "G", desc->kv_heads, RUN_K, error));
+    if (is_mixed(arguments))
+        TOOL_TRY(describe_own_heads(problem, v, order->head, error));
+    else
+        TOOL_TRY(input_expect_size(v, order->head, "G", desc->kv_heads, RUN_K, error));
     TOOL_TRY(input_expect_size(v, order->token, "S", desc->length_k, RUN_K, error));
     TOOL_TRY(input_expect_positive(v, 3, "E", error));
     desc->value_size = size_of(v, 3);
@@ -156,16 +193,26 @@ static tool_exit describe_o(const run_arguments *arguments, run_problem *problem
     return TOOL_DONE;
 }
 
-static tool_exit describe_grad_o(const run_arguments *arguments, run_problem *problem, tool_error *error)
+static tool_exit open_grad_o(const run_arguments *arguments, run_problem *problem, tool_error *error)
+{
+    const npy_file *const grad_o = &problem->file[RUN_GRAD_O];
+    const axis_order *const order = &o_order[arguments->tokens_first];
+    TOOL_TRY(input_open_floats(problem, RUN_GRAD_O, arguments->file[RUN_GRAD_O], error));
+    return grad_o->header.axes == order->axes ? TOOL_DONE : input_fail_shape(grad_o, order->text, error);
+}
+
+int64_t tensors_heads_of_grad_o(const run_arguments *arguments, const run_problem *problem)
+{
+    return size_of(&problem->file[RUN_GRAD_O], o_order[arguments->tokens_first].head);
+}
+
+static tool_exit check_grad_o(const run_arguments *arguments, const run_problem *problem, tool_error *error)
 {
     const clmgk_attention_desc *const desc = &problem->desc;
     const npy_file *const grad_o = &problem->file[RUN_GRAD_O];
     const axis_order *const order = &o_order[arguments->tokens_first];
-    TOOL_TRY(input_open_floats(problem, RUN_GRAD_O, arguments->file[RUN_GRAD_O], error));
-    if (grad_o->header.axes != order->axes)
-        return input_fail_shape(grad_o, order->text, error);
     TOOL_TRY(input_expect_size(grad_o, 0, "B", desc->batch, RUN_Q, error));
-    TOOL_TRY(input_expect_size(grad_o, order->head, "H", desc->heads, RUN_Q, error));
+    TOOL_TRY(input_expect_heads(problem, grad_o, order->head, error));
     TOOL_TRY(input_expect_size(grad_o, order->token, "N", desc->length, RUN_Q, error));
     return input_expect_size(grad_o, 3, "E", desc->value_size, RUN_V, error);
 }
@@ -174,10 +221,14 @@ tool_exit tensors_describe(const run_arguments *arguments, run_problem *problem,
 {
     TOOL_TRY(describe_q(arguments, problem, error));
     TOOL_TRY(describe_k(arguments, problem, error));
+    if (arguments->file[RUN_GRAD_O])
+        TOOL_TRY(open_grad_o(arguments, problem, error));
+    if (is_mixed(arguments))
+        TOOL_TRY(mixing_describe_heads(arguments, problem, error));
     TOOL_TRY(describe_v(arguments, problem, error));
     TOOL_TRY(describe_o(arguments, problem, error));
     if (arguments->file[RUN_GRAD_O])
-        TOOL_TRY(describe_grad_o(arguments, problem, error));
+        TOOL_TRY(check_grad_o(arguments, problem, error));
     for (run_array array = RUN_Q; array < RUN_STREAMED; array++)
         problem->slot[array].used = arguments->file[array] != NULL;
     return TOOL_DONE;
