@@ -7,31 +7,49 @@
 
 #include <stdlib.h>
 
+/* Heads that Q has. */
+static int64_t query_heads(const clmgk_attention_desc *d)
+{
+    return ref_form_of(d).mixed ? d->components : d->heads;
+}
+
+/* Keys of a batch and position: heads, and components of each. */
 static int64_t key_components(const clmgk_attention_desc *d)
 {
-    return d->variant == CLMGK_VARIANT_MGK ? d->components : 1;
+    if (ref_form_of(d).mixed)
+        return d->components;
+    return d->kv_heads * (d->variant == CLMGK_VARIANT_MGK ? d->components : 1);
 }
 
 int64_t clmgk_ref_gradient_count(const clmgk_attention_desc *desc, clmgk_ref_gradient which)
 {
     const clmgk_attention_desc *const d = desc;
+    const ref_form form = ref_form_of(d);
     switch (which) {
     case CLMGK_REF_GRAD_Q:
-        return d->batch * d->heads * d->length * d->head_size;
+        return d->batch * query_heads(d) * d->length * d->head_size;
     case CLMGK_REF_GRAD_K:
-        return d->batch * d->kv_heads * key_components(d) * d->length_k * d->head_size;
+        return d->batch * key_components(d) * d->length_k * d->head_size;
     case CLMGK_REF_GRAD_V:
         return d->batch * d->kv_heads * d->length_k * d->value_size;
     case CLMGK_REF_GRAD_PRIOR:
-        return d->variant == CLMGK_VARIANT_SOFTMAX ? 0 : ref_prior_count(d);
+        return form.mixed || d->variant == CLMGK_VARIANT_SOFTMAX ? 0 : ref_prior_count(d);
     case CLMGK_REF_GRAD_VARIANCE:
-        return ref_variance_index(d, d->heads - 1, d->components - 1) + 1;
+        return form.mixed ? 0 : ref_variance_index(d, d->heads - 1, d->components - 1) + 1;
     case CLMGK_REF_GRAD_SHIFT:
         return d->variant == CLMGK_VARIANT_SMGK ? d->heads * d->components * d->head_size : 0;
     case CLMGK_REF_GRAD_BIAS:
         return d->use_bias ? ref_bias_count(d) : 0;
     case CLMGK_REF_GRAD_SINKS:
         return d->use_sinks ? d->heads : 0;
+    case CLMGK_REF_GRAD_MIX:
+        return form.mixed ? ref_mix_index(d, d->heads - 1, d->components - 1) + 1 : 0;
+    case CLMGK_REF_GRAD_MIX_WEIGHT:
+        return form.generalised ? d->heads * d->components : 0;
+    case CLMGK_REF_GRAD_MIX_OFFSET:
+        return form.generalised ? d->heads : 0;
+    case CLMGK_REF_GRAD_NOISE:
+        return form.noisy ? d->components : 0;
     case CLMGK_REF_GRADIENTS:
         break;
     }
@@ -193,11 +211,15 @@ static int64_t count(const clmgk_attention_desc *desc, int which)
 /* The parameters that a problem has. */
 static uint32_t parameters_of(const clmgk_attention_desc *desc)
 {
-    uint32_t set = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_VARIANCE;
-    set |= desc->variant != CLMGK_VARIANT_SOFTMAX ? CLMGK_GRADIENT_PRIOR : 0U;
+    const ref_form form = ref_form_of(desc);
+    uint32_t set = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+    set |= form.mixed ? CLMGK_GRADIENT_MIX : CLMGK_GRADIENT_VARIANCE;
+    set |= !form.mixed && desc->variant != CLMGK_VARIANT_SOFTMAX ? CLMGK_GRADIENT_PRIOR : 0U;
     set |= desc->variant == CLMGK_VARIANT_SMGK ? CLMGK_GRADIENT_SHIFT : 0U;
     set |= desc->use_bias ? CLMGK_GRADIENT_BIAS : 0U;
     set |= desc->use_sinks ? CLMGK_GRADIENT_SINKS : 0U;
+    set |= form.generalised ? CLMGK_GRADIENT_MIX_WEIGHT | CLMGK_GRADIENT_MIX_OFFSET : 0U;
+    set |= form.noisy ? CLMGK_GRADIENT_NOISE : 0U;
     return set;
 }
 
@@ -216,7 +238,8 @@ void clmgk_ref_gradients_free(clmgk_ref_gradients *gradients)
 double clmgk_ref_check_gradient(const clmgk_ref_gradients *gradients, clmgk_ref_gradient which, const double *given,
                                 char *message, size_t capacity)
 {
-    static const char *const names[CLMGK_REF_GRADIENTS] = {"dQ",        "dK",     "dV",    "dprior",
-                                                           "dvariance", "dshift", "dbias", "dsinks"};
+    static const char *const names[CLMGK_REF_GRADIENTS] = {"dQ",        "dK",          "dV",          "dprior",
+                                                           "dvariance", "dshift",      "dbias",       "dsinks",
+                                                           "dmix",      "dmix_weight", "dmix_offset", "dnoise"};
     return ref_check_array(gradients, which, names[which], given, message, capacity);
 }

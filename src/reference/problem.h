@@ -23,6 +23,47 @@ static inline int64_t ref_row_number(const clmgk_attention_desc *desc, ref_row r
     return (row.b * desc->heads + row.h) * desc->length + row.i;
 }
 
+/* ---- the admixture family ------------------------------------------------------------------------------------- */
+
+/* What a variant of the family has; the other families have none of it. */
+typedef struct ref_form {
+    bool mixed; /* of the family */
+    bool noisy;
+    bool shared_mix; /* p is [M] */
+    bool generalised;
+} ref_form;
+
+static inline ref_form ref_form_of(const clmgk_attention_desc *desc)
+{
+    switch (desc->variant) {
+    case CLMGK_VARIANT_FISH:
+        return (ref_form){.mixed = true, .noisy = true};
+    case CLMGK_VARIANT_HARD_FISH:
+    case CLMGK_VARIANT_TALKING_HEADS:
+        return (ref_form){.mixed = true};
+    case CLMGK_VARIANT_MISH:
+        return (ref_form){.mixed = true, .noisy = true, .shared_mix = true};
+    case CLMGK_VARIANT_HARD_MISH:
+        return (ref_form){.mixed = true, .shared_mix = true};
+    case CLMGK_VARIANT_GFISH:
+        return (ref_form){.mixed = true, .noisy = true, .generalised = true};
+    case CLMGK_VARIANT_HARD_GFISH:
+        return (ref_form){.mixed = true, .generalised = true};
+    case CLMGK_VARIANT_SOFTMAX:
+    case CLMGK_VARIANT_GAUSSIAN:
+    case CLMGK_VARIANT_MGK:
+    case CLMGK_VARIANT_SMGK:
+        break;
+    }
+    return (ref_form){0};
+}
+
+/* Where p_hk lies. */
+static inline int64_t ref_mix_index(const clmgk_attention_desc *desc, int64_t h, int64_t k)
+{
+    return ref_form_of(desc).shared_mix ? k : h * desc->components + k;
+}
+
 /* ---- masks (mask.c) ------------------------------------------------------------------------------------------ */
 
 /* What row i of batch b sees of the key axis, bias aside, and where it stands in its sequence. */

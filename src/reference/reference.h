@@ -22,12 +22,16 @@
  */
 typedef struct clmgk_ref_problem {
     clmgk_attention_desc desc;
-    const double *q;          /* [B,H,N,D] */
-    const double *k;          /* [B,G,S,D], MGK: [B,G,M,S,D] */
+    const double *q;          /* [B,H,N,D]; admixture family: [B,M,N,D] */
+    const double *k;          /* [B,G,S,D], MGK: [B,G,M,S,D], admixture family: [B,M,S,D] */
     const double *v;          /* [B,G,S,E] */
     const double *prior;      /* [M], [H,M] or [H,M,S] by prior_shape */
     const double *variance;   /* [M] or [H,M] by variance_shape */
     const double *shift;      /* [H,M,D]: SMGK */
+    const double *mix;        /* p [H,M], MISH and HARD_MISH: [M]: admixture family */
+    const double *mix_weight; /* w [H,M] with use_mix_weight, else 1 */
+    const double *mix_offset; /* c [H] with use_mix_offset, else 0 */
+    const double *noise;      /* sigma [M]: FISH, MISH, GFISH */
     const int32_t *lengths;   /* [B]; values outside the axis are clamped */
     const int32_t *lengths_q; /* [B] */
     const int32_t *offsets;   /* [T+1]: packed sequences; values outside the axis are clamped */
@@ -35,7 +39,7 @@ typedef struct clmgk_ref_problem {
     const double *bias;       /* [bias_batch,bias_heads,bias_length,bias_length_k] */
     const double *slopes;     /* [H]: ALiBi */
     const double *sinks;      /* [H] */
-    uint64_t seed;            /* of dropout */
+    uint64_t seed;            /* of dropout and noise */
     const double *grad_o;     /* [B,H,N,E]: dO, for gradients; NULL: zero */
     const double *grad_lse;   /* [B,H,N]: dL, for gradients; NULL: zero. Ignored in rows whose L is -inf */
 } clmgk_ref_problem;
@@ -51,7 +55,8 @@ bool clmgk_ref_visible(const clmgk_ref_problem *problem, int64_t b, int64_t h, i
 /* How many keys query i of batch b sees where no bias hides one. Of the arrays only lengths and offsets are read. */
 int64_t clmgk_ref_visible_keys(const clmgk_ref_problem *problem, int64_t b, int64_t i);
 
-/* s_ijr, and s_ijr - log pi_r(j) with the hard E-step, for query head h, whether the key is visible or not. */
+/* s_ijr, and s_ijr - log pi_r(j) with the hard E-step, for query head h, whether the key is visible or not. Admixture
+ * family: the logit of key j in local head h, softcap(A_hij / sqrt(D)) + bias - ALiBi; r is 0. */
 double clmgk_ref_log_weight(const clmgk_ref_problem *problem, int64_t b, int64_t h, int64_t i, int64_t j, int64_t r);
 
 /* One row: h_i into o[E] and L_i into *lse. False: out of memory. */
@@ -101,7 +106,7 @@ clmgk_ref_verdict clmgk_ref_check(const clmgk_ref_answer *answer, const double *
  * Arrays of a whole problem: exact values, dense, and their bounds. Array number n is there if bit n of `set` is set;
  * the others are NULL and have no elements.
  */
-#define CLMGK_REF_ARRAYS 8
+#define CLMGK_REF_ARRAYS 12
 typedef struct clmgk_ref_arrays {
     uint32_t set;
     double *exact[CLMGK_REF_ARRAYS];
@@ -119,6 +124,10 @@ typedef enum clmgk_ref_gradient {
     CLMGK_REF_GRAD_SHIFT,
     CLMGK_REF_GRAD_BIAS,
     CLMGK_REF_GRAD_SINKS,
+    CLMGK_REF_GRAD_MIX,
+    CLMGK_REF_GRAD_MIX_WEIGHT,
+    CLMGK_REF_GRAD_MIX_OFFSET,
+    CLMGK_REF_GRAD_NOISE,
     CLMGK_REF_GRADIENTS
 } clmgk_ref_gradient;
 
@@ -170,6 +179,10 @@ void clmgk_ref_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t
 
 /* What dropout multiplies the weight of (b,h,i,j) by: 0, or 1/(1-p); i and j count along the packed axes. */
 double clmgk_ref_dropout(const clmgk_ref_problem *problem, int64_t b, int64_t h, int64_t i, int64_t j);
+
+/* eps of (b,h,i,j), by Box and Muller in double precision; with shared noise that of head 0. 0 for variants without
+ * noise. i and j as above. */
+double clmgk_ref_noise(const clmgk_ref_problem *problem, int64_t b, int64_t h, int64_t i, int64_t j);
 
 /* ---- storage types ------------------------------------------------------------------------------------------ */
 
