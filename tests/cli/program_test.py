@@ -84,8 +84,14 @@ class ProgramTest(unittest.TestCase):
         return done
 
 
+SHARED_MIX = ("mish", "hard-mish")
+NOISY = ("fish", "mish", "gfish")
+GENERALISED = ("gfish", "hard-gfish")
+ADMIXTURES = ("fish", "hard-fish", "mish", "hard-mish", "gfish", "hard-gfish", "talking-heads")
+
+
 class RunTest(ProgramTest):
-    """clmgk-run on small arrays: B 2, H 4, G 2, M 3, N 5, S 7, D 8, E 6."""
+    """clmgk-run on small arrays: B 2, H 4, G 2, M 3 (talking heads: 4), N 5, S 7, D 8, E 6."""
 
     program = "clmgk-run"
 
@@ -97,6 +103,11 @@ class RunTest(ProgramTest):
             "km": self.normal(2, 2, 3, 7, 8),
             "v": self.normal(2, 2, 7, 6),
             "shift": self.normal(4, 3, 8),
+            "qx": self.normal(2, 3, 5, 8),
+            "kx": self.normal(2, 3, 7, 8),
+            "kt": self.normal(2, 4, 7, 8),
+            "mix": self.normal(4, 3),
+            "mixt": self.normal(4, 4),
         }
         for name, array in self.arrays.items():
             self.save(name, array)
@@ -118,6 +129,14 @@ class RunTest(ProgramTest):
         options = {"variant": variant, "q": "q.npy", "k": "km.npy" if variant == "mgk" else "k.npy", "v": "v.npy"}
         if variant == "smgk":
             options["shift"] = "shift.npy"
+        if variant in ADMIXTURES:
+            options.update(q="qx.npy", k="kx.npy", mix="mix.npy")
+        if variant == "talking-heads":
+            options.update(q="q.npy", k="kt.npy", mix="mixt.npy")
+        if variant in SHARED_MIX:
+            options.update(mix="0.5,-1,2", heads=4)
+        if variant in NOISY:
+            options["noise"] = "0.5,1,0"
         options["out"] = "o.npy"
         options.update(changes)
         words = []

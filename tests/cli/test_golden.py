@@ -18,11 +18,12 @@ from program_test import FULL, QUICK, run
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden"
 CASES = sorted(path.parent for path in GOLDEN.glob("*/case.json"))
 WITH_GRADIENTS = ("softmax-plain", "softmax-no-keys", "softmax-no-queries", "softmax-packed", "mgk-masked-grouped",
-                  "smgk-soft")
+                  "smgk-soft", "fish-noise-packed", "gfish-noise", "hard-mish", "talking-heads-masked")
 OPTIMISED = ("softmax-plain", "softmax-huge", "softmax-bias", "softmax-half", "mgk-huge", "mgk-hard-prior", "smgk-huge",
-             "smgk-variance-prior-causal")
+             "smgk-variance-prior-causal", "hard-fish", "fish-noise", "hard-gfish", "hard-mish")
 FORWARD_ONLY = ("softmax-half", "softmax-causal-tall", "softmax-lengths-q", "softmax-tokens-first", "gaussian-far",
-                "mgk-hard-prior", "mgk-prior-zero", "mgk-variance-head", "smgk-huge")
+                "mgk-hard-prior", "mgk-prior-zero", "mgk-variance-head", "smgk-huge", "fish-noise-shared",
+                "hard-fish-softcap", "hard-gfish")
 
 
 class Case:
@@ -86,7 +87,7 @@ class Golden(unittest.TestCase):
                 self.judge(case, engine, target, done.result())
 
     def test_there_are_cases(self):
-        self.assertGreater(len(CASES), 60)
+        self.assertGreater(len(CASES), 80)
 
     def default_engine(self):
         done = run("clmgk-run", *Case(CASES[0], False).args, "--repeat", 1, "--json", cwd=CASES[0])

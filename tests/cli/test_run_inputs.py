@@ -5,7 +5,7 @@ import unittest
 
 import numpy as np
 
-from program_test import RunTest
+from program_test import NOISY, SHARED_MIX, RunTest
 
 
 def header(text, version=1, length=None, magic=b"\x93NUMPY"):
@@ -117,6 +117,78 @@ class Shapes(RunTest):
             self.refuse_run(f"--{name} 1,2,3", "H = 4", **{name: "1,2,3"})
 
 
+class MixedShapes(RunTest):
+    def refuse_array(self, name, array, *words, variant="gfish", **changes):
+        changes.setdefault(name.replace("-", "_"), self.save("bad", array))
+        self.refuse_run(f"--{name}", "bad.npy", *words, variant=variant, **changes)
+
+    def test_queries_and_keys(self):
+        self.refuse_array("q", self.normal(3, 5, 8), "[B,M,N,D]")
+        self.refuse_array("q", self.normal(2, 0, 5, 8), "M = 0")
+        self.refuse_array("k", self.normal(3, 7, 8), "[B,M,S,D]")
+        self.refuse_array("k", self.normal(2, 2, 3, 7, 8), "[B,M,S,D]", "gfish has one key a position")
+        self.refuse_array("k", self.normal(2, 2, 7, 8), "M = 3 as in --q")
+        self.refuse_array("q", self.normal(3, 5, 8), "[B,N,M,D]", layout="bnhd")
+
+    def test_values(self):
+        self.refuse_array("v", self.normal(2, 3, 7, 6), "divisor of H = 4 as in --mix")
+        self.refuse_array("v", self.normal(2, 0, 7, 6), "G = 0")
+        self.refuse_array("v", self.normal(2, 3, 7, 6), "divisor of H = 4 as in --heads", variant="hard-mish")
+
+    def test_mixing(self):
+        for shape, word in (((3,), "[H,M]"), ((1, 4, 3), "[H,M]"), ((), "[H,M]"), ((4, 2), "M = 3 as in --q"),
+                            ((3, 4), "M = 3 as in --q"), ((0, 3), "H = 0")):
+            for variant in ("fish", "hard-fish", "gfish", "hard-gfish"):
+                with self.subTest(shape=shape, variant=variant):
+                    self.refuse_array("mix", np.ones(shape), word, variant=variant)
+        for shape, word in (((4, 3), "[M]"), ((1, 3), "[M]"), ((), "[M]"), ((2,), "M = 3 as in --q"), ((0,), "M = 3")):
+            for variant in SHARED_MIX:
+                with self.subTest(shape=shape, variant=variant):
+                    self.refuse_array("mix", np.ones(shape), word, variant=variant)
+        for shape, word in (((4,), "[H,M]"), ((4, 3), "M = 4"), ((3, 4), "H = M = 4 as in --q")):
+            with self.subTest(shape=shape):
+                self.refuse_array("mix", np.ones(shape), word, variant="talking-heads")
+
+    def test_lists(self):
+        self.refuse_run("--mix", "4 numbers", "rows of M = 3", variant="hard-fish", mix="1,2,3,4")
+        self.refuse_run("--mix 1,2", "M = 3 as in --q", variant="hard-mish", mix="1,2")
+        self.refuse_run("--mix 1,1,1", "H = M = 4", variant="talking-heads", mix=",".join(12 * ["1"]))
+        self.refuse_run("--mix-weight", "4 numbers", "rows of M = 3", variant="gfish", mix_weight="1,2,3,4")
+        self.refuse_run("--mix-weight", "H = 4 as in --mix", variant="gfish", mix_weight="1,2,3")
+        self.refuse_run("--noise 1,2", "M = 3 as in --q", variant="fish", noise="1,2")
+        self.refuse_run("--mix-offset 1,2,3", "H = 4 as in --mix", variant="gfish", mix_offset="1,2,3")
+
+    def test_other_arrays_of_mixing(self):
+        for shape, word in (((4,), "[H,M]"), ((3, 3), "H = 4 as in --mix"), ((4, 4), "M = 3 as in --q")):
+            with self.subTest(array="weight", shape=shape):
+                self.refuse_array("mix-weight", np.ones(shape), word)
+        for shape, word in (((4, 1), "[H]"), ((3,), "H = 4 as in --mix"), ((), "[H]")):
+            with self.subTest(array="offset", shape=shape):
+                self.refuse_array("mix-offset", np.ones(shape), word)
+        for shape, word in (((4, 3), "[M]"), ((4,), "M = 3 as in --q"), ((), "[M]")):
+            for variant in NOISY:
+                with self.subTest(array="noise", shape=shape, variant=variant):
+                    self.refuse_array("noise", np.ones(shape), word, variant=variant)
+
+    def test_heads_of_gradients_and_modifiers(self):
+        self.refuse_array("grad-out", self.normal(2, 3, 5, 6), "H = 4 as in --mix")
+        self.refuse_array("grad-out", self.normal(2, 2, 5, 6), "H = 4 as in --heads", variant="hard-mish")
+        self.refuse_array("grad-out", self.normal(3, 5, 6), "[B,H,N,E]", variant="hard-mish", heads=None)
+        self.save("g", self.normal(2, 3, 5, 6))
+        self.refuse_run("--v v.npy", "divisor of H = 3 as in --grad-out", variant="hard-mish", heads=None,
+                        grad_out="g.npy")
+        self.refuse_run("--sinks 1,2,3", "H = 2 as in --v", variant="hard-mish", heads=None, sinks="1,2,3")
+
+    def test_heads_beyond_the_limit(self):
+        self.save("large_q", self.normal(2, 257, 5, 8))
+        self.save("large_k", self.normal(2, 257, 7, 8))
+        self.save("large_mix", self.normal(4, 257))
+        self.refuse_run("components: 257", "1 to 256", variant="hard-fish", q="large_q.npy", k="large_k.npy",
+                        mix="large_mix.npy")
+        self.refuse_run("heads: 258", "1 to 256", variant="hard-fish", mix=self.save("high", self.normal(258, 3)))
+        self.refuse_run("heads: 258", "1 to 256", variant="hard-mish", heads="258")
+
+
 class Packed(RunTest):
     """B 1, H 2, N 6, S 9."""
 
@@ -190,6 +262,25 @@ class Values(RunTest):
                 with self.subTest(name=name, value=value):
                     self.refuse_run(f"--{name}", "element 2", **{name: f"0,1,{value},2"})
 
+    def test_mixing(self):
+        for value in ("nan", "inf", "-inf", "1e39"):
+            for option, variant, text in (("mix", "hard-mish", f"0,{value},1"),
+                                          ("mix-weight", "gfish", f"0,{value},1" + 9 * ",0"),
+                                          ("mix-offset", "gfish", f"0,{value},1,1")):
+                with self.subTest(option=option, value=value):
+                    self.refuse_run(f"--{option}", "element 1", "a finite number", variant=variant, **{option: text})
+        array = np.ones((4, 3))
+        array[2, 1] = np.nan
+        self.refuse_run("--mix bad.npy", "element 7", "a finite number", variant="fish", mix=self.save("bad", array))
+
+    def test_noise(self):
+        for value in ("-0.1", "-1e-30", "nan", "inf", "-inf", "1e39"):
+            for variant in NOISY:
+                with self.subTest(value=value, variant=variant):
+                    self.refuse_run("--noise", "element 1", "not below 0", variant=variant, noise=f"1,{value},1")
+        self.refuse_run("--noise bad.npy", "element 2", "not below 0", variant="fish",
+                        noise=self.save("bad", np.array([0.0, 1.0, -1.0])))
+
     def test_lists_that_are_none(self):
         for text in ("", ",", "1,", ",1", "1,,2", "1;2", "one", "1 2", "x.txt", "1,2,3 "):
             with self.subTest(text=text):
@@ -207,7 +298,8 @@ class Files(RunTest):
         for option, variant in (("q", "softmax"), ("k", "softmax"), ("v", "softmax"), ("prior", "mgk"),
                                 ("variance", "mgk"), ("shift", "smgk"), ("lengths", "softmax"),
                                 ("lengths-q", "softmax"), ("bias", "softmax"), ("alibi", "softmax"),
-                                ("sinks", "softmax"), ("grad-out", "softmax")):
+                                ("sinks", "softmax"), ("grad-out", "softmax"), ("mix", "fish"), ("mix", "hard-mish"),
+                                ("mix-weight", "gfish"), ("mix-offset", "gfish"), ("noise", "fish")):
             for name, word in (("absent.npy", "No such file"), ("folder.npy", "not a regular file")):
                 with self.subTest(option=option, name=name):
                     self.refuse_run(f"--{option} {name}", word, variant=variant, **{option: name})

@@ -2,18 +2,15 @@
 """clmgk-run: its command line."""
 import unittest
 
-from program_test import QUICK, RunTest
+from program_test import ADMIXTURES, GENERALISED, NOISY, QUICK, SHARED_MIX, RunTest
 
-LATER_OPTIONS = (
-    "feature feature-order projection state-in state-out mix mix-weight mix-offset noise dmix dmix-weight dmix-offset "
-    "dnoise").split()
-LATER_VARIANTS = (
-    "linear mlk smlk fish hard-fish mish hard-mish gfish hard-gfish lfish lhard-fish lmish lhard-mish lgfish "
-    "lhard-gfish talking-heads").split()
+LATER_OPTIONS = "feature feature-order projection state-in state-out".split()
+LATER_VARIANTS = "linear mlk smlk lfish lhard-fish lmish lhard-mish lgfish lhard-gfish".split()
 OPTIONS = (
     "variant q k v layout out lse score estep prior variance shift causal causal-align lengths lengths-q dtype check "
     "repeat device json help version engine parameters window offsets offsets-k bias alibi sinks softcap dropout seed "
-    "grad-out grad-lse dq dk dv dprior dvariance dshift dbias dsinks new-prior nll responsibilities counts").split()
+    "grad-out grad-lse dq dk dv dprior dvariance dshift dbias dsinks new-prior nll responsibilities counts mix "
+    "mix-weight mix-offset noise shared-noise heads dmix dmix-weight dmix-offset dnoise").split()
 
 
 class Usage(RunTest):
@@ -61,18 +58,24 @@ class Usage(RunTest):
             with self.subTest(option=name):
                 self.refuse_run(f"--{name}", "required", **{name: None})
         self.refuse_run("--shift", "required", variant="smgk", shift=None)
+        for variant in ADMIXTURES:
+            with self.subTest(variant=variant):
+                self.refuse_run(f"--mix is required with {variant}", variant=variant, mix=None)
+        for variant in NOISY:
+            with self.subTest(variant=variant):
+                self.refuse_run(f"--noise is required with {variant}", variant=variant, noise=None)
         self.refuse_run("nothing to do", out=None)
 
     def test_later_options_are_refused(self):
         for option in LATER_OPTIONS:
             with self.subTest(option=option):
                 self.refuse_run(f"--{option}", "not offered by this version", **{option: "x.npy"})
-        self.refuse_run("--shared-noise", "not offered by this version", shared_noise=True)
 
     def test_later_variants_are_refused(self):
         for variant in LATER_VARIANTS + ["", "SOFTMAX", "soft"]:
             with self.subTest(variant=variant):
-                self.refuse_run("--variant", f"'{variant}'", "offers softmax, gaussian, mgk, smgk", variant=variant)
+                self.refuse_run("--variant", f"'{variant}'", "offers softmax, gaussian, mgk, smgk, fish",
+                                variant=variant)
 
     def test_options_that_do_not_apply(self):
         for variant, option, value in (
@@ -88,8 +91,32 @@ class Usage(RunTest):
             with self.subTest(variant=variant, option=option):
                 self.refuse_run(f"--{option} does not apply to {variant}", variant=variant, **{option: value})
 
+    def test_options_that_do_not_apply_to_mixed_scores(self):
+        for variant in ADMIXTURES:
+            for option, value in (("prior", "1,1,1"), ("variance", "2"), ("score", "dot"), ("estep", "soft"),
+                                  ("shift", "shift.npy"), ("new-prior", "x.npy"), ("counts", "x.npy"),
+                                  ("responsibilities", "x.npy"), ("nll", "x.npy")):
+                with self.subTest(variant=variant, option=option):
+                    self.refuse_run(f"--{option} does not apply to {variant}", variant=variant, **{option: value})
+        for option, value, variants in (
+            ("noise", "1,1,1", NOISY), ("shared-noise", True, NOISY), ("mix-weight", "mix.npy", GENERALISED),
+            ("mix-offset", "1,1,1,1", GENERALISED), ("heads", "4", SHARED_MIX), ("mix", "mix.npy", ADMIXTURES),
+        ):
+            for variant in ("softmax", "gaussian", "mgk", "smgk") + ADMIXTURES:
+                if variant not in variants:
+                    with self.subTest(variant=variant, option=option):
+                        self.refuse_run(f"--{option} does not apply to {variant}", variant=variant, **{option: value})
+
     def test_gradients_that_do_not_apply(self):
         self.save("g", self.normal(2, 4, 5, 6))
+        for option, variants in (("dprior", ()), ("dvariance", ()), ("dshift", ()), ("dnoise", NOISY),
+                                 ("dmix-weight", GENERALISED), ("dmix-offset", GENERALISED)):
+            for variant in ADMIXTURES:
+                if variant not in variants:
+                    with self.subTest(variant=variant, option=option):
+                        self.refuse_run(f"--{option} does not apply to {variant}", variant=variant,
+                                        **{"grad-out": "g.npy", option: "x.npy"})
+        self.refuse_run("--dmix does not apply to mgk", variant="mgk", dmix="x.npy", **{"grad-out": "g.npy"})
         for variant, option in (("softmax", "dprior"), ("softmax", "dshift"), ("gaussian", "dshift"),
                                 ("mgk", "dshift")):
             with self.subTest(variant=variant, option=option):
@@ -115,11 +142,15 @@ class Usage(RunTest):
         for option in ("dprior", "dshift"):
             with self.subTest(option=option):
                 self.refuse_run(f"--{option} needs --grad-out", variant="smgk", **{option: "x.npy"})
+        for option in ("dmix", "dmix-weight", "dmix-offset", "dnoise"):
+            with self.subTest(option=option):
+                self.refuse_run(f"--{option} needs --grad-out", variant="gfish", **{option: "x.npy"})
         for option, needs in (("dbias", "bias"), ("dsinks", "sinks")):
             with self.subTest(option=option):
                 self.refuse_run(f"--{option} needs --{needs}", **{option: "x.npy", "grad-out": "g.npy"})
         self.refuse_run("--offsets-k needs --offsets", **{"offsets-k": "x.npy"})
-        self.refuse_run("--seed needs --dropout", seed="1")
+        for variant in ("softmax", "hard-fish"):
+            self.refuse_run("--seed needs --dropout or --noise", variant=variant, seed="1")
 
     def test_options_that_exclude_each_other(self):
         for option in ("lengths", "lengths-q"):
@@ -143,6 +174,9 @@ class Usage(RunTest):
         for value in ("-1", "+1", "", "1.0", "0x10", "18446744073709551616", " 1"):
             with self.subTest(seed=value):
                 self.refuse_run("--seed", f"'{value}'", dropout="0.5", seed=value)
+        for value in ("0", "-4", "", "4.0", "1073741825"):
+            with self.subTest(heads=value):
+                self.refuse_run("--heads", f"'{value}'", variant="hard-mish", heads=value)
         self.refuse_run("--score", "'cosine'", variant="mgk", score="cosine")
         self.refuse_run("nonsense", parameters="nonsense=3")
         self.refuse_run("softcap", "1e-60", softcap="1e-60")
