@@ -13,10 +13,13 @@ enum {
     PHASE_BIAS = 450001,
     PHASE_V = 600011,
     PHASE_SINKS = 750019,
-    PHASE_SHIFT = 900001
+    PHASE_MIX = 800011,
+    PHASE_MIX_WEIGHT = 850009,
+    PHASE_SHIFT = 900001,
+    PHASE_MIX_OFFSET = 950009
 };
 
-#define SEED 1 /* of dropout */
+#define SEED 1 /* of dropout and noise */
 
 /* ---- sizes --------------------------------------------------------------------------------------------------- */
 
@@ -25,9 +28,11 @@ bench_elements bench_count_elements(const clmgk_attention_desc *desc)
     const size_t b = (size_t)desc->batch, h = (size_t)desc->heads, g = (size_t)desc->kv_heads;
     const size_t n = (size_t)desc->length, s = (size_t)desc->length_k;
     const size_t d = (size_t)desc->head_size, e = (size_t)desc->value_size, m = (size_t)desc->components;
+    const uint32_t traits = clmgk_variant_traits(desc->variant);
+    const bool mixed = bench_is_mixed(desc->variant);
     bench_elements count = {
-        .q = b * h * n * d,
-        .k = b * g * (desc->variant == CLMGK_VARIANT_MGK ? m : 1) * s * d,
+        .q = b * (mixed ? m : h) * n * d,
+        .k = b * (mixed ? m : g) * (desc->variant == CLMGK_VARIANT_MGK ? m : 1) * s * d,
         .v = b * g * s * e,
         .o = b * h * n * e,
         .lse = b * h * n,
@@ -35,6 +40,10 @@ bench_elements bench_count_elements(const clmgk_attention_desc *desc)
         .shift = desc->variant == CLMGK_VARIANT_SMGK ? h * m * d : 0,
         .slopes = desc->use_alibi ? h : 0,
         .sinks = desc->use_sinks ? h : 0,
+        .mix = mixed ? (traits & CLMGK_TRAIT_SHARED_MIX ? m : h * m) : 0,
+        .mix_weight = desc->use_mix_weight ? h * m : 0,
+        .mix_offset = desc->use_mix_offset ? h : 0,
+        .noise = traits & CLMGK_TRAIT_NOISE ? m : 0,
         .offsets = desc->sequences ? (size_t)desc->sequences + 1 : 0,
     };
     if (desc->use_bias)
@@ -56,7 +65,8 @@ uint64_t bench_array_bytes(const clmgk_attention_desc *desc, bench_pass pass)
 {
     const bench_elements count = bench_count_elements(desc);
     const size_t stored = count.q + count.k + count.v + count.o + (pass == BENCH_BACKWARD ? count.o : 0);
-    const size_t numbers = count.lse + count.prior + count.shift + count.bias + count.slopes + count.sinks;
+    const size_t numbers = count.lse + count.prior + count.shift + count.bias + count.slopes + count.sinks + count.mix +
+                           count.mix_weight + count.mix_offset + count.noise;
     uint64_t bytes = (uint64_t)stored * clmgk_ref_dtype_size(desc->dtype) + (uint64_t)numbers * sizeof(float) +
                      (uint64_t)count.offsets * sizeof(int32_t);
     for (int i = 0; i < CLMGK_REF_GRADIENTS; i++)
@@ -101,6 +111,30 @@ static double slope_at(const bench_arrays *arrays, const clmgk_attention_desc *d
 static double sink_at(const bench_arrays *arrays, const clmgk_attention_desc *desc, size_t element)
 {
     return pattern_at(arrays, desc->dtype, PHASE_SINKS, element);
+}
+
+/* Of any sign, and so large that a mixture of scores is about as large as one of them. */
+static double mix_at(const bench_arrays *arrays, const clmgk_attention_desc *desc, size_t element)
+{
+    const double scale = 1 / sqrt((double)desc->components);
+    return (double)(float)(scale * pattern_at(arrays, desc->dtype, PHASE_MIX, element));
+}
+
+static double mix_weight_at(const bench_arrays *arrays, const clmgk_attention_desc *desc, size_t element)
+{
+    return pattern_at(arrays, desc->dtype, PHASE_MIX_WEIGHT, element);
+}
+
+static double mix_offset_at(const bench_arrays *arrays, const clmgk_attention_desc *desc, size_t element)
+{
+    return pattern_at(arrays, desc->dtype, PHASE_MIX_OFFSET, element);
+}
+
+static double noise_at(const bench_arrays *arrays, const clmgk_attention_desc *desc, size_t element)
+{
+    (void)arrays;
+    (void)desc;
+    return 0.5 * (double)(1 + element % 4);
 }
 
 int32_t bench_offset(const clmgk_attention_desc *desc, int64_t t)
@@ -303,6 +337,10 @@ static tool_exit make_own_buffers(const tool_device *device, const bench_arrays 
     TOOL_TRY(make_parameter(device, arrays, desc, bias_at, count.bias, &own->bias, error));
     TOOL_TRY(make_parameter(device, arrays, desc, slope_at, count.slopes, &own->slopes, error));
     TOOL_TRY(make_parameter(device, arrays, desc, sink_at, count.sinks, &own->sinks, error));
+    TOOL_TRY(make_parameter(device, arrays, desc, mix_at, count.mix, &own->mix, error));
+    TOOL_TRY(make_parameter(device, arrays, desc, mix_weight_at, count.mix_weight, &own->mix_weight, error));
+    TOOL_TRY(make_parameter(device, arrays, desc, mix_offset_at, count.mix_offset, &own->mix_offset, error));
+    TOOL_TRY(make_parameter(device, arrays, desc, noise_at, count.noise, &own->noise, error));
     TOOL_TRY(make_offsets(device, desc, count.offsets, &own->offsets, error));
     if (workspace_bytes)
         TOOL_TRY(tool_make_buffer(device, workspace_bytes, NULL, &own->workspace, error));
@@ -315,8 +353,9 @@ static tool_exit make_own_buffers(const tool_device *device, const bench_arrays 
 clmgk_buffer *bench_gradient_buffer(clmgk_gradient_args *gradients, clmgk_ref_gradient which)
 {
     clmgk_buffer *const buffers[CLMGK_REF_GRADIENTS] = {
-        &gradients->grad_q,        &gradients->grad_k,     &gradients->grad_v,    &gradients->grad_prior,
-        &gradients->grad_variance, &gradients->grad_shift, &gradients->grad_bias, &gradients->grad_sinks};
+        &gradients->grad_q,        &gradients->grad_k,          &gradients->grad_v,          &gradients->grad_prior,
+        &gradients->grad_variance, &gradients->grad_shift,      &gradients->grad_bias,       &gradients->grad_sinks,
+        &gradients->grad_mix,      &gradients->grad_mix_weight, &gradients->grad_mix_offset, &gradients->grad_noise};
     return buffers[which];
 }
 
@@ -335,6 +374,10 @@ tool_exit bench_own_create(const tool_device *device, const bench_arrays *arrays
     own->args.bias.memory = own->bias;
     own->args.slopes.memory = own->slopes;
     own->args.sinks.memory = own->sinks;
+    own->args.mix.memory = own->mix;
+    own->args.mix_weight.memory = own->mix_weight;
+    own->args.mix_offset.memory = own->mix_offset;
+    own->args.noise.memory = own->noise;
     own->args.offsets.memory = own->offsets;
     own->args.workspace.memory = own->workspace;
     own->args.seed = SEED;
@@ -348,8 +391,9 @@ tool_exit bench_own_create(const tool_device *device, const bench_arrays *arrays
 
 void bench_own_release(bench_own *own)
 {
-    cl_mem const buffers[] = {own->prior,   own->shift,     own->bias, own->slopes, own->sinks,
-                              own->offsets, own->workspace, own->o,    own->lse};
+    cl_mem const buffers[] = {own->prior,     own->shift,      own->bias,       own->slopes, own->sinks,
+                              own->mix,       own->mix_weight, own->mix_offset, own->noise,  own->offsets,
+                              own->workspace, own->o,          own->lse};
     for (size_t i = 0; i < TOOL_COUNT(buffers); i++)
         tool_release_buffer(buffers[i]);
     *own = (bench_own){0};
@@ -370,7 +414,9 @@ tool_exit bench_values_create(const clmgk_attention_desc *desc, bench_values *va
     bool ok = allocate(count.q, &values->q) && allocate(count.k, &values->k) && allocate(count.v, &values->v) &&
               allocate(count.prior, &values->prior) && allocate(count.shift, &values->shift) &&
               allocate(count.bias, &values->bias) && allocate(count.slopes, &values->slopes) &&
-              allocate(count.sinks, &values->sinks) && allocate(desc->gradients ? count.o : 0, &values->grad_o);
+              allocate(count.sinks, &values->sinks) && allocate(count.mix, &values->mix) &&
+              allocate(count.mix_weight, &values->mix_weight) && allocate(count.mix_offset, &values->mix_offset) &&
+              allocate(count.noise, &values->noise) && allocate(desc->gradients ? count.o : 0, &values->grad_o);
     if (ok && count.offsets) {
         values->offsets = calloc(count.offsets, sizeof(*values->offsets));
         ok = values->offsets != NULL;
@@ -385,6 +431,10 @@ tool_exit bench_values_create(const clmgk_attention_desc *desc, bench_values *va
     values->problem.bias = values->bias;
     values->problem.slopes = values->slopes;
     values->problem.sinks = values->sinks;
+    values->problem.mix = values->mix;
+    values->problem.mix_weight = values->mix_weight;
+    values->problem.mix_offset = values->mix_offset;
+    values->problem.noise = values->noise;
     values->problem.offsets = values->offsets;
     values->problem.grad_o = values->grad_o;
     return TOOL_DONE;
@@ -392,8 +442,9 @@ tool_exit bench_values_create(const clmgk_attention_desc *desc, bench_values *va
 
 void bench_values_release(bench_values *values)
 {
-    double *const lists[] = {values->q,    values->k,      values->v,     values->prior, values->shift,
-                             values->bias, values->slopes, values->sinks, values->grad_o};
+    double *const lists[] = {values->q,          values->k,      values->v,     values->prior, values->shift,
+                             values->bias,       values->slopes, values->sinks, values->mix,   values->mix_weight,
+                             values->mix_offset, values->noise,  values->grad_o};
     for (size_t i = 0; i < TOOL_COUNT(lists); i++)
         free(lists[i]);
     free(values->offsets);
@@ -428,6 +479,10 @@ void bench_values_fill(const bench_arrays *arrays, const clmgk_attention_desc *w
     fill_parameter(arrays, whole, bias_at, start->bias, count.bias, values->bias);
     fill_parameter(arrays, whole, slope_at, start->slopes, count.slopes, values->slopes);
     fill_parameter(arrays, whole, sink_at, start->sinks, count.sinks, values->sinks);
+    fill_parameter(arrays, whole, mix_at, start->mix, count.mix, values->mix);
+    fill_parameter(arrays, whole, mix_weight_at, start->mix_weight, count.mix_weight, values->mix_weight);
+    fill_parameter(arrays, whole, mix_offset_at, start->mix_offset, count.mix_offset, values->mix_offset);
+    fill_parameter(arrays, whole, noise_at, start->noise, count.noise, values->noise);
     if (values->offsets)
         fill_offsets(&values->problem.desc, count.offsets, values->offsets);
 }

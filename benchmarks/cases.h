@@ -15,7 +15,7 @@
 
 /* ---- what is to be measured -------------------------------------------------------------------------------- */
 
-enum { BENCH_SUITE_QUICK = 1, BENCH_SUITE_PAPER = 2, BENCH_SUITE_FULL = 4 };
+enum { BENCH_SUITE_QUICK = 1, BENCH_SUITE_PAPER = 2, BENCH_SUITE_FULL = 4, BENCH_SUITE_ADMIXTURE = 8 };
 
 /* More cases of softmax beside the variants that a shape compares: causal, f16 and bf16, without the window. */
 enum { BENCH_WITH_CAUSAL = 1, BENCH_WITH_STORAGE = 2, BENCH_WITH_FULL = 4 };
@@ -64,6 +64,7 @@ const bench_figure *bench_find_figure(const bench_shape *shape, clmgk_variant va
 typedef struct bench_variant {
     clmgk_variant variant;
     int64_t heads;
+    int64_t components; /* 0: the shape's */
 } bench_variant;
 
 #define BENCH_MAX_VARIANTS 16
@@ -116,7 +117,7 @@ enum {
     {"batch", "B", "a size without a name: batch, default 1"},                                                         \
         {"heads", "H", "query heads, default 8: softmax with so many is the baseline of ratios"},                      \
         {"kv-heads", "G", "key/value heads, default: each variant's heads"},                                           \
-        {"components", "M", "components per key of mgk and smgk, default 2"},                                          \
+        {"components", "M", "components per key of mgk and smgk, global heads of the admixture family; default 2"},    \
         {"length", "N", "queries; required for a size without a name"}, {"length-k", "S", "keys, default N"},          \
         {"head-size", "D", "query/key head size; required for a size without a name"},                                 \
         {"value-size", "E", "value head size, default D"}, {"causal", NULL, "hide later keys"},                        \
@@ -134,10 +135,11 @@ enum {
 const char *bench_given_size(const char *const *values);
 tool_exit bench_parse_sizes(const char *const *values, bench_shape *shape, tool_error *error);
 
-/* Softmax, and MGK and sMGK with half the heads. */
-void bench_take_default_variants(bench_request *request);
-/* Those of Q, K, V and the shift. */
-#define BENCH_DEFAULT_GRADIENTS (CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_SHIFT)
+/* Softmax, and MGK and sMGK with half the heads; of the suite of that name: softmax and the admixture family. */
+void bench_take_default_variants(bench_request *request, unsigned suite);
+/* Those of Q, K, V, the shift and the mixing. */
+#define BENCH_DEFAULT_GRADIENTS                                                                                        \
+    (CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_SHIFT | CLMGK_GRADIENT_MIX)
 
 /* ---- cases and their results -------------------------------------------------------------------------------- */
 
@@ -190,7 +192,7 @@ typedef struct bench_group {
 tool_exit bench_make_groups(const bench_request *request, bench_group **groups, tool_error *error);
 void bench_free_groups(const bench_request *request, bench_group *groups);
 
-/* "mgk 4" */
+/* "mgk 4", "hard-fish 2x8" */
 typedef struct bench_label {
     char text[48];
 } bench_label;
@@ -209,9 +211,18 @@ const bench_case *bench_baseline(const bench_group *group, const bench_case *one
 /* The case with the window of the shape that is otherwise like `full`, a case without it. NULL: none measured. */
 const bench_case *bench_windowed(const bench_group *group, const bench_case *full);
 
+/* The operations that FiSH takes for its attention matrices, as a part of those of softmax with the heads of
+ * `baseline`, by the formulas of the FiSH paper's Appendix D, which leave softmax and values out. */
+typedef struct bench_operations {
+    bool counted;       /* else the paper has no count: other families, the generalised form, the backward pass */
+    double matrices;    /* of given queries and keys */
+    double projections; /* those of queries and keys counted in, from an input as wide as the baseline's heads */
+} bench_operations;
+bench_operations bench_paper_operations(const bench_case *one, const bench_case *baseline);
+
 /* "q,k,v" of a set of clmgk_gradient. */
 typedef struct bench_names {
-    char text[64];
+    char text[96];
 } bench_names;
 bench_names bench_gradient_names(uint32_t set);
 /* The names, in the order of the set's bits. */
@@ -237,7 +248,7 @@ void bench_arrays_release(bench_arrays *arrays);
 
 /* What a case has of its own, and all its arrays by name. */
 typedef struct bench_own {
-    cl_mem prior, shift, bias, slopes, sinks, offsets, workspace;
+    cl_mem prior, shift, bias, slopes, sinks, mix, mix_weight, mix_offset, noise, offsets, workspace;
     cl_mem o, lse; /* of a descriptor with gradients: they are inputs there */
     clmgk_attention_args args;
     clmgk_gradient_args gradients;
@@ -252,7 +263,7 @@ clmgk_buffer *bench_gradient_buffer(clmgk_gradient_args *gradients, clmgk_ref_gr
 
 /* Elements of the arrays of a resolved descriptor; 0: it has no such array. */
 typedef struct bench_elements {
-    size_t q, k, v, o, lse, prior, shift, bias, slopes, sinks, offsets;
+    size_t q, k, v, o, lse, prior, shift, bias, slopes, sinks, mix, mix_weight, mix_offset, noise, offsets;
     size_t gradients[CLMGK_REF_GRADIENTS]; /* of the descriptor's set */
 } bench_elements;
 bench_elements bench_count_elements(const clmgk_attention_desc *desc);
@@ -269,7 +280,7 @@ int32_t bench_offset(const clmgk_attention_desc *desc, int64_t t);
 /* The same arrays as numbers, as a problem of the reference. */
 typedef struct bench_values {
     clmgk_ref_problem problem;
-    double *q, *k, *v, *prior, *shift, *bias, *slopes, *sinks, *grad_o;
+    double *q, *k, *v, *prior, *shift, *bias, *slopes, *sinks, *mix, *mix_weight, *mix_offset, *noise, *grad_o;
     int32_t *offsets;
 } bench_values;
 
@@ -287,8 +298,11 @@ tool_exit bench_validate_rows(const tool_device *device, const bench_arrays *arr
                               const clmgk_attention_args *args, double seconds, bench_error_found *found,
                               tool_error *error);
 
-/* A problem made smaller, for a check of all its results: few heads and batches, fewer queries and keys, of no round
- * numbers, so that its products are about so many multiplications. */
+/* Whether the heads of a variant are mixed: none of them is a problem of its own. */
+bool bench_is_mixed(clmgk_variant variant);
+
+/* A problem made smaller, for a check of all its results: few heads (all of a mixed variant) and batches, fewer queries
+ * and keys, of no round numbers, so that its products are about so many multiplications. */
 #define BENCH_REDUCED_MULTIPLICATIONS 4e7 /* about a second of the reference */
 tool_exit bench_reduce(const clmgk_attention_desc *desc, bench_pass pass, double multiplications,
                        clmgk_attention_desc *reduced, tool_error *error);

@@ -22,7 +22,7 @@ static bool next_token(const char **text, char token[TOKEN_SIZE])
 
 /* Calls `add` for every element of a comma-separated list. */
 static tool_exit parse_list(const char *option, const char *text, size_t capacity,
-                            tool_exit (*add)(const char *option, const char *token, bench_request *request,
+                            tool_exit (*add)(const char *option, char *token, bench_request *request,
                                              tool_error *error),
                             bench_request *request, tool_error *error)
 {
@@ -39,20 +39,33 @@ static tool_exit parse_list(const char *option, const char *text, size_t capacit
     return TOOL_DONE;
 }
 
-static tool_exit add_variant(const char *option, const char *token, bench_request *request, tool_error *error)
+/* "8", or "2x8" of a mixed variant: global and local heads */
+static tool_exit parse_heads(const char *option, char *text, bench_variant *variant, tool_error *error)
+{
+    char *const local = strchr(text, 'x');
+    if (!local)
+        return tool_parse_integer(option, text, 1, INT32_MAX, &variant->heads, error);
+    if (!bench_is_mixed(variant->variant))
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected one number of heads: %s mixes none", option, text,
+                         clmgk_variant_name(variant->variant));
+    *local = '\0';
+    TOOL_TRY(tool_parse_integer(option, text, 1, INT32_MAX, &variant->components, error));
+    return tool_parse_integer(option, local + 1, 1, INT32_MAX, &variant->heads, error);
+}
+
+static tool_exit add_variant(const char *option, char *token, bench_request *request, tool_error *error)
 {
     bench_variant *variant = &request->variants[request->variant_count++];
     char name[TOKEN_SIZE];
     const size_t length = strcspn(token, ":");
     memcpy(name, token, length);
     name[length] = '\0';
-    variant->heads = BENCH_HEADS_OF_SHAPE;
-    if (token[length] == ':')
-        TOOL_TRY(tool_parse_integer(option, token + length + 1, 1, INT32_MAX, &variant->heads, error));
-    return tool_parse_variant(option, name, &variant->variant, error);
+    *variant = (bench_variant){.heads = BENCH_HEADS_OF_SHAPE};
+    TOOL_TRY(tool_parse_variant(option, name, &variant->variant, error));
+    return token[length] == ':' ? parse_heads(option, token + length + 1, variant, error) : TOOL_DONE;
 }
 
-static tool_exit add_dtype(const char *option, const char *token, bench_request *request, tool_error *error)
+static tool_exit add_dtype(const char *option, char *token, bench_request *request, tool_error *error)
 {
     clmgk_dtype dtype = CLMGK_DTYPE_F32;
     TOOL_TRY(tool_parse_dtype(option, token, &dtype, error));
@@ -64,7 +77,7 @@ static tool_exit add_dtype(const char *option, const char *token, bench_request 
     return TOOL_DONE;
 }
 
-static tool_exit add_gradient(const char *option, const char *token, bench_request *request, tool_error *error)
+static tool_exit add_gradient(const char *option, char *token, bench_request *request, tool_error *error)
 {
     const char *names[CLMGK_REF_GRADIENTS + 1];
     size_t index = 0;
@@ -77,7 +90,7 @@ static tool_exit add_gradient(const char *option, const char *token, bench_reque
     return TOOL_DONE;
 }
 
-static tool_exit add_shape(const char *option, const char *token, bench_request *request, tool_error *error)
+static tool_exit add_shape(const char *option, char *token, bench_request *request, tool_error *error)
 {
     const char *names[BENCH_MAX_SHAPES];
     size_t index = 0;
@@ -193,8 +206,8 @@ tool_exit bench_parse_shapes(const char *text, bench_request *request, tool_erro
 
 tool_exit bench_parse_suite(const char *text, bench_request *request, unsigned *suite, tool_error *error)
 {
-    static const char *const names[] = {"quick", "paper", "full"};
-    static const unsigned suites[] = {BENCH_SUITE_QUICK, BENCH_SUITE_PAPER, BENCH_SUITE_FULL};
+    static const char *const names[] = {"quick", "paper", "full", "admixture"};
+    static const unsigned suites[] = {BENCH_SUITE_QUICK, BENCH_SUITE_PAPER, BENCH_SUITE_FULL, BENCH_SUITE_ADMIXTURE};
     size_t index = 0;
     TOOL_TRY(tool_parse_name("suite", text, names, TOOL_COUNT(names), &index, error));
     *suite = suites[index];
@@ -218,11 +231,16 @@ tool_exit bench_parse_pass(const char *text, bench_request *request, tool_error 
     return TOOL_DONE;
 }
 
-void bench_take_default_variants(bench_request *request)
+void bench_take_default_variants(bench_request *request, unsigned suite)
 {
-    static const bench_variant defaults[] = {{CLMGK_VARIANT_SOFTMAX, BENCH_HEADS_OF_SHAPE},
-                                             {CLMGK_VARIANT_MGK, BENCH_HEADS_HALF},
-                                             {CLMGK_VARIANT_SMGK, BENCH_HEADS_HALF}};
-    memcpy(request->variants, defaults, sizeof(defaults));
-    request->variant_count = TOOL_COUNT(defaults);
+    static const bench_variant mixture[] = {{CLMGK_VARIANT_SOFTMAX, BENCH_HEADS_OF_SHAPE, 0},
+                                            {CLMGK_VARIANT_MGK, BENCH_HEADS_HALF, 0},
+                                            {CLMGK_VARIANT_SMGK, BENCH_HEADS_HALF, 0}};
+    static const bench_variant admixture[] = {
+        {CLMGK_VARIANT_SOFTMAX, BENCH_HEADS_OF_SHAPE, 0},       {CLMGK_VARIANT_HARD_FISH, BENCH_HEADS_OF_SHAPE, 2},
+        {CLMGK_VARIANT_HARD_FISH, BENCH_HEADS_OF_SHAPE, 4},     {CLMGK_VARIANT_HARD_MISH, BENCH_HEADS_OF_SHAPE, 2},
+        {CLMGK_VARIANT_TALKING_HEADS, BENCH_HEADS_OF_SHAPE, 0}, {CLMGK_VARIANT_FISH, BENCH_HEADS_OF_SHAPE, 2}};
+    const bool mixed = suite == BENCH_SUITE_ADMIXTURE;
+    memcpy(request->variants, mixed ? admixture : mixture, mixed ? sizeof(admixture) : sizeof(mixture));
+    request->variant_count = mixed ? TOOL_COUNT(admixture) : TOOL_COUNT(mixture);
 }

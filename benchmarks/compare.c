@@ -60,8 +60,9 @@ static bool read_time(const json_t *one, double *median, double *noise)
 
 static void print_change(const json_t *one, double old_ms, double new_ms, const char *word, FILE *stream)
 {
-    fprintf(stream, "  %-8s %-8s %2d heads %-4s N %-6d S %-6d D %-4d%s%s %10.3f -> %10.3f ms  %+6.1f %%  %s\n",
+    fprintf(stream, "  %-13s %-8s M %d %2d heads %-4s N %-6d S %-6d D %-4d%s%s %10.3f -> %10.3f ms  %+6.1f %%  %s\n",
             json_string_value(json_object_get(one, "variant")), json_string_value(json_object_get(one, "pass")),
+            (int)json_integer_value(json_object_get(one, "components")),
             (int)json_integer_value(json_object_get(one, "heads")), json_string_value(json_object_get(one, "dtype")),
             (int)json_integer_value(json_object_get(one, "length")),
             (int)json_integer_value(json_object_get(one, "length_k")),

@@ -14,6 +14,15 @@ static json_t *ratio_json(const bench_group *group, const bench_case *one)
     return baseline ? json_real(one->time_ms.median / baseline->time_ms.median) : json_null();
 }
 
+/* null: the FiSH paper has no count for it, or there is no softmax beside it. */
+static json_t *paper_operations_json(const bench_group *group, const bench_case *one)
+{
+    const bench_case *baseline = bench_baseline(group, one);
+    const bench_operations paper = baseline ? bench_paper_operations(one, baseline) : (bench_operations){0};
+    return paper.counted ? json_pack("{s:f, s:f}", "matrices", paper.matrices, "with_projections", paper.projections)
+                         : json_null();
+}
+
 static json_t *time_json(const bench_case *one)
 {
     return json_pack("{s:f, s:f, s:f, s:i, s:i, s:s}", "median", one->time_ms.median, "min", one->time_ms.min, "max",
@@ -78,16 +87,17 @@ static json_t *case_key_json(size_t device, const bench_case *one)
 
 static json_t *case_json(size_t index, const bench_device *device, const bench_group *group, const bench_case *one)
 {
-    json_t *rest = json_pack(
-        "{s:o, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:b, s:s, s:s, s:s, s:o, s:I}", "time_ms",
-        time_json(one), "flops", one->flops, "gflops", bench_gflops(one), "fraction_of_peak",
-        bench_fraction_of_peak(device, one), "kv_fraction_of_read", bench_kv_fraction_of_read(device, one), "bytes",
-        (json_int_t)one->array_bytes, "memory_bytes", (json_int_t)bench_memory_bytes(one), "workspace_bytes",
-        (json_int_t)one->workspace_bytes, "compile_ms", one->compile_ms, "first_call_cold_ms",
-        optional_ms(one->first_cold_ms), "first_call_warm_ms", optional_ms(one->first_warm_ms), "error",
-        error_json(one), "tuned", (int)bench_is_tuned(one), "tuning", clmgk_tuning_source_name(one->tuning),
-        "parameters", one->parameters, "options", one->compiler_options, "ratio_to_baseline", ratio_json(group, one),
-        "process_peak_bytes", (json_int_t)one->process_peak_bytes);
+    json_t *rest =
+        json_pack("{s:o, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:b, s:s, s:s, s:s, s:o, s:o, s:I}",
+                  "time_ms", time_json(one), "flops", one->flops, "gflops", bench_gflops(one), "fraction_of_peak",
+                  bench_fraction_of_peak(device, one), "kv_fraction_of_read", bench_kv_fraction_of_read(device, one),
+                  "bytes", (json_int_t)one->array_bytes, "memory_bytes", (json_int_t)bench_memory_bytes(one),
+                  "workspace_bytes", (json_int_t)one->workspace_bytes, "compile_ms", one->compile_ms,
+                  "first_call_cold_ms", optional_ms(one->first_cold_ms), "first_call_warm_ms",
+                  optional_ms(one->first_warm_ms), "error", error_json(one), "tuned", (int)bench_is_tuned(one),
+                  "tuning", clmgk_tuning_source_name(one->tuning), "parameters", one->parameters, "options",
+                  one->compiler_options, "ratio_to_baseline", ratio_json(group, one), "paper_operations",
+                  paper_operations_json(group, one), "process_peak_bytes", (json_int_t)one->process_peak_bytes);
     return merge(case_key_json(index, one), rest);
 }
 

@@ -77,11 +77,13 @@ static tool_exit check_reduced(const bench_device *device, const bench_options *
     return bench_check(&device->tool, &same, arrays, &reduced, one->pass, &one->error, &failure, error);
 }
 
-/* Dropout's mask depends on batch and head, which a slice has not: there too a smaller problem is checked. */
+/* Random numbers depend on batch and head, which a slice has not: with dropout or noise, too, a smaller problem is
+ * checked. */
 static tool_exit validate(const bench_device *device, const bench_options *options, const bench_arrays *arrays,
                           const clmgk_plan_info *info, const bench_runner *run, bench_case *one, tool_error *error)
 {
-    if (one->pass == BENCH_FORWARD && one->desc.dropout == 0)
+    const bool random = one->desc.dropout > 0 || (clmgk_variant_traits(one->desc.variant) & CLMGK_TRAIT_NOISE);
+    if (one->pass == BENCH_FORWARD && !random)
         return bench_validate_rows(&device->tool, arrays, &one->desc, &run->own.args, VALIDATE_SECONDS, &one->error,
                                    error);
     bench_error_found written = {.ok = true};

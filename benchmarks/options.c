@@ -32,16 +32,20 @@ enum {
 static const tool_option options_table[OPTION_COUNT] = {
     TOOL_STANDARD_OPTIONS,
     {"all-devices", NULL, "measure on every device, one after another"},
-    {"suite", "NAME", "paper (default): the papers' sizes; quick: three small ones; full: many"},
+    {"suite", "NAME",
+     "paper (default): the papers' sizes; quick: three small ones; full: many; admixture: FiSH\n"
+     "and its kin, with 8 heads, beside softmax"},
     {"shapes", "NAME,...", "named sizes in place of a suite"},
-    {"variants", "A,B:H,...",
-     "softmax, gaussian, mgk, smgk, each with its own number of heads after a colon;\n"
-     "without one: the shape's. Default: softmax, and mgk and smgk with half the heads"},
+    {"variants", "A,B:H,C:MxH,...",
+     "each with its own number of heads after a colon, the admixture family with global and\n"
+     "local ones (hard-fish:2x8); without them: the shape's. Default: softmax, and mgk and\n"
+     "smgk with half the heads; of the suite admixture: softmax and that family"},
     BENCH_SIZE_OPTIONS,
     {"pass", "NAME", "forward (default), backward (apart from its forward pass), or both"},
     {"gradients", "A,...",
-     "what the backward pass computes: q, k, v, prior, variance, shift, bias, sinks or all,\n"
-     "each for the variants that have it. Default: q, k, v, shift"},
+     "what the backward pass computes: q, k, v, prior, variance, shift, bias, sinks, mix,\n"
+     "mix-weight, mix-offset, noise or all, each for the variants that have it. Default: q,\n"
+     "k, v, shift, mix"},
     {"dtype", "T,...", "storage types f32, f16, bf16; default f32"},
     {"seconds", "X",
      "repeat the runs of a size for X seconds (at least three times); default 4,\n"
@@ -73,7 +77,7 @@ const tool_program bench_program = {
 
 /* ---- sizes -------------------------------------------------------------------------------------------------- */
 
-static tool_exit parse_shapes(const char *const *values, bench_options *options, tool_error *error)
+static tool_exit parse_shapes(const char *const *values, bench_options *options, unsigned *suite, tool_error *error)
 {
     const char *size_option = bench_given_size(values + OPTION_SIZES);
     if ((values[OPTION_SUITE] != NULL) + (values[OPTION_SHAPES] != NULL) + (size_option != NULL) > 1)
@@ -85,10 +89,9 @@ static tool_exit parse_shapes(const char *const *values, bench_options *options,
         options->request.shape_count = 1;
         return bench_parse_sizes(values + OPTION_SIZES, &options->request.shapes[0], error);
     }
-    unsigned suite = 0;
-    TOOL_TRY(
-        bench_parse_suite(values[OPTION_SUITE] ? values[OPTION_SUITE] : "paper", &options->request, &suite, error));
-    if (suite == BENCH_SUITE_QUICK)
+    const char *name = values[OPTION_SUITE] ? values[OPTION_SUITE] : "paper";
+    TOOL_TRY(bench_parse_suite(name, &options->request, suite, error));
+    if (*suite == BENCH_SUITE_QUICK)
         options->seconds = 0.5;
     return TOOL_DONE;
 }
@@ -182,11 +185,12 @@ tool_exit bench_parse_options(int argc, char **argv, bench_options *options, boo
         return TOOL_DONE;
     if (values[OPTION_GEMM])
         return parse_products(values, options, error);
-    TOOL_TRY(parse_shapes(values, options, error));
+    unsigned suite = 0;
+    TOOL_TRY(parse_shapes(values, options, &suite, error));
     if (values[OPTION_VARIANTS])
         TOOL_TRY(bench_parse_variants(values[OPTION_VARIANTS], &options->request, error));
     else
-        bench_take_default_variants(&options->request);
+        bench_take_default_variants(&options->request, suite);
     if (values[OPTION_DTYPE])
         TOOL_TRY(bench_parse_dtypes(values[OPTION_DTYPE], &options->request, error));
     else

@@ -136,6 +136,8 @@ static void write_series(const char *name, const bench_options *options, FILE *s
             fputs(", half the heads", script);
         else if (variant->heads != BENCH_HEADS_OF_SHAPE)
             fprintf(script, ", %" PRId64 " heads", variant->heads);
+        if (variant->components)
+            fprintf(script, ", %" PRId64 " global", variant->components);
         fputc('\'', script);
     }
 }

@@ -7,8 +7,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-const char *const bench_gradient_name[CLMGK_REF_GRADIENTS] = {"q",        "k",     "v",    "prior",
-                                                              "variance", "shift", "bias", "sinks"};
+const char *const bench_gradient_name[CLMGK_REF_GRADIENTS] = {
+    "q", "k", "v", "prior", "variance", "shift", "bias", "sinks", "mix", "mix-weight", "mix-offset", "noise"};
 
 const char *bench_pass_name(bench_pass pass)
 {
@@ -47,6 +47,19 @@ static bool has_components(clmgk_variant variant)
     return variant == CLMGK_VARIANT_MGK || variant == CLMGK_VARIANT_SMGK;
 }
 
+bool bench_is_mixed(clmgk_variant variant)
+{
+    return (clmgk_variant_traits(variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
+}
+
+static int64_t components_of(const bench_shape *shape, const bench_variant *variant)
+{
+    if (variant->components)
+        return variant->components;
+    const bool square = (clmgk_variant_traits(variant->variant) & CLMGK_TRAIT_SQUARE) != 0;
+    return has_components(variant->variant) || (bench_is_mixed(variant->variant) && !square) ? shape->components : 0;
+}
+
 static void take_modifiers(const bench_modifiers *modifiers, clmgk_attention_desc *desc)
 {
     desc->use_window = modifiers->window;
@@ -71,7 +84,7 @@ static clmgk_attention_desc describe(const bench_shape *shape, const bench_varia
     desc.batch = shape->batch;
     desc.heads = heads_of(shape, variant);
     desc.kv_heads = shape->kv_heads;
-    desc.components = has_components(variant->variant) ? shape->components : 0;
+    desc.components = components_of(shape, variant);
     desc.length = shape->length;
     desc.length_k = shape->length_k ? shape->length_k : shape->length;
     desc.head_size = shape->head_size;
@@ -79,6 +92,7 @@ static clmgk_attention_desc describe(const bench_shape *shape, const bench_varia
     desc.causal = shape->causal;
     if (has_components(variant->variant)) /* learned per head, as the papers' models do */
         desc.prior_shape = CLMGK_PRIOR_HM;
+    desc.use_mix_weight = desc.use_mix_offset = (clmgk_variant_traits(variant->variant) & CLMGK_TRAIT_GENERALISED) != 0;
     take_modifiers(&shape->modifiers, &desc);
     return desc;
 }
@@ -131,7 +145,7 @@ static tool_exit make_case(const bench_shape *shape, bench_pass pass, const clmg
 
 static size_t list_extra_cases(const bench_shape *shape, clmgk_attention_desc descs[MAX_EXTRA_CASES])
 {
-    static const bench_variant softmax = {CLMGK_VARIANT_SOFTMAX, BENCH_HEADS_OF_SHAPE};
+    static const bench_variant softmax = {CLMGK_VARIANT_SOFTMAX, BENCH_HEADS_OF_SHAPE, 0};
     const clmgk_attention_desc plain = describe(shape, &softmax, CLMGK_DTYPE_F32);
     size_t count = 0;
     if (shape->with & BENCH_WITH_CAUSAL) {
@@ -250,11 +264,44 @@ const bench_case *bench_windowed(const bench_group *group, const bench_case *ful
     return NULL;
 }
 
+bench_operations bench_paper_operations(const bench_case *one, const bench_case *baseline)
+{
+    const clmgk_attention_desc *desc = &one->desc;
+    const uint32_t traits = clmgk_variant_traits(desc->variant);
+    if (!(traits & CLMGK_TRAIT_ADMIXTURE) || (traits & CLMGK_TRAIT_GENERALISED) || one->pass != BENCH_FORWARD)
+        return (bench_operations){.counted = false};
+    const bool noise = (traits & CLMGK_TRAIT_NOISE) != 0;
+    const double m = (double)desc->components, d = (double)desc->head_size;
+    /* MiSH without noise: one matrix for all heads */
+    const double h = (traits & CLMGK_TRAIT_SHARED_MIX) && !noise ? 1 : (double)desc->heads;
+    const double all = (double)baseline->desc.heads;
+    const double pairs = (double)desc->length * (double)desc->length_k;
+    /* of one head: 2 N D (2 D_x - 1), where queries and keys are as many */
+    const double projection = ((double)desc->length + (double)desc->length_k) * d * (2 * all * d - 1);
+    const double mixed = pairs * (2 * (d + h) * m - h - (noise ? 0 : m)); /* the paper adds M noises a pair */
+    const double softmax = pairs * all * (2 * d - 1);
+    return (bench_operations){.counted = true,
+                              .matrices = mixed / softmax,
+                              .projections = (mixed + m * projection) / (softmax + all * projection)};
+}
+
+/* "8", "2x8" */
+static void print_heads(const clmgk_attention_desc *desc, char *text, size_t size)
+{
+    const uint32_t traits = clmgk_variant_traits(desc->variant);
+    if ((traits & CLMGK_TRAIT_ADMIXTURE) && !(traits & CLMGK_TRAIT_SQUARE))
+        snprintf(text, size, "%" PRId64 "x%" PRId64, desc->components, desc->heads);
+    else
+        snprintf(text, size, "%" PRId64, desc->heads);
+}
+
 bench_label bench_case_label(const bench_case *one)
 {
     bench_label label;
+    char heads[24];
     const clmgk_attention_desc *desc = &one->desc;
-    snprintf(label.text, sizeof(label.text), "%s %" PRId64 "%s%s%s%s%s", clmgk_variant_name(desc->variant), desc->heads,
+    print_heads(desc, heads, sizeof(heads));
+    snprintf(label.text, sizeof(label.text), "%s %s%s%s%s%s%s", clmgk_variant_name(desc->variant), heads,
              desc->dtype == CLMGK_DTYPE_F32 ? "" : " ",
              desc->dtype == CLMGK_DTYPE_F32 ? "" : clmgk_dtype_name(desc->dtype),
              desc->causal && !one->shape->causal ? " causal" : "",

@@ -147,6 +147,28 @@ static void print_paper(const bench_group *group, FILE *stream)
     }
 }
 
+/* FiSH and softmax: time, products that are executed, and the operations that the paper counts. */
+static void print_operations(const bench_group *group, FILE *stream)
+{
+    bool head = false;
+    for (size_t i = 0; i < group->count; i++) {
+        const bench_case *one = &group->cases[i];
+        const bench_case *baseline = one->repetitions ? bench_baseline(group, one) : NULL;
+        const bench_operations paper = baseline ? bench_paper_operations(one, baseline) : (bench_operations){0};
+        if (!paper.counted)
+            continue;
+        if (!head)
+            fprintf(stream,
+                    "  Beside the FiSH paper, Appendix D: operations for attention matrices, without softmax and"
+                    " values.\n  %-24s %9s %9s %9s %17s\n",
+                    "ratios to softmax", "time", "products", "paper", "with projections");
+        head = true;
+        fprintf(stream, "  %-24s", bench_case_label(one).text);
+        print_ratio(group, one, 10, stream);
+        fprintf(stream, " %9.3f %9.3f %17.3f\n", one->flops / baseline->flops, paper.matrices, paper.projections);
+    }
+}
+
 static void print_failures(const bench_group *group, FILE *stream)
 {
     for (size_t i = 0; i < group->count; i++) {
@@ -165,6 +187,7 @@ static void print_group(const bench_device *device, const bench_group *group, FI
     print_comparisons(device, group, stream);
     print_checks(group, stream);
     print_paper(group, stream);
+    print_operations(group, stream);
     print_failures(group, stream);
     if (device->tool.info.device_class == CLMGK_DEVICE_CPU && group->cases[0].process_peak_bytes)
         fprintf(stream, "  peak memory of this process so far: %.0f MB\n",

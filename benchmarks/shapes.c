@@ -11,6 +11,7 @@ static const bench_figure lra_retrieval_figures[] = {
 };
 
 enum { PAPER = BENCH_SUITE_PAPER | BENCH_SUITE_FULL, FULL = BENCH_SUITE_FULL, QUICK = BENCH_SUITE_QUICK };
+enum { ADMIXTURE = BENCH_SUITE_ADMIXTURE };
 enum { SQUARE = BENCH_WITH_CAUSAL | BENCH_WITH_STORAGE, BESIDE_FULL = BENCH_WITH_FULL };
 
 /* Modifiers. */
@@ -66,6 +67,9 @@ const bench_shape bench_shapes[] = {
     {"quick-32", "N = S = 1024", QUICK, 0, 1, 8, 0, 2, 1024, 0, 32, 0, false, NULL, PLAIN},
     {"quick-64", "N = S = 1024", QUICK, 0, 1, 8, 0, 2, 1024, 0, 64, 0, false, NULL, PLAIN},
     {"quick-128", "N = S = 1024", QUICK, 0, 1, 8, 0, 2, 1024, 0, 128, 0, false, NULL, PLAIN},
+    {"mixed-32", "N = S = 4096, heads mixed", ADMIXTURE, 0, 1, 8, 0, 2, 4096, 0, 32, 0, false, NULL, PLAIN},
+    {"mixed-64", "N = S = 4096, heads mixed", ADMIXTURE, 0, 1, 8, 0, 2, 4096, 0, 64, 0, false, NULL, PLAIN},
+    {"mixed-128", "N = S = 4096, heads mixed", ADMIXTURE, 0, 1, 8, 0, 2, 4096, 0, 128, 0, false, NULL, PLAIN},
 };
 const size_t bench_shape_count = TOOL_COUNT(bench_shapes);
 

@@ -2,6 +2,7 @@
 /* Results against the double-precision reference: sampled rows of a case's own outputs, or all results of a smaller
  * problem. The inputs follow a pattern, so only results are read back. */
 #include "cases.h"
+#include "work.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -11,11 +12,12 @@
 #define ROWS       8  /* of a slice */
 #define MAX_SLICES 32 /* of a case; two are checked however long they take */
 
-/* One (b,h) of a case as a problem of its own, and outputs of some of its rows. */
+/* One (b,h) of a case, or b with all its heads where these are mixed, as a problem of its own, and outputs of some rows
+ * of one head. */
 typedef struct slice {
     bench_values values;
     size_t rows;
-    int64_t row[ROWS];
+    int64_t row[ROWS]; /* of the case's head */
     double *o;
     double lse[ROWS];
     void *elements; /* one row of O, as stored */
@@ -32,8 +34,9 @@ static void free_slice(slice *one)
 static tool_exit make_slice(const clmgk_attention_desc *desc, slice *one, tool_error *error)
 {
     clmgk_attention_desc part = *desc;
-    part.batch = part.heads = part.kv_heads = 1;
-    part.bias_batch = part.bias_heads = 1;
+    part.batch = part.bias_batch = 1;
+    if (!bench_is_mixed(desc->variant))
+        part.heads = part.kv_heads = part.bias_heads = 1;
     *one = (slice){.rows = desc->length < ROWS ? (size_t)desc->length : ROWS};
     TOOL_TRY(bench_values_create(&part, &one->values, error));
     one->o = calloc(one->rows * (size_t)desc->value_size, sizeof(double));
@@ -41,10 +44,21 @@ static tool_exit make_slice(const clmgk_attention_desc *desc, slice *one, tool_e
     return one->o && one->elements ? TOOL_DONE : tool_fail_memory(error, "values to check");
 }
 
+/* Where the arrays of b begin; mixing and sinks are those of all. */
+static bench_elements start_of_batch(const clmgk_attention_desc *desc, const bench_elements *count, size_t b)
+{
+    bench_elements start = {.q = b * count->q, .k = b * count->k, .v = b * count->v};
+    if (desc->use_bias)
+        start.bias = b % (size_t)desc->bias_batch * count->bias;
+    return start;
+}
+
 /* Where the arrays of (b,h) begin. */
 static bench_elements start_of(const clmgk_attention_desc *desc, const slice *one, size_t b, size_t h)
 {
     const bench_elements count = bench_count_elements(&one->values.problem.desc);
+    if (bench_is_mixed(desc->variant))
+        return start_of_batch(desc, &count, b);
     const size_t heads = (size_t)desc->heads, kv_heads = (size_t)desc->kv_heads;
     const size_t bh = b * heads + h, bg = b * kv_heads + h * kv_heads / heads;
     bench_elements start = {
@@ -85,8 +99,13 @@ static tool_exit read_outputs(const tool_device *device, const clmgk_attention_d
 
 static tool_exit check_slice(slice *one, size_t b, size_t h, bench_error_found *found, tool_error *error)
 {
+    const clmgk_ref_problem *problem = &one->values.problem;
+    const int64_t first = problem->desc.heads > 1 ? (int64_t)h * problem->desc.length : 0;
     clmgk_ref_answer answer;
-    if (!clmgk_ref_solve(&one->values.problem, (int64_t)one->rows, one->row, &answer))
+    int64_t row[ROWS];
+    for (size_t i = 0; i < one->rows; i++)
+        row[i] = first + one->row[i];
+    if (!clmgk_ref_solve(problem, (int64_t)one->rows, row, &answer))
         return tool_fail_memory(error, "the reference");
     const clmgk_ref_verdict verdict = clmgk_ref_check(&answer, one->o, one->lse);
     if (!verdict.ok && found->ok)
@@ -161,28 +180,30 @@ static void reduce_axis(int64_t whole, int64_t part, int64_t *axis)
     *axis = *axis == whole ? part : 1;
 }
 
-/* Heads: all of one group, or two of their own. */
+/* Heads: all of one group, or two of their own; all where they are mixed. */
 static void reduce_heads(const clmgk_attention_desc *desc, clmgk_attention_desc *part)
 {
     const int64_t group = desc->heads / desc->kv_heads;
-    part->kv_heads = group > 2 ? 1 : smaller(2, desc->kv_heads);
-    part->heads = part->kv_heads * group;
     part->batch = smaller(2, desc->batch);
     part->sequences = smaller(3, desc->sequences);
+    if (bench_is_mixed(desc->variant))
+        return;
+    part->kv_heads = group > 2 ? 1 : smaller(2, desc->kv_heads);
+    part->heads = part->kv_heads * group;
 }
 
-/* Multiplications of a pair of a query and a key. */
+/* Multiplications of a pair of a query and a key, over all heads. */
 static double products_of(const clmgk_attention_desc *desc, bench_pass pass)
 {
-    const double scores = (double)desc->head_size * (desc->variant == CLMGK_VARIANT_MGK ? (double)desc->components : 1);
-    return pass == BENCH_BACKWARD ? 3 * scores + 2 * (double)desc->value_size : scores + (double)desc->value_size;
+    const double scores = tool_score_products(desc), values = tool_value_products(desc);
+    return pass == BENCH_BACKWARD ? 3 * scores + 2 * values : scores + values;
 }
 
 /* Queries and keys: as many as are affordable, no round numbers. Where one of the two is short, more of the other. */
 static void reduce_lengths(const clmgk_attention_desc *desc, bench_pass pass, double multiplications,
                            clmgk_attention_desc *part)
 {
-    const double pairs = multiplications / (products_of(desc, pass) * (double)(part->batch * part->heads));
+    const double pairs = multiplications / (products_of(part, pass) * (double)part->batch);
     const int64_t side = (int64_t)fmax(3, fmin(MOST_ROWS, sqrt(pairs)));
     part->length = smaller(desc->length, side);
     part->length_k = smaller(desc->length_k, (int64_t)fmin((double)MOST_ROWS * 16, pairs / (double)part->length));
@@ -258,8 +279,9 @@ static tool_exit check_gradient(const tool_device *device, const clmgk_attention
                                 const clmgk_ref_gradients *exact, clmgk_ref_gradient which, bench_error_found *found,
                                 tool_error *error)
 {
-    static const char *const names[CLMGK_REF_GRADIENTS] = {"dq",        "dk",     "dv",    "dprior",
-                                                           "dvariance", "dshift", "dbias", "dsinks"};
+    static const char *const names[CLMGK_REF_GRADIENTS] = {"dq",        "dk",          "dv",          "dprior",
+                                                           "dvariance", "dshift",      "dbias",       "dsinks",
+                                                           "dmix",      "dmix-weight", "dmix-offset", "dnoise"};
     char message[256];
     const size_t count = (size_t)exact->count[which];
     double *values = calloc(count, sizeof(*values));

@@ -29,9 +29,11 @@ enum {
 static const tool_option options_table[OPTION_COUNT] = {
     TOOL_STANDARD_OPTIONS,
     {"all-devices", NULL, "every device, one after another"},
-    {"variants", "A,B:H,...", "as in clmgk-bench; default softmax, and mgk and smgk with half the heads"},
+    {"variants", "A,B:H,C:MxH,...",
+     "as in clmgk-bench; default softmax, and mgk and smgk with half the heads; of the suite\n"
+     "admixture: softmax and that family"},
     {"shapes", "NAME,...", "as in clmgk-bench; default: the suite"},
-    {"suite", "NAME", "quick, paper or full (default)"},
+    {"suite", "NAME", "quick, paper, full (default) or admixture"},
     BENCH_SIZE_OPTIONS,
     {"pass", "NAME", "forward, backward or both (default)"},
     {"dtype", "T,...", "storage types f32, f16, bf16; default f32"},
@@ -83,7 +85,7 @@ static tool_exit parse_request(const char *const *values, bench_request *request
     if (values[OPTION_VARIANTS])
         TOOL_TRY(bench_parse_variants(values[OPTION_VARIANTS], request, error));
     else
-        bench_take_default_variants(request);
+        bench_take_default_variants(request, suite);
     if (values[OPTION_DTYPE])
         TOOL_TRY(bench_parse_dtypes(values[OPTION_DTYPE], request, error));
     else
