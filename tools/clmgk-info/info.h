@@ -8,7 +8,7 @@
 
 #include <jansson.h>
 
-#define INFO_MAX_RESULTS 16
+#define INFO_MAX_RESULTS 32
 
 /* A variant on an engine of a device. */
 typedef struct info_result {

@@ -126,7 +126,7 @@ static void print_selftest(const info_selftest *test)
 {
     for (size_t i = 0; i < test->count; i++) {
         const info_result *result = &test->results[i];
-        printf("    %-9s %-5s ", clmgk_variant_name(result->variant), clmgk_engine_name(result->engine));
+        printf("    %-13s %-5s ", clmgk_variant_name(result->variant), clmgk_engine_name(result->engine));
         if (!result->offered)
             printf("not offered: %s\n", result->message);
         else if (result->ok)

@@ -8,15 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Sizes that no tile divides. */
-enum { BATCH = 1, HEADS = 2, COMPONENTS = 2, LENGTH = 37, LENGTH_K = 53, HEAD_SIZE = 24, VALUE_SIZE = 40 };
+/* Sizes that no tile divides; the admixture family has three global heads where the others have two components. */
+enum { BATCH = 1, HEADS = 2, GLOBAL = 3, LENGTH = 37, LENGTH_K = 53, HEAD_SIZE = 24, VALUE_SIZE = 40 };
+enum { COMPONENTS = 2 };
 enum {
-    Q_COUNT = BATCH * HEADS * LENGTH * HEAD_SIZE,
+    Q_COUNT = BATCH * GLOBAL * LENGTH * HEAD_SIZE,
     K_COUNT = BATCH * HEADS * COMPONENTS * LENGTH_K * HEAD_SIZE,
     V_COUNT = BATCH * HEADS * LENGTH_K * VALUE_SIZE,
     O_COUNT = BATCH * HEADS * LENGTH * VALUE_SIZE,
     LSE_COUNT = BATCH * HEADS * LENGTH,
-    SHIFT_COUNT = HEADS * COMPONENTS * HEAD_SIZE
+    SHIFT_COUNT = HEADS * COMPONENTS * HEAD_SIZE,
+    MIX_COUNT = HEADS * GLOBAL
 };
 
 static const clmgk_variant variants[] = {
@@ -24,6 +26,7 @@ static const clmgk_variant variants[] = {
     CLMGK_VARIANT_LIST(VARIANT_VALUE)
 #undef VARIANT_VALUE
 };
+_Static_assert(GLOBAL <= HEADS * COMPONENTS, "room for keys");
 static const clmgk_engine engines[] = {CLMGK_ENGINE_LANE, CLMGK_ENGINE_SIMT};
 _Static_assert(TOOL_COUNT(variants) * TOOL_COUNT(engines) <= INFO_MAX_RESULTS, "room for all results");
 
@@ -31,7 +34,9 @@ _Static_assert(TOOL_COUNT(variants) * TOOL_COUNT(engines) <= INFO_MAX_RESULTS, "
 
 typedef struct inputs {
     float q[Q_COUNT], k[K_COUNT], v[V_COUNT], shift[SHIFT_COUNT];
+    float mix[MIX_COUNT], mix_weight[MIX_COUNT], mix_offset[HEADS], noise[GLOBAL];
     double q_values[Q_COUNT], k_values[K_COUNT], v_values[V_COUNT], shift_values[SHIFT_COUNT];
+    double mix_values[MIX_COUNT], mix_weight_values[MIX_COUNT], mix_offset_values[HEADS], noise_values[GLOBAL];
 } inputs;
 
 /* Evenly spread over -1.5 .. 1.5, without order. */
@@ -49,6 +54,11 @@ static void fill_inputs(inputs *in)
     fill(0.2, K_COUNT, in->k, in->k_values);
     fill(0.3, V_COUNT, in->v, in->v_values);
     fill(0.4, SHIFT_COUNT, in->shift, in->shift_values);
+    fill(0.6, MIX_COUNT, in->mix, in->mix_values);
+    fill(0.7, MIX_COUNT, in->mix_weight, in->mix_weight_values);
+    fill(0.8, HEADS, in->mix_offset, in->mix_offset_values);
+    for (size_t r = 0; r < GLOBAL; r++)
+        in->noise_values[r] = (double)(in->noise[r] = 0.5F * (float)(1 + r));
 }
 
 static tool_exit describe(clmgk_variant variant, clmgk_attention_desc *desc, tool_error *error)
@@ -63,6 +73,10 @@ static tool_exit describe(clmgk_variant variant, clmgk_attention_desc *desc, too
     desc->head_size = HEAD_SIZE;
     desc->value_size = VALUE_SIZE;
     desc->causal = 1;
+    const uint32_t traits = clmgk_variant_traits(variant);
+    if ((traits & CLMGK_TRAIT_ADMIXTURE) && !(traits & CLMGK_TRAIT_SQUARE))
+        desc->components = GLOBAL;
+    desc->use_mix_weight = desc->use_mix_offset = (traits & CLMGK_TRAIT_GENERALISED) != 0;
     return clmgk_attention_validate(desc, desc, &failure) == CLMGK_OK ? TOOL_DONE : tool_fail_library(error, &failure);
 }
 
@@ -73,7 +87,7 @@ typedef struct outputs {
 } outputs;
 
 typedef struct buffers {
-    cl_mem q, k, v, shift, o, lse, workspace;
+    cl_mem q, k, v, shift, mix, mix_weight, mix_offset, noise, o, lse, workspace;
 } buffers;
 
 static tool_exit make_buffers(const tool_device *device, const inputs *in, size_t workspace, buffers *memory,
@@ -83,6 +97,10 @@ static tool_exit make_buffers(const tool_device *device, const inputs *in, size_
     TOOL_TRY(tool_make_buffer(device, sizeof(in->k), in->k, &memory->k, error));
     TOOL_TRY(tool_make_buffer(device, sizeof(in->v), in->v, &memory->v, error));
     TOOL_TRY(tool_make_buffer(device, sizeof(in->shift), in->shift, &memory->shift, error));
+    TOOL_TRY(tool_make_buffer(device, sizeof(in->mix), in->mix, &memory->mix, error));
+    TOOL_TRY(tool_make_buffer(device, sizeof(in->mix_weight), in->mix_weight, &memory->mix_weight, error));
+    TOOL_TRY(tool_make_buffer(device, sizeof(in->mix_offset), in->mix_offset, &memory->mix_offset, error));
+    TOOL_TRY(tool_make_buffer(device, sizeof(in->noise), in->noise, &memory->noise, error));
     TOOL_TRY(tool_make_buffer(device, O_COUNT * sizeof(float), NULL, &memory->o, error));
     TOOL_TRY(tool_make_buffer(device, LSE_COUNT * sizeof(float), NULL, &memory->lse, error));
     return tool_make_buffer(device, workspace, NULL, &memory->workspace, error);
@@ -90,7 +108,9 @@ static tool_exit make_buffers(const tool_device *device, const inputs *in, size_
 
 static void release_buffers(const buffers *memory)
 {
-    const cl_mem all[] = {memory->q, memory->k, memory->v, memory->shift, memory->o, memory->lse, memory->workspace};
+    const cl_mem all[] = {memory->q,   memory->k,          memory->v,          memory->shift,
+                          memory->mix, memory->mix_weight, memory->mix_offset, memory->noise,
+                          memory->o,   memory->lse,        memory->workspace};
     for (size_t i = 0; i < TOOL_COUNT(all); i++)
         tool_release_buffer(all[i]);
 }
@@ -103,6 +123,25 @@ static tool_exit read_outputs(const tool_device *device, const buffers *memory, 
     return code == CL_SUCCESS ? TOOL_DONE : tool_fail_cl(error, code, "clEnqueueReadBuffer");
 }
 
+/* Arrays that a variant has not are not given. */
+static clmgk_attention_args args_of(const buffers *memory, clmgk_variant variant)
+{
+    const uint32_t traits = clmgk_variant_traits(variant);
+    clmgk_attention_args args = CLMGK_ATTENTION_ARGS_INIT;
+    args.q.memory = memory->q;
+    args.k.memory = memory->k;
+    args.v.memory = memory->v;
+    args.shift.memory = variant == CLMGK_VARIANT_SMGK ? memory->shift : NULL;
+    args.mix.memory = traits & CLMGK_TRAIT_ADMIXTURE ? memory->mix : NULL;
+    args.mix_weight.memory = traits & CLMGK_TRAIT_GENERALISED ? memory->mix_weight : NULL;
+    args.mix_offset.memory = traits & CLMGK_TRAIT_GENERALISED ? memory->mix_offset : NULL;
+    args.noise.memory = traits & CLMGK_TRAIT_NOISE ? memory->noise : NULL;
+    args.o.memory = memory->o;
+    args.lse.memory = memory->lse;
+    args.workspace.memory = memory->workspace;
+    return args;
+}
+
 static tool_exit run_plan(const tool_device *device, clmgk_plan *plan, clmgk_variant variant, const inputs *in,
                           outputs *out, tool_error *error)
 {
@@ -110,14 +149,7 @@ static tool_exit run_plan(const tool_device *device, clmgk_plan *plan, clmgk_var
     double milliseconds = 0;
     tool_exit status = TOOL_DONE;
     TOOL_TRY_GOTO(status, make_buffers(device, in, clmgk_plan_workspace_size(plan), &memory, error), done);
-    clmgk_attention_args args = CLMGK_ATTENTION_ARGS_INIT;
-    args.q.memory = memory.q;
-    args.k.memory = memory.k;
-    args.v.memory = memory.v;
-    args.shift.memory = variant == CLMGK_VARIANT_SMGK ? memory.shift : NULL;
-    args.o.memory = memory.o;
-    args.lse.memory = memory.lse;
-    args.workspace.memory = memory.workspace;
+    const clmgk_attention_args args = args_of(&memory, variant);
     TOOL_TRY_GOTO(status, tool_time_forward(device, plan, &args, &milliseconds, error), done);
     status = read_outputs(device, &memory, out, error);
 done:
@@ -128,8 +160,15 @@ done:
 static tool_exit compare(const clmgk_attention_desc *desc, const inputs *in, const outputs *out, info_result *result,
                          tool_error *error)
 {
-    const clmgk_ref_problem problem = {
-        .desc = *desc, .q = in->q_values, .k = in->k_values, .v = in->v_values, .shift = in->shift_values};
+    const clmgk_ref_problem problem = {.desc = *desc,
+                                       .q = in->q_values,
+                                       .k = in->k_values,
+                                       .v = in->v_values,
+                                       .shift = in->shift_values,
+                                       .mix = in->mix_values,
+                                       .mix_weight = in->mix_weight_values,
+                                       .mix_offset = in->mix_offset_values,
+                                       .noise = in->noise_values};
     double o[O_COUNT], lse[LSE_COUNT];
     clmgk_ref_answer answer;
     clmgk_ref_load(CLMGK_DTYPE_F32, out->o, O_COUNT, o);
