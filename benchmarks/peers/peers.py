@@ -3,6 +3,7 @@
 
 - Fused attention (scaled_dot_product_attention) against softmax, with several numbers of heads and head sizes.
 - The MGK paper's formula, and softmax, as plain PyTorch with whole matrices: time and peak memory.
+- Heads mixed (--mixed, and nothing else): Hard FiSH 2 -> 8 and talking heads 8 -> 8, the same.
 - Swin's windows: thousands of 49 x 49 with a bias.
 
 Same shapes, f32, same number of threads. The two programs alternate, so that what disturbs the machine disturbs both;
@@ -25,6 +26,7 @@ PASSES = ("forward", "backward")
 HEADS = 8
 MGK_HEADS = 4
 COMPONENTS = 2
+GLOBAL_HEADS = 2
 SWIN = {"batch": 4096, "heads": 3, "length": 49, "head_size": 32}
 BENCH = pathlib.Path(__file__).resolve().parents[2] / "build" / "bin" / "clmgk-bench"
 
@@ -87,24 +89,64 @@ def eager_mgk(q, v, *keys):
     return (weights / weights.sum(-1, keepdim=True)) @ v
 
 
-EAGER = {"softmax": (eager_softmax, HEADS, 1), "mgk": (eager_mgk, MGK_HEADS, COMPONENTS)}
+def eager_mixed(q, key, v, mix):
+    """The scores of q's heads, mixed into those of v's, as whole matrices (FiSH paper Eq. 10)."""
+    scores = q @ key.transpose(-1, -2)
+    mixed = (mix @ scores.flatten(2)).unflatten(2, scores.shape[2:])
+    return torch.softmax(mixed / q.shape[-1] ** 0.5, -1) @ v
+
+
+def plain_inputs(heads, keys):
+    """Q, V and the components of K."""
+    return lambda length, head_size: [normals(1, heads, length, head_size) for _ in range(2 + keys)]
+
+
+def mixed_inputs(of_scores):
+    """Q, K, V and the mixing."""
+
+    def make(length, head_size):
+        arrays = [normals(1, heads, length, head_size) for heads in (of_scores, of_scores, HEADS)]
+        return [*arrays, normals(HEADS, of_scores) / of_scores**0.5]
+
+    return make
+
+
+# Formula, inputs, and the case of clmgk-bench.
+EAGER = {
+    "softmax": (eager_softmax, plain_inputs(HEADS, 1), f"softmax:{HEADS}"),
+    "mgk": (eager_mgk, plain_inputs(MGK_HEADS, COMPONENTS), f"mgk:{MGK_HEADS}"),
+}
+MIXED = {
+    "hard-fish": (eager_mixed, mixed_inputs(GLOBAL_HEADS), f"hard-fish:{GLOBAL_HEADS}x{HEADS}"),
+    "talking-heads": (eager_mixed, mixed_inputs(HEADS), f"talking-heads:{HEADS}"),
+}
 
 
 def peak_bytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def bytes_of(arrays):
+    return sum(array.numel() * array.element_size() for array in arrays)
+
+
 def eager_child(name, pass_name, length, head_size, seconds):
-    """Time and growth of the process's peak memory; a process of its own, as that peak never shrinks."""
-    formula, heads, keys = EAGER[name]
-    inputs = [normals(1, heads, length, head_size) for _ in range(2 + keys)]
+    """Time and growth of the process's peak memory, also without that of the results (O; backward O, dO and the
+    gradients); a process of its own, as that peak never shrinks."""
+    formula, make_inputs, _ = {**EAGER, **MIXED}[name]
+    inputs = make_inputs(length, head_size)
+    with torch.no_grad():  # libraries get their memory before the peak is taken
+        out = formula(*make_inputs(8, head_size))
     before = peak_bytes()
+    results = bytes_of([out]) // 8 * length
     if pass_name == "forward":
         with torch.no_grad():
             times = timed(lambda: formula(*inputs), seconds)
     else:
         times = timed_passes(formula, inputs, seconds)["backward"]
-    print(json.dumps({"ms": statistics.median(times), "peak_bytes": peak_bytes() - before}))
+        results += results + bytes_of(inputs)
+    grown = peak_bytes() - before
+    print(json.dumps({"ms": statistics.median(times), "peak_bytes": grown, "extra_bytes": grown - results}))
 
 
 def eager(arguments, name, pass_name, head_size):
@@ -152,6 +194,7 @@ def compare_pass(name, torch_ms, cases):
         variant: {
             "ms": statistics.median(case["time_ms"]["median"] for case in repeated),
             "memory_bytes": repeated[0]["memory_bytes"],
+            "workspace_bytes": repeated[0]["workspace_bytes"],
         }
         for (variant, of), repeated in cases.items()
         if of == name
@@ -199,6 +242,37 @@ def compare_eager(arguments, head_size):
     }
 
 
+def compare_mixed(arguments, head_size):
+    """Rounds in turn, as of the fused attention."""
+    theirs, ours = {}, {}
+    variants = ",".join(case for _, _, case in MIXED.values())
+    sizes = ["--length", arguments.length, "--head-size", head_size, "--variants", variants]
+    for _ in range(arguments.rounds):
+        for variant in MIXED:
+            for name in PASSES:
+                theirs.setdefault((variant, name), []).append(eager(arguments, variant, name, head_size))
+        for key, case in bench(arguments, *sizes).items():
+            ours.setdefault(key, []).append(case)
+    return {
+        "head_size": head_size,
+        **{name: {one: mixed_ratios(theirs[one, name], ours[one, name]) for one in MIXED} for name in PASSES},
+    }
+
+
+def mixed_ratios(theirs, ours):
+    eager_ms = statistics.median(one["ms"] for one in theirs)
+    ms = statistics.median(one["time_ms"]["median"] for one in ours)
+    extra, workspace = min(one["extra_bytes"] for one in theirs), ours[0]["workspace_bytes"]
+    return {
+        "eager_ms": eager_ms,
+        "clmgk_ms": ms,
+        "time_ratio": eager_ms / ms,
+        "eager_extra_bytes": extra,
+        "clmgk_workspace_bytes": workspace,
+        "memory_ratio": workspace / extra,
+    }
+
+
 # ---- text ------------------------------------------------------------------------------------------------------
 
 
@@ -220,13 +294,24 @@ def time_and_memory(found, key):
 
 
 def show_eager(found, square):
-    for variant, (_, heads, _) in EAGER.items():
+    for variant, (_, _, case) in EAGER.items():
         cells = (time_and_memory(found[name][variant], "peak_bytes") for name in PASSES)
-        row(f"eager formula, {variant} {heads}", *cells)
+        row(f"eager formula, {case}", *cells)
         cells = (time_and_memory(square[name]["clmgk"][variant], "memory_bytes") for name in PASSES)
-        row(f"clmgk, {variant} {heads}", *cells)
+        row(f"clmgk, {case}", *cells)
         ratios = (found[name][variant]["ms"] / square[name]["clmgk"][variant]["ms"] for name in PASSES)
         row(f"eager / clmgk, {variant}, time", *(f"{ratio:.2f}" for ratio in ratios))
+
+
+def show_mixed(found, length):
+    print(f"N = S = {length}, D = {found['head_size']}: time, and memory beside inputs and results")
+    row("", *PASSES)
+    for variant, (_, _, case) in MIXED.items():
+        ones = [found[name][variant] for name in PASSES]
+        row(f"eager, {case}", *(f"{one['eager_ms']:.1f} ms {1e-6 * one['eager_extra_bytes']:.0f} MB" for one in ones))
+        row(f"clmgk, {case}", *(f"{one['clmgk_ms']:.1f} ms {1e-6 * one['clmgk_workspace_bytes']:.1f} MB" for one in ones))
+        row("time, eager / clmgk", *(f"{one['time_ratio']:.2f}" for one in ones))
+        row("memory, clmgk / eager", *(f"{one['memory_ratio']:.4f}" for one in ones))
 
 
 def parse():
@@ -239,6 +324,7 @@ def parse():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2, help="of each pass of each program in each round")
     parser.add_argument("--no-eager", action="store_true", help="leaves the eager formulas out")
+    parser.add_argument("--mixed", action="store_true", help="heads mixed, against the eager formula, and nothing else")
     parser.add_argument("--no-swin", action="store_true", help="leaves Swin's windows out")
     parser.add_argument("--json", help="writes all figures to this file too")
     parser.add_argument("--threads", type=int, help="of PyTorch (default: the processors of this machine)")
@@ -254,7 +340,13 @@ def compare(arguments):
         "sizes": [],
         "eager": [],
         "swin": None,
+        "mixed": [],
     }
+    if arguments.mixed:
+        for head_size in arguments.head_sizes:
+            result["mixed"].append(compare_mixed(arguments, head_size))
+            show_mixed(result["mixed"][-1], arguments.length)
+        return result
     for head_size in arguments.head_sizes:
         for heads in arguments.heads:
             result["sizes"].append(compare_square(arguments, heads, head_size))
