@@ -13,10 +13,7 @@
  *     A_i = max_r alpha_ir, u_ir = 2^(alpha_ir - A_i), B_j = max_r beta_jr, w_jr = 2^(beta_jr - B_j)
  *
  * A score is held as a pair: exponent E and factor C with 2^w_ij = C 2^E; weights are C 2^(E - m), m the row maximum
- * of E. Soft-cap, bias and ALiBi change E, and so every component alike. Tiles that all rows see in full take the lazy
- * way: weights against the old maximum while the scores are made, which stands unless some E outgrew it by LAZY_GROWTH;
- * all others make scores, mask, find the maximum, rescale. Of a tile only the sub-tiles that some row sees are gone
- * through, and only the tiles that hold such.
+ * of E. Soft-cap, bias and ALiBi change E, and so every component alike. The softmax itself: attention_tile.clh.
  *
  * SPLIT_KEYS: a work-group takes one of `splits` ranges of the keys; its O and L are partial results in the workspace,
  * which attention_combine.cl joins. DENSITY: no values; L becomes the log-density of the query,
@@ -333,8 +330,6 @@ FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_att
 }
 #endif
 
-/* A work-group is (split, b, h, block of GROUP_ROWS rows), blocks fastest, the last rows (the longest when causal)
- * first. Packed: the blocks of all sequences in one row, in the place of b. */
 __kernel KERNEL_ATTRIBUTES void mixture_forward(const mgk_attention_args a, __global const storage *q,
                                                 __global const storage *k, __global const storage *v,
                                                 __global storage *o, __global float *lse, __global const float *prior,
@@ -346,27 +341,13 @@ __kernel KERNEL_ATTRIBUTES void mixture_forward(const mgk_attention_args a, __gl
 {
     if (a.length == 0)
         return;
-    size_t id = get_group_id(0);
-#if HAS_SEQUENCES
-    const int blocks = a.length / GROUP_ROWS + a.sequences;
-    int block = blocks - 1 - (int)(id % blocks);
-    const int b = sequence_of_block(&a, offsets + a.offsets_offset, a.length, GROUP_ROWS, &block);
-    id /= blocks;
-    const int h = (int)(id % a.heads), split = (int)(id / a.heads);
-#else
-    const int blocks = (a.length + GROUP_ROWS - 1) / GROUP_ROWS;
-    const int block = blocks - 1 - (int)(id % blocks);
-    id /= blocks;
-    const int h = (int)(id % a.heads);
-    id /= a.heads;
-    const int b = (int)(id % a.batch), split = (int)(id / a.batch);
-#endif
-    const problem p = problem_of(&a, b, lengths, lengths_q, offsets, offsets_k);
-    const int first = block * GROUP_ROWS;
+    const row_block block = row_block_of(&a, a.heads, offsets);
+    const int h = block.h, first = block.first;
+    const problem p = problem_of(&a, block.b, lengths, lengths_q, offsets, offsets_k);
     if (first >= p.rows)
         return;
     const long g = (long)h * a.kv_heads / a.heads;
-    const results out = results_of(&a, &p, h, split, o, lse, work);
+    const results out = results_of(&a, &p, h, block.split, o, lse, work);
     q += a.q.offset + p.batch * a.q.batch + h * a.q.head + p.row_base * a.q.token;
     k += a.k.offset + p.batch * a.k.batch + g * a.k.head + p.key_base * a.k.token;
 #if !DENSITY
@@ -383,7 +364,7 @@ __kernel KERNEL_ATTRIBUTES void mixture_forward(const mgk_attention_args a, __gl
     x.keys = (mixture_keys){beta, w, beta_max};
     real row_max[PANELS][BLOCK_ROWS], row_sum[PANELS][BLOCK_ROWS], seen[PANELS][BLOCK_ROWS];
 
-    mixture_begin(&x, &a, b, h, prior, variance, shift, slopes);
+    mixture_begin(&x, &a, block.b, h, prior, variance, shift, slopes);
 #if KEYS_SHIFTED && HAS_FACTOR
     x.row_spread = 0.0f;
 #endif
@@ -399,15 +380,8 @@ __kernel KERNEL_ATTRIBUTES void mixture_forward(const mgk_attention_args a, __gl
         }
     }
 
-    const int last = min(first + GROUP_ROWS, p.valid) - 1; /* below `first`: no row in use */
-    int range = last < first ? 0 : first_key(&a, &p, first) / TILE_KEYS * TILE_KEYS;
-    int end = last < first ? 0 : end_key(&a, &p, last);
-#if SPLIT_KEYS
-    const int tiles = max(end - range + TILE_KEYS - 1, 0) / TILE_KEYS;
-    const int share = (tiles + a.splits - 1) / a.splits * TILE_KEYS;
-    range += split * share;
-    end = min(end, range + share);
-#endif
+    int range, end;
+    key_range(&a, &p, &block, &range, &end);
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
         keys_stage(&e, PRODUCTS, k, a.k.component, a.k.token, k0, end, a.head_size, x.stage_scale);
 #if !DENSITY
@@ -431,11 +405,11 @@ __kernel KERNEL_ATTRIBUTES void mixture_forward(const mgk_attention_args a, __gl
             bias_stage(&e, bias_of(&a, &p, h, bias), a.bias.component, a.bias.token, panel_first, p.rows, k0, end,
                        view.begin, view.end);
 #endif
-            tile_weights(&e, &x, &view, n, n, 1, row_max[n], row_sum[n], seen[n]);
+            tile_weights(&e, &x, &view, n, 0, n, 1, row_max[n], row_sum[n], seen[n]);
 #if DENSITY
             flags_lower(&e);
 #else
-            tile_accumulate(&e, n, view.begin, view.end);
+            tile_accumulate(&e, n, 0, view.begin, view.end);
 #endif
         }
     }
@@ -444,7 +418,7 @@ __kernel KERNEL_ATTRIBUTES void mixture_forward(const mgk_attention_args a, __gl
         panel_finish(&e, &x, n, &a, &p, first + n * PANEL_ROWS, row_max[n], row_sum[n], seen[n], &out);
 #else
         /* one range of the keys has it */
-        const float sink = HAS_SINKS && split == 0 ? sinks[a.sinks_offset + h] : -INFINITY;
+        const float sink = HAS_SINKS && block.split == 0 ? sinks[a.sinks_offset + h] : -INFINITY;
         panel_finish(&e, &x, n, n, &a, &p, first + n * PANEL_ROWS, row_max[n], row_sum[n], sink, &out);
 #endif
     }

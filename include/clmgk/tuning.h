@@ -45,9 +45,12 @@ typedef struct clmgk_tunable {
     int32_t gpu_default;
 } clmgk_tunable;
 
-/* Name of the table number `index`: "lane" and "simt" for the engines of attention, "clblast-..." for kernels of
- * CLBlast; NULL past the last. */
+/* Name of the table number `index`: "lane" and "simt" for the engines of attention, "lane-admixture" and
+ * "simt-admixture" for them in the admixture family, "clblast-..." for kernels of CLBlast; NULL past the last. */
 CLMGK_API const char *clmgk_tunable_table(size_t index);
+
+/* The table of an engine's parameters for a variant; NULL: no such variant, or engine AUTO. */
+CLMGK_API const char *clmgk_tunable_table_of(clmgk_variant variant, clmgk_engine engine);
 
 /* The tunables of a table: at most `capacity` of them, the full number in *count. INVALID_VALUE: no such table. */
 CLMGK_API clmgk_status clmgk_tunable_list(const char *table, clmgk_tunable *tunables, size_t capacity, size_t *count,

@@ -2,8 +2,7 @@
 /* The tables of kernel parameters, declared beside the kernels, and sets of values. */
 #include "tuning/tunables.h"
 
-#include "engine_lane_tunables.h"
-#include "engine_simt_tunables.h"
+#include "admixture_tunables.h"
 #include "gemm/clblast_tunables.h"
 
 #include <ctype.h>
@@ -12,12 +11,15 @@
 
 MGK_TUNABLE_TABLE(lane, "lane", MGK_LANE_TUNABLES, MGK_LANE_CONSTRAINTS);
 MGK_TUNABLE_TABLE(simt, "simt", MGK_SIMT_TUNABLES, MGK_SIMT_CONSTRAINTS);
+MGK_TUNABLE_TABLE(lane_admixture, "lane-admixture", MGK_ADMIXTURE_LANE_TUNABLES, MGK_LANE_CONSTRAINTS);
+MGK_TUNABLE_TABLE(simt_admixture, "simt-admixture", MGK_ADMIXTURE_SIMT_TUNABLES, MGK_SIMT_CONSTRAINTS);
 MGK_TUNABLE_TABLE(xgemm, "clblast-xgemm", MGK_CLBLAST_XGEMM_TUNABLES, MGK_CLBLAST_XGEMM_CONSTRAINTS);
 MGK_TUNABLE_TABLE(direct, "clblast-xgemmdirect", MGK_CLBLAST_XGEMMDIRECT_TUNABLES, MGK_CLBLAST_XGEMMDIRECT_CONSTRAINTS);
 MGK_TUNABLE_TABLE(routine, "clblast-routine", MGK_CLBLAST_ROUTINE_TUNABLES, MGK_CLBLAST_ROUTINE_CONSTRAINTS);
 
 /* All tables, in the order in which they are shown. */
-static const mgk_tunable_table *const tables[] = {&lane_table, &simt_table, &xgemm_table, &direct_table,
+static const mgk_tunable_table *const tables[] = {&lane_table,           &simt_table,  &lane_admixture_table,
+                                                  &simt_admixture_table, &xgemm_table, &direct_table,
                                                   &routine_table};
 
 const mgk_tunable_table *mgk_tunable_table_named(const char *name)
@@ -28,9 +30,11 @@ const mgk_tunable_table *mgk_tunable_table_named(const char *name)
     return NULL;
 }
 
-mgk_tunables mgk_tunables_of(clmgk_engine engine)
+mgk_tunables mgk_tunables_of(clmgk_engine engine, bool admixture)
 {
-    return (mgk_tunables){.table = engine == CLMGK_ENGINE_LANE ? &lane_table : &simt_table};
+    const mgk_tunable_table *const lane = admixture ? &lane_admixture_table : &lane_table;
+    const mgk_tunable_table *const simt = admixture ? &simt_admixture_table : &simt_table;
+    return (mgk_tunables){.table = engine == CLMGK_ENGINE_LANE ? lane : simt};
 }
 
 /* ---- values -------------------------------------------------------------------------------------------------- */
@@ -236,6 +240,13 @@ static const mgk_tunable_table *find_table(const char *name, clmgk_error *error)
 const char *clmgk_tunable_table(size_t index)
 {
     return index < MGK_COUNT(tables) ? tables[index]->name : NULL;
+}
+
+const char *clmgk_tunable_table_of(clmgk_variant variant, clmgk_engine engine)
+{
+    if (clmgk_variant_name(variant) == NULL || (engine != CLMGK_ENGINE_LANE && engine != CLMGK_ENGINE_SIMT))
+        return NULL;
+    return mgk_tunables_of(engine, (clmgk_variant_traits(variant) & CLMGK_TRAIT_ADMIXTURE) != 0).table->name;
 }
 
 clmgk_status clmgk_tunable_list(const char *table, clmgk_tunable *tunables, size_t capacity, size_t *count,

@@ -78,8 +78,8 @@ typedef struct mgk_parameters {
     const char *followed; /* values that another pass has, in the place of defaults */
 } mgk_parameters;
 
-/* The parameters of an engine, all values 0. */
-mgk_tunables mgk_tunables_of(clmgk_engine engine);
+/* The parameters of an engine, in the admixture family or else, all values 0. */
+mgk_tunables mgk_tunables_of(clmgk_engine engine, bool admixture);
 
 /* Index of the parameter with this name, which must exist. */
 size_t mgk_tunable_index(const mgk_tunables *tunables, const char *name);

@@ -12,7 +12,7 @@ static clmgk_status check_engine(const char *choice, const char *parameters, clm
     for (size_t i = 0; i < MGK_COUNT(engines); ++i) {
         if (strcmp(clmgk_engine_name(engines[i]), choice) != 0)
             continue;
-        mgk_tunables tunables = mgk_tunables_of(engines[i]);
+        mgk_tunables tunables = mgk_tunables_of(engines[i], true); /* what every variant knows is among them */
         const mgk_parameters read = {.text = parameters, .origin = MGK_ORIGIN_TUNED};
         MGK_TRY(mgk_tunables_read(&tunables, &read, error));
         return mgk_tunables_check(&tunables, false, error);

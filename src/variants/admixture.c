@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Admixture family: FiSH, MiSH, their generalised form and talking heads (formulas: clmgk/variants.h). */
-#include "variants/family.h"
+#include "variants/admixture.h"
 
 #include <inttypes.h>
 
@@ -71,25 +71,94 @@ static clmgk_status admixture_resolve(clmgk_attention_desc *d, clmgk_error *erro
     return CLMGK_OK;
 }
 
+/* ---- what all passes have ------------------------------------------------------------------------------------- */
+
+static mgk_attention_traits traits_of(const clmgk_attention_desc *d)
+{
+    const uint32_t of_variant = clmgk_variant_traits(d->variant);
+    mgk_attention_traits t = mgk_attention_traits_of(d);
+    t.admixture = true;
+    t.noise = (of_variant & CLMGK_TRAIT_NOISE) != 0;
+    t.shared_noise = d->shared_noise != 0;
+    t.shared_mix = (of_variant & CLMGK_TRAIT_SHARED_MIX) != 0;
+    t.generalised = (of_variant & CLMGK_TRAIT_GENERALISED) != 0;
+    return t;
+}
+
+static void write_options(const mgk_attention_request *request, mgk_text *options)
+{
+    const mgk_attention_traits *const t = &request->traits;
+    mgk_text_printf(options,
+                    " -DHAS_NOISE=%d -DSHARED_NOISE=%d -DSHARED_MIX=%d -DGENERALISED=%d -DHAS_MIX_WEIGHT=%d"
+                    " -DHAS_MIX_OFFSET=%d",
+                    t->noise, t->shared_noise, t->shared_mix, t->generalised, request->desc->use_mix_weight,
+                    request->desc->use_mix_offset);
+}
+
+mgk_attention_args mgk_admixture_args_of(const mgk_attention_request *request)
+{
+    mgk_attention_args args = mgk_attention_args_of(request);
+    args.mix_head = request->traits.shared_mix ? 0 : request->desc->components;
+    return args;
+}
+
+int mgk_admixture_heads(int64_t count)
+{
+    int heads = 1;
+    while (heads < count)
+        heads *= 2;
+    return heads;
+}
+
+clmgk_status mgk_admixture_simt_fit(const mgk_attention_request *request, mgk_tunables *tunables,
+                                    int64_t (*local_bytes)(const mgk_attention_traits *, const mgk_tunables *),
+                                    clmgk_error *error)
+{
+    static const char *const order[] = {"keys", "keys", "rows", "rows", "rows", "values", "values", "features"};
+    const mgk_device_facts *const facts = request->facts;
+    const uint64_t room = facts->info.local_memory_bytes;
+    for (size_t i = 0; i < MGK_COUNT(order) && (uint64_t)local_bytes(&request->traits, tunables) > room; ++i)
+        if (mgk_tunable_get(tunables, order[i]) > 1)
+            mgk_tunable_default(tunables, order[i], mgk_tunable_get(tunables, order[i]) / 2);
+    mgk_attention_simt_values(tunables);
+    MGK_TRY(mgk_tunables_check(tunables, true, error));
+    const uint64_t threads =
+        (uint64_t)mgk_tunable_get(tunables, "row-threads") * (uint64_t)mgk_tunable_get(tunables, "key-threads");
+    if (threads > facts->info.max_work_group || threads > facts->work_item_limit)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "engine simt: a work-group of %" PRIu64 ", the device takes %" PRIu64, threads,
+                        facts->info.max_work_group);
+    const uint64_t bytes = (uint64_t)local_bytes(&request->traits, tunables);
+    if (bytes > room)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "engine simt: value_size needs %" PRIu64 " bytes of local memory, the device has %" PRIu64,
+                        bytes, room);
+    return CLMGK_OK;
+}
+
 /* ---- the family ---------------------------------------------------------------------------------------------- */
 
 static clmgk_status admixture_plan(const clmgk_attention_desc *desc, const mgk_device_facts *facts, clmgk_engine engine,
                                    mgk_parameters parameters, mgk_pass pass, mgk_pass_plan *plan, clmgk_error *error)
 {
-    (void)desc, (void)facts, (void)engine, (void)parameters, (void)pass, (void)plan;
-    return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "kernels are not there yet");
+    clmgk_status (*const plans[MGK_PASSES])(const mgk_attention_request *, mgk_pass_plan *,
+                                            clmgk_error *) = {[MGK_FORWARD] = mgk_admixture_plan_forward,
+                                                              [MGK_BACKWARD] = mgk_admixture_plan_backward,
+                                                              [MGK_COMBINE] = mgk_attention_plan_combine};
+    const mgk_attention_request request = {desc, facts, engine, parameters, traits_of(desc), write_options};
+    MGK_TRY(plans[pass](&request, plan, error));
+    for (size_t i = 0; i < plan->steps; ++i)
+        if (plan->step[i].options.failed)
+            return mgk_fail_memory(error, "compiler options");
+    return CLMGK_OK;
 }
 
+/* Products are summed over features in order, and mixed over global heads in order, whatever the parameters. */
 static const char *const *admixture_score_tunables(const clmgk_attention_desc *desc, clmgk_engine engine)
 {
     (void)desc, (void)engine;
     return NULL;
 }
 
-static void admixture_bind(const mgk_kernel_plan *step, const mgk_call *call, void *args)
-{
-    (void)step, (void)call, (void)args;
-}
-
 const mgk_family mgk_admixture_family = {"admixture", admixture_resolve, admixture_plan, admixture_score_tunables,
-                                         admixture_bind};
+                                         mgk_attention_bind};

@@ -139,7 +139,7 @@ mgk_kernel_plan *mgk_attention_add(const mgk_attention_request *request, const m
 
 clmgk_status mgk_attention_tunables(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
-    plan->tunables = mgk_tunables_of(request->engine);
+    plan->tunables = mgk_tunables_of(request->engine, request->traits.admixture);
     return mgk_tunables_read(&plan->tunables, &request->parameters, error);
 }
 
@@ -199,6 +199,95 @@ mgk_i64 mgk_attention_region(mgk_pass_plan *plan, int64_t floats)
     plan->workspace_bytes = begin + (uint64_t)floats * sizeof(float);
     return (mgk_i64)(begin / sizeof(float));
 }
+
+/* ---- the grid ----------------------------------------------------------------------------------------------- */
+
+/* Rows of a problem; packed: of a sequence on average. */
+int64_t mgk_attention_rows(const clmgk_attention_desc *d)
+{
+    return d->sequences > 0 ? (d->length + d->sequences - 1) / d->sequences : d->length;
+}
+
+int64_t mgk_attention_groups(const clmgk_attention_desc *d, int64_t heads, int64_t rows)
+{
+    if (d->sequences > 0) /* as sequence_of_block counts them */
+        return d->length == 0 ? 0 : (d->length / rows + d->sequences) * heads;
+    return (d->length + rows - 1) / rows * heads * d->batch;
+}
+
+/* Work-groups that do something. */
+int64_t mgk_attention_busy_groups(const clmgk_attention_desc *d, int64_t heads, int64_t rows)
+{
+    return (mgk_attention_rows(d) + rows - 1) / rows * heads * mgk_attention_problems(d);
+}
+
+/* Ranges of keys: one, unless the blocks of rows can't keep all compute units busy; each a few tiles. The workspace
+ * then stays below the size of the arrays. */
+int mgk_attention_splits(const mgk_attention_request *request, int64_t heads, int64_t rows, int64_t tile)
+{
+    enum { TILES_EACH = 8, MOST = 128 };
+    const clmgk_attention_desc *const d = request->desc;
+    const int64_t units = request->facts->info.compute_units;
+    const int64_t groups = mgk_attention_busy_groups(d, heads, rows), keys = d->length_k / mgk_attention_problems(d);
+    const int64_t longest = d->sequences > 0 ? keys : d->length_k;
+    int64_t splits = 1;
+    while (splits < MOST && groups * splits < 4 * units && longest >= 2 * splits * TILES_EACH * tile &&
+           2 * splits * d->length <= d->length + d->length_k)
+        splits *= 2;
+    return (int)splits;
+}
+
+/* ---- partial results ------------------------------------------------------------------------------------------- */
+
+/* A work-item per element of O, rounded up to the class of E. `internal`: the parts are the workspace's. */
+mgk_kernel_plan *mgk_attention_add_combine(const mgk_attention_request *request, bool internal,
+                                           const mgk_attention_args *args, mgk_pass_plan *plan)
+{
+    const clmgk_attention_desc *const d = request->desc;
+    const mgk_array buffers[] = {internal ? MGK_WORKSPACE : MGK_PARTS_O, internal ? MGK_WORKSPACE : MGK_PARTS_LSE,
+                                 MGK_O, MGK_LSE, MGK_OFFSETS};
+    const int size = request->traits.value_size;
+    const size_t rows = (size_t)(d->batch * d->heads * d->length);
+    const mgk_attention_step step = {.file = "attention_combine.cl",
+                                     .name = "attention_combine",
+                                     .buffers = buffers,
+                                     .buffer_count = MGK_COUNT(buffers),
+                                     .out = MGK_ARRAYS,
+                                     .global = rows * (size_t)size,
+                                     .local = size % 64 == 0   ? 64
+                                              : size % 32 == 0 ? 32
+                                                               : 16};
+    mgk_kernel_plan *const kernel = mgk_attention_add(request, &step, args, plan);
+    mgk_text_printf(&kernel->options, " -DSPLIT_KEYS=%d", internal);
+    return kernel;
+}
+
+clmgk_status mgk_attention_forward_splits(const mgk_attention_request *request, mgk_pass_plan *plan,
+                                          mgk_attention_args *args, clmgk_error *error)
+{
+    const clmgk_attention_desc *const d = request->desc;
+    args->splits = mgk_tunable_get(&plan->tunables, "splits");
+    if (mgk_attention_splits_tuned(&plan->tunables) && args->splits * d->length > d->length + d->length_k)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "parameters: splits=%d: the workspace of so many would be larger than the arrays",
+                        args->splits);
+    if (args->splits > 1) {
+        const int64_t rows = args->splits * d->batch * d->heads * d->length;
+        args->region[0] = mgk_attention_region(plan, rows);
+        args->region[1] = mgk_attention_region(plan, rows * d->value_size);
+    }
+    return CLMGK_OK;
+}
+
+clmgk_status mgk_attention_plan_combine(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
+{
+    MGK_TRY(mgk_attention_tunables(request, plan, error));
+    const mgk_attention_args args = mgk_attention_args_of(request);
+    mgk_attention_add_combine(request, false, &args, plan);
+    return CLMGK_OK;
+}
+
+/* ---- a call ------------------------------------------------------------------------------------------------------ */
 
 void mgk_attention_bind(const mgk_kernel_plan *step, const mgk_call *call, void *out)
 {

@@ -12,7 +12,9 @@ typedef struct mgk_attention_traits {
     int value_size; /* class of E */
     int components;
     int products; /* score products per key */
-    bool gaussian;
+    bool admixture;
+    bool noise, shared_noise, shared_mix, generalised; /* of it */
+    bool gaussian;                                     /* the rest is the mixture family's, but for `modified` */
     bool shifted;
     bool hard;
     bool has_prior; /* the prior is an array that the scores use */
@@ -84,6 +86,27 @@ mgk_i64 mgk_attention_region(mgk_pass_plan *plan, int64_t floats);
 
 /* B; packed: T. */
 int64_t mgk_attention_problems(const clmgk_attention_desc *desc);
+
+/* Rows of a problem; packed: of a sequence on average. */
+int64_t mgk_attention_rows(const clmgk_attention_desc *desc);
+
+/* Work-groups of the forward pass, each with `rows` rows of one of `heads` heads or groups of heads; and those that do
+ * something. */
+int64_t mgk_attention_groups(const clmgk_attention_desc *desc, int64_t heads, int64_t rows);
+int64_t mgk_attention_busy_groups(const clmgk_attention_desc *desc, int64_t heads, int64_t rows);
+
+/* Ranges of keys that they share out by default. */
+int mgk_attention_splits(const mgk_attention_request *request, int64_t heads, int64_t rows, int64_t tile);
+
+/* Sets args->splits to the plan's, and places the partial results in the workspace. UNSUPPORTED: tuned for another
+ * shape, they would be larger than the arrays. */
+clmgk_status mgk_attention_forward_splits(const mgk_attention_request *request, mgk_pass_plan *plan,
+                                          mgk_attention_args *args, clmgk_error *error);
+
+/* Appends the combination of partial results: the caller's, or those in the workspace (`internal`). */
+mgk_kernel_plan *mgk_attention_add_combine(const mgk_attention_request *request, bool internal,
+                                           const mgk_attention_args *args, mgk_pass_plan *plan);
+clmgk_status mgk_attention_plan_combine(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
 
 /* The families' bind. */
 void mgk_attention_bind(const mgk_kernel_plan *step, const mgk_call *call, void *args);

@@ -99,7 +99,7 @@ static clmgk_status mixture_plan(const clmgk_attention_desc *desc, const mgk_dev
                                             clmgk_error *) = {[MGK_FORWARD] = mgk_mixture_plan_forward,
                                                               [MGK_BACKWARD] = mgk_mixture_plan_backward,
                                                               [MGK_STATISTICS] = mgk_mixture_plan_statistics,
-                                                              [MGK_COMBINE] = mgk_mixture_plan_combine};
+                                                              [MGK_COMBINE] = mgk_attention_plan_combine};
     const mgk_attention_request request = {desc, facts, engine, parameters, traits_of(desc), write_options};
     MGK_TRY(plans[pass](&request, plan, error));
     for (size_t i = 0; i < plan->steps; ++i)

@@ -9,7 +9,6 @@
 mgk_attention_args mgk_mixture_args_of(const mgk_attention_request *request);
 
 clmgk_status mgk_mixture_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
-clmgk_status mgk_mixture_plan_combine(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
 clmgk_status mgk_mixture_plan_backward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
 clmgk_status mgk_mixture_plan_statistics(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
 /* The steps of the query negative log-likelihood: part of the statistics. */

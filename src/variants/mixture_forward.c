@@ -14,43 +14,6 @@ typedef struct forward_group {
     uint64_t private_bytes;
 } forward_group;
 
-/* ---- the grid ----------------------------------------------------------------------------------------------- */
-
-/* Rows of a problem; packed: of a sequence on average. */
-static int64_t problem_rows(const clmgk_attention_desc *d)
-{
-    return d->sequences > 0 ? (d->length + d->sequences - 1) / d->sequences : d->length;
-}
-
-static int64_t groups_of(const clmgk_attention_desc *d, int64_t rows)
-{
-    if (d->sequences > 0) /* as sequence_of_block counts them */
-        return d->length == 0 ? 0 : (d->length / rows + d->sequences) * d->heads;
-    return (d->length + rows - 1) / rows * d->heads * d->batch;
-}
-
-/* Work-groups that do something. */
-static int64_t busy_groups(const clmgk_attention_desc *d, int64_t rows)
-{
-    return (problem_rows(d) + rows - 1) / rows * d->heads * mgk_attention_problems(d);
-}
-
-/* Ranges of keys: one, unless the blocks of rows can't keep all compute units busy; each a few tiles. The workspace
- * then stays below the size of the arrays. */
-static int default_splits(const mgk_attention_request *request, int64_t rows, int64_t tile)
-{
-    enum { TILES_EACH = 8, MOST = 128 };
-    const clmgk_attention_desc *const d = request->desc;
-    const int64_t units = request->facts->info.compute_units;
-    const int64_t groups = busy_groups(d, rows), keys = d->length_k / mgk_attention_problems(d);
-    const int64_t longest = d->sequences > 0 ? keys : d->length_k;
-    int64_t splits = 1;
-    while (splits < MOST && groups * splits < 4 * units && longest >= 2 * splits * TILES_EACH * tile &&
-           2 * splits * d->length <= d->length + d->length_k)
-        splits *= 2;
-    return (int)splits;
-}
-
 /* ---- parameters: lane --------------------------------------------------------------------------------------- */
 
 /* A lane work-item's arrays live on a worker's stack. */
@@ -80,10 +43,10 @@ static int lane_panels(const mgk_attention_request *request, const mgk_tunables 
     const clmgk_attention_desc *const d = request->desc;
     const int64_t width = request->traits.head_size + request->traits.value_size;
     int panels = mgk_attention_base(request, p, "panels");
-    while (panels > 1 &&
-           ((int64_t)panels * panel_rows * width * 4 > LANE_BLOCK_BYTES ||
-            problem_rows(d) <= (int64_t)panels / 2 * panel_rows ||
-            busy_groups(d, (int64_t)panels * panel_rows) < 4 * (int64_t)request->facts->info.compute_units))
+    while (panels > 1 && ((int64_t)panels * panel_rows * width * 4 > LANE_BLOCK_BYTES ||
+                          mgk_attention_rows(d) <= (int64_t)panels / 2 * panel_rows ||
+                          mgk_attention_busy_groups(d, d->heads, (int64_t)panels * panel_rows) <
+                              4 * (int64_t)request->facts->info.compute_units))
         panels /= 2;
     return panels;
 }
@@ -92,7 +55,7 @@ static int lane_panels(const mgk_attention_request *request, const mgk_tunables 
  * follows, which makes its scores by the usual form's operations. */
 static int lane_few_rows(const mgk_attention_request *request, const mgk_tunables *p)
 {
-    const int64_t rows = problem_rows(request->desc);
+    const int64_t rows = mgk_attention_rows(request->desc);
     if (rows > MGK_FEW_ROWS || request->desc->gradients != 0 || !mgk_tunable_is_default(p, "vectors") ||
         !mgk_tunable_is_default(p, "panels"))
         return 0;
@@ -106,7 +69,7 @@ static clmgk_status lane_group(const mgk_attention_request *request, forward_gro
     mgk_attention_lane_defaults(request, p);
     const int lanes = mgk_tunable_get(p, "lanes");
     mgk_tunable_default(p, "vectors",
-                        problem_rows(request->desc) <= lanes ? 1 : mgk_attention_base(request, p, "vectors"));
+                        mgk_attention_rows(request->desc) <= lanes ? 1 : mgk_attention_base(request, p, "vectors"));
     int tile = mgk_attention_base(request, p, "tile");
     while (tile > 16 && (int64_t)tile * t->products * t->head_size * 4 > LANE_STAGED_KEYS_BYTES)
         tile /= 2;
@@ -208,13 +171,13 @@ static clmgk_status simt_group(const mgk_attention_request *request, forward_gro
 
 static clmgk_status group_of(const mgk_attention_request *request, forward_group *group, clmgk_error *error)
 {
-    *group = (forward_group){.tunables = mgk_tunables_of(request->engine)};
+    *group = (forward_group){.tunables = mgk_tunables_of(request->engine, false)};
     mgk_tunables *const p = &group->tunables;
     const bool lane = request->engine == CLMGK_ENGINE_LANE;
     MGK_TRY(mgk_tunables_read(p, &request->parameters, error));
     MGK_TRY(lane ? lane_group(request, group, error) : simt_group(request, group, error));
     const int tile = lane ? mgk_tunable_get(p, "tile") : mgk_tunable_get(p, "key-threads") * mgk_tunable_get(p, "keys");
-    mgk_tunable_default(p, "splits", default_splits(request, group->rows, tile));
+    mgk_tunable_default(p, "splits", mgk_attention_splits(request, request->desc->heads, group->rows, tile));
     return CLMGK_OK;
 }
 
@@ -225,7 +188,8 @@ static mgk_kernel_plan *add_forward(const mgk_attention_request *request, const 
     static const mgk_array buffers[] = {
         MGK_Q,       MGK_K,         MGK_V,       MGK_O,         MGK_LSE,  MGK_PRIOR,  MGK_VARIANCE, MGK_SHIFT,
         MGK_LENGTHS, MGK_LENGTHS_Q, MGK_OFFSETS, MGK_OFFSETS_K, MGK_BIAS, MGK_SLOPES, MGK_SINKS,    MGK_WORKSPACE};
-    const size_t global = (size_t)(groups_of(request->desc, group->rows) * splits) * group->threads;
+    const size_t global =
+        (size_t)(mgk_attention_groups(request->desc, request->desc->heads, group->rows) * splits) * group->threads;
     const mgk_attention_step step = {.file = "mixture_forward.cl",
                                      .name = "mixture_forward",
                                      .tunables = &group->tunables,
@@ -244,60 +208,20 @@ static mgk_kernel_plan *add_forward(const mgk_attention_request *request, const 
     return kernel;
 }
 
-/* A work-item per element of O, rounded up to the class of E. `internal`: the parts are the workspace's. */
-static mgk_kernel_plan *add_combine(const mgk_attention_request *request, bool internal, const mgk_attention_args *args,
-                                    mgk_pass_plan *plan)
-{
-    const clmgk_attention_desc *const d = request->desc;
-    const mgk_array buffers[] = {internal ? MGK_WORKSPACE : MGK_PARTS_O, internal ? MGK_WORKSPACE : MGK_PARTS_LSE,
-                                 MGK_O, MGK_LSE, MGK_OFFSETS};
-    const int size = request->traits.value_size;
-    const size_t rows = (size_t)(d->batch * d->heads * d->length);
-    const mgk_attention_step step = {.file = "attention_combine.cl",
-                                     .name = "attention_combine",
-                                     .buffers = buffers,
-                                     .buffer_count = MGK_COUNT(buffers),
-                                     .out = MGK_ARRAYS,
-                                     .global = rows * (size_t)size,
-                                     .local = size % 64 == 0   ? 64
-                                              : size % 32 == 0 ? 32
-                                                               : 16};
-    mgk_kernel_plan *const kernel = mgk_attention_add(request, &step, args, plan);
-    mgk_text_printf(&kernel->options, " -DSPLIT_KEYS=%d", internal);
-    return kernel;
-}
-
 /* ---- plans -------------------------------------------------------------------------------------------------- */
 
 clmgk_status mgk_mixture_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
-    const clmgk_attention_desc *const d = request->desc;
     forward_group group;
     MGK_TRY(group_of(request, &group, error));
     plan->tunables = group.tunables;
     plan->main = plan->steps;
     mgk_attention_args args = mgk_mixture_args_of(request);
-    args.splits = mgk_tunable_get(&group.tunables, "splits");
-    if (mgk_attention_splits_tuned(&group.tunables) && args.splits * d->length > d->length + d->length_k)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "parameters: splits=%d: the workspace of so many would be larger than the arrays", args.splits);
-    if (args.splits > 1) {
-        const int64_t rows = args.splits * d->batch * d->heads * d->length;
-        args.region[0] = mgk_attention_region(plan, rows);
-        args.region[1] = mgk_attention_region(plan, rows * d->value_size);
-    }
+    MGK_TRY(mgk_attention_forward_splits(request, plan, &args, error));
     mgk_kernel_plan *const forward = add_forward(request, &group, args.splits, &args, plan);
     mgk_text_printf(&forward->options, " -DSPLIT_KEYS=%d", args.splits > 1);
     if (args.splits > 1)
-        add_combine(request, true, &args, plan);
-    return CLMGK_OK;
-}
-
-clmgk_status mgk_mixture_plan_combine(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
-{
-    MGK_TRY(mgk_attention_tunables(request, plan, error));
-    const mgk_attention_args args = mgk_mixture_args_of(request);
-    add_combine(request, false, &args, plan);
+        mgk_attention_add_combine(request, true, &args, plan);
     return CLMGK_OK;
 }
 
