@@ -68,13 +68,14 @@ typedef struct bad_desc {
     const char *value;
 } bad_desc;
 
-#define VALUE CLMGK_ERROR_INVALID_VALUE
-#define SHAPE CLMGK_ERROR_INVALID_SHAPE
-#define BIG   ((int64_t)1 << 40)
+#define VALUE    CLMGK_ERROR_INVALID_VALUE
+#define SHAPE    CLMGK_ERROR_INVALID_SHAPE
+#define BIG      ((int64_t)1 << 40)
+#define OF(name) DESC(variant, CLMGK_VARIANT_##name)
 
 static const bad_desc bad_descs[] = {
     {{DESC(struct_size, 0)}, VALUE, "struct_size", "0"},
-    {{DESC(variant, 4)}, VALUE, "variant", "4"},
+    {{DESC(variant, 11)}, VALUE, "variant", "11"},
     {{DESC(variant, -1)}, VALUE, "variant", "-1"},
     {{DESC(dtype, 3)}, VALUE, "dtype", "3"},
     {{DESC(score, 3)}, VALUE, "score", "3"},
@@ -166,7 +167,7 @@ static const bad_desc bad_descs[] = {
     {{DESC_REAL(dropout, 1.0)}, VALUE, "dropout", "1"},
     {{DESC_REAL(dropout, (double)NAN)}, VALUE, "dropout", "nan"},
     {{DESC_REAL(dropout, (double)INFINITY)}, VALUE, "dropout", "inf"},
-    {{DESC(gradients, 256)}, VALUE, "gradients", "256"},
+    {{DESC(gradients, 4096)}, VALUE, "gradients", "4096"},
     {{DESC(gradients, -1)}, VALUE, "gradients", "4294967295"},
     {{DESC(gradients, CLMGK_GRADIENT_PRIOR)}, VALUE, "gradients", "PRIOR"},
     {{DESC(gradients, CLMGK_GRADIENT_SHIFT)}, VALUE, "gradients", "SHIFT"},
@@ -197,6 +198,43 @@ static const bad_desc bad_descs[] = {
      "responsibilities",
      ""},
     {{DESC(use_bias, 1), DESC(length, 1 << 30), DESC(length_k, 1 << 30)}, CLMGK_ERROR_OVERFLOW, "bias", ""},
+
+    /* admixture family: what it has not, and what the others have not; H = 4 */
+    {{OF(HARD_FISH), DESC(score, CLMGK_SCORE_GAUSSIAN)}, VALUE, "score", "hard-fish"},
+    {{OF(MISH), DESC(estep, CLMGK_ESTEP_HARD)}, VALUE, "estep", "mish"},
+    {{OF(GFISH), DESC(prior_shape, CLMGK_PRIOR_HM)}, VALUE, "prior_shape", "gfish"},
+    {{OF(FISH), DESC(variance_shape, CLMGK_VARIANCE_M)}, VALUE, "variance_shape", "fish"},
+    {{OF(FISH), DESC_REAL(variance, 2.5)}, VALUE, "variance", "2.5"},
+    {{OF(TALKING_HEADS), DESC(statistics, CLMGK_STATISTIC_COUNTS)}, VALUE, "statistics", "talking-heads"},
+    {{OF(HARD_FISH), DESC(statistics, CLMGK_STATISTIC_NLL)}, VALUE, "statistics", "hard-fish"},
+    {{OF(GFISH), DESC(use_mix_weight, 2)}, VALUE, "use_mix_weight", "2"},
+    {{OF(GFISH), DESC(use_mix_offset, -1)}, VALUE, "use_mix_offset", "-1"},
+    {{OF(GFISH), DESC(shared_noise, 2)}, VALUE, "shared_noise", "2"},
+    {{OF(FISH), DESC(use_mix_weight, 1)}, VALUE, "use_mix_weight", "fish"},
+    {{OF(TALKING_HEADS), DESC(use_mix_offset, 1)}, VALUE, "use_mix_offset", "talking-heads"},
+    {{OF(HARD_GFISH), DESC(shared_noise, 1)}, VALUE, "shared_noise", "hard-gfish"},
+    {{DESC(use_mix_weight, 1)}, VALUE, "use_mix_weight", "softmax"},
+    {{OF(MGK), DESC(use_mix_offset, 1)}, VALUE, "use_mix_offset", "mgk"},
+    {{OF(SMGK), DESC(shared_noise, 1)}, VALUE, "shared_noise", "smgk"},
+    {{OF(FISH), DESC(components, -1)}, VALUE, "components", "-1"},
+    {{OF(FISH), DESC(components, 257)}, VALUE, "components", "257"},
+    {{OF(HARD_MISH), DESC(heads, 257), DESC(components, 2)}, VALUE, "heads", "257"},
+    {{OF(TALKING_HEADS), DESC(components, 3)}, SHAPE, "components", "heads = 4"},
+    {{OF(TALKING_HEADS), DESC(components, 5)}, SHAPE, "components", "heads = 4"},
+    {{OF(HARD_FISH), DESC(components, 3), DESC(kv_heads, 3)}, SHAPE, "kv_heads", "3"},
+    {{OF(FISH), DESC(gradients, CLMGK_GRADIENT_PRIOR)}, VALUE, "gradients", "PRIOR"},
+    {{OF(FISH), DESC(gradients, CLMGK_GRADIENT_VARIANCE)}, VALUE, "gradients", "VARIANCE"},
+    {{OF(FISH), DESC(gradients, CLMGK_GRADIENT_SHIFT)}, VALUE, "gradients", "SHIFT"},
+    {{OF(SMGK), DESC(gradients, CLMGK_GRADIENT_MIX)}, VALUE, "gradients", "MIX"},
+    {{OF(HARD_FISH), DESC(gradients, CLMGK_GRADIENT_MIX_WEIGHT)}, VALUE, "gradients", "MIX_WEIGHT"},
+    {{OF(MISH), DESC(gradients, CLMGK_GRADIENT_MIX_OFFSET)}, VALUE, "gradients", "MIX_OFFSET"},
+    {{OF(HARD_GFISH), DESC(gradients, CLMGK_GRADIENT_NOISE)}, VALUE, "gradients", "NOISE"},
+    {{OF(TALKING_HEADS), DESC(gradients, CLMGK_GRADIENT_NOISE | CLMGK_GRADIENT_Q)}, VALUE, "gradients", "NOISE"},
+    {{OF(HARD_FISH), DESC(heads, 1), DESC(components, 2), DESC(gradients, CLMGK_GRADIENT_Q), DESC(grad_q.strided, 1)},
+     SHAPE,
+     "grad_q",
+     "0"}, /* two global heads in one place, though there is one local head */
+    {{OF(GFISH), DESC_REAL(softcap, -2.0)}, VALUE, "softcap", "-2"},
 };
 
 static void bad_descriptors(void **state)
@@ -264,7 +302,8 @@ static void modifiers_are_resolved(void **state)
     desc.window_right = INT64_MAX; /* no key is that far */
     desc.softcap = 50.0;
     desc.dropout = 0.999;
-    desc.gradients = CLMGK_GRADIENT_ALL & ~(CLMGK_GRADIENT_PRIOR | CLMGK_GRADIENT_SHIFT | CLMGK_GRADIENT_SINKS);
+    desc.gradients =
+        CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_VARIANCE | CLMGK_GRADIENT_BIAS;
     desc.grad_o.strided = 1; /* one element in every place */
     desc.statistics = CLMGK_STATISTIC_COUNTS | CLMGK_STATISTIC_NEW_PRIOR;
     if (clmgk_attention_validate(&desc, &resolved, &error) != CLMGK_OK)
@@ -300,6 +339,49 @@ static void modifiers_are_resolved(void **state)
     empty.gradients = CLMGK_GRADIENT_BIAS;
     assert_int_equal(clmgk_attention_validate(&empty, &resolved, &error), CLMGK_OK);
     assert_int_equal(resolved.bias_length_k, 0);
+}
+
+/* Every variant of the admixture family: defaults, and all that it may be asked for. */
+static void admixtures_are_resolved(void **state)
+{
+    (void)state;
+    for (size_t n = 0; n < TH_COUNT(th_admixtures); n++) {
+        const uint32_t traits = clmgk_variant_traits(th_admixtures[n]);
+        const bool square = (traits & CLMGK_TRAIT_SQUARE) != 0;
+        clmgk_attention_desc desc = good_desc();
+        clmgk_attention_desc resolved;
+        clmgk_error error = {0};
+        desc.variant = th_admixtures[n];
+        if (clmgk_attention_validate(&desc, &resolved, &error) != CLMGK_OK)
+            fail_msg("%s", error.message);
+        assert_true(resolved.components == 4 && resolved.kv_heads == 4 && resolved.score == CLMGK_SCORE_DOT);
+        assert_true(resolved.variance == sqrt(8.0));
+
+        desc.components = square ? 4 : 6; /* more global than local heads */
+        desc.kv_heads = 2;
+        desc.use_bias = desc.use_alibi = desc.use_sinks = 1;
+        desc.softcap = 30.0;
+        desc.dropout = 0.5;
+        desc.use_mix_weight = desc.use_mix_offset = (traits & CLMGK_TRAIT_GENERALISED) != 0;
+        desc.shared_noise = (traits & CLMGK_TRAIT_NOISE) != 0;
+        desc.gradients = th_all_gradients(&desc);
+        desc.combine = 1;
+        if (clmgk_attention_validate(&desc, &resolved, &error) != CLMGK_OK)
+            fail_msg("%s", error.message);
+        assert_true(resolved.q.head == 40 && resolved.q.batch == 40 * desc.components);
+        assert_true(resolved.k.head == 48 && resolved.k.batch == 48 * desc.components);
+        assert_true(resolved.v.batch == 96 && resolved.o.batch == 160 && resolved.lse.batch == 20);
+        assert_true(resolved.grad_q.batch == resolved.q.batch && resolved.grad_k.batch == resolved.k.batch);
+        assert_int_equal(clmgk_attention_validate(&resolved, &desc, &error), CLMGK_OK); /* and again */
+        assert_memory_equal(&desc, &resolved, sizeof(desc));
+
+        desc = good_desc();
+        desc.variant = th_admixtures[n];
+        desc.heads = desc.components = CLMGK_MAX_MIXED_HEADS;
+        assert_int_equal(clmgk_attention_validate(&desc, &resolved, &error), CLMGK_OK);
+    }
+    assert_int_equal(clmgk_variant_traits(CLMGK_VARIANT_SMGK), 0);
+    assert_int_equal(clmgk_variant_traits((clmgk_variant)11), 0);
 }
 
 /* A caller with a newer, longer structure: taken if it asks for nothing that this library does not know. */
@@ -480,11 +562,11 @@ static void backward_queries(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bad_descriptors),        cmocka_unit_test(defaults_are_filled_in),
-        cmocka_unit_test(modifiers_are_resolved), cmocka_unit_test(newer_callers),
-        cmocka_unit_test(older_callers),          cmocka_unit_test(bad_plan_arguments),
-        cmocka_unit_test(bad_parameters),         cmocka_unit_test(plan_queries),
-        cmocka_unit_test(backward_queries),
+        cmocka_unit_test(bad_descriptors),         cmocka_unit_test(defaults_are_filled_in),
+        cmocka_unit_test(modifiers_are_resolved),  cmocka_unit_test(newer_callers),
+        cmocka_unit_test(older_callers),           cmocka_unit_test(bad_plan_arguments),
+        cmocka_unit_test(bad_parameters),          cmocka_unit_test(plan_queries),
+        cmocka_unit_test(admixtures_are_resolved), cmocka_unit_test(backward_queries),
     };
     return cmocka_run_group_tests(tests, th_session_open, th_session_close);
 }
