@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define ENGINES          2
+#define MAX_SETS         2 /* those of the mixture and of the admixture family */
 #define SEED             1
 #define LEAST_RUNS       6     /* of a case: without time for so many it is not begun */
 #define LEAST_GAIN       0.005 /* a case is left when no candidate promises more */
@@ -23,12 +24,12 @@
 
 static const clmgk_engine engines[ENGINES] = {CLMGK_ENGINE_LANE, CLMGK_ENGINE_SIMT};
 
-/* The tunables of an engine, as the search wants them. */
+/* The tunables of an engine in a family, as the search wants them. */
 typedef struct engine_space {
     clmgk_tunable tunables[TUNE_MOST_PARAMETERS];
     tune_parameter parameters[TUNE_MOST_PARAMETERS];
     size_t count;
-    const char *name;
+    const char *name, *table; /* of the engine, of its tunables */
     clmgk_context *library;
     const bench_case *one; /* whose points are asked for; NULL: any */
 } engine_space;
@@ -42,14 +43,20 @@ typedef struct incumbent {
     double ratio; /* to the defaults */
 } incumbent;
 
-typedef struct attention {
-    session *base;
+/* Kernels that have the same tunables: what is learnt of one says something about the others. */
+typedef struct kernel_set {
     engine_space spaces[ENGINES];
     tune_space tables[ENGINES]; /* the same for the search */
     tune_search *search[BENCH_PASSES];
     bool other_looked_at[BENCH_PASSES], other_near[BENCH_PASSES];
     double compile_s[BENCH_PASSES]; /* running mean of a candidate's plan */
-    double ms_per_flop;             /* of the latest case */
+} kernel_set;
+
+typedef struct attention {
+    session *base;
+    kernel_set sets[MAX_SETS];
+    size_t set_count;
+    double ms_per_flop; /* of the latest case */
     bench_group *groups;
     struct work *cases; /* one for each result */
 } attention;
@@ -58,6 +65,7 @@ typedef struct attention {
 typedef struct work {
     size_t group, index; /* as jobs name it */
     const bench_case *one;
+    kernel_set *set; /* of its variant */
     tune_result *result;
     size_t own; /* space of the engine that is used without tuning */
     point defaults[ENGINES];
@@ -95,7 +103,7 @@ static bool is_legal(void *user, const int32_t *values)
     char text[512];
     print_point(space, values, NULL, text, sizeof(text));
     if (!space->one)
-        return clmgk_tunable_check(space->name, text, NULL) == CLMGK_OK;
+        return clmgk_tunable_check(space->table, text, NULL) == CLMGK_OK;
     const clmgk_tuned tuned = {.choice = space->name, .parameters = text};
     return clmgk_tuning_check(space->library, &space->one->desc, pass_of(space->one), &tuned, NULL) == CLMGK_OK;
 }
@@ -108,23 +116,42 @@ static size_t space_of(const char *engine)
     return i;
 }
 
-static tool_exit make_spaces(attention *s, tool_error *error)
+static tool_exit make_set(const session *base, clmgk_variant variant, kernel_set *made, tool_error *error)
 {
     for (size_t e = 0; e < ENGINES; e++) {
-        engine_space *space = &s->spaces[e];
+        engine_space *space = &made->spaces[e];
         space->name = clmgk_engine_name(engines[e]);
-        space->library = s->base->device.library;
-        TOOL_TRY(session_list_tunables(space->name, space->tunables, space->parameters, &space->count, error));
-        s->tables[e] = (tune_space){space->name, space->parameters, space->count, is_legal, space};
+        space->table = clmgk_tunable_table_of(variant, engines[e]);
+        space->library = base->device.library;
+        TOOL_TRY(session_list_tunables(space->table, space->tunables, space->parameters, &space->count, error));
+        made->tables[e] = (tune_space){space->name, space->parameters, space->count, is_legal, space};
     }
     for (int pass = 0; pass < BENCH_PASSES; pass++) {
-        s->search[pass] = tune_search_create(s->tables, ENGINES, SEED + (uint64_t)pass,
-                                             s->base->options->random ? TUNE_RANDOM : TUNE_MODEL);
-        if (!s->search[pass])
+        made->search[pass] = tune_search_create(made->tables, ENGINES, SEED + (uint64_t)pass,
+                                                base->options->random ? TUNE_RANDOM : TUNE_MODEL);
+        if (!made->search[pass])
             return tool_fail_memory(error, "the search");
     }
+    return TOOL_DONE;
+}
+
+/* The kernels of a case's variant. */
+static tool_exit take_set(attention *s, work *w, tool_error *error)
+{
+    const clmgk_variant variant = w->one->desc.variant;
+    const char *table = clmgk_tunable_table_of(variant, engines[0]);
+    for (size_t i = 0; i < s->set_count && !w->set; i++) {
+        if (strcmp(s->sets[i].spaces[0].table, table) == 0)
+            w->set = &s->sets[i];
+    }
+    if (!w->set && s->set_count == MAX_SETS)
+        return tool_fail(error, TOOL_SYSTEM_ERROR, "table %s: more tables than this program knows", table);
+    if (!w->set) {
+        w->set = &s->sets[s->set_count++];
+        TOOL_TRY(make_set(s->base, variant, w->set, error));
+    }
     for (size_t e = 0; e < ENGINES; e++)
-        s->base->report->space[e] = tune_search_space_size(s->search[0], e);
+        w->result->space += tune_search_space_size(w->set->search[0], e);
     return TOOL_DONE;
 }
 
@@ -150,18 +177,18 @@ static tool_exit ask(const attention *s, const work *w, const char *job, json_t 
     return session_receive(s->base, 0, w->more_ms, reply, error);
 }
 
-static json_t *candidate_json(const attention *s, size_t space, const int32_t *values)
+static json_t *candidate_json(const engine_space *space, const int32_t *values)
 {
     char text[512] = "";
     if (values)
-        print_point(&s->spaces[space], values, NULL, text, sizeof(text));
-    return json_pack("{s:s, s:s}", "engine", s->spaces[space].name, "parameters", text);
+        print_point(space, values, NULL, text, sizeof(text));
+    return json_pack("{s:s, s:s}", "engine", space->name, "parameters", text);
 }
 
 /* Ratio to the defaults' time; not positive: it failed. */
-static bool tell(attention *s, const work *w, size_t space, const int32_t *values, double ratio)
+static bool tell(const work *w, size_t space, const int32_t *values, double ratio)
 {
-    return tune_search_tell(s->search[w->one->pass], w->number, space, values,
+    return tune_search_tell(w->set->search[w->one->pass], w->number, space, values,
                             ratio > 0 ? 1e-3 * ratio * w->default_ms : -1);
 }
 
@@ -170,7 +197,7 @@ static bool tell(attention *s, const work *w, size_t space, const int32_t *value
 static tool_exit remember(attention *s, const work *w, size_t space, const int32_t *values, double ratio,
                           const char *why, const char *message, tool_error *error)
 {
-    json_t *record = candidate_json(s, space, values);
+    json_t *record = candidate_json(&w->set->spaces[space], values);
     if (record)
         json_object_update_new(record, json_pack("{s:s, s:o, s:s?, s:o}", "case", w->result->key, "ratio",
                                                  tool_json_number(ratio), "failed", why, "message",
@@ -187,13 +214,13 @@ static bool recall(attention *s, const work *w, incumbent *best)
         point values;
         const size_t space = space_of(session_text(record, "engine"));
         if (strcmp(session_text(record, "case"), w->result->key) != 0 || json_object_get(record, "done") ||
-            !w->available[space] || !read_point(&s->spaces[space], session_text(record, "parameters"), values))
+            !w->available[space] || !read_point(&w->set->spaces[space], session_text(record, "parameters"), values))
             continue;
         const bool failed = json_is_string(json_object_get(record, "failed"));
         const double ratio = failed ? -1 : session_number(record, "ratio");
-        if (!tell(s, w, space, values, ratio))
+        if (!tell(w, space, values, ratio))
             return false;
-        const size_t bytes = s->spaces[space].count * sizeof(*values);
+        const size_t bytes = w->set->spaces[space].count * sizeof(*values);
         if (failed && best->space == space && memcmp(best->values, values, bytes) == 0)
             best->ratio = 1; /* it was measured first, and found wrong then */
         if (!failed && ratio < best->ratio) {
@@ -219,14 +246,14 @@ static tool_exit remember_done(attention *s, const work *w, tool_error *error)
     const tune_result *result = w->result;
     char defaults[512] = "";
     if (w->available[w->own])
-        print_point(&s->spaces[w->own], w->defaults[w->own], NULL, defaults, sizeof(defaults));
+        print_point(&w->set->spaces[w->own], w->defaults[w->own], NULL, defaults, sizeof(defaults));
     return tune_history_add(s->base->history,
                             json_pack("{s:b, s:b, s:b, s:s, s:b, s:s, s:s, s:f, s:f, s:f, s:s, s:s}", "done", 1,
                                       "refused", (int)(result->outcome == TUNE_REFUSED), "finished", (int)w->finished,
                                       "case", result->key, "faster", (int)(result->outcome == TUNE_FASTER), "engine",
                                       result->engine, "parameters", result->parameters, "default_ms",
                                       result->default_ms, "ms", result->tuned_ms, "ratio", result->ratio, "own",
-                                      s->spaces[w->own].name, "defaults", defaults),
+                                      w->set->spaces[w->own].name, "defaults", defaults),
                             error);
 }
 
@@ -244,7 +271,7 @@ static tool_exit measure(attention *s, work *w, size_t space, const int32_t *val
                          double *ratio, tool_error *error)
 {
     said reply = {.ok = false};
-    json_t *extra = candidate_json(s, space, values);
+    json_t *extra = candidate_json(&w->set->spaces[space], values);
     if (extra)
         json_object_update_new(extra, json_pack("{s:I, s:f}", "pairs", clamp(PAIR_MS / w->default_ms, 2, MAX_PAIRS),
                                                 "stop", stop * w->best.ratio));
@@ -253,7 +280,7 @@ static tool_exit measure(attention *s, work *w, size_t space, const int32_t *val
     if (status == TOOL_DONE && reply.ok) {
         *ratio = session_number(reply.answer, "ratio");
         s->base->report->counts.slow += json_is_true(json_object_get(reply.answer, "slow"));
-        if (seen && !read_point(&s->spaces[space], session_text(reply.answer, "parameters"), seen))
+        if (seen && !read_point(&w->set->spaces[space], session_text(reply.answer, "parameters"), seen))
             *ratio = -1;
     } else if (status == TOOL_DONE && !values && strcmp(reply.why, "hung") == 0) {
         s->base->report->counts.slow++; /* the other engine's defaults have less time */
@@ -277,14 +304,14 @@ static tool_exit measure_default(attention *s, work *w, bool *runs, tool_error *
     if (reply.ok) {
         w->own = space_of(session_text(reply.answer, "engine"));
         w->available[w->own] =
-            read_point(&s->spaces[w->own], session_text(reply.answer, "parameters"), w->defaults[w->own]);
+            read_point(&w->set->spaces[w->own], session_text(reply.answer, "parameters"), w->defaults[w->own]);
         w->default_ms = session_number(reply.answer, "ms");
         w->more_ms = LIMIT_RUNS * w->default_ms;
         w->result->default_ms = w->result->tuned_ms = w->default_ms;
         s->ms_per_flop = w->default_ms / w->one->flops;
-        snprintf(w->result->engine, sizeof(w->result->engine), "%s", s->spaces[w->own].name);
-        if (s->compile_s[w->one->pass] <= 0)
-            s->compile_s[w->one->pass] = 1e-3 * session_number(reply.answer, "plan_ms");
+        snprintf(w->result->engine, sizeof(w->result->engine), "%s", w->set->spaces[w->own].name);
+        if (w->set->compile_s[w->one->pass] <= 0)
+            w->set->compile_s[w->one->pass] = 1e-3 * session_number(reply.answer, "plan_ms");
     } else {
         w->result->outcome = TUNE_REFUSED;
         snprintf(w->result->message, sizeof(w->result->message), "%s", reply.message);
@@ -298,7 +325,7 @@ static tool_exit measure_default(attention *s, work *w, bool *runs, tool_error *
 static tool_exit is_right(attention *s, work *w, size_t space, const int32_t *values, bool *right, tool_error *error)
 {
     said reply = {.ok = false};
-    TOOL_TRY(ask(s, w, "check", candidate_json(s, space, values), &reply, error));
+    TOOL_TRY(ask(s, w, "check", candidate_json(&w->set->spaces[space], values), &reply, error));
     *right = reply.ok && !json_is_true(json_object_get(reply.answer, "wrong"));
     tool_exit status = TOOL_DONE;
     if (!*right) {
@@ -317,15 +344,15 @@ static tool_exit look_at_other(attention *s, work *w, tool_error *error)
     const bench_pass pass = w->one->pass;
     const size_t other = 1 - w->own;
     double ratio = -1;
-    if (w->one->desc.length < FEW_QUERIES || (s->other_looked_at[pass] && !s->other_near[pass]))
+    if (w->one->desc.length < FEW_QUERIES || (w->set->other_looked_at[pass] && !w->set->other_near[pass]))
         return TOOL_DONE;
     const double more_ms = w->more_ms;
     w->more_ms += 1e3 * fmin(0, OTHER_LIMIT_S - s->base->options->candidate_s);
     TOOL_TRY(measure(s, w, other, NULL, OTHER_STOP_RATIO, w->defaults[other], &ratio, error));
     w->more_ms = more_ms;
-    s->other_looked_at[pass] = true;
-    s->other_near[pass] = ratio > 0 && ratio < OTHER_STOP_RATIO;
-    w->available[other] = s->other_near[pass];
+    w->set->other_looked_at[pass] = true;
+    w->set->other_near[pass] = ratio > 0 && ratio < OTHER_STOP_RATIO;
+    w->available[other] = w->set->other_near[pass];
     bool right = true;
     if (w->available[other] && ratio < 1 - LEAST_CONFIRMED)
         TOOL_TRY(is_right(s, w, other, w->defaults[other], &right, error));
@@ -341,35 +368,30 @@ static tool_exit look_at_other(attention *s, work *w, tool_error *error)
  */
 
 /* Expected seconds of a measurement. */
-typedef struct cost_context {
-    const attention *s;
-    const work *w;
-} cost_context;
-
 static double cost_of(void *user, size_t space, const int32_t *values)
 {
-    const cost_context *context = user;
+    const work *w = user;
     (void)space;
     (void)values;
-    const double runs = (double)clamp(PAIR_MS / context->w->default_ms, 2, MAX_PAIRS);
-    return context->s->compile_s[context->w->one->pass] + 2e-3 * runs * context->w->default_ms;
+    const double runs = (double)clamp(PAIR_MS / w->default_ms, 2, MAX_PAIRS);
+    return w->set->compile_s[w->one->pass] + 2e-3 * runs * w->default_ms;
 }
 
-static tool_exit begin_search(attention *s, work *w, tool_error *error)
+static tool_exit begin_search(work *w, tool_error *error)
 {
     const int32_t *defaults[ENGINES];
     char group[64];
     const clmgk_attention_desc *desc = &w->one->desc;
     for (size_t e = 0; e < ENGINES; e++) {
-        s->spaces[e].one = w->one;
+        w->set->spaces[e].one = w->one;
         defaults[e] = w->available[e] ? w->defaults[e] : NULL;
     }
     snprintf(group, sizeof(group), "%s %d", clmgk_variant_name(desc->variant), (int)desc->head_size);
     const tune_case one = {.group = group, .default_space = w->own, .defaults = defaults};
-    w->number = tune_search_begin(s->search[w->one->pass], &one);
+    w->number = tune_search_begin(w->set->search[w->one->pass], &one);
     if (w->number < 0)
         return tool_fail_memory(error, "a case of the search");
-    if (!tune_search_tell(s->search[w->one->pass], w->number, w->own, w->defaults[w->own], 1e-3 * w->default_ms))
+    if (!tune_search_tell(w->set->search[w->one->pass], w->number, w->own, w->defaults[w->own], 1e-3 * w->default_ms))
         return tool_fail_memory(error, "a measurement");
     return TOOL_DONE;
 }
@@ -388,17 +410,16 @@ typedef struct batch {
  */
 static tool_exit choose_batch(attention *s, work *w, batch *chosen, tool_error *error)
 {
-    cost_context context = {s, w};
     chosen->count = 0;
     while (chosen->count < s->base->compilers) {
         size_t space = 0;
         int32_t *const values = chosen->candidate[chosen->count].values;
-        if (tune_search_next(s->search[w->one->pass], w->number, cost_of, &context, LEAST_GAIN, &space, values, NULL) !=
+        if (tune_search_next(w->set->search[w->one->pass], w->number, cost_of, w, LEAST_GAIN, &space, values, NULL) !=
             TUNE_MEASURE)
             break;
         chosen->candidate[chosen->count].space = space;
         chosen->candidate[chosen->count++].failed = false;
-        if (!tell(s, w, space, values, w->best.ratio))
+        if (!tell(w, space, values, w->best.ratio))
             return tool_fail_memory(error, "a measurement");
     }
     return TOOL_DONE;
@@ -410,7 +431,7 @@ static tool_exit fail_candidate(attention *s, work *w, size_t space, const int32
     session_count_failure(s->base, why);
     s->base->report->counts.tried++;
     w->result->tried++;
-    if (!tell(s, w, space, values, -1))
+    if (!tell(w, space, values, -1))
         return tool_fail_memory(error, "a measurement");
     return remember(s, w, space, values, -1, why, message, error);
 }
@@ -419,7 +440,8 @@ static tool_exit compile_batch(attention *s, work *w, batch *chosen, tool_error 
 {
     for (size_t i = 0; i < chosen->count; i++)
         TOOL_TRY(send_job(s, i, w, "compile",
-                          candidate_json(s, chosen->candidate[i].space, chosen->candidate[i].values), error));
+                          candidate_json(&w->set->spaces[chosen->candidate[i].space], chosen->candidate[i].values),
+                          error));
     for (size_t i = 0; i < chosen->count; i++) {
         said reply = {.ok = false};
         TOOL_TRY(session_receive(s->base, i, w->more_ms, &reply, error));
@@ -446,7 +468,7 @@ static tool_exit take_history(attention *s, work *w, tool_error *error)
     TOOL_TRY(is_right(s, w, best.space, best.values, &right, error));
     if (right)
         w->best = best;
-    else if (!tell(s, w, best.space, best.values, -1))
+    else if (!tell(w, best.space, best.values, -1))
         return tool_fail_memory(error, "a measurement");
     return TOOL_DONE;
 }
@@ -464,7 +486,7 @@ static tool_exit try_candidate(attention *s, work *w, size_t space, const int32_
         w->best = (incumbent){.space = space, .ratio = ratio};
         memcpy(w->best.values, values, sizeof(point));
     }
-    return tell(s, w, space, values, right ? ratio : -1) ? TOOL_DONE : tool_fail_memory(error, "a measurement");
+    return tell(w, space, values, right ? ratio : -1) ? TOOL_DONE : tool_fail_memory(error, "a measurement");
 }
 
 /* What a plan takes already, from the cache, from a bucket near by, or from the library's own measurements, is the
@@ -477,9 +499,9 @@ static tool_exit try_known(attention *s, work *w, tool_error *error)
     session_staging(s->base, staging, sizeof(staging));
     TOOL_TRY(ask(s, w, "lookup", json_pack("{s:s+}", "tuning_dir", staging, "/tuning"), &reply, error));
     const size_t space = space_of(session_text(reply.answer, "engine"));
-    const size_t bytes = s->spaces[space].count * sizeof(*values);
+    const size_t bytes = w->set->spaces[space].count * sizeof(*values);
     const bool known = reply.ok && strcmp(session_text(reply.answer, "tuning"), "class") != 0 && w->available[space] &&
-                       read_point(&s->spaces[space], session_text(reply.answer, "parameters"), values) &&
+                       read_point(&w->set->spaces[space], session_text(reply.answer, "parameters"), values) &&
                        memcmp(values, w->defaults[space], bytes) != 0;
     json_decref(reply.answer);
     return known ? try_candidate(s, w, space, values, error) : TOOL_DONE;
@@ -497,6 +519,8 @@ static tool_exit measure_batch(attention *s, work *w, const batch *chosen, tool_
 static tool_exit search_case(attention *s, work *w, tool_error *error)
 {
     batch chosen;
+    for (size_t e = 0; e < ENGINES; e++)
+        w->set->spaces[e].one = w->one;
     while (tool_now_ms() < w->end_ms) {
         const double start = tool_now_ms();
         TOOL_TRY(choose_batch(s, w, &chosen, error));
@@ -505,7 +529,7 @@ static tool_exit search_case(attention *s, work *w, tool_error *error)
             break;
         }
         TOOL_TRY(compile_batch(s, w, &chosen, error));
-        double *const mean = &s->compile_s[w->one->pass];
+        double *const mean = &w->set->compile_s[w->one->pass];
         *mean = 0.8 * *mean + 0.2e-3 * (tool_now_ms() - start) / (double)chosen.count;
         TOOL_TRY(measure_batch(s, w, &chosen, error));
     }
@@ -543,8 +567,8 @@ static tool_exit confirm(attention *s, work *w, bool *confirmed, tool_error *err
     const size_t space = space_of(session_text(reply.answer, "engine"));
     const bool reached = reply.ok && strcmp(session_text(reply.answer, "tuning"), "bucket") == 0 &&
                          space == w->best.space &&
-                         read_point(&s->spaces[space], session_text(reply.answer, "parameters"), values) &&
-                         memcmp(values, w->best.values, s->spaces[space].count * sizeof(*values)) == 0;
+                         read_point(&w->set->spaces[space], session_text(reply.answer, "parameters"), values) &&
+                         memcmp(values, w->best.values, w->set->spaces[space].count * sizeof(*values)) == 0;
     double ratio = 1;
     *confirmed = reached && session_beats_default(json_object_get(reply.answer, "ratios"), &ratio);
     if (*confirmed) {
@@ -561,7 +585,7 @@ static tool_exit give_up_best(attention *s, work *w, double proven, tool_error *
 {
     s->base->report->counts.unconfirmed++;
     w->best.ratio = proven;
-    return tell(s, w, w->best.space, w->best.values, 1) ? TOOL_DONE : tool_fail_memory(error, "a measurement");
+    return tell(w, w->best.space, w->best.values, 1) ? TOOL_DONE : tool_fail_memory(error, "a measurement");
 }
 
 /* The best candidate, if it is right and faster, or else what an earlier turn has proven, or else the defaults, into
@@ -572,8 +596,8 @@ static tool_exit settle(attention *s, work *w, tool_error *error)
     const bool proven = before.outcome == TUNE_FASTER;
     bool keep = w->best.ratio < 1 - LEAST_CONFIRMED;
     if (keep) {
-        snprintf(w->result->engine, sizeof(w->result->engine), "%s", s->spaces[w->best.space].name);
-        print_point(&s->spaces[w->best.space], w->best.values, w->defaults[w->best.space], w->result->parameters,
+        snprintf(w->result->engine, sizeof(w->result->engine), "%s", w->set->spaces[w->best.space].name);
+        print_point(&w->set->spaces[w->best.space], w->best.values, w->defaults[w->best.space], w->result->parameters,
                     sizeof(w->result->parameters));
         TOOL_TRY(confirm(s, w, &keep, error));
         if (!keep)
@@ -583,7 +607,7 @@ static tool_exit settle(attention *s, work *w, tool_error *error)
     if (!keep && proven) {
         *w->result = before;
     } else if (!keep) {
-        snprintf(w->result->engine, sizeof(w->result->engine), "%s", s->spaces[w->own].name);
+        snprintf(w->result->engine, sizeof(w->result->engine), "%s", w->set->spaces[w->own].name);
         w->result->parameters[0] = '\0';
         w->result->tuned_ms = w->result->default_ms;
         w->result->ratio = 1;
@@ -640,9 +664,9 @@ static tool_exit tune_one(attention *s, work *w, tool_error *error)
         return remember_done(s, w, error);
     }
     TOOL_TRY(look_at_other(s, w, error));
-    TOOL_TRY(begin_search(s, w, error));
+    TOOL_TRY(begin_search(w, error));
     if (w->available[1 - w->own])
-        (void)tune_search_tell(s->search[w->one->pass], w->number, 1 - w->own, w->defaults[1 - w->own],
+        (void)tune_search_tell(w->set->search[w->one->pass], w->number, 1 - w->own, w->defaults[1 - w->own],
                                1e-3 * w->best.ratio * w->default_ms);
     TOOL_TRY(take_history(s, w, error));
     TOOL_TRY(try_known(s, w, error));
@@ -670,10 +694,10 @@ static tool_exit learn_done(attention *s, work *w, const json_t *done, tool_erro
     incumbent best;
     w->own = space_of(session_text(done, "own"));
     w->default_ms = w->result->default_ms;
-    w->available[w->own] = read_point(&s->spaces[w->own], session_text(done, "defaults"), w->defaults[w->own]);
+    w->available[w->own] = read_point(&w->set->spaces[w->own], session_text(done, "defaults"), w->defaults[w->own]);
     if (!w->available[w->own])
         return TOOL_DONE;
-    TOOL_TRY(begin_search(s, w, error));
+    TOOL_TRY(begin_search(w, error));
     return recall(s, w, &best) ? TOOL_DONE : tool_fail_memory(error, "a measurement");
 }
 
@@ -794,7 +818,8 @@ static tool_exit run(attention *s, double end_ms, tool_error *error)
 {
     TOOL_TRY(bench_make_groups(&s->base->options->request, &s->groups, error));
     TOOL_TRY(make_results(s, error));
-    TOOL_TRY(make_spaces(s, error));
+    for (size_t i = 0; i < s->base->report->result_count; i++)
+        TOOL_TRY(take_set(s, &s->cases[i], error));
     return tune_all(s, end_ms, error);
 }
 
@@ -802,8 +827,10 @@ tool_exit tune_attention(session *s, double end_ms, tool_error *error)
 {
     attention all = {.base = s};
     const tool_exit status = run(&all, end_ms, error);
-    for (int pass = 0; pass < BENCH_PASSES; pass++)
-        tune_search_free(all.search[pass]);
+    for (size_t i = 0; i < all.set_count; i++) {
+        for (int pass = 0; pass < BENCH_PASSES; pass++)
+            tune_search_free(all.sets[i].search[pass]);
+    }
     free(all.cases);
     s->report->request = s->options->request;
     s->report->groups = all.groups;

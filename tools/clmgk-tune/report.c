@@ -72,20 +72,21 @@ static double gflops(const tune_product *product, size_t provider)
 static summary summarise(const tune_report *report)
 {
     summary sum = {.speedup = 1};
-    double logs = 0;
+    double logs = 0, space = 0;
     for (size_t i = 0; i < report->result_count; i++) {
         const tune_result *result = &report->results[i];
         sum.measured += is_measured(result);
         sum.faster += is_faster(result);
         sum.unmeasured += result->outcome == TUNE_UNMEASURED;
         sum.refused += result->outcome == TUNE_REFUSED;
-        if (is_measured(result))
+        if (is_measured(result)) {
             logs -= log(result->ratio);
+            space += result->space;
+        }
     }
     if (sum.measured) {
         sum.speedup = exp(logs / (double)sum.measured);
-        sum.share = (double)(report->counts.tried - report->clblast.tried) /
-                    ((report->space[0] + report->space[1]) * (double)sum.measured);
+        sum.share = (double)(report->counts.tried - report->clblast.tried) / space;
     }
     return sum;
 }

@@ -126,6 +126,7 @@ typedef struct tune_result {
     char parameters[512]; /* those that differ from the defaults */
     double default_ms, tuned_ms;
     double ratio; /* tuned / default, of interleaved runs */
+    double space; /* legal points of its kernels, of the engines that are compared */
     size_t tried;
     char message[256];
 } tune_result;
@@ -166,7 +167,6 @@ typedef struct tune_report {
     size_t product_count;
     tune_clblast clblast;
     tune_counts counts;
-    double space[2]; /* legal points of each engine */
     double spent_s;
     bench_request request; /* of `groups` */
     bench_group *groups;
