@@ -4,22 +4,9 @@
 
 #include <stdlib.h>
 
-/*
- * q_i . k_jr / sigma_r^2  or  - |q_i - k_jr|^2 / (2 sigma_r^2), where k_jr = k_j + b_r with SMGK.
- */
-static double score(const clmgk_ref_problem *p, ref_row at, int64_t j, int64_t r)
+static const exact_scores *scores_of(const clmgk_attention_desc *desc)
 {
-    const double *const query = p->q + ref_query_index(&p->desc, at);
-    const double *const key = p->k + ref_key_index(&p->desc, at.b, at.h, j, r);
-    const double *const shift = ref_shift(p, at.h, r);
-    const double variance = ref_variance(p, at.h, r);
-    const bool dot = p->desc.score == CLMGK_SCORE_DOT;
-    double sum = 0.0;
-    for (int64_t d = 0; d < p->desc.head_size; d++) {
-        const double k_jrd = key[d] + (shift ? shift[d] : 0.0);
-        sum += dot ? query[d] * k_jrd : (query[d] - k_jrd) * (query[d] - k_jrd);
-    }
-    return dot ? sum / variance : -sum / (2.0 * variance);
+    return ref_form_of(desc).mixed ? &exact_admixture : &exact_mixture;
 }
 
 /* What is added to every component's score of key j. */
@@ -38,7 +25,8 @@ double clmgk_ref_log_weight(const clmgk_ref_problem *problem, int64_t b, int64_t
 {
     const ref_row at = {b, h, i};
     const ref_span span = ref_span_of(problem, b, i);
-    const double s = capped(problem, score(problem, at, j, r)) + added(problem, at, &span, j);
+    const double x = scores_of(&problem->desc)->score(problem, at, &span, j, r);
+    const double s = capped(problem, x) + added(problem, at, &span, j);
     return problem->desc.estep == CLMGK_ESTEP_HARD ? s : log(ref_prior(problem, h, j, r)) + s;
 }
 
@@ -57,9 +45,9 @@ double exact_log_sum_exp(const double *x, int64_t count)
 bool exact_row_create(const clmgk_ref_problem *problem, exact_row *row)
 {
     const size_t keys = (size_t)problem->desc.length_k;
-    const size_t components = (size_t)problem->desc.components;
+    const size_t components = (size_t)ref_components(&problem->desc);
     const size_t doubles = 2 * components * keys + (keys + 1) + components;
-    *row = (exact_row){.problem = problem};
+    *row = (exact_row){.problem = problem, .scores = scores_of(&problem->desc)};
     row->visible = malloc((keys + 1) * sizeof(bool));
     row->score = malloc(doubles * sizeof(double));
     if (!row->visible || !row->score) {
@@ -90,7 +78,7 @@ int64_t exact_arg_max(const exact_row *row, int64_t j)
 {
     const clmgk_attention_desc *const desc = &row->problem->desc;
     int64_t best = 0;
-    for (int64_t r = 1; r < desc->components; r++)
+    for (int64_t r = 1; r < ref_components(desc); r++)
         if (isnan(row->weight[r * desc->length_k + j]) ||
             row->weight[r * desc->length_k + j] > row->weight[best * desc->length_k + j])
             best = r;
@@ -103,9 +91,9 @@ static double key_weight(const exact_row *row, int64_t j)
     const clmgk_attention_desc *const desc = &row->problem->desc;
     if (desc->estep == CLMGK_ESTEP_HARD)
         return exact_log_weight(row, j, exact_arg_max(row, j));
-    for (int64_t r = 0; r < desc->components; r++)
+    for (int64_t r = 0; r < ref_components(desc); r++)
         row->room[r] = exact_log_weight(row, j, r);
-    return exact_log_sum_exp(row->room, desc->components);
+    return exact_log_sum_exp(row->room, ref_components(desc));
 }
 
 /* Fills in key j of the row. */
@@ -117,9 +105,9 @@ static void solve_key(exact_row *row, int64_t j)
     if (!row->visible[j])
         return;
     const double modifiers = added(p, row->at, &row->span, j);
-    for (int64_t r = 0; r < p->desc.components; r++) {
+    for (int64_t r = 0; r < ref_components(&p->desc); r++) {
         const int64_t n = r * p->desc.length_k + j;
-        row->score[n] = score(p, row->at, j, r);
+        row->score[n] = row->scores->score(p, row->at, &row->span, j, r);
         row->weight[n] = capped(p, row->score[n]) + modifiers;
     }
     row->log_w[j] = key_weight(row, j);

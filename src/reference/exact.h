@@ -5,18 +5,50 @@
 
 #include "reference/problem.h"
 
-/* Row `at` and the keys that it sees. Arrays run over the whole key axis and are filled where `visible`. */
+typedef struct exact_scores exact_scores;
+
+/* Row `at` and the keys that it sees. Arrays run over the whole key axis and are filled where `visible`; M: the
+ * components of a key's logit (ref_components). */
 typedef struct exact_row {
     const clmgk_ref_problem *problem;
+    const exact_scores *scores;
     ref_row at;
     ref_span span;
     bool *visible;  /* [S] */
-    double *score;  /* [M,S]: q_i . k_jr / sigma_r^2 or - |q_i - k_jr|^2 / (2 sigma_r^2) */
+    double *score;  /* [M,S]: the scaled score x_ijr: exact_scores */
     double *weight; /* [M,S]: s_ijr - log pi_r(j) */
     double *log_w;  /* [S]: w_ij */
     double *room;   /* [M] */
     double lse;     /* L_i */
 } exact_row;
+
+/* One row on its way back. */
+typedef struct exact_backward {
+    exact_row row;
+    double *const *values; /* of clmgk_ref_gradient: what is wanted, the others NULL */
+    const double *grad_o;  /* [E]: dO_i */
+    double grad_lse;       /* dL_i */
+    double delta;          /* dO_i . O_i */
+    double *o;             /* [E] */
+    double *zero;          /* [E]: stands for a dO that is not given */
+    double *to_query;      /* [D]: room for `scores` */
+    double *to_key;        /* [D] */
+} exact_backward;
+
+/* values[which][at + n] += factor x[n], if wanted; the same of one number. */
+void exact_add(const exact_backward *back, clmgk_ref_gradient which, int64_t at, int64_t count, double factor,
+               const double *x);
+void exact_add_one(const exact_backward *back, clmgk_ref_gradient which, int64_t at, double x);
+
+/* What a family makes logits from: the scaled score x_ijr, and how a gradient dX of it goes back to what it is made
+ * of. All that follows is the same for all. */
+struct exact_scores {
+    double (*score)(const clmgk_ref_problem *problem, ref_row at, const ref_span *span, int64_t j, int64_t r);
+    void (*add)(const exact_backward *back, int64_t j, int64_t r, double grad_x);
+};
+
+extern const exact_scores exact_mixture;   /* exact_mixture.c */
+extern const exact_scores exact_admixture; /* exact_admixture.c */
 
 /* False: out of memory, nothing to free. */
 bool exact_row_create(const clmgk_ref_problem *problem, exact_row *row);

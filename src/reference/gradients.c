@@ -58,62 +58,17 @@ int64_t clmgk_ref_gradient_count(const clmgk_attention_desc *desc, clmgk_ref_gra
 
 /* ---- exact ---------------------------------------------------------------------------------------------------- */
 
-/* One row on its way back. */
-typedef struct backward {
-    exact_row row;
-    double *const *values;
-    const double *grad_o; /* [E]: dO_i */
-    double grad_lse;      /* dL_i */
-    double delta;         /* dO_i . O_i */
-    double *o;            /* [E] */
-    double *zero;         /* [E]: stands for a dO that is not given */
-    double *to_query;     /* [D]: what a unit of dX adds to dq_i and dk_jr, without 1 / sigma_r^2 */
-    double *to_key;       /* [D] */
-} backward;
-
-/* values[which][at + n] += factor x[n], if wanted */
-static void add(const backward *back, clmgk_ref_gradient which, int64_t at, int64_t count, double factor,
-                const double *x)
+void exact_add(const exact_backward *back, clmgk_ref_gradient which, int64_t at, int64_t count, double factor,
+               const double *x)
 {
     double *const sums = back->values[which];
     for (int64_t n = 0; sums && n < count; n++)
         sums[at + n] += factor * x[n];
 }
 
-static void add_one(const backward *back, clmgk_ref_gradient which, int64_t at, double x)
+void exact_add_one(const exact_backward *back, clmgk_ref_gradient which, int64_t at, double x)
 {
-    add(back, which, at, 1, 1.0, &x);
-}
-
-/*
- * dX, the gradient of the scaled score x_ijr, to query, key, shift and variance:
- *     dot        dq += dX k / sigma^2            dk += dX q / sigma^2
- *     gaussian   dq += dX (k - q) / sigma^2      dk += dX (q - k) / sigma^2
- *     both       dsigma^2 -= dX x / sigma^2
- */
-static void add_score(const backward *back, int64_t j, int64_t r, double grad_x)
-{
-    const clmgk_ref_problem *const p = back->row.problem;
-    const clmgk_attention_desc *const desc = &p->desc;
-    const ref_row at = back->row.at;
-    const double *const query = p->q + ref_query_index(desc, at);
-    const double *const key = p->k + ref_key_index(desc, at.b, at.h, j, r);
-    const double *const shift = ref_shift(p, at.h, r);
-    const double variance = ref_variance(p, at.h, r);
-    const bool dot = desc->score == CLMGK_SCORE_DOT;
-    for (int64_t d = 0; d < desc->head_size; d++) {
-        const double k_jrd = key[d] + (shift ? shift[d] : 0.0);
-        back->to_query[d] = dot ? k_jrd : k_jrd - query[d];
-        back->to_key[d] = dot ? query[d] : query[d] - k_jrd;
-    }
-    const double factor = grad_x / variance;
-    const int64_t size = desc->head_size;
-    add(back, CLMGK_REF_GRAD_Q, ref_query_index(desc, at), size, factor, back->to_query);
-    add(back, CLMGK_REF_GRAD_K, ref_key_index(desc, at.b, at.h, j, r), size, factor, back->to_key);
-    if (shift)
-        add(back, CLMGK_REF_GRAD_SHIFT, ref_shift_index(desc, at.h, r), size, factor, back->to_key);
-    add_one(back, CLMGK_REF_GRAD_VARIANCE, ref_variance_index(desc, at.h, r),
-            -factor * back->row.score[r * desc->length_k + j]);
+    exact_add(back, which, at, 1, 1.0, &x);
 }
 
 /* d(c tanh(x/c)) / dx */
@@ -124,21 +79,21 @@ static double cap_slope(const clmgk_attention_desc *desc, double x)
 }
 
 /* Component r of key j; grad_w = dP_ij - delta_i + dL_i. */
-static void add_component(const backward *back, int64_t j, int64_t r, double grad_w)
+static void add_component(const exact_backward *back, int64_t j, int64_t r, double grad_w)
 {
     const exact_row *const row = &back->row;
     const clmgk_attention_desc *const desc = &row->problem->desc;
     const int64_t n = r * desc->length_k + j;
     const double grad_s = exp(exact_log_weight(row, j, r) - row->lse) * grad_w;
     if (desc->estep == CLMGK_ESTEP_SOFT)
-        add_one(back, CLMGK_REF_GRAD_PRIOR, ref_prior_index(desc, row->at.h, j, r),
-                exp(row->weight[n] - row->lse) * grad_w);
+        exact_add_one(back, CLMGK_REF_GRAD_PRIOR, ref_prior_index(desc, row->at.h, j, r),
+                      exp(row->weight[n] - row->lse) * grad_w);
     if (desc->use_bias)
-        add_one(back, CLMGK_REF_GRAD_BIAS, ref_bias_index(desc, row->at, j), grad_s);
-    add_score(back, j, r, grad_s * cap_slope(desc, row->score[n]));
+        exact_add_one(back, CLMGK_REF_GRAD_BIAS, ref_bias_index(desc, row->at, j), grad_s);
+    row->scores->add(back, j, r, grad_s * cap_slope(desc, row->score[n]));
 }
 
-static void add_key(const backward *back, int64_t j)
+static void add_key(const exact_backward *back, int64_t j)
 {
     const exact_row *const row = &back->row;
     const clmgk_attention_desc *const desc = &row->problem->desc;
@@ -148,18 +103,18 @@ static void add_key(const backward *back, int64_t j)
     double product = 0.0;
     for (int64_t e = 0; e < desc->value_size; e++)
         product += back->grad_o[e] * value[e];
-    add(back, CLMGK_REF_GRAD_V, at, desc->value_size, exp(row->log_w[j] - row->lse) * kept, back->grad_o);
+    exact_add(back, CLMGK_REF_GRAD_V, at, desc->value_size, exp(row->log_w[j] - row->lse) * kept, back->grad_o);
 
     const double grad_w = kept * product - back->delta + back->grad_lse;
     if (desc->estep == CLMGK_ESTEP_HARD) {
         add_component(back, j, exact_arg_max(row, j), grad_w);
         return;
     }
-    for (int64_t r = 0; r < desc->components; r++)
+    for (int64_t r = 0; r < ref_components(desc); r++)
         add_component(back, j, r, grad_w);
 }
 
-static void add_row(backward *back, ref_row at)
+static void add_row(exact_backward *back, ref_row at)
 {
     exact_row *const row = &back->row;
     const clmgk_ref_problem *const p = row->problem;
@@ -176,7 +131,8 @@ static void add_row(backward *back, ref_row at)
         if (row->visible[j])
             add_key(back, j);
     if (p->desc.use_sinks)
-        add_one(back, CLMGK_REF_GRAD_SINKS, at.h, exp(p->sinks[at.h] - row->lse) * (back->grad_lse - back->delta));
+        exact_add_one(back, CLMGK_REF_GRAD_SINKS, at.h,
+                      exp(p->sinks[at.h] - row->lse) * (back->grad_lse - back->delta));
 }
 
 bool exact_gradients(const clmgk_ref_problem *problem, double *const values[])
@@ -184,7 +140,7 @@ bool exact_gradients(const clmgk_ref_problem *problem, double *const values[])
     const clmgk_attention_desc *const desc = &problem->desc;
     const size_t size = (size_t)desc->head_size;
     const size_t value_size = (size_t)desc->value_size;
-    backward back = {.values = values};
+    exact_backward back = {.values = values};
     double *const memory = calloc(2 * value_size + 2 * size, sizeof(double));
     if (!memory || !exact_row_create(problem, &back.row)) {
         free(memory);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The plain formula, row by row: what is the same for all families. */
 #include "reference/plain.h"
 
 #include <stdlib.h>
@@ -14,26 +15,43 @@ bool ref_way_of(const clmgk_attention_desc *desc, int number, ref_way *way)
 bool ref_plain_create(const clmgk_ref_problem *problem, ref_plain *plain)
 {
     const clmgk_attention_desc *const desc = &problem->desc;
-    const size_t size = (size_t)desc->head_size;
-    const size_t keys = (size_t)desc->length_k;
-    const size_t scores = (size_t)desc->components * keys;
-    const size_t values = (size_t)desc->value_size;
-    *plain = (ref_plain){.problem = problem, .at = {-1, -1, -1}};
-    plain->memory = malloc((size + 4 * scores + 2 * keys + 1 + values + (size + REF_ORDERS) * scores + keys * values) *
-                           sizeof(float));
+    const bool mixed = ref_form_of(desc).mixed;
+    const size_t size = (size_t)desc->head_size, keys = (size_t)desc->length_k, values = (size_t)desc->value_size;
+    const size_t heads = (size_t)desc->components;
+    const size_t scores = (size_t)ref_components(desc) * keys;
+    const struct {
+        float **array;
+        size_t count;
+    } arrays[] = {
+        {&plain->query, (size_t)ref_queries(desc) * size},
+        {&plain->score, scores},
+        {&plain->weight, scores},
+        {&plain->log_term, scores},
+        {&plain->p, scores},
+        {&plain->a, keys + 1}, /* + 1: a sink's share joins the keys' */
+        {&plain->kept, keys},
+        {&plain->o, values},
+        {&plain->keys, heads * size * keys},
+        {&plain->values, keys * values},
+        {&plain->norms, mixed ? 0 : REF_ORDERS * scores},
+        {&plain->global, mixed ? heads * keys : 0},
+        {&plain->eps, mixed ? keys : 0},
+        {&plain->rectified, mixed ? heads * keys : 0},
+        {&plain->mix, mixed ? heads : 0},
+        {&plain->mix_weight, mixed ? heads : 0},
+    };
+    size_t total = 0;
+    for (size_t n = 0; n < sizeof(arrays) / sizeof(arrays[0]); n++)
+        total += arrays[n].count;
+    *plain = (ref_plain){.problem = problem, .scores = mixed ? &plain_admixture : &plain_mixture, .at = {-1, -1, -1}};
+    plain->memory = malloc(total * sizeof(float));
     if (!plain->memory)
         return false;
-    plain->query = plain->memory;
-    plain->score = plain->query + size;
-    plain->weight = plain->score + scores;
-    plain->log_term = plain->weight + scores;
-    plain->p = plain->log_term + scores;
-    plain->a = plain->p + scores;
-    plain->kept = plain->a + keys + 1; /* + 1: a sink's share joins the keys' */
-    plain->o = plain->kept + keys;
-    plain->keys = plain->o + values;
-    plain->norms = plain->keys + size * scores;
-    plain->values = plain->norms + REF_ORDERS * scores;
+    float *next = plain->memory;
+    for (size_t n = 0; n < sizeof(arrays) / sizeof(arrays[0]); n++) {
+        *arrays[n].array = next;
+        next += arrays[n].count;
+    }
     return true;
 }
 
@@ -65,62 +83,22 @@ void ref_plain_load_key(const clmgk_ref_problem *problem, int64_t b, int64_t h, 
         key[d * step] = used ? (float)source[d] + (shift ? (float)shift[d] : 0.0F) : 0.0F;
 }
 
-static void load_norms(ref_plain *plain, int64_t r)
-{
-    static const float zero = 0.0F;
-    const clmgk_attention_desc *const desc = &plain->problem->desc;
-    const int64_t keys = desc->length_k;
-    const ref_terms squares = {
-        REF_TERM_SQUARE, desc->head_size, keys, &zero, 0, plain->keys + r * desc->head_size * keys, keys, NULL};
-    for (int order = 0; order < REF_ORDERS; order++)
-        ref_sum(&squares, (ref_order)order, plain->norms + (order * desc->components + r) * keys);
-}
-
-static void load_head(ref_plain *plain, int64_t b, int64_t h)
+static void load_head(ref_plain *plain)
 {
     const clmgk_ref_problem *const p = plain->problem;
     const clmgk_attention_desc *const desc = &p->desc;
+    const ref_row at = plain->at;
     const int64_t keys = desc->length_k;
-    for (int64_t r = 0; r < desc->components; r++) {
+    for (int64_t r = 0; r < desc->components; r++)
         for (int64_t j = 0; j < keys; j++)
-            ref_plain_load_key(p, b, h, j, r, keys, plain->keys + r * desc->head_size * keys + j);
-        load_norms(plain, r);
-    }
+            ref_plain_load_key(p, at.b, at.h, j, r, keys, plain->keys + r * desc->head_size * keys + j);
     for (int64_t j = 0; p->v && j < keys; j++)
         for (int64_t e = 0; e < desc->value_size; e++)
-            plain->values[j * desc->value_size + e] = (float)p->v[ref_value_index(desc, b, h, j) + e];
+            plain->values[j * desc->value_size + e] = (float)p->v[ref_value_index(desc, at.b, at.h, j) + e];
+    plain->scores->load(plain);
 }
 
 /* ---- a row ----------------------------------------------------------------------------------------------------- */
-
-/* The scaled score of every key that the row sees, component r. */
-static void fill_scores(ref_plain *plain, int64_t r)
-{
-    const clmgk_attention_desc *const desc = &plain->problem->desc;
-    const int64_t keys = desc->length_k;
-    const int64_t first = plain->span.first;
-    const bool dot = desc->score == CLMGK_SCORE_DOT;
-    const bool expanded = plain->way.distance == REF_DISTANCE_EXPANDED;
-    const ref_terms terms = {dot || expanded ? REF_TERM_PRODUCT : REF_TERM_SQUARE,
-                             desc->head_size,
-                             plain->span.end - first,
-                             plain->query,
-                             1,
-                             plain->keys + r * desc->head_size * keys + first,
-                             keys,
-                             NULL};
-    float *const score = plain->score + r * keys;
-    ref_sum(&terms, plain->way.order, score + first);
-
-    const float variance = (float)ref_variance(plain->problem, plain->at.h, r);
-    const float query = ref_sum_of_products(desc->head_size, plain->query, plain->query, plain->way.order);
-    const float *const norms = plain->norms + ((int64_t)plain->way.order * desc->components + r) * keys;
-    for (int64_t j = first; j < plain->span.end; j++) {
-        if (expanded)
-            score[j] = query - 2.0F * score[j] + norms[j];
-        score[j] = dot ? score[j] / variance : -score[j] / (2.0F * variance);
-    }
-}
 
 /* From scores to s_ijr; then their maximum. */
 static void fill_weights(ref_plain *plain)
@@ -132,7 +110,7 @@ static void fill_weights(ref_plain *plain)
         const bool hidden = ref_hidden(plain->problem, plain->at, j);
         const float bias = (float)ref_bias(plain->problem, plain->at, j);
         const float penalty = (float)ref_penalty(plain->problem, plain->at.h, &plain->span, j);
-        for (int64_t r = 0; r < desc->components; r++) {
+        for (int64_t r = 0; r < ref_components(desc); r++) {
             const int64_t n = r * desc->length_k + j;
             const float score = cap > 0.0F ? cap * tanhf(plain->score[n] / cap) : plain->score[n];
             plain->weight[n] = hidden ? -INFINITY : score + bias - penalty;
@@ -151,7 +129,7 @@ static float fill_terms(ref_plain *plain, int64_t j)
     const clmgk_attention_desc *const desc = &plain->problem->desc;
     float sum = 0.0F;
     int64_t best = j;
-    for (int64_t n = j; n < desc->components * desc->length_k; n += desc->length_k) {
+    for (int64_t n = j; n < ref_components(desc) * desc->length_k; n += desc->length_k) {
         plain->p[n] = expf(plain->log_term[n] - plain->largest);
         sum += plain->p[n];
         best = plain->log_term[n] > plain->log_term[best] ? n : best;
@@ -159,7 +137,7 @@ static float fill_terms(ref_plain *plain, int64_t j)
     if (desc->estep == CLMGK_ESTEP_SOFT)
         return sum;
     const float term = plain->p[best];
-    for (int64_t n = j; n < desc->components * desc->length_k; n += desc->length_k)
+    for (int64_t n = j; n < ref_components(desc) * desc->length_k; n += desc->length_k)
         plain->p[n] = n == best ? term : 0.0F;
     return term;
 }
@@ -184,7 +162,7 @@ static void normalise(ref_plain *plain)
     plain->total = ref_sum_of(logits, plain->a + first, plain->way.order);
     plain->lse = plain->largest + logf(plain->total);
     for (int64_t j = first; j < plain->span.end; j++) {
-        for (int64_t n = j; n < desc->components * desc->length_k; n += desc->length_k)
+        for (int64_t n = j; n < ref_components(desc) * desc->length_k; n += desc->length_k)
             plain->p[n] = normalised(plain, plain->p[n]);
         plain->kept[j] = (float)ref_kept(plain->problem, plain->at.h, &plain->span, j);
         plain->a[j] = ref_rounded(desc->dtype, normalised(plain, plain->a[j]) * plain->kept[j]);
@@ -213,15 +191,16 @@ void ref_plain_solve(ref_plain *plain, ref_row row, ref_way way)
 {
     const clmgk_ref_problem *const p = plain->problem;
     const clmgk_attention_desc *const desc = &p->desc;
-    if (plain->at.b != row.b || plain->at.h != row.h)
-        load_head(plain, row.b, row.h);
+    const bool other_head = plain->at.b != row.b || plain->at.h != row.h;
     plain->at = row;
     plain->way = way;
+    if (other_head)
+        load_head(plain);
     plain->span = ref_span_of(p, row.b, row.i);
-    for (int64_t d = 0; d < desc->head_size; d++)
-        plain->query[d] = (float)p->q[ref_query_index(desc, row) + d];
-    for (int64_t r = 0; r < desc->components; r++)
-        fill_scores(plain, r);
+    for (int64_t r = 0; r < ref_queries(desc); r++)
+        for (int64_t d = 0; d < desc->head_size; d++)
+            plain->query[r * desc->head_size + d] = (float)p->q[ref_query_index(desc, row, r) + d];
+    plain->scores->fill(plain);
     fill_weights(plain);
     normalise(plain);
     if (p->v)

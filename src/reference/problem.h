@@ -58,10 +58,50 @@ static inline ref_form ref_form_of(const clmgk_attention_desc *desc)
     return (ref_form){0};
 }
 
-/* Where p_hk lies. */
+/* Components of a key's logit. The admixture family mixes its M scores into one. */
+static inline int64_t ref_components(const clmgk_attention_desc *desc)
+{
+    return ref_form_of(desc).mixed ? 1 : desc->components;
+}
+
+/* Queries of a row: of every global head one in the admixture family. */
+static inline int64_t ref_queries(const clmgk_attention_desc *desc)
+{
+    return ref_form_of(desc).mixed ? desc->components : 1;
+}
+
+/* Where p_hk lies, and w_hk; p, w and c themselves. */
 static inline int64_t ref_mix_index(const clmgk_attention_desc *desc, int64_t h, int64_t k)
 {
     return ref_form_of(desc).shared_mix ? k : h * desc->components + k;
+}
+
+static inline int64_t ref_mix_weight_index(const clmgk_attention_desc *desc, int64_t h, int64_t k)
+{
+    return h * desc->components + k;
+}
+
+static inline double ref_mix(const clmgk_ref_problem *p, int64_t h, int64_t k)
+{
+    return p->mix[ref_mix_index(&p->desc, h, k)];
+}
+
+static inline double ref_mix_weight(const clmgk_ref_problem *p, int64_t h, int64_t k)
+{
+    return p->desc.use_mix_weight ? p->mix_weight[ref_mix_weight_index(&p->desc, h, k)] : 1.0;
+}
+
+static inline double ref_mix_offset(const clmgk_ref_problem *p, int64_t h)
+{
+    return p->desc.use_mix_offset ? p->mix_offset[h] : 0.0;
+}
+
+/* sigma_k, 0 for a variant without noise; NaN for a value that is none. */
+static inline double ref_deviation(const clmgk_ref_problem *p, int64_t k)
+{
+    if (!ref_form_of(&p->desc).noisy)
+        return 0.0;
+    return p->noise[k] >= 0.0 ? p->noise[k] : (double)NAN;
 }
 
 /* ---- masks (mask.c) ------------------------------------------------------------------------------------------ */
@@ -94,8 +134,14 @@ bool ref_hidden(const clmgk_ref_problem *problem, ref_row row, int64_t j);
 /* ALiBi: slope_h |j - d(i)|, 0 without. */
 double ref_penalty(const clmgk_ref_problem *problem, int64_t h, const ref_span *span, int64_t j);
 
+/* ---- random numbers (random.c) ---------------------------------------------------------------------------------- */
+
 /* What dropout multiplies the weight of key j by. */
 double ref_kept(const clmgk_ref_problem *problem, int64_t h, const ref_span *span, int64_t j);
+
+/* eps_h of key j, in double precision and in f32; 0 for a variant without noise. */
+double ref_noise(const clmgk_ref_problem *problem, int64_t h, const ref_span *span, int64_t j);
+float ref_plain_noise(const clmgk_ref_problem *problem, int64_t h, const ref_span *span, int64_t j);
 
 /* ---- arrays --------------------------------------------------------------------------------------------------- */
 
@@ -105,14 +151,18 @@ static inline int64_t ref_kv_head(const clmgk_attention_desc *desc, int64_t h)
     return h * desc->kv_heads / desc->heads;
 }
 
-/* Where q_i, k_jr (with SMGK the one key k_j that the shifts b_r are added to), b_r and v_j begin in their arrays. */
-static inline int64_t ref_query_index(const clmgk_attention_desc *desc, ref_row row)
+/* Where q_i, k_jr (with SMGK the one key k_j that the shifts b_r are added to), b_r and v_j begin in their arrays.
+ * Admixture family: q_ki and k_kj of global head k = r. */
+static inline int64_t ref_query_index(const clmgk_attention_desc *desc, ref_row row, int64_t r)
 {
-    return ref_row_number(desc, row) * desc->head_size;
+    const int64_t head = ref_form_of(desc).mixed ? row.b * desc->components + r : row.b * desc->heads + row.h;
+    return (head * desc->length + row.i) * desc->head_size;
 }
 
 static inline int64_t ref_key_index(const clmgk_attention_desc *desc, int64_t b, int64_t h, int64_t j, int64_t r)
 {
+    if (ref_form_of(desc).mixed)
+        return ((b * desc->components + r) * desc->length_k + j) * desc->head_size;
     const int64_t components = desc->variant == CLMGK_VARIANT_MGK ? desc->components : 1;
     const int64_t component = desc->variant == CLMGK_VARIANT_MGK ? r : 0;
     const int64_t head = b * desc->kv_heads + ref_kv_head(desc, h);
@@ -159,7 +209,7 @@ static inline int64_t ref_prior_count(const clmgk_attention_desc *desc)
 static inline double ref_prior(const clmgk_ref_problem *p, int64_t h, int64_t j, int64_t r)
 {
     if (p->desc.prior_shape == CLMGK_PRIOR_UNIFORM)
-        return 1.0 / (double)p->desc.components;
+        return 1.0 / (double)ref_components(&p->desc);
     return p->prior[ref_prior_index(&p->desc, h, j, r)];
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011), and the dropout that is drawn from it. */
+/* Random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011), and the dropout and the noise that are drawn from
+ * it. */
 #include "reference/problem.h"
 
 #define ROUNDS 10
@@ -28,23 +29,87 @@ void clmgk_ref_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t
     }
 }
 
+/* What numbers are drawn for: the last word of the counter. */
+enum { STREAM_DROPOUT = 0, STREAM_NOISE = 1 };
+
+/* The four words that key j has one of: its own is number position % 4. */
+static int64_t draw(const clmgk_ref_problem *problem, int64_t h, const ref_span *span, int64_t j, uint32_t stream,
+                    uint32_t words[4])
+{
+    const int64_t position = j - span->origin;
+    const uint32_t counter[4] = {(uint32_t)(position / 4), (uint32_t)span->position,
+                                 (uint32_t)(span->sequence * problem->desc.heads + h), stream};
+    const uint32_t key[2] = {(uint32_t)problem->seed, (uint32_t)(problem->seed >> 32U)};
+    clmgk_ref_philox(counter, key, words);
+    return position % 4;
+}
+
+/* ---- dropout ----------------------------------------------------------------------------------------------------- */
+
 double ref_kept(const clmgk_ref_problem *problem, int64_t h, const ref_span *span, int64_t j)
 {
     const clmgk_attention_desc *const desc = &problem->desc;
     if (desc->dropout == 0.0)
         return 1.0;
-    const int64_t position = j - span->origin;
-    const uint32_t counter[4] = {(uint32_t)(position / 4), (uint32_t)span->position,
-                                 (uint32_t)(span->sequence * desc->heads + h), 0};
-    const uint32_t key[2] = {(uint32_t)problem->seed, (uint32_t)(problem->seed >> 32U)};
     uint32_t words[4];
-    clmgk_ref_philox(counter, key, words);
+    const int64_t own = draw(problem, h, span, j, STREAM_DROPOUT, words);
     const double threshold = floor(ldexp(desc->dropout, 32));
-    return (double)words[position % 4] < threshold ? 0.0 : 1.0 / (1.0 - desc->dropout);
+    return (double)words[own] < threshold ? 0.0 : 1.0 / (1.0 - desc->dropout);
 }
 
 double clmgk_ref_dropout(const clmgk_ref_problem *problem, int64_t b, int64_t h, int64_t i, int64_t j)
 {
     const ref_span span = ref_span_of(problem, b, i);
     return ref_kept(problem, h, &span, j);
+}
+
+/* ---- noise ------------------------------------------------------------------------------------------------------- */
+
+/* The words of a pair, and which of the pair is wanted. */
+typedef struct normal_pair {
+    uint32_t radius, angle;
+    bool sine;
+} normal_pair;
+
+static normal_pair draw_pair(const clmgk_ref_problem *problem, int64_t h, const ref_span *span, int64_t j)
+{
+    uint32_t words[4];
+    const int64_t own = draw(problem, problem->desc.shared_noise ? 0 : h, span, j, STREAM_NOISE, words);
+    const int64_t first = own / 2 * 2;
+    return (normal_pair){words[first], words[first + 1], own % 2 == 1};
+}
+
+/* sqrt(-2 ln u) cos(2 pi v) or sin(2 pi v), u = (w + 1/2) / 2^32 with one word and v with the other: all exact but for
+ * the functions. */
+double ref_noise(const clmgk_ref_problem *problem, int64_t h, const ref_span *span, int64_t j)
+{
+    static const double tau = 6.283185307179586;
+    if (!ref_form_of(&problem->desc).noisy)
+        return 0.0;
+    const normal_pair pair = draw_pair(problem, h, span, j);
+    const double u = ldexp((double)pair.radius + 0.5, -32);
+    const double v = ldexp((double)pair.angle + 0.5, -32);
+    return sqrt(-2.0 * log(u)) * (pair.sine ? sin(tau * v) : cos(tau * v));
+}
+
+/* In f32 u and v have no room for 33 bits: 1 - u and 1 - v keep theirs where they are small. */
+float ref_plain_noise(const clmgk_ref_problem *problem, int64_t h, const ref_span *span, int64_t j)
+{
+    static const float tau = 6.28318531F;
+    if (!ref_form_of(&problem->desc).noisy)
+        return 0.0F;
+    const normal_pair pair = draw_pair(problem, h, span, j);
+    const bool high = pair.radius >> 31U != 0;
+    const bool late = pair.angle >> 31U != 0;
+    const float u = ldexpf((float)(high ? ~pair.radius : pair.radius) + 0.5F, -32);
+    const float v = ldexpf((float)(late ? ~pair.angle : pair.angle) + 0.5F, -32);
+    const float radius = sqrtf(-2.0F * (high ? log1pf(-u) : logf(u)));
+    const float sine = late ? -sinf(tau * v) : sinf(tau * v);
+    return radius * (pair.sine ? sine : cosf(tau * v));
+}
+
+double clmgk_ref_noise(const clmgk_ref_problem *problem, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    const ref_span span = ref_span_of(problem, b, i);
+    return ref_noise(problem, h, &span, j);
 }

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Scores of the mixture family (MGK paper, Eqs. 6 and 7) by the plain formula. */
+#include "reference/gradients.h"
+
+/* ---- scores --------------------------------------------------------------------------------------------------- */
+
+static void load_norms(ref_plain *plain, int64_t r)
+{
+    static const float zero = 0.0F;
+    const clmgk_attention_desc *const desc = &plain->problem->desc;
+    const int64_t keys = desc->length_k;
+    const ref_terms squares = {
+        REF_TERM_SQUARE, desc->head_size, keys, &zero, 0, plain->keys + r * desc->head_size * keys, keys, NULL};
+    for (int order = 0; order < REF_ORDERS; order++)
+        ref_sum(&squares, (ref_order)order, plain->norms + (order * desc->components + r) * keys);
+}
+
+static void load(ref_plain *plain)
+{
+    for (int64_t r = 0; r < plain->problem->desc.components; r++)
+        load_norms(plain, r);
+}
+
+/* The scaled score of every key that the row sees, component r. */
+static void fill_component(ref_plain *plain, int64_t r)
+{
+    const clmgk_attention_desc *const desc = &plain->problem->desc;
+    const int64_t keys = desc->length_k;
+    const int64_t first = plain->span.first;
+    const bool dot = desc->score == CLMGK_SCORE_DOT;
+    const bool expanded = plain->way.distance == REF_DISTANCE_EXPANDED;
+    const ref_terms terms = {dot || expanded ? REF_TERM_PRODUCT : REF_TERM_SQUARE,
+                             desc->head_size,
+                             plain->span.end - first,
+                             plain->query,
+                             1,
+                             plain->keys + r * desc->head_size * keys + first,
+                             keys,
+                             NULL};
+    float *const score = plain->score + r * keys;
+    ref_sum(&terms, plain->way.order, score + first);
+
+    const float variance = (float)ref_variance(plain->problem, plain->at.h, r);
+    const float query = ref_sum_of_products(desc->head_size, plain->query, plain->query, plain->way.order);
+    const float *const norms = plain->norms + ((int64_t)plain->way.order * desc->components + r) * keys;
+    for (int64_t j = first; j < plain->span.end; j++) {
+        if (expanded)
+            score[j] = query - 2.0F * score[j] + norms[j];
+        score[j] = dot ? score[j] / variance : -score[j] / (2.0F * variance);
+    }
+}
+
+static void fill(ref_plain *plain)
+{
+    for (int64_t r = 0; r < plain->problem->desc.components; r++)
+        fill_component(plain, r);
+}
+
+/* ---- gradients ------------------------------------------------------------------------------------------------ */
+
+static void begin(plain_backward *back)
+{
+    const clmgk_attention_desc *const desc = &back->row.problem->desc;
+    const int64_t rows = desc->components * desc->length;
+    for (int64_t n = 0; n < rows * desc->length_k; n++)
+        back->grad_x[n] = back->prior[n] = 0.0F;
+    for (int64_t n = 0; n < rows; n++)
+        back->variance[n] = 0.0F;
+}
+
+static void add_component(plain_backward *back, int64_t i, int64_t r)
+{
+    const ref_plain *const row = &back->row;
+    const clmgk_attention_desc *const desc = &row->problem->desc;
+    const int64_t keys = desc->length_k;
+    const float *const score = row->score + r * keys;
+    const float *const weight = row->weight + r * keys;
+    const float *const p = row->p + r * keys;
+    float *const grad_x = back->grad_x + (r * desc->length + i) * keys;
+    float *const prior = back->prior + (r * desc->length + i) * keys;
+    for (int64_t j = row->span.first; j < row->span.end; j++) {
+        const float grad_s = p[j] * back->grad_w[j];
+        back->grad_s[i * keys + j] += grad_s;
+        grad_x[j] = grad_s * plain_cap_slope(desc, score[j]);
+        prior[j] = expf(weight[j] - row->largest) / row->total * back->grad_w[j];
+    }
+    back->variance[r * desc->length + i] = ref_sum_of_products(
+        row->span.end - row->span.first, grad_x + row->span.first, score + row->span.first, row->way.order);
+}
+
+static void add_row(plain_backward *back, int64_t i)
+{
+    for (int64_t r = 0; r < back->row.problem->desc.components; r++)
+        add_component(back, i, r);
+}
+
+static void end_component(plain_backward *back, int64_t r)
+{
+    const clmgk_attention_desc *const desc = &back->row.problem->desc;
+    const ref_order order = back->row.way.order;
+    const float variance = (float)ref_variance(back->row.problem, back->h, r);
+    plain_sum_queries(back, r, variance);
+    plain_sum_keys(back, r, variance);
+    if (desc->variant == CLMGK_VARIANT_SMGK && back->values[CLMGK_REF_GRAD_SHIFT]) {
+        ref_sum_rows(desc->length_k, desc->head_size, back->keys_sum, desc->head_size, order, back->sum);
+        plain_add(back, CLMGK_REF_GRAD_SHIFT, ref_shift_index(desc, back->h, r), desc->head_size, variance, back->sum);
+    }
+    const float sum = ref_sum_of(desc->length, back->variance + r * desc->length, order);
+    plain_add(back, CLMGK_REF_GRAD_VARIANCE, ref_variance_index(desc, back->h, r), 1, -variance, &sum);
+}
+
+static void end(plain_backward *back)
+{
+    const clmgk_attention_desc *const desc = &back->row.problem->desc;
+    for (int64_t r = 0; r < desc->components; r++)
+        end_component(back, r);
+    if (back->values[CLMGK_REF_GRAD_PRIOR] && desc->estep == CLMGK_ESTEP_SOFT)
+        ref_plain_sum_prior(desc, back->h, back->prior, back->row.way.order, back->sum,
+                            back->values[CLMGK_REF_GRAD_PRIOR]);
+}
+
+const plain_scores plain_mixture = {load, fill, begin, add_row, end};
