@@ -49,6 +49,11 @@ static host_arrays make_host(th_problem *problem)
     host.args.shift = (const float *)(const void *)host.bytes[TH_SHIFT];
     host.args.lengths = (const int32_t *)(const void *)host.bytes[TH_LENGTHS];
     host.args.lengths_q = (const int32_t *)(const void *)host.bytes[TH_LENGTHS_Q];
+    host.args.mix = (const float *)(const void *)host.bytes[TH_MIX];
+    host.args.mix_weight = (const float *)(const void *)host.bytes[TH_MIX_WEIGHT];
+    host.args.mix_offset = (const float *)(const void *)host.bytes[TH_MIX_OFFSET];
+    host.args.noise = (const float *)(const void *)host.bytes[TH_NOISE];
+    host.args.seed = problem->seed;
     return host;
 }
 
@@ -105,6 +110,29 @@ static void every_variant_and_type(void **state)
             desc.use_lengths = desc.use_lengths_q = 1;
         }
         expect_host(*state, &desc, (uint64_t)n);
+    }
+}
+
+/* All that has an array of its own. */
+static clmgk_attention_desc mixed_desc(clmgk_variant variant)
+{
+    clmgk_attention_desc desc = th_small_desc(variant, 5, 6);
+    desc.batch = 2;
+    desc.use_mix_weight = desc.use_mix_offset = (clmgk_variant_traits(variant) & CLMGK_TRAIT_GENERALISED) != 0;
+    return desc;
+}
+
+static void every_admixture(void **state)
+{
+    for (size_t n = 0; n < TH_COUNT(th_admixtures); n++) {
+        clmgk_attention_desc desc = mixed_desc(th_admixtures[n]);
+        desc.dtype = (clmgk_dtype)(n % 3);
+        desc.length = 21;
+        desc.length_k = 34;
+        desc.kv_heads = 1;
+        desc.causal = n % 2;
+        desc.shared_noise = th_admixtures[n] == CLMGK_VARIANT_MISH;
+        expect_host(*state, &desc, n);
     }
 }
 
@@ -166,29 +194,50 @@ static void expect_refused(const char *selector, const clmgk_attention_desc *des
             assert_int_equal(host->bytes[name][n], 0xff);
 }
 
+typedef struct bad_value {
+    th_name name;
+    double value;
+    const char *field, *text;
+} bad_value;
+
+/* The value stands last in its array. */
+static void expect_bad_value(const clmgk_attention_desc *desc, const bad_value *bad)
+{
+    th_problem problem = th_problem_make(desc, 1);
+    problem.array[bad->name].values[problem.array[bad->name].count - 1] = bad->value;
+    host_arrays host = make_host(&problem);
+    expect_refused(NULL, &problem.desc, &host, &host.args, CLMGK_ERROR_INVALID_VALUE, bad->field, bad->text);
+    free_host(&host);
+    th_problem_free(&problem);
+}
+
 static void bad_values(void **state)
 {
     (void)state;
-    static const struct {
-        th_name name;
-        double value;
-        const char *field, *text;
-    } bad[] = {
+    static const bad_value bad[] = {
         {TH_LENGTHS, -1.0, "lengths", "-1"},           {TH_LENGTHS, 7.0, "lengths", "7"},
         {TH_LENGTHS_Q, -3.0, "lengths_q", "-3"},       {TH_LENGTHS_Q, 6.0, "lengths_q", "6"},
         {TH_PRIOR, -0.25, "prior", "-0.25"},           {TH_PRIOR, (double)NAN, "prior", "nan"},
         {TH_VARIANCE, 0.0, "variance", "0"},           {TH_VARIANCE, -2.0, "variance", "-2"},
         {TH_VARIANCE, (double)NAN, "variance", "nan"}, {TH_VARIANCE, (double)INFINITY, "variance", "inf"},
     };
-    for (size_t n = 0; n < TH_COUNT(bad); n++) {
-        const clmgk_attention_desc desc = th_full_desc();
-        th_problem problem = th_problem_make(&desc, n);
-        problem.array[bad[n].name].values[problem.array[bad[n].name].count - 1] = bad[n].value;
-        host_arrays host = make_host(&problem);
-        expect_refused(NULL, &problem.desc, &host, &host.args, CLMGK_ERROR_INVALID_VALUE, bad[n].field, bad[n].text);
-        free_host(&host);
-        th_problem_free(&problem);
-    }
+    static const bad_value bad_mixing[] = {
+        {TH_MIX, (double)NAN, "mix", "nan"},
+        {TH_MIX, -(double)INFINITY, "mix", "-inf"},
+        {TH_MIX_WEIGHT, (double)NAN, "mix_weight", "nan"},
+        {TH_MIX_WEIGHT, (double)INFINITY, "mix_weight", "inf"},
+        {TH_MIX_OFFSET, (double)NAN, "mix_offset", "nan"},
+        {TH_MIX_OFFSET, (double)INFINITY, "mix_offset", "inf"},
+        {TH_NOISE, -0.5, "noise", "-0.5"},
+        {TH_NOISE, (double)NAN, "noise", "nan"},
+        {TH_NOISE, (double)INFINITY, "noise", "inf"},
+    };
+    const clmgk_attention_desc full = th_full_desc();
+    const clmgk_attention_desc mixed = mixed_desc(CLMGK_VARIANT_GFISH);
+    for (size_t n = 0; n < TH_COUNT(bad); n++)
+        expect_bad_value(&full, &bad[n]);
+    for (size_t n = 0; n < TH_COUNT(bad_mixing); n++)
+        expect_bad_value(&mixed, &bad_mixing[n]);
 }
 
 #define POINTER(field)                                                                                                 \
@@ -196,23 +245,71 @@ static void bad_values(void **state)
         offsetof(clmgk_host_args, field), #field                                                                       \
     }
 
-static void bad_arguments(void **state)
+typedef struct pointer {
+    size_t offset;
+    const char *name;
+} pointer;
+
+/* Each of the arrays missing. */
+static void expect_required(const clmgk_attention_desc *desc, const pointer *pointers, size_t count)
 {
-    (void)state;
-    static const struct {
-        size_t offset;
-        const char *name;
-    } pointers[] = {POINTER(q),     POINTER(k),        POINTER(v),       POINTER(o),        POINTER(prior),
-                    POINTER(shift), POINTER(variance), POINTER(lengths), POINTER(lengths_q)};
-    const clmgk_attention_desc desc = th_full_desc();
-    th_problem problem = th_problem_make(&desc, 1);
+    th_problem problem = th_problem_make(desc, 1);
     host_arrays host = make_host(&problem);
-    for (size_t n = 0; n < TH_COUNT(pointers); n++) {
+    for (size_t n = 0; n < count; n++) {
         clmgk_host_args args = host.args;
         const void *const none = NULL;
         memcpy((unsigned char *)&args + pointers[n].offset, &none, sizeof(none));
-        expect_refused(NULL, &problem.desc, &host, &args, CLMGK_ERROR_INVALID_BUFFER, pointers[n].name, "");
+        expect_refused(NULL, &problem.desc, &host, &args, CLMGK_ERROR_INVALID_BUFFER, pointers[n].name,
+                       clmgk_variant_name(desc->variant));
     }
+    free_host(&host);
+    th_problem_free(&problem);
+}
+
+/* Arrays that the variant does not know. */
+static void foreign_arrays(void **state)
+{
+    (void)state;
+    static const struct {
+        clmgk_variant variant;
+        pointer array;
+    } foreign[] = {
+        {CLMGK_VARIANT_HARD_FISH, POINTER(noise)},     {CLMGK_VARIANT_HARD_MISH, POINTER(noise)},
+        {CLMGK_VARIANT_HARD_GFISH, POINTER(noise)},    {CLMGK_VARIANT_TALKING_HEADS, POINTER(noise)},
+        {CLMGK_VARIANT_FISH, POINTER(mix_weight)},     {CLMGK_VARIANT_HARD_MISH, POINTER(mix_offset)},
+        {CLMGK_VARIANT_GFISH, POINTER(prior)},         {CLMGK_VARIANT_FISH, POINTER(variance)},
+        {CLMGK_VARIANT_TALKING_HEADS, POINTER(shift)}, {CLMGK_VARIANT_SOFTMAX, POINTER(mix)},
+        {CLMGK_VARIANT_GAUSSIAN, POINTER(noise)},
+    };
+    const float number = 0.0F;
+    const void *const given = &number;
+    for (size_t n = 0; n < TH_COUNT(foreign); n++) {
+        const clmgk_attention_desc desc = th_small_desc(foreign[n].variant, 5, 6);
+        th_problem problem = th_problem_make(&desc, 1);
+        host_arrays host = make_host(&problem);
+        clmgk_host_args args = host.args;
+        memcpy((unsigned char *)&args + foreign[n].array.offset, &given, sizeof(given));
+        expect_refused(NULL, &problem.desc, &host, &args, CLMGK_ERROR_INVALID_BUFFER, foreign[n].array.name,
+                       "does not use");
+        free_host(&host);
+        th_problem_free(&problem);
+    }
+}
+
+static void bad_arguments(void **state)
+{
+    (void)state;
+    static const pointer pointers[] = {POINTER(q),        POINTER(k),       POINTER(v),
+                                       POINTER(o),        POINTER(prior),   POINTER(shift),
+                                       POINTER(variance), POINTER(lengths), POINTER(lengths_q)};
+    static const pointer mixing[] = {POINTER(q),   POINTER(k),          POINTER(v),          POINTER(o),
+                                     POINTER(mix), POINTER(mix_weight), POINTER(mix_offset), POINTER(noise)};
+    const clmgk_attention_desc mixed = mixed_desc(CLMGK_VARIANT_GFISH);
+    const clmgk_attention_desc desc = th_full_desc();
+    th_problem problem = th_problem_make(&desc, 1);
+    host_arrays host = make_host(&problem);
+    expect_required(&desc, pointers, TH_COUNT(pointers));
+    expect_required(&mixed, mixing, TH_COUNT(mixing));
     clmgk_host_args args = host.args;
     args.struct_size = 0;
     expect_refused(NULL, &problem.desc, &host, &args, CLMGK_ERROR_INVALID_VALUE, "struct_size", "0");
@@ -231,7 +328,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_variant_and_type), cmocka_unit_test(strided_outputs_keep_what_lies_between),
         cmocka_unit_test(empty_problems),         cmocka_unit_test(bad_values),
-        cmocka_unit_test(bad_arguments),
+        cmocka_unit_test(bad_arguments),          cmocka_unit_test(every_admixture),
+        cmocka_unit_test(foreign_arrays),
     };
     return cmocka_run_group_tests(tests, th_session_open, th_session_close);
 }

@@ -9,7 +9,24 @@
 
 enum { ROOM = 4096, GAP = 3, SEQUENCES = 3 };
 
-typedef enum input { Q, K, V, PRIOR, VARIANCE, SHIFT, BIAS, SLOPES, SINKS, GRAD_O, GRAD_LSE, INPUTS } input;
+typedef enum input {
+    Q,
+    K,
+    V,
+    PRIOR,
+    VARIANCE,
+    SHIFT,
+    BIAS,
+    SLOPES,
+    SINKS,
+    MIX,
+    MIX_WEIGHT,
+    MIX_OFFSET,
+    NOISE,
+    GRAD_O,
+    GRAD_LSE,
+    INPUTS
+} input;
 
 /* A problem in dense f32 arrays, and the same numbers for the reference. */
 typedef struct scene {
@@ -28,17 +45,24 @@ static size_t product(int64_t a, int64_t b, int64_t c, int64_t d)
     return (size_t)(a * b * c * d);
 }
 
+static bool is_mixed(const clmgk_attention_desc *desc)
+{
+    return clmgk_variant_traits(desc->variant) != 0;
+}
+
 static void count_elements(scene *s)
 {
     const clmgk_attention_desc *const d = &s->desc;
-    s->count[Q] = product(d->batch, d->heads, d->length, d->head_size);
-    s->count[K] = product(d->batch, d->kv_heads, d->length_k, d->head_size);
+    s->count[Q] = product(d->batch, is_mixed(d) ? d->components : d->heads, d->length, d->head_size);
+    s->count[K] = product(d->batch, is_mixed(d) ? d->components : d->kv_heads, d->length_k, d->head_size);
     s->count[V] = product(d->batch, d->kv_heads, d->length_k, d->value_size);
     s->count[PRIOR] = product(d->heads, d->components, d->length_k, 1);
     s->count[VARIANCE] = product(d->heads, d->components, 1, 1);
     s->count[SHIFT] = product(d->heads, d->components, d->head_size, 1);
     s->count[BIAS] = product(d->bias_batch, d->bias_heads, d->bias_length, d->bias_length_k);
-    s->count[SLOPES] = s->count[SINKS] = (size_t)d->heads;
+    s->count[SLOPES] = s->count[SINKS] = s->count[MIX_OFFSET] = (size_t)d->heads;
+    s->count[MIX] = s->count[MIX_WEIGHT] = product(d->heads, d->components, 1, 1);
+    s->count[NOISE] = (size_t)d->components;
     s->count[GRAD_O] = product(d->batch, d->heads, d->length, d->value_size);
     s->count[GRAD_LSE] = product(d->batch, d->heads, d->length, 1);
 }
@@ -53,6 +77,8 @@ static double random_input(input which, double size, uint64_t *state)
         return size * (0.5 + uniform);
     case SLOPES:
         return 0.3 * uniform;
+    case NOISE:
+        return uniform;
     default:
         return 3.0 * uniform - 1.5;
     }
@@ -71,26 +97,39 @@ static void fill_inputs(scene *s, uint64_t seed)
     }
 }
 
-/* SMGK with all that can be had at once; `packed`: sequences instead of lengths. */
+/* What any family can have at once; `packed`: sequences instead of lengths. */
+static void add_everything(clmgk_attention_desc *d, bool packed)
+{
+    d->length = 9;
+    d->length_k = 13;
+    d->use_window = 1;
+    d->window_left = 4;
+    d->window_right = 5;
+    d->use_bias = d->use_alibi = d->use_sinks = 1;
+    d->bias_batch = 1;
+    d->dropout = 0.2;
+    d->batch = packed ? 1 : 2;
+    d->use_lengths = d->use_lengths_q = !packed;
+    d->sequences = packed ? SEQUENCES : 0;
+    d->use_offsets_k = packed;
+    d->gradients = th_all_gradients(d);
+}
+
+/* SMGK with all that can be had. */
 static clmgk_attention_desc every_array(bool packed)
 {
     clmgk_attention_desc desc = th_full_desc();
-    desc.length = 9;
-    desc.length_k = 13;
-    desc.gradients = CLMGK_GRADIENT_ALL;
     desc.statistics = CLMGK_STATISTIC_ALL;
-    desc.use_window = 1;
-    desc.window_left = 4;
-    desc.window_right = 5;
-    desc.use_bias = desc.use_alibi = desc.use_sinks = 1;
-    desc.bias_batch = 1;
-    desc.dropout = 0.2;
-    if (packed) {
-        desc.batch = 1;
-        desc.use_lengths = desc.use_lengths_q = 0;
-        desc.sequences = SEQUENCES;
-        desc.use_offsets_k = 1;
-    }
+    add_everything(&desc, packed);
+    return desc;
+}
+
+/* GFISH with all that can be had. */
+static clmgk_attention_desc every_mixed_array(bool packed)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_GFISH, 9, 13);
+    desc.use_mix_weight = desc.use_mix_offset = 1;
+    add_everything(&desc, packed);
     return desc;
 }
 
@@ -112,15 +151,20 @@ static scene open_scene(const clmgk_attention_desc *desc, uint64_t seed)
 static void point(scene *s)
 {
     const bool packed = s->desc.sequences > 0;
+    const bool mixed = is_mixed(&s->desc);
     s->args = (clmgk_host_args)CLMGK_HOST_ARGS_INIT;
     s->args.q = s->input[Q];
     s->args.k = s->input[K];
     s->args.v = s->input[V];
     s->args.o = s->o;
     s->args.lse = s->lse;
-    s->args.prior = s->input[PRIOR];
-    s->args.variance = s->input[VARIANCE];
-    s->args.shift = s->input[SHIFT];
+    s->args.prior = mixed ? NULL : s->input[PRIOR];
+    s->args.variance = mixed ? NULL : s->input[VARIANCE];
+    s->args.shift = mixed ? NULL : s->input[SHIFT];
+    s->args.mix = mixed ? s->input[MIX] : NULL;
+    s->args.mix_weight = mixed ? s->input[MIX_WEIGHT] : NULL;
+    s->args.mix_offset = mixed ? s->input[MIX_OFFSET] : NULL;
+    s->args.noise = mixed ? s->input[NOISE] : NULL;
     s->args.lengths = packed ? NULL : s->lengths;
     s->args.lengths_q = packed ? NULL : s->lengths_q;
     s->args.offsets = packed ? s->offsets : NULL;
@@ -143,6 +187,10 @@ static void point(scene *s)
                                      .bias = s->value[BIAS],
                                      .slopes = s->value[SLOPES],
                                      .sinks = s->value[SINKS],
+                                     .mix = s->value[MIX],
+                                     .mix_weight = s->value[MIX_WEIGHT],
+                                     .mix_offset = s->value[MIX_OFFSET],
+                                     .noise = s->value[NOISE],
                                      .seed = s->args.seed,
                                      .grad_o = s->value[GRAD_O],
                                      .grad_lse = s->value[GRAD_LSE]};
@@ -185,19 +233,28 @@ typedef struct outputs {
     float array[CLMGK_REF_GRADIENTS][ROOM];
 } outputs;
 
+static float *wanted(const scene *s, outputs *out, clmgk_ref_gradient which)
+{
+    return (s->desc.gradients >> (unsigned)which & 1U) != 0 ? out->array[which] : NULL;
+}
+
 static clmgk_host_gradients gradients_of(const scene *s, outputs *out)
 {
     clmgk_host_gradients gradients = CLMGK_HOST_GRADIENTS_INIT;
     gradients.grad_o = s->input[GRAD_O];
     gradients.grad_lse = s->input[GRAD_LSE];
-    gradients.grad_q = out->array[CLMGK_REF_GRAD_Q];
-    gradients.grad_k = out->array[CLMGK_REF_GRAD_K];
-    gradients.grad_v = out->array[CLMGK_REF_GRAD_V];
-    gradients.grad_prior = out->array[CLMGK_REF_GRAD_PRIOR];
-    gradients.grad_variance = out->array[CLMGK_REF_GRAD_VARIANCE];
-    gradients.grad_shift = out->array[CLMGK_REF_GRAD_SHIFT];
-    gradients.grad_bias = out->array[CLMGK_REF_GRAD_BIAS];
-    gradients.grad_sinks = out->array[CLMGK_REF_GRAD_SINKS];
+    gradients.grad_q = wanted(s, out, CLMGK_REF_GRAD_Q);
+    gradients.grad_k = wanted(s, out, CLMGK_REF_GRAD_K);
+    gradients.grad_v = wanted(s, out, CLMGK_REF_GRAD_V);
+    gradients.grad_prior = wanted(s, out, CLMGK_REF_GRAD_PRIOR);
+    gradients.grad_variance = wanted(s, out, CLMGK_REF_GRAD_VARIANCE);
+    gradients.grad_shift = wanted(s, out, CLMGK_REF_GRAD_SHIFT);
+    gradients.grad_bias = wanted(s, out, CLMGK_REF_GRAD_BIAS);
+    gradients.grad_sinks = wanted(s, out, CLMGK_REF_GRAD_SINKS);
+    gradients.grad_mix = wanted(s, out, CLMGK_REF_GRAD_MIX);
+    gradients.grad_mix_weight = wanted(s, out, CLMGK_REF_GRAD_MIX_WEIGHT);
+    gradients.grad_mix_offset = wanted(s, out, CLMGK_REF_GRAD_MIX_OFFSET);
+    gradients.grad_noise = wanted(s, out, CLMGK_REF_GRAD_NOISE);
     return gradients;
 }
 
@@ -222,8 +279,11 @@ static void check_gradients(const scene *s, const outputs *out)
     clmgk_ref_gradients exact;
     double given[ROOM];
     char message[256];
-    assert_true(clmgk_ref_solve_gradients(&s->problem, CLMGK_GRADIENT_ALL, &exact));
+    assert_true(clmgk_ref_solve_gradients(&s->problem, s->desc.gradients, &exact));
+    assert_int_equal(exact.set, s->desc.gradients);
     for (clmgk_ref_gradient n = 0; n < CLMGK_REF_GRADIENTS; n++) {
+        if ((exact.set >> (unsigned)n & 1U) == 0)
+            continue;
         assert_in_range(exact.count[n], 1, ROOM);
         for (int64_t i = 0; i < exact.count[n]; i++)
             given[i] = (double)out->array[n][i];
@@ -240,6 +300,8 @@ static void check_gradients(const scene *s, const outputs *out)
 static void check_accumulated(const scene *s, const outputs *once, const outputs *twice, uint32_t accumulate)
 {
     for (clmgk_ref_gradient n = 0; n < CLMGK_REF_GRADIENTS; n++) {
+        if ((s->desc.gradients >> (unsigned)n & 1U) == 0)
+            continue;
         const float factor = (accumulate >> (unsigned)n & 1U) != 0 ? 2.0F : 1.0F;
         const int64_t count = clmgk_ref_gradient_count(&s->desc, n);
         float largest = 0.0F;
@@ -256,10 +318,11 @@ static void every_gradient(void **state)
     (void)state;
     static outputs once;
     static outputs twice;
-    for (int packed = 0; packed < 2; packed++) {
-        const clmgk_attention_desc desc = every_array(packed);
-        const uint32_t some = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_PRIOR | CLMGK_GRADIENT_BIAS;
-        scene s = open_scene(&desc, 11 + (uint64_t)packed);
+    for (int n = 0; n < 4; n++) {
+        const clmgk_attention_desc desc = n < 2 ? every_array(n % 2) : every_mixed_array(n % 2);
+        const uint32_t some =
+            CLMGK_GRADIENT_Q | CLMGK_GRADIENT_PRIOR | CLMGK_GRADIENT_BIAS | CLMGK_GRADIENT_MIX | CLMGK_GRADIENT_NOISE;
+        scene s = open_scene(&desc, 11 + (uint64_t)n);
         point(&s);
         run_forward(&s);
         fill_outputs(&once, 7.0F);
@@ -398,8 +461,9 @@ static void expect_refused(const scene *s, const char *field, const char *value)
                  value);
     expect_error(clmgk_attention_backward_host(NULL, &s->desc, &args, &gradients, &error), &error,
                  CLMGK_ERROR_INVALID_VALUE, field, value);
-    expect_error(clmgk_attention_statistics_host(NULL, &s->desc, &args, &statistics, &error), &error,
-                 CLMGK_ERROR_INVALID_VALUE, field, value);
+    if (s->desc.statistics != 0)
+        expect_error(clmgk_attention_statistics_host(NULL, &s->desc, &args, &statistics, &error), &error,
+                     CLMGK_ERROR_INVALID_VALUE, field, value);
     for (size_t n = 0; n < CLMGK_REF_GRADIENTS; n++)
         for (size_t i = 0; i < ROOM; i++)
             assert_true(out.array[n][i] == 7.0F);
@@ -427,28 +491,51 @@ static void bad_offsets(void **state)
     close_scene(&s);
 }
 
+typedef struct bad_value {
+    input which;
+    float value;
+    const char *field, *text;
+} bad_value;
+
+static void expect_bad_value(scene *s, const bad_value *bad)
+{
+    float *const last = &s->input[bad->which][s->count[bad->which] - 1];
+    const float good = *last;
+    *last = bad->value;
+    expect_refused(s, bad->field, bad->text);
+    *last = good;
+}
+
+static void bad_mixing(void **state)
+{
+    (void)state;
+    static const bad_value bad[] = {{MIX, NAN, "mix", "nan"},
+                                    {MIX_WEIGHT, INFINITY, "mix_weight", "inf"},
+                                    {MIX_OFFSET, -INFINITY, "mix_offset", "-inf"},
+                                    {NOISE, -0.25F, "noise", "-0.25"},
+                                    {NOISE, NAN, "noise", "nan"},
+                                    {NOISE, INFINITY, "noise", "inf"}};
+    const clmgk_attention_desc desc = every_mixed_array(false);
+    scene s = open_scene(&desc, 1);
+    point(&s);
+    for (size_t n = 0; n < TH_COUNT(bad); n++)
+        expect_bad_value(&s, &bad[n]);
+    close_scene(&s);
+}
+
 static void bad_values(void **state)
 {
     (void)state;
-    static const struct {
-        input which;
-        float value;
-        const char *field, *text;
-    } bad[] = {{BIAS, INFINITY, "bias", "inf"},
-               {BIAS, NAN, "bias", "nan"},
-               {PRIOR, -1.0F, "prior", "-1"},
-               {PRIOR, INFINITY, "prior", "inf"},
-               {VARIANCE, 0.0F, "variance", "0"}};
+    static const bad_value bad[] = {{BIAS, INFINITY, "bias", "inf"},
+                                    {BIAS, NAN, "bias", "nan"},
+                                    {PRIOR, -1.0F, "prior", "-1"},
+                                    {PRIOR, INFINITY, "prior", "inf"},
+                                    {VARIANCE, 0.0F, "variance", "0"}};
     const clmgk_attention_desc desc = every_array(false);
     scene s = open_scene(&desc, 1);
     point(&s);
-    for (size_t n = 0; n < TH_COUNT(bad); n++) {
-        float *const last = &s.input[bad[n].which][s.count[bad[n].which] - 1];
-        const float good = *last;
-        *last = bad[n].value;
-        expect_refused(&s, bad[n].field, bad[n].text);
-        *last = good;
-    }
+    for (size_t n = 0; n < TH_COUNT(bad); n++)
+        expect_bad_value(&s, &bad[n]);
     s.lengths[1] = 14;
     expect_refused(&s, "lengths", "14");
     close_scene(&s);
@@ -481,8 +568,8 @@ static void bad_arguments(void **state)
     gradients.struct_size = 0;
     expect_error(BACKWARD(&s.desc, &args, &gradients), value, "gradients.struct_size", "0");
     gradients = good;
-    gradients.accumulate = 1024;
-    expect_error(BACKWARD(&s.desc, &args, &gradients), value, "accumulate", "1024");
+    gradients.accumulate = CLMGK_GRADIENT_ALL + 1;
+    expect_error(BACKWARD(&s.desc, &args, &gradients), value, "accumulate", "4096");
     gradients = good;
     gradients.grad_o = NULL;
     expect_error(BACKWARD(&s.desc, &args, &gradients), buffer, "grad_o", "NULL");
@@ -515,6 +602,82 @@ static void bad_arguments(void **state)
     close_scene(&s);
 }
 
+/* Arrays of the admixture family that are missing, or given where there are none. */
+static void bad_mixing_arguments(void **state)
+{
+    (void)state;
+    static outputs out;
+    const clmgk_attention_desc desc = every_mixed_array(false);
+    scene s = open_scene(&desc, 1);
+    clmgk_error error = {0};
+    point(&s);
+    fill_outputs(&out, 7.0F);
+    const clmgk_host_gradients good = gradients_of(&s, &out);
+    const clmgk_status buffer = CLMGK_ERROR_INVALID_BUFFER;
+#define BACKWARD(d, a, g) clmgk_attention_backward_host(NULL, d, a, g, &error), &error
+    clmgk_host_args args = s.args;
+    args.mix = NULL;
+    expect_error(BACKWARD(&s.desc, &args, &good), buffer, "mix", "gfish");
+    args = s.args;
+    args.noise = NULL;
+    expect_error(BACKWARD(&s.desc, &args, &good), buffer, "noise", "gfish");
+    clmgk_host_gradients gradients = good;
+    gradients.grad_mix = NULL;
+    expect_error(BACKWARD(&s.desc, &s.args, &gradients), buffer, "grad_mix", "NULL");
+    gradients = good;
+    gradients.grad_noise = NULL;
+    expect_error(BACKWARD(&s.desc, &s.args, &gradients), buffer, "grad_noise", "NULL");
+    clmgk_attention_desc hard = s.desc;
+    hard.variant = CLMGK_VARIANT_HARD_GFISH;
+    hard.gradients &= ~(uint32_t)CLMGK_GRADIENT_NOISE;
+    expect_error(BACKWARD(&hard, &s.args, &gradients), buffer, "noise", "hard-gfish");
+    args = s.args;
+    args.noise = NULL;
+    expect_error(BACKWARD(&hard, &args, &good), buffer, "grad_noise", "hard-gfish");
+    hard = s.desc;
+    hard.use_mix_weight = 0;
+    expect_error(BACKWARD(&hard, &s.args, &good), buffer, "mix_weight", "does not use");
+    hard = s.desc;
+    hard.gradients = CLMGK_GRADIENT_Q;
+    gradients = (clmgk_host_gradients)CLMGK_HOST_GRADIENTS_INIT;
+    gradients.grad_o = good.grad_o;
+    gradients.grad_q = good.grad_q;
+    gradients.grad_mix_offset = good.grad_mix_offset;
+    expect_error(BACKWARD(&hard, &s.args, &gradients), buffer, "grad_mix_offset", "does not use");
+#undef BACKWARD
+    for (size_t n = 0; n < CLMGK_REF_GRADIENTS; n++)
+        for (size_t i = 0; i < ROOM; i++)
+            assert_true(out.array[n][i] == 7.0F);
+    close_scene(&s);
+}
+
+/* A caller that was compiled when the gradients ended with the set of those that are added to. */
+static void older_gradients(void **state)
+{
+    (void)state;
+    static outputs out;
+    clmgk_attention_desc desc = every_array(false);
+    desc.gradients = CLMGK_GRADIENT_Q;
+    scene s = open_scene(&desc, 1);
+    clmgk_error error = {0};
+    const size_t first = offsetof(clmgk_host_gradients, grad_mix);
+    point(&s);
+    run_forward(&s);
+    fill_outputs(&out, 7.0F);
+    clmgk_host_gradients gradients;
+    const clmgk_host_gradients good = gradients_of(&s, &out);
+    memset(&gradients, 0xff, sizeof(gradients));
+    memcpy(&gradients, &good, first);
+    gradients.struct_size = first - 1;
+    expect_error(clmgk_attention_backward_host(NULL, &s.desc, &s.args, &gradients, &error), &error,
+                 CLMGK_ERROR_INVALID_VALUE, "struct_size", "");
+    gradients.struct_size = first;
+    if (clmgk_attention_backward_host(NULL, &s.desc, &s.args, &gradients, &error) != CLMGK_OK)
+        fail_msg("%s", error.message);
+    check_gradients(&s, &out);
+    close_scene(&s);
+}
+
 /* A caller that was compiled when the arguments ended with the query lengths. */
 static void older_callers(void **state)
 {
@@ -541,9 +704,10 @@ static void older_callers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_gradient), cmocka_unit_test(gaps_are_kept), cmocka_unit_test(every_statistic),
-        cmocka_unit_test(hidden_rows),    cmocka_unit_test(bad_offsets),   cmocka_unit_test(bad_values),
-        cmocka_unit_test(bad_arguments),  cmocka_unit_test(older_callers),
+        cmocka_unit_test(every_gradient),       cmocka_unit_test(gaps_are_kept),   cmocka_unit_test(every_statistic),
+        cmocka_unit_test(hidden_rows),          cmocka_unit_test(bad_offsets),     cmocka_unit_test(bad_values),
+        cmocka_unit_test(bad_arguments),        cmocka_unit_test(older_callers),   cmocka_unit_test(bad_mixing),
+        cmocka_unit_test(bad_mixing_arguments), cmocka_unit_test(older_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
