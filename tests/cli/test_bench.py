@@ -64,6 +64,7 @@ CASE_KEYS = {
     "parameters": str,
     "options": str,
     "ratio_to_baseline": MAYBE,
+    "paper_operations": (dict, type(None)),
     "process_peak_bytes": int,
 }
 
@@ -222,6 +223,83 @@ class Figures(BenchTest):
         self.assertEqual(list(scratch.iterdir()), [])
 
 
+class Admixture(BenchTest):
+    """Global heads times local ones: batch 2, 40 queries, 50 keys, D 16, E 24."""
+
+    ALL = {"hard-fish": (2, 4), "hard-mish": (3, 2), "talking-heads": (4, 4), "fish": (2, 4), "mish": (3, 2),
+           "hard-gfish": (2, 3), "gfish": (5, 2)}
+
+    def variants(self):
+        return ",".join(f"{name}:{m}x{h}" for name, (m, h) in self.ALL.items())
+
+    def test_both_passes(self):
+        found = self.bench("--variants", f"softmax:4,{self.variants()}", "--pass", "both")
+        self.assertEqual(found["failures"], [])
+        cases = {(case["variant"], case["pass"]): case for case in found["cases"]}
+        self.assertEqual(len(cases), 2 + 2 * len(self.ALL))
+        pairs = 2 * 40 * 50
+        for name, (m, h) in self.ALL.items():
+            forward, backward = cases[name, "forward"], cases[name, "backward"]
+            for case in (forward, backward):
+                self.assertEqual(set(case), set(CASE_KEYS))
+                self.assertEqual((case["components"], case["heads"]), (m, h))
+                self.assertLessEqual(case["error"]["max"], case["error"]["bound"])
+            # M products of scores, H of values; backward S, dQ and dK, then dP and dV
+            self.assertEqual(forward["flops"], 2 * (m * 16 + h * 24) * pairs)
+            self.assertEqual(backward["flops"], 2 * (3 * m * 16 + 2 * h * 24) * pairs)
+            self.assertEqual(backward["gradients"], "q,k,v,mix")
+            # Q and K have M heads, V and O have H; then L, p, w, c and sigma
+            small = {"hard-fish": m * h, "talking-heads": m * h, "hard-mish": m, "fish": m * h + m, "mish": m + m,
+                     "hard-gfish": 2 * m * h + h, "gfish": 2 * m * h + h + m}[name]
+            stored = 2 * (m * (40 + 50) * 16 + h * (40 + 50) * 24)
+            self.assertEqual(forward["bytes"], 4 * (stored + 2 * h * 40 + small))
+
+    def test_operations_of_the_paper(self):
+        found = self.bench("--variants", f"softmax:4,{self.variants()}")["cases"]
+        counts = {case["variant"]: case["paper_operations"] for case in found}
+        for name in ("softmax", "gfish", "hard-gfish"):
+            self.assertIsNone(counts[name])
+        # additions and multiplications one by one: of M matrices of D products, of their mixtures, of the noise
+        dot, project = 2 * 16 - 1, (40 + 50) * 16 * (2 * 4 * 16 - 1)
+        for name, (m, h) in self.ALL.items():
+            if not counts[name]:
+                continue
+            noise, matrices = (m if "hard" not in name and name != "talking-heads" else 0), h
+            if name == "hard-mish":
+                matrices = 1  # one for all heads
+            mixed = 40 * 50 * (m * dot + noise + matrices * (m + m - 1))
+            softmax = 40 * 50 * 4 * dot
+            self.assertAlmostEqual(counts[name]["matrices"], mixed / softmax, places=7)
+            whole = (mixed + m * project) / (softmax + 4 * project)
+            self.assertAlmostEqual(counts[name]["with_projections"], whole, places=7)
+
+    def test_gradients(self):
+        names = "k,mix,mix-weight,mix-offset,noise"
+        found = self.bench("--variants", "gfish:2x3,mish:2x3", "--pass", "backward", "--gradients", names)["cases"]
+        self.assertEqual([case["gradients"] for case in found], [names, "k,mix,noise"])
+
+    def test_heads_of_the_shape(self):
+        found = self.bench("--variants", "hard-fish:3,hard-fish,talking-heads", "--components", 5)["cases"]
+        self.assertEqual([(case["components"], case["heads"]) for case in found], [(5, 3), (5, 4), (4, 4)])
+
+    def test_grouped_values_and_modifiers(self):
+        case = self.bench("--variants", "hard-fish:3x4", "--kv-heads", 2, "--bias", "bhns", "--sinks", "--causal")["cases"][0]
+        self.assertEqual(case["kv_heads"], 2)
+        self.assertLessEqual(case["error"]["max"], case["error"]["bound"])
+        self.assertEqual(case["flops"], 2 * (3 * 16 + 4 * 24) * 2 * sum(i + 11 for i in range(40)))
+
+    def test_rows_of_all_heads_are_checked(self):
+        case = self.bench("--variants", "hard-fish:2x3")["cases"][0]
+        self.assertEqual(case["error"]["sampled"], 8 * 2 * 3)  # as many in each (b,h)
+        noisy = self.bench("--variants", "fish:2x3")["cases"][0]
+        self.assertEqual(noisy["error"]["sampled"], 2 * 3 * 40)  # a smaller problem: here the whole
+
+    def test_text(self):
+        text = self.accept(*SIZES, *SHORT, "--variants", "softmax:4,hard-fish:2x4,talking-heads:4").stdout
+        for word in ("hard-fish 2x4", "talking-heads 4", "FiSH paper, Appendix D", "with projections"):
+            self.assertIn(word, text)
+
+
 PRODUCT_KEYS = {
     "device": int,
     "dtype": str,
@@ -330,6 +408,12 @@ class Plot(BenchTest):
         for word in ("quick-32", "softmax", "mgk, half the heads", "time / softmax"):
             self.assertIn(word, text)
 
+    @unittest.skipUnless(shutil.which("gnuplot"), "gnuplot is not installed")
+    def test_mixed_heads(self):
+        self.accept(*SIZES, *SHORT, "--plot", "f.svg", "--variants", "softmax,hard-fish:2x4")
+        root = xml.etree.ElementTree.parse(self.folder / "f.svg").getroot()
+        self.assertIn("hard-fish, 4 heads, 2 global", "".join(root.itertext()))
+
     def test_without_gnuplot(self):
         self.refuse(4, "--plot", "f.svg", words=["gnuplot"], env={**QUICK, "PATH": str(self.folder)})
 
@@ -358,7 +442,14 @@ class Refusals(BenchTest):
             (["--length"], ["--length", 0, "--head-size", 8]),
             (["--variants"], ["--variants", "softmax:"]),
             (["--variants"], ["--variants", "softmax:0"]),
-            (["--variants"], ["--variants", "fish:2x8"]),
+            (["--variants", "softmax"], ["--variants", "softmax:2x8"]),
+            (["--variants"], ["--variants", "fish:2x"]),
+            (["--variants"], ["--variants", "fish:x8"]),
+            (["--variants"], ["--variants", "fish:0x8"]),
+            (["components", "heads"], ["--variants", "talking-heads:2x8"]),
+            (["heads"], ["--variants", "hard-fish:2x257"]),
+            (["--gradients", "mix-weight"], ["--pass", "backward", "--gradients", "mix-weight", "--variants", "fish"]),
+            (["--gradients", "noise"], ["--pass", "backward", "--gradients", "noise", "--variants", "hard-gfish"]),
             (["--variants"], ["--variants", ""]),
             (["--dtype"], ["--dtype", "f64"]),
             (["--dtype"], ["--dtype", "f32,f32"]),

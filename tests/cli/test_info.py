@@ -27,6 +27,9 @@ DEVICE_KEYS = {
     "products": list,
 }
 
+VARIANTS = ("softmax", "gaussian", "mgk", "smgk", "fish", "hard-fish", "mish", "hard-mish", "gfish", "hard-gfish",
+            "talking-heads")
+
 
 class InfoTest(ProgramTest):
     program = "clmgk-info"
@@ -147,11 +150,11 @@ class SelfTestAndCache(InfoTest):
     def test_selftest_then_clear(self):
         device = self.info()["devices"][0]["selector"]
         text = self.accept("--selftest", "--device", device, env=self.environment()).stdout
-        for variant in ("softmax", "gaussian", "mgk", "smgk"):
+        for variant in VARIANTS:
             self.assertRegex(text, rf"(?m)^    {variant} +(lane|simt) +right: error ")
         found = self.info("--selftest", "--device", device)
         results = found["devices"][0]["selftest"]
-        self.assertEqual(len(results), 8)
+        self.assertEqual([result["variant"] for result in results], [name for name in VARIANTS for _ in range(2)])
         for result in results:
             self.assertTrue(result["ok"], result)
             self.assertLessEqual(result["error"], result["bound"])

@@ -111,6 +111,37 @@ class Measuring(TuneTest):
         self.assertGreater(found["candidates"]["tried"], 1)
 
 
+class Admixture(TuneTest):
+    """Kernels with a table of tunables of their own, beside those of the other family."""
+
+    def test_both_families(self):
+        sizes = ["--length", 96, "--head-size", 16]
+        variants = ["--variants", "softmax:1,hard-fish:2x3"]
+        found = self.tune_until(lambda found: all(one["tried"] > 1 for one in found["cases"]), *sizes, *variants,
+                                "--pass", "forward", budgets=(8, 24, 72))
+        cases = {one["variant"]: one for one in found["cases"]}
+        self.assertEqual(list(cases), ["softmax", "hard-fish"])
+        self.assertEqual((cases["hard-fish"]["components"], cases["hard-fish"]["heads"]), (2, 3))
+        self.assertEqual(found["candidates"]["wrong"], 0, found["candidates"])
+        for one in cases.values():
+            self.assertIn(one["outcome"], ("default", "faster"))
+        history = next((self.cache / "tuning").glob("history-*")).read_text().splitlines()
+        candidates = [record for record in map(json.loads, history) if "done" not in record and record.get("case")]
+        for record in candidates:
+            names = [word.split("=")[0] for word in record["parameters"].split(",")]
+            self.assertEqual("heads" in names, "hard-fish" in record["case"], record)
+        self.assertGreater(len([record for record in candidates if "hard-fish" in record["case"]]), 0)
+        done = run("clmgk-bench", *sizes, *variants, "--seconds", 0.01, "--json", "--keep-caches", env=self.environment)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([case["tuning"] for case in json.loads(done.stdout)["cases"]], ["bucket", "bucket"])
+
+    def test_backward(self):
+        found = self.tune_until(lambda found: all(one["tried"] > 1 for one in found["cases"]), "--length", 96,
+                                "--head-size", 16, "--variants", "fish:3x2", "--pass", "backward", budgets=(12, 36, 108))
+        self.assertIn(found["cases"][0]["outcome"], ("default", "faster"))
+        self.assertEqual(found["candidates"]["wrong"], 0, found["candidates"])
+
+
 class Products(TuneTest):
     # Attention that no device holds: all of the budget is for products.
     ALONE = ["--heads", 8, "--length", 64, "--length-k", 500000000, "--head-size", 16, "--variants", "softmax",
