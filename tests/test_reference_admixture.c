@@ -1,0 +1,798 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The reference over every form of the admixture family: values by hand, gradients against central differences of the
+ * loss sum(O dO) + sum(L dL), forms that are another's special case, the plain formula against the exact one, and the
+ * noise against the library's own.
+ */
+#include "reference/reference.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+enum { B = 2, N = 4, S = 6, D = 3, E = 2 };
+
+/* Room for any array of a problem here. */
+#define MOST 512
+
+/* In the order of clmgk_ref_gradient. */
+typedef enum parameter {
+    Q,
+    K,
+    V,
+    PRIOR,
+    VARIANCE,
+    SHIFT,
+    BIAS,
+    SINKS,
+    MIX,
+    MIX_WEIGHT,
+    MIX_OFFSET,
+    NOISE,
+    PARAMETERS
+} parameter;
+
+/* A problem and its arrays. */
+typedef struct fixture {
+    clmgk_ref_problem problem;
+    double array[PARAMETERS][MOST];
+    size_t count[PARAMETERS]; /* elements of the gradient */
+    double slopes[MOST];
+    double grad_o[MOST];
+    double grad_lse[MOST];
+} fixture;
+
+static const int32_t lengths[B] = {3, 6};
+static const int32_t lengths_q[B] = {4, 2};
+static const int32_t no_keys[B] = {0, 5};
+static const int32_t offsets[] = {0, 1, 1, 4};
+static const int32_t offsets_k[] = {0, 2, 3, 6};
+
+/* A form: what its descriptor has beyond the sizes. */
+typedef struct test_form {
+    const char *name;
+    clmgk_attention_desc desc; /* heads and components: 3 and 2 unless given */
+    const int32_t *lengths;
+    int no_sigma; /* sigma_0 = 0 */
+    int no_grad_o;
+    int no_grad_lse;
+} test_form;
+
+#define FISH          .variant = CLMGK_VARIANT_FISH
+#define HARD_FISH     .variant = CLMGK_VARIANT_HARD_FISH
+#define MISH          .variant = CLMGK_VARIANT_MISH
+#define HARD_MISH     .variant = CLMGK_VARIANT_HARD_MISH
+#define GFISH         .variant = CLMGK_VARIANT_GFISH
+#define HARD_GFISH    .variant = CLMGK_VARIANT_HARD_GFISH
+#define TALKING_HEADS .variant = CLMGK_VARIANT_TALKING_HEADS
+#define W_AND_C       .use_mix_weight = 1, .use_mix_offset = 1
+#define ANY_BIAS(b, h, n, s)                                                                                           \
+    .use_bias = 1, .bias_batch = (b), .bias_heads = (h), .bias_length = (n), .bias_length_k = (s)
+
+static const test_form forms[] = {
+    {.name = "fish", .desc = {FISH}},
+    {.name = "fish, no dL", .desc = {FISH}, .no_grad_lse = 1},
+    {.name = "fish, no dO", .desc = {FISH}, .no_grad_o = 1},
+    {.name = "fish, shared noise", .desc = {FISH, .shared_noise = 1}},
+    {.name = "fish, M > H", .desc = {FISH, .heads = 2, .components = 4}},
+    {.name = "fish, M = 1", .desc = {FISH, .components = 1}},
+    {.name = "fish, H = 1", .desc = {FISH, .heads = 1}},
+    {.name = "fish, M = H = 1", .desc = {FISH, .heads = 1, .components = 1}},
+    {.name = "fish, one sigma 0", .desc = {FISH}, .no_sigma = 1},
+    {.name = "fish, grouped values", .desc = {FISH, .heads = 4, .kv_heads = 2, .components = 3}},
+    {.name = "hard fish", .desc = {HARD_FISH}},
+    {.name = "hard fish, one value head", .desc = {HARD_FISH, .kv_heads = 1}},
+    {.name = "mish", .desc = {MISH}},
+    {.name = "mish, shared noise", .desc = {MISH, .shared_noise = 1}},
+    {.name = "hard mish", .desc = {HARD_MISH}},
+    {.name = "hard mish, M > H", .desc = {HARD_MISH, .heads = 2, .components = 3, .kv_heads = 1}},
+    {.name = "gfish", .desc = {GFISH, W_AND_C}},
+    {.name = "gfish, w and c of their own", .desc = {GFISH}},
+    {.name = "gfish, w alone", .desc = {GFISH, .use_mix_weight = 1, .shared_noise = 1}},
+    {.name = "gfish, c alone, one sigma 0", .desc = {GFISH, .use_mix_offset = 1}, .no_sigma = 1},
+    {.name = "hard gfish", .desc = {HARD_GFISH, W_AND_C}},
+    {.name = "hard gfish, M > H", .desc = {HARD_GFISH, W_AND_C, .heads = 1, .components = 4}},
+    {.name = "talking heads", .desc = {TALKING_HEADS, .heads = 3, .components = 3}},
+    {.name = "causal", .desc = {FISH, .causal = 1}},
+    {.name = "causal, top-left", .desc = {GFISH, W_AND_C, .causal = 1, .alignment = CLMGK_ALIGN_TOP_LEFT}},
+    {.name = "window", .desc = {MISH, .use_window = 1, .window_left = 1, .window_right = 0}},
+    {.name = "lengths", .desc = {FISH, .use_lengths = 1, .use_lengths_q = 1}, .lengths = lengths},
+    {.name = "lengths, none", .desc = {GFISH, W_AND_C, .use_lengths = 1}, .lengths = no_keys},
+    {.name = "lengths, aligned",
+     .desc = {MISH, .causal = 1, .alignment = CLMGK_ALIGN_LENGTHS, .use_lengths = 1},
+     .lengths = lengths},
+    {.name = "packed", .desc = {FISH, .sequences = 3, .use_offsets_k = 1}},
+    {.name = "packed, everything",
+     .desc = {GFISH, W_AND_C, .sequences = 3, .use_offsets_k = 1, .use_alibi = 1, .use_sinks = 1, .dropout = 0.4,
+              .softcap = 1.5, .causal = 1, ANY_BIAS(1, 3, N, S)}},
+    {.name = "bias", .desc = {FISH, .use_bias = 1}},
+    {.name = "bias [1,H,N,S]", .desc = {HARD_MISH, ANY_BIAS(1, 3, N, S)}},
+    {.name = "bias [B,1,1,S]", .desc = {HARD_GFISH, ANY_BIAS(2, 1, 1, S)}},
+    {.name = "bias [1,H,N,1]", .desc = {MISH, ANY_BIAS(1, 3, N, 1), .use_sinks = 1}},
+    {.name = "alibi", .desc = {TALKING_HEADS, .heads = 2, .components = 2, .use_alibi = 1, .causal = 1}},
+    {.name = "sinks", .desc = {FISH, .use_sinks = 1}},
+    {.name = "sinks, rows without keys",
+     .desc = {HARD_FISH, .use_sinks = 1, .use_lengths = 1, .use_lengths_q = 1},
+     .lengths = no_keys},
+    {.name = "soft-cap", .desc = {FISH, .softcap = 0.8, .use_bias = 1}},
+    {.name = "soft-cap, generalised", .desc = {HARD_GFISH, W_AND_C, .softcap = 1.1}},
+    {.name = "dropout", .desc = {FISH, .dropout = 0.5}},
+    {.name = "dropout, mish", .desc = {HARD_MISH, .dropout = 0.3, .use_sinks = 1}},
+};
+
+/* ---- problems --------------------------------------------------------------------------------------------------- */
+
+/* Fixed irregular numbers in (-1, 1). */
+static double irregular(double *state)
+{
+    *state += 1.0;
+    const double x = sin(*state * 12.9898) * 43758.5453;
+    return 2.0 * (x - floor(x)) - 1.0;
+}
+
+static void fill(double *values, size_t count, double *state)
+{
+    assert_true(count <= MOST);
+    for (size_t n = 0; n < count; n++)
+        values[n] = irregular(state);
+}
+
+static clmgk_attention_desc resolved(const test_form *form)
+{
+    clmgk_attention_desc d = form->desc;
+    d.struct_size = sizeof(d);
+    d.batch = d.sequences > 0 ? 1 : B;
+    d.heads = d.heads > 0 ? d.heads : 3;
+    d.components = d.components > 0 ? d.components : 2;
+    d.length = N;
+    d.length_k = S;
+    d.head_size = D;
+    d.value_size = E;
+    clmgk_error error = {0};
+    if (clmgk_attention_validate(&d, &d, &error) != CLMGK_OK)
+        fail_msg("%s: %s", form->name, error.message);
+    return d;
+}
+
+static void count_elements(const clmgk_attention_desc *d, size_t count[PARAMETERS])
+{
+    const uint32_t traits = clmgk_variant_traits(d->variant);
+    const size_t b = (size_t)d->batch, h = (size_t)d->heads, m = (size_t)d->components;
+    const bool generalised = (traits & CLMGK_TRAIT_GENERALISED) != 0;
+    memset(count, 0, PARAMETERS * sizeof(count[0]));
+    count[Q] = b * m * N * D;
+    count[K] = b * m * S * D;
+    count[V] = b * (size_t)d->kv_heads * S * E;
+    count[BIAS] = d->use_bias ? (size_t)(d->bias_batch * d->bias_heads * d->bias_length * d->bias_length_k) : 0;
+    count[SINKS] = d->use_sinks ? h : 0;
+    count[MIX] = (traits & CLMGK_TRAIT_SHARED_MIX) != 0 ? m : h * m;
+    count[MIX_WEIGHT] = generalised ? h * m : 0;
+    count[MIX_OFFSET] = generalised ? h : 0;
+    count[NOISE] = (traits & CLMGK_TRAIT_NOISE) != 0 ? m : 0;
+}
+
+static void fill_arrays(fixture *f, const test_form *form)
+{
+    const clmgk_attention_desc *const d = &f->problem.desc;
+    const size_t rows = (size_t)(d->batch * d->heads) * N;
+    double state = 0.0;
+    for (int which = 0; which < PARAMETERS; which++)
+        fill(f->array[which], f->count[which], &state);
+    fill(f->slopes, (size_t)d->heads, &state);
+    fill(f->grad_o, rows * E, &state);
+    fill(f->grad_lse, rows, &state);
+    for (size_t n = 0; n < f->count[NOISE]; n++)
+        f->array[NOISE][n] = form->no_sigma && n == 0 ? 0.0 : 1.1 + f->array[NOISE][n];
+    for (size_t n = 0; n < f->count[MIX_WEIGHT]; n++)
+        f->array[MIX_WEIGHT][n] = d->use_mix_weight ? f->array[MIX_WEIGHT][n] : 1.0;
+    for (size_t n = 0; n < f->count[MIX_OFFSET]; n++)
+        f->array[MIX_OFFSET][n] = d->use_mix_offset ? f->array[MIX_OFFSET][n] : 0.0;
+    if (f->count[BIAS] > 3)
+        f->array[BIAS][2] = -(double)INFINITY;
+}
+
+static void make(const test_form *form, fixture *f)
+{
+    f->problem = (clmgk_ref_problem){.desc = resolved(form)};
+    count_elements(&f->problem.desc, f->count);
+    fill_arrays(f, form);
+    f->problem.q = f->array[Q];
+    f->problem.k = f->array[K];
+    f->problem.v = f->array[V];
+    f->problem.bias = f->array[BIAS];
+    f->problem.sinks = f->array[SINKS];
+    f->problem.mix = f->array[MIX];
+    f->problem.mix_weight = f->problem.desc.use_mix_weight ? f->array[MIX_WEIGHT] : NULL;
+    f->problem.mix_offset = f->problem.desc.use_mix_offset ? f->array[MIX_OFFSET] : NULL;
+    f->problem.noise = f->count[NOISE] > 0 ? f->array[NOISE] : NULL;
+    f->problem.slopes = f->slopes;
+    f->problem.lengths = form->lengths;
+    f->problem.lengths_q = lengths_q;
+    f->problem.offsets = offsets;
+    f->problem.offsets_k = offsets_k;
+    f->problem.seed = UINT64_C(0x123456789);
+    f->problem.grad_o = form->no_grad_o ? NULL : f->grad_o;
+    f->problem.grad_lse = form->no_grad_lse ? NULL : f->grad_lse;
+}
+
+static int64_t rows_of(const clmgk_ref_problem *p)
+{
+    return p->desc.batch * p->desc.heads * N;
+}
+
+static clmgk_ref_answer solve(const clmgk_ref_problem *p)
+{
+    clmgk_ref_answer answer;
+    assert_true(clmgk_ref_solve(p, rows_of(p), NULL, &answer));
+    return answer;
+}
+
+static clmgk_ref_gradients solve_gradients(const clmgk_ref_problem *p)
+{
+    clmgk_ref_gradients gradients;
+    assert_true(clmgk_ref_solve_gradients(p, CLMGK_GRADIENT_ALL, &gradients));
+    return gradients;
+}
+
+static void expect_close(const char *what, size_t count, const double *values, const double *expected, double within)
+{
+    for (size_t n = 0; n < count; n++)
+        if (!(values[n] == expected[n] || fabs(values[n] - expected[n]) <= within))
+            fail_msg("%s, element %zu: %.15g, expected %.15g", what, n, values[n], expected[n]);
+}
+
+static void expect_same_answer(const char *what, const clmgk_ref_problem *p, const clmgk_ref_problem *expected,
+                               double within)
+{
+    clmgk_ref_answer one = solve(p), other = solve(expected);
+    expect_close(what, (size_t)one.rows * E, one.o, other.o, within);
+    expect_close(what, (size_t)one.rows, one.lse, other.lse, within);
+    clmgk_ref_answer_free(&one);
+    clmgk_ref_answer_free(&other);
+}
+
+/* ---- by hand ---------------------------------------------------------------------------------------------------- */
+
+enum { TWO = 2 };
+
+/* One query, two keys, one dimension, two global heads and one local one. */
+static clmgk_ref_problem by_hand(clmgk_variant variant)
+{
+    static const double q[TWO] = {2.0, -3.0};                 /* q_k */
+    static const double k[TWO * TWO] = {1.0, 0.5, 2.0, -1.0}; /* k_kj: G = (2, 1), (-6, 3) */
+    static const double v[TWO] = {5.0, 7.0};
+    static const double mix[TWO] = {3.0, -0.5};
+    static const double weight[TWO] = {0.25, -2.0};
+    static const double offset[1] = {10.0};
+    static const double sigma[TWO] = {0.5, 4.0};
+    return (clmgk_ref_problem){.desc = {.struct_size = sizeof(clmgk_attention_desc),
+                                        .variant = variant,
+                                        .score = CLMGK_SCORE_DOT,
+                                        .batch = 1,
+                                        .heads = 1,
+                                        .kv_heads = 1,
+                                        .components = 2,
+                                        .length = 1,
+                                        .length_k = 2,
+                                        .head_size = 1,
+                                        .value_size = 1,
+                                        .variance = 1.0},
+                               .q = q,
+                               .k = k,
+                               .v = v,
+                               .mix = mix,
+                               .mix_weight = weight,
+                               .mix_offset = offset,
+                               .noise = sigma,
+                               .seed = 5};
+}
+
+static void expect_row(const clmgk_ref_problem *p, double first, double second)
+{
+    double o = 0.0, lse = 0.0;
+    const double total = exp(first) + exp(second);
+    assert_true(clmgk_ref_row(p, 0, &o, &lse));
+    expect_close("L", 1, &lse, &(double){log(total)}, 1e-12);
+    expect_close("O", 1, &o, &(double){(5.0 * exp(first) + 7.0 * exp(second)) / total}, 1e-12);
+    expect_close("first", 1, &(double){clmgk_ref_log_weight(p, 0, 0, 0, 0, 0)}, &first, 1e-12);
+    expect_close("second", 1, &(double){clmgk_ref_log_weight(p, 0, 0, 0, 1, 0)}, &second, 1e-12);
+}
+
+static void scores_by_hand(void **state)
+{
+    (void)state;
+    clmgk_ref_problem p = by_hand(CLMGK_VARIANT_HARD_FISH);
+    expect_row(&p, 3.0 * 2.0 - 0.5 * -6.0, 3.0 * 1.0 - 0.5 * 3.0);
+    p.desc.variant = CLMGK_VARIANT_HARD_MISH;
+    expect_row(&p, 9.0, 1.5);
+
+    p.desc.variant = CLMGK_VARIANT_FISH;
+    const double eps[TWO] = {clmgk_ref_noise(&p, 0, 0, 0, 0), clmgk_ref_noise(&p, 0, 0, 0, 1)};
+    const double spread = 3.0 * 0.5 - 0.5 * 4.0; /* sum_k p_k sigma_k */
+    expect_row(&p, 9.0 + spread * eps[0], 1.5 + spread * eps[1]);
+
+    p.desc.variant = CLMGK_VARIANT_HARD_GFISH; /* x = (6, 3), (3, -1.5) */
+    expect_row(&p, 6.0 + 3.0, 3.0 + 0.0);
+    p.desc.use_mix_weight = 1;
+    expect_row(&p, 0.25 * 6.0 - 2.0 * 3.0, 0.25 * 3.0);
+    p.desc.use_mix_offset = 1;
+    expect_row(&p, 10.0 + 1.5 - 6.0, 10.0 + 0.75);
+
+    p.desc.variant = CLMGK_VARIANT_GFISH;
+    const double x[TWO][TWO] = {{3.0 * (2.0 + 0.5 * eps[0]), -0.5 * (-6.0 + 4.0 * eps[0])},
+                                {3.0 * (1.0 + 0.5 * eps[1]), -0.5 * (3.0 + 4.0 * eps[1])}};
+    expect_row(&p, 10.0 + 0.25 * fmax(x[0][0], 0.0) - 2.0 * fmax(x[0][1], 0.0),
+               10.0 + 0.25 * fmax(x[1][0], 0.0) - 2.0 * fmax(x[1][1], 0.0));
+}
+
+/* The score is divided by sqrt(D), c as well; soft-cap comes next, then the bias. */
+static void scale_and_softcap_by_hand(void **state)
+{
+    (void)state;
+    static const double q[4] = {1.0, 2.0, 3.0, 4.0}, k[4] = {0.5, 0.25, -1.0, 1.5}, v[1] = {1.0};
+    static const double mix[1] = {0.3}, offset[1] = {7.0}, bias[1] = {0.125};
+    clmgk_ref_problem p = by_hand(CLMGK_VARIANT_HARD_GFISH);
+    p.desc.components = p.desc.length_k = 1;
+    p.desc.head_size = 4;
+    p.desc.variance = 2.0;
+    p.desc.use_mix_offset = p.desc.use_bias = 1;
+    p.desc.bias_batch = p.desc.bias_heads = p.desc.bias_length = p.desc.bias_length_k = 1;
+    p.desc.softcap = 1.5;
+    p.q = q, p.k = k, p.v = v, p.mix = mix, p.mix_offset = offset, p.bias = bias;
+    const double scaled = (0.3 * 4.0 + 7.0) / 2.0;
+    double o = 0.0, lse = 0.0;
+    assert_true(clmgk_ref_row(&p, 0, &o, &lse));
+    expect_close("L", 1, &lse, &(double){1.5 * tanh(scaled / 1.5) + 0.125}, 1e-12);
+}
+
+/* ---- gradients -------------------------------------------------------------------------------------------------- */
+
+/* sum(O dO) + sum(L dL) over the rows whose L is finite */
+static double loss(const clmgk_ref_problem *p)
+{
+    double sum = 0.0;
+    for (int64_t row = 0; row < rows_of(p); row++) {
+        double o[E];
+        double lse = 0.0;
+        assert_true(clmgk_ref_row(p, row, o, &lse));
+        for (int64_t e = 0; p->grad_o && e < E; e++)
+            sum += o[e] * p->grad_o[row * E + e];
+        if (p->grad_lse && isfinite(lse))
+            sum += lse * p->grad_lse[row];
+    }
+    return sum;
+}
+
+/* dloss / dx by central differences; where x - h would not be legal, from the right. */
+static double numeric(const clmgk_ref_problem *p, double *x, bool positive)
+{
+    static const double h = 1e-5;
+    const double x0 = *x;
+    double f[3];
+    for (int n = 0; n < 3; n++) {
+        *x = x0 + h * (positive && x0 < h ? n : n - 1);
+        f[n] = loss(p);
+    }
+    *x = x0;
+    if (positive && x0 < h)
+        return (-3.0 * f[0] + 4.0 * f[1] - f[2]) / (2.0 * h);
+    return (f[2] - f[0]) / (2.0 * h);
+}
+
+static void check_gradient(const char *name, fixture *f, const clmgk_ref_gradients *gradients, int which)
+{
+    clmgk_ref_problem p = f->problem;
+    double *const x = f->array[which];
+    const double scale = fmax(1.0, gradients->bound[which].max_abs);
+    if (which == MIX_WEIGHT && f->count[which] > 0) { /* its gradient is there without an array, too */
+        p.desc.use_mix_weight = 1;
+        p.mix_weight = x;
+    }
+    if (which == MIX_OFFSET && f->count[which] > 0) {
+        p.desc.use_mix_offset = 1;
+        p.mix_offset = x;
+    }
+    assert_int_equal(clmgk_ref_gradient_count(&f->problem.desc, (clmgk_ref_gradient)which), f->count[which]);
+    assert_int_equal(gradients->count[which], f->count[which]);
+    for (size_t n = 0; n < f->count[which]; n++) {
+        const double exact = gradients->exact[which][n];
+        const double expected = isinf(x[n]) ? 0.0 : numeric(&p, &x[n], which == NOISE);
+        if (fabs(exact - expected) > 1e-7 * scale)
+            fail_msg("%s, gradient %d, element %zu: %.12g, differences give %.12g", name, which, n, exact, expected);
+    }
+    if (gradients->bound[which].plain_error > 2e-6 * scale)
+        fail_msg("%s, gradient %d: the plain formula errs by %g", name, which, gradients->bound[which].plain_error);
+}
+
+static void gradients_are_those_of_the_loss(void **state)
+{
+    (void)state;
+    static fixture f;
+    for (size_t n = 0; n < COUNT(forms); n++) {
+        make(&forms[n], &f);
+        clmgk_ref_gradients gradients = solve_gradients(&f.problem);
+        for (int which = 0; which < PARAMETERS; which++)
+            check_gradient(forms[n].name, &f, &gradients, which);
+        clmgk_ref_gradients_free(&gradients);
+    }
+}
+
+/* The loss depends on every parameter of a form, on c through L alone: no other gradient is 0 throughout. */
+static void gradients_are_not_nothing(void **state)
+{
+    (void)state;
+    static fixture f;
+    for (size_t n = 0; n < COUNT(forms); n++) {
+        make(&forms[n], &f);
+        clmgk_ref_gradients gradients = solve_gradients(&f.problem);
+        for (int which = 0; which < PARAMETERS; which++) {
+            const bool nothing = f.count[which] == 0 || (which == V && forms[n].no_grad_o);
+            if ((gradients.bound[which].max_abs > 1e-3) == nothing)
+                fail_msg("%s, gradient %d: at most %g", forms[n].name, which, gradients.bound[which].max_abs);
+        }
+        clmgk_ref_gradients_free(&gradients);
+    }
+}
+
+static void wanted_gradients_only(void **state)
+{
+    (void)state;
+    static const test_form form = {.desc = {GFISH, W_AND_C, .use_sinks = 1, .use_bias = 1}};
+    static fixture f;
+    make(&form, &f);
+    clmgk_ref_gradients all = solve_gradients(&f.problem);
+    for (int which = 0; which < PARAMETERS; which++) {
+        clmgk_ref_gradients one;
+        assert_true(clmgk_ref_solve_gradients(&f.problem, 1U << (unsigned)which, &one));
+        for (int other = 0; other < PARAMETERS; other++)
+            assert_int_equal(one.exact[other] != NULL, other == which && f.count[which] > 0);
+        if (f.count[which] > 0)
+            assert_memory_equal(one.exact[which], all.exact[which], f.count[which] * sizeof(double));
+        assert_true(one.bound[which].bound == all.bound[which].bound);
+        clmgk_ref_gradients_free(&one);
+    }
+    clmgk_ref_gradients_free(&all);
+}
+
+/* At x = 0 relu's derivative is 0, from whichever side p comes; without relu nothing is special about p = 0. */
+static void relu_at_0_has_no_slope(void **state)
+{
+    (void)state;
+    static const test_form rectified = {.desc = {HARD_GFISH, W_AND_C}}, straight = {.desc = {HARD_FISH}};
+    static fixture f;
+    make(&rectified, &f);
+    memset(f.array[MIX], 0, sizeof(f.array[MIX]));
+    clmgk_ref_gradients gradients = solve_gradients(&f.problem);
+    assert_true(gradients.bound[Q].max_abs == 0.0 && gradients.bound[K].max_abs == 0.0);
+    assert_true(gradients.bound[MIX].max_abs == 0.0 && gradients.bound[MIX].plain_error == 0.0);
+    assert_true(gradients.bound[MIX_OFFSET].max_abs > 0.0);
+    clmgk_ref_gradients_free(&gradients);
+    make(&straight, &f);
+    memset(f.array[MIX], 0, sizeof(f.array[MIX]));
+    gradients = solve_gradients(&f.problem);
+    assert_true(gradients.bound[Q].max_abs == 0.0 && gradients.bound[MIX].max_abs > 0.0);
+    clmgk_ref_gradients_free(&gradients);
+}
+
+/* ---- forms within forms ----------------------------------------------------------------------------------------- */
+
+/* The gradients in `set` are the same, and the plain formula's errors. */
+static void expect_same_gradients(const clmgk_ref_gradients *one, const clmgk_ref_gradients *other, uint32_t set)
+{
+    for (int which = 0; which < PARAMETERS; which++) {
+        if ((set >> (unsigned)which & 1U) == 0)
+            continue;
+        assert_int_equal(one->count[which], other->count[which]);
+        assert_memory_equal(one->exact[which], other->exact[which], (size_t)one->count[which] * sizeof(double));
+        assert_true(one->bound[which].plain_error == other->bound[which].plain_error);
+    }
+}
+
+/* Without deviation a form is its hard one, to the last bit. */
+static void hard_forms_are_those_without_deviation(void **state)
+{
+    (void)state;
+    static const test_form noisy[] = {{.desc = {FISH}}, {.desc = {MISH}}, {.desc = {GFISH, W_AND_C}}};
+    static const clmgk_variant hard[] = {CLMGK_VARIANT_HARD_FISH, CLMGK_VARIANT_HARD_MISH, CLMGK_VARIANT_HARD_GFISH};
+    static fixture f;
+    for (size_t n = 0; n < COUNT(noisy); n++) {
+        make(&noisy[n], &f);
+        memset(f.array[NOISE], 0, sizeof(f.array[NOISE]));
+        clmgk_ref_problem other = f.problem;
+        other.desc.variant = hard[n];
+        other.noise = NULL;
+        expect_same_answer("hard", &f.problem, &other, 0.0);
+        clmgk_ref_gradients one = solve_gradients(&f.problem), two = solve_gradients(&other);
+        assert_true(one.bound[NOISE].max_abs > 1e-3 && two.count[NOISE] == 0);
+        expect_same_gradients(&one, &two, two.set);
+        clmgk_ref_gradients_free(&one);
+        clmgk_ref_gradients_free(&two);
+    }
+}
+
+/* MiSH is FiSH whose heads have one p: dp is the sum of the heads'. */
+static void mish_is_fish_with_equal_rows(void **state)
+{
+    (void)state;
+    static const test_form form = {.desc = {MISH, .use_alibi = 1}};
+    static fixture f;
+    static double rows[MOST];
+    make(&form, &f);
+    const int64_t heads = f.problem.desc.heads, components = f.problem.desc.components;
+    for (int64_t n = 0; n < heads * components; n++)
+        rows[n] = f.array[MIX][n % components];
+    clmgk_ref_problem fish = f.problem;
+    fish.desc.variant = CLMGK_VARIANT_FISH;
+    fish.mix = rows;
+    expect_same_answer("mish", &f.problem, &fish, 0.0);
+    clmgk_ref_gradients one = solve_gradients(&f.problem), other = solve_gradients(&fish);
+    expect_same_gradients(&one, &other, one.set & ~(uint32_t)CLMGK_GRADIENT_MIX);
+    for (int64_t k = 0; k < components; k++) {
+        double sum = 0.0;
+        for (int64_t h = 0; h < heads; h++)
+            sum += other.exact[MIX][h * components + k];
+        expect_close("dmix", 1, &one.exact[MIX][k], &sum, 1e-13);
+    }
+    clmgk_ref_gradients_free(&one);
+    clmgk_ref_gradients_free(&other);
+}
+
+static void talking_heads_are_hard_fish(void **state)
+{
+    (void)state;
+    static const test_form form = {.desc = {TALKING_HEADS, .heads = 3, .components = 3, .softcap = 2.0}};
+    static fixture f;
+    make(&form, &f);
+    clmgk_ref_problem fish = f.problem;
+    fish.desc.variant = CLMGK_VARIANT_HARD_FISH;
+    expect_same_answer("talking heads", &f.problem, &fish, 0.0);
+    clmgk_ref_gradients one = solve_gradients(&f.problem), other = solve_gradients(&fish);
+    expect_same_gradients(&one, &other, one.set);
+    clmgk_ref_gradients_free(&one);
+    clmgk_ref_gradients_free(&other);
+}
+
+/* With the unit matrix for p every local head is softmax attention of its global one. */
+static void unit_mixing_is_softmax(void **state)
+{
+    (void)state;
+    static const test_form form_of[] = {
+        {.desc = {HARD_FISH, .heads = 3, .components = 3, .causal = 1, .use_bias = 1, .dropout = 0.2}},
+        {.desc = {HARD_MISH, .heads = 1, .components = 1, .use_sinks = 1, .softcap = 1.0}},
+    };
+    static fixture f;
+    for (size_t n = 0; n < COUNT(form_of); n++) {
+        make(&form_of[n], &f);
+        const int64_t heads = f.problem.desc.heads;
+        for (int64_t at = 0; at < heads * heads; at++)
+            f.array[MIX][at] = at % (heads + 1) == 0 ? 1.0 : 0.0;
+        clmgk_ref_problem softmax = f.problem;
+        softmax.desc.variant = CLMGK_VARIANT_SOFTMAX;
+        softmax.desc.components = 1;
+        expect_same_answer("softmax", &f.problem, &softmax, 1e-13);
+        clmgk_ref_gradients one = solve_gradients(&f.problem), other = solve_gradients(&softmax);
+        for (int which = Q; which <= V; which++) {
+            assert_int_equal(one.count[which], other.count[which]);
+            expect_close("gradient", (size_t)one.count[which], one.exact[which], other.exact[which], 1e-13);
+        }
+        clmgk_ref_gradients_free(&one);
+        clmgk_ref_gradients_free(&other);
+    }
+}
+
+/* Where all of p G is positive, relu does nothing: the generalised form with w = 1 is the plain one. */
+static void generalised_form_of_positive_scores(void **state)
+{
+    (void)state;
+    static const test_form form = {.desc = {HARD_GFISH}};
+    static fixture f;
+    make(&form, &f);
+    for (int which = 0; which < PARAMETERS; which++)
+        for (size_t n = 0; (which == Q || which == K || which == MIX) && n < f.count[which]; n++)
+            f.array[which][n] = fabs(f.array[which][n]);
+    clmgk_ref_problem fish = f.problem;
+    fish.desc.variant = CLMGK_VARIANT_HARD_FISH;
+    expect_same_answer("generalised", &f.problem, &fish, 1e-13);
+    for (size_t n = 0; n < f.count[MIX]; n++)
+        f.array[MIX][n] = -f.array[MIX][n]; /* and all negative: uniform attention */
+    clmgk_ref_answer answer = solve(&f.problem);
+    for (int64_t row = 0; row < answer.rows; row++)
+        expect_close("uniform", 1, &answer.lse[row], &(double){log((double)S)}, 1e-13);
+    clmgk_ref_answer_free(&answer);
+}
+
+static void offset_reaches_l_alone(void **state)
+{
+    (void)state;
+    static const test_form form = {.desc = {GFISH, W_AND_C, .dropout = 0.1}};
+    static fixture f;
+    make(&form, &f);
+    clmgk_ref_answer before = solve(&f.problem);
+    for (size_t h = 0; h < f.count[MIX_OFFSET]; h++)
+        f.array[MIX_OFFSET][h] += 0.5 * (double)(h + 1);
+    clmgk_ref_answer after = solve(&f.problem);
+    expect_close("O", (size_t)before.rows * E, after.o, before.o, 1e-13);
+    for (int64_t row = 0; row < before.rows; row++) {
+        const int64_t h = row / N % f.problem.desc.heads;
+        expect_close("L", 1, &after.lse[row], &(double){before.lse[row] + 0.5 * (double)(h + 1) / sqrt(D)}, 1e-13);
+    }
+    clmgk_ref_answer_free(&before);
+    clmgk_ref_answer_free(&after);
+
+    f.problem.grad_lse = NULL;
+    clmgk_ref_gradients gradients = solve_gradients(&f.problem);
+    assert_true(gradients.bound[MIX_OFFSET].max_abs < 1e-15 && gradients.bound[MIX_WEIGHT].max_abs > 1e-3);
+    clmgk_ref_gradients_free(&gradients);
+}
+
+/* ---- noise ------------------------------------------------------------------------------------------------------ */
+
+/* The logits of a noisy form are those of its hard one plus sum_k p_k sigma_k eps / sqrt(D), with the eps that the
+ * library draws for the head, row and key of the sequence. */
+static void logits_have_the_noise_of_the_library(void **state)
+{
+    (void)state;
+    static const test_form noisy[] = {{.desc = {FISH}},
+                                      {.desc = {FISH, .shared_noise = 1}},
+                                      {.desc = {MISH}},
+                                      {.desc = {FISH, .sequences = 3, .use_offsets_k = 1}}};
+    static fixture f;
+    for (size_t n = 0; n < COUNT(noisy); n++) {
+        make(&noisy[n], &f);
+        const clmgk_ref_problem *const p = &f.problem;
+        clmgk_ref_problem hard = *p;
+        hard.desc.variant = p->desc.variant == CLMGK_VARIANT_MISH ? CLMGK_VARIANT_HARD_MISH : CLMGK_VARIANT_HARD_FISH;
+        for (int64_t cell = 0; cell < rows_of(p) * S; cell++) {
+            const int64_t j = cell % S, i = cell / S % N, h = cell / S / N % p->desc.heads;
+            const int64_t b = cell / S / N / p->desc.heads;
+            if (!clmgk_ref_visible(p, b, h, i, j))
+                continue;
+            const bool packed = p->desc.sequences > 0;
+            const int64_t t = packed ? (i >= 1 ? 2 : 0) : b; /* sequence 1 has no rows */
+            float eps = 0.0F;
+            assert_int_equal(clmgk_noise_tile(p->seed, p->desc.heads, t, p->desc.shared_noise ? 0 : h,
+                                              packed ? i - offsets[t] : i, 1, packed ? j - offsets_k[t] : j, 1, &eps,
+                                              NULL),
+                             CLMGK_OK);
+            double spread = 0.0;
+            for (int64_t k = 0; k < p->desc.components; k++)
+                spread += p->mix[p->desc.variant == CLMGK_VARIANT_MISH ? k : h * p->desc.components + k] * p->noise[k];
+            const double difference =
+                clmgk_ref_log_weight(p, b, h, i, j, 0) - clmgk_ref_log_weight(&hard, b, h, i, j, 0);
+            expect_close("noise", 1, &difference, &(double){spread * (double)eps / sqrt(D)}, 2e-6);
+        }
+    }
+}
+
+static void noise_by_hand(void **state)
+{
+    (void)state;
+    static const test_form form = {.desc = {FISH}}, shared = {.desc = {FISH, .shared_noise = 1}};
+    static const test_form hard = {.desc = {HARD_FISH}};
+    static fixture f;
+    make(&form, &f);
+    const uint32_t counter[4] = {1, 3, 1 * 3 + 2, 1}; /* keys 4 and 5, row 3, batch 1, head 2 of 3, stream 1 */
+    const uint32_t key[2] = {0x23456789, 1};
+    uint32_t words[4];
+    clmgk_ref_philox(counter, key, words);
+    const double u = (words[0] + 0.5) / 4294967296.0, angle = 2.0 * acos(-1.0) * (words[1] + 0.5) / 4294967296.0;
+    expect_close("key 4", 1, &(double){clmgk_ref_noise(&f.problem, 1, 2, 3, 4)},
+                 &(double){sqrt(-2.0 * log(u)) * cos(angle)}, 1e-13);
+    expect_close("key 5", 1, &(double){clmgk_ref_noise(&f.problem, 1, 2, 3, 5)},
+                 &(double){sqrt(-2.0 * log(u)) * sin(angle)}, 1e-13);
+    const double of_head_0 = clmgk_ref_noise(&f.problem, 1, 0, 3, 4);
+    make(&shared, &f);
+    assert_true(clmgk_ref_noise(&f.problem, 1, 2, 3, 4) == of_head_0);
+    make(&hard, &f);
+    assert_true(clmgk_ref_noise(&f.problem, 1, 2, 3, 4) == 0.0);
+}
+
+/* ---- bounds and bad values -------------------------------------------------------------------------------------- */
+
+/* The plain formula errs as its number format does, in every form; what is out of bound is found. */
+static void bounds_hold_and_reject(void **state)
+{
+    (void)state;
+    static const double c[] = {3e-6, 5e-4, 4e-3};
+    static fixture f;
+    for (size_t n = 0; n < COUNT(forms); n++) {
+        for (int dtype = CLMGK_DTYPE_F32; dtype <= CLMGK_DTYPE_BF16; dtype++) {
+            make(&forms[n], &f);
+            f.problem.desc.dtype = (clmgk_dtype)dtype;
+            clmgk_ref_answer answer = solve(&f.problem);
+            const clmgk_ref_bound bound = answer.bound_o;
+            if (!(bound.plain_error > 0.0 && bound.plain_error < 2.0 * c[dtype] * bound.max_abs))
+                fail_msg("%s: the plain formula errs by %g of %g", forms[n].name, bound.plain_error, bound.max_abs);
+            assert_true(fabs(bound.bound - 3.0 * bound.plain_error - c[dtype] * bound.max_abs) < 1e-15);
+            assert_true(answer.bound_lse.plain_error < 1e-6 * fmax(1.0, answer.bound_lse.max_abs));
+            assert_true(clmgk_ref_check(&answer, answer.o, answer.lse).ok);
+            double given[MOST];
+            memcpy(given, answer.o, (size_t)answer.rows * E * sizeof(double));
+            given[3] += 1.1 * bound.bound;
+            assert_false(clmgk_ref_check(&answer, given, answer.lse).ok);
+            clmgk_ref_answer_free(&answer);
+        }
+    }
+}
+
+/* What lies beyond the lengths may be NaN: it reaches nothing, the bound least of all. */
+static void padding_reaches_nothing(void **state)
+{
+    (void)state;
+    static const test_form form = {.desc = {GFISH, W_AND_C, .use_lengths = 1, .use_lengths_q = 1}, .lengths = lengths};
+    static fixture f;
+    make(&form, &f);
+    clmgk_ref_gradients clean = solve_gradients(&f.problem);
+    const int64_t components = f.problem.desc.components, heads = f.problem.desc.heads;
+    for (int64_t head = 0; head < components; head++) {
+        for (int64_t n = 3 * D; n < S * D; n++) /* keys 3 to 5 of batch 0 */
+            f.array[K][head * S * D + n] = NAN;
+        for (int64_t n = 2 * D; n < N * D; n++) /* rows 2 and 3 of batch 1 */
+            f.array[Q][(components + head) * N * D + n] = NAN;
+    }
+    for (int64_t n = 0; n < heads * S * E; n++)
+        if (n / E % S >= 3)
+            f.array[V][n] = NAN;
+    clmgk_ref_gradients dirty = solve_gradients(&f.problem);
+    expect_same_gradients(&clean, &dirty, clean.set);
+    clmgk_ref_answer answer = solve(&f.problem);
+    for (int64_t n = 0; n < answer.rows * E; n++)
+        assert_true(isfinite(answer.o[n]));
+    clmgk_ref_answer_free(&answer);
+    clmgk_ref_gradients_free(&clean);
+    clmgk_ref_gradients_free(&dirty);
+}
+
+/* A deviation that is none gives NaN in all rows, relu or not, and whatever p; rows without keys are what they are. */
+static void bad_deviations(void **state)
+{
+    (void)state;
+    static const test_form form_of[] = {{.desc = {FISH, .use_lengths_q = 1}}, {.desc = {GFISH, .use_lengths_q = 1}}};
+    static const double bad[] = {-1e-30, (double)NAN};
+    static fixture f;
+    for (size_t n = 0; n < COUNT(form_of) * COUNT(bad); n++) {
+        make(&form_of[n / COUNT(bad)], &f);
+        f.array[NOISE][1] = bad[n % COUNT(bad)];
+        for (size_t h = 0; h < f.count[MIX] / 2; h++)
+            f.array[MIX][2 * h + 1] = 0.0;
+        clmgk_ref_answer answer = solve(&f.problem);
+        for (int64_t row = 0; row < answer.rows; row++) {
+            const bool absent = row >= answer.rows / B && row % N >= lengths_q[1];
+            assert_true(absent ? answer.o[row * E] == 0.0 : isnan(answer.o[row * E]));
+            assert_true(absent ? answer.lse[row] == -(double)INFINITY : isnan(answer.lse[row]));
+        }
+        clmgk_ref_answer_free(&answer);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(scores_by_hand),
+        cmocka_unit_test(scale_and_softcap_by_hand),
+        cmocka_unit_test(gradients_are_those_of_the_loss),
+        cmocka_unit_test(gradients_are_not_nothing),
+        cmocka_unit_test(wanted_gradients_only),
+        cmocka_unit_test(relu_at_0_has_no_slope),
+        cmocka_unit_test(hard_forms_are_those_without_deviation),
+        cmocka_unit_test(mish_is_fish_with_equal_rows),
+        cmocka_unit_test(talking_heads_are_hard_fish),
+        cmocka_unit_test(unit_mixing_is_softmax),
+        cmocka_unit_test(generalised_form_of_positive_scores),
+        cmocka_unit_test(offset_reaches_l_alone),
+        cmocka_unit_test(logits_have_the_noise_of_the_library),
+        cmocka_unit_test(noise_by_hand),
+        cmocka_unit_test(bounds_hold_and_reject),
+        cmocka_unit_test(padding_reaches_nothing),
+        cmocka_unit_test(bad_deviations),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
