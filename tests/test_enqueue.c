@@ -54,7 +54,15 @@ static clmgk_status enqueue(const enqueue_call *c, cl_event *event, clmgk_error 
 enum { PARTS = 3, SEQUENCES = 4, LEAD = 3 /* elements before an array */ };
 #define LEAD_BYTES ((size_t)LEAD * sizeof(float))
 
-typedef enum only { ALWAYS, PADDED, PACKED } only;
+/* Sets of problems: SMGK with lengths, the same packed, GFISH with lengths. */
+typedef enum problem_kind {
+    PADDED = 1,
+    PACKED = 2,
+    MIXED = 4,
+    MIXTURE = PADDED | PACKED,
+    ALWAYS = MIXTURE | MIXED
+} problem_kind;
+static const problem_kind kinds[] = {PADDED, PACKED, MIXED};
 
 typedef struct slot {
     size_t offset; /* in `arguments` */
@@ -63,47 +71,60 @@ typedef struct slot {
     int required;     /* calls that can't do without it */
     int optional;     /* calls that can */
     int written;      /* calls whose output it is */
-    only only;
+    int kinds;        /* that have it */
 } slot;
 
 /* NOLINTNEXTLINE(bugprone-macro-parentheses): the name of a field takes none */
 #define SLOT(structure, field) offsetof(arguments, structure.field), #field
 static const slot slots[] = {
-    {SLOT(args, q), "BHND", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
-    {SLOT(args, k), "BGSD", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
+    {SLOT(args, q), "BhND", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
+    {SLOT(args, k), "BgSD", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
     {SLOT(args, v), "BGSE", FORWARD | BACKWARD, 0, 0, ALWAYS},
     {SLOT(args, o), "BHNE", FORWARD | BACKWARD, 0, FORWARD, ALWAYS},
     {SLOT(args, lse), "BHN", BACKWARD, FORWARD, FORWARD, ALWAYS},
-    {SLOT(args, prior), "HMS", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
-    {SLOT(args, variance), "HM", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
-    {SLOT(args, shift), "HMD", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
-    {SLOT(args, lengths), "B", FORWARD | BACKWARD | STATISTICS, 0, 0, PADDED},
-    {SLOT(args, lengths_q), "B", FORWARD | BACKWARD | STATISTICS, 0, 0, PADDED},
+    {SLOT(args, prior), "HMS", FORWARD | BACKWARD | STATISTICS, 0, 0, MIXTURE},
+    {SLOT(args, variance), "HM", FORWARD | BACKWARD | STATISTICS, 0, 0, MIXTURE},
+    {SLOT(args, shift), "HMD", FORWARD | BACKWARD | STATISTICS, 0, 0, MIXTURE},
+    {SLOT(args, lengths), "B", FORWARD | BACKWARD | STATISTICS, 0, 0, PADDED | MIXED},
+    {SLOT(args, lengths_q), "B", FORWARD | BACKWARD | STATISTICS, 0, 0, PADDED | MIXED},
     {SLOT(args, offsets), "T", FORWARD | BACKWARD | STATISTICS, 0, 0, PACKED},
     {SLOT(args, offsets_k), "T", FORWARD | BACKWARD | STATISTICS, 0, 0, PACKED},
     {SLOT(args, bias), "HS", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
     {SLOT(args, slopes), "H", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
     {SLOT(args, sinks), "H", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
+    {SLOT(args, mix), "HM", FORWARD | BACKWARD, 0, 0, MIXED},
+    {SLOT(args, mix_weight), "HM", FORWARD | BACKWARD, 0, 0, MIXED},
+    {SLOT(args, mix_offset), "H", FORWARD | BACKWARD, 0, 0, MIXED},
+    {SLOT(args, noise), "M", FORWARD | BACKWARD, 0, 0, MIXED},
     {SLOT(gradients, grad_o), "BHNE", BACKWARD, 0, 0, ALWAYS},
     {SLOT(gradients, grad_lse), "BHN", 0, BACKWARD, 0, ALWAYS},
-    {SLOT(gradients, grad_q), "BHND", BACKWARD, 0, BACKWARD, ALWAYS},
-    {SLOT(gradients, grad_k), "BGSD", BACKWARD, 0, BACKWARD, ALWAYS},
+    {SLOT(gradients, grad_q), "BhND", BACKWARD, 0, BACKWARD, ALWAYS},
+    {SLOT(gradients, grad_k), "BgSD", BACKWARD, 0, BACKWARD, ALWAYS},
     {SLOT(gradients, grad_v), "BGSE", BACKWARD, 0, BACKWARD, ALWAYS},
-    {SLOT(gradients, grad_prior), "HMS", BACKWARD, 0, BACKWARD, ALWAYS},
-    {SLOT(gradients, grad_variance), "HM", BACKWARD, 0, BACKWARD, ALWAYS},
-    {SLOT(gradients, grad_shift), "HMD", BACKWARD, 0, BACKWARD, ALWAYS},
+    {SLOT(gradients, grad_prior), "HMS", BACKWARD, 0, BACKWARD, MIXTURE},
+    {SLOT(gradients, grad_variance), "HM", BACKWARD, 0, BACKWARD, MIXTURE},
+    {SLOT(gradients, grad_shift), "HMD", BACKWARD, 0, BACKWARD, MIXTURE},
     {SLOT(gradients, grad_bias), "HS", BACKWARD, 0, BACKWARD, ALWAYS},
     {SLOT(gradients, grad_sinks), "H", BACKWARD, 0, BACKWARD, ALWAYS},
-    {SLOT(statistics, responsibilities), "BHMNS", STATISTICS, 0, STATISTICS, ALWAYS},
-    {SLOT(statistics, counts), "HMS", STATISTICS, 0, STATISTICS, ALWAYS},
-    {SLOT(statistics, new_prior), "HMS", STATISTICS, 0, STATISTICS, ALWAYS},
-    {SLOT(statistics, nll), "tH", STATISTICS, 0, STATISTICS, ALWAYS},
+    {SLOT(gradients, grad_mix), "HM", BACKWARD, 0, BACKWARD, MIXED},
+    {SLOT(gradients, grad_mix_weight), "HM", BACKWARD, 0, BACKWARD, MIXED},
+    {SLOT(gradients, grad_mix_offset), "H", BACKWARD, 0, BACKWARD, MIXED},
+    {SLOT(gradients, grad_noise), "M", BACKWARD, 0, BACKWARD, MIXED},
+    {SLOT(statistics, responsibilities), "BHMNS", STATISTICS, 0, STATISTICS, MIXTURE},
+    {SLOT(statistics, counts), "HMS", STATISTICS, 0, STATISTICS, MIXTURE},
+    {SLOT(statistics, new_prior), "HMS", STATISTICS, 0, STATISTICS, MIXTURE},
+    {SLOT(statistics, nll), "tH", STATISTICS, 0, STATISTICS, MIXTURE},
     {SLOT(combine, parts_o), "PBHNE", COMBINE, 0, 0, ALWAYS},
     {SLOT(combine, parts_lse), "PBHN", COMBINE, 0, 0, ALWAYS},
     {SLOT(combine, o), "BHNE", COMBINE, 0, COMBINE, ALWAYS},
     {SLOT(combine, lse), "BHN", 0, COMBINE, COMBINE, ALWAYS},
 };
 #undef SLOT
+
+static bool is_mixed(const clmgk_attention_desc *desc)
+{
+    return clmgk_variant_traits(desc->variant) != 0;
+}
 
 static int64_t size_of_axis(const clmgk_attention_desc *d, char axis)
 {
@@ -114,6 +135,10 @@ static int64_t size_of_axis(const clmgk_attention_desc *d, char axis)
         return d->kv_heads;
     case 'H':
         return d->heads;
+    case 'h': /* of queries */
+        return is_mixed(d) ? d->components : d->heads;
+    case 'g': /* of keys */
+        return is_mixed(d) ? d->components : d->kv_heads;
     case 'M':
         return d->components;
     case 'N':
@@ -151,6 +176,7 @@ static clmgk_buffer *buffer_of(arguments *a, const slot *s)
 
 typedef struct fixture {
     th_session *session;
+    problem_kind kind;
     clmgk_attention_desc desc;
     clmgk_plan *plan;
     clmgk_plan_info info;
@@ -160,11 +186,23 @@ typedef struct fixture {
     cl_mem other_memory;
 } fixture;
 
-static clmgk_attention_desc every_field(only kind)
+/* The axes and arrays that only the family has. */
+static clmgk_attention_desc family_of(problem_kind kind)
 {
     clmgk_attention_desc desc = th_full_desc();
-    desc.gradients = CLMGK_GRADIENT_ALL;
     desc.statistics = CLMGK_STATISTIC_ALL;
+    if (kind != MIXED)
+        return desc;
+    desc = th_small_desc(CLMGK_VARIANT_GFISH, desc.length, desc.length_k);
+    desc.batch = 2;
+    desc.use_lengths = desc.use_lengths_q = 1;
+    desc.use_mix_weight = desc.use_mix_offset = 1;
+    return desc;
+}
+
+static clmgk_attention_desc every_field(problem_kind kind)
+{
+    clmgk_attention_desc desc = family_of(kind);
     desc.combine = 1;
     desc.causal = 1;
     desc.use_window = 1;
@@ -179,6 +217,7 @@ static clmgk_attention_desc every_field(only kind)
         desc.sequences = SEQUENCES;
         desc.use_offsets_k = 1;
     }
+    desc.gradients = th_all_gradients(&desc);
     return desc;
 }
 
@@ -193,10 +232,12 @@ static void fill_input(const clmgk_attention_desc *desc, const slot *s, unsigned
     const size_t count = bytes_of(desc, s) / 4;
     const int64_t axis =
         strcmp(s->name, "lengths") == 0 || strcmp(s->name, "offsets_k") == 0 ? desc->length_k : desc->length;
+    const bool lengths = strcmp(s->axes, "B") == 0;
+    const bool offsets = strcmp(s->axes, "T") == 0;
     for (size_t n = 0; n < count; n++) {
         const float half = 0.5F;
-        const int32_t whole = s->only == PADDED ? (int32_t)axis : (int32_t)axis * (int32_t)n / SEQUENCES;
-        memcpy(bytes + n * 4, s->only == ALWAYS ? (const void *)&half : (const void *)&whole, 4);
+        const int32_t whole = lengths ? (int32_t)axis : (int32_t)axis * (int32_t)n / SEQUENCES;
+        memcpy(bytes + n * 4, lengths || offsets ? (const void *)&whole : (const void *)&half, 4);
     }
 }
 
@@ -216,15 +257,21 @@ static clmgk_buffer make_buffer(const fixture *f, const slot *s)
     return (clmgk_buffer){memory, LEAD};
 }
 
-static bool has_slot(const slot *s, only kind)
+static bool has_slot(const slot *s, problem_kind kind)
 {
-    return s->only == ALWAYS || s->only == kind;
+    return (s->kinds & (int)kind) != 0;
+}
+
+/* Scores that are mixed have no statistics. */
+static bool has_call(problem_kind kind, int which)
+{
+    return kind != MIXED || which != STATISTICS;
 }
 
 /* `desc` is that of every_field, or one with other axes. */
-static fixture open_fixture_of(th_session *session, only kind, const clmgk_attention_desc *desc)
+static fixture open_fixture_of(th_session *session, problem_kind kind, const clmgk_attention_desc *desc)
 {
-    fixture f = {.session = session};
+    fixture f = {.session = session, .kind = kind};
     clmgk_error error = {0};
     cl_int code = CL_SUCCESS;
     f.plan = th_plan(session, desc, CLMGK_ENGINE_AUTO, NULL);
@@ -253,7 +300,7 @@ static fixture open_fixture_of(th_session *session, only kind, const clmgk_atten
     return f;
 }
 
-static fixture open_fixture(th_session *session, only kind)
+static fixture open_fixture(th_session *session, problem_kind kind)
 {
     const clmgk_attention_desc desc = every_field(kind);
     return open_fixture_of(session, kind, &desc);
@@ -398,7 +445,7 @@ static void bad_numbers(fixture *f)
     expect_refused(f, &call, BUFFER, "parts_o", "");
     call.which = BACKWARD;
     a.gradients.accumulate = CLMGK_GRADIENT_ALL + 1;
-    expect_refused(f, &call, VALUE, "accumulate", "256");
+    expect_refused(f, &call, VALUE, "accumulate", "4096");
 }
 
 static void bad_enqueue_arguments(void **state)
@@ -462,6 +509,8 @@ static void expect_taken(fixture *f, const arguments *a)
         const enqueue_call call = call_with(f, calls[n], a);
         clmgk_error error = {0};
         cl_event event = NULL;
+        if (!has_call(f->kind, calls[n]))
+            continue;
         if (enqueue(&call, &event, &error) != CLMGK_OK)
             fail_msg("call %d: %s", calls[n], error.message);
         assert_non_null(event);
@@ -469,17 +518,17 @@ static void expect_taken(fixture *f, const arguments *a)
         assert_int_equal(clReleaseEvent(event), CL_SUCCESS);
     }
     for (size_t n = 0; n < TH_COUNT(slots); n++)
-        if (is_output(&slots[n]) && is_untouched(f, &slots[n]))
+        if (is_output(&slots[n]) && has_slot(&slots[n], f->kind) && is_untouched(f, &slots[n]))
             fail_msg("%s was not written", slots[n].name);
 }
 
 static void bad_buffers(void **state)
 {
-    for (only kind = PADDED; kind <= PACKED; kind++) {
-        fixture f = open_fixture(*state, kind);
+    for (size_t i = 0; i < TH_COUNT(kinds); i++) {
+        fixture f = open_fixture(*state, kinds[i]);
         for (size_t n = 0; n < TH_COUNT(slots); n++)
-            for (size_t k = 0; has_slot(&slots[n], kind) && k < TH_COUNT(calls); k++)
-                if ((slots[n].required | slots[n].optional) & calls[k])
+            for (size_t k = 0; has_slot(&slots[n], kinds[i]) && k < TH_COUNT(calls); k++)
+                if (has_call(kinds[i], calls[k]) && (slots[n].required | slots[n].optional) & calls[k])
                     bad_buffer(&f, calls[k], &slots[n]);
         bad_workspace(&f);
         expect_untouched(&f);
@@ -544,6 +593,30 @@ static void arrays_of_other_plans(void **state)
     close_fixture(&f);
 }
 
+/* Noise is for those that have it: the reason names the variant. */
+static void noise_of_a_hard_variant(void **state)
+{
+    fixture f = open_fixture(*state, MIXED);
+    arguments a = f.good;
+    enqueue_call call = call_with(&f, FORWARD, &a);
+    a.args.noise.memory = NULL;
+    expect_refused(&f, &call, BUFFER, "noise", "gfish");
+    clmgk_attention_desc hard = every_field(MIXED);
+    clmgk_error error = {0};
+    hard.variant = CLMGK_VARIANT_HARD_GFISH;
+    hard.gradients = 0;
+    call.plan = th_plan(f.session, &hard, CLMGK_ENGINE_AUTO, NULL);
+    a = f.good;
+    expect_refused(&f, &call, BUFFER, "noise", "hard-gfish");
+    expect_untouched(&f);
+    a.args.noise.memory = NULL;
+    if (enqueue(&call, NULL, &error) != CLMGK_OK)
+        fail_msg("%s", error.message);
+    assert_int_equal(clFinish(f.session->queue), CL_SUCCESS);
+    clmgk_plan_release(call.plan);
+    close_fixture(&f);
+}
+
 /* A plan is not asked for what its descriptor did not. */
 static void passes_that_a_plan_lacks(void **state)
 {
@@ -587,6 +660,22 @@ static void older_callers(void **state)
     th_device_free(&device);
     clmgk_plan_release(plan);
     th_problem_free(&problem);
+}
+
+/* A caller that was compiled when the gradients ended with the set of those that are added to. */
+static void older_gradients(void **state)
+{
+    fixture f = open_fixture(*state, PADDED);
+    arguments a = f.good;
+    const enqueue_call call = call_with(&f, BACKWARD, &a);
+    const size_t first = offsetof(clmgk_gradient_args, grad_mix);
+    memset((unsigned char *)&a.gradients + first, 0xff, sizeof(a.gradients) - first);
+    a.gradients.struct_size = first - 1;
+    expect_refused(&f, &call, VALUE, "struct_size", "");
+    expect_untouched(&f);
+    a.gradients.struct_size = first;
+    expect_taken(&f, &a);
+    close_fixture(&f);
 }
 
 /* ---- empty problems -----------------------------------------------------------------------------------------------
@@ -637,6 +726,8 @@ static void enqueue_passes(fixture *f, const arguments *a)
         const enqueue_call call = call_with(f, calls[n], a);
         clmgk_error error = {0};
         cl_event event = NULL;
+        if (!has_call(f->kind, calls[n]))
+            continue;
         if (enqueue(&call, &event, &error) != CLMGK_OK)
             fail_msg("call %d: %s", calls[n], error.message);
         assert_non_null(event);
@@ -673,6 +764,23 @@ static void training_without_queries(void **state)
     close_fixture(&f);
 }
 
+/* The same of mixed scores, and where there are no keys. */
+static void mixing_of_nothing(void **state)
+{
+    static const char *const gradients[] = {"grad_mix", "grad_mix_weight", "grad_mix_offset", "grad_noise"};
+    for (int n = 0; n < 2; n++) {
+        clmgk_attention_desc desc = every_field(MIXED);
+        *(n == 0 ? &desc.length : &desc.length_k) = 0;
+        fixture f = open_fixture_of(*state, MIXED, &desc);
+        enqueue_passes(&f, &f.good);
+        for (size_t i = 0; i < TH_COUNT(gradients); i++)
+            expect_all(&f, gradients[i], 0.0F);
+        expect_all(&f, n == 0 ? "grad_k" : "grad_q", 0.0F);
+        expect_all(&f, "grad_sinks", n == 0 ? 0.0F : 0.5F * 2.0F * 5.0F);
+        close_fixture(&f);
+    }
+}
+
 /* No keys: only the sinks are left. L is the sink, whose gradient is that of L. */
 static void training_without_keys(void **state)
 {
@@ -700,6 +808,9 @@ int main(void)
         cmocka_unit_test(no_queries),
         cmocka_unit_test(training_without_queries),
         cmocka_unit_test(training_without_keys),
+        cmocka_unit_test(noise_of_a_hard_variant),
+        cmocka_unit_test(older_gradients),
+        cmocka_unit_test(mixing_of_nothing),
     };
     return cmocka_run_group_tests(tests, th_session_open, th_session_close);
 }
