@@ -130,7 +130,7 @@ static void every_admixture(void **state)
         desc.length = 21;
         desc.length_k = 34;
         desc.kv_heads = 1;
-        desc.causal = n % 2;
+        desc.causal = (int32_t)(n % 2);
         desc.shared_noise = th_admixtures[n] == CLMGK_VARIANT_MISH;
         expect_host(*state, &desc, n);
     }
