@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The random numbers that users can draw again on the host: the generator's words, and dropout's mask. */
+/* The random numbers that users can draw again on the host: the generator's words, dropout's mask, and the noise. */
+#include "api/normal.h"
+#include "base/base.h"
+#include "device/device.h"
 #include "harness/harness.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { SIDE = 512, CELLS = SIDE * SIDE };
@@ -44,11 +49,31 @@ typedef struct tile {
     int64_t heads, b, h, first_row, rows, first_key, keys;
 } tile;
 
+/* How the cells of a tile are drawn. */
+typedef clmgk_status (*drawing)(const tile *t, void *cells, clmgk_error *error);
+
+static clmgk_status draw_mask(const tile *t, void *cells, clmgk_error *error)
+{
+    return clmgk_dropout_mask(t->dropout, t->seed, t->heads, t->b, t->h, t->first_row, t->rows, t->first_key, t->keys,
+                              cells, error);
+}
+
+static clmgk_status draw_noise(const tile *t, void *cells, clmgk_error *error)
+{
+    return clmgk_noise_tile(t->seed, t->heads, t->b, t->h, t->first_row, t->rows, t->first_key, t->keys, cells, error);
+}
+
 static void draw(const tile *t, uint8_t *mask)
 {
     clmgk_error error = {0};
-    if (clmgk_dropout_mask(t->dropout, t->seed, t->heads, t->b, t->h, t->first_row, t->rows, t->first_key, t->keys,
-                           mask, &error) != CLMGK_OK)
+    if (draw_mask(t, mask, &error) != CLMGK_OK)
+        fail_msg("%s", error.message);
+}
+
+static void redraw(const tile *t, float *noise)
+{
+    clmgk_error error = {0};
+    if (draw_noise(t, noise, &error) != CLMGK_OK)
         fail_msg("%s", error.message);
 }
 
@@ -101,11 +126,6 @@ static void extremes(void **state)
     draw(&none, mask);
     for (size_t cell = 0; cell < sizeof(mask); cell++)
         assert_int_equal(mask[cell], 0);
-    const tile empty[] = {{0.5, 5, 2, 1, 1, 0, 0, 0, 64}, {0.5, 5, 2, 1, 1, 0, 64, 0, 0}};
-    memset(mask, 7, sizeof(mask));
-    draw(&empty[0], mask);
-    draw(&empty[1], mask);
-    assert_int_equal(mask[0], 7);
 }
 
 /* ---- statistics ---------------------------------------------------------------------------------------------------
@@ -185,6 +205,332 @@ static void every_row_and_key(void **state)
     assert_true(fabs(squares - 2.0 * SIDE) < 5.0 * sqrt(4.0 * SIDE));
 }
 
+/* ---- noise: its values --------------------------------------------------------------------------------------------
+ */
+
+/* |x - exact| within 3e-7 max(1, |exact|). */
+static void expect_normal(double x, double exact)
+{
+    if (!(fabs(x - exact) <= 3e-7 * fmax(1.0, fabs(exact))))
+        fail_msg("%.9g, expected %.15g", x, exact);
+}
+
+/* Every cell is that of the reference, which draws one at a time: whatever the tile's place. */
+static void noise_is_that_of_the_reference(void **state)
+{
+    (void)state;
+    static const tile tiles[] = {
+        {0, 0, 1, 0, 0, 0, 3, 0, 17},
+        {0, 0x123456789abcdef0, 4, 3, 2, 5, 4, 1, 9},
+        {0, UINT64_MAX, 7, 0, 6, 1000, 2, 4094, 6},
+        {0, 1, 3, 11, 1, (INT64_C(1) << 30) - 2, 3, (INT64_C(1) << 30) - 3, 8},
+        {0, UINT64_C(1) << 32, INT64_C(1) << 30, INT64_C(1) << 30, 9, 7, 2, 3, 5}, /* b H + h beyond 32 bits */
+        {0, 77, 64, 2, 63, 300, 31, 300, 33},
+        {0, 2026, 8, 2, 3, 0, SIDE, 0, SIDE},
+    };
+    static float noise[CELLS];
+    for (size_t n = 0; n < TH_COUNT(tiles); n++) {
+        const tile *const t = &tiles[n];
+        const clmgk_ref_problem problem = {
+            .desc = {.variant = CLMGK_VARIANT_FISH, .batch = t->b + 1, .heads = t->heads}, .seed = t->seed};
+        redraw(t, noise);
+        for (int64_t cell = 0; cell < t->rows * t->keys; cell++)
+            expect_normal(noise[cell], clmgk_ref_noise(&problem, t->b, t->h, t->first_row + cell / t->keys,
+                                                       t->first_key + cell % t->keys));
+    }
+}
+
+/* A tile of a tile is a part of it, bit for bit, and nothing around it is written. */
+static void tiles_of_tiles(void **state)
+{
+    (void)state;
+    enum { ROWS = 9, KEYS = 23 };
+    static float all[ROWS * KEYS], part[ROWS * KEYS + 1];
+    const tile whole = {0, 31, 5, 2, 4, 100, ROWS, 200, KEYS};
+    redraw(&whole, all);
+    for (int64_t first = 0; first < KEYS; first++) {
+        tile t = whole;
+        t.first_row += first % ROWS;
+        t.rows -= first % ROWS;
+        t.first_key += first;
+        t.keys -= first;
+        part[t.rows * t.keys] = 7.0F;
+        redraw(&t, part);
+        for (int64_t row = 0; row < t.rows; row++)
+            assert_memory_equal(part + row * t.keys, all + (first % ROWS + row) * KEYS + first,
+                                (size_t)t.keys * sizeof(float));
+        assert_true(part[t.rows * t.keys] == 7.0F);
+    }
+}
+
+/* Words where the formula's parts meet or end, and words all over their range: all pairs of them, and their
+ * complements, as word m of counter n, words[m * COUNTERS + n]. */
+enum { ENDS = 33, AROUND = 5, SPREAD = 400, CHOSEN = ENDS * AROUND + SPREAD };
+enum { COUNTERS = (CHOSEN * CHOSEN + 15) / 16 * 16, TWO = 2 * COUNTERS, THREE = 3 * COUNTERS, WORDS = 4 * COUNTERS };
+
+static void choose_words(uint32_t *words)
+{
+    static const uint32_t step = UINT32_MAX / SPREAD;
+    uint32_t chosen[CHOSEN];
+    for (uint32_t n = 0; n < ENDS * AROUND; n++) /* a power of 2 or 0, and its neighbours */
+        chosen[n] = (uint32_t)((UINT64_C(1) << n / AROUND) + n % AROUND - AROUND / 2);
+    for (uint32_t n = 0; n < SPREAD; n++)
+        chosen[ENDS * AROUND + n] = n * step + n;
+    for (size_t n = 0; n < COUNTERS; n++) {
+        words[n] = chosen[n / CHOSEN % CHOSEN];
+        words[COUNTERS + n] = chosen[n % CHOSEN];
+        words[TWO + n] = ~words[n];
+        words[THREE + n] = ~words[COUNTERS + n];
+    }
+}
+
+static void normals_of_counter(const uint32_t *words, size_t counter, float normal[4])
+{
+    uint32_t own[4];
+    for (size_t m = 0; m < 4; m++)
+        own[m] = words[m * COUNTERS + counter];
+    box_muller(own, normal);
+}
+
+/* Within the bound, and finite. */
+static void normals_of_all_words(void **state)
+{
+    (void)state;
+    static uint32_t words[WORDS];
+    const double tau = 2.0 * acos(-1.0);
+    choose_words(words);
+    for (size_t n = 0; n < COUNTERS; n++) {
+        float normal[4];
+        normals_of_counter(words, n, normal);
+        for (size_t pair = 0; pair < 2; pair++) {
+            const double radius = sqrt(-2.0 * log(ldexp(words[2 * pair * COUNTERS + n] + 0.5, -32)));
+            const double angle = tau * ldexp(words[(2 * pair + 1) * COUNTERS + n] + 0.5, -32);
+            expect_normal(normal[2 * pair], radius * cos(angle));
+            expect_normal(normal[2 * pair + 1], radius * sin(angle));
+        }
+    }
+}
+
+/* A kernel that draws as the engines do, before it the engine's types. */
+static const char draw_kernel[] =
+    "__kernel void draw(__global const uint *words, __global float *normals, int counters)\n"
+    "{\n"
+    "    const int first = (int)get_global_id(0) * LANES;\n"
+    "    ureal word[4];\n"
+    "    real normal[4];\n"
+    "    for (int m = 0; m < 4; ++m)\n"
+    "        word[m] = vload_real(0, words + m * counters + first);\n"
+    "    box_muller(word, normal);\n"
+    "    for (int m = 0; m < 4; ++m)\n"
+    "        vstore_real(normal[m], 0, normals + m * counters + first);\n"
+    "}\n";
+static const char one_lane[] = "typedef float real;\n"
+                               "typedef int ireal;\n"
+                               "typedef uint ureal;\n"
+                               "#define as_real as_float\n"
+                               "#define as_ireal as_int\n"
+                               "#define as_ureal as_uint\n"
+                               "#define convert_real convert_float\n"
+                               "#define vload_real(i, p) (*(p))\n"
+                               "#define vstore_real(x, i, p) (*(p) = (x))\n";
+
+static cl_program build_draw(const th_session *session, int lanes, bool rounded)
+{
+    static const char *const files[] = {"common.clh", "lanes.clh", "normal.clh"};
+    mgk_text text[TH_COUNT(files)] = {{0}};
+    for (size_t n = 0; n < TH_COUNT(files); n++)
+        assert_int_equal(mgk_source_expand(NULL, files[n], &text[n], NULL), CLMGK_OK);
+    const char *sources[] = {text[0].data, lanes == 1 ? one_lane : text[1].data, text[2].data, draw_kernel};
+    char options[128];
+    snprintf(options, sizeof(options), "-cl-std=CL1.2 -cl-mad-enable -DLANES=%d%s", lanes,
+             rounded ? " -cl-fp32-correctly-rounded-divide-sqrt" : "");
+    cl_int code = CL_SUCCESS;
+    cl_program program = clCreateProgramWithSource(session->cl, TH_COUNT(sources), sources, NULL, &code);
+    assert_int_equal(code, CL_SUCCESS);
+    assert_int_equal(clBuildProgram(program, 0, NULL, options, NULL, NULL), CL_SUCCESS);
+    for (size_t n = 0; n < TH_COUNT(files); n++)
+        mgk_text_free(&text[n]);
+    return program;
+}
+
+static void draw_on_device(const th_session *session, int lanes, bool rounded, uint32_t *words, float *normals)
+{
+    cl_int code[3] = {CL_SUCCESS};
+    const cl_int counters = COUNTERS;
+    const size_t bytes = WORDS * sizeof(float), items = (size_t)(COUNTERS / lanes);
+    cl_program program = build_draw(session, lanes, rounded);
+    cl_kernel kernel = clCreateKernel(program, "draw", &code[0]);
+    cl_mem from = clCreateBuffer(session->cl, CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR, bytes, words, &code[1]);
+    cl_mem to = clCreateBuffer(session->cl, CL_MEM_WRITE_ONLY, bytes, NULL, &code[2]);
+    for (size_t n = 0; n < TH_COUNT(code); n++)
+        assert_int_equal(code[n], CL_SUCCESS);
+    assert_int_equal(clSetKernelArg(kernel, 0, sizeof(cl_mem), &from), CL_SUCCESS);
+    assert_int_equal(clSetKernelArg(kernel, 1, sizeof(cl_mem), &to), CL_SUCCESS);
+    assert_int_equal(clSetKernelArg(kernel, 2, sizeof(counters), &counters), CL_SUCCESS);
+    assert_int_equal(clEnqueueNDRangeKernel(session->queue, kernel, 1, NULL, &items, NULL, 0, NULL, NULL), CL_SUCCESS);
+    assert_int_equal(clEnqueueReadBuffer(session->queue, to, CL_TRUE, 0, bytes, normals, 0, NULL, NULL), CL_SUCCESS);
+    clReleaseMemObject(to);
+    clReleaseMemObject(from);
+    clReleaseKernel(kernel);
+    clReleaseProgram(program);
+}
+
+/* The device's numbers are the host's: bit for bit with a correctly rounded square root, else within its error. */
+static void devices_draw_what_the_host_draws(void **state)
+{
+    const th_session *const session = *state;
+    static uint32_t words[WORDS];
+    static float normals[WORDS];
+    static const int widths[] = {1, 8, 16};
+    cl_device_fp_config config = 0;
+    assert_int_equal(
+        clGetDeviceInfo(session->info.device_id, CL_DEVICE_SINGLE_FP_CONFIG, sizeof(config), &config, NULL),
+        CL_SUCCESS);
+    const bool rounded = (config & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT) != 0;
+    choose_words(words);
+    for (size_t width = 0; width < TH_COUNT(widths); width++) {
+        memset(normals, 0xff, sizeof(normals));
+        draw_on_device(session, widths[width], rounded, words, normals);
+        for (size_t n = 0; n < WORDS; n++) {
+            float normal[4];
+            normals_of_counter(words, n % COUNTERS, normal);
+            const double expected = normal[n / COUNTERS];
+            if (!(fabs(normals[n] - expected) <= (rounded ? 0.0 : 4e-7 * fabs(expected))))
+                fail_msg("%d lanes, number %zu: %.9g, the host's %.9g", widths[width], n, normals[n], expected);
+        }
+    }
+}
+
+/* ---- noise: its distribution --------------------------------------------------------------------------------------
+ */
+
+/* Within 5 standard deviations, of which one draw has `deviation`, of what the mean of CELLS draws should be. */
+static void expect_mean(const char *what, double sum, double expected, double deviation)
+{
+    const double error = (sum / CELLS - expected) / (deviation / sqrt(CELLS));
+    if (!(fabs(error) <= 5.0))
+        fail_msg("%s: %g, expected %g: %g standard deviations", what, sum / CELLS, expected, error);
+}
+
+static int ascending(const void *a, const void *b)
+{
+    const float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+/* Kolmogorov and Smirnov: sqrt(n) sup |F_n - F| of a normal distribution. Sorts x. */
+static double distance_to_normal(float *x)
+{
+    double largest = 0.0;
+    qsort(x, CELLS, sizeof(*x), ascending);
+    for (size_t n = 0; n < CELLS; n++) {
+        const double f = 0.5 * erfc(-(double)x[n] / sqrt(2.0));
+        largest = fmax(largest, fmax((double)(n + 1) / CELLS - f, f - (double)n / CELLS));
+    }
+    return largest * sqrt(CELLS);
+}
+
+/* What 1 in 1000 samples of a normal distribution exceeds. */
+static const double farthest = 1.95;
+
+static void normal_distribution(void **state)
+{
+    (void)state;
+    static float noise[CELLS];
+    static const uint64_t seeds[] = {0, 7, UINT64_C(1) << 40};
+    for (size_t n = 0; n < TH_COUNT(seeds); n++) {
+        const tile one = {0, seeds[n], 8, 1, 5, 0, SIDE, 0, SIDE};
+        double power[5] = {0}, beyond[5] = {0};
+        redraw(&one, noise);
+        for (size_t cell = 0; cell < CELLS; cell++)
+            for (int k = 1; k <= 4; k++) {
+                power[k] += pow(noise[cell], k);
+                beyond[k] += fabs((double)noise[cell]) > k;
+            }
+        expect_mean("mean", power[1], 0.0, 1.0);
+        expect_mean("variance", power[2], 1.0, sqrt(2.0));
+        expect_mean("third moment", power[3], 0.0, sqrt(15.0));
+        expect_mean("fourth moment", power[4], 3.0, sqrt(96.0));
+        for (int k = 1; k <= 4; k++)
+            expect_rate("beyond so many deviations", beyond[k], CELLS, erfc(k / sqrt(2.0)));
+        const double distance = distance_to_normal(noise);
+        if (distance > farthest)
+            fail_msg("sqrt(n) sup |F_n - F| is %g", distance);
+    }
+}
+
+/* The test above would find these: a deviation off by 2 per cent, a mean by 1 per cent, uniform numbers of variance 1.
+ */
+static void distance_tells_what_is_not_normal(void **state)
+{
+    (void)state;
+    static float noise[CELLS];
+    const tile one = {0, 7, 8, 1, 5, 0, SIDE, 0, SIDE};
+    for (int wrong = 0; wrong < 3; wrong++) {
+        redraw(&one, noise);
+        for (size_t cell = 0; cell < CELLS; cell++) {
+            if (wrong == 0)
+                noise[cell] *= 1.02F;
+            else if (wrong == 1)
+                noise[cell] += 0.01F;
+            else
+                noise[cell] = (float)(sqrt(12.0) * ((double)cell / CELLS - 0.5));
+        }
+        assert_true(distance_to_normal(noise) > farthest);
+    }
+}
+
+/* Neither the numbers nor their squares go together (a pair of Box and Muller has a radius in common). */
+static void expect_uncorrelated(const char *what, const float *a, const float *b, size_t shift)
+{
+    double products = 0.0, squares = 0.0;
+    for (size_t cell = 0; cell < CELLS; cell++) {
+        const double x = a[cell], y = b[(cell + shift) % CELLS];
+        products += x * y;
+        squares += (x * x - 1.0) * (y * y - 1.0);
+    }
+    expect_mean(what, products, 0.0, 1.0);
+    expect_mean(what, squares, 0.0, 2.0);
+}
+
+static void noise_is_independent(void **state)
+{
+    (void)state;
+    static float noise[CELLS], other[CELLS];
+    static uint8_t mask[CELLS];
+    const tile one = {0.5, 2026, 8, 2, 3, 0, SIDE, 0, SIDE};
+    redraw(&one, noise);
+    for (size_t shift = 1; shift <= 5; shift++)
+        expect_uncorrelated("keys next to each other", noise, noise, shift);
+    expect_uncorrelated("rows next to each other", noise, noise, SIDE);
+    const struct {
+        const char *what;
+        tile next;
+    } others[] = {
+        {"heads next to each other", {0, 2026, 8, 2, 4, 0, SIDE, 0, SIDE}},
+        {"first and last head", {0, 2026, 8, 2, 7, 0, SIDE, 0, SIDE}},
+        {"batches", {0, 2026, 8, 3, 3, 0, SIDE, 0, SIDE}},
+        {"seeds", {0, 2027, 8, 2, 3, 0, SIDE, 0, SIDE}},
+        {"upper halves of seeds", {0, 2026 + (UINT64_C(1) << 32), 8, 2, 3, 0, SIDE, 0, SIDE}},
+        {"rows far from each other", {0, 2026, 8, 2, 3, SIDE, SIDE, 0, SIDE}},
+        {"keys far from each other", {0, 2026, 8, 2, 3, 0, SIDE, SIDE, SIDE}},
+    };
+    for (size_t n = 0; n < TH_COUNT(others); n++) {
+        redraw(&others[n].next, other);
+        expect_uncorrelated(others[n].what, noise, other, 0);
+    }
+    draw(&one, mask);
+    for (size_t cell = 0; cell < CELLS; cell++) /* as normal as a coin can be */
+        other[cell] = mask[cell] ? 1.0F : -1.0F;
+    double sum = 0.0, squares = 0.0;
+    for (size_t cell = 0; cell < CELLS; cell++) {
+        sum += other[cell] * noise[cell];
+        squares += other[cell] * (noise[cell] * noise[cell] - 1.0);
+    }
+    expect_mean("noise and dropout", sum, 0.0, 1.0);
+    expect_mean("squares of noise and dropout", squares, 0.0, sqrt(2.0));
+}
+
 /* ---- misuse -------------------------------------------------------------------------------------------------------
  */
 
@@ -216,30 +562,52 @@ static void bad_arguments(void **state)
         {{0.5, 0, 4, 1, 3, 0, 2, 0, -3}, "keys", "-3"},
         {{0.5, 0, 4, 1, 3, 0, 2, 0, beyond}, "keys", "1073741825"},
     };
-    uint8_t mask[6] = {7, 7, 7, 7, 7, 7};
-    for (size_t n = 0; n < TH_COUNT(cases); n++) {
-        const tile *const t = &cases[n].bad;
+    static const struct {
+        drawing drawn;
+        const char *cells; /* what the array is called */
+        bool has_dropout;
+    } drawings[] = {{draw_mask, "mask", true}, {draw_noise, "noise", false}};
+    for (size_t d = 0; d < TH_COUNT(drawings); d++) {
+        float cells[6], untouched[6];
+        memset(cells, 7, sizeof(cells));
+        memset(untouched, 7, sizeof(untouched));
+        for (size_t n = 0; n < TH_COUNT(cases); n++) {
+            clmgk_error error = {0};
+            if (!drawings[d].has_dropout && strcmp(cases[n].name, "dropout") == 0)
+                continue;
+            const clmgk_status status = drawings[d].drawn(&cases[n].bad, cells, &error);
+            if (status != CLMGK_ERROR_INVALID_VALUE || !th_has_word(error.message, cases[n].name) ||
+                !strstr(error.message, cases[n].value))
+                fail_msg("%s \"%s\": expected \"%s\" and \"%s\"", clmgk_status_name(status), error.message,
+                         cases[n].name, cases[n].value);
+        }
         clmgk_error error = {0};
-        const clmgk_status status = clmgk_dropout_mask(t->dropout, t->seed, t->heads, t->b, t->h, t->first_row, t->rows,
-                                                       t->first_key, t->keys, mask, &error);
-        if (status != CLMGK_ERROR_INVALID_VALUE || !th_has_word(error.message, cases[n].name) ||
-            !strstr(error.message, cases[n].value))
-            fail_msg("%s \"%s\": expected \"%s\" and \"%s\"", clmgk_status_name(status), error.message, cases[n].name,
-                     cases[n].value);
+        assert_int_equal(drawings[d].drawn(&good, NULL, &error), CLMGK_ERROR_INVALID_VALUE);
+        assert_true(th_has_word(error.message, drawings[d].cells));
+        assert_int_equal(drawings[d].drawn(&cases[TH_COUNT(cases) - 1].bad, cells, NULL), CLMGK_ERROR_INVALID_VALUE);
+        const tile empty[] = {{0.5, 5, 2, 1, 1, 0, 0, 0, 64}, {0.5, 5, 2, 1, 1, 0, 64, 0, 0}};
+        for (size_t n = 0; n < TH_COUNT(empty); n++)
+            assert_int_equal(drawings[d].drawn(&empty[n], cells, NULL), CLMGK_OK);
+        assert_memory_equal(cells, untouched, sizeof(cells));
     }
-    for (size_t n = 0; n < TH_COUNT(mask); n++)
-        assert_int_equal(mask[n], 7);
-    clmgk_error error = {0};
-    assert_int_equal(clmgk_dropout_mask(good.dropout, 0, 4, 1, 3, 0, 2, 0, 3, NULL, &error), CLMGK_ERROR_INVALID_VALUE);
-    assert_true(th_has_word(error.message, "mask"));
-    assert_int_equal(clmgk_dropout_mask(2.0, 0, 4, 1, 3, 0, 2, 0, 3, mask, NULL), CLMGK_ERROR_INVALID_VALUE);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_answers),          cmocka_unit_test(cells_are_words),   cmocka_unit_test(extremes),
-        cmocka_unit_test(rates_and_independence), cmocka_unit_test(every_row_and_key), cmocka_unit_test(bad_arguments),
+        cmocka_unit_test(known_answers),
+        cmocka_unit_test(cells_are_words),
+        cmocka_unit_test(extremes),
+        cmocka_unit_test(rates_and_independence),
+        cmocka_unit_test(every_row_and_key),
+        cmocka_unit_test(noise_is_that_of_the_reference),
+        cmocka_unit_test(tiles_of_tiles),
+        cmocka_unit_test(normals_of_all_words),
+        cmocka_unit_test_setup_teardown(devices_draw_what_the_host_draws, th_session_open, th_session_close),
+        cmocka_unit_test(normal_distribution),
+        cmocka_unit_test(distance_tells_what_is_not_normal),
+        cmocka_unit_test(noise_is_independent),
+        cmocka_unit_test(bad_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -727,16 +727,18 @@ static void bounds_hold_and_reject(void **state)
 static void padding_reaches_nothing(void **state)
 {
     (void)state;
+    enum { FIRST_KEY = 3 * D, END_KEY = S * D }; /* keys 3 to 5 of batch 0 */
+    enum { FIRST_ROW = 2 * D, END_ROW = N * D }; /* rows 2 and 3 of batch 1 */
     static const test_form form = {.desc = {GFISH, W_AND_C, .use_lengths = 1, .use_lengths_q = 1}, .lengths = lengths};
     static fixture f;
     make(&form, &f);
     clmgk_ref_gradients clean = solve_gradients(&f.problem);
     const int64_t components = f.problem.desc.components, heads = f.problem.desc.heads;
     for (int64_t head = 0; head < components; head++) {
-        for (int64_t n = 3 * D; n < S * D; n++) /* keys 3 to 5 of batch 0 */
-            f.array[K][head * S * D + n] = NAN;
-        for (int64_t n = 2 * D; n < N * D; n++) /* rows 2 and 3 of batch 1 */
-            f.array[Q][(components + head) * N * D + n] = NAN;
+        for (int64_t n = FIRST_KEY; n < END_KEY; n++)
+            f.array[K][head * END_KEY + n] = NAN;
+        for (int64_t n = FIRST_ROW; n < END_ROW; n++)
+            f.array[Q][(components + head) * END_ROW + n] = NAN;
     }
     for (int64_t n = 0; n < heads * S * E; n++)
         if (n / E % S >= 3)

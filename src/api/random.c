@@ -1,45 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Random numbers on the host: the generator of cl/random.clh, the mask that dropout draws with it, and the noise. */
+#include "api/normal.h"
 #include "base/base.h"
 #include "clmgk/attention.h"
 
 #include <inttypes.h>
-#include <string.h>
-#include <tgmath.h>
-
-/* What cl/normal.clh is written in: a vector of one number. */
-#define FUNCTION static inline
-typedef float real;
-typedef int32_t ireal;
-typedef uint32_t ureal;
-
-static inline real as_real(ureal bits)
-{
-    real x = 0.0F;
-    memcpy(&x, &bits, sizeof(x));
-    return x;
-}
-
-static inline ureal as_ureal(real x)
-{
-    ureal bits = 0;
-    memcpy(&bits, &x, sizeof(bits));
-    return bits;
-}
-
-static inline ireal as_ireal(ureal bits)
-{
-    ireal i = 0;
-    memcpy(&i, &bits, sizeof(i));
-    return i;
-}
-
-static inline real convert_real(ireal i)
-{
-    return (real)i;
-}
-
-#include "normal.clh"
 
 /* The most that an axis of a problem can have. */
 #define MAX_AXIS (INT64_C(1) << 30)
