@@ -8,6 +8,7 @@ HEAD_SIZES = (32, 64, 128)
 LENGTH = 4096
 PASSES = ("forward", "backward")
 SOFTMAX = {"variant": "softmax", "heads": 8}
+MIXED = (("hard-fish", 2), ("hard-fish", 4), ("hard-mish", 2), ("talking-heads", 8), ("fish", 2))  # global heads of 8
 
 
 def load(path):
@@ -112,14 +113,63 @@ def other_rows(cases, peers):
         yield text, found and found[name]["rate_ratio"]
 
 
+def mixed_rows(cases, name):
+    """Heads mixed, of one pass (suite `admixture`)."""
+
+    def each(value, variant, components):
+        wanted = {"variant": variant, "components": components, "heads": 8, "pass": name}
+        return [value(cases, head_size, **wanted) for head_size in HEAD_SIZES]
+
+    for variant, components in MIXED:
+        case = f"{variant} {components} → 8"
+        yield f"{name}: {case} / softmax 8 heads, time", each(time_ratio, variant, components)
+        if name == "forward":
+            yield f"the same, operations by the FiSH paper's Appendix D: {case}", each(paper_ratio, variant, components)
+    noise = [
+        noisy / hard if noisy and hard else None
+        for noisy, hard in zip(each(time_ratio, "fish", 2), each(time_ratio, "hard-fish", 2))
+    ]
+    yield f"{name}: with noise / without, fish and hard-fish 2 → 8, time", noise
+
+
+def paper_ratio(cases, head_size, **wanted):
+    one = find(cases, head_size, **wanted)
+    return one["paper_operations"]["matrices"] if one and one.get("paper_operations") else None
+
+
+def eager_rows(mixed, name):
+    """Heads mixed beside the eager formula, of one pass."""
+    sizes = {size["head_size"]: size[name] for size in mixed["mixed"]}
+    for variant in ("hard-fish", "talking-heads"):
+        for key, text in (("time_ratio", "time, eager formula in PyTorch / libclmgk"),
+                          ("memory_ratio", "memory beside inputs and results, libclmgk / eager formula")):
+            found = [sizes[size][variant][key] if size in sizes else None for size in HEAD_SIZES]
+            yield f"{name}: {variant}, {text}", found
+
+
+def print_sizes(title, rows_of):
+    """A table with a column for each head size, unless nothing was measured."""
+    lines = [(text, values) for name in PASSES for text, values in rows_of(name)]
+    if all(value is None for _, values in lines for value in values):
+        return
+    print(f"| {title} | " + " | ".join(f"D = {size}" for size in HEAD_SIZES) + " |")
+    print("|---|" + "---|" * len(HEAD_SIZES))
+    for text, values in lines:
+        print(f"| {text} | " + " | ".join(cell(value) for value in values) + " |")
+    print()
+
+
 def cell(value):
-    return "" if value is None else f"{value:.2f}"
+    if value is None:
+        return ""
+    return f"{value:.2f}" if value >= 0.02 or value == 0 else f"{value:.4f}"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", help="object of clmgk-bench --suite full --pass both --json (or --shapes square-32,...)")
     parser.add_argument("--peers", help="object of peers/run.sh --json")
+    parser.add_argument("--mixed", help="object of peers/run.sh --mixed --json")
     parser.add_argument("--device", type=int, default=0, help="place in the object's list of devices")
     arguments = parser.parse_args()
     results = load(arguments.results)
@@ -128,12 +178,12 @@ def main():
     print(f"{device['name']}, {device['platform']} {device['driver']}, {device['compute_units']} compute units, ", end="")
     print(f"FMA {device['peak_fma_gflops']:.0f} GFLOP/s, copy {device['peak_copy_gbps']:.1f} GB/s\n")
     peers = load(arguments.peers) if arguments.peers else None
-    print("| N = S = 4096, f32; H = 8 where not said | " + " | ".join(f"D = {size}" for size in HEAD_SIZES) + " |")
-    print("|---|" + "---|" * len(HEAD_SIZES))
-    for name in PASSES:
-        for text, values in rows(cases, peers, name):
-            print(f"| {text} | " + " | ".join(cell(value) for value in values) + " |")
-    print("\n| | |\n|---|---|")
+    print_sizes("N = S = 4096, f32; H = 8 where not said", lambda name: rows(cases, peers, name))
+    print_sizes("N = S = 4096, f32, heads mixed", lambda name: mixed_rows(cases, name))
+    if arguments.mixed:
+        mixed = load(arguments.mixed)
+        print_sizes("N = S = 4096, f32, heads mixed", lambda name: eager_rows(mixed, name))
+    print("| | |\n|---|---|")
     for text, value in other_rows(cases, peers):
         print(f"| {text} | {cell(value)} |")
 
