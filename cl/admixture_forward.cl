@@ -123,7 +123,8 @@ admixture_forward(const mgk_attention_args a, __global const storage *q, __globa
 
     for (int h = 0; h < heads; ++h) {
         x[h].modifiers = modifiers_of(&a, block.b, h0 + h, slopes);
-        x[h].mixing = mixing_of(&a, h0 + h, mix, weight, added, sigma);
+        x[h].mixing = mixing_of(&a, h0 + h, mix, weight, sigma);
+        x[h].mixing.added = added_of(&a, h0 + h, added);
     }
     for (int i = 0; i < COMPONENTS; ++i)
         scale[i] = stage_scale(&x[0].mixing, i);

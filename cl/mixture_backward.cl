@@ -17,8 +17,41 @@
  * A work-group owns every `splits`-th block of the keys of a list of (b, g), one after the other: dQ is summed in a
  * fixed order, one copy per split.
  */
+#include "mixture_block.clh"
+
+/* What is computed, beside what engine_backward.clh knows. */
+#ifndef WANT_PRIOR
+#define WANT_PRIOR 0
+#endif
+#ifndef WANT_VARIANCE
+#define WANT_VARIANCE 0
+#endif
+#ifndef WANT_SHIFT
+#define WANT_SHIFT 0
+#endif
+#ifndef EXPECTATION
+#define EXPECTATION 0 /* 1: responsibilities in place of gradients */
+#endif
+#ifndef WANT_GAMMA
+#define WANT_GAMMA 0 /* 1: each of them */
+#endif
+
+#include "mixture_rows.clh"
+
+#define HAS_SCORE_GRADIENTS (WANT_Q || WANT_K || WANT_PRIOR || WANT_VARIANCE || WANT_SHIFT || WANT_BIAS)
+#define HAS_KEY_GRADIENTS   (WANT_Q || WANT_K)
+#define HAS_GRAD_KEYS       WANT_K
+#define HAS_FACTORED        (KEYS_SHIFTED && HAS_FACTOR && !EXPECTATION)
+/* dprior must be right where pi is 0: sums are taken without it. */
+#define PRIOR_APART    (WANT_PRIOR && HAS_PRIOR)
+#define HAS_KEY_SUMS   (WANT_PRIOR || EXPECTATION || (SCORE_GAUSSIAN && (WANT_K || WANT_SHIFT)))
+#define HAS_ENTRY_SUMS (HAS_ROW_SUMS || HAS_BIAS_ROW_SUMS)
+#define ENTRY_SUMS     (HAS_ROW_SUMS ? COMPONENTS : 1)
+#define VARIANCES      (HAS_VARIANCE ? COMPONENTS : 1)
+
 #include "engine_backward.clh"
-#include "random.clh"
+
+#include "attention_backward.clh"
 
 #define HAS_KEY_TERMS (SCORE_GAUSSIAN || HAS_PRIOR || KEYS_SHIFTED)
 /* Below this a prior stays out of its exponent, PRIOR_APART: dprior is a sum without it. */
@@ -204,43 +237,6 @@ FUNCTION void tile_terms(grad_engine *g, const query_terms *t, const mgk_attenti
     sync_keys(&g->base);
 }
 
-/* What is the same for all components of a query and a vector of keys. */
-typedef struct entry_terms {
-    real bias;
-    real distance; /* -|j - d(i)| */
-    float slope;   /* times log2 e */
-    real log;      /* log_i; -inf where the key is hidden */
-} entry_terms;
-
-/* Those of query i and the keys of vector v, all seen. */
-FUNCTION entry_terms entry_terms_of(const grad_engine *g, const mgk_attention_args *a, const problem *p,
-                                    const places *at, int k0, int i, int v, float log)
-{
-    entry_terms c = {(real)(0.0f), (real)(0.0f), 0.0f, (real)(log)};
-#if HAS_BIAS
-    if (i < p->rows) {
-        __global const float *row = at->bias + i * a->bias.component;
-        const real bias = a->bias.token ? keys_load(g, row + k0, v, p->keys - k0) : (real)(row[0]);
-        c.bias = BIAS_VALUE(bias);
-    }
-#endif
-#if HAS_ALIBI
-    c.distance = -fabs(convert_real(row_index(&g->base, k0, v) - (i + p->diagonal)));
-    c.slope = at->slope;
-#endif
-    return c;
-}
-
-#if HAS_DROPOUT
-/* 1/(1-p) where the weight of query i and keys j is kept, 0 where it is dropped. */
-FUNCTION real keep_of(const mgk_attention_args *a, uint stream_row, int i, ireal j)
-{
-    ureal word[4] = {as_ureal(j >> 2), (ureal)((uint)i), (ureal)(stream_row), (ureal)(STREAM_DROPOUT)};
-    philox(word, a->seed_low, a->seed_high);
-    return philox_word(word, j & 3) < (ureal)(a->drop_below) ? (real)(0.0f) : (real)(a->keep_scale);
-}
-#endif
-
 /* q.k of every component into the slots, begun as in mixture_forward.cl. */
 FUNCTION void block_scores(grad_engine *g, const key_values *key, int panel, int sub, const bool factored)
 {
@@ -261,18 +257,6 @@ FUNCTION void block_scores(grad_engine *g, const key_values *key, int panel, int
             ROWS_FOR(v)
                 slot_put(g, r, sub, u, v, s[u][v]);
     }
-}
-
-/* A score and all that is the same for its components, in the order of mixture_forward.cl. */
-FUNCTION real join_terms(const entry_terms *c, real s)
-{
-#if HAS_BIAS
-    s = fma(c->bias, (real)(LOG2_E), s);
-#endif
-#if HAS_ALIBI
-    s = fma(c->distance, (real)(c->slope), s);
-#endif
-    return s + c->log;
 }
 
 /* e_ijr, by the operations of mixture_forward.cl up to log_i; `score` receives s_ijr alone, in base 2. */
@@ -467,7 +451,7 @@ FUNCTION void block_gradients(grad_engine *g, const components *x, key_values *k
             d[u][v] = (real)(key_get(&g->base, t->delta, sub, u));
 #endif
 #if HAS_SCORE_GRADIENTS
-    value_product(g, panel, sub, d);
+    value_product(g, panel, 0, sub, d);
 #endif
     KEYS_FOR(u) {
         const int i = i0 + key_index(&g->base, sub, u);
@@ -484,7 +468,8 @@ FUNCTION void block_gradients(grad_engine *g, const components *x, key_values *k
 #endif
         ROWS_FOR(v) {
             const ireal j = row_index(&g->base, k0, v);
-            entry_terms common = entry_terms_of(g, a, p, at, k0, i, v, key_get(&g->base, t->log, sub, u));
+            entry_terms common =
+                entry_terms_of(g, a, p, at->bias, at->slope, k0, i, v, key_get(&g->base, t->log, sub, u));
             if (masked)
                 common.log = j < (ireal)(begin) || j >= (ireal)(end) ? (real)(-INFINITY) : common.log;
 #if EXPECTATION
@@ -542,14 +527,14 @@ FUNCTION void panel_tile(grad_engine *g, const components *x, key_values *key, c
         }
 #endif
 #if WANT_V
-    accumulate_values(g, panel, PRODUCTS, entries);
+    accumulate_values(g, panel, 0, PRODUCTS, entries);
 #endif
 #if HAS_GRAD_KEYS
     for (int r = 0; r < PRODUCTS; ++r)
-        accumulate_keys(g, panel, r, entries);
+        accumulate_keys(g, panel, r, r, entries);
 #endif
 #if WANT_Q
-    scatter_queries(g, panel, at->grad_q + (long)i0 * HEAD_SIZE, entries);
+    scatter_queries(g, panel, 0, PRODUCTS, 0, at->grad_q + (long)i0 * HEAD_SIZE, entries);
 #endif
 }
 
@@ -557,11 +542,12 @@ FUNCTION void panel_tile(grad_engine *g, const components *x, key_values *key, c
 FUNCTION void block_queries(grad_engine *g, const components *x, key_values *key, const query_terms *t,
                             const mgk_attention_args *a, const problem *p, const places *at, int k0)
 {
-    const int last = min(k0 + GROUP_ROWS, p->keys) - 1;
-    const int begin = first_row(a, p, k0), end = last < k0 ? 0 : end_row(a, p, last);
-    for (int i0 = begin / TILE_KEYS * TILE_KEYS; i0 < end; i0 += TILE_KEYS) {
+    int begin, end;
+    block_rows(a, p, k0, &begin, &end);
+    for (int i0 = begin; i0 < end; i0 += TILE_KEYS) {
         const int stop = min(i0 + TILE_KEYS, p->valid);
-        tile_stage(g, at->q, a->q.token, at->grad_o, a->grad_o.token, i0, p->valid, a->head_size, a->value_size);
+        queries_stage(g, at->q, 0, a->q.token, i0, p->valid, a->head_size);
+        grad_out_stage(g, at->grad_o, a->grad_o.token, i0, p->valid, a->value_size);
         tile_terms(g, t, a, at, i0, p->valid, HAS_FACTORED ? key->spread : 0.0f);
         bool factored = false;
 #if HAS_FACTORED
@@ -575,11 +561,10 @@ FUNCTION void block_queries(grad_engine *g, const components *x, key_values *key
         entry_sums_clear(g);
 #endif
         for (int panel = 0; panel < PANELS; ++panel) {
-            const int first = k0 + panel * PANEL_ROWS, beyond = min(first + PANEL_ROWS, p->keys);
-            if (first >= beyond || first_row(a, p, first) >= stop || end_row(a, p, beyond - 1) <= i0)
+            const int first = k0 + panel * PANEL_ROWS;
+            bool masked;
+            if (!panel_meets(a, p, first, i0, stop, &masked))
                 continue;
-            const bool masked =
-                beyond < first + PANEL_ROWS || first_key(a, p, stop - 1) > first || end_key(a, p, i0) < beyond;
             panel_tile(g, x, key, t, a, p, at, panel, first, i0, stop - i0, factored, masked);
         }
 #if HAS_ROW_SUMS
@@ -700,8 +685,9 @@ mixture_backward(const mgk_attention_args a, __global const storage *q, __global
 
         for (int k0 = split * GROUP_ROWS; k0 < keys; k0 += a.splits * GROUP_ROWS) {
             for (int panel = 0; panel < PANELS; ++panel) {
-                panel_clear(&g, panel);
-                panel_load_values(&g, panel, at.v, a.v.token, k0 + panel * PANEL_ROWS, p.keys, a.value_size);
+                panel_clear_keys(&g, panel);
+                panel_clear_values(&g, panel);
+                panel_load_values(&g, panel, 0, at.v, a.v.token, k0 + panel * PANEL_ROWS, p.keys, a.value_size);
             }
             for (int h = kv_head * group; h < (kv_head + 1) * group; ++h) {
                 at.bh = p.batch * a.heads + h;
@@ -753,7 +739,7 @@ mixture_backward(const mgk_attention_args a, __global const storage *q, __global
                                a.grad_k.token, first, keys, a.head_size, (a.accumulate & 2) != 0);
 #endif
 #if WANT_V
-                store_values(&g, panel, dv, a.grad_v.token, first, keys, a.value_size, (a.accumulate & 4) != 0);
+                store_values(&g, panel, 0, dv, a.grad_v.token, first, keys, a.value_size, (a.accumulate & 4) != 0);
 #endif
             }
         }

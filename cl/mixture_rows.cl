@@ -33,21 +33,7 @@
 
 #include "mixture_rows.clh"
 
-/* Row number x: its axes, and where its arrays are. */
-typedef struct row_place {
-    long b, h, i;
-} row_place;
-
-FUNCTION row_place row_of(const mgk_attention_args *a, long x)
-{
-    const row_place at = {x / a->length / a->heads, x / a->length % a->heads, x % a->length};
-    return at;
-}
-
-FUNCTION long rows_of(const mgk_attention_args *a)
-{
-    return (HAS_SEQUENCES ? 1L : a->batch) * a->heads * a->length;
-}
+#include "attention_rows.clh"
 
 FUNCTION __global const storage *row_query(const mgk_attention_args *a, const row_place *at, __global const storage *q)
 {
@@ -61,12 +47,6 @@ FUNCTION float row_norm(__global const storage *row, int size)
     for (int d = 0; d < size; ++d)
         sum = fma(load1(row, d), load1(row, d), sum);
     return sum;
-}
-
-/* L_i in element order of its layout; grad_lse has the same. */
-FUNCTION long row_lse(const mgk_attention_args *a, const row_place *at)
-{
-    return at->b * a->lse.batch + at->h * a->lse.head + at->i * a->lse.token;
 }
 
 __kernel void mixture_rows_begin(const mgk_attention_args a, __global const storage *q, __global const storage *o,
@@ -107,26 +87,17 @@ __kernel void mixture_rows_begin(const mgk_attention_args a, __global const stor
 #endif
 
 #if !EXPECTATION
-    const float l = lse[a.lse.offset + row_lse(&a, &at)];
-    __global const storage *const output = o + a.o.offset + at.b * a.o.batch + at.h * a.o.head + at.i * a.o.token;
-    __global const storage *const gradient =
-        grad_o + a.grad_o.offset + at.b * a.grad_o.batch + at.h * a.grad_o.head + at.i * a.grad_o.token;
     float log_row = -INFINITY, delta = 0.0f, sink = 0.0f;
-    if (l != -INFINITY) {
-        for (int d = 0; d < a.value_size; d += 4)
-            delta -= dot(load4_padded(output, d, a.value_size), load4_padded(gradient, d, a.value_size));
-        if (a.has_grad_lse)
-            delta += grad_lse[a.grad_lse_offset + row_lse(&a, &at)];
-        /* L may be large: its product in two parts, and what cancels first */
-        const float high = l * LOG2_E, low = fma(l, LOG2_E, -high) + l * LOG2_E_LOW;
-        log_row = -high;
+    row_values own;
+    if (row_values_of(&a, &at, o, lse, grad_o, grad_lse, sinks, &own)) {
+        delta = own.delta;
+        sink = own.sink;
+        /* what cancels first */
+        log_row = -own.log_high;
 #if ROW_NORM_LATER
         log_row = fma(-0.5f * a.scale, row_norm(query, a.head_size), log_row);
 #endif
-        log_row = log_row - low + a.lse_offset;
-#if WANT_SINKS
-        sink = exp(sinks[a.sinks_offset + at.h] - l) * delta;
-#endif
+        log_row = log_row - own.log_low + a.lse_offset;
     }
     work[a.region[MGK_REGION_LOG] + x] = log_row;
     work[a.region[MGK_REGION_DELTA] + x] = delta;

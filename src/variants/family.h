@@ -14,7 +14,7 @@
 #define MGK_ARGS_BYTES  880
 #define MGK_MAX_BUFFERS 18
 /* Kernels of a pass at most. */
-#define MGK_MAX_STEPS 12
+#define MGK_MAX_STEPS 16
 
 /* What a plan can be asked to enqueue. */
 typedef enum mgk_pass { MGK_FORWARD, MGK_BACKWARD, MGK_STATISTICS, MGK_COMBINE, MGK_PASSES } mgk_pass;

@@ -3,38 +3,22 @@
  * Mixture family, backward pass and statistics of the E-step: the same kernel of keys, between kernels of rows and
  * reductions (formulas: cl/mixture_backward.cl, cl/mixture_rows.cl, cl/attention_reduce.cl).
  */
+#include "variants/attention_backward.h"
 #include "variants/mixture.h"
 
 #include <inttypes.h>
 
-/* What one pass computes. */
-typedef struct wants {
-    bool q, k, v, prior, variance, shift, sinks;
-    bool bias;        /* in any shape */
-    bool bias_full;   /* with a row and a key axis */
-    bool bias_shared; /* several work-groups would add to one element */
-    bool expectation, gamma;
-} wants;
-
-static wants wants_of(const mgk_attention_request *request)
+static mgk_backward_wants wants_of(const mgk_attention_request *request)
 {
     const clmgk_attention_desc *const d = request->desc;
-    wants w = {0};
-    w.q = (d->gradients & CLMGK_GRADIENT_Q) != 0;
-    w.k = (d->gradients & CLMGK_GRADIENT_K) != 0;
-    w.v = (d->gradients & CLMGK_GRADIENT_V) != 0;
-    w.prior = (d->gradients & CLMGK_GRADIENT_PRIOR) != 0 && !request->traits.hard;
-    w.variance = (d->gradients & CLMGK_GRADIENT_VARIANCE) != 0;
-    w.shift = (d->gradients & CLMGK_GRADIENT_SHIFT) != 0;
-    w.sinks = (d->gradients & CLMGK_GRADIENT_SINKS) != 0;
-    w.bias = (d->gradients & CLMGK_GRADIENT_BIAS) != 0;
-    /* an axis of one element that is whole is both: the full way has no sums */
-    w.bias_full = w.bias && d->bias_length == d->length && d->bias_length_k == d->length_k;
-    w.bias_shared = w.bias && (d->bias_batch < d->batch || (d->bias_heads < d->heads && d->kv_heads > 1));
+    mgk_backward_wants w = mgk_backward_wants_of(d);
+    w.prior = w.prior && !request->traits.hard;
+    /* a task is a head of keys */
+    w.bias_shared = w.bias_shared || (w.bias && d->bias_heads < d->heads && d->kv_heads > 1);
     return w;
 }
 
-static bool has_row_sums(const mgk_attention_traits *t, const wants *w)
+static bool has_row_sums(const mgk_attention_traits *t, const mgk_backward_wants *w)
 {
     return w->shift || (w->q && (t->shifted || (t->gaussian && t->has_variance)));
 }
@@ -47,7 +31,7 @@ static int64_t shift_slices(const clmgk_attention_desc *d)
 }
 
 /* Terms of a row: as cl/mixture_rows.clh counts them. */
-static int64_t row_terms(const mgk_attention_traits *t, const wants *w)
+static int64_t row_terms(const mgk_attention_traits *t, const mgk_backward_wants *w)
 {
     const int64_t alpha = t->shifted || (t->gaussian && t->has_variance) ? t->components : 0;
     return alpha + (t->gaussian && !t->has_variance && w->variance ? 1 : 0);
@@ -142,81 +126,20 @@ static clmgk_status simt_parameters(const mgk_attention_request *request, mgk_tu
     return CLMGK_OK;
 }
 
-/* ---- how the work is shared out ------------------------------------------------------------------------------ */
-
-/* f32 bytes of a call's larger inputs and outputs. */
-static int64_t array_bytes(const clmgk_attention_desc *d, const mgk_attention_traits *t)
-{
-    const int64_t rows = rows_of(d), keys = d->batch * d->kv_heads * d->length_k;
-    return 8 * (rows * (d->head_size + d->value_size) + keys * ((int64_t)t->products * d->head_size + d->value_size));
-}
-
-/* Ranges of keys: enough work-groups for all compute units, copies of dQ in bounds. */
-static int64_t choose_splits(const mgk_attention_request *request, const wants *w, int64_t block_keys)
-{
-    const clmgk_attention_desc *const d = request->desc;
-    const int64_t units = request->facts->info.compute_units;
-    const int64_t tasks = mgk_attention_problems(d) * d->kv_heads;
-    const int64_t blocks = (d->length_k + block_keys - 1) / block_keys;
-    const int64_t copy = w->q ? 4 * rows_of(d) * request->traits.head_size : 0;
-    if (tasks >= 4 * units || (tasks >= 2 * units && tasks % units == 0))
-        return 1;
-    if (w->bias && !w->bias_full) /* sums over keys have no copy per split */
-        return 1;
-    int64_t splits = 1;
-    while (splits < 128 && tasks * splits < 4 * units && 2 * splits <= blocks &&
-           2 * splits * copy <= array_bytes(d, &request->traits))
-        splits *= 2;
-    return splits;
-}
-
-static int64_t bias_count(const clmgk_attention_desc *d)
-{
-    return d->bias_batch * d->bias_heads * d->bias_length * d->bias_length_k;
-}
-
-/* Lists of (b, g): one each, unless they add to one bias gradient: then as many as have copies of it in bounds. */
-static int64_t choose_chunks(const mgk_attention_request *request, const wants *w, int64_t splits)
-{
-    const clmgk_attention_desc *const d = request->desc;
-    const int64_t tasks = mgk_attention_problems(d) * d->kv_heads;
-    if (!w->bias_full || !w->bias_shared)
-        return tasks;
-    int64_t chunks = 512; /* not of the compute units: these sums may not depend on their number */
-    while (chunks > 1 && chunks * splits * bias_count(d) * 4 > array_bytes(d, &request->traits) / 2)
-        chunks /= 2;
-    return chunks < tasks ? chunks : tasks;
-}
-
 /* ---- steps -------------------------------------------------------------------------------------------------- */
 
-/* A pass being put together. */
-typedef struct builder {
-    const mgk_attention_request *request;
-    wants want;
-    mgk_pass_plan *plan;
-    mgk_attention_args args;
-} builder;
-
-/* Kernels with a work-item per element run in groups of this size. */
-#define ITEMS 64
-
-static size_t items(int64_t count)
-{
-    return (size_t)((count + ITEMS - 1) / ITEMS * ITEMS);
-}
-
-static void add_rows(builder *x, const char *name, const mgk_array *buffers, size_t count, mgk_array out, int64_t work)
+static void add_rows(mgk_backward *x, const char *name, const mgk_array *buffers, size_t count, mgk_array out,
+                     int64_t work)
 {
     const mgk_attention_step step = {.file = "mixture_rows.cl",
                                      .name = name,
                                      .buffers = buffers,
                                      .buffer_count = count,
                                      .out = out,
-                                     .global = items(work),
-                                     .local = ITEMS};
+                                     .global = mgk_backward_items(work),
+                                     .local = MGK_BACKWARD_ITEMS};
     mgk_kernel_plan *const kernel = mgk_attention_add(x->request, &step, &x->args, x->plan);
-    const wants *const w = &x->want;
+    const mgk_backward_wants *const w = &x->want;
     mgk_text_printf(&kernel->options,
                     " -DWANT_Q=%d -DWANT_VARIANCE=%d -DWANT_SHIFT=%d -DWANT_SINKS=%d -DWANT_BIAS_ROWS=%d"
                     " -DEXPECTATION=%d",
@@ -224,21 +147,21 @@ static void add_rows(builder *x, const char *name, const mgk_array *buffers, siz
                     w->bias && !w->bias_full && x->request->desc->bias_length > 1, w->expectation);
 }
 
-static void add_rows_begin(builder *x)
+static void add_rows_begin(mgk_backward *x)
 {
     static const mgk_array buffers[] = {MGK_Q,        MGK_O,     MGK_LSE,   MGK_GRAD_O,   MGK_GRAD_LSE,
                                         MGK_VARIANCE, MGK_SHIFT, MGK_SINKS, MGK_WORKSPACE};
     add_rows(x, "mixture_rows_begin", buffers, MGK_COUNT(buffers), MGK_ARRAYS, rows_of(x->request->desc));
 }
 
-static void add_rows_finish(builder *x)
+static void add_rows_finish(mgk_backward *x)
 {
     static const mgk_array buffers[] = {MGK_Q,     MGK_LSE,   MGK_GRAD_LSE, MGK_VARIANCE,
                                         MGK_SHIFT, MGK_SINKS, MGK_GRAD_Q,   MGK_WORKSPACE};
     add_rows(x, "mixture_rows_finish", buffers, MGK_COUNT(buffers), MGK_ARRAYS, rows_of(x->request->desc));
 }
 
-static clmgk_status add_main(builder *x, clmgk_error *error)
+static clmgk_status add_main(mgk_backward *x, clmgk_error *error)
 {
     static const mgk_array buffers[] = {MGK_Q,
                                         MGK_K,
@@ -259,7 +182,7 @@ static clmgk_status add_main(builder *x, clmgk_error *error)
                                         MGK_RESPONSIBILITIES,
                                         MGK_WORKSPACE};
     const mgk_attention_request *const r = x->request;
-    const wants *const w = &x->want;
+    const mgk_backward_wants *const w = &x->want;
     mgk_tunables *const p = &x->plan->tunables;
     const bool lane = r->engine == CLMGK_ENGINE_LANE;
     int64_t private_bytes = 0, local_bytes = 0;
@@ -293,69 +216,31 @@ static clmgk_status add_main(builder *x, clmgk_error *error)
     return CLMGK_OK;
 }
 
-/* out[x] = scale sum_n sum_m sum_s in[(x / row) row_stride + (x % row) inner + n outer_stride + m middle_stride + s] */
-typedef struct reduction {
-    mgk_array out;
-    mgk_i64 in, outputs, row, row_stride, inner, outer, outer_stride, middle, middle_stride;
-    double scale;
-    bool by_variance;
-    mgk_i64 out_region; /* where out is the workspace */
-} reduction;
-
-static void add_reduction(builder *x, const reduction *r)
-{
-    /* below this many numbers a sum is one work-item's */
-    const bool grouped = r->inner * r->outer * r->middle > 4096;
-    const mgk_array buffers[] = {MGK_VARIANCE, r->out, MGK_WORKSPACE};
-    const mgk_attention_step step = {.file = "attention_reduce.cl",
-                                     .name = "attention_reduce",
-                                     .buffers = buffers,
-                                     .buffer_count = MGK_COUNT(buffers),
-                                     .out = r->out,
-                                     .global = grouped ? (size_t)r->outputs * ITEMS : items(r->outputs),
-                                     .local = ITEMS,
-                                     .plain = true};
-    mgk_attention_args args = x->args;
-    args.reduce_in = r->in;
-    args.reduce_outputs = r->outputs;
-    args.reduce_row = r->row > 0 ? r->row : 1;
-    args.reduce_row_stride = r->row_stride;
-    args.reduce_inner = r->inner;
-    args.reduce_outer = r->outer;
-    args.reduce_outer_stride = r->outer_stride;
-    args.reduce_middle = r->middle;
-    args.reduce_middle_stride = r->middle_stride;
-    args.reduce_scale = (float)r->scale;
-    args.out_offset = r->out_region;
-    mgk_kernel_plan *const kernel = mgk_attention_add(x->request, &step, &args, x->plan);
-    mgk_text_printf(&kernel->options, " -DBY_VARIANCE=%d -DGROUPED=%d -DGROUP_SIZE=%d", r->by_variance, grouped, ITEMS);
-}
-
-static void add_shift_gradient(builder *x)
+static void add_shift_gradient(mgk_backward *x)
 {
     static const mgk_array buffers[] = {MGK_Q, MGK_K, MGK_VARIANCE, MGK_SHIFT, MGK_WORKSPACE};
     const clmgk_attention_desc *const d = x->request->desc;
     const int64_t outputs = d->heads * d->components * d->head_size;
     add_rows(x, "mixture_shift_gradient", buffers, MGK_COUNT(buffers), MGK_ARRAYS,
              shift_slices(d) * d->heads * d->components * ((d->head_size + 3) / 4));
-    const reduction r = {.out = MGK_GRAD_SHIFT,
-                         .in = x->args.region[MGK_REGION_SLICES],
-                         .outputs = outputs,
-                         .row = outputs,
-                         .inner = 1,
-                         .outer = shift_slices(d),
-                         .outer_stride = outputs,
-                         .middle = 1,
-                         .scale = 1.0};
-    add_reduction(x, &r);
+    const mgk_reduction r = {.out = MGK_GRAD_SHIFT,
+                             .in = x->args.region[MGK_REGION_SLICES],
+                             .outputs = outputs,
+                             .row = outputs,
+                             .inner = 1,
+                             .outer = shift_slices(d),
+                             .outer_stride = outputs,
+                             .middle = 1,
+                             .scale = 1.0};
+    mgk_backward_add_reduction(x, &r);
 }
 
 /* Sums of [b,h,components,S] into the shape [.] of priors or variances: 0 [1], 1 [M], 2 [H,M], 3 [H,M,S]. */
-static reduction reduce_keys(const builder *x, mgk_array out, mgk_i64 in, int rank, int64_t components)
+static mgk_reduction reduce_keys(const mgk_backward *x, mgk_array out, mgk_i64 in, int rank, int64_t components)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     const int64_t h = d->heads, m = components, s = d->length_k;
-    reduction r = {.out = out, .in = in, .scale = 1.0, .middle = 1, .outer = d->batch, .outer_stride = h * m * s};
+    mgk_reduction r = {.out = out, .in = in, .scale = 1.0, .middle = 1, .outer = d->batch, .outer_stride = h * m * s};
     r.inner = rank == 3 ? 1 : s;
     r.outputs = rank == 3 ? h * m * s : rank == 2 ? h * m : rank == 1 ? m : 1;
     if (rank < 2) {
@@ -390,152 +275,50 @@ static int variance_rank(const clmgk_attention_desc *d)
     }
 }
 
-static void add_prior_gradient(builder *x)
+static void add_prior_gradient(mgk_backward *x)
 {
     const mgk_attention_traits *const t = &x->request->traits;
-    reduction r = reduce_keys(x, MGK_GRAD_PRIOR, x->args.region[MGK_REGION_KEY_SUMS], prior_rank(x->request->desc),
-                              t->components);
+    mgk_reduction r = reduce_keys(x, MGK_GRAD_PRIOR, x->args.region[MGK_REGION_KEY_SUMS], prior_rank(x->request->desc),
+                                  t->components);
     /* sums are without pi where it is an array; the hard E-step knows none */
     r.scale = t->has_prior ? 1.0 : t->components;
     if (t->hard)
         r.outer = 0;
-    add_reduction(x, &r);
+    mgk_backward_add_reduction(x, &r);
 }
 
 /* ds/dsigma^2 = - s / sigma^2, the sums being of scores in base 2 */
-static void add_variance_gradient(builder *x)
+static void add_variance_gradient(mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     const bool array = x->request->traits.has_variance;
-    reduction r = reduce_keys(x, MGK_GRAD_VARIANCE, x->args.region[MGK_REGION_VARIANCE], variance_rank(d),
-                              array ? d->components : 1);
+    mgk_reduction r = reduce_keys(x, MGK_GRAD_VARIANCE, x->args.region[MGK_REGION_VARIANCE], variance_rank(d),
+                                  array ? d->components : 1);
     const double ln_2 = 0.6931471805599453;
     r.scale = array ? -ln_2 : -ln_2 / d->variance;
     r.by_variance = array;
-    add_reduction(x, &r);
-}
-
-static void add_sink_gradient(builder *x)
-{
-    const clmgk_attention_desc *const d = x->request->desc;
-    const reduction r = {.out = MGK_GRAD_SINKS,
-                         .in = x->args.region[MGK_REGION_SINKS],
-                         .outputs = d->heads,
-                         .row = d->heads,
-                         .inner = d->length,
-                         .outer = d->batch,
-                         .outer_stride = d->heads * d->length,
-                         .middle = 1,
-                         .scale = 1.0};
-    add_reduction(x, &r);
-}
-
-/* Zeros for an output (in < 0; not where it is added to), or for a part of the workspace. */
-static void add_zeros(builder *x, mgk_array out, mgk_i64 in, int64_t count)
-{
-    const mgk_array buffers[] = {out, MGK_WORKSPACE};
-    const mgk_attention_step step = {.file = "attention_fill.cl",
-                                     .name = "attention_fill",
-                                     .buffers = buffers,
-                                     .buffer_count = MGK_COUNT(buffers),
-                                     .out = out,
-                                     .global = items(count),
-                                     .local = ITEMS,
-                                     .plain = true};
-    mgk_attention_args args = x->args;
-    args.reduce_in = in;
-    args.reduce_outputs = count;
-    mgk_attention_add(x->request, &step, &args, x->plan);
-}
-
-/* The copies' sum, or the sums per row or key over what shares a bias. */
-static void add_bias_gradient(builder *x)
-{
-    const clmgk_attention_desc *const d = x->request->desc;
-    reduction r = {.out = MGK_GRAD_BIAS, .in = x->args.region[MGK_REGION_BIAS], .outputs = bias_count(d), .scale = 1.0};
-    if (x->want.bias_full) {
-        r.row = r.outputs;
-        r.inner = r.middle = 1;
-        r.outer = x->args.bias_copies;
-        r.outer_stride = r.outputs;
-    } else {
-        /* regions [b,h,S], or [b,h,N]; both bias axes 1: all of S */
-        const int64_t axis = d->bias_length == 1 ? d->length_k : d->length;
-        const int64_t count = d->bias_length * d->bias_length_k; /* elements of a bias (b, h) */
-        const int64_t own = count > 0 ? count : 1;
-        const bool one_head = d->bias_heads == 1;
-        r.inner = axis / own;
-        r.row = (one_head ? 1 : d->heads) * own;
-        r.row_stride = d->heads * axis;
-        r.outer = d->batch / d->bias_batch;
-        r.outer_stride = d->bias_batch * d->heads * axis;
-        r.middle = one_head ? d->heads : 1;
-        r.middle_stride = axis;
-    }
-    add_reduction(x, &r);
+    mgk_backward_add_reduction(x, &r);
 }
 
 /* ---- passes ------------------------------------------------------------------------------------------------- */
 
-/* What was tuned for another shape may break the promise on the workspace. */
-static clmgk_status check_splits(const builder *x, clmgk_error *error)
-{
-    const clmgk_attention_desc *const d = x->request->desc;
-    const int64_t splits = x->args.splits;
-    const int64_t copy = x->want.q ? 4 * rows_of(d) * x->request->traits.head_size : 0;
-    if (mgk_attention_splits_tuned(&x->plan->tunables) && splits * copy > array_bytes(d, &x->request->traits))
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "parameters: splits=%" PRId64 ": the workspace of so many would be larger than the arrays",
-                        splits);
-    return CLMGK_OK;
-}
-
-static void choose_sharing(builder *x)
-{
-    const mgk_attention_request *const r = x->request;
-    mgk_tunables *const p = &x->plan->tunables;
-    const bool lane = r->engine == CLMGK_ENGINE_LANE;
-    const int64_t block_keys =
-        lane ? (int64_t)mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors") * mgk_tunable_get(p, "panels")
-             : (int64_t)mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "rows");
-    mgk_tunable_default(p, "splits", (int)choose_splits(r, &x->want, block_keys));
-    /* sums over keys have no copy per split, whoever asks for several */
-    if (x->want.bias && !x->want.bias_full && r->desc->bias_length > 1)
-        p->value[mgk_tunable_index(p, "splits")] = 1;
-    x->args.splits = mgk_tunable_get(p, "splits");
-    x->args.chunks = (mgk_i32)choose_chunks(r, &x->want, x->args.splits);
-    const bool copies = x->want.bias_full && x->want.bias_shared && x->args.chunks * x->args.splits > 1;
-    x->args.bias_copies = copies ? x->args.chunks * x->args.splits : 0;
-}
-
-static void place_regions(builder *x)
+static void place_regions(mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     const mgk_attention_traits *const t = &x->request->traits;
-    const wants *const w = &x->want;
-    const int64_t rows = rows_of(d), heads = d->batch * d->heads, keys = heads * d->length_k, m = t->components;
+    const mgk_backward_wants *const w = &x->want;
+    const int64_t rows = rows_of(d), keys = d->batch * d->heads * d->length_k, m = t->components;
     mgk_i64 *const region = x->args.region;
     mgk_pass_plan *const plan = x->plan;
-    if (!w->expectation) {
-        region[MGK_REGION_LOG] = mgk_attention_region(plan, rows);
-        region[MGK_REGION_DELTA] = mgk_attention_region(plan, rows);
-    }
+    mgk_backward_place(x);
     if (row_terms(t, w) > 0)
         region[MGK_REGION_ALPHA] = mgk_attention_region(plan, rows * row_terms(t, w));
-    if (w->q)
-        region[MGK_REGION_QUERY] = mgk_attention_region(plan, rows * t->head_size * x->args.splits);
     if (has_row_sums(t, w))
         region[MGK_REGION_ROW_SUMS] = mgk_attention_region(plan, rows * m * x->args.splits);
     if (w->prior || w->expectation)
         region[MGK_REGION_KEY_SUMS] = mgk_attention_region(plan, keys * m);
     if (w->variance)
         region[MGK_REGION_VARIANCE] = mgk_attention_region(plan, keys * (t->has_variance ? m : 1));
-    if (w->bias && !w->bias_full)
-        region[MGK_REGION_BIAS] = mgk_attention_region(plan, d->bias_length == 1 ? keys : rows);
-    if (x->args.bias_copies > 0)
-        region[MGK_REGION_BIAS] = mgk_attention_region(plan, bias_count(d) * x->args.bias_copies);
-    if (w->sinks)
-        region[MGK_REGION_SINKS] = mgk_attention_region(plan, rows);
     if (w->shift)
         region[MGK_REGION_SLICES] = mgk_attention_region(plan, shift_slices(d) * d->heads * m * d->head_size);
     if (w->shift && t->gaussian)
@@ -543,7 +326,7 @@ static void place_regions(builder *x)
 }
 
 /* Parameters first (blocks decide how work is shared), then how it is shared, then where everything lies. */
-static clmgk_status prepare(builder *x, clmgk_error *error)
+static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
 {
     int64_t ignored = 0;
     MGK_TRY(mgk_attention_tunables(x->request, x->plan, error));
@@ -551,23 +334,26 @@ static clmgk_status prepare(builder *x, clmgk_error *error)
         MGK_TRY(lane_parameters(x->request, &x->plan->tunables, &ignored, error));
     else
         MGK_TRY(simt_parameters(x->request, &x->plan->tunables, &ignored, error));
+    const clmgk_attention_desc *const d = x->request->desc;
+    const mgk_attention_traits *const t = &x->request->traits;
+    const int64_t rows = rows_of(d), keys = d->batch * d->kv_heads * d->length_k;
     x->args = mgk_mixture_args_of(x->request);
-    choose_sharing(x);
-    MGK_TRY(check_splits(x, error));
+    x->tasks = mgk_attention_problems(d) * d->kv_heads;
+    x->copy_floats = x->want.q ? rows * t->head_size : 0;
+    x->array_bytes =
+        8 * (rows * (d->head_size + d->value_size) + keys * ((int64_t)t->products * d->head_size + d->value_size));
+    MGK_TRY(mgk_backward_share(x, error));
     place_regions(x);
     return CLMGK_OK;
 }
 
 clmgk_status mgk_mixture_plan_backward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
-    builder x = {.request = request, .want = wants_of(request), .plan = plan};
+    mgk_backward x = {.request = request, .want = wants_of(request), .plan = plan};
     const clmgk_attention_desc *const d = request->desc;
-    const wants *const w = &x.want;
+    const mgk_backward_wants *const w = &x.want;
     MGK_TRY(prepare(&x, error));
-    if (w->bias_full && x.args.bias_copies == 0)
-        add_zeros(&x, MGK_GRAD_BIAS, -1, bias_count(d));
-    else if (w->bias_full)
-        add_zeros(&x, MGK_GRAD_BIAS, x.args.region[MGK_REGION_BIAS], bias_count(d) * x.args.bias_copies);
+    mgk_backward_begin_bias(&x);
     add_rows_begin(&x);
     MGK_TRY(add_main(&x, error));
     if (w->q)
@@ -578,15 +364,12 @@ clmgk_status mgk_mixture_plan_backward(const mgk_attention_request *request, mgk
         add_prior_gradient(&x);
     if (w->variance)
         add_variance_gradient(&x);
-    if (w->bias && (!w->bias_full || x.args.bias_copies > 0))
-        add_bias_gradient(&x);
-    if (w->sinks)
-        add_sink_gradient(&x);
+    mgk_backward_finish(&x);
     return CLMGK_OK;
 }
 
 /* new pi from the counts in the workspace. */
-static void add_new_prior(builder *x)
+static void add_new_prior(mgk_backward *x)
 {
     static const mgk_array buffers[] = {MGK_PRIOR, MGK_NEW_PRIOR, MGK_WORKSPACE};
     const clmgk_attention_desc *const d = x->request->desc;
@@ -604,30 +387,30 @@ static void add_new_prior(builder *x)
                                      .buffers = buffers,
                                      .buffer_count = MGK_COUNT(buffers),
                                      .out = MGK_NEW_PRIOR,
-                                     .global = items(args.reduce_outputs),
-                                     .local = ITEMS,
+                                     .global = mgk_backward_items(args.reduce_outputs),
+                                     .local = MGK_BACKWARD_ITEMS,
                                      .plain = true};
     mgk_attention_add(x->request, &step, &args, x->plan);
 }
 
-static clmgk_status plan_expectation(builder *x, clmgk_error *error)
+static clmgk_status plan_expectation(mgk_backward *x, clmgk_error *error)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     const mgk_attention_traits *const t = &x->request->traits;
     MGK_TRY(prepare(x, error));
     if (x->want.gamma)
-        add_zeros(x, MGK_RESPONSIBILITIES, -1, rows_of(d) * d->components * d->length_k);
+        mgk_backward_add_zeros(x, MGK_RESPONSIBILITIES, -1, rows_of(d) * d->components * d->length_k);
     if (row_terms(t, &x->want) > 0)
         add_rows_begin(x);
     MGK_TRY(add_main(x, error));
-    reduction r = reduce_keys(x, MGK_COUNTS, x->args.region[MGK_REGION_KEY_SUMS], prior_rank(d), d->components);
+    mgk_reduction r = reduce_keys(x, MGK_COUNTS, x->args.region[MGK_REGION_KEY_SUMS], prior_rank(d), d->components);
     if ((d->statistics & CLMGK_STATISTIC_COUNTS) != 0)
-        add_reduction(x, &r);
+        mgk_backward_add_reduction(x, &r);
     if ((d->statistics & CLMGK_STATISTIC_NEW_PRIOR) != 0) {
         x->args.region[MGK_REGION_COUNTS] = mgk_attention_region(x->plan, r.outputs);
         r.out = MGK_WORKSPACE;
         r.out_region = x->args.region[MGK_REGION_COUNTS];
-        add_reduction(x, &r);
+        mgk_backward_add_reduction(x, &r);
         add_new_prior(x);
     }
     return CLMGK_OK;
@@ -636,7 +419,7 @@ static clmgk_status plan_expectation(builder *x, clmgk_error *error)
 clmgk_status mgk_mixture_plan_statistics(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
     const uint32_t statistics = request->desc->statistics;
-    builder x = {.request = request, .plan = plan};
+    mgk_backward x = {.request = request, .plan = plan};
     x.want.expectation = true;
     x.want.gamma = (statistics & CLMGK_STATISTIC_RESPONSIBILITIES) != 0;
     if ((statistics & ~(uint32_t)CLMGK_STATISTIC_NLL) != 0)

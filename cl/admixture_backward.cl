@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Admixture family, backward: blocks of keys meet tiles of queries. With the scores A_hij of admixture_block.clh in
+ * base 2 and log_hi as admixture_rows.cl prepares it:
+ *
+ *     P_hij  = 2^(A_hij + bias + ALiBi + log_hi)         t_hij = keep_hij dO_hi.v_hj + delta_hi
+ *     dA_hij = P_hij t_hij (times the slope of the soft-cap)
+ *     dG_kij = sum_h p_hk dA_hij    generalised: sum_h w_hk p_hk [p_hk (G_kij + noise) > 0] dA_hij
+ *     dV_j = sum_hi keep P_hij dO_hi     dK_kj = sum_i dG_kij q_ki     dQ_ki = sum_j dG_kij k_kj
+ *     MiSH: one dA for all k, sum_h dA_hij; p_k comes later
+ *
+ * M products make the scores of a tile, two for each head follow, and 2 M with dG: 4 M + 2 H + (M + H) in all where
+ * softmax has 5 H. A work-group owns every `splits`-th block of the keys of a list of batches, one after the other,
+ * with all their heads: dQ is summed in a fixed order, one copy per split. It holds the values and dV of HEADS heads of
+ * values; where there are more, it goes over the tiles again for the next ones.
+ */
+#include "admixture_sums.clh"
+
+#define HAS_SCORE_GRADIENTS (WANT_Q || WANT_K || WANT_BIAS || SUMS > 0)
+#define HAS_DG              (WANT_Q || WANT_K)
+#define QUERY_COMPONENTS    COMPONENTS
+#define VALUE_HEADS         HEADS
+
+/* Of each panel: the held scores, their gradients, and the noise where one serves all heads. Then the weights. */
+#define KEEP_NOISE           (SHARED_NOISE && HAS_NOISE_SUMS)
+#define PANEL_SLOTS          (2 * HELD_SCORES + KEEP_NOISE)
+#define SCORE_SLOT(panel, k) ((panel)*PANEL_SLOTS + (k))
+#define GRAD_SLOT(panel, k)  ((panel)*PANEL_SLOTS + HELD_SCORES + (k))
+#define NOISE_SLOT(panel)    ((panel)*PANEL_SLOTS + 2 * HELD_SCORES)
+#define WEIGHT_SLOT          (PANELS * PANEL_SLOTS)
+#define SLOTS                (WEIGHT_SLOT + 1)
+
+#include "engine_backward.clh"
+
+#include "admixture_score.clh"
+#include "attention_backward.clh"
+
+/* A head of a tile. */
+typedef struct head {
+    modifiers modifiers;
+    mixing mixing;
+    KEY_SPACE float *log;   /* log_i */
+    KEY_SPACE float *delta; /* delta_i */
+    __global const float *bias;
+    __global float *grad_bias; /* (0, 0) of it, or key 0 of the sums over rows */
+} head;
+
+/* log_i and delta_i of the tile's queries; `row`: number of the first row of (b, h) in the regions. */
+FUNCTION void tile_terms(grad_engine *g, const head *x, const mgk_attention_args *a, __global const float *work,
+                         long row, int i0, int limit)
+{
+    sync_keys(&g->base); /* the head before is done with its own */
+    TILE_KEYS_FOR(&g->base, c, TILE_KEYS) {
+        key_put(x->log, c, key_load(work + a->region[MGK_REGION_LOG] + row, i0 + c, limit, -INFINITY));
+        key_put(x->delta, c, key_load(work + a->region[MGK_REGION_DELTA] + row, i0 + c, limit, 0.0f));
+    }
+    sync_keys(&g->base);
+}
+
+/* The held scores of a panel's tile, by the operations of admixture_forward.cl. `x`: any head. */
+FUNCTION void hold_scores(grad_engine *g, const head *x, uint noise_head, int panel, int k0, int i0, int subs)
+{
+    for (int sub = 0; sub < subs; ++sub) {
+        real s[BLOCK_KEYS][BLOCK_ROWS];
+#if SHARED_NOISE
+        real eps[BLOCK_KEYS][BLOCK_ROWS];
+        tile_noise(g, &x->modifiers, noise_head, i0 + sub * BLOCK_KEYS, k0, eps);
+#endif
+        for (int k = 0; k < COMPONENTS; ++k) {
+            if (k == 0 || !SHARED_MIX)
+                KEYS_FOR(u)
+                    ROWS_FOR(v)
+                        s[u][v] = (real)(0.0f);
+            key_product(g, panel, sub, k, s);
+            if (k < COMPONENTS - 1 && SHARED_MIX)
+                continue;
+            KEYS_FOR(u)
+                ROWS_FOR(v) {
+#if SHARED_NOISE
+                    s[u][v] = fma(eps[u][v], (real)(held_noise(&x->mixing, k)), s[u][v]);
+#endif
+                    slot_put(g, SCORE_SLOT(panel, SHARED_MIX ? 0 : k), sub, u, v, s[u][v]);
+#if HAS_DG
+                    slot_put(g, GRAD_SLOT(panel, SHARED_MIX ? 0 : k), sub, u, v, (real)(0.0f));
+#endif
+                }
+        }
+#if KEEP_NOISE
+        KEYS_FOR(u)
+            ROWS_FOR(v)
+                slot_put(g, NOISE_SLOT(panel), sub, u, v, eps[u][v]);
+#endif
+    }
+}
+
+/* What dA of an element adds to dG and to the head's sums. */
+FUNCTION void spread_gradient(grad_engine *g, const head *x, int panel, int sub, int u, int v, real grad, real eps,
+                              real *sums)
+{
+    for (int k = 0; k < HELD_SCORES; ++k) {
+        real part = grad;
+#if GENERALISED
+        const real score = noisy_score(&x->mixing, k, slot_get(g, SCORE_SLOT(panel, k), sub, u, v), eps);
+#elif HAS_MIX_SUMS
+        const real score = slot_get(g, SCORE_SLOT(panel, k), sub, u, v);
+#endif
+#if GENERALISED
+        const float factor = weight_of(&x->mixing, k) * x->mixing.p[k];
+        part = rectified(&x->mixing, k, score) > (real)(0.0f) ? part : (real)(0.0f);
+#else
+        const float factor = SHARED_MIX ? 1.0f : x->mixing.p[k];
+#endif
+#if HAS_DG
+        const int slot = GRAD_SLOT(panel, k);
+        slot_put(g, slot, sub, u, v, fma(part, (real)(factor), slot_get(g, slot, sub, u, v)));
+#endif
+#if HAS_MIX_SUMS
+        sums[k] = fma(part, score, sums[k]);
+#endif
+#if HAS_NOISE_SUMS && GENERALISED
+        sums[MIX_SUMS + k] = fma(part, eps, sums[MIX_SUMS + k]);
+#endif
+    }
+#if HAS_NOISE_SUMS && !GENERALISED
+    sums[MIX_SUMS] = fma(grad, eps, sums[MIX_SUMS]);
+#endif
+#if WANT_MIX_OFFSET
+    sums[MIX_SUMS + NOISE_SUMS] += grad;
+#endif
+}
+
+/* One sub-tile of a panel and a head. masked: some query does not see some key. */
+FUNCTION void block_gradients(grad_engine *g, const head *x, const mgk_attention_args *a, const problem *p, int panel,
+                              int value_head, int sub, int k0, int i0, bool masked, real *sums, real *key_sums)
+{
+    real d[BLOCK_KEYS][BLOCK_ROWS];
+#if OWN_NOISE
+    real eps[BLOCK_KEYS][BLOCK_ROWS];
+    tile_noise(g, &x->modifiers, x->modifiers.head, i0 + sub * BLOCK_KEYS, k0, eps);
+#endif
+    KEYS_FOR(u)
+        ROWS_FOR(v)
+            d[u][v] = (real)(HAS_DROPOUT ? 0.0f : key_get(&g->base, x->delta, sub, u));
+#if HAS_SCORE_GRADIENTS
+    value_product(g, panel, value_head, sub, d);
+#endif
+    KEYS_FOR(u) {
+        const int i = i0 + key_index(&g->base, sub, u);
+        int begin = 0, end = 0;
+#if HAS_BIAS_ROW_SUMS
+        real row_sum = (real)(0.0f);
+#endif
+        if (masked) {
+            begin = first_key(a, p, i);
+            end = end_key(a, p, i);
+        }
+        ROWS_FOR(v) {
+            const ireal j = row_index(&g->base, k0, v);
+            entry_terms common =
+                entry_terms_of(g, a, p, x->bias, x->modifiers.slope, k0, i, v, key_get(&g->base, x->log, sub, u));
+            if (masked)
+                common.log = j < (ireal)(begin) || j >= (ireal)(end) ? (real)(-INFINITY) : common.log;
+#if OWN_NOISE
+            const real noise = eps[u][v];
+#elif KEEP_NOISE
+            const real noise = slot_get(g, NOISE_SLOT(panel), sub, u, v);
+#else
+            const real noise = (real)(0.0f);
+#endif
+            real score = mixed_begin(&x->mixing, noise);
+            for (int k = 0; k < HELD_SCORES; ++k)
+                score = mixed_term(&x->mixing, k, slot_get(g, SCORE_SLOT(panel, k), sub, u, v), noise, score);
+            real keep = (real)(1.0f), t_ij = d[u][v], capped = score;
+#if HAS_SOFTCAP
+            capped = softcap_real(score, x->modifiers.softcap);
+#endif
+            const real weight = exp2_real(join_terms(&common, capped));
+#if HAS_DROPOUT
+            keep = keep_of(a, x->modifiers.head, i, j);
+            t_ij = fma(t_ij, keep, (real)(key_get(&g->base, x->delta, sub, u)));
+#endif
+#if WANT_V
+            slot_put(g, WEIGHT_SLOT, sub, u, v, weight * keep);
+#endif
+            real grad = weight * t_ij;
+#if HAS_BIAS_KEY_SUMS
+            key_sums[v] += grad;
+#elif HAS_BIAS_ROW_SUMS
+            row_sum += grad;
+#elif WANT_BIAS
+            if (i < p->valid)
+                keys_add(g, x->grad_bias + i * a->bias.component + k0, v, grad, p->keys - k0);
+#endif
+#if HAS_SOFTCAP
+            /* d(c tanh(s/c))/ds = 1 - tanh^2 */
+            const real slope = capped / x->modifiers.softcap;
+            grad *= fma(-slope, slope, (real)(1.0f));
+#endif
+#if HAS_DG || SUMS > 0
+            spread_gradient(g, x, panel, sub, u, v, grad, noise, sums);
+#endif
+        }
+#if HAS_BIAS_ROW_SUMS
+        entry_sums_add(g, 0, sub, u, row_sum);
+#endif
+    }
+}
+
+/* A panel, a tile and a head. */
+FUNCTION void panel_head(grad_engine *g, const head *x, const mgk_attention_args *a, const problem *p, int panel,
+                         int value_head, int k0, int i0, int entries, int subs, bool masked, real *sums)
+{
+    real key_sums[BLOCK_ROWS];
+    ROWS_FOR(v)
+        key_sums[v] = (real)(0.0f);
+    for (int sub = 0; sub < subs; ++sub)
+        block_gradients(g, x, a, p, panel, value_head, sub, k0, i0, masked, sums, key_sums);
+#if HAS_BIAS_KEY_SUMS
+    real before[BLOCK_ROWS];
+    rows_sum(&g->base, key_sums);
+    rows_load(g, x->grad_bias, k0, p->keys, 0.0f, before);
+    ROWS_FOR(v)
+        key_sums[v] += before[v];
+    rows_store(&g->base, key_sums, x->grad_bias, 1, k0, p->keys);
+#endif
+#if WANT_V
+    accumulate_values(g, panel, value_head, WEIGHT_SLOT, entries);
+#endif
+}
+
+__kernel KERNEL_ATTRIBUTES void
+admixture_backward(const mgk_attention_args a, __global const storage *q, __global const storage *k,
+                   __global const storage *v, __global const storage *grad_o, __global const float *mix,
+                   __global const float *weight, __global const float *added, __global const float *sigma,
+                   __global const int *lengths, __global const int *lengths_q, __global const int *offsets,
+                   __global const int *offsets_k, __global const float *bias, __global const float *slopes,
+                   __global storage *grad_k, __global storage *grad_v, __global float *grad_bias, __global float *work)
+{
+    if (a.heads == 0)
+        return;
+    const int split = get_group_id(0) % a.splits, chunk = get_group_id(0) / a.splits;
+    const int task_begin = (int)((long)a.batch * chunk / a.chunks);
+    const int task_end = (int)((long)a.batch * (chunk + 1) / a.chunks);
+    const int batches = HAS_SEQUENCES ? 1 : a.batch, ratio = a.heads / a.kv_heads;
+
+    GRAD_ENGINE_DECLARE(g)
+    KEY_SPACE float log_terms[TILE_KEYS], delta_terms[TILE_KEYS];
+    float scale[COMPONENTS];
+    head x;
+    x.log = log_terms;
+    x.delta = delta_terms;
+    work += a.work;
+
+    for (int task = task_begin; task < task_end; ++task) {
+        const problem p = problem_of(&a, task, lengths, lengths_q, offsets, offsets_k);
+        /* keys beyond the key length have gradients too: 0 */
+        const int keys = HAS_SEQUENCES ? p.keys : a.length_k;
+        __global const storage *const queries = q + a.q.offset + p.batch * a.q.batch + p.row_base * a.q.token;
+        __global const storage *const own_keys = k + a.k.offset + p.batch * a.k.batch + p.key_base * a.k.token;
+        __global const storage *const values = v + a.v.offset + p.batch * a.v.batch + p.key_base * a.v.token;
+        __global storage *const dk = grad_k + a.grad_k.offset + p.batch * a.grad_k.batch + p.key_base * a.grad_k.token;
+        __global storage *const dv = grad_v + a.grad_v.offset + p.batch * a.grad_v.batch + p.key_base * a.grad_v.token;
+        __global float *const dq = work + a.region[MGK_REGION_QUERY] +
+                                   (((long)split * batches + p.batch) * COMPONENTS * a.length + p.row_base) * HEAD_SIZE;
+        const uint noise_head = (uint)p.b * (uint)a.heads;
+
+        x.modifiers = modifiers_of(&a, p.b, 0, slopes);
+        x.mixing = mixing_of(&a, 0, mix, weight, sigma);
+        for (int i = 0; i < COMPONENTS; ++i)
+            scale[i] = stage_scale(&x.mixing, i);
+
+        for (int k0 = split * GROUP_ROWS; k0 < keys; k0 += a.splits * GROUP_ROWS) {
+            for (int panel = 0; panel < PANELS; ++panel) {
+                panel_clear_keys(&g, panel);
+                panel_load_keys(&g, panel, own_keys, a.k.head, a.k.token, k0 + panel * PANEL_ROWS, p.keys, a.head_size,
+                                scale);
+            }
+            for (int g0 = 0; g0 < a.kv_heads; g0 += HEADS) {
+                for (int panel = 0; panel < PANELS; ++panel) {
+                    panel_clear_values(&g, panel);
+                    for (int n = 0; n < min(HEADS, a.kv_heads - g0); ++n)
+                        panel_load_values(&g, panel, n, values + (g0 + n) * a.v.head, a.v.token,
+                                          k0 + panel * PANEL_ROWS, p.keys, a.value_size);
+                }
+                int begin, end;
+                block_rows(&a, &p, k0, &begin, &end);
+                for (int i0 = begin; i0 < end; i0 += TILE_KEYS) {
+                    const int stop = min(i0 + TILE_KEYS, p.valid), entries = stop - i0;
+                    const int subs = SUB_TILES == 1 ? 1 : (entries + BLOCK_KEYS - 1) / BLOCK_KEYS;
+                    bool masked;
+                    queries_stage(&g, queries, a.q.head, a.q.token, i0, p.valid, a.head_size);
+                    for (int panel = 0; panel < PANELS; ++panel)
+                        if (panel_meets(&a, &p, k0 + panel * PANEL_ROWS, i0, stop, &masked))
+                            hold_scores(&g, &x, noise_head, panel, k0 + panel * PANEL_ROWS, i0, subs);
+                    HEADS_FOR(n)
+                    {
+                        if (g0 + n >= a.kv_heads)
+                            continue;
+                        for (int h = (g0 + n) * ratio; h < (g0 + n + 1) * ratio; ++h) {
+                            const long bh = p.batch * a.heads + h;
+                            real sums[SUMS > 0 ? SUMS : 1];
+                            for (int i = 0; i < SUMS; ++i)
+                                sums[i] = (real)(0.0f);
+                            x.modifiers = modifiers_of(&a, p.b, h, slopes);
+                            x.mixing = mixing_of(&a, h, mix, weight, sigma);
+                            x.mixing.added = added_of(&a, h, added);
+#if HAS_BIAS
+                            x.bias = bias_of(&a, &p, h, bias);
+#endif
+#if HAS_BIAS_KEY_SUMS
+                            x.grad_bias = work + a.region[MGK_REGION_BIAS] + bh * a.length_k + p.key_base;
+#elif WANT_BIAS && !HAS_BIAS_ROW_SUMS
+                            x.grad_bias = a.bias_copies == 0 ? grad_bias + a.out_offset
+                                                             : work + a.region[MGK_REGION_BIAS] +
+                                                                   get_group_id(0) * (a.bias_batches * a.bias.batch);
+                            x.grad_bias += (p.batch % a.bias_batches) * a.bias.batch + h * a.bias.head +
+                                           p.row_base * a.bias.component + p.key_base * a.bias.token;
+#endif
+                            grad_out_stage(&g,
+                                           grad_o + a.grad_o.offset + p.batch * a.grad_o.batch + h * a.grad_o.head +
+                                               p.row_base * a.grad_o.token,
+                                           a.grad_o.token, i0, p.valid, a.value_size);
+                            tile_terms(&g, &x, &a, work, bh * a.length + p.row_base, i0, p.valid);
+#if HAS_BIAS_ROW_SUMS
+                            entry_sums_clear(&g);
+#endif
+                            for (int panel = 0; panel < PANELS; ++panel) {
+                                const int first = k0 + panel * PANEL_ROWS;
+                                if (panel_meets(&a, &p, first, i0, stop, &masked))
+                                    panel_head(&g, &x, &a, &p, panel, n, first, i0, entries, subs, masked, sums);
+                            }
+#if HAS_BIAS_ROW_SUMS
+                            entry_sums_store(
+                                &g, 0, 0, work + a.region[MGK_REGION_BIAS] + bh * a.length + p.row_base + i0, entries);
+#endif
+#if SUMS > 0
+                            block_sums_add(&g, sums, SUMS,
+                                           work + a.region[MGK_REGION_MIX_SUMS] +
+                                               (((long)task * a.splits + split) * a.heads + h) * SUMS);
+#endif
+                        }
+                    }
+#if HAS_DG
+                    for (int panel = 0; panel < PANELS; ++panel) {
+                        if (!panel_meets(&a, &p, k0 + panel * PANEL_ROWS, i0, stop, &masked))
+                            continue;
+                        for (int i = 0; i < COMPONENTS; ++i) {
+                            const int slot = GRAD_SLOT(panel, SHARED_MIX ? 0 : i);
+#if WANT_K
+                            accumulate_keys(&g, panel, i, slot, entries);
+#endif
+#if WANT_Q
+                            scatter_queries(&g, panel, i, 1, slot, dq + ((long)i * a.length + i0) * HEAD_SIZE, entries);
+#endif
+                        }
+                    }
+#endif
+                    tile_end(&g);
+                }
+#if WANT_V
+                for (int panel = 0; panel < PANELS; ++panel)
+                    HEADS_FOR(n)
+                if (g0 + n < a.kv_heads)
+                    store_values(&g, panel, n, dv + (g0 + n) * a.grad_v.head, a.grad_v.token, k0 + panel * PANEL_ROWS,
+                                 keys, a.value_size, (a.accumulate & 4) != 0);
+#endif
+            }
+#if WANT_K
+            for (int panel = 0; panel < PANELS; ++panel)
+                for (int i = 0; i < COMPONENTS; ++i)
+                    store_keys(&g, panel, i, (SHARED_MIX ? x.mixing.p[i] : 1.0f) * a.scale * LN_2,
+                               dk + i * a.grad_k.head, a.grad_k.token, k0 + panel * PANEL_ROWS, keys, a.head_size,
+                               (a.accumulate & 2) != 0);
+#endif
+        }
+    }
+}
