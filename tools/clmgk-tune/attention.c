@@ -809,8 +809,10 @@ static tool_exit make_results(attention *s, tool_error *error)
         }
         qsort(first, (size_t)(s->cases + s->base->report->result_count - first), sizeof(*first), by_cost);
     }
-    for (size_t i = 0; i < s->base->report->result_count; i++)
+    for (size_t i = 0; i < s->base->report->result_count; i++) {
         name_result(&s->cases[i], &s->base->report->results[i]);
+        TOOL_TRY(take_set(s, &s->cases[i], error));
+    }
     return TOOL_DONE;
 }
 
@@ -818,8 +820,6 @@ static tool_exit run(attention *s, double end_ms, tool_error *error)
 {
     TOOL_TRY(bench_make_groups(&s->base->options->request, &s->groups, error));
     TOOL_TRY(make_results(s, error));
-    for (size_t i = 0; i < s->base->report->result_count; i++)
-        TOOL_TRY(take_set(s, &s->cases[i], error));
     return tune_all(s, end_ms, error);
 }
 
