@@ -797,8 +797,10 @@ static tool_exit make_results(attention *s, tool_error *error)
         count += s->groups[g].count;
     s->base->report->results = calloc(count ? count : 1, sizeof(*s->base->report->results));
     s->cases = calloc(count ? count : 1, sizeof(*s->cases));
-    if (!s->base->report->results || !s->cases)
-        return tool_fail_memory(error, "the results");
+    if (!s->base->report->results || !s->cases) {
+        tool_fail_memory(error, "the results");
+        return TOOL_SYSTEM_ERROR;
+    }
     for (int pass = 0; pass < BENCH_PASSES; pass++) {
         work *const first = s->cases + s->base->report->result_count;
         for (size_t g = 0; g < shapes; g++) {
