@@ -252,6 +252,18 @@ void th_add_parts(th_problem *problem, int64_t parts)
     make_values(problem, TH_PARTS_LSE);
 }
 
+/* Where an array's random numbers begin. Those of the mixing came last and are counted last: the values of the others
+ * are what they were without them. */
+static uint64_t first_state(uint64_t seed, th_name name)
+{
+    enum { MIXING = TH_NOISE - TH_MIX + 1, OTHERS = TH_ARRAYS - 2 * MIXING };
+    if (name >= TH_MIX && name <= TH_NOISE)
+        return seed * OTHERS + OTHERS + (name - TH_MIX);
+    if (name >= TH_GRAD_MIX && name <= TH_GRAD_NOISE)
+        return seed * OTHERS + OTHERS + MIXING + (name - TH_GRAD_MIX);
+    return seed * OTHERS + name - (name > TH_NOISE ? MIXING : 0) - (name > TH_GRAD_NOISE ? MIXING : 0);
+}
+
 th_problem th_problem_make(const clmgk_attention_desc *desc, uint64_t seed)
 {
     th_problem problem = {.desc = *desc, .seed = seed * 0x9e3779b97f4a7c15U};
@@ -262,7 +274,7 @@ th_problem th_problem_make(const clmgk_attention_desc *desc, uint64_t seed)
     shape_arrays(&problem);
     for (th_name name = 0; name < TH_ARRAYS; name++) {
         th_array *const array = &problem.array[name];
-        uint64_t state = seed * TH_ARRAYS + name;
+        uint64_t state = first_state(seed, name);
         array->integer = is_integer(name);
         array->dtype = is_storage(name) ? problem.desc.dtype : CLMGK_DTYPE_F32;
         array->element = clmgk_ref_dtype_size(array->dtype);
