@@ -431,8 +431,8 @@ CLMGK_API clmgk_status clmgk_dropout_mask(double dropout, uint64_t seed, int64_t
  * standard normal numbers that the kernels draw. Host only. With H the descriptor's heads:
  * key = (low, high 32 bits of seed), counter = (floor(j/4), i, b H + h, 1); words w_0 .. w_3 belong to four keys:
  * u = (w_0 + 1/2) / 2^32, v = (w_1 + 1/2) / 2^32, eps = sqrt(-2 ln u) cos(2 pi v) for the first, sin for the second
- * key; w_2 and w_3 likewise for the other two. The kernels compute it by the same operations: equal but for the last
- * bits that a device's square root and contraction of multiply and add may change.
+ * key; w_2 and w_3 likewise for the other two. The kernels compute it by the same operations: bit for bit the same
+ * on devices whose square root is correctly rounded.
  * INVALID_VALUE: NULL, a negative number or one beyond 2^30, H < 1 or h >= H.
  */
 CLMGK_API clmgk_status clmgk_noise_tile(uint64_t seed, int64_t heads, int64_t b, int64_t h, int64_t first_row,
