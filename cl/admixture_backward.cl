@@ -67,12 +67,12 @@ FUNCTION void hold_scores(grad_engine *g, const head *x, uint noise_head, int pa
         tile_noise(g, &x->modifiers, noise_head, i0 + sub * BLOCK_KEYS, k0, eps);
 #endif
         for (int k = 0; k < COMPONENTS; ++k) {
-            if (k == 0 || !SHARED_MIX)
+            if (!SHARED_MIX || k == 0)
                 KEYS_FOR(u)
                     ROWS_FOR(v)
                         s[u][v] = (real)(0.0f);
             key_product(g, panel, sub, k, s);
-            if (k < COMPONENTS - 1 && SHARED_MIX)
+            if (SHARED_MIX && k < COMPONENTS - 1)
                 continue;
             KEYS_FOR(u)
                 ROWS_FOR(v) {

@@ -79,12 +79,12 @@ FUNCTION void hold_scores(engine *e, const scorer *x, const tile_view *view, uin
         block_noise(e, &x->modifiers, noise_head, view->row, view->k0, sub, eps);
 #endif
         for (int k = 0; k < COMPONENTS; ++k) {
-            if (k == 0 || !SHARED_MIX)
+            if (!SHARED_MIX || k == 0)
                 KEYS_FOR(u)
                     ROWS_FOR(v)
                         s[u][v] = (real)(0.0f);
             tile_product(e, panel, sub, k, s);
-            if (k < COMPONENTS - 1 && SHARED_MIX)
+            if (SHARED_MIX && k < COMPONENTS - 1)
                 continue;
 #if SHARED_NOISE
             KEYS_FOR(u)
@@ -161,7 +161,7 @@ admixture_forward(const mgk_attention_args a, __global const storage *q, __globa
                 const int panel_first = first + n * PANEL_ROWS, acc = n * HEADS + h;
                 if (!view_tile(&e, &a, &p, panel_first, range, k0, &view))
                     continue;
-                if (h == 0 || !SHARED_SOFTMAX) {
+                if (!SHARED_SOFTMAX || h == 0) {
 #if HAS_BIAS
                     bias_stage(&e, bias_of(&a, &p, h0 + h, bias), a.bias.component, a.bias.token, panel_first, p.rows,
                                k0, end, view.begin, view.end);
