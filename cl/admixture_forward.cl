@@ -96,6 +96,24 @@ FUNCTION void hold_scores(engine *e, const scorer *x, const tile_view *view, uin
     }
 }
 
+/* The value head that head h reads. */
+FUNCTION long value_head(const mgk_attention_args *a, int h)
+{
+    return (long)h * a->kv_heads / a->heads;
+}
+
+/* While panel n of head h0 + h is at its tile: its share of what will be copied next, the values of the head behind it
+ * and, of the next tile, one head's share of the keys. */
+FUNCTION void expect_rows(const mgk_attention_args *a, __global const storage *k, __global const storage *v, int h,
+                          int heads, int h0, int k0, int end, int n)
+{
+    const bool last = h + 1 == heads;
+    const long g = value_head(a, last ? h0 : h0 + h + 1);
+    rows_expect(v + g * a->v.head, a->v.token, last ? k0 + TILE_KEYS : k0, end, a->value_size, n);
+    for (int i = h; i < COMPONENTS; i += heads)
+        rows_expect(k + i * a->k.head, a->k.token, k0 + TILE_KEYS, end, a->head_size, n);
+}
+
 __kernel KERNEL_ATTRIBUTES void
 admixture_forward(const mgk_attention_args a, __global const storage *q, __global const storage *k,
                   __global const storage *v, __global storage *o, __global float *lse, __global const float *mix,
@@ -153,8 +171,8 @@ admixture_forward(const mgk_attention_args a, __global const storage *q, __globa
         {
             if (h >= heads)
                 continue;
-            const long g = (long)(h0 + h) * a.kv_heads / a.heads;
-            if (h == 0 || g != (long)(h0 + h - 1) * a.kv_heads / a.heads)
+            const long g = value_head(&a, h0 + h);
+            if (h == 0 || g != value_head(&a, h0 + h - 1))
                 values_stage(&e, v + g * a.v.head, a.v.token, k0, end, a.value_size);
             sync_keys(&e); /* weights of the head before are done with */
             for (int n = 0; n < PANELS; ++n) {
@@ -169,6 +187,7 @@ admixture_forward(const mgk_attention_args a, __global const storage *q, __globa
                     tile_weights(&e, &x[h], &view, n, SHARED_SOFTMAX ? n : 0, acc, SHARED_SOFTMAX ? heads : 1,
                                  row_max[acc], row_sum[acc], ignored);
                 }
+                expect_rows(&a, k, v, h, heads, h0, k0, end, n);
                 tile_accumulate(&e, acc, SHARED_SOFTMAX ? n : 0, view.begin, view.end);
             }
         }
