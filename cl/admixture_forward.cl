@@ -11,12 +11,11 @@
 #ifndef SHARED_SOFTMAX
 #define SHARED_SOFTMAX 0
 #endif
-/* Weights wait for the values of every head: each panel has its own. */
-#define WEIGHT_SLOTS       (SHARED_SOFTMAX ? PANELS : 1)
-#define SCORE_SLOTS        (WEIGHT_SLOTS + HAS_BIAS)
-#define BIAS_SLOT          WEIGHT_SLOTS
+#define SCORE_SLOTS        (1 + HAS_BIAS)
+#define BIAS_SLOT          1
 #define QUERY_COMPONENTS   COMPONENTS
 #define PANEL_ACCUMULATORS HEADS
+#define VALUE_HEADS        HEADS
 
 #include "engine.clh"
 #include "random.clh"
@@ -44,8 +43,8 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
     for (int k = 0; k < HELD_SCORES; ++k)
         KEYS_FOR(u)
             ROWS_FOR(v)
-                w[u][v] = mixed_term(&x->mixing, k, held_get(e, panel, k, sub, u, v), OWN_NOISE ? eps[u][v] : w[u][v],
-                                     w[u][v]);
+                w[u][v] =
+                    mixed_term(&x->mixing, k, held_get(e, k, sub, u, v), OWN_NOISE ? eps[u][v] : w[u][v], w[u][v]);
     KEYS_FOR(u)
         ROWS_FOR(v) {
             real s = w[u][v];
@@ -83,7 +82,7 @@ FUNCTION void hold_scores(engine *e, const scorer *x, const tile_view *view, uin
                 KEYS_FOR(u)
                     ROWS_FOR(v)
                         s[u][v] = (real)(0.0f);
-            tile_product(e, panel, sub, k, s);
+            tile_product(e, panel, sub, k, k, s);
             if (SHARED_MIX && k < COMPONENTS - 1)
                 continue;
 #if SHARED_NOISE
@@ -91,7 +90,7 @@ FUNCTION void hold_scores(engine *e, const scorer *x, const tile_view *view, uin
                 ROWS_FOR(v)
                     s[u][v] = fma(eps[u][v], (real)(held_noise(&x->mixing, k)), s[u][v]);
 #endif
-            held_put(e, panel, SHARED_MIX ? 0 : k, sub, s);
+            held_put(e, SHARED_MIX ? 0 : k, sub, s);
         }
     }
 }
@@ -102,16 +101,14 @@ FUNCTION long value_head(const mgk_attention_args *a, int h)
     return (long)h * a->kv_heads / a->heads;
 }
 
-/* While panel n of head h0 + h is at its tile: its share of what will be copied next, the values of the head behind it
- * and, of the next tile, one head's share of the keys. */
+/* While panel n is at its tile, with the head that reads value head g of `heads`: a share of what the next tile will
+ * copy, the values of that head and a part of the keys. */
 FUNCTION void expect_rows(const mgk_attention_args *a, __global const storage *k, __global const storage *v, int h,
-                          int heads, int h0, int k0, int end, int n)
+                          int heads, int k0, int end, int n)
 {
-    const bool last = h + 1 == heads;
-    const long g = value_head(a, last ? h0 : h0 + h + 1);
-    rows_expect(v + g * a->v.head, a->v.token, last ? k0 + TILE_KEYS : k0, end, a->value_size, n);
+    rows_expect(v, a->v.token, k0, end, a->value_size, n);
     for (int i = h; i < COMPONENTS; i += heads)
-        rows_expect(k + i * a->k.head, a->k.token, k0 + TILE_KEYS, end, a->head_size, n);
+        rows_expect(k + i * a->k.head, a->k.token, k0, end, a->head_size, n);
 }
 
 __kernel KERNEL_ATTRIBUTES void
@@ -131,7 +128,9 @@ admixture_forward(const mgk_attention_args a, __global const storage *q, __globa
         return;
     q += a.q.offset + p.batch * a.q.batch + p.row_base * a.q.token;
     k += a.k.offset + p.batch * a.k.batch + p.key_base * a.k.token;
-    v += a.v.offset + p.batch * a.v.batch + p.key_base * a.v.token;
+    const long g0 = value_head(&a, h0);
+    const int value_heads = (int)(value_head(&a, h0 + heads - 1) - g0) + 1;
+    v += a.v.offset + p.batch * a.v.batch + g0 * a.v.head + p.key_base * a.v.token;
 
     ENGINE_DECLARE(e, PRODUCTS)
     scorer x[HEADS];
@@ -164,31 +163,28 @@ admixture_forward(const mgk_attention_args a, __global const storage *q, __globa
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
         tile_view view;
         keys_stage(&e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, scale);
-        for (int n = 0; n < PANELS; ++n)
-            if (view_tile(&e, &a, &p, first + n * PANEL_ROWS, range, k0, &view))
-                hold_scores(&e, &x[0], &view, noise_head, n);
-        HEADS_FOR(h)
-        {
-            if (h >= heads)
+        values_stage(&e, value_heads, v, a.v.head, a.v.token, k0, end, a.value_size);
+        for (int n = 0; n < PANELS; ++n) {
+            const int panel_first = first + n * PANEL_ROWS;
+            if (!view_tile(&e, &a, &p, panel_first, range, k0, &view))
                 continue;
-            const long g = value_head(&a, h0 + h);
-            if (h == 0 || g != value_head(&a, h0 + h - 1))
-                values_stage(&e, v + g * a.v.head, a.v.token, k0, end, a.value_size);
-            sync_keys(&e); /* weights of the head before are done with */
-            for (int n = 0; n < PANELS; ++n) {
-                const int panel_first = first + n * PANEL_ROWS, acc = n * HEADS + h;
-                if (!view_tile(&e, &a, &p, panel_first, range, k0, &view))
+            hold_scores(&e, &x[0], &view, noise_head, n);
+            HEADS_FOR(h)
+            {
+                if (h >= heads)
                     continue;
+                const int acc = n * HEADS + h, g = (int)(value_head(&a, h0 + h) - g0);
                 if (!SHARED_SOFTMAX || h == 0) {
+                    sync_keys(&e); /* weights of the head before are done with */
 #if HAS_BIAS
                     bias_stage(&e, bias_of(&a, &p, h0 + h, bias), a.bias.component, a.bias.token, panel_first, p.rows,
                                k0, end, view.begin, view.end);
 #endif
-                    tile_weights(&e, &x[h], &view, n, SHARED_SOFTMAX ? n : 0, acc, SHARED_SOFTMAX ? heads : 1,
-                                 row_max[acc], row_sum[acc], ignored);
+                    tile_weights(&e, &x[h], &view, n, acc, SHARED_SOFTMAX ? heads : 1, row_max[acc], row_sum[acc],
+                                 ignored);
                 }
-                expect_rows(&a, k, v, h, heads, h0, k0, end, n);
-                tile_accumulate(&e, acc, SHARED_SOFTMAX ? n : 0, view.begin, view.end);
+                expect_rows(&a, k, v + g * a.v.head, h, heads, k0 + TILE_KEYS, end, n);
+                tile_accumulate(&e, acc, g, view.begin, view.end);
             }
         }
     }

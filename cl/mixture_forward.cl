@@ -220,7 +220,7 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
             product[u][v] = (real)(view->factored ? key_get(e, t->beta_max, sub, u) : 0.0f);
 #endif
         }
-    tile_product(e, panel, sub, 0, product);
+    tile_product(e, panel, sub, 0, 0, product);
 #if HAS_FACTOR
     if (view->factored) {
         KEYS_FOR(u)
@@ -260,7 +260,7 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
 #endif
             }
 #if !KEYS_SHIFTED
-        tile_product(e, panel, sub, r, s);
+        tile_product(e, panel, sub, 0, r, s);
 #endif
         KEYS_FOR(u)
             ROWS_FOR(v) {
@@ -385,7 +385,7 @@ __kernel KERNEL_ATTRIBUTES void mixture_forward(const mgk_attention_args a, __gl
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
         keys_stage(&e, PRODUCTS, k, a.k.component, a.k.token, k0, end, a.head_size, x.stage_scale);
 #if !DENSITY
-        values_stage(&e, v, a.v.token, k0, end, a.value_size);
+        values_stage(&e, 1, v, 0, a.v.token, k0, end, a.value_size);
 #endif
         key_terms(&e, &x, &a, k0, end, prior, shift);
         tile_view view;
@@ -405,7 +405,7 @@ __kernel KERNEL_ATTRIBUTES void mixture_forward(const mgk_attention_args a, __gl
             bias_stage(&e, bias_of(&a, &p, h, bias), a.bias.component, a.bias.token, panel_first, p.rows, k0, end,
                        view.begin, view.end);
 #endif
-            tile_weights(&e, &x, &view, n, 0, n, 1, row_max[n], row_sum[n], seen[n]);
+            tile_weights(&e, &x, &view, n, n, 1, row_max[n], row_sum[n], seen[n]);
 #if DENSITY
             flags_lower(&e);
 #else

@@ -31,22 +31,41 @@ static bool shares_softmax(const mgk_attention_request *request)
 /* ---- parameters: lane --------------------------------------------------------------------------------------- */
 
 /* A lane work-item's arrays live on a worker's stack; what it goes over for every tile should stay in a core's
- * second-level cache, staged keys in its first or second. */
-#define LANE_PRIVATE_LIMIT     (INT64_C(2) << 20)
-#define LANE_BLOCK_BYTES       (INT64_C(720) << 10)
-#define LANE_STAGED_KEYS_BYTES (INT64_C(256) << 10)
+ * second-level cache. */
+#define LANE_PRIVATE_LIMIT (INT64_C(2) << 20)
+#define LANE_BLOCK_BYTES   (INT64_C(880) << 10)
 
-/* Floats of the private arrays of `panels` panels (cl/engine_lane.clh). */
-static int64_t lane_floats(const mgk_attention_request *request, const mgk_tunables *p, int64_t panels, int64_t heads)
+/* Value heads that so many heads read. */
+static int64_t value_heads(const clmgk_attention_desc *d, int64_t heads)
+{
+    return heads < d->kv_heads ? heads : d->kv_heads;
+}
+
+/* Floats of what is gone over for every tile (cl/engine_lane.clh). */
+static int64_t lane_floats(const mgk_attention_request *request, const mgk_tunables *p, int64_t tile, int64_t panels,
+                           int64_t heads)
 {
     const mgk_attention_traits *const t = &request->traits;
-    const int64_t tile = mgk_tunable_get(p, "tile");
     const int64_t panel_rows = (int64_t)mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
-    const int64_t held = t->shared_mix ? 1 : t->components, weights = shares_softmax(request) ? panels : 1;
-    const int64_t row = (int64_t)t->components * t->head_size + heads * (t->value_size + 2) + held * tile;
-    const int64_t slots = weights + (request->desc->use_bias ? 1 : 0);
+    const int64_t held = t->shared_mix ? 1 : t->components,
+                  used = heads < request->desc->heads ? heads : request->desc->heads;
+    const int64_t row = (int64_t)t->components * t->head_size + used * (t->value_size + 2);
+    const int64_t slots = held + 1 + (request->desc->use_bias ? 1 : 0);
     return panels * panel_rows * row + slots * tile * panel_rows +
-           tile * ((int64_t)t->components * t->head_size + t->value_size) + t->components + 24 * heads;
+           tile * ((int64_t)t->components * t->head_size + value_heads(request->desc, used) * t->value_size);
+}
+
+/* Floats of the private arrays, which are made for `heads` heads whether there are so many or not. */
+static int64_t lane_private(const mgk_attention_request *request, const mgk_tunables *p)
+{
+    const mgk_attention_traits *const t = &request->traits;
+    const int64_t panel_rows = (int64_t)mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
+    const int64_t tile = mgk_tunable_get(p, "tile"), panels = mgk_tunable_get(p, "panels");
+    const int64_t heads = mgk_tunable_get(p, "heads"), held = t->shared_mix ? 1 : t->components;
+    const int64_t row = (int64_t)t->components * t->head_size + heads * (t->value_size + 2);
+    const int64_t slots = held + 1 + (request->desc->use_bias ? 1 : 0);
+    return panels * panel_rows * row + slots * tile * panel_rows +
+           tile * ((int64_t)t->components * t->head_size + heads * t->value_size) + t->components + 24 * heads;
 }
 
 /* As many heads as fit beside one panel; fewer where blocks of rows alone can't keep the compute units busy. */
@@ -55,46 +74,45 @@ static void lane_heads(const mgk_attention_request *request, mgk_tunables *p)
     const clmgk_attention_desc *const d = request->desc;
     const int64_t panel_rows = (int64_t)mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
     int heads = mgk_admixture_heads(d->heads);
-    while (heads > 1 && (lane_floats(request, p, 1, heads) * 4 > LANE_PRIVATE_LIMIT ||
+    while (heads > 1 && (lane_floats(request, p, 16, 1, heads) * 4 > LANE_PRIVATE_LIMIT / 2 ||
                          mgk_attention_busy_groups(d, head_groups(d, heads), panel_rows) <
                              (int64_t)request->facts->info.compute_units))
         heads /= 2;
     mgk_tunable_default(p, "heads", heads);
 }
 
+/* The most panels that keep the compute units busy, and fit into the cache with a tile from 32 keys up to the
+ * default. */
 static void lane_panels(const mgk_attention_request *request, mgk_tunables *p)
 {
     const clmgk_attention_desc *const d = request->desc;
     const int64_t panel_rows = (int64_t)mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
     const int64_t heads = mgk_tunable_get(p, "heads");
-    int panels = mgk_attention_base(request, p, "panels");
-    while (panels > 1 && (lane_floats(request, p, panels, heads) * 4 > LANE_BLOCK_BYTES ||
+    int panels = mgk_attention_base(request, p, "panels"), tile = mgk_attention_base(request, p, "tile");
+    while (panels > 1 && (lane_floats(request, p, 32, panels, heads) * 4 > LANE_BLOCK_BYTES ||
                           mgk_attention_rows(d) <= (int64_t)panels / 2 * panel_rows ||
                           mgk_attention_busy_groups(d, head_groups(d, heads), panels * panel_rows) <
                               4 * (int64_t)request->facts->info.compute_units))
         panels /= 2;
+    while (tile > 16 && lane_floats(request, p, tile, panels, heads) * 4 > LANE_BLOCK_BYTES)
+        tile /= 2;
+    mgk_tunable_default(p, "tile", tile);
     mgk_tunable_default(p, "panels", panels);
     mgk_tunable_at_most(p, "panels", panels);
 }
 
 static clmgk_status lane_group(const mgk_attention_request *request, forward_group *group, clmgk_error *error)
 {
-    const mgk_attention_traits *const t = &request->traits;
     mgk_tunables *const p = &group->tunables;
     mgk_attention_lane_defaults(request, p);
     const int lanes = mgk_tunable_get(p, "lanes");
     mgk_tunable_default(p, "vectors",
                         mgk_attention_rows(request->desc) <= lanes ? 1 : mgk_attention_base(request, p, "vectors"));
-    int tile = mgk_attention_base(request, p, "tile");
-    while (tile > 16 && (int64_t)tile * t->components * t->head_size * 4 > LANE_STAGED_KEYS_BYTES)
-        tile /= 2;
-    mgk_tunable_default(p, "tile", tile);
     lane_heads(request, p);
     lane_panels(request, p);
 
     MGK_TRY(mgk_tunables_check(p, true, error));
-    const int64_t bytes =
-        lane_floats(request, p, mgk_tunable_get(p, "panels"), mgk_tunable_get(p, "heads")) * (int64_t)sizeof(float);
+    const int64_t bytes = lane_private(request, p) * (int64_t)sizeof(float);
     if (bytes > LANE_PRIVATE_LIMIT)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "engine lane: head_size, value_size and components need %" PRId64
