@@ -53,8 +53,12 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
 #endif
             s = modified(e, &x->modifiers, view, sub, u, v, s) - base[v];
             growth[v] = max_real(growth[v], s);
-            w[u][v] = lazy ? exp2_real(s) : s;
+            w[u][v] = s;
         }
+    if (lazy)
+        KEYS_FOR(u)
+            ROWS_FOR(v)
+                w[u][v] = exp2_real(w[u][v]);
 }
 
 FUNCTION void left_out(const engine *e, int panel, real *norm)

@@ -33,7 +33,9 @@ static bool shares_softmax(const mgk_attention_request *request)
 /* A lane work-item's arrays live on a worker's stack; what it goes over for every tile should stay in a core's
  * second-level cache. */
 #define LANE_PRIVATE_LIMIT (INT64_C(2) << 20)
-#define LANE_BLOCK_BYTES   (INT64_C(880) << 10)
+#define LANE_BLOCK_BYTES   (INT64_C(1280) << 10)
+/* Scores that are held should stay in its first-level cache, but a tile shorter than 32 keys costs more. */
+#define LANE_HELD_BYTES (INT64_C(16) << 10)
 
 /* Value heads that so many heads read. */
 static int64_t value_heads(const clmgk_attention_desc *d, int64_t heads)
@@ -81,20 +83,22 @@ static void lane_heads(const mgk_attention_request *request, mgk_tunables *p)
     mgk_tunable_default(p, "heads", heads);
 }
 
-/* The most panels that keep the compute units busy, and fit into the cache with a tile from 32 keys up to the
- * default. */
+/* The most panels that keep the compute units busy and fit into the cache beside a short tile: every tile of keys and
+ * values comes from farther away, once for all panels. Then the longest tile. */
 static void lane_panels(const mgk_attention_request *request, mgk_tunables *p)
 {
     const clmgk_attention_desc *const d = request->desc;
     const int64_t panel_rows = (int64_t)mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
     const int64_t heads = mgk_tunable_get(p, "heads");
     int panels = mgk_attention_base(request, p, "panels"), tile = mgk_attention_base(request, p, "tile");
-    while (panels > 1 && (lane_floats(request, p, 32, panels, heads) * 4 > LANE_BLOCK_BYTES ||
+    while (panels > 1 && (lane_floats(request, p, 16, panels, heads) * 4 > LANE_BLOCK_BYTES ||
                           mgk_attention_rows(d) <= (int64_t)panels / 2 * panel_rows ||
                           mgk_attention_busy_groups(d, head_groups(d, heads), panels * panel_rows) <
                               4 * (int64_t)request->facts->info.compute_units))
         panels /= 2;
-    while (tile > 16 && lane_floats(request, p, tile, panels, heads) * 4 > LANE_BLOCK_BYTES)
+    const int64_t held = request->traits.shared_mix ? 1 : request->traits.components;
+    while (tile > 16 && (lane_floats(request, p, tile, panels, heads) * 4 > LANE_BLOCK_BYTES ||
+                         (tile > 32 && held * tile * panel_rows * 4 > LANE_HELD_BYTES)))
         tile /= 2;
     mgk_tunable_default(p, "tile", tile);
     mgk_tunable_default(p, "panels", panels);
