@@ -12,8 +12,9 @@ typedef struct problem {
     const char *name;
     clmgk_variant variant;
     clmgk_dtype dtype;
-    int64_t components, head_size, value_size;
-    bool dot, hard, arrays; /* dot score in place of the variant's own; hard E-step; prior and variance as arrays */
+    int64_t components, head_size, value_size; /* components: of 8 heads, where scores are mixed across heads */
+    bool dot, hard, arrays; /* dot score in place of the variant's own; hard E-step; prior and variance, w and c as
+                               arrays */
     mgk_pass pass;
     bool modified; /* with every mask and modifier */
 } problem;
@@ -55,6 +56,25 @@ static const problem problems[] = {
     {"smgk2-arrays-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, true, MGK_BACKWARD, true},
     {"mgk2-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, true, MGK_STATISTICS, false},
     {"smgk2-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, true, MGK_STATISTICS, true},
+    {"hard-fish2-32", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_F32, 2, 32, 32, false, false, false, MGK_FORWARD, false},
+    {"hard-fish2-64", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false, MGK_FORWARD, false},
+    {"hard-fish2-128", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_F32, 2, 128, 128, false, false, false, MGK_FORWARD, false},
+    {"fish2-64", CLMGK_VARIANT_FISH, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false, MGK_FORWARD, false},
+    {"gfish2-arrays-64", CLMGK_VARIANT_GFISH, CLMGK_DTYPE_F32, 2, 64, 64, false, false, true, MGK_FORWARD, false},
+    {"hard-mish2-64", CLMGK_VARIANT_HARD_MISH, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false, MGK_FORWARD, false},
+    {"mish2-bf16-64", CLMGK_VARIANT_MISH, CLMGK_DTYPE_BF16, 2, 64, 64, false, false, false, MGK_FORWARD, false},
+    {"talking-heads8-64", CLMGK_VARIANT_TALKING_HEADS, CLMGK_DTYPE_F32, 8, 64, 64, false, false, false, MGK_FORWARD,
+     false},
+    {"fish2-modified-64", CLMGK_VARIANT_FISH, CLMGK_DTYPE_F16, 2, 64, 64, false, false, false, MGK_FORWARD, true},
+    {"hard-fish2-32", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_F32, 2, 32, 32, false, false, false, MGK_BACKWARD, false},
+    {"hard-fish2-64", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false, MGK_BACKWARD, false},
+    {"hard-fish2-128", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_F32, 2, 128, 128, false, false, false, MGK_BACKWARD, false},
+    {"fish2-64", CLMGK_VARIANT_FISH, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false, MGK_BACKWARD, false},
+    {"gfish2-arrays-64", CLMGK_VARIANT_GFISH, CLMGK_DTYPE_F32, 2, 64, 64, false, false, true, MGK_BACKWARD, false},
+    {"mish2-bf16-64", CLMGK_VARIANT_MISH, CLMGK_DTYPE_BF16, 2, 64, 64, false, false, false, MGK_BACKWARD, false},
+    {"talking-heads8-64", CLMGK_VARIANT_TALKING_HEADS, CLMGK_DTYPE_F32, 8, 64, 64, false, false, false, MGK_BACKWARD,
+     false},
+    {"fish2-modified-64", CLMGK_VARIANT_FISH, CLMGK_DTYPE_F16, 2, 64, 64, false, false, false, MGK_BACKWARD, true},
 };
 
 static const char *const pass_names[MGK_PASSES] = {
@@ -74,24 +94,40 @@ static mgk_device_facts facts_of(clmgk_device_class device_class)
     return facts;
 }
 
-/* What the pass and the modifiers need in the descriptor. */
+/* All gradients that the problem has, but those of bias and sinks without modifiers. */
+static uint32_t gradients_of(const problem *p)
+{
+    const uint32_t traits = clmgk_variant_traits(p->variant);
+    const bool mixed = (traits & CLMGK_TRAIT_ADMIXTURE) != 0;
+    uint32_t set = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+    set |= mixed ? CLMGK_GRADIENT_MIX : CLMGK_GRADIENT_VARIANCE;
+    if (!mixed && p->variant != CLMGK_VARIANT_SOFTMAX)
+        set |= CLMGK_GRADIENT_PRIOR;
+    if (p->variant == CLMGK_VARIANT_SMGK)
+        set |= CLMGK_GRADIENT_SHIFT;
+    if ((traits & CLMGK_TRAIT_GENERALISED) != 0)
+        set |= CLMGK_GRADIENT_MIX_WEIGHT | CLMGK_GRADIENT_MIX_OFFSET;
+    if ((traits & CLMGK_TRAIT_NOISE) != 0)
+        set |= CLMGK_GRADIENT_NOISE;
+    if (p->modified)
+        set |= CLMGK_GRADIENT_BIAS | CLMGK_GRADIENT_SINKS;
+    return set;
+}
+
+/* What the pass, the arrays and the modifiers need in the descriptor. */
 static void ask(const problem *p, clmgk_attention_desc *desc)
 {
-    if (p->pass == MGK_BACKWARD)
-        desc->gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_VARIANCE;
-    if (p->pass == MGK_BACKWARD && p->variant != CLMGK_VARIANT_SOFTMAX)
-        desc->gradients |= CLMGK_GRADIENT_PRIOR;
-    if (p->pass == MGK_BACKWARD && p->variant == CLMGK_VARIANT_SMGK)
-        desc->gradients |= CLMGK_GRADIENT_SHIFT;
-    if (p->pass == MGK_BACKWARD && p->modified)
-        desc->gradients |= CLMGK_GRADIENT_BIAS | CLMGK_GRADIENT_SINKS;
-    if (p->pass == MGK_STATISTICS)
-        desc->statistics = CLMGK_STATISTIC_ALL;
+    const bool mixed = (clmgk_variant_traits(p->variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
+    desc->prior_shape = p->arrays && !mixed ? CLMGK_PRIOR_HMS : CLMGK_PRIOR_UNIFORM;
+    desc->variance_shape = p->arrays && !mixed ? CLMGK_VARIANCE_HM : CLMGK_VARIANCE_NUMBER;
+    desc->use_mix_weight = desc->use_mix_offset = p->arrays && mixed;
+    desc->gradients = p->pass == MGK_BACKWARD ? gradients_of(p) : 0;
+    desc->statistics = p->pass == MGK_STATISTICS ? CLMGK_STATISTIC_ALL : 0;
     desc->combine = p->pass == MGK_COMBINE;
     desc->sequences = p->modified ? 4 : 0;
     desc->use_bias = desc->use_alibi = desc->use_sinks = p->modified;
     desc->dropout = p->modified ? 0.1 : 0.0;
-    desc->softcap = p->modified && p->variant == CLMGK_VARIANT_SOFTMAX ? 30.0 : 0.0;
+    desc->softcap = p->modified && (mixed || p->variant == CLMGK_VARIANT_SOFTMAX) ? 30.0 : 0.0;
 }
 
 static int print(const problem *p, clmgk_engine engine, const mgk_device_facts *facts)
@@ -108,9 +144,6 @@ static int print(const problem *p, clmgk_engine engine, const mgk_device_facts *
     desc.length_k = 4096;
     desc.score = p->dot ? CLMGK_SCORE_DOT : CLMGK_SCORE_DEFAULT;
     desc.estep = p->hard ? CLMGK_ESTEP_HARD : CLMGK_ESTEP_SOFT;
-    desc.prior_shape = p->arrays ? CLMGK_PRIOR_HMS : CLMGK_PRIOR_UNIFORM;
-    desc.variance_shape = p->arrays ? CLMGK_VARIANCE_HM : CLMGK_VARIANCE_NUMBER;
-
     ask(p, &desc);
 
     const mgk_parameters defaults = {.text = NULL};
