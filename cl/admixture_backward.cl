@@ -20,15 +20,19 @@
 #define HAS_DG              (WANT_Q || WANT_K)
 #define QUERY_COMPONENTS    COMPONENTS
 #define VALUE_HEADS         HEADS
+#ifndef HEAD_RATIO
+#define HEAD_RATIO 1 /* H / G */
+#endif
+#define GRAD_HEADS (HEADS * HEAD_RATIO)
 
-/* Of each panel: the held scores, their gradients, and the noise where one serves all heads. Then the weights. */
-#define KEEP_NOISE           (SHARED_NOISE && HAS_NOISE_SUMS)
-#define PANEL_SLOTS          (2 * HELD_SCORES + KEEP_NOISE)
-#define SCORE_SLOT(panel, k) ((panel)*PANEL_SLOTS + (k))
-#define GRAD_SLOT(panel, k)  ((panel)*PANEL_SLOTS + HELD_SCORES + (k))
-#define NOISE_SLOT(panel)    ((panel)*PANEL_SLOTS + 2 * HELD_SCORES)
-#define WEIGHT_SLOT          (PANELS * PANEL_SLOTS)
-#define SLOTS                (WEIGHT_SLOT + 1)
+/* While a panel is at a tile: the held scores, their gradients, the weights, and the noise where one serves all heads.
+ */
+#define KEEP_NOISE  (SHARED_NOISE && HAS_NOISE_SUMS)
+#define SCORE_SLOT  0
+#define GRAD_SLOT   HELD_SCORES
+#define WEIGHT_SLOT (2 * HELD_SCORES)
+#define NOISE_SLOT  (WEIGHT_SLOT + 1)
+#define SLOTS       (NOISE_SLOT + KEEP_NOISE)
 
 #include "engine_backward.clh"
 
@@ -79,16 +83,16 @@ FUNCTION void hold_scores(grad_engine *g, const head *x, uint noise_head, int pa
 #if SHARED_NOISE
                     s[u][v] = fma(eps[u][v], (real)(held_noise(&x->mixing, k)), s[u][v]);
 #endif
-                    slot_put(g, SCORE_SLOT(panel, SHARED_MIX ? 0 : k), sub, u, v, s[u][v]);
+                    slot_put(g, SCORE_SLOT + (SHARED_MIX ? 0 : k), sub, u, v, s[u][v]);
 #if HAS_DG
-                    slot_put(g, GRAD_SLOT(panel, SHARED_MIX ? 0 : k), sub, u, v, (real)(0.0f));
+                    slot_put(g, GRAD_SLOT + (SHARED_MIX ? 0 : k), sub, u, v, (real)(0.0f));
 #endif
                 }
         }
 #if KEEP_NOISE
         KEYS_FOR(u)
             ROWS_FOR(v)
-                slot_put(g, NOISE_SLOT(panel), sub, u, v, eps[u][v]);
+                slot_put(g, NOISE_SLOT, sub, u, v, eps[u][v]);
 #endif
     }
 }
@@ -100,9 +104,9 @@ FUNCTION void spread_gradient(grad_engine *g, const head *x, int panel, int sub,
     for (int k = 0; k < HELD_SCORES; ++k) {
         real part = grad;
 #if GENERALISED
-        const real score = noisy_score(&x->mixing, k, slot_get(g, SCORE_SLOT(panel, k), sub, u, v), eps);
+        const real score = noisy_score(&x->mixing, k, slot_get(g, SCORE_SLOT + k, sub, u, v), eps);
 #elif HAS_MIX_SUMS
-        const real score = slot_get(g, SCORE_SLOT(panel, k), sub, u, v);
+        const real score = slot_get(g, SCORE_SLOT + k, sub, u, v);
 #endif
 #if GENERALISED
         const float factor = weight_of(&x->mixing, k) * x->mixing.p[k];
@@ -111,7 +115,7 @@ FUNCTION void spread_gradient(grad_engine *g, const head *x, int panel, int sub,
         const float factor = SHARED_MIX ? 1.0f : x->mixing.p[k];
 #endif
 #if HAS_DG
-        const int slot = GRAD_SLOT(panel, k);
+        const int slot = GRAD_SLOT + k;
         slot_put(g, slot, sub, u, v, fma(part, (real)(factor), slot_get(g, slot, sub, u, v)));
 #endif
 #if HAS_MIX_SUMS
@@ -131,7 +135,8 @@ FUNCTION void spread_gradient(grad_engine *g, const head *x, int panel, int sub,
 
 /* One sub-tile of a panel and a head. masked: some query does not see some key. */
 FUNCTION void block_gradients(grad_engine *g, const head *x, const mgk_attention_args *a, const problem *p, int panel,
-                              int value_head, int sub, int k0, int i0, bool masked, real *sums, real *key_sums)
+                              int value_head, int grad_head, int sub, int k0, int i0, bool masked, real *sums,
+                              real *key_sums)
 {
     real d[BLOCK_KEYS][BLOCK_ROWS];
 #if OWN_NOISE
@@ -142,7 +147,7 @@ FUNCTION void block_gradients(grad_engine *g, const head *x, const mgk_attention
         ROWS_FOR(v)
             d[u][v] = (real)(HAS_DROPOUT ? 0.0f : key_get(&g->base, x->delta, sub, u));
 #if HAS_SCORE_GRADIENTS
-    value_product(g, panel, value_head, sub, d);
+    value_product(g, panel, value_head, grad_head, sub, d);
 #endif
     KEYS_FOR(u) {
         const int i = i0 + key_index(&g->base, sub, u);
@@ -163,13 +168,13 @@ FUNCTION void block_gradients(grad_engine *g, const head *x, const mgk_attention
 #if OWN_NOISE
             const real noise = eps[u][v];
 #elif KEEP_NOISE
-            const real noise = slot_get(g, NOISE_SLOT(panel), sub, u, v);
+            const real noise = slot_get(g, NOISE_SLOT, sub, u, v);
 #else
             const real noise = (real)(0.0f);
 #endif
             real score = mixed_begin(&x->mixing, noise);
             for (int k = 0; k < HELD_SCORES; ++k)
-                score = mixed_term(&x->mixing, k, slot_get(g, SCORE_SLOT(panel, k), sub, u, v), noise, score);
+                score = mixed_term(&x->mixing, k, slot_get(g, SCORE_SLOT + k, sub, u, v), noise, score);
             real keep = (real)(1.0f), t_ij = d[u][v], capped = score;
 #if HAS_SOFTCAP
             capped = softcap_real(score, x->modifiers.softcap);
@@ -208,13 +213,13 @@ FUNCTION void block_gradients(grad_engine *g, const head *x, const mgk_attention
 
 /* A panel, a tile and a head. */
 FUNCTION void panel_head(grad_engine *g, const head *x, const mgk_attention_args *a, const problem *p, int panel,
-                         int value_head, int k0, int i0, int entries, int subs, bool masked, real *sums)
+                         int value_head, int grad_head, int k0, int i0, int entries, int subs, bool masked, real *sums)
 {
     real key_sums[BLOCK_ROWS];
     ROWS_FOR(v)
         key_sums[v] = (real)(0.0f);
     for (int sub = 0; sub < subs; ++sub)
-        block_gradients(g, x, a, p, panel, value_head, sub, k0, i0, masked, sums, key_sums);
+        block_gradients(g, x, a, p, panel, value_head, grad_head, sub, k0, i0, masked, sums, key_sums);
 #if HAS_BIAS_KEY_SUMS
     real before[BLOCK_ROWS];
     rows_sum(&g->base, key_sums);
@@ -224,7 +229,29 @@ FUNCTION void panel_head(grad_engine *g, const head *x, const mgk_attention_args
     rows_store(&g->base, key_sums, x->grad_bias, 1, k0, p->keys);
 #endif
 #if WANT_V
-    accumulate_values(g, panel, value_head, WEIGHT_SLOT, entries);
+    accumulate_values(g, panel, value_head, grad_head, WEIGHT_SLOT, entries);
+#endif
+}
+
+FUNCTION void head_begin(head *x, const mgk_attention_args *a, const problem *p, int h, __global const float *mix,
+                         __global const float *weight, __global const float *added, __global const float *sigma,
+                         __global const float *slopes, __global const float *bias, __global float *grad_bias,
+                         __global float *work)
+{
+    x->modifiers = modifiers_of(a, p->b, h, slopes);
+    x->mixing = mixing_of(a, h, mix, weight, sigma);
+    x->mixing.added = added_of(a, h, added);
+#if HAS_BIAS
+    x->bias = bias_of(a, p, h, bias);
+#endif
+#if HAS_BIAS_KEY_SUMS
+    x->grad_bias = work + a->region[MGK_REGION_BIAS] + (p->batch * a->heads + h) * a->length_k + p->key_base;
+#elif WANT_BIAS && !HAS_BIAS_ROW_SUMS
+    x->grad_bias = a->bias_copies == 0
+                       ? grad_bias + a->out_offset
+                       : work + a->region[MGK_REGION_BIAS] + get_group_id(0) * (a->bias_batches * a->bias.batch);
+    x->grad_bias += (p->batch % a->bias_batches) * a->bias.batch + h * a->bias.head + p->row_base * a->bias.component +
+                    p->key_base * a->bias.token;
 #endif
 }
 
@@ -241,7 +268,7 @@ admixture_backward(const mgk_attention_args a, __global const storage *q, __glob
     const int split = get_group_id(0) % a.splits, chunk = get_group_id(0) / a.splits;
     const int task_begin = (int)((long)a.batch * chunk / a.chunks);
     const int task_end = (int)((long)a.batch * (chunk + 1) / a.chunks);
-    const int batches = HAS_SEQUENCES ? 1 : a.batch, ratio = a.heads / a.kv_heads;
+    const int batches = HAS_SEQUENCES ? 1 : a.batch;
 
     GRAD_ENGINE_DECLARE(g)
     KEY_SPACE float log_terms[TILE_KEYS], delta_terms[TILE_KEYS];
@@ -289,72 +316,54 @@ admixture_backward(const mgk_attention_args a, __global const storage *q, __glob
                     const int subs = SUB_TILES == 1 ? 1 : (entries + BLOCK_KEYS - 1) / BLOCK_KEYS;
                     bool masked;
                     queries_stage(&g, queries, a.q.head, a.q.token, i0, p.valid, a.head_size);
-                    for (int panel = 0; panel < PANELS; ++panel)
-                        if (panel_meets(&a, &p, k0 + panel * PANEL_ROWS, i0, stop, &masked))
-                            hold_scores(&g, &x, noise_head, panel, k0 + panel * PANEL_ROWS, i0, subs);
-                    HEADS_FOR(n)
-                    {
-                        if (g0 + n >= a.kv_heads)
+                    grad_out_stage(&g, min(GRAD_HEADS, a.heads - g0 * HEAD_RATIO),
+                                   grad_o + a.grad_o.offset + p.batch * a.grad_o.batch +
+                                       (long)g0 * HEAD_RATIO * a.grad_o.head + p.row_base * a.grad_o.token,
+                                   a.grad_o.head, a.grad_o.token, i0, p.valid, a.value_size);
+                    for (int panel = 0; panel < PANELS; ++panel) {
+                        const int first = k0 + panel * PANEL_ROWS;
+                        if (!panel_meets(&a, &p, first, i0, stop, &masked))
                             continue;
-                        for (int h = (g0 + n) * ratio; h < (g0 + n + 1) * ratio; ++h) {
-                            const long bh = p.batch * a.heads + h;
-                            real sums[SUMS > 0 ? SUMS : 1];
-                            for (int i = 0; i < SUMS; ++i)
-                                sums[i] = (real)(0.0f);
-                            x.modifiers = modifiers_of(&a, p.b, h, slopes);
-                            x.mixing = mixing_of(&a, h, mix, weight, sigma);
-                            x.mixing.added = added_of(&a, h, added);
-#if HAS_BIAS
-                            x.bias = bias_of(&a, &p, h, bias);
-#endif
-#if HAS_BIAS_KEY_SUMS
-                            x.grad_bias = work + a.region[MGK_REGION_BIAS] + bh * a.length_k + p.key_base;
-#elif WANT_BIAS && !HAS_BIAS_ROW_SUMS
-                            x.grad_bias = a.bias_copies == 0 ? grad_bias + a.out_offset
-                                                             : work + a.region[MGK_REGION_BIAS] +
-                                                                   get_group_id(0) * (a.bias_batches * a.bias.batch);
-                            x.grad_bias += (p.batch % a.bias_batches) * a.bias.batch + h * a.bias.head +
-                                           p.row_base * a.bias.component + p.key_base * a.bias.token;
-#endif
-                            grad_out_stage(&g,
-                                           grad_o + a.grad_o.offset + p.batch * a.grad_o.batch + h * a.grad_o.head +
-                                               p.row_base * a.grad_o.token,
-                                           a.grad_o.token, i0, p.valid, a.value_size);
-                            tile_terms(&g, &x, &a, work, bh * a.length + p.row_base, i0, p.valid);
+                        hold_scores(&g, &x, noise_head, panel, first, i0, subs);
+                        HEADS_FOR(n)
+                        {
+                            if (g0 + n >= a.kv_heads)
+                                continue;
+                            for (int m = 0; m < HEAD_RATIO; ++m) {
+                                const int h = (g0 + n) * HEAD_RATIO + m;
+                                const long bh = p.batch * a.heads + h;
+                                real sums[SUMS > 0 ? SUMS : 1];
+                                for (int i = 0; i < SUMS; ++i)
+                                    sums[i] = (real)(0.0f);
+                                head_begin(&x, &a, &p, h, mix, weight, added, sigma, slopes, bias, grad_bias, work);
+                                tile_terms(&g, &x, &a, work, bh * a.length + p.row_base, i0, p.valid);
 #if HAS_BIAS_ROW_SUMS
-                            entry_sums_clear(&g);
+                                entry_sums_clear(&g);
 #endif
-                            for (int panel = 0; panel < PANELS; ++panel) {
-                                const int first = k0 + panel * PANEL_ROWS;
-                                if (panel_meets(&a, &p, first, i0, stop, &masked))
-                                    panel_head(&g, &x, &a, &p, panel, n, first, i0, entries, subs, masked, sums);
-                            }
+                                panel_head(&g, &x, &a, &p, panel, n, n * HEAD_RATIO + m, first, i0, entries, subs,
+                                           masked, sums);
 #if HAS_BIAS_ROW_SUMS
-                            entry_sums_store(
-                                &g, 0, 0, work + a.region[MGK_REGION_BIAS] + bh * a.length + p.row_base + i0, entries);
+                                entry_sums_store(&g, 0, 0,
+                                                 work + a.region[MGK_REGION_BIAS] + bh * a.length + p.row_base + i0,
+                                                 entries);
 #endif
 #if SUMS > 0
-                            block_sums_add(&g, sums, SUMS,
-                                           work + a.region[MGK_REGION_MIX_SUMS] +
-                                               (((long)task * a.splits + split) * a.heads + h) * SUMS);
+                                block_sums_add(&g, sums, SUMS,
+                                               work + a.region[MGK_REGION_MIX_SUMS] +
+                                                   (((long)task * a.splits + split) * a.heads + h) * SUMS);
 #endif
+                            }
                         }
-                    }
-#if HAS_DG
-                    for (int panel = 0; panel < PANELS; ++panel) {
-                        if (!panel_meets(&a, &p, k0 + panel * PANEL_ROWS, i0, stop, &masked))
-                            continue;
                         for (int i = 0; i < COMPONENTS; ++i) {
-                            const int slot = GRAD_SLOT(panel, SHARED_MIX ? 0 : i);
 #if WANT_K
-                            accumulate_keys(&g, panel, i, slot, entries);
+                            accumulate_keys(&g, panel, i, GRAD_SLOT + (SHARED_MIX ? 0 : i), entries);
 #endif
 #if WANT_Q
-                            scatter_queries(&g, panel, i, 1, slot, dq + ((long)i * a.length + i0) * HEAD_SIZE, entries);
+                            scatter_queries(&g, panel, i, 1, GRAD_SLOT + (SHARED_MIX ? 0 : i),
+                                            dq + ((long)i * a.length + i0) * HEAD_SIZE, entries);
 #endif
                         }
                     }
-#endif
                     tile_end(&g);
                 }
 #if WANT_V

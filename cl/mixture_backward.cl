@@ -451,7 +451,7 @@ FUNCTION void block_gradients(grad_engine *g, const components *x, key_values *k
             d[u][v] = (real)(key_get(&g->base, t->delta, sub, u));
 #endif
 #if HAS_SCORE_GRADIENTS
-    value_product(g, panel, 0, sub, d);
+    value_product(g, panel, 0, 0, sub, d);
 #endif
     KEYS_FOR(u) {
         const int i = i0 + key_index(&g->base, sub, u);
@@ -527,7 +527,7 @@ FUNCTION void panel_tile(grad_engine *g, const components *x, key_values *key, c
         }
 #endif
 #if WANT_V
-    accumulate_values(g, panel, 0, PRODUCTS, entries);
+    accumulate_values(g, panel, 0, 0, PRODUCTS, entries);
 #endif
 #if HAS_GRAD_KEYS
     for (int r = 0; r < PRODUCTS; ++r)
@@ -547,7 +547,7 @@ FUNCTION void block_queries(grad_engine *g, const components *x, key_values *key
     for (int i0 = begin; i0 < end; i0 += TILE_KEYS) {
         const int stop = min(i0 + TILE_KEYS, p->valid);
         queries_stage(g, at->q, 0, a->q.token, i0, p->valid, a->head_size);
-        grad_out_stage(g, at->grad_o, a->grad_o.token, i0, p->valid, a->value_size);
+        grad_out_stage(g, 1, at->grad_o, 0, a->grad_o.token, i0, p->valid, a->value_size);
         tile_terms(g, t, a, at, i0, p->valid, HAS_FACTORED ? key->spread : 0.0f);
         bool factored = false;
 #if HAS_FACTORED

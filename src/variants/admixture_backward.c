@@ -40,7 +40,9 @@ static bool needs_query(const mgk_attention_traits *t, const mgk_backward_wants 
 
 /* A lane work-item's arrays live on a worker's stack; those of a block should stay in a core's second-level cache. */
 #define LANE_PRIVATE_LIMIT (INT64_C(2) << 20)
-#define LANE_BLOCK_BYTES   (INT64_C(880) << 10)
+#define LANE_BLOCK_BYTES   (INT64_C(1280) << 10)
+/* Slots should stay in its first-level cache, but a tile shorter than 32 queries costs more. */
+#define LANE_SLOT_BYTES (INT64_C(16) << 10)
 
 /* Registers that a work-item's accumulators, and its slots, may take: more spill. */
 #define SIMT_ACCUMULATORS 64
@@ -52,37 +54,54 @@ static int64_t slots_of(const mgk_attention_traits *t)
 }
 
 /* Floats of the private arrays (cl/engine_lane_backward.clh). */
-static int64_t lane_floats(const mgk_attention_traits *t, const mgk_tunables *p, int64_t panels, int64_t heads)
+static int64_t lane_floats(const mgk_attention_request *request, const mgk_tunables *p, int64_t tile, int64_t panels,
+                           int64_t heads)
+{
+    const mgk_attention_traits *const t = &request->traits;
+    const int64_t panel_rows = (int64_t)mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
+    const int64_t keys = (int64_t)t->components * t->head_size;
+    const int64_t grad_heads = heads * (request->desc->heads / request->desc->kv_heads);
+    return panels * panel_rows * (3 * keys + 2 * heads * t->value_size) + (slots_of(t) + 1) * tile * panel_rows +
+           tile * (keys + grad_heads * t->value_size + 2 + mgk_tunable_get(p, "lanes")) + INT64_C(64) * t->components;
+}
+
+static void lane_heads(const mgk_attention_request *request, mgk_tunables *p)
+{
+    int heads = mgk_admixture_heads(request->desc->kv_heads);
+    while (heads > 1 && lane_floats(request, p, 16, 1, heads) * 4 > LANE_PRIVATE_LIMIT)
+        heads /= 2;
+    mgk_tunable_default(p, "heads", heads);
+}
+
+/* The most panels that fit into the cache beside a short tile: every tile of queries and dO comes from farther away,
+ * once for all panels. Then the longest tile. */
+static void lane_panels(const mgk_attention_request *request, mgk_tunables *p)
 {
     const int64_t panel_rows = (int64_t)mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
-    const int64_t tile = mgk_tunable_get(p, "tile"), keys = (int64_t)t->components * t->head_size;
-    return panels * panel_rows * (3 * keys + 2 * heads * t->value_size + slots_of(t) * tile) + tile * panel_rows +
-           tile * (keys + t->value_size + 2 + mgk_tunable_get(p, "lanes")) + INT64_C(64) * t->components;
+    const int64_t heads = mgk_tunable_get(p, "heads");
+    int panels = mgk_attention_base(request, p, "panels"), tile = mgk_attention_base(request, p, "tile");
+    while (panels > 1 && (lane_floats(request, p, 16, panels, heads) * 4 > LANE_BLOCK_BYTES ||
+                          request->desc->length_k <= (int64_t)panels / 2 * panel_rows))
+        panels /= 2;
+    while (tile > 16 && (lane_floats(request, p, tile, panels, heads) * 4 > LANE_BLOCK_BYTES ||
+                         (tile > 32 && slots_of(&request->traits) * tile * panel_rows * 4 > LANE_SLOT_BYTES)))
+        tile /= 2;
+    mgk_tunable_default(p, "tile", tile);
+    mgk_tunable_default(p, "panels", panels);
+    mgk_tunable_at_most(p, "panels", panels);
 }
 
 static clmgk_status lane_parameters(const mgk_backward *x, mgk_tunables *p, int64_t *private_bytes, clmgk_error *error)
 {
     const mgk_attention_request *const r = x->request;
-    const mgk_attention_traits *const t = &r->traits;
     mgk_attention_lane_defaults(r, p);
     mgk_tunable_default(p, "vectors", mgk_attention_base(r, p, "vectors"));
-    const int panel_rows = mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
-    int tile = mgk_attention_base(r, p, "tile"), heads = mgk_admixture_heads(r->desc->kv_heads);
-    mgk_tunable_default(p, "tile", tile);
-    while (heads > 1 && lane_floats(t, p, 1, heads) * 4 > LANE_PRIVATE_LIMIT)
-        heads /= 2;
-    mgk_tunable_default(p, "heads", heads);
-    heads = mgk_tunable_get(p, "heads");
-    while (tile > 16 && lane_floats(t, p, 1, heads) * 4 > LANE_PRIVATE_LIMIT)
-        mgk_tunable_default(p, "tile", tile /= 2);
-    int panels = mgk_attention_base(r, p, "panels");
-    while (panels > 1 && (lane_floats(t, p, panels, heads) * 4 > LANE_BLOCK_BYTES ||
-                          r->desc->length_k <= (int64_t)panels / 2 * panel_rows))
-        panels /= 2;
-    mgk_tunable_default(p, "panels", panels);
-    mgk_tunable_at_most(p, "panels", panels);
+    lane_heads(r, p);
+    lane_panels(r, p);
     MGK_TRY(mgk_tunables_check(p, true, error));
-    *private_bytes = lane_floats(t, p, mgk_tunable_get(p, "panels"), heads) * (int64_t)sizeof(float);
+    *private_bytes =
+        lane_floats(r, p, mgk_tunable_get(p, "tile"), mgk_tunable_get(p, "panels"), mgk_tunable_get(p, "heads")) *
+        (int64_t)sizeof(float);
     if (*private_bytes > LANE_PRIVATE_LIMIT)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "engine lane: head_size, value_size and components need %" PRId64
@@ -209,9 +228,10 @@ static clmgk_status add_main(mgk_backward *x, clmgk_error *error)
     kernel->local_bytes = (uint64_t)local_bytes;
     write_wants(x, kernel);
     mgk_text_printf(&kernel->options,
-                    " -DWANT_Q=%d -DWANT_K=%d -DWANT_V=%d -DWANT_BIAS=%d -DBIAS_ROW_AXIS=%d -DBIAS_KEY_AXIS=%d",
+                    " -DWANT_Q=%d -DWANT_K=%d -DWANT_V=%d -DWANT_BIAS=%d -DBIAS_ROW_AXIS=%d -DBIAS_KEY_AXIS=%d"
+                    " -DHEAD_RATIO=%d",
                     needs_query(&r->traits, w), w->k, w->v, w->bias, w->bias_full || d->bias_length > 1,
-                    w->bias_full || d->bias_length_k > 1);
+                    w->bias_full || d->bias_length_k > 1, (int)(d->heads / d->kv_heads));
     if (lane)
         mgk_attention_lane_options(r, p, &kernel->options);
     return CLMGK_OK;
