@@ -97,118 +97,178 @@ FUNCTION void hold_scores(grad_engine *g, const head *x, uint noise_head, int pa
     }
 }
 
-/* What dA of an element adds to dG and to the head's sums. */
-FUNCTION void spread_gradient(grad_engine *g, const head *x, int panel, int sub, int u, int v, real grad, real eps,
-                              real *sums)
+/* The noise of a sub-tile's elements for one head. */
+FUNCTION void block_eps(grad_engine *g, const head *x, int sub, int k0, int i0, real (*eps)[BLOCK_ROWS])
 {
-    for (int k = 0; k < HELD_SCORES; ++k) {
-        real part = grad;
-#if GENERALISED
-        const real score = noisy_score(&x->mixing, k, slot_get(g, SCORE_SLOT + k, sub, u, v), eps);
-#elif HAS_MIX_SUMS
-        const real score = slot_get(g, SCORE_SLOT + k, sub, u, v);
-#endif
-#if GENERALISED
-        const float factor = weight_of(&x->mixing, k) * x->mixing.p[k];
-        part = rectified(&x->mixing, k, score) > (real)(0.0f) ? part : (real)(0.0f);
+#if OWN_NOISE
+    tile_noise(g, &x->modifiers, x->modifiers.head, i0 + sub * BLOCK_KEYS, k0, eps);
 #else
-        const float factor = SHARED_MIX ? 1.0f : x->mixing.p[k];
-#endif
-#if HAS_DG
-        const int slot = GRAD_SLOT + k;
-        slot_put(g, slot, sub, u, v, fma(part, (real)(factor), slot_get(g, slot, sub, u, v)));
-#endif
-#if HAS_MIX_SUMS
-        sums[k] = fma(part, score, sums[k]);
-#endif
-#if HAS_NOISE_SUMS && GENERALISED
-        sums[MIX_SUMS + k] = fma(part, eps, sums[MIX_SUMS + k]);
-#endif
-    }
-#if HAS_NOISE_SUMS && !GENERALISED
-    sums[MIX_SUMS] = fma(grad, eps, sums[MIX_SUMS]);
-#endif
-#if WANT_MIX_OFFSET
-    sums[MIX_SUMS + NOISE_SUMS] += grad;
+    KEYS_FOR(u)
+        ROWS_FOR(v)
+            eps[u][v] = KEEP_NOISE ? slot_get(g, NOISE_SLOT, sub, u, v) : (real)(0.0f);
 #endif
 }
 
-/* One sub-tile of a panel and a head. masked: some query does not see some key. */
+/* A_hij, by the operations of admixture_forward.cl. */
+FUNCTION void mix_scores(grad_engine *g, const head *x, int sub, real (*eps)[BLOCK_ROWS], real (*s)[BLOCK_ROWS])
+{
+    KEYS_FOR(u)
+        ROWS_FOR(v)
+            s[u][v] = mixed_begin(&x->mixing, eps[u][v]);
+    for (int k = 0; k < HELD_SCORES; ++k)
+        KEYS_FOR(u)
+            ROWS_FOR(v)
+                s[u][v] = mixed_term(&x->mixing, k, slot_get(g, SCORE_SLOT + k, sub, u, v), eps[u][v], s[u][v]);
+}
+
+/* From scores to the logarithms of P. masked: some query does not see some key. */
+FUNCTION void mask_scores(grad_engine *g, const head *x, const mgk_attention_args *a, const problem *p, int sub, int k0,
+                          int i0, bool masked, real (*s)[BLOCK_ROWS])
+{
+    KEYS_FOR(u)
+        ROWS_FOR(v) {
+            const int i = i0 + key_index(&g->base, sub, u);
+            const entry_terms common =
+                entry_terms_of(g, a, p, x->bias, x->modifiers.slope, k0, i, v, key_get(&g->base, x->log, sub, u));
+            s[u][v] = join_terms(&common, s[u][v]);
+        }
+    if (masked)
+        KEYS_FOR(u) {
+            const int i = i0 + key_index(&g->base, sub, u);
+            const int begin = first_key(a, p, i), end = end_key(a, p, i);
+            ROWS_FOR(v) {
+                const ireal j = row_index(&g->base, k0, v);
+                s[u][v] = j < (ireal)(begin) || j >= (ireal)(end) ? (real)(-INFINITY) : s[u][v];
+            }
+        }
+}
+
+/* What dA of a sub-tile adds to dG and to the head's sums. */
+FUNCTION void spread_gradients(grad_engine *g, const head *x, int sub, real (*grad)[BLOCK_ROWS],
+                               real (*eps)[BLOCK_ROWS], real *sums)
+{
+    for (int k = 0; k < HELD_SCORES; ++k) {
+        real score_sum[BLOCK_ROWS], noise_sum[BLOCK_ROWS];
+#if GENERALISED
+        const float factor = weight_of(&x->mixing, k) * x->mixing.p[k];
+#else
+        const float factor = SHARED_MIX ? 1.0f : x->mixing.p[k];
+#endif
+        ROWS_FOR(v)
+            score_sum[v] = noise_sum[v] = (real)(0.0f);
+        KEYS_FOR(u)
+            ROWS_FOR(v) {
+                real part = grad[u][v];
+#if GENERALISED || HAS_MIX_SUMS
+                real score = slot_get(g, SCORE_SLOT + k, sub, u, v);
+#endif
+#if GENERALISED
+                score = noisy_score(&x->mixing, k, score, eps[u][v]);
+                part = rectified(&x->mixing, k, score) > (real)(0.0f) ? part : (real)(0.0f);
+#endif
+#if HAS_DG
+                slot_put(g, GRAD_SLOT + k, sub, u, v, fma(part, (real)(factor), slot_get(g, GRAD_SLOT + k, sub, u, v)));
+#endif
+#if HAS_MIX_SUMS
+                score_sum[v] = fma(part, score, score_sum[v]);
+#endif
+#if HAS_NOISE_SUMS && GENERALISED
+                noise_sum[v] = fma(part, eps[u][v], noise_sum[v]);
+#endif
+            }
+#if HAS_MIX_SUMS
+        ROWS_FOR(v)
+            sums[k] += score_sum[v];
+#endif
+#if HAS_NOISE_SUMS && GENERALISED
+        ROWS_FOR(v)
+            sums[MIX_SUMS + k] += noise_sum[v];
+#endif
+    }
+#if HAS_NOISE_SUMS && !GENERALISED
+    KEYS_FOR(u)
+        ROWS_FOR(v)
+            sums[MIX_SUMS] = fma(grad[u][v], eps[u][v], sums[MIX_SUMS]);
+#endif
+#if WANT_MIX_OFFSET
+    KEYS_FOR(u)
+        ROWS_FOR(v)
+            sums[MIX_SUMS + NOISE_SUMS] += grad[u][v];
+#endif
+}
+
+/* dS of a sub-tile to the gradient of the bias. */
+FUNCTION void bias_gradients(grad_engine *g, const head *x, const mgk_attention_args *a, const problem *p, int sub,
+                             int k0, int i0, real (*grad)[BLOCK_ROWS], real *key_sums)
+{
+#if WANT_BIAS
+    KEYS_FOR(u) {
+#if HAS_BIAS_ROW_SUMS
+        real row_sum = (real)(0.0f);
+        ROWS_FOR(v)
+            row_sum += grad[u][v];
+        entry_sums_add(g, 0, sub, u, row_sum);
+#elif HAS_BIAS_KEY_SUMS
+        ROWS_FOR(v)
+            key_sums[v] += grad[u][v];
+#else
+        const int i = i0 + key_index(&g->base, sub, u);
+        ROWS_FOR(v)
+            if (i < p->valid)
+                keys_add(g, x->grad_bias + i * a->bias.component + k0, v, grad[u][v], p->keys - k0);
+#endif
+    }
+#endif
+}
+
+/* One sub-tile of a panel and a head. */
 FUNCTION void block_gradients(grad_engine *g, const head *x, const mgk_attention_args *a, const problem *p, int panel,
                               int value_head, int grad_head, int sub, int k0, int i0, bool masked, real *sums,
                               real *key_sums)
 {
-    real d[BLOCK_KEYS][BLOCK_ROWS];
-#if OWN_NOISE
-    real eps[BLOCK_KEYS][BLOCK_ROWS];
-    tile_noise(g, &x->modifiers, x->modifiers.head, i0 + sub * BLOCK_KEYS, k0, eps);
-#endif
+    real d[BLOCK_KEYS][BLOCK_ROWS], s[BLOCK_KEYS][BLOCK_ROWS], eps[BLOCK_KEYS][BLOCK_ROWS];
+    block_eps(g, x, sub, k0, i0, eps);
+    mix_scores(g, x, sub, eps, s);
+#if HAS_SOFTCAP
+    real slope[BLOCK_KEYS][BLOCK_ROWS];
     KEYS_FOR(u)
-        ROWS_FOR(v)
+        ROWS_FOR(v) {
+            s[u][v] = softcap_real(s[u][v], x->modifiers.softcap);
+            /* d(c tanh(s/c))/ds = 1 - tanh^2 */
+            const real t = s[u][v] / x->modifiers.softcap;
+            slope[u][v] = fma(-t, t, (real)(1.0f));
+        }
+#endif
+    mask_scores(g, x, a, p, sub, k0, i0, masked, s);
+    KEYS_FOR(u)
+        ROWS_FOR(v) {
+            s[u][v] = exp2_real(s[u][v]);
             d[u][v] = (real)(HAS_DROPOUT ? 0.0f : key_get(&g->base, x->delta, sub, u));
+        }
 #if HAS_SCORE_GRADIENTS
     value_product(g, panel, value_head, grad_head, sub, d);
 #endif
-    KEYS_FOR(u) {
-        const int i = i0 + key_index(&g->base, sub, u);
-        int begin = 0, end = 0;
-#if HAS_BIAS_ROW_SUMS
-        real row_sum = (real)(0.0f);
-#endif
-        if (masked) {
-            begin = first_key(a, p, i);
-            end = end_key(a, p, i);
-        }
+    KEYS_FOR(u)
         ROWS_FOR(v) {
-            const ireal j = row_index(&g->base, k0, v);
-            entry_terms common =
-                entry_terms_of(g, a, p, x->bias, x->modifiers.slope, k0, i, v, key_get(&g->base, x->log, sub, u));
-            if (masked)
-                common.log = j < (ireal)(begin) || j >= (ireal)(end) ? (real)(-INFINITY) : common.log;
-#if OWN_NOISE
-            const real noise = eps[u][v];
-#elif KEEP_NOISE
-            const real noise = slot_get(g, NOISE_SLOT, sub, u, v);
-#else
-            const real noise = (real)(0.0f);
-#endif
-            real score = mixed_begin(&x->mixing, noise);
-            for (int k = 0; k < HELD_SCORES; ++k)
-                score = mixed_term(&x->mixing, k, slot_get(g, SCORE_SLOT + k, sub, u, v), noise, score);
-            real keep = (real)(1.0f), t_ij = d[u][v], capped = score;
-#if HAS_SOFTCAP
-            capped = softcap_real(score, x->modifiers.softcap);
-#endif
-            const real weight = exp2_real(join_terms(&common, capped));
+            real keep = (real)(1.0f);
 #if HAS_DROPOUT
-            keep = keep_of(a, x->modifiers.head, i, j);
-            t_ij = fma(t_ij, keep, (real)(key_get(&g->base, x->delta, sub, u)));
+            keep = keep_of(a, x->modifiers.head, i0 + key_index(&g->base, sub, u), row_index(&g->base, k0, v));
+            d[u][v] = fma(d[u][v], keep, (real)(key_get(&g->base, x->delta, sub, u)));
 #endif
 #if WANT_V
-            slot_put(g, WEIGHT_SLOT, sub, u, v, weight * keep);
+            slot_put(g, WEIGHT_SLOT, sub, u, v, s[u][v] * keep);
 #endif
-            real grad = weight * t_ij;
-#if HAS_BIAS_KEY_SUMS
-            key_sums[v] += grad;
-#elif HAS_BIAS_ROW_SUMS
-            row_sum += grad;
-#elif WANT_BIAS
-            if (i < p->valid)
-                keys_add(g, x->grad_bias + i * a->bias.component + k0, v, grad, p->keys - k0);
-#endif
+            d[u][v] *= s[u][v];
+        }
+    bias_gradients(g, x, a, p, sub, k0, i0, d, key_sums);
 #if HAS_SOFTCAP
-            /* d(c tanh(s/c))/ds = 1 - tanh^2 */
-            const real slope = capped / x->modifiers.softcap;
-            grad *= fma(-slope, slope, (real)(1.0f));
+    KEYS_FOR(u)
+        ROWS_FOR(v)
+            d[u][v] *= slope[u][v];
 #endif
 #if HAS_DG || SUMS > 0
-            spread_gradient(g, x, panel, sub, u, v, grad, noise, sums);
+    spread_gradients(g, x, sub, d, eps, sums);
 #endif
-        }
-#if HAS_BIAS_ROW_SUMS
-        entry_sums_add(g, 0, sub, u, row_sum);
-#endif
-    }
 }
 
 /* A panel, a tile and a head. */
