@@ -293,6 +293,17 @@ FUNCTION void panel_head(grad_engine *g, const head *x, const mgk_attention_args
 #endif
 }
 
+/* While a panel is at its tile, with head h: a share of what the next tile will copy, dO of that head and a part of the
+ * queries. */
+FUNCTION void expect_rows(const mgk_attention_args *a, __global const storage *queries, __global const storage *grad_o,
+                          const problem *p, int h, int i0, int panel)
+{
+    grad_o += a->grad_o.offset + h * a->grad_o.head + p->row_base * a->grad_o.token;
+    rows_expect(grad_o, a->grad_o.token, i0, p->valid, a->value_size, panel);
+    for (int i = h; i < COMPONENTS; i += a->heads)
+        rows_expect(queries + i * a->q.head, a->q.token, i0, p->valid, a->head_size, panel);
+}
+
 FUNCTION void head_begin(head *x, const mgk_attention_args *a, const problem *p, int h, __global const float *mix,
                          __global const float *weight, __global const float *added, __global const float *sigma,
                          __global const float *slopes, __global const float *bias, __global float *grad_bias,
@@ -400,6 +411,8 @@ admixture_backward(const mgk_attention_args a, __global const storage *q, __glob
 #if HAS_BIAS_ROW_SUMS
                                 entry_sums_clear(&g);
 #endif
+                                expect_rows(&a, queries, grad_o + p.batch * a.grad_o.batch, &p, h, i0 + TILE_KEYS,
+                                            panel);
                                 panel_head(&g, &x, &a, &p, panel, n, n * HEAD_RATIO + m, first, i0, entries, subs,
                                            masked, sums);
 #if HAS_BIAS_ROW_SUMS
