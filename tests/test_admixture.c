@@ -1,0 +1,1105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The admixture family's forward pass on every engine against the reference: shapes, masks and modifiers, values,
+ * noise, layouts, how the work is cut up; then what must hold whatever the reference says. A program takes seconds to
+ * build: what is chosen at run time varies over few of them.
+ */
+#include "harness/harness.h"
+
+#include <math.h>
+#include <string.h>
+
+/* One of each kind: p alone, p for all heads, w and c, noise. */
+static const clmgk_variant forms[] = {CLMGK_VARIANT_HARD_FISH, CLMGK_VARIANT_HARD_MISH, CLMGK_VARIANT_HARD_GFISH,
+                                      CLMGK_VARIANT_FISH};
+
+/* Two global heads, three local ones, with w and c where there are any. */
+static clmgk_attention_desc small_desc(clmgk_variant variant, int64_t length, int64_t length_k)
+{
+    const uint32_t traits = clmgk_variant_traits(variant);
+    clmgk_attention_desc desc = th_small_desc(variant, length, length_k);
+    desc.heads = 3;
+    desc.components = (traits & CLMGK_TRAIT_SQUARE) != 0 ? 3 : 2;
+    desc.use_mix_weight = desc.use_mix_offset = (traits & CLMGK_TRAIT_GENERALISED) != 0;
+    return desc;
+}
+
+/* One program serves every number of local heads, in groups that may hold some too many. */
+static const char *parameters_of(const th_session *session, size_t n)
+{
+    const bool lane = session->engine[n] == CLMGK_ENGINE_LANE;
+    if (session->full && (lane || n == 0))
+        return NULL;
+    return lane                                        ? "panels=2,vectors=2,heads=2,splits=1"
+           : session->info.engine == CLMGK_ENGINE_LANE ? "rows=1,keys=1,heads=1,splits=1"
+                                                       : NULL;
+}
+
+/* Runs on the first `engines` engines: the outputs must be those of `answer`, or the problem's own. */
+static void expect_on(th_session *session, size_t engines, th_problem *problem, const clmgk_ref_answer *answer)
+{
+    clmgk_ref_answer own = {0};
+    for (size_t n = 0; n < engines; n++) {
+        th_run_with(session, problem, session->engine[n], parameters_of(session, n));
+        if (n == 0 && !answer)
+            own = th_solve(problem); /* of the values as the device holds them */
+        th_check(session, problem, session->engine[n], answer ? answer : &own);
+    }
+    clmgk_ref_answer_free(&own);
+}
+
+static void expect(th_session *session, th_problem *problem)
+{
+    expect_on(session, session->engines, problem, NULL);
+}
+
+static void expect_desc(th_session *session, const clmgk_attention_desc *desc, uint64_t seed)
+{
+    th_problem problem = th_problem_make(desc, seed);
+    expect(session, &problem);
+    th_problem_free(&problem);
+}
+
+/* For number `index` of a sweep over programs: unless in full, an engine that is not the device's own takes every
+ * fourth. */
+static void sweep(th_session *session, th_problem *problem, size_t index)
+{
+    expect_on(session, session->full || index % 4 == 0 ? session->engines : 1, problem, NULL);
+}
+
+static void sweep_desc(th_session *session, const clmgk_attention_desc *desc, uint64_t seed, size_t index)
+{
+    th_problem problem = th_problem_make(desc, seed);
+    sweep(session, &problem, index);
+    th_problem_free(&problem);
+}
+
+/* With parameters of one engine; nothing where the device does not offer it. */
+static void expect_with(th_session *session, th_problem *problem, clmgk_engine engine, const char *parameters)
+{
+    for (size_t n = 0; n < session->engines; n++)
+        if (session->engine[n] == engine)
+            th_expect_with(session, problem, engine, parameters);
+}
+
+/* ---- shapes ---------------------------------------------------------------------------------------------------- */
+
+static void every_variant_and_storage_type(void **state)
+{
+    static const int64_t shape[][2] = {{70, 150}, {1, 90}, {45, 1}, {33, 0}, {0, 20}, {64, 64}, {65, 129}};
+    for (size_t n = 0; n < TH_COUNT(th_admixtures) * TH_COUNT(th_dtypes) * TH_COUNT(shape); n++) {
+        const size_t kind = n / TH_COUNT(shape), number = n % TH_COUNT(shape);
+        clmgk_attention_desc desc = small_desc(th_admixtures[kind / 3], shape[number][0], shape[number][1]);
+        desc.dtype = th_dtypes[kind % 3];
+        desc.batch = 1 + (int64_t)n % 2;
+        desc.causal = n % 3 == 1;
+        sweep_desc(*state, &desc, n, kind % 3 == 0 ? 0 : kind);
+    }
+}
+
+/* Around the edges of blocks and tiles. */
+static void sequence_lengths(void **state)
+{
+    static const int64_t length[] = {0, 1, 2, 7, 15, 16, 17, 31, 33, 63, 64, 65, 100, 129, 257};
+    th_session *const session = *state;
+    for (size_t n = 0; n < TH_COUNT(length); n++) {
+        for (size_t s = 0; s < TH_COUNT(length); s++) {
+            clmgk_attention_desc desc = small_desc(forms[(n + s / 2) % 2], length[n], length[s]);
+            desc.causal = (n + s) % 2 == 1;
+            desc.heads = 1 + (int64_t)(n + s) % 4;
+            if (session->full || (n * 5 + s * 3) % 4 == 0 || n == s)
+                expect_desc(session, &desc, n * 100 + s);
+        }
+    }
+}
+
+/* What plans take by themselves: many rows, few rows against many keys, many heads. */
+static void own_parameters(void **state)
+{
+    static const int64_t shape[][3] = {{600, 1100, 3}, {1, 3000, 2}, {5, 2000, 8}, {40, 60, 8}};
+    th_session *const session = *state;
+    for (size_t n = 0; n < TH_COUNT(shape); n++) {
+        clmgk_attention_desc desc = small_desc(forms[n % 2], shape[n][0], shape[n][1]);
+        desc.heads = shape[n][2];
+        desc.causal = n % 2 == 0;
+        th_problem problem = th_problem_make(&desc, n);
+        for (size_t e = 0; e < (n < 2 || session->full ? session->engines : 1); e++)
+            th_expect_with(session, &problem, session->engine[e], NULL);
+        th_problem_free(&problem);
+    }
+}
+
+static void head_sizes(void **state)
+{
+    static const int64_t size[][2] = {{33, 5}, {1, 40}, {3, 1}, {64, 64}, {72, 33}, {7, 200}, {128, 96}, {511, 300}};
+    th_session *const session = *state;
+    for (size_t n = 0; n < (session->full ? TH_COUNT(size) * TH_COUNT(forms) : 5); n++) {
+        clmgk_attention_desc desc = small_desc(forms[n % TH_COUNT(forms)], 37, 141);
+        desc.head_size = size[session->full ? n / TH_COUNT(forms) : n][0];
+        desc.value_size = size[session->full ? n / TH_COUNT(forms) : n][1];
+        sweep_desc(session, &desc, n, n);
+        desc.causal = 1;
+        desc.length = 100;
+        sweep_desc(session, &desc, n, n);
+    }
+}
+
+static void global_and_local_heads(void **state)
+{
+    static const int64_t heads[][2] = {{1, 1}, {1, 7}, {5, 1}, {5, 7}, {7, 4}};
+    th_session *const session = *state;
+    for (size_t n = 0; n < TH_COUNT(heads) * TH_COUNT(forms); n++) {
+        const size_t form = n % TH_COUNT(forms);
+        clmgk_attention_desc desc = small_desc(forms[form], 40, 90);
+        desc.components = heads[n / TH_COUNT(forms)][0];
+        desc.heads = heads[n / TH_COUNT(forms)][1];
+        desc.causal = n % 2 == 1;
+        desc.batch = 2;
+        if (session->full || form == 0 || form == n / TH_COUNT(forms) % 3 + 1)
+            sweep_desc(session, &desc, n, n / TH_COUNT(forms));
+    }
+}
+
+/* More state than fits: by its own choice the lane engine takes groups, the SIMT engine small blocks. */
+static void as_many_heads_as_talk(void **state)
+{
+    static const clmgk_variant variants[] = {CLMGK_VARIANT_TALKING_HEADS, CLMGK_VARIANT_HARD_MISH, CLMGK_VARIANT_GFISH};
+    th_session *const session = *state;
+    for (size_t n = 0; n < (session->full ? TH_COUNT(variants) : 1); n++) {
+        clmgk_attention_desc desc = small_desc(variants[n], 20, 70);
+        desc.components = desc.heads = 64;
+        desc.causal = 1;
+        th_problem problem = th_problem_make(&desc, n);
+        for (size_t e = 0; e < session->engines; e++)
+            th_expect_with(session, &problem, session->engine[e], NULL);
+        th_problem_free(&problem);
+    }
+}
+
+/* Whatever of five heads a work-group holds. */
+static void heads_in_groups(void **state)
+{
+    static const char *const lane[] = {"panels=2,vectors=1,heads=1", "panels=2,vectors=1,heads=2",
+                                       "panels=2,vectors=1,heads=4", "panels=2,vectors=1,heads=8"};
+    static const char *const simt[] = {"rows=1,keys=1,heads=1", "rows=1,keys=1,heads=2", "rows=1,keys=1,heads=8"};
+    for (size_t n = 0; n < 2; n++) {
+        clmgk_attention_desc desc = small_desc(forms[n], 70, 150);
+        desc.heads = 5;
+        desc.batch = 2;
+        desc.use_sinks = desc.use_lengths = 1;
+        th_problem problem = th_problem_make(&desc, n);
+        for (size_t p = 2 * n; p < TH_COUNT(lane); p++)
+            expect_with(*state, &problem, CLMGK_ENGINE_LANE, lane[p]);
+        for (size_t p = 2 * n; p < TH_COUNT(simt); p++)
+            expect_with(*state, &problem, CLMGK_ENGINE_SIMT, simt[p]);
+        th_problem_free(&problem);
+    }
+}
+
+static void grouped_values(void **state)
+{
+    static const int64_t heads[][2] = {{6, 1}, {6, 2}, {6, 3}, {6, 6}, {5, 1}, {4, 2}};
+    for (size_t n = 0; n < TH_COUNT(heads) * 2; n++) {
+        clmgk_attention_desc desc = small_desc(forms[n % 2], 19, 70);
+        desc.batch = 1 + (int64_t)n % 3;
+        desc.heads = heads[n / 2][0];
+        desc.kv_heads = heads[n / 2][1];
+        desc.causal = n % 2 == 1;
+        expect_desc(*state, &desc, n);
+    }
+}
+
+/* Block sizes that defaults do not take for problems of this size. */
+static void engine_parameters(void **state)
+{
+    static const struct {
+        clmgk_engine engine;
+        const char *parameters;
+        size_t forms;
+    } blocks[] = {{CLMGK_ENGINE_LANE, "panels=4", 1},
+                  {CLMGK_ENGINE_LANE, "panels=2,vectors=1,tile=32", 1},
+                  {CLMGK_ENGINE_LANE, "lanes=8,panels=8,block=4,heads=2", 2},
+                  {CLMGK_ENGINE_SIMT, "rows=2,keys=2,heads=1", 1},
+                  {CLMGK_ENGINE_SIMT, "row-threads=4,key-threads=8,rows=4,keys=4,heads=1", 1},
+                  {CLMGK_ENGINE_SIMT, "rows=1,keys=4,row-threads=16,key-threads=4,features=8,values=8,heads=2", 1}};
+    th_session *const session = *state;
+    for (size_t n = 0; n < TH_COUNT(blocks); n++) {
+        for (size_t v = 0; v < (session->full ? TH_COUNT(forms) : blocks[n].forms); v++) {
+            clmgk_attention_desc desc = small_desc(forms[v], 150, 270);
+            desc.batch = 2;
+            desc.use_lengths = desc.use_lengths_q = 1;
+            for (desc.causal = 0; desc.causal < 2; desc.causal++) {
+                th_problem problem = th_problem_make(&desc, n);
+                expect_with(session, &problem, blocks[n].engine, blocks[n].parameters);
+                th_problem_free(&problem);
+            }
+        }
+    }
+}
+
+/* ---- masks and modifiers --------------------------------------------------------------------------------------- */
+
+static void causal_alignments_and_lengths(void **state)
+{
+    static const int64_t shape[][2] = {{150, 150}, {70, 200}, {200, 70}, {1, 200}, {200, 1}};
+    static const int32_t lengths[][4] = {{0, 1, 64, 65}, {200, 0, 0, 129}, {-5, 1000, 17, 199}};
+    for (size_t n = 0; n < TH_COUNT(shape) * 3 * 4; n++) {
+        clmgk_attention_desc desc = small_desc(forms[n % TH_COUNT(forms)], shape[n / 12][0], shape[n / 12][1]);
+        desc.batch = 4;
+        desc.causal = n % 7 != 6;
+        desc.alignment = (clmgk_alignment)(n / 4 % 3);
+        desc.use_lengths = n % 2 == 1 || desc.alignment == CLMGK_ALIGN_LENGTHS;
+        desc.use_lengths_q = n / 2 % 2 == 1;
+        th_problem problem = th_problem_make(&desc, n);
+        for (int64_t b = 0; b < 4; b++) {
+            if (desc.use_lengths)
+                th_set(&problem, TH_LENGTHS, b, 0, 0, 0, 0, lengths[n % 3][b]);
+            if (desc.use_lengths_q)
+                th_set(&problem, TH_LENGTHS_Q, b, 0, 0, 0, 0, lengths[(n + 1) % 3][b]);
+        }
+        expect(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+static void windows(void **state)
+{
+    static const int64_t sides[][2] = {{0, 0}, {1, 0}, {-1, 3}, {20, -1}, {64, 64}, {7, 130}, {INT64_MAX, 1}};
+    static const int64_t shape[][2] = {{150, 150}, {70, 300}, {200, 70}};
+    for (size_t n = 0; n < TH_COUNT(sides) * TH_COUNT(shape); n++) {
+        clmgk_attention_desc desc = small_desc(forms[n % TH_COUNT(forms)], shape[n / 7][0], shape[n / 7][1]);
+        desc.use_window = 1;
+        desc.window_left = sides[n % 7][0];
+        desc.window_right = sides[n % 7][1];
+        desc.alignment = (clmgk_alignment)(n % 3);
+        desc.use_lengths = desc.alignment == CLMGK_ALIGN_LENGTHS;
+        desc.causal = n % 2 == 1;
+        desc.batch = 2;
+        expect_desc(*state, &desc, n);
+    }
+}
+
+static void packed_sequences(void **state)
+{
+    static const int64_t sequences[] = {1, 2, 7, 40};
+    for (size_t n = 0; n < TH_COUNT(sequences) * 4; n++) {
+        clmgk_attention_desc desc = small_desc(forms[n % 2 * 3], 200, 200);
+        desc.sequences = sequences[n / 4];
+        desc.use_offsets_k = n % 3 == 1;
+        desc.length_k = n % 3 == 1 ? 150 : 200;
+        desc.alignment = (clmgk_alignment)(n % 5 == 2);
+        desc.causal = n / 2 % 2 == 1;
+        desc.use_window = n % 4 == 3;
+        desc.window_left = 11;
+        desc.window_right = 2;
+        desc.heads = 4;
+        desc.kv_heads = 2;
+        expect_desc(*state, &desc, n);
+    }
+}
+
+static void set_bias_axes(clmgk_attention_desc *desc, size_t axes)
+{
+    desc->use_bias = 1;
+    desc->bias_heads = axes & 1U ? 1 : 0;
+    desc->bias_length = axes & 2U ? 1 : 0;
+    desc->bias_length_k = axes & 4U ? 1 : 0;
+}
+
+/* Every shape of a bias. MiSH has one softmax only where heads share it. */
+static void biases(void **state)
+{
+    static const int64_t batches[] = {1, 2, 3, 6};
+    for (size_t n = 0; n < 24; n++) {
+        clmgk_attention_desc desc = small_desc(forms[n / 8], 3 * (int64_t)n + 20, n % 4 == 1 ? 64 : 150);
+        set_bias_axes(&desc, n % 8);
+        desc.batch = 6;
+        desc.bias_batch = batches[n / 2 % 4];
+        desc.causal = n % 5 == 0;
+        desc.use_lengths = n % 7 == 2;
+        sweep_desc(*state, &desc, n, n < 16 ? 0 : 1);
+    }
+}
+
+/* Rows that the bias hides from every key, from all but the last, or from the first two tiles; and enormous biases. */
+static void hiding_biases(void **state)
+{
+    for (size_t n = 0; n < 3; n++) {
+        clmgk_attention_desc desc = small_desc(forms[n], 40, 300);
+        desc.use_bias = 1;
+        desc.bias_heads = n == 1 ? 1 : 0;
+        th_problem problem = th_problem_make(&desc, n);
+        for (int64_t i = 0; i < 40; i++)
+            for (int64_t j = 0; j < 300; j++) {
+                const int64_t h = n == 1 ? 0 : i % 3;
+                if (i % 4 == 0 || (i % 4 == 1 && j < 299) || (i % 4 == 2 && j < 128))
+                    th_set(&problem, TH_BIAS, 0, h, 0, i, j, -INFINITY);
+                else if (i % 8 == 3 && j % 3 == 0)
+                    th_set(&problem, TH_BIAS, 0, h, 0, i, j, -3.4e38);
+                else if (i % 8 == 7)
+                    th_set(&problem, TH_BIAS, 0, h, 0, i, j, 5.0 * (double)j);
+            }
+        sweep(*state, &problem, 2 * n);
+        th_problem_free(&problem);
+    }
+}
+
+/* ALiBi, sinks, a soft-cap, dropout, each alone; rows without keys beside the sinks. */
+static void one_modifier(void **state)
+{
+    th_session *const session = *state;
+    for (size_t n = 0; n < 4 * TH_COUNT(forms); n++) {
+        const size_t modifier = n / TH_COUNT(forms), form = n % TH_COUNT(forms);
+        clmgk_attention_desc desc = small_desc(forms[form], 90, 130);
+        desc.batch = 2;
+        desc.use_alibi = modifier == 0;
+        desc.use_sinks = modifier == 1;
+        desc.softcap = modifier == 2 ? 0.7 : 0.0;
+        desc.dropout = modifier == 3 ? 0.3 : 0.0;
+        for (desc.causal = 0; desc.causal < 2; desc.causal++) {
+            desc.length_k = desc.causal ? 50 : 130;
+            if (session->full || form == 0 || form == modifier || (form == 3 && modifier == 0))
+                sweep_desc(session, &desc, n, form);
+        }
+    }
+}
+
+static void softcaps(void **state)
+{
+    static const double caps[] = {1e-3, 0.5, 30.0, 1e30};
+    static const double factors[] = {1e-10, 1.0, 30.0, 1e6};
+    for (size_t n = 0; n < TH_COUNT(caps) * TH_COUNT(factors); n++) {
+        clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_HARD_FISH, 37, 150);
+        desc.softcap = caps[n / 4];
+        th_problem problem = th_problem_make(&desc, n);
+        th_scale(&problem, TH_Q, factors[n % 4]);
+        expect(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+/* Sinks below, among and above the logits, and none. */
+static void sinks(void **state)
+{
+    static const double logits[] = {-INFINITY, -200.0, 0.5, 200.0};
+    for (size_t n = 0; n < 2 * TH_COUNT(logits); n++) {
+        clmgk_attention_desc desc = small_desc(forms[n / 4], 90, 70);
+        desc.use_sinks = 1;
+        desc.causal = 1;
+        desc.batch = 2;
+        desc.use_lengths_q = n % 2 == 1;
+        th_problem problem = th_problem_make(&desc, n);
+        th_set(&problem, TH_SINKS, 0, 1, 0, 0, 0, logits[n % 4]);
+        expect(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+static void weight_and_offset_are_optional(void **state)
+{
+    th_session *const session = *state;
+    for (size_t n = 0; n < 8; n++) {
+        clmgk_attention_desc desc = small_desc(n < 4 ? CLMGK_VARIANT_HARD_GFISH : CLMGK_VARIANT_GFISH, 40, 90);
+        desc.use_mix_weight = (int32_t)(n % 2);
+        desc.use_mix_offset = (int32_t)(n / 2 % 2);
+        if (session->full || n < 4)
+            sweep_desc(session, &desc, n, n + 3);
+    }
+}
+
+/* Modifiers and masks together, in every storage type. */
+static void everything(void **state)
+{
+    th_session *const session = *state;
+    for (size_t n = 0; n < TH_COUNT(th_admixtures); n++) {
+        clmgk_attention_desc desc = small_desc(th_admixtures[n], 150, 150);
+        desc.dtype = th_dtypes[n % 3];
+        desc.use_bias = desc.use_alibi = desc.use_sinks = 1;
+        desc.use_window = 1;
+        desc.window_left = 60;
+        desc.window_right = n % 2 == 0 ? 10 : -1;
+        desc.softcap = 2.0;
+        desc.dropout = 0.25;
+        desc.sequences = n < 4 ? 3 : 0;
+        desc.use_lengths = desc.use_lengths_q = n >= 4;
+        if (session->full || n % 3 == 0)
+            sweep_desc(session, &desc, n, n);
+    }
+}
+
+/* What costs a build. */
+static clmgk_attention_desc random_program(uint64_t *state)
+{
+    clmgk_attention_desc desc = small_desc(th_admixtures[th_pick(state, 0, 5)], 0, 0);
+    const uint32_t traits = clmgk_variant_traits(desc.variant);
+    desc.dtype = th_dtypes[th_pick(state, 0, 2)];
+    desc.components = th_pick(state, 1, 5);
+    desc.shared_noise = (traits & CLMGK_TRAIT_NOISE) != 0 && th_chance(state, 2);
+    if ((traits & CLMGK_TRAIT_GENERALISED) != 0) {
+        desc.use_mix_weight = th_chance(state, 2);
+        desc.use_mix_offset = th_chance(state, 2);
+    }
+    desc.use_bias = th_chance(state, 2);
+    desc.use_alibi = th_chance(state, 2);
+    desc.use_sinks = th_chance(state, 2);
+    desc.softcap = th_chance(state, 3) ? 1.5 : 0.0;
+    desc.dropout = th_chance(state, 3) ? 0.3 : 0.0;
+    desc.sequences = th_chance(state, 3);
+    return desc;
+}
+
+static void set_random_shape(clmgk_attention_desc *desc, uint64_t *state)
+{
+    const bool packed = desc->sequences > 0;
+    desc->kv_heads = th_pick(state, 1, 3);
+    desc->heads = desc->kv_heads * th_pick(state, 1, 3);
+    desc->batch = packed ? 1 : th_pick(state, 1, 3);
+    desc->sequences = packed ? th_pick(state, 1, 9) : 0;
+    desc->use_offsets_k = packed && th_chance(state, 2);
+    desc->length = th_pick(state, 0, 150);
+    desc->length_k = packed && !desc->use_offsets_k ? desc->length : th_pick(state, 0, 300);
+    desc->causal = th_chance(state, 2);
+    desc->use_lengths = !packed && th_chance(state, 2);
+    desc->use_lengths_q = !packed && th_chance(state, 2);
+    desc->alignment = (clmgk_alignment)th_pick(state, 0, desc->use_lengths ? 2 : 1);
+    desc->use_window = th_chance(state, 2);
+    desc->window_left = th_pick(state, -1, 90);
+    desc->window_right = th_pick(state, -1, 90);
+    if (desc->use_bias)
+        set_bias_axes(desc, (size_t)th_pick(state, 0, 7));
+    desc->bias_batch = desc->use_bias && th_chance(state, 2) ? 1 : 0;
+}
+
+static void random_combinations(void **state)
+{
+    th_session *const session = *state;
+    uint64_t random = 6;
+    for (int program = 0; program < (session->full ? 120 : 5); program++) {
+        clmgk_attention_desc desc = random_program(&random);
+        for (int shape = 0; shape < 8; shape++) {
+            set_random_shape(&desc, &random);
+            sweep_desc(session, &desc, th_random(&random), (size_t)program);
+            desc.sequences = desc.sequences > 0; /* part of the program */
+        }
+    }
+}
+
+/* ---- values ---------------------------------------------------------------------------------------------------- */
+
+static void huge_and_tiny_logits(void **state)
+{
+    static const double factors[] = {1e-20, 1e-3, 10.0, 30.0, 100.0};
+    for (size_t n = 0; n < TH_COUNT(forms) * TH_COUNT(factors) * 2; n++) {
+        clmgk_attention_desc desc = small_desc(forms[n / 10], 40, 300);
+        desc.causal = n % 2 == 1;
+        th_problem problem = th_problem_make(&desc, n);
+        th_scale(&problem, TH_Q, factors[n / 2 % 5]);
+        th_scale(&problem, TH_K, factors[n / 2 % 5]);
+        expect(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+/* Every tile outgrows the maximum of those before it (the last slope by far more than 2^16), or none does, or one does
+ * in the middle. */
+static void growing_maxima(void **state)
+{
+    static const double slopes[] = {0.4, -0.4, 0.05, 4.0};
+    for (size_t n = 0; n < TH_COUNT(forms) * (TH_COUNT(slopes) + 1); n++) {
+        const size_t number = n % (TH_COUNT(slopes) + 1);
+        const clmgk_attention_desc desc = small_desc(forms[n / (TH_COUNT(slopes) + 1)], 50, 700);
+        th_problem problem = th_problem_make(&desc, n);
+        for (int64_t j = 0; j < desc.length_k; j++) {
+            const double size = number < TH_COUNT(slopes) ? slopes[number] * (double)j : (j == 333 ? 300.0 : 0.0);
+            for (int64_t k = 0; k < desc.components; k++)
+                th_set(&problem, TH_K, 0, k, 0, j, 0, size);
+        }
+        expect(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+/* Mixing of no weight, of both signs, of great and small size. */
+static void any_mixing(void **state)
+{
+    static const double factors[] = {0.0, -1.0, 30.0, 1e-6};
+    for (size_t n = 0; n < TH_COUNT(forms) * TH_COUNT(factors); n++) {
+        const clmgk_attention_desc desc = small_desc(forms[n % TH_COUNT(forms)], 40, 150);
+        th_problem problem = th_problem_make(&desc, n);
+        th_set(&problem, TH_MIX, 0, 0, 1, 0, 0, 0.0);
+        th_scale(&problem, TH_MIX, factors[n / TH_COUNT(forms)]);
+        expect(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+/* Queries and keys of 0, and p of 0: relu at its kink. */
+static void rectified_zeros(void **state)
+{
+    for (size_t n = 0; n < 2; n++) {
+        const clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_HARD_GFISH, 40, 150);
+        th_problem problem = th_problem_make(&desc, n);
+        for (int64_t j = 0; j < 150; j += 3)
+            for (int64_t d = 0; d < desc.head_size; d++)
+                th_set(&problem, TH_K, 0, j % 2, 0, j, d, j % 2 == 0 ? 0.0 : -0.0);
+        th_set(&problem, TH_MIX, 0, 1, 0, 0, 0, n == 0 ? 0.0 : -0.0);
+        expect(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+/* Row i of head h of batch b of one of Q, K, V: all NaN. */
+static void poison_row(th_problem *problem, th_name name, int64_t b, int64_t h, int64_t n)
+{
+    for (int64_t d = 0; d < problem->array[name].shape[4]; d++)
+        th_set(problem, name, b, h, 0, n, d, (double)NAN);
+}
+
+static void nan_reaches_the_rows_that_see_it(void **state)
+{
+    static const struct {
+        th_name name;
+        int64_t at;
+    } places[] = {{TH_Q, 0}, {TH_Q, 20}, {TH_K, 0}, {TH_K, 199}, {TH_V, 100}};
+    for (size_t n = 0; n < TH_COUNT(forms) * TH_COUNT(places); n++) {
+        clmgk_attention_desc desc = small_desc(forms[n / TH_COUNT(places)], 40, 200);
+        desc.batch = 2;
+        th_problem problem = th_problem_make(&desc, n);
+        poison_row(&problem, places[n % TH_COUNT(places)].name, 1, 1, places[n % TH_COUNT(places)].at);
+        expect(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+static void padding_does_not_leak(void **state)
+{
+    static const int64_t lengths[] = {70, 3}, lengths_q[] = {33, 65};
+    for (size_t n = 0; n < TH_COUNT(forms); n++) {
+        clmgk_attention_desc desc = small_desc(forms[n], 70, 130);
+        desc.batch = 2;
+        desc.use_lengths = desc.use_lengths_q = 1;
+        th_problem problem = th_problem_make(&desc, n);
+        for (int64_t b = 0; b < 2; b++) {
+            th_set(&problem, TH_LENGTHS, b, 0, 0, 0, 0, (double)lengths[b]);
+            th_set(&problem, TH_LENGTHS_Q, b, 0, 0, 0, 0, (double)lengths_q[b]);
+            th_poison(&problem, TH_K, b, lengths[b]);
+            th_poison(&problem, TH_V, b, lengths[b]);
+            th_poison(&problem, TH_Q, b, lengths_q[b]);
+        }
+        expect(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+/* A NaN in the mixing reaches the heads that it belongs to, in V the heads that share it. */
+static void what_is_not_a_number(void **state)
+{
+    static const th_name names[] = {TH_MIX, TH_MIX_WEIGHT, TH_MIX_OFFSET, TH_V};
+    for (size_t n = 0; n < TH_COUNT(names); n++) {
+        clmgk_attention_desc desc = small_desc(n == 3 ? CLMGK_VARIANT_HARD_MISH : CLMGK_VARIANT_HARD_GFISH, 20, 90);
+        th_problem problem = th_problem_make(&desc, n);
+        th_set(&problem, names[n], 0, 1, 0, 0, 0, n == 3 ? (double)INFINITY : (double)NAN);
+        expect(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+/* ---- noise ----------------------------------------------------------------------------------------------------- */
+
+static clmgk_attention_desc noisy_desc(size_t number, bool shared, int64_t length, int64_t length_k)
+{
+    static const clmgk_variant noisy[] = {CLMGK_VARIANT_FISH, CLMGK_VARIANT_MISH, CLMGK_VARIANT_GFISH};
+    clmgk_attention_desc desc = small_desc(noisy[number], length, length_k);
+    desc.shared_noise = shared;
+    return desc;
+}
+
+/* Own and shared, with seeds of one and of two words. */
+static void noise(void **state)
+{
+    static const uint64_t seeds[] = {0, 1, UINT64_C(1) << 32, UINT64_C(0xfedcba9876543210)};
+    for (size_t n = 0; n < 6 * TH_COUNT(seeds); n++) {
+        clmgk_attention_desc desc = noisy_desc(n / 2 % 3, n % 2 == 1, 50, 130);
+        desc.heads = 4;
+        desc.kv_heads = 2;
+        desc.batch = 2;
+        desc.causal = n / 6 % 2 == 1;
+        th_problem problem = th_problem_make(&desc, n);
+        problem.seed = seeds[n / 6];
+        th_scale(&problem, TH_NOISE, n < 12 ? 1.0 : 5.0);
+        expect(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+/* Blocks of one, two and four keys draw the numbers in different ways; tiles and splits begin anywhere. */
+static void noise_on_other_blocks(void **state)
+{
+    static const struct {
+        clmgk_engine engine;
+        const char *parameters;
+    } blocks[] = {{CLMGK_ENGINE_LANE, "lanes=8,block=4,tile=16,vectors=1,panels=4,heads=1"},
+                  {CLMGK_ENGINE_LANE, "block=16,tile=32,vectors=4,panels=1,heads=2"},
+                  {CLMGK_ENGINE_LANE, "tile=128,vectors=1,panels=2,heads=4,splits=2"},
+                  {CLMGK_ENGINE_SIMT, "rows=2,keys=4,heads=1"},
+                  {CLMGK_ENGINE_SIMT, "rows=1,keys=2,heads=2,splits=2"},
+                  {CLMGK_ENGINE_SIMT, "rows=4,keys=1,heads=1"}};
+    for (size_t n = 0; n < TH_COUNT(blocks); n++) {
+        clmgk_attention_desc desc = noisy_desc(n % 3, n % 2 == 1, 70, 210);
+        desc.dropout = 0.4;
+        th_problem problem = th_problem_make(&desc, n);
+        expect_with(*state, &problem, blocks[n].engine, blocks[n].parameters);
+        th_problem_free(&problem);
+    }
+}
+
+/* Hides all keys of a row but key (7 i + 3) mod S of batch b: L is then its logit, A / sqrt(D). */
+static int64_t only_key(int64_t i, int64_t keys)
+{
+    return (7 * i + 3) % keys;
+}
+
+static void hide_other_keys(th_problem *problem)
+{
+    for (int64_t i = 0; i < problem->desc.length; i++)
+        for (int64_t j = 0; j < problem->desc.length_k; j++)
+            th_set(problem, TH_BIAS, 0, 0, 0, i, j, j == only_key(i, problem->desc.length_k) ? 0.0 : -INFINITY);
+}
+
+/* Without scores L shows the noise itself, which is what clmgk_noise_tile says. */
+static void expect_noise_in_lse(const th_problem *problem)
+{
+    const clmgk_attention_desc *const d = &problem->desc;
+    for (int64_t row = 0; row < d->batch * d->heads * d->length; row++) {
+        const int64_t i = row % d->length, h = row / d->length % d->heads, b = row / d->length / d->heads;
+        float eps = 0.0F;
+        clmgk_error error;
+        assert_int_equal(clmgk_noise_tile(problem->seed, d->heads, b, d->shared_noise ? 0 : h, i, 1,
+                                          only_key(i, d->length_k), 1, &eps, &error),
+                         CLMGK_OK);
+        const double expected = 2.0 * (double)eps / sqrt((double)d->head_size);
+        assert_true(fabs(problem->array[TH_LSE].values[row] - expected) <= 1e-6 * (1.0 + fabs(expected)));
+    }
+}
+
+static void noise_is_that_of_the_host(void **state)
+{
+    th_session *const session = *state;
+    for (size_t n = 0; n < 4; n++) {
+        clmgk_attention_desc desc = noisy_desc(n / 2, n % 2 == 1, 60, 130);
+        desc.batch = 2;
+        desc.use_bias = 1;
+        desc.bias_batch = desc.bias_heads = 1;
+        th_problem problem = th_problem_make(&desc, n + 1);
+        th_fill(&problem, TH_Q, 0.0);
+        th_fill(&problem, TH_MIX, 2.0);
+        th_fill(&problem, TH_NOISE, 0.5); /* of two global heads: 2 eps */
+        hide_other_keys(&problem);
+        for (size_t e = 0; e < session->engines; e++) {
+            th_run_with(session, &problem, session->engine[e], parameters_of(session, e));
+            expect_noise_in_lse(&problem);
+        }
+        th_problem_free(&problem);
+    }
+}
+
+static void copy_inputs(th_problem *to, const th_problem *from)
+{
+    for (th_name name = TH_Q; name < TH_O; name++) {
+        if (!to->array[name].used || !from->array[name].used)
+            continue;
+        assert_int_equal(to->array[name].count, from->array[name].count);
+        memcpy(to->array[name].values, from->array[name].values, to->array[name].count * sizeof(double));
+    }
+}
+
+static void expect_equal_bits(const th_problem *one, const th_problem *other)
+{
+    for (th_name name = TH_O; name <= TH_LSE; name++)
+        assert_memory_equal(one->array[name].values, other->array[name].values,
+                            one->array[name].count * sizeof(double));
+}
+
+static void no_deviation_is_no_noise(void **state)
+{
+    static const clmgk_variant hard[] = {CLMGK_VARIANT_HARD_FISH, CLMGK_VARIANT_HARD_MISH, CLMGK_VARIANT_HARD_GFISH};
+    th_session *const session = *state;
+    for (size_t n = 0; n < 6 * session->engines; n++) {
+        const clmgk_attention_desc noisy = noisy_desc(n / 2 % 3, n % 2 == 1, 50, 130);
+        const clmgk_attention_desc silent = small_desc(hard[n / 2 % 3], 50, 130);
+        th_problem one = th_problem_make(&noisy, n), other = th_problem_make(&silent, n);
+        th_fill(&one, TH_NOISE, n % 3 == 0 ? -0.0 : 0.0);
+        copy_inputs(&other, &one);
+        th_run_with(session, &one, session->engine[n / 6], parameters_of(session, n / 6));
+        th_run_with(session, &other, session->engine[n / 6], parameters_of(session, n / 6));
+        expect_equal_bits(&one, &other);
+        th_problem_free(&one);
+        th_problem_free(&other);
+    }
+}
+
+static void bad_deviations(void **state)
+{
+    static const double bad[] = {-0.5, (double)NAN};
+    for (size_t n = 0; n < 6 * TH_COUNT(bad); n++) {
+        const clmgk_attention_desc desc = noisy_desc(n / 2 % 3, n % 2 == 1, 20, 70);
+        th_problem problem = th_problem_make(&desc, n);
+        th_set(&problem, TH_NOISE, 0, 0, 1, 0, 0, bad[n / 6]);
+        expect(*state, &problem);
+        for (size_t i = 0; i < problem.array[TH_LSE].count; i++)
+            assert_true(isnan(problem.array[TH_LSE].values[i]));
+        th_problem_free(&problem);
+    }
+}
+
+/* ---- layouts --------------------------------------------------------------------------------------------------- */
+
+enum { B = 2, N = 37, S = 70, D = 17, E = 8 };
+
+/* Strides for batch, head and token in the order that permutation `number` (0..5) makes, the last one varying fastest;
+ * `gap` elements lie between neighbours of each axis. */
+static clmgk_layout permuted(size_t number, int64_t heads, int64_t tokens, int64_t size, int64_t gap)
+{
+    static const size_t order[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    const int64_t shape[3] = {B, heads, tokens};
+    int64_t stride[3] = {0}, next = size + gap;
+    for (size_t n = 3; n-- > 0;) {
+        const size_t axis = order[number % 6][n];
+        stride[axis] = next;
+        next = next * shape[axis] + gap;
+    }
+    return (clmgk_layout){1, stride[0], stride[1], 0, stride[2]};
+}
+
+/* Arrays in any order, each at an odd place. */
+static void strides_and_offsets(void **state)
+{
+    for (size_t n = 0; n < 18; n++) {
+        clmgk_attention_desc desc = small_desc(forms[n % 3], N, S);
+        const int64_t gap = (int64_t)n % 4;
+        desc.dtype = th_dtypes[n / 6];
+        desc.batch = B;
+        desc.heads = 4;
+        desc.kv_heads = 2;
+        desc.q = permuted(n, 2, N, D, gap);
+        desc.k = permuted(n + 1, 2, S, D, gap);
+        desc.v = permuted(n + 2, 2, S, E, gap);
+        desc.o = permuted(n + 3, 4, N, E, gap);
+        desc.lse = permuted(n + 5, 4, N, 1, gap);
+        th_problem problem = th_problem_make(&desc, n);
+        for (size_t name = 0; name < TH_ARRAYS; name++)
+            problem.array[name].offset = 2 * name + n % 2;
+        sweep(*state, &problem, n < 6 ? 0 : 1);
+        th_problem_free(&problem);
+    }
+}
+
+/* Strides of 0: one token, head or batch for all. */
+static void broadcast_inputs(void **state)
+{
+    for (size_t n = 0; n < 9; n++) {
+        clmgk_attention_desc desc = small_desc(forms[n % 2], N, S);
+        desc.dtype = th_dtypes[n % 3];
+        desc.batch = B;
+        desc.q = permuted(0, 2, N, D, 0);
+        desc.k = permuted(0, 2, S, D, 0);
+        desc.v = permuted(0, 3, S, E, 0);
+        int64_t *const zero[] = {&desc.k.batch, &desc.k.head,  &desc.k.token, &desc.v.batch, &desc.v.head,
+                                 &desc.v.token, &desc.q.batch, &desc.q.head,  &desc.q.token};
+        *zero[n] = *zero[(n + 4) % 9] = 0;
+        sweep_desc(*state, &desc, n, n % 3 == 0 ? 0 : 1);
+    }
+}
+
+/* Talking heads: Q, K and V interleaved token by token in one buffer [B,N,3,H,D], tokens first in O too. */
+static void packed_qkv(void **state)
+{
+    enum { H = 3 };
+    const int64_t token = (int64_t)3 * H * D;
+    const clmgk_layout packed = {.strided = 1, .batch = N * token, .head = D, .token = token};
+    for (size_t n = 0; n < TH_COUNT(th_dtypes); n++) {
+        clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_TALKING_HEADS, N, N);
+        desc.dtype = th_dtypes[n];
+        desc.batch = B;
+        desc.value_size = D;
+        desc.causal = 1;
+        desc.q = desc.k = desc.v = packed;
+        desc.o = (clmgk_layout){1, (int64_t)N * H * D, D, 0, (int64_t)H * D};
+        th_problem problem = th_problem_make(&desc, n);
+        for (size_t name = TH_Q; name <= TH_V; name++) {
+            problem.array[name].home = TH_Q;
+            problem.array[name].offset = 5 + name * H * D;
+        }
+        sweep(*state, &problem, n);
+        th_problem_free(&problem);
+    }
+}
+
+/* ---- parts ----------------------------------------------------------------------------------------------------- */
+
+static void split_keys(void **state)
+{
+    static const int64_t shape[][2] = {{1, 1000}, {16, 700}, {40, 200}, {3, 0}, {100, 10}};
+    static const char *const lane[] = {"panels=1,vectors=1,heads=2,splits=2",
+                                       "panels=1,vectors=1,heads=2,splits=4,tile=16"};
+    static const char *const simt[] = {"rows=1,keys=1,heads=1,splits=2", "rows=1,keys=1,heads=1,splits=4"};
+    for (size_t n = 0; n < 15; n++) {
+        clmgk_attention_desc desc = small_desc(forms[n / 5], shape[n % 5][0], shape[n % 5][1]);
+        desc.dtype = th_dtypes[n / 5];
+        desc.batch = 2;
+        desc.use_lengths = desc.use_lengths_q = n % 2 == 1;
+        desc.causal = n % 3 == 0;
+        desc.use_sinks = n >= 5;
+        th_problem problem = th_problem_make(&desc, n);
+        for (size_t p = 0; p < 2; p++) {
+            if (p == 0 || n < 5)
+                expect_with(*state, &problem, CLMGK_ENGINE_LANE, lane[p]);
+            if (p == 0 ? n < 10 : n < 5)
+                expect_with(*state, &problem, CLMGK_ENGINE_SIMT, simt[p]);
+        }
+        th_problem_free(&problem);
+    }
+}
+
+/* Keys begin .. end-1 of `from`. */
+static void copy_keys(th_problem *to, const th_problem *from, th_name name, int64_t begin)
+{
+    const th_array *const source = &from->array[name];
+    th_array *const target = &to->array[name];
+    const int64_t size = source->shape[4], row = target->shape[3] * size;
+    for (int64_t outer = 0; row > 0 && outer < (int64_t)target->count / row; outer++)
+        memcpy(target->values + outer * row, source->values + (outer * source->shape[3] + begin) * size,
+               (size_t)row * sizeof(double));
+}
+
+/* Part number `part`, the keys begin .. end-1, in its place of the whole. */
+static void run_part(th_session *session, th_problem *whole, int64_t part, int64_t begin, int64_t end, size_t n)
+{
+    clmgk_attention_desc desc = small_desc(whole->desc.variant, N, end - begin);
+    desc.batch = B;
+    desc.dtype = whole->desc.dtype;
+    th_problem problem = th_problem_make(&desc, 1);
+    copy_keys(&problem, whole, TH_K, begin);
+    copy_keys(&problem, whole, TH_V, begin);
+    static const th_name same[] = {TH_Q, TH_MIX, TH_MIX_WEIGHT, TH_MIX_OFFSET};
+    for (size_t i = 0; i < TH_COUNT(same); i++)
+        if (problem.array[same[i]].used)
+            memcpy(problem.array[same[i]].values, whole->array[same[i]].values,
+                   problem.array[same[i]].count * sizeof(double));
+    th_run_with(session, &problem, session->engine[n], parameters_of(session, n));
+    for (size_t output = 0; output < 2; output++) {
+        const th_array *const array = &problem.array[TH_O + output];
+        memcpy(whole->array[TH_PARTS_O + output].values + (size_t)part * array->count, array->values,
+               array->count * sizeof(double));
+    }
+    th_problem_free(&problem);
+}
+
+static void parts_make_the_whole(void **state)
+{
+    enum { PARTS = 4 };
+    static const int64_t cut[PARTS + 1] = {0, 17, 17, 50, S};
+    th_session *const session = *state;
+    for (size_t n = 0; n < 3 * session->engines; n++) {
+        clmgk_attention_desc desc = small_desc(forms[n % 3], N, S);
+        desc.batch = B;
+        desc.dtype = n < 3 ? th_dtypes[n % 3] : CLMGK_DTYPE_F32;
+        desc.combine = 1;
+        th_problem problem = th_problem_make(&desc, n);
+        clmgk_plan_options options = th_options(session, n / 3);
+        options.parameters = parameters_of(session, n / 3);
+        th_run_pass(session, &problem, TH_FORWARD, &options); /* rounds the values */
+        clmgk_ref_answer answer = th_solve(&problem);
+        th_add_parts(&problem, PARTS);
+        for (int64_t p = 0; p < PARTS; p++)
+            run_part(session, &problem, p, cut[p], cut[p + 1], n / 3);
+        th_run_pass(session, &problem, TH_COMBINE, &options);
+        th_check(session, &problem, options.engine, &answer);
+        clmgk_ref_answer_free(&answer);
+        th_problem_free(&problem);
+    }
+}
+
+/* ---- properties ------------------------------------------------------------------------------------------------ */
+
+/* A problem whose values the device can hold exactly, as th_upload would leave them. */
+static th_problem rounded_problem(th_session *session, const clmgk_attention_desc *desc, uint64_t seed)
+{
+    th_problem problem = th_problem_make(desc, seed);
+    th_device device = th_upload(session, &problem, 0);
+    th_device_free(&device);
+    return problem;
+}
+
+/* Runs `changed`: its outputs must be those of `original`. */
+static void expect_same(th_session *session, const th_problem *original, th_problem *changed)
+{
+    clmgk_ref_answer answer = th_solve(original);
+    expect_on(session, session->engines, changed, &answer);
+    clmgk_ref_answer_free(&answer);
+}
+
+static void unmixed_heads_are_those_of_softmax(void **state)
+{
+    for (size_t n = 0; n < 3; n++) {
+        clmgk_attention_desc plain = th_small_desc(CLMGK_VARIANT_SOFTMAX, N, S);
+        clmgk_attention_desc mixed = small_desc(n == 0 ? CLMGK_VARIANT_TALKING_HEADS : CLMGK_VARIANT_HARD_FISH, N, S);
+        plain.heads = mixed.heads = mixed.components = n == 2 ? 1 : 3;
+        plain.causal = mixed.causal = n == 1;
+        th_problem original = rounded_problem(*state, &plain, n), changed = th_problem_make(&mixed, n);
+        copy_inputs(&changed, &original);
+        for (int64_t h = 0; h < mixed.heads; h++)
+            for (int64_t k = 0; k < mixed.heads; k++)
+                th_set(&changed, TH_MIX, 0, h, k, 0, 0, h == k ? 1.0 : 0.0);
+        expect_same(*state, &original, &changed);
+        th_problem_free(&original);
+        th_problem_free(&changed);
+    }
+}
+
+/* MiSH is FiSH with equal rows of p: with one softmax for all heads, and where a modifier differs by head (here one
+ * that changes nothing) with one each. */
+static void one_mixing_for_all_heads(void **state)
+{
+    for (size_t n = 0; n < 6; n++) {
+        const bool noisy = n % 3 > 0, alibi = n / 3 == 1;
+        clmgk_attention_desc full = small_desc(noisy ? CLMGK_VARIANT_FISH : CLMGK_VARIANT_HARD_FISH, N, S);
+        full.heads = 5;
+        full.batch = B;
+        full.shared_noise = n % 3 == 2;
+        clmgk_attention_desc one = full;
+        one.variant = noisy ? CLMGK_VARIANT_MISH : CLMGK_VARIANT_HARD_MISH;
+        one.use_alibi = alibi;
+        th_problem original = rounded_problem(*state, &full, n), changed = th_problem_make(&one, n);
+        for (int64_t h = 1; h < full.heads; h++)
+            memcpy(original.array[TH_MIX].values + h * full.components, original.array[TH_MIX].values,
+                   (size_t)full.components * sizeof(double));
+        changed.array[TH_MIX].used = false; /* a shape of its own */
+        copy_inputs(&changed, &original);
+        changed.array[TH_MIX].used = true;
+        memcpy(changed.array[TH_MIX].values, original.array[TH_MIX].values, (size_t)full.components * sizeof(double));
+        changed.seed = original.seed;
+        if (alibi)
+            th_fill(&changed, TH_SLOPES, 0.0);
+        expect_same(*state, &original, &changed);
+        th_problem_free(&original);
+        th_problem_free(&changed);
+    }
+}
+
+/* Global heads in another order, with their columns of p; keys in another order. */
+static void order_does_not_matter(void **state)
+{
+    for (size_t n = 0; n < 3; n++) {
+        const clmgk_attention_desc desc = small_desc(forms[n], N, S);
+        th_problem original = rounded_problem(*state, &desc, n), changed = th_problem_make(&desc, n);
+        static const th_name global[] = {TH_Q, TH_K, TH_MIX, TH_MIX_WEIGHT};
+        copy_inputs(&changed, &original);
+        th_reverse_tokens(&changed, TH_K);
+        th_reverse_tokens(&changed, TH_V);
+        for (size_t i = 0; i < TH_COUNT(global); i++) {
+            const th_array *const array = &changed.array[global[i]];
+            const size_t size = i < 2 ? (size_t)(array->shape[3] * array->shape[4]) : 1; /* of two heads */
+            for (size_t at = 0; array->used && at < array->count; at += 2 * size)
+                for (size_t x = at; x < at + size; x++) {
+                    const double value = array->values[x];
+                    array->values[x] = array->values[x + size];
+                    array->values[x + size] = value;
+                }
+        }
+        expect_same(*state, &original, &changed);
+        th_problem_free(&original);
+        th_problem_free(&changed);
+    }
+}
+
+/* c is inside A: it moves L by c / sqrt(D), and O not at all. */
+static void offsets_reach_only_lse(void **state)
+{
+    th_session *const session = *state;
+    clmgk_attention_desc with = small_desc(CLMGK_VARIANT_HARD_GFISH, N, S);
+    clmgk_attention_desc without = with;
+    without.use_mix_offset = 0;
+    th_problem original = rounded_problem(session, &without, 1), changed = th_problem_make(&with, 1);
+    copy_inputs(&changed, &original);
+    th_fill(&changed, TH_MIX_OFFSET, 3.0);
+    clmgk_ref_answer answer = th_solve(&original);
+    for (int64_t n = 0; n < answer.rows; n++)
+        answer.lse[n] += 3.0 / sqrt((double)with.head_size);
+    expect_on(session, session->engines, &changed, &answer);
+    clmgk_ref_answer_free(&answer);
+    th_problem_free(&original);
+    th_problem_free(&changed);
+}
+
+/* A plan without L gives the same O; runs again and again the same bits. */
+static void repeated_runs_are_bit_equal(void **state)
+{
+    th_session *const session = *state;
+    for (size_t n = 0; n < session->engines * TH_COUNT(forms); n++) {
+        clmgk_attention_desc desc = small_desc(forms[n % TH_COUNT(forms)], 300, 130);
+        desc.heads = 8;
+        desc.causal = 1;
+        const size_t e = n / TH_COUNT(forms);
+        th_problem one = th_problem_make(&desc, n), again = th_problem_make(&desc, n);
+        th_run_with(session, &one, session->engine[e], parameters_of(session, e));
+        for (int run = 0; run < 4; run++) {
+            th_run_with(session, &again, session->engine[e], parameters_of(session, e));
+            expect_equal_bits(&one, &again);
+        }
+        again.array[TH_LSE].used = false;
+        th_run_with(session, &again, session->engine[e], parameters_of(session, e));
+        assert_memory_equal(one.array[TH_O].values, again.array[TH_O].values, one.array[TH_O].count * sizeof(double));
+        th_problem_free(&one);
+        th_problem_free(&again);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_variant_and_storage_type),
+        cmocka_unit_test(sequence_lengths),
+        cmocka_unit_test(own_parameters),
+        cmocka_unit_test(head_sizes),
+        cmocka_unit_test(global_and_local_heads),
+        cmocka_unit_test(as_many_heads_as_talk),
+        cmocka_unit_test(heads_in_groups),
+        cmocka_unit_test(grouped_values),
+        cmocka_unit_test(engine_parameters),
+        cmocka_unit_test(causal_alignments_and_lengths),
+        cmocka_unit_test(windows),
+        cmocka_unit_test(packed_sequences),
+        cmocka_unit_test(biases),
+        cmocka_unit_test(hiding_biases),
+        cmocka_unit_test(one_modifier),
+        cmocka_unit_test(softcaps),
+        cmocka_unit_test(sinks),
+        cmocka_unit_test(weight_and_offset_are_optional),
+        cmocka_unit_test(everything),
+        cmocka_unit_test(random_combinations),
+        cmocka_unit_test(huge_and_tiny_logits),
+        cmocka_unit_test(growing_maxima),
+        cmocka_unit_test(any_mixing),
+        cmocka_unit_test(rectified_zeros),
+        cmocka_unit_test(nan_reaches_the_rows_that_see_it),
+        cmocka_unit_test(padding_does_not_leak),
+        cmocka_unit_test(what_is_not_a_number),
+        cmocka_unit_test(noise),
+        cmocka_unit_test(noise_on_other_blocks),
+        cmocka_unit_test(noise_is_that_of_the_host),
+        cmocka_unit_test(no_deviation_is_no_noise),
+        cmocka_unit_test(bad_deviations),
+        cmocka_unit_test(strides_and_offsets),
+        cmocka_unit_test(broadcast_inputs),
+        cmocka_unit_test(packed_qkv),
+        cmocka_unit_test(split_keys),
+        cmocka_unit_test(parts_make_the_whole),
+        cmocka_unit_test(unmixed_heads_are_those_of_softmax),
+        cmocka_unit_test(one_mixing_for_all_heads),
+        cmocka_unit_test(order_does_not_matter),
+        cmocka_unit_test(offsets_reach_only_lse),
+        cmocka_unit_test(repeated_runs_are_bit_equal),
+    };
+    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+}

@@ -1,0 +1,789 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gradients of the admixture family on every engine against the reference: forms, masks and modifiers, shapes, layouts,
+ * which of them are wanted, how the work is cut up; then what must hold whatever the reference says.
+ * A program takes seconds to build: what is chosen at run time varies over few of them.
+ */
+#include "harness/harness.h"
+
+#include <math.h>
+#include <string.h>
+
+/* One of each kind: p alone, p for all heads, w and c, noise. */
+static const clmgk_variant forms[] = {CLMGK_VARIANT_HARD_FISH, CLMGK_VARIANT_HARD_MISH, CLMGK_VARIANT_HARD_GFISH,
+                                      CLMGK_VARIANT_FISH};
+
+/* Two global heads, three local ones, with w and c where there are any. */
+static clmgk_attention_desc small_desc(clmgk_variant variant, int64_t length, int64_t length_k)
+{
+    const uint32_t traits = clmgk_variant_traits(variant);
+    clmgk_attention_desc desc = th_small_desc(variant, length, length_k);
+    desc.heads = 3;
+    desc.components = (traits & CLMGK_TRAIT_SQUARE) != 0 ? 3 : 2;
+    desc.use_mix_weight = desc.use_mix_offset = (traits & CLMGK_TRAIT_GENERALISED) != 0;
+    return desc;
+}
+
+/* One program serves every number of heads, in groups that may hold some too many. */
+static clmgk_plan_options options_of(const th_session *session, size_t n)
+{
+    clmgk_plan_options options = th_options(session, n);
+    const bool lane = options.engine == CLMGK_ENGINE_LANE;
+    options.parameters = lane                                        ? "panels=2,vectors=2,heads=2,splits=1"
+                         : session->info.engine == CLMGK_ENGINE_LANE ? "rows=1,keys=1,heads=1,splits=1"
+                                                                     : NULL;
+    options.backward_parameters = lane ? "panels=2,heads=2" : NULL;
+    return options;
+}
+
+static void check(th_session *session, const th_problem *problem, clmgk_engine engine)
+{
+    clmgk_ref_gradients exact = th_solve_gradients(problem);
+    th_check_gradients(session, problem, engine, &exact);
+    clmgk_ref_gradients_free(&exact);
+}
+
+/* Runs and checks: on the device's own engine, on all if `all` or in full. */
+static void expect(th_session *session, th_problem *problem, bool all)
+{
+    for (size_t n = 0; n < (all || session->full ? session->engines : 1); n++) {
+        const clmgk_plan_options options = options_of(session, n);
+        th_run_training(session, problem, &options);
+        check(session, problem, options.engine);
+    }
+}
+
+/* With parameters of one engine; nothing where the device does not offer it. */
+static void expect_with(th_session *session, th_problem *problem, clmgk_engine engine, const char *parameters)
+{
+    for (size_t n = 0; n < session->engines; n++) {
+        clmgk_plan_options options = options_of(session, n);
+        if (options.engine != engine)
+            continue;
+        options.backward_parameters = parameters;
+        th_run_training(session, problem, &options);
+        check(session, problem, engine);
+    }
+}
+
+/* ---- sweeps ---------------------------------------------------------------------------------------------------- */
+
+/* Some gradients are added to what is there, which is of their own size: a storage type rounds the sum. */
+static void accumulate_some(th_problem *problem, uint64_t *state)
+{
+    problem->accumulate = (uint32_t)th_random(state) & CLMGK_GRADIENT_ALL;
+    for (th_name name = TH_GRAD_Q; name <= TH_GRAD_NOISE; name++)
+        th_scale(problem, name, 0.0625);
+}
+
+static void set_heads(clmgk_attention_desc *desc, uint64_t *state)
+{
+    if ((clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_SQUARE) != 0)
+        desc->heads = desc->kv_heads = desc->components; /* the program's */
+    else
+        desc->heads = desc->kv_heads * th_pick(state, 1, 3);
+}
+
+/* A program of all gradients over `shapes` shapes; every other time the keys are split, if the engine takes that. */
+static void expect_program(th_session *session, clmgk_attention_desc desc, size_t first, size_t shapes, bool all)
+{
+    static const char *const splits[] = {"panels=2,heads=2,splits=1", "panels=2,heads=2,splits=2",
+                                         "panels=2,heads=2,splits=4"};
+    const bool lane = session->engine[0] == CLMGK_ENGINE_LANE;
+    uint64_t random = 100 * (uint64_t)desc.variant + first;
+    if (desc.gradients == 0)
+        desc.gradients = th_all_gradients(&desc);
+    for (size_t n = first; n < first + (session->full ? 3 * shapes : shapes); n++) {
+        th_set_shape(&desc, n, &random);
+        set_heads(&desc, &random);
+        if (desc.use_bias) /* of the shape before */
+            desc.bias_heads = th_chance(&random, 2) ? 1 : desc.heads;
+        th_problem problem = th_problem_make(&desc, th_random(&random));
+        if (th_chance(&random, 2))
+            accumulate_some(&problem, &random);
+        /* one key's weight is 1: without dL all is 0 but for rounding, which one_key_has_no_gradient looks at */
+        problem.array[TH_GRAD_LSE].used =
+            th_chance(&random, 2) || n < TH_CORNERS || (desc.use_window && desc.window_left == 0);
+        if (n % 2 == 1 && lane)
+            expect_with(session, &problem, CLMGK_ENGINE_LANE, splits[th_pick(&random, 0, 2)]);
+        if (n % 2 == 0 || !lane || all)
+            expect(session, &problem, all);
+        th_problem_free(&problem);
+    }
+}
+
+/* ---- forms ----------------------------------------------------------------------------------------------------- */
+
+static void every_variant(void **state)
+{
+    for (size_t n = 0; n < TH_COUNT(th_admixtures); n++)
+        expect_program(*state, small_desc(th_admixtures[n], 0, 0), 0, n % 3 == 1 ? 16 : 10, true);
+}
+
+static void storage_types(void **state)
+{
+    th_session *const session = *state;
+    for (size_t n = 0; n < 2 * TH_COUNT(th_admixtures); n++) {
+        clmgk_attention_desc desc = small_desc(th_admixtures[n / 2], 0, 0);
+        desc.dtype = th_dtypes[1 + n % 2];
+        if (session->full || n % 3 == 0)
+            expect_program(session, desc, 3, 8, false);
+    }
+}
+
+static void head_sizes(void **state)
+{
+    static const int64_t size[][2] = {{33, 5}, {1, 40}, {64, 64}, {7, 200}, {128, 96}, {256, 16}};
+    th_session *const session = *state;
+    for (size_t n = 0; n < (session->full ? TH_COUNT(size) * TH_COUNT(forms) : 2); n++) {
+        clmgk_attention_desc desc = small_desc(forms[n % TH_COUNT(forms)], 0, 0);
+        desc.head_size = size[session->full ? n / TH_COUNT(forms) : n][0];
+        desc.value_size = size[session->full ? n / TH_COUNT(forms) : n][1];
+        expect_program(session, desc, 5, 4, false);
+    }
+}
+
+static void global_and_local_heads(void **state)
+{
+    static const int64_t heads[][2] = {{1, 1}, {1, 7}, {5, 1}, {5, 7}, {7, 4}};
+    th_session *const session = *state;
+    for (size_t n = 0; n < TH_COUNT(heads) * TH_COUNT(forms); n++) {
+        clmgk_attention_desc desc = small_desc(forms[n % TH_COUNT(forms)], 40, 90);
+        desc.components = heads[n / TH_COUNT(forms)][0];
+        desc.heads = heads[n / TH_COUNT(forms)][1];
+        desc.gradients = th_all_gradients(&desc);
+        desc.batch = 2;
+        th_problem problem = th_problem_make(&desc, n);
+        if (session->full || n % TH_COUNT(forms) == n / TH_COUNT(forms) % 3)
+            expect(session, &problem, false);
+        th_problem_free(&problem);
+    }
+}
+
+/* More state than fits: engines take small blocks by their own choice. */
+static void as_many_heads_as_talk(void **state)
+{
+    th_session *const session = *state;
+    clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_TALKING_HEADS, 9, 35);
+    desc.components = desc.heads = 64;
+    desc.gradients = th_all_gradients(&desc);
+    th_problem problem = th_problem_make(&desc, 1);
+    for (size_t n = 0; n < session->engines; n++) {
+        clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+        options.engine = session->engine[n];
+        th_run_training(session, &problem, &options);
+        check(session, &problem, options.engine);
+    }
+    th_problem_free(&problem);
+}
+
+/* Whatever of the values' heads a work-group holds. */
+static void value_heads_in_groups(void **state)
+{
+    static const char *const lane[] = {"panels=2,heads=1", "panels=1,heads=2,splits=2", "panels=1,heads=4",
+                                       "panels=2,heads=8"};
+    static const char *const simt[] = {"rows=1,keys=1,heads=1,splits=2", "rows=1,keys=1,heads=2"};
+    static const int64_t heads[][2] = {{5, 5}, {6, 1}, {6, 2}, {6, 3}};
+    for (size_t n = 0; n < TH_COUNT(heads); n++) {
+        clmgk_attention_desc desc = small_desc(forms[n / 2 % 2], 70, 150);
+        desc.batch = 2;
+        desc.heads = heads[n][0];
+        desc.kv_heads = heads[n][1];
+        desc.causal = 1;
+        desc.gradients = th_all_gradients(&desc);
+        th_problem problem = th_problem_make(&desc, n);
+        for (size_t p = n / 2; p < TH_COUNT(lane); p += 1 + n / 2)
+            expect_with(*state, &problem, CLMGK_ENGINE_LANE, lane[p]);
+        for (size_t p = n / 2; p < TH_COUNT(simt); p++)
+            expect_with(*state, &problem, CLMGK_ENGINE_SIMT, simt[p]);
+        th_problem_free(&problem);
+    }
+}
+
+static void engine_parameters(void **state)
+{
+    static const struct {
+        clmgk_engine engine;
+        const char *parameters;
+        clmgk_variant variant;
+    } blocks[] = {
+        {CLMGK_ENGINE_LANE, "panels=8", CLMGK_VARIANT_HARD_FISH},
+        {CLMGK_ENGINE_LANE, "panels=4,tile=16,lanes=8", CLMGK_VARIANT_GFISH},
+        {CLMGK_ENGINE_LANE, "panels=1,tile=128,vectors=1,splits=2", CLMGK_VARIANT_HARD_MISH},
+        {CLMGK_ENGINE_LANE, "panels=2,tile=32,block=4,unroll=1", CLMGK_VARIANT_HARD_GFISH},
+        {CLMGK_ENGINE_SIMT, "rows=2,keys=2,splits=2,heads=1", CLMGK_VARIANT_HARD_FISH},
+        {CLMGK_ENGINE_SIMT, "row-threads=4,key-threads=8,rows=2,keys=1,features=8,heads=1", CLMGK_VARIANT_HARD_GFISH}};
+    th_session *const session = *state;
+    for (size_t n = 0; n < TH_COUNT(blocks) * (session->full ? TH_COUNT(forms) : 1); n++) {
+        const size_t block = n % TH_COUNT(blocks);
+        clmgk_attention_desc desc =
+            small_desc(n < TH_COUNT(blocks) ? blocks[block].variant : forms[n / TH_COUNT(blocks)], 150, 270);
+        desc.batch = 2;
+        desc.use_lengths = desc.use_lengths_q = 1;
+        desc.gradients = th_all_gradients(&desc);
+        for (desc.causal = 0; desc.causal < 2; desc.causal++) {
+            th_problem problem = th_problem_make(&desc, n);
+            expect_with(session, &problem, blocks[block].engine, blocks[block].parameters);
+            th_problem_free(&problem);
+        }
+    }
+}
+
+/* ---- masks and modifiers --------------------------------------------------------------------------------------- */
+
+/* Bias of the whole score matrix, shared by batches and heads or not. */
+static void whole_bias_with_sinks_and_alibi(void **state)
+{
+    for (size_t n = 0; n < 2; n++) {
+        clmgk_attention_desc desc = small_desc(forms[n], 0, 0);
+        desc.use_bias = desc.use_sinks = desc.use_alibi = 1;
+        expect_program(*state, desc, n, 10, n == 0);
+    }
+}
+
+/* Bias with one axis or none. */
+static void every_bias(void **state)
+{
+    th_session *const session = *state;
+    for (size_t n = 0; n < (session->full ? 3 * TH_COUNT(forms) : 3); n++) {
+        clmgk_attention_desc desc = small_desc(forms[n / 3], 0, 0);
+        desc.use_bias = 1;
+        desc.bias_length = n % 3 != 0 ? 1 : 0;
+        desc.bias_length_k = n % 3 != 1 ? 1 : 0;
+        expect_program(session, desc, 3, 8, false);
+    }
+}
+
+static void packed_with_everything(void **state)
+{
+    static const clmgk_variant variants[] = {CLMGK_VARIANT_GFISH, CLMGK_VARIANT_MISH, CLMGK_VARIANT_FISH};
+    th_session *const session = *state;
+    for (size_t n = 0; n < (session->full ? TH_COUNT(variants) : 2); n++) {
+        clmgk_attention_desc desc = small_desc(variants[n], 0, 0);
+        desc.sequences = 4;
+        desc.use_bias = desc.use_sinks = desc.use_alibi = 1;
+        desc.bias_length = n == 0 ? 1 : 0;
+        desc.bias_length_k = n == 1 ? 1 : 0;
+        desc.dropout = 0.25;
+        desc.shared_noise = n == 1;
+        expect_program(session, desc, 2, 8, n == 0);
+    }
+}
+
+static void softcap_and_dropout(void **state)
+{
+    th_session *const session = *state;
+    for (size_t n = 0; n < (session->full ? TH_COUNT(forms) : 2); n++) {
+        clmgk_attention_desc desc = small_desc(forms[2 * n % TH_COUNT(forms) + n / 2], 0, 0);
+        desc.softcap = 0.7;
+        desc.dropout = 0.4;
+        expect_program(session, desc, 4, 8, n == 0);
+    }
+}
+
+/* w and c given or not. */
+static void weight_and_offset_are_optional(void **state)
+{
+    th_session *const session = *state;
+    for (size_t n = 0; n < (session->full ? 6 : 3); n++) {
+        clmgk_attention_desc desc = small_desc(n < 3 ? CLMGK_VARIANT_HARD_GFISH : CLMGK_VARIANT_GFISH, 0, 0);
+        desc.use_mix_weight = n % 3 == 1;
+        desc.use_mix_offset = n % 3 == 2;
+        expect_program(session, desc, 5, 4, false);
+    }
+}
+
+/* Rows of which every key is hidden, by -inf in the bias. */
+static void rows_without_keys(void **state)
+{
+    clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_HARD_FISH, 40, 90);
+    desc.use_bias = desc.use_sinks = desc.use_alibi = 1;
+    desc.gradients = th_all_gradients(&desc);
+    th_problem problem = th_problem_make(&desc, 3);
+    for (int64_t i = 0; i < 40; i += 3)
+        for (int64_t j = 0; j < 90; j++)
+            th_set(&problem, TH_BIAS, 0, i % 3, 0, i, j, -(double)INFINITY);
+    expect(*state, &problem, true);
+    th_fill(&problem, TH_BIAS, -(double)INFINITY);
+    expect(*state, &problem, true);
+    th_problem_free(&problem);
+}
+
+/* ---- noise ----------------------------------------------------------------------------------------------------- */
+
+static clmgk_attention_desc noisy_desc(size_t number, bool shared, int64_t length, int64_t length_k)
+{
+    static const clmgk_variant noisy[] = {CLMGK_VARIANT_FISH, CLMGK_VARIANT_MISH, CLMGK_VARIANT_GFISH};
+    clmgk_attention_desc desc = small_desc(noisy[number], length, length_k);
+    desc.shared_noise = shared;
+    desc.gradients = th_all_gradients(&desc);
+    return desc;
+}
+
+/* Own and shared, with seeds of one and of two words. */
+static void noise(void **state)
+{
+    static const uint64_t seeds[] = {1, UINT64_C(1) << 32, UINT64_C(0xfedcba9876543210)};
+    for (size_t n = 0; n < 6 * TH_COUNT(seeds); n++) {
+        clmgk_attention_desc desc = noisy_desc(n / 2 % 3, n % 2 == 1, 50, 130);
+        desc.heads = 4;
+        desc.kv_heads = 2;
+        desc.batch = 2;
+        desc.causal = n / 6 % 2 == 1;
+        th_problem problem = th_problem_make(&desc, n);
+        problem.seed = seeds[n / 6];
+        th_scale(&problem, TH_NOISE, n < 12 ? 1.0 : 3.0);
+        expect(*state, &problem, n % 2 == 0);
+        th_problem_free(&problem);
+    }
+}
+
+/* The generator serves four keys at a time, which blocks cut in different ways. */
+static void noise_on_other_blocks(void **state)
+{
+    static const struct {
+        clmgk_engine engine;
+        const char *parameters;
+    } blocks[] = {{CLMGK_ENGINE_LANE, "lanes=8,block=4,tile=16,vectors=1,panels=4,heads=1"},
+                  {CLMGK_ENGINE_LANE, "block=16,tile=32,vectors=4,panels=1,heads=2"},
+                  {CLMGK_ENGINE_SIMT, "rows=2,keys=4,heads=1"},
+                  {CLMGK_ENGINE_SIMT, "rows=4,keys=2,heads=1,splits=2"}};
+    for (size_t n = 0; n < TH_COUNT(blocks); n++) {
+        clmgk_attention_desc desc = noisy_desc(n % 3, n % 2 == 1, 70, 210);
+        desc.dropout = 0.4;
+        th_problem problem = th_problem_make(&desc, n);
+        expect_with(*state, &problem, blocks[n].engine, blocks[n].parameters);
+        th_problem_free(&problem);
+    }
+}
+
+/* A deviation of 0 has a gradient like any other; a negative one makes all of them NaN. */
+static void deviations_on_the_edge(void **state)
+{
+    for (size_t n = 0; n < 6; n++) {
+        const clmgk_attention_desc desc = noisy_desc(n % 3, n >= 3, 40, 90);
+        th_problem problem = th_problem_make(&desc, n);
+        th_set(&problem, TH_NOISE, 0, 0, 0, 0, 0, 0.0);
+        expect(*state, &problem, false);
+        th_fill(&problem, TH_NOISE, 0.0);
+        expect(*state, &problem, false);
+        th_set(&problem, TH_NOISE, 0, 0, 1, 0, 0, -0.5);
+        expect(*state, &problem, false);
+        th_problem_free(&problem);
+    }
+}
+
+/* ---- values ---------------------------------------------------------------------------------------------------- */
+
+/*
+ * P = exp(s - L) carries the rounding of L, half of its last place, as a factor common to a row: beyond the usual bound
+ * where |L| is hundreds.
+ */
+static void expect_for_large_lse(th_session *session, th_problem *problem)
+{
+    const clmgk_plan_options options = options_of(session, 0);
+    th_run_training(session, problem, &options);
+    double largest = 0.0;
+    for (size_t i = 0; i < problem->array[TH_LSE].count; i++)
+        if (isfinite(problem->array[TH_LSE].values[i]))
+            largest = fmax(largest, fabs(problem->array[TH_LSE].values[i]));
+    clmgk_ref_gradients exact = th_solve_gradients(problem);
+    const double rows = (double)problem->array[TH_LSE].count;
+    for (size_t n = 0; n < CLMGK_REF_ARRAYS; n++) {
+        /* parameters' gradients are sums over all rows, of about dL (p, w: dL times scores), which cancel */
+        const double summed = n < CLMGK_REF_GRAD_PRIOR                                    ? 0.0
+                              : n == CLMGK_REF_GRAD_MIX || n == CLMGK_REF_GRAD_MIX_WEIGHT ? rows * largest
+                                                                                          : rows;
+        exact.bound[n].bound += ldexp(largest, -23) * (exact.bound[n].max_abs + summed);
+    }
+    th_check_gradients(session, problem, session->engine[0], &exact);
+    clmgk_ref_gradients_free(&exact);
+}
+
+static void huge_and_tiny_logits(void **state)
+{
+    static const double factors[] = {1e-20, 1e-3, 5.0, 10.0, 30.0};
+    for (size_t n = 0; n < TH_COUNT(factors) * TH_COUNT(forms); n++) {
+        clmgk_attention_desc desc = small_desc(forms[n % TH_COUNT(forms)], 40, 130);
+        const double factor = factors[n / TH_COUNT(forms)];
+        desc.gradients = th_all_gradients(&desc);
+        desc.causal = n % 3 == 1;
+        th_problem problem = th_problem_make(&desc, n);
+        th_scale(&problem, TH_Q, factor);
+        th_scale(&problem, TH_K, factor);
+        if (factor < 5.0)
+            expect(*state, &problem, false);
+        else
+            expect_for_large_lse(*state, &problem);
+        th_problem_free(&problem);
+    }
+}
+
+/* Mixing of no weight and of both signs. */
+static void any_mixing(void **state)
+{
+    for (size_t n = 0; n < 2 * TH_COUNT(forms); n++) {
+        clmgk_attention_desc desc = small_desc(forms[n % TH_COUNT(forms)], 40, 90);
+        desc.gradients = th_all_gradients(&desc);
+        th_problem problem = th_problem_make(&desc, n);
+        th_set(&problem, TH_MIX, 0, 0, 0, 0, 0, 0.0);
+        th_scale(&problem, TH_MIX, n < TH_COUNT(forms) ? -1.0 : 0.0);
+        expect(*state, &problem, true);
+        th_problem_free(&problem);
+    }
+}
+
+/* relu's gradient at 0 is 0: where queries or keys are 0, of both signs, and where p is. */
+static void rectified_zeros(void **state)
+{
+    for (size_t n = 0; n < 2; n++) {
+        clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_HARD_GFISH, 40, 90);
+        desc.gradients = th_all_gradients(&desc);
+        th_problem problem = th_problem_make(&desc, n);
+        for (int64_t j = 0; j < 90; j += 3)
+            for (int64_t d = 0; d < desc.head_size; d++)
+                th_set(&problem, TH_K, 0, j % 2, 0, j, d, j % 4 < 2 ? 0.0 : -0.0);
+        th_set(&problem, TH_MIX, 0, 1, 0, 0, 0, n == 0 ? 0.0 : -0.0);
+        expect(*state, &problem, true);
+        th_fill(&problem, TH_K, 0.0); /* nothing reaches Q, p, w */
+        th_run_training(*state, &problem, &(clmgk_plan_options)CLMGK_PLAN_OPTIONS_INIT);
+        static const th_name silent[] = {TH_GRAD_Q, TH_GRAD_K, TH_GRAD_MIX, TH_GRAD_MIX_WEIGHT};
+        for (size_t i = 0; i < TH_COUNT(silent); i++)
+            for (size_t x = 0; x < problem.array[silent[i]].count; x++)
+                assert_true(problem.array[silent[i]].values[x] == 0.0);
+        th_problem_free(&problem);
+    }
+}
+
+/* One key's weight is 1, whatever the query: without dL, dQ and dK are rounding of sum |dO v|, about 5 in each of up to
+ * 70 rows and 3 heads: 3 * 5 * 70 * 2^-24 at most. */
+static void one_key_has_no_gradient(void **state)
+{
+    th_session *const session = *state;
+    for (size_t n = 0; n < TH_COUNT(forms); n++) {
+        clmgk_attention_desc desc = small_desc(forms[n], 70, 1);
+        desc.gradients = th_all_gradients(&desc);
+        th_problem problem = th_problem_make(&desc, n);
+        problem.array[TH_GRAD_LSE].used = false;
+        const clmgk_plan_options options = options_of(session, 0);
+        th_run_training(session, &problem, &options);
+        for (th_name name = TH_GRAD_Q; name <= TH_GRAD_K; name++)
+            for (size_t i = 0; i < problem.array[name].count; i++)
+                assert_true(fabs(problem.array[name].values[i]) <= 6e-5);
+        clmgk_ref_gradients exact = th_solve_gradients(&problem);
+        char message[256];
+        clmgk_ref_check_gradient(&exact, CLMGK_REF_GRAD_V, problem.array[TH_GRAD_V].values, message, sizeof(message));
+        assert_string_equal(message, "");
+        clmgk_ref_gradients_free(&exact);
+        th_problem_free(&problem);
+    }
+}
+
+/* NaN beyond the lengths reaches nothing; there the gradients are 0. */
+static void padding_does_not_leak(void **state)
+{
+    static const int64_t lengths[] = {70, 3}, lengths_q[] = {33, 65};
+    for (size_t n = 0; n < TH_COUNT(forms); n++) {
+        clmgk_attention_desc desc = small_desc(forms[n], 70, 130);
+        desc.batch = 2;
+        desc.use_lengths = desc.use_lengths_q = 1;
+        desc.gradients = th_all_gradients(&desc);
+        th_problem problem = th_problem_make(&desc, n);
+        for (int64_t b = 0; b < 2; b++) {
+            th_set(&problem, TH_LENGTHS, b, 0, 0, 0, 0, (double)lengths[b]);
+            th_set(&problem, TH_LENGTHS_Q, b, 0, 0, 0, 0, (double)lengths_q[b]);
+            th_poison(&problem, TH_K, b, lengths[b]);
+            th_poison(&problem, TH_V, b, lengths[b]);
+            th_poison(&problem, TH_Q, b, lengths_q[b]);
+            th_poison(&problem, TH_GRAD_O, b, lengths_q[b]);
+            th_poison(&problem, TH_GRAD_LSE, b, lengths_q[b]);
+        }
+        expect(*state, &problem, true);
+        th_problem_free(&problem);
+    }
+}
+
+/* ---- layouts --------------------------------------------------------------------------------------------------- */
+
+enum { B = 2, N = 45, S = 70, D = 17 };
+
+/* Tokens first, with room between: [B,tokens,heads,size + gap]. */
+static clmgk_layout tokens_first(int64_t tokens, int64_t heads, int64_t size, int64_t gap)
+{
+    const int64_t head = size + gap, token = head * heads;
+    return (clmgk_layout){1, token * tokens, head, 0, token};
+}
+
+/* Every array tokens first at odd offsets; dO one row for all. */
+static void strides_and_offsets(void **state)
+{
+    for (size_t n = 0; n < 6; n++) {
+        clmgk_attention_desc desc = small_desc(forms[n % 3], N, S);
+        const int64_t gap = (int64_t)n % 2 * 3;
+        desc.batch = B;
+        desc.heads = 4;
+        desc.kv_heads = 2;
+        desc.q = desc.grad_q = tokens_first(N, 2, D, gap);
+        desc.k = desc.grad_k = tokens_first(S, 2, D, gap);
+        desc.v = desc.grad_v = tokens_first(S, 2, desc.value_size, gap);
+        desc.o = tokens_first(N, 4, desc.value_size, gap);
+        desc.lse = tokens_first(N, 4, 1, gap);
+        desc.grad_o = n % 2 == 0 ? desc.o : (clmgk_layout){1, 0, 0, 0, 0};
+        desc.gradients = th_all_gradients(&desc);
+        th_problem problem = th_problem_make(&desc, n);
+        for (size_t name = 0; name < TH_ARRAYS; name++)
+            problem.array[name].offset = 3 * name + n % 2;
+        expect(*state, &problem, n < 3);
+        th_problem_free(&problem);
+    }
+}
+
+/* Q, K, V of talking heads and their gradients interleaved token by token, [B,N,3,H,D]. */
+static void packed_qkv(void **state)
+{
+    enum { H = 3 };
+    const int64_t token = (int64_t)3 * H * D;
+    const clmgk_layout packed = {.strided = 1, .batch = N * token, .head = D, .token = token};
+    for (size_t n = 0; n < 2; n++) {
+        clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_TALKING_HEADS, N, N);
+        desc.batch = B;
+        desc.value_size = D;
+        desc.causal = 1;
+        desc.q = desc.k = desc.v = desc.grad_q = desc.grad_k = desc.grad_v = packed;
+        desc.gradients = th_all_gradients(&desc);
+        th_problem problem = th_problem_make(&desc, n);
+        for (size_t i = 0; i < 3; i++) {
+            problem.array[TH_Q + i].home = TH_Q;
+            problem.array[TH_Q + i].offset = 5 + i * H * D;
+            problem.array[TH_GRAD_Q + i].home = TH_GRAD_Q;
+            problem.array[TH_GRAD_Q + i].offset = 7 + i * H * D;
+        }
+        problem.accumulate = n == 1 ? 7 : 0;
+        expect(*state, &problem, false);
+        th_problem_free(&problem);
+    }
+}
+
+/* ---- what is wanted, and how the work is cut up ---------------------------------------------------------------- */
+
+/* Each gradient alone: nothing of the others is there. */
+static void one_gradient_alone(void **state)
+{
+    static const clmgk_variant variants[] = {CLMGK_VARIANT_MISH, CLMGK_VARIANT_GFISH, CLMGK_VARIANT_HARD_FISH,
+                                             CLMGK_VARIANT_HARD_MISH, CLMGK_VARIANT_FISH};
+    th_session *const session = *state;
+    for (size_t v = 0; v < TH_COUNT(variants); v++) {
+        clmgk_attention_desc desc = small_desc(variants[v], 0, 0);
+        desc.use_bias = desc.use_sinks = session->full;
+        const uint32_t all = th_all_gradients(&desc);
+        for (uint32_t one = 1; one <= CLMGK_GRADIENT_NOISE; one *= 2) {
+            desc.gradients = one;
+            if ((all & one) != 0 && (session->full || v == 0 || (v == 1 && one >= CLMGK_GRADIENT_MIX)))
+                expect_program(session, desc, 5, 4, false);
+        }
+    }
+}
+
+/* ---- properties ------------------------------------------------------------------------------------------------ */
+
+/* Values as f32 holds them, so that the reference sees what the device sees. */
+static void round_values(th_session *session, th_problem *problem)
+{
+    th_device device = th_upload_for(session, problem, TH_BACKWARD, 0);
+    th_device_free(&device);
+}
+
+static void copy_values(th_problem *to, const th_problem *from, th_name name)
+{
+    if (!to->array[name].used || !from->array[name].used)
+        return;
+    assert_int_equal(to->array[name].count, from->array[name].count);
+    memcpy(to->array[name].values, from->array[name].values, to->array[name].count * sizeof(double));
+}
+
+/* MiSH is FiSH with equal rows of p; its dp is the sum of theirs, all other gradients are the same. */
+static void one_mixing_for_all_heads(void **state)
+{
+    static const th_name same[] = {TH_Q, TH_K, TH_V, TH_NOISE, TH_GRAD_O, TH_GRAD_LSE};
+    th_session *const session = *state;
+    for (size_t n = 0; n < 4; n++) {
+        const bool noisy = n > 0;
+        clmgk_attention_desc full = small_desc(noisy ? CLMGK_VARIANT_FISH : CLMGK_VARIANT_HARD_FISH, N, S);
+        full.shared_noise = n == 2;
+        full.causal = n == 3;
+        full.gradients = th_all_gradients(&full);
+        clmgk_attention_desc one = full;
+        one.variant = noisy ? CLMGK_VARIANT_MISH : CLMGK_VARIANT_HARD_MISH;
+        th_problem rows = th_problem_make(&full, n), shared = th_problem_make(&one, n);
+        round_values(session, &shared);
+        for (size_t i = 0; i < TH_COUNT(same); i++)
+            copy_values(&rows, &shared, same[i]);
+        const size_t row = shared.array[TH_MIX].count;
+        for (size_t h = 0; h < 3; h++)
+            memcpy(rows.array[TH_MIX].values + h * row, shared.array[TH_MIX].values, row * sizeof(double));
+        const clmgk_plan_options options = options_of(session, 0);
+        th_run_training(session, &rows, &options);
+        clmgk_ref_gradients exact = th_solve_gradients(&shared);
+        for (th_name name = TH_GRAD_Q; name <= TH_GRAD_NOISE; name++)
+            if (name != TH_GRAD_MIX)
+                copy_values(&shared, &rows, name);
+        for (size_t k = 0; k < row; k++) {
+            const double *const grad = rows.array[TH_GRAD_MIX].values;
+            shared.array[TH_GRAD_MIX].values[k] = grad[k] + grad[row + k] + grad[2 * row + k];
+        }
+        th_check_gradients(session, &shared, options.engine, &exact);
+        clmgk_ref_gradients_free(&exact);
+        th_problem_free(&rows);
+        th_problem_free(&shared);
+    }
+}
+
+/* Unmixed heads: the gradients of softmax. */
+static void unmixed_heads_are_those_of_softmax(void **state)
+{
+    static const th_name same[] = {TH_Q, TH_K, TH_V, TH_GRAD_O, TH_GRAD_LSE};
+    th_session *const session = *state;
+    clmgk_attention_desc plain = th_small_desc(CLMGK_VARIANT_SOFTMAX, N, S);
+    clmgk_attention_desc mixed = small_desc(CLMGK_VARIANT_TALKING_HEADS, N, S);
+    plain.heads = mixed.heads;
+    plain.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+    mixed.gradients = th_all_gradients(&mixed);
+    th_problem original = th_problem_make(&plain, 1), changed = th_problem_make(&mixed, 1);
+    round_values(session, &original);
+    for (size_t i = 0; i < TH_COUNT(same); i++)
+        copy_values(&changed, &original, same[i]);
+    for (int64_t h = 0; h < mixed.heads; h++)
+        for (int64_t k = 0; k < mixed.heads; k++)
+            th_set(&changed, TH_MIX, 0, h, k, 0, 0, h == k ? 1.0 : 0.0);
+    clmgk_ref_gradients exact = th_solve_gradients(&original);
+    for (size_t n = 0; n < session->engines; n++) {
+        const clmgk_plan_options options = options_of(session, n);
+        th_run_training(session, &changed, &options);
+        th_check_gradients(session, &changed, options.engine, &exact);
+    }
+    clmgk_ref_gradients_free(&exact);
+    th_problem_free(&original);
+    th_problem_free(&changed);
+}
+
+/* A row's weights sum to one, so without dL all of a head's dA sums to 0: dc is 0 but for rounding of sum |dO v|, about
+ * 5 in each of 45 rows of two batches. With dL = 1 it is the number of rows over sqrt(D). */
+static void offsets_reach_only_lse(void **state)
+{
+    th_session *const session = *state;
+    clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_HARD_GFISH, N, S);
+    desc.batch = B;
+    desc.gradients = th_all_gradients(&desc);
+    const clmgk_plan_options options = options_of(session, 0);
+    th_problem problem = th_problem_make(&desc, 1);
+    problem.array[TH_GRAD_LSE].used = false;
+    th_run_training(session, &problem, &options);
+    for (size_t h = 0; h < problem.array[TH_GRAD_MIX_OFFSET].count; h++)
+        assert_true(fabs(problem.array[TH_GRAD_MIX_OFFSET].values[h]) <= 2e-5);
+    problem.array[TH_GRAD_LSE].used = true;
+    th_fill(&problem, TH_GRAD_LSE, 1.0);
+    th_run_training(session, &problem, &options);
+    for (size_t h = 0; h < problem.array[TH_GRAD_MIX_OFFSET].count; h++)
+        assert_true(fabs(problem.array[TH_GRAD_MIX_OFFSET].values[h] - B * N / sqrt((double)D)) <= 1e-4);
+    th_problem_free(&problem);
+}
+
+/* ---- bit for bit ----------------------------------------------------------------------------------------------- */
+
+static void repeated_runs_are_bit_equal(void **state)
+{
+    static const cl_command_queue_properties properties[] = {0, CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE};
+    static const clmgk_variant variants[] = {CLMGK_VARIANT_GFISH, CLMGK_VARIANT_MISH};
+    th_session *const session = *state;
+    const cl_command_queue own = session->queue;
+    for (size_t n = 0; n < TH_COUNT(variants) * session->engines; n++) {
+        clmgk_attention_desc desc = small_desc(variants[n % 2], 50, 130);
+        desc.batch = 5;
+        desc.use_bias = desc.use_sinks = desc.causal = 1;
+        desc.bias_batch = desc.bias_heads = 1; /* its gradient is a sum over work-groups */
+        desc.gradients = th_all_gradients(&desc);
+        clmgk_plan_options options = options_of(session, n / 2);
+        options.backward_parameters = options.engine == CLMGK_ENGINE_LANE ? "panels=2,heads=2,splits=2" : "splits=2";
+        th_problem first = th_problem_make(&desc, 8);
+        th_run_training(session, &first, &options);
+        for (size_t run = 0; run < 4; run++) {
+            cl_int code = CL_SUCCESS;
+            th_problem again = th_problem_make(&desc, 8);
+            session->queue = clCreateCommandQueue(session->cl, session->info.device_id, properties[run % 2], &code);
+            assert_int_equal(code, CL_SUCCESS);
+            th_run_training(session, &again, &options);
+            assert_int_equal(clReleaseCommandQueue(session->queue), CL_SUCCESS);
+            session->queue = own;
+            for (th_name name = TH_GRAD_Q; name <= TH_GRAD_NOISE; name++)
+                if (first.array[name].used)
+                    assert_memory_equal(first.array[name].values, again.array[name].values,
+                                        first.array[name].count * sizeof(double));
+            th_problem_free(&again);
+        }
+        th_problem_free(&first);
+    }
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------------------- */
+
+static double workspace_ratio(th_session *session, int64_t batch, int64_t length)
+{
+    enum { HEADS = 8, GLOBAL = 2, SIZE = 32, VALUES = 16 };
+    clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_FISH, length, length);
+    desc.batch = batch;
+    desc.heads = HEADS;
+    desc.components = GLOBAL;
+    desc.head_size = SIZE;
+    desc.value_size = VALUES;
+    desc.gradients = th_all_gradients(&desc);
+    clmgk_plan_info info = {0};
+    const clmgk_plan_options options = options_of(session, 0);
+    clmgk_plan *const plan = th_plan_of(session, &desc, &options);
+    assert_int_equal(clmgk_plan_get_info(plan, &info, NULL), CLMGK_OK);
+    clmgk_plan_release(plan);
+    const double arrays = 4.0 * (GLOBAL * SIZE + HEADS * VALUES) + HEADS; /* Q, K, V, O, their gradients, L */
+    return (double)info.backward_workspace_bytes / ((double)(batch * length) * arrays * sizeof(float));
+}
+
+static void workspace_is_linear(void **state)
+{
+    static const int64_t shape[][2] = {{1, 4096}, {32, 4096}, {4096, 49}, {1, 65536}};
+    for (size_t n = 0; n < TH_COUNT(shape); n++)
+        assert_true(workspace_ratio(*state, shape[n][0], shape[n][1]) < 2.0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_variant),
+        cmocka_unit_test(storage_types),
+        cmocka_unit_test(head_sizes),
+        cmocka_unit_test(global_and_local_heads),
+        cmocka_unit_test(as_many_heads_as_talk),
+        cmocka_unit_test(value_heads_in_groups),
+        cmocka_unit_test(engine_parameters),
+        cmocka_unit_test(whole_bias_with_sinks_and_alibi),
+        cmocka_unit_test(every_bias),
+        cmocka_unit_test(packed_with_everything),
+        cmocka_unit_test(softcap_and_dropout),
+        cmocka_unit_test(weight_and_offset_are_optional),
+        cmocka_unit_test(rows_without_keys),
+        cmocka_unit_test(noise),
+        cmocka_unit_test(noise_on_other_blocks),
+        cmocka_unit_test(deviations_on_the_edge),
+        cmocka_unit_test(huge_and_tiny_logits),
+        cmocka_unit_test(any_mixing),
+        cmocka_unit_test(rectified_zeros),
+        cmocka_unit_test(one_key_has_no_gradient),
+        cmocka_unit_test(padding_does_not_leak),
+        cmocka_unit_test(strides_and_offsets),
+        cmocka_unit_test(packed_qkv),
+        cmocka_unit_test(one_gradient_alone),
+        cmocka_unit_test(one_mixing_for_all_heads),
+        cmocka_unit_test(unmixed_heads_are_those_of_softmax),
+        cmocka_unit_test(offsets_reach_only_lse),
+        cmocka_unit_test(repeated_runs_are_bit_equal),
+        cmocka_unit_test(workspace_is_linear),
+    };
+    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+}
