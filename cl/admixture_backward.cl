@@ -70,7 +70,8 @@ FUNCTION void hold_scores(grad_engine *g, const head *x, uint noise_head, int pa
         real eps[BLOCK_KEYS][BLOCK_ROWS];
         tile_noise(g, &x->modifiers, noise_head, i0 + sub * BLOCK_KEYS, k0, eps);
 #endif
-        for (int k = 0; k < COMPONENTS; ++k) {
+        MIXED_FOR(k, COMPONENTS)
+        {
             if (!SHARED_MIX || k == 0)
                 KEYS_FOR(u)
                     ROWS_FOR(v)
@@ -115,10 +116,10 @@ FUNCTION void mix_scores(grad_engine *g, const head *x, int sub, real (*eps)[BLO
     KEYS_FOR(u)
         ROWS_FOR(v)
             s[u][v] = mixed_begin(&x->mixing, eps[u][v]);
-    for (int k = 0; k < HELD_SCORES; ++k)
-        KEYS_FOR(u)
-            ROWS_FOR(v)
-                s[u][v] = mixed_term(&x->mixing, k, slot_get(g, SCORE_SLOT + k, sub, u, v), eps[u][v], s[u][v]);
+    MIXED_FOR(k, HELD_SCORES)
+    KEYS_FOR(u)
+        ROWS_FOR(v)
+            s[u][v] = mixed_term(&x->mixing, k, slot_get(g, SCORE_SLOT + k, sub, u, v), eps[u][v], s[u][v]);
 }
 
 /* From scores to the logarithms of P. masked: some query does not see some key. */
@@ -147,7 +148,8 @@ FUNCTION void mask_scores(grad_engine *g, const head *x, const mgk_attention_arg
 FUNCTION void spread_gradients(grad_engine *g, const head *x, int sub, real (*grad)[BLOCK_ROWS],
                                real (*eps)[BLOCK_ROWS], real *sums)
 {
-    for (int k = 0; k < HELD_SCORES; ++k) {
+    MIXED_FOR(k, HELD_SCORES)
+    {
         real score_sum[BLOCK_ROWS], noise_sum[BLOCK_ROWS];
 #if GENERALISED
         const float factor = weight_of(&x->mixing, k) * x->mixing.p[k];
@@ -427,7 +429,8 @@ admixture_backward(const mgk_attention_args a, __global const storage *q, __glob
 #endif
                             }
                         }
-                        for (int i = 0; i < COMPONENTS; ++i) {
+                        MIXED_FOR(i, COMPONENTS)
+                        {
 #if WANT_K
                             accumulate_keys(&g, panel, i, GRAD_SLOT + (SHARED_MIX ? 0 : i), entries);
 #endif
@@ -449,10 +452,9 @@ admixture_backward(const mgk_attention_args a, __global const storage *q, __glob
             }
 #if WANT_K
             for (int panel = 0; panel < PANELS; ++panel)
-                for (int i = 0; i < COMPONENTS; ++i)
-                    store_keys(&g, panel, i, (SHARED_MIX ? x.mixing.p[i] : 1.0f) * a.scale * LN_2,
-                               dk + i * a.grad_k.head, a.grad_k.token, k0 + panel * PANEL_ROWS, keys, a.head_size,
-                               (a.accumulate & 2) != 0);
+                MIXED_FOR(i, COMPONENTS)
+            store_keys(&g, panel, i, (SHARED_MIX ? x.mixing.p[i] : 1.0f) * a.scale * LN_2, dk + i * a.grad_k.head,
+                       a.grad_k.token, k0 + panel * PANEL_ROWS, keys, a.head_size, (a.accumulate & 2) != 0);
 #endif
         }
     }

@@ -40,11 +40,10 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
     KEYS_FOR(u)
         ROWS_FOR(v)
             w[u][v] = mixed_begin(&x->mixing, OWN_NOISE ? eps[u][v] : (real)(0.0f));
-    for (int k = 0; k < HELD_SCORES; ++k)
-        KEYS_FOR(u)
-            ROWS_FOR(v)
-                w[u][v] =
-                    mixed_term(&x->mixing, k, held_get(e, k, sub, u, v), OWN_NOISE ? eps[u][v] : w[u][v], w[u][v]);
+    MIXED_FOR(k, HELD_SCORES)
+    KEYS_FOR(u)
+        ROWS_FOR(v)
+            w[u][v] = mixed_term(&x->mixing, k, held_get(e, k, sub, u, v), OWN_NOISE ? eps[u][v] : w[u][v], w[u][v]);
     KEYS_FOR(u)
         ROWS_FOR(v) {
             real s = w[u][v];
@@ -81,7 +80,8 @@ FUNCTION void hold_scores(engine *e, const scorer *x, const tile_view *view, uin
         real eps[BLOCK_KEYS][BLOCK_ROWS];
         block_noise(e, &x->modifiers, noise_head, view->row, view->k0, sub, eps);
 #endif
-        for (int k = 0; k < COMPONENTS; ++k) {
+        MIXED_FOR(k, COMPONENTS)
+        {
             if (!SHARED_MIX || k == 0)
                 KEYS_FOR(u)
                     ROWS_FOR(v)
@@ -142,7 +142,10 @@ admixture_forward(const mgk_attention_args a, __global const storage *q, __globa
     real row_max[PANELS * HEADS][BLOCK_ROWS], row_sum[PANELS * HEADS][BLOCK_ROWS], ignored[BLOCK_ROWS];
     const uint noise_head = (uint)block.b * (uint)a.heads;
 
-    for (int h = 0; h < heads; ++h) {
+    HEADS_FOR(h)
+    {
+        if (h >= heads)
+            continue;
         x[h].modifiers = modifiers_of(&a, block.b, h0 + h, slopes);
         x[h].mixing = mixing_of(&a, h0 + h, mix, weight, sigma);
         x[h].mixing.added = added_of(&a, h0 + h, added);

@@ -1202,6 +1202,47 @@ static void buckets_tell_problems_apart(void **state)
     assert_true(key.axis[0].value == 7 && key.axis[1].value == 4 && key.axis[2].value == 3);
 }
 
+static mgk_tuning_key mixed_key(const clmgk_attention_desc *desc, mgk_pass pass)
+{
+    clmgk_attention_desc resolved;
+    assert_int_equal(clmgk_attention_validate(desc, &resolved, NULL), CLMGK_OK);
+    return mgk_attention_key(&resolved, pass);
+}
+
+/* Where heads are mixed, their numbers are part of the problem, and batches are its tasks. */
+static void buckets_tell_mixed_heads_apart(void **state)
+{
+    (void)state;
+    clmgk_attention_desc desc = test_desc();
+    desc.variant = CLMGK_VARIANT_GFISH;
+    desc.components = 2;
+    desc.heads = 8;
+    desc.kv_heads = 4;
+    desc.batch = 4;
+    desc.length = 3;
+    mgk_tuning_key key = mixed_key(&desc, MGK_FORWARD);
+    assert_string_equal(key.exact, "variant=gfish dtype=f32 score=dot estep=soft components=2 head=16 value=16 "
+                                   "causal=0 window=0 packed=0 modified=0 few=0 heads=8 kv_heads=4 shared_noise=0");
+    assert_int_equal(key.axis[2].value, 2);
+
+    desc.heads = 12;
+    desc.kv_heads = 12;
+    desc.shared_noise = 1;
+    desc.gradients = CLMGK_GRADIENT_V;
+    key = mixed_key(&desc, MGK_BACKWARD);
+    assert_non_null(strstr(key.exact, " few=0 heads=16 kv_heads=16 shared_noise=1"));
+    assert_int_equal(key.axis[2].value, 2);
+
+    /* the longest words fit */
+    desc.variant = CLMGK_VARIANT_HARD_GFISH;
+    desc.shared_noise = 0;
+    desc.dtype = CLMGK_DTYPE_BF16;
+    desc.components = desc.heads = desc.kv_heads = CLMGK_MAX_MIXED_HEADS;
+    desc.head_size = desc.value_size = 512;
+    key = mixed_key(&desc, MGK_FORWARD);
+    assert_non_null(strstr(key.exact, " heads=256 kv_heads=256 shared_noise=0"));
+}
+
 /* ---- misuse ---------------------------------------------------------------------------------------------------- */
 
 #define VALUE CLMGK_ERROR_INVALID_VALUE
@@ -1313,6 +1354,7 @@ int main(int count, char **arguments)
         cmocka_unit_test(sizes_are_rounded_to_powers),
         cmocka_unit_test(levels_are_tried_in_order),
         cmocka_unit_test(buckets_tell_problems_apart),
+        cmocka_unit_test(buckets_tell_mixed_heads_apart),
         cmocka_unit_test(places),
         TEST(entries_are_listed),
         TEST(illegal_values_are_told),

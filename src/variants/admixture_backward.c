@@ -38,10 +38,11 @@ static bool needs_query(const mgk_attention_traits *t, const mgk_backward_wants 
 
 /* ---- engine parameters -------------------------------------------------------------------------------------- */
 
-/* A lane work-item's arrays live on a worker's stack; those of a block should stay in a core's second-level cache. */
+/* A lane work-item's arrays live on a worker's stack. Those of a block may be larger than a core's second-level cache:
+ * fewer blocks stream tiles from behind it. */
 #define LANE_PRIVATE_LIMIT (INT64_C(2) << 20)
-#define LANE_BLOCK_BYTES   (INT64_C(1280) << 10)
-/* Slots should stay in its first-level cache, but a tile shorter than 32 queries costs more. */
+#define LANE_BLOCK_BYTES   (INT64_C(1664) << 10)
+/* Slots should stay in the first-level cache, but a tile shorter than 32 queries costs more. */
 #define LANE_SLOT_BYTES (INT64_C(16) << 10)
 
 /* Registers that a work-item's accumulators, and its slots, may take: more spill. */

@@ -30,11 +30,11 @@ static bool shares_softmax(const mgk_attention_request *request)
 
 /* ---- parameters: lane --------------------------------------------------------------------------------------- */
 
-/* A lane work-item's arrays live on a worker's stack; what it goes over for every tile should stay in a core's
- * second-level cache. */
+/* A lane work-item's arrays live on a worker's stack. Those of a block may be somewhat larger than a core's
+ * second-level cache: fewer blocks stream tiles from behind it. */
 #define LANE_PRIVATE_LIMIT (INT64_C(2) << 20)
 #define LANE_BLOCK_BYTES   (INT64_C(1280) << 10)
-/* Scores that are held should stay in its first-level cache, but a tile shorter than 32 keys costs more. */
+/* Scores that are held should stay in the first-level cache, but a tile shorter than 32 keys costs more. */
 #define LANE_HELD_BYTES (INT64_C(16) << 10)
 
 /* Value heads that so many heads read. */
