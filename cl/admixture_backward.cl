@@ -166,7 +166,7 @@ FUNCTION void spread_gradients(grad_engine *g, const head *x, int sub, real (*gr
 #endif
 #if GENERALISED
                 score = noisy_score(&x->mixing, k, score, eps[u][v]);
-                part = rectified(&x->mixing, k, score) > (real)(0.0f) ? part : (real)(0.0f);
+                part = rectified(&x->mixing, k, score) == (real)(0.0f) ? (real)(0.0f) : part; /* a NaN score stays */
 #endif
 #if HAS_DG
                 slot_put(g, GRAD_SLOT + k, sub, u, v, fma(part, (real)(factor), slot_get(g, GRAD_SLOT + k, sub, u, v)));
