@@ -9,8 +9,8 @@
  *     dV_j = sum_hi keep P_hij dO_hi     dK_kj = sum_i dG_kij q_ki     dQ_ki = sum_j dG_kij k_kj
  *     MiSH: one dA for all k, sum_h dA_hij; p_k comes later
  *
- * M products make the scores of a tile, two for each head follow, and 2 M with dG: 4 M + 2 H + (M + H) in all where
- * softmax has 5 H. A work-group owns every `splits`-th block of the keys of a list of batches, one after the other,
+ * M products make the scores of a tile, two for each head follow, and 2 M with dG: 3 M + 2 H in all where softmax has
+ * 5 H. A work-group owns every `splits`-th block of the keys of a list of batches, one after the other,
  * with all their heads: dQ is summed in a fixed order, one copy per split. It holds the values and dV of HEADS heads of
  * values; where there are more, it goes over the tiles again for the next ones.
  */
