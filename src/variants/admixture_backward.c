@@ -47,7 +47,7 @@ static bool needs_query(const mgk_attention_traits *t, const mgk_backward_wants 
 
 /* Registers that a work-item's accumulators, and its slots, may take: more spill. */
 #define SIMT_ACCUMULATORS 64
-#define SIMT_SLOTS        48
+#define SIMT_SLOTS        24
 
 static int64_t slots_of(const mgk_attention_traits *t)
 {
@@ -138,7 +138,7 @@ static clmgk_status simt_parameters(const mgk_backward *x, mgk_tunables *p, int6
     mgk_tunable_default(p, "keys", keys);
     /* on a CPU this engine is for tests: few copies of the text compile faster */
     int heads = cpu ? 1 : mgk_admixture_heads(r->desc->kv_heads);
-    while (heads > 1 && heads * rows * values > SIMT_ACCUMULATORS)
+    while (heads > 1 && heads * rows * values > SIMT_ACCUMULATORS / 2)
         heads /= 2;
     mgk_tunable_default(p, "heads", heads);
     MGK_TRY(mgk_admixture_simt_fit(r, p, simt_local_bytes, error));

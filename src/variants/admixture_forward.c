@@ -132,7 +132,7 @@ static clmgk_status lane_group(const mgk_attention_request *request, forward_gro
 
 /* Registers that a work-item's accumulators, and its held scores, may take: more spill. */
 #define SIMT_ACCUMULATORS 64
-#define SIMT_HELD         32
+#define SIMT_HELD         16
 
 static int64_t simt_local_bytes(const mgk_attention_traits *t, const mgk_tunables *p)
 {
@@ -154,13 +154,15 @@ static void simt_defaults(const mgk_attention_request *request, mgk_tunables *p)
     const int values = t->value_size / mgk_tunable_get(p, "key-threads");
     while (rows > 1 && (rows * values > SIMT_ACCUMULATORS || rows * keys * held > 2 * SIMT_HELD))
         rows /= 2;
-    while (keys > 1 && rows * keys * held > SIMT_HELD)
+    /* noise, relu and modifiers take registers of their own (tests/offline) */
+    const int own = (t->noise || t->generalised ? 4 : 1) * (t->modified ? 2 : 1);
+    while (keys > 1 && rows * keys * held > SIMT_HELD / (t->modified ? 2 : 1))
         keys /= 2;
     mgk_tunable_default(p, "rows", rows);
     mgk_tunable_default(p, "keys", keys);
     /* on a CPU this engine is for tests: few copies of the text compile faster */
     int heads = cpu ? 1 : mgk_admixture_heads(request->desc->heads);
-    while (heads > 1 && heads * mgk_tunable_get(p, "rows") * values > SIMT_ACCUMULATORS)
+    while (heads > 1 && heads * mgk_tunable_get(p, "rows") * values > SIMT_ACCUMULATORS / own)
         heads /= 2;
     mgk_tunable_default(p, "heads", heads);
 }
