@@ -105,8 +105,8 @@ FUNCTION long value_head(const mgk_attention_args *a, int h)
     return (long)h * a->kv_heads / a->heads;
 }
 
-/* While panel n is at its tile, with the head that reads value head g of `heads`: a share of what the next tile will
- * copy, the values of that head and a part of the keys. */
+/* While panel n is at its tile, with head h of `heads`: a share of what the next tile, from k0 on, will copy, the
+ * values v of that head and a part of the keys. */
 FUNCTION void expect_rows(const mgk_attention_args *a, __global const storage *k, __global const storage *v, int h,
                           int heads, int k0, int end, int n)
 {

@@ -282,10 +282,12 @@ CLMGK_API clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue 
  *
  * Admixture family, P_hij = exp(A_hij / sqrt(D) - L_hi) and dA_hij = P_hij (dP_hij - delta_hi + dL_hi) / sqrt(D):
  *
- *     dG_kij = sum_h p_hk dA_hij      dQ_k = dG_k K_k      dK_k = dG_k^T Q_k      dp_hk = sum_ij dA_hij (G_kij +
- *     sigma_k eps_hij)      dsigma_k = sum_h p_hk sum_ij dA_hij eps_hij
- *     generalised, x_hkij = p_hk (G_kij + sigma_k eps_hij): p_hk above is w_hk p_hk where x > 0, else 0 (relu's
- *     derivative at 0 is 0); dw_hk = sum_ij dA_hij relu(x_hkij), dc_h = sum_ij dA_hij
+ *     dG_kij = sum_h p_hk dA_hij         dQ_k = dG_k K_k         dK_k = dG_k^T Q_k
+ *     dp_hk = sum_ij dA_hij (G_kij + sigma_k eps_hij)            (MISH: summed over h too)
+ *     dsigma_k = sum_h p_hk sum_ij dA_hij eps_hij
+ *
+ * generalised, x_hkij = p_hk (G_kij + sigma_k eps_hij): each of these terms has the factor w_hk where x > 0 and is 0
+ * elsewhere (relu's derivative at 0 is 0), dw_hk = sum_ij dA_hij relu(x_hkij), dc_h = sum_ij dA_hij.
  *
  * Gradients have the shape of what they are the gradient of; a uniform prior counts as [M], a variance that is a
  * number as [1]. P is recomputed from Q, K and L: no array grows as N S, unless it is the gradient of such a bias. P
@@ -474,9 +476,9 @@ typedef struct clmgk_host_args {
  * is the default), moves the arrays, runs, and writes O (and L if given). Elements between the strides of O and L
  * keep their values. Here the values are checked too: lengths within 0 .. S (0 .. N), offsets that begin with 0, end
  * with the axis and ascend, priors not negative, infinite or NaN, variances positive and finite, noise not negative,
- * infinite or NaN, no +inf or NaN in the bias (INVALID_VALUE). On an error no output is touched. The descriptor's
- * gradients, statistics and combine are not looked at beyond being legal. Makes a context and a plan for each call:
- * programs that call often should keep a plan.
+ * infinite or NaN, the mixing finite, no +inf or NaN in the bias (INVALID_VALUE). On an error no output is touched. The
+ * descriptor's gradients, statistics and combine are not looked at beyond being legal. Makes a context and a plan for
+ * each call: programs that call often should keep a plan.
  */
 CLMGK_API clmgk_status clmgk_attention_forward_host(const char *selector, const clmgk_attention_desc *desc,
                                                     const clmgk_host_args *args, clmgk_error *error);
