@@ -132,7 +132,7 @@ static clmgk_status simt_parameters(const mgk_backward *x, mgk_tunables *p, int6
     int rows = mgk_attention_base(r, p, "rows") / 2, keys = mgk_attention_base(r, p, "keys") / 2;
     while (rows > 1 && rows * (values + t->components * t->head_size / key_threads) > 2 * SIMT_ACCUMULATORS)
         rows /= 2;
-    while (keys > 1 && rows * keys * (slots_of(t) + 1) > SIMT_SLOTS)
+    while (keys > 1 && (int64_t)rows * keys * (slots_of(t) + 1) > SIMT_SLOTS)
         keys /= 2;
     mgk_tunable_default(p, "rows", rows);
     mgk_tunable_default(p, "keys", keys);
