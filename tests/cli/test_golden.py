@@ -20,7 +20,7 @@ CASES = sorted(path.parent for path in GOLDEN.glob("*/case.json"))
 WITH_GRADIENTS = ("softmax-plain", "softmax-no-keys", "softmax-no-queries", "softmax-packed", "mgk-masked-grouped",
                   "smgk-soft", "fish-noise-packed", "gfish-noise", "hard-mish", "talking-heads-masked")
 OPTIMISED = ("softmax-plain", "softmax-huge", "softmax-bias", "softmax-half", "mgk-huge", "mgk-hard-prior", "smgk-huge",
-             "smgk-variance-prior-causal", "hard-fish", "fish-noise", "hard-gfish", "hard-mish")
+             "smgk-variance-prior-causal", "hard-fish", "fish-noise")
 FORWARD_ONLY = ("softmax-half", "softmax-causal-tall", "softmax-lengths-q", "softmax-tokens-first", "gaussian-far",
                 "mgk-hard-prior", "mgk-prior-zero", "mgk-variance-head", "smgk-huge", "fish-noise-shared",
                 "hard-fish-softcap", "hard-gfish")
