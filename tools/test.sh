@@ -80,8 +80,9 @@ if [[ $full -eq 1 ]]; then
     done
 else
     stage clang check_preset clang -L quick -R '^test_(base|reference)$'
-    # Numeric sweeps and golden cases say most about kernels, which sanitizers don't see, and cost most by far.
-    stage asan check_preset asan -L quick -E "^(test_($numeric)(_optimised)?|cli_test_golden)\$"
+    # Numeric sweeps and golden cases say most about kernels, which sanitizers don't see, and cost most by far; after
+    # them the programs that measure.
+    stage asan check_preset asan -L quick -E "^(test_($numeric)(_optimised)?|cli_test_(golden|bench|tune))\$"
     stage tsan check_preset tsan -R '^test_(threads|cache|gemm|tuning)$'
 fi
 
