@@ -102,6 +102,11 @@ mgk_attention_args mgk_admixture_args_of(const mgk_attention_request *request)
     return args;
 }
 
+int64_t mgk_admixture_held(const mgk_attention_traits *traits)
+{
+    return traits->shared_mix ? 1 : traits->components;
+}
+
 int mgk_admixture_heads(int64_t count)
 {
     int heads = 1;

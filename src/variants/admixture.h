@@ -8,6 +8,9 @@
 /* The run-time arguments of a problem: those of every family, and where a head's mixing lies. */
 mgk_attention_args mgk_admixture_args_of(const mgk_attention_request *request);
 
+/* Scores that a tile holds for all heads: HELD_SCORES of the kernels. */
+int64_t mgk_admixture_held(const mgk_attention_traits *traits);
+
 /* The least power of two that is `count` or more. */
 int mgk_admixture_heads(int64_t count);
 

@@ -8,12 +8,6 @@
 
 #include <inttypes.h>
 
-/* Scores that a tile holds for all heads. */
-static int64_t held_of(const mgk_attention_traits *t)
-{
-    return t->shared_mix ? 1 : t->components;
-}
-
 /* ---- sums: as cl/admixture_sums.clh counts them ------------------------------------------------------------- */
 
 static int64_t noise_sums(const mgk_attention_traits *t, const mgk_backward_wants *w)
@@ -51,7 +45,7 @@ static bool needs_query(const mgk_attention_traits *t, const mgk_backward_wants 
 
 static int64_t slots_of(const mgk_attention_traits *t)
 {
-    return 2 * held_of(t) + (t->shared_noise ? 1 : 0);
+    return 2 * mgk_admixture_held(t) + (t->shared_noise ? 1 : 0);
 }
 
 /* Floats of the private arrays (cl/engine_lane_backward.clh). */
@@ -168,18 +162,8 @@ static void write_wants(const mgk_backward *x, mgk_kernel_plan *kernel)
 static void add_rows(mgk_backward *x, const char *name, const mgk_array *buffers, size_t count, mgk_array out,
                      int64_t work)
 {
-    const mgk_attention_step step = {.file = "admixture_rows.cl",
-                                     .name = name,
-                                     .buffers = buffers,
-                                     .buffer_count = count,
-                                     .out = out,
-                                     .global = mgk_backward_items(work),
-                                     .local = MGK_BACKWARD_ITEMS};
-    mgk_kernel_plan *const kernel = mgk_attention_add(x->request, &step, &x->args, x->plan);
-    const mgk_backward_wants *const w = &x->want;
+    mgk_kernel_plan *const kernel = mgk_backward_add_rows(x, "admixture_rows.cl", name, buffers, count, out, work);
     write_wants(x, kernel);
-    mgk_text_printf(&kernel->options, " -DWANT_Q=%d -DWANT_SINKS=%d -DWANT_BIAS_ROWS=%d", w->q, w->sinks,
-                    w->bias && !w->bias_full && x->request->desc->bias_length > 1);
 }
 
 static void add_rows_begin(mgk_backward *x)

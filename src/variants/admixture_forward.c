@@ -37,37 +37,25 @@ static bool shares_softmax(const mgk_attention_request *request)
 /* Scores that are held should stay in the first-level cache, but a tile shorter than 32 keys costs more. */
 #define LANE_HELD_BYTES (INT64_C(16) << 10)
 
-/* Value heads that so many heads read. */
-static int64_t value_heads(const clmgk_attention_desc *d, int64_t heads)
+/* Floats of the private arrays for so many heads and value heads (cl/engine_lane.clh). */
+static int64_t lane_arrays(const mgk_attention_request *request, const mgk_tunables *p, int64_t tile, int64_t panels,
+                           int64_t heads, int64_t value_heads)
 {
-    return heads < d->kv_heads ? heads : d->kv_heads;
+    const mgk_attention_traits *const t = &request->traits;
+    const int64_t panel_rows = (int64_t)mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
+    const int64_t keys = (int64_t)t->components * t->head_size;
+    const int64_t slots = mgk_admixture_held(t) + 1 + (request->desc->use_bias ? 1 : 0);
+    return panels * panel_rows * (keys + heads * (t->value_size + 2)) + slots * tile * panel_rows +
+           tile * (keys + value_heads * t->value_size) + t->components + 24 * heads;
 }
 
-/* Floats of what is gone over for every tile (cl/engine_lane.clh). */
+/* Of them, what is gone over for every tile: arrays are made for `heads` heads whether there are so many or not. */
 static int64_t lane_floats(const mgk_attention_request *request, const mgk_tunables *p, int64_t tile, int64_t panels,
                            int64_t heads)
 {
-    const mgk_attention_traits *const t = &request->traits;
-    const int64_t panel_rows = (int64_t)mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
-    const int64_t held = t->shared_mix ? 1 : t->components,
-                  used = heads < request->desc->heads ? heads : request->desc->heads;
-    const int64_t row = (int64_t)t->components * t->head_size + used * (t->value_size + 2);
-    const int64_t slots = held + 1 + (request->desc->use_bias ? 1 : 0);
-    return panels * panel_rows * row + slots * tile * panel_rows +
-           tile * ((int64_t)t->components * t->head_size + value_heads(request->desc, used) * t->value_size);
-}
-
-/* Floats of the private arrays, which are made for `heads` heads whether there are so many or not. */
-static int64_t lane_private(const mgk_attention_request *request, const mgk_tunables *p)
-{
-    const mgk_attention_traits *const t = &request->traits;
-    const int64_t panel_rows = (int64_t)mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
-    const int64_t tile = mgk_tunable_get(p, "tile"), panels = mgk_tunable_get(p, "panels");
-    const int64_t heads = mgk_tunable_get(p, "heads"), held = t->shared_mix ? 1 : t->components;
-    const int64_t row = (int64_t)t->components * t->head_size + heads * (t->value_size + 2);
-    const int64_t slots = held + 1 + (request->desc->use_bias ? 1 : 0);
-    return panels * panel_rows * row + slots * tile * panel_rows +
-           tile * ((int64_t)t->components * t->head_size + heads * t->value_size) + t->components + 24 * heads;
+    const clmgk_attention_desc *const d = request->desc;
+    return lane_arrays(request, p, tile, panels, heads < d->heads ? heads : d->heads,
+                       heads < d->kv_heads ? heads : d->kv_heads);
 }
 
 /* As many heads as fit beside one panel; fewer where blocks of rows alone can't keep the compute units busy. */
@@ -96,7 +84,7 @@ static void lane_panels(const mgk_attention_request *request, mgk_tunables *p)
                           mgk_attention_busy_groups(d, head_groups(d, heads), panels * panel_rows) <
                               4 * (int64_t)request->facts->info.compute_units))
         panels /= 2;
-    const int64_t held = request->traits.shared_mix ? 1 : request->traits.components;
+    const int64_t held = mgk_admixture_held(&request->traits);
     while (tile > 16 && (lane_floats(request, p, tile, panels, heads) * 4 > LANE_BLOCK_BYTES ||
                          (tile > 32 && held * tile * panel_rows * 4 > LANE_HELD_BYTES)))
         tile /= 2;
@@ -116,7 +104,10 @@ static clmgk_status lane_group(const mgk_attention_request *request, forward_gro
     lane_panels(request, p);
 
     MGK_TRY(mgk_tunables_check(p, true, error));
-    const int64_t bytes = lane_private(request, p) * (int64_t)sizeof(float);
+    const int64_t heads = mgk_tunable_get(p, "heads");
+    const int64_t bytes =
+        lane_arrays(request, p, mgk_tunable_get(p, "tile"), mgk_tunable_get(p, "panels"), heads, heads) *
+        (int64_t)sizeof(float);
     if (bytes > LANE_PRIVATE_LIMIT)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "engine lane: head_size, value_size and components need %" PRId64
@@ -148,7 +139,7 @@ static void simt_defaults(const mgk_attention_request *request, mgk_tunables *p)
 {
     const mgk_attention_traits *const t = &request->traits;
     const bool cpu = request->facts->info.device_class == CLMGK_DEVICE_CPU;
-    const int held = t->shared_mix ? 1 : t->components;
+    const int held = (int)mgk_admixture_held(t);
     mgk_attention_simt_defaults(request, p);
     int rows = mgk_attention_base(request, p, "rows"), keys = mgk_attention_base(request, p, "keys");
     const int values = t->value_size / mgk_tunable_get(p, "key-threads");
@@ -174,7 +165,7 @@ static clmgk_status simt_group(const mgk_attention_request *request, forward_gro
     simt_defaults(request, p);
     MGK_TRY(mgk_admixture_simt_fit(request, p, simt_local_bytes, error));
     const int64_t rows = mgk_tunable_get(p, "rows"), heads = mgk_tunable_get(p, "heads");
-    const int64_t held = (t->shared_mix ? 1 : t->components) * (int64_t)mgk_tunable_get(p, "keys");
+    const int64_t held = mgk_admixture_held(t) * mgk_tunable_get(p, "keys");
     const int64_t values = heads * (t->value_size / mgk_tunable_get(p, "key-threads") + 2);
     group->local_bytes = (uint64_t)simt_local_bytes(t, p);
     group->private_bytes = (uint64_t)(rows * (values + held) + 24 * heads + t->components) * sizeof(float);

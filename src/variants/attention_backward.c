@@ -30,6 +30,23 @@ size_t mgk_backward_items(int64_t count)
     return (size_t)((count + MGK_BACKWARD_ITEMS - 1) / MGK_BACKWARD_ITEMS * MGK_BACKWARD_ITEMS);
 }
 
+mgk_kernel_plan *mgk_backward_add_rows(mgk_backward *x, const char *file, const char *name, const mgk_array *buffers,
+                                       size_t count, mgk_array out, int64_t work)
+{
+    const mgk_attention_step step = {.file = file,
+                                     .name = name,
+                                     .buffers = buffers,
+                                     .buffer_count = count,
+                                     .out = out,
+                                     .global = mgk_backward_items(work),
+                                     .local = MGK_BACKWARD_ITEMS};
+    const mgk_backward_wants *const w = &x->want;
+    mgk_kernel_plan *const kernel = mgk_attention_add(x->request, &step, &x->args, x->plan);
+    mgk_text_printf(&kernel->options, " -DWANT_Q=%d -DWANT_SINKS=%d -DWANT_BIAS_ROWS=%d", w->q, w->sinks,
+                    w->bias && !w->bias_full && x->request->desc->bias_length > 1);
+    return kernel;
+}
+
 /* ---- how the work is shared out ------------------------------------------------------------------------------ */
 
 /* Ranges of keys: enough work-groups for all compute units, copies of dQ in bounds. */

@@ -34,6 +34,11 @@ typedef struct mgk_backward {
 #define MGK_BACKWARD_ITEMS 64
 size_t mgk_backward_items(int64_t count);
 
+/* Appends a kernel with a work-item for each of `work` elements, which knows whether dQ, dsinks and the rows of a bias
+ * gradient are wanted. Further options may be appended. */
+mgk_kernel_plan *mgk_backward_add_rows(mgk_backward *pass, const char *file, const char *name, const mgk_array *buffers,
+                                       size_t count, mgk_array out, int64_t work);
+
 /* Chooses splits, chunks and copies of the bias gradient, into args, for the parameters in plan->tunables. UNSUPPORTED:
  * what was tuned for another shape would make the workspace larger than the arrays. */
 clmgk_status mgk_backward_share(mgk_backward *pass, clmgk_error *error);

@@ -131,20 +131,10 @@ static clmgk_status simt_parameters(const mgk_attention_request *request, mgk_tu
 static void add_rows(mgk_backward *x, const char *name, const mgk_array *buffers, size_t count, mgk_array out,
                      int64_t work)
 {
-    const mgk_attention_step step = {.file = "mixture_rows.cl",
-                                     .name = name,
-                                     .buffers = buffers,
-                                     .buffer_count = count,
-                                     .out = out,
-                                     .global = mgk_backward_items(work),
-                                     .local = MGK_BACKWARD_ITEMS};
-    mgk_kernel_plan *const kernel = mgk_attention_add(x->request, &step, &x->args, x->plan);
+    mgk_kernel_plan *const kernel = mgk_backward_add_rows(x, "mixture_rows.cl", name, buffers, count, out, work);
     const mgk_backward_wants *const w = &x->want;
-    mgk_text_printf(&kernel->options,
-                    " -DWANT_Q=%d -DWANT_VARIANCE=%d -DWANT_SHIFT=%d -DWANT_SINKS=%d -DWANT_BIAS_ROWS=%d"
-                    " -DEXPECTATION=%d",
-                    w->q, w->variance, w->shift, w->sinks,
-                    w->bias && !w->bias_full && x->request->desc->bias_length > 1, w->expectation);
+    mgk_text_printf(&kernel->options, " -DWANT_VARIANCE=%d -DWANT_SHIFT=%d -DEXPECTATION=%d", w->variance, w->shift,
+                    w->expectation);
 }
 
 static void add_rows_begin(mgk_backward *x)
