@@ -939,5 +939,7 @@ int main(int count, char **arguments)
     if (count == 4 && strcmp(arguments[1], "child") == 0)
         return run_child(arguments[2], arguments[3]);
     self_path = arguments[0];
+    /* PoCL would keep programs itself. It reads this with the first OpenCL call; children have it from here. */
+    set_variable("POCL_KERNEL_CACHE", "0");
     return cmocka_run_group_tests_name("cache", tests, NULL, NULL);
 }
