@@ -118,8 +118,8 @@ CLMGK_API clmgk_status clmgk_select_device(const char *selector, clmgk_device_in
 typedef enum clmgk_program_keeper {
     CLMGK_KEEPER_NOBODY = 0,  /* each process compiles them */
     CLMGK_KEEPER_LIBRARY = 1, /* this library, in the program cache below */
-    /* The driver, in a cache of its own, wherever that lies: PoCL 3 and later on CPUs, unless POCL_KERNEL_CACHE=0 is set
-     * or its folder can't be written. To ask PoCL for binaries would make it compile everything a second time. */
+    /* The driver, in a cache of its own, wherever that lies: PoCL 3 and later on CPUs, unless POCL_KERNEL_CACHE=0 is
+     * set or its folder can't be written. To ask PoCL for binaries would make it compile everything a second time. */
     CLMGK_KEEPER_DRIVER = 2
 } clmgk_program_keeper;
 

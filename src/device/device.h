@@ -62,8 +62,8 @@ struct clmgk_context {
     char *cache_path; /* the folder of programs; NULL: no files */
     uint64_t cache_max_bytes;
     clmgk_program_keeper keeper; /* LIBRARY: programs are read from cache_path and written there */
-    char *kernel_dir;          /* NULL: embedded sources */
-    struct mgk_tuning *tuning; /* what was measured (tuning/database.h); NULL: nothing is to be known */
+    char *kernel_dir;            /* NULL: embedded sources */
+    struct mgk_tuning *tuning;   /* what was measured (tuning/database.h); NULL: nothing is to be known */
 
     pthread_mutex_t mutex; /* guards `references`, `programs` and building */
     int references;
@@ -102,14 +102,14 @@ struct mgk_program {
 
 /*
  * The program of kernel file `file` with compiler options `options` (-D…): from the context's list, from the cache
- * on disk where that is in force (keeper), or built. `origin` and `compile_ms` tell this call's way. Any doubt about a cache file is a rebuild;
- * a cache that cannot be written is no failure. Release with mgk_program_release.
+ * on disk where that is in force (keeper), or built. `origin` and `compile_ms` tell this call's way. Any doubt about a
+ * cache file is a rebuild; a cache that cannot be written is no failure. Release with mgk_program_release.
  */
 clmgk_status mgk_program_get(clmgk_context *context, const char *file, const char *options, mgk_program **out,
                              clmgk_program_origin *origin, double *compile_ms, clmgk_error *error);
 
-/* Writes the program's binary to the cache if that is in force and the program was built and not yet saved. To be called after the program's
- * first launch: PoCL finishes compiling then. Never fails. */
+/* Writes the program's binary to the cache if that is in force and the program was built and not yet saved. To be
+ * called after the program's first launch: PoCL finishes compiling then. Never fails. */
 void mgk_program_save(mgk_program *program);
 
 void mgk_program_release(mgk_program *program);

@@ -2,10 +2,10 @@
 /*
  * Who keeps compiled programs from one process to the next.
  *
- * PoCL writes what it compiles to a cache of its own, which a second process starts from as fast as from a binary. Asking
- * it for a program's binary makes it compile every kernel again, in a form for all local sizes: as much work as before.
- * So its cache does, unless POCL_KERNEL_CACHE=0 turns it off or its folder can't be written. Of other drivers we have not
- * measured it, and their binaries cost nothing.
+ * PoCL writes what it compiles to a cache of its own, which a second process starts from as fast as from a binary.
+ * Asking it for a program's binary makes it compile every kernel again, in a form for all local sizes: as much work as
+ * before. So its cache does, unless POCL_KERNEL_CACHE=0 turns it off or its folder can't be written. Of other drivers
+ * we have not measured it, and their binaries cost nothing.
  */
 #include "device/device.h"
 

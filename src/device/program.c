@@ -60,8 +60,9 @@ static clmgk_status fail_build(const clmgk_context *context, cl_program program,
     if (log != NULL)
         code = clGetProgramBuildInfo(program, context->device, parameter, size, log, NULL);
     const char *const text = log != NULL && code == CL_SUCCESS ? first_error(log) : "no build log";
-    const char *const hint =
-        mgk_driver_lacks_folder(&context->facts) ? "PoCL can't write to its folder (POCL_CACHE_DIR names another): " : "";
+    const char *const hint = mgk_driver_lacks_folder(&context->facts)
+                                 ? "PoCL can't write to its folder (POCL_CACHE_DIR names another): "
+                                 : "";
     const clmgk_status status = mgk_fail_code(error, CLMGK_ERROR_COMPILE, build_code, "kernel file \"%s\": %s: %s%s",
                                               file, mgk_cl_error_name(build_code), hint, text);
     mgk_free(&context->allocator, log);
