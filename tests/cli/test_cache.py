@@ -17,8 +17,8 @@ class CacheTest(RunTest):
         self.drivers, self.own = self.folder / "driver", self.folder / "own"
         self.drivers.mkdir()
         self.save("grad", self.normal(2, 4, 5, 6))
-        if self.info()["driver"].split(".")[0] not in ("3", "4", "5", "6", "7"):
-            self.skipTest("not a PoCL whose cache is known")
+        if int(self.info()["driver"].split(".")[0]) < 3:
+            self.skipTest("a PoCL whose cache is not known")
 
     def environment(self, **changes):
         kept = {name: value for name, value in QUICK.items() if not name.startswith("POCL_KERNEL")}
@@ -74,7 +74,8 @@ class KeptByTheDriver(CacheTest):
                         {"XDG_CACHE_HOME": "", "HOME": str(self.folder / "home")}):
             environment = self.environment(**changes)
             del environment["POCL_CACHE_DIR"]
-            done = subprocess.run([BIN / "clmgk-info", "--json"], env=environment, capture_output=True, text=True, check=True)
+            done = subprocess.run([BIN / "clmgk-info", "--json", "--device", "portable computing"], env=environment,
+                                  capture_output=True, text=True, check=True)
             self.assertEqual(json.loads(done.stdout)["devices"][0]["programs_kept_by"], "driver", changes)
 
 
@@ -98,15 +99,18 @@ class KeptByTheLibrary(CacheTest):
 
 
 class FolderThatCannotBeWritten(CacheTest):
-    """PoCL compiles nothing without a folder of its own; what is left is to say so, and to use our binaries if it can."""
+    """PoCL compiles nothing without a folder of its own: what is left is to say so."""
 
     def as_nobody(self, *command):
         # What stops others does not stop root.
         other = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
         self.folder.chmod(0o755)
         try:
-            return subprocess.run(command, env=self.environment(HOME=str(self.folder)), cwd="/", capture_output=True,
-                                  text=True, check=False, **other)
+            # The leak checker of a sanitizer's build can't look into a process of another user.
+            environment = self.environment(HOME=str(self.folder),
+                                           ASAN_OPTIONS="detect_leaks=0:intercept_tls_get_addr=0")
+            return subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, check=False,
+                                  **other)
         except PermissionError:
             return self.skipTest("programs that others can't reach")
 
@@ -120,7 +124,8 @@ class FolderThatCannotBeWritten(CacheTest):
         out = self.folder / "out"
         out.mkdir()
         out.chmod(0o777)
-        done = self.as_nobody(BIN / "clmgk-run", "--variant", "mgk", "--q", q, "--k", k, "--v", v, "--out", out / "o.npy")
+        done = self.as_nobody(BIN / "clmgk-run", "--variant", "mgk", "--q", q, "--k", k, "--v", v,
+                              "--out", out / "o.npy")
         self.assertEqual(done.returncode, 3, done.stderr)
         self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
         self.assertIn("POCL_CACHE_DIR", done.stderr)
