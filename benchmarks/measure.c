@@ -49,18 +49,34 @@ static tool_exit take_plan_info(const bench_runner *run, bench_case *one, clmgk_
     return TOOL_DONE;
 }
 
-/* The time that an earlier case of this run took to compile the same program. */
-static double earlier_compile_ms(const bench_device *device, const bench_options *options, const bench_case *one)
+/* An earlier case of this run with the same program; NULL: none. */
+static const bench_case *earlier_case(const bench_device *device, const bench_options *options, const bench_case *one)
 {
     for (size_t i = 0; i < options->request.shape_count; i++) {
         for (size_t c = 0; c < device->groups[i].count; c++) {
             const bench_case *other = &device->groups[i].cases[c];
             if (other != one && other->kernel && strcmp(other->kernel, one->kernel) == 0 &&
                 strcmp(other->compiler_options, one->compiler_options) == 0)
-                return other->compile_ms;
+                return other;
         }
     }
-    return one->compile_ms;
+    return NULL;
+}
+
+/* Whether the plan's program was compiled for it, whoever keeps programs. In a cache that was there before the run, the
+ * driver may have kept any. */
+static bool was_compiled(const bench_device *device, const clmgk_plan_info *info, const bench_case *earlier)
+{
+    if (info->origin != CLMGK_PROGRAM_BUILT)
+        return false;
+    return info->keeper != CLMGK_KEEPER_DRIVER || (device->cache_dir && !earlier);
+}
+
+/* Whether it was kept from one context to the next. */
+static bool was_kept(const clmgk_plan_info *info)
+{
+    return info->origin == CLMGK_PROGRAM_DISK ||
+           (info->origin == CLMGK_PROGRAM_BUILT && info->keeper == CLMGK_KEEPER_DRIVER);
 }
 
 /* A smaller problem, by the same kernels with the same parameters, against the reference. */
@@ -110,17 +126,18 @@ static tool_exit first_calls(const bench_device *device, const bench_options *op
     TOOL_TRY(take_plan_info(run, one, &info, error));
     TOOL_TRY(bench_time_calls(&device->tool, run, 1, &time, error));
     TOOL_TRY(validate(device, options, arrays, &info, run, one, error));
-    if (info.origin == CLMGK_PROGRAM_BUILT) {
+    const bench_case *earlier = earlier_case(device, options, one);
+    if (was_compiled(device, &info, earlier)) {
         one->first_cold_ms = plan_ms + time.host;
         bench_runner_close(run);
         TOOL_TRY(
             bench_runner_open(&device->tool, &manner, arrays, &one->desc, one->pass, run, &plan_ms, failure, error));
         clmgk_plan_get_info(run->plan, &info, NULL);
         TOOL_TRY(bench_time_calls(&device->tool, run, 1, &time, error));
-    } else {
-        one->compile_ms = earlier_compile_ms(device, options, one);
+    } else if (earlier) {
+        one->compile_ms = earlier->compile_ms;
     }
-    if (info.origin == CLMGK_PROGRAM_DISK)
+    if (was_kept(&info))
         one->first_warm_ms = plan_ms + time.host;
     return TOOL_DONE;
 }

@@ -306,10 +306,10 @@ FUNCTION void expect_rows(const mgk_attention_args *a, __global const storage *q
         rows_expect(queries + i * a->q.head, a->q.token, i0, p->valid, a->head_size, panel);
 }
 
-FUNCTION void head_begin(head *x, const mgk_attention_args *a, const problem *p, int h, __global const float *mix,
-                         __global const float *weight, __global const float *added, __global const float *sigma,
-                         __global const float *slopes, __global const float *bias, __global float *grad_bias,
-                         __global float *work)
+FUNCTION void head_begin(head *x, const mgk_attention_args *a, const problem *p, size_t group, int h,
+                         __global const float *mix, __global const float *weight, __global const float *added,
+                         __global const float *sigma, __global const float *slopes, __global const float *bias,
+                         __global float *grad_bias, __global float *work)
 {
     x->modifiers = modifiers_of(a, p->b, h, slopes);
     x->mixing = mixing_of(a, h, mix, weight, sigma);
@@ -320,25 +320,29 @@ FUNCTION void head_begin(head *x, const mgk_attention_args *a, const problem *p,
 #if HAS_BIAS_KEY_SUMS
     x->grad_bias = work + a->region[MGK_REGION_BIAS] + (p->batch * a->heads + h) * a->length_k + p->key_base;
 #elif WANT_BIAS && !HAS_BIAS_ROW_SUMS
-    x->grad_bias = a->bias_copies == 0
-                       ? grad_bias + a->out_offset
-                       : work + a->region[MGK_REGION_BIAS] + get_group_id(0) * (a->bias_batches * a->bias.batch);
+    x->grad_bias = a->bias_copies == 0 ? grad_bias + a->out_offset
+                                       : work + a->region[MGK_REGION_BIAS] + group * (a->bias_batches * a->bias.batch);
     x->grad_bias += (p->batch % a->bias_batches) * a->bias.batch + h * a->bias.head + p->row_base * a->bias.component +
                     p->key_base * a->bias.token;
 #endif
 }
 
-__kernel KERNEL_ATTRIBUTES void
-admixture_backward(const mgk_attention_args a, __global const storage *q, __global const storage *k,
-                   __global const storage *v, __global const storage *grad_o, __global const float *mix,
-                   __global const float *weight, __global const float *added, __global const float *sigma,
-                   __global const int *lengths, __global const int *lengths_q, __global const int *offsets,
-                   __global const int *offsets_k, __global const float *bias, __global const float *slopes,
-                   __global storage *grad_k, __global storage *grad_v, __global float *grad_bias, __global float *work)
+#define KERNEL_PARAMETERS                                                                                              \
+    const mgk_attention_args a, __global const storage *q, __global const storage *k, __global const storage *v,       \
+        __global const storage *grad_o, __global const float *mix, __global const float *weight,                       \
+        __global const float *added, __global const float *sigma, __global const int *lengths,                         \
+        __global const int *lengths_q, __global const int *offsets, __global const int *offsets_k,                     \
+        __global const float *bias, __global const float *slopes, __global storage *grad_k, __global storage *grad_v,  \
+        __global float *grad_bias, __global float *work
+#define KERNEL_ARGUMENTS                                                                                               \
+    a, q, k, v, grad_o, mix, weight, added, sigma, lengths, lengths_q, offsets, offsets_k, bias, slopes, grad_k,       \
+        grad_v, grad_bias, work
+
+KERNEL(admixture_backward)
 {
     if (a.heads == 0)
         return;
-    const int split = get_group_id(0) % a.splits, chunk = get_group_id(0) / a.splits;
+    const int split = GROUP_ID % a.splits, chunk = GROUP_ID / a.splits;
     const int task_begin = (int)((long)a.batch * chunk / a.chunks);
     const int task_end = (int)((long)a.batch * (chunk + 1) / a.chunks);
     const int batches = HAS_SEQUENCES ? 1 : a.batch;
@@ -408,7 +412,8 @@ admixture_backward(const mgk_attention_args a, __global const storage *q, __glob
                                 real sums[SUMS > 0 ? SUMS : 1];
                                 for (int i = 0; i < SUMS; ++i)
                                     sums[i] = (real)(0.0f);
-                                head_begin(&x, &a, &p, h, mix, weight, added, sigma, slopes, bias, grad_bias, work);
+                                head_begin(&x, &a, &p, GROUP_ID, h, mix, weight, added, sigma, slopes, bias, grad_bias,
+                                           work);
                                 tile_terms(&g, &x, &a, work, bh * a.length + p.row_base, i0, p.valid);
 #if HAS_BIAS_ROW_SUMS
                                 entry_sums_clear(&g);

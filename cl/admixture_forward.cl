@@ -115,17 +115,20 @@ FUNCTION void expect_rows(const mgk_attention_args *a, __global const storage *k
         rows_expect(k + i * a->k.head, a->k.token, k0, end, a->head_size, n);
 }
 
-__kernel KERNEL_ATTRIBUTES void
-admixture_forward(const mgk_attention_args a, __global const storage *q, __global const storage *k,
-                  __global const storage *v, __global storage *o, __global float *lse, __global const float *mix,
-                  __global const float *weight, __global const float *added, __global const float *sigma,
-                  __global const int *lengths, __global const int *lengths_q, __global const int *offsets,
-                  __global const int *offsets_k, __global const float *bias, __global const float *slopes,
-                  __global const float *sinks, __global float *work)
+#define KERNEL_PARAMETERS                                                                                              \
+    const mgk_attention_args a, __global const storage *q, __global const storage *k, __global const storage *v,       \
+        __global storage *o, __global float *lse, __global const float *mix, __global const float *weight,             \
+        __global const float *added, __global const float *sigma, __global const int *lengths,                         \
+        __global const int *lengths_q, __global const int *offsets, __global const int *offsets_k,                     \
+        __global const float *bias, __global const float *slopes, __global const float *sinks, __global float *work
+#define KERNEL_ARGUMENTS                                                                                               \
+    a, q, k, v, o, lse, mix, weight, added, sigma, lengths, lengths_q, offsets, offsets_k, bias, slopes, sinks, work
+
+KERNEL(admixture_forward)
 {
     if (a.length == 0)
         return;
-    const row_block block = row_block_of(&a, (a.heads + HEADS - 1) / HEADS, offsets);
+    const row_block block = row_block_of(&a, GROUP_ID, (a.heads + HEADS - 1) / HEADS, offsets);
     const int h0 = block.h * HEADS, heads = min(HEADS, a.heads - h0), first = block.first;
     const problem p = problem_of(&a, block.b, lengths, lengths_q, offsets, offsets_k);
     if (first >= p.rows)

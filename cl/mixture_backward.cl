@@ -682,17 +682,22 @@ FUNCTION void panel_finish(grad_engine *g, const components *x, key_values *key,
 #endif
 }
 
-__kernel KERNEL_ATTRIBUTES void
-mixture_backward(const mgk_attention_args a, __global const storage *q, __global const storage *k,
-                 __global const storage *v, __global const storage *grad_o, __global const float *prior,
-                 __global const float *variance, __global const float *shift, __global const int *lengths,
-                 __global const int *lengths_q, __global const int *offsets, __global const int *offsets_k,
-                 __global const float *bias, __global const float *slopes, __global storage *grad_k,
-                 __global storage *grad_v, __global float *grad_bias, __global float *gamma, __global float *work)
+#define KERNEL_PARAMETERS                                                                                              \
+    const mgk_attention_args a, __global const storage *q, __global const storage *k, __global const storage *v,       \
+        __global const storage *grad_o, __global const float *prior, __global const float *variance,                   \
+        __global const float *shift, __global const int *lengths, __global const int *lengths_q,                       \
+        __global const int *offsets, __global const int *offsets_k, __global const float *bias,                        \
+        __global const float *slopes, __global storage *grad_k, __global storage *grad_v, __global float *grad_bias,   \
+        __global float *gamma, __global float *work
+#define KERNEL_ARGUMENTS                                                                                               \
+    a, q, k, v, grad_o, prior, variance, shift, lengths, lengths_q, offsets, offsets_k, bias, slopes, grad_k, grad_v,  \
+        grad_bias, gamma, work
+
+KERNEL(mixture_backward)
 {
     if (a.heads == 0)
         return;
-    const int split = get_group_id(0) % a.splits, chunk = get_group_id(0) / a.splits;
+    const int split = GROUP_ID % a.splits, chunk = GROUP_ID / a.splits;
     const int list = a.batch * a.kv_heads;
     const int group = a.heads / a.kv_heads;
     const long rows = (HAS_SEQUENCES ? 1L : a.batch) * a.heads * a.length;
@@ -745,9 +750,9 @@ mixture_backward(const mgk_attention_args a, __global const storage *q, __global
                 at.slope = slopes[a.slopes_offset + h] * LOG2_E;
 #endif
 #if WANT_BIAS && !HAS_BIAS_KEY_SUMS && !HAS_BIAS_ROW_SUMS
-                at.grad_bias = a.bias_copies == 0 ? grad_bias + a.out_offset
-                                                  : work + a.region[MGK_REGION_BIAS] +
-                                                        get_group_id(0) * (a.bias_batches * a.bias.batch);
+                at.grad_bias = a.bias_copies == 0
+                                   ? grad_bias + a.out_offset
+                                   : work + a.region[MGK_REGION_BIAS] + GROUP_ID * (a.bias_batches * a.bias.batch);
                 at.grad_bias += (p.batch % a.bias_batches) * a.bias.batch + h * a.bias.head +
                                 p.row_base * a.bias.component + p.key_base * a.bias.token;
 #endif

@@ -364,18 +364,20 @@ FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_att
 }
 #endif
 
-__kernel KERNEL_ATTRIBUTES void mixture_forward(const mgk_attention_args a, __global const storage *q,
-                                                __global const storage *k, __global const storage *v,
-                                                __global storage *o, __global float *lse, __global const float *prior,
-                                                __global const float *variance, __global const float *shift,
-                                                __global const int *lengths, __global const int *lengths_q,
-                                                __global const int *offsets, __global const int *offsets_k,
-                                                __global const float *bias, __global const float *slopes,
-                                                __global const float *sinks, __global float *work)
+#define KERNEL_PARAMETERS                                                                                              \
+    const mgk_attention_args a, __global const storage *q, __global const storage *k, __global const storage *v,       \
+        __global storage *o, __global float *lse, __global const float *prior, __global const float *variance,         \
+        __global const float *shift, __global const int *lengths, __global const int *lengths_q,                       \
+        __global const int *offsets, __global const int *offsets_k, __global const float *bias,                        \
+        __global const float *slopes, __global const float *sinks, __global float *work
+#define KERNEL_ARGUMENTS                                                                                               \
+    a, q, k, v, o, lse, prior, variance, shift, lengths, lengths_q, offsets, offsets_k, bias, slopes, sinks, work
+
+KERNEL(mixture_forward)
 {
     if (a.length == 0)
         return;
-    const row_block block = row_block_of(&a, a.heads, offsets);
+    const row_block block = row_block_of(&a, GROUP_ID, a.heads, offsets);
     const int h = block.h, first = block.first;
     const problem p = problem_of(&a, block.b, lengths, lengths_q, offsets, offsets_k);
     if (first >= p.rows)

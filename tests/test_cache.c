@@ -91,7 +91,8 @@ static void set_variable(const char *name, const char *value)
 }
 
 /* The variables that decide where the cache lies, kept over a test that changes them. */
-static const char *const place_variables[] = {"CLMGK_CACHE_DIR", "XDG_CACHE_HOME", "HOME"};
+static const char *const place_variables[] = {"CLMGK_CACHE_DIR", "XDG_CACHE_HOME", "HOME", "POCL_CACHE_DIR",
+                                              "POCL_KERNEL_CACHE"};
 
 typedef struct places {
     char *values[MGK_COUNT(place_variables)];
@@ -158,6 +159,63 @@ static void test_places(void **state)
         set_variable("HOME", cases[i].home);
         assert_place(cases[i].cache_dir, cases[i].expected);
     }
+}
+
+/* Who keeps the programs of a CPU device of this platform. */
+static clmgk_program_keeper keeper_of(mgk_runtime runtime, const char *version, const char *cache_path)
+{
+    mgk_device_facts facts = {.runtime = runtime, .info = {.device_class = CLMGK_DEVICE_CPU}};
+    snprintf(facts.platform_version, sizeof(facts.platform_version), "%s", version);
+    return mgk_program_keeper(&facts, cache_path);
+}
+
+static void test_keepers(void **state)
+{
+    (void)state;
+    static const struct {
+        mgk_runtime runtime;
+        const char *version;
+    } others[] = {{MGK_RUNTIME_POCL, "OpenCL 2.0 PoCL 1.8"},    {MGK_RUNTIME_POCL, "OpenCL 3.0"},
+                  {MGK_RUNTIME_RUSTICL, "OpenCL 3.0"},          {MGK_RUNTIME_INTEL_CPU, "OpenCL 3.1 LINUX"},
+                  {MGK_RUNTIME_NVIDIA, "OpenCL 3.0 CUDA 12.4"}, {MGK_RUNTIME_OTHER, "OpenCL 3.0 PoCL 3.1"}};
+    for (size_t i = 0; i < MGK_COUNT(others); ++i) {
+        assert_int_equal(keeper_of(others[i].runtime, others[i].version, "/c"), CLMGK_KEEPER_LIBRARY);
+        assert_int_equal(keeper_of(others[i].runtime, others[i].version, NULL), CLMGK_KEEPER_NOBODY);
+    }
+    assert_string_equal(clmgk_program_keeper_name(CLMGK_KEEPER_NOBODY), "nobody");
+    assert_string_equal(clmgk_program_keeper_name(CLMGK_KEEPER_LIBRARY), "library");
+    assert_string_equal(clmgk_program_keeper_name(CLMGK_KEEPER_DRIVER), "driver");
+    assert_null(clmgk_program_keeper_name((clmgk_program_keeper)7));
+}
+
+/* PoCL's folder by its own variables; below a device nothing can be written, by root neither. */
+static void test_pocl_keeps(void **state)
+{
+    (void)state;
+    char root[SCRATCH_PATH];
+    char folder[SCRATCH_PATH];
+    scratch_create(root);
+    scratch_join(folder, root, "pocl");
+    assert_int_equal(mkdir(folder, 0700), 0);
+    scratch_join(folder, root, "pocl/kcache");
+    assert_int_equal(mkdir(folder, 0700), 0);
+    const struct {
+        const char *off, *own, *xdg, *home;
+        clmgk_program_keeper expected;
+    } cases[] = {
+        {NULL, folder, NULL, "/dev/null", CLMGK_KEEPER_DRIVER}, {"1", folder, NULL, "/dev/null", CLMGK_KEEPER_DRIVER},
+        {"0", folder, NULL, "/dev/null", CLMGK_KEEPER_LIBRARY}, {"", folder, NULL, "/dev/null", CLMGK_KEEPER_LIBRARY},
+        {NULL, NULL, root, "/dev/null", CLMGK_KEEPER_DRIVER},   {NULL, NULL, "/dev/null", root, CLMGK_KEEPER_LIBRARY},
+        {NULL, NULL, "", "/dev/null", CLMGK_KEEPER_LIBRARY},    {NULL, "/dev/null/x", root, root, CLMGK_KEEPER_LIBRARY},
+    };
+    for (size_t i = 0; i < MGK_COUNT(cases); ++i) {
+        set_variable("POCL_KERNEL_CACHE", cases[i].off);
+        set_variable("POCL_CACHE_DIR", cases[i].own);
+        set_variable("XDG_CACHE_HOME", cases[i].xdg);
+        set_variable("HOME", cases[i].home);
+        assert_int_equal(keeper_of(MGK_RUNTIME_POCL, "OpenCL 3.0 PoCL 3.1+debian", "/c"), cases[i].expected);
+    }
+    scratch_remove(root);
 }
 
 /* ---- entries ------------------------------------------------------------------------------------------------- */
@@ -909,6 +967,8 @@ int main(int count, char **arguments)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_places, keep_places, restore_places),
         cmocka_unit_test_setup_teardown(test_unwritable_home, keep_places, restore_places),
+        cmocka_unit_test_setup_teardown(test_keepers, keep_places, restore_places),
+        cmocka_unit_test_setup_teardown(test_pocl_keeps, keep_places, restore_places),
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
         TEST(test_put_and_get),
         TEST(test_every_damaged_byte_is_a_miss),
@@ -939,5 +999,7 @@ int main(int count, char **arguments)
     if (count == 4 && strcmp(arguments[1], "child") == 0)
         return run_child(arguments[2], arguments[3]);
     self_path = arguments[0];
+    /* PoCL would keep programs itself. It reads this with the first OpenCL call; children have it from here. */
+    set_variable("POCL_KERNEL_CACHE", "0");
     return cmocka_run_group_tests_name("cache", tests, NULL, NULL);
 }

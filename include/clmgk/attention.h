@@ -182,7 +182,7 @@ CLMGK_API void clmgk_plan_release(clmgk_plan *plan);
 typedef enum clmgk_program_origin {
     CLMGK_PROGRAM_MEMORY = 0, /* built earlier in the same context */
     CLMGK_PROGRAM_DISK = 1,   /* from the cache's file */
-    CLMGK_PROGRAM_BUILT = 2   /* compiled from source */
+    CLMGK_PROGRAM_BUILT = 2   /* given to the driver as source: what it has kept itself, it does not compile again */
 } clmgk_program_origin;
 
 /* What a plan chose. The strings live as long as the plan. Engine, local and private memory, parameters, options and
@@ -190,7 +190,7 @@ typedef enum clmgk_program_origin {
 typedef struct clmgk_plan_info {
     clmgk_engine engine; /* of the forward pass */
     clmgk_program_origin origin;
-    double compile_ms;        /* time that getting the programs took */
+    double compile_ms;        /* time that getting the programs took: short where the driver has kept them */
     uint64_t workspace_bytes; /* see clmgk_attention_args.workspace: the most of all passes */
     uint64_t local_bytes;     /* local memory of a work-group */
     uint64_t private_bytes;   /* private arrays of a work-item, as declared in the kernel */
@@ -207,6 +207,8 @@ typedef struct clmgk_plan_info {
 
     clmgk_tuning_source tuning; /* of the forward pass's engine and parameters */
     clmgk_tuning_source backward_tuning;
+
+    clmgk_program_keeper keeper; /* who keeps the plan's programs for the next process */
 } clmgk_plan_info;
 
 /* Fills `info`. Fails only on NULL arguments (INVALID_VALUE). */

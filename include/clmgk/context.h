@@ -38,7 +38,8 @@ typedef struct clmgk_context_options {
 
     /* Root of the program cache's files (they lie in cache_dir/programs). NULL: the environment decides:
      * CLMGK_CACHE_DIR, or, where that is unset, $XDG_CACHE_HOME/clmgk (~/.cache/clmgk).
-     * Empty text, here or in CLMGK_CACHE_DIR: no file is read or written. */
+     * Empty text, here or in CLMGK_CACHE_DIR: no file is read or written.
+     * Where the driver keeps programs (clmgk_program_keeper), none of these files is read or written either. */
     const char *cache_dir;
     uint64_t cache_max_bytes; /* oldest entries beyond this are removed; 0: 256 MiB */
 
@@ -113,7 +114,23 @@ CLMGK_API clmgk_status clmgk_get_device_info(cl_device_id device, clmgk_device_i
  */
 CLMGK_API clmgk_status clmgk_select_device(const char *selector, clmgk_device_info *info, clmgk_error *error);
 
-/* The program cache on disk. */
+/* Who keeps compiled programs from one process to the next. */
+typedef enum clmgk_program_keeper {
+    CLMGK_KEEPER_NOBODY = 0,  /* each process compiles them */
+    CLMGK_KEEPER_LIBRARY = 1, /* this library, in the program cache below */
+    /* The driver, in a cache of its own, wherever that lies: PoCL 3 and later on CPUs, unless POCL_KERNEL_CACHE=0 is
+     * set or its folder can't be written. To ask PoCL for binaries would make it compile everything a second time. */
+    CLMGK_KEEPER_DRIVER = 2
+} clmgk_program_keeper;
+
+/* "nobody", "library", "driver"; NULL for anything else. */
+CLMGK_API const char *clmgk_program_keeper_name(clmgk_program_keeper keeper);
+
+/* Who keeps programs in contexts of `device`. `cache_dir` as in clmgk_context_options. */
+CLMGK_API clmgk_status clmgk_cache_get_keeper(const char *cache_dir, cl_device_id device, clmgk_program_keeper *keeper,
+                                              clmgk_error *error);
+
+/* The program cache on disk. Devices whose driver keeps programs don't use it. */
 typedef struct clmgk_cache_info {
     char path[1024]; /* the folder; empty when no files are used */
     uint64_t bytes;

@@ -86,6 +86,7 @@ static clmgk_status fill_context(clmgk_context *context, const clmgk_context_opt
                         context->facts.info.name);
     context->cache_max_bytes = options->cache_max_bytes != 0 ? options->cache_max_bytes : default_cache_bytes;
     MGK_TRY(mgk_cache_path(&context->allocator, options->cache_dir, &context->cache_path, error));
+    context->keeper = mgk_program_keeper(&context->facts, context->cache_path);
     MGK_TRY(read_tuning(context, options, error));
     return copy_kernel_dir(context, options->kernel_dir, error);
 }
@@ -183,6 +184,20 @@ clmgk_status clmgk_cache_get_info(const char *cache_dir, clmgk_cache_info *info,
 cleanup:
     mgk_free(NULL, path);
     return status;
+}
+
+clmgk_status clmgk_cache_get_keeper(const char *cache_dir, cl_device_id device, clmgk_program_keeper *keeper,
+                                    clmgk_error *error)
+{
+    mgk_device_facts facts;
+    char *path = NULL;
+    if (device == NULL || keeper == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s is NULL", device == NULL ? "device" : "keeper");
+    MGK_TRY(mgk_device_get_facts(device, &facts, error));
+    MGK_TRY(mgk_cache_path(NULL, cache_dir, &path, error));
+    *keeper = mgk_program_keeper(&facts, path);
+    mgk_free(NULL, path);
+    return CLMGK_OK;
 }
 
 clmgk_status clmgk_cache_clear(const char *cache_dir, clmgk_error *error)

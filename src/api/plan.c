@@ -313,6 +313,7 @@ static clmgk_status print_parameters(const clmgk_plan *plan, mgk_compiled_pass *
 static clmgk_status describe(clmgk_plan *plan, clmgk_error *error)
 {
     clmgk_plan_info *const info = &plan->info;
+    info->keeper = plan->context->keeper;
     for (int i = 0; i < MGK_PASSES; ++i) {
         if (plan->pass[i] == NULL)
             continue;

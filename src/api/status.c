@@ -77,6 +77,20 @@ const char *clmgk_engine_name(clmgk_engine engine)
     }
 }
 
+const char *clmgk_program_keeper_name(clmgk_program_keeper keeper)
+{
+    switch (keeper) {
+    case CLMGK_KEEPER_NOBODY:
+        return "nobody";
+    case CLMGK_KEEPER_LIBRARY:
+        return "library";
+    case CLMGK_KEEPER_DRIVER:
+        return "driver";
+    default:
+        return NULL;
+    }
+}
+
 const char *clmgk_version(void)
 {
     return CLMGK_VERSION;

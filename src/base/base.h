@@ -135,6 +135,9 @@ typedef struct mgk_folder {
 clmgk_status mgk_folder_open(const char *path, bool create, mgk_folder *folder, clmgk_error *error);
 void mgk_folder_close(mgk_folder *folder);
 
+/* Whether files can be made in any folder, private or not. */
+bool mgk_folder_is_writable(const char *path);
+
 /* The file's bytes into *data (mgk_free), and its time set to now. False if there is none, it is not a regular file
  * of the user's that nobody else may write, or it is larger than max_bytes. */
 bool mgk_folder_read(const mgk_folder *folder, const clmgk_allocator *allocator, const char *name, size_t max_bytes,

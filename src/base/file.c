@@ -136,6 +136,11 @@ void mgk_folder_close(mgk_folder *folder)
 }
 
 /* A file that only the user can have written. */
+bool mgk_folder_is_writable(const char *path)
+{
+    return access(path, W_OK | X_OK) == 0;
+}
+
 static bool is_own_file(int file)
 {
     struct stat facts;

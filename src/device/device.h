@@ -34,6 +34,15 @@ typedef struct mgk_device_facts {
 /* platform_index and device_index are looked up too. */
 clmgk_status mgk_device_get_facts(cl_device_id device, mgk_device_facts *facts, clmgk_error *error);
 
+/* Whether the driver has a cache of compiled programs of its own that makes ours needless. */
+bool mgk_driver_keeps_programs(const mgk_device_facts *facts);
+
+/* Whether the driver can compile nothing because it can't write its files. */
+bool mgk_driver_lacks_folder(const mgk_device_facts *facts);
+
+/* Who keeps the device's programs, where ours would lie in `cache_path` (NULL: nowhere). */
+clmgk_program_keeper mgk_program_keeper(const mgk_device_facts *facts, const char *cache_path);
+
 /* The short name by which people know a runtime ("pocl"); empty for MGK_RUNTIME_OTHER. */
 const char *mgk_runtime_name(mgk_runtime runtime);
 
@@ -52,8 +61,9 @@ struct clmgk_context {
     mgk_device_facts facts;
     char *cache_path; /* the folder of programs; NULL: no files */
     uint64_t cache_max_bytes;
-    char *kernel_dir;          /* NULL: embedded sources */
-    struct mgk_tuning *tuning; /* what was measured (tuning/database.h); NULL: nothing is to be known */
+    clmgk_program_keeper keeper; /* LIBRARY: programs are read from cache_path and written there */
+    char *kernel_dir;            /* NULL: embedded sources */
+    struct mgk_tuning *tuning;   /* what was measured (tuning/database.h); NULL: nothing is to be known */
 
     pthread_mutex_t mutex; /* guards `references`, `programs` and building */
     int references;
@@ -92,14 +102,14 @@ struct mgk_program {
 
 /*
  * The program of kernel file `file` with compiler options `options` (-D…): from the context's list, from the cache
- * on disk, or built. `origin` and `compile_ms` tell this call's way. Any doubt about a cache file is a rebuild;
- * a cache that cannot be written is no failure. Release with mgk_program_release.
+ * on disk where that is in force (keeper), or built. `origin` and `compile_ms` tell this call's way. Any doubt about a
+ * cache file is a rebuild; a cache that cannot be written is no failure. Release with mgk_program_release.
  */
 clmgk_status mgk_program_get(clmgk_context *context, const char *file, const char *options, mgk_program **out,
                              clmgk_program_origin *origin, double *compile_ms, clmgk_error *error);
 
-/* Writes the program's binary to the cache if it was built and not yet saved. To be called after the program's
- * first launch: PoCL finishes compiling then. Never fails. */
+/* Writes the program's binary to the cache if that is in force and the program was built and not yet saved. To be
+ * called after the program's first launch: PoCL finishes compiling then. Never fails. */
 void mgk_program_save(mgk_program *program);
 
 void mgk_program_release(mgk_program *program);

@@ -10,10 +10,12 @@
 
 enum { MAX_LOG_BYTES = 1 << 20 };
 
+/* Without a folder where the cache is not in force: then all is a miss, and nothing is written. */
 static mgk_cache cache_of(const clmgk_context *context)
 {
-    return (mgk_cache){
-        .allocator = &context->allocator, .path = context->cache_path, .max_bytes = context->cache_max_bytes};
+    return (mgk_cache){.allocator = &context->allocator,
+                       .path = context->keeper == CLMGK_KEEPER_LIBRARY ? context->cache_path : NULL,
+                       .max_bytes = context->cache_max_bytes};
 }
 
 /* ---- key --------------------------------------------------------------------------------------------------- */
@@ -58,8 +60,11 @@ static clmgk_status fail_build(const clmgk_context *context, cl_program program,
     if (log != NULL)
         code = clGetProgramBuildInfo(program, context->device, parameter, size, log, NULL);
     const char *const text = log != NULL && code == CL_SUCCESS ? first_error(log) : "no build log";
-    const clmgk_status status = mgk_fail_code(error, CLMGK_ERROR_COMPILE, build_code, "kernel file \"%s\": %s: %s",
-                                              file, mgk_cl_error_name(build_code), text);
+    const char *const hint = mgk_driver_lacks_folder(&context->facts)
+                                 ? "PoCL can't write to its folder (POCL_CACHE_DIR names another): "
+                                 : "";
+    const clmgk_status status = mgk_fail_code(error, CLMGK_ERROR_COMPILE, build_code, "kernel file \"%s\": %s: %s%s",
+                                              file, mgk_cl_error_name(build_code), hint, text);
     mgk_free(&context->allocator, log);
     return status;
 }
@@ -142,7 +147,7 @@ static clmgk_status create(clmgk_context *context, const char *file, const mgk_t
     }
     program->program = load_binary(context, key, options);
     program->origin = program->program != NULL ? CLMGK_PROGRAM_DISK : CLMGK_PROGRAM_BUILT;
-    program->saved = program->program != NULL || context->cache_path == NULL;
+    program->saved = program->program != NULL || context->keeper != CLMGK_KEEPER_LIBRARY;
     if (program->program == NULL)
         MGK_TRY_GOTO(status, build_source(context, file, source, options, &program->program, error), failed);
     program->next = context->programs;

@@ -433,8 +433,8 @@ static clmgk_status plan_product(clmgk_gemm_plan *plan, const char *parameters, 
     state->alignment = bits >= 8 ? bits / 8 : 1;
     MGK_TRY(compile(plan, state, error));
 
-    const mgk_runtime runtime = plan->context->facts.runtime;
-    plan->info.cached = runtime == MGK_RUNTIME_POCL || runtime == MGK_RUNTIME_NVIDIA ? 1 : 0;
+    const mgk_device_facts *const facts = &plan->context->facts;
+    plan->info.cached = mgk_driver_keeps_programs(facts) || facts->runtime == MGK_RUNTIME_NVIDIA ? 1 : 0;
     plan->info.workspace_bytes = state->temp_bytes > 0 ? state->temp_bytes + state->alignment : 0;
     plan->info.sums = plan->desc.dtype;
     return CLMGK_OK;

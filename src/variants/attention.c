@@ -188,9 +188,12 @@ bool mgk_attention_splits_tuned(const mgk_tunables *tunables)
 void mgk_attention_lane_options(const mgk_attention_request *request, const mgk_tunables *tunables, mgk_text *options)
 {
     /* PoCL's compiler would keep to 256 bits by itself, and takes inline assembly */
-    const bool x86_wide = mgk_tunable_get(tunables, "lanes") == 16 && request->facts->x86_avx512dq &&
-                          request->facts->runtime == MGK_RUNTIME_POCL;
+    const bool pocl = request->facts->runtime == MGK_RUNTIME_POCL;
+    const bool x86_wide = mgk_tunable_get(tunables, "lanes") == 16 && request->facts->x86_avx512dq && pocl;
     mgk_text_printf(options, " -DWIDE_VECTORS=%d -DEXP2_SCALEF=%d", x86_wide, x86_wide);
+    /* It compiles a kernel's text three times, a called function's once. Intel's takes three times as long for that. */
+    if (pocl)
+        mgk_text_printf(options, " -DKERNEL_CALLS=1");
 }
 
 mgk_i64 mgk_attention_region(mgk_pass_plan *plan, int64_t floats)

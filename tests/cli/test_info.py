@@ -15,6 +15,7 @@ DEVICE_KEYS = {
     "class": str,
     "engine": str,
     "matrix_units": type(None),
+    "programs_kept_by": str,
     "tuned": bool,
     "tuning": dict,
     "compute_units": int,
@@ -59,6 +60,7 @@ class Listing(InfoTest):
                 self.assertEqual(list(provider), ["provider", "dtypes", "reason"])
                 self.assertLessEqual(set(provider["dtypes"]), {"f32", "f16", "bf16"})
                 self.assertTrue(provider["dtypes"] or provider["reason"], provider)
+            self.assertIn(device["programs_kept_by"], ("nobody", "library", "driver"))
             self.assertEqual(list(device["tuning"]), ["current", "stale", "shipped"])
             self.assertEqual((device["tuning"]["current"], device["tuning"]["stale"]), (0, 0))
             self.assertEqual(device["tuned"], device["tuning"]["shipped"] > 0)
@@ -71,7 +73,7 @@ class Listing(InfoTest):
         device = self.info()["devices"][0]
         text = self.accept(env=self.environment()).stdout
         for word in (device["selector"], device["name"], device["driver"], f"engine {device['engine']}", "program cache", "tuning cache",
-                     "    products by "):
+                     "    products by ", "    compiled programs are kept by "):
             self.assertIn(word, text)
 
     def test_one_device(self):
@@ -147,6 +149,10 @@ class Tuning(InfoTest):
 
 
 class SelfTestAndCache(InfoTest):
+    def environment(self, **changes):
+        """The library's own cache: PoCL would keep programs itself."""
+        return super().environment(POCL_KERNEL_CACHE="0", **changes)
+
     def test_selftest_then_clear(self):
         device = self.info()["devices"][0]["selector"]
         text = self.accept("--selftest", "--device", device, env=self.environment()).stdout

@@ -43,7 +43,9 @@ class Run:
         write_npy(folder / "v.npy", (1, 2, 7, 8))
         self.command = [program, "--variant", "mgk", "--q", folder / "q.npy", "--k", folder / "k.npy", "--v",
                         folder / "v.npy", "--prior", "0.25,0.75", "--out", self.outputs[0], "--lse", self.outputs[1]]
-        self.environment = {**os.environ, "OPENCL_LAYERS": str(layer), "CLMGK_CACHE_DIR": str(folder / "cache")}
+        self.environment = {**os.environ, "OPENCL_LAYERS": str(layer), "CLMGK_CACHE_DIR": str(folder / "cache"),
+                            # the library's own cache in force, and quick to fill again
+                            "POCL_KERNEL_CACHE": "0", "POCL_EXTRA_BUILD_FLAGS": "-cl-opt-disable"}
 
     def __call__(self, variable=None, point=""):
         """Exit status, reasons, and a report per kind, after a run over fresh outputs. The layer comes with the first

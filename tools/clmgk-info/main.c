@@ -27,6 +27,7 @@ static const tool_program program = {
 typedef struct entry {
     clmgk_device_info info;
     bool is_default;
+    clmgk_program_keeper keeper;
     info_tuning tuning;
     info_products products;
     info_selftest test; /* count 0: not asked for */
@@ -98,8 +99,11 @@ static tool_exit gather(const char *selector, bool selftest, listing *list, tool
     for (size_t i = 0; selftest && i < list->count; i++)
         TOOL_TRY(info_run_selftest(&list->entries[i].info, &list->entries[i].test, error));
     for (size_t i = 0; i < list->count; i++) {
-        TOOL_TRY(info_get_tuning(&list->entries[i].info, &list->entries[i].tuning, error));
-        TOOL_TRY(info_get_products(&list->entries[i].info, &list->entries[i].products, error));
+        entry *one = &list->entries[i];
+        if (clmgk_cache_get_keeper(NULL, one->info.device_id, &one->keeper, &failure) != CLMGK_OK)
+            return tool_fail_library(error, &failure);
+        TOOL_TRY(info_get_tuning(&one->info, &one->tuning, error));
+        TOOL_TRY(info_get_products(&one->info, &one->products, error));
     }
     if (clmgk_cache_get_info(NULL, &list->cache, &failure) != CLMGK_OK ||
         clmgk_tuning_get_info(NULL, &list->tuning, &failure) != CLMGK_OK)
@@ -120,6 +124,19 @@ static const char *class_name(clmgk_device_class device_class)
         break;
     }
     return "other";
+}
+
+static const char *keeper_words(clmgk_program_keeper keeper)
+{
+    switch (keeper) {
+    case CLMGK_KEEPER_DRIVER:
+        return "the driver's own cache";
+    case CLMGK_KEEPER_LIBRARY:
+        return "the program cache below";
+    case CLMGK_KEEPER_NOBODY:
+        break;
+    }
+    return "nobody: each process compiles them";
 }
 
 static void print_selftest(const info_selftest *test)
@@ -151,6 +168,7 @@ static void print_entry(const entry *one)
     info_print_tuning(&one->tuning);
     printf("\n");
     info_print_products(&one->products);
+    printf("    compiled programs are kept by %s\n", keeper_words(one->keeper));
     print_selftest(&one->test);
 }
 
@@ -197,16 +215,16 @@ static json_t *entry_json(const entry *one)
     const clmgk_device_info *info = &one->info;
     char selector[32];
     snprintf(selector, sizeof(selector), "%" PRIu32 ":%" PRIu32, info->platform_index, info->device_index);
-    json_t *object =
-        json_pack("{s:s, s:b, s:s, s:s, s:s, s:s, s:s, s:s, s:n, s:b, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
-                  "selector", selector, "default", (int)one->is_default, "platform", info->platform, "name", info->name,
-                  "vendor", info->vendor, "driver", info->driver, "class", class_name(info->device_class), "engine",
-                  clmgk_engine_name(info->engine), "matrix_units", "tuned", (int)info_is_tuned(&one->tuning), "tuning",
-                  info_tuning_json(&one->tuning), "compute_units", (json_int_t)info->compute_units, "clock_mhz",
-                  (json_int_t)info->clock_mhz, "native_float_lanes", (json_int_t)info->native_float_lanes,
-                  "global_memory_bytes", (json_int_t)info->global_memory_bytes, "local_memory_bytes",
-                  (json_int_t)info->local_memory_bytes, "max_allocation_bytes", (json_int_t)info->max_allocation_bytes,
-                  "max_work_group", (json_int_t)info->max_work_group);
+    json_t *object = json_pack(
+        "{s:s, s:b, s:s, s:s, s:s, s:s, s:s, s:s, s:n, s:s, s:b, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "selector",
+        selector, "default", (int)one->is_default, "platform", info->platform, "name", info->name, "vendor",
+        info->vendor, "driver", info->driver, "class", class_name(info->device_class), "engine",
+        clmgk_engine_name(info->engine), "matrix_units", "programs_kept_by", clmgk_program_keeper_name(one->keeper),
+        "tuned", (int)info_is_tuned(&one->tuning), "tuning", info_tuning_json(&one->tuning), "compute_units",
+        (json_int_t)info->compute_units, "clock_mhz", (json_int_t)info->clock_mhz, "native_float_lanes",
+        (json_int_t)info->native_float_lanes, "global_memory_bytes", (json_int_t)info->global_memory_bytes,
+        "local_memory_bytes", (json_int_t)info->local_memory_bytes, "max_allocation_bytes",
+        (json_int_t)info->max_allocation_bytes, "max_work_group", (json_int_t)info->max_work_group);
     if (object && json_object_set_new(object, "products", info_products_json(&one->products)) != 0) {
         json_decref(object);
         return NULL;

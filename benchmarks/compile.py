@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What compiling costs: whole processes of clmgk-run on a small problem, with empty caches and again with full ones.
+
+    compile.py [--bin DIR] [--before DIR] [--runs N] [--json FILE]
+
+Processor seconds (user and system) and wall seconds, of N cold runs with a warm one after each. --before: the programs
+of an older build, in turn with those of --bin. Needs NumPy.
+"""
+import argparse
+import json
+import os
+import pathlib
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+HERE = pathlib.Path(__file__).resolve().parent
+LENGTH = 256
+HEADS = 4
+COMPONENTS = 2
+# variant, head size
+CASES = [("mgk", 64), ("softmax", 64), ("hard-fish", 64)]
+PASSES = ("forward", "both")
+CACHES = ("CLMGK_CACHE_DIR", "POCL_CACHE_DIR", "CUDA_CACHE_PATH")
+
+
+def save(folder, name, *shape):
+    path = folder / f"{name}.npy"
+    np.save(path, np.random.default_rng(len(name)).standard_normal(shape, dtype=np.float32))
+    return path
+
+
+def command_of(program, variant, size, passes, folder):
+    """The command for a variant's problem, its arrays made on the way."""
+    mixed = variant == "hard-fish"
+    heads = COMPONENTS if mixed else HEADS
+    keys = (1, heads, COMPONENTS, LENGTH, size) if variant == "mgk" else (1, heads, LENGTH, size)
+    words = [program, "--variant", variant, "--q", save(folder, "q", 1, heads, LENGTH, size),
+             "--k", save(folder, "k", *keys), "--v", save(folder, "v", 1, HEADS, LENGTH, size),
+             "--out", folder / "o.npy"]
+    if variant == "smgk":
+        words += ["--shift", save(folder, "shift", HEADS, COMPONENTS, size)]
+    if mixed:
+        words += ["--mix", save(folder, "mix", HEADS, COMPONENTS)]
+    if passes == "both":
+        words += ["--grad-out", save(folder, "grad", 1, HEADS, LENGTH, size)]
+        words += [word for name in ("dq", "dk", "dv") for word in (f"--{name}", folder / f"{name}.npy")]
+    return words
+
+
+def timed(command, environment):
+    """Processor and wall seconds of a process."""
+    start = time.monotonic()
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=errors)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != 0:
+            errors.seek(0)
+            sys.exit(f"{command[0]}: {errors.read().decode()}")
+    return usage.ru_utime + usage.ru_stime, time.monotonic() - start
+
+
+def cold_and_warm(program, variant, size, passes):
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        command = command_of(program, variant, size, passes, folder)
+        (folder / "caches").mkdir()
+        environment = {**os.environ, **{variable: str(folder / "caches") for variable in CACHES}}
+        return {"cold": timed(command, environment), "warm": timed(command, environment)}
+
+
+def spread(values):
+    return {"median": round(statistics.median(values), 3), "min": round(min(values), 3), "max": round(max(values), 3)}
+
+
+def figures(runs):
+    return {state: {unit: spread([run[state][i] for run in runs]) for i, unit in enumerate(("processor_s", "wall_s"))}
+            for state in ("cold", "warm")}
+
+
+def measure(builds, count):
+    for variant, size in CASES:
+        for passes in PASSES:
+            runs = {build: [] for build in builds}
+            for _ in range(count):
+                for build, folder in builds.items():
+                    runs[build].append(cold_and_warm(folder / "clmgk-run", variant, size, passes))
+            case = {"variant": variant, "head_size": size, "passes": passes}
+            case.update({build: figures(of_build) for build, of_build in runs.items()})
+            line = "   ".join(f"{build} cold {case[build]['cold']['processor_s']['median']:6.2f} s"
+                              f" warm {case[build]['warm']['processor_s']['median']:5.2f} s" for build in builds)
+            print(f"{variant:10} D {size:3} {passes:8} {line}", flush=True)
+            yield case
+
+
+def cpu_name():
+    found = re.search(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.M)
+    return found.group(1) if found else platform.processor()
+
+
+def device_of(folder):
+    """The device that programs take by themselves."""
+    done = subprocess.run([folder / "clmgk-info", "--json"], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    chosen = next(device for device in found["devices"] if device["default"])
+    keys = ("name", "platform", "driver", "compute_units", "programs_kept_by")
+    return found["clmgk"], {key: chosen[key] for key in keys}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", type=pathlib.Path, default=HERE.parent / "build/bin")
+    parser.add_argument("--before", type=pathlib.Path)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--json", type=pathlib.Path)
+    options = parser.parse_args()
+    version, device = device_of(options.bin)
+    builds = {"now": options.bin} | ({"before": options.before} if options.before else {})
+    found = {"clmgk": version, "cpu": cpu_name(), "device": device, "runs": options.runs,
+             "problem": {"batch": 1, "heads": HEADS, "components": COMPONENTS, "length": LENGTH},
+             "cases": list(measure(builds, options.runs))}
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

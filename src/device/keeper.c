@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who keeps compiled programs from one process to the next.
+ *
+ * PoCL writes what it compiles to a cache of its own, which a second process starts from as fast as from a binary.
+ * Asking it for a program's binary makes it compile every kernel again, in a form for all local sizes: as much work as
+ * before. So its cache does, unless POCL_KERNEL_CACHE=0 turns it off or its folder can't be written. Of other drivers
+ * we have not measured it, and their binaries cost nothing.
+ */
+#include "device/device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The first version that was measured; earlier ones may do otherwise. */
+#define POCL_LEAST_MAJOR 3
+
+/* "OpenCL 3.0 PoCL 3.1+debian ..." */
+static bool is_known_pocl(const mgk_device_facts *facts)
+{
+    static const char word[] = "PoCL ";
+    const char *const found = strstr(facts->platform_version, word);
+    return facts->runtime == MGK_RUNTIME_POCL && facts->info.device_class == CLMGK_DEVICE_CPU && found != NULL &&
+           strtol(found + strlen(word), NULL, 10) >= POCL_LEAST_MAJOR;
+}
+
+/* As PoCL reads it: on by default, and with any value that begins with 1. */
+static bool pocl_cache_is_on(void)
+{
+    const char *const value = mgk_environment("POCL_KERNEL_CACHE");
+    return value == NULL || value[0] == '1';
+}
+
+/* Where PoCL writes what it compiles, whether it keeps that or not. False: no path that fits. */
+static bool pocl_folder(char *path, size_t size)
+{
+    const char *const own = mgk_environment("POCL_CACHE_DIR");
+    const char *const xdg = mgk_environment("XDG_CACHE_HOME");
+    const char *const home = mgk_environment("HOME");
+    const char *const name = pocl_cache_is_on() ? "kcache" : "uncached";
+    int length;
+    if (own != NULL)
+        length = snprintf(path, size, "%s", own);
+    else if (xdg != NULL && xdg[0] != '\0')
+        length = snprintf(path, size, "%s/pocl/%s", xdg, name);
+    else if (home != NULL)
+        length = snprintf(path, size, "%s/.cache/pocl/%s", home, name);
+    else
+        length = snprintf(path, size, "/tmp/pocl/%s", name);
+    return length > 0 && (size_t)length < size;
+}
+
+static bool pocl_can_write(void)
+{
+    char path[4096];
+    return pocl_folder(path, sizeof(path)) && mgk_folder_is_writable(path);
+}
+
+bool mgk_driver_keeps_programs(const mgk_device_facts *facts)
+{
+    return is_known_pocl(facts) && pocl_cache_is_on() && pocl_can_write();
+}
+
+bool mgk_driver_lacks_folder(const mgk_device_facts *facts)
+{
+    return is_known_pocl(facts) && !pocl_can_write();
+}
+
+clmgk_program_keeper mgk_program_keeper(const mgk_device_facts *facts, const char *cache_path)
+{
+    if (mgk_driver_keeps_programs(facts))
+        return CLMGK_KEEPER_DRIVER;
+    return cache_path != NULL ? CLMGK_KEEPER_LIBRARY : CLMGK_KEEPER_NOBODY;
+}

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who keeps compiled programs: PoCL itself, this library, nobody; and that nothing is compiled twice."""
+import collections
+import json
+import os
+import subprocess
+import unittest
+
+from program_test import BIN, QUICK, RunTest
+
+NOBODY = 65534
+
+
+class CacheTest(RunTest):
+    def setUp(self):
+        super().setUp()
+        self.drivers, self.own = self.folder / "driver", self.folder / "own"
+        self.drivers.mkdir()
+        self.save("grad", self.normal(2, 4, 5, 6))
+        if int(self.info()["driver"].split(".")[0]) < 3:
+            self.skipTest("a PoCL whose cache is not known")
+
+    def environment(self, **changes):
+        kept = {name: value for name, value in QUICK.items() if not name.startswith("POCL_KERNEL")}
+        return {**kept, "CLMGK_DEVICE": "portable computing", "POCL_CACHE_DIR": str(self.drivers),
+                "CLMGK_CACHE_DIR": str(self.own), **changes}
+
+    def info(self, **changes):
+        done = subprocess.run([BIN / "clmgk-info", "--json", "--device", "portable computing"],
+                              env=self.environment(**changes), capture_output=True, text=True, check=False)
+        if done.returncode == 3:
+            self.skipTest("no PoCL")
+        return json.loads(done.stdout)["devices"][0]
+
+    def keeper(self, **changes):
+        return self.info(**changes)["programs_kept_by"]
+
+    def run_both(self, **changes):
+        """A run of both passes: where its programs came from, and what it wrote."""
+        outputs = {"out": "o.npy", "dq": "dq.npy", "dk": "dk.npy"}
+        command = self.arguments("mgk", grad_out="grad.npy", json=True, **outputs)
+        done = self.accept(*command, env=self.environment(**changes))
+        return json.loads(done.stdout)["program"], [(self.folder / name).read_bytes() for name in outputs.values()]
+
+    def compiled(self):
+        """What PoCL has compiled, with times: a file for each kernel and local size, and one for each program."""
+        return {path.relative_to(self.drivers): path.stat().st_mtime_ns
+                for path in self.drivers.rglob("*") if path.suffix == ".so" or path.name == "program.bc"}
+
+
+class KeptByTheDriver(CacheTest):
+    def test_each_kernel_is_compiled_once(self):
+        self.assertEqual(self.keeper(), "driver")
+        self.run_both()
+        kernels = collections.Counter(path.name for path in self.compiled() if path.suffix == ".so")
+        self.assertLessEqual({"mixture_forward.so", "mixture_backward.so"}, set(kernels))
+        self.assertEqual(set(kernels.values()), {1}, kernels)
+
+    def test_a_second_process_compiles_nothing(self):
+        first = self.run_both()
+        before = self.compiled()
+        second = self.run_both()
+        self.assertEqual((first[0], second[0]), ("built", "built"))
+        self.assertEqual(first[1], second[1])
+        self.assertEqual(self.compiled(), before)
+
+    def test_no_file_is_ours(self):
+        self.run_both()
+        self.assertFalse(self.own.exists())
+        self.assertEqual(self.keeper(CLMGK_CACHE_DIR=""), "driver")
+
+    def test_where_its_folder_lies(self):
+        for changes in ({"XDG_CACHE_HOME": str(self.folder / "xdg")},
+                        {"XDG_CACHE_HOME": "", "HOME": str(self.folder / "home")}):
+            environment = self.environment(**changes)
+            del environment["POCL_CACHE_DIR"]
+            done = subprocess.run([BIN / "clmgk-info", "--json", "--device", "portable computing"], env=environment,
+                                  capture_output=True, text=True, check=True)
+            self.assertEqual(json.loads(done.stdout)["devices"][0]["programs_kept_by"], "driver", changes)
+
+
+class KeptByTheLibrary(CacheTest):
+    def test_driver_keeps_nothing(self):
+        off = {"POCL_KERNEL_CACHE": "0"}
+        self.assertEqual(self.keeper(**off), "library")
+        first, second = self.run_both(**off), self.run_both(**off)
+        self.assertEqual((first[0], second[0]), ("built", "disk"))
+        self.assertEqual(first[1], second[1])
+        self.assertGreater(len(list((self.own / "programs").glob("*.bin"))), 0)
+        self.assertEqual(first[1], self.run_both()[1])
+
+    def test_nobody_keeps_anything(self):
+        nothing = {"POCL_KERNEL_CACHE": "0", "CLMGK_CACHE_DIR": ""}
+        self.assertEqual(self.keeper(**nothing), "nobody")
+        first, second = self.run_both(**nothing), self.run_both(**nothing)
+        self.assertEqual((first[0], second[0]), ("built", "built"))
+        self.assertEqual(first[1], second[1])
+        self.assertFalse(self.own.exists())
+
+
+class FolderThatCannotBeWritten(CacheTest):
+    """PoCL compiles nothing without a folder of its own: what is left is to say so."""
+
+    def as_nobody(self, *command):
+        # What stops others does not stop root.
+        other = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+        self.folder.chmod(0o755)
+        try:
+            # The leak checker of a sanitizer's build can't look into a process of another user.
+            environment = self.environment(HOME=str(self.folder),
+                                           ASAN_OPTIONS="detect_leaks=0:intercept_tls_get_addr=0")
+            return subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, check=False,
+                                  **other)
+        except PermissionError:
+            return self.skipTest("programs that others can't reach")
+
+    def test_it_is_told(self):
+        self.drivers.chmod(0o555)
+        done = self.as_nobody(BIN / "clmgk-info", "--json", "--device", "portable computing")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads(done.stdout)["devices"][0]["programs_kept_by"], "library")
+
+        q, k, v = (self.folder / name for name in ("q.npy", "km.npy", "v.npy"))
+        out = self.folder / "out"
+        out.mkdir()
+        out.chmod(0o777)
+        done = self.as_nobody(BIN / "clmgk-run", "--variant", "mgk", "--q", q, "--k", k, "--v", v,
+                              "--out", out / "o.npy")
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertIn("POCL_CACHE_DIR", done.stderr)
+        self.assertEqual(list(out.iterdir()), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
