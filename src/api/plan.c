@@ -8,6 +8,9 @@
 /* Grids from this size on are compiled apart by PoCL. */
 #define LARGE_GRID 65000
 
+/* Of the buffer that stands for all arrays where kernels run over nothing. */
+#define WARM_UP_BYTES (64 << 10)
+
 /* The first version's size. */
 enum { LEAST_OPTIONS_SIZE = offsetof(clmgk_plan_options, backward_parameters) };
 
@@ -233,31 +236,42 @@ mgk_call mgk_empty_call(void)
     return call;
 }
 
+/* What a plan's kernels run with for the first time. */
+typedef struct warm_up_objects {
+    const clmgk_context *context;
+    cl_command_queue queue;
+    clmgk_buffer arrays; /* all of them */
+} warm_up_objects;
+
 /* The smallest grid that runs the same compiled code. */
-static mgk_launch warm_up_launch(const mgk_launch *launch)
+static mgk_launch warm_up_launch(const clmgk_context *context, const mgk_launch *launch)
 {
+    const bool apart = context->facts.runtime == MGK_RUNTIME_POCL;
     mgk_launch small = *launch;
     for (cl_uint i = 0; i < launch->dimensions; ++i)
-        if (small.global[i] < LARGE_GRID)
+        if (!apart || small.global[i] < LARGE_GRID)
             small.global[i] = small.local[i];
     return small;
 }
 
 /* Runs a kernel over nothing (all-zero arguments), so that drivers which finish compiling at the first launch do it
- * here. */
-static clmgk_status warm_up(const mgk_compiled_pass *pass, size_t step, cl_command_queue queue, clmgk_error *error)
+ * here. Its arrays are one small buffer: code that Intel's CPU runtime made reads what a group shares (a variance, a
+ * sequence's begin) even when all work-items have returned. */
+static clmgk_status warm_up(const mgk_compiled_pass *pass, size_t step, const warm_up_objects *with, clmgk_error *error)
 {
     static const unsigned char args[MGK_ARGS_BYTES] = {0};
-    const mgk_call call = mgk_empty_call();
-    const mgk_launch launch = warm_up_launch(&pass->plan.step[step].launch);
-    const clmgk_status status = mgk_launch_step(pass, step, &launch, args, &call, queue, 0, NULL, NULL, error);
-    const cl_int code = clFinish(queue);
+    mgk_call call = mgk_empty_call();
+    for (size_t i = 0; i < MGK_ARRAYS; ++i)
+        call.arrays[i] = &with->arrays;
+    const mgk_launch launch = warm_up_launch(with->context, &pass->plan.step[step].launch);
+    const clmgk_status status = mgk_launch_step(pass, step, &launch, args, &call, with->queue, 0, NULL, NULL, error);
+    const cl_int code = clFinish(with->queue);
     return status == CLMGK_OK && code != CL_SUCCESS ? mgk_fail_cl(error, code, "clFinish") : status;
 }
 
 /* ---- programs ----------------------------------------------------------------------------------------------- */
 
-static clmgk_status compile_step(clmgk_plan *plan, mgk_compiled_pass *pass, size_t step, cl_command_queue queue,
+static clmgk_status compile_step(clmgk_plan *plan, mgk_compiled_pass *pass, size_t step, const warm_up_objects *with,
                                  clmgk_error *error)
 {
     const mgk_kernel_plan *const kernel = &pass->plan.step[step];
@@ -271,29 +285,46 @@ static clmgk_status compile_step(clmgk_plan *plan, mgk_compiled_pass *pass, size
     pass->kernel[step] = clCreateKernel(pass->program[step]->program, kernel->name, &code);
     if (pass->kernel[step] == NULL)
         return mgk_fail_cl(error, code, "clCreateKernel");
-    return warm_up(pass, step, queue, error);
+    return warm_up(pass, step, with, error);
 }
 
 /* Saved when all kernels have run: PoCL adds each kernel's code to its program's binary at the first launch. */
-static clmgk_status compile_pass(clmgk_plan *plan, mgk_compiled_pass *pass, cl_command_queue queue, clmgk_error *error)
+static clmgk_status compile_pass(clmgk_plan *plan, mgk_compiled_pass *pass, const warm_up_objects *with,
+                                 clmgk_error *error)
 {
     for (size_t i = 0; i < pass->plan.steps; ++i)
-        MGK_TRY(compile_step(plan, pass, i, queue, error));
+        MGK_TRY(compile_step(plan, pass, i, with, error));
     return CLMGK_OK;
+}
+
+static clmgk_status warm_up_begin(const clmgk_context *context, warm_up_objects *with, clmgk_error *error)
+{
+    cl_int code = CL_SUCCESS;
+    *with = (warm_up_objects){.context = context};
+    with->queue = clCreateCommandQueue(context->context, context->device, 0, &code);
+    if (with->queue == NULL)
+        return mgk_fail_cl(error, code, "clCreateCommandQueue");
+    with->arrays.memory = clCreateBuffer(context->context, CL_MEM_READ_WRITE, WARM_UP_BYTES, NULL, &code);
+    return with->arrays.memory != NULL ? CLMGK_OK : mgk_fail_cl(error, code, "clCreateBuffer");
+}
+
+static void warm_up_end(const warm_up_objects *with)
+{
+    if (with->arrays.memory != NULL)
+        clReleaseMemObject(with->arrays.memory);
+    if (with->queue != NULL)
+        clReleaseCommandQueue(with->queue);
 }
 
 static clmgk_status compile(clmgk_plan *plan, clmgk_error *error)
 {
     const double start = mgk_now_ms();
-    cl_int code = CL_SUCCESS;
-    cl_command_queue queue = clCreateCommandQueue(plan->context->context, plan->context->device, 0, &code);
-    if (queue == NULL)
-        return mgk_fail_cl(error, code, "clCreateCommandQueue");
-    clmgk_status status = CLMGK_OK;
+    warm_up_objects with;
+    clmgk_status status = warm_up_begin(plan->context, &with, error);
     for (int i = 0; status == CLMGK_OK && i < MGK_PASSES; ++i)
         if (plan->pass[i] != NULL)
-            status = compile_pass(plan, plan->pass[i], queue, error);
-    clReleaseCommandQueue(queue);
+            status = compile_pass(plan, plan->pass[i], &with, error);
+    warm_up_end(&with);
     for (int i = 0; status == CLMGK_OK && i < MGK_PASSES; ++i)
         for (size_t k = 0; plan->pass[i] != NULL && k < plan->pass[i]->plan.steps; ++k)
             mgk_program_save(plan->pass[i]->program[k]);

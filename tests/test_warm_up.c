@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What kernels run with while a plan is made: memory for every array. Intel's CPU runtime makes code that reads the
+ * arrays that a group shares even where all work-items have returned, and a NULL ends the process.
+ */
+#include "harness/harness.h"
+
+static bool looking;
+static size_t arrays; /* kernel arguments so far that were arrays ... */
+static size_t absent; /* ... and those of them that were NULL */
+
+/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): names that the linker's --wrap gives */
+cl_int __real_clSetKernelArg(cl_kernel kernel, cl_uint index, size_t size, const void *value);
+cl_int __wrap_clSetKernelArg(cl_kernel kernel, cl_uint index, size_t size, const void *value);
+
+/* Argument 0 is the structure of numbers. */
+cl_int __wrap_clSetKernelArg(cl_kernel kernel, cl_uint index, size_t size, const void *value)
+{
+    if (looking && index > 0) {
+        assert_int_equal(size, sizeof(cl_mem));
+        arrays++;
+        absent += *(const cl_mem *)value == NULL;
+    }
+    return __real_clSetKernelArg(kernel, index, size, value);
+}
+/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+
+static void expect_arrays(th_session *session, const clmgk_attention_desc *desc)
+{
+    const clmgk_plan_options options = th_options(session, 0);
+    arrays = absent = 0;
+    looking = true;
+    clmgk_plan_release(th_plan_of(session, desc, &options));
+    looking = false;
+    assert_true(arrays > 20);
+    assert_int_equal(absent, 0);
+}
+
+static void mixture(void **state)
+{
+    clmgk_attention_desc desc = th_full_desc();
+    desc.combine = 1;
+    desc.statistics = CLMGK_STATISTIC_ALL;
+    desc.gradients = th_all_gradients(&desc);
+    expect_arrays(*state, &desc);
+}
+
+static void mixed_heads(void **state)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_FISH, 5, 6);
+    desc.gradients = th_all_gradients(&desc);
+    expect_arrays(*state, &desc);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(mixture),
+        cmocka_unit_test(mixed_heads),
+    };
+    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+}
