@@ -428,6 +428,7 @@ admixture_backward(const mgk_attention_args a, __global const storage *q, __glob
                                                    (((long)task * a.splits + split) * a.heads + h) * SUMS);
 #endif
                             }
+                            branch_end();
                         }
                         MIXED_FOR(i, COMPONENTS)
                         {
@@ -439,6 +440,7 @@ admixture_backward(const mgk_attention_args a, __global const storage *q, __glob
                                             dq + ((long)i * a.length + i0) * HEAD_SIZE, entries);
 #endif
                         }
+                        branch_end();
                     }
                     tile_end(&g);
                 }
@@ -458,4 +460,5 @@ admixture_backward(const mgk_attention_args a, __global const storage *q, __glob
 #endif
         }
     }
+    branch_end();
 }

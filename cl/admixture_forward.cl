@@ -192,7 +192,9 @@ admixture_forward(const mgk_attention_args a, __global const storage *q, __globa
                 }
                 expect_rows(&a, k, v + g * a.v.head, h, heads, k0 + TILE_KEYS, end, n);
                 tile_accumulate(&e, acc, g, view.begin, view.end);
+                branch_end();
             }
+            branch_end();
         }
     }
     for (int n = 0; n < PANELS; ++n)
@@ -208,5 +210,7 @@ admixture_forward(const mgk_attention_args a, __global const storage *q, __globa
             ROWS_FOR(i)
                 sum[i] = row_sum[own][i];
             panel_finish(&e, &x[h], n, acc, &a, &p, first + n * PANEL_ROWS, row_max[own], sum, sink, &out);
+            branch_end();
         }
+    branch_end();
 }

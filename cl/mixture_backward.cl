@@ -566,6 +566,7 @@ FUNCTION void block_queries(grad_engine *g, const components *x, key_values *key
             if (!panel_meets(a, p, first, i0, stop, &masked))
                 continue;
             panel_tile(g, x, key, t, a, p, at, panel, first, i0, stop - i0, factored, masked);
+            branch_end();
         }
 #if HAS_ROW_SUMS
         for (int r = 0; r < COMPONENTS; ++r) {
@@ -744,4 +745,5 @@ mixture_backward(const mgk_attention_args a, __global const storage *q, __global
             }
         }
     }
+    branch_end();
 }

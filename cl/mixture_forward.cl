@@ -411,6 +411,7 @@ __kernel KERNEL_ATTRIBUTES void mixture_forward(const mgk_attention_args a, __gl
 #else
             tile_accumulate(&e, n, 0, view.begin, view.end);
 #endif
+            branch_end();
         }
     }
     for (int n = 0; n < PANELS; ++n) {
@@ -422,4 +423,5 @@ __kernel KERNEL_ATTRIBUTES void mixture_forward(const mgk_attention_args a, __gl
         panel_finish(&e, &x, n, n, &a, &p, first + n * PANEL_ROWS, row_max[n], row_sum[n], sink, &out);
 #endif
     }
+    branch_end();
 }
