@@ -433,6 +433,7 @@ KERNEL(admixture_backward)
                                                    (((long)task * a.splits + split) * a.heads + h) * SUMS);
 #endif
                             }
+                            branch_end();
                         }
                         MIXED_FOR(i, COMPONENTS)
                         {
@@ -444,6 +445,7 @@ KERNEL(admixture_backward)
                                             dq + ((long)i * a.length + i0) * HEAD_SIZE, entries);
 #endif
                         }
+                        branch_end();
                     }
                     tile_end(&g);
                 }
@@ -463,4 +465,5 @@ KERNEL(admixture_backward)
 #endif
         }
     }
+    branch_end();
 }

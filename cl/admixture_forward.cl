@@ -195,7 +195,9 @@ KERNEL(admixture_forward)
                 }
                 expect_rows(&a, k, v + g * a.v.head, h, heads, k0 + TILE_KEYS, end, n);
                 tile_accumulate(&e, acc, g, view.begin, view.end);
+                branch_end();
             }
+            branch_end();
         }
     }
     for (int n = 0; n < PANELS; ++n)
@@ -211,5 +213,7 @@ KERNEL(admixture_forward)
             ROWS_FOR(i)
                 sum[i] = row_sum[own][i];
             panel_finish(&e, &x[h], n, acc, &a, &p, first + n * PANEL_ROWS, row_max[own], sum, sink, &out);
+            branch_end();
         }
+    branch_end();
 }

@@ -47,7 +47,7 @@ __kernel __attribute__((reqd_work_group_size(GROUP_SIZE, 1, 1))) void attention_
     const bool in_use = a.heads != 0 && x < a.reduce_outputs;
     part[item] = in_use ? partial_sum(&a, work + a.work + a.reduce_in, x, item, GROUP_SIZE) : 0.0f;
     for (int width = GROUP_SIZE / 2; width > 0; width /= 2) {
-        barrier(CLK_LOCAL_MEM_FENCE);
+        LOCAL_BARRIER();
         if (item < width)
             part[item] += part[item + width];
     }

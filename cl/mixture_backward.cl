@@ -603,6 +603,7 @@ FUNCTION void block_queries(grad_engine *g, const components *x, key_values *key
             if (!panel_meets(a, p, first, i0, stop, &masked))
                 continue;
             panel_tile(g, x, key, t, a, p, at, panel, first, i0, stop - i0, factored, masked);
+            branch_end();
         }
 #if HAS_ROW_SUMS
         for (int r = 0; r < COMPONENTS; ++r) {
@@ -787,4 +788,5 @@ KERNEL(mixture_backward)
             }
         }
     }
+    branch_end();
 }

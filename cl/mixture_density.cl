@@ -29,7 +29,7 @@ mixture_density(const mgk_attention_args a, __global float *nll, __global const 
     sums[thread] = sum;
     counts[thread] = count;
     for (int width = THREADS / 2; width > 0; width /= 2) {
-        barrier(CLK_LOCAL_MEM_FENCE);
+        LOCAL_BARRIER();
         if (thread < width) {
             sums[thread] += sums[thread + width];
             counts[thread] += counts[thread + width];
@@ -37,4 +37,5 @@ mixture_density(const mgk_attention_args a, __global float *nll, __global const 
     }
     if (thread == 0)
         nll[a.out_offset + (long)b * a.heads + h] = counts[0] == 0.0f ? 0.0f : sums[0] / counts[0];
+    KEEP_APART;
 }

@@ -441,6 +441,7 @@ KERNEL(mixture_forward)
 #else
             tile_accumulate(&e, n, 0, view.begin, view.end);
 #endif
+            branch_end();
         }
     }
     for (int n = 0; n < PANELS; ++n) {
@@ -452,4 +453,5 @@ KERNEL(mixture_forward)
         panel_finish(&e, &x, n, n, &a, &p, first + n * PANEL_ROWS, row_max[n], row_sum[n], sink, &out);
 #endif
     }
+    branch_end();
 }
