@@ -290,8 +290,8 @@ static tool_exit check_gradient(const tool_device *device, const clmgk_attention
     const tool_exit status =
         read_values(device, gradient_memory(own, which), gradient_type(desc, which), 0, count, values, error);
     if (status == TOOL_DONE) {
-        const double max = clmgk_ref_check_gradient(exact, which, values, message, sizeof(message));
-        take_verdict(names[which], max, exact->bound[which].bound, message, found);
+        const clmgk_ref_error worst = clmgk_ref_check_gradient(exact, which, values, message, sizeof(message));
+        take_verdict(names[which], worst.error, worst.bound, message, found);
     }
     free(values);
     return status;

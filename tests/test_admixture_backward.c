@@ -376,31 +376,6 @@ static void deviations_on_the_edge(void **state)
 
 /* ---- values ---------------------------------------------------------------------------------------------------- */
 
-/*
- * P = exp(s - L) carries the rounding of L, half of its last place, as a factor common to a row: beyond the usual bound
- * where |L| is hundreds.
- */
-static void expect_for_large_lse(th_session *session, th_problem *problem)
-{
-    const clmgk_plan_options options = options_of(session, 0);
-    th_run_training(session, problem, &options);
-    double largest = 0.0;
-    for (size_t i = 0; i < problem->array[TH_LSE].count; i++)
-        if (isfinite(problem->array[TH_LSE].values[i]))
-            largest = fmax(largest, fabs(problem->array[TH_LSE].values[i]));
-    clmgk_ref_gradients exact = th_solve_gradients(problem);
-    const double rows = (double)problem->array[TH_LSE].count;
-    for (size_t n = 0; n < CLMGK_REF_ARRAYS; n++) {
-        /* parameters' gradients are sums over all rows, of about dL (p, w: dL times scores), which cancel */
-        const double summed = n < CLMGK_REF_GRAD_PRIOR                                    ? 0.0
-                              : n == CLMGK_REF_GRAD_MIX || n == CLMGK_REF_GRAD_MIX_WEIGHT ? rows * largest
-                                                                                          : rows;
-        exact.bound[n].bound += ldexp(largest, -23) * (exact.bound[n].max_abs + summed);
-    }
-    th_check_gradients(session, problem, session->engine[0], &exact);
-    clmgk_ref_gradients_free(&exact);
-}
-
 static void huge_and_tiny_logits(void **state)
 {
     static const double factors[] = {1e-20, 1e-3, 5.0, 10.0, 30.0};
@@ -412,10 +387,7 @@ static void huge_and_tiny_logits(void **state)
         th_problem problem = th_problem_make(&desc, n);
         th_scale(&problem, TH_Q, factor);
         th_scale(&problem, TH_K, factor);
-        if (factor < 5.0)
-            expect(*state, &problem, false);
-        else
-            expect_for_large_lse(*state, &problem);
+        expect(*state, &problem, false);
         th_problem_free(&problem);
     }
 }
@@ -456,26 +428,15 @@ static void rectified_zeros(void **state)
     }
 }
 
-/* One key's weight is 1, whatever the query: without dL, dQ and dK are rounding of sum |dO v|, about 5 in each of up to
- * 70 rows and 3 heads: 3 * 5 * 70 * 2^-24 at most. */
+/* One key's weight is 1, whatever the query: dQ and dK are 0 but for what dL gives them. */
 static void one_key_has_no_gradient(void **state)
 {
-    th_session *const session = *state;
     for (size_t n = 0; n < TH_COUNT(forms); n++) {
         clmgk_attention_desc desc = small_desc(forms[n], 70, 1);
         desc.gradients = th_all_gradients(&desc);
         th_problem problem = th_problem_make(&desc, n);
         problem.array[TH_GRAD_LSE].used = false;
-        const clmgk_plan_options options = options_of(session, 0);
-        th_run_training(session, &problem, &options);
-        for (th_name name = TH_GRAD_Q; name <= TH_GRAD_K; name++)
-            for (size_t i = 0; i < problem.array[name].count; i++)
-                assert_true(fabs(problem.array[name].values[i]) <= 6e-5);
-        clmgk_ref_gradients exact = th_solve_gradients(&problem);
-        char message[256];
-        clmgk_ref_check_gradient(&exact, CLMGK_REF_GRAD_V, problem.array[TH_GRAD_V].values, message, sizeof(message));
-        assert_string_equal(message, "");
-        clmgk_ref_gradients_free(&exact);
+        expect(*state, &problem, false);
         th_problem_free(&problem);
     }
 }

@@ -5,6 +5,7 @@
  */
 #include "reference/reference.h"
 
+#include <float.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -349,10 +350,13 @@ static void gradient_bounds_hold_and_reject(void **state)
         assert_true(fabs(bound.bound - 5.0 * bound.plain_error - part[dtype] * bound.max_abs) < 1e-15);
 
         memcpy(given, gradients.exact[K], f.count[K] * sizeof(double));
-        given[7] += 0.9 * bound.bound;
-        const double error = clmgk_ref_check_gradient(&gradients, CLMGK_REF_GRAD_K, given, message, sizeof(message));
-        assert_true(fabs(error - 0.9 * bound.bound) < 1e-12 && message[0] == '\0');
-        given[7] += 0.2 * bound.bound;
+        const double allowed = bound.bound + gradients.floor[K][7];
+        given[7] += 0.9 * allowed;
+        const clmgk_ref_error worst =
+            clmgk_ref_check_gradient(&gradients, CLMGK_REF_GRAD_K, given, message, sizeof(message));
+        assert_true(fabs(worst.error - 0.9 * allowed) < 1e-12 && message[0] == '\0');
+        assert_true(fabs(worst.bound - allowed) < 1e-15);
+        given[7] += 0.2 * allowed;
         clmgk_ref_check_gradient(&gradients, CLMGK_REF_GRAD_K, given, message, sizeof(message));
         assert_non_null(strstr(message, "dK, element 7"));
         given[7] = gradients.exact[K][7];
@@ -361,6 +365,69 @@ static void gradient_bounds_hold_and_reject(void **state)
         assert_non_null(strstr(message, "dK, element 9"));
         clmgk_ref_gradients_free(&gradients);
     }
+}
+
+/* One query, two keys, D = E = 1: the floor by hand. */
+static void floor_is_the_size_of_terms(void **state)
+{
+    (void)state;
+    const double q = 2.0, k[] = {1.5, -0.5}, v[] = {4.0, -1.0}, sink = 0.25, grad_o = -3.0, grad_lse = 0.5;
+    const clmgk_ref_problem p = {.desc = {SOFTMAX, .variance = 2.0, .batch = 1, .heads = 1, .kv_heads = 1,
+                                          .components = 1, .length = 1, .length_k = 2, .head_size = 1, .value_size = 1,
+                                          .use_sinks = 1},
+                                 .q = &q,
+                                 .k = k,
+                                 .v = v,
+                                 .sinks = &sink,
+                                 .grad_o = &grad_o,
+                                 .grad_lse = &grad_lse};
+    const double lse = log(exp(q * k[0] / 2.0) + exp(q * k[1] / 2.0) + exp(sink));
+    const double weight[] = {exp(q * k[0] / 2.0 - lse), exp(q * k[1] / 2.0 - lse)};
+    const double delta = grad_o * (weight[0] * v[0] + weight[1] * v[1]), row = ldexp(1.0 + fabs(lse), -22);
+    double expected = 0.0;
+    for (int j = 0; j < 2; j++)
+        expected += row * weight[j] * (fabs(grad_o * v[j]) + fabs(delta) + grad_lse) * fabs(k[j]) / 2.0;
+
+    clmgk_ref_gradients gradients;
+    assert_true(clmgk_ref_solve_gradients(&p, CLMGK_GRADIENT_ALL, &gradients));
+    assert_true(fabs(gradients.floor[Q][0] / expected - 1.0) < 1e-12);
+    assert_true(fabs(gradients.floor[V][1] / (row * weight[1] * 3.0) - 1.0) < 1e-12);
+    const double of_sink = row * exp(sink - lse) * (fabs(delta) + grad_lse);
+    assert_true(fabs(gradients.floor[SINKS][0] / of_sink - 1.0) < 1e-12);
+    clmgk_ref_gradients_free(&gradients);
+}
+
+/* A gradient beyond f32 is an infinity there, and bounds nothing else. */
+static void gradients_beyond_f32_are_infinite(void **state)
+{
+    (void)state;
+    static fixture f;
+    clmgk_ref_gradients gradients;
+    double given[MOST];
+    char message[128];
+    make(&forms[16], &f); /* "prior [M] with 0" */
+    for (size_t n = 0; n < f.count[Q]; n++)
+        f.array[Q][n] *= 30.0;
+    for (size_t n = 0; n < f.count[K]; n++)
+        f.array[K][n] *= 30.0;
+    f.problem.desc.variance = 2.0;
+    assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_PRIOR, &gradients));
+    memcpy(given, gradients.exact[PRIOR], f.count[PRIOR] * sizeof(double));
+    size_t beyond = 0;
+    for (size_t n = 0; n < f.count[PRIOR]; n++) {
+        if (fabs(given[n]) <= FLT_MAX)
+            continue;
+        beyond++;
+        given[n] = copysign((double)INFINITY, given[n]);
+    }
+    assert_true(beyond > 0 && gradients.bound[PRIOR].max_abs <= FLT_MAX);
+    clmgk_ref_check_gradient(&gradients, CLMGK_REF_GRAD_PRIOR, given, message, sizeof(message));
+    assert_string_equal(message, "");
+    for (size_t n = 0; n < f.count[PRIOR]; n++)
+        given[n] = isinf(given[n]) ? -given[n] : given[n];
+    clmgk_ref_check_gradient(&gradients, CLMGK_REF_GRAD_PRIOR, given, message, sizeof(message));
+    assert_non_null(strstr(message, "dprior"));
+    clmgk_ref_gradients_free(&gradients);
 }
 
 /* What lies beyond the lengths may be NaN: it reaches nothing, the bound least of all. */
@@ -582,12 +649,12 @@ static void statistics_check_names_what_is_wrong(void **state)
     assert_true(clmgk_ref_solve_statistics(&f.problem, CLMGK_STATISTIC_NEW_PRIOR, &statistics));
     assert_null(statistics.exact[CLMGK_REF_STAT_COUNTS]);
     memcpy(given, statistics.exact[CLMGK_REF_STAT_NEW_PRIOR], f.count[PRIOR] * sizeof(double));
-    assert_true(clmgk_ref_check_statistic(&statistics, CLMGK_REF_STAT_NEW_PRIOR, given, message, sizeof(message)) ==
-                0.0);
+    assert_true(
+        clmgk_ref_check_statistic(&statistics, CLMGK_REF_STAT_NEW_PRIOR, given, message, sizeof(message)).error == 0.0);
     assert_true(message[0] == '\0');
     given[2] += 1e-4;
     const double error =
-        clmgk_ref_check_statistic(&statistics, CLMGK_REF_STAT_NEW_PRIOR, given, message, sizeof(message));
+        clmgk_ref_check_statistic(&statistics, CLMGK_REF_STAT_NEW_PRIOR, given, message, sizeof(message)).error;
     assert_true(fabs(error - 1e-4) < 1e-12);
     assert_non_null(strstr(message, "new prior, element 2"));
     clmgk_ref_statistics_free(&statistics);
@@ -600,6 +667,8 @@ int main(void)
         cmocka_unit_test(gradients_are_not_nothing),
         cmocka_unit_test(wanted_gradients_only),
         cmocka_unit_test(gradient_bounds_hold_and_reject),
+        cmocka_unit_test(floor_is_the_size_of_terms),
+        cmocka_unit_test(gradients_beyond_f32_are_infinite),
         cmocka_unit_test(padding_reaches_no_gradient),
         cmocka_unit_test(statistics_are_as_defined),
         cmocka_unit_test(maximisation_never_lowers_the_likelihood),

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reference/arrays.h"
 
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -24,10 +25,16 @@ ref_tolerance ref_tolerance_of_gradients(clmgk_dtype dtype)
     return (ref_tolerance){5.0, 2.0 * ref_tolerance_of_outputs(dtype).part};
 }
 
+/* Whether an f32 can be near x. */
+static bool fits(double x)
+{
+    return fabs(x) <= FLT_MAX;
+}
+
 void ref_observe(clmgk_ref_bound *bound, int64_t count, const double *exact, const float *plain)
 {
     for (int64_t n = 0; n < count; n++) {
-        if (!isfinite(exact[n]))
+        if (!fits(exact[n]))
             continue;
         bound->max_abs = fmax(bound->max_abs, fabs(exact[n]));
         if (isfinite(plain[n]))
@@ -44,30 +51,36 @@ static bool same_place(double exact, double given)
 {
     if (isnan(exact) || isnan(given))
         return isnan(exact) && isnan(given);
-    return exact == given; /* infinities with their signs */
+    /* infinities with their signs */
+    return exact == given || (!fits(exact) && isinf(given) && signbit(exact) == signbit(given));
 }
 
-double ref_compare(int64_t count, const double *exact, const double *given, double bound, int64_t *wrong)
+clmgk_ref_error ref_compare(int64_t count, const double *exact, const double *given, double bound, const double *floor,
+                            int64_t *wrong)
 {
-    double largest = 0.0;
+    clmgk_ref_error worst = {0.0, bound};
     *wrong = -1;
     for (int64_t n = 0; n < count; n++) {
         const bool finite = isfinite(exact[n]) && isfinite(given[n]);
+        const double allowed = bound + (floor && isfinite(floor[n]) ? floor[n] : 0.0);
         const double error = finite ? fabs(given[n] - exact[n]) : 0.0;
-        const bool right = finite ? error <= bound : same_place(exact[n], given[n]);
-        largest = fmax(largest, error);
+        const bool right = finite ? error <= allowed : same_place(exact[n], given[n]);
+        if (error * worst.bound > worst.error * allowed)
+            worst = (clmgk_ref_error){error, allowed};
         if (!right && *wrong < 0)
             *wrong = n;
     }
-    return largest;
+    return worst;
 }
 
 /* ---- sets of arrays ------------------------------------------------------------------------------------------ */
 
 void ref_free_arrays(clmgk_ref_arrays *arrays)
 {
-    for (int which = 0; which < CLMGK_REF_ARRAYS; which++)
+    for (int which = 0; which < CLMGK_REF_ARRAYS; which++) {
         free(arrays->exact[which]);
+        free(arrays->floor[which]);
+    }
     *arrays = (clmgk_ref_arrays){0};
 }
 
@@ -85,7 +98,8 @@ static bool make_arrays(const clmgk_ref_problem *problem, uint32_t set, const re
         const size_t count = (size_t)out->count[which] + 1; /* + 1: an empty array is no failure */
         out->exact[which] = calloc(count, sizeof(double));
         plain[which] = calloc(count, sizeof(float));
-        ok = ok && out->exact[which] && plain[which];
+        out->floor[which] = solver->has_floor ? calloc(count, sizeof(double)) : NULL;
+        ok = ok && out->exact[which] && plain[which] && (out->floor[which] || !solver->has_floor);
     }
     return ok;
 }
@@ -108,12 +122,14 @@ bool ref_solve_arrays(const clmgk_ref_problem *problem, uint32_t set, const ref_
                       clmgk_ref_arrays *out)
 {
     float *plain[CLMGK_REF_ARRAYS];
-    bool ok = make_arrays(problem, set, solver, out, plain) && solver->exact(problem, out->exact);
+    bool ok = make_arrays(problem, set, solver, out, plain) && solver->exact(problem, out->exact, out->floor);
     ref_way way;
     for (int number = 0; ok && ref_way_of(&problem->desc, number, &way); number++)
         ok = solve_plain(problem, solver, way, out, plain);
     for (int which = 0; which < CLMGK_REF_ARRAYS; which++) {
         ref_finish_bound(&out->bound[which], tolerance);
+        for (int64_t n = 0; out->floor[which] && n < out->count[which]; n++)
+            out->floor[which][n] = ldexp(out->floor[which][n], -22);
         free(plain[which]);
     }
     if (!ok)
@@ -121,16 +137,17 @@ bool ref_solve_arrays(const clmgk_ref_problem *problem, uint32_t set, const ref_
     return ok;
 }
 
-double ref_check_array(const clmgk_ref_arrays *arrays, int which, const char *name, const double *given, char *message,
-                       size_t capacity)
+clmgk_ref_error ref_check_array(const clmgk_ref_arrays *arrays, int which, const char *name, const double *given,
+                                char *message, size_t capacity)
 {
-    const double bound = arrays->bound[which].bound;
     const double *const exact = arrays->exact[which];
+    const double *const floor = arrays->floor[which];
     int64_t wrong = -1;
-    const double largest = ref_compare(arrays->count[which], exact, given, bound, &wrong);
+    const clmgk_ref_error worst =
+        ref_compare(arrays->count[which], exact, given, arrays->bound[which].bound, floor, &wrong);
     message[0] = '\0';
     if (wrong >= 0)
         snprintf(message, capacity, "%s, element %lld: %.9g, expected %.9g within %.3g", name, (long long)wrong,
-                 given[wrong], exact[wrong], bound);
-    return largest;
+                 given[wrong], exact[wrong], arrays->bound[which].bound + (floor ? floor[wrong] : 0.0));
+    return worst;
 }

@@ -18,24 +18,27 @@ ref_tolerance ref_tolerance_of_gradients(clmgk_dtype dtype);
 void ref_observe(clmgk_ref_bound *bound, int64_t count, const double *exact, const float *plain);
 void ref_finish_bound(clmgk_ref_bound *bound, ref_tolerance tolerance);
 
-/* The largest error of given[count] where both sides are finite. *wrong: the first element out of the bound, or not
- * finite where the other side is; -1 if there is none. */
-double ref_compare(int64_t count, const double *exact, const double *given, double bound, int64_t *wrong);
+/* The worst of given[count] where both sides are finite; element n may err by bound + floor[n] (NULL: 0). *wrong: the
+ * first element that errs by more, or is not finite where the other side is; -1 if there is none. */
+clmgk_ref_error ref_compare(int64_t count, const double *exact, const double *given, double bound, const double *floor,
+                            int64_t *wrong);
 
 /*
  * How the arrays of a kind are computed. `exact` and `plain` add to values[n], zero at first, for every array n that
- * is asked for; the others are NULL. False: out of memory.
+ * is asked for; the others are NULL. `exact` also adds the sizes of terms to floor[n], where has_floor. False: out of
+ * memory.
  */
 typedef struct ref_solver {
+    bool has_floor;
     int64_t (*count)(const clmgk_attention_desc *desc, int which);
-    bool (*exact)(const clmgk_ref_problem *problem, double *const values[]);
+    bool (*exact)(const clmgk_ref_problem *problem, double *const values[], double *const floor[]);
     bool (*plain)(const clmgk_ref_problem *problem, ref_way way, float *const values[]);
 } ref_solver;
 
 bool ref_solve_arrays(const clmgk_ref_problem *problem, uint32_t set, const ref_solver *solver, ref_tolerance tolerance,
                       clmgk_ref_arrays *out);
 void ref_free_arrays(clmgk_ref_arrays *arrays);
-double ref_check_array(const clmgk_ref_arrays *arrays, int which, const char *name, const double *given, char *message,
-                       size_t capacity);
+clmgk_ref_error ref_check_array(const clmgk_ref_arrays *arrays, int which, const char *name, const double *given,
+                                char *message, size_t capacity);
 
 #endif

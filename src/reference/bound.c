@@ -65,7 +65,7 @@ typedef struct comparison {
 static double compare(const clmgk_ref_answer *answer, const comparison *c, char *message, size_t capacity)
 {
     int64_t wrong = -1;
-    const double largest = ref_compare(answer->rows * c->width, c->exact, c->given, c->bound, &wrong);
+    const double largest = ref_compare(answer->rows * c->width, c->exact, c->given, c->bound, NULL, &wrong).error;
     if (wrong >= 0 && message[0] == '\0')
         snprintf(message, capacity, "%s of row %lld, element %lld: %.9g, expected %.9g within %.3g", c->name,
                  (long long)answer->row[wrong / c->width], (long long)(wrong % c->width), c->given[wrong],

@@ -26,6 +26,8 @@ typedef struct exact_row {
 typedef struct exact_backward {
     exact_row row;
     double *const *values; /* of clmgk_ref_gradient: what is wanted, the others NULL */
+    double *const *floor;  /* likewise: sums of the absolute values of terms */
+    bool sizes;            /* what is added goes to `floor`, by its absolute value */
     const double *grad_o;  /* [E]: dO_i */
     double grad_lse;       /* dL_i */
     double delta;          /* dO_i . O_i */
@@ -35,7 +37,7 @@ typedef struct exact_backward {
     double *to_key;        /* [D] */
 } exact_backward;
 
-/* values[which][at + n] += factor x[n], if wanted; the same of one number. */
+/* values[which][at + n] += factor x[n], if wanted (with `sizes`: floor, |factor x[n]|); the same of one number. */
 void exact_add(const exact_backward *back, clmgk_ref_gradient which, int64_t at, int64_t count, double factor,
                const double *x);
 void exact_add_one(const exact_backward *back, clmgk_ref_gradient which, int64_t at, double x);

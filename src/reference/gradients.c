@@ -61,9 +61,9 @@ int64_t clmgk_ref_gradient_count(const clmgk_attention_desc *desc, clmgk_ref_gra
 void exact_add(const exact_backward *back, clmgk_ref_gradient which, int64_t at, int64_t count, double factor,
                const double *x)
 {
-    double *const sums = back->values[which];
+    double *const sums = back->sizes ? back->floor[which] : back->values[which];
     for (int64_t n = 0; sums && n < count; n++)
-        sums[at + n] += factor * x[n];
+        sums[at + n] += back->sizes ? fabs(factor * x[n]) : factor * x[n];
 }
 
 void exact_add_one(const exact_backward *back, clmgk_ref_gradient which, int64_t at, double x)
@@ -78,7 +78,21 @@ static double cap_slope(const clmgk_attention_desc *desc, double x)
     return 1.0 - t * t;
 }
 
-/* Component r of key j; grad_w = dP_ij - delta_i + dL_i. */
+/* dP_ij - delta_i + dL_i; with `sizes` the sum of the three's absolute values. */
+static double score_gradient(const exact_backward *back, double product)
+{
+    if (back->sizes)
+        return fabs(product) + fabs(back->delta) + fabs(back->grad_lse);
+    return product - back->delta + back->grad_lse;
+}
+
+/* What a row's terms count in the floor: once for their own rounding, |L_i| times for that of L_i. */
+static double floor_weight(const exact_row *row)
+{
+    return 1.0 + fabs(row->lse);
+}
+
+/* Component r of key j; grad_w = dP_ij - delta_i + dL_i, or what stands for it. */
 static void add_component(const exact_backward *back, int64_t j, int64_t r, double grad_w)
 {
     const exact_row *const row = &back->row;
@@ -93,6 +107,7 @@ static void add_component(const exact_backward *back, int64_t j, int64_t r, doub
     row->scores->add(back, j, r, grad_s * cap_slope(desc, row->score[n]));
 }
 
+/* Key j's part: of the gradients, or (`sizes`) of their floors. */
 static void add_key(const exact_backward *back, int64_t j)
 {
     const exact_row *const row = &back->row;
@@ -103,15 +118,31 @@ static void add_key(const exact_backward *back, int64_t j)
     double product = 0.0;
     for (int64_t e = 0; e < desc->value_size; e++)
         product += back->grad_o[e] * value[e];
-    exact_add(back, CLMGK_REF_GRAD_V, at, desc->value_size, exp(row->log_w[j] - row->lse) * kept, back->grad_o);
+    const double weight = back->sizes ? floor_weight(row) : 1.0;
+    exact_add(back, CLMGK_REF_GRAD_V, at, desc->value_size, weight * exp(row->log_w[j] - row->lse) * kept,
+              back->grad_o);
 
-    const double grad_w = kept * product - back->delta + back->grad_lse;
+    const double grad_w = weight * score_gradient(back, kept * product);
     if (desc->estep == CLMGK_ESTEP_HARD) {
         add_component(back, j, exact_arg_max(row, j), grad_w);
         return;
     }
     for (int64_t r = 0; r < ref_components(desc); r++)
         add_component(back, j, r, grad_w);
+}
+
+static void add_keys(exact_backward *back, bool sizes)
+{
+    const exact_row *const row = &back->row;
+    const clmgk_ref_problem *const p = row->problem;
+    back->sizes = sizes;
+    for (int64_t j = row->span.first; j < row->span.end; j++)
+        if (row->visible[j])
+            add_key(back, j);
+    if (p->desc.use_sinks)
+        exact_add_one(back, CLMGK_REF_GRAD_SINKS, row->at.h,
+                      (sizes ? floor_weight(row) : 1.0) * exp(p->sinks[row->at.h] - row->lse) *
+                          score_gradient(back, 0.0));
 }
 
 static void add_row(exact_backward *back, ref_row at)
@@ -127,20 +158,16 @@ static void add_row(exact_backward *back, ref_row at)
     back->delta = 0.0;
     for (int64_t e = 0; e < p->desc.value_size; e++)
         back->delta += back->grad_o[e] * back->o[e];
-    for (int64_t j = row->span.first; j < row->span.end; j++)
-        if (row->visible[j])
-            add_key(back, j);
-    if (p->desc.use_sinks)
-        exact_add_one(back, CLMGK_REF_GRAD_SINKS, at.h,
-                      exp(p->sinks[at.h] - row->lse) * (back->grad_lse - back->delta));
+    add_keys(back, false);
+    add_keys(back, true);
 }
 
-bool exact_gradients(const clmgk_ref_problem *problem, double *const values[])
+bool exact_gradients(const clmgk_ref_problem *problem, double *const values[], double *const floor[])
 {
     const clmgk_attention_desc *const desc = &problem->desc;
     const size_t size = (size_t)desc->head_size;
     const size_t value_size = (size_t)desc->value_size;
-    exact_backward back = {.values = values};
+    exact_backward back = {.values = values, .floor = floor};
     double *const memory = calloc(2 * value_size + 2 * size, sizeof(double));
     if (!memory || !exact_row_create(problem, &back.row)) {
         free(memory);
@@ -181,7 +208,7 @@ static uint32_t parameters_of(const clmgk_attention_desc *desc)
 
 bool clmgk_ref_solve_gradients(const clmgk_ref_problem *problem, uint32_t set, clmgk_ref_gradients *out)
 {
-    static const ref_solver solver = {count, exact_gradients, plain_gradients};
+    static const ref_solver solver = {true, count, exact_gradients, plain_gradients};
     set &= parameters_of(&problem->desc);
     return ref_solve_arrays(problem, set, &solver, ref_tolerance_of_gradients(problem->desc.dtype), out);
 }
@@ -191,8 +218,8 @@ void clmgk_ref_gradients_free(clmgk_ref_gradients *gradients)
     ref_free_arrays(gradients);
 }
 
-double clmgk_ref_check_gradient(const clmgk_ref_gradients *gradients, clmgk_ref_gradient which, const double *given,
-                                char *message, size_t capacity)
+clmgk_ref_error clmgk_ref_check_gradient(const clmgk_ref_gradients *gradients, clmgk_ref_gradient which,
+                                         const double *given, char *message, size_t capacity)
 {
     static const char *const names[CLMGK_REF_GRADIENTS] = {"dQ",        "dK",          "dV",          "dprior",
                                                            "dvariance", "dshift",      "dbias",       "dsinks",

@@ -6,7 +6,7 @@
 #include "reference/plain.h"
 
 /* False: out of memory. */
-bool exact_gradients(const clmgk_ref_problem *problem, double *const values[]);
+bool exact_gradients(const clmgk_ref_problem *problem, double *const values[], double *const floor[]);
 bool plain_gradients(const clmgk_ref_problem *problem, ref_way way, float *const values[]);
 
 /* ---- between the plain formula and its families ----------------------------------------------------------------- */

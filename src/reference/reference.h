@@ -110,9 +110,16 @@ clmgk_ref_verdict clmgk_ref_check(const clmgk_ref_answer *answer, const double *
 typedef struct clmgk_ref_arrays {
     uint32_t set;
     double *exact[CLMGK_REF_ARRAYS];
+    double *floor[CLMGK_REF_ARRAYS]; /* added to an element's bound; NULL: 0 everywhere */
     int64_t count[CLMGK_REF_ARRAYS];
     clmgk_ref_bound bound[CLMGK_REF_ARRAYS];
 } clmgk_ref_arrays;
+
+/* Of the element that is nearest to its bound, or furthest beyond it: its error and its bound. */
+typedef struct clmgk_ref_error {
+    double error;
+    double bound;
+} clmgk_ref_error;
 
 /* In the order of the bits of clmgk_gradient. */
 typedef enum clmgk_ref_gradient {
@@ -140,17 +147,20 @@ int64_t clmgk_ref_gradient_count(const clmgk_attention_desc *desc, clmgk_ref_gra
  * The gradients of sum(O dO) + sum(L dL) in `set`, a set of clmgk_gradient (those of parameters that the problem lacks
  * are left out), and their bounds: 5 plain_error + c max_abs with c = 1e-5 f32, 1e-3 f16, 8e-3 bf16. With f16 and bf16
  * the plain formula rounds weights, their gradient, O and all gradients. False: out of memory, nothing to free.
+ *
+ * floor: 2^-22 sum (1 + |L_i|) |term| over the terms of an element, where P (dP - delta + dL) counts as three terms.
+ * In rows that are saturated or see one key dP - delta is exactly 0, but O was rounded; and P comes from a rounded L.
  */
 bool clmgk_ref_solve_gradients(const clmgk_ref_problem *problem, uint32_t set, clmgk_ref_gradients *out);
 void clmgk_ref_gradients_free(clmgk_ref_gradients *gradients);
 
 /*
- * Holds given[count] against the exact gradient and returns the largest error where both are finite. `message`
- * (`capacity` > 0) names the array and the first element that is out of bound, or whose NaN or infinity is out of
- * place; it is empty if there is none.
+ * Holds given[count] against the exact gradient. `message` (`capacity` > 0) names the array and the first element that
+ * is out of bound, or whose NaN or infinity is out of place; it is empty if there is none. An exact value beyond f32
+ * may be given as infinity.
  */
-double clmgk_ref_check_gradient(const clmgk_ref_gradients *gradients, clmgk_ref_gradient which, const double *given,
-                                char *message, size_t capacity);
+clmgk_ref_error clmgk_ref_check_gradient(const clmgk_ref_gradients *gradients, clmgk_ref_gradient which,
+                                         const double *given, char *message, size_t capacity);
 
 /* ---- expectation and maximisation ---------------------------------------------------------------------------- */
 
@@ -169,8 +179,8 @@ typedef clmgk_ref_arrays clmgk_ref_statistics;
 int64_t clmgk_ref_statistic_count(const clmgk_attention_desc *desc, clmgk_ref_statistic which);
 bool clmgk_ref_solve_statistics(const clmgk_ref_problem *problem, uint32_t set, clmgk_ref_statistics *out);
 void clmgk_ref_statistics_free(clmgk_ref_statistics *statistics);
-double clmgk_ref_check_statistic(const clmgk_ref_statistics *statistics, clmgk_ref_statistic which, const double *given,
-                                 char *message, size_t capacity);
+clmgk_ref_error clmgk_ref_check_statistic(const clmgk_ref_statistics *statistics, clmgk_ref_statistic which,
+                                          const double *given, char *message, size_t capacity);
 
 /* ---- random numbers ------------------------------------------------------------------------------------------ */
 

@@ -122,8 +122,9 @@ static void solve_rows(exact_row *row, double *counts, double *sums, double *con
         values[CLMGK_REF_STAT_NLL][cell] = seen[cell] > 0.0 ? sums[cell] / seen[cell] : 0.0;
 }
 
-static bool exact_statistics(const clmgk_ref_problem *problem, double *const values[])
+static bool exact_statistics(const clmgk_ref_problem *problem, double *const values[], double *const floor[])
 {
+    (void)floor; /* there is none */
     const clmgk_attention_desc *const desc = &problem->desc;
     const int64_t count = ref_prior_count(desc);
     const size_t cells = (size_t)(sequences(desc) * desc->heads);
@@ -310,7 +311,7 @@ static int64_t count_of(const clmgk_attention_desc *desc, int which)
 
 bool clmgk_ref_solve_statistics(const clmgk_ref_problem *problem, uint32_t set, clmgk_ref_statistics *out)
 {
-    static const ref_solver solver = {count_of, exact_statistics, plain_statistics};
+    static const ref_solver solver = {false, count_of, exact_statistics, plain_statistics};
     return ref_solve_arrays(problem, set, &solver, ref_tolerance_of_outputs(problem->desc.dtype), out);
 }
 
@@ -319,8 +320,8 @@ void clmgk_ref_statistics_free(clmgk_ref_statistics *statistics)
     ref_free_arrays(statistics);
 }
 
-double clmgk_ref_check_statistic(const clmgk_ref_statistics *statistics, clmgk_ref_statistic which, const double *given,
-                                 char *message, size_t capacity)
+clmgk_ref_error clmgk_ref_check_statistic(const clmgk_ref_statistics *statistics, clmgk_ref_statistic which,
+                                          const double *given, char *message, size_t capacity)
 {
     static const char *const names[CLMGK_REF_STATISTICS] = {"responsibilities", "counts", "new prior", "nll"};
     return ref_check_array(statistics, which, names[which], given, message, capacity);

@@ -131,11 +131,11 @@ static clmgk_ref_problem make_reference(const run_problem *problem, const check_
 
 /* ---- the three passes --------------------------------------------------------------------------------------- */
 
-static void note(run_check_result *result, run_array array, double error, const clmgk_ref_bound *bound)
+static void note(run_check_result *result, run_array array, clmgk_ref_error worst, double max_abs)
 {
     result->checked[array] = true;
-    result->error[array] = error;
-    result->bound[array] = *bound;
+    result->worst[array] = worst;
+    result->max_abs[array] = max_abs;
 }
 
 /* Keeps the first of several messages; empty ones say that all is well. */
@@ -154,8 +154,8 @@ static tool_exit check_forward(const run_problem *problem, const clmgk_ref_probl
     if (!clmgk_ref_solve(reference, (int64_t)problem->slot[RUN_LSE].count, NULL, &answer))
         return tool_fail_memory(error, "--check");
     const clmgk_ref_verdict verdict = clmgk_ref_check(&answer, values->of[RUN_O], values->of[RUN_LSE]);
-    note(result, RUN_O, verdict.error_o, &answer.bound_o);
-    note(result, RUN_LSE, verdict.error_lse, &answer.bound_lse);
+    note(result, RUN_O, (clmgk_ref_error){verdict.error_o, answer.bound_o.bound}, answer.bound_o.max_abs);
+    note(result, RUN_LSE, (clmgk_ref_error){verdict.error_lse, answer.bound_lse.bound}, answer.bound_lse.max_abs);
     complain(result, verdict.message);
     clmgk_ref_answer_free(&answer);
     return TOOL_DONE;
@@ -174,9 +174,9 @@ static tool_exit check_backward(const run_problem *problem, const clmgk_ref_prob
         const run_array array = RUN_GRAD_Q + n;
         if (!values->of[array])
             continue;
-        const double largest =
+        const clmgk_ref_error worst =
             clmgk_ref_check_gradient(&gradients, (clmgk_ref_gradient)n, values->of[array], message, sizeof message);
-        note(result, array, largest, &gradients.bound[n]);
+        note(result, array, worst, gradients.bound[n].max_abs);
         complain(result, message);
     }
     clmgk_ref_gradients_free(&gradients);
@@ -196,9 +196,9 @@ static tool_exit check_statistics(const run_problem *problem, const clmgk_ref_pr
         const run_array array = RUN_RESPONSIBILITIES + n;
         if (!values->of[array])
             continue;
-        const double largest =
+        const clmgk_ref_error worst =
             clmgk_ref_check_statistic(&statistics, (clmgk_ref_statistic)n, values->of[array], message, sizeof message);
-        note(result, array, largest, &statistics.bound[n]);
+        note(result, array, worst, statistics.bound[n].max_abs);
         complain(result, message);
     }
     clmgk_ref_statistics_free(&statistics);

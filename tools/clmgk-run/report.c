@@ -81,8 +81,8 @@ static void print_check(const run_check_result *check)
     for (run_array array = RUN_INPUTS; array < RUN_FILES; array++) {
         if (!check->checked[array])
             continue;
-        printf("%s%s error %.3g, bound %.3g", between, run_option(array), check->error[array],
-               check->bound[array].bound);
+        printf("%s%s error %.3g, bound %.3g", between, run_option(array), check->worst[array].error,
+               check->worst[array].bound);
         between = "; ";
     }
     printf(": %s\n", check->ok ? "passed" : "FAILED");
@@ -117,9 +117,9 @@ static json_t *make_check(const run_check_result *check)
         if (!check->checked[array])
             continue;
         json_t *const part = json_object();
-        json_object_set_new(part, "error", tool_json_number(check->error[array]));
-        json_object_set_new(part, "bound", tool_json_number(check->bound[array].bound));
-        json_object_set_new(part, "max", tool_json_number(check->bound[array].max_abs));
+        json_object_set_new(part, "error", tool_json_number(check->worst[array].error));
+        json_object_set_new(part, "bound", tool_json_number(check->worst[array].bound));
+        json_object_set_new(part, "max", tool_json_number(check->max_abs[array]));
         json_object_set_new(object, run_option(array), part);
     }
     return object;

@@ -155,8 +155,8 @@ typedef struct run_check_result {
     bool ok;
     char message[256];       /* the first thing that is wrong; empty if ok */
     bool checked[RUN_FILES]; /* outputs */
-    double error[RUN_FILES]; /* largest, where both are finite */
-    clmgk_ref_bound bound[RUN_FILES];
+    clmgk_ref_error worst[RUN_FILES];
+    double max_abs[RUN_FILES]; /* largest exact value */
 } run_check_result;
 
 tool_exit run_check(const run_problem *problem, const run_execution *execution, run_check_result *result,
