@@ -20,6 +20,7 @@ enum {
     OPTION_REPEAT,
     OPTION_ENGINE,
     OPTION_PARAMETERS,
+    OPTION_BACKWARD_PARAMETERS,
 };
 
 #define ARRAY(name) [OPTION_ARRAYS + RUN_##name]
@@ -104,6 +105,7 @@ static const tool_option options[] = {
                        "rate"},
     [OPTION_ENGINE] = {"engine", "NAME", "auto (default), lane or simt: for development"},
     [OPTION_PARAMETERS] = {"parameters", "LIST", "kernel parameters name=value,...: for development"},
+    [OPTION_BACKWARD_PARAMETERS] = {"backward-parameters", "LIST", "the same for the backward pass and the statistics"},
     /* The rest of the interface, for later versions: refused in words. */
     {"feature", "NAME", NULL},
     {"feature-order", "N", NULL},
@@ -381,6 +383,7 @@ tool_exit run_parse(int argc, char **argv, run_arguments *arguments, bool *finis
         .json = values[TOOL_OPTION_JSON] != NULL,
         .device = values[TOOL_OPTION_DEVICE],
         .parameters = values[OPTION_PARAMETERS],
+        .backward_parameters = values[OPTION_BACKWARD_PARAMETERS],
     };
     for (size_t array = 0; array < RUN_FILES; array++)
         arguments->file[array] = values[OPTION_ARRAYS + array];
