@@ -94,6 +94,15 @@ typedef struct rd_verdict {
 /* Runs every pass that the case asks for. The case's inputs become what the device holds. */
 rd_verdict rd_run(th_session *session, rd_case *c, const rd_fault *fault);
 
+/* ---- determined.c, neighbours.c --------------------------------------------------------------------------------- */
+
+/* False: rounding decides what gradients and statistics are. */
+bool rd_is_determined(const th_problem *problem);
+
+/* Bounds with the plain formula's error in problems that differ in the last places of their inputs. */
+void rd_widen_outputs(const rd_case *c, clmgk_ref_answer *answer);
+void rd_widen_arrays(const rd_case *c, bool gradients, clmgk_ref_arrays *arrays);
+
 /* ---- minimise.c ------------------------------------------------------------------------------------------------- */
 
 typedef struct rd_budget {
