@@ -97,22 +97,9 @@ uint32_t rd_options_of(const rd_configuration *configuration)
 
 /* ---- classes of D and E ------------------------------------------------------------------------------------------ */
 
-static const int64_t tops[] = {0, 16, 32, 64}; /* the first of what the library rounds up to */
-
-int64_t rd_class_top(int64_t size)
-{
-    size_t n = 1;
-    while (tops[n] < size)
-        n++;
-    return tops[n];
-}
-
 int64_t rd_class_below(int64_t size)
 {
-    size_t n = 1;
-    while (tops[n] < size)
-        n++;
-    return tops[n - 1];
+    return size <= 16 ? 0 : size <= 32 ? 16 : 32; /* the first of what the library rounds up to */
 }
 
 /* ---- random ones ------------------------------------------------------------------------------------------------- */

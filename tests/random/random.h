@@ -44,8 +44,7 @@ enum { RD_LISTED = 50000, RD_OPTIMISED = 100000, RD_SHARED = 25 };
 rd_configuration rd_configuration_of(uint64_t seed, uint64_t number);
 size_t rd_listed(const rd_configuration **list);
 
-/* Largest size with the same class of head sizes, and the largest of the class before. */
-int64_t rd_class_top(int64_t size);
+/* The largest size of the class of head sizes before that of `size`. */
 int64_t rd_class_below(int64_t size);
 
 /* ---- draw.c, values.c ------------------------------------------------------------------------------------------- */

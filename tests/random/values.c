@@ -76,6 +76,18 @@ static void hide(th_problem *problem, uint64_t *state)
     }
 }
 
+/* Moves all rows by one vector: with queries and keys (or shifts), gaussian scores stay as they are, while what they
+ * are computed from grows. */
+static void move(th_problem *problem, th_name name, double distance, uint64_t seed)
+{
+    const th_array *const array = &problem->array[name];
+    const size_t width = (size_t)array->shape[TH_RANK - 1];
+    for (size_t n = 0; n < array->count; n++) {
+        uint64_t state = seed + n % width;
+        array->values[n] += distance * th_normal(&state);
+    }
+}
+
 void rd_spoil_values(th_problem *problem, uint64_t *state)
 {
     static const th_name rows[] = {TH_Q, TH_K, TH_V, TH_GRAD_O};
@@ -90,4 +102,11 @@ void rd_spoil_values(th_problem *problem, uint64_t *state)
         zero_some(problem, TH_MIX, 3, state);
     if (th_chance(state, 3))
         hide(problem, state);
+    if (th_chance(state, 8)) {
+        const double distance = draw_scale(0.1, largest(&problem->desc, TH_Q), state);
+        const uint64_t seed = th_random(state);
+        const bool shifted = problem->array[TH_SHIFT].used && th_chance(state, 2);
+        move(problem, TH_Q, distance, seed);
+        move(problem, shifted ? TH_SHIFT : TH_K, distance, seed);
+    }
 }
