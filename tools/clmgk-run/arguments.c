@@ -238,6 +238,18 @@ static tool_exit require(const char *const *values, size_t option, const char *v
                      variant ? variant : "");
 }
 
+/* The backward pass and the statistics have parameters of their own. */
+static tool_exit check_backward_parameters(const char *const *values, tool_error *error)
+{
+    bool wanted = !values[OPTION_BACKWARD_PARAMETERS] || values[OPTION_ARRAYS + RUN_GRAD_O];
+    for (size_t array = RUN_RESPONSIBILITIES; array < RUN_FILES; array++)
+        wanted = wanted || values[OPTION_ARRAYS + array];
+    if (wanted)
+        return TOOL_DONE;
+    return tool_fail(error, TOOL_BAD_INPUT, "--%s needs --grad-out or an output that is a statistic",
+                     options[OPTION_BACKWARD_PARAMETERS].name);
+}
+
 static tool_exit check_companions(const char *const *values, tool_error *error)
 {
     for (size_t i = 0; i < TOOL_COUNT(companion_rules); i++) {
@@ -283,6 +295,7 @@ static tool_exit check_options(const char *const *values, clmgk_variant variant,
             return tool_fail(error, TOOL_BAD_INPUT, "--%s does not apply to %s", options[option].name, name);
     }
     TOOL_TRY(check_companions(values, error));
+    TOOL_TRY(check_backward_parameters(values, error));
     return check_something_to_do(values, error);
 }
 
