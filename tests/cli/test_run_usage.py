@@ -9,8 +9,9 @@ LATER_VARIANTS = "linear mlk smlk lfish lhard-fish lmish lhard-mish lgfish lhard
 OPTIONS = (
     "variant q k v layout out lse score estep prior variance shift causal causal-align lengths lengths-q dtype check "
     "repeat device json help version engine parameters backward-parameters window offsets offsets-k bias alibi sinks "
-    "softcap dropout seed grad-out grad-lse dq dk dv dprior dvariance dshift dbias dsinks new-prior nll responsibilities "
-    "counts mix mix-weight mix-offset noise shared-noise heads dmix dmix-weight dmix-offset dnoise").split()
+    "softcap dropout seed grad-out grad-lse dq dk dv dprior dvariance dshift dbias dsinks new-prior nll "
+    "responsibilities counts mix mix-weight mix-offset noise shared-noise heads dmix dmix-weight dmix-offset "
+    "dnoise").split()
 
 
 class Usage(RunTest):

@@ -433,7 +433,11 @@ int rd_minimise(th_session *session, rd_case *c, uint64_t wrong, const rd_fault 
     shrink_sizes(&x);
     drop_outputs(&x);
     drop_options(&x);
-    for (bool more = true; more && !is_over(&x);)
-        more = (shrink_axis(&x, axis_m) | drop_masks(&x) | shrink_sizes(&x)) && drop_options(&x);
+    for (bool more = true; more && !is_over(&x);) {
+        more = shrink_axis(&x, axis_m);
+        more = drop_masks(&x) || more;
+        more = shrink_sizes(&x) || more;
+        more = drop_options(&x) || more;
+    }
     return x.tries;
 }
