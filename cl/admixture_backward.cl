@@ -245,7 +245,7 @@ FUNCTION void block_gradients(grad_engine *g, const head *x, const mgk_attention
     KEYS_FOR(u)
         ROWS_FOR(v) {
             s[u][v] = exp2_real(s[u][v]);
-            d[u][v] = (real)(HAS_DROPOUT ? 0.0f : key_get(&g->base, x->delta, sub, u));
+            d[u][v] = (real)(0.0f);
         }
 #if HAS_SCORE_GRADIENTS
     value_product(g, panel, value_head, grad_head, sub, d);
@@ -255,8 +255,8 @@ FUNCTION void block_gradients(grad_engine *g, const head *x, const mgk_attention
             real keep = (real)(1.0f);
 #if HAS_DROPOUT
             keep = keep_of(a, x->modifiers.head, i0 + key_index(&g->base, sub, u), row_index(&g->base, k0, v));
-            d[u][v] = fma(d[u][v], keep, (real)(key_get(&g->base, x->delta, sub, u)));
 #endif
+            d[u][v] = fma(d[u][v], keep, (real)(key_get(&g->base, x->delta, sub, u)));
 #if WANT_V
             slot_put(g, WEIGHT_SLOT, sub, u, v, s[u][v] * keep);
 #endif

@@ -3,7 +3,7 @@
  * Mixture family, backward pass and responsibilities: blocks of keys meet tiles of queries. In base 2, with the
  * exponents e_ijr = log2 (P_ijr) of mixture_forward.cl less L, as mixture_rows.cl prepares it per row (log_i):
  *
- *     e_ijr = c_r q_i.k_jr + beta_jr + log2 pi_r(j) + alpha_ir + log_i + bias + ALiBi          P_ijr = 2^e_ijr
+ *     e_ijr = c_r q_i.k_jr + beta_jr + alpha_ir + log2 pi_r(j) + bias + ALiBi + log_i          P_ijr = 2^e_ijr
  *     t_ij  = keep_ij dO_i.v_j + delta_i          delta_i = dL_i - dO_i.O_i
  *     dS_ijr = P_ijr t_ij                          (hard: only r = arg max_r e_ijr, the first)
  *
@@ -11,7 +11,7 @@
  *     dQ_i   = sum_jr dS_ijr (k_jr [- q_i]) / sigma_r^2       the product here, the rest in mixture_rows.cl
  *     row sums sum_j dS_ijr, key sums sum_i dS_ijr            for dQ, dshift and dprior
  *
- * sMGK with one sigma: 2^e_ijr = E_ij u_ir w_jr with E_ij = 2^(c q.k + A_i + B_j + log_i), so that with T = E t
+ * sMGK with one sigma: 2^e_ijr = E_ij u_ir w_jr with E_ij = 2^(c q.k + B_j + A_i + log_i), so that with T = E t
  * P = E sum_r u w, sum_r dS = T sum_r u w, row sums u_ir sum_j T w_jr, key sums w_jr sum_i T u_ir: five products.
  *
  * A work-group owns every `splits`-th block of the keys of a list of (b, g), one after the other: dQ is summed in a
@@ -42,20 +42,25 @@
 #define HAS_KEY_GRADIENTS   (WANT_Q || WANT_K)
 #define HAS_GRAD_KEYS       WANT_K
 #define HAS_FACTORED        (KEYS_SHIFTED && HAS_FACTOR && !EXPECTATION)
-/* dprior must be right where pi is 0: sums are taken without it. */
-#define PRIOR_APART    (WANT_PRIOR && HAS_PRIOR)
-#define HAS_KEY_SUMS   (WANT_PRIOR || EXPECTATION || (SCORE_GAUSSIAN && (WANT_K || WANT_SHIFT)))
-#define HAS_ENTRY_SUMS (HAS_ROW_SUMS || HAS_BIAS_ROW_SUMS)
-#define ENTRY_SUMS     (HAS_ROW_SUMS ? COMPONENTS : 1)
-#define VARIANCES      (HAS_VARIANCE ? COMPONENTS : 1)
+/* dprior must be right where pi is 0, or so small that P is: the sums of such components are made without it. */
+#define PRIOR_APART  (WANT_PRIOR && HAS_PRIOR)
+#define HAS_KEY_SUMS (WANT_PRIOR || EXPECTATION || (SCORE_GAUSSIAN && (WANT_K || WANT_SHIFT)))
+/* The bias' row sums are those of all components, unless a soft-cap comes between. */
+#define BIAS_SUMS_APART (HAS_BIAS_ROW_SUMS && (HAS_SOFTCAP || !HAS_ROW_SUMS))
+#define HAS_ENTRY_SUMS  (HAS_ROW_SUMS || HAS_BIAS_ROW_SUMS)
+#define BIAS_SUM        (HAS_ROW_SUMS ? COMPONENTS : 0)
+#define ENTRY_SUMS      (HAS_ENTRY_SUMS ? BIAS_SUM + BIAS_SUMS_APART : 1)
+#define VARIANCES       (HAS_VARIANCE ? COMPONENTS : 1)
 
 #include "engine_backward.clh"
 
 #include "attention_backward.clh"
 
-#define HAS_KEY_TERMS (SCORE_GAUSSIAN || HAS_PRIOR || KEYS_SHIFTED)
-/* Below this a prior stays out of its exponent, PRIOR_APART: dprior is a sum without it. */
-#define PRIOR_TINY 1e-20f
+#include "mixture_score.clh"
+
+#define HAS_KEY_TERMS (SCORE_GAUSSIAN || KEYS_SHIFTED)
+/* log2 of the least prior that sums for dprior are divided by. */
+#define PRIOR_TINY -66.0f
 
 #define FLAG_SPREAD 1
 
@@ -65,20 +70,22 @@ typedef struct components {
     float stage_scale[PRODUCTS];  /* what staged keys are multiplied by: c_r, or 1 where that comes later */
     float prior[COMPONENTS];      /* pi_r, where it does not depend on the key */
     float shift_norm[COMPONENTS]; /* c_r |b_r|^2 / 2 */
+    bool one_scale;               /* all components have one sigma: the factored form exists */
 } components;
 
 /* Row values of the block's keys. */
 typedef struct key_values {
-    real beta[HAS_KEY_TERMS ? PANELS : 1][COMPONENTS][BLOCK_ROWS];    /* beta_jr, as in mixture_forward.cl */
-    real log_prior[HAS_PRIOR ? PANELS : 1][COMPONENTS][BLOCK_ROWS];   /* log2 pi_r(j), which is in beta_jr */
-    real over[PRIOR_APART ? PANELS : 1][COMPONENTS][BLOCK_ROWS];      /* 1 / pi_r(j); tiny: 1, and beta is without */
-    real kept[PRIOR_APART ? PANELS : 1][COMPONENTS][BLOCK_ROWS];      /* what of pi_r(j) is not in beta: 1; tiny: pi */
+    real beta[HAS_KEY_TERMS ? PANELS : 1][COMPONENTS][BLOCK_ROWS];    /* beta_jr; HAS_FACTORED: - B_j */
+    real log_prior[HAS_PRIOR ? PANELS : 1][COMPONENTS][BLOCK_ROWS];   /* log2 pi_r(j) */
     real w[HAS_FACTORED ? PANELS : 1][COMPONENTS][BLOCK_ROWS];        /* w_jr */
-    real top[HAS_FACTORED ? PANELS : 1][BLOCK_ROWS];                  /* B_j */
-    real sum[HAS_KEY_SUMS ? PANELS : 1][COMPONENTS][BLOCK_ROWS];      /* sum_i dS_ijr, without what is kept */
+    real top[HAS_FACTORED ? PANELS : 1][BLOCK_ROWS];                  /* B_j; 0 where no component has a prior */
+    real own[HAS_FACTORED ? PANELS : 1][BLOCK_ROWS];                  /* spread of log2 w_jr, over r and 0 */
+    real sum[HAS_KEY_SUMS ? PANELS : 1][COMPONENTS][BLOCK_ROWS];      /* sum_i dS_ijr */
+    real apart[PRIOR_APART ? PANELS : 1][COMPONENTS][BLOCK_ROWS];     /* the same without pi_r(j), where it is tiny */
     real variance[WANT_VARIANCE ? PANELS : 1][VARIANCES][BLOCK_ROWS]; /* sum_i dS_ijr score_ijr */
     real bias[HAS_BIAS_KEY_SUMS ? PANELS : 1][BLOCK_ROWS];            /* sum_i sum_r dS_ijr */
-    float spread;                                                     /* largest spread over r of beta_jr */
+    float spread;                                                     /* the largest `own` of the block */
+    bool tiny;                                                        /* the block has a tiny prior */
 } key_values;
 
 /* Terms of a tile's queries, visible to all keys. */
@@ -88,6 +95,7 @@ typedef struct query_terms {
     KEY_SPACE float (*alpha)[TILE_KEYS]; /* alpha_ir */
     KEY_SPACE float (*u)[TILE_KEYS];     /* u_ir */
     KEY_SPACE float *top;                /* A_i */
+    KEY_SPACE float *spread;             /* of alpha_ir, over r */
 } query_terms;
 
 /* Where a (b, h) finds its arrays: element 0 of its rows and keys. */
@@ -118,9 +126,57 @@ FUNCTION void components_begin(components *x, const mgk_attention_args *a, int h
     }
     for (int r = 0; r < PRODUCTS; ++r)
         x->stage_scale[r] = SCALE_LATER ? 1.0f : x->scale[r];
+    x->one_scale = has_one_scale(x->scale);
 }
 
-/* beta_jr of a panel by the operations of mixture_forward.cl, for sMGK with B_j and w_jr; sums begin with 0. */
+#if PRIOR_APART
+FUNCTION ireal is_tiny(const key_values *key, int panel, int r, int v)
+{
+    return key->log_prior[panel][r][v] < (real)(PRIOR_TINY);
+}
+
+/* Adds 2^e_ijr t_ij, e_ijr without the prior, to the sum for dprior of a tiny one. It may leave the range of a float.
+ */
+FUNCTION void add_apart(key_values *key, int panel, int r, int v, real e, real t)
+{
+    const real part = e < (real)(128.0f) ? exp2_real(e - 1.0f) : (e != e ? e : (real)(INFINITY));
+    const ireal adds = is_tiny(key, panel, r, v) && t != (real)(0.0f);
+    key->apart[panel][r][v] += adds ? part * t * 2.0f : (real)(0.0f);
+}
+#endif
+
+#if HAS_FACTORED
+/* B_j, w_jr and their spread of a panel, from beta_jr, which becomes relative to B_j. */
+FUNCTION void panel_factors(grad_engine *g, const components *x, key_values *key, int panel)
+{
+    real spread = (real)(0.0f);
+    ROWS_FOR(v) {
+        real top = (real)(-INFINITY), high = (real)(0.0f), low = (real)(0.0f);
+        for (int r = 0; r < COMPONENTS; ++r)
+            top = top_of(top, key->beta[panel][r][v], HAS_PRIOR ? key->log_prior[panel][r][v] : (real)(0.0f));
+        top = x->one_scale ? top : (real)(0.0f);
+        key->top[panel][v] = finite_max(top);
+        for (int r = 0; r < COMPONENTS; ++r) {
+            key->beta[panel][r][v] -= finite_max(top);
+            real log_weight = key->beta[panel][r][v];
+#if HAS_PRIOR
+            log_weight += key->log_prior[panel][r][v];
+#endif
+            high = max_real(high, log_weight);
+            low = lowest_of(low, log_weight);
+            key->w[panel][r][v] = exp2_real(log_weight);
+        }
+        const real own = x->one_scale ? high - low : (real)(INFINITY);
+        /* without a prior nothing bounds E_ij */
+        key->own[panel][v] = top == (real)(-INFINITY) ? (real)(INFINITY) : own;
+        spread = max_real(spread, key->own[panel][v]);
+    }
+    const float block_spread = rows_max_all(&g->base, spread);
+    key->spread = block_spread > key->spread ? block_spread : key->spread;
+}
+#endif
+
+/* beta_jr of a panel by the operations of mixture_forward.cl; sums begin with 0. */
 FUNCTION void panel_values(grad_engine *g, const components *x, key_values *key, int panel, const mgk_attention_args *a,
                            const places *at, int first, int limit)
 {
@@ -132,32 +188,24 @@ FUNCTION void panel_values(grad_engine *g, const components *x, key_values *key,
 #endif
 #if HAS_PRIOR
         real prior[BLOCK_ROWS];
+        ROWS_FOR(v)
+            prior[v] = (real)(x->prior[r]);
         if (a->prior.token)
-            rows_load(g, at->prior + r * a->prior.component, first, limit, 0.0f, prior);
-        ROWS_FOR(v) {
-            real pi = a->prior.token ? prior[v] : (real)(x->prior[r]);
-#if PRIOR_APART
-            const ireal tiny = pi >= (real)(0.0f) && pi < (real)(PRIOR_TINY);
-            key->kept[panel][r][v] = tiny ? pi : (real)(1.0f);
-            pi = tiny ? (real)(1.0f) : pi;
-            key->over[panel][r][v] = (real)(1.0f) / pi;
-#endif
-            beta[v] = log2(pi);
-            key->log_prior[panel][r][v] = beta[v];
-        }
+            rows_load(g, at->prior + r * a->prior.component, first, limit, 1.0f, prior);
+        ROWS_FOR(v)
+            key->log_prior[panel][r][v] = log2(prior[v]);
 #endif
 #if SCORE_GAUSSIAN && KEYS_SHIFTED
         real norm[BLOCK_ROWS], product[BLOCK_ROWS];
-        const float later = SCALE_LATER ? x->scale[r] : 1.0f;
         panel_norm(g, panel, 0, x->stage_scale[0], norm);
         panel_dot(g, panel, at->shift + r * a->head_size, a->head_size, product);
         ROWS_FOR(v)
-            beta[v] -= later * (0.5f * norm[v] + product[v]) + x->shift_norm[r];
+            beta[v] = shifted_key_term(norm[v], product[v], SCALE_LATER ? x->scale[r] : 1.0f, x->shift_norm[r]);
 #elif SCORE_GAUSSIAN
         real norm[BLOCK_ROWS];
         panel_norm(g, panel, r, x->stage_scale[r], norm);
         ROWS_FOR(v)
-            beta[v] -= 0.5f * norm[v];
+            beta[v] = (real)(-0.5f) * norm[v];
 #endif
 #if HAS_KEY_TERMS
         ROWS_FOR(v)
@@ -167,29 +215,17 @@ FUNCTION void panel_values(grad_engine *g, const components *x, key_values *key,
         ROWS_FOR(v)
             key->sum[panel][r][v] = (real)(0.0f);
 #endif
+#if PRIOR_APART
+        real tiny = (real)(0.0f);
+        ROWS_FOR(v) {
+            key->apart[panel][r][v] = (real)(0.0f);
+            tiny = is_tiny(key, panel, r, v) ? (real)(1.0f) : tiny;
+        }
+        key->tiny = rows_max_all(&g->base, tiny) > 0.0f || key->tiny;
+#endif
     }
 #if HAS_FACTORED
-    real spread = (real)(0.0f);
-    ROWS_FOR(v) {
-        real top = (real)(-INFINITY), bottom = (real)(INFINITY);
-        for (int r = 0; r < COMPONENTS; ++r) {
-            const real beta = key->beta[panel][r][v];
-            top = max_real(top, beta);
-            bottom = beta < bottom && beta > (real)(-INFINITY) ? beta : bottom;
-        }
-        real own = top - bottom;
-#if PRIOR_APART
-        /* a tiny prior's u w is bounded by nothing */
-        for (int r = 0; r < COMPONENTS; ++r)
-            own = key->kept[panel][r][v] == (real)(1.0f) ? own : (real)(INFINITY);
-#endif
-        spread = own > spread || own != own ? own : spread;
-        key->top[panel][v] = top;
-        for (int r = 0; r < COMPONENTS; ++r)
-            key->w[panel][r][v] = exp2_real(key->beta[panel][r][v] - finite_max(top));
-    }
-    const float block_spread = rows_max_all(&g->base, spread);
-    key->spread = block_spread > key->spread ? block_spread : key->spread;
+    panel_factors(g, x, key, panel);
 #endif
 #if WANT_VARIANCE
     for (int r = 0; r < VARIANCES; ++r)
@@ -229,7 +265,8 @@ FUNCTION void tile_terms(grad_engine *g, const query_terms *t, const mgk_attenti
             bottom = x < bottom ? x : bottom;
         }
         key_put(t->top, c, top);
-        flag_raise(&g->base, FLAG_SPREAD, !(top - bottom + key_spread < (kreal)(FACTOR_RANGE)));
+        key_put(t->spread, c, top - bottom);
+        flag_raise(&g->base, FLAG_SPREAD, !is_factored(top - bottom, (kreal)(key_spread)));
         for (int r = 0; r < COMPONENTS; ++r)
             key_put(t->u[r], c, exp2_real(key_vector(t->alpha[r], c) - top));
 #endif
@@ -238,16 +275,16 @@ FUNCTION void tile_terms(grad_engine *g, const query_terms *t, const mgk_attenti
 }
 
 /* q.k of every component into the slots, begun as in mixture_forward.cl. */
-FUNCTION void block_scores(grad_engine *g, const key_values *key, int panel, int sub, const bool factored)
+FUNCTION void block_scores(grad_engine *g, const key_values *key, int panel, int sub)
 {
     for (int r = 0; r < PRODUCTS; ++r) {
         real s[BLOCK_KEYS][BLOCK_ROWS];
         KEYS_FOR(u)
             ROWS_FOR(v) {
-#if HAS_KEY_TERMS && !KEYS_SHIFTED && !HAS_SOFTCAP
+#if HAS_KEY_TERMS && !KEYS_SHIFTED
                 s[u][v] = key->beta[panel][r][v];
 #elif HAS_FACTORED && !SCALE_LATER
-                s[u][v] = factored ? key->top[panel][v] : (real)(0.0f);
+                s[u][v] = key->top[panel][v];
 #else
                 s[u][v] = (real)(0.0f);
 #endif
@@ -259,38 +296,50 @@ FUNCTION void block_scores(grad_engine *g, const key_values *key, int panel, int
     }
 }
 
-/* e_ijr, by the operations of mixture_forward.cl up to log_i; `score` receives s_ijr alone, in base 2. */
-FUNCTION real exponent_of(const grad_engine *g, const components *x, const key_values *key, const query_terms *t,
-                          const mgk_attention_args *a, int panel, int sub, int u, int v, int r, const entry_terms *c,
-                          real *score)
+/* e_ijr by the operations of mixture_forward.cl up to log_i, and the same without the prior; `score`: x_ijr, the score
+ * before soft-cap and all that is added, in base 2. */
+typedef struct exponents {
+    real e, bare, score;
+} exponents;
+
+FUNCTION exponents exponents_of(const grad_engine *g, const components *x, const key_values *key, const query_terms *t,
+                                const mgk_attention_args *a, int panel, int sub, int u, int v, int r,
+                                const entry_terms *c)
 {
-#if KEYS_SHIFTED && HAS_SOFTCAP
-    real s = fma(slot_get(g, 0, sub, u, v), (real)(SCALE_LATER ? x->scale[r] : 1.0f),
-                 (real)(key_get(&g->base, t->alpha[r], sub, u)));
-#elif KEYS_SHIFTED
-    const real row = key_get(&g->base, t->alpha[r], sub, u) + key->beta[panel][r][v];
-    real s = fma(slot_get(g, 0, sub, u, v), (real)(SCALE_LATER ? x->scale[r] : 1.0f), row);
+    exponents out;
+#if KEYS_SHIFTED
+    real s = shifted_score(slot_get(g, 0, sub, u, v), x->scale[r], HAS_FACTORED ? key->top[panel][v] : (real)(0.0f),
+                           key_get(&g->base, t->alpha[r], sub, u) + key->beta[panel][r][v]);
 #else
     real s = slot_get(g, r, sub, u, v);
 #if SCORE_GAUSSIAN && HAS_VARIANCE
     s += key_get(&g->base, t->alpha[r], sub, u);
 #endif
 #endif
-    *score = s;
+    out.score = s;
+#if ROW_NORM_TERM
+    out.score += key_get(&g->base, t->alpha[ALPHA_TERMS], sub, u);
+#endif
 #if HAS_SOFTCAP
     s = softcap_real(s, a->softcap);
-#if HAS_KEY_TERMS
-    s += key->beta[panel][r][v];
 #endif
+    out.bare = join_terms(c, s);
+#if HAS_PRIOR
+    s += key->log_prior[panel][r][v];
 #endif
-#if ROW_NORM_TERM
-    *score += key_get(&g->base, t->alpha[ALPHA_TERMS], sub, u);
-#endif
-#if HAS_PRIOR && WANT_VARIANCE && !HAS_SOFTCAP
-    *score -= key->log_prior[panel][r][v];
-#endif
-    return join_terms(c, s);
+    out.e = join_terms(c, s);
+    return out;
 }
+
+#if HAS_FACTORED
+/* E_ij, by the operations of mixture_forward.cl up to log_i. */
+FUNCTION real factored_exponent(const grad_engine *g, const components *x, const key_values *key, const query_terms *t,
+                                int panel, int sub, int u, int v, const entry_terms *c)
+{
+    return join_terms(c, shifted_score(slot_get(g, 0, sub, u, v), x->scale[0], key->top[panel][v],
+                                       (real)(key_get(&g->base, t->top, sub, u))));
+}
+#endif
 
 /* What a tile gathers per key before the tile's own factors are known. */
 typedef struct tile_sums {
@@ -311,14 +360,9 @@ FUNCTION void entry_gradients(grad_engine *g, const components *x, key_values *k
     real weight = (real)(0.0f); /* sum_r dS_ijr, of the one product */
 #endif
 #if HAS_FACTORED
+    const real big = exp2_real(factored_exponent(g, x, key, t, panel, sub, u, v, common));
     if (factored) {
-#if SCALE_LATER
-        const real s =
-            fma(slot_get(g, 0, sub, u, v), (real)(x->scale[0]), key->top[panel][v]) + key_get(&g->base, t->top, sub, u);
-#else
-        const real s = slot_get(g, 0, sub, u, v) + key_get(&g->base, t->top, sub, u);
-#endif
-        const real big = exp2_real(join_terms(common, s)), big_t = big * t_ij;
+        const real big_t = big * t_ij;
         real c = (real)(0.0f);
         COMPONENTS_FOR(r) {
             const float u_ir = key_get(&g->base, t->u[r], sub, u);
@@ -332,11 +376,7 @@ FUNCTION void entry_gradients(grad_engine *g, const components *x, key_values *k
 #if WANT_VARIANCE
             /* hidden: big is 0 and so must be the product, even if a score is not finite */
             const real part = big_t * (u_ir * w);
-            real score;
-            exponent_of(g, x, key, t, a, panel, sub, u, v, r, common, &score);
-#if !SCALE_LATER
-            score -= key->top[panel][v]; /* the product began with it */
-#endif
+            const real score = exponents_of(g, x, key, t, a, panel, sub, u, v, r, common).score;
             key->variance[panel][VARIANCES == 1 ? 0 : r][v] += part == (real)(0.0f) ? part : part * score;
 #endif
             c = fma(w, (real)(u_ir), c);
@@ -348,32 +388,33 @@ FUNCTION void entry_gradients(grad_engine *g, const components *x, key_values *k
 #endif
     {
 #if ESTEP_HARD
-        real best = (real)(-INFINITY), ignored;
+        real best = (real)(-INFINITY);
         ireal arg = (ireal)(0);
         COMPONENTS_FOR(r) {
-            const real e = exponent_of(g, x, key, t, a, panel, sub, u, v, r, common, &ignored);
+            const real e = exponents_of(g, x, key, t, a, panel, sub, u, v, r, common).e;
             const ireal better = e > best;
             arg = better ? (ireal)(r) : arg;
             best = max_or_nan(best, e);
         }
+#elif HAS_FACTORED
+        const ireal taken = is_factored((real)(key_get(&g->base, t->spread, sub, u)), key->own[panel][v]);
 #endif
         COMPONENTS_FOR(r) {
-            real score = (real)(0.0f);
-            const real e = exponent_of(g, x, key, t, a, panel, sub, u, v, r, common, &score);
-            real p = exp2_real(e);
+            const exponents x_ijr = exponents_of(g, x, key, t, a, panel, sub, u, v, r, common);
+            const real score = x_ijr.score;
+            real p = exp2_real(x_ijr.e);
 #if ESTEP_HARD
             p = arg == (ireal)(r) ? p : (real)(0.0f);
+#elif HAS_FACTORED
+            p = taken ? big * (key_get(&g->base, t->u[r], sub, u) * key->w[panel][r][v]) : p;
 #endif
-            real ds = p * t_ij;
+            const real ds = p * t_ij;
 #if HAS_KEY_SUMS
             sums->sum[r][v] += ds;
 #endif
 #if PRIOR_APART
-            p *= key->kept[panel][r][v];
-            ds *= key->kept[panel][r][v];
-#endif
-#if HAS_ROW_SUMS
-            row_sums[r] += ds;
+            if (key->tiny)
+                add_apart(key, panel, r, v, x_ijr.bare, t_ij);
 #endif
             probability += p;
             gradient += ds;
@@ -382,6 +423,9 @@ FUNCTION void entry_gradients(grad_engine *g, const components *x, key_values *k
             /* d(c tanh(s/c))/ds = 1 - tanh^2 */
             const real slope = softcap_real(score, a->softcap) / a->softcap;
             own *= fma(-slope, slope, (real)(1.0f));
+#endif
+#if HAS_ROW_SUMS
+            row_sums[r] += own;
 #endif
 #if WANT_VARIANCE
             key->variance[panel][VARIANCES == 1 ? 0 : r][v] += own == (real)(0.0f) ? own : own * score;
@@ -410,23 +454,23 @@ FUNCTION void entry_responsibilities(grad_engine *g, const components *x, const 
                                      const mgk_attention_args *a, const problem *p, const places *at, tile_sums *sums,
                                      int panel, int sub, int u, int v, int k0, int i, const entry_terms *common)
 {
-    real best = (real)(-INFINITY), sum = (real)(0.0f), ignored;
+    real best = (real)(-INFINITY), sum = (real)(0.0f);
     ireal arg = (ireal)(0);
     COMPONENTS_FOR(r) {
-        const real e = exponent_of(g, x, key, t, a, panel, sub, u, v, r, common, &ignored);
+        const real e = exponents_of(g, x, key, t, a, panel, sub, u, v, r, common).e;
         const ireal better = e > best;
         arg = better ? (ireal)(r) : arg;
         best = max_or_nan(best, e);
     }
     const real base = finite_max(best);
     COMPONENTS_FOR(r)
-        sum += exp2_real(exponent_of(g, x, key, t, a, panel, sub, u, v, r, common, &ignored) - base);
+        sum += exp2_real(exponents_of(g, x, key, t, a, panel, sub, u, v, r, common).e - base);
     const real seen = best == (real)(-INFINITY) ? (real)(0.0f) : (real)(1.0f);
     COMPONENTS_FOR(r) {
 #if ESTEP_HARD
         const real gamma = arg == (ireal)(r) ? seen : (real)(0.0f);
 #else
-        const real e = exponent_of(g, x, key, t, a, panel, sub, u, v, r, common, &ignored) - base;
+        const real e = exponents_of(g, x, key, t, a, panel, sub, u, v, r, common).e - base;
         const real gamma = seen == (real)(0.0f) ? seen : exp2_real(e) / sum;
 #endif
         sums->sum[r][v] += gamma;
@@ -445,11 +489,7 @@ FUNCTION void block_gradients(grad_engine *g, const components *x, key_values *k
     real d[BLOCK_KEYS][BLOCK_ROWS];
     KEYS_FOR(u)
         ROWS_FOR(v)
-#if EXPECTATION || HAS_DROPOUT
             d[u][v] = (real)(0.0f);
-#else
-            d[u][v] = (real)(key_get(&g->base, t->delta, sub, u));
-#endif
 #if HAS_SCORE_GRADIENTS
     value_product(g, panel, 0, 0, sub, d);
 #endif
@@ -463,9 +503,7 @@ FUNCTION void block_gradients(grad_engine *g, const components *x, key_values *k
         real row_sums[COMPONENTS];
         COMPONENTS_FOR(r)
             row_sums[r] = (real)(0.0f);
-#if HAS_BIAS_ROW_SUMS && !HAS_ROW_SUMS
         real row_total = (real)(0.0f);
-#endif
         ROWS_FOR(v) {
             const ireal j = row_index(&g->base, k0, v);
             entry_terms common =
@@ -475,16 +513,14 @@ FUNCTION void block_gradients(grad_engine *g, const components *x, key_values *k
 #if EXPECTATION
             entry_responsibilities(g, x, key, t, a, p, at, sums, panel, sub, u, v, k0, i, &common);
 #else
-            real keep = (real)(1.0f), t_ij = d[u][v], total;
+            real keep = (real)(1.0f), total;
 #if HAS_DROPOUT
             keep = keep_of(a, (uint)(p->b * a->heads) + (uint)(at->bh % a->heads), i, j);
-            t_ij = fma(t_ij, keep, (real)(key_get(&g->base, t->delta, sub, u)));
 #endif
+            const real t_ij = fma(d[u][v], keep, (real)(key_get(&g->base, t->delta, sub, u)));
             entry_gradients(g, x, key, t, a, at, sums, panel, sub, u, v, factored, &common, t_ij, keep, row_sums,
                             &total);
-#if HAS_BIAS_ROW_SUMS && !HAS_ROW_SUMS
             row_total += total;
-#endif
 #if HAS_BIAS_KEY_SUMS
             key->bias[panel][v] += total;
 #elif WANT_BIAS && !HAS_BIAS_ROW_SUMS
@@ -496,8 +532,9 @@ FUNCTION void block_gradients(grad_engine *g, const components *x, key_values *k
 #if HAS_ROW_SUMS
         COMPONENTS_FOR(r)
             entry_sums_add(g, r, sub, u, row_sums[r]);
-#elif HAS_BIAS_ROW_SUMS
-        entry_sums_add(g, 0, sub, u, row_total);
+#endif
+#if BIAS_SUMS_APART
+        entry_sums_add(g, BIAS_SUM, sub, u, row_total);
 #endif
     }
 }
@@ -513,12 +550,16 @@ FUNCTION void panel_tile(grad_engine *g, const components *x, key_values *key, c
             sums.sum[r][v] = (real)(0.0f);
     const int subs = SUB_TILES == 1 ? 1 : (entries + BLOCK_KEYS - 1) / BLOCK_KEYS;
     for (int sub = 0; sub < subs; ++sub) {
-        block_scores(g, key, panel, sub, factored);
+        block_scores(g, key, panel, sub);
         block_gradients(g, x, key, t, a, p, at, &sums, panel, sub, k0, i0, factored, masked);
     }
 #if HAS_KEY_SUMS
     COMPONENTS_FOR(r)
         ROWS_FOR(v) {
+#if HAS_FACTORED && PRIOR_APART
+            if (factored && key->tiny)
+                add_apart(key, panel, r, v, key->beta[panel][r][v], sums.sum[r][v]);
+#endif
 #if HAS_FACTORED
             if (factored)
                 sums.sum[r][v] *= key->w[panel][r][v];
@@ -552,10 +593,6 @@ FUNCTION void block_queries(grad_engine *g, const components *x, key_values *key
         bool factored = false;
 #if HAS_FACTORED
         factored = !flag_read(&g->base, FLAG_SPREAD);
-#if HAS_VARIANCE
-        for (int r = 1; r < COMPONENTS; ++r)
-            factored = factored && x->scale[r] == x->scale[0];
-#endif
 #endif
 #if HAS_ENTRY_SUMS
         entry_sums_clear(g);
@@ -578,11 +615,11 @@ FUNCTION void block_queries(grad_engine *g, const components *x, key_values *key
 #endif
 #if HAS_BIAS_ROW_SUMS
         __global float *const bias = at->work + a->region[MGK_REGION_BIAS] + at->row + i0;
-#if HAS_ROW_SUMS
+#if BIAS_SUMS_APART
+        entry_sums_store(g, BIAS_SUM, 0, bias, stop - i0);
+#else
         for (int r = 0; r < COMPONENTS; ++r)
             entry_sums_store(g, r, HAS_FACTORED && factored ? t->u[r] : 0, bias, stop - i0);
-#else
-        entry_sums_store(g, 0, 0, bias, stop - i0);
 #endif
 #endif
         tile_end(g);
@@ -604,10 +641,10 @@ FUNCTION void panel_finish(grad_engine *g, const components *x, key_values *key,
         ROWS_FOR(v)
             stored[v] = key->sum[panel][r][v];
 #if PRIOR_APART
-        ROWS_FOR(v) {
-            stored[v] *= key->over[panel][r][v];
-            key->sum[panel][r][v] *= key->kept[panel][r][v];
-        }
+        rows_sum(&g->base, key->apart[panel][r]);
+        ROWS_FOR(v)
+            stored[v] = is_tiny(key, panel, r, v) ? key->apart[panel][r][v]
+                                                  : stored[v] * exp2_real(-key->log_prior[panel][r][v]);
 #endif
         rows_store(&g->base, stored, at->work + a->region[MGK_REGION_KEY_SUMS] + row + r * (long)a->length_k, 1, first,
                    keys);
@@ -664,10 +701,10 @@ mixture_backward(const mgk_attention_args a, __global const storage *q, __global
     GRAD_ENGINE_DECLARE(g)
     components x;
     key_values key;
-    KEY_SPACE float log_terms[TILE_KEYS], delta_terms[TILE_KEYS], top_terms[TILE_KEYS];
+    KEY_SPACE float log_terms[TILE_KEYS], delta_terms[TILE_KEYS], top_terms[TILE_KEYS], spread_terms[TILE_KEYS];
     KEY_SPACE float alpha_terms[HAS_ROW_TERMS ? ROW_TERMS : 1][TILE_KEYS];
     KEY_SPACE float u_terms[HAS_FACTORED ? COMPONENTS : 1][TILE_KEYS];
-    const query_terms t = {log_terms, delta_terms, alpha_terms, u_terms, top_terms};
+    const query_terms t = {log_terms, delta_terms, alpha_terms, u_terms, top_terms, spread_terms};
     places at;
     work += a.work;
 
@@ -720,6 +757,7 @@ mixture_backward(const mgk_attention_args a, __global const storage *q, __global
 #endif
                 components_begin(&x, &a, h, &at, variance);
                 key.spread = 0.0f;
+                key.tiny = false;
                 for (int panel = 0; panel < PANELS; ++panel) {
                     const int first = k0 + panel * PANEL_ROWS;
                     if (HAS_VARIANCE || h == kv_head * group)

@@ -3,14 +3,15 @@
  * Mixture family, forward: softmax, Gaussian, MGK and sMGK attention with an online softmax over keys and components.
  * In base 2, with c_r = log2(e) / sigma_r^2:
  *
- *     s_ijr = c_r q_i.k_jr + beta_jr + alpha_ir
- *     beta_jr  = log2 pi_r(j)  [gaussian: - c_r |k_jr|^2 / 2]
+ *     s_ijr = c_r q_i.k_jr + beta_jr + alpha_ir + log2 pi_r(j)
+ *     beta_jr  = 0             [gaussian: - c_r |k_jr|^2 / 2]
  *     alpha_ir = 0             [gaussian, sigma an array: - c_r |q_i|^2 / 2; else that term only enters L]
  *
  *     sMGK, k_jr = k_j + b_r: one product q_i.k_j, and
- *     alpha_ir += c_r q_i.b_r        beta_jr = log2 pi_r(j) [gaussian: - c_r (|k_j|^2/2 + k_j.b_r + |b_r|^2/2)]
- *     one sigma: sum_r 2^s_ijr = 2^(c q.k + A_i + B_j) sum_r u_ir w_jr,
- *     A_i = max_r alpha_ir, u_ir = 2^(alpha_ir - A_i), B_j = max_r beta_jr, w_jr = 2^(beta_jr - B_j)
+ *     alpha_ir += c_r q_i.b_r        beta_jr = 0 [gaussian: - c_r (|k_j|^2/2 + k_j.b_r + |b_r|^2/2)]
+ *     one sigma: the sum over components factors (mixture_score.clh)
+ *
+ * The prior joins a score last: dvariance wants the score without it, and dprior the weight.
  *
  * A score is held as a pair: exponent E and factor C with 2^w_ij = C 2^E; weights are C 2^(E - m), m the row maximum
  * of E. Soft-cap, bias and ALiBi change E, and so every component alike. The softmax itself: attention_tile.clh.
@@ -32,7 +33,11 @@
 #include "engine.clh"
 #include "random.clh"
 
-#define HAS_KEY_TERMS  (SCORE_GAUSSIAN || HAS_PRIOR || KEYS_SHIFTED)
+#include "mixture_score.clh"
+
+#define HAS_KEY_TERMS  (SCORE_GAUSSIAN || KEYS_SHIFTED)
+#define HAS_LOG_PRIOR  (HAS_PRIOR || (DENSITY && HAS_VARIANCE))
+#define HAS_FACTORED   (KEYS_SHIFTED && HAS_FACTOR)
 #define HAS_ROW_TERMS  (KEYS_SHIFTED || (SCORE_GAUSSIAN && HAS_VARIANCE))
 #define ROW_NORM_LATER (SCORE_GAUSSIAN && !HAS_VARIANCE)
 
@@ -42,9 +47,11 @@
 
 /* Terms of a tile's keys. */
 typedef struct mixture_keys {
-    KEY_SPACE float (*beta)[TILE_KEYS]; /* beta_jr */
-    KEY_SPACE float (*w)[TILE_KEYS];    /* w_jr */
-    KEY_SPACE float *beta_max;          /* B_j */
+    KEY_SPACE float (*beta)[TILE_KEYS];      /* beta_jr; HAS_FACTORED: - B_j */
+    KEY_SPACE float (*log_prior)[TILE_KEYS]; /* log2 pi_r(j) */
+    KEY_SPACE float (*w)[TILE_KEYS];         /* w_jr */
+    KEY_SPACE float *top;                    /* B_j; -inf where no component has a prior */
+    KEY_SPACE float *spread;                 /* of log2 w_jr, over r and 0 */
 } mixture_keys;
 
 /* What a block knows of its components. */
@@ -58,12 +65,12 @@ typedef struct mixture {
 #if HAS_ROW_TERMS
     real alpha[PANELS][COMPONENTS][BLOCK_ROWS]; /* alpha_ir */
 #endif
-#if KEYS_SHIFTED
-    real alpha_max[PANELS][BLOCK_ROWS]; /* A_i */
-#if HAS_FACTOR
+#if HAS_FACTORED
+    bool one_scale;                         /* all components have one sigma: the factored form exists */
+    real alpha_max[PANELS][BLOCK_ROWS];     /* A_i */
     real u[PANELS][COMPONENTS][BLOCK_ROWS]; /* u_ir */
-    float row_spread;                       /* largest spread over r of alpha_ir in the block */
-#endif
+    real spread[PANELS][BLOCK_ROWS];        /* of alpha_ir, over r; inf without one_scale */
+    float row_spread;                       /* the largest of them in the block */
 #endif
 } mixture;
 typedef mixture scorer;
@@ -90,6 +97,10 @@ FUNCTION void mixture_begin(mixture *x, const mgk_attention_args *a, int b, int 
     }
     for (int r = 0; r < PRODUCTS; ++r)
         x->stage_scale[r] = SCALE_LATER ? 1.0f : x->scale[r];
+#if HAS_FACTORED
+    x->one_scale = has_one_scale(x->scale);
+    x->row_spread = 0.0f;
+#endif
 }
 
 /* alpha_ir of a panel, for sMGK with A_i and u_ir. */
@@ -113,7 +124,7 @@ FUNCTION void row_terms(engine *e, mixture *x, int panel, __global const float *
             x->alpha[panel][r][v] = fma((real)(-0.5f), norm[v], product[v]) * x->scale[r];
     }
 #endif
-#if KEYS_SHIFTED
+#if HAS_FACTORED
     real spread = (real)(0.0f);
     ROWS_FOR(v) {
         real top = x->alpha[panel][0][v], bottom = top;
@@ -122,57 +133,67 @@ FUNCTION void row_terms(engine *e, mixture *x, int panel, __global const float *
             top = max_real(top, alpha);
             bottom = alpha < bottom ? alpha : bottom;
         }
-        spread = max_real(spread, top - bottom);
+        x->spread[panel][v] = x->one_scale ? top - bottom : (real)(INFINITY);
         x->alpha_max[panel][v] = top;
+        spread = max_real(spread, x->spread[panel][v]);
     }
-#if HAS_FACTOR
     for (int r = 0; r < COMPONENTS; ++r)
         ROWS_FOR(v)
             x->u[panel][r][v] = exp2_real(x->alpha[panel][r][v] - x->alpha_max[panel][v]);
     const float block_spread = rows_max_all(e, spread);
     x->row_spread = block_spread > x->row_spread ? block_spread : x->row_spread;
 #endif
-#endif
 }
 
-/* beta_jr of a tile's keys, for sMGK with B_j and w_jr; raises FLAG_SPREAD where the factored form must not be used. */
+/* Terms of a tile's keys; raises FLAG_SPREAD where some pair with a row of the block does not take the factored form.
+ */
 FUNCTION void key_terms(engine *e, const mixture *x, const mgk_attention_args *a, int k0, int limit,
                         __global const float *prior, __global const float *shift)
 {
-#if HAS_KEY_TERMS
+#if HAS_KEY_TERMS || HAS_LOG_PRIOR
     const mixture_keys *const t = &x->keys;
     TILE_KEYS_FOR(e, c, tile_extent(k0, limit)) {
-#if KEYS_SHIFTED
-        kreal top = (kreal)(-INFINITY), bottom = (kreal)(INFINITY);
-#if SCORE_GAUSSIAN
+        kreal top = (kreal)(-INFINITY);
+#if SCORE_GAUSSIAN && KEYS_SHIFTED
         const kreal norm = keys_norm(e, 0, c, x->stage_scale[0]);
 #endif
-#endif
         for (int r = 0; r < COMPONENTS; ++r) {
-            kreal beta = (kreal)(x->log_prior[r]);
+            kreal log_prior = (kreal)(x->log_prior[r]), beta = (kreal)(0.0f);
 #if HAS_PRIOR
             if (a->prior.token)
-                beta += log2(key_load(prior + r * a->prior.component, k0 + c, limit, 0.0f));
+                log_prior += log2(key_load(prior + r * a->prior.component, k0 + c, limit, 0.0f));
 #endif
 #if SCORE_GAUSSIAN && KEYS_SHIFTED
-            const float later = SCALE_LATER ? x->scale[r] : 1.0f;
-            const kreal product = keys_dot(e, 0, c, shift + r * a->head_size, a->head_size);
-            beta -= later * (0.5f * norm + product) + x->shift_norm[r];
+            beta = shifted_key_term(norm, keys_dot(e, 0, c, shift + r * a->head_size, a->head_size),
+                                    SCALE_LATER ? x->scale[r] : 1.0f, x->shift_norm[r]);
 #elif SCORE_GAUSSIAN
-            beta -= 0.5f * keys_norm(e, r, c, x->stage_scale[r]);
+            beta = -0.5f * keys_norm(e, r, c, x->stage_scale[r]);
 #endif
+#if HAS_LOG_PRIOR
+            key_put(t->log_prior[r], c, log_prior);
+#endif
+#if HAS_KEY_TERMS
             key_put(t->beta[r], c, beta);
-#if KEYS_SHIFTED
-            top = max_real(top, beta);
-            /* a component without weight bounds nothing */
-            bottom = beta < bottom && beta > (kreal)(-INFINITY) ? beta : bottom;
 #endif
+            top = top_of(top, beta, log_prior);
         }
-#if KEYS_SHIFTED && HAS_FACTOR
-        key_put(t->beta_max, c, top);
-        flag_raise(e, FLAG_SPREAD, !(top - bottom + x->row_spread < (kreal)(FACTOR_RANGE)));
-        for (int r = 0; r < COMPONENTS; ++r)
-            key_put(t->w[r], c, exp2_real(key_vector(t->beta[r], c) - finite_max(top)));
+#if HAS_FACTORED
+        kreal high = (kreal)(0.0f), low = (kreal)(0.0f);
+        top = x->one_scale ? top : (kreal)(0.0f);
+        for (int r = 0; r < COMPONENTS; ++r) {
+            const kreal beta = key_vector(t->beta[r], c) - finite_max(top);
+            kreal log_weight = beta;
+#if HAS_LOG_PRIOR
+            log_weight += key_vector(t->log_prior[r], c);
+#endif
+            high = max_real(high, log_weight);
+            low = lowest_of(low, log_weight);
+            key_put(t->beta[r], c, beta);
+            key_put(t->w[r], c, exp2_real(log_weight));
+        }
+        key_put(t->top, c, top);
+        key_put(t->spread, c, high - low);
+        flag_raise(e, FLAG_SPREAD, !is_factored((kreal)(x->row_spread), high - low));
 #endif
     }
     sync_keys(e);
@@ -180,27 +201,39 @@ FUNCTION void key_terms(engine *e, const mixture *x, const mgk_attention_args *a
 }
 
 /*
- * A score of component r behind its product `s`, which began with beta_jr (soft-cap: with 0). The backward pass makes
- * it by the same operations in the same order, and only the row's maximum is subtracted after them: what rounding
- * does to large scores is then the same in both, and cancels in the gradients.
+ * A score of component r from c_r q.k + beta_jr (sMGK: + alpha_ir). The backward pass makes it by the same operations
+ * in the same order, and only the row's maximum is subtracted after them: what rounding does to large scores is then
+ * the same in both, and cancels in the gradients.
  */
 FUNCTION real finish_score(const engine *e, const mixture *x, const mixture_keys *t, const tile_view *view, int panel,
                            int sub, int u, int v, int r, real s)
 {
-#if HAS_SOFTCAP
-    s = softcap_real(s, x->modifiers.softcap);
-#if HAS_KEY_TERMS
-    s += key_get(e, t->beta[r], sub, u);
-#endif
-#endif
 #if HAS_ROW_TERMS && !KEYS_SHIFTED
     s += x->alpha[panel][r][v];
 #endif
-#if HAS_BIAS || HAS_ALIBI
-    s = modified(e, &x->modifiers, view, sub, u, v, s);
+#if HAS_SOFTCAP
+    s = softcap_real(s, x->modifiers.softcap);
 #endif
-    return s;
+#if HAS_LOG_PRIOR
+    s += key_get(e, t->log_prior[r], sub, u);
+#endif
+    return modified(e, &x->modifiers, view, sub, u, v, s);
 }
+
+#if HAS_FACTORED
+/* The exponent of the factored form, and its factor: E_ij and sum_r u_ir w_jr. */
+FUNCTION real factored_score(const engine *e, const mixture *x, const tile_view *view, int panel, int sub, int u, int v,
+                             real product, real *factor)
+{
+    const mixture_keys *const t = &x->keys;
+    real c = x->u[panel][0][v] * key_get(e, t->w[0], sub, u);
+    for (int r = 1; r < COMPONENTS; ++r)
+        c = fma(x->u[panel][r][v], (real)(key_get(e, t->w[r], sub, u)), c);
+    *factor = c;
+    const real s = shifted_score(product, x->scale[0], (real)(key_get(e, t->top, sub, u)), x->alpha_max[panel][v]);
+    return modified(e, &x->modifiers, view, sub, u, v, s);
+}
+#endif
 
 /*
  * Scores of one sub-tile, relative to the row values `base` (subtracted from every exponent).
@@ -216,24 +249,17 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
     KEYS_FOR(u)
         ROWS_FOR(v) {
             product[u][v] = (real)(0.0f);
-#if HAS_FACTOR && !SCALE_LATER
-            product[u][v] = (real)(view->factored ? key_get(e, t->beta_max, sub, u) : 0.0f);
+#if HAS_FACTORED && !SCALE_LATER
+            product[u][v] = (real)(key_get(e, t->top, sub, u));
 #endif
         }
     tile_product(e, panel, sub, 0, 0, product);
-#if HAS_FACTOR
+#if HAS_FACTORED
     if (view->factored) {
         KEYS_FOR(u)
             ROWS_FOR(v) {
-                real s = product[u][v];
-#if SCALE_LATER
-                s = fma(s, (real)(x->scale[0]), (real)(key_get(e, t->beta_max, sub, u)));
-#endif
-                s += x->alpha_max[panel][v];
-                s = finish_score(e, x, t, view, panel, sub, u, v, 0, s) - base[v];
-                real c = x->u[panel][0][v] * key_get(e, t->w[0], sub, u);
-                for (int r = 1; r < COMPONENTS; ++r)
-                    c = fma(x->u[panel][r][v], (real)(key_get(e, t->w[r], sub, u)), c);
+                real c;
+                const real s = factored_score(e, x, view, panel, sub, u, v, product[u][v], &c) - base[v];
                 growth[v] = max_real(growth[v], s);
                 w[u][v] = lazy ? exp2_real(s) * c : s;
                 factor[u][v] = c;
@@ -247,13 +273,10 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
         KEYS_FOR(u)
             ROWS_FOR(v) {
 #if KEYS_SHIFTED
-#if HAS_SOFTCAP
-                const real row = x->alpha[panel][r][v];
-#else
-                const real row = x->alpha[panel][r][v] + key_get(e, t->beta[r], sub, u);
-#endif
-                s[u][v] = fma(product[u][v], (real)(SCALE_LATER ? x->scale[r] : 1.0f), row);
-#elif HAS_KEY_TERMS && !HAS_SOFTCAP
+                const real top = (real)(HAS_FACTORED ? key_get(e, t->top, sub, u) : 0.0f);
+                s[u][v] = shifted_score(product[u][v], x->scale[r], top,
+                                        x->alpha[panel][r][v] + key_get(e, t->beta[r], sub, u));
+#elif HAS_KEY_TERMS
                 s[u][v] = (real)(key_get(e, t->beta[r], sub, u));
 #else
                 s[u][v] = (real)(0.0f);
@@ -282,7 +305,18 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
 #endif
             }
     }
-#if ESTEP_HARD
+#if HAS_FACTORED
+    if (x->one_scale)
+        KEYS_FOR(u)
+            ROWS_FOR(v) {
+                real c;
+                const ireal taken = is_factored(x->spread[panel][v], (real)(key_get(e, t->spread, sub, u)));
+                const real s = factored_score(e, x, view, panel, sub, u, v, product[u][v], &c) - base[v];
+                growth[v] = taken ? max_real(growth[v], s) : growth[v];
+                w[u][v] = taken ? (lazy ? exp2_real(s) * c : s) : w[u][v];
+                factor[u][v] = taken ? c : factor[u][v];
+            }
+#elif ESTEP_HARD
     if (lazy)
         KEYS_FOR(u)
             ROWS_FOR(v)
@@ -359,15 +393,13 @@ __kernel KERNEL_ATTRIBUTES void mixture_forward(const mgk_attention_args a, __gl
     ENGINE_DECLARE(e, PRODUCTS)
     mixture x;
     KEY_SPACE float beta[HAS_KEY_TERMS ? COMPONENTS : 1][TILE_KEYS];
-    KEY_SPACE float w[KEYS_SHIFTED && HAS_FACTOR ? COMPONENTS : 1][TILE_KEYS];
-    KEY_SPACE float beta_max[TILE_KEYS];
-    x.keys = (mixture_keys){beta, w, beta_max};
+    KEY_SPACE float log_prior[HAS_LOG_PRIOR ? COMPONENTS : 1][TILE_KEYS];
+    KEY_SPACE float w[HAS_FACTORED ? COMPONENTS : 1][TILE_KEYS];
+    KEY_SPACE float top[TILE_KEYS], spread[TILE_KEYS];
+    x.keys = (mixture_keys){beta, log_prior, w, top, spread};
     real row_max[PANELS][BLOCK_ROWS], row_sum[PANELS][BLOCK_ROWS], seen[PANELS][BLOCK_ROWS];
 
     mixture_begin(&x, &a, block.b, h, prior, variance, shift, slopes);
-#if KEYS_SHIFTED && HAS_FACTOR
-    x.row_spread = 0.0f;
-#endif
     for (int n = 0; n < PANELS; ++n) {
         query_load(&e, n, q, 0, a.q.token, first + n * PANEL_ROWS, p.valid, a.head_size);
 #if !DENSITY
@@ -390,12 +422,8 @@ __kernel KERNEL_ATTRIBUTES void mixture_forward(const mgk_attention_args a, __gl
         key_terms(&e, &x, &a, k0, end, prior, shift);
         tile_view view;
         view.factored = false;
-#if KEYS_SHIFTED && HAS_FACTOR
+#if HAS_FACTORED
         view.factored = !flag_read(&e, FLAG_SPREAD);
-#if HAS_VARIANCE
-        for (int r = 1; r < COMPONENTS; ++r)
-            view.factored = view.factored && x.scale[r] == x.scale[0];
-#endif
 #endif
         for (int n = 0; n < PANELS; ++n) {
             const int panel_first = first + n * PANEL_ROWS;

@@ -7,7 +7,7 @@
  *
  *     dQ_i = (sum of the splits' products) / sigma^2, and with R_ir = sum_j dS_ijr
  *            sMGK: + sum_r R_ir b_r / sigma_r^2                 gaussian: - q_i sum_r R_ir / sigma_r^2
- *     where sigma is shared, sum_r R_ir = dL_i - p_i delta_i, p_i the weight of the sink
+ *     where sigma is shared and no sink has a part, sum_r R_ir = dL_i
  */
 #include "common.clh"
 #include "mixture_block.clh"
@@ -137,8 +137,7 @@ FUNCTION float row_sum(const mgk_attention_args *a, const row_place *at, int r, 
 
 __kernel void mixture_rows_finish(const mgk_attention_args a, __global const storage *q, __global const float *lse,
                                   __global const float *grad_lse, __global const float *variance,
-                                  __global const float *shift, __global const float *sinks, __global storage *grad_q,
-                                  __global const float *work)
+                                  __global const float *shift, __global storage *grad_q, __global const float *work)
 {
     const long rows = rows_of(&a), x = get_global_id(0);
     if (a.heads == 0 || x >= rows)
@@ -152,14 +151,8 @@ __kernel void mixture_rows_finish(const mgk_attention_args a, __global const sto
 
     float own = 0.0f; /* of q_i: - sum_r R_ir / sigma_r^2 */
 #if SCORE_GAUSSIAN && !HAS_ROW_SUMS
-    const float l = lse[a.lse.offset + row_lse(&a, &at)];
-    if (l != -INFINITY) {
-        own = a.has_grad_lse ? grad_lse[a.grad_lse_offset + row_lse(&a, &at)] : 0.0f;
-#if HAS_SINKS
-        own -= exp(sinks[a.sinks_offset + at.h] - l) * work[a.region[MGK_REGION_DELTA] + x];
-#endif
-    }
-    own *= -a.scale * LN_2;
+    if (lse[a.lse.offset + row_lse(&a, &at)] != -INFINITY && a.has_grad_lse)
+        own = grad_lse[a.grad_lse_offset + row_lse(&a, &at)] * (-a.scale * LN_2);
 #endif
 #if HAS_ROW_SUMS
     float component[COMPONENTS]; /* R_ir / sigma_r^2 */

@@ -186,6 +186,19 @@ static void softcap_and_dropout(void **state)
     expect_program(*state, desc, 4, 8, false);
 }
 
+/* The cap's slope is in the sums of a row for dQ and dshift, but not in those for a bias without key axis. */
+static void softcap_of_a_shifted_key(void **state)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SMGK, 0, 0);
+    desc.score = CLMGK_SCORE_DOT;
+    desc.components = 1;
+    desc.prior_shape = CLMGK_PRIOR_HM;
+    desc.softcap = 1.5;
+    desc.use_bias = 1;
+    desc.bias_length_k = 1;
+    expect_program(*state, desc, 3, 6, false);
+}
+
 static void every_bias(void **state)
 {
     th_session *const session = *state;
@@ -262,6 +275,61 @@ static void shift_spreads(void **state)
     }
 }
 
+/* Large scores, whose last places are all that a weight is made of; sMGK's forms mix among pairs. */
+static void both_passes_weigh_alike(void **state)
+{
+    static const struct {
+        clmgk_variant variant;
+        bool arrays; /* a prior of every position and a variance of every component; with the next: all the same */
+        double variance;
+        double size, shift;
+    } cases[] = {
+        {CLMGK_VARIANT_SOFTMAX, false, 0.0, 30.0, 0.0}, {CLMGK_VARIANT_GAUSSIAN, false, 0.0, 10.0, 0.0},
+        {CLMGK_VARIANT_SMGK, false, 0.0, 10.0, 3.0},    {CLMGK_VARIANT_SMGK, false, 0.0, 3.0, 30.0},
+        {CLMGK_VARIANT_SMGK, true, 0.0, 10.0, 3.0},     {CLMGK_VARIANT_SMGK, true, 4.0, 10.0, 3.0},
+        {CLMGK_VARIANT_SMGK, true, 4.0, 3.0, 10.0},     {CLMGK_VARIANT_MGK, true, 0.0, 10.0, 0.0},
+    };
+    for (size_t n = 0; n < TH_COUNT(cases); n++) {
+        clmgk_attention_desc desc = th_small_desc(cases[n].variant, 70, 130);
+        desc.heads = 1;
+        desc.value_size = TH_PROBES;
+        desc.prior_shape = cases[n].arrays ? CLMGK_PRIOR_HMS : CLMGK_PRIOR_UNIFORM;
+        desc.variance_shape = cases[n].arrays ? CLMGK_VARIANCE_HM : CLMGK_VARIANCE_NUMBER;
+        desc.gradients = th_all_gradients(&desc);
+        th_problem problem = th_problem_make(&desc, n);
+        th_scale(&problem, TH_Q, cases[n].size);
+        th_scale(&problem, TH_K, 0.3 * cases[n].size);
+        th_scale(&problem, TH_SHIFT, cases[n].shift);
+        if (cases[n].variance > 0.0)
+            th_fill(&problem, TH_VARIANCE, cases[n].variance);
+        for (int64_t j = 0; cases[n].arrays && j < 130; j += 3)
+            th_set(&problem, TH_PRIOR, 0, 0, j % 2, j, 0, j % 6 == 0 ? 0.0 : 1e-30);
+        const clmgk_plan_options options = th_options(*state, 0);
+        th_expect_equal_weights(*state, &problem, &options);
+        th_problem_free(&problem);
+    }
+}
+
+/* A sink that has nearly all the weight; scores much larger than it. */
+static void sinks_and_gaussian_scores(void **state)
+{
+    static const double values[][2] = {{1.0, 0.3}, {1.0, 10.0}, {1.0, 20.0}, {10.0, 0.3}, {30.0, 0.3}, {1e-3, 5.0}};
+    for (size_t n = 0; n < TH_COUNT(values); n++) {
+        clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_GAUSSIAN, 40, 64);
+        desc.use_sinks = 1;
+        desc.gradients = th_all_gradients(&desc);
+        th_problem problem = th_problem_make(&desc, n);
+        th_scale(&problem, TH_Q, values[n][0]);
+        th_fill(&problem, TH_SINKS, values[n][1]);
+        th_expect_gradients(*state, &problem, false);
+        clmgk_ref_answer answer = th_solve(&problem);
+        const th_session *const session = *state;
+        th_check(*state, &problem, session->engine[0], &answer);
+        clmgk_ref_answer_free(&answer);
+        th_problem_free(&problem);
+    }
+}
+
 /* One key's weight is 1, whatever the query: dQ and dK are 0 but for what dL gives them. */
 static void one_key_has_no_gradient(void **state)
 {
@@ -290,6 +358,46 @@ static void zero_priors(void **state)
             for (int64_t r = 0; r < 2; r++)
                 if (j % 4 == r || j % 7 == 3 || (j >= 64 && j < 100))
                     th_set(&problem, TH_PRIOR, 0, j % 2, r, j, 0, 0.0);
+        th_expect_gradients(*state, &problem, false);
+        th_problem_free(&problem);
+    }
+}
+
+/* dvariance where the prior's logarithm is much larger than the scores. */
+static void small_scores_beside_a_prior(void **state)
+{
+    static const double factors[] = {1e-1, 1e-2, 1e-3};
+    for (size_t n = 0; n < TH_COUNT(factors) * 2; n++) {
+        clmgk_attention_desc desc = th_small_desc(th_variants[2 + n % 2], 40, 130);
+        desc.prior_shape = CLMGK_PRIOR_HMS;
+        desc.variance_shape = CLMGK_VARIANCE_HM;
+        desc.gradients = th_all_gradients(&desc);
+        th_problem problem = th_problem_make(&desc, n);
+        th_scale(&problem, TH_Q, factors[n / 2]);
+        th_scale(&problem, TH_K, factors[n / 2]);
+        th_scale(&problem, TH_SHIFT, factors[n / 2]);
+        th_expect_gradients(*state, &problem, false);
+        th_problem_free(&problem);
+    }
+}
+
+/* A component that would have all the weight, had it a prior: its dprior leaves f32, and nothing else is touched. */
+static void zero_prior_of_the_nearest_component(void **state)
+{
+    for (size_t n = 0; n < 4; n++) {
+        clmgk_attention_desc desc = th_small_desc(th_variants[2 + n / 2], 40, 130);
+        desc.prior_shape = CLMGK_PRIOR_HMS;
+        desc.variance_shape = CLMGK_VARIANCE_HM;
+        desc.gradients = th_all_gradients(&desc);
+        th_problem problem = th_problem_make(&desc, n);
+        th_scale(&problem, TH_Q, 20.0);
+        th_scale(&problem, TH_K, 20.0);
+        th_fill(&problem, TH_VARIANCE, 4.0);
+        for (int64_t h = 0; h < 2; h++) {
+            th_set(&problem, TH_VARIANCE, 0, h, 0, 0, 0, n % 2 == 0 ? 40.0 : 4.0);
+            for (int64_t j = 0; j < 130; j++)
+                th_set(&problem, TH_PRIOR, 0, h, 0, j, 0, j % 5 == 0 ? 1e-30 : 0.0);
+        }
         th_expect_gradients(*state, &problem, false);
         th_problem_free(&problem);
     }
@@ -709,12 +817,17 @@ int main(void)
         cmocka_unit_test(whole_bias_with_sinks_and_alibi),
         cmocka_unit_test(packed_with_everything),
         cmocka_unit_test(softcap_and_dropout),
+        cmocka_unit_test(softcap_of_a_shifted_key),
         cmocka_unit_test(every_bias),
         cmocka_unit_test(rows_without_keys),
         cmocka_unit_test(huge_and_tiny_logits),
         cmocka_unit_test(shift_spreads),
+        cmocka_unit_test(both_passes_weigh_alike),
+        cmocka_unit_test(sinks_and_gaussian_scores),
         cmocka_unit_test(one_key_has_no_gradient),
         cmocka_unit_test(zero_priors),
+        cmocka_unit_test(small_scores_beside_a_prior),
+        cmocka_unit_test(zero_prior_of_the_nearest_component),
         cmocka_unit_test(padding_does_not_leak),
         cmocka_unit_test(strides_and_offsets),
         cmocka_unit_test(packed_qkv),

@@ -156,8 +156,8 @@ void clmgk_ref_gradients_free(clmgk_ref_gradients *gradients);
 
 /*
  * Holds given[count] against the exact gradient. `message` (`capacity` > 0) names the array and the first element that
- * is out of bound, or whose NaN or infinity is out of place; it is empty if there is none. An exact value beyond f32
- * may be given as infinity.
+ * is out of bound, or whose NaN or infinity is out of place; it is empty if there is none. An exact value beyond
+ * 2^120 may be given as anything that is not finite: its terms may be infinite, of both signs.
  */
 clmgk_ref_error clmgk_ref_check_gradient(const clmgk_ref_gradients *gradients, clmgk_ref_gradient which,
                                          const double *given, char *message, size_t capacity);

@@ -18,9 +18,11 @@ static mgk_backward_wants wants_of(const mgk_attention_request *request)
     return w;
 }
 
-static bool has_row_sums(const mgk_attention_traits *t, const mgk_backward_wants *w)
+/* As cl/mixture_rows.clh has it. */
+static bool has_row_sums(const mgk_attention_request *request, const mgk_backward_wants *w)
 {
-    return w->shift || (w->q && (t->shifted || (t->gaussian && t->has_variance)));
+    const mgk_attention_traits *const t = &request->traits;
+    return w->shift || (w->q && (t->shifted || (t->gaussian && (t->has_variance || request->desc->use_sinks))));
 }
 
 /* Parts of dshift, each of MGK_SHIFT_SLICE rows and keys of a batch. */
@@ -55,7 +57,7 @@ static int64_t lane_floats(const mgk_attention_traits *t, const mgk_tunables *p,
     const int64_t tile = mgk_tunable_get(p, "tile");
     const int64_t keys = (int64_t)t->products * t->head_size;
     return panels * panel_rows * (3 * keys + 2 * (int64_t)t->value_size + 6 * (int64_t)t->components) +
-           tile * (t->head_size + t->value_size + 2 * (int64_t)t->components + 3) +
+           tile * (t->head_size + t->value_size + 2 * (int64_t)t->components + 4) +
            tile * panel_rows * (t->products + 1) + tile * t->components * mgk_tunable_get(p, "lanes");
 }
 
@@ -91,7 +93,7 @@ static int64_t simt_local_bytes(const mgk_attention_traits *t, const mgk_tunable
     const int64_t products = mgk_tunable_get(p, "features") * (keys + queries);
     const int64_t reduce = (int64_t)mgk_tunable_get(p, "key-threads") * keys;
     const int64_t weights = keys * queries > reduce ? keys * queries : reduce;
-    const int64_t terms = queries * (3 + 2 * (int64_t)t->components);
+    const int64_t terms = queries * (4 + 2 * (int64_t)t->components);
     return (products + weights + terms) * (int64_t)sizeof(float) + 64;
 }
 
@@ -146,8 +148,8 @@ static void add_rows_begin(mgk_backward *x)
 
 static void add_rows_finish(mgk_backward *x)
 {
-    static const mgk_array buffers[] = {MGK_Q,     MGK_LSE,   MGK_GRAD_LSE, MGK_VARIANCE,
-                                        MGK_SHIFT, MGK_SINKS, MGK_GRAD_Q,   MGK_WORKSPACE};
+    static const mgk_array buffers[] = {MGK_Q,     MGK_LSE,    MGK_GRAD_LSE, MGK_VARIANCE,
+                                        MGK_SHIFT, MGK_GRAD_Q, MGK_WORKSPACE};
     add_rows(x, "mixture_rows_finish", buffers, MGK_COUNT(buffers), MGK_ARRAYS, rows_of(x->request->desc));
 }
 
@@ -303,7 +305,7 @@ static void place_regions(mgk_backward *x)
     mgk_backward_place(x);
     if (row_terms(t, w) > 0)
         region[MGK_REGION_ALPHA] = mgk_attention_region(plan, rows * row_terms(t, w));
-    if (has_row_sums(t, w))
+    if (has_row_sums(x->request, w))
         region[MGK_REGION_ROW_SUMS] = mgk_attention_region(plan, rows * m * x->args.splits);
     if (w->prior || w->expectation)
         region[MGK_REGION_KEY_SUMS] = mgk_attention_region(plan, keys * m);

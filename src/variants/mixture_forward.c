@@ -22,18 +22,25 @@ typedef struct forward_group {
 #define LANE_BLOCK_BYTES       (INT64_C(288) << 10)
 #define LANE_STAGED_KEYS_BYTES (INT64_C(96) << 10)
 
+/* Floats that a tile holds of each key beside its features: mixture_keys in cl/mixture_forward.cl. */
+static int64_t key_terms(const mgk_attention_traits *t)
+{
+    const int64_t m = t->components;
+    const bool has_log_prior = t->has_prior || t->has_variance; /* the second: for the density alone */
+    return (t->gaussian || t->shifted ? m : 1) + (has_log_prior ? m : 1) + (t->shifted && t->has_factor ? m : 1) + 2;
+}
+
 static int64_t lane_private_bytes(const mgk_attention_request *request, const mgk_tunables *p)
 {
     const mgk_attention_traits *const t = &request->traits;
     const int64_t tile = mgk_tunable_get(p, "tile");
     const int64_t panel_rows = (int64_t)mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
     const int64_t rows = panel_rows * mgk_tunable_get(p, "panels");
-    const int64_t row_terms = t->shifted ? 2 * t->components + 1 : t->components;
+    const int64_t row_terms = t->shifted ? 2 * t->components + 2 : t->components;
     const int64_t slots = request->desc->use_bias ? 3 : 2;
-    const int64_t floats =
-        rows * (t->head_size + t->value_size + row_terms + 3) + slots * tile * panel_rows +
-        tile * ((int64_t)t->products * t->head_size + t->value_size + INT64_C(2) * t->components + 1) +
-        4 * (int64_t)t->components;
+    const int64_t floats = rows * (t->head_size + t->value_size + row_terms + 3) + slots * tile * panel_rows +
+                           tile * ((int64_t)t->products * t->head_size + t->value_size + key_terms(t)) +
+                           4 * (int64_t)t->components;
     return floats * (int64_t)sizeof(float);
 }
 
@@ -101,8 +108,7 @@ static int64_t simt_local_bytes(const mgk_attention_traits *t, const mgk_tunable
     const int64_t keys = (int64_t)mgk_tunable_get(p, "key-threads") * mgk_tunable_get(p, "keys");
     const int64_t products = mgk_tunable_get(p, "features") * (rows + keys);
     const int64_t values = (int64_t)mgk_tunable_get(p, "values") * t->value_size;
-    const int64_t key_terms = t->components + (t->shifted ? t->components : 1) + 1;
-    const int64_t floats = (products > values ? products : values) + keys * rows + keys * key_terms;
+    const int64_t floats = (products > values ? products : values) + keys * rows + keys * key_terms(t);
     return floats * (int64_t)sizeof(float) + 64;
 }
 
@@ -157,7 +163,7 @@ static clmgk_status simt_group(const mgk_attention_request *request, forward_gro
                         "engine simt: value_size and components need %" PRIu64
                         " bytes of local memory, the device has %" PRIu64,
                         group->local_bytes, facts->info.local_memory_bytes);
-    const int64_t row_terms = t->shifted ? 2 * t->components + 1 : t->components;
+    const int64_t row_terms = t->shifted ? 2 * t->components + 2 : t->components;
     const int64_t row_floats =
         t->value_size / mgk_tunable_get(p, "key-threads") + INT64_C(2) * mgk_tunable_get(p, "keys") + row_terms;
     group->private_bytes =

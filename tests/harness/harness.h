@@ -293,6 +293,14 @@ enum { TH_CORNERS = 8 };
  */
 void th_set_shape(clmgk_attention_desc *desc, size_t number, uint64_t *state);
 
+/*
+ * That both passes give key j the same part of row i, but for the rounding of L_i, which all keys of a row have in
+ * common: O and dV are made to show P_ij for TH_PROBES rows and keys, whatever V and dO were. The problem has as many
+ * rows, keys and value elements at least, one head, dV, and no dropout.
+ */
+enum { TH_PROBES = 16 };
+void th_expect_equal_weights(th_session *session, th_problem *problem, const clmgk_plan_options *options);
+
 /* Every gradient that a problem of this kind has. */
 uint32_t th_all_gradients(const clmgk_attention_desc *desc);
 

@@ -2,6 +2,8 @@
 /* Gradients and statistics: runs, and the reference's answers. */
 #include "harness/harness.h"
 
+#include <math.h>
+
 static const int64_t corner[TH_CORNERS][2] = {{0, 5}, {5, 0}, {1, 130}, {70, 1}, {1, 1}, {64, 64}, {65, 129}, {33, 31}};
 
 void th_set_shape(clmgk_attention_desc *desc, size_t number, uint64_t *state)
@@ -51,6 +53,43 @@ void th_run_training(th_session *session, th_problem *problem, const clmgk_plan_
 {
     th_run_pass(session, problem, TH_FORWARD, options);
     th_run_pass(session, problem, TH_BACKWARD, options);
+}
+
+/* Element (n, d) of the first head of an array. */
+static double *element(const th_problem *problem, th_name name, int64_t n, int64_t d)
+{
+    const th_array *const array = &problem->array[name];
+    return array->values + n * array->shape[TH_RANK - 1] + d;
+}
+
+void th_expect_equal_weights(th_session *session, th_problem *problem, const clmgk_plan_options *options)
+{
+    const int64_t rows = problem->desc.length, keys = problem->desc.length_k;
+    th_fill(problem, TH_V, 0.0);
+    th_fill(problem, TH_GRAD_O, 0.0);
+    for (int64_t n = 0; n < TH_PROBES; n++) {
+        *element(problem, TH_V, n * (keys - 1) / (TH_PROBES - 1), n) = 1.0;
+        *element(problem, TH_GRAD_O, n * (rows - 1) / (TH_PROBES - 1), n) = 1.0;
+    }
+    th_run_training(session, problem, options);
+    session->cases++;
+    for (int64_t m = 0; m < TH_PROBES; m++) {
+        double least = (double)INFINITY, most = 0.0;
+        for (int64_t n = 0; n < TH_PROBES; n++) {
+            const double forward = *element(problem, TH_O, m * (rows - 1) / (TH_PROBES - 1), n);
+            const double backward = *element(problem, TH_GRAD_V, n * (keys - 1) / (TH_PROBES - 1), m);
+            assert_true(isfinite(forward) && isfinite(backward));
+            if (forward < 1e-9)
+                continue;
+            least = fmin(least, backward / forward);
+            most = fmax(most, backward / forward);
+        }
+        char text[512];
+        th_describe(problem, options->engine, text, sizeof(text));
+        if (most > least * (1.0 + 4e-6))
+            fail_msg("%s, row %d of the probes: backward weighs keys %.9g to %.9g times as forward", text, (int)m,
+                     least, most);
+    }
 }
 
 clmgk_ref_gradients th_solve_gradients(const th_problem *problem)
