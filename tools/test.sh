@@ -66,7 +66,7 @@ lint() {
     return "$status"
 }
 
-numeric='admixture|admixture_backward|backward|combine|forward|modifiers|properties|statistics|strides|values'
+numeric='admixture|admixture_backward|backward|combine|differential|forward|minimise|modifiers|properties|statistics|strides|values'
 
 stage packages tools/install-packages.sh test
 [[ $failed -eq 0 ]] || exit 1

@@ -8,9 +8,10 @@ LATER_OPTIONS = "feature feature-order projection state-in state-out".split()
 LATER_VARIANTS = "linear mlk smlk lfish lhard-fish lmish lhard-mish lgfish lhard-gfish".split()
 OPTIONS = (
     "variant q k v layout out lse score estep prior variance shift causal causal-align lengths lengths-q dtype check "
-    "repeat device json help version engine parameters window offsets offsets-k bias alibi sinks softcap dropout seed "
-    "grad-out grad-lse dq dk dv dprior dvariance dshift dbias dsinks new-prior nll responsibilities counts mix "
-    "mix-weight mix-offset noise shared-noise heads dmix dmix-weight dmix-offset dnoise").split()
+    "repeat device json help version engine parameters backward-parameters window offsets offsets-k bias alibi sinks "
+    "softcap dropout seed grad-out grad-lse dq dk dv dprior dvariance dshift dbias dsinks new-prior nll "
+    "responsibilities counts mix mix-weight mix-offset noise shared-noise heads dmix dmix-weight dmix-offset "
+    "dnoise").split()
 
 
 class Usage(RunTest):
@@ -179,6 +180,7 @@ class Usage(RunTest):
                 self.refuse_run("--heads", f"'{value}'", variant="hard-mish", heads=value)
         self.refuse_run("--score", "'cosine'", variant="mgk", score="cosine")
         self.refuse_run("nonsense", parameters="nonsense=3")
+        self.refuse_run("--backward-parameters", "--grad-out", backward_parameters="splits=1")
         self.refuse_run("softcap", "1e-60", softcap="1e-60")
 
     def test_values_may_begin_with_a_dash(self):

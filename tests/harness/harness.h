@@ -28,6 +28,12 @@ extern const clmgk_dtype th_dtypes[3];
 extern const clmgk_score th_scores[2];
 extern const clmgk_estep th_esteps[2];
 
+/* One line that says what is wrong; th_say writes it and is false. */
+typedef struct th_message {
+    char text[512];
+} th_message;
+bool th_say(th_message *message, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
 /* ---- one context for a test program -------------------------------------------------------------------------- */
 
 #define TH_ENGINES 2
@@ -58,6 +64,9 @@ int th_session_close(void **state);
 /* A plan of `desc`, counted in the session, which keeps a plan of every program until it is closed. */
 clmgk_plan *th_plan(th_session *session, const clmgk_attention_desc *desc, clmgk_engine engine, const char *parameters);
 clmgk_plan *th_plan_of(th_session *session, const clmgk_attention_desc *desc, const clmgk_plan_options *options);
+/* NULL, and a message, where there is none. */
+clmgk_plan *th_try_plan(th_session *session, const clmgk_attention_desc *desc, const clmgk_plan_options *options,
+                        th_message *message);
 
 /* The options of the session's engine number `n`: one program of a kind serves problems of every size. */
 clmgk_plan_options th_options(const th_session *session, size_t n);
@@ -211,6 +220,8 @@ void th_enqueue(clmgk_plan *plan, cl_command_queue queue, const th_device *devic
 /* Reads everything back after the run: canaries and inputs unchanged, every output element written; outputs become
  * values of the problem, those that are accumulated what was added to them. */
 void th_download(const th_session *session, th_problem *problem, const th_device *device);
+/* The same; false, and a message, in place of a failed test. */
+bool th_try_download(const th_session *session, th_problem *problem, const th_device *device, th_message *message);
 /* Nothing at all was written. */
 void th_expect_untouched(const th_session *session, const th_device *device);
 void th_device_free(th_device *device);
@@ -221,6 +232,9 @@ void th_run_with(th_session *session, th_problem *problem, clmgk_engine engine, 
 
 /* The same for any pass and plan. For gradients O and L must be there: a forward run leaves them. */
 void th_run_pass(th_session *session, th_problem *problem, th_pass pass, const clmgk_plan_options *options);
+/* False, and a message, where what came back is not what a pass may leave. */
+bool th_try_pass(th_session *session, th_problem *problem, th_pass pass, const clmgk_plan_options *options,
+                 th_message *message);
 
 /* The problem for the reference; `integers` keeps what it points to until th_reference_free. */
 typedef struct th_reference {
@@ -229,6 +243,10 @@ typedef struct th_reference {
 } th_reference;
 th_reference th_reference_of(const th_problem *problem);
 void th_reference_free(th_reference *reference);
+
+/* Whether O or L is the reference's answer, whether a gradient or a statistic is, within the bound. */
+bool th_matches(const th_problem *problem, th_name name, const clmgk_ref_answer *answer, th_message *message);
+bool th_matches_array(const th_problem *problem, th_name name, const clmgk_ref_arrays *exact, th_message *message);
 
 /* Holds O and L against the reference's answer for a problem. */
 void th_check(th_session *session, const th_problem *problem, clmgk_engine engine, const clmgk_ref_answer *answer);

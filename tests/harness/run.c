@@ -2,6 +2,7 @@
 #include "harness/harness.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,15 @@
 /* Fills 16-bit words: a NaN in f32, f16 and bf16, a length far beyond any axis in int32. A kernel that uses what is
  * no element of an input, or leaves out an element of an output, shows it. */
 static const unsigned char canary[2] = {0xda, 0x7f};
+
+bool th_say(th_message *message, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message->text, sizeof(message->text), format, arguments);
+    va_end(arguments);
+    return false;
+}
 
 /* ---- where elements lie ---------------------------------------------------------------------------------------- */
 
@@ -260,15 +270,17 @@ static unsigned char *read_back(const th_session *session, const th_device_buffe
 }
 
 /* What is no output still has its bytes. `whole`: neither have the outputs changed. */
-static void expect_canaries(const th_device_buffer *buffer, const unsigned char *bytes, size_t name, bool whole)
+static bool has_canaries(const th_device_buffer *buffer, const unsigned char *bytes, size_t name, bool whole,
+                         th_message *message)
 {
     for (size_t n = 0; n < buffer->bytes; n++)
         if (bytes[n] != buffer->image[n] && (whole || !buffer->output[n]))
-            fail_msg("buffer %zu: byte %zu of %zu was overwritten", name, n, buffer->bytes);
+            return th_say(message, "buffer %zu: byte %zu of %zu was overwritten", name, n, buffer->bytes);
+    return true;
 }
 
 /* `added`: to what was there, which is left out of the values. */
-static void expect_written(const th_array *array, const unsigned char *bytes, size_t name, bool added)
+static bool take_output(th_array *array, const unsigned char *bytes, size_t name, bool added, th_message *message)
 {
     for (size_t flat = 0; flat < array->count; flat++) {
         const unsigned char *const at = bytes + th_place(array, flat) * array->element;
@@ -276,26 +288,37 @@ static void expect_written(const th_array *array, const unsigned char *bytes, si
         for (size_t n = 0; n < array->element; n++)
             unset = unset && at[n] == canary[n % sizeof(canary)];
         if (unset)
-            fail_msg("output %zu: element %zu of %zu was not written", name, flat, array->count);
+            return th_say(message, "output %zu: element %zu of %zu was not written", name, flat, array->count);
         const double before = added ? array->values[flat] : 0.0;
         th_get(array, bytes, flat);
         array->values[flat] -= before;
     }
+    return true;
 }
 
-void th_download(const th_session *session, th_problem *problem, const th_device *device)
+bool th_try_download(const th_session *session, th_problem *problem, const th_device *device, th_message *message)
 {
+    bool ok = true;
     for (size_t home = 0; home <= TH_ARRAYS; home++) {
         if (device->buffer[home].bytes == 0)
             continue;
         unsigned char *const bytes = read_back(session, &device->buffer[home]);
-        expect_canaries(&device->buffer[home], bytes, home, false);
+        ok = ok && has_canaries(&device->buffer[home], bytes, home, false, message);
         for (size_t name = 0; name < TH_ARRAYS; name++)
             if (in_use(device->pass, problem, name) && is_output(device->pass, name) &&
                 problem->array[name].home == home)
-                expect_written(&problem->array[name], bytes, name, is_accumulated(device->accumulate, name));
+                ok = ok &&
+                     take_output(&problem->array[name], bytes, name, is_accumulated(device->accumulate, name), message);
         free(bytes);
     }
+    return ok;
+}
+
+void th_download(const th_session *session, th_problem *problem, const th_device *device)
+{
+    th_message message;
+    if (!th_try_download(session, problem, device, &message))
+        fail_msg("%s", message.text);
 }
 
 void th_expect_untouched(const th_session *session, const th_device *device)
@@ -304,7 +327,9 @@ void th_expect_untouched(const th_session *session, const th_device *device)
         if (device->buffer[home].bytes == 0)
             continue;
         unsigned char *const bytes = read_back(session, &device->buffer[home]);
-        expect_canaries(&device->buffer[home], bytes, home, true);
+        th_message message;
+        if (!has_canaries(&device->buffer[home], bytes, home, true, &message))
+            fail_msg("%s", message.text);
         free(bytes);
     }
 }
@@ -348,15 +373,24 @@ void th_enqueue(clmgk_plan *plan, cl_command_queue queue, const th_device *devic
         fail_msg("%s", error.message);
 }
 
-void th_run_pass(th_session *session, th_problem *problem, th_pass pass, const clmgk_plan_options *options)
+bool th_try_pass(th_session *session, th_problem *problem, th_pass pass, const clmgk_plan_options *options,
+                 th_message *message)
 {
     clmgk_plan *const plan = th_plan_of(session, &problem->desc, options);
     th_device device = th_upload_for(session, problem, pass, clmgk_plan_workspace_size(plan));
     th_enqueue(plan, session->queue, &device, 0, NULL, NULL);
     assert_int_equal(clFinish(session->queue), CL_SUCCESS);
-    th_download(session, problem, &device);
+    const bool ok = th_try_download(session, problem, &device, message);
     th_device_free(&device);
     clmgk_plan_release(plan);
+    return ok;
+}
+
+void th_run_pass(th_session *session, th_problem *problem, th_pass pass, const clmgk_plan_options *options)
+{
+    th_message message;
+    if (!th_try_pass(session, problem, pass, options, &message))
+        fail_msg("%s", message.text);
 }
 
 void th_run_with(th_session *session, th_problem *problem, clmgk_engine engine, const char *parameters)
@@ -449,26 +483,29 @@ clmgk_ref_answer th_solve(const th_problem *problem)
     return answer;
 }
 
+bool th_matches(const th_problem *problem, th_name name, const clmgk_ref_answer *answer, th_message *message)
+{
+    const size_t size = name == TH_O ? (size_t)answer->value_size : 1;
+    double *const given = malloc(((size_t)answer->rows * size + 1) * sizeof(*given));
+    assert_non_null(given);
+    for (int64_t n = 0; n < answer->rows; n++)
+        memcpy(given + (size_t)n * size, problem->array[name].values + (size_t)answer->row[n] * size,
+               size * sizeof(*given));
+    const clmgk_ref_verdict verdict =
+        name == TH_O ? clmgk_ref_check(answer, given, NULL) : clmgk_ref_check(answer, answer->o, given);
+    free(given);
+    return verdict.ok || th_say(message, "%s", verdict.message);
+}
+
 void th_check(th_session *session, const th_problem *problem, clmgk_engine engine, const clmgk_ref_answer *answer)
 {
-    const size_t size = (size_t)answer->value_size;
-    double *const o = malloc(((size_t)answer->rows * size + 1) * sizeof(*o));
-    double *const lse = malloc(((size_t)answer->rows + 1) * sizeof(*lse));
     char text[512];
-    assert_true(o && lse);
-    for (int64_t n = 0; n < answer->rows; n++) {
-        const size_t row = (size_t)answer->row[n];
-        memcpy(o + (size_t)n * size, problem->array[TH_O].values + row * size, size * sizeof(*o));
-        lse[n] = problem->array[TH_LSE].values[row];
-    }
-    const clmgk_ref_verdict verdict = clmgk_ref_check(answer, o, lse);
-    free(o);
-    free(lse);
+    th_message message;
     session->cases++;
-    if (verdict.ok)
+    if (th_matches(problem, TH_O, answer, &message) && th_matches(problem, TH_LSE, answer, &message))
         return;
     th_describe(problem, engine, text, sizeof(text));
-    fail_msg("%s: %s", text, verdict.message);
+    fail_msg("%s: %s", text, message.text);
 }
 
 void th_sweep(th_session *session, th_problem *problem, size_t index)

@@ -83,16 +83,6 @@ int th_session_close(void **state)
     return 0;
 }
 
-static clmgk_plan *make_plan(const th_session *session, const clmgk_attention_desc *desc,
-                             const clmgk_plan_options *options)
-{
-    clmgk_plan *plan = NULL;
-    clmgk_error error = {0};
-    if (clmgk_plan_create(session->context, desc, options, &plan, &error) != CLMGK_OK)
-        fail_msg("engine %s: %s", clmgk_engine_name(options->engine), error.message);
-    return plan;
-}
-
 /* Another plan of the same program, which holds it in memory. */
 static void keep(th_session *session, clmgk_plan *plan)
 {
@@ -101,19 +91,35 @@ static void keep(th_session *session, clmgk_plan *plan)
     session->kept[session->kept_count++] = plan;
 }
 
-clmgk_plan *th_plan_of(th_session *session, const clmgk_attention_desc *desc, const clmgk_plan_options *options)
+clmgk_plan *th_try_plan(th_session *session, const clmgk_attention_desc *desc, const clmgk_plan_options *options,
+                        th_message *message)
 {
     clmgk_plan_info info = {0};
-    clmgk_plan *const plan = make_plan(session, desc, options);
+    clmgk_plan *plan = NULL, *second = NULL;
+    clmgk_error error = {0};
+    if (clmgk_plan_create(session->context, desc, options, &plan, &error) != CLMGK_OK) {
+        th_say(message, "engine %s: %s", clmgk_engine_name(options->engine), error.message);
+        return NULL;
+    }
     assert_int_equal(clmgk_plan_get_info(plan, &info, NULL), CLMGK_OK);
     assert_true(options->engine == CLMGK_ENGINE_AUTO || info.engine == options->engine);
     session->plans++;
     session->built += info.origin == CLMGK_PROGRAM_BUILT;
     session->loaded += info.origin == CLMGK_PROGRAM_DISK;
-    if (info.origin != CLMGK_PROGRAM_MEMORY) {
-        session->built_ms += info.compile_ms;
-        keep(session, make_plan(session, desc, options));
-    }
+    if (info.origin == CLMGK_PROGRAM_MEMORY)
+        return plan;
+    session->built_ms += info.compile_ms;
+    assert_int_equal(clmgk_plan_create(session->context, desc, options, &second, NULL), CLMGK_OK);
+    keep(session, second);
+    return plan;
+}
+
+clmgk_plan *th_plan_of(th_session *session, const clmgk_attention_desc *desc, const clmgk_plan_options *options)
+{
+    th_message message;
+    clmgk_plan *const plan = th_try_plan(session, desc, options, &message);
+    if (!plan)
+        fail_msg("%s", message.text);
     return plan;
 }
 

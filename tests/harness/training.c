@@ -3,7 +3,6 @@
 #include "harness/harness.h"
 
 #include <math.h>
-#include <stdio.h>
 
 static const int64_t corner[TH_CORNERS][2] = {{0, 5}, {5, 0}, {1, 130}, {70, 1}, {1, 1}, {64, 64}, {65, 129}, {33, 31}};
 
@@ -111,38 +110,46 @@ clmgk_ref_statistics th_solve_statistics(const th_problem *problem)
     return exact;
 }
 
+bool th_matches_array(const th_problem *problem, th_name name, const clmgk_ref_arrays *exact, th_message *message)
+{
+    const th_array *const array = &problem->array[name];
+    const bool gradient = name < TH_RESPONSIBILITIES;
+    const int which = (int)name - (int)(gradient ? TH_GRAD_Q : TH_RESPONSIBILITIES);
+    message->text[0] = '\0';
+    assert_true(array->used && (int64_t)array->count == exact->count[which]);
+    if (gradient)
+        clmgk_ref_check_gradient(exact, (clmgk_ref_gradient)which, array->values, message->text, sizeof(message->text));
+    else
+        clmgk_ref_check_statistic(exact, (clmgk_ref_statistic)which, array->values, message->text,
+                                  sizeof(message->text));
+    return message->text[0] == '\0';
+}
+
 /* Array number `which` of the exact ones is array first + which of the problem. */
 static void check_arrays(th_session *session, const th_problem *problem, clmgk_engine engine,
-                         const clmgk_ref_arrays *exact, th_name first, bool gradients)
+                         const clmgk_ref_arrays *exact, th_name first)
 {
     session->cases++;
     for (unsigned which = 0; which < CLMGK_REF_ARRAYS; which++) {
-        char message[256] = "", text[512];
-        if ((exact->set >> which & 1U) == 0)
-            continue;
-        const th_array *const array = &problem->array[first + which];
-        assert_true(array->used && (int64_t)array->count == exact->count[which]);
-        if (gradients)
-            clmgk_ref_check_gradient(exact, (clmgk_ref_gradient)which, array->values, message, sizeof(message));
-        else
-            clmgk_ref_check_statistic(exact, (clmgk_ref_statistic)which, array->values, message, sizeof(message));
-        if (message[0] == '\0')
+        char text[512];
+        th_message message;
+        if ((exact->set >> which & 1U) == 0 || th_matches_array(problem, first + which, exact, &message))
             continue;
         th_describe(problem, engine, text, sizeof(text));
-        fail_msg("%s: %s", text, message);
+        fail_msg("%s: %s", text, message.text);
     }
 }
 
 void th_check_gradients(th_session *session, const th_problem *problem, clmgk_engine engine,
                         const clmgk_ref_gradients *exact)
 {
-    check_arrays(session, problem, engine, exact, TH_GRAD_Q, true);
+    check_arrays(session, problem, engine, exact, TH_GRAD_Q);
 }
 
 void th_check_statistics(th_session *session, const th_problem *problem, clmgk_engine engine,
                          const clmgk_ref_statistics *exact)
 {
-    check_arrays(session, problem, engine, exact, TH_RESPONSIBILITIES, false);
+    check_arrays(session, problem, engine, exact, TH_RESPONSIBILITIES);
 }
 
 void th_expect_gradients(th_session *session, th_problem *problem, bool all)

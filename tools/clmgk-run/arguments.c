@@ -20,6 +20,7 @@ enum {
     OPTION_REPEAT,
     OPTION_ENGINE,
     OPTION_PARAMETERS,
+    OPTION_BACKWARD_PARAMETERS,
 };
 
 #define ARRAY(name) [OPTION_ARRAYS + RUN_##name]
@@ -104,6 +105,7 @@ static const tool_option options[] = {
                        "rate"},
     [OPTION_ENGINE] = {"engine", "NAME", "auto (default), lane or simt: for development"},
     [OPTION_PARAMETERS] = {"parameters", "LIST", "kernel parameters name=value,...: for development"},
+    [OPTION_BACKWARD_PARAMETERS] = {"backward-parameters", "LIST", "the same for the backward pass and the statistics"},
     /* The rest of the interface, for later versions: refused in words. */
     {"feature", "NAME", NULL},
     {"feature-order", "N", NULL},
@@ -236,6 +238,18 @@ static tool_exit require(const char *const *values, size_t option, const char *v
                      variant ? variant : "");
 }
 
+/* The backward pass and the statistics have parameters of their own. */
+static tool_exit check_backward_parameters(const char *const *values, tool_error *error)
+{
+    bool wanted = !values[OPTION_BACKWARD_PARAMETERS] || values[OPTION_ARRAYS + RUN_GRAD_O];
+    for (size_t array = RUN_RESPONSIBILITIES; array < RUN_FILES; array++)
+        wanted = wanted || values[OPTION_ARRAYS + array];
+    if (wanted)
+        return TOOL_DONE;
+    return tool_fail(error, TOOL_BAD_INPUT, "--%s needs --grad-out or an output that is a statistic",
+                     options[OPTION_BACKWARD_PARAMETERS].name);
+}
+
 static tool_exit check_companions(const char *const *values, tool_error *error)
 {
     for (size_t i = 0; i < TOOL_COUNT(companion_rules); i++) {
@@ -281,6 +295,7 @@ static tool_exit check_options(const char *const *values, clmgk_variant variant,
             return tool_fail(error, TOOL_BAD_INPUT, "--%s does not apply to %s", options[option].name, name);
     }
     TOOL_TRY(check_companions(values, error));
+    TOOL_TRY(check_backward_parameters(values, error));
     return check_something_to_do(values, error);
 }
 
@@ -381,6 +396,7 @@ tool_exit run_parse(int argc, char **argv, run_arguments *arguments, bool *finis
         .json = values[TOOL_OPTION_JSON] != NULL,
         .device = values[TOOL_OPTION_DEVICE],
         .parameters = values[OPTION_PARAMETERS],
+        .backward_parameters = values[OPTION_BACKWARD_PARAMETERS],
     };
     for (size_t array = 0; array < RUN_FILES; array++)
         arguments->file[array] = values[OPTION_ARRAYS + array];

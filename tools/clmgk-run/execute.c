@@ -184,6 +184,7 @@ static tool_exit make_plan(const run_arguments *arguments, const clmgk_attention
     clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
     options.engine = arguments->engine;
     options.parameters = arguments->parameters;
+    options.backward_parameters = arguments->backward_parameters;
     if (clmgk_plan_create(execution->device.library, desc, &options, &execution->plan, &failure) != CLMGK_OK ||
         clmgk_plan_get_info(execution->plan, &execution->info, &failure) != CLMGK_OK)
         return tool_fail_library(error, &failure);

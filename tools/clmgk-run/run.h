@@ -90,6 +90,7 @@ typedef struct run_arguments {
     int64_t repeat; /* 0: not timed */
     const char *device;
     const char *parameters;
+    const char *backward_parameters;
     const char *file[RUN_FILES]; /* or a list of numbers, as given; NULL: not given */
 } run_arguments;
 

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "random/random.h"
+
+#include "harness/scratch.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- axes -------------------------------------------------------------------------------------------------------- */
+
+const char *rd_axes_of(const clmgk_attention_desc *desc, th_name name)
+{
+    static const char *const mixed[TH_ARRAYS] = {[TH_Q] = "bm-nd", [TH_K] = "bm-sd"};
+    static const char *const shared[TH_ARRAYS] = {[TH_MIX] = "--m--"};
+    static const char *const mgk[TH_ARRAYS] = {[TH_K] = "bgmsd"};
+    static const char *const axes[TH_ARRAYS] = {
+        [TH_Q] = "bh-nd",      [TH_K] = "bg-sd",          [TH_V] = "bg-se",          [TH_VARIANCE] = "-hm--",
+        [TH_SHIFT] = "-hm-d",  [TH_LENGTHS] = "b----",    [TH_LENGTHS_Q] = "b----",  [TH_OFFSETS] = "t----",
+        [TH_BIAS] = "bh-ns",   [TH_OFFSETS_K] = "t----",  [TH_SLOPES] = "-h---",     [TH_SINKS] = "-h---",
+        [TH_MIX] = "-hm--",    [TH_MIX_WEIGHT] = "-hm--", [TH_MIX_OFFSET] = "-h---", [TH_NOISE] = "--m--",
+        [TH_GRAD_O] = "bh-ne", [TH_GRAD_LSE] = "bh-n-",   [TH_PRIOR] = "-hms-",
+    };
+    const uint32_t traits = clmgk_variant_traits(desc->variant);
+    if ((traits & CLMGK_TRAIT_ADMIXTURE) != 0 && mixed[name])
+        return mixed[name];
+    if ((traits & CLMGK_TRAIT_SHARED_MIX) != 0 && shared[name])
+        return shared[name];
+    if (desc->variant == CLMGK_VARIANT_MGK && mgk[name])
+        return mgk[name];
+    return axes[name];
+}
+
+/* Whether the file of an array has axis `axis`: not those that its shape leaves out. */
+static bool is_in_file(const clmgk_attention_desc *desc, th_name name, int axis)
+{
+    if (rd_axes_of(desc, name)[axis] == '-')
+        return false;
+    if (name == TH_PRIOR)
+        return axis == 2 || desc->prior_shape >= (axis == 1 ? CLMGK_PRIOR_HM : CLMGK_PRIOR_HMS);
+    return name != TH_VARIANCE || axis == 2 || desc->variance_shape == CLMGK_VARIANCE_HM;
+}
+
+/* ---- files ------------------------------------------------------------------------------------------------------- */
+
+/* A .npy file of version 1: float32, or int32. (The programs' own writer knows no integers.) */
+static void write_array(const rd_case *c, th_name name, const char *path)
+{
+    const th_array *const array = &c->problem.array[name];
+    char shape[128] = "", header[256];
+    for (int axis = 0; axis < TH_RANK; axis++)
+        if (is_in_file(&c->problem.desc, name, axis))
+            snprintf(shape + strlen(shape), sizeof(shape) - strlen(shape), "%lld,", (long long)array->shape[axis]);
+    int length = snprintf(header, sizeof(header), "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }",
+                          array->integer ? "<i4" : "<f4", shape);
+    while ((10 + length + 1) % 64 != 0)
+        header[length++] = ' ';
+    header[length++] = '\n';
+
+    const size_t start = 10 + (size_t)length;
+    unsigned char *const bytes = malloc(start + array->count * 4);
+    assert_non_null(bytes);
+    const unsigned char magic[10] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (unsigned char)length, 0};
+    memcpy(bytes, magic, sizeof(magic));
+    memcpy(bytes + sizeof(magic), header, (size_t)length);
+    for (size_t n = 0; n < array->count; n++) {
+        const int32_t integer = array->integer ? (int32_t)array->values[n] : 0;
+        if (array->integer)
+            memcpy(bytes + start + 4 * n, &integer, sizeof(integer));
+        else
+            clmgk_ref_store(CLMGK_DTYPE_F32, &array->values[n], 1, bytes + start + 4 * n);
+    }
+    scratch_write(path, bytes, start + array->count * 4);
+    free(bytes);
+}
+
+/* ---- the command ------------------------------------------------------------------------------------------------- */
+
+static const char *const option_names[TH_ARRAYS] = {
+    [TH_Q] = "q",
+    [TH_K] = "k",
+    [TH_V] = "v",
+    [TH_PRIOR] = "prior",
+    [TH_VARIANCE] = "variance",
+    [TH_SHIFT] = "shift",
+    [TH_LENGTHS] = "lengths",
+    [TH_LENGTHS_Q] = "lengths-q",
+    [TH_OFFSETS] = "offsets",
+    [TH_OFFSETS_K] = "offsets-k",
+    [TH_BIAS] = "bias",
+    [TH_SLOPES] = "alibi",
+    [TH_SINKS] = "sinks",
+    [TH_MIX] = "mix",
+    [TH_MIX_WEIGHT] = "mix-weight",
+    [TH_MIX_OFFSET] = "mix-offset",
+    [TH_NOISE] = "noise",
+    [TH_GRAD_O] = "grad-out",
+    [TH_GRAD_LSE] = "grad-lse",
+    [TH_GRAD_Q] = "dq",
+    [TH_GRAD_K] = "dk",
+    [TH_GRAD_V] = "dv",
+    [TH_GRAD_PRIOR] = "dprior",
+    [TH_GRAD_VARIANCE] = "dvariance",
+    [TH_GRAD_SHIFT] = "dshift",
+    [TH_GRAD_BIAS] = "dbias",
+    [TH_GRAD_SINKS] = "dsinks",
+    [TH_GRAD_MIX] = "dmix",
+    [TH_GRAD_MIX_WEIGHT] = "dmix-weight",
+    [TH_GRAD_MIX_OFFSET] = "dmix-offset",
+    [TH_GRAD_NOISE] = "dnoise",
+    [TH_RESPONSIBILITIES] = "responsibilities",
+    [TH_COUNTS] = "counts",
+    [TH_NEW_PRIOR] = "new-prior",
+    [TH_NLL] = "nll",
+};
+
+typedef struct command {
+    char *text;
+    size_t capacity, used;
+} command;
+
+static void add(command *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add(command *out, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    const int length = vsnprintf(out->text + out->used, out->capacity - out->used, format, arguments);
+    va_end(arguments);
+    assert_true(length >= 0 && (size_t)length < out->capacity - out->used);
+    out->used += (size_t)length;
+}
+
+static void add_arrays(command *out, const rd_case *c, const char *folder)
+{
+    for (th_name name = 0; name <= TH_NLL; name++) {
+        char path[SCRATCH_PATH], file[64];
+        if (!option_names[name] || !c->problem.array[name].used)
+            continue;
+        snprintf(file, sizeof(file), "%s.npy", option_names[name]);
+        scratch_join(path, folder, file);
+        if (name < TH_O || name == TH_GRAD_O || name == TH_GRAD_LSE)
+            write_array(c, name, path);
+        add(out, " --%s %s", option_names[name], path);
+    }
+}
+
+static void add_options(command *out, const rd_case *c)
+{
+    static const char *const alignments[] = {"bottom-right", "top-left", "lengths"};
+    const clmgk_attention_desc *const d = &c->problem.desc;
+    const uint32_t traits = clmgk_variant_traits(d->variant);
+    if (d->variant == CLMGK_VARIANT_MGK || d->variant == CLMGK_VARIANT_SMGK)
+        add(out, " --score %s", d->score == CLMGK_SCORE_DOT ? "dot" : "gaussian");
+    if (d->estep == CLMGK_ESTEP_HARD)
+        add(out, " --estep hard");
+    if ((traits & CLMGK_TRAIT_ADMIXTURE) == 0 && d->variance_shape == CLMGK_VARIANCE_NUMBER)
+        add(out, " --variance %.17g", d->variance);
+    if ((traits & CLMGK_TRAIT_SHARED_MIX) != 0)
+        add(out, " --heads %lld", (long long)d->heads);
+    if (d->shared_noise)
+        add(out, " --shared-noise");
+    if (d->causal)
+        add(out, " --causal");
+    if (d->alignment != CLMGK_ALIGN_BOTTOM_RIGHT)
+        add(out, " --causal-align %s", alignments[d->alignment]);
+    if (d->use_window)
+        add(out, " --window %lld,%lld", (long long)d->window_left, (long long)d->window_right);
+    if (d->softcap > 0.0)
+        add(out, " --softcap %.17g", d->softcap);
+    if (d->dropout > 0.0)
+        add(out, " --dropout %.17g", d->dropout);
+    if (d->dropout > 0.0 || (traits & CLMGK_TRAIT_NOISE) != 0)
+        add(out, " --seed %llu", (unsigned long long)c->problem.seed);
+}
+
+/* What a command has no option for. */
+static void add_remarks(command *out, const rd_case *c)
+{
+    if (c->layout > RD_TOKENS_FIRST)
+        add(out, "\n# here with strides of its own: layout %d, repeated %d", c->layout, c->repeated);
+    if (c->layout == RD_TOKENS_FIRST)
+        add(out, "\n# here with tokens before heads: repeated %d", c->repeated);
+    if (c->problem.accumulate != 0)
+        add(out, "\n# here gradients are added to what is there: %u", c->problem.accumulate);
+}
+
+void rd_write_command(const rd_case *c, const char *folder, char *text, size_t capacity)
+{
+    command out = {text, capacity, 0};
+    const char *const flags = getenv("POCL_EXTRA_BUILD_FLAGS");
+    if (flags) /* such programs are no others' */
+        add(&out, "POCL_EXTRA_BUILD_FLAGS='%s' CLMGK_CACHE_DIR= ", flags);
+    add(&out, "clmgk-run --check --variant %s --dtype %s --engine %s --parameters %s",
+        clmgk_variant_name(c->problem.desc.variant), clmgk_dtype_name(c->problem.desc.dtype),
+        clmgk_engine_name(c->engine), c->parameters);
+    if (c->desc.gradients != 0 || c->desc.statistics != 0)
+        add(&out, " --backward-parameters %s", c->backward_parameters);
+    add_options(&out, c);
+    add_arrays(&out, c, folder);
+    add_remarks(&out, c);
+}

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "random/random.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static void note(rd_verdict *verdict, uint64_t bit, const th_message *message)
+{
+    const size_t used = strlen(verdict->text);
+    verdict->wrong |= bit;
+    snprintf(verdict->text + used, sizeof(verdict->text) - used, "    %s\n", message->text);
+}
+
+static void apply(const rd_fault *fault, th_problem *problem, th_name name)
+{
+    if (fault && fault->name == name && fault->when(&problem->desc))
+        th_scale(problem, name, fault->factor);
+}
+
+/* ---- passes ------------------------------------------------------------------------------------------------------ */
+
+static bool run(th_session *session, rd_case *c, th_pass pass, const clmgk_plan_options *options, rd_verdict *verdict)
+{
+    th_message message;
+    if (th_try_pass(session, &c->problem, pass, options, &message))
+        return true;
+    note(verdict, RD_BROKEN, &message);
+    return false;
+}
+
+/* Less than f32's least normal number may be 0. */
+static void allow_underflow(clmgk_ref_bound *bound)
+{
+    bound->bound += (double)FLT_MIN;
+}
+
+static bool check_output(const rd_case *c, th_name name, clmgk_ref_answer *answer, th_message *message)
+{
+    if (th_matches(&c->problem, name, answer, message))
+        return true;
+    rd_widen_outputs(c, answer);
+    allow_underflow(name == TH_O ? &answer->bound_o : &answer->bound_lse);
+    return th_matches(&c->problem, name, answer, message);
+}
+
+static void check_forward(const rd_case *c, rd_verdict *verdict)
+{
+    clmgk_ref_answer answer = th_solve(&c->problem);
+    th_message message;
+    for (th_name name = TH_O; name <= TH_LSE; name++)
+        if (!check_output(c, name, &answer, &message))
+            note(verdict, UINT64_C(1) << name, &message);
+    clmgk_ref_answer_free(&answer);
+}
+
+/* Holds every array against the exact one; the bit of each that is wrong. */
+static uint64_t compare_arrays(const rd_case *c, const clmgk_ref_arrays *exact, th_name first, rd_verdict *verdict)
+{
+    uint64_t wrong = 0;
+    th_message message;
+    for (unsigned which = 0; which < CLMGK_REF_ARRAYS; which++) {
+        if ((exact->set >> which & 1U) == 0 || th_matches_array(&c->problem, first + which, exact, &message))
+            continue;
+        wrong |= UINT64_C(1) << (first + which);
+        if (verdict)
+            note(verdict, UINT64_C(1) << (first + which), &message);
+    }
+    return wrong;
+}
+
+static void check_arrays(const rd_case *c, clmgk_ref_arrays *exact, th_name first, rd_verdict *verdict)
+{
+    if (compare_arrays(c, exact, first, NULL) == 0 || !rd_is_determined(&c->problem))
+        return;
+    rd_widen_arrays(c, first == TH_GRAD_Q, exact);
+    for (unsigned which = 0; which < CLMGK_REF_ARRAYS; which++)
+        allow_underflow(&exact->bound[which]);
+    compare_arrays(c, exact, first, verdict);
+}
+
+/* What gradients are added to: of their own size, as the sum is rounded. */
+static void fill_accumulated(th_problem *problem, const clmgk_ref_gradients *exact)
+{
+    uint64_t state = problem->seed;
+    for (unsigned which = 0; which < CLMGK_REF_ARRAYS; which++) {
+        const th_array *const array = &problem->array[TH_GRAD_Q + which];
+        if ((exact->set >> which & 1U) == 0)
+            continue;
+        const double size = isfinite(exact->bound[which].max_abs) ? 0.0625 * exact->bound[which].max_abs : 0.0;
+        for (size_t n = 0; n < array->count; n++)
+            array->values[n] = size * th_normal(&state);
+    }
+}
+
+static void run_backward(th_session *session, rd_case *c, const clmgk_plan_options *options, const rd_fault *fault,
+                         rd_verdict *verdict)
+{
+    clmgk_ref_gradients exact = th_solve_gradients(&c->problem);
+    fill_accumulated(&c->problem, &exact);
+    if (run(session, c, TH_BACKWARD, options, verdict)) {
+        for (th_name name = TH_GRAD_Q; name <= TH_GRAD_NOISE; name++)
+            apply(fault, &c->problem, name);
+        check_arrays(c, &exact, TH_GRAD_Q, verdict);
+    }
+    clmgk_ref_gradients_free(&exact);
+}
+
+static void run_statistics(th_session *session, rd_case *c, const clmgk_plan_options *options, rd_verdict *verdict)
+{
+    if (!run(session, c, TH_STATISTICS, options, verdict))
+        return;
+    clmgk_ref_statistics exact = th_solve_statistics(&c->problem);
+    check_arrays(c, &exact, TH_RESPONSIBILITIES, verdict);
+    clmgk_ref_statistics_free(&exact);
+}
+
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
+
+/* The case's engine, or the device's own where that one is not offered. */
+static clmgk_engine engine_of(const th_session *session, const rd_case *c)
+{
+    for (size_t n = 0; n < session->engines; n++)
+        if (session->engine[n] == c->engine)
+            return c->engine;
+    return session->engine[0];
+}
+
+/* Ranges of keys whose copies would take more than the arrays are refused: one range then. */
+static bool has_plan(th_session *session, const rd_case *c, const clmgk_plan_options *options, th_message *message)
+{
+    clmgk_plan *const plan = th_try_plan(session, &c->problem.desc, options, message);
+    clmgk_plan_release(plan);
+    return plan != NULL;
+}
+
+static void use_one_range(char parameters[RD_PARAMETERS])
+{
+    char *const splits = strstr(parameters, "splits=");
+    if (splits)
+        splits[strlen("splits=")] = '1';
+}
+
+static bool make_options(th_session *session, rd_case *c, clmgk_plan_options *options, th_message *message)
+{
+    *options = (clmgk_plan_options)CLMGK_PLAN_OPTIONS_INIT;
+    options->engine = engine_of(session, c);
+    if (options->engine == c->engine) {
+        options->parameters = c->parameters;
+        options->backward_parameters = c->backward_parameters;
+    }
+    if (has_plan(session, c, options, message))
+        return true;
+    use_one_range(c->backward_parameters);
+    if (has_plan(session, c, options, message))
+        return true;
+    use_one_range(c->parameters);
+    return has_plan(session, c, options, message);
+}
+
+rd_verdict rd_run(th_session *session, rd_case *c, const rd_fault *fault)
+{
+    rd_verdict verdict = {0};
+    clmgk_plan_options options;
+    th_message message;
+    session->cases++;
+    if (!make_options(session, c, &options, &message)) {
+        note(&verdict, RD_BROKEN, &message);
+        return verdict;
+    }
+    if (!run(session, c, TH_FORWARD, &options, &verdict))
+        return verdict;
+    if (c->desc.gradients != 0)
+        run_backward(session, c, &options, fault, &verdict);
+    if (c->desc.statistics != 0)
+        run_statistics(session, c, &options, &verdict);
+    for (th_name name = TH_O; name <= TH_LSE; name++)
+        apply(fault, &c->problem, name);
+    check_forward(c, &verdict);
+    return verdict;
+}

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "random/random.h"
+
+#define LANE        .engine = CLMGK_ENGINE_LANE
+#define SIMT        .engine = CLMGK_ENGINE_SIMT
+#define V(name)     .variant = CLMGK_VARIANT_##name
+#define SIZES(d, e) .head_size = (d), .value_size = (e)
+#define F16         .dtype = CLMGK_DTYPE_F16
+#define BF16        .dtype = CLMGK_DTYPE_BF16
+#define DOT         .score = CLMGK_SCORE_DOT
+#define HARD        .estep = CLMGK_ESTEP_HARD
+#define PRIOR       .prior_shape = CLMGK_PRIOR_M
+#define VARIANCE    .variance_shape = CLMGK_VARIANCE_M
+#define BIAS        .use_bias = 1
+#define ALIBI       .use_alibi = 1
+#define SINKS       .use_sinks = 1
+#define SOFTCAP     .softcap = 1.0
+#define DROPOUT     .dropout = 0.5
+#define PACKED      .sequences = 1, .use_offsets_k = 1
+#define ALL         .gradients = CLMGK_GRADIENT_ALL
+#define STATISTICS  .statistics = CLMGK_STATISTIC_ALL
+
+static const rd_configuration listed[] = {
+    {LANE, .desc = {V(SOFTMAX), SIZES(16, 16), BIAS, SINKS, SOFTCAP, DROPOUT, ALL}},
+    {LANE, .desc = {V(SOFTMAX), SIZES(32, 16), F16, VARIANCE, BIAS, .bias_length_k = 1, ALIBI, PACKED, ALL}},
+    {SIMT, .desc = {V(SOFTMAX), SIZES(16, 16), ALIBI, SINKS, SOFTCAP, DROPOUT, PACKED, ALL}},
+    {LANE, .desc = {V(GAUSSIAN), SIZES(16, 16), PRIOR, SINKS, STATISTICS, ALL}},
+    {SIMT, .desc = {V(GAUSSIAN), SIZES(16, 32), F16, PRIOR, VARIANCE, BIAS, .bias_length = 1, ALL}},
+    {LANE, .desc = {V(MGK), SIZES(16, 16), .components = 2, SINKS, ALL}},
+    {LANE, .wide = true,
+     .desc = {V(MGK), SIZES(16, 16), .components = 3, DOT, HARD, PRIOR, VARIANCE, BIAS, ALIBI, STATISTICS, ALL}},
+    {LANE, .desc = {V(MGK), SIZES(16, 16), .components = 2, BF16, PRIOR, SINKS, ALIBI, PACKED, STATISTICS, ALL}},
+    {SIMT, .desc = {V(MGK), SIZES(16, 16), .components = 2, DOT, PRIOR, VARIANCE, SINKS, DROPOUT, ALL}},
+    {LANE, .splits = 2,
+     .desc = {V(MGK), SIZES(16, 16), .components = 1, DOT, F16, PRIOR, VARIANCE, BIAS, SOFTCAP, DROPOUT, PACKED,
+              .gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_V | CLMGK_GRADIENT_PRIOR, STATISTICS}},
+    {LANE, .desc = {V(SMGK), SIZES(16, 16), .components = 2, PRIOR, SINKS, ALL}},
+    {LANE, .wide = true, .desc = {V(SMGK), SIZES(64, 16), .components = 2, PRIOR, VARIANCE, DROPOUT, ALL}},
+    {LANE,
+     .desc = {V(SMGK), SIZES(16, 16), .components = 3, DOT, BF16, PRIOR, VARIANCE, BIAS, ALIBI, DROPOUT, PACKED, ALL}},
+    {SIMT, .desc = {V(SMGK), SIZES(16, 16), .components = 2, HARD, VARIANCE, SINKS, STATISTICS, ALL}},
+    {LANE, .few = 4, .splits = 4, .desc = {V(SMGK), SIZES(32, 16), .components = 2, PRIOR, BIAS, SINKS}},
+    {LANE, .ratio = 1, .desc = {V(FISH), SIZES(16, 16), .components = 2, BIAS, SINKS, ALL}},
+    {LANE, .ratio = 2, .desc = {V(HARD_FISH), SIZES(32, 16), .components = 3, F16, ALIBI, SOFTCAP, DROPOUT, ALL}},
+    {LANE, .ratio = 3, .desc = {V(MISH), SIZES(16, 16), .components = 2, SINKS, PACKED, ALL}},
+    {SIMT, .ratio = 2,
+     .desc = {V(HARD_MISH), SIZES(16, 16), .components = 2, BIAS, .bias_heads = 1, SINKS, SOFTCAP, ALL}},
+    {LANE, .ratio = 1, .wide = true,
+     .desc = {V(GFISH), SIZES(16, 16), .components = 2, .use_mix_weight = 1, .use_mix_offset = 1, BIAS,
+              .bias_length_k = 1, SOFTCAP, DROPOUT, PACKED, ALL}},
+    {LANE, .ratio = 2, .splits = 2,
+     .desc = {V(HARD_GFISH), SIZES(16, 16), .components = 3, BF16, .use_mix_weight = 1, ALIBI, SINKS, ALL}},
+    {LANE, .ratio = 1, .desc = {V(TALKING_HEADS), SIZES(16, 16), .components = 2, BIAS, ALIBI, DROPOUT, PACKED, ALL}},
+    {SIMT, .ratio = 1,
+     .desc = {V(FISH), SIZES(16, 16), .components = 2, .shared_noise = 1, ALIBI, DROPOUT,
+              .gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_MIX | CLMGK_GRADIENT_NOISE}},
+};
+
+/* Where an optimising compiler has most to rearrange. */
+static const rd_configuration optimised[] = {
+    {SIMT, .desc = {V(SMGK), SIZES(16, 16), .components = 2, PRIOR, SINKS, ALL}},
+    {SIMT, .ratio = 2,
+     .desc = {V(HARD_GFISH), SIZES(16, 16), .components = 2, .use_mix_weight = 1, BIAS, DROPOUT, ALL}},
+};
+
+size_t rd_listed(const rd_configuration **list)
+{
+    *list = listed;
+    return TH_COUNT(listed);
+}
+
+/* ---- options ----------------------------------------------------------------------------------------------------- */
+
+const char *const rd_option_names[RD_OPTIONS] = {"bias",  "alibi", "sinks",     "softcap",    "dropout", "packed",
+                                                 "prior", "sigma", "gradients", "statistics", "simt",    "half"};
+
+uint32_t rd_options_of(const rd_configuration *configuration)
+{
+    const clmgk_attention_desc *const d = &configuration->desc;
+    const bool has[RD_OPTIONS] = {d->use_bias != 0,
+                                  d->use_alibi != 0,
+                                  d->use_sinks != 0,
+                                  d->softcap > 0.0,
+                                  d->dropout > 0.0,
+                                  d->sequences > 0,
+                                  d->prior_shape != CLMGK_PRIOR_UNIFORM,
+                                  d->variance_shape != CLMGK_VARIANCE_NUMBER,
+                                  d->gradients != 0,
+                                  d->statistics != 0,
+                                  configuration->engine == CLMGK_ENGINE_SIMT,
+                                  d->dtype != CLMGK_DTYPE_F32};
+    uint32_t set = 0;
+    for (size_t n = 0; n < RD_OPTIONS; n++)
+        set |= (uint32_t)has[n] << n;
+    return set;
+}
+
+/* ---- classes of D and E ------------------------------------------------------------------------------------------ */
+
+int64_t rd_class_below(int64_t size)
+{
+    return size <= 16 ? 0 : size <= 32 ? 16 : 32; /* the first of what the library rounds up to */
+}
+
+/* ---- random ones ------------------------------------------------------------------------------------------------- */
+
+static void draw_modifiers(clmgk_attention_desc *d, uint64_t *state)
+{
+    d->use_bias = th_chance(state, 2);
+    d->bias_length = d->use_bias && th_chance(state, 4);
+    d->bias_length_k = d->use_bias && th_chance(state, 4);
+    d->use_alibi = th_chance(state, 3);
+    d->use_sinks = th_chance(state, 2);
+    d->dropout = th_chance(state, 3) ? 0.5 : 0.0;
+    d->sequences = d->use_offsets_k = th_chance(state, 4);
+}
+
+static void draw_mixture(clmgk_attention_desc *d, uint64_t *state)
+{
+    const bool several = d->variant == CLMGK_VARIANT_MGK || d->variant == CLMGK_VARIANT_SMGK;
+    d->components = several ? th_pick(state, 1, 4) : 1;
+    if (several)
+        d->score = th_scores[th_pick(state, 0, 1)];
+    d->estep = th_esteps[th_chance(state, 4)];
+    if (d->variant != CLMGK_VARIANT_SOFTMAX && !th_chance(state, 3))
+        d->prior_shape = CLMGK_PRIOR_M;
+    if (th_chance(state, 2))
+        d->variance_shape = CLMGK_VARIANCE_M;
+    const bool dot = d->variant == CLMGK_VARIANT_SOFTMAX || d->score == CLMGK_SCORE_DOT;
+    d->softcap = dot && d->components == 1 && th_chance(state, 3) ? 1.0 : 0.0;
+    d->statistics = th_chance(state, 4) ? CLMGK_STATISTIC_ALL : 0;
+}
+
+static void draw_admixture(clmgk_attention_desc *d, uint64_t *state)
+{
+    const uint32_t traits = clmgk_variant_traits(d->variant);
+    d->components = th_pick(state, 1, 4);
+    d->softcap = th_chance(state, 4) ? 1.0 : 0.0;
+    if ((traits & CLMGK_TRAIT_GENERALISED) != 0) {
+        d->use_mix_weight = !th_chance(state, 3);
+        d->use_mix_offset = !th_chance(state, 3);
+    }
+    if ((traits & CLMGK_TRAIT_NOISE) != 0)
+        d->shared_noise = th_chance(state, 3);
+}
+
+static rd_configuration random_configuration(uint64_t seed, uint64_t index)
+{
+    static const int64_t sizes[] = {16, 16, 32, 64};
+    uint64_t state = seed ^ (index * 0x9e3779b97f4a7c15U);
+    rd_configuration out = {.engine = th_chance(&state, 3) ? CLMGK_ENGINE_SIMT : CLMGK_ENGINE_LANE,
+                            .wide = th_chance(&state, 4),
+                            .ratio = th_pick(&state, 1, 3)};
+    clmgk_attention_desc *const d = &out.desc;
+    const bool mixed = th_chance(&state, 3);
+    d->variant = mixed ? th_admixtures[th_pick(&state, 0, TH_COUNT(th_admixtures) - 1)]
+                       : th_variants[th_pick(&state, 0, TH_COUNT(th_variants) - 1)];
+    d->dtype = th_chance(&state, 2) ? CLMGK_DTYPE_F32 : th_dtypes[th_pick(&state, 0, 2)];
+    d->head_size = sizes[th_pick(&state, 0, 3)];
+    d->value_size = sizes[th_pick(&state, 0, 3)];
+    draw_modifiers(d, &state);
+    mixed ? draw_admixture(d, &state) : draw_mixture(d, &state);
+    if ((clmgk_variant_traits(d->variant) & CLMGK_TRAIT_SQUARE) != 0)
+        out.ratio = 1;
+    if (th_chance(&state, 8)) {
+        out.few = mixed ? 0 : 4;
+        out.splits = (int64_t)1 << th_pick(&state, 0, 2);
+    } else {
+        d->gradients = th_chance(&state, 3) ? (uint32_t)th_random(&state) & CLMGK_GRADIENT_ALL : CLMGK_GRADIENT_ALL;
+    }
+    return out;
+}
+
+rd_configuration rd_configuration_of(uint64_t seed, uint64_t number)
+{
+    if (number < RD_LISTED)
+        return listed[number % TH_COUNT(listed)];
+    if (number < RD_OPTIMISED)
+        return optimised[number % TH_COUNT(optimised)];
+    return random_configuration(seed, (number - RD_OPTIMISED) / RD_SHARED);
+}

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "random/random.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { LONGEST = 70 };
+
+static bool has_trait(const clmgk_attention_desc *desc, clmgk_variant_trait trait)
+{
+    return (clmgk_variant_traits(desc->variant) & (uint32_t)trait) != 0;
+}
+
+/* ---- sizes ------------------------------------------------------------------------------------------------------- */
+
+/* Mostly short; now and then one, now and then none. */
+static int64_t draw_length(uint64_t *state)
+{
+    if (th_chance(state, 24))
+        return 0;
+    if (th_chance(state, 8))
+        return 1;
+    return th_pick(state, 2, th_chance(state, 2) ? 20 : LONGEST);
+}
+
+static void draw_heads(const rd_configuration *from, clmgk_attention_desc *d, uint64_t *state)
+{
+    const bool mixed = has_trait(d, CLMGK_TRAIT_ADMIXTURE);
+    d->kv_heads = th_pick(state, 1, 2);
+    d->heads = d->kv_heads * (mixed ? from->ratio : th_pick(state, 1, 3));
+    if (has_trait(d, CLMGK_TRAIT_SQUARE))
+        d->heads = d->kv_heads = d->components;
+}
+
+static void draw_sizes(const rd_configuration *from, clmgk_attention_desc *d, uint64_t *state)
+{
+    d->batch = d->sequences > 0 ? 1 : th_pick(state, 1, 3);
+    draw_heads(from, d, state);
+    d->length = from->few > 0 ? th_pick(state, 1, from->few) : draw_length(state);
+    d->length_k = draw_length(state);
+    /* rows that need several ranges of keys to be worth it */
+    if (from->splits > 1 && d->length * (from->splits - 1) > d->length_k)
+        d->length_k = LONGEST - th_pick(state, 0, 10);
+    if (from->splits > 1 && d->length * (from->splits - 1) > d->length_k)
+        d->length = d->length_k / (from->splits - 1) - th_pick(state, 0, 3);
+    d->head_size = th_pick(state, rd_class_below(d->head_size) + 1, d->head_size < 34 ? d->head_size : 33);
+    d->value_size = th_pick(state, rd_class_below(d->value_size) + 1, d->value_size < 34 ? d->value_size : 33);
+}
+
+/* ---- options ----------------------------------------------------------------------------------------------------- */
+
+static void draw_masks(clmgk_attention_desc *d, uint64_t *state)
+{
+    const bool packed = d->sequences > 0;
+    d->causal = th_chance(state, 3);
+    d->use_window = th_chance(state, 4);
+    d->window_left = th_pick(state, -1, 30);
+    d->window_right = th_pick(state, -1, 30);
+    d->use_lengths = !packed && th_chance(state, 3);
+    d->use_lengths_q = !packed && th_chance(state, 4);
+    d->alignment = (clmgk_alignment)th_pick(state, 0, d->use_lengths ? 2 : 1);
+    if (!packed)
+        return;
+    d->sequences = th_pick(state, 1, 5);
+    d->use_offsets_k = !th_chance(state, 3);
+    if (!d->use_offsets_k)
+        d->length_k = d->length;
+}
+
+static void draw_modifiers(clmgk_attention_desc *d, uint64_t *state)
+{
+    static const double probabilities[] = {0.1, 0.25, 0.5, 0.9};
+    static const double caps[] = {0.5, 2.0, 15.0, 50.0};
+    if (d->use_bias) {
+        d->bias_batch = th_chance(state, 2) ? 1 : d->batch;
+        if (d->bias_heads == 0)
+            d->bias_heads = th_chance(state, 3) ? 1 : d->heads;
+    }
+    if (d->dropout > 0.0)
+        d->dropout = probabilities[th_pick(state, 0, 3)];
+    if (d->softcap > 0.0)
+        d->softcap = caps[th_pick(state, 0, 3)];
+    if (d->prior_shape != CLMGK_PRIOR_UNIFORM)
+        d->prior_shape = (clmgk_prior_shape)th_pick(state, CLMGK_PRIOR_M, CLMGK_PRIOR_HMS);
+    if (d->variance_shape != CLMGK_VARIANCE_NUMBER)
+        d->variance_shape = (clmgk_variance_shape)th_pick(state, CLMGK_VARIANCE_M, CLMGK_VARIANCE_HM);
+    else if (!has_trait(d, CLMGK_TRAIT_ADMIXTURE) && th_chance(state, 2))
+        d->variance = (double)d->head_size * (0.1 + 2.0 * th_uniform(state));
+}
+
+/* What the variant lacks. */
+static void drop_outputs(clmgk_attention_desc *d)
+{
+    const bool dot = d->variant == CLMGK_VARIANT_SOFTMAX || d->score == CLMGK_SCORE_DOT;
+    d->gradients &= th_all_gradients(d);
+    if (dot)
+        d->statistics &= ~(uint32_t)CLMGK_STATISTIC_NLL;
+}
+
+/* ---- parameters of the kernels ----------------------------------------------------------------------------------- */
+
+static const char *blocks_of(const rd_configuration *from, bool backward)
+{
+    const bool lane = from->engine == CLMGK_ENGINE_LANE;
+    const bool mixed = has_trait(&from->desc, CLMGK_TRAIT_ADMIXTURE);
+    if (!lane)
+        return mixed ? "rows=1,keys=1,heads=1" : "rows=1,keys=1";
+    if (from->few > 0 && !backward)
+        return NULL; /* the form for few rows is taken where nothing asks for another */
+    if (from->wide)
+        return mixed ? "panels=2,vectors=2,heads=2" : "panels=2,vectors=2";
+    return mixed ? "panels=1,vectors=1,tile=16,heads=2" : "panels=1,vectors=1,tile=16";
+}
+
+static void draw_parameters(const rd_configuration *from, rd_case *c, uint64_t *state)
+{
+    const bool split = from->splits > 1 && c->desc.length * (from->splits - 1) <= c->desc.length_k;
+    const char *const blocks = blocks_of(from, false);
+    snprintf(c->parameters, RD_PARAMETERS, "%s%ssplits=%d", blocks ? blocks : "", blocks ? "," : "",
+             split ? (int)from->splits : 1);
+    snprintf(c->backward_parameters, RD_PARAMETERS, "%s,splits=%d", blocks_of(from, true), 1 << th_pick(state, 0, 2));
+}
+
+/* ---- layouts ----------------------------------------------------------------------------------------------------- */
+
+/* Strides for the axes batch, head, component, token in the order of permutation `number`, the last one varying
+ * fastest, with a gap after each. */
+static clmgk_layout permuted(int number, const int64_t shape[4], int64_t innermost, int64_t gap)
+{
+    int64_t stride[4] = {0};
+    bool taken[4] = {false};
+    int64_t next = innermost + gap;
+    for (int left = 4; left > 0; left--) {
+        int choice = number % left, axis = 0;
+        number /= left;
+        while (taken[axis] || choice-- > 0)
+            axis++;
+        taken[axis] = true;
+        stride[axis] = next;
+        next = next * (shape[axis] > 0 ? shape[axis] : 1) + gap;
+    }
+    return (clmgk_layout){
+        .strided = 1, .batch = stride[0], .head = stride[1], .component = stride[2], .token = stride[3]};
+}
+
+static clmgk_layout tokens_first(const int64_t shape[4], int64_t innermost)
+{
+    const int64_t head = innermost * shape[2], token = head * shape[1];
+    return (clmgk_layout){.strided = 1,
+                          .batch = token * (shape[3] > 0 ? shape[3] : 1),
+                          .head = head,
+                          .component = innermost,
+                          .token = token};
+}
+
+static void set_layouts(const rd_case *c, clmgk_attention_desc *d)
+{
+    const bool mixed = has_trait(d, CLMGK_TRAIT_ADMIXTURE);
+    const int64_t components = d->variant == CLMGK_VARIANT_MGK ? d->components : 1;
+    const int64_t q[4] = {d->batch, mixed ? d->components : d->heads, 1, d->length};
+    const int64_t k[4] = {d->batch, mixed ? d->components : d->kv_heads, components, d->length_k};
+    const int64_t v[4] = {d->batch, d->kv_heads, 1, d->length_k}, o[4] = {d->batch, d->heads, 1, d->length};
+    const struct {
+        clmgk_layout *layout;
+        const int64_t *shape;
+        int64_t innermost;
+    } arrays[] = {{&d->q, q, d->head_size},      {&d->k, k, d->head_size},       {&d->v, v, d->value_size},
+                  {&d->o, o, d->value_size},     {&d->grad_o, o, d->value_size}, {&d->grad_q, q, d->head_size},
+                  {&d->grad_k, k, d->head_size}, {&d->grad_v, v, d->value_size}, {&d->lse, o, 1}};
+    for (size_t n = 0; n < TH_COUNT(arrays) && c->layout != RD_DENSE; n++) {
+        const int number = c->layout - RD_PERMUTED + 5 * (int)n;
+        if (c->layout >= RD_PERMUTED)
+            *arrays[n].layout = permuted(number % 24, arrays[n].shape, arrays[n].innermost, number % 4);
+        else if (arrays[n].layout != &d->lse)
+            *arrays[n].layout = tokens_first(arrays[n].shape, arrays[n].innermost);
+    }
+    int64_t *const zero[] = {&d->k.head, &d->k.token, &d->v.head, &d->v.token};
+    for (size_t n = 0; n < TH_COUNT(zero) && c->layout != RD_DENSE; n++)
+        if ((c->repeated >> n & 1) != 0)
+            *zero[n] = 0;
+}
+
+bool rd_make_problem(rd_case *c, uint64_t seed)
+{
+    clmgk_attention_desc desc = c->desc;
+    desc.struct_size = sizeof(desc);
+    if (clmgk_attention_validate(&desc, &desc, NULL) != CLMGK_OK)
+        return false;
+    desc = c->desc;
+    desc.heads = desc.heads > 0 ? desc.heads : 1;
+    set_layouts(c, &desc);
+    c->problem = th_problem_make(&desc, seed);
+    c->problem.accumulate = c->accumulate & desc.gradients;
+    c->problem.array[TH_GRAD_LSE].used = c->grad_lse && desc.gradients != 0;
+    return true;
+}
+
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
+
+rd_case rd_draw(uint64_t seed, uint64_t number)
+{
+    const rd_configuration from = rd_configuration_of(seed, number);
+    uint64_t state = seed * 0x9e3779b97f4a7c15U + number;
+    rd_case c = {.desc = from.desc, .engine = from.engine};
+    draw_sizes(&from, &c.desc, &state);
+    draw_masks(&c.desc, &state);
+    draw_modifiers(&c.desc, &state);
+    drop_outputs(&c.desc);
+    draw_parameters(&from, &c, &state);
+    if (th_chance(&state, 2))
+        c.layout = (int)th_pick(&state, RD_TOKENS_FIRST, RD_LAYOUTS - 1);
+    if (th_chance(&state, 8))
+        c.repeated = 1 << th_pick(&state, 0, 3);
+    if (th_chance(&state, 3))
+        c.accumulate = (uint32_t)th_random(&state) & CLMGK_GRADIENT_ALL;
+    c.grad_lse = !th_chance(&state, 3);
+    assert_true(rd_make_problem(&c, th_random(&state)));
+    c.problem.seed = th_random(&state);
+    for (size_t name = 0; name < TH_ARRAYS; name++)
+        c.problem.array[name].offset = (uint64_t)th_pick(&state, 0, 130);
+    rd_spoil_values(&c.problem, &state);
+    return c;
+}
+
+void rd_case_free(rd_case *c)
+{
+    th_problem_free(&c->problem);
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "random/random.h"
+
+#include <math.h>
+
+/* ---- magnitudes -------------------------------------------------------------------------------------------------- */
+
+/* Log-uniform, and often 1. */
+static double draw_scale(double low, double high, uint64_t *state)
+{
+    if (th_chance(state, 3))
+        return 1.0;
+    return low * pow(high / low, th_uniform(state));
+}
+
+/* Whatever is multiplied must stay within f16's range where that is the storage type. */
+static double largest(const clmgk_attention_desc *desc, th_name name)
+{
+    if (desc->dtype != CLMGK_DTYPE_F16)
+        return 30.0;
+    return name == TH_Q || name == TH_K ? 8.0 : 2.0;
+}
+
+static void scale_arrays(th_problem *problem, uint64_t *state)
+{
+    static const th_name names[] = {TH_Q, TH_K, TH_V, TH_SHIFT, TH_GRAD_O, TH_GRAD_LSE, TH_PRIOR, TH_BIAS, TH_MIX};
+    for (size_t n = 0; n < TH_COUNT(names); n++)
+        th_scale(problem, names[n], draw_scale(1e-3, largest(&problem->desc, names[n]), state));
+    th_scale(problem, TH_VARIANCE, draw_scale(0.1, 10.0, state));
+    th_scale(problem, TH_NOISE, draw_scale(0.1, 10.0, state));
+    th_scale(problem, TH_MIX_WEIGHT, draw_scale(0.1, 10.0, state));
+    th_scale(problem, TH_MIX_OFFSET, draw_scale(0.1, 10.0, state));
+    th_scale(problem, TH_SLOPES, draw_scale(0.01, 10.0, state));
+    static const double sinks[] = {1.0, 1.0, 10.0, 20.0};
+    th_scale(problem, TH_SINKS, sinks[th_pick(state, 0, 3)]);
+}
+
+/* ---- zeros and ties ---------------------------------------------------------------------------------------------- */
+
+/* All rows of an array become one, or some become 0. */
+static void spoil_rows(th_problem *problem, th_name name, uint64_t *state)
+{
+    const th_array *const array = &problem->array[name];
+    const size_t width = (size_t)array->shape[TH_RANK - 1];
+    const bool tie = th_chance(state, 12), zero = th_chance(state, 6);
+    bool is_zero = false;
+    for (size_t n = 0; array->used && n < array->count; n++) {
+        if (n % width == 0)
+            is_zero = zero && th_chance(state, 4);
+        if (tie)
+            array->values[n] = array->values[n % width];
+        if (is_zero)
+            array->values[n] = 0.0;
+    }
+}
+
+static void zero_some(th_problem *problem, th_name name, int64_t one_in, uint64_t *state)
+{
+    const th_array *const array = &problem->array[name];
+    for (size_t n = 0; array->used && n < array->count; n++)
+        if (th_chance(state, one_in))
+            array->values[n] = 0.0;
+}
+
+/* The bias hides whole keys, or whole rows. */
+static void hide(th_problem *problem, uint64_t *state)
+{
+    const th_array *const bias = &problem->array[TH_BIAS];
+    const int64_t keys = bias->shape[4];
+    const bool columns = th_chance(state, 2);
+    const int64_t every = th_pick(state, 2, 5);
+    for (size_t n = 0; bias->used && n < bias->count; n++) {
+        const int64_t place = columns ? (int64_t)n % keys : (int64_t)n / keys;
+        if (place % every == 1)
+            bias->values[n] = -(double)INFINITY;
+    }
+}
+
+/* Moves all rows by one vector: with queries and keys (or shifts), gaussian scores stay as they are, while what they
+ * are computed from grows. */
+static void move(th_problem *problem, th_name name, double distance, uint64_t seed)
+{
+    const th_array *const array = &problem->array[name];
+    const size_t width = (size_t)array->shape[TH_RANK - 1];
+    for (size_t n = 0; n < array->count; n++) {
+        uint64_t state = seed + n % width;
+        array->values[n] += distance * th_normal(&state);
+    }
+}
+
+void rd_spoil_values(th_problem *problem, uint64_t *state)
+{
+    static const th_name rows[] = {TH_Q, TH_K, TH_V, TH_GRAD_O};
+    scale_arrays(problem, state);
+    for (size_t n = 0; n < TH_COUNT(rows); n++)
+        spoil_rows(problem, rows[n], state);
+    if (th_chance(state, 4))
+        zero_some(problem, TH_PRIOR, 4, state);
+    if (th_chance(state, 4))
+        zero_some(problem, TH_NOISE, 2, state);
+    if (th_chance(state, 6))
+        zero_some(problem, TH_MIX, 3, state);
+    if (th_chance(state, 3))
+        hide(problem, state);
+    if (th_chance(state, 8)) {
+        const double distance = draw_scale(0.1, largest(&problem->desc, TH_Q), state);
+        const uint64_t seed = th_random(state);
+        const bool shifted = problem->array[TH_SHIFT].used && th_chance(state, 2);
+        move(problem, TH_Q, distance, seed);
+        move(problem, shifted ? TH_SHIFT : TH_K, distance, seed);
+    }
+}
