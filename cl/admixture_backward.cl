@@ -235,10 +235,8 @@ FUNCTION void block_gradients(grad_engine *g, const head *x, const mgk_attention
     real slope[BLOCK_KEYS][BLOCK_ROWS];
     KEYS_FOR(u)
         ROWS_FOR(v) {
+            slope[u][v] = softcap_slope(s[u][v], x->modifiers.softcap);
             s[u][v] = softcap_real(s[u][v], x->modifiers.softcap);
-            /* d(c tanh(s/c))/ds = 1 - tanh^2 */
-            const real t = s[u][v] / x->modifiers.softcap;
-            slope[u][v] = fma(-t, t, (real)(1.0f));
         }
 #endif
     mask_scores(g, x, a, p, sub, k0, i0, masked, s);

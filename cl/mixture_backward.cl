@@ -420,9 +420,7 @@ FUNCTION void entry_gradients(grad_engine *g, const components *x, key_values *k
             gradient += ds;
             real own = ds;
 #if HAS_SOFTCAP
-            /* d(c tanh(s/c))/ds = 1 - tanh^2 */
-            const real slope = softcap_real(score, a->softcap) / a->softcap;
-            own *= fma(-slope, slope, (real)(1.0f));
+            own *= softcap_slope(score, a->softcap);
 #endif
 #if HAS_ROW_SUMS
             row_sums[r] += own;

@@ -71,11 +71,11 @@ void exact_add_one(const exact_backward *back, clmgk_ref_gradient which, int64_t
     exact_add(back, which, at, 1, 1.0, &x);
 }
 
-/* d(c tanh(x/c)) / dx */
+/* d(c tanh(x/c)) / dx = 1 - tanh^2 = 1 / cosh^2 */
 static double cap_slope(const clmgk_attention_desc *desc, double x)
 {
-    const double t = desc->softcap > 0.0 ? tanh(x / desc->softcap) : 0.0;
-    return 1.0 - t * t;
+    const double t = desc->softcap > 0.0 ? cosh(x / desc->softcap) : 1.0;
+    return 1.0 / (t * t);
 }
 
 /* dP_ij - delta_i + dL_i; with `sizes` the sum of the three's absolute values. */
