@@ -296,10 +296,10 @@ FUNCTION void block_scores(grad_engine *g, const key_values *key, int panel, int
     }
 }
 
-/* e_ijr by the operations of mixture_forward.cl up to log_i, and the same without the prior; `score`: x_ijr, the score
- * before soft-cap and all that is added, in base 2. */
+/* e_ijr by the operations of mixture_forward.cl up to log_i, and the same without the prior; `own`: the score before
+ * soft-cap and all that components have in common, in base 2. */
 typedef struct exponents {
-    real e, bare, score;
+    real e, bare, own;
 } exponents;
 
 FUNCTION exponents exponents_of(const grad_engine *g, const components *x, const key_values *key, const query_terms *t,
@@ -316,10 +316,7 @@ FUNCTION exponents exponents_of(const grad_engine *g, const components *x, const
     s += key_get(&g->base, t->alpha[r], sub, u);
 #endif
 #endif
-    out.score = s;
-#if ROW_NORM_TERM
-    out.score += key_get(&g->base, t->alpha[ALPHA_TERMS], sub, u);
-#endif
+    out.own = s;
 #if HAS_SOFTCAP
     s = softcap_real(s, a->softcap);
 #endif
@@ -329,6 +326,16 @@ FUNCTION exponents exponents_of(const grad_engine *g, const components *x, const
 #endif
     out.e = join_terms(c, s);
     return out;
+}
+
+/* x_ijr, the scaled score alone. */
+FUNCTION real score_of(const grad_engine *g, const query_terms *t, int sub, int u, real own)
+{
+#if ROW_NORM_TERM
+    return own + key_get(&g->base, t->alpha[ALPHA_TERMS], sub, u);
+#else
+    return own;
+#endif
 }
 
 #if HAS_FACTORED
@@ -376,7 +383,8 @@ FUNCTION void entry_gradients(grad_engine *g, const components *x, key_values *k
 #if WANT_VARIANCE
             /* hidden: big is 0 and so must be the product, even if a score is not finite */
             const real part = big_t * (u_ir * w);
-            const real score = exponents_of(g, x, key, t, a, panel, sub, u, v, r, common).score;
+            const real own = exponents_of(g, x, key, t, a, panel, sub, u, v, r, common).own;
+            const real score = score_of(g, t, sub, u, own);
             key->variance[panel][VARIANCES == 1 ? 0 : r][v] += part == (real)(0.0f) ? part : part * score;
 #endif
             c = fma(w, (real)(u_ir), c);
@@ -390,18 +398,19 @@ FUNCTION void entry_gradients(grad_engine *g, const components *x, key_values *k
 #if ESTEP_HARD
         real best = (real)(-INFINITY);
         ireal arg = (ireal)(0);
+        /* before log_i joins, which may hide how they differ */
         COMPONENTS_FOR(r) {
-            const real e = exponents_of(g, x, key, t, a, panel, sub, u, v, r, common).e;
-            const ireal better = e > best;
+            const real own = exponents_of(g, x, key, t, a, panel, sub, u, v, r, common).own;
+            const ireal better = own > best;
             arg = better ? (ireal)(r) : arg;
-            best = max_or_nan(best, e);
+            best = max_or_nan(best, own);
         }
 #elif HAS_FACTORED
         const ireal taken = is_factored((real)(key_get(&g->base, t->spread, sub, u)), key->own[panel][v]);
 #endif
         COMPONENTS_FOR(r) {
             const exponents x_ijr = exponents_of(g, x, key, t, a, panel, sub, u, v, r, common);
-            const real score = x_ijr.score;
+            const real score = score_of(g, t, sub, u, x_ijr.own);
             real p = exp2_real(x_ijr.e);
 #if ESTEP_HARD
             p = arg == (ireal)(r) ? p : (real)(0.0f);
@@ -452,13 +461,14 @@ FUNCTION void entry_responsibilities(grad_engine *g, const components *x, const 
                                      const mgk_attention_args *a, const problem *p, const places *at, tile_sums *sums,
                                      int panel, int sub, int u, int v, int k0, int i, const entry_terms *common)
 {
-    real best = (real)(-INFINITY), sum = (real)(0.0f);
+    real best = (real)(-INFINITY), best_own = best, sum = (real)(0.0f);
     ireal arg = (ireal)(0);
     COMPONENTS_FOR(r) {
-        const real e = exponents_of(g, x, key, t, a, panel, sub, u, v, r, common).e;
-        const ireal better = e > best;
+        const exponents x_ijr = exponents_of(g, x, key, t, a, panel, sub, u, v, r, common);
+        const ireal better = x_ijr.own > best_own;
         arg = better ? (ireal)(r) : arg;
-        best = max_or_nan(best, e);
+        best_own = max_or_nan(best_own, x_ijr.own);
+        best = max_or_nan(best, x_ijr.e);
     }
     const real base = finite_max(best);
     COMPONENTS_FOR(r)

@@ -60,8 +60,8 @@ static void print_case(uint64_t number, const rd_case *c, const char *what)
 {
     char text[512];
     th_describe(&c->problem, c->engine, text, sizeof(text));
-    print_message("--seed %" PRIu64 " --first %" PRIu64 " --count 1: %s\n    %s gradients=%u statistics=%u\n",
-                  arguments.seed, number, what, text, c->desc.gradients, c->desc.statistics);
+    printf("--seed %" PRIu64 " --first %" PRIu64 " --count 1: %s\n    %s gradients=%u statistics=%u\n", arguments.seed,
+           number, what, text, c->desc.gradients, c->desc.statistics);
 }
 
 static void minimise(th_session *session, rd_case *c, uint64_t wrong, uint64_t number)
@@ -76,7 +76,7 @@ static void minimise(th_session *session, rd_case *c, uint64_t wrong, uint64_t n
     print_case(number, c, "made smaller");
     scratch_create(folder);
     rd_write_command(c, folder, text, COMMAND);
-    print_message("%s    after %d tries:\n%s\n", verdict.text, tries, text);
+    printf("%s    after %d tries:\n%s\n", verdict.text, tries, text);
     free(text);
 }
 
@@ -93,7 +93,7 @@ static bool try_draw(th_session *session, uint64_t number, bool smaller)
     const rd_verdict verdict = rd_run(session, &c, NULL);
     if (verdict.wrong != 0) {
         print_case(number, &c, "failed");
-        print_message("%s", verdict.text);
+        printf("%s", verdict.text);
         if (smaller)
             minimise(session, &c, verdict.wrong, number);
     }
