@@ -25,7 +25,9 @@
  *     SOFTMAX    one component, dot, no prior: q.k / sqrt(D) unless a variance is given
  *     GAUSSIAN   one component, gaussian
  *     MGK        M components, each with its own keys
- *     SMGK       M components that are one key shifted: k_jr = k_j + b_r; about the cost of one component
+ *     SMGK       M components that are one key shifted: k_jr = k_j + b_r; about the cost of one component, as long as
+ *                sigma is one and log2 of the components' parts of a weight spreads by less than 64 (2^64): pairs of
+ *                query and key beyond that take M exponentials
  *
  * Admixture family: the scores of M global heads are mixed into those of H local ones (FiSH paper Eqs. 9 to 12), any M
  * and H, with mixing p [H,M] of any sign, noise deviations sigma [M], and eps_h [N,S] standard normal, drawn inside:

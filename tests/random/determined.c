@@ -2,8 +2,7 @@
 /*
  * What rounding decides: which component is the largest one, and on which side of 0 a rectified score lies. A sum
  * within its own rounding of the edge has no right answer; O and L are the same on both sides, gradients and gamma are
- * not. And all of the gradient of a row with one key, where dO.v is small beside its terms: the bound's floor counts
- * |dO.v|, the rounding of O is one of its terms.
+ * not.
  */
 #include "random/random.h"
 
@@ -83,8 +82,8 @@ static bool is_on_edge(const th_problem *problem, const clmgk_ref_problem *refer
 
 /* ---- one key ----------------------------------------------------------------------------------------------------- */
 
-/* Whether dO_i . v_j is small beside its terms. */
-static bool cancels(const th_problem *problem, const int64_t at[4])
+/* Sum of |dO_e v_e| over |sum of dO_e v_e|. */
+static double cancellation_of(const th_problem *problem, const int64_t at[4])
 {
     const clmgk_attention_desc *const d = &problem->desc;
     const double *const v = row_of(&problem->array[TH_V], at[0], at[1] * d->kv_heads / d->heads, 0, at[3]);
@@ -94,22 +93,34 @@ static bool cancels(const th_problem *problem, const int64_t at[4])
         sum += grad_o[e] * v[e];
         size += fabs(grad_o[e] * v[e]);
     }
-    return fabs(sum) < 0.5 * size;
+    return sum == 0.0 ? 1.0 : size / fabs(sum);
 }
 
-/* Whether row i sees one key, and the two numbers whose difference is then all of the gradient, dO.v and dO.O, are
- * smaller than what rounding O leaves in the second. */
-static bool is_rounding_of_one_key(const th_problem *problem, const clmgk_ref_problem *reference, int64_t row)
+/* The number of keys that row i of (b, h) sees; the last of them into at[3]. */
+static int64_t seen_by(const clmgk_ref_problem *reference, int64_t at[4])
 {
-    const clmgk_attention_desc *const d = &problem->desc;
-    int64_t at[4] = {row / d->length / d->heads, row / d->length % d->heads, row % d->length, 0}, seen = 0;
-    for (int64_t j = 0; j < d->length_k; j++) {
+    int64_t seen = 0;
+    for (int64_t j = 0; j < reference->desc.length_k; j++) {
         if (!clmgk_ref_visible(reference, at[0], at[1], at[2], j))
             continue;
         at[3] = j;
         seen++;
     }
-    return seen == 1 && cancels(problem, at);
+    return seen;
+}
+
+double rd_cancellation(const th_problem *problem)
+{
+    const clmgk_attention_desc *const d = &problem->desc;
+    double most = 1.0;
+    th_reference reference = th_reference_of(problem);
+    for (int64_t row = 0; row < d->batch * d->heads * d->length; row++) {
+        int64_t at[4] = {row / d->length / d->heads, row / d->length % d->heads, row % d->length, 0};
+        if (seen_by(&reference.problem, at) == 1)
+            most = fmax(most, cancellation_of(problem, at));
+    }
+    th_reference_free(&reference);
+    return fmin(most, 1e3);
 }
 
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
@@ -119,12 +130,12 @@ bool rd_is_determined(const th_problem *problem)
     const clmgk_attention_desc *const d = &problem->desc;
     const bool rectified = (clmgk_variant_traits(d->variant) & CLMGK_TRAIT_GENERALISED) != 0;
     const bool hard = d->estep == CLMGK_ESTEP_HARD && d->components > 1;
+    if (!rectified && !hard)
+        return true;
     th_reference reference = th_reference_of(problem);
     bool clear = true;
-    const int64_t rows = d->batch * d->heads * d->length;
-    for (int64_t row = 0; clear && problem->array[TH_GRAD_O].used && row < rows; row++)
-        clear = !is_rounding_of_one_key(problem, &reference.problem, row);
-    for (int64_t flat = 0; clear && (rectified || hard) && flat < rows * d->length_k; flat++) {
+    const int64_t count = d->batch * d->heads * d->length * d->length_k;
+    for (int64_t flat = 0; clear && flat < count; flat++) {
         const int64_t j = flat % d->length_k, i = flat / d->length_k % d->length;
         const int64_t head = flat / d->length_k / d->length;
         const int64_t at[4] = {head / d->heads, head % d->heads, i, j};
