@@ -295,11 +295,12 @@ CLMGK_API clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue 
  * number as [1]. P is recomputed from Q, K and L: no array grows as N S, unless it is the gradient of such a bias. The
  * results are the same, bit for bit, in every run with the same parameters of the plan.
  *
- * Accuracy: scores are rounded alike in both passes, so that what rounding does to large ones cancels. P has the rounding
- * of L, which is an f32: a relative error of up to 2^-22 |L| that is common to a row. O is rounded as well: where a row
- * has nearly all its weight on one key, dP - delta is the rounding of two numbers that are nearly equal, 2^-22 of them.
- * dpi of a component whose prior is 0 or tiny is made without the prior, and leaves f32 (infinite, or NaN where its terms
- * have both signs) if the component would outweigh all others by more than 2^128; no other gradient is affected.
+ * Accuracy: scores are rounded alike in both passes, so that what rounding does to large ones cancels. P has the
+ * rounding of L, which is an f32: a relative error of up to 2^-22 |L| that is common to a row. O is rounded as well:
+ * where a row has nearly all its weight on one key, dP - delta is the rounding of two numbers that are nearly equal,
+ * 2^-22 of them. dpi of a component whose prior is 0 or tiny is made without the prior, and leaves f32 (infinite, or
+ * NaN where its terms have both signs) if the component would outweigh all others by more than 2^128; no other gradient
+ * is affected.
  */
 typedef enum clmgk_gradient {
     CLMGK_GRADIENT_Q = 1,
