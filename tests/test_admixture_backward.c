@@ -392,6 +392,22 @@ static void huge_and_tiny_logits(void **state)
     }
 }
 
+/* Large scores, whose last places are all that a weight is made of. */
+static void both_passes_weigh_alike(void **state)
+{
+    for (size_t n = 0; n < TH_COUNT(forms); n++) {
+        clmgk_attention_desc desc = small_desc(forms[n], 70, 130);
+        desc.value_size = TH_PROBES;
+        desc.gradients = th_all_gradients(&desc);
+        th_problem problem = th_problem_make(&desc, n);
+        th_scale(&problem, TH_Q, 10.0);
+        th_scale(&problem, TH_K, 10.0);
+        const clmgk_plan_options options = options_of(*state, 0);
+        th_expect_equal_weights(*state, &problem, &options);
+        th_problem_free(&problem);
+    }
+}
+
 /* Mixing of no weight and of both signs. */
 static void any_mixing(void **state)
 {
@@ -734,6 +750,7 @@ int main(void)
         cmocka_unit_test(noise_on_other_blocks),
         cmocka_unit_test(deviations_on_the_edge),
         cmocka_unit_test(huge_and_tiny_logits),
+        cmocka_unit_test(both_passes_weigh_alike),
         cmocka_unit_test(any_mixing),
         cmocka_unit_test(rectified_zeros),
         cmocka_unit_test(one_key_has_no_gradient),

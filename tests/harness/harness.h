@@ -295,8 +295,8 @@ void th_set_shape(clmgk_attention_desc *desc, size_t number, uint64_t *state);
 
 /*
  * That both passes give key j the same part of row i, but for the rounding of L_i, which all keys of a row have in
- * common: O and dV are made to show P_ij for TH_PROBES rows and keys, whatever V and dO were. The problem has as many
- * rows, keys and value elements at least, one head, dV, and no dropout.
+ * common. O and dV of the first head are made to show P_ij for TH_PROBES rows and keys, whatever V and dO were. The
+ * problem has as many rows, keys and value elements at least, heads of V for all heads, wants dV, and has no dropout.
  */
 enum { TH_PROBES = 16 };
 void th_expect_equal_weights(th_session *session, th_problem *problem, const clmgk_plan_options *options);
