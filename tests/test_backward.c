@@ -343,15 +343,21 @@ static void one_key_has_no_gradient(void **state)
     }
 }
 
+/* MGK (0) or sMGK (1) with a prior of every position and a variance of every component. */
+static th_problem with_arrays(size_t variant, uint64_t seed)
+{
+    clmgk_attention_desc desc = th_small_desc(th_variants[2 + variant], 40, 130);
+    desc.prior_shape = CLMGK_PRIOR_HMS;
+    desc.variance_shape = CLMGK_VARIANCE_HM;
+    desc.gradients = th_all_gradients(&desc);
+    return th_problem_make(&desc, seed);
+}
+
 /* Components without weight: their dprior is in general not 0. */
 static void zero_priors(void **state)
 {
     for (size_t n = 0; n < 4; n++) {
-        clmgk_attention_desc desc = th_small_desc(th_variants[2 + n / 2], 40, 130);
-        desc.prior_shape = CLMGK_PRIOR_HMS;
-        desc.variance_shape = CLMGK_VARIANCE_HM;
-        desc.gradients = th_all_gradients(&desc);
-        th_problem problem = th_problem_make(&desc, n);
+        th_problem problem = with_arrays(n / 2, n);
         if (n % 2 == 1) /* as one variance: sMGK takes the factored form */
             th_fill(&problem, TH_VARIANCE, 4.0);
         for (int64_t j = 0; j < 130; j++)
@@ -368,11 +374,7 @@ static void small_scores_beside_a_prior(void **state)
 {
     static const double factors[] = {1e-1, 1e-2, 1e-3};
     for (size_t n = 0; n < TH_COUNT(factors) * 2; n++) {
-        clmgk_attention_desc desc = th_small_desc(th_variants[2 + n % 2], 40, 130);
-        desc.prior_shape = CLMGK_PRIOR_HMS;
-        desc.variance_shape = CLMGK_VARIANCE_HM;
-        desc.gradients = th_all_gradients(&desc);
-        th_problem problem = th_problem_make(&desc, n);
+        th_problem problem = with_arrays(n % 2, n);
         th_scale(&problem, TH_Q, factors[n / 2]);
         th_scale(&problem, TH_K, factors[n / 2]);
         th_scale(&problem, TH_SHIFT, factors[n / 2]);
@@ -385,11 +387,7 @@ static void small_scores_beside_a_prior(void **state)
 static void zero_prior_of_the_nearest_component(void **state)
 {
     for (size_t n = 0; n < 4; n++) {
-        clmgk_attention_desc desc = th_small_desc(th_variants[2 + n / 2], 40, 130);
-        desc.prior_shape = CLMGK_PRIOR_HMS;
-        desc.variance_shape = CLMGK_VARIANCE_HM;
-        desc.gradients = th_all_gradients(&desc);
-        th_problem problem = th_problem_make(&desc, n);
+        th_problem problem = with_arrays(n / 2, n);
         th_scale(&problem, TH_Q, 20.0);
         th_scale(&problem, TH_K, 20.0);
         th_fill(&problem, TH_VARIANCE, 4.0);
