@@ -59,7 +59,9 @@ static clmgk_status fail_build(const clmgk_context *context, cl_program program,
     char *const log = code == CL_SUCCESS && size <= MAX_LOG_BYTES ? mgk_alloc(&context->allocator, size + 1, 1) : NULL;
     if (log != NULL)
         code = clGetProgramBuildInfo(program, context->device, parameter, size, log, NULL);
-    const char *const text = log != NULL && code == CL_SUCCESS ? first_error(log) : "no build log";
+    const bool has_log = log != NULL && code == CL_SUCCESS && log[strspn(log, " \n")] != '\0';
+    const char *const text =
+        has_log ? first_error(log) : "no build log (is the driver installed whole? its compiler may be a file apart)";
     const char *const hint = mgk_driver_lacks_folder(&context->facts)
                                  ? "PoCL can't write to its folder (POCL_CACHE_DIR names another): "
                                  : "";
@@ -83,7 +85,9 @@ static clmgk_status build_source(const clmgk_context *context, const char *file,
         *out = program;
         return CLMGK_OK;
     }
-    const bool from_compiler = code == CL_BUILD_PROGRAM_FAILURE || code == CL_INVALID_BUILD_OPTIONS;
+    /* NVIDIA's driver says CL_INVALID_BINARY where its assembler failed */
+    const bool from_compiler =
+        code == CL_BUILD_PROGRAM_FAILURE || code == CL_INVALID_BUILD_OPTIONS || code == CL_INVALID_BINARY;
     const clmgk_status status =
         from_compiler ? fail_build(context, program, file, code, error) : mgk_fail_cl(error, code, "clBuildProgram");
     clReleaseProgram(program);

@@ -6,8 +6,6 @@
 #include "variants/admixture.h"
 #include "variants/attention_backward.h"
 
-#include <inttypes.h>
-
 /* ---- sums: as cl/admixture_sums.clh counts them ------------------------------------------------------------- */
 
 static int64_t noise_sums(const mgk_attention_traits *t, const mgk_backward_wants *w)
@@ -32,10 +30,9 @@ static bool needs_query(const mgk_attention_traits *t, const mgk_backward_wants 
 
 /* ---- engine parameters -------------------------------------------------------------------------------------- */
 
-/* A lane work-item's arrays live on a worker's stack. Those of a block may be larger than a core's second-level cache:
+/* Arrays of a block may be larger than a core's second-level cache:
  * fewer blocks stream tiles from behind it. */
-#define LANE_PRIVATE_LIMIT (INT64_C(2) << 20)
-#define LANE_BLOCK_BYTES   (INT64_C(1664) << 10)
+#define LANE_BLOCK_BYTES (INT64_C(1664) << 10)
 /* Slots should stay in the first-level cache, but a tile shorter than 32 queries costs more. */
 #define LANE_SLOT_BYTES (INT64_C(16) << 10)
 
@@ -63,7 +60,7 @@ static int64_t lane_floats(const mgk_attention_request *request, const mgk_tunab
 static void lane_heads(const mgk_attention_request *request, mgk_tunables *p)
 {
     int heads = mgk_admixture_heads(request->desc->kv_heads);
-    while (heads > 1 && lane_floats(request, p, 16, 1, heads) * 4 > LANE_PRIVATE_LIMIT)
+    while (heads > 1 && lane_floats(request, p, 16, 1, heads) * 4 > mgk_attention_lane_limit(request))
         heads /= 2;
     mgk_tunable_default(p, "heads", heads);
 }
@@ -97,12 +94,7 @@ static clmgk_status lane_parameters(const mgk_backward *x, mgk_tunables *p, int6
     *private_bytes =
         lane_floats(r, p, mgk_tunable_get(p, "tile"), mgk_tunable_get(p, "panels"), mgk_tunable_get(p, "heads")) *
         (int64_t)sizeof(float);
-    if (*private_bytes > LANE_PRIVATE_LIMIT)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "engine lane: head_size, value_size and components need %" PRId64
-                        " bytes of private memory in the backward pass, expected at most %" PRId64,
-                        *private_bytes, LANE_PRIVATE_LIMIT);
-    return CLMGK_OK;
+    return mgk_attention_lane_fits(r, *private_bytes, error);
 }
 
 /* As cl/engine_simt_backward.clh lays it out. */

@@ -2,8 +2,6 @@
 /* Admixture family, forward pass: engine parameters and launch. */
 #include "variants/admixture.h"
 
-#include <inttypes.h>
-
 /* What the engine's parameters make of a work-group. */
 typedef struct forward_group {
     mgk_tunables tunables;
@@ -30,10 +28,9 @@ static bool shares_softmax(const mgk_attention_request *request)
 
 /* ---- parameters: lane --------------------------------------------------------------------------------------- */
 
-/* A lane work-item's arrays live on a worker's stack. Those of a block may be somewhat larger than a core's
+/* Arrays of a block may be somewhat larger than a core's
  * second-level cache: fewer blocks stream tiles from behind it. */
-#define LANE_PRIVATE_LIMIT (INT64_C(2) << 20)
-#define LANE_BLOCK_BYTES   (INT64_C(1280) << 10)
+#define LANE_BLOCK_BYTES (INT64_C(1280) << 10)
 /* Scores that are held should stay in the first-level cache, but a tile shorter than 32 keys costs more. */
 #define LANE_HELD_BYTES (INT64_C(16) << 10)
 
@@ -64,7 +61,7 @@ static void lane_heads(const mgk_attention_request *request, mgk_tunables *p)
     const clmgk_attention_desc *const d = request->desc;
     const int64_t panel_rows = (int64_t)mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
     int heads = mgk_admixture_heads(d->heads);
-    while (heads > 1 && (lane_floats(request, p, 16, 1, heads) * 4 > LANE_PRIVATE_LIMIT / 2 ||
+    while (heads > 1 && (lane_floats(request, p, 16, 1, heads) * 4 > mgk_attention_lane_limit(request) / 2 ||
                          mgk_attention_busy_groups(d, head_groups(d, heads), panel_rows) <
                              (int64_t)request->facts->info.compute_units))
         heads /= 2;
@@ -108,11 +105,7 @@ static clmgk_status lane_group(const mgk_attention_request *request, forward_gro
     const int64_t bytes =
         lane_arrays(request, p, mgk_tunable_get(p, "tile"), mgk_tunable_get(p, "panels"), heads, heads) *
         (int64_t)sizeof(float);
-    if (bytes > LANE_PRIVATE_LIMIT)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "engine lane: head_size, value_size and components need %" PRId64
-                        " bytes of private memory, expected at most %" PRId64,
-                        bytes, LANE_PRIVATE_LIMIT);
+    MGK_TRY(mgk_attention_lane_fits(request, bytes, error));
     group->private_bytes = (uint64_t)bytes;
     group->rows = (int64_t)lanes * mgk_tunable_get(p, "vectors") * mgk_tunable_get(p, "panels");
     group->threads = 1;

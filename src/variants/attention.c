@@ -2,6 +2,7 @@
 /* Options, arguments, parameters and workspace of the kernels whose softmax runs over keys. */
 #include "variants/attention.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -155,6 +156,24 @@ void mgk_attention_lane_defaults(const mgk_attention_request *request, mgk_tunab
     mgk_tunable_default(tunables, "lanes", mgk_attention_base(request, tunables, "lanes") / part);
     mgk_tunable_default(tunables, "block", mgk_attention_base(request, tunables, "block") / part);
     mgk_tunable_default(tunables, "unroll", mgk_attention_base(request, tunables, "unroll"));
+}
+
+/* They live on a worker's stack on a CPU. GPUs, where the engine is the last resort, hang or fail with so much of them.
+ */
+int64_t mgk_attention_lane_limit(const mgk_attention_request *request)
+{
+    return request->facts->info.device_class == CLMGK_DEVICE_CPU ? INT64_C(2) << 20 : INT64_C(16) << 10;
+}
+
+clmgk_status mgk_attention_lane_fits(const mgk_attention_request *request, int64_t bytes, clmgk_error *error)
+{
+    const int64_t limit = mgk_attention_lane_limit(request);
+    if (bytes <= limit)
+        return CLMGK_OK;
+    return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                    "engine lane: head_size, value_size and components need %" PRId64
+                    " bytes of private memory, expected at most %" PRId64,
+                    bytes, limit);
 }
 
 void mgk_attention_simt_defaults(const mgk_attention_request *request, mgk_tunables *tunables)

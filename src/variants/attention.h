@@ -72,6 +72,10 @@ int mgk_attention_base(const mgk_attention_request *request, const mgk_tunables 
 
 /* The defaults that do not depend on the shape. SIMT: `values` goes by the others: it comes last. */
 void mgk_attention_lane_defaults(const mgk_attention_request *request, mgk_tunables *tunables);
+
+/* Private bytes that a lane work-item may have, and UNSUPPORTED beyond. */
+int64_t mgk_attention_lane_limit(const mgk_attention_request *request);
+clmgk_status mgk_attention_lane_fits(const mgk_attention_request *request, int64_t bytes, clmgk_error *error);
 void mgk_attention_simt_defaults(const mgk_attention_request *request, mgk_tunables *tunables);
 void mgk_attention_simt_values(mgk_tunables *tunables);
 

@@ -47,9 +47,8 @@ static int64_t rows_of(const clmgk_attention_desc *d)
 
 /* ---- engine parameters -------------------------------------------------------------------------------------- */
 
-/* A lane work-item's arrays live on a worker's stack; those of a block should stay in a core's second-level cache. */
-#define LANE_PRIVATE_LIMIT (INT64_C(2) << 20)
-#define LANE_BLOCK_BYTES   (INT64_C(880) << 10)
+/* Arrays of a block should stay in a core's second-level cache. */
+#define LANE_BLOCK_BYTES (INT64_C(880) << 10)
 
 static int64_t lane_floats(const mgk_attention_traits *t, const mgk_tunables *p, int64_t panels)
 {
@@ -77,12 +76,7 @@ static clmgk_status lane_parameters(const mgk_attention_request *request, mgk_tu
     mgk_tunable_at_most(p, "panels", panels);
     MGK_TRY(mgk_tunables_check(p, true, error));
     *private_bytes = lane_floats(t, p, mgk_tunable_get(p, "panels")) * (int64_t)sizeof(float);
-    if (*private_bytes > LANE_PRIVATE_LIMIT)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "engine lane: head_size, value_size and components need %" PRId64
-                        " bytes of private memory in the backward pass, expected at most %" PRId64,
-                        *private_bytes, LANE_PRIVATE_LIMIT);
-    return CLMGK_OK;
+    return mgk_attention_lane_fits(request, *private_bytes, error);
 }
 
 /* As cl/engine_simt_backward.clh lays it out. */

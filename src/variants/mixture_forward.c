@@ -16,8 +16,6 @@ typedef struct forward_group {
 
 /* ---- parameters: lane --------------------------------------------------------------------------------------- */
 
-/* A lane work-item's arrays live on a worker's stack. */
-#define LANE_PRIVATE_LIMIT (INT64_C(2) << 20)
 /* Queries and accumulators of a block should stay in a core's second-level cache, staged keys in its first. */
 #define LANE_BLOCK_BYTES       (INT64_C(288) << 10)
 #define LANE_STAGED_KEYS_BYTES (INT64_C(96) << 10)
@@ -88,11 +86,7 @@ static clmgk_status lane_group(const mgk_attention_request *request, forward_gro
 
     MGK_TRY(mgk_tunables_check(p, true, error));
     const int64_t bytes = lane_private_bytes(request, p);
-    if (bytes > LANE_PRIVATE_LIMIT)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "engine lane: head_size, value_size and components need %" PRId64
-                        " bytes of private memory, expected at most %" PRId64,
-                        bytes, LANE_PRIVATE_LIMIT);
+    MGK_TRY(mgk_attention_lane_fits(request, bytes, error));
     group->private_bytes = (uint64_t)bytes;
     group->few_rows = lane_few_rows(request, p);
     group->rows = group->few_rows > 0 ? group->few_rows : (int64_t)panel_rows * mgk_tunable_get(p, "panels");

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What may happen on a device that nobody has tried: a compiler that fails without a word or by an unusual code, and
+ * the lane engine as the last resort on a GPU.
+ */
+#include "device/device.h"
+#include "harness/harness.h"
+#include "variants/family.h"
+
+#include <string.h>
+
+static cl_int build_code; /* what clBuildProgram answers, if not success */
+static const char *build_log;
+
+/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): names that the linker's --wrap gives */
+cl_int __real_clBuildProgram(cl_program program, cl_uint count, const cl_device_id *devices, const char *options,
+                             void(CL_CALLBACK *notify)(cl_program, void *), void *user);
+cl_int __wrap_clBuildProgram(cl_program program, cl_uint count, const cl_device_id *devices, const char *options,
+                             void(CL_CALLBACK *notify)(cl_program, void *), void *user);
+cl_int __wrap_clGetProgramBuildInfo(cl_program program, cl_device_id device, cl_program_build_info name, size_t size,
+                                    void *value, size_t *size_out);
+
+cl_int __wrap_clBuildProgram(cl_program program, cl_uint count, const cl_device_id *devices, const char *options,
+                             void(CL_CALLBACK *notify)(cl_program, void *), void *user)
+{
+    if (build_code != CL_SUCCESS)
+        return build_code;
+    return __real_clBuildProgram(program, count, devices, options, notify, user);
+}
+
+cl_int __wrap_clGetProgramBuildInfo(cl_program program, cl_device_id device, cl_program_build_info name, size_t size,
+                                    void *value, size_t *size_out)
+{
+    (void)program, (void)device;
+    assert_int_equal(name, CL_PROGRAM_BUILD_LOG);
+    if (size_out)
+        *size_out = strlen(build_log) + 1;
+    if (value)
+        memcpy(value, build_log, size < strlen(build_log) + 1 ? size : strlen(build_log) + 1);
+    return CL_SUCCESS;
+}
+/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+
+static void failed_builds(void **state)
+{
+    static const struct {
+        cl_int code;
+        const char *log, *expected;
+        clmgk_status status;
+    } builds[] = {
+        {CL_BUILD_PROGRAM_FAILURE, "ptxas fatal: unresolved\n", "ptxas fatal: unresolved", CLMGK_ERROR_COMPILE},
+        {CL_INVALID_BINARY, "ptxas error: too much shared data\n", "too much shared data", CLMGK_ERROR_COMPILE},
+        {CL_BUILD_PROGRAM_FAILURE, "", "no build log", CLMGK_ERROR_COMPILE},
+        {CL_INVALID_BINARY, " \n", "no build log", CLMGK_ERROR_COMPILE},
+        {CL_OUT_OF_RESOURCES, "", "clBuildProgram: CL_OUT_OF_RESOURCES", CLMGK_ERROR_OUT_OF_DEVICE_MEMORY},
+    };
+    th_session *const session = *state;
+    const clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 5, 6);
+    for (size_t n = 0; n < TH_COUNT(builds); n++) {
+        clmgk_plan *plan = NULL;
+        clmgk_error error = {0};
+        build_code = builds[n].code;
+        build_log = builds[n].log;
+        const clmgk_plan_options options = th_options(session, 0);
+        assert_int_equal(clmgk_plan_create(session->context, &desc, &options, &plan, &error), builds[n].status);
+        build_code = CL_SUCCESS;
+        assert_null(plan);
+        assert_int_equal(error.opencl_code, builds[n].code);
+        if (!strstr(error.message, builds[n].expected))
+            fail_msg("%s", error.message);
+    }
+}
+
+static clmgk_status plan_lane(clmgk_device_class device_class, clmgk_variant variant, mgk_pass pass, clmgk_error *error)
+{
+    mgk_device_facts facts = {.runtime = MGK_RUNTIME_OTHER, .usable = true, .work_item_limit = 1024};
+    facts.info.device_class = device_class;
+    facts.info.compute_units = 64;
+    facts.info.native_float_lanes = device_class == CLMGK_DEVICE_CPU ? 16 : 1;
+    facts.info.local_memory_bytes = UINT64_C(48) << 10;
+    facts.info.max_work_group = 1024;
+    facts.info.global_memory_bytes = UINT64_C(16) << 30;
+    facts.info.max_allocation_bytes = UINT64_C(4) << 30;
+    clmgk_attention_desc desc = th_small_desc(variant, 70, 130);
+    desc.head_size = desc.value_size = 64;
+    desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+    assert_int_equal(clmgk_attention_validate(&desc, &desc, error), CLMGK_OK);
+    mgk_pass_plan plan = {0};
+    const mgk_parameters defaults = {0};
+    const clmgk_status status =
+        mgk_family_of(variant)->plan(&desc, &facts, CLMGK_ENGINE_LANE, defaults, pass, &plan, error);
+    for (size_t n = 0; n < plan.steps; n++)
+        mgk_text_free(&plan.step[n].options);
+    return status;
+}
+
+/* Hundreds of kilobytes of private memory a work-item are a stack on a CPU, and a hang on a GPU. */
+static void lane_engine_on_a_gpu(void **state)
+{
+    (void)state;
+    static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_HARD_FISH};
+    for (size_t n = 0; n < TH_COUNT(variants); n++) {
+        for (mgk_pass pass = MGK_FORWARD; pass <= MGK_BACKWARD; pass++) {
+            clmgk_error error = {0};
+            assert_int_equal(plan_lane(CLMGK_DEVICE_CPU, variants[n], pass, &error), CLMGK_OK);
+            assert_int_equal(plan_lane(CLMGK_DEVICE_GPU, variants[n], pass, &error), CLMGK_ERROR_UNSUPPORTED);
+            assert_non_null(strstr(error.message, "private memory, expected at most 16384"));
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(failed_builds),
+        cmocka_unit_test(lane_engine_on_a_gpu),
+    };
+    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+}
