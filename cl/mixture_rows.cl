@@ -135,9 +135,9 @@ FUNCTION float row_sum(const mgk_attention_args *a, const row_place *at, int r, 
 }
 #endif
 
-__kernel void mixture_rows_finish(const mgk_attention_args a, __global const storage *q, __global const float *lse,
-                                  __global const float *grad_lse, __global const float *variance,
-                                  __global const float *shift, __global storage *grad_q, __global const float *work)
+__kernel void mixture_rows_finish(const mgk_attention_args a, __global const storage *q, __global const float *grad_lse,
+                                  __global const float *variance, __global const float *shift, __global storage *grad_q,
+                                  __global const float *work)
 {
     const long rows = rows_of(&a), x = get_global_id(0);
     if (a.heads == 0 || x >= rows)
@@ -151,7 +151,7 @@ __kernel void mixture_rows_finish(const mgk_attention_args a, __global const sto
 
     float own = 0.0f; /* of q_i: - sum_r R_ir / sigma_r^2 */
 #if SCORE_GAUSSIAN && !HAS_ROW_SUMS
-    if (lse[a.lse.offset + row_lse(&a, &at)] != -INFINITY && a.has_grad_lse)
+    if (a.has_grad_lse)
         own = grad_lse[a.grad_lse_offset + row_lse(&a, &at)] * (-a.scale * LN_2);
 #endif
 #if HAS_ROW_SUMS

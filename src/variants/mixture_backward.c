@@ -142,8 +142,7 @@ static void add_rows_begin(mgk_backward *x)
 
 static void add_rows_finish(mgk_backward *x)
 {
-    static const mgk_array buffers[] = {MGK_Q,     MGK_LSE,    MGK_GRAD_LSE, MGK_VARIANCE,
-                                        MGK_SHIFT, MGK_GRAD_Q, MGK_WORKSPACE};
+    static const mgk_array buffers[] = {MGK_Q, MGK_GRAD_LSE, MGK_VARIANCE, MGK_SHIFT, MGK_GRAD_Q, MGK_WORKSPACE};
     add_rows(x, "mixture_rows_finish", buffers, MGK_COUNT(buffers), MGK_ARRAYS, rows_of(x->request->desc));
 }
 
