@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * In the place of clmgk-run's execute.c: outputs are the golden values, files of the names that outputs get in the
+ * folder GOLDEN_FOLDER. With --check the program then holds the reference against them, and no OpenCL is needed.
+ */
+#include "run.h"
+
+#include "work.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Here "memory" is the host's. */
+static void *of(const run_execution *execution, run_array array)
+{
+    return (void *)execution->memory[array];
+}
+
+static tool_exit read_values(npy_file *file, clmgk_dtype dtype, size_t count, cl_mem *memory, tool_error *error)
+{
+    void *const values = malloc(tool_buffer_bytes(count, clmgk_ref_dtype_size(dtype)));
+    if (!values)
+        return tool_fail_memory(error, file->path);
+    *memory = values;
+    return npy_read(file, dtype, values, error);
+}
+
+static tool_exit read_golden(const run_problem *problem, run_array array, const char *output, cl_mem *memory,
+                             tool_error *error)
+{
+    char path[4096];
+    npy_file file = {0};
+    const char *const slash = strrchr(output, '/');
+    const run_slot *const slot = &problem->slot[array];
+    snprintf(path, sizeof path, "%s/%s", getenv("GOLDEN_FOLDER"), slash ? slash + 1 : output);
+    tool_exit status = npy_open(run_option(array), path, &file, error);
+    if (status == TOOL_DONE && file.header.count != slot->count)
+        status = tool_fail(error, TOOL_BAD_INPUT, "%s: not of the shape that the problem has", path);
+    if (status == TOOL_DONE)
+        status = read_values(&file, run_dtype(&problem->desc, array), slot->count, memory, error);
+    npy_close(&file);
+    return status;
+}
+
+/* A copy of what the host has. */
+static tool_exit copy_values(const run_problem *problem, run_array array, cl_mem *memory, tool_error *error)
+{
+    const size_t bytes = problem->slot[array].count * run_element_size(&problem->desc, array);
+    void *const values = malloc(tool_buffer_bytes(bytes, 1));
+    if (!values)
+        return tool_fail_memory(error, run_option(array));
+    memcpy(values, problem->slot[array].host, bytes);
+    *memory = values;
+    return TOOL_DONE;
+}
+
+tool_exit run_execute(const run_arguments *arguments, const run_problem *problem, run_execution *execution,
+                      tool_error *error)
+{
+    *execution = (run_execution){0};
+    for (run_array array = 0; array < RUN_FILES; array++) {
+        const run_slot *const slot = &problem->slot[array];
+        cl_mem *const memory = &execution->memory[array];
+        npy_file file = array < RUN_STREAMED ? problem->file[array] : (npy_file){0};
+        if (!slot->used)
+            continue;
+        if (array < RUN_STREAMED)
+            TOOL_TRY(read_values(&file, run_dtype(&problem->desc, array), slot->count, memory, error));
+        else if (array < RUN_INPUTS)
+            TOOL_TRY(copy_values(problem, array, memory, error));
+        else
+            TOOL_TRY(read_golden(problem, array, arguments->file[array], memory, error));
+    }
+    return TOOL_DONE;
+}
+
+tool_exit run_map(const run_execution *execution, run_array array, size_t bytes, const void **elements,
+                  tool_error *error)
+{
+    (void)bytes, (void)error;
+    *elements = of(execution, array);
+    return TOOL_DONE;
+}
+
+void run_unmap(const run_execution *execution, run_array array, const void *elements)
+{
+    (void)execution, (void)array, (void)elements;
+}
+
+void run_close(run_execution *execution)
+{
+    for (run_array array = 0; array < RUN_FILES; array++)
+        free(of(execution, array));
+    *execution = (run_execution){0};
+}
