@@ -6,7 +6,7 @@
  * every object and all memory released, those between the kernels of a pass too; and the next run is as if nothing had
  * been.
  * A first run counts the points, so the number of runs is known beforehand. CLMGK_TEST_FULL=1 also lets all calls
- * from a point on fail.
+ * from a point on fail; CLMGK_FAULT_STEP=n takes every n-th point.
  */
 #include "host_faults.h"
 
@@ -588,7 +588,8 @@ static void fail_everywhere(scene *s, attack *a)
     assert_true(points > 0);
     assert_memory_equal(&r, &a->right, sizeof(r));
     print_message("%s: %lu %s\n", a->name, points, a->faults->kind);
-    for (unsigned long point = 1; point <= points; point++) {
+    const unsigned long step = fault_step();
+    for (unsigned long point = 1 + points % step; point <= points; point += step) {
         fail_at(s, a, point, false);
         if (full)
             fail_at(s, a, point, true);

@@ -153,7 +153,8 @@ static void fail_everywhere(scene *s, const char *provider, int64_t k, fault_sta
     assert_int_equal(run(s, provider, k, c, &error), CLMGK_OK);
     const unsigned long points = atomic_load(&faults->calls);
     print_message("%s, k %d: %lu %s\n", provider != NULL ? provider : "none", (int)k, points, faults->kind);
-    for (unsigned long point = 1; point <= points; point++) {
+    const unsigned long step = fault_step();
+    for (unsigned long point = 1 + points % step; point <= points; point += step) {
         const long live = atomic_load(&s->opencl->live);
         fault_arm(faults, point, false, code);
         const clmgk_status status = run(s, provider, k, c, &error);

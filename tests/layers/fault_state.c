@@ -32,6 +32,13 @@ void fault_disarm(fault_state *state)
     atomic_store(&state->armed, false);
 }
 
+unsigned long fault_step(void)
+{
+    const char *const text = getenv("CLMGK_FAULT_STEP");
+    const unsigned long step = text != NULL ? strtoul(text, NULL, 10) : 1;
+    return step > 0 ? step : 1;
+}
+
 void fault_arm_from_environment(fault_state *state, const char *variable, int default_code)
 {
     const char *text = getenv(variable);

@@ -25,6 +25,9 @@ bool fault_due(fault_state *state, const char *function);
 void fault_arm(fault_state *state, unsigned long fail_at, bool sticky, int code);
 void fault_disarm(fault_state *state);
 
+/* A sweep over points takes every n-th: CLMGK_FAULT_STEP=n, by default all. Sanitizers are slow. */
+unsigned long fault_step(void);
+
 /* Arms for a whole process from the environment's `variable`: "POINT", "POINT+" (sticky), with ":CODE" optional. */
 void fault_arm_from_environment(fault_state *state, const char *variable, int default_code);
 
