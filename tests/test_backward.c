@@ -839,5 +839,5 @@ int main(void)
         cmocka_unit_test(repeated_runs_are_bit_equal),
         cmocka_unit_test(workspace_is_linear),
     };
-    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+    return th_run_tests(tests);
 }

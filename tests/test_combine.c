@@ -177,5 +177,5 @@ int main(void)
         cmocka_unit_test(parts_make_the_whole), cmocka_unit_test(storage_types),      cmocka_unit_test(distant_parts),
         cmocka_unit_test(strides_and_offsets),  cmocka_unit_test(parts_without_keys), cmocka_unit_test(lse_is_optional),
     };
-    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+    return th_run_tests(tests);
 }

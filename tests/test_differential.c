@@ -221,5 +221,5 @@ int main(int argc, char **argv)
                 argv[0]);
         return 2;
     }
-    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+    return th_run_tests(tests);
 }

@@ -812,5 +812,5 @@ int main(void)
         cmocka_unit_test(older_gradients),
         cmocka_unit_test(mixing_of_nothing),
     };
-    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+    return th_run_tests(tests);
 }

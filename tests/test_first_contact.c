@@ -115,5 +115,5 @@ int main(void)
         cmocka_unit_test(failed_builds),
         cmocka_unit_test(lane_engine_on_a_gpu),
     };
-    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+    return th_run_tests(tests);
 }

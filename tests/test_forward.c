@@ -238,5 +238,5 @@ int main(void)
         cmocka_unit_test(storage_types),
         cmocka_unit_test(random_problems),
     };
-    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+    return th_run_tests(tests);
 }

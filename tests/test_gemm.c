@@ -738,5 +738,5 @@ int main(void)
         cmocka_unit_test(wrong_stores),
         cmocka_unit_test(plans_take_what_was_measured),
     };
-    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+    return th_run_tests(tests);
 }

@@ -331,5 +331,5 @@ int main(void)
         cmocka_unit_test(bad_arguments),          cmocka_unit_test(every_admixture),
         cmocka_unit_test(foreign_arrays),
     };
-    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+    return th_run_tests(tests);
 }

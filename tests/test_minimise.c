@@ -226,5 +226,5 @@ int main(void)
         cmocka_unit_test(smallest_backward),
         cmocka_unit_test(commands_run),
     };
-    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+    return th_run_tests(tests);
 }

@@ -568,5 +568,5 @@ int main(void)
         cmocka_unit_test(bad_parameters),          cmocka_unit_test(plan_queries),
         cmocka_unit_test(admixtures_are_resolved), cmocka_unit_test(backward_queries),
     };
-    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+    return th_run_tests(tests);
 }

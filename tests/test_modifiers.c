@@ -374,5 +374,5 @@ int main(void)
         cmocka_unit_test(everything),
         cmocka_unit_test(random_combinations),
     };
-    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+    return th_run_tests(tests);
 }

@@ -352,5 +352,5 @@ int main(void)
         cmocka_unit_test(steps_recover_the_prior),
         cmocka_unit_test(steps_never_lower_the_likelihood),
     };
-    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+    return th_run_tests(tests);
 }

@@ -187,5 +187,5 @@ int main(void)
         cmocka_unit_test(output_beside_its_input),
         cmocka_unit_test(inputs_may_alias),
     };
-    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+    return th_run_tests(tests);
 }

@@ -431,5 +431,5 @@ int main(void)
         cmocka_unit_test(threads_train),
         cmocka_unit_test(wait_lists_hold_training_back),
     };
-    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+    return th_run_tests(tests);
 }

@@ -317,5 +317,5 @@ int main(void)
         cmocka_unit_test(bad_priors_and_variances),
         cmocka_unit_test(bad_prior_of_one_key),
     };
-    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+    return th_run_tests(tests);
 }

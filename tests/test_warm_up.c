@@ -58,5 +58,5 @@ int main(void)
         cmocka_unit_test(mixture),
         cmocka_unit_test(mixed_heads),
     };
-    return cmocka_run_group_tests(tests, th_session_open, th_session_close);
+    return th_run_tests(tests);
 }

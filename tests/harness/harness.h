@@ -61,6 +61,17 @@ typedef struct th_session {
 int th_session_open(void **state);
 int th_session_close(void **state);
 
+/* A test of the full tier alone: in the quick tier others exercise the same text (tests/mutations shows that). */
+#define th_full_test(function)                                                                                         \
+    {                                                                                                                  \
+#function, function, NULL, NULL, (void *)&th_full_only                                                         \
+    }
+extern const char th_full_only;
+
+/* Runs an array of tests with a session. */
+#define th_run_tests(tests) th_run_group(tests, TH_COUNT(tests))
+int th_run_group(const struct CMUnitTest *tests, size_t count);
+
 /* A plan of `desc`, counted in the session, which keeps a plan of every program until it is closed. */
 clmgk_plan *th_plan(th_session *session, const clmgk_attention_desc *desc, clmgk_engine engine, const char *parameters);
 clmgk_plan *th_plan_of(th_session *session, const clmgk_attention_desc *desc, const clmgk_plan_options *options);
