@@ -87,13 +87,16 @@ static void expect_with(th_session *session, th_problem *problem, clmgk_engine e
 static void every_variant_and_storage_type(void **state)
 {
     static const int64_t shape[][2] = {{70, 150}, {1, 90}, {45, 1}, {33, 0}, {0, 20}, {64, 64}, {65, 129}};
+    const th_session *const session = *state;
     for (size_t n = 0; n < TH_COUNT(th_admixtures) * TH_COUNT(th_dtypes) * TH_COUNT(shape); n++) {
         const size_t kind = n / TH_COUNT(shape), number = n % TH_COUNT(shape);
+        if (!th_takes(session, kind, 4)) /* each variant in one type or two */
+            continue;
         clmgk_attention_desc desc = small_desc(th_admixtures[kind / 3], shape[number][0], shape[number][1]);
         desc.dtype = th_dtypes[kind % 3];
         desc.batch = 1 + (int64_t)n % 2;
         desc.causal = n % 3 == 1;
-        sweep_desc(*state, &desc, n, kind % 3 == 0 ? 0 : kind);
+        sweep_desc(*state, &desc, n, kind % 3 == 0 ? 0 : 1);
     }
 }
 
@@ -118,12 +121,12 @@ static void own_parameters(void **state)
 {
     static const int64_t shape[][3] = {{600, 1100, 3}, {1, 3000, 2}, {5, 2000, 8}, {40, 60, 8}};
     th_session *const session = *state;
-    for (size_t n = 0; n < TH_COUNT(shape); n++) {
+    for (size_t n = 0; n < (session->full ? TH_COUNT(shape) : 2); n++) {
         clmgk_attention_desc desc = small_desc(forms[n % 2], shape[n][0], shape[n][1]);
         desc.heads = shape[n][2];
         desc.causal = n % 2 == 0;
         th_problem problem = th_problem_make(&desc, n);
-        for (size_t e = 0; e < (n < 2 || session->full ? session->engines : 1); e++)
+        for (size_t e = 0; e < (n == 1 || session->full ? session->engines : 1); e++)
             th_expect_with(session, &problem, session->engine[e], NULL);
         th_problem_free(&problem);
     }
@@ -133,7 +136,7 @@ static void head_sizes(void **state)
 {
     static const int64_t size[][2] = {{33, 5}, {1, 40}, {3, 1}, {64, 64}, {72, 33}, {7, 200}, {128, 96}, {511, 300}};
     th_session *const session = *state;
-    for (size_t n = 0; n < (session->full ? TH_COUNT(size) * TH_COUNT(forms) : 5); n++) {
+    for (size_t n = 0; n < (session->full ? TH_COUNT(size) * TH_COUNT(forms) : 2); n++) {
         clmgk_attention_desc desc = small_desc(forms[n % TH_COUNT(forms)], 37, 141);
         desc.head_size = size[session->full ? n / TH_COUNT(forms) : n][0];
         desc.value_size = size[session->full ? n / TH_COUNT(forms) : n][1];
@@ -155,7 +158,7 @@ static void global_and_local_heads(void **state)
         desc.heads = heads[n / TH_COUNT(forms)][1];
         desc.causal = n % 2 == 1;
         desc.batch = 2;
-        if (session->full || form == 0 || form == n / TH_COUNT(forms) % 3 + 1)
+        if (session->full || form == n / TH_COUNT(forms) % 3)
             sweep_desc(session, &desc, n, n / TH_COUNT(forms));
     }
 }
@@ -170,7 +173,7 @@ static void as_many_heads_as_talk(void **state)
         desc.components = desc.heads = 64;
         desc.causal = 1;
         th_problem problem = th_problem_make(&desc, n);
-        for (size_t e = 0; e < session->engines; e++)
+        for (size_t e = 0; e < (session->full ? session->engines : 1); e++)
             th_expect_with(session, &problem, session->engine[e], NULL);
         th_problem_free(&problem);
     }
@@ -182,6 +185,7 @@ static void heads_in_groups(void **state)
     static const char *const lane[] = {"panels=2,vectors=1,heads=1", "panels=2,vectors=1,heads=2",
                                        "panels=2,vectors=1,heads=4", "panels=2,vectors=1,heads=8"};
     static const char *const simt[] = {"rows=1,keys=1,heads=1", "rows=1,keys=1,heads=2", "rows=1,keys=1,heads=8"};
+    const th_session *const session = *state;
     for (size_t n = 0; n < 2; n++) {
         clmgk_attention_desc desc = small_desc(forms[n], 70, 150);
         desc.heads = 5;
@@ -189,9 +193,11 @@ static void heads_in_groups(void **state)
         desc.use_sinks = desc.use_lengths = 1;
         th_problem problem = th_problem_make(&desc, n);
         for (size_t p = 2 * n; p < TH_COUNT(lane); p++)
-            expect_with(*state, &problem, CLMGK_ENGINE_LANE, lane[p]);
+            if (th_takes(session, p + n, 3))
+                expect_with(*state, &problem, CLMGK_ENGINE_LANE, lane[p]);
         for (size_t p = 2 * n; p < TH_COUNT(simt); p++)
-            expect_with(*state, &problem, CLMGK_ENGINE_SIMT, simt[p]);
+            if (th_takes(session, p, 2))
+                expect_with(*state, &problem, CLMGK_ENGINE_SIMT, simt[p]);
         th_problem_free(&problem);
     }
 }
@@ -224,7 +230,7 @@ static void engine_parameters(void **state)
                   {CLMGK_ENGINE_SIMT, "rows=1,keys=4,row-threads=16,key-threads=4,features=8,values=8,heads=2", 1}};
     th_session *const session = *state;
     for (size_t n = 0; n < TH_COUNT(blocks); n++) {
-        for (size_t v = 0; v < (session->full ? TH_COUNT(forms) : blocks[n].forms); v++) {
+        for (size_t v = 0; th_takes(session, n, 2) && v < (session->full ? TH_COUNT(forms) : blocks[n].forms); v++) {
             clmgk_attention_desc desc = small_desc(forms[v], 150, 270);
             desc.batch = 2;
             desc.use_lengths = desc.use_lengths_q = 1;
@@ -294,7 +300,7 @@ static void packed_sequences(void **state)
         desc.window_right = 2;
         desc.heads = 4;
         desc.kv_heads = 2;
-        expect_desc(*state, &desc, n);
+        sweep_desc(*state, &desc, n, n % 2);
     }
 }
 
@@ -317,7 +323,7 @@ static void biases(void **state)
         desc.bias_batch = batches[n / 2 % 4];
         desc.causal = n % 5 == 0;
         desc.use_lengths = n % 7 == 2;
-        sweep_desc(*state, &desc, n, n < 16 ? 0 : 1);
+        sweep_desc(*state, &desc, n, n < 8 ? 0 : 1);
     }
 }
 
@@ -358,8 +364,8 @@ static void one_modifier(void **state)
         desc.dropout = modifier == 3 ? 0.3 : 0.0;
         for (desc.causal = 0; desc.causal < 2; desc.causal++) {
             desc.length_k = desc.causal ? 50 : 130;
-            if (session->full || form == 0 || form == modifier || (form == 3 && modifier == 0))
-                sweep_desc(session, &desc, n, form);
+            if (th_takes(session, form, TH_COUNT(forms)))
+                sweep_desc(session, &desc, n, modifier);
         }
     }
 }
@@ -402,8 +408,8 @@ static void weight_and_offset_are_optional(void **state)
         clmgk_attention_desc desc = small_desc(n < 4 ? CLMGK_VARIANT_HARD_GFISH : CLMGK_VARIANT_GFISH, 40, 90);
         desc.use_mix_weight = (int32_t)(n % 2);
         desc.use_mix_offset = (int32_t)(n / 2 % 2);
-        if (session->full || n < 4)
-            sweep_desc(session, &desc, n, n + 3);
+        if (session->full || n == 1 || n == 2)
+            sweep_desc(session, &desc, n, n + 2);
     }
 }
 
@@ -614,11 +620,20 @@ static clmgk_attention_desc noisy_desc(size_t number, bool shared, int64_t lengt
     return desc;
 }
 
+/* Of the six kinds of noise the quick tier has FiSH's and GFiSH's own, and MiSH's shared. */
+static bool is_quick_noise(size_t n)
+{
+    return n % 6 == 0 || n % 6 == 3 || n % 6 == 4;
+}
+
 /* Own and shared, with seeds of one and of two words. */
 static void noise(void **state)
 {
     static const uint64_t seeds[] = {0, 1, UINT64_C(1) << 32, UINT64_C(0xfedcba9876543210)};
+    th_session *const session = *state;
     for (size_t n = 0; n < 6 * TH_COUNT(seeds); n++) {
+        if (!session->full && !is_quick_noise(n))
+            continue;
         clmgk_attention_desc desc = noisy_desc(n / 2 % 3, n % 2 == 1, 50, 130);
         desc.heads = 4;
         desc.kv_heads = 2;
@@ -627,7 +642,7 @@ static void noise(void **state)
         th_problem problem = th_problem_make(&desc, n);
         problem.seed = seeds[n / 6];
         th_scale(&problem, TH_NOISE, n < 12 ? 1.0 : 5.0);
-        expect(*state, &problem);
+        sweep(session, &problem, n / 2 % 3);
         th_problem_free(&problem);
     }
 }
@@ -644,7 +659,10 @@ static void noise_on_other_blocks(void **state)
                   {CLMGK_ENGINE_SIMT, "rows=2,keys=4,heads=1"},
                   {CLMGK_ENGINE_SIMT, "rows=1,keys=2,heads=2,splits=2"},
                   {CLMGK_ENGINE_SIMT, "rows=4,keys=1,heads=1"}};
+    const th_session *const session = *state;
     for (size_t n = 0; n < TH_COUNT(blocks); n++) {
+        if (!th_takes(session, n, 3))
+            continue;
         clmgk_attention_desc desc = noisy_desc(n % 3, n % 2 == 1, 70, 210);
         desc.dropout = 0.4;
         th_problem problem = th_problem_make(&desc, n);
@@ -686,6 +704,8 @@ static void noise_is_that_of_the_host(void **state)
 {
     th_session *const session = *state;
     for (size_t n = 0; n < 4; n++) {
+        if (!th_takes(session, n, 3))
+            continue;
         clmgk_attention_desc desc = noisy_desc(n / 2, n % 2 == 1, 60, 130);
         desc.batch = 2;
         desc.use_bias = 1;
@@ -695,7 +715,7 @@ static void noise_is_that_of_the_host(void **state)
         th_fill(&problem, TH_MIX, 2.0);
         th_fill(&problem, TH_NOISE, 0.5); /* of two global heads: 2 eps */
         hide_other_keys(&problem);
-        for (size_t e = 0; e < session->engines; e++) {
+        for (size_t e = 0; e < (session->full || n == 0 ? session->engines : 1); e++) {
             th_run_with(session, &problem, session->engine[e], parameters_of(session, e));
             expect_noise_in_lse(&problem);
         }
@@ -725,6 +745,8 @@ static void no_deviation_is_no_noise(void **state)
     static const clmgk_variant hard[] = {CLMGK_VARIANT_HARD_FISH, CLMGK_VARIANT_HARD_MISH, CLMGK_VARIANT_HARD_GFISH};
     th_session *const session = *state;
     for (size_t n = 0; n < 6 * session->engines; n++) {
+        if (!th_takes(session, n % 6, 3))
+            continue;
         const clmgk_attention_desc noisy = noisy_desc(n / 2 % 3, n % 2 == 1, 50, 130);
         const clmgk_attention_desc silent = small_desc(hard[n / 2 % 3], 50, 130);
         th_problem one = th_problem_make(&noisy, n), other = th_problem_make(&silent, n);
@@ -741,7 +763,10 @@ static void no_deviation_is_no_noise(void **state)
 static void bad_deviations(void **state)
 {
     static const double bad[] = {-0.5, (double)NAN};
+    const th_session *const session = *state;
     for (size_t n = 0; n < 6 * TH_COUNT(bad); n++) {
+        if (!th_takes(session, n % 6, 3))
+            continue;
         const clmgk_attention_desc desc = noisy_desc(n / 2 % 3, n % 2 == 1, 20, 70);
         th_problem problem = th_problem_make(&desc, n);
         th_set(&problem, TH_NOISE, 0, 0, 1, 0, 0, bad[n / 6]);
@@ -774,7 +799,10 @@ static clmgk_layout permuted(size_t number, int64_t heads, int64_t tokens, int64
 /* Arrays in any order, each at an odd place. */
 static void strides_and_offsets(void **state)
 {
+    const th_session *const session = *state;
     for (size_t n = 0; n < 18; n++) {
+        if (n >= 6 && !th_takes(session, n, 7)) /* of the storage types but f32 one form each */
+            continue;
         clmgk_attention_desc desc = small_desc(forms[n % 3], N, S);
         const int64_t gap = (int64_t)n % 4;
         desc.dtype = th_dtypes[n / 6];
@@ -797,9 +825,10 @@ static void strides_and_offsets(void **state)
 /* Strides of 0: one token, head or batch for all. */
 static void broadcast_inputs(void **state)
 {
+    const th_session *const session = *state;
     for (size_t n = 0; n < 9; n++) {
         clmgk_attention_desc desc = small_desc(forms[n % 2], N, S);
-        desc.dtype = th_dtypes[n % 3];
+        desc.dtype = th_dtypes[session->full ? n % 3 : 0];
         desc.batch = B;
         desc.q = permuted(0, 2, N, D, 0);
         desc.k = permuted(0, 2, S, D, 0);
@@ -817,7 +846,8 @@ static void packed_qkv(void **state)
     enum { H = 3 };
     const int64_t token = (int64_t)3 * H * D;
     const clmgk_layout packed = {.strided = 1, .batch = N * token, .head = D, .token = token};
-    for (size_t n = 0; n < TH_COUNT(th_dtypes); n++) {
+    const th_session *const session = *state;
+    for (size_t n = 0; n < (session->full ? TH_COUNT(th_dtypes) : 1); n++) {
         clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_TALKING_HEADS, N, N);
         desc.dtype = th_dtypes[n];
         desc.batch = B;
@@ -854,7 +884,7 @@ static void split_keys(void **state)
         for (size_t p = 0; p < 2; p++) {
             if (p == 0 || n < 5)
                 expect_with(*state, &problem, CLMGK_ENGINE_LANE, lane[p]);
-            if (p == 0 ? n < 10 : n < 5)
+            if (p == 0 ? n < 5 : n == 5 && th_takes(*state, n, 2))
                 expect_with(*state, &problem, CLMGK_ENGINE_SIMT, simt[p]);
         }
         th_problem_free(&problem);
@@ -901,6 +931,8 @@ static void parts_make_the_whole(void **state)
     static const int64_t cut[PARTS + 1] = {0, 17, 17, 50, S};
     th_session *const session = *state;
     for (size_t n = 0; n < 3 * session->engines; n++) {
+        if (!th_takes(session, n, 2))
+            continue;
         clmgk_attention_desc desc = small_desc(forms[n % 3], N, S);
         desc.batch = B;
         desc.dtype = n < 3 ? th_dtypes[n % 3] : CLMGK_DTYPE_F32;
@@ -941,7 +973,8 @@ static void expect_same(th_session *session, const th_problem *original, th_prob
 
 static void unmixed_heads_are_those_of_softmax(void **state)
 {
-    for (size_t n = 0; n < 3; n++) {
+    const th_session *const session = *state;
+    for (size_t n = 0; n < (session->full ? 3 : 2); n++) {
         clmgk_attention_desc plain = th_small_desc(CLMGK_VARIANT_SOFTMAX, N, S);
         clmgk_attention_desc mixed = small_desc(n == 0 ? CLMGK_VARIANT_TALKING_HEADS : CLMGK_VARIANT_HARD_FISH, N, S);
         plain.heads = mixed.heads = mixed.components = n == 2 ? 1 : 3;
@@ -961,7 +994,10 @@ static void unmixed_heads_are_those_of_softmax(void **state)
  * that changes nothing) with one each. */
 static void one_mixing_for_all_heads(void **state)
 {
+    const th_session *const session = *state;
     for (size_t n = 0; n < 6; n++) {
+        if (!th_takes(session, n, 3))
+            continue;
         const bool noisy = n % 3 > 0, alibi = n / 3 == 1;
         clmgk_attention_desc full = small_desc(noisy ? CLMGK_VARIANT_FISH : CLMGK_VARIANT_HARD_FISH, N, S);
         full.heads = 5;
@@ -1076,8 +1112,8 @@ int main(void)
         cmocka_unit_test(softcaps),
         cmocka_unit_test(sinks),
         cmocka_unit_test(weight_and_offset_are_optional),
-        cmocka_unit_test(everything),
-        cmocka_unit_test(random_combinations),
+        th_full_test(everything),
+        th_full_test(random_combinations),
         cmocka_unit_test(huge_and_tiny_logits),
         cmocka_unit_test(growing_maxima),
         cmocka_unit_test(any_mixing),

@@ -41,10 +41,11 @@ static void head_sizes(void **state)
     static const int64_t size[][2] = {{1, 1},  {3, 17},   {8, 5},     {17, 64},   {33, 16},   {40, 72},   {64, 64},
                                       {72, 1}, {100, 40}, {128, 128}, {16, 200},  {200, 33},  {256, 128}, {80, 96},
                                       {7, 31}, {48, 49},  {96, 80},   {160, 192}, {192, 160}, {511, 300}, {512, 512}};
-    for (size_t n = 0; n < (session->full ? TH_COUNT(size) * TH_COUNT(th_variants) : 13); n++) {
+    for (size_t n = 0; n < (session->full ? TH_COUNT(size) : 1) * TH_COUNT(th_variants); n++) {
+        const size_t number = session->full ? n / TH_COUNT(th_variants) : 3 * n + 1;
         clmgk_attention_desc desc = {.variant = th_variants[n % TH_COUNT(th_variants)],
-                                     .head_size = size[session->full ? n / TH_COUNT(th_variants) : n][0],
-                                     .value_size = size[session->full ? n / TH_COUNT(th_variants) : n][1]};
+                                     .head_size = size[number][0],
+                                     .value_size = size[number][1]};
         for (int shape = 0; shape < 3; shape++) {
             desc.length = shape == 0 ? 37 : 130;
             desc.length_k = shape == 1 ? 33 : 141;
@@ -58,7 +59,9 @@ static void components(void **state)
 {
     th_session *const session = *state;
     static const int64_t count[] = {1, 3, 5, 16, 8};
-    for (size_t n = 0; n < (session->full ? 2 * TH_COUNT(count) : 7); n++) {
+    for (size_t n = 0; n < 2 * TH_COUNT(count); n++) {
+        if (!th_takes(session, n, 3))
+            continue;
         clmgk_attention_desc desc = th_small_desc(th_variants[2 + n % 2], 35, 150);
         desc.score = th_scores[(n + n / 2) % 2];
         desc.components = count[n / 2];
@@ -78,18 +81,19 @@ static void engine_parameters(void **state)
     static const struct {
         clmgk_engine engine;
         const char *parameters;
-        size_t variants;
-    } blocks[] = {{CLMGK_ENGINE_LANE, "panels=4", 4},
-                  {CLMGK_ENGINE_LANE, "panels=2,vectors=1,tile=32", 4},
-                  {CLMGK_ENGINE_LANE, "lanes=8,panels=8,block=4", 4},
-                  {CLMGK_ENGINE_SIMT, "rows=2,keys=2", 3},
-                  {CLMGK_ENGINE_SIMT, "row-threads=4,key-threads=8,rows=4,keys=4", 1},
-                  {CLMGK_ENGINE_SIMT, "rows=1,keys=4,row-threads=16,key-threads=4,features=8,values=8", 1}};
+        clmgk_variant variant; /* in full all */
+    } blocks[] = {
+        {CLMGK_ENGINE_LANE, "panels=4", CLMGK_VARIANT_SOFTMAX},
+        {CLMGK_ENGINE_LANE, "panels=2,vectors=1,tile=32", CLMGK_VARIANT_SMGK},
+        {CLMGK_ENGINE_LANE, "lanes=8,panels=8,block=4", CLMGK_VARIANT_MGK},
+        {CLMGK_ENGINE_SIMT, "rows=2,keys=2", CLMGK_VARIANT_GAUSSIAN},
+        {CLMGK_ENGINE_SIMT, "row-threads=4,key-threads=8,rows=4,keys=4", CLMGK_VARIANT_SMGK},
+        {CLMGK_ENGINE_SIMT, "rows=1,keys=4,row-threads=16,key-threads=4,features=8,values=8", CLMGK_VARIANT_SOFTMAX}};
     for (size_t n = 0; n < TH_COUNT(blocks); n++) {
         if (session->engines == 1 && session->engine[0] != blocks[n].engine)
             continue;
-        for (size_t v = 0; v < (session->full ? TH_COUNT(th_variants) : blocks[n].variants); v++) {
-            clmgk_attention_desc desc = th_small_desc(th_variants[v], 150, 270);
+        for (size_t v = 0; v < (session->full ? TH_COUNT(th_variants) : 1); v++) {
+            clmgk_attention_desc desc = th_small_desc(session->full ? th_variants[v] : blocks[n].variant, 150, 270);
             desc.batch = 2;
             desc.use_lengths = desc.use_lengths_q = 1;
             for (desc.causal = 0; desc.causal < 2; desc.causal++) {
@@ -117,17 +121,18 @@ static void batches_and_heads(void **state)
 /* ---- modes ----------------------------------------------------------------------------------------------------- */
 
 /* Every prior and variance shape of one variant, score and E-step; those of one kind share a program: 0 or any of the
- * rest. Unless in full, every other kind: any four of variant, score, E-step, prior and variance meet in all ways. */
+ * rest. Unless in full, one kind: any two of variant, score, E-step, prior and variance meet in all ways. */
 static void sweep_priors_and_variances(th_session *session, clmgk_attention_desc desc, size_t number)
 {
+    const size_t score = number % 2, estep = number / 2 % 2, variant = number / 4;
     for (size_t n = 0; n < 12; n++) {
         desc.prior_shape = (clmgk_prior_shape)(n % 4);
         desc.variance_shape = (clmgk_variance_shape)(n / 4);
         desc.variance = desc.variance_shape == CLMGK_VARIANCE_NUMBER ? 2.5 : 0.0;
         desc.causal = (int32_t)(n % 2);
         const size_t prior = n % 4 > 0, variance = n / 4 > 0;
-        if (session->full || (prior + variance + number + number / 2 + number / 4) % 2 == 0)
-            th_sweep_desc(session, &desc, number * 100 + n, number + prior + 2 * variance);
+        if (session->full || (prior == (score ^ estep) && variance == (score ^ variant)))
+            th_sweep_desc(session, &desc, number * 100 + n, number);
     }
 }
 
@@ -161,6 +166,8 @@ static void storage_types(void **state)
 {
     th_session *const session = *state;
     for (size_t t = 0; t < 2 * TH_COUNT(th_variants); t++) {
+        if (!th_takes(session, t + t / 2 + 1, 2)) /* each variant in one of two types */
+            continue;
         for (size_t n = 0; n < (session->full ? 2 * TH_COUNT(sequence) : 6); n++) {
             const int64_t length = sequence[(n * 5 + 1) % TH_COUNT(sequence)];
             const int64_t length_k = sequence[(n * 7 + 2) % TH_COUNT(sequence)];
@@ -234,9 +241,9 @@ int main(void)
         cmocka_unit_test(engine_parameters),
         cmocka_unit_test(batches_and_heads),
         cmocka_unit_test(scores_esteps_priors_variances),
-        cmocka_unit_test(priors_and_variances_of_one_component),
+        th_full_test(priors_and_variances_of_one_component),
         cmocka_unit_test(storage_types),
-        cmocka_unit_test(random_problems),
+        th_full_test(random_problems),
     };
     return th_run_tests(tests);
 }

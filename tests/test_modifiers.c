@@ -207,7 +207,7 @@ static void dropout_on_other_blocks(void **state)
     } blocks[] = {{CLMGK_ENGINE_LANE, "lanes=8,block=4,tile=32,vectors=1,panels=4"},
                   {CLMGK_ENGINE_SIMT, "rows=2,keys=4"},
                   {CLMGK_ENGINE_SIMT, "rows=1,keys=2"}};
-    for (size_t n = 0; n < TH_COUNT(blocks); n++) {
+    for (size_t n = 0; n < (session->full ? TH_COUNT(blocks) : 2); n++) {
         if (session->engines == 1 && session->engine[0] != blocks[n].engine)
             continue;
         clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 70, 210);
@@ -253,13 +253,14 @@ static void split_keys(void **state)
 
 static void split_keys_of_packed_sequences(void **state)
 {
-    for (size_t n = 0; n < 3; n++) {
+    th_session *const session = *state;
+    for (size_t n = 0; n < (session->full ? 3 : 1); n++) {
         clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 20, 700);
         desc.sequences = 5;
         desc.use_offsets_k = 1;
         desc.use_bias = desc.use_sinks = 1;
         desc.dropout = 0.2;
-        split_problem(*state, &desc, n);
+        split_problem(session, &desc, n);
     }
 }
 
@@ -267,7 +268,10 @@ static void split_keys_of_packed_sequences(void **state)
 static void decoding(void **state)
 {
     static const int64_t rows[] = {1, 2, 5, 16};
+    const th_session *const session = *state;
     for (size_t n = 0; n < TH_COUNT(rows); n++) {
+        if (!th_takes(session, n, 3))
+            continue;
         clmgk_attention_desc desc = th_small_desc(variants[n % 3], rows[n], 5000);
         desc.heads = 1;
         desc.causal = 1;
@@ -281,6 +285,8 @@ static void everything(void **state)
 {
     th_session *const session = *state;
     for (size_t n = 0; n < 8; n++) {
+        if (!th_takes(session, n, 5))
+            continue;
         clmgk_attention_desc desc = th_small_desc(th_variants[n % 4], 150, 150);
         desc.dtype = th_dtypes[n % 3];
         desc.use_bias = desc.use_alibi = desc.use_sinks = 1;
@@ -293,8 +299,7 @@ static void everything(void **state)
         desc.prior_shape = desc.variant == CLMGK_VARIANT_SOFTMAX ? CLMGK_PRIOR_UNIFORM : CLMGK_PRIOR_HMS;
         desc.variance_shape = n < 4 ? CLMGK_VARIANCE_NUMBER : CLMGK_VARIANCE_HM;
         desc.use_lengths = desc.use_lengths_q = n >= 4;
-        if (session->full || n % 3 != 2)
-            th_sweep_desc(session, &desc, n, session->full ? 0 : n);
+        th_sweep_desc(session, &desc, n, session->full ? 0 : n);
     }
 }
 
@@ -372,7 +377,7 @@ int main(void)
         cmocka_unit_test(split_keys_of_packed_sequences),
         cmocka_unit_test(decoding),
         cmocka_unit_test(everything),
-        cmocka_unit_test(random_combinations),
+        th_full_test(random_combinations),
     };
     return th_run_tests(tests);
 }

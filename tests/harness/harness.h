@@ -272,6 +272,9 @@ void th_expect_with(th_session *session, th_problem *problem, clmgk_engine engin
 void th_expect(th_session *session, th_problem *problem);
 void th_expect_desc(th_session *session, const clmgk_attention_desc *desc, uint64_t seed);
 
+/* Whether a sweep takes number `index`: all in full, else every `step`th. */
+bool th_takes(const th_session *session, size_t index, size_t step);
+
 /*
  * For number `index` of a sweep over programs: unless the sweep is to be full, an engine that is not the device's own
  * takes every fourth. On a CPU a program of the SIMT engine takes seconds to build.

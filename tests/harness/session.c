@@ -107,6 +107,11 @@ int th_run_group(const struct CMUnitTest *tests, size_t count)
     return failed;
 }
 
+bool th_takes(const th_session *session, size_t index, size_t step)
+{
+    return session->full || index % step == 0;
+}
+
 /* Another plan of the same program, which holds it in memory. */
 static void keep(th_session *session, clmgk_plan *plan)
 {
