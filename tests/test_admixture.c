@@ -50,7 +50,7 @@ static void expect_on(th_session *session, size_t engines, th_problem *problem, 
 
 static void expect(th_session *session, th_problem *problem)
 {
-    expect_on(session, session->engines, problem, NULL);
+    expect_on(session, th_other_engines(session, problem) ? session->engines : 1, problem, NULL);
 }
 
 static void expect_desc(th_session *session, const clmgk_attention_desc *desc, uint64_t seed)

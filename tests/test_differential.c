@@ -123,7 +123,7 @@ static void draws(void **state)
         draw_range(session, RD_LISTED, 100);
         draw_range(session, RD_OPTIMISED, UINT64_C(100) * RD_SHARED);
     } else if (arguments.optimised) {
-        draw_range(session, RD_LISTED, 40);
+        draw_range(session, RD_LISTED, 60);
     } else {
         draw_range(session, 0, 20 * listed);
     }

@@ -268,7 +268,11 @@ clmgk_ref_answer th_solve(const th_problem *problem);
 /* th_run_with, and its result held against the reference. */
 void th_expect_with(th_session *session, th_problem *problem, clmgk_engine engine, const char *parameters);
 
-/* Runs the problem on every engine and checks it; the same for random arrays of `desc`. */
+/* Whether engines that are not the device's own take this problem: in full all, else every third seed. Programs that
+ * no compiler has optimised are slow, on a CPU the SIMT engine's most of all. */
+bool th_other_engines(const th_session *session, const th_problem *problem);
+
+/* Runs the problem on these engines and checks it; the same for random arrays of `desc`. */
 void th_expect(th_session *session, th_problem *problem);
 void th_expect_desc(th_session *session, const clmgk_attention_desc *desc, uint64_t seed);
 

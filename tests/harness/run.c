@@ -529,9 +529,14 @@ void th_expect_with(th_session *session, th_problem *problem, clmgk_engine engin
     clmgk_ref_answer_free(&answer);
 }
 
+bool th_other_engines(const th_session *session, const th_problem *problem)
+{
+    return session->full || problem->seed < UINT64_MAX / 3;
+}
+
 void th_expect(th_session *session, th_problem *problem)
 {
-    th_sweep(session, problem, 0);
+    th_sweep(session, problem, th_other_engines(session, problem) ? 0 : 1);
 }
 
 void th_sweep_desc(th_session *session, const clmgk_attention_desc *desc, uint64_t seed, size_t index)
@@ -543,5 +548,7 @@ void th_sweep_desc(th_session *session, const clmgk_attention_desc *desc, uint64
 
 void th_expect_desc(th_session *session, const clmgk_attention_desc *desc, uint64_t seed)
 {
-    th_sweep_desc(session, desc, seed, 0);
+    th_problem problem = th_problem_make(desc, seed);
+    th_expect(session, &problem);
+    th_problem_free(&problem);
 }

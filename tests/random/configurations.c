@@ -56,8 +56,14 @@ static const rd_configuration listed[] = {
               .gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_MIX | CLMGK_GRADIENT_NOISE}},
 };
 
-/* Where an optimising compiler has most to rearrange. */
+/* Where an optimising compiler has most to rearrange; on the lane engine a program of each kind as it is used. */
 static const rd_configuration optimised[] = {
+    {LANE, .desc = {V(SOFTMAX), SIZES(16, 16), BIAS, SINKS, SOFTCAP, DROPOUT, ALL}},
+    {LANE, .desc = {V(MGK), SIZES(64, 32), .components = 2, F16, PRIOR, ALIBI, PACKED, ALL}},
+    {LANE, .wide = true,
+     .desc = {V(SMGK), SIZES(16, 16), .components = 3, BF16, PRIOR, VARIANCE, SINKS, STATISTICS, ALL}},
+    {LANE, .ratio = 2,
+     .desc = {V(GFISH), SIZES(32, 16), .components = 2, .use_mix_weight = 1, BIAS, DROPOUT, ALL}},
     {SIMT, .desc = {V(SMGK), SIZES(16, 16), .components = 2, PRIOR, SINKS, ALL}},
     {SIMT, .ratio = 2,
      .desc = {V(HARD_GFISH), SIZES(16, 16), .components = 2, .use_mix_weight = 1, BIAS, DROPOUT, ALL}},

@@ -37,7 +37,7 @@ uint32_t rd_options_of(const rd_configuration *configuration);
 
 /*
  * Configuration of problem number `number`: up to RD_LISTED one of a list, in turn, that holds every pair of options;
- * up to RD_OPTIMISED one of a few that are worth a compiler's optimisation on the SIMT engine; from there on a random
+ * up to RD_OPTIMISED one of a few that are worth a compiler's optimisation; from there on a random
  * one, which RD_SHARED consecutive problems share.
  */
 enum { RD_LISTED = 50000, RD_OPTIMISED = 100000, RD_SHARED = 25 };

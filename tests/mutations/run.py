@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Damages the library at one place at a time and says which test notices.
+
+    run.py [--jobs N] [--only NAME]... [--source FOLDER] [--folder FOLDER] [--json FILE]
+
+mutants.toml lists the mutants: a file, a text that occurs once in it, a replacement, and the tests that exercise the
+file, the likeliest to notice first. Each worker has a copy of the sources and a build of its own (in --folder, by
+default build-mutations; kept for the next run). A mutant is killed by the first of its tests that fails, crashes or
+does not end. Tests run as the quick tier runs them, in the environment that CTest gives them.
+
+A mutant that no test kills survives; an entry may explain why (`survives`). Exit status 1: a survivor without an
+explanation, or a mutant that is explained and killed. --source: the tests and sources of another checkout.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tomllib
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+LIMIT_S = 600  # a test that takes longer does not end
+FAILED = "[  FAILED  ] "  # how cmocka begins the line of a test that failed
+
+
+class Worker:
+    """A copy of the sources with a build."""
+
+    def __init__(self, source, folder):
+        self.source, self.build, self.cache = folder / "source", folder / "build", folder / "cache"
+        self.cache.mkdir(parents=True, exist_ok=True)
+        self.copy(source)
+        self.make("cmake", "-S", self.source, "-B", self.build, "-G", "Ninja", "-DCLMGK_BUILD_TESTS=ON")
+        self.make("cmake", "--build", self.build)
+        listed = subprocess.run(["ctest", "--test-dir", self.build, "--show-only=json-v1"], capture_output=True,
+                                check=True)
+        self.tests = {test["name"]: test for test in json.loads(listed.stdout)["tests"]}
+
+    def copy(self, source):
+        """Only files that differ are written, so that only those are built again."""
+        names = subprocess.run(["git", "-C", source, "ls-files", "-z", "-co", "--exclude-standard"],
+                               capture_output=True, text=True, check=True).stdout.split("\0")
+        names = {name for name in names if name and (source / name).is_file()}
+        for path in [path for path in self.source.rglob("*") if path.is_file()]:
+            if str(path.relative_to(self.source)) not in names:
+                path.unlink()
+        for name in names:
+            target = self.source / name
+            content = (source / name).read_bytes()
+            if not target.is_file() or target.read_bytes() != content:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(source / name, target)
+
+    def make(self, *command):
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(f"{command[1]}: {done.stdout[-2000:]}")
+
+    def run(self, name):
+        """None: the test passed. Otherwise how it noticed."""
+        test = self.tests[name]
+        environment = {**os.environ, "POCL_CACHE_DIR": str(self.cache)}
+        for item in test.get("properties", []):
+            if item["name"] == "ENVIRONMENT":
+                environment.update(text.split("=", 1) for text in item["value"])
+            if item["name"] == "WORKING_DIRECTORY":
+                folder = item["value"]
+        with tempfile.TemporaryDirectory() as temporary:
+            environment["TMPDIR"] = temporary
+            process = subprocess.Popen(test["command"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                       errors="replace", env=environment, cwd=folder, start_new_session=True)
+            timer = threading.Timer(LIMIT_S, os.killpg, (process.pid, signal.SIGKILL))
+            timer.start()
+            try:
+                how = self.watch(process)
+            finally:
+                ended = timer.is_alive()
+                timer.cancel()
+                try:
+                    os.killpg(process.pid, signal.SIGKILL)  # the rest of the test, and what it started
+                except ProcessLookupError:
+                    pass
+                process.wait()
+        return how if ended else "does not end"
+
+    @staticmethod
+    def watch(process):
+        """Reads until the end, or until cmocka says that a test failed, or a random problem did (it is made smaller)."""
+        last = ""
+        for line in process.stdout:
+            if line.startswith(FAILED):
+                return line[len(FAILED):].strip()
+            if line.startswith("--seed ") and line.endswith(": failed\n"):
+                return line.rsplit(":", 1)[0]
+            if line.startswith(("FAIL: ", "ERROR: ")):  # unittest
+                last = line.split()[1]
+        status = process.wait()
+        return None if status == 0 else last or (f"signal {-status}" if status < 0 else f"status {status}")
+
+
+def try_mutant(worker, mutant):
+    """The test that kills it and how; (None, None) if it survives."""
+    path = worker.source / mutant["file"]
+    text = path.read_text()
+    if text.count(mutant["old"]) != 1 or mutant["old"] == mutant["new"]:
+        raise RuntimeError(f"{mutant['name']}: the text occurs {text.count(mutant['old'])} times in {mutant['file']}")
+    path.write_text(text.replace(mutant["old"], mutant["new"]))
+    try:
+        worker.make("cmake", "--build", worker.build)
+        for name in mutant["tests"]:
+            how = worker.run(name) if name in worker.tests else None
+            if how is not None:
+                return name, how
+        return None, None
+    finally:
+        path.write_text(text)
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--only", action="append", metavar="NAME")
+    parser.add_argument("--source", type=pathlib.Path, default=ROOT)
+    parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build-mutations")
+    parser.add_argument("--json", type=pathlib.Path)
+    return parser.parse_args()
+
+
+def main():
+    arguments = parse()
+    mutants = tomllib.loads((HERE / "mutants.toml").read_text())["mutant"]
+    if arguments.only:
+        mutants = [mutant for mutant in mutants if mutant["name"] in arguments.only]
+    folders = [arguments.folder.resolve() / str(n) for n in range(arguments.jobs)]
+    workers = queue.SimpleQueue()
+    for folder in folders:  # each build takes all cores
+        workers.put(Worker(arguments.source.resolve(), folder))
+    results = []
+    lock = threading.Lock()
+
+    def judge(mutant):
+        start = time.monotonic()
+        worker = workers.get()
+        try:
+            test, how = try_mutant(worker, mutant)
+        finally:
+            workers.put(worker)
+        bad = (test is None) != ("survives" in mutant)
+        with lock:
+            results.append({"name": mutant["name"], "file": mutant["file"], "what": mutant["what"], "killed_by": test,
+                            "how": how, "survives": mutant.get("survives"), "bad": bad})
+            outcome = f"{test}: {how}" if test else mutant.get("survives", "SURVIVES")
+            print(f"{len(results):3}/{len(mutants)}  {time.monotonic() - start:5.0f} s  "
+                  f"{mutant['name']:<44} {'!! ' if bad else ''}{outcome}", flush=True)
+
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        for done in [pool.submit(judge, mutant) for mutant in mutants]:
+            done.result()
+    if arguments.json:
+        arguments.json.write_text(json.dumps(sorted(results, key=lambda result: result["name"]), indent=1) + "\n")
+    killed = sum(result["killed_by"] is not None for result in results)
+    bad = [result["name"] for result in results if result["bad"]]
+    print(f"{len(results)} mutants, {killed} killed", *bad)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
