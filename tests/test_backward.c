@@ -128,6 +128,38 @@ static void hard_estep(void **state)
         expect_program(session, desc, 4, 8, false);
 }
 
+/* Component 1 has the keys of component 0: the first takes all of the gradient. */
+static void ties_of_the_hard_estep(void **state)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 45, 120);
+    desc.estep = CLMGK_ESTEP_HARD;
+    desc.prior_shape = CLMGK_PRIOR_HMS;
+    desc.score = CLMGK_SCORE_DOT;
+    desc.components = 3;
+    desc.gradients = th_all_gradients(&desc);
+    th_problem problem = th_problem_make(&desc, 1);
+    th_copy_component(&problem, 1, 0);
+    th_expect_gradients(*state, &problem, true);
+    const th_array *const grad = &problem.array[TH_GRAD_K];
+    const size_t size = grad->count / 6; /* of a component of one of two heads */
+    for (size_t h = 0; h < 2; h++)
+        for (size_t n = 0; n < size; n++)
+            assert_true(grad->values[(3 * h + 1) * size + n] == 0.0);
+    th_problem_free(&problem);
+}
+
+/* More numbers than a work-item sums alone. */
+static void long_sums(void **state)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 5000, 3);
+    desc.heads = 1;
+    desc.use_sinks = 1;
+    desc.gradients = CLMGK_GRADIENT_SINKS;
+    th_problem problem = th_problem_make(&desc, 1);
+    th_expect_gradients(*state, &problem, true);
+    th_problem_free(&problem);
+}
+
 static void storage_types(void **state)
 {
     th_session *const session = *state;
@@ -810,6 +842,8 @@ int main(void)
         cmocka_unit_test(smgk_with_one_variance),
         cmocka_unit_test(every_form),
         cmocka_unit_test(hard_estep),
+        cmocka_unit_test(ties_of_the_hard_estep),
+        cmocka_unit_test(long_sums),
         cmocka_unit_test(storage_types),
         cmocka_unit_test(head_sizes),
         cmocka_unit_test(whole_bias_with_sinks_and_alibi),

@@ -87,6 +87,19 @@ static void hard_estep(void **state)
     }
 }
 
+/* Component 1 has the keys of component 0, and all its responsibility goes to the first. */
+static void ties_of_the_hard_estep(void **state)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 45, 120);
+    desc.estep = CLMGK_ESTEP_HARD;
+    desc.components = 3;
+    desc.statistics = all_statistics(&desc);
+    th_problem problem = th_problem_make(&desc, 1);
+    th_copy_component(&problem, 1, 0);
+    th_expect_statistics(*state, &problem, true);
+    th_problem_free(&problem);
+}
+
 /* A bias counts only where it hides; ALiBi and sinks change no gamma. */
 static void packed_with_modifiers(void **state)
 {
@@ -343,6 +356,7 @@ int main(void)
         cmocka_unit_test(priors_and_variances),
         cmocka_unit_test(without_arrays),
         cmocka_unit_test(hard_estep),
+        cmocka_unit_test(ties_of_the_hard_estep),
         cmocka_unit_test(packed_with_modifiers),
         cmocka_unit_test(storage_types),
         cmocka_unit_test(one_statistic_alone),

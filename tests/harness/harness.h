@@ -188,6 +188,8 @@ bool th_chance(uint64_t *state, int64_t one_in);
 
 /* NaN in the rows `first` and up of batch b, in every head and component. Nothing in an array that is not used. */
 void th_poison(th_problem *problem, th_name name, int64_t b, int64_t first);
+/* Component `to` of the keys becomes a copy of component `from`. */
+void th_copy_component(th_problem *problem, int64_t to, int64_t from);
 /* The token axis backwards. */
 void th_reverse_tokens(th_problem *problem, th_name name);
 

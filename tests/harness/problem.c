@@ -384,6 +384,15 @@ void th_poison(th_problem *problem, th_name name, int64_t b, int64_t first)
     }
 }
 
+void th_copy_component(th_problem *problem, int64_t to, int64_t from)
+{
+    const th_array *const k = &problem->array[TH_K];
+    const int64_t size = k->shape[3] * k->shape[4], components = k->shape[2];
+    for (int64_t head = 0; head < (int64_t)k->count / (components * size); head++)
+        memcpy(k->values + (head * components + to) * size, k->values + (head * components + from) * size,
+               (size_t)size * sizeof(double));
+}
+
 void th_reverse_tokens(th_problem *problem, th_name name)
 {
     const th_array *const array = &problem->array[name];
