@@ -85,10 +85,10 @@ if [[ $full -eq 1 ]]; then
 else
     stage clang check_preset clang -L quick -R '^test_(base|reference)$'
     # Numeric sweeps and golden cases say most about kernels, which sanitizers don't see, and cost most by far; after
-    # them the programs that measure.
+    # them the programs that measure, what the thread sanitizer has, and programs whose code others run.
     # Of the sweeps over faults, which the main tests make whole, a part.
     export CLMGK_FAULT_STEP=6
-    stage asan check_preset asan -L quick -E "^(test_($numeric)(_optimised)?|cli_test_(golden|bench|tune))\$"
+    stage asan check_preset asan -L quick -E "^(test_($numeric|gemm|threads)(_optimised)?|cli_test_(bench|golden|info|run_mixing|tune))\$"
     unset CLMGK_FAULT_STEP
     stage tsan check_preset tsan -R '^test_(threads|cache|gemm|tuning)$'
 fi
