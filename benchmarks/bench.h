@@ -2,7 +2,7 @@
 /*
  * clmgk-bench: variants, sizes and devices compared. What is compared, and how it is run: cases.h.
  *
- *     options.c   the command line           peak.c      what the device can do
+ *     options.c   the command line           peak.c      the most a device can do
  *     measure.c   first calls, and runs of a shape's cases in turn
  *     report.c    text for people            json.c      the stable object
  *     compare.c   two of them                plot.c      a picture
@@ -26,6 +26,7 @@ typedef struct bench_options {
     clmgk_engine engine;
     const char *parameters, *backward_parameters; /* NULL: the defaults */
     double seconds;                               /* of repeated runs a shape */
+    bool short_batches;                           /* on CPUs */
     double threshold;                             /* a slow-down that is a regression, as a fraction */
     bool untuned;                                 /* default parameters, whatever was tuned */
     bool keep_caches;                             /* else: caches of this run's own */
@@ -42,31 +43,51 @@ tool_exit bench_parse_options(int argc, char **argv, bench_options *options, boo
 
 /* ---- devices ------------------------------------------------------------------------------------------------ */
 
+/* The best rates of a run. */
 typedef struct bench_peaks {
     double fma_gflops;
     double copy_gbps; /* bytes read and bytes written */
     double read_gbps;
+    uint64_t buffer_bytes; /* of each buffer that was copied and read */
+    uint64_t wanted_bytes; /* so many are beyond all caches; the device may have no room for them */
 } bench_peaks;
+
+/* The kernels that measure a device's peaks. */
+typedef struct bench_probe bench_probe;
 
 /* A device with all that was measured on it. */
 typedef struct bench_device {
     tool_device tool;
     const char *cache_dir; /* of this run: empty at its start; NULL: the usual one */
     const char *tuning_dir;
-    bench_peaks peaks;
+    bench_probe *probe;
+    bench_peaks peaks; /* of the windows so far */
     bench_group *groups;
+    double progress_ms; /* when the last line of progress was printed */
 } bench_device;
 
 double bench_gflops(const bench_case *one);
 uint64_t bench_memory_bytes(const bench_case *one);
-double bench_fraction_of_peak(const bench_device *device, const bench_case *one);
+double bench_fraction_of_peak(const bench_peaks *peaks, const bench_case *one);
 /* Bytes of K and V over the time, as a part of the measured rate of reading. */
-double bench_kv_fraction_of_read(const bench_device *device, const bench_case *one);
+double bench_kv_fraction_of_read(const bench_peaks *peaks, const bench_case *one);
+/* A remark on a case that was faster than the measured peak; NULL: none. */
+const char *bench_peak_note(const bench_peaks *peaks, const bench_case *one);
 
 /* ---- steps ------------------------------------------------------------------------------------------------- */
 
-/* Measures the peaks and raises device->peaks to them. */
-tool_exit bench_measure_peaks(bench_device *device, tool_error *error);
+/* Makes device->probe. On failure, too, it is for bench_probe_close. */
+tool_exit bench_probe_open(bench_device *device, tool_error *error);
+void bench_probe_close(bench_device *device);
+/* Measure for a moment and raise device->peaks. */
+tool_exit bench_probe_compute(bench_device *device, tool_error *error);
+/* Makes two large buffers for it. Does nothing where it has just been measured. */
+tool_exit bench_probe_memory(bench_device *device, tool_error *error);
+/* A shorter bench_probe_compute, unless there has just been one: for places that are passed often. */
+tool_exit bench_probe_between(bench_device *device, tool_error *error);
+
+/* Prints the next step of a case on standard error, if the last such line is some seconds old. */
+void bench_progress(bench_device *device, const bench_case *one, const char *step);
 
 /* Measures all cases of a group. A case that is refused or wrong carries its reason; that is no failure here. */
 tool_exit bench_measure_group(bench_device *device, const bench_options *options, bench_group *group,
@@ -74,11 +95,13 @@ tool_exit bench_measure_group(bench_device *device, const bench_options *options
 
 /* ---- results ------------------------------------------------------------------------------------------------ */
 
-/* Tables for people. */
-void bench_print_device(const bench_options *options, const bench_device *device, FILE *stream);
+/* Tables for people: a device's name, then its groups as they are measured, then its peaks and what came near them. */
+void bench_print_device(const bench_device *device, FILE *stream);
+void bench_print_group(const bench_device *device, const bench_group *group, FILE *stream);
+void bench_print_peaks(const bench_device *device, size_t group_count, FILE *stream);
 
 /* The stable JSON object (README.md); NULL: out of memory. */
-json_t *bench_json(const bench_options *options, const bench_device *devices, size_t device_count);
+json_t *bench_json(size_t group_count, const bench_device *devices, size_t device_count);
 
 /* Reads an earlier object. */
 tool_exit bench_load_json(const char *path, json_t **out, tool_error *error);

@@ -15,7 +15,13 @@
 
 /* ---- what is to be measured -------------------------------------------------------------------------------- */
 
-enum { BENCH_SUITE_QUICK = 1, BENCH_SUITE_PAPER = 2, BENCH_SUITE_FULL = 4, BENCH_SUITE_ADMIXTURE = 8 };
+enum {
+    BENCH_SUITE_QUICK = 1,
+    BENCH_SUITE_PAPER = 2,
+    BENCH_SUITE_FULL = 4,
+    BENCH_SUITE_ADMIXTURE = 8,
+    BENCH_SUITE_SHORT = 16
+};
 
 /* More cases of softmax beside the variants that a shape compares: causal, f16 and bf16, without the window. */
 enum { BENCH_WITH_CAUSAL = 1, BENCH_WITH_STORAGE = 2, BENCH_WITH_FULL = 4 };
@@ -50,6 +56,7 @@ typedef struct bench_shape {
     bool causal;
     const bench_figure *figures; /* of the forward pass; ends with 0 heads; NULL: none */
     bench_modifiers modifiers;
+    int64_t short_batch; /* for a shorter run of the same comparison; 0: the batch */
 } bench_shape;
 
 extern const bench_shape bench_shapes[];
@@ -183,14 +190,18 @@ typedef struct bench_case {
 /* The cases of one shape, measured in turn. */
 typedef struct bench_group {
     const bench_shape *shape;
+    int64_t batch; /* the shape's, or its short one */
     bench_case *cases;
     size_t count;
 } bench_group;
 
 /* All groups that are asked for, pass by pass, type by type, the variants in order, then the shape's own cases.
  * Fails where a descriptor is not valid, and where no case has one of the gradients. */
-tool_exit bench_make_groups(const bench_request *request, bench_group **groups, tool_error *error);
+tool_exit bench_make_groups(const bench_request *request, bool short_batches, bench_group **groups, tool_error *error);
 void bench_free_groups(const bench_request *request, bench_group *groups);
+
+/* Its name, or "given". */
+const char *bench_shape_name(const bench_shape *shape);
 
 /* "mgk 4", "hard-fish 2x8" */
 typedef struct bench_label {

@@ -206,8 +206,9 @@ tool_exit bench_parse_shapes(const char *text, bench_request *request, tool_erro
 
 tool_exit bench_parse_suite(const char *text, bench_request *request, unsigned *suite, tool_error *error)
 {
-    static const char *const names[] = {"quick", "paper", "full", "admixture"};
-    static const unsigned suites[] = {BENCH_SUITE_QUICK, BENCH_SUITE_PAPER, BENCH_SUITE_FULL, BENCH_SUITE_ADMIXTURE};
+    static const char *const names[] = {"short", "paper", "quick", "full", "admixture"};
+    static const unsigned suites[] = {BENCH_SUITE_SHORT, BENCH_SUITE_PAPER, BENCH_SUITE_QUICK, BENCH_SUITE_FULL,
+                                      BENCH_SUITE_ADMIXTURE};
     size_t index = 0;
     TOOL_TRY(tool_parse_name("suite", text, names, TOOL_COUNT(names), &index, error));
     *suite = suites[index];

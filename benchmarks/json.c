@@ -85,19 +85,19 @@ static json_t *case_key_json(size_t device, const bench_case *one)
     return merge(sizes, modifiers_json(desc));
 }
 
-static json_t *case_json(size_t index, const bench_device *device, const bench_group *group, const bench_case *one)
+static json_t *case_json(size_t index, const bench_peaks *peaks, const bench_group *group, const bench_case *one)
 {
-    json_t *rest =
-        json_pack("{s:o, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:b, s:s, s:s, s:s, s:o, s:o, s:I}",
-                  "time_ms", time_json(one), "flops", one->flops, "gflops", bench_gflops(one), "fraction_of_peak",
-                  bench_fraction_of_peak(device, one), "kv_fraction_of_read", bench_kv_fraction_of_read(device, one),
-                  "bytes", (json_int_t)one->array_bytes, "memory_bytes", (json_int_t)bench_memory_bytes(one),
-                  "workspace_bytes", (json_int_t)one->workspace_bytes, "compile_ms", one->compile_ms,
-                  "first_call_cold_ms", optional_ms(one->first_cold_ms), "first_call_warm_ms",
-                  optional_ms(one->first_warm_ms), "error", error_json(one), "tuned", (int)bench_is_tuned(one),
-                  "tuning", clmgk_tuning_source_name(one->tuning), "parameters", one->parameters, "options",
-                  one->compiler_options, "ratio_to_baseline", ratio_json(group, one), "paper_operations",
-                  paper_operations_json(group, one), "process_peak_bytes", (json_int_t)one->process_peak_bytes);
+    json_t *rest = json_pack(
+        "{s:o, s:f, s:f, s:f, s:s?, s:f, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:b, s:s, s:s, s:s, s:o, s:o, s:I}",
+        "time_ms", time_json(one), "flops", one->flops, "gflops", bench_gflops(one), "fraction_of_peak",
+        bench_fraction_of_peak(peaks, one), "peak_note", bench_peak_note(peaks, one), "kv_fraction_of_read",
+        bench_kv_fraction_of_read(peaks, one), "bytes", (json_int_t)one->array_bytes, "memory_bytes",
+        (json_int_t)bench_memory_bytes(one), "workspace_bytes", (json_int_t)one->workspace_bytes, "compile_ms",
+        one->compile_ms, "first_call_cold_ms", optional_ms(one->first_cold_ms), "first_call_warm_ms",
+        optional_ms(one->first_warm_ms), "error", error_json(one), "tuned", (int)bench_is_tuned(one), "tuning",
+        clmgk_tuning_source_name(one->tuning), "parameters", one->parameters, "options", one->compiler_options,
+        "ratio_to_baseline", ratio_json(group, one), "paper_operations", paper_operations_json(group, one),
+        "process_peak_bytes", (json_int_t)one->process_peak_bytes);
     return merge(case_key_json(index, one), rest);
 }
 
@@ -116,22 +116,23 @@ static json_t *failed_case_json(size_t index, const bench_case *one)
 static json_t *device_json(const bench_device *device)
 {
     const clmgk_device_info *info = &device->tool.info;
-    return json_pack("{s:s, s:s, s:s, s:I, s:f, s:n, s:f, s:f}", "name", info->name, "platform", info->platform,
+    return json_pack("{s:s, s:s, s:s, s:I, s:f, s:n, s:f, s:f, s:I}", "name", info->name, "platform", info->platform,
                      "driver", info->driver, "compute_units", (json_int_t)info->compute_units, "peak_fma_gflops",
                      device->peaks.fma_gflops, "peak_matrix_gflops", "peak_copy_gbps", device->peaks.copy_gbps,
-                     "peak_read_gbps", device->peaks.read_gbps);
+                     "peak_read_gbps", device->peaks.read_gbps, "peak_buffer_bytes",
+                     (json_int_t)device->peaks.buffer_bytes);
 }
 
 /* Appends the cases of a device; false: out of memory. */
-static bool append_cases(const bench_options *options, size_t index, const bench_device *device, json_t *cases,
-                         json_t *failures)
+static bool append_cases(size_t group_count, size_t index, const bench_device *device, json_t *cases, json_t *failures)
 {
-    for (size_t i = 0; i < options->request.shape_count; i++) {
+    for (size_t i = 0; i < group_count; i++) {
         const bench_group *group = &device->groups[i];
         for (size_t c = 0; c < group->count; c++) {
             const bench_case *one = &group->cases[c];
-            const int failed = one->repetitions ? json_array_append_new(cases, case_json(index, device, group, one))
-                                                : json_array_append_new(failures, failed_case_json(index, one));
+            const int failed = one->repetitions
+                                   ? json_array_append_new(cases, case_json(index, &device->peaks, group, one))
+                                   : json_array_append_new(failures, failed_case_json(index, one));
             if (failed)
                 return false;
         }
@@ -139,13 +140,13 @@ static bool append_cases(const bench_options *options, size_t index, const bench
     return true;
 }
 
-json_t *bench_json(const bench_options *options, const bench_device *devices, size_t device_count)
+json_t *bench_json(size_t group_count, const bench_device *devices, size_t device_count)
 {
     json_t *list = json_array(), *cases = json_array(), *failures = json_array();
     bool ok = list && cases && failures;
     for (size_t i = 0; ok && i < device_count; i++)
         ok = json_array_append_new(list, device_json(&devices[i])) == 0 &&
-             append_cases(options, i, &devices[i], cases, failures);
+             append_cases(group_count, i, &devices[i], cases, failures);
     if (ok)
         return json_pack("{s:s, s:o, s:o, s:o}", "clmgk", clmgk_version(), "devices", list, "cases", cases, "failures",
                          failures);

@@ -18,11 +18,11 @@ typedef struct bench_run {
     size_t device_count;
 } bench_run;
 
-static void progress(const bench_run *run, const bench_device *device, size_t shape)
+static void announce_shape(const bench_run *run, bench_device *device, size_t shape)
 {
     fprintf(stderr, "clmgk-bench: %s: %s (%zu of %zu)\n", device->tool.info.name,
-            run->options.request.shapes[shape].name ? run->options.request.shapes[shape].name : "given sizes",
-            shape + 1, run->options.request.shape_count);
+            bench_shape_name(&run->options.request.shapes[shape]), shape + 1, run->options.request.shape_count);
+    device->progress_ms = tool_now_ms();
 }
 
 /* ---- devices ------------------------------------------------------------------------------------------------ */
@@ -35,7 +35,9 @@ static tool_exit open_device(bench_run *run, const clmgk_device_info *info, tool
     device->cache_dir = run->cache_dir;
     if (run->cache_dir)
         device->tuning_dir = run->tuning.path;
-    return bench_make_groups(&run->options.request, &device->groups, error);
+    return bench_make_groups(&run->options.request,
+                             run->options.short_batches && info->device_class == CLMGK_DEVICE_CPU, &device->groups,
+                             error);
 }
 
 static tool_exit open_all_devices(bench_run *run, tool_error *error)
@@ -100,15 +102,13 @@ static tool_exit count_wrong(const bench_run *run, tool_error *error)
     return TOOL_DONE;
 }
 
-/* Prints what was asked for. The object is made before anything is printed. */
+/* Gives what was asked for beside the tables, which are printed as they are measured. */
 static tool_exit give_results(const bench_run *run, tool_error *error)
 {
-    json_t *now = bench_json(&run->options, run->devices, run->device_count);
+    json_t *now = bench_json(run->options.request.shape_count, run->devices, run->device_count);
     tool_exit status = TOOL_DONE;
     if (!now)
         return tool_fail_memory(error, "the results");
-    for (size_t i = 0; i < run->device_count && !run->options.json; i++)
-        bench_print_device(&run->options, &run->devices[i], stdout);
     if (run->options.json)
         TOOL_TRY_GOTO(status, tool_print_json(json_incref(now), error), done);
     if (run->options.plot)
@@ -148,7 +148,7 @@ static tool_exit make_cold_caches(bench_run *run, tool_error *error)
 static tool_exit check_request(bench_run *run, tool_error *error)
 {
     bench_group *groups = NULL;
-    TOOL_TRY(bench_make_groups(&run->options.request, &groups, error));
+    TOOL_TRY(bench_make_groups(&run->options.request, run->options.short_batches, &groups, error));
     bench_free_groups(&run->options.request, groups);
     if (run->options.compare)
         TOOL_TRY(bench_load_json(run->options.compare, &run->before, error));
@@ -159,20 +159,35 @@ static tool_exit check_request(bench_run *run, tool_error *error)
     return bench_plot_check(error);
 }
 
-static tool_exit measure(bench_run *run, tool_error *error)
+static tool_exit measure_device(const bench_run *run, bench_device *device, tool_error *error)
 {
-    for (size_t d = 0; d < run->device_count; d++) {
-        for (size_t i = 0; i < run->options.request.shape_count; i++) {
-            progress(run, &run->devices[d], i);
-            TOOL_TRY(bench_measure_group(&run->devices[d], &run->options, &run->devices[d].groups[i], error));
+    const size_t count = run->options.request.shape_count;
+    const bool text = !run->options.json;
+    TOOL_TRY(bench_probe_open(device, error));
+    if (text)
+        bench_print_device(device, stdout);
+    for (size_t i = 0; i < count; i++) {
+        announce_shape(run, device, i);
+        TOOL_TRY(bench_probe_memory(device, error));
+        TOOL_TRY(bench_probe_compute(device, error));
+        TOOL_TRY(bench_measure_group(device, &run->options, &device->groups[i], error));
+        if (text) {
+            bench_print_group(device, &device->groups[i], stdout);
+            TOOL_TRY(tool_flush_stdout(error));
         }
     }
-    return TOOL_DONE;
+    TOOL_TRY(bench_probe_memory(device, error));
+    TOOL_TRY(bench_probe_compute(device, error));
+    bench_probe_close(device);
+    if (text)
+        bench_print_peaks(device, count, stdout);
+    return tool_flush_stdout(error);
 }
 
 static void close_run(bench_run *run)
 {
     for (size_t i = 0; i < run->device_count; i++) {
+        bench_probe_close(&run->devices[i]);
         bench_free_groups(&run->options.request, run->devices[i].groups);
         tool_device_close(&run->devices[i].tool);
     }
@@ -202,7 +217,8 @@ static tool_exit bench(bench_run *run, tool_error *error)
     if (!run->options.keep_caches)
         TOOL_TRY(make_cold_caches(run, error));
     TOOL_TRY(open_devices(run, error));
-    TOOL_TRY(measure(run, error));
+    for (size_t i = 0; i < run->device_count; i++)
+        TOOL_TRY(measure_device(run, &run->devices[i], error));
     return give_results(run, error);
 }
 

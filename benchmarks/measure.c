@@ -11,6 +11,7 @@
 #define VALIDATE_SECONDS 0.4
 #define MIN_ROUNDS       3
 #define MAX_ROUNDS       100
+#define QUIET_MS         2000.0 /* between two lines of progress */
 
 /* A case's runner and its times. */
 typedef struct case_run {
@@ -27,6 +28,15 @@ static bench_manner manner_of(const bench_device *device, const bench_options *o
                           .engine = options->engine,
                           .parameters = options->parameters,
                           .backward_parameters = options->backward_parameters};
+}
+
+void bench_progress(bench_device *device, const bench_case *one, const char *step)
+{
+    const double now = tool_now_ms();
+    if (now - device->progress_ms < QUIET_MS)
+        return;
+    fprintf(stderr, "clmgk-bench: %s: %s: %s\n", bench_shape_name(one->shape), bench_case_label(one).text, step);
+    device->progress_ms = now;
 }
 
 /* ---- first calls -------------------------------------------------------------------------------------------- */
@@ -169,8 +179,7 @@ static tool_exit prepare(const bench_device *device, const bench_options *option
     return bench_choose_calls(&device->tool, run, &one->calls, &one->event_clock, error);
 }
 
-static tool_exit run_rounds(const bench_device *device, double seconds, bench_group *group, case_run *runs,
-                            tool_error *error)
+static tool_exit run_rounds(bench_device *device, double seconds, bench_group *group, case_run *runs, tool_error *error)
 {
     const double end = tool_now_ms() + 1e3 * seconds;
     for (int round = 0; round < MIN_ROUNDS || (round < MAX_ROUNDS && tool_now_ms() < end); round++) {
@@ -179,8 +188,10 @@ static tool_exit run_rounds(const bench_device *device, double seconds, bench_gr
             bench_call_time time = {0, 0};
             if (!runs[i].run.plan)
                 continue;
+            bench_progress(device, one, "timing");
             TOOL_TRY(bench_time_calls(&device->tool, &runs[i].run, one->calls, &time, error));
             runs[i].samples[runs[i].sample_count++] = one->event_clock ? time.device : time.host;
+            TOOL_TRY(bench_probe_between(device, error));
         }
     }
     return TOOL_DONE;
@@ -213,10 +224,12 @@ tool_exit bench_measure_group(bench_device *device, const bench_options *options
     case_run *runs = calloc(group->count, sizeof(*runs));
     if (!runs)
         return tool_fail_memory(error, "the cases of a shape");
-    TOOL_TRY_GOTO(status, bench_measure_peaks(device, error), done);
     TOOL_TRY_GOTO(status, bench_arrays_create(&device->tool, group, &arrays, error), done);
-    for (size_t i = 0; i < group->count; i++)
+    for (size_t i = 0; i < group->count; i++) {
+        bench_progress(device, &group->cases[i], "compiling and checking");
         TOOL_TRY_GOTO(status, prepare(device, options, &arrays, &group->cases[i], &runs[i].run, error), done);
+        TOOL_TRY_GOTO(status, bench_probe_between(device, error), done);
+    }
     TOOL_TRY_GOTO(status, run_rounds(device, options->seconds, group, runs, error), done);
     take_results(group, runs);
 done:

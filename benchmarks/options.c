@@ -33,8 +33,9 @@ static const tool_option options_table[OPTION_COUNT] = {
     TOOL_STANDARD_OPTIONS,
     {"all-devices", NULL, "measure on every device, one after another"},
     {"suite", "NAME",
-     "paper (default): the papers' sizes; quick: three small ones; full: many; admixture: FiSH\n"
-     "and its kin, with 8 heads, beside softmax"},
+     "short (default): some of the papers' sizes, on CPUs with smaller batches; paper: all of\n"
+     "them in full; quick: three small ones; full: many; admixture: FiSH and its kin, with 8\n"
+     "heads, beside softmax"},
     {"shapes", "NAME,...", "named sizes in place of a suite"},
     {"variants", "A,B:H,C:MxH,...",
      "each with its own number of heads after a colon, the admixture family with global and\n"
@@ -48,7 +49,7 @@ static const tool_option options_table[OPTION_COUNT] = {
      "k, v, shift, mix"},
     {"dtype", "T,...", "storage types f32, f16, bf16; default f32"},
     {"seconds", "X",
-     "repeat the runs of a size for X seconds (at least three times); default 4,\n"
+     "repeat the runs of a size for X seconds (at least three times); default 4, short: 1.5,\n"
      "quick: 0.5"},
     {"keep-caches", NULL,
      "use compiled programs from the caches as they are: quicker, but what was compiled\n"
@@ -68,7 +69,7 @@ static const tool_option options_table[OPTION_COUNT] = {
 const tool_program bench_program = {
     .name = "clmgk-bench",
     .summary = "Times attention variants beside each other, each checked against double precision first.\n"
-               "Without options: softmax with 8 heads, MGK and sMGK with 4 (two components) over the sizes of the\n"
+               "Without options: softmax with 8 heads, MGK and sMGK with 4 (two components) over sizes of the\n"
                "papers, beside the figures of the MGK paper's Table 7.",
     .notes = "A name after --shapes that does not exist lists those that do.",
     .options = options_table,
@@ -89,10 +90,13 @@ static tool_exit parse_shapes(const char *const *values, bench_options *options,
         options->request.shape_count = 1;
         return bench_parse_sizes(values + OPTION_SIZES, &options->request.shapes[0], error);
     }
-    const char *name = values[OPTION_SUITE] ? values[OPTION_SUITE] : "paper";
+    const char *name = values[OPTION_SUITE] ? values[OPTION_SUITE] : "short";
     TOOL_TRY(bench_parse_suite(name, &options->request, suite, error));
+    options->short_batches = *suite == BENCH_SUITE_SHORT;
     if (*suite == BENCH_SUITE_QUICK)
         options->seconds = 0.5;
+    if (*suite == BENCH_SUITE_SHORT)
+        options->seconds = 1.5;
     return TOOL_DONE;
 }
 

@@ -1,53 +1,65 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a device can do at most: fused multiply-adds out of registers, copying through memory, reading it. */
+/* The most a device can do: fused multiply-adds out of registers, copying through memory, reading it.
+ *
+ * A peak is the best of many short windows, spread over the whole run: other work on the machine takes away from some
+ * of them, hardly from all. */
 #include "bench.h"
 
 #include "device/device.h"
 
-#define FMA_OPERATIONS (2.0 * 16 * 8) /* a round of peak.cl: 2 CHAINS UNROLL, a lane */
-#define FMA_MS         60.0
-#define REPETITIONS    3
-#define COPY_BYTES     ((size_t)128 << 20) /* of each of the two buffers: beyond caches */
+#include <math.h>
+#include <stdlib.h>
+
+#define FMA_OPERATIONS  (2.0 * 16 * 8) /* a round of peak.cl for each float: 2 CHAINS UNROLL */
+#define MIN_ROUNDS      16
+#define MAX_ROUNDS      (1 << 28)
+#define FMA_MS          100.0
+#define FMA_PAUSE_MS    250.0
+#define COPY_GROUP      256
+#define MEMORY_PAUSE_MS 2000.0
+#define MEMORY_PASSES   3  /* through the buffers */
+#define MAX_LAUNCHES    64 /* a window of copying or reading */
+#define CPU_SLICES      16 /* of the buffers, for shorter windows */
+#define CPU_BYTES       ((uint64_t)128 << 20)
+#define CPU_UNIT_BYTES  ((uint64_t)32 << 20) /* cores in groups have a last-level cache for each group */
+#define GPU_BYTES       ((uint64_t)1 << 30)
+#define BEYOND_CACHE    4 /* times the last-level cache that the device states */
+#define BYTES_UNIT      ((uint64_t)1 << 20)
 
 extern const mgk_embedded_file bench_kernels[]; /* peak.cl, embedded at build time */
 
+/* Work-items of one slice of the arrays, and the slice that comes next. */
 typedef struct peak_launch {
     cl_kernel kernel;
     size_t global, local;
+    size_t slices, slice;
 } peak_launch;
 
-static tool_exit time_launch(const tool_device *device, const peak_launch *launch, double *ms, tool_error *error)
+struct bench_probe {
+    int width, vector_width; /* floats that are multiplied, and moved, at once */
+    cl_program program;
+    peak_launch fma, copy, read;
+    cl_mem sums; /* what the kernels compute */
+    double fma_end_ms, memory_end_ms;
+};
+
+/* ---- windows ------------------------------------------------------------------------------------------------ */
+
+static tool_exit time_window(const tool_device *device, peak_launch *launch, int launches, double *ms,
+                             tool_error *error)
 {
     const double start = tool_now_ms();
-    cl_int code =
-        clEnqueueNDRangeKernel(device->queue, launch->kernel, 1, NULL, &launch->global, &launch->local, 0, NULL, NULL);
-    if (code != CL_SUCCESS)
-        return tool_fail_cl(error, code, "clEnqueueNDRangeKernel");
-    code = clFinish(device->queue);
+    for (int i = 0; i < launches; i++) {
+        const size_t offset = launch->slice * launch->global;
+        launch->slice = (launch->slice + 1) % launch->slices;
+        const cl_int code = clEnqueueNDRangeKernel(device->queue, launch->kernel, 1, &offset, &launch->global,
+                                                   &launch->local, 0, NULL, NULL);
+        if (code != CL_SUCCESS)
+            return tool_fail_cl(error, code, "clEnqueueNDRangeKernel");
+    }
+    const cl_int code = clFinish(device->queue);
     *ms = tool_now_ms() - start;
     return code == CL_SUCCESS ? TOOL_DONE : tool_fail_cl(error, code, "clFinish");
-}
-
-/* The shortest of several runs: a peak is what the device can do, whatever else disturbed it. */
-static tool_exit shortest_launch(const tool_device *device, const peak_launch *launch, double *ms, tool_error *error)
-{
-    for (int i = 0; i < REPETITIONS; i++) {
-        double one = 0;
-        TOOL_TRY(time_launch(device, launch, &one, error));
-        if (i == 0 || one < *ms)
-            *ms = one;
-    }
-    return TOOL_DONE;
-}
-
-static int vector_width(const clmgk_device_info *info)
-{
-    static const int widths[] = {16, 8, 4};
-    for (size_t i = 0; i < TOOL_COUNT(widths); i++) {
-        if (info->native_float_lanes >= (uint32_t)widths[i])
-            return widths[i];
-    }
-    return 1;
 }
 
 /* Sets all arguments of a kernel. */
@@ -61,141 +73,232 @@ static tool_exit set_args(cl_kernel kernel, cl_uint count, const mgk_kernel_arg 
     return TOOL_DONE;
 }
 
-static tool_exit measure_fma(const tool_device *device, cl_kernel kernel, int width, double *gflops, tool_error *error)
+/* Pieces of work that last `ms` at the best rate so far. */
+static int fit_window(double ms, double best_per_ms, double piece, int least, int most)
 {
-    const bool cpu = device->info.device_class == CLMGK_DEVICE_CPU;
-    peak_launch launch = {kernel, 0, cpu ? 1 : 256};
-    launch.global = (size_t)device->info.compute_units * (cpu ? 32 : 4096);
+    const double count = ms * best_per_ms / piece;
+    return count < least ? least : count > most ? most : (int)count;
+}
+
+/* ---- multiply-adds ------------------------------------------------------------------------------------------ */
+
+static tool_exit measure_fma(bench_device *device, double window_ms, tool_error *error)
+{
+    bench_probe *const probe = device->probe;
     const float factor = 0.999F, term = 0.001F;
-    cl_int rounds = 64;
-    cl_mem out = NULL;
+    const double operations = FMA_OPERATIONS * probe->width * (double)probe->fma.global;
+    const cl_int rounds = fit_window(window_ms, 1e6 * device->peaks.fma_gflops, operations, MIN_ROUNDS, MAX_ROUNDS);
+    const mgk_kernel_arg args[] = {{sizeof(probe->sums), &probe->sums},
+                                   {sizeof(rounds), &rounds},
+                                   {sizeof(factor), &factor},
+                                   {sizeof(term), &term}};
     double ms = 0;
-    tool_exit status = TOOL_DONE;
-    TOOL_TRY(tool_make_buffer(device, launch.global * (size_t)width * sizeof(float), NULL, &out, error));
-    const mgk_kernel_arg args[] = {
-        {sizeof(out), &out}, {sizeof(rounds), &rounds}, {sizeof(factor), &factor}, {sizeof(term), &term}};
-    do { /* the first launches also finish the driver's compiling */
-        rounds *= 2;
-        TOOL_TRY_GOTO(status, set_args(kernel, TOOL_COUNT(args), args, error), done);
-        TOOL_TRY_GOTO(status, time_launch(device, &launch, &ms, error), done);
-    } while (ms < FMA_MS && rounds < 1 << 28);
-    TOOL_TRY_GOTO(status, shortest_launch(device, &launch, &ms, error), done);
-    *gflops = FMA_OPERATIONS * width * rounds * (double)launch.global / (ms * 1e6);
-done:
-    tool_release_buffer(out);
-    return status;
+    TOOL_TRY(set_args(probe->fma.kernel, TOOL_COUNT(args), args, error));
+    TOOL_TRY(time_window(&device->tool, &probe->fma, 1, &ms, error));
+    device->peaks.fma_gflops = fmax(device->peaks.fma_gflops, operations * rounds / (ms * 1e6));
+    return TOOL_DONE;
 }
 
-/* The shortest run with these arguments, behind one that finishes compiling. */
-static tool_exit time_memory(const tool_device *device, const peak_launch *launch, const mgk_kernel_arg *args,
-                             cl_uint count, double *ms, tool_error *error)
+/* Short windows find the moments in which all units are free, however busy the machine is; in long ones the launch
+ * weighs nothing and clocks rise. The first windows of a run only find out how much work that is. */
+static tool_exit measure_windows(bench_device *device, tool_error *error)
 {
-    TOOL_TRY(set_args(launch->kernel, count, args, error));
-    TOOL_TRY(time_launch(device, launch, ms, error));
-    return shortest_launch(device, launch, ms, error);
+    static const struct {
+        double ms;
+        int count;
+    } windows[] = {{0.5, 16}, {1, 16}, {4, 2}, {16, 1}};
+    for (size_t i = 0; i < TOOL_COUNT(windows); i++) {
+        for (int n = 0; n < windows[i].count; n++)
+            TOOL_TRY(measure_fma(device, windows[i].ms, error));
+    }
+    device->probe->fma_end_ms = tool_now_ms();
+    return TOOL_DONE;
 }
 
-/* A buffer with a number everywhere: pages that nobody has written may all be one page of zeros in the cache. */
-static tool_exit make_filled(const tool_device *device, size_t bytes, cl_mem *buffer, tool_error *error)
+tool_exit bench_probe_compute(bench_device *device, tool_error *error)
+{
+    const double end = tool_now_ms() + FMA_MS;
+    do
+        TOOL_TRY(measure_windows(device, error));
+    while (tool_now_ms() < end);
+    return TOOL_DONE;
+}
+
+tool_exit bench_probe_between(bench_device *device, tool_error *error)
+{
+    return tool_now_ms() - device->probe->fma_end_ms < FMA_PAUSE_MS ? TOOL_DONE : measure_windows(device, error);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------- */
+
+/* The best of several windows, the first of which finish compiling and touch all pages. */
+static tool_exit best_window(const bench_device *device, peak_launch *launch, double bytes, double *gbps,
+                             tool_error *error)
+{
+    const double least_ms = device->tool.info.device_class == CLMGK_DEVICE_CPU ? 1 : 8;
+    for (size_t i = 0; i < MEMORY_PASSES * launch->slices; i++) {
+        const int launches = fit_window(least_ms, 1e6 * *gbps, bytes, 1, MAX_LAUNCHES);
+        double ms = 0;
+        TOOL_TRY(time_window(&device->tool, launch, launches, &ms, error));
+        *gbps = fmax(*gbps, bytes * launches / (ms * 1e6));
+    }
+    return TOOL_DONE;
+}
+
+static tool_exit measure_copy(bench_device *device, const cl_mem buffers[2], uint64_t bytes, tool_error *error)
+{
+    peak_launch *const copy = &device->probe->copy;
+    const uint64_t slice = bytes / copy->slices;
+    const mgk_kernel_arg args[] = {{sizeof(buffers[0]), &buffers[0]}, {sizeof(buffers[1]), &buffers[1]}};
+    copy->global = slice / ((size_t)device->probe->vector_width * sizeof(float));
+    TOOL_TRY(set_args(copy->kernel, TOOL_COUNT(args), args, error));
+    return best_window(device, copy, 2.0 * (double)slice, &device->peaks.copy_gbps, error);
+}
+
+static tool_exit measure_read(bench_device *device, cl_mem buffer, uint64_t bytes, tool_error *error)
+{
+    bench_probe *const probe = device->probe;
+    const size_t vector = (size_t)probe->vector_width * sizeof(float);
+    const cl_int count = (cl_int)(bytes / probe->read.slices / vector / probe->read.global / 4 * 4);
+    /* A CPU's cores read runs of memory, a GPU's work-items read side by side. */
+    const cl_int step = device->tool.info.device_class == CLMGK_DEVICE_CPU ? 1 : (cl_int)probe->read.global;
+    const mgk_kernel_arg args[] = {
+        {sizeof(probe->sums), &probe->sums}, {sizeof(buffer), &buffer}, {sizeof(count), &count}, {sizeof(step), &step}};
+    TOOL_TRY(set_args(probe->read.kernel, TOOL_COUNT(args), args, error));
+    return best_window(device, &probe->read, (double)count * (double)probe->read.global * (double)vector,
+                       &device->peaks.read_gbps, error);
+}
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Bytes of each of the two buffers: beyond the last cache, as far as the device has room. */
+static uint64_t choose_bytes(const clmgk_device_info *info, uint64_t *wanted)
+{
+    cl_ulong cache = 0;
+    if (clGetDeviceInfo(info->device_id, CL_DEVICE_GLOBAL_MEM_CACHE_SIZE, sizeof(cache), &cache, NULL) != CL_SUCCESS)
+        cache = 0;
+    const bool cpu = info->device_class == CLMGK_DEVICE_CPU;
+    const uint64_t room = info->global_memory_bytes / 4;
+    *wanted = larger(cpu ? larger(CPU_BYTES, CPU_UNIT_BYTES * info->compute_units) : GPU_BYTES, BEYOND_CACHE * cache);
+    return smaller(*wanted, smaller(info->max_allocation_bytes, room)) / BYTES_UNIT * BYTES_UNIT;
+}
+
+tool_exit bench_probe_memory(bench_device *device, tool_error *error)
 {
     const float one = 1.0F;
-    TOOL_TRY(tool_make_buffer(device, bytes, NULL, buffer, error));
-    const cl_int code = clEnqueueFillBuffer(device->queue, *buffer, &one, sizeof(one), 0,
-                                            bytes / sizeof(one) * sizeof(one), 0, NULL, NULL);
-    return code == CL_SUCCESS ? TOOL_DONE : tool_fail_cl(error, code, "clEnqueueFillBuffer");
-}
-
-static tool_exit measure_copy(const tool_device *device, cl_kernel kernel, int width, double *gbps, tool_error *error)
-{
-    const uint64_t limit = device->info.max_allocation_bytes;
-    const size_t bytes = limit && limit < COPY_BYTES ? (size_t)limit / (1 << 16) * (1 << 16) : COPY_BYTES;
-    const peak_launch launch = {kernel, bytes / ((size_t)width * sizeof(float)), 256};
-    cl_mem to = NULL, from = NULL;
-    double ms = 0;
+    cl_mem buffers[2] = {NULL, NULL};
+    cl_int code = CL_SUCCESS;
     tool_exit status = TOOL_DONE;
-    TOOL_TRY_GOTO(status, make_filled(device, bytes, &to, error), done);
-    TOOL_TRY_GOTO(status, make_filled(device, bytes, &from, error), done);
-    const mgk_kernel_arg args[] = {{sizeof(to), &to}, {sizeof(from), &from}};
-    TOOL_TRY_GOTO(status, time_memory(device, &launch, args, TOOL_COUNT(args), &ms, error), done);
-    *gbps = 2e-6 * (double)bytes / ms;
+    const uint64_t bytes = choose_bytes(&device->tool.info, &device->peaks.wanted_bytes);
+    if (device->peaks.buffer_bytes && tool_now_ms() - device->probe->memory_end_ms < MEMORY_PAUSE_MS)
+        return TOOL_DONE;
+    device->peaks.buffer_bytes = bytes;
+    for (size_t i = 0; i < TOOL_COUNT(buffers); i++)
+        TOOL_TRY_GOTO(status, tool_make_buffer(&device->tool, bytes, NULL, &buffers[i], error), done);
+    /* Pages that nobody has written may all be one page of zeros in the cache. */
+    code = clEnqueueFillBuffer(device->tool.queue, buffers[1], &one, sizeof(one), 0, bytes, 0, NULL, NULL);
+    if (code != CL_SUCCESS) {
+        status = tool_fail_cl(error, code, "clEnqueueFillBuffer");
+        goto done;
+    }
+    TOOL_TRY_GOTO(status, measure_copy(device, buffers, bytes, error), done);
+    TOOL_TRY_GOTO(status, measure_read(device, buffers[1], bytes, error), done);
+    device->probe->memory_end_ms = tool_now_ms();
 done:
-    tool_release_buffer(to);
-    tool_release_buffer(from);
+    for (size_t i = 0; i < TOOL_COUNT(buffers); i++)
+        tool_release_buffer(buffers[i]);
     return status;
 }
 
-static tool_exit measure_read(const tool_device *device, cl_kernel kernel, int width, double *gbps, tool_error *error)
+/* ---- opening ------------------------------------------------------------------------------------------------ */
+
+static int widest_vector(const clmgk_device_info *info)
 {
-    const bool cpu = device->info.device_class == CLMGK_DEVICE_CPU;
-    const uint64_t limit = device->info.max_allocation_bytes;
-    const size_t vector = (size_t)width * sizeof(float);
-    const peak_launch launch = {kernel, (size_t)device->info.compute_units * (cpu ? 32 : 2048), cpu ? 1 : 256};
-    const size_t bytes = limit && limit < COPY_BYTES ? (size_t)limit : COPY_BYTES;
-    const cl_int count = (cl_int)(bytes / vector / launch.global / 4 * 4), step = cpu ? 1 : (cl_int)launch.global;
-    const size_t read = (size_t)count * launch.global * vector;
-    cl_mem out = NULL, from = NULL;
-    double ms = 0;
-    tool_exit status = TOOL_DONE;
-    TOOL_TRY_GOTO(status, tool_make_buffer(device, launch.global * vector, NULL, &out, error), done);
-    TOOL_TRY_GOTO(status, make_filled(device, read, &from, error), done);
-    const mgk_kernel_arg args[] = {
-        {sizeof(out), &out}, {sizeof(from), &from}, {sizeof(count), &count}, {sizeof(step), &step}};
-    TOOL_TRY_GOTO(status, time_memory(device, &launch, args, TOOL_COUNT(args), &ms, error), done);
-    *gbps = 1e-6 * (double)read / ms;
-done:
-    tool_release_buffer(out);
-    tool_release_buffer(from);
-    return status;
+    static const int widths[] = {16, 8, 4};
+    for (size_t i = 0; i < TOOL_COUNT(widths); i++) {
+        if (info->native_float_lanes >= (uint32_t)widths[i])
+            return widths[i];
+    }
+    return 1;
 }
 
-static tool_exit build_program(const tool_device *device, int width, cl_program *program, tool_error *error)
+static void print_type(int width, char *text, size_t size)
 {
-    char options[32];
+    if (width > 1)
+        snprintf(text, size, "float%d", width);
+    else
+        snprintf(text, size, "float");
+}
+
+static tool_exit build_program(const tool_device *device, bench_probe *probe, tool_error *error)
+{
+    char real[16], vector[16], options[64];
     const char *text = bench_kernels[0].text;
     cl_int code = CL_SUCCESS;
-    snprintf(options, sizeof(options), "-DWIDTH=%d", width);
-    *program = clCreateProgramWithSource(device->context, 1, &text, &bench_kernels[0].length, &code);
+    print_type(probe->width, real, sizeof(real));
+    print_type(probe->vector_width, vector, sizeof(vector));
+    snprintf(options, sizeof(options), "-DREAL=%s -DVECTOR=%s", real, vector);
+    probe->program = clCreateProgramWithSource(device->context, 1, &text, &bench_kernels[0].length, &code);
     if (code != CL_SUCCESS)
         return tool_fail_cl(error, code, "clCreateProgramWithSource");
-    code = clBuildProgram(*program, 1, &device->info.device_id, options, NULL, NULL);
+    code = clBuildProgram(probe->program, 1, &device->info.device_id, options, NULL, NULL);
     return code == CL_SUCCESS ? TOOL_DONE : tool_fail_cl(error, code, "clBuildProgram");
 }
 
-tool_exit bench_measure_peaks(bench_device *device, tool_error *error)
+static tool_exit make_kernel(const bench_probe *probe, const char *name, cl_kernel *kernel, tool_error *error)
 {
-    const int width = vector_width(&device->tool.info);
-    bench_peaks peaks = {0, 0, 0};
-    cl_program program = NULL;
-    cl_kernel fma = NULL, copy = NULL, read = NULL;
     cl_int code = CL_SUCCESS;
-    tool_exit status = TOOL_DONE;
-    TOOL_TRY_GOTO(status, build_program(&device->tool, width, &program, error), done);
-    fma = clCreateKernel(program, "fma_peak", &code);
-    if (fma)
-        copy = clCreateKernel(program, "copy_peak", &code);
-    if (copy)
-        read = clCreateKernel(program, "read_peak", &code);
-    if (!read) {
-        status = tool_fail_cl(error, code, "clCreateKernel");
-        goto done;
+    *kernel = clCreateKernel(probe->program, name, &code);
+    return code == CL_SUCCESS ? TOOL_DONE : tool_fail_cl(error, code, "clCreateKernel");
+}
+
+tool_exit bench_probe_open(bench_device *device, tool_error *error)
+{
+    const clmgk_device_info *info = &device->tool.info;
+    const bool cpu = info->device_class == CLMGK_DEVICE_CPU;
+    const size_t units = info->compute_units;
+    bench_probe *const probe = calloc(1, sizeof(*probe));
+    if (!probe)
+        return tool_fail_memory(error, "the measurement of peaks");
+    device->probe = probe;
+    probe->width = widest_vector(info);
+    probe->vector_width = cpu || probe->width > 4 ? probe->width : 4;
+    /* So many work-groups for each unit that it matters little which of them end last. */
+    probe->fma.global = units * (cpu ? 32 : 32768);
+    probe->read.global = units * (cpu ? 32 : 2048);
+    probe->fma.local = probe->read.local = cpu ? 1 : 256;
+    probe->copy.local = COPY_GROUP;
+    probe->fma.slices = 1;
+    probe->copy.slices = probe->read.slices = cpu ? CPU_SLICES : 1;
+    TOOL_TRY(build_program(&device->tool, probe, error));
+    TOOL_TRY(make_kernel(probe, "fma_peak", &probe->fma.kernel, error));
+    TOOL_TRY(make_kernel(probe, "copy_peak", &probe->copy.kernel, error));
+    TOOL_TRY(make_kernel(probe, "read_peak", &probe->read.kernel, error));
+    const size_t bytes = probe->fma.global * (size_t)probe->vector_width * sizeof(float);
+    return tool_make_buffer(&device->tool, bytes, NULL, &probe->sums, error);
+}
+
+void bench_probe_close(bench_device *device)
+{
+    bench_probe *const probe = device->probe;
+    if (!probe)
+        return;
+    const cl_kernel kernels[] = {probe->fma.kernel, probe->copy.kernel, probe->read.kernel};
+    for (size_t i = 0; i < TOOL_COUNT(kernels); i++) {
+        if (kernels[i])
+            clReleaseKernel(kernels[i]);
     }
-    TOOL_TRY_GOTO(status, measure_fma(&device->tool, fma, width, &peaks.fma_gflops, error), done);
-    TOOL_TRY_GOTO(status, measure_copy(&device->tool, copy, width, &peaks.copy_gbps, error), done);
-    TOOL_TRY_GOTO(status, measure_read(&device->tool, read, width, &peaks.read_gbps, error), done);
-    if (peaks.fma_gflops > device->peaks.fma_gflops)
-        device->peaks.fma_gflops = peaks.fma_gflops;
-    if (peaks.copy_gbps > device->peaks.copy_gbps)
-        device->peaks.copy_gbps = peaks.copy_gbps;
-    if (peaks.read_gbps > device->peaks.read_gbps)
-        device->peaks.read_gbps = peaks.read_gbps;
-done:
-    if (fma)
-        clReleaseKernel(fma);
-    if (copy)
-        clReleaseKernel(copy);
-    if (read)
-        clReleaseKernel(read);
-    if (program)
-        clReleaseProgram(program);
-    return status;
+    if (probe->program)
+        clReleaseProgram(probe->program);
+    tool_release_buffer(probe->sums);
+    free(probe);
+    device->probe = NULL;
 }

@@ -1,24 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a device can do at most: fused multiply-adds out of registers, copying, reading. WIDTH floats make a vector. */
-
-#ifndef WIDTH
-#define WIDTH 1
-#endif
-
-#define JOIN_(a, b) a##b
-#define JOIN(a, b)  JOIN_(a, b)
-#if WIDTH == 1
-#define REAL           float
-#define STORE(x, i, p) (p)[i] = (x)
-#define LOAD(i, p)     (p)[i]
-#else
-#define REAL  JOIN(float, WIDTH)
-#define STORE JOIN(vstore, WIDTH)
-#define LOAD  JOIN(vload, WIDTH)
-#endif
+/* The most a device can do: fused multiply-adds out of registers, copying, reading. The host defines REAL, the type
+ * that is multiplied, and VECTOR, the type that is moved. */
 
 /* Compilers for these CPUs cut vectors into halves unless a function asks for whole ones. */
-#if defined(__AVX512F__) && WIDTH == 16
+#if defined(__AVX512F__)
 #define WHOLE_VECTORS __attribute__((min_vector_width(512)))
 #else
 #define WHOLE_VECTORS
@@ -29,8 +14,8 @@
 /* Keeps the loop's own instructions out of the figure. */
 #define UNROLL 8
 
-/* out [work-items, WIDTH]. Executes 2 CHAINS UNROLL WIDTH rounds operations a work-item. */
-WHOLE_VECTORS __kernel void fma_peak(__global float *out, const int rounds, const float factor, const float term)
+/* out [work-items]. Executes 2 CHAINS UNROLL rounds operations for each float of REAL and work-item. */
+WHOLE_VECTORS __kernel void fma_peak(__global REAL *out, const int rounds, const float factor, const float term)
 {
     const size_t item = get_global_id(0);
     const REAL f = (REAL)(factor);
@@ -51,27 +36,28 @@ WHOLE_VECTORS __kernel void fma_peak(__global float *out, const int rounds, cons
 #pragma unroll
     for (int c = 1; c < CHAINS; c++)
         sum += x[c];
-    STORE(sum, item, out);
+    out[item] = sum;
 }
 
-/* to [work-items, WIDTH] = from */
-WHOLE_VECTORS __kernel void copy_peak(__global float *restrict to, __global const float *restrict from)
+/* to [work-items] = from */
+WHOLE_VECTORS __kernel void copy_peak(__global VECTOR *restrict to, __global const VECTOR *restrict from)
 {
     const size_t item = get_global_id(0);
-    STORE(LOAD(item, from), item, to);
+    to[item] = from[item];
 }
 
-/* out [work-items, WIDTH]: sums of from [work-items * count, WIDTH]; a work-item's vectors are `step` apart. */
-WHOLE_VECTORS __kernel void read_peak(__global float *restrict out, __global const float *restrict from,
+/* out [work-items]: sums of from [work-items * count]; a work-item's vectors are `step` apart. With an offset of
+ * work-items (step 1), of a later part of `from`. */
+WHOLE_VECTORS __kernel void read_peak(__global VECTOR *restrict out, __global const VECTOR *restrict from,
                                       const int count, const int step)
 {
     const size_t item = get_global_id(0);
     const size_t first = step == 1 ? item * count : item;
-    REAL sum[4] = {(REAL)(0.0f), (REAL)(0.0f), (REAL)(0.0f), (REAL)(0.0f)};
+    VECTOR sum[4] = {(VECTOR)(0.0f), (VECTOR)(0.0f), (VECTOR)(0.0f), (VECTOR)(0.0f)};
     for (int n = 0; n < count; n += 4) {
 #pragma unroll
         for (int u = 0; u < 4; u++)
-            sum[u] += LOAD(first + (size_t)(n + u) * step, from);
+            sum[u] += from[first + (size_t)(n + u) * step];
     }
-    STORE((sum[0] + sum[1]) + (sum[2] + sum[3]), item, out);
+    out[item - get_global_offset(0)] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }

@@ -68,11 +68,6 @@ static void write_head(size_t panels, FILE *script)
             panels * 350, panels);
 }
 
-static const char *shape_name(const bench_shape *shape)
-{
-    return shape->name ? shape->name : "given";
-}
-
 /* Where the cases of pass number `pass` begin: all passes have as many. */
 static size_t first_of_pass(const bench_options *options, const bench_group *group, size_t pass)
 {
@@ -86,7 +81,7 @@ static void write_data(const char *name, const bench_options *options, const ben
     fprintf(script, "$%s << END\n", name);
     for (size_t i = 0; i < options->request.shape_count; i++) {
         const bench_group *group = &device->groups[i];
-        fprintf(script, "%s", shape_name(group->shape));
+        fprintf(script, "%s", bench_shape_name(group->shape));
         for (size_t c = 0; c < options->request.variant_count; c++) {
             const bench_case *one = &group->cases[first_of_pass(options, group, pass) + c];
             const bench_case *baseline = bench_baseline(group, one);
@@ -94,7 +89,8 @@ static void write_data(const char *name, const bench_options *options, const ben
                 fputs(" -", script);
             else
                 fprintf(script, " %.4f",
-                        ratios ? one->time_ms.median / baseline->time_ms.median : bench_fraction_of_peak(device, one));
+                        ratios ? one->time_ms.median / baseline->time_ms.median
+                               : bench_fraction_of_peak(&device->peaks, one));
         }
         fputc('\n', script);
     }
@@ -152,6 +148,21 @@ static void write_quoted(const char *text, FILE *script)
     }
 }
 
+/* The remark on a case of the picture that was faster than the measured peak; NULL: none was. */
+static const char *find_note(const bench_options *options, const bench_device *device, size_t pass)
+{
+    for (size_t i = 0; i < options->request.shape_count; i++) {
+        const bench_group *group = &device->groups[i];
+        for (size_t c = 0; c < options->request.variant_count; c++) {
+            const bench_case *one = &group->cases[first_of_pass(options, group, pass) + c];
+            const char *note = one->repetitions ? bench_peak_note(&device->peaks, one) : NULL;
+            if (note)
+                return note;
+        }
+    }
+    return NULL;
+}
+
 static void write_pass(const bench_options *options, const bench_device *device, size_t pass, FILE *script)
 {
     write_data("times", options, device, pass, true, script);
@@ -165,8 +176,9 @@ static void write_pass(const bench_options *options, const bench_device *device,
     write_series("times", options, script);
     if (points)
         fputs(", $paper using 1:2 with points pt 4 ps 1.2 lw 2 lc rgb '#D55E00' title 'MGK paper, Table 7'", script);
-    fprintf(script, "\nunset title\nunset key\nset ylabel 'part of %.0f GFLOP/s'\nset yrange [0:1]\n",
-            device->peaks.fma_gflops);
+    const char *const note = find_note(options, device, pass);
+    fprintf(script, "\nunset title\nunset key\nset ylabel \"part of %.0f GFLOP/s%s%s\"\nset yrange [0:1<*]\n",
+            device->peaks.fma_gflops, note ? ":\\n" : "", note ? note : "");
     write_series("rates", options, script);
     fputc('\n', script);
 }

@@ -76,12 +76,13 @@ static void take_modifiers(const bench_modifiers *modifiers, clmgk_attention_des
     desc->dropout = modifiers->dropout;
 }
 
-static clmgk_attention_desc describe(const bench_shape *shape, const bench_variant *variant, clmgk_dtype dtype)
+static clmgk_attention_desc describe(const bench_group *group, const bench_variant *variant, clmgk_dtype dtype)
 {
+    const bench_shape *const shape = group->shape;
     clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
     desc.variant = variant->variant;
     desc.dtype = dtype;
-    desc.batch = shape->batch;
+    desc.batch = group->batch;
     desc.heads = heads_of(shape, variant);
     desc.kv_heads = shape->kv_heads;
     desc.components = components_of(shape, variant);
@@ -143,18 +144,19 @@ static tool_exit make_case(const bench_shape *shape, bench_pass pass, const clmg
 /* Cases of softmax that a shape has beside the variants. */
 #define MAX_EXTRA_CASES 4
 
-static size_t list_extra_cases(const bench_shape *shape, clmgk_attention_desc descs[MAX_EXTRA_CASES])
+static size_t list_extra_cases(const bench_group *group, clmgk_attention_desc descs[MAX_EXTRA_CASES])
 {
+    const bench_shape *const shape = group->shape;
     static const bench_variant softmax = {CLMGK_VARIANT_SOFTMAX, BENCH_HEADS_OF_SHAPE, 0};
-    const clmgk_attention_desc plain = describe(shape, &softmax, CLMGK_DTYPE_F32);
+    const clmgk_attention_desc plain = describe(group, &softmax, CLMGK_DTYPE_F32);
     size_t count = 0;
     if (shape->with & BENCH_WITH_CAUSAL) {
         descs[count] = plain;
         descs[count++].causal = 1;
     }
     if (shape->with & BENCH_WITH_STORAGE) {
-        descs[count++] = describe(shape, &softmax, CLMGK_DTYPE_F16);
-        descs[count++] = describe(shape, &softmax, CLMGK_DTYPE_BF16);
+        descs[count++] = describe(group, &softmax, CLMGK_DTYPE_F16);
+        descs[count++] = describe(group, &softmax, CLMGK_DTYPE_BF16);
     }
     if (shape->with & BENCH_WITH_FULL) {
         descs[count] = plain;
@@ -169,22 +171,23 @@ static tool_exit add_pass(const bench_request *request, bench_pass pass, bench_g
     const bench_shape *shape = group->shape;
     for (size_t t = 0; t < request->dtype_count; t++) {
         for (size_t i = 0; i < request->variant_count; i++) {
-            const clmgk_attention_desc desc = describe(shape, &request->variants[i], request->dtypes[t]);
+            const clmgk_attention_desc desc = describe(group, &request->variants[i], request->dtypes[t]);
             TOOL_TRY(make_case(shape, pass, &desc, request->gradients, &group->cases[group->count++], error));
         }
     }
     clmgk_attention_desc extra[MAX_EXTRA_CASES];
-    const size_t extras = list_extra_cases(shape, extra);
+    const size_t extras = list_extra_cases(group, extra);
     for (size_t i = 0; i < extras; i++)
         TOOL_TRY(make_case(shape, pass, &extra[i], request->gradients, &group->cases[group->count++], error));
     return TOOL_DONE;
 }
 
-static tool_exit make_group(const bench_request *request, const bench_shape *shape, bench_group *group,
-                            tool_error *error)
+static tool_exit make_group(const bench_request *request, const bench_shape *shape, bool short_batch,
+                            bench_group *group, tool_error *error)
 {
     const size_t of_pass = request->variant_count * request->dtype_count + MAX_EXTRA_CASES;
     group->shape = shape;
+    group->batch = short_batch && shape->short_batch ? shape->short_batch : shape->batch;
     group->cases = calloc(request->pass_count * of_pass, sizeof(*group->cases));
     if (!group->cases)
         return tool_fail_memory(error, "the list of cases");
@@ -208,14 +211,14 @@ static tool_exit check_gradients(const bench_request *request, const bench_group
     return TOOL_DONE;
 }
 
-tool_exit bench_make_groups(const bench_request *request, bench_group **groups, tool_error *error)
+tool_exit bench_make_groups(const bench_request *request, bool short_batches, bench_group **groups, tool_error *error)
 {
     *groups = calloc(request->shape_count, sizeof(**groups));
     if (!*groups)
         return tool_fail_memory(error, "the list of shapes");
     tool_exit status = TOOL_DONE;
     for (size_t i = 0; i < request->shape_count && status == TOOL_DONE; i++)
-        status = make_group(request, &request->shapes[i], &(*groups)[i], error);
+        status = make_group(request, &request->shapes[i], short_batches, &(*groups)[i], error);
     if (status == TOOL_DONE)
         status = check_gradients(request, *groups, error);
     if (status != TOOL_DONE) {
@@ -293,6 +296,11 @@ static void print_heads(const clmgk_attention_desc *desc, char *text, size_t siz
         snprintf(text, size, "%" PRId64 "x%" PRId64, desc->components, desc->heads);
     else
         snprintf(text, size, "%" PRId64, desc->heads);
+}
+
+const char *bench_shape_name(const bench_shape *shape)
+{
+    return shape->name ? shape->name : "given";
 }
 
 bench_label bench_case_label(const bench_case *one)

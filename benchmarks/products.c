@@ -354,6 +354,8 @@ static tool_exit round_over(const tool_device *device, double seconds, row *rows
         } else {
             TOOL_TRY(list_ways(device, r->ways, &r->count, error));
         }
+        fprintf(stderr, "clmgk-bench: %s: %lld x %lld x %lld%s\n", device->info.name, (long long)r->size.m,
+                (long long)r->size.n, (long long)r->size.k, untuned ? ", CLBlast with its own parameters" : "");
         status = make_scene(&s, error);
         if (status == TOOL_DONE)
             status = measure(&s, r->ways + before, r->count - before, error);

@@ -18,16 +18,21 @@ uint64_t bench_memory_bytes(const bench_case *one)
     return one->array_bytes + one->workspace_bytes;
 }
 
-double bench_fraction_of_peak(const bench_device *device, const bench_case *one)
+double bench_fraction_of_peak(const bench_peaks *peaks, const bench_case *one)
 {
-    return bench_gflops(one) / device->peaks.fma_gflops;
+    return bench_gflops(one) / peaks->fma_gflops;
 }
 
-double bench_kv_fraction_of_read(const bench_device *device, const bench_case *one)
+const char *bench_peak_note(const bench_peaks *peaks, const bench_case *one)
+{
+    return bench_fraction_of_peak(peaks, one) > 1 ? "peak not reached by its own measurement" : NULL;
+}
+
+double bench_kv_fraction_of_read(const bench_peaks *peaks, const bench_case *one)
 {
     const bench_elements count = bench_count_elements(&one->desc);
     const double bytes = (double)(count.k + count.v) * (double)clmgk_ref_dtype_size(one->desc.dtype);
-    return bytes / (1e6 * one->time_ms.median * device->peaks.read_gbps);
+    return bytes / (1e6 * one->time_ms.median * peaks->read_gbps);
 }
 
 /* ---- tables -------------------------------------------------------------------------------------------------- */
@@ -50,14 +55,18 @@ static void print_modifiers(const bench_modifiers *modifiers, FILE *stream)
     fprintf(stream, "%s%s", modifiers->alibi ? ", ALiBi" : "", modifiers->sinks ? ", sinks" : "");
 }
 
-static void print_shape(const bench_shape *shape, FILE *stream)
+static void print_shape(const bench_group *group, FILE *stream)
 {
+    const bench_shape *shape = group->shape;
     fprintf(stream, "\n%s: batch %" PRId64 ", N %" PRId64 ", S %" PRId64 ", D %" PRId64 ", E %" PRId64 "%s",
-            shape->name ? shape->name : "given", shape->batch, shape->length,
-            shape->length_k ? shape->length_k : shape->length, shape->head_size,
-            shape->value_size ? shape->value_size : shape->head_size, shape->causal ? ", causal" : "");
+            bench_shape_name(shape), group->batch, shape->length, shape->length_k ? shape->length_k : shape->length,
+            shape->head_size, shape->value_size ? shape->value_size : shape->head_size,
+            shape->causal ? ", causal" : "");
     print_modifiers(&shape->modifiers, stream);
-    fprintf(stream, "\n%s\n", shape->what);
+    fprintf(stream, "\n%s", shape->what);
+    if (group->batch != shape->batch)
+        fprintf(stream, "; the paper's batch is %" PRId64 " (--suite paper)", shape->batch);
+    fputc('\n', stream);
 }
 
 static void print_ratio(const bench_group *group, const bench_case *one, int width, FILE *stream)
@@ -69,25 +78,25 @@ static void print_ratio(const bench_group *group, const bench_case *one, int wid
         fprintf(stream, "%*s", width, "-");
 }
 
-static void print_times(const bench_device *device, const bench_group *group, FILE *stream)
+static void print_times(const bench_group *group, FILE *stream)
 {
-    fprintf(stream, "  %-24s %10s %21s %9s %9s %8s %9s %9s %10s %7s  %s\n", "variant, heads", "median ms",
-            "min .. max ms", "GFLOP", "GFLOP/s", "of peak", "MB moved", "memory MB", "workspace", "ratio", "tuned by");
+    fprintf(stream, "  %-24s %10s %21s %9s %9s %9s %9s %10s %7s  %s\n", "variant, heads", "median ms", "min .. max ms",
+            "GFLOP", "GFLOP/s", "MB moved", "memory MB", "workspace", "ratio", "tuned by");
     for (size_t i = 0; i < group->count; i++) {
         const bench_case *one = &group->cases[i];
         if (!one->repetitions)
             continue;
-        fprintf(stream, "  %-24s %10.3f %10.3f %10.3f %9.2f %9.1f %8.3f %9.1f %9.1f %10.1f", bench_case_label(one).text,
+        fprintf(stream, "  %-24s %10.3f %10.3f %10.3f %9.2f %9.1f %9.1f %9.1f %10.1f", bench_case_label(one).text,
                 one->time_ms.median, one->time_ms.min, one->time_ms.max, 1e-9 * one->flops, bench_gflops(one),
-                bench_fraction_of_peak(device, one), 1e-6 * (double)one->array_bytes,
-                1e-6 * (double)bench_memory_bytes(one), 1e-6 * (double)one->workspace_bytes);
+                1e-6 * (double)one->array_bytes, 1e-6 * (double)bench_memory_bytes(one),
+                1e-6 * (double)one->workspace_bytes);
         print_ratio(group, one, 8, stream);
         fprintf(stream, "  %s\n", bench_is_tuned(one) ? clmgk_tuning_source_name(one->tuning) : "-");
     }
 }
 
-/* What the window saves, and how near a few queries come to the time of reading their keys and values. */
-static void print_comparisons(const bench_device *device, const bench_group *group, FILE *stream)
+/* What the window saves. */
+static void print_windows(const bench_group *group, FILE *stream)
 {
     for (size_t i = 0; i < group->count; i++) {
         const bench_case *one = &group->cases[i];
@@ -95,10 +104,6 @@ static void print_comparisons(const bench_device *device, const bench_group *gro
         if (windowed)
             fprintf(stream, "  %s: window / full %.3f\n", bench_case_label(windowed).text,
                     windowed->time_ms.median / one->time_ms.median);
-        if (one->repetitions && one->pass == BENCH_FORWARD && one->desc.length <= DECODING_QUERIES)
-            fprintf(stream, "  %s: K and V are read at %.2f of the rate of reading: %.2f times the least time\n",
-                    bench_case_label(one).text, bench_kv_fraction_of_read(device, one),
-                    1 / bench_kv_fraction_of_read(device, one));
     }
 }
 
@@ -133,6 +138,9 @@ static void print_paper(const bench_group *group, FILE *stream)
     if (!base)
         return;
     fprintf(stream, "  Beside the paper, whose figures are for two layers of a network on its GPUs: compare ratios.\n");
+    if (group->batch != shape->batch)
+        fprintf(stream, "  Seconds and memory here are of a batch of %" PRId64 ", the paper's of %" PRId64 ".\n",
+                group->batch, shape->batch);
     fprintf(stream, "  %-24s %9s %9s %9s %9s %11s %9s\n", "", "seconds", "paper", "ratio", "paper", "memory GB",
             "paper");
     for (size_t i = 0; i < group->count; i++) {
@@ -180,11 +188,18 @@ static void print_failures(const bench_group *group, FILE *stream)
     }
 }
 
-static void print_group(const bench_device *device, const bench_group *group, FILE *stream)
+void bench_print_device(const bench_device *device, FILE *stream)
 {
-    print_shape(group->shape, stream);
-    print_times(device, group, stream);
-    print_comparisons(device, group, stream);
+    const clmgk_device_info *info = &device->tool.info;
+    fprintf(stream, "%" PRIu32 ":%" PRIu32 " %s\n%s, driver %s, %" PRIu32 " compute units\n", info->platform_index,
+            info->device_index, info->name, info->platform, info->driver, info->compute_units);
+}
+
+void bench_print_group(const bench_device *device, const bench_group *group, FILE *stream)
+{
+    print_shape(group, stream);
+    print_times(group, stream);
+    print_windows(group, stream);
     print_checks(group, stream);
     print_paper(group, stream);
     print_operations(group, stream);
@@ -194,13 +209,46 @@ static void print_group(const bench_device *device, const bench_group *group, FI
                 1e-6 * (double)group->cases[0].process_peak_bytes);
 }
 
-void bench_print_device(const bench_options *options, const bench_device *device, FILE *stream)
+/* ---- peaks --------------------------------------------------------------------------------------------------- */
+
+static void print_parts(const bench_peaks *peaks, const bench_group *group, FILE *stream)
 {
-    const clmgk_device_info *info = &device->tool.info;
-    fprintf(stream, "%" PRIu32 ":%" PRIu32 " %s\n%s, driver %s, %" PRIu32 " compute units\n", info->platform_index,
-            info->device_index, info->name, info->platform, info->driver, info->compute_units);
-    fprintf(stream, "measured peaks: FMA %.1f GFLOP/s, copy %.1f GB/s, read %.1f GB/s\n", device->peaks.fma_gflops,
-            device->peaks.copy_gbps, device->peaks.read_gbps);
-    for (size_t i = 0; i < options->request.shape_count; i++)
-        print_group(device, &device->groups[i], stream);
+    for (size_t i = 0; i < group->count; i++) {
+        const bench_case *one = &group->cases[i];
+        if (!one->repetitions)
+            continue;
+        const char *note = bench_peak_note(peaks, one);
+        fprintf(stream, "  %-16s %-24s %9.1f %8.3f%s%s\n", bench_shape_name(group->shape), bench_case_label(one).text,
+                bench_gflops(one), bench_fraction_of_peak(peaks, one), note ? "  " : "", note ? note : "");
+    }
+}
+
+/* How near a few queries come to the time of reading their keys and values. */
+static void print_decoding(const bench_peaks *peaks, const bench_group *group, FILE *stream)
+{
+    for (size_t i = 0; i < group->count; i++) {
+        const bench_case *one = &group->cases[i];
+        const double part = one->repetitions ? bench_kv_fraction_of_read(peaks, one) : 0;
+        if (!one->repetitions || one->pass != BENCH_FORWARD || one->desc.length > DECODING_QUERIES)
+            continue;
+        fprintf(stream, "  %-16s %s: K and V are read at %.2f of the rate of reading: %.2f times the least time%s\n",
+                bench_shape_name(group->shape), bench_case_label(one).text, part, 1 / part,
+                part > 1 ? " (from a cache, or the peak was not reached by its own measurement)" : "");
+    }
+}
+
+void bench_print_peaks(const bench_device *device, size_t group_count, FILE *stream)
+{
+    const bench_peaks *peaks = &device->peaks;
+    fprintf(stream,
+            "\nmeasured peaks: FMA %.1f GFLOP/s, copy %.1f GB/s, read %.1f GB/s (buffers of %.0f MB%s)\n"
+            "The best of many short windows before, between and after the cases.\n",
+            peaks->fma_gflops, peaks->copy_gbps, peaks->read_gbps, 1e-6 * (double)peaks->buffer_bytes,
+            peaks->buffer_bytes < peaks->wanted_bytes ? ", all that the device has room for: caches may have helped"
+                                                      : "");
+    fprintf(stream, "  %-16s %-24s %9s %8s\n", "", "", "GFLOP/s", "of peak");
+    for (size_t i = 0; i < group_count; i++)
+        print_parts(peaks, &device->groups[i], stream);
+    for (size_t i = 0; i < group_count; i++)
+        print_decoding(peaks, &device->groups[i], stream);
 }

@@ -11,7 +11,7 @@ static const bench_figure lra_retrieval_figures[] = {
 };
 
 enum { PAPER = BENCH_SUITE_PAPER | BENCH_SUITE_FULL, FULL = BENCH_SUITE_FULL, QUICK = BENCH_SUITE_QUICK };
-enum { ADMIXTURE = BENCH_SUITE_ADMIXTURE };
+enum { SHORT = PAPER | BENCH_SUITE_SHORT, ADMIXTURE = BENCH_SUITE_ADMIXTURE };
 enum { SQUARE = BENCH_WITH_CAUSAL | BENCH_WITH_STORAGE, BESIDE_FULL = BENCH_WITH_FULL };
 
 /* Modifiers. */
@@ -33,43 +33,44 @@ enum { SQUARE = BENCH_WITH_CAUSAL | BENCH_WITH_STORAGE, BESIDE_FULL = BENCH_WITH
     }
 
 /* Names of fields are left out so that a shape is a line: batch, heads, kv heads, components, N, S, D, E, causal,
- * figures, modifiers. */
+ * figures, modifiers, short batch. */
 const bench_shape bench_shapes[] = {
-    {"lra-retrieval", "LRA retrieval, MGK paper Table 7", PAPER, 0, 32, 8, 0, 2, 4096, 0, 32, 0, false,
-     lra_retrieval_figures, PLAIN},
-    {"lra-listops", "LRA ListOps, MGK paper A.1.1", PAPER, 0, 32, 8, 0, 2, 2048, 0, 32, 0, false, NULL, PLAIN},
-    {"lra-narrow", "LRA with head size 64/H, MGK paper A.1.1", PAPER, 0, 32, 8, 0, 2, 2048, 0, 8, 0, false, NULL,
-     PLAIN},
-    {"wikitext-small", "WikiText-103 small, MGK paper A.1.2", PAPER, 0, 96, 8, 0, 2, 256, 0, 16, 0, true, NULL, PLAIN},
-    {"wikitext-medium", "WikiText-103 medium, MGK paper A.1.2", PAPER, 0, 96, 8, 0, 2, 384, 0, 32, 0, true, NULL,
-     PLAIN},
-    {"iwslt", "IWSLT'14 width 512, 4 heads, MGK paper A.1.3", PAPER, 0, 128, 4, 0, 2, 64, 0, 128, 0, false, NULL,
-     PLAIN},
-    {"wmt", "WMT width 1024, 16 heads, FiSH paper 4.2", PAPER, 0, 64, 16, 0, 2, 64, 0, 64, 0, false, NULL, PLAIN},
-    {"swin", "Swin-T windows of stage 2, FiSH paper Table 4", PAPER, 0, 1024, 6, 0, 2, 49, 0, 32, 0, false, NULL,
-     PLAIN},
-    {"swin-49", "Swin-T windows of stage 1, with a bias", PAPER, 0, 4096, 3, 0, 2, 49, 0, 32, 0, false, NULL,
-     SWIN_BIAS},
-    {"lm1b", "LM1B fixed head size, LRB paper 4", PAPER, 0, 8, 32, 0, 2, 256, 0, 32, 0, true, NULL, PLAIN},
-    {"bert-128", "BERT fixed head size, LRB paper 4", PAPER, 0, 32, 8, 0, 2, 128, 0, 128, 0, false, NULL, PLAIN},
-    {"bert-512", "BERT fixed head size, LRB paper 4", PAPER, 0, 4, 32, 0, 2, 512, 0, 128, 0, false, NULL, PLAIN},
-    {"square-32", "N = S = 4096", FULL, SQUARE, 1, 8, 0, 2, 4096, 0, 32, 0, false, NULL, PLAIN},
-    {"square-64", "N = S = 4096", FULL, SQUARE, 1, 8, 0, 2, 4096, 0, 64, 0, false, NULL, PLAIN},
-    {"square-128", "N = S = 4096", FULL, SQUARE, 1, 8, 0, 2, 4096, 0, 128, 0, false, NULL, PLAIN},
-    {"long", "a long sequence", FULL, 0, 1, 8, 0, 2, 16384, 0, 64, 0, false, NULL, PLAIN},
-    {"grouped", "grouped heads, causal", FULL, 0, 1, 16, 2, 2, 2048, 0, 128, 0, true, NULL, PLAIN},
-    {"cross", "few queries, many keys", FULL, 0, 1, 8, 0, 2, 512, 8192, 64, 0, false, NULL, PLAIN},
-    {"window-16k", "256 keys to each side", FULL, BESIDE_FULL, 1, 8, 0, 2, 16384, 0, 64, 0, false, NULL, WINDOW_256},
-    {"decode-64k", "one query against a cache", FULL, 0, 1, 8, 0, 2, 1, 65536, 64, 0, false, NULL, PLAIN},
-    {"decode-64k-16", "16 queries against a cache", FULL, 0, 1, 8, 0, 2, 16, 65536, 64, 0, false, NULL, PLAIN},
-    {"packed", "sequences back to back, causal", FULL, 0, 1, 8, 0, 2, 8192, 0, 64, 0, true, NULL, PACKED_32},
-    {"uneven", "sizes of no power of two", FULL, 0, 3, 6, 0, 3, 1000, 1500, 72, 40, false, NULL, PLAIN},
-    {"quick-32", "N = S = 1024", QUICK, 0, 1, 8, 0, 2, 1024, 0, 32, 0, false, NULL, PLAIN},
-    {"quick-64", "N = S = 1024", QUICK, 0, 1, 8, 0, 2, 1024, 0, 64, 0, false, NULL, PLAIN},
-    {"quick-128", "N = S = 1024", QUICK, 0, 1, 8, 0, 2, 1024, 0, 128, 0, false, NULL, PLAIN},
-    {"mixed-32", "N = S = 4096, heads mixed", ADMIXTURE, 0, 1, 8, 0, 2, 4096, 0, 32, 0, false, NULL, PLAIN},
-    {"mixed-64", "N = S = 4096, heads mixed", ADMIXTURE, 0, 1, 8, 0, 2, 4096, 0, 64, 0, false, NULL, PLAIN},
-    {"mixed-128", "N = S = 4096, heads mixed", ADMIXTURE, 0, 1, 8, 0, 2, 4096, 0, 128, 0, false, NULL, PLAIN},
+    {"lra-retrieval", "LRA retrieval, MGK paper Table 7", SHORT, 0, 32, 8, 0, 2, 4096, 0, 32, 0, false,
+     lra_retrieval_figures, PLAIN, 2},
+    {"lra-listops", "LRA ListOps, MGK paper A.1.1", SHORT, 0, 32, 8, 0, 2, 2048, 0, 32, 0, false, NULL, PLAIN, 4},
+    {"lra-narrow", "LRA with head size 64/H, MGK paper A.1.1", PAPER, 0, 32, 8, 0, 2, 2048, 0, 8, 0, false, NULL, PLAIN,
+     0},
+    {"wikitext-small", "WikiText-103 small, MGK paper A.1.2", PAPER, 0, 96, 8, 0, 2, 256, 0, 16, 0, true, NULL, PLAIN,
+     0},
+    {"wikitext-medium", "WikiText-103 medium, MGK paper A.1.2", SHORT, 0, 96, 8, 0, 2, 384, 0, 32, 0, true, NULL, PLAIN,
+     24},
+    {"iwslt", "IWSLT'14 width 512, 4 heads, MGK paper A.1.3", PAPER, 0, 128, 4, 0, 2, 64, 0, 128, 0, false, NULL, PLAIN,
+     0},
+    {"wmt", "WMT width 1024, 16 heads, FiSH paper 4.2", SHORT, 0, 64, 16, 0, 2, 64, 0, 64, 0, false, NULL, PLAIN, 0},
+    {"swin", "Swin-T windows of stage 2, FiSH paper Table 4", SHORT, 0, 1024, 6, 0, 2, 49, 0, 32, 0, false, NULL, PLAIN,
+     0},
+    {"swin-49", "Swin-T windows of stage 1, with a bias", PAPER, 0, 4096, 3, 0, 2, 49, 0, 32, 0, false, NULL, SWIN_BIAS,
+     0},
+    {"lm1b", "LM1B fixed head size, LRB paper 4", PAPER, 0, 8, 32, 0, 2, 256, 0, 32, 0, true, NULL, PLAIN, 0},
+    {"bert-128", "BERT fixed head size, LRB paper 4", PAPER, 0, 32, 8, 0, 2, 128, 0, 128, 0, false, NULL, PLAIN, 0},
+    {"bert-512", "BERT fixed head size, LRB paper 4", SHORT, 0, 4, 32, 0, 2, 512, 0, 128, 0, false, NULL, PLAIN, 1},
+    {"square-32", "N = S = 4096", FULL, SQUARE, 1, 8, 0, 2, 4096, 0, 32, 0, false, NULL, PLAIN, 0},
+    {"square-64", "N = S = 4096", FULL, SQUARE, 1, 8, 0, 2, 4096, 0, 64, 0, false, NULL, PLAIN, 0},
+    {"square-128", "N = S = 4096", FULL, SQUARE, 1, 8, 0, 2, 4096, 0, 128, 0, false, NULL, PLAIN, 0},
+    {"long", "a long sequence", FULL, 0, 1, 8, 0, 2, 16384, 0, 64, 0, false, NULL, PLAIN, 0},
+    {"grouped", "grouped heads, causal", FULL, 0, 1, 16, 2, 2, 2048, 0, 128, 0, true, NULL, PLAIN, 0},
+    {"cross", "few queries, many keys", FULL, 0, 1, 8, 0, 2, 512, 8192, 64, 0, false, NULL, PLAIN, 0},
+    {"window-16k", "256 keys to each side", FULL, BESIDE_FULL, 1, 8, 0, 2, 16384, 0, 64, 0, false, NULL, WINDOW_256, 0},
+    {"decode-64k", "one query against a cache", FULL, 0, 1, 8, 0, 2, 1, 65536, 64, 0, false, NULL, PLAIN, 0},
+    {"decode-64k-16", "16 queries against a cache", FULL, 0, 1, 8, 0, 2, 16, 65536, 64, 0, false, NULL, PLAIN, 0},
+    {"packed", "sequences back to back, causal", FULL, 0, 1, 8, 0, 2, 8192, 0, 64, 0, true, NULL, PACKED_32, 0},
+    {"uneven", "sizes of no power of two", FULL, 0, 3, 6, 0, 3, 1000, 1500, 72, 40, false, NULL, PLAIN, 0},
+    {"quick-32", "N = S = 1024", QUICK, 0, 1, 8, 0, 2, 1024, 0, 32, 0, false, NULL, PLAIN, 0},
+    {"quick-64", "N = S = 1024", QUICK, 0, 1, 8, 0, 2, 1024, 0, 64, 0, false, NULL, PLAIN, 0},
+    {"quick-128", "N = S = 1024", QUICK, 0, 1, 8, 0, 2, 1024, 0, 128, 0, false, NULL, PLAIN, 0},
+    {"mixed-32", "N = S = 4096, heads mixed", ADMIXTURE, 0, 1, 8, 0, 2, 4096, 0, 32, 0, false, NULL, PLAIN, 0},
+    {"mixed-64", "N = S = 4096, heads mixed", ADMIXTURE, 0, 1, 8, 0, 2, 4096, 0, 64, 0, false, NULL, PLAIN, 0},
+    {"mixed-128", "N = S = 4096, heads mixed", ADMIXTURE, 0, 1, 8, 0, 2, 4096, 0, 128, 0, false, NULL, PLAIN, 0},
 };
 const size_t bench_shape_count = TOOL_COUNT(bench_shapes);
 

@@ -183,6 +183,9 @@ def main():
     if arguments.mixed:
         mixed = load(arguments.mixed)
         print_sizes("N = S = 4096, f32, heads mixed", lambda name: eager_rows(mixed, name))
+    notes = {case["peak_note"] for case in cases if case.get("peak_note")}
+    if notes:
+        print(f"Parts of the peak above 1: {', '.join(notes)}.\n")
     print("| | |\n|---|---|")
     for text, value in other_rows(cases, peers):
         print(f"| {text} | {cell(value)} |")

@@ -820,7 +820,7 @@ static tool_exit make_results(attention *s, tool_error *error)
 
 static tool_exit run(attention *s, double end_ms, tool_error *error)
 {
-    TOOL_TRY(bench_make_groups(&s->base->options->request, &s->groups, error));
+    TOOL_TRY(bench_make_groups(&s->base->options->request, false, &s->groups, error));
     TOOL_TRY(make_results(s, error));
     return tune_all(s, end_ms, error);
 }

@@ -33,7 +33,7 @@ static const tool_option options_table[OPTION_COUNT] = {
      "as in clmgk-bench; default softmax, and mgk and smgk with half the heads; of the suite\n"
      "admixture: softmax and that family"},
     {"shapes", "NAME,...", "as in clmgk-bench; default: the suite"},
-    {"suite", "NAME", "quick, paper, full (default) or admixture"},
+    {"suite", "NAME", "full (default), paper, short, quick or admixture, of clmgk-bench"},
     BENCH_SIZE_OPTIONS,
     {"pass", "NAME", "forward, backward or both (default)"},
     {"dtype", "T,...", "storage types f32, f16, bf16; default f32"},

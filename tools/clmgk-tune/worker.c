@@ -444,7 +444,7 @@ int tune_worker(const char *folder, const char *selector, int argc, char **argv)
     bool finished = false;
     tool_exit status = tune_parse_options(argc, argv, &w.options, &finished, &error);
     if (status == TOOL_DONE && !finished)
-        status = bench_make_groups(&w.options.request, &w.groups, &error);
+        status = bench_make_groups(&w.options.request, false, &w.groups, &error);
     if (status == TOOL_DONE && w.groups)
         status = tool_device_open(selector, &w.device, &error);
     if (status == TOOL_DONE && w.groups)

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Results of clmgk-bench from made-up measurements: tables, JSON and picture. */
+#include "bench.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define NOTE "peak not reached by its own measurement"
+
+/* A device on which softmax, MGK and sMGK ran at 100, 80 and 60 GFLOP/s. */
+typedef struct made_up {
+    bench_options options;
+    bench_device device;
+} made_up;
+
+static void make(made_up *all, const char *suite, bool short_batches, double peak_gflops)
+{
+    bench_request *const request = &all->options.request;
+    tool_error error = {{0}};
+    unsigned taken = 0;
+    *all = (made_up){.device = {.peaks = {peak_gflops, 10, 20, 1 << 20, 1 << 20}}};
+    snprintf(all->device.tool.info.name, sizeof(all->device.tool.info.name), "a device");
+    assert_int_equal(bench_parse_suite(suite, request, &taken, &error), TOOL_DONE);
+    bench_take_default_variants(request, taken);
+    request->dtypes[request->dtype_count++] = CLMGK_DTYPE_F32;
+    request->passes[request->pass_count++] = BENCH_FORWARD;
+    assert_int_equal(bench_make_groups(request, short_batches, &all->device.groups, &error), TOOL_DONE);
+    for (size_t i = 0; i < request->shape_count; i++) {
+        for (size_t c = 0; c < all->device.groups[i].count; c++) {
+            bench_case *const one = &all->device.groups[i].cases[c];
+            const double ms = one->flops / (1e6 * (100 - 20 * (double)c));
+            one->time_ms = (tool_spread){ms, ms, ms};
+            one->repetitions = 3;
+            one->error = (bench_error_found){.array = "o", .sampled = 1, .ok = true};
+            one->parameters = strdup("");
+            one->compiler_options = strdup("");
+        }
+    }
+}
+
+static void release(made_up *all)
+{
+    bench_free_groups(&all->options.request, all->device.groups);
+}
+
+/* The table of peaks, or of a group; for free(). */
+static char *printed(const made_up *all, const bench_group *group)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *const stream = open_memstream(&text, &size);
+    assert_non_null(stream);
+    if (group)
+        bench_print_group(&all->device, group, stream);
+    else
+        bench_print_peaks(&all->device, all->options.request.shape_count, stream);
+    assert_int_equal(fclose(stream), 0);
+    return text;
+}
+
+static int count_words(const char *text, const char *word)
+{
+    int count = 0;
+    for (const char *found = text; (found = strstr(found, word)) != NULL; found++)
+        count++;
+    return count;
+}
+
+/* With a peak of 70, two cases of each shape are marked, in the table and in the object; with one of 125, none. */
+static void faster_than_the_peak(void **state)
+{
+    (void)state;
+    for (int low = 0; low < 2; low++) {
+        made_up all;
+        make(&all, "quick", false, low ? 70 : 125);
+        const int shapes = (int)all.options.request.shape_count;
+        char *const text = printed(&all, NULL);
+        assert_int_equal(count_words(text, NOTE), low ? 2 * shapes : 0);
+        assert_int_equal(count_words(text, low ? "1.143  " NOTE : " 0.640\n"), shapes);
+        free(text);
+        json_t *const object = bench_json(all.options.request.shape_count, &all.device, 1);
+        assert_non_null(object);
+        const json_t *const cases = json_object_get(object, "cases");
+        assert_int_equal((int)json_array_size(cases), 3 * shapes);
+        for (size_t i = 0; i < json_array_size(cases); i++) {
+            const json_t *const one = json_array_get(cases, i), *const note = json_object_get(one, "peak_note");
+            const double part = json_number_value(json_object_get(one, "fraction_of_peak"));
+            assert_true(fabs(part - (100 - 20 * (double)(i % 3)) / (low ? 70 : 125)) < 1e-6);
+            if (part > 1)
+                assert_string_equal(json_string_value(note), NOTE);
+            else
+                assert_true(json_is_null(note));
+        }
+        json_decref(object);
+        release(&all);
+    }
+}
+
+/* Buffers that the caches may hold are told. */
+static void small_buffers(void **state)
+{
+    (void)state;
+    made_up all;
+    make(&all, "quick", false, 100);
+    char *text = printed(&all, NULL);
+    assert_null(strstr(text, "caches may have helped"));
+    free(text);
+    all.device.peaks.wanted_bytes *= 2;
+    text = printed(&all, NULL);
+    assert_non_null(strstr(text, "caches may have helped"));
+    free(text);
+    release(&all);
+}
+
+/* The default run begins beside the MGK paper's Table 7, with a smaller batch on CPUs, and says so. */
+static void short_suite(void **state)
+{
+    (void)state;
+    for (int is_short = 0; is_short < 2; is_short++) {
+        made_up all;
+        make(&all, "short", is_short, 100);
+        const bench_group *const first = &all.device.groups[0];
+        assert_string_equal(first->shape->name, "lra-retrieval");
+        assert_int_equal(first->cases[0].desc.batch, first->batch);
+        assert_true(is_short ? first->batch < 32 : first->batch == 32);
+        char *const text = printed(&all, first);
+        assert_non_null(strstr(text, "Beside the paper"));
+        assert_int_equal(count_words(text, "--suite paper"), is_short);
+        assert_int_equal(count_words(text, "0.779"), 1); /* the paper's ratio of MGK to softmax: 0.278 / 0.357 */
+        free(text);
+        release(&all);
+    }
+}
+
+static void draw(const made_up *all, const char *path, tool_error *error)
+{
+    tool_outputs *outputs = NULL;
+    size_t index = 0;
+    assert_int_equal(tool_outputs_create(&outputs, error), TOOL_DONE);
+    assert_int_equal(tool_outputs_add(outputs, "plot", path, &index, error), TOOL_DONE);
+    assert_int_equal(bench_plot(&all->options, &all->device, 1, outputs, index, error), TOOL_DONE);
+    tool_outputs_destroy(outputs);
+}
+
+/* The picture has the names of shapes and variants, the paper's points, and the mark. */
+static void picture(void **state)
+{
+    static const char *const words[] = {"lra-retrieval", "softmax", "mgk, half the heads", "time / softmax",
+                                        "MGK paper, Table 7"};
+    (void)state;
+    tool_error error = {{0}};
+    if (bench_plot_check(&error) != TOOL_DONE)
+        skip();
+    for (int low = 0; low < 2; low++) {
+        char path[] = "test_bench_results_XXXXXX";
+        char text[1 << 18] = {0};
+        made_up all;
+        make(&all, "paper", false, low ? 70 : 125);
+        const int descriptor = mkstemp(path);
+        assert_true(descriptor >= 0);
+        assert_int_equal(close(descriptor), 0);
+        draw(&all, path, &error);
+        FILE *const stream = fopen(path, "rb");
+        assert_non_null(stream);
+        const size_t size = fread(text, 1, sizeof(text) - 1, stream);
+        assert_true(size > 0 && size < sizeof(text) - 1);
+        assert_int_equal(fclose(stream), 0);
+        assert_int_equal(remove(path), 0);
+        for (size_t i = 0; i < TOOL_COUNT(words); i++)
+            assert_non_null(strstr(text, words[i]));
+        assert_int_equal(count_words(text, NOTE), low);
+        release(&all);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(faster_than_the_peak),
+        cmocka_unit_test(small_buffers),
+        cmocka_unit_test(short_suite),
+        cmocka_unit_test(picture),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
