@@ -630,7 +630,8 @@ static void test_opencl_calls(void **state)
     fail_kind(s, s->opencl, CL_OUT_OF_RESOURCES, CLMGK_OK, RUNS);
 }
 
-/* The code on which the library asks for the compiler's log: the first two runs build from sources and from binaries. */
+/* The code on which the library asks for the compiler's log: the first two runs build from sources and from binaries.
+ */
 static void test_failed_builds(void **state)
 {
     scene *s = *state;
