@@ -10,7 +10,6 @@
 #define MAX_SETS         2 /* those of the mixture and of the admixture family */
 #define SEED             1
 #define LEAST_RUNS       6     /* of a case: without time for so many it is not begun */
-#define LEAST_GAIN       0.005 /* a case is left when no candidate promises more */
 #define LEAST_SHARE_S    1.0   /* of a case, however little time is left for each */
 #define STOP_RATIO       1.15  /* slower than that by the first pair of runs: no second */
 #define OTHER_STOP_RATIO 1.5   /* the other engine is looked at more closely below that */
@@ -49,7 +48,6 @@ typedef struct kernel_set {
     tune_space tables[ENGINES]; /* the same for the search */
     tune_search *search[BENCH_PASSES];
     bool other_looked_at[BENCH_PASSES], other_near[BENCH_PASSES];
-    double compile_s[BENCH_PASSES]; /* running mean of a candidate's plan */
 } kernel_set;
 
 typedef struct attention {
@@ -71,7 +69,7 @@ typedef struct work {
     point defaults[ENGINES];
     bool available[ENGINES];
     int number;    /* of the search; -1: not begun */
-    bool finished; /* no candidate promises more */
+    bool finished; /* the search has ended */
     bool measured; /* by this run */
     double default_ms;
     double more_ms; /* than a candidate's limit: for its runs */
@@ -128,7 +126,7 @@ static tool_exit make_set(const session *base, clmgk_variant variant, kernel_set
     }
     for (int pass = 0; pass < BENCH_PASSES; pass++) {
         made->search[pass] = tune_search_create(made->tables, ENGINES, SEED + (uint64_t)pass,
-                                                base->options->random ? TUNE_RANDOM : TUNE_MODEL);
+                                                base->options->random ? TUNE_RANDOM : TUNE_NEIGHBOURS);
         if (!made->search[pass])
             return tool_fail_memory(error, "the search");
     }
@@ -310,8 +308,6 @@ static tool_exit measure_default(attention *s, work *w, bool *runs, tool_error *
         w->result->default_ms = w->result->tuned_ms = w->default_ms;
         s->ms_per_flop = w->default_ms / w->one->flops;
         snprintf(w->result->engine, sizeof(w->result->engine), "%s", w->set->spaces[w->own].name);
-        if (w->set->compile_s[w->one->pass] <= 0)
-            w->set->compile_s[w->one->pass] = 1e-3 * session_number(reply.answer, "plan_ms");
     } else {
         w->result->outcome = TUNE_REFUSED;
         snprintf(w->result->message, sizeof(w->result->message), "%s", reply.message);
@@ -367,27 +363,30 @@ static tool_exit look_at_other(attention *s, work *w, tool_error *error)
 /* ---- a case -------------------------------------------------------------------------------------------------------
  */
 
-/* Expected seconds of a measurement. */
-static double cost_of(void *user, size_t space, const int32_t *values)
+static double size_axis(int64_t size)
 {
-    const work *w = user;
-    (void)space;
-    (void)values;
-    const double runs = (double)clamp(PAIR_MS / w->default_ms, 2, MAX_PAIRS);
-    return w->set->compile_s[w->one->pass] + 2e-3 * runs * w->default_ms;
+    return log2(fmax(1, (double)size));
+}
+
+/* Where a case lies: its kinds, and its sizes in factors of two. */
+static void place_case(const clmgk_attention_desc *desc, double axes[TUNE_AXES])
+{
+    const double place[TUNE_AXES] = {(double)desc->variant,      (double)desc->dtype,
+                                     desc->causal != 0,          size_axis(desc->components),
+                                     size_axis(desc->head_size), size_axis(desc->length),
+                                     size_axis(desc->length_k),  size_axis(desc->batch * desc->heads)};
+    memcpy(axes, place, sizeof(place));
 }
 
 static tool_exit begin_search(work *w, tool_error *error)
 {
     const int32_t *defaults[ENGINES];
-    char group[64];
-    const clmgk_attention_desc *desc = &w->one->desc;
     for (size_t e = 0; e < ENGINES; e++) {
         w->set->spaces[e].one = w->one;
         defaults[e] = w->available[e] ? w->defaults[e] : NULL;
     }
-    snprintf(group, sizeof(group), "%s %d", clmgk_variant_name(desc->variant), (int)desc->head_size);
-    const tune_case one = {.group = group, .default_space = w->own, .defaults = defaults};
+    tune_case one = {.default_space = w->own, .defaults = defaults};
+    place_case(&w->one->desc, one.axes);
     w->number = tune_search_begin(w->set->search[w->one->pass], &one);
     if (w->number < 0)
         return tool_fail_memory(error, "a case of the search");
@@ -397,30 +396,30 @@ static tool_exit begin_search(work *w, tool_error *error)
 }
 
 /* Candidates that are compiled at the same time, to be measured one after another. */
+typedef struct batch_entry {
+    size_t space;
+    point values;
+    bool failed;
+} batch_entry;
+
 typedef struct batch {
     size_t count;
-    struct {
-        size_t space;
-        point values;
-        bool failed;
-    } candidate[MAX_COMPILERS];
+    batch_entry candidate[MAX_COMPILERS];
 } batch;
 
-/* Each candidate but the last is taken to be as fast as the best until it is measured, so that the next one is another.
- */
 static tool_exit choose_batch(attention *s, work *w, batch *chosen, tool_error *error)
 {
     chosen->count = 0;
     while (chosen->count < s->base->compilers) {
-        size_t space = 0;
-        int32_t *const values = chosen->candidate[chosen->count].values;
-        if (tune_search_next(w->set->search[w->one->pass], w->number, cost_of, w, LEAST_GAIN, &space, values, NULL) !=
-            TUNE_MEASURE)
+        batch_entry *const next = &chosen->candidate[chosen->count];
+        const tune_proposal answer =
+            tune_search_next(w->set->search[w->one->pass], w->number, &next->space, next->values);
+        if (answer == TUNE_FAILED)
+            return tool_fail_memory(error, "a proposal");
+        if (answer != TUNE_MEASURE)
             break;
-        chosen->candidate[chosen->count].space = space;
-        chosen->candidate[chosen->count++].failed = false;
-        if (!tell(w, space, values, w->best.ratio))
-            return tool_fail_memory(error, "a measurement");
+        next->failed = false;
+        chosen->count++;
     }
     return TOOL_DONE;
 }
@@ -521,17 +520,11 @@ static tool_exit search_case(attention *s, work *w, tool_error *error)
     batch chosen;
     for (size_t e = 0; e < ENGINES; e++)
         w->set->spaces[e].one = w->one;
-    while (tool_now_ms() < w->end_ms) {
-        const double start = tool_now_ms();
+    while (!w->finished && tool_now_ms() < w->end_ms) {
         TOOL_TRY(choose_batch(s, w, &chosen, error));
-        if (chosen.count == 0) {
-            w->finished = true;
-            break;
-        }
         TOOL_TRY(compile_batch(s, w, &chosen, error));
-        double *const mean = &w->set->compile_s[w->one->pass];
-        *mean = 0.8 * *mean + 0.2e-3 * (tool_now_ms() - start) / (double)chosen.count;
         TOOL_TRY(measure_batch(s, w, &chosen, error));
+        w->finished = chosen.count == 0;
     }
     return TOOL_DONE;
 }

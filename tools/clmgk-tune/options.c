@@ -42,7 +42,8 @@ static const tool_option options_table[OPTION_COUNT] = {
      "Default: those of layers of width 512, or none where sizes, shapes or variants are given"},
     {"budget", "SECONDS", "time to spend on a device, default 300"},
     {"candidate-limit", "SECONDS", "a candidate that takes longer, compiling included, is given up; default 60"},
-    {"search", "NAME", "model (default): candidates by what was learnt so far; random: by chance, to compare"},
+    {"search", "NAME",
+     "neighbours (default): changes of one value that are likely to help; random: by chance, to compare"},
     {"resume", NULL, "go on where an earlier run ended or was stopped, with what it had measured"},
     {"show", NULL, "show what is in the cache, and measure nothing"},
     {"reset", NULL, "remove what was measured on the device (--all-devices: on any) from the cache"},
@@ -165,7 +166,7 @@ static tool_exit check_action(const char *const *values, tool_error *error)
 
 tool_exit tune_parse_options(int argc, char **argv, tune_options *options, bool *finished, tool_error *error)
 {
-    static const char *const searches[] = {"model", "random"};
+    static const char *const searches[] = {"neighbours", "random"};
     const char *values[OPTION_COUNT];
     size_t search = 0;
     *options = (tune_options){.budget_s = 300, .candidate_s = 60};

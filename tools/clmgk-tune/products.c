@@ -17,9 +17,7 @@
 #define SEED           3
 #define RUNS           5
 #define CANDIDATE_RUNS 3
-#define LEAST_GAIN     0.01
 #define ROUNDS         9 /* of the proof */
-#define COMPILE_S      10.0
 
 /* The tables that are searched: the kernel for large products, and from which size on it is taken. */
 static const char *const tables[] = {"clblast-xgemm", "clblast-routine"};
@@ -111,7 +109,7 @@ static tool_exit make_space(clblast_search *c, tool_error *error)
             c->first_count = c->count;
     }
     c->space = (tune_space){CLBLAST, c->parameters, c->count, is_legal, c};
-    c->search = tune_search_create(&c->space, 1, SEED, c->base->options->random ? TUNE_RANDOM : TUNE_MODEL);
+    c->search = tune_search_create(&c->space, 1, SEED, c->base->options->random ? TUNE_RANDOM : TUNE_NEIGHBOURS);
     return c->search ? TOOL_DONE : tool_fail_memory(error, "the search");
 }
 
@@ -226,19 +224,11 @@ static tool_exit settle(clblast_search *c, bool finished, tool_error *error)
                             error);
 }
 
-static double cost_of(void *user, size_t space, const int32_t *values)
-{
-    (void)user;
-    (void)space;
-    (void)values;
-    return COMPILE_S;
-}
-
 static tool_exit search_values(clblast_search *c, const char *used, double end_ms, tool_error *error)
 {
     int32_t start[TUNE_MOST_PARAMETERS] = {0};
     const int32_t *defaults[] = {start};
-    const tune_case one = {.group = CLBLAST, .default_space = 0, .defaults = defaults};
+    const tune_case one = {.default_space = 0, .defaults = defaults};
     const bool known = session_read_point(c->parameters, c->count, used, start);
     if (!known && !session_read_point(c->parameters, c->count, start_of(c->base->report->device.device_class), start))
         return tool_fail(error, TOOL_SYSTEM_ERROR, "CLBlast's tables are not those that this program knows");
@@ -253,8 +243,7 @@ static tool_exit search_values(clblast_search *c, const char *used, double end_m
     while (tool_now_ms() < end_ms && !finished) {
         size_t space = 0;
         int32_t values[TUNE_MOST_PARAMETERS] = {0};
-        finished =
-            tune_search_next(c->search, c->number, cost_of, NULL, LEAST_GAIN, &space, values, NULL) != TUNE_MEASURE;
+        finished = tune_search_next(c->search, c->number, &space, values) != TUNE_MEASURE;
         if (!finished)
             TOOL_TRY(try_values(c, values, error));
     }

@@ -1,55 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Search: what was measured, the model of it (a Gaussian process over all
- * cases), and the choice of the next point. */
+/* Search: the times told, and the choice of the next point. */
 #include "search.h"
 
-#include <lapacke.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define NONE SIZE_MAX
-
-/* ---- the model's constants: docs/tuning-search.md
- * ------------------------------------------------------------- */
-
-/* Parts of a point's effect that all cases share, that those of a group share,
- * that is the case's own. */
-#define SHARED_PART 0.5
-#define GROUP_PART  0.2
-#define CASE_PART   0.3
-/* Variances relative to that of a single parameter's effect. */
-#define PAIR_PART   2.0 /* of all pairs that a parameter is in */
-#define ENGINE_PART 4.0 /* of another engine as a whole */
-#define NOISE_PART  0.02
-/* Scale: before anything was measured, and how many measurements that is worth.
- */
-#define SCALE_GUESS  0.02
-#define SCALE_WEIGHT 20.0
-/* Most that chance adds to a score. */
-#define BLUR 0.2
-/* What a failure counts as: four times as slow. So does whatever is slower. */
-#define SLOWEST 1.3862943611198906
+#define NONE    SIZE_MAX
+#define PENDING 0.0
+#define FAILED  (-1.0)
 
 enum {
-    MODELLED = 1000,   /* measurements in the model; beyond, the older half is forgotten */
-    POOL = 1024,       /* points considered for one proposal */
-    SHORT_LIST = 64,   /* of which so many by the model's full variance */
-    ENUMERATED = 1024, /* smaller spaces are considered in full */
-    DRAWN = 64,        /* random points of a pool */
-    PAIRS_DRAWN = 160, /* changes of two values of the fastest point */
-    TRIES = 512,       /* draws until a space counts as hard to hit */
-    CLIMBS = 8,        /* steps to better neighbours */
-    LEARNT = 4         /* measurements after which one more value may be changed at a time */
+    KNOWN_CASES = 4, /* nearest cases whose fastest points are tried */
+    PATIENCE = 64,   /* points without a faster one that end a case's search */
+    DRAWS = 16,      /* random points of which a restart takes the most promising */
+    TRIES = 512      /* draws until a space counts as hard to hit */
 };
 #define COUNTED 1e6 /* combinations that are gone through to count or to find a legal one */
 
-/* ---- what is kept
- * ----------------------------------------------------------------------------------------------
- */
+/* Logarithms of ratios of times. */
+#define FAILED_EFFECT 1.4  /* a failure counts as four times as slow */
+#define FAR_EFFECT    1e-3 /* each value that a change leaps over: prefers nearer ones */
 
-/* Places of the values in their parameters' tables; what is beyond the space's
- * parameters is 0. */
+/* ---- state ------------------------------------------------------------------------------------------------------- */
+
+/* Places of the values in their parameters' tables; 0 beyond the space's parameters. */
 typedef struct point {
     size_t space;
     uint8_t place[TUNE_MOST_PARAMETERS];
@@ -58,25 +33,20 @@ typedef struct point {
 typedef struct measurement {
     size_t number; /* of the case */
     point at;
-    double seconds; /* negative: failed */
+    double seconds; /* or PENDING: proposed and not told yet; or FAILED */
 } measurement;
 
 typedef struct problem {
-    char *group_name;
-    size_t group; /* number of the first case with this name */
+    double axes[TUNE_AXES];
     size_t default_space;
-    point *start;         /* of each space; .space is NONE where it is not available */
-    size_t default_index; /* the default's measurement, or NONE */
-    size_t first, best;   /* measurements that did not fail: the first told, the
-                             fastest; or NONE */
+    point *start; /* of each space; .space is NONE where it is not available */
+    size_t climb; /* the first measurement since the last restart */
 } problem;
 
-typedef struct candidate {
-    point at;
-    double cost;
-    double gain;  /* expected, in log time */
-    double score; /* what is compared */
-} candidate;
+/* log(time with another value / time before), summed over pairs of points of one case that differ in nothing else. */
+typedef struct effect {
+    double sum, count;
+} effect;
 
 struct tune_search {
     const tune_space *spaces;
@@ -87,38 +57,11 @@ struct tune_search {
     size_t problem_count;
     measurement *measured;
     size_t measured_count, measured_room;
-
-    /* Measurements in the model, and the factor R of their covariance matrix R'R,
-     * column by column; every measurement that comes adds a column. */
-    size_t modelled[MODELLED];
-    size_t modelled_count, seen;
-    double *factor;
-    double *whitened;   /* R'^-1 y */
-    double *weights;    /* R^-1 R'^-1 y */
-    double *from_start; /* of each measurement in the model: likeness to the
-                           case's defaults */
-    double *columns;    /* SHORT_LIST columns */
-    double scale;       /* variance of a single parameter's effect */
-    double incumbent;   /* log time of the fastest point */
-
-    candidate *pool;
-    size_t pool_count;
-    size_t reach; /* most values in which a point may differ from the fastest or
-                     the defaults */
+    effect change[TUNE_MOST_PARAMETERS][TUNE_MOST_VALUES][TUNE_MOST_VALUES]; /* from one value to another */
+    effect rise[TUNE_MOST_PARAMETERS];                                       /* from any value to any higher one */
 };
 
-/* What `next` was asked. */
-typedef struct question {
-    const problem *one;
-    size_t number;
-    tune_cost cost;
-    void *user;
-    double least_gain;
-} question;
-
-/* ---- random numbers: xorshift64*
- * --------------------------------------------------------------------------------
- */
+/* ---- random numbers: xorshift64* --------------------------------------------------------------------------------- */
 
 static uint64_t draw(uint64_t *state)
 {
@@ -143,9 +86,7 @@ static uint64_t spread_seed(uint64_t seed)
     return z != 0 ? z : 1;
 }
 
-/* ---- points
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- points ------------------------------------------------------------------------------------------------------ */
 
 static bool same_point(const point *a, const point *b)
 {
@@ -216,487 +157,282 @@ static size_t find_measurement(const tune_search *search, size_t number, const p
     return NONE;
 }
 
+/* Legal, and neither told nor proposed before. */
 static bool is_open(const tune_search *search, size_t number, const point *at)
 {
     return find_measurement(search, number, at) == NONE && is_legal(search, at);
 }
 
-/* ---- covariance
- * --------------------------------------------------------------------------------------------------
- *
- * f(x), the logarithm of a point's time, is a sum of effects of values and of
- * pairs of values; what is modelled is f(x) - f(default). */
-
-/* Covariance of f at two points of a space. Neighbouring values are half alike,
- * and so on. */
-static double likeness(const tune_space *space, const point *a, const point *b)
-{
-    static const double near[TUNE_MOST_VALUES] = {0x1p-0, 0x1p-1, 0x1p-2,  0x1p-3,  0x1p-4,  0x1p-5,  0x1p-6,  0x1p-7,
-                                                  0x1p-8, 0x1p-9, 0x1p-10, 0x1p-11, 0x1p-12, 0x1p-13, 0x1p-14, 0x1p-15};
-    double sum = 0.0, squares = 0.0;
-    for (size_t p = 0; p < space->count; ++p) {
-        const double alike = near[abs((int)a->place[p] - (int)b->place[p])];
-        sum += alike;
-        squares += alike * alike;
-    }
-    const double others = space->count > 1 ? (double)(space->count - 1) : 1.0;
-    return sum + PAIR_PART / others * 0.5 * (sum * sum - squares);
-}
-
-/* Of the engine itself: f has a constant for each. */
-static double engine_covariance(size_t a, size_t default_a, size_t b, size_t default_b)
-{
-    return ENGINE_PART * ((a == b) - (a == default_b) - (default_a == b) + (default_a == default_b));
-}
-
-static double common_part(const tune_search *search, size_t a, size_t b)
-{
-    return SHARED_PART + (search->problems[a].group == search->problems[b].group ? GROUP_PART : 0.0) +
-           (a == b ? CASE_PART : 0.0);
-}
-
-static double prior_variance(const tune_search *search, size_t number, const point *at)
-{
-    const problem *const one = &search->problems[number];
-    const tune_space *const space = &search->spaces[at->space];
-    const point *const start = &one->start[at->space];
-    return (SHARED_PART + GROUP_PART + CASE_PART) *
-           (2.0 * likeness(space, at, at) - 2.0 * likeness(space, at, start) +
-            engine_covariance(at->space, one->default_space, at->space, one->default_space));
-}
-
-/* Likeness of each measurement in the model to the defaults of a case: the part
- * of a column that is the same for all the case's points. */
-static void compare_with_start(tune_search *search, const problem *one)
-{
-    for (size_t i = 0; i < search->modelled_count; ++i) {
-        const point *const at = &search->measured[search->modelled[i]].at;
-        const point *const start = &one->start[at->space];
-        search->from_start[i] = start->space == NONE ? 0.0 : likeness(&search->spaces[at->space], start, at);
-    }
-}
-
-/* Covariance of a point of a case with each measurement in the model.
- * from_start must be of that case. */
-static void covariance_column(const tune_search *search, size_t number, const point *at, double *column)
-{
-    const problem *const one = &search->problems[number];
-    const tune_space *const space = &search->spaces[at->space];
-    size_t last = NONE;
-    double part = 0.0, with_start = 0.0; /* of the case `last` */
-    for (size_t i = 0; i < search->modelled_count; ++i) {
-        const measurement *const other = &search->measured[search->modelled[i]];
-        const problem *const its = &search->problems[other->number];
-        if (other->number != last) {
-            last = other->number;
-            part = common_part(search, number, last);
-            const point *const start = &its->start[at->space];
-            with_start = start->space == NONE
-                             ? 0.0
-                             : likeness(space, &one->start[at->space], start) - likeness(space, at, start);
-        }
-        double covariance = engine_covariance(at->space, one->default_space, other->at.space, its->default_space);
-        if (other->at.space == at->space)
-            covariance += likeness(space, at, &other->at) - search->from_start[i] + with_start;
-        column[i] = part * covariance;
-    }
-}
-
-/* ---- the model
- * ---------------------------------------------------------------------------------------------------
- */
-
-/* Log time relative to the case's default; if that failed, to the first time
- * told. */
-static double log_time(const tune_search *search, const measurement *m)
-{
-    const problem *const one = &search->problems[m->number];
-    if (m->seconds < 0.0)
-        return SLOWEST;
-    const bool has_default = one->default_index != NONE && search->measured[one->default_index].seconds > 0.0;
-    const double unit = search->measured[has_default ? one->default_index : one->first].seconds;
-    return fmin(log(m->seconds / unit), SLOWEST);
-}
-
-/* columns := R'^-1 columns */
-static bool whiten(const tune_search *search, double *columns, size_t count)
-{
-    const lapack_int n = (lapack_int)search->modelled_count;
-    return n == 0 || count == 0 ||
-           LAPACKE_dtrtrs(LAPACK_COL_MAJOR, 'U', 'T', 'N', n, (lapack_int)count, search->factor, MODELLED, columns,
-                          MODELLED) == 0;
-}
-
-static double dot(const double *a, const double *b, size_t count)
-{
-    double sum = 0.0;
-    for (size_t i = 0; i < count; ++i)
-        sum += a[i] * b[i];
-    return sum;
-}
-
-static bool add_to_model(tune_search *search, size_t index)
-{
-    const measurement *const m = &search->measured[index];
-    const size_t n = search->modelled_count;
-    double *const column = search->factor + n * MODELLED;
-    compare_with_start(search, &search->problems[m->number]);
-    covariance_column(search, m->number, &m->at, column);
-    if (!whiten(search, column, 1))
-        return false;
-    /* the noise alone bounds it from below, but for rounding */
-    const double rest = prior_variance(search, m->number, &m->at) + NOISE_PART - dot(column, column, n);
-    column[n] = sqrt(fmax(rest, 0.5 * NOISE_PART));
-    search->modelled[n] = index;
-    search->modelled_count = n + 1;
-    return true;
-}
-
-static bool forget_older_half(tune_search *search)
-{
-    size_t kept[MODELLED / 2];
-    memcpy(kept, search->modelled + MODELLED - MODELLED / 2, sizeof(kept));
-    search->modelled_count = 0;
-    for (size_t i = 0; i < MODELLED / 2; ++i)
-        if (!add_to_model(search, kept[i]))
-            return false;
-    return true;
-}
-
-/* Brings the model up to what was told, for proposals in a case. */
-static bool fit(tune_search *search, const problem *one)
-{
-    for (; search->seen < search->measured_count; ++search->seen) {
-        if (search->modelled_count == MODELLED && !forget_older_half(search))
-            return false;
-        if (!add_to_model(search, search->seen))
-            return false;
-    }
-    const size_t n = search->modelled_count;
-    for (size_t i = 0; i < n; ++i)
-        search->whitened[i] = log_time(search, &search->measured[search->modelled[i]]);
-    if (!whiten(search, search->whitened, 1))
-        return false;
-    memcpy(search->weights, search->whitened, n * sizeof(double));
-    if (n > 0 && LAPACKE_dtrtrs(LAPACK_COL_MAJOR, 'U', 'N', 'N', (lapack_int)n, 1, search->factor, MODELLED,
-                                search->weights, MODELLED) != 0)
-        return false;
-    search->scale =
-        (SCALE_WEIGHT * SCALE_GUESS + dot(search->whitened, search->whitened, n)) / (SCALE_WEIGHT + (double)n);
-    search->incumbent = one->best == NONE ? 0.0 : log_time(search, &search->measured[one->best]);
-    compare_with_start(search, one);
-    return true;
-}
-
-/* E max(0, incumbent - y) of a normal y. */
-static double expected_improvement(double incumbent, double mean, double variance)
-{
-    const double deviation = sqrt(variance);
-    if (!(deviation > 0.0))
-        return fmax(0.0, incumbent - mean);
-    const double z = (incumbent - mean) / deviation;
-    return deviation * (z * 0.5 * erfc(-z * 0.70710678118654752) + 0.39894228040143268 * exp(-0.5 * z * z));
-}
-
-/* Gain by cost; what is not worth a measurement comes after all that is. */
-static void set_gain(const question *asked, candidate *c, double gain)
-{
-    c->gain = gain;
-    c->score = gain / c->cost * (gain >= asked->least_gain ? 1.0 : 1e-6);
-}
-
-/* Between points of like promise chance decides: searches that begin alike
- * shall not all take the same wrong turn. */
-static void blur_score(tune_search *search, candidate *c)
-{
-    c->score *= 1.0 + BLUR * (double)(draw(&search->random) >> 11U) * 0x1p-53;
-}
-
-/* By mean and prior variance: for the choice of a short list. */
-static void rate_roughly(const tune_search *search, const question *asked, candidate *c)
-{
-    covariance_column(search, asked->number, &c->at, search->columns);
-    const double mean = dot(search->columns, search->weights, search->modelled_count);
-    const double variance = search->scale * prior_variance(search, asked->number, &c->at);
-    set_gain(asked, c, expected_improvement(search->incumbent, mean, variance));
-}
-
-/* By mean and variance of up to SHORT_LIST candidates. */
-static bool rate_some(tune_search *search, const question *asked, candidate *some, size_t count)
-{
-    const size_t n = search->modelled_count;
-    for (size_t i = 0; i < count; ++i)
-        covariance_column(search, asked->number, &some[i].at, search->columns + i * MODELLED);
-    if (!whiten(search, search->columns, count))
-        return false;
-    for (size_t i = 0; i < count; ++i) {
-        const double *const column = search->columns + i * MODELLED;
-        const double prior = prior_variance(search, asked->number, &some[i].at);
-        const double variance = search->scale * fmax(0.0, prior - dot(column, column, n));
-        set_gain(asked, &some[i], expected_improvement(search->incumbent, dot(column, search->whitened, n), variance));
-        blur_score(search, &some[i]);
-    }
-    return true;
-}
-
-static bool rate(tune_search *search, const question *asked, candidate *some, size_t count)
-{
-    for (size_t done = 0; done < count; done += SHORT_LIST)
-        if (!rate_some(search, asked, some + done, count - done < SHORT_LIST ? count - done : SHORT_LIST))
-            return false;
-    return true;
-}
-
-/* ---- the pool
- * ----------------------------------------------------------------------------------------------------
- */
-
-static size_t difference(const point *a, const point *b)
-{
-    size_t count = 0;
-    for (size_t p = 0; p < TUNE_MOST_PARAMETERS; ++p)
-        count += a->place[p] != b->place[p];
-    return count;
-}
-
-static void add_candidate(tune_search *search, const question *asked, const point *at)
-{
-    if (search->pool_count == POOL || asked->one->start[at->space].space == NONE)
-        return;
-    for (size_t i = 0; i < search->pool_count; ++i)
-        if (same_point(&search->pool[i].at, at))
-            return;
-    if (!is_open(search, asked->number, at))
-        return;
-    candidate *const added = &search->pool[search->pool_count++];
-    *added = (candidate){.at = *at, .cost = 1.0};
-    if (asked->cost != NULL) {
-        int32_t values[TUNE_MOST_PARAMETERS];
-        values_of(&search->spaces[at->space], at, values);
-        added->cost = fmax(asked->cost(asked->user, at->space, values), 1e-6);
-    }
-}
-
-/* The fastest point of a space in a case; its defaults if none was measured. */
-static const point *fastest_of(const tune_search *search, const question *asked, size_t space)
+/* The fastest of a case's measurements, from one of all measurements on; NULL: none. */
+static const measurement *find_fastest(const tune_search *search, size_t number, size_t first)
 {
     const measurement *fastest = NULL;
-    for (size_t i = 0; i < search->measured_count; ++i) {
+    for (size_t i = first; i < search->measured_count; ++i) {
         const measurement *const m = &search->measured[i];
-        if (m->number == asked->number && m->at.space == space && m->seconds > 0.0 &&
-            (fastest == NULL || m->seconds < fastest->seconds))
+        if (m->number == number && m->seconds > 0.0 && (fastest == NULL || m->seconds < fastest->seconds))
             fastest = m;
     }
-    return fastest != NULL ? &fastest->at : &asked->one->start[space];
+    return fastest;
 }
 
-/* Far from what was measured the model only guesses, and a point that is far
- * off in everything is seldom fast. */
-static void add_near(tune_search *search, const question *asked, const point *at)
-{
-    const point *const start = &asked->one->start[at->space];
-    if (start->space != NONE && (difference(at, start) <= search->reach ||
-                                 difference(at, fastest_of(search, asked, at->space)) <= search->reach))
-        add_candidate(search, asked, at);
-}
+/* ---- the fastest points of the nearest cases --------------------------------------------------------------------- */
 
-static void add_neighbours(tune_search *search, const question *asked, const point *center)
-{
-    const tune_space *const space = &search->spaces[center->space];
-    for (size_t p = 0; p < space->count; ++p) {
-        point at = *center;
-        for (size_t i = 0; i < space->parameters[p].value_count; ++i) {
-            at.place[p] = (uint8_t)i;
-            add_near(search, asked, &at);
-        }
-    }
-}
-
-/* Two values changed at random. */
-static void add_pairs(tune_search *search, const question *asked, const point *center)
-{
-    const tune_space *const space = &search->spaces[center->space];
-    for (size_t n = 0; n < PAIRS_DRAWN; ++n) {
-        point at = *center;
-        for (size_t change = 0; change < 2; ++change) {
-            const size_t p = draw_below(&search->random, space->count);
-            at.place[p] = (uint8_t)draw_below(&search->random, space->parameters[p].value_count);
-        }
-        add_near(search, asked, &at);
-    }
-}
-
-static double available_combinations(const tune_search *search, const problem *one)
+static double distance(const problem *a, const problem *b)
 {
     double sum = 0.0;
-    for (size_t s = 0; s < search->space_count; ++s)
-        sum += one->start[s].space == NONE ? 0.0 : combinations(&search->spaces[s]);
+    for (size_t i = 0; i < TUNE_AXES; ++i)
+        sum += fabs(a->axes[i] - b->axes[i]);
     return sum;
 }
 
-static void add_all(tune_search *search, const question *asked)
-{
-    for (size_t s = 0; s < search->space_count; ++s) {
-        point at = {.space = s};
-        do
-            add_near(search, asked, &at);
-        while (step(&search->spaces[s], &at));
-    }
-}
-
-static bool draw_open(tune_search *search, const question *asked, size_t tries, point *out);
-
-static void fill_pool(tune_search *search, const question *asked)
-{
-    search->pool_count = 0;
-    for (size_t n = 0; n < search->problem_count; ++n)
-        if (search->problems[n].best != NONE)
-            add_candidate(search, asked, &search->measured[search->problems[n].best].at);
-    if (available_combinations(search, asked->one) <= ENUMERATED) {
-        add_all(search, asked);
-        return;
-    }
-    for (size_t s = 0; s < search->space_count; ++s) {
-        if (asked->one->start[s].space == NONE)
-            continue;
-        const point *const fastest = fastest_of(search, asked, s);
-        add_neighbours(search, asked, &asked->one->start[s]);
-        add_neighbours(search, asked, fastest);
-        add_pairs(search, asked, fastest);
-    }
-    for (size_t n = 0; n < DRAWN; ++n) {
-        point at;
-        if (draw_open(search, asked, DRAWN, &at))
-            add_near(search, asked, &at);
-    }
-}
-
-/* ---- the choice
- * --------------------------------------------------------------------------------------------------
+/* Number of cases with times that are nearer to a case than `other`; of equally near ones the first counts as nearer.
  */
-
-/* A legal point that was not tried, all with the same probability. */
-static bool draw_open(tune_search *search, const question *asked, size_t tries, point *out)
+static size_t rank_of(const tune_search *search, size_t number, size_t other)
 {
-    const double all = available_combinations(search, asked->one);
-    for (size_t n = 0; n < tries; ++n) {
-        double where = (double)(draw(&search->random) >> 11U) * 0x1p-53 * all;
-        memset(out, 0, sizeof(*out));
-        for (size_t s = 0; s < search->space_count; ++s) {
-            if (asked->one->start[s].space == NONE)
-                continue;
-            out->space = s;
-            where -= combinations(&search->spaces[s]);
-            if (where < 0.0)
-                break;
+    const problem *const one = &search->problems[number];
+    const double limit = distance(one, &search->problems[other]);
+    size_t rank = 0;
+    for (size_t n = 0; n < search->problem_count; ++n) {
+        const double far = distance(one, &search->problems[n]);
+        rank += n != number && (far < limit || (far == limit && n < other)) && find_fastest(search, n, 0) != NULL;
+    }
+    return rank;
+}
+
+/* This case's defaults with the changes by which another case's fastest point differs from that case's defaults. */
+static bool transfer(const tune_search *search, size_t number, size_t other, point *out)
+{
+    const measurement *const fastest = find_fastest(search, other, 0);
+    if (fastest == NULL)
+        return false;
+    const point *const before = &search->problems[other].start[fastest->at.space];
+    *out = search->problems[number].start[fastest->at.space];
+    if (out->space == NONE)
+        return false;
+    for (size_t p = 0; p < search->spaces[out->space].count; ++p)
+        if (fastest->at.place[p] != before->place[p])
+            out->place[p] = fastest->at.place[p];
+    return is_open(search, number, out);
+}
+
+static bool find_known(const tune_search *search, size_t number, point *out)
+{
+    size_t nearest = KNOWN_CASES;
+    for (size_t other = 0; other < search->problem_count; ++other) {
+        point at;
+        if (other == number || !transfer(search, number, other, &at))
+            continue;
+        const size_t rank = rank_of(search, number, other);
+        if (rank < nearest) {
+            nearest = rank;
+            *out = at;
         }
+    }
+    return nearest < KNOWN_CASES;
+}
+
+/* ---- neighbours: points that differ in one value ----------------------------------------------------------------- */
+
+/* The parameter in which two points differ; NONE: in none, or in several. */
+static size_t find_difference(const tune_space *space, const point *a, const point *b)
+{
+    size_t found = NONE;
+    for (size_t p = 0; p < space->count; ++p) {
+        if (a->place[p] == b->place[p])
+            continue;
+        if (found != NONE)
+            return NONE;
+        found = p;
+    }
+    return found;
+}
+
+static void add_effect(effect *to, double logarithm)
+{
+    to->sum += logarithm;
+    to->count += 1.0;
+}
+
+/* b's time over a's, as a logarithm. */
+static double compare(const measurement *a, const measurement *b)
+{
+    if (a->seconds == FAILED || b->seconds == FAILED)
+        return a->seconds == b->seconds ? 0.0 : b->seconds == FAILED ? FAILED_EFFECT : -FAILED_EFFECT;
+    return log(b->seconds / a->seconds);
+}
+
+static void add_pair(tune_search *search, const measurement *a, const measurement *b)
+{
+    const size_t p = find_difference(&search->spaces[a->at.space], &a->at, &b->at);
+    if (p == NONE)
+        return;
+    const size_t i = a->at.place[p], j = b->at.place[p];
+    const double logarithm = compare(a, b);
+    add_effect(&search->change[p][i][j], logarithm);
+    add_effect(&search->change[p][j][i], -logarithm);
+    add_effect(&search->rise[p], j > i ? logarithm : -logarithm);
+}
+
+/* The effects of changes in a space, from the measurements of all cases. */
+static void sum_effects(tune_search *search, size_t space)
+{
+    memset(search->change, 0, sizeof(search->change));
+    memset(search->rise, 0, sizeof(search->rise));
+    for (size_t i = 0; i < search->measured_count; ++i) {
+        const measurement *const a = &search->measured[i];
+        for (size_t j = i + 1; j < search->measured_count && a->at.space == space && a->seconds != PENDING; ++j) {
+            const measurement *const b = &search->measured[j];
+            if (b->number == a->number && b->at.space == space && b->seconds != PENDING)
+                add_pair(search, a, b);
+        }
+    }
+}
+
+/* Expected effect of a change: the mean of those known of a change in this direction, where the same change counts
+ * twice; drawn towards 0 where little is known. */
+static double expect_effect(const tune_search *search, size_t p, size_t from, size_t to)
+{
+    const effect *const same = &search->change[p][from][to], *const rise = &search->rise[p];
+    const double direction = to > from ? rise->sum : -rise->sum;
+    const double leapt = to > from ? (double)(to - from - 1) : (double)(from - to - 1);
+    return (same->sum + direction) / (same->count + rise->count + 2.0) + FAR_EFFECT * leapt;
+}
+
+/* The best neighbour found so far. */
+typedef struct neighbour {
+    double expected; /* time over the fastest, as a logarithm */
+    size_t equals;   /* so many are expected to be as fast */
+    point at;
+} neighbour;
+
+static void look_around(tune_search *search, const measurement *center, double slower, neighbour *best)
+{
+    const tune_space *const space = &search->spaces[center->at.space];
+    for (size_t p = 0; p < space->count; ++p) {
+        point at = center->at;
+        for (size_t i = 0; i < space->parameters[p].value_count; ++i) {
+            at.place[p] = (uint8_t)i;
+            const double expected = slower + expect_effect(search, p, center->at.place[p], i);
+            if (i == center->at.place[p] || expected > best->expected || !is_open(search, center->number, &at))
+                continue;
+            best->equals = expected < best->expected ? 1 : best->equals + 1;
+            best->expected = expected;
+            if (draw_below(&search->random, best->equals) == 0)
+                best->at = at;
+        }
+    }
+}
+
+/* Of all neighbours of the points measured since the last restart the one that is expected to be the fastest, unless
+ * that is slower than the fastest of these points. */
+static bool find_neighbour(tune_search *search, size_t number, point *out)
+{
+    const size_t first = search->problems[number].climb;
+    const measurement *const fastest = find_fastest(search, number, first);
+    neighbour best = {.expected = 0.0, .equals = 0};
+    for (size_t s = 0; s < search->space_count && fastest != NULL; ++s) {
+        sum_effects(search, s);
+        for (size_t i = first; i < search->measured_count; ++i) {
+            const measurement *const center = &search->measured[i];
+            if (center->number == number && center->at.space == s && center->seconds > 0.0)
+                look_around(search, center, compare(fastest, center), &best);
+        }
+    }
+    *out = best.at;
+    return best.equals > 0;
+}
+
+/* ---- random points ----------------------------------------------------------------------------------------------- */
+
+static bool draw_open(tune_search *search, size_t number, point *out)
+{
+    for (size_t n = 0; n < TRIES; ++n) {
+        *out = search->problems[number].start[draw_below(&search->random, search->space_count)];
+        if (out->space == NONE)
+            continue;
         draw_point(&search->spaces[out->space], &search->random, out);
-        if (is_open(search, asked->number, out))
+        if (is_open(search, number, out))
             return true;
     }
     return false;
 }
 
 /* The same where few are left: goes through all of them. */
-static bool find_open(tune_search *search, const question *asked, point *out)
+static bool find_open(tune_search *search, size_t number, point *out)
 {
-    if (available_combinations(search, asked->one) > COUNTED)
-        return false;
     size_t found = 0;
     for (size_t s = 0; s < search->space_count; ++s) {
-        if (asked->one->start[s].space == NONE)
+        if (search->problems[number].start[s].space == NONE || combinations(&search->spaces[s]) > COUNTED)
             continue;
         point at = {.space = s};
         do
-            if (is_open(search, asked->number, &at) && draw_below(&search->random, ++found) == 0)
+            if (is_open(search, number, &at) && draw_below(&search->random, ++found) == 0)
                 *out = at;
         while (step(&search->spaces[s], &at));
     }
     return found > 0;
 }
 
-static int by_score(const void *left, const void *right)
+/* Expected time of a point over that of another of its space, as a logarithm: the sum of all changes' effects. */
+static double expect_changes(const tune_search *search, const point *from, const point *to)
 {
-    const candidate *const a = left, *const b = right;
-    if (a->score != b->score)
-        return a->score > b->score ? -1 : 1;
-    if (a->at.space != b->at.space) /* the order may not depend on the sort's */
-        return a->at.space < b->at.space ? -1 : 1;
-    return memcmp(a->at.place, b->at.place, sizeof(a->at.place));
+    double sum = 0.0;
+    for (size_t p = 0; p < search->spaces[from->space].count; ++p)
+        sum += from->place[p] != to->place[p] ? expect_effect(search, p, from->place[p], to->place[p]) : 0.0;
+    return sum;
 }
 
-static const candidate *best_of(const candidate *some, size_t count)
+/* Of a few random points the one that is expected to be the fastest. Another engine's count as fast as the fastest. */
+static bool draw_promising(tune_search *search, size_t number, point *out)
 {
-    const candidate *best = some;
-    for (size_t i = 1; i < count; ++i)
-        if (by_score(&some[i], best) < 0)
-            best = &some[i];
-    return best;
-}
-
-/* The best of the pool, or what is found from there by changes of one value.
- * The pool is not empty. */
-static bool choose(tune_search *search, const question *asked, candidate *best)
-{
-    for (size_t i = 0; i < search->pool_count; ++i)
-        rate_roughly(search, asked, &search->pool[i]);
-    qsort(search->pool, search->pool_count, sizeof(candidate), by_score);
-    if (search->pool_count > SHORT_LIST)
-        search->pool_count = SHORT_LIST;
-    size_t begin = 0;
-    for (int climb = 0; climb < CLIMBS && begin < search->pool_count; ++climb) {
-        candidate *const fresh = search->pool + begin;
-        const size_t count = search->pool_count - begin;
-        if (!rate(search, asked, fresh, count))
-            return false;
-        const candidate *const top = best_of(fresh, count);
-        if (climb > 0 && by_score(top, best) >= 0)
-            break;
-        *best = *top;
-        begin = search->pool_count;
-        add_neighbours(search, asked, &best->at);
+    const measurement *const fastest = find_fastest(search, number, 0);
+    double least = INFINITY;
+    point at;
+    if (fastest == NULL)
+        return false;
+    sum_effects(search, fastest->at.space);
+    for (size_t n = 0; n < DRAWS && draw_open(search, number, &at); ++n) {
+        const double expected = at.space == fastest->at.space ? expect_changes(search, &fastest->at, &at) : 0.0;
+        if (expected >= least)
+            continue;
+        least = expected;
+        *out = at;
     }
-    return true;
+    return least < INFINITY;
 }
 
-static size_t most_parameters(const tune_search *search)
+/* ---- the choice -------------------------------------------------------------------------------------------------- */
+
+/* Points of a case that were told after its fastest. */
+static size_t count_since_fastest(const tune_search *search, size_t number)
 {
-    size_t most = 0;
-    for (size_t s = 0; s < search->space_count; ++s)
-        most = search->spaces[s].count > most ? search->spaces[s].count : most;
-    return most;
+    const measurement *const fastest = find_fastest(search, number, 0);
+    size_t count = 0;
+    for (size_t i = fastest == NULL ? 0 : (size_t)(fastest - search->measured) + 1; i < search->measured_count; ++i)
+        count += search->measured[i].number == number;
+    return count;
 }
 
-static tune_proposal propose(tune_search *search, const question *asked, candidate *best)
+static tune_proposal propose(tune_search *search, size_t number, point *out)
 {
-    const point *const start = &asked->one->start[asked->one->default_space];
-    *best = (candidate){.at = *start};
-    if (is_open(search, asked->number, start))
+    problem *const one = &search->problems[number];
+    *out = one->start[one->default_space];
+    if (is_open(search, number, out))
         return TUNE_MEASURE;
-    if (search->mode == TUNE_RANDOM)
-        return draw_open(search, asked, TRIES, &best->at) || find_open(search, asked, &best->at) ? TUNE_MEASURE
-                                                                                                 : TUNE_EXHAUSTED;
-    if (!fit(search, asked->one))
-        return TUNE_FAILED;
-    const size_t all = most_parameters(search);
-    for (size_t reach = 1 + search->modelled_count / LEARNT;; ++reach) {
-        search->reach = reach < all ? reach : all;
-        fill_pool(search, asked);
-        point at = *start;
-        if (search->pool_count == 0 && reach >= all && find_open(search, asked, &at))
-            add_candidate(search, asked, &at);
-        if (search->pool_count > 0 && !choose(search, asked, best))
-            return TUNE_FAILED;
-        if (search->pool_count > 0 && best->gain >= asked->least_gain)
+    if (search->mode == TUNE_NEIGHBOURS) {
+        if (find_known(search, number, out) || find_neighbour(search, number, out))
             return TUNE_MEASURE;
-        if (reach >= all)
-            return search->pool_count > 0 ? TUNE_ENOUGH : TUNE_EXHAUSTED;
+        if (count_since_fastest(search, number) >= PATIENCE)
+            return TUNE_ENOUGH;
+        if (find_fastest(search, number, one->climb) != NULL) /* else the last restart has no time yet */
+            one->climb = search->measured_count;
+        if (draw_promising(search, number, out))
+            return TUNE_MEASURE;
     }
+    return draw_open(search, number, out) || find_open(search, number, out) ? TUNE_MEASURE : TUNE_EXHAUSTED;
 }
 
-/* ---- the interface
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- the interface ----------------------------------------------------------------------------------------------- */
 
 static bool is_space(const tune_space *space)
 {
@@ -713,24 +449,13 @@ tune_search *tune_search_create(const tune_space *spaces, size_t space_count, ui
     for (size_t s = 0; s < space_count; ++s)
         if (!is_space(&spaces[s]))
             return NULL;
-    tune_search *const search = calloc(1, sizeof(*search));
+    tune_search *const search = space_count > 0 ? calloc(1, sizeof(*search)) : NULL;
     if (search == NULL)
         return NULL;
     search->spaces = spaces;
     search->space_count = space_count;
     search->mode = mode;
     search->random = spread_seed(seed);
-    search->factor = malloc(sizeof(double) * MODELLED * MODELLED);
-    search->whitened = malloc(sizeof(double) * MODELLED);
-    search->weights = malloc(sizeof(double) * MODELLED);
-    search->from_start = malloc(sizeof(double) * MODELLED);
-    search->columns = malloc(sizeof(double) * MODELLED * SHORT_LIST);
-    search->pool = malloc(sizeof(candidate) * POOL);
-    if (search->factor == NULL || search->whitened == NULL || search->weights == NULL || search->from_start == NULL ||
-        search->columns == NULL || search->pool == NULL || space_count == 0) {
-        tune_search_free(search);
-        return NULL;
-    }
     return search;
 }
 
@@ -738,18 +463,10 @@ void tune_search_free(tune_search *search)
 {
     if (search == NULL)
         return;
-    for (size_t n = 0; n < search->problem_count; ++n) {
-        free(search->problems[n].group_name);
+    for (size_t n = 0; n < search->problem_count; ++n)
         free(search->problems[n].start);
-    }
     free(search->problems);
     free(search->measured);
-    free(search->factor);
-    free(search->whitened);
-    free(search->weights);
-    free(search->from_start);
-    free(search->columns);
-    free(search->pool);
     free(search);
 }
 
@@ -770,44 +487,15 @@ int tune_search_begin(tune_search *search, const tune_case *one)
     if (grown == NULL)
         return -1;
     search->problems = grown;
-    problem fresh = {.group = number,
-                     .default_space = one->default_space,
-                     .default_index = NONE,
-                     .first = NONE,
-                     .best = NONE,
-                     .group_name = strdup(one->group),
-                     .start = calloc(search->space_count, sizeof(point))};
-    if (fresh.group_name == NULL || fresh.start == NULL || !set_starts(search, one, fresh.start)) {
-        free(fresh.group_name);
+    problem fresh = {.default_space = one->default_space, .start = calloc(search->space_count, sizeof(point))};
+    memcpy(fresh.axes, one->axes, sizeof(fresh.axes));
+    if (fresh.start == NULL || !set_starts(search, one, fresh.start)) {
         free(fresh.start);
         return -1;
     }
-    for (size_t n = number; n-- > 0;)
-        if (strcmp(grown[n].group_name, fresh.group_name) == 0)
-            fresh.group = grown[n].group;
     grown[number] = fresh;
     search->problem_count = number + 1;
     return (int)number;
-}
-
-/* First and fastest time, and the default's, of a case. */
-static void summarise(tune_search *search, size_t number)
-{
-    problem *const one = &search->problems[number];
-    one->first = one->best = one->default_index = NONE;
-    for (size_t i = 0; i < search->measured_count; ++i) {
-        const measurement *const m = &search->measured[i];
-        if (m->number != number)
-            continue;
-        if (same_point(&m->at, &one->start[one->default_space]))
-            one->default_index = i;
-        if (m->seconds < 0.0)
-            continue;
-        if (one->first == NONE)
-            one->first = i;
-        if (one->best == NONE || m->seconds < search->measured[one->best].seconds)
-            one->best = i;
-    }
 }
 
 static bool append(tune_search *search, const measurement *m)
@@ -829,36 +517,29 @@ bool tune_search_tell(tune_search *search, int number, size_t space, const int32
     if (number < 0 || (size_t)number >= search->problem_count || space >= search->space_count ||
         search->problems[number].start[space].space == NONE)
         return false;
-    measurement m = {.number = (size_t)number, .seconds = seconds > 0.0 && isfinite(seconds) ? seconds : -1.0};
+    measurement m = {.number = (size_t)number, .seconds = seconds > 0.0 && isfinite(seconds) ? seconds : FAILED};
     if (!point_of(search, space, values, &m.at))
         return false;
     const size_t before = find_measurement(search, m.number, &m.at);
     if (before == NONE && !append(search, &m))
         return false;
-    if (before != NONE && search->measured[before].seconds > 0.0)
+    if (before != NONE && search->measured[before].seconds != FAILED)
         search->measured[before].seconds = m.seconds;
-    summarise(search, m.number);
     return true;
 }
 
-tune_proposal tune_search_next(tune_search *search, int number, tune_cost cost, void *user, double least_gain,
-                               size_t *space, int32_t *values, double *expected_gain)
+tune_proposal tune_search_next(tune_search *search, int number, size_t *space, int32_t *values)
 {
     if (number < 0 || (size_t)number >= search->problem_count)
         return TUNE_FAILED;
-    const question asked = {.one = &search->problems[number],
-                            .number = (size_t)number,
-                            .cost = cost,
-                            .user = user,
-                            .least_gain = least_gain};
-    candidate best;
-    const tune_proposal answer = propose(search, &asked, &best);
+    measurement m = {.number = (size_t)number, .seconds = PENDING};
+    const tune_proposal answer = propose(search, m.number, &m.at);
     if (answer != TUNE_MEASURE)
         return answer;
-    *space = best.at.space;
-    values_of(&search->spaces[best.at.space], &best.at, values);
-    if (expected_gain != NULL)
-        *expected_gain = -expm1(-best.gain);
+    if (!append(search, &m))
+        return TUNE_FAILED;
+    *space = m.at.space;
+    values_of(&search->spaces[m.at.space], &m.at, values);
     return answer;
 }
 

@@ -2,15 +2,15 @@
 /*
  * Which kernel parameters to measure next. Knows no OpenCL, no clock and no file: it is told times and proposes points.
  *
- *     search = tune_search_create(spaces, count, seed, TUNE_MODEL)
+ *     search = tune_search_create(spaces, count, seed, TUNE_NEIGHBOURS)
  *     one = tune_search_begin(search, &problem)                             for each case, one after another
- *     tune_search_tell(search, one, space, values, seconds)                 what an earlier run has measured
+ *     tune_search_tell(search, one, space, values, seconds)                 times of an earlier run
  *     while (time is left && tune_search_next(search, one, ...) == TUNE_MEASURE)
  *         measure, tune_search_tell(search, one, space, values, seconds)
  *
  * A *space* is an engine's parameters, a *point* one value for each of them, a *case* a problem with its own defaults.
- * The model is a Bayesian regression of log(time / the default's time) over all cases; docs/tuning-search.md says
- * which. The same calls with the same seed get the same answers. A search belongs to one thread.
+ * docs/tuning-search.md gives the order of proposals. The same calls with the same seed get the same answers. A search
+ * belongs to one thread.
  */
 #ifndef CLMGK_TUNE_SEARCH_H
 #define CLMGK_TUNE_SEARCH_H
@@ -21,10 +21,11 @@
 
 #define TUNE_MOST_PARAMETERS 24
 #define TUNE_MOST_VALUES     16
+#define TUNE_AXES            8
 
 typedef struct tune_parameter {
     const char *name;
-    const int32_t *values; /* distinct, in an order in which neighbours are alike: ascending */
+    const int32_t *values; /* distinct, ascending */
     size_t value_count;
 } tune_parameter;
 
@@ -38,23 +39,19 @@ typedef struct tune_space {
 } tune_space;
 
 typedef struct tune_case {
-    const char *group;              /* cases of one group resemble each other more; copied */
+    double axes[TUNE_AXES];         /* two cases are as far apart as the sum of these numbers' differences */
     size_t default_space;           /* the engine that is used without tuning */
     const int32_t *const *defaults; /* each space's defaults in this case; NULL: the space is not available in it */
 } tune_case;
 
-typedef enum tune_mode { TUNE_MODEL, TUNE_RANDOM } tune_mode;
+typedef enum tune_mode { TUNE_NEIGHBOURS, TUNE_RANDOM } tune_mode;
 
 typedef enum tune_proposal {
     TUNE_MEASURE,   /* a point was proposed */
-    TUNE_ENOUGH,    /* nothing promises least_gain */
+    TUNE_ENOUGH,    /* nothing faster for a long while */
     TUNE_EXHAUSTED, /* every legal point was tried */
-    TUNE_FAILED     /* no such case, or the linear algebra failed */
+    TUNE_FAILED     /* no such case, or no memory */
 } tune_proposal;
-
-/* Expected seconds that a point's measurement takes. Called for every point that is considered, hundreds in a call of
- * tune_search_next. */
-typedef double (*tune_cost)(void *user, size_t space, const int32_t *values);
 
 typedef struct tune_search tune_search;
 
@@ -67,21 +64,14 @@ int tune_search_begin(tune_search *search, const tune_case *one);
 
 /*
  * The time of a point in a case. Not positive, or not finite: the point failed (did not compile, hung, was wrong); it
- * then stays banned in that case. A point that is told again takes the new time. The model compares times with the
- * default's; where that failed or was not told, with the first one told.
+ * then stays banned in that case. A point that is told again takes the new time.
  * False without memory, or if case, space or values do not exist.
  */
 bool tune_search_tell(tune_search *search, int number, size_t space, const int32_t *values, double seconds);
 
-/*
- * The point to measure next in a case: first the defaults, then where the gain expected per second of cost is highest.
- * Never one that was told in this case, nor one that is not legal. Until its time is told the same may be proposed
- * again. `cost` NULL: all cost the same. `least_gain`: a part of the fastest time so far, 0.005 for half a percent; a
- * random search does not heed it. `expected_gain` (may be NULL): of the point, as such a part; 0 if there is no
- * expectation.
- */
-tune_proposal tune_search_next(tune_search *search, int number, tune_cost cost, void *user, double least_gain,
-                               size_t *space, int32_t *values, double *expected_gain);
+/* The point to measure next in a case, first the defaults. Never one that was told or proposed in this case before, nor
+ * one that is not legal. */
+tune_proposal tune_search_next(tune_search *search, int number, size_t *space, int32_t *values);
 
 /* Number of legal points of a space: counted for up to a million combinations of values, else estimated. */
 double tune_search_space_size(const tune_search *search, size_t space);

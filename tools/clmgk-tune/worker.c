@@ -3,10 +3,10 @@
  * The process in which candidates are compiled and run. A job names a case of the request by its numbers, and an answer
  * has "ok", and "message" where that is false:
  *
- *     {"job": "default", group, case}                       engine, parameters, ms, plan_ms
+ *     {"job": "default", group, case}                       engine, parameters, ms
  *     {"job": "compile", …, engine, parameters}             (none: the defaults)
  *     {"job": "lookup", …, tuning_dir}                      tuning, engine, parameters: what a plan takes now
- *     {"job": "measure", …, engine, parameters, pairs, stop} ratio, ms, default_ms, plan_ms, parameters (all of them)
+ *     {"job": "measure", …, engine, parameters, pairs, stop} ratio, ms, default_ms, parameters (all of them)
  *     {"job": "check", …, engine, parameters}               wrong
  *     {"job": "confirm", …, tuning_dir, pairs}              tuning, engine, parameters, ratios, ms, default_ms
  *
@@ -33,8 +33,7 @@ typedef struct worker {
     bench_arrays arrays;
     const bench_case *one; /* whose default plan is there; NULL: none */
     bench_runner usual;    /* the defaults */
-    double usual_plan_ms;
-    int calls; /* a repetition */
+    int calls;             /* a repetition */
     bool event_clock;
 } worker;
 
@@ -79,12 +78,12 @@ static bench_manner manner_of(const worker *w, const bench_case *one, const char
     return manner;
 }
 
-static tool_exit open_runner(const worker *w, const bench_manner *manner, bench_runner *run, double *plan_ms,
-                             tool_error *error)
+static tool_exit open_runner(const worker *w, const bench_manner *manner, bench_runner *run, tool_error *error)
 {
     clmgk_error failure = {0};
+    double plan_ms = 0;
     TOOL_TRY(
-        bench_runner_open(&w->device, manner, &w->arrays, &w->one->desc, w->one->pass, run, plan_ms, &failure, error));
+        bench_runner_open(&w->device, manner, &w->arrays, &w->one->desc, w->one->pass, run, &plan_ms, &failure, error));
     const uint64_t workspace = clmgk_plan_workspace_size(run->plan);
     if (workspace > WORKSPACE_FACTOR * w->one->array_bytes && workspace > clmgk_plan_workspace_size(w->usual.plan) &&
         w->usual.plan)
@@ -104,7 +103,7 @@ static tool_exit use_case(worker *w, size_t group, size_t index, tool_error *err
     w->one = one;
     const bench_manner manner = manner_of(w, one, NULL, NULL);
     tool_exit status = TOOL_DONE;
-    TOOL_TRY_GOTO(status, open_runner(w, &manner, &w->usual, &w->usual_plan_ms, error), failed);
+    TOOL_TRY_GOTO(status, open_runner(w, &manner, &w->usual, error), failed);
     TOOL_TRY_GOTO(status, bench_choose_calls(&w->device, &w->usual, &w->calls, &w->event_clock, error), failed);
     return TOOL_DONE;
 failed:
@@ -182,8 +181,8 @@ static tool_exit do_default(worker *w, const json_t *job, json_t **answer, tool_
     (void)job;
     TOOL_TRY(time_one(w, &w->usual, &ms, error));
     TOOL_TRY(get_info(&w->usual, &info, error));
-    *answer = json_pack("{s:b, s:s, s:s, s:f, s:f}", "ok", 1, "engine", engine_of(w, &info), "parameters",
-                        parameters_of(w, &info), "ms", ms, "plan_ms", w->usual_plan_ms);
+    *answer = json_pack("{s:b, s:s, s:s, s:f}", "ok", 1, "engine", engine_of(w, &info), "parameters",
+                        parameters_of(w, &info), "ms", ms);
     return TOOL_DONE;
 }
 
@@ -232,19 +231,17 @@ static tool_exit do_measure(worker *w, const json_t *job, json_t **answer, tool_
     const bench_manner manner = manner_of(w, w->one, text_of(job, "engine"), text_of(job, "parameters"));
     const double stop = json_number_value(json_object_get(job, "stop"));
     bench_runner run = {0};
-    double plan_ms = 0;
     pairs found = {.count = 0};
     clmgk_plan_info info;
     tool_exit status = TOOL_DONE;
-    TOOL_TRY_GOTO(status, open_runner(w, &manner, &run, &plan_ms, error), done);
+    TOOL_TRY_GOTO(status, open_runner(w, &manner, &run, error), done);
     TOOL_TRY_GOTO(status, get_info(&run, &info, error), done);
     TOOL_TRY_GOTO(status,
                   time_pairs(w, &run, (size_t)json_integer_value(json_object_get(job, "pairs")), stop, &found, error),
                   done);
-    *answer =
-        json_pack("{s:b, s:f, s:f, s:f, s:f, s:s, s:b}", "ok", 1, "ratio", median_of(found.ratio, found.count), "ms",
-                  median_of(found.ms, found.count), "default_ms", median_of(found.default_ms, found.count), "plan_ms",
-                  plan_ms, "parameters", parameters_of(w, &info), "slow", (int)(found.ratio[found.count - 1] > stop));
+    *answer = json_pack("{s:b, s:f, s:f, s:f, s:s, s:b}", "ok", 1, "ratio", median_of(found.ratio, found.count), "ms",
+                        median_of(found.ms, found.count), "default_ms", median_of(found.default_ms, found.count),
+                        "parameters", parameters_of(w, &info), "slow", (int)(found.ratio[found.count - 1] > stop));
 done:
     bench_runner_close(&run);
     return status;
@@ -317,11 +314,10 @@ static tool_exit do_confirm(worker *w, const json_t *job, json_t **answer, tool_
 {
     const bench_manner manner = {.tuning_dir = text_of(job, "tuning_dir")};
     bench_runner run = {0};
-    double plan_ms = 0;
     pairs found = {.count = 0};
     clmgk_plan_info info;
     tool_exit status = TOOL_DONE;
-    TOOL_TRY_GOTO(status, open_runner(w, &manner, &run, &plan_ms, error), done);
+    TOOL_TRY_GOTO(status, open_runner(w, &manner, &run, error), done);
     TOOL_TRY_GOTO(status, get_info(&run, &info, error), done);
     TOOL_TRY_GOTO(
         status, time_pairs(w, &run, (size_t)json_integer_value(json_object_get(job, "pairs")), HUGE_VAL, &found, error),
