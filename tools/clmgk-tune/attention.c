@@ -47,6 +47,7 @@ typedef struct kernel_set {
     engine_space spaces[ENGINES];
     tune_space tables[ENGINES]; /* the same for the search */
     tune_search *search[BENCH_PASSES];
+    double points; /* legal ones of all spaces */
     bool other_looked_at[BENCH_PASSES], other_near[BENCH_PASSES];
 } kernel_set;
 
@@ -130,6 +131,8 @@ static tool_exit make_set(const session *base, clmgk_variant variant, kernel_set
         if (!made->search[pass])
             return tool_fail_memory(error, "the search");
     }
+    for (size_t e = 0; e < ENGINES; e++)
+        made->points += tune_search_space_size(made->search[0], e);
     return TOOL_DONE;
 }
 
@@ -148,8 +151,7 @@ static tool_exit take_set(attention *s, work *w, tool_error *error)
         w->set = &s->sets[s->set_count++];
         TOOL_TRY(make_set(s->base, variant, w->set, error));
     }
-    for (size_t e = 0; e < ENGINES; e++)
-        w->result->space += tune_search_space_size(w->set->search[0], e);
+    w->result->space = w->set->points;
     return TOOL_DONE;
 }
 
@@ -515,17 +517,18 @@ static tool_exit measure_batch(attention *s, work *w, const batch *chosen, tool_
     return TOOL_DONE;
 }
 
+/* At least one batch, however little time is left: defaults that nothing was compared with are no result. */
 static tool_exit search_case(attention *s, work *w, tool_error *error)
 {
     batch chosen;
     for (size_t e = 0; e < ENGINES; e++)
         w->set->spaces[e].one = w->one;
-    while (!w->finished && tool_now_ms() < w->end_ms) {
+    do {
         TOOL_TRY(choose_batch(s, w, &chosen, error));
         TOOL_TRY(compile_batch(s, w, &chosen, error));
         TOOL_TRY(measure_batch(s, w, &chosen, error));
         w->finished = chosen.count == 0;
-    }
+    } while (!w->finished && tool_now_ms() < w->end_ms);
     return TOOL_DONE;
 }
 
@@ -733,13 +736,14 @@ static tool_exit tune_round(attention *s, int round, double end_ms, bool *worked
         const size_t turns = count_turns(s, i, round);
         if (!has_turn(w, round) || now >= end_ms || LEAST_RUNS * s->ms_per_flop * w->one->flops > end_ms - now)
             continue;
-        w->end_ms = now + fmax(1e3 * LEAST_SHARE_S, (end_ms - now) / (double)turns);
         if (i >= prepared && !w->measured) {
             const size_t left = s->base->report->result_count - i;
             const size_t count = left < s->base->compilers ? left : s->base->compilers;
             TOOL_TRY(prepare(s, w, count, error));
             prepared = i + count;
         }
+        const double start = tool_now_ms();
+        w->end_ms = start + fmax(1e3 * LEAST_SHARE_S, (end_ms - start) / (double)turns);
         TOOL_TRY(tune_one(s, w, error));
         announce(s, w, turns - 1);
         *worked = true;
