@@ -4,7 +4,6 @@
 #include "search.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -557,185 +556,6 @@ static void enough_is_enough(void **state)
     tune_search_free(search);
 }
 
-/* ---- against chance, on times that were measured (data/record-search.py) ------------------------------------------
- */
-
-enum { GRID = 5, POWERS = 8, PLACES = 1 << (3 * GRID), RECORDED_CASES = 8, SEEDS = 200, BUDGET = 20 };
-
-typedef struct recording {
-    size_t cases, times;
-    char name[RECORDED_CASES][32];
-    int32_t defaults[RECORDED_CASES][GRID];
-    double fastest[RECORDED_CASES];
-    double ms[RECORDED_CASES][PLACES]; /* 0: not recorded */
-    int32_t values[GRID][POWERS];
-    tune_parameter parameter[GRID];
-    size_t current; /* case that is being asked about */
-} recording;
-
-/* All values are powers of two. */
-static size_t place_of(const int32_t *values)
-{
-    size_t place = 0;
-    for (size_t p = 0; p < GRID; p++) {
-        assert_true(values[p] > 0 && values[p] == 1 << log_of(values[p]) && log_of(values[p]) < POWERS);
-        place = place * POWERS + (size_t)log_of(values[p]);
-    }
-    return place;
-}
-
-static size_t case_named(const recording *r, const char *name)
-{
-    size_t n = 0;
-    while (n < r->cases && strcmp(r->name[n], name) != 0)
-        n++;
-    return n;
-}
-
-/* Keeps a parameter's values ascending. */
-static void add_value(recording *r, size_t p, int32_t value)
-{
-    size_t place = 0, count = r->parameter[p].value_count;
-    while (place < count && r->values[p][place] < value)
-        place++;
-    if (place < count && r->values[p][place] == value)
-        return;
-    assert_true(count < POWERS);
-    memmove(&r->values[p][place + 1], &r->values[p][place], (count - place) * sizeof(int32_t));
-    r->values[p][place] = value;
-    r->parameter[p] = (tune_parameter){"", r->values[p], count + 1};
-}
-
-static void read_default(recording *r, const char *name, const int32_t *values)
-{
-    assert_true(r->cases < RECORDED_CASES && strlen(name) < sizeof(r->name[0]));
-    memcpy(r->name[r->cases], name, strlen(name) + 1);
-    memcpy(r->defaults[r->cases], values, sizeof(r->defaults[0]));
-    r->fastest[r->cases++] = INFINITY;
-}
-
-static void read_time(recording *r, const char *name, const int32_t *values, double ms)
-{
-    const size_t number = case_named(r, name);
-    assert_true(number < r->cases && ms > 0.0);
-    r->ms[number][place_of(values)] = ms;
-    r->times++;
-    r->fastest[number] = fmin(r->fastest[number], ms);
-    for (size_t p = 0; p < GRID; p++)
-        add_value(r, p, values[p]);
-}
-
-/* "default CASE VALUES" or "time CASE VALUES MS"; other lines are for people. */
-static void read_line(recording *r, char *line)
-{
-    char *rest = NULL;
-    const char *const kind = strtok_r(line, " \n", &rest);
-    if (kind == NULL || (strcmp(kind, "default") != 0 && strcmp(kind, "time") != 0))
-        return;
-    const char *const name = strtok_r(NULL, " ", &rest);
-    assert_non_null(name);
-    int32_t values[GRID];
-    for (size_t p = 0; p < GRID; p++)
-        values[p] = (int32_t)strtol(rest, &rest, 10);
-    if (strcmp(kind, "default") == 0)
-        read_default(r, name, values);
-    else
-        read_time(r, name, values, strtod(rest, NULL));
-}
-
-static void read_recording(recording *r)
-{
-    char line[256];
-    FILE *const file = fopen(SEARCH_DATA, "r");
-    assert_non_null(file);
-    while (fgets(line, sizeof(line), file) != NULL)
-        read_line(r, line);
-    fclose(file);
-    assert_true(r->cases >= 2 && r->times >= 50 * r->cases);
-}
-
-static bool is_recorded(void *user, const int32_t *values)
-{
-    const recording *const r = user;
-    return r->ms[r->current][place_of(values)] > 0.0;
-}
-
-/* All cases one after another, beginning with a case that the seed gives. ratio[position][k]: the least of the first
- * k + 1 times over the fastest of all. */
-static void replay(recording *r, uint64_t seed, tune_mode mode, double ratio[][BUDGET])
-{
-    const tune_space space = {"lane", r->parameter, GRID, is_recorded, r};
-    tune_search *const search = tune_search_create(&space, 1, seed, mode);
-    assert_non_null(search);
-    for (size_t position = 0; position < r->cases; position++) {
-        r->current = (position + seed) % r->cases;
-        const int32_t *const defaults[] = {r->defaults[r->current]};
-        const int number = begin(search, (double)r->current, defaults);
-        double best = INFINITY;
-        for (size_t k = 0; k < BUDGET; k++) {
-            size_t at = 0;
-            int32_t values[TUNE_MOST_PARAMETERS];
-            assert_int_equal(tune_search_next(search, number, &at, values), TUNE_MEASURE);
-            const double ms = r->ms[r->current][place_of(values)];
-            assert_true(ms > 0.0);
-            assert_true(tune_search_tell(search, number, 0, values, ms * 1e-3));
-            best = fmin(best, ms);
-            ratio[position][k] = best / r->fastest[r->current];
-        }
-    }
-    tune_search_free(search);
-}
-
-static int ascending(const void *left, const void *right)
-{
-    const double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
-/* Over the seeds, of the geometric mean over positions first .. last. */
-typedef struct summary {
-    double median, mean;
-} summary;
-
-static summary summarise(double ratio[][RECORDED_CASES][BUDGET], size_t first, size_t last, size_t k)
-{
-    double logs[SEEDS], sum = 0.0;
-    for (size_t seed = 0; seed < SEEDS; seed++) {
-        logs[seed] = 0.0;
-        for (size_t position = first; position <= last; position++)
-            logs[seed] += log(ratio[seed][position][k - 1]) / (double)(last - first + 1);
-        sum += logs[seed];
-    }
-    qsort(logs, SEEDS, sizeof(logs[0]), ascending);
-    return (summary){exp(0.5 * (logs[SEEDS / 2 - 1] + logs[SEEDS / 2])), exp(sum / SEEDS)};
-}
-
-static void compare(double ratio[][SEEDS][RECORDED_CASES][BUDGET], const char *what, size_t first, size_t last)
-{
-    static const size_t budgets[] = {5, 10, BUDGET};
-    for (size_t i = 0; i < TH_COUNT(budgets); i++) {
-        const summary found = summarise(ratio[TUNE_NEIGHBOURS], first, last, budgets[i]);
-        const summary chance = summarise(ratio[TUNE_RANDOM], first, last, budgets[i]);
-        print_message("%s, %zu measurements: median %.3f, %.3f; geometric mean %.3f, %.3f\n", what, budgets[i],
-                      found.median, chance.median, found.mean, chance.mean);
-        assert_true(found.median < chance.median);
-    }
-}
-
-static void beats_chance(void **state)
-{
-    (void)state;
-    static recording r;
-    static double ratio[2][SEEDS][RECORDED_CASES][BUDGET];
-    read_recording(&r);
-    for (tune_mode mode = TUNE_NEIGHBOURS; mode <= TUNE_RANDOM; mode++)
-        for (uint64_t seed = 0; seed < SEEDS; seed++)
-            replay(&r, seed, mode, ratio[mode][seed]);
-    print_message("best time over the fastest recorded, %d seeds: by neighbours, at random\n", SEEDS);
-    compare(ratio, "first case", 0, 0);
-    compare(ratio, "later cases", 1, r.cases - 1);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -756,7 +576,6 @@ int main(void)
         cmocka_unit_test(finds_the_other_engine),
         cmocka_unit_test(history_is_used),
         cmocka_unit_test(enough_is_enough),
-        cmocka_unit_test(beats_chance),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
