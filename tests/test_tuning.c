@@ -230,7 +230,7 @@ static mgk_device_facts facts_of(const char *name, const char *driver, const cha
     snprintf(facts.info.platform, sizeof(facts.info.platform), "platform");
     snprintf(facts.info.driver, sizeof(facts.info.driver), "%s", driver);
     snprintf(facts.info.vendor, sizeof(facts.info.vendor), "%s", vendor);
-    snprintf(facts.architecture, sizeof(facts.architecture), "%s", architecture);
+    snprintf(facts.info.architecture, sizeof(facts.info.architecture), "%s", architecture);
     return facts;
 }
 
