@@ -165,15 +165,26 @@ static void sets_are_checked(void **state)
     clmgk_error error = {0};
     static const char good[] = "row-threads=8,key-threads=16,rows=2,keys=2,features=16,values=16,splits=1";
     assert_string_equal(clmgk_tunable_constraint("simt", 0), "(key_threads * keys) % values == 0");
-    assert_null(clmgk_tunable_constraint("simt", 1));
+    assert_non_null(strstr(clmgk_tunable_constraint("simt", 1), "<= 65536"));
+    assert_null(clmgk_tunable_constraint("simt", 2));
     assert_null(clmgk_tunable_constraint("nothing", 0));
     assert_null(clmgk_tunable_constraint(NULL, 0));
     expect_ok(clmgk_tunable_check("simt", good, &error), &error);
+    /* the most that a GPU's defaults take; 512 work-items with few registers; many registers with 256 */
+    static const char *const fit[] = {
+        "row-threads=8,key-threads=16,rows=4,keys=4,features=16,values=16,splits=1",
+        "row-threads=32,key-threads=16,rows=2,keys=4,features=16,values=16,splits=1",
+        "row-threads=16,key-threads=16,rows=8,keys=8,features=16,values=16,splits=1",
+    };
+    for (size_t i = 0; i < TH_COUNT(fit); i++)
+        expect_ok(clmgk_tunable_check("simt", fit[i], &error), &error);
     static const struct {
         const char *text, *words;
     } bad[] = {
         {"row-threads=8,key-threads=2,rows=2,keys=2,features=16,values=16,splits=1", "key-threads=2,keys=2,values=16"},
         {"row-threads=8,key-threads=16,rows=2,keys=2,features=16,values=16", "splits"},
+        /* 512 x 168 registers */
+        {"row-threads=32,key-threads=16,rows=4,keys=4,features=16,values=16,splits=1", "<= 65536"},
         {"row-threads=7,key-threads=16,rows=2,keys=2,features=16,values=16,splits=1", "row-threads=7"},
         {"lanes=8", "lanes=8"},
         {"row-threads", "row-threads"},
