@@ -167,11 +167,11 @@ class Products(TuneTest):
             self.assertEqual([entry["choice"] for entry in entries if bucket in entry["bucket"]], [one["provider"]])
 
 
-class BadCandidates(TuneTest):
-    """Kernels of which all but the default parameters misbehave."""
+class ChangedKernels(TuneTest):
+    """Kernels in which the default parameters, or all others, behave otherwise."""
 
-    def check(self, wanted, text, *args):
-        """The forward kernel begins with `text` wherever its parameters are not the defaults: candidates end as wanted."""
+    def change(self, text, defaults):
+        """The forward kernel begins with `text` where its parameters are the defaults, or where they are not."""
         parameters = dict(word.split("=") for word in self.plan()["parameters"].split(","))
         same = " && ".join(f"{macro} == {parameters[name]}" for name, macro in MACROS.items())
         kernels = self.folder / "kernels"
@@ -179,9 +179,27 @@ class BadCandidates(TuneTest):
         source = (kernels / "mixture_forward.cl").read_text()
         start = "    if (a.length == 0)\n        return;\n"
         self.assertEqual(source.count(start), 1)
-        condition = f"#if !ENGINE_SIMT && !({same})\n{text}\n#endif\n"
+        condition = f"#if !ENGINE_SIMT && {'' if defaults else '!'}({same})\n{text}\n#endif\n"
         (kernels / "mixture_forward.cl").write_text(source.replace(start, condition + start))
-        environment = {**self.environment, "CLMGK_KERNEL_DIR": str(kernels)}
+        return {**self.environment, "CLMGK_KERNEL_DIR": str(kernels)}
+
+    def test_winner_is_kept(self):
+        """The proof goes through a plan that finds the entry by itself."""
+        environment = self.change("    for (volatile int spin = 0; spin < 1000000; ++spin)\n        ;", defaults=True)
+        found = self.tune_until(lambda found: found["cases"][0]["outcome"] == "faster", *SMALL, env=environment)
+        case = found["cases"][0]
+        self.assertEqual(case["outcome"], "faster", found)
+        self.assertLess(case["ratio"], 0.97)
+        entries = self.own_entries()
+        self.assertEqual([(entry["defaults"], entry["source"]) for entry in entries], [(False, "bucket")])
+        self.assertAlmostEqual(entries[0]["time_ms"] / entries[0]["default_ms"], case["ratio"], places=4)
+        plan = self.plan(CLMGK_KERNEL_DIR=environment["CLMGK_KERNEL_DIR"])
+        self.assertEqual(plan["tuning"], "bucket")
+        self.assertLessEqual(set(filter(None, case["parameters"].split(","))), set(plan["parameters"].split(",")))
+
+    def check(self, wanted, text, *args):
+        """Candidates that begin with `text` end as wanted."""
+        environment = self.change(text, defaults=False)
         found = self.tune_until(lambda found: found["candidates"][wanted] > 0, *SMALL, *args, env=environment)
         self.assertEqual(found["cases"][0]["outcome"], "default")
         self.assertEqual([entry["parameters"] for entry in self.own_entries()], [""])
