@@ -320,7 +320,7 @@ bench_label bench_case_label(const bench_case *one)
 
 bool bench_is_tuned(const bench_case *one)
 {
-    return one->tuning >= CLMGK_TUNING_VENDOR && one->tuning <= CLMGK_TUNING_BUCKET;
+    return one->tuning > CLMGK_TUNING_CLASS && one->tuning < CLMGK_TUNING_CALLER;
 }
 
 static uint64_t larger(uint64_t a, uint64_t b)

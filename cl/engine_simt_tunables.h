@@ -14,6 +14,16 @@
     T(values, "values", "VALUE_CHUNK", 16, 16, "keys of values staged at a time", 2, 4, 8, 16)                         \
     T(splits, "splits", NULL, 0, 0, "ranges of keys that work-groups share out", 1, 2, 4, 8, 16, 32, 64, 128)
 
-#define MGK_SIMT_CONSTRAINTS(C) C((key_threads * keys) % values == 0)
+/*
+ * The second one bounds a work-group's registers. NVIDIA's processors have 65,536, and at most 255 for a work-item: 256
+ * work-items always fit. The estimate follows the forward pass of softmax as ptxas compiles it for sm_90 (softmax-64 of
+ * tests/offline, 8 x 16 work-items): at rows x keys of 1 x 1, 2 x 2, 4 x 2, 4 x 4, 4 x 8, 8 x 2 it takes 64, 94, 134,
+ * 164, 198, 209 registers, estimated 78, 104, 144, 168, 216, 224. NVIDIA's OpenCL driver takes 121 forward and 168
+ * backward at 4 x 4. What takes more (backward, components, wide values) shows when a plan compiles it.
+ */
+#define MGK_SIMT_CONSTRAINTS(C)                                                                                        \
+    C((key_threads * keys) % values == 0)                                                                              \
+    C((row_threads * key_threads <= 256) ||                                                                            \
+      (row_threads * key_threads * (56 + 16 * rows + 4 * keys + 2 * rows * keys) <= 65536))
 
 #endif

@@ -745,8 +745,8 @@ static void test_other_devices_programs_are_not_used(void **state)
     assert_int_equal(run_once(&machine, self->root, "", 3), CLMGK_PROGRAM_BUILT);
     clmgk_context *const context = make_context(&machine, self->root);
     mgk_device_facts *const facts = &context->facts;
-    char *const texts[] = {facts->info.platform, facts->platform_version, facts->info.vendor,
-                           facts->info.name,     facts->info.driver,      facts->opencl_version};
+    char *const texts[] = {facts->info.platform, facts->platform_version, facts->info.vendor,      facts->info.name,
+                           facts->info.driver,   facts->opencl_version,   facts->info.architecture};
     for (size_t i = 0; i < MGK_COUNT(texts); ++i) {
         mgk_program *program = NULL;
         clmgk_program_origin origin;
@@ -759,6 +759,37 @@ static void test_other_devices_programs_are_not_used(void **state)
         texts[i][0] = first;
     }
     clmgk_context_release(context);
+    assert_int_equal(run_once(&machine, self->root, "", 3), CLMGK_PROGRAM_DISK);
+    close_device(&machine);
+}
+
+/* A sound file under the key that version 0.1.0 gave this very program, which did not have the architecture: what it
+ * holds is never handed to the driver. */
+static void test_programs_of_0_1_0_are_passed_over(void **state)
+{
+    const fixture *const self = *state;
+    const device machine = open_device();
+    mgk_program *program = NULL;
+    clmgk_program_origin origin;
+    double compile_ms = 0.0;
+    mgk_text key = {0};
+    write_kernels(self->root);
+    clmgk_context *const context = make_context(&machine, self->root);
+    const mgk_device_facts *const facts = &context->facts;
+    assert_int_equal(mgk_program_get(context, "fill.cl", "", &program, &origin, &compile_ms, NULL), CLMGK_OK);
+    const char *const parts[] = {"0.1.0",          facts->info.platform, facts->platform_version, facts->info.vendor,
+                                 facts->info.name, facts->info.driver,   facts->opencl_version,   ""};
+    for (size_t i = 0; i < MGK_COUNT(parts); ++i)
+        mgk_text_printf(&key, "%zu:%s\n", strlen(parts[i]), parts[i]);
+    mgk_text_printf(&key, "%s", strstr(program->key, "source "));
+    mgk_program_release(program);
+    const mgk_cache cache = {.path = context->cache_path, .max_bytes = context->cache_max_bytes};
+    mgk_cache_put(&cache, key.data, "no program", 10);
+    mgk_text_free(&key);
+    clmgk_context_release(context);
+    assert_int_equal(entries(self), 1);
+    assert_int_equal(run_once(&machine, self->root, "", 3), CLMGK_PROGRAM_BUILT);
+    assert_int_equal(entries(self), 2);
     assert_int_equal(run_once(&machine, self->root, "", 3), CLMGK_PROGRAM_DISK);
     close_device(&machine);
 }
@@ -988,6 +1019,7 @@ int main(int count, char **arguments)
         TEST(test_info_and_clear),
         TEST(test_programs_come_from_disk),
         TEST(test_other_devices_programs_are_not_used),
+        TEST(test_programs_of_0_1_0_are_passed_over),
         TEST(test_damaged_programs_are_built_anew),
         TEST(test_binaries_that_do_not_build_are_dropped),
         TEST(test_contexts_share_programs_in_memory),

@@ -485,17 +485,23 @@ static void expect_choice(const th_session *session, const char *folder, const c
     clmgk_context_release(context);
 }
 
-static void store(const th_session *session, const char *folder, const clmgk_gemm_desc *desc, const char *choice,
-                  const char *parameters)
+static void store_time(const th_session *session, const char *folder, const clmgk_gemm_desc *desc, const char *choice,
+                       const char *parameters, double time_ms)
 {
     clmgk_context *const context = context_of(session, folder);
-    const clmgk_tuned tuned = {choice, parameters, 1.0, 2.0};
+    const clmgk_tuned tuned = {choice, parameters, time_ms, 2.0};
     clmgk_error error;
     const clmgk_status status = desc ? clmgk_gemm_tuning_store(context, folder, desc, &tuned, &error)
                                      : clmgk_gemm_tuning_store_device(context, folder, CLMGK_DTYPE_F32, &tuned, &error);
     if (status != CLMGK_OK)
         fail_msg("%s", error.message);
     clmgk_context_release(context);
+}
+
+static void store(const th_session *session, const char *folder, const clmgk_gemm_desc *desc, const char *choice,
+                  const char *parameters)
+{
+    store_time(session, folder, desc, choice, parameters, 1.0);
 }
 
 static void plans_take_what_was_measured(void **state)
@@ -520,6 +526,9 @@ static void plans_take_what_was_measured(void **state)
             store(session, folder, &desc, clmgk_gemm_provider(i), NULL);
             expect_choice(session, folder, &desc, clmgk_gemm_provider(i), "", CLMGK_TUNING_BUCKET);
             expect_choice(session, folder, &other, clmgk_gemm_provider(0), "", CLMGK_TUNING_CLASS);
+            /* another that gained too little stands for the first */
+            store_time(session, folder, &desc, "clblast", values, 1.95);
+            expect_choice(session, folder, &desc, clmgk_gemm_provider(0), "", CLMGK_TUNING_BUCKET);
         }
     scratch_remove(folder);
 }

@@ -165,15 +165,26 @@ static void sets_are_checked(void **state)
     clmgk_error error = {0};
     static const char good[] = "row-threads=8,key-threads=16,rows=2,keys=2,features=16,values=16,splits=1";
     assert_string_equal(clmgk_tunable_constraint("simt", 0), "(key_threads * keys) % values == 0");
-    assert_null(clmgk_tunable_constraint("simt", 1));
+    assert_non_null(strstr(clmgk_tunable_constraint("simt", 1), "<= 65536"));
+    assert_null(clmgk_tunable_constraint("simt", 2));
     assert_null(clmgk_tunable_constraint("nothing", 0));
     assert_null(clmgk_tunable_constraint(NULL, 0));
     expect_ok(clmgk_tunable_check("simt", good, &error), &error);
+    /* the most that a GPU's defaults take; 512 work-items with few registers; many registers with 256 */
+    static const char *const fit[] = {
+        "row-threads=8,key-threads=16,rows=4,keys=4,features=16,values=16,splits=1",
+        "row-threads=32,key-threads=16,rows=2,keys=4,features=16,values=16,splits=1",
+        "row-threads=16,key-threads=16,rows=8,keys=8,features=16,values=16,splits=1",
+    };
+    for (size_t i = 0; i < TH_COUNT(fit); i++)
+        expect_ok(clmgk_tunable_check("simt", fit[i], &error), &error);
     static const struct {
         const char *text, *words;
     } bad[] = {
         {"row-threads=8,key-threads=2,rows=2,keys=2,features=16,values=16,splits=1", "key-threads=2,keys=2,values=16"},
         {"row-threads=8,key-threads=16,rows=2,keys=2,features=16,values=16", "splits"},
+        /* 512 x 168 registers */
+        {"row-threads=32,key-threads=16,rows=4,keys=4,features=16,values=16,splits=1", "<= 65536"},
         {"row-threads=7,key-threads=16,rows=2,keys=2,features=16,values=16,splits=1", "row-threads=7"},
         {"lanes=8", "lanes=8"},
         {"row-threads", "row-threads"},
@@ -188,9 +199,11 @@ static void sets_are_checked(void **state)
 static void source_names(void **state)
 {
     (void)state;
-    static const char *const names[] = {"class", "vendor", "architecture", "device", "nearest", "bucket", "caller"};
+    static const char *const names[] = {"class", NULL, "architecture", "device", "nearest", "bucket", "caller"};
     for (int i = 0; i < 7; i++)
-        assert_string_equal(clmgk_tuning_source_name((clmgk_tuning_source)i), names[i]);
+        if (names[i])
+            assert_string_equal(clmgk_tuning_source_name((clmgk_tuning_source)i), names[i]);
+    assert_null(clmgk_tuning_source_name((clmgk_tuning_source)1));
     assert_null(clmgk_tuning_source_name((clmgk_tuning_source)7));
     assert_null(clmgk_tuning_source_name((clmgk_tuning_source)-1));
 }
@@ -230,7 +243,7 @@ static mgk_device_facts facts_of(const char *name, const char *driver, const cha
     snprintf(facts.info.platform, sizeof(facts.info.platform), "platform");
     snprintf(facts.info.driver, sizeof(facts.info.driver), "%s", driver);
     snprintf(facts.info.vendor, sizeof(facts.info.vendor), "%s", vendor);
-    snprintf(facts.architecture, sizeof(facts.architecture), "%s", architecture);
+    snprintf(facts.info.architecture, sizeof(facts.info.architecture), "%s", architecture);
     return facts;
 }
 
@@ -293,8 +306,8 @@ static void levels_are_tried_in_order(void **state)
     const mgk_device_facts updated = facts_of("own", "1", "vendor", "arch");
     const mgk_device_facts sibling = facts_of("sibling", "2", "vendor", "arch");
     const mgk_device_facts cousin = facts_of("cousin", "2", "vendor", "other arch");
-    const mgk_device_facts stranger = facts_of("stranger", "2", "other vendor", "other arch");
-    mgk_device_facts elsewhere = own, smaller = own, cpu = cousin;
+    const mgk_device_facts namesake = facts_of("own", "2", "vendor", "other arch");
+    mgk_device_facts elsewhere = own, smaller = own, cpu = sibling;
     snprintf(elsewhere.info.platform, sizeof(elsewhere.info.platform), "other platform");
     smaller.info.compute_units = 4;
     cpu.info.device_class = CLMGK_DEVICE_CPU;
@@ -302,17 +315,19 @@ static void levels_are_tried_in_order(void **state)
     mgk_tuning *const tuning = empty_tuning();
     const mgk_tuning_key key = key_of("variant=mgk", 10, 10);
 
-    add(tuning, &stranger, "stranger", 10, 10, false);
+    add(tuning, &cousin, "vendor", 10, 10, false);
+    add(tuning, &namesake, "namesake", 10, 10, false);
     add(tuning, &elsewhere, "elsewhere", 10, 10, false);
     add(tuning, &cpu, "other class", 10, 10, false);
     expect_order(tuning, &own, &key, NULL, 0);
-    add(tuning, &cousin, "vendor far", 12, 12, false);
-    add(tuning, &cousin, "vendor", 10, 10, false);
     add(tuning, &smaller, "units", 9, 10, false);
     add(tuning, &updated, "driver", 10, 10, false);
     add(tuning, &sibling, "sibling", -1, 0, false);
     add(tuning, &own, "device", -1, 0, false);
     add(tuning, &own, "shipped near", 10, 9, true);
+    add(tuning, &sibling, "sibling shipped near", 10, 9, true);
+    add(tuning, &sibling, "sibling shipped", 10, 10, true);
+    add(tuning, &sibling, "sibling near", 10, 9, false);
     add(tuning, &own, "near 2", 9, 9, false);
     add(tuning, &own, "near 1", 10, 11, false);
     add(tuning, &own, "near 4", 8, 12, false);
@@ -320,12 +335,17 @@ static void levels_are_tried_in_order(void **state)
     add(tuning, &own, "shipped", 10, 10, true);
     add(tuning, &own, "bucket", 10, 10, false);
     static const expected_choice order[] = {
-        {"bucket", CLMGK_TUNING_BUCKET},      {"shipped", CLMGK_TUNING_BUCKET},
-        {"near 1", CLMGK_TUNING_NEAREST},     {"near 2", CLMGK_TUNING_NEAREST},
-        {"near 4", CLMGK_TUNING_NEAREST},     {"shipped near", CLMGK_TUNING_NEAREST},
-        {"device", CLMGK_TUNING_DEVICE},      {"driver", CLMGK_TUNING_ARCHITECTURE},
-        {"units", CLMGK_TUNING_ARCHITECTURE}, {"sibling", CLMGK_TUNING_ARCHITECTURE},
-        {"vendor", CLMGK_TUNING_VENDOR},      {"vendor far", CLMGK_TUNING_VENDOR},
+        {"bucket", CLMGK_TUNING_BUCKET},
+        {"shipped", CLMGK_TUNING_BUCKET},
+        {"near 1", CLMGK_TUNING_NEAREST},
+        {"near 2", CLMGK_TUNING_NEAREST},
+        {"near 4", CLMGK_TUNING_NEAREST},
+        {"device", CLMGK_TUNING_DEVICE},
+        {"driver", CLMGK_TUNING_ARCHITECTURE},
+        {"units", CLMGK_TUNING_ARCHITECTURE},
+        {"sibling near", CLMGK_TUNING_ARCHITECTURE},
+        {"sibling", CLMGK_TUNING_ARCHITECTURE},
+        {"sibling shipped", CLMGK_TUNING_ARCHITECTURE},
     };
     expect_order(tuning, &own, &key, order, TH_COUNT(order));
     /* other words, other operations, other axes */
@@ -355,7 +375,7 @@ static void entries_are_listed(void **state)
     clmgk_error error = {0};
     size_t count = 0;
     write_file(self, small_file);
-    expect_ok(clmgk_tuning_list(self->root, entries, 3, &count, &error), &error);
+    expect_ok(clmgk_tuning_list(self->root, NULL, entries, 3, &count, &error), &error);
     assert_true(count >= 3);
     assert_string_equal(entries[0].device, "A \"B\" \\ C");
     assert_string_equal(entries[0].bucket, "variant=mgk rows=9 keys=9 tasks=3");
@@ -391,7 +411,7 @@ static void illegal_values_are_told(void **state)
         clmgk_error error = {0};
         snprintf(text, sizeof(text), HEADER DEVICE_1 "%s", cases[i].entry);
         write_file(self, text);
-        expect_ok(clmgk_tuning_list(self->root, &entry, 1, &count, &error), &error);
+        expect_ok(clmgk_tuning_list(self->root, NULL, &entry, 1, &count, &error), &error);
         assert_false(entry.allowed);
         assert_non_null(strstr(entry.reason, cases[i].reason));
     }
@@ -660,7 +680,7 @@ static void without_files(void **state)
     (void)self;
     expect_ok(clmgk_tuning_get_info("", &info, &error), &error);
     assert_true(!info.path[0] && info.entries == 0 && info.bytes == 0);
-    expect_ok(clmgk_tuning_list("", NULL, 0, &count, &error), &error);
+    expect_ok(clmgk_tuning_list("", NULL, NULL, 0, &count, &error), &error);
     expect_error(clmgk_tuning_import("", HEADER, strlen(HEADER), NULL, &error), CLMGK_ERROR_IO, &error, "no files");
     expect_error(clmgk_tuning_reset("", NULL, &error), CLMGK_ERROR_IO, &error, "no files");
     expect_ok(clmgk_tuning_get_info(self->root, &info, &error), &error);
@@ -983,7 +1003,7 @@ static void illegal_values_are_passed_over(void **state)
         const chosen found = choose(self, &desc, NULL);
         assert_int_equal(found.source, CLMGK_TUNING_CLASS);
         assert_null(strstr(found.parameters, tuned));
-        expect_ok(clmgk_tuning_list(self->root, &entry, 1, &count, &error), &error);
+        expect_ok(clmgk_tuning_list(self->root, NULL, &entry, 1, &count, &error), &error);
         assert_true(!entry.allowed && strstr(entry.reason, illegal[i]));
     }
     /* the next in order serves */
@@ -997,24 +1017,158 @@ static void illegal_values_are_passed_over(void **state)
     assert_int_equal(choose(self, &desc, NULL).source, CLMGK_TUNING_CLASS);
 }
 
+/* The file's only entry, as plans on the session's device see it. */
+static clmgk_tuning_entry own_entry(const fixture *self)
+{
+    clmgk_tuning_entry entry;
+    clmgk_error error = {0};
+    size_t count = 0;
+    expect_ok(clmgk_tuning_list(self->root, self->session->info.device_id, &entry, 1, &count, &error), &error);
+    assert_true(count >= 1 && !entry.shipped);
+    return entry;
+}
+
+/* A plan says what the list says. */
+static void expect_source(const fixture *self, const clmgk_attention_desc *desc, clmgk_tuning_source source)
+{
+    const clmgk_tuning_entry entry = own_entry(self);
+    assert_int_equal(choose(self, desc, NULL).source, source);
+    assert_int_equal(entry.source, source);
+    assert_true(entry.allowed == (source != CLMGK_TUNING_CLASS) && entry.allowed == !entry.reason[0]);
+}
+
 static void other_drivers_count_as_the_architecture(void **state)
 {
     const fixture *const self = *state;
     const clmgk_attention_desc desc = test_desc();
-    const cl_device_id device = self->session->info.device_id;
-    clmgk_error error = {0};
-    uint64_t current = 77, stale = 77;
     store(self, &desc, CLMGK_TUNED_FORWARD, tuned_parameters(self));
-    expect_ok(clmgk_tuning_count(self->root, device, &current, &stale, &error), &error);
-    assert_true(current == 1 && stale == 0);
+    expect_source(self, &desc, CLMGK_TUNING_BUCKET);
     edit(self, "driver=\"", "driver=\"old ");
-    expect_ok(clmgk_tuning_count(self->root, device, &current, &stale, &error), &error);
-    assert_true(current == 0 && stale == 1);
-    assert_int_equal(choose(self, &desc, NULL).source, CLMGK_TUNING_ARCHITECTURE);
+    expect_source(self, &desc, CLMGK_TUNING_ARCHITECTURE);
+    edit(self, "name=\"", "name=\"another of its kind, not ");
+    expect_source(self, &desc, CLMGK_TUNING_ARCHITECTURE);
+}
+
+/* The name, the vendor and the driver of a virtual machine's CPU are those of several microarchitectures. */
+static void other_architectures_are_passed_over(void **state)
+{
+    const fixture *const self = *state;
+    const clmgk_attention_desc desc = test_desc();
+    store(self, &desc, CLMGK_TUNED_FORWARD, tuned_parameters(self));
     edit(self, "architecture=\"", "architecture=\"old ");
-    assert_int_equal(choose(self, &desc, NULL).source, CLMGK_TUNING_VENDOR);
-    edit(self, "vendor=\"", "vendor=\"old ");
-    assert_int_equal(choose(self, &desc, NULL).source, CLMGK_TUNING_CLASS);
+    expect_source(self, &desc, CLMGK_TUNING_CLASS);
+    assert_non_null(strstr(own_entry(self).reason, "measured on \"old "));
+    /* measured anew, it stands beside the other */
+    store(self, &desc, CLMGK_TUNED_FORWARD, tuned_parameters(self));
+    assert_int_equal(choose(self, &desc, NULL).source, CLMGK_TUNING_BUCKET);
+    assert_int_equal(get_info(self).entries, 2);
+}
+
+/* As version 0.1.0 wrote it: a CPU's architecture was its instruction set. */
+static void files_of_0_1_0_do_no_harm(void **state)
+{
+    const fixture *const self = *state;
+    const clmgk_device_info *const info = &self->session->info;
+    const clmgk_attention_desc desc = test_desc();
+    static const char entries[] =
+        "entry device=1 date=2026-11-21T21:57:40Z operation=\"forward\" choice=\"lane\" "
+        "parameters=\"vectors=1,tile=32\" "
+        "time_ns=1000000 default_ns=2000000 bucket=\"variant=mgk dtype=f32 score=gaussian estep=soft components=2 "
+        "head=16 "
+        "value=16 causal=0 window=0 packed=0 modified=0 few=0\" near=\"rows=6 keys=6 tasks=1\"\n"
+        "entry device=1 date=2026-11-21T21:33:37Z operation=\"clblast\" choice=\"clblast\" parameters=\"GEMMK=1,KREG=1,"
+        "KWG=1,KWI=1,MDIMA=2,MDIMC=2,MWG=32,NDIMB=4,NDIMC=4,NWG=32,SA=0,SB=0,STRM=0,STRN=0,VWM=8,VWN=1,"
+        "XGEMM_MIN_INDIRECT_SIZE=32\" time_ns=16760000 default_ns=161600000 bucket=\"dtype=f32\" near=\"*\"\n";
+    char text[4096];
+    snprintf(text, sizeof(text),
+             HEADER "device id=1 name=\"%s\" platform=\"%s\" driver=\"%s\" vendor=\"%s\" class=cpu units=%u "
+                    "architecture=\"x86-64 avx512\"\n%s",
+             info->name, info->platform, info->driver, info->vendor, (unsigned)info->compute_units, entries);
+    write_file(self, text);
+    assert_true(get_info(self).entries == 2 && get_info(self).damaged == 0);
+    expect_source(self, &desc, CLMGK_TUNING_CLASS);
+    assert_non_null(strstr(own_entry(self).reason, "measured on \"x86-64 avx512\", this device is "));
+    import_text(self, text, 0);
+    store(self, &desc, CLMGK_TUNED_FORWARD, tuned_parameters(self));
+    assert_int_equal(choose(self, &desc, NULL).source, CLMGK_TUNING_BUCKET);
+    assert_int_equal(get_info(self).entries, 3);
+}
+
+/* Stores what takes `percent` of the defaults' time. */
+static void store_gain(const fixture *self, const clmgk_attention_desc *desc, const char *parameters, double percent)
+{
+    clmgk_context *const context = open_context(self, "", false);
+    clmgk_error error = {0};
+    const clmgk_tuned tuned = {clmgk_engine_name(self->session->info.engine), parameters, 0.003 * percent, 0.3};
+    expect_ok(clmgk_tuning_store(context, self->root, desc, CLMGK_TUNED_FORWARD, &tuned, &error), &error);
+    clmgk_context_release(context);
+}
+
+/* Where the defaults won, a plan takes them, and no neighbour's values. */
+static void small_gains_are_the_defaults(void **state)
+{
+    const fixture *const self = *state;
+    const clmgk_attention_desc desc = test_desc();
+    clmgk_attention_desc near = desc, further = desc;
+    const char *const tuned = tuned_parameters(self);
+    const chosen defaults = choose(self, &desc, NULL);
+    near.length_k = 128;
+    further.length_k = 256;
+    store(self, &near, CLMGK_TUNED_FORWARD, tuned);
+    assert_int_equal(choose(self, &desc, NULL).source, CLMGK_TUNING_NEAREST);
+    static const double percents[] = {123, 100, 97.1};
+    for (size_t i = 0; i < TH_COUNT(percents); i++) {
+        store_gain(self, &desc, tuned, percents[i]);
+        const chosen found = choose(self, &desc, NULL);
+        assert_int_equal(found.source, CLMGK_TUNING_BUCKET);
+        assert_string_equal(found.parameters, defaults.parameters);
+    }
+    /* the nearest bucket's word counts, whatever it is */
+    scratch_remove(self->folder);
+    store_gain(self, &near, tuned, 100);
+    store(self, &further, CLMGK_TUNED_FORWARD, tuned);
+    const chosen found = choose(self, &desc, NULL);
+    assert_int_equal(found.source, CLMGK_TUNING_NEAREST);
+    assert_string_equal(found.parameters, defaults.parameters);
+    assert_true(own_entry(self).defaults && own_entry(self).allowed);
+    store_gain(self, &near, tuned, 97);
+    assert_non_null(strstr(choose(self, &desc, NULL).parameters, tuned));
+}
+
+static void shipped_entries_gain(void **state)
+{
+    (void)state;
+    clmgk_tuning_entry entries[256];
+    clmgk_error error = {0};
+    size_t count = 0;
+    expect_ok(clmgk_tuning_list("", NULL, entries, TH_COUNT(entries), &count, &error), &error);
+    assert_in_range(count, 1, TH_COUNT(entries));
+    for (size_t i = 0; i < count; i++)
+        if (!entries[i].allowed || entries[i].defaults || !strchr(entries[i].architecture, '/'))
+            fail_msg("%s %s: %s", entries[i].operation, entries[i].bucket, entries[i].reason);
+}
+
+/* CPUs that LLVM 15 calls skylake-avx512, by their CPUID; and one without AVX-512. */
+static void cpus_are_told_apart(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *vendor;
+        uint32_t signature;
+        const char *vectors, *name;
+    } cpus[] = {
+        {"AuthenticAMD", 0x00a10f11, "avx512", "x86-64 AuthenticAMD 25/17 avx512"}, /* Zen 4 */
+        {"AuthenticAMD", 0x00b00f21, "avx512", "x86-64 AuthenticAMD 26/2 avx512"},  /* Zen 5 */
+        {"GenuineIntel", 0x00050654, "avx512", "x86-64 GenuineIntel 6/85 avx512"},  /* Skylake-X */
+        {"GenuineIntel", 0x000806f8, "avx512", "x86-64 GenuineIntel 6/143 avx512"}, /* Sapphire Rapids */
+        {"AuthenticAMD", 0x00a00f11, "avx2", "x86-64 AuthenticAMD 25/1 avx2"},      /* Zen 3 */
+        {"AuthenticAMD", 0x00a10f11, "avx2", "x86-64 AuthenticAMD 25/17 avx2"},     /* Zen 4 with AVX-512 hidden */
+    };
+    for (size_t i = 0; i < TH_COUNT(cpus); i++) {
+        char name[64];
+        mgk_cpu_describe(cpus[i].vendor, cpus[i].signature, cpus[i].vectors, name, sizeof(name));
+        assert_string_equal(name, cpus[i].name);
+    }
 }
 
 static void entries_of_a_device_are_removed(void **state)
@@ -1250,11 +1404,9 @@ static void buckets_tell_mixed_heads_apart(void **state)
 static void misuse_of_queries(void **state)
 {
     const fixture *const self = *state;
-    const cl_device_id device = self->session->info.device_id;
     clmgk_error error = {0};
     clmgk_tunable tunable;
     size_t count = 0;
-    uint64_t number = 0;
     expect_error(clmgk_tunable_list(NULL, &tunable, 1, &count, &error), VALUE, &error, "table: NULL");
     expect_error(clmgk_tunable_list("x", &tunable, 1, &count, &error), VALUE, &error, "table: \"x\"");
     expect_error(clmgk_tunable_list("lane", NULL, 1, &count, &error), VALUE, &error, "tunables: NULL");
@@ -1262,12 +1414,9 @@ static void misuse_of_queries(void **state)
     expect_error(clmgk_tunable_check(NULL, "", &error), VALUE, &error, "table: NULL");
     expect_error(clmgk_tunable_check("x", "", &error), VALUE, &error, "table: \"x\"");
     expect_error(clmgk_tunable_check("lane", NULL, &error), VALUE, &error, "parameters: NULL");
-    expect_error(clmgk_tuning_list(self->root, NULL, 1, &count, &error), VALUE, &error, "entries: NULL");
-    expect_error(clmgk_tuning_list(self->root, NULL, 0, NULL, &error), VALUE, &error, "count: NULL");
+    expect_error(clmgk_tuning_list(self->root, NULL, NULL, 1, &count, &error), VALUE, &error, "entries: NULL");
+    expect_error(clmgk_tuning_list(self->root, NULL, NULL, 0, NULL, &error), VALUE, &error, "count: NULL");
     expect_error(clmgk_tuning_get_info(self->root, NULL, &error), VALUE, &error, "info: NULL");
-    expect_error(clmgk_tuning_count(self->root, NULL, &number, &number, &error), VALUE, &error, "device: NULL");
-    expect_error(clmgk_tuning_count(self->root, device, NULL, &number, &error), VALUE, &error, "current: NULL");
-    expect_error(clmgk_tuning_count(self->root, device, &number, NULL, &error), VALUE, &error, "stale: NULL");
     expect_error(clmgk_tuning_export(self->root, NULL, NULL, 1, &count, &error), VALUE, &error, "text: NULL");
     expect_error(clmgk_tuning_export(self->root, NULL, NULL, 0, NULL, &error), VALUE, &error, "length: NULL");
     expect_error(clmgk_tuning_import(self->root, NULL, 0, NULL, &error), VALUE, &error, "text: NULL");
@@ -1356,6 +1505,8 @@ int main(int count, char **arguments)
         cmocka_unit_test(buckets_tell_problems_apart),
         cmocka_unit_test(buckets_tell_mixed_heads_apart),
         cmocka_unit_test(places),
+        cmocka_unit_test(shipped_entries_gain),
+        cmocka_unit_test(cpus_are_told_apart),
         TEST(entries_are_listed),
         TEST(illegal_values_are_told),
         TEST(truncated_files_keep_their_whole_lines),
@@ -1376,6 +1527,9 @@ int main(int count, char **arguments)
         TEST(engines_are_kept_apart),
         TEST(illegal_values_are_passed_over),
         TEST(other_drivers_count_as_the_architecture),
+        TEST(other_architectures_are_passed_over),
+        TEST(files_of_0_1_0_do_no_harm),
+        TEST(small_gains_are_the_defaults),
         TEST(entries_of_a_device_are_removed),
         TEST(backward_follows_forward),
         TEST(near_entries_leave_the_shape_alone),

@@ -137,7 +137,6 @@ CLMGK_API clmgk_status clmgk_attention_validate(const clmgk_attention_desc *desc
 /* Where a pass's engine and parameters came from (tuning.h). */
 typedef enum clmgk_tuning_source {
     CLMGK_TUNING_CLASS = 0, /* not tuned: defaults of the device's class, fitted to the shape */
-    CLMGK_TUNING_VENDOR = 1,
     CLMGK_TUNING_ARCHITECTURE = 2,
     CLMGK_TUNING_DEVICE = 3,
     CLMGK_TUNING_NEAREST = 4,

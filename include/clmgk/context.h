@@ -95,6 +95,10 @@ typedef struct clmgk_device_info {
     uint64_t local_memory_bytes;
     uint64_t max_allocation_bytes;
     uint64_t max_work_group;
+    /* What measured values are good for beyond the device itself (tuning.h). CPUs: vector width, vendor, family/model
+     * and instruction set ("16 floats, x86-64 AuthenticAMD 25/17 avx512"); NVIDIA: compute capability ("sm_90"); else
+     * the device's name. */
+    char architecture[64];
 } clmgk_device_info;
 
 /*

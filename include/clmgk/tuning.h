@@ -7,15 +7,18 @@
  * the first of these that has something legal for it (clmgk_tuning_source):
  *
  *     the caller's clmgk_plan_options; this very device and bucket of shapes; the nearest bucket measured on this
- *     device; this device whatever the shape; devices of the same architecture (this one under another driver version
- *     included); of the same vendor; the defaults of the device's class
+ *     device; this device whatever the shape; devices of the same architecture (clmgk_device_info.architecture; this
+ *     one under another driver version included); the defaults of the device's class
+ *
+ * An entry whose values gained less than CLMGK_TUNING_LEAST_GAIN, or lost, says that the defaults are the best there:
+ * its place in this order is theirs.
  *
  * A bucket is a variant with its classes of sizes, and axes rounded to powers of two. Measured values lie in a text
  * file, tuning.txt, in the tuning cache's folder, and, for devices that the library's makers have measured, in the
- * library itself; the file goes first. Values only change speed: whatever they are, results stay within the documented
- * bound (bits may differ: they are the same for the same parameters of a plan), and a value that is not allowed (any
- * more), or with which the kernels do not compile, is passed over. docs/tuning.md: the file's format, the buckets. A
- * context reads the file once, when it is created.
+ * library itself; the file goes first, and the library's entries serve no neighbouring bucket. Values only change
+ * speed: whatever they are, results stay within the documented bound (bits may differ: they are the same for the same
+ * parameters of a plan), and a value that is not allowed (any more), or with which the kernels do not compile, is
+ * passed over. docs/tuning.md: the file's format, the buckets. A context reads the file once, when it is created.
  *
  * `cache_dir` in these functions is as in clmgk_context_options: the folder is cache_dir/tuning; NULL: the
  * environment's CLMGK_CACHE_DIR, or, where that is unset, $XDG_DATA_HOME/clmgk/tuning (~/.local/share/clmgk/tuning).
@@ -28,8 +31,8 @@
 
 #include "attention.h"
 
-/* Name of a source: "caller", "bucket", "nearest", "device", "architecture", "vendor", "class"; NULL for a value
- * outside the enumeration (attention.h). */
+/* Name of a source: "caller", "bucket", "nearest", "device", "architecture", "class"; NULL for a value outside the
+ * enumeration (attention.h). */
 CLMGK_API const char *clmgk_tuning_source_name(clmgk_tuning_source source);
 
 /* ---- tunables ------------------------------------------------------------------------------------------------ */
@@ -65,6 +68,9 @@ CLMGK_API clmgk_status clmgk_tunable_check(const char *table, const char *parame
 
 /* ---- the cache ----------------------------------------------------------------------------------------------- */
 
+/* Part of the defaults' time that values must save to be used. */
+#define CLMGK_TUNING_LEAST_GAIN 0.03
+
 /* Passes that are tuned apart. */
 typedef enum clmgk_tuned_pass { CLMGK_TUNED_FORWARD = 0, CLMGK_TUNED_BACKWARD = 1 } clmgk_tuned_pass;
 
@@ -85,7 +91,9 @@ CLMGK_API clmgk_status clmgk_tuning_check(clmgk_context *context, const clmgk_at
                                           clmgk_tuned_pass pass, const clmgk_tuned *tuned, clmgk_error *error);
 
 /* Stores what was measured for the bucket of a descriptor on the context's device, in the place of an earlier
- * entry of that bucket. The context itself goes on with what it has read.
+ * entry of that bucket. Where nothing gained CLMGK_TUNING_LEAST_GAIN, that is worth an entry, too, with the default
+ * engine, no parameters and equal times: without it plans would take the nearest bucket's values.
+ * The context itself goes on with what it has read.
  * INVALID_VALUE: what clmgk_tuning_check does not take; ERROR_IO: the file could not be written. */
 CLMGK_API clmgk_status clmgk_tuning_store(clmgk_context *context, const char *cache_dir,
                                           const clmgk_attention_desc *desc, clmgk_tuned_pass pass,
@@ -96,6 +104,7 @@ typedef struct clmgk_tuning_entry {
     char device[256];
     char platform[128];
     char driver[128];
+    char architecture[64];
     uint32_t compute_units;
     char operation[32]; /* "forward", "backward", "gemm", ... */
     char bucket[256];   /* "variant=mgk dtype=f32 ... rows=12 keys=12 tasks=3": axes as powers of two */
@@ -104,13 +113,19 @@ typedef struct clmgk_tuning_entry {
     double time_ms;
     double default_ms;
     int32_t shipped;  /* 1: from the library, not from the file */
-    int32_t allowed;  /* 0: a value is outside its range or its constraints: it is passed over */
-    char reason[128]; /* then: why */
+    int32_t allowed;  /* 0: no plan takes it: a value is not allowed, or it was measured on another architecture */
+    char reason[192]; /* then: why */
+    int32_t defaults; /* 1: it gained less than CLMGK_TUNING_LEAST_GAIN: plans take the defaults in its place */
+    clmgk_tuning_source source; /* BUCKET (to buckets near by NEAREST), DEVICE or ARCHITECTURE; CLASS: not allowed */
 } clmgk_tuning_entry;
 
-/* The entries of file and library: at most `capacity` of them (NULL if 0), the full number in *count. */
-CLMGK_API clmgk_status clmgk_tuning_list(const char *cache_dir, clmgk_tuning_entry *entries, size_t capacity,
-                                         size_t *count, clmgk_error *error);
+/*
+ * The entries of file and library: at most `capacity` of them (NULL if 0), the full number in *count. `device` NULL: of
+ * all devices, each as it serves the device that it was measured on. Else all that serve plans on the device, by the
+ * rule by which plans find them, and those that bear its name but don't serve it, with the reason.
+ */
+CLMGK_API clmgk_status clmgk_tuning_list(const char *cache_dir, cl_device_id device, clmgk_tuning_entry *entries,
+                                         size_t capacity, size_t *count, clmgk_error *error);
 
 typedef struct clmgk_tuning_info {
     char path[1024]; /* the folder; empty when no files are used */
@@ -122,11 +137,6 @@ typedef struct clmgk_tuning_info {
 
 /* Where the tuning cache lies and what is in its file. A file that is not there is an empty cache. */
 CLMGK_API clmgk_status clmgk_tuning_get_info(const char *cache_dir, clmgk_tuning_info *info, clmgk_error *error);
-
-/* How many entries of the file were measured on this device with this driver (`current`), and with another driver or
- * number of compute units (`stale`: used as those of its architecture). */
-CLMGK_API clmgk_status clmgk_tuning_count(const char *cache_dir, cl_device_id device, uint64_t *current,
-                                          uint64_t *stale, clmgk_error *error);
 
 /* Removes the entries of a device, under any driver; NULL: of all devices. */
 CLMGK_API clmgk_status clmgk_tuning_reset(const char *cache_dir, cl_device_id device, clmgk_error *error);

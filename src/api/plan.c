@@ -129,6 +129,12 @@ static clmgk_engine engine_named(const char *name)
     return CLMGK_ENGINE_AUTO;
 }
 
+static clmgk_status try_measured(choice *c, const mgk_tuning_choice *entry, clmgk_engine engine, clmgk_error *error)
+{
+    const mgk_origin origin = entry->source == CLMGK_TUNING_BUCKET ? MGK_ORIGIN_TUNED : MGK_ORIGIN_NEAR;
+    return entry->choice != NULL ? try_choice(c, engine, entry->parameters, origin, error) : choose_default(c, error);
+}
+
 /* The best of what was measured that is legal here; *found: whether there is one. Fails only without memory. */
 static clmgk_status choose_tuned(choice *c, bool *found, clmgk_error *error)
 {
@@ -137,12 +143,11 @@ static clmgk_status choose_tuned(choice *c, bool *found, clmgk_error *error)
     mgk_tuning_choice entry;
     *found = false;
     for (size_t rank = 0; !*found && mgk_tuning_find(context->tuning, &context->facts, &key, rank, &entry); ++rank) {
-        const clmgk_engine engine = engine_named(entry.choice);
+        const clmgk_engine engine = entry.choice != NULL ? engine_named(entry.choice) : context->facts.info.engine;
         if (engine == CLMGK_ENGINE_AUTO || (c->wanted != CLMGK_ENGINE_AUTO && c->wanted != engine))
             continue;
-        const mgk_origin origin = entry.source == CLMGK_TUNING_BUCKET ? MGK_ORIGIN_TUNED : MGK_ORIGIN_NEAR;
         clmgk_error passed_over;
-        const clmgk_status status = try_choice(c, engine, entry.parameters, origin, &passed_over);
+        const clmgk_status status = try_measured(c, &entry, engine, &passed_over);
         if (status == CLMGK_ERROR_OUT_OF_HOST_MEMORY)
             return mgk_fail_memory(error, "a plan");
         *found = status == CLMGK_OK && scores_agree(c);

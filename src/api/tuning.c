@@ -5,11 +5,16 @@
 #include "variants/bucket.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 const char *clmgk_tuning_source_name(clmgk_tuning_source source)
 {
-    static const char *const names[] = {"class", "vendor", "architecture", "device", "nearest", "bucket", "caller"};
+    static const char *const names[] = {
+        [CLMGK_TUNING_CLASS] = "class",   [CLMGK_TUNING_ARCHITECTURE] = "architecture",
+        [CLMGK_TUNING_DEVICE] = "device", [CLMGK_TUNING_NEAREST] = "nearest",
+        [CLMGK_TUNING_BUCKET] = "bucket", [CLMGK_TUNING_CALLER] = "caller",
+    };
     const size_t index = (size_t)source;
     return index < MGK_COUNT(names) ? names[index] : NULL;
 }
@@ -113,11 +118,42 @@ static void copy_text(char *target, size_t size, const char *source)
     target[length] = '\0';
 }
 
-static clmgk_status show_entry(const mgk_tuning_set *set, const mgk_tuning_entry *entry, clmgk_tuning_entry *shown,
-                               clmgk_error *error)
+static bool same_name(const mgk_tuning_device *a, const mgk_tuning_device *b)
+{
+    return strcmp(a->name, b->name) == 0 && strcmp(a->platform, b->platform) == 0;
+}
+
+/* What the file would say of a device. */
+static clmgk_status describe_device(cl_device_id id, mgk_tuning_device *device, clmgk_error *error)
+{
+    mgk_device_facts facts;
+    MGK_TRY(mgk_device_get_facts(id, &facts, error));
+    *device = mgk_tuning_device_of(&facts);
+    return CLMGK_OK;
+}
+
+/* What plans on `own` make of the entry. */
+static void judge_entry(const mgk_tuning_set *set, const mgk_tuning_entry *entry, const mgk_tuning_device *own,
+                        clmgk_tuning_entry *shown)
+{
+    clmgk_error failure = {.status = CLMGK_OK};
+    shown->source = mgk_tuning_serves(set, entry, own);
+    shown->defaults = !mgk_tuning_gains(entry);
+    if (shown->source == CLMGK_TUNING_CLASS) {
+        snprintf(shown->reason, sizeof(shown->reason), "measured on \"%s\", this device is \"%s\"",
+                 set->devices[entry->device].architecture, own->architecture);
+    } else if (!shown->defaults &&
+               mgk_tuning_check(entry->operation, entry->choice, entry->parameters, &failure) != CLMGK_OK) {
+        shown->source = CLMGK_TUNING_CLASS;
+        copy_text(shown->reason, sizeof(shown->reason), failure.message);
+    }
+    shown->allowed = shown->source != CLMGK_TUNING_CLASS;
+}
+
+static clmgk_status show_entry(const mgk_tuning_set *set, const mgk_tuning_entry *entry, const mgk_tuning_device *own,
+                               clmgk_tuning_entry *shown, clmgk_error *error)
 {
     const mgk_tuning_device *const device = &set->devices[entry->device];
-    clmgk_error failure = {.status = CLMGK_OK};
     mgk_text bucket = {0};
     *shown = (clmgk_tuning_entry){.compute_units = device->compute_units, .shipped = entry->shipped};
     mgk_tuning_print_bucket(entry, &bucket);
@@ -130,32 +166,51 @@ static clmgk_status show_entry(const mgk_tuning_set *set, const mgk_tuning_entry
     copy_text(shown->device, sizeof(shown->device), device->name);
     copy_text(shown->platform, sizeof(shown->platform), device->platform);
     copy_text(shown->driver, sizeof(shown->driver), device->driver);
+    copy_text(shown->architecture, sizeof(shown->architecture), device->architecture);
     copy_text(shown->operation, sizeof(shown->operation), entry->operation);
     copy_text(shown->choice, sizeof(shown->choice), entry->choice);
     copy_text(shown->parameters, sizeof(shown->parameters), entry->parameters);
     shown->time_ms = 1e-6 * (double)entry->time_ns;
     shown->default_ms = 1e-6 * (double)entry->default_ns;
-    shown->allowed = mgk_tuning_check(entry->operation, entry->choice, entry->parameters, &failure) == CLMGK_OK;
-    if (!shown->allowed)
-        copy_text(shown->reason, sizeof(shown->reason), failure.message);
+    judge_entry(set, entry, own, shown);
     return CLMGK_OK;
 }
 
-clmgk_status clmgk_tuning_list(const char *cache_dir, clmgk_tuning_entry *entries, size_t capacity, size_t *count,
-                               clmgk_error *error)
+/* `own` NULL: of all devices. */
+static clmgk_status show_entries(const mgk_tuning_set *set, const mgk_tuning_device *own, clmgk_tuning_entry *entries,
+                                 size_t capacity, size_t *count, clmgk_error *error)
+{
+    *count = 0;
+    for (size_t i = 0; i < set->count; ++i) {
+        const mgk_tuning_entry *const entry = &set->entries[i];
+        const mgk_tuning_device *const other = &set->devices[entry->device];
+        if (own != NULL && !same_name(other, own) && mgk_tuning_serves(set, entry, own) == CLMGK_TUNING_CLASS)
+            continue;
+        if (*count < capacity)
+            MGK_TRY(show_entry(set, entry, own != NULL ? own : other, &entries[*count], error));
+        ++*count;
+    }
+    return CLMGK_OK;
+}
+
+clmgk_status clmgk_tuning_list(const char *cache_dir, cl_device_id device, clmgk_tuning_entry *entries, size_t capacity,
+                               size_t *count, clmgk_error *error)
 {
     char *path = NULL;
     mgk_tuning *tuning = NULL;
+    mgk_tuning_device own;
     if (count == NULL)
         return fail_null("count", "where to put the number", error);
     if (entries == NULL && capacity > 0)
         return fail_null("entries", "where to put them", error);
+    if (device != NULL)
+        MGK_TRY(describe_device(device, &own, error));
     MGK_TRY(open_cache(cache_dir, &path, &tuning, error));
-    clmgk_status status = CLMGK_OK;
-    for (size_t i = 0; status == CLMGK_OK && i < tuning->set.count && i < capacity; ++i)
-        status = show_entry(&tuning->set, &tuning->set.entries[i], &entries[i], error);
+    size_t found = 0;
+    const clmgk_status status =
+        show_entries(&tuning->set, device != NULL ? &own : NULL, entries, capacity, &found, error);
     if (status == CLMGK_OK)
-        *count = tuning->set.count;
+        *count = found;
     close_cache(path, tuning);
     return status;
 }
@@ -183,49 +238,9 @@ clmgk_status clmgk_tuning_get_info(const char *cache_dir, clmgk_tuning_info *inf
     return status;
 }
 
-static bool same_name(const mgk_tuning_device *a, const mgk_tuning_device *b)
-{
-    return strcmp(a->name, b->name) == 0 && strcmp(a->platform, b->platform) == 0;
-}
-
 static bool is_of_device(const mgk_tuning_device *device, const void *user)
 {
     return same_name(device, user);
-}
-
-/* What the file would say of a device. */
-static clmgk_status describe_device(cl_device_id id, mgk_tuning_device *device, clmgk_error *error)
-{
-    mgk_device_facts facts;
-    MGK_TRY(mgk_device_get_facts(id, &facts, error));
-    *device = mgk_tuning_device_of(&facts);
-    return CLMGK_OK;
-}
-
-clmgk_status clmgk_tuning_count(const char *cache_dir, cl_device_id device, uint64_t *current, uint64_t *stale,
-                                clmgk_error *error)
-{
-    char *path = NULL;
-    mgk_tuning *tuning = NULL;
-    mgk_tuning_device own;
-    if (device == NULL || current == NULL || stale == NULL)
-        return fail_null(device == NULL ? "device" : (current == NULL ? "current" : "stale"),
-                         device == NULL ? "a device" : "where to put the number", error);
-    MGK_TRY(describe_device(device, &own, error));
-    MGK_TRY(open_cache(cache_dir, &path, &tuning, error));
-    *current = *stale = 0;
-    for (size_t i = 0; i < tuning->set.count; ++i) {
-        const mgk_tuning_entry *const entry = &tuning->set.entries[i];
-        const mgk_tuning_device *const other = &tuning->set.devices[entry->device];
-        if (entry->shipped || !same_name(other, &own))
-            continue;
-        if (mgk_tuning_same_device(other, &own))
-            ++*current;
-        else
-            ++*stale;
-    }
-    close_cache(path, tuning);
-    return CLMGK_OK;
 }
 
 /* ---- changing ------------------------------------------------------------------------------------------------ */

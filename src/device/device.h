@@ -26,10 +26,15 @@ typedef struct mgk_device_facts {
     char opencl_version[128];
     char platform_version[256];
     bool usable;              /* available, and with a compiler */
-    char architecture[64];    /* what kernels are compiled for, as far as it can be told */
     bool x86_avx512dq;        /* the host's CPU, where the device is the host's CPU (PoCL, Intel's CPU runtime) */
     uint64_t work_item_limit; /* CL_DEVICE_MAX_WORK_ITEM_SIZES[0] */
 } mgk_device_facts;
+
+/* The host's CPU in the words of clmgk_device_info.architecture: "x86-64 AuthenticAMD 25/17 avx512"; empty where it
+ * does not tell. */
+void mgk_cpu_name(char *target, size_t size);
+void mgk_cpu_describe(const char *vendor, uint32_t signature, const char *vectors, char *target, size_t size);
+bool mgk_cpu_has_avx512dq(void);
 
 /* platform_index and device_index are looked up too. */
 clmgk_status mgk_device_get_facts(cl_device_id device, mgk_device_facts *facts, clmgk_error *error);

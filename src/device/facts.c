@@ -55,15 +55,6 @@ static clmgk_engine engine_of(clmgk_device_class device_class, mgk_runtime runti
     return lanes ? CLMGK_ENGINE_LANE : CLMGK_ENGINE_SIMT;
 }
 
-static bool host_has_avx512dq(void)
-{
-#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
-    return __builtin_cpu_supports("avx512dq") != 0;
-#else
-    return false;
-#endif
-}
-
 /* ---- queries ---------------------------------------------------------------------------------------------- */
 
 typedef struct text_query {
@@ -191,19 +182,6 @@ static clmgk_status query_work_item_limit(cl_device_id device, uint64_t *limit, 
 #define COMPUTE_CAPABILITY_MAJOR_NV 0x4000
 #define COMPUTE_CAPABILITY_MINOR_NV 0x4001
 
-static const char *host_vectors(void)
-{
-#if defined(__GNUC__) && defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f"))
-        return "avx512";
-    if (__builtin_cpu_supports("avx2"))
-        return "avx2";
-    return __builtin_cpu_supports("avx") ? "avx" : "sse2";
-#else
-    return NULL;
-#endif
-}
-
 /* "sm_90"; untouched where the driver does not tell. */
 static clmgk_status query_capability(cl_device_id device, char *target, size_t size, clmgk_error *error)
 {
@@ -217,17 +195,21 @@ static clmgk_status query_capability(cl_device_id device, char *target, size_t s
     return code == CL_SUCCESS || code == CL_INVALID_VALUE ? CLMGK_OK : mgk_fail_cl(error, code, "clGetDeviceInfo");
 }
 
-/* Else the device's name, as it often names its generation. */
-static clmgk_status find_architecture(mgk_device_facts *facts, bool is_host_cpu, clmgk_error *error)
+/* CPU devices are the host's CPU; their name says too little: with LLVM 15 PoCL calls all that have AVX-512 alike. Else
+ * the device's name, as it often names its generation. */
+static clmgk_status find_architecture(clmgk_device_info *info, mgk_runtime runtime, clmgk_error *error)
 {
-    char *const target = facts->architecture;
-    const size_t size = sizeof(facts->architecture);
-    snprintf(target, size, "%.*s", (int)size - 1, facts->info.name);
-    if (is_host_cpu && host_vectors() != NULL)
-        snprintf(target, size, "x86-64 %s", host_vectors());
-    if (facts->runtime != MGK_RUNTIME_NVIDIA)
-        return CLMGK_OK;
-    return query_capability(facts->info.device_id, target, size, error);
+    char *const target = info->architecture;
+    const size_t size = sizeof(info->architecture);
+    char cpu[sizeof(info->architecture)] = "";
+    if (info->device_class == CLMGK_DEVICE_CPU)
+        mgk_cpu_name(cpu, sizeof(cpu));
+    const char *const name = cpu[0] != '\0' ? cpu : info->name;
+    if (info->device_class == CLMGK_DEVICE_CPU)
+        snprintf(target, size, "%u floats, %.40s", (unsigned)info->native_float_lanes, name);
+    else
+        snprintf(target, size, "%.*s", (int)size - 1, name);
+    return runtime == MGK_RUNTIME_NVIDIA ? query_capability(info->device_id, target, size, error) : CLMGK_OK;
 }
 
 /* ---- place in the lists ------------------------------------------------------------------------------------ */
@@ -289,8 +271,8 @@ clmgk_status mgk_device_get_facts(cl_device_id device, mgk_device_facts *facts, 
     info->engine = engine_of(info->device_class, found.runtime);
     const bool is_host_cpu = info->device_class == CLMGK_DEVICE_CPU &&
                              (found.runtime == MGK_RUNTIME_POCL || found.runtime == MGK_RUNTIME_INTEL_CPU);
-    found.x86_avx512dq = is_host_cpu && host_has_avx512dq();
-    MGK_TRY(find_architecture(&found, is_host_cpu, error));
+    found.x86_avx512dq = is_host_cpu && mgk_cpu_has_avx512dq();
+    MGK_TRY(find_architecture(info, found.runtime, error));
     *facts = found;
     return CLMGK_OK;
 }

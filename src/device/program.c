@@ -27,8 +27,9 @@ static clmgk_status make_key(const clmgk_context *context, const mgk_text *sourc
     const mgk_device_facts *const facts = &context->facts;
     const mgk_hash hash = mgk_hash_bytes(source->data, source->length);
     const char *const parts[] = {
-        CLMGK_VERSION,    facts->info.platform, facts->platform_version, facts->info.vendor,
-        facts->info.name, facts->info.driver,   facts->opencl_version,   options,
+        CLMGK_VERSION,         facts->info.platform,     facts->platform_version,
+        facts->info.vendor,    facts->info.name,         facts->info.driver,
+        facts->opencl_version, facts->info.architecture, options,
     };
     for (size_t i = 0; i < MGK_COUNT(parts); ++i)
         mgk_text_printf(key, "%zu:%s\n", strlen(parts[i]), parts[i]);

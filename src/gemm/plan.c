@@ -54,25 +54,27 @@ static clmgk_status try_untuned(clmgk_gemm_plan *plan, const mgk_gemm_provider *
     return try_provider(plan, provider, "", CLMGK_TUNING_CLASS, error);
 }
 
-/* The best of what was measured for the shape, of `wanted` only if that is not NULL; *found: whether there is one. */
-static clmgk_status try_measured(clmgk_gemm_plan *plan, const mgk_gemm_provider *wanted, bool *found,
+/* The best of what was measured for the shape, of `wanted` only if that is not NULL; plan->provider NULL: nothing is
+ * made, the first provider that can is to be taken, for the reason of *source. */
+static clmgk_status try_measured(clmgk_gemm_plan *plan, const mgk_gemm_provider *wanted, clmgk_tuning_source *source,
                                  clmgk_error *error)
 {
     const clmgk_context *const context = plan->context;
     const mgk_tuning_key key = mgk_gemm_key(&plan->desc);
     mgk_tuning_choice entry;
-    *found = false;
     for (size_t rank = 0; mgk_tuning_find(context->tuning, &context->facts, &key, rank, &entry); ++rank) {
-        const mgk_gemm_provider *const provider = mgk_gemm_provider_named(entry.choice);
+        if (entry.choice == NULL && wanted == NULL) {
+            *source = entry.source;
+            return CLMGK_OK;
+        }
+        const mgk_gemm_provider *const provider = entry.choice != NULL ? mgk_gemm_provider_named(entry.choice) : NULL;
         if (provider == NULL || (wanted != NULL && wanted != provider))
             continue;
         const bool own = provider == &mgk_gemm_clblast && entry.parameters[0] == '\0';
         const clmgk_status status = own ? try_untuned(plan, provider, true, error)
                                         : try_provider(plan, provider, entry.parameters, entry.source, error);
-        if (status == CLMGK_OK) {
+        if (status == CLMGK_OK)
             plan->info.tuning = entry.source;
-            *found = true;
-        }
         if (status != CLMGK_ERROR_INVALID_VALUE && status != CLMGK_ERROR_UNSUPPORTED && status != CLMGK_ERROR_COMPILE)
             return status;
     }
@@ -154,7 +156,7 @@ static clmgk_status choose(clmgk_gemm_plan *plan, const clmgk_gemm_options *opti
 {
     const clmgk_gemm_desc *const desc = &plan->desc;
     mgk_text reasons = {.allocator = &plan->context->allocator};
-    bool found = false;
+    clmgk_tuning_source source = CLMGK_TUNING_CLASS;
     if (desc->m == 0 || desc->n == 0 || desc->k == 0) {
         plan->provider = &mgk_gemm_scale;
         return plan->provider->plan(plan, "", error);
@@ -162,13 +164,15 @@ static clmgk_status choose(clmgk_gemm_plan *plan, const clmgk_gemm_options *opti
     if (provider != NULL && options->parameters != NULL && options->parameters[0] != '\0')
         return try_provider(plan, provider, options->parameters, CLMGK_TUNING_CALLER, error);
     if (options->parameters == NULL)
-        MGK_TRY(try_measured(plan, provider, &found, error));
-    if (found)
+        MGK_TRY(try_measured(plan, provider, &source, error));
+    if (plan->provider != NULL)
         return CLMGK_OK;
     if (provider != NULL)
         return try_untuned(plan, provider, options->parameters == NULL, error);
     const clmgk_status status = try_all(plan, options->parameters == NULL, &reasons, error);
     mgk_text_free(&reasons);
+    if (source != CLMGK_TUNING_CLASS)
+        plan->info.tuning = source;
     return status;
 }
 

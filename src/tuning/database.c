@@ -10,8 +10,9 @@
 
 enum {
     MAX_FILE_BYTES = 16 << 20,
-    FARTHEST = 2,       /* four-fold */
-    LOCK_ATTEMPTS = 100 /* a tenth of a second each */
+    FARTHEST = 2,        /* four-fold */
+    LOCK_ATTEMPTS = 100, /* a tenth of a second each */
+    ROUNDING_NS = 1      /* of the times that are kept */
 };
 
 extern const mgk_embedded_file mgk_shipped_files[];
@@ -73,19 +74,22 @@ int mgk_tuning_bucket(int64_t size)
 
 /* ---- lookup -------------------------------------------------------------------------------------------------- */
 
-/* What a device is to this one. */
-typedef enum relation { STRANGER, SAME_VENDOR, SAME_ARCHITECTURE, SAME_DEVICE } relation;
-
-static relation relation_of(const mgk_tuning_device *a, const mgk_tuning_device *b)
+clmgk_tuning_source mgk_tuning_serves(const mgk_tuning_set *set, const mgk_tuning_entry *entry,
+                                      const mgk_tuning_device *device)
 {
-    if (mgk_tuning_same_device(a, b))
-        return SAME_DEVICE;
+    const mgk_tuning_device *const other = &set->devices[entry->device];
+    if (mgk_tuning_same_device(other, device))
+        return entry->axes == 0 ? CLMGK_TUNING_DEVICE : CLMGK_TUNING_BUCKET;
     /* another platform's compiler is another matter */
-    if (strcmp(a->platform, b->platform) != 0 || a->device_class != b->device_class)
-        return STRANGER;
-    if (strcmp(a->architecture, b->architecture) == 0)
-        return SAME_ARCHITECTURE;
-    return strcmp(a->vendor, b->vendor) == 0 ? SAME_VENDOR : STRANGER;
+    const bool related = strcmp(other->platform, device->platform) == 0 &&
+                         other->device_class == device->device_class &&
+                         strcmp(other->architecture, device->architecture) == 0;
+    return related ? CLMGK_TUNING_ARCHITECTURE : CLMGK_TUNING_CLASS;
+}
+
+bool mgk_tuning_gains(const mgk_tuning_entry *entry)
+{
+    return (double)entry->time_ns < (1.0 - CLMGK_TUNING_LEAST_GAIN) * (double)entry->default_ns + ROUNDING_NS;
 }
 
 /* Place of an entry in the order: the lower the better, field by field. */
@@ -125,29 +129,22 @@ static int distance_of(const mgk_tuning_entry *entry, const mgk_tuning_key *key)
     return sum;
 }
 
-static clmgk_tuning_source source_of(relation device, const mgk_tuning_entry *entry, int distance)
-{
-    if (device == SAME_VENDOR)
-        return CLMGK_TUNING_VENDOR;
-    if (device == SAME_ARCHITECTURE)
-        return CLMGK_TUNING_ARCHITECTURE;
-    if (entry->axes == 0)
-        return CLMGK_TUNING_DEVICE;
-    return distance == 0 ? CLMGK_TUNING_BUCKET : CLMGK_TUNING_NEAREST;
-}
-
-/* Whether the entry could serve; then where in the order. */
+/* Whether the entry could serve; then where in the order. The library's own serve their bucket only: where the defaults
+ * won near by, it has no entry that would say so. */
 static bool place(const mgk_tuning *tuning, const mgk_tuning_device *device, const mgk_tuning_key *key,
                   const mgk_tuning_entry *entry, order *found)
 {
     if (strcmp(entry->operation, key->operation) != 0 || strcmp(entry->exact, key->exact) != 0)
         return false;
     const int distance = distance_of(entry, key);
-    const relation how = distance < 0 ? STRANGER : relation_of(&tuning->set.devices[entry->device], device);
-    if (how == STRANGER)
+    const bool near = distance > 0 && entry->axes > 0;
+    if (distance < 0 || (near && entry->shipped))
         return false;
-    *found = (order){(int)source_of(how, entry, distance), entry->shipped, distance, entry};
-    return true;
+    clmgk_tuning_source source = mgk_tuning_serves(&tuning->set, entry, device);
+    if (source == CLMGK_TUNING_BUCKET && near)
+        source = CLMGK_TUNING_NEAREST;
+    *found = (order){(int)source, entry->shipped, distance, entry};
+    return source != CLMGK_TUNING_CLASS;
 }
 
 /* The best entry that comes after `last` (entry NULL: the first); entry NULL: there is none. */
@@ -177,7 +174,9 @@ bool mgk_tuning_find(const mgk_tuning *tuning, const mgk_device_facts *facts, co
         if (at.entry == NULL)
             return false;
     }
-    *choice = (mgk_tuning_choice){(clmgk_tuning_source)at.source, at.entry->choice, at.entry->parameters};
+    const bool gains = mgk_tuning_gains(at.entry);
+    *choice = (mgk_tuning_choice){(clmgk_tuning_source)at.source, gains ? at.entry->choice : NULL,
+                                  gains ? at.entry->parameters : ""};
     return true;
 }
 

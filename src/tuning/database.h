@@ -30,7 +30,7 @@ typedef struct mgk_tuning mgk_tuning;
 /* An entry that could serve. The strings live as long as the mgk_tuning. */
 typedef struct mgk_tuning_choice {
     clmgk_tuning_source source;
-    const char *choice;     /* engine or provider */
+    const char *choice;     /* engine or provider; NULL: the defaults, nothing gained enough over them */
     const char *parameters; /* "name=value,..." or "" */
 } mgk_tuning_choice;
 

@@ -39,14 +39,15 @@ mgk_tuning_device mgk_tuning_device_of(const mgk_device_facts *facts)
     copy_text(device.platform, sizeof(device.platform), facts->info.platform);
     copy_text(device.driver, sizeof(device.driver), facts->info.driver);
     copy_text(device.vendor, sizeof(device.vendor), facts->info.vendor);
-    copy_text(device.architecture, sizeof(device.architecture), facts->architecture);
+    copy_text(device.architecture, sizeof(device.architecture), facts->info.architecture);
     return device;
 }
 
 bool mgk_tuning_same_device(const mgk_tuning_device *a, const mgk_tuning_device *b)
 {
     return a->compute_units == b->compute_units && strcmp(a->name, b->name) == 0 &&
-           strcmp(a->platform, b->platform) == 0 && strcmp(a->driver, b->driver) == 0;
+           strcmp(a->platform, b->platform) == 0 && strcmp(a->driver, b->driver) == 0 &&
+           strcmp(a->architecture, b->architecture) == 0;
 }
 
 static clmgk_status put_device(mgk_tuning_set *set, const mgk_tuning_device *device, size_t *index, clmgk_error *error)

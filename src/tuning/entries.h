@@ -98,6 +98,14 @@ typedef clmgk_status (*mgk_tuning_changer)(mgk_tuning_set *set, void *user, bool
 clmgk_status mgk_tuning_change(const clmgk_allocator *allocator, const char *path, bool create,
                                mgk_tuning_changer change, void *user, clmgk_error *error);
 
+/* The best source that an entry could be to plans on a device: BUCKET or DEVICE where it was measured on that very
+ * device, ARCHITECTURE for one of its kind; CLASS: it never serves there. */
+clmgk_tuning_source mgk_tuning_serves(const mgk_tuning_set *set, const mgk_tuning_entry *entry,
+                                      const mgk_tuning_device *device);
+
+/* Whether the entry's values are worth being used: else it says that the defaults are. */
+bool mgk_tuning_gains(const mgk_tuning_entry *entry);
+
 /* Whether a plan could ever take such values: INVALID_VALUE, with the reason, if not. Operations that this library
  * does not know are not judged. */
 clmgk_status mgk_tuning_check(const char *operation, const char *choice, const char *parameters, clmgk_error *error);

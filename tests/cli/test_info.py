@@ -3,7 +3,9 @@
 import json
 import unittest
 
-from program_test import QUICK, ProgramTest
+import numpy as np
+
+from program_test import QUICK, ProgramTest, run
 
 DEVICE_KEYS = {
     "selector": str,
@@ -25,6 +27,7 @@ DEVICE_KEYS = {
     "local_memory_bytes": int,
     "max_allocation_bytes": int,
     "max_work_group": int,
+    "architecture": str,
     "products": list,
 }
 
@@ -61,7 +64,7 @@ class Listing(InfoTest):
                 self.assertLessEqual(set(provider["dtypes"]), {"f32", "f16", "bf16"})
                 self.assertTrue(provider["dtypes"] or provider["reason"], provider)
             self.assertIn(device["programs_kept_by"], ("nobody", "library", "driver"))
-            self.assertEqual(list(device["tuning"]), ["current", "stale", "shipped"])
+            self.assertEqual(list(device["tuning"]), ["current", "stale", "shipped", "passed_over"])
             self.assertEqual((device["tuning"]["current"], device["tuning"]["stale"]), (0, 0))
             self.assertEqual(device["tuned"], device["tuning"]["shipped"] > 0)
         self.assertEqual(sum(device["default"] for device in found["devices"]), 1)
@@ -103,21 +106,71 @@ class Listing(InfoTest):
 
 
 class Tuning(InfoTest):
-    def write(self, driver, damage=""):
-        """A cache with one entry for the first device."""
-        device = self.info()["devices"][0]
-        text = {key: device[key].replace("\\", "\\\\").replace('"', '\\"') for key in ("name", "platform", "vendor")}
+    BUCKET = ("variant=softmax dtype=f32 score=dot estep=soft components=1 head=16 value=16 causal=0 window=0 packed=0 "
+              "modified=0 few=0")
+
+    def write(self, damage="", time=1, **changes):
+        """A cache with one entry for the first device, which takes that part of half the defaults' time."""
+        device = {**self.info()["devices"][0], **changes}
+        text = {key: device[key].replace("\\", "\\\\").replace('"', '\\"')
+                for key in ("name", "platform", "vendor", "driver", "architecture")}
         folder = self.cache / "tuning"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / "tuning.txt").write_text(
             "clmgk-tuning 1\n"
-            f'device id=1 name="{text["name"]}" platform="{text["platform"]}" driver="{driver or device["driver"]}" '
-            f'vendor="{text["vendor"]}" class={device["class"]} units={device["compute_units"]} architecture="any"\n'
-            'entry device=1 date=2026-01-31T23:59:59Z operation="forward" choice="lane" parameters="" time_ns=1 '
-            f'default_ns=1 bucket="variant=mgk" near="*"\n{damage}')
+            f'device id=1 name="{text["name"]}" platform="{text["platform"]}" driver="{text["driver"]}" '
+            f'vendor="{text["vendor"]}" class={device["class"]} units={device["compute_units"]} '
+            f'architecture="{text["architecture"]}"\n'
+            f'entry device=1 date=2026-01-31T23:59:59Z operation="forward" choice="{device["engine"]}" '
+            f'parameters="{"unroll=2" if device["engine"] == "lane" else "features=8"}" time_ns={time}000000 '
+            f'default_ns=2000000 bucket="{self.BUCKET}" near="rows=7 keys=7 tasks=1"\n{damage}')
+
+    def plan(self):
+        """What a plan takes for the entry's shape on the first device, and what clmgk-bench says of one."""
+        device = self.info()["devices"][0]["selector"]
+        for name in ("q", "k", "v"):
+            np.save(self.folder / f"{name}.npy", self.random.standard_normal((1, 2, 96, 16), dtype=np.float32))
+        done = run("clmgk-run", "--device", device, "--variant", "softmax", "--q", "q.npy", "--k", "k.npy", "--v",
+                   "v.npy", "--out", "o.npy", "--json", cwd=self.folder, env=self.environment())
+        self.assertEqual(done.returncode, 0, done.stderr)
+        plan = json.loads(done.stdout)
+        done = run("clmgk-bench", "--device", device, "--heads", 2, "--length", 96, "--head-size", 16, "--variants",
+                   "softmax", "--seconds", 0.01, "--json", "--keep-caches", env=self.environment())
+        self.assertEqual(done.returncode, 0, done.stderr)
+        case = json.loads(done.stdout)["cases"][0]
+        self.assertEqual((case["tuning"], case["tuned"]), (plan["tuning"], plan["tuning"] != "class"))
+        return plan
+
+    def test_says_what_plans_do(self):
+        """clmgk-info, clmgk-tune --show, clmgk-bench and plans agree on whose values serve."""
+        defaults = self.plan()
+        self.assertEqual(defaults["tuning"], "class")
+        for changes, source, count, other_values in (
+                ({}, "bucket", "current", True),
+                ({"driver": "another"}, "architecture", "stale", True),
+                ({"name": "another of its kind"}, "architecture", "stale", True),
+                ({"architecture": "x86-64 avx512"}, "class", "passed_over", False),
+                ({"time": 2}, "bucket", "current", False)):
+            with self.subTest(changes):
+                self.write(**changes)
+                plan, device = self.plan(), self.info()["devices"][0]
+                self.assertEqual(plan["tuning"], source)
+                self.assertEqual(plan["parameters"] != defaults["parameters"], other_values)
+                self.assertEqual(device["tuning"], {**device["tuning"], "current": 0, "stale": 0, "passed_over": 0,
+                                                    count: 1})
+                tuned = source != "class" or device["tuning"]["shipped"] > 0
+                self.assertEqual(device["tuned"], tuned)
+                text = self.accept("--device", device["selector"], env=self.environment()).stdout
+                self.assertEqual(", tuned (" in text, tuned)
+                self.assertEqual("not tuned (default parameters)" in text, not tuned)
+                self.assertEqual("; 1 entries passed over: clmgk-tune --show says why" in text, source == "class")
+                done = run("clmgk-tune", "--show", "--json", "--device", device["selector"], env=self.environment())
+                shown = [entry for entry in json.loads(done.stdout)["entries"] if not entry["shipped"]]
+                self.assertEqual([(entry["source"], entry["allowed"], entry["defaults"]) for entry in shown],
+                                 [(source, source != "class", changes.get("time") == 2)])
 
     def test_current(self):
-        self.write(driver=None)
+        self.write()
         found = self.info()
         self.assertTrue(found["devices"][0]["tuned"])
         self.assertEqual(found["devices"][0]["tuning"]["current"], 1)
@@ -129,7 +182,7 @@ class Tuning(InfoTest):
         self.write(driver="another", damage="nonsense\n")
         found = self.info()
         self.assertEqual(found["devices"][0]["tuning"]["stale"], 1)
-        self.assertEqual(found["devices"][0]["tuned"], found["devices"][0]["tuning"]["shipped"] > 0)
+        self.assertTrue(found["devices"][0]["tuned"])
         self.assertEqual(found["tuning_cache"]["damaged"], 1)
         self.assertIn("line 4", found["tuning_cache"]["message"])
         self.assertIn("1 damaged lines are passed over: line 4", self.accept(env=self.environment()).stdout)

@@ -457,8 +457,6 @@ static clmgk_status use_tuning(scene *s, clmgk_context *context, clmgk_error *er
     const clmgk_tuned tuned = {s->engine, "", 1.0, 1.0};
     char text[4096];
     size_t length = 0;
-    uint64_t current = 0;
-    uint64_t stale = 0;
     clmgk_tuning_entry entry;
     size_t count = 0;
     clmgk_tuning_info info;
@@ -468,9 +466,7 @@ static clmgk_status use_tuning(scene *s, clmgk_context *context, clmgk_error *er
     if (status == CLMGK_OK)
         status = clmgk_tuning_import(s->tuned_dir, text, length < sizeof(text) ? length : sizeof(text), NULL, error);
     if (status == CLMGK_OK)
-        status = clmgk_tuning_list(s->tuned_dir, &entry, 1, &count, error);
-    if (status == CLMGK_OK)
-        status = clmgk_tuning_count(s->tuned_dir, s->device, &current, &stale, error);
+        status = clmgk_tuning_list(s->tuned_dir, s->device, &entry, 1, &count, error);
     if (status == CLMGK_OK)
         status = clmgk_tuning_get_info(s->tuned_dir, &info, error);
     return status;

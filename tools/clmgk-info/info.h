@@ -32,11 +32,12 @@ tool_exit info_run_selftest(const clmgk_device_info *info, info_selftest *test, 
 
 /* ---- tuning ------------------------------------------------------------------------------------------------- */
 
-/* Entries of the tuning cache that are a device's. */
+/* Entries of the tuning cache that are a device's, by the rule by which plans find them. */
 typedef struct info_tuning {
-    uint64_t current; /* measured here, with this driver */
-    uint64_t stale;   /* with another */
-    uint64_t shipped; /* by the library's makers */
+    uint64_t current;     /* measured here, with this driver */
+    uint64_t stale;       /* with another, or on another device of the architecture */
+    uint64_t shipped;     /* by the library's makers */
+    uint64_t passed_over; /* they bear the device's name, no plan takes them */
 } info_tuning;
 
 tool_exit info_get_tuning(const clmgk_device_info *info, info_tuning *tuning, tool_error *error);

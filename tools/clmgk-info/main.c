@@ -161,6 +161,7 @@ static void print_entry(const entry *one)
     printf("    platform %s, vendor %s, driver %s\n", info->platform, info->vendor, info->driver);
     printf("    %s, %" PRIu32 " compute units at %" PRIu32 " MHz, vectors of %" PRIu32 " floats\n",
            class_name(info->device_class), info->compute_units, info->clock_mhz, info->native_float_lanes);
+    printf("    architecture %s\n", info->architecture);
     printf("    memory %.0f MB, buffers up to %.0f MB, local memory %.0f KB, work-groups up to %" PRIu64 "\n",
            1e-6 * (double)info->global_memory_bytes, 1e-6 * (double)info->max_allocation_bytes,
            1e-3 * (double)info->local_memory_bytes, info->max_work_group);
@@ -216,15 +217,16 @@ static json_t *entry_json(const entry *one)
     char selector[32];
     snprintf(selector, sizeof(selector), "%" PRIu32 ":%" PRIu32, info->platform_index, info->device_index);
     json_t *object = json_pack(
-        "{s:s, s:b, s:s, s:s, s:s, s:s, s:s, s:s, s:n, s:s, s:b, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "selector",
-        selector, "default", (int)one->is_default, "platform", info->platform, "name", info->name, "vendor",
+        "{s:s, s:b, s:s, s:s, s:s, s:s, s:s, s:s, s:n, s:s, s:b, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}",
+        "selector", selector, "default", (int)one->is_default, "platform", info->platform, "name", info->name, "vendor",
         info->vendor, "driver", info->driver, "class", class_name(info->device_class), "engine",
         clmgk_engine_name(info->engine), "matrix_units", "programs_kept_by", clmgk_program_keeper_name(one->keeper),
         "tuned", (int)info_is_tuned(&one->tuning), "tuning", info_tuning_json(&one->tuning), "compute_units",
         (json_int_t)info->compute_units, "clock_mhz", (json_int_t)info->clock_mhz, "native_float_lanes",
         (json_int_t)info->native_float_lanes, "global_memory_bytes", (json_int_t)info->global_memory_bytes,
         "local_memory_bytes", (json_int_t)info->local_memory_bytes, "max_allocation_bytes",
-        (json_int_t)info->max_allocation_bytes, "max_work_group", (json_int_t)info->max_work_group);
+        (json_int_t)info->max_allocation_bytes, "max_work_group", (json_int_t)info->max_work_group, "architecture",
+        tool_json_text(info->architecture));
     if (object && json_object_set_new(object, "products", info_products_json(&one->products)) != 0) {
         json_decref(object);
         return NULL;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What was measured for a device, and the kernel parameters that can be. */
 #include "info.h"
+#include "tuned.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,58 +10,47 @@
 
 /* ---- entries ------------------------------------------------------------------------------------------------ */
 
-/* *entries: to be freed, also after a failure. */
-static tool_exit list_entries(clmgk_tuning_entry **entries, size_t *count, tool_error *error)
-{
-    clmgk_error failure = {0};
-    size_t now = 0;
-    if (clmgk_tuning_list(NULL, NULL, 0, &now, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
-    *count = now;
-    *entries = calloc(now ? now : 1, sizeof(**entries));
-    if (!*entries)
-        return tool_fail_memory(error, "the tuning cache");
-    if (clmgk_tuning_list(NULL, *entries, *count, &now, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
-    if (now < *count)
-        *count = now;
-    return TOOL_DONE;
-}
-
 tool_exit info_get_tuning(const clmgk_device_info *info, info_tuning *tuning, tool_error *error)
 {
-    clmgk_error failure = {0};
     clmgk_tuning_entry *entries = NULL;
     size_t count = 0;
     *tuning = (info_tuning){0};
-    if (clmgk_tuning_count(NULL, info->device_id, &tuning->current, &tuning->stale, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
-    const tool_exit status = list_entries(&entries, &count, error);
-    for (size_t i = 0; status == TOOL_DONE && i < count; i++)
-        tuning->shipped += entries[i].shipped && strcmp(entries[i].device, info->name) == 0 &&
-                           strcmp(entries[i].platform, info->platform) == 0;
+    TOOL_TRY(tool_list_tuned(info->device_id, &entries, &count, error));
+    for (size_t i = 0; i < count; i++) {
+        if (!entries[i].allowed)
+            tuning->passed_over++;
+        else if (entries[i].shipped)
+            tuning->shipped++;
+        else if (entries[i].source == CLMGK_TUNING_ARCHITECTURE)
+            tuning->stale++;
+        else
+            tuning->current++;
+    }
     free(entries);
-    return status;
+    return TOOL_DONE;
 }
 
 bool info_is_tuned(const info_tuning *tuning)
 {
-    return tuning->current > 0 || tuning->shipped > 0;
+    return tuning->current > 0 || tuning->stale > 0 || tuning->shipped > 0;
 }
 
 void info_print_tuning(const info_tuning *tuning)
 {
-    if (!info_is_tuned(tuning) && tuning->stale == 0)
-        printf("not tuned (default parameters)");
+    if (info_is_tuned(tuning))
+        printf("tuned (measured here %" PRIu64 ", with another driver or on its kind %" PRIu64
+               ", by the library's makers %" PRIu64 ")",
+               tuning->current, tuning->stale, tuning->shipped);
     else
-        printf("%s (measured here %" PRIu64 ", with another driver %" PRIu64 ", by the library's makers %" PRIu64 ")",
-               info_is_tuned(tuning) ? "tuned" : "not tuned", tuning->current, tuning->stale, tuning->shipped);
+        printf("not tuned (default parameters)");
+    if (tuning->passed_over > 0)
+        printf("; %" PRIu64 " entries passed over: clmgk-tune --show says why", tuning->passed_over);
 }
 
 json_t *info_tuning_json(const info_tuning *tuning)
 {
-    return json_pack("{s:I, s:I, s:I}", "current", (json_int_t)tuning->current, "stale", (json_int_t)tuning->stale,
-                     "shipped", (json_int_t)tuning->shipped);
+    return json_pack("{s:I, s:I, s:I, s:I}", "current", (json_int_t)tuning->current, "stale", (json_int_t)tuning->stale,
+                     "shipped", (json_int_t)tuning->shipped, "passed_over", (json_int_t)tuning->passed_over);
 }
 
 /* ---- the cache ---------------------------------------------------------------------------------------------- */

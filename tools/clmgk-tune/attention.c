@@ -595,6 +595,7 @@ static tool_exit settle(attention *s, work *w, tool_error *error)
         snprintf(w->result->engine, sizeof(w->result->engine), "%s", w->set->spaces[w->best.space].name);
         print_point(&w->set->spaces[w->best.space], w->best.values, w->defaults[w->best.space], w->result->parameters,
                     sizeof(w->result->parameters));
+        w->result->tuned_ms = w->best.ratio * w->result->default_ms; /* a plan takes no entry that gains less */
         TOOL_TRY(confirm(s, w, &keep, error));
         if (!keep)
             TOOL_TRY(give_up_best(s, w, proven ? before.ratio : 1, error));

@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define VERSION     1
+#define VERSION     2
 #define PREFIX      "history-"
 #define SUFFIX      ".jsonl"
 #define LOCK        "tune.lock"
@@ -45,8 +45,9 @@ static void file_name(const clmgk_device_info *device, char name[NAME_SIZE])
 
 static json_t *header_of(const clmgk_device_info *device)
 {
-    return json_pack("{s:i, s:o, s:o, s:o, s:I}", "clmgk-tune-history", VERSION, "device", tool_json_text(device->name),
-                     "platform", tool_json_text(device->platform), "driver", tool_json_text(device->driver),
+    return json_pack("{s:i, s:o, s:o, s:o, s:o, s:I}", "clmgk-tune-history", VERSION, "device",
+                     tool_json_text(device->name), "platform", tool_json_text(device->platform), "driver",
+                     tool_json_text(device->driver), "architecture", tool_json_text(device->architecture),
                      "compute_units", (json_int_t)device->compute_units);
 }
 

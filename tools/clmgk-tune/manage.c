@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cache without measuring: what is in it, taken out, put in, thrown away. */
 #include "tune.h"
+#include "tuned.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -62,34 +63,24 @@ static tool_exit get_cache(clmgk_tuning_info *info, tool_error *error)
 /* ---- show
  * ---------------------------------------------------------------------------------------------------------------- */
 
-static bool is_wanted(const clmgk_tuning_entry *entry, const clmgk_device_info *info)
-{
-    return !info->device_id || (strcmp(entry->device, info->name) == 0 && strcmp(entry->platform, info->platform) == 0);
-}
-
-static bool is_current(const clmgk_tuning_entry *entry, const clmgk_device_info *info)
-{
-    return !info->device_id ||
-           (strcmp(entry->driver, info->driver) == 0 && entry->compute_units == info->compute_units);
-}
-
 static json_t *entry_json(const clmgk_tuning_entry *entry)
 {
-    return json_pack("{s:o, s:o, s:o, s:I, s:s, s:s, s:s, s:s, s:o, s:o, s:b, s:b, s:o}", "device",
+    return json_pack("{s:o, s:o, s:o, s:o, s:I, s:s, s:s, s:s, s:s, s:o, s:o, s:b, s:b, s:o, s:b, s:s}", "device",
                      tool_json_text(entry->device), "platform", tool_json_text(entry->platform), "driver",
-                     tool_json_text(entry->driver), "compute_units", (json_int_t)entry->compute_units, "operation",
-                     entry->operation, "bucket", entry->bucket, "choice", entry->choice, "parameters",
-                     entry->parameters, "time_ms", tool_json_number(entry->time_ms), "default_ms",
-                     tool_json_number(entry->default_ms), "shipped", (int)entry->shipped, "allowed",
-                     (int)entry->allowed, "reason", entry->allowed ? json_null() : tool_json_text(entry->reason));
+                     tool_json_text(entry->driver), "architecture", tool_json_text(entry->architecture),
+                     "compute_units", (json_int_t)entry->compute_units, "operation", entry->operation, "bucket",
+                     entry->bucket, "choice", entry->choice, "parameters", entry->parameters, "time_ms",
+                     tool_json_number(entry->time_ms), "default_ms", tool_json_number(entry->default_ms), "shipped",
+                     (int)entry->shipped, "allowed", (int)entry->allowed, "reason",
+                     entry->allowed ? json_null() : tool_json_text(entry->reason), "defaults", (int)entry->defaults,
+                     "source", clmgk_tuning_source_name(entry->source));
 }
 
-static json_t *show_json(const clmgk_tuning_info *cache, const clmgk_tuning_entry *entries, size_t count,
-                         const clmgk_device_info *info)
+static json_t *show_json(const clmgk_tuning_info *cache, const clmgk_tuning_entry *entries, size_t count)
 {
     json_t *list = json_array();
     for (size_t i = 0; list && i < count; i++) {
-        if (is_wanted(&entries[i], info) && json_array_append_new(list, entry_json(&entries[i])) != 0) {
+        if (json_array_append_new(list, entry_json(&entries[i])) != 0) {
             json_decref(list);
             list = NULL;
         }
@@ -101,7 +92,7 @@ static json_t *show_json(const clmgk_tuning_info *cache, const clmgk_tuning_entr
                      cache->damaged ? tool_json_text(cache->message) : json_null(), "entries", list);
 }
 
-static void print_entry(const clmgk_tuning_entry *entry, const clmgk_device_info *info)
+static void print_entry(const clmgk_tuning_entry *entry)
 {
     printf("  %-8s %s\n           %s %s", entry->operation, entry->bucket, entry->choice,
            entry->parameters[0] ? entry->parameters : "defaults");
@@ -109,31 +100,29 @@ static void print_entry(const clmgk_tuning_entry *entry, const clmgk_device_info
         printf(": %.3f ms, defaults %.3f ms", entry->time_ms, entry->default_ms);
     if (entry->shipped)
         printf("; from the library");
-    if (!is_current(entry, info))
+    if (entry->source == CLMGK_TUNING_ARCHITECTURE)
         printf("; measured with driver %s, %" PRIu32 " compute units", entry->driver, entry->compute_units);
     if (!entry->allowed)
         printf("; PASSED OVER: %s", entry->reason);
+    else if (entry->defaults && entry->parameters[0])
+        printf("; GAINS LESS THAN %g %%: the defaults are used", 100 * CLMGK_TUNING_LEAST_GAIN);
     putchar('\n');
 }
 
 static tool_exit print_entries(const clmgk_tuning_info *cache, const clmgk_tuning_entry *entries, size_t count,
                                const clmgk_device_info *info, tool_error *error)
 {
-    size_t shown = 0;
     const char *device = "";
     printf("tuning cache: %s\n", cache->path[0] ? cache->path : "no files are used");
     if (cache->damaged)
         printf("%" PRIu64 " lines could not be understood: %s\n", cache->damaged, cache->message);
     for (size_t i = 0; i < count; i++) {
-        if (!is_wanted(&entries[i], info))
-            continue;
         if (strcmp(device, entries[i].device) != 0)
             printf("%s, %s\n", entries[i].device, entries[i].platform);
         device = entries[i].device;
-        print_entry(&entries[i], info);
-        shown++;
+        print_entry(&entries[i]);
     }
-    if (!shown)
+    if (count == 0)
         printf("no entries%s%s: the defaults are used\n", info->device_id ? " for " : "", info->name);
     return tool_flush_stdout(error);
 }
@@ -142,23 +131,13 @@ tool_exit tune_show(const tune_options *options, tool_error *error)
 {
     clmgk_device_info info;
     clmgk_tuning_info cache;
-    clmgk_error failure = {0};
-    size_t count = 0, now = 0;
+    size_t count = 0;
     clmgk_tuning_entry *entries = NULL;
-    tool_exit status = TOOL_DONE;
     TOOL_TRY(chosen_device(options, &info, error));
     TOOL_TRY(get_cache(&cache, error));
-    if (clmgk_tuning_list(NULL, NULL, 0, &count, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
-    entries = calloc(count ? count : 1, sizeof(*entries));
-    if (!entries)
-        return tool_fail_memory(error, "the entries");
-    if (clmgk_tuning_list(NULL, entries, count, &now, &failure) != CLMGK_OK)
-        status = tool_fail_library(error, &failure);
-    else if (options->json)
-        status = tool_print_json(show_json(&cache, entries, now < count ? now : count, &info), error);
-    else
-        status = print_entries(&cache, entries, now < count ? now : count, &info, error);
+    TOOL_TRY(tool_list_tuned(info.device_id, &entries, &count, error));
+    const tool_exit status = options->json ? tool_print_json(show_json(&cache, entries, count), error)
+                                           : print_entries(&cache, entries, count, &info, error);
     free(entries);
     return status;
 }

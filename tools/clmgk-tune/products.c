@@ -342,6 +342,7 @@ static tool_exit prove_provider(session *s, tune_product *product, size_t first,
     tool_exit status = ratios ? TOOL_DONE : tool_fail_memory(error, "ratios");
     bool reached = true;
     product->chosen = candidate;
+    product->ratio = product->provider[candidate].ms / product->provider[first].ms;
     session_staging(s, staging, sizeof(staging));
     if (status == TOOL_DONE)
         status = store_choice(s, product, staging, error);
@@ -385,7 +386,7 @@ static tool_exit compare_providers(session *s, tune_product *product, tool_error
         return TOOL_DONE;
     product->measured = true;
     product->ratio = 1;
-    if (fastest != first)
+    if (product->provider[fastest].ms < (1 - LEAST_CONFIRMED) * product->provider[first].ms)
         TOOL_TRY(prove_provider(s, product, first, fastest, &kept, error));
     if (!kept) {
         product->chosen = first;

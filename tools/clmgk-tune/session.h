@@ -62,7 +62,7 @@ void session_staging(const session *s, char *path, size_t size);
  * at most MAX_CONFIRM are looked at. */
 #define MIN_CONFIRM     5
 #define MAX_CONFIRM     15
-#define LEAST_CONFIRMED 0.01 /* a gain that is kept */
+#define LEAST_CONFIRMED CLMGK_TUNING_LEAST_GAIN /* a gain that is kept */
 bool session_beats_default(const json_t *ratios, double *median);
 
 /* The cases of attention; products of matrices. Both stop at the time `end_ms`. */
