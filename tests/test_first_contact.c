@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What may happen on a device that nobody has tried: a compiler that fails without a word or by an unusual code, and
- * the lane engine as the last resort on a GPU.
+ * What may happen on a device that nobody has tried: a compiler that fails without a word or by an unusual code, one
+ * that fuses products and sums as it likes, and the lane engine as the last resort on a GPU.
  */
 #include "device/device.h"
 #include "harness/harness.h"
@@ -71,7 +71,18 @@ static void failed_builds(void **state)
     }
 }
 
-static clmgk_status plan_lane(clmgk_device_class device_class, clmgk_variant variant, mgk_pass pass, clmgk_error *error)
+/* Whether the options leave all operations as the text has them. */
+static void expect_exact(const char *options)
+{
+    static const char *const forbidden[] = {"-cl-mad-enable", "-cl-fast-relaxed-math", "-cl-unsafe-math-optimizations",
+                                            "-cl-finite-math-only"};
+    for (size_t n = 0; n < TH_COUNT(forbidden); n++)
+        if (strstr(options, forbidden[n]))
+            fail_msg("%s", options);
+}
+
+static clmgk_status plan_pass(clmgk_device_class device_class, clmgk_engine engine, clmgk_variant variant,
+                              mgk_pass pass, clmgk_error *error)
 {
     mgk_device_facts facts = {.runtime = MGK_RUNTIME_OTHER, .usable = true, .work_item_limit = 1024};
     facts.info.device_class = device_class;
@@ -84,14 +95,41 @@ static clmgk_status plan_lane(clmgk_device_class device_class, clmgk_variant var
     clmgk_attention_desc desc = th_small_desc(variant, 70, 130);
     desc.head_size = desc.value_size = 64;
     desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+    desc.combine = 1;
     assert_int_equal(clmgk_attention_validate(&desc, &desc, error), CLMGK_OK);
     mgk_pass_plan plan = {0};
     const mgk_parameters defaults = {0};
-    const clmgk_status status =
-        mgk_family_of(variant)->plan(&desc, &facts, CLMGK_ENGINE_LANE, defaults, pass, &plan, error);
-    for (size_t n = 0; n < plan.steps; n++)
+    const clmgk_status status = mgk_family_of(variant)->plan(&desc, &facts, engine, defaults, pass, &plan, error);
+    for (size_t n = 0; n < plan.steps; n++) {
+        expect_exact(plan.step[n].options.data);
         mgk_text_free(&plan.step[n].options);
+    }
     return status;
+}
+
+/* Fused in one pass and not in the other, a score would not be the same in both. */
+static void nothing_is_fused(void **state)
+{
+    (void)state;
+    static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_HARD_FISH};
+    for (size_t n = 0; n < TH_COUNT(variants); n++)
+        for (mgk_pass pass = MGK_FORWARD; pass < MGK_PASSES; pass++)
+            if (pass != MGK_STATISTICS)
+                assert_int_equal(plan_pass(CLMGK_DEVICE_GPU, CLMGK_ENGINE_SIMT, variants[n], pass, NULL), CLMGK_OK);
+
+    size_t kernels = 0;
+    for (const mgk_embedded_file *file = mgk_embedded_files; file->name; file++) {
+        const char *const end = strrchr(file->name, '.');
+        if (!end || strcmp(end, ".cl") != 0)
+            continue;
+        mgk_text source = {0};
+        assert_int_equal(mgk_source_expand(NULL, file->name, &source, NULL), CLMGK_OK);
+        if (!strstr(source.data, "\n#pragma OPENCL FP_CONTRACT OFF\n"))
+            fail_msg("%s lets a compiler fuse", file->name);
+        mgk_text_free(&source);
+        kernels++;
+    }
+    assert_true(kernels > 10);
 }
 
 /* Hundreds of kilobytes of private memory a work-item are a stack on a CPU, and a hang on a GPU. */
@@ -102,8 +140,9 @@ static void lane_engine_on_a_gpu(void **state)
     for (size_t n = 0; n < TH_COUNT(variants); n++) {
         for (mgk_pass pass = MGK_FORWARD; pass <= MGK_BACKWARD; pass++) {
             clmgk_error error = {0};
-            assert_int_equal(plan_lane(CLMGK_DEVICE_CPU, variants[n], pass, &error), CLMGK_OK);
-            assert_int_equal(plan_lane(CLMGK_DEVICE_GPU, variants[n], pass, &error), CLMGK_ERROR_UNSUPPORTED);
+            assert_int_equal(plan_pass(CLMGK_DEVICE_CPU, CLMGK_ENGINE_LANE, variants[n], pass, &error), CLMGK_OK);
+            assert_int_equal(plan_pass(CLMGK_DEVICE_GPU, CLMGK_ENGINE_LANE, variants[n], pass, &error),
+                             CLMGK_ERROR_UNSUPPORTED);
             assert_non_null(strstr(error.message, "private memory, expected at most 16384"));
         }
     }
@@ -113,6 +152,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(failed_builds),
+        cmocka_unit_test(nothing_is_fused),
         cmocka_unit_test(lane_engine_on_a_gpu),
     };
     return cmocka_run_group_tests(tests, th_session_open, th_session_close);
