@@ -8,9 +8,6 @@
 /* Grids from this size on are compiled apart by PoCL. */
 #define LARGE_GRID 65000
 
-/* Of the buffer that stands for all arrays where kernels run over nothing. */
-#define WARM_UP_BYTES (64 << 10)
-
 /* The first version's size. */
 enum { LEAST_OPTIONS_SIZE = offsetof(clmgk_plan_options, backward_parameters) };
 
@@ -219,10 +216,13 @@ clmgk_status mgk_launch_step(const mgk_compiled_pass *pass, size_t step, const m
                              cl_event *event, clmgk_error *error)
 {
     const mgk_kernel_plan *const plan = &pass->plan.step[step];
+    const cl_mem *const stand_in = &pass->program[step]->context->stand_in;
     mgk_kernel_arg list[1 + MGK_MAX_BUFFERS];
     list[0] = (mgk_kernel_arg){plan->args_bytes, args};
-    for (size_t i = 0; i < plan->buffers; ++i)
-        list[i + 1] = (mgk_kernel_arg){sizeof(cl_mem), &call->arrays[plan->buffer[i]]->memory};
+    for (size_t i = 0; i < plan->buffers; ++i) {
+        const cl_mem *const memory = &call->arrays[plan->buffer[i]]->memory;
+        list[i + 1] = (mgk_kernel_arg){sizeof(cl_mem), *memory != NULL ? memory : stand_in};
+    }
     return mgk_launch_kernel(queue, pass->kernel[step], launch, plan->buffers + 1, list, num_wait, wait_list, event,
                              error);
 }
@@ -236,13 +236,6 @@ mgk_call mgk_empty_call(void)
     return call;
 }
 
-/* What a plan's kernels run with for the first time. */
-typedef struct warm_up_objects {
-    const clmgk_context *context;
-    cl_command_queue queue;
-    clmgk_buffer arrays; /* all of them */
-} warm_up_objects;
-
 /* The smallest grid that runs the same compiled code. */
 static mgk_launch warm_up_launch(const clmgk_context *context, const mgk_launch *launch)
 {
@@ -255,23 +248,21 @@ static mgk_launch warm_up_launch(const clmgk_context *context, const mgk_launch 
 }
 
 /* Runs a kernel over nothing (all-zero arguments), so that drivers which finish compiling at the first launch do it
- * here. Its arrays are one small buffer: code that Intel's CPU runtime made reads what a group shares (a variance, a
- * sequence's begin) even when all work-items have returned. */
-static clmgk_status warm_up(const mgk_compiled_pass *pass, size_t step, const warm_up_objects *with, clmgk_error *error)
+ * here. */
+static clmgk_status warm_up(const clmgk_context *context, const mgk_compiled_pass *pass, size_t step,
+                            cl_command_queue queue, clmgk_error *error)
 {
     static const unsigned char args[MGK_ARGS_BYTES] = {0};
-    mgk_call call = mgk_empty_call();
-    for (size_t i = 0; i < MGK_ARRAYS; ++i)
-        call.arrays[i] = &with->arrays;
-    const mgk_launch launch = warm_up_launch(with->context, &pass->plan.step[step].launch);
-    const clmgk_status status = mgk_launch_step(pass, step, &launch, args, &call, with->queue, 0, NULL, NULL, error);
-    const cl_int code = clFinish(with->queue);
+    const mgk_call call = mgk_empty_call();
+    const mgk_launch launch = warm_up_launch(context, &pass->plan.step[step].launch);
+    const clmgk_status status = mgk_launch_step(pass, step, &launch, args, &call, queue, 0, NULL, NULL, error);
+    const cl_int code = clFinish(queue);
     return status == CLMGK_OK && code != CL_SUCCESS ? mgk_fail_cl(error, code, "clFinish") : status;
 }
 
 /* ---- programs ----------------------------------------------------------------------------------------------- */
 
-static clmgk_status compile_step(clmgk_plan *plan, mgk_compiled_pass *pass, size_t step, const warm_up_objects *with,
+static clmgk_status compile_step(clmgk_plan *plan, mgk_compiled_pass *pass, size_t step, cl_command_queue queue,
                                  clmgk_error *error)
 {
     const mgk_kernel_plan *const kernel = &pass->plan.step[step];
@@ -285,46 +276,29 @@ static clmgk_status compile_step(clmgk_plan *plan, mgk_compiled_pass *pass, size
     pass->kernel[step] = clCreateKernel(pass->program[step]->program, kernel->name, &code);
     if (pass->kernel[step] == NULL)
         return mgk_fail_cl(error, code, "clCreateKernel");
-    return warm_up(pass, step, with, error);
+    return warm_up(plan->context, pass, step, queue, error);
 }
 
 /* Saved when all kernels have run: PoCL adds each kernel's code to its program's binary at the first launch. */
-static clmgk_status compile_pass(clmgk_plan *plan, mgk_compiled_pass *pass, const warm_up_objects *with,
-                                 clmgk_error *error)
+static clmgk_status compile_pass(clmgk_plan *plan, mgk_compiled_pass *pass, cl_command_queue queue, clmgk_error *error)
 {
     for (size_t i = 0; i < pass->plan.steps; ++i)
-        MGK_TRY(compile_step(plan, pass, i, with, error));
+        MGK_TRY(compile_step(plan, pass, i, queue, error));
     return CLMGK_OK;
-}
-
-static clmgk_status warm_up_begin(const clmgk_context *context, warm_up_objects *with, clmgk_error *error)
-{
-    cl_int code = CL_SUCCESS;
-    *with = (warm_up_objects){.context = context};
-    with->queue = clCreateCommandQueue(context->context, context->device, 0, &code);
-    if (with->queue == NULL)
-        return mgk_fail_cl(error, code, "clCreateCommandQueue");
-    with->arrays.memory = clCreateBuffer(context->context, CL_MEM_READ_WRITE, WARM_UP_BYTES, NULL, &code);
-    return with->arrays.memory != NULL ? CLMGK_OK : mgk_fail_cl(error, code, "clCreateBuffer");
-}
-
-static void warm_up_end(const warm_up_objects *with)
-{
-    if (with->arrays.memory != NULL)
-        clReleaseMemObject(with->arrays.memory);
-    if (with->queue != NULL)
-        clReleaseCommandQueue(with->queue);
 }
 
 static clmgk_status compile(clmgk_plan *plan, clmgk_error *error)
 {
     const double start = mgk_now_ms();
-    warm_up_objects with;
-    clmgk_status status = warm_up_begin(plan->context, &with, error);
+    cl_int code = CL_SUCCESS;
+    clmgk_status status = CLMGK_OK;
+    cl_command_queue queue = clCreateCommandQueue(plan->context->context, plan->context->device, 0, &code);
+    if (queue == NULL)
+        return mgk_fail_cl(error, code, "clCreateCommandQueue");
     for (int i = 0; status == CLMGK_OK && i < MGK_PASSES; ++i)
         if (plan->pass[i] != NULL)
-            status = compile_pass(plan, plan->pass[i], &with, error);
-    warm_up_end(&with);
+            status = compile_pass(plan, plan->pass[i], queue, error);
+    clReleaseCommandQueue(queue);
     for (int i = 0; status == CLMGK_OK && i < MGK_PASSES; ++i)
         for (size_t k = 0; plan->pass[i] != NULL && k < plan->pass[i]->plan.steps; ++k)
             mgk_program_save(plan->pass[i]->program[k]);

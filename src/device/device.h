@@ -64,6 +64,7 @@ struct clmgk_context {
     clmgk_program_keeper keeper; /* LIBRARY: programs are read from cache_path and written there */
     char *kernel_dir;            /* NULL: embedded sources */
     struct mgk_tuning *tuning;   /* what was measured (tuning/database.h); NULL: nothing is to be known */
+    cl_mem stand_in;             /* bound in the place of arrays that a launch lacks */
 
     pthread_mutex_t mutex; /* guards `references`, `programs` and building */
     int references;
