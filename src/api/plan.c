@@ -3,7 +3,11 @@
 #include "api/plan.h"
 #include "variants/bucket.h"
 
+#include <inttypes.h>
 #include <string.h>
+
+/* Smaller work-groups that are tried where a compiled kernel does not fit. */
+#define MOST_AGAIN 4
 
 /* Grids from this size on are compiled apart by PoCL. */
 #define LARGE_GRID 65000
@@ -61,12 +65,15 @@ static clmgk_status try_engine(clmgk_plan *plan, mgk_pass which, clmgk_engine en
                                clmgk_error *error)
 {
     mgk_compiled_pass *const pass = plan->pass[which];
+    mgk_device_facts facts = plan->context->facts;
+    facts.info.max_work_group = plan->group_limit;
+    facts.info.local_memory_bytes = plan->local_limit;
     free_options(&pass->plan);
     memset(&pass->plan, 0, sizeof(pass->plan));
     for (size_t i = 0; i < MGK_MAX_STEPS; ++i)
         pass->plan.step[i].options.allocator = &plan->context->allocator;
     pass->engine = engine;
-    return plan->family->plan(&plan->desc, &plan->context->facts, engine, parameters, which, &pass->plan, error);
+    return plan->family->plan(&plan->desc, &facts, engine, parameters, which, &pass->plan, error);
 }
 
 /* A pass whose engine and parameters are to be chosen. */
@@ -262,6 +269,30 @@ static clmgk_status warm_up(const clmgk_context *context, const mgk_compiled_pas
 
 /* ---- programs ----------------------------------------------------------------------------------------------- */
 
+/* What a compiler makes of a kernel can take more of the device than was planned, and a launch would only say that
+ * resources are missing. Another plan may do with the limits that are left here. */
+static clmgk_status check_fit(clmgk_plan *plan, const mgk_kernel_plan *kernel, const mgk_kernel_needs *needs,
+                              clmgk_error *error)
+{
+    const uint64_t local = plan->context->facts.info.local_memory_bytes;
+    const size_t items = kernel->launch.local[0];
+    if (needs->work_group != 0 && items > needs->work_group) {
+        plan->narrowed = needs->work_group < plan->group_limit;
+        plan->group_limit = needs->work_group;
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "kernel %s: a work-group of %zu, the device takes %zu of this kernel", kernel->name, items,
+                        needs->work_group);
+    }
+    if (needs->local_bytes > local) {
+        plan->narrowed = kernel->local_bytes > 0;
+        plan->local_limit = kernel->local_bytes > 0 ? kernel->local_bytes - 1 : local;
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "kernel %s: %" PRIu64 " bytes of local memory, the device has %" PRIu64, kernel->name,
+                        needs->local_bytes, local);
+    }
+    return CLMGK_OK;
+}
+
 static clmgk_status compile_step(clmgk_plan *plan, mgk_compiled_pass *pass, size_t step, cl_command_queue queue,
                                  clmgk_error *error)
 {
@@ -276,6 +307,10 @@ static clmgk_status compile_step(clmgk_plan *plan, mgk_compiled_pass *pass, size
     pass->kernel[step] = clCreateKernel(pass->program[step]->program, kernel->name, &code);
     if (pass->kernel[step] == NULL)
         return mgk_fail_cl(error, code, "clCreateKernel");
+    const mgk_kernel_needs needs = mgk_kernel_measure(pass->kernel[step], plan->context->device);
+    MGK_TRY(check_fit(plan, kernel, &needs, error));
+    if (step == pass->plan.main)
+        pass->needs = needs;
     return warm_up(plan->context, pass, step, queue, error);
 }
 
@@ -335,6 +370,7 @@ static clmgk_status describe(clmgk_plan *plan, clmgk_error *error)
     info->parameters = forward->parameters.data;
     info->options = kernel->options.data;
     info->kernel = kernel->name;
+    info->driver_private_bytes = forward->needs.private_bytes;
 
     const mgk_compiled_pass *const backward = plan->pass[MGK_BACKWARD];
     if (backward == NULL)
@@ -345,6 +381,7 @@ static clmgk_status describe(clmgk_plan *plan, clmgk_error *error)
     info->backward_parameters = backward->parameters.data;
     info->backward_options = backward->plan.step[backward->plan.main].options.data;
     info->backward_kernel = backward->plan.step[backward->plan.main].name;
+    info->backward_driver_private_bytes = backward->needs.private_bytes;
     return CLMGK_OK;
 }
 
@@ -371,10 +408,22 @@ static void free_passes(clmgk_plan *plan)
 
 static clmgk_status choose_and_compile(clmgk_plan *plan, const clmgk_plan_options *options, clmgk_error *error)
 {
+    free_passes(plan);
+    plan->narrowed = false;
+    plan->info = (clmgk_plan_info){.origin = CLMGK_PROGRAM_MEMORY};
     for (int i = 0; i < MGK_PASSES; ++i)
         if (is_wanted(&plan->desc, (mgk_pass)i))
             MGK_TRY(add_pass(plan, (mgk_pass)i, options, error));
     return compile(plan, error);
+}
+
+/* Again with smaller work-groups while a kernel does not fit. */
+static clmgk_status choose_until_it_fits(clmgk_plan *plan, const clmgk_plan_options *options, clmgk_error *error)
+{
+    clmgk_status status = choose_and_compile(plan, options, error);
+    for (int again = 0; status != CLMGK_OK && plan->narrowed && again < MOST_AGAIN; ++again)
+        status = choose_and_compile(plan, options, error);
+    return status;
 }
 
 static bool is_tuned(const clmgk_plan *plan)
@@ -391,16 +440,23 @@ static bool is_tuned(const clmgk_plan *plan)
 static clmgk_status make_passes(clmgk_plan *plan, const clmgk_plan_options *options, clmgk_error *error)
 {
     clmgk_error failure = {.status = CLMGK_OK};
-    const clmgk_status status = choose_and_compile(plan, options, &failure);
+    const clmgk_status status = choose_until_it_fits(plan, options, &failure);
     if (status != CLMGK_OK && status != CLMGK_ERROR_OUT_OF_HOST_MEMORY && is_tuned(plan)) {
-        free_passes(plan);
         plan->untuned = true;
-        plan->info = (clmgk_plan_info){.origin = CLMGK_PROGRAM_MEMORY};
-        return choose_and_compile(plan, options, error);
+        return choose_until_it_fits(plan, options, error);
     }
     if (status != CLMGK_OK && error != NULL)
         *error = failure;
     return status;
+}
+
+static void plan_begin(clmgk_plan *plan, clmgk_context *context, const clmgk_attention_desc *resolved)
+{
+    plan->context = context;
+    plan->desc = *resolved;
+    plan->family = mgk_family_of(resolved->variant);
+    plan->group_limit = context->facts.info.max_work_group;
+    plan->local_limit = context->facts.info.local_memory_bytes;
 }
 
 clmgk_status mgk_plan_try(clmgk_context *context, const clmgk_attention_desc *desc, mgk_pass which, clmgk_engine engine,
@@ -409,9 +465,7 @@ clmgk_status mgk_plan_try(clmgk_context *context, const clmgk_attention_desc *de
     clmgk_plan *const plan = mgk_alloc(&context->allocator, 1, sizeof(*plan));
     if (plan == NULL)
         return mgk_fail_memory(error, "a plan");
-    plan->context = context;
-    plan->desc = *desc;
-    plan->family = mgk_family_of(desc->variant);
+    plan_begin(plan, context, desc);
     const clmgk_status status = try_tuned(plan, which, engine, parameters, error);
     free_passes(plan);
     mgk_free(&context->allocator, plan);
@@ -439,9 +493,7 @@ clmgk_status clmgk_plan_create(clmgk_context *context, const clmgk_attention_des
         return mgk_fail(error, CLMGK_ERROR_OUT_OF_HOST_MEMORY, "no mutex for a plan");
     }
     mgk_context_retain(context);
-    plan->context = context;
-    plan->desc = resolved;
-    plan->family = mgk_family_of(resolved.variant);
+    plan_begin(plan, context, &resolved);
 
     clmgk_status status;
     MGK_TRY_GOTO(status, make_passes(plan, &chosen, error), fail);

@@ -115,6 +115,17 @@ void mgk_program_save(mgk_program *program);
 
 void mgk_program_release(mgk_program *program);
 
+/* ---- kernels ---------------------------------------------------------------------------------------------- */
+
+/* What the driver says of a compiled kernel; 0 where it does not. */
+typedef struct mgk_kernel_needs {
+    size_t work_group;      /* work-items at most */
+    uint64_t local_bytes;   /* of a work-group */
+    uint64_t private_bytes; /* of a work-item: arrays, and registers that were spilled */
+} mgk_kernel_needs;
+
+mgk_kernel_needs mgk_kernel_measure(cl_kernel kernel, cl_device_id device);
+
 /* ---- launches --------------------------------------------------------------------------------------------- */
 
 /* One kernel argument: a buffer (size sizeof(cl_mem)) or a value. */
