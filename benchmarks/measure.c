@@ -49,6 +49,7 @@ static tool_exit take_plan_info(const bench_runner *run, bench_case *one, clmgk_
         return tool_fail_library(error, &failure);
     one->engine = backward ? info->backward_engine : info->engine;
     one->workspace_bytes = backward ? info->backward_workspace_bytes : info->workspace_bytes;
+    one->private_bytes = backward ? info->backward_driver_private_bytes : info->driver_private_bytes;
     one->compile_ms = info->compile_ms;
     one->parameters = strdup(backward ? info->backward_parameters : info->parameters);
     one->compiler_options = strdup(backward ? info->backward_options : info->options);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "attention_args.clh"
+#include "common.clh"
 
 /* Zeros: out_offset .. + reduce_outputs of an output, or of the workspace from reduce_in on. */
 __kernel void attention_fill(const mgk_attention_args a, __global float *out, __global float *work)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "attention_args.clh"
+#include "common.clh"
 
 /*
  * M-step: new pi_r = N_r / sum_r' N_r', the given pi where the sum is 0. Item x is a set of `reduce_inner` components'

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What may happen on a device that nobody has tried: a compiler that fails without a word or by an unusual code, and
- * the lane engine as the last resort on a GPU.
+ * What may happen on a device that nobody has tried: a compiler that fails without a word or by an unusual code, one
+ * that fuses products and sums as it likes, kernels that take more than was planned, and the lane engine as the last
+ * resort on a GPU.
  */
 #include "device/device.h"
 #include "harness/harness.h"
@@ -11,6 +12,8 @@
 
 static cl_int build_code; /* what clBuildProgram answers, if not success */
 static const char *build_log;
+static size_t group_limit;       /* of every kernel; 0: what the driver says */
+static cl_ulong local_memory[2]; /* of the next two kernels, likewise */
 
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): names that the linker's --wrap gives */
 cl_int __real_clBuildProgram(cl_program program, cl_uint count, const cl_device_id *devices, const char *options,
@@ -19,6 +22,11 @@ cl_int __wrap_clBuildProgram(cl_program program, cl_uint count, const cl_device_
                              void(CL_CALLBACK *notify)(cl_program, void *), void *user);
 cl_int __wrap_clGetProgramBuildInfo(cl_program program, cl_device_id device, cl_program_build_info name, size_t size,
                                     void *value, size_t *size_out);
+
+cl_int __real_clGetKernelWorkGroupInfo(cl_kernel kernel, cl_device_id device, cl_kernel_work_group_info name,
+                                       size_t size, void *value, size_t *size_out);
+cl_int __wrap_clGetKernelWorkGroupInfo(cl_kernel kernel, cl_device_id device, cl_kernel_work_group_info name,
+                                       size_t size, void *value, size_t *size_out);
 
 cl_int __wrap_clBuildProgram(cl_program program, cl_uint count, const cl_device_id *devices, const char *options,
                              void(CL_CALLBACK *notify)(cl_program, void *), void *user)
@@ -38,6 +46,20 @@ cl_int __wrap_clGetProgramBuildInfo(cl_program program, cl_device_id device, cl_
     if (value)
         memcpy(value, build_log, size < strlen(build_log) + 1 ? size : strlen(build_log) + 1);
     return CL_SUCCESS;
+}
+
+cl_int __wrap_clGetKernelWorkGroupInfo(cl_kernel kernel, cl_device_id device, cl_kernel_work_group_info name,
+                                       size_t size, void *value, size_t *size_out)
+{
+    const cl_int code = __real_clGetKernelWorkGroupInfo(kernel, device, name, size, value, size_out);
+    if (name == CL_KERNEL_WORK_GROUP_SIZE && group_limit != 0)
+        *(size_t *)value = group_limit;
+    if (name == CL_KERNEL_LOCAL_MEM_SIZE && local_memory[0] != 0) {
+        *(cl_ulong *)value = local_memory[0];
+        local_memory[0] = local_memory[1];
+        local_memory[1] = 0;
+    }
+    return code;
 }
 /* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 
@@ -71,7 +93,57 @@ static void failed_builds(void **state)
     }
 }
 
-static clmgk_status plan_lane(clmgk_device_class device_class, clmgk_variant variant, mgk_pass pass, clmgk_error *error)
+/* Whether the options leave all operations as the text has them. */
+static void expect_exact(const char *options)
+{
+    static const char *const forbidden[] = {"-cl-mad-enable", "-cl-fast-relaxed-math", "-cl-unsafe-math-optimizations",
+                                            "-cl-finite-math-only"};
+    for (size_t n = 0; n < TH_COUNT(forbidden); n++)
+        if (strstr(options, forbidden[n]))
+            fail_msg("%s", options);
+}
+
+/* Makes a plan, and expects a text in its parameters, or in the reason why there is none. */
+static clmgk_status plan_with(th_session *session, clmgk_engine engine, const char *parameters, const char *expected)
+{
+    const clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 5, 6);
+    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    clmgk_plan_info info = {.kernel = NULL};
+    clmgk_plan *plan = NULL;
+    clmgk_error error = {0};
+    options.engine = engine;
+    options.parameters = parameters;
+    const clmgk_status status = clmgk_plan_create(session->context, &desc, &options, &plan, &error);
+    if (status == CLMGK_OK)
+        assert_int_equal(clmgk_plan_get_info(plan, &info, NULL), CLMGK_OK);
+    const char *const text = status == CLMGK_OK ? info.parameters : error.message;
+    if (!strstr(text, expected))
+        fail_msg("\"%s\", expected \"%s\"", text, expected);
+    clmgk_plan_release(plan);
+    return status;
+}
+
+/* Smaller work-groups are taken, down to none that fits. */
+static void kernels_that_do_not_fit(void **state)
+{
+    th_session *const session = *state;
+    const cl_ulong beyond = session->info.local_memory_bytes + 1;
+
+    group_limit = 64;
+    assert_int_equal(plan_with(session, CLMGK_ENGINE_SIMT, "", "row-threads=4,"), CLMGK_OK);
+    assert_int_equal(plan_with(session, CLMGK_ENGINE_SIMT, "row-threads=8", "a work-group of 128, the device takes 64"),
+                     CLMGK_ERROR_UNSUPPORTED);
+    group_limit = 0;
+
+    local_memory[0] = local_memory[1] = beyond;
+    assert_int_equal(plan_with(session, CLMGK_ENGINE_SIMT, "row-threads=4", "keys=1,"), CLMGK_OK);
+    local_memory[0] = beyond;
+    assert_int_equal(plan_with(session, CLMGK_ENGINE_LANE, "", "bytes of local memory, the device has"),
+                     CLMGK_ERROR_UNSUPPORTED);
+}
+
+static clmgk_status plan_pass(clmgk_device_class device_class, clmgk_engine engine, clmgk_variant variant,
+                              mgk_pass pass, clmgk_error *error)
 {
     mgk_device_facts facts = {.runtime = MGK_RUNTIME_OTHER, .usable = true, .work_item_limit = 1024};
     facts.info.device_class = device_class;
@@ -84,14 +156,41 @@ static clmgk_status plan_lane(clmgk_device_class device_class, clmgk_variant var
     clmgk_attention_desc desc = th_small_desc(variant, 70, 130);
     desc.head_size = desc.value_size = 64;
     desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+    desc.combine = 1;
     assert_int_equal(clmgk_attention_validate(&desc, &desc, error), CLMGK_OK);
     mgk_pass_plan plan = {0};
     const mgk_parameters defaults = {0};
-    const clmgk_status status =
-        mgk_family_of(variant)->plan(&desc, &facts, CLMGK_ENGINE_LANE, defaults, pass, &plan, error);
-    for (size_t n = 0; n < plan.steps; n++)
+    const clmgk_status status = mgk_family_of(variant)->plan(&desc, &facts, engine, defaults, pass, &plan, error);
+    for (size_t n = 0; n < plan.steps; n++) {
+        expect_exact(plan.step[n].options.data);
         mgk_text_free(&plan.step[n].options);
+    }
     return status;
+}
+
+/* Fused in one pass and not in the other, a score would not be the same in both. */
+static void nothing_is_fused(void **state)
+{
+    (void)state;
+    static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_HARD_FISH};
+    for (size_t n = 0; n < TH_COUNT(variants); n++)
+        for (mgk_pass pass = MGK_FORWARD; pass < MGK_PASSES; pass++)
+            if (pass != MGK_STATISTICS)
+                assert_int_equal(plan_pass(CLMGK_DEVICE_GPU, CLMGK_ENGINE_SIMT, variants[n], pass, NULL), CLMGK_OK);
+
+    size_t kernels = 0;
+    for (const mgk_embedded_file *file = mgk_embedded_files; file->name; file++) {
+        const char *const end = strrchr(file->name, '.');
+        if (!end || strcmp(end, ".cl") != 0)
+            continue;
+        mgk_text source = {0};
+        assert_int_equal(mgk_source_expand(NULL, file->name, &source, NULL), CLMGK_OK);
+        if (!strstr(source.data, "\n#pragma OPENCL FP_CONTRACT OFF\n"))
+            fail_msg("%s lets a compiler fuse", file->name);
+        mgk_text_free(&source);
+        kernels++;
+    }
+    assert_true(kernels > 10);
 }
 
 /* Hundreds of kilobytes of private memory a work-item are a stack on a CPU, and a hang on a GPU. */
@@ -102,8 +201,9 @@ static void lane_engine_on_a_gpu(void **state)
     for (size_t n = 0; n < TH_COUNT(variants); n++) {
         for (mgk_pass pass = MGK_FORWARD; pass <= MGK_BACKWARD; pass++) {
             clmgk_error error = {0};
-            assert_int_equal(plan_lane(CLMGK_DEVICE_CPU, variants[n], pass, &error), CLMGK_OK);
-            assert_int_equal(plan_lane(CLMGK_DEVICE_GPU, variants[n], pass, &error), CLMGK_ERROR_UNSUPPORTED);
+            assert_int_equal(plan_pass(CLMGK_DEVICE_CPU, CLMGK_ENGINE_LANE, variants[n], pass, &error), CLMGK_OK);
+            assert_int_equal(plan_pass(CLMGK_DEVICE_GPU, CLMGK_ENGINE_LANE, variants[n], pass, &error),
+                             CLMGK_ERROR_UNSUPPORTED);
             assert_non_null(strstr(error.message, "private memory, expected at most 16384"));
         }
     }
@@ -113,6 +213,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(failed_builds),
+        cmocka_unit_test(nothing_is_fused),
+        cmocka_unit_test(kernels_that_do_not_fit),
         cmocka_unit_test(lane_engine_on_a_gpu),
     };
     return th_run_tests(tests);

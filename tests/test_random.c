@@ -342,7 +342,7 @@ static cl_program build_draw(const th_session *session, int lanes, bool rounded)
         assert_int_equal(mgk_source_expand(NULL, files[n], &text[n], NULL), CLMGK_OK);
     const char *sources[] = {text[0].data, lanes == 1 ? one_lane : text[1].data, text[2].data, draw_kernel};
     char options[128];
-    snprintf(options, sizeof(options), "-cl-std=CL1.2 -cl-mad-enable -DLANES=%d%s", lanes,
+    snprintf(options, sizeof(options), "-cl-std=CL1.2 -DLANES=%d%s", lanes,
              rounded ? " -cl-fp32-correctly-rounded-divide-sqrt" : "");
     cl_int code = CL_SUCCESS;
     cl_program program = clCreateProgramWithSource(session->cl, TH_COUNT(sources), sources, NULL, &code);

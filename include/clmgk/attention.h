@@ -180,7 +180,7 @@ CLMGK_API void clmgk_plan_release(clmgk_plan *plan);
 /* Where a plan's programs came from: of several, the farthest. */
 typedef enum clmgk_program_origin {
     CLMGK_PROGRAM_MEMORY = 0, /* built earlier in the same context */
-    CLMGK_PROGRAM_DISK = 1,   /* from the cache's file */
+    CLMGK_PROGRAM_DISK = 1,   /* from the cache's file; the driver may still compile it (NVIDIA: it is PTX) */
     CLMGK_PROGRAM_BUILT = 2   /* given to the driver as source: what it has kept itself, it does not compile again */
 } clmgk_program_origin;
 
@@ -208,6 +208,11 @@ typedef struct clmgk_plan_info {
     clmgk_tuning_source backward_tuning;
 
     clmgk_program_keeper keeper; /* who keeps the plan's programs for the next process */
+
+    /* Private memory of a work-item as the driver reports it after compiling: on a GPU, what does not fit in registers
+     * (CL_KERNEL_PRIVATE_MEM_SIZE). 0: none, or not reported. */
+    uint64_t driver_private_bytes;
+    uint64_t backward_driver_private_bytes;
 } clmgk_plan_info;
 
 /* Fills `info`. Fails only on NULL arguments (INVALID_VALUE). */

@@ -8,6 +8,8 @@
 
 static const uint64_t default_cache_bytes = UINT64_C(256) << 20;
 
+#define STAND_IN_BYTES (64 << 10)
+
 /* The first version's size: fields after kernel_dir are newer. */
 enum { LEAST_OPTIONS_SIZE = offsetof(clmgk_context_options, kernel_dir) + sizeof(const char *) };
 
@@ -91,7 +93,24 @@ static clmgk_status fill_context(clmgk_context *context, const clmgk_context_opt
     return copy_kernel_dir(context, options->kernel_dir, error);
 }
 
-static clmgk_status retain_objects(const clmgk_context *context, clmgk_error *error)
+/* Code that drivers make reads what a group shares (a length, a sequence's begin) even where a flag says that the array
+ * is absent: a NULL may end the process. */
+static clmgk_status make_stand_in(clmgk_context *context, clmgk_error *error)
+{
+    cl_int code = CL_SUCCESS;
+    context->stand_in = clCreateBuffer(context->context, CL_MEM_READ_WRITE, STAND_IN_BYTES, NULL, &code);
+    return context->stand_in != NULL ? CLMGK_OK : mgk_fail_cl(error, code, "clCreateBuffer");
+}
+
+static void release_objects(const clmgk_context *context)
+{
+    if (context->stand_in != NULL)
+        clReleaseMemObject(context->stand_in);
+    clReleaseDevice(context->device);
+    clReleaseContext(context->context);
+}
+
+static clmgk_status hold_objects(clmgk_context *context, clmgk_error *error)
 {
     cl_int code = clRetainContext(context->context);
     if (code != CL_SUCCESS)
@@ -101,7 +120,10 @@ static clmgk_status retain_objects(const clmgk_context *context, clmgk_error *er
         clReleaseContext(context->context);
         return mgk_fail_cl(error, code, "clRetainDevice");
     }
-    return CLMGK_OK;
+    const clmgk_status status = make_stand_in(context, error);
+    if (status != CLMGK_OK)
+        release_objects(context);
+    return status;
 }
 
 clmgk_status clmgk_context_create(cl_context context, cl_device_id device, const clmgk_context_options *options,
@@ -123,11 +145,10 @@ clmgk_status clmgk_context_create(cl_context context, cl_device_id device, const
     made->device = device;
     made->references = 1;
     MGK_TRY_GOTO(status, fill_context(made, &read, error), failed);
-    MGK_TRY_GOTO(status, retain_objects(made, error), failed);
+    MGK_TRY_GOTO(status, hold_objects(made, error), failed);
     if (pthread_mutex_init(&made->mutex, NULL) != 0) {
         status = mgk_fail_memory(error, "a mutex");
-        clReleaseDevice(device);
-        clReleaseContext(context);
+        release_objects(made);
         goto failed;
     }
     *out = made;
@@ -155,8 +176,7 @@ void clmgk_context_release(clmgk_context *context)
     if (!last)
         return;
     pthread_mutex_destroy(&context->mutex);
-    clReleaseDevice(context->device);
-    clReleaseContext(context->context);
+    release_objects(context);
     free_context(context);
 }
 

@@ -3,13 +3,14 @@
 #include "api/plan.h"
 #include "variants/bucket.h"
 
+#include <inttypes.h>
 #include <string.h>
+
+/* Smaller work-groups that are tried where a compiled kernel does not fit. */
+#define MOST_AGAIN 4
 
 /* Grids from this size on are compiled apart by PoCL. */
 #define LARGE_GRID 65000
-
-/* Of the buffer that stands for all arrays where kernels run over nothing. */
-#define WARM_UP_BYTES (64 << 10)
 
 /* The first version's size. */
 enum { LEAST_OPTIONS_SIZE = offsetof(clmgk_plan_options, backward_parameters) };
@@ -64,12 +65,15 @@ static clmgk_status try_engine(clmgk_plan *plan, mgk_pass which, clmgk_engine en
                                clmgk_error *error)
 {
     mgk_compiled_pass *const pass = plan->pass[which];
+    mgk_device_facts facts = plan->context->facts;
+    facts.info.max_work_group = plan->group_limit;
+    facts.info.local_memory_bytes = plan->local_limit;
     free_options(&pass->plan);
     memset(&pass->plan, 0, sizeof(pass->plan));
     for (size_t i = 0; i < MGK_MAX_STEPS; ++i)
         pass->plan.step[i].options.allocator = &plan->context->allocator;
     pass->engine = engine;
-    return plan->family->plan(&plan->desc, &plan->context->facts, engine, parameters, which, &pass->plan, error);
+    return plan->family->plan(&plan->desc, &facts, engine, parameters, which, &pass->plan, error);
 }
 
 /* A pass whose engine and parameters are to be chosen. */
@@ -224,10 +228,13 @@ clmgk_status mgk_launch_step(const mgk_compiled_pass *pass, size_t step, const m
                              cl_event *event, clmgk_error *error)
 {
     const mgk_kernel_plan *const plan = &pass->plan.step[step];
+    const cl_mem *const stand_in = &pass->program[step]->context->stand_in;
     mgk_kernel_arg list[1 + MGK_MAX_BUFFERS];
     list[0] = (mgk_kernel_arg){plan->args_bytes, args};
-    for (size_t i = 0; i < plan->buffers; ++i)
-        list[i + 1] = (mgk_kernel_arg){sizeof(cl_mem), &call->arrays[plan->buffer[i]]->memory};
+    for (size_t i = 0; i < plan->buffers; ++i) {
+        const cl_mem *const memory = &call->arrays[plan->buffer[i]]->memory;
+        list[i + 1] = (mgk_kernel_arg){sizeof(cl_mem), *memory != NULL ? memory : stand_in};
+    }
     return mgk_launch_kernel(queue, pass->kernel[step], launch, plan->buffers + 1, list, num_wait, wait_list, event,
                              error);
 }
@@ -241,13 +248,6 @@ mgk_call mgk_empty_call(void)
     return call;
 }
 
-/* What a plan's kernels run with for the first time. */
-typedef struct warm_up_objects {
-    const clmgk_context *context;
-    cl_command_queue queue;
-    clmgk_buffer arrays; /* all of them */
-} warm_up_objects;
-
 /* The smallest grid that runs the same compiled code. */
 static mgk_launch warm_up_launch(const clmgk_context *context, const mgk_launch *launch)
 {
@@ -260,23 +260,45 @@ static mgk_launch warm_up_launch(const clmgk_context *context, const mgk_launch 
 }
 
 /* Runs a kernel over nothing (all-zero arguments), so that drivers which finish compiling at the first launch do it
- * here. Its arrays are one small buffer: code that Intel's CPU runtime made reads what a group shares (a variance, a
- * sequence's begin) even when all work-items have returned. */
-static clmgk_status warm_up(const mgk_compiled_pass *pass, size_t step, const warm_up_objects *with, clmgk_error *error)
+ * here. */
+static clmgk_status warm_up(const clmgk_context *context, const mgk_compiled_pass *pass, size_t step,
+                            cl_command_queue queue, clmgk_error *error)
 {
     static const unsigned char args[MGK_ARGS_BYTES] = {0};
-    mgk_call call = mgk_empty_call();
-    for (size_t i = 0; i < MGK_ARRAYS; ++i)
-        call.arrays[i] = &with->arrays;
-    const mgk_launch launch = warm_up_launch(with->context, &pass->plan.step[step].launch);
-    const clmgk_status status = mgk_launch_step(pass, step, &launch, args, &call, with->queue, 0, NULL, NULL, error);
-    const cl_int code = clFinish(with->queue);
+    const mgk_call call = mgk_empty_call();
+    const mgk_launch launch = warm_up_launch(context, &pass->plan.step[step].launch);
+    const clmgk_status status = mgk_launch_step(pass, step, &launch, args, &call, queue, 0, NULL, NULL, error);
+    const cl_int code = clFinish(queue);
     return status == CLMGK_OK && code != CL_SUCCESS ? mgk_fail_cl(error, code, "clFinish") : status;
 }
 
 /* ---- programs ----------------------------------------------------------------------------------------------- */
 
-static clmgk_status compile_step(clmgk_plan *plan, mgk_compiled_pass *pass, size_t step, const warm_up_objects *with,
+/* What a compiler makes of a kernel can take more of the device than was planned, and a launch would only say that
+ * resources are missing. Another plan may do with the limits that are left here. */
+static clmgk_status check_fit(clmgk_plan *plan, const mgk_kernel_plan *kernel, const mgk_kernel_needs *needs,
+                              clmgk_error *error)
+{
+    const uint64_t local = plan->context->facts.info.local_memory_bytes;
+    const size_t items = kernel->launch.local[0];
+    if (needs->work_group != 0 && items > needs->work_group) {
+        plan->narrowed = needs->work_group < plan->group_limit;
+        plan->group_limit = needs->work_group;
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "kernel %s: a work-group of %zu, the device takes %zu of this kernel", kernel->name, items,
+                        needs->work_group);
+    }
+    if (needs->local_bytes > local) {
+        plan->narrowed = kernel->local_bytes > 0;
+        plan->local_limit = kernel->local_bytes > 0 ? kernel->local_bytes - 1 : local;
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "kernel %s: %" PRIu64 " bytes of local memory, the device has %" PRIu64, kernel->name,
+                        needs->local_bytes, local);
+    }
+    return CLMGK_OK;
+}
+
+static clmgk_status compile_step(clmgk_plan *plan, mgk_compiled_pass *pass, size_t step, cl_command_queue queue,
                                  clmgk_error *error)
 {
     const mgk_kernel_plan *const kernel = &pass->plan.step[step];
@@ -290,46 +312,33 @@ static clmgk_status compile_step(clmgk_plan *plan, mgk_compiled_pass *pass, size
     pass->kernel[step] = clCreateKernel(pass->program[step]->program, kernel->name, &code);
     if (pass->kernel[step] == NULL)
         return mgk_fail_cl(error, code, "clCreateKernel");
-    return warm_up(pass, step, with, error);
+    const mgk_kernel_needs needs = mgk_kernel_measure(pass->kernel[step], plan->context->device);
+    MGK_TRY(check_fit(plan, kernel, &needs, error));
+    if (step == pass->plan.main)
+        pass->needs = needs;
+    return warm_up(plan->context, pass, step, queue, error);
 }
 
 /* Saved when all kernels have run: PoCL adds each kernel's code to its program's binary at the first launch. */
-static clmgk_status compile_pass(clmgk_plan *plan, mgk_compiled_pass *pass, const warm_up_objects *with,
-                                 clmgk_error *error)
+static clmgk_status compile_pass(clmgk_plan *plan, mgk_compiled_pass *pass, cl_command_queue queue, clmgk_error *error)
 {
     for (size_t i = 0; i < pass->plan.steps; ++i)
-        MGK_TRY(compile_step(plan, pass, i, with, error));
+        MGK_TRY(compile_step(plan, pass, i, queue, error));
     return CLMGK_OK;
-}
-
-static clmgk_status warm_up_begin(const clmgk_context *context, warm_up_objects *with, clmgk_error *error)
-{
-    cl_int code = CL_SUCCESS;
-    *with = (warm_up_objects){.context = context};
-    with->queue = clCreateCommandQueue(context->context, context->device, 0, &code);
-    if (with->queue == NULL)
-        return mgk_fail_cl(error, code, "clCreateCommandQueue");
-    with->arrays.memory = clCreateBuffer(context->context, CL_MEM_READ_WRITE, WARM_UP_BYTES, NULL, &code);
-    return with->arrays.memory != NULL ? CLMGK_OK : mgk_fail_cl(error, code, "clCreateBuffer");
-}
-
-static void warm_up_end(const warm_up_objects *with)
-{
-    if (with->arrays.memory != NULL)
-        clReleaseMemObject(with->arrays.memory);
-    if (with->queue != NULL)
-        clReleaseCommandQueue(with->queue);
 }
 
 static clmgk_status compile(clmgk_plan *plan, clmgk_error *error)
 {
     const double start = mgk_now_ms();
-    warm_up_objects with;
-    clmgk_status status = warm_up_begin(plan->context, &with, error);
+    cl_int code = CL_SUCCESS;
+    clmgk_status status = CLMGK_OK;
+    cl_command_queue queue = clCreateCommandQueue(plan->context->context, plan->context->device, 0, &code);
+    if (queue == NULL)
+        return mgk_fail_cl(error, code, "clCreateCommandQueue");
     for (int i = 0; status == CLMGK_OK && i < MGK_PASSES; ++i)
         if (plan->pass[i] != NULL)
-            status = compile_pass(plan, plan->pass[i], &with, error);
-    warm_up_end(&with);
+            status = compile_pass(plan, plan->pass[i], queue, error);
+    clReleaseCommandQueue(queue);
     for (int i = 0; status == CLMGK_OK && i < MGK_PASSES; ++i)
         for (size_t k = 0; plan->pass[i] != NULL && k < plan->pass[i]->plan.steps; ++k)
             mgk_program_save(plan->pass[i]->program[k]);
@@ -366,6 +375,7 @@ static clmgk_status describe(clmgk_plan *plan, clmgk_error *error)
     info->parameters = forward->parameters.data;
     info->options = kernel->options.data;
     info->kernel = kernel->name;
+    info->driver_private_bytes = forward->needs.private_bytes;
 
     const mgk_compiled_pass *const backward = plan->pass[MGK_BACKWARD];
     if (backward == NULL)
@@ -376,6 +386,7 @@ static clmgk_status describe(clmgk_plan *plan, clmgk_error *error)
     info->backward_parameters = backward->parameters.data;
     info->backward_options = backward->plan.step[backward->plan.main].options.data;
     info->backward_kernel = backward->plan.step[backward->plan.main].name;
+    info->backward_driver_private_bytes = backward->needs.private_bytes;
     return CLMGK_OK;
 }
 
@@ -402,10 +413,22 @@ static void free_passes(clmgk_plan *plan)
 
 static clmgk_status choose_and_compile(clmgk_plan *plan, const clmgk_plan_options *options, clmgk_error *error)
 {
+    free_passes(plan);
+    plan->narrowed = false;
+    plan->info = (clmgk_plan_info){.origin = CLMGK_PROGRAM_MEMORY};
     for (int i = 0; i < MGK_PASSES; ++i)
         if (is_wanted(&plan->desc, (mgk_pass)i))
             MGK_TRY(add_pass(plan, (mgk_pass)i, options, error));
     return compile(plan, error);
+}
+
+/* Again with smaller work-groups while a kernel does not fit. */
+static clmgk_status choose_until_it_fits(clmgk_plan *plan, const clmgk_plan_options *options, clmgk_error *error)
+{
+    clmgk_status status = choose_and_compile(plan, options, error);
+    for (int again = 0; status != CLMGK_OK && plan->narrowed && again < MOST_AGAIN; ++again)
+        status = choose_and_compile(plan, options, error);
+    return status;
 }
 
 static bool is_tuned(const clmgk_plan *plan)
@@ -422,16 +445,23 @@ static bool is_tuned(const clmgk_plan *plan)
 static clmgk_status make_passes(clmgk_plan *plan, const clmgk_plan_options *options, clmgk_error *error)
 {
     clmgk_error failure = {.status = CLMGK_OK};
-    const clmgk_status status = choose_and_compile(plan, options, &failure);
+    const clmgk_status status = choose_until_it_fits(plan, options, &failure);
     if (status != CLMGK_OK && status != CLMGK_ERROR_OUT_OF_HOST_MEMORY && is_tuned(plan)) {
-        free_passes(plan);
         plan->untuned = true;
-        plan->info = (clmgk_plan_info){.origin = CLMGK_PROGRAM_MEMORY};
-        return choose_and_compile(plan, options, error);
+        return choose_until_it_fits(plan, options, error);
     }
     if (status != CLMGK_OK && error != NULL)
         *error = failure;
     return status;
+}
+
+static void plan_begin(clmgk_plan *plan, clmgk_context *context, const clmgk_attention_desc *resolved)
+{
+    plan->context = context;
+    plan->desc = *resolved;
+    plan->family = mgk_family_of(resolved->variant);
+    plan->group_limit = context->facts.info.max_work_group;
+    plan->local_limit = context->facts.info.local_memory_bytes;
 }
 
 clmgk_status mgk_plan_try(clmgk_context *context, const clmgk_attention_desc *desc, mgk_pass which, clmgk_engine engine,
@@ -440,9 +470,7 @@ clmgk_status mgk_plan_try(clmgk_context *context, const clmgk_attention_desc *de
     clmgk_plan *const plan = mgk_alloc(&context->allocator, 1, sizeof(*plan));
     if (plan == NULL)
         return mgk_fail_memory(error, "a plan");
-    plan->context = context;
-    plan->desc = *desc;
-    plan->family = mgk_family_of(desc->variant);
+    plan_begin(plan, context, desc);
     const clmgk_status status = try_tuned(plan, which, engine, parameters, error);
     free_passes(plan);
     mgk_free(&context->allocator, plan);
@@ -470,9 +498,7 @@ clmgk_status clmgk_plan_create(clmgk_context *context, const clmgk_attention_des
         return mgk_fail(error, CLMGK_ERROR_OUT_OF_HOST_MEMORY, "no mutex for a plan");
     }
     mgk_context_retain(context);
-    plan->context = context;
-    plan->desc = resolved;
-    plan->family = mgk_family_of(resolved.variant);
+    plan_begin(plan, context, &resolved);
 
     clmgk_status status;
     MGK_TRY_GOTO(status, make_passes(plan, &chosen, error), fail);

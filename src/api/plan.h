@@ -11,6 +11,7 @@ typedef struct mgk_compiled_pass {
     mgk_pass_plan plan;
     mgk_program *program[MGK_MAX_STEPS]; /* of each step; steps may share one */
     cl_kernel kernel[MGK_MAX_STEPS];
+    mgk_kernel_needs needs; /* of the main kernel */
     mgk_text parameters;
     clmgk_tuning_source source; /* of engine and parameters */
 } mgk_compiled_pass;
@@ -20,6 +21,8 @@ struct clmgk_plan {
     clmgk_attention_desc desc; /* resolved */
     const mgk_family *family;
     bool untuned;                        /* what was measured is not to be used: it does not work here */
+    bool narrowed;                       /* a compiled kernel did not fit: the limits are lower now */
+    uint64_t group_limit, local_limit;   /* work-items and local memory of a work-group: the device's, or less */
     mgk_compiled_pass *pass[MGK_PASSES]; /* NULL: the descriptor does not ask for it */
     pthread_mutex_t mutex;               /* guards the kernels' arguments: clSetKernelArg is not thread-safe */
     clmgk_plan_info info;

@@ -69,6 +69,7 @@ struct clmgk_context {
     clmgk_program_keeper keeper; /* LIBRARY: programs are read from cache_path and written there */
     char *kernel_dir;            /* NULL: embedded sources */
     struct mgk_tuning *tuning;   /* what was measured (tuning/database.h); NULL: nothing is to be known */
+    cl_mem stand_in;             /* bound in the place of arrays that a launch lacks */
 
     pthread_mutex_t mutex; /* guards `references`, `programs` and building */
     int references;
@@ -118,6 +119,17 @@ clmgk_status mgk_program_get(clmgk_context *context, const char *file, const cha
 void mgk_program_save(mgk_program *program);
 
 void mgk_program_release(mgk_program *program);
+
+/* ---- kernels ---------------------------------------------------------------------------------------------- */
+
+/* What the driver says of a compiled kernel; 0 where it does not. */
+typedef struct mgk_kernel_needs {
+    size_t work_group;      /* work-items at most */
+    uint64_t local_bytes;   /* of a work-group */
+    uint64_t private_bytes; /* of a work-item: arrays, and registers that were spilled */
+} mgk_kernel_needs;
+
+mgk_kernel_needs mgk_kernel_measure(cl_kernel kernel, cl_device_id device);
 
 /* ---- launches --------------------------------------------------------------------------------------------- */
 

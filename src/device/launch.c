@@ -1,6 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Launches. */
+/* Compiled kernels and their launches. */
 #include "device/device.h"
+
+/* A driver that can't tell limits nothing. */
+static uint64_t ask(cl_kernel kernel, cl_device_id device, cl_kernel_work_group_info name)
+{
+    cl_ulong value = 0;
+    return clGetKernelWorkGroupInfo(kernel, device, name, sizeof(value), &value, NULL) == CL_SUCCESS ? value : 0;
+}
+
+mgk_kernel_needs mgk_kernel_measure(cl_kernel kernel, cl_device_id device)
+{
+    mgk_kernel_needs needs = {.local_bytes = ask(kernel, device, CL_KERNEL_LOCAL_MEM_SIZE),
+                              .private_bytes = ask(kernel, device, CL_KERNEL_PRIVATE_MEM_SIZE)};
+    if (clGetKernelWorkGroupInfo(kernel, device, CL_KERNEL_WORK_GROUP_SIZE, sizeof(needs.work_group), &needs.work_group,
+                                 NULL) != CL_SUCCESS)
+        needs.work_group = 0;
+    return needs;
+}
 
 clmgk_status mgk_launch_kernel(cl_command_queue queue, cl_kernel kernel, const mgk_launch *launch, size_t count,
                                const mgk_kernel_arg *args, cl_uint num_wait, const cl_event *wait_list, cl_event *event,

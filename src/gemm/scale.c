@@ -31,12 +31,11 @@ static clmgk_status launch(scale_state *state, const mgk_gemm_scale_args *args, 
 static clmgk_status warm_up(const clmgk_gemm_plan *plan, scale_state *state, clmgk_error *error)
 {
     static const mgk_gemm_scale_args nothing = {0};
-    const cl_mem none = NULL;
     cl_int code = CL_SUCCESS;
     cl_command_queue queue = clCreateCommandQueue(plan->context->context, plan->context->device, 0, &code);
     if (queue == NULL)
         return mgk_fail_cl(error, code, "clCreateCommandQueue");
-    clmgk_status status = launch(state, &nothing, GROUP, &none, queue, NULL, error);
+    clmgk_status status = launch(state, &nothing, GROUP, &plan->context->stand_in, queue, NULL, error);
     code = clFinish(queue);
     clReleaseCommandQueue(queue);
     if (status == CLMGK_OK && code != CL_SUCCESS)

@@ -104,7 +104,7 @@ static void write_options(const mgk_attention_request *request, mgk_text *option
 {
     const clmgk_attention_desc *const d = request->desc;
     const mgk_attention_traits *const t = &request->traits;
-    /* fma is written out where it matters; nothing may assume finite numbers */
+    /* nothing may assume finite numbers, or fuse more than the text says (common.clh) */
     mgk_text_printf(
         options, " -DENGINE_SIMT=%d -DSTORAGE_F16=%d -DSTORAGE_BF16=%d -DHEAD_SIZE=%d -DVALUE_SIZE=%d -DCOMPONENTS=%d",
         request->engine == CLMGK_ENGINE_SIMT, d->dtype == CLMGK_DTYPE_F16, d->dtype == CLMGK_DTYPE_BF16, t->head_size,
@@ -123,7 +123,7 @@ mgk_kernel_plan *mgk_attention_add(const mgk_attention_request *request, const m
     mgk_kernel_plan *const kernel = &plan->step[plan->steps++];
     kernel->file = step->file;
     kernel->name = step->name;
-    mgk_text_printf(&kernel->options, "-cl-std=CL1.2 -cl-mad-enable");
+    mgk_text_printf(&kernel->options, "-cl-std=CL1.2");
     if (!step->plain)
         write_options(request, &kernel->options);
     if (step->tunables != NULL)

@@ -57,6 +57,7 @@ CASE_KEYS = {
     "bytes": int,
     "memory_bytes": int,
     "workspace_bytes": int,
+    "private_bytes": int,
     "compile_ms": NUMBER,
     "first_call_cold_ms": MAYBE,
     "first_call_warm_ms": MAYBE,
