@@ -9,8 +9,9 @@ file, the likeliest to notice first. Each worker has a copy of the sources and a
 default build-mutations; kept for the next run). A mutant is killed by the first of its tests that fails, crashes or
 does not end. Tests run as the quick tier runs them, in the environment that CTest gives them.
 
-A mutant that no test kills survives; an entry may explain why (`survives`). Exit status 1: a survivor without an
-explanation, or a mutant that is explained and killed. --source: the tests and sources of another checkout.
+A mutant that no test kills survives; an entry may explain why (`survives`). At the end the tests that killed one run
+without an error in their way. Exit status 1: a survivor without an explanation, a mutant that is explained and killed,
+or a test that fails anyway. --source: the tests and sources of another checkout.
 """
 import argparse
 import concurrent.futures
@@ -166,12 +167,25 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         for done in [pool.submit(judge, mutant) for mutant in mutants]:
             done.result()
+    def passes(name):
+        worker = workers.get()
+        try:
+            worker.make("cmake", "--build", worker.build)
+            return worker.run(name) is None
+        finally:
+            workers.put(worker)
+
+    killers = sorted({result["killed_by"] for result in results} - {None})
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        failing = [name for name, good in zip(killers, pool.map(passes, killers)) if not good]
     if arguments.json:
         arguments.json.write_text(json.dumps(sorted(results, key=lambda result: result["name"]), indent=1) + "\n")
     killed = sum(result["killed_by"] is not None for result in results)
     bad = [result["name"] for result in results if result["bad"]]
     print(f"{len(results)} mutants, {killed} killed", *bad)
-    return 1 if bad else 0
+    if failing:
+        print("fail without an error:", *failing)
+    return 1 if bad or failing else 0
 
 
 if __name__ == "__main__":
