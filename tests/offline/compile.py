@@ -3,9 +3,9 @@
 """Compiles the configurations of configurations.txt for devices that need not be here, and prints what they take.
 
 Fails on a compile error, and where a work-item's registers spill beyond the target's limit.
-Targets: lint (portable OpenCL C 1.2, all engines), AMD gfx*, NVIDIA sm_*, Intel names (SIMT engine). A target whose
-compiler is absent is skipped and said so (exit status 77 if nothing ran); with CLMGK_TEST_REQUIRE_ALL set it is a
-failure.
+Targets: lint (portable OpenCL C 1.2, all engines), AMD gfx*, NVIDIA sm_* by clang and cuda_* by nvcc, Intel names (SIMT
+engine). A target whose compiler is absent is skipped and said so (exit status 77 if nothing ran); with
+CLMGK_TEST_REQUIRE_ALL set it is a failure, but for cuda_*: Debian's free packages have no nvcc.
 """
 import argparse
 import concurrent.futures
@@ -27,7 +27,10 @@ QUICK = ["lint", "gfx90a", "gfx1100", "sm_80", "pvc"]
 FULL = QUICK + ["gfx942", "gfx1201", "sm_75", "sm_90", "skl", "tgllp", "dg2-g10"]
 # Largest spill: vector registers (AMD), bytes of a work-item (NVIDIA), registers of 16 work-items (Intel: those with
 # registers of 32 bytes need two for a value of all; pvc stays below 40).
-SPILL_LIMIT = {"amd": 0, "nvidia": 0, "intel": 112}
+SPILL_LIMIT = {"amd": 0, "nvidia": 0, "cuda": 0, "intel": 112}
+# What ptxas -v says.
+PTXAS_FIGURES = {"registers": r"Used (\d+) registers", "B spilled": r"(\d+) bytes spill stores",
+                 "B stack": r"(\d+) bytes cumulative stack", "B local": r"(\d+) bytes smem"}
 
 
 def libclc_folder():
@@ -35,8 +38,9 @@ def libclc_folder():
     return pathlib.Path(cache) / "clmgk-test/libclc-19/usr/lib/clc"
 
 
-def find_ptxas():
-    return shutil.which("ptxas") or shutil.which("ptxas", path="/usr/local/cuda/bin")
+def find_cuda(program):
+    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    return shutil.which(program) or shutil.which(program, path=f"{home}/bin")
 
 
 class Failure(Exception):
@@ -131,12 +135,46 @@ class Nvidia:
                                             "-target-feature", "-Xclang", "+ptx78", "-O3", "-Xclang",
                                             "-mlink-builtin-bitcode", "-Xclang", libclc_folder() / "nvptx64--nvidiacl.bc",
                                             "-Wno-linker-warnings", *options, "-S", source, "-o", "k.ptx"], folder)
-        ptxas = find_ptxas()
+        ptxas = find_cuda("ptxas")
         if ptxas is None:
             return "PTX only: no ptxas", 0
         text = run([ptxas, f"-arch={self.architecture}", "-v", "k.ptx", "-o", "k.cubin"], folder)
-        return figures(text, {"registers": r"Used (\d+) registers", "B spilled": r"(\d+) bytes spill stores",
-                              "B stack": r"(\d+) bytes cumulative stack", "B local": r"(\d+) bytes smem"})
+        return figures(text, PTXAS_FIGURES)
+
+
+class Cuda:
+    """NVIDIA's own compiler (clang's PTX is another's), for which the text becomes CUDA C++: near what NVIDIA's OpenCL
+    makes of it. The size of a work-group is left out: where ptxas knows it, it rather spills some bytes than lose a
+    group on a multiprocessor. What counts here is that all would fit."""
+
+    kind = "cuda"
+    engines = ("simt",)
+    EDITS = [(re.compile(pattern, re.MULTILINE), text) for pattern, text in [
+        (r"^#pragma OPENCL .*$", ""),
+        (r"static inline __attribute__\(\(always_inline\)\)", "DEVICE"),
+        (r"__attribute__\(\(reqd_work_group_size\(.*?, 1, 1\)\)\)", ""),
+        (r"__kernel", r'extern "C" __global__'),
+        (r"__local (?=\w+ \w+\[)", "__shared__ "),
+        (r"__(local|global|private) ", ""),
+        # a compound literal of arrays
+        (r"x\.keys = \(mixture_keys\)(\{.*?\});", r"x.keys = mixture_keys\1;"),
+    ]]
+
+    def __init__(self, architecture):
+        self.architecture = architecture
+
+    def missing(self):
+        return None if find_cuda("nvcc") else "nvcc (a CUDA toolkit, in PATH or CUDA_HOME)"
+
+    def compile(self, source, options, folder):
+        text = run(["cc", "-E", "-P", "-undef", "-x", "c", "-D__OPENCL_C_VERSION__=120", f"-I{KERNELS}",
+                    *[x for x in options if x.startswith("-D")], source], folder)
+        for pattern, replacement in self.EDITS:
+            text = pattern.sub(replacement, text)
+        (folder / "k.cu").write_text(f'#include "{HERE / "opencl.cuh"}"\n{text}')
+        text = run([find_cuda("nvcc"), f"-arch={self.architecture}", "-std=c++17", "-O3", "-w", "-fmad=false",
+                    "-Xptxas", "-v", "-cubin", "k.cu", "-o", "k.cubin"], folder)
+        return figures(text, PTXAS_FIGURES)
 
 
 class Intel:
@@ -165,6 +203,8 @@ def make_target(name, work):
         return Amd(name, work)
     if name.startswith("sm_"):
         return Nvidia(name)
+    if name.startswith("cuda_"):
+        return Cuda(name.replace("cuda_", "sm_"))
     return Intel(name)
 
 
@@ -210,8 +250,9 @@ def main():
             target = make_target(name, work)
             missing = target.missing()
             if missing is not None:
-                print(f"{name}: {'FAILED' if require else 'skipped'}: {missing} is not installed")
-                failed += require
+                needed = require and target.kind != "cuda"
+                print(f"{name}: {'FAILED' if needed else 'skipped'}: {missing} is not installed")
+                failed += needed
                 continue
             if isinstance(target, Amd):
                 target.prepare()
