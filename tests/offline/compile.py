@@ -23,7 +23,8 @@ CLANG = "clang-19"
 AMD_LIBRARY = pathlib.Path("/usr/lib/x86_64-linux-gnu/amdgcn/bitcode")
 # Debian's device library ends before these; a processor's file holds one constant.
 AMD_LATER = {"gfx942": 9402, "gfx1100": 11000, "gfx1201": 12001}
-QUICK = ["lint", "gfx90a", "gfx1100", "sm_80", "pvc"]
+QUICK_GPU = ["gfx90a", "gfx1100", "sm_80", "pvc"]  # share the configurations among them, unless they are asked for
+QUICK = ["lint"] + QUICK_GPU
 FULL = QUICK + ["gfx942", "gfx1201", "sm_75", "sm_90", "skl", "tgllp", "dg2-g10"]
 # Largest spill: vector registers (AMD), bytes of a work-item (NVIDIA), registers of 16 work-items (Intel: those with
 # registers of 32 bytes need two for a value of all; pvc stays below 40).
@@ -241,6 +242,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     require = bool(os.environ.get("CLMGK_TEST_REQUIRE_ALL"))
+    chosen = arguments.targets or arguments.full
     names = arguments.targets.split(",") if arguments.targets else FULL if arguments.full else QUICK
 
     with tempfile.TemporaryDirectory() as folder:
@@ -256,8 +258,11 @@ def main():
                 continue
             if isinstance(target, Amd):
                 target.prepare()
+            mine = [one for one in read_configurations() if one[0] in target.engines]
+            if not chosen and name in QUICK_GPU:
+                mine = mine[QUICK_GPU.index(name)::len(QUICK_GPU)]
             jobs += [(name, target, engine, configuration, source, options, work)
-                     for engine, configuration, source, options in read_configurations() if engine in target.engines]
+                     for engine, configuration, source, options in mine]
         with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
             for line, good in pool.map(compile_one, jobs):
                 print(line, flush=True)
