@@ -51,7 +51,8 @@ rusticl)
     # The lane engine's unrolled kernels take minutes each to compile there, and it is made for other devices.
     CLMGK_TEST_ENGINE=simt RUSTICL_ENABLE=llvmpipe "$@"
     ;;
-oclgrind-races) run_oclgrind --data-races -- "$@" ;;
+# Work-items of the lane engine share nothing.
+oclgrind-races) CLMGK_TEST_ENGINE=simt run_oclgrind --data-races -- "$@" ;;
 # Optimised code holds an instruction that stops this check, and the lane engine's vectors crash it.
 oclgrind-uninitialised) CLMGK_TEST_ENGINE=simt run_oclgrind --uninitialized --build-options -cl-opt-disable -- "$@" ;;
 layer:*)

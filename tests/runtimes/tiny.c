@@ -14,7 +14,7 @@ static void plain(void **state)
 {
     for (int variant = CLMGK_VARIANT_SOFTMAX; variant <= CLMGK_VARIANT_SMGK; variant++) {
         const clmgk_attention_desc desc = tiny((clmgk_variant)variant);
-        th_expect_desc(*state, &desc, (uint64_t)variant);
+        th_sweep_desc(*state, &desc, (uint64_t)variant, 0);
     }
 }
 
@@ -26,12 +26,12 @@ static void masked(void **state)
     desc.causal = 1;
     desc.use_lengths = 1;
     desc.use_lengths_q = 1;
-    th_expect_desc(*state, &desc, 1);
+    th_sweep_desc(*state, &desc, 1, 0);
 }
 
 static void arrays(void **state)
 {
-    const th_session *const session = *state;
+    th_session *const session = *state;
     static const clmgk_variant variants[] = {CLMGK_VARIANT_SMGK, CLMGK_VARIANT_MGK};
     for (size_t v = 0; v < (session->full ? TH_COUNT(variants) : 1); v++) {
         for (int dtype = CLMGK_DTYPE_F32; dtype <= (session->full ? CLMGK_DTYPE_BF16 : CLMGK_DTYPE_F32); dtype++) {
@@ -42,7 +42,7 @@ static void arrays(void **state)
                 desc.estep = (clmgk_estep)estep;
                 desc.prior_shape = CLMGK_PRIOR_HMS;
                 desc.variance_shape = CLMGK_VARIANCE_HM;
-                th_expect_desc(*state, &desc, (uint64_t)dtype * 10 + (uint64_t)estep);
+                th_sweep_desc(session, &desc, (uint64_t)dtype * 10 + (uint64_t)estep, 0);
             }
         }
     }
@@ -56,7 +56,25 @@ static void gradients(void **state)
         desc.causal = 1;
         desc.gradients = th_all_gradients(&desc);
         th_problem problem = th_problem_make(&desc, v);
-        th_expect_gradients(*state, &problem, false);
+        th_expect_gradients(*state, &problem, true);
+        th_problem_free(&problem);
+    }
+}
+
+/* Several heads over the same scores, with a softmax each and with one. */
+static void mixed_heads(void **state)
+{
+    static const clmgk_variant variants[] = {CLMGK_VARIANT_HARD_FISH, CLMGK_VARIANT_HARD_MISH};
+    for (size_t v = 0; v < TH_COUNT(variants); v++) {
+        clmgk_attention_desc desc = tiny(variants[v]);
+        desc.components = 2;
+        desc.heads = 4;
+        desc.gradients = v == 0 ? th_all_gradients(&desc) : 0;
+        th_problem problem = th_problem_make(&desc, v);
+        if (v == 0)
+            th_expect_gradients(*state, &problem, true);
+        else
+            th_sweep(*state, &problem, 0);
         th_problem_free(&problem);
     }
 }
@@ -64,6 +82,6 @@ static void gradients(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(plain), cmocka_unit_test(masked), cmocka_unit_test(arrays),
-                                       cmocka_unit_test(gradients)};
+                                       cmocka_unit_test(gradients), cmocka_unit_test(mixed_heads)};
     return cmocka_run_group_tests_name("tiny", tests, th_session_open, th_session_close);
 }
