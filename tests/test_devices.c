@@ -37,6 +37,11 @@ struct _cl_context {
     int references;
 };
 
+struct _cl_mem {
+    int references;
+};
+
+static struct _cl_mem buffer; /* of a context of the library */
 static struct _cl_platform_id platforms[5];
 static struct _cl_device_id cpus[] = {
     {&platforms[2], "pthread-model CPU", CL_DEVICE_TYPE_CPU | CL_DEVICE_TYPE_DEFAULT, CL_TRUE, NULL, 1},
@@ -189,6 +194,19 @@ CL_API_ENTRY cl_int CL_API_CALL clRetainDevice(cl_device_id device)
 CL_API_ENTRY cl_int CL_API_CALL clReleaseDevice(cl_device_id device)
 {
     return count_reference(&device->references, -1);
+}
+
+CL_API_ENTRY cl_mem CL_API_CALL clCreateBuffer(cl_context context, cl_mem_flags flags, size_t size, void *host,
+                                               cl_int *code)
+{
+    (void)context, (void)flags, (void)size, (void)host;
+    *code = count_reference(&buffer.references, 1);
+    return *code == CL_SUCCESS ? &buffer : NULL;
+}
+
+CL_API_ENTRY cl_int CL_API_CALL clReleaseMemObject(cl_mem memory)
+{
+    return count_reference(&memory->references, -1);
 }
 
 static int reset(void **state)
@@ -457,6 +475,7 @@ static void test_contexts(void **state)
     clmgk_context_release(NULL);
     assert_int_equal(opencl.references, 1);
     assert_int_equal(cpus[0].references, 1);
+    assert_int_equal(buffer.references, 0);
 }
 
 static void test_every_call_of_a_context_fails(void **state)
@@ -477,6 +496,7 @@ static void test_every_call_of_a_context_fails(void **state)
         assert_null(context);
         assert_int_equal(opencl.references, 1);
         assert_int_equal(cpus[0].references, 1);
+        assert_int_equal(buffer.references, 0);
     }
 }
 
