@@ -181,6 +181,28 @@ static void storage_types(void **state)
     }
 }
 
+/* The mean of two values of eight bits that lies half-way between two such values: the even one. */
+static void bf16_rounds_to_nearest_even(void **state)
+{
+    th_session *const session = *state;
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 20, 2);
+    desc.dtype = CLMGK_DTYPE_BF16;
+    desc.value_size = 16;
+    th_problem problem = th_problem_make(&desc, 1);
+    const th_array *const o = &problem.array[TH_O];
+    const int64_t size = o->shape[4];
+    th_fill(&problem, TH_Q, 0.0);
+    for (int64_t n = 0; n < 2 * size; n++)
+        for (int64_t key = 0; key < 2; key++)
+            th_set(&problem, TH_V, 0, n / size, 0, key, n % size, 1.0 + (double)(n % size + key) / 128.0);
+    for (size_t e = 0; e < session->engines; e++) {
+        th_run_with(session, &problem, session->engine[e], session->parameters[e]);
+        for (size_t n = 0; n < o->count; n++)
+            assert_true(o->values[n] == 1.0 + rint((double)((int64_t)n % size) + 0.5) / 128.0);
+    }
+    th_problem_free(&problem);
+}
+
 /* ---- anything -------------------------------------------------------------------------------------------------- */
 
 /* What costs a build. */
@@ -244,6 +266,7 @@ int main(void)
         cmocka_unit_test(scores_esteps_priors_variances),
         th_full_test(priors_and_variances_of_one_component),
         cmocka_unit_test(storage_types),
+        cmocka_unit_test(bf16_rounds_to_nearest_even),
         th_full_test(random_problems),
     };
     return th_run_tests(tests);
