@@ -88,7 +88,7 @@ else
     # them the programs that measure, what the thread sanitizer has, and programs whose code others run.
     # Of the sweeps over faults, which the main tests make whole, a part.
     export CLMGK_FAULT_STEP=6
-    stage asan check_preset asan -L quick -E "^(test_($numeric|gemm|threads)(_optimised)?|cli_test_(bench|golden|info|run_mixing|tune))\$"
+    stage asan check_preset asan -L quick -E "^(test_($numeric|gemm|threads)(_optimised)?|cli_test_(bench|golden|info|run_(mixing|results|training)|tune))\$"
     unset CLMGK_FAULT_STEP
     stage tsan check_preset tsan -R '^test_(threads|cache|gemm|tuning)$'
 fi
