@@ -275,13 +275,14 @@ static clmgk_status warm_up(const clmgk_context *context, const mgk_compiled_pas
 /* ---- programs ----------------------------------------------------------------------------------------------- */
 
 /* What a compiler makes of a kernel can take more of the device than was planned, and a launch would only say that
- * resources are missing. Another plan may do with the limits that are left here. */
+ * resources are missing. Another plan may do with the limits that are left here. The work-groups of kernels without
+ * local memory have one size: whether it fits, their first run tells (rusticl states less than it takes). */
 static clmgk_status check_fit(clmgk_plan *plan, const mgk_kernel_plan *kernel, const mgk_kernel_needs *needs,
                               clmgk_error *error)
 {
     const uint64_t local = plan->context->facts.info.local_memory_bytes;
     const size_t items = kernel->launch.local[0];
-    if (needs->work_group != 0 && items > needs->work_group) {
+    if (kernel->local_bytes > 0 && needs->work_group != 0 && items > needs->work_group) {
         plan->narrowed = needs->work_group < plan->group_limit;
         plan->group_limit = needs->work_group;
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
