@@ -64,7 +64,7 @@ int th_session_close(void **state);
 /* A test of the full tier alone: in the quick tier others exercise the same text (tests/mutations shows that). */
 #define th_full_test(function)                                                                                         \
     {                                                                                                                  \
-        .name = #function, .test_func = function, .initial_state = (void *)&th_full_only                               \
+        .name = #function, .test_func = (function), .initial_state = (void *)&th_full_only                             \
     }
 extern const char th_full_only;
 
