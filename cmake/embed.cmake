@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# clmgk_embed(OUTPUT SYMBOL FILES...): a C file that holds the texts of FILES as a table of mgk_embedded_file named
-# SYMBOL. Made at build time by embed_files.cmake, again whenever a file changes.
+# clmgk_embed(OUTPUT SYMBOL FOLDER FILES...): a C file that holds the texts of FILES as a table of mgk_embedded_file named
+# SYMBOL, by their paths below FOLDER. Made at build time by embed_files.cmake, again whenever a file changes.
 set(CLMGK_EMBED_SCRIPT ${CMAKE_CURRENT_LIST_DIR}/embed_files.cmake)
-function(clmgk_embed output symbol)
+function(clmgk_embed output symbol folder)
   add_custom_command(
     OUTPUT ${output}
-    COMMAND ${CMAKE_COMMAND} -D OUTPUT=${output} -D SYMBOL=${symbol} "-D FILES=${ARGN}" -P ${CLMGK_EMBED_SCRIPT}
+    COMMAND ${CMAKE_COMMAND} -D OUTPUT=${output} -D SYMBOL=${symbol} -D FOLDER=${folder} "-D FILES=${ARGN}" -P ${CLMGK_EMBED_SCRIPT}
     DEPENDS ${ARGN} ${CLMGK_EMBED_SCRIPT}
     COMMENT "Embedding kernels"
     VERBATIM)

@@ -4,9 +4,9 @@
  * that fuses products and sums as it likes, kernels that take more than was planned, and the lane engine as the last
  * resort on a GPU.
  */
+#include "attention/core/family.h"
 #include "device/device.h"
 #include "harness/harness.h"
-#include "variants/family.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The random numbers that users can draw again on the host: the generator's words, dropout's mask, and the noise. */
-#include "api/normal.h"
+#include "attention/normal.h"
 #include "base/base.h"
 #include "device/device.h"
 #include "harness/harness.h"
@@ -336,7 +336,7 @@ static const char one_lane[] = "typedef float real;\n"
 
 static cl_program build_draw(const th_session *session, int lanes, bool rounded)
 {
-    static const char *const files[] = {"common.clh", "lanes.clh", "normal.clh"};
+    static const char *const files[] = {"base/common.clh", "engine/lanes.clh", "base/normal.clh"};
     mgk_text text[TH_COUNT(files)] = {{0}};
     for (size_t n = 0; n < TH_COUNT(files); n++)
         assert_int_equal(mgk_source_expand(NULL, files[n], &text[n], NULL), CLMGK_OK);

@@ -5,11 +5,11 @@
  *
  * With arguments this program is one of several processes on one cache (processes_share_a_file).
  */
+#include "attention/core/key.h"
 #include "harness/harness.h"
 #include "harness/scratch.h"
 #include "tuning/entries.h"
 #include "tuning/tunables.h"
-#include "variants/bucket.h"
 
 #include <pthread.h>
 #include <spawn.h>
@@ -1249,7 +1249,7 @@ static void write_kernels(const char *folder, const char *macro)
     char path[SCRATCH_PATH];
     for (const mgk_embedded_file *file = mgk_embedded_files; file->name; file++) {
         mgk_text text = {0};
-        if (strcmp(file->name, "mixture_forward.cl") == 0)
+        if (strcmp(file->name, "mixture/forward.cl") == 0)
             mgk_text_printf(&text, "#if %s\n#error broken\n#endif\n", macro);
         mgk_text_append(&text, file->text, file->length);
         assert_false(text.failed);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public view of the tuning cache. */
-#include "api/plan.h"
+#include "attention/core/key.h"
+#include "attention/plan.h"
 #include "tuning/entries.h"
-#include "variants/bucket.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -83,11 +83,12 @@ static clmgk_status expand_file(expansion *run, const char *name);
 static clmgk_status expand_include(expansion *run, const char *name, size_t length)
 {
     char file[256];
-    if (length >= sizeof(file) || memchr(name, '/', length) != NULL)
-        return mgk_fail(run->error, CLMGK_ERROR_COMPILE, "#include \"%.*s\": expected the name of a kernel file",
-                        (int)(length < sizeof(file) ? length : sizeof(file)), name);
-    memcpy(file, name, length);
-    file[length] = '\0';
+    const size_t kept = length < sizeof(file) ? length : sizeof(file) - 1;
+    memcpy(file, name, kept);
+    file[kept] = '\0';
+    if (kept < length || file[0] == '/' || strstr(file, "..") != NULL)
+        return mgk_fail(run->error, CLMGK_ERROR_COMPILE,
+                        "#include \"%s\": expected the path of a kernel file below the folder of kernels", file);
     return first_time(&run->seen, file) ? expand_file(run, file) : CLMGK_OK;
 }
 

@@ -2,7 +2,7 @@
 /*
  * The parameters of CLBlast's kernels for products, as its own tuner has them (CLBlast 1.5:
  * src/tuning/kernels/xgemm.hpp and xgemm_direct.hpp, src/tuning/routines/xgemm.cpp). Same form as
- * cl/engine_lane_tunables.h; they are no macros of ours, and the default, 0, stands for what CLBlast's own database
+ * cl/engine/lane_tunables.h; they are no macros of ours, and the default, 0, stands for what CLBlast's own database
  * says.
  */
 #ifndef MGK_CLBLAST_TUNABLES_H

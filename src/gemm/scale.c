@@ -2,7 +2,7 @@
 /* Products without a sum (k = 0) and empty ones: C is scaled by beta, by a kernel of our own. */
 #include "gemm/gemm.h"
 
-#include "gemm_scale_args.clh"
+#include "gemm/scale_args.clh"
 
 enum { GROUP = 64 };
 
@@ -49,7 +49,7 @@ static clmgk_status build(clmgk_gemm_plan *plan, scale_state *state, clmgk_error
     clmgk_program_origin origin = CLMGK_PROGRAM_MEMORY;
     double ignored = 0.0;
     cl_int code = CL_SUCCESS;
-    MGK_TRY(mgk_program_get(plan->context, "gemm_scale.cl", options[plan->desc.dtype], &state->program, &origin,
+    MGK_TRY(mgk_program_get(plan->context, "gemm/scale.cl", options[plan->desc.dtype], &state->program, &origin,
                             &ignored, error));
     state->kernel = clCreateKernel(state->program->program, "gemm_scale", &code);
     if (state->kernel == NULL)

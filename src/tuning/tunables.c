@@ -2,7 +2,7 @@
 /* The tables of kernel parameters, declared beside the kernels, and sets of values. */
 #include "tuning/tunables.h"
 
-#include "admixture_tunables.h"
+#include "admixture/tunables.h"
 #include "gemm/clblast_tunables.h"
 
 #include <ctype.h>

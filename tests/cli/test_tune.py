@@ -176,11 +176,11 @@ class ChangedKernels(TuneTest):
         same = " && ".join(f"{macro} == {parameters[name]}" for name, macro in MACROS.items())
         kernels = self.folder / "kernels"
         shutil.copytree(KERNELS, kernels)
-        source = (kernels / "mixture_forward.cl").read_text()
+        source = (kernels / "mixture/forward.cl").read_text()
         start = "    if (a.length == 0)\n        return;\n"
         self.assertEqual(source.count(start), 1)
         condition = f"#if !ENGINE_SIMT && {'' if defaults else '!'}({same})\n{text}\n#endif\n"
-        (kernels / "mixture_forward.cl").write_text(source.replace(start, condition + start))
+        (kernels / "mixture/forward.cl").write_text(source.replace(start, condition + start))
         return {**self.environment, "CLMGK_KERNEL_DIR": str(kernels)}
 
     def test_winner_is_kept(self):

@@ -3,7 +3,7 @@
  * Prints the kernel configurations that plans make for the problems below, on a GPU and a CPU that need not be here:
  * the text of configurations.txt, which the test compares and compile.py compiles.
  */
-#include "variants/family.h"
+#include "attention/core/family.h"
 
 #include <stdio.h>
 #include <string.h>

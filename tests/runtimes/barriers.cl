@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The two constructs that PoCL's work-item loops take wrongly (docs/engine.md), as small as they show it. */
-#include "common.clh"
+#include "base/common.clh"
 
 #define ITEMS 32
 #define USED  16

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Admixture family, forward: M products of scores for each tile of keys, then an online softmax over their mixture for
+ * each of H heads. A work-group holds the state of HEADS of them; more are other work-groups, with products of their
+ * own. Formulas of the scores: admixture/block.clh; the softmax: attention/tile.clh.
+ *
+ * SHARED_SOFTMAX (MiSH where nothing differs by head): one matrix of weights serves all heads of the work-group.
+ */
+#include "admixture/block.clh"
+
+#ifndef SHARED_SOFTMAX
+#define SHARED_SOFTMAX 0
+#endif
+#define SCORE_SLOTS        (1 + HAS_BIAS)
+#define BIAS_SLOT          1
+#define QUERY_COMPONENTS   COMPONENTS
+#define PANEL_ACCUMULATORS HEADS
+#define VALUE_HEADS        HEADS
+
+#include "engine/engine.clh"
+
+#include "base/random.clh"
+
+#include "admixture/score.clh"
+
+/* What a work-group knows of the head that it is at. */
+typedef struct scorer {
+    modifiers modifiers;
+    mixing mixing;
+} scorer;
+
+#include "attention/tile.clh"
+
+FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, int panel, int sub, const bool lazy,
+                           const real *base, real *growth, real (*w)[BLOCK_ROWS], real (*factor)[BLOCK_ROWS])
+{
+    real eps[BLOCK_KEYS][BLOCK_ROWS];
+#if OWN_NOISE
+    block_noise(e, &x->modifiers, x->modifiers.head, view->row, view->k0, sub, eps);
+#endif
+    KEYS_FOR(u)
+        ROWS_FOR(v)
+            w[u][v] = mixed_begin(&x->mixing, OWN_NOISE ? eps[u][v] : (real)(0.0f));
+    MIXED_FOR(k, HELD_SCORES)
+    KEYS_FOR(u)
+        ROWS_FOR(v)
+            w[u][v] = mixed_term(&x->mixing, k, held_get(e, k, sub, u, v), OWN_NOISE ? eps[u][v] : w[u][v], w[u][v]);
+    KEYS_FOR(u)
+        ROWS_FOR(v) {
+            real s = w[u][v];
+#if HAS_SOFTCAP
+            s = softcap_real(s, x->modifiers.softcap);
+#endif
+            s = modified(e, &x->modifiers, view, sub, u, v, s) - base[v];
+            growth[v] = max_real(growth[v], s);
+            w[u][v] = s;
+        }
+    if (lazy)
+        KEYS_FOR(u)
+            ROWS_FOR(v)
+                w[u][v] = exp2_real(w[u][v]);
+}
+
+FUNCTION void left_out(const engine *e, int panel, real *norm)
+{
+    ROWS_FOR(v)
+        norm[v] = (real)(0.0f);
+}
+
+FUNCTION real whole_log(const scorer *x, const mgk_attention_args *a, real norm, real y)
+{
+    return y;
+}
+
+/* The held scores of a panel's tile. `x`: of any head. */
+FUNCTION void hold_scores(engine *e, const scorer *x, const tile_view *view, uint noise_head, int panel)
+{
+    for (int sub = view->begin; sub < view->end; ++sub) {
+        real s[BLOCK_KEYS][BLOCK_ROWS];
+#if SHARED_NOISE
+        real eps[BLOCK_KEYS][BLOCK_ROWS];
+        block_noise(e, &x->modifiers, noise_head, view->row, view->k0, sub, eps);
+#endif
+        MIXED_FOR(k, COMPONENTS)
+        {
+            if (!SHARED_MIX || k == 0)
+                KEYS_FOR(u)
+                    ROWS_FOR(v)
+                        s[u][v] = (real)(0.0f);
+            tile_product(e, panel, sub, k, k, s);
+            if (SHARED_MIX && k < COMPONENTS - 1)
+                continue;
+#if SHARED_NOISE
+            KEYS_FOR(u)
+                ROWS_FOR(v)
+                    s[u][v] = fma(eps[u][v], (real)(held_noise(&x->mixing, k)), s[u][v]);
+#endif
+            held_put(e, SHARED_MIX ? 0 : k, sub, s);
+        }
+    }
+}
+
+/* The value head that head h reads. */
+FUNCTION long value_head(const mgk_attention_args *a, int h)
+{
+    return (long)h * a->kv_heads / a->heads;
+}
+
+/* While panel n is at its tile, with head h of `heads`: a share of what the next tile, from k0 on, will copy, the
+ * values v of that head and a part of the keys. */
+FUNCTION void expect_rows(const mgk_attention_args *a, __global const storage *k, __global const storage *v, int h,
+                          int heads, int k0, int end, int n)
+{
+    rows_expect(v, a->v.token, k0, end, a->value_size, n);
+    for (int i = h; i < COMPONENTS; i += heads)
+        rows_expect(k + i * a->k.head, a->k.token, k0, end, a->head_size, n);
+}
+
+#define KERNEL_PARAMETERS                                                                                              \
+    const mgk_attention_args a, __global const storage *q, __global const storage *k, __global const storage *v,       \
+        __global storage *o, __global float *lse, __global const float *mix, __global const float *weight,             \
+        __global const float *added, __global const float *sigma, __global const int *lengths,                         \
+        __global const int *lengths_q, __global const int *offsets, __global const int *offsets_k,                     \
+        __global const float *bias, __global const float *slopes, __global const float *sinks, __global float *work
+#define KERNEL_ARGUMENTS                                                                                               \
+    a, q, k, v, o, lse, mix, weight, added, sigma, lengths, lengths_q, offsets, offsets_k, bias, slopes, sinks, work
+
+KERNEL(admixture_forward)
+{
+    if (a.length == 0)
+        return;
+    const row_block block = row_block_of(&a, GROUP_ID, (a.heads + HEADS - 1) / HEADS, offsets);
+    const int h0 = block.h * HEADS, heads = min(HEADS, a.heads - h0), first = block.first;
+    const problem p = problem_of(&a, block.b, lengths, lengths_q, offsets, offsets_k);
+    if (first >= p.rows)
+        return;
+    q += a.q.offset + p.batch * a.q.batch + p.row_base * a.q.token;
+    k += a.k.offset + p.batch * a.k.batch + p.key_base * a.k.token;
+    const long g0 = value_head(&a, h0);
+    const int value_heads = (int)(value_head(&a, h0 + heads - 1) - g0) + 1;
+    v += a.v.offset + p.batch * a.v.batch + g0 * a.v.head + p.key_base * a.v.token;
+
+    ENGINE_DECLARE(e, PRODUCTS)
+    scorer x[HEADS];
+    float scale[COMPONENTS];
+    real row_max[PANELS * HEADS][BLOCK_ROWS], row_sum[PANELS * HEADS][BLOCK_ROWS], ignored[BLOCK_ROWS];
+    const uint noise_head = (uint)block.b * (uint)a.heads;
+
+    HEADS_FOR(h)
+    {
+        if (h >= heads)
+            continue;
+        x[h].modifiers = modifiers_of(&a, block.b, h0 + h, slopes);
+        x[h].mixing = mixing_of(&a, h0 + h, mix, weight, sigma);
+        x[h].mixing.added = added_of(&a, h0 + h, added);
+    }
+    for (int i = 0; i < COMPONENTS; ++i)
+        scale[i] = stage_scale(&x[0].mixing, i);
+    for (int n = 0; n < PANELS; ++n) {
+        query_load(&e, n, q, a.q.head, a.q.token, first + n * PANEL_ROWS, p.valid, a.head_size);
+        HEADS_FOR(h)
+        {
+            const int acc = n * HEADS + h;
+            acc_clear(&e, acc);
+            ROWS_FOR(i) {
+                row_max[acc][i] = (real)(-INFINITY);
+                row_sum[acc][i] = (real)(0.0f);
+            }
+        }
+    }
+
+    int range, end;
+    key_range(&a, &p, &block, &range, &end);
+    for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
+        tile_view view;
+        keys_stage(&e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, scale);
+        values_stage(&e, value_heads, v, a.v.head, a.v.token, k0, end, a.value_size);
+        for (int n = 0; n < PANELS; ++n) {
+            const int panel_first = first + n * PANEL_ROWS;
+            if (!view_tile(&e, &a, &p, panel_first, range, k0, &view))
+                continue;
+            hold_scores(&e, &x[0], &view, noise_head, n);
+            HEADS_FOR(h)
+            {
+                if (h >= heads)
+                    continue;
+                const int acc = n * HEADS + h, g = (int)(value_head(&a, h0 + h) - g0);
+                if (!SHARED_SOFTMAX || h == 0) {
+                    sync_keys(&e); /* weights of the head before are done with */
+#if HAS_BIAS
+                    bias_stage(&e, bias_of(&a, &p, h0 + h, bias), a.bias.component, a.bias.token, panel_first, p.rows,
+                               k0, end, view.begin, view.end);
+#endif
+                    tile_weights(&e, &x[h], &view, n, acc, SHARED_SOFTMAX ? heads : 1, row_max[acc], row_sum[acc],
+                                 ignored);
+                }
+                expect_rows(&a, k, v + g * a.v.head, h, heads, k0 + TILE_KEYS, end, n);
+                tile_accumulate(&e, acc, g, view.begin, view.end);
+                branch_end();
+            }
+            branch_end();
+        }
+    }
+    for (int n = 0; n < PANELS; ++n)
+        HEADS_FOR(h)
+        {
+            if (h >= heads)
+                continue;
+            const int acc = n * HEADS + h, own = SHARED_SOFTMAX ? n * HEADS : acc;
+            const results out = results_of(&a, &p, h0 + h, block.split, o, lse, work);
+            /* one range of the keys has it */
+            const float sink = HAS_SINKS && block.split == 0 ? sinks[a.sinks_offset + h0 + h] : -INFINITY;
+            real sum[BLOCK_ROWS];
+            ROWS_FOR(i)
+                sum[i] = row_sum[own][i];
+            panel_finish(&e, &x[h], n, acc, &a, &p, first + n * PANEL_ROWS, row_max[own], sum, sink, &out);
+            branch_end();
+        }
+    branch_end();
+}

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Admixture family, backward pass, what is done per row before and after the keys, and the gradients of the mixing:
+ *
+ *     log_hi = - L_hi in base 2      delta_hi = dL_hi - dO_hi.O_hi      dsink = sum_i e^(sink - L_hi) delta_hi
+ *     dQ_ki = (sum of the splits' products) / sqrt(D)     MiSH: p_k times that
+ */
+#include "admixture/sums.clh"
+
+#ifndef WANT_Q
+#define WANT_Q 1
+#endif
+#ifndef WANT_SINKS
+#define WANT_SINKS 0
+#endif
+#ifndef WANT_BIAS_ROWS
+#define WANT_BIAS_ROWS 0 /* 1: a bias with a row axis and no key axis has its gradient summed in a region */
+#endif
+
+#include "attention/rows.clh"
+
+/* A work-item is a row of a head. */
+__kernel void admixture_rows_begin(const mgk_attention_args a, __global const storage *o, __global const float *lse,
+                                   __global const storage *grad_o, __global const float *grad_lse,
+                                   __global const float *sinks, __global float *work)
+{
+    const long x = get_global_id(0);
+    if (a.heads == 0 || x >= rows_of(&a))
+        return;
+    const row_place at = row_of(&a, x);
+    row_values own = {0.0f, 0.0f, 0.0f, 0.0f};
+    const bool seen = row_values_of(&a, &at, o, lse, grad_o, grad_lse, sinks, &own);
+    work += a.work;
+    work[a.region[MGK_REGION_LOG] + x] = seen ? -own.log_high - own.log_low : -INFINITY;
+    work[a.region[MGK_REGION_DELTA] + x] = own.delta;
+#if WANT_SINKS
+    work[a.region[MGK_REGION_SINKS] + x] = own.sink;
+#endif
+#if WANT_BIAS_ROWS
+    work[a.region[MGK_REGION_BIAS] + x] = 0.0f;
+#endif
+}
+
+/* A work-item is a row of a global head. */
+__kernel void admixture_rows_finish(const mgk_attention_args a, __global const storage *q, __global const float *mix,
+                                    __global storage *grad_q, __global float *work)
+{
+    const long rows = (HAS_SEQUENCES ? 1L : a.batch) * COMPONENTS * a.length, x = get_global_id(0);
+    if (a.heads == 0 || x >= rows)
+        return;
+    const long b = x / a.length / COMPONENTS, k = x / a.length % COMPONENTS, i = x % a.length;
+    work += a.work;
+    __global const float *const product = work + a.region[MGK_REGION_QUERY] + x * HEAD_SIZE;
+    __global const storage *const query = q + a.q.offset + b * a.q.batch + k * a.q.head + i * a.q.token;
+    __global storage *const out =
+        grad_q + a.grad_q.offset + b * a.grad_q.batch + k * a.grad_q.head + i * a.grad_q.token;
+    const float scale = a.scale * LN_2 * (SHARED_MIX ? mix[a.mix_offset + k] : 1.0f);
+    float row = 0.0f;
+    for (int d = 0; d < a.head_size; ++d) {
+        float sum = 0.0f;
+        for (int split = 0; split < a.splits; ++split)
+            sum += product[split * rows * HEAD_SIZE + d];
+#if SHARED_MIX && WANT_MIX
+        /* a row that sees nothing may hold anything */
+        row = sum == 0.0f ? row : fma(sum, load1(query, d), row);
+#endif
+#if WANT_Q
+        sum *= scale;
+        store1(out, d, (a.accumulate & 1) != 0 ? sum + load1(out, d) : sum);
+#endif
+    }
+#if SHARED_MIX && WANT_MIX
+    work[a.region[MGK_REGION_MIX_ROWS] + x] = row;
+#endif
+}
+
+/* Sum number n of head h over batches and splits. */
+FUNCTION float mix_sum(const mgk_attention_args *a, __global const float *work, long h, int n)
+{
+    float sum = 0.0f;
+    for (long x = 0; x < (long)a->batch * a->splits; ++x)
+        sum += work[a->work + a->region[MGK_REGION_MIX_SUMS] + (x * a->heads + h) * SUMS + n];
+    return sum;
+}
+
+FUNCTION void put(const mgk_attention_args *a, __global float *out, long x, float value)
+{
+    out[a->out_offset + x] = a->out_accumulate ? out[a->out_offset + x] + value : value;
+}
+
+/* dp, dw: a work-item is (h, k), with MiSH k. */
+#if WANT_MIX || WANT_MIX_WEIGHT
+FUNCTION float mix_gradient(const mgk_attention_args *a, long h, int k, const mixing *m, __global const float *work)
+{
+    float sum = 0.0f;
+#if SHARED_MIX
+    sum = work[a->work + a->region[MGK_REGION_MIX_TOTALS] + k] * a->scale;
+#if MIX_HAS_NOISE
+    for (long n = 0; n < a->heads; ++n)
+        sum = fma(a->scale * m->sigma[k], mix_sum(a, work, n, MIX_SUMS), sum);
+#endif
+#else
+    sum = mix_sum(a, work, h, k);
+#if MIX_HAS_NOISE
+    sum = fma(a->scale * m->sigma[k], mix_sum(a, work, h, MIX_SUMS), sum);
+#endif
+#endif
+    return sum * LN_2;
+}
+#endif
+
+__kernel void admixture_mix_gradient(const mgk_attention_args a, __global const float *mix,
+                                     __global const float *weight, __global const float *sigma, __global float *out,
+                                     __global const float *work)
+{
+#if WANT_MIX
+    const long x = get_global_id(0);
+    if (a.heads == 0 || x >= (SHARED_MIX ? 1L : a.heads) * COMPONENTS)
+        return;
+    const long h = x / COMPONENTS;
+    const int k = (int)(x % COMPONENTS);
+    const mixing m = mixing_of(&a, (int)h, mix, weight, sigma);
+    put(&a, out, x, mix_gradient(&a, h, k, &m, work) * (GENERALISED ? weight_of(&m, k) : 1.0f));
+#endif
+}
+
+__kernel void admixture_weight_gradient(const mgk_attention_args a, __global const float *mix,
+                                        __global const float *weight, __global const float *sigma, __global float *out,
+                                        __global const float *work)
+{
+#if WANT_MIX_WEIGHT
+    const long x = get_global_id(0);
+    if (a.heads == 0 || x >= (long)a.heads * COMPONENTS)
+        return;
+    const long h = x / COMPONENTS;
+    const int k = (int)(x % COMPONENTS);
+    const mixing m = mixing_of(&a, (int)h, mix, weight, sigma);
+    put(&a, out, x, mix_gradient(&a, h, k, &m, work) * m.p[k]);
+#endif
+}
+
+/* dc: a work-item is h. */
+__kernel void admixture_offset_gradient(const mgk_attention_args a, __global float *out, __global const float *work)
+{
+#if WANT_MIX_OFFSET
+    const long h = get_global_id(0);
+    if (a.heads != 0 && h < a.heads)
+        put(&a, out, h, mix_sum(&a, work, h, MIX_SUMS + NOISE_SUMS) * (a.scale * LN_2));
+#endif
+}
+
+/* dsigma: a work-item is k. */
+__kernel void admixture_noise_gradient(const mgk_attention_args a, __global const float *mix,
+                                       __global const float *weight, __global const float *sigma, __global float *out,
+                                       __global const float *work)
+{
+#if WANT_NOISE
+    const int k = (int)get_global_id(0);
+    if (a.heads == 0 || k >= COMPONENTS)
+        return;
+    float sum = 0.0f;
+    for (int h = 0; h < a.heads; ++h) {
+        const mixing m = mixing_of(&a, h, mix, weight, sigma);
+        sum = fma(m.p[k] * weight_of(&m, k), mix_sum(&a, work, h, MIX_SUMS + (GENERALISED ? k : 0)), sum);
+    }
+    put(&a, out, k, sum * (a.scale * LN_2));
+#endif
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attention over all keys from attentions over disjoint ranges of them, always summed in the same order:
+ *
+ *     L_i = log sum_p exp(L_i^p)          O_i = sum_p exp(L_i^p - L_i) O_i^p
+ *
+ * The parts are dense, [parts,B,H,N,E] and [parts,B,H,N]: the caller's, or (SPLIT_KEYS) f32 ones in the workspace. A
+ * work-item is one element of O, all elements of a row side by side.
+ */
+#include "attention/block.clh"
+
+/* Element i of a part's O. */
+FUNCTION float load_part(__global const output *p, long i)
+{
+#if SPLIT_KEYS
+    return p[i];
+#else
+    return load1(p, i);
+#endif
+}
+
+#if HAS_SEQUENCES && SPLIT_KEYS
+/* Whether some sequence covers row i of the axis. */
+FUNCTION bool in_sequence(const mgk_attention_args *a, __global const int *offsets, int i)
+{
+    int low = 0, high = a->sequences;
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        if (sequence_begin(offsets, middle, a->length) <= i)
+            low = middle;
+        else
+            high = middle;
+    }
+    return sequence_begin(offsets, low, a->length) <= i && i < sequence_begin(offsets, low + 1, a->length);
+}
+#endif
+
+__kernel void attention_combine(const mgk_attention_args a, __global const output *parts_o,
+                                __global const float *parts_lse, __global storage *o, __global float *lse,
+                                __global const int *offsets)
+{
+    if (a.length == 0)
+        return;
+    const int e = (int)(get_global_id(0) % VALUE_SIZE);
+    const long row = (long)(get_global_id(0) / VALUE_SIZE);
+    const int i = (int)(row % a.length), h = (int)(row / a.length % a.heads);
+    const long b = row / a.length / a.heads, rows = (long)(HAS_SEQUENCES ? 1 : a.batch) * a.heads * a.length;
+    if (e >= a.value_size)
+        return;
+#if HAS_SEQUENCES && SPLIT_KEYS
+    /* rows of no sequence have no parts, and are not written */
+    if (!in_sequence(&a, offsets + a.offsets_offset, i))
+        return;
+#endif
+#if SPLIT_KEYS
+    const int parts = a.splits;
+    parts_lse = (__global const float *)parts_o + a.work + a.region[0];
+    parts_o += a.work + a.region[1];
+#else
+    const int parts = a.parts;
+    parts_lse += a.parts_lse_offset;
+    parts_o += a.parts_o_offset;
+#endif
+    float top = -INFINITY, sum = 0.0f, value = 0.0f;
+    for (int p = 0; p < parts; ++p)
+        top = fmax(top, parts_lse[p * rows + row]);
+    top = top == -INFINITY ? 0.0f : top;
+    for (int p = 0; p < parts; ++p) {
+        const float l = parts_lse[p * rows + row];
+        if (l == -INFINITY) /* no key there */
+            continue;
+        const float weight = exp(l - top);
+        sum += weight;
+        value = fma(weight, load_part(parts_o, (p * rows + row) * a.value_size + e), value);
+    }
+    store1(o, a.o.offset + b * a.o.batch + h * a.o.head + i * a.o.token + e, sum == 0.0f ? 0.0f : value / sum);
+    if (e == 0 && a.has_lse)
+        lse[a.lse.offset + b * a.lse.batch + h * a.lse.head + i * a.lse.token] = top + log(sum);
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The lane engine's kernel parameters, for the host: what it may choose where the kernels' own defaults
+ * (engine/lane.clh) stand for one choice.
+ *
+ *     T(identifier, name, macro (NULL: a run-time number), default on CPUs, on GPUs (0: follows from the shape),
+ *       meaning, values...)
+ *     C(constraint over identifiers)
+ *
+ * Defaults are the most that a plan takes: it makes them smaller to fit the device and the shape.
+ */
+#ifndef MGK_ENGINE_LANE_TUNABLES_H
+#define MGK_ENGINE_LANE_TUNABLES_H
+
+#define MGK_LANE_TUNABLES(T)                                                                                           \
+    T(lanes, "lanes", "LANES", 16, 16, "lanes of a vector", 8, 16)                                                     \
+    T(vectors, "vectors", "ROW_VECTORS", 2, 2, "vectors of query rows in a panel", 1, 2, 4)                            \
+    T(panels, "panels", "PANELS", 8, 8, "panels of rows that share a copied tile of keys", 1, 2, 4, 8)                 \
+    T(tile, "tile", "TILE_KEYS", 64, 64, "keys of a tile", 16, 32, 64, 128)                                            \
+    T(block, "block", "BLOCK_KEYS", 8, 8, "keys or features of a register block", 4, 8, 16)                            \
+    T(unroll, "unroll", "UNROLL_PRODUCT", 4, 4, "unrolling of the product loops", 1, 2, 4, 8)                          \
+    T(splits, "splits", NULL, 0, 0, "ranges of keys that work-groups share out", 1, 2, 4, 8, 16, 32, 64, 128)
+
+#define MGK_LANE_CONSTRAINTS(C) C(tile % lanes == 0)
+
+#endif

@@ -1,0 +1,458 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mixture family, forward: softmax, Gaussian, MGK and sMGK attention with an online softmax over keys and components.
+ * In base 2, with c_r = log2(e) / sigma_r^2:
+ *
+ *     s_ijr = c_r q_i.k_jr + beta_jr + alpha_ir + log2 pi_r(j)
+ *     beta_jr  = 0             [gaussian: - c_r |k_jr|^2 / 2]
+ *     alpha_ir = 0             [gaussian, sigma an array: - c_r |q_i|^2 / 2; else that term only enters L]
+ *
+ *     sMGK, k_jr = k_j + b_r: one product q_i.k_j, and
+ *     alpha_ir += c_r q_i.b_r        beta_jr = 0 [gaussian: - c_r (|k_j|^2/2 + k_j.b_r + |b_r|^2/2)]
+ *     one sigma: the sum over components factors (mixture/score.clh)
+ *
+ * The prior joins a score last: dvariance wants the score without it, and dprior the weight.
+ *
+ * A score is held as a pair: exponent E and factor C with 2^w_ij = C 2^E; weights are C 2^(E - m), m the row maximum
+ * of E. Soft-cap, bias and ALiBi change E, and so every component alike. The softmax itself: attention/tile.clh.
+ *
+ * SPLIT_KEYS: a work-group takes one of `splits` ranges of the keys; its O and L are partial results in the workspace,
+ * which attention/combine.cl joins. DENSITY: no values; L becomes the log-density of the query,
+ *
+ *     log p(q_i) = log sum_jr pi_r(j) (2 pi sigma_r^2)^(-D/2) exp(- |q_i - k_jr|^2 / (2 sigma_r^2)) - log (keys seen)
+ *
+ * in the workspace, +inf in rows that see no key.
+ */
+#include "mixture/block.clh"
+
+#ifndef DENSITY
+#define DENSITY 0 /* gaussian scores only; without ALiBi, sinks, soft-cap and dropout */
+#endif
+#define SCORE_SLOTS (HAS_BIAS ? 3 : 2)
+
+#include "engine/engine.clh"
+
+#include "base/random.clh"
+
+#include "mixture/score.clh"
+
+#define HAS_KEY_TERMS  (SCORE_GAUSSIAN || KEYS_SHIFTED)
+#define HAS_LOG_PRIOR  (HAS_PRIOR || (DENSITY && HAS_VARIANCE))
+#define HAS_FACTORED   (KEYS_SHIFTED && HAS_FACTOR)
+#define HAS_ROW_TERMS  (KEYS_SHIFTED || (SCORE_GAUSSIAN && HAS_VARIANCE))
+#define ROW_NORM_LATER (SCORE_GAUSSIAN && !HAS_VARIANCE)
+
+#define TWO_PI 6.28318530717958648f
+
+#define FLAG_SPREAD 1
+
+/* Terms of a tile's keys. */
+typedef struct mixture_keys {
+    KEY_SPACE float (*beta)[TILE_KEYS];      /* beta_jr; HAS_FACTORED: - B_j */
+    KEY_SPACE float (*log_prior)[TILE_KEYS]; /* log2 pi_r(j) */
+    KEY_SPACE float (*w)[TILE_KEYS];         /* w_jr */
+    KEY_SPACE float *top;                    /* B_j; -inf where no component has a prior */
+    KEY_SPACE float *spread;                 /* of log2 w_jr, over r and 0 */
+} mixture_keys;
+
+/* What a block knows of its components. */
+typedef struct mixture {
+    float scale[COMPONENTS];      /* c_r */
+    float stage_scale[PRODUCTS];  /* what staged keys are multiplied by: c_r, or 1 where that comes later */
+    float log_prior[COMPONENTS];  /* log2 pi_r, where pi does not depend on the key; DENSITY: and the constant */
+    float shift_norm[COMPONENTS]; /* c_r |b_r|^2 / 2 */
+    modifiers modifiers;
+    mixture_keys keys;
+#if HAS_ROW_TERMS
+    real alpha[PANELS][COMPONENTS][BLOCK_ROWS]; /* alpha_ir */
+#endif
+#if HAS_FACTORED
+    bool one_scale;                         /* all components have one sigma: the factored form exists */
+    real alpha_max[PANELS][BLOCK_ROWS];     /* A_i */
+    real u[PANELS][COMPONENTS][BLOCK_ROWS]; /* u_ir */
+    real spread[PANELS][BLOCK_ROWS];        /* of alpha_ir, over r; inf without one_scale */
+    float row_spread;                       /* the largest of them in the block */
+#endif
+} mixture;
+typedef mixture scorer;
+#include "attention/tile.clh"
+
+/* Scales, priors and shift norms of head h. */
+FUNCTION void mixture_begin(mixture *x, const mgk_attention_args *a, int b, int h, __global const float *prior,
+                            __global const float *variance, __global const float *shift, __global const float *slopes)
+{
+    x->modifiers = modifiers_of(a, b, h, slopes);
+    for (int r = 0; r < COMPONENTS; ++r) {
+        x->scale[r] = component_scale(a, h, r, variance);
+        x->log_prior[r] = 0.0f;
+#if HAS_PRIOR
+        if (!a->prior.token)
+            x->log_prior[r] = log2(prior[r * a->prior.component]);
+#endif
+#if DENSITY && HAS_VARIANCE
+        x->log_prior[r] -= 0.5f * a->head_size * log2(TWO_PI * LOG2_E / x->scale[r]);
+#endif
+#if KEYS_SHIFTED
+        x->shift_norm[r] = shift_norm(a, r, shift, x->scale[r]);
+#endif
+    }
+    for (int r = 0; r < PRODUCTS; ++r)
+        x->stage_scale[r] = SCALE_LATER ? 1.0f : x->scale[r];
+#if HAS_FACTORED
+    x->one_scale = has_one_scale(x->scale);
+    x->row_spread = 0.0f;
+#endif
+}
+
+/* alpha_ir of a panel, for sMGK with A_i and u_ir. */
+FUNCTION void row_terms(engine *e, mixture *x, int panel, __global const float *shift, int size)
+{
+#if HAS_ROW_TERMS
+    real norm[BLOCK_ROWS];
+    ROWS_FOR(v)
+        norm[v] = (real)(0.0f);
+#if SCORE_GAUSSIAN && HAS_VARIANCE
+    rows_norm(e, panel, norm);
+#endif
+    for (int r = 0; r < COMPONENTS; ++r) {
+        real product[BLOCK_ROWS];
+        ROWS_FOR(v)
+            product[v] = (real)(0.0f);
+#if KEYS_SHIFTED
+        rows_dot(e, panel, shift + r * size, size, product);
+#endif
+        ROWS_FOR(v)
+            x->alpha[panel][r][v] = fma((real)(-0.5f), norm[v], product[v]) * x->scale[r];
+    }
+#endif
+#if HAS_FACTORED
+    real spread = (real)(0.0f);
+    ROWS_FOR(v) {
+        real top = x->alpha[panel][0][v], bottom = top;
+        for (int r = 1; r < COMPONENTS; ++r) {
+            const real alpha = x->alpha[panel][r][v];
+            top = max_real(top, alpha);
+            bottom = alpha < bottom ? alpha : bottom;
+        }
+        x->spread[panel][v] = x->one_scale ? top - bottom : (real)(INFINITY);
+        x->alpha_max[panel][v] = top;
+        spread = max_real(spread, x->spread[panel][v]);
+    }
+    for (int r = 0; r < COMPONENTS; ++r)
+        ROWS_FOR(v)
+            x->u[panel][r][v] = exp2_real(x->alpha[panel][r][v] - x->alpha_max[panel][v]);
+    const float block_spread = rows_max_all(e, spread);
+    x->row_spread = block_spread > x->row_spread ? block_spread : x->row_spread;
+#endif
+}
+
+/* Terms of a tile's keys; raises FLAG_SPREAD where some pair with a row of the block does not take the factored form.
+ */
+FUNCTION void key_terms(engine *e, const mixture *x, const mgk_attention_args *a, int k0, int limit,
+                        __global const float *prior, __global const float *shift)
+{
+#if HAS_KEY_TERMS || HAS_LOG_PRIOR
+    const mixture_keys *const t = &x->keys;
+    TILE_KEYS_FOR(e, c, tile_extent(k0, limit)) {
+        kreal top = (kreal)(-INFINITY);
+#if SCORE_GAUSSIAN && KEYS_SHIFTED
+        const kreal norm = keys_norm(e, 0, c, x->stage_scale[0]);
+#endif
+        for (int r = 0; r < COMPONENTS; ++r) {
+            kreal log_prior = (kreal)(x->log_prior[r]), beta = (kreal)(0.0f);
+#if HAS_PRIOR
+            if (a->prior.token)
+                log_prior += log2(key_load(prior + r * a->prior.component, k0 + c, limit, 0.0f));
+#endif
+#if SCORE_GAUSSIAN && KEYS_SHIFTED
+            beta = shifted_key_term(norm, keys_dot(e, 0, c, shift + r * a->head_size, a->head_size),
+                                    SCALE_LATER ? x->scale[r] : 1.0f, x->shift_norm[r]);
+#elif SCORE_GAUSSIAN
+            beta = -0.5f * keys_norm(e, r, c, x->stage_scale[r]);
+#endif
+#if HAS_LOG_PRIOR
+            key_put(t->log_prior[r], c, log_prior);
+#endif
+#if HAS_KEY_TERMS
+            key_put(t->beta[r], c, beta);
+#endif
+            top = top_of(top, beta, log_prior);
+        }
+#if HAS_FACTORED
+        kreal high = (kreal)(0.0f), low = (kreal)(0.0f);
+        top = x->one_scale ? top : (kreal)(0.0f);
+        for (int r = 0; r < COMPONENTS; ++r) {
+            const kreal beta = key_vector(t->beta[r], c) - finite_max(top);
+            kreal log_weight = beta;
+#if HAS_LOG_PRIOR
+            log_weight += key_vector(t->log_prior[r], c);
+#endif
+            high = max_real(high, log_weight);
+            low = lowest_of(low, log_weight);
+            key_put(t->beta[r], c, beta);
+            key_put(t->w[r], c, exp2_real(log_weight));
+        }
+        key_put(t->top, c, top);
+        key_put(t->spread, c, high - low);
+        flag_raise(e, FLAG_SPREAD, !is_factored((kreal)(x->row_spread), high - low));
+#endif
+    }
+    sync_keys(e);
+#endif
+}
+
+/*
+ * A score of component r from c_r q.k + beta_jr (sMGK: + alpha_ir). The backward pass makes it by the same operations
+ * in the same order, and only the row's maximum is subtracted after them: what rounding does to large scores is then
+ * the same in both, and cancels in the gradients.
+ */
+FUNCTION real finish_score(const engine *e, const mixture *x, const mixture_keys *t, const tile_view *view, int panel,
+                           int sub, int u, int v, int r, real s)
+{
+#if HAS_ROW_TERMS && !KEYS_SHIFTED
+    s += x->alpha[panel][r][v];
+#endif
+#if HAS_SOFTCAP
+    s = softcap_real(s, x->modifiers.softcap);
+#endif
+#if HAS_LOG_PRIOR
+    s += key_get(e, t->log_prior[r], sub, u);
+#endif
+    return modified(e, &x->modifiers, view, sub, u, v, s);
+}
+
+#if HAS_FACTORED
+/* The exponent of the factored form, and its factor: E_ij and sum_r u_ir w_jr. */
+FUNCTION real factored_score(const engine *e, const mixture *x, const tile_view *view, int panel, int sub, int u, int v,
+                             real product, real *factor)
+{
+    const mixture_keys *const t = &x->keys;
+    real c = x->u[panel][0][v] * key_get(e, t->w[0], sub, u);
+    for (int r = 1; r < COMPONENTS; ++r)
+        c = fma(x->u[panel][r][v], (real)(key_get(e, t->w[r], sub, u)), c);
+    *factor = c;
+    const real s = shifted_score(product, x->scale[0], (real)(key_get(e, t->top, sub, u)), x->alpha_max[panel][v]);
+    return modified(e, &x->modifiers, view, sub, u, v, s);
+}
+#endif
+
+/*
+ * Scores of one sub-tile, relative to the row values `base` (subtracted from every exponent).
+ * lazy: w receives the weights 2^(s - base) summed over components, `growth` the largest exponent so far.
+ * else: (w, factor) receive the pair (E, C).
+ */
+FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, int panel, int sub, const bool lazy,
+                           const real *base, real *growth, real (*w)[BLOCK_ROWS], real (*factor)[BLOCK_ROWS])
+{
+    const mixture_keys *const t = &x->keys;
+#if KEYS_SHIFTED
+    real product[BLOCK_KEYS][BLOCK_ROWS];
+    KEYS_FOR(u)
+        ROWS_FOR(v) {
+            product[u][v] = (real)(0.0f);
+#if HAS_FACTORED && !SCALE_LATER
+            product[u][v] = (real)(key_get(e, t->top, sub, u));
+#endif
+        }
+    tile_product(e, panel, sub, 0, 0, product);
+#if HAS_FACTORED
+    if (view->factored) {
+        KEYS_FOR(u)
+            ROWS_FOR(v) {
+                real c;
+                const real s = factored_score(e, x, view, panel, sub, u, v, product[u][v], &c) - base[v];
+                growth[v] = max_real(growth[v], s);
+                w[u][v] = lazy ? exp2_real(s) * c : s;
+                factor[u][v] = c;
+            }
+        return;
+    }
+#endif
+#endif
+    for (int r = 0; r < COMPONENTS; ++r) {
+        real s[BLOCK_KEYS][BLOCK_ROWS];
+        KEYS_FOR(u)
+            ROWS_FOR(v) {
+#if KEYS_SHIFTED
+                const real top = (real)(HAS_FACTORED ? key_get(e, t->top, sub, u) : 0.0f);
+                s[u][v] = shifted_score(product[u][v], x->scale[r], top,
+                                        x->alpha[panel][r][v] + key_get(e, t->beta[r], sub, u));
+#elif HAS_KEY_TERMS
+                s[u][v] = (real)(key_get(e, t->beta[r], sub, u));
+#else
+                s[u][v] = (real)(0.0f);
+#endif
+            }
+#if !KEYS_SHIFTED
+        tile_product(e, panel, sub, 0, r, s);
+#endif
+        KEYS_FOR(u)
+            ROWS_FOR(v) {
+                s[u][v] = finish_score(e, x, t, view, panel, sub, u, v, r, s[u][v]) - base[v];
+                growth[v] = max_real(growth[v], s[u][v]);
+#if ESTEP_HARD
+                w[u][v] = r == 0 ? s[u][v] : max_or_nan(w[u][v], s[u][v]);
+#else
+                if (lazy) {
+                    w[u][v] = r == 0 ? exp2_real(s[u][v]) : w[u][v] + exp2_real(s[u][v]);
+                } else if (r == 0) {
+                    w[u][v] = s[u][v];
+                    factor[u][v] = (real)(1.0f);
+                } else {
+                    const real top = max_real(w[u][v], s[u][v]), finite = finite_max(top);
+                    factor[u][v] = fma(factor[u][v], exp2_real(w[u][v] - finite), exp2_real(s[u][v] - finite));
+                    w[u][v] = top;
+                }
+#endif
+            }
+    }
+#if HAS_FACTORED
+    if (x->one_scale)
+        KEYS_FOR(u)
+            ROWS_FOR(v) {
+                real c;
+                const ireal taken = is_factored(x->spread[panel][v], (real)(key_get(e, t->spread, sub, u)));
+                const real s = factored_score(e, x, view, panel, sub, u, v, product[u][v], &c) - base[v];
+                growth[v] = taken ? max_real(growth[v], s) : growth[v];
+                w[u][v] = taken ? (lazy ? exp2_real(s) * c : s) : w[u][v];
+                factor[u][v] = taken ? c : factor[u][v];
+            }
+#elif ESTEP_HARD
+    if (lazy)
+        KEYS_FOR(u)
+            ROWS_FOR(v)
+                w[u][v] = exp2_real(w[u][v]);
+#endif
+}
+
+/* What the exponents of a panel's rows left out: log2 of all weights is y + this; y is first added to the larger. */
+FUNCTION void left_out(const engine *e, int panel, real *norm)
+{
+#if ROW_NORM_LATER
+    rows_norm(e, panel, norm);
+#else
+    ROWS_FOR(v)
+        norm[v] = (real)(0.0f);
+#endif
+}
+FUNCTION real whole_log(const mixture *x, const mgk_attention_args *a, real norm, real y)
+{
+    return (ROW_NORM_LATER ? fma((real)(-0.5f * x->scale[0]), norm, y) : y) + a->lse_offset;
+}
+
+#if DENSITY
+/* log p(q_i) */
+FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_attention_args *a, const problem *p,
+                           int first, const real *row_max, real *row_sum, real *seen, const results *out)
+{
+    real norm[BLOCK_ROWS], density[BLOCK_ROWS];
+    rows_sum(e, row_sum);
+#if HAS_SEEN
+    rows_sum(e, seen);
+#else
+    ireal begin[BLOCK_ROWS], count[BLOCK_ROWS];
+    rows_see(e, a, p, first, begin, count);
+    ROWS_FOR(v)
+        seen[v] = convert_real(count[v]);
+#endif
+    left_out(e, panel, norm);
+    ROWS_FOR(v) {
+        const real l = whole_log(x, a, norm[v], finite_max(row_max[v]) + log2(row_sum[v])) + a->density - log2(seen[v]);
+        const ireal in_use = row_index(e, first, v) < (ireal)(p->valid);
+        density[v] = in_use && seen[v] > (real)(0.0f) ? l * LN_2 : (real)(INFINITY);
+    }
+    rows_store(e, density, out->lse, out->lse_stride, first, p->rows);
+}
+#endif
+
+#define KERNEL_PARAMETERS                                                                                              \
+    const mgk_attention_args a, __global const storage *q, __global const storage *k, __global const storage *v,       \
+        __global storage *o, __global float *lse, __global const float *prior, __global const float *variance,         \
+        __global const float *shift, __global const int *lengths, __global const int *lengths_q,                       \
+        __global const int *offsets, __global const int *offsets_k, __global const float *bias,                        \
+        __global const float *slopes, __global const float *sinks, __global float *work
+#define KERNEL_ARGUMENTS                                                                                               \
+    a, q, k, v, o, lse, prior, variance, shift, lengths, lengths_q, offsets, offsets_k, bias, slopes, sinks, work
+
+KERNEL(mixture_forward)
+{
+    if (a.length == 0)
+        return;
+    const row_block block = row_block_of(&a, GROUP_ID, a.heads, offsets);
+    const int h = block.h, first = block.first;
+    const problem p = problem_of(&a, block.b, lengths, lengths_q, offsets, offsets_k);
+    if (first >= p.rows)
+        return;
+    const long g = (long)h * a.kv_heads / a.heads;
+    const results out = results_of(&a, &p, h, block.split, o, lse, work);
+    q += a.q.offset + p.batch * a.q.batch + h * a.q.head + p.row_base * a.q.token;
+    k += a.k.offset + p.batch * a.k.batch + g * a.k.head + p.key_base * a.k.token;
+#if !DENSITY
+    v += a.v.offset + p.batch * a.v.batch + g * a.v.head + p.key_base * a.v.token;
+#endif
+    prior += a.prior.offset + h * a.prior.head + p.key_base * a.prior.token;
+    shift += a.shift_offset + (long)h * COMPONENTS * a.head_size;
+
+    ENGINE_DECLARE(e, PRODUCTS)
+    mixture x;
+    KEY_SPACE float beta[HAS_KEY_TERMS ? COMPONENTS : 1][TILE_KEYS];
+    KEY_SPACE float log_prior[HAS_LOG_PRIOR ? COMPONENTS : 1][TILE_KEYS];
+    KEY_SPACE float w[HAS_FACTORED ? COMPONENTS : 1][TILE_KEYS];
+    KEY_SPACE float top[TILE_KEYS], spread[TILE_KEYS];
+    x.keys = (mixture_keys){beta, log_prior, w, top, spread};
+    real row_max[PANELS][BLOCK_ROWS], row_sum[PANELS][BLOCK_ROWS], seen[PANELS][BLOCK_ROWS];
+
+    mixture_begin(&x, &a, block.b, h, prior, variance, shift, slopes);
+    for (int n = 0; n < PANELS; ++n) {
+        query_load(&e, n, q, 0, a.q.token, first + n * PANEL_ROWS, p.valid, a.head_size);
+#if !DENSITY
+        acc_clear(&e, n);
+#endif
+        row_terms(&e, &x, n, shift, a.head_size);
+        ROWS_FOR(i) {
+            row_max[n][i] = (real)(-INFINITY);
+            row_sum[n][i] = seen[n][i] = (real)(0.0f);
+        }
+    }
+
+    int range, end;
+    key_range(&a, &p, &block, &range, &end);
+    for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
+        keys_stage(&e, PRODUCTS, k, a.k.component, a.k.token, k0, end, a.head_size, x.stage_scale);
+#if !DENSITY
+        values_stage(&e, 1, v, 0, a.v.token, k0, end, a.value_size);
+#endif
+        key_terms(&e, &x, &a, k0, end, prior, shift);
+        tile_view view;
+        view.factored = false;
+#if HAS_FACTORED
+        view.factored = !flag_read(&e, FLAG_SPREAD);
+#endif
+        for (int n = 0; n < PANELS; ++n) {
+            const int panel_first = first + n * PANEL_ROWS;
+            if (!view_tile(&e, &a, &p, panel_first, range, k0, &view))
+                continue;
+#if HAS_BIAS
+            bias_stage(&e, bias_of(&a, &p, h, bias), a.bias.component, a.bias.token, panel_first, p.rows, k0, end,
+                       view.begin, view.end);
+#endif
+            tile_weights(&e, &x, &view, n, n, 1, row_max[n], row_sum[n], seen[n]);
+#if DENSITY
+            flags_lower(&e);
+#else
+            tile_accumulate(&e, n, 0, view.begin, view.end);
+#endif
+            branch_end();
+        }
+    }
+    for (int n = 0; n < PANELS; ++n) {
+#if DENSITY
+        panel_finish(&e, &x, n, &a, &p, first + n * PANEL_ROWS, row_max[n], row_sum[n], seen[n], &out);
+#else
+        /* one range of the keys has it */
+        const float sink = HAS_SINKS && block.split == 0 ? sinks[a.sinks_offset + h] : -INFINITY;
+        panel_finish(&e, &x, n, n, &a, &p, first + n * PANEL_ROWS, row_max[n], row_sum[n], sink, &out);
+#endif
+    }
+    branch_end();
+}

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rows of the backward pass, before and after mixture/backward.cl: a work-item is a row (b, h, i).
+ *
+ *     log_i   = - L_i log2 e + what the exponents leave out     delta_i = dL_i - dO_i.O_i
+ *     alpha_ir = c_r q_i.b_r [gaussian: - c_r |q_i|^2 / 2]      dsink   = sum_i e^(sink - L_i) delta_i
+ *
+ *     dQ_i = (sum of the splits' products) / sigma^2, and with R_ir = sum_j dS_ijr
+ *            sMGK: + sum_r R_ir b_r / sigma_r^2                 gaussian: - q_i sum_r R_ir / sigma_r^2
+ *     where sigma is shared and no sink has a part, sum_r R_ir = dL_i
+ */
+#include "base/common.clh"
+#include "mixture/block.clh"
+
+#ifndef WANT_Q
+#define WANT_Q 1
+#endif
+#ifndef WANT_VARIANCE
+#define WANT_VARIANCE 0
+#endif
+#ifndef WANT_SHIFT
+#define WANT_SHIFT 0
+#endif
+#ifndef WANT_SINKS
+#define WANT_SINKS 0
+#endif
+#ifndef WANT_BIAS_ROWS
+#define WANT_BIAS_ROWS 0 /* 1: a bias with a row axis and no key axis has its gradient summed in a region */
+#endif
+#ifndef EXPECTATION
+#define EXPECTATION 0 /* 1: only alpha */
+#endif
+
+#include "mixture/rows.clh"
+
+#include "attention/rows.clh"
+
+FUNCTION __global const storage *row_query(const mgk_attention_args *a, const row_place *at, __global const storage *q)
+{
+    return q + a->q.offset + at->b * a->q.batch + at->h * a->q.head + at->i * a->q.token;
+}
+
+/* |row|^2, summed as the forward pass sums it: what both take from L and add again must be the same. */
+FUNCTION float row_norm(__global const storage *row, int size)
+{
+    float sum = 0.0f;
+    for (int d = 0; d < size; ++d)
+        sum = fma(load1(row, d), load1(row, d), sum);
+    return sum;
+}
+
+__kernel void mixture_rows_begin(const mgk_attention_args a, __global const storage *q, __global const storage *o,
+                                 __global const float *lse, __global const storage *grad_o,
+                                 __global const float *grad_lse, __global const float *variance,
+                                 __global const float *shift, __global const float *sinks, __global float *work)
+{
+    const long rows = rows_of(&a), x = get_global_id(0);
+    if (a.heads == 0 || x >= rows)
+        return;
+    const row_place at = row_of(&a, x);
+    __global const storage *const query = row_query(&a, &at, q);
+    work += a.work;
+
+#if HAS_ROW_TERMS
+    __global float *const alpha =
+        work + a.region[MGK_REGION_ALPHA] + (at.b * a.heads + at.h) * ROW_TERMS * a.length + at.i;
+#if SCORE_GAUSSIAN
+    const float own_norm = row_norm(query, a.head_size);
+#else
+    const float own_norm = 0.0f;
+#endif
+    float product[ALPHA_TERMS > 0 ? ALPHA_TERMS : 1] = {0};
+#if KEYS_SHIFTED
+    __global const float *const rows_shift = shift + a.shift_offset + at.h * COMPONENTS * a.head_size;
+    for (int d = 0; d < a.head_size; ++d) {
+        const float y = load1(query, d);
+        COMPONENTS_FOR(r)
+            product[r] = fma(y, rows_shift[r * a.head_size + d], product[r]);
+    }
+#endif
+    for (int r = 0; r < ALPHA_TERMS; ++r)
+        alpha[r * (long)a.length] =
+            fma(-0.5f, ROW_NORM_LATER ? 0.0f : own_norm, product[r]) * component_scale(&a, at.h, r, variance);
+#if ROW_NORM_TERM
+    alpha[ALPHA_TERMS * (long)a.length] = -0.5f * a.scale * own_norm;
+#endif
+#endif
+
+#if !EXPECTATION
+    float log_row = -INFINITY, delta = 0.0f, sink = 0.0f;
+    row_values own;
+    if (row_values_of(&a, &at, o, lse, grad_o, grad_lse, sinks, &own)) {
+        delta = own.delta;
+        sink = own.sink;
+        /* what cancels first */
+        log_row = -own.log_high;
+#if ROW_NORM_LATER
+        log_row = fma(-0.5f * a.scale, row_norm(query, a.head_size), log_row);
+#endif
+        log_row = log_row - own.log_low + a.lse_offset;
+    }
+    work[a.region[MGK_REGION_LOG] + x] = log_row;
+    work[a.region[MGK_REGION_DELTA] + x] = delta;
+#if WANT_SINKS
+    work[a.region[MGK_REGION_SINKS] + x] = sink;
+#endif
+#if WANT_BIAS_ROWS
+    work[a.region[MGK_REGION_BIAS] + x] = 0.0f;
+#endif
+    for (int split = 0; split < a.splits; ++split) {
+#if WANT_Q
+        __global float *const copy = work + a.region[MGK_REGION_QUERY] + (split * rows + x) * HEAD_SIZE;
+        for (int d = 0; d < HEAD_SIZE; d += 4)
+            vstore4((float4)(0.0f), 0, copy + d);
+#endif
+#if HAS_ROW_SUMS
+        for (int r = 0; r < COMPONENTS; ++r)
+            work[a.region[MGK_REGION_ROW_SUMS] +
+                 (((split * (rows / a.length) + at.b * a.heads + at.h) * COMPONENTS + r) * a.length + at.i)] = 0.0f;
+#endif
+    }
+#endif
+}
+
+#if HAS_ROW_SUMS
+/* R_ir over all splits. */
+FUNCTION float row_sum(const mgk_attention_args *a, const row_place *at, int r, __global const float *work)
+{
+    float sum = 0.0f;
+    for (int split = 0; split < a->splits; ++split)
+        sum += work[a->region[MGK_REGION_ROW_SUMS] +
+                    (((split * (rows_of(a) / a->length) + at->b * a->heads + at->h) * COMPONENTS + r) * a->length +
+                     at->i)];
+    return sum;
+}
+#endif
+
+__kernel void mixture_rows_finish(const mgk_attention_args a, __global const storage *q, __global const float *grad_lse,
+                                  __global const float *variance, __global const float *shift, __global storage *grad_q,
+                                  __global const float *work)
+{
+    const long rows = rows_of(&a), x = get_global_id(0);
+    if (a.heads == 0 || x >= rows)
+        return;
+    const row_place at = row_of(&a, x);
+    __global const storage *const query = row_query(&a, &at, q);
+    __global storage *const out =
+        grad_q + a.grad_q.offset + at.b * a.grad_q.batch + at.h * a.grad_q.head + at.i * a.grad_q.token;
+    work += a.work;
+    __global const float *const product = work + a.region[MGK_REGION_QUERY] + x * HEAD_SIZE;
+
+    float own = 0.0f; /* of q_i: - sum_r R_ir / sigma_r^2 */
+#if SCORE_GAUSSIAN && !HAS_ROW_SUMS
+    if (a.has_grad_lse)
+        own = grad_lse[a.grad_lse_offset + row_lse(&a, &at)] * (-a.scale * LN_2);
+#endif
+#if HAS_ROW_SUMS
+    float component[COMPONENTS]; /* R_ir / sigma_r^2 */
+    for (int r = 0; r < COMPONENTS; ++r) {
+        component[r] = row_sum(&a, &at, r, work) * (component_scale(&a, at.h, r, variance) * LN_2);
+        own -= SCORE_GAUSSIAN ? component[r] : 0.0f;
+    }
+#endif
+    const bool seen = work[a.region[MGK_REGION_LOG] + x] != -INFINITY;
+    const float scale = HAS_VARIANCE ? 1.0f : a.scale * LN_2;
+    for (int d = 0; d < a.head_size; ++d) {
+        float sum = 0.0f;
+        for (int split = 0; split < a.splits; ++split)
+            sum += product[split * rows * HEAD_SIZE + d];
+        sum *= scale;
+#if SCORE_GAUSSIAN
+        sum = fma(own, load1(query, d), sum);
+#endif
+#if KEYS_SHIFTED && HAS_ROW_SUMS
+        for (int r = 0; r < COMPONENTS; ++r)
+            sum = fma(component[r], shift[a.shift_offset + (at.h * COMPONENTS + r) * a.head_size + d], sum);
+#endif
+        /* a row that sees nothing may hold anything */
+        sum = seen ? sum : 0.0f;
+        store1(out, d, (a.accumulate & 1) != 0 ? sum + load1(out, d) : sum);
+    }
+}
+
+/*
+ * db_r = sum_b ( sum_i R_ir q_i [gaussian: - sum_j C_jr k_j - b_r sum_i R_ir] ) / sigma_r^2, C the key sums.
+ * A work-item is (b, slice of rows and keys, h, r, four features); attention/reduce.cl adds the slices.
+ */
+__kernel void mixture_shift_gradient(const mgk_attention_args a, __global const storage *q, __global const storage *k,
+                                     __global const float *variance, __global const float *shift, __global float *work)
+{
+#if KEYS_SHIFTED && HAS_ROW_SUMS
+    const int quads = (a.head_size + 3) / 4;
+    const int slices = (max(a.length, a.length_k) + MGK_SHIFT_SLICE - 1) / MGK_SHIFT_SLICE;
+    const int batches = HAS_SEQUENCES ? 1 : a.batch;
+    long x = get_global_id(0);
+    if (a.heads == 0 || x >= (long)batches * slices * a.heads * COMPONENTS * quads)
+        return;
+    const int d = (int)(x % quads) * 4;
+    x /= quads;
+    const int r = (int)(x % COMPONENTS);
+    const long h = x / COMPONENTS % a.heads, slice = x / COMPONENTS / a.heads;
+    const long b = slice / slices, g = h * a.kv_heads / a.heads;
+    const int first = (int)(slice % slices) * MGK_SHIFT_SLICE;
+    work += a.work;
+    float4 sum = (float4)(0.0f);
+    float weight = 0.0f;
+    row_place at = {b, h, first};
+    for (; at.i < min(first + MGK_SHIFT_SLICE, a.length); ++at.i) {
+        /* what a row holds that sees no key is not looked at */
+        if (work[a.region[MGK_REGION_LOG] + (b * a.heads + h) * a.length + at.i] == -INFINITY)
+            continue;
+        const float row = row_sum(&a, &at, r, work);
+        weight += row;
+        sum = fma((float4)(row), load4_padded(row_query(&a, &at, q), d, a.head_size), sum);
+    }
+#if SCORE_GAUSSIAN
+    __global const float *const key_sum =
+        work + a.region[MGK_REGION_SHIFT] + ((b * a.heads + h) * COMPONENTS + r) * a.length_k;
+    __global const storage *const key = k + a.k.offset + b * a.k.batch + g * a.k.head;
+    for (int j = first; j < min(first + MGK_SHIFT_SLICE, a.length_k); ++j)
+        if (key_sum[j] != 0.0f)
+            sum = fma((float4)(-key_sum[j]), load4_padded(key + j * a.k.token, d, a.head_size), sum);
+#endif
+    const float scale = component_scale(&a, at.h, r, variance) * LN_2;
+    const float parts[4] = {sum.s0, sum.s1, sum.s2, sum.s3};
+    const long vector = (h * COMPONENTS + r) * a.head_size;
+    for (int i = d; i < min(d + 4, a.head_size); ++i) {
+        float part = parts[i - d];
+#if SCORE_GAUSSIAN
+        part = fma(-weight, shift[a.shift_offset + vector + i], part);
+#endif
+        work[a.region[MGK_REGION_SLICES] + slice * a.heads * COMPONENTS * a.head_size + vector + i] = part * scale;
+    }
+#endif
+}

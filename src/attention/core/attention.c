@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Options, arguments, parameters and workspace of the kernels whose softmax runs over keys. */
+#include "attention/core/attention.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#define LOG2_E 1.4426950408889634
+
+/* D and E are rounded up to a class, so that programs are few. All are multiples of 16. */
+static const int size_classes[] = {16, 32, 64, 96, 128, 192, 256, 384, 512};
+
+int mgk_size_class(int64_t size)
+{
+    size_t i = 0;
+    while (size_classes[i] < size)
+        ++i;
+    return size_classes[i];
+}
+
+/* ---- steps -------------------------------------------------------------------------------------------------- */
+
+mgk_attention_traits mgk_attention_traits_of(const clmgk_attention_desc *d)
+{
+    mgk_attention_traits t = {0};
+    t.head_size = mgk_size_class(d->head_size);
+    t.value_size = mgk_size_class(d->value_size);
+    t.components = (int)d->components;
+    t.products = t.components;
+    t.modified = d->use_bias || d->use_alibi || d->softcap > 0.0 || d->dropout > 0.0;
+    return t;
+}
+
+int64_t mgk_attention_problems(const clmgk_attention_desc *desc)
+{
+    return desc->sequences > 0 ? desc->sequences : desc->batch;
+}
+
+static mgk_place place_of(const clmgk_layout *layout)
+{
+    return (mgk_place){0, layout->batch, layout->head, layout->component, layout->token};
+}
+
+/* Axes of one element have a stride of 0. */
+static mgk_place bias_place(const clmgk_attention_desc *d)
+{
+    mgk_place place = {0};
+    if (!d->use_bias)
+        return place;
+    const int64_t row = d->bias_length_k, head = d->bias_length * row;
+    place.token = d->bias_length_k == 1 ? 0 : 1;
+    place.component = d->bias_length == 1 ? 0 : row;
+    place.head = d->bias_heads == 1 ? 0 : head;
+    place.batch = d->bias_heads * head;
+    return place;
+}
+
+/* A window's side: numbers beyond every axis would overflow what they are added to. */
+static mgk_i32 window_side(int64_t side)
+{
+    const int64_t most = (INT64_C(1) << 30) - 2;
+    return (mgk_i32)(side < most ? side : most);
+}
+
+mgk_attention_args mgk_attention_args_of(const mgk_attention_request *request)
+{
+    const clmgk_attention_desc *const d = request->desc;
+    mgk_attention_args args = {0};
+    args.q = place_of(&d->q);
+    args.k = place_of(&d->k);
+    args.v = place_of(&d->v);
+    args.o = place_of(&d->o);
+    args.lse = place_of(&d->lse);
+    args.bias = bias_place(d);
+    args.grad_o = place_of(&d->grad_o);
+    args.grad_q = place_of(&d->grad_q);
+    args.grad_k = place_of(&d->grad_k);
+    args.grad_v = place_of(&d->grad_v);
+    args.batch = (mgk_i32)mgk_attention_problems(d);
+    args.heads = (mgk_i32)d->heads;
+    args.kv_heads = (mgk_i32)d->kv_heads;
+    args.length = (mgk_i32)d->length;
+    args.length_k = (mgk_i32)d->length_k;
+    args.head_size = (mgk_i32)d->head_size;
+    args.value_size = (mgk_i32)d->value_size;
+    args.left = d->use_window ? window_side(d->window_left) : -1;
+    args.right = d->causal ? 0 : d->use_window ? window_side(d->window_right) : -1;
+    args.alignment = (mgk_i32)d->alignment;
+    args.sequences = (mgk_i32)d->sequences;
+    args.own_offsets_k = d->use_offsets_k;
+    args.has_lengths = d->use_lengths;
+    args.has_lengths_q = d->use_lengths_q;
+    args.bias_batches = d->use_bias ? (mgk_i32)d->bias_batch : 1;
+    args.splits = 1;
+    args.drop_below = (mgk_u32)(d->dropout * 4294967296.0);
+    args.keep_scale = (float)(1.0 / (1.0 - d->dropout));
+    args.scale = d->variance > 0.0 ? (float)(LOG2_E / d->variance) : 0.0f;
+    args.softcap = (float)(d->softcap * LOG2_E);
+    return args;
+}
+
+static void write_options(const mgk_attention_request *request, mgk_text *options)
+{
+    const clmgk_attention_desc *const d = request->desc;
+    const mgk_attention_traits *const t = &request->traits;
+    /* nothing may assume finite numbers, or fuse more than the text says (base/common.clh) */
+    mgk_text_printf(
+        options, " -DENGINE_SIMT=%d -DSTORAGE_F16=%d -DSTORAGE_BF16=%d -DHEAD_SIZE=%d -DVALUE_SIZE=%d -DCOMPONENTS=%d",
+        request->engine == CLMGK_ENGINE_SIMT, d->dtype == CLMGK_DTYPE_F16, d->dtype == CLMGK_DTYPE_BF16, t->head_size,
+        t->value_size, t->components);
+    request->write_options(request, options);
+    mgk_text_printf(options,
+                    " -DEXP2_BUILTIN=%d -DHAS_SEQUENCES=%d -DHAS_BIAS=%d -DHAS_ALIBI=%d -DHAS_SINKS=%d"
+                    " -DHAS_SOFTCAP=%d -DHAS_DROPOUT=%d",
+                    request->facts->info.device_class != CLMGK_DEVICE_CPU, d->sequences > 0, d->use_bias, d->use_alibi,
+                    d->use_sinks, d->softcap > 0.0, d->dropout > 0.0);
+}
+
+mgk_kernel_plan *mgk_attention_add(const mgk_attention_request *request, const mgk_attention_step *step,
+                                   const mgk_attention_args *args, mgk_pass_plan *plan)
+{
+    mgk_kernel_plan *const kernel = &plan->step[plan->steps++];
+    kernel->file = step->file;
+    kernel->name = step->name;
+    mgk_text_printf(&kernel->options, "-cl-std=CL1.2");
+    if (!step->plain)
+        write_options(request, &kernel->options);
+    if (step->tunables != NULL)
+        mgk_tunables_options(step->tunables, &kernel->options);
+    kernel->launch = (mgk_launch){1, {step->global, 1, 1}, {step->local, 1, 1}};
+    _Static_assert(sizeof(*args) <= MGK_ARGS_BYTES && sizeof(*args) % 8 == 0, "the arguments' structure");
+    memcpy(kernel->args, args, sizeof(*args));
+    kernel->args_bytes = sizeof(*args);
+    memcpy(kernel->buffer, step->buffers, step->buffer_count * sizeof(*step->buffers));
+    kernel->buffers = step->buffer_count;
+    kernel->out = step->out;
+    return kernel;
+}
+
+clmgk_status mgk_attention_tunables(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
+{
+    plan->tunables = mgk_tunables_of(request->engine, request->traits.admixture);
+    return mgk_tunables_read(&plan->tunables, &request->parameters, error);
+}
+
+int mgk_attention_base(const mgk_attention_request *request, const mgk_tunables *tunables, const char *name)
+{
+    return mgk_tunable_base(tunables, name, request->facts->info.device_class);
+}
+
+/* The table's defaults are for vectors of 16 floats. */
+void mgk_attention_lane_defaults(const mgk_attention_request *request, mgk_tunables *tunables)
+{
+    const int part = request->facts->info.native_float_lanes >= 16 ? 1 : 2;
+    mgk_tunable_default(tunables, "lanes", mgk_attention_base(request, tunables, "lanes") / part);
+    mgk_tunable_default(tunables, "block", mgk_attention_base(request, tunables, "block") / part);
+    mgk_tunable_default(tunables, "unroll", mgk_attention_base(request, tunables, "unroll"));
+}
+
+/* They live on a worker's stack on a CPU. GPUs, where the engine is the last resort, hang or fail with so much of them.
+ */
+int64_t mgk_attention_lane_limit(const mgk_attention_request *request)
+{
+    return request->facts->info.device_class == CLMGK_DEVICE_CPU ? INT64_C(2) << 20 : INT64_C(16) << 10;
+}
+
+clmgk_status mgk_attention_lane_fits(const mgk_attention_request *request, int64_t bytes, clmgk_error *error)
+{
+    const int64_t limit = mgk_attention_lane_limit(request);
+    if (bytes <= limit)
+        return CLMGK_OK;
+    return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                    "engine lane: head_size, value_size and components need %" PRId64
+                    " bytes of private memory, expected at most %" PRId64,
+                    bytes, limit);
+}
+
+void mgk_attention_simt_defaults(const mgk_attention_request *request, mgk_tunables *tunables)
+{
+    const int key_threads = mgk_attention_base(request, tunables, "key-threads");
+    int row_threads = mgk_attention_base(request, tunables, "row-threads");
+    while (row_threads > 1 && (uint64_t)row_threads * (uint64_t)key_threads > request->facts->info.max_work_group)
+        row_threads /= 2;
+    mgk_tunable_default(tunables, "key-threads", key_threads);
+    mgk_tunable_default(tunables, "row-threads", row_threads);
+    mgk_tunable_default(tunables, "features", mgk_attention_base(request, tunables, "features"));
+    mgk_tunable_default(tunables, "values", mgk_attention_base(request, tunables, "values"));
+}
+
+/* Whole chunks in a tile. */
+void mgk_attention_simt_values(mgk_tunables *tunables)
+{
+    const int tile = mgk_tunable_get(tunables, "key-threads") * mgk_tunable_get(tunables, "keys");
+    int values = mgk_tunable_get(tunables, "values");
+    while (values > 2 && tile % values != 0)
+        values /= 2;
+    mgk_tunable_default(tunables, "values", values);
+}
+
+bool mgk_attention_splits_tuned(const mgk_tunables *tunables)
+{
+    const size_t i = mgk_tunable_index(tunables, "splits");
+    return tunables->origin[i] == MGK_ORIGIN_TUNED && tunables->value[i] > 1;
+}
+
+void mgk_attention_lane_options(const mgk_attention_request *request, const mgk_tunables *tunables, mgk_text *options)
+{
+    /* PoCL's compiler would keep to 256 bits by itself, and takes inline assembly */
+    const bool pocl = request->facts->runtime == MGK_RUNTIME_POCL;
+    const bool x86_wide = mgk_tunable_get(tunables, "lanes") == 16 && request->facts->x86_avx512dq && pocl;
+    mgk_text_printf(options, " -DWIDE_VECTORS=%d -DEXP2_SCALEF=%d", x86_wide, x86_wide);
+    /* It compiles a kernel's text three times, a called function's once. Intel's takes three times as long for that. */
+    if (pocl)
+        mgk_text_printf(options, " -DKERNEL_CALLS=1");
+}
+
+mgk_i64 mgk_attention_region(mgk_pass_plan *plan, int64_t floats)
+{
+    const uint64_t begin = (plan->workspace_bytes + 63) / 64 * 64;
+    plan->workspace_bytes = begin + (uint64_t)floats * sizeof(float);
+    return (mgk_i64)(begin / sizeof(float));
+}
+
+/* ---- the grid ----------------------------------------------------------------------------------------------- */
+
+/* Rows of a problem; packed: of a sequence on average. */
+int64_t mgk_attention_rows(const clmgk_attention_desc *d)
+{
+    return d->sequences > 0 ? (d->length + d->sequences - 1) / d->sequences : d->length;
+}
+
+int64_t mgk_attention_groups(const clmgk_attention_desc *d, int64_t heads, int64_t rows)
+{
+    if (d->sequences > 0) /* as sequence_of_block counts them */
+        return d->length == 0 ? 0 : (d->length / rows + d->sequences) * heads;
+    return (d->length + rows - 1) / rows * heads * d->batch;
+}
+
+/* Work-groups that do something. */
+int64_t mgk_attention_busy_groups(const clmgk_attention_desc *d, int64_t heads, int64_t rows)
+{
+    return (mgk_attention_rows(d) + rows - 1) / rows * heads * mgk_attention_problems(d);
+}
+
+/* Ranges of keys: one, unless the blocks of rows can't keep all compute units busy; each a few tiles. The workspace
+ * then stays below the size of the arrays. */
+int mgk_attention_splits(const mgk_attention_request *request, int64_t heads, int64_t rows, int64_t tile)
+{
+    enum { TILES_EACH = 8, MOST = 128 };
+    const clmgk_attention_desc *const d = request->desc;
+    const int64_t units = request->facts->info.compute_units;
+    const int64_t groups = mgk_attention_busy_groups(d, heads, rows), keys = d->length_k / mgk_attention_problems(d);
+    const int64_t longest = d->sequences > 0 ? keys : d->length_k;
+    int64_t splits = 1;
+    while (splits < MOST && groups * splits < 4 * units && longest >= 2 * splits * TILES_EACH * tile &&
+           2 * splits * d->length <= d->length + d->length_k)
+        splits *= 2;
+    return (int)splits;
+}
+
+/* ---- partial results ------------------------------------------------------------------------------------------- */
+
+/* A work-item per element of O, rounded up to the class of E. `internal`: the parts are the workspace's. */
+mgk_kernel_plan *mgk_attention_add_combine(const mgk_attention_request *request, bool internal,
+                                           const mgk_attention_args *args, mgk_pass_plan *plan)
+{
+    const clmgk_attention_desc *const d = request->desc;
+    const mgk_array buffers[] = {internal ? MGK_WORKSPACE : MGK_PARTS_O, internal ? MGK_WORKSPACE : MGK_PARTS_LSE,
+                                 MGK_O, MGK_LSE, MGK_OFFSETS};
+    const int size = request->traits.value_size;
+    const size_t rows = (size_t)(d->batch * d->heads * d->length);
+    const mgk_attention_step step = {.file = "attention/combine.cl",
+                                     .name = "attention_combine",
+                                     .buffers = buffers,
+                                     .buffer_count = MGK_COUNT(buffers),
+                                     .out = MGK_ARRAYS,
+                                     .global = rows * (size_t)size,
+                                     .local = size % 64 == 0   ? 64
+                                              : size % 32 == 0 ? 32
+                                                               : 16};
+    mgk_kernel_plan *const kernel = mgk_attention_add(request, &step, args, plan);
+    mgk_text_printf(&kernel->options, " -DSPLIT_KEYS=%d", internal);
+    return kernel;
+}
+
+clmgk_status mgk_attention_forward_splits(const mgk_attention_request *request, mgk_pass_plan *plan,
+                                          mgk_attention_args *args, clmgk_error *error)
+{
+    const clmgk_attention_desc *const d = request->desc;
+    args->splits = mgk_tunable_get(&plan->tunables, "splits");
+    if (mgk_attention_splits_tuned(&plan->tunables) && args->splits * d->length > d->length + d->length_k)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "parameters: splits=%d: the workspace of so many would be larger than the arrays",
+                        args->splits);
+    if (args->splits > 1) {
+        const int64_t rows = args->splits * d->batch * d->heads * d->length;
+        args->region[0] = mgk_attention_region(plan, rows);
+        args->region[1] = mgk_attention_region(plan, rows * d->value_size);
+    }
+    return CLMGK_OK;
+}
+
+clmgk_status mgk_attention_plan_combine(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
+{
+    MGK_TRY(mgk_attention_tunables(request, plan, error));
+    const mgk_attention_args args = mgk_attention_args_of(request);
+    mgk_attention_add_combine(request, false, &args, plan);
+    return CLMGK_OK;
+}
+
+/* ---- a call ------------------------------------------------------------------------------------------------------ */
+
+void mgk_attention_bind(const mgk_kernel_plan *step, const mgk_call *call, void *out)
+{
+    const clmgk_buffer *const *const arrays = call->arrays;
+    mgk_attention_args args;
+    memcpy(&args, step->args, sizeof(args));
+    args.q.offset = (mgk_i64)arrays[MGK_Q]->offset;
+    args.k.offset = (mgk_i64)arrays[MGK_K]->offset;
+    args.v.offset = (mgk_i64)arrays[MGK_V]->offset;
+    args.o.offset = (mgk_i64)arrays[MGK_O]->offset;
+    args.lse.offset = (mgk_i64)arrays[MGK_LSE]->offset;
+    args.prior.offset = (mgk_i64)arrays[MGK_PRIOR]->offset;
+    args.bias.offset = (mgk_i64)arrays[MGK_BIAS]->offset;
+    args.grad_o.offset = (mgk_i64)arrays[MGK_GRAD_O]->offset;
+    args.grad_q.offset = (mgk_i64)arrays[MGK_GRAD_Q]->offset;
+    args.grad_k.offset = (mgk_i64)arrays[MGK_GRAD_K]->offset;
+    args.grad_v.offset = (mgk_i64)arrays[MGK_GRAD_V]->offset;
+    args.variance_offset = (mgk_i64)arrays[MGK_VARIANCE]->offset;
+    args.shift_offset = (mgk_i64)arrays[MGK_SHIFT]->offset;
+    args.lengths_offset = (mgk_i64)arrays[MGK_LENGTHS]->offset;
+    args.lengths_q_offset = (mgk_i64)arrays[MGK_LENGTHS_Q]->offset;
+    args.offsets_offset = (mgk_i64)arrays[MGK_OFFSETS]->offset;
+    args.offsets_k_offset = (mgk_i64)arrays[MGK_OFFSETS_K]->offset;
+    args.slopes_offset = (mgk_i64)arrays[MGK_SLOPES]->offset;
+    args.sinks_offset = (mgk_i64)arrays[MGK_SINKS]->offset;
+    args.mix_offset = (mgk_i64)arrays[MGK_MIX]->offset;
+    args.mix_weight_offset = (mgk_i64)arrays[MGK_MIX_WEIGHT]->offset;
+    args.mix_added_offset = (mgk_i64)arrays[MGK_MIX_OFFSET]->offset;
+    args.noise_offset = (mgk_i64)arrays[MGK_NOISE]->offset;
+    args.grad_lse_offset = (mgk_i64)arrays[MGK_GRAD_LSE]->offset;
+    args.parts_o_offset = (mgk_i64)arrays[MGK_PARTS_O]->offset;
+    args.parts_lse_offset = (mgk_i64)arrays[MGK_PARTS_LSE]->offset;
+    args.work = (mgk_i64)(arrays[MGK_WORKSPACE]->offset / sizeof(float));
+    args.has_lse = arrays[MGK_LSE]->memory != NULL;
+    args.has_grad_lse = arrays[MGK_GRAD_LSE]->memory != NULL;
+    args.accumulate = (mgk_i32)call->accumulate;
+    args.parts = (mgk_i32)call->parts;
+    args.seed_low = (mgk_u32)call->seed;
+    args.seed_high = (mgk_u32)(call->seed >> 32);
+    if (step->out < MGK_ARRAYS) {
+        if (step->out == MGK_WORKSPACE)
+            args.out_offset += args.work;
+        else
+            args.out_offset = (mgk_i64)arrays[step->out]->offset;
+        /* gradients stand in both lists in the same order */
+        if (step->out >= MGK_GRAD_Q && step->out <= MGK_GRAD_NOISE)
+            args.out_accumulate = (call->accumulate >> (step->out - MGK_GRAD_Q) & 1u) != 0;
+    }
+    memcpy(out, &args, sizeof(args));
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the families share whose softmax runs over keys: their kernels' arguments, options, parameters and workspace. */
+#ifndef MGK_ATTENTION_H
+#define MGK_ATTENTION_H
+
+#include "attention/args.clh"
+#include "attention/core/family.h"
+
+/* What is fixed at compile time. */
+typedef struct mgk_attention_traits {
+    int head_size;  /* class of D */
+    int value_size; /* class of E */
+    int components;
+    int products; /* score products per key */
+    bool admixture;
+    bool noise, shared_noise, shared_mix, generalised; /* of it */
+    bool gaussian;                                     /* the rest is the mixture family's, but for `modified` */
+    bool shifted;
+    bool hard;
+    bool has_prior; /* the prior is an array that the scores use */
+    bool has_variance;
+    bool has_factor; /* scores carry a factor beside the exponent */
+    bool modified;   /* bias, ALiBi, soft-cap or dropout */
+} mgk_attention_traits;
+
+/* A pass to be planned. */
+typedef struct mgk_attention_request {
+    const clmgk_attention_desc *desc; /* resolved */
+    const mgk_device_facts *facts;
+    clmgk_engine engine;
+    mgk_parameters parameters;
+    mgk_attention_traits traits;
+    /* Appends the family's own flags to a kernel's options. */
+    void (*write_options)(const struct mgk_attention_request *request, mgk_text *options);
+} mgk_attention_request;
+
+/* The traits that every family has; one product for each component. */
+mgk_attention_traits mgk_attention_traits_of(const clmgk_attention_desc *desc);
+
+/* Up to so many rows the lane engine has a form of its own, for decoding. */
+#define MGK_FEW_ROWS 4
+
+/* D, E rounded up, so that programs are few: a multiple of 16. */
+int mgk_size_class(int64_t size);
+
+/* One kernel to be appended to a pass. */
+typedef struct mgk_attention_step {
+    const char *file;
+    const char *name;
+    const mgk_tunables *tunables; /* NULL: the kernel has none */
+    const mgk_array *buffers;
+    size_t buffer_count;
+    mgk_array out; /* MGK_ARRAYS: no reduction */
+    size_t global; /* work-items; 0: none to run */
+    size_t local;
+    bool plain; /* it needs none of the problem's options: one program for all */
+} mgk_attention_step;
+
+/* Appends a step with the options that all kernels have, and the family's; `args` as mgk_attention_args_of gives them,
+ * with the pass's regions. Further options may be appended to step->options (flags that are 0 by default). */
+mgk_kernel_plan *mgk_attention_add(const mgk_attention_request *request, const mgk_attention_step *step,
+                                   const mgk_attention_args *args, mgk_pass_plan *plan);
+
+/* The run-time arguments of a problem: all but offsets, regions and what a call brings. */
+mgk_attention_args mgk_attention_args_of(const mgk_attention_request *request);
+
+/* Reads the request's parameters into plan->tunables. */
+clmgk_status mgk_attention_tunables(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
+
+/* The table's default for the request's device. */
+int mgk_attention_base(const mgk_attention_request *request, const mgk_tunables *tunables, const char *name);
+
+/* The defaults that do not depend on the shape. SIMT: `values` goes by the others: it comes last. */
+void mgk_attention_lane_defaults(const mgk_attention_request *request, mgk_tunables *tunables);
+
+/* Private bytes that a lane work-item may have, and UNSUPPORTED beyond. */
+int64_t mgk_attention_lane_limit(const mgk_attention_request *request);
+clmgk_status mgk_attention_lane_fits(const mgk_attention_request *request, int64_t bytes, clmgk_error *error);
+void mgk_attention_simt_defaults(const mgk_attention_request *request, mgk_tunables *tunables);
+void mgk_attention_simt_values(mgk_tunables *tunables);
+
+/* Whether `splits` was tuned, for another shape it may be, to more than one. */
+bool mgk_attention_splits_tuned(const mgk_tunables *tunables);
+
+/* Lane engine: what keeps a vector wide on x86, as further options of a step. */
+void mgk_attention_lane_options(const mgk_attention_request *request, const mgk_tunables *tunables, mgk_text *options);
+
+/* Where the next `floats` of the workspace begin: adds a region to the pass, aligned to 64 bytes. */
+mgk_i64 mgk_attention_region(mgk_pass_plan *plan, int64_t floats);
+
+/* B; packed: T. */
+int64_t mgk_attention_problems(const clmgk_attention_desc *desc);
+
+/* Rows of a problem; packed: of a sequence on average. */
+int64_t mgk_attention_rows(const clmgk_attention_desc *desc);
+
+/* Work-groups of the forward pass, each with `rows` rows of one of `heads` heads or groups of heads; and those that do
+ * something. */
+int64_t mgk_attention_groups(const clmgk_attention_desc *desc, int64_t heads, int64_t rows);
+int64_t mgk_attention_busy_groups(const clmgk_attention_desc *desc, int64_t heads, int64_t rows);
+
+/* Ranges of keys that they share out by default. */
+int mgk_attention_splits(const mgk_attention_request *request, int64_t heads, int64_t rows, int64_t tile);
+
+/* Sets args->splits to the plan's, and places the partial results in the workspace. UNSUPPORTED: tuned for another
+ * shape, they would be larger than the arrays. */
+clmgk_status mgk_attention_forward_splits(const mgk_attention_request *request, mgk_pass_plan *plan,
+                                          mgk_attention_args *args, clmgk_error *error);
+
+/* Appends the combination of partial results: the caller's, or those in the workspace (`internal`). */
+mgk_kernel_plan *mgk_attention_add_combine(const mgk_attention_request *request, bool internal,
+                                           const mgk_attention_args *args, mgk_pass_plan *plan);
+clmgk_status mgk_attention_plan_combine(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
+
+/* The families' bind. */
+void mgk_attention_bind(const mgk_kernel_plan *step, const mgk_call *call, void *args);
+
+#endif

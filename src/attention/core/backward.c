@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the backward passes share on the host: how work is shared out, common regions, sums of partial results. */
+#include "attention/core/backward.h"
+
+#include <inttypes.h>
+
+mgk_backward_wants mgk_backward_wants_of(const clmgk_attention_desc *d)
+{
+    mgk_backward_wants w = {0};
+    w.q = (d->gradients & CLMGK_GRADIENT_Q) != 0;
+    w.k = (d->gradients & CLMGK_GRADIENT_K) != 0;
+    w.v = (d->gradients & CLMGK_GRADIENT_V) != 0;
+    w.prior = (d->gradients & CLMGK_GRADIENT_PRIOR) != 0;
+    w.variance = (d->gradients & CLMGK_GRADIENT_VARIANCE) != 0;
+    w.shift = (d->gradients & CLMGK_GRADIENT_SHIFT) != 0;
+    w.sinks = (d->gradients & CLMGK_GRADIENT_SINKS) != 0;
+    w.mix = (d->gradients & CLMGK_GRADIENT_MIX) != 0;
+    w.mix_weight = (d->gradients & CLMGK_GRADIENT_MIX_WEIGHT) != 0;
+    w.mix_offset = (d->gradients & CLMGK_GRADIENT_MIX_OFFSET) != 0;
+    w.noise = (d->gradients & CLMGK_GRADIENT_NOISE) != 0;
+    w.bias = (d->gradients & CLMGK_GRADIENT_BIAS) != 0;
+    /* an axis of one element that is whole is both: the full way has no sums */
+    w.bias_full = w.bias && d->bias_length == d->length && d->bias_length_k == d->length_k;
+    w.bias_shared = w.bias && d->bias_batch < d->batch;
+    return w;
+}
+
+size_t mgk_backward_items(int64_t count)
+{
+    return (size_t)((count + MGK_BACKWARD_ITEMS - 1) / MGK_BACKWARD_ITEMS * MGK_BACKWARD_ITEMS);
+}
+
+mgk_kernel_plan *mgk_backward_add_rows(mgk_backward *x, const char *file, const char *name, const mgk_array *buffers,
+                                       size_t count, mgk_array out, int64_t work)
+{
+    const mgk_attention_step step = {.file = file,
+                                     .name = name,
+                                     .buffers = buffers,
+                                     .buffer_count = count,
+                                     .out = out,
+                                     .global = mgk_backward_items(work),
+                                     .local = MGK_BACKWARD_ITEMS};
+    const mgk_backward_wants *const w = &x->want;
+    mgk_kernel_plan *const kernel = mgk_attention_add(x->request, &step, &x->args, x->plan);
+    mgk_text_printf(&kernel->options, " -DWANT_Q=%d -DWANT_SINKS=%d -DWANT_BIAS_ROWS=%d", w->q, w->sinks,
+                    w->bias && !w->bias_full && x->request->desc->bias_length > 1);
+    return kernel;
+}
+
+/* ---- how the work is shared out ------------------------------------------------------------------------------ */
+
+/* Ranges of keys: enough work-groups for all compute units, copies of dQ in bounds. */
+static int64_t choose_splits(const mgk_backward *x, int64_t block_keys)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    const int64_t units = x->request->facts->info.compute_units;
+    const int64_t blocks = (d->length_k + block_keys - 1) / block_keys;
+    if (x->tasks >= 4 * units || (x->tasks >= 2 * units && x->tasks % units == 0))
+        return 1;
+    if (x->want.bias && !x->want.bias_full) /* sums over keys have no copy per split */
+        return 1;
+    int64_t splits = 1;
+    while (splits < 128 && x->tasks * splits < 4 * units && 2 * splits <= blocks &&
+           2 * splits * 4 * x->copy_floats <= x->array_bytes)
+        splits *= 2;
+    return splits;
+}
+
+static int64_t bias_count(const clmgk_attention_desc *d)
+{
+    return d->bias_batch * d->bias_heads * d->bias_length * d->bias_length_k;
+}
+
+/* Lists of tasks: one each, unless they add to one bias gradient: then as many as have copies of it in bounds. */
+static int64_t choose_chunks(const mgk_backward *x, int64_t splits)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    if (!x->want.bias_full || !x->want.bias_shared)
+        return x->tasks;
+    int64_t chunks = 512; /* not of the compute units: these sums may not depend on their number */
+    while (chunks > 1 && chunks * splits * bias_count(d) * 4 > x->array_bytes / 2)
+        chunks /= 2;
+    return chunks < x->tasks ? chunks : x->tasks;
+}
+
+/* What was tuned for another shape may break the promise on the workspace. */
+static clmgk_status check_splits(const mgk_backward *x, clmgk_error *error)
+{
+    const int64_t splits = x->args.splits;
+    if (mgk_attention_splits_tuned(&x->plan->tunables) && splits * 4 * x->copy_floats > x->array_bytes)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "parameters: splits=%" PRId64 ": the workspace of so many would be larger than the arrays",
+                        splits);
+    return CLMGK_OK;
+}
+
+clmgk_status mgk_backward_share(mgk_backward *x, clmgk_error *error)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    mgk_tunables *const p = &x->plan->tunables;
+    const bool lane = x->request->engine == CLMGK_ENGINE_LANE;
+    const int64_t block_keys =
+        lane ? (int64_t)mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors") * mgk_tunable_get(p, "panels")
+             : (int64_t)mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "rows");
+    mgk_tunable_default(p, "splits", (int)choose_splits(x, block_keys));
+    /* sums over keys have no copy per split, whoever asks for several */
+    if (x->want.bias && !x->want.bias_full && d->bias_length > 1)
+        p->value[mgk_tunable_index(p, "splits")] = 1;
+    x->args.splits = mgk_tunable_get(p, "splits");
+    x->args.chunks = (mgk_i32)choose_chunks(x, x->args.splits);
+    const bool copies = x->want.bias_full && x->want.bias_shared && x->args.chunks * x->args.splits > 1;
+    x->args.bias_copies = copies ? x->args.chunks * x->args.splits : 0;
+    return check_splits(x, error);
+}
+
+void mgk_backward_place(mgk_backward *x)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    const mgk_backward_wants *const w = &x->want;
+    const int64_t rows = d->batch * d->heads * d->length, keys = d->batch * d->heads * d->length_k;
+    mgk_i64 *const region = x->args.region;
+    if (!w->expectation) {
+        region[MGK_REGION_LOG] = mgk_attention_region(x->plan, rows);
+        region[MGK_REGION_DELTA] = mgk_attention_region(x->plan, rows);
+    }
+    if (x->copy_floats > 0)
+        region[MGK_REGION_QUERY] = mgk_attention_region(x->plan, x->copy_floats * x->args.splits);
+    if (w->bias && !w->bias_full)
+        region[MGK_REGION_BIAS] = mgk_attention_region(x->plan, d->bias_length == 1 ? keys : rows);
+    if (x->args.bias_copies > 0)
+        region[MGK_REGION_BIAS] = mgk_attention_region(x->plan, bias_count(d) * x->args.bias_copies);
+    if (w->sinks)
+        region[MGK_REGION_SINKS] = mgk_attention_region(x->plan, rows);
+}
+
+/* ---- sums ------------------------------------------------------------------------------------------------------ */
+
+void mgk_backward_add_reduction(mgk_backward *x, const mgk_reduction *r)
+{
+    /* below this many numbers a sum is one work-item's */
+    const bool grouped = r->inner * r->outer * r->middle > 4096;
+    const mgk_array buffers[] = {MGK_VARIANCE, r->out, MGK_WORKSPACE};
+    const mgk_attention_step step = {.file = "attention/reduce.cl",
+                                     .name = "attention_reduce",
+                                     .buffers = buffers,
+                                     .buffer_count = MGK_COUNT(buffers),
+                                     .out = r->out,
+                                     .global = grouped ? (size_t)r->outputs * MGK_BACKWARD_ITEMS
+                                                       : mgk_backward_items(r->outputs),
+                                     .local = MGK_BACKWARD_ITEMS,
+                                     .plain = true};
+    mgk_attention_args args = x->args;
+    args.reduce_in = r->in;
+    args.reduce_outputs = r->outputs;
+    args.reduce_row = r->row > 0 ? r->row : 1;
+    args.reduce_row_stride = r->row_stride;
+    args.reduce_inner = r->inner;
+    args.reduce_outer = r->outer;
+    args.reduce_outer_stride = r->outer_stride;
+    args.reduce_middle = r->middle;
+    args.reduce_middle_stride = r->middle_stride;
+    args.reduce_scale = (float)r->scale;
+    args.out_offset = r->out_region;
+    mgk_kernel_plan *const kernel = mgk_attention_add(x->request, &step, &args, x->plan);
+    mgk_text_printf(&kernel->options, " -DBY_VARIANCE=%d -DGROUPED=%d -DGROUP_SIZE=%d", r->by_variance, grouped,
+                    MGK_BACKWARD_ITEMS);
+}
+
+/* Zeros for an output (in < 0; not where it is added to), or for a part of the workspace. */
+void mgk_backward_add_zeros(mgk_backward *x, mgk_array out, mgk_i64 in, int64_t count)
+{
+    const mgk_array buffers[] = {out, MGK_WORKSPACE};
+    const mgk_attention_step step = {.file = "attention/fill.cl",
+                                     .name = "attention_fill",
+                                     .buffers = buffers,
+                                     .buffer_count = MGK_COUNT(buffers),
+                                     .out = out,
+                                     .global = mgk_backward_items(count),
+                                     .local = MGK_BACKWARD_ITEMS,
+                                     .plain = true};
+    mgk_attention_args args = x->args;
+    args.reduce_in = in;
+    args.reduce_outputs = count;
+    mgk_attention_add(x->request, &step, &args, x->plan);
+}
+
+/* The copies' sum, or the sums per row or key over what shares a bias. */
+static void add_bias_gradient(mgk_backward *x)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    mgk_reduction r = {
+        .out = MGK_GRAD_BIAS, .in = x->args.region[MGK_REGION_BIAS], .outputs = bias_count(d), .scale = 1.0};
+    if (x->want.bias_full) {
+        r.row = r.outputs;
+        r.inner = r.middle = 1;
+        r.outer = x->args.bias_copies;
+        r.outer_stride = r.outputs;
+    } else {
+        /* regions [b,h,S], or [b,h,N]; both bias axes 1: all of S */
+        const int64_t axis = d->bias_length == 1 ? d->length_k : d->length;
+        const int64_t count = d->bias_length * d->bias_length_k; /* elements of a bias (b, h) */
+        const int64_t own = count > 0 ? count : 1;
+        const bool one_head = d->bias_heads == 1;
+        r.inner = axis / own;
+        r.row = (one_head ? 1 : d->heads) * own;
+        r.row_stride = d->heads * axis;
+        r.outer = d->batch / d->bias_batch;
+        r.outer_stride = d->bias_batch * d->heads * axis;
+        r.middle = one_head ? d->heads : 1;
+        r.middle_stride = axis;
+    }
+    mgk_backward_add_reduction(x, &r);
+}
+
+static void add_sink_gradient(mgk_backward *x)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    const mgk_reduction r = {.out = MGK_GRAD_SINKS,
+                             .in = x->args.region[MGK_REGION_SINKS],
+                             .outputs = d->heads,
+                             .row = d->heads,
+                             .inner = d->length,
+                             .outer = d->batch,
+                             .outer_stride = d->heads * d->length,
+                             .middle = 1,
+                             .scale = 1.0};
+    mgk_backward_add_reduction(x, &r);
+}
+
+void mgk_backward_begin_bias(mgk_backward *x)
+{
+    if (x->want.bias_full && x->args.bias_copies == 0)
+        mgk_backward_add_zeros(x, MGK_GRAD_BIAS, -1, bias_count(x->request->desc));
+    else if (x->want.bias_full)
+        mgk_backward_add_zeros(x, MGK_GRAD_BIAS, x->args.region[MGK_REGION_BIAS],
+                               bias_count(x->request->desc) * x->args.bias_copies);
+}
+
+void mgk_backward_finish(mgk_backward *x)
+{
+    if (x->want.bias && (!x->want.bias_full || x->args.bias_copies > 0))
+        add_bias_gradient(x);
+    if (x->want.sinks)
+        add_sink_gradient(x);
+}

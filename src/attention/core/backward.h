@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the backward passes share on the host. */
+#ifndef MGK_ATTENTION_BACKWARD_H
+#define MGK_ATTENTION_BACKWARD_H
+
+#include "attention/core/attention.h"
+
+/* What one pass computes. */
+typedef struct mgk_backward_wants {
+    bool q, k, v, prior, variance, shift, sinks;
+    bool mix, mix_weight, mix_offset, noise;
+    bool bias;        /* in any shape */
+    bool bias_full;   /* with a row and a key axis */
+    bool bias_shared; /* several tasks would add to one element */
+    bool expectation, gamma;
+} mgk_backward_wants;
+
+/* The gradients that a descriptor asks for. Tasks are batches with all their heads: a family whose tasks are smaller
+ * shares more. */
+mgk_backward_wants mgk_backward_wants_of(const clmgk_attention_desc *desc);
+
+/* A pass being put together. */
+typedef struct mgk_backward {
+    const mgk_attention_request *request;
+    mgk_backward_wants want;
+    mgk_pass_plan *plan;
+    mgk_attention_args args;
+    int64_t tasks;       /* what a work-group owns keys of: its lists are made of them */
+    int64_t copy_floats; /* of one copy of dQ; 0: not wanted */
+    int64_t array_bytes; /* f32 bytes of a call's larger inputs and outputs */
+} mgk_backward;
+
+/* Kernels with a work-item per element run in groups of this size: so many work-items for `count` elements. */
+#define MGK_BACKWARD_ITEMS 64
+size_t mgk_backward_items(int64_t count);
+
+/* Appends a kernel with a work-item for each of `work` elements, which knows whether dQ, dsinks and the rows of a bias
+ * gradient are wanted. Further options may be appended. */
+mgk_kernel_plan *mgk_backward_add_rows(mgk_backward *pass, const char *file, const char *name, const mgk_array *buffers,
+                                       size_t count, mgk_array out, int64_t work);
+
+/* Chooses splits, chunks and copies of the bias gradient, into args, for the parameters in plan->tunables. UNSUPPORTED:
+ * what was tuned for another shape would make the workspace larger than the arrays. */
+clmgk_status mgk_backward_share(mgk_backward *pass, clmgk_error *error);
+
+/* Places the regions that every family has: rows, copies of dQ, bias, sinks. */
+void mgk_backward_place(mgk_backward *pass);
+
+/* out[x] = scale sum_n sum_m sum_s in[(x / row) row_stride + (x % row) inner + n outer_stride + m middle_stride + s] */
+typedef struct mgk_reduction {
+    mgk_array out;
+    mgk_i64 in, outputs, row, row_stride, inner, outer, outer_stride, middle, middle_stride;
+    double scale;
+    bool by_variance;
+    mgk_i64 out_region; /* where out is the workspace */
+} mgk_reduction;
+
+void mgk_backward_add_reduction(mgk_backward *pass, const mgk_reduction *reduction);
+
+/* Zeros for an output (in < 0; not where it is added to), or for a part of the workspace. */
+void mgk_backward_add_zeros(mgk_backward *pass, mgk_array out, mgk_i64 in, int64_t count);
+
+/* Before the main kernel: what bias gradients are added to is 0. Behind it: gradients of bias and sinks. */
+void mgk_backward_begin_bias(mgk_backward *pass);
+void mgk_backward_finish(mgk_backward *pass);
+
+#endif

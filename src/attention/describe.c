@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Validation of descriptors, and their defaults. */
+#include "attention/core/family.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+/* Kernels index rows and keys by 32-bit integers with room for tiles and diagonals. */
+#define MAX_AXIS (INT64_C(1) << 30)
+
+/* The first version's size. */
+enum { LEAST_DESC_SIZE = offsetof(clmgk_attention_desc, use_window) };
+
+static clmgk_status check_enum(const char *field, int value, int count, clmgk_error *error)
+{
+    if (value >= 0 && value < count)
+        return CLMGK_OK;
+    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %d: expected 0 to %d", field, value, count - 1);
+}
+
+static clmgk_status check_enums(const clmgk_attention_desc *d, clmgk_error *error)
+{
+    if (mgk_family_of(d->variant) == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "variant: %d: expected a clmgk_variant", (int)d->variant);
+    MGK_TRY(check_enum("dtype", (int)d->dtype, 3, error));
+    MGK_TRY(check_enum("score", (int)d->score, 3, error));
+    MGK_TRY(check_enum("estep", (int)d->estep, 2, error));
+    MGK_TRY(check_enum("prior_shape", (int)d->prior_shape, 4, error));
+    MGK_TRY(check_enum("variance_shape", (int)d->variance_shape, 3, error));
+    MGK_TRY(check_enum("alignment", (int)d->alignment, 3, error));
+    MGK_TRY(check_enum("causal", d->causal, 2, error));
+    MGK_TRY(check_enum("use_lengths", d->use_lengths, 2, error));
+    MGK_TRY(check_enum("use_lengths_q", d->use_lengths_q, 2, error));
+    MGK_TRY(check_enum("use_window", d->use_window, 2, error));
+    MGK_TRY(check_enum("use_offsets_k", d->use_offsets_k, 2, error));
+    MGK_TRY(check_enum("use_bias", d->use_bias, 2, error));
+    MGK_TRY(check_enum("use_alibi", d->use_alibi, 2, error));
+    MGK_TRY(check_enum("use_sinks", d->use_sinks, 2, error));
+    MGK_TRY(check_enum("use_mix_weight", d->use_mix_weight, 2, error));
+    MGK_TRY(check_enum("use_mix_offset", d->use_mix_offset, 2, error));
+    MGK_TRY(check_enum("shared_noise", d->shared_noise, 2, error));
+    return check_enum("combine", d->combine, 2, error);
+}
+
+static bool has_trait(const clmgk_attention_desc *d, clmgk_variant_trait trait)
+{
+    return (clmgk_variant_traits(d->variant) & (uint32_t)trait) != 0;
+}
+
+/* What only the admixture family knows; that family itself says which of its variants takes which. */
+static clmgk_status check_foreign_fields(const clmgk_attention_desc *d, clmgk_error *error)
+{
+    const bool set = d->use_mix_weight || d->use_mix_offset || d->shared_noise;
+    if (has_trait(d, CLMGK_TRAIT_ADMIXTURE) || !set)
+        return CLMGK_OK;
+    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: 1: expected 0 with variant %s",
+                    d->use_mix_weight   ? "use_mix_weight"
+                    : d->use_mix_offset ? "use_mix_offset"
+                                        : "shared_noise",
+                    clmgk_variant_name(d->variant));
+}
+
+static clmgk_status check_axis(const char *field, int64_t value, int64_t least, int64_t most, clmgk_error *error)
+{
+    if (value >= least && value <= most)
+        return CLMGK_OK;
+    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %" PRId64 ": expected %" PRId64 " to %" PRId64, field, value,
+                    least, most);
+}
+
+/* An axis of the arrays. */
+static clmgk_status check_count(const char *field, int64_t value, int64_t least, clmgk_error *error)
+{
+    if (value > MAX_AXIS)
+        return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: %" PRId64 ": expected at most %" PRId64, field, value,
+                        MAX_AXIS);
+    return check_axis(field, value, least, MAX_AXIS, error);
+}
+
+static void set_default(int64_t *field, int64_t value)
+{
+    if (*field == 0)
+        *field = value;
+}
+
+static clmgk_status resolve_axes(clmgk_attention_desc *d, clmgk_error *error)
+{
+    set_default(&d->batch, 1);
+    set_default(&d->heads, 1);
+    set_default(&d->kv_heads, d->heads);
+    set_default(&d->value_size, d->head_size);
+    MGK_TRY(check_count("batch", d->batch, 1, error));
+    MGK_TRY(check_count("heads", d->heads, 1, error));
+    MGK_TRY(check_count("kv_heads", d->kv_heads, 1, error));
+    MGK_TRY(check_count("length", d->length, 0, error));
+    MGK_TRY(check_count("length_k", d->length_k, 0, error));
+    MGK_TRY(check_axis("head_size", d->head_size, 1, CLMGK_MAX_HEAD_SIZE, error));
+    MGK_TRY(check_axis("value_size", d->value_size, 1, CLMGK_MAX_HEAD_SIZE, error));
+    if (d->heads % d->kv_heads != 0)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
+                        "kv_heads: %" PRId64 ": expected a divisor of heads = %" PRId64, d->kv_heads, d->heads);
+    return CLMGK_OK;
+}
+
+static clmgk_status resolve_variance(clmgk_attention_desc *d, clmgk_error *error)
+{
+    if (d->variance_shape != CLMGK_VARIANCE_NUMBER) {
+        if (d->variance != 0.0)
+            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                            "variance: %g: expected 0 where variance_shape is an array", d->variance);
+        return CLMGK_OK;
+    }
+    if (!(d->variance >= 0.0) || isinf(d->variance))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "variance: %g: expected a positive number, or 0 for the square root of head_size", d->variance);
+    const double root = sqrt((double)d->head_size);
+    if (d->variance == 0.0)
+        d->variance = root;
+    if (has_trait(d, CLMGK_TRAIT_ADMIXTURE) && d->variance != root)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "variance: %g: expected 0 with variant %s (another scale goes into the mixing)", d->variance,
+                        clmgk_variant_name(d->variant));
+    /* it reaches the kernels as an f32 */
+    const float single = (float)d->variance;
+    if (single == 0.0f || isinf(single) || isinf(1.4427f / single))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "variance: %g: expected a number of f32's range",
+                        d->variance);
+    return CLMGK_OK;
+}
+
+/* ---- masks and modifiers ------------------------------------------------------------------------------------ */
+
+static clmgk_status resolve_window_side(const char *field, int64_t *side, clmgk_error *error)
+{
+    if (*side < -1)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %" PRId64 ": expected -1 (no limit), 0 or more", field,
+                        *side);
+    if (*side >= MAX_AXIS) /* no key is that far from its diagonal */
+        *side = -1;
+    return CLMGK_OK;
+}
+
+static clmgk_status resolve_window(clmgk_attention_desc *d, clmgk_error *error)
+{
+    if (!d->use_window)
+        return CLMGK_OK;
+    MGK_TRY(resolve_window_side("window_left", &d->window_left, error));
+    return resolve_window_side("window_right", &d->window_right, error);
+}
+
+/* Packed sequences have lengths and alignment of their own. */
+static clmgk_status check_sequences(const clmgk_attention_desc *d, clmgk_error *error)
+{
+    MGK_TRY(check_count("sequences", d->sequences, 0, error));
+    if (d->sequences == 0)
+        return d->use_offsets_k
+                   ? mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "use_offsets_k: 1: expected sequences > 0 with it")
+                   : CLMGK_OK;
+    if (d->batch != 1)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
+                        "batch: %" PRId64 ": expected 1 with sequences = %" PRId64 " packed ones", d->batch,
+                        d->sequences);
+    if (d->use_lengths || d->use_lengths_q)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: 1: expected 0 with packed sequences",
+                        d->use_lengths ? "use_lengths" : "use_lengths_q");
+    if (!d->use_offsets_k && d->length != d->length_k)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
+                        "length_k: %" PRId64 ": expected length = %" PRId64
+                        " where keys have the queries' offsets (use_offsets_k = 0)",
+                        d->length_k, d->length);
+    return CLMGK_OK;
+}
+
+/* An axis of the bias: 1 or the full one. */
+static clmgk_status resolve_bias_axis(const char *field, int64_t *axis, int64_t full, clmgk_error *error)
+{
+    set_default(axis, full);
+    MGK_TRY(check_count(field, *axis, 0, error));
+    if (*axis != 1 && *axis != full)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE, "%s: %" PRId64 ": expected 1 or %" PRId64, field, *axis,
+                        full);
+    return CLMGK_OK;
+}
+
+static clmgk_status resolve_bias(clmgk_attention_desc *d, clmgk_error *error)
+{
+    if (!d->use_bias)
+        return CLMGK_OK;
+    set_default(&d->bias_batch, d->batch);
+    MGK_TRY(check_count("bias_batch", d->bias_batch, 1, error));
+    if (d->batch % d->bias_batch != 0)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
+                        "bias_batch: %" PRId64 ": expected a divisor of batch = %" PRId64, d->bias_batch, d->batch);
+    MGK_TRY(resolve_bias_axis("bias_heads", &d->bias_heads, d->heads, error));
+    MGK_TRY(resolve_bias_axis("bias_length", &d->bias_length, d->length, error));
+    return resolve_bias_axis("bias_length_k", &d->bias_length_k, d->length_k, error);
+}
+
+static clmgk_status check_softcap(const clmgk_attention_desc *d, clmgk_error *error)
+{
+    if (d->softcap == 0.0)
+        return CLMGK_OK;
+    if (!(d->softcap > 0.0) || isinf(d->softcap))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "softcap: %g: expected a positive number, or 0 for none",
+                        d->softcap);
+    /* kernels hold it as an f32 in units of log2, and its inverse */
+    const float single = (float)(d->softcap * 1.4426950408889634);
+    if (single == 0.0F || isinf(single) || isinf(1.0F / single))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "softcap: %g: expected a number of f32's range", d->softcap);
+    const bool one_score = has_trait(d, CLMGK_TRAIT_ADMIXTURE) || d->components == 1;
+    if (!one_score || d->score != CLMGK_SCORE_DOT)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "softcap: %g: expected 0 but with one component and dot scores", d->softcap);
+    return CLMGK_OK;
+}
+
+static clmgk_status check_dropout(const clmgk_attention_desc *d, clmgk_error *error)
+{
+    if (d->dropout >= 0.0 && d->dropout < 1.0)
+        return CLMGK_OK;
+    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "dropout: %g: expected a probability, 0 or more and less than 1",
+                    d->dropout);
+}
+
+/* ---- what the plan is asked for ----------------------------------------------------------------------------- */
+
+static clmgk_status check_set(const char *field, uint32_t set, uint32_t all, clmgk_error *error)
+{
+    if ((set & ~all) == 0)
+        return CLMGK_OK;
+    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %" PRIu32 ": expected a set of at most %" PRIu32, field, set,
+                    all);
+}
+
+/* One member of a set that is only there in some problems. */
+static clmgk_status check_member(uint32_t set, uint32_t member, bool legal, const char *text, clmgk_error *error)
+{
+    if ((set & member) == 0 || legal)
+        return CLMGK_OK;
+    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s", text);
+}
+
+/* A gradient of something that only some variants have. */
+static clmgk_status check_gradient(const clmgk_attention_desc *d, uint32_t member, bool legal, const char *name,
+                                   clmgk_error *error)
+{
+    if ((d->gradients & member) == 0 || legal)
+        return CLMGK_OK;
+    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "gradients: %s: variant %s has none", name,
+                    clmgk_variant_name(d->variant));
+}
+
+static clmgk_status check_own_gradients(const clmgk_attention_desc *d, clmgk_error *error)
+{
+    const bool mixed = has_trait(d, CLMGK_TRAIT_ADMIXTURE);
+    const bool generalised = has_trait(d, CLMGK_TRAIT_GENERALISED);
+    const struct {
+        uint32_t member;
+        bool legal;
+        const char *name;
+    } gradients[] = {
+        {CLMGK_GRADIENT_PRIOR, !mixed && d->variant != CLMGK_VARIANT_SOFTMAX, "PRIOR"},
+        {CLMGK_GRADIENT_VARIANCE, !mixed, "VARIANCE"},
+        {CLMGK_GRADIENT_SHIFT, d->variant == CLMGK_VARIANT_SMGK, "SHIFT"},
+        {CLMGK_GRADIENT_MIX, mixed, "MIX"},
+        {CLMGK_GRADIENT_MIX_WEIGHT, generalised, "MIX_WEIGHT"},
+        {CLMGK_GRADIENT_MIX_OFFSET, generalised, "MIX_OFFSET"},
+        {CLMGK_GRADIENT_NOISE, has_trait(d, CLMGK_TRAIT_NOISE), "NOISE"},
+    };
+    for (size_t i = 0; i < MGK_COUNT(gradients); ++i)
+        MGK_TRY(check_gradient(d, gradients[i].member, gradients[i].legal, gradients[i].name, error));
+    return CLMGK_OK;
+}
+
+static clmgk_status check_outputs(const clmgk_attention_desc *d, clmgk_error *error)
+{
+    MGK_TRY(check_set("gradients", d->gradients, CLMGK_GRADIENT_ALL, error));
+    MGK_TRY(check_own_gradients(d, error));
+    MGK_TRY(check_member(d->gradients, CLMGK_GRADIENT_BIAS, d->use_bias,
+                         "gradients: BIAS: expected use_bias = 1 with it", error));
+    MGK_TRY(check_member(d->gradients, CLMGK_GRADIENT_SINKS, d->use_sinks,
+                         "gradients: SINKS: expected use_sinks = 1 with it", error));
+    MGK_TRY(check_set("statistics", d->statistics, CLMGK_STATISTIC_ALL, error));
+    return check_member(d->statistics, CLMGK_STATISTIC_NLL, d->score == CLMGK_SCORE_GAUSSIAN,
+                        "statistics: NLL: expected gaussian scores with it", error);
+}
+
+/* ---- layouts ------------------------------------------------------------------------------------------------ */
+
+/* Strides of a dense array in axis order; false on overflow. */
+static bool dense_layout(clmgk_layout *layout, int64_t heads, int64_t components, int64_t tokens, int64_t width)
+{
+    /* an empty array has the strides of one with one element */
+    const int64_t token_count = tokens == 0 ? 1 : tokens;
+    layout->strided = 1;
+    layout->token = width;
+    return mgk_mul_i64(token_count, width, &layout->component) &&
+           mgk_mul_i64(layout->component, components, &layout->head) &&
+           mgk_mul_i64(layout->head, heads, &layout->batch);
+}
+
+static clmgk_status check_strides(const char *name, const clmgk_layout *layout, clmgk_error *error)
+{
+    const struct {
+        const char *axis;
+        int64_t stride;
+    } strides[] = {
+        {"batch", layout->batch}, {"head", layout->head}, {"component", layout->component}, {"token", layout->token}};
+    for (size_t i = 0; i < MGK_COUNT(strides); ++i)
+        if (strides[i].stride < 0)
+            return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE, "%s.%s: stride %" PRId64 ": expected 0 or more", name,
+                            strides[i].axis, strides[i].stride);
+    return CLMGK_OK;
+}
+
+/* Sorted by stride, every axis must step over all that the axes before it reach. */
+static clmgk_status check_no_overlap(const mgk_shape *shape, clmgk_error *error)
+{
+    bool done[5] = {false};
+    int64_t reach = 0; /* of the axes done: the last element's place */
+    for (int step = 0; step < shape->rank; ++step) {
+        int next = -1;
+        for (int i = 0; i < shape->rank; ++i)
+            if (!done[i] && (next < 0 || shape->stride[i] < shape->stride[next]))
+                next = i;
+        done[next] = true;
+        if (shape->size[next] <= 1)
+            continue;
+        if (shape->stride[next] <= reach)
+            return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
+                            "%s: stride %" PRId64 " of axis %d: expected more than %" PRId64
+                            ", so that no two elements share a place",
+                            shape->name, shape->stride[next], next, reach);
+        reach += (shape->size[next] - 1) * shape->stride[next];
+    }
+    return CLMGK_OK;
+}
+
+/* Where each of its elements is written, none may lie in the place of another. */
+static bool is_written(mgk_array array)
+{
+    for (int pass = 0; pass < MGK_PASSES; ++pass)
+        if (mgk_is_output((mgk_pass)pass, array))
+            return true;
+    return false;
+}
+
+/* Fills in and checks one layout. `components` is 1 for arrays without that axis, `width` 1 for L. */
+static clmgk_status resolve_layout(const clmgk_attention_desc *d, clmgk_layout *layout, mgk_array array, int64_t heads,
+                                   int64_t components, int64_t tokens, int64_t width, clmgk_error *error)
+{
+    const char *const name = mgk_shape_of(d, array).name;
+    if (layout->strided != 0 && layout->strided != 1)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s.strided: %d: expected 0 or 1", name,
+                        (int)layout->strided);
+    if (layout->strided)
+        MGK_TRY(check_strides(name, layout, error));
+    else if (!dense_layout(layout, heads, components, tokens, width))
+        return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: its size in elements does not fit in 64 bits", name);
+    const mgk_shape shape = mgk_shape_of(d, array);
+    int64_t extent = 0;
+    if (!mgk_shape_extent(&shape, &extent))
+        return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: its extent in bytes does not fit in 64 bits", name);
+    return extent > 0 && is_written(array) ? check_no_overlap(&shape, error) : CLMGK_OK;
+}
+
+static clmgk_status resolve_layouts(clmgk_attention_desc *d, clmgk_error *error)
+{
+    const bool mixed = has_trait(d, CLMGK_TRAIT_ADMIXTURE);
+    const int64_t q_heads = mixed ? d->components : d->heads;
+    const int64_t k_heads = mixed ? d->components : d->kv_heads;
+    const int64_t k_components = d->variant == CLMGK_VARIANT_MGK ? d->components : 1;
+    const struct {
+        clmgk_layout *layout;
+        mgk_array array;
+        int64_t heads, components, tokens, width;
+    } layouts[] = {
+        {&d->q, MGK_Q, q_heads, 1, d->length, d->head_size},
+        {&d->k, MGK_K, k_heads, k_components, d->length_k, d->head_size},
+        {&d->v, MGK_V, d->kv_heads, 1, d->length_k, d->value_size},
+        {&d->o, MGK_O, d->heads, 1, d->length, d->value_size},
+        {&d->lse, MGK_LSE, d->heads, 1, d->length, 1},
+        {&d->grad_o, MGK_GRAD_O, d->heads, 1, d->length, d->value_size},
+        {&d->grad_q, MGK_GRAD_Q, q_heads, 1, d->length, d->head_size},
+        {&d->grad_k, MGK_GRAD_K, k_heads, k_components, d->length_k, d->head_size},
+        {&d->grad_v, MGK_GRAD_V, d->kv_heads, 1, d->length_k, d->value_size},
+    };
+    for (size_t i = 0; i < MGK_COUNT(layouts); ++i)
+        MGK_TRY(resolve_layout(d, layouts[i].layout, layouts[i].array, layouts[i].heads, layouts[i].components,
+                               layouts[i].tokens, layouts[i].width, error));
+    return CLMGK_OK;
+}
+
+/* ---- sizes -------------------------------------------------------------------------------------------------- */
+
+static bool fits(const int64_t *factors, size_t count)
+{
+    int64_t product = 1;
+    for (size_t i = 0; i < count; ++i)
+        if (!mgk_mul_i64(product, factors[i] == 0 ? 1 : factors[i], &product))
+            return false;
+    return true;
+}
+
+/* The dense arrays' sizes, and those that plans make of the axes (a few f32 numbers of each row, or of each key and
+ * component). */
+static clmgk_status check_extents(const clmgk_attention_desc *d, clmgk_error *error)
+{
+    const int64_t rows[] = {d->batch, d->heads, d->components, d->length, 64};
+    const int64_t keys[] = {d->batch, d->heads, d->components, d->length_k, 64};
+    if (!fits(rows, MGK_COUNT(rows)) || !fits(keys, MGK_COUNT(keys)))
+        return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "batch * heads * components * %s does not fit in 64 bits",
+                        fits(rows, MGK_COUNT(rows)) ? "length_k" : "length");
+    for (int i = 0; i < MGK_WORKSPACE; ++i) {
+        const mgk_shape shape = mgk_shape_of(d, (mgk_array)i);
+        int64_t extent = 0;
+        if (!mgk_shape_extent(&shape, &extent))
+            return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: its extent in bytes does not fit in 64 bits", shape.name);
+    }
+    return CLMGK_OK;
+}
+
+clmgk_status clmgk_attention_validate(const clmgk_attention_desc *desc, clmgk_attention_desc *resolved,
+                                      clmgk_error *error)
+{
+    if (desc == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "desc: NULL: expected a descriptor");
+    clmgk_attention_desc d;
+    MGK_TRY(mgk_struct_read(desc, "desc", LEAST_DESC_SIZE, &d, sizeof(d), error));
+    d.struct_size = sizeof(d);
+    MGK_TRY(check_enums(&d, error));
+    MGK_TRY(check_foreign_fields(&d, error));
+    MGK_TRY(resolve_axes(&d, error));
+    MGK_TRY(mgk_family_of(d.variant)->resolve(&d, error));
+    MGK_TRY(check_axis("components", d.components, 1, CLMGK_MAX_COMPONENTS, error));
+    if (d.alignment == CLMGK_ALIGN_LENGTHS && !d.use_lengths)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "alignment: LENGTHS: expected use_lengths = 1 with it");
+    MGK_TRY(resolve_variance(&d, error));
+    MGK_TRY(resolve_window(&d, error));
+    MGK_TRY(check_sequences(&d, error));
+    MGK_TRY(resolve_bias(&d, error));
+    MGK_TRY(check_softcap(&d, error));
+    MGK_TRY(check_dropout(&d, error));
+    MGK_TRY(check_outputs(&d, error));
+    MGK_TRY(resolve_layouts(&d, error));
+    MGK_TRY(check_extents(&d, error));
+    if (resolved != NULL)
+        *resolved = d;
+    return CLMGK_OK;
+}

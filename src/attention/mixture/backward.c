@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mixture family, backward pass and statistics of the E-step: the same kernel of keys, between kernels of rows and
+ * reductions (formulas: cl/mixture/backward.cl, cl/mixture/rows.cl, cl/attention/reduce.cl).
+ */
+#include "attention/core/backward.h"
+#include "attention/mixture/mixture.h"
+
+#include <inttypes.h>
+
+static mgk_backward_wants wants_of(const mgk_attention_request *request)
+{
+    const clmgk_attention_desc *const d = request->desc;
+    mgk_backward_wants w = mgk_backward_wants_of(d);
+    w.prior = w.prior && !request->traits.hard;
+    /* a task is a head of keys */
+    w.bias_shared = w.bias_shared || (w.bias && d->bias_heads < d->heads && d->kv_heads > 1);
+    return w;
+}
+
+/* As cl/mixture/rows.clh has it. */
+static bool has_row_sums(const mgk_attention_request *request, const mgk_backward_wants *w)
+{
+    const mgk_attention_traits *const t = &request->traits;
+    return w->shift || (w->q && (t->shifted || (t->gaussian && (t->has_variance || request->desc->use_sinks))));
+}
+
+/* Parts of dshift, each of MGK_SHIFT_SLICE rows and keys of a batch. */
+static int64_t shift_slices(const clmgk_attention_desc *d)
+{
+    const int64_t longest = d->length > d->length_k ? d->length : d->length_k;
+    return d->batch * ((longest + MGK_SHIFT_SLICE - 1) / MGK_SHIFT_SLICE);
+}
+
+/* Terms of a row: as cl/mixture/rows.clh counts them. */
+static int64_t row_terms(const mgk_attention_traits *t, const mgk_backward_wants *w)
+{
+    const int64_t alpha = t->shifted || (t->gaussian && t->has_variance) ? t->components : 0;
+    return alpha + (t->gaussian && !t->has_variance && w->variance ? 1 : 0);
+}
+
+/* Rows of the regions. */
+static int64_t rows_of(const clmgk_attention_desc *d)
+{
+    return d->batch * d->heads * d->length;
+}
+
+/* ---- engine parameters -------------------------------------------------------------------------------------- */
+
+/* Arrays of a block should stay in a core's second-level cache. */
+#define LANE_BLOCK_BYTES (INT64_C(880) << 10)
+
+static int64_t lane_floats(const mgk_attention_traits *t, const mgk_tunables *p, int64_t panels)
+{
+    const int64_t panel_rows = (int64_t)mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
+    const int64_t tile = mgk_tunable_get(p, "tile");
+    const int64_t keys = (int64_t)t->products * t->head_size;
+    return panels * panel_rows * (3 * keys + 2 * (int64_t)t->value_size + 6 * (int64_t)t->components) +
+           tile * (t->head_size + t->value_size + 2 * (int64_t)t->components + 4) +
+           tile * panel_rows * (t->products + 1) + tile * t->components * mgk_tunable_get(p, "lanes");
+}
+
+static clmgk_status lane_parameters(const mgk_attention_request *request, mgk_tunables *p, int64_t *private_bytes,
+                                    clmgk_error *error)
+{
+    const mgk_attention_traits *const t = &request->traits;
+    mgk_attention_lane_defaults(request, p);
+    mgk_tunable_default(p, "vectors", mgk_attention_base(request, p, "vectors"));
+    const int panel_rows = mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
+    mgk_tunable_default(p, "tile", mgk_attention_base(request, p, "tile"));
+    int panels = mgk_attention_base(request, p, "panels");
+    while (panels > 1 && (lane_floats(t, p, panels) * 4 > LANE_BLOCK_BYTES ||
+                          request->desc->length_k <= (int64_t)panels / 2 * panel_rows))
+        panels /= 2;
+    mgk_tunable_default(p, "panels", panels);
+    mgk_tunable_at_most(p, "panels", panels);
+    MGK_TRY(mgk_tunables_check(p, true, error));
+    *private_bytes = lane_floats(t, p, mgk_tunable_get(p, "panels")) * (int64_t)sizeof(float);
+    return mgk_attention_lane_fits(request, *private_bytes, error);
+}
+
+/* As cl/engine/simt_backward.clh lays it out. */
+static int64_t simt_local_bytes(const mgk_attention_traits *t, const mgk_tunables *p)
+{
+    const int64_t keys = (int64_t)mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "rows");
+    const int64_t queries = (int64_t)mgk_tunable_get(p, "key-threads") * mgk_tunable_get(p, "keys");
+    const int64_t products = mgk_tunable_get(p, "features") * (keys + queries);
+    const int64_t reduce = (int64_t)mgk_tunable_get(p, "key-threads") * keys;
+    const int64_t weights = keys * queries > reduce ? keys * queries : reduce;
+    const int64_t terms = queries * (4 + 2 * (int64_t)t->components);
+    return (products + weights + terms) * (int64_t)sizeof(float) + 64;
+}
+
+static clmgk_status simt_parameters(const mgk_attention_request *request, mgk_tunables *p, int64_t *local_bytes,
+                                    clmgk_error *error)
+{
+    const mgk_device_facts *const facts = request->facts;
+    mgk_attention_simt_defaults(request, p);
+    /* larger blocks spill (tests/offline) */
+    const mgk_attention_traits *const t = &request->traits;
+    const bool halved = facts->info.device_class == CLMGK_DEVICE_CPU || t->components > 1 || t->modified;
+    mgk_tunable_default(p, "rows", mgk_attention_base(request, p, "rows") / (halved ? 2 : 1));
+    mgk_tunable_default(p, "keys", mgk_attention_base(request, p, "keys") / (halved ? 2 : 1));
+    static const char *const order[] = {"keys", "rows", "keys", "rows", "features", "features"};
+    for (size_t i = 0; i < MGK_COUNT(order); ++i)
+        if ((uint64_t)simt_local_bytes(&request->traits, p) > facts->info.local_memory_bytes &&
+            mgk_tunable_get(p, order[i]) > 1)
+            mgk_tunable_default(p, order[i], mgk_tunable_get(p, order[i]) / 2);
+    mgk_attention_simt_values(p);
+    MGK_TRY(mgk_tunables_check(p, true, error));
+    const uint64_t threads = (uint64_t)mgk_tunable_get(p, "row-threads") * (uint64_t)mgk_tunable_get(p, "key-threads");
+    if (threads > facts->info.max_work_group || threads > facts->work_item_limit)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "engine simt: a work-group of %" PRIu64 ", the device takes %" PRIu64, threads,
+                        facts->info.max_work_group);
+    *local_bytes = simt_local_bytes(&request->traits, p);
+    if ((uint64_t)*local_bytes > facts->info.local_memory_bytes)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "engine simt: components need %" PRId64
+                        " bytes of local memory in the backward pass, the device has %" PRIu64,
+                        *local_bytes, facts->info.local_memory_bytes);
+    return CLMGK_OK;
+}
+
+/* ---- steps -------------------------------------------------------------------------------------------------- */
+
+static void add_rows(mgk_backward *x, const char *name, const mgk_array *buffers, size_t count, mgk_array out,
+                     int64_t work)
+{
+    mgk_kernel_plan *const kernel = mgk_backward_add_rows(x, "mixture/rows.cl", name, buffers, count, out, work);
+    const mgk_backward_wants *const w = &x->want;
+    mgk_text_printf(&kernel->options, " -DWANT_VARIANCE=%d -DWANT_SHIFT=%d -DEXPECTATION=%d", w->variance, w->shift,
+                    w->expectation);
+}
+
+static void add_rows_begin(mgk_backward *x)
+{
+    static const mgk_array buffers[] = {MGK_Q,        MGK_O,     MGK_LSE,   MGK_GRAD_O,   MGK_GRAD_LSE,
+                                        MGK_VARIANCE, MGK_SHIFT, MGK_SINKS, MGK_WORKSPACE};
+    add_rows(x, "mixture_rows_begin", buffers, MGK_COUNT(buffers), MGK_ARRAYS, rows_of(x->request->desc));
+}
+
+static void add_rows_finish(mgk_backward *x)
+{
+    static const mgk_array buffers[] = {MGK_Q, MGK_GRAD_LSE, MGK_VARIANCE, MGK_SHIFT, MGK_GRAD_Q, MGK_WORKSPACE};
+    add_rows(x, "mixture_rows_finish", buffers, MGK_COUNT(buffers), MGK_ARRAYS, rows_of(x->request->desc));
+}
+
+static clmgk_status add_main(mgk_backward *x, clmgk_error *error)
+{
+    static const mgk_array buffers[] = {MGK_Q,
+                                        MGK_K,
+                                        MGK_V,
+                                        MGK_GRAD_O,
+                                        MGK_PRIOR,
+                                        MGK_VARIANCE,
+                                        MGK_SHIFT,
+                                        MGK_LENGTHS,
+                                        MGK_LENGTHS_Q,
+                                        MGK_OFFSETS,
+                                        MGK_OFFSETS_K,
+                                        MGK_BIAS,
+                                        MGK_SLOPES,
+                                        MGK_GRAD_K,
+                                        MGK_GRAD_V,
+                                        MGK_GRAD_BIAS,
+                                        MGK_RESPONSIBILITIES,
+                                        MGK_WORKSPACE};
+    const mgk_attention_request *const r = x->request;
+    const mgk_backward_wants *const w = &x->want;
+    mgk_tunables *const p = &x->plan->tunables;
+    const bool lane = r->engine == CLMGK_ENGINE_LANE;
+    int64_t private_bytes = 0, local_bytes = 0;
+    if (lane)
+        MGK_TRY(lane_parameters(r, p, &private_bytes, error));
+    else
+        MGK_TRY(simt_parameters(r, p, &local_bytes, error));
+    const size_t local =
+        lane ? 1 : (size_t)mgk_tunable_get(p, "row-threads") * (size_t)mgk_tunable_get(p, "key-threads");
+    x->args.splits = mgk_tunable_get(p, "splits");
+    const mgk_attention_step step = {.file = "mixture/backward.cl",
+                                     .name = "mixture_backward",
+                                     .tunables = p,
+                                     .buffers = buffers,
+                                     .buffer_count = MGK_COUNT(buffers),
+                                     .out = w->gamma ? MGK_RESPONSIBILITIES : MGK_GRAD_BIAS,
+                                     .global = (size_t)x->args.chunks * (size_t)x->args.splits * local,
+                                     .local = local};
+    x->plan->main = x->plan->steps;
+    mgk_kernel_plan *const kernel = mgk_attention_add(r, &step, &x->args, x->plan);
+    kernel->private_bytes = (uint64_t)private_bytes;
+    kernel->local_bytes = (uint64_t)local_bytes;
+    const clmgk_attention_desc *const d = r->desc;
+    mgk_text_printf(&kernel->options,
+                    " -DWANT_Q=%d -DWANT_K=%d -DWANT_V=%d -DWANT_PRIOR=%d -DWANT_VARIANCE=%d -DWANT_SHIFT=%d"
+                    " -DWANT_BIAS=%d -DBIAS_ROW_AXIS=%d -DBIAS_KEY_AXIS=%d -DEXPECTATION=%d -DWANT_GAMMA=%d",
+                    w->q, w->k, w->v, w->prior, w->variance, w->shift, w->bias, w->bias_full || d->bias_length > 1,
+                    w->bias_full || d->bias_length_k > 1, w->expectation, w->gamma);
+    if (lane)
+        mgk_attention_lane_options(r, p, &kernel->options);
+    return CLMGK_OK;
+}
+
+static void add_shift_gradient(mgk_backward *x)
+{
+    static const mgk_array buffers[] = {MGK_Q, MGK_K, MGK_VARIANCE, MGK_SHIFT, MGK_WORKSPACE};
+    const clmgk_attention_desc *const d = x->request->desc;
+    const int64_t outputs = d->heads * d->components * d->head_size;
+    add_rows(x, "mixture_shift_gradient", buffers, MGK_COUNT(buffers), MGK_ARRAYS,
+             shift_slices(d) * d->heads * d->components * ((d->head_size + 3) / 4));
+    const mgk_reduction r = {.out = MGK_GRAD_SHIFT,
+                             .in = x->args.region[MGK_REGION_SLICES],
+                             .outputs = outputs,
+                             .row = outputs,
+                             .inner = 1,
+                             .outer = shift_slices(d),
+                             .outer_stride = outputs,
+                             .middle = 1,
+                             .scale = 1.0};
+    mgk_backward_add_reduction(x, &r);
+}
+
+/* Sums of [b,h,components,S] into the shape [.] of priors or variances: 0 [1], 1 [M], 2 [H,M], 3 [H,M,S]. */
+static mgk_reduction reduce_keys(const mgk_backward *x, mgk_array out, mgk_i64 in, int rank, int64_t components)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    const int64_t h = d->heads, m = components, s = d->length_k;
+    mgk_reduction r = {.out = out, .in = in, .scale = 1.0, .middle = 1, .outer = d->batch, .outer_stride = h * m * s};
+    r.inner = rank == 3 ? 1 : s;
+    r.outputs = rank == 3 ? h * m * s : rank == 2 ? h * m : rank == 1 ? m : 1;
+    if (rank < 2) {
+        r.middle = rank == 0 ? h * m : h;
+        r.middle_stride = rank == 0 ? s : m * s;
+    }
+    r.row = r.outputs;
+    return r;
+}
+
+static int prior_rank(const clmgk_attention_desc *d)
+{
+    switch (d->prior_shape) {
+    case CLMGK_PRIOR_HM:
+        return 2;
+    case CLMGK_PRIOR_HMS:
+        return 3;
+    default:
+        return 1;
+    }
+}
+
+static int variance_rank(const clmgk_attention_desc *d)
+{
+    switch (d->variance_shape) {
+    case CLMGK_VARIANCE_M:
+        return 1;
+    case CLMGK_VARIANCE_HM:
+        return 2;
+    default:
+        return 0;
+    }
+}
+
+static void add_prior_gradient(mgk_backward *x)
+{
+    const mgk_attention_traits *const t = &x->request->traits;
+    mgk_reduction r = reduce_keys(x, MGK_GRAD_PRIOR, x->args.region[MGK_REGION_KEY_SUMS], prior_rank(x->request->desc),
+                                  t->components);
+    /* sums are without pi where it is an array; the hard E-step knows none */
+    r.scale = t->has_prior ? 1.0 : t->components;
+    if (t->hard)
+        r.outer = 0;
+    mgk_backward_add_reduction(x, &r);
+}
+
+/* ds/dsigma^2 = - s / sigma^2, the sums being of scores in base 2 */
+static void add_variance_gradient(mgk_backward *x)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    const bool array = x->request->traits.has_variance;
+    mgk_reduction r = reduce_keys(x, MGK_GRAD_VARIANCE, x->args.region[MGK_REGION_VARIANCE], variance_rank(d),
+                                  array ? d->components : 1);
+    const double ln_2 = 0.6931471805599453;
+    r.scale = array ? -ln_2 : -ln_2 / d->variance;
+    r.by_variance = array;
+    mgk_backward_add_reduction(x, &r);
+}
+
+/* ---- passes ------------------------------------------------------------------------------------------------- */
+
+static void place_regions(mgk_backward *x)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    const mgk_attention_traits *const t = &x->request->traits;
+    const mgk_backward_wants *const w = &x->want;
+    const int64_t rows = rows_of(d), keys = d->batch * d->heads * d->length_k, m = t->components;
+    mgk_i64 *const region = x->args.region;
+    mgk_pass_plan *const plan = x->plan;
+    mgk_backward_place(x);
+    if (row_terms(t, w) > 0)
+        region[MGK_REGION_ALPHA] = mgk_attention_region(plan, rows * row_terms(t, w));
+    if (has_row_sums(x->request, w))
+        region[MGK_REGION_ROW_SUMS] = mgk_attention_region(plan, rows * m * x->args.splits);
+    if (w->prior || w->expectation)
+        region[MGK_REGION_KEY_SUMS] = mgk_attention_region(plan, keys * m);
+    if (w->variance)
+        region[MGK_REGION_VARIANCE] = mgk_attention_region(plan, keys * (t->has_variance ? m : 1));
+    if (w->shift)
+        region[MGK_REGION_SLICES] = mgk_attention_region(plan, shift_slices(d) * d->heads * m * d->head_size);
+    if (w->shift && t->gaussian)
+        region[MGK_REGION_SHIFT] = mgk_attention_region(plan, keys * m);
+}
+
+/* Parameters first (blocks decide how work is shared), then how it is shared, then where everything lies. */
+static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
+{
+    int64_t ignored = 0;
+    MGK_TRY(mgk_attention_tunables(x->request, x->plan, error));
+    if (x->request->engine == CLMGK_ENGINE_LANE)
+        MGK_TRY(lane_parameters(x->request, &x->plan->tunables, &ignored, error));
+    else
+        MGK_TRY(simt_parameters(x->request, &x->plan->tunables, &ignored, error));
+    const clmgk_attention_desc *const d = x->request->desc;
+    const mgk_attention_traits *const t = &x->request->traits;
+    const int64_t rows = rows_of(d), keys = d->batch * d->kv_heads * d->length_k;
+    x->args = mgk_mixture_args_of(x->request);
+    x->tasks = mgk_attention_problems(d) * d->kv_heads;
+    x->copy_floats = x->want.q ? rows * t->head_size : 0;
+    x->array_bytes =
+        8 * (rows * (d->head_size + d->value_size) + keys * ((int64_t)t->products * d->head_size + d->value_size));
+    MGK_TRY(mgk_backward_share(x, error));
+    place_regions(x);
+    return CLMGK_OK;
+}
+
+clmgk_status mgk_mixture_plan_backward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
+{
+    mgk_backward x = {.request = request, .want = wants_of(request), .plan = plan};
+    const clmgk_attention_desc *const d = request->desc;
+    const mgk_backward_wants *const w = &x.want;
+    MGK_TRY(prepare(&x, error));
+    mgk_backward_begin_bias(&x);
+    add_rows_begin(&x);
+    MGK_TRY(add_main(&x, error));
+    if (w->q)
+        add_rows_finish(&x);
+    if (w->shift)
+        add_shift_gradient(&x);
+    if ((d->gradients & CLMGK_GRADIENT_PRIOR) != 0)
+        add_prior_gradient(&x);
+    if (w->variance)
+        add_variance_gradient(&x);
+    mgk_backward_finish(&x);
+    return CLMGK_OK;
+}
+
+/* new pi from the counts in the workspace. */
+static void add_new_prior(mgk_backward *x)
+{
+    static const mgk_array buffers[] = {MGK_PRIOR, MGK_NEW_PRIOR, MGK_WORKSPACE};
+    const clmgk_attention_desc *const d = x->request->desc;
+    const int rank = prior_rank(d);
+    mgk_attention_args args = x->args;
+    args.reduce_in = x->args.region[MGK_REGION_COUNTS];
+    args.reduce_outputs = rank == 3 ? d->heads * d->length_k : rank == 2 ? d->heads : 1;
+    args.reduce_row = rank == 3 && d->length_k > 0 ? d->length_k : 1;
+    args.reduce_row_stride = d->components * args.reduce_row;
+    args.reduce_inner = args.reduce_row;
+    args.reduce_outer = d->components;
+    args.reduce_middle = d->prior_shape != CLMGK_PRIOR_UNIFORM;
+    const mgk_attention_step step = {.file = "mixture/new_prior.cl",
+                                     .name = "mixture_new_prior",
+                                     .buffers = buffers,
+                                     .buffer_count = MGK_COUNT(buffers),
+                                     .out = MGK_NEW_PRIOR,
+                                     .global = mgk_backward_items(args.reduce_outputs),
+                                     .local = MGK_BACKWARD_ITEMS,
+                                     .plain = true};
+    mgk_attention_add(x->request, &step, &args, x->plan);
+}
+
+static clmgk_status plan_expectation(mgk_backward *x, clmgk_error *error)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    const mgk_attention_traits *const t = &x->request->traits;
+    MGK_TRY(prepare(x, error));
+    if (x->want.gamma)
+        mgk_backward_add_zeros(x, MGK_RESPONSIBILITIES, -1, rows_of(d) * d->components * d->length_k);
+    if (row_terms(t, &x->want) > 0)
+        add_rows_begin(x);
+    MGK_TRY(add_main(x, error));
+    mgk_reduction r = reduce_keys(x, MGK_COUNTS, x->args.region[MGK_REGION_KEY_SUMS], prior_rank(d), d->components);
+    if ((d->statistics & CLMGK_STATISTIC_COUNTS) != 0)
+        mgk_backward_add_reduction(x, &r);
+    if ((d->statistics & CLMGK_STATISTIC_NEW_PRIOR) != 0) {
+        x->args.region[MGK_REGION_COUNTS] = mgk_attention_region(x->plan, r.outputs);
+        r.out = MGK_WORKSPACE;
+        r.out_region = x->args.region[MGK_REGION_COUNTS];
+        mgk_backward_add_reduction(x, &r);
+        add_new_prior(x);
+    }
+    return CLMGK_OK;
+}
+
+clmgk_status mgk_mixture_plan_statistics(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
+{
+    const uint32_t statistics = request->desc->statistics;
+    mgk_backward x = {.request = request, .plan = plan};
+    x.want.expectation = true;
+    x.want.gamma = (statistics & CLMGK_STATISTIC_RESPONSIBILITIES) != 0;
+    if ((statistics & ~(uint32_t)CLMGK_STATISTIC_NLL) != 0)
+        MGK_TRY(plan_expectation(&x, error));
+    if ((statistics & CLMGK_STATISTIC_NLL) != 0)
+        MGK_TRY(mgk_mixture_plan_nll(request, plan, error));
+    return CLMGK_OK;
+}

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mixture family: softmax, Gaussian, MGK and sMGK attention (formulas: clmgk/variants.h, cl/mixture/forward.cl).
+ *
+ *     s_ijr = log pi_r(j) + score(q_i, k_jr) / sigma_r^2     h_i = sum_j softmax_j(combine_r s_ijr) v_j
+ *
+ * One text of kernels for all of them. Compile-time: engine, storage type, classes of D and E, M, score, E-step,
+ * whether keys are shifted, whether prior and variance are arrays, which modifiers there are. Run-time: everything
+ * else.
+ */
+#include "attention/mixture/mixture.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+/* ---- what is fixed at compile time -------------------------------------------------------------------------- */
+
+static mgk_attention_traits traits_of(const clmgk_attention_desc *d)
+{
+    mgk_attention_traits t = mgk_attention_traits_of(d);
+    t.shifted = d->variant == CLMGK_VARIANT_SMGK;
+    t.products = t.shifted ? 1 : t.components;
+    t.gaussian = d->score == CLMGK_SCORE_GAUSSIAN;
+    t.hard = d->estep == CLMGK_ESTEP_HARD;
+    t.has_prior = !t.hard && d->prior_shape != CLMGK_PRIOR_UNIFORM;
+    t.has_variance = d->variance_shape != CLMGK_VARIANCE_NUMBER;
+    t.has_factor = !t.hard && t.components > 1;
+    return t;
+}
+
+static void write_options(const mgk_attention_request *request, mgk_text *options)
+{
+    const mgk_attention_traits *const t = &request->traits;
+    mgk_text_printf(options, " -DSCORE_GAUSSIAN=%d -DKEYS_SHIFTED=%d -DESTEP_HARD=%d -DHAS_PRIOR=%d -DHAS_VARIANCE=%d",
+                    t->gaussian, t->shifted, t->hard, t->has_prior, t->has_variance);
+}
+
+/* log2 of (2 pi sigma^2)^(-D/2) */
+static float density_of(const clmgk_attention_desc *d)
+{
+    const double two_pi = 6.283185307179586;
+    return d->variance > 0.0 ? (float)(-0.5 * (double)d->head_size * log2(two_pi * d->variance)) : 0.0f;
+}
+
+mgk_attention_args mgk_mixture_args_of(const mgk_attention_request *request)
+{
+    const clmgk_attention_desc *const d = request->desc;
+    mgk_attention_args args = mgk_attention_args_of(request);
+    const int64_t keys = d->prior_shape == CLMGK_PRIOR_HMS ? d->length_k : 1;
+    args.prior.token = d->prior_shape == CLMGK_PRIOR_HMS ? 1 : 0;
+    args.prior.component = keys;
+    args.prior.head = d->prior_shape == CLMGK_PRIOR_M ? 0 : d->components * keys;
+    args.variance_head = d->variance_shape == CLMGK_VARIANCE_HM ? d->components : 0;
+    /* a uniform prior is the same for all keys: it only enters L */
+    const bool uniform = !request->traits.hard && !request->traits.has_prior;
+    args.lse_offset = uniform ? (float)-log2((double)d->components) : 0.0f;
+    args.density = density_of(d);
+    return args;
+}
+
+/* ---- descriptor --------------------------------------------------------------------------------------------- */
+
+static clmgk_status resolve_single(clmgk_attention_desc *d, clmgk_score own, clmgk_error *error)
+{
+    const char *const name = clmgk_variant_name(d->variant);
+    if (d->components > 1 || d->components < 0)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "components: %" PRId64 ": expected 1 with variant %s",
+                        d->components, name);
+    if (d->score != CLMGK_SCORE_DEFAULT && d->score != own)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "score: %d: expected the own score of variant %s",
+                        (int)d->score, name);
+    if (d->variant == CLMGK_VARIANT_SOFTMAX && d->prior_shape != CLMGK_PRIOR_UNIFORM)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "prior_shape: %d: variant %s takes no prior",
+                        (int)d->prior_shape, name);
+    d->components = 1;
+    d->score = own;
+    return CLMGK_OK;
+}
+
+static clmgk_status mixture_resolve(clmgk_attention_desc *d, clmgk_error *error)
+{
+    if (d->variant == CLMGK_VARIANT_SOFTMAX)
+        return resolve_single(d, CLMGK_SCORE_DOT, error);
+    if (d->variant == CLMGK_VARIANT_GAUSSIAN)
+        return resolve_single(d, CLMGK_SCORE_GAUSSIAN, error);
+    if (d->components == 0)
+        d->components = 2;
+    if (d->score == CLMGK_SCORE_DEFAULT)
+        d->score = CLMGK_SCORE_GAUSSIAN;
+    return CLMGK_OK;
+}
+
+/* ---- the family ---------------------------------------------------------------------------------------------- */
+
+static clmgk_status mixture_plan(const clmgk_attention_desc *desc, const mgk_device_facts *facts, clmgk_engine engine,
+                                 mgk_parameters parameters, mgk_pass pass, mgk_pass_plan *plan, clmgk_error *error)
+{
+    clmgk_status (*const plans[MGK_PASSES])(const mgk_attention_request *, mgk_pass_plan *,
+                                            clmgk_error *) = {[MGK_FORWARD] = mgk_mixture_plan_forward,
+                                                              [MGK_BACKWARD] = mgk_mixture_plan_backward,
+                                                              [MGK_STATISTICS] = mgk_mixture_plan_statistics,
+                                                              [MGK_COMBINE] = mgk_attention_plan_combine};
+    const mgk_attention_request request = {desc, facts, engine, parameters, traits_of(desc), write_options};
+    MGK_TRY(plans[pass](&request, plan, error));
+    for (size_t i = 0; i < plan->steps; ++i)
+        if (plan->step[i].options.failed)
+            return mgk_fail_memory(error, "compiler options");
+    return CLMGK_OK;
+}
+
+/* Products are summed over features in order, whatever the parameters. Norms of keys, and their products with shifts,
+ * are sums by lanes first, and the SIMT engine's by fours. */
+static const char *const *mixture_score_tunables(const clmgk_attention_desc *desc, clmgk_engine engine)
+{
+    static const char *const lane[] = {"lanes", NULL};
+    static const char *const none[] = {NULL};
+    if (desc->score != CLMGK_SCORE_GAUSSIAN && desc->variant != CLMGK_VARIANT_SMGK)
+        return NULL;
+    return engine == CLMGK_ENGINE_LANE ? lane : none;
+}
+
+const mgk_family mgk_mixture_family = {"mixture", mixture_resolve, mixture_plan, mixture_score_tunables,
+                                       mgk_attention_bind};

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The passes of the mixture family: one file per pass, mixture_forward.c and so on. */
+#ifndef MGK_MIXTURE_H
+#define MGK_MIXTURE_H
+
+#include "attention/core/attention.h"
+
+/* The run-time arguments of a problem: those of every family, priors, variances and what they leave out. */
+mgk_attention_args mgk_mixture_args_of(const mgk_attention_request *request);
+
+clmgk_status mgk_mixture_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
+clmgk_status mgk_mixture_plan_backward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
+clmgk_status mgk_mixture_plan_statistics(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
+/* The steps of the query negative log-likelihood: part of the statistics. */
+clmgk_status mgk_mixture_plan_nll(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
+
+#endif

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Random numbers on the host: the generator of cl/base/random.clh, the mask that dropout draws with it, and the noise.
+ */
+#include "attention/normal.h"
+#include "base/base.h"
+#include "clmgk/attention.h"
+
+#include <inttypes.h>
+
+/* The most that an axis of a problem can have. */
+#define MAX_AXIS (INT64_C(1) << 30)
+
+void clmgk_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t words[4])
+{
+    uint32_t w[4] = {counter[0], counter[1], counter[2], counter[3]};
+    uint32_t low = key[0];
+    uint32_t high = key[1];
+    for (int round = 0; round < 10; ++round) {
+        const uint64_t a = (uint64_t)0xD2511F53U * w[0];
+        const uint64_t b = (uint64_t)0xCD9E8D57U * w[2];
+        w[0] = (uint32_t)(b >> 32) ^ w[1] ^ low;
+        w[1] = (uint32_t)b;
+        w[2] = (uint32_t)(a >> 32) ^ w[3] ^ high;
+        w[3] = (uint32_t)a;
+        low += 0x9E3779B9U;
+        high += 0xBB67AE85U;
+    }
+    for (int i = 0; i < 4; ++i)
+        words[i] = w[i];
+}
+
+static clmgk_status check_numbers(int64_t heads, int64_t b, int64_t h, int64_t first_row, int64_t rows,
+                                  int64_t first_key, int64_t keys, clmgk_error *error)
+{
+    const struct {
+        const char *name;
+        int64_t value, least, most;
+    } numbers[] = {{"heads", heads, 1, MAX_AXIS}, {"b", b, 0, MAX_AXIS},
+                   {"h", h, 0, heads - 1},        {"first_row", first_row, 0, MAX_AXIS},
+                   {"rows", rows, 0, MAX_AXIS},   {"first_key", first_key, 0, MAX_AXIS},
+                   {"keys", keys, 0, MAX_AXIS}};
+    for (size_t i = 0; i < MGK_COUNT(numbers); ++i)
+        if (numbers[i].value < numbers[i].least || numbers[i].value > numbers[i].most)
+            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %" PRId64 ": expected %" PRId64 " to %" PRId64,
+                            numbers[i].name, numbers[i].value, numbers[i].least, numbers[i].most);
+    return CLMGK_OK;
+}
+
+/* The streams of cl/base/random.clh. */
+enum { STREAM_DROPOUT = 0, STREAM_NOISE = 1 };
+
+/* A head's counter: row and key are still to come. */
+typedef struct generator {
+    uint32_t counter[4];
+    uint32_t key[2];
+} generator;
+
+static generator of_head(uint64_t seed, int64_t heads, int64_t b, int64_t h, uint32_t stream)
+{
+    return (generator){{0, 0, (uint32_t)(b * heads + h), stream}, {(uint32_t)seed, (uint32_t)(seed >> 32)}};
+}
+
+/* The four words of row i that key j has one of. */
+static void draw(generator *from, int64_t i, uint32_t j, uint32_t words[4])
+{
+    from->counter[0] = j / 4;
+    from->counter[1] = (uint32_t)i;
+    clmgk_philox(from->counter, from->key, words);
+}
+
+static void mask_row(generator *from, int64_t i, uint32_t drop_below, int64_t first_key, int64_t keys, uint8_t *mask)
+{
+    uint32_t words[4] = {0};
+    for (int64_t n = 0; n < keys; ++n) {
+        const uint32_t j = (uint32_t)(first_key + n);
+        if (n == 0 || j % 4 == 0)
+            draw(from, i, j, words);
+        mask[n] = words[j % 4] >= drop_below;
+    }
+}
+
+static void noise_row(generator *from, int64_t i, int64_t first_key, int64_t keys, float *noise)
+{
+    uint32_t words[4] = {0};
+    float normals[4] = {0};
+    for (int64_t n = 0; n < keys; ++n) {
+        const uint32_t j = (uint32_t)(first_key + n);
+        if (n == 0 || j % 4 == 0) {
+            draw(from, i, j, words);
+            box_muller(words, normals);
+        }
+        noise[n] = normals[j % 4];
+    }
+}
+
+/* NOLINTNEXTLINE(readability-function-size): a tile of one head is that many numbers */
+clmgk_status clmgk_dropout_mask(double dropout, uint64_t seed, int64_t heads, int64_t b, int64_t h, int64_t first_row,
+                                int64_t rows, int64_t first_key, int64_t keys, uint8_t *mask, clmgk_error *error)
+{
+    if (!(dropout >= 0.0 && dropout < 1.0))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "dropout: %g: expected a probability, 0 or more and less than 1", dropout);
+    if (mask == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "mask: NULL: expected room for the mask");
+    MGK_TRY(check_numbers(heads, b, h, first_row, rows, first_key, keys, error));
+    const uint32_t drop_below = (uint32_t)(dropout * 4294967296.0);
+    generator from = of_head(seed, heads, b, h, STREAM_DROPOUT);
+    for (int64_t row = 0; row < rows; ++row)
+        mask_row(&from, first_row + row, drop_below, first_key, keys, mask + row * keys);
+    return CLMGK_OK;
+}
+
+clmgk_status clmgk_noise_tile(uint64_t seed, int64_t heads, int64_t b, int64_t h, int64_t first_row, int64_t rows,
+                              int64_t first_key, int64_t keys, float *noise, clmgk_error *error)
+{
+    if (noise == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "noise: NULL: expected room for the noise");
+    MGK_TRY(check_numbers(heads, b, h, first_row, rows, first_key, keys, error));
+    generator from = of_head(seed, heads, b, h, STREAM_NOISE);
+    for (int64_t row = 0; row < rows; ++row)
+        noise_row(&from, first_row + row, first_key, keys, noise + row * keys);
+    return CLMGK_OK;
+}
