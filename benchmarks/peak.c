@@ -5,8 +5,6 @@
  * of them, hardly from all. */
 #include "bench.h"
 
-#include "device/device.h"
-
 #include <math.h>
 #include <stdlib.h>
 
@@ -26,7 +24,18 @@
 #define BEYOND_CACHE    4 /* times the last-level cache that the device states */
 #define BYTES_UNIT      ((uint64_t)1 << 20)
 
-extern const mgk_embedded_file bench_kernels[]; /* peak.cl, embedded at build time */
+/* peak.cl, embedded at build time (cmake/embed_files.cmake). */
+typedef struct mgk_embedded_file {
+    const char *name;
+    const char *text;
+    size_t length;
+} mgk_embedded_file;
+extern const mgk_embedded_file bench_kernels[];
+
+typedef struct kernel_arg {
+    size_t size;
+    const void *value;
+} kernel_arg;
 
 /* Work-items of one slice of the arrays, and the slice that comes next. */
 typedef struct peak_launch {
@@ -63,7 +72,7 @@ static tool_exit time_window(const tool_device *device, peak_launch *launch, int
 }
 
 /* Sets all arguments of a kernel. */
-static tool_exit set_args(cl_kernel kernel, cl_uint count, const mgk_kernel_arg *args, tool_error *error)
+static tool_exit set_args(cl_kernel kernel, cl_uint count, const kernel_arg *args, tool_error *error)
 {
     for (cl_uint i = 0; i < count; i++) {
         const cl_int code = clSetKernelArg(kernel, i, args[i].size, args[i].value);
@@ -88,10 +97,10 @@ static tool_exit measure_fma(bench_device *device, double window_ms, tool_error 
     const float factor = 0.999F, term = 0.001F;
     const double operations = FMA_OPERATIONS * probe->width * (double)probe->fma.global;
     const cl_int rounds = fit_window(window_ms, 1e6 * device->peaks.fma_gflops, operations, MIN_ROUNDS, MAX_ROUNDS);
-    const mgk_kernel_arg args[] = {{sizeof(probe->sums), &probe->sums},
-                                   {sizeof(rounds), &rounds},
-                                   {sizeof(factor), &factor},
-                                   {sizeof(term), &term}};
+    const kernel_arg args[] = {{sizeof(probe->sums), &probe->sums},
+                               {sizeof(rounds), &rounds},
+                               {sizeof(factor), &factor},
+                               {sizeof(term), &term}};
     double ms = 0;
     TOOL_TRY(set_args(probe->fma.kernel, TOOL_COUNT(args), args, error));
     TOOL_TRY(time_window(&device->tool, &probe->fma, 1, &ms, error));
@@ -149,7 +158,7 @@ static tool_exit measure_copy(bench_device *device, const cl_mem buffers[2], uin
 {
     peak_launch *const copy = &device->probe->copy;
     const uint64_t slice = bytes / copy->slices;
-    const mgk_kernel_arg args[] = {{sizeof(buffers[0]), &buffers[0]}, {sizeof(buffers[1]), &buffers[1]}};
+    const kernel_arg args[] = {{sizeof(buffers[0]), &buffers[0]}, {sizeof(buffers[1]), &buffers[1]}};
     copy->global = slice / ((size_t)device->probe->vector_width * sizeof(float));
     TOOL_TRY(set_args(copy->kernel, TOOL_COUNT(args), args, error));
     return best_window(device, copy, 2.0 * (double)slice, &device->peaks.copy_gbps, error);
@@ -162,7 +171,7 @@ static tool_exit measure_read(bench_device *device, cl_mem buffer, uint64_t byte
     const cl_int count = (cl_int)(bytes / probe->read.slices / vector / probe->read.global / 4 * 4);
     /* A CPU's cores read runs of memory, a GPU's work-items read side by side. */
     const cl_int step = device->tool.info.device_class == CLMGK_DEVICE_CPU ? 1 : (cl_int)probe->read.global;
-    const mgk_kernel_arg args[] = {
+    const kernel_arg args[] = {
         {sizeof(probe->sums), &probe->sums}, {sizeof(buffer), &buffer}, {sizeof(count), &count}, {sizeof(step), &step}};
     TOOL_TRY(set_args(probe->read.kernel, TOOL_COUNT(args), args, error));
     return best_window(device, &probe->read, (double)count * (double)probe->read.global * (double)vector,

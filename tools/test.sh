@@ -67,6 +67,7 @@ lint() {
     lint_format || status=1
     shellcheck tools/*.sh tests/*/*.sh .ci/run || status=1
     lint_tidy || status=1
+    tests/lint/circles.py || status=1
     return "$status"
 }
 

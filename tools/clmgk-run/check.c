@@ -19,7 +19,7 @@ typedef struct array_axes {
 /* False: the array is dense. */
 static bool axes_of(const clmgk_attention_desc *d, run_array array, array_axes *axes)
 {
-    const bool mixed = (clmgk_variant_traits(d->variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
+    const bool mixed = tool_is_mixed(d->variant);
     const int64_t q_heads = mixed ? d->components : d->heads;
     const int64_t k_heads = mixed ? d->components : d->kv_heads;
     const int64_t components = d->variant == CLMGK_VARIANT_MGK ? d->components : 1;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "run.h"
 
-#include "work.h"
-
 #include <stddef.h>
 #include <stdlib.h>
 

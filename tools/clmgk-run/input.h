@@ -44,15 +44,12 @@ tool_exit input_expect_positive(const npy_file *file, int axis, const char *symb
 
 tool_exit tensors_describe(const run_arguments *arguments, run_problem *problem, tool_error *error);
 
-/* Heads of dO's file, which is open. */
-int64_t tensors_heads_of_grad_o(const run_arguments *arguments, const run_problem *problem);
-
 /* Shape of O's file. */
 void tensors_shape_o(const run_problem *problem, bool tokens_first, int64_t shape[4]);
 
 /* ---- mixing.c: the admixture family's own inputs ---------------------------------------------------------------- */
 
-/* p, which gives H but to MiSH: that has it from --heads, from dO where that is open, else (0 for now) from V. */
+/* p, which gives H but to MiSH. */
 tool_exit mixing_describe_heads(const run_arguments *arguments, run_problem *problem, tool_error *error);
 
 /* w, c and sigma. */

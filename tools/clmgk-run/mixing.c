@@ -36,17 +36,6 @@ static tool_exit open_matrix(run_problem *problem, run_array array, const char *
     return input_expect_size(file, 1, "M", components, RUN_Q, error);
 }
 
-/* One p for all heads: how many there are, something else says. */
-static void take_heads(const run_arguments *arguments, run_problem *problem)
-{
-    problem->desc.heads = arguments->heads;
-    problem->heads_option = "heads";
-    if (arguments->heads == 0 && arguments->file[RUN_GRAD_O]) {
-        problem->desc.heads = tensors_heads_of_grad_o(arguments, problem);
-        problem->heads_option = run_option(RUN_GRAD_O);
-    }
-}
-
 tool_exit mixing_describe_heads(const run_arguments *arguments, run_problem *problem, tool_error *error)
 {
     clmgk_attention_desc *const desc = &problem->desc;
@@ -54,7 +43,6 @@ tool_exit mixing_describe_heads(const run_arguments *arguments, run_problem *pro
     const uint32_t traits = clmgk_variant_traits(arguments->variant);
     if ((traits & CLMGK_TRAIT_SHARED_MIX) != 0) {
         TOOL_TRY(open_per_component(problem, RUN_MIX, arguments->file[RUN_MIX], error));
-        take_heads(arguments, problem);
     } else {
         TOOL_TRY(open_matrix(problem, RUN_MIX, arguments->file[RUN_MIX], error));
         TOOL_TRY(input_expect_positive(file, 0, "H", error));

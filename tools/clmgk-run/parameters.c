@@ -222,8 +222,7 @@ static tool_exit describe_modifiers(const run_arguments *arguments, run_problem 
     desc->softcap = arguments->softcap;
     desc->dropout = arguments->dropout;
     problem->seed = arguments->seed;
-    const bool mixed = (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
-    if (desc->softcap > 0.0 && desc->components != 1 && !mixed)
+    if (desc->softcap > 0.0 && desc->components != 1 && !tool_is_mixed(desc->variant))
         return tool_fail(error, TOOL_BAD_INPUT, "--softcap %g: does not apply to M = %" PRId64 " components",
                          desc->softcap, desc->components);
     return TOOL_DONE;

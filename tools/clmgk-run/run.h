@@ -10,6 +10,7 @@
 #include "opencl.h"
 #include "output.h"
 #include "tool.h"
+#include "work.h"
 
 #include "reference/reference.h"
 

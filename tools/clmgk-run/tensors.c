@@ -52,16 +52,11 @@ static tool_exit layout_of(const npy_file *file, const axis_order *order, clmgk_
 
 /* ---- Q, K, V ------------------------------------------------------------------------------------------------ */
 
-static bool is_mixed(const run_arguments *arguments)
-{
-    return (clmgk_variant_traits(arguments->variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
-}
-
 static tool_exit describe_q(const run_arguments *arguments, run_problem *problem, tool_error *error)
 {
     clmgk_attention_desc *const desc = &problem->desc;
     const npy_file *const q = &problem->file[RUN_Q];
-    const bool mixed = is_mixed(arguments);
+    const bool mixed = tool_is_mixed(arguments->variant);
     const axis_order *const order = mixed ? &q_order_mixed[arguments->tokens_first] : &q_order[arguments->tokens_first];
     TOOL_TRY(input_open_floats(problem, RUN_Q, arguments->file[RUN_Q], error));
     if (q->header.axes != order->axes)
@@ -110,7 +105,7 @@ static tool_exit describe_k(const run_arguments *arguments, run_problem *problem
     clmgk_attention_desc *const desc = &problem->desc;
     npy_file *const k = &problem->file[RUN_K];
     const bool mgk = arguments->variant == CLMGK_VARIANT_MGK;
-    const bool mixed = is_mixed(arguments);
+    const bool mixed = tool_is_mixed(arguments->variant);
     const axis_order *const one = mixed ? &k_order_mixed[arguments->tokens_first] : &k_order[arguments->tokens_first];
     const axis_order *const several = &k_order_m[arguments->tokens_first];
     TOOL_TRY(input_open_floats(problem, RUN_K, arguments->file[RUN_K], error));
@@ -159,7 +154,7 @@ static tool_exit describe_v(const run_arguments *arguments, run_problem *problem
     if (v->header.axes != order->axes)
         return input_fail_shape(v, order->text, error);
     TOOL_TRY(input_expect_size(v, 0, "B", desc->batch, RUN_Q, error));
-    if (is_mixed(arguments))
+    if (tool_is_mixed(arguments->variant))
         TOOL_TRY(describe_own_heads(problem, v, order->head, error));
     else
         TOOL_TRY(input_expect_size(v, order->head, "G", desc->kv_heads, RUN_K, error));
@@ -201,9 +196,15 @@ static tool_exit open_grad_o(const run_arguments *arguments, run_problem *proble
     return grad_o->header.axes == order->axes ? TOOL_DONE : input_fail_shape(grad_o, order->text, error);
 }
 
-int64_t tensors_heads_of_grad_o(const run_arguments *arguments, const run_problem *problem)
+/* H where p may not have it: --heads, or dO's; 0 leaves it to V. */
+static void take_heads(const run_arguments *arguments, run_problem *problem)
 {
-    return size_of(&problem->file[RUN_GRAD_O], o_order[arguments->tokens_first].head);
+    problem->desc.heads = arguments->heads;
+    problem->heads_option = "heads";
+    if (arguments->heads == 0 && arguments->file[RUN_GRAD_O]) {
+        problem->desc.heads = size_of(&problem->file[RUN_GRAD_O], o_order[arguments->tokens_first].head);
+        problem->heads_option = run_option(RUN_GRAD_O);
+    }
 }
 
 static tool_exit check_grad_o(const run_arguments *arguments, const run_problem *problem, tool_error *error)
@@ -223,8 +224,10 @@ tool_exit tensors_describe(const run_arguments *arguments, run_problem *problem,
     TOOL_TRY(describe_k(arguments, problem, error));
     if (arguments->file[RUN_GRAD_O])
         TOOL_TRY(open_grad_o(arguments, problem, error));
-    if (is_mixed(arguments))
+    if (tool_is_mixed(arguments->variant)) {
+        take_heads(arguments, problem);
         TOOL_TRY(mixing_describe_heads(arguments, problem, error));
+    }
     TOOL_TRY(describe_v(arguments, problem, error));
     TOOL_TRY(describe_o(arguments, problem, error));
     if (arguments->file[RUN_GRAD_O])

@@ -11,7 +11,7 @@ static tool_exit tune_devices(const tune_options *options, int argc, char **argv
                               tool_error *error)
 {
     for (size_t i = 0; i < count; i++)
-        TOOL_TRY(tune_session(options, argc, argv, &infos[i], outputs, folder, &reports[i], error));
+        TOOL_TRY(tune_device(options, argc, argv, &infos[i], outputs, folder, &reports[i], error));
     if (!options->json) {
         for (size_t i = 0; i < count; i++)
             tune_print_report(&reports[i], stdout);

@@ -2,12 +2,13 @@
 /*
  * clmgk-tune: measures a device once.
  *
- *     main.c      what is to be done         session.c   a device's cache, history and processes
+ *     main.c      what is to be done         device.c    a device's cache, history and processes
  *     options.c   the command line           attention.c the search through all cases of attention
  *     manage.c    show, reset, export, import products.c  providers and parameters of matrix products
  *     child.c     a process for candidates   search.c    which parameters to measure next
  *     worker.c    what runs in it            history.c   what was measured, on disk as soon as it is known
- *     product.c   products there             report.c    progress and results
+ *     product.c   products there             session.c   what attention.c and products.c share
+ *                                            report.c    progress and results
  *
  * Candidates run in a process of their own, so that one that hangs or crashes the driver costs a time limit and nothing
  * else. This process never runs a kernel.
@@ -173,8 +174,8 @@ typedef struct tune_report {
 } tune_report;
 
 /* Goes through all cases. Programs of candidates are put into `folder`, which `outputs` removes. */
-tool_exit tune_session(const tune_options *options, int argc, char **argv, const clmgk_device_info *info,
-                       tool_outputs *outputs, const char *folder, tune_report *report, tool_error *error);
+tool_exit tune_device(const tune_options *options, int argc, char **argv, const clmgk_device_info *info,
+                      tool_outputs *outputs, const char *folder, tune_report *report, tool_error *error);
 void tune_report_free(tune_report *report);
 
 void tune_print_report(const tune_report *report, FILE *stream);

@@ -3,6 +3,11 @@
 
 #include "reference/reference.h"
 
+bool tool_is_mixed(clmgk_variant variant)
+{
+    return (clmgk_variant_traits(variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
+}
+
 double tool_visible_pairs(const clmgk_attention_desc *desc, const clmgk_host_args *arrays)
 {
     clmgk_ref_problem problem = {.desc = *desc};
@@ -22,8 +27,8 @@ double tool_visible_pairs(const clmgk_attention_desc *desc, const clmgk_host_arg
 double tool_score_products(const clmgk_attention_desc *desc)
 {
     const double components = (double)desc->components, heads = (double)desc->heads;
-    const bool mixed = (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
-    const double products = mixed ? components : heads * (desc->variant == CLMGK_VARIANT_MGK ? components : 1.0);
+    const double products =
+        tool_is_mixed(desc->variant) ? components : heads * (desc->variant == CLMGK_VARIANT_MGK ? components : 1.0);
     return products * (double)desc->head_size;
 }
 

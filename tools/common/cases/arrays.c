@@ -29,7 +29,7 @@ bench_elements bench_count_elements(const clmgk_attention_desc *desc)
     const size_t n = (size_t)desc->length, s = (size_t)desc->length_k;
     const size_t d = (size_t)desc->head_size, e = (size_t)desc->value_size, m = (size_t)desc->components;
     const uint32_t traits = clmgk_variant_traits(desc->variant);
-    const bool mixed = bench_is_mixed(desc->variant);
+    const bool mixed = tool_is_mixed(desc->variant);
     bench_elements count = {
         .q = b * (mixed ? m : h) * n * d,
         .k = b * (mixed ? m : g) * (desc->variant == CLMGK_VARIANT_MGK ? m : 1) * s * d,

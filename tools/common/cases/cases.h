@@ -12,6 +12,7 @@
 #include "opencl.h"
 #include "reference/reference.h"
 #include "tool.h"
+#include "work.h"
 
 /* ---- what is to be measured -------------------------------------------------------------------------------- */
 
@@ -309,9 +310,6 @@ void bench_values_fill(const bench_arrays *arrays, const clmgk_attention_desc *w
 tool_exit bench_validate_rows(const tool_device *device, const bench_arrays *arrays, const clmgk_attention_desc *desc,
                               const clmgk_attention_args *args, double seconds, bench_error_found *found,
                               tool_error *error);
-
-/* Whether the heads of a variant are mixed: none of them is a problem of its own. */
-bool bench_is_mixed(clmgk_variant variant);
 
 /* A problem made smaller, for a check of all its results: few heads (all of a mixed variant) and batches, fewer queries
  * and keys, of no round numbers, so that its products are about so many multiplications. */

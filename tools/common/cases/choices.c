@@ -45,7 +45,7 @@ static tool_exit parse_heads(const char *option, char *text, bench_variant *vari
     char *const local = strchr(text, 'x');
     if (!local)
         return tool_parse_integer(option, text, 1, INT32_MAX, &variant->heads, error);
-    if (!bench_is_mixed(variant->variant))
+    if (!tool_is_mixed(variant->variant))
         return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected one number of heads: %s mixes none", option, text,
                          clmgk_variant_name(variant->variant));
     *local = '\0';

@@ -2,8 +2,6 @@
 /* Cases of a shape: their descriptors, and what they cost. */
 #include "cases.h"
 
-#include "work.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -47,17 +45,12 @@ static bool has_components(clmgk_variant variant)
     return variant == CLMGK_VARIANT_MGK || variant == CLMGK_VARIANT_SMGK;
 }
 
-bool bench_is_mixed(clmgk_variant variant)
-{
-    return (clmgk_variant_traits(variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
-}
-
 static int64_t components_of(const bench_shape *shape, const bench_variant *variant)
 {
     if (variant->components)
         return variant->components;
     const bool square = (clmgk_variant_traits(variant->variant) & CLMGK_TRAIT_SQUARE) != 0;
-    return has_components(variant->variant) || (bench_is_mixed(variant->variant) && !square) ? shape->components : 0;
+    return has_components(variant->variant) || (tool_is_mixed(variant->variant) && !square) ? shape->components : 0;
 }
 
 static void take_modifiers(const bench_modifiers *modifiers, clmgk_attention_desc *desc)

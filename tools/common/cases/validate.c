@@ -35,7 +35,7 @@ static tool_exit make_slice(const clmgk_attention_desc *desc, slice *one, tool_e
 {
     clmgk_attention_desc part = *desc;
     part.batch = part.bias_batch = 1;
-    if (!bench_is_mixed(desc->variant))
+    if (!tool_is_mixed(desc->variant))
         part.heads = part.kv_heads = part.bias_heads = 1;
     *one = (slice){.rows = desc->length < ROWS ? (size_t)desc->length : ROWS};
     TOOL_TRY(bench_values_create(&part, &one->values, error));
@@ -57,7 +57,7 @@ static bench_elements start_of_batch(const clmgk_attention_desc *desc, const ben
 static bench_elements start_of(const clmgk_attention_desc *desc, const slice *one, size_t b, size_t h)
 {
     const bench_elements count = bench_count_elements(&one->values.problem.desc);
-    if (bench_is_mixed(desc->variant))
+    if (tool_is_mixed(desc->variant))
         return start_of_batch(desc, &count, b);
     const size_t heads = (size_t)desc->heads, kv_heads = (size_t)desc->kv_heads;
     const size_t bh = b * heads + h, bg = b * kv_heads + h * kv_heads / heads;
@@ -186,7 +186,7 @@ static void reduce_heads(const clmgk_attention_desc *desc, clmgk_attention_desc 
     const int64_t group = desc->heads / desc->kv_heads;
     part->batch = smaller(2, desc->batch);
     part->sequences = smaller(3, desc->sequences);
-    if (bench_is_mixed(desc->variant))
+    if (tool_is_mixed(desc->variant))
         return;
     part->kv_heads = group > 2 ? 1 : smaller(2, desc->kv_heads);
     part->heads = part->kv_heads * group;
