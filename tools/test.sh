@@ -71,8 +71,6 @@ lint() {
     return "$status"
 }
 
-numeric='admixture|admixture_backward|backward|combine|differential|forward|minimise|modifiers|properties|statistics|strides|values'
-
 stage packages tools/install-packages.sh test
 [[ $failed -eq 0 ]] || exit 1
 
@@ -85,13 +83,11 @@ if [[ $full -eq 1 ]]; then
     done
 else
     stage clang check_preset clang -L quick -R '^test_(base|reference)$'
-    # Numeric sweeps and golden cases say most about kernels, which sanitizers don't see, and cost most by far; after
-    # them the programs that measure, what the thread sanitizer has, and programs whose code others run.
-    # Of the sweeps over faults, which the main tests make whole, a part.
+    # Of the sweeps over faults, which the main tests make whole, a part. tests/CMakeLists.txt says which are costly.
     export CLMGK_FAULT_STEP=6
-    stage asan check_preset asan -L quick -E "^(test_($numeric|gemm|threads)(_optimised)?|cli_test_(bench|golden|info|run_(mixing|results|training)|tune))\$"
+    stage asan check_preset asan -L quick -LE costly
     unset CLMGK_FAULT_STEP
-    stage tsan check_preset tsan -R '^test_(threads|cache|gemm|tuning)$'
+    stage tsan check_preset tsan -L threads
 fi
 
 run_tests() {
