@@ -17,6 +17,6 @@ function(clmgk_layer folder)
   add_library(clmgk_${name} OBJECT ${sources})
   set_target_properties(clmgk_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   target_include_directories(clmgk_${name} PRIVATE ${PROJECT_SOURCE_DIR}/include ${seen} ${PROJECT_SOURCE_DIR}/cl
-                                                   ${XXHASH_INCLUDE_DIR})
+                                                   ${CMAKE_CURRENT_BINARY_DIR}/generated ${XXHASH_INCLUDE_DIR})
   target_link_libraries(clmgk_${name} PRIVATE OpenCL::OpenCL Threads::Threads)
 endfunction()

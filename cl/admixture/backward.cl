@@ -20,10 +20,7 @@
 #define HAS_DG              (WANT_Q || WANT_K)
 #define QUERY_COMPONENTS    COMPONENTS
 #define VALUE_HEADS         HEADS
-#ifndef HEAD_RATIO
-#define HEAD_RATIO 1 /* H / G */
-#endif
-#define GRAD_HEADS (HEADS * HEAD_RATIO)
+#define GRAD_HEADS          (HEADS * HEAD_RATIO)
 
 /* While a panel is at a tile: the held scores, their gradients, the weights, and the noise where one serves all heads.
  */

@@ -8,9 +8,6 @@
  */
 #include "admixture/block.clh"
 
-#ifndef SHARED_SOFTMAX
-#define SHARED_SOFTMAX 0
-#endif
 #define SCORE_SLOTS        (1 + HAS_BIAS)
 #define BIAS_SLOT          1
 #define QUERY_COMPONENTS   COMPONENTS

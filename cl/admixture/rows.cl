@@ -7,16 +7,6 @@
  */
 #include "admixture/sums.clh"
 
-#ifndef WANT_Q
-#define WANT_Q 1
-#endif
-#ifndef WANT_SINKS
-#define WANT_SINKS 0
-#endif
-#ifndef WANT_BIAS_ROWS
-#define WANT_BIAS_ROWS 0 /* 1: a bias with a row axis and no key axis has its gradient summed in a region */
-#endif
-
 #include "attention/rows.clh"
 
 /* A work-item is a row of a head. */

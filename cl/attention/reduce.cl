@@ -3,16 +3,6 @@
 #include "attention/args.clh"
 #include "base/common.clh"
 
-#ifndef BY_VARIANCE
-#define BY_VARIANCE 0 /* 1: times -ln 2 / sigma_x^2 */
-#endif
-#ifndef GROUPED
-#define GROUPED 0 /* 0: many short sums, a work-item each; 1: few long sums, a work-group each */
-#endif
-#ifndef GROUP_SIZE
-#define GROUP_SIZE 64 /* a power of two */
-#endif
-
 /* Sum number x over every step-th of its innermost axis from `first` on. */
 FUNCTION float partial_sum(const mgk_attention_args *a, __global const float *in, long x, long first, long step)
 {

@@ -19,23 +19,6 @@
  */
 #include "mixture/block.clh"
 
-/* What is computed, beside what engine/backward.clh knows. */
-#ifndef WANT_PRIOR
-#define WANT_PRIOR 0
-#endif
-#ifndef WANT_VARIANCE
-#define WANT_VARIANCE 0
-#endif
-#ifndef WANT_SHIFT
-#define WANT_SHIFT 0
-#endif
-#ifndef EXPECTATION
-#define EXPECTATION 0 /* 1: responsibilities in place of gradients */
-#endif
-#ifndef WANT_GAMMA
-#define WANT_GAMMA 0 /* 1: each of them */
-#endif
-
 #include "mixture/rows.clh"
 
 #define HAS_SCORE_GRADIENTS (WANT_Q || WANT_K || WANT_PRIOR || WANT_VARIANCE || WANT_SHIFT || WANT_BIAS)

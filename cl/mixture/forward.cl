@@ -25,9 +25,6 @@
  */
 #include "mixture/block.clh"
 
-#ifndef DENSITY
-#define DENSITY 0 /* gaussian scores only; without ALiBi, sinks, soft-cap and dropout */
-#endif
 #define SCORE_SLOTS (HAS_BIAS ? 3 : 2)
 
 #include "engine/engine.clh"

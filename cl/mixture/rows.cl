@@ -12,25 +12,6 @@
 #include "base/common.clh"
 #include "mixture/block.clh"
 
-#ifndef WANT_Q
-#define WANT_Q 1
-#endif
-#ifndef WANT_VARIANCE
-#define WANT_VARIANCE 0
-#endif
-#ifndef WANT_SHIFT
-#define WANT_SHIFT 0
-#endif
-#ifndef WANT_SINKS
-#define WANT_SINKS 0
-#endif
-#ifndef WANT_BIAS_ROWS
-#define WANT_BIAS_ROWS 0 /* 1: a bias with a row axis and no key axis has its gradient summed in a region */
-#endif
-#ifndef EXPECTATION
-#define EXPECTATION 0 /* 1: only alpha */
-#endif
-
 #include "mixture/rows.clh"
 
 #include "attention/rows.clh"

@@ -78,7 +78,7 @@ class Lint:
     def compile(self, source, options, folder):
         # Flags decide which parameters, variables and helpers a configuration uses.
         run(clang("spir64") + ["-Xclang", "-finclude-default-header", "-Xclang", "-cl-ext=-all", "-fsyntax-only",
-                               "-Wall", "-Wextra", "-Wdouble-promotion", "-Werror", "-Wno-unused-parameter",
+                               "-Wall", "-Wextra", "-Wundef", "-Wdouble-promotion", "-Werror", "-Wno-unused-parameter",
                                "-Wno-unused-function", "-Wno-unused-variable", "-Wno-unused-but-set-variable",
                                "-Wno-unused-but-set-parameter", *options, source], folder)
         return "", 0

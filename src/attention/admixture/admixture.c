@@ -85,14 +85,15 @@ static mgk_attention_traits traits_of(const clmgk_attention_desc *d)
     return t;
 }
 
-static void write_options(const mgk_attention_request *request, mgk_text *options)
+static void set_flags(const mgk_attention_request *request, mgk_flags *flags)
 {
     const mgk_attention_traits *const t = &request->traits;
-    mgk_text_printf(options,
-                    " -DHAS_NOISE=%d -DSHARED_NOISE=%d -DSHARED_MIX=%d -DGENERALISED=%d -DHAS_MIX_WEIGHT=%d"
-                    " -DHAS_MIX_OFFSET=%d",
-                    t->noise, t->shared_noise, t->shared_mix, t->generalised, request->desc->use_mix_weight,
-                    request->desc->use_mix_offset);
+    flags->HAS_NOISE = t->noise;
+    flags->SHARED_NOISE = t->shared_noise;
+    flags->SHARED_MIX = t->shared_mix;
+    flags->GENERALISED = t->generalised;
+    flags->HAS_MIX_WEIGHT = request->desc->use_mix_weight;
+    flags->HAS_MIX_OFFSET = request->desc->use_mix_offset;
 }
 
 mgk_attention_args mgk_admixture_args_of(const mgk_attention_request *request)
@@ -150,7 +151,7 @@ static clmgk_status admixture_plan(const clmgk_attention_desc *desc, const mgk_d
                                             clmgk_error *) = {[MGK_FORWARD] = mgk_admixture_plan_forward,
                                                               [MGK_BACKWARD] = mgk_admixture_plan_backward,
                                                               [MGK_COMBINE] = mgk_attention_plan_combine};
-    const mgk_attention_request request = {desc, facts, engine, parameters, traits_of(desc), write_options};
+    const mgk_attention_request request = {desc, facts, engine, parameters, traits_of(desc), set_flags};
     MGK_TRY(plans[pass](&request, plan, error));
     for (size_t i = 0; i < plan->steps; ++i)
         if (plan->step[i].options.failed)

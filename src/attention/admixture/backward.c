@@ -144,18 +144,20 @@ static clmgk_status parameters_of(const mgk_backward *x, int64_t *private_bytes,
 /* ---- steps -------------------------------------------------------------------------------------------------- */
 
 /* What every kernel of the pass must know. */
-static void write_wants(const mgk_backward *x, mgk_kernel_plan *kernel)
+static void set_wants(const mgk_backward_wants *w, mgk_flags *flags)
 {
-    const mgk_backward_wants *const w = &x->want;
-    mgk_text_printf(&kernel->options, " -DWANT_MIX=%d -DWANT_MIX_WEIGHT=%d -DWANT_MIX_OFFSET=%d -DWANT_NOISE=%d",
-                    w->mix, w->mix_weight, w->mix_offset, w->noise);
+    flags->WANT_MIX = w->mix;
+    flags->WANT_MIX_WEIGHT = w->mix_weight;
+    flags->WANT_MIX_OFFSET = w->mix_offset;
+    flags->WANT_NOISE = w->noise;
 }
 
 static void add_rows(mgk_backward *x, const char *name, const mgk_array *buffers, size_t count, mgk_array out,
                      int64_t work)
 {
-    mgk_kernel_plan *const kernel = mgk_backward_add_rows(x, "admixture/rows.cl", name, buffers, count, out, work);
-    write_wants(x, kernel);
+    mgk_flags flags = mgk_backward_rows_flags(x);
+    set_wants(&x->want, &flags);
+    mgk_backward_add_rows(x, "admixture/rows.cl", name, &flags, buffers, count, out, work);
 }
 
 static void add_rows_begin(mgk_backward *x)
@@ -183,16 +185,19 @@ static clmgk_status add_main(mgk_backward *x, clmgk_error *error)
                                         MGK_OFFSETS,    MGK_OFFSETS_K,  MGK_BIAS,     MGK_SLOPES,  MGK_GRAD_K,
                                         MGK_GRAD_V,     MGK_GRAD_BIAS,  MGK_WORKSPACE};
     const mgk_attention_request *const r = x->request;
-    const clmgk_attention_desc *const d = r->desc;
-    const mgk_backward_wants *const w = &x->want;
     mgk_tunables *const p = &x->plan->tunables;
     const bool lane = r->engine == CLMGK_ENGINE_LANE;
     int64_t private_bytes = 0, local_bytes = 0;
     MGK_TRY(parameters_of(x, &private_bytes, &local_bytes, error));
     const size_t local =
         lane ? 1 : (size_t)mgk_tunable_get(p, "row-threads") * (size_t)mgk_tunable_get(p, "key-threads");
+    mgk_flags flags = mgk_backward_main_flags(x);
+    set_wants(&x->want, &flags);
+    flags.WANT_Q = needs_query(&r->traits, &x->want);
+    flags.HEAD_RATIO = (int)(r->desc->heads / r->desc->kv_heads);
     const mgk_attention_step step = {.file = "admixture/backward.cl",
                                      .name = "admixture_backward",
+                                     .flags = flags,
                                      .tunables = p,
                                      .buffers = buffers,
                                      .buffer_count = MGK_COUNT(buffers),
@@ -200,17 +205,9 @@ static clmgk_status add_main(mgk_backward *x, clmgk_error *error)
                                      .global = (size_t)x->args.chunks * (size_t)x->args.splits * local,
                                      .local = local};
     x->plan->main = x->plan->steps;
-    mgk_kernel_plan *const kernel = mgk_attention_add(r, &step, &x->args, x->plan);
+    mgk_kernel_plan *const kernel = mgk_attention_add(&step, &x->args, x->plan);
     kernel->private_bytes = (uint64_t)private_bytes;
     kernel->local_bytes = (uint64_t)local_bytes;
-    write_wants(x, kernel);
-    mgk_text_printf(&kernel->options,
-                    " -DWANT_Q=%d -DWANT_K=%d -DWANT_V=%d -DWANT_BIAS=%d -DBIAS_ROW_AXIS=%d -DBIAS_KEY_AXIS=%d"
-                    " -DHEAD_RATIO=%d",
-                    needs_query(&r->traits, w), w->k, w->v, w->bias, w->bias_full || d->bias_length > 1,
-                    w->bias_full || d->bias_length_k > 1, (int)(d->heads / d->kv_heads));
-    if (lane)
-        mgk_attention_lane_options(r, p, &kernel->options);
     return CLMGK_OK;
 }
 

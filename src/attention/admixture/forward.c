@@ -190,21 +190,23 @@ static void add_forward(const mgk_attention_request *request, const forward_grou
                                         MGK_LENGTHS_Q, MGK_OFFSETS,    MGK_OFFSETS_K,  MGK_BIAS,  MGK_SLOPES,
                                         MGK_SINKS,     MGK_WORKSPACE};
     const int64_t groups = mgk_attention_groups(request->desc, group->head_groups, group->rows);
+    mgk_flags flags = mgk_attention_flags(request);
+    flags.SHARED_SOFTMAX = shares_softmax(request);
+    flags.SPLIT_KEYS = args->splits > 1;
+    if (request->engine == CLMGK_ENGINE_LANE)
+        mgk_attention_lane_flags(request, &group->tunables, &flags);
     const mgk_attention_step step = {.file = "admixture/forward.cl",
                                      .name = "admixture_forward",
+                                     .flags = flags,
                                      .tunables = &group->tunables,
                                      .buffers = buffers,
                                      .buffer_count = MGK_COUNT(buffers),
                                      .out = MGK_ARRAYS,
                                      .global = (size_t)(groups * args->splits) * group->threads,
                                      .local = group->threads};
-    mgk_kernel_plan *const kernel = mgk_attention_add(request, &step, args, plan);
+    mgk_kernel_plan *const kernel = mgk_attention_add(&step, args, plan);
     kernel->local_bytes = group->local_bytes;
     kernel->private_bytes = group->private_bytes;
-    if (request->engine == CLMGK_ENGINE_LANE)
-        mgk_attention_lane_options(request, &group->tunables, &kernel->options);
-    mgk_text_printf(&kernel->options, " -DSHARED_SOFTMAX=%d -DSPLIT_KEYS=%d", shares_softmax(request),
-                    args->splits > 1);
 }
 
 clmgk_status mgk_admixture_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)

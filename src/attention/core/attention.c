@@ -100,32 +100,36 @@ mgk_attention_args mgk_attention_args_of(const mgk_attention_request *request)
     return args;
 }
 
-static void write_options(const mgk_attention_request *request, mgk_text *options)
+mgk_flags mgk_attention_flags(const mgk_attention_request *request)
 {
     const clmgk_attention_desc *const d = request->desc;
     const mgk_attention_traits *const t = &request->traits;
-    /* nothing may assume finite numbers, or fuse more than the text says (base/common.clh) */
-    mgk_text_printf(
-        options, " -DENGINE_SIMT=%d -DSTORAGE_F16=%d -DSTORAGE_BF16=%d -DHEAD_SIZE=%d -DVALUE_SIZE=%d -DCOMPONENTS=%d",
-        request->engine == CLMGK_ENGINE_SIMT, d->dtype == CLMGK_DTYPE_F16, d->dtype == CLMGK_DTYPE_BF16, t->head_size,
-        t->value_size, t->components);
-    request->write_options(request, options);
-    mgk_text_printf(options,
-                    " -DEXP2_BUILTIN=%d -DHAS_SEQUENCES=%d -DHAS_BIAS=%d -DHAS_ALIBI=%d -DHAS_SINKS=%d"
-                    " -DHAS_SOFTCAP=%d -DHAS_DROPOUT=%d",
-                    request->facts->info.device_class != CLMGK_DEVICE_CPU, d->sequences > 0, d->use_bias, d->use_alibi,
-                    d->use_sinks, d->softcap > 0.0, d->dropout > 0.0);
+    mgk_flags flags = {0};
+    flags.ENGINE_SIMT = request->engine == CLMGK_ENGINE_SIMT;
+    flags.EXP2_BUILTIN = request->facts->info.device_class != CLMGK_DEVICE_CPU;
+    flags.STORAGE_F16 = d->dtype == CLMGK_DTYPE_F16;
+    flags.STORAGE_BF16 = d->dtype == CLMGK_DTYPE_BF16;
+    flags.HEAD_SIZE = t->head_size;
+    flags.VALUE_SIZE = t->value_size;
+    flags.COMPONENTS = t->components;
+    flags.HAS_SEQUENCES = d->sequences > 0;
+    flags.HAS_BIAS = d->use_bias;
+    flags.HAS_ALIBI = d->use_alibi;
+    flags.HAS_SINKS = d->use_sinks;
+    flags.HAS_SOFTCAP = d->softcap > 0.0;
+    flags.HAS_DROPOUT = d->dropout > 0.0;
+    request->set_flags(request, &flags);
+    return flags;
 }
 
-mgk_kernel_plan *mgk_attention_add(const mgk_attention_request *request, const mgk_attention_step *step,
-                                   const mgk_attention_args *args, mgk_pass_plan *plan)
+mgk_kernel_plan *mgk_attention_add(const mgk_attention_step *step, const mgk_attention_args *args, mgk_pass_plan *plan)
 {
     mgk_kernel_plan *const kernel = &plan->step[plan->steps++];
     kernel->file = step->file;
     kernel->name = step->name;
     mgk_text_printf(&kernel->options, "-cl-std=CL1.2");
-    if (!step->plain)
-        write_options(request, &kernel->options);
+    /* nothing may assume finite numbers, or fuse more than the text says (base/common.clh) */
+    mgk_flags_options(&step->flags, &kernel->options);
     if (step->tunables != NULL)
         mgk_tunables_options(step->tunables, &kernel->options);
     kernel->launch = (mgk_launch){1, {step->global, 1, 1}, {step->local, 1, 1}};
@@ -204,15 +208,14 @@ bool mgk_attention_splits_tuned(const mgk_tunables *tunables)
     return tunables->origin[i] == MGK_ORIGIN_TUNED && tunables->value[i] > 1;
 }
 
-void mgk_attention_lane_options(const mgk_attention_request *request, const mgk_tunables *tunables, mgk_text *options)
+void mgk_attention_lane_flags(const mgk_attention_request *request, const mgk_tunables *tunables, mgk_flags *flags)
 {
     /* PoCL's compiler would keep to 256 bits by itself, and takes inline assembly */
     const bool pocl = request->facts->runtime == MGK_RUNTIME_POCL;
     const bool x86_wide = mgk_tunable_get(tunables, "lanes") == 16 && request->facts->x86_avx512dq && pocl;
-    mgk_text_printf(options, " -DWIDE_VECTORS=%d -DEXP2_SCALEF=%d", x86_wide, x86_wide);
+    flags->WIDE_VECTORS = flags->EXP2_SCALEF = x86_wide;
     /* It compiles a kernel's text three times, a called function's once. Intel's takes three times as long for that. */
-    if (pocl)
-        mgk_text_printf(options, " -DKERNEL_CALLS=1");
+    flags->KERNEL_CALLS = pocl;
 }
 
 mgk_i64 mgk_attention_region(mgk_pass_plan *plan, int64_t floats)
@@ -269,9 +272,12 @@ mgk_kernel_plan *mgk_attention_add_combine(const mgk_attention_request *request,
     const mgk_array buffers[] = {internal ? MGK_WORKSPACE : MGK_PARTS_O, internal ? MGK_WORKSPACE : MGK_PARTS_LSE,
                                  MGK_O, MGK_LSE, MGK_OFFSETS};
     const int size = request->traits.value_size;
+    mgk_flags flags = mgk_attention_flags(request);
+    flags.SPLIT_KEYS = internal;
     const size_t rows = (size_t)(d->batch * d->heads * d->length);
     const mgk_attention_step step = {.file = "attention/combine.cl",
                                      .name = "attention_combine",
+                                     .flags = flags,
                                      .buffers = buffers,
                                      .buffer_count = MGK_COUNT(buffers),
                                      .out = MGK_ARRAYS,
@@ -279,9 +285,7 @@ mgk_kernel_plan *mgk_attention_add_combine(const mgk_attention_request *request,
                                      .local = size % 64 == 0   ? 64
                                               : size % 32 == 0 ? 32
                                                                : 16};
-    mgk_kernel_plan *const kernel = mgk_attention_add(request, &step, args, plan);
-    mgk_text_printf(&kernel->options, " -DSPLIT_KEYS=%d", internal);
-    return kernel;
+    return mgk_attention_add(&step, args, plan);
 }
 
 clmgk_status mgk_attention_forward_splits(const mgk_attention_request *request, mgk_pass_plan *plan,

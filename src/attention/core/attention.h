@@ -5,6 +5,7 @@
 
 #include "attention/args.clh"
 #include "attention/core/family.h"
+#include "device/flags.h"
 
 /* What is fixed at compile time. */
 typedef struct mgk_attention_traits {
@@ -30,8 +31,8 @@ typedef struct mgk_attention_request {
     clmgk_engine engine;
     mgk_parameters parameters;
     mgk_attention_traits traits;
-    /* Appends the family's own flags to a kernel's options. */
-    void (*write_options)(const struct mgk_attention_request *request, mgk_text *options);
+    /* The family's own flags. */
+    void (*set_flags)(const struct mgk_attention_request *request, mgk_flags *flags);
 } mgk_attention_request;
 
 /* The traits that every family has; one product for each component. */
@@ -47,19 +48,20 @@ int mgk_size_class(int64_t size);
 typedef struct mgk_attention_step {
     const char *file;
     const char *name;
+    mgk_flags flags;
     const mgk_tunables *tunables; /* NULL: the kernel has none */
     const mgk_array *buffers;
     size_t buffer_count;
     mgk_array out; /* MGK_ARRAYS: no reduction */
     size_t global; /* work-items; 0: none to run */
     size_t local;
-    bool plain; /* it needs none of the problem's options: one program for all */
 } mgk_attention_step;
 
-/* Appends a step with the options that all kernels have, and the family's; `args` as mgk_attention_args_of gives them,
- * with the pass's regions. Further options may be appended to step->options (flags that are 0 by default). */
-mgk_kernel_plan *mgk_attention_add(const mgk_attention_request *request, const mgk_attention_step *step,
-                                   const mgk_attention_args *args, mgk_pass_plan *plan);
+/* The flags of a problem, common ones and the family's: a step adds its own. */
+mgk_flags mgk_attention_flags(const mgk_attention_request *request);
+
+/* Appends a step; `args` as mgk_attention_args_of gives them, with the pass's regions. */
+mgk_kernel_plan *mgk_attention_add(const mgk_attention_step *step, const mgk_attention_args *args, mgk_pass_plan *plan);
 
 /* The run-time arguments of a problem: all but offsets, regions and what a call brings. */
 mgk_attention_args mgk_attention_args_of(const mgk_attention_request *request);
@@ -82,8 +84,8 @@ void mgk_attention_simt_values(mgk_tunables *tunables);
 /* Whether `splits` was tuned, for another shape it may be, to more than one. */
 bool mgk_attention_splits_tuned(const mgk_tunables *tunables);
 
-/* Lane engine: what keeps a vector wide on x86, as further options of a step. */
-void mgk_attention_lane_options(const mgk_attention_request *request, const mgk_tunables *tunables, mgk_text *options);
+/* Lane engine: what keeps a vector wide on x86. */
+void mgk_attention_lane_flags(const mgk_attention_request *request, const mgk_tunables *tunables, mgk_flags *flags);
 
 /* Where the next `floats` of the workspace begin: adds a region to the pass, aligned to 64 bytes. */
 mgk_i64 mgk_attention_region(mgk_pass_plan *plan, int64_t floats);

@@ -30,21 +30,44 @@ size_t mgk_backward_items(int64_t count)
     return (size_t)((count + MGK_BACKWARD_ITEMS - 1) / MGK_BACKWARD_ITEMS * MGK_BACKWARD_ITEMS);
 }
 
-mgk_kernel_plan *mgk_backward_add_rows(mgk_backward *x, const char *file, const char *name, const mgk_array *buffers,
-                                       size_t count, mgk_array out, int64_t work)
+mgk_flags mgk_backward_rows_flags(const mgk_backward *x)
+{
+    const mgk_backward_wants *const w = &x->want;
+    mgk_flags flags = mgk_attention_flags(x->request);
+    flags.WANT_Q = w->q;
+    flags.WANT_SINKS = w->sinks;
+    flags.WANT_BIAS_ROWS = w->bias && !w->bias_full && x->request->desc->bias_length > 1;
+    return flags;
+}
+
+void mgk_backward_add_rows(mgk_backward *x, const char *file, const char *name, const mgk_flags *flags,
+                           const mgk_array *buffers, size_t count, mgk_array out, int64_t work)
 {
     const mgk_attention_step step = {.file = file,
                                      .name = name,
+                                     .flags = *flags,
                                      .buffers = buffers,
                                      .buffer_count = count,
                                      .out = out,
                                      .global = mgk_backward_items(work),
                                      .local = MGK_BACKWARD_ITEMS};
+    mgk_attention_add(&step, &x->args, x->plan);
+}
+
+mgk_flags mgk_backward_main_flags(const mgk_backward *x)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
     const mgk_backward_wants *const w = &x->want;
-    mgk_kernel_plan *const kernel = mgk_attention_add(x->request, &step, &x->args, x->plan);
-    mgk_text_printf(&kernel->options, " -DWANT_Q=%d -DWANT_SINKS=%d -DWANT_BIAS_ROWS=%d", w->q, w->sinks,
-                    w->bias && !w->bias_full && x->request->desc->bias_length > 1);
-    return kernel;
+    mgk_flags flags = mgk_attention_flags(x->request);
+    flags.WANT_Q = w->q;
+    flags.WANT_K = w->k;
+    flags.WANT_V = w->v;
+    flags.WANT_BIAS = w->bias;
+    flags.BIAS_ROW_AXIS = w->bias_full || d->bias_length > 1;
+    flags.BIAS_KEY_AXIS = w->bias_full || d->bias_length_k > 1;
+    if (x->request->engine == CLMGK_ENGINE_LANE)
+        mgk_attention_lane_flags(x->request, &x->plan->tunables, &flags);
+    return flags;
 }
 
 /* ---- how the work is shared out ------------------------------------------------------------------------------ */
@@ -140,15 +163,15 @@ void mgk_backward_add_reduction(mgk_backward *x, const mgk_reduction *r)
     /* below this many numbers a sum is one work-item's */
     const bool grouped = r->inner * r->outer * r->middle > 4096;
     const mgk_array buffers[] = {MGK_VARIANCE, r->out, MGK_WORKSPACE};
-    const mgk_attention_step step = {.file = "attention/reduce.cl",
-                                     .name = "attention_reduce",
-                                     .buffers = buffers,
-                                     .buffer_count = MGK_COUNT(buffers),
-                                     .out = r->out,
-                                     .global = grouped ? (size_t)r->outputs * MGK_BACKWARD_ITEMS
-                                                       : mgk_backward_items(r->outputs),
-                                     .local = MGK_BACKWARD_ITEMS,
-                                     .plain = true};
+    const mgk_attention_step step = {
+        .file = "attention/reduce.cl",
+        .name = "attention_reduce",
+        .flags = {.BY_VARIANCE = r->by_variance, .GROUPED = grouped, .GROUP_SIZE = MGK_BACKWARD_ITEMS},
+        .buffers = buffers,
+        .buffer_count = MGK_COUNT(buffers),
+        .out = r->out,
+        .global = grouped ? (size_t)r->outputs * MGK_BACKWARD_ITEMS : mgk_backward_items(r->outputs),
+        .local = MGK_BACKWARD_ITEMS};
     mgk_attention_args args = x->args;
     args.reduce_in = r->in;
     args.reduce_outputs = r->outputs;
@@ -161,9 +184,7 @@ void mgk_backward_add_reduction(mgk_backward *x, const mgk_reduction *r)
     args.reduce_middle_stride = r->middle_stride;
     args.reduce_scale = (float)r->scale;
     args.out_offset = r->out_region;
-    mgk_kernel_plan *const kernel = mgk_attention_add(x->request, &step, &args, x->plan);
-    mgk_text_printf(&kernel->options, " -DBY_VARIANCE=%d -DGROUPED=%d -DGROUP_SIZE=%d", r->by_variance, grouped,
-                    MGK_BACKWARD_ITEMS);
+    mgk_attention_add(&step, &args, x->plan);
 }
 
 /* Zeros for an output (in < 0; not where it is added to), or for a part of the workspace. */
@@ -176,12 +197,11 @@ void mgk_backward_add_zeros(mgk_backward *x, mgk_array out, mgk_i64 in, int64_t 
                                      .buffer_count = MGK_COUNT(buffers),
                                      .out = out,
                                      .global = mgk_backward_items(count),
-                                     .local = MGK_BACKWARD_ITEMS,
-                                     .plain = true};
+                                     .local = MGK_BACKWARD_ITEMS};
     mgk_attention_args args = x->args;
     args.reduce_in = in;
     args.reduce_outputs = count;
-    mgk_attention_add(x->request, &step, &args, x->plan);
+    mgk_attention_add(&step, &args, x->plan);
 }
 
 /* The copies' sum, or the sums per row or key over what shares a bias. */

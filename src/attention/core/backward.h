@@ -34,10 +34,14 @@ typedef struct mgk_backward {
 #define MGK_BACKWARD_ITEMS 64
 size_t mgk_backward_items(int64_t count);
 
-/* Appends a kernel with a work-item for each of `work` elements, which knows whether dQ, dsinks and the rows of a bias
- * gradient are wanted. Further options may be appended. */
-mgk_kernel_plan *mgk_backward_add_rows(mgk_backward *pass, const char *file, const char *name, const mgk_array *buffers,
-                                       size_t count, mgk_array out, int64_t work);
+/* The flags of the kernels of rows (dQ, dsinks, the rows of a bias gradient) and of the kernel of keys, but for the
+ * family's own WANT_. */
+mgk_flags mgk_backward_rows_flags(const mgk_backward *pass);
+mgk_flags mgk_backward_main_flags(const mgk_backward *pass);
+
+/* Appends a kernel with a work-item for each of `work` elements. */
+void mgk_backward_add_rows(mgk_backward *pass, const char *file, const char *name, const mgk_flags *flags,
+                           const mgk_array *buffers, size_t count, mgk_array out, int64_t work);
 
 /* Chooses splits, chunks and copies of the bias gradient, into args, for the parameters in plan->tunables. UNSUPPORTED:
  * what was tuned for another shape would make the workspace larger than the arrays. */

@@ -124,13 +124,19 @@ static clmgk_status simt_parameters(const mgk_attention_request *request, mgk_tu
 
 /* ---- steps -------------------------------------------------------------------------------------------------- */
 
+static void set_wants(const mgk_backward_wants *w, mgk_flags *flags)
+{
+    flags->WANT_VARIANCE = w->variance;
+    flags->WANT_SHIFT = w->shift;
+    flags->EXPECTATION = w->expectation;
+}
+
 static void add_rows(mgk_backward *x, const char *name, const mgk_array *buffers, size_t count, mgk_array out,
                      int64_t work)
 {
-    mgk_kernel_plan *const kernel = mgk_backward_add_rows(x, "mixture/rows.cl", name, buffers, count, out, work);
-    const mgk_backward_wants *const w = &x->want;
-    mgk_text_printf(&kernel->options, " -DWANT_VARIANCE=%d -DWANT_SHIFT=%d -DEXPECTATION=%d", w->variance, w->shift,
-                    w->expectation);
+    mgk_flags flags = mgk_backward_rows_flags(x);
+    set_wants(&x->want, &flags);
+    mgk_backward_add_rows(x, "mixture/rows.cl", name, &flags, buffers, count, out, work);
 }
 
 static void add_rows_begin(mgk_backward *x)
@@ -178,8 +184,13 @@ static clmgk_status add_main(mgk_backward *x, clmgk_error *error)
     const size_t local =
         lane ? 1 : (size_t)mgk_tunable_get(p, "row-threads") * (size_t)mgk_tunable_get(p, "key-threads");
     x->args.splits = mgk_tunable_get(p, "splits");
+    mgk_flags flags = mgk_backward_main_flags(x);
+    set_wants(w, &flags);
+    flags.WANT_PRIOR = w->prior;
+    flags.WANT_GAMMA = w->gamma;
     const mgk_attention_step step = {.file = "mixture/backward.cl",
                                      .name = "mixture_backward",
+                                     .flags = flags,
                                      .tunables = p,
                                      .buffers = buffers,
                                      .buffer_count = MGK_COUNT(buffers),
@@ -187,17 +198,9 @@ static clmgk_status add_main(mgk_backward *x, clmgk_error *error)
                                      .global = (size_t)x->args.chunks * (size_t)x->args.splits * local,
                                      .local = local};
     x->plan->main = x->plan->steps;
-    mgk_kernel_plan *const kernel = mgk_attention_add(r, &step, &x->args, x->plan);
+    mgk_kernel_plan *const kernel = mgk_attention_add(&step, &x->args, x->plan);
     kernel->private_bytes = (uint64_t)private_bytes;
     kernel->local_bytes = (uint64_t)local_bytes;
-    const clmgk_attention_desc *const d = r->desc;
-    mgk_text_printf(&kernel->options,
-                    " -DWANT_Q=%d -DWANT_K=%d -DWANT_V=%d -DWANT_PRIOR=%d -DWANT_VARIANCE=%d -DWANT_SHIFT=%d"
-                    " -DWANT_BIAS=%d -DBIAS_ROW_AXIS=%d -DBIAS_KEY_AXIS=%d -DEXPECTATION=%d -DWANT_GAMMA=%d",
-                    w->q, w->k, w->v, w->prior, w->variance, w->shift, w->bias, w->bias_full || d->bias_length > 1,
-                    w->bias_full || d->bias_length_k > 1, w->expectation, w->gamma);
-    if (lane)
-        mgk_attention_lane_options(r, p, &kernel->options);
     return CLMGK_OK;
 }
 
@@ -373,9 +376,8 @@ static void add_new_prior(mgk_backward *x)
                                      .buffer_count = MGK_COUNT(buffers),
                                      .out = MGK_NEW_PRIOR,
                                      .global = mgk_backward_items(args.reduce_outputs),
-                                     .local = MGK_BACKWARD_ITEMS,
-                                     .plain = true};
-    mgk_attention_add(x->request, &step, &args, x->plan);
+                                     .local = MGK_BACKWARD_ITEMS};
+    mgk_attention_add(&step, &args, x->plan);
 }
 
 static clmgk_status plan_expectation(mgk_backward *x, clmgk_error *error)

@@ -181,31 +181,33 @@ static clmgk_status group_of(const mgk_attention_request *request, forward_group
     return CLMGK_OK;
 }
 
-/* The kernel over keys, for `splits` ranges of them. */
-static mgk_kernel_plan *add_forward(const mgk_attention_request *request, const forward_group *group, int splits,
-                                    const mgk_attention_args *args, mgk_pass_plan *plan)
+/* The kernel over keys, for `splits` ranges of them; `density`: that of the queries. */
+static void add_forward(const mgk_attention_request *request, const forward_group *group, int splits, bool density,
+                        const mgk_attention_args *args, mgk_pass_plan *plan)
 {
     static const mgk_array buffers[] = {
         MGK_Q,       MGK_K,         MGK_V,       MGK_O,         MGK_LSE,  MGK_PRIOR,  MGK_VARIANCE, MGK_SHIFT,
         MGK_LENGTHS, MGK_LENGTHS_Q, MGK_OFFSETS, MGK_OFFSETS_K, MGK_BIAS, MGK_SLOPES, MGK_SINKS,    MGK_WORKSPACE};
     const size_t global =
         (size_t)(mgk_attention_groups(request->desc, request->desc->heads, group->rows) * splits) * group->threads;
+    mgk_flags flags = mgk_attention_flags(request);
+    flags.SPLIT_KEYS = splits > 1;
+    flags.DENSITY = density;
+    flags.FEW_ROWS = group->few_rows;
+    if (request->engine == CLMGK_ENGINE_LANE)
+        mgk_attention_lane_flags(request, &group->tunables, &flags);
     const mgk_attention_step step = {.file = "mixture/forward.cl",
                                      .name = "mixture_forward",
+                                     .flags = flags,
                                      .tunables = &group->tunables,
                                      .buffers = buffers,
                                      .buffer_count = MGK_COUNT(buffers),
                                      .out = MGK_ARRAYS,
                                      .global = global,
                                      .local = group->threads};
-    mgk_kernel_plan *const kernel = mgk_attention_add(request, &step, args, plan);
+    mgk_kernel_plan *const kernel = mgk_attention_add(&step, args, plan);
     kernel->local_bytes = group->local_bytes;
     kernel->private_bytes = group->private_bytes;
-    if (request->engine == CLMGK_ENGINE_LANE) {
-        mgk_attention_lane_options(request, &group->tunables, &kernel->options);
-        mgk_text_printf(&kernel->options, " -DFEW_ROWS=%d", group->few_rows);
-    }
-    return kernel;
 }
 
 /* ---- plans -------------------------------------------------------------------------------------------------- */
@@ -218,8 +220,7 @@ clmgk_status mgk_mixture_plan_forward(const mgk_attention_request *request, mgk_
     plan->main = plan->steps;
     mgk_attention_args args = mgk_mixture_args_of(request);
     MGK_TRY(mgk_attention_forward_splits(request, plan, &args, error));
-    mgk_kernel_plan *const forward = add_forward(request, &group, args.splits, &args, plan);
-    mgk_text_printf(&forward->options, " -DSPLIT_KEYS=%d", args.splits > 1);
+    add_forward(request, &group, args.splits, false, &args, plan);
     if (args.splits > 1)
         mgk_attention_add_combine(request, true, &args, plan);
     return CLMGK_OK;
@@ -249,12 +250,13 @@ static void add_density_sum(const mgk_attention_request *request, const mgk_atte
     const clmgk_attention_desc *const d = request->desc;
     const mgk_attention_step step = {.file = "mixture/density.cl",
                                      .name = "mixture_density",
+                                     .flags = mgk_attention_flags(request),
                                      .buffers = buffers,
                                      .buffer_count = MGK_COUNT(buffers),
                                      .out = MGK_NLL,
                                      .global = (size_t)(mgk_attention_problems(d) * d->heads) * THREADS,
                                      .local = THREADS};
-    mgk_attention_add(request, &step, args, plan);
+    mgk_attention_add(&step, args, plan);
 }
 
 clmgk_status mgk_mixture_plan_nll(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
@@ -270,8 +272,7 @@ clmgk_status mgk_mixture_plan_nll(const mgk_attention_request *request, mgk_pass
     }
     mgk_attention_args args = mgk_mixture_args_of(&density);
     args.region[0] = mgk_attention_region(plan, d.batch * d.heads * d.length);
-    mgk_kernel_plan *const forward = add_forward(&density, &group, 1, &args, plan);
-    mgk_text_printf(&forward->options, " -DDENSITY=1");
+    add_forward(&density, &group, 1, true, &args, plan);
     add_density_sum(&density, &args, plan);
     return CLMGK_OK;
 }

@@ -28,11 +28,14 @@ static mgk_attention_traits traits_of(const clmgk_attention_desc *d)
     return t;
 }
 
-static void write_options(const mgk_attention_request *request, mgk_text *options)
+static void set_flags(const mgk_attention_request *request, mgk_flags *flags)
 {
     const mgk_attention_traits *const t = &request->traits;
-    mgk_text_printf(options, " -DSCORE_GAUSSIAN=%d -DKEYS_SHIFTED=%d -DESTEP_HARD=%d -DHAS_PRIOR=%d -DHAS_VARIANCE=%d",
-                    t->gaussian, t->shifted, t->hard, t->has_prior, t->has_variance);
+    flags->SCORE_GAUSSIAN = t->gaussian;
+    flags->KEYS_SHIFTED = t->shifted;
+    flags->ESTEP_HARD = t->hard;
+    flags->HAS_PRIOR = t->has_prior;
+    flags->HAS_VARIANCE = t->has_variance;
 }
 
 /* log2 of (2 pi sigma^2)^(-D/2) */
@@ -100,7 +103,7 @@ static clmgk_status mixture_plan(const clmgk_attention_desc *desc, const mgk_dev
                                                               [MGK_BACKWARD] = mgk_mixture_plan_backward,
                                                               [MGK_STATISTICS] = mgk_mixture_plan_statistics,
                                                               [MGK_COMBINE] = mgk_attention_plan_combine};
-    const mgk_attention_request request = {desc, facts, engine, parameters, traits_of(desc), write_options};
+    const mgk_attention_request request = {desc, facts, engine, parameters, traits_of(desc), set_flags};
     MGK_TRY(plans[pass](&request, plan, error));
     for (size_t i = 0; i < plan->steps; ++i)
         if (plan->step[i].options.failed)
