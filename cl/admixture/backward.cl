@@ -14,6 +14,7 @@
  * with all their heads: dQ is summed in a fixed order, one copy per split. It holds the values and dV of HEADS heads of
  * values; where there are more, it goes over the tiles again for the next ones.
  */
+#include "admixture/block.clh"
 #include "admixture/sums.clh"
 
 #define HAS_SCORE_GRADIENTS (WANT_Q || WANT_K || WANT_BIAS || SUMS > 0)

@@ -5,6 +5,7 @@
  *     log_hi = - L_hi in base 2      delta_hi = dL_hi - dO_hi.O_hi      dsink = sum_i e^(sink - L_hi) delta_hi
  *     dQ_ki = (sum of the splits' products) / sqrt(D)     MiSH: p_k times that
  */
+#include "admixture/block.clh"
 #include "admixture/sums.clh"
 
 #include "attention/rows.clh"

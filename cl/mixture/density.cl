@@ -6,9 +6,7 @@
  */
 #include "mixture/block.clh"
 
-#define THREADS 64
-
-__kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void
+__kernel __attribute__((reqd_work_group_size(GROUP_SIZE, 1, 1))) void
 mixture_density(const mgk_attention_args a, __global float *nll, __global const int *lengths,
                 __global const int *lengths_q, __global const int *offsets, __global const int *offsets_k,
                 __global const float *work)
@@ -19,16 +17,16 @@ mixture_density(const mgk_attention_args a, __global float *nll, __global const 
     const int thread = get_local_id(0);
     const problem p = problem_of(&a, b, lengths, lengths_q, offsets, offsets_k);
     __global const float *const density = work + a.work + a.region[0] + (p.batch * a.heads + h) * a.length + p.row_base;
-    __local float sums[THREADS], counts[THREADS];
+    __local float sums[GROUP_SIZE], counts[GROUP_SIZE];
     float sum = 0.0f, count = 0.0f;
-    for (int i = thread; i < p.valid; i += THREADS) {
+    for (int i = thread; i < p.valid; i += GROUP_SIZE) {
         const float l = density[i];
         sum -= l == INFINITY ? 0.0f : l;
         count += l == INFINITY ? 0.0f : 1.0f;
     }
     sums[thread] = sum;
     counts[thread] = count;
-    for (int width = THREADS / 2; width > 0; width /= 2) {
+    for (int width = GROUP_SIZE / 2; width > 0; width /= 2) {
         LOCAL_BARRIER();
         if (thread < width) {
             sums[thread] += sums[thread + width];

@@ -171,7 +171,7 @@ __kernel void mixture_shift_gradient(const mgk_attention_args a, __global const 
 {
 #if KEYS_SHIFTED && HAS_ROW_SUMS
     const int quads = (a.head_size + 3) / 4;
-    const int slices = (max(a.length, a.length_k) + MGK_SHIFT_SLICE - 1) / MGK_SHIFT_SLICE;
+    const int slices = MGK_SHIFT_SLICES(max(a.length, a.length_k));
     const int batches = HAS_SEQUENCES ? 1 : a.batch;
     long x = get_global_id(0);
     if (a.heads == 0 || x >= (long)batches * slices * a.heads * COMPONENTS * quads)

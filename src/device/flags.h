@@ -13,6 +13,9 @@ typedef struct mgk_flags {
 #undef MGK_FLAG
 } mgk_flags;
 
+/* A flag in a formula of a kernel's header: of the `flags` in scope. */
+#define FLAG(name) (flags->name)
+
 /* Appends " -DNAME=value" of the flags that are given. */
 void mgk_flags_options(const mgk_flags *flags, mgk_text *text);
 

@@ -4,28 +4,32 @@
  * cl/admixture/backward.cl, cl/admixture/rows.cl).
  */
 #include "attention/core/backward.h"
+#include "admixture/sums.clh"
 #include "attention/admixture/admixture.h"
 
-/* ---- sums: as cl/admixture/sums.clh counts them ------------------------------------------------------------- */
-
-static int64_t noise_sums(const mgk_attention_traits *t, const mgk_backward_wants *w)
+/* What every kernel of the pass must know. */
+static void set_wants(const mgk_backward_wants *w, mgk_flags *flags)
 {
-    const bool of_mix = w->mix && !t->generalised && (!t->shared_noise || t->shared_mix);
-    if (!t->noise || !(w->noise || of_mix))
-        return 0;
-    return t->generalised ? t->components : 1;
-}
-
-static int64_t sums_of(const mgk_attention_traits *t, const mgk_backward_wants *w)
-{
-    const int64_t of_mix = !t->shared_mix && (w->mix || w->mix_weight) ? t->components : 0;
-    return of_mix + noise_sums(t, w) + (w->mix_offset ? 1 : 0);
+    flags->WANT_MIX = w->mix;
+    flags->WANT_MIX_WEIGHT = w->mix_weight;
+    flags->WANT_MIX_OFFSET = w->mix_offset;
+    flags->WANT_NOISE = w->noise;
 }
 
 /* MiSH has dp from the products that make dQ. */
 static bool needs_query(const mgk_attention_traits *t, const mgk_backward_wants *w)
 {
     return w->q || (t->shared_mix && w->mix);
+}
+
+static mgk_flags main_flags(const mgk_backward *x)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    mgk_flags flags = mgk_backward_main_flags(x);
+    set_wants(&x->want, &flags);
+    flags.WANT_Q = needs_query(&x->request->traits, &x->want);
+    flags.HEAD_RATIO = (int)(d->heads / d->kv_heads);
+    return flags;
 }
 
 /* ---- engine parameters -------------------------------------------------------------------------------------- */
@@ -143,15 +147,6 @@ static clmgk_status parameters_of(const mgk_backward *x, int64_t *private_bytes,
 
 /* ---- steps -------------------------------------------------------------------------------------------------- */
 
-/* What every kernel of the pass must know. */
-static void set_wants(const mgk_backward_wants *w, mgk_flags *flags)
-{
-    flags->WANT_MIX = w->mix;
-    flags->WANT_MIX_WEIGHT = w->mix_weight;
-    flags->WANT_MIX_OFFSET = w->mix_offset;
-    flags->WANT_NOISE = w->noise;
-}
-
 static void add_rows(mgk_backward *x, const char *name, const mgk_array *buffers, size_t count, mgk_array out,
                      int64_t work)
 {
@@ -191,13 +186,9 @@ static clmgk_status add_main(mgk_backward *x, clmgk_error *error)
     MGK_TRY(parameters_of(x, &private_bytes, &local_bytes, error));
     const size_t local =
         lane ? 1 : (size_t)mgk_tunable_get(p, "row-threads") * (size_t)mgk_tunable_get(p, "key-threads");
-    mgk_flags flags = mgk_backward_main_flags(x);
-    set_wants(&x->want, &flags);
-    flags.WANT_Q = needs_query(&r->traits, &x->want);
-    flags.HEAD_RATIO = (int)(r->desc->heads / r->desc->kv_heads);
     const mgk_attention_step step = {.file = "admixture/backward.cl",
                                      .name = "admixture_backward",
-                                     .flags = flags,
+                                     .flags = x->flags,
                                      .tunables = p,
                                      .buffers = buffers,
                                      .buffer_count = MGK_COUNT(buffers),
@@ -251,7 +242,8 @@ static void add_mix_gradients(mgk_backward *x)
 
 static int64_t sums_count(const mgk_backward *x)
 {
-    return x->tasks * x->args.splits * x->request->desc->heads * sums_of(&x->request->traits, &x->want);
+    const mgk_flags *const flags = &x->flags;
+    return x->tasks * x->args.splits * x->request->desc->heads * SUMS;
 }
 
 /* Parameters first (blocks decide how work is shared), then how it is shared, then where everything lies. */
@@ -263,8 +255,9 @@ static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
     MGK_TRY(mgk_attention_tunables(x->request, x->plan, error));
     MGK_TRY(parameters_of(x, &ignored, &ignored, error));
     x->args = mgk_admixture_args_of(x->request);
+    x->flags = main_flags(x);
     x->tasks = mgk_attention_problems(d);
-    x->copy_floats = needs_query(t, &x->want) ? query_rows(d) * t->head_size : 0;
+    x->copy_floats = x->flags.WANT_Q ? query_rows(d) * t->head_size : 0;
     x->array_bytes = 8 * d->batch *
                      (d->components * (d->length + d->length_k) * d->head_size +
                       (d->heads * d->length + d->kv_heads * d->length_k) * d->value_size);
@@ -302,7 +295,7 @@ clmgk_status mgk_admixture_plan_backward(const mgk_attention_request *request, m
     MGK_TRY(prepare(&x, error));
     add_begin(&x);
     MGK_TRY(add_main(&x, error));
-    if (needs_query(t, &x.want))
+    if (x.flags.WANT_Q)
         add_rows_finish(&x);
     if (t->shared_mix && x.want.mix)
         add_mix_totals(&x);

@@ -5,6 +5,7 @@
  */
 #include "attention/core/backward.h"
 #include "attention/mixture/mixture.h"
+#include "mixture/rows.clh"
 
 #include <inttypes.h>
 
@@ -18,25 +19,27 @@ static mgk_backward_wants wants_of(const mgk_attention_request *request)
     return w;
 }
 
-/* As cl/mixture/rows.clh has it. */
-static bool has_row_sums(const mgk_attention_request *request, const mgk_backward_wants *w)
-{
-    const mgk_attention_traits *const t = &request->traits;
-    return w->shift || (w->q && (t->shifted || (t->gaussian && (t->has_variance || request->desc->use_sinks))));
-}
-
-/* Parts of dshift, each of MGK_SHIFT_SLICE rows and keys of a batch. */
+/* Parts of dshift. */
 static int64_t shift_slices(const clmgk_attention_desc *d)
 {
-    const int64_t longest = d->length > d->length_k ? d->length : d->length_k;
-    return d->batch * ((longest + MGK_SHIFT_SLICE - 1) / MGK_SHIFT_SLICE);
+    return d->batch * MGK_SHIFT_SLICES(d->length > d->length_k ? d->length : d->length_k);
 }
 
-/* Terms of a row: as cl/mixture/rows.clh counts them. */
-static int64_t row_terms(const mgk_attention_traits *t, const mgk_backward_wants *w)
+/* What the kernels of rows and of keys must know. */
+static void set_wants(const mgk_backward_wants *w, mgk_flags *flags)
 {
-    const int64_t alpha = t->shifted || (t->gaussian && t->has_variance) ? t->components : 0;
-    return alpha + (t->gaussian && !t->has_variance && w->variance ? 1 : 0);
+    flags->WANT_VARIANCE = w->variance;
+    flags->WANT_SHIFT = w->shift;
+    flags->EXPECTATION = w->expectation;
+}
+
+static mgk_flags main_flags(const mgk_backward *x)
+{
+    mgk_flags flags = mgk_backward_main_flags(x);
+    set_wants(&x->want, &flags);
+    flags.WANT_PRIOR = x->want.prior;
+    flags.WANT_GAMMA = x->want.gamma;
+    return flags;
 }
 
 /* Rows of the regions. */
@@ -124,13 +127,6 @@ static clmgk_status simt_parameters(const mgk_attention_request *request, mgk_tu
 
 /* ---- steps -------------------------------------------------------------------------------------------------- */
 
-static void set_wants(const mgk_backward_wants *w, mgk_flags *flags)
-{
-    flags->WANT_VARIANCE = w->variance;
-    flags->WANT_SHIFT = w->shift;
-    flags->EXPECTATION = w->expectation;
-}
-
 static void add_rows(mgk_backward *x, const char *name, const mgk_array *buffers, size_t count, mgk_array out,
                      int64_t work)
 {
@@ -184,13 +180,9 @@ static clmgk_status add_main(mgk_backward *x, clmgk_error *error)
     const size_t local =
         lane ? 1 : (size_t)mgk_tunable_get(p, "row-threads") * (size_t)mgk_tunable_get(p, "key-threads");
     x->args.splits = mgk_tunable_get(p, "splits");
-    mgk_flags flags = mgk_backward_main_flags(x);
-    set_wants(w, &flags);
-    flags.WANT_PRIOR = w->prior;
-    flags.WANT_GAMMA = w->gamma;
     const mgk_attention_step step = {.file = "mixture/backward.cl",
                                      .name = "mixture_backward",
-                                     .flags = flags,
+                                     .flags = x->flags,
                                      .tunables = p,
                                      .buffers = buffers,
                                      .buffer_count = MGK_COUNT(buffers),
@@ -295,13 +287,14 @@ static void place_regions(mgk_backward *x)
     const clmgk_attention_desc *const d = x->request->desc;
     const mgk_attention_traits *const t = &x->request->traits;
     const mgk_backward_wants *const w = &x->want;
+    const mgk_flags *const flags = &x->flags;
     const int64_t rows = rows_of(d), keys = d->batch * d->heads * d->length_k, m = t->components;
     mgk_i64 *const region = x->args.region;
     mgk_pass_plan *const plan = x->plan;
     mgk_backward_place(x);
-    if (row_terms(t, w) > 0)
-        region[MGK_REGION_ALPHA] = mgk_attention_region(plan, rows * row_terms(t, w));
-    if (has_row_sums(x->request, w))
+    if (HAS_ROW_TERMS)
+        region[MGK_REGION_ALPHA] = mgk_attention_region(plan, rows * ROW_TERMS);
+    if (HAS_ROW_SUMS)
         region[MGK_REGION_ROW_SUMS] = mgk_attention_region(plan, rows * m * x->args.splits);
     if (w->prior || w->expectation)
         region[MGK_REGION_KEY_SUMS] = mgk_attention_region(plan, keys * m);
@@ -326,6 +319,7 @@ static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
     const mgk_attention_traits *const t = &x->request->traits;
     const int64_t rows = rows_of(d), keys = d->batch * d->kv_heads * d->length_k;
     x->args = mgk_mixture_args_of(x->request);
+    x->flags = main_flags(x);
     x->tasks = mgk_attention_problems(d) * d->kv_heads;
     x->copy_floats = x->want.q ? rows * t->head_size : 0;
     x->array_bytes =
@@ -383,11 +377,11 @@ static void add_new_prior(mgk_backward *x)
 static clmgk_status plan_expectation(mgk_backward *x, clmgk_error *error)
 {
     const clmgk_attention_desc *const d = x->request->desc;
-    const mgk_attention_traits *const t = &x->request->traits;
+    const mgk_flags *const flags = &x->flags;
     MGK_TRY(prepare(x, error));
     if (x->want.gamma)
         mgk_backward_add_zeros(x, MGK_RESPONSIBILITIES, -1, rows_of(d) * d->components * d->length_k);
-    if (row_terms(t, &x->want) > 0)
+    if (HAS_ROW_TERMS)
         add_rows_begin(x);
     MGK_TRY(add_main(x, error));
     mgk_reduction r = reduce_keys(x, MGK_COUNTS, x->args.region[MGK_REGION_KEY_SUMS], prior_rank(d), d->components);

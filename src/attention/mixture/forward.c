@@ -246,11 +246,13 @@ static void make_density(const mgk_attention_request *request, clmgk_attention_d
 static void add_density_sum(const mgk_attention_request *request, const mgk_attention_args *args, mgk_pass_plan *plan)
 {
     static const mgk_array buffers[] = {MGK_NLL, MGK_LENGTHS, MGK_LENGTHS_Q, MGK_OFFSETS, MGK_OFFSETS_K, MGK_WORKSPACE};
-    enum { THREADS = 64 }; /* as in the kernel */
+    enum { THREADS = 64 };
     const clmgk_attention_desc *const d = request->desc;
+    mgk_flags flags = mgk_attention_flags(request);
+    flags.GROUP_SIZE = THREADS;
     const mgk_attention_step step = {.file = "mixture/density.cl",
                                      .name = "mixture_density",
-                                     .flags = mgk_attention_flags(request),
+                                     .flags = flags,
                                      .buffers = buffers,
                                      .buffer_count = MGK_COUNT(buffers),
                                      .out = MGK_NLL,
