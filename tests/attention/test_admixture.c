@@ -84,10 +84,9 @@ static void expect_with(th_session *session, th_problem *problem, clmgk_engine e
 
 /* ---- shapes ---------------------------------------------------------------------------------------------------- */
 
-static void every_variant_and_storage_type(void **state)
+TH_TEST(every_variant_and_storage_type)
 {
     static const int64_t shape[][2] = {{70, 150}, {1, 90}, {45, 1}, {33, 0}, {0, 20}, {64, 64}, {65, 129}};
-    const th_session *const session = *state;
     for (size_t n = 0; n < TH_COUNT(th_admixtures) * TH_COUNT(th_dtypes) * TH_COUNT(shape); n++) {
         const size_t kind = n / TH_COUNT(shape), number = n % TH_COUNT(shape);
         if (!th_takes(session, kind, 4)) /* each variant in one type or two */
@@ -96,15 +95,14 @@ static void every_variant_and_storage_type(void **state)
         desc.dtype = th_dtypes[kind % 3];
         desc.batch = 1 + (int64_t)n % 2;
         desc.causal = n % 3 == 1;
-        sweep_desc(*state, &desc, n, kind % 3 == 0 ? 0 : 1);
+        sweep_desc(session, &desc, n, kind % 3 == 0 ? 0 : 1);
     }
 }
 
 /* Around the edges of blocks and tiles. */
-static void sequence_lengths(void **state)
+TH_TEST(sequence_lengths)
 {
     static const int64_t length[] = {0, 1, 2, 7, 15, 16, 17, 31, 33, 63, 64, 65, 100, 129, 257};
-    th_session *const session = *state;
     for (size_t n = 0; n < TH_COUNT(length); n++) {
         for (size_t s = 0; s < TH_COUNT(length); s++) {
             clmgk_attention_desc desc = small_desc(forms[(n + s / 2) % 2], length[n], length[s]);
@@ -117,10 +115,9 @@ static void sequence_lengths(void **state)
 }
 
 /* What plans take by themselves: many rows, few rows against many keys, many heads. */
-static void own_parameters(void **state)
+TH_TEST(own_parameters)
 {
     static const int64_t shape[][3] = {{600, 1100, 3}, {1, 3000, 2}, {5, 2000, 8}, {40, 60, 8}};
-    th_session *const session = *state;
     for (size_t n = 0; n < (session->full ? TH_COUNT(shape) : 2); n++) {
         clmgk_attention_desc desc = small_desc(forms[n % 2], shape[n][0], shape[n][1]);
         desc.heads = shape[n][2];
@@ -132,10 +129,9 @@ static void own_parameters(void **state)
     }
 }
 
-static void head_sizes(void **state)
+TH_TEST(head_sizes)
 {
     static const int64_t size[][2] = {{33, 5}, {1, 40}, {3, 1}, {64, 64}, {72, 33}, {7, 200}, {128, 96}, {511, 300}};
-    th_session *const session = *state;
     for (size_t n = 0; n < (session->full ? TH_COUNT(size) * TH_COUNT(forms) : 2); n++) {
         clmgk_attention_desc desc = small_desc(forms[n % TH_COUNT(forms)], 37, 141);
         desc.head_size = size[session->full ? n / TH_COUNT(forms) : n][0];
@@ -147,10 +143,9 @@ static void head_sizes(void **state)
     }
 }
 
-static void global_and_local_heads(void **state)
+TH_TEST(global_and_local_heads)
 {
     static const int64_t heads[][2] = {{1, 1}, {1, 7}, {5, 1}, {5, 7}, {7, 4}};
-    th_session *const session = *state;
     for (size_t n = 0; n < TH_COUNT(heads) * TH_COUNT(forms); n++) {
         const size_t form = n % TH_COUNT(forms);
         clmgk_attention_desc desc = small_desc(forms[form], 40, 90);
@@ -164,10 +159,9 @@ static void global_and_local_heads(void **state)
 }
 
 /* More state than fits: by its own choice the lane engine takes groups, the SIMT engine small blocks. */
-static void as_many_heads_as_talk(void **state)
+TH_TEST(as_many_heads_as_talk)
 {
     static const clmgk_variant variants[] = {CLMGK_VARIANT_TALKING_HEADS, CLMGK_VARIANT_HARD_MISH, CLMGK_VARIANT_GFISH};
-    th_session *const session = *state;
     for (size_t n = 0; n < (session->full ? TH_COUNT(variants) : 1); n++) {
         clmgk_attention_desc desc = small_desc(variants[n], 20, 70);
         desc.components = desc.heads = 64;
@@ -180,12 +174,11 @@ static void as_many_heads_as_talk(void **state)
 }
 
 /* Whatever of five heads a work-group holds. */
-static void heads_in_groups(void **state)
+TH_TEST(heads_in_groups)
 {
     static const char *const lane[] = {"panels=2,vectors=1,heads=1", "panels=2,vectors=1,heads=2",
                                        "panels=2,vectors=1,heads=4", "panels=2,vectors=1,heads=8"};
     static const char *const simt[] = {"rows=1,keys=1,heads=1", "rows=1,keys=1,heads=2", "rows=1,keys=1,heads=8"};
-    const th_session *const session = *state;
     for (size_t n = 0; n < 2; n++) {
         clmgk_attention_desc desc = small_desc(forms[n], 70, 150);
         desc.heads = 5;
@@ -194,15 +187,15 @@ static void heads_in_groups(void **state)
         th_problem problem = th_problem_make(&desc, n);
         for (size_t p = 2 * n; p < TH_COUNT(lane); p++)
             if (th_takes(session, p + n, 3))
-                expect_with(*state, &problem, CLMGK_ENGINE_LANE, lane[p]);
+                expect_with(session, &problem, CLMGK_ENGINE_LANE, lane[p]);
         for (size_t p = 2 * n; p < TH_COUNT(simt); p++)
             if (th_takes(session, p, 2))
-                expect_with(*state, &problem, CLMGK_ENGINE_SIMT, simt[p]);
+                expect_with(session, &problem, CLMGK_ENGINE_SIMT, simt[p]);
         th_problem_free(&problem);
     }
 }
 
-static void grouped_values(void **state)
+TH_TEST(grouped_values)
 {
     static const int64_t heads[][2] = {{6, 1}, {6, 2}, {6, 3}, {6, 6}, {5, 1}, {4, 2}};
     for (size_t n = 0; n < TH_COUNT(heads) * 2; n++) {
@@ -211,12 +204,12 @@ static void grouped_values(void **state)
         desc.heads = heads[n / 2][0];
         desc.kv_heads = heads[n / 2][1];
         desc.causal = n % 2 == 1;
-        expect_desc(*state, &desc, n);
+        expect_desc(session, &desc, n);
     }
 }
 
 /* Block sizes that defaults do not take for problems of this size. */
-static void engine_parameters(void **state)
+TH_TEST(engine_parameters)
 {
     static const struct {
         clmgk_engine engine;
@@ -228,7 +221,6 @@ static void engine_parameters(void **state)
                   {CLMGK_ENGINE_SIMT, "rows=2,keys=2,heads=1", 1},
                   {CLMGK_ENGINE_SIMT, "row-threads=4,key-threads=8,rows=4,keys=4,heads=1", 1},
                   {CLMGK_ENGINE_SIMT, "rows=1,keys=4,row-threads=16,key-threads=4,features=8,values=8,heads=2", 1}};
-    th_session *const session = *state;
     for (size_t n = 0; n < TH_COUNT(blocks); n++) {
         for (size_t v = 0; th_takes(session, n, 2) && v < (session->full ? TH_COUNT(forms) : blocks[n].forms); v++) {
             clmgk_attention_desc desc = small_desc(forms[v], 150, 270);
@@ -245,7 +237,7 @@ static void engine_parameters(void **state)
 
 /* ---- masks and modifiers --------------------------------------------------------------------------------------- */
 
-static void causal_alignments_and_lengths(void **state)
+TH_TEST(causal_alignments_and_lengths)
 {
     static const int64_t shape[][2] = {{150, 150}, {70, 200}, {200, 70}, {1, 200}, {200, 1}};
     static const int32_t lengths[][4] = {{0, 1, 64, 65}, {200, 0, 0, 129}, {-5, 1000, 17, 199}};
@@ -263,12 +255,12 @@ static void causal_alignments_and_lengths(void **state)
             if (desc.use_lengths_q)
                 th_set(&problem, TH_LENGTHS_Q, b, 0, 0, 0, 0, lengths[(n + 1) % 3][b]);
         }
-        expect(*state, &problem);
+        expect(session, &problem);
         th_problem_free(&problem);
     }
 }
 
-static void windows(void **state)
+TH_FULL_TEST(windows)
 {
     static const int64_t sides[][2] = {{0, 0}, {1, 0}, {-1, 3}, {20, -1}, {64, 64}, {7, 130}, {INT64_MAX, 1}};
     static const int64_t shape[][2] = {{150, 150}, {70, 300}, {200, 70}};
@@ -281,11 +273,11 @@ static void windows(void **state)
         desc.use_lengths = desc.alignment == CLMGK_ALIGN_LENGTHS;
         desc.causal = n % 2 == 1;
         desc.batch = 2;
-        expect_desc(*state, &desc, n);
+        expect_desc(session, &desc, n);
     }
 }
 
-static void packed_sequences(void **state)
+TH_FULL_TEST(packed_sequences)
 {
     static const int64_t sequences[] = {1, 2, 7, 40};
     for (size_t n = 0; n < TH_COUNT(sequences) * 4; n++) {
@@ -300,7 +292,7 @@ static void packed_sequences(void **state)
         desc.window_right = 2;
         desc.heads = 4;
         desc.kv_heads = 2;
-        sweep_desc(*state, &desc, n, n % 2);
+        sweep_desc(session, &desc, n, n % 2);
     }
 }
 
@@ -313,7 +305,7 @@ static void set_bias_axes(clmgk_attention_desc *desc, size_t axes)
 }
 
 /* Every shape of a bias. MiSH has one softmax only where heads share it. */
-static void biases(void **state)
+TH_FULL_TEST(biases)
 {
     static const int64_t batches[] = {1, 2, 3, 6};
     for (size_t n = 0; n < 24; n++) {
@@ -323,12 +315,12 @@ static void biases(void **state)
         desc.bias_batch = batches[n / 2 % 4];
         desc.causal = n % 5 == 0;
         desc.use_lengths = n % 7 == 2;
-        sweep_desc(*state, &desc, n, n < 8 ? 0 : 1);
+        sweep_desc(session, &desc, n, n < 8 ? 0 : 1);
     }
 }
 
 /* Rows that the bias hides from every key, from all but the last, or from the first two tiles; and enormous biases. */
-static void hiding_biases(void **state)
+TH_FULL_TEST(hiding_biases)
 {
     for (size_t n = 0; n < 3; n++) {
         clmgk_attention_desc desc = small_desc(forms[n], 40, 300);
@@ -345,15 +337,14 @@ static void hiding_biases(void **state)
                 else if (i % 8 == 7)
                     th_set(&problem, TH_BIAS, 0, h, 0, i, j, 5.0 * (double)j);
             }
-        sweep(*state, &problem, 2 * n);
+        sweep(session, &problem, 2 * n);
         th_problem_free(&problem);
     }
 }
 
 /* ALiBi, sinks, a soft-cap, dropout, each alone; rows without keys beside the sinks. */
-static void one_modifier(void **state)
+TH_FULL_TEST(one_modifier)
 {
-    th_session *const session = *state;
     for (size_t n = 0; n < 4 * TH_COUNT(forms); n++) {
         const size_t modifier = n / TH_COUNT(forms), form = n % TH_COUNT(forms);
         clmgk_attention_desc desc = small_desc(forms[form], 90, 130);
@@ -370,7 +361,7 @@ static void one_modifier(void **state)
     }
 }
 
-static void softcaps(void **state)
+TH_FULL_TEST(softcaps)
 {
     static const double caps[] = {1e-3, 0.5, 30.0, 1e30};
     static const double factors[] = {1e-10, 1.0, 30.0, 1e6};
@@ -379,13 +370,13 @@ static void softcaps(void **state)
         desc.softcap = caps[n / 4];
         th_problem problem = th_problem_make(&desc, n);
         th_scale(&problem, TH_Q, factors[n % 4]);
-        expect(*state, &problem);
+        expect(session, &problem);
         th_problem_free(&problem);
     }
 }
 
 /* Sinks below, among and above the logits, and none. */
-static void sinks(void **state)
+TH_FULL_TEST(sinks)
 {
     static const double logits[] = {-INFINITY, -200.0, 0.5, 200.0};
     for (size_t n = 0; n < 2 * TH_COUNT(logits); n++) {
@@ -396,14 +387,13 @@ static void sinks(void **state)
         desc.use_lengths_q = n % 2 == 1;
         th_problem problem = th_problem_make(&desc, n);
         th_set(&problem, TH_SINKS, 0, 1, 0, 0, 0, logits[n % 4]);
-        expect(*state, &problem);
+        expect(session, &problem);
         th_problem_free(&problem);
     }
 }
 
-static void weight_and_offset_are_optional(void **state)
+TH_TEST(weight_and_offset_are_optional)
 {
-    th_session *const session = *state;
     for (size_t n = 0; n < 8; n++) {
         clmgk_attention_desc desc = small_desc(n < 4 ? CLMGK_VARIANT_HARD_GFISH : CLMGK_VARIANT_GFISH, 40, 90);
         desc.use_mix_weight = (int32_t)(n % 2);
@@ -414,9 +404,8 @@ static void weight_and_offset_are_optional(void **state)
 }
 
 /* Modifiers and masks together, in every storage type. */
-static void everything(void **state)
+TH_FULL_TEST(everything)
 {
-    th_session *const session = *state;
     for (size_t n = 0; n < TH_COUNT(th_admixtures); n++) {
         clmgk_attention_desc desc = small_desc(th_admixtures[n], 150, 150);
         desc.dtype = th_dtypes[n % 3];
@@ -476,9 +465,8 @@ static void set_random_shape(clmgk_attention_desc *desc, uint64_t *state)
     desc->bias_batch = desc->use_bias && th_chance(state, 2) ? 1 : 0;
 }
 
-static void random_combinations(void **state)
+TH_FULL_TEST(random_combinations)
 {
-    th_session *const session = *state;
     uint64_t random = 6;
     for (int program = 0; program < (session->full ? 120 : 5); program++) {
         clmgk_attention_desc desc = random_program(&random);
@@ -492,7 +480,7 @@ static void random_combinations(void **state)
 
 /* ---- values ---------------------------------------------------------------------------------------------------- */
 
-static void huge_and_tiny_logits(void **state)
+TH_TEST(huge_and_tiny_logits)
 {
     static const double factors[] = {1e-20, 1e-3, 10.0, 30.0, 100.0};
     for (size_t n = 0; n < TH_COUNT(forms) * TH_COUNT(factors) * 2; n++) {
@@ -501,14 +489,14 @@ static void huge_and_tiny_logits(void **state)
         th_problem problem = th_problem_make(&desc, n);
         th_scale(&problem, TH_Q, factors[n / 2 % 5]);
         th_scale(&problem, TH_K, factors[n / 2 % 5]);
-        expect(*state, &problem);
+        expect(session, &problem);
         th_problem_free(&problem);
     }
 }
 
 /* Every tile outgrows the maximum of those before it (the last slope by far more than 2^16), or none does, or one does
  * in the middle. */
-static void growing_maxima(void **state)
+TH_TEST(growing_maxima)
 {
     static const double slopes[] = {0.4, -0.4, 0.05, 4.0};
     for (size_t n = 0; n < TH_COUNT(forms) * (TH_COUNT(slopes) + 1); n++) {
@@ -520,13 +508,13 @@ static void growing_maxima(void **state)
             for (int64_t k = 0; k < desc.components; k++)
                 th_set(&problem, TH_K, 0, k, 0, j, 0, size);
         }
-        expect(*state, &problem);
+        expect(session, &problem);
         th_problem_free(&problem);
     }
 }
 
 /* Mixing of no weight, of both signs, of great and small size. */
-static void any_mixing(void **state)
+TH_TEST(any_mixing)
 {
     static const double factors[] = {0.0, -1.0, 30.0, 1e-6};
     for (size_t n = 0; n < TH_COUNT(forms) * TH_COUNT(factors); n++) {
@@ -534,13 +522,13 @@ static void any_mixing(void **state)
         th_problem problem = th_problem_make(&desc, n);
         th_set(&problem, TH_MIX, 0, 0, 1, 0, 0, 0.0);
         th_scale(&problem, TH_MIX, factors[n / TH_COUNT(forms)]);
-        expect(*state, &problem);
+        expect(session, &problem);
         th_problem_free(&problem);
     }
 }
 
 /* Queries and keys of 0, and p of 0: relu at its kink. */
-static void rectified_zeros(void **state)
+TH_TEST(rectified_zeros)
 {
     for (size_t n = 0; n < 2; n++) {
         const clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_HARD_GFISH, 40, 150);
@@ -549,7 +537,7 @@ static void rectified_zeros(void **state)
             for (int64_t d = 0; d < desc.head_size; d++)
                 th_set(&problem, TH_K, 0, j % 2, 0, j, d, j % 2 == 0 ? 0.0 : -0.0);
         th_set(&problem, TH_MIX, 0, 1, 0, 0, 0, n == 0 ? 0.0 : -0.0);
-        expect(*state, &problem);
+        expect(session, &problem);
         th_problem_free(&problem);
     }
 }
@@ -561,7 +549,7 @@ static void poison_row(th_problem *problem, th_name name, int64_t b, int64_t h, 
         th_set(problem, name, b, h, 0, n, d, (double)NAN);
 }
 
-static void nan_reaches_the_rows_that_see_it(void **state)
+TH_TEST(nan_reaches_the_rows_that_see_it)
 {
     static const struct {
         th_name name;
@@ -572,12 +560,12 @@ static void nan_reaches_the_rows_that_see_it(void **state)
         desc.batch = 2;
         th_problem problem = th_problem_make(&desc, n);
         poison_row(&problem, places[n % TH_COUNT(places)].name, 1, 1, places[n % TH_COUNT(places)].at);
-        expect(*state, &problem);
+        expect(session, &problem);
         th_problem_free(&problem);
     }
 }
 
-static void padding_does_not_leak(void **state)
+TH_TEST(padding_does_not_leak)
 {
     static const int64_t lengths[] = {70, 3}, lengths_q[] = {33, 65};
     for (size_t n = 0; n < TH_COUNT(forms); n++) {
@@ -592,20 +580,20 @@ static void padding_does_not_leak(void **state)
             th_poison(&problem, TH_V, b, lengths[b]);
             th_poison(&problem, TH_Q, b, lengths_q[b]);
         }
-        expect(*state, &problem);
+        expect(session, &problem);
         th_problem_free(&problem);
     }
 }
 
 /* A NaN in the mixing reaches the heads that it belongs to, in V the heads that share it. */
-static void what_is_not_a_number(void **state)
+TH_TEST(what_is_not_a_number)
 {
     static const th_name names[] = {TH_MIX, TH_MIX_WEIGHT, TH_MIX_OFFSET, TH_V};
     for (size_t n = 0; n < TH_COUNT(names); n++) {
         clmgk_attention_desc desc = small_desc(n == 3 ? CLMGK_VARIANT_HARD_MISH : CLMGK_VARIANT_HARD_GFISH, 20, 90);
         th_problem problem = th_problem_make(&desc, n);
         th_set(&problem, names[n], 0, 1, 0, 0, 0, n == 3 ? (double)INFINITY : (double)NAN);
-        expect(*state, &problem);
+        expect(session, &problem);
         th_problem_free(&problem);
     }
 }
@@ -627,10 +615,9 @@ static bool is_quick_noise(size_t n)
 }
 
 /* Own and shared, with seeds of one and of two words. */
-static void noise(void **state)
+TH_TEST(noise)
 {
     static const uint64_t seeds[] = {0, 1, UINT64_C(1) << 32, UINT64_C(0xfedcba9876543210)};
-    th_session *const session = *state;
     for (size_t n = 0; n < 6 * TH_COUNT(seeds); n++) {
         if (!session->full && !is_quick_noise(n))
             continue;
@@ -648,7 +635,7 @@ static void noise(void **state)
 }
 
 /* Blocks of one, two and four keys draw the numbers in different ways; tiles and splits begin anywhere. */
-static void noise_on_other_blocks(void **state)
+TH_TEST(noise_on_other_blocks)
 {
     static const struct {
         clmgk_engine engine;
@@ -659,14 +646,13 @@ static void noise_on_other_blocks(void **state)
                   {CLMGK_ENGINE_SIMT, "rows=2,keys=4,heads=1"},
                   {CLMGK_ENGINE_SIMT, "rows=1,keys=2,heads=2,splits=2"},
                   {CLMGK_ENGINE_SIMT, "rows=4,keys=1,heads=1"}};
-    const th_session *const session = *state;
     for (size_t n = 0; n < TH_COUNT(blocks); n++) {
         if (!th_takes(session, n, 3))
             continue;
         clmgk_attention_desc desc = noisy_desc(n % 3, n % 2 == 1, 70, 210);
         desc.dropout = 0.4;
         th_problem problem = th_problem_make(&desc, n);
-        expect_with(*state, &problem, blocks[n].engine, blocks[n].parameters);
+        expect_with(session, &problem, blocks[n].engine, blocks[n].parameters);
         th_problem_free(&problem);
     }
 }
@@ -700,9 +686,8 @@ static void expect_noise_in_lse(const th_problem *problem)
     }
 }
 
-static void noise_is_that_of_the_host(void **state)
+TH_TEST(noise_is_that_of_the_host)
 {
-    th_session *const session = *state;
     for (size_t n = 0; n < 4; n++) {
         if (!th_takes(session, n, 3))
             continue;
@@ -740,10 +725,9 @@ static void expect_equal_bits(const th_problem *one, const th_problem *other)
                             one->array[name].count * sizeof(double));
 }
 
-static void no_deviation_is_no_noise(void **state)
+TH_TEST(no_deviation_is_no_noise)
 {
     static const clmgk_variant hard[] = {CLMGK_VARIANT_HARD_FISH, CLMGK_VARIANT_HARD_MISH, CLMGK_VARIANT_HARD_GFISH};
-    th_session *const session = *state;
     for (size_t n = 0; n < 6 * session->engines; n++) {
         if (!th_takes(session, n % 6, 3))
             continue;
@@ -760,17 +744,16 @@ static void no_deviation_is_no_noise(void **state)
     }
 }
 
-static void bad_deviations(void **state)
+TH_TEST(bad_deviations)
 {
     static const double bad[] = {-0.5, (double)NAN};
-    const th_session *const session = *state;
     for (size_t n = 0; n < 6 * TH_COUNT(bad); n++) {
         if (!th_takes(session, n % 6, 3))
             continue;
         const clmgk_attention_desc desc = noisy_desc(n / 2 % 3, n % 2 == 1, 20, 70);
         th_problem problem = th_problem_make(&desc, n);
         th_set(&problem, TH_NOISE, 0, 0, 1, 0, 0, bad[n / 6]);
-        expect(*state, &problem);
+        expect(session, &problem);
         for (size_t i = 0; i < problem.array[TH_LSE].count; i++)
             assert_true(isnan(problem.array[TH_LSE].values[i]));
         th_problem_free(&problem);
@@ -797,9 +780,8 @@ static clmgk_layout permuted(size_t number, int64_t heads, int64_t tokens, int64
 }
 
 /* Arrays in any order, each at an odd place. */
-static void strides_and_offsets(void **state)
+TH_TEST(strides_and_offsets)
 {
-    const th_session *const session = *state;
     for (size_t n = 0; n < 18; n++) {
         if (n >= 6 && !th_takes(session, n, 7)) /* of the storage types but f32 one form each */
             continue;
@@ -817,15 +799,14 @@ static void strides_and_offsets(void **state)
         th_problem problem = th_problem_make(&desc, n);
         for (size_t name = 0; name < TH_ARRAYS; name++)
             problem.array[name].offset = 2 * name + n % 2;
-        sweep(*state, &problem, n < 6 ? 0 : 1);
+        sweep(session, &problem, n < 6 ? 0 : 1);
         th_problem_free(&problem);
     }
 }
 
 /* Strides of 0: one token, head or batch for all. */
-static void broadcast_inputs(void **state)
+TH_FULL_TEST(broadcast_inputs)
 {
-    const th_session *const session = *state;
     for (size_t n = 0; n < 9; n++) {
         clmgk_attention_desc desc = small_desc(forms[n % 2], N, S);
         desc.dtype = th_dtypes[session->full ? n % 3 : 0];
@@ -836,17 +817,16 @@ static void broadcast_inputs(void **state)
         int64_t *const zero[] = {&desc.k.batch, &desc.k.head,  &desc.k.token, &desc.v.batch, &desc.v.head,
                                  &desc.v.token, &desc.q.batch, &desc.q.head,  &desc.q.token};
         *zero[n] = *zero[(n + 4) % 9] = 0;
-        sweep_desc(*state, &desc, n, n % 3 == 0 ? 0 : 1);
+        sweep_desc(session, &desc, n, n % 3 == 0 ? 0 : 1);
     }
 }
 
 /* Talking heads: Q, K and V interleaved token by token in one buffer [B,N,3,H,D], tokens first in O too. */
-static void packed_qkv(void **state)
+TH_FULL_TEST(packed_qkv)
 {
     enum { H = 3 };
     const int64_t token = (int64_t)3 * H * D;
     const clmgk_layout packed = {.strided = 1, .batch = N * token, .head = D, .token = token};
-    const th_session *const session = *state;
     for (size_t n = 0; n < (session->full ? TH_COUNT(th_dtypes) : 1); n++) {
         clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_TALKING_HEADS, N, N);
         desc.dtype = th_dtypes[n];
@@ -860,14 +840,14 @@ static void packed_qkv(void **state)
             problem.array[name].home = TH_Q;
             problem.array[name].offset = 5 + name * H * D;
         }
-        sweep(*state, &problem, n);
+        sweep(session, &problem, n);
         th_problem_free(&problem);
     }
 }
 
 /* ---- parts ----------------------------------------------------------------------------------------------------- */
 
-static void split_keys(void **state)
+TH_TEST(split_keys)
 {
     static const int64_t shape[][2] = {{1, 1000}, {16, 700}, {40, 200}, {3, 0}, {100, 10}};
     static const char *const lane[] = {"panels=1,vectors=1,heads=2,splits=2",
@@ -883,9 +863,9 @@ static void split_keys(void **state)
         th_problem problem = th_problem_make(&desc, n);
         for (size_t p = 0; p < 2; p++) {
             if (p == 0 || n < 5)
-                expect_with(*state, &problem, CLMGK_ENGINE_LANE, lane[p]);
-            if (p == 0 ? n < 5 : n == 5 && th_takes(*state, n, 2))
-                expect_with(*state, &problem, CLMGK_ENGINE_SIMT, simt[p]);
+                expect_with(session, &problem, CLMGK_ENGINE_LANE, lane[p]);
+            if (p == 0 ? n < 5 : n == 5 && th_takes(session, n, 2))
+                expect_with(session, &problem, CLMGK_ENGINE_SIMT, simt[p]);
         }
         th_problem_free(&problem);
     }
@@ -925,11 +905,10 @@ static void run_part(th_session *session, th_problem *whole, int64_t part, int64
     th_problem_free(&problem);
 }
 
-static void parts_make_the_whole(void **state)
+TH_TEST(parts_make_the_whole)
 {
     enum { PARTS = 4 };
     static const int64_t cut[PARTS + 1] = {0, 17, 17, 50, S};
-    th_session *const session = *state;
     for (size_t n = 0; n < 3 * session->engines; n++) {
         if (!th_takes(session, n, 2))
             continue;
@@ -971,20 +950,19 @@ static void expect_same(th_session *session, const th_problem *original, th_prob
     clmgk_ref_answer_free(&answer);
 }
 
-static void unmixed_heads_are_those_of_softmax(void **state)
+TH_TEST(unmixed_heads_are_those_of_softmax)
 {
-    const th_session *const session = *state;
     for (size_t n = 0; n < (session->full ? 3 : 2); n++) {
         clmgk_attention_desc plain = th_small_desc(CLMGK_VARIANT_SOFTMAX, N, S);
         clmgk_attention_desc mixed = small_desc(n == 0 ? CLMGK_VARIANT_TALKING_HEADS : CLMGK_VARIANT_HARD_FISH, N, S);
         plain.heads = mixed.heads = mixed.components = n == 2 ? 1 : 3;
         plain.causal = mixed.causal = n == 1;
-        th_problem original = rounded_problem(*state, &plain, n), changed = th_problem_make(&mixed, n);
+        th_problem original = rounded_problem(session, &plain, n), changed = th_problem_make(&mixed, n);
         copy_inputs(&changed, &original);
         for (int64_t h = 0; h < mixed.heads; h++)
             for (int64_t k = 0; k < mixed.heads; k++)
                 th_set(&changed, TH_MIX, 0, h, k, 0, 0, h == k ? 1.0 : 0.0);
-        expect_same(*state, &original, &changed);
+        expect_same(session, &original, &changed);
         th_problem_free(&original);
         th_problem_free(&changed);
     }
@@ -992,9 +970,8 @@ static void unmixed_heads_are_those_of_softmax(void **state)
 
 /* MiSH is FiSH with equal rows of p: with one softmax for all heads, and where a modifier differs by head (here one
  * that changes nothing) with one each. */
-static void one_mixing_for_all_heads(void **state)
+TH_TEST(one_mixing_for_all_heads)
 {
-    const th_session *const session = *state;
     for (size_t n = 0; n < 6; n++) {
         if (!th_takes(session, n, 3))
             continue;
@@ -1006,7 +983,7 @@ static void one_mixing_for_all_heads(void **state)
         clmgk_attention_desc one = full;
         one.variant = noisy ? CLMGK_VARIANT_MISH : CLMGK_VARIANT_HARD_MISH;
         one.use_alibi = alibi;
-        th_problem original = rounded_problem(*state, &full, n), changed = th_problem_make(&one, n);
+        th_problem original = rounded_problem(session, &full, n), changed = th_problem_make(&one, n);
         for (int64_t h = 1; h < full.heads; h++)
             memcpy(original.array[TH_MIX].values + h * full.components, original.array[TH_MIX].values,
                    (size_t)full.components * sizeof(double));
@@ -1017,18 +994,18 @@ static void one_mixing_for_all_heads(void **state)
         changed.seed = original.seed;
         if (alibi)
             th_fill(&changed, TH_SLOPES, 0.0);
-        expect_same(*state, &original, &changed);
+        expect_same(session, &original, &changed);
         th_problem_free(&original);
         th_problem_free(&changed);
     }
 }
 
 /* Global heads in another order, with their columns of p; keys in another order. */
-static void order_does_not_matter(void **state)
+TH_FULL_TEST(order_does_not_matter)
 {
     for (size_t n = 0; n < 3; n++) {
         const clmgk_attention_desc desc = small_desc(forms[n], N, S);
-        th_problem original = rounded_problem(*state, &desc, n), changed = th_problem_make(&desc, n);
+        th_problem original = rounded_problem(session, &desc, n), changed = th_problem_make(&desc, n);
         static const th_name global[] = {TH_Q, TH_K, TH_MIX, TH_MIX_WEIGHT};
         copy_inputs(&changed, &original);
         th_reverse_tokens(&changed, TH_K);
@@ -1043,16 +1020,15 @@ static void order_does_not_matter(void **state)
                     array->values[x + size] = value;
                 }
         }
-        expect_same(*state, &original, &changed);
+        expect_same(session, &original, &changed);
         th_problem_free(&original);
         th_problem_free(&changed);
     }
 }
 
 /* c is inside A: it moves L by c / sqrt(D), and O not at all. */
-static void offsets_reach_only_lse(void **state)
+TH_TEST(offsets_reach_only_lse)
 {
-    th_session *const session = *state;
     clmgk_attention_desc with = small_desc(CLMGK_VARIANT_HARD_GFISH, N, S);
     clmgk_attention_desc without = with;
     without.use_mix_offset = 0;
@@ -1069,9 +1045,8 @@ static void offsets_reach_only_lse(void **state)
 }
 
 /* A plan without L gives the same O; runs again and again the same bits. */
-static void repeated_runs_are_bit_equal(void **state)
+TH_TEST(repeated_runs_are_bit_equal)
 {
-    th_session *const session = *state;
     for (size_t n = 0; n < session->engines * TH_COUNT(forms); n++) {
         clmgk_attention_desc desc = small_desc(forms[n % TH_COUNT(forms)], 300, 130);
         desc.heads = 8;
@@ -1089,53 +1064,4 @@ static void repeated_runs_are_bit_equal(void **state)
         th_problem_free(&one);
         th_problem_free(&again);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_variant_and_storage_type),
-        cmocka_unit_test(sequence_lengths),
-        cmocka_unit_test(own_parameters),
-        cmocka_unit_test(head_sizes),
-        cmocka_unit_test(global_and_local_heads),
-        cmocka_unit_test(as_many_heads_as_talk),
-        cmocka_unit_test(heads_in_groups),
-        cmocka_unit_test(grouped_values),
-        cmocka_unit_test(engine_parameters),
-        cmocka_unit_test(causal_alignments_and_lengths),
-        th_full_test(windows),
-        th_full_test(packed_sequences),
-        th_full_test(biases),
-        th_full_test(hiding_biases),
-        th_full_test(one_modifier),
-        th_full_test(softcaps),
-        th_full_test(sinks),
-        cmocka_unit_test(weight_and_offset_are_optional),
-        th_full_test(everything),
-        th_full_test(random_combinations),
-        cmocka_unit_test(huge_and_tiny_logits),
-        cmocka_unit_test(growing_maxima),
-        cmocka_unit_test(any_mixing),
-        cmocka_unit_test(rectified_zeros),
-        cmocka_unit_test(nan_reaches_the_rows_that_see_it),
-        cmocka_unit_test(padding_does_not_leak),
-        cmocka_unit_test(what_is_not_a_number),
-        cmocka_unit_test(noise),
-        cmocka_unit_test(noise_on_other_blocks),
-        cmocka_unit_test(noise_is_that_of_the_host),
-        cmocka_unit_test(no_deviation_is_no_noise),
-        cmocka_unit_test(bad_deviations),
-        cmocka_unit_test(strides_and_offsets),
-        th_full_test(broadcast_inputs),
-        th_full_test(packed_qkv),
-        cmocka_unit_test(split_keys),
-        cmocka_unit_test(parts_make_the_whole),
-        cmocka_unit_test(unmixed_heads_are_those_of_softmax),
-        cmocka_unit_test(one_mixing_for_all_heads),
-        th_full_test(order_does_not_matter),
-        cmocka_unit_test(offsets_reach_only_lse),
-        cmocka_unit_test(repeated_runs_are_bit_equal),
-    };
-    return th_run_tests(tests);
 }

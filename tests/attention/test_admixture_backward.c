@@ -115,15 +115,14 @@ static void expect_program(th_session *session, clmgk_attention_desc desc, size_
 
 /* ---- forms ----------------------------------------------------------------------------------------------------- */
 
-static void every_variant(void **state)
+TH_TEST(every_variant)
 {
     for (size_t n = 0; n < TH_COUNT(th_admixtures); n++)
-        expect_program(*state, small_desc(th_admixtures[n], 0, 0), 0, 8, th_takes(*state, n, 3));
+        expect_program(session, small_desc(th_admixtures[n], 0, 0), 0, 8, th_takes(session, n, 3));
 }
 
-static void storage_types(void **state)
+TH_FULL_TEST(storage_types)
 {
-    th_session *const session = *state;
     for (size_t n = 0; n < 2 * TH_COUNT(th_admixtures); n++) {
         clmgk_attention_desc desc = small_desc(th_admixtures[n / 2], 0, 0);
         desc.dtype = th_dtypes[1 + n % 2];
@@ -132,10 +131,9 @@ static void storage_types(void **state)
     }
 }
 
-static void head_sizes(void **state)
+TH_TEST(head_sizes)
 {
     static const int64_t size[][2] = {{33, 5}, {1, 40}, {64, 64}, {7, 200}, {128, 96}, {256, 16}};
-    th_session *const session = *state;
     for (size_t n = 0; n < (session->full ? TH_COUNT(size) * TH_COUNT(forms) : 2); n++) {
         clmgk_attention_desc desc = small_desc(forms[n % TH_COUNT(forms)], 0, 0);
         desc.head_size = size[session->full ? n / TH_COUNT(forms) : n][0];
@@ -144,10 +142,9 @@ static void head_sizes(void **state)
     }
 }
 
-static void global_and_local_heads(void **state)
+TH_TEST(global_and_local_heads)
 {
     static const int64_t heads[][2] = {{1, 1}, {1, 7}, {5, 1}, {5, 7}, {7, 4}};
-    th_session *const session = *state;
     for (size_t n = 0; n < TH_COUNT(heads) * TH_COUNT(forms); n++) {
         clmgk_attention_desc desc = small_desc(forms[n % TH_COUNT(forms)], 40, 90);
         desc.components = heads[n / TH_COUNT(forms)][0];
@@ -162,9 +159,8 @@ static void global_and_local_heads(void **state)
 }
 
 /* More state than fits: engines take small blocks by their own choice. */
-static void as_many_heads_as_talk(void **state)
+TH_TEST(as_many_heads_as_talk)
 {
-    th_session *const session = *state;
     clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_TALKING_HEADS, 9, 35);
     desc.components = desc.heads = 64;
     desc.gradients = th_all_gradients(&desc);
@@ -179,7 +175,7 @@ static void as_many_heads_as_talk(void **state)
 }
 
 /* Whatever of the values' heads a work-group holds. */
-static void value_heads_in_groups(void **state)
+TH_TEST(value_heads_in_groups)
 {
     static const char *const lane[] = {"panels=2,heads=1", "panels=1,heads=2,splits=2", "panels=1,heads=4",
                                        "panels=2,heads=8"};
@@ -194,16 +190,16 @@ static void value_heads_in_groups(void **state)
         desc.gradients = th_all_gradients(&desc);
         th_problem problem = th_problem_make(&desc, n);
         for (size_t p = n / 2; p < TH_COUNT(lane); p += 1 + n / 2)
-            if (th_takes(*state, p + n, 3))
-                expect_with(*state, &problem, CLMGK_ENGINE_LANE, lane[p]);
+            if (th_takes(session, p + n, 3))
+                expect_with(session, &problem, CLMGK_ENGINE_LANE, lane[p]);
         for (size_t p = n / 2; p < TH_COUNT(simt); p++)
-            if (th_takes(*state, p + n, 2))
-                expect_with(*state, &problem, CLMGK_ENGINE_SIMT, simt[p]);
+            if (th_takes(session, p + n, 2))
+                expect_with(session, &problem, CLMGK_ENGINE_SIMT, simt[p]);
         th_problem_free(&problem);
     }
 }
 
-static void engine_parameters(void **state)
+TH_TEST(engine_parameters)
 {
     static const struct {
         clmgk_engine engine;
@@ -216,7 +212,6 @@ static void engine_parameters(void **state)
         {CLMGK_ENGINE_LANE, "panels=2,tile=32,block=4,unroll=1", CLMGK_VARIANT_HARD_GFISH},
         {CLMGK_ENGINE_SIMT, "rows=2,keys=2,splits=2,heads=1", CLMGK_VARIANT_HARD_FISH},
         {CLMGK_ENGINE_SIMT, "row-threads=4,key-threads=8,rows=2,keys=1,features=8,heads=1", CLMGK_VARIANT_HARD_GFISH}};
-    th_session *const session = *state;
     for (size_t n = 0; n < TH_COUNT(blocks) * (session->full ? TH_COUNT(forms) : 1); n++) {
         const size_t block = n % TH_COUNT(blocks);
         if (!th_takes(session, n, 2))
@@ -237,19 +232,18 @@ static void engine_parameters(void **state)
 /* ---- masks and modifiers --------------------------------------------------------------------------------------- */
 
 /* Bias of the whole score matrix, shared by batches and heads or not. */
-static void whole_bias_with_sinks_and_alibi(void **state)
+TH_FULL_TEST(whole_bias_with_sinks_and_alibi)
 {
     for (size_t n = 0; n < 2; n++) {
         clmgk_attention_desc desc = small_desc(forms[n], 0, 0);
         desc.use_bias = desc.use_sinks = desc.use_alibi = 1;
-        expect_program(*state, desc, n, 10, false);
+        expect_program(session, desc, n, 10, false);
     }
 }
 
 /* Bias with one axis or none. */
-static void every_bias(void **state)
+TH_FULL_TEST(every_bias)
 {
-    th_session *const session = *state;
     for (size_t n = 0; n < (session->full ? 3 * TH_COUNT(forms) : 3); n++) {
         clmgk_attention_desc desc = small_desc(forms[n / 3], 0, 0);
         desc.use_bias = 1;
@@ -260,10 +254,9 @@ static void every_bias(void **state)
     }
 }
 
-static void packed_with_everything(void **state)
+TH_FULL_TEST(packed_with_everything)
 {
     static const clmgk_variant variants[] = {CLMGK_VARIANT_GFISH, CLMGK_VARIANT_MISH, CLMGK_VARIANT_FISH};
-    th_session *const session = *state;
     for (size_t n = 0; n < (session->full ? TH_COUNT(variants) : 2); n++) {
         clmgk_attention_desc desc = small_desc(variants[n], 0, 0);
         desc.sequences = 4;
@@ -276,9 +269,8 @@ static void packed_with_everything(void **state)
     }
 }
 
-static void softcap_and_dropout(void **state)
+TH_FULL_TEST(softcap_and_dropout)
 {
-    th_session *const session = *state;
     for (size_t n = 0; n < (session->full ? TH_COUNT(forms) : 2); n++) {
         clmgk_attention_desc desc = small_desc(forms[2 * n % TH_COUNT(forms) + n / 2], 0, 0);
         desc.softcap = 0.7;
@@ -288,9 +280,8 @@ static void softcap_and_dropout(void **state)
 }
 
 /* w and c given or not. */
-static void weight_and_offset_are_optional(void **state)
+TH_TEST(weight_and_offset_are_optional)
 {
-    th_session *const session = *state;
     for (size_t n = session->full ? 0 : 1; n < (session->full ? 6 : 3); n++) {
         clmgk_attention_desc desc = small_desc(n < 3 ? CLMGK_VARIANT_HARD_GFISH : CLMGK_VARIANT_GFISH, 0, 0);
         desc.use_mix_weight = n % 3 == 1;
@@ -300,7 +291,7 @@ static void weight_and_offset_are_optional(void **state)
 }
 
 /* Rows of which every key is hidden, by -inf in the bias. */
-static void rows_without_keys(void **state)
+TH_FULL_TEST(rows_without_keys)
 {
     clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_HARD_FISH, 40, 90);
     desc.use_bias = desc.use_sinks = desc.use_alibi = 1;
@@ -309,9 +300,9 @@ static void rows_without_keys(void **state)
     for (int64_t i = 0; i < 40; i += 3)
         for (int64_t j = 0; j < 90; j++)
             th_set(&problem, TH_BIAS, 0, i % 3, 0, i, j, -(double)INFINITY);
-    expect(*state, &problem, true);
+    expect(session, &problem, true);
     th_fill(&problem, TH_BIAS, -(double)INFINITY);
-    expect(*state, &problem, true);
+    expect(session, &problem, true);
     th_problem_free(&problem);
 }
 
@@ -327,10 +318,9 @@ static clmgk_attention_desc noisy_desc(size_t number, bool shared, int64_t lengt
 }
 
 /* Own and shared, with seeds of one and of two words. */
-static void noise(void **state)
+TH_TEST(noise)
 {
     static const uint64_t seeds[] = {1, UINT64_C(1) << 32, UINT64_C(0xfedcba9876543210)};
-    const th_session *const session = *state;
     for (size_t n = 0; n < 6 * TH_COUNT(seeds); n++) {
         if (!session->full && n % 6 != 0 && n % 6 != 3 && n % 6 != 4) /* FiSH's and GFiSH's own, MiSH's shared */
             continue;
@@ -342,13 +332,13 @@ static void noise(void **state)
         th_problem problem = th_problem_make(&desc, n);
         problem.seed = seeds[n / 6];
         th_scale(&problem, TH_NOISE, n < 12 ? 1.0 : 3.0);
-        expect(*state, &problem, session->full ? n % 2 == 0 : n % 6 == 0);
+        expect(session, &problem, session->full ? n % 2 == 0 : n % 6 == 0);
         th_problem_free(&problem);
     }
 }
 
 /* The generator serves four keys at a time, which blocks cut in different ways. */
-static void noise_on_other_blocks(void **state)
+TH_TEST(noise_on_other_blocks)
 {
     static const struct {
         clmgk_engine engine;
@@ -358,37 +348,37 @@ static void noise_on_other_blocks(void **state)
                   {CLMGK_ENGINE_SIMT, "rows=2,keys=4,heads=1"},
                   {CLMGK_ENGINE_SIMT, "rows=4,keys=2,heads=1,splits=2"}};
     for (size_t n = 0; n < TH_COUNT(blocks); n++) {
-        if (!th_takes(*state, n, 2))
+        if (!th_takes(session, n, 2))
             continue;
         clmgk_attention_desc desc = noisy_desc(n % 3, n % 2 == 1, 70, 210);
         desc.dropout = 0.4;
         th_problem problem = th_problem_make(&desc, n);
-        expect_with(*state, &problem, blocks[n].engine, blocks[n].parameters);
+        expect_with(session, &problem, blocks[n].engine, blocks[n].parameters);
         th_problem_free(&problem);
     }
 }
 
 /* A deviation of 0 has a gradient like any other; a negative one makes all of them NaN. */
-static void deviations_on_the_edge(void **state)
+TH_TEST(deviations_on_the_edge)
 {
     for (size_t n = 0; n < 6; n++) {
-        if (!th_takes(*state, n, 2)) /* the programs of noise */
+        if (!th_takes(session, n, 2)) /* the programs of noise */
             continue;
         const clmgk_attention_desc desc = noisy_desc(n % 3, n >= 3, 40, 90);
         th_problem problem = th_problem_make(&desc, n);
         th_set(&problem, TH_NOISE, 0, 0, 0, 0, 0, 0.0);
-        expect(*state, &problem, false);
+        expect(session, &problem, false);
         th_fill(&problem, TH_NOISE, 0.0);
-        expect(*state, &problem, false);
+        expect(session, &problem, false);
         th_set(&problem, TH_NOISE, 0, 0, 1, 0, 0, -0.5);
-        expect(*state, &problem, false);
+        expect(session, &problem, false);
         th_problem_free(&problem);
     }
 }
 
 /* ---- values ---------------------------------------------------------------------------------------------------- */
 
-static void huge_and_tiny_logits(void **state)
+TH_TEST(huge_and_tiny_logits)
 {
     static const double factors[] = {1e-20, 1e-3, 5.0, 10.0, 30.0};
     for (size_t n = 0; n < TH_COUNT(factors) * TH_COUNT(forms); n++) {
@@ -399,13 +389,13 @@ static void huge_and_tiny_logits(void **state)
         th_problem problem = th_problem_make(&desc, n);
         th_scale(&problem, TH_Q, factor);
         th_scale(&problem, TH_K, factor);
-        expect(*state, &problem, false);
+        expect(session, &problem, false);
         th_problem_free(&problem);
     }
 }
 
 /* Large scores, whose last places are all that a weight is made of. */
-static void both_passes_weigh_alike(void **state)
+TH_TEST(both_passes_weigh_alike)
 {
     for (size_t n = 0; n < TH_COUNT(forms); n++) {
         clmgk_attention_desc desc = small_desc(forms[n], 70, 130);
@@ -414,14 +404,14 @@ static void both_passes_weigh_alike(void **state)
         th_problem problem = th_problem_make(&desc, n);
         th_scale(&problem, TH_Q, 10.0);
         th_scale(&problem, TH_K, 10.0);
-        const clmgk_plan_options options = options_of(*state, 0);
-        th_expect_equal_weights(*state, &problem, &options);
+        const clmgk_plan_options options = options_of(session, 0);
+        th_expect_equal_weights(session, &problem, &options);
         th_problem_free(&problem);
     }
 }
 
 /* Mixing of no weight and of both signs. */
-static void any_mixing(void **state)
+TH_TEST(any_mixing)
 {
     for (size_t n = 0; n < 2 * TH_COUNT(forms); n++) {
         clmgk_attention_desc desc = small_desc(forms[n % TH_COUNT(forms)], 40, 90);
@@ -429,13 +419,13 @@ static void any_mixing(void **state)
         th_problem problem = th_problem_make(&desc, n);
         th_set(&problem, TH_MIX, 0, 0, 0, 0, 0, 0.0);
         th_scale(&problem, TH_MIX, n < TH_COUNT(forms) ? -1.0 : 0.0);
-        expect(*state, &problem, th_takes(*state, n, TH_COUNT(forms)));
+        expect(session, &problem, th_takes(session, n, TH_COUNT(forms)));
         th_problem_free(&problem);
     }
 }
 
 /* relu's gradient at 0 is 0: where queries or keys are 0, of both signs, and where p is. */
-static void rectified_zeros(void **state)
+TH_TEST(rectified_zeros)
 {
     for (size_t n = 0; n < 2; n++) {
         clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_HARD_GFISH, 40, 90);
@@ -445,9 +435,9 @@ static void rectified_zeros(void **state)
             for (int64_t d = 0; d < desc.head_size; d++)
                 th_set(&problem, TH_K, 0, j % 2, 0, j, d, j % 4 < 2 ? 0.0 : -0.0);
         th_set(&problem, TH_MIX, 0, 1, 0, 0, 0, n == 0 ? 0.0 : -0.0);
-        expect(*state, &problem, true);
+        expect(session, &problem, true);
         th_fill(&problem, TH_K, 0.0); /* nothing reaches Q, p, w */
-        th_run_training(*state, &problem, &(clmgk_plan_options)CLMGK_PLAN_OPTIONS_INIT);
+        th_run_training(session, &problem, &(clmgk_plan_options)CLMGK_PLAN_OPTIONS_INIT);
         static const th_name silent[] = {TH_GRAD_Q, TH_GRAD_K, TH_GRAD_MIX, TH_GRAD_MIX_WEIGHT};
         for (size_t i = 0; i < TH_COUNT(silent); i++)
             for (size_t x = 0; x < problem.array[silent[i]].count; x++)
@@ -457,20 +447,20 @@ static void rectified_zeros(void **state)
 }
 
 /* One key's weight is 1, whatever the query: dQ and dK are 0 but for what dL gives them. */
-static void one_key_has_no_gradient(void **state)
+TH_TEST(one_key_has_no_gradient)
 {
     for (size_t n = 0; n < TH_COUNT(forms); n++) {
         clmgk_attention_desc desc = small_desc(forms[n], 70, 1);
         desc.gradients = th_all_gradients(&desc);
         th_problem problem = th_problem_make(&desc, n);
         problem.array[TH_GRAD_LSE].used = false;
-        expect(*state, &problem, false);
+        expect(session, &problem, false);
         th_problem_free(&problem);
     }
 }
 
 /* NaN beyond the lengths reaches nothing; there the gradients are 0. */
-static void padding_does_not_leak(void **state)
+TH_TEST(padding_does_not_leak)
 {
     static const int64_t lengths[] = {70, 3}, lengths_q[] = {33, 65};
     for (size_t n = 0; n < TH_COUNT(forms); n++) {
@@ -488,7 +478,7 @@ static void padding_does_not_leak(void **state)
             th_poison(&problem, TH_GRAD_O, b, lengths_q[b]);
             th_poison(&problem, TH_GRAD_LSE, b, lengths_q[b]);
         }
-        expect(*state, &problem, true);
+        expect(session, &problem, true);
         th_problem_free(&problem);
     }
 }
@@ -505,7 +495,7 @@ static clmgk_layout tokens_first(int64_t tokens, int64_t heads, int64_t size, in
 }
 
 /* Every array tokens first at odd offsets; dO one row for all. */
-static void strides_and_offsets(void **state)
+TH_FULL_TEST(strides_and_offsets)
 {
     for (size_t n = 0; n < 6; n++) {
         clmgk_attention_desc desc = small_desc(forms[n % 3], N, S);
@@ -523,13 +513,13 @@ static void strides_and_offsets(void **state)
         th_problem problem = th_problem_make(&desc, n);
         for (size_t name = 0; name < TH_ARRAYS; name++)
             problem.array[name].offset = 3 * name + n % 2;
-        expect(*state, &problem, n < 3);
+        expect(session, &problem, n < 3);
         th_problem_free(&problem);
     }
 }
 
 /* Q, K, V of talking heads and their gradients interleaved token by token, [B,N,3,H,D]. */
-static void packed_qkv(void **state)
+TH_FULL_TEST(packed_qkv)
 {
     enum { H = 3 };
     const int64_t token = (int64_t)3 * H * D;
@@ -549,7 +539,7 @@ static void packed_qkv(void **state)
             problem.array[TH_GRAD_Q + i].offset = 7 + i * H * D;
         }
         problem.accumulate = n == 1 ? 7 : 0;
-        expect(*state, &problem, false);
+        expect(session, &problem, false);
         th_problem_free(&problem);
     }
 }
@@ -557,11 +547,10 @@ static void packed_qkv(void **state)
 /* ---- what is wanted, and how the work is cut up ---------------------------------------------------------------- */
 
 /* Each gradient alone: nothing of the others is there. */
-static void one_gradient_alone(void **state)
+TH_TEST(one_gradient_alone)
 {
     static const clmgk_variant variants[] = {CLMGK_VARIANT_MISH, CLMGK_VARIANT_GFISH, CLMGK_VARIANT_HARD_FISH,
                                              CLMGK_VARIANT_HARD_MISH, CLMGK_VARIANT_FISH};
-    th_session *const session = *state;
     for (size_t v = 0; v < TH_COUNT(variants); v++) {
         clmgk_attention_desc desc = small_desc(variants[v], 0, 0);
         desc.use_bias = desc.use_sinks = session->full;
@@ -593,10 +582,9 @@ static void copy_values(th_problem *to, const th_problem *from, th_name name)
 }
 
 /* MiSH is FiSH with equal rows of p; its dp is the sum of theirs, all other gradients are the same. */
-static void one_mixing_for_all_heads(void **state)
+TH_TEST(one_mixing_for_all_heads)
 {
     static const th_name same[] = {TH_Q, TH_K, TH_V, TH_NOISE, TH_GRAD_O, TH_GRAD_LSE};
-    th_session *const session = *state;
     for (size_t n = 0; n < 4; n++) {
         if (!th_takes(session, n, 3))
             continue;
@@ -632,10 +620,9 @@ static void one_mixing_for_all_heads(void **state)
 }
 
 /* Unmixed heads: the gradients of softmax. */
-static void unmixed_heads_are_those_of_softmax(void **state)
+TH_TEST(unmixed_heads_are_those_of_softmax)
 {
     static const th_name same[] = {TH_Q, TH_K, TH_V, TH_GRAD_O, TH_GRAD_LSE};
-    th_session *const session = *state;
     clmgk_attention_desc plain = th_small_desc(CLMGK_VARIANT_SOFTMAX, N, S);
     clmgk_attention_desc mixed = small_desc(CLMGK_VARIANT_TALKING_HEADS, N, S);
     plain.heads = mixed.heads;
@@ -661,9 +648,8 @@ static void unmixed_heads_are_those_of_softmax(void **state)
 
 /* A row's weights sum to one, so without dL all of a head's dA sums to 0: dc is 0 but for rounding of sum |dO v|, about
  * 5 in each of 45 rows of two batches. With dL = 1 it is the number of rows over sqrt(D). */
-static void offsets_reach_only_lse(void **state)
+TH_TEST(offsets_reach_only_lse)
 {
-    th_session *const session = *state;
     clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_HARD_GFISH, N, S);
     desc.batch = B;
     desc.gradients = th_all_gradients(&desc);
@@ -683,11 +669,10 @@ static void offsets_reach_only_lse(void **state)
 
 /* ---- bit for bit ----------------------------------------------------------------------------------------------- */
 
-static void repeated_runs_are_bit_equal(void **state)
+TH_TEST(repeated_runs_are_bit_equal)
 {
     static const cl_command_queue_properties properties[] = {0, CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE};
     static const clmgk_variant variants[] = {CLMGK_VARIANT_GFISH, CLMGK_VARIANT_MISH};
-    th_session *const session = *state;
     const cl_command_queue own = session->queue;
     for (size_t n = 0; n < TH_COUNT(variants) * session->engines; n++) {
         if (!th_takes(session, n, 3)) /* GFiSH on one engine, MiSH on the other */
@@ -740,46 +725,9 @@ static double workspace_ratio(th_session *session, int64_t batch, int64_t length
     return (double)info.backward_workspace_bytes / ((double)(batch * length) * arrays * sizeof(float));
 }
 
-static void workspace_is_linear(void **state)
+TH_TEST(workspace_is_linear)
 {
     static const int64_t shape[][2] = {{1, 4096}, {32, 4096}, {4096, 49}, {1, 65536}};
     for (size_t n = 0; n < TH_COUNT(shape); n++)
-        assert_true(workspace_ratio(*state, shape[n][0], shape[n][1]) < 2.0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_variant),
-        th_full_test(storage_types),
-        cmocka_unit_test(head_sizes),
-        cmocka_unit_test(global_and_local_heads),
-        cmocka_unit_test(as_many_heads_as_talk),
-        cmocka_unit_test(value_heads_in_groups),
-        cmocka_unit_test(engine_parameters),
-        th_full_test(whole_bias_with_sinks_and_alibi),
-        th_full_test(every_bias),
-        th_full_test(packed_with_everything),
-        th_full_test(softcap_and_dropout),
-        cmocka_unit_test(weight_and_offset_are_optional),
-        th_full_test(rows_without_keys),
-        cmocka_unit_test(noise),
-        cmocka_unit_test(noise_on_other_blocks),
-        cmocka_unit_test(deviations_on_the_edge),
-        cmocka_unit_test(huge_and_tiny_logits),
-        cmocka_unit_test(both_passes_weigh_alike),
-        cmocka_unit_test(any_mixing),
-        cmocka_unit_test(rectified_zeros),
-        cmocka_unit_test(one_key_has_no_gradient),
-        cmocka_unit_test(padding_does_not_leak),
-        th_full_test(strides_and_offsets),
-        th_full_test(packed_qkv),
-        cmocka_unit_test(one_gradient_alone),
-        cmocka_unit_test(one_mixing_for_all_heads),
-        cmocka_unit_test(unmixed_heads_are_those_of_softmax),
-        cmocka_unit_test(offsets_reach_only_lse),
-        cmocka_unit_test(repeated_runs_are_bit_equal),
-        cmocka_unit_test(workspace_is_linear),
-    };
-    return th_run_tests(tests);
+        assert_true(workspace_ratio(session, shape[n][0], shape[n][1]) < 2.0);
 }

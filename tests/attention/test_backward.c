@@ -58,17 +58,17 @@ static void expect_program(th_session *session, clmgk_attention_desc desc, size_
 
 /* ---- forms ----------------------------------------------------------------------------------------------------- */
 
-static void softmax(void **state)
+TH_TEST(softmax)
 {
     const clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 0, 0);
-    expect_program(*state, desc, 0, 20, true);
+    expect_program(session, desc, 0, 20, true);
 }
 
-static void gaussian(void **state)
+TH_TEST(gaussian)
 {
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_GAUSSIAN, 0, 0);
     desc.prior_shape = CLMGK_PRIOR_HMS;
-    expect_program(*state, desc, 4, 8, false);
+    expect_program(session, desc, 4, 8, false);
 }
 
 /* Every shape of prior and variance that an array has: one program. */
@@ -81,28 +81,27 @@ static void sweep_arrays(th_session *session, clmgk_attention_desc desc, size_t 
     }
 }
 
-static void mgk_with_priors_and_variances(void **state)
+TH_TEST(mgk_with_priors_and_variances)
 {
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 0, 0);
-    sweep_arrays(*state, desc, 3);
+    sweep_arrays(session, desc, 3);
 }
 
-static void smgk_with_priors_and_variances(void **state)
+TH_TEST(smgk_with_priors_and_variances)
 {
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SMGK, 0, 0);
-    sweep_arrays(*state, desc, 3);
+    sweep_arrays(session, desc, 3);
 }
 
-static void smgk_with_one_variance(void **state)
+TH_TEST(smgk_with_one_variance)
 {
     const clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SMGK, 0, 0);
-    expect_program(*state, desc, 4, 8, true);
+    expect_program(session, desc, 4, 8, true);
 }
 
 /* The other forms: in full every variant, score, E-step, with and without arrays. */
-static void every_form(void **state)
+TH_TEST(every_form)
 {
-    th_session *const session = *state;
     for (size_t n = 0; session->full && n < 32; n++) {
         clmgk_attention_desc desc = th_small_desc(th_variants[2 + n / 16], 0, 0);
         desc.score = th_scores[n / 8 % 2];
@@ -114,9 +113,8 @@ static void every_form(void **state)
     }
 }
 
-static void hard_estep(void **state)
+TH_TEST(hard_estep)
 {
-    th_session *const session = *state;
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 0, 0);
     desc.estep = CLMGK_ESTEP_HARD;
     desc.prior_shape = CLMGK_PRIOR_HMS; /* plays no role: its gradient is 0 */
@@ -129,7 +127,7 @@ static void hard_estep(void **state)
 }
 
 /* Component 1 has the keys of component 0: the first takes all of the gradient. */
-static void ties_of_the_hard_estep(void **state)
+TH_TEST(ties_of_the_hard_estep)
 {
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 45, 120);
     desc.estep = CLMGK_ESTEP_HARD;
@@ -139,7 +137,7 @@ static void ties_of_the_hard_estep(void **state)
     desc.gradients = th_all_gradients(&desc);
     th_problem problem = th_problem_make(&desc, 1);
     th_copy_component(&problem, 1, 0);
-    th_expect_gradients(*state, &problem, true);
+    th_expect_gradients(session, &problem, true);
     const th_array *const grad = &problem.array[TH_GRAD_K];
     const size_t size = grad->count / 6; /* of a component of one of two heads */
     for (size_t h = 0; h < 2; h++)
@@ -149,20 +147,19 @@ static void ties_of_the_hard_estep(void **state)
 }
 
 /* More numbers than a work-item sums alone. */
-static void long_sums(void **state)
+TH_TEST(long_sums)
 {
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 5000, 3);
     desc.heads = 1;
     desc.use_sinks = 1;
     desc.gradients = CLMGK_GRADIENT_SINKS;
     th_problem problem = th_problem_make(&desc, 1);
-    th_expect_gradients(*state, &problem, true);
+    th_expect_gradients(session, &problem, true);
     th_problem_free(&problem);
 }
 
-static void storage_types(void **state)
+TH_TEST(storage_types)
 {
-    th_session *const session = *state;
     for (size_t n = 0; n < (session->full ? 2 * TH_COUNT(th_variants) : 2); n++) {
         clmgk_attention_desc desc = th_small_desc(th_variants[session->full ? n / 2 : 2 * n], 0, 0);
         desc.dtype = th_dtypes[1 + n % 2];
@@ -170,9 +167,8 @@ static void storage_types(void **state)
     }
 }
 
-static void head_sizes(void **state)
+TH_TEST(head_sizes)
 {
-    th_session *const session = *state;
     static const int64_t size[][2] = {{33, 5}, {1, 40}, {64, 64}, {128, 96}, {7, 200}, {256, 16}};
     for (size_t n = 0; n < (session->full ? TH_COUNT(size) * TH_COUNT(th_variants) : 1); n++) {
         clmgk_attention_desc desc = {.variant = th_variants[n % TH_COUNT(th_variants)],
@@ -185,17 +181,16 @@ static void head_sizes(void **state)
 /* ---- modifiers ------------------------------------------------------------------------------------------------- */
 
 /* Bias of the whole score matrix, shared by batches and heads or not. */
-static void whole_bias_with_sinks_and_alibi(void **state)
+TH_TEST(whole_bias_with_sinks_and_alibi)
 {
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 0, 0);
     desc.use_bias = desc.use_sinks = desc.use_alibi = 1;
-    expect_program(*state, desc, 0, 14, false);
+    expect_program(session, desc, 0, 14, false);
 }
 
 /* Packed sequences with everything that a mixture can have, its bias having one axis only. */
-static void packed_with_everything(void **state)
+TH_TEST(packed_with_everything)
 {
-    th_session *const session = *state;
     for (size_t n = 0; n < (session->full ? 8 : 2); n++) {
         clmgk_attention_desc desc = th_small_desc(th_variants[3 - n % 2], 0, 0);
         desc.sequences = 4;
@@ -208,18 +203,18 @@ static void packed_with_everything(void **state)
     }
 }
 
-static void softcap_and_dropout(void **state)
+TH_TEST(softcap_and_dropout)
 {
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 0, 0);
     desc.use_bias = 1;
     desc.bias_length = desc.bias_length_k = 1;
     desc.softcap = 1.5;
     desc.dropout = 0.4;
-    expect_program(*state, desc, 4, 8, false);
+    expect_program(session, desc, 4, 8, false);
 }
 
 /* The cap's slope is in the sums of a row for dQ and dshift, but not in those for a bias without key axis. */
-static void softcap_of_a_shifted_key(void **state)
+TH_TEST(softcap_of_a_shifted_key)
 {
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SMGK, 0, 0);
     desc.score = CLMGK_SCORE_DOT;
@@ -228,12 +223,11 @@ static void softcap_of_a_shifted_key(void **state)
     desc.softcap = 1.5;
     desc.use_bias = 1;
     desc.bias_length_k = 1;
-    expect_program(*state, desc, 3, 6, false);
+    expect_program(session, desc, 3, 6, false);
 }
 
-static void every_bias(void **state)
+TH_TEST(every_bias)
 {
-    th_session *const session = *state;
     for (size_t n = 0; session->full && n < 16; n++) {
         clmgk_attention_desc desc = th_small_desc(th_variants[n / 4], 0, 0);
         desc.use_bias = 1;
@@ -244,7 +238,7 @@ static void every_bias(void **state)
 }
 
 /* Rows of which every key is hidden, by -inf in the bias. */
-static void rows_without_keys(void **state)
+TH_TEST(rows_without_keys)
 {
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 40, 90);
     desc.use_bias = desc.use_sinks = desc.use_alibi = 1;
@@ -253,9 +247,9 @@ static void rows_without_keys(void **state)
     for (int64_t i = 0; i < 40; i += 3)
         for (int64_t j = 0; j < 90; j++)
             th_set(&problem, TH_BIAS, 0, i % 2, 0, i, j, -(double)INFINITY);
-    th_expect_gradients(*state, &problem, false);
+    th_expect_gradients(session, &problem, false);
     th_fill(&problem, TH_BIAS, -(double)INFINITY);
-    th_expect_gradients(*state, &problem, false);
+    th_expect_gradients(session, &problem, false);
     th_problem_free(&problem);
 }
 
@@ -271,7 +265,7 @@ static void expect_finite(th_session *session, th_problem *problem)
             assert_true(isfinite(problem->array[name].values[n]));
 }
 
-static void huge_and_tiny_logits(void **state)
+TH_TEST(huge_and_tiny_logits)
 {
     static const double factors[] = {1e-20, 1e-3, 5.0, 10.0, 30.0, 1e4};
     static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_SMGK};
@@ -283,15 +277,15 @@ static void huge_and_tiny_logits(void **state)
         th_scale(&problem, TH_Q, factors[n / 2]);
         th_scale(&problem, TH_K, factors[n / 2]);
         if (factors[n / 2] < 1e4)
-            th_expect_gradients(*state, &problem, false);
+            th_expect_gradients(session, &problem, false);
         else
-            expect_finite(*state, &problem);
+            expect_finite(session, &problem);
         th_problem_free(&problem);
     }
 }
 
 /* sMGK: shifts that make spreads over the components on both sides of what the factored form takes. */
-static void shift_spreads(void **state)
+TH_TEST(shift_spreads)
 {
     static const double sizes[] = {0.0, 2.0, 6.0, 10.0, 30.0, 100.0};
     for (size_t n = 0; n < TH_COUNT(sizes) * 2; n++) {
@@ -302,13 +296,13 @@ static void shift_spreads(void **state)
         th_scale(&problem, TH_SHIFT, sizes[n / 2]);
         for (int64_t i = 0; i < desc.length; i += 7) /* the forms mix among the tiles */
             th_set(&problem, TH_Q, 0, i % 2, 0, i, 0, n % 2 == 0 ? 1.0 : 40.0);
-        th_expect_gradients(*state, &problem, false);
+        th_expect_gradients(session, &problem, false);
         th_problem_free(&problem);
     }
 }
 
 /* Large scores, whose last places are all that a weight is made of; sMGK's forms mix among pairs. */
-static void both_passes_weigh_alike(void **state)
+TH_TEST(both_passes_weigh_alike)
 {
     static const struct {
         clmgk_variant variant;
@@ -336,14 +330,14 @@ static void both_passes_weigh_alike(void **state)
             th_fill(&problem, TH_VARIANCE, cases[n].variance);
         for (int64_t j = 0; cases[n].arrays && j < 130; j += 3)
             th_set(&problem, TH_PRIOR, 0, 0, j % 2, j, 0, j % 6 == 0 ? 0.0 : 1e-30);
-        const clmgk_plan_options options = th_options(*state, 0);
-        th_expect_equal_weights(*state, &problem, &options);
+        const clmgk_plan_options options = th_options(session, 0);
+        th_expect_equal_weights(session, &problem, &options);
         th_problem_free(&problem);
     }
 }
 
 /* A sink that has nearly all the weight; scores much larger than it. */
-static void sinks_and_gaussian_scores(void **state)
+TH_TEST(sinks_and_gaussian_scores)
 {
     static const double values[][2] = {{1.0, 0.3}, {1.0, 10.0}, {1.0, 20.0}, {10.0, 0.3}, {30.0, 0.3}, {1e-3, 5.0}};
     for (size_t n = 0; n < TH_COUNT(values); n++) {
@@ -353,24 +347,23 @@ static void sinks_and_gaussian_scores(void **state)
         th_problem problem = th_problem_make(&desc, n);
         th_scale(&problem, TH_Q, values[n][0]);
         th_fill(&problem, TH_SINKS, values[n][1]);
-        th_expect_gradients(*state, &problem, false);
+        th_expect_gradients(session, &problem, false);
         clmgk_ref_answer answer = th_solve(&problem);
-        const th_session *const session = *state;
-        th_check(*state, &problem, session->engine[0], &answer);
+        th_check(session, &problem, session->engine[0], &answer);
         clmgk_ref_answer_free(&answer);
         th_problem_free(&problem);
     }
 }
 
 /* One key's weight is 1, whatever the query: dQ and dK are 0 but for what dL gives them. */
-static void one_key_has_no_gradient(void **state)
+TH_TEST(one_key_has_no_gradient)
 {
     for (size_t v = 0; v < TH_COUNT(th_variants); v += 3) {
         clmgk_attention_desc desc = th_small_desc(th_variants[v], 70, 1);
         desc.gradients = th_all_gradients(&desc);
         th_problem problem = th_problem_make(&desc, v);
         problem.array[TH_GRAD_LSE].used = false;
-        th_expect_gradients(*state, &problem, false);
+        th_expect_gradients(session, &problem, false);
         th_problem_free(&problem);
     }
 }
@@ -386,7 +379,7 @@ static th_problem with_arrays(size_t variant, uint64_t seed)
 }
 
 /* Components without weight: their dprior is in general not 0. */
-static void zero_priors(void **state)
+TH_TEST(zero_priors)
 {
     for (size_t n = 0; n < 4; n++) {
         th_problem problem = with_arrays(n / 2, n);
@@ -396,13 +389,13 @@ static void zero_priors(void **state)
             for (int64_t r = 0; r < 2; r++)
                 if (j % 4 == r || j % 7 == 3 || (j >= 64 && j < 100))
                     th_set(&problem, TH_PRIOR, 0, j % 2, r, j, 0, 0.0);
-        th_expect_gradients(*state, &problem, false);
+        th_expect_gradients(session, &problem, false);
         th_problem_free(&problem);
     }
 }
 
 /* dvariance where the prior's logarithm is much larger than the scores. */
-static void small_scores_beside_a_prior(void **state)
+TH_TEST(small_scores_beside_a_prior)
 {
     static const double factors[] = {1e-1, 1e-2, 1e-3};
     for (size_t n = 0; n < TH_COUNT(factors) * 2; n++) {
@@ -410,13 +403,13 @@ static void small_scores_beside_a_prior(void **state)
         th_scale(&problem, TH_Q, factors[n / 2]);
         th_scale(&problem, TH_K, factors[n / 2]);
         th_scale(&problem, TH_SHIFT, factors[n / 2]);
-        th_expect_gradients(*state, &problem, false);
+        th_expect_gradients(session, &problem, false);
         th_problem_free(&problem);
     }
 }
 
 /* A component that would have all the weight, had it a prior: its dprior leaves f32, and nothing else is touched. */
-static void zero_prior_of_the_nearest_component(void **state)
+TH_TEST(zero_prior_of_the_nearest_component)
 {
     for (size_t n = 0; n < 4; n++) {
         th_problem problem = with_arrays(n / 2, n);
@@ -428,13 +421,13 @@ static void zero_prior_of_the_nearest_component(void **state)
             for (int64_t j = 0; j < 130; j++)
                 th_set(&problem, TH_PRIOR, 0, h, 0, j, 0, j % 5 == 0 ? 1e-30 : 0.0);
         }
-        th_expect_gradients(*state, &problem, false);
+        th_expect_gradients(session, &problem, false);
         th_problem_free(&problem);
     }
 }
 
 /* NaN beyond the lengths reaches nothing; there the gradients are 0. */
-static void padding_does_not_leak(void **state)
+TH_TEST(padding_does_not_leak)
 {
     static const int64_t lengths[] = {70, 3}, lengths_q[] = {33, 65};
     for (size_t v = 0; v < TH_COUNT(th_variants); v++) {
@@ -458,7 +451,7 @@ static void padding_does_not_leak(void **state)
         }
         if (v > 0)
             th_poison(&problem, TH_PRIOR, 0, lengths[0]);
-        th_expect_gradients(*state, &problem, false);
+        th_expect_gradients(session, &problem, false);
         th_problem_free(&problem);
     }
 }
@@ -475,7 +468,7 @@ static clmgk_layout tokens_first(int64_t tokens, int64_t heads, int64_t componen
 }
 
 /* Every array tokens first at odd offsets; dO one row for all. */
-static void strides_and_offsets(void **state)
+TH_TEST(strides_and_offsets)
 {
     for (size_t n = 0; n < 4; n++) {
         clmgk_attention_desc desc = th_small_desc(n < 2 ? CLMGK_VARIANT_SOFTMAX : CLMGK_VARIANT_MGK, N, 70);
@@ -497,13 +490,13 @@ static void strides_and_offsets(void **state)
         th_problem problem = th_problem_make(&desc, n);
         for (size_t name = 0; name < TH_ARRAYS; name++)
             problem.array[name].offset = 3 * name + n % 2;
-        th_expect_gradients(*state, &problem, n == 0);
+        th_expect_gradients(session, &problem, n == 0);
         th_problem_free(&problem);
     }
 }
 
 /* Q, K, V and their gradients interleaved token by token, [B,N,3,H,D]. */
-static void packed_qkv(void **state)
+TH_TEST(packed_qkv)
 {
     const int64_t token = (int64_t)3 * H * D;
     const clmgk_layout packed = {.strided = 1, .batch = N * token, .head = D, .token = token};
@@ -530,7 +523,7 @@ static void packed_qkv(void **state)
             problem.array[TH_GRAD_Q + i].offset = 7 + i * H * D;
         }
         problem.accumulate = n == 1 ? 7 : 0;
-        th_expect_gradients(*state, &problem, false);
+        th_expect_gradients(session, &problem, false);
         th_problem_free(&problem);
     }
 }
@@ -538,9 +531,8 @@ static void packed_qkv(void **state)
 /* ---- what is wanted, and how the work is cut up ---------------------------------------------------------------- */
 
 /* Each gradient alone: nothing of the others is there. */
-static void one_gradient_alone(void **state)
+TH_TEST(one_gradient_alone)
 {
-    th_session *const session = *state;
     for (size_t v = session->full ? 0 : 3; v < TH_COUNT(th_variants); v++) {
         clmgk_attention_desc desc = th_small_desc(th_variants[v], 0, 0);
         desc.use_bias = desc.use_sinks = session->full;
@@ -558,9 +550,8 @@ static void one_gradient_alone(void **state)
     }
 }
 
-static void engine_parameters(void **state)
+TH_TEST(engine_parameters)
 {
-    th_session *const session = *state;
     static const struct {
         clmgk_engine engine;
         const char *parameters;
@@ -633,7 +624,7 @@ static void round_values(th_session *session, th_problem *problem)
     th_device_free(&device);
 }
 
-static void mgk_of_one_component_is_softmax(void **state)
+TH_TEST(mgk_of_one_component_is_softmax)
 {
     th_problem original = softmax_problem(1);
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 45, 120);
@@ -641,20 +632,19 @@ static void mgk_of_one_component_is_softmax(void **state)
     desc.score = CLMGK_SCORE_DOT;
     desc.gradients = original.desc.gradients;
     th_problem changed = th_problem_make(&desc, 2);
-    round_values(*state, &original);
+    round_values(session, &original);
     for (th_name name = TH_Q; name <= TH_V; name++)
         copy_values(&changed, &original, name);
     copy_values(&changed, &original, TH_GRAD_O);
     copy_values(&changed, &original, TH_GRAD_LSE);
-    expect_same(*state, &original, &changed);
+    expect_same(session, &original, &changed);
     th_problem_free(&original);
     th_problem_free(&changed);
 }
 
 /* Keys in another order: dK and dV in that order, dQ the same. */
-static void order_of_keys_is_that_of_their_gradients(void **state)
+TH_TEST(order_of_keys_is_that_of_their_gradients)
 {
-    th_session *const session = *state;
     const clmgk_plan_options options = th_options(session, 0);
     th_problem problem = softmax_problem(3);
     round_values(session, &problem);
@@ -670,27 +660,26 @@ static void order_of_keys_is_that_of_their_gradients(void **state)
 }
 
 /* The same vector added to every key moves a row's logits together: no weight changes, and without dL no gradient. */
-static void moving_all_keys_changes_nothing(void **state)
+TH_TEST(moving_all_keys_changes_nothing)
 {
     th_problem original = softmax_problem(4);
     th_problem changed = softmax_problem(4);
     original.desc.gradients = 7; /* what is looked at */
     original.array[TH_GRAD_LSE].used = changed.array[TH_GRAD_LSE].used = false;
-    round_values(*state, &original);
+    round_values(session, &original);
     copy_values(&changed, &original, TH_K);
     for (size_t n = 0; n < changed.array[TH_K].count; n++) /* so that the sum is exact */
         original.array[TH_K].values[n] = changed.array[TH_K].values[n] =
             ldexp(rint(ldexp(changed.array[TH_K].values[n], 12)), -12);
     add(&changed, TH_K, 2.0);
-    expect_same(*state, &original, &changed);
+    expect_same(session, &original, &changed);
     th_problem_free(&original);
     th_problem_free(&changed);
 }
 
 /* A row's weights sum to one, so all of its dO arrives in dV. */
-static void values_receive_all_of_the_gradient(void **state)
+TH_TEST(values_receive_all_of_the_gradient)
 {
-    th_session *const session = *state;
     th_problem problem = softmax_problem(5);
     const clmgk_plan_options options = th_options(session, 0);
     th_run_training(session, &problem, &options);
@@ -712,9 +701,8 @@ static void values_receive_all_of_the_gradient(void **state)
 
 /* Two components with the same keys are one with both priors: dK falls to them in equal parts, dQ and dV are the same.
  */
-static void equal_components_are_one(void **state)
+TH_TEST(equal_components_are_one)
 {
-    th_session *const session = *state;
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 45, 120);
     desc.prior_shape = CLMGK_PRIOR_HM;
     desc.variance_shape = CLMGK_VARIANCE_HM;
@@ -782,9 +770,8 @@ static uint64_t digest(const th_problem *problem)
     return hash;
 }
 
-static void repeated_runs_are_bit_equal(void **state)
+TH_TEST(repeated_runs_are_bit_equal)
 {
-    th_session *const session = *state;
     const cl_command_queue own = session->queue;
     static const cl_command_queue_properties properties[] = {0, 0, CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE};
     uint64_t first = 0;
@@ -821,57 +808,13 @@ static double workspace_ratio(th_session *session, int64_t batch, int64_t heads,
     return (double)info.backward_workspace_bytes / ((double)(batch * heads * length) * arrays * sizeof(float));
 }
 
-static void workspace_is_linear(void **state)
+TH_TEST(workspace_is_linear)
 {
     static const int64_t shape[][2] = {{1, 1}, {1, 8}, {32, 8}, {4096, 3}};
     for (size_t n = 0; n < TH_COUNT(shape); n++) {
         const int64_t length = n == 3 ? 49 : 4096;
-        const double ratio = workspace_ratio(*state, shape[n][0], shape[n][1], length);
+        const double ratio = workspace_ratio(session, shape[n][0], shape[n][1], length);
         assert_true(ratio < 2.0);
-        assert_true(workspace_ratio(*state, shape[n][0], shape[n][1], 2 * length) < 2.0);
+        assert_true(workspace_ratio(session, shape[n][0], shape[n][1], 2 * length) < 2.0);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(softmax),
-        cmocka_unit_test(gaussian),
-        cmocka_unit_test(mgk_with_priors_and_variances),
-        cmocka_unit_test(smgk_with_priors_and_variances),
-        cmocka_unit_test(smgk_with_one_variance),
-        cmocka_unit_test(every_form),
-        cmocka_unit_test(hard_estep),
-        cmocka_unit_test(ties_of_the_hard_estep),
-        cmocka_unit_test(long_sums),
-        cmocka_unit_test(storage_types),
-        cmocka_unit_test(head_sizes),
-        cmocka_unit_test(whole_bias_with_sinks_and_alibi),
-        cmocka_unit_test(packed_with_everything),
-        cmocka_unit_test(softcap_and_dropout),
-        cmocka_unit_test(softcap_of_a_shifted_key),
-        cmocka_unit_test(every_bias),
-        cmocka_unit_test(rows_without_keys),
-        cmocka_unit_test(huge_and_tiny_logits),
-        cmocka_unit_test(shift_spreads),
-        cmocka_unit_test(both_passes_weigh_alike),
-        cmocka_unit_test(sinks_and_gaussian_scores),
-        cmocka_unit_test(one_key_has_no_gradient),
-        cmocka_unit_test(zero_priors),
-        cmocka_unit_test(small_scores_beside_a_prior),
-        cmocka_unit_test(zero_prior_of_the_nearest_component),
-        cmocka_unit_test(padding_does_not_leak),
-        cmocka_unit_test(strides_and_offsets),
-        cmocka_unit_test(packed_qkv),
-        cmocka_unit_test(one_gradient_alone),
-        cmocka_unit_test(engine_parameters),
-        cmocka_unit_test(mgk_of_one_component_is_softmax),
-        cmocka_unit_test(order_of_keys_is_that_of_their_gradients),
-        cmocka_unit_test(moving_all_keys_changes_nothing),
-        cmocka_unit_test(values_receive_all_of_the_gradient),
-        cmocka_unit_test(equal_components_are_one),
-        cmocka_unit_test(repeated_runs_are_bit_equal),
-        cmocka_unit_test(workspace_is_linear),
-    };
-    return th_run_tests(tests);
 }

@@ -68,39 +68,39 @@ static void expect_combined(th_session *session, th_problem *problem, int64_t pa
 static const int64_t cuts[][MAX_PARTS + 1] = {
     {0, S}, {0, 40, S}, {0, 1, 64, S}, {0, 0, 30, S, S}, {0, 17, 17, 18, 70, S}};
 
-static void parts_make_the_whole(void **state)
+TH_TEST(parts_make_the_whole)
 {
     for (size_t n = 0; n < TH_COUNT(cuts) * 2; n++) {
         const clmgk_attention_desc desc =
             whole_desc(n % 2 == 0 ? CLMGK_VARIANT_SOFTMAX : CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32);
         th_problem problem = th_problem_make(&desc, n);
-        expect_combined(*state, &problem, (int64_t)(n / 2) + 1, cuts[n / 2]);
+        expect_combined(session, &problem, (int64_t)(n / 2) + 1, cuts[n / 2]);
         th_problem_free(&problem);
     }
 }
 
-static void storage_types(void **state)
+TH_TEST(storage_types)
 {
     for (size_t n = 1; n < TH_COUNT(th_dtypes); n++) {
         const clmgk_attention_desc desc = whole_desc(CLMGK_VARIANT_SOFTMAX, th_dtypes[n]);
         th_problem problem = th_problem_make(&desc, n);
-        expect_combined(*state, &problem, 5, cuts[4]);
+        expect_combined(session, &problem, 5, cuts[4]);
         th_problem_free(&problem);
     }
 }
 
 /* Logits so far apart that one part has all the weight. */
-static void distant_parts(void **state)
+TH_TEST(distant_parts)
 {
     const clmgk_attention_desc desc = whole_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32);
     th_problem problem = th_problem_make(&desc, 7);
     th_scale(&problem, TH_K, 60.0);
-    expect_combined(*state, &problem, 5, cuts[4]);
+    expect_combined(session, &problem, 5, cuts[4]);
     th_problem_free(&problem);
 }
 
 /* O and L tokens first with room between their rows, all arrays at odd offsets. */
-static void strides_and_offsets(void **state)
+TH_TEST(strides_and_offsets)
 {
     for (size_t n = 0; n < 2; n++) {
         clmgk_attention_desc desc = whole_desc(CLMGK_VARIANT_SOFTMAX, th_dtypes[n]);
@@ -110,7 +110,7 @@ static void strides_and_offsets(void **state)
         th_problem problem = th_problem_make(&desc, n);
         for (size_t name = 0; name < TH_ARRAYS; name++)
             problem.array[name].offset = 2 * name + 1;
-        expect_combined(*state, &problem, 3, cuts[2]);
+        expect_combined(session, &problem, 3, cuts[2]);
         th_problem_free(&problem);
     }
 }
@@ -139,19 +139,18 @@ static void combine_constants(th_session *session, int64_t parts, const double *
 }
 
 /* A part without keys counts nothing, whatever its O holds; no part with keys: O = 0, L = -inf. */
-static void parts_without_keys(void **state)
+TH_TEST(parts_without_keys)
 {
     const double o[] = {(double)NAN, 3.0, -1.0, (double)INFINITY};
     const double none = -(double)INFINITY;
-    combine_constants(*state, 4, o, (const double[]){none, 2.0, 2.0, none}, 1.0, 2.0 + log(2.0));
-    combine_constants(*state, 3, o, (const double[]){none, none, none}, 0.0, none);
-    combine_constants(*state, 2, o + 1, (const double[]){1e30, -1e30}, 3.0, 1e30);
-    combine_constants(*state, 1, o, (const double[]){none}, 0.0, none);
+    combine_constants(session, 4, o, (const double[]){none, 2.0, 2.0, none}, 1.0, 2.0 + log(2.0));
+    combine_constants(session, 3, o, (const double[]){none, none, none}, 0.0, none);
+    combine_constants(session, 2, o + 1, (const double[]){1e30, -1e30}, 3.0, 1e30);
+    combine_constants(session, 1, o, (const double[]){none}, 0.0, none);
 }
 
-static void lse_is_optional(void **state)
+TH_TEST(lse_is_optional)
 {
-    th_session *const session = *state;
     const clmgk_attention_desc desc = whole_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32);
     const clmgk_plan_options options = th_options(session, 0);
     th_problem with = th_problem_make(&desc, 2), without = th_problem_make(&desc, 2);
@@ -169,13 +168,4 @@ static void lse_is_optional(void **state)
     assert_memory_equal(with.array[TH_O].values, without.array[TH_O].values, with.array[TH_O].count * sizeof(double));
     th_problem_free(&with);
     th_problem_free(&without);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_make_the_whole), cmocka_unit_test(storage_types),      cmocka_unit_test(distant_parts),
-        cmocka_unit_test(strides_and_offsets),  cmocka_unit_test(parts_without_keys), cmocka_unit_test(lse_is_optional),
-    };
-    return th_run_tests(tests);
 }

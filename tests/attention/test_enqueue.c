@@ -448,9 +448,9 @@ static void bad_numbers(fixture *f)
     expect_refused(f, &call, VALUE, "accumulate", "4096");
 }
 
-static void bad_enqueue_arguments(void **state)
+TH_TEST(bad_enqueue_arguments)
 {
-    fixture f = open_fixture(*state, PADDED);
+    fixture f = open_fixture(session, PADDED);
     for (size_t n = 0; n < TH_COUNT(calls); n++) {
         bad_queue_and_wait_list(&f, calls[n]);
         bad_structures(&f, calls[n]);
@@ -522,10 +522,10 @@ static void expect_taken(fixture *f, const arguments *a)
             fail_msg("%s was not written", slots[n].name);
 }
 
-static void bad_buffers(void **state)
+TH_TEST(bad_buffers)
 {
     for (size_t i = 0; i < TH_COUNT(kinds); i++) {
-        fixture f = open_fixture(*state, kinds[i]);
+        fixture f = open_fixture(session, kinds[i]);
         for (size_t n = 0; n < TH_COUNT(slots); n++)
             for (size_t k = 0; has_slot(&slots[n], kinds[i]) && k < TH_COUNT(calls); k++)
                 if (has_call(kinds[i], calls[k]) && (slots[n].required | slots[n].optional) & calls[k])
@@ -538,9 +538,9 @@ static void bad_buffers(void **state)
 }
 
 /* What gradients are made from: the reason is told. */
-static void gradients_without_lse(void **state)
+TH_TEST(gradients_without_lse)
 {
-    fixture f = open_fixture(*state, PADDED);
+    fixture f = open_fixture(session, PADDED);
     arguments a = f.good;
     const enqueue_call call = call_with(&f, BACKWARD, &a);
     a.args.lse.memory = NULL;
@@ -550,9 +550,9 @@ static void gradients_without_lse(void **state)
 }
 
 /* Each array that a plan's descriptor does not use, given all the same. The statistics ignore V, O and L. */
-static void arrays_of_other_plans(void **state)
+TH_TEST(arrays_of_other_plans)
 {
-    fixture f = open_fixture(*state, PADDED);
+    fixture f = open_fixture(session, PADDED);
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 5, 6);
     clmgk_error error = {0};
     desc.gradients = CLMGK_GRADIENT_V;
@@ -594,9 +594,9 @@ static void arrays_of_other_plans(void **state)
 }
 
 /* Noise is for those that have it: the reason names the variant. */
-static void noise_of_a_hard_variant(void **state)
+TH_TEST(noise_of_a_hard_variant)
 {
-    fixture f = open_fixture(*state, MIXED);
+    fixture f = open_fixture(session, MIXED);
     arguments a = f.good;
     enqueue_call call = call_with(&f, FORWARD, &a);
     a.args.noise.memory = NULL;
@@ -618,9 +618,9 @@ static void noise_of_a_hard_variant(void **state)
 }
 
 /* A plan is not asked for what its descriptor did not. */
-static void passes_that_a_plan_lacks(void **state)
+TH_TEST(passes_that_a_plan_lacks)
 {
-    fixture f = open_fixture(*state, PADDED);
+    fixture f = open_fixture(session, PADDED);
     const clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 5, 6);
     clmgk_plan *const plan = th_plan(f.session, &desc, CLMGK_ENGINE_AUTO, NULL);
     static const char *const fields[] = {NULL, "gradients", "statistics", "combine"};
@@ -635,9 +635,8 @@ static void passes_that_a_plan_lacks(void **state)
 }
 
 /* A caller that was compiled when the arguments ended with the workspace. */
-static void older_callers(void **state)
+TH_TEST(older_callers)
 {
-    th_session *const session = *state;
     const clmgk_attention_desc desc = th_full_desc();
     th_problem problem = th_problem_make(&desc, 3);
     clmgk_plan *const plan = th_plan(session, &problem.desc, CLMGK_ENGINE_AUTO, NULL);
@@ -663,9 +662,9 @@ static void older_callers(void **state)
 }
 
 /* A caller that was compiled when the gradients ended with the set of those that are added to. */
-static void older_gradients(void **state)
+TH_TEST(older_gradients)
 {
-    fixture f = open_fixture(*state, PADDED);
+    fixture f = open_fixture(session, PADDED);
     arguments a = f.good;
     const enqueue_call call = call_with(&f, BACKWARD, &a);
     const size_t first = offsetof(clmgk_gradient_args, grad_mix);
@@ -682,9 +681,8 @@ static void older_gradients(void **state)
  */
 
 /* No queries: nothing is written, and the event comes all the same. */
-static void no_queries(void **state)
+TH_TEST(no_queries)
 {
-    th_session *const session = *state;
     for (size_t e = 0; e < session->engines; e++) {
         const clmgk_attention_desc desc = {.length = 0, .length_k = 6, .head_size = 8};
         th_problem problem = th_problem_make(&desc, 1);
@@ -737,13 +735,13 @@ static void enqueue_passes(fixture *f, const arguments *a)
 }
 
 /* No queries: gradients of what there is are 0, or what they are added to; a prior stays; no row, no likelihood. */
-static void training_without_queries(void **state)
+TH_TEST(training_without_queries)
 {
     static const char *const gradients[] = {"grad_k",     "grad_v",    "grad_prior", "grad_variance",
                                             "grad_shift", "grad_bias", "grad_sinks"};
     clmgk_attention_desc desc = every_field(PADDED);
     desc.length = 0;
-    fixture f = open_fixture_of(*state, PADDED, &desc);
+    fixture f = open_fixture_of(session, PADDED, &desc);
     arguments a = f.good;
     const float half = 0.5F;
     enqueue_passes(&f, &a);
@@ -765,13 +763,13 @@ static void training_without_queries(void **state)
 }
 
 /* The same of mixed scores, and where there are no keys. */
-static void mixing_of_nothing(void **state)
+TH_TEST(mixing_of_nothing)
 {
     static const char *const gradients[] = {"grad_mix", "grad_mix_weight", "grad_mix_offset", "grad_noise"};
     for (int n = 0; n < 2; n++) {
         clmgk_attention_desc desc = every_field(MIXED);
         *(n == 0 ? &desc.length : &desc.length_k) = 0;
-        fixture f = open_fixture_of(*state, MIXED, &desc);
+        fixture f = open_fixture_of(session, MIXED, &desc);
         enqueue_passes(&f, &f.good);
         for (size_t i = 0; i < TH_COUNT(gradients); i++)
             expect_all(&f, gradients[i], 0.0F);
@@ -782,11 +780,11 @@ static void mixing_of_nothing(void **state)
 }
 
 /* No keys: only the sinks are left. L is the sink, whose gradient is that of L. */
-static void training_without_keys(void **state)
+TH_TEST(training_without_keys)
 {
     clmgk_attention_desc desc = every_field(PADDED);
     desc.length_k = 0;
-    fixture f = open_fixture_of(*state, PADDED, &desc);
+    fixture f = open_fixture_of(session, PADDED, &desc);
     enqueue_passes(&f, &f.good);
     static const char *const zeros[] = {"o", "grad_q", "grad_variance", "grad_shift", "nll"};
     for (size_t n = 0; n < TH_COUNT(zeros); n++)
@@ -794,23 +792,4 @@ static void training_without_keys(void **state)
     expect_all(&f, "lse", 0.5F);
     expect_all(&f, "grad_sinks", 0.5F * 2.0F * 5.0F); /* dL of B N rows */
     close_fixture(&f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bad_enqueue_arguments),
-        cmocka_unit_test(bad_buffers),
-        cmocka_unit_test(gradients_without_lse),
-        cmocka_unit_test(arrays_of_other_plans),
-        cmocka_unit_test(passes_that_a_plan_lacks),
-        cmocka_unit_test(older_callers),
-        cmocka_unit_test(no_queries),
-        cmocka_unit_test(training_without_queries),
-        cmocka_unit_test(training_without_keys),
-        cmocka_unit_test(noise_of_a_hard_variant),
-        cmocka_unit_test(older_gradients),
-        cmocka_unit_test(mixing_of_nothing),
-    };
-    return th_run_tests(tests);
 }

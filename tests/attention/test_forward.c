@@ -22,23 +22,21 @@ static void sweep_sequences(th_session *session, clmgk_variant variant)
     }
 }
 
-static void sequence_lengths(void **state)
+TH_TEST(sequence_lengths)
 {
-    sweep_sequences(*state, CLMGK_VARIANT_SOFTMAX);
-    sweep_sequences(*state, CLMGK_VARIANT_MGK);
-    sweep_sequences(*state, CLMGK_VARIANT_SMGK);
+    sweep_sequences(session, CLMGK_VARIANT_SOFTMAX);
+    sweep_sequences(session, CLMGK_VARIANT_MGK);
+    sweep_sequences(session, CLMGK_VARIANT_SMGK);
 }
 
-static void long_sequences(void **state)
+TH_TEST(long_sequences)
 {
-    th_session *const session = *state;
     const clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, session->full ? 1000 : 100, 4100);
     th_expect_desc(session, &desc, 1);
 }
 
-static void head_sizes(void **state)
+TH_TEST(head_sizes)
 {
-    th_session *const session = *state;
     static const int64_t size[][2] = {{1, 1},  {3, 17},   {8, 5},     {17, 64},   {33, 16},   {40, 72},   {64, 64},
                                       {72, 1}, {100, 40}, {128, 128}, {16, 200},  {200, 33},  {256, 128}, {80, 96},
                                       {7, 31}, {48, 49},  {96, 80},   {160, 192}, {192, 160}, {511, 300}, {512, 512}};
@@ -56,9 +54,8 @@ static void head_sizes(void **state)
     }
 }
 
-static void components(void **state)
+TH_TEST(components)
 {
-    th_session *const session = *state;
     static const int64_t count[] = {1, 3, 5, 16, 8};
     for (size_t n = 0; n < 2 * TH_COUNT(count); n++) {
         if (!th_takes(session, n, 3))
@@ -76,9 +73,8 @@ static void components(void **state)
 }
 
 /* Block sizes that defaults do not take for problems of this size. */
-static void engine_parameters(void **state)
+TH_TEST(engine_parameters)
 {
-    th_session *const session = *state;
     static const struct {
         clmgk_engine engine;
         const char *parameters;
@@ -106,7 +102,7 @@ static void engine_parameters(void **state)
     }
 }
 
-static void batches_and_heads(void **state)
+TH_TEST(batches_and_heads)
 {
     static const int64_t heads[][2] = {{1, 1}, {4, 4}, {4, 2}, {6, 2}, {6, 3}, {5, 1}, {8, 1}};
     for (size_t n = 0; n < TH_COUNT(heads) * TH_COUNT(th_variants); n++) {
@@ -115,7 +111,7 @@ static void batches_and_heads(void **state)
         desc.heads = heads[n / TH_COUNT(th_variants)][0];
         desc.kv_heads = heads[n / TH_COUNT(th_variants)][1];
         desc.causal = n % 2 == 1;
-        th_expect_desc(*state, &desc, n);
+        th_expect_desc(session, &desc, n);
     }
 }
 
@@ -137,7 +133,7 @@ static void sweep_priors_and_variances(th_session *session, clmgk_attention_desc
     }
 }
 
-static void scores_esteps_priors_variances(void **state)
+TH_TEST(scores_esteps_priors_variances)
 {
     for (size_t n = 0; n < 8; n++) {
         clmgk_attention_desc desc = th_small_desc(th_variants[2 + n / 4], 33, 150);
@@ -146,26 +142,25 @@ static void scores_esteps_priors_variances(void **state)
         desc.batch = 2;
         desc.heads = 4;
         desc.kv_heads = 2;
-        sweep_priors_and_variances(*state, desc, n);
+        sweep_priors_and_variances(session, desc, n);
     }
 }
 
-static void priors_and_variances_of_one_component(void **state)
+TH_FULL_TEST(priors_and_variances_of_one_component)
 {
     for (size_t n = 0; n < 15; n++) {
         clmgk_attention_desc desc = th_small_desc(n < 3 ? CLMGK_VARIANT_SOFTMAX : CLMGK_VARIANT_GAUSSIAN, 20, 90);
         desc.variance_shape = (clmgk_variance_shape)(n % 3);
         desc.prior_shape = (clmgk_prior_shape)(n < 3 ? 0 : n / 3 - 1);
         desc.variance = desc.variance_shape == CLMGK_VARIANCE_NUMBER ? 0.7 : 0.0;
-        th_sweep_desc(*state, &desc, n, n);
+        th_sweep_desc(session, &desc, n, n);
         desc.estep = CLMGK_ESTEP_HARD; /* without a prior: no difference */
-        th_sweep_desc(*state, &desc, n, n);
+        th_sweep_desc(session, &desc, n, n);
     }
 }
 
-static void storage_types(void **state)
+TH_TEST(storage_types)
 {
-    th_session *const session = *state;
     for (size_t t = 0; t < 2 * TH_COUNT(th_variants); t++) {
         if (!th_takes(session, t + t / 2 + 1, 2)) /* each variant in one of two types */
             continue;
@@ -182,9 +177,8 @@ static void storage_types(void **state)
 }
 
 /* The mean of two values of eight bits that lies half-way between two such values: the even one. */
-static void bf16_rounds_to_nearest_even(void **state)
+TH_TEST(bf16_rounds_to_nearest_even)
 {
-    th_session *const session = *state;
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 20, 2);
     desc.dtype = CLMGK_DTYPE_BF16;
     desc.value_size = 16;
@@ -235,9 +229,8 @@ static void set_random_shape(clmgk_attention_desc *desc, uint64_t *state)
     desc->alignment = (clmgk_alignment)th_pick(state, 0, desc->use_lengths ? 2 : 1);
 }
 
-static void random_problems(void **state)
+TH_FULL_TEST(random_problems)
 {
-    th_session *const session = *state;
     uint64_t random = 2026;
     const int programs = session->full ? 80 : 8;
     for (int program = 0; program < programs; program++) {
@@ -252,22 +245,4 @@ static void random_problems(void **state)
             th_problem_free(&problem);
         }
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sequence_lengths),
-        cmocka_unit_test(long_sequences),
-        cmocka_unit_test(head_sizes),
-        cmocka_unit_test(components),
-        cmocka_unit_test(engine_parameters),
-        cmocka_unit_test(batches_and_heads),
-        cmocka_unit_test(scores_esteps_priors_variances),
-        th_full_test(priors_and_variances_of_one_component),
-        cmocka_unit_test(storage_types),
-        cmocka_unit_test(bf16_rounds_to_nearest_even),
-        th_full_test(random_problems),
-    };
-    return th_run_tests(tests);
 }

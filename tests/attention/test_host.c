@@ -91,7 +91,7 @@ static void expect_host(th_session *session, const clmgk_attention_desc *desc, u
     th_problem_free(&problem);
 }
 
-static void every_variant_and_type(void **state)
+TH_TEST(every_variant_and_type)
 {
     for (int n = 0; n < 12; n++) {
         clmgk_attention_desc desc = {.variant = (clmgk_variant)(n / 3),
@@ -109,7 +109,7 @@ static void every_variant_and_type(void **state)
             desc.variance_shape = CLMGK_VARIANCE_HM;
             desc.use_lengths = desc.use_lengths_q = 1;
         }
-        expect_host(*state, &desc, (uint64_t)n);
+        expect_host(session, &desc, (uint64_t)n);
     }
 }
 
@@ -122,7 +122,7 @@ static clmgk_attention_desc mixed_desc(clmgk_variant variant)
     return desc;
 }
 
-static void every_admixture(void **state)
+TH_TEST(every_admixture)
 {
     for (size_t n = 0; n < TH_COUNT(th_admixtures); n++) {
         clmgk_attention_desc desc = mixed_desc(th_admixtures[n]);
@@ -132,11 +132,11 @@ static void every_admixture(void **state)
         desc.kv_heads = 1;
         desc.causal = (int32_t)(n % 2);
         desc.shared_noise = th_admixtures[n] == CLMGK_VARIANT_MISH;
-        expect_host(*state, &desc, n);
+        expect_host(session, &desc, n);
     }
 }
 
-static void strided_outputs_keep_what_lies_between(void **state)
+TH_TEST(strided_outputs_keep_what_lies_between)
 {
     enum { H = 3, N = 11, D = 8, ROW = D + GAP };
     const clmgk_attention_desc desc = {
@@ -149,12 +149,11 @@ static void strided_outputs_keep_what_lies_between(void **state)
         .o = {.strided = 1, .batch = (int64_t)N * H * ROW, .head = ROW, .token = (int64_t)H * ROW},
         .lse = {.strided = 1, .batch = (int64_t)2 * N * H, .head = 2, .token = (int64_t)2 * H},
     };
-    expect_host(*state, &desc, 5);
+    expect_host(session, &desc, 5);
 }
 
-static void empty_problems(void **state)
+TH_TEST(empty_problems)
 {
-    (void)state;
     static const int64_t shape[][2] = {{0, 5}, {5, 0}, {0, 0}};
     for (size_t n = 0; n < TH_COUNT(shape); n++) {
         const clmgk_attention_desc desc = {.length = shape[n][0], .length_k = shape[n][1], .head_size = 8};
@@ -211,9 +210,8 @@ static void expect_bad_value(const clmgk_attention_desc *desc, const bad_value *
     th_problem_free(&problem);
 }
 
-static void bad_values(void **state)
+TH_TEST(bad_values)
 {
-    (void)state;
     static const bad_value bad[] = {
         {TH_LENGTHS, -1.0, "lengths", "-1"},           {TH_LENGTHS, 7.0, "lengths", "7"},
         {TH_LENGTHS_Q, -3.0, "lengths_q", "-3"},       {TH_LENGTHS_Q, 6.0, "lengths_q", "6"},
@@ -267,9 +265,8 @@ static void expect_required(const clmgk_attention_desc *desc, const pointer *poi
 }
 
 /* Arrays that the variant does not know. */
-static void foreign_arrays(void **state)
+TH_TEST(foreign_arrays)
 {
-    (void)state;
     static const struct {
         clmgk_variant variant;
         pointer array;
@@ -296,9 +293,8 @@ static void foreign_arrays(void **state)
     }
 }
 
-static void bad_arguments(void **state)
+TH_TEST(bad_arguments)
 {
-    (void)state;
     static const pointer pointers[] = {POINTER(q),        POINTER(k),       POINTER(v),
                                        POINTER(o),        POINTER(prior),   POINTER(shift),
                                        POINTER(variance), POINTER(lengths), POINTER(lengths_q)};
@@ -321,15 +317,4 @@ static void bad_arguments(void **state)
     expect_refused(NULL, &bad, &host, &host.args, CLMGK_ERROR_INVALID_VALUE, "head_size", "-1");
     free_host(&host);
     th_problem_free(&problem);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_variant_and_type), cmocka_unit_test(strided_outputs_keep_what_lies_between),
-        cmocka_unit_test(empty_problems),         cmocka_unit_test(bad_values),
-        cmocka_unit_test(bad_arguments),          cmocka_unit_test(every_admixture),
-        cmocka_unit_test(foreign_arrays),
-    };
-    return th_run_tests(tests);
 }

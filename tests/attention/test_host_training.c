@@ -313,9 +313,8 @@ static void check_accumulated(const scene *s, const outputs *once, const outputs
     }
 }
 
-static void every_gradient(void **state)
+TH_HOST_TEST(every_gradient)
 {
-    (void)state;
     static outputs once;
     static outputs twice;
     for (int n = 0; n < 4; n++) {
@@ -339,9 +338,8 @@ static void every_gradient(void **state)
 }
 
 /* What lies between the rows of a gradient keeps its value. */
-static void gaps_are_kept(void **state)
+TH_HOST_TEST(gaps_are_kept)
 {
-    (void)state;
     static outputs dense;
     static outputs wide;
     clmgk_attention_desc desc = every_array(false);
@@ -374,9 +372,8 @@ static void gaps_are_kept(void **state)
 /* ---- statistics ---------------------------------------------------------------------------------------------------
  */
 
-static void every_statistic(void **state)
+TH_HOST_TEST(every_statistic)
 {
-    (void)state;
     for (int packed = 0; packed < 2; packed++) {
         const clmgk_attention_desc desc = every_array(packed);
         scene s = open_scene(&desc, 21 + (uint64_t)packed);
@@ -413,9 +410,8 @@ static void every_statistic(void **state)
  */
 
 /* A whole row of -inf is legal and gives 0. */
-static void hidden_rows(void **state)
+TH_HOST_TEST(hidden_rows)
 {
-    (void)state;
     clmgk_attention_desc desc = every_array(false);
     desc.use_sinks = 0;
     desc.use_lengths_q = 0;
@@ -469,9 +465,8 @@ static void expect_refused(const scene *s, const char *field, const char *value)
             assert_true(out.array[n][i] == 7.0F);
 }
 
-static void bad_offsets(void **state)
+TH_HOST_TEST(bad_offsets)
 {
-    (void)state;
     static const struct {
         int32_t offsets[SEQUENCES + 1];
         const char *field, *value;
@@ -506,9 +501,8 @@ static void expect_bad_value(scene *s, const bad_value *bad)
     *last = good;
 }
 
-static void bad_mixing(void **state)
+TH_HOST_TEST(bad_mixing)
 {
-    (void)state;
     static const bad_value bad[] = {{MIX, NAN, "mix", "nan"},
                                     {MIX_WEIGHT, INFINITY, "mix_weight", "inf"},
                                     {MIX_OFFSET, -INFINITY, "mix_offset", "-inf"},
@@ -523,9 +517,8 @@ static void bad_mixing(void **state)
     close_scene(&s);
 }
 
-static void bad_values(void **state)
+TH_HOST_TEST(bad_values)
 {
-    (void)state;
     static const bad_value bad[] = {{BIAS, INFINITY, "bias", "inf"},
                                     {BIAS, NAN, "bias", "nan"},
                                     {PRIOR, -1.0F, "prior", "-1"},
@@ -541,9 +534,8 @@ static void bad_values(void **state)
     close_scene(&s);
 }
 
-static void bad_arguments(void **state)
+TH_HOST_TEST(bad_arguments)
 {
-    (void)state;
     static outputs out;
     clmgk_attention_desc desc = every_array(false);
     scene s = open_scene(&desc, 1);
@@ -603,9 +595,8 @@ static void bad_arguments(void **state)
 }
 
 /* Arrays of the admixture family that are missing, or given where there are none. */
-static void bad_mixing_arguments(void **state)
+TH_HOST_TEST(bad_mixing_arguments)
 {
-    (void)state;
     static outputs out;
     const clmgk_attention_desc desc = every_mixed_array(false);
     scene s = open_scene(&desc, 1);
@@ -652,9 +643,8 @@ static void bad_mixing_arguments(void **state)
 }
 
 /* A caller that was compiled when the gradients ended with the set of those that are added to. */
-static void older_gradients(void **state)
+TH_HOST_TEST(older_gradients)
 {
-    (void)state;
     static outputs out;
     clmgk_attention_desc desc = every_array(false);
     desc.gradients = CLMGK_GRADIENT_Q;
@@ -679,9 +669,8 @@ static void older_gradients(void **state)
 }
 
 /* A caller that was compiled when the arguments ended with the query lengths. */
-static void older_callers(void **state)
+TH_HOST_TEST(older_callers)
 {
-    (void)state;
     clmgk_attention_desc desc = every_array(false);
     desc.use_bias = desc.use_alibi = desc.use_sinks = 0;
     desc.gradients = CLMGK_GRADIENT_Q;
@@ -699,15 +688,4 @@ static void older_callers(void **state)
     if (clmgk_attention_forward_host(NULL, &s.desc, &args, &error) != CLMGK_OK)
         fail_msg("%s", error.message);
     close_scene(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_gradient),       cmocka_unit_test(gaps_are_kept),   cmocka_unit_test(every_statistic),
-        cmocka_unit_test(hidden_rows),          cmocka_unit_test(bad_offsets),     cmocka_unit_test(bad_values),
-        cmocka_unit_test(bad_arguments),        cmocka_unit_test(older_callers),   cmocka_unit_test(bad_mixing),
-        cmocka_unit_test(bad_mixing_arguments), cmocka_unit_test(older_gradients),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

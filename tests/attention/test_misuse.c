@@ -237,9 +237,8 @@ static const bad_desc bad_descs[] = {
     {{OF(GFISH), DESC_REAL(softcap, -2.0)}, VALUE, "softcap", "-2"},
 };
 
-static void bad_descriptors(void **state)
+TH_TEST(bad_descriptors)
 {
-    th_session *const session = *state;
     for (size_t n = 0; n < TH_COUNT(bad_descs); n++) {
         const bad_desc *const bad = &bad_descs[n];
         clmgk_attention_desc desc = good_desc();
@@ -256,9 +255,8 @@ static void bad_descriptors(void **state)
     }
 }
 
-static void defaults_are_filled_in(void **state)
+TH_TEST(defaults_are_filled_in)
 {
-    (void)state;
     const clmgk_attention_desc desc = good_desc();
     clmgk_attention_desc resolved;
     clmgk_error error = {.message = "as it was"};
@@ -287,9 +285,8 @@ static void defaults_are_filled_in(void **state)
 }
 
 /* Defaults of masks and modifiers, and what they need no more than that. */
-static void modifiers_are_resolved(void **state)
+TH_TEST(modifiers_are_resolved)
 {
-    (void)state;
     clmgk_attention_desc desc = good_desc();
     clmgk_attention_desc resolved;
     clmgk_error error = {0};
@@ -342,9 +339,8 @@ static void modifiers_are_resolved(void **state)
 }
 
 /* Every variant of the admixture family: defaults, and all that it may be asked for. */
-static void admixtures_are_resolved(void **state)
+TH_TEST(admixtures_are_resolved)
 {
-    (void)state;
     for (size_t n = 0; n < TH_COUNT(th_admixtures); n++) {
         const uint32_t traits = clmgk_variant_traits(th_admixtures[n]);
         const bool square = (traits & CLMGK_TRAIT_SQUARE) != 0;
@@ -385,9 +381,8 @@ static void admixtures_are_resolved(void **state)
 }
 
 /* A caller with a newer, longer structure: taken if it asks for nothing that this library does not know. */
-static void newer_callers(void **state)
+TH_TEST(newer_callers)
 {
-    (void)state;
     struct {
         clmgk_attention_desc known;
         int64_t added[2];
@@ -404,9 +399,8 @@ static void newer_callers(void **state)
 }
 
 /* A caller that was compiled when the descriptor ended with the query lengths: what lies behind is not its. */
-static void older_callers(void **state)
+TH_TEST(older_callers)
 {
-    (void)state;
     const size_t first = offsetof(clmgk_attention_desc, use_window);
     const clmgk_attention_desc desc = good_desc();
     clmgk_attention_desc older;
@@ -428,9 +422,8 @@ static void older_callers(void **state)
 
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
 
-static void bad_plan_arguments(void **state)
+TH_TEST(bad_plan_arguments)
 {
-    th_session *const session = *state;
     const clmgk_attention_desc desc = good_desc();
     clmgk_plan *plan = NULL;
     clmgk_error error = {0};
@@ -465,9 +458,8 @@ static void bad_plan_arguments(void **state)
 }
 
 /* Each parameter of a plan by its own name with values that cannot be, and text that is no list. */
-static void bad_parameters(void **state)
+TH_TEST(bad_parameters)
 {
-    th_session *const session = *state;
     static const char *const texts[] = {"nothing=1", "nothing", "=1", ",", "nothing=", "a=1,b=2"};
     static const char *const values[] = {"0", "-1", "1000000", "x", "1x", "", "99999999999999999999"};
     const clmgk_attention_desc desc = good_desc();
@@ -500,9 +492,8 @@ static void bad_parameters(void **state)
     }
 }
 
-static void plan_queries(void **state)
+TH_TEST(plan_queries)
 {
-    th_session *const session = *state;
     const clmgk_attention_desc desc = good_desc();
     clmgk_plan *const plan = th_plan(session, &desc, CLMGK_ENGINE_AUTO, NULL);
     clmgk_plan_info info = {0};
@@ -521,9 +512,8 @@ static void plan_queries(void **state)
 }
 
 /* What the backward pass chose, and that it is given back what it told. */
-static void backward_queries(void **state)
+TH_TEST(backward_queries)
 {
-    th_session *const session = *state;
     clmgk_attention_desc desc = good_desc();
     desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
     clmgk_plan *const plan = th_plan(session, &desc, CLMGK_ENGINE_AUTO, NULL);
@@ -557,16 +547,4 @@ static void backward_queries(void **state)
                  "77");
     assert_null(same);
     clmgk_plan_release(plan);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bad_descriptors),         cmocka_unit_test(defaults_are_filled_in),
-        cmocka_unit_test(modifiers_are_resolved),  cmocka_unit_test(newer_callers),
-        cmocka_unit_test(older_callers),           cmocka_unit_test(bad_plan_arguments),
-        cmocka_unit_test(bad_parameters),          cmocka_unit_test(plan_queries),
-        cmocka_unit_test(admixtures_are_resolved), cmocka_unit_test(backward_queries),
-    };
-    return th_run_tests(tests);
 }

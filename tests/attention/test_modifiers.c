@@ -8,9 +8,8 @@ static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_MG
 
 /* ---- windows ----------------------------------------------------------------------------------------------------- */
 
-static void windows(void **state)
+TH_TEST(windows)
 {
-    th_session *const session = *state;
     static const int64_t sides[][2] = {{0, 0}, {1, 0}, {-1, 3}, {20, -1}, {64, 64}, {7, 130}, {100, 1}, {1000, 1000}};
     static const int64_t shape[][2] = {{200, 200}, {70, 300}, {300, 70}, {1, 200}};
     for (size_t n = 0; n < TH_COUNT(sides) * TH_COUNT(shape); n++) {
@@ -28,21 +27,20 @@ static void windows(void **state)
 }
 
 /* Sides that would overflow if they were added to a position. */
-static void far_windows(void **state)
+TH_TEST(far_windows)
 {
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 33, 90);
     desc.use_window = 1;
     desc.window_left = desc.window_right = INT64_MAX;
-    th_expect_desc(*state, &desc, 1);
+    th_expect_desc(session, &desc, 1);
     desc.window_right = 0;
-    th_expect_desc(*state, &desc, 2);
+    th_expect_desc(session, &desc, 2);
 }
 
 /* ---- packed sequences -------------------------------------------------------------------------------------------- */
 
-static void packed_sequences(void **state)
+TH_TEST(packed_sequences)
 {
-    th_session *const session = *state;
     static const int64_t sequences[] = {1, 2, 7, 40};
     for (size_t n = 0; n < TH_COUNT(sequences) * 2 * 3; n++) {
         clmgk_attention_desc desc = th_small_desc(n % 2 == 0 ? CLMGK_VARIANT_SOFTMAX : CLMGK_VARIANT_MGK, 300, 300);
@@ -62,7 +60,7 @@ static void packed_sequences(void **state)
 }
 
 /* One sequence beside empty ones, and sequences of one row: blocks that hold nothing. */
-static void odd_sequences(void **state)
+TH_TEST(odd_sequences)
 {
     static const double offsets[][9] = {{0, 0, 0, 100, 100, 100, 100, 100, 100},
                                         {0, 1, 2, 3, 4, 5, 6, 7, 100},
@@ -79,7 +77,7 @@ static void odd_sequences(void **state)
             if (desc.use_offsets_k)
                 th_set(&problem, TH_OFFSETS_K, t, 0, 0, 0, 0, offsets[(n + 1) % 4][t]);
         }
-        th_expect(*state, &problem);
+        th_expect(session, &problem);
         th_problem_free(&problem);
     }
 }
@@ -94,9 +92,8 @@ static void set_bias_axes(clmgk_attention_desc *desc, size_t axes)
     desc->bias_length_k = axes & 4U ? 1 : 0;
 }
 
-static void biases(void **state)
+TH_TEST(biases)
 {
-    th_session *const session = *state;
     static const int64_t batches[] = {1, 2, 3, 6};
     for (size_t n = 0; n < 24; n++) {
         clmgk_attention_desc desc = th_small_desc(variants[n % 3], 3 * (int64_t)n + 20, n % 4 == 1 ? 64 : 150);
@@ -110,7 +107,7 @@ static void biases(void **state)
 }
 
 /* Rows that the bias hides from every key, from all but the last, or from the first two tiles; and enormous biases. */
-static void hiding_biases(void **state)
+TH_TEST(hiding_biases)
 {
     for (size_t n = 0; n < TH_COUNT(variants); n++) {
         clmgk_attention_desc desc = th_small_desc(variants[n], 40, 300);
@@ -125,14 +122,13 @@ static void hiding_biases(void **state)
                 else if (i % 8 == 7)
                     th_set(&problem, TH_BIAS, 0, i % 2, 0, i, j, 5.0 * (double)j);
             }
-        th_expect(*state, &problem);
+        th_expect(session, &problem);
         th_problem_free(&problem);
     }
 }
 
-static void alibi(void **state)
+TH_TEST(alibi)
 {
-    th_session *const session = *state;
     for (size_t n = 0; n < 12; n++) {
         clmgk_attention_desc desc = th_small_desc(variants[n % 3], n < 6 ? 70 : 200, n < 6 ? 300 : 90);
         desc.use_alibi = 1;
@@ -149,7 +145,7 @@ static void alibi(void **state)
 
 /* ---- soft-cap and sinks ------------------------------------------------------------------------------------------ */
 
-static void softcaps(void **state)
+TH_TEST(softcaps)
 {
     static const double caps[] = {1e-3, 0.5, 30.0, 1e30};
     static const double factors[] = {1e-10, 1e-2, 1.0, 30.0, 1e6};
@@ -161,13 +157,13 @@ static void softcaps(void **state)
         desc.prior_shape = desc.variant == CLMGK_VARIANT_SMGK ? CLMGK_PRIOR_HM : CLMGK_PRIOR_UNIFORM;
         th_problem problem = th_problem_make(&desc, n);
         th_scale(&problem, TH_Q, factors[n % 5]);
-        th_expect(*state, &problem);
+        th_expect(session, &problem);
         th_problem_free(&problem);
     }
 }
 
 /* Sinks below, among and above the logits, and none; rows without keys and rows out of use beside them. */
-static void sinks(void **state)
+TH_TEST(sinks)
 {
     static const double logits[] = {-INFINITY, -200.0, 0.5, 200.0};
     for (size_t n = 0; n < TH_COUNT(th_variants) * TH_COUNT(logits); n++) {
@@ -178,14 +174,14 @@ static void sinks(void **state)
         desc.use_lengths_q = n % 2 == 1;
         th_problem problem = th_problem_make(&desc, n);
         th_set(&problem, TH_SINKS, 0, 0, 0, 0, 0, logits[n % 4]);
-        th_expect(*state, &problem);
+        th_expect(session, &problem);
         th_problem_free(&problem);
     }
 }
 
 /* ---- dropout ----------------------------------------------------------------------------------------------------- */
 
-static void dropouts(void **state)
+TH_TEST(dropouts)
 {
     static const double probabilities[] = {1e-9, 0.1, 0.5, 0.97};
     for (size_t n = 0; n < 12; n++) {
@@ -193,14 +189,13 @@ static void dropouts(void **state)
         desc.dropout = probabilities[n / 3];
         desc.batch = 2;
         desc.causal = n % 2 == 1;
-        th_expect_desc(*state, &desc, n);
+        th_expect_desc(session, &desc, n);
     }
 }
 
 /* Blocks of one, two and four keys draw the numbers in different ways. */
-static void dropout_on_other_blocks(void **state)
+TH_TEST(dropout_on_other_blocks)
 {
-    th_session *const session = *state;
     static const struct {
         clmgk_engine engine;
         const char *parameters;
@@ -234,7 +229,7 @@ static void split_problem(th_session *session, const clmgk_attention_desc *desc,
     th_problem_free(&problem);
 }
 
-static void split_keys(void **state)
+TH_TEST(split_keys)
 {
     static const int64_t shape[][2] = {{1, 1000}, {16, 1000}, {40, 200}, {3, 0}, {200, 10}};
     for (size_t n = 0; n < 15; n++) {
@@ -247,13 +242,12 @@ static void split_keys(void **state)
         desc.use_window = n % 4 == 3;
         desc.window_left = 150;
         desc.window_right = -1;
-        split_problem(*state, &desc, n);
+        split_problem(session, &desc, n);
     }
 }
 
-static void split_keys_of_packed_sequences(void **state)
+TH_TEST(split_keys_of_packed_sequences)
 {
-    th_session *const session = *state;
     for (size_t n = 0; n < (session->full ? 3 : 1); n++) {
         clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 20, 700);
         desc.sequences = 5;
@@ -265,25 +259,23 @@ static void split_keys_of_packed_sequences(void **state)
 }
 
 /* What decoding takes by itself: few rows against many keys. */
-static void decoding(void **state)
+TH_TEST(decoding)
 {
     static const int64_t rows[] = {1, 2, 5, 16};
-    const th_session *const session = *state;
     for (size_t n = 0; n < TH_COUNT(rows); n++) {
         if (!th_takes(session, n, 3))
             continue;
         clmgk_attention_desc desc = th_small_desc(variants[n % 3], rows[n], 5000);
         desc.heads = 1;
         desc.causal = 1;
-        th_sweep_desc(*state, &desc, n, n);
+        th_sweep_desc(session, &desc, n, n);
     }
 }
 
 /* ---- together ---------------------------------------------------------------------------------------------------- */
 
-static void everything(void **state)
+TH_TEST(everything)
 {
-    th_session *const session = *state;
     for (size_t n = 0; n < 8; n++) {
         if (!th_takes(session, n, 5))
             continue;
@@ -344,9 +336,8 @@ static void set_random_shape(clmgk_attention_desc *desc, uint64_t *state)
     desc->bias_batch = desc->use_bias && th_pick(state, 0, 1) == 1 ? 1 : 0;
 }
 
-static void random_combinations(void **state)
+TH_FULL_TEST(random_combinations)
 {
-    th_session *const session = *state;
     uint64_t random = 4;
     const int programs = session->full ? 120 : 6;
     for (int program = 0; program < programs; program++) {
@@ -357,27 +348,4 @@ static void random_combinations(void **state)
             desc.sequences = desc.sequences > 0; /* part of the program */
         }
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(windows),
-        cmocka_unit_test(far_windows),
-        cmocka_unit_test(packed_sequences),
-        cmocka_unit_test(odd_sequences),
-        cmocka_unit_test(biases),
-        cmocka_unit_test(hiding_biases),
-        cmocka_unit_test(alibi),
-        cmocka_unit_test(softcaps),
-        cmocka_unit_test(sinks),
-        cmocka_unit_test(dropouts),
-        cmocka_unit_test(dropout_on_other_blocks),
-        cmocka_unit_test(split_keys),
-        cmocka_unit_test(split_keys_of_packed_sequences),
-        cmocka_unit_test(decoding),
-        cmocka_unit_test(everything),
-        th_full_test(random_combinations),
-    };
-    return th_run_tests(tests);
 }

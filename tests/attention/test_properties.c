@@ -47,7 +47,7 @@ static th_problem rounded_problem(th_session *session, const clmgk_attention_des
 
 /* ---- one component ---------------------------------------------------------------------------------------------- */
 
-static void mgk_of_one_component_is_plain(void **state)
+TH_TEST(mgk_of_one_component_is_plain)
 {
     static const clmgk_variant plain[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_GAUSSIAN};
     for (size_t n = 0; n < TH_COUNT(plain) * 2; n++) {
@@ -56,10 +56,10 @@ static void mgk_of_one_component_is_plain(void **state)
         mixture.components = 1;
         mixture.score = th_scores[n / 2];
         mixture.estep = n % 2 == 0 ? CLMGK_ESTEP_SOFT : CLMGK_ESTEP_HARD;
-        th_problem original = rounded_problem(*state, &one, n);
+        th_problem original = rounded_problem(session, &one, n);
         th_problem changed = th_problem_make(&mixture, n);
         copy_inputs(&changed, &original);
-        expect_same(*state, &original, &changed);
+        expect_same(session, &original, &changed);
         th_problem_free(&original);
         th_problem_free(&changed);
     }
@@ -75,7 +75,7 @@ static void repeat_component(th_problem *problem, th_name name)
 }
 
 /* Two components with the same keys and half the prior each are one. */
-static void equal_components_are_one(void **state)
+TH_TEST(equal_components_are_one)
 {
     for (size_t n = 0; n < 4; n++) {
         clmgk_attention_desc desc = base_desc(n % 2 == 0 ? CLMGK_VARIANT_MGK : CLMGK_VARIANT_SMGK);
@@ -83,7 +83,7 @@ static void equal_components_are_one(void **state)
         desc.components = 1;
         clmgk_attention_desc two = desc;
         two.components = 2;
-        th_problem changed = rounded_problem(*state, &two, n);
+        th_problem changed = rounded_problem(session, &two, n);
         th_problem original = th_problem_make(&desc, n);
         const th_name repeated = n % 2 == 0 ? TH_K : TH_SHIFT;
         repeat_component(&changed, repeated);
@@ -96,15 +96,14 @@ static void equal_components_are_one(void **state)
             memcpy(original.array[repeated].values + (size_t)h * size,
                    changed.array[repeated].values + (size_t)(2 * h) * size, size * sizeof(double));
         }
-        expect_same(*state, &original, &changed);
+        expect_same(session, &original, &changed);
         th_problem_free(&original);
         th_problem_free(&changed);
     }
 }
 
-static void hard_estep_ignores_the_prior(void **state)
+TH_TEST(hard_estep_ignores_the_prior)
 {
-    th_session *const session = *state;
     for (size_t n = 0; n < session->engines * 2; n++) {
         clmgk_attention_desc desc = base_desc(n % 2 == 0 ? CLMGK_VARIANT_MGK : CLMGK_VARIANT_SMGK);
         desc.estep = CLMGK_ESTEP_HARD;
@@ -124,20 +123,20 @@ static void hard_estep_ignores_the_prior(void **state)
 
 /* ---- invariances ------------------------------------------------------------------------------------------------ */
 
-static void order_of_keys_does_not_matter(void **state)
+TH_TEST(order_of_keys_does_not_matter)
 {
     for (int variant = CLMGK_VARIANT_SOFTMAX; variant <= CLMGK_VARIANT_SMGK; variant++) {
         clmgk_attention_desc desc = base_desc((clmgk_variant)variant);
         if (variant >= CLMGK_VARIANT_MGK)
             desc.prior_shape = CLMGK_PRIOR_HMS;
-        th_problem original = rounded_problem(*state, &desc, 1);
+        th_problem original = rounded_problem(session, &desc, 1);
         th_problem changed = th_problem_make(&desc, 1);
         copy_inputs(&changed, &original);
         th_reverse_tokens(&changed, TH_K);
         th_reverse_tokens(&changed, TH_V);
         if (variant >= CLMGK_VARIANT_MGK)
             th_reverse_tokens(&changed, TH_PRIOR);
-        expect_same(*state, &original, &changed);
+        expect_same(session, &original, &changed);
         th_problem_free(&original);
         th_problem_free(&changed);
     }
@@ -151,14 +150,14 @@ static void add(th_problem *problem, th_name name, double amount)
 }
 
 /* Gaussian scores know only differences of queries and keys. */
-static void moving_queries_and_keys_together(void **state)
+TH_TEST(moving_queries_and_keys_together)
 {
     for (int variant = CLMGK_VARIANT_GAUSSIAN; variant <= CLMGK_VARIANT_SMGK; variant++) {
         const clmgk_attention_desc desc = base_desc((clmgk_variant)variant);
         th_problem changed = th_problem_make(&desc, 2);
         add(&changed, TH_Q, 2.0);
         add(&changed, TH_K, 2.0);
-        th_device device = th_upload(*state, &changed, 0);
+        th_device device = th_upload(session, &changed, 0);
         th_device_free(&device);
         th_problem original = th_problem_make(&desc, 2);
         copy_inputs(&original, &changed);
@@ -168,7 +167,6 @@ static void moving_queries_and_keys_together(void **state)
         clmgk_ref_answer answer = th_solve(&original);
         answer.bound_o = moved.bound_o;
         answer.bound_lse = moved.bound_lse;
-        th_session *const session = *state;
         for (size_t n = 0; n < session->engines; n++) {
             th_run(session, &changed, n);
             th_check(session, &changed, session->engine[n], &answer);
@@ -181,9 +179,8 @@ static void moving_queries_and_keys_together(void **state)
 }
 
 /* Dot scores and one sigma: a key moved by b_r weighs exp(q.b_r / sigma^2) times as much, for all keys alike. */
-static void shifted_dot_keys_are_softmax(void **state)
+TH_TEST(shifted_dot_keys_are_softmax)
 {
-    th_session *const session = *state;
     for (size_t n = 0; n < 3; n++) {
         const clmgk_attention_desc plain = base_desc(CLMGK_VARIANT_SOFTMAX);
         clmgk_attention_desc desc = base_desc(CLMGK_VARIANT_SMGK);
@@ -210,9 +207,8 @@ static void shifted_dot_keys_are_softmax(void **state)
 }
 
 /* Weights of a row sum to one: equal values come out as they went in. */
-static void equal_values_come_out(void **state)
+TH_TEST(equal_values_come_out)
 {
-    th_session *const session = *state;
     for (int variant = CLMGK_VARIANT_SOFTMAX; variant <= CLMGK_VARIANT_SMGK; variant++) {
         for (size_t e = 0; e < session->engines; e++) {
             clmgk_attention_desc desc = base_desc((clmgk_variant)variant);
@@ -228,9 +224,8 @@ static void equal_values_come_out(void **state)
 }
 
 /* A plan without L gives the same O. */
-static void lse_is_optional(void **state)
+TH_TEST(lse_is_optional)
 {
-    th_session *const session = *state;
     for (size_t e = 0; e < session->engines; e++) {
         const clmgk_attention_desc desc = base_desc(CLMGK_VARIANT_SMGK);
         th_problem with = th_problem_make(&desc, 5);
@@ -255,9 +250,8 @@ static void run_on_queue(th_session *session, th_problem *problem, size_t engine
     session->queue = own;
 }
 
-static void repeated_runs_are_bit_equal(void **state)
+TH_TEST(repeated_runs_are_bit_equal)
 {
-    th_session *const session = *state;
     cl_int code = CL_SUCCESS;
     cl_command_queue second = clCreateCommandQueue(session->cl, session->info.device_id, 0, &code);
     assert_int_equal(code, CL_SUCCESS);
@@ -279,20 +273,4 @@ static void repeated_runs_are_bit_equal(void **state)
         th_problem_free(&again);
     }
     assert_int_equal(clReleaseCommandQueue(second), CL_SUCCESS);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(mgk_of_one_component_is_plain),
-        cmocka_unit_test(equal_components_are_one),
-        cmocka_unit_test(hard_estep_ignores_the_prior),
-        cmocka_unit_test(order_of_keys_does_not_matter),
-        cmocka_unit_test(moving_queries_and_keys_together),
-        cmocka_unit_test(shifted_dot_keys_are_softmax),
-        cmocka_unit_test(equal_values_come_out),
-        cmocka_unit_test(lse_is_optional),
-        cmocka_unit_test(repeated_runs_are_bit_equal),
-    };
-    return th_run_tests(tests);
 }

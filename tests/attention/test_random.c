@@ -16,9 +16,8 @@ enum { SIDE = 512, CELLS = SIDE * SIDE };
  */
 
 /* Of Random123's kat_vectors: philox4x32, 10 rounds. */
-static void known_answers(void **state)
+TH_HOST_TEST(known_answers)
 {
-    (void)state;
     static const struct {
         uint32_t counter[4], key[2], words[4];
     } cases[] = {
@@ -78,9 +77,8 @@ static void redraw(const tile *t, float *noise)
 }
 
 /* Every cell as its definition says: word j mod 4 of counter (j/4, i, b H + h, 0), dropped below floor(p 2^32). */
-static void cells_are_words(void **state)
+TH_HOST_TEST(cells_are_words)
 {
-    (void)state;
     static const tile tiles[] = {
         {0.5, 0, 1, 0, 0, 0, 3, 0, 17},
         {0.1, 0x123456789abcdef0, 4, 3, 2, 5, 4, 1, 9},
@@ -110,9 +108,8 @@ static void cells_are_words(void **state)
     }
 }
 
-static void extremes(void **state)
+TH_HOST_TEST(extremes)
 {
-    (void)state;
     uint8_t mask[64 * 64];
     static const double keeps_all[] = {0.0, 0x1p-33, 0x1p-1074};
     for (size_t n = 0; n < TH_COUNT(keeps_all); n++) {
@@ -148,9 +145,8 @@ static void expect_independent(const char *what, const uint8_t *a, const uint8_t
     expect_rate(what, (double)both, (double)(CELLS - shift), p * p);
 }
 
-static void rates_and_independence(void **state)
+TH_HOST_TEST(rates_and_independence)
 {
-    (void)state;
     static uint8_t mask[CELLS];
     static uint8_t other[CELLS];
     static const double probabilities[] = {0.1, 0.5, 0.9};
@@ -185,9 +181,8 @@ static void rates_and_independence(void **state)
 
 /* Each row and each column on its own: no row or key that is dropped more than the others. Chi squared of 2 SIDE
  * rates has mean 2 SIDE and variance 4 SIDE, within 5 of whose roots it must lie. */
-static void every_row_and_key(void **state)
+TH_HOST_TEST(every_row_and_key)
 {
-    (void)state;
     static uint8_t mask[CELLS];
     const double p = 0.3;
     const tile one = {p, 7, 1, 0, 0, 0, SIDE, 0, SIDE};
@@ -216,9 +211,8 @@ static void expect_normal(double x, double exact)
 }
 
 /* Every cell is that of the reference, which draws one at a time: whatever the tile's place. */
-static void noise_is_that_of_the_reference(void **state)
+TH_HOST_TEST(noise_is_that_of_the_reference)
 {
-    (void)state;
     static const tile tiles[] = {
         {0, 0, 1, 0, 0, 0, 3, 0, 17},
         {0, 0x123456789abcdef0, 4, 3, 2, 5, 4, 1, 9},
@@ -241,9 +235,8 @@ static void noise_is_that_of_the_reference(void **state)
 }
 
 /* A tile of a tile is a part of it, bit for bit, and nothing around it is written. */
-static void tiles_of_tiles(void **state)
+TH_HOST_TEST(tiles_of_tiles)
 {
-    (void)state;
     enum { ROWS = 9, KEYS = 23 };
     static float all[ROWS * KEYS], part[ROWS * KEYS + 1];
     const tile whole = {0, 31, 5, 2, 4, 100, ROWS, 200, KEYS};
@@ -293,9 +286,8 @@ static void normals_of_counter(const uint32_t *words, size_t counter, float norm
 }
 
 /* Within the bound, and finite. */
-static void normals_of_all_words(void **state)
+TH_HOST_TEST(normals_of_all_words)
 {
-    (void)state;
     static uint32_t words[WORDS];
     const double tau = 2.0 * acos(-1.0);
     choose_words(words);
@@ -376,9 +368,9 @@ static void draw_on_device(const th_session *session, int lanes, bool rounded, u
 }
 
 /* The device's numbers are the host's: bit for bit with a correctly rounded square root, else within its error. */
-static void devices_draw_what_the_host_draws(void **state)
+TH_TEST_OF(devices_draw_what_the_host_draws, th_session *session, .set_up = th_session_open,
+           .tear_down = th_session_close)
 {
-    const th_session *const session = *state;
     static uint32_t words[WORDS];
     static float normals[WORDS];
     static const int widths[] = {1, 8, 16};
@@ -433,9 +425,8 @@ static double distance_to_normal(float *x)
 /* What 1 in 1000 samples of a normal distribution exceeds. */
 static const double farthest = 1.95;
 
-static void normal_distribution(void **state)
+TH_HOST_TEST(normal_distribution)
 {
-    (void)state;
     static float noise[CELLS];
     static const uint64_t seeds[] = {0, 7, UINT64_C(1) << 40};
     for (size_t n = 0; n < TH_COUNT(seeds); n++) {
@@ -461,9 +452,8 @@ static void normal_distribution(void **state)
 
 /* The test above would find these: a deviation off by 2 per cent, a mean by 1 per cent, uniform numbers of variance 1.
  */
-static void distance_tells_what_is_not_normal(void **state)
+TH_HOST_TEST(distance_tells_what_is_not_normal)
 {
-    (void)state;
     static float noise[CELLS];
     const tile one = {0, 7, 8, 1, 5, 0, SIDE, 0, SIDE};
     for (int wrong = 0; wrong < 3; wrong++) {
@@ -493,9 +483,8 @@ static void expect_uncorrelated(const char *what, const float *a, const float *b
     expect_mean(what, squares, 0.0, 2.0);
 }
 
-static void noise_is_independent(void **state)
+TH_HOST_TEST(noise_is_independent)
 {
-    (void)state;
     static float noise[CELLS], other[CELLS];
     static uint8_t mask[CELLS];
     const tile one = {0.5, 2026, 8, 2, 3, 0, SIDE, 0, SIDE};
@@ -534,9 +523,8 @@ static void noise_is_independent(void **state)
 /* ---- misuse -------------------------------------------------------------------------------------------------------
  */
 
-static void bad_arguments(void **state)
+TH_HOST_TEST(bad_arguments)
 {
-    (void)state;
     const int64_t beyond = (INT64_C(1) << 30) + 1;
     const tile good = {0.5, 0, 4, 1, 3, 0, 2, 0, 3};
     const struct {
@@ -590,24 +578,4 @@ static void bad_arguments(void **state)
             assert_int_equal(drawings[d].drawn(&empty[n], cells, NULL), CLMGK_OK);
         assert_memory_equal(cells, untouched, sizeof(cells));
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_answers),
-        cmocka_unit_test(cells_are_words),
-        cmocka_unit_test(extremes),
-        cmocka_unit_test(rates_and_independence),
-        cmocka_unit_test(every_row_and_key),
-        cmocka_unit_test(noise_is_that_of_the_reference),
-        cmocka_unit_test(tiles_of_tiles),
-        cmocka_unit_test(normals_of_all_words),
-        cmocka_unit_test_setup_teardown(devices_draw_what_the_host_draws, th_session_open, th_session_close),
-        cmocka_unit_test(normal_distribution),
-        cmocka_unit_test(distance_tells_what_is_not_normal),
-        cmocka_unit_test(noise_is_independent),
-        cmocka_unit_test(bad_arguments),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

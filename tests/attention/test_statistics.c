@@ -50,9 +50,8 @@ static void expect_program(th_session *session, clmgk_attention_desc desc, size_
 }
 
 /* Every shape of prior and variance that an array has: one program. */
-static void priors_and_variances(void **state)
+TH_TEST(priors_and_variances)
 {
-    th_session *const session = *state;
     for (size_t n = 0; n < 12; n++) {
         clmgk_attention_desc desc = th_small_desc(th_variants[2 + n / 6], 0, 0);
         desc.prior_shape = (clmgk_prior_shape)(1 + n % 3);
@@ -61,9 +60,8 @@ static void priors_and_variances(void **state)
     }
 }
 
-static void without_arrays(void **state)
+TH_TEST(without_arrays)
 {
-    th_session *const session = *state;
     const size_t forms[] = {0, 3, 6, 9}; /* of every_form: a few */
     for (size_t n = 0; n < (session->full ? 16 : TH_COUNT(forms)); n++) {
         const size_t form = session->full ? n : forms[n];
@@ -76,19 +74,19 @@ static void without_arrays(void **state)
 }
 
 /* The prior plays no role but for the shape of what is given. */
-static void hard_estep(void **state)
+TH_TEST(hard_estep)
 {
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 0, 0);
     desc.estep = CLMGK_ESTEP_HARD;
     desc.components = 3;
     for (size_t n = 0; n < 4; n++) {
         desc.prior_shape = (clmgk_prior_shape)n;
-        expect_program(*state, desc, n, 3, false);
+        expect_program(session, desc, n, 3, false);
     }
 }
 
 /* Component 1 has the keys of component 0, and all its responsibility goes to the first. */
-static void ties_of_the_hard_estep(void **state)
+TH_TEST(ties_of_the_hard_estep)
 {
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 45, 120);
     desc.estep = CLMGK_ESTEP_HARD;
@@ -96,23 +94,22 @@ static void ties_of_the_hard_estep(void **state)
     desc.statistics = all_statistics(&desc);
     th_problem problem = th_problem_make(&desc, 1);
     th_copy_component(&problem, 1, 0);
-    th_expect_statistics(*state, &problem, true);
+    th_expect_statistics(session, &problem, true);
     th_problem_free(&problem);
 }
 
 /* A bias counts only where it hides; ALiBi and sinks change no gamma. */
-static void packed_with_modifiers(void **state)
+TH_TEST(packed_with_modifiers)
 {
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SMGK, 0, 0);
     desc.sequences = 4;
     desc.use_bias = desc.use_sinks = desc.use_alibi = 1;
     desc.prior_shape = CLMGK_PRIOR_HMS;
-    expect_program(*state, desc, 2, 8, false);
+    expect_program(session, desc, 2, 8, false);
 }
 
-static void storage_types(void **state)
+TH_TEST(storage_types)
 {
-    th_session *const session = *state;
     for (size_t n = 1; n < (session->full ? TH_COUNT(th_dtypes) : 2); n++) {
         clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 0, 0);
         desc.dtype = th_dtypes[n];
@@ -122,9 +119,8 @@ static void storage_types(void **state)
 }
 
 /* Each statistic alone: nothing of the others is there. */
-static void one_statistic_alone(void **state)
+TH_TEST(one_statistic_alone)
 {
-    th_session *const session = *state;
     for (uint32_t one = 1; one <= CLMGK_STATISTIC_NLL; one *= 2) {
         clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 50, 70);
         desc.prior_shape = CLMGK_PRIOR_HMS;
@@ -149,7 +145,7 @@ static clmgk_attention_desc edge_desc(void)
 }
 
 /* Keys that no query sees, or of which no component has weight, keep their prior. */
-static void unseen_keys_keep_their_prior(void **state)
+TH_TEST(unseen_keys_keep_their_prior)
 {
     clmgk_attention_desc desc = edge_desc();
     desc.causal = 1;
@@ -160,7 +156,7 @@ static void unseen_keys_keep_their_prior(void **state)
             for (int64_t r = 0; r < 2; r++)
                 if (j % 5 == 0 || j % 3 == r)
                     th_set(&problem, TH_PRIOR, 0, h, r, j, 0, 0.0);
-    th_expect_statistics(*state, &problem, false);
+    th_expect_statistics(session, &problem, false);
     const th_array *const given = &problem.array[TH_PRIOR], *const new_prior = &problem.array[TH_NEW_PRIOR];
     for (size_t n = 0; n < given->count; n++)
         if (n % 90 >= 40 || n % 90 % 5 == 0)
@@ -169,18 +165,18 @@ static void unseen_keys_keep_their_prior(void **state)
 }
 
 /* Queries far from all keys: every density underflows without a maximum. */
-static void distant_queries(void **state)
+TH_TEST(distant_queries)
 {
     const clmgk_attention_desc desc = edge_desc();
     th_problem problem = th_problem_make(&desc, 2);
     for (int64_t i = 0; i < desc.length; i++)
         th_set(&problem, TH_Q, 0, i % 2, 0, i, 3, 40.0 * (double)i);
-    th_expect_statistics(*state, &problem, false);
+    th_expect_statistics(session, &problem, false);
     th_problem_free(&problem);
 }
 
 /* What is not a number beyond the lengths reaches nothing. */
-static void padding_does_not_leak(void **state)
+TH_TEST(padding_does_not_leak)
 {
     clmgk_attention_desc desc = edge_desc();
     desc.use_lengths = desc.use_lengths_q = 1;
@@ -197,7 +193,7 @@ static void padding_does_not_leak(void **state)
             if ((int64_t)flat / array->shape[4] % array->shape[3] >= padded[n].first)
                 array->values[flat] = (double)NAN;
     }
-    th_expect_statistics(*state, &problem, false);
+    th_expect_statistics(session, &problem, false);
     th_problem_free(&problem);
 }
 
@@ -270,9 +266,8 @@ static double sum_of(const th_array *array)
     return sum;
 }
 
-static void steps_recover_the_prior(void **state)
+TH_TEST(steps_recover_the_prior)
 {
-    th_session *const session = *state;
     const clmgk_plan_options options = th_options(session, 0);
     for (clmgk_prior_shape shape = CLMGK_PRIOR_M; shape <= CLMGK_PRIOR_HMS; shape++) {
         th_problem problem = drawn_problem(shape);
@@ -322,9 +317,8 @@ static double pairs_log_likelihood(const th_problem *problem, double spread)
 }
 
 /* Many keys, causal: every pair is a draw from its key's mixture. */
-static void steps_never_lower_the_likelihood(void **state)
+TH_TEST(steps_never_lower_the_likelihood)
 {
-    th_session *const session = *state;
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 60, 60);
     desc.heads = desc.kv_heads = HEADS;
     desc.components = COMPONENTS;
@@ -348,23 +342,4 @@ static void steps_never_lower_the_likelihood(void **state)
     }
     assert_true(before > first + 0.01 * fabs(first));
     th_problem_free(&problem);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(priors_and_variances),
-        cmocka_unit_test(without_arrays),
-        cmocka_unit_test(hard_estep),
-        cmocka_unit_test(ties_of_the_hard_estep),
-        cmocka_unit_test(packed_with_modifiers),
-        cmocka_unit_test(storage_types),
-        cmocka_unit_test(one_statistic_alone),
-        cmocka_unit_test(unseen_keys_keep_their_prior),
-        cmocka_unit_test(distant_queries),
-        cmocka_unit_test(padding_does_not_leak),
-        cmocka_unit_test(steps_recover_the_prior),
-        cmocka_unit_test(steps_never_lower_the_likelihood),
-    };
-    return th_run_tests(tests);
 }

@@ -51,18 +51,18 @@ static void set_permutation(clmgk_attention_desc *desc, int number, int64_t gap)
     desc->lse = permuted((number + 17) % 24, (int64_t[]){B, H, 1, N}, 1, gap);
 }
 
-static void strides_in_any_order(void **state)
+TH_TEST(strides_in_any_order)
 {
     for (int number = 0; number < 24; number++) {
         for (size_t v = 0; v < TH_COUNT(variants); v++) {
             clmgk_attention_desc desc = base_desc(variants[v], th_dtypes[((size_t)number + v) % TH_COUNT(th_dtypes)]);
             set_permutation(&desc, number, number % 4);
-            th_expect_desc(*state, &desc, (uint64_t)number);
+            th_expect_desc(session, &desc, (uint64_t)number);
         }
     }
 }
 
-static void odd_offsets(void **state)
+TH_TEST(odd_offsets)
 {
     static const uint64_t offsets[] = {0, 1, 3, 7, 61, 127};
     for (size_t n = 0; n < TH_COUNT(offsets) * TH_COUNT(th_dtypes); n++) {
@@ -71,13 +71,13 @@ static void odd_offsets(void **state)
         th_problem problem = th_problem_make(&desc, n);
         for (size_t name = 0; name < TH_ARRAYS; name++)
             problem.array[name].offset = offsets[(n / TH_COUNT(th_dtypes) + name) % TH_COUNT(offsets)];
-        th_expect(*state, &problem);
+        th_expect(session, &problem);
         th_problem_free(&problem);
     }
 }
 
 /* Everything that a problem can have, each array at an odd place. */
-static void odd_offsets_of_optional_arrays(void **state)
+TH_TEST(odd_offsets_of_optional_arrays)
 {
     for (size_t v = 1; v < TH_COUNT(variants); v++) {
         clmgk_attention_desc desc = base_desc(variants[v], CLMGK_DTYPE_F32);
@@ -88,13 +88,13 @@ static void odd_offsets_of_optional_arrays(void **state)
         th_problem problem = th_problem_make(&desc, v);
         for (size_t name = 0; name < TH_ARRAYS; name++)
             problem.array[name].offset = 2 * name + 1;
-        th_expect(*state, &problem);
+        th_expect(session, &problem);
         th_problem_free(&problem);
     }
 }
 
 /* Keys and values with strides of 0: one token, one head, one batch or one component for all. */
-static void broadcast_keys_and_values(void **state)
+TH_TEST(broadcast_keys_and_values)
 {
     for (size_t n = 0; n < 6 * TH_COUNT(variants); n++) {
         const size_t v = n / 6;
@@ -108,12 +108,12 @@ static void broadcast_keys_and_values(void **state)
             *zero[(n + 3) % 6] = 0;
         if (variants[v] == CLMGK_VARIANT_MGK && n % 3 == 0)
             desc.k.component = 0;
-        th_expect_desc(*state, &desc, n);
+        th_expect_desc(session, &desc, n);
     }
 }
 
 /* Q, K and V interleaved token by token in one buffer [B,N,3,H,D], tokens first in O too. */
-static void packed_qkv(void **state)
+TH_TEST(packed_qkv)
 {
     for (size_t n = 0; n < TH_COUNT(th_dtypes) * 2; n++) {
         const int64_t token = (int64_t)3 * H * D;
@@ -138,13 +138,13 @@ static void packed_qkv(void **state)
             problem.array[name].home = TH_Q;
             problem.array[name].offset = 5 + name * H * D;
         }
-        th_expect(*state, &problem);
+        th_expect(session, &problem);
         th_problem_free(&problem);
     }
 }
 
 /* O between the queries it belongs to: [B,H,N,D+E] holds both, so that outputs and inputs alternate in memory. */
-static void output_beside_its_input(void **state)
+TH_TEST(output_beside_its_input)
 {
     for (size_t n = 0; n < TH_COUNT(th_dtypes); n++) {
         clmgk_attention_desc desc = base_desc(variants[n], th_dtypes[n]);
@@ -153,13 +153,13 @@ static void output_beside_its_input(void **state)
         th_problem problem = th_problem_make(&desc, n);
         problem.array[TH_O].home = TH_Q;
         problem.array[TH_O].offset = problem.array[TH_Q].offset + D;
-        th_expect(*state, &problem);
+        th_expect(session, &problem);
         th_problem_free(&problem);
     }
 }
 
 /* Keys that are their own values. */
-static void inputs_may_alias(void **state)
+TH_TEST(inputs_may_alias)
 {
     const clmgk_attention_desc desc = {.variant = CLMGK_VARIANT_SOFTMAX,
                                        .batch = B,
@@ -172,20 +172,6 @@ static void inputs_may_alias(void **state)
     problem.array[TH_V].home = TH_K;
     for (size_t n = 0; n < problem.array[TH_V].count; n++)
         problem.array[TH_V].values[n] = problem.array[TH_K].values[n];
-    th_expect(*state, &problem);
+    th_expect(session, &problem);
     th_problem_free(&problem);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(strides_in_any_order),
-        cmocka_unit_test(odd_offsets),
-        cmocka_unit_test(odd_offsets_of_optional_arrays),
-        cmocka_unit_test(broadcast_keys_and_values),
-        cmocka_unit_test(packed_qkv),
-        cmocka_unit_test(output_beside_its_input),
-        cmocka_unit_test(inputs_may_alias),
-    };
-    return th_run_tests(tests);
 }

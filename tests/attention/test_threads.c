@@ -102,9 +102,8 @@ static void threads_on_one_plan(th_session *session, clmgk_variant variant, size
     clmgk_plan_release(plan);
 }
 
-static void threads_and_queues(void **state)
+TH_TEST(threads_and_queues)
 {
-    th_session *const session = *state;
     for (size_t n = 0; n < session->engines * 4; n++)
         threads_on_one_plan(session, n % 2 == 0 ? CLMGK_VARIANT_MGK : CLMGK_VARIANT_SMGK, n / 4, n % 4 >= 2,
                             n % 4 == 1);
@@ -131,9 +130,8 @@ static void *make_plan(void *argument)
 }
 
 /* However many ask at once, a context gets a program one time. */
-static void plans_made_at_once(void **state)
+TH_TEST(plans_made_at_once)
 {
-    th_session *const session = *state;
     maker makers[THREADS];
     pthread_t threads[THREADS];
     clmgk_error error = {0};
@@ -167,9 +165,8 @@ static cl_int status_of(cl_event event)
 }
 
 /* Nothing starts before the wait list's events, and enqueue does not wait for them. */
-static void wait_lists_hold_work_back(void **state)
+TH_TEST(wait_lists_hold_work_back)
 {
-    th_session *const session = *state;
     for (size_t e = 0; e < session->engines * 2; e++) {
         const clmgk_attention_desc desc = test_desc(CLMGK_VARIANT_SMGK);
         const clmgk_engine engine = session->engine[e / 2];
@@ -204,9 +201,8 @@ static void wait_lists_hold_work_back(void **state)
 }
 
 /* The plan, and the context it was made from, go while work waits: it is done all the same. */
-static void release_while_in_flight(void **state)
+TH_TEST(release_while_in_flight)
 {
-    th_session *const session = *state;
     for (size_t e = 0; e < session->engines; e++) {
         const clmgk_attention_desc desc = test_desc(CLMGK_VARIANT_MGK);
         clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
@@ -235,9 +231,8 @@ static void release_while_in_flight(void **state)
 }
 
 /* One in-order queue, many problems in a row without a wait between them. */
-static void many_in_flight(void **state)
+TH_TEST(many_in_flight)
 {
-    th_session *const session = *state;
     const clmgk_attention_desc desc = test_desc(CLMGK_VARIANT_SOFTMAX);
     clmgk_plan *const plan = th_plan(session, &desc, CLMGK_ENGINE_AUTO, NULL);
     worker workers[8];
@@ -357,9 +352,8 @@ static void read_gradients(th_session *session, const trainer *t, float *gradien
 }
 
 /* Threads on queues out of order, by one plan of several kernels: bit for bit what one alone gets. */
-static void threads_train(void **state)
+TH_TEST(threads_train)
 {
-    th_session *const session = *state;
     static float alone[GRADIENT_COUNT];
     static float together[GRADIENT_COUNT];
     const clmgk_attention_desc desc = training_desc();
@@ -390,9 +384,8 @@ static void threads_train(void **state)
 }
 
 /* The first kernel of a pass waits for the wait list, and so do all behind it. */
-static void wait_lists_hold_training_back(void **state)
+TH_TEST(wait_lists_hold_training_back)
 {
-    th_session *const session = *state;
     static float before[GRADIENT_COUNT];
     static float after[GRADIENT_COUNT];
     const clmgk_attention_desc desc = training_desc();
@@ -418,18 +411,4 @@ static void wait_lists_hold_training_back(void **state)
     assert_int_equal(clReleaseEvent(done), CL_SUCCESS);
     assert_int_equal(clReleaseCommandQueue(t.queue), CL_SUCCESS);
     close_trainer(&t);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(threads_and_queues),
-        cmocka_unit_test(plans_made_at_once),
-        cmocka_unit_test(wait_lists_hold_work_back),
-        cmocka_unit_test(release_while_in_flight),
-        cmocka_unit_test(many_in_flight),
-        cmocka_unit_test(threads_train),
-        cmocka_unit_test(wait_lists_hold_training_back),
-    };
-    return th_run_tests(tests);
 }

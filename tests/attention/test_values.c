@@ -21,9 +21,8 @@ static void mask_problem(th_session *session, const clmgk_attention_desc *desc, 
     th_problem_free(&problem);
 }
 
-static void causal_alignments_and_lengths(void **state)
+TH_TEST(causal_alignments_and_lengths)
 {
-    th_session *const session = *state;
     static const int64_t shape[][2] = {{200, 200}, {70, 200}, {200, 70}, {1, 200}, {200, 1}};
     for (size_t v = 0; v < TH_COUNT(th_variants); v++) {
         for (size_t n = 0; n < TH_COUNT(shape) * 3 * 4; n++) {
@@ -40,7 +39,7 @@ static void causal_alignments_and_lengths(void **state)
     }
 }
 
-static void lengths_without_causality(void **state)
+TH_TEST(lengths_without_causality)
 {
     for (size_t n = 0; n < TH_COUNT(th_variants) * TH_COUNT(length_patterns); n++) {
         const size_t pattern = n % TH_COUNT(length_patterns);
@@ -48,13 +47,13 @@ static void lengths_without_causality(void **state)
         desc.batch = 4;
         desc.use_lengths = 1;
         desc.use_lengths_q = pattern != 1;
-        mask_problem(*state, &desc, pattern);
+        mask_problem(session, &desc, pattern);
     }
 }
 
 /* ---- magnitudes ------------------------------------------------------------------------------------------------ */
 
-static void huge_and_tiny_logits(void **state)
+TH_TEST(huge_and_tiny_logits)
 {
     static const double factors[] = {1e-20, 1e-3, 10.0, 30.0, 100.0};
     for (size_t v = 0; v < TH_COUNT(th_variants); v++) {
@@ -64,14 +63,14 @@ static void huge_and_tiny_logits(void **state)
             th_problem problem = th_problem_make(&desc, n);
             th_scale(&problem, TH_Q, factors[n / 2]);
             th_scale(&problem, TH_K, factors[n / 2]);
-            th_expect(*state, &problem);
+            th_expect(session, &problem);
             th_problem_free(&problem);
         }
     }
 }
 
 /* Every tile outgrows the maximum of those before it, or none does, or one does in the middle. */
-static void growing_maxima(void **state)
+TH_TEST(growing_maxima)
 {
     static const double slopes[] = {0.4, -0.4, 0.05};
     for (size_t v = 0; v < TH_COUNT(th_variants); v++) {
@@ -85,21 +84,21 @@ static void growing_maxima(void **state)
                 for (int64_t r = 0; r < problem.array[TH_K].shape[2]; r++)
                     th_set(&problem, TH_K, 0, 0, r, j, 0, size);
             }
-            th_expect(*state, &problem);
+            th_expect(session, &problem);
             th_problem_free(&problem);
         }
     }
 }
 
 /* Queries so far from all keys that every exponential underflows without a maximum. */
-static void distant_queries(void **state)
+TH_TEST(distant_queries)
 {
     for (size_t v = 1; v < TH_COUNT(th_variants); v++) {
         const clmgk_attention_desc desc = th_small_desc(th_variants[v], 33, 100);
         th_problem problem = th_problem_make(&desc, v);
         for (int64_t i = 0; i < desc.length; i++)
             th_set(&problem, TH_Q, 0, i % 2, 0, i, 3, 40.0 * (double)i);
-        th_expect(*state, &problem);
+        th_expect(session, &problem);
         th_problem_free(&problem);
     }
 }
@@ -123,9 +122,8 @@ static void spread_problem(th_session *session, clmgk_attention_desc desc, doubl
     th_problem_free(&problem);
 }
 
-static void shift_spreads(void **state)
+TH_TEST(shift_spreads)
 {
-    th_session *const session = *state;
     static const double sizes[] = {0.0, 0.5, 2.0, 4.0, 6.0, 10.0, 30.0, 100.0};
     for (size_t n = 0; n < TH_COUNT(sizes); n++) {
         for (size_t s = 0; s < TH_COUNT(th_scores) * 2; s++) {
@@ -144,7 +142,7 @@ static void shift_spreads(void **state)
  * q = 11, b = (10, 0), k = 6 in one dimension and sigma = 1: both components have the same weight, while
  * u = (1, exp(-110)) and w = (exp(-110), 1) multiply to 0 in f32. `step`: every how many keys lie so.
  */
-static void opposed_spreads(void **state)
+TH_TEST(opposed_spreads)
 {
     for (int64_t step = 1; step <= 3; step++) {
         clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SMGK, 40, 200);
@@ -158,14 +156,14 @@ static void opposed_spreads(void **state)
             for (int64_t j = 0; j < desc.length_k; j += step)
                 th_set(&problem, TH_K, 0, h, 0, j, 0, 6.0);
         }
-        th_expect(*state, &problem);
+        th_expect(session, &problem);
         th_problem_free(&problem);
     }
 }
 
 /* ---- priors on the edge ---------------------------------------------------------------------------------------- */
 
-static void zero_and_unnormalised_priors(void **state)
+TH_TEST(zero_and_unnormalised_priors)
 {
     for (size_t v = 2; v < TH_COUNT(th_variants); v++) {
         for (size_t n = 0; n < 4; n++) {
@@ -179,9 +177,9 @@ static void zero_and_unnormalised_priors(void **state)
                 for (int64_t r = 0; r < problem.desc.components; r++)
                     if (j % 4 == r || j % 7 == 3 || (j >= 64 && j < 130) || j == 0)
                         th_set(&problem, TH_PRIOR, 0, j % 2, r, j, 0, 0.0);
-            th_expect(*state, &problem);
+            th_expect(session, &problem);
             th_fill(&problem, TH_PRIOR, 0.0); /* no key is left */
-            th_expect(*state, &problem);
+            th_expect(session, &problem);
             th_problem_free(&problem);
         }
     }
@@ -198,7 +196,7 @@ static void poison(th_problem *problem, th_name name, int64_t b, int64_t h, int6
             th_set(problem, name, b, h, r, n, d, (double)NAN);
 }
 
-static void padding_does_not_leak(void **state)
+TH_TEST(padding_does_not_leak)
 {
     static const int64_t lengths[] = {70, 3};
     static const int64_t lengths_q[] = {33, 65};
@@ -216,12 +214,12 @@ static void padding_does_not_leak(void **state)
             th_poison(&problem, TH_Q, b, lengths_q[b]);
         }
         th_poison(&problem, TH_PRIOR, 0, lengths[0]);
-        th_expect(*state, &problem);
+        th_expect(session, &problem);
         th_problem_free(&problem);
     }
 }
 
-static void nan_reaches_the_rows_that_see_it(void **state)
+TH_TEST(nan_reaches_the_rows_that_see_it)
 {
     static const struct {
         th_name name;
@@ -234,37 +232,37 @@ static void nan_reaches_the_rows_that_see_it(void **state)
             desc.batch = 2;
             th_problem problem = th_problem_make(&desc, n);
             poison(&problem, places[n / 2].name, 1, 0, places[n / 2].at);
-            th_expect(*state, &problem);
+            th_expect(session, &problem);
             th_problem_free(&problem);
         }
     }
 }
 
 /* A NaN in the last component only, which a maximum that drops NaN would lose. */
-static void nan_in_one_component(void **state)
+TH_TEST(nan_in_one_component)
 {
     for (size_t n = 0; n < TH_COUNT(th_esteps) * 2; n++) {
         clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 20, 150);
         desc.estep = th_esteps[n % 2];
         th_problem problem = th_problem_make(&desc, n);
         th_set(&problem, TH_K, 0, 0, (int64_t)n / 2, 140, 2, (double)NAN);
-        th_expect(*state, &problem);
+        th_expect(session, &problem);
         th_problem_free(&problem);
     }
 }
 
-static void infinite_values(void **state)
+TH_TEST(infinite_values)
 {
     for (size_t v = 0; v < TH_COUNT(th_variants); v++) {
         const clmgk_attention_desc desc = th_small_desc(th_variants[v], 20, 150);
         th_problem problem = th_problem_make(&desc, v);
         th_set(&problem, TH_V, 0, 1, 0, 7, 3, (double)INFINITY);
-        th_expect(*state, &problem);
+        th_expect(session, &problem);
         th_problem_free(&problem);
     }
 }
 
-static void bad_priors_and_variances(void **state)
+TH_TEST(bad_priors_and_variances)
 {
     static const double bad[] = {-1.0, (double)NAN};
     for (size_t v = 2; v < TH_COUNT(th_variants); v++) {
@@ -276,14 +274,14 @@ static void bad_priors_and_variances(void **state)
             desc.variance_shape = prior ? CLMGK_VARIANCE_NUMBER : CLMGK_VARIANCE_HM;
             th_problem problem = th_problem_make(&desc, n);
             th_set(&problem, prior ? TH_PRIOR : TH_VARIANCE, 0, 1, 1, 0, 0, bad[n / 2 % 2]);
-            th_sweep(*state, &problem, n / 4); /* head 1 alone */
+            th_sweep(session, &problem, n / 4); /* head 1 alone */
             th_problem_free(&problem);
         }
     }
 }
 
 /* A bad prior of one key reaches the rows that see that key. */
-static void bad_prior_of_one_key(void **state)
+TH_TEST(bad_prior_of_one_key)
 {
     for (size_t v = 2; v < TH_COUNT(th_variants); v++) {
         clmgk_attention_desc desc = th_small_desc(th_variants[v], 33, 150);
@@ -294,28 +292,7 @@ static void bad_prior_of_one_key(void **state)
         th_set(&problem, TH_LENGTHS, 0, 0, 0, 0, 0, 150.0);
         th_set(&problem, TH_LENGTHS, 1, 0, 0, 0, 0, 100.0); /* the key is hidden here */
         th_set(&problem, TH_PRIOR, 0, 1, 1, 120, 0, -0.5);
-        th_expect(*state, &problem);
+        th_expect(session, &problem);
         th_problem_free(&problem);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(causal_alignments_and_lengths),
-        cmocka_unit_test(lengths_without_causality),
-        cmocka_unit_test(huge_and_tiny_logits),
-        cmocka_unit_test(growing_maxima),
-        cmocka_unit_test(distant_queries),
-        cmocka_unit_test(shift_spreads),
-        cmocka_unit_test(opposed_spreads),
-        cmocka_unit_test(zero_and_unnormalised_priors),
-        cmocka_unit_test(padding_does_not_leak),
-        cmocka_unit_test(nan_reaches_the_rows_that_see_it),
-        cmocka_unit_test(nan_in_one_component),
-        cmocka_unit_test(infinite_values),
-        cmocka_unit_test(bad_priors_and_variances),
-        cmocka_unit_test(bad_prior_of_one_key),
-    };
-    return th_run_tests(tests);
 }

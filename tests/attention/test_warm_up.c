@@ -52,28 +52,19 @@ static void expect_all_arrays(th_session *session, const clmgk_attention_desc *d
     th_problem_free(&problem);
 }
 
-static void mixture(void **state)
+TH_TEST(mixture)
 {
     clmgk_attention_desc desc = th_full_desc();
     desc.combine = 1;
     desc.statistics = CLMGK_STATISTIC_ALL;
     desc.gradients = th_all_gradients(&desc);
-    expect_all_arrays(*state, &desc);
+    expect_all_arrays(session, &desc);
 }
 
-static void mixed_heads(void **state)
+TH_TEST(mixed_heads)
 {
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_FISH, 5, 6);
     desc.combine = 1;
     desc.gradients = th_all_gradients(&desc);
-    expect_all_arrays(*state, &desc);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(mixture),
-        cmocka_unit_test(mixed_heads),
-    };
-    return th_run_tests(tests);
+    expect_all_arrays(session, &desc);
 }

@@ -3,11 +3,8 @@
 #include "base/base.h"
 #include "clmgk/version.h"
 #include "device/device.h"
+#include "harness/harness.h"
 #include "harness/scratch.h"
-
-#include <setjmp.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,9 +15,8 @@
 
 /* ---- failures and names ------------------------------------------------------------------------------------ */
 
-static void test_failure_records(void **state)
+TH_HOST_TEST(test_failure_records)
 {
-    (void)state;
     clmgk_error error = {0};
     assert_int_equal(mgk_fail(&error, CLMGK_ERROR_INVALID_SHAPE, "heads is %d\nexpected\t%s", 3, "4"),
                      CLMGK_ERROR_INVALID_SHAPE);
@@ -37,9 +33,8 @@ static void test_failure_records(void **state)
     assert_int_equal(mgk_fail(NULL, CLMGK_ERROR_IO, "nobody listens"), CLMGK_ERROR_IO);
 }
 
-static void test_opencl_failures(void **state)
+TH_HOST_TEST(test_opencl_failures)
 {
-    (void)state;
     static const struct {
         cl_int code;
         clmgk_status status;
@@ -60,9 +55,8 @@ static void test_opencl_failures(void **state)
     }
 }
 
-static void test_names(void **state)
+TH_HOST_TEST(test_names)
 {
-    (void)state;
     assert_string_equal(clmgk_status_name(CLMGK_OK), "OK");
     assert_string_equal(clmgk_status_name(CLMGK_ERROR_COMPILE), "ERROR_COMPILE");
     assert_string_equal(clmgk_status_text(CLMGK_ERROR_NO_DEVICE), "no usable OpenCL device, or none matches");
@@ -103,9 +97,8 @@ static void count_release(void *memory, void *user)
     free(memory);
 }
 
-static void test_allocator(void **state)
+TH_HOST_TEST(test_allocator)
 {
-    (void)state;
     counting counts = {.budget = 2};
     const clmgk_allocator allocator = {.allocate = count_allocate, .release = count_release, .user = &counts};
     unsigned char *const bytes = mgk_alloc(&allocator, 3, 5);
@@ -126,9 +119,8 @@ static void test_allocator(void **state)
     mgk_free(NULL, copy);
 }
 
-static void test_text_grows(void **state)
+TH_HOST_TEST(test_text_grows)
 {
-    (void)state;
     mgk_text text = {0};
     char expected[4096] = "";
     for (int i = 0; i < 300; ++i) {
@@ -144,9 +136,8 @@ static void test_text_grows(void **state)
     assert_null(text.data);
 }
 
-static void test_text_fails_once_and_for_all(void **state)
+TH_HOST_TEST(test_text_fails_once_and_for_all)
 {
-    (void)state;
     for (int budget = 0; budget < 4; ++budget) {
         counting counts = {.budget = budget};
         const clmgk_allocator allocator = {.allocate = count_allocate, .release = count_release, .user = &counts};
@@ -168,9 +159,8 @@ typedef struct sample {
     int first, second;
 } sample;
 
-static void test_structures_of_other_versions(void **state)
+TH_HOST_TEST(test_structures_of_other_versions)
 {
-    (void)state;
     struct {
         sample known;
         int newer[4];
@@ -204,9 +194,8 @@ static void test_structures_of_other_versions(void **state)
     }
 }
 
-static void test_arithmetic(void **state)
+TH_HOST_TEST(test_arithmetic)
 {
-    (void)state;
     int64_t out = -1;
     assert_true(mgk_mul_i64(INT64_C(3037000499), INT64_C(3037000499), &out));
     assert_true(out == INT64_C(9223372030926249001));
@@ -223,17 +212,15 @@ static void test_arithmetic(void **state)
 }
 
 /* The published value: entries of the cache keep their names when the header is updated. */
-static void test_hash(void **state)
+TH_HOST_TEST(test_hash)
 {
-    (void)state;
     const mgk_hash empty = mgk_hash_bytes("", 0);
     assert_true(empty.high == UINT64_C(0x99aa06d3014798d8));
     assert_true(empty.low == UINT64_C(0x6001c324468d497f));
 }
 
-static void test_clock_and_environment(void **state)
+TH_HOST_TEST(test_clock_and_environment)
 {
-    (void)state;
     const double start = mgk_now_ms();
     nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
     assert_true(mgk_now_ms() - start >= 2.0);
@@ -245,9 +232,8 @@ static void test_clock_and_environment(void **state)
 
 /* ---- files -------------------------------------------------------------------------------------------------- */
 
-static void test_file_read(void **state)
+TH_HOST_TEST(test_file_read)
 {
-    (void)state;
     char folder[SCRATCH_PATH];
     char path[SCRATCH_PATH];
     char *data = NULL;
@@ -284,9 +270,8 @@ static bool any_name(const char *name)
     return name[0] != '.';
 }
 
-static void test_folder_life(void **state)
+TH_HOST_TEST(test_folder_life)
 {
-    (void)state;
     char root[SCRATCH_PATH];
     char path[SCRATCH_PATH];
     mgk_folder folder;
@@ -330,9 +315,8 @@ static void test_folder_life(void **state)
     scratch_remove(root);
 }
 
-static void test_folder_lock_excludes_and_gives_up(void **state)
+TH_HOST_TEST(test_folder_lock_excludes_and_gives_up)
 {
-    (void)state;
     char root[SCRATCH_PATH];
     mgk_folder folder;
     scratch_create(root);
@@ -359,9 +343,8 @@ static void write_kernel(const char *folder, const char *name, const char *text)
     scratch_write(path, text, strlen(text));
 }
 
-static void test_source_expansion(void **state)
+TH_HOST_TEST(test_source_expansion)
 {
-    (void)state;
     char folder[SCRATCH_PATH];
     mgk_text source = {0};
     scratch_create(folder);
@@ -380,9 +363,8 @@ static void test_source_expansion(void **state)
     scratch_remove(folder);
 }
 
-static void test_source_failures(void **state)
+TH_HOST_TEST(test_source_failures)
 {
-    (void)state;
     char folder[SCRATCH_PATH];
     mgk_text source = {0};
     clmgk_error error = {0};
@@ -401,9 +383,8 @@ static void test_source_failures(void **state)
     scratch_remove(folder);
 }
 
-static void test_source_without_memory(void **state)
+TH_HOST_TEST(test_source_without_memory)
 {
-    (void)state;
     clmgk_status status = CLMGK_ERROR_OUT_OF_HOST_MEMORY;
     int budget = 0;
     char folder[SCRATCH_PATH];
@@ -422,27 +403,4 @@ static void test_source_without_memory(void **state)
     assert_int_equal(status, CLMGK_OK);
     assert_true(budget > 5);
     scratch_remove(folder);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_failure_records),
-        cmocka_unit_test(test_opencl_failures),
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_allocator),
-        cmocka_unit_test(test_text_grows),
-        cmocka_unit_test(test_text_fails_once_and_for_all),
-        cmocka_unit_test(test_structures_of_other_versions),
-        cmocka_unit_test(test_arithmetic),
-        cmocka_unit_test(test_hash),
-        cmocka_unit_test(test_clock_and_environment),
-        cmocka_unit_test(test_file_read),
-        cmocka_unit_test(test_folder_life),
-        cmocka_unit_test(test_folder_lock_excludes_and_gives_up),
-        cmocka_unit_test(test_source_expansion),
-        cmocka_unit_test(test_source_failures),
-        cmocka_unit_test(test_source_without_memory),
-    };
-    return cmocka_run_group_tests_name("base", tests, NULL, NULL);
 }

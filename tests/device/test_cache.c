@@ -7,11 +7,8 @@
  */
 #include "device/device.h"
 #include "device/program_cache.h"
+#include "harness/harness.h"
 #include "harness/scratch.h"
-
-#include <setjmp.h>
-
-#include <cmocka.h>
 
 #include <fcntl.h>
 #include <spawn.h>
@@ -54,6 +51,8 @@ static int tear_down(void **state)
     free(self);
     return 0;
 }
+
+#define CACHE_TEST(name) TH_TEST_OF(name, fixture *self, .set_up = set_up, .tear_down = tear_down)
 
 static void put(const mgk_cache *cache, const char *key)
 {
@@ -121,6 +120,8 @@ static int restore_places(void **state)
     return 0;
 }
 
+#define PLACES_TEST(name) TH_TEST_OF(name, const void *no_state, .set_up = keep_places, .tear_down = restore_places)
+
 /* ---- places -------------------------------------------------------------------------------------------------- */
 
 static void assert_place(const char *cache_dir, const char *expected)
@@ -134,9 +135,8 @@ static void assert_place(const char *cache_dir, const char *expected)
     mgk_free(NULL, path);
 }
 
-static void test_places(void **state)
+PLACES_TEST(test_places)
 {
-    (void)state;
     static const struct {
         const char *variable, *xdg, *home, *cache_dir, *expected;
     } cases[] = {
@@ -169,9 +169,8 @@ static clmgk_program_keeper keeper_of(mgk_runtime runtime, const char *version, 
     return mgk_program_keeper(&facts, cache_path);
 }
 
-static void test_keepers(void **state)
+PLACES_TEST(test_keepers)
 {
-    (void)state;
     static const struct {
         mgk_runtime runtime;
         const char *version;
@@ -189,9 +188,8 @@ static void test_keepers(void **state)
 }
 
 /* PoCL's folder by its own variables; below a device nothing can be written, by root neither. */
-static void test_pocl_keeps(void **state)
+PLACES_TEST(test_pocl_keeps)
 {
-    (void)state;
     char root[SCRATCH_PATH];
     char folder[SCRATCH_PATH];
     scratch_create(root);
@@ -220,9 +218,8 @@ static void test_pocl_keeps(void **state)
 
 /* ---- entries ------------------------------------------------------------------------------------------------- */
 
-static void test_put_and_get(void **state)
+CACHE_TEST(test_put_and_get)
 {
-    const fixture *const self = *state;
     assert_false(hits(&self->cache, key_text));
     put(&self->cache, key_text);
     assert_true(hits(&self->cache, key_text));
@@ -245,9 +242,8 @@ static void test_put_and_get(void **state)
     assert_false(hits(&none, key_text));
 }
 
-static void test_every_damaged_byte_is_a_miss(void **state)
+CACHE_TEST(test_every_damaged_byte_is_a_miss)
 {
-    const fixture *const self = *state;
     char path[SCRATCH_PATH];
     size_t length = 0;
     put(&self->cache, key_text);
@@ -269,9 +265,8 @@ static void test_every_damaged_byte_is_a_miss(void **state)
     free(entry);
 }
 
-static void test_every_other_length_is_a_miss(void **state)
+CACHE_TEST(test_every_other_length_is_a_miss)
 {
-    const fixture *const self = *state;
     char path[SCRATCH_PATH];
     size_t length = 0;
     put(&self->cache, key_text);
@@ -288,9 +283,8 @@ static void test_every_other_length_is_a_miss(void **state)
 }
 
 /* Whole and undamaged, but another key's: the name alone is not trusted. */
-static void test_foreign_entries_are_misses(void **state)
+CACHE_TEST(test_foreign_entries_are_misses)
 {
-    const fixture *const self = *state;
     char path[SCRATCH_PATH];
     char other[SCRATCH_PATH];
     static const char *const keys[] = {"a key of some lengtH", "a key of some", "a key of some length and more", ""};
@@ -307,9 +301,8 @@ static void test_foreign_entries_are_misses(void **state)
 }
 
 /* Changed and given a matching checksum: the fields before the binary must hold by themselves. */
-static void test_every_field_is_checked(void **state)
+CACHE_TEST(test_every_field_is_checked)
 {
-    const fixture *const self = *state;
     char path[SCRATCH_PATH];
     size_t length = 0;
     put(&self->cache, key_text);
@@ -344,9 +337,8 @@ static void assert_refused(const fixture *self, const char *reason)
     assert_int_equal(clmgk_cache_clear(self->root, &error), CLMGK_ERROR_IO);
 }
 
-static void test_folders_open_to_others_are_refused(void **state)
+CACHE_TEST(test_folders_open_to_others_are_refused)
 {
-    const fixture *const self = *state;
     static const mode_t modes[] = {0701, 0710, 0720, 0702, 0755, 0777};
     put(&self->cache, key_text);
     for (size_t i = 0; i < MGK_COUNT(modes); ++i) {
@@ -359,9 +351,8 @@ static void test_folders_open_to_others_are_refused(void **state)
     assert_true(hits(&self->cache, key_text));
 }
 
-static void test_linked_folders_are_refused(void **state)
+CACHE_TEST(test_linked_folders_are_refused)
 {
-    const fixture *const self = *state;
     char elsewhere[SCRATCH_PATH];
     put(&self->cache, key_text);
     scratch_join(elsewhere, self->root, "elsewhere");
@@ -376,9 +367,8 @@ static void test_linked_folders_are_refused(void **state)
 }
 
 /* The root may be a link: people move ~/.cache to another disk. */
-static void test_linked_root_is_followed(void **state)
+CACHE_TEST(test_linked_root_is_followed)
 {
-    const fixture *const self = *state;
     char link[SCRATCH_PATH];
     clmgk_cache_info info;
     put(&self->cache, key_text);
@@ -388,9 +378,8 @@ static void test_linked_root_is_followed(void **state)
     assert_int_equal(info.entries, 1);
 }
 
-static void test_files_in_the_folders_place_are_refused(void **state)
+CACHE_TEST(test_files_in_the_folders_place_are_refused)
 {
-    const fixture *const self = *state;
     scratch_write(self->folder, "x", 1);
     put(&self->cache, key_text);
     assert_refused(self, "");
@@ -400,9 +389,8 @@ static void test_files_in_the_folders_place_are_refused(void **state)
     assert_refused(self, "");
 }
 
-static void test_untrusted_files_are_misses(void **state)
+CACHE_TEST(test_untrusted_files_are_misses)
 {
-    const fixture *const self = *state;
     char path[SCRATCH_PATH];
     char elsewhere[SCRATCH_PATH];
     put(&self->cache, key_text);
@@ -434,9 +422,8 @@ static void test_untrusted_files_are_misses(void **state)
 }
 
 /* Only root can give a folder or file to somebody else. */
-static void test_other_owners_are_refused(void **state)
+CACHE_TEST(test_other_owners_are_refused)
 {
-    const fixture *const self = *state;
     enum { SOMEBODY = 65534 };
     char path[SCRATCH_PATH];
     if (geteuid() != 0)
@@ -452,9 +439,8 @@ static void test_other_owners_are_refused(void **state)
 }
 
 /* A place where nothing can be made: below a device, for root too. */
-static void test_unwritable_home(void **state)
+PLACES_TEST(test_unwritable_home)
 {
-    (void)state;
     char *path = NULL;
     clmgk_cache_info info;
     set_variable("CLMGK_CACHE_DIR", NULL);
@@ -468,9 +454,8 @@ static void test_unwritable_home(void **state)
     mgk_free(NULL, path);
 }
 
-static void test_read_only_folder(void **state)
+CACHE_TEST(test_read_only_folder)
 {
-    const fixture *const self = *state;
     put(&self->cache, key_text);
     assert_int_equal(chmod(self->folder, 0500), 0);
     assert_true(hits(&self->cache, key_text));
@@ -512,9 +497,8 @@ static void put_aged(const mgk_cache *cache, int number, time_t age)
     set_age(path, age);
 }
 
-static void test_oldest_entries_go_first(void **state)
+CACHE_TEST(test_oldest_entries_go_first)
 {
-    fixture *const self = *state;
     const uint64_t size = size_of_entry(self);
     self->cache.max_bytes = 4 * size;
     put_aged(&self->cache, 0, 3000);
@@ -542,9 +526,8 @@ static void test_oldest_entries_go_first(void **state)
 }
 
 /* While another process tidies, this one writes and does not wait for it. */
-static void test_a_held_lock_does_not_stop_writers(void **state)
+CACHE_TEST(test_a_held_lock_does_not_stop_writers)
 {
-    fixture *const self = *state;
     const uint64_t size = size_of_entry(self);
     mgk_folder folder;
     self->cache.max_bytes = size;
@@ -561,9 +544,8 @@ static void test_a_held_lock_does_not_stop_writers(void **state)
     mgk_folder_close(&folder);
 }
 
-static void test_left_over_temporary_files_go(void **state)
+CACHE_TEST(test_left_over_temporary_files_go)
 {
-    const fixture *const self = *state;
     char old[SCRATCH_PATH];
     char young[SCRATCH_PATH];
     put(&self->cache, "key 0");
@@ -577,9 +559,8 @@ static void test_left_over_temporary_files_go(void **state)
     assert_int_equal(access(young, F_OK), 0);
 }
 
-static void test_info_and_clear(void **state)
+CACHE_TEST(test_info_and_clear)
 {
-    const fixture *const self = *state;
     clmgk_cache_info info;
     char foreign[SCRATCH_PATH];
     assert_int_equal(clmgk_cache_get_info(self->root, &info, NULL), CLMGK_OK);
@@ -715,9 +696,8 @@ static clmgk_program_origin run_once(const device *self, const char *root, const
     return origin;
 }
 
-static void test_programs_come_from_disk(void **state)
+CACHE_TEST(test_programs_come_from_disk)
 {
-    const fixture *const self = *state;
     const device machine = open_device();
     char header[SCRATCH_PATH];
     static const char changed[] = "int scale(int x) { return 11 * x; }\n";
@@ -737,9 +717,8 @@ static void test_programs_come_from_disk(void **state)
 }
 
 /* The same source and options on a device, driver or platform that calls itself otherwise. */
-static void test_other_devices_programs_are_not_used(void **state)
+CACHE_TEST(test_other_devices_programs_are_not_used)
 {
-    const fixture *const self = *state;
     const device machine = open_device();
     write_kernels(self->root);
     assert_int_equal(run_once(&machine, self->root, "", 3), CLMGK_PROGRAM_BUILT);
@@ -765,9 +744,8 @@ static void test_other_devices_programs_are_not_used(void **state)
 
 /* A sound file under the key that version 0.1.0 gave this very program, which did not have the architecture: what it
  * holds is never handed to the driver. */
-static void test_programs_of_0_1_0_are_passed_over(void **state)
+CACHE_TEST(test_programs_of_0_1_0_are_passed_over)
 {
-    const fixture *const self = *state;
     const device machine = open_device();
     mgk_program *program = NULL;
     clmgk_program_origin origin;
@@ -794,9 +772,8 @@ static void test_programs_of_0_1_0_are_passed_over(void **state)
     close_device(&machine);
 }
 
-static void test_damaged_programs_are_built_anew(void **state)
+CACHE_TEST(test_damaged_programs_are_built_anew)
 {
-    const fixture *const self = *state;
     const device machine = open_device();
     char path[SCRATCH_PATH];
     size_t length = 0;
@@ -819,9 +796,8 @@ static void test_damaged_programs_are_built_anew(void **state)
 }
 
 /* The entry is sound, the driver does not take what it holds. */
-static void test_binaries_that_do_not_build_are_dropped(void **state)
+CACHE_TEST(test_binaries_that_do_not_build_are_dropped)
 {
-    const fixture *const self = *state;
     const device machine = open_device();
     clmgk_program_origin origin;
     double compile_ms = 0.0;
@@ -846,9 +822,8 @@ static void test_binaries_that_do_not_build_are_dropped(void **state)
     close_device(&machine);
 }
 
-static void test_contexts_share_programs_in_memory(void **state)
+CACHE_TEST(test_contexts_share_programs_in_memory)
 {
-    const fixture *const self = *state;
     const device machine = open_device();
     mgk_program *first = NULL;
     mgk_program *second = NULL;
@@ -874,9 +849,8 @@ static void test_contexts_share_programs_in_memory(void **state)
     close_device(&machine);
 }
 
-static void test_compile_errors_quote_the_log(void **state)
+CACHE_TEST(test_compile_errors_quote_the_log)
 {
-    const fixture *const self = *state;
     const device machine = open_device();
     mgk_program *program = NULL;
     clmgk_program_origin origin;
@@ -914,9 +888,8 @@ static void *get_program(void *user)
     return NULL;
 }
 
-static void test_threads_build_a_program_once(void **state)
+CACHE_TEST(test_threads_build_a_program_once)
 {
-    const fixture *const self = *state;
     const device machine = open_device();
     worker workers[THREADS] = {{0}};
     int built = 0;
@@ -968,9 +941,8 @@ static int run_child(const char *root, const char *seed_text)
 
 static const char *self_path; /* set once, before any test runs */
 
-static void test_processes_share_a_cache(void **state)
+CACHE_TEST(test_processes_share_a_cache)
 {
-    const fixture *const self = *state;
     pid_t processes[PROCESSES];
     const device machine = open_device();
     write_kernels(self->root);
@@ -995,43 +967,10 @@ static void test_processes_share_a_cache(void **state)
 
 int main(int count, char **arguments)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_places, keep_places, restore_places),
-        cmocka_unit_test_setup_teardown(test_unwritable_home, keep_places, restore_places),
-        cmocka_unit_test_setup_teardown(test_keepers, keep_places, restore_places),
-        cmocka_unit_test_setup_teardown(test_pocl_keeps, keep_places, restore_places),
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-        TEST(test_put_and_get),
-        TEST(test_every_damaged_byte_is_a_miss),
-        TEST(test_every_other_length_is_a_miss),
-        TEST(test_foreign_entries_are_misses),
-        TEST(test_every_field_is_checked),
-        TEST(test_folders_open_to_others_are_refused),
-        TEST(test_linked_folders_are_refused),
-        TEST(test_linked_root_is_followed),
-        TEST(test_files_in_the_folders_place_are_refused),
-        TEST(test_untrusted_files_are_misses),
-        TEST(test_other_owners_are_refused),
-        TEST(test_read_only_folder),
-        TEST(test_oldest_entries_go_first),
-        TEST(test_a_held_lock_does_not_stop_writers),
-        TEST(test_left_over_temporary_files_go),
-        TEST(test_info_and_clear),
-        TEST(test_programs_come_from_disk),
-        TEST(test_other_devices_programs_are_not_used),
-        TEST(test_programs_of_0_1_0_are_passed_over),
-        TEST(test_damaged_programs_are_built_anew),
-        TEST(test_binaries_that_do_not_build_are_dropped),
-        TEST(test_contexts_share_programs_in_memory),
-        TEST(test_compile_errors_quote_the_log),
-        TEST(test_threads_build_a_program_once),
-        TEST(test_processes_share_a_cache),
-#undef TEST
-    };
     if (count == 4 && strcmp(arguments[1], "child") == 0)
         return run_child(arguments[2], arguments[3]);
     self_path = arguments[0];
     /* PoCL would keep programs itself. It reads this with the first OpenCL call; children have it from here. */
     set_variable("POCL_KERNEL_CACHE", "0");
-    return cmocka_run_group_tests_name("cache", tests, NULL, NULL);
+    return th_run_tests();
 }

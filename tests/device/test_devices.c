@@ -4,10 +4,7 @@
  * OpenCL calls that these parts use; they stand in for the loader's.
  */
 #include "device/device.h"
-
-#include <setjmp.h>
-
-#include <cmocka.h>
+#include "harness/harness.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -218,11 +215,12 @@ static int reset(void **state)
     return unsetenv("CLMGK_DEVICE");
 }
 
+#define MACHINE_TEST(name) TH_TEST_OF(name, const void *no_state, .set_up = reset)
+
 /* ---- list ---------------------------------------------------------------------------------------------------- */
 
-static void test_list(void **state)
+MACHINE_TEST(test_list)
 {
-    (void)state;
     clmgk_device_info infos[5];
     size_t count = 0;
     memset(infos, 0x5a, sizeof(infos));
@@ -252,18 +250,16 @@ static void test_list(void **state)
     assert_int_equal(again, 4);
 }
 
-static void test_long_names_are_cut(void **state)
+MACHINE_TEST(test_long_names_are_cut)
 {
-    (void)state;
     clmgk_device_info info;
     assert_int_equal(clmgk_get_device_info(&others[0], &info, NULL), CLMGK_OK);
     assert_int_equal(strlen(info.name), sizeof(info.name) - 1);
     assert_memory_equal(info.name, others[0].name, sizeof(info.name) - 1);
 }
 
-static void test_empty_lists(void **state)
+MACHINE_TEST(test_empty_lists)
 {
-    (void)state;
     for (platform_count = 0; platform_count <= 2; ++platform_count) {
         clmgk_device_info info;
         clmgk_error error = {0};
@@ -275,9 +271,8 @@ static void test_empty_lists(void **state)
     }
 }
 
-static void test_a_part_of_a_device(void **state)
+MACHINE_TEST(test_a_part_of_a_device)
 {
-    (void)state;
     clmgk_device_info info;
     assert_int_equal(clmgk_get_device_info(&part, &info, NULL), CLMGK_OK);
     assert_ptr_equal(info.device_id, &part);
@@ -285,9 +280,8 @@ static void test_a_part_of_a_device(void **state)
     assert_int_equal(info.device_index, 1);
 }
 
-static void test_runtimes(void **state)
+MACHINE_TEST(test_runtimes)
 {
-    (void)state;
     static const struct {
         const char *platform;
         cl_device_type type;
@@ -324,9 +318,8 @@ static void test_runtimes(void **state)
 
 /* ---- choice -------------------------------------------------------------------------------------------------- */
 
-static void test_default_choice(void **state)
+MACHINE_TEST(test_default_choice)
 {
-    (void)state;
     clmgk_device_info info;
     assert_int_equal(clmgk_select_device(NULL, &info, NULL), CLMGK_OK);
     assert_string_equal(info.name, "Model GPU two");
@@ -347,9 +340,8 @@ static void test_default_choice(void **state)
     assert_string_equal(info.name, "Model GPU two");
 }
 
-static void test_selectors(void **state)
+MACHINE_TEST(test_selectors)
 {
-    (void)state;
     static const struct {
         const char *selector, *name; /* NULL: an error */
         clmgk_status status;
@@ -384,9 +376,8 @@ static void test_selectors(void **state)
 
 /* ---- misuse and failures ------------------------------------------------------------------------------------- */
 
-static void test_misuse(void **state)
+MACHINE_TEST(test_misuse)
 {
-    (void)state;
     clmgk_device_info info;
     size_t count = 0;
     clmgk_error error = {0};
@@ -412,9 +403,8 @@ static clmgk_status list_and_choose(clmgk_error *error)
     return status != CLMGK_OK ? status : clmgk_select_device("pocl", infos, error);
 }
 
-static void test_every_call_of_a_choice_fails(void **state)
+MACHINE_TEST(test_every_call_of_a_choice_fails)
 {
-    (void)state;
     clmgk_error error = {0};
     assert_int_equal(list_and_choose(&error), CLMGK_OK);
     const int total = calls;
@@ -434,9 +424,8 @@ static void release_memory(void *memory, void *user)
     free(memory);
 }
 
-static void test_contexts(void **state)
+MACHINE_TEST(test_contexts)
 {
-    (void)state;
     struct _cl_context opencl = {{&cpus[0], &gpus[0]}, 1};
     clmgk_context *context = NULL;
     clmgk_error error = {0};
@@ -478,9 +467,8 @@ static void test_contexts(void **state)
     assert_int_equal(buffer.references, 0);
 }
 
-static void test_every_call_of_a_context_fails(void **state)
+MACHINE_TEST(test_every_call_of_a_context_fails)
 {
-    (void)state;
     struct _cl_context opencl = {{&cpus[0], &gpus[0]}, 1};
     clmgk_context *context = NULL;
     assert_int_equal(clmgk_context_create(&opencl, &cpus[0], NULL, &context, NULL), CLMGK_OK);
@@ -498,22 +486,4 @@ static void test_every_call_of_a_context_fails(void **state)
         assert_int_equal(cpus[0].references, 1);
         assert_int_equal(buffer.references, 0);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_list, reset),
-        cmocka_unit_test_setup(test_long_names_are_cut, reset),
-        cmocka_unit_test_setup(test_empty_lists, reset),
-        cmocka_unit_test_setup(test_a_part_of_a_device, reset),
-        cmocka_unit_test_setup(test_runtimes, reset),
-        cmocka_unit_test_setup(test_default_choice, reset),
-        cmocka_unit_test_setup(test_selectors, reset),
-        cmocka_unit_test_setup(test_misuse, reset),
-        cmocka_unit_test_setup(test_every_call_of_a_choice_fails, reset),
-        cmocka_unit_test_setup(test_contexts, reset),
-        cmocka_unit_test_setup(test_every_call_of_a_context_fails, reset),
-    };
-    return cmocka_run_group_tests_name("devices", tests, NULL, NULL);
 }

@@ -63,7 +63,7 @@ cl_int __wrap_clGetKernelWorkGroupInfo(cl_kernel kernel, cl_device_id device, cl
 }
 /* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 
-static void failed_builds(void **state)
+TH_TEST(failed_builds)
 {
     static const struct {
         cl_int code;
@@ -76,7 +76,6 @@ static void failed_builds(void **state)
         {CL_INVALID_BINARY, " \n", "no build log", CLMGK_ERROR_COMPILE},
         {CL_OUT_OF_RESOURCES, "", "clBuildProgram: CL_OUT_OF_RESOURCES", CLMGK_ERROR_OUT_OF_DEVICE_MEMORY},
     };
-    th_session *const session = *state;
     const clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 5, 6);
     for (size_t n = 0; n < TH_COUNT(builds); n++) {
         clmgk_plan *plan = NULL;
@@ -124,9 +123,8 @@ static clmgk_status plan_with(th_session *session, clmgk_engine engine, const ch
 }
 
 /* Smaller work-groups are taken, down to none that fits. */
-static void kernels_that_do_not_fit(void **state)
+TH_TEST(kernels_that_do_not_fit)
 {
-    th_session *const session = *state;
     const cl_ulong beyond = session->info.local_memory_bytes + 1;
 
     group_limit = 64;
@@ -169,9 +167,8 @@ static clmgk_status plan_pass(clmgk_device_class device_class, clmgk_engine engi
 }
 
 /* Fused in one pass and not in the other, a score would not be the same in both. */
-static void nothing_is_fused(void **state)
+TH_TEST(nothing_is_fused)
 {
-    (void)state;
     static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_HARD_FISH};
     for (size_t n = 0; n < TH_COUNT(variants); n++)
         for (mgk_pass pass = MGK_FORWARD; pass < MGK_PASSES; pass++)
@@ -194,9 +191,8 @@ static void nothing_is_fused(void **state)
 }
 
 /* Hundreds of kilobytes of private memory a work-item are a stack on a CPU, and a hang on a GPU. */
-static void lane_engine_on_a_gpu(void **state)
+TH_TEST(lane_engine_on_a_gpu)
 {
-    (void)state;
     static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_HARD_FISH};
     for (size_t n = 0; n < TH_COUNT(variants); n++) {
         for (mgk_pass pass = MGK_FORWARD; pass <= MGK_BACKWARD; pass++) {
@@ -207,15 +203,4 @@ static void lane_engine_on_a_gpu(void **state)
             assert_non_null(strstr(error.message, "private memory, expected at most 16384"));
         }
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(failed_builds),
-        cmocka_unit_test(nothing_is_fused),
-        cmocka_unit_test(kernels_that_do_not_fit),
-        cmocka_unit_test(lane_engine_on_a_gpu),
-    };
-    return th_run_tests(tests);
 }

@@ -61,16 +61,45 @@ typedef struct th_session {
 int th_session_open(void **state);
 int th_session_close(void **state);
 
-/* A test of the full tier alone: in the quick tier others exercise the same text (tests/mutations shows that). */
-#define th_full_test(function)                                                                                         \
+/*
+ * A program's tests, run in the order of its file; `session` is the group's. TH_FULL_TEST: of the full tier alone,
+ * others exercise the same text in the quick tier (tests/mutations shows that). TH_HOST_TEST: needs no device.
+ * TH_TEST_OF: any other state.
+ *
+ *     TH_TEST(sums_are_one)
+ *     {
+ *         ...
+ *     }
+ */
+#define TH_TEST(name)      TH_TEST_OF(name, th_session *session, .session = true)
+#define TH_FULL_TEST(name) TH_TEST_OF(name, th_session *session, .session = true, .full = true)
+#define TH_HOST_TEST(name) TH_TEST_OF(name, const void *no_state, .session = false)
+#define TH_TEST_OF(function, state_type, ...)                                                                          \
+    static void function(state_type __attribute__((unused)));                                                          \
+    static void run_##function(void **state)                                                                           \
     {                                                                                                                  \
-        .name = #function, .test_func = (function), .initial_state = (void *)&th_full_only                             \
-    }
-extern const char th_full_only;
+        function(*state);                                                                                              \
+    }                                                                                                                  \
+    static void __attribute__((constructor)) add_##function(void)                                                      \
+    {                                                                                                                  \
+        th_add_test(&(th_test){.name = #function, .run = run_##function, .line = __LINE__, __VA_ARGS__});              \
+    }                                                                                                                  \
+    static void function(state_type __attribute__((unused)))
 
-/* Runs an array of tests with a session. */
-#define th_run_tests(tests) th_run_group(tests, TH_COUNT(tests))
-int th_run_group(const struct CMUnitTest *tests, size_t count);
+typedef struct th_test {
+    const char *name;
+    CMUnitTestFunction run;
+    CMFixtureFunction set_up, tear_down;
+    int line;
+    bool session, full;
+} th_test;
+void th_add_test(const th_test *test);
+
+/* Runs them. A program without a main gets one that does this alone. */
+int th_run_tests(void);
+
+/* CLMGK_TEST_FULL=1. */
+bool th_is_full(void);
 
 /* A plan of `desc`, counted in the session, which keeps a plan of every program until it is closed. */
 clmgk_plan *th_plan(th_session *session, const clmgk_attention_desc *desc, clmgk_engine engine, const char *parameters);

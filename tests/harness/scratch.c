@@ -57,6 +57,13 @@ void scratch_remove(const char *path)
 
 void scratch_write(const char *path, const void *data, size_t length)
 {
+    char folder[SCRATCH_PATH];
+    scratch_join(folder, path, "");
+    for (char *slash = strchr(folder + 1, '/'); slash && slash[1] != '\0'; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        (void)mkdir(folder, S_IRWXU);
+        *slash = '/';
+    }
     FILE *const file = fopen(path, "wb");
     assert_non_null(file);
     assert_int_equal(fwrite(data, 1, length, file), length);

@@ -16,6 +16,7 @@ void scratch_remove(const char *path);
 /* "folder/name" into `path`. */
 void scratch_join(char path[SCRATCH_PATH], const char *folder, const char *name);
 
+/* The folders on the way are made. */
 void scratch_write(const char *path, const void *data, size_t length);
 
 /* The file's bytes (free). */

@@ -45,19 +45,13 @@ static void find_engines(th_session *session)
     }
 }
 
-static bool is_full(void)
-{
-    const char *const full = getenv("CLMGK_TEST_FULL");
-    return full && strcmp(full, "1") == 0;
-}
-
 int th_session_open(void **state)
 {
     th_session *const session = calloc(1, sizeof(*session));
     clmgk_error error = {0};
     cl_int code = CL_SUCCESS;
     assert_non_null(session);
-    session->full = is_full();
+    session->full = th_is_full();
     if (clmgk_select_device(NULL, &session->info, &error) != CLMGK_OK)
         fail_msg("%s", error.message);
     session->cl = clCreateContext(NULL, 1, &session->info.device_id, NULL, NULL, &code);
@@ -86,25 +80,6 @@ int th_session_close(void **state)
     assert_int_equal(clReleaseContext(session->cl), CL_SUCCESS);
     free(session);
     return 0;
-}
-
-const char th_full_only = 0;
-
-int th_run_group(const struct CMUnitTest *tests, size_t count)
-{
-    struct CMUnitTest *const kept = calloc(count, sizeof(*kept));
-    size_t number = 0;
-    if (!kept)
-        return 1;
-    for (size_t n = 0; n < count; n++) {
-        if (tests[n].initial_state == &th_full_only && !is_full())
-            continue;
-        kept[number] = tests[n];
-        kept[number++].initial_state = NULL;
-    }
-    const int failed = _cmocka_run_group_tests("tests", kept, number, th_session_open, th_session_close);
-    free(kept);
-    return failed;
 }
 
 bool th_takes(const th_session *session, size_t index, size_t step)

@@ -110,9 +110,8 @@ static void draw_range(th_session *session, uint64_t first, uint64_t count)
             failures++;
 }
 
-static void draws(void **state)
+TH_TEST(draws)
 {
-    th_session *const session = *state;
     const rd_configuration *list = NULL;
     const uint64_t listed = rd_listed(&list);
     failures = 0;
@@ -154,10 +153,9 @@ static rd_case alone(const rd_case *c)
  * The backward pass makes forward's scores again, bit for bit. Where it does not, dV differs by what a score's rounding
  * is, which the bound hides: but it is then another one with other gradients beside it.
  */
-static void other_gradients_change_no_values(void **state)
+TH_TEST(other_gradients_change_no_values)
 {
     static const uint64_t lines[] = {10, 7}; /* shifted keys, packed sequences; with priors */
-    th_session *const session = *state;
     const rd_configuration *list = NULL;
     const uint64_t listed = rd_listed(&list);
     for (uint64_t n = 0; n < (arguments.ranged || arguments.optimised ? 0 : 40); n++) {
@@ -215,11 +213,10 @@ static bool parse(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(draws), cmocka_unit_test(other_gradients_change_no_values)};
     if (!parse(argc, argv)) {
         fprintf(stderr, "usage: %s [--seed S] [--first N] [--count N] [--optimised] [--list] [--keep-going]\n",
                 argv[0]);
         return 2;
     }
-    return th_run_tests(tests);
+    return th_run_tests();
 }

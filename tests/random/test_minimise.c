@@ -15,9 +15,8 @@
 
 /* ---- drawing ----------------------------------------------------------------------------------------------------- */
 
-static void configurations_hold_every_pair(void **state)
+TH_TEST(configurations_hold_every_pair)
 {
-    (void)state;
     const rd_configuration *list = NULL;
     const size_t count = rd_listed(&list);
     for (size_t a = 0; a < RD_OPTIONS; a++) {
@@ -31,9 +30,8 @@ static void configurations_hold_every_pair(void **state)
     }
 }
 
-static void configurations_hold_every_variant_and_engine(void **state)
+TH_TEST(configurations_hold_every_variant_and_engine)
 {
-    (void)state;
     const rd_configuration *list = NULL;
     const size_t count = rd_listed(&list);
     uint32_t variants = 0, dtypes = 0, forms[2] = {0, 0};
@@ -68,9 +66,8 @@ static void expect_equal(const rd_case *a, const rd_case *b)
 }
 
 /* Every kind of number makes a problem, and the same one each time. */
-static void draws_are_repeatable(void **state)
+TH_TEST(draws_are_repeatable)
 {
-    (void)state;
     static const uint64_t first[] = {0, RD_LISTED, RD_OPTIMISED};
     for (size_t kind = 0; kind < TH_COUNT(first); kind++) {
         for (uint64_t n = 0; n < 300; n++) {
@@ -157,12 +154,12 @@ static void expect_command_runs(const rd_case *c, const char *folder, const char
     free(line);
 }
 
-static void smallest_forward(void **state)
+TH_TEST(smallest_forward)
 {
     const rd_fault fault = {TH_O, 1.5, has_sinks_and_keys};
     char folder[SCRATCH_PATH];
     rd_case c = busy_case();
-    minimise(*state, &c, &fault);
+    minimise(session, &c, &fault);
     const clmgk_attention_desc *const d = &c.problem.desc;
     assert_int_equal(d->length_k, 5);
     assert_true(d->use_sinks);
@@ -177,7 +174,7 @@ static void smallest_forward(void **state)
     rd_case_free(&c);
 }
 
-static void smallest_backward(void **state)
+TH_TEST(smallest_backward)
 {
     const rd_fault fault = {TH_GRAD_V, 1.5, always};
     char folder[SCRATCH_PATH];
@@ -187,7 +184,7 @@ static void smallest_backward(void **state)
     c.accumulate = CLMGK_GRADIENT_V;
     c.grad_lse = true;
     assert_true(rd_make_problem(&c, 6));
-    minimise(*state, &c, &fault);
+    minimise(session, &c, &fault);
     const clmgk_attention_desc *const d = &c.problem.desc;
     assert_int_equal(d->gradients, CLMGK_GRADIENT_V);
     assert_int_equal(d->batch * d->heads * d->components * d->length * d->length_k * d->head_size * d->value_size, 1);
@@ -202,9 +199,8 @@ static void smallest_backward(void **state)
 /* ---- commands ---------------------------------------------------------------------------------------------------- */
 
 /* Of a draw that has every option, shapes of arrays and integers among them: the files are what the program expects. */
-static void commands_run(void **state)
+TH_TEST(commands_run)
 {
-    th_session *const session = *state;
     static const uint64_t numbers[] = {6, 12, 19, 23 + 17};
     for (size_t n = 0; n < (session->full ? TH_COUNT(numbers) : 0); n++) {
         char folder[SCRATCH_PATH];
@@ -214,17 +210,4 @@ static void commands_run(void **state)
         scratch_remove(folder);
         rd_case_free(&c);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(configurations_hold_every_pair),
-        cmocka_unit_test(configurations_hold_every_variant_and_engine),
-        cmocka_unit_test(draws_are_repeatable),
-        cmocka_unit_test(smallest_forward),
-        cmocka_unit_test(smallest_backward),
-        cmocka_unit_test(commands_run),
-    };
-    return th_run_tests(tests);
 }

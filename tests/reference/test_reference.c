@@ -1,18 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The reference against values computed by hand, and against the definitions of rounding. */
+#include "harness/harness.h"
 #include "reference/reference.h"
 #include "reference/sums.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
-
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 static void assert_close(double value, double expected)
 {
@@ -47,9 +41,8 @@ typedef struct storage {
 static const storage storages[] = {{clmgk_ref_f32_to_f16, clmgk_ref_f16_to_f32, 0x7c00},
                                    {clmgk_ref_f32_to_bf16, clmgk_ref_bf16_to_f32, 0x7f80}};
 
-static void values_of_bits(void **state)
+TH_HOST_TEST(values_of_bits)
 {
-    (void)state;
     assert_true(clmgk_ref_f16_to_f32(0x3c00) == 1.0F);
     assert_true(clmgk_ref_f16_to_f32(0xc000) == -2.0F);
     assert_true(clmgk_ref_f16_to_f32(0x3555) == 1365.0F / 4096.0F);
@@ -61,10 +54,9 @@ static void values_of_bits(void **state)
     assert_true(clmgk_ref_bf16_to_f32(0xc049) == -3.140625F);
 }
 
-static void every_value_survives(void **state)
+TH_HOST_TEST(every_value_survives)
 {
-    (void)state;
-    for (size_t s = 0; s < COUNT(storages); s++) {
+    for (size_t s = 0; s < TH_COUNT(storages); s++) {
         for (uint32_t bits = 0; bits <= 0xffffU; bits++) {
             const float value = storages[s].widen((uint16_t)bits);
             const uint16_t again = storages[s].round(value);
@@ -74,10 +66,9 @@ static void every_value_survives(void **state)
 }
 
 /* Between two neighbours: the middle goes to the even one, everything else to the nearer one. */
-static void rounding_is_to_nearest_even(void **state)
+TH_HOST_TEST(rounding_is_to_nearest_even)
 {
-    (void)state;
-    for (size_t s = 0; s < COUNT(storages); s++) {
+    for (size_t s = 0; s < TH_COUNT(storages); s++) {
         for (uint16_t low = 0; low + 1 < storages[s].infinity; low++) {
             const uint16_t high = (uint16_t)(low + 1);
             const float middle = (float)(((double)storages[s].widen(low) + (double)storages[s].widen(high)) / 2.0);
@@ -89,29 +80,27 @@ static void rounding_is_to_nearest_even(void **state)
     }
 }
 
-static void rounding_at_the_ends(void **state)
+TH_HOST_TEST(rounding_at_the_ends)
 {
-    (void)state;
     assert_int_equal(clmgk_ref_f32_to_f16(65519.99F), 0x7bff);
     assert_int_equal(clmgk_ref_f32_to_f16(65520.0F), 0x7c00);
     assert_int_equal(clmgk_ref_f32_to_f16(-3e38F), 0xfc00);
     assert_int_equal(clmgk_ref_f32_to_f16(-INFINITY), 0xfc00);
     assert_int_equal(clmgk_ref_f32_to_bf16(3.4028235e38F), 0x7f80);
     assert_int_equal(clmgk_ref_f32_to_bf16(INFINITY), 0x7f80);
-    for (size_t s = 0; s < COUNT(storages); s++)
+    for (size_t s = 0; s < TH_COUNT(storages); s++)
         assert_true(isnan(storages[s].widen(storages[s].round(NAN))));
 }
 
-static void arrays_of_every_storage_type(void **state)
+TH_HOST_TEST(arrays_of_every_storage_type)
 {
-    (void)state;
     static const clmgk_dtype dtypes[] = {CLMGK_DTYPE_F32, CLMGK_DTYPE_F16, CLMGK_DTYPE_BF16};
     static const double exact[] = {0.0, 1.0, -2.5, 96.0};
-    for (size_t t = 0; t < COUNT(dtypes); t++) {
-        unsigned char stored[sizeof(float) * COUNT(exact)];
-        double loaded[COUNT(exact)];
-        clmgk_ref_store(dtypes[t], exact, COUNT(exact), stored);
-        clmgk_ref_load(dtypes[t], stored, COUNT(exact), loaded);
+    for (size_t t = 0; t < TH_COUNT(dtypes); t++) {
+        unsigned char stored[sizeof(float) * TH_COUNT(exact)];
+        double loaded[TH_COUNT(exact)];
+        clmgk_ref_store(dtypes[t], exact, TH_COUNT(exact), stored);
+        clmgk_ref_load(dtypes[t], stored, TH_COUNT(exact), loaded);
         assert_memory_equal(loaded, exact, sizeof(exact));
         assert_int_equal(clmgk_ref_dtype_size(dtypes[t]), t == 0 ? 4 : 2);
     }
@@ -119,9 +108,8 @@ static void arrays_of_every_storage_type(void **state)
 
 /* ---- the formulas ------------------------------------------------------------------------------------------- */
 
-static void softmax_by_hand(void **state)
+TH_HOST_TEST(softmax_by_hand)
 {
-    (void)state;
     const double q[] = {2.0};
     const double k[] = {0.0, log(3.0)}; /* logits 0 and ln 3 with sigma^2 = 2: weights 1/4 and 3/4 */
     const double v[] = {8.0, -4.0};
@@ -134,9 +122,8 @@ static void softmax_by_hand(void **state)
     assert_close(lse, log(4.0));
 }
 
-static void gaussian_by_hand(void **state)
+TH_HOST_TEST(gaussian_by_hand)
 {
-    (void)state;
     const double q[] = {1.0};
     const double k[] = {1.0, 1.0 + sqrt(log(9.0))}; /* exponents 0 and -ln 9 / (2 sigma^2) = -ln 3 */
     const double v[] = {8.0, -4.0};
@@ -150,9 +137,8 @@ static void gaussian_by_hand(void **state)
 }
 
 /* Dot scores with one sigma each: exp(s) = pi_r exp(q k_jr / sigma_r^2). */
-static void mgk_by_hand(void **state)
+TH_HOST_TEST(mgk_by_hand)
 {
-    (void)state;
     const double q[] = {1.0};
     const double k[] = {log(2.0), log(3.0), 3.0 * log(5.0), 3.0 * log(7.0)}; /* [M,S] */
     const double v[] = {1.0, 0.0};
@@ -179,9 +165,8 @@ static void mgk_by_hand(void **state)
 }
 
 /* A prior of each shape picks the component: with pi = (1, 0) MGK is softmax over the first component's keys. */
-static void priors_of_every_shape(void **state)
+TH_HOST_TEST(priors_of_every_shape)
 {
-    (void)state;
     const double q[] = {1.0, 1.0};                               /* [H,N] */
     const double k[] = {log(2.0), log(3.0), log(5.0), log(7.0)}; /* [G,M,S], G = 1 */
     const double v[] = {1.0, 0.0};
@@ -196,7 +181,7 @@ static void priors_of_every_shape(void **state)
                  {CLMGK_PRIOR_M, of_m, {5.0 / 12.0, 5.0 / 12.0}, {12.0, 12.0}},
                  {CLMGK_PRIOR_HM, of_hm, {2.0 / 5.0, 5.0 / 12.0}, {5.0, 12.0}},
                  {CLMGK_PRIOR_HMS, of_hms, {2.0 / 9.0, 0.0}, {9.0, 0.0}}};
-    for (size_t c = 0; c < COUNT(cases); c++) {
+    for (size_t c = 0; c < TH_COUNT(cases); c++) {
         clmgk_ref_problem p = {.desc = small_desc(CLMGK_VARIANT_MGK, CLMGK_SCORE_DOT, 2), .q = q, .k = k, .v = v};
         p.desc.heads = 2;
         p.desc.prior_shape = cases[c].shape;
@@ -215,16 +200,15 @@ static void priors_of_every_shape(void **state)
 }
 
 /* sMGK is MGK over keys k_j + b_r. */
-static void shifts_are_added_to_the_keys(void **state)
+TH_HOST_TEST(shifts_are_added_to_the_keys)
 {
-    (void)state;
     enum { H = 2, D = 3, S = 2, M = 2, KEYS = S * D };
     const double q[H * D] = {0.3, -1.0, 0.5, 0.2, 0.1, -0.7};
     const double k[KEYS] = {1.0, 0.5, -0.5, -1.5, 0.25, 2.0};
     const double b[H * M * D] = {0.1, 0.2, 0.3, -1.0, 0.0, 2.0, 0.5, -0.5, 0.25, 1.5, -2.0, 0.0};
     const double v[S] = {1.0, -3.0};
     static const clmgk_score scores[] = {CLMGK_SCORE_DOT, CLMGK_SCORE_GAUSSIAN};
-    for (size_t s = 0; s < COUNT(scores); s++) {
+    for (size_t s = 0; s < TH_COUNT(scores); s++) {
         clmgk_ref_problem shifted = {
             .desc = small_desc(CLMGK_VARIANT_SMGK, scores[s], M), .q = q, .k = k, .v = v, .shift = b};
         shifted.desc.heads = H;
@@ -253,9 +237,8 @@ static void shifts_are_added_to_the_keys(void **state)
     }
 }
 
-static void visible_keys(void **state)
+TH_HOST_TEST(visible_keys)
 {
-    (void)state;
     const int32_t lengths[] = {3, 0, 9, -4};
     const int32_t lengths_q[] = {2, 3, 1, 7};
     clmgk_ref_problem p = {
@@ -276,7 +259,7 @@ static void visible_keys(void **state)
         {1, 1, 0, CLMGK_ALIGN_TOP_LEFT, {{1, 2, 3}, {0, 0, 0}, {1, 2, 3}, {0, 0, 0}}},
         {1, 1, 0, CLMGK_ALIGN_LENGTHS, {{1, 2, 3}, {0, 0, 0}, {3, 4, 5}, {0, 0, 0}}},
     };
-    for (size_t c = 0; c < COUNT(cases); c++) {
+    for (size_t c = 0; c < TH_COUNT(cases); c++) {
         p.desc.causal = cases[c].causal;
         p.desc.use_lengths = cases[c].use_lengths;
         p.desc.use_lengths_q = cases[c].use_lengths_q;
@@ -304,9 +287,8 @@ static int64_t diagonal(clmgk_alignment alignment, int64_t rows, int64_t keys, i
     return alignment == CLMGK_ALIGN_LENGTHS ? i + length - rows : i + keys - rows;
 }
 
-static void visible_windows(void **state)
+TH_HOST_TEST(visible_windows)
 {
-    (void)state;
     enum { N = 3, S = 6 };
     static const int64_t limits[] = {-1, 0, 1, 4, INT64_MAX};
     static const int32_t lengths[] = {4};
@@ -314,10 +296,10 @@ static void visible_windows(void **state)
     p.desc.length = N;
     p.desc.length_k = S;
     p.desc.use_window = 1;
-    for (size_t n = 0; n < COUNT(limits) * COUNT(limits) * 12; n++) {
-        const int64_t left = limits[n % COUNT(limits)];
-        const int64_t right = limits[n / COUNT(limits) % COUNT(limits)];
-        const size_t rest = n / COUNT(limits) / COUNT(limits);
+    for (size_t n = 0; n < TH_COUNT(limits) * TH_COUNT(limits) * 12; n++) {
+        const int64_t left = limits[n % TH_COUNT(limits)];
+        const int64_t right = limits[n / TH_COUNT(limits) % TH_COUNT(limits)];
+        const size_t rest = n / TH_COUNT(limits) / TH_COUNT(limits);
         p.desc.window_left = left;
         p.desc.window_right = right;
         p.desc.causal = (int32_t)(rest % 2);
@@ -339,9 +321,8 @@ static void visible_windows(void **state)
 }
 
 /* Sequences of 2, 0, 1 and 2 rows against 1, 2, 0 and 4 keys, without and with a window on their own diagonals. */
-static void visible_in_packed_sequences(void **state)
+TH_HOST_TEST(visible_in_packed_sequences)
 {
-    (void)state;
     static const int32_t offsets[] = {0, 2, 2, 3, 5};
     static const int32_t offsets_k[] = {0, 1, 3, 3, 7};
     static const char *const all[] = {"x......", "x......", ".......", "...xxxx", "...xxxx"};
@@ -370,9 +351,8 @@ static void visible_in_packed_sequences(void **state)
 }
 
 /* An axis of the bias may be 1, that of the batch may divide B: b mod n. */
-static void bias_hides_along_its_axes(void **state)
+TH_HOST_TEST(bias_hides_along_its_axes)
 {
-    (void)state;
     enum { B = 4, H = 2, N = 3, S = 2, PAIRS = N * S, ALL = B * H * PAIRS };
     static const int64_t axes[][4] = {{4, 2, 3, 2}, {2, 2, 3, 2}, {1, 1, 1, 2}, {2, 1, 3, 1}, {1, 2, 1, 1}};
     double bias[ALL] = {0};
@@ -382,7 +362,7 @@ static void bias_hides_along_its_axes(void **state)
     p.desc.length = N;
     p.desc.length_k = S;
     p.desc.use_bias = 1;
-    for (size_t c = 0; c < COUNT(axes); c++) {
+    for (size_t c = 0; c < TH_COUNT(axes); c++) {
         const int64_t *const axis = axes[c];
         p.desc.bias_batch = axis[0];
         p.desc.bias_heads = axis[1];
@@ -402,9 +382,8 @@ static void bias_hides_along_its_axes(void **state)
 }
 
 /* Two keys with scores 2 and 0; what is added to them decides. */
-static void modifiers_by_hand(void **state)
+TH_HOST_TEST(modifiers_by_hand)
 {
-    (void)state;
     const double q[] = {1.0};
     const double k[] = {2.0, 0.0};
     const double v[] = {8.0, -4.0};
@@ -448,9 +427,8 @@ static void modifiers_by_hand(void **state)
 }
 
 /* A sink remains where no key does; beyond lengths_q nothing remains. */
-static void sinks_without_keys(void **state)
+TH_HOST_TEST(sinks_without_keys)
 {
-    (void)state;
     static const int32_t lengths[] = {0};
     static const int32_t lengths_q[] = {1};
     const double q[] = {1.0, 1.0};
@@ -487,18 +465,17 @@ static void sinks_without_keys(void **state)
 }
 
 /* Packed sequences of one length are a batch: positions, diagonals and random numbers are each sequence's own. */
-static void packed_sequences_are_a_batch(void **state)
+TH_HOST_TEST(packed_sequences_are_a_batch)
 {
-    (void)state;
     enum { T = 3, N = 4, S = 5, ROWS = T * N };
     static const int32_t offsets[] = {0, N, 2 * N, 3 * N};
     static const int32_t offsets_k[] = {0, S, 2 * S, 3 * S};
     double q[ROWS];
     double k[T * S];
     const double slopes[] = {0.3};
-    for (size_t n = 0; n < COUNT(q); n++)
+    for (size_t n = 0; n < TH_COUNT(q); n++)
         q[n] = sin(1.0 + 3.7 * (double)n);
-    for (size_t n = 0; n < COUNT(k); n++)
+    for (size_t n = 0; n < TH_COUNT(k); n++)
         k[n] = cos(2.0 + 5.3 * (double)n);
     clmgk_ref_problem batch = {.desc = small_desc(CLMGK_VARIANT_GAUSSIAN, CLMGK_SCORE_GAUSSIAN, 1),
                                .q = q,
@@ -518,8 +495,8 @@ static void packed_sequences_are_a_batch(void **state)
     batch.desc.dropout = 0.5;
     clmgk_ref_problem packed = batch;
     packed.desc.batch = 1;
-    packed.desc.length = COUNT(q);
-    packed.desc.length_k = COUNT(k);
+    packed.desc.length = TH_COUNT(q);
+    packed.desc.length_k = TH_COUNT(k);
     packed.desc.sequences = T;
     packed.desc.use_offsets_k = 1;
     packed.offsets = offsets;
@@ -546,9 +523,8 @@ static void packed_sequences_are_a_batch(void **state)
     }
 }
 
-static void rows_without_keys_and_bad_values(void **state)
+TH_HOST_TEST(rows_without_keys_and_bad_values)
 {
-    (void)state;
     const double q[] = {1.0};
     const double k[] = {0.0, 1.0};
     const double v[] = {1.0, 2.0};
@@ -580,9 +556,8 @@ static void rows_without_keys_and_bad_values(void **state)
 /* ---- random numbers ------------------------------------------------------------------------------------------ */
 
 /* Known answers of the generator's authors (Random123). */
-static void philox_of_its_authors(void **state)
+TH_HOST_TEST(philox_of_its_authors)
 {
-    (void)state;
     static const struct {
         uint32_t counter[4], key[2], words[4];
     } known[] = {
@@ -594,16 +569,15 @@ static void philox_of_its_authors(void **state)
          {0xa4093822, 0x299f31d0},
          {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
     };
-    for (size_t n = 0; n < COUNT(known); n++) {
+    for (size_t n = 0; n < TH_COUNT(known); n++) {
         uint32_t words[4];
         clmgk_ref_philox(known[n].counter, known[n].key, words);
         assert_memory_equal(words, known[n].words, sizeof(words));
     }
 }
 
-static void dropout_is_drawn_from_philox(void **state)
+TH_HOST_TEST(dropout_is_drawn_from_philox)
 {
-    (void)state;
     enum { B = 2, H = 3, N = 2, S = 10 };
     const uint32_t key[] = {0x89abcdef, 0x01234567};
     clmgk_ref_problem p = {.desc = small_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_SCORE_DOT, 1),
@@ -627,9 +601,8 @@ static void dropout_is_drawn_from_philox(void **state)
 }
 
 /* O from weights kept or dropped, L as without dropout. */
-static void dropout_by_hand(void **state)
+TH_HOST_TEST(dropout_by_hand)
 {
-    (void)state;
     enum { S = 8 };
     const double q[] = {0.0};
     const double k[S] = {0};
@@ -656,15 +629,14 @@ static void dropout_by_hand(void **state)
 /* ---- the bound ---------------------------------------------------------------------------------------------- */
 
 /* The 1 is lost beside 1e8, unless the order cancels that first. */
-static void sums_in_every_order(void **state)
+TH_HOST_TEST(sums_in_every_order)
 {
-    (void)state;
     enum { TERMS = 17, WIDTH = 100 }; /* more than a chunk */
     static const struct {
         size_t large, small, minus;
         float sums[REF_ORDERS];
     } cases[] = {{0, 2, 1, {1.0F, 0.0F, 0.0F}}, {1, 0, 2, {0.0F, 1.0F, 0.0F}}, {0, 1, 16, {0.0F, 0.0F, 1.0F}}};
-    for (size_t c = 0; c < COUNT(cases); c++) {
+    for (size_t c = 0; c < TH_COUNT(cases); c++) {
         float terms[TERMS][WIDTH] = {{0}};
         for (size_t w = 0; w < WIDTH; w++) {
             terms[cases[c].large][w] = 1e8F;
@@ -697,12 +669,11 @@ static void irregular(double *values, size_t count)
         values[n] = (float)sin(1.0 + 3.7 * (double)n);
 }
 
-static void bound_holds_and_rejects(void **state)
+TH_HOST_TEST(bound_holds_and_rejects)
 {
-    (void)state;
     static const double c[] = {3e-6, 5e-4, 4e-3};
     double qkv[32];
-    irregular(qkv, COUNT(qkv));
+    irregular(qkv, TH_COUNT(qkv));
     clmgk_ref_problem p = bound_problem(qkv, qkv, qkv);
     for (int dtype = CLMGK_DTYPE_F32; dtype <= CLMGK_DTYPE_BF16; dtype++) {
         const int64_t row[] = {3, 1};
@@ -742,13 +713,12 @@ static void bound_holds_and_rejects(void **state)
     }
 }
 
-static void bound_wants_nan_and_infinity_in_place(void **state)
+TH_HOST_TEST(bound_wants_nan_and_infinity_in_place)
 {
-    (void)state;
     double q[32];
     double k[32];
-    irregular(q, COUNT(q));
-    irregular(k, COUNT(k));
+    irregular(q, TH_COUNT(q));
+    irregular(k, TH_COUNT(k));
     q[9] = NAN; /* row 1 */
     clmgk_ref_problem p = bound_problem(q, k, k);
     p.desc.causal = 1;
@@ -763,7 +733,7 @@ static void bound_wants_nan_and_infinity_in_place(void **state)
         size_t row;
         double lse;
     } wrong[] = {{0, NAN}, {0, INFINITY}, {0, -1e30}, {1, 0.0}, {2, -INFINITY}};
-    for (size_t n = 0; n < COUNT(wrong); n++) {
+    for (size_t n = 0; n < TH_COUNT(wrong); n++) {
         double lse[4];
         memcpy(lse, answer.lse, sizeof(lse));
         lse[wrong[n].row] = wrong[n].lse;
@@ -773,14 +743,13 @@ static void bound_wants_nan_and_infinity_in_place(void **state)
 }
 
 /* Distances of far points cancel when they are expanded: the bound knows. */
-static void bound_counts_expanded_distances(void **state)
+TH_HOST_TEST(bound_counts_expanded_distances)
 {
-    (void)state;
     double q[32];
     double k[32];
     double v[32];
-    irregular(v, COUNT(v));
-    for (size_t n = 0; n < COUNT(q); n++) {
+    irregular(v, TH_COUNT(v));
+    for (size_t n = 0; n < TH_COUNT(q); n++) {
         q[n] = 300.0 + v[n];
         k[n] = 300.0 + v[31 - n];
     }
@@ -789,36 +758,4 @@ static void bound_counts_expanded_distances(void **state)
     assert_true(clmgk_ref_solve(&p, 4, NULL, &answer));
     assert_true(answer.bound_lse.plain_error > 1e-3 && answer.bound_lse.plain_error < 1.0);
     clmgk_ref_answer_free(&answer);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_of_bits),
-        cmocka_unit_test(every_value_survives),
-        cmocka_unit_test(rounding_is_to_nearest_even),
-        cmocka_unit_test(rounding_at_the_ends),
-        cmocka_unit_test(arrays_of_every_storage_type),
-        cmocka_unit_test(softmax_by_hand),
-        cmocka_unit_test(gaussian_by_hand),
-        cmocka_unit_test(mgk_by_hand),
-        cmocka_unit_test(priors_of_every_shape),
-        cmocka_unit_test(shifts_are_added_to_the_keys),
-        cmocka_unit_test(visible_keys),
-        cmocka_unit_test(visible_windows),
-        cmocka_unit_test(visible_in_packed_sequences),
-        cmocka_unit_test(bias_hides_along_its_axes),
-        cmocka_unit_test(modifiers_by_hand),
-        cmocka_unit_test(sinks_without_keys),
-        cmocka_unit_test(packed_sequences_are_a_batch),
-        cmocka_unit_test(rows_without_keys_and_bad_values),
-        cmocka_unit_test(philox_of_its_authors),
-        cmocka_unit_test(dropout_is_drawn_from_philox),
-        cmocka_unit_test(dropout_by_hand),
-        cmocka_unit_test(sums_in_every_order),
-        cmocka_unit_test(bound_holds_and_rejects),
-        cmocka_unit_test(bound_wants_nan_and_infinity_in_place),
-        cmocka_unit_test(bound_counts_expanded_distances),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,19 +4,13 @@
  * loss sum(O dO) + sum(L dL), forms that are another's special case, the plain formula against the exact one, and the
  * noise against the library's own.
  */
+#include "harness/harness.h"
 #include "reference/reference.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
-
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 enum { B = 2, N = 4, S = 6, D = 3, E = 2 };
 
@@ -306,9 +300,8 @@ static void expect_row(const clmgk_ref_problem *p, double first, double second)
     expect_close("second", 1, &(double){clmgk_ref_log_weight(p, 0, 0, 0, 1, 0)}, &second, 1e-12);
 }
 
-static void scores_by_hand(void **state)
+TH_HOST_TEST(scores_by_hand)
 {
-    (void)state;
     clmgk_ref_problem p = by_hand(CLMGK_VARIANT_HARD_FISH);
     expect_row(&p, 3.0 * 2.0 - 0.5 * -6.0, 3.0 * 1.0 - 0.5 * 3.0);
     p.desc.variant = CLMGK_VARIANT_HARD_MISH;
@@ -334,9 +327,8 @@ static void scores_by_hand(void **state)
 }
 
 /* The score is divided by sqrt(D), c as well; soft-cap comes next, then the bias. */
-static void scale_and_softcap_by_hand(void **state)
+TH_HOST_TEST(scale_and_softcap_by_hand)
 {
-    (void)state;
     static const double q[4] = {1.0, 2.0, 3.0, 4.0}, k[4] = {0.5, 0.25, -1.0, 1.5}, v[1] = {1.0};
     static const double mix[1] = {0.3}, offset[1] = {7.0}, bias[1] = {0.125};
     clmgk_ref_problem p = by_hand(CLMGK_VARIANT_HARD_GFISH);
@@ -412,11 +404,10 @@ static void check_gradient(const char *name, fixture *f, const clmgk_ref_gradien
         fail_msg("%s, gradient %d: the plain formula errs by %g", name, which, gradients->bound[which].plain_error);
 }
 
-static void gradients_are_those_of_the_loss(void **state)
+TH_HOST_TEST(gradients_are_those_of_the_loss)
 {
-    (void)state;
     static fixture f;
-    for (size_t n = 0; n < COUNT(forms); n++) {
+    for (size_t n = 0; n < TH_COUNT(forms); n++) {
         make(&forms[n], &f);
         clmgk_ref_gradients gradients = solve_gradients(&f.problem);
         for (int which = 0; which < PARAMETERS; which++)
@@ -426,11 +417,10 @@ static void gradients_are_those_of_the_loss(void **state)
 }
 
 /* The loss depends on every parameter of a form, on c through L alone: no other gradient is 0 throughout. */
-static void gradients_are_not_nothing(void **state)
+TH_HOST_TEST(gradients_are_not_nothing)
 {
-    (void)state;
     static fixture f;
-    for (size_t n = 0; n < COUNT(forms); n++) {
+    for (size_t n = 0; n < TH_COUNT(forms); n++) {
         make(&forms[n], &f);
         clmgk_ref_gradients gradients = solve_gradients(&f.problem);
         for (int which = 0; which < PARAMETERS; which++) {
@@ -442,9 +432,8 @@ static void gradients_are_not_nothing(void **state)
     }
 }
 
-static void wanted_gradients_only(void **state)
+TH_HOST_TEST(wanted_gradients_only)
 {
-    (void)state;
     static const test_form form = {.desc = {GFISH, W_AND_C, .use_sinks = 1, .use_bias = 1}};
     static fixture f;
     make(&form, &f);
@@ -463,9 +452,8 @@ static void wanted_gradients_only(void **state)
 }
 
 /* At x = 0 relu's derivative is 0, from whichever side p comes; without relu nothing is special about p = 0. */
-static void relu_at_0_has_no_slope(void **state)
+TH_HOST_TEST(relu_at_0_has_no_slope)
 {
-    (void)state;
     static const test_form rectified = {.desc = {HARD_GFISH, W_AND_C}}, straight = {.desc = {HARD_FISH}};
     static fixture f;
     make(&rectified, &f);
@@ -497,13 +485,12 @@ static void expect_same_gradients(const clmgk_ref_gradients *one, const clmgk_re
 }
 
 /* Without deviation a form is its hard one, to the last bit. */
-static void hard_forms_are_those_without_deviation(void **state)
+TH_HOST_TEST(hard_forms_are_those_without_deviation)
 {
-    (void)state;
     static const test_form noisy[] = {{.desc = {FISH}}, {.desc = {MISH}}, {.desc = {GFISH, W_AND_C}}};
     static const clmgk_variant hard[] = {CLMGK_VARIANT_HARD_FISH, CLMGK_VARIANT_HARD_MISH, CLMGK_VARIANT_HARD_GFISH};
     static fixture f;
-    for (size_t n = 0; n < COUNT(noisy); n++) {
+    for (size_t n = 0; n < TH_COUNT(noisy); n++) {
         make(&noisy[n], &f);
         memset(f.array[NOISE], 0, sizeof(f.array[NOISE]));
         clmgk_ref_problem other = f.problem;
@@ -519,9 +506,8 @@ static void hard_forms_are_those_without_deviation(void **state)
 }
 
 /* MiSH is FiSH whose heads have one p: dp is the sum of the heads'. */
-static void mish_is_fish_with_equal_rows(void **state)
+TH_HOST_TEST(mish_is_fish_with_equal_rows)
 {
-    (void)state;
     static const test_form form = {.desc = {MISH, .use_alibi = 1}};
     static fixture f;
     static double rows[MOST];
@@ -545,9 +531,8 @@ static void mish_is_fish_with_equal_rows(void **state)
     clmgk_ref_gradients_free(&other);
 }
 
-static void talking_heads_are_hard_fish(void **state)
+TH_HOST_TEST(talking_heads_are_hard_fish)
 {
-    (void)state;
     static const test_form form = {.desc = {TALKING_HEADS, .heads = 3, .components = 3, .softcap = 2.0}};
     static fixture f;
     make(&form, &f);
@@ -561,15 +546,14 @@ static void talking_heads_are_hard_fish(void **state)
 }
 
 /* With the unit matrix for p every local head is softmax attention of its global one. */
-static void unit_mixing_is_softmax(void **state)
+TH_HOST_TEST(unit_mixing_is_softmax)
 {
-    (void)state;
     static const test_form form_of[] = {
         {.desc = {HARD_FISH, .heads = 3, .components = 3, .causal = 1, .use_bias = 1, .dropout = 0.2}},
         {.desc = {HARD_MISH, .heads = 1, .components = 1, .use_sinks = 1, .softcap = 1.0}},
     };
     static fixture f;
-    for (size_t n = 0; n < COUNT(form_of); n++) {
+    for (size_t n = 0; n < TH_COUNT(form_of); n++) {
         make(&form_of[n], &f);
         const int64_t heads = f.problem.desc.heads;
         for (int64_t at = 0; at < heads * heads; at++)
@@ -589,9 +573,8 @@ static void unit_mixing_is_softmax(void **state)
 }
 
 /* Where all of p G is positive, relu does nothing: the generalised form with w = 1 is the plain one. */
-static void generalised_form_of_positive_scores(void **state)
+TH_HOST_TEST(generalised_form_of_positive_scores)
 {
-    (void)state;
     static const test_form form = {.desc = {HARD_GFISH}};
     static fixture f;
     make(&form, &f);
@@ -609,9 +592,8 @@ static void generalised_form_of_positive_scores(void **state)
     clmgk_ref_answer_free(&answer);
 }
 
-static void offset_reaches_l_alone(void **state)
+TH_HOST_TEST(offset_reaches_l_alone)
 {
-    (void)state;
     static const test_form form = {.desc = {GFISH, W_AND_C, .dropout = 0.1}};
     static fixture f;
     make(&form, &f);
@@ -637,15 +619,14 @@ static void offset_reaches_l_alone(void **state)
 
 /* The logits of a noisy form are those of its hard one plus sum_k p_k sigma_k eps / sqrt(D), with the eps that the
  * library draws for the head, row and key of the sequence. */
-static void logits_have_the_noise_of_the_library(void **state)
+TH_HOST_TEST(logits_have_the_noise_of_the_library)
 {
-    (void)state;
     static const test_form noisy[] = {{.desc = {FISH}},
                                       {.desc = {FISH, .shared_noise = 1}},
                                       {.desc = {MISH}},
                                       {.desc = {FISH, .sequences = 3, .use_offsets_k = 1}}};
     static fixture f;
-    for (size_t n = 0; n < COUNT(noisy); n++) {
+    for (size_t n = 0; n < TH_COUNT(noisy); n++) {
         make(&noisy[n], &f);
         const clmgk_ref_problem *const p = &f.problem;
         clmgk_ref_problem hard = *p;
@@ -672,9 +653,8 @@ static void logits_have_the_noise_of_the_library(void **state)
     }
 }
 
-static void noise_by_hand(void **state)
+TH_HOST_TEST(noise_by_hand)
 {
-    (void)state;
     static const test_form form = {.desc = {FISH}}, shared = {.desc = {FISH, .shared_noise = 1}};
     static const test_form hard = {.desc = {HARD_FISH}};
     static fixture f;
@@ -698,12 +678,11 @@ static void noise_by_hand(void **state)
 /* ---- bounds and bad values -------------------------------------------------------------------------------------- */
 
 /* The plain formula errs as its number format does, in every form; what is out of bound is found. */
-static void bounds_hold_and_reject(void **state)
+TH_HOST_TEST(bounds_hold_and_reject)
 {
-    (void)state;
     static const double c[] = {3e-6, 5e-4, 4e-3};
     static fixture f;
-    for (size_t n = 0; n < COUNT(forms); n++) {
+    for (size_t n = 0; n < TH_COUNT(forms); n++) {
         for (int dtype = CLMGK_DTYPE_F32; dtype <= CLMGK_DTYPE_BF16; dtype++) {
             make(&forms[n], &f);
             f.problem.desc.dtype = (clmgk_dtype)dtype;
@@ -724,9 +703,8 @@ static void bounds_hold_and_reject(void **state)
 }
 
 /* What lies beyond the lengths may be NaN: it reaches nothing, the bound least of all. */
-static void padding_reaches_nothing(void **state)
+TH_HOST_TEST(padding_reaches_nothing)
 {
-    (void)state;
     enum { FIRST_KEY = 3 * D, END_KEY = S * D }; /* keys 3 to 5 of batch 0 */
     enum { FIRST_ROW = 2 * D, END_ROW = N * D }; /* rows 2 and 3 of batch 1 */
     static const test_form form = {.desc = {GFISH, W_AND_C, .use_lengths = 1, .use_lengths_q = 1}, .lengths = lengths};
@@ -754,15 +732,14 @@ static void padding_reaches_nothing(void **state)
 }
 
 /* A deviation that is none gives NaN in all rows, relu or not, and whatever p; rows without keys are what they are. */
-static void bad_deviations(void **state)
+TH_HOST_TEST(bad_deviations)
 {
-    (void)state;
     static const test_form form_of[] = {{.desc = {FISH, .use_lengths_q = 1}}, {.desc = {GFISH, .use_lengths_q = 1}}};
     static const double bad[] = {-1e-30, (double)NAN};
     static fixture f;
-    for (size_t n = 0; n < COUNT(form_of) * COUNT(bad); n++) {
-        make(&form_of[n / COUNT(bad)], &f);
-        f.array[NOISE][1] = bad[n % COUNT(bad)];
+    for (size_t n = 0; n < TH_COUNT(form_of) * TH_COUNT(bad); n++) {
+        make(&form_of[n / TH_COUNT(bad)], &f);
+        f.array[NOISE][1] = bad[n % TH_COUNT(bad)];
         for (size_t h = 0; h < f.count[MIX] / 2; h++)
             f.array[MIX][2 * h + 1] = 0.0;
         clmgk_ref_answer answer = solve(&f.problem);
@@ -773,28 +750,4 @@ static void bad_deviations(void **state)
         }
         clmgk_ref_answer_free(&answer);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(scores_by_hand),
-        cmocka_unit_test(scale_and_softcap_by_hand),
-        cmocka_unit_test(gradients_are_those_of_the_loss),
-        cmocka_unit_test(gradients_are_not_nothing),
-        cmocka_unit_test(wanted_gradients_only),
-        cmocka_unit_test(relu_at_0_has_no_slope),
-        cmocka_unit_test(hard_forms_are_those_without_deviation),
-        cmocka_unit_test(mish_is_fish_with_equal_rows),
-        cmocka_unit_test(talking_heads_are_hard_fish),
-        cmocka_unit_test(unit_mixing_is_softmax),
-        cmocka_unit_test(generalised_form_of_positive_scores),
-        cmocka_unit_test(offset_reaches_l_alone),
-        cmocka_unit_test(logits_have_the_noise_of_the_library),
-        cmocka_unit_test(noise_by_hand),
-        cmocka_unit_test(bounds_hold_and_reject),
-        cmocka_unit_test(padding_reaches_nothing),
-        cmocka_unit_test(bad_deviations),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

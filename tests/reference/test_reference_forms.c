@@ -3,20 +3,14 @@
  * The reference over every form of the mixture family: gradients against central differences of the loss
  * sum(O dO) + sum(L dL), statistics against their definitions, the plain formula against the exact one.
  */
+#include "harness/harness.h"
 #include "reference/reference.h"
 
 #include <float.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
-
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 enum { B = 2, H = 2, N = 4, S = 5, D = 3, E = 2, M = 3, PAIRS = N * S, ALL_PAIRS = B * H * PAIRS, HEAD_KEYS = H * S };
 
@@ -166,7 +160,7 @@ static void count_elements(const clmgk_attention_desc *d, size_t count[PARAMETER
     count[VARIANCE] = variance[d->variance_shape];
     count[SHIFT] = d->variant == CLMGK_VARIANT_SMGK ? H * m * D : 0;
     count[BIAS] = d->use_bias;
-    for (size_t axis = 0; axis < COUNT(full); axis++)
+    for (size_t axis = 0; axis < TH_COUNT(full); axis++)
         count[BIAS] *= bias[axis] > 0 ? (size_t)bias[axis] : full[axis];
     count[SINKS] = d->use_sinks ? H : 0;
 }
@@ -177,8 +171,8 @@ static void fill_arrays(fixture *f, const test_form *form)
     for (int which = 0; which < PARAMETERS; which++)
         fill(f->array[which], f->count[which], &state);
     fill(f->slopes, H, &state);
-    fill(f->grad_o, COUNT(f->grad_o), &state);
-    fill(f->grad_lse, COUNT(f->grad_lse), &state);
+    fill(f->grad_o, TH_COUNT(f->grad_o), &state);
+    fill(f->grad_lse, TH_COUNT(f->grad_lse), &state);
 
     const double equal = 1.0 / (double)f->problem.desc.components;
     const bool uniform = form->desc.prior_shape == CLMGK_PRIOR_UNIFORM;
@@ -280,11 +274,10 @@ static void check_gradient(const char *name, fixture *f, const clmgk_ref_gradien
         fail_msg("%s, gradient %d: the plain formula errs by %g", name, which, gradients->bound[which].plain_error);
 }
 
-static void gradients_are_those_of_the_loss(void **state)
+TH_HOST_TEST(gradients_are_those_of_the_loss)
 {
-    (void)state;
     static fixture f;
-    for (size_t n = 0; n < COUNT(forms); n++) {
+    for (size_t n = 0; n < TH_COUNT(forms); n++) {
         clmgk_ref_gradients gradients;
         make(&forms[n], &f);
         assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_ALL, &gradients));
@@ -295,11 +288,10 @@ static void gradients_are_those_of_the_loss(void **state)
 }
 
 /* The loss depends on every parameter of a form, but for the hard E-step's prior: no gradient is 0 throughout. */
-static void gradients_are_not_nothing(void **state)
+TH_HOST_TEST(gradients_are_not_nothing)
 {
-    (void)state;
     static fixture f;
-    for (size_t n = 0; n < COUNT(forms); n++) {
+    for (size_t n = 0; n < TH_COUNT(forms); n++) {
         clmgk_ref_gradients gradients;
         make(&forms[n], &f);
         assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_ALL, &gradients));
@@ -312,11 +304,10 @@ static void gradients_are_not_nothing(void **state)
     }
 }
 
-static void wanted_gradients_only(void **state)
+TH_HOST_TEST(wanted_gradients_only)
 {
-    (void)state;
     static fixture f;
-    make(&forms[COUNT(forms) - 1], &f);
+    make(&forms[TH_COUNT(forms) - 1], &f);
     clmgk_ref_gradients all;
     assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_ALL, &all));
     for (int which = 0; which < PARAMETERS; which++) {
@@ -332,9 +323,8 @@ static void wanted_gradients_only(void **state)
     clmgk_ref_gradients_free(&all);
 }
 
-static void gradient_bounds_hold_and_reject(void **state)
+TH_HOST_TEST(gradient_bounds_hold_and_reject)
 {
-    (void)state;
     static const double c[] = {3e-6, 5e-4, 4e-3};
     static const double part[] = {1e-5, 1e-3, 8e-3};
     static fixture f;
@@ -368,9 +358,8 @@ static void gradient_bounds_hold_and_reject(void **state)
 }
 
 /* One query, two keys, D = E = 1: the floor by hand. */
-static void floor_is_the_size_of_terms(void **state)
+TH_HOST_TEST(floor_is_the_size_of_terms)
 {
-    (void)state;
     const double q = 2.0, k[] = {1.5, -0.5}, v[] = {4.0, -1.0}, sink = 0.25, grad_o = -3.0, grad_lse = 0.5;
     const clmgk_ref_problem p = {.desc = {SOFTMAX, .variance = 2.0, .batch = 1, .heads = 1, .kv_heads = 1,
                                           .components = 1, .length = 1, .length_k = 2, .head_size = 1, .value_size = 1,
@@ -398,9 +387,8 @@ static void floor_is_the_size_of_terms(void **state)
 }
 
 /* A gradient beyond f32 is an infinity there, and bounds nothing else. */
-static void gradients_beyond_f32_are_infinite(void **state)
+TH_HOST_TEST(gradients_beyond_f32_are_infinite)
 {
-    (void)state;
     static fixture f;
     clmgk_ref_gradients gradients;
     double given[MOST];
@@ -431,9 +419,8 @@ static void gradients_beyond_f32_are_infinite(void **state)
 }
 
 /* What lies beyond the lengths may be NaN: it reaches nothing, the bound least of all. */
-static void padding_reaches_no_gradient(void **state)
+TH_HOST_TEST(padding_reaches_no_gradient)
 {
-    (void)state;
     enum { MGK_ROWS = M * S, TWO_KEYS = 2 * D, FIRST_VALUE = 3 * E, END_VALUE = S * E };
     enum { FIRST_GRAD_O = (H * N + 2) * E, END_GRAD_O = (H * N + N) * E };
     static const test_form padded[] = {
@@ -441,7 +428,7 @@ static void padding_reaches_no_gradient(void **state)
         {.desc = {SMGK, .use_lengths = 1, .use_lengths_q = 1}, .lengths = lengths},
     };
     static fixture f;
-    for (size_t form = 0; form < COUNT(padded); form++) {
+    for (size_t form = 0; form < TH_COUNT(padded); form++) {
         const size_t rows = padded[form].desc.variant == CLMGK_VARIANT_MGK ? MGK_ROWS : S;
         clmgk_ref_gradients clean, dirty;
         make(&padded[form], &f);
@@ -577,11 +564,10 @@ static void check_likelihood(const fixture *f, const clmgk_ref_statistics *stati
     assert_int_equal(statistics->count[CLMGK_REF_STAT_NLL], H * (d->sequences > 0 ? d->sequences : d->batch));
 }
 
-static void statistics_are_as_defined(void **state)
+TH_HOST_TEST(statistics_are_as_defined)
 {
-    (void)state;
     static fixture f;
-    for (size_t n = 0; n < COUNT(forms); n++) {
+    for (size_t n = 0; n < TH_COUNT(forms); n++) {
         const bool gaussian = forms[n].desc.score == CLMGK_SCORE_GAUSSIAN;
         clmgk_ref_statistics statistics;
         make(&forms[n], &f);
@@ -614,16 +600,15 @@ static double log_weights(const clmgk_ref_problem *p)
     return sum;
 }
 
-static void maximisation_never_lowers_the_likelihood(void **state)
+TH_HOST_TEST(maximisation_never_lowers_the_likelihood)
 {
-    (void)state;
     static const test_form learned[] = {
         {.desc = {MGK, .prior_shape = CLMGK_PRIOR_M}},
         {.desc = {SMGK, .prior_shape = CLMGK_PRIOR_HM, .variance_shape = CLMGK_VARIANCE_M}},
         {.desc = {MGK_DOT, .prior_shape = CLMGK_PRIOR_HMS, .causal = 1}},
     };
     static fixture f;
-    for (size_t n = 0; n < COUNT(learned); n++) {
+    for (size_t n = 0; n < TH_COUNT(learned); n++) {
         make(&learned[n], &f);
         double before = -(double)INFINITY;
         for (int step = 0; step < 20; step++) {
@@ -638,9 +623,8 @@ static void maximisation_never_lowers_the_likelihood(void **state)
     }
 }
 
-static void statistics_check_names_what_is_wrong(void **state)
+TH_HOST_TEST(statistics_check_names_what_is_wrong)
 {
-    (void)state;
     static fixture f;
     clmgk_ref_statistics statistics;
     char message[128];
@@ -658,21 +642,4 @@ static void statistics_check_names_what_is_wrong(void **state)
     assert_true(fabs(error - 1e-4) < 1e-12);
     assert_non_null(strstr(message, "new prior, element 2"));
     clmgk_ref_statistics_free(&statistics);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gradients_are_those_of_the_loss),
-        cmocka_unit_test(gradients_are_not_nothing),
-        cmocka_unit_test(wanted_gradients_only),
-        cmocka_unit_test(gradient_bounds_hold_and_reject),
-        cmocka_unit_test(floor_is_the_size_of_terms),
-        cmocka_unit_test(gradients_beyond_f32_are_infinite),
-        cmocka_unit_test(padding_reaches_no_gradient),
-        cmocka_unit_test(statistics_are_as_defined),
-        cmocka_unit_test(maximisation_never_lowers_the_likelihood),
-        cmocka_unit_test(statistics_check_names_what_is_wrong),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -88,7 +88,7 @@ static void expect(const th_session *session, const arguments *with, const float
     }
 }
 
-static void behind_barrier(void **state)
+TH_TEST(behind_barrier)
 {
     const arguments with = {"behind_barrier", {ROUNDS}, 1};
     float expected[ITEMS], sum = 0.0F;
@@ -97,20 +97,14 @@ static void behind_barrier(void **state)
             sum += input(round + i) + input(100 + round + i);
     for (int i = 0; i < ITEMS; i++)
         expected[i] = sum * (float)(i + 1);
-    expect(*state, &with, expected);
+    expect(session, &with, expected);
 }
 
-static void before_join(void **state)
+TH_TEST(before_join)
 {
     const arguments with = {"before_join", {ROUNDS, SKIPPED, LIMIT}, 3};
     float expected[ITEMS];
     for (int i = 0; i < ITEMS; i++)
         expected[i] = i < LIMIT ? input(i + 1) + (float)(ROUNDS - 1) : UNTOUCHED;
-    expect(*state, &with, expected);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(behind_barrier), cmocka_unit_test(before_join)};
-    return cmocka_run_group_tests_name("barriers", tests, th_session_open, th_session_close);
+    expect(session, &with, expected);
 }

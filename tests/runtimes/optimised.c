@@ -65,55 +65,47 @@ static clmgk_attention_desc desc_of(clmgk_variant variant, int64_t heads, int64_
                                   .head_size = 16};
 }
 
-static void softmax(void **state)
+TH_TEST(softmax)
 {
     const clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SOFTMAX, 2, 1);
-    sweep(*state, &desc, training);
+    sweep(session, &desc, training);
 }
 
-static void mgk(void **state)
+TH_TEST(mgk)
 {
     const clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_MGK, 2, 2);
-    sweep(*state, &desc, forward);
+    sweep(session, &desc, forward);
 }
 
-static void smgk(void **state)
+TH_TEST(smgk)
 {
     clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_SMGK, 2, 2);
     desc.prior_shape = CLMGK_PRIOR_HM;
-    sweep(*state, &desc, small_training);
+    sweep(session, &desc, small_training);
 }
 
-static void hard_fish(void **state)
+TH_TEST(hard_fish)
 {
     const clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_HARD_FISH, 2, 3);
-    sweep(*state, &desc, training);
+    sweep(session, &desc, training);
 }
 
 /* Several heads of a work-group, the last group not full. */
-static void many_heads(void **state)
+TH_TEST(many_heads)
 {
     const clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_HARD_FISH, 6, 5);
-    sweep(*state, &desc, forward);
+    sweep(session, &desc, forward);
 }
 
-static void gfish(void **state)
+TH_TEST(gfish)
 {
     clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_GFISH, 3, 2);
     desc.use_mix_weight = desc.use_mix_offset = 1;
-    sweep(*state, &desc, training);
+    sweep(session, &desc, training);
 }
 
-static void mish(void **state)
+TH_TEST(mish)
 {
     const clmgk_attention_desc desc = desc_of(CLMGK_VARIANT_HARD_MISH, 3, 2);
-    sweep(*state, &desc, forward);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(softmax),    cmocka_unit_test(mgk),   cmocka_unit_test(smgk), cmocka_unit_test(hard_fish),
-        cmocka_unit_test(many_heads), cmocka_unit_test(gfish), cmocka_unit_test(mish)};
-    return cmocka_run_group_tests_name("optimised", tests, th_session_open, th_session_close);
+    sweep(session, &desc, forward);
 }

@@ -10,15 +10,15 @@ static clmgk_attention_desc tiny(clmgk_variant variant)
     return (clmgk_attention_desc){.variant = variant, .length = LENGTH, .length_k = KEYS, .head_size = SIZE};
 }
 
-static void plain(void **state)
+TH_TEST(plain)
 {
     for (int variant = CLMGK_VARIANT_SOFTMAX; variant <= CLMGK_VARIANT_SMGK; variant++) {
         const clmgk_attention_desc desc = tiny((clmgk_variant)variant);
-        th_sweep_desc(*state, &desc, (uint64_t)variant, 0);
+        th_sweep_desc(session, &desc, (uint64_t)variant, 0);
     }
 }
 
-static void masked(void **state)
+TH_TEST(masked)
 {
     clmgk_attention_desc desc = tiny(CLMGK_VARIANT_MGK);
     desc.dtype = CLMGK_DTYPE_F16;
@@ -26,12 +26,11 @@ static void masked(void **state)
     desc.causal = 1;
     desc.use_lengths = 1;
     desc.use_lengths_q = 1;
-    th_sweep_desc(*state, &desc, 1, 0);
+    th_sweep_desc(session, &desc, 1, 0);
 }
 
-static void arrays(void **state)
+TH_TEST(arrays)
 {
-    th_session *const session = *state;
     static const clmgk_variant variants[] = {CLMGK_VARIANT_SMGK, CLMGK_VARIANT_MGK};
     for (size_t v = 0; v < (session->full ? TH_COUNT(variants) : 1); v++) {
         for (int dtype = CLMGK_DTYPE_F32; dtype <= (session->full ? CLMGK_DTYPE_BF16 : CLMGK_DTYPE_F32); dtype++) {
@@ -48,7 +47,7 @@ static void arrays(void **state)
     }
 }
 
-static void gradients(void **state)
+TH_TEST(gradients)
 {
     static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_SMGK};
     for (size_t v = 0; v < TH_COUNT(variants); v++) {
@@ -56,16 +55,15 @@ static void gradients(void **state)
         desc.causal = 1;
         desc.gradients = th_all_gradients(&desc);
         th_problem problem = th_problem_make(&desc, v);
-        th_expect_gradients(*state, &problem, true);
+        th_expect_gradients(session, &problem, true);
         th_problem_free(&problem);
     }
 }
 
 /* Several heads over the same scores, with a softmax each and with one. */
-static void mixed_heads(void **state)
+TH_TEST(mixed_heads)
 {
     static const clmgk_variant variants[] = {CLMGK_VARIANT_HARD_FISH, CLMGK_VARIANT_HARD_MISH};
-    th_session *const session = *state;
     for (size_t v = 0; v < TH_COUNT(variants); v++) {
         clmgk_attention_desc desc = tiny(variants[v]);
         desc.components = 2;
@@ -79,11 +77,4 @@ static void mixed_heads(void **state)
             th_expect_gradients(session, &problem, true);
         th_problem_free(&problem);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(plain), cmocka_unit_test(masked), cmocka_unit_test(arrays),
-                                       cmocka_unit_test(gradients), cmocka_unit_test(mixed_heads)};
-    return cmocka_run_group_tests_name("tiny", tests, th_session_open, th_session_close);
 }

@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Results of clmgk-bench from made-up measurements: tables, JSON and picture. */
 #include "bench.h"
+#include "harness/harness.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define NOTE "peak not reached by its own measurement"
 
@@ -73,9 +70,8 @@ static int count_words(const char *text, const char *word)
 }
 
 /* With a peak of 70, two cases of each shape are marked, in the table and in the object; with one of 125, none. */
-static void faster_than_the_peak(void **state)
+TH_HOST_TEST(faster_than_the_peak)
 {
-    (void)state;
     for (int low = 0; low < 2; low++) {
         made_up all;
         make(&all, "quick", false, low ? 70 : 125);
@@ -103,9 +99,8 @@ static void faster_than_the_peak(void **state)
 }
 
 /* Buffers that the caches may hold are told. */
-static void small_buffers(void **state)
+TH_HOST_TEST(small_buffers)
 {
-    (void)state;
     made_up all;
     make(&all, "quick", false, 100);
     char *text = printed(&all, NULL);
@@ -119,9 +114,8 @@ static void small_buffers(void **state)
 }
 
 /* The default run begins beside the MGK paper's Table 7, with a smaller batch on CPUs, and says so. */
-static void short_suite(void **state)
+TH_HOST_TEST(short_suite)
 {
-    (void)state;
     for (int is_short = 0; is_short < 2; is_short++) {
         made_up all;
         make(&all, "short", is_short, 100);
@@ -149,11 +143,10 @@ static void draw(const made_up *all, const char *path, tool_error *error)
 }
 
 /* The picture has the names of shapes and variants, the paper's points, and the mark. */
-static void picture(void **state)
+TH_HOST_TEST(picture)
 {
     static const char *const words[] = {"lra-retrieval", "softmax", "mgk, half the heads", "time / softmax",
                                         "MGK paper, Table 7"};
-    (void)state;
     tool_error error = {{0}};
     if (bench_plot_check(&error) != TOOL_DONE)
         skip();
@@ -177,15 +170,4 @@ static void picture(void **state)
         assert_int_equal(count_words(text, NOTE), low);
         release(&all);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(faster_than_the_peak),
-        cmocka_unit_test(small_buffers),
-        cmocka_unit_test(short_suite),
-        cmocka_unit_test(picture),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

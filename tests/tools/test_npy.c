@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The .npy reader and writer from inside: damaged headers by the thousand, round trips. */
+#include "harness/harness.h"
 #include "npy.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static const char good[] = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }\n";
 
@@ -22,9 +19,8 @@ static size_t make_header(const char *text, unsigned char bytes[256])
     return (size_t)length + 10;
 }
 
-static void parses_what_numpy_writes(void **state)
+TH_HOST_TEST(parses_what_numpy_writes)
 {
-    (void)state;
     unsigned char bytes[256];
     npy_header header;
     const size_t length = make_header(good, bytes);
@@ -39,9 +35,8 @@ static void parses_what_numpy_writes(void **state)
     assert_int_equal(header.start, length);
 }
 
-static void parses_other_orders_and_spaces(void **state)
+TH_HOST_TEST(parses_other_orders_and_spaces)
 {
-    (void)state;
     unsigned char bytes[256];
     npy_header header;
     const size_t length = make_header("{\"shape\":(7,),'fortran_order' :True ,\t'descr':'>i8'}   \n", bytes);
@@ -54,9 +49,8 @@ static void parses_other_orders_and_spaces(void **state)
 }
 
 /* Every beginning of a header is refused, and nothing beyond the given bytes is read. */
-static void refuses_every_beginning(void **state)
+TH_HOST_TEST(refuses_every_beginning)
 {
-    (void)state;
     unsigned char bytes[256];
     npy_header header;
     const size_t length = make_header(good, bytes);
@@ -77,9 +71,8 @@ static uint32_t draw(uint64_t *seed)
 }
 
 /* Whatever passes describes an array that a file can hold. */
-static void survives_damage(void **state)
+TH_HOST_TEST(survives_damage)
 {
-    (void)state;
     static const char alphabet[] = "{}()'\",: <>=|fiO0123456789TrueFals\0\\[]descrshape";
     uint64_t seed = 1;
     int accepted = 0;
@@ -107,9 +100,8 @@ static void survives_damage(void **state)
 }
 
 /* Eight axes of two write a header and elements that read back the same. */
-static void round_trip(void **state)
+TH_HOST_TEST(round_trip)
 {
-    (void)state;
     char path[] = "test_npy_XXXXXX";
     const int64_t shape[NPY_MAX_AXES] = {2, 2, 2, 2, 2, 2, 2, 2};
     float values[256];
@@ -131,16 +123,4 @@ static void round_trip(void **state)
     npy_close(&file);
     assert_int_equal(remove(path), 0);
     assert_memory_equal(values, back, sizeof values);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parses_what_numpy_writes),
-        cmocka_unit_test(parses_other_orders_and_spaces),
-        cmocka_unit_test(refuses_every_beginning),
-        cmocka_unit_test(survives_damage),
-        cmocka_unit_test(round_trip),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

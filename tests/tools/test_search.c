@@ -197,9 +197,8 @@ static tune_proposal follow(tune_search *search, int number, size_t most, bool f
     return TUNE_MEASURE;
 }
 
-static void proposals_are_legal_and_new(void **state)
+TH_HOST_TEST(proposals_are_legal_and_new)
 {
-    (void)state;
     static trace t;
     for (tune_mode mode = TUNE_NEIGHBOURS; mode <= TUNE_RANDOM; mode++) {
         tune_search *const search = create(1, mode);
@@ -214,9 +213,8 @@ static void proposals_are_legal_and_new(void **state)
 }
 
 /* Every legal point is proposed once, then none. */
-static void small_spaces_are_exhausted(void **state)
+TH_HOST_TEST(small_spaces_are_exhausted)
 {
-    (void)state;
     static const int32_t *const defaults[] = {simt_default};
     for (tune_mode mode = TUNE_NEIGHBOURS; mode <= TUNE_RANDOM; mode++) {
         tune_search *const search = tune_search_create(&spaces[1], 1, 1, mode);
@@ -237,9 +235,8 @@ static void small_spaces_are_exhausted(void **state)
     }
 }
 
-static void a_seed_gives_the_same_proposals(void **state)
+TH_HOST_TEST(a_seed_gives_the_same_proposals)
 {
-    (void)state;
     static trace t[3];
     for (tune_mode mode = TUNE_NEIGHBOURS; mode <= TUNE_RANDOM; mode++) {
         for (size_t i = 0; i < TH_COUNT(t); i++) {
@@ -253,9 +250,8 @@ static void a_seed_gives_the_same_proposals(void **state)
 }
 
 /* A point that succeeded is banned by a failure, not the other way round. */
-static void failures_are_banned(void **state)
+TH_HOST_TEST(failures_are_banned)
 {
-    (void)state;
     for (tune_mode mode = TUNE_NEIGHBOURS; mode <= TUNE_RANDOM; mode++) {
         tune_search *const search = create(1, mode);
         const int number = begin(search, 0, both);
@@ -275,9 +271,8 @@ static void failures_are_banned(void **state)
     }
 }
 
-static void bad_calls_are_refused(void **state)
+TH_HOST_TEST(bad_calls_are_refused)
 {
-    (void)state;
     static const int32_t wrong[LANE_COUNT] = {16, 3, 4, 64, 8, 4, 1}, many[TUNE_MOST_VALUES + 1] = {0};
     static const int32_t *const no_default[] = {NULL, simt_default}, *const wrong_default[] = {wrong, NULL};
     static const tune_parameter long_table[] = {{"many", VALUES(many)}}, empty_table[] = {{"none", many, 0}};
@@ -307,9 +302,8 @@ static void bad_calls_are_refused(void **state)
     tune_search_free(NULL);
 }
 
-static void sizes(void **state)
+TH_HOST_TEST(sizes)
 {
-    (void)state;
     enum { COUNT = 12 };
     tune_parameter large[COUNT];
     for (size_t p = 0; p < COUNT; p++)
@@ -334,9 +328,8 @@ static void sizes(void **state)
 }
 
 /* A point whose time is not told yet is not proposed again, and no neighbour of it is taken for near something fast. */
-static void proposals_do_not_wait_for_times(void **state)
+TH_HOST_TEST(proposals_do_not_wait_for_times)
 {
-    (void)state;
     static trace t;
     tune_search *const search = create(1, TUNE_NEIGHBOURS);
     const int number = begin(search, 0, lane_only);
@@ -363,9 +356,8 @@ static size_t difference(const int32_t *a, const int32_t *b)
 }
 
 /* Where nothing is faster than the defaults their neighbours come first, then random points. */
-static void neighbours_come_first_then_restarts(void **state)
+TH_HOST_TEST(neighbours_come_first_then_restarts)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < 10; seed++) {
         static trace t;
         bool far = false;
@@ -387,9 +379,8 @@ static void neighbours_come_first_then_restarts(void **state)
 }
 
 /* Of the neighbours first the one whose change made another case faster. */
-static void helpful_changes_come_first(void **state)
+TH_HOST_TEST(helpful_changes_come_first)
 {
-    (void)state;
     static const int32_t fastest[LANE_COUNT] = {16, 1, 4, 64, 8, 4, 1}, helped[LANE_COUNT] = {16, 2, 4, 64, 16, 4, 1},
                          other[LANE_COUNT] = {8, 2, 1, 32, 8, 8, 4},
                          expected[3][LANE_COUNT] = {
@@ -413,9 +404,8 @@ static void helpful_changes_come_first(void **state)
 }
 
 /* A point that failed once is not believed later: it teaches other cases nothing but that. */
-static void failures_are_final(void **state)
+TH_HOST_TEST(failures_are_final)
 {
-    (void)state;
     static const int32_t wrong[LANE_COUNT] = {16, 2, 4, 64, 16, 4, 1};
     tune_search *const search = create(1, TUNE_NEIGHBOURS);
     const int first = begin(search, 0, lane_only), number = begin(search, 1, lane_only);
@@ -434,9 +424,8 @@ static void failures_are_final(void **state)
 }
 
 /* The changes that were the best in the nearest case come before those of a farther one. */
-static void the_nearest_case_comes_first(void **state)
+TH_HOST_TEST(the_nearest_case_comes_first)
 {
-    (void)state;
     static const int32_t near_best[LANE_COUNT] = {16, 1, 4, 32, 8, 4, 1},
                          far_best[LANE_COUNT] = {16, 2, 4, 64, 4, 8, 1}, other[LANE_COUNT] = {8, 4, 1, 64, 8, 4, 2},
                          expected[2][LANE_COUNT] = {{8, 1, 1, 32, 8, 4, 2}, {8, 4, 1, 64, 4, 8, 2}};
@@ -464,9 +453,8 @@ static void the_nearest_case_comes_first(void **state)
 
 /* ---- fast points ------------------------------------------------------------------------------------------------- */
 
-static void finds_optima(void **state)
+TH_HOST_TEST(finds_optima)
 {
-    (void)state;
     static const landscape all[] = {additive, interacting};
     for (size_t i = 0; i < TH_COUNT(all); i++) {
         const double fastest = fastest_lane(all[i]);
@@ -482,9 +470,8 @@ static void finds_optima(void **state)
 }
 
 /* Restarts avoid changes that are known to be bad. */
-static void restarts_are_promising(void **state)
+TH_HOST_TEST(restarts_are_promising)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < 10; seed++) {
         tune_search *const search = create(seed, TUNE_NEIGHBOURS);
         const int number = begin(search, 0, lane_only);
@@ -507,9 +494,8 @@ static void restarts_are_promising(void **state)
 }
 
 /* A restart climbs from where it began, however slow that is. */
-static void restarts_climb(void **state)
+TH_HOST_TEST(restarts_climb)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < 10; seed++) {
         tune_search *const search = create(seed, TUNE_NEIGHBOURS), *const chance = create(seed, TUNE_RANDOM);
         const double found = measure(search, begin(search, 0, lane_only), two_valleys, 100);
@@ -520,9 +506,8 @@ static void restarts_climb(void **state)
     }
 }
 
-static void finds_the_other_engine(void **state)
+TH_HOST_TEST(finds_the_other_engine)
 {
-    (void)state;
     tune_search *const search = create(3, TUNE_NEIGHBOURS);
     const int number = begin(search, 0, both);
     assert_true(tune_search_tell(search, number, 1, simt_default, other_engine(1, simt_default)));
@@ -531,9 +516,8 @@ static void finds_the_other_engine(void **state)
 }
 
 /* Times told from an earlier run, in whatever order, make the first proposals of another case good. */
-static void history_is_used(void **state)
+TH_HOST_TEST(history_is_used)
 {
-    (void)state;
     static trace t;
     tune_search *const earlier = create(5, TUNE_NEIGHBOURS), *const search = create(6, TUNE_NEIGHBOURS);
     follow(earlier, begin(earlier, 0, both), 60, false, &t);
@@ -546,36 +530,11 @@ static void history_is_used(void **state)
 }
 
 /* A search ends where nothing is faster any more. */
-static void enough_is_enough(void **state)
+TH_HOST_TEST(enough_is_enough)
 {
-    (void)state;
     static trace t;
     tune_search *const search = create(1, TUNE_NEIGHBOURS);
     assert_int_equal(follow(search, begin(search, 0, both), TH_COUNT(t.space), false, &t), TUNE_ENOUGH);
     assert_true(t.count > 64);
     tune_search_free(search);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(proposals_are_legal_and_new),
-        cmocka_unit_test(small_spaces_are_exhausted),
-        cmocka_unit_test(a_seed_gives_the_same_proposals),
-        cmocka_unit_test(failures_are_banned),
-        cmocka_unit_test(bad_calls_are_refused),
-        cmocka_unit_test(sizes),
-        cmocka_unit_test(proposals_do_not_wait_for_times),
-        cmocka_unit_test(neighbours_come_first_then_restarts),
-        cmocka_unit_test(helpful_changes_come_first),
-        cmocka_unit_test(failures_are_final),
-        cmocka_unit_test(the_nearest_case_comes_first),
-        cmocka_unit_test(finds_optima),
-        cmocka_unit_test(restarts_are_promising),
-        cmocka_unit_test(restarts_climb),
-        cmocka_unit_test(finds_the_other_engine),
-        cmocka_unit_test(history_is_used),
-        cmocka_unit_test(enough_is_enough),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

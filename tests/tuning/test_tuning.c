@@ -31,13 +31,11 @@ typedef struct fixture {
     char file[SCRATCH_PATH];
 } fixture;
 
-static th_session *the_session; /* set once, before any test runs */
-
 static int set_up(void **state)
 {
     fixture *const self = calloc(1, sizeof(*self));
     assert_non_null(self);
-    self->session = the_session;
+    self->session = *state; /* the group's */
     scratch_create(self->root);
     scratch_join(self->folder, self->root, "tuning");
     scratch_join(self->file, self->folder, "tuning.txt");
@@ -52,6 +50,8 @@ static int tear_down(void **state)
     free(self);
     return 0;
 }
+
+#define CACHE_TEST(name) TH_TEST_OF(name, fixture *self, .session = true, .set_up = set_up, .tear_down = tear_down)
 
 static void expect_ok(clmgk_status status, const clmgk_error *error)
 {
@@ -131,9 +131,8 @@ static bool is_value(const clmgk_tunable *tunable, int32_t value)
     return found;
 }
 
-static void tables_are_sound(void **state)
+TH_HOST_TEST(tables_are_sound)
 {
-    (void)state;
     clmgk_error error = {0};
     size_t tables = 0;
     for (const char *name; (name = clmgk_tunable_table(tables)) != NULL; tables++) {
@@ -159,9 +158,8 @@ static void tables_are_sound(void **state)
     assert_true(tables >= 2);
 }
 
-static void sets_are_checked(void **state)
+TH_HOST_TEST(sets_are_checked)
 {
-    (void)state;
     clmgk_error error = {0};
     static const char good[] = "row-threads=8,key-threads=16,rows=2,keys=2,features=16,values=16,splits=1";
     assert_string_equal(clmgk_tunable_constraint("simt", 0), "(key_threads * keys) % values == 0");
@@ -196,9 +194,8 @@ static void sets_are_checked(void **state)
         expect_error(clmgk_tunable_check("simt", bad[i].text, &error), CLMGK_ERROR_INVALID_VALUE, &error, bad[i].words);
 }
 
-static void source_names(void **state)
+TH_HOST_TEST(source_names)
 {
-    (void)state;
     static const char *const names[] = {"class", NULL, "architecture", "device", "nearest", "bucket", "caller"};
     for (int i = 0; i < 7; i++)
         if (names[i])
@@ -210,9 +207,8 @@ static void source_names(void **state)
 
 /* ---- lookup ---------------------------------------------------------------------------------------------------- */
 
-static void sizes_are_rounded_to_powers(void **state)
+TH_HOST_TEST(sizes_are_rounded_to_powers)
 {
-    (void)state;
     static const struct {
         int64_t size;
         int power;
@@ -299,9 +295,8 @@ static mgk_tuning *empty_tuning(void)
 }
 
 /* One entry of every level, put in without order; and some that may not serve. */
-static void levels_are_tried_in_order(void **state)
+TH_HOST_TEST(levels_are_tried_in_order)
 {
-    (void)state;
     const mgk_device_facts own = facts_of("own", "2", "vendor", "arch");
     const mgk_device_facts updated = facts_of("own", "1", "vendor", "arch");
     const mgk_device_facts sibling = facts_of("sibling", "2", "vendor", "arch");
@@ -368,9 +363,8 @@ static void levels_are_tried_in_order(void **state)
 
 /* ---- the file -------------------------------------------------------------------------------------------------- */
 
-static void entries_are_listed(void **state)
+CACHE_TEST(entries_are_listed)
 {
-    const fixture *const self = *state;
     clmgk_tuning_entry entries[3];
     clmgk_error error = {0};
     size_t count = 0;
@@ -394,9 +388,8 @@ static void entries_are_listed(void **state)
     assert_true(info.damaged == 0 && !info.message[0]);
 }
 
-static void illegal_values_are_told(void **state)
+CACHE_TEST(illegal_values_are_told)
 {
-    const fixture *const self = *state;
     static const struct {
         const char *entry, *reason;
     } cases[] = {
@@ -429,9 +422,8 @@ static size_t whole_entries(const char *text, size_t length)
     return count;
 }
 
-static void truncated_files_keep_their_whole_lines(void **state)
+CACHE_TEST(truncated_files_keep_their_whole_lines)
 {
-    const fixture *const self = *state;
     (void)mkdir(self->folder, S_IRWXU);
     for (size_t length = 0; length <= strlen(small_file); length++) {
         scratch_write(self->file, small_file, length);
@@ -441,9 +433,8 @@ static void truncated_files_keep_their_whole_lines(void **state)
     }
 }
 
-static void damaged_bytes_cost_their_line_only(void **state)
+CACHE_TEST(damaged_bytes_cost_their_line_only)
 {
-    const fixture *const self = *state;
     char text[sizeof(small_file)];
     (void)mkdir(self->folder, S_IRWXU);
     for (size_t i = 0; i < sizeof(text) - 1; i++) {
@@ -459,9 +450,8 @@ static void damaged_bytes_cost_their_line_only(void **state)
     }
 }
 
-static void lines_are_checked(void **state)
+CACHE_TEST(lines_are_checked)
 {
-    const fixture *const self = *state;
     static const struct {
         const char *line, *words;
     } cases[] = {
@@ -505,9 +495,8 @@ static void lines_are_checked(void **state)
 }
 
 /* Sizes that no honest file has. */
-static void sizes_are_bounded(void **state)
+CACHE_TEST(sizes_are_bounded)
 {
-    const fixture *const self = *state;
     const size_t huge = ((size_t)16 << 20) + 1;
     char *const text = malloc(huge);
     clmgk_error error = {0};
@@ -525,9 +514,8 @@ static void sizes_are_bounded(void **state)
     free(text);
 }
 
-static void newer_files_are_left_alone(void **state)
+CACHE_TEST(newer_files_are_left_alone)
 {
-    const fixture *const self = *state;
     static const char newer[] = "clmgk-tuning 2\nsomething else\n";
     clmgk_error error = {0};
     write_file(self, newer);
@@ -542,9 +530,8 @@ static void newer_files_are_left_alone(void **state)
                  "format");
 }
 
-static void damaged_files_are_kept_aside(void **state)
+CACHE_TEST(damaged_files_are_kept_aside)
 {
-    const fixture *const self = *state;
     static const char damaged[] = HEADER DEVICE_1 "entry cut\n" ENTRY("1", EARLY, "", "rows=1");
     char path[SCRATCH_PATH];
     size_t length = 0;
@@ -579,9 +566,8 @@ static char *export_text(const fixture *self)
     return text;
 }
 
-static void exports_are_imported(void **state)
+CACHE_TEST(exports_are_imported)
 {
-    const fixture *const self = *state;
     import_text(self, small_file, 3);
     char *const first = export_text(self);
     expect_file(self, first);
@@ -603,9 +589,8 @@ static void exports_are_imported(void **state)
 }
 
 /* An import without entries makes the folder and the file, or says why it can't. */
-static void empty_imports_write(void **state)
+CACHE_TEST(empty_imports_write)
 {
-    const fixture *const self = *state;
     import_text(self, HEADER, 0);
     expect_file(self, HEADER);
     struct stat facts;
@@ -613,9 +598,8 @@ static void empty_imports_write(void **state)
     assert_int_equal(facts.st_mode & 0777, 0700);
 }
 
-static void the_later_measurement_stays(void **state)
+CACHE_TEST(the_later_measurement_stays)
 {
-    const fixture *const self = *state;
     static const char early[] = HEADER DEVICE_1 ENTRY("1", EARLY, "tile=16", "rows=9");
     static const char later[] = HEADER DEVICE_1 ENTRY("1", LATER, "tile=32", "rows=9");
     static const char again[] = HEADER DEVICE_1 ENTRY("1", LATER, "tile=64", "rows=9");
@@ -632,9 +616,8 @@ static void the_later_measurement_stays(void **state)
     free(text);
 }
 
-static void bad_imports_change_nothing(void **state)
+CACHE_TEST(bad_imports_change_nothing)
 {
-    const fixture *const self = *state;
     static const struct {
         const char *text, *words;
     } cases[] = {
@@ -671,13 +654,11 @@ static void bad_imports_change_nothing(void **state)
     free(before);
 }
 
-static void without_files(void **state)
+CACHE_TEST(without_files)
 {
-    const fixture *const self = *state;
     clmgk_error error = {0};
     clmgk_tuning_info info;
     size_t count = 0;
-    (void)self;
     expect_ok(clmgk_tuning_get_info("", &info, &error), &error);
     assert_true(!info.path[0] && info.entries == 0 && info.bytes == 0);
     expect_ok(clmgk_tuning_list("", NULL, NULL, 0, &count, &error), &error);
@@ -691,7 +672,7 @@ static void without_files(void **state)
 }
 
 /* The variables that decide where the cache lies. */
-static void places(void **state)
+TH_HOST_TEST(places)
 {
     static const char *const names[] = {"CLMGK_CACHE_DIR", "XDG_DATA_HOME", "HOME"};
     static const struct {
@@ -705,7 +686,6 @@ static void places(void **state)
         {{NULL, NULL, "c"}, NULL},
         {{"", "/b", "/c"}, NULL},
     };
-    (void)state;
     char *kept[3];
     for (size_t n = 0; n < 3; n++) {
         const char *const value = getenv(names[n]);
@@ -734,9 +714,8 @@ static void places(void **state)
     assert_null(path);
 }
 
-static void unusable_folders(void **state)
+CACHE_TEST(unusable_folders)
 {
-    const fixture *const self = *state;
     clmgk_error error = {0};
     assert_int_equal(mkdir(self->folder, S_IRWXU), 0);
     assert_int_equal(chmod(self->folder, 0755), 0);
@@ -796,9 +775,8 @@ static void *work(void *user)
     return NULL;
 }
 
-static void threads_share_a_file(void **state)
+CACHE_TEST(threads_share_a_file)
 {
-    const fixture *const self = *state;
     writer writers[WRITERS];
     for (int i = 0; i < WRITERS; i++) {
         writers[i] = (writer){.folder = self->folder, .number = i};
@@ -814,9 +792,8 @@ static void threads_share_a_file(void **state)
 
 static const char *self_path; /* set once, before any test runs */
 
-static void processes_share_a_file(void **state)
+CACHE_TEST(processes_share_a_file)
 {
-    const fixture *const self = *state;
     pid_t processes[WRITERS];
     for (int i = 0; i < WRITERS; i++) {
         char number[16];
@@ -908,9 +885,8 @@ static void store(const fixture *self, const clmgk_attention_desc *desc, clmgk_t
     clmgk_context_release(context);
 }
 
-static void plans_take_what_was_stored(void **state)
+CACHE_TEST(plans_take_what_was_stored)
 {
-    const fixture *const self = *state;
     const clmgk_attention_desc desc = test_desc();
     const char *const tuned = tuned_parameters(self);
     chosen found = choose(self, &desc, NULL);
@@ -952,9 +928,8 @@ static void plans_take_what_was_stored(void **state)
 }
 
 /* What is tuned for one engine is not taken where the other is asked for. */
-static void engines_are_kept_apart(void **state)
+CACHE_TEST(engines_are_kept_apart)
 {
-    const fixture *const self = *state;
     const clmgk_attention_desc desc = test_desc();
     store(self, &desc, CLMGK_TUNED_FORWARD, tuned_parameters(self));
     clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
@@ -987,9 +962,8 @@ static void edit(const fixture *self, const char *from, const char *to)
     free(text);
 }
 
-static void illegal_values_are_passed_over(void **state)
+CACHE_TEST(illegal_values_are_passed_over)
 {
-    const fixture *const self = *state;
     const clmgk_attention_desc desc = test_desc();
     const char *const tuned = tuned_parameters(self);
     static const char *const illegal[] = {"tile=77", "no-such-parameter=1", "=", "unroll=-2"};
@@ -1037,9 +1011,8 @@ static void expect_source(const fixture *self, const clmgk_attention_desc *desc,
     assert_true(entry.allowed == (source != CLMGK_TUNING_CLASS) && entry.allowed == !entry.reason[0]);
 }
 
-static void other_drivers_count_as_the_architecture(void **state)
+CACHE_TEST(other_drivers_count_as_the_architecture)
 {
-    const fixture *const self = *state;
     const clmgk_attention_desc desc = test_desc();
     store(self, &desc, CLMGK_TUNED_FORWARD, tuned_parameters(self));
     expect_source(self, &desc, CLMGK_TUNING_BUCKET);
@@ -1050,9 +1023,8 @@ static void other_drivers_count_as_the_architecture(void **state)
 }
 
 /* The name, the vendor and the driver of a virtual machine's CPU are those of several microarchitectures. */
-static void other_architectures_are_passed_over(void **state)
+CACHE_TEST(other_architectures_are_passed_over)
 {
-    const fixture *const self = *state;
     const clmgk_attention_desc desc = test_desc();
     store(self, &desc, CLMGK_TUNED_FORWARD, tuned_parameters(self));
     edit(self, "architecture=\"", "architecture=\"old ");
@@ -1065,9 +1037,8 @@ static void other_architectures_are_passed_over(void **state)
 }
 
 /* As version 0.1.0 wrote it: a CPU's architecture was its instruction set. */
-static void files_of_0_1_0_do_no_harm(void **state)
+CACHE_TEST(files_of_0_1_0_do_no_harm)
 {
-    const fixture *const self = *state;
     const clmgk_device_info *const info = &self->session->info;
     const clmgk_attention_desc desc = test_desc();
     static const char entries[] =
@@ -1105,9 +1076,8 @@ static void store_gain(const fixture *self, const clmgk_attention_desc *desc, co
 }
 
 /* Where the defaults won, a plan takes them, and no neighbour's values. */
-static void small_gains_are_the_defaults(void **state)
+CACHE_TEST(small_gains_are_the_defaults)
 {
-    const fixture *const self = *state;
     const clmgk_attention_desc desc = test_desc();
     clmgk_attention_desc near = desc, further = desc;
     const char *const tuned = tuned_parameters(self);
@@ -1135,9 +1105,8 @@ static void small_gains_are_the_defaults(void **state)
     assert_non_null(strstr(choose(self, &desc, NULL).parameters, tuned));
 }
 
-static void shipped_entries_gain(void **state)
+TH_HOST_TEST(shipped_entries_gain)
 {
-    (void)state;
     clmgk_tuning_entry entries[256];
     clmgk_error error = {0};
     size_t count = 0;
@@ -1149,9 +1118,8 @@ static void shipped_entries_gain(void **state)
 }
 
 /* CPUs that LLVM 15 calls skylake-avx512, by their CPUID; and one without AVX-512. */
-static void cpus_are_told_apart(void **state)
+TH_HOST_TEST(cpus_are_told_apart)
 {
-    (void)state;
     static const struct {
         const char *vendor;
         uint32_t signature;
@@ -1171,9 +1139,8 @@ static void cpus_are_told_apart(void **state)
     }
 }
 
-static void entries_of_a_device_are_removed(void **state)
+CACHE_TEST(entries_of_a_device_are_removed)
 {
-    const fixture *const self = *state;
     const clmgk_attention_desc desc = test_desc();
     const cl_device_id device = self->session->info.device_id;
     clmgk_error error = {0};
@@ -1194,9 +1161,8 @@ static void entries_of_a_device_are_removed(void **state)
 }
 
 /* Passes are tuned apart, but a backward pass makes its scores as the forward pass does. */
-static void backward_follows_forward(void **state)
+CACHE_TEST(backward_follows_forward)
 {
-    const fixture *const self = *state;
     if (self->session->info.engine != CLMGK_ENGINE_LANE)
         skip(); /* only this engine has such a parameter */
     clmgk_attention_desc desc = test_desc();
@@ -1259,9 +1225,8 @@ static void write_kernels(const char *folder, const char *macro)
     }
 }
 
-static void values_that_do_not_compile_give_way(void **state)
+CACHE_TEST(values_that_do_not_compile_give_way)
 {
-    const fixture *const self = *state;
     const bool lane = self->session->info.engine == CLMGK_ENGINE_LANE;
     const clmgk_attention_desc desc = test_desc();
     clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
@@ -1286,9 +1251,8 @@ static void values_that_do_not_compile_give_way(void **state)
 }
 
 /* Ranges of keys that were good for another shape may not cost more workspace than the arrays are large. */
-static void workspace_is_kept_in_bounds(void **state)
+CACHE_TEST(workspace_is_kept_in_bounds)
 {
-    const fixture *const self = *state;
     clmgk_attention_desc desc = test_desc();
     clmgk_context *const context = open_context(self, "", false);
     clmgk_error error = {0};
@@ -1306,9 +1270,8 @@ static void workspace_is_kept_in_bounds(void **state)
 }
 
 /* What keeps compute units busy is only taken from the very bucket. */
-static void near_entries_leave_the_shape_alone(void **state)
+CACHE_TEST(near_entries_leave_the_shape_alone)
 {
-    const fixture *const self = *state;
     clmgk_attention_desc desc = test_desc();
     const bool lane = self->session->info.engine == CLMGK_ENGINE_LANE;
     const char *const tuned = lane ? "panels=8,unroll=2,splits=2" : "features=8,splits=2";
@@ -1330,9 +1293,8 @@ static void near_entries_leave_the_shape_alone(void **state)
 }
 
 /* Kernels for few rows, which plans with gradients do not use, are tuned apart. */
-static void buckets_tell_problems_apart(void **state)
+TH_HOST_TEST(buckets_tell_problems_apart)
 {
-    (void)state;
     clmgk_attention_desc desc = test_desc();
     desc.length = 3;
     assert_int_equal(clmgk_attention_validate(&desc, &desc, NULL), CLMGK_OK);
@@ -1364,9 +1326,8 @@ static mgk_tuning_key mixed_key(const clmgk_attention_desc *desc, mgk_pass pass)
 }
 
 /* Where heads are mixed, their numbers are part of the problem, and batches are its tasks. */
-static void buckets_tell_mixed_heads_apart(void **state)
+TH_HOST_TEST(buckets_tell_mixed_heads_apart)
 {
-    (void)state;
     clmgk_attention_desc desc = test_desc();
     desc.variant = CLMGK_VARIANT_GFISH;
     desc.components = 2;
@@ -1401,9 +1362,8 @@ static void buckets_tell_mixed_heads_apart(void **state)
 
 #define VALUE CLMGK_ERROR_INVALID_VALUE
 
-static void misuse_of_queries(void **state)
+CACHE_TEST(misuse_of_queries)
 {
-    const fixture *const self = *state;
     clmgk_error error = {0};
     clmgk_tunable tunable;
     size_t count = 0;
@@ -1424,9 +1384,8 @@ static void misuse_of_queries(void **state)
     assert_int_equal(scratch_count(self->root, "tuning", NULL), 0);
 }
 
-static void misuse_of_store(void **state)
+CACHE_TEST(misuse_of_store)
 {
-    const fixture *const self = *state;
     const clmgk_attention_desc desc = test_desc();
     clmgk_attention_desc bad = desc, backward = desc;
     clmgk_context *const context = open_context(self, "", false);
@@ -1486,61 +1445,11 @@ static void misuse_of_store(void **state)
                  &error, "untuned: 2");
 }
 
-static int open_session(void **state)
-{
-    const int result = th_session_open(state);
-    the_session = *state;
-    return result;
-}
-
 int main(int count, char **arguments)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tables_are_sound),
-        cmocka_unit_test(sets_are_checked),
-        cmocka_unit_test(source_names),
-        cmocka_unit_test(sizes_are_rounded_to_powers),
-        cmocka_unit_test(levels_are_tried_in_order),
-        cmocka_unit_test(buckets_tell_problems_apart),
-        cmocka_unit_test(buckets_tell_mixed_heads_apart),
-        cmocka_unit_test(places),
-        cmocka_unit_test(shipped_entries_gain),
-        cmocka_unit_test(cpus_are_told_apart),
-        TEST(entries_are_listed),
-        TEST(illegal_values_are_told),
-        TEST(truncated_files_keep_their_whole_lines),
-        TEST(damaged_bytes_cost_their_line_only),
-        TEST(lines_are_checked),
-        TEST(sizes_are_bounded),
-        TEST(newer_files_are_left_alone),
-        TEST(damaged_files_are_kept_aside),
-        TEST(exports_are_imported),
-        TEST(empty_imports_write),
-        TEST(the_later_measurement_stays),
-        TEST(bad_imports_change_nothing),
-        TEST(without_files),
-        TEST(unusable_folders),
-        TEST(threads_share_a_file),
-        TEST(processes_share_a_file),
-        TEST(plans_take_what_was_stored),
-        TEST(engines_are_kept_apart),
-        TEST(illegal_values_are_passed_over),
-        TEST(other_drivers_count_as_the_architecture),
-        TEST(other_architectures_are_passed_over),
-        TEST(files_of_0_1_0_do_no_harm),
-        TEST(small_gains_are_the_defaults),
-        TEST(entries_of_a_device_are_removed),
-        TEST(backward_follows_forward),
-        TEST(near_entries_leave_the_shape_alone),
-        TEST(values_that_do_not_compile_give_way),
-        TEST(workspace_is_kept_in_bounds),
-        TEST(misuse_of_queries),
-        TEST(misuse_of_store),
-    };
-#undef TEST
     if (count == 4 && strcmp(arguments[1], "child") == 0)
         return write_entries(arguments[2], (int)strtol(arguments[3], NULL, 10)) ? 0 : 1;
     self_path = arguments[0];
-    return cmocka_run_group_tests_name("tuning", tests, open_session, th_session_close);
+    return th_run_tests();
 }

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A program's tests, which their definitions add before main begins. */
+#include "harness/harness.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_TESTS = 100 };
+
+static th_test tests[MOST_TESTS];
+static size_t test_count;
+
+void th_add_test(const th_test *test)
+{
+    size_t at = test_count++;
+    if (test_count > MOST_TESTS)
+        abort();
+    for (; at > 0 && tests[at - 1].line > test->line; at--)
+        tests[at] = tests[at - 1];
+    tests[at] = *test;
+}
+
+bool th_is_full(void)
+{
+    const char *const full = getenv("CLMGK_TEST_FULL");
+    return full && strcmp(full, "1") == 0;
+}
+
+int th_run_tests(void)
+{
+    struct CMUnitTest list[MOST_TESTS];
+    size_t count = 0;
+    bool session = false;
+    for (size_t n = 0; n < test_count; n++) {
+        const th_test *const test = &tests[n];
+        session = session || test->session;
+        if (!test->full || th_is_full())
+            list[count++] = (struct CMUnitTest){test->name, test->run, test->set_up, test->tear_down, NULL};
+    }
+    return _cmocka_run_group_tests("tests", list, count, session ? th_session_open : NULL,
+                                   session ? th_session_close : NULL);
+}
