@@ -5,8 +5,8 @@
  *     clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;      fill in; zero means default
  *     clmgk_plan_create(context, &desc, NULL, &plan, &error);     validates, compiles: the only step that does
  *     clmgk_enqueue_forward(plan, queue, &args, 0, NULL, &event, &error);
- *     clmgk_enqueue_backward(plan, queue, &args, &gradients, 0, NULL, &event, &error);      desc.gradients
- *     clmgk_enqueue_statistics(plan, queue, &args, &statistics, 0, NULL, &event, &error);   desc.statistics
+ *     clmgk_enqueue_backward(plan, queue, &args, 0, NULL, &event, &error);        desc.gradients
+ *     clmgk_enqueue_statistics(plan, queue, &args, 0, NULL, &event, &error);      desc.statistics
  *
  * or, with arrays on the host and no OpenCL in sight, clmgk_attention_forward_host and its companions.
  *
@@ -17,6 +17,7 @@
 #ifndef CLMGK_ATTENTION_H
 #define CLMGK_ATTENTION_H
 
+#include "arrays.h"
 #include "context.h"
 
 /* Largest D and E, and largest M, for which kernels are made; the largest M and H of the admixture family. */
@@ -228,41 +229,71 @@ typedef struct clmgk_buffer {
 } clmgk_buffer;
 
 /*
- * The arrays of one forward pass, all on the device, shapes as in the descriptor. Values of device arrays are not
- * checked: lengths are clamped to 0 .. S (0 .. N), offsets to their axis (a sequence that would end before it begins
- * is empty; rows that no sequence covers are not written), a negative or NaN prior or variance gives NaN in its rows,
- * and nothing is ever read or written out of range.
+ * The arrays of a call, all on the device, a field for each line of CLMGK_ARRAY_LIST (arrays.h). Layouts are the
+ * descriptor's; arrays without one there are dense, f32 or int32. One structure serves all passes of a plan: each uses
+ * its own arrays and ignores the other passes'; an array that the descriptor has no use for is an error.
+ *
+ *   q, k, v         inputs. Statistics do not use v
+ *   o, lse          O and L (natural logarithm, -inf for a row without visible key). Forward and combine: outputs, lse
+ *                   optional. Backward: inputs, both required, the forward pass's own. Statistics ignore them
+ *   prior           pi, prior_shape; required unless it is UNIFORM
+ *   variance        sigma^2, variance_shape; required unless it is NUMBER
+ *   shift           b [H,M,D]: SMGK, required
+ *   lengths         int32 [B]: required with use_lengths; lengths_q: with use_lengths_q
+ *   offsets         int32 [T+1]: required with sequences > 0; first 0, last N, ascending
+ *   offsets_k       int32 [T+1]: required with use_offsets_k; first 0, last S, ascending
+ *   bias            [bias_batch,bias_heads,bias_length,bias_length_k]: required with use_bias
+ *   slopes, sinks   [H]: required with use_alibi, with use_sinks
+ *   mix             p [H,M]; MISH, HARD_MISH: [M]. Any real numbers; required in the admixture family
+ *   mix_weight      w [H,M]: required with use_mix_weight
+ *   mix_offset      c [H]: required with use_mix_offset. Enters L alone: the same for all keys
+ *   noise           sigma [M] >= 0: FISH, MISH, GFISH, required. A negative or NaN one gives NaN in all rows; 0 is
+ *                   exactly the form without noise
+ *   grad_o          dO [B,H,N,E], storage type, layout grad_o: required for gradients
+ *   grad_lse        dL, layout of L: optional. Ignored in rows whose L is -inf
+ *   grad_q, ...     gradients: outputs, each with the shape of its array ([M] for a uniform prior, [1] for a variance
+ *                   that is a number); those of the set desc.gradients are required
+ *   responsibilities  gamma [B,H,M,N,S]; packed: of the packed axes
+ *   counts          shape of the prior ([M] for a uniform one); the sums of several batches or devices may be added
+ *   new_prior       the same shape
+ *   nll             [B,H]; packed: [T,H]; 0 where no row sees a key. Statistics of the set desc.statistics are required
+ *   parts_o         storage type, dense [parts,B,H,N,E], and parts_lse, dense [parts,B,H,N]: for combine
+ *   workspace       clmgk_plan_workspace_size bytes (offset in bytes, a multiple of 4); ignored by a pass that needs
+ *                   none. Concurrent enqueues need distinct ones
+ *
+ * Values of device arrays are not checked: lengths are clamped to 0 .. S (0 .. N), offsets to their axis (a sequence
+ * that would end before it begins is empty; rows that no sequence covers are not written), a negative or NaN prior or
+ * variance gives NaN in its rows, and nothing is ever read or written out of range.
  * Inputs may alias each other. Outputs and workspace may lie in the same cl_mem as other arrays, but no element of
  * an output may be an element of any other array of the call.
  */
 typedef struct clmgk_attention_args {
-    size_t struct_size; /* sizeof(clmgk_attention_args) */
-    clmgk_buffer q, k, v;
-    clmgk_buffer o;
-    clmgk_buffer lse;       /* optional: L, f32, natural logarithm, -inf for a row without visible key */
-    clmgk_buffer prior;     /* f32, prior_shape; required unless it is UNIFORM */
-    clmgk_buffer variance;  /* f32, variance_shape; required unless it is NUMBER */
-    clmgk_buffer shift;     /* f32 b [H,M,D]: SMGK, required */
-    clmgk_buffer lengths;   /* int32 [B]: required with use_lengths */
-    clmgk_buffer lengths_q; /* int32 [B]: required with use_lengths_q */
-    clmgk_buffer workspace; /* clmgk_plan_workspace_size bytes (offset in bytes, a multiple of 4); ignored by a pass
-                               that needs none. Concurrent enqueues need distinct ones */
-    clmgk_buffer offsets;   /* int32 [T+1]: required with sequences > 0; first 0, last N, ascending */
-    clmgk_buffer offsets_k; /* int32 [T+1]: required with use_offsets_k; first 0, last S, ascending */
-    clmgk_buffer bias;      /* f32: required with use_bias */
-    clmgk_buffer slopes;    /* f32 [H]: required with use_alibi */
-    clmgk_buffer sinks;     /* f32 [H]: required with use_sinks */
-    uint64_t seed;          /* of dropout and noise; forward and backward of one step use the same */
-
-    /* Admixture family, all f32, dense. */
-    clmgk_buffer mix;        /* p [H,M]; MISH, HARD_MISH: [M]. Any real numbers; required */
-    clmgk_buffer mix_weight; /* w [H,M]: required with use_mix_weight */
-    clmgk_buffer mix_offset; /* c [H]: required with use_mix_offset. Enters L alone: the same for all keys */
-    clmgk_buffer noise; /* sigma [M] >= 0: FISH, MISH, GFISH, required. A negative or NaN one gives NaN in all rows;
-                           0 is exactly the form without noise */
+    size_t struct_size;  /* sizeof(clmgk_attention_args) */
+    uint64_t seed;       /* of dropout and noise; forward and backward of one step use the same */
+    uint32_t accumulate; /* set of clmgk_gradient: these are added to the values in their array, the others overwrite
+                            them. Gradients that the plan does not compute are ignored */
+    int64_t parts;       /* of combine: 1 .. 2^20 */
+#define CLMGK_ARGS_FIELD(name, field, ...)      clmgk_buffer field;
+#define CLMGK_ARGS_GRAD_FIELD(name, field, ...) clmgk_buffer grad_##field;
+    CLMGK_ARRAY_LIST(CLMGK_ARGS_FIELD, CLMGK_ARGS_GRAD_FIELD, CLMGK_ARGS_FIELD)
+#undef CLMGK_ARGS_FIELD
+#undef CLMGK_ARGS_GRAD_FIELD
 } clmgk_attention_args;
 
 #define CLMGK_ATTENTION_ARGS_INIT CLMGK_INIT(clmgk_attention_args)
+
+/* The field of an array; NULL for a number that is no array. */
+CLMGK_API clmgk_buffer *clmgk_array_buffer(clmgk_attention_args *args, clmgk_array array);
+
+/*
+ * Of an array of a resolved descriptor: its shape; elements, the product of the sizes (INT64_MAX if that is beyond 64
+ * bits; 0: no such array); bytes of an element; whether a call of a pass uses it. For a number that is no array: rank
+ * 0, 0, 0, ABSENT. PARTS_O and PARTS_LSE have the shape of one part.
+ */
+CLMGK_API clmgk_shape clmgk_array_shape(const clmgk_attention_desc *resolved, clmgk_array array);
+CLMGK_API int64_t clmgk_array_count(const clmgk_attention_desc *resolved, clmgk_array array);
+CLMGK_API size_t clmgk_array_element_size(const clmgk_attention_desc *resolved, clmgk_array array);
+CLMGK_API clmgk_presence clmgk_array_presence(const clmgk_attention_desc *resolved, clmgk_pass pass, clmgk_array array);
 
 /*
  * Enqueues the forward pass on `queue`, a queue of the plan's context and device, in order or out of order. It never
@@ -306,55 +337,14 @@ CLMGK_API clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue 
  * NaN where its terms have both signs) if the component would outweigh all others by more than 2^128; no other gradient
  * is affected.
  */
-typedef enum clmgk_gradient {
-    CLMGK_GRADIENT_Q = 1,
-    CLMGK_GRADIENT_K = 2, /* SMGK: of the one key that all components share */
-    CLMGK_GRADIENT_V = 4,
-    CLMGK_GRADIENT_PRIOR = 8, /* not with SOFTMAX; 0 with the hard E-step */
-    CLMGK_GRADIENT_VARIANCE = 16,
-    CLMGK_GRADIENT_SHIFT = 32,        /* SMGK */
-    CLMGK_GRADIENT_BIAS = 64,         /* needs use_bias */
-    CLMGK_GRADIENT_SINKS = 128,       /* needs use_sinks */
-    CLMGK_GRADIENT_MIX = 256,         /* admixture family */
-    CLMGK_GRADIENT_MIX_WEIGHT = 512,  /* GFISH, HARD_GFISH: also of a w that is 1 by default */
-    CLMGK_GRADIENT_MIX_OFFSET = 1024, /* the same, of c; 0 without dL */
-    CLMGK_GRADIENT_NOISE = 2048       /* FISH, MISH, GFISH */
-} clmgk_gradient;
-#define CLMGK_GRADIENT_ALL 4095
-
-/* The gradients of one backward pass. Those of the descriptor's set `gradients` are required, others may not be given.
- * No element of an output may be an element of any other array of the call. */
-typedef struct clmgk_gradient_args {
-    size_t struct_size;    /* sizeof(clmgk_gradient_args) */
-    clmgk_buffer grad_o;   /* dO, storage type, layout grad_o: required */
-    clmgk_buffer grad_lse; /* dL, f32, layout of L; optional. Ignored in rows whose L is -inf */
-    clmgk_buffer grad_q;   /* dQ, dK, dV: storage type, layouts grad_q, grad_k, grad_v */
-    clmgk_buffer grad_k;
-    clmgk_buffer grad_v;
-    clmgk_buffer grad_prior;      /* f32, dense, prior_shape ([M] for a uniform prior) */
-    clmgk_buffer grad_variance;   /* f32, dense, variance_shape ([1] for a number) */
-    clmgk_buffer grad_shift;      /* f32 [H,M,D] */
-    clmgk_buffer grad_bias;       /* f32, shape of the bias */
-    clmgk_buffer grad_sinks;      /* f32 [H] */
-    uint32_t accumulate;          /* set of clmgk_gradient: these are added to what their array holds, the others
-                                     overwrite it. Those that the plan does not compute are ignored */
-    clmgk_buffer grad_mix;        /* f32, shape of p */
-    clmgk_buffer grad_mix_weight; /* f32 [H,M] */
-    clmgk_buffer grad_mix_offset; /* f32 [H] */
-    clmgk_buffer grad_noise;      /* f32 [M] */
-} clmgk_gradient_args;
-
-#define CLMGK_GRADIENT_ARGS_INIT CLMGK_INIT(clmgk_gradient_args)
 
 /*
- * Enqueues the backward pass of a plan whose descriptor has `gradients`. args->o and args->lse are inputs here, both
- * required: the forward pass's own. Everything else as clmgk_enqueue_forward; INVALID_VALUE for a plan without
- * gradients, and for a number in `accumulate` that is no set.
+ * Enqueues the backward pass of a plan whose descriptor has `gradients`. Everything else as clmgk_enqueue_forward;
+ * INVALID_VALUE for a plan without gradients, and for a number in `accumulate` that is no set.
  */
 CLMGK_API clmgk_status clmgk_enqueue_backward(clmgk_plan *plan, cl_command_queue queue,
-                                              const clmgk_attention_args *args, const clmgk_gradient_args *gradients,
-                                              cl_uint num_wait, const cl_event *wait_list, cl_event *event,
-                                              clmgk_error *error);
+                                              const clmgk_attention_args *args, cl_uint num_wait,
+                                              const cl_event *wait_list, cl_event *event, clmgk_error *error);
 
 /*
  * ---- expectation and maximisation (MGK paper section 2.3, Eq. 8) -----------------------------------------------
@@ -365,31 +355,10 @@ CLMGK_API clmgk_status clmgk_enqueue_backward(clmgk_plan *plan, cl_command_queue
  *     nll = -(1/N) sum_i log( (1/S) sum_jr pi_r(j) N(q_i; k_jr, sigma_r^2 I) ), over the rows and keys that see each
  *           other (gaussian scores only; bias counts only where it hides, ALiBi and sinks not at all)
  */
-typedef enum clmgk_statistic {
-    CLMGK_STATISTIC_RESPONSIBILITIES = 1, /* gamma: an array of B H M N S numbers */
-    CLMGK_STATISTIC_COUNTS = 2,           /* N_r */
-    CLMGK_STATISTIC_NEW_PRIOR = 4,
-    CLMGK_STATISTIC_NLL = 8
-} clmgk_statistic;
-#define CLMGK_STATISTIC_ALL 15
 
-/* All f32, dense; those of the descriptor's set `statistics` are required, others may not be given. */
-typedef struct clmgk_statistic_args {
-    size_t struct_size;            /* sizeof(clmgk_statistic_args) */
-    clmgk_buffer responsibilities; /* [B,H,M,N,S]; packed: of the packed axes */
-    clmgk_buffer counts;           /* shape of the prior ([M] for a uniform one); the sums of several batches or
-                                      devices may be added */
-    clmgk_buffer new_prior;        /* the same shape */
-    clmgk_buffer nll;              /* [B,H]; packed: [T,H]; 0 where no row sees a key */
-} clmgk_statistic_args;
-
-#define CLMGK_STATISTIC_ARGS_INIT CLMGK_INIT(clmgk_statistic_args)
-
-/* Enqueues the statistics of a plan whose descriptor asks for some. Of `args`, v, o and lse are ignored. Otherwise as
- * clmgk_enqueue_backward. */
+/* Enqueues the statistics of a plan whose descriptor asks for some. Otherwise as clmgk_enqueue_forward. */
 CLMGK_API clmgk_status clmgk_enqueue_statistics(clmgk_plan *plan, cl_command_queue queue,
-                                                const clmgk_attention_args *args,
-                                                const clmgk_statistic_args *statistics, cl_uint num_wait,
+                                                const clmgk_attention_args *args, cl_uint num_wait,
                                                 const cl_event *wait_list, cl_event *event, clmgk_error *error);
 
 /*
@@ -402,20 +371,10 @@ CLMGK_API clmgk_status clmgk_enqueue_statistics(clmgk_plan *plan, cl_command_que
  *
  * A logit that is no key's (sinks) must be in one of the parts only.
  */
-typedef struct clmgk_combine_args {
-    size_t struct_size;     /* sizeof(clmgk_combine_args) */
-    int64_t parts;          /* 1 .. 2^20 */
-    clmgk_buffer parts_o;   /* storage type, dense [parts,B,H,N,E] */
-    clmgk_buffer parts_lse; /* f32, dense [parts,B,H,N] */
-    clmgk_buffer o;         /* storage type, layout of O */
-    clmgk_buffer lse;       /* optional: f32, layout of L */
-} clmgk_combine_args;
-
-#define CLMGK_COMBINE_ARGS_INIT CLMGK_INIT(clmgk_combine_args)
 
 /* Enqueues the combination with a plan whose descriptor has combine = 1 (INVALID_VALUE for another, and for a number
  * of parts outside its range). It needs no workspace. Otherwise as clmgk_enqueue_forward. */
-CLMGK_API clmgk_status clmgk_enqueue_combine(clmgk_plan *plan, cl_command_queue queue, const clmgk_combine_args *args,
+CLMGK_API clmgk_status clmgk_enqueue_combine(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
                                              cl_uint num_wait, const cl_event *wait_list, cl_event *event,
                                              clmgk_error *error);
 
@@ -454,31 +413,33 @@ CLMGK_API clmgk_status clmgk_noise_tile(uint64_t seed, int64_t heads, int64_t b,
                                         clmgk_error *error);
 
 /*
- * The same arrays on the host. Q, K, V, O hold elements of the descriptor's dtype (f16, bf16: uint16_t bit patterns),
- * the others as in clmgk_attention_args. NULL: not given. In backward, o and lse are inputs: they are only read.
+ * The same arrays on the host, pointers to their first elements: Q, K, V, O and their gradients hold elements of the
+ * descriptor's dtype (f16, bf16: uint16_t bit patterns), the others float or int32_t. NULL: not given. There is no
+ * workspace. Backward reads o and lse.
  */
 typedef struct clmgk_host_args {
     size_t struct_size; /* sizeof(clmgk_host_args) */
-    const void *q;
-    const void *k;
-    const void *v;
-    void *o;
-    float *lse;
-    const float *prior;
-    const float *variance;
-    const float *shift;
-    const int32_t *lengths;
-    const int32_t *lengths_q;
-    const int32_t *offsets;
-    const int32_t *offsets_k;
-    const float *bias;
-    const float *slopes;
-    const float *sinks;
     uint64_t seed;
-    const float *mix;
-    const float *mix_weight;
-    const float *mix_offset;
-    const float *noise;
+    uint32_t accumulate;
+#define CLMGK_HOST_IN const
+#define CLMGK_HOST_OUT
+#define CLMGK_HOST_STORAGE(access, field) CLMGK_HOST_##access void *field;
+#define CLMGK_HOST_F32(access, field)     CLMGK_HOST_##access float *field;
+#define CLMGK_HOST_I32(access, field)     CLMGK_HOST_##access int32_t *field;
+#define CLMGK_HOST_BYTE(access, field)
+#define CLMGK_HOST_FIELD(name, field, element, access, ...) CLMGK_HOST_##element(access, field)
+#define CLMGK_HOST_GRADIENT(name, field, element, ...)      CLMGK_HOST_##element(OUT, grad_##field)
+#define CLMGK_HOST_STATISTIC(name, field, ...)              CLMGK_HOST_F32(OUT, field)
+    CLMGK_ARRAY_LIST(CLMGK_HOST_FIELD, CLMGK_HOST_GRADIENT, CLMGK_HOST_STATISTIC)
+#undef CLMGK_HOST_IN
+#undef CLMGK_HOST_OUT
+#undef CLMGK_HOST_STORAGE
+#undef CLMGK_HOST_F32
+#undef CLMGK_HOST_I32
+#undef CLMGK_HOST_BYTE
+#undef CLMGK_HOST_FIELD
+#undef CLMGK_HOST_GRADIENT
+#undef CLMGK_HOST_STATISTIC
 } clmgk_host_args;
 
 #define CLMGK_HOST_ARGS_INIT CLMGK_INIT(clmgk_host_args)
@@ -495,49 +456,14 @@ typedef struct clmgk_host_args {
 CLMGK_API clmgk_status clmgk_attention_forward_host(const char *selector, const clmgk_attention_desc *desc,
                                                     const clmgk_host_args *args, clmgk_error *error);
 
-/* The gradients, as in clmgk_gradient_args, on the host. */
-typedef struct clmgk_host_gradients {
-    size_t struct_size; /* sizeof(clmgk_host_gradients) */
-    const void *grad_o;
-    const float *grad_lse;
-    void *grad_q;
-    void *grad_k;
-    void *grad_v;
-    float *grad_prior;
-    float *grad_variance;
-    float *grad_shift;
-    float *grad_bias;
-    float *grad_sinks;
-    uint32_t accumulate;
-    float *grad_mix;
-    float *grad_mix_weight;
-    float *grad_mix_offset;
-    float *grad_noise;
-} clmgk_host_gradients;
-
-#define CLMGK_HOST_GRADIENTS_INIT CLMGK_INIT(clmgk_host_gradients)
-
-/* The backward pass on host arrays: args->o and args->lse hold the forward pass's results; what is wanted is the
- * descriptor's set `gradients`. Otherwise as clmgk_attention_forward_host. */
+/* The backward pass on host arrays: the gradients of the descriptor's set `gradients`. Otherwise as
+ * clmgk_attention_forward_host. */
 CLMGK_API clmgk_status clmgk_attention_backward_host(const char *selector, const clmgk_attention_desc *desc,
-                                                     const clmgk_host_args *args, const clmgk_host_gradients *gradients,
-                                                     clmgk_error *error);
+                                                     const clmgk_host_args *args, clmgk_error *error);
 
-/* The statistics, as in clmgk_statistic_args, on the host. */
-typedef struct clmgk_host_statistics {
-    size_t struct_size; /* sizeof(clmgk_host_statistics) */
-    float *responsibilities;
-    float *counts;
-    float *new_prior;
-    float *nll;
-} clmgk_host_statistics;
-
-#define CLMGK_HOST_STATISTICS_INIT CLMGK_INIT(clmgk_host_statistics)
-
-/* The statistics of host arrays, the descriptor's set `statistics`: v, o and lse of `args` are ignored. Otherwise as
+/* The statistics of host arrays, those of the descriptor's set `statistics`. Otherwise as
  * clmgk_attention_forward_host. */
 CLMGK_API clmgk_status clmgk_attention_statistics_host(const char *selector, const clmgk_attention_desc *desc,
-                                                       const clmgk_host_args *args,
-                                                       const clmgk_host_statistics *statistics, clmgk_error *error);
+                                                       const clmgk_host_args *args, clmgk_error *error);
 
 #endif

@@ -3,7 +3,7 @@
  * The attention variants, and the small enumerations of a problem description.
  *
  * CLMGK_VARIANT_LIST is the one list of variants: names on the command line, validation, tests and benchmarks are
- * made from it. A new variant is a line here and its family's file in src/variants.
+ * made from it. A new variant is a line here and its family's files in src/attention.
  */
 #ifndef CLMGK_VARIANTS_H
 #define CLMGK_VARIANTS_H
@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 /*
- * X(NAME, value, "command-line name", FAMILY). Values are pinned.
+ * X(NAME, value, "command-line name", FAMILY, TRAITS). Values are pinned.
  *
  * Mixture family. Log-weight of key j's component r for query i, with prior pi and variance sigma^2:
  *
@@ -43,20 +43,20 @@
  *     TALKING_HEADS       HARD_FISH with M = H: pre-softmax talking-heads attention (Shazeer et al. 2020)
  */
 #define CLMGK_VARIANT_LIST(X)                                                                                          \
-    X(SOFTMAX, 0, "softmax", MIXTURE)                                                                                  \
-    X(GAUSSIAN, 1, "gaussian", MIXTURE)                                                                                \
-    X(MGK, 2, "mgk", MIXTURE)                                                                                          \
-    X(SMGK, 3, "smgk", MIXTURE)                                                                                        \
-    X(FISH, 4, "fish", ADMIXTURE)                                                                                      \
-    X(HARD_FISH, 5, "hard-fish", ADMIXTURE)                                                                            \
-    X(MISH, 6, "mish", ADMIXTURE)                                                                                      \
-    X(HARD_MISH, 7, "hard-mish", ADMIXTURE)                                                                            \
-    X(GFISH, 8, "gfish", ADMIXTURE)                                                                                    \
-    X(HARD_GFISH, 9, "hard-gfish", ADMIXTURE)                                                                          \
-    X(TALKING_HEADS, 10, "talking-heads", ADMIXTURE)
+    X(SOFTMAX, 0, "softmax", MIXTURE, 0)                                                                               \
+    X(GAUSSIAN, 1, "gaussian", MIXTURE, CLMGK_TRAIT_PRIOR)                                                             \
+    X(MGK, 2, "mgk", MIXTURE, CLMGK_TRAIT_PRIOR | CLMGK_TRAIT_KEYS)                                                    \
+    X(SMGK, 3, "smgk", MIXTURE, CLMGK_TRAIT_PRIOR | CLMGK_TRAIT_SHIFT)                                                 \
+    X(FISH, 4, "fish", ADMIXTURE, CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_NOISE)                                           \
+    X(HARD_FISH, 5, "hard-fish", ADMIXTURE, CLMGK_TRAIT_ADMIXTURE)                                                     \
+    X(MISH, 6, "mish", ADMIXTURE, CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_NOISE | CLMGK_TRAIT_SHARED_MIX)                  \
+    X(HARD_MISH, 7, "hard-mish", ADMIXTURE, CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_SHARED_MIX)                            \
+    X(GFISH, 8, "gfish", ADMIXTURE, CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_NOISE | CLMGK_TRAIT_GENERALISED)               \
+    X(HARD_GFISH, 9, "hard-gfish", ADMIXTURE, CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_GENERALISED)                         \
+    X(TALKING_HEADS, 10, "talking-heads", ADMIXTURE, CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_SQUARE)
 
 typedef enum clmgk_variant {
-#define CLMGK_VARIANT_ENUM(name, value, text, family) CLMGK_VARIANT_##name = (value),
+#define CLMGK_VARIANT_ENUM(name, value, ...) CLMGK_VARIANT_##name = (value),
     CLMGK_VARIANT_LIST(CLMGK_VARIANT_ENUM)
 #undef CLMGK_VARIANT_ENUM
 } clmgk_variant;
@@ -110,16 +110,19 @@ typedef enum clmgk_engine {
     CLMGK_ENGINE_SIMT = 2  /* GPUs: work-groups, local memory, barriers */
 } clmgk_engine;
 
-/* What sets the variants of the admixture family apart: a set of these. */
+/* What sets variants apart: a set of these. */
 typedef enum clmgk_variant_trait {
-    CLMGK_TRAIT_ADMIXTURE = 1,   /* the family itself: Q and K have M heads, and there is p */
+    CLMGK_TRAIT_ADMIXTURE = 1,   /* the family: Q and K have M heads, and there is p */
     CLMGK_TRAIT_NOISE = 2,       /* sigma: FISH, MISH, GFISH */
     CLMGK_TRAIT_SHARED_MIX = 4,  /* p is [M]: MISH, HARD_MISH */
     CLMGK_TRAIT_GENERALISED = 8, /* w and c: GFISH, HARD_GFISH */
-    CLMGK_TRAIT_SQUARE = 16      /* M = H: TALKING_HEADS */
+    CLMGK_TRAIT_SQUARE = 16,     /* M = H: TALKING_HEADS */
+    CLMGK_TRAIT_PRIOR = 32,      /* components have a prior: GAUSSIAN, MGK, SMGK */
+    CLMGK_TRAIT_KEYS = 64,       /* each component has keys of its own: MGK */
+    CLMGK_TRAIT_SHIFT = 128      /* components are one key shifted: SMGK */
 } clmgk_variant_trait;
 
-/* The variant's set; 0 for the other families and for a number that is no variant. */
+/* The variant's set; 0 for a number that is no variant. */
 CLMGK_API uint32_t clmgk_variant_traits(clmgk_variant variant);
 
 /* Command-line names: "softmax", "f32", "lane", ... ; NULL for a value outside the enumeration. */

@@ -29,7 +29,7 @@ static clmgk_status fail_null(const char *name, const char *expected, clmgk_erro
 /* What a tuned pass is of. */
 typedef struct tuned_case {
     clmgk_attention_desc desc; /* resolved */
-    mgk_pass pass;
+    clmgk_pass pass;
 } tuned_case;
 
 static clmgk_status check_case(const clmgk_attention_desc *desc, clmgk_tuned_pass pass, tuned_case *one,
@@ -41,9 +41,9 @@ static clmgk_status check_case(const clmgk_attention_desc *desc, clmgk_tuned_pas
     if (pass == CLMGK_TUNED_BACKWARD && one->desc.gradients == 0 && one->desc.statistics == 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
                         "pass: backward: expected a descriptor with gradients or statistics");
-    one->pass = MGK_FORWARD;
+    one->pass = CLMGK_PASS_FORWARD;
     if (pass == CLMGK_TUNED_BACKWARD)
-        one->pass = one->desc.gradients != 0 ? MGK_BACKWARD : MGK_STATISTICS;
+        one->pass = one->desc.gradients != 0 ? CLMGK_PASS_BACKWARD : CLMGK_PASS_STATISTICS;
     return CLMGK_OK;
 }
 
@@ -65,7 +65,7 @@ static clmgk_status check_tuned(clmgk_context *context, const tuned_case *one, c
 clmgk_status clmgk_tuning_check(clmgk_context *context, const clmgk_attention_desc *desc, clmgk_tuned_pass pass,
                                 const clmgk_tuned *tuned, clmgk_error *error)
 {
-    tuned_case one = {.pass = MGK_FORWARD};
+    tuned_case one = {.pass = CLMGK_PASS_FORWARD};
     if (context == NULL)
         return fail_null("context", "a context", error);
     if (tuned == NULL)
@@ -77,7 +77,7 @@ clmgk_status clmgk_tuning_check(clmgk_context *context, const clmgk_attention_de
 clmgk_status clmgk_tuning_store(clmgk_context *context, const char *cache_dir, const clmgk_attention_desc *desc,
                                 clmgk_tuned_pass pass, const clmgk_tuned *tuned, clmgk_error *error)
 {
-    tuned_case one = {.pass = MGK_FORWARD};
+    tuned_case one = {.pass = CLMGK_PASS_FORWARD};
     char *path = NULL;
     if (context == NULL)
         return fail_null("context", "a context", error);

@@ -43,16 +43,11 @@ static clmgk_status check_enums(const clmgk_attention_desc *d, clmgk_error *erro
     return check_enum("combine", d->combine, 2, error);
 }
 
-static bool has_trait(const clmgk_attention_desc *d, clmgk_variant_trait trait)
-{
-    return (clmgk_variant_traits(d->variant) & (uint32_t)trait) != 0;
-}
-
 /* What only the admixture family knows; that family itself says which of its variants takes which. */
 static clmgk_status check_foreign_fields(const clmgk_attention_desc *d, clmgk_error *error)
 {
     const bool set = d->use_mix_weight || d->use_mix_offset || d->shared_noise;
-    if (has_trait(d, CLMGK_TRAIT_ADMIXTURE) || !set)
+    if (mgk_has_trait(d, CLMGK_TRAIT_ADMIXTURE) || !set)
         return CLMGK_OK;
     return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: 1: expected 0 with variant %s",
                     d->use_mix_weight   ? "use_mix_weight"
@@ -117,7 +112,7 @@ static clmgk_status resolve_variance(clmgk_attention_desc *d, clmgk_error *error
     const double root = sqrt((double)d->head_size);
     if (d->variance == 0.0)
         d->variance = root;
-    if (has_trait(d, CLMGK_TRAIT_ADMIXTURE) && d->variance != root)
+    if (mgk_has_trait(d, CLMGK_TRAIT_ADMIXTURE) && d->variance != root)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
                         "variance: %g: expected 0 with variant %s (another scale goes into the mixing)", d->variance,
                         clmgk_variant_name(d->variant));
@@ -208,7 +203,7 @@ static clmgk_status check_softcap(const clmgk_attention_desc *d, clmgk_error *er
     const float single = (float)(d->softcap * 1.4426950408889634);
     if (single == 0.0F || isinf(single) || isinf(1.0F / single))
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "softcap: %g: expected a number of f32's range", d->softcap);
-    const bool one_score = has_trait(d, CLMGK_TRAIT_ADMIXTURE) || d->components == 1;
+    const bool one_score = mgk_has_trait(d, CLMGK_TRAIT_ADMIXTURE) || d->components == 1;
     if (!one_score || d->score != CLMGK_SCORE_DOT)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
                         "softcap: %g: expected 0 but with one component and dot scores", d->softcap);
@@ -233,71 +228,51 @@ static clmgk_status check_set(const char *field, uint32_t set, uint32_t all, clm
                     all);
 }
 
-/* One member of a set that is only there in some problems. */
-static clmgk_status check_member(uint32_t set, uint32_t member, bool legal, const char *text, clmgk_error *error)
+/* Gradients of arrays that the variant, or this descriptor, has. */
+static clmgk_status check_gradients(const clmgk_attention_desc *d, clmgk_error *error)
 {
-    if ((set & member) == 0 || legal)
-        return CLMGK_OK;
-    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s", text);
-}
-
-/* A gradient of something that only some variants have. */
-static clmgk_status check_gradient(const clmgk_attention_desc *d, uint32_t member, bool legal, const char *name,
-                                   clmgk_error *error)
-{
-    if ((d->gradients & member) == 0 || legal)
-        return CLMGK_OK;
-    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "gradients: %s: variant %s has none", name,
-                    clmgk_variant_name(d->variant));
-}
-
-static clmgk_status check_own_gradients(const clmgk_attention_desc *d, clmgk_error *error)
-{
-    const bool mixed = has_trait(d, CLMGK_TRAIT_ADMIXTURE);
-    const bool generalised = has_trait(d, CLMGK_TRAIT_GENERALISED);
-    const struct {
-        uint32_t member;
-        bool legal;
+    static const struct {
         const char *name;
+        clmgk_array array;
+        uint32_t bit;
     } gradients[] = {
-        {CLMGK_GRADIENT_PRIOR, !mixed && d->variant != CLMGK_VARIANT_SOFTMAX, "PRIOR"},
-        {CLMGK_GRADIENT_VARIANCE, !mixed, "VARIANCE"},
-        {CLMGK_GRADIENT_SHIFT, d->variant == CLMGK_VARIANT_SMGK, "SHIFT"},
-        {CLMGK_GRADIENT_MIX, mixed, "MIX"},
-        {CLMGK_GRADIENT_MIX_WEIGHT, generalised, "MIX_WEIGHT"},
-        {CLMGK_GRADIENT_MIX_OFFSET, generalised, "MIX_OFFSET"},
-        {CLMGK_GRADIENT_NOISE, has_trait(d, CLMGK_TRAIT_NOISE), "NOISE"},
-    };
-    for (size_t i = 0; i < MGK_COUNT(gradients); ++i)
-        MGK_TRY(check_gradient(d, gradients[i].member, gradients[i].legal, gradients[i].name, error));
+#define GRADIENT(name, field, element, bit, ...) {#name, CLMGK_ARRAY_GRAD_##name, bit},
+        CLMGK_ARRAY_LIST(CLMGK_ARRAY_NONE, GRADIENT, CLMGK_ARRAY_NONE)};
+    for (size_t i = 0; i < MGK_COUNT(gradients); ++i) {
+        if ((d->gradients & gradients[i].bit) == 0 || mgk_array_exists(d, gradients[i].array))
+            continue;
+        if (gradients[i].bit == CLMGK_GRADIENT_BIAS || gradients[i].bit == CLMGK_GRADIENT_SINKS)
+            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "gradients: %s: expected use_%s = 1 with it",
+                            gradients[i].name, gradients[i].bit == CLMGK_GRADIENT_BIAS ? "bias" : "sinks");
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "gradients: %s: variant %s has none", gradients[i].name,
+                        clmgk_variant_name(d->variant));
+    }
     return CLMGK_OK;
 }
 
 static clmgk_status check_outputs(const clmgk_attention_desc *d, clmgk_error *error)
 {
     MGK_TRY(check_set("gradients", d->gradients, CLMGK_GRADIENT_ALL, error));
-    MGK_TRY(check_own_gradients(d, error));
-    MGK_TRY(check_member(d->gradients, CLMGK_GRADIENT_BIAS, d->use_bias,
-                         "gradients: BIAS: expected use_bias = 1 with it", error));
-    MGK_TRY(check_member(d->gradients, CLMGK_GRADIENT_SINKS, d->use_sinks,
-                         "gradients: SINKS: expected use_sinks = 1 with it", error));
+    MGK_TRY(check_gradients(d, error));
     MGK_TRY(check_set("statistics", d->statistics, CLMGK_STATISTIC_ALL, error));
-    return check_member(d->statistics, CLMGK_STATISTIC_NLL, d->score == CLMGK_SCORE_GAUSSIAN,
-                        "statistics: NLL: expected gaussian scores with it", error);
+    if ((d->statistics & CLMGK_STATISTIC_NLL) != 0 && d->score != CLMGK_SCORE_GAUSSIAN)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "statistics: NLL: expected gaussian scores with it");
+    return CLMGK_OK;
 }
 
 /* ---- layouts ------------------------------------------------------------------------------------------------ */
 
-/* Strides of a dense array in axis order; false on overflow. */
-static bool dense_layout(clmgk_layout *layout, int64_t heads, int64_t components, int64_t tokens, int64_t width)
+/* Strides of a dense array; false on overflow. An empty array has those of one with one token. */
+static bool dense_layout(clmgk_layout *layout, const clmgk_shape *shape)
 {
-    /* an empty array has the strides of one with one element */
-    const int64_t token_count = tokens == 0 ? 1 : tokens;
+    const bool has_width = shape->axes[shape->rank - 1] == 'D' || shape->axes[shape->rank - 1] == 'E';
+    const int tokens = shape->rank - (has_width ? 2 : 1);
+    const int64_t components = tokens > 2 ? shape->size[2] : 1;
     layout->strided = 1;
-    layout->token = width;
-    return mgk_mul_i64(token_count, width, &layout->component) &&
+    layout->token = has_width ? shape->size[tokens + 1] : 1;
+    return mgk_mul_i64(shape->size[tokens] == 0 ? 1 : shape->size[tokens], layout->token, &layout->component) &&
            mgk_mul_i64(layout->component, components, &layout->head) &&
-           mgk_mul_i64(layout->head, heads, &layout->batch);
+           mgk_mul_i64(layout->head, shape->size[1], &layout->batch);
 }
 
 static clmgk_status check_strides(const char *name, const clmgk_layout *layout, clmgk_error *error)
@@ -315,9 +290,9 @@ static clmgk_status check_strides(const char *name, const clmgk_layout *layout, 
 }
 
 /* Sorted by stride, every axis must step over all that the axes before it reach. */
-static clmgk_status check_no_overlap(const mgk_shape *shape, clmgk_error *error)
+static clmgk_status check_no_overlap(const char *name, const clmgk_shape *shape, clmgk_error *error)
 {
-    bool done[5] = {false};
+    bool done[CLMGK_MAX_RANK] = {false};
     int64_t reach = 0; /* of the axes done: the last element's place */
     for (int step = 0; step < shape->rank; ++step) {
         int next = -1;
@@ -331,64 +306,46 @@ static clmgk_status check_no_overlap(const mgk_shape *shape, clmgk_error *error)
             return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
                             "%s: stride %" PRId64 " of axis %d: expected more than %" PRId64
                             ", so that no two elements share a place",
-                            shape->name, shape->stride[next], next, reach);
+                            name, shape->stride[next], next, reach);
         reach += (shape->size[next] - 1) * shape->stride[next];
     }
     return CLMGK_OK;
 }
 
-/* Where each of its elements is written, none may lie in the place of another. */
-static bool is_written(mgk_array array)
+/* Each element of an output has a place of its own. */
+static bool is_written(clmgk_array array)
 {
-    for (int pass = 0; pass < MGK_PASSES; ++pass)
-        if (mgk_is_output((mgk_pass)pass, array))
+    for (int pass = 0; pass < CLMGK_PASSES; ++pass)
+        if (mgk_array_is_output((clmgk_pass)pass, array))
             return true;
     return false;
 }
 
-/* Fills in and checks one layout. `components` is 1 for arrays without that axis, `width` 1 for L. */
-static clmgk_status resolve_layout(const clmgk_attention_desc *d, clmgk_layout *layout, mgk_array array, int64_t heads,
-                                   int64_t components, int64_t tokens, int64_t width, clmgk_error *error)
+/* Fills in and checks the layout of an array. */
+static clmgk_status resolve_layout(clmgk_attention_desc *d, clmgk_array array, clmgk_error *error)
 {
-    const char *const name = mgk_shape_of(d, array).name;
+    clmgk_layout *const layout = mgk_array_layout(d, array);
+    const char *const name = mgk_array_name(array);
+    clmgk_shape shape = mgk_array_shape(d, array);
+    int64_t extent = 0;
     if (layout->strided != 0 && layout->strided != 1)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s.strided: %d: expected 0 or 1", name,
                         (int)layout->strided);
     if (layout->strided)
         MGK_TRY(check_strides(name, layout, error));
-    else if (!dense_layout(layout, heads, components, tokens, width))
+    else if (!dense_layout(layout, &shape))
         return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: its size in elements does not fit in 64 bits", name);
-    const mgk_shape shape = mgk_shape_of(d, array);
-    int64_t extent = 0;
-    if (!mgk_shape_extent(&shape, &extent))
+    if (!mgk_array_extent(d, array, &extent))
         return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: its extent in bytes does not fit in 64 bits", name);
-    return extent > 0 && is_written(array) ? check_no_overlap(&shape, error) : CLMGK_OK;
+    shape = mgk_array_shape(d, array);
+    return extent > 0 && is_written(array) ? check_no_overlap(name, &shape, error) : CLMGK_OK;
 }
 
 static clmgk_status resolve_layouts(clmgk_attention_desc *d, clmgk_error *error)
 {
-    const bool mixed = has_trait(d, CLMGK_TRAIT_ADMIXTURE);
-    const int64_t q_heads = mixed ? d->components : d->heads;
-    const int64_t k_heads = mixed ? d->components : d->kv_heads;
-    const int64_t k_components = d->variant == CLMGK_VARIANT_MGK ? d->components : 1;
-    const struct {
-        clmgk_layout *layout;
-        mgk_array array;
-        int64_t heads, components, tokens, width;
-    } layouts[] = {
-        {&d->q, MGK_Q, q_heads, 1, d->length, d->head_size},
-        {&d->k, MGK_K, k_heads, k_components, d->length_k, d->head_size},
-        {&d->v, MGK_V, d->kv_heads, 1, d->length_k, d->value_size},
-        {&d->o, MGK_O, d->heads, 1, d->length, d->value_size},
-        {&d->lse, MGK_LSE, d->heads, 1, d->length, 1},
-        {&d->grad_o, MGK_GRAD_O, d->heads, 1, d->length, d->value_size},
-        {&d->grad_q, MGK_GRAD_Q, q_heads, 1, d->length, d->head_size},
-        {&d->grad_k, MGK_GRAD_K, k_heads, k_components, d->length_k, d->head_size},
-        {&d->grad_v, MGK_GRAD_V, d->kv_heads, 1, d->length_k, d->value_size},
-    };
-    for (size_t i = 0; i < MGK_COUNT(layouts); ++i)
-        MGK_TRY(resolve_layout(d, layouts[i].layout, layouts[i].array, layouts[i].heads, layouts[i].components,
-                               layouts[i].tokens, layouts[i].width, error));
+    for (int i = 0; i < CLMGK_ARRAYS; ++i)
+        if (mgk_array_layout(d, (clmgk_array)i) != NULL && i != CLMGK_ARRAY_GRAD_LSE) /* L's layout is its own */
+            MGK_TRY(resolve_layout(d, (clmgk_array)i, error));
     return CLMGK_OK;
 }
 
@@ -412,11 +369,11 @@ static clmgk_status check_extents(const clmgk_attention_desc *d, clmgk_error *er
     if (!fits(rows, MGK_COUNT(rows)) || !fits(keys, MGK_COUNT(keys)))
         return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "batch * heads * components * %s does not fit in 64 bits",
                         fits(rows, MGK_COUNT(rows)) ? "length_k" : "length");
-    for (int i = 0; i < MGK_WORKSPACE; ++i) {
-        const mgk_shape shape = mgk_shape_of(d, (mgk_array)i);
+    for (int i = 0; i < CLMGK_ARRAYS; ++i) {
         int64_t extent = 0;
-        if (!mgk_shape_extent(&shape, &extent))
-            return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: its extent in bytes does not fit in 64 bits", shape.name);
+        if (!mgk_array_extent(d, (clmgk_array)i, &extent))
+            return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: its extent in bytes does not fit in 64 bits",
+                            mgk_array_name((clmgk_array)i));
     }
     return CLMGK_OK;
 }

@@ -5,126 +5,67 @@
 
 #include <inttypes.h>
 
-/* The first versions' sizes. */
-enum {
-    LEAST_ARGS_SIZE = offsetof(clmgk_attention_args, offsets),
-    LEAST_GRADIENTS_SIZE = offsetof(clmgk_gradient_args, grad_mix)
-};
-
 #define MAX_PARTS (INT64_C(1) << 20)
-
-/* ---- a call's arrays in mgk_array's order ------------------------------------------------------------------- */
-
-/* All but V, O and L, which not every pass has. */
-static void list_inputs(const clmgk_attention_args *args, mgk_call *call)
-{
-    call->arrays[MGK_Q] = &args->q;
-    call->arrays[MGK_K] = &args->k;
-    call->arrays[MGK_PRIOR] = &args->prior;
-    call->arrays[MGK_VARIANCE] = &args->variance;
-    call->arrays[MGK_SHIFT] = &args->shift;
-    call->arrays[MGK_LENGTHS] = &args->lengths;
-    call->arrays[MGK_LENGTHS_Q] = &args->lengths_q;
-    call->arrays[MGK_OFFSETS] = &args->offsets;
-    call->arrays[MGK_OFFSETS_K] = &args->offsets_k;
-    call->arrays[MGK_BIAS] = &args->bias;
-    call->arrays[MGK_SLOPES] = &args->slopes;
-    call->arrays[MGK_SINKS] = &args->sinks;
-    call->arrays[MGK_MIX] = &args->mix;
-    call->arrays[MGK_MIX_WEIGHT] = &args->mix_weight;
-    call->arrays[MGK_MIX_OFFSET] = &args->mix_offset;
-    call->arrays[MGK_NOISE] = &args->noise;
-    call->arrays[MGK_WORKSPACE] = &args->workspace;
-    call->seed = args->seed;
-}
-
-static void list_results(const clmgk_attention_args *args, mgk_call *call)
-{
-    call->arrays[MGK_V] = &args->v;
-    call->arrays[MGK_O] = &args->o;
-    call->arrays[MGK_LSE] = &args->lse;
-}
-
-static void list_gradients(const clmgk_gradient_args *args, mgk_call *call)
-{
-    call->arrays[MGK_GRAD_O] = &args->grad_o;
-    call->arrays[MGK_GRAD_LSE] = &args->grad_lse;
-    call->arrays[MGK_GRAD_Q] = &args->grad_q;
-    call->arrays[MGK_GRAD_K] = &args->grad_k;
-    call->arrays[MGK_GRAD_V] = &args->grad_v;
-    call->arrays[MGK_GRAD_PRIOR] = &args->grad_prior;
-    call->arrays[MGK_GRAD_VARIANCE] = &args->grad_variance;
-    call->arrays[MGK_GRAD_SHIFT] = &args->grad_shift;
-    call->arrays[MGK_GRAD_BIAS] = &args->grad_bias;
-    call->arrays[MGK_GRAD_SINKS] = &args->grad_sinks;
-    call->arrays[MGK_GRAD_MIX] = &args->grad_mix;
-    call->arrays[MGK_GRAD_MIX_WEIGHT] = &args->grad_mix_weight;
-    call->arrays[MGK_GRAD_MIX_OFFSET] = &args->grad_mix_offset;
-    call->arrays[MGK_GRAD_NOISE] = &args->grad_noise;
-    call->accumulate = args->accumulate;
-}
-
-static void list_statistics(const clmgk_statistic_args *args, mgk_call *call)
-{
-    call->arrays[MGK_RESPONSIBILITIES] = &args->responsibilities;
-    call->arrays[MGK_COUNTS] = &args->counts;
-    call->arrays[MGK_NEW_PRIOR] = &args->new_prior;
-    call->arrays[MGK_NLL] = &args->nll;
-}
-
-static void list_parts(const clmgk_combine_args *args, mgk_call *call)
-{
-    call->arrays[MGK_PARTS_O] = &args->parts_o;
-    call->arrays[MGK_PARTS_LSE] = &args->parts_lse;
-    call->arrays[MGK_O] = &args->o;
-    call->arrays[MGK_LSE] = &args->lse;
-    call->parts = args->parts;
-}
 
 /* ---- checks ------------------------------------------------------------------------------------------------- */
 
 /* Bytes from the first element to one past the last. */
-static clmgk_status bytes_of(const mgk_shape *shape, mgk_array array, const mgk_call *call, uint64_t *bytes,
+static clmgk_status bytes_of(const clmgk_plan *plan, clmgk_array array, const mgk_call *call, uint64_t *bytes,
                              clmgk_error *error)
 {
-    const bool of_parts = array == MGK_PARTS_O || array == MGK_PARTS_LSE;
+    const char *const name = mgk_array_name(array);
+    const bool of_parts = array == CLMGK_ARRAY_PARTS_O || array == CLMGK_ARRAY_PARTS_LSE;
     const int64_t parts = of_parts ? call->parts : 1;
     int64_t extent = 0;
     int64_t total = 0;
-    if (!mgk_shape_extent(shape, &extent)) /* checked with the descriptor */
-        return mgk_fail(error, CLMGK_ERROR_INTERNAL, "%s: extent", shape->name);
-    if (!mgk_mul_i64(extent * (int64_t)shape->element, parts, &total))
-        return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: %" PRId64 " parts do not fit in 64 bits", shape->name, parts);
+    if (!mgk_array_extent(&plan->desc, array, &extent)) /* checked with the descriptor */
+        return mgk_fail(error, CLMGK_ERROR_INTERNAL, "%s: extent", name);
+    if (!mgk_mul_i64(extent * (int64_t)clmgk_array_element_size(&plan->desc, array), parts, &total))
+        return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: %" PRId64 " parts do not fit in 64 bits", name, parts);
     *bytes = (uint64_t)total;
     return CLMGK_OK;
 }
 
-static clmgk_status check_missing(const clmgk_plan *plan, mgk_pass pass, mgk_array array, const char *name,
+static clmgk_status check_missing(const clmgk_plan *plan, clmgk_pass pass, clmgk_array array, const char *name,
                                   clmgk_error *error)
 {
-    if (pass == MGK_BACKWARD && array == MGK_LSE)
+    if (pass == CLMGK_PASS_BACKWARD && array == CLMGK_ARRAY_LSE)
         return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
                         "lse: NULL: expected L of the forward pass, which gradients are made from");
     return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: NULL: expected a buffer (variant %s)", name,
                     clmgk_variant_name(plan->desc.variant));
 }
 
-static clmgk_status check_array(const clmgk_plan *plan, mgk_pass pass, mgk_array array, const mgk_call *call,
+static clmgk_status check_array(const clmgk_plan *plan, clmgk_pass pass, clmgk_array array, const mgk_call *call,
                                 clmgk_error *error)
 {
     const clmgk_buffer *const buffer = call->arrays[array];
-    const mgk_presence presence = mgk_presence_of(&plan->desc, pass, array);
-    const mgk_shape shape = mgk_shape_of(&plan->desc, array);
+    const char *const name = mgk_array_name(array);
     uint64_t bytes = 0;
-    if (presence == MGK_ABSENT && buffer->memory != NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
-                        "%s: given, but the plan's descriptor (variant %s) does not use it", shape.name,
-                        clmgk_variant_name(plan->desc.variant));
-    MGK_TRY(bytes_of(&shape, array, call, &bytes, error));
+    MGK_TRY(bytes_of(plan, array, call, &bytes, error));
     if (buffer->memory != NULL)
-        return mgk_check_memory(plan->context, buffer, shape.name, shape.element, bytes, error);
+        return mgk_check_memory(plan->context, buffer, name, clmgk_array_element_size(&plan->desc, array), bytes,
+                                error);
     /* OpenCL has no empty buffers: an array without elements needs none */
-    return presence == MGK_REQUIRED && bytes > 0 ? check_missing(plan, pass, array, shape.name, error) : CLMGK_OK;
+    const bool required = clmgk_array_presence(&plan->desc, pass, array) == CLMGK_REQUIRED;
+    return required && bytes > 0 ? check_missing(plan, pass, array, name, error) : CLMGK_OK;
+}
+
+/* The arrays that the pass uses. */
+static clmgk_status list_arrays(const clmgk_plan *plan, clmgk_pass pass, clmgk_attention_args *args, mgk_call *call,
+                                clmgk_error *error)
+{
+    for (int i = 0; i < CLMGK_ARRAYS; ++i) {
+        const clmgk_array array = (clmgk_array)i;
+        const clmgk_buffer *const buffer = clmgk_array_buffer(args, array);
+        if (clmgk_array_presence(&plan->desc, pass, array) != CLMGK_ABSENT)
+            call->arrays[i] = buffer;
+        else if (buffer->memory != NULL && !mgk_array_is_used(&plan->desc, array))
+            return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
+                            "%s: given, but the plan's descriptor (variant %s) does not use it", mgk_array_name(array),
+                            clmgk_variant_name(plan->desc.variant));
+    }
+    return CLMGK_OK;
 }
 
 /* ---- launches ----------------------------------------------------------------------------------------------- */
@@ -153,7 +94,7 @@ static clmgk_status launch_nothing(const place *at, clmgk_error *error)
 }
 
 /* The steps one after the other: each waits for the one before, since the queue may be out of order. */
-static clmgk_status launch_steps(const clmgk_plan *plan, mgk_pass which, const mgk_call *call, const place *at,
+static clmgk_status launch_steps(const clmgk_plan *plan, clmgk_pass which, const mgk_call *call, const place *at,
                                  clmgk_error *error)
 {
     const mgk_compiled_pass *const pass = plan->pass[which];
@@ -179,106 +120,80 @@ static clmgk_status launch_steps(const clmgk_plan *plan, mgk_pass which, const m
     return status;
 }
 
-/* What all passes do with a call whose arrays are listed. */
-static clmgk_status enqueue(clmgk_plan *plan, mgk_pass pass, const mgk_call *call, const place *at, clmgk_error *error)
-{
-    MGK_TRY(mgk_check_queue(plan->context, at->queue, error));
-    MGK_TRY(mgk_check_wait_list(plan->context, at->num_wait, at->wait_list, error));
-    for (int i = 0; i < MGK_WORKSPACE; ++i)
-        MGK_TRY(check_array(plan, pass, (mgk_array)i, call, error));
-    MGK_TRY(
-        mgk_check_workspace(plan->context, call->arrays[MGK_WORKSPACE], plan->pass[pass]->plan.workspace_bytes, error));
-    pthread_mutex_lock(&plan->mutex);
-    const clmgk_status status = launch_steps(plan, pass, call, at, error);
-    pthread_mutex_unlock(&plan->mutex);
-    return status;
-}
-
 /* ---- the public calls --------------------------------------------------------------------------------------- */
 
-/* The plan and what a call gives it; `name` is the argument's. */
-static clmgk_status check_given(const clmgk_plan *plan, const void *args, const char *name, clmgk_error *error)
+static clmgk_status check_numbers(clmgk_pass pass, const clmgk_attention_args *args, clmgk_error *error)
 {
-    if (plan == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "plan: NULL: expected a plan");
-    if (args == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected the call's arrays", name);
+    if (pass == CLMGK_PASS_BACKWARD && (args->accumulate & ~(uint32_t)CLMGK_GRADIENT_ALL) != 0)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "accumulate: %" PRIu32 ": expected a set of at most %d",
+                        args->accumulate, CLMGK_GRADIENT_ALL);
+    if (pass == CLMGK_PASS_COMBINE && (args->parts < 1 || args->parts > MAX_PARTS))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parts: %" PRId64 ": expected 1 to %" PRId64, args->parts,
+                        MAX_PARTS);
     return CLMGK_OK;
 }
 
-/* Whether the plan's descriptor asked for a pass, by its `field`. */
-static clmgk_status check_pass(const clmgk_plan *plan, mgk_pass pass, const char *field, clmgk_error *error)
+/* The call's numbers and arrays, from a copy of the caller's structure that lives as long as the call. */
+static clmgk_status read_call(const clmgk_plan *plan, clmgk_pass pass, const clmgk_attention_args *given,
+                              clmgk_attention_args *args, mgk_call *call, clmgk_error *error)
 {
-    if (plan->pass[pass] != NULL)
-        return CLMGK_OK;
-    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "plan: made from a descriptor with %s = 0", field);
+    static const char *const fields[CLMGK_PASSES] = {"", "gradients", "statistics", "combine"};
+    if (plan == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "plan: NULL: expected a plan");
+    if (given == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "args: NULL: expected the call's arrays");
+    if (plan->pass[pass] == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "plan: made from a descriptor with %s = 0", fields[pass]);
+    MGK_TRY(mgk_struct_read(given, "args", sizeof(*args), args, sizeof(*args), error));
+    MGK_TRY(check_numbers(pass, args, error));
+    *call = mgk_empty_call();
+    call->seed = args->seed;
+    call->accumulate = args->accumulate;
+    call->parts = args->parts;
+    return list_arrays(plan, pass, args, call, error);
+}
+
+static clmgk_status enqueue(clmgk_plan *plan, clmgk_pass pass, const clmgk_attention_args *given, const place *at,
+                            clmgk_error *error)
+{
+    clmgk_attention_args args;
+    mgk_call call;
+    MGK_TRY(read_call(plan, pass, given, &args, &call, error));
+    MGK_TRY(mgk_check_queue(plan->context, at->queue, error));
+    MGK_TRY(mgk_check_wait_list(plan->context, at->num_wait, at->wait_list, error));
+    for (int i = 0; i < CLMGK_ARRAY_WORKSPACE; ++i)
+        MGK_TRY(check_array(plan, pass, (clmgk_array)i, &call, error));
+    MGK_TRY(mgk_check_workspace(plan->context, &args.workspace, plan->pass[pass]->plan.workspace_bytes, error));
+    pthread_mutex_lock(&plan->mutex);
+    const clmgk_status status = launch_steps(plan, pass, &call, at, error);
+    pthread_mutex_unlock(&plan->mutex);
+    return status;
 }
 
 clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
                                    cl_uint num_wait, const cl_event *wait_list, cl_event *event, clmgk_error *error)
 {
-    MGK_TRY(check_given(plan, args, "args", error));
-    clmgk_attention_args inputs;
-    MGK_TRY(mgk_struct_read(args, "args", LEAST_ARGS_SIZE, &inputs, sizeof(inputs), error));
-    mgk_call call = mgk_empty_call();
-    list_inputs(&inputs, &call);
-    list_results(&inputs, &call);
     const place at = {queue, num_wait, wait_list, event};
-    return enqueue(plan, MGK_FORWARD, &call, &at, error);
+    return enqueue(plan, CLMGK_PASS_FORWARD, args, &at, error);
 }
 
 clmgk_status clmgk_enqueue_backward(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
-                                    const clmgk_gradient_args *gradients, cl_uint num_wait, const cl_event *wait_list,
-                                    cl_event *event, clmgk_error *error)
+                                    cl_uint num_wait, const cl_event *wait_list, cl_event *event, clmgk_error *error)
 {
-    MGK_TRY(check_given(plan, args, "args", error));
-    MGK_TRY(check_given(plan, gradients, "gradients", error));
-    MGK_TRY(check_pass(plan, MGK_BACKWARD, "gradients", error));
-    clmgk_attention_args inputs;
-    clmgk_gradient_args outputs;
-    MGK_TRY(mgk_struct_read(args, "args", LEAST_ARGS_SIZE, &inputs, sizeof(inputs), error));
-    MGK_TRY(mgk_struct_read(gradients, "gradients", LEAST_GRADIENTS_SIZE, &outputs, sizeof(outputs), error));
-    if ((outputs.accumulate & ~(uint32_t)CLMGK_GRADIENT_ALL) != 0)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "accumulate: %" PRIu32 ": expected a set of at most %d",
-                        outputs.accumulate, CLMGK_GRADIENT_ALL);
-    mgk_call call = mgk_empty_call();
-    list_inputs(&inputs, &call);
-    list_results(&inputs, &call);
-    list_gradients(&outputs, &call);
     const place at = {queue, num_wait, wait_list, event};
-    return enqueue(plan, MGK_BACKWARD, &call, &at, error);
+    return enqueue(plan, CLMGK_PASS_BACKWARD, args, &at, error);
 }
 
 clmgk_status clmgk_enqueue_statistics(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
-                                      const clmgk_statistic_args *statistics, cl_uint num_wait,
-                                      const cl_event *wait_list, cl_event *event, clmgk_error *error)
+                                      cl_uint num_wait, const cl_event *wait_list, cl_event *event, clmgk_error *error)
 {
-    MGK_TRY(check_given(plan, args, "args", error));
-    MGK_TRY(check_given(plan, statistics, "statistics", error));
-    MGK_TRY(check_pass(plan, MGK_STATISTICS, "statistics", error));
-    clmgk_attention_args inputs;
-    clmgk_statistic_args outputs;
-    MGK_TRY(mgk_struct_read(args, "args", LEAST_ARGS_SIZE, &inputs, sizeof(inputs), error));
-    MGK_TRY(mgk_struct_read(statistics, "statistics", sizeof(outputs), &outputs, sizeof(outputs), error));
-    mgk_call call = mgk_empty_call();
-    list_inputs(&inputs, &call);
-    list_statistics(&outputs, &call);
     const place at = {queue, num_wait, wait_list, event};
-    return enqueue(plan, MGK_STATISTICS, &call, &at, error);
+    return enqueue(plan, CLMGK_PASS_STATISTICS, args, &at, error);
 }
 
-clmgk_status clmgk_enqueue_combine(clmgk_plan *plan, cl_command_queue queue, const clmgk_combine_args *args,
+clmgk_status clmgk_enqueue_combine(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
                                    cl_uint num_wait, const cl_event *wait_list, cl_event *event, clmgk_error *error)
 {
-    MGK_TRY(check_given(plan, args, "args", error));
-    MGK_TRY(check_pass(plan, MGK_COMBINE, "combine", error));
-    clmgk_combine_args given;
-    MGK_TRY(mgk_struct_read(args, "args", sizeof(given), &given, sizeof(given), error));
-    if (given.parts < 1 || given.parts > MAX_PARTS)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parts: %" PRId64 ": expected 1 to %" PRId64, given.parts,
-                        MAX_PARTS);
-    mgk_call call = mgk_empty_call();
-    list_parts(&given, &call);
     const place at = {queue, num_wait, wait_list, event};
-    return enqueue(plan, MGK_COMBINE, &call, &at, error);
+    return enqueue(plan, CLMGK_PASS_COMBINE, args, &at, error);
 }

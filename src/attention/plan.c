@@ -29,26 +29,26 @@ static clmgk_status read_options(const clmgk_plan_options *options, clmgk_plan_o
 
 /* ---- engine and parameters ---------------------------------------------------------------------------------- */
 
-static bool is_wanted(const clmgk_attention_desc *desc, mgk_pass pass)
+static bool is_wanted(const clmgk_attention_desc *desc, clmgk_pass pass)
 {
     switch (pass) {
-    case MGK_BACKWARD:
+    case CLMGK_PASS_BACKWARD:
         return desc->gradients != 0;
-    case MGK_STATISTICS:
+    case CLMGK_PASS_STATISTICS:
         return desc->statistics != 0;
-    case MGK_COMBINE:
+    case CLMGK_PASS_COMBINE:
         return desc->combine != 0;
     default:
         return true;
     }
 }
 
-static const char *parameters_of(const clmgk_plan_options *options, mgk_pass pass)
+static const char *parameters_of(const clmgk_plan_options *options, clmgk_pass pass)
 {
     switch (pass) {
-    case MGK_FORWARD:
+    case CLMGK_PASS_FORWARD:
         return options->parameters;
-    case MGK_COMBINE: /* has none that are worth choosing */
+    case CLMGK_PASS_COMBINE: /* has none that are worth choosing */
         return NULL;
     default:
         return options->backward_parameters;
@@ -61,7 +61,7 @@ static void free_options(mgk_pass_plan *plan)
         mgk_text_free(&plan->step[i].options);
 }
 
-static clmgk_status try_engine(clmgk_plan *plan, mgk_pass which, clmgk_engine engine, mgk_parameters parameters,
+static clmgk_status try_engine(clmgk_plan *plan, clmgk_pass which, clmgk_engine engine, mgk_parameters parameters,
                                clmgk_error *error)
 {
     mgk_compiled_pass *const pass = plan->pass[which];
@@ -79,7 +79,7 @@ static clmgk_status try_engine(clmgk_plan *plan, mgk_pass which, clmgk_engine en
 /* A pass whose engine and parameters are to be chosen. */
 typedef struct choice {
     clmgk_plan *plan;
-    mgk_pass which;
+    clmgk_pass which;
     clmgk_engine wanted;      /* AUTO: any */
     const char *given;        /* the caller's parameters */
     const char *const *names; /* what the backward pass must have of the forward pass; NULL: nothing */
@@ -88,7 +88,7 @@ typedef struct choice {
 
 static clmgk_status try_choice(choice *c, clmgk_engine engine, const char *text, mgk_origin origin, clmgk_error *error)
 {
-    const bool follows = c->names != NULL && engine == c->plan->pass[MGK_FORWARD]->engine;
+    const bool follows = c->names != NULL && engine == c->plan->pass[CLMGK_PASS_FORWARD]->engine;
     const mgk_parameters parameters = {.text = text, .origin = origin, .followed = follows ? c->followed.data : NULL};
     return try_engine(c->plan, c->which, engine, parameters, error);
 }
@@ -102,7 +102,7 @@ static clmgk_status choose_default(choice *c, clmgk_error *error)
     if (c->wanted != CLMGK_ENGINE_AUTO)
         return try_choice(c, c->wanted, c->given, MGK_ORIGIN_CALLER, error);
     const clmgk_engine first =
-        c->names != NULL ? c->plan->pass[MGK_FORWARD]->engine : c->plan->context->facts.info.engine;
+        c->names != NULL ? c->plan->pass[CLMGK_PASS_FORWARD]->engine : c->plan->context->facts.info.engine;
     const clmgk_status status = try_choice(c, first, c->given, MGK_ORIGIN_CALLER, error);
     if (status != CLMGK_ERROR_UNSUPPORTED)
         return status;
@@ -116,7 +116,7 @@ static clmgk_status choose_default(choice *c, clmgk_error *error)
 /* Whether the backward pass makes its scores as the forward pass does. */
 static bool scores_agree(const choice *c)
 {
-    const mgk_compiled_pass *const forward = c->plan->pass[MGK_FORWARD];
+    const mgk_compiled_pass *const forward = c->plan->pass[CLMGK_PASS_FORWARD];
     const mgk_compiled_pass *const own = c->plan->pass[c->which];
     bool agree = c->names == NULL || forward->engine == own->engine;
     for (const char *const *name = c->names; agree && name != NULL && *name != NULL; ++name)
@@ -163,7 +163,7 @@ static clmgk_status choose_tuned(choice *c, bool *found, clmgk_error *error)
 /* What the forward pass has of the parameters that its scores depend on. */
 static clmgk_status follow_forward(choice *c, clmgk_error *error)
 {
-    const mgk_compiled_pass *const forward = c->plan->pass[MGK_FORWARD];
+    const mgk_compiled_pass *const forward = c->plan->pass[CLMGK_PASS_FORWARD];
     c->names = c->plan->family->score_tunables(&c->plan->desc, forward->engine);
     for (const char *const *name = c->names; name != NULL && *name != NULL; ++name)
         mgk_text_printf(&c->followed, "%s%s=%d", c->followed.length == 0 ? "" : ",", *name,
@@ -172,7 +172,7 @@ static clmgk_status follow_forward(choice *c, clmgk_error *error)
 }
 
 /* followed: to be freed, also after a failure. */
-static clmgk_status make_choice(clmgk_plan *plan, mgk_pass which, const clmgk_plan_options *options, choice *c,
+static clmgk_status make_choice(clmgk_plan *plan, clmgk_pass which, const clmgk_plan_options *options, choice *c,
                                 clmgk_error *error)
 {
     *c = (choice){.plan = plan,
@@ -183,16 +183,16 @@ static clmgk_status make_choice(clmgk_plan *plan, mgk_pass which, const clmgk_pl
     plan->pass[which] = mgk_alloc(&plan->context->allocator, 1, sizeof(*plan->pass[which]));
     if (plan->pass[which] == NULL)
         return mgk_fail_memory(error, "a plan's pass");
-    return which == MGK_BACKWARD ? follow_forward(c, error) : CLMGK_OK;
+    return which == CLMGK_PASS_BACKWARD ? follow_forward(c, error) : CLMGK_OK;
 }
 
 /* The caller's parameters, what was tuned, the defaults. The combination has no parameters. */
-static clmgk_status add_pass(clmgk_plan *plan, mgk_pass which, const clmgk_plan_options *options, clmgk_error *error)
+static clmgk_status add_pass(clmgk_plan *plan, clmgk_pass which, const clmgk_plan_options *options, clmgk_error *error)
 {
     choice c;
     bool found = false;
     clmgk_status status = make_choice(plan, which, options, &c, error);
-    if (status == CLMGK_OK && c.given == NULL && which != MGK_COMBINE && !plan->untuned)
+    if (status == CLMGK_OK && c.given == NULL && which != CLMGK_PASS_COMBINE && !plan->untuned)
         status = choose_tuned(&c, &found, error);
     if (status == CLMGK_OK && !found)
         status = choose_default(&c, error);
@@ -201,22 +201,23 @@ static clmgk_status add_pass(clmgk_plan *plan, mgk_pass which, const clmgk_plan_
 }
 
 /* As a pass whose tuned values are these. */
-static clmgk_status try_tuned(clmgk_plan *plan, mgk_pass which, clmgk_engine engine, const char *parameters,
+static clmgk_status try_tuned(clmgk_plan *plan, clmgk_pass which, clmgk_engine engine, const char *parameters,
                               clmgk_error *error)
 {
     const clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
     choice c;
-    if (which == MGK_BACKWARD)
-        MGK_TRY(add_pass(plan, MGK_FORWARD, &options, error));
+    if (which == CLMGK_PASS_BACKWARD)
+        MGK_TRY(add_pass(plan, CLMGK_PASS_FORWARD, &options, error));
     clmgk_status status = make_choice(plan, which, &options, &c, error);
     if (status == CLMGK_OK)
         status = try_choice(&c, engine, parameters, MGK_ORIGIN_TUNED, error);
     if (status == CLMGK_OK && !scores_agree(&c))
-        status = mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                          "parameters: \"%s\": the backward pass must make its scores as the forward pass does: "
-                          "expected engine %s with %s",
-                          parameters != NULL ? parameters : "", clmgk_engine_name(plan->pass[MGK_FORWARD]->engine),
-                          c.followed.data != NULL ? c.followed.data : "any parameters");
+        status =
+            mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                     "parameters: \"%s\": the backward pass must make its scores as the forward pass does: "
+                     "expected engine %s with %s",
+                     parameters != NULL ? parameters : "", clmgk_engine_name(plan->pass[CLMGK_PASS_FORWARD]->engine),
+                     c.followed.data != NULL ? c.followed.data : "any parameters");
     mgk_text_free(&c.followed);
     return status;
 }
@@ -243,7 +244,7 @@ mgk_call mgk_empty_call(void)
 {
     static const clmgk_buffer nothing = {NULL, 0};
     mgk_call call = {.seed = 0};
-    for (size_t i = 0; i < MGK_ARRAYS; ++i)
+    for (size_t i = 0; i < CLMGK_ARRAYS; ++i)
         call.arrays[i] = &nothing;
     return call;
 }
@@ -336,11 +337,11 @@ static clmgk_status compile(clmgk_plan *plan, clmgk_error *error)
     cl_command_queue queue = clCreateCommandQueue(plan->context->context, plan->context->device, 0, &code);
     if (queue == NULL)
         return mgk_fail_cl(error, code, "clCreateCommandQueue");
-    for (int i = 0; status == CLMGK_OK && i < MGK_PASSES; ++i)
+    for (int i = 0; status == CLMGK_OK && i < CLMGK_PASSES; ++i)
         if (plan->pass[i] != NULL)
             status = compile_pass(plan, plan->pass[i], queue, error);
     clReleaseCommandQueue(queue);
-    for (int i = 0; status == CLMGK_OK && i < MGK_PASSES; ++i)
+    for (int i = 0; status == CLMGK_OK && i < CLMGK_PASSES; ++i)
         for (size_t k = 0; plan->pass[i] != NULL && k < plan->pass[i]->plan.steps; ++k)
             mgk_program_save(plan->pass[i]->program[k]);
     plan->info.compile_ms = mgk_now_ms() - start;
@@ -360,14 +361,14 @@ static clmgk_status describe(clmgk_plan *plan, clmgk_error *error)
 {
     clmgk_plan_info *const info = &plan->info;
     info->keeper = plan->context->keeper;
-    for (int i = 0; i < MGK_PASSES; ++i) {
+    for (int i = 0; i < CLMGK_PASSES; ++i) {
         if (plan->pass[i] == NULL)
             continue;
         MGK_TRY(print_parameters(plan, plan->pass[i], error));
         if (plan->pass[i]->plan.workspace_bytes > info->workspace_bytes)
             info->workspace_bytes = plan->pass[i]->plan.workspace_bytes;
     }
-    const mgk_compiled_pass *const forward = plan->pass[MGK_FORWARD];
+    const mgk_compiled_pass *const forward = plan->pass[CLMGK_PASS_FORWARD];
     const mgk_kernel_plan *const kernel = &forward->plan.step[forward->plan.main];
     info->engine = forward->engine;
     info->tuning = forward->source;
@@ -378,7 +379,7 @@ static clmgk_status describe(clmgk_plan *plan, clmgk_error *error)
     info->kernel = kernel->name;
     info->driver_private_bytes = forward->needs.private_bytes;
 
-    const mgk_compiled_pass *const backward = plan->pass[MGK_BACKWARD];
+    const mgk_compiled_pass *const backward = plan->pass[CLMGK_PASS_BACKWARD];
     if (backward == NULL)
         return CLMGK_OK;
     info->backward_engine = backward->engine;
@@ -405,7 +406,7 @@ static void free_pass(const clmgk_context *context, mgk_compiled_pass *pass)
 
 static void free_passes(clmgk_plan *plan)
 {
-    for (int i = 0; i < MGK_PASSES; ++i) {
+    for (int i = 0; i < CLMGK_PASSES; ++i) {
         if (plan->pass[i] != NULL)
             free_pass(plan->context, plan->pass[i]);
         plan->pass[i] = NULL;
@@ -417,9 +418,9 @@ static clmgk_status choose_and_compile(clmgk_plan *plan, const clmgk_plan_option
     free_passes(plan);
     plan->narrowed = false;
     plan->info = (clmgk_plan_info){.origin = CLMGK_PROGRAM_MEMORY};
-    for (int i = 0; i < MGK_PASSES; ++i)
-        if (is_wanted(&plan->desc, (mgk_pass)i))
-            MGK_TRY(add_pass(plan, (mgk_pass)i, options, error));
+    for (int i = 0; i < CLMGK_PASSES; ++i)
+        if (is_wanted(&plan->desc, (clmgk_pass)i))
+            MGK_TRY(add_pass(plan, (clmgk_pass)i, options, error));
     return compile(plan, error);
 }
 
@@ -435,7 +436,7 @@ static clmgk_status choose_until_it_fits(clmgk_plan *plan, const clmgk_plan_opti
 static bool is_tuned(const clmgk_plan *plan)
 {
     bool tuned = false;
-    for (int i = 0; i < MGK_PASSES; ++i)
+    for (int i = 0; i < CLMGK_PASSES; ++i)
         tuned = tuned || (plan->pass[i] != NULL && plan->pass[i]->source != CLMGK_TUNING_CLASS &&
                           plan->pass[i]->source != CLMGK_TUNING_CALLER);
     return tuned;
@@ -465,8 +466,8 @@ static void plan_begin(clmgk_plan *plan, clmgk_context *context, const clmgk_att
     plan->local_limit = context->facts.info.local_memory_bytes;
 }
 
-clmgk_status mgk_plan_try(clmgk_context *context, const clmgk_attention_desc *desc, mgk_pass which, clmgk_engine engine,
-                          const char *parameters, clmgk_error *error)
+clmgk_status mgk_plan_try(clmgk_context *context, const clmgk_attention_desc *desc, clmgk_pass which,
+                          clmgk_engine engine, const char *parameters, clmgk_error *error)
 {
     clmgk_plan *const plan = mgk_alloc(&context->allocator, 1, sizeof(*plan));
     if (plan == NULL)

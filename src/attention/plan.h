@@ -20,11 +20,11 @@ struct clmgk_plan {
     clmgk_context *context;
     clmgk_attention_desc desc; /* resolved */
     const mgk_family *family;
-    bool untuned;                        /* what was measured is not to be used: it does not work here */
-    bool narrowed;                       /* a compiled kernel did not fit: the limits are lower now */
-    uint64_t group_limit, local_limit;   /* work-items and local memory of a work-group: the device's, or less */
-    mgk_compiled_pass *pass[MGK_PASSES]; /* NULL: the descriptor does not ask for it */
-    pthread_mutex_t mutex;               /* guards the kernels' arguments: clSetKernelArg is not thread-safe */
+    bool untuned;                          /* what was measured is not to be used: it does not work here */
+    bool narrowed;                         /* a compiled kernel did not fit: the limits are lower now */
+    uint64_t group_limit, local_limit;     /* work-items and local memory of a work-group: the device's, or less */
+    mgk_compiled_pass *pass[CLMGK_PASSES]; /* NULL: the descriptor does not ask for it */
+    pthread_mutex_t mutex;                 /* guards the kernels' arguments: clSetKernelArg is not thread-safe */
     clmgk_plan_info info;
 };
 
@@ -36,8 +36,8 @@ clmgk_status mgk_launch_step(const mgk_compiled_pass *pass, size_t step, const m
 
 /* Whether the pass of a resolved descriptor can be planned with a tuned engine and parameters: INVALID_VALUE, with the
  * reason, if not. Compiles nothing. */
-clmgk_status mgk_plan_try(clmgk_context *context, const clmgk_attention_desc *desc, mgk_pass which, clmgk_engine engine,
-                          const char *parameters, clmgk_error *error);
+clmgk_status mgk_plan_try(clmgk_context *context, const clmgk_attention_desc *desc, clmgk_pass which,
+                          clmgk_engine engine, const char *parameters, clmgk_error *error);
 
 /* A call without any array. */
 mgk_call mgk_empty_call(void);

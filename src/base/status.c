@@ -39,13 +39,26 @@ const char *clmgk_status_text(clmgk_status status)
 const char *clmgk_variant_name(clmgk_variant variant)
 {
     switch (variant) {
-#define NAME(name, value, text, family)                                                                                \
+#define NAME(name, value, text, ...)                                                                                   \
     case CLMGK_VARIANT_##name:                                                                                         \
         return text;
         CLMGK_VARIANT_LIST(NAME)
 #undef NAME
     default:
         return NULL;
+    }
+}
+
+uint32_t clmgk_variant_traits(clmgk_variant variant)
+{
+    switch (variant) {
+#define TRAITS(name, value, text, family, traits)                                                                      \
+    case CLMGK_VARIANT_##name:                                                                                         \
+        return traits;
+        CLMGK_VARIANT_LIST(TRAITS)
+#undef TRAITS
+    default:
+        return 0;
     }
 }
 

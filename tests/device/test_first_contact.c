@@ -141,7 +141,7 @@ TH_TEST(kernels_that_do_not_fit)
 }
 
 static clmgk_status plan_pass(clmgk_device_class device_class, clmgk_engine engine, clmgk_variant variant,
-                              mgk_pass pass, clmgk_error *error)
+                              clmgk_pass pass, clmgk_error *error)
 {
     mgk_device_facts facts = {.runtime = MGK_RUNTIME_OTHER, .usable = true, .work_item_limit = 1024};
     facts.info.device_class = device_class;
@@ -171,8 +171,8 @@ TH_TEST(nothing_is_fused)
 {
     static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_HARD_FISH};
     for (size_t n = 0; n < TH_COUNT(variants); n++)
-        for (mgk_pass pass = MGK_FORWARD; pass < MGK_PASSES; pass++)
-            if (pass != MGK_STATISTICS)
+        for (clmgk_pass pass = CLMGK_PASS_FORWARD; pass < CLMGK_PASSES; pass++)
+            if (pass != CLMGK_PASS_STATISTICS)
                 assert_int_equal(plan_pass(CLMGK_DEVICE_GPU, CLMGK_ENGINE_SIMT, variants[n], pass, NULL), CLMGK_OK);
 
     size_t kernels = 0;
@@ -195,7 +195,7 @@ TH_TEST(lane_engine_on_a_gpu)
 {
     static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_HARD_FISH};
     for (size_t n = 0; n < TH_COUNT(variants); n++) {
-        for (mgk_pass pass = MGK_FORWARD; pass <= MGK_BACKWARD; pass++) {
+        for (clmgk_pass pass = CLMGK_PASS_FORWARD; pass <= CLMGK_PASS_BACKWARD; pass++) {
             clmgk_error error = {0};
             assert_int_equal(plan_pass(CLMGK_DEVICE_CPU, CLMGK_ENGINE_LANE, variants[n], pass, &error), CLMGK_OK);
             assert_int_equal(plan_pass(CLMGK_DEVICE_GPU, CLMGK_ENGINE_LANE, variants[n], pass, &error),

@@ -1298,27 +1298,27 @@ TH_HOST_TEST(buckets_tell_problems_apart)
     clmgk_attention_desc desc = test_desc();
     desc.length = 3;
     assert_int_equal(clmgk_attention_validate(&desc, &desc, NULL), CLMGK_OK);
-    mgk_tuning_key key = mgk_attention_key(&desc, MGK_FORWARD);
+    mgk_tuning_key key = mgk_attention_key(&desc, CLMGK_PASS_FORWARD);
     assert_string_equal(key.operation, "forward");
     assert_string_equal(key.exact, "variant=mgk dtype=f32 score=gaussian estep=soft components=2 head=16 value=16 "
                                    "causal=0 window=0 packed=0 modified=0 few=1");
     assert_true(key.axes == 3 && key.axis[0].value == 2 && key.axis[1].value == 6 && key.axis[2].value == 1);
     desc.gradients = CLMGK_GRADIENT_Q;
-    key = mgk_attention_key(&desc, MGK_FORWARD);
+    key = mgk_attention_key(&desc, CLMGK_PASS_FORWARD);
     assert_non_null(strstr(key.exact, "few=0"));
-    key = mgk_attention_key(&desc, MGK_STATISTICS);
+    key = mgk_attention_key(&desc, CLMGK_PASS_STATISTICS);
     assert_string_equal(key.operation, "backward");
     desc.components = 9;
     desc.sequences = 4;
     desc.softcap = 1.0;
     desc.causal = 1;
     desc.length = 400;
-    key = mgk_attention_key(&desc, MGK_BACKWARD);
+    key = mgk_attention_key(&desc, CLMGK_PASS_BACKWARD);
     assert_non_null(strstr(key.exact, "components=16 head=16 value=16 causal=1 window=0 packed=1 modified=1 few=0"));
     assert_true(key.axis[0].value == 7 && key.axis[1].value == 4 && key.axis[2].value == 3);
 }
 
-static mgk_tuning_key mixed_key(const clmgk_attention_desc *desc, mgk_pass pass)
+static mgk_tuning_key mixed_key(const clmgk_attention_desc *desc, clmgk_pass pass)
 {
     clmgk_attention_desc resolved;
     assert_int_equal(clmgk_attention_validate(desc, &resolved, NULL), CLMGK_OK);
@@ -1335,7 +1335,7 @@ TH_HOST_TEST(buckets_tell_mixed_heads_apart)
     desc.kv_heads = 4;
     desc.batch = 4;
     desc.length = 3;
-    mgk_tuning_key key = mixed_key(&desc, MGK_FORWARD);
+    mgk_tuning_key key = mixed_key(&desc, CLMGK_PASS_FORWARD);
     assert_string_equal(key.exact, "variant=gfish dtype=f32 score=dot estep=soft components=2 head=16 value=16 "
                                    "causal=0 window=0 packed=0 modified=0 few=0 heads=8 kv_heads=4 shared_noise=0");
     assert_int_equal(key.axis[2].value, 2);
@@ -1344,7 +1344,7 @@ TH_HOST_TEST(buckets_tell_mixed_heads_apart)
     desc.kv_heads = 12;
     desc.shared_noise = 1;
     desc.gradients = CLMGK_GRADIENT_V;
-    key = mixed_key(&desc, MGK_BACKWARD);
+    key = mixed_key(&desc, CLMGK_PASS_BACKWARD);
     assert_non_null(strstr(key.exact, " few=0 heads=16 kv_heads=16 shared_noise=1"));
     assert_int_equal(key.axis[2].value, 2);
 
@@ -1354,7 +1354,7 @@ TH_HOST_TEST(buckets_tell_mixed_heads_apart)
     desc.dtype = CLMGK_DTYPE_BF16;
     desc.components = desc.heads = desc.kv_heads = CLMGK_MAX_MIXED_HEADS;
     desc.head_size = desc.value_size = 512;
-    key = mixed_key(&desc, MGK_FORWARD);
+    key = mixed_key(&desc, CLMGK_PASS_FORWARD);
     assert_non_null(strstr(key.exact, " heads=256 kv_heads=256 shared_noise=0"));
 }
 

@@ -22,7 +22,7 @@ enum {
 };
 
 static const clmgk_variant variants[] = {
-#define VARIANT_VALUE(name, value, text, family) CLMGK_VARIANT_##name,
+#define VARIANT_VALUE(name, ...) CLMGK_VARIANT_##name,
     CLMGK_VARIANT_LIST(VARIANT_VALUE)
 #undef VARIANT_VALUE
 };

@@ -235,8 +235,8 @@ tool_exit tool_parse_numbers(const char *option, const char *text, double **numb
 
 tool_exit tool_parse_variant(const char *option, const char *text, clmgk_variant *variant, tool_error *error)
 {
-#define VARIANT_NAME(name, value, text_name, family)  text_name,
-#define VARIANT_VALUE(name, value, text_name, family) CLMGK_VARIANT_##name,
+#define VARIANT_NAME(name, value, text_name, ...) text_name,
+#define VARIANT_VALUE(name, ...)                  CLMGK_VARIANT_##name,
     static const char *const names[] = {CLMGK_VARIANT_LIST(VARIANT_NAME)};
     static const clmgk_variant variants[] = {CLMGK_VARIANT_LIST(VARIANT_VALUE)};
 #undef VARIANT_NAME

@@ -4,32 +4,6 @@
 
 #include <inttypes.h>
 
-uint32_t clmgk_variant_traits(clmgk_variant variant)
-{
-    switch (variant) {
-    case CLMGK_VARIANT_FISH:
-        return CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_NOISE;
-    case CLMGK_VARIANT_HARD_FISH:
-        return CLMGK_TRAIT_ADMIXTURE;
-    case CLMGK_VARIANT_MISH:
-        return CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_NOISE | CLMGK_TRAIT_SHARED_MIX;
-    case CLMGK_VARIANT_HARD_MISH:
-        return CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_SHARED_MIX;
-    case CLMGK_VARIANT_GFISH:
-        return CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_NOISE | CLMGK_TRAIT_GENERALISED;
-    case CLMGK_VARIANT_HARD_GFISH:
-        return CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_GENERALISED;
-    case CLMGK_VARIANT_TALKING_HEADS:
-        return CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_SQUARE;
-    case CLMGK_VARIANT_SOFTMAX:
-    case CLMGK_VARIANT_GAUSSIAN:
-    case CLMGK_VARIANT_MGK:
-    case CLMGK_VARIANT_SMGK:
-        break;
-    }
-    return 0;
-}
-
 /* ---- descriptor --------------------------------------------------------------------------------------------- */
 
 static clmgk_status check_absent(const clmgk_attention_desc *d, bool absent, const char *what, clmgk_error *error)
@@ -145,12 +119,12 @@ clmgk_status mgk_admixture_simt_fit(const mgk_attention_request *request, mgk_tu
 /* ---- the family ---------------------------------------------------------------------------------------------- */
 
 static clmgk_status admixture_plan(const clmgk_attention_desc *desc, const mgk_device_facts *facts, clmgk_engine engine,
-                                   mgk_parameters parameters, mgk_pass pass, mgk_pass_plan *plan, clmgk_error *error)
+                                   mgk_parameters parameters, clmgk_pass pass, mgk_pass_plan *plan, clmgk_error *error)
 {
-    clmgk_status (*const plans[MGK_PASSES])(const mgk_attention_request *, mgk_pass_plan *,
-                                            clmgk_error *) = {[MGK_FORWARD] = mgk_admixture_plan_forward,
-                                                              [MGK_BACKWARD] = mgk_admixture_plan_backward,
-                                                              [MGK_COMBINE] = mgk_attention_plan_combine};
+    clmgk_status (*const plans[CLMGK_PASSES])(const mgk_attention_request *, mgk_pass_plan *,
+                                              clmgk_error *) = {[CLMGK_PASS_FORWARD] = mgk_admixture_plan_forward,
+                                                                [CLMGK_PASS_BACKWARD] = mgk_admixture_plan_backward,
+                                                                [CLMGK_PASS_COMBINE] = mgk_attention_plan_combine};
     const mgk_attention_request request = {desc, facts, engine, parameters, traits_of(desc), set_flags};
     MGK_TRY(plans[pass](&request, plan, error));
     for (size_t i = 0; i < plan->steps; ++i)

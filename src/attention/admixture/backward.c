@@ -147,7 +147,7 @@ static clmgk_status parameters_of(const mgk_backward *x, int64_t *private_bytes,
 
 /* ---- steps -------------------------------------------------------------------------------------------------- */
 
-static void add_rows(mgk_backward *x, const char *name, const mgk_array *buffers, size_t count, mgk_array out,
+static void add_rows(mgk_backward *x, const char *name, const clmgk_array *buffers, size_t count, clmgk_array out,
                      int64_t work)
 {
     mgk_flags flags = mgk_backward_rows_flags(x);
@@ -157,9 +157,10 @@ static void add_rows(mgk_backward *x, const char *name, const mgk_array *buffers
 
 static void add_rows_begin(mgk_backward *x)
 {
-    static const mgk_array buffers[] = {MGK_O, MGK_LSE, MGK_GRAD_O, MGK_GRAD_LSE, MGK_SINKS, MGK_WORKSPACE};
+    static const clmgk_array buffers[] = {CLMGK_ARRAY_O,        CLMGK_ARRAY_LSE,   CLMGK_ARRAY_GRAD_O,
+                                          CLMGK_ARRAY_GRAD_LSE, CLMGK_ARRAY_SINKS, CLMGK_ARRAY_WORKSPACE};
     const clmgk_attention_desc *const d = x->request->desc;
-    add_rows(x, "admixture_rows_begin", buffers, MGK_COUNT(buffers), MGK_ARRAYS, d->batch * d->heads * d->length);
+    add_rows(x, "admixture_rows_begin", buffers, MGK_COUNT(buffers), CLMGK_ARRAYS, d->batch * d->heads * d->length);
 }
 
 static int64_t query_rows(const clmgk_attention_desc *d)
@@ -169,16 +170,18 @@ static int64_t query_rows(const clmgk_attention_desc *d)
 
 static void add_rows_finish(mgk_backward *x)
 {
-    static const mgk_array buffers[] = {MGK_Q, MGK_MIX, MGK_GRAD_Q, MGK_WORKSPACE};
-    add_rows(x, "admixture_rows_finish", buffers, MGK_COUNT(buffers), MGK_ARRAYS, query_rows(x->request->desc));
+    static const clmgk_array buffers[] = {CLMGK_ARRAY_Q, CLMGK_ARRAY_MIX, CLMGK_ARRAY_GRAD_Q, CLMGK_ARRAY_WORKSPACE};
+    add_rows(x, "admixture_rows_finish", buffers, MGK_COUNT(buffers), CLMGK_ARRAYS, query_rows(x->request->desc));
 }
 
 static clmgk_status add_main(mgk_backward *x, clmgk_error *error)
 {
-    static const mgk_array buffers[] = {MGK_Q,          MGK_K,          MGK_V,        MGK_GRAD_O,  MGK_MIX,
-                                        MGK_MIX_WEIGHT, MGK_MIX_OFFSET, MGK_NOISE,    MGK_LENGTHS, MGK_LENGTHS_Q,
-                                        MGK_OFFSETS,    MGK_OFFSETS_K,  MGK_BIAS,     MGK_SLOPES,  MGK_GRAD_K,
-                                        MGK_GRAD_V,     MGK_GRAD_BIAS,  MGK_WORKSPACE};
+    static const clmgk_array buffers[] = {CLMGK_ARRAY_Q,          CLMGK_ARRAY_K,         CLMGK_ARRAY_V,
+                                          CLMGK_ARRAY_GRAD_O,     CLMGK_ARRAY_MIX,       CLMGK_ARRAY_MIX_WEIGHT,
+                                          CLMGK_ARRAY_MIX_OFFSET, CLMGK_ARRAY_NOISE,     CLMGK_ARRAY_LENGTHS,
+                                          CLMGK_ARRAY_LENGTHS_Q,  CLMGK_ARRAY_OFFSETS,   CLMGK_ARRAY_OFFSETS_K,
+                                          CLMGK_ARRAY_BIAS,       CLMGK_ARRAY_SLOPES,    CLMGK_ARRAY_GRAD_K,
+                                          CLMGK_ARRAY_GRAD_V,     CLMGK_ARRAY_GRAD_BIAS, CLMGK_ARRAY_WORKSPACE};
     const mgk_attention_request *const r = x->request;
     mgk_tunables *const p = &x->plan->tunables;
     const bool lane = r->engine == CLMGK_ENGINE_LANE;
@@ -192,7 +195,7 @@ static clmgk_status add_main(mgk_backward *x, clmgk_error *error)
                                      .tunables = p,
                                      .buffers = buffers,
                                      .buffer_count = MGK_COUNT(buffers),
-                                     .out = MGK_GRAD_BIAS,
+                                     .out = CLMGK_ARRAY_GRAD_BIAS,
                                      .global = (size_t)x->args.chunks * (size_t)x->args.splits * local,
                                      .local = local};
     x->plan->main = x->plan->steps;
@@ -206,7 +209,7 @@ static clmgk_status add_main(mgk_backward *x, clmgk_error *error)
 static void add_mix_totals(mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
-    const mgk_reduction r = {.out = MGK_WORKSPACE,
+    const mgk_reduction r = {.out = CLMGK_ARRAY_WORKSPACE,
                              .in = x->args.region[MGK_REGION_MIX_ROWS],
                              .outputs = d->components,
                              .row = d->components,
@@ -221,21 +224,25 @@ static void add_mix_totals(mgk_backward *x)
 
 static void add_mix_gradients(mgk_backward *x)
 {
-    const mgk_array of_mix[] = {MGK_MIX, MGK_MIX_WEIGHT, MGK_NOISE, MGK_GRAD_MIX, MGK_WORKSPACE};
-    const mgk_array of_weight[] = {MGK_MIX, MGK_MIX_WEIGHT, MGK_NOISE, MGK_GRAD_MIX_WEIGHT, MGK_WORKSPACE};
-    const mgk_array of_noise[] = {MGK_MIX, MGK_MIX_WEIGHT, MGK_NOISE, MGK_GRAD_NOISE, MGK_WORKSPACE};
-    const mgk_array of_offset[] = {MGK_GRAD_MIX_OFFSET, MGK_WORKSPACE};
+    const clmgk_array of_mix[] = {CLMGK_ARRAY_MIX, CLMGK_ARRAY_MIX_WEIGHT, CLMGK_ARRAY_NOISE, CLMGK_ARRAY_GRAD_MIX,
+                                  CLMGK_ARRAY_WORKSPACE};
+    const clmgk_array of_weight[] = {CLMGK_ARRAY_MIX, CLMGK_ARRAY_MIX_WEIGHT, CLMGK_ARRAY_NOISE,
+                                     CLMGK_ARRAY_GRAD_MIX_WEIGHT, CLMGK_ARRAY_WORKSPACE};
+    const clmgk_array of_noise[] = {CLMGK_ARRAY_MIX, CLMGK_ARRAY_MIX_WEIGHT, CLMGK_ARRAY_NOISE, CLMGK_ARRAY_GRAD_NOISE,
+                                    CLMGK_ARRAY_WORKSPACE};
+    const clmgk_array of_offset[] = {CLMGK_ARRAY_GRAD_MIX_OFFSET, CLMGK_ARRAY_WORKSPACE};
     const clmgk_attention_desc *const d = x->request->desc;
     const mgk_backward_wants *const w = &x->want;
     const int64_t mixing = (x->request->traits.shared_mix ? 1 : d->heads) * d->components;
     if (w->mix)
-        add_rows(x, "admixture_mix_gradient", of_mix, MGK_COUNT(of_mix), MGK_GRAD_MIX, mixing);
+        add_rows(x, "admixture_mix_gradient", of_mix, MGK_COUNT(of_mix), CLMGK_ARRAY_GRAD_MIX, mixing);
     if (w->mix_weight)
-        add_rows(x, "admixture_weight_gradient", of_weight, MGK_COUNT(of_weight), MGK_GRAD_MIX_WEIGHT, mixing);
+        add_rows(x, "admixture_weight_gradient", of_weight, MGK_COUNT(of_weight), CLMGK_ARRAY_GRAD_MIX_WEIGHT, mixing);
     if (w->mix_offset)
-        add_rows(x, "admixture_offset_gradient", of_offset, MGK_COUNT(of_offset), MGK_GRAD_MIX_OFFSET, d->heads);
+        add_rows(x, "admixture_offset_gradient", of_offset, MGK_COUNT(of_offset), CLMGK_ARRAY_GRAD_MIX_OFFSET,
+                 d->heads);
     if (w->noise)
-        add_rows(x, "admixture_noise_gradient", of_noise, MGK_COUNT(of_noise), MGK_GRAD_NOISE, d->components);
+        add_rows(x, "admixture_noise_gradient", of_noise, MGK_COUNT(of_noise), CLMGK_ARRAY_GRAD_NOISE, d->components);
 }
 
 /* ---- the plan ----------------------------------------------------------------------------------------------- */
@@ -280,11 +287,11 @@ static void add_begin(mgk_backward *x)
     mgk_i64 *const region = x->args.region;
     mgk_backward_begin_bias(x);
     if (w->bias && !w->bias_full && d->bias_length == 1)
-        mgk_backward_add_zeros(x, MGK_WORKSPACE, region[MGK_REGION_BIAS], d->batch * d->heads * d->length_k);
+        mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, region[MGK_REGION_BIAS], d->batch * d->heads * d->length_k);
     if (x->copy_floats > 0)
-        mgk_backward_add_zeros(x, MGK_WORKSPACE, region[MGK_REGION_QUERY], x->copy_floats * x->args.splits);
+        mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, region[MGK_REGION_QUERY], x->copy_floats * x->args.splits);
     if (sums_count(x) > 0)
-        mgk_backward_add_zeros(x, MGK_WORKSPACE, region[MGK_REGION_MIX_SUMS], sums_count(x));
+        mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, region[MGK_REGION_MIX_SUMS], sums_count(x));
     add_rows_begin(x);
 }
 

@@ -185,10 +185,11 @@ static clmgk_status group_of(const mgk_attention_request *request, forward_group
 static void add_forward(const mgk_attention_request *request, const forward_group *group,
                         const mgk_attention_args *args, mgk_pass_plan *plan)
 {
-    static const mgk_array buffers[] = {MGK_Q,         MGK_K,          MGK_V,          MGK_O,     MGK_LSE,
-                                        MGK_MIX,       MGK_MIX_WEIGHT, MGK_MIX_OFFSET, MGK_NOISE, MGK_LENGTHS,
-                                        MGK_LENGTHS_Q, MGK_OFFSETS,    MGK_OFFSETS_K,  MGK_BIAS,  MGK_SLOPES,
-                                        MGK_SINKS,     MGK_WORKSPACE};
+    static const clmgk_array buffers[] = {
+        CLMGK_ARRAY_Q,         CLMGK_ARRAY_K,          CLMGK_ARRAY_V,          CLMGK_ARRAY_O,     CLMGK_ARRAY_LSE,
+        CLMGK_ARRAY_MIX,       CLMGK_ARRAY_MIX_WEIGHT, CLMGK_ARRAY_MIX_OFFSET, CLMGK_ARRAY_NOISE, CLMGK_ARRAY_LENGTHS,
+        CLMGK_ARRAY_LENGTHS_Q, CLMGK_ARRAY_OFFSETS,    CLMGK_ARRAY_OFFSETS_K,  CLMGK_ARRAY_BIAS,  CLMGK_ARRAY_SLOPES,
+        CLMGK_ARRAY_SINKS,     CLMGK_ARRAY_WORKSPACE};
     const int64_t groups = mgk_attention_groups(request->desc, group->head_groups, group->rows);
     mgk_flags flags = mgk_attention_flags(request);
     flags.SHARED_SOFTMAX = shares_softmax(request);
@@ -201,7 +202,7 @@ static void add_forward(const mgk_attention_request *request, const forward_grou
                                      .tunables = &group->tunables,
                                      .buffers = buffers,
                                      .buffer_count = MGK_COUNT(buffers),
-                                     .out = MGK_ARRAYS,
+                                     .out = CLMGK_ARRAYS,
                                      .global = (size_t)(groups * args->splits) * group->threads,
                                      .local = group->threads};
     mgk_kernel_plan *const kernel = mgk_attention_add(&step, args, plan);

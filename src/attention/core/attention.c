@@ -269,8 +269,9 @@ mgk_kernel_plan *mgk_attention_add_combine(const mgk_attention_request *request,
                                            const mgk_attention_args *args, mgk_pass_plan *plan)
 {
     const clmgk_attention_desc *const d = request->desc;
-    const mgk_array buffers[] = {internal ? MGK_WORKSPACE : MGK_PARTS_O, internal ? MGK_WORKSPACE : MGK_PARTS_LSE,
-                                 MGK_O, MGK_LSE, MGK_OFFSETS};
+    const clmgk_array buffers[] = {internal ? CLMGK_ARRAY_WORKSPACE : CLMGK_ARRAY_PARTS_O,
+                                   internal ? CLMGK_ARRAY_WORKSPACE : CLMGK_ARRAY_PARTS_LSE, CLMGK_ARRAY_O,
+                                   CLMGK_ARRAY_LSE, CLMGK_ARRAY_OFFSETS};
     const int size = request->traits.value_size;
     mgk_flags flags = mgk_attention_flags(request);
     flags.SPLIT_KEYS = internal;
@@ -280,7 +281,7 @@ mgk_kernel_plan *mgk_attention_add_combine(const mgk_attention_request *request,
                                      .flags = flags,
                                      .buffers = buffers,
                                      .buffer_count = MGK_COUNT(buffers),
-                                     .out = MGK_ARRAYS,
+                                     .out = CLMGK_ARRAYS,
                                      .global = rows * (size_t)size,
                                      .local = size % 64 == 0   ? 64
                                               : size % 32 == 0 ? 32
@@ -320,47 +321,47 @@ void mgk_attention_bind(const mgk_kernel_plan *step, const mgk_call *call, void 
     const clmgk_buffer *const *const arrays = call->arrays;
     mgk_attention_args args;
     memcpy(&args, step->args, sizeof(args));
-    args.q.offset = (mgk_i64)arrays[MGK_Q]->offset;
-    args.k.offset = (mgk_i64)arrays[MGK_K]->offset;
-    args.v.offset = (mgk_i64)arrays[MGK_V]->offset;
-    args.o.offset = (mgk_i64)arrays[MGK_O]->offset;
-    args.lse.offset = (mgk_i64)arrays[MGK_LSE]->offset;
-    args.prior.offset = (mgk_i64)arrays[MGK_PRIOR]->offset;
-    args.bias.offset = (mgk_i64)arrays[MGK_BIAS]->offset;
-    args.grad_o.offset = (mgk_i64)arrays[MGK_GRAD_O]->offset;
-    args.grad_q.offset = (mgk_i64)arrays[MGK_GRAD_Q]->offset;
-    args.grad_k.offset = (mgk_i64)arrays[MGK_GRAD_K]->offset;
-    args.grad_v.offset = (mgk_i64)arrays[MGK_GRAD_V]->offset;
-    args.variance_offset = (mgk_i64)arrays[MGK_VARIANCE]->offset;
-    args.shift_offset = (mgk_i64)arrays[MGK_SHIFT]->offset;
-    args.lengths_offset = (mgk_i64)arrays[MGK_LENGTHS]->offset;
-    args.lengths_q_offset = (mgk_i64)arrays[MGK_LENGTHS_Q]->offset;
-    args.offsets_offset = (mgk_i64)arrays[MGK_OFFSETS]->offset;
-    args.offsets_k_offset = (mgk_i64)arrays[MGK_OFFSETS_K]->offset;
-    args.slopes_offset = (mgk_i64)arrays[MGK_SLOPES]->offset;
-    args.sinks_offset = (mgk_i64)arrays[MGK_SINKS]->offset;
-    args.mix_offset = (mgk_i64)arrays[MGK_MIX]->offset;
-    args.mix_weight_offset = (mgk_i64)arrays[MGK_MIX_WEIGHT]->offset;
-    args.mix_added_offset = (mgk_i64)arrays[MGK_MIX_OFFSET]->offset;
-    args.noise_offset = (mgk_i64)arrays[MGK_NOISE]->offset;
-    args.grad_lse_offset = (mgk_i64)arrays[MGK_GRAD_LSE]->offset;
-    args.parts_o_offset = (mgk_i64)arrays[MGK_PARTS_O]->offset;
-    args.parts_lse_offset = (mgk_i64)arrays[MGK_PARTS_LSE]->offset;
-    args.work = (mgk_i64)(arrays[MGK_WORKSPACE]->offset / sizeof(float));
-    args.has_lse = arrays[MGK_LSE]->memory != NULL;
-    args.has_grad_lse = arrays[MGK_GRAD_LSE]->memory != NULL;
+    args.q.offset = (mgk_i64)arrays[CLMGK_ARRAY_Q]->offset;
+    args.k.offset = (mgk_i64)arrays[CLMGK_ARRAY_K]->offset;
+    args.v.offset = (mgk_i64)arrays[CLMGK_ARRAY_V]->offset;
+    args.o.offset = (mgk_i64)arrays[CLMGK_ARRAY_O]->offset;
+    args.lse.offset = (mgk_i64)arrays[CLMGK_ARRAY_LSE]->offset;
+    args.prior.offset = (mgk_i64)arrays[CLMGK_ARRAY_PRIOR]->offset;
+    args.bias.offset = (mgk_i64)arrays[CLMGK_ARRAY_BIAS]->offset;
+    args.grad_o.offset = (mgk_i64)arrays[CLMGK_ARRAY_GRAD_O]->offset;
+    args.grad_q.offset = (mgk_i64)arrays[CLMGK_ARRAY_GRAD_Q]->offset;
+    args.grad_k.offset = (mgk_i64)arrays[CLMGK_ARRAY_GRAD_K]->offset;
+    args.grad_v.offset = (mgk_i64)arrays[CLMGK_ARRAY_GRAD_V]->offset;
+    args.variance_offset = (mgk_i64)arrays[CLMGK_ARRAY_VARIANCE]->offset;
+    args.shift_offset = (mgk_i64)arrays[CLMGK_ARRAY_SHIFT]->offset;
+    args.lengths_offset = (mgk_i64)arrays[CLMGK_ARRAY_LENGTHS]->offset;
+    args.lengths_q_offset = (mgk_i64)arrays[CLMGK_ARRAY_LENGTHS_Q]->offset;
+    args.offsets_offset = (mgk_i64)arrays[CLMGK_ARRAY_OFFSETS]->offset;
+    args.offsets_k_offset = (mgk_i64)arrays[CLMGK_ARRAY_OFFSETS_K]->offset;
+    args.slopes_offset = (mgk_i64)arrays[CLMGK_ARRAY_SLOPES]->offset;
+    args.sinks_offset = (mgk_i64)arrays[CLMGK_ARRAY_SINKS]->offset;
+    args.mix_offset = (mgk_i64)arrays[CLMGK_ARRAY_MIX]->offset;
+    args.mix_weight_offset = (mgk_i64)arrays[CLMGK_ARRAY_MIX_WEIGHT]->offset;
+    args.mix_added_offset = (mgk_i64)arrays[CLMGK_ARRAY_MIX_OFFSET]->offset;
+    args.noise_offset = (mgk_i64)arrays[CLMGK_ARRAY_NOISE]->offset;
+    args.grad_lse_offset = (mgk_i64)arrays[CLMGK_ARRAY_GRAD_LSE]->offset;
+    args.parts_o_offset = (mgk_i64)arrays[CLMGK_ARRAY_PARTS_O]->offset;
+    args.parts_lse_offset = (mgk_i64)arrays[CLMGK_ARRAY_PARTS_LSE]->offset;
+    args.work = (mgk_i64)(arrays[CLMGK_ARRAY_WORKSPACE]->offset / sizeof(float));
+    args.has_lse = arrays[CLMGK_ARRAY_LSE]->memory != NULL;
+    args.has_grad_lse = arrays[CLMGK_ARRAY_GRAD_LSE]->memory != NULL;
     args.accumulate = (mgk_i32)call->accumulate;
     args.parts = (mgk_i32)call->parts;
     args.seed_low = (mgk_u32)call->seed;
     args.seed_high = (mgk_u32)(call->seed >> 32);
-    if (step->out < MGK_ARRAYS) {
-        if (step->out == MGK_WORKSPACE)
+    if (step->out < CLMGK_ARRAYS) {
+        if (step->out == CLMGK_ARRAY_WORKSPACE)
             args.out_offset += args.work;
         else
             args.out_offset = (mgk_i64)arrays[step->out]->offset;
         /* gradients stand in both lists in the same order */
-        if (step->out >= MGK_GRAD_Q && step->out <= MGK_GRAD_NOISE)
-            args.out_accumulate = (call->accumulate >> (step->out - MGK_GRAD_Q) & 1u) != 0;
+        if (step->out >= CLMGK_ARRAY_GRAD_Q && step->out <= CLMGK_ARRAY_GRAD_NOISE)
+            args.out_accumulate = (call->accumulate >> (step->out - CLMGK_ARRAY_GRAD_Q) & 1u) != 0;
     }
     memcpy(out, &args, sizeof(args));
 }

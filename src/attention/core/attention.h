@@ -50,10 +50,10 @@ typedef struct mgk_attention_step {
     const char *name;
     mgk_flags flags;
     const mgk_tunables *tunables; /* NULL: the kernel has none */
-    const mgk_array *buffers;
+    const clmgk_array *buffers;
     size_t buffer_count;
-    mgk_array out; /* MGK_ARRAYS: no reduction */
-    size_t global; /* work-items; 0: none to run */
+    clmgk_array out; /* CLMGK_ARRAYS: no reduction */
+    size_t global;   /* work-items; 0: none to run */
     size_t local;
 } mgk_attention_step;
 

@@ -41,7 +41,7 @@ mgk_flags mgk_backward_rows_flags(const mgk_backward *x)
 }
 
 void mgk_backward_add_rows(mgk_backward *x, const char *file, const char *name, const mgk_flags *flags,
-                           const mgk_array *buffers, size_t count, mgk_array out, int64_t work)
+                           const clmgk_array *buffers, size_t count, clmgk_array out, int64_t work)
 {
     const mgk_attention_step step = {.file = file,
                                      .name = name,
@@ -162,7 +162,7 @@ void mgk_backward_add_reduction(mgk_backward *x, const mgk_reduction *r)
 {
     /* below this many numbers a sum is one work-item's */
     const bool grouped = r->inner * r->outer * r->middle > 4096;
-    const mgk_array buffers[] = {MGK_VARIANCE, r->out, MGK_WORKSPACE};
+    const clmgk_array buffers[] = {CLMGK_ARRAY_VARIANCE, r->out, CLMGK_ARRAY_WORKSPACE};
     const mgk_attention_step step = {
         .file = "attention/reduce.cl",
         .name = "attention_reduce",
@@ -188,9 +188,9 @@ void mgk_backward_add_reduction(mgk_backward *x, const mgk_reduction *r)
 }
 
 /* Zeros for an output (in < 0; not where it is added to), or for a part of the workspace. */
-void mgk_backward_add_zeros(mgk_backward *x, mgk_array out, mgk_i64 in, int64_t count)
+void mgk_backward_add_zeros(mgk_backward *x, clmgk_array out, mgk_i64 in, int64_t count)
 {
-    const mgk_array buffers[] = {out, MGK_WORKSPACE};
+    const clmgk_array buffers[] = {out, CLMGK_ARRAY_WORKSPACE};
     const mgk_attention_step step = {.file = "attention/fill.cl",
                                      .name = "attention_fill",
                                      .buffers = buffers,
@@ -209,7 +209,7 @@ static void add_bias_gradient(mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     mgk_reduction r = {
-        .out = MGK_GRAD_BIAS, .in = x->args.region[MGK_REGION_BIAS], .outputs = bias_count(d), .scale = 1.0};
+        .out = CLMGK_ARRAY_GRAD_BIAS, .in = x->args.region[MGK_REGION_BIAS], .outputs = bias_count(d), .scale = 1.0};
     if (x->want.bias_full) {
         r.row = r.outputs;
         r.inner = r.middle = 1;
@@ -235,7 +235,7 @@ static void add_bias_gradient(mgk_backward *x)
 static void add_sink_gradient(mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
-    const mgk_reduction r = {.out = MGK_GRAD_SINKS,
+    const mgk_reduction r = {.out = CLMGK_ARRAY_GRAD_SINKS,
                              .in = x->args.region[MGK_REGION_SINKS],
                              .outputs = d->heads,
                              .row = d->heads,
@@ -250,9 +250,9 @@ static void add_sink_gradient(mgk_backward *x)
 void mgk_backward_begin_bias(mgk_backward *x)
 {
     if (x->want.bias_full && x->args.bias_copies == 0)
-        mgk_backward_add_zeros(x, MGK_GRAD_BIAS, -1, bias_count(x->request->desc));
+        mgk_backward_add_zeros(x, CLMGK_ARRAY_GRAD_BIAS, -1, bias_count(x->request->desc));
     else if (x->want.bias_full)
-        mgk_backward_add_zeros(x, MGK_GRAD_BIAS, x->args.region[MGK_REGION_BIAS],
+        mgk_backward_add_zeros(x, CLMGK_ARRAY_GRAD_BIAS, x->args.region[MGK_REGION_BIAS],
                                bias_count(x->request->desc) * x->args.bias_copies);
 }
 

@@ -42,7 +42,7 @@ mgk_flags mgk_backward_main_flags(const mgk_backward *pass);
 
 /* Appends a kernel with a work-item for each of `work` elements. */
 void mgk_backward_add_rows(mgk_backward *pass, const char *file, const char *name, const mgk_flags *flags,
-                           const mgk_array *buffers, size_t count, mgk_array out, int64_t work);
+                           const clmgk_array *buffers, size_t count, clmgk_array out, int64_t work);
 
 /* Chooses splits, chunks and copies of the bias gradient, into args, for the parameters in plan->tunables. UNSUPPORTED:
  * what was tuned for another shape would make the workspace larger than the arrays. */
@@ -53,7 +53,7 @@ void mgk_backward_place(mgk_backward *pass);
 
 /* out[x] = scale sum_n sum_m sum_s in[(x / row) row_stride + (x % row) inner + n outer_stride + m middle_stride + s] */
 typedef struct mgk_reduction {
-    mgk_array out;
+    clmgk_array out;
     mgk_i64 in, outputs, row, row_stride, inner, outer, outer_stride, middle, middle_stride;
     double scale;
     bool by_variance;
@@ -63,7 +63,7 @@ typedef struct mgk_reduction {
 void mgk_backward_add_reduction(mgk_backward *pass, const mgk_reduction *reduction);
 
 /* Zeros for an output (in < 0; not where it is added to), or for a part of the workspace. */
-void mgk_backward_add_zeros(mgk_backward *pass, mgk_array out, mgk_i64 in, int64_t count);
+void mgk_backward_add_zeros(mgk_backward *pass, clmgk_array out, mgk_i64 in, int64_t count);
 
 /* Before the main kernel: what bias gradients are added to is 0. Behind it: gradients of bias and sinks. */
 void mgk_backward_begin_bias(mgk_backward *pass);

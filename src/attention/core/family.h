@@ -6,6 +6,7 @@
 #ifndef MGK_FAMILY_H
 #define MGK_FAMILY_H
 
+#include "attention/core/arrays.h"
 #include "device/device.h"
 #include "tuning/tunables.h"
 
@@ -16,60 +17,12 @@
 /* Kernels of a pass at most. */
 #define MGK_MAX_STEPS 16
 
-/* What a plan can be asked to enqueue. */
-typedef enum mgk_pass { MGK_FORWARD, MGK_BACKWARD, MGK_STATISTICS, MGK_COMBINE, MGK_PASSES } mgk_pass;
-
-/* The arrays of a call: clmgk_attention_args, clmgk_gradient_args, clmgk_statistic_args, clmgk_combine_args. */
-typedef enum mgk_array {
-    MGK_Q,
-    MGK_K,
-    MGK_V,
-    MGK_O,
-    MGK_LSE,
-    MGK_PRIOR,
-    MGK_VARIANCE,
-    MGK_SHIFT,
-    MGK_LENGTHS,
-    MGK_LENGTHS_Q,
-    MGK_OFFSETS,
-    MGK_OFFSETS_K,
-    MGK_BIAS,
-    MGK_SLOPES,
-    MGK_SINKS,
-    MGK_MIX,
-    MGK_MIX_WEIGHT,
-    MGK_MIX_OFFSET,
-    MGK_NOISE,
-    MGK_GRAD_O,
-    MGK_GRAD_LSE,
-    MGK_GRAD_Q, /* from here on in the order of clmgk_gradient's bits */
-    MGK_GRAD_K,
-    MGK_GRAD_V,
-    MGK_GRAD_PRIOR,
-    MGK_GRAD_VARIANCE,
-    MGK_GRAD_SHIFT,
-    MGK_GRAD_BIAS,
-    MGK_GRAD_SINKS,
-    MGK_GRAD_MIX,
-    MGK_GRAD_MIX_WEIGHT,
-    MGK_GRAD_MIX_OFFSET,
-    MGK_GRAD_NOISE,
-    MGK_RESPONSIBILITIES,
-    MGK_COUNTS,
-    MGK_NEW_PRIOR,
-    MGK_NLL,
-    MGK_PARTS_O,
-    MGK_PARTS_LSE,
-    MGK_WORKSPACE, /* of any shape: offset in bytes */
-    MGK_ARRAYS
-} mgk_array;
-
 /* One call: its arrays (never NULL; memory NULL: not given) and numbers. */
 typedef struct mgk_call {
-    const clmgk_buffer *arrays[MGK_ARRAYS];
+    const clmgk_buffer *arrays[CLMGK_ARRAYS];
     uint64_t seed;
     uint32_t accumulate; /* set of clmgk_gradient */
-    int64_t parts;       /* of MGK_COMBINE */
+    int64_t parts;       /* of CLMGK_PASS_COMBINE */
 } mgk_call;
 
 /* One kernel of a plan, chosen and ready to be built and bound. */
@@ -82,9 +35,9 @@ typedef struct mgk_kernel_plan {
     uint64_t private_bytes;             /* private arrays of a work-item */
     unsigned char args[MGK_ARGS_BYTES]; /* the kernel's first argument, offsets still 0 */
     size_t args_bytes;
-    size_t buffers;                    /* its other arguments */
-    mgk_array buffer[MGK_MAX_BUFFERS]; /* in their order */
-    mgk_array out;                     /* the one array that a reduction writes; else MGK_ARRAYS */
+    size_t buffers;                      /* its other arguments */
+    clmgk_array buffer[MGK_MAX_BUFFERS]; /* in their order */
+    clmgk_array out;                     /* the one array that a reduction writes; else CLMGK_ARRAYS */
 } mgk_kernel_plan;
 
 /* The kernels of a pass, to be run one after the other; 0 steps: the plan can't do it. */
@@ -107,7 +60,7 @@ typedef struct mgk_family {
      * on `engine`. UNSUPPORTED, with the reason, where the engine can't do it on this device, or where tuned values
      * would break a promise on the workspace. The steps' options are the caller's to free, also after a failure. */
     clmgk_status (*plan)(const clmgk_attention_desc *desc, const mgk_device_facts *facts, clmgk_engine engine,
-                         mgk_parameters parameters, mgk_pass pass, mgk_pass_plan *plan, clmgk_error *error);
+                         mgk_parameters parameters, clmgk_pass pass, mgk_pass_plan *plan, clmgk_error *error);
 
     /* The parameters (names, ends with NULL) on which the rounding of this problem's scores depends: forward and
      * backward pass must agree on them, and on the engine. NULL: scores are the same whatever engine and parameters. */
@@ -122,27 +75,5 @@ extern const mgk_family mgk_admixture_family;
 
 /* The family of a variant; NULL for a number that is none. */
 const mgk_family *mgk_family_of(clmgk_variant variant);
-
-/* Shape of an array of a resolved descriptor in axis order, with its strides: `rank` axes of `size` and `stride`
- * (elements), and the bytes of an element. Arrays that the descriptor does not use have rank 0. */
-typedef struct mgk_shape {
-    int rank;
-    int64_t size[5];
-    int64_t stride[5];
-    size_t element;
-    const char *name;
-} mgk_shape;
-mgk_shape mgk_shape_of(const clmgk_attention_desc *desc, mgk_array array);
-/* (PARTS_O and PARTS_LSE have the shape of one part.) */
-
-/* Elements from the first to one past the last (0 for an empty array); false on overflow. */
-bool mgk_shape_extent(const mgk_shape *shape, int64_t *extent);
-
-/* Whether a call must, may or can't have the array. */
-typedef enum mgk_presence { MGK_ABSENT, MGK_OPTIONAL, MGK_REQUIRED } mgk_presence;
-mgk_presence mgk_presence_of(const clmgk_attention_desc *desc, mgk_pass pass, mgk_array array);
-
-/* Whether a call of `pass` writes the array. */
-bool mgk_is_output(mgk_pass pass, mgk_array array);
 
 #endif

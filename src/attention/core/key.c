@@ -32,10 +32,10 @@ static void add_mixed_heads(const clmgk_attention_desc *desc, mgk_tuning_key *ke
              count_class(desc->heads), count_class(desc->kv_heads), desc->shared_noise != 0);
 }
 
-mgk_tuning_key mgk_attention_key(const clmgk_attention_desc *desc, mgk_pass pass)
+mgk_tuning_key mgk_attention_key(const clmgk_attention_desc *desc, clmgk_pass pass)
 {
     const clmgk_attention_desc *const d = desc;
-    const bool forward = pass == MGK_FORWARD;
+    const bool forward = pass == CLMGK_PASS_FORWARD;
     const bool modified = d->use_bias || d->use_alibi || d->softcap > 0.0 || d->dropout > 0.0;
     const int64_t rows = mean(d->length, d->sequences), keys = mean(d->length_k, d->sequences);
     mgk_tuning_key key = {.operation = forward ? "forward" : "backward", .axes = 3};

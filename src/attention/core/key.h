@@ -7,6 +7,6 @@
 #include "tuning/database.h"
 
 /* Of a resolved descriptor. The statistics are the backward pass's. */
-mgk_tuning_key mgk_attention_key(const clmgk_attention_desc *desc, mgk_pass pass);
+mgk_tuning_key mgk_attention_key(const clmgk_attention_desc *desc, clmgk_pass pass);
 
 #endif

@@ -127,7 +127,7 @@ static clmgk_status simt_parameters(const mgk_attention_request *request, mgk_tu
 
 /* ---- steps -------------------------------------------------------------------------------------------------- */
 
-static void add_rows(mgk_backward *x, const char *name, const mgk_array *buffers, size_t count, mgk_array out,
+static void add_rows(mgk_backward *x, const char *name, const clmgk_array *buffers, size_t count, clmgk_array out,
                      int64_t work)
 {
     mgk_flags flags = mgk_backward_rows_flags(x);
@@ -137,37 +137,39 @@ static void add_rows(mgk_backward *x, const char *name, const mgk_array *buffers
 
 static void add_rows_begin(mgk_backward *x)
 {
-    static const mgk_array buffers[] = {MGK_Q,        MGK_O,     MGK_LSE,   MGK_GRAD_O,   MGK_GRAD_LSE,
-                                        MGK_VARIANCE, MGK_SHIFT, MGK_SINKS, MGK_WORKSPACE};
-    add_rows(x, "mixture_rows_begin", buffers, MGK_COUNT(buffers), MGK_ARRAYS, rows_of(x->request->desc));
+    static const clmgk_array buffers[] = {CLMGK_ARRAY_Q,      CLMGK_ARRAY_O,        CLMGK_ARRAY_LSE,
+                                          CLMGK_ARRAY_GRAD_O, CLMGK_ARRAY_GRAD_LSE, CLMGK_ARRAY_VARIANCE,
+                                          CLMGK_ARRAY_SHIFT,  CLMGK_ARRAY_SINKS,    CLMGK_ARRAY_WORKSPACE};
+    add_rows(x, "mixture_rows_begin", buffers, MGK_COUNT(buffers), CLMGK_ARRAYS, rows_of(x->request->desc));
 }
 
 static void add_rows_finish(mgk_backward *x)
 {
-    static const mgk_array buffers[] = {MGK_Q, MGK_GRAD_LSE, MGK_VARIANCE, MGK_SHIFT, MGK_GRAD_Q, MGK_WORKSPACE};
-    add_rows(x, "mixture_rows_finish", buffers, MGK_COUNT(buffers), MGK_ARRAYS, rows_of(x->request->desc));
+    static const clmgk_array buffers[] = {CLMGK_ARRAY_Q,     CLMGK_ARRAY_GRAD_LSE, CLMGK_ARRAY_VARIANCE,
+                                          CLMGK_ARRAY_SHIFT, CLMGK_ARRAY_GRAD_Q,   CLMGK_ARRAY_WORKSPACE};
+    add_rows(x, "mixture_rows_finish", buffers, MGK_COUNT(buffers), CLMGK_ARRAYS, rows_of(x->request->desc));
 }
 
 static clmgk_status add_main(mgk_backward *x, clmgk_error *error)
 {
-    static const mgk_array buffers[] = {MGK_Q,
-                                        MGK_K,
-                                        MGK_V,
-                                        MGK_GRAD_O,
-                                        MGK_PRIOR,
-                                        MGK_VARIANCE,
-                                        MGK_SHIFT,
-                                        MGK_LENGTHS,
-                                        MGK_LENGTHS_Q,
-                                        MGK_OFFSETS,
-                                        MGK_OFFSETS_K,
-                                        MGK_BIAS,
-                                        MGK_SLOPES,
-                                        MGK_GRAD_K,
-                                        MGK_GRAD_V,
-                                        MGK_GRAD_BIAS,
-                                        MGK_RESPONSIBILITIES,
-                                        MGK_WORKSPACE};
+    static const clmgk_array buffers[] = {CLMGK_ARRAY_Q,
+                                          CLMGK_ARRAY_K,
+                                          CLMGK_ARRAY_V,
+                                          CLMGK_ARRAY_GRAD_O,
+                                          CLMGK_ARRAY_PRIOR,
+                                          CLMGK_ARRAY_VARIANCE,
+                                          CLMGK_ARRAY_SHIFT,
+                                          CLMGK_ARRAY_LENGTHS,
+                                          CLMGK_ARRAY_LENGTHS_Q,
+                                          CLMGK_ARRAY_OFFSETS,
+                                          CLMGK_ARRAY_OFFSETS_K,
+                                          CLMGK_ARRAY_BIAS,
+                                          CLMGK_ARRAY_SLOPES,
+                                          CLMGK_ARRAY_GRAD_K,
+                                          CLMGK_ARRAY_GRAD_V,
+                                          CLMGK_ARRAY_GRAD_BIAS,
+                                          CLMGK_ARRAY_RESPONSIBILITIES,
+                                          CLMGK_ARRAY_WORKSPACE};
     const mgk_attention_request *const r = x->request;
     const mgk_backward_wants *const w = &x->want;
     mgk_tunables *const p = &x->plan->tunables;
@@ -186,7 +188,7 @@ static clmgk_status add_main(mgk_backward *x, clmgk_error *error)
                                      .tunables = p,
                                      .buffers = buffers,
                                      .buffer_count = MGK_COUNT(buffers),
-                                     .out = w->gamma ? MGK_RESPONSIBILITIES : MGK_GRAD_BIAS,
+                                     .out = w->gamma ? CLMGK_ARRAY_RESPONSIBILITIES : CLMGK_ARRAY_GRAD_BIAS,
                                      .global = (size_t)x->args.chunks * (size_t)x->args.splits * local,
                                      .local = local};
     x->plan->main = x->plan->steps;
@@ -198,12 +200,13 @@ static clmgk_status add_main(mgk_backward *x, clmgk_error *error)
 
 static void add_shift_gradient(mgk_backward *x)
 {
-    static const mgk_array buffers[] = {MGK_Q, MGK_K, MGK_VARIANCE, MGK_SHIFT, MGK_WORKSPACE};
+    static const clmgk_array buffers[] = {CLMGK_ARRAY_Q, CLMGK_ARRAY_K, CLMGK_ARRAY_VARIANCE, CLMGK_ARRAY_SHIFT,
+                                          CLMGK_ARRAY_WORKSPACE};
     const clmgk_attention_desc *const d = x->request->desc;
     const int64_t outputs = d->heads * d->components * d->head_size;
-    add_rows(x, "mixture_shift_gradient", buffers, MGK_COUNT(buffers), MGK_ARRAYS,
+    add_rows(x, "mixture_shift_gradient", buffers, MGK_COUNT(buffers), CLMGK_ARRAYS,
              shift_slices(d) * d->heads * d->components * ((d->head_size + 3) / 4));
-    const mgk_reduction r = {.out = MGK_GRAD_SHIFT,
+    const mgk_reduction r = {.out = CLMGK_ARRAY_GRAD_SHIFT,
                              .in = x->args.region[MGK_REGION_SLICES],
                              .outputs = outputs,
                              .row = outputs,
@@ -216,7 +219,7 @@ static void add_shift_gradient(mgk_backward *x)
 }
 
 /* Sums of [b,h,components,S] into the shape [.] of priors or variances: 0 [1], 1 [M], 2 [H,M], 3 [H,M,S]. */
-static mgk_reduction reduce_keys(const mgk_backward *x, mgk_array out, mgk_i64 in, int rank, int64_t components)
+static mgk_reduction reduce_keys(const mgk_backward *x, clmgk_array out, mgk_i64 in, int rank, int64_t components)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     const int64_t h = d->heads, m = components, s = d->length_k;
@@ -258,8 +261,8 @@ static int variance_rank(const clmgk_attention_desc *d)
 static void add_prior_gradient(mgk_backward *x)
 {
     const mgk_attention_traits *const t = &x->request->traits;
-    mgk_reduction r = reduce_keys(x, MGK_GRAD_PRIOR, x->args.region[MGK_REGION_KEY_SUMS], prior_rank(x->request->desc),
-                                  t->components);
+    mgk_reduction r = reduce_keys(x, CLMGK_ARRAY_GRAD_PRIOR, x->args.region[MGK_REGION_KEY_SUMS],
+                                  prior_rank(x->request->desc), t->components);
     /* sums are without pi where it is an array; the hard E-step knows none */
     r.scale = t->has_prior ? 1.0 : t->components;
     if (t->hard)
@@ -272,7 +275,7 @@ static void add_variance_gradient(mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     const bool array = x->request->traits.has_variance;
-    mgk_reduction r = reduce_keys(x, MGK_GRAD_VARIANCE, x->args.region[MGK_REGION_VARIANCE], variance_rank(d),
+    mgk_reduction r = reduce_keys(x, CLMGK_ARRAY_GRAD_VARIANCE, x->args.region[MGK_REGION_VARIANCE], variance_rank(d),
                                   array ? d->components : 1);
     const double ln_2 = 0.6931471805599453;
     r.scale = array ? -ln_2 : -ln_2 / d->variance;
@@ -353,7 +356,7 @@ clmgk_status mgk_mixture_plan_backward(const mgk_attention_request *request, mgk
 /* new pi from the counts in the workspace. */
 static void add_new_prior(mgk_backward *x)
 {
-    static const mgk_array buffers[] = {MGK_PRIOR, MGK_NEW_PRIOR, MGK_WORKSPACE};
+    static const clmgk_array buffers[] = {CLMGK_ARRAY_PRIOR, CLMGK_ARRAY_NEW_PRIOR, CLMGK_ARRAY_WORKSPACE};
     const clmgk_attention_desc *const d = x->request->desc;
     const int rank = prior_rank(d);
     mgk_attention_args args = x->args;
@@ -368,7 +371,7 @@ static void add_new_prior(mgk_backward *x)
                                      .name = "mixture_new_prior",
                                      .buffers = buffers,
                                      .buffer_count = MGK_COUNT(buffers),
-                                     .out = MGK_NEW_PRIOR,
+                                     .out = CLMGK_ARRAY_NEW_PRIOR,
                                      .global = mgk_backward_items(args.reduce_outputs),
                                      .local = MGK_BACKWARD_ITEMS};
     mgk_attention_add(&step, &args, x->plan);
@@ -380,16 +383,17 @@ static clmgk_status plan_expectation(mgk_backward *x, clmgk_error *error)
     const mgk_flags *const flags = &x->flags;
     MGK_TRY(prepare(x, error));
     if (x->want.gamma)
-        mgk_backward_add_zeros(x, MGK_RESPONSIBILITIES, -1, rows_of(d) * d->components * d->length_k);
+        mgk_backward_add_zeros(x, CLMGK_ARRAY_RESPONSIBILITIES, -1, rows_of(d) * d->components * d->length_k);
     if (HAS_ROW_TERMS)
         add_rows_begin(x);
     MGK_TRY(add_main(x, error));
-    mgk_reduction r = reduce_keys(x, MGK_COUNTS, x->args.region[MGK_REGION_KEY_SUMS], prior_rank(d), d->components);
+    mgk_reduction r =
+        reduce_keys(x, CLMGK_ARRAY_COUNTS, x->args.region[MGK_REGION_KEY_SUMS], prior_rank(d), d->components);
     if ((d->statistics & CLMGK_STATISTIC_COUNTS) != 0)
         mgk_backward_add_reduction(x, &r);
     if ((d->statistics & CLMGK_STATISTIC_NEW_PRIOR) != 0) {
         x->args.region[MGK_REGION_COUNTS] = mgk_attention_region(x->plan, r.outputs);
-        r.out = MGK_WORKSPACE;
+        r.out = CLMGK_ARRAY_WORKSPACE;
         r.out_region = x->args.region[MGK_REGION_COUNTS];
         mgk_backward_add_reduction(x, &r);
         add_new_prior(x);

@@ -185,9 +185,11 @@ static clmgk_status group_of(const mgk_attention_request *request, forward_group
 static void add_forward(const mgk_attention_request *request, const forward_group *group, int splits, bool density,
                         const mgk_attention_args *args, mgk_pass_plan *plan)
 {
-    static const mgk_array buffers[] = {
-        MGK_Q,       MGK_K,         MGK_V,       MGK_O,         MGK_LSE,  MGK_PRIOR,  MGK_VARIANCE, MGK_SHIFT,
-        MGK_LENGTHS, MGK_LENGTHS_Q, MGK_OFFSETS, MGK_OFFSETS_K, MGK_BIAS, MGK_SLOPES, MGK_SINKS,    MGK_WORKSPACE};
+    static const clmgk_array buffers[] = {
+        CLMGK_ARRAY_Q,       CLMGK_ARRAY_K,         CLMGK_ARRAY_V,        CLMGK_ARRAY_O,
+        CLMGK_ARRAY_LSE,     CLMGK_ARRAY_PRIOR,     CLMGK_ARRAY_VARIANCE, CLMGK_ARRAY_SHIFT,
+        CLMGK_ARRAY_LENGTHS, CLMGK_ARRAY_LENGTHS_Q, CLMGK_ARRAY_OFFSETS,  CLMGK_ARRAY_OFFSETS_K,
+        CLMGK_ARRAY_BIAS,    CLMGK_ARRAY_SLOPES,    CLMGK_ARRAY_SINKS,    CLMGK_ARRAY_WORKSPACE};
     const size_t global =
         (size_t)(mgk_attention_groups(request->desc, request->desc->heads, group->rows) * splits) * group->threads;
     mgk_flags flags = mgk_attention_flags(request);
@@ -202,7 +204,7 @@ static void add_forward(const mgk_attention_request *request, const forward_grou
                                      .tunables = &group->tunables,
                                      .buffers = buffers,
                                      .buffer_count = MGK_COUNT(buffers),
-                                     .out = MGK_ARRAYS,
+                                     .out = CLMGK_ARRAYS,
                                      .global = global,
                                      .local = group->threads};
     mgk_kernel_plan *const kernel = mgk_attention_add(&step, args, plan);
@@ -245,7 +247,8 @@ static void make_density(const mgk_attention_request *request, clmgk_attention_d
 /* A work-group for each (b, h) sums up the rows. */
 static void add_density_sum(const mgk_attention_request *request, const mgk_attention_args *args, mgk_pass_plan *plan)
 {
-    static const mgk_array buffers[] = {MGK_NLL, MGK_LENGTHS, MGK_LENGTHS_Q, MGK_OFFSETS, MGK_OFFSETS_K, MGK_WORKSPACE};
+    static const clmgk_array buffers[] = {CLMGK_ARRAY_NLL,     CLMGK_ARRAY_LENGTHS,   CLMGK_ARRAY_LENGTHS_Q,
+                                          CLMGK_ARRAY_OFFSETS, CLMGK_ARRAY_OFFSETS_K, CLMGK_ARRAY_WORKSPACE};
     enum { THREADS = 64 };
     const clmgk_attention_desc *const d = request->desc;
     mgk_flags flags = mgk_attention_flags(request);
@@ -255,7 +258,7 @@ static void add_density_sum(const mgk_attention_request *request, const mgk_atte
                                      .flags = flags,
                                      .buffers = buffers,
                                      .buffer_count = MGK_COUNT(buffers),
-                                     .out = MGK_NLL,
+                                     .out = CLMGK_ARRAY_NLL,
                                      .global = (size_t)(mgk_attention_problems(d) * d->heads) * THREADS,
                                      .local = THREADS};
     mgk_attention_add(&step, args, plan);

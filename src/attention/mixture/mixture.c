@@ -96,13 +96,13 @@ static clmgk_status mixture_resolve(clmgk_attention_desc *d, clmgk_error *error)
 /* ---- the family ---------------------------------------------------------------------------------------------- */
 
 static clmgk_status mixture_plan(const clmgk_attention_desc *desc, const mgk_device_facts *facts, clmgk_engine engine,
-                                 mgk_parameters parameters, mgk_pass pass, mgk_pass_plan *plan, clmgk_error *error)
+                                 mgk_parameters parameters, clmgk_pass pass, mgk_pass_plan *plan, clmgk_error *error)
 {
-    clmgk_status (*const plans[MGK_PASSES])(const mgk_attention_request *, mgk_pass_plan *,
-                                            clmgk_error *) = {[MGK_FORWARD] = mgk_mixture_plan_forward,
-                                                              [MGK_BACKWARD] = mgk_mixture_plan_backward,
-                                                              [MGK_STATISTICS] = mgk_mixture_plan_statistics,
-                                                              [MGK_COMBINE] = mgk_attention_plan_combine};
+    clmgk_status (*const plans[CLMGK_PASSES])(const mgk_attention_request *, mgk_pass_plan *,
+                                              clmgk_error *) = {[CLMGK_PASS_FORWARD] = mgk_mixture_plan_forward,
+                                                                [CLMGK_PASS_BACKWARD] = mgk_mixture_plan_backward,
+                                                                [CLMGK_PASS_STATISTICS] = mgk_mixture_plan_statistics,
+                                                                [CLMGK_PASS_COMBINE] = mgk_attention_plan_combine};
     const mgk_attention_request request = {desc, facts, engine, parameters, traits_of(desc), set_flags};
     MGK_TRY(plans[pass](&request, plan, error));
     for (size_t i = 0; i < plan->steps; ++i)

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The arrays of attention: one list, from which the structures of a call, the enumerations, the names in messages and
+ * the options of the programs are made.
+ *
+ * CLMGK_ARRAY_LIST(A, G, S) has a line for each array:
+ *
+ *     A(NAME, field, ELEMENT, ACCESS, VALUES, "rrr-", axes, has)   an array: CLMGK_ARRAY_NAME
+ *     G(NAME, field, ELEMENT, bit, axes, has)              the gradient of the array NAME: CLMGK_ARRAY_GRAD_NAME, in
+ *                                                          the field grad_field; CLMGK_GRADIENT_NAME = bit
+ *     S(NAME, field, bit, axes)                            a statistic, f32: CLMGK_ARRAY_NAME; CLMGK_STATISTIC_NAME
+ *
+ * ELEMENT: STORAGE (the descriptor's dtype), F32, I32, BYTE. ACCESS: IN, or OUT where some pass writes the array.
+ * VALUES, of inputs: ANY, FINITE, NOT_NEGATIVE and POSITIVE (and finite), NOT_RAISED (no +inf, no NaN), LENGTHS (0 up
+ * to the axis), OFFSETS (from 0 to the axis, ascending): checked by the calls on host arrays. passes: a letter for each
+ * clmgk_pass, r where it requires the array, o where the array is optional. axes (letters of clmgk_shape) and has
+ * (whether a descriptor d has the array) are expressions of the library's.
+ *
+ * Another array is another line. CLMGK_ARRAY_Q to _NOISE and the gradients are what formulas of variants.h and
+ * attention.h name; the meaning of each stands with clmgk_attention_args.
+ */
+#ifndef CLMGK_ARRAYS_H
+#define CLMGK_ARRAYS_H
+
+#include "status.h"
+#include "variants.h"
+
+#include <stddef.h>
+
+#define CLMGK_ARRAY_LIST(A, G, S)                                                                                      \
+    A(Q, q, STORAGE, IN, ANY, "rrr-", query_axes(d), true)                                                             \
+    A(K, k, STORAGE, IN, ANY, "rrr-", key_axes(d), true)                                                               \
+    A(V, v, STORAGE, IN, ANY, "rr--", "BGSE", true)                                                                    \
+    A(O, o, STORAGE, OUT, ANY, "rr-r", "BHNE", true)                                                                   \
+    A(LSE, lse, F32, OUT, ANY, "or-o", "BHN", true)                                                                    \
+    A(PRIOR, prior, F32, IN, NOT_NEGATIVE, "rrr-", prior_axes(d), d->prior_shape != CLMGK_PRIOR_UNIFORM)               \
+    A(VARIANCE, variance, F32, IN, POSITIVE, "rrr-", variance_axes(d), d->variance_shape != CLMGK_VARIANCE_NUMBER)     \
+    A(SHIFT, shift, F32, IN, ANY, "rrr-", "HMD", has_trait(d, CLMGK_TRAIT_SHIFT))                                      \
+    A(LENGTHS, lengths, I32, IN, LENGTHS, "rrr-", "B", d->use_lengths)                                                 \
+    A(LENGTHS_Q, lengths_q, I32, IN, LENGTHS, "rrr-", "B", d->use_lengths_q)                                           \
+    A(OFFSETS, offsets, I32, IN, OFFSETS, "rrr-", "t", d->sequences > 0)                                               \
+    A(OFFSETS_K, offsets_k, I32, IN, OFFSETS, "rrr-", "t", d->use_offsets_k)                                           \
+    A(BIAS, bias, F32, IN, NOT_RAISED, "rrr-", "bhns", d->use_bias)                                                    \
+    A(SLOPES, slopes, F32, IN, ANY, "rrr-", "H", d->use_alibi)                                                         \
+    A(SINKS, sinks, F32, IN, ANY, "rrr-", "H", d->use_sinks)                                                           \
+    A(MIX, mix, F32, IN, FINITE, "rrr-", mix_axes(d), has_trait(d, CLMGK_TRAIT_ADMIXTURE))                             \
+    A(MIX_WEIGHT, mix_weight, F32, IN, FINITE, "rrr-", "HM", d->use_mix_weight)                                        \
+    A(MIX_OFFSET, mix_offset, F32, IN, FINITE, "rrr-", "H", d->use_mix_offset)                                         \
+    A(NOISE, noise, F32, IN, NOT_NEGATIVE, "rrr-", "M", has_trait(d, CLMGK_TRAIT_NOISE))                               \
+    A(GRAD_O, grad_o, STORAGE, IN, ANY, "-r--", "BHNE", true)                                                          \
+    A(GRAD_LSE, grad_lse, F32, IN, ANY, "-o--", "BHN", true)                                                           \
+    G(Q, q, STORAGE, 1, query_axes(d), true)                                                                           \
+    G(K, k, STORAGE, 2, key_axes(d), true)                                                                             \
+    G(V, v, STORAGE, 4, "BGSE", true)                                                                                  \
+    G(PRIOR, prior, F32, 8, prior_axes(d), has_trait(d, CLMGK_TRAIT_PRIOR))                                            \
+    G(VARIANCE, variance, F32, 16, variance_axes(d), !has_trait(d, CLMGK_TRAIT_ADMIXTURE))                             \
+    G(SHIFT, shift, F32, 32, "HMD", has_trait(d, CLMGK_TRAIT_SHIFT))                                                   \
+    G(BIAS, bias, F32, 64, "bhns", d->use_bias)                                                                        \
+    G(SINKS, sinks, F32, 128, "H", d->use_sinks)                                                                       \
+    G(MIX, mix, F32, 256, mix_axes(d), has_trait(d, CLMGK_TRAIT_ADMIXTURE))                                            \
+    G(MIX_WEIGHT, mix_weight, F32, 512, "HM", has_trait(d, CLMGK_TRAIT_GENERALISED))                                   \
+    G(MIX_OFFSET, mix_offset, F32, 1024, "H", has_trait(d, CLMGK_TRAIT_GENERALISED))                                   \
+    G(NOISE, noise, F32, 2048, "M", has_trait(d, CLMGK_TRAIT_NOISE))                                                   \
+    S(RESPONSIBILITIES, responsibilities, 1, "BHMNS")                                                                  \
+    S(COUNTS, counts, 2, prior_axes(d))                                                                                \
+    S(NEW_PRIOR, new_prior, 4, prior_axes(d))                                                                          \
+    S(NLL, nll, 8, d->sequences > 0 ? "TH" : "BH")                                                                     \
+    A(PARTS_O, parts_o, STORAGE, IN, ANY, "---r", "BHNE", d->combine)                                                  \
+    A(PARTS_LSE, parts_lse, F32, IN, ANY, "---r", "BHN", d->combine)                                                   \
+    A(WORKSPACE, workspace, BYTE, OUT, ANY, "oooo", "", true)
+
+/* For lines that a use of the list leaves out. */
+#define CLMGK_ARRAY_NONE(...)
+
+typedef enum clmgk_array {
+#define CLMGK_ARRAY_ENUM(name, ...)      CLMGK_ARRAY_##name,
+#define CLMGK_ARRAY_GRAD_ENUM(name, ...) CLMGK_ARRAY_GRAD_##name,
+    CLMGK_ARRAY_LIST(CLMGK_ARRAY_ENUM, CLMGK_ARRAY_GRAD_ENUM, CLMGK_ARRAY_ENUM)
+#undef CLMGK_ARRAY_ENUM
+#undef CLMGK_ARRAY_GRAD_ENUM
+        CLMGK_ARRAYS
+} clmgk_array;
+
+/* Sets of gradients and of statistics: a descriptor's `gradients` and `statistics`. */
+typedef enum clmgk_gradient {
+#define CLMGK_GRADIENT_ENUM(name, field, element, bit, ...) CLMGK_GRADIENT_##name = (bit),
+    CLMGK_ARRAY_LIST(CLMGK_ARRAY_NONE, CLMGK_GRADIENT_ENUM, CLMGK_ARRAY_NONE)
+#undef CLMGK_GRADIENT_ENUM
+} clmgk_gradient;
+typedef enum clmgk_statistic {
+#define CLMGK_STATISTIC_ENUM(name, field, bit, ...) CLMGK_STATISTIC_##name = (bit),
+    CLMGK_ARRAY_LIST(CLMGK_ARRAY_NONE, CLMGK_ARRAY_NONE, CLMGK_STATISTIC_ENUM)
+#undef CLMGK_STATISTIC_ENUM
+} clmgk_statistic;
+#define CLMGK_GRADIENT_ALL  4095
+#define CLMGK_STATISTIC_ALL 15
+
+/* Type of an array's elements. */
+typedef enum clmgk_element {
+    CLMGK_ELEMENT_STORAGE, /* the descriptor's dtype */
+    CLMGK_ELEMENT_F32,
+    CLMGK_ELEMENT_I32,
+    CLMGK_ELEMENT_BYTE
+} clmgk_element;
+
+/* Values that an input may have. */
+typedef enum clmgk_values {
+    CLMGK_VALUES_ANY,
+    CLMGK_VALUES_FINITE,
+    CLMGK_VALUES_NOT_NEGATIVE,
+    CLMGK_VALUES_POSITIVE,
+    CLMGK_VALUES_NOT_RAISED,
+    CLMGK_VALUES_LENGTHS,
+    CLMGK_VALUES_OFFSETS
+} clmgk_values;
+
+/* A line of the list. */
+typedef struct clmgk_array_info {
+    const char *name; /* the field's */
+    clmgk_element element;
+    clmgk_values values;
+    uint32_t gradient;  /* the bit, of a gradient */
+    uint32_t statistic; /* the bit, of a statistic */
+} clmgk_array_info;
+
+/* The array's line; NULL for a number that is no array. */
+CLMGK_API const clmgk_array_info *clmgk_array_get_info(clmgk_array array);
+
+/* What a plan can be asked to enqueue. */
+typedef enum clmgk_pass {
+    CLMGK_PASS_FORWARD,
+    CLMGK_PASS_BACKWARD,
+    CLMGK_PASS_STATISTICS,
+    CLMGK_PASS_COMBINE,
+    CLMGK_PASSES
+} clmgk_pass;
+
+/* Whether a call must, may or cannot use an array. */
+typedef enum clmgk_presence { CLMGK_ABSENT, CLMGK_OPTIONAL, CLMGK_REQUIRED } clmgk_presence;
+
+#define CLMGK_MAX_RANK 5
+
+/*
+ * Shape of an array in axis order. Letters: B batch, H query heads, G key/value heads, N queries, S keys, D and E head
+ * sizes, M components or global heads, T packed sequences, t one more than them; b, h, n, s axes of the bias, each 1 or
+ * the full one; 1 a number.
+ */
+typedef struct clmgk_shape {
+    int32_t rank; /* 0: the descriptor has no such array */
+    char axes[CLMGK_MAX_RANK + 1];
+    int64_t size[CLMGK_MAX_RANK];
+    int64_t stride[CLMGK_MAX_RANK]; /* in elements */
+} clmgk_shape;
+
+#endif

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shape and presence of every array, by the lines of CLMGK_ARRAY_LIST. */
+#include "attention/core/arrays.h"
+
+#include <string.h>
+
+/* ---- names the lines use ------------------------------------------------------------------------------------- */
+
+static bool has_trait(const clmgk_attention_desc *d, clmgk_variant_trait trait)
+{
+    return mgk_has_trait(d, trait);
+}
+
+static const char *query_axes(const clmgk_attention_desc *d)
+{
+    return has_trait(d, CLMGK_TRAIT_ADMIXTURE) ? "BMND" : "BHND";
+}
+
+static const char *key_axes(const clmgk_attention_desc *d)
+{
+    if (has_trait(d, CLMGK_TRAIT_ADMIXTURE))
+        return "BMSD";
+    return has_trait(d, CLMGK_TRAIT_KEYS) ? "BGMSD" : "BGSD";
+}
+
+/* A uniform prior counts as [M]. */
+static const char *prior_axes(const clmgk_attention_desc *d)
+{
+    if (d->prior_shape == CLMGK_PRIOR_HMS)
+        return "HMS";
+    return d->prior_shape == CLMGK_PRIOR_HM ? "HM" : "M";
+}
+
+/* A number counts as [1]. */
+static const char *variance_axes(const clmgk_attention_desc *d)
+{
+    if (d->variance_shape == CLMGK_VARIANCE_HM)
+        return "HM";
+    return d->variance_shape == CLMGK_VARIANCE_M ? "M" : "1";
+}
+
+static const char *mix_axes(const clmgk_attention_desc *d)
+{
+    return has_trait(d, CLMGK_TRAIT_SHARED_MIX) ? "M" : "HM";
+}
+
+static const char *axes_of(const clmgk_attention_desc *d, clmgk_array array)
+{
+    switch (array) {
+#define AXES(name, field, element, access, values, passes, axes, has)                                                  \
+    case CLMGK_ARRAY_##name:                                                                                           \
+        return axes;
+#define AXES_OF_GRADIENT(name, field, element, bit, axes, has)                                                         \
+    case CLMGK_ARRAY_GRAD_##name:                                                                                      \
+        return axes;
+#define AXES_OF_STATISTIC(name, field, bit, axes)                                                                      \
+    case CLMGK_ARRAY_##name:                                                                                           \
+        return axes;
+        CLMGK_ARRAY_LIST(AXES, AXES_OF_GRADIENT, AXES_OF_STATISTIC)
+    case CLMGK_ARRAYS:
+        break;
+    }
+    return "";
+}
+
+bool mgk_array_exists(const clmgk_attention_desc *d, clmgk_array array)
+{
+    switch (array) {
+#define HAS(name, field, element, access, values, passes, axes, has)                                                   \
+    case CLMGK_ARRAY_##name:                                                                                           \
+        return has;
+#define HAS_GRADIENT(name, field, element, bit, axes, has)                                                             \
+    case CLMGK_ARRAY_GRAD_##name:                                                                                      \
+        return has;
+#define HAS_STATISTIC(name, ...)                                                                                       \
+    case CLMGK_ARRAY_##name:                                                                                           \
+        return true;
+        CLMGK_ARRAY_LIST(HAS, HAS_GRADIENT, HAS_STATISTIC)
+    case CLMGK_ARRAYS:
+        break;
+    }
+    return false;
+}
+
+/* ---- lines ---------------------------------------------------------------------------------------------------- */
+
+const clmgk_array_info *clmgk_array_get_info(clmgk_array array)
+{
+    static const clmgk_array_info infos[] = {
+#define INFO(name, field, element, access, values, ...) {#field, CLMGK_ELEMENT_##element, CLMGK_VALUES_##values, 0, 0},
+#define INFO_OF_GRADIENT(name, field, element, bit, ...)                                                               \
+    {"grad_" #field, CLMGK_ELEMENT_##element, CLMGK_VALUES_ANY, bit, 0},
+#define INFO_OF_STATISTIC(name, field, bit, axes) {#field, CLMGK_ELEMENT_F32, CLMGK_VALUES_ANY, 0, bit},
+        CLMGK_ARRAY_LIST(INFO, INFO_OF_GRADIENT, INFO_OF_STATISTIC)};
+    return (unsigned)array < MGK_COUNT(infos) ? &infos[array] : NULL;
+}
+
+const char *mgk_array_name(clmgk_array array)
+{
+    return clmgk_array_get_info(array)->name;
+}
+
+clmgk_buffer *clmgk_array_buffer(clmgk_attention_args *args, clmgk_array array)
+{
+    static const size_t offsets[] = {
+#define OFFSET(name, field, ...)             offsetof(clmgk_attention_args, field),
+#define OFFSET_OF_GRADIENT(name, field, ...) offsetof(clmgk_attention_args, grad_##field),
+        CLMGK_ARRAY_LIST(OFFSET, OFFSET_OF_GRADIENT, OFFSET)};
+    if (args == NULL || (unsigned)array >= MGK_COUNT(offsets))
+        return NULL;
+    return (clmgk_buffer *)(void *)((char *)args + offsets[array]);
+}
+
+size_t clmgk_array_element_size(const clmgk_attention_desc *desc, clmgk_array array)
+{
+    const clmgk_array_info *const info = clmgk_array_get_info(array);
+    if (info == NULL)
+        return 0;
+    if (info->element == CLMGK_ELEMENT_BYTE)
+        return 1;
+    const bool half = info->element == CLMGK_ELEMENT_STORAGE && desc->dtype != CLMGK_DTYPE_F32;
+    return half ? sizeof(uint16_t) : sizeof(float);
+}
+
+/* ---- shapes --------------------------------------------------------------------------------------------------- */
+
+static int64_t size_of(const clmgk_attention_desc *d, char axis)
+{
+    const struct {
+        char axis;
+        int64_t size;
+    } sizes[] = {{'B', d->batch},        {'H', d->heads},      {'G', d->kv_heads},   {'N', d->length},
+                 {'S', d->length_k},     {'D', d->head_size},  {'E', d->value_size}, {'M', d->components},
+                 {'T', d->sequences},    {'b', d->bias_batch}, {'h', d->bias_heads}, {'n', d->bias_length},
+                 {'s', d->bias_length_k}};
+    for (size_t i = 0; i < MGK_COUNT(sizes); ++i)
+        if (sizes[i].axis == axis)
+            return sizes[i].size;
+    return axis == 't' ? d->sequences + 1 : 1;
+}
+
+/* A product that saturates: an extent made with it does not fit. */
+static int64_t product(int64_t a, int64_t b)
+{
+    int64_t out = INT64_MAX;
+    return mgk_mul_i64(a, b, &out) ? out : INT64_MAX;
+}
+
+clmgk_layout *mgk_array_layout(clmgk_attention_desc *d, clmgk_array array)
+{
+    switch (array) {
+    case CLMGK_ARRAY_Q:
+        return &d->q;
+    case CLMGK_ARRAY_K:
+        return &d->k;
+    case CLMGK_ARRAY_V:
+        return &d->v;
+    case CLMGK_ARRAY_O:
+        return &d->o;
+    case CLMGK_ARRAY_LSE:
+    case CLMGK_ARRAY_GRAD_LSE:
+        return &d->lse;
+    case CLMGK_ARRAY_GRAD_O:
+        return &d->grad_o;
+    case CLMGK_ARRAY_GRAD_Q:
+        return &d->grad_q;
+    case CLMGK_ARRAY_GRAD_K:
+        return &d->grad_k;
+    case CLMGK_ARRAY_GRAD_V:
+        return &d->grad_v;
+    default:
+        return NULL;
+    }
+}
+
+/* [B,heads,(M,)tokens,width]; L has no width. */
+static int64_t stride_in(const clmgk_layout *layout, const clmgk_shape *shape, int axis)
+{
+    const char letter = shape->axes[axis];
+    if (axis < 2)
+        return axis == 0 ? layout->batch : layout->head;
+    if (letter == 'N' || letter == 'S')
+        return layout->token;
+    return letter == 'M' ? layout->component : 1;
+}
+
+clmgk_shape mgk_array_shape(const clmgk_attention_desc *desc, clmgk_array array)
+{
+    clmgk_shape shape = {.rank = 0};
+    clmgk_attention_desc d = *desc;
+    const clmgk_layout *const layout = mgk_array_layout(&d, array);
+    const char *const axes = axes_of(desc, array);
+    shape.rank = (int32_t)strlen(axes);
+    memcpy(shape.axes, axes, (size_t)shape.rank);
+    int64_t dense = 1;
+    for (int axis = shape.rank - 1; axis >= 0; --axis) {
+        shape.size[axis] = size_of(desc, axes[axis]);
+        shape.stride[axis] = layout != NULL ? stride_in(layout, &shape, axis) : dense;
+        dense = product(dense, shape.size[axis]);
+    }
+    return shape;
+}
+
+clmgk_shape clmgk_array_shape(const clmgk_attention_desc *desc, clmgk_array array)
+{
+    return mgk_array_is_used(desc, array) ? mgk_array_shape(desc, array) : (clmgk_shape){.rank = 0};
+}
+
+int64_t clmgk_array_count(const clmgk_attention_desc *desc, clmgk_array array)
+{
+    const clmgk_shape shape = clmgk_array_shape(desc, array);
+    int64_t count = shape.rank > 0;
+    bool empty = false;
+    for (int i = 0; i < shape.rank; ++i) {
+        empty = empty || shape.size[i] == 0;
+        count = product(count, shape.size[i]);
+    }
+    return empty ? 0 : count;
+}
+
+bool mgk_array_extent(const clmgk_attention_desc *desc, clmgk_array array, int64_t *extent)
+{
+    const clmgk_shape shape = clmgk_array_shape(desc, array);
+    int64_t last = 0; /* the last element's place */
+    *extent = 0;
+    if (clmgk_array_count(desc, array) == 0)
+        return true;
+    for (int i = 0; i < shape.rank; ++i) {
+        int64_t step = 0;
+        if (!mgk_mul_i64(shape.size[i] - 1, shape.stride[i], &step) || !mgk_add_i64(last, step, &last))
+            return false;
+    }
+    int64_t bytes = 0;
+    return mgk_add_i64(last, 1, extent) && mgk_mul_i64(*extent, (int64_t)clmgk_array_element_size(desc, array), &bytes);
+}
+
+/* ---- passes --------------------------------------------------------------------------------------------------- */
+
+bool mgk_array_is_output(clmgk_pass pass, clmgk_array array)
+{
+    const clmgk_array_info *const info = clmgk_array_get_info(array);
+    if (pass == CLMGK_PASS_BACKWARD)
+        return info->gradient != 0;
+    if (pass == CLMGK_PASS_STATISTICS)
+        return info->statistic != 0;
+    return array == CLMGK_ARRAY_O || array == CLMGK_ARRAY_LSE;
+}
+
+static bool is_wanted(const clmgk_attention_desc *desc, clmgk_pass pass)
+{
+    const bool wanted[CLMGK_PASSES] = {true, desc->gradients != 0, desc->statistics != 0, desc->combine != 0};
+    return wanted[pass];
+}
+
+/* A letter for each pass: r required, o optional. */
+static const char *passes_of(clmgk_array array)
+{
+    static const char *const passes_by_array[] = {
+#define PASSES(name, field, element, access, values, passes, ...) passes,
+#define PASSES_OF_GRADIENT(...)                                   "-r--",
+#define PASSES_OF_STATISTIC(...)                                  "--r-",
+        CLMGK_ARRAY_LIST(PASSES, PASSES_OF_GRADIENT, PASSES_OF_STATISTIC)};
+    return passes_by_array[array];
+}
+
+clmgk_presence clmgk_array_presence(const clmgk_attention_desc *desc, clmgk_pass pass, clmgk_array array)
+{
+    const clmgk_array_info *const info = clmgk_array_get_info(array);
+    if (info == NULL || (unsigned)pass >= CLMGK_PASSES || !is_wanted(desc, pass))
+        return CLMGK_ABSENT;
+    const char letter = passes_of(array)[pass];
+    const bool result = info->gradient != 0 || info->statistic != 0;
+    const bool asked = (desc->gradients & info->gradient) != 0 || (desc->statistics & info->statistic) != 0;
+    if (letter == '-' || !(result ? asked : mgk_array_exists(desc, array)))
+        return CLMGK_ABSENT;
+    return letter == 'r' ? CLMGK_REQUIRED : CLMGK_OPTIONAL;
+}
+
+bool mgk_array_is_used(const clmgk_attention_desc *desc, clmgk_array array)
+{
+    for (int pass = 0; pass < CLMGK_PASSES; ++pass)
+        if (clmgk_array_presence(desc, (clmgk_pass)pass, array) != CLMGK_ABSENT)
+            return true;
+    return false;
+}
