@@ -6,28 +6,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the calls, by number -----------------------------------------------------------------------------------------
- */
+/* ---- the calls ---------------------------------------------------------------------------------------------- */
 
+/* The combination first: it writes the forward pass's outputs. */
 enum { FORWARD = 1, BACKWARD = 2, STATISTICS = 4, COMBINE = 8 };
-static const int calls[] = {FORWARD, BACKWARD, STATISTICS, COMBINE};
+static const int calls[] = {COMBINE, FORWARD, BACKWARD, STATISTICS};
 
-typedef struct arguments {
-    clmgk_attention_args args;
-    clmgk_gradient_args gradients;
-    clmgk_statistic_args statistics;
-    clmgk_combine_args combine;
-} arguments;
-
-/* One call; a pointer that is NULL in it is passed as NULL. */
 typedef struct enqueue_call {
     int which;
     clmgk_plan *plan;
     cl_command_queue queue;
     const clmgk_attention_args *args;
-    const clmgk_gradient_args *gradients;
-    const clmgk_statistic_args *statistics;
-    const clmgk_combine_args *combine;
     cl_uint num_wait;
     const cl_event *wait_list;
 } enqueue_call;
@@ -36,13 +25,11 @@ static clmgk_status enqueue(const enqueue_call *c, cl_event *event, clmgk_error 
 {
     switch (c->which) {
     case BACKWARD:
-        return clmgk_enqueue_backward(c->plan, c->queue, c->args, c->gradients, c->num_wait, c->wait_list, event,
-                                      error);
+        return clmgk_enqueue_backward(c->plan, c->queue, c->args, c->num_wait, c->wait_list, event, error);
     case STATISTICS:
-        return clmgk_enqueue_statistics(c->plan, c->queue, c->args, c->statistics, c->num_wait, c->wait_list, event,
-                                        error);
+        return clmgk_enqueue_statistics(c->plan, c->queue, c->args, c->num_wait, c->wait_list, event, error);
     case COMBINE:
-        return clmgk_enqueue_combine(c->plan, c->queue, c->combine, c->num_wait, c->wait_list, event, error);
+        return clmgk_enqueue_combine(c->plan, c->queue, c->args, c->num_wait, c->wait_list, event, error);
     default:
         return clmgk_enqueue_forward(c->plan, c->queue, c->args, c->num_wait, c->wait_list, event, error);
     }
@@ -65,8 +52,7 @@ typedef enum problem_kind {
 static const problem_kind kinds[] = {PADDED, PACKED, MIXED};
 
 typedef struct slot {
-    size_t offset; /* in `arguments` */
-    const char *name;
+    clmgk_array array;
     const char *axes; /* see size_of_axis */
     int required;     /* calls that can't do without it */
     int optional;     /* calls that can */
@@ -74,56 +60,56 @@ typedef struct slot {
     int kinds;        /* that have it */
 } slot;
 
-/* NOLINTNEXTLINE(bugprone-macro-parentheses): the name of a field takes none */
-#define SLOT(structure, field) offsetof(arguments, structure.field), #field
 static const slot slots[] = {
-    {SLOT(args, q), "BhND", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
-    {SLOT(args, k), "BgSD", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
-    {SLOT(args, v), "BGSE", FORWARD | BACKWARD, 0, 0, ALWAYS},
-    {SLOT(args, o), "BHNE", FORWARD | BACKWARD, 0, FORWARD, ALWAYS},
-    {SLOT(args, lse), "BHN", BACKWARD, FORWARD, FORWARD, ALWAYS},
-    {SLOT(args, prior), "HMS", FORWARD | BACKWARD | STATISTICS, 0, 0, MIXTURE},
-    {SLOT(args, variance), "HM", FORWARD | BACKWARD | STATISTICS, 0, 0, MIXTURE},
-    {SLOT(args, shift), "HMD", FORWARD | BACKWARD | STATISTICS, 0, 0, MIXTURE},
-    {SLOT(args, lengths), "B", FORWARD | BACKWARD | STATISTICS, 0, 0, PADDED | MIXED},
-    {SLOT(args, lengths_q), "B", FORWARD | BACKWARD | STATISTICS, 0, 0, PADDED | MIXED},
-    {SLOT(args, offsets), "T", FORWARD | BACKWARD | STATISTICS, 0, 0, PACKED},
-    {SLOT(args, offsets_k), "T", FORWARD | BACKWARD | STATISTICS, 0, 0, PACKED},
-    {SLOT(args, bias), "HS", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
-    {SLOT(args, slopes), "H", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
-    {SLOT(args, sinks), "H", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
-    {SLOT(args, mix), "HM", FORWARD | BACKWARD, 0, 0, MIXED},
-    {SLOT(args, mix_weight), "HM", FORWARD | BACKWARD, 0, 0, MIXED},
-    {SLOT(args, mix_offset), "H", FORWARD | BACKWARD, 0, 0, MIXED},
-    {SLOT(args, noise), "M", FORWARD | BACKWARD, 0, 0, MIXED},
-    {SLOT(gradients, grad_o), "BHNE", BACKWARD, 0, 0, ALWAYS},
-    {SLOT(gradients, grad_lse), "BHN", 0, BACKWARD, 0, ALWAYS},
-    {SLOT(gradients, grad_q), "BhND", BACKWARD, 0, BACKWARD, ALWAYS},
-    {SLOT(gradients, grad_k), "BgSD", BACKWARD, 0, BACKWARD, ALWAYS},
-    {SLOT(gradients, grad_v), "BGSE", BACKWARD, 0, BACKWARD, ALWAYS},
-    {SLOT(gradients, grad_prior), "HMS", BACKWARD, 0, BACKWARD, MIXTURE},
-    {SLOT(gradients, grad_variance), "HM", BACKWARD, 0, BACKWARD, MIXTURE},
-    {SLOT(gradients, grad_shift), "HMD", BACKWARD, 0, BACKWARD, MIXTURE},
-    {SLOT(gradients, grad_bias), "HS", BACKWARD, 0, BACKWARD, ALWAYS},
-    {SLOT(gradients, grad_sinks), "H", BACKWARD, 0, BACKWARD, ALWAYS},
-    {SLOT(gradients, grad_mix), "HM", BACKWARD, 0, BACKWARD, MIXED},
-    {SLOT(gradients, grad_mix_weight), "HM", BACKWARD, 0, BACKWARD, MIXED},
-    {SLOT(gradients, grad_mix_offset), "H", BACKWARD, 0, BACKWARD, MIXED},
-    {SLOT(gradients, grad_noise), "M", BACKWARD, 0, BACKWARD, MIXED},
-    {SLOT(statistics, responsibilities), "BHMNS", STATISTICS, 0, STATISTICS, MIXTURE},
-    {SLOT(statistics, counts), "HMS", STATISTICS, 0, STATISTICS, MIXTURE},
-    {SLOT(statistics, new_prior), "HMS", STATISTICS, 0, STATISTICS, MIXTURE},
-    {SLOT(statistics, nll), "tH", STATISTICS, 0, STATISTICS, MIXTURE},
-    {SLOT(combine, parts_o), "PBHNE", COMBINE, 0, 0, ALWAYS},
-    {SLOT(combine, parts_lse), "PBHN", COMBINE, 0, 0, ALWAYS},
-    {SLOT(combine, o), "BHNE", COMBINE, 0, COMBINE, ALWAYS},
-    {SLOT(combine, lse), "BHN", 0, COMBINE, COMBINE, ALWAYS},
+    {CLMGK_ARRAY_Q, "BhND", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
+    {CLMGK_ARRAY_K, "BgSD", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
+    {CLMGK_ARRAY_V, "BGSE", FORWARD | BACKWARD, 0, 0, ALWAYS},
+    {CLMGK_ARRAY_O, "BHNE", FORWARD | BACKWARD | COMBINE, 0, FORWARD | COMBINE, ALWAYS},
+    {CLMGK_ARRAY_LSE, "BHN", BACKWARD, FORWARD | COMBINE, FORWARD | COMBINE, ALWAYS},
+    {CLMGK_ARRAY_PRIOR, "HMS", FORWARD | BACKWARD | STATISTICS, 0, 0, MIXTURE},
+    {CLMGK_ARRAY_VARIANCE, "HM", FORWARD | BACKWARD | STATISTICS, 0, 0, MIXTURE},
+    {CLMGK_ARRAY_SHIFT, "HMD", FORWARD | BACKWARD | STATISTICS, 0, 0, MIXTURE},
+    {CLMGK_ARRAY_LENGTHS, "B", FORWARD | BACKWARD | STATISTICS, 0, 0, PADDED | MIXED},
+    {CLMGK_ARRAY_LENGTHS_Q, "B", FORWARD | BACKWARD | STATISTICS, 0, 0, PADDED | MIXED},
+    {CLMGK_ARRAY_OFFSETS, "T", FORWARD | BACKWARD | STATISTICS, 0, 0, PACKED},
+    {CLMGK_ARRAY_OFFSETS_K, "T", FORWARD | BACKWARD | STATISTICS, 0, 0, PACKED},
+    {CLMGK_ARRAY_BIAS, "HS", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
+    {CLMGK_ARRAY_SLOPES, "H", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
+    {CLMGK_ARRAY_SINKS, "H", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
+    {CLMGK_ARRAY_MIX, "HM", FORWARD | BACKWARD, 0, 0, MIXED},
+    {CLMGK_ARRAY_MIX_WEIGHT, "HM", FORWARD | BACKWARD, 0, 0, MIXED},
+    {CLMGK_ARRAY_MIX_OFFSET, "H", FORWARD | BACKWARD, 0, 0, MIXED},
+    {CLMGK_ARRAY_NOISE, "M", FORWARD | BACKWARD, 0, 0, MIXED},
+    {CLMGK_ARRAY_GRAD_O, "BHNE", BACKWARD, 0, 0, ALWAYS},
+    {CLMGK_ARRAY_GRAD_LSE, "BHN", 0, BACKWARD, 0, ALWAYS},
+    {CLMGK_ARRAY_GRAD_Q, "BhND", BACKWARD, 0, BACKWARD, ALWAYS},
+    {CLMGK_ARRAY_GRAD_K, "BgSD", BACKWARD, 0, BACKWARD, ALWAYS},
+    {CLMGK_ARRAY_GRAD_V, "BGSE", BACKWARD, 0, BACKWARD, ALWAYS},
+    {CLMGK_ARRAY_GRAD_PRIOR, "HMS", BACKWARD, 0, BACKWARD, MIXTURE},
+    {CLMGK_ARRAY_GRAD_VARIANCE, "HM", BACKWARD, 0, BACKWARD, MIXTURE},
+    {CLMGK_ARRAY_GRAD_SHIFT, "HMD", BACKWARD, 0, BACKWARD, MIXTURE},
+    {CLMGK_ARRAY_GRAD_BIAS, "HS", BACKWARD, 0, BACKWARD, ALWAYS},
+    {CLMGK_ARRAY_GRAD_SINKS, "H", BACKWARD, 0, BACKWARD, ALWAYS},
+    {CLMGK_ARRAY_GRAD_MIX, "HM", BACKWARD, 0, BACKWARD, MIXED},
+    {CLMGK_ARRAY_GRAD_MIX_WEIGHT, "HM", BACKWARD, 0, BACKWARD, MIXED},
+    {CLMGK_ARRAY_GRAD_MIX_OFFSET, "H", BACKWARD, 0, BACKWARD, MIXED},
+    {CLMGK_ARRAY_GRAD_NOISE, "M", BACKWARD, 0, BACKWARD, MIXED},
+    {CLMGK_ARRAY_RESPONSIBILITIES, "BHMNS", STATISTICS, 0, STATISTICS, MIXTURE},
+    {CLMGK_ARRAY_COUNTS, "HMS", STATISTICS, 0, STATISTICS, MIXTURE},
+    {CLMGK_ARRAY_NEW_PRIOR, "HMS", STATISTICS, 0, STATISTICS, MIXTURE},
+    {CLMGK_ARRAY_NLL, "tH", STATISTICS, 0, STATISTICS, MIXTURE},
+    {CLMGK_ARRAY_PARTS_O, "PBHNE", COMBINE, 0, 0, ALWAYS},
+    {CLMGK_ARRAY_PARTS_LSE, "PBHN", COMBINE, 0, 0, ALWAYS},
 };
-#undef SLOT
+
+static const char *name_of(const slot *s)
+{
+    return clmgk_array_get_info(s->array)->name;
+}
 
 static bool is_mixed(const clmgk_attention_desc *desc)
 {
-    return clmgk_variant_traits(desc->variant) != 0;
+    return (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
 }
 
 static int64_t size_of_axis(const clmgk_attention_desc *d, char axis)
@@ -166,9 +152,9 @@ static size_t bytes_of(const clmgk_attention_desc *desc, const slot *s)
     return count * 4;
 }
 
-static clmgk_buffer *buffer_of(arguments *a, const slot *s)
+static clmgk_buffer *buffer_of(clmgk_attention_args *args, const slot *s)
 {
-    return (clmgk_buffer *)(void *)((unsigned char *)a + s->offset);
+    return clmgk_array_buffer(args, s->array);
 }
 
 /* ---- a problem that has all of them -------------------------------------------------------------------------------
@@ -180,7 +166,7 @@ typedef struct fixture {
     clmgk_attention_desc desc;
     clmgk_plan *plan;
     clmgk_plan_info info;
-    arguments good; /* each array in a buffer that ends with it */
+    clmgk_attention_args good; /* each array in a buffer that ends with it */
     cl_context other;
     cl_command_queue other_queue;
     cl_mem other_memory;
@@ -231,7 +217,7 @@ static void fill_input(const clmgk_attention_desc *desc, const slot *s, unsigned
 {
     const size_t count = bytes_of(desc, s) / 4;
     const int64_t axis =
-        strcmp(s->name, "lengths") == 0 || strcmp(s->name, "offsets_k") == 0 ? desc->length_k : desc->length;
+        strcmp(name_of(s), "lengths") == 0 || strcmp(name_of(s), "offsets_k") == 0 ? desc->length_k : desc->length;
     const bool lengths = strcmp(s->axes, "B") == 0;
     const bool offsets = strcmp(s->axes, "T") == 0;
     for (size_t n = 0; n < count; n++) {
@@ -277,19 +263,16 @@ static fixture open_fixture_of(th_session *session, problem_kind kind, const clm
     f.plan = th_plan(session, desc, CLMGK_ENGINE_AUTO, NULL);
     assert_int_equal(clmgk_attention_validate(desc, &f.desc, &error), CLMGK_OK);
     assert_int_equal(clmgk_plan_get_info(f.plan, &f.info, &error), CLMGK_OK);
-    f.good.args = (clmgk_attention_args)CLMGK_ATTENTION_ARGS_INIT;
-    f.good.gradients = (clmgk_gradient_args)CLMGK_GRADIENT_ARGS_INIT;
-    f.good.statistics = (clmgk_statistic_args)CLMGK_STATISTIC_ARGS_INIT;
-    f.good.combine = (clmgk_combine_args)CLMGK_COMBINE_ARGS_INIT;
-    f.good.combine.parts = PARTS;
+    f.good = (clmgk_attention_args)CLMGK_ATTENTION_ARGS_INIT;
+    f.good.parts = PARTS;
     for (size_t n = 0; n < TH_COUNT(slots); n++)
         if (has_slot(&slots[n], kind))
             *buffer_of(&f.good, &slots[n]) = make_buffer(&f, &slots[n]);
     if (clmgk_plan_workspace_size(f.plan) > 0) {
-        f.good.args.workspace.memory =
+        f.good.workspace.memory =
             clCreateBuffer(session->cl, CL_MEM_READ_WRITE, clmgk_plan_workspace_size(f.plan) + LEAD_BYTES, NULL, &code);
         assert_int_equal(code, CL_SUCCESS);
-        f.good.args.workspace.offset = LEAD_BYTES;
+        f.good.workspace.offset = LEAD_BYTES;
     }
     f.other = clCreateContext(NULL, 1, &session->info.device_id, NULL, NULL, &code);
     assert_int_equal(code, CL_SUCCESS);
@@ -311,23 +294,17 @@ static void close_fixture(fixture *f)
     for (size_t n = 0; n < TH_COUNT(slots); n++)
         if (buffer_of(&f->good, &slots[n])->memory)
             assert_int_equal(clReleaseMemObject(buffer_of(&f->good, &slots[n])->memory), CL_SUCCESS);
-    if (f->good.args.workspace.memory)
-        assert_int_equal(clReleaseMemObject(f->good.args.workspace.memory), CL_SUCCESS);
+    if (f->good.workspace.memory)
+        assert_int_equal(clReleaseMemObject(f->good.workspace.memory), CL_SUCCESS);
     clmgk_plan_release(f->plan);
     assert_int_equal(clReleaseMemObject(f->other_memory), CL_SUCCESS);
     assert_int_equal(clReleaseCommandQueue(f->other_queue), CL_SUCCESS);
     assert_int_equal(clReleaseContext(f->other), CL_SUCCESS);
 }
 
-static enqueue_call call_with(const fixture *f, int which, const arguments *a)
+static enqueue_call call_with(const fixture *f, int which, const clmgk_attention_args *a)
 {
-    return (enqueue_call){.which = which,
-                          .plan = f->plan,
-                          .queue = f->session->queue,
-                          .args = &a->args,
-                          .gradients = &a->gradients,
-                          .statistics = &a->statistics,
-                          .combine = &a->combine};
+    return (enqueue_call){.which = which, .plan = f->plan, .queue = f->session->queue, .args = a};
 }
 
 /* ---- what a refused call leaves -----------------------------------------------------------------------------------
@@ -354,7 +331,7 @@ static void expect_untouched(fixture *f)
     assert_int_equal(clFinish(f->session->queue), CL_SUCCESS);
     for (size_t n = 0; n < TH_COUNT(slots); n++)
         if (!is_untouched(f, &slots[n]))
-            fail_msg("%s was written", slots[n].name);
+            fail_msg("%s was written", name_of(&slots[n]));
 }
 
 static void expect_refused(fixture *f, const enqueue_call *call, clmgk_status expected, const char *field,
@@ -410,41 +387,30 @@ static void bad_queue_and_wait_list(fixture *f, int which)
 
 static void bad_structures(fixture *f, int which)
 {
-    const enqueue_call good = call_with(f, which, &f->good);
-    arguments a = f->good;
-    a.args.struct_size = a.gradients.struct_size = a.statistics.struct_size = a.combine.struct_size = 0;
-    enqueue_call call = good;
-    call.args = NULL;
-    call.combine = NULL;
-    expect_refused(f, &call, VALUE, "args", "NULL");
-    call.args = &a.args;
-    call.combine = &a.combine;
+    clmgk_attention_args a = f->good;
+    enqueue_call call = call_with(f, which, &a);
+    a.struct_size = 0;
     expect_refused(f, &call, VALUE, "args.struct_size", "0");
-    call = good;
-    call.gradients = NULL;
-    call.statistics = NULL;
-    if (which == BACKWARD || which == STATISTICS)
-        expect_refused(f, &call, VALUE, which == BACKWARD ? "gradients" : "statistics", "NULL");
-    call.gradients = &a.gradients;
-    call.statistics = &a.statistics;
-    if (which == BACKWARD || which == STATISTICS)
-        expect_refused(f, &call, VALUE, which == BACKWARD ? "gradients.struct_size" : "statistics.struct_size", "0");
+    a.struct_size = sizeof(a) - 1;
+    expect_refused(f, &call, VALUE, "args.struct_size", "");
+    call.args = NULL;
+    expect_refused(f, &call, VALUE, "args", "NULL");
 }
 
 static void bad_numbers(fixture *f)
 {
     static const int64_t parts[] = {0, -1, (1 << 20) + 1, INT64_MAX};
     static const char *const texts[] = {"0", "-1", "1048577", "9223372036854775807"};
-    arguments a = f->good;
+    clmgk_attention_args a = f->good;
     enqueue_call call = call_with(f, COMBINE, &a);
     for (size_t n = 0; n < TH_COUNT(parts); n++) {
-        a.combine.parts = parts[n];
+        a.parts = parts[n];
         expect_refused(f, &call, VALUE, "parts", texts[n]);
     }
-    a.combine.parts = PARTS + 1; /* legal, but there are not as many */
+    a.parts = PARTS + 1; /* legal, but there are not as many */
     expect_refused(f, &call, BUFFER, "parts_o", "");
     call.which = BACKWARD;
-    a.gradients.accumulate = CLMGK_GRADIENT_ALL + 1;
+    a.accumulate = CLMGK_GRADIENT_ALL + 1;
     expect_refused(f, &call, VALUE, "accumulate", "4096");
 }
 
@@ -466,44 +432,44 @@ TH_TEST(bad_enqueue_arguments)
 /* One array missing, of another context, one element too short, with an offset that overflows. */
 static void bad_buffer(fixture *f, int which, const slot *s)
 {
-    arguments a = f->good;
+    clmgk_attention_args a = f->good;
     clmgk_buffer *const buffer = buffer_of(&a, s);
     const clmgk_buffer good = *buffer;
     const enqueue_call call = call_with(f, which, &a);
     static const uint64_t far[] = {LEAD + 1, 100000, UINT64_MAX / 4, UINT64_MAX / 4 + 1, UINT64_MAX};
     if (s->required & which) {
         buffer->memory = NULL;
-        expect_refused(f, &call, BUFFER, s->name, "NULL");
+        expect_refused(f, &call, BUFFER, name_of(s), "NULL");
     }
     buffer->memory = f->other_memory;
-    expect_refused(f, &call, BUFFER, s->name, "context");
+    expect_refused(f, &call, BUFFER, name_of(s), "context");
     *buffer = good;
     for (size_t n = 0; n < TH_COUNT(far); n++) {
         buffer->offset = far[n];
-        expect_refused(f, &call, BUFFER, s->name, "bytes");
+        expect_refused(f, &call, BUFFER, name_of(s), "bytes");
     }
 }
 
 static void bad_workspace(fixture *f)
 {
-    arguments a = f->good;
+    clmgk_attention_args a = f->good;
     const enqueue_call call = call_with(f, BACKWARD, &a);
     if (f->info.backward_workspace_bytes == 0)
         return;
     const uint64_t slack = clmgk_plan_workspace_size(f->plan) - f->info.backward_workspace_bytes;
-    a.args.workspace.memory = f->other_memory;
+    a.workspace.memory = f->other_memory;
     expect_refused(f, &call, BUFFER, "workspace", "context");
-    a.args.workspace = f->good.args.workspace;
-    a.args.workspace.offset += 4 + (slack + 3) / 4 * 4;
+    a.workspace = f->good.workspace;
+    a.workspace.offset += 4 + (slack + 3) / 4 * 4;
     expect_refused(f, &call, BUFFER, "workspace", "bytes");
-    a.args.workspace.offset = 2;
+    a.workspace.offset = 2;
     expect_refused(f, &call, BUFFER, "workspace", "multiple of 4");
-    a.args.workspace.memory = NULL;
+    a.workspace.memory = NULL;
     expect_refused(f, &call, BUFFER, "workspace", "NULL");
 }
 
 /* With arrays that end where their buffers do, every call is taken. */
-static void expect_taken(fixture *f, const arguments *a)
+static void expect_taken(fixture *f, const clmgk_attention_args *a)
 {
     for (size_t n = 0; n < TH_COUNT(calls); n++) {
         const enqueue_call call = call_with(f, calls[n], a);
@@ -519,7 +485,7 @@ static void expect_taken(fixture *f, const arguments *a)
     }
     for (size_t n = 0; n < TH_COUNT(slots); n++)
         if (is_output(&slots[n]) && has_slot(&slots[n], f->kind) && is_untouched(f, &slots[n]))
-            fail_msg("%s was not written", slots[n].name);
+            fail_msg("%s was not written", name_of(&slots[n]));
 }
 
 TH_TEST(bad_buffers)
@@ -541,9 +507,9 @@ TH_TEST(bad_buffers)
 TH_TEST(gradients_without_lse)
 {
     fixture f = open_fixture(session, PADDED);
-    arguments a = f.good;
+    clmgk_attention_args a = f.good;
     const enqueue_call call = call_with(&f, BACKWARD, &a);
-    a.args.lse.memory = NULL;
+    a.lse.memory = NULL;
     expect_refused(&f, &call, BUFFER, "lse", "L of the forward pass");
     expect_untouched(&f);
     close_fixture(&f);
@@ -560,31 +526,31 @@ TH_TEST(arrays_of_other_plans)
     desc.combine = 1;
     clmgk_plan *const plan = th_plan(f.session, &desc, CLMGK_ENGINE_AUTO, NULL);
     static const char *const kept[] = {"q", "k", "v", "o", "lse", "grad_o", "grad_lse", "grad_v", "counts"};
-    arguments plain = f.good;
+    clmgk_attention_args plain = f.good;
     for (size_t n = 0; n < TH_COUNT(slots); n++) {
-        bool keep = slots[n].required == COMBINE || slots[n].optional == COMBINE;
+        bool keep = slots[n].required == COMBINE;
         for (size_t k = 0; k < TH_COUNT(kept); k++)
-            keep = keep || strcmp(slots[n].name, kept[k]) == 0;
+            keep = keep || strcmp(name_of(&slots[n]), kept[k]) == 0;
         if (!keep)
             *buffer_of(&plain, &slots[n]) = (clmgk_buffer){NULL, 0};
     }
     for (size_t n = 0; n < TH_COUNT(slots); n++)
         for (size_t k = 0; k < TH_COUNT(calls); k++) {
-            arguments a = plain;
+            clmgk_attention_args a = plain;
             enqueue_call call = call_with(&f, calls[k], &a);
             call.plan = plan;
             if (!((slots[n].required | slots[n].optional) & calls[k]) || buffer_of(&plain, &slots[n])->memory)
                 continue;
-            *buffer_of(&a, &slots[n]) = (clmgk_buffer){f.good.args.q.memory, 0};
-            expect_refused(&f, &call, BUFFER, slots[n].name, "does not use");
+            *buffer_of(&a, &slots[n]) = (clmgk_buffer){f.good.q.memory, 0};
+            expect_refused(&f, &call, BUFFER, name_of(&slots[n]), "does not use");
         }
     expect_untouched(&f);
     for (size_t k = 0; k < TH_COUNT(calls); k++) {
-        arguments a = plain;
+        clmgk_attention_args a = plain;
         enqueue_call call = call_with(&f, calls[k], &a);
         call.plan = plan;
         if (calls[k] == STATISTICS)
-            a.args.v.memory = a.args.o.memory = a.args.lse.memory = f.other_memory;
+            a.v.memory = a.o.memory = a.lse.memory = f.other_memory;
         if (enqueue(&call, NULL, &error) != CLMGK_OK)
             fail_msg("%s", error.message);
     }
@@ -597,9 +563,9 @@ TH_TEST(arrays_of_other_plans)
 TH_TEST(noise_of_a_hard_variant)
 {
     fixture f = open_fixture(session, MIXED);
-    arguments a = f.good;
+    clmgk_attention_args a = f.good;
     enqueue_call call = call_with(&f, FORWARD, &a);
-    a.args.noise.memory = NULL;
+    a.noise.memory = NULL;
     expect_refused(&f, &call, BUFFER, "noise", "gfish");
     clmgk_attention_desc hard = every_field(MIXED);
     clmgk_error error = {0};
@@ -607,9 +573,12 @@ TH_TEST(noise_of_a_hard_variant)
     hard.gradients = 0;
     call.plan = th_plan(f.session, &hard, CLMGK_ENGINE_AUTO, NULL);
     a = f.good;
+    for (size_t n = 0; n < TH_COUNT(slots); n++) /* the plan has one pass */
+        if (!(slots[n].required & FORWARD) && slots[n].array != CLMGK_ARRAY_LSE)
+            *buffer_of(&a, &slots[n]) = (clmgk_buffer){NULL, 0};
     expect_refused(&f, &call, BUFFER, "noise", "hard-gfish");
     expect_untouched(&f);
-    a.args.noise.memory = NULL;
+    a.noise.memory = NULL;
     if (enqueue(&call, NULL, &error) != CLMGK_OK)
         fail_msg("%s", error.message);
     assert_int_equal(clFinish(f.session->queue), CL_SUCCESS);
@@ -623,57 +592,15 @@ TH_TEST(passes_that_a_plan_lacks)
     fixture f = open_fixture(session, PADDED);
     const clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 5, 6);
     clmgk_plan *const plan = th_plan(f.session, &desc, CLMGK_ENGINE_AUTO, NULL);
-    static const char *const fields[] = {NULL, "gradients", "statistics", "combine"};
-    for (size_t n = 1; n < TH_COUNT(calls); n++) {
+    static const char *const fields[] = {"combine", NULL, "gradients", "statistics"};
+    for (size_t n = 0; n < TH_COUNT(calls); n++) {
         enqueue_call call = call_with(&f, calls[n], &f.good);
         call.plan = plan;
-        expect_refused(&f, &call, VALUE, "plan", fields[n]);
+        if (calls[n] != FORWARD)
+            expect_refused(&f, &call, VALUE, "plan", fields[n]);
     }
     expect_untouched(&f);
     clmgk_plan_release(plan);
-    close_fixture(&f);
-}
-
-/* A caller that was compiled when the arguments ended with the workspace. */
-TH_TEST(older_callers)
-{
-    const clmgk_attention_desc desc = th_full_desc();
-    th_problem problem = th_problem_make(&desc, 3);
-    clmgk_plan *const plan = th_plan(session, &problem.desc, CLMGK_ENGINE_AUTO, NULL);
-    th_device device = th_upload(session, &problem, clmgk_plan_workspace_size(plan));
-    const size_t first = offsetof(clmgk_attention_args, offsets);
-    clmgk_attention_args args;
-    clmgk_error error = {0};
-    memset(&args, 0xff, sizeof(args));
-    memcpy(&args, &device.args, first);
-    args.struct_size = first - 1;
-    assert_int_equal(clmgk_enqueue_forward(plan, session->queue, &args, 0, NULL, NULL, &error), VALUE);
-    args.struct_size = first;
-    if (clmgk_enqueue_forward(plan, session->queue, &args, 0, NULL, NULL, &error) != CLMGK_OK)
-        fail_msg("%s", error.message);
-    assert_int_equal(clFinish(session->queue), CL_SUCCESS);
-    th_download(session, &problem, &device);
-    clmgk_ref_answer answer = th_solve(&problem);
-    th_check(session, &problem, CLMGK_ENGINE_AUTO, &answer);
-    clmgk_ref_answer_free(&answer);
-    th_device_free(&device);
-    clmgk_plan_release(plan);
-    th_problem_free(&problem);
-}
-
-/* A caller that was compiled when the gradients ended with the set of those that are added to. */
-TH_TEST(older_gradients)
-{
-    fixture f = open_fixture(session, PADDED);
-    arguments a = f.good;
-    const enqueue_call call = call_with(&f, BACKWARD, &a);
-    const size_t first = offsetof(clmgk_gradient_args, grad_mix);
-    memset((unsigned char *)&a.gradients + first, 0xff, sizeof(a.gradients) - first);
-    a.gradients.struct_size = first - 1;
-    expect_refused(&f, &call, VALUE, "struct_size", "");
-    expect_untouched(&f);
-    a.gradients.struct_size = first;
-    expect_taken(&f, &a);
     close_fixture(&f);
 }
 
@@ -706,7 +633,7 @@ static void expect_all(fixture *f, const char *name, float value)
 {
     float values[1024];
     const slot *s = slots;
-    while (strcmp(s->name, name) != 0)
+    while (strcmp(name_of(s), name) != 0)
         s++;
     const size_t bytes = bytes_of(&f->desc, s);
     assert_in_range(bytes, 1, sizeof(values));
@@ -718,7 +645,7 @@ static void expect_all(fixture *f, const char *name, float value)
             fail_msg("%s[%zu]: %g: expected %g", name, n, (double)values[n], (double)value);
 }
 
-static void enqueue_passes(fixture *f, const arguments *a)
+static void enqueue_passes(fixture *f, const clmgk_attention_args *a)
 {
     for (size_t n = 0; n < TH_COUNT(calls); n++) {
         const enqueue_call call = call_with(f, calls[n], a);
@@ -742,7 +669,7 @@ TH_TEST(training_without_queries)
     clmgk_attention_desc desc = every_field(PADDED);
     desc.length = 0;
     fixture f = open_fixture_of(session, PADDED, &desc);
-    arguments a = f.good;
+    clmgk_attention_args a = f.good;
     const float half = 0.5F;
     enqueue_passes(&f, &a);
     for (size_t n = 0; n < TH_COUNT(gradients); n++)
@@ -750,12 +677,12 @@ TH_TEST(training_without_queries)
     expect_all(&f, "counts", 0.0F);
     expect_all(&f, "new_prior", half); /* as given */
     expect_all(&f, "nll", 0.0F);
-    assert_int_equal(clEnqueueFillBuffer(f.session->queue, f.good.gradients.grad_shift.memory, &half, sizeof(half), 0,
+    assert_int_equal(clEnqueueFillBuffer(f.session->queue, f.good.grad_shift.memory, &half, sizeof(half), 0,
                                          LEAD_BYTES + (size_t)f.desc.heads * (size_t)f.desc.components *
                                                           (size_t)f.desc.head_size * 4,
                                          0, NULL, NULL),
                      CL_SUCCESS);
-    a.gradients.accumulate = CLMGK_GRADIENT_ALL;
+    a.accumulate = CLMGK_GRADIENT_ALL;
     enqueue_passes(&f, &a);
     expect_all(&f, "grad_shift", half);
     expect_all(&f, "grad_k", 0.0F);

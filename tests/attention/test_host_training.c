@@ -47,7 +47,7 @@ static size_t product(int64_t a, int64_t b, int64_t c, int64_t d)
 
 static bool is_mixed(const clmgk_attention_desc *desc)
 {
-    return clmgk_variant_traits(desc->variant) != 0;
+    return (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
 }
 
 static void count_elements(scene *s)
@@ -238,32 +238,24 @@ static float *wanted(const scene *s, outputs *out, clmgk_ref_gradient which)
     return (s->desc.gradients >> (unsigned)which & 1U) != 0 ? out->array[which] : NULL;
 }
 
-static clmgk_host_gradients gradients_of(const scene *s, outputs *out)
+/* The call's arguments with its gradients. */
+static clmgk_host_args backward_args(const scene *s, outputs *out)
 {
-    clmgk_host_gradients gradients = CLMGK_HOST_GRADIENTS_INIT;
-    gradients.grad_o = s->input[GRAD_O];
-    gradients.grad_lse = s->input[GRAD_LSE];
-    gradients.grad_q = wanted(s, out, CLMGK_REF_GRAD_Q);
-    gradients.grad_k = wanted(s, out, CLMGK_REF_GRAD_K);
-    gradients.grad_v = wanted(s, out, CLMGK_REF_GRAD_V);
-    gradients.grad_prior = wanted(s, out, CLMGK_REF_GRAD_PRIOR);
-    gradients.grad_variance = wanted(s, out, CLMGK_REF_GRAD_VARIANCE);
-    gradients.grad_shift = wanted(s, out, CLMGK_REF_GRAD_SHIFT);
-    gradients.grad_bias = wanted(s, out, CLMGK_REF_GRAD_BIAS);
-    gradients.grad_sinks = wanted(s, out, CLMGK_REF_GRAD_SINKS);
-    gradients.grad_mix = wanted(s, out, CLMGK_REF_GRAD_MIX);
-    gradients.grad_mix_weight = wanted(s, out, CLMGK_REF_GRAD_MIX_WEIGHT);
-    gradients.grad_mix_offset = wanted(s, out, CLMGK_REF_GRAD_MIX_OFFSET);
-    gradients.grad_noise = wanted(s, out, CLMGK_REF_GRAD_NOISE);
-    return gradients;
+    clmgk_host_args args = s->args;
+    args.grad_o = s->input[GRAD_O];
+    args.grad_lse = s->input[GRAD_LSE];
+#define GRADIENT(name, field, ...) args.grad_##field = wanted(s, out, CLMGK_REF_GRAD_##name);
+    CLMGK_ARRAY_LIST(CLMGK_ARRAY_NONE, GRADIENT, CLMGK_ARRAY_NONE)
+#undef GRADIENT
+    return args;
 }
 
 static void run_backward(const scene *s, outputs *out, uint32_t accumulate)
 {
     clmgk_error error = {0};
-    clmgk_host_gradients gradients = gradients_of(s, out);
-    gradients.accumulate = accumulate;
-    if (clmgk_attention_backward_host(NULL, &s->desc, &s->args, &gradients, &error) != CLMGK_OK)
+    clmgk_host_args args = backward_args(s, out);
+    args.accumulate = accumulate;
+    if (clmgk_attention_backward_host(NULL, &s->desc, &args, &error) != CLMGK_OK)
         fail_msg("%s", error.message);
 }
 
@@ -377,7 +369,6 @@ TH_HOST_TEST(every_statistic)
     for (int packed = 0; packed < 2; packed++) {
         const clmgk_attention_desc desc = every_array(packed);
         scene s = open_scene(&desc, 21 + (uint64_t)packed);
-        clmgk_host_statistics out = CLMGK_HOST_STATISTICS_INIT;
         float array[CLMGK_REF_STATISTICS][ROOM] = {{0}};
         double given[ROOM];
         clmgk_ref_statistics exact;
@@ -386,11 +377,11 @@ TH_HOST_TEST(every_statistic)
         point(&s);
         s.args.v = NULL; /* ignored: not there, or nowhere near */
         s.args.o = s.args.lse = (float *)(uintptr_t)16;
-        out.responsibilities = array[CLMGK_REF_STAT_RESPONSIBILITIES];
-        out.counts = array[CLMGK_REF_STAT_COUNTS];
-        out.new_prior = array[CLMGK_REF_STAT_NEW_PRIOR];
-        out.nll = array[CLMGK_REF_STAT_NLL];
-        if (clmgk_attention_statistics_host(NULL, &s.desc, &s.args, &out, &error) != CLMGK_OK)
+        s.args.responsibilities = array[CLMGK_REF_STAT_RESPONSIBILITIES];
+        s.args.counts = array[CLMGK_REF_STAT_COUNTS];
+        s.args.new_prior = array[CLMGK_REF_STAT_NEW_PRIOR];
+        s.args.nll = array[CLMGK_REF_STAT_NLL];
+        if (clmgk_attention_statistics_host(NULL, &s.desc, &s.args, &error) != CLMGK_OK)
             fail_msg("%s", error.message);
         assert_true(clmgk_ref_solve_statistics(&s.problem, CLMGK_STATISTIC_ALL, &exact));
         for (clmgk_ref_statistic n = 0; n < CLMGK_REF_STATISTICS; n++) {
@@ -441,28 +432,32 @@ static void expect_error(clmgk_status status, const clmgk_error *error, clmgk_st
                  clmgk_status_name(expected), field, value);
 }
 
+static void expect_unwritten(const outputs *out)
+{
+    for (size_t n = 0; n < CLMGK_REF_GRADIENTS; n++)
+        for (size_t i = 0; i < ROOM; i++)
+            assert_true(out->array[n][i] == 7.0F);
+}
+
 /* The three calls with one and the same problem: all refuse it, and write nothing. */
 static void expect_refused(const scene *s, const char *field, const char *value)
 {
     static outputs out;
-    clmgk_host_args args = s->args;
     clmgk_error error = {0};
     fill_outputs(&out, 7.0F);
-    const clmgk_host_gradients gradients = gradients_of(s, &out);
-    clmgk_host_statistics statistics = CLMGK_HOST_STATISTICS_INIT;
+    clmgk_host_args args = backward_args(s, &out);
     args.o = out.array[CLMGK_REF_GRAD_Q];
     args.lse = out.array[CLMGK_REF_GRAD_K];
-    statistics.responsibilities = statistics.counts = statistics.new_prior = statistics.nll = out.array[0];
+    if (s->desc.statistics != 0)
+        args.responsibilities = args.counts = args.new_prior = args.nll = out.array[0];
     expect_error(clmgk_attention_forward_host(NULL, &s->desc, &args, &error), &error, CLMGK_ERROR_INVALID_VALUE, field,
                  value);
-    expect_error(clmgk_attention_backward_host(NULL, &s->desc, &args, &gradients, &error), &error,
-                 CLMGK_ERROR_INVALID_VALUE, field, value);
+    expect_error(clmgk_attention_backward_host(NULL, &s->desc, &args, &error), &error, CLMGK_ERROR_INVALID_VALUE, field,
+                 value);
     if (s->desc.statistics != 0)
-        expect_error(clmgk_attention_statistics_host(NULL, &s->desc, &args, &statistics, &error), &error,
-                     CLMGK_ERROR_INVALID_VALUE, field, value);
-    for (size_t n = 0; n < CLMGK_REF_GRADIENTS; n++)
-        for (size_t i = 0; i < ROOM; i++)
-            assert_true(out.array[n][i] == 7.0F);
+        expect_error(clmgk_attention_statistics_host(NULL, &s->desc, &args, &error), &error, CLMGK_ERROR_INVALID_VALUE,
+                     field, value);
+    expect_unwritten(&out);
 }
 
 TH_HOST_TEST(bad_offsets)
@@ -534,6 +529,15 @@ TH_HOST_TEST(bad_values)
     close_scene(&s);
 }
 
+/* Calls that lack an array, or have one that nothing uses: `field` and a word of the message. */
+static void expect_bad_array(const clmgk_host_args *args, const clmgk_attention_desc *desc, const char *field,
+                             const char *text)
+{
+    clmgk_error error = {0};
+    expect_error(clmgk_attention_backward_host(NULL, desc, args, &error), &error, CLMGK_ERROR_INVALID_BUFFER, field,
+                 text);
+}
+
 TH_HOST_TEST(bad_arguments)
 {
     static outputs out;
@@ -542,150 +546,87 @@ TH_HOST_TEST(bad_arguments)
     clmgk_error error = {0};
     point(&s);
     fill_outputs(&out, 7.0F);
-    const clmgk_host_gradients good = gradients_of(&s, &out);
-    clmgk_host_gradients gradients = good;
-    clmgk_host_statistics statistics = CLMGK_HOST_STATISTICS_INIT;
-    clmgk_host_args args = s.args;
+    const clmgk_host_args good = backward_args(&s, &out);
     const clmgk_status value = CLMGK_ERROR_INVALID_VALUE;
-    const clmgk_status buffer = CLMGK_ERROR_INVALID_BUFFER;
-#define BACKWARD(d, a, g)   clmgk_attention_backward_host(NULL, d, a, g, &error), &error
-#define STATISTICS(d, a, g) clmgk_attention_statistics_host(NULL, d, a, g, &error), &error
-    expect_error(BACKWARD(NULL, &args, &good), value, "desc", "NULL");
-    expect_error(BACKWARD(&s.desc, NULL, &good), value, "args", "NULL");
-    expect_error(BACKWARD(&s.desc, &args, NULL), value, "gradients", "NULL");
-    expect_error(STATISTICS(NULL, &args, &statistics), value, "desc", "NULL");
-    expect_error(STATISTICS(&s.desc, NULL, &statistics), value, "args", "NULL");
-    expect_error(STATISTICS(&s.desc, &args, NULL), value, "statistics", "NULL");
-    expect_error(STATISTICS(&s.desc, &args, &statistics), buffer, "responsibilities", "NULL");
-    gradients.struct_size = 0;
-    expect_error(BACKWARD(&s.desc, &args, &gradients), value, "gradients.struct_size", "0");
-    gradients = good;
-    gradients.accumulate = CLMGK_GRADIENT_ALL + 1;
-    expect_error(BACKWARD(&s.desc, &args, &gradients), value, "accumulate", "4096");
-    gradients = good;
-    gradients.grad_o = NULL;
-    expect_error(BACKWARD(&s.desc, &args, &gradients), buffer, "grad_o", "NULL");
-    gradients = good;
-    gradients.grad_sinks = NULL;
-    expect_error(BACKWARD(&s.desc, &args, &gradients), buffer, "grad_sinks", "NULL");
-    args.lse = NULL;
-    expect_error(BACKWARD(&s.desc, &args, &good), buffer, "lse", "L of the forward pass");
-    args = s.args;
-    args.o = NULL;
-    expect_error(BACKWARD(&s.desc, &args, &good), buffer, "o", "NULL");
-    args = s.args;
-    args.bias = NULL;
-    expect_error(BACKWARD(&s.desc, &args, &good), buffer, "bias", "NULL");
+#define BACKWARD(d, a)   clmgk_attention_backward_host(NULL, d, a, &error), &error
+#define STATISTICS(d, a) clmgk_attention_statistics_host(NULL, d, a, &error), &error
+    expect_error(BACKWARD(NULL, &good), value, "desc", "NULL");
+    expect_error(BACKWARD(&s.desc, NULL), value, "args", "NULL");
+    expect_error(STATISTICS(NULL, &good), value, "desc", "NULL");
+    expect_error(STATISTICS(&s.desc, NULL), value, "args", "NULL");
+    expect_error(STATISTICS(&s.desc, &good), CLMGK_ERROR_INVALID_BUFFER, "responsibilities", "NULL");
+    clmgk_host_args args = good;
+    args.struct_size = sizeof(args) - 1;
+    expect_error(BACKWARD(&s.desc, &args), value, "args.struct_size", "");
+    args = good;
+    args.accumulate = CLMGK_GRADIENT_ALL + 1;
+    expect_error(BACKWARD(&s.desc, &args), value, "accumulate", "4096");
     desc = s.desc;
-    desc.gradients = CLMGK_GRADIENT_Q;
-    expect_error(BACKWARD(&desc, &s.args, &good), buffer, "grad_k", "does not use");
     desc.gradients = 0;
-    expect_error(BACKWARD(&desc, &s.args, &good), value, "gradients", "0");
+    expect_error(BACKWARD(&desc, &good), value, "gradients", "0");
     desc.statistics = 0;
-    expect_error(STATISTICS(&desc, &s.args, &statistics), value, "statistics", "0");
-    args = s.args;
-    args.offsets = s.offsets;
-    expect_error(BACKWARD(&s.desc, &args, &good), buffer, "offsets", "does not use");
+    expect_error(STATISTICS(&desc, &good), value, "statistics", "0");
 #undef BACKWARD
 #undef STATISTICS
-    for (size_t n = 0; n < CLMGK_REF_GRADIENTS; n++)
-        for (size_t i = 0; i < ROOM; i++)
-            assert_true(out.array[n][i] == 7.0F);
+    expect_unwritten(&out);
     close_scene(&s);
 }
 
-/* Arrays of the admixture family that are missing, or given where there are none. */
-TH_HOST_TEST(bad_mixing_arguments)
+/* Arrays that are missing, or given where nothing uses them. */
+TH_HOST_TEST(bad_arrays)
+{
+    static outputs out;
+    clmgk_attention_desc desc = every_array(false);
+    scene s = open_scene(&desc, 1);
+    point(&s);
+    fill_outputs(&out, 7.0F);
+    const clmgk_host_args good = backward_args(&s, &out);
+    clmgk_host_args args = good;
+#define WITHOUT(field, text) (args = good, args.field = NULL, expect_bad_array(&args, &s.desc, #field, text))
+    WITHOUT(grad_o, "NULL");
+    WITHOUT(grad_sinks, "NULL");
+    WITHOUT(lse, "L of the forward pass");
+    WITHOUT(o, "NULL");
+    WITHOUT(bias, "NULL");
+#undef WITHOUT
+    args = good;
+    args.offsets = s.offsets;
+    expect_bad_array(&args, &s.desc, "offsets", "does not use");
+    desc = s.desc;
+    desc.gradients = CLMGK_GRADIENT_Q;
+    expect_bad_array(&good, &desc, "grad_k", "does not use");
+    expect_unwritten(&out);
+    close_scene(&s);
+}
+
+TH_HOST_TEST(bad_mixing_arrays)
 {
     static outputs out;
     const clmgk_attention_desc desc = every_mixed_array(false);
     scene s = open_scene(&desc, 1);
-    clmgk_error error = {0};
     point(&s);
     fill_outputs(&out, 7.0F);
-    const clmgk_host_gradients good = gradients_of(&s, &out);
-    const clmgk_status buffer = CLMGK_ERROR_INVALID_BUFFER;
-#define BACKWARD(d, a, g) clmgk_attention_backward_host(NULL, d, a, g, &error), &error
-    clmgk_host_args args = s.args;
-    args.mix = NULL;
-    expect_error(BACKWARD(&s.desc, &args, &good), buffer, "mix", "gfish");
-    args = s.args;
-    args.noise = NULL;
-    expect_error(BACKWARD(&s.desc, &args, &good), buffer, "noise", "gfish");
-    clmgk_host_gradients gradients = good;
-    gradients.grad_mix = NULL;
-    expect_error(BACKWARD(&s.desc, &s.args, &gradients), buffer, "grad_mix", "NULL");
-    gradients = good;
-    gradients.grad_noise = NULL;
-    expect_error(BACKWARD(&s.desc, &s.args, &gradients), buffer, "grad_noise", "NULL");
+    const clmgk_host_args good = backward_args(&s, &out);
+    clmgk_host_args args = good;
+#define WITHOUT(field, text) (args = good, args.field = NULL, expect_bad_array(&args, &s.desc, #field, text))
+    WITHOUT(mix, "gfish");
+    WITHOUT(noise, "gfish");
+    WITHOUT(grad_mix, "NULL");
+    WITHOUT(grad_noise, "NULL");
+#undef WITHOUT
     clmgk_attention_desc hard = s.desc;
     hard.variant = CLMGK_VARIANT_HARD_GFISH;
     hard.gradients &= ~(uint32_t)CLMGK_GRADIENT_NOISE;
-    expect_error(BACKWARD(&hard, &s.args, &gradients), buffer, "noise", "hard-gfish");
-    args = s.args;
+    expect_bad_array(&good, &hard, "noise", "hard-gfish");
+    args = good;
     args.noise = NULL;
-    expect_error(BACKWARD(&hard, &args, &good), buffer, "grad_noise", "hard-gfish");
+    expect_bad_array(&args, &hard, "grad_noise", "hard-gfish");
     hard = s.desc;
     hard.use_mix_weight = 0;
-    expect_error(BACKWARD(&hard, &s.args, &good), buffer, "mix_weight", "does not use");
+    expect_bad_array(&good, &hard, "mix_weight", "does not use");
     hard = s.desc;
-    hard.gradients = CLMGK_GRADIENT_Q;
-    gradients = (clmgk_host_gradients)CLMGK_HOST_GRADIENTS_INIT;
-    gradients.grad_o = good.grad_o;
-    gradients.grad_q = good.grad_q;
-    gradients.grad_mix_offset = good.grad_mix_offset;
-    expect_error(BACKWARD(&hard, &s.args, &gradients), buffer, "grad_mix_offset", "does not use");
-#undef BACKWARD
-    for (size_t n = 0; n < CLMGK_REF_GRADIENTS; n++)
-        for (size_t i = 0; i < ROOM; i++)
-            assert_true(out.array[n][i] == 7.0F);
-    close_scene(&s);
-}
-
-/* A caller that was compiled when the gradients ended with the set of those that are added to. */
-TH_HOST_TEST(older_gradients)
-{
-    static outputs out;
-    clmgk_attention_desc desc = every_array(false);
-    desc.gradients = CLMGK_GRADIENT_Q;
-    scene s = open_scene(&desc, 1);
-    clmgk_error error = {0};
-    const size_t first = offsetof(clmgk_host_gradients, grad_mix);
-    point(&s);
-    run_forward(&s);
-    fill_outputs(&out, 7.0F);
-    clmgk_host_gradients gradients;
-    const clmgk_host_gradients good = gradients_of(&s, &out);
-    memset(&gradients, 0xff, sizeof(gradients));
-    memcpy(&gradients, &good, first);
-    gradients.struct_size = first - 1;
-    expect_error(clmgk_attention_backward_host(NULL, &s.desc, &s.args, &gradients, &error), &error,
-                 CLMGK_ERROR_INVALID_VALUE, "struct_size", "");
-    gradients.struct_size = first;
-    if (clmgk_attention_backward_host(NULL, &s.desc, &s.args, &gradients, &error) != CLMGK_OK)
-        fail_msg("%s", error.message);
-    check_gradients(&s, &out);
-    close_scene(&s);
-}
-
-/* A caller that was compiled when the arguments ended with the query lengths. */
-TH_HOST_TEST(older_callers)
-{
-    clmgk_attention_desc desc = every_array(false);
-    desc.use_bias = desc.use_alibi = desc.use_sinks = 0;
-    desc.gradients = CLMGK_GRADIENT_Q;
-    scene s = open_scene(&desc, 1);
-    clmgk_host_args args;
-    clmgk_error error = {0};
-    const size_t first = offsetof(clmgk_host_args, offsets);
-    point(&s);
-    memset(&args, 0xff, sizeof(args));
-    memcpy(&args, &s.args, first);
-    args.struct_size = first - 1;
-    expect_error(clmgk_attention_forward_host(NULL, &s.desc, &args, &error), &error, CLMGK_ERROR_INVALID_VALUE,
-                 "struct_size", "");
-    args.struct_size = first;
-    if (clmgk_attention_forward_host(NULL, &s.desc, &args, &error) != CLMGK_OK)
-        fail_msg("%s", error.message);
+    hard.gradients = CLMGK_GRADIENT_ALL & ~(uint32_t)CLMGK_GRADIENT_MIX_OFFSET & s.desc.gradients;
+    expect_bad_array(&good, &hard, "grad_mix_offset", "does not use");
+    expect_unwritten(&out);
     close_scene(&s);
 }

@@ -376,7 +376,7 @@ TH_TEST(admixtures_are_resolved)
         desc.heads = desc.components = CLMGK_MAX_MIXED_HEADS;
         assert_int_equal(clmgk_attention_validate(&desc, &resolved, &error), CLMGK_OK);
     }
-    assert_int_equal(clmgk_variant_traits(CLMGK_VARIANT_SMGK), 0);
+    assert_int_equal(clmgk_variant_traits(CLMGK_VARIANT_SOFTMAX), 0);
     assert_int_equal(clmgk_variant_traits((clmgk_variant)11), 0);
 }
 

@@ -261,7 +261,6 @@ typedef struct trainer {
     cl_command_queue queue;
     cl_mem memory[7];
     clmgk_attention_args args;
-    clmgk_gradient_args gradients;
     clmgk_error error;
     bool ok;
 } trainer;
@@ -294,17 +293,16 @@ static void open_trainer(th_session *session, trainer *t, clmgk_plan *plan, cl_c
 {
     *t = (trainer){.plan = plan, .queue = queue};
     t->args = (clmgk_attention_args)CLMGK_ATTENTION_ARGS_INIT;
-    t->gradients = (clmgk_gradient_args)CLMGK_GRADIENT_ARGS_INIT;
     t->args.q = random_buffer(session, t, 0, Q_COUNT);
     t->args.k = random_buffer(session, t, 1, K_COUNT);
     t->args.v = random_buffer(session, t, 2, K_COUNT);
     t->args.o = random_buffer(session, t, 3, Q_COUNT + LSE_COUNT);
     t->args.lse = (clmgk_buffer){t->memory[3], Q_COUNT};
     t->args.workspace = random_buffer(session, t, 4, clmgk_plan_workspace_size(plan) / sizeof(float) + 1);
-    t->gradients.grad_o = random_buffer(session, t, 5, Q_COUNT);
-    t->gradients.grad_q = random_buffer(session, t, 6, GRADIENT_COUNT);
-    t->gradients.grad_k = (clmgk_buffer){t->memory[6], Q_COUNT};
-    t->gradients.grad_v = (clmgk_buffer){t->memory[6], Q_COUNT + K_COUNT};
+    t->args.grad_o = random_buffer(session, t, 5, Q_COUNT);
+    t->args.grad_q = random_buffer(session, t, 6, GRADIENT_COUNT);
+    t->args.grad_k = (clmgk_buffer){t->memory[6], Q_COUNT};
+    t->args.grad_v = (clmgk_buffer){t->memory[6], Q_COUNT + K_COUNT};
 }
 
 static void close_trainer(trainer *t)
@@ -320,8 +318,7 @@ static bool train_once(trainer *t, cl_event first, cl_event *done)
     if (clmgk_enqueue_forward(t->plan, t->queue, &t->args, first ? 1 : 0, first ? &first : NULL, &between, &t->error) !=
         CLMGK_OK)
         return false;
-    const bool ok =
-        clmgk_enqueue_backward(t->plan, t->queue, &t->args, &t->gradients, 1, &between, done, &t->error) == CLMGK_OK;
+    const bool ok = clmgk_enqueue_backward(t->plan, t->queue, &t->args, 1, &between, done, &t->error) == CLMGK_OK;
     clReleaseEvent(between);
     return ok;
 }

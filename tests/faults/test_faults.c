@@ -63,9 +63,7 @@ typedef struct scene {
     cl_mem memory[24];
     size_t memory_count;
     clmgk_attention_args args;
-    clmgk_gradient_args gradients;
-    clmgk_statistic_args statistics;
-    clmgk_combine_args combine;
+    clmgk_attention_args combine; /* O and L of its own */
     output outputs[OUTPUTS];
     result forward; /* what the backward pass of host arrays begins with */
 } scene;
@@ -145,11 +143,9 @@ static void make_device_objects(scene *s)
 /* The other arrays of training: gradients, statistics, partial results. */
 static void make_outputs(scene *s)
 {
-    s->gradients = (clmgk_gradient_args)CLMGK_GRADIENT_ARGS_INIT;
-    s->statistics = (clmgk_statistic_args)CLMGK_STATISTIC_ARGS_INIT;
-    s->combine = (clmgk_combine_args)CLMGK_COMBINE_ARGS_INIT;
+    s->combine = (clmgk_attention_args)CLMGK_ATTENTION_ARGS_INIT;
     s->combine.parts = PARTS;
-    s->gradients.grad_o = upload(s, sizeof(s->grad_o), s->grad_o);
+    s->args.grad_o = upload(s, sizeof(s->grad_o), s->grad_o);
     s->combine.parts_o = upload(s, sizeof(s->parts_o), s->parts_o);
     s->combine.parts_lse = upload(s, sizeof(s->parts_lse), s->parts_lse);
 #define OUTPUT(field, buffer)                                                                                          \
@@ -159,15 +155,15 @@ static void make_outputs(scene *s)
     const output outputs[OUTPUTS] = {
         OUTPUT(o, s->args.o),
         OUTPUT(lse, s->args.lse),
-        OUTPUT(grad_q, s->gradients.grad_q),
-        OUTPUT(grad_k, s->gradients.grad_k),
-        OUTPUT(grad_v, s->gradients.grad_v),
-        OUTPUT(grad_prior, s->gradients.grad_prior),
-        OUTPUT(grad_variance, s->gradients.grad_variance),
-        OUTPUT(responsibilities, s->statistics.responsibilities),
-        OUTPUT(counts, s->statistics.counts),
-        OUTPUT(new_prior, s->statistics.new_prior),
-        OUTPUT(nll, s->statistics.nll),
+        OUTPUT(grad_q, s->args.grad_q),
+        OUTPUT(grad_k, s->args.grad_k),
+        OUTPUT(grad_v, s->args.grad_v),
+        OUTPUT(grad_prior, s->args.grad_prior),
+        OUTPUT(grad_variance, s->args.grad_variance),
+        OUTPUT(responsibilities, s->args.responsibilities),
+        OUTPUT(counts, s->args.counts),
+        OUTPUT(new_prior, s->args.new_prior),
+        OUTPUT(nll, s->args.nll),
         OUTPUT(combined, s->combine.o),
         OUTPUT(combined_lse, s->combine.lse),
     };
@@ -335,11 +331,11 @@ static clmgk_status enqueue_all(scene *s, clmgk_plan *plan, cl_event *last, clmg
     if (status != CLMGK_OK)
         return status;
     cl_event event = NULL;
-    status = clmgk_enqueue_backward(plan, s->queue, &s->args, &s->gradients, 1, last, &event, error);
+    status = clmgk_enqueue_backward(plan, s->queue, &s->args, 1, last, &event, error);
     if (keep_event(status, event, last) != CLMGK_OK)
         return status;
     event = NULL;
-    status = clmgk_enqueue_statistics(plan, s->queue, &s->args, &s->statistics, 1, last, &event, error);
+    status = clmgk_enqueue_statistics(plan, s->queue, &s->args, 1, last, &event, error);
     if (keep_event(status, event, last) != CLMGK_OK)
         return status;
     event = NULL;
@@ -426,29 +422,27 @@ static clmgk_status run_host(scene *s, result *r, clmgk_error *error)
 static clmgk_status run_host_backward(scene *s, result *r, clmgk_error *error)
 {
     clmgk_host_args args = host_args(s);
-    clmgk_host_gradients gradients = CLMGK_HOST_GRADIENTS_INIT;
     memset(r, 0x5A, sizeof(*r));
     args.o = s->forward.o;
     args.lse = s->forward.lse;
-    gradients.grad_o = s->grad_o;
-    gradients.grad_q = r->grad_q;
-    gradients.grad_k = r->grad_k;
-    gradients.grad_v = r->grad_v;
-    gradients.grad_prior = r->grad_prior;
-    gradients.grad_variance = r->grad_variance;
-    return host_done(s, r, clmgk_attention_backward_host(NULL, &s->training, &args, &gradients, error));
+    args.grad_o = s->grad_o;
+    args.grad_q = r->grad_q;
+    args.grad_k = r->grad_k;
+    args.grad_v = r->grad_v;
+    args.grad_prior = r->grad_prior;
+    args.grad_variance = r->grad_variance;
+    return host_done(s, r, clmgk_attention_backward_host(NULL, &s->training, &args, error));
 }
 
 static clmgk_status run_host_statistics(scene *s, result *r, clmgk_error *error)
 {
-    const clmgk_host_args args = host_args(s);
-    clmgk_host_statistics statistics = CLMGK_HOST_STATISTICS_INIT;
+    clmgk_host_args args = host_args(s);
     memset(r, 0x5A, sizeof(*r));
-    statistics.responsibilities = r->responsibilities;
-    statistics.counts = r->counts;
-    statistics.new_prior = r->new_prior;
-    statistics.nll = r->nll;
-    return host_done(s, r, clmgk_attention_statistics_host(NULL, &s->training, &args, &statistics, error));
+    args.responsibilities = r->responsibilities;
+    args.counts = r->counts;
+    args.new_prior = r->new_prior;
+    args.nll = r->nll;
+    return host_done(s, r, clmgk_attention_statistics_host(NULL, &s->training, &args, error));
 }
 
 /* Everything that works on the tuning cache. */

@@ -243,9 +243,6 @@ typedef struct th_device {
     uint32_t accumulate;
     th_device_buffer buffer[TH_ARRAYS + 1]; /* the last one is the workspace */
     clmgk_attention_args args;
-    clmgk_gradient_args gradients;
-    clmgk_statistic_args statistics;
-    clmgk_combine_args combine;
 } th_device;
 
 /*

@@ -149,13 +149,7 @@ static bool is_accumulated(uint32_t accumulate, size_t name)
 static void set_args(th_device *device, const th_problem *problem)
 {
     clmgk_attention_args *const args = &device->args;
-    clmgk_gradient_args *const gradients = &device->gradients;
-    clmgk_statistic_args *const statistics = &device->statistics;
-    clmgk_combine_args *const combine = &device->combine;
     *args = (clmgk_attention_args)CLMGK_ATTENTION_ARGS_INIT;
-    *gradients = (clmgk_gradient_args)CLMGK_GRADIENT_ARGS_INIT;
-    *statistics = (clmgk_statistic_args)CLMGK_STATISTIC_ARGS_INIT;
-    *combine = (clmgk_combine_args)CLMGK_COMBINE_ARGS_INIT;
     clmgk_buffer *const slot[TH_ARRAYS] = {
         [TH_Q] = &args->q,
         [TH_K] = &args->k,
@@ -176,26 +170,26 @@ static void set_args(th_device *device, const th_problem *problem)
         [TH_NOISE] = &args->noise,
         [TH_O] = &args->o,
         [TH_LSE] = &args->lse,
-        [TH_GRAD_O] = &gradients->grad_o,
-        [TH_GRAD_LSE] = &gradients->grad_lse,
-        [TH_GRAD_Q] = &gradients->grad_q,
-        [TH_GRAD_K] = &gradients->grad_k,
-        [TH_GRAD_V] = &gradients->grad_v,
-        [TH_GRAD_PRIOR] = &gradients->grad_prior,
-        [TH_GRAD_VARIANCE] = &gradients->grad_variance,
-        [TH_GRAD_SHIFT] = &gradients->grad_shift,
-        [TH_GRAD_BIAS] = &gradients->grad_bias,
-        [TH_GRAD_SINKS] = &gradients->grad_sinks,
-        [TH_GRAD_MIX] = &gradients->grad_mix,
-        [TH_GRAD_MIX_WEIGHT] = &gradients->grad_mix_weight,
-        [TH_GRAD_MIX_OFFSET] = &gradients->grad_mix_offset,
-        [TH_GRAD_NOISE] = &gradients->grad_noise,
-        [TH_RESPONSIBILITIES] = &statistics->responsibilities,
-        [TH_COUNTS] = &statistics->counts,
-        [TH_NEW_PRIOR] = &statistics->new_prior,
-        [TH_NLL] = &statistics->nll,
-        [TH_PARTS_O] = &combine->parts_o,
-        [TH_PARTS_LSE] = &combine->parts_lse,
+        [TH_GRAD_O] = &args->grad_o,
+        [TH_GRAD_LSE] = &args->grad_lse,
+        [TH_GRAD_Q] = &args->grad_q,
+        [TH_GRAD_K] = &args->grad_k,
+        [TH_GRAD_V] = &args->grad_v,
+        [TH_GRAD_PRIOR] = &args->grad_prior,
+        [TH_GRAD_VARIANCE] = &args->grad_variance,
+        [TH_GRAD_SHIFT] = &args->grad_shift,
+        [TH_GRAD_BIAS] = &args->grad_bias,
+        [TH_GRAD_SINKS] = &args->grad_sinks,
+        [TH_GRAD_MIX] = &args->grad_mix,
+        [TH_GRAD_MIX_WEIGHT] = &args->grad_mix_weight,
+        [TH_GRAD_MIX_OFFSET] = &args->grad_mix_offset,
+        [TH_GRAD_NOISE] = &args->grad_noise,
+        [TH_RESPONSIBILITIES] = &args->responsibilities,
+        [TH_COUNTS] = &args->counts,
+        [TH_NEW_PRIOR] = &args->new_prior,
+        [TH_NLL] = &args->nll,
+        [TH_PARTS_O] = &args->parts_o,
+        [TH_PARTS_LSE] = &args->parts_lse,
     };
     for (size_t name = 0; name < TH_ARRAYS; name++) {
         const th_array *const array = &problem->array[name];
@@ -203,10 +197,8 @@ static void set_args(th_device *device, const th_problem *problem)
             *slot[name] = (clmgk_buffer){device->buffer[array->home].memory, array->offset};
     }
     args->seed = problem->seed;
-    gradients->accumulate = problem->accumulate;
-    combine->parts = problem->parts;
-    combine->o = args->o;
-    combine->lse = args->lse;
+    args->accumulate = problem->accumulate;
+    args->parts = problem->parts;
 }
 
 /* Room for the workspace, canaries before and after it. */
@@ -358,15 +350,13 @@ void th_enqueue(clmgk_plan *plan, cl_command_queue queue, const th_device *devic
         status = clmgk_enqueue_forward(plan, queue, &device->args, num_wait, wait_list, event, &error);
         break;
     case TH_BACKWARD:
-        status =
-            clmgk_enqueue_backward(plan, queue, &device->args, &device->gradients, num_wait, wait_list, event, &error);
+        status = clmgk_enqueue_backward(plan, queue, &device->args, num_wait, wait_list, event, &error);
         break;
     case TH_STATISTICS:
-        status = clmgk_enqueue_statistics(plan, queue, &device->args, &device->statistics, num_wait, wait_list, event,
-                                          &error);
+        status = clmgk_enqueue_statistics(plan, queue, &device->args, num_wait, wait_list, event, &error);
         break;
     case TH_COMBINE:
-        status = clmgk_enqueue_combine(plan, queue, &device->combine, num_wait, wait_list, event, &error);
+        status = clmgk_enqueue_combine(plan, queue, &device->args, num_wait, wait_list, event, &error);
         break;
     }
     if (status != CLMGK_OK)

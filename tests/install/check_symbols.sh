@@ -17,7 +17,7 @@ complain() { # WHAT NAMES
     fi
 }
 
-declared=$(cat "$source"/include/clmgk/*.h | tr '\n' ' ' | grep -oP 'CLMGK_API (const |void |char |size_t |uint32_t |clmgk_status )+\*?\Kclmgk_\w+(?=\()' | sort -u)
+declared=$(cat "$source"/include/clmgk/*.h | tr '\n' ' ' | grep -oP 'CLMGK_API (\w+ )+\*?\Kclmgk_\w+(?=\()' | sort -u)
 exported=$(nm -D --defined-only "$shared" | awk '{ print $3 }' | sort -u)
 [[ -n $declared ]]
 complain "declared, not exported" "$(comm -23 <(echo "$declared") <(echo "$exported"))"

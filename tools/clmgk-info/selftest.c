@@ -150,7 +150,7 @@ static tool_exit run_plan(const tool_device *device, clmgk_plan *plan, clmgk_var
     tool_exit status = TOOL_DONE;
     TOOL_TRY_GOTO(status, make_buffers(device, in, clmgk_plan_workspace_size(plan), &memory, error), done);
     const clmgk_attention_args args = args_of(&memory, variant);
-    TOOL_TRY_GOTO(status, tool_time_forward(device, plan, &args, &milliseconds, error), done);
+    TOOL_TRY_GOTO(status, tool_time_pass(device, plan, CLMGK_PASS_FORWARD, &args, &milliseconds, error), done);
     status = read_outputs(device, &memory, out, error);
 done:
     release_buffers(&memory);

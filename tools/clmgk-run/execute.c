@@ -123,53 +123,29 @@ static clmgk_attention_args bind_attention(const run_problem *problem, const run
         PLACE(OFFSETS_K, offsets_k),
         PLACE(LENGTHS_Q, lengths_q),
         PLACE(WORKSPACE, workspace),
+        PLACE(GRAD_O, grad_o),
+        PLACE(GRAD_LSE, grad_lse),
+        PLACE(GRAD_Q, grad_q),
+        PLACE(GRAD_K, grad_k),
+        PLACE(GRAD_V, grad_v),
+        PLACE(GRAD_PRIOR, grad_prior),
+        PLACE(GRAD_VARIANCE, grad_variance),
+        PLACE(GRAD_SHIFT, grad_shift),
+        PLACE(GRAD_BIAS, grad_bias),
+        PLACE(GRAD_SINKS, grad_sinks),
+        PLACE(GRAD_MIX, grad_mix),
+        PLACE(GRAD_MIX_WEIGHT, grad_mix_weight),
+        PLACE(GRAD_MIX_OFFSET, grad_mix_offset),
+        PLACE(GRAD_NOISE, grad_noise),
+        PLACE(RESPONSIBILITIES, responsibilities),
+        PLACE(COUNTS, counts),
+        PLACE(NEW_PRIOR, new_prior),
+        PLACE(NLL, nll),
     };
 #undef PLACE
     clmgk_attention_args args = CLMGK_ATTENTION_ARGS_INIT;
     bind(execution, bindings, TOOL_COUNT(bindings), &args);
     args.seed = problem->seed;
-    return args;
-}
-
-static clmgk_gradient_args bind_gradients(const run_execution *execution)
-{
-#define PLACE(name, field)                                                                                             \
-    {                                                                                                                  \
-        RUN_GRAD_##name, offsetof(clmgk_gradient_args, grad_##field)                                                   \
-    }
-    static const binding bindings[] = {
-        PLACE(O, o),
-        PLACE(LSE, lse),
-        PLACE(Q, q),
-        PLACE(K, k),
-        PLACE(V, v),
-        PLACE(PRIOR, prior),
-        PLACE(VARIANCE, variance),
-        PLACE(SHIFT, shift),
-        PLACE(BIAS, bias),
-        PLACE(SINKS, sinks),
-        PLACE(MIX, mix),
-        PLACE(MIX_WEIGHT, mix_weight),
-        PLACE(MIX_OFFSET, mix_offset),
-        PLACE(NOISE, noise),
-    };
-#undef PLACE
-    clmgk_gradient_args args = CLMGK_GRADIENT_ARGS_INIT;
-    bind(execution, bindings, TOOL_COUNT(bindings), &args);
-    return args;
-}
-
-static clmgk_statistic_args bind_statistics(const run_execution *execution)
-{
-#define PLACE(name, field)                                                                                             \
-    {                                                                                                                  \
-        RUN_##name, offsetof(clmgk_statistic_args, field)                                                              \
-    }
-    static const binding bindings[] = {PLACE(RESPONSIBILITIES, responsibilities), PLACE(COUNTS, counts),
-                                       PLACE(NEW_PRIOR, new_prior), PLACE(NLL, nll)};
-#undef PLACE
-    clmgk_statistic_args args = CLMGK_STATISTIC_ARGS_INIT;
-    bind(execution, bindings, TOOL_COUNT(bindings), &args);
     return args;
 }
 
@@ -189,25 +165,17 @@ static tool_exit make_plan(const run_arguments *arguments, const clmgk_attention
     return TOOL_DONE;
 }
 
-/* The forward pass, or (gradients not NULL) the backward pass. */
-static tool_exit run_pass(const run_execution *execution, const clmgk_attention_args *args,
-                          const clmgk_gradient_args *gradients, double *milliseconds, tool_error *error)
-{
-    return gradients ? tool_time_backward(&execution->device, execution->plan, args, gradients, milliseconds, error)
-                     : tool_time_forward(&execution->device, execution->plan, args, milliseconds, error);
-}
-
 /* One run of a pass, and `repeat` timed ones. */
-static tool_exit run_and_time(const run_execution *execution, const clmgk_attention_args *args,
-                              const clmgk_gradient_args *gradients, int64_t repeat, tool_spread *spread,
-                              tool_error *error)
+static tool_exit run_and_time(const run_execution *execution, clmgk_pass pass, const clmgk_attention_args *args,
+                              int64_t repeat, tool_spread *spread, tool_error *error)
 {
     double *const times = calloc((size_t)repeat + 1, sizeof *times);
     if (!times)
         return tool_fail_memory(error, "the times");
-    tool_exit status = run_pass(execution, args, gradients, &times[repeat], error); /* its time stays apart */
+    const tool_device *const device = &execution->device;
+    tool_exit status = tool_time_pass(device, execution->plan, pass, args, &times[repeat], error); /* stays apart */
     for (int64_t run = 0; run < repeat && status == TOOL_DONE; run++)
-        status = run_pass(execution, args, gradients, &times[run], error);
+        status = tool_time_pass(device, execution->plan, pass, args, &times[run], error);
     if (status == TOOL_DONE && repeat > 0)
         *spread = tool_spread_of(times, (size_t)repeat);
     free(times);
@@ -230,20 +198,18 @@ tool_exit run_execute(const run_arguments *arguments, const run_problem *problem
                       tool_error *error)
 {
     const clmgk_attention_desc *const desc = &problem->desc;
-    double unused = 0.0;
     *execution = (run_execution){0};
     TOOL_TRY(tool_device_open(arguments->device, &execution->device, error));
     TOOL_TRY(make_plan(arguments, desc, execution, error));
     TOOL_TRY(create_arrays(problem, execution, error));
     count_work(problem, execution);
     const clmgk_attention_args args = bind_attention(problem, execution);
-    const clmgk_gradient_args gradients = bind_gradients(execution);
-    const clmgk_statistic_args statistics = bind_statistics(execution);
-    TOOL_TRY(run_and_time(execution, &args, NULL, arguments->repeat, &execution->forward_ms, error));
+    const int64_t repeat = arguments->repeat;
+    TOOL_TRY(run_and_time(execution, CLMGK_PASS_FORWARD, &args, repeat, &execution->forward_ms, error));
     if (desc->gradients != 0)
-        TOOL_TRY(run_and_time(execution, &args, &gradients, arguments->repeat, &execution->backward_ms, error));
+        TOOL_TRY(run_and_time(execution, CLMGK_PASS_BACKWARD, &args, repeat, &execution->backward_ms, error));
     if (desc->statistics != 0)
-        TOOL_TRY(tool_time_statistics(&execution->device, execution->plan, &args, &statistics, &unused, error));
+        TOOL_TRY(run_and_time(execution, CLMGK_PASS_STATISTICS, &args, 0, NULL, error));
     return TOOL_DONE;
 }
 

@@ -72,31 +72,15 @@ static tool_exit finish(const tool_device *device, clmgk_status enqueued, const 
     return TOOL_DONE;
 }
 
-tool_exit tool_time_forward(const tool_device *device, clmgk_plan *plan, const clmgk_attention_args *args,
-                            double *milliseconds, tool_error *error)
+tool_exit tool_time_pass(const tool_device *device, clmgk_plan *plan, clmgk_pass pass, const clmgk_attention_args *args,
+                         double *milliseconds, tool_error *error)
 {
+    clmgk_status (*const enqueues[CLMGK_PASSES])(clmgk_plan *, cl_command_queue, const clmgk_attention_args *, cl_uint,
+                                                 const cl_event *, cl_event *, clmgk_error *) = {
+        clmgk_enqueue_forward, clmgk_enqueue_backward, clmgk_enqueue_statistics, clmgk_enqueue_combine};
     clmgk_error failure = {0};
     const double start = tool_now_ms();
-    const clmgk_status status = clmgk_enqueue_forward(plan, device->queue, args, 0, NULL, NULL, &failure);
-    return finish(device, status, &failure, start, milliseconds, error);
-}
-
-tool_exit tool_time_backward(const tool_device *device, clmgk_plan *plan, const clmgk_attention_args *args,
-                             const clmgk_gradient_args *gradients, double *milliseconds, tool_error *error)
-{
-    clmgk_error failure = {0};
-    const double start = tool_now_ms();
-    const clmgk_status status = clmgk_enqueue_backward(plan, device->queue, args, gradients, 0, NULL, NULL, &failure);
-    return finish(device, status, &failure, start, milliseconds, error);
-}
-
-tool_exit tool_time_statistics(const tool_device *device, clmgk_plan *plan, const clmgk_attention_args *args,
-                               const clmgk_statistic_args *statistics, double *milliseconds, tool_error *error)
-{
-    clmgk_error failure = {0};
-    const double start = tool_now_ms();
-    const clmgk_status status =
-        clmgk_enqueue_statistics(plan, device->queue, args, statistics, 0, NULL, NULL, &failure);
+    const clmgk_status status = enqueues[pass](plan, device->queue, args, 0, NULL, NULL, &failure);
     return finish(device, status, &failure, start, milliseconds, error);
 }
 

@@ -21,13 +21,9 @@ tool_exit tool_device_open_info(const clmgk_device_info *info, tool_device *devi
 /* Releases what `device` holds; a zeroed one holds nothing. */
 void tool_device_close(tool_device *device);
 
-/* Passes of one plan, timed on the host's clock from the enqueue to the end of clFinish. */
-tool_exit tool_time_forward(const tool_device *device, clmgk_plan *plan, const clmgk_attention_args *args,
-                            double *milliseconds, tool_error *error);
-tool_exit tool_time_backward(const tool_device *device, clmgk_plan *plan, const clmgk_attention_args *args,
-                             const clmgk_gradient_args *gradients, double *milliseconds, tool_error *error);
-tool_exit tool_time_statistics(const tool_device *device, clmgk_plan *plan, const clmgk_attention_args *args,
-                               const clmgk_statistic_args *statistics, double *milliseconds, tool_error *error);
+/* A pass of a plan, timed on the host's clock from the enqueue to the end of clFinish. */
+tool_exit tool_time_pass(const tool_device *device, clmgk_plan *plan, clmgk_pass pass, const clmgk_attention_args *args,
+                         double *milliseconds, tool_error *error);
 
 /* Milliseconds on a clock that never goes back. */
 double tool_now_ms(void);

@@ -350,19 +350,10 @@ static tool_exit make_own_buffers(const tool_device *device, const bench_arrays 
     return tool_make_buffer(device, count.lse * sizeof(float), NULL, &own->lse, error);
 }
 
-clmgk_buffer *bench_gradient_buffer(clmgk_gradient_args *gradients, clmgk_ref_gradient which)
-{
-    clmgk_buffer *const buffers[CLMGK_REF_GRADIENTS] = {
-        &gradients->grad_q,        &gradients->grad_k,          &gradients->grad_v,          &gradients->grad_prior,
-        &gradients->grad_variance, &gradients->grad_shift,      &gradients->grad_bias,       &gradients->grad_sinks,
-        &gradients->grad_mix,      &gradients->grad_mix_weight, &gradients->grad_mix_offset, &gradients->grad_noise};
-    return buffers[which];
-}
-
 tool_exit bench_own_create(const tool_device *device, const bench_arrays *arrays, const clmgk_attention_desc *desc,
                            size_t workspace_bytes, bench_own *own, tool_error *error)
 {
-    *own = (bench_own){.args = CLMGK_ATTENTION_ARGS_INIT, .gradients = CLMGK_GRADIENT_ARGS_INIT};
+    *own = (bench_own){.args = CLMGK_ATTENTION_ARGS_INIT};
     TOOL_TRY(make_own_buffers(device, arrays, desc, workspace_bytes, own, error));
     own->args.q.memory = arrays->q[desc->dtype];
     own->args.k.memory = arrays->k[desc->dtype];
@@ -381,10 +372,10 @@ tool_exit bench_own_create(const tool_device *device, const bench_arrays *arrays
     own->args.offsets.memory = own->offsets;
     own->args.workspace.memory = own->workspace;
     own->args.seed = SEED;
-    own->gradients.grad_o.memory = arrays->grad_o[desc->dtype];
+    own->args.grad_o.memory = desc->gradients ? arrays->grad_o[desc->dtype] : NULL;
     for (int i = 0; i < CLMGK_REF_GRADIENTS; i++) {
         if (desc->gradients & 1U << i)
-            bench_gradient_buffer(&own->gradients, (clmgk_ref_gradient)i)->memory = arrays->gradients[i];
+            clmgk_array_buffer(&own->args, (clmgk_array)(CLMGK_ARRAY_GRAD_Q + i))->memory = arrays->gradients[i];
     }
     return TOOL_DONE;
 }

@@ -264,15 +264,12 @@ typedef struct bench_own {
     cl_mem prior, shift, bias, slopes, sinks, mix, mix_weight, mix_offset, noise, offsets, workspace;
     cl_mem o, lse; /* of a descriptor with gradients: they are inputs there */
     clmgk_attention_args args;
-    clmgk_gradient_args gradients;
 } bench_own;
 
 /* On failure `own` holds what bench_own_release takes. */
 tool_exit bench_own_create(const tool_device *device, const bench_arrays *arrays, const clmgk_attention_desc *desc,
                            size_t workspace_bytes, bench_own *own, tool_error *error);
 void bench_own_release(bench_own *own);
-/* The array of a gradient. */
-clmgk_buffer *bench_gradient_buffer(clmgk_gradient_args *gradients, clmgk_ref_gradient which);
 
 /* Elements of the arrays of a resolved descriptor; 0: it has no such array. */
 typedef struct bench_elements {

@@ -32,8 +32,7 @@ static tool_exit enqueue_call(const tool_device *device, const bench_runner *run
     clmgk_error failure = {0};
     const clmgk_status status =
         run->pass == BENCH_BACKWARD
-            ? clmgk_enqueue_backward(run->plan, device->queue, &run->own.args, &run->own.gradients, 0, NULL, event,
-                                     &failure)
+            ? clmgk_enqueue_backward(run->plan, device->queue, &run->own.args, 0, NULL, event, &failure)
             : clmgk_enqueue_forward(run->plan, device->queue, &run->own.args, 0, NULL, event, &failure);
     return status == CLMGK_OK ? TOOL_DONE : tool_fail_library(error, &failure);
 }

@@ -257,8 +257,8 @@ static clmgk_dtype gradient_type(const clmgk_attention_desc *desc, clmgk_ref_gra
 
 static cl_mem gradient_memory(const bench_own *own, clmgk_ref_gradient which)
 {
-    clmgk_gradient_args args = own->gradients;
-    return bench_gradient_buffer(&args, which)->memory;
+    clmgk_attention_args args = own->args;
+    return clmgk_array_buffer(&args, (clmgk_array)(CLMGK_ARRAY_GRAD_Q + (int)which))->memory;
 }
 
 static void take_verdict(const char *array, double max, double bound, const char *message, bench_error_found *found)
