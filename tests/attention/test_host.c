@@ -79,9 +79,7 @@ static void expect_host(th_session *session, const clmgk_attention_desc *desc, u
 {
     TH_PROBLEM problem = th_problem_make(desc, seed);
     host_arrays host = make_host(&problem);
-    clmgk_error error = {0};
-    if (clmgk_attention_forward_host(NULL, &problem.desc, &host.args, &error) != CLMGK_OK)
-        fail_msg("%s", error.message);
+    th_expect_ok(clmgk_attention_forward_host(NULL, &problem.desc, &host.args, &th_error));
     take_output(&host, &problem, TH_O);
     take_output(&host, &problem, TH_LSE);
     TH_REF_ANSWER answer = th_solve(&problem);
@@ -161,13 +159,11 @@ TH_TEST(empty_problems)
         for (size_t i = 0; i < TH_COUNT(o); i++)
             o[i] = 7.0F;
         clmgk_host_args args = CLMGK_HOST_ARGS_INIT;
-        clmgk_error error = {0};
         const float input[5 * 8] = {0};
         args.q = args.k = args.v = input;
         args.o = o;
         args.lse = lse;
-        if (clmgk_attention_forward_host(NULL, &problem.desc, &args, &error) != CLMGK_OK)
-            fail_msg("%s", error.message);
+        th_expect_ok(clmgk_attention_forward_host(NULL, &problem.desc, &args, &th_error));
         for (size_t i = 0; i < TH_COUNT(o); i++)
             assert_true(o[i] == (shape[n][0] > 0 ? 0.0F : 7.0F));
         for (size_t i = 0; i < TH_COUNT(lse) && shape[n][0] > 0; i++)

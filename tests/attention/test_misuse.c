@@ -303,8 +303,7 @@ TH_TEST(modifiers_are_resolved)
         CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_VARIANCE | CLMGK_GRADIENT_BIAS;
     desc.grad_o.strided = 1; /* one element in every place */
     desc.statistics = CLMGK_STATISTIC_COUNTS | CLMGK_STATISTIC_NEW_PRIOR;
-    if (clmgk_attention_validate(&desc, &resolved, &error) != CLMGK_OK)
-        fail_msg("%s", error.message);
+    th_expect_ok(clmgk_attention_validate(&desc, &resolved, &th_error));
     assert_true(resolved.bias_batch == 3 && resolved.bias_heads == 1);
     assert_true(resolved.bias_length == 5 && resolved.bias_length_k == 6);
     assert_true(resolved.window_left == 0 && resolved.window_right == -1);
@@ -348,8 +347,7 @@ TH_TEST(admixtures_are_resolved)
         clmgk_attention_desc resolved;
         clmgk_error error = {0};
         desc.variant = th_admixtures[n];
-        if (clmgk_attention_validate(&desc, &resolved, &error) != CLMGK_OK)
-            fail_msg("%s", error.message);
+        th_expect_ok(clmgk_attention_validate(&desc, &resolved, &th_error));
         assert_true(resolved.components == 4 && resolved.kv_heads == 4 && resolved.score == CLMGK_SCORE_DOT);
         assert_true(resolved.variance == sqrt(8.0));
 
@@ -362,8 +360,7 @@ TH_TEST(admixtures_are_resolved)
         desc.shared_noise = (traits & CLMGK_TRAIT_NOISE) != 0;
         desc.gradients = th_all_gradients(&desc);
         desc.combine = 1;
-        if (clmgk_attention_validate(&desc, &resolved, &error) != CLMGK_OK)
-            fail_msg("%s", error.message);
+        th_expect_ok(clmgk_attention_validate(&desc, &resolved, &th_error));
         assert_true(resolved.q.head == 40 && resolved.q.batch == 40 * desc.components);
         assert_true(resolved.k.head == 48 && resolved.k.batch == 48 * desc.components);
         assert_true(resolved.v.batch == 96 && resolved.o.batch == 160 && resolved.lse.batch == 20);
@@ -447,8 +444,7 @@ TH_TEST(bad_plan_arguments)
     options.backward_parameters = "nothing=1";
     clmgk_attention_desc trained = good_desc();
     trained.gradients = CLMGK_GRADIENT_Q;
-    if (clmgk_plan_create(session->context, &trained, &options, &plan, &error) != CLMGK_OK)
-        fail_msg("%s", error.message);
+    th_expect_ok(clmgk_plan_create(session->context, &trained, &options, &plan, &th_error));
     clmgk_plan_release(plan);
     plan = NULL;
     options.struct_size = sizeof(options);

@@ -64,16 +64,12 @@ static clmgk_status draw_noise(const tile *t, void *cells, clmgk_error *error)
 
 static void draw(const tile *t, uint8_t *mask)
 {
-    clmgk_error error = {0};
-    if (draw_mask(t, mask, &error) != CLMGK_OK)
-        fail_msg("%s", error.message);
+    th_expect_ok(draw_mask(t, mask, &th_error));
 }
 
 static void redraw(const tile *t, float *noise)
 {
-    clmgk_error error = {0};
-    if (draw_noise(t, noise, &error) != CLMGK_OK)
-        fail_msg("%s", error.message);
+    th_expect_ok(draw_noise(t, noise, &th_error));
 }
 
 /* Every cell as its definition says: word j mod 4 of counter (j/4, i, b H + h, 0), dropped below floor(p 2^32). */

@@ -605,11 +605,9 @@ typedef struct device {
 static device open_device(void)
 {
     clmgk_device_info info;
-    clmgk_error error = {0};
     cl_int code = CL_SUCCESS;
     device self = {0};
-    if (clmgk_select_device(NULL, &info, &error) != CLMGK_OK)
-        fail_msg("%s", error.message);
+    th_expect_ok(clmgk_select_device(NULL, &info, &th_error));
     const cl_context_properties properties[] = {CL_CONTEXT_PLATFORM, (cl_context_properties)info.platform_id, 0};
     self.id = info.device_id;
     self.context = clCreateContext(properties, 1, &self.id, NULL, NULL, &code);
@@ -682,9 +680,7 @@ static clmgk_program_origin run_once(const device *self, const char *root, const
     mgk_program *program = NULL;
     clmgk_program_origin origin = CLMGK_PROGRAM_MEMORY;
     double compile_ms = -1.0;
-    clmgk_error error = {0};
-    if (mgk_program_get(context, "fill.cl", options, &program, &origin, &compile_ms, &error) != CLMGK_OK)
-        fail_msg("%s", error.message);
+    th_expect_ok(mgk_program_get(context, "fill.cl", options, &program, &origin, &compile_ms, &th_error));
     assert_true(compile_ms >= 0.0);
     assert_string_equal(program->options, options);
     launch_and_check(self, program, factor);

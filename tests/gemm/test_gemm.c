@@ -27,9 +27,7 @@ static bool offers(const th_session *session, const char *name, clmgk_dtype dtyp
 {
     for (size_t i = 0; clmgk_gemm_provider(i); i++) {
         clmgk_gemm_provider_info info;
-        clmgk_error error;
-        if (clmgk_gemm_provider_state(session->info.device_id, i, &info, &error) != CLMGK_OK)
-            fail_msg("%s", error.message);
+        th_expect_ok(clmgk_gemm_provider_state(session->info.device_id, i, &info, &th_error));
         assert_string_equal(info.name, clmgk_gemm_provider(i));
         if (strcmp(info.name, name) == 0)
             return (info.dtypes >> dtype & 1) != 0;
@@ -384,26 +382,17 @@ TH_TEST(release_while_waiting)
 
 /* ---- misuse ------------------------------------------------------------------------------------------------------ */
 
-static void expect_error(clmgk_status status, clmgk_status expected, const clmgk_error *error, const char *word)
-{
-    if (status != expected || error->status != expected || !strstr(error->message, word))
-        fail_msg("%s \"%s\": expected %s with \"%s\"", clmgk_status_name(status), error->message,
-                 clmgk_status_name(expected), word);
-}
-
 #define FIELD(name, number, status, word)                                                                              \
     do {                                                                                                               \
         clmgk_gemm_desc wrong = desc_of(6, 7, 8);                                                                      \
-        clmgk_error told = {CLMGK_OK, 0, ""};                                                                          \
         wrong.batch = 2;                                                                                               \
         wrong.name = (number);                                                                                         \
-        expect_error(clmgk_gemm_validate(&wrong, NULL, &told), CLMGK_ERROR_##status, &told, word);                     \
+        th_expect_error(clmgk_gemm_validate(&wrong, NULL, &th_error), CLMGK_ERROR_##status, word);                     \
     } while (0)
 
 TH_TEST(wrong_descriptors)
 {
-    clmgk_error error;
-    expect_error(clmgk_gemm_validate(NULL, NULL, &error), CLMGK_ERROR_INVALID_VALUE, &error, "desc: NULL");
+    th_expect_error(clmgk_gemm_validate(NULL, NULL, &th_error), CLMGK_ERROR_INVALID_VALUE, "desc: NULL");
     FIELD(struct_size, 3, INVALID_VALUE, "struct_size");
     FIELD(dtype, (clmgk_dtype)3, INVALID_VALUE, "dtype: 3");
     FIELD(transpose_a, 2, INVALID_VALUE, "transpose_a: 2");
@@ -428,7 +417,7 @@ TH_TEST(wrong_descriptors)
     clmgk_gemm_desc wrong = desc_of(6, 7, 8);
     wrong.broadcast_a = 1;
     wrong.stride_a = 48;
-    expect_error(clmgk_gemm_validate(&wrong, NULL, &error), CLMGK_ERROR_INVALID_SHAPE, &error, "stride_a: 48");
+    th_expect_error(clmgk_gemm_validate(&wrong, NULL, &th_error), CLMGK_ERROR_INVALID_SHAPE, "stride_a: 48");
 }
 
 TH_TEST(resolved_descriptors)
@@ -455,11 +444,10 @@ static void expect_bad_plan(th_session *session, clmgk_dtype dtype, const char *
     clmgk_gemm_desc desc = desc_of(3, 4, 5);
     clmgk_gemm_options options = CLMGK_GEMM_OPTIONS_INIT;
     clmgk_gemm_plan *plan = NULL;
-    clmgk_error error = {CLMGK_OK, 0, ""};
     desc.dtype = dtype;
     options.provider = provider;
     options.parameters = parameters;
-    expect_error(clmgk_gemm_plan_create(session->context, &desc, &options, &plan, &error), expected, &error, word);
+    th_expect_error(clmgk_gemm_plan_create(session->context, &desc, &options, &plan, &th_error), expected, word);
     assert_null(plan);
 }
 
@@ -469,16 +457,15 @@ TH_TEST(wrong_plans)
     clmgk_gemm_plan *plan = NULL;
     clmgk_gemm_options options = CLMGK_GEMM_OPTIONS_INIT;
     clmgk_gemm_info info;
-    clmgk_error error;
-    expect_error(clmgk_gemm_plan_create(NULL, &desc, NULL, &plan, &error), CLMGK_ERROR_INVALID_VALUE, &error,
-                 "context: NULL");
-    expect_error(clmgk_gemm_plan_create(session->context, &desc, NULL, NULL, &error), CLMGK_ERROR_INVALID_VALUE, &error,
-                 "out: NULL");
-    expect_error(clmgk_gemm_plan_create(session->context, NULL, NULL, &plan, &error), CLMGK_ERROR_INVALID_VALUE, &error,
-                 "desc: NULL");
+    th_expect_error(clmgk_gemm_plan_create(NULL, &desc, NULL, &plan, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                    "context: NULL");
+    th_expect_error(clmgk_gemm_plan_create(session->context, &desc, NULL, NULL, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                    "out: NULL");
+    th_expect_error(clmgk_gemm_plan_create(session->context, NULL, NULL, &plan, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                    "desc: NULL");
     options.struct_size = 1;
-    expect_error(clmgk_gemm_plan_create(session->context, &desc, &options, &plan, &error), CLMGK_ERROR_INVALID_VALUE,
-                 &error, "options.struct_size");
+    th_expect_error(clmgk_gemm_plan_create(session->context, &desc, &options, &plan, &th_error),
+                    CLMGK_ERROR_INVALID_VALUE, "options.struct_size");
     expect_bad_plan(session, CLMGK_DTYPE_F32, "cublas", NULL, CLMGK_ERROR_INVALID_VALUE, "\"cublas\"");
     expect_bad_plan(session, CLMGK_DTYPE_F32, NULL, "MWG=64", CLMGK_ERROR_INVALID_VALUE, "\"MWG=64\"");
     if (offers(session, "clblast", CLMGK_DTYPE_F32)) {
@@ -493,13 +480,13 @@ TH_TEST(wrong_plans)
     }
     if (offers(session, "openblas", CLMGK_DTYPE_F32))
         expect_bad_plan(session, CLMGK_DTYPE_F32, "openblas", "threads=2", CLMGK_ERROR_INVALID_VALUE, "threads=2");
-    expect_error(clmgk_gemm_plan_get_info(NULL, &info, &error), CLMGK_ERROR_INVALID_VALUE, &error, "plan: NULL");
-    expect_error(clmgk_gemm_provider_state(NULL, 0, (clmgk_gemm_provider_info[1]){0}, &error),
-                 CLMGK_ERROR_INVALID_VALUE, &error, "device: NULL");
-    expect_error(clmgk_gemm_provider_state(session->info.device_id, 99, (clmgk_gemm_provider_info[1]){0}, &error),
-                 CLMGK_ERROR_INVALID_VALUE, &error, "index: 99");
-    expect_error(clmgk_gemm_provider_state(session->info.device_id, 0, NULL, &error), CLMGK_ERROR_INVALID_VALUE, &error,
-                 "info: NULL");
+    th_expect_error(clmgk_gemm_plan_get_info(NULL, &info, &th_error), CLMGK_ERROR_INVALID_VALUE, "plan: NULL");
+    th_expect_error(clmgk_gemm_provider_state(NULL, 0, (clmgk_gemm_provider_info[1]){0}, &th_error),
+                    CLMGK_ERROR_INVALID_VALUE, "device: NULL");
+    th_expect_error(clmgk_gemm_provider_state(session->info.device_id, 99, (clmgk_gemm_provider_info[1]){0}, &th_error),
+                    CLMGK_ERROR_INVALID_VALUE, "index: 99");
+    th_expect_error(clmgk_gemm_provider_state(session->info.device_id, 0, NULL, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                    "info: NULL");
     assert_int_equal(clmgk_gemm_plan_workspace_size(NULL), 0);
     clmgk_gemm_plan_release(NULL);
 }
@@ -519,53 +506,52 @@ TH_TEST(wrong_calls)
     clmgk_error error;
     cl_event event = NULL;
 #define CALL(plan_, queue_, args_, count, list) clmgk_enqueue_gemm(plan_, queue_, args_, count, list, NULL, &error)
-    expect_error(CALL(NULL, session->queue, &args, 0, NULL), CLMGK_ERROR_INVALID_VALUE, &error, "plan: NULL");
-    expect_error(CALL(plan, session->queue, NULL, 0, NULL), CLMGK_ERROR_INVALID_VALUE, &error, "args: NULL");
-    expect_error(CALL(plan, NULL, &args, 0, NULL), CLMGK_ERROR_INVALID_VALUE, &error, "queue");
-    expect_error(CALL(plan, session->queue, &args, 1, NULL), CLMGK_ERROR_INVALID_VALUE, &error, "wait_list");
-    expect_error(CALL(plan, session->queue, &args, 1, &event), CLMGK_ERROR_INVALID_VALUE, &error, "wait_list[0]");
+    th_expect_error(CALL(NULL, session->queue, &args, 0, NULL), CLMGK_ERROR_INVALID_VALUE, "plan: NULL");
+    th_expect_error(CALL(plan, session->queue, NULL, 0, NULL), CLMGK_ERROR_INVALID_VALUE, "args: NULL");
+    th_expect_error(CALL(plan, NULL, &args, 0, NULL), CLMGK_ERROR_INVALID_VALUE, "queue");
+    th_expect_error(CALL(plan, session->queue, &args, 1, NULL), CLMGK_ERROR_INVALID_VALUE, "wait_list");
+    th_expect_error(CALL(plan, session->queue, &args, 1, &event), CLMGK_ERROR_INVALID_VALUE, "wait_list[0]");
     args.struct_size = 2;
-    expect_error(CALL(plan, session->queue, &args, 0, NULL), CLMGK_ERROR_INVALID_VALUE, &error, "args.struct_size");
+    th_expect_error(CALL(plan, session->queue, &args, 0, NULL), CLMGK_ERROR_INVALID_VALUE, "args.struct_size");
     args = product.args;
     args.b.memory = NULL;
-    expect_error(CALL(plan, session->queue, &args, 0, NULL), CLMGK_ERROR_INVALID_BUFFER, &error, "b: NULL");
+    th_expect_error(CALL(plan, session->queue, &args, 0, NULL), CLMGK_ERROR_INVALID_BUFFER, "b: NULL");
     args = product.args;
     args.c.offset += 20;
-    expect_error(CALL(plan, session->queue, &args, 0, NULL), CLMGK_ERROR_INVALID_BUFFER, &error, "c: a buffer of");
+    th_expect_error(CALL(plan, session->queue, &args, 0, NULL), CLMGK_ERROR_INVALID_BUFFER, "c: a buffer of");
     args = product.args;
     args.a.offset = UINT64_MAX;
-    expect_error(CALL(plan, session->queue, &args, 0, NULL), CLMGK_ERROR_INVALID_BUFFER, &error, "a: a buffer of");
+    th_expect_error(CALL(plan, session->queue, &args, 0, NULL), CLMGK_ERROR_INVALID_BUFFER, "a: a buffer of");
     clmgk_gemm_plan_release(plan);
 }
 
 TH_TEST(wrong_stores)
 {
     const clmgk_gemm_desc desc = desc_of(30, 40, 50);
-    clmgk_error error;
     clmgk_tuned tuned = {"cublas", NULL, 1.0, 1.0};
-    expect_error(clmgk_gemm_tuning_store(NULL, "", &desc, &tuned, &error), CLMGK_ERROR_INVALID_VALUE, &error,
-                 "context: NULL");
-    expect_error(clmgk_gemm_tuning_store(session->context, "", &desc, NULL, &error), CLMGK_ERROR_INVALID_VALUE, &error,
-                 "tuned: NULL");
-    expect_error(clmgk_gemm_tuning_store(session->context, "", &desc, &tuned, &error), CLMGK_ERROR_INVALID_VALUE,
-                 &error, "cublas");
+    th_expect_error(clmgk_gemm_tuning_store(NULL, "", &desc, &tuned, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                    "context: NULL");
+    th_expect_error(clmgk_gemm_tuning_store(session->context, "", &desc, NULL, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                    "tuned: NULL");
+    th_expect_error(clmgk_gemm_tuning_store(session->context, "", &desc, &tuned, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                    "cublas");
     tuned.choice = NULL;
-    expect_error(clmgk_gemm_tuning_store(session->context, "", &desc, &tuned, &error), CLMGK_ERROR_INVALID_VALUE,
-                 &error, "tuned.choice: NULL");
+    th_expect_error(clmgk_gemm_tuning_store(session->context, "", &desc, &tuned, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                    "tuned.choice: NULL");
     if (!offers(session, "clblast", CLMGK_DTYPE_F32))
         return;
     tuned.choice = "clblast";
     tuned.parameters = "MWG=64";
-    expect_error(clmgk_gemm_tuning_store(session->context, "", &desc, &tuned, &error), CLMGK_ERROR_INVALID_VALUE,
-                 &error, "clblast-xgemm");
+    th_expect_error(clmgk_gemm_tuning_store(session->context, "", &desc, &tuned, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                    "clblast-xgemm");
     tuned.parameters = "";
-    expect_error(clmgk_gemm_tuning_store(session->context, "", NULL, &tuned, &error), CLMGK_ERROR_INVALID_VALUE, &error,
-                 "desc: NULL");
-    expect_error(clmgk_gemm_tuning_store_device(session->context, "", CLMGK_DTYPE_BF16, &tuned, &error),
-                 CLMGK_ERROR_INVALID_VALUE, &error, "no bf16");
-    expect_error(clmgk_gemm_tuning_store_device(session->context, "", (clmgk_dtype)9, &tuned, &error),
-                 CLMGK_ERROR_INVALID_VALUE, &error, "dtype: 9");
-    expect_error(clmgk_gemm_tuning_store(session->context, "", &desc, &tuned, &error), CLMGK_ERROR_IO, &error, "");
+    th_expect_error(clmgk_gemm_tuning_store(session->context, "", NULL, &tuned, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                    "desc: NULL");
+    th_expect_error(clmgk_gemm_tuning_store_device(session->context, "", CLMGK_DTYPE_BF16, &tuned, &th_error),
+                    CLMGK_ERROR_INVALID_VALUE, "no bf16");
+    th_expect_error(clmgk_gemm_tuning_store_device(session->context, "", (clmgk_dtype)9, &tuned, &th_error),
+                    CLMGK_ERROR_INVALID_VALUE, "dtype: 9");
+    th_expect_error(clmgk_gemm_tuning_store(session->context, "", &desc, &tuned, &th_error), CLMGK_ERROR_IO, "");
 }
 
 /* ---- CLBlast's parameters: last, for once some have been set, there is no way back to its own ------------------- */
@@ -650,9 +636,7 @@ static void expect_choice(const th_session *session, const char *folder, const c
     clmgk_context *const context = context_of(session, folder);
     clmgk_gemm_plan *plan = NULL;
     clmgk_gemm_info info;
-    clmgk_error error;
-    if (clmgk_gemm_plan_create(context, desc, NULL, &plan, &error) != CLMGK_OK)
-        fail_msg("%s", error.message);
+    th_expect_ok(clmgk_gemm_plan_create(context, desc, NULL, &plan, &th_error));
     assert_int_equal(clmgk_gemm_plan_get_info(plan, &info, NULL), CLMGK_OK);
     assert_string_equal(info.provider, provider);
     assert_string_equal(info.parameters, parameters);

@@ -41,6 +41,12 @@ typedef struct th_message {
 } th_message;
 bool th_say(th_message *message, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Where a call of the test's own thread leaves its error: th_expect_ok(call(..., &th_error)), or the status and words
+ * of the message that are to be there. Both clear it. */
+extern clmgk_error th_error;
+void th_expect_ok(clmgk_status status);
+void th_expect_error(clmgk_status status, clmgk_status expected, const char *words);
+
 /* ---- one context for a test program -------------------------------------------------------------------------- */
 
 #define TH_ENGINES 2

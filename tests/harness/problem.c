@@ -267,10 +267,8 @@ static uint64_t first_state(uint64_t seed, th_name name)
 th_problem th_problem_make(const clmgk_attention_desc *desc, uint64_t seed)
 {
     th_problem problem = {.desc = *desc, .seed = seed * 0x9e3779b97f4a7c15U};
-    clmgk_error error = {0};
     problem.desc.struct_size = sizeof(problem.desc);
-    if (clmgk_attention_validate(&problem.desc, &problem.desc, &error) != CLMGK_OK)
-        fail_msg("%s", error.message);
+    th_expect_ok(clmgk_attention_validate(&problem.desc, &problem.desc, &th_error));
     shape_arrays(&problem);
     for (th_name name = 0; name < TH_ARRAYS; name++) {
         th_array *const array = &problem.array[name];

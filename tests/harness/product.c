@@ -66,11 +66,9 @@ tp_product tp_make(const th_session *session, const clmgk_gemm_desc *desc, size_
 {
     tp_product product = {.args = CLMGK_GEMM_ARGS_INIT};
     clmgk_gemm_desc given = *desc;
-    clmgk_error error;
     uint64_t state = seed;
     given.struct_size = sizeof(given);
-    if (clmgk_gemm_validate(&given, &product.desc, &error) != CLMGK_OK)
-        fail_msg("%s", error.message);
+    th_expect_ok(clmgk_gemm_validate(&given, &product.desc, &th_error));
     for (int i = 0; i < TP_MATRICES; i++)
         product.matrix[i] = make_matrix(session, &product.desc, i, offset, &state);
     product.args.a = (clmgk_buffer){product.matrix[TP_A].memory, product.matrix[TP_A].offset};
@@ -119,9 +117,7 @@ void tp_add_workspace(const th_session *session, tp_product *product, const clmg
 void tp_enqueue(const clmgk_gemm_plan *plan, cl_command_queue queue, const tp_product *product, cl_uint num_wait,
                 const cl_event *wait_list, cl_event *event)
 {
-    clmgk_error error;
-    if (clmgk_enqueue_gemm(plan, queue, &product->args, num_wait, wait_list, event, &error) != CLMGK_OK)
-        fail_msg("%s", error.message);
+    th_expect_ok(clmgk_enqueue_gemm(plan, queue, &product->args, num_wait, wait_list, event, &th_error));
 }
 
 /* ---- checking ---------------------------------------------------------------------------------------------------- */

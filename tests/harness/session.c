@@ -48,20 +48,17 @@ static void find_engines(th_session *session)
 int th_session_open(void **state)
 {
     th_session *const session = calloc(1, sizeof(*session));
-    clmgk_error error = {0};
     cl_int code = CL_SUCCESS;
     assert_non_null(session);
     session->full = th_is_full();
-    if (clmgk_select_device(NULL, &session->info, &error) != CLMGK_OK)
-        fail_msg("%s", error.message);
+    th_expect_ok(clmgk_select_device(NULL, &session->info, &th_error));
     session->cl = clCreateContext(NULL, 1, &session->info.device_id, NULL, NULL, &code);
     assert_int_equal(code, CL_SUCCESS);
     session->queue = clCreateCommandQueue(session->cl, session->info.device_id, 0, &code);
     assert_int_equal(code, CL_SUCCESS);
     clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
     options.untuned = 1; /* whatever was measured here */
-    if (clmgk_context_create(session->cl, session->info.device_id, &options, &session->context, &error) != CLMGK_OK)
-        fail_msg("%s", error.message);
+    th_expect_ok(clmgk_context_create(session->cl, session->info.device_id, &options, &session->context, &th_error));
     find_engines(session);
     *state = session;
     return 0;

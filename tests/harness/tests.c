@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program's tests, which their definitions add before main begins. */
+/* A program's tests, which their definitions add before main begins, and the error of the calls that they make. */
 #include "harness/harness.h"
 
 #include <stdlib.h>
@@ -18,6 +18,23 @@ void th_add_test(const th_test *test)
     for (; at > 0 && tests[at - 1].line > test->line; at--)
         tests[at] = tests[at - 1];
     tests[at] = *test;
+}
+
+clmgk_error th_error;
+
+void th_expect_ok(clmgk_status status)
+{
+    if (status != CLMGK_OK)
+        fail_msg("%s: %s", clmgk_status_name(status), th_error.message);
+    th_error = (clmgk_error){0};
+}
+
+void th_expect_error(clmgk_status status, clmgk_status expected, const char *words)
+{
+    if (status != expected || th_error.status != expected || !strstr(th_error.message, words))
+        fail_msg("%s \"%s\": expected %s with \"%s\"", clmgk_status_name(status), th_error.message,
+                 clmgk_status_name(expected), words);
+    th_error = (clmgk_error){0};
 }
 
 bool th_is_full(void)

@@ -53,19 +53,6 @@ static int tear_down(void **state)
 
 #define CACHE_TEST(name) TH_TEST_OF(name, fixture *self, .session = true, .set_up = set_up, .tear_down = tear_down)
 
-static void expect_ok(clmgk_status status, const clmgk_error *error)
-{
-    if (status != CLMGK_OK)
-        fail_msg("%s: %s", clmgk_status_name(status), error->message);
-}
-
-static void expect_error(clmgk_status status, clmgk_status expected, const clmgk_error *error, const char *words)
-{
-    if (status != expected || error->status != expected || !strstr(error->message, words))
-        fail_msg("%s \"%s\": expected %s with \"%s\"", clmgk_status_name(status), error->message,
-                 clmgk_status_name(expected), words);
-}
-
 static void write_file(const fixture *self, const char *text)
 {
     (void)mkdir(self->folder, S_IRWXU);
@@ -93,16 +80,14 @@ static void expect_file(const fixture *self, const char *expected)
 static clmgk_tuning_info get_info(const fixture *self)
 {
     clmgk_tuning_info info;
-    clmgk_error error = {0};
-    expect_ok(clmgk_tuning_get_info(self->root, &info, &error), &error);
+    th_expect_ok(clmgk_tuning_get_info(self->root, &info, &th_error));
     return info;
 }
 
 static void import_text(const fixture *self, const char *text, size_t expected)
 {
     size_t taken = 77;
-    clmgk_error error = {0};
-    expect_ok(clmgk_tuning_import(self->root, text, strlen(text), &taken, &error), &error);
+    th_expect_ok(clmgk_tuning_import(self->root, text, strlen(text), &taken, &th_error));
     assert_int_equal(taken, expected);
 }
 
@@ -133,12 +118,11 @@ static bool is_value(const clmgk_tunable *tunable, int32_t value)
 
 TH_HOST_TEST(tables_are_sound)
 {
-    clmgk_error error = {0};
     size_t tables = 0;
     for (const char *name; (name = clmgk_tunable_table(tables)) != NULL; tables++) {
         clmgk_tunable list[MGK_MAX_TUNABLES];
         size_t count = 0;
-        expect_ok(clmgk_tunable_list(name, list, MGK_MAX_TUNABLES, &count, &error), &error);
+        th_expect_ok(clmgk_tunable_list(name, list, MGK_MAX_TUNABLES, &count, &th_error));
         assert_in_range(count, 1, MGK_MAX_TUNABLES);
         for (size_t i = 0; i < count; i++) {
             assert_in_range(list[i].value_count, 1, CLMGK_TUNABLE_VALUES);
@@ -151,7 +135,7 @@ TH_HOST_TEST(tables_are_sound)
         }
         size_t fewer = 0;
         clmgk_tunable first;
-        expect_ok(clmgk_tunable_list(name, &first, 1, &fewer, &error), &error);
+        th_expect_ok(clmgk_tunable_list(name, &first, 1, &fewer, &th_error));
         assert_int_equal(fewer, count);
         assert_string_equal(first.name, list[0].name);
     }
@@ -160,14 +144,13 @@ TH_HOST_TEST(tables_are_sound)
 
 TH_HOST_TEST(sets_are_checked)
 {
-    clmgk_error error = {0};
     static const char good[] = "row-threads=8,key-threads=16,rows=2,keys=2,features=16,values=16,splits=1";
     assert_string_equal(clmgk_tunable_constraint("simt", 0), "(key_threads * keys) % values == 0");
     assert_non_null(strstr(clmgk_tunable_constraint("simt", 1), "<= 65536"));
     assert_null(clmgk_tunable_constraint("simt", 2));
     assert_null(clmgk_tunable_constraint("nothing", 0));
     assert_null(clmgk_tunable_constraint(NULL, 0));
-    expect_ok(clmgk_tunable_check("simt", good, &error), &error);
+    th_expect_ok(clmgk_tunable_check("simt", good, &th_error));
     /* the most that a GPU's defaults take; 512 work-items with few registers; many registers with 256 */
     static const char *const fit[] = {
         "row-threads=8,key-threads=16,rows=4,keys=4,features=16,values=16,splits=1",
@@ -175,7 +158,7 @@ TH_HOST_TEST(sets_are_checked)
         "row-threads=16,key-threads=16,rows=8,keys=8,features=16,values=16,splits=1",
     };
     for (size_t i = 0; i < TH_COUNT(fit); i++)
-        expect_ok(clmgk_tunable_check("simt", fit[i], &error), &error);
+        th_expect_ok(clmgk_tunable_check("simt", fit[i], &th_error));
     static const struct {
         const char *text, *words;
     } bad[] = {
@@ -191,7 +174,7 @@ TH_HOST_TEST(sets_are_checked)
         {"", "row-threads"},
     };
     for (size_t i = 0; i < TH_COUNT(bad); i++)
-        expect_error(clmgk_tunable_check("simt", bad[i].text, &error), CLMGK_ERROR_INVALID_VALUE, &error, bad[i].words);
+        th_expect_error(clmgk_tunable_check("simt", bad[i].text, &th_error), CLMGK_ERROR_INVALID_VALUE, bad[i].words);
 }
 
 TH_HOST_TEST(source_names)
@@ -257,13 +240,12 @@ static void add(mgk_tuning *tuning, const mgk_device_facts *facts, const char *n
     const clmgk_tuned tuned = {"lane", name, 1.0, 2.0};
     const mgk_tuning_device device = mgk_tuning_device_of(facts);
     mgk_tuning_entry entry;
-    clmgk_error error = {0};
     if (rows < 0)
         key.axes = 0;
-    expect_ok(mgk_tuning_entry_of(&key, &tuned, &entry, &error), &error);
+    th_expect_ok(mgk_tuning_entry_of(&key, &tuned, &entry, &th_error));
     entry.shipped = shipped;
     snprintf(entry.date, sizeof(entry.date), EARLY);
-    expect_ok(mgk_tuning_set_put(&tuning->set, &device, &entry, false, NULL, &error), &error);
+    th_expect_ok(mgk_tuning_set_put(&tuning->set, &device, &entry, false, NULL, &th_error));
 }
 
 typedef struct expected_choice {
@@ -288,8 +270,7 @@ static void expect_order(const mgk_tuning *tuning, const mgk_device_facts *facts
 static mgk_tuning *empty_tuning(void)
 {
     mgk_tuning *tuning = NULL;
-    clmgk_error error = {0};
-    expect_ok(mgk_tuning_read(NULL, NULL, &tuning, &error), &error);
+    th_expect_ok(mgk_tuning_read(NULL, NULL, &tuning, &th_error));
     tuning->set.count = 0; /* whatever the library ships */
     return tuning;
 }
@@ -366,10 +347,9 @@ TH_HOST_TEST(levels_are_tried_in_order)
 CACHE_TEST(entries_are_listed)
 {
     clmgk_tuning_entry entries[3];
-    clmgk_error error = {0};
     size_t count = 0;
     write_file(self, small_file);
-    expect_ok(clmgk_tuning_list(self->root, NULL, entries, 3, &count, &error), &error);
+    th_expect_ok(clmgk_tuning_list(self->root, NULL, entries, 3, &count, &th_error));
     assert_true(count >= 3);
     assert_string_equal(entries[0].device, "A \"B\" \\ C");
     assert_string_equal(entries[0].bucket, "variant=mgk rows=9 keys=9 tasks=3");
@@ -401,10 +381,9 @@ CACHE_TEST(illegal_values_are_told)
         char text[2048];
         clmgk_tuning_entry entry;
         size_t count = 0;
-        clmgk_error error = {0};
         snprintf(text, sizeof(text), HEADER DEVICE_1 "%s", cases[i].entry);
         write_file(self, text);
-        expect_ok(clmgk_tuning_list(self->root, NULL, &entry, 1, &count, &error), &error);
+        th_expect_ok(clmgk_tuning_list(self->root, NULL, &entry, 1, &count, &th_error));
         assert_false(entry.allowed);
         assert_non_null(strstr(entry.reason, cases[i].reason));
     }
@@ -499,7 +478,6 @@ CACHE_TEST(sizes_are_bounded)
 {
     const size_t huge = ((size_t)16 << 20) + 1;
     char *const text = malloc(huge);
-    clmgk_error error = {0};
     assert_non_null(text);
     memset(text, 'x', huge);
     memcpy(text, HEADER, strlen(HEADER));
@@ -509,25 +487,24 @@ CACHE_TEST(sizes_are_bounded)
     assert_non_null(strstr(get_info(self).message, "too long"));
     scratch_write(self->file, text, huge);
     assert_non_null(strstr(get_info(self).message, "at most 16777216"));
-    expect_error(clmgk_tuning_import(self->root, small_file, strlen(small_file), NULL, &error), CLMGK_ERROR_IO, &error,
-                 "at most 16777216");
+    th_expect_error(clmgk_tuning_import(self->root, small_file, strlen(small_file), NULL, &th_error), CLMGK_ERROR_IO,
+                    "at most 16777216");
     free(text);
 }
 
 CACHE_TEST(newer_files_are_left_alone)
 {
     static const char newer[] = "clmgk-tuning 2\nsomething else\n";
-    clmgk_error error = {0};
     write_file(self, newer);
     const clmgk_tuning_info info = get_info(self);
     assert_true(info.entries == 0 && info.damaged == 0);
     assert_non_null(strstr(info.message, "format"));
-    expect_error(clmgk_tuning_import(self->root, small_file, strlen(small_file), NULL, &error), CLMGK_ERROR_IO, &error,
-                 "left alone");
-    expect_error(clmgk_tuning_reset(self->root, NULL, &error), CLMGK_ERROR_IO, &error, "left alone");
+    th_expect_error(clmgk_tuning_import(self->root, small_file, strlen(small_file), NULL, &th_error), CLMGK_ERROR_IO,
+                    "left alone");
+    th_expect_error(clmgk_tuning_reset(self->root, NULL, &th_error), CLMGK_ERROR_IO, "left alone");
     expect_file(self, newer);
-    expect_error(clmgk_tuning_import(self->root, newer, strlen(newer), NULL, &error), CLMGK_ERROR_INVALID_VALUE, &error,
-                 "format");
+    th_expect_error(clmgk_tuning_import(self->root, newer, strlen(newer), NULL, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                    "format");
 }
 
 CACHE_TEST(damaged_files_are_kept_aside)
@@ -554,13 +531,12 @@ CACHE_TEST(damaged_files_are_kept_aside)
 
 static char *export_text(const fixture *self)
 {
-    clmgk_error error = {0};
     size_t length = 0;
-    expect_ok(clmgk_tuning_export(self->root, NULL, NULL, 0, &length, &error), &error);
+    th_expect_ok(clmgk_tuning_export(self->root, NULL, NULL, 0, &length, &th_error));
     char *const text = calloc(1, length + 2);
     assert_non_null(text);
     text[length] = '!';
-    expect_ok(clmgk_tuning_export(self->root, NULL, text, length + 1, &length, &error), &error);
+    th_expect_ok(clmgk_tuning_export(self->root, NULL, text, length + 1, &length, &th_error));
     assert_int_equal(text[length], '!');
     text[length] = '\0';
     return text;
@@ -580,8 +556,7 @@ CACHE_TEST(exports_are_imported)
     /* as many bytes as there is room for */
     char part[8] = "0123456";
     size_t length = 0;
-    clmgk_error error = {0};
-    expect_ok(clmgk_tuning_export(self->root, NULL, part, 4, &length, &error), &error);
+    th_expect_ok(clmgk_tuning_export(self->root, NULL, part, 4, &length, &th_error));
     assert_int_equal(length, strlen(first));
     assert_memory_equal(part, "clmg456", 7);
     free(first);
@@ -633,10 +608,9 @@ CACHE_TEST(bad_imports_change_nothing)
     import_text(self, small_file, 3);
     char *const before = read_file(self);
     for (size_t i = 0; i < TH_COUNT(cases); i++) {
-        clmgk_error error = {0};
         size_t taken = 77;
-        expect_error(clmgk_tuning_import(self->root, cases[i].text, strlen(cases[i].text), &taken, &error),
-                     CLMGK_ERROR_INVALID_VALUE, &error, cases[i].words);
+        th_expect_error(clmgk_tuning_import(self->root, cases[i].text, strlen(cases[i].text), &taken, &th_error),
+                        CLMGK_ERROR_INVALID_VALUE, cases[i].words);
         assert_int_equal(taken, 77);
         expect_file(self, before);
     }
@@ -656,18 +630,17 @@ CACHE_TEST(bad_imports_change_nothing)
 
 CACHE_TEST(without_files)
 {
-    clmgk_error error = {0};
     clmgk_tuning_info info;
     size_t count = 0;
-    expect_ok(clmgk_tuning_get_info("", &info, &error), &error);
+    th_expect_ok(clmgk_tuning_get_info("", &info, &th_error));
     assert_true(!info.path[0] && info.entries == 0 && info.bytes == 0);
-    expect_ok(clmgk_tuning_list("", NULL, NULL, 0, &count, &error), &error);
-    expect_error(clmgk_tuning_import("", HEADER, strlen(HEADER), NULL, &error), CLMGK_ERROR_IO, &error, "no files");
-    expect_error(clmgk_tuning_reset("", NULL, &error), CLMGK_ERROR_IO, &error, "no files");
-    expect_ok(clmgk_tuning_get_info(self->root, &info, &error), &error);
+    th_expect_ok(clmgk_tuning_list("", NULL, NULL, 0, &count, &th_error));
+    th_expect_error(clmgk_tuning_import("", HEADER, strlen(HEADER), NULL, &th_error), CLMGK_ERROR_IO, "no files");
+    th_expect_error(clmgk_tuning_reset("", NULL, &th_error), CLMGK_ERROR_IO, "no files");
+    th_expect_ok(clmgk_tuning_get_info(self->root, &info, &th_error));
     assert_string_equal(info.path, self->folder);
     assert_int_equal(info.entries, 0);
-    expect_ok(clmgk_tuning_reset(self->root, NULL, &error), &error);
+    th_expect_ok(clmgk_tuning_reset(self->root, NULL, &th_error));
     assert_int_equal(scratch_count(self->root, "tuning", NULL), 0);
 }
 
@@ -693,10 +666,9 @@ TH_HOST_TEST(places)
     }
     for (size_t i = 0; i < TH_COUNT(cases); i++) {
         char *path = NULL;
-        clmgk_error error = {0};
         for (size_t n = 0; n < 3; n++)
             assert_int_equal(cases[i].values[n] ? setenv(names[n], cases[i].values[n], 1) : unsetenv(names[n]), 0);
-        expect_ok(mgk_tuning_path(NULL, NULL, NULL, &path, &error), &error);
+        th_expect_ok(mgk_tuning_path(NULL, NULL, NULL, &path, &th_error));
         assert_true((path == NULL) == (cases[i].path == NULL));
         if (path)
             assert_string_equal(path, cases[i].path);
@@ -716,31 +688,30 @@ TH_HOST_TEST(places)
 
 CACHE_TEST(unusable_folders)
 {
-    clmgk_error error = {0};
     assert_int_equal(mkdir(self->folder, S_IRWXU), 0);
     assert_int_equal(chmod(self->folder, 0755), 0);
-    expect_error(clmgk_tuning_import(self->root, HEADER, strlen(HEADER), NULL, &error), CLMGK_ERROR_IO, &error, "0755");
+    th_expect_error(clmgk_tuning_import(self->root, HEADER, strlen(HEADER), NULL, &th_error), CLMGK_ERROR_IO, "0755");
     assert_non_null(strstr(get_info(self).message, "0755"));
     scratch_remove(self->folder);
     scratch_write(self->folder, "x", 1);
-    expect_error(clmgk_tuning_import(self->root, HEADER, strlen(HEADER), NULL, &error), CLMGK_ERROR_IO, &error,
-                 self->folder);
+    th_expect_error(clmgk_tuning_import(self->root, HEADER, strlen(HEADER), NULL, &th_error), CLMGK_ERROR_IO,
+                    self->folder);
     scratch_remove(self->folder);
     /* a file that others may write is not the user's word */
     write_file(self, small_file);
     assert_int_equal(chmod(self->file, 0666), 0);
     assert_int_equal(get_info(self).entries, 0);
     assert_non_null(strstr(get_info(self).message, "nobody else may write"));
-    expect_error(clmgk_tuning_import(self->root, HEADER, strlen(HEADER), NULL, &error), CLMGK_ERROR_IO, &error,
-                 "nobody else may write");
+    th_expect_error(clmgk_tuning_import(self->root, HEADER, strlen(HEADER), NULL, &th_error), CLMGK_ERROR_IO,
+                    "nobody else may write");
     expect_file(self, small_file);
     assert_int_equal(chmod(self->file, 0600), 0);
     if (geteuid() == 0)
         return; /* whom no mode stops */
     assert_int_equal(chmod(self->folder, 0500), 0);
     assert_int_equal(get_info(self).entries, 3);
-    expect_error(clmgk_tuning_import(self->root, HEADER, strlen(HEADER), NULL, &error), CLMGK_ERROR_IO, &error,
-                 self->folder);
+    th_expect_error(clmgk_tuning_import(self->root, HEADER, strlen(HEADER), NULL, &th_error), CLMGK_ERROR_IO,
+                    self->folder);
     assert_int_equal(chmod(self->folder, 0700), 0);
     expect_file(self, small_file);
 }
@@ -828,14 +799,12 @@ static clmgk_context *open_context(const fixture *self, const char *cache_dir, b
 {
     clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
     clmgk_context *context = NULL;
-    clmgk_error error = {0};
     char folder[SCRATCH_PATH] = "";
     if (cache_dir[0])
         scratch_join(folder, cache_dir, "tuning");
     options.tuning_dir = folder; /* programs come from the environment's cache */
     options.untuned = untuned;
-    expect_ok(clmgk_context_create(self->session->cl, self->session->info.device_id, &options, &context, &error),
-              &error);
+    th_expect_ok(clmgk_context_create(self->session->cl, self->session->info.device_id, &options, &context, &th_error));
     return context;
 }
 
@@ -849,10 +818,9 @@ static chosen choose_in(clmgk_context *context, const clmgk_attention_desc *desc
 {
     clmgk_plan *plan = NULL;
     clmgk_plan_info info;
-    clmgk_error error = {0};
     chosen found = {0};
-    expect_ok(clmgk_plan_create(context, desc, options, &plan, &error), &error);
-    expect_ok(clmgk_plan_get_info(plan, &info, &error), &error);
+    th_expect_ok(clmgk_plan_create(context, desc, options, &plan, &th_error));
+    th_expect_ok(clmgk_plan_get_info(plan, &info, &th_error));
     found.source = info.tuning;
     found.backward_source = info.backward_tuning;
     snprintf(found.parameters, sizeof(found.parameters), "%s", info.parameters);
@@ -879,9 +847,8 @@ static const char *tuned_parameters(const fixture *self)
 static void store(const fixture *self, const clmgk_attention_desc *desc, clmgk_tuned_pass pass, const char *parameters)
 {
     clmgk_context *const context = open_context(self, "", false);
-    clmgk_error error = {0};
     const clmgk_tuned tuned = {clmgk_engine_name(self->session->info.engine), parameters, 1.0, 2.0};
-    expect_ok(clmgk_tuning_store(context, self->root, desc, pass, &tuned, &error), &error);
+    th_expect_ok(clmgk_tuning_store(context, self->root, desc, pass, &tuned, &th_error));
     clmgk_context_release(context);
 }
 
@@ -970,14 +937,13 @@ CACHE_TEST(illegal_values_are_passed_over)
     for (size_t i = 0; i < TH_COUNT(illegal); i++) {
         clmgk_tuning_entry entry;
         size_t count = 0;
-        clmgk_error error = {0};
         scratch_remove(self->folder);
         store(self, &desc, CLMGK_TUNED_FORWARD, tuned);
         edit(self, tuned, illegal[i]);
         const chosen found = choose(self, &desc, NULL);
         assert_int_equal(found.source, CLMGK_TUNING_CLASS);
         assert_null(strstr(found.parameters, tuned));
-        expect_ok(clmgk_tuning_list(self->root, NULL, &entry, 1, &count, &error), &error);
+        th_expect_ok(clmgk_tuning_list(self->root, NULL, &entry, 1, &count, &th_error));
         assert_true(!entry.allowed && strstr(entry.reason, illegal[i]));
     }
     /* the next in order serves */
@@ -995,9 +961,8 @@ CACHE_TEST(illegal_values_are_passed_over)
 static clmgk_tuning_entry own_entry(const fixture *self)
 {
     clmgk_tuning_entry entry;
-    clmgk_error error = {0};
     size_t count = 0;
-    expect_ok(clmgk_tuning_list(self->root, self->session->info.device_id, &entry, 1, &count, &error), &error);
+    th_expect_ok(clmgk_tuning_list(self->root, self->session->info.device_id, &entry, 1, &count, &th_error));
     assert_true(count >= 1 && !entry.shipped);
     return entry;
 }
@@ -1069,9 +1034,8 @@ CACHE_TEST(files_of_0_1_0_do_no_harm)
 static void store_gain(const fixture *self, const clmgk_attention_desc *desc, const char *parameters, double percent)
 {
     clmgk_context *const context = open_context(self, "", false);
-    clmgk_error error = {0};
     const clmgk_tuned tuned = {clmgk_engine_name(self->session->info.engine), parameters, 0.003 * percent, 0.3};
-    expect_ok(clmgk_tuning_store(context, self->root, desc, CLMGK_TUNED_FORWARD, &tuned, &error), &error);
+    th_expect_ok(clmgk_tuning_store(context, self->root, desc, CLMGK_TUNED_FORWARD, &tuned, &th_error));
     clmgk_context_release(context);
 }
 
@@ -1108,9 +1072,8 @@ CACHE_TEST(small_gains_are_the_defaults)
 TH_HOST_TEST(shipped_entries_gain)
 {
     clmgk_tuning_entry entries[256];
-    clmgk_error error = {0};
     size_t count = 0;
-    expect_ok(clmgk_tuning_list("", NULL, entries, TH_COUNT(entries), &count, &error), &error);
+    th_expect_ok(clmgk_tuning_list("", NULL, entries, TH_COUNT(entries), &count, &th_error));
     assert_in_range(count, 1, TH_COUNT(entries));
     for (size_t i = 0; i < count; i++)
         if (!entries[i].allowed || entries[i].defaults || !strchr(entries[i].architecture, '/'))
@@ -1143,19 +1106,18 @@ CACHE_TEST(entries_of_a_device_are_removed)
 {
     const clmgk_attention_desc desc = test_desc();
     const cl_device_id device = self->session->info.device_id;
-    clmgk_error error = {0};
     size_t length = 0;
     import_text(self, small_file, 3);
     char *const others = read_file(self);
     store(self, &desc, CLMGK_TUNED_FORWARD, tuned_parameters(self));
     edit(self, "driver=\"", "driver=\""); /* the file is there */
-    expect_ok(clmgk_tuning_export(self->root, device, NULL, 0, &length, &error), &error);
+    th_expect_ok(clmgk_tuning_export(self->root, device, NULL, 0, &length, &th_error));
     assert_true(length > strlen(HEADER));
-    expect_ok(clmgk_tuning_reset(self->root, device, &error), &error);
+    th_expect_ok(clmgk_tuning_reset(self->root, device, &th_error));
     expect_file(self, others);
-    expect_ok(clmgk_tuning_export(self->root, device, NULL, 0, &length, &error), &error);
+    th_expect_ok(clmgk_tuning_export(self->root, device, NULL, 0, &length, &th_error));
     assert_int_equal(length, strlen(HEADER));
-    expect_ok(clmgk_tuning_reset(self->root, NULL, &error), &error);
+    th_expect_ok(clmgk_tuning_reset(self->root, NULL, &th_error));
     expect_file(self, HEADER);
     free(others);
 }
@@ -1189,16 +1151,15 @@ CACHE_TEST(backward_follows_forward)
     assert_int_equal(found.backward_source, CLMGK_TUNING_CLASS);
     assert_non_null(strstr(found.backward_parameters, other));
     clmgk_context *const context = open_context(self, "", false);
-    clmgk_error error = {0};
     clmgk_tuned tuned = {"lane", other, 1.0, 2.0};
-    expect_error(clmgk_tuning_check(context, &desc, CLMGK_TUNED_BACKWARD, &tuned, &error), CLMGK_ERROR_INVALID_VALUE,
-                 &error, own);
+    th_expect_error(clmgk_tuning_check(context, &desc, CLMGK_TUNED_BACKWARD, &tuned, &th_error),
+                    CLMGK_ERROR_INVALID_VALUE, own);
     tuned.parameters = own;
-    expect_ok(clmgk_tuning_check(context, &desc, CLMGK_TUNED_BACKWARD, &tuned, &error), &error);
+    th_expect_ok(clmgk_tuning_check(context, &desc, CLMGK_TUNED_BACKWARD, &tuned, &th_error));
     tuned.choice = "simt";
     tuned.parameters = "";
-    expect_error(clmgk_tuning_check(context, &desc, CLMGK_TUNED_BACKWARD, &tuned, &error), CLMGK_ERROR_INVALID_VALUE,
-                 &error, "engine lane");
+    th_expect_error(clmgk_tuning_check(context, &desc, CLMGK_TUNED_BACKWARD, &tuned, &th_error),
+                    CLMGK_ERROR_INVALID_VALUE, "engine lane");
     clmgk_context_release(context);
     /* scores of the other kind are the same whatever the lanes */
     desc.score = CLMGK_SCORE_DOT;
@@ -1233,20 +1194,18 @@ CACHE_TEST(values_that_do_not_compile_give_way)
     clmgk_plan_options given = CLMGK_PLAN_OPTIONS_INIT;
     clmgk_context *context = NULL;
     clmgk_plan *plan = NULL;
-    clmgk_error error = {0};
     write_kernels(self->root, lane ? "UNROLL_PRODUCT == 2" : "FEATURE_CHUNK == 8");
     store(self, &desc, CLMGK_TUNED_FORWARD, tuned_parameters(self));
     options.kernel_dir = self->root;
     options.cache_dir = "";
     options.tuning_dir = self->folder;
-    expect_ok(clmgk_context_create(self->session->cl, self->session->info.device_id, &options, &context, &error),
-              &error);
+    th_expect_ok(clmgk_context_create(self->session->cl, self->session->info.device_id, &options, &context, &th_error));
     const chosen found = choose_in(context, &desc, NULL);
     assert_int_equal(found.source, CLMGK_TUNING_CLASS);
     assert_null(strstr(found.parameters, tuned_parameters(self)));
     /* the caller's own values are no advice */
     given.parameters = tuned_parameters(self);
-    expect_error(clmgk_plan_create(context, &desc, &given, &plan, &error), CLMGK_ERROR_COMPILE, &error, "broken");
+    th_expect_error(clmgk_plan_create(context, &desc, &given, &plan, &th_error), CLMGK_ERROR_COMPILE, "broken");
     clmgk_context_release(context);
 }
 
@@ -1255,13 +1214,12 @@ CACHE_TEST(workspace_is_kept_in_bounds)
 {
     clmgk_attention_desc desc = test_desc();
     clmgk_context *const context = open_context(self, "", false);
-    clmgk_error error = {0};
     const clmgk_tuned tuned = {clmgk_engine_name(self->session->info.engine), "splits=16", 1.0, 2.0};
-    expect_error(clmgk_tuning_store(context, self->root, &desc, CLMGK_TUNED_FORWARD, &tuned, &error),
-                 CLMGK_ERROR_INVALID_VALUE, &error, "splits=16");
+    th_expect_error(clmgk_tuning_store(context, self->root, &desc, CLMGK_TUNED_FORWARD, &tuned, &th_error),
+                    CLMGK_ERROR_INVALID_VALUE, "splits=16");
     desc.length = 16;
     desc.length_k = 256;
-    expect_ok(clmgk_tuning_store(context, self->root, &desc, CLMGK_TUNED_FORWARD, &tuned, &error), &error);
+    th_expect_ok(clmgk_tuning_store(context, self->root, &desc, CLMGK_TUNED_FORWARD, &tuned, &th_error));
     assert_int_equal(choose(self, &desc, NULL).source, CLMGK_TUNING_BUCKET);
     desc.length = 22; /* the farthest corner of the bucket */
     desc.length_k = 182;
@@ -1364,23 +1322,22 @@ TH_HOST_TEST(buckets_tell_mixed_heads_apart)
 
 CACHE_TEST(misuse_of_queries)
 {
-    clmgk_error error = {0};
     clmgk_tunable tunable;
     size_t count = 0;
-    expect_error(clmgk_tunable_list(NULL, &tunable, 1, &count, &error), VALUE, &error, "table: NULL");
-    expect_error(clmgk_tunable_list("x", &tunable, 1, &count, &error), VALUE, &error, "table: \"x\"");
-    expect_error(clmgk_tunable_list("lane", NULL, 1, &count, &error), VALUE, &error, "tunables: NULL");
-    expect_error(clmgk_tunable_list("lane", &tunable, 1, NULL, &error), VALUE, &error, "count: NULL");
-    expect_error(clmgk_tunable_check(NULL, "", &error), VALUE, &error, "table: NULL");
-    expect_error(clmgk_tunable_check("x", "", &error), VALUE, &error, "table: \"x\"");
-    expect_error(clmgk_tunable_check("lane", NULL, &error), VALUE, &error, "parameters: NULL");
-    expect_error(clmgk_tuning_list(self->root, NULL, NULL, 1, &count, &error), VALUE, &error, "entries: NULL");
-    expect_error(clmgk_tuning_list(self->root, NULL, NULL, 0, NULL, &error), VALUE, &error, "count: NULL");
-    expect_error(clmgk_tuning_get_info(self->root, NULL, &error), VALUE, &error, "info: NULL");
-    expect_error(clmgk_tuning_export(self->root, NULL, NULL, 1, &count, &error), VALUE, &error, "text: NULL");
-    expect_error(clmgk_tuning_export(self->root, NULL, NULL, 0, NULL, &error), VALUE, &error, "length: NULL");
-    expect_error(clmgk_tuning_import(self->root, NULL, 0, NULL, &error), VALUE, &error, "text: NULL");
-    expect_error(clmgk_tuning_import(self->root, "", 0, NULL, &error), VALUE, &error, "length: 0");
+    th_expect_error(clmgk_tunable_list(NULL, &tunable, 1, &count, &th_error), VALUE, "table: NULL");
+    th_expect_error(clmgk_tunable_list("x", &tunable, 1, &count, &th_error), VALUE, "table: \"x\"");
+    th_expect_error(clmgk_tunable_list("lane", NULL, 1, &count, &th_error), VALUE, "tunables: NULL");
+    th_expect_error(clmgk_tunable_list("lane", &tunable, 1, NULL, &th_error), VALUE, "count: NULL");
+    th_expect_error(clmgk_tunable_check(NULL, "", &th_error), VALUE, "table: NULL");
+    th_expect_error(clmgk_tunable_check("x", "", &th_error), VALUE, "table: \"x\"");
+    th_expect_error(clmgk_tunable_check("lane", NULL, &th_error), VALUE, "parameters: NULL");
+    th_expect_error(clmgk_tuning_list(self->root, NULL, NULL, 1, &count, &th_error), VALUE, "entries: NULL");
+    th_expect_error(clmgk_tuning_list(self->root, NULL, NULL, 0, NULL, &th_error), VALUE, "count: NULL");
+    th_expect_error(clmgk_tuning_get_info(self->root, NULL, &th_error), VALUE, "info: NULL");
+    th_expect_error(clmgk_tuning_export(self->root, NULL, NULL, 1, &count, &th_error), VALUE, "text: NULL");
+    th_expect_error(clmgk_tuning_export(self->root, NULL, NULL, 0, NULL, &th_error), VALUE, "length: NULL");
+    th_expect_error(clmgk_tuning_import(self->root, NULL, 0, NULL, &th_error), VALUE, "text: NULL");
+    th_expect_error(clmgk_tuning_import(self->root, "", 0, NULL, &th_error), VALUE, "length: 0");
     assert_int_equal(scratch_count(self->root, "tuning", NULL), 0);
 }
 
@@ -1422,27 +1379,27 @@ CACHE_TEST(misuse_of_store)
         const clmgk_tuned_pass pass = (clmgk_tuned_pass)cases[i].pass;
         clmgk_status status =
             clmgk_tuning_store(cases[i].context, self->root, cases[i].desc, pass, &cases[i].tuned, &error);
-        expect_error(status, cases[i].desc == &bad ? error.status : VALUE, &error, cases[i].words);
+        th_expect_error(status, cases[i].desc == &bad ? error.status : VALUE, cases[i].words);
         if (strstr(cases[i].words, "_ms"))
             continue;
         status = clmgk_tuning_check(cases[i].context, cases[i].desc, pass, &cases[i].tuned, &error);
-        expect_error(status, cases[i].desc == &bad ? error.status : VALUE, &error, cases[i].words);
+        th_expect_error(status, cases[i].desc == &bad ? error.status : VALUE, cases[i].words);
     }
-    expect_error(clmgk_tuning_check(context, &desc, CLMGK_TUNED_FORWARD, NULL, &error), VALUE, &error, "tuned: NULL");
-    expect_error(clmgk_tuning_store(context, self->root, &desc, CLMGK_TUNED_FORWARD, NULL, &error), VALUE, &error,
-                 "tuned: NULL");
+    th_expect_error(clmgk_tuning_check(context, &desc, CLMGK_TUNED_FORWARD, NULL, &th_error), VALUE, "tuned: NULL");
+    th_expect_error(clmgk_tuning_store(context, self->root, &desc, CLMGK_TUNED_FORWARD, NULL, &th_error), VALUE,
+                    "tuned: NULL");
     const clmgk_tuned good = {engine, NULL, 1.0, 2.0};
-    expect_error(clmgk_tuning_store(context, "", &desc, CLMGK_TUNED_FORWARD, &good, &error), CLMGK_ERROR_IO, &error,
-                 "no files");
+    th_expect_error(clmgk_tuning_store(context, "", &desc, CLMGK_TUNED_FORWARD, &good, &th_error), CLMGK_ERROR_IO,
+                    "no files");
     assert_int_equal(scratch_count(self->root, "tuning", NULL), 0);
-    expect_ok(clmgk_tuning_store(context, self->root, &desc, CLMGK_TUNED_FORWARD, &good, &error), &error);
+    th_expect_ok(clmgk_tuning_store(context, self->root, &desc, CLMGK_TUNED_FORWARD, &good, &th_error));
     clmgk_context_release(context);
 
     clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
     clmgk_context *none = NULL;
     options.untuned = 2;
-    expect_error(clmgk_context_create(self->session->cl, self->session->info.device_id, &options, &none, &error), VALUE,
-                 &error, "untuned: 2");
+    th_expect_error(clmgk_context_create(self->session->cl, self->session->info.device_id, &options, &none, &th_error),
+                    VALUE, "untuned: 2");
 }
 
 int main(int count, char **arguments)
