@@ -33,7 +33,7 @@ typedef struct bench_options {
     bool json;
     const char *plot;    /* NULL: none */
     const char *compare; /* NULL: none */
-    bench_product products[BENCH_MAX_PRODUCTS];
+    tool_product products[TOOL_MAX_PRODUCTS];
     size_t product_count; /* 0: attention */
 } bench_options;
 

@@ -59,17 +59,6 @@ static json_t *modifiers_json(const clmgk_attention_desc *desc)
                      dropout);
 }
 
-/* Adds the pairs of `rest`, whose reference is taken; NULL: out of memory. */
-static json_t *merge(json_t *object, json_t *rest)
-{
-    if (!object || !rest || json_object_update(object, rest) != 0) {
-        json_decref(object);
-        object = NULL;
-    }
-    json_decref(rest);
-    return object;
-}
-
 /* What identifies a case. */
 static json_t *case_key_json(size_t device, const bench_case *one)
 {
@@ -82,7 +71,7 @@ static json_t *case_key_json(size_t device, const bench_case *one)
                   "kv_heads", (json_int_t)desc->kv_heads, "components", (json_int_t)desc->components, "length",
                   (json_int_t)desc->length, "length_k", (json_int_t)desc->length_k, "head_size",
                   (json_int_t)desc->head_size, "value_size", (json_int_t)desc->value_size, "causal", (int)desc->causal);
-    return merge(sizes, modifiers_json(desc));
+    return tool_json_merge(sizes, modifiers_json(desc));
 }
 
 static json_t *case_json(size_t index, const bench_peaks *peaks, const bench_group *group, const bench_case *one)
@@ -99,19 +88,14 @@ static json_t *case_json(size_t index, const bench_peaks *peaks, const bench_gro
         "private_bytes", (json_int_t)one->private_bytes, "ratio_to_baseline", ratio_json(group, one),
         "paper_operations", paper_operations_json(group, one), "process_peak_bytes",
         (json_int_t)one->process_peak_bytes);
-    return merge(case_key_json(index, one), rest);
+    return tool_json_merge(case_key_json(index, one), rest);
 }
 
 /* A case without figures: refused by the device, or wrong. */
 static json_t *failed_case_json(size_t index, const bench_case *one)
 {
-    json_t *object = case_key_json(index, one);
-    if (object && json_object_set_new(object, one->refused ? "refused" : "wrong",
-                                      json_string(one->refused ? one->reason : one->error.message)) != 0) {
-        json_decref(object);
-        return NULL;
-    }
-    return object;
+    return tool_json_merge(case_key_json(index, one), json_pack("{s:s}", one->refused ? "refused" : "wrong",
+                                                                one->refused ? one->reason : one->error.message));
 }
 
 static json_t *device_json(const bench_device *device)
@@ -124,37 +108,22 @@ static json_t *device_json(const bench_device *device)
                      (json_int_t)device->peaks.buffer_bytes);
 }
 
-/* Appends the cases of a device; false: out of memory. */
-static bool append_cases(size_t group_count, size_t index, const bench_device *device, json_t *cases, json_t *failures)
-{
-    for (size_t i = 0; i < group_count; i++) {
-        const bench_group *group = &device->groups[i];
-        for (size_t c = 0; c < group->count; c++) {
-            const bench_case *one = &group->cases[c];
-            const int failed = one->repetitions
-                                   ? json_array_append_new(cases, case_json(index, &device->peaks, group, one))
-                                   : json_array_append_new(failures, failed_case_json(index, one));
-            if (failed)
-                return false;
-        }
-    }
-    return true;
-}
-
 json_t *bench_json(size_t group_count, const bench_device *devices, size_t device_count)
 {
     json_t *list = json_array(), *cases = json_array(), *failures = json_array();
-    bool ok = list && cases && failures;
-    for (size_t i = 0; ok && i < device_count; i++)
-        ok = json_array_append_new(list, device_json(&devices[i])) == 0 &&
-             append_cases(group_count, i, &devices[i], cases, failures);
-    if (ok)
-        return json_pack("{s:s, s:o, s:o, s:o}", "clmgk", clmgk_version(), "devices", list, "cases", cases, "failures",
-                         failures);
-    json_decref(list);
-    json_decref(cases);
-    json_decref(failures);
-    return NULL;
+    for (size_t d = 0; d < device_count; d++) {
+        tool_json_append(&list, device_json(&devices[d]));
+        for (const bench_group *group = devices[d].groups; group < devices[d].groups + group_count; group++) {
+            for (const bench_case *one = group->cases; one < group->cases + group->count; one++) {
+                if (one->repetitions)
+                    tool_json_append(&cases, case_json(d, &devices[d].peaks, group, one));
+                else
+                    tool_json_append(&failures, failed_case_json(d, one));
+            }
+        }
+    }
+    return json_pack("{s:s, s:o, s:o, s:o}", "clmgk", clmgk_version(), "devices", list, "cases", cases, "failures",
+                     failures);
 }
 
 tool_exit bench_load_json(const char *path, json_t **out, tool_error *error)

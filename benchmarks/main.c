@@ -40,44 +40,17 @@ static tool_exit open_device(bench_run *run, const clmgk_device_info *info, tool
                              error);
 }
 
-static tool_exit open_all_devices(bench_run *run, tool_error *error)
-{
-    clmgk_error failure = {0};
-    size_t count = 0;
-    tool_exit status = TOOL_DONE;
-    if (clmgk_list_devices(NULL, 0, &count, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
-    if (count == 0)
-        return tool_fail(error, TOOL_NO_DEVICE, "no OpenCL device: expected at least one");
-    clmgk_device_info *infos = calloc(count, sizeof(*infos));
-    run->devices = calloc(count, sizeof(*run->devices));
-    if (!infos || !run->devices) {
-        status = tool_fail_memory(error, "the list of devices");
-        goto done;
-    }
-    if (clmgk_list_devices(infos, count, &count, &failure) != CLMGK_OK) {
-        status = tool_fail_library(error, &failure);
-        goto done;
-    }
-    for (size_t i = 0; i < count; i++)
-        TOOL_TRY_GOTO(status, open_device(run, &infos[i], error), done);
-done:
-    free(infos);
-    return status;
-}
-
 static tool_exit open_devices(bench_run *run, tool_error *error)
 {
-    clmgk_error failure = {0};
-    clmgk_device_info info;
-    if (run->options.all_devices)
-        return open_all_devices(run, error);
-    if (clmgk_select_device(run->options.device, &info, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
-    run->devices = calloc(1, sizeof(*run->devices));
-    if (!run->devices)
-        return tool_fail_memory(error, "a device");
-    return open_device(run, &info, error);
+    clmgk_device_info *infos = NULL;
+    size_t count = 0;
+    TOOL_TRY(tool_list_devices(run->options.device, run->options.all_devices, &infos, &count, error));
+    run->devices = calloc(count, sizeof(*run->devices));
+    tool_exit status = run->devices ? TOOL_DONE : tool_fail_memory(error, "the list of devices");
+    for (size_t i = 0; i < count && status == TOOL_DONE; i++)
+        status = open_device(run, &infos[i], error);
+    free(infos);
+    return status;
 }
 
 /* ---- results ------------------------------------------------------------------------------------------------ */

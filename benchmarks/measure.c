@@ -43,18 +43,16 @@ void bench_progress(bench_device *device, const bench_case *one, const char *ste
 
 static tool_exit take_plan_info(const bench_runner *run, bench_case *one, clmgk_plan_info *info, tool_error *error)
 {
-    clmgk_error failure = {0};
-    const bool backward = run->pass == BENCH_BACKWARD;
-    if (clmgk_plan_get_info(run->plan, info, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
-    one->engine = backward ? info->backward_engine : info->engine;
-    one->workspace_bytes = backward ? info->backward_workspace_bytes : info->workspace_bytes;
-    one->private_bytes = backward ? info->backward_driver_private_bytes : info->driver_private_bytes;
+    bench_pass_info pass;
+    TOOL_TRY(bench_runner_info(run, info, &pass, error));
+    one->engine = pass.engine;
+    one->workspace_bytes = pass.workspace_bytes;
+    one->private_bytes = pass.private_bytes;
     one->compile_ms = info->compile_ms;
-    one->parameters = strdup(backward ? info->backward_parameters : info->parameters);
-    one->compiler_options = strdup(backward ? info->backward_options : info->options);
-    one->kernel = strdup(backward ? info->backward_kernel : info->kernel);
-    one->tuning = backward ? info->backward_tuning : info->tuning;
+    one->parameters = strdup(pass.parameters);
+    one->compiler_options = strdup(pass.options);
+    one->kernel = strdup(pass.kernel);
+    one->tuning = pass.tuning;
     if (!one->parameters || !one->compiler_options || !one->kernel)
         return tool_fail_memory(error, "a plan's description");
     return TOOL_DONE;

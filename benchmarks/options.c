@@ -2,10 +2,6 @@
 /* The command line: which devices, variants, sizes, and what to do with the figures. */
 #include "bench.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum {
     OPTION_ALL_DEVICES = TOOL_STANDARD_OPTION_COUNT,
     OPTION_SUITE,
@@ -76,45 +72,6 @@ const tool_program bench_program = {
     .option_count = OPTION_COUNT,
 };
 
-/* ---- sizes -------------------------------------------------------------------------------------------------- */
-
-static tool_exit parse_shapes(const char *const *values, bench_options *options, unsigned *suite, tool_error *error)
-{
-    const char *size_option = bench_given_size(values + OPTION_SIZES);
-    if ((values[OPTION_SUITE] != NULL) + (values[OPTION_SHAPES] != NULL) + (size_option != NULL) > 1)
-        return tool_fail(error, TOOL_BAD_INPUT, "expected one of --suite, --shapes and sizes (--%s), not several",
-                         size_option ? size_option : "heads");
-    if (values[OPTION_SHAPES])
-        return bench_parse_shapes(values[OPTION_SHAPES], &options->request, error);
-    if (size_option) {
-        options->request.shape_count = 1;
-        return bench_parse_sizes(values + OPTION_SIZES, &options->request.shapes[0], error);
-    }
-    const char *name = values[OPTION_SUITE] ? values[OPTION_SUITE] : "short";
-    TOOL_TRY(bench_parse_suite(name, &options->request, suite, error));
-    options->short_batches = *suite == BENCH_SUITE_SHORT;
-    if (*suite == BENCH_SUITE_QUICK)
-        options->seconds = 0.5;
-    if (*suite == BENCH_SUITE_SHORT)
-        options->seconds = 1.5;
-    return TOOL_DONE;
-}
-
-/* ---- the rest ----------------------------------------------------------------------------------------------- */
-
-static tool_exit parse_positive(const char *option, const char *text, double *value, tool_error *error)
-{
-    double *numbers = NULL;
-    size_t count = 0;
-    TOOL_TRY(tool_parse_numbers(option, text, &numbers, &count, error));
-    const double number = count == 1 ? numbers[0] : -1;
-    free(numbers);
-    if (!(number > 0) || !isfinite(number))
-        return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected one number above 0", option, text);
-    *value = number;
-    return TOOL_DONE;
-}
-
 static tool_exit parse_backward(const char *const *values, bench_options *options, tool_error *error)
 {
     static const int backward[] = {OPTION_GRADIENTS, OPTION_BACKWARD_PARAMETERS};
@@ -138,9 +95,9 @@ static tool_exit parse_manner(const char *const *values, bench_options *options,
     if (values[OPTION_ENGINE])
         TOOL_TRY(tool_parse_engine("engine", values[OPTION_ENGINE], &options->engine, error));
     if (values[OPTION_SECONDS])
-        TOOL_TRY(parse_positive("seconds", values[OPTION_SECONDS], &options->seconds, error));
+        TOOL_TRY(tool_parse_positive("seconds", values[OPTION_SECONDS], &options->seconds, error));
     if (values[OPTION_THRESHOLD]) {
-        TOOL_TRY(parse_positive("threshold", values[OPTION_THRESHOLD], &options->threshold, error));
+        TOOL_TRY(tool_parse_positive("threshold", values[OPTION_THRESHOLD], &options->threshold, error));
         options->threshold /= 100;
         if (!values[OPTION_COMPARE])
             return tool_fail(error, TOOL_BAD_INPUT, "--threshold is given: expected --compare with it");
@@ -173,31 +130,34 @@ static tool_exit parse_products(const char *const *values, bench_options *option
     }
     options->seconds = 1;
     if (values[OPTION_SECONDS])
-        TOOL_TRY(parse_positive("seconds", values[OPTION_SECONDS], &options->seconds, error));
+        TOOL_TRY(tool_parse_positive("seconds", values[OPTION_SECONDS], &options->seconds, error));
     options->device = values[TOOL_OPTION_DEVICE];
     options->json = values[TOOL_OPTION_JSON] != NULL;
     options->keep_caches = values[OPTION_KEEP_CACHES] != NULL;
-    return bench_parse_products(values[OPTION_GEMM], options->products, &options->product_count, error);
+    TOOL_TRY(tool_parse_products("gemm", values[OPTION_GEMM], options->products, &options->product_count, error));
+    for (size_t i = 0; i < options->product_count; i++)
+        options->products[i].transpose_b = true; /* as layers have it */
+    return TOOL_DONE;
 }
 
 tool_exit bench_parse_options(int argc, char **argv, bench_options *options, bool *finished, tool_error *error)
 {
     const char *values[OPTION_COUNT];
-    *options = (bench_options){.seconds = 4, .threshold = 0.05};
+    *options = (bench_options){.threshold = 0.05};
     TOOL_TRY(tool_parse_options(&bench_program, argc, argv, values, finished, error));
     if (*finished)
         return TOOL_DONE;
     if (values[OPTION_GEMM])
         return parse_products(values, options, error);
+    const bench_choice choice = {.suite = values[OPTION_SUITE],
+                                 .shapes = values[OPTION_SHAPES],
+                                 .sizes = values + OPTION_SIZES,
+                                 .variants = values[OPTION_VARIANTS],
+                                 .dtypes = values[OPTION_DTYPE],
+                                 .default_suite = "short"};
     unsigned suite = 0;
-    TOOL_TRY(parse_shapes(values, options, &suite, error));
-    if (values[OPTION_VARIANTS])
-        TOOL_TRY(bench_parse_variants(values[OPTION_VARIANTS], &options->request, error));
-    else
-        bench_take_default_variants(&options->request, suite);
-    if (values[OPTION_DTYPE])
-        TOOL_TRY(bench_parse_dtypes(values[OPTION_DTYPE], &options->request, error));
-    else
-        options->request.dtypes[options->request.dtype_count++] = CLMGK_DTYPE_F32;
+    TOOL_TRY(bench_parse_choice(&choice, &options->request, &suite, error));
+    options->short_batches = suite == BENCH_SUITE_SHORT;
+    options->seconds = suite == BENCH_SUITE_QUICK ? 0.5 : options->short_batches ? 1.5 : 4;
     return parse_manner(values, options, error);
 }

@@ -9,45 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SAMPLES = 64, LEAST_RUNS = 3, MAX_RUNS = 1000, WAYS = 8, MOST = 1 << 24 };
-
-/* A sequence of 4096 tokens, 512 features: projections of all heads and of one, and an MLP. */
-static const bench_product layers[] = {{4096, 512, 512}, {4096, 64, 512}, {4096, 2048, 512}};
-
-/* Reads "MxNxK" and moves *text behind it. */
-static bool parse_product(const char **text, bench_product *product)
-{
-    int64_t *const sizes[3] = {&product->m, &product->n, &product->k};
-    for (size_t i = 0; i < 3; i++) {
-        char *end = NULL;
-        const long long size = strtoll(*text, &end, 10);
-        if (end == *text || size < 1 || size > MOST || (i < 2 && *end != 'x'))
-            return false;
-        *sizes[i] = size;
-        *text = end + (i < 2 ? 1 : 0);
-    }
-    return true;
-}
-
-tool_exit bench_parse_products(const char *text, bench_product *products, size_t *count, tool_error *error)
-{
-    *count = 0;
-    if (strcmp(text, "layer") == 0) {
-        memcpy(products, layers, sizeof(layers));
-        *count = TOOL_COUNT(layers);
-        return TOOL_DONE;
-    }
-    const char *rest = text;
-    while (*count < BENCH_MAX_PRODUCTS && parse_product(&rest, &products[*count])) {
-        ++*count;
-        if (*rest == '\0')
-            return TOOL_DONE;
-        if (*rest++ != ',')
-            break;
-    }
-    return tool_fail(error, TOOL_BAD_INPUT, "--gemm '%s': expected layer, or at most %d of MxNxK, separated by commas",
-                     text, BENCH_MAX_PRODUCTS);
-}
+enum { SAMPLES = 64, LEAST_RUNS = 3, MAX_RUNS = 1000, WAYS = 8 };
 
 /* ---- one product --------------------------------------------------------------------------------------------- */
 
@@ -61,144 +23,59 @@ typedef struct way {
     double *times;
     size_t runs;
     tool_spread spread;
-    clmgk_gemm_plan *plan;
-    clmgk_gemm_args args;
+    tool_multiplier multiplier;
     char used[512], note[256]; /* of the plan */
     clmgk_tuning_source tuning;
 } way;
 
 typedef struct scene {
     const tool_device *device;
-    bench_product size;
-    float *memory;    /* of all three */
-    float *matrix[3]; /* A, B, C */
-    cl_mem buffer[3];
+    tool_matrices matrices;
     double seconds;
 } scene;
 
-static double element(size_t index)
-{
-    return (double)(index * 2654435761U >> 7 & 1023U) / 512.0 - 1.0;
-}
-
-static tool_exit make_scene(scene *s, tool_error *error)
-{
-    const size_t counts[3] = {(size_t)(s->size.m * s->size.k), (size_t)(s->size.n * s->size.k),
-                              (size_t)(s->size.m * s->size.n)};
-    s->memory = malloc((counts[0] + counts[1] + counts[2]) * sizeof(float));
-    if (!s->memory)
-        return tool_fail_memory(error, "matrices");
-    s->matrix[0] = s->memory;
-    s->matrix[1] = s->matrix[0] + counts[0];
-    s->matrix[2] = s->matrix[1] + counts[1];
-    for (size_t i = 0; i < 3; i++) {
-        for (size_t n = 0; n < counts[i]; n++)
-            s->matrix[i][n] = i == 2 ? NAN : (float)element(n + i);
-        cl_mem buffer = NULL;
-        TOOL_TRY(tool_make_buffer(s->device, counts[i] * sizeof(float), s->matrix[i], &buffer, error));
-        s->buffer[i] = buffer;
-    }
-    return TOOL_DONE;
-}
-
-static void free_scene(scene *s)
-{
-    for (size_t i = 0; i < 3; i++)
-        tool_release_buffer(s->buffer[i]);
-    free(s->memory);
-}
-
-/* Elements spread over C, the first and the last among them. */
-static tool_exit check(const scene *s, const way *w, const float *c, tool_error *error)
-{
-    const size_t total = (size_t)(s->size.m * s->size.n);
-    for (size_t i = 0; i < SAMPLES; i++) {
-        const size_t at = (total - 1) * i / (SAMPLES - 1);
-        const size_t row = at / (size_t)s->size.n, column = at % (size_t)s->size.n, k = (size_t)s->size.k;
-        double sum = 0, size = 0;
-        for (size_t j = 0; j < k; j++) {
-            const double x = (double)s->matrix[0][row * k + j] * (double)s->matrix[1][column * k + j];
-            sum += x;
-            size += fabs(x);
-        }
-        const double bound = ((double)k + 4) * 0x1p-24 * size + 0x1p-24 * fabs(sum);
-        if (!(fabs((double)c[at] - sum) <= bound))
-            return tool_fail(error, TOOL_CHECK_FAILED, "%s: C[%zu,%zu] is %g, expected %g within %g", w->name, row,
-                             column, (double)c[at], sum, bound);
-    }
-    return TOOL_DONE;
-}
-
 static tool_exit run_once(const scene *s, const way *w, double *ms, tool_error *error)
 {
-    clmgk_error failure;
+    const tool_product *const size = &s->matrices.product;
+    float *const *const host = s->matrices.host;
+    if (!w->direct)
+        return tool_multiplier_run(s->device, &w->multiplier, 1, ms, error);
     const double start = tool_now_ms();
-    if (w->direct) {
-        (void)bench_host_product(w->name, s->size.m, s->size.n, s->size.k, s->matrix[0], s->matrix[1], s->matrix[2]);
-    } else {
-        if (clmgk_enqueue_gemm(w->plan, s->device->queue, &w->args, 0, NULL, NULL, &failure) != CLMGK_OK)
-            return tool_fail_library(error, &failure);
-        const cl_int code = clFinish(s->device->queue);
-        if (code != CL_SUCCESS)
-            return tool_fail_cl(error, code, "clFinish");
-    }
+    (void)bench_host_product(w->name, size->m, size->n, size->k, host[0], host[1], host[2]);
     *ms = tool_now_ms() - start;
     return TOOL_DONE;
 }
 
 static tool_exit make_plan(const scene *s, way *w, tool_error *error)
 {
-    clmgk_gemm_desc desc = CLMGK_GEMM_DESC_INIT;
-    clmgk_gemm_options options = CLMGK_GEMM_OPTIONS_INIT;
     clmgk_gemm_info info;
     clmgk_error failure;
-    desc.m = s->size.m;
-    desc.n = s->size.n;
-    desc.k = s->size.k;
-    desc.transpose_b = 1;
-    options.provider = w->name;
-    options.parameters = w->parameters;
     const double start = tool_now_ms();
-    if (clmgk_gemm_plan_create(s->device->library, &desc, &options, &w->plan, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
+    TOOL_TRY(tool_multiplier_open(s->device, s->device->library, &s->matrices, w->name, w->parameters, &w->multiplier,
+                                  error));
     w->plan_ms = tool_now_ms() - start;
-    if (clmgk_gemm_plan_get_info(w->plan, &info, &failure) != CLMGK_OK)
+    if (clmgk_gemm_plan_get_info(w->multiplier.plan, &info, &failure) != CLMGK_OK)
         return tool_fail_library(error, &failure);
     (void)snprintf(w->used, sizeof(w->used), "%s", info.parameters);
     (void)snprintf(w->note, sizeof(w->note), "%s", info.note);
     w->tuning = info.tuning;
-    w->args = (clmgk_gemm_args)CLMGK_GEMM_ARGS_INIT;
-    w->args.a.memory = s->buffer[0];
-    w->args.b.memory = s->buffer[1];
-    w->args.c.memory = s->buffer[2];
-    const size_t bytes = clmgk_gemm_plan_workspace_size(w->plan);
-    return bytes > 0 ? tool_make_buffer(s->device, bytes, NULL, &w->args.workspace.memory, error) : TOOL_DONE;
+    return TOOL_DONE;
 }
 
 static tool_exit first_run(const scene *s, way *w, tool_error *error)
 {
-    const size_t bytes = (size_t)(s->size.m * s->size.n) * sizeof(float);
+    char message[256];
     w->times = calloc(MAX_RUNS, sizeof(*w->times));
     if (!w->times)
         return tool_fail_memory(error, "times");
     if (!w->direct)
         TOOL_TRY(make_plan(s, w, error));
     TOOL_TRY(run_once(s, w, &w->first_ms, error));
-    if (!w->direct) {
-        const cl_int code =
-            clEnqueueReadBuffer(s->device->queue, s->buffer[2], CL_TRUE, 0, bytes, s->matrix[2], 0, NULL, NULL);
-        if (code != CL_SUCCESS)
-            return tool_fail_cl(error, code, "clEnqueueReadBuffer");
-    }
-    return check(s, w, s->matrix[2], error);
-}
-
-static void release(way *w)
-{
-    clmgk_gemm_plan_release(w->plan);
-    w->plan = NULL;
-    tool_release_buffer(w->args.workspace.memory);
-    w->args.workspace.memory = NULL;
+    if (!w->direct)
+        TOOL_TRY(tool_matrices_read(s->device, &s->matrices, error));
+    return tool_matrices_check(&s->matrices, SAMPLES, message, sizeof(message))
+               ? TOOL_DONE
+               : tool_fail(error, TOOL_CHECK_FAILED, "%s: %s", w->name, message);
 }
 
 /* All ways in turn: A B C A B C ... */
@@ -217,7 +94,7 @@ static tool_exit measure(const scene *s, way *ways, size_t count, tool_error *er
     }
 done:
     for (size_t i = 0; i < count; i++)
-        release(&ways[i]);
+        tool_multiplier_close(&ways[i].multiplier);
     return status;
 }
 
@@ -269,7 +146,7 @@ static double part_of_host(const way *ways, size_t count, const way *w)
 /* ---- results ------------------------------------------------------------------------------------------------- */
 
 typedef struct row {
-    bench_product size;
+    tool_product size;
     way ways[WAYS]; /* the first one: CLBlast with its own parameters, where it is there */
     size_t count;
     bool has_untuned;
@@ -292,7 +169,7 @@ static const char *way_name(const way *w)
 
 static void print_row(const row *r)
 {
-    printf("%lld x %lld x %lld\n", (long long)r->size.m, (long long)r->size.n, (long long)r->size.k);
+    printf("%s\n", tool_product_name(&r->size).text);
     for (size_t i = 0; i < r->count; i++) {
         const way *const w = &r->ways[i];
         printf("  %-9s %-15s %9.3f ms  %7.1f GFLOP/s  of host %5.2f  to untuned CLBlast %5.2f  plan %8.1f ms  first "
@@ -322,15 +199,10 @@ static json_t *way_json(const row *r, const way *w)
 
 static json_t *rows_json(const tool_device *device, const row *rows, size_t count)
 {
-    json_t *const products = json_array();
-    bool ok = products != NULL;
-    for (size_t n = 0; ok && n < count; n++)
-        for (size_t i = 0; ok && i < rows[n].count; i++)
-            ok = json_array_append_new(products, way_json(&rows[n], &rows[n].ways[i])) == 0;
-    if (!ok) {
-        json_decref(products);
-        return NULL;
-    }
+    json_t *products = json_array();
+    for (size_t n = 0; n < count; n++)
+        for (size_t i = 0; i < rows[n].count; i++)
+            tool_json_append(&products, way_json(&rows[n], &rows[n].ways[i]));
     return json_pack("{s:s, s:[{s:s, s:s, s:s, s:I}], s:[], s:[], s:o}", "clmgk", clmgk_version(), "devices", "name",
                      device->info.name, "platform", device->info.platform, "driver", device->info.driver,
                      "compute_units", (json_int_t)device->info.compute_units, "cases", "failures", "products",
@@ -347,19 +219,19 @@ static tool_exit round_over(const tool_device *device, double seconds, row *rows
     for (size_t n = 0; n < count; n++) {
         row *const r = &rows[n];
         const size_t before = r->count;
-        scene s = {.device = device, .size = r->size, .seconds = seconds};
+        scene s = {.device = device, .seconds = seconds};
         if (untuned) {
             r->ways[r->count++] = (way){.name = "clblast", .parameters = ""};
             r->has_untuned = true;
         } else {
             TOOL_TRY(list_ways(device, r->ways, &r->count, error));
         }
-        fprintf(stderr, "clmgk-bench: %s: %lld x %lld x %lld%s\n", device->info.name, (long long)r->size.m,
-                (long long)r->size.n, (long long)r->size.k, untuned ? ", CLBlast with its own parameters" : "");
-        status = make_scene(&s, error);
+        fprintf(stderr, "clmgk-bench: %s: %s%s\n", device->info.name, tool_product_name(&r->size).text,
+                untuned ? ", CLBlast with its own parameters" : "");
+        status = tool_matrices_create(device, &r->size, &s.matrices, error);
         if (status == TOOL_DONE)
             status = measure(&s, r->ways + before, r->count - before, error);
-        free_scene(&s);
+        tool_matrices_release(&s.matrices);
         if (status != TOOL_DONE)
             return status;
     }
@@ -379,7 +251,7 @@ static tool_exit measure_rows(const tool_device *device, double seconds, row *ro
     return round_over(device, seconds, rows, count, false, error);
 }
 
-tool_exit bench_products(const tool_device *device, const bench_product *products, size_t count, double seconds,
+tool_exit bench_products(const tool_device *device, const tool_product *products, size_t count, double seconds,
                          bool json, tool_error *error)
 {
     tool_exit status = TOOL_DONE;

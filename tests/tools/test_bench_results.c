@@ -20,12 +20,12 @@ static void make(made_up *all, const char *suite, bool short_batches, double pea
 {
     bench_request *const request = &all->options.request;
     tool_error error = {{0}};
+    const char *const sizes[BENCH_SIZE_OPTION_COUNT] = {NULL};
+    const bench_choice choice = {.suite = suite, .sizes = sizes};
     unsigned taken = 0;
     *all = (made_up){.device = {.peaks = {peak_gflops, 10, 20, 1 << 20, 1 << 20}}};
     snprintf(all->device.tool.info.name, sizeof(all->device.tool.info.name), "a device");
-    assert_int_equal(bench_parse_suite(suite, request, &taken, &error), TOOL_DONE);
-    bench_take_default_variants(request, taken);
-    request->dtypes[request->dtype_count++] = CLMGK_DTYPE_F32;
+    assert_int_equal(bench_parse_choice(&choice, request, &taken, &error), TOOL_DONE);
     request->passes[request->pass_count++] = BENCH_FORWARD;
     assert_int_equal(bench_make_groups(request, short_batches, &all->device.groups, &error), TOOL_DONE);
     for (size_t i = 0; i < request->shape_count; i++) {

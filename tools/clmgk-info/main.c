@@ -42,38 +42,6 @@ typedef struct listing {
 
 /* ---- gathering ---------------------------------------------------------------------------------------------- */
 
-static tool_exit take_infos(const clmgk_device_info *infos, size_t count, listing *list, tool_error *error)
-{
-    list->entries = calloc(count, sizeof(*list->entries));
-    if (!list->entries)
-        return tool_fail_memory(error, "the list of devices");
-    list->count = count;
-    for (size_t i = 0; i < count; i++)
-        list->entries[i].info = infos[i];
-    return TOOL_DONE;
-}
-
-static tool_exit list_all(listing *list, tool_error *error)
-{
-    clmgk_error failure = {0};
-    size_t count = 0;
-    if (clmgk_list_devices(NULL, 0, &count, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
-    if (count == 0)
-        return tool_fail(error, TOOL_NO_DEVICE, "no OpenCL device: expected a driver (such as pocl-opencl-icd)");
-    clmgk_device_info *infos = calloc(count, sizeof(*infos));
-    if (!infos)
-        return tool_fail_memory(error, "the list of devices");
-    tool_exit status = TOOL_DONE;
-    size_t now = count;
-    if (clmgk_list_devices(infos, count, &now, &failure) != CLMGK_OK)
-        status = tool_fail_library(error, &failure);
-    else
-        status = take_infos(infos, now < count ? now : count, list, error);
-    free(infos);
-    return status;
-}
-
 /* Marks the device that programs take when none is named; a CLMGK_DEVICE that names none marks none. */
 static void mark_default(listing *list)
 {
@@ -87,14 +55,15 @@ static void mark_default(listing *list)
 static tool_exit gather(const char *selector, bool selftest, listing *list, tool_error *error)
 {
     clmgk_error failure = {0};
-    clmgk_device_info info;
-    if (!selector) {
-        TOOL_TRY(list_all(list, error));
-    } else {
-        if (clmgk_select_device(selector, &info, &failure) != CLMGK_OK)
-            return tool_fail_library(error, &failure);
-        TOOL_TRY(take_infos(&info, 1, list, error));
-    }
+    clmgk_device_info *infos = NULL;
+    size_t count = 0;
+    TOOL_TRY(tool_list_devices(selector, selector == NULL, &infos, &count, error));
+    list->entries = calloc(count, sizeof(*list->entries));
+    for (; list->entries && list->count < count; list->count++)
+        list->entries[list->count].info = infos[list->count];
+    free(infos);
+    if (!list->entries)
+        return tool_fail_memory(error, "the list of devices");
     mark_default(list);
     for (size_t i = 0; selftest && i < list->count; i++)
         TOOL_TRY(info_run_selftest(&list->entries[i].info, &list->entries[i].test, error));
@@ -197,17 +166,12 @@ static json_t *cache_json(const clmgk_cache_info *cache)
 static json_t *selftest_json(const info_selftest *test)
 {
     json_t *list = json_array();
-    for (size_t i = 0; list && i < test->count; i++) {
-        const info_result *result = &test->results[i];
-        json_t *one =
-            json_pack("{s:s, s:s, s:b, s:b, s:f, s:f, s:s}", "variant", clmgk_variant_name(result->variant), "engine",
-                      clmgk_engine_name(result->engine), "offered", (int)result->offered, "ok", (int)result->ok,
-                      "error", result->error, "bound", result->bound, "message", result->message);
-        if (json_array_append_new(list, one) != 0) {
-            json_decref(list);
-            list = NULL;
-        }
-    }
+    for (const info_result *result = test->results; result < test->results + test->count; result++)
+        tool_json_append(&list,
+                         json_pack("{s:s, s:s, s:b, s:b, s:f, s:f, s:s}", "variant",
+                                   clmgk_variant_name(result->variant), "engine", clmgk_engine_name(result->engine),
+                                   "offered", (int)result->offered, "ok", (int)result->ok, "error", result->error,
+                                   "bound", result->bound, "message", result->message));
     return list;
 }
 
@@ -217,7 +181,7 @@ static json_t *entry_json(const entry *one)
     char selector[32];
     snprintf(selector, sizeof(selector), "%" PRIu32 ":%" PRIu32, info->platform_index, info->device_index);
     json_t *object = json_pack(
-        "{s:s, s:b, s:s, s:s, s:s, s:s, s:s, s:s, s:n, s:s, s:b, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}",
+        "{s:s, s:b, s:s, s:s, s:s, s:s, s:s, s:s, s:n, s:s, s:b, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}",
         "selector", selector, "default", (int)one->is_default, "platform", info->platform, "name", info->name, "vendor",
         info->vendor, "driver", info->driver, "class", class_name(info->device_class), "engine",
         clmgk_engine_name(info->engine), "matrix_units", "programs_kept_by", clmgk_program_keeper_name(one->keeper),
@@ -226,30 +190,18 @@ static json_t *entry_json(const entry *one)
         (json_int_t)info->native_float_lanes, "global_memory_bytes", (json_int_t)info->global_memory_bytes,
         "local_memory_bytes", (json_int_t)info->local_memory_bytes, "max_allocation_bytes",
         (json_int_t)info->max_allocation_bytes, "max_work_group", (json_int_t)info->max_work_group, "architecture",
-        tool_json_text(info->architecture));
-    if (object && json_object_set_new(object, "products", info_products_json(&one->products)) != 0) {
-        json_decref(object);
-        return NULL;
-    }
-    if (object && one->test.count && json_object_set_new(object, "selftest", selftest_json(&one->test)) != 0) {
-        json_decref(object);
-        return NULL;
-    }
-    return object;
+        tool_json_text(info->architecture), "products", info_products_json(&one->products));
+    return one->test.count ? tool_json_merge(object, json_pack("{s:o}", "selftest", selftest_json(&one->test)))
+                           : object;
 }
 
 static json_t *listing_json(const listing *list)
 {
     json_t *devices = json_array();
-    for (size_t i = 0; devices && i < list->count; i++) {
-        if (json_array_append_new(devices, entry_json(&list->entries[i])) != 0) {
-            json_decref(devices);
-            devices = NULL;
-        }
-    }
-    return devices ? json_pack("{s:s, s:o, s:o, s:o}", "clmgk", clmgk_version(), "devices", devices, "cache",
-                               cache_json(&list->cache), "tuning_cache", info_tuning_cache_json(&list->tuning))
-                   : NULL;
+    for (size_t i = 0; i < list->count; i++)
+        tool_json_append(&devices, entry_json(&list->entries[i]));
+    return json_pack("{s:s, s:o, s:o, s:o}", "clmgk", clmgk_version(), "devices", devices, "cache",
+                     cache_json(&list->cache), "tuning_cache", info_tuning_cache_json(&list->tuning));
 }
 
 /* ---- what to do --------------------------------------------------------------------------------------------- */

@@ -39,25 +39,16 @@ void info_print_products(const info_products *products)
 static json_t *provider_json(const clmgk_gemm_provider_info *provider)
 {
     json_t *list = json_array();
-    for (size_t t = 0; list && t < TOOL_COUNT(dtypes); t++) {
-        if (has_dtype(provider, dtypes[t]) &&
-            json_array_append_new(list, json_string(clmgk_dtype_name(dtypes[t]))) != 0) {
-            json_decref(list);
-            list = NULL;
-        }
-    }
-    return list ? json_pack("{s:s, s:o, s:s}", "provider", provider->name, "dtypes", list, "reason", provider->reason)
-                : NULL;
+    for (size_t t = 0; t < TOOL_COUNT(dtypes); t++)
+        if (has_dtype(provider, dtypes[t]))
+            tool_json_append(&list, json_string(clmgk_dtype_name(dtypes[t])));
+    return json_pack("{s:s, s:o, s:s}", "provider", provider->name, "dtypes", list, "reason", provider->reason);
 }
 
 json_t *info_products_json(const info_products *products)
 {
     json_t *list = json_array();
-    for (size_t i = 0; list && i < products->count; i++) {
-        if (json_array_append_new(list, provider_json(&products->providers[i])) != 0) {
-            json_decref(list);
-            list = NULL;
-        }
-    }
+    for (size_t i = 0; i < products->count; i++)
+        tool_json_append(&list, provider_json(&products->providers[i]));
     return list;
 }

@@ -97,31 +97,19 @@ static void print_tunable(const clmgk_tunable *tunable)
 static json_t *tunable_json(const clmgk_tunable *tunable)
 {
     json_t *values = json_array();
-    for (size_t i = 0; values && i < tunable->value_count; i++) {
-        if (json_array_append_new(values, json_integer(tunable->values[i])) != 0) {
-            json_decref(values);
-            values = NULL;
-        }
-    }
-    return values ? json_pack("{s:s, s:o, s:i, s:i, s:s}", "name", tunable->name, "values", values, "cpu_default",
-                              (int)tunable->cpu_default, "gpu_default", (int)tunable->gpu_default, "meaning",
-                              tunable->meaning)
-                  : NULL;
+    for (size_t i = 0; i < tunable->value_count; i++)
+        tool_json_append(&values, json_integer(tunable->values[i]));
+    return json_pack("{s:s, s:o, s:i, s:i, s:s}", "name", tunable->name, "values", values, "cpu_default",
+                     (int)tunable->cpu_default, "gpu_default", (int)tunable->gpu_default, "meaning", tunable->meaning);
 }
 
 static json_t *table_json(const char *name, const clmgk_tunable *tunables, size_t count)
 {
     json_t *list = json_array(), *constraints = json_array();
-    bool ok = list && constraints;
-    for (size_t i = 0; ok && i < count; i++)
-        ok = json_array_append_new(list, tunable_json(&tunables[i])) == 0;
-    for (size_t i = 0; ok && clmgk_tunable_constraint(name, i); i++)
-        ok = json_array_append_new(constraints, json_string(clmgk_tunable_constraint(name, i))) == 0;
-    if (!ok) {
-        json_decref(list);
-        json_decref(constraints);
-        return NULL;
-    }
+    for (size_t i = 0; i < count; i++)
+        tool_json_append(&list, tunable_json(&tunables[i]));
+    for (size_t i = 0; clmgk_tunable_constraint(name, i); i++)
+        tool_json_append(&constraints, json_string(clmgk_tunable_constraint(name, i)));
     return json_pack("{s:s, s:o, s:o}", "name", name, "tunables", list, "constraints", constraints);
 }
 
@@ -137,27 +125,24 @@ static void print_table(const char *name, const clmgk_tunable *tunables, size_t 
 tool_exit info_show_tunables(bool json, tool_error *error)
 {
     clmgk_error failure = {0};
-    json_t *tables = json ? json_array() : NULL;
-    if (json && !tables)
-        return tool_fail_memory(error, "the tables");
-    tool_exit status = TOOL_DONE;
-    const char *name = NULL;
-    for (size_t i = 0; status == TOOL_DONE && (name = clmgk_tunable_table(i)) != NULL; i++) {
+    json_t *tables = json_array();
+    const char *name = clmgk_tunable_table(0);
+    for (size_t i = 0; name; name = clmgk_tunable_table(++i)) {
         clmgk_tunable tunables[MAX_TUNABLES];
         size_t count = 0;
-        if (clmgk_tunable_list(name, tunables, MAX_TUNABLES, &count, &failure) != CLMGK_OK)
-            status = tool_fail_library(error, &failure);
-        else if (!json)
-            print_table(name, tunables, count < MAX_TUNABLES ? count : MAX_TUNABLES);
-        else if (json_array_append_new(tables,
-                                       table_json(name, tunables, count < MAX_TUNABLES ? count : MAX_TUNABLES)) != 0)
-            status = tool_fail_memory(error, "the tables");
+        if (clmgk_tunable_list(name, tunables, MAX_TUNABLES, &count, &failure) != CLMGK_OK) {
+            json_decref(tables);
+            return tool_fail_library(error, &failure);
+        }
+        count = count < MAX_TUNABLES ? count : MAX_TUNABLES;
+        if (json)
+            tool_json_append(&tables, table_json(name, tunables, count));
+        else
+            print_table(name, tunables, count);
     }
-    if (status != TOOL_DONE)
-        json_decref(tables);
-    else if (json)
-        status = tool_print_json(json_pack("{s:s, s:o}", "clmgk", clmgk_version(), "tables", tables), error);
-    else
-        status = tool_flush_stdout(error);
-    return status;
+    json_t *object = json_pack("{s:s, s:o}", "clmgk", clmgk_version(), "tables", tables);
+    if (json)
+        return tool_print_json(object, error);
+    json_decref(object);
+    return tool_flush_stdout(error);
 }

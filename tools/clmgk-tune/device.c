@@ -11,10 +11,8 @@
  * are not allowed is not taken over: plans pass those over. */
 static tool_exit copy_cache(const session *s, tool_error *error)
 {
-    char staging[1024];
     clmgk_error failure = {0};
     size_t length = 0, now = 0;
-    session_staging(s, staging, sizeof(staging));
     if (clmgk_tuning_export(NULL, NULL, NULL, 0, &length, &failure) != CLMGK_OK)
         return tool_fail_library(error, &failure);
     char *const text = malloc(length + 1);
@@ -23,7 +21,7 @@ static tool_exit copy_cache(const session *s, tool_error *error)
     tool_exit status = TOOL_DONE;
     if (clmgk_tuning_export(NULL, NULL, text, length, &now, &failure) != CLMGK_OK)
         status = tool_fail_library(error, &failure);
-    else if (clmgk_tuning_import(staging, text, now < length ? now : length, NULL, &failure) != CLMGK_OK &&
+    else if (clmgk_tuning_import(s->staging, text, now < length ? now : length, NULL, &failure) != CLMGK_OK &&
              failure.status != CLMGK_ERROR_INVALID_VALUE)
         status = tool_fail_library(error, &failure);
     free(text);
@@ -63,6 +61,7 @@ tool_exit tune_device(const tune_options *options, int argc, char **argv, const 
     clmgk_tuning_info cache;
     tool_exit status = TOOL_DONE;
     report->device = *info;
+    snprintf(s.staging, sizeof(s.staging), "%s/staging", folder);
     TOOL_TRY(open_cache(&cache, error));
     TOOL_TRY_GOTO(status, tune_history_open(cache.path, info, options->resume, &s.history, error), done);
     TOOL_TRY_GOTO(status, copy_cache(&s, error), done);
@@ -74,6 +73,7 @@ done:
     report->spent_s = session_spent_s(&s);
     for (size_t i = 0; i < MAX_COMPILERS; i++)
         tune_child_destroy(s.children[i]);
+    json_decref(s.reply.answer);
     tool_device_close(&s.device);
     tune_history_close(s.history);
     return status;

@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define VERSION     2
+#define VERSION     3
 #define PREFIX      "history-"
 #define SUFFIX      ".jsonl"
 #define LOCK        "tune.lock"

@@ -18,13 +18,9 @@ static tool_exit tune_devices(const tune_options *options, int argc, char **argv
         return tool_flush_stdout(error);
     }
     json_t *list = json_array();
-    for (size_t i = 0; list && i < count; i++) {
-        if (json_array_append_new(list, tune_report_json(&reports[i])) != 0) {
-            json_decref(list);
-            list = NULL;
-        }
-    }
-    return tool_print_json(list ? json_pack("{s:s, s:o}", "clmgk", clmgk_version(), "devices", list) : NULL, error);
+    for (size_t i = 0; i < count; i++)
+        tool_json_append(&list, tune_report_json(&reports[i]));
+    return tool_print_json(json_pack("{s:s, s:o}", "clmgk", clmgk_version(), "devices", list), error);
 }
 
 static tool_exit tune(const tune_options *options, int argc, char **argv, tool_outputs *outputs, tool_error *error)
@@ -34,7 +30,7 @@ static tool_exit tune(const tune_options *options, int argc, char **argv, tool_o
     size_t count = 0;
     const char *folder = NULL;
     tool_exit status = TOOL_DONE;
-    TOOL_TRY_GOTO(status, tune_list_devices(options, &infos, &count, error), done);
+    TOOL_TRY_GOTO(status, tool_list_devices(options->device, options->all_devices, &infos, &count, error), done);
     TOOL_TRY_GOTO(status, tool_outputs_make_folder(outputs, &folder, error), done);
     reports = calloc(count, sizeof(*reports));
     status = reports ? tune_devices(options, argc, argv, infos, count, outputs, folder, reports, error)

@@ -14,34 +14,6 @@
 /* ---- devices
  * ------------------------------------------------------------------------------------------------------------ */
 
-tool_exit tune_list_devices(const tune_options *options, clmgk_device_info **infos, size_t *count, tool_error *error)
-{
-    clmgk_error failure = {0};
-    size_t all = 0;
-    *infos = NULL;
-    *count = 1;
-    if (options->all_devices) {
-        if (clmgk_list_devices(NULL, 0, &all, &failure) != CLMGK_OK)
-            return tool_fail_library(error, &failure);
-        if (all == 0)
-            return tool_fail(error, TOOL_NO_DEVICE, "no OpenCL device: expected at least one");
-        *count = all;
-    }
-    clmgk_device_info *const list = calloc(*count, sizeof(*list));
-    if (!list)
-        return tool_fail_memory(error, "the list of devices");
-    const clmgk_status status = options->all_devices ? clmgk_list_devices(list, *count, &all, &failure)
-                                                     : clmgk_select_device(options->device, list, &failure);
-    if (status != CLMGK_OK) {
-        free(list);
-        return tool_fail_library(error, &failure);
-    }
-    if (options->all_devices && all < *count)
-        *count = all;
-    *infos = list;
-    return TOOL_DONE;
-}
-
 /* The device that was named; NULL in info->device_id with --all-devices. */
 static tool_exit chosen_device(const tune_options *options, clmgk_device_info *info, tool_error *error)
 {
@@ -79,14 +51,8 @@ static json_t *entry_json(const clmgk_tuning_entry *entry)
 static json_t *show_json(const clmgk_tuning_info *cache, const clmgk_tuning_entry *entries, size_t count)
 {
     json_t *list = json_array();
-    for (size_t i = 0; list && i < count; i++) {
-        if (json_array_append_new(list, entry_json(&entries[i])) != 0) {
-            json_decref(list);
-            list = NULL;
-        }
-    }
-    if (!list)
-        return NULL;
+    for (size_t i = 0; i < count; i++)
+        tool_json_append(&list, entry_json(&entries[i]));
     return json_pack("{s:s, s:s?, s:I, s:o, s:o}", "clmgk", clmgk_version(), "path",
                      cache->path[0] ? cache->path : NULL, "damaged", (json_int_t)cache->damaged, "message",
                      cache->damaged ? tool_json_text(cache->message) : json_null(), "entries", list);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tune.h"
 
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -62,78 +60,6 @@ const tool_program tune_program = {
     .option_count = OPTION_COUNT,
 };
 
-static tool_exit parse_seconds(const char *option, const char *text, double *value, tool_error *error)
-{
-    TOOL_TRY(tool_parse_number(option, text, value, error));
-    return *value > 0 && isfinite(*value)
-               ? TOOL_DONE
-               : tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected a number above 0", option, text);
-}
-
-static tool_exit parse_request(const char *const *values, bench_request *request, tool_error *error)
-{
-    unsigned suite = 0;
-    const char *size = bench_given_size(values + OPTION_SIZES);
-    if ((values[OPTION_SUITE] != NULL) + (values[OPTION_SHAPES] != NULL) + (size != NULL) > 1)
-        return tool_fail(error, TOOL_BAD_INPUT, "expected one of --suite, --shapes and sizes (--%s), not several",
-                         size ? size : "heads");
-    if (values[OPTION_SHAPES])
-        TOOL_TRY(bench_parse_shapes(values[OPTION_SHAPES], request, error));
-    else if (size)
-        TOOL_TRY(bench_parse_sizes(values + OPTION_SIZES, &request->shapes[request->shape_count++], error));
-    else
-        TOOL_TRY(bench_parse_suite(values[OPTION_SUITE] ? values[OPTION_SUITE] : "full", request, &suite, error));
-    if (values[OPTION_VARIANTS])
-        TOOL_TRY(bench_parse_variants(values[OPTION_VARIANTS], request, error));
-    else
-        bench_take_default_variants(request, suite);
-    if (values[OPTION_DTYPE])
-        TOOL_TRY(bench_parse_dtypes(values[OPTION_DTYPE], request, error));
-    else
-        request->dtypes[request->dtype_count++] = CLMGK_DTYPE_F32;
-    request->gradients = BENCH_DEFAULT_GRADIENTS;
-    return bench_parse_pass(values[OPTION_PASS] ? values[OPTION_PASS] : "both", request, error);
-}
-
-/* "4096x512x64" */
-static bool parse_product(const char *text, size_t length, tune_shape *shape)
-{
-    int64_t *const sizes[] = {&shape->m, &shape->n, &shape->k};
-    const char *const end = text + length;
-    for (size_t i = 0; i < TOOL_COUNT(sizes); i++) {
-        char *rest = NULL;
-        *sizes[i] = *text >= '1' && *text <= '9' ? strtoll(text, &rest, 10) : 0;
-        if (*sizes[i] < 1 || *sizes[i] > 65536 || (i < 2 ? *rest != 'x' : rest != end))
-            return false;
-        text = rest + 1;
-    }
-    return true;
-}
-
-static tool_exit parse_products(const char *text, tune_options *options, tool_error *error)
-{
-    for (const char *rest = text; *rest != '\0';) {
-        const size_t length = strcspn(rest, ",");
-        if (options->product_count == TUNE_MAX_PRODUCTS)
-            return tool_fail(error, TOOL_BAD_INPUT, "--products '%s': expected at most %d", text, TUNE_MAX_PRODUCTS);
-        if (!parse_product(rest, length, &options->products[options->product_count++]))
-            return tool_fail(error, TOOL_BAD_INPUT, "--products '%s': expected MxNxK,... of 1 to 65536, or none", text);
-        rest += length;
-        rest += *rest == ',';
-    }
-    return options->product_count ? TOOL_DONE
-                                  : tool_fail(error, TOOL_BAD_INPUT, "--products '': expected MxNxK,... or none");
-}
-
-/* Layers' products: 4096 tokens; from and to width 512, to one head of 64, into a feed-forward layer. */
-static void take_default_products(tune_options *options)
-{
-    static const tune_shape defaults[] = {
-        {.m = 4096, .n = 512, .k = 512}, {.m = 4096, .n = 64, .k = 512}, {.m = 4096, .n = 2048, .k = 512}};
-    memcpy(options->products, defaults, sizeof(defaults));
-    options->product_count = TOOL_COUNT(defaults);
-}
-
 /* Options of a measurement, and the actions that go without one. */
 static tool_exit check_action(const char *const *values, tool_error *error)
 {
@@ -169,21 +95,31 @@ tool_exit tune_parse_options(int argc, char **argv, tune_options *options, bool 
     static const char *const searches[] = {"neighbours", "random"};
     const char *values[OPTION_COUNT];
     size_t search = 0;
+    unsigned suite = 0;
     *options = (tune_options){.budget_s = 300, .candidate_s = 60};
     TOOL_TRY(tool_parse_options(&tune_program, argc, argv, values, finished, error));
     if (*finished)
         return TOOL_DONE;
     TOOL_TRY(check_action(values, error));
-    TOOL_TRY(parse_request(values, &options->request, error));
-    if (values[OPTION_PRODUCTS] && strcmp(values[OPTION_PRODUCTS], "none") != 0)
-        TOOL_TRY(parse_products(values[OPTION_PRODUCTS], options, error));
-    else if (!values[OPTION_PRODUCTS] && !values[OPTION_SHAPES] && !values[OPTION_VARIANTS] &&
-             !bench_given_size(values + OPTION_SIZES))
-        take_default_products(options);
+    const bench_choice choice = {.suite = values[OPTION_SUITE],
+                                 .shapes = values[OPTION_SHAPES],
+                                 .sizes = values + OPTION_SIZES,
+                                 .variants = values[OPTION_VARIANTS],
+                                 .dtypes = values[OPTION_DTYPE],
+                                 .default_suite = "full"};
+    TOOL_TRY(bench_parse_choice(&choice, &options->request, &suite, error));
+    options->request.gradients = BENCH_DEFAULT_GRADIENTS;
+    TOOL_TRY(bench_parse_pass(values[OPTION_PASS] ? values[OPTION_PASS] : "both", &options->request, error));
+    const char *products = values[OPTION_PRODUCTS];
+    if (!products)
+        products =
+            values[OPTION_SHAPES] || values[OPTION_VARIANTS] || bench_given_size(choice.sizes) ? "none" : "layer";
+    if (strcmp(products, "none") != 0)
+        TOOL_TRY(tool_parse_products("products", products, options->products, &options->product_count, error));
     if (values[OPTION_BUDGET])
-        TOOL_TRY(parse_seconds("budget", values[OPTION_BUDGET], &options->budget_s, error));
+        TOOL_TRY(tool_parse_positive("budget", values[OPTION_BUDGET], &options->budget_s, error));
     if (values[OPTION_CANDIDATE_LIMIT])
-        TOOL_TRY(parse_seconds("candidate-limit", values[OPTION_CANDIDATE_LIMIT], &options->candidate_s, error));
+        TOOL_TRY(tool_parse_positive("candidate-limit", values[OPTION_CANDIDATE_LIMIT], &options->candidate_s, error));
     if (values[OPTION_SEARCH])
         TOOL_TRY(tool_parse_name("search", values[OPTION_SEARCH], searches, TOOL_COUNT(searches), &search, error));
     options->device = values[TOOL_OPTION_DEVICE];

@@ -6,8 +6,6 @@
  */
 #include "session.h"
 
-#include "clmgk/gemm.h"
-
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -34,21 +32,19 @@ static const char *start_of(clmgk_device_class device_class)
 
 typedef struct clblast_search {
     session *base;
-    clmgk_tunable tunables[TUNE_MOST_PARAMETERS];
-    tune_parameter parameters[TUNE_MOST_PARAMETERS];
-    size_t count;
-    size_t first_count; /* of the first table */
+    point_space kernel; /* the first table */
+    point_space points; /* all tables */
     tune_space space;
     tune_search *search;
     int number;
     double before_ms; /* geometric mean over the products, with what is in use */
-    int32_t best[TUNE_MOST_PARAMETERS];
+    point best;
     double best_ratio;
 } clblast_search;
 
 /* ---- jobs -------------------------------------------------------------------------------------------------------- */
 
-static json_t *product_job(const tune_shape *shape, const char *provider, const char *parameters, int runs)
+static json_t *product_job(const tool_product *shape, const char *provider, const char *parameters, int runs)
 {
     return json_pack("{s:s, s:I, s:I, s:I, s:b, s:b, s:s?, s:s?, s:b, s:i}", "job", "product", "m",
                      (json_int_t)shape->m, "n", (json_int_t)shape->n, "k", (json_int_t)shape->k, "a",
@@ -56,39 +52,38 @@ static json_t *product_job(const tune_shape *shape, const char *provider, const 
                      parameters, "untuned", parameters != NULL, "runs", runs);
 }
 
-/* The time of a product in a process; not positive: it failed, which `reply`, to be freed, tells. */
-static tool_exit time_product(const session *s, size_t child, json_t *job, double *ms, said *reply, tool_error *error)
+/* The time of a product in a process; not positive: it failed, and s->reply tells why. */
+static tool_exit time_product(session *s, size_t child, json_t *job, double *ms, tool_error *error)
 {
-    TOOL_TRY(tune_child_send(s->children[child], job, error));
-    TOOL_TRY(session_receive(s, child, 0, reply, error));
-    *ms = reply->ok ? session_number(reply->answer, "ms") : -1;
+    TOOL_TRY(session_ask(s, child, job, 0, error));
+    *ms = s->reply.ok ? session_number(s->reply.answer, "ms") : -1;
     return TOOL_DONE;
 }
 
-/* Geometric mean over all products, with B transposed as layers mostly have it; not positive: one failed. */
-static tool_exit time_all(session *s, size_t child, const char *parameters, int runs, double *ms, char *found,
-                          size_t size, said *last, tool_error *error)
+/* Geometric mean over all products, with B transposed as layers mostly have it; not positive: one failed, the last that
+ * was asked for. */
+static tool_exit time_all(session *s, size_t child, const char *parameters, int runs, double *ms, tool_error *error)
 {
     double logs = 0;
-    *ms = -1;
     for (size_t i = 0; i < s->options->product_count; i++) {
-        tune_shape shape = s->options->products[i];
-        double one = -1;
-        said reply = {.ok = false};
+        tool_product shape = s->options->products[i];
         shape.transpose_b = true;
-        TOOL_TRY(time_product(s, child, product_job(&shape, CLBLAST, parameters, runs), &one, &reply, error));
-        if (found && reply.ok)
-            snprintf(found, size, "%s", session_text(reply.answer, "parameters"));
-        json_decref(reply.answer);
-        reply.answer = NULL;
-        if (last)
-            *last = reply;
-        if (one <= 0)
+        TOOL_TRY(time_product(s, child, product_job(&shape, CLBLAST, parameters, runs), ms, error));
+        if (*ms <= 0)
             return TOOL_DONE;
-        logs += log(one);
+        logs += log(*ms);
     }
     *ms = exp(logs / (double)s->options->product_count);
     return TOOL_DONE;
+}
+
+/* What a product-check answered. */
+static bool is_right(session *s)
+{
+    const bool right = s->reply.ok && !json_is_true(json_object_get(s->reply.answer, "wrong"));
+    if (!right)
+        session_count_failure(s, s->reply.ok ? "wrong" : s->reply.why);
+    return right;
 }
 
 /* ---- CLBlast's parameters ---------------------------------------------------------------------------------------- */
@@ -96,57 +91,53 @@ static tool_exit time_all(session *s, size_t child, const char *parameters, int 
 static bool is_legal(void *user, const int32_t *values)
 {
     const clblast_search *c = user;
-    char text[512];
-    session_print_point(c->parameters, c->first_count, values, NULL, text, sizeof(text));
-    return clmgk_tunable_check(tables[0], text, NULL) == CLMGK_OK;
+    return clmgk_tunable_check(tables[0], session_point_text(&c->kernel, values, NULL).text, NULL) == CLMGK_OK;
 }
 
 static tool_exit make_space(clblast_search *c, tool_error *error)
 {
-    for (size_t t = 0; t < TOOL_COUNT(tables); t++) {
-        TOOL_TRY(session_list_tunables(tables[t], c->tunables, c->parameters, &c->count, error));
-        if (t == 0)
-            c->first_count = c->count;
-    }
-    c->space = (tune_space){CLBLAST, c->parameters, c->count, is_legal, c};
+    TOOL_TRY(session_add_tunables(tables[0], &c->kernel, error));
+    for (size_t t = 0; t < TOOL_COUNT(tables); t++)
+        TOOL_TRY(session_add_tunables(tables[t], &c->points, error));
+    c->space = (tune_space){CLBLAST, c->points.parameters, c->points.count, is_legal, c};
     c->search = tune_search_create(&c->space, 1, SEED, c->base->options->random ? TUNE_RANDOM : TUNE_NEIGHBOURS);
     return c->search ? TOOL_DONE : tool_fail_memory(error, "the search");
+}
+
+/* Tells the search a ratio, which is not positive for values that failed, and keeps the best. */
+static tool_exit tell(clblast_search *c, const int32_t *values, double ratio, tool_error *error)
+{
+    if (ratio > 0 && ratio < c->best_ratio) {
+        c->best_ratio = ratio;
+        memcpy(c->best, values, sizeof(c->best));
+    }
+    return tune_search_tell(c->search, c->number, 0, values, ratio > 0 ? 1e-3 * ratio * c->before_ms : -1)
+               ? TOOL_DONE
+               : tool_fail_memory(error, "a measurement");
 }
 
 static tool_exit try_values(clblast_search *c, const int32_t *values, tool_error *error)
 {
     session *const s = c->base;
-    char text[512];
+    const point_text list = session_point_text(&c->points, values, NULL);
     double ms = -1;
-    said reply = {.ok = true};
-    session_print_point(c->parameters, c->count, values, NULL, text, sizeof(text));
-    TOOL_TRY(time_all(s, 1, text, CANDIDATE_RUNS, &ms, NULL, 0, &reply, error));
+    TOOL_TRY(time_all(s, 1, list.text, CANDIDATE_RUNS, &ms, error));
     double ratio = ms > 0 ? ms / c->before_ms : -1;
     if (ms <= 0)
-        session_count_failure(s, reply.why);
+        session_count_failure(s, s->reply.why);
     if (ratio > 0 && ratio < c->best_ratio) {
-        said check = {.ok = false};
-        TOOL_TRY(tune_child_send(s->children[1],
-                                 json_pack("{s:s, s:s, s:s, s:b}", "job", "product-check", "provider", CLBLAST,
-                                           "parameters", text, "untuned", 1),
-                                 error));
-        TOOL_TRY(session_receive(s, 1, 0, &check, error));
-        if (!check.ok || json_is_true(json_object_get(check.answer, "wrong"))) {
-            session_count_failure(s, check.ok ? "wrong" : check.why);
+        TOOL_TRY(session_ask(s, 1,
+                             json_pack("{s:s, s:s, s:s, s:b}", "job", "product-check", "provider", CLBLAST,
+                                       "parameters", list.text, "untuned", 1),
+                             0, error));
+        if (!is_right(s))
             ratio = -1;
-        }
-        json_decref(check.answer);
-    }
-    if (ratio > 0 && ratio < c->best_ratio) {
-        c->best_ratio = ratio;
-        memcpy(c->best, values, sizeof(c->best));
     }
     s->report->counts.tried++;
     s->report->clblast.tried++;
-    if (!tune_search_tell(c->search, c->number, 0, values, ratio > 0 ? 1e-3 * ratio * c->before_ms : -1))
-        return tool_fail_memory(error, "a measurement");
-    return tune_history_add(s->history,
-                            json_pack("{s:s, s:s, s:f}", "case", CLBLAST, "parameters", text, "ratio", ratio), error);
+    TOOL_TRY(tell(c, values, ratio, error));
+    return tune_history_add(
+        s->history, json_pack("{s:s, s:s, s:f}", "case", CLBLAST, "parameters", list.text, "ratio", ratio), error);
 }
 
 /* What an earlier run measured. */
@@ -155,45 +146,34 @@ static tool_exit recall(clblast_search *c, tool_error *error)
     const session *s = c->base;
     for (size_t i = 0; i < tune_history_count(s->history); i++) {
         const json_t *record = tune_history_record(s->history, i);
-        int32_t values[TUNE_MOST_PARAMETERS] = {0};
-        if (strcmp(session_text(record, "case"), CLBLAST) != 0 || json_object_get(record, "done") ||
-            !session_read_point(c->parameters, c->count, session_text(record, "parameters"), values))
-            continue;
-        const double ratio = session_number(record, "ratio");
-        if (!tune_search_tell(c->search, c->number, 0, values, ratio > 0 ? 1e-3 * ratio * c->before_ms : -1))
-            return tool_fail_memory(error, "a measurement");
-        if (ratio > 0 && ratio < c->best_ratio) {
-            c->best_ratio = ratio;
-            memcpy(c->best, values, sizeof(values));
-        }
+        point values = {0};
+        if (strcmp(session_text(record, "case"), CLBLAST) == 0 && !json_object_get(record, "done") &&
+            session_read_point(&c->points, session_text(record, "parameters"), values))
+            TOOL_TRY(tell(c, values, session_number(record, "ratio"), error));
     }
     return TOOL_DONE;
 }
 
 /* In turn: what is in use, in the first process; the best candidate in the second. */
-static tool_exit prove(clblast_search *c, const char *text, bool *kept, tool_error *error)
+static tool_exit prove(clblast_search *c, const char *parameters, bool *kept, tool_error *error)
 {
-    session *const s = c->base;
-    json_t *ratios = json_array();
-    tool_exit status = ratios ? TOOL_DONE : tool_fail_memory(error, "ratios");
-    for (int round = 0; round < ROUNDS && status == TOOL_DONE; round++) {
+    ratio_list ratios = {.count = 0};
+    for (int round = 0; round < ROUNDS; round++) {
         double before = -1, after = -1;
-        TOOL_TRY_GOTO(status, time_all(s, 0, NULL, 1, &before, NULL, 0, NULL, error), done);
-        TOOL_TRY_GOTO(status, time_all(s, 1, text, 1, &after, NULL, 0, NULL, error), done);
-        if (before > 0 && after > 0 && json_array_append_new(ratios, json_real(after / before)) != 0)
-            status = tool_fail_memory(error, "ratios");
+        TOOL_TRY(time_all(c->base, 0, NULL, 1, &before, error));
+        TOOL_TRY(time_all(c->base, 1, parameters, 1, &after, error));
+        if (before > 0 && after > 0)
+            session_add_ratio(&ratios, after / before);
     }
-    *kept = session_beats_default(ratios, &s->report->clblast.ratio);
-done:
-    json_decref(ratios);
-    return status;
+    *kept = session_beats_default(&ratios, &c->base->report->clblast.ratio);
+    return TOOL_DONE;
 }
 
-static tool_exit store_clblast(session *s, const char *text, double before_ms, tool_error *error)
+static tool_exit store_clblast(session *s, const char *parameters, double before_ms, tool_error *error)
 {
     clmgk_error failure = {0};
     const clmgk_tuned tuned = {.choice = CLBLAST,
-                               .parameters = text,
+                               .parameters = parameters,
                                .time_ms = s->report->clblast.ratio * before_ms,
                                .default_ms = before_ms};
     return clmgk_gemm_tuning_store_device(s->device.library, NULL, CLMGK_DTYPE_F32, &tuned, &failure) == CLMGK_OK
@@ -207,7 +187,7 @@ static tool_exit settle(clblast_search *c, bool finished, tool_error *error)
     tune_clblast *const result = &s->report->clblast;
     bool kept = c->best_ratio < 1 - LEAST_CONFIRMED;
     result->ratio = 1;
-    session_print_point(c->parameters, c->count, c->best, NULL, result->parameters, sizeof(result->parameters));
+    snprintf(result->parameters, sizeof(result->parameters), "%s", session_point_text(&c->points, c->best, NULL).text);
     if (kept)
         TOOL_TRY(prove(c, result->parameters, &kept, error));
     result->outcome = kept ? TUNE_FASTER : TUNE_DEFAULT;
@@ -226,23 +206,23 @@ static tool_exit settle(clblast_search *c, bool finished, tool_error *error)
 
 static tool_exit search_values(clblast_search *c, const char *used, double end_ms, tool_error *error)
 {
-    int32_t start[TUNE_MOST_PARAMETERS] = {0};
+    point start = {0};
     const int32_t *defaults[] = {start};
-    const tune_case one = {.default_space = 0, .defaults = defaults};
-    const bool known = session_read_point(c->parameters, c->count, used, start);
-    if (!known && !session_read_point(c->parameters, c->count, start_of(c->base->report->device.device_class), start))
+    const tune_case position = {.default_space = 0, .defaults = defaults};
+    const bool known = session_read_point(&c->points, used, start);
+    if (!known && !session_read_point(&c->points, start_of(c->base->report->device.device_class), start))
         return tool_fail(error, TOOL_SYSTEM_ERROR, "CLBlast's tables are not those that this program knows");
     c->best_ratio = 1;
-    c->number = tune_search_begin(c->search, &one);
+    c->number = tune_search_begin(c->search, &position);
     if (c->number < 0)
         return tool_fail_memory(error, "a case of the search");
     TOOL_TRY(recall(c, error));
-    if (known && !tune_search_tell(c->search, c->number, 0, start, 1e-3 * c->before_ms))
-        return tool_fail_memory(error, "a measurement");
+    if (known)
+        TOOL_TRY(tell(c, start, 1, error));
     bool finished = false;
     while (tool_now_ms() < end_ms && !finished) {
         size_t space = 0;
-        int32_t values[TUNE_MOST_PARAMETERS] = {0};
+        point values = {0};
         finished = tune_search_next(c->search, c->number, &space, values) != TUNE_MEASURE;
         if (!finished)
             TOOL_TRY(try_values(c, values, error));
@@ -253,7 +233,7 @@ static tool_exit search_values(clblast_search *c, const char *used, double end_m
 static tool_exit tune_clblast_values(session *s, double end_ms, tool_error *error)
 {
     clblast_search c = {.base = s};
-    char used[512] = "";
+    char used[512];
     tool_exit status = TOOL_DONE;
     const json_t *done = session_find_done(s, CLBLAST);
     if (done && json_is_true(json_object_get(done, "finished"))) {
@@ -266,7 +246,8 @@ static tool_exit tune_clblast_values(session *s, double end_ms, tool_error *erro
     }
     if (tool_now_ms() >= end_ms)
         return TOOL_DONE;
-    TOOL_TRY(time_all(s, 0, NULL, RUNS, &c.before_ms, used, sizeof(used), NULL, error));
+    TOOL_TRY(time_all(s, 0, NULL, RUNS, &c.before_ms, error));
+    snprintf(used, sizeof(used), "%s", session_text(s->reply.answer, "parameters"));
     if (c.before_ms <= 0) {
         s->report->clblast.outcome = TUNE_REFUSED;
         return TOOL_DONE;
@@ -288,82 +269,51 @@ static tool_exit list_providers(session *s, tune_product *product, tool_error *e
     for (size_t i = 0; name && product->provider_count < TUNE_MAX_PROVIDERS; name = clmgk_gemm_provider(++i)) {
         clmgk_gemm_provider_info info;
         clmgk_error failure = {0};
-        said reply = {.ok = false};
         if (clmgk_gemm_provider_state(s->report->device.device_id, i, &info, &failure) != CLMGK_OK)
             return tool_fail_library(error, &failure);
         if ((info.dtypes & 1U << CLMGK_DTYPE_F32) == 0)
             continue;
-        TOOL_TRY(session_ask(s, json_pack("{s:s, s:s}", "job", "product-check", "provider", name), 0, &reply, error));
-        if (reply.ok && !json_is_true(json_object_get(reply.answer, "wrong")))
+        TOOL_TRY(session_ask(s, 0, json_pack("{s:s, s:s}", "job", "product-check", "provider", name), 0, error));
+        if (is_right(s))
             product->provider[product->provider_count++].name = name;
-        else
-            session_count_failure(s, reply.ok ? "wrong" : reply.why);
-        json_decref(reply.answer);
     }
     return TOOL_DONE;
 }
 
 static tool_exit store_choice(const session *s, const tune_product *product, const char *cache_dir, tool_error *error)
 {
-    clmgk_gemm_desc desc = CLMGK_GEMM_DESC_INIT;
+    const clmgk_gemm_desc desc = tool_product_desc(&product->shape);
     clmgk_error failure = {0};
     const double ms = product->provider[product->chosen].ms;
     const clmgk_tuned tuned = {
         .choice = product->provider[product->chosen].name, .time_ms = ms, .default_ms = ms / product->ratio};
-    desc.m = product->shape.m;
-    desc.n = product->shape.n;
-    desc.k = product->shape.k;
-    desc.transpose_a = product->shape.transpose_a;
-    desc.transpose_b = product->shape.transpose_b;
     return clmgk_gemm_tuning_store(s->device.library, cache_dir, &desc, &tuned, &failure) == CLMGK_OK
                ? TOOL_DONE
                : tool_fail_library(error, &failure);
-}
-
-/* The job of a plan that chooses by itself, from the copy of the cache. */
-static json_t *staged_job(const session *s, const tune_shape *shape)
-{
-    char staging[1024];
-    json_t *job = product_job(shape, NULL, NULL, 1);
-    session_staging(s, staging, sizeof(staging));
-    if (job && json_object_set_new(job, "tuning_dir", json_sprintf("%s/tuning", staging)) != 0) {
-        json_decref(job);
-        return NULL;
-    }
-    return job;
 }
 
 /* Whether a plan that finds the candidate in the cache by itself is faster than the first provider, in turn. */
 static tool_exit prove_provider(session *s, tune_product *product, size_t first, size_t candidate, bool *kept,
                                 tool_error *error)
 {
-    char staging[1024];
-    json_t *ratios = json_array();
-    tool_exit status = ratios ? TOOL_DONE : tool_fail_memory(error, "ratios");
+    ratio_list ratios = {.count = 0};
     bool reached = true;
     product->chosen = candidate;
     product->ratio = product->provider[candidate].ms / product->provider[first].ms;
-    session_staging(s, staging, sizeof(staging));
-    if (status == TOOL_DONE)
-        status = store_choice(s, product, staging, error);
-    for (int round = 0; round < ROUNDS && status == TOOL_DONE; round++) {
+    TOOL_TRY(store_choice(s, product, s->staging, error));
+    for (int round = 0; round < ROUNDS; round++) {
         double before = -1, after = -1;
-        said reply = {.ok = false};
-        TOOL_TRY_GOTO(status,
-                      time_product(s, 0, product_job(&product->shape, product->provider[first].name, NULL, 1), &before,
-                                   &reply, error),
-                      done);
-        json_decref(reply.answer);
-        TOOL_TRY_GOTO(status, time_product(s, 0, staged_job(s, &product->shape), &after, &reply, error), done);
-        reached = reached && strcmp(session_text(reply.answer, "provider"), product->provider[candidate].name) == 0;
-        json_decref(reply.answer);
-        if (before > 0 && after > 0 && json_array_append_new(ratios, json_real(after / before)) != 0)
-            status = tool_fail_memory(error, "ratios");
+        TOOL_TRY(
+            time_product(s, 0, product_job(&product->shape, product->provider[first].name, NULL, 1), &before, error));
+        json_t *staged = product_job(&product->shape, NULL, NULL, 1);
+        json_object_set_new(staged, "tuning_dir", json_sprintf("%s/tuning", s->staging));
+        TOOL_TRY(time_product(s, 0, staged, &after, error));
+        reached = reached && strcmp(session_text(s->reply.answer, "provider"), product->provider[candidate].name) == 0;
+        if (before > 0 && after > 0)
+            session_add_ratio(&ratios, after / before);
     }
-    *kept = reached && session_beats_default(ratios, &product->ratio);
-done:
-    json_decref(ratios);
-    return status;
+    *kept = reached && session_beats_default(&ratios, &product->ratio);
+    return TOOL_DONE;
 }
 
 /* One run of each; then the fastest against the first that can. */
@@ -372,11 +322,9 @@ static tool_exit compare_providers(session *s, tune_product *product, tool_error
     size_t first = SIZE_MAX, fastest = SIZE_MAX;
     bool kept = false;
     for (size_t p = 0; p < product->provider_count; p++) {
-        said reply = {.ok = false};
         double *const ms = &product->provider[p].ms;
         TOOL_TRY(time_product(s, 0, product_job(&product->shape, product->provider[p].name, NULL, CANDIDATE_RUNS), ms,
-                              &reply, error));
-        json_decref(reply.answer);
+                              error));
         if (*ms > 0 && first == SIZE_MAX)
             first = p;
         if (*ms > 0 && (fastest == SIZE_MAX || *ms < product->provider[fastest].ms))
@@ -397,11 +345,9 @@ static tool_exit compare_providers(session *s, tune_product *product, tool_error
 
 static void announce(const tune_product *product)
 {
-    char name[64];
-    tune_product_name(&product->shape, name, sizeof(name));
     if (product->measured)
-        fprintf(stderr, "clmgk-tune: %s: %s, %.3f ms\n", name, product->provider[product->chosen].name,
-                product->provider[product->chosen].ms);
+        fprintf(stderr, "clmgk-tune: product %s: %s, %.3f ms\n", tool_product_name(&product->shape).text,
+                product->provider[product->chosen].name, product->provider[product->chosen].ms);
 }
 
 /* The shapes in all layouts. */

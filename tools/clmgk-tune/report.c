@@ -6,29 +6,23 @@
 #include <math.h>
 #include <stdlib.h>
 
-void tune_case_key(const bench_case *one, char *key, size_t size)
+void tune_case_key(const bench_case *item, char *key, size_t size)
 {
-    const clmgk_attention_desc *d = &one->desc;
+    const clmgk_attention_desc *d = &item->desc;
     snprintf(key, size,
              "%s %s %s b%" PRId64 " h%" PRId64 " g%" PRId64 " m%" PRId64 " n%" PRId64 " s%" PRId64 " d%" PRId64
              " e%" PRId64 " causal%d window%d,%" PRId64 ",%" PRId64 " packed%" PRId64 " bias%d,%" PRId64 ",%" PRId64
              ",%" PRId64 ",%" PRId64 " alibi%d sinks%d dropout%g gradients%" PRIu32,
-             bench_pass_name(one->pass), clmgk_variant_name(d->variant), clmgk_dtype_name(d->dtype), d->batch, d->heads,
-             d->kv_heads, d->components, d->length, d->length_k, d->head_size, d->value_size, (int)d->causal,
+             bench_pass_name(item->pass), clmgk_variant_name(d->variant), clmgk_dtype_name(d->dtype), d->batch,
+             d->heads, d->kv_heads, d->components, d->length, d->length_k, d->head_size, d->value_size, (int)d->causal,
              (int)d->use_window, d->window_left, d->window_right, d->sequences, (int)d->use_bias, d->bias_batch,
              d->bias_heads, d->bias_length, d->bias_length_k, (int)d->use_alibi, (int)d->use_sinks, d->dropout,
              d->gradients);
 }
 
-void tune_case_name(const bench_case *one, char *name, size_t size)
+void tune_case_name(const bench_case *item, char *name, size_t size)
 {
-    snprintf(name, size, "%s %s", one->shape->name ? one->shape->name : "given", bench_case_label(one).text);
-}
-
-void tune_product_name(const tune_shape *shape, char *name, size_t size)
-{
-    snprintf(name, size, "product %" PRId64 " x %" PRId64 " x %" PRId64 "%s%s", shape->m, shape->n, shape->k,
-             shape->transpose_a ? " A transposed" : "", shape->transpose_b ? " B transposed" : "");
+    snprintf(name, size, "%s %s", item->shape->name ? item->shape->name : "given", bench_case_label(item).text);
 }
 
 void tune_report_free(tune_report *report)
@@ -65,7 +59,7 @@ typedef struct summary {
 
 static double gflops(const tune_product *product, size_t provider)
 {
-    const tune_shape *shape = &product->shape;
+    const tool_product *shape = &product->shape;
     return 2e-6 * (double)shape->m * (double)shape->n * (double)shape->k / product->provider[provider].ms;
 }
 
@@ -103,7 +97,7 @@ static const char *outcome_name(tune_outcome outcome)
 static void print_result(const tune_result *result, FILE *stream)
 {
     char name[96];
-    tune_case_name(result->one, name, sizeof(name));
+    tune_case_name(result->item, name, sizeof(name));
     fprintf(stream, "  %-44s", name);
     if (result->outcome == TUNE_UNMEASURED)
         fprintf(stream, " not measured: the budget was spent\n");
@@ -119,9 +113,7 @@ static void print_products(const tune_report *report, FILE *stream)
 {
     for (size_t i = 0; i < report->product_count; i++) {
         const tune_product *product = &report->products[i];
-        char name[64];
-        tune_product_name(&product->shape, name, sizeof(name));
-        fprintf(stream, "  %s:", name);
+        fprintf(stream, "  product %s:", tool_product_name(&product->shape).text);
         for (size_t p = 0; p < product->provider_count; p++) {
             if (product->provider[p].ms > 0)
                 fprintf(stream, " %s%s %.3f ms, %.1f GFLOP/s;", product->measured && p == product->chosen ? "*" : "",
@@ -165,25 +157,22 @@ void tune_print_report(const tune_report *report, FILE *stream)
 
 static json_t *result_json(const tune_result *result)
 {
-    const clmgk_attention_desc *d = &result->one->desc;
-    json_t *object =
-        json_pack("{s:s?, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:s, s:I}", "shape",
-                  result->one->shape->name, "variant", clmgk_variant_name(d->variant), "dtype",
-                  clmgk_dtype_name(d->dtype), "pass", bench_pass_name(result->one->pass), "batch", (json_int_t)d->batch,
-                  "heads", (json_int_t)d->heads, "kv_heads", (json_int_t)d->kv_heads, "components",
-                  (json_int_t)d->components, "length", (json_int_t)d->length, "length_k", (json_int_t)d->length_k,
-                  "head_size", (json_int_t)d->head_size, "value_size", (json_int_t)d->value_size, "causal",
-                  (int)d->causal, "outcome", outcome_name(result->outcome), "tried", (json_int_t)result->tried);
+    const clmgk_attention_desc *d = &result->item->desc;
+    json_t *object = json_pack("{s:s?, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:s, s:I}", "shape",
+                               result->item->shape->name, "variant", clmgk_variant_name(d->variant), "dtype",
+                               clmgk_dtype_name(d->dtype), "pass", bench_pass_name(result->item->pass), "batch",
+                               (json_int_t)d->batch, "heads", (json_int_t)d->heads, "kv_heads", (json_int_t)d->kv_heads,
+                               "components", (json_int_t)d->components, "length", (json_int_t)d->length, "length_k",
+                               (json_int_t)d->length_k, "head_size", (json_int_t)d->head_size, "value_size",
+                               (json_int_t)d->value_size, "causal", (int)d->causal, "outcome",
+                               outcome_name(result->outcome), "tried", (json_int_t)result->tried);
     json_t *rest =
         is_measured(result)
             ? json_pack("{s:s, s:s, s:f, s:f, s:f}", "engine", result->engine, "parameters", result->parameters,
                         "default_ms", result->default_ms, "tuned_ms", result->tuned_ms, "ratio", result->ratio)
             : json_pack("{s:o}", "message",
                         result->outcome == TUNE_REFUSED ? tool_json_text(result->message) : json_null());
-    if (object && rest)
-        json_object_update(object, rest);
-    json_decref(rest);
-    return object;
+    return tool_json_merge(object, rest);
 }
 
 static json_t *product_json(const tune_product *product)
@@ -214,20 +203,11 @@ json_t *tune_report_json(const tune_report *report)
     const summary sum = summarise(report);
     const tune_counts *counts = &report->counts;
     json_t *cases = json_array();
-    for (size_t i = 0; cases && i < report->result_count; i++) {
-        if (json_array_append_new(cases, result_json(&report->results[i])) != 0) {
-            json_decref(cases);
-            return NULL;
-        }
-    }
+    for (size_t i = 0; i < report->result_count; i++)
+        tool_json_append(&cases, result_json(&report->results[i]));
     json_t *products = json_array();
-    for (size_t i = 0; products && i < report->product_count; i++) {
-        if (json_array_append_new(products, product_json(&report->products[i])) != 0) {
-            json_decref(products);
-            json_decref(cases);
-            return NULL;
-        }
-    }
+    for (size_t i = 0; i < report->product_count; i++)
+        tool_json_append(&products, product_json(&report->products[i]));
     return json_pack("{s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:f, s:f, s:f}",
                      "name", tool_json_text(report->device.name), "platform", tool_json_text(report->device.platform),
                      "driver", tool_json_text(report->device.driver), "compute_units",

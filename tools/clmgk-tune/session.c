@@ -11,8 +11,7 @@ double session_spent_s(const session *s)
     return 1e-3 * (tool_now_ms() - s->start_ms);
 }
 
-/* ---- asking the processes ------------------------------------------------------------------------------------------
- */
+/* ---- asking the processes ---------------------------------------------------------------------------------------- */
 
 const char *session_text(const json_t *object, const char *key)
 {
@@ -25,30 +24,28 @@ double session_number(const json_t *object, const char *key)
     return json_number_value(json_object_get(object, key));
 }
 
-tool_exit session_receive(const session *s, size_t child, double more_ms, said *reply, tool_error *error)
+tool_exit session_receive(session *s, size_t child, double more_ms, tool_error *error)
 {
-    tune_reply how = TUNE_DIED;
-    const double limit_ms = 1e3 * s->options->candidate_s + more_ms;
-    memset(reply, 0, sizeof(*reply));
-    TOOL_TRY(tune_child_receive(s->children[child], limit_ms, &how, &reply->answer, error));
-    reply->ok = how == TUNE_ANSWERED && json_is_true(json_object_get(reply->answer, "ok"));
-    if (!reply->ok) {
-        snprintf(reply->why, sizeof(reply->why), "%s",
-                 how == TUNE_HUNG   ? "hung"
-                 : how == TUNE_DIED ? "died"
-                                    : "refused");
-        snprintf(reply->message, sizeof(reply->message), "%s",
-                 how == TUNE_HUNG   ? "no answer in time"
-                 : how == TUNE_DIED ? "the process ended"
+    static const char *const why[] = {[TUNE_ANSWERED] = "refused", [TUNE_DIED] = "died", [TUNE_HUNG] = "hung"};
+    tune_reply outcome = TUNE_DIED;
+    session_reply *const reply = &s->reply;
+    json_decref(reply->answer);
+    *reply = (session_reply){.ok = false};
+    TOOL_TRY(tune_child_receive(s->children[child], 1e3 * s->options->candidate_s + more_ms, &outcome, &reply->answer,
+                                error));
+    reply->ok = outcome == TUNE_ANSWERED && json_is_true(json_object_get(reply->answer, "ok"));
+    reply->why = why[outcome];
+    snprintf(reply->message, sizeof(reply->message), "%s",
+             outcome == TUNE_HUNG   ? "no answer in time"
+             : outcome == TUNE_DIED ? "the process ended"
                                     : session_text(reply->answer, "message"));
-    }
     return TOOL_DONE;
 }
 
-tool_exit session_ask(const session *s, json_t *job, double more_ms, said *reply, tool_error *error)
+tool_exit session_ask(session *s, size_t child, json_t *job, double more_ms, tool_error *error)
 {
-    TOOL_TRY(tune_child_send(s->children[0], job, error));
-    return session_receive(s, 0, more_ms, reply, error);
+    TOOL_TRY(tune_child_send(s->children[child], job, error));
+    return session_receive(s, child, more_ms, error);
 }
 
 void session_count_failure(session *s, const char *why)
@@ -74,44 +71,49 @@ const json_t *session_find_done(const session *s, const char *key)
     return NULL;
 }
 
-/* ---- points and texts ----------------------------------------------------------------------------------------------
- */
+/* ---- points and texts -------------------------------------------------------------------------------------------- */
 
-tool_exit session_list_tunables(const char *table, clmgk_tunable *tunables, tune_parameter *parameters, size_t *count,
-                                tool_error *error)
+json_int_t session_clamp(double number, int low, int high)
+{
+    return number < low ? low : number > high ? high : (json_int_t)number;
+}
+
+tool_exit session_add_tunables(const char *table, point_space *space, tool_error *error)
 {
     clmgk_error failure = {0};
-    const size_t first = *count;
+    const size_t room = TUNE_MOST_PARAMETERS - space->count;
     size_t more = 0;
-    if (clmgk_tunable_list(table, tunables + first, TUNE_MOST_PARAMETERS - first, &more, &failure) != CLMGK_OK)
+    if (clmgk_tunable_list(table, space->tunables + space->count, room, &more, &failure) != CLMGK_OK)
         return tool_fail_library(error, &failure);
-    if (more > TUNE_MOST_PARAMETERS - first)
+    if (more > room)
         return tool_fail(error, TOOL_SYSTEM_ERROR, "table %s: more tunables than this program knows", table);
-    *count += more;
-    for (size_t i = first; i < *count; i++)
-        parameters[i] = (tune_parameter){tunables[i].name, tunables[i].values, tunables[i].value_count};
+    for (; more > 0; more--, space->count++) {
+        const clmgk_tunable *tunable = &space->tunables[space->count];
+        space->parameters[space->count] = (tune_parameter){tunable->name, tunable->values, tunable->value_count};
+    }
     return TOOL_DONE;
 }
 
-void session_print_point(const tune_parameter *parameters, size_t count, const int32_t *values, const int32_t *defaults,
-                         char *text, size_t size)
+point_text session_point_text(const point_space *space, const int32_t *values, const int32_t *defaults)
 {
+    point_text list = {""};
     size_t length = 0;
-    text[0] = '\0';
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < space->count && length < sizeof(list.text); i++) {
         if (!defaults || values[i] != defaults[i])
-            length += (size_t)snprintf(text + length, length < size ? size - length : 0, "%s%s=%d", length ? "," : "",
-                                       parameters[i].name, (int)values[i]);
+            length += (size_t)snprintf(list.text + length, sizeof(list.text) - length, "%s%s=%d", length ? "," : "",
+                                       space->parameters[i].name, (int)values[i]);
     }
+    return list;
 }
 
-bool session_read_point(const tune_parameter *parameters, size_t count, const char *text, int32_t *values)
+bool session_read_point(const point_space *space, const char *text, int32_t *values)
 {
     size_t found = 0;
-    while (text && *text) {
+    while (*text) {
         const size_t length = strcspn(text, "=");
-        for (size_t i = 0; i < count; i++) {
-            if (strlen(parameters[i].name) == length && strncmp(parameters[i].name, text, length) == 0) {
+        for (size_t i = 0; i < space->count; i++) {
+            const char *name = space->parameters[i].name;
+            if (strlen(name) == length && strncmp(name, text, length) == 0) {
                 values[i] = (int32_t)strtol(text + length + 1, NULL, 10);
                 found++;
             }
@@ -119,37 +121,28 @@ bool session_read_point(const tune_parameter *parameters, size_t count, const ch
         text += strcspn(text, ",");
         text += *text == ',';
     }
-    return found == count;
+    return found == space->count;
 }
 
-/* ---- noise --------------------------------------------------------------------------------------------------------
- */
+/* ---- noise ------------------------------------------------------------------------------------------------------- */
 
-static int ascending(const void *a, const void *b)
+void session_add_ratio(ratio_list *ratios, double ratio)
 {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    if (ratios->count < MAX_CONFIRM)
+        ratios->ratio[ratios->count++] = ratio;
 }
 
 /* Faster beyond noise: the median of the ratios with twice its standard error, from the median distance. */
-bool session_beats_default(const json_t *ratios, double *median)
+bool session_beats_default(const ratio_list *ratios, double *median)
 {
     double number[MAX_CONFIRM], distance[MAX_CONFIRM];
-    const size_t count = json_array_size(ratios) < MAX_CONFIRM ? json_array_size(ratios) : MAX_CONFIRM;
-    if (count < MIN_CONFIRM)
+    if (ratios->count < MIN_CONFIRM)
         return false;
-    for (size_t i = 0; i < count; i++)
-        number[i] = json_number_value(json_array_get(ratios, i));
-    qsort(number, count, sizeof(*number), ascending);
-    *median = count % 2 ? number[count / 2] : 0.5 * (number[count / 2 - 1] + number[count / 2]);
-    for (size_t i = 0; i < count; i++)
+    memcpy(number, ratios->ratio, sizeof(number));
+    *median = tool_spread_of(number, ratios->count).median;
+    for (size_t i = 0; i < ratios->count; i++)
         distance[i] = fabs(number[i] - *median);
-    qsort(distance, count, sizeof(*distance), ascending);
-    const double error = 1.2533 * 1.4826 * distance[count / 2] / sqrt((double)count);
+    (void)tool_spread_of(distance, ratios->count); /* sorts them */
+    const double error = 1.2533 * 1.4826 * distance[ratios->count / 2] / sqrt((double)ratios->count);
     return *median <= 1 - LEAST_CONFIRMED && *median + 2 * error < 1;
-}
-
-void session_staging(const session *s, char *path, size_t size)
-{
-    snprintf(path, size, "%s/staging", s->folder);
 }

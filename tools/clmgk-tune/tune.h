@@ -3,7 +3,7 @@
  * clmgk-tune: measures a device once.
  *
  *     main.c      what is to be done         device.c    a device's cache, history and processes
- *     options.c   the command line           attention.c the search through all cases of attention
+ *     options.c   the command line           attention.c all cases of attention, candidate.c, decision.c
  *     manage.c    show, reset, export, import products.c  providers and parameters of matrix products
  *     child.c     a process for candidates   search.c    which parameters to measure next
  *     worker.c    what runs in it            history.c   what was measured, on disk as soon as it is known
@@ -19,23 +19,19 @@
 #include "cases.h"
 #include "clmgk/tuning.h"
 #include "output.h"
+#include "product.h"
 
 #include <jansson.h>
 
 /* ---- the command line --------------------------------------------------------------------------------------- */
 
-/* A product of matrices: C[m,n] = A[m,k] B[k,n], f32. Each is measured with the three ways in which layers hold their
- * matrices: as they are, B transposed (weights [out, in]), A transposed (the weights' gradient). */
-typedef struct tune_shape {
-    int64_t m, n, k;
-    bool transpose_a, transpose_b;
-} tune_shape;
-#define TUNE_LAYOUTS      3
-#define TUNE_MAX_PRODUCTS 16
+/* Each product is measured with the three ways in which layers hold their matrices: as they are, B transposed (weights
+ * [out, in]), A transposed (the weights' gradient). */
+#define TUNE_LAYOUTS 3
 
 typedef struct tune_options {
     bench_request request;
-    tune_shape products[TUNE_MAX_PRODUCTS];
+    tool_product products[TOOL_MAX_PRODUCTS];
     size_t product_count;
     const char *device;
     bool all_devices;
@@ -58,9 +54,6 @@ tool_exit tune_show(const tune_options *options, tool_error *error);
 tool_exit tune_reset(const tune_options *options, tool_error *error);
 tool_exit tune_export(const tune_options *options, tool_error *error);
 tool_exit tune_import(const tune_options *options, tool_error *error);
-
-/* The devices that the options name, as clmgk_list_devices tells them, into *infos (free). */
-tool_exit tune_list_devices(const tune_options *options, clmgk_device_info **infos, size_t *count, tool_error *error);
 
 /* ---- the process for candidates -------------------------------------------------------------------------------- */
 
@@ -120,7 +113,7 @@ typedef enum tune_outcome {
 } tune_outcome;
 
 typedef struct tune_result {
-    const bench_case *one;
+    const bench_case *item;
     tune_outcome outcome;
     char key[320];
     char engine[16];
@@ -136,7 +129,7 @@ typedef struct tune_result {
 
 /* Who multiplies how fast. */
 typedef struct tune_product {
-    tune_shape shape;
+    tool_product shape;
     bool measured;
     size_t provider_count;
     struct {
@@ -164,7 +157,7 @@ typedef struct tune_report {
     clmgk_device_info device;
     tune_result *results;
     size_t result_count;
-    tune_product products[TUNE_LAYOUTS * TUNE_MAX_PRODUCTS];
+    tune_product products[TUNE_LAYOUTS * TOOL_MAX_PRODUCTS];
     size_t product_count;
     tune_clblast clblast;
     tune_counts counts;
@@ -186,12 +179,11 @@ tool_exit tune_product_job(const tool_device *device, const char *folder, const 
                            tool_error *error);
 
 /* A case in words that tell it from all others: the key of histories. */
-void tune_case_key(const bench_case *one, char *key, size_t size);
+void tune_case_key(const bench_case *item, char *key, size_t size);
 
 /* "product 4096 x 512 x 64 B transposed" */
-void tune_product_name(const tune_shape *shape, char *name, size_t size);
 
 /* Name of a case for people: "square-64 mgk 4 backward". */
-void tune_case_name(const bench_case *one, char *name, size_t size);
+void tune_case_name(const bench_case *item, char *name, size_t size);
 
 #endif

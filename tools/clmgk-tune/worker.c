@@ -31,9 +31,9 @@ typedef struct worker {
     bench_group *groups;
     size_t group; /* whose arrays are there; SIZE_MAX: none */
     bench_arrays arrays;
-    const bench_case *one; /* whose default plan is there; NULL: none */
-    bench_runner usual;    /* the defaults */
-    int calls;             /* a repetition */
+    const bench_case *item; /* whose default plan is there; NULL: none */
+    bench_runner usual;     /* the defaults */
+    int calls;              /* a repetition */
     bool event_clock;
 } worker;
 
@@ -42,7 +42,7 @@ typedef struct worker {
 static void close_case(worker *w)
 {
     bench_runner_close(&w->usual);
-    w->one = NULL;
+    w->item = NULL;
 }
 
 static void close_group(worker *w)
@@ -65,13 +65,12 @@ static tool_exit use_group(worker *w, size_t index, tool_error *error)
 }
 
 /* `engine` and `parameters` of the case's pass; NULL: the defaults. */
-static bench_manner manner_of(const worker *w, const bench_case *one, const char *engine, const char *parameters)
+static bench_manner manner_of(const worker *w, const bench_case *item, const char *engine, const char *parameters)
 {
     bench_manner manner = {.cache_dir = w->folder, .untuned = true};
-    if (engine)
-        manner.engine =
-            strcmp(engine, clmgk_engine_name(CLMGK_ENGINE_SIMT)) == 0 ? CLMGK_ENGINE_SIMT : CLMGK_ENGINE_LANE;
-    if (one->pass == BENCH_BACKWARD)
+    while (engine && clmgk_engine_name(manner.engine) && strcmp(engine, clmgk_engine_name(manner.engine)) != 0)
+        manner.engine++;
+    if (item->pass == BENCH_BACKWARD)
         manner.backward_parameters = parameters;
     else
         manner.parameters = parameters;
@@ -82,13 +81,13 @@ static tool_exit open_runner(const worker *w, const bench_manner *manner, bench_
 {
     clmgk_error failure = {0};
     double plan_ms = 0;
-    TOOL_TRY(
-        bench_runner_open(&w->device, manner, &w->arrays, &w->one->desc, w->one->pass, run, &plan_ms, &failure, error));
+    TOOL_TRY(bench_runner_open(&w->device, manner, &w->arrays, &w->item->desc, w->item->pass, run, &plan_ms, &failure,
+                               error));
     const uint64_t workspace = clmgk_plan_workspace_size(run->plan);
-    if (workspace > WORKSPACE_FACTOR * w->one->array_bytes && workspace > clmgk_plan_workspace_size(w->usual.plan) &&
+    if (workspace > WORKSPACE_FACTOR * w->item->array_bytes && workspace > clmgk_plan_workspace_size(w->usual.plan) &&
         w->usual.plan)
         return tool_fail(error, TOOL_NO_DEVICE, "a workspace of %.1f MB, expected at most %.1f",
-                         1e-6 * (double)workspace, 1e-6 * WORKSPACE_FACTOR * (double)w->one->array_bytes);
+                         1e-6 * (double)workspace, 1e-6 * WORKSPACE_FACTOR * (double)w->item->array_bytes);
     return TOOL_DONE;
 }
 
@@ -96,12 +95,12 @@ static tool_exit open_runner(const worker *w, const bench_manner *manner, bench_
 static tool_exit use_case(worker *w, size_t group, size_t index, tool_error *error)
 {
     TOOL_TRY(use_group(w, group, error));
-    const bench_case *one = &w->groups[group].cases[index];
-    if (w->one == one)
+    const bench_case *item = &w->groups[group].cases[index];
+    if (w->item == item)
         return TOOL_DONE;
     close_case(w);
-    w->one = one;
-    const bench_manner manner = manner_of(w, one, NULL, NULL);
+    w->item = item;
+    const bench_manner manner = manner_of(w, item, NULL, NULL);
     tool_exit status = TOOL_DONE;
     TOOL_TRY_GOTO(status, open_runner(w, &manner, &w->usual, error), failed);
     TOOL_TRY_GOTO(status, bench_choose_calls(&w->device, &w->usual, &w->calls, &w->event_clock, error), failed);
@@ -158,31 +157,16 @@ static double median_of(const double *numbers, size_t count)
 
 /* ---- jobs ------------------------------------------------------------------------------------------------------ */
 
-static const char *parameters_of(const worker *w, const clmgk_plan_info *info)
-{
-    return w->one->pass == BENCH_BACKWARD ? info->backward_parameters : info->parameters;
-}
-
-static const char *engine_of(const worker *w, const clmgk_plan_info *info)
-{
-    return clmgk_engine_name(w->one->pass == BENCH_BACKWARD ? info->backward_engine : info->engine);
-}
-
-static tool_exit get_info(const bench_runner *run, clmgk_plan_info *info, tool_error *error)
-{
-    clmgk_error failure = {0};
-    return clmgk_plan_get_info(run->plan, info, &failure) == CLMGK_OK ? TOOL_DONE : tool_fail_library(error, &failure);
-}
-
 static tool_exit do_default(worker *w, const json_t *job, json_t **answer, tool_error *error)
 {
-    clmgk_plan_info info;
+    clmgk_plan_info plan;
+    bench_pass_info info;
     double ms = 0;
     (void)job;
     TOOL_TRY(time_one(w, &w->usual, &ms, error));
-    TOOL_TRY(get_info(&w->usual, &info, error));
-    *answer = json_pack("{s:b, s:s, s:s, s:f}", "ok", 1, "engine", engine_of(w, &info), "parameters",
-                        parameters_of(w, &info), "ms", ms);
+    TOOL_TRY(bench_runner_info(&w->usual, &plan, &info, error));
+    *answer = json_pack("{s:b, s:s, s:s, s:f}", "ok", 1, "engine", clmgk_engine_name(info.engine), "parameters",
+                        info.parameters, "ms", ms);
     return TOOL_DONE;
 }
 
@@ -191,145 +175,114 @@ static const char *text_of(const json_t *job, const char *key)
     return json_string_value(json_object_get(job, key));
 }
 
-static const char *source_of(const worker *w, const clmgk_plan_info *info)
-{
-    return clmgk_tuning_source_name(w->one->pass == BENCH_BACKWARD ? info->backward_tuning : info->tuning);
-}
-
 /* Compiles it, too. */
 static tool_exit do_lookup(worker *w, const json_t *job, json_t **answer, tool_error *error)
 {
     const bench_manner manner = {.cache_dir = w->folder, .tuning_dir = text_of(job, "tuning_dir")};
-    bench_runner run = {.pass = w->one->pass};
-    clmgk_plan_info info;
+    bench_runner run = {.pass = w->item->pass};
+    clmgk_plan_info plan;
+    bench_pass_info info;
     clmgk_error failure = {0};
     tool_exit status = TOOL_DONE;
-    TOOL_TRY_GOTO(status, bench_runner_plan(&w->device, &manner, &w->one->desc, &run, &failure, error), done);
-    TOOL_TRY_GOTO(status, get_info(&run, &info, error), done);
-    *answer = json_pack("{s:b, s:s, s:s, s:s}", "ok", 1, "tuning", source_of(w, &info), "engine", engine_of(w, &info),
-                        "parameters", parameters_of(w, &info));
+    TOOL_TRY_GOTO(status, bench_runner_plan(&w->device, &manner, &w->item->desc, &run, &failure, error), done);
+    TOOL_TRY_GOTO(status, bench_runner_info(&run, &plan, &info, error), done);
+    *answer = json_pack("{s:b, s:s, s:s, s:s}", "ok", 1, "tuning", clmgk_tuning_source_name(info.tuning), "engine",
+                        clmgk_engine_name(info.engine), "parameters", info.parameters);
 done:
     bench_runner_close(&run);
     return status;
 }
 
 /* Into the folder of programs, whence the process that measures takes it. */
-static tool_exit do_compile(worker *w, const json_t *job, const bench_case *one, json_t **answer, tool_error *error)
+static tool_exit do_compile(worker *w, const json_t *job, const bench_case *item, json_t **answer, tool_error *error)
 {
-    const bench_manner manner = manner_of(w, one, text_of(job, "engine"), text_of(job, "parameters"));
-    bench_runner run = {.pass = one->pass};
+    const bench_manner manner = manner_of(w, item, text_of(job, "engine"), text_of(job, "parameters"));
+    bench_runner run = {.pass = item->pass};
     clmgk_error failure = {0};
-    const tool_exit status = bench_runner_plan(&w->device, &manner, &one->desc, &run, &failure, error);
+    const tool_exit status = bench_runner_plan(&w->device, &manner, &item->desc, &run, &failure, error);
     bench_runner_close(&run);
     if (status == TOOL_DONE)
         *answer = json_pack("{s:b}", "ok", 1);
     return status;
 }
 
-static tool_exit do_measure(worker *w, const json_t *job, json_t **answer, tool_error *error)
+static json_t *numbers_json(const double *numbers, size_t count)
 {
-    const bench_manner manner = manner_of(w, w->one, text_of(job, "engine"), text_of(job, "parameters"));
-    const double stop = json_number_value(json_object_get(job, "stop"));
+    json_t *list = json_array();
+    for (size_t i = 0; i < count; i++)
+        tool_json_append(&list, json_real(numbers[i]));
+    return list;
+}
+
+/* A plan made in this manner, in turn with the defaults. */
+static tool_exit compare(worker *w, const bench_manner *manner, const json_t *job, double stop, json_t **answer,
+                         tool_error *error)
+{
     bench_runner run = {0};
     pairs found = {.count = 0};
-    clmgk_plan_info info;
+    clmgk_plan_info plan;
+    bench_pass_info info;
+    const size_t count = (size_t)json_integer_value(json_object_get(job, "pairs"));
     tool_exit status = TOOL_DONE;
-    TOOL_TRY_GOTO(status, open_runner(w, &manner, &run, error), done);
-    TOOL_TRY_GOTO(status, get_info(&run, &info, error), done);
-    TOOL_TRY_GOTO(status,
-                  time_pairs(w, &run, (size_t)json_integer_value(json_object_get(job, "pairs")), stop, &found, error),
-                  done);
-    *answer = json_pack("{s:b, s:f, s:f, s:f, s:s, s:b}", "ok", 1, "ratio", median_of(found.ratio, found.count), "ms",
-                        median_of(found.ms, found.count), "default_ms", median_of(found.default_ms, found.count),
-                        "parameters", parameters_of(w, &info), "slow", (int)(found.ratio[found.count - 1] > stop));
+    TOOL_TRY_GOTO(status, open_runner(w, manner, &run, error), done);
+    TOOL_TRY_GOTO(status, bench_runner_info(&run, &plan, &info, error), done);
+    TOOL_TRY_GOTO(status, time_pairs(w, &run, count, stop, &found, error), done);
+    *answer = json_pack("{s:b, s:s, s:s, s:s, s:f, s:o, s:f, s:f, s:b}", "ok", 1, "tuning",
+                        clmgk_tuning_source_name(info.tuning), "engine", clmgk_engine_name(info.engine), "parameters",
+                        info.parameters, "ratio", median_of(found.ratio, found.count), "ratios",
+                        numbers_json(found.ratio, found.count), "ms", median_of(found.ms, found.count), "default_ms",
+                        median_of(found.default_ms, found.count), "slow", (int)(found.ratio[found.count - 1] > stop));
 done:
     bench_runner_close(&run);
     return status;
 }
 
-/* The case's problem made small and uneven; then with rows that see no key and sides shorter than a tile. */
-static size_t awkward_problems(const worker *w, clmgk_attention_desc problems[3], tool_error *error)
+static tool_exit do_measure(worker *w, const json_t *job, json_t **answer, tool_error *error)
 {
-    const double affordable[] = {BENCH_REDUCED_MULTIPLICATIONS / 2, BENCH_REDUCED_MULTIPLICATIONS / 16};
-    size_t count = 0;
-    for (size_t i = 0; i < TOOL_COUNT(affordable); i++) {
-        if (bench_reduce(&w->one->desc, w->one->pass, affordable[i], &problems[count], error) != TOOL_DONE)
-            return 0;
-        if (i > 0 && w->one->desc.sequences == 0 && !w->one->desc.use_bias) {
-            problems[count].causal = 1; /* bottom-right: with more queries than keys the first see none */
-            problems[count].length_k = problems[count].length / 2 + 1;
-        }
-        count++;
-    }
-    problems[count] = problems[count - 1];
-    if (w->one->desc.sequences == 0 && !w->one->desc.use_bias) {
-        problems[count].length = 5;
-        problems[count].length_k = 3;
-        count++;
-    }
-    return count;
-}
-
-static tool_exit do_check(worker *w, const json_t *job, json_t **answer, tool_error *error)
-{
-    const bench_manner manner = manner_of(w, w->one, text_of(job, "engine"), text_of(job, "parameters"));
-    clmgk_attention_desc problems[3];
-    const size_t count = awkward_problems(w, problems, error);
-    for (size_t i = 0; i < count; i++) {
-        clmgk_layout *const layouts[] = {&problems[i].q,      &problems[i].k,      &problems[i].v,
-                                         &problems[i].o,      &problems[i].lse,    &problems[i].grad_o,
-                                         &problems[i].grad_q, &problems[i].grad_k, &problems[i].grad_v};
-        for (size_t l = 0; l < TOOL_COUNT(layouts); l++)
-            *layouts[l] = (clmgk_layout){0};
-        clmgk_error failure = {0};
-        bench_error_found found = {.ok = false};
-        if (clmgk_attention_validate(&problems[i], &problems[i], &failure) != CLMGK_OK)
-            return tool_fail_library(error, &failure);
-        TOOL_TRY(bench_check(&w->device, &manner, &w->arrays, &problems[i], w->one->pass, &found, &failure, error));
-        if (!found.ok) {
-            *answer = json_pack("{s:b, s:b, s:s}", "ok", 1, "wrong", 1, "message", found.message);
-            return TOOL_DONE;
-        }
-    }
-    if (count == 0)
-        return TOOL_NO_DEVICE;
-    *answer = json_pack("{s:b, s:b}", "ok", 1, "wrong", 0);
-    return TOOL_DONE;
-}
-
-static json_t *numbers_json(const double *numbers, size_t count)
-{
-    json_t *list = json_array();
-    for (size_t i = 0; list && i < count; i++) {
-        if (json_array_append_new(list, json_real(numbers[i])) != 0) {
-            json_decref(list);
-            list = NULL;
-        }
-    }
-    return list;
+    const bench_manner manner = manner_of(w, w->item, text_of(job, "engine"), text_of(job, "parameters"));
+    return compare(w, &manner, job, json_number_value(json_object_get(job, "stop")), answer, error);
 }
 
 /* As any program would: the plan finds the stored values by itself, and compiles into the usual cache. */
 static tool_exit do_confirm(worker *w, const json_t *job, json_t **answer, tool_error *error)
 {
     const bench_manner manner = {.tuning_dir = text_of(job, "tuning_dir")};
-    bench_runner run = {0};
-    pairs found = {.count = 0};
-    clmgk_plan_info info;
-    tool_exit status = TOOL_DONE;
-    TOOL_TRY_GOTO(status, open_runner(w, &manner, &run, error), done);
-    TOOL_TRY_GOTO(status, get_info(&run, &info, error), done);
-    TOOL_TRY_GOTO(
-        status, time_pairs(w, &run, (size_t)json_integer_value(json_object_get(job, "pairs")), HUGE_VAL, &found, error),
-        done);
-    *answer = json_pack("{s:b, s:s, s:s, s:s, s:o, s:f, s:f}", "ok", 1, "tuning",
-                        clmgk_tuning_source_name(w->one->pass == BENCH_BACKWARD ? info.backward_tuning : info.tuning),
-                        "engine", engine_of(w, &info), "parameters", parameters_of(w, &info), "ratios",
-                        numbers_json(found.ratio, found.count), "ms", median_of(found.ms, found.count), "default_ms",
-                        median_of(found.default_ms, found.count));
-done:
-    bench_runner_close(&run);
-    return status;
+    return compare(w, &manner, job, HUGE_VAL, answer, error);
+}
+
+/* The case's problem made small and uneven; then, where that can be changed, with rows that see no key and sides
+ * shorter than a tile. Each is valid. */
+static tool_exit awkward_problems(const worker *w, clmgk_attention_desc problems[3], size_t *count, tool_error *error)
+{
+    const double affordable[] = {BENCH_REDUCED_MULTIPLICATIONS / 2, BENCH_REDUCED_MULTIPLICATIONS / 16};
+    const bool changeable = w->item->desc.sequences == 0 && !w->item->desc.use_bias;
+    for (*count = 0; *count < TOOL_COUNT(affordable); ++*count)
+        TOOL_TRY(bench_reduce(&w->item->desc, w->item->pass, affordable[*count], &problems[*count], error));
+    if (!changeable)
+        return TOOL_DONE;
+    problems[1].causal = 1; /* bottom-right: with more queries than keys the first see none */
+    problems[1].length_k = problems[1].length / 2 + 1;
+    problems[2] = problems[1];
+    problems[2].length = 5;
+    problems[2].length_k = 3;
+    *count = 3;
+    TOOL_TRY(bench_make_dense(&problems[1], error));
+    return bench_make_dense(&problems[2], error);
+}
+
+static tool_exit do_check(worker *w, const json_t *job, json_t **answer, tool_error *error)
+{
+    const bench_manner manner = manner_of(w, w->item, text_of(job, "engine"), text_of(job, "parameters"));
+    clmgk_attention_desc problems[3];
+    bench_error_found found = {.ok = true};
+    size_t count = 0;
+    TOOL_TRY(awkward_problems(w, problems, &count, error));
+    for (size_t i = 0; i < count && found.ok; i++) {
+        clmgk_error failure = {0};
+        TOOL_TRY(bench_check(&w->device, &manner, &w->arrays, &problems[i], w->item->pass, &found, &failure, error));
+    }
+    *answer = json_pack("{s:b, s:b, s:s}", "ok", 1, "wrong", (int)!found.ok, "message", found.message);
+    return TOOL_DONE;
 }
 
 /* ---- the loop -------------------------------------------------------------------------------------------------- */

@@ -42,6 +42,28 @@ tool_exit tool_device_open(const char *selector, tool_device *device, tool_error
     return tool_device_open_info(&info, device, error);
 }
 
+tool_exit tool_list_devices(const char *selector, bool all, clmgk_device_info **infos, size_t *count, tool_error *error)
+{
+    clmgk_error failure = {0};
+    size_t room = 1;
+    if (all && clmgk_list_devices(NULL, 0, &room, &failure) != CLMGK_OK)
+        return tool_fail_library(error, &failure);
+    if (room == 0)
+        return tool_fail(error, TOOL_NO_DEVICE, "no OpenCL device: expected a driver (such as pocl-opencl-icd)");
+    *infos = calloc(room, sizeof(**infos));
+    *count = room;
+    if (!*infos)
+        return tool_fail_memory(error, "the list of devices");
+    if ((all ? clmgk_list_devices(*infos, room, count, &failure) : clmgk_select_device(selector, *infos, &failure)) ==
+        CLMGK_OK) {
+        *count = *count < room ? *count : room;
+        return TOOL_DONE;
+    }
+    free(*infos);
+    *infos = NULL;
+    return tool_fail_library(error, &failure);
+}
+
 void tool_device_close(tool_device *device)
 {
     clmgk_context_release(device->library);

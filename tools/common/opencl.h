@@ -18,6 +18,10 @@ tool_exit tool_device_open(const char *selector, tool_device *device, tool_error
 /* The same for a device of clmgk_list_devices. */
 tool_exit tool_device_open_info(const clmgk_device_info *info, tool_device *device, tool_error *error);
 
+/* The devices of a program's options into *infos (free): the one that `selector` names (NULL: the default), or all. */
+tool_exit tool_list_devices(const char *selector, bool all, clmgk_device_info **infos, size_t *count,
+                            tool_error *error);
+
 /* Releases what `device` holds; a zeroed one holds nothing. */
 void tool_device_close(tool_device *device);
 

@@ -194,6 +194,14 @@ static void list_names(const char *const *names, size_t count, char *text, size_
     }
 }
 
+tool_exit tool_parse_positive(const char *option, const char *text, double *value, tool_error *error)
+{
+    TOOL_TRY(tool_parse_number(option, text, value, error));
+    return *value > 0 && isfinite(*value)
+               ? TOOL_DONE
+               : tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected a number above 0", option, text);
+}
+
 tool_exit tool_parse_name(const char *option, const char *text, const char *const *names, size_t count, size_t *index,
                           tool_error *error)
 {
@@ -265,10 +273,11 @@ tool_exit tool_parse_dtype(const char *option, const char *text, clmgk_dtype *dt
 
 tool_exit tool_parse_engine(const char *option, const char *text, clmgk_engine *engine, tool_error *error)
 {
-    static const char *const names[] = {
-        [CLMGK_ENGINE_AUTO] = "auto", [CLMGK_ENGINE_LANE] = "lane", [CLMGK_ENGINE_SIMT] = "simt"};
-    size_t index = 0;
-    TOOL_TRY(tool_parse_name(option, text, names, TOOL_COUNT(names), &index, error));
+    const char *names[8];
+    size_t index = 0, count = 0;
+    for (; count < TOOL_COUNT(names) && clmgk_engine_name((clmgk_engine)count); count++)
+        names[count] = clmgk_engine_name((clmgk_engine)count);
+    TOOL_TRY(tool_parse_name(option, text, names, count, &index, error));
     *engine = (clmgk_engine)index;
     return TOOL_DONE;
 }

@@ -103,6 +103,24 @@ json_t *tool_json_number(double number)
     return isfinite(number) ? json_real(number) : json_null();
 }
 
+void tool_json_append(json_t **list, json_t *item)
+{
+    if (json_array_append_new(*list, item) == 0)
+        return;
+    json_decref(*list);
+    *list = NULL;
+}
+
+json_t *tool_json_merge(json_t *object, json_t *rest)
+{
+    if (json_object_update(object, rest) != 0) {
+        json_decref(object);
+        object = NULL;
+    }
+    json_decref(rest);
+    return object;
+}
+
 tool_exit tool_print_json(json_t *object, tool_error *error)
 {
     if (!object)

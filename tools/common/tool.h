@@ -110,6 +110,8 @@ tool_exit tool_parse_integers(const char *option, const char *text, int64_t low,
 tool_exit tool_parse_u64(const char *option, const char *text, uint64_t *value, tool_error *error);
 tool_exit tool_parse_number(const char *option, const char *text, double *value, tool_error *error);
 
+tool_exit tool_parse_positive(const char *option, const char *text, double *value, tool_error *error);
+
 /* One of `count` names; *index is its place. */
 tool_exit tool_parse_name(const char *option, const char *text, const char *const *names, size_t count, size_t *index,
                           tool_error *error);
@@ -131,6 +133,12 @@ int tool_report(const tool_program *program, tool_exit status, const tool_error 
  * finite. */
 json_t *tool_json_text(const char *text);
 json_t *tool_json_number(double number);
+
+/* Appends `item` to a list, takes its reference; without memory the list is freed and becomes NULL. */
+void tool_json_append(json_t **list, json_t *item);
+
+/* `object` with the pairs of `rest`, whose reference is taken; NULL: out of memory. */
+json_t *tool_json_merge(json_t *object, json_t *rest);
 
 /* Prints `object` on standard output, takes the caller's reference, and sees that it got there. NULL (as the
  * constructors of jansson return without memory) is out of memory. */

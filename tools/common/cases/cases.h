@@ -94,13 +94,8 @@ typedef struct bench_request {
 } bench_request;
 
 /* Values of the options of these names, appended to the request. */
-tool_exit bench_parse_variants(const char *text, bench_request *request, tool_error *error);
-tool_exit bench_parse_dtypes(const char *text, bench_request *request, tool_error *error);
 tool_exit bench_parse_gradients(const char *text, bench_request *request, tool_error *error);
-tool_exit bench_parse_shapes(const char *text, bench_request *request, tool_error *error);
 tool_exit bench_parse_pass(const char *text, bench_request *request, tool_error *error);
-/* *suite: one of BENCH_SUITE_... */
-tool_exit bench_parse_suite(const char *text, bench_request *request, unsigned *suite, tool_error *error);
 
 /* Options that give a size without a name: rows of a program's table, in this order. */
 enum {
@@ -141,10 +136,16 @@ enum {
 
 /* The name of the first of them that was given; NULL: none. `values` are theirs. */
 const char *bench_given_size(const char *const *values);
-tool_exit bench_parse_sizes(const char *const *values, bench_shape *shape, tool_error *error);
 
-/* Softmax, and MGK and sMGK with half the heads; of the suite of that name: softmax and the admixture family. */
-void bench_take_default_variants(bench_request *request, unsigned suite);
+/* The values of the options of these names; NULL: not given. `sizes` are those of BENCH_SIZE_OPTIONS. Without variants:
+ * softmax, and MGK and sMGK with half the heads; of the suite admixture: softmax and that family. */
+typedef struct bench_choice {
+    const char *suite, *shapes, *variants, *dtypes;
+    const char *const *sizes;
+    const char *default_suite;
+} bench_choice;
+/* *suite: one of BENCH_SUITE_...; 0: none. */
+tool_exit bench_parse_choice(const bench_choice *choice, bench_request *request, unsigned *suite, tool_error *error);
 /* Those of Q, K, V, the shift and the mixing. */
 #define BENCH_DEFAULT_GRADIENTS                                                                                        \
     (CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_SHIFT | CLMGK_GRADIENT_MIX)
@@ -314,6 +315,9 @@ tool_exit bench_validate_rows(const tool_device *device, const bench_arrays *arr
 tool_exit bench_reduce(const clmgk_attention_desc *desc, bench_pass pass, double multiplications,
                        clmgk_attention_desc *reduced, tool_error *error);
 
+/* Resolves a descriptor whose sizes were changed, with dense arrays. */
+tool_exit bench_make_dense(clmgk_attention_desc *desc, tool_error *error);
+
 /* Compares all outputs (forward), or all gradients (backward), of a smaller problem with the reference. */
 tool_exit bench_validate_whole(const tool_device *device, const bench_arrays *arrays, const clmgk_attention_desc *desc,
                                bench_pass pass, const bench_own *own, bench_error_found *found, tool_error *error);
@@ -354,6 +358,15 @@ tool_exit bench_runner_open(const tool_device *device, const bench_manner *manne
                             const clmgk_attention_desc *desc, bench_pass pass, bench_runner *run, double *plan_ms,
                             clmgk_error *failure, tool_error *error);
 void bench_runner_close(bench_runner *run);
+
+/* What the runner's plan says of its pass; texts are the plan's. */
+typedef struct bench_pass_info {
+    clmgk_engine engine;
+    clmgk_tuning_source tuning;
+    const char *parameters, *options, *kernel;
+    uint64_t workspace_bytes, private_bytes;
+} bench_pass_info;
+tool_exit bench_runner_info(const bench_runner *run, clmgk_plan_info *plan, bench_pass_info *pass, tool_error *error);
 
 /* Milliseconds a call by the host's clock, and by the device's (negative: not known). */
 typedef struct bench_call_time {

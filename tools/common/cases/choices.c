@@ -114,13 +114,6 @@ const char *bench_given_size(const char *const *values)
     return NULL;
 }
 
-static tool_exit parse_size(const char *const *values, int option, int64_t *value, tool_error *error)
-{
-    if (!values[option])
-        return TOOL_DONE;
-    return tool_parse_integer(size_options[option].name, values[option], 1, INT32_MAX, value, error);
-}
-
 /* "1hns" */
 static tool_exit parse_bias(const char *text, bench_modifiers *modifiers, tool_error *error)
 {
@@ -164,47 +157,32 @@ static tool_exit parse_modifiers(const char *const *values, bench_modifiers *mod
     return TOOL_DONE;
 }
 
-tool_exit bench_parse_sizes(const char *const *values, bench_shape *shape, tool_error *error)
+static tool_exit parse_sizes(const char *const *values, bench_shape *shape, tool_error *error)
 {
     *shape = (bench_shape){.what = "given sizes", .batch = 1, .heads = 8, .components = 2};
+    int64_t *const sizes[] = {[BENCH_SIZE_BATCH] = &shape->batch,         [BENCH_SIZE_HEADS] = &shape->heads,
+                              [BENCH_SIZE_KV_HEADS] = &shape->kv_heads,   [BENCH_SIZE_COMPONENTS] = &shape->components,
+                              [BENCH_SIZE_LENGTH] = &shape->length,       [BENCH_SIZE_LENGTH_K] = &shape->length_k,
+                              [BENCH_SIZE_HEAD_SIZE] = &shape->head_size, [BENCH_SIZE_VALUE_SIZE] = &shape->value_size};
     if (!values[BENCH_SIZE_LENGTH] || !values[BENCH_SIZE_HEAD_SIZE])
         return tool_fail(error, TOOL_BAD_INPUT, "--%s is given: expected --length and --head-size with it",
                          bench_given_size(values));
-    TOOL_TRY(parse_size(values, BENCH_SIZE_BATCH, &shape->batch, error));
-    TOOL_TRY(parse_size(values, BENCH_SIZE_HEADS, &shape->heads, error));
-    TOOL_TRY(parse_size(values, BENCH_SIZE_KV_HEADS, &shape->kv_heads, error));
-    TOOL_TRY(parse_size(values, BENCH_SIZE_COMPONENTS, &shape->components, error));
-    TOOL_TRY(parse_size(values, BENCH_SIZE_LENGTH, &shape->length, error));
-    TOOL_TRY(parse_size(values, BENCH_SIZE_LENGTH_K, &shape->length_k, error));
-    TOOL_TRY(parse_size(values, BENCH_SIZE_HEAD_SIZE, &shape->head_size, error));
-    TOOL_TRY(parse_size(values, BENCH_SIZE_VALUE_SIZE, &shape->value_size, error));
+    for (size_t i = 0; i < TOOL_COUNT(sizes); i++) {
+        if (values[i])
+            TOOL_TRY(tool_parse_integer(size_options[i].name, values[i], 1, INT32_MAX, sizes[i], error));
+    }
     shape->causal = values[BENCH_SIZE_CAUSAL] != NULL;
     return parse_modifiers(values, &shape->modifiers, error);
 }
 
 /* ---- requests ------------------------------------------------------------------------------------------------ */
 
-tool_exit bench_parse_variants(const char *text, bench_request *request, tool_error *error)
-{
-    return parse_list("variants", text, BENCH_MAX_VARIANTS, add_variant, request, error);
-}
-
-tool_exit bench_parse_dtypes(const char *text, bench_request *request, tool_error *error)
-{
-    return parse_list("dtype", text, BENCH_DTYPES, add_dtype, request, error);
-}
-
 tool_exit bench_parse_gradients(const char *text, bench_request *request, tool_error *error)
 {
     return parse_list("gradients", text, CLMGK_REF_GRADIENTS, add_gradient, request, error);
 }
 
-tool_exit bench_parse_shapes(const char *text, bench_request *request, tool_error *error)
-{
-    return parse_list("shapes", text, BENCH_MAX_SHAPES, add_shape, request, error);
-}
-
-tool_exit bench_parse_suite(const char *text, bench_request *request, unsigned *suite, tool_error *error)
+static tool_exit parse_suite(const char *text, bench_request *request, unsigned *suite, tool_error *error)
 {
     static const char *const names[] = {"short", "paper", "quick", "full", "admixture"};
     static const unsigned suites[] = {BENCH_SUITE_SHORT, BENCH_SUITE_PAPER, BENCH_SUITE_QUICK, BENCH_SUITE_FULL,
@@ -232,7 +210,7 @@ tool_exit bench_parse_pass(const char *text, bench_request *request, tool_error 
     return TOOL_DONE;
 }
 
-void bench_take_default_variants(bench_request *request, unsigned suite)
+static void take_default_variants(bench_request *request, unsigned suite)
 {
     static const bench_variant mixture[] = {{CLMGK_VARIANT_SOFTMAX, BENCH_HEADS_OF_SHAPE, 0},
                                             {CLMGK_VARIANT_MGK, BENCH_HEADS_HALF, 0},
@@ -244,4 +222,28 @@ void bench_take_default_variants(bench_request *request, unsigned suite)
     const bool mixed = suite == BENCH_SUITE_ADMIXTURE;
     memcpy(request->variants, mixed ? admixture : mixture, mixed ? sizeof(admixture) : sizeof(mixture));
     request->variant_count = mixed ? TOOL_COUNT(admixture) : TOOL_COUNT(mixture);
+}
+
+static tool_exit parse_shapes(const bench_choice *choice, bench_request *request, unsigned *suite, tool_error *error)
+{
+    const char *size = bench_given_size(choice->sizes);
+    *suite = 0;
+    if ((choice->suite != NULL) + (choice->shapes != NULL) + (size != NULL) > 1)
+        return tool_fail(error, TOOL_BAD_INPUT, "expected one of --suite, --shapes and sizes (--%s), not several",
+                         size ? size : "heads");
+    if (choice->shapes)
+        return parse_list("shapes", choice->shapes, BENCH_MAX_SHAPES, add_shape, request, error);
+    if (size)
+        return parse_sizes(choice->sizes, &request->shapes[request->shape_count++], error);
+    return parse_suite(choice->suite ? choice->suite : choice->default_suite, request, suite, error);
+}
+
+tool_exit bench_parse_choice(const bench_choice *choice, bench_request *request, unsigned *suite, tool_error *error)
+{
+    TOOL_TRY(parse_shapes(choice, request, suite, error));
+    if (choice->variants)
+        TOOL_TRY(parse_list("variants", choice->variants, BENCH_MAX_VARIANTS, add_variant, request, error));
+    else
+        take_default_variants(request, *suite);
+    return parse_list("dtype", choice->dtypes ? choice->dtypes : "f32", BENCH_DTYPES, add_dtype, request, error);
 }

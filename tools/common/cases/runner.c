@@ -105,6 +105,24 @@ tool_exit bench_runner_open(const tool_device *device, const bench_manner *manne
     return bench_spoil(device, desc, pass, &run->own, error);
 }
 
+tool_exit bench_runner_info(const bench_runner *run, clmgk_plan_info *plan, bench_pass_info *pass, tool_error *error)
+{
+    clmgk_error failure = {0};
+    if (clmgk_plan_get_info(run->plan, plan, &failure) != CLMGK_OK)
+        return tool_fail_library(error, &failure);
+    *pass = run->pass == BENCH_BACKWARD
+                ? (bench_pass_info){plan->backward_engine,
+                                    plan->backward_tuning,
+                                    plan->backward_parameters,
+                                    plan->backward_options,
+                                    plan->backward_kernel,
+                                    plan->backward_workspace_bytes,
+                                    plan->backward_driver_private_bytes}
+                : (bench_pass_info){plan->engine, plan->tuning,          plan->parameters,          plan->options,
+                                    plan->kernel, plan->workspace_bytes, plan->driver_private_bytes};
+    return TOOL_DONE;
+}
+
 tool_exit bench_choose_calls(const tool_device *device, const bench_runner *run, int *calls, bool *event_clock,
                              tool_error *error)
 {

@@ -213,25 +213,30 @@ static void reduce_lengths(const clmgk_attention_desc *desc, bench_pass pass, do
     part->window_right = smaller(desc->window_right, part->length_k / 3);
 }
 
+tool_exit bench_make_dense(clmgk_attention_desc *desc, tool_error *error)
+{
+    clmgk_error failure = {0};
+    clmgk_layout *const layouts[] = {&desc->q,      &desc->k,      &desc->v,      &desc->o,     &desc->lse,
+                                     &desc->grad_o, &desc->grad_q, &desc->grad_k, &desc->grad_v};
+    for (size_t i = 0; i < TOOL_COUNT(layouts); i++)
+        *layouts[i] = (clmgk_layout){0};
+    return clmgk_attention_validate(desc, desc, &failure) == CLMGK_OK ? TOOL_DONE : tool_fail_library(error, &failure);
+}
+
 tool_exit bench_reduce(const clmgk_attention_desc *desc, bench_pass pass, double multiplications,
                        clmgk_attention_desc *reduced, tool_error *error)
 {
-    clmgk_error failure = {0};
     clmgk_attention_desc part = *desc;
     reduce_heads(desc, &part);
     reduce_lengths(desc, pass, multiplications, &part);
-    clmgk_layout *const layouts[] = {&part.q,      &part.k,      &part.v,      &part.o,     &part.lse,
-                                     &part.grad_o, &part.grad_q, &part.grad_k, &part.grad_v};
-    for (size_t i = 0; i < TOOL_COUNT(layouts); i++)
-        *layouts[i] = (clmgk_layout){0};
     if (desc->use_bias) {
         reduce_axis(desc->batch, part.batch, &part.bias_batch);
         reduce_axis(desc->heads, part.heads, &part.bias_heads);
         reduce_axis(desc->length, part.length, &part.bias_length);
         reduce_axis(desc->length_k, part.length_k, &part.bias_length_k);
     }
-    return clmgk_attention_validate(&part, reduced, &failure) == CLMGK_OK ? TOOL_DONE
-                                                                          : tool_fail_library(error, &failure);
+    *reduced = part;
+    return bench_make_dense(reduced, error);
 }
 
 /* Reads `count` elements as numbers. */

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "product.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_SIZE (1 << 24)
+
+/* ---- sizes ------------------------------------------------------------------------------------------------------- */
+
+/* Reads "MxNxK" and moves *text behind it. */
+static bool parse_product(const char **text, tool_product *product)
+{
+    int64_t *const sizes[] = {&product->m, &product->n, &product->k};
+    *product = (tool_product){0};
+    for (size_t i = 0; i < TOOL_COUNT(sizes); i++) {
+        char *end = NULL;
+        *sizes[i] = strtoll(*text, &end, 10);
+        if (**text < '1' || **text > '9' || *sizes[i] > MAX_SIZE || (i < 2 && *end != 'x'))
+            return false;
+        *text = end + (i < 2 ? 1 : 0);
+    }
+    return true;
+}
+
+tool_exit tool_parse_products(const char *option, const char *text, tool_product products[TOOL_MAX_PRODUCTS],
+                              size_t *count, tool_error *error)
+{
+    /* 4096 tokens: from and to width 512, to one head of 64, into a feed-forward layer */
+    const char *rest = strcmp(text, "layer") == 0 ? "4096x512x512,4096x64x512,4096x2048x512" : text;
+    *count = 0;
+    while (*count < TOOL_MAX_PRODUCTS && parse_product(&rest, &products[*count])) {
+        ++*count;
+        if (*rest == '\0')
+            return TOOL_DONE;
+        if (*rest++ != ',')
+            break;
+    }
+    return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected layer, or at most %d of MxNxK, separated by commas",
+                     option, text, TOOL_MAX_PRODUCTS);
+}
+
+clmgk_gemm_desc tool_product_desc(const tool_product *product)
+{
+    clmgk_gemm_desc desc = CLMGK_GEMM_DESC_INIT;
+    desc.m = product->m;
+    desc.n = product->n;
+    desc.k = product->k;
+    desc.transpose_a = product->transpose_a;
+    desc.transpose_b = product->transpose_b;
+    return desc;
+}
+
+tool_product_text tool_product_name(const tool_product *product)
+{
+    tool_product_text name;
+    snprintf(name.text, sizeof(name.text), "%" PRId64 " x %" PRId64 " x %" PRId64 "%s%s", product->m, product->n,
+             product->k, product->transpose_a ? ", A transposed" : "", product->transpose_b ? ", B transposed" : "");
+    return name;
+}
+
+/* ---- matrices ---------------------------------------------------------------------------------------------------- */
+
+static void fill(float *values, size_t count, uint32_t state)
+{
+    for (size_t i = 0; i < count; i++) {
+        state = state * 1664525U + 1013904223U;
+        values[i] = (float)((double)(state >> 8) / 8388608.0 - 1.0);
+    }
+}
+
+tool_exit tool_matrices_create(const tool_device *device, const tool_product *product, tool_matrices *matrices,
+                               tool_error *error)
+{
+    const size_t counts[3] = {(size_t)(product->m * product->k), (size_t)(product->k * product->n),
+                              (size_t)(product->m * product->n)};
+    *matrices = (tool_matrices){.product = *product};
+    for (size_t i = 0; i < TOOL_COUNT(counts); i++) {
+        const size_t bytes = counts[i] * sizeof(float);
+        float *const values = matrices->host[i] = malloc(bytes);
+        if (!values)
+            return tool_fail_memory(error, "matrices");
+        if (i < 2)
+            fill(values, counts[i], (uint32_t)i + 1);
+        else
+            memset(values, 0xff, bytes);
+        TOOL_TRY(tool_make_buffer(device, bytes, values, &matrices->buffer[i], error));
+    }
+    return TOOL_DONE;
+}
+
+void tool_matrices_release(tool_matrices *matrices)
+{
+    for (size_t i = 0; i < TOOL_COUNT(matrices->host); i++) {
+        tool_release_buffer(matrices->buffer[i]);
+        free(matrices->host[i]);
+    }
+    *matrices = (tool_matrices){.host = {NULL}};
+}
+
+tool_exit tool_matrices_read(const tool_device *device, const tool_matrices *matrices, tool_error *error)
+{
+    const size_t bytes = (size_t)(matrices->product.m * matrices->product.n) * sizeof(float);
+    const cl_int code =
+        clEnqueueReadBuffer(device->queue, matrices->buffer[2], CL_TRUE, 0, bytes, matrices->host[2], 0, NULL, NULL);
+    return code == CL_SUCCESS ? TOOL_DONE : tool_fail_cl(error, code, "clEnqueueReadBuffer");
+}
+
+static bool check_element(const tool_matrices *x, int64_t row, int64_t column, char *message, size_t size)
+{
+    const tool_product *const p = &x->product;
+    double exact = 0, sum = 0;
+    for (int64_t l = 0; l < p->k; l++) {
+        const double a = (double)x->host[0][p->transpose_a ? l * p->m + row : row * p->k + l];
+        const double b = (double)x->host[1][p->transpose_b ? column * p->k + l : l * p->n + column];
+        exact += a * b;
+        sum += fabs(a * b);
+    }
+    const double bound = ((double)p->k + 4) * ldexp(sum, -24) + ldexp(fabs(exact), -24) + (double)p->k * 0x1p-125;
+    const double found = (double)x->host[2][row * p->n + column];
+    if (fabs(found - exact) <= bound)
+        return true;
+    snprintf(message, size, "%s: element %" PRId64 ", %" PRId64 " is %g: expected %g within %g",
+             tool_product_name(p).text, row, column, found, exact, bound);
+    return false;
+}
+
+bool tool_matrices_check(const tool_matrices *matrices, size_t samples, char *message, size_t size)
+{
+    const size_t total = (size_t)(matrices->product.m * matrices->product.n);
+    const size_t count = samples < total ? samples : total;
+    bool right = true;
+    for (size_t i = 0; i < count && right; i++) {
+        const int64_t at = (int64_t)(count > 1 ? (total - 1) * i / (count - 1) : 0);
+        right = check_element(matrices, at / matrices->product.n, at % matrices->product.n, message, size);
+    }
+    return right;
+}
+
+/* ---- plans ------------------------------------------------------------------------------------------------------- */
+
+tool_exit tool_multiplier_open(const tool_device *device, clmgk_context *library, const tool_matrices *matrices,
+                               const char *provider, const char *parameters, tool_multiplier *multiplier,
+                               tool_error *error)
+{
+    clmgk_gemm_options options = CLMGK_GEMM_OPTIONS_INIT;
+    const clmgk_gemm_desc desc = tool_product_desc(&matrices->product);
+    clmgk_error failure = {0};
+    *multiplier = (tool_multiplier){.args = CLMGK_GEMM_ARGS_INIT};
+    options.provider = provider;
+    options.parameters = parameters;
+    if (clmgk_gemm_plan_create(library, &desc, &options, &multiplier->plan, &failure) != CLMGK_OK)
+        return tool_fail_library(error, &failure);
+    multiplier->args.a.memory = matrices->buffer[0];
+    multiplier->args.b.memory = matrices->buffer[1];
+    multiplier->args.c.memory = matrices->buffer[2];
+    const size_t bytes = clmgk_gemm_plan_workspace_size(multiplier->plan);
+    return bytes ? tool_make_buffer(device, bytes, NULL, &multiplier->args.workspace.memory, error) : TOOL_DONE;
+}
+
+void tool_multiplier_close(tool_multiplier *multiplier)
+{
+    clmgk_gemm_plan_release(multiplier->plan);
+    tool_release_buffer(multiplier->args.workspace.memory);
+    *multiplier = (tool_multiplier){.plan = NULL};
+}
+
+tool_exit tool_multiplier_run(const tool_device *device, const tool_multiplier *multiplier, int calls, double *ms,
+                              tool_error *error)
+{
+    clmgk_error failure = {0};
+    const double start = tool_now_ms();
+    for (int i = 0; i < calls; i++) {
+        if (clmgk_enqueue_gemm(multiplier->plan, device->queue, &multiplier->args, 0, NULL, NULL, &failure) !=
+            CLMGK_OK) {
+            (void)clFinish(device->queue);
+            return tool_fail_library(error, &failure);
+        }
+    }
+    const cl_int code = clFinish(device->queue);
+    *ms = (tool_now_ms() - start) / calls;
+    return code == CL_SUCCESS ? TOOL_DONE : tool_fail_cl(error, code, "clFinish");
+}
