@@ -103,11 +103,21 @@ typedef enum clmgk_variance_shape {
     CLMGK_VARIANCE_HM = 2      /* device array [H,M] */
 } clmgk_variance_shape;
 
-/* The kernel engine: how a block of query rows meets a tile of keys. */
+/*
+ * The kernel engines: how a block of query rows meets a tile of keys.
+ *
+ *     LANE   SIMD CPUs: a vector lane is a query
+ *     SIMT   GPUs: work-groups, local memory, barriers
+ */
+#define CLMGK_ENGINE_LIST(X)                                                                                           \
+    X(LANE, 1, lane)                                                                                                   \
+    X(SIMT, 2, simt)
+
 typedef enum clmgk_engine {
     CLMGK_ENGINE_AUTO = 0, /* chosen from device facts */
-    CLMGK_ENGINE_LANE = 1, /* SIMD CPUs: a vector lane is a query */
-    CLMGK_ENGINE_SIMT = 2  /* GPUs: work-groups, local memory, barriers */
+#define CLMGK_ENGINE_ENUM(NAME, value, name) CLMGK_ENGINE_##NAME = (value),
+    CLMGK_ENGINE_LIST(CLMGK_ENGINE_ENUM)
+#undef CLMGK_ENGINE_ENUM
 } clmgk_engine;
 
 /* What sets variants apart: a set of these. */

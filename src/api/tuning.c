@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public view of the tuning cache. */
+#include "api/tables.h"
 #include "attention/core/key.h"
 #include "attention/plan.h"
+#include "engine/engine.h"
 #include "tuning/entries.h"
 
 #include <inttypes.h>
@@ -57,8 +59,7 @@ static clmgk_status check_tuned(clmgk_context *context, const tuned_case *one, c
     const clmgk_tuned untimed = {tuned->choice, tuned->parameters, 0.0, 0.0};
     MGK_TRY(mgk_tuning_entry_of(&key, &untimed, &entry, error));
     MGK_TRY(mgk_tuning_check(entry.operation, entry.choice, entry.parameters, error));
-    const bool lane = strcmp(tuned->choice, clmgk_engine_name(CLMGK_ENGINE_LANE)) == 0;
-    return mgk_plan_try(context, &one->desc, one->pass, lane ? CLMGK_ENGINE_LANE : CLMGK_ENGINE_SIMT, tuned->parameters,
+    return mgk_plan_try(context, &one->desc, one->pass, mgk_engine_named(tuned->choice)->value, tuned->parameters,
                         error);
 }
 

@@ -2,6 +2,7 @@
 /* Plans: engine and parameters chosen, programs built, kernels ready. */
 #include "attention/plan.h"
 #include "attention/core/key.h"
+#include "engine/engine.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -93,8 +94,8 @@ static clmgk_status try_choice(choice *c, clmgk_engine engine, const char *text,
     return try_engine(c->plan, c->which, engine, parameters, error);
 }
 
-/* The engine asked for; or the device's own (that of the forward pass, for the same scores) and, where that can't, the
- * other: each pass for itself. */
+/* The engine asked for; or the device's own (that of the forward pass, for the same scores) and, where that can't,
+ * another: each pass for itself. */
 static clmgk_status choose_default(choice *c, clmgk_error *error)
 {
     const bool named = c->given != NULL && c->given[0] != '\0';
@@ -106,10 +107,11 @@ static clmgk_status choose_default(choice *c, clmgk_error *error)
     const clmgk_status status = try_choice(c, first, c->given, MGK_ORIGIN_CALLER, error);
     if (status != CLMGK_ERROR_UNSUPPORTED)
         return status;
-    const clmgk_engine other = first == CLMGK_ENGINE_LANE ? CLMGK_ENGINE_SIMT : CLMGK_ENGINE_LANE;
     clmgk_error ignored;
-    if (try_choice(c, other, c->given, MGK_ORIGIN_CALLER, &ignored) == CLMGK_OK)
-        return CLMGK_OK;
+    for (size_t i = 0; i < MGK_ENGINES; ++i)
+        if (mgk_engines[i]->value != first &&
+            try_choice(c, mgk_engines[i]->value, c->given, MGK_ORIGIN_CALLER, &ignored) == CLMGK_OK)
+            return CLMGK_OK;
     return try_choice(c, first, c->given, MGK_ORIGIN_CALLER, error);
 }
 
@@ -122,15 +124,6 @@ static bool scores_agree(const choice *c)
     for (const char *const *name = c->names; agree && name != NULL && *name != NULL; ++name)
         agree = mgk_tunable_get(&forward->plan.tunables, *name) == mgk_tunable_get(&own->plan.tunables, *name);
     return agree;
-}
-
-static clmgk_engine engine_named(const char *name)
-{
-    static const clmgk_engine engines[] = {CLMGK_ENGINE_LANE, CLMGK_ENGINE_SIMT};
-    for (size_t i = 0; i < MGK_COUNT(engines); ++i)
-        if (strcmp(clmgk_engine_name(engines[i]), name) == 0)
-            return engines[i];
-    return CLMGK_ENGINE_AUTO;
 }
 
 static clmgk_status try_measured(choice *c, const mgk_tuning_choice *entry, clmgk_engine engine, clmgk_error *error)
@@ -147,8 +140,9 @@ static clmgk_status choose_tuned(choice *c, bool *found, clmgk_error *error)
     mgk_tuning_choice entry;
     *found = false;
     for (size_t rank = 0; !*found && mgk_tuning_find(context->tuning, &context->facts, &key, rank, &entry); ++rank) {
-        const clmgk_engine engine = entry.choice != NULL ? engine_named(entry.choice) : context->facts.info.engine;
-        if (engine == CLMGK_ENGINE_AUTO || (c->wanted != CLMGK_ENGINE_AUTO && c->wanted != engine))
+        const mgk_engine *const named = entry.choice != NULL ? mgk_engine_named(entry.choice) : NULL;
+        const clmgk_engine engine = named != NULL ? named->value : context->facts.info.engine;
+        if ((entry.choice != NULL && named == NULL) || (c->wanted != CLMGK_ENGINE_AUTO && c->wanted != engine))
             continue;
         clmgk_error passed_over;
         const clmgk_status status = try_measured(c, &entry, engine, &passed_over);
@@ -164,7 +158,8 @@ static clmgk_status choose_tuned(choice *c, bool *found, clmgk_error *error)
 static clmgk_status follow_forward(choice *c, clmgk_error *error)
 {
     const mgk_compiled_pass *const forward = c->plan->pass[CLMGK_PASS_FORWARD];
-    c->names = c->plan->family->score_tunables(&c->plan->desc, forward->engine);
+    if (c->plan->family->rounds_by_engine(&c->plan->desc))
+        c->names = mgk_engine_of(forward->engine)->sum_tunables;
     for (const char *const *name = c->names; name != NULL && *name != NULL; ++name)
         mgk_text_printf(&c->followed, "%s%s=%d", c->followed.length == 0 ? "" : ",", *name,
                         mgk_tunable_get(&forward->plan.tunables, *name));

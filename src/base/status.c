@@ -81,10 +81,11 @@ const char *clmgk_engine_name(clmgk_engine engine)
     switch (engine) {
     case CLMGK_ENGINE_AUTO:
         return "auto";
-    case CLMGK_ENGINE_LANE:
-        return "lane";
-    case CLMGK_ENGINE_SIMT:
-        return "simt";
+#define ENGINE_CASE(NAME, value, name)                                                                                 \
+    case CLMGK_ENGINE_##NAME:                                                                                          \
+        return #name;
+        CLMGK_ENGINE_LIST(ENGINE_CASE)
+#undef ENGINE_CASE
     default:
         return NULL;
     }

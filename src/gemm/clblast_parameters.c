@@ -7,12 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Our tables and CLBlast's kernels. */
-static const struct {
-    const char *table;
-    const char *kernel;
-} tables[MGK_CLBLAST_TABLES] = {
-    {"clblast-xgemm", "Xgemm"}, {"clblast-xgemmdirect", "XgemmDirect"}, {"clblast-routine", "GemmRoutine"}};
+/* CLBlast's kernels, in the order of our tables. */
+static const char *const kernels[MGK_CLBLAST_TABLES] = {"Xgemm", "XgemmDirect", "GemmRoutine"};
 
 /* ---- reading -------------------------------------------------------------------------------------------------- */
 
@@ -51,7 +47,7 @@ static clmgk_status read_table(const mgk_tunable_table *table, const char *items
                                clmgk_error *error)
 {
     const mgk_parameters parameters = {.text = items, .origin = MGK_ORIGIN_CALLER};
-    *tunables = (mgk_tunables){.table = table};
+    *tunables = mgk_tunables_of(table);
     MGK_TRY(mgk_tunables_read(tunables, &parameters, error));
     for (size_t i = 0; i < table->count; ++i)
         if (tunables->origin[i] == MGK_ORIGIN_DEFAULT)
@@ -65,11 +61,11 @@ clmgk_status mgk_clblast_read(const char *text, mgk_clblast_values *values, clmg
 {
     size_t picked = 0;
     for (size_t i = 0; i < MGK_CLBLAST_TABLES; ++i) {
-        const mgk_tunable_table *const table = mgk_tunable_table_named(tables[i].table);
+        const mgk_tunable_table *const table = mgk_clblast_tables[i];
         mgk_text items = {0};
         const size_t count = pick_items(table, text, &items);
         clmgk_status status = CLMGK_OK;
-        values->tunables[i] = (mgk_tunables){.table = table};
+        values->tunables[i] = mgk_tunables_of(table);
         values->given[i] = count > 0;
         picked += count;
         if (items.failed)
@@ -143,8 +139,8 @@ static clmgk_status set_table(setting *set, const mgk_clblast_values *values, si
         numbers[i] = (size_t)tunables->value[i];
     }
     set->given[table] = false;
-    const CLBlastStatusCode code = CLBlastOverrideParameters(set->device, tables[table].kernel, set->precision,
-                                                             tunables->table->count, names, numbers);
+    const CLBlastStatusCode code =
+        CLBlastOverrideParameters(set->device, kernels[table], set->precision, tunables->table->count, names, numbers);
     if (code != CLBlastSuccess)
         return mgk_clblast_fail(code, "CLBlastOverrideParameters", error);
     set->given[table] = true;

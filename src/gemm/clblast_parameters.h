@@ -4,11 +4,8 @@
 #define MGK_CLBLAST_PARAMETERS_H
 
 #include "gemm/gemm.h"
-#include "tuning/tunables.h"
 
 #include <clblast_c.h>
-
-enum { MGK_CLBLAST_TABLES = 3 };
 
 /* Values of whole tables: xgemm, xgemmdirect, routine. */
 typedef struct mgk_clblast_values {

@@ -5,6 +5,7 @@
 
 #include "clmgk/gemm.h"
 #include "tuning/database.h"
+#include "tuning/tunables.h"
 
 typedef struct mgk_gemm_provider mgk_gemm_provider;
 
@@ -64,6 +65,10 @@ mgk_tuning_key mgk_gemm_device_key(clmgk_dtype dtype);
 
 /* Whether provider and parameters are ones that a plan could take. */
 clmgk_status mgk_gemm_check_tuned(const char *choice, const char *parameters, clmgk_error *error);
+
+/* CLBlast's parameters, whether the build has it or not. */
+enum { MGK_CLBLAST_TABLES = 3 };
+extern const mgk_tunable_table *const mgk_clblast_tables[MGK_CLBLAST_TABLES];
 
 /* ---- shapes --------------------------------------------------------------------------------------------------- */
 

@@ -4,11 +4,6 @@
 
 #include <stdlib.h>
 
-static const exact_scores *scores_of(const clmgk_attention_desc *desc)
-{
-    return ref_form_of(desc).mixed ? &exact_admixture : &exact_mixture;
-}
-
 /* What is added to every component's score of key j. */
 static double added(const clmgk_ref_problem *p, ref_row at, const ref_span *span, int64_t j)
 {
@@ -25,7 +20,7 @@ double clmgk_ref_log_weight(const clmgk_ref_problem *problem, int64_t b, int64_t
 {
     const ref_row at = {b, h, i};
     const ref_span span = ref_span_of(problem, b, i);
-    const double x = scores_of(&problem->desc)->score(problem, at, &span, j, r);
+    const double x = ref_family_of(problem->desc.variant)->exact->score(problem, at, &span, j, r);
     const double s = capped(problem, x) + added(problem, at, &span, j);
     return problem->desc.estep == CLMGK_ESTEP_HARD ? s : log(ref_prior(problem, h, j, r)) + s;
 }
@@ -47,7 +42,7 @@ bool exact_row_create(const clmgk_ref_problem *problem, exact_row *row)
     const size_t keys = (size_t)problem->desc.length_k;
     const size_t components = (size_t)ref_components(&problem->desc);
     const size_t doubles = 2 * components * keys + (keys + 1) + components;
-    *row = (exact_row){.problem = problem, .scores = scores_of(&problem->desc)};
+    *row = (exact_row){.problem = problem, .scores = ref_family_of(problem->desc.variant)->exact};
     row->visible = malloc((keys + 1) * sizeof(bool));
     row->score = malloc(doubles * sizeof(double));
     if (!row->visible || !row->score) {

@@ -43,7 +43,7 @@ bool ref_plain_create(const clmgk_ref_problem *problem, ref_plain *plain)
     size_t total = 0;
     for (size_t n = 0; n < sizeof(arrays) / sizeof(arrays[0]); n++)
         total += arrays[n].count;
-    *plain = (ref_plain){.problem = problem, .scores = mixed ? &plain_admixture : &plain_mixture, .at = {-1, -1, -1}};
+    *plain = (ref_plain){.problem = problem, .scores = ref_family_of(desc->variant)->plain, .at = {-1, -1, -1}};
     plain->memory = malloc(total * sizeof(float));
     if (!plain->memory)
         return false;

@@ -23,6 +23,16 @@ static inline int64_t ref_row_number(const clmgk_attention_desc *desc, ref_row r
     return (row.b * desc->heads + row.h) * desc->length + row.i;
 }
 
+/* ---- families ------------------------------------------------------------------------------------------------- */
+
+/* What a family's logits are made from, in double precision and in the plain formula: the rest is the same for all. */
+typedef struct ref_family {
+    const struct exact_scores *exact;
+    const struct plain_scores *plain;
+} ref_family;
+
+const ref_family *ref_family_of(clmgk_variant variant);
+
 /* ---- the admixture family ------------------------------------------------------------------------------------- */
 
 /* What a variant of the family has; the other families have none of it. */
@@ -35,27 +45,16 @@ typedef struct ref_form {
 
 static inline ref_form ref_form_of(const clmgk_attention_desc *desc)
 {
-    switch (desc->variant) {
-    case CLMGK_VARIANT_FISH:
-        return (ref_form){.mixed = true, .noisy = true};
-    case CLMGK_VARIANT_HARD_FISH:
-    case CLMGK_VARIANT_TALKING_HEADS:
-        return (ref_form){.mixed = true};
-    case CLMGK_VARIANT_MISH:
-        return (ref_form){.mixed = true, .noisy = true, .shared_mix = true};
-    case CLMGK_VARIANT_HARD_MISH:
-        return (ref_form){.mixed = true, .shared_mix = true};
-    case CLMGK_VARIANT_GFISH:
-        return (ref_form){.mixed = true, .noisy = true, .generalised = true};
-    case CLMGK_VARIANT_HARD_GFISH:
-        return (ref_form){.mixed = true, .generalised = true};
-    case CLMGK_VARIANT_SOFTMAX:
-    case CLMGK_VARIANT_GAUSSIAN:
-    case CLMGK_VARIANT_MGK:
-    case CLMGK_VARIANT_SMGK:
-        break;
-    }
-    return (ref_form){0};
+    static const uint32_t traits_by_variant[] = {
+#define REF_TRAITS(name, value, text, family, traits) [value] = (traits),
+        CLMGK_VARIANT_LIST(REF_TRAITS)
+#undef REF_TRAITS
+    };
+    const uint32_t traits = traits_by_variant[desc->variant];
+    return (ref_form){.mixed = (traits & CLMGK_TRAIT_ADMIXTURE) != 0,
+                      .noisy = (traits & CLMGK_TRAIT_NOISE) != 0,
+                      .shared_mix = (traits & CLMGK_TRAIT_SHARED_MIX) != 0,
+                      .generalised = (traits & CLMGK_TRAIT_GENERALISED) != 0};
 }
 
 /* Components of a key's logit. The admixture family mixes its M scores into one. */

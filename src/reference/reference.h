@@ -17,31 +17,24 @@
 
 /*
  * One problem. `desc` is resolved by clmgk_attention_validate; its strides are ignored: the arrays here are dense, in
- * axis order, and hold the values that the stored elements have (clmgk_ref_load). NULL: not given.
- * Only Q, K, V and the arrays that the descriptor asks for are read.
+ * axis order, and hold the values that the stored elements have (clmgk_ref_load); a field for each line A of
+ * CLMGK_ARRAY_LIST (clmgk/arrays.h). NULL: not given; dO and dL: zero. Lengths and offsets beyond their axis are
+ * clamped. Only Q, K, V, the gradients of O and L, and the arrays that the descriptor asks for are read.
  */
 typedef struct clmgk_ref_problem {
     clmgk_attention_desc desc;
-    const double *q;          /* [B,H,N,D]; admixture family: [B,M,N,D] */
-    const double *k;          /* [B,G,S,D], MGK: [B,G,M,S,D], admixture family: [B,M,S,D] */
-    const double *v;          /* [B,G,S,E] */
-    const double *prior;      /* [M], [H,M] or [H,M,S] by prior_shape */
-    const double *variance;   /* [M] or [H,M] by variance_shape */
-    const double *shift;      /* [H,M,D]: SMGK */
-    const double *mix;        /* p [H,M], MISH and HARD_MISH: [M]: admixture family */
-    const double *mix_weight; /* w [H,M] with use_mix_weight, else 1 */
-    const double *mix_offset; /* c [H] with use_mix_offset, else 0 */
-    const double *noise;      /* sigma [M]: FISH, MISH, GFISH */
-    const int32_t *lengths;   /* [B]; values outside the axis are clamped */
-    const int32_t *lengths_q; /* [B] */
-    const int32_t *offsets;   /* [T+1]: packed sequences; values outside the axis are clamped */
-    const int32_t *offsets_k; /* [T+1] with use_offsets_k */
-    const double *bias;       /* [bias_batch,bias_heads,bias_length,bias_length_k] */
-    const double *slopes;     /* [H]: ALiBi */
-    const double *sinks;      /* [H] */
-    uint64_t seed;            /* of dropout and noise */
-    const double *grad_o;     /* [B,H,N,E]: dO, for gradients; NULL: zero */
-    const double *grad_lse;   /* [B,H,N]: dL, for gradients; NULL: zero. Ignored in rows whose L is -inf */
+    uint64_t seed; /* of dropout and noise */
+#define CLMGK_REF_STORAGE                          const double
+#define CLMGK_REF_F32                              const double
+#define CLMGK_REF_I32                              const int32_t
+#define CLMGK_REF_BYTE                             const void
+#define CLMGK_REF_FIELD(name, field, element, ...) CLMGK_REF_##element *field;
+    CLMGK_ARRAY_LIST(CLMGK_REF_FIELD, CLMGK_ARRAY_NONE, CLMGK_ARRAY_NONE)
+#undef CLMGK_REF_STORAGE
+#undef CLMGK_REF_F32
+#undef CLMGK_REF_I32
+#undef CLMGK_REF_BYTE
+#undef CLMGK_REF_FIELD
 } clmgk_ref_problem;
 
 /* ---- the formulas, in double precision --------------------------------------------------------------------- */
@@ -106,7 +99,7 @@ clmgk_ref_verdict clmgk_ref_check(const clmgk_ref_answer *answer, const double *
  * Arrays of a whole problem: exact values, dense, and their bounds. Array number n is there if bit n of `set` is set;
  * the others are NULL and have no elements.
  */
-#define CLMGK_REF_ARRAYS 12
+#define CLMGK_REF_ARRAYS 12 /* gradients are the most */
 typedef struct clmgk_ref_arrays {
     uint32_t set;
     double *exact[CLMGK_REF_ARRAYS];
@@ -123,19 +116,10 @@ typedef struct clmgk_ref_error {
 
 /* In the order of the bits of clmgk_gradient. */
 typedef enum clmgk_ref_gradient {
-    CLMGK_REF_GRAD_Q,
-    CLMGK_REF_GRAD_K,
-    CLMGK_REF_GRAD_V,
-    CLMGK_REF_GRAD_PRIOR,
-    CLMGK_REF_GRAD_VARIANCE,
-    CLMGK_REF_GRAD_SHIFT,
-    CLMGK_REF_GRAD_BIAS,
-    CLMGK_REF_GRAD_SINKS,
-    CLMGK_REF_GRAD_MIX,
-    CLMGK_REF_GRAD_MIX_WEIGHT,
-    CLMGK_REF_GRAD_MIX_OFFSET,
-    CLMGK_REF_GRAD_NOISE,
-    CLMGK_REF_GRADIENTS
+#define CLMGK_REF_GRADIENT(name, ...) CLMGK_REF_GRAD_##name,
+    CLMGK_ARRAY_LIST(CLMGK_ARRAY_NONE, CLMGK_REF_GRADIENT, CLMGK_ARRAY_NONE)
+#undef CLMGK_REF_GRADIENT
+        CLMGK_REF_GRADIENTS
 } clmgk_ref_gradient;
 
 typedef clmgk_ref_arrays clmgk_ref_gradients;
@@ -166,11 +150,10 @@ clmgk_ref_error clmgk_ref_check_gradient(const clmgk_ref_gradients *gradients, c
 
 /* In the order of the bits of clmgk_statistic. */
 typedef enum clmgk_ref_statistic {
-    CLMGK_REF_STAT_RESPONSIBILITIES, /* [B,H,M,N,S] */
-    CLMGK_REF_STAT_COUNTS,           /* shape of the prior, [M] for a uniform one */
-    CLMGK_REF_STAT_NEW_PRIOR,
-    CLMGK_REF_STAT_NLL, /* [B,H]; packed: [T,H]. Gaussian scores only */
-    CLMGK_REF_STATISTICS
+#define CLMGK_REF_STATISTIC(name, ...) CLMGK_REF_STAT_##name,
+    CLMGK_ARRAY_LIST(CLMGK_ARRAY_NONE, CLMGK_ARRAY_NONE, CLMGK_REF_STATISTIC)
+#undef CLMGK_REF_STATISTIC
+        CLMGK_REF_STATISTICS
 } clmgk_ref_statistic;
 
 typedef clmgk_ref_arrays clmgk_ref_statistics;

@@ -106,8 +106,4 @@ clmgk_tuning_source mgk_tuning_serves(const mgk_tuning_set *set, const mgk_tunin
 /* Whether the entry's values are worth being used: else it says that the defaults are. */
 bool mgk_tuning_gains(const mgk_tuning_entry *entry);
 
-/* Whether a plan could ever take such values: INVALID_VALUE, with the reason, if not. Operations that this library
- * does not know are not judged. */
-clmgk_status mgk_tuning_check(const char *operation, const char *choice, const char *parameters, clmgk_error *error);
-
 #endif

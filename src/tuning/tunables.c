@@ -1,53 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tables of kernel parameters, declared beside the kernels, and sets of values. */
+/* Sets of kernel parameters and their values. */
 #include "tuning/tunables.h"
-
-#include "admixture/tunables.h"
-#include "gemm/clblast_tunables.h"
 
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-MGK_TUNABLE_TABLE(lane, "lane", MGK_LANE_TUNABLES, MGK_LANE_CONSTRAINTS);
-MGK_TUNABLE_TABLE(simt, "simt", MGK_SIMT_TUNABLES, MGK_SIMT_CONSTRAINTS);
-MGK_TUNABLE_TABLE(lane_admixture, "lane-admixture", MGK_ADMIXTURE_LANE_TUNABLES, MGK_LANE_CONSTRAINTS);
-MGK_TUNABLE_TABLE(simt_admixture, "simt-admixture", MGK_ADMIXTURE_SIMT_TUNABLES, MGK_SIMT_CONSTRAINTS);
-MGK_TUNABLE_TABLE(xgemm, "clblast-xgemm", MGK_CLBLAST_XGEMM_TUNABLES, MGK_CLBLAST_XGEMM_CONSTRAINTS);
-MGK_TUNABLE_TABLE(direct, "clblast-xgemmdirect", MGK_CLBLAST_XGEMMDIRECT_TUNABLES, MGK_CLBLAST_XGEMMDIRECT_CONSTRAINTS);
-MGK_TUNABLE_TABLE(routine, "clblast-routine", MGK_CLBLAST_ROUTINE_TUNABLES, MGK_CLBLAST_ROUTINE_CONSTRAINTS);
-
-/* All tables, in the order in which they are shown. */
-static const mgk_tunable_table *const tables[] = {&lane_table,           &simt_table,  &lane_admixture_table,
-                                                  &simt_admixture_table, &xgemm_table, &direct_table,
-                                                  &routine_table};
-
-const mgk_tunable_table *mgk_tunable_table_named(const char *name)
+mgk_tunables mgk_tunables_of(const mgk_tunable_table *table)
 {
-    for (size_t i = 0; i < MGK_COUNT(tables); ++i)
-        if (strcmp(tables[i]->name, name) == 0)
-            return tables[i];
-    return NULL;
+    return (mgk_tunables){.name = table->name, .table = table};
 }
 
-mgk_tunables mgk_tunables_of(clmgk_engine engine, bool admixture)
+size_t mgk_tunables_count(const mgk_tunables *tunables)
 {
-    const mgk_tunable_table *const lane = admixture ? &lane_admixture_table : &lane_table;
-    const mgk_tunable_table *const simt = admixture ? &simt_admixture_table : &simt_table;
-    return (mgk_tunables){.table = engine == CLMGK_ENGINE_LANE ? lane : simt};
+    return tunables->table->count + (tunables->added != NULL ? tunables->added->count : 0);
 }
 
-/* ---- values -------------------------------------------------------------------------------------------------- */
+const mgk_tunable *mgk_tunables_at(const mgk_tunables *tunables, size_t i)
+{
+    const size_t own = tunables->table->count;
+    return i < own ? &tunables->table->tunables[i] : &tunables->added->tunables[i - own];
+}
 
 static const clmgk_tunable *tunable_at(const mgk_tunables *tunables, size_t i)
 {
-    return &tunables->table->tunables[i].shown;
+    return &mgk_tunables_at(tunables, i)->shown;
 }
 
 size_t mgk_tunable_index(const mgk_tunables *tunables, const char *name)
 {
     size_t i = 0;
-    while (i + 1 < tunables->table->count && strcmp(tunable_at(tunables, i)->name, name) != 0)
+    while (i + 1 < mgk_tunables_count(tunables) && strcmp(tunable_at(tunables, i)->name, name) != 0)
         ++i;
     return i;
 }
@@ -108,7 +91,7 @@ static clmgk_status read_item(mgk_tunables *tunables, const char *item, size_t l
                               clmgk_error *error)
 {
     const char *const equals = memchr(item, '=', length);
-    for (size_t i = 0; equals != NULL && i < tunables->table->count; ++i) {
+    for (size_t i = 0; equals != NULL && i < mgk_tunables_count(tunables); ++i) {
         const clmgk_tunable *const tunable = tunable_at(tunables, i);
         const size_t name_length = (size_t)(equals - item);
         if (strlen(tunable->name) != name_length || memcmp(tunable->name, item, name_length) != 0)
@@ -129,7 +112,7 @@ static clmgk_status read_item(mgk_tunables *tunables, const char *item, size_t l
         return CLMGK_OK;
     }
     return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parameters: \"%.*s\": expected name=value of \"%s\"",
-                    (int)length, item, tunables->table->name);
+                    (int)length, item, tunables->name);
 }
 
 static clmgk_status read_text(mgk_tunables *tunables, const char *text, mgk_origin origin, clmgk_error *error)
@@ -150,14 +133,14 @@ clmgk_status mgk_tunables_read(mgk_tunables *tunables, const mgk_parameters *par
 
 void mgk_tunables_options(const mgk_tunables *tunables, mgk_text *text)
 {
-    for (size_t i = 0; i < tunables->table->count; ++i)
-        if (tunables->table->tunables[i].macro != NULL)
-            mgk_text_printf(text, " -D%s=%d", tunables->table->tunables[i].macro, (int)tunables->value[i]);
+    for (size_t i = 0; i < mgk_tunables_count(tunables); ++i)
+        if (mgk_tunables_at(tunables, i)->macro != NULL)
+            mgk_text_printf(text, " -D%s=%d", mgk_tunables_at(tunables, i)->macro, (int)tunables->value[i]);
 }
 
 void mgk_tunables_print(const mgk_tunables *tunables, mgk_text *text)
 {
-    for (size_t i = 0; i < tunables->table->count; ++i)
+    for (size_t i = 0; i < mgk_tunables_count(tunables); ++i)
         mgk_text_printf(text, "%s%s=%d", i == 0 ? "" : ",", tunable_at(tunables, i)->name, (int)tunables->value[i]);
 }
 
@@ -189,7 +172,7 @@ static bool mentions(const char *expression, const char *name)
 /* Whether none of the constraint's tunables has a default. */
 static bool is_given(const mgk_tunables *tunables, const char *constraint)
 {
-    for (size_t i = 0; i < tunables->table->count; ++i)
+    for (size_t i = 0; i < mgk_tunables_count(tunables); ++i)
         if (tunables->origin[i] == MGK_ORIGIN_DEFAULT && mentions(constraint, tunable_at(tunables, i)->name))
             return false;
     return true;
@@ -198,7 +181,7 @@ static bool is_given(const mgk_tunables *tunables, const char *constraint)
 static clmgk_status fail_constraint(const mgk_tunables *tunables, const char *constraint, clmgk_error *error)
 {
     mgk_text values = {0};
-    for (size_t i = 0; i < tunables->table->count; ++i)
+    for (size_t i = 0; i < mgk_tunables_count(tunables); ++i)
         if (mentions(constraint, tunable_at(tunables, i)->name))
             mgk_text_printf(&values, "%s%s=%d", values.length == 0 ? "" : ",", tunable_at(tunables, i)->name,
                             (int)tunables->value[i]);
@@ -222,67 +205,4 @@ clmgk_status mgk_tunables_check(const mgk_tunables *tunables, bool complete, clm
         if ((complete || is_given(tunables, table->constraints[i])) && !table->holds(i, values))
             return fail_constraint(tunables, table->constraints[i], error);
     return CLMGK_OK;
-}
-
-/* ---- the public view ----------------------------------------------------------------------------------------- */
-
-/* The table of this name; NULL: there is none, and the failure is noted. */
-static const mgk_tunable_table *find_table(const char *name, clmgk_error *error)
-{
-    const mgk_tunable_table *const table = name != NULL ? mgk_tunable_table_named(name) : NULL;
-    if (name == NULL)
-        (void)mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "table: NULL: expected the name of one");
-    else if (table == NULL)
-        (void)mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "table: \"%s\": expected one of clmgk_tunable_table", name);
-    return table;
-}
-
-const char *clmgk_tunable_table(size_t index)
-{
-    return index < MGK_COUNT(tables) ? tables[index]->name : NULL;
-}
-
-const char *clmgk_tunable_table_of(clmgk_variant variant, clmgk_engine engine)
-{
-    if (clmgk_variant_name(variant) == NULL || (engine != CLMGK_ENGINE_LANE && engine != CLMGK_ENGINE_SIMT))
-        return NULL;
-    return mgk_tunables_of(engine, (clmgk_variant_traits(variant) & CLMGK_TRAIT_ADMIXTURE) != 0).table->name;
-}
-
-clmgk_status clmgk_tunable_list(const char *table, clmgk_tunable *tunables, size_t capacity, size_t *count,
-                                clmgk_error *error)
-{
-    if (count == NULL || (tunables == NULL && capacity > 0))
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected where to put it",
-                        count == NULL ? "count" : "tunables");
-    const mgk_tunable_table *const found = find_table(table, error);
-    if (found == NULL)
-        return CLMGK_ERROR_INVALID_VALUE;
-    for (size_t i = 0; i < found->count && i < capacity; ++i)
-        tunables[i] = found->tunables[i].shown;
-    *count = found->count;
-    return CLMGK_OK;
-}
-
-const char *clmgk_tunable_constraint(const char *table, size_t index)
-{
-    const mgk_tunable_table *const found = table != NULL ? mgk_tunable_table_named(table) : NULL;
-    return found != NULL && index < found->constraint_count ? found->constraints[index] : NULL;
-}
-
-clmgk_status clmgk_tunable_check(const char *table, const char *parameters, clmgk_error *error)
-{
-    if (parameters == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parameters: NULL: expected \"name=value,...\"");
-    const mgk_tunable_table *const found = find_table(table, error);
-    if (found == NULL)
-        return CLMGK_ERROR_INVALID_VALUE;
-    mgk_tunables tunables = {.table = found};
-    const mgk_parameters read = {.text = parameters, .origin = MGK_ORIGIN_CALLER};
-    MGK_TRY(mgk_tunables_read(&tunables, &read, error));
-    for (size_t i = 0; i < found->count; ++i)
-        if (tunables.origin[i] == MGK_ORIGIN_DEFAULT)
-            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parameters: \"%s\": expected all of table \"%s\": %s",
-                            parameters, table, found->tunables[i].shown.name);
-    return mgk_tunables_check(&tunables, true, error);
 }

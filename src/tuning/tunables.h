@@ -57,8 +57,12 @@ typedef struct mgk_tunable_table {
                                                      MGK_COUNT(prefix##_constraints) - 1,                              \
                                                      prefix##_holds}
 
-/* The table of this name; NULL: there is none. */
-const mgk_tunable_table *mgk_tunable_table_named(const char *name);
+/* Parameters that a family adds to those of any engine, and the names of the tables that they make, by clmgk_engine. */
+typedef struct mgk_added_tunables {
+    const char *const *tables;
+    const mgk_tunable *tunables;
+    size_t count;
+} mgk_added_tunables;
 
 /* Where a value comes from: in rising order, each replaces those before it. NEAR: tuned for another bucket or device;
  * what follows from the shape (defaults of 0) is not taken from there. */
@@ -66,7 +70,9 @@ typedef enum mgk_origin { MGK_ORIGIN_DEFAULT = 0, MGK_ORIGIN_NEAR, MGK_ORIGIN_TU
 
 /* A set of parameters with the values in use. */
 typedef struct mgk_tunables {
+    const char *name;
     const mgk_tunable_table *table;
+    const mgk_added_tunables *added; /* behind the table's; NULL: none */
     int32_t value[MGK_MAX_TUNABLES];
     mgk_origin origin[MGK_MAX_TUNABLES];
 } mgk_tunables;
@@ -78,8 +84,11 @@ typedef struct mgk_parameters {
     const char *followed; /* values that another pass has, in the place of defaults */
 } mgk_parameters;
 
-/* The parameters of an engine, in the admixture family or else, all values 0. */
-mgk_tunables mgk_tunables_of(clmgk_engine engine, bool admixture);
+/* The parameters of a table, all values 0. */
+mgk_tunables mgk_tunables_of(const mgk_tunable_table *table);
+
+size_t mgk_tunables_count(const mgk_tunables *tunables);
+const mgk_tunable *mgk_tunables_at(const mgk_tunables *tunables, size_t index);
 
 /* Index of the parameter with this name, which must exist. */
 size_t mgk_tunable_index(const mgk_tunables *tunables, const char *name);

@@ -55,9 +55,8 @@ static void expect(th_session *session, th_problem *problem)
 
 static void expect_desc(th_session *session, const clmgk_attention_desc *desc, uint64_t seed)
 {
-    th_problem problem = th_problem_make(desc, seed);
+    TH_PROBLEM problem = th_problem_make(desc, seed);
     expect(session, &problem);
-    th_problem_free(&problem);
 }
 
 /* For number `index` of a sweep over programs: unless in full, an engine that is not the device's own takes every
@@ -69,9 +68,8 @@ static void sweep(th_session *session, th_problem *problem, size_t index)
 
 static void sweep_desc(th_session *session, const clmgk_attention_desc *desc, uint64_t seed, size_t index)
 {
-    th_problem problem = th_problem_make(desc, seed);
+    TH_PROBLEM problem = th_problem_make(desc, seed);
     sweep(session, &problem, index);
-    th_problem_free(&problem);
 }
 
 /* With parameters of one engine; nothing where the device does not offer it. */
@@ -122,10 +120,9 @@ TH_TEST(own_parameters)
         clmgk_attention_desc desc = small_desc(forms[n % 2], shape[n][0], shape[n][1]);
         desc.heads = shape[n][2];
         desc.causal = n % 2 == 0;
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         for (size_t e = 0; e < (n == 1 || session->full ? session->engines : 1); e++)
             th_expect_with(session, &problem, session->engine[e], NULL);
-        th_problem_free(&problem);
     }
 }
 
@@ -166,10 +163,9 @@ TH_TEST(as_many_heads_as_talk)
         clmgk_attention_desc desc = small_desc(variants[n], 20, 70);
         desc.components = desc.heads = 64;
         desc.causal = 1;
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         for (size_t e = 0; e < (session->full ? session->engines : 1); e++)
             th_expect_with(session, &problem, session->engine[e], NULL);
-        th_problem_free(&problem);
     }
 }
 
@@ -184,14 +180,13 @@ TH_TEST(heads_in_groups)
         desc.heads = 5;
         desc.batch = 2;
         desc.use_sinks = desc.use_lengths = 1;
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         for (size_t p = 2 * n; p < TH_COUNT(lane); p++)
             if (th_takes(session, p + n, 3))
                 expect_with(session, &problem, CLMGK_ENGINE_LANE, lane[p]);
         for (size_t p = 2 * n; p < TH_COUNT(simt); p++)
             if (th_takes(session, p, 2))
                 expect_with(session, &problem, CLMGK_ENGINE_SIMT, simt[p]);
-        th_problem_free(&problem);
     }
 }
 
@@ -227,9 +222,8 @@ TH_TEST(engine_parameters)
             desc.batch = 2;
             desc.use_lengths = desc.use_lengths_q = 1;
             for (desc.causal = 0; desc.causal < 2; desc.causal++) {
-                th_problem problem = th_problem_make(&desc, n);
+                TH_PROBLEM problem = th_problem_make(&desc, n);
                 expect_with(session, &problem, blocks[n].engine, blocks[n].parameters);
-                th_problem_free(&problem);
             }
         }
     }
@@ -248,7 +242,7 @@ TH_TEST(causal_alignments_and_lengths)
         desc.alignment = (clmgk_alignment)(n / 4 % 3);
         desc.use_lengths = n % 2 == 1 || desc.alignment == CLMGK_ALIGN_LENGTHS;
         desc.use_lengths_q = n / 2 % 2 == 1;
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         for (int64_t b = 0; b < 4; b++) {
             if (desc.use_lengths)
                 th_set(&problem, TH_LENGTHS, b, 0, 0, 0, 0, lengths[n % 3][b]);
@@ -256,7 +250,6 @@ TH_TEST(causal_alignments_and_lengths)
                 th_set(&problem, TH_LENGTHS_Q, b, 0, 0, 0, 0, lengths[(n + 1) % 3][b]);
         }
         expect(session, &problem);
-        th_problem_free(&problem);
     }
 }
 
@@ -326,7 +319,7 @@ TH_FULL_TEST(hiding_biases)
         clmgk_attention_desc desc = small_desc(forms[n], 40, 300);
         desc.use_bias = 1;
         desc.bias_heads = n == 1 ? 1 : 0;
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         for (int64_t i = 0; i < 40; i++)
             for (int64_t j = 0; j < 300; j++) {
                 const int64_t h = n == 1 ? 0 : i % 3;
@@ -338,7 +331,6 @@ TH_FULL_TEST(hiding_biases)
                     th_set(&problem, TH_BIAS, 0, h, 0, i, j, 5.0 * (double)j);
             }
         sweep(session, &problem, 2 * n);
-        th_problem_free(&problem);
     }
 }
 
@@ -368,10 +360,9 @@ TH_FULL_TEST(softcaps)
     for (size_t n = 0; n < TH_COUNT(caps) * TH_COUNT(factors); n++) {
         clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_HARD_FISH, 37, 150);
         desc.softcap = caps[n / 4];
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         th_scale(&problem, TH_Q, factors[n % 4]);
         expect(session, &problem);
-        th_problem_free(&problem);
     }
 }
 
@@ -385,10 +376,9 @@ TH_FULL_TEST(sinks)
         desc.causal = 1;
         desc.batch = 2;
         desc.use_lengths_q = n % 2 == 1;
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         th_set(&problem, TH_SINKS, 0, 1, 0, 0, 0, logits[n % 4]);
         expect(session, &problem);
-        th_problem_free(&problem);
     }
 }
 
@@ -486,11 +476,10 @@ TH_TEST(huge_and_tiny_logits)
     for (size_t n = 0; n < TH_COUNT(forms) * TH_COUNT(factors) * 2; n++) {
         clmgk_attention_desc desc = small_desc(forms[n / 10], 40, 300);
         desc.causal = n % 2 == 1;
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         th_scale(&problem, TH_Q, factors[n / 2 % 5]);
         th_scale(&problem, TH_K, factors[n / 2 % 5]);
         expect(session, &problem);
-        th_problem_free(&problem);
     }
 }
 
@@ -502,14 +491,13 @@ TH_TEST(growing_maxima)
     for (size_t n = 0; n < TH_COUNT(forms) * (TH_COUNT(slopes) + 1); n++) {
         const size_t number = n % (TH_COUNT(slopes) + 1);
         const clmgk_attention_desc desc = small_desc(forms[n / (TH_COUNT(slopes) + 1)], 50, 700);
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         for (int64_t j = 0; j < desc.length_k; j++) {
             const double size = number < TH_COUNT(slopes) ? slopes[number] * (double)j : (j == 333 ? 300.0 : 0.0);
             for (int64_t k = 0; k < desc.components; k++)
                 th_set(&problem, TH_K, 0, k, 0, j, 0, size);
         }
         expect(session, &problem);
-        th_problem_free(&problem);
     }
 }
 
@@ -519,11 +507,10 @@ TH_TEST(any_mixing)
     static const double factors[] = {0.0, -1.0, 30.0, 1e-6};
     for (size_t n = 0; n < TH_COUNT(forms) * TH_COUNT(factors); n++) {
         const clmgk_attention_desc desc = small_desc(forms[n % TH_COUNT(forms)], 40, 150);
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         th_set(&problem, TH_MIX, 0, 0, 1, 0, 0, 0.0);
         th_scale(&problem, TH_MIX, factors[n / TH_COUNT(forms)]);
         expect(session, &problem);
-        th_problem_free(&problem);
     }
 }
 
@@ -532,13 +519,12 @@ TH_TEST(rectified_zeros)
 {
     for (size_t n = 0; n < 2; n++) {
         const clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_HARD_GFISH, 40, 150);
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         for (int64_t j = 0; j < 150; j += 3)
             for (int64_t d = 0; d < desc.head_size; d++)
                 th_set(&problem, TH_K, 0, j % 2, 0, j, d, j % 2 == 0 ? 0.0 : -0.0);
         th_set(&problem, TH_MIX, 0, 1, 0, 0, 0, n == 0 ? 0.0 : -0.0);
         expect(session, &problem);
-        th_problem_free(&problem);
     }
 }
 
@@ -558,10 +544,9 @@ TH_TEST(nan_reaches_the_rows_that_see_it)
     for (size_t n = 0; n < TH_COUNT(forms) * TH_COUNT(places); n++) {
         clmgk_attention_desc desc = small_desc(forms[n / TH_COUNT(places)], 40, 200);
         desc.batch = 2;
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         poison_row(&problem, places[n % TH_COUNT(places)].name, 1, 1, places[n % TH_COUNT(places)].at);
         expect(session, &problem);
-        th_problem_free(&problem);
     }
 }
 
@@ -572,7 +557,7 @@ TH_TEST(padding_does_not_leak)
         clmgk_attention_desc desc = small_desc(forms[n], 70, 130);
         desc.batch = 2;
         desc.use_lengths = desc.use_lengths_q = 1;
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         for (int64_t b = 0; b < 2; b++) {
             th_set(&problem, TH_LENGTHS, b, 0, 0, 0, 0, (double)lengths[b]);
             th_set(&problem, TH_LENGTHS_Q, b, 0, 0, 0, 0, (double)lengths_q[b]);
@@ -581,7 +566,6 @@ TH_TEST(padding_does_not_leak)
             th_poison(&problem, TH_Q, b, lengths_q[b]);
         }
         expect(session, &problem);
-        th_problem_free(&problem);
     }
 }
 
@@ -591,10 +575,9 @@ TH_TEST(what_is_not_a_number)
     static const th_name names[] = {TH_MIX, TH_MIX_WEIGHT, TH_MIX_OFFSET, TH_V};
     for (size_t n = 0; n < TH_COUNT(names); n++) {
         clmgk_attention_desc desc = small_desc(n == 3 ? CLMGK_VARIANT_HARD_MISH : CLMGK_VARIANT_HARD_GFISH, 20, 90);
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         th_set(&problem, names[n], 0, 1, 0, 0, 0, n == 3 ? (double)INFINITY : (double)NAN);
         expect(session, &problem);
-        th_problem_free(&problem);
     }
 }
 
@@ -626,11 +609,10 @@ TH_TEST(noise)
         desc.kv_heads = 2;
         desc.batch = 2;
         desc.causal = n / 6 % 2 == 1;
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         problem.seed = seeds[n / 6];
         th_scale(&problem, TH_NOISE, n < 12 ? 1.0 : 5.0);
         sweep(session, &problem, n / 2 % 3);
-        th_problem_free(&problem);
     }
 }
 
@@ -651,9 +633,8 @@ TH_TEST(noise_on_other_blocks)
             continue;
         clmgk_attention_desc desc = noisy_desc(n % 3, n % 2 == 1, 70, 210);
         desc.dropout = 0.4;
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         expect_with(session, &problem, blocks[n].engine, blocks[n].parameters);
-        th_problem_free(&problem);
     }
 }
 
@@ -695,7 +676,7 @@ TH_TEST(noise_is_that_of_the_host)
         desc.batch = 2;
         desc.use_bias = 1;
         desc.bias_batch = desc.bias_heads = 1;
-        th_problem problem = th_problem_make(&desc, n + 1);
+        TH_PROBLEM problem = th_problem_make(&desc, n + 1);
         th_fill(&problem, TH_Q, 0.0);
         th_fill(&problem, TH_MIX, 2.0);
         th_fill(&problem, TH_NOISE, 0.5); /* of two global heads: 2 eps */
@@ -704,7 +685,6 @@ TH_TEST(noise_is_that_of_the_host)
             th_run_with(session, &problem, session->engine[e], parameters_of(session, e));
             expect_noise_in_lse(&problem);
         }
-        th_problem_free(&problem);
     }
 }
 
@@ -733,14 +713,12 @@ TH_TEST(no_deviation_is_no_noise)
             continue;
         const clmgk_attention_desc noisy = noisy_desc(n / 2 % 3, n % 2 == 1, 50, 130);
         const clmgk_attention_desc silent = small_desc(hard[n / 2 % 3], 50, 130);
-        th_problem one = th_problem_make(&noisy, n), other = th_problem_make(&silent, n);
+        TH_PROBLEM one = th_problem_make(&noisy, n), other = th_problem_make(&silent, n);
         th_fill(&one, TH_NOISE, n % 3 == 0 ? -0.0 : 0.0);
         copy_inputs(&other, &one);
         th_run_with(session, &one, session->engine[n / 6], parameters_of(session, n / 6));
         th_run_with(session, &other, session->engine[n / 6], parameters_of(session, n / 6));
         expect_equal_bits(&one, &other);
-        th_problem_free(&one);
-        th_problem_free(&other);
     }
 }
 
@@ -751,12 +729,11 @@ TH_TEST(bad_deviations)
         if (!th_takes(session, n % 6, 3))
             continue;
         const clmgk_attention_desc desc = noisy_desc(n / 2 % 3, n % 2 == 1, 20, 70);
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         th_set(&problem, TH_NOISE, 0, 0, 1, 0, 0, bad[n / 6]);
         expect(session, &problem);
         for (size_t i = 0; i < problem.array[TH_LSE].count; i++)
             assert_true(isnan(problem.array[TH_LSE].values[i]));
-        th_problem_free(&problem);
     }
 }
 
@@ -796,11 +773,10 @@ TH_TEST(strides_and_offsets)
         desc.v = permuted(n + 2, 2, S, E, gap);
         desc.o = permuted(n + 3, 4, N, E, gap);
         desc.lse = permuted(n + 5, 4, N, 1, gap);
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         for (size_t name = 0; name < TH_ARRAYS; name++)
             problem.array[name].offset = 2 * name + n % 2;
         sweep(session, &problem, n < 6 ? 0 : 1);
-        th_problem_free(&problem);
     }
 }
 
@@ -835,13 +811,12 @@ TH_FULL_TEST(packed_qkv)
         desc.causal = 1;
         desc.q = desc.k = desc.v = packed;
         desc.o = (clmgk_layout){1, (int64_t)N * H * D, D, 0, (int64_t)H * D};
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         for (size_t name = TH_Q; name <= TH_V; name++) {
             problem.array[name].home = TH_Q;
             problem.array[name].offset = 5 + name * H * D;
         }
         sweep(session, &problem, n);
-        th_problem_free(&problem);
     }
 }
 
@@ -860,14 +835,13 @@ TH_TEST(split_keys)
         desc.use_lengths = desc.use_lengths_q = n % 2 == 1;
         desc.causal = n % 3 == 0;
         desc.use_sinks = n >= 5;
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         for (size_t p = 0; p < 2; p++) {
             if (p == 0 || n < 5)
                 expect_with(session, &problem, CLMGK_ENGINE_LANE, lane[p]);
             if (p == 0 ? n < 5 : n == 5 && th_takes(session, n, 2))
                 expect_with(session, &problem, CLMGK_ENGINE_SIMT, simt[p]);
         }
-        th_problem_free(&problem);
     }
 }
 
@@ -888,7 +862,7 @@ static void run_part(th_session *session, th_problem *whole, int64_t part, int64
     clmgk_attention_desc desc = small_desc(whole->desc.variant, N, end - begin);
     desc.batch = B;
     desc.dtype = whole->desc.dtype;
-    th_problem problem = th_problem_make(&desc, 1);
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
     copy_keys(&problem, whole, TH_K, begin);
     copy_keys(&problem, whole, TH_V, begin);
     static const th_name same[] = {TH_Q, TH_MIX, TH_MIX_WEIGHT, TH_MIX_OFFSET};
@@ -902,7 +876,6 @@ static void run_part(th_session *session, th_problem *whole, int64_t part, int64
         memcpy(whole->array[TH_PARTS_O + output].values + (size_t)part * array->count, array->values,
                array->count * sizeof(double));
     }
-    th_problem_free(&problem);
 }
 
 TH_TEST(parts_make_the_whole)
@@ -916,18 +889,16 @@ TH_TEST(parts_make_the_whole)
         desc.batch = B;
         desc.dtype = n < 3 ? th_dtypes[n % 3] : CLMGK_DTYPE_F32;
         desc.combine = 1;
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         clmgk_plan_options options = th_options(session, n / 3);
         options.parameters = parameters_of(session, n / 3);
         th_run_pass(session, &problem, TH_FORWARD, &options); /* rounds the values */
-        clmgk_ref_answer answer = th_solve(&problem);
+        TH_REF_ANSWER answer = th_solve(&problem);
         th_add_parts(&problem, PARTS);
         for (int64_t p = 0; p < PARTS; p++)
             run_part(session, &problem, p, cut[p], cut[p + 1], n / 3);
         th_run_pass(session, &problem, TH_COMBINE, &options);
         th_check(session, &problem, options.engine, &answer);
-        clmgk_ref_answer_free(&answer);
-        th_problem_free(&problem);
     }
 }
 
@@ -937,17 +908,15 @@ TH_TEST(parts_make_the_whole)
 static th_problem rounded_problem(th_session *session, const clmgk_attention_desc *desc, uint64_t seed)
 {
     th_problem problem = th_problem_make(desc, seed);
-    th_device device = th_upload(session, &problem, 0);
-    th_device_free(&device);
+    TH_DEVICE device = th_upload(session, &problem, 0);
     return problem;
 }
 
 /* Runs `changed`: its outputs must be those of `original`. */
 static void expect_same(th_session *session, const th_problem *original, th_problem *changed)
 {
-    clmgk_ref_answer answer = th_solve(original);
+    TH_REF_ANSWER answer = th_solve(original);
     expect_on(session, session->engines, changed, &answer);
-    clmgk_ref_answer_free(&answer);
 }
 
 TH_TEST(unmixed_heads_are_those_of_softmax)
@@ -957,14 +926,12 @@ TH_TEST(unmixed_heads_are_those_of_softmax)
         clmgk_attention_desc mixed = small_desc(n == 0 ? CLMGK_VARIANT_TALKING_HEADS : CLMGK_VARIANT_HARD_FISH, N, S);
         plain.heads = mixed.heads = mixed.components = n == 2 ? 1 : 3;
         plain.causal = mixed.causal = n == 1;
-        th_problem original = rounded_problem(session, &plain, n), changed = th_problem_make(&mixed, n);
+        TH_PROBLEM original = rounded_problem(session, &plain, n), changed = th_problem_make(&mixed, n);
         copy_inputs(&changed, &original);
         for (int64_t h = 0; h < mixed.heads; h++)
             for (int64_t k = 0; k < mixed.heads; k++)
                 th_set(&changed, TH_MIX, 0, h, k, 0, 0, h == k ? 1.0 : 0.0);
         expect_same(session, &original, &changed);
-        th_problem_free(&original);
-        th_problem_free(&changed);
     }
 }
 
@@ -983,7 +950,7 @@ TH_TEST(one_mixing_for_all_heads)
         clmgk_attention_desc one = full;
         one.variant = noisy ? CLMGK_VARIANT_MISH : CLMGK_VARIANT_HARD_MISH;
         one.use_alibi = alibi;
-        th_problem original = rounded_problem(session, &full, n), changed = th_problem_make(&one, n);
+        TH_PROBLEM original = rounded_problem(session, &full, n), changed = th_problem_make(&one, n);
         for (int64_t h = 1; h < full.heads; h++)
             memcpy(original.array[TH_MIX].values + h * full.components, original.array[TH_MIX].values,
                    (size_t)full.components * sizeof(double));
@@ -995,8 +962,6 @@ TH_TEST(one_mixing_for_all_heads)
         if (alibi)
             th_fill(&changed, TH_SLOPES, 0.0);
         expect_same(session, &original, &changed);
-        th_problem_free(&original);
-        th_problem_free(&changed);
     }
 }
 
@@ -1005,7 +970,7 @@ TH_FULL_TEST(order_does_not_matter)
 {
     for (size_t n = 0; n < 3; n++) {
         const clmgk_attention_desc desc = small_desc(forms[n], N, S);
-        th_problem original = rounded_problem(session, &desc, n), changed = th_problem_make(&desc, n);
+        TH_PROBLEM original = rounded_problem(session, &desc, n), changed = th_problem_make(&desc, n);
         static const th_name global[] = {TH_Q, TH_K, TH_MIX, TH_MIX_WEIGHT};
         copy_inputs(&changed, &original);
         th_reverse_tokens(&changed, TH_K);
@@ -1021,8 +986,6 @@ TH_FULL_TEST(order_does_not_matter)
                 }
         }
         expect_same(session, &original, &changed);
-        th_problem_free(&original);
-        th_problem_free(&changed);
     }
 }
 
@@ -1032,16 +995,13 @@ TH_TEST(offsets_reach_only_lse)
     clmgk_attention_desc with = small_desc(CLMGK_VARIANT_HARD_GFISH, N, S);
     clmgk_attention_desc without = with;
     without.use_mix_offset = 0;
-    th_problem original = rounded_problem(session, &without, 1), changed = th_problem_make(&with, 1);
+    TH_PROBLEM original = rounded_problem(session, &without, 1), changed = th_problem_make(&with, 1);
     copy_inputs(&changed, &original);
     th_fill(&changed, TH_MIX_OFFSET, 3.0);
-    clmgk_ref_answer answer = th_solve(&original);
+    TH_REF_ANSWER answer = th_solve(&original);
     for (int64_t n = 0; n < answer.rows; n++)
         answer.lse[n] += 3.0 / sqrt((double)with.head_size);
     expect_on(session, session->engines, &changed, &answer);
-    clmgk_ref_answer_free(&answer);
-    th_problem_free(&original);
-    th_problem_free(&changed);
 }
 
 /* A plan without L gives the same O; runs again and again the same bits. */
@@ -1052,7 +1012,7 @@ TH_TEST(repeated_runs_are_bit_equal)
         desc.heads = 8;
         desc.causal = 1;
         const size_t e = n / TH_COUNT(forms);
-        th_problem one = th_problem_make(&desc, n), again = th_problem_make(&desc, n);
+        TH_PROBLEM one = th_problem_make(&desc, n), again = th_problem_make(&desc, n);
         th_run_with(session, &one, session->engine[e], parameters_of(session, e));
         for (int run = 0; run < 4; run++) {
             th_run_with(session, &again, session->engine[e], parameters_of(session, e));
@@ -1061,7 +1021,5 @@ TH_TEST(repeated_runs_are_bit_equal)
         again.array[TH_LSE].used = false;
         th_run_with(session, &again, session->engine[e], parameters_of(session, e));
         assert_memory_equal(one.array[TH_O].values, again.array[TH_O].values, one.array[TH_O].count * sizeof(double));
-        th_problem_free(&one);
-        th_problem_free(&again);
     }
 }

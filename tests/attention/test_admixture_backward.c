@@ -38,9 +38,8 @@ static clmgk_plan_options options_of(const th_session *session, size_t n)
 
 static void check(th_session *session, const th_problem *problem, clmgk_engine engine)
 {
-    clmgk_ref_gradients exact = th_solve_gradients(problem);
+    TH_REF_GRADIENTS exact = th_solve_gradients(problem);
     th_check_gradients(session, problem, engine, &exact);
-    clmgk_ref_gradients_free(&exact);
 }
 
 /* Runs and checks: on the device's own engine, on all if `all` or in full. */
@@ -99,7 +98,7 @@ static void expect_program(th_session *session, clmgk_attention_desc desc, size_
         set_heads(&desc, session->full ? th_pick(&random, 1, 3) : 1 + ((int64_t)desc.variant + (int64_t)first) % 3);
         if (desc.use_bias) /* of the shape before */
             desc.bias_heads = th_chance(&random, 2) ? 1 : desc.heads;
-        th_problem problem = th_problem_make(&desc, th_random(&random));
+        TH_PROBLEM problem = th_problem_make(&desc, th_random(&random));
         if (th_chance(&random, 2))
             accumulate_some(&problem, &random);
         /* one key's weight is 1: without dL all is 0 but for rounding, which one_key_has_no_gradient looks at */
@@ -109,7 +108,6 @@ static void expect_program(th_session *session, clmgk_attention_desc desc, size_
             expect_with(session, &problem, CLMGK_ENGINE_LANE, splits[th_pick(&random, 0, 2)]);
         if (n % 2 == 0 || !lane || all)
             expect(session, &problem, all);
-        th_problem_free(&problem);
     }
 }
 
@@ -151,10 +149,9 @@ TH_TEST(global_and_local_heads)
         desc.heads = heads[n / TH_COUNT(forms)][1];
         desc.gradients = th_all_gradients(&desc);
         desc.batch = 2;
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         if (session->full || n % TH_COUNT(forms) == n / TH_COUNT(forms) % 3)
             expect(session, &problem, false);
-        th_problem_free(&problem);
     }
 }
 
@@ -164,14 +161,13 @@ TH_TEST(as_many_heads_as_talk)
     clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_TALKING_HEADS, 9, 35);
     desc.components = desc.heads = 64;
     desc.gradients = th_all_gradients(&desc);
-    th_problem problem = th_problem_make(&desc, 1);
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
     for (size_t n = 0; n < (session->full ? session->engines : 1); n++) {
         clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
         options.engine = session->engine[n];
         th_run_training(session, &problem, &options);
         check(session, &problem, options.engine);
     }
-    th_problem_free(&problem);
 }
 
 /* Whatever of the values' heads a work-group holds. */
@@ -188,14 +184,13 @@ TH_TEST(value_heads_in_groups)
         desc.kv_heads = heads[n][1];
         desc.causal = 1;
         desc.gradients = th_all_gradients(&desc);
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         for (size_t p = n / 2; p < TH_COUNT(lane); p += 1 + n / 2)
             if (th_takes(session, p + n, 3))
                 expect_with(session, &problem, CLMGK_ENGINE_LANE, lane[p]);
         for (size_t p = n / 2; p < TH_COUNT(simt); p++)
             if (th_takes(session, p + n, 2))
                 expect_with(session, &problem, CLMGK_ENGINE_SIMT, simt[p]);
-        th_problem_free(&problem);
     }
 }
 
@@ -222,9 +217,8 @@ TH_TEST(engine_parameters)
         desc.use_lengths = desc.use_lengths_q = 1;
         desc.gradients = th_all_gradients(&desc);
         for (desc.causal = 0; desc.causal < 2; desc.causal++) {
-            th_problem problem = th_problem_make(&desc, n);
+            TH_PROBLEM problem = th_problem_make(&desc, n);
             expect_with(session, &problem, blocks[block].engine, blocks[block].parameters);
-            th_problem_free(&problem);
         }
     }
 }
@@ -296,14 +290,13 @@ TH_FULL_TEST(rows_without_keys)
     clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_HARD_FISH, 40, 90);
     desc.use_bias = desc.use_sinks = desc.use_alibi = 1;
     desc.gradients = th_all_gradients(&desc);
-    th_problem problem = th_problem_make(&desc, 3);
+    TH_PROBLEM problem = th_problem_make(&desc, 3);
     for (int64_t i = 0; i < 40; i += 3)
         for (int64_t j = 0; j < 90; j++)
             th_set(&problem, TH_BIAS, 0, i % 3, 0, i, j, -(double)INFINITY);
     expect(session, &problem, true);
     th_fill(&problem, TH_BIAS, -(double)INFINITY);
     expect(session, &problem, true);
-    th_problem_free(&problem);
 }
 
 /* ---- noise ----------------------------------------------------------------------------------------------------- */
@@ -329,11 +322,10 @@ TH_TEST(noise)
         desc.kv_heads = 2;
         desc.batch = 2;
         desc.causal = n / 6 % 2 == 1;
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         problem.seed = seeds[n / 6];
         th_scale(&problem, TH_NOISE, n < 12 ? 1.0 : 3.0);
         expect(session, &problem, session->full ? n % 2 == 0 : n % 6 == 0);
-        th_problem_free(&problem);
     }
 }
 
@@ -352,9 +344,8 @@ TH_TEST(noise_on_other_blocks)
             continue;
         clmgk_attention_desc desc = noisy_desc(n % 3, n % 2 == 1, 70, 210);
         desc.dropout = 0.4;
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         expect_with(session, &problem, blocks[n].engine, blocks[n].parameters);
-        th_problem_free(&problem);
     }
 }
 
@@ -365,14 +356,13 @@ TH_TEST(deviations_on_the_edge)
         if (!th_takes(session, n, 2)) /* the programs of noise */
             continue;
         const clmgk_attention_desc desc = noisy_desc(n % 3, n >= 3, 40, 90);
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         th_set(&problem, TH_NOISE, 0, 0, 0, 0, 0, 0.0);
         expect(session, &problem, false);
         th_fill(&problem, TH_NOISE, 0.0);
         expect(session, &problem, false);
         th_set(&problem, TH_NOISE, 0, 0, 1, 0, 0, -0.5);
         expect(session, &problem, false);
-        th_problem_free(&problem);
     }
 }
 
@@ -386,11 +376,10 @@ TH_TEST(huge_and_tiny_logits)
         const double factor = factors[n / TH_COUNT(forms)];
         desc.gradients = th_all_gradients(&desc);
         desc.causal = n % 3 == 1;
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         th_scale(&problem, TH_Q, factor);
         th_scale(&problem, TH_K, factor);
         expect(session, &problem, false);
-        th_problem_free(&problem);
     }
 }
 
@@ -401,12 +390,11 @@ TH_TEST(both_passes_weigh_alike)
         clmgk_attention_desc desc = small_desc(forms[n], 70, 130);
         desc.value_size = TH_PROBES;
         desc.gradients = th_all_gradients(&desc);
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         th_scale(&problem, TH_Q, 10.0);
         th_scale(&problem, TH_K, 10.0);
         const clmgk_plan_options options = options_of(session, 0);
         th_expect_equal_weights(session, &problem, &options);
-        th_problem_free(&problem);
     }
 }
 
@@ -416,11 +404,10 @@ TH_TEST(any_mixing)
     for (size_t n = 0; n < 2 * TH_COUNT(forms); n++) {
         clmgk_attention_desc desc = small_desc(forms[n % TH_COUNT(forms)], 40, 90);
         desc.gradients = th_all_gradients(&desc);
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         th_set(&problem, TH_MIX, 0, 0, 0, 0, 0, 0.0);
         th_scale(&problem, TH_MIX, n < TH_COUNT(forms) ? -1.0 : 0.0);
         expect(session, &problem, th_takes(session, n, TH_COUNT(forms)));
-        th_problem_free(&problem);
     }
 }
 
@@ -430,7 +417,7 @@ TH_TEST(rectified_zeros)
     for (size_t n = 0; n < 2; n++) {
         clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_HARD_GFISH, 40, 90);
         desc.gradients = th_all_gradients(&desc);
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         for (int64_t j = 0; j < 90; j += 3)
             for (int64_t d = 0; d < desc.head_size; d++)
                 th_set(&problem, TH_K, 0, j % 2, 0, j, d, j % 4 < 2 ? 0.0 : -0.0);
@@ -442,7 +429,6 @@ TH_TEST(rectified_zeros)
         for (size_t i = 0; i < TH_COUNT(silent); i++)
             for (size_t x = 0; x < problem.array[silent[i]].count; x++)
                 assert_true(problem.array[silent[i]].values[x] == 0.0);
-        th_problem_free(&problem);
     }
 }
 
@@ -452,10 +438,9 @@ TH_TEST(one_key_has_no_gradient)
     for (size_t n = 0; n < TH_COUNT(forms); n++) {
         clmgk_attention_desc desc = small_desc(forms[n], 70, 1);
         desc.gradients = th_all_gradients(&desc);
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         problem.array[TH_GRAD_LSE].used = false;
         expect(session, &problem, false);
-        th_problem_free(&problem);
     }
 }
 
@@ -468,7 +453,7 @@ TH_TEST(padding_does_not_leak)
         desc.batch = 2;
         desc.use_lengths = desc.use_lengths_q = 1;
         desc.gradients = th_all_gradients(&desc);
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         for (int64_t b = 0; b < 2; b++) {
             th_set(&problem, TH_LENGTHS, b, 0, 0, 0, 0, (double)lengths[b]);
             th_set(&problem, TH_LENGTHS_Q, b, 0, 0, 0, 0, (double)lengths_q[b]);
@@ -479,7 +464,6 @@ TH_TEST(padding_does_not_leak)
             th_poison(&problem, TH_GRAD_LSE, b, lengths_q[b]);
         }
         expect(session, &problem, true);
-        th_problem_free(&problem);
     }
 }
 
@@ -510,11 +494,10 @@ TH_FULL_TEST(strides_and_offsets)
         desc.lse = tokens_first(N, 4, 1, gap);
         desc.grad_o = n % 2 == 0 ? desc.o : (clmgk_layout){1, 0, 0, 0, 0};
         desc.gradients = th_all_gradients(&desc);
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         for (size_t name = 0; name < TH_ARRAYS; name++)
             problem.array[name].offset = 3 * name + n % 2;
         expect(session, &problem, n < 3);
-        th_problem_free(&problem);
     }
 }
 
@@ -531,7 +514,7 @@ TH_FULL_TEST(packed_qkv)
         desc.causal = 1;
         desc.q = desc.k = desc.v = desc.grad_q = desc.grad_k = desc.grad_v = packed;
         desc.gradients = th_all_gradients(&desc);
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         for (size_t i = 0; i < 3; i++) {
             problem.array[TH_Q + i].home = TH_Q;
             problem.array[TH_Q + i].offset = 5 + i * H * D;
@@ -540,7 +523,6 @@ TH_FULL_TEST(packed_qkv)
         }
         problem.accumulate = n == 1 ? 7 : 0;
         expect(session, &problem, false);
-        th_problem_free(&problem);
     }
 }
 
@@ -569,8 +551,7 @@ TH_TEST(one_gradient_alone)
 /* Values as f32 holds them, so that the reference sees what the device sees. */
 static void round_values(th_session *session, th_problem *problem)
 {
-    th_device device = th_upload_for(session, problem, TH_BACKWARD, 0);
-    th_device_free(&device);
+    TH_DEVICE device = th_upload_for(session, problem, TH_BACKWARD, 0);
 }
 
 static void copy_values(th_problem *to, const th_problem *from, th_name name)
@@ -595,7 +576,7 @@ TH_TEST(one_mixing_for_all_heads)
         full.gradients = th_all_gradients(&full);
         clmgk_attention_desc one = full;
         one.variant = noisy ? CLMGK_VARIANT_MISH : CLMGK_VARIANT_HARD_MISH;
-        th_problem rows = th_problem_make(&full, n), shared = th_problem_make(&one, n);
+        TH_PROBLEM rows = th_problem_make(&full, n), shared = th_problem_make(&one, n);
         round_values(session, &shared);
         for (size_t i = 0; i < TH_COUNT(same); i++)
             copy_values(&rows, &shared, same[i]);
@@ -604,7 +585,7 @@ TH_TEST(one_mixing_for_all_heads)
             memcpy(rows.array[TH_MIX].values + h * row, shared.array[TH_MIX].values, row * sizeof(double));
         const clmgk_plan_options options = options_of(session, 0);
         th_run_training(session, &rows, &options);
-        clmgk_ref_gradients exact = th_solve_gradients(&shared);
+        TH_REF_GRADIENTS exact = th_solve_gradients(&shared);
         for (th_name name = TH_GRAD_Q; name <= TH_GRAD_NOISE; name++)
             if (name != TH_GRAD_MIX)
                 copy_values(&shared, &rows, name);
@@ -613,9 +594,6 @@ TH_TEST(one_mixing_for_all_heads)
             shared.array[TH_GRAD_MIX].values[k] = grad[k] + grad[row + k] + grad[2 * row + k];
         }
         th_check_gradients(session, &shared, options.engine, &exact);
-        clmgk_ref_gradients_free(&exact);
-        th_problem_free(&rows);
-        th_problem_free(&shared);
     }
 }
 
@@ -628,22 +606,19 @@ TH_TEST(unmixed_heads_are_those_of_softmax)
     plain.heads = mixed.heads;
     plain.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
     mixed.gradients = th_all_gradients(&mixed);
-    th_problem original = th_problem_make(&plain, 1), changed = th_problem_make(&mixed, 1);
+    TH_PROBLEM original = th_problem_make(&plain, 1), changed = th_problem_make(&mixed, 1);
     round_values(session, &original);
     for (size_t i = 0; i < TH_COUNT(same); i++)
         copy_values(&changed, &original, same[i]);
     for (int64_t h = 0; h < mixed.heads; h++)
         for (int64_t k = 0; k < mixed.heads; k++)
             th_set(&changed, TH_MIX, 0, h, k, 0, 0, h == k ? 1.0 : 0.0);
-    clmgk_ref_gradients exact = th_solve_gradients(&original);
+    TH_REF_GRADIENTS exact = th_solve_gradients(&original);
     for (size_t n = 0; n < session->engines; n++) {
         const clmgk_plan_options options = options_of(session, n);
         th_run_training(session, &changed, &options);
         th_check_gradients(session, &changed, options.engine, &exact);
     }
-    clmgk_ref_gradients_free(&exact);
-    th_problem_free(&original);
-    th_problem_free(&changed);
 }
 
 /* A row's weights sum to one, so without dL all of a head's dA sums to 0: dc is 0 but for rounding of sum |dO v|, about
@@ -654,7 +629,7 @@ TH_TEST(offsets_reach_only_lse)
     desc.batch = B;
     desc.gradients = th_all_gradients(&desc);
     const clmgk_plan_options options = options_of(session, 0);
-    th_problem problem = th_problem_make(&desc, 1);
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
     problem.array[TH_GRAD_LSE].used = false;
     th_run_training(session, &problem, &options);
     for (size_t h = 0; h < problem.array[TH_GRAD_MIX_OFFSET].count; h++)
@@ -664,7 +639,6 @@ TH_TEST(offsets_reach_only_lse)
     th_run_training(session, &problem, &options);
     for (size_t h = 0; h < problem.array[TH_GRAD_MIX_OFFSET].count; h++)
         assert_true(fabs(problem.array[TH_GRAD_MIX_OFFSET].values[h] - B * N / sqrt((double)D)) <= 1e-4);
-    th_problem_free(&problem);
 }
 
 /* ---- bit for bit ----------------------------------------------------------------------------------------------- */
@@ -684,11 +658,11 @@ TH_TEST(repeated_runs_are_bit_equal)
         desc.gradients = th_all_gradients(&desc);
         clmgk_plan_options options = options_of(session, n / 2);
         options.backward_parameters = options.engine == CLMGK_ENGINE_LANE ? "panels=2,heads=2,splits=2" : "splits=2";
-        th_problem first = th_problem_make(&desc, 8);
+        TH_PROBLEM first = th_problem_make(&desc, 8);
         th_run_training(session, &first, &options);
         for (size_t run = 0; run < 2; run++) {
             cl_int code = CL_SUCCESS;
-            th_problem again = th_problem_make(&desc, 8);
+            TH_PROBLEM again = th_problem_make(&desc, 8);
             session->queue = clCreateCommandQueue(session->cl, session->info.device_id, properties[run % 2], &code);
             assert_int_equal(code, CL_SUCCESS);
             th_run_training(session, &again, &options);
@@ -698,9 +672,7 @@ TH_TEST(repeated_runs_are_bit_equal)
                 if (first.array[name].used)
                     assert_memory_equal(first.array[name].values, again.array[name].values,
                                         first.array[name].count * sizeof(double));
-            th_problem_free(&again);
         }
-        th_problem_free(&first);
     }
 }
 

@@ -17,9 +17,8 @@ static void expect_with(th_session *session, th_problem *problem, const char *pa
     clmgk_plan_options options = th_options(session, 0);
     options.backward_parameters = parameters;
     th_run_training(session, problem, &options);
-    clmgk_ref_gradients exact = th_solve_gradients(problem);
+    TH_REF_GRADIENTS exact = th_solve_gradients(problem);
     th_check_gradients(session, problem, options.engine, &exact);
-    clmgk_ref_gradients_free(&exact);
 }
 
 /* ---- sweeps ---------------------------------------------------------------------------------------------------- */
@@ -42,7 +41,7 @@ static void expect_program(th_session *session, clmgk_attention_desc desc, size_
         desc.gradients = th_all_gradients(&desc);
     for (size_t n = first; n < first + (session->full ? 3 * shapes : shapes); n++) {
         th_set_shape(&desc, n, &random);
-        th_problem problem = th_problem_make(&desc, th_random(&random));
+        TH_PROBLEM problem = th_problem_make(&desc, th_random(&random));
         if (th_chance(&random, 2))
             accumulate_some(&problem, &random);
         /* one key's weight is 1: without dL all is 0 but for rounding, which one_key_has_no_gradient looks at */
@@ -52,7 +51,6 @@ static void expect_program(th_session *session, clmgk_attention_desc desc, size_
             expect_with(session, &problem, splits[th_pick(&random, 0, 2)]);
         else
             th_expect_gradients(session, &problem, all);
-        th_problem_free(&problem);
     }
 }
 
@@ -135,7 +133,7 @@ TH_TEST(ties_of_the_hard_estep)
     desc.score = CLMGK_SCORE_DOT;
     desc.components = 3;
     desc.gradients = th_all_gradients(&desc);
-    th_problem problem = th_problem_make(&desc, 1);
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
     th_copy_component(&problem, 1, 0);
     th_expect_gradients(session, &problem, true);
     const th_array *const grad = &problem.array[TH_GRAD_K];
@@ -143,7 +141,6 @@ TH_TEST(ties_of_the_hard_estep)
     for (size_t h = 0; h < 2; h++)
         for (size_t n = 0; n < size; n++)
             assert_true(grad->values[(3 * h + 1) * size + n] == 0.0);
-    th_problem_free(&problem);
 }
 
 /* More numbers than a work-item sums alone. */
@@ -153,9 +150,8 @@ TH_TEST(long_sums)
     desc.heads = 1;
     desc.use_sinks = 1;
     desc.gradients = CLMGK_GRADIENT_SINKS;
-    th_problem problem = th_problem_make(&desc, 1);
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
     th_expect_gradients(session, &problem, true);
-    th_problem_free(&problem);
 }
 
 TH_TEST(storage_types)
@@ -243,14 +239,13 @@ TH_TEST(rows_without_keys)
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 40, 90);
     desc.use_bias = desc.use_sinks = desc.use_alibi = 1;
     desc.gradients = th_all_gradients(&desc);
-    th_problem problem = th_problem_make(&desc, 3);
+    TH_PROBLEM problem = th_problem_make(&desc, 3);
     for (int64_t i = 0; i < 40; i += 3)
         for (int64_t j = 0; j < 90; j++)
             th_set(&problem, TH_BIAS, 0, i % 2, 0, i, j, -(double)INFINITY);
     th_expect_gradients(session, &problem, false);
     th_fill(&problem, TH_BIAS, -(double)INFINITY);
     th_expect_gradients(session, &problem, false);
-    th_problem_free(&problem);
 }
 
 /* ---- values ---------------------------------------------------------------------------------------------------- */
@@ -273,14 +268,13 @@ TH_TEST(huge_and_tiny_logits)
         clmgk_attention_desc desc = th_small_desc(variants[n % 2], 40, 130);
         desc.gradients = th_all_gradients(&desc);
         desc.causal = n / 2 % 2 == 1;
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         th_scale(&problem, TH_Q, factors[n / 2]);
         th_scale(&problem, TH_K, factors[n / 2]);
         if (factors[n / 2] < 1e4)
             th_expect_gradients(session, &problem, false);
         else
             expect_finite(session, &problem);
-        th_problem_free(&problem);
     }
 }
 
@@ -292,12 +286,11 @@ TH_TEST(shift_spreads)
         clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SMGK, 70, 150);
         desc.kv_heads = 1;
         desc.gradients = th_all_gradients(&desc);
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         th_scale(&problem, TH_SHIFT, sizes[n / 2]);
         for (int64_t i = 0; i < desc.length; i += 7) /* the forms mix among the tiles */
             th_set(&problem, TH_Q, 0, i % 2, 0, i, 0, n % 2 == 0 ? 1.0 : 40.0);
         th_expect_gradients(session, &problem, false);
-        th_problem_free(&problem);
     }
 }
 
@@ -322,7 +315,7 @@ TH_TEST(both_passes_weigh_alike)
         desc.prior_shape = cases[n].arrays ? CLMGK_PRIOR_HMS : CLMGK_PRIOR_UNIFORM;
         desc.variance_shape = cases[n].arrays ? CLMGK_VARIANCE_HM : CLMGK_VARIANCE_NUMBER;
         desc.gradients = th_all_gradients(&desc);
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         th_scale(&problem, TH_Q, cases[n].size);
         th_scale(&problem, TH_K, 0.3 * cases[n].size);
         th_scale(&problem, TH_SHIFT, cases[n].shift);
@@ -332,7 +325,6 @@ TH_TEST(both_passes_weigh_alike)
             th_set(&problem, TH_PRIOR, 0, 0, j % 2, j, 0, j % 6 == 0 ? 0.0 : 1e-30);
         const clmgk_plan_options options = th_options(session, 0);
         th_expect_equal_weights(session, &problem, &options);
-        th_problem_free(&problem);
     }
 }
 
@@ -344,14 +336,12 @@ TH_TEST(sinks_and_gaussian_scores)
         clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_GAUSSIAN, 40, 64);
         desc.use_sinks = 1;
         desc.gradients = th_all_gradients(&desc);
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         th_scale(&problem, TH_Q, values[n][0]);
         th_fill(&problem, TH_SINKS, values[n][1]);
         th_expect_gradients(session, &problem, false);
-        clmgk_ref_answer answer = th_solve(&problem);
+        TH_REF_ANSWER answer = th_solve(&problem);
         th_check(session, &problem, session->engine[0], &answer);
-        clmgk_ref_answer_free(&answer);
-        th_problem_free(&problem);
     }
 }
 
@@ -361,10 +351,9 @@ TH_TEST(one_key_has_no_gradient)
     for (size_t v = 0; v < TH_COUNT(th_variants); v += 3) {
         clmgk_attention_desc desc = th_small_desc(th_variants[v], 70, 1);
         desc.gradients = th_all_gradients(&desc);
-        th_problem problem = th_problem_make(&desc, v);
+        TH_PROBLEM problem = th_problem_make(&desc, v);
         problem.array[TH_GRAD_LSE].used = false;
         th_expect_gradients(session, &problem, false);
-        th_problem_free(&problem);
     }
 }
 
@@ -382,7 +371,7 @@ static th_problem with_arrays(size_t variant, uint64_t seed)
 TH_TEST(zero_priors)
 {
     for (size_t n = 0; n < 4; n++) {
-        th_problem problem = with_arrays(n / 2, n);
+        TH_PROBLEM problem = with_arrays(n / 2, n);
         if (n % 2 == 1) /* as one variance: sMGK takes the factored form */
             th_fill(&problem, TH_VARIANCE, 4.0);
         for (int64_t j = 0; j < 130; j++)
@@ -390,7 +379,6 @@ TH_TEST(zero_priors)
                 if (j % 4 == r || j % 7 == 3 || (j >= 64 && j < 100))
                     th_set(&problem, TH_PRIOR, 0, j % 2, r, j, 0, 0.0);
         th_expect_gradients(session, &problem, false);
-        th_problem_free(&problem);
     }
 }
 
@@ -399,12 +387,11 @@ TH_TEST(small_scores_beside_a_prior)
 {
     static const double factors[] = {1e-1, 1e-2, 1e-3};
     for (size_t n = 0; n < TH_COUNT(factors) * 2; n++) {
-        th_problem problem = with_arrays(n % 2, n);
+        TH_PROBLEM problem = with_arrays(n % 2, n);
         th_scale(&problem, TH_Q, factors[n / 2]);
         th_scale(&problem, TH_K, factors[n / 2]);
         th_scale(&problem, TH_SHIFT, factors[n / 2]);
         th_expect_gradients(session, &problem, false);
-        th_problem_free(&problem);
     }
 }
 
@@ -412,7 +399,7 @@ TH_TEST(small_scores_beside_a_prior)
 TH_TEST(zero_prior_of_the_nearest_component)
 {
     for (size_t n = 0; n < 4; n++) {
-        th_problem problem = with_arrays(n / 2, n);
+        TH_PROBLEM problem = with_arrays(n / 2, n);
         th_scale(&problem, TH_Q, 20.0);
         th_scale(&problem, TH_K, 20.0);
         th_fill(&problem, TH_VARIANCE, 4.0);
@@ -422,7 +409,6 @@ TH_TEST(zero_prior_of_the_nearest_component)
                 th_set(&problem, TH_PRIOR, 0, h, 0, j, 0, j % 5 == 0 ? 1e-30 : 0.0);
         }
         th_expect_gradients(session, &problem, false);
-        th_problem_free(&problem);
     }
 }
 
@@ -439,7 +425,7 @@ TH_TEST(padding_does_not_leak)
         if (v > 1)
             desc.variance_shape = CLMGK_VARIANCE_HM;
         desc.gradients = th_all_gradients(&desc);
-        th_problem problem = th_problem_make(&desc, v);
+        TH_PROBLEM problem = th_problem_make(&desc, v);
         for (int64_t b = 0; b < 2; b++) {
             th_set(&problem, TH_LENGTHS, b, 0, 0, 0, 0, (double)lengths[b]);
             th_set(&problem, TH_LENGTHS_Q, b, 0, 0, 0, 0, (double)lengths_q[b]);
@@ -452,7 +438,6 @@ TH_TEST(padding_does_not_leak)
         if (v > 0)
             th_poison(&problem, TH_PRIOR, 0, lengths[0]);
         th_expect_gradients(session, &problem, false);
-        th_problem_free(&problem);
     }
 }
 
@@ -487,11 +472,10 @@ TH_TEST(strides_and_offsets)
         desc.lse = tokens_first(N, H, 1, 1, gap);
         desc.grad_o = n % 2 == 0 ? desc.o : (clmgk_layout){1, 0, 0, 0, 0};
         desc.gradients = th_all_gradients(&desc);
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         for (size_t name = 0; name < TH_ARRAYS; name++)
             problem.array[name].offset = 3 * name + n % 2;
         th_expect_gradients(session, &problem, n == 0);
-        th_problem_free(&problem);
     }
 }
 
@@ -515,7 +499,7 @@ TH_TEST(packed_qkv)
                                      .grad_k = packed,
                                      .grad_v = packed,
                                      .gradients = 7 | CLMGK_GRADIENT_VARIANCE};
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         for (size_t i = 0; i < 3; i++) {
             problem.array[TH_Q + i].home = TH_Q;
             problem.array[TH_Q + i].offset = 5 + i * H * D;
@@ -524,7 +508,6 @@ TH_TEST(packed_qkv)
         }
         problem.accumulate = n == 1 ? 7 : 0;
         th_expect_gradients(session, &problem, false);
-        th_problem_free(&problem);
     }
 }
 
@@ -573,15 +556,13 @@ TH_TEST(engine_parameters)
         desc.use_lengths = desc.use_lengths_q = 1;
         desc.gradients = th_all_gradients(&desc);
         for (desc.causal = 0; desc.causal < 2; desc.causal++) {
-            th_problem problem = th_problem_make(&desc, n);
+            TH_PROBLEM problem = th_problem_make(&desc, n);
             clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
             options.engine = blocks[block].engine;
             options.backward_parameters = blocks[block].parameters;
             th_run_training(session, &problem, &options);
-            clmgk_ref_gradients exact = th_solve_gradients(&problem);
+            TH_REF_GRADIENTS exact = th_solve_gradients(&problem);
             th_check_gradients(session, &problem, options.engine, &exact);
-            clmgk_ref_gradients_free(&exact);
-            th_problem_free(&problem);
         }
     }
 }
@@ -605,9 +586,8 @@ static void expect_same(th_session *session, const th_problem *original, th_prob
 {
     const clmgk_plan_options options = th_options(session, 0);
     th_run_training(session, changed, &options);
-    clmgk_ref_gradients exact = th_solve_gradients(original);
+    TH_REF_GRADIENTS exact = th_solve_gradients(original);
     th_check_gradients(session, changed, options.engine, &exact);
-    clmgk_ref_gradients_free(&exact);
 }
 
 static th_problem softmax_problem(uint64_t seed)
@@ -620,50 +600,45 @@ static th_problem softmax_problem(uint64_t seed)
 /* Values as f32 holds them, so that the reference sees what the device sees. */
 static void round_values(th_session *session, th_problem *problem)
 {
-    th_device device = th_upload_for(session, problem, TH_BACKWARD, 0);
-    th_device_free(&device);
+    TH_DEVICE device = th_upload_for(session, problem, TH_BACKWARD, 0);
 }
 
 TH_TEST(mgk_of_one_component_is_softmax)
 {
-    th_problem original = softmax_problem(1);
+    TH_PROBLEM original = softmax_problem(1);
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 45, 120);
     desc.components = 1;
     desc.score = CLMGK_SCORE_DOT;
     desc.gradients = original.desc.gradients;
-    th_problem changed = th_problem_make(&desc, 2);
+    TH_PROBLEM changed = th_problem_make(&desc, 2);
     round_values(session, &original);
     for (th_name name = TH_Q; name <= TH_V; name++)
         copy_values(&changed, &original, name);
     copy_values(&changed, &original, TH_GRAD_O);
     copy_values(&changed, &original, TH_GRAD_LSE);
     expect_same(session, &original, &changed);
-    th_problem_free(&original);
-    th_problem_free(&changed);
 }
 
 /* Keys in another order: dK and dV in that order, dQ the same. */
 TH_TEST(order_of_keys_is_that_of_their_gradients)
 {
     const clmgk_plan_options options = th_options(session, 0);
-    th_problem problem = softmax_problem(3);
+    TH_PROBLEM problem = softmax_problem(3);
     round_values(session, &problem);
-    clmgk_ref_gradients exact = th_solve_gradients(&problem);
+    TH_REF_GRADIENTS exact = th_solve_gradients(&problem);
     th_reverse_tokens(&problem, TH_K);
     th_reverse_tokens(&problem, TH_V);
     th_run_training(session, &problem, &options);
     th_reverse_tokens(&problem, TH_GRAD_K);
     th_reverse_tokens(&problem, TH_GRAD_V);
     th_check_gradients(session, &problem, options.engine, &exact);
-    clmgk_ref_gradients_free(&exact);
-    th_problem_free(&problem);
 }
 
 /* The same vector added to every key moves a row's logits together: no weight changes, and without dL no gradient. */
 TH_TEST(moving_all_keys_changes_nothing)
 {
-    th_problem original = softmax_problem(4);
-    th_problem changed = softmax_problem(4);
+    TH_PROBLEM original = softmax_problem(4);
+    TH_PROBLEM changed = softmax_problem(4);
     original.desc.gradients = 7; /* what is looked at */
     original.array[TH_GRAD_LSE].used = changed.array[TH_GRAD_LSE].used = false;
     round_values(session, &original);
@@ -673,14 +648,12 @@ TH_TEST(moving_all_keys_changes_nothing)
             ldexp(rint(ldexp(changed.array[TH_K].values[n], 12)), -12);
     add(&changed, TH_K, 2.0);
     expect_same(session, &original, &changed);
-    th_problem_free(&original);
-    th_problem_free(&changed);
 }
 
 /* A row's weights sum to one, so all of its dO arrives in dV. */
 TH_TEST(values_receive_all_of_the_gradient)
 {
-    th_problem problem = softmax_problem(5);
+    TH_PROBLEM problem = softmax_problem(5);
     const clmgk_plan_options options = th_options(session, 0);
     th_run_training(session, &problem, &options);
     const th_array *const in = &problem.array[TH_GRAD_O], *const out = &problem.array[TH_GRAD_V];
@@ -696,7 +669,6 @@ TH_TEST(values_receive_all_of_the_gradient)
             sum_out += out->values[(h * out->shape[3] + j) * out->shape[4] + e];
         assert_true(fabs(sum_in - sum_out) <= 1e-5 * size);
     }
-    th_problem_free(&problem);
 }
 
 /* Two components with the same keys are one with both priors: dK falls to them in equal parts, dQ and dV are the same.
@@ -707,10 +679,10 @@ TH_TEST(equal_components_are_one)
     desc.prior_shape = CLMGK_PRIOR_HM;
     desc.variance_shape = CLMGK_VARIANCE_HM;
     desc.gradients = th_all_gradients(&desc);
-    th_problem two = th_problem_make(&desc, 6);
+    TH_PROBLEM two = th_problem_make(&desc, 6);
     desc.components = 1;
     desc.gradients = 7;
-    th_problem one = th_problem_make(&desc, 6);
+    TH_PROBLEM one = th_problem_make(&desc, 6);
     round_values(session, &one);
     th_fill(&two, TH_PRIOR, 0.25);
     th_fill(&one, TH_PRIOR, 0.5);
@@ -724,16 +696,13 @@ TH_TEST(equal_components_are_one)
         memcpy(two.array[TH_K].values + r * half, one.array[TH_K].values + r / 2 * half, half * sizeof(double));
     const clmgk_plan_options options = th_options(session, 0);
     th_run_training(session, &two, &options);
-    clmgk_ref_gradients exact = th_solve_gradients(&one);
+    TH_REF_GRADIENTS exact = th_solve_gradients(&one);
     copy_values(&one, &two, TH_GRAD_Q);
     copy_values(&one, &two, TH_GRAD_V);
     for (size_t n = 0; n < 2 * half; n++)
         one.array[TH_GRAD_K].values[n] = two.array[TH_GRAD_K].values[n / half * 2 * half + n % half] +
                                          two.array[TH_GRAD_K].values[(n / half * 2 + 1) * half + n % half];
     th_check_gradients(session, &one, options.engine, &exact);
-    clmgk_ref_gradients_free(&exact);
-    th_problem_free(&one);
-    th_problem_free(&two);
 }
 
 /* ---- bit for bit ----------------------------------------------------------------------------------------------- */
@@ -777,7 +746,7 @@ TH_TEST(repeated_runs_are_bit_equal)
     uint64_t first = 0;
     for (size_t n = 0; n < TH_COUNT(properties); n++) {
         cl_int code = CL_SUCCESS;
-        th_problem problem = shared_bias_problem();
+        TH_PROBLEM problem = shared_bias_problem();
         session->queue = clCreateCommandQueue(session->cl, session->info.device_id, properties[n], &code);
         assert_int_equal(code, CL_SUCCESS);
         run_split(session, &problem);
@@ -785,7 +754,6 @@ TH_TEST(repeated_runs_are_bit_equal)
         session->queue = own;
         first = n == 0 ? digest(&problem) : first;
         assert_true(first == digest(&problem));
-        th_problem_free(&problem);
     }
 }
 

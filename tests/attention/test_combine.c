@@ -33,7 +33,7 @@ static void run_part(th_session *session, th_problem *whole, int64_t part, int64
     clmgk_attention_desc desc = th_small_desc(whole->desc.variant, N, end - begin);
     desc.batch = B;
     desc.dtype = whole->desc.dtype;
-    th_problem problem = th_problem_make(&desc, 1);
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
     copy_keys(&problem, whole, TH_K, begin);
     copy_keys(&problem, whole, TH_V, begin);
     memcpy(problem.array[TH_Q].values, whole->array[TH_Q].values, whole->array[TH_Q].count * sizeof(double));
@@ -46,7 +46,6 @@ static void run_part(th_session *session, th_problem *whole, int64_t part, int64
         memcpy(whole->array[TH_PARTS_O + output].values + (size_t)part * array->count, array->values,
                array->count * sizeof(double));
     }
-    th_problem_free(&problem);
 }
 
 /* Cuts the keys at `cut`[parts + 1] and holds the combination against the whole. */
@@ -55,13 +54,12 @@ static void expect_combined(th_session *session, th_problem *problem, int64_t pa
     for (size_t n = 0; n < (session->full ? session->engines : 1); n++) {
         const clmgk_plan_options options = th_options(session, n);
         th_run(session, problem, n); /* rounds the values */
-        clmgk_ref_answer answer = th_solve(problem);
+        TH_REF_ANSWER answer = th_solve(problem);
         th_add_parts(problem, parts);
         for (int64_t p = 0; p < parts; p++)
             run_part(session, problem, p, cut[p], cut[p + 1], n);
         th_run_pass(session, problem, TH_COMBINE, &options);
         th_check(session, problem, options.engine, &answer);
-        clmgk_ref_answer_free(&answer);
     }
 }
 
@@ -73,9 +71,8 @@ TH_TEST(parts_make_the_whole)
     for (size_t n = 0; n < TH_COUNT(cuts) * 2; n++) {
         const clmgk_attention_desc desc =
             whole_desc(n % 2 == 0 ? CLMGK_VARIANT_SOFTMAX : CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32);
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         expect_combined(session, &problem, (int64_t)(n / 2) + 1, cuts[n / 2]);
-        th_problem_free(&problem);
     }
 }
 
@@ -83,9 +80,8 @@ TH_TEST(storage_types)
 {
     for (size_t n = 1; n < TH_COUNT(th_dtypes); n++) {
         const clmgk_attention_desc desc = whole_desc(CLMGK_VARIANT_SOFTMAX, th_dtypes[n]);
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         expect_combined(session, &problem, 5, cuts[4]);
-        th_problem_free(&problem);
     }
 }
 
@@ -93,10 +89,9 @@ TH_TEST(storage_types)
 TH_TEST(distant_parts)
 {
     const clmgk_attention_desc desc = whole_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32);
-    th_problem problem = th_problem_make(&desc, 7);
+    TH_PROBLEM problem = th_problem_make(&desc, 7);
     th_scale(&problem, TH_K, 60.0);
     expect_combined(session, &problem, 5, cuts[4]);
-    th_problem_free(&problem);
 }
 
 /* O and L tokens first with room between their rows, all arrays at odd offsets. */
@@ -107,11 +102,10 @@ TH_TEST(strides_and_offsets)
         const int64_t row = desc.value_size + 3;
         desc.o = (clmgk_layout){1, (int64_t)N * H * row, row, 0, H * row};
         desc.lse = (clmgk_layout){1, (int64_t)2 * N * H, 1, 0, (int64_t)2 * H};
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         for (size_t name = 0; name < TH_ARRAYS; name++)
             problem.array[name].offset = 2 * name + 1;
         expect_combined(session, &problem, 3, cuts[2]);
-        th_problem_free(&problem);
     }
 }
 
@@ -121,7 +115,7 @@ static void combine_constants(th_session *session, int64_t parts, const double *
 {
     const clmgk_attention_desc desc = whole_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32);
     const clmgk_plan_options options = th_options(session, 0);
-    th_problem problem = th_problem_make(&desc, 1);
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
     th_add_parts(&problem, parts);
     for (int output = 0; output < 2; output++) {
         th_array *const array = &problem.array[TH_PARTS_O + output];
@@ -135,7 +129,6 @@ static void combine_constants(th_session *session, int64_t parts, const double *
         const double lse = problem.array[TH_LSE].values[n];
         assert_true(isinf(expected_l) ? lse == expected_l : fabs(lse - expected_l) <= 1e-6 * fmax(fabs(expected_l), 1));
     }
-    th_problem_free(&problem);
 }
 
 /* A part without keys counts nothing, whatever its O holds; no part with keys: O = 0, L = -inf. */
@@ -153,7 +146,7 @@ TH_TEST(lse_is_optional)
 {
     const clmgk_attention_desc desc = whole_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32);
     const clmgk_plan_options options = th_options(session, 0);
-    th_problem with = th_problem_make(&desc, 2), without = th_problem_make(&desc, 2);
+    TH_PROBLEM with = th_problem_make(&desc, 2), without = th_problem_make(&desc, 2);
     for (size_t n = 0; n < 2; n++) {
         th_problem *const problem = n == 0 ? &with : &without;
         th_add_parts(problem, 3);
@@ -166,6 +159,4 @@ TH_TEST(lse_is_optional)
     th_run_pass(session, &with, TH_COMBINE, &options);
     th_run_pass(session, &without, TH_COMBINE, &options);
     assert_memory_equal(with.array[TH_O].values, without.array[TH_O].values, with.array[TH_O].count * sizeof(double));
-    th_problem_free(&with);
-    th_problem_free(&without);
 }

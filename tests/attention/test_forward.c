@@ -94,9 +94,8 @@ TH_TEST(engine_parameters)
             desc.batch = 2;
             desc.use_lengths = desc.use_lengths_q = 1;
             for (desc.causal = 0; desc.causal < 2; desc.causal++) {
-                th_problem problem = th_problem_make(&desc, n);
+                TH_PROBLEM problem = th_problem_make(&desc, n);
                 th_expect_with(session, &problem, blocks[n].engine, blocks[n].parameters);
-                th_problem_free(&problem);
             }
         }
     }
@@ -182,7 +181,7 @@ TH_TEST(bf16_rounds_to_nearest_even)
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 20, 2);
     desc.dtype = CLMGK_DTYPE_BF16;
     desc.value_size = 16;
-    th_problem problem = th_problem_make(&desc, 1);
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
     const th_array *const o = &problem.array[TH_O];
     const int64_t size = o->shape[4];
     th_fill(&problem, TH_Q, 0.0);
@@ -194,7 +193,6 @@ TH_TEST(bf16_rounds_to_nearest_even)
         for (size_t n = 0; n < o->count; n++)
             assert_true(o->values[n] == 1.0 + rint((double)((int64_t)n % size) + 0.5) / 128.0);
     }
-    th_problem_free(&problem);
 }
 
 /* ---- anything -------------------------------------------------------------------------------------------------- */
@@ -237,12 +235,11 @@ TH_FULL_TEST(random_problems)
         clmgk_attention_desc desc = random_program(&random, session->full ? 6 : 3);
         for (int shape = 0; shape < 8; shape++) {
             set_random_shape(&desc, &random);
-            th_problem problem = th_problem_make(&desc, th_random(&random));
+            TH_PROBLEM problem = th_problem_make(&desc, th_random(&random));
             th_scale(&problem, TH_Q, ldexp(1.0, (int)th_pick(&random, -6, 5)));
             th_scale(&problem, TH_K, ldexp(1.0, (int)th_pick(&random, -3, 3)));
             th_scale(&problem, TH_SHIFT, ldexp(1.0, (int)th_pick(&random, -3, 5)));
             th_sweep(session, &problem, (size_t)program);
-            th_problem_free(&problem);
         }
     }
 }

@@ -77,16 +77,14 @@ static void take_output(host_arrays *host, th_problem *problem, size_t name)
 
 static void expect_host(th_session *session, const clmgk_attention_desc *desc, uint64_t seed)
 {
-    th_problem problem = th_problem_make(desc, seed);
+    TH_PROBLEM problem = th_problem_make(desc, seed);
     host_arrays host = make_host(&problem);
     th_expect_ok(clmgk_attention_forward_host(NULL, &problem.desc, &host.args, &th_error));
     take_output(&host, &problem, TH_O);
     take_output(&host, &problem, TH_LSE);
-    clmgk_ref_answer answer = th_solve(&problem);
+    TH_REF_ANSWER answer = th_solve(&problem);
     th_check(session, &problem, CLMGK_ENGINE_AUTO, &answer);
-    clmgk_ref_answer_free(&answer);
     free_host(&host);
-    th_problem_free(&problem);
 }
 
 TH_TEST(every_variant_and_type)
@@ -155,7 +153,7 @@ TH_TEST(empty_problems)
     static const int64_t shape[][2] = {{0, 5}, {5, 0}, {0, 0}};
     for (size_t n = 0; n < TH_COUNT(shape); n++) {
         const clmgk_attention_desc desc = {.length = shape[n][0], .length_k = shape[n][1], .head_size = 8};
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         float o[5 * 8];
         float lse[5];
         for (size_t i = 0; i < TH_COUNT(o); i++)
@@ -170,7 +168,6 @@ TH_TEST(empty_problems)
             assert_true(o[i] == (shape[n][0] > 0 ? 0.0F : 7.0F));
         for (size_t i = 0; i < TH_COUNT(lse) && shape[n][0] > 0; i++)
             assert_true(lse[i] == -INFINITY);
-        th_problem_free(&problem);
     }
 }
 
@@ -198,12 +195,11 @@ typedef struct bad_value {
 /* The value stands last in its array. */
 static void expect_bad_value(const clmgk_attention_desc *desc, const bad_value *bad)
 {
-    th_problem problem = th_problem_make(desc, 1);
+    TH_PROBLEM problem = th_problem_make(desc, 1);
     problem.array[bad->name].values[problem.array[bad->name].count - 1] = bad->value;
     host_arrays host = make_host(&problem);
     expect_refused(NULL, &problem.desc, &host, &host.args, CLMGK_ERROR_INVALID_VALUE, bad->field, bad->text);
     free_host(&host);
-    th_problem_free(&problem);
 }
 
 TH_TEST(bad_values)
@@ -247,7 +243,7 @@ typedef struct pointer {
 /* Each of the arrays missing. */
 static void expect_required(const clmgk_attention_desc *desc, const pointer *pointers, size_t count)
 {
-    th_problem problem = th_problem_make(desc, 1);
+    TH_PROBLEM problem = th_problem_make(desc, 1);
     host_arrays host = make_host(&problem);
     for (size_t n = 0; n < count; n++) {
         clmgk_host_args args = host.args;
@@ -257,7 +253,6 @@ static void expect_required(const clmgk_attention_desc *desc, const pointer *poi
                        clmgk_variant_name(desc->variant));
     }
     free_host(&host);
-    th_problem_free(&problem);
 }
 
 /* Arrays that the variant does not know. */
@@ -278,14 +273,13 @@ TH_TEST(foreign_arrays)
     const void *const given = &number;
     for (size_t n = 0; n < TH_COUNT(foreign); n++) {
         const clmgk_attention_desc desc = th_small_desc(foreign[n].variant, 5, 6);
-        th_problem problem = th_problem_make(&desc, 1);
+        TH_PROBLEM problem = th_problem_make(&desc, 1);
         host_arrays host = make_host(&problem);
         clmgk_host_args args = host.args;
         memcpy((unsigned char *)&args + foreign[n].array.offset, &given, sizeof(given));
         expect_refused(NULL, &problem.desc, &host, &args, CLMGK_ERROR_INVALID_BUFFER, foreign[n].array.name,
                        "does not use");
         free_host(&host);
-        th_problem_free(&problem);
     }
 }
 
@@ -298,7 +292,7 @@ TH_TEST(bad_arguments)
                                      POINTER(mix), POINTER(mix_weight), POINTER(mix_offset), POINTER(noise)};
     const clmgk_attention_desc mixed = mixed_desc(CLMGK_VARIANT_GFISH);
     const clmgk_attention_desc desc = th_full_desc();
-    th_problem problem = th_problem_make(&desc, 1);
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
     host_arrays host = make_host(&problem);
     expect_required(&desc, pointers, TH_COUNT(pointers));
     expect_required(&mixed, mixing, TH_COUNT(mixing));
@@ -312,5 +306,4 @@ TH_TEST(bad_arguments)
     bad.head_size = -1;
     expect_refused(NULL, &bad, &host, &host.args, CLMGK_ERROR_INVALID_VALUE, "head_size", "-1");
     free_host(&host);
-    th_problem_free(&problem);
 }

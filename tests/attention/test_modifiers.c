@@ -71,14 +71,13 @@ TH_TEST(odd_sequences)
         desc.sequences = 8;
         desc.use_offsets_k = n >= TH_COUNT(offsets);
         desc.causal = n % 2 == 1;
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         for (int64_t t = 0; t < 9; t++) {
             th_set(&problem, TH_OFFSETS, t, 0, 0, 0, 0, offsets[n % 4][t]);
             if (desc.use_offsets_k)
                 th_set(&problem, TH_OFFSETS_K, t, 0, 0, 0, 0, offsets[(n + 1) % 4][t]);
         }
         th_expect(session, &problem);
-        th_problem_free(&problem);
     }
 }
 
@@ -112,7 +111,7 @@ TH_TEST(hiding_biases)
     for (size_t n = 0; n < TH_COUNT(variants); n++) {
         clmgk_attention_desc desc = th_small_desc(variants[n], 40, 300);
         desc.use_bias = 1;
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         for (int64_t i = 0; i < 40; i++)
             for (int64_t j = 0; j < 300; j++) {
                 if (i % 4 == 0 || (i % 4 == 1 && j < 299) || (i % 4 == 2 && j < 128))
@@ -123,7 +122,6 @@ TH_TEST(hiding_biases)
                     th_set(&problem, TH_BIAS, 0, i % 2, 0, i, j, 5.0 * (double)j);
             }
         th_expect(session, &problem);
-        th_problem_free(&problem);
     }
 }
 
@@ -136,10 +134,9 @@ TH_TEST(alibi)
         desc.use_lengths = desc.alignment == CLMGK_ALIGN_LENGTHS;
         desc.causal = n / 3 % 2 == 1;
         desc.batch = 2;
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         th_scale(&problem, TH_SLOPES, n < 9 ? 1.0 : -20.0);
         th_expect(session, &problem);
-        th_problem_free(&problem);
     }
 }
 
@@ -155,10 +152,9 @@ TH_TEST(softcaps)
         desc.score = CLMGK_SCORE_DOT;
         desc.softcap = caps[n / 5];
         desc.prior_shape = desc.variant == CLMGK_VARIANT_SMGK ? CLMGK_PRIOR_HM : CLMGK_PRIOR_UNIFORM;
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         th_scale(&problem, TH_Q, factors[n % 5]);
         th_expect(session, &problem);
-        th_problem_free(&problem);
     }
 }
 
@@ -172,10 +168,9 @@ TH_TEST(sinks)
         desc.causal = 1;
         desc.batch = 2;
         desc.use_lengths_q = n % 2 == 1;
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         th_set(&problem, TH_SINKS, 0, 0, 0, 0, 0, logits[n % 4]);
         th_expect(session, &problem);
-        th_problem_free(&problem);
     }
 }
 
@@ -208,9 +203,8 @@ TH_TEST(dropout_on_other_blocks)
         clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 70, 210);
         desc.dropout = 0.4;
         desc.use_bias = desc.use_sinks = 1;
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         th_expect_with(session, &problem, blocks[n].engine, blocks[n].parameters);
-        th_problem_free(&problem);
     }
 }
 
@@ -221,12 +215,11 @@ static void split_problem(th_session *session, const clmgk_attention_desc *desc,
     static const char *const lane[] = {"panels=1,vectors=1,splits=2", "panels=1,vectors=1,splits=4,tile=16",
                                        "splits=32"};
     static const char *const simt[] = {"rows=1,keys=1,splits=2", "rows=1,keys=1,splits=4", "rows=1,keys=1,splits=32"};
-    th_problem problem = th_problem_make(desc, n);
+    TH_PROBLEM problem = th_problem_make(desc, n);
     for (size_t e = 0; e < (n % 3 == 0 || session->full ? session->engines : 1); e++) {
         const clmgk_engine engine = session->engine[e];
         th_expect_with(session, &problem, engine, engine == CLMGK_ENGINE_LANE ? lane[n % 3] : simt[n % 3]);
     }
-    th_problem_free(&problem);
 }
 
 TH_TEST(split_keys)

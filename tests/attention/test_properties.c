@@ -28,20 +28,18 @@ static void copy_inputs(th_problem *to, const th_problem *from)
 /* Runs `changed` on every engine: its outputs must be those of `original`, within the bound. */
 static void expect_same(th_session *session, const th_problem *original, th_problem *changed)
 {
-    clmgk_ref_answer answer = th_solve(original);
+    TH_REF_ANSWER answer = th_solve(original);
     for (size_t n = 0; n < session->engines; n++) {
         th_run(session, changed, n);
         th_check(session, changed, session->engine[n], &answer);
     }
-    clmgk_ref_answer_free(&answer);
 }
 
 /* A problem whose values the device can hold exactly, as th_upload would leave them. */
 static th_problem rounded_problem(th_session *session, const clmgk_attention_desc *desc, uint64_t seed)
 {
     th_problem problem = th_problem_make(desc, seed);
-    th_device device = th_upload(session, &problem, 0);
-    th_device_free(&device);
+    TH_DEVICE device = th_upload(session, &problem, 0);
     return problem;
 }
 
@@ -56,12 +54,10 @@ TH_TEST(mgk_of_one_component_is_plain)
         mixture.components = 1;
         mixture.score = th_scores[n / 2];
         mixture.estep = n % 2 == 0 ? CLMGK_ESTEP_SOFT : CLMGK_ESTEP_HARD;
-        th_problem original = rounded_problem(session, &one, n);
-        th_problem changed = th_problem_make(&mixture, n);
+        TH_PROBLEM original = rounded_problem(session, &one, n);
+        TH_PROBLEM changed = th_problem_make(&mixture, n);
         copy_inputs(&changed, &original);
         expect_same(session, &original, &changed);
-        th_problem_free(&original);
-        th_problem_free(&changed);
     }
 }
 
@@ -83,8 +79,8 @@ TH_TEST(equal_components_are_one)
         desc.components = 1;
         clmgk_attention_desc two = desc;
         two.components = 2;
-        th_problem changed = rounded_problem(session, &two, n);
-        th_problem original = th_problem_make(&desc, n);
+        TH_PROBLEM changed = rounded_problem(session, &two, n);
+        TH_PROBLEM original = th_problem_make(&desc, n);
         const th_name repeated = n % 2 == 0 ? TH_K : TH_SHIFT;
         repeat_component(&changed, repeated);
         copy_values(&original, &changed, TH_Q);
@@ -97,8 +93,6 @@ TH_TEST(equal_components_are_one)
                    changed.array[repeated].values + (size_t)(2 * h) * size, size * sizeof(double));
         }
         expect_same(session, &original, &changed);
-        th_problem_free(&original);
-        th_problem_free(&changed);
     }
 }
 
@@ -108,16 +102,14 @@ TH_TEST(hard_estep_ignores_the_prior)
         clmgk_attention_desc desc = base_desc(n % 2 == 0 ? CLMGK_VARIANT_MGK : CLMGK_VARIANT_SMGK);
         desc.estep = CLMGK_ESTEP_HARD;
         desc.prior_shape = CLMGK_PRIOR_HMS;
-        th_problem one = th_problem_make(&desc, n);
-        th_problem other = th_problem_make(&desc, n);
+        TH_PROBLEM one = th_problem_make(&desc, n);
+        TH_PROBLEM other = th_problem_make(&desc, n);
         th_fill(&other, TH_PRIOR, n % 2 == 0 ? 0.0 : -1.0);
         th_run(session, &one, n / 2);
         th_run(session, &other, n / 2);
         for (th_name name = TH_O; name <= TH_LSE; name++)
             assert_memory_equal(one.array[name].values, other.array[name].values,
                                 one.array[name].count * sizeof(double));
-        th_problem_free(&one);
-        th_problem_free(&other);
     }
 }
 
@@ -129,16 +121,14 @@ TH_TEST(order_of_keys_does_not_matter)
         clmgk_attention_desc desc = base_desc((clmgk_variant)variant);
         if (variant >= CLMGK_VARIANT_MGK)
             desc.prior_shape = CLMGK_PRIOR_HMS;
-        th_problem original = rounded_problem(session, &desc, 1);
-        th_problem changed = th_problem_make(&desc, 1);
+        TH_PROBLEM original = rounded_problem(session, &desc, 1);
+        TH_PROBLEM changed = th_problem_make(&desc, 1);
         copy_inputs(&changed, &original);
         th_reverse_tokens(&changed, TH_K);
         th_reverse_tokens(&changed, TH_V);
         if (variant >= CLMGK_VARIANT_MGK)
             th_reverse_tokens(&changed, TH_PRIOR);
         expect_same(session, &original, &changed);
-        th_problem_free(&original);
-        th_problem_free(&changed);
     }
 }
 
@@ -154,27 +144,22 @@ TH_TEST(moving_queries_and_keys_together)
 {
     for (int variant = CLMGK_VARIANT_GAUSSIAN; variant <= CLMGK_VARIANT_SMGK; variant++) {
         const clmgk_attention_desc desc = base_desc((clmgk_variant)variant);
-        th_problem changed = th_problem_make(&desc, 2);
+        TH_PROBLEM changed = th_problem_make(&desc, 2);
         add(&changed, TH_Q, 2.0);
         add(&changed, TH_K, 2.0);
-        th_device device = th_upload(session, &changed, 0);
-        th_device_free(&device);
-        th_problem original = th_problem_make(&desc, 2);
+        TH_DEVICE device = th_upload(session, &changed, 0);
+        TH_PROBLEM original = th_problem_make(&desc, 2);
         copy_inputs(&original, &changed);
         add(&original, TH_Q, -2.0);
         add(&original, TH_K, -2.0);
-        clmgk_ref_answer moved = th_solve(&changed); /* the bound of the moved problem: its distances cancel more */
-        clmgk_ref_answer answer = th_solve(&original);
+        TH_REF_ANSWER moved = th_solve(&changed); /* the bound of the moved problem: its distances cancel more */
+        TH_REF_ANSWER answer = th_solve(&original);
         answer.bound_o = moved.bound_o;
         answer.bound_lse = moved.bound_lse;
         for (size_t n = 0; n < session->engines; n++) {
             th_run(session, &changed, n);
             th_check(session, &changed, session->engine[n], &answer);
         }
-        clmgk_ref_answer_free(&moved);
-        clmgk_ref_answer_free(&answer);
-        th_problem_free(&original);
-        th_problem_free(&changed);
     }
 }
 
@@ -186,12 +171,12 @@ TH_TEST(shifted_dot_keys_are_softmax)
         clmgk_attention_desc desc = base_desc(CLMGK_VARIANT_SMGK);
         desc.score = CLMGK_SCORE_DOT;
         desc.prior_shape = n == 0 ? CLMGK_PRIOR_UNIFORM : CLMGK_PRIOR_HM;
-        th_problem original = rounded_problem(session, &plain, n);
-        th_problem changed = th_problem_make(&desc, n);
+        TH_PROBLEM original = rounded_problem(session, &plain, n);
+        TH_PROBLEM changed = th_problem_make(&desc, n);
         copy_inputs(&changed, &original);
         th_scale(&changed, TH_SHIFT, n == 2 ? 30.0 : 1.0);
-        clmgk_ref_answer answer = th_solve(&original);
-        clmgk_ref_answer shifted = th_solve(&changed);
+        TH_REF_ANSWER answer = th_solve(&original);
+        TH_REF_ANSWER shifted = th_solve(&changed);
         memcpy(answer.lse, shifted.lse, (size_t)answer.rows * sizeof(double)); /* L knows the shifts */
         answer.bound_o = shifted.bound_o;
         answer.bound_lse = shifted.bound_lse;
@@ -199,10 +184,6 @@ TH_TEST(shifted_dot_keys_are_softmax)
             th_run(session, &changed, e);
             th_check(session, &changed, session->engine[e], &answer);
         }
-        clmgk_ref_answer_free(&answer);
-        clmgk_ref_answer_free(&shifted);
-        th_problem_free(&original);
-        th_problem_free(&changed);
     }
 }
 
@@ -213,12 +194,11 @@ TH_TEST(equal_values_come_out)
         for (size_t e = 0; e < session->engines; e++) {
             clmgk_attention_desc desc = base_desc((clmgk_variant)variant);
             desc.causal = 1;
-            th_problem problem = th_problem_make(&desc, 4);
+            TH_PROBLEM problem = th_problem_make(&desc, 4);
             th_fill(&problem, TH_V, 0.75);
             th_run(session, &problem, e);
             for (size_t n = 0; n < problem.array[TH_O].count; n++)
                 assert_true(problem.array[TH_O].values[n] > 0.75 - 1e-6 && problem.array[TH_O].values[n] < 0.75 + 1e-6);
-            th_problem_free(&problem);
         }
     }
 }
@@ -228,15 +208,13 @@ TH_TEST(lse_is_optional)
 {
     for (size_t e = 0; e < session->engines; e++) {
         const clmgk_attention_desc desc = base_desc(CLMGK_VARIANT_SMGK);
-        th_problem with = th_problem_make(&desc, 5);
-        th_problem without = th_problem_make(&desc, 5);
+        TH_PROBLEM with = th_problem_make(&desc, 5);
+        TH_PROBLEM without = th_problem_make(&desc, 5);
         without.array[TH_LSE].used = false;
         th_run(session, &with, e);
         th_run(session, &without, e);
         assert_memory_equal(with.array[TH_O].values, without.array[TH_O].values,
                             with.array[TH_O].count * sizeof(double));
-        th_problem_free(&with);
-        th_problem_free(&without);
     }
 }
 
@@ -260,17 +238,15 @@ TH_TEST(repeated_runs_are_bit_equal)
         desc.heads = 8;
         desc.length = 300;
         desc.causal = 1;
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         th_run(session, &problem, n / 4);
-        th_problem again = th_problem_make(&desc, n);
+        TH_PROBLEM again = th_problem_make(&desc, n);
         for (int run = 0; run < 6; run++) {
             run_on_queue(session, &again, n / 4, run % 2 == 0 ? second : session->queue);
             for (th_name name = TH_O; name <= TH_LSE; name++)
                 assert_memory_equal(problem.array[name].values, again.array[name].values,
                                     problem.array[name].count * sizeof(double));
         }
-        th_problem_free(&problem);
-        th_problem_free(&again);
     }
     assert_int_equal(clReleaseCommandQueue(second), CL_SUCCESS);
 }

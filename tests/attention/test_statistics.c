@@ -42,10 +42,9 @@ static void expect_program(th_session *session, clmgk_attention_desc desc, size_
     desc.statistics = all_statistics(&desc);
     for (size_t n = first; n < first + (session->full ? 3 * shapes : shapes); n++) {
         th_set_shape(&desc, n, &random);
-        th_problem problem = th_problem_make(&desc, th_random(&random));
+        TH_PROBLEM problem = th_problem_make(&desc, th_random(&random));
         th_expect_statistics(session, &problem, all);
         check_sums(&problem);
-        th_problem_free(&problem);
     }
 }
 
@@ -92,10 +91,9 @@ TH_TEST(ties_of_the_hard_estep)
     desc.estep = CLMGK_ESTEP_HARD;
     desc.components = 3;
     desc.statistics = all_statistics(&desc);
-    th_problem problem = th_problem_make(&desc, 1);
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
     th_copy_component(&problem, 1, 0);
     th_expect_statistics(session, &problem, true);
-    th_problem_free(&problem);
 }
 
 /* A bias counts only where it hides; ALiBi and sinks change no gamma. */
@@ -127,9 +125,8 @@ TH_TEST(one_statistic_alone)
         desc.variance_shape = CLMGK_VARIANCE_M;
         desc.causal = 1;
         desc.statistics = one;
-        th_problem problem = th_problem_make(&desc, one);
+        TH_PROBLEM problem = th_problem_make(&desc, one);
         th_expect_statistics(session, &problem, false);
-        th_problem_free(&problem);
     }
 }
 
@@ -150,7 +147,7 @@ TH_TEST(unseen_keys_keep_their_prior)
     clmgk_attention_desc desc = edge_desc();
     desc.causal = 1;
     desc.alignment = CLMGK_ALIGN_TOP_LEFT; /* keys 40 and up are not seen */
-    th_problem problem = th_problem_make(&desc, 1);
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
     for (int64_t h = 0; h < 2; h++)
         for (int64_t j = 0; j < 90; j++)
             for (int64_t r = 0; r < 2; r++)
@@ -161,18 +158,16 @@ TH_TEST(unseen_keys_keep_their_prior)
     for (size_t n = 0; n < given->count; n++)
         if (n % 90 >= 40 || n % 90 % 5 == 0)
             assert_true(given->values[n] == new_prior->values[n]);
-    th_problem_free(&problem);
 }
 
 /* Queries far from all keys: every density underflows without a maximum. */
 TH_TEST(distant_queries)
 {
     const clmgk_attention_desc desc = edge_desc();
-    th_problem problem = th_problem_make(&desc, 2);
+    TH_PROBLEM problem = th_problem_make(&desc, 2);
     for (int64_t i = 0; i < desc.length; i++)
         th_set(&problem, TH_Q, 0, i % 2, 0, i, 3, 40.0 * (double)i);
     th_expect_statistics(session, &problem, false);
-    th_problem_free(&problem);
 }
 
 /* What is not a number beyond the lengths reaches nothing. */
@@ -180,7 +175,7 @@ TH_TEST(padding_does_not_leak)
 {
     clmgk_attention_desc desc = edge_desc();
     desc.use_lengths = desc.use_lengths_q = 1;
-    th_problem problem = th_problem_make(&desc, 3);
+    TH_PROBLEM problem = th_problem_make(&desc, 3);
     th_set(&problem, TH_LENGTHS, 0, 0, 0, 0, 0, 33.0);
     th_set(&problem, TH_LENGTHS_Q, 0, 0, 0, 0, 0, 17.0);
     static const struct {
@@ -194,7 +189,6 @@ TH_TEST(padding_does_not_leak)
                 array->values[flat] = (double)NAN;
     }
     th_expect_statistics(session, &problem, false);
-    th_problem_free(&problem);
 }
 
 /* ---- expectation and maximisation ------------------------------------------------------------------------------ */
@@ -270,7 +264,7 @@ TH_TEST(steps_recover_the_prior)
 {
     const clmgk_plan_options options = th_options(session, 0);
     for (clmgk_prior_shape shape = CLMGK_PRIOR_M; shape <= CLMGK_PRIOR_HMS; shape++) {
-        th_problem problem = drawn_problem(shape);
+        TH_PROBLEM problem = drawn_problem(shape);
         th_array *const prior = &problem.array[TH_PRIOR];
         double first = 0.0, before = (double)INFINITY;
         for (int step = 0; step < STEPS; step++) {
@@ -287,7 +281,6 @@ TH_TEST(steps_recover_the_prior)
             const double exact = true_prior(shape, n / keys / COMPONENTS, n / keys % COMPONENTS, n % keys);
             assert_true(fabs(prior->values[n] - exact) < 0.06); /* 4 standard deviations of QUERIES draws */
         }
-        th_problem_free(&problem);
     }
 }
 
@@ -327,7 +320,7 @@ TH_TEST(steps_never_lower_the_likelihood)
     desc.variance = 2.0;
     desc.causal = 1;
     desc.statistics = CLMGK_STATISTIC_NEW_PRIOR;
-    th_problem problem = th_problem_make(&desc, 5);
+    TH_PROBLEM problem = th_problem_make(&desc, 5);
     th_array *const prior = &problem.array[TH_PRIOR];
     th_fill(&problem, TH_PRIOR, 1.0 / COMPONENTS);
     const clmgk_plan_options options = th_options(session, 0);
@@ -341,5 +334,4 @@ TH_TEST(steps_never_lower_the_likelihood)
         memcpy(prior->values, problem.array[TH_NEW_PRIOR].values, prior->count * sizeof(double));
     }
     assert_true(before > first + 0.01 * fabs(first));
-    th_problem_free(&problem);
 }

@@ -68,11 +68,10 @@ TH_TEST(odd_offsets)
     for (size_t n = 0; n < TH_COUNT(offsets) * TH_COUNT(th_dtypes); n++) {
         const clmgk_attention_desc desc =
             base_desc(variants[n % TH_COUNT(variants)], th_dtypes[n % TH_COUNT(th_dtypes)]);
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         for (size_t name = 0; name < TH_ARRAYS; name++)
             problem.array[name].offset = offsets[(n / TH_COUNT(th_dtypes) + name) % TH_COUNT(offsets)];
         th_expect(session, &problem);
-        th_problem_free(&problem);
     }
 }
 
@@ -85,11 +84,10 @@ TH_TEST(odd_offsets_of_optional_arrays)
         desc.variance_shape = CLMGK_VARIANCE_HM;
         desc.use_lengths = 1;
         desc.use_lengths_q = 1;
-        th_problem problem = th_problem_make(&desc, v);
+        TH_PROBLEM problem = th_problem_make(&desc, v);
         for (size_t name = 0; name < TH_ARRAYS; name++)
             problem.array[name].offset = 2 * name + 1;
         th_expect(session, &problem);
-        th_problem_free(&problem);
     }
 }
 
@@ -133,13 +131,12 @@ TH_TEST(packed_qkv)
             .o = {.strided = 1, .batch = (int64_t)N * H * D, .head = D, .token = (int64_t)H * D},
             .lse = {.strided = 1, .batch = (int64_t)N * H, .head = 1, .token = H},
         };
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         for (size_t name = TH_Q; name <= TH_V; name++) {
             problem.array[name].home = TH_Q;
             problem.array[name].offset = 5 + name * H * D;
         }
         th_expect(session, &problem);
-        th_problem_free(&problem);
     }
 }
 
@@ -150,11 +147,10 @@ TH_TEST(output_beside_its_input)
         clmgk_attention_desc desc = base_desc(variants[n], th_dtypes[n]);
         desc.q = (clmgk_layout){1, (int64_t)H * N * (D + E), (int64_t)N * (D + E), 0, D + E};
         desc.o = desc.q;
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         problem.array[TH_O].home = TH_Q;
         problem.array[TH_O].offset = problem.array[TH_Q].offset + D;
         th_expect(session, &problem);
-        th_problem_free(&problem);
     }
 }
 
@@ -168,10 +164,9 @@ TH_TEST(inputs_may_alias)
                                        .length = N,
                                        .length_k = S,
                                        .head_size = D};
-    th_problem problem = th_problem_make(&desc, 9);
+    TH_PROBLEM problem = th_problem_make(&desc, 9);
     problem.array[TH_V].home = TH_K;
     for (size_t n = 0; n < problem.array[TH_V].count; n++)
         problem.array[TH_V].values[n] = problem.array[TH_K].values[n];
     th_expect(session, &problem);
-    th_problem_free(&problem);
 }

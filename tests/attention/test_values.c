@@ -10,7 +10,7 @@ static const int32_t length_patterns[][4] = {{0, 1, 64, 65}, {200, 0, 0, 129}, {
 
 static void mask_problem(th_session *session, const clmgk_attention_desc *desc, size_t pattern)
 {
-    th_problem problem = th_problem_make(desc, pattern);
+    TH_PROBLEM problem = th_problem_make(desc, pattern);
     for (int64_t b = 0; b < problem.desc.batch; b++) {
         if (problem.desc.use_lengths)
             th_set(&problem, TH_LENGTHS, b, 0, 0, 0, 0, length_patterns[pattern][b]);
@@ -18,7 +18,6 @@ static void mask_problem(th_session *session, const clmgk_attention_desc *desc, 
             th_set(&problem, TH_LENGTHS_Q, b, 0, 0, 0, 0, length_patterns[(pattern + 1) % 3][b]);
     }
     th_expect(session, &problem);
-    th_problem_free(&problem);
 }
 
 TH_TEST(causal_alignments_and_lengths)
@@ -60,11 +59,10 @@ TH_TEST(huge_and_tiny_logits)
         for (size_t n = 0; n < TH_COUNT(factors) * 2; n++) {
             clmgk_attention_desc desc = th_small_desc(th_variants[v], 40, 300);
             desc.causal = n % 2 == 1;
-            th_problem problem = th_problem_make(&desc, n);
+            TH_PROBLEM problem = th_problem_make(&desc, n);
             th_scale(&problem, TH_Q, factors[n / 2]);
             th_scale(&problem, TH_K, factors[n / 2]);
             th_expect(session, &problem);
-            th_problem_free(&problem);
         }
     }
 }
@@ -78,14 +76,13 @@ TH_TEST(growing_maxima)
             clmgk_attention_desc desc = th_small_desc(th_variants[v], 50, 700);
             desc.score = v < 2 ? CLMGK_SCORE_DEFAULT : CLMGK_SCORE_DOT;
             desc.heads = 1;
-            th_problem problem = th_problem_make(&desc, n);
+            TH_PROBLEM problem = th_problem_make(&desc, n);
             for (int64_t j = 0; j < desc.length_k; j++) {
                 const double size = n < TH_COUNT(slopes) ? slopes[n] * (double)j : (j == 333 ? 300.0 : 0.0);
                 for (int64_t r = 0; r < problem.array[TH_K].shape[2]; r++)
                     th_set(&problem, TH_K, 0, 0, r, j, 0, size);
             }
             th_expect(session, &problem);
-            th_problem_free(&problem);
         }
     }
 }
@@ -95,11 +92,10 @@ TH_TEST(distant_queries)
 {
     for (size_t v = 1; v < TH_COUNT(th_variants); v++) {
         const clmgk_attention_desc desc = th_small_desc(th_variants[v], 33, 100);
-        th_problem problem = th_problem_make(&desc, v);
+        TH_PROBLEM problem = th_problem_make(&desc, v);
         for (int64_t i = 0; i < desc.length; i++)
             th_set(&problem, TH_Q, 0, i % 2, 0, i, 3, 40.0 * (double)i);
         th_expect(session, &problem);
-        th_problem_free(&problem);
     }
 }
 
@@ -109,7 +105,7 @@ TH_TEST(distant_queries)
  */
 static void spread_problem(th_session *session, clmgk_attention_desc desc, double size, double rows, double keys)
 {
-    th_problem problem = th_problem_make(&desc, (uint64_t)(size * 10.0));
+    TH_PROBLEM problem = th_problem_make(&desc, (uint64_t)(size * 10.0));
     th_scale(&problem, TH_SHIFT, size);
     for (int64_t i = 0; i < desc.length; i += 7)
         th_set(&problem, TH_Q, 0, i % problem.desc.heads, 0, i, 0, rows);
@@ -119,7 +115,6 @@ static void spread_problem(th_session *session, clmgk_attention_desc desc, doubl
     for (int64_t j = 0; desc.prior_shape == CLMGK_PRIOR_HMS && j < desc.length_k; j += 3)
         th_set(&problem, TH_PRIOR, 0, j % problem.desc.heads, j % problem.desc.components, j, 0, 0.0);
     th_expect(session, &problem);
-    th_problem_free(&problem);
 }
 
 TH_TEST(shift_spreads)
@@ -147,7 +142,7 @@ TH_TEST(opposed_spreads)
     for (int64_t step = 1; step <= 3; step++) {
         clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SMGK, 40, 200);
         desc.variance = 1.0;
-        th_problem problem = th_problem_make(&desc, 3);
+        TH_PROBLEM problem = th_problem_make(&desc, 3);
         th_fill(&problem, TH_SHIFT, 0.0);
         for (int64_t h = 0; h < desc.heads; h++) {
             th_set(&problem, TH_SHIFT, 0, h, 0, 0, 0, 10.0);
@@ -157,7 +152,6 @@ TH_TEST(opposed_spreads)
                 th_set(&problem, TH_K, 0, h, 0, j, 0, 6.0);
         }
         th_expect(session, &problem);
-        th_problem_free(&problem);
     }
 }
 
@@ -171,7 +165,7 @@ TH_TEST(zero_and_unnormalised_priors)
             desc.score = th_scores[n % 2];
             desc.prior_shape = CLMGK_PRIOR_HMS;
             desc.causal = n >= 2;
-            th_problem problem = th_problem_make(&desc, n);
+            TH_PROBLEM problem = th_problem_make(&desc, n);
             th_scale(&problem, TH_PRIOR, n >= 2 ? 1e6 : 1e-6);
             for (int64_t j = 0; j < desc.length_k; j++)
                 for (int64_t r = 0; r < problem.desc.components; r++)
@@ -180,7 +174,6 @@ TH_TEST(zero_and_unnormalised_priors)
             th_expect(session, &problem);
             th_fill(&problem, TH_PRIOR, 0.0); /* no key is left */
             th_expect(session, &problem);
-            th_problem_free(&problem);
         }
     }
 }
@@ -205,7 +198,7 @@ TH_TEST(padding_does_not_leak)
         desc.batch = 2;
         desc.prior_shape = v < 2 ? CLMGK_PRIOR_UNIFORM : CLMGK_PRIOR_HMS;
         desc.use_lengths = desc.use_lengths_q = 1;
-        th_problem problem = th_problem_make(&desc, v);
+        TH_PROBLEM problem = th_problem_make(&desc, v);
         for (int64_t b = 0; b < 2; b++) {
             th_set(&problem, TH_LENGTHS, b, 0, 0, 0, 0, (double)lengths[b]);
             th_set(&problem, TH_LENGTHS_Q, b, 0, 0, 0, 0, (double)lengths_q[b]);
@@ -215,7 +208,6 @@ TH_TEST(padding_does_not_leak)
         }
         th_poison(&problem, TH_PRIOR, 0, lengths[0]);
         th_expect(session, &problem);
-        th_problem_free(&problem);
     }
 }
 
@@ -230,10 +222,9 @@ TH_TEST(nan_reaches_the_rows_that_see_it)
             clmgk_attention_desc desc = th_small_desc(th_variants[v], 40, 200);
             desc.estep = th_esteps[n % 2];
             desc.batch = 2;
-            th_problem problem = th_problem_make(&desc, n);
+            TH_PROBLEM problem = th_problem_make(&desc, n);
             poison(&problem, places[n / 2].name, 1, 0, places[n / 2].at);
             th_expect(session, &problem);
-            th_problem_free(&problem);
         }
     }
 }
@@ -244,10 +235,9 @@ TH_TEST(nan_in_one_component)
     for (size_t n = 0; n < TH_COUNT(th_esteps) * 2; n++) {
         clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 20, 150);
         desc.estep = th_esteps[n % 2];
-        th_problem problem = th_problem_make(&desc, n);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         th_set(&problem, TH_K, 0, 0, (int64_t)n / 2, 140, 2, (double)NAN);
         th_expect(session, &problem);
-        th_problem_free(&problem);
     }
 }
 
@@ -255,10 +245,9 @@ TH_TEST(infinite_values)
 {
     for (size_t v = 0; v < TH_COUNT(th_variants); v++) {
         const clmgk_attention_desc desc = th_small_desc(th_variants[v], 20, 150);
-        th_problem problem = th_problem_make(&desc, v);
+        TH_PROBLEM problem = th_problem_make(&desc, v);
         th_set(&problem, TH_V, 0, 1, 0, 7, 3, (double)INFINITY);
         th_expect(session, &problem);
-        th_problem_free(&problem);
     }
 }
 
@@ -272,10 +261,9 @@ TH_TEST(bad_priors_and_variances)
             desc.score = th_scores[n / 4];
             desc.prior_shape = prior ? CLMGK_PRIOR_HM : CLMGK_PRIOR_UNIFORM;
             desc.variance_shape = prior ? CLMGK_VARIANCE_NUMBER : CLMGK_VARIANCE_HM;
-            th_problem problem = th_problem_make(&desc, n);
+            TH_PROBLEM problem = th_problem_make(&desc, n);
             th_set(&problem, prior ? TH_PRIOR : TH_VARIANCE, 0, 1, 1, 0, 0, bad[n / 2 % 2]);
             th_sweep(session, &problem, n / 4); /* head 1 alone */
-            th_problem_free(&problem);
         }
     }
 }
@@ -288,11 +276,10 @@ TH_TEST(bad_prior_of_one_key)
         desc.batch = 2;
         desc.prior_shape = CLMGK_PRIOR_HMS;
         desc.use_lengths = 1;
-        th_problem problem = th_problem_make(&desc, v);
+        TH_PROBLEM problem = th_problem_make(&desc, v);
         th_set(&problem, TH_LENGTHS, 0, 0, 0, 0, 0, 150.0);
         th_set(&problem, TH_LENGTHS, 1, 0, 0, 0, 0, 100.0); /* the key is hidden here */
         th_set(&problem, TH_PRIOR, 0, 1, 1, 120, 0, -0.5);
         th_expect(session, &problem);
-        th_problem_free(&problem);
     }
 }

@@ -37,7 +37,7 @@ static void expect_arrays(size_t least)
 static void expect_all_arrays(th_session *session, const clmgk_attention_desc *desc)
 {
     const clmgk_plan_options options = th_options(session, 0);
-    th_problem problem = th_problem_make(desc, 1);
+    TH_PROBLEM problem = th_problem_make(desc, 1);
     th_add_parts(&problem, 2);
     looking = true;
     clmgk_plan_release(th_plan_of(session, desc, &options));
@@ -49,7 +49,6 @@ static void expect_all_arrays(th_session *session, const clmgk_attention_desc *d
     th_run_pass(session, &problem, TH_COMBINE, &options);
     looking = false;
     expect_arrays(4);
-    th_problem_free(&problem);
 }
 
 TH_TEST(mixture)

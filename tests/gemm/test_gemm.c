@@ -182,7 +182,7 @@ static void expect_shared(th_session *session, const char *provider, bool parts)
     enum { EDGE = 40, ELEMENTS = EDGE * EDGE, ROOM = 4096 };
     const clmgk_gemm_desc desc = desc_of(EDGE, EDGE, EDGE);
     const size_t size = ELEMENTS * sizeof(float);
-    tp_product product = tp_make(session, &desc, 0, 11);
+    TP_PRODUCT product = tp_make(session, &desc, 0, 11);
     clmgk_gemm_plan *const plan = tp_plan(session, &desc, provider, "");
     cl_mem whole = clCreateBuffer(session->cl, CL_MEM_READ_WRITE, 3 * (size + ROOM), NULL, NULL);
     assert_non_null(whole);
@@ -209,7 +209,6 @@ static void expect_shared(th_session *session, const char *provider, bool parts)
         clReleaseMemObject(part[i]);
     clReleaseMemObject(whole);
     clmgk_gemm_plan_release(plan);
-    tp_free(&product);
 }
 
 /* A times its own transpose. */
@@ -218,7 +217,7 @@ static void expect_aliased(th_session *session, const char *provider)
     enum { ROWS = 50, COLUMNS = 30, ELEMENTS = ROWS * COLUMNS };
     clmgk_gemm_desc desc = desc_of(ROWS, ROWS, COLUMNS);
     desc.transpose_b = 1;
-    tp_product product = tp_make(session, &desc, 1, 5);
+    TP_PRODUCT product = tp_make(session, &desc, 1, 5);
     tp_matrix *const a = &product.matrix[TP_A], *const b = &product.matrix[TP_B];
     for (size_t n = 0; n < ELEMENTS; n++)
         b->values[b->offset + n] = a->values[a->offset + n];
@@ -228,7 +227,6 @@ static void expect_aliased(th_session *session, const char *provider)
     tp_enqueue(plan, session->queue, &product, 0, NULL, NULL);
     tp_check(session, &product, CLMGK_DTYPE_F32, "aliased");
     clmgk_gemm_plan_release(plan);
-    tp_free(&product);
 }
 
 TH_TEST(shared_buffers)
@@ -261,7 +259,7 @@ static cl_command_queue new_queue(const th_session *session, bool out_of_order)
 static void expect_order(th_session *session, const char *provider, bool out_of_order, const clmgk_gemm_desc *desc)
 {
     cl_command_queue queue = new_queue(session, out_of_order);
-    tp_product product = tp_make(session, desc, 2, 23);
+    TP_PRODUCT product = tp_make(session, desc, 2, 23);
     clmgk_gemm_plan *const plan = tp_plan(session, &product.desc, provider, "");
     tp_add_workspace(session, &product, plan, 0);
     const tp_matrix *const a = &product.matrix[TP_A];
@@ -287,7 +285,6 @@ static void expect_order(th_session *session, const char *provider, bool out_of_
     clReleaseEvent(done);
     clmgk_gemm_plan_release(plan);
     clReleaseCommandQueue(queue);
-    tp_free(&product);
 }
 
 TH_TEST(wait_lists_and_events)
@@ -369,7 +366,7 @@ TH_TEST(release_while_waiting)
     for (size_t i = 0; i < count; i++) {
         cl_command_queue queue = new_queue(session, false);
         cl_event gate = clCreateUserEvent(session->cl, NULL), done = NULL;
-        tp_product product = tp_make(session, &desc, 1, i);
+        TP_PRODUCT product = tp_make(session, &desc, 1, i);
         clmgk_gemm_plan *const plan = tp_plan(session, &desc, names[i], "");
         tp_add_workspace(session, &product, plan, 0);
         tp_enqueue(plan, queue, &product, 1, &gate, &done);
@@ -380,7 +377,6 @@ TH_TEST(release_while_waiting)
         clReleaseEvent(gate);
         clReleaseEvent(done);
         clReleaseCommandQueue(queue);
-        tp_free(&product);
     }
 }
 
@@ -503,7 +499,7 @@ TH_TEST(wrong_calls)
         expect_bad_plan(session, CLMGK_DTYPE_F32, NULL, NULL, CLMGK_ERROR_UNSUPPORTED, "this build has no");
         return;
     }
-    tp_product product = tp_make(session, &desc, 3, 1);
+    TP_PRODUCT product = tp_make(session, &desc, 3, 1);
     clmgk_gemm_plan *const plan = tp_plan(session, &desc, NULL, NULL);
     tp_add_workspace(session, &product, plan, 0);
     clmgk_gemm_args args = product.args;
@@ -527,7 +523,6 @@ TH_TEST(wrong_calls)
     args.a.offset = UINT64_MAX;
     th_expect_error(CALL(plan, session->queue, &args, 0, NULL), CLMGK_ERROR_INVALID_BUFFER, "a: a buffer of");
     clmgk_gemm_plan_release(plan);
-    tp_free(&product);
 }
 
 TH_TEST(wrong_stores)
@@ -602,11 +597,10 @@ TH_TEST(all_parameters)
     assert_non_null(strstr(info.note, "its own are lost"));
     clmgk_gemm_plan *const plans[] = {before, large, after, large, before};
     for (size_t n = 0; n < TH_COUNT(plans); n++) {
-        tp_product product = tp_make(session, &desc, n % 2, n);
+        TP_PRODUCT product = tp_make(session, &desc, n % 2, n);
         tp_add_workspace(session, &product, plans[n], n * 4);
         tp_enqueue(plans[n], session->queue, &product, 0, NULL, NULL);
         tp_check(session, &product, CLMGK_DTYPE_F32, "turns");
-        tp_free(&product);
     }
     clmgk_gemm_plan_release(before);
     clmgk_gemm_plan_release(large);

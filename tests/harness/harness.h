@@ -21,6 +21,13 @@
 
 #define TH_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
+/* Variables whose content is freed where their block ends. */
+#define TH_PROBLEM        __attribute__((cleanup(th_problem_free))) th_problem
+#define TH_DEVICE         __attribute__((cleanup(th_device_free))) th_device
+#define TH_REF_ANSWER     __attribute__((cleanup(clmgk_ref_answer_free))) clmgk_ref_answer
+#define TH_REF_GRADIENTS  __attribute__((cleanup(clmgk_ref_gradients_free))) clmgk_ref_gradients
+#define TH_REF_STATISTICS __attribute__((cleanup(clmgk_ref_statistics_free))) clmgk_ref_statistics
+
 /* What the tests run over. The variants with components come last. */
 extern const clmgk_variant th_variants[4]; /* of the mixture family */
 extern const clmgk_variant th_admixtures[7];

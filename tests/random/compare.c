@@ -47,12 +47,11 @@ static bool check_output(const rd_case *c, th_name name, clmgk_ref_answer *answe
 
 static void check_forward(const rd_case *c, rd_verdict *verdict)
 {
-    clmgk_ref_answer answer = th_solve(&c->problem);
+    TH_REF_ANSWER answer = th_solve(&c->problem);
     th_message message;
     for (th_name name = TH_O; name <= TH_LSE; name++)
         if (!check_output(c, name, &answer, &message))
             note(verdict, UINT64_C(1) << name, &message);
-    clmgk_ref_answer_free(&answer);
 }
 
 /* Holds every array against the exact one; the bit of each that is wrong. */
@@ -101,23 +100,21 @@ static void fill_accumulated(th_problem *problem, const clmgk_ref_gradients *exa
 static void run_backward(th_session *session, rd_case *c, const clmgk_plan_options *options, const rd_fault *fault,
                          rd_verdict *verdict)
 {
-    clmgk_ref_gradients exact = th_solve_gradients(&c->problem);
+    TH_REF_GRADIENTS exact = th_solve_gradients(&c->problem);
     fill_accumulated(&c->problem, &exact);
     if (run(session, c, TH_BACKWARD, options, verdict)) {
         for (th_name name = TH_GRAD_Q; name <= TH_GRAD_NOISE; name++)
             apply(fault, &c->problem, name);
         check_arrays(c, &exact, TH_GRAD_Q, verdict);
     }
-    clmgk_ref_gradients_free(&exact);
 }
 
 static void run_statistics(th_session *session, rd_case *c, const clmgk_plan_options *options, rd_verdict *verdict)
 {
     if (!run(session, c, TH_STATISTICS, options, verdict))
         return;
-    clmgk_ref_statistics exact = th_solve_statistics(&c->problem);
+    TH_REF_STATISTICS exact = th_solve_statistics(&c->problem);
     check_arrays(c, &exact, TH_RESPONSIBILITIES, verdict);
-    clmgk_ref_statistics_free(&exact);
 }
 
 /* ---- the whole --------------------------------------------------------------------------------------------------- */

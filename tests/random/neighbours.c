@@ -55,10 +55,9 @@ void rd_widen_outputs(const rd_case *c, clmgk_ref_answer *answer)
     uint64_t state = 1;
     for (int n = 0; n < NEIGHBOURS; n++) {
         rd_case other = neighbour_of(c, &state);
-        clmgk_ref_answer near = th_solve(&other.problem);
+        TH_REF_ANSWER near = th_solve(&other.problem);
         widen(&answer->bound_o, &near.bound_o);
         widen(&answer->bound_lse, &near.bound_lse);
-        clmgk_ref_answer_free(&near);
         rd_case_free(&other);
     }
 }

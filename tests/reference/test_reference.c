@@ -457,11 +457,10 @@ TH_HOST_TEST(sinks_without_keys)
     assert_true(clmgk_ref_row(&p, 1, &o, &lse));
     assert_true(o == 0.0 && lse == -(double)INFINITY);
 
-    clmgk_ref_gradients gradients;
+    TH_REF_GRADIENTS gradients = {0};
     assert_true(clmgk_ref_solve_gradients(&p, CLMGK_GRADIENT_ALL, &gradients));
     assert_close(gradients.exact[CLMGK_REF_GRAD_SINKS][0], 0.5); /* dL of the first row */
     assert_true(gradients.exact[CLMGK_REF_GRAD_Q][0] == 0.0 && gradients.exact[CLMGK_REF_GRAD_V][0] == 0.0);
-    clmgk_ref_gradients_free(&gradients);
 }
 
 /* Packed sequences of one length are a batch: positions, diagonals and random numbers are each sequence's own. */
@@ -677,7 +676,7 @@ TH_HOST_TEST(bound_holds_and_rejects)
     clmgk_ref_problem p = bound_problem(qkv, qkv, qkv);
     for (int dtype = CLMGK_DTYPE_F32; dtype <= CLMGK_DTYPE_BF16; dtype++) {
         const int64_t row[] = {3, 1};
-        clmgk_ref_answer answer;
+        TH_REF_ANSWER answer = {0};
         p.desc.dtype = (clmgk_dtype)dtype;
         assert_true(clmgk_ref_solve(&p, 2, row, &answer));
         for (size_t n = 0; n < 2; n++) {
@@ -709,7 +708,6 @@ TH_HOST_TEST(bound_holds_and_rejects)
         assert_false(verdict.ok);
         assert_non_null(strstr(verdict.message, "L of row 1"));
         assert_true(clmgk_ref_check(&answer, o, NULL).ok);
-        clmgk_ref_answer_free(&answer);
     }
 }
 
@@ -723,7 +721,7 @@ TH_HOST_TEST(bound_wants_nan_and_infinity_in_place)
     clmgk_ref_problem p = bound_problem(q, k, k);
     p.desc.causal = 1;
     p.desc.length_k = 3; /* row 0 sees no key */
-    clmgk_ref_answer answer;
+    TH_REF_ANSWER answer = {0};
     assert_true(clmgk_ref_solve(&p, 4, NULL, &answer));
     assert_true(answer.lse[0] == -(double)INFINITY && isnan(answer.lse[1]) && isfinite(answer.lse[2]));
     assert_true(isfinite(answer.bound_o.bound) && isfinite(answer.bound_lse.bound));
@@ -739,7 +737,6 @@ TH_HOST_TEST(bound_wants_nan_and_infinity_in_place)
         lse[wrong[n].row] = wrong[n].lse;
         assert_false(clmgk_ref_check(&answer, answer.o, lse).ok);
     }
-    clmgk_ref_answer_free(&answer);
 }
 
 /* Distances of far points cancel when they are expanded: the bound knows. */
@@ -754,8 +751,7 @@ TH_HOST_TEST(bound_counts_expanded_distances)
         k[n] = 300.0 + v[31 - n];
     }
     const clmgk_ref_problem p = bound_problem(q, k, v);
-    clmgk_ref_answer answer;
+    TH_REF_ANSWER answer = {0};
     assert_true(clmgk_ref_solve(&p, 4, NULL, &answer));
     assert_true(answer.bound_lse.plain_error > 1e-3 && answer.bound_lse.plain_error < 1.0);
-    clmgk_ref_answer_free(&answer);
 }

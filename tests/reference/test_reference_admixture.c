@@ -246,11 +246,9 @@ static void expect_close(const char *what, size_t count, const double *values, c
 static void expect_same_answer(const char *what, const clmgk_ref_problem *p, const clmgk_ref_problem *expected,
                                double within)
 {
-    clmgk_ref_answer one = solve(p), other = solve(expected);
+    TH_REF_ANSWER one = solve(p), other = solve(expected);
     expect_close(what, (size_t)one.rows * E, one.o, other.o, within);
     expect_close(what, (size_t)one.rows, one.lse, other.lse, within);
-    clmgk_ref_answer_free(&one);
-    clmgk_ref_answer_free(&other);
 }
 
 /* ---- by hand ---------------------------------------------------------------------------------------------------- */
@@ -409,10 +407,9 @@ TH_HOST_TEST(gradients_are_those_of_the_loss)
     static fixture f;
     for (size_t n = 0; n < TH_COUNT(forms); n++) {
         make(&forms[n], &f);
-        clmgk_ref_gradients gradients = solve_gradients(&f.problem);
+        TH_REF_GRADIENTS gradients = solve_gradients(&f.problem);
         for (int which = 0; which < PARAMETERS; which++)
             check_gradient(forms[n].name, &f, &gradients, which);
-        clmgk_ref_gradients_free(&gradients);
     }
 }
 
@@ -422,13 +419,12 @@ TH_HOST_TEST(gradients_are_not_nothing)
     static fixture f;
     for (size_t n = 0; n < TH_COUNT(forms); n++) {
         make(&forms[n], &f);
-        clmgk_ref_gradients gradients = solve_gradients(&f.problem);
+        TH_REF_GRADIENTS gradients = solve_gradients(&f.problem);
         for (int which = 0; which < PARAMETERS; which++) {
             const bool nothing = f.count[which] == 0 || (which == V && forms[n].no_grad_o);
             if ((gradients.bound[which].max_abs > 1e-3) == nothing)
                 fail_msg("%s, gradient %d: at most %g", forms[n].name, which, gradients.bound[which].max_abs);
         }
-        clmgk_ref_gradients_free(&gradients);
     }
 }
 
@@ -437,18 +433,16 @@ TH_HOST_TEST(wanted_gradients_only)
     static const test_form form = {.desc = {GFISH, W_AND_C, .use_sinks = 1, .use_bias = 1}};
     static fixture f;
     make(&form, &f);
-    clmgk_ref_gradients all = solve_gradients(&f.problem);
+    TH_REF_GRADIENTS all = solve_gradients(&f.problem);
     for (int which = 0; which < PARAMETERS; which++) {
-        clmgk_ref_gradients one;
+        TH_REF_GRADIENTS one = {0};
         assert_true(clmgk_ref_solve_gradients(&f.problem, 1U << (unsigned)which, &one));
         for (int other = 0; other < PARAMETERS; other++)
             assert_int_equal(one.exact[other] != NULL, other == which && f.count[which] > 0);
         if (f.count[which] > 0)
             assert_memory_equal(one.exact[which], all.exact[which], f.count[which] * sizeof(double));
         assert_true(one.bound[which].bound == all.bound[which].bound);
-        clmgk_ref_gradients_free(&one);
     }
-    clmgk_ref_gradients_free(&all);
 }
 
 /* At x = 0 relu's derivative is 0, from whichever side p comes; without relu nothing is special about p = 0. */
@@ -497,11 +491,9 @@ TH_HOST_TEST(hard_forms_are_those_without_deviation)
         other.desc.variant = hard[n];
         other.noise = NULL;
         expect_same_answer("hard", &f.problem, &other, 0.0);
-        clmgk_ref_gradients one = solve_gradients(&f.problem), two = solve_gradients(&other);
+        TH_REF_GRADIENTS one = solve_gradients(&f.problem), two = solve_gradients(&other);
         assert_true(one.bound[NOISE].max_abs > 1e-3 && two.count[NOISE] == 0);
         expect_same_gradients(&one, &two, two.set);
-        clmgk_ref_gradients_free(&one);
-        clmgk_ref_gradients_free(&two);
     }
 }
 
@@ -519,7 +511,7 @@ TH_HOST_TEST(mish_is_fish_with_equal_rows)
     fish.desc.variant = CLMGK_VARIANT_FISH;
     fish.mix = rows;
     expect_same_answer("mish", &f.problem, &fish, 0.0);
-    clmgk_ref_gradients one = solve_gradients(&f.problem), other = solve_gradients(&fish);
+    TH_REF_GRADIENTS one = solve_gradients(&f.problem), other = solve_gradients(&fish);
     expect_same_gradients(&one, &other, one.set & ~(uint32_t)CLMGK_GRADIENT_MIX);
     for (int64_t k = 0; k < components; k++) {
         double sum = 0.0;
@@ -527,8 +519,6 @@ TH_HOST_TEST(mish_is_fish_with_equal_rows)
             sum += other.exact[MIX][h * components + k];
         expect_close("dmix", 1, &one.exact[MIX][k], &sum, 1e-13);
     }
-    clmgk_ref_gradients_free(&one);
-    clmgk_ref_gradients_free(&other);
 }
 
 TH_HOST_TEST(talking_heads_are_hard_fish)
@@ -539,10 +529,8 @@ TH_HOST_TEST(talking_heads_are_hard_fish)
     clmgk_ref_problem fish = f.problem;
     fish.desc.variant = CLMGK_VARIANT_HARD_FISH;
     expect_same_answer("talking heads", &f.problem, &fish, 0.0);
-    clmgk_ref_gradients one = solve_gradients(&f.problem), other = solve_gradients(&fish);
+    TH_REF_GRADIENTS one = solve_gradients(&f.problem), other = solve_gradients(&fish);
     expect_same_gradients(&one, &other, one.set);
-    clmgk_ref_gradients_free(&one);
-    clmgk_ref_gradients_free(&other);
 }
 
 /* With the unit matrix for p every local head is softmax attention of its global one. */
@@ -562,13 +550,11 @@ TH_HOST_TEST(unit_mixing_is_softmax)
         softmax.desc.variant = CLMGK_VARIANT_SOFTMAX;
         softmax.desc.components = 1;
         expect_same_answer("softmax", &f.problem, &softmax, 1e-13);
-        clmgk_ref_gradients one = solve_gradients(&f.problem), other = solve_gradients(&softmax);
+        TH_REF_GRADIENTS one = solve_gradients(&f.problem), other = solve_gradients(&softmax);
         for (int which = Q; which <= V; which++) {
             assert_int_equal(one.count[which], other.count[which]);
             expect_close("gradient", (size_t)one.count[which], one.exact[which], other.exact[which], 1e-13);
         }
-        clmgk_ref_gradients_free(&one);
-        clmgk_ref_gradients_free(&other);
     }
 }
 
@@ -586,10 +572,9 @@ TH_HOST_TEST(generalised_form_of_positive_scores)
     expect_same_answer("generalised", &f.problem, &fish, 1e-13);
     for (size_t n = 0; n < f.count[MIX]; n++)
         f.array[MIX][n] = -f.array[MIX][n]; /* and all negative: uniform attention */
-    clmgk_ref_answer answer = solve(&f.problem);
+    TH_REF_ANSWER answer = solve(&f.problem);
     for (int64_t row = 0; row < answer.rows; row++)
         expect_close("uniform", 1, &answer.lse[row], &(double){log((double)S)}, 1e-13);
-    clmgk_ref_answer_free(&answer);
 }
 
 TH_HOST_TEST(offset_reaches_l_alone)
@@ -597,22 +582,19 @@ TH_HOST_TEST(offset_reaches_l_alone)
     static const test_form form = {.desc = {GFISH, W_AND_C, .dropout = 0.1}};
     static fixture f;
     make(&form, &f);
-    clmgk_ref_answer before = solve(&f.problem);
+    TH_REF_ANSWER before = solve(&f.problem);
     for (size_t h = 0; h < f.count[MIX_OFFSET]; h++)
         f.array[MIX_OFFSET][h] += 0.5 * (double)(h + 1);
-    clmgk_ref_answer after = solve(&f.problem);
+    TH_REF_ANSWER after = solve(&f.problem);
     expect_close("O", (size_t)before.rows * E, after.o, before.o, 1e-13);
     for (int64_t row = 0; row < before.rows; row++) {
         const int64_t h = row / N % f.problem.desc.heads;
         expect_close("L", 1, &after.lse[row], &(double){before.lse[row] + 0.5 * (double)(h + 1) / sqrt(D)}, 1e-13);
     }
-    clmgk_ref_answer_free(&before);
-    clmgk_ref_answer_free(&after);
 
     f.problem.grad_lse = NULL;
-    clmgk_ref_gradients gradients = solve_gradients(&f.problem);
+    TH_REF_GRADIENTS gradients = solve_gradients(&f.problem);
     assert_true(gradients.bound[MIX_OFFSET].max_abs < 1e-15 && gradients.bound[MIX_WEIGHT].max_abs > 1e-3);
-    clmgk_ref_gradients_free(&gradients);
 }
 
 /* ---- noise ------------------------------------------------------------------------------------------------------ */
@@ -686,7 +668,7 @@ TH_HOST_TEST(bounds_hold_and_reject)
         for (int dtype = CLMGK_DTYPE_F32; dtype <= CLMGK_DTYPE_BF16; dtype++) {
             make(&forms[n], &f);
             f.problem.desc.dtype = (clmgk_dtype)dtype;
-            clmgk_ref_answer answer = solve(&f.problem);
+            TH_REF_ANSWER answer = solve(&f.problem);
             const clmgk_ref_bound bound = answer.bound_o;
             if (!(bound.plain_error > 0.0 && bound.plain_error < 2.0 * c[dtype] * bound.max_abs))
                 fail_msg("%s: the plain formula errs by %g of %g", forms[n].name, bound.plain_error, bound.max_abs);
@@ -697,7 +679,6 @@ TH_HOST_TEST(bounds_hold_and_reject)
             memcpy(given, answer.o, (size_t)answer.rows * E * sizeof(double));
             given[3] += 1.1 * bound.bound;
             assert_false(clmgk_ref_check(&answer, given, answer.lse).ok);
-            clmgk_ref_answer_free(&answer);
         }
     }
 }
@@ -710,7 +691,7 @@ TH_HOST_TEST(padding_reaches_nothing)
     static const test_form form = {.desc = {GFISH, W_AND_C, .use_lengths = 1, .use_lengths_q = 1}, .lengths = lengths};
     static fixture f;
     make(&form, &f);
-    clmgk_ref_gradients clean = solve_gradients(&f.problem);
+    TH_REF_GRADIENTS clean = solve_gradients(&f.problem);
     const int64_t components = f.problem.desc.components, heads = f.problem.desc.heads;
     for (int64_t head = 0; head < components; head++) {
         for (int64_t n = FIRST_KEY; n < END_KEY; n++)
@@ -721,14 +702,11 @@ TH_HOST_TEST(padding_reaches_nothing)
     for (int64_t n = 0; n < heads * S * E; n++)
         if (n / E % S >= 3)
             f.array[V][n] = NAN;
-    clmgk_ref_gradients dirty = solve_gradients(&f.problem);
+    TH_REF_GRADIENTS dirty = solve_gradients(&f.problem);
     expect_same_gradients(&clean, &dirty, clean.set);
-    clmgk_ref_answer answer = solve(&f.problem);
+    TH_REF_ANSWER answer = solve(&f.problem);
     for (int64_t n = 0; n < answer.rows * E; n++)
         assert_true(isfinite(answer.o[n]));
-    clmgk_ref_answer_free(&answer);
-    clmgk_ref_gradients_free(&clean);
-    clmgk_ref_gradients_free(&dirty);
 }
 
 /* A deviation that is none gives NaN in all rows, relu or not, and whatever p; rows without keys are what they are. */
@@ -742,12 +720,11 @@ TH_HOST_TEST(bad_deviations)
         f.array[NOISE][1] = bad[n % TH_COUNT(bad)];
         for (size_t h = 0; h < f.count[MIX] / 2; h++)
             f.array[MIX][2 * h + 1] = 0.0;
-        clmgk_ref_answer answer = solve(&f.problem);
+        TH_REF_ANSWER answer = solve(&f.problem);
         for (int64_t row = 0; row < answer.rows; row++) {
             const bool absent = row >= answer.rows / B && row % N >= lengths_q[1];
             assert_true(absent ? answer.o[row * E] == 0.0 : isnan(answer.o[row * E]));
             assert_true(absent ? answer.lse[row] == -(double)INFINITY : isnan(answer.lse[row]));
         }
-        clmgk_ref_answer_free(&answer);
     }
 }

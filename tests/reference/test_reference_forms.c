@@ -278,12 +278,11 @@ TH_HOST_TEST(gradients_are_those_of_the_loss)
 {
     static fixture f;
     for (size_t n = 0; n < TH_COUNT(forms); n++) {
-        clmgk_ref_gradients gradients;
+        TH_REF_GRADIENTS gradients = {0};
         make(&forms[n], &f);
         assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_ALL, &gradients));
         for (int which = 0; which < PARAMETERS; which++)
             check_gradient(forms[n].name, &f, &gradients, which);
-        clmgk_ref_gradients_free(&gradients);
     }
 }
 
@@ -292,7 +291,7 @@ TH_HOST_TEST(gradients_are_not_nothing)
 {
     static fixture f;
     for (size_t n = 0; n < TH_COUNT(forms); n++) {
-        clmgk_ref_gradients gradients;
+        TH_REF_GRADIENTS gradients = {0};
         make(&forms[n], &f);
         assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_ALL, &gradients));
         for (int which = 0; which < PARAMETERS; which++) {
@@ -300,7 +299,6 @@ TH_HOST_TEST(gradients_are_not_nothing)
                                  (which == PRIOR && forms[n].desc.estep == CLMGK_ESTEP_HARD);
             assert_int_equal(gradients.bound[which].max_abs > 1e-3, !nothing);
         }
-        clmgk_ref_gradients_free(&gradients);
     }
 }
 
@@ -308,19 +306,17 @@ TH_HOST_TEST(wanted_gradients_only)
 {
     static fixture f;
     make(&forms[TH_COUNT(forms) - 1], &f);
-    clmgk_ref_gradients all;
+    TH_REF_GRADIENTS all = {0};
     assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_ALL, &all));
     for (int which = 0; which < PARAMETERS; which++) {
-        clmgk_ref_gradients one;
+        TH_REF_GRADIENTS one = {0};
         assert_true(clmgk_ref_solve_gradients(&f.problem, 1U << (unsigned)which, &one));
         for (int other = 0; other < PARAMETERS; other++)
             assert_int_equal(one.exact[other] != NULL, other == which && f.count[which] > 0);
         if (f.count[which] > 0)
             assert_memory_equal(one.exact[which], all.exact[which], f.count[which] * sizeof(double));
         assert_true(one.bound[which].bound == all.bound[which].bound);
-        clmgk_ref_gradients_free(&one);
     }
-    clmgk_ref_gradients_free(&all);
 }
 
 TH_HOST_TEST(gradient_bounds_hold_and_reject)
@@ -330,7 +326,7 @@ TH_HOST_TEST(gradient_bounds_hold_and_reject)
     static fixture f;
     make(&forms[5], &f);
     for (int dtype = CLMGK_DTYPE_F32; dtype <= CLMGK_DTYPE_BF16; dtype++) {
-        clmgk_ref_gradients gradients;
+        TH_REF_GRADIENTS gradients = {0};
         double given[MOST];
         char message[128] = "";
         f.problem.desc.dtype = (clmgk_dtype)dtype;
@@ -353,7 +349,6 @@ TH_HOST_TEST(gradient_bounds_hold_and_reject)
         given[9] = NAN;
         clmgk_ref_check_gradient(&gradients, CLMGK_REF_GRAD_K, given, message, sizeof(message));
         assert_non_null(strstr(message, "dK, element 9"));
-        clmgk_ref_gradients_free(&gradients);
     }
 }
 
@@ -377,20 +372,19 @@ TH_HOST_TEST(floor_is_the_size_of_terms)
     for (int j = 0; j < 2; j++)
         expected += row * weight[j] * (fabs(grad_o * v[j]) + fabs(delta) + grad_lse) * fabs(k[j]) / 2.0;
 
-    clmgk_ref_gradients gradients;
+    TH_REF_GRADIENTS gradients = {0};
     assert_true(clmgk_ref_solve_gradients(&p, CLMGK_GRADIENT_ALL, &gradients));
     assert_true(fabs(gradients.floor[Q][0] / expected - 1.0) < 1e-12);
     assert_true(fabs(gradients.floor[V][1] / (row * weight[1] * 3.0) - 1.0) < 1e-12);
     const double of_sink = row * exp(sink - lse) * (fabs(delta) + grad_lse);
     assert_true(fabs(gradients.floor[SINKS][0] / of_sink - 1.0) < 1e-12);
-    clmgk_ref_gradients_free(&gradients);
 }
 
 /* A gradient beyond f32 is an infinity there, and bounds nothing else. */
 TH_HOST_TEST(gradients_beyond_f32_are_infinite)
 {
     static fixture f;
-    clmgk_ref_gradients gradients;
+    TH_REF_GRADIENTS gradients = {0};
     double given[MOST];
     char message[128];
     make(&forms[16], &f); /* "prior [M] with 0" */
@@ -415,7 +409,6 @@ TH_HOST_TEST(gradients_beyond_f32_are_infinite)
         given[n] = isinf(given[n]) ? 1.0 : given[n];
     clmgk_ref_check_gradient(&gradients, CLMGK_REF_GRAD_PRIOR, given, message, sizeof(message));
     assert_non_null(strstr(message, "dprior"));
-    clmgk_ref_gradients_free(&gradients);
 }
 
 /* What lies beyond the lengths may be NaN: it reaches nothing, the bound least of all. */
@@ -430,7 +423,7 @@ TH_HOST_TEST(padding_reaches_no_gradient)
     static fixture f;
     for (size_t form = 0; form < TH_COUNT(padded); form++) {
         const size_t rows = padded[form].desc.variant == CLMGK_VARIANT_MGK ? MGK_ROWS : S;
-        clmgk_ref_gradients clean, dirty;
+        TH_REF_GRADIENTS clean, dirty;
         make(&padded[form], &f);
         assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_ALL, &clean));
         for (size_t row = 3; row < rows; row += S) /* keys 3 and 4 of batch 0, head 0 */
@@ -446,8 +439,6 @@ TH_HOST_TEST(padding_reaches_no_gradient)
                 assert_memory_equal(dirty.exact[which], clean.exact[which], f.count[which] * sizeof(double));
             assert_true(dirty.bound[which].bound == clean.bound[which].bound);
         }
-        clmgk_ref_gradients_free(&clean);
-        clmgk_ref_gradients_free(&dirty);
     }
 }
 
@@ -569,7 +560,7 @@ TH_HOST_TEST(statistics_are_as_defined)
     static fixture f;
     for (size_t n = 0; n < TH_COUNT(forms); n++) {
         const bool gaussian = forms[n].desc.score == CLMGK_SCORE_GAUSSIAN;
-        clmgk_ref_statistics statistics;
+        TH_REF_STATISTICS statistics = {0};
         make(&forms[n], &f);
         assert_true(clmgk_ref_solve_statistics(
             &f.problem, gaussian ? CLMGK_STATISTIC_ALL : CLMGK_STATISTIC_ALL & ~CLMGK_STATISTIC_NLL, &statistics));
@@ -582,7 +573,6 @@ TH_HOST_TEST(statistics_are_as_defined)
             assert_true(bound.plain_error <= 1e-6 * bound.max_abs);
             assert_true(fabs(bound.bound - 3.0 * bound.plain_error - 3e-6 * bound.max_abs) < 1e-15);
         }
-        clmgk_ref_statistics_free(&statistics);
     }
 }
 
@@ -612,10 +602,9 @@ TH_HOST_TEST(maximisation_never_lowers_the_likelihood)
         make(&learned[n], &f);
         double before = -(double)INFINITY;
         for (int step = 0; step < 20; step++) {
-            clmgk_ref_statistics statistics;
+            TH_REF_STATISTICS statistics = {0};
             assert_true(clmgk_ref_solve_statistics(&f.problem, CLMGK_STATISTIC_NEW_PRIOR, &statistics));
             memcpy(f.array[PRIOR], statistics.exact[CLMGK_REF_STAT_NEW_PRIOR], f.count[PRIOR] * sizeof(double));
-            clmgk_ref_statistics_free(&statistics);
             const double now = log_weights(&f.problem);
             assert_true(now >= before - 1e-12);
             before = now;
@@ -626,7 +615,7 @@ TH_HOST_TEST(maximisation_never_lowers_the_likelihood)
 TH_HOST_TEST(statistics_check_names_what_is_wrong)
 {
     static fixture f;
-    clmgk_ref_statistics statistics;
+    TH_REF_STATISTICS statistics = {0};
     char message[128];
     double given[MOST];
     make(&forms[13], &f);
@@ -641,5 +630,4 @@ TH_HOST_TEST(statistics_check_names_what_is_wrong)
         clmgk_ref_check_statistic(&statistics, CLMGK_REF_STAT_NEW_PRIOR, given, message, sizeof(message)).error;
     assert_true(fabs(error - 1e-4) < 1e-12);
     assert_non_null(strstr(message, "new prior, element 2"));
-    clmgk_ref_statistics_free(&statistics);
 }

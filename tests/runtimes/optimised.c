@@ -8,9 +8,8 @@
 
 static void forward(th_session *session, const clmgk_attention_desc *desc, uint64_t seed)
 {
-    th_problem problem = th_problem_make(desc, seed);
+    TH_PROBLEM problem = th_problem_make(desc, seed);
     th_expect_with(session, &problem, CLMGK_ENGINE_SIMT, NULL);
-    th_problem_free(&problem);
 }
 
 static void train(th_session *session, const clmgk_attention_desc *desc, const char *parameters, uint64_t seed)
@@ -20,12 +19,10 @@ static void train(th_session *session, const clmgk_attention_desc *desc, const c
     options.engine = CLMGK_ENGINE_SIMT;
     options.parameters = options.backward_parameters = parameters;
     with.gradients = th_all_gradients(&with);
-    th_problem problem = th_problem_make(&with, seed);
+    TH_PROBLEM problem = th_problem_make(&with, seed);
     th_run_training(session, &problem, &options);
-    clmgk_ref_gradients exact = th_solve_gradients(&problem);
+    TH_REF_GRADIENTS exact = th_solve_gradients(&problem);
     th_check_gradients(session, &problem, options.engine, &exact);
-    clmgk_ref_gradients_free(&exact);
-    th_problem_free(&problem);
 }
 
 /* Rows below and above a block of them; keys below a tile, and some tiles and a part of one. */

@@ -54,9 +54,8 @@ TH_TEST(gradients)
         clmgk_attention_desc desc = tiny(variants[v]);
         desc.causal = 1;
         desc.gradients = th_all_gradients(&desc);
-        th_problem problem = th_problem_make(&desc, v);
+        TH_PROBLEM problem = th_problem_make(&desc, v);
         th_expect_gradients(session, &problem, true);
-        th_problem_free(&problem);
     }
 }
 
@@ -69,12 +68,11 @@ TH_TEST(mixed_heads)
         desc.components = 2;
         desc.heads = 4;
         desc.gradients = v == 0 ? th_all_gradients(&desc) : 0;
-        th_problem problem = th_problem_make(&desc, v);
+        TH_PROBLEM problem = th_problem_make(&desc, v);
         for (size_t n = 0; n < session->engines; n++)
             th_expect_with(session, &problem, session->engine[n],
                            session->engine[n] == CLMGK_ENGINE_SIMT ? "rows=1,keys=1,heads=4,splits=1" : NULL);
         if (desc.gradients != 0)
             th_expect_gradients(session, &problem, true);
-        th_problem_free(&problem);
     }
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Admixture family: FiSH, MiSH, their generalised form and talking heads (formulas: clmgk/variants.h). */
 #include "attention/admixture/admixture.h"
+#include "admixture/tunables.h"
 
 #include <inttypes.h>
 
@@ -51,7 +52,6 @@ static mgk_attention_traits traits_of(const clmgk_attention_desc *d)
 {
     const uint32_t of_variant = clmgk_variant_traits(d->variant);
     mgk_attention_traits t = mgk_attention_traits_of(d);
-    t.admixture = true;
     t.noise = (of_variant & CLMGK_TRAIT_NOISE) != 0;
     t.shared_noise = d->shared_noise != 0;
     t.shared_mix = (of_variant & CLMGK_TRAIT_SHARED_MIX) != 0;
@@ -82,41 +82,15 @@ int64_t mgk_admixture_held(const mgk_attention_traits *traits)
     return traits->shared_mix ? 1 : traits->components;
 }
 
-int mgk_admixture_heads(int64_t count)
-{
-    int heads = 1;
-    while (heads < count)
-        heads *= 2;
-    return heads;
-}
-
-clmgk_status mgk_admixture_simt_fit(const mgk_attention_request *request, mgk_tunables *tunables,
-                                    int64_t (*local_bytes)(const mgk_attention_traits *, const mgk_tunables *),
-                                    clmgk_error *error)
-{
-    static const char *const order[] = {"keys", "keys", "rows", "rows", "rows", "values", "values", "features"};
-    const mgk_device_facts *const facts = request->facts;
-    const uint64_t room = facts->info.local_memory_bytes;
-    for (size_t i = 0; i < MGK_COUNT(order) && (uint64_t)local_bytes(&request->traits, tunables) > room; ++i)
-        if (mgk_tunable_get(tunables, order[i]) > 1)
-            mgk_tunable_default(tunables, order[i], mgk_tunable_get(tunables, order[i]) / 2);
-    mgk_attention_simt_values(tunables);
-    MGK_TRY(mgk_tunables_check(tunables, true, error));
-    const uint64_t threads =
-        (uint64_t)mgk_tunable_get(tunables, "row-threads") * (uint64_t)mgk_tunable_get(tunables, "key-threads");
-    if (threads > facts->info.max_work_group || threads > facts->work_item_limit)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "engine simt: a work-group of %" PRIu64 ", the device takes %" PRIu64, threads,
-                        facts->info.max_work_group);
-    const uint64_t bytes = (uint64_t)local_bytes(&request->traits, tunables);
-    if (bytes > room)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "engine simt: value_size needs %" PRIu64 " bytes of local memory, the device has %" PRIu64,
-                        bytes, room);
-    return CLMGK_OK;
-}
+const char *const mgk_admixture_shrink[] = {"keys",   "keys",   "rows",     "rows", "rows",
+                                            "values", "values", "features", NULL};
 
 /* ---- the family ---------------------------------------------------------------------------------------------- */
+
+static const mgk_tunable tunables[] = {MGK_ADMIXTURE_TUNABLES(MGK_TUNABLE_ROW)};
+#define TABLE(NAME, value, name) [value] = #name "-admixture",
+static const char *const tables[] = {CLMGK_ENGINE_LIST(TABLE)};
+static const mgk_added_tunables added = {tables, tunables, MGK_COUNT(tunables)};
 
 static clmgk_status admixture_plan(const clmgk_attention_desc *desc, const mgk_device_facts *facts, clmgk_engine engine,
                                    mgk_parameters parameters, clmgk_pass pass, mgk_pass_plan *plan, clmgk_error *error)
@@ -125,7 +99,8 @@ static clmgk_status admixture_plan(const clmgk_attention_desc *desc, const mgk_d
                                               clmgk_error *) = {[CLMGK_PASS_FORWARD] = mgk_admixture_plan_forward,
                                                                 [CLMGK_PASS_BACKWARD] = mgk_admixture_plan_backward,
                                                                 [CLMGK_PASS_COMBINE] = mgk_attention_plan_combine};
-    const mgk_attention_request request = {desc, facts, engine, parameters, traits_of(desc), set_flags};
+    const mgk_attention_request request = {desc,      facts, mgk_engine_of(engine), parameters, traits_of(desc),
+                                           set_flags, &added};
     MGK_TRY(plans[pass](&request, plan, error));
     for (size_t i = 0; i < plan->steps; ++i)
         if (plan->step[i].options.failed)
@@ -133,12 +108,12 @@ static clmgk_status admixture_plan(const clmgk_attention_desc *desc, const mgk_d
     return CLMGK_OK;
 }
 
-/* Products are summed over features in order, and mixed over global heads in order, whatever the parameters. */
-static const char *const *admixture_score_tunables(const clmgk_attention_desc *desc, clmgk_engine engine)
+/* Products are summed over features in order, and mixed over global heads in order, whatever the engine. */
+static bool rounds_by_engine(const clmgk_attention_desc *desc)
 {
-    (void)desc, (void)engine;
-    return NULL;
+    (void)desc;
+    return false;
 }
 
-const mgk_family mgk_admixture_family = {"admixture", admixture_resolve, admixture_plan, admixture_score_tunables,
-                                         mgk_attention_bind};
+const mgk_family mgk_admixture_family = {"admixture",      admixture_resolve,  admixture_plan,
+                                         rounds_by_engine, mgk_attention_bind, &added};

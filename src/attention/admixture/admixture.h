@@ -11,14 +11,8 @@ mgk_attention_args mgk_admixture_args_of(const mgk_attention_request *request);
 /* Scores that a tile holds for all heads: HELD_SCORES of the kernels. */
 int64_t mgk_admixture_held(const mgk_attention_traits *traits);
 
-/* The least power of two that is `count` or more. */
-int mgk_admixture_heads(int64_t count);
-
-/* SIMT: parameters that local memory and the device's work-groups allow, and the checks that both passes have.
- * `local_bytes` gives the local memory that parameters take. */
-clmgk_status mgk_admixture_simt_fit(const mgk_attention_request *request, mgk_tunables *tunables,
-                                    int64_t (*local_bytes)(const mgk_attention_traits *, const mgk_tunables *),
-                                    clmgk_error *error);
+/* The order in which parameters are halved until local memory suffices. */
+extern const char *const mgk_admixture_shrink[];
 
 clmgk_status mgk_admixture_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
 clmgk_status mgk_admixture_plan_backward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);

@@ -32,117 +32,39 @@ static mgk_flags main_flags(const mgk_backward *x)
     return flags;
 }
 
-/* ---- engine parameters -------------------------------------------------------------------------------------- */
+/* ---- blocks ------------------------------------------------------------------------------------------------- */
 
-/* Arrays of a block may be larger than a core's second-level cache:
- * fewer blocks stream tiles from behind it. */
-#define LANE_BLOCK_BYTES (INT64_C(1664) << 10)
-/* Slots should stay in the first-level cache, but a tile shorter than 32 queries costs more. */
-#define LANE_SLOT_BYTES (INT64_C(16) << 10)
-
-/* Registers that a work-item's accumulators, and its slots, may take: more spill. */
-#define SIMT_ACCUMULATORS 64
-#define SIMT_SLOTS        24
-
-static int64_t slots_of(const mgk_attention_traits *t)
+static mgk_footprint footprint_of(const mgk_attention_request *request)
 {
-    return 2 * mgk_admixture_held(t) + (t->shared_noise ? 1 : 0);
-}
-
-/* Floats of the private arrays (cl/engine/lane_backward.clh). */
-static int64_t lane_floats(const mgk_attention_request *request, const mgk_tunables *p, int64_t tile, int64_t panels,
-                           int64_t heads)
-{
+    const clmgk_attention_desc *const d = request->desc;
     const mgk_attention_traits *const t = &request->traits;
-    const int64_t panel_rows = (int64_t)mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
     const int64_t keys = (int64_t)t->components * t->head_size;
-    const int64_t grad_heads = heads * (request->desc->heads / request->desc->kv_heads);
-    return panels * panel_rows * (3 * keys + 2 * heads * t->value_size) + (slots_of(t) + 1) * tile * panel_rows +
-           tile * (keys + grad_heads * t->value_size + 2 + mgk_tunable_get(p, "lanes")) + INT64_C(64) * t->components;
-}
-
-static void lane_heads(const mgk_attention_request *request, mgk_tunables *p)
-{
-    int heads = mgk_admixture_heads(request->desc->kv_heads);
-    while (heads > 1 && lane_floats(request, p, 16, 1, heads) * 4 > mgk_attention_lane_limit(request))
-        heads /= 2;
-    mgk_tunable_default(p, "heads", heads);
-}
-
-/* The most panels that fit into the cache beside a short tile: every tile of queries and dO comes from farther away,
- * once for all panels. Then the longest tile. */
-static void lane_panels(const mgk_attention_request *request, mgk_tunables *p)
-{
-    const int64_t panel_rows = (int64_t)mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
-    const int64_t heads = mgk_tunable_get(p, "heads");
-    int panels = mgk_attention_base(request, p, "panels"), tile = mgk_attention_base(request, p, "tile");
-    while (panels > 1 && (lane_floats(request, p, 16, panels, heads) * 4 > LANE_BLOCK_BYTES ||
-                          request->desc->length_k <= (int64_t)panels / 2 * panel_rows))
-        panels /= 2;
-    while (tile > 16 && (lane_floats(request, p, tile, panels, heads) * 4 > LANE_BLOCK_BYTES ||
-                         (tile > 32 && slots_of(&request->traits) * tile * panel_rows * 4 > LANE_SLOT_BYTES)))
-        tile /= 2;
-    mgk_tunable_default(p, "tile", tile);
-    mgk_tunable_default(p, "panels", panels);
-    mgk_tunable_at_most(p, "panels", panels);
-}
-
-static clmgk_status lane_parameters(const mgk_backward *x, mgk_tunables *p, int64_t *private_bytes, clmgk_error *error)
-{
-    const mgk_attention_request *const r = x->request;
-    mgk_attention_lane_defaults(r, p);
-    mgk_tunable_default(p, "vectors", mgk_attention_base(r, p, "vectors"));
-    lane_heads(r, p);
-    lane_panels(r, p);
-    MGK_TRY(mgk_tunables_check(p, true, error));
-    *private_bytes =
-        lane_floats(r, p, mgk_tunable_get(p, "tile"), mgk_tunable_get(p, "panels"), mgk_tunable_get(p, "heads")) *
-        (int64_t)sizeof(float);
-    return mgk_attention_lane_fits(r, *private_bytes, error);
-}
-
-/* As cl/engine/simt_backward.clh lays it out. */
-static int64_t simt_local_bytes(const mgk_attention_traits *t, const mgk_tunables *p)
-{
-    (void)t;
-    const int64_t keys = (int64_t)mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "rows");
-    const int64_t threads = mgk_tunable_get(p, "key-threads"), queries = threads * mgk_tunable_get(p, "keys");
-    const int64_t products = mgk_tunable_get(p, "features") * (keys + queries);
-    const int64_t weights = (queries > threads ? queries : threads) * keys;
-    return (products + weights + 2 * queries) * (int64_t)sizeof(float) + 64;
-}
-
-static clmgk_status simt_parameters(const mgk_backward *x, mgk_tunables *p, int64_t *local_bytes, clmgk_error *error)
-{
-    const mgk_attention_request *const r = x->request;
-    const mgk_attention_traits *const t = &r->traits;
-    const bool cpu = r->facts->info.device_class == CLMGK_DEVICE_CPU;
-    mgk_attention_simt_defaults(r, p);
-    const int key_threads = mgk_tunable_get(p, "key-threads"), values = t->value_size / key_threads;
-    int rows = mgk_attention_base(r, p, "rows") / 2, keys = mgk_attention_base(r, p, "keys") / 2;
-    while (rows > 1 && rows * (values + t->components * t->head_size / key_threads) > 2 * SIMT_ACCUMULATORS)
-        rows /= 2;
-    while (keys > 1 && (int64_t)rows * keys * (slots_of(t) + 1) > SIMT_SLOTS)
-        keys /= 2;
-    mgk_tunable_default(p, "rows", rows);
-    mgk_tunable_default(p, "keys", keys);
-    /* on a CPU this engine is for tests: few copies of the text compile faster */
-    int heads = cpu ? 1 : mgk_admixture_heads(r->desc->kv_heads);
-    while (heads > 1 && heads * rows * values > SIMT_ACCUMULATORS / 2)
-        heads /= 2;
-    mgk_tunable_default(p, "heads", heads);
-    MGK_TRY(mgk_admixture_simt_fit(r, p, simt_local_bytes, error));
-    *local_bytes = simt_local_bytes(t, p);
-    return CLMGK_OK;
-}
-
-static clmgk_status parameters_of(const mgk_backward *x, int64_t *private_bytes, int64_t *local_bytes,
-                                  clmgk_error *error)
-{
-    mgk_tunables *const p = &x->plan->tunables;
-    if (x->request->engine == CLMGK_ENGINE_LANE)
-        return lane_parameters(x, p, private_bytes, error);
-    return simt_parameters(x, p, local_bytes, error);
+    const int64_t slots = 2 * mgk_admixture_held(t) + (t->shared_noise ? 1 : 0);
+    const mgk_floats arrays = {.row = 3 * keys,
+                               .key = keys + 2,
+                               .score = slots + 1,
+                               .key_lane = 1,
+                               .fixed = INT64_C(64) * t->components,
+                               .head_row = 2 * (int64_t)t->value_size,
+                               .head_key = d->heads / d->kv_heads * t->value_size};
+    return (mgk_footprint){.rows = d->length_k,
+                           .held_heads = d->kv_heads,
+                           .value_size = t->value_size,
+                           .key_terms = 2,
+                           .arrays = arrays,
+                           .block = arrays,
+                           .staged = {.score = slots},
+                           .block_bytes = INT64_C(1664) << 10, /* more than the cache: fewer blocks stream tiles */
+                           .staged_bytes = INT64_C(16) << 10,
+                           .least_tile = 32,
+                           .row_part = 2,
+                           .key_part = 2,
+                           .row_sums = t->value_size + keys,
+                           .most_sums = 128,
+                           .scores = slots + 1,
+                           .most_scores = 24,
+                           .most_head_sums = 32,
+                           .shrink = mgk_admixture_shrink};
 }
 
 /* ---- steps -------------------------------------------------------------------------------------------------- */
@@ -174,7 +96,7 @@ static void add_rows_finish(mgk_backward *x)
     add_rows(x, "admixture_rows_finish", buffers, MGK_COUNT(buffers), CLMGK_ARRAYS, query_rows(x->request->desc));
 }
 
-static clmgk_status add_main(mgk_backward *x, clmgk_error *error)
+static void add_main(mgk_backward *x)
 {
     static const clmgk_array buffers[] = {CLMGK_ARRAY_Q,          CLMGK_ARRAY_K,         CLMGK_ARRAY_V,
                                           CLMGK_ARRAY_GRAD_O,     CLMGK_ARRAY_MIX,       CLMGK_ARRAY_MIX_WEIGHT,
@@ -182,27 +104,19 @@ static clmgk_status add_main(mgk_backward *x, clmgk_error *error)
                                           CLMGK_ARRAY_LENGTHS_Q,  CLMGK_ARRAY_OFFSETS,   CLMGK_ARRAY_OFFSETS_K,
                                           CLMGK_ARRAY_BIAS,       CLMGK_ARRAY_SLOPES,    CLMGK_ARRAY_GRAD_K,
                                           CLMGK_ARRAY_GRAD_V,     CLMGK_ARRAY_GRAD_BIAS, CLMGK_ARRAY_WORKSPACE};
-    const mgk_attention_request *const r = x->request;
-    mgk_tunables *const p = &x->plan->tunables;
-    const bool lane = r->engine == CLMGK_ENGINE_LANE;
-    int64_t private_bytes = 0, local_bytes = 0;
-    MGK_TRY(parameters_of(x, &private_bytes, &local_bytes, error));
-    const size_t local =
-        lane ? 1 : (size_t)mgk_tunable_get(p, "row-threads") * (size_t)mgk_tunable_get(p, "key-threads");
     const mgk_attention_step step = {.file = "admixture/backward.cl",
                                      .name = "admixture_backward",
                                      .flags = x->flags,
-                                     .tunables = p,
+                                     .tunables = &x->plan->tunables,
                                      .buffers = buffers,
                                      .buffer_count = MGK_COUNT(buffers),
                                      .out = CLMGK_ARRAY_GRAD_BIAS,
-                                     .global = (size_t)x->args.chunks * (size_t)x->args.splits * local,
-                                     .local = local};
+                                     .global = (size_t)x->args.chunks * (size_t)x->args.splits * x->block.threads,
+                                     .local = x->block.threads};
     x->plan->main = x->plan->steps;
     mgk_kernel_plan *const kernel = mgk_attention_add(&step, &x->args, x->plan);
-    kernel->private_bytes = (uint64_t)private_bytes;
-    kernel->local_bytes = (uint64_t)local_bytes;
-    return CLMGK_OK;
+    kernel->private_bytes = x->block.private_bytes;
+    kernel->local_bytes = x->block.local_bytes;
 }
 
 /* MiSH: q . dQ over rows and batches. */
@@ -258,9 +172,8 @@ static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     const mgk_attention_traits *const t = &x->request->traits;
-    int64_t ignored = 0;
-    MGK_TRY(mgk_attention_tunables(x->request, x->plan, error));
-    MGK_TRY(parameters_of(x, &ignored, &ignored, error));
+    const mgk_footprint footprint = footprint_of(x->request);
+    MGK_TRY(mgk_attention_fit(x->request, &footprint, &x->plan->tunables, &x->block, error));
     x->args = mgk_admixture_args_of(x->request);
     x->flags = main_flags(x);
     x->tasks = mgk_attention_problems(d);
@@ -301,7 +214,7 @@ clmgk_status mgk_admixture_plan_backward(const mgk_attention_request *request, m
     const mgk_attention_traits *const t = &request->traits;
     MGK_TRY(prepare(&x, error));
     add_begin(&x);
-    MGK_TRY(add_main(&x, error));
+    add_main(&x);
     if (x.flags.WANT_Q)
         add_rows_finish(&x);
     if (t->shared_mix && x.want.mix)

@@ -105,7 +105,7 @@ mgk_flags mgk_attention_flags(const mgk_attention_request *request)
     const clmgk_attention_desc *const d = request->desc;
     const mgk_attention_traits *const t = &request->traits;
     mgk_flags flags = {0};
-    flags.ENGINE_SIMT = request->engine == CLMGK_ENGINE_SIMT;
+    flags.ENGINE = request->engine->value;
     flags.EXP2_BUILTIN = request->facts->info.device_class != CLMGK_DEVICE_CPU;
     flags.STORAGE_F16 = d->dtype == CLMGK_DTYPE_F16;
     flags.STORAGE_BF16 = d->dtype == CLMGK_DTYPE_BF16;
@@ -142,80 +142,27 @@ mgk_kernel_plan *mgk_attention_add(const mgk_attention_step *step, const mgk_att
     return kernel;
 }
 
-clmgk_status mgk_attention_tunables(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
+clmgk_status mgk_attention_fit(const mgk_attention_request *request, const mgk_footprint *footprint,
+                               mgk_tunables *tunables, mgk_block *block, clmgk_error *error)
 {
-    plan->tunables = mgk_tunables_of(request->engine, request->traits.admixture);
-    return mgk_tunables_read(&plan->tunables, &request->parameters, error);
+    *tunables = mgk_engine_tunables(request->engine, request->added);
+    MGK_TRY(mgk_tunables_read(tunables, &request->parameters, error));
+    return request->engine->fit(footprint, request->facts, tunables, block, error);
 }
 
-int mgk_attention_base(const mgk_attention_request *request, const mgk_tunables *tunables, const char *name)
+mgk_flags mgk_attention_block_flags(const mgk_attention_request *request, const mgk_tunables *tunables,
+                                    const mgk_block *block)
 {
-    return mgk_tunable_base(tunables, name, request->facts->info.device_class);
-}
-
-/* The table's defaults are for vectors of 16 floats. */
-void mgk_attention_lane_defaults(const mgk_attention_request *request, mgk_tunables *tunables)
-{
-    const int part = request->facts->info.native_float_lanes >= 16 ? 1 : 2;
-    mgk_tunable_default(tunables, "lanes", mgk_attention_base(request, tunables, "lanes") / part);
-    mgk_tunable_default(tunables, "block", mgk_attention_base(request, tunables, "block") / part);
-    mgk_tunable_default(tunables, "unroll", mgk_attention_base(request, tunables, "unroll"));
-}
-
-/* They live on a worker's stack on a CPU. GPUs, where the engine is the last resort, hang or fail with so much of them.
- */
-int64_t mgk_attention_lane_limit(const mgk_attention_request *request)
-{
-    return request->facts->info.device_class == CLMGK_DEVICE_CPU ? INT64_C(2) << 20 : INT64_C(16) << 10;
-}
-
-clmgk_status mgk_attention_lane_fits(const mgk_attention_request *request, int64_t bytes, clmgk_error *error)
-{
-    const int64_t limit = mgk_attention_lane_limit(request);
-    if (bytes <= limit)
-        return CLMGK_OK;
-    return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                    "engine lane: head_size, value_size and components need %" PRId64
-                    " bytes of private memory, expected at most %" PRId64,
-                    bytes, limit);
-}
-
-void mgk_attention_simt_defaults(const mgk_attention_request *request, mgk_tunables *tunables)
-{
-    const int key_threads = mgk_attention_base(request, tunables, "key-threads");
-    int row_threads = mgk_attention_base(request, tunables, "row-threads");
-    while (row_threads > 1 && (uint64_t)row_threads * (uint64_t)key_threads > request->facts->info.max_work_group)
-        row_threads /= 2;
-    mgk_tunable_default(tunables, "key-threads", key_threads);
-    mgk_tunable_default(tunables, "row-threads", row_threads);
-    mgk_tunable_default(tunables, "features", mgk_attention_base(request, tunables, "features"));
-    mgk_tunable_default(tunables, "values", mgk_attention_base(request, tunables, "values"));
-}
-
-/* Whole chunks in a tile. */
-void mgk_attention_simt_values(mgk_tunables *tunables)
-{
-    const int tile = mgk_tunable_get(tunables, "key-threads") * mgk_tunable_get(tunables, "keys");
-    int values = mgk_tunable_get(tunables, "values");
-    while (values > 2 && tile % values != 0)
-        values /= 2;
-    mgk_tunable_default(tunables, "values", values);
+    mgk_flags flags = mgk_attention_flags(request);
+    if (request->engine->set_flags != NULL)
+        request->engine->set_flags(request->facts, tunables, block, &flags);
+    return flags;
 }
 
 bool mgk_attention_splits_tuned(const mgk_tunables *tunables)
 {
     const size_t i = mgk_tunable_index(tunables, "splits");
     return tunables->origin[i] == MGK_ORIGIN_TUNED && tunables->value[i] > 1;
-}
-
-void mgk_attention_lane_flags(const mgk_attention_request *request, const mgk_tunables *tunables, mgk_flags *flags)
-{
-    /* PoCL's compiler would keep to 256 bits by itself, and takes inline assembly */
-    const bool pocl = request->facts->runtime == MGK_RUNTIME_POCL;
-    const bool x86_wide = mgk_tunable_get(tunables, "lanes") == 16 && request->facts->x86_avx512dq && pocl;
-    flags->WIDE_VECTORS = flags->EXP2_SCALEF = x86_wide;
-    /* It compiles a kernel's text three times, a called function's once. Intel's takes three times as long for that. */
-    flags->KERNEL_CALLS = pocl;
 }
 
 mgk_i64 mgk_attention_region(mgk_pass_plan *plan, int64_t floats)
@@ -308,7 +255,8 @@ clmgk_status mgk_attention_forward_splits(const mgk_attention_request *request, 
 
 clmgk_status mgk_attention_plan_combine(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
-    MGK_TRY(mgk_attention_tunables(request, plan, error));
+    plan->tunables = mgk_engine_tunables(request->engine, request->added);
+    MGK_TRY(mgk_tunables_read(&plan->tunables, &request->parameters, error));
     const mgk_attention_args args = mgk_attention_args_of(request);
     mgk_attention_add_combine(request, false, &args, plan);
     return CLMGK_OK;

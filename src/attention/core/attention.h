@@ -5,15 +5,14 @@
 
 #include "attention/args.clh"
 #include "attention/core/family.h"
-#include "device/flags.h"
+#include "engine/engine.h"
 
 /* What is fixed at compile time. */
 typedef struct mgk_attention_traits {
     int head_size;  /* class of D */
     int value_size; /* class of E */
     int components;
-    int products; /* score products per key */
-    bool admixture;
+    int products;                                      /* score products per key */
     bool noise, shared_noise, shared_mix, generalised; /* of it */
     bool gaussian;                                     /* the rest is the mixture family's, but for `modified` */
     bool shifted;
@@ -28,18 +27,16 @@ typedef struct mgk_attention_traits {
 typedef struct mgk_attention_request {
     const clmgk_attention_desc *desc; /* resolved */
     const mgk_device_facts *facts;
-    clmgk_engine engine;
+    const mgk_engine *engine;
     mgk_parameters parameters;
     mgk_attention_traits traits;
     /* The family's own flags. */
     void (*set_flags)(const struct mgk_attention_request *request, mgk_flags *flags);
+    const mgk_added_tunables *added;
 } mgk_attention_request;
 
 /* The traits that every family has; one product for each component. */
 mgk_attention_traits mgk_attention_traits_of(const clmgk_attention_desc *desc);
-
-/* Up to so many rows the lane engine has a form of its own, for decoding. */
-#define MGK_FEW_ROWS 4
 
 /* D, E rounded up, so that programs are few: a multiple of 16. */
 int mgk_size_class(int64_t size);
@@ -66,26 +63,16 @@ mgk_kernel_plan *mgk_attention_add(const mgk_attention_step *step, const mgk_att
 /* The run-time arguments of a problem: all but offsets, regions and what a call brings. */
 mgk_attention_args mgk_attention_args_of(const mgk_attention_request *request);
 
-/* Reads the request's parameters into plan->tunables. */
-clmgk_status mgk_attention_tunables(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
+/* Reads the request's parameters, sets defaults of the others, and says what block they make. */
+clmgk_status mgk_attention_fit(const mgk_attention_request *request, const mgk_footprint *footprint,
+                               mgk_tunables *tunables, mgk_block *block, clmgk_error *error);
 
-/* The table's default for the request's device. */
-int mgk_attention_base(const mgk_attention_request *request, const mgk_tunables *tunables, const char *name);
-
-/* The defaults that do not depend on the shape. SIMT: `values` goes by the others: it comes last. */
-void mgk_attention_lane_defaults(const mgk_attention_request *request, mgk_tunables *tunables);
-
-/* Private bytes that a lane work-item may have, and UNSUPPORTED beyond. */
-int64_t mgk_attention_lane_limit(const mgk_attention_request *request);
-clmgk_status mgk_attention_lane_fits(const mgk_attention_request *request, int64_t bytes, clmgk_error *error);
-void mgk_attention_simt_defaults(const mgk_attention_request *request, mgk_tunables *tunables);
-void mgk_attention_simt_values(mgk_tunables *tunables);
+/* The flags of a kernel with such blocks: those of the problem, and the engine's. */
+mgk_flags mgk_attention_block_flags(const mgk_attention_request *request, const mgk_tunables *tunables,
+                                    const mgk_block *block);
 
 /* Whether `splits` was tuned, for another shape it may be, to more than one. */
 bool mgk_attention_splits_tuned(const mgk_tunables *tunables);
-
-/* Lane engine: what keeps a vector wide on x86. */
-void mgk_attention_lane_flags(const mgk_attention_request *request, const mgk_tunables *tunables, mgk_flags *flags);
 
 /* Where the next `floats` of the workspace begin: adds a region to the pass, aligned to 64 bytes. */
 mgk_i64 mgk_attention_region(mgk_pass_plan *plan, int64_t floats);

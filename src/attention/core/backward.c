@@ -58,15 +58,13 @@ mgk_flags mgk_backward_main_flags(const mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     const mgk_backward_wants *const w = &x->want;
-    mgk_flags flags = mgk_attention_flags(x->request);
+    mgk_flags flags = mgk_attention_block_flags(x->request, &x->plan->tunables, &x->block);
     flags.WANT_Q = w->q;
     flags.WANT_K = w->k;
     flags.WANT_V = w->v;
     flags.WANT_BIAS = w->bias;
     flags.BIAS_ROW_AXIS = w->bias_full || d->bias_length > 1;
     flags.BIAS_KEY_AXIS = w->bias_full || d->bias_length_k > 1;
-    if (x->request->engine == CLMGK_ENGINE_LANE)
-        mgk_attention_lane_flags(x->request, &x->plan->tunables, &flags);
     return flags;
 }
 
@@ -121,11 +119,7 @@ clmgk_status mgk_backward_share(mgk_backward *x, clmgk_error *error)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     mgk_tunables *const p = &x->plan->tunables;
-    const bool lane = x->request->engine == CLMGK_ENGINE_LANE;
-    const int64_t block_keys =
-        lane ? (int64_t)mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors") * mgk_tunable_get(p, "panels")
-             : (int64_t)mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "rows");
-    mgk_tunable_default(p, "splits", (int)choose_splits(x, block_keys));
+    mgk_tunable_default(p, "splits", (int)choose_splits(x, x->block.rows));
     /* sums over keys have no copy per split, whoever asks for several */
     if (x->want.bias && !x->want.bias_full && d->bias_length > 1)
         p->value[mgk_tunable_index(p, "splits")] = 1;

@@ -25,6 +25,7 @@ typedef struct mgk_backward {
     mgk_backward_wants want;
     mgk_pass_plan *plan;
     mgk_flags flags; /* of the kernel of keys */
+    mgk_block block; /* of the kernel of keys */
     mgk_attention_args args;
     int64_t tasks;       /* what a work-group owns keys of: its lists are made of them */
     int64_t copy_floats; /* of one copy of dQ; 0: not wanted */

@@ -62,12 +62,14 @@ typedef struct mgk_family {
     clmgk_status (*plan)(const clmgk_attention_desc *desc, const mgk_device_facts *facts, clmgk_engine engine,
                          mgk_parameters parameters, clmgk_pass pass, mgk_pass_plan *plan, clmgk_error *error);
 
-    /* The parameters (names, ends with NULL) on which the rounding of this problem's scores depends: forward and
-     * backward pass must agree on them, and on the engine. NULL: scores are the same whatever engine and parameters. */
-    const char *const *(*score_tunables)(const clmgk_attention_desc *desc, clmgk_engine engine);
+    /* Whether the rounding of this problem's scores depends on the engine: forward and backward pass must agree on it,
+     * and on its sum_tunables. */
+    bool (*rounds_by_engine)(const clmgk_attention_desc *desc);
 
     /* Copies step->args to `args` with the offsets (elements) and presence of the arrays of one call. */
     void (*bind)(const mgk_kernel_plan *step, const mgk_call *call, void *args);
+
+    const mgk_added_tunables *added; /* to the engines' parameters; NULL: none */
 } mgk_family;
 
 extern const mgk_family mgk_mixture_family;

@@ -7,8 +7,6 @@
 #include "attention/mixture/mixture.h"
 #include "mixture/rows.clh"
 
-#include <inttypes.h>
-
 static mgk_backward_wants wants_of(const mgk_attention_request *request)
 {
     const clmgk_attention_desc *const d = request->desc;
@@ -48,81 +46,28 @@ static int64_t rows_of(const clmgk_attention_desc *d)
     return d->batch * d->heads * d->length;
 }
 
-/* ---- engine parameters -------------------------------------------------------------------------------------- */
+/* ---- blocks ------------------------------------------------------------------------------------------------- */
 
-/* Arrays of a block should stay in a core's second-level cache. */
-#define LANE_BLOCK_BYTES (INT64_C(880) << 10)
-
-static int64_t lane_floats(const mgk_attention_traits *t, const mgk_tunables *p, int64_t panels)
+static mgk_footprint footprint_of(const mgk_attention_request *request)
 {
-    const int64_t panel_rows = (int64_t)mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
-    const int64_t tile = mgk_tunable_get(p, "tile");
-    const int64_t keys = (int64_t)t->products * t->head_size;
-    return panels * panel_rows * (3 * keys + 2 * (int64_t)t->value_size + 6 * (int64_t)t->components) +
-           tile * (t->head_size + t->value_size + 2 * (int64_t)t->components + 4) +
-           tile * panel_rows * (t->products + 1) + tile * t->components * mgk_tunable_get(p, "lanes");
-}
-
-static clmgk_status lane_parameters(const mgk_attention_request *request, mgk_tunables *p, int64_t *private_bytes,
-                                    clmgk_error *error)
-{
+    static const char *const shrink[] = {"keys", "rows", "keys", "rows", "features", "features", NULL};
     const mgk_attention_traits *const t = &request->traits;
-    mgk_attention_lane_defaults(request, p);
-    mgk_tunable_default(p, "vectors", mgk_attention_base(request, p, "vectors"));
-    const int panel_rows = mgk_tunable_get(p, "lanes") * mgk_tunable_get(p, "vectors");
-    mgk_tunable_default(p, "tile", mgk_attention_base(request, p, "tile"));
-    int panels = mgk_attention_base(request, p, "panels");
-    while (panels > 1 && (lane_floats(t, p, panels) * 4 > LANE_BLOCK_BYTES ||
-                          request->desc->length_k <= (int64_t)panels / 2 * panel_rows))
-        panels /= 2;
-    mgk_tunable_default(p, "panels", panels);
-    mgk_tunable_at_most(p, "panels", panels);
-    MGK_TRY(mgk_tunables_check(p, true, error));
-    *private_bytes = lane_floats(t, p, mgk_tunable_get(p, "panels")) * (int64_t)sizeof(float);
-    return mgk_attention_lane_fits(request, *private_bytes, error);
-}
-
-/* As cl/engine/simt_backward.clh lays it out. */
-static int64_t simt_local_bytes(const mgk_attention_traits *t, const mgk_tunables *p)
-{
-    const int64_t keys = (int64_t)mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "rows");
-    const int64_t queries = (int64_t)mgk_tunable_get(p, "key-threads") * mgk_tunable_get(p, "keys");
-    const int64_t products = mgk_tunable_get(p, "features") * (keys + queries);
-    const int64_t reduce = (int64_t)mgk_tunable_get(p, "key-threads") * keys;
-    const int64_t weights = keys * queries > reduce ? keys * queries : reduce;
-    const int64_t terms = queries * (4 + 2 * (int64_t)t->components);
-    return (products + weights + terms) * (int64_t)sizeof(float) + 64;
-}
-
-static clmgk_status simt_parameters(const mgk_attention_request *request, mgk_tunables *p, int64_t *local_bytes,
-                                    clmgk_error *error)
-{
-    const mgk_device_facts *const facts = request->facts;
-    mgk_attention_simt_defaults(request, p);
+    const int64_t m = t->components;
     /* larger blocks spill (tests/offline) */
-    const mgk_attention_traits *const t = &request->traits;
-    const bool halved = facts->info.device_class == CLMGK_DEVICE_CPU || t->components > 1 || t->modified;
-    mgk_tunable_default(p, "rows", mgk_attention_base(request, p, "rows") / (halved ? 2 : 1));
-    mgk_tunable_default(p, "keys", mgk_attention_base(request, p, "keys") / (halved ? 2 : 1));
-    static const char *const order[] = {"keys", "rows", "keys", "rows", "features", "features"};
-    for (size_t i = 0; i < MGK_COUNT(order); ++i)
-        if ((uint64_t)simt_local_bytes(&request->traits, p) > facts->info.local_memory_bytes &&
-            mgk_tunable_get(p, order[i]) > 1)
-            mgk_tunable_default(p, order[i], mgk_tunable_get(p, order[i]) / 2);
-    mgk_attention_simt_values(p);
-    MGK_TRY(mgk_tunables_check(p, true, error));
-    const uint64_t threads = (uint64_t)mgk_tunable_get(p, "row-threads") * (uint64_t)mgk_tunable_get(p, "key-threads");
-    if (threads > facts->info.max_work_group || threads > facts->work_item_limit)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "engine simt: a work-group of %" PRIu64 ", the device takes %" PRIu64, threads,
-                        facts->info.max_work_group);
-    *local_bytes = simt_local_bytes(&request->traits, p);
-    if ((uint64_t)*local_bytes > facts->info.local_memory_bytes)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "engine simt: components need %" PRId64
-                        " bytes of local memory in the backward pass, the device has %" PRIu64,
-                        *local_bytes, facts->info.local_memory_bytes);
-    return CLMGK_OK;
+    const bool halved = request->facts->info.device_class == CLMGK_DEVICE_CPU || m > 1 || t->modified;
+    const mgk_floats arrays = {.row = 3 * (int64_t)t->products * t->head_size + 2 * (int64_t)t->value_size + 6 * m,
+                               .key = t->head_size + t->value_size + 2 * m + 4,
+                               .score = t->products + 1,
+                               .key_lane = m};
+    return (mgk_footprint){.rows = request->desc->length_k,
+                           .key_terms = 2 * m + 4,
+                           .arrays = arrays,
+                           .block = arrays,
+                           .block_bytes = INT64_C(880) << 10,
+                           .fixed_tile = true,
+                           .row_part = halved ? 2 : 1,
+                           .key_part = halved ? 2 : 1,
+                           .shrink = shrink};
 }
 
 /* ---- steps -------------------------------------------------------------------------------------------------- */
@@ -150,7 +95,7 @@ static void add_rows_finish(mgk_backward *x)
     add_rows(x, "mixture_rows_finish", buffers, MGK_COUNT(buffers), CLMGK_ARRAYS, rows_of(x->request->desc));
 }
 
-static clmgk_status add_main(mgk_backward *x, clmgk_error *error)
+static void add_main(mgk_backward *x)
 {
     static const clmgk_array buffers[] = {CLMGK_ARRAY_Q,
                                           CLMGK_ARRAY_K,
@@ -170,32 +115,19 @@ static clmgk_status add_main(mgk_backward *x, clmgk_error *error)
                                           CLMGK_ARRAY_GRAD_BIAS,
                                           CLMGK_ARRAY_RESPONSIBILITIES,
                                           CLMGK_ARRAY_WORKSPACE};
-    const mgk_attention_request *const r = x->request;
-    const mgk_backward_wants *const w = &x->want;
-    mgk_tunables *const p = &x->plan->tunables;
-    const bool lane = r->engine == CLMGK_ENGINE_LANE;
-    int64_t private_bytes = 0, local_bytes = 0;
-    if (lane)
-        MGK_TRY(lane_parameters(r, p, &private_bytes, error));
-    else
-        MGK_TRY(simt_parameters(r, p, &local_bytes, error));
-    const size_t local =
-        lane ? 1 : (size_t)mgk_tunable_get(p, "row-threads") * (size_t)mgk_tunable_get(p, "key-threads");
-    x->args.splits = mgk_tunable_get(p, "splits");
     const mgk_attention_step step = {.file = "mixture/backward.cl",
                                      .name = "mixture_backward",
                                      .flags = x->flags,
-                                     .tunables = p,
+                                     .tunables = &x->plan->tunables,
                                      .buffers = buffers,
                                      .buffer_count = MGK_COUNT(buffers),
-                                     .out = w->gamma ? CLMGK_ARRAY_RESPONSIBILITIES : CLMGK_ARRAY_GRAD_BIAS,
-                                     .global = (size_t)x->args.chunks * (size_t)x->args.splits * local,
-                                     .local = local};
+                                     .out = x->want.gamma ? CLMGK_ARRAY_RESPONSIBILITIES : CLMGK_ARRAY_GRAD_BIAS,
+                                     .global = (size_t)x->args.chunks * (size_t)x->args.splits * x->block.threads,
+                                     .local = x->block.threads};
     x->plan->main = x->plan->steps;
     mgk_kernel_plan *const kernel = mgk_attention_add(&step, &x->args, x->plan);
-    kernel->private_bytes = (uint64_t)private_bytes;
-    kernel->local_bytes = (uint64_t)local_bytes;
-    return CLMGK_OK;
+    kernel->private_bytes = x->block.private_bytes;
+    kernel->local_bytes = x->block.local_bytes;
 }
 
 static void add_shift_gradient(mgk_backward *x)
@@ -312,12 +244,8 @@ static void place_regions(mgk_backward *x)
 /* Parameters first (blocks decide how work is shared), then how it is shared, then where everything lies. */
 static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
 {
-    int64_t ignored = 0;
-    MGK_TRY(mgk_attention_tunables(x->request, x->plan, error));
-    if (x->request->engine == CLMGK_ENGINE_LANE)
-        MGK_TRY(lane_parameters(x->request, &x->plan->tunables, &ignored, error));
-    else
-        MGK_TRY(simt_parameters(x->request, &x->plan->tunables, &ignored, error));
+    const mgk_footprint footprint = footprint_of(x->request);
+    MGK_TRY(mgk_attention_fit(x->request, &footprint, &x->plan->tunables, &x->block, error));
     const clmgk_attention_desc *const d = x->request->desc;
     const mgk_attention_traits *const t = &x->request->traits;
     const int64_t rows = rows_of(d), keys = d->batch * d->kv_heads * d->length_k;
@@ -340,7 +268,7 @@ clmgk_status mgk_mixture_plan_backward(const mgk_attention_request *request, mgk
     MGK_TRY(prepare(&x, error));
     mgk_backward_begin_bias(&x);
     add_rows_begin(&x);
-    MGK_TRY(add_main(&x, error));
+    add_main(&x);
     if (w->q)
         add_rows_finish(&x);
     if (w->shift)
@@ -386,7 +314,7 @@ static clmgk_status plan_expectation(mgk_backward *x, clmgk_error *error)
         mgk_backward_add_zeros(x, CLMGK_ARRAY_RESPONSIBILITIES, -1, rows_of(d) * d->components * d->length_k);
     if (HAS_ROW_TERMS)
         add_rows_begin(x);
-    MGK_TRY(add_main(x, error));
+    add_main(x);
     mgk_reduction r =
         reduce_keys(x, CLMGK_ARRAY_COUNTS, x->args.region[MGK_REGION_KEY_SUMS], prior_rank(d), d->components);
     if ((d->statistics & CLMGK_STATISTIC_COUNTS) != 0)

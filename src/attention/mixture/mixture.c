@@ -103,7 +103,8 @@ static clmgk_status mixture_plan(const clmgk_attention_desc *desc, const mgk_dev
                                                                 [CLMGK_PASS_BACKWARD] = mgk_mixture_plan_backward,
                                                                 [CLMGK_PASS_STATISTICS] = mgk_mixture_plan_statistics,
                                                                 [CLMGK_PASS_COMBINE] = mgk_attention_plan_combine};
-    const mgk_attention_request request = {desc, facts, engine, parameters, traits_of(desc), set_flags};
+    const mgk_attention_request request = {desc,      facts, mgk_engine_of(engine), parameters, traits_of(desc),
+                                           set_flags, NULL};
     MGK_TRY(plans[pass](&request, plan, error));
     for (size_t i = 0; i < plan->steps; ++i)
         if (plan->step[i].options.failed)
@@ -111,16 +112,12 @@ static clmgk_status mixture_plan(const clmgk_attention_desc *desc, const mgk_dev
     return CLMGK_OK;
 }
 
-/* Products are summed over features in order, whatever the parameters. Norms of keys, and their products with shifts,
- * are sums by lanes first, and the SIMT engine's by fours. */
-static const char *const *mixture_score_tunables(const clmgk_attention_desc *desc, clmgk_engine engine)
+/* Products are summed over features in order, whatever the engine. Norms of keys, and their products with shifts, are
+ * sums by lanes first, and the SIMT engine's by fours. */
+static bool rounds_by_engine(const clmgk_attention_desc *desc)
 {
-    static const char *const lane[] = {"lanes", NULL};
-    static const char *const none[] = {NULL};
-    if (desc->score != CLMGK_SCORE_GAUSSIAN && desc->variant != CLMGK_VARIANT_SMGK)
-        return NULL;
-    return engine == CLMGK_ENGINE_LANE ? lane : none;
+    return desc->score == CLMGK_SCORE_GAUSSIAN || desc->variant == CLMGK_VARIANT_SMGK;
 }
 
-const mgk_family mgk_mixture_family = {"mixture", mixture_resolve, mixture_plan, mixture_score_tunables,
-                                       mgk_attention_bind};
+const mgk_family mgk_mixture_family = {"mixture",        mixture_resolve,    mixture_plan,
+                                       rounds_by_engine, mgk_attention_bind, NULL};

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The lane engine: a work-item is a whole block, whose rows are the lanes of its vectors. */
+#include "engine/engine.h"
+#include "engine/lane_tunables.h"
+
+#include <inttypes.h>
+
+MGK_TUNABLE_TABLE(lane, "lane", MGK_LANE_TUNABLES, MGK_LANE_CONSTRAINTS);
+
+/* The shortest tile, beside which heads and panels are chosen. */
+#define SHORT_TILE 16
+
+typedef struct lane_block {
+    int64_t lanes, panel_rows, panels, tile, heads;
+} lane_block;
+
+static int64_t bounded(int64_t count, int64_t most)
+{
+    return most > 0 && count > most ? most : count;
+}
+
+static int64_t bytes_of(const mgk_floats *f, const lane_block *b)
+{
+    const int64_t heads = bounded(b->heads, f->most_heads), key_heads = bounded(b->heads, f->most_key_heads);
+    const int64_t of_rows = b->panels * b->panel_rows * (f->row + heads * f->head_row);
+    const int64_t of_keys = b->tile * (f->key + key_heads * f->head_key + b->lanes * f->key_lane);
+    const int64_t of_scores = b->tile * b->panel_rows * f->score;
+    return (of_rows + of_keys + of_scores + f->fixed + heads * f->head_fixed) * (int64_t)sizeof(float);
+}
+
+/* Private arrays live on a worker's stack on a CPU. GPUs, where the engine is the last resort, hang or fail with so
+ * much of them. */
+static int64_t private_limit(const mgk_device_facts *facts)
+{
+    return facts->info.device_class == CLMGK_DEVICE_CPU ? INT64_C(2) << 20 : INT64_C(16) << 10;
+}
+
+/* Whether there are fewer blocks than the compute units need. The backward pass shares work out otherwise. */
+static bool too_few(const mgk_footprint *f, const lane_block *b, int64_t groups)
+{
+    const int64_t rows = b->panels * b->panel_rows;
+    return f->forward && (f->rows + rows - 1) / rows * ((f->heads + b->heads - 1) / b->heads) * f->problems < groups;
+}
+
+/* As many heads as fit beside one panel; fewer where blocks of rows alone can't keep the compute units busy. */
+static void choose_heads(const mgk_footprint *f, const mgk_device_facts *facts, lane_block *b)
+{
+    const int64_t limit = private_limit(facts) / (f->forward ? 2 : 1);
+    while (b->heads < f->held_heads)
+        b->heads *= 2;
+    while (b->heads > 1 && (bytes_of(&f->block, b) > limit || too_few(f, b, (int64_t)facts->info.compute_units)))
+        b->heads /= 2;
+}
+
+/* The most panels that keep the compute units busy and fit into the cache: every tile comes from farther away, once for
+ * all panels. */
+static void choose_panels(const mgk_footprint *f, const mgk_device_facts *facts, lane_block *b)
+{
+    while (b->panels > 1 && (bytes_of(&f->block, b) > f->block_bytes || f->rows <= b->panels / 2 * b->panel_rows ||
+                             too_few(f, b, 4 * (int64_t)facts->info.compute_units)))
+        b->panels /= 2;
+}
+
+/* The longest tile that fits into the caches. */
+static void choose_tile(const mgk_footprint *f, lane_block *b)
+{
+    while (b->tile > f->least_tile && bytes_of(&f->staged, b) > f->staged_bytes)
+        b->tile /= 2;
+    while (!f->fixed_tile && b->tile > SHORT_TILE && bytes_of(&f->block, b) > f->block_bytes)
+        b->tile /= 2;
+}
+
+/* The table's defaults are for vectors of 16 floats. */
+static void choose_vectors(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
+{
+    const clmgk_device_class kind = facts->info.device_class;
+    const int part = facts->info.native_float_lanes >= 16 ? 1 : 2;
+    mgk_tunable_default(p, "lanes", mgk_tunable_base(p, "lanes", kind) / part);
+    mgk_tunable_default(p, "block", mgk_tunable_base(p, "block", kind) / part);
+    mgk_tunable_default(p, "unroll", mgk_tunable_base(p, "unroll", kind));
+    const bool one = f->forward && f->rows <= mgk_tunable_get(p, "lanes");
+    mgk_tunable_default(p, "vectors", one ? 1 : mgk_tunable_base(p, "vectors", kind));
+}
+
+static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
+{
+    choose_vectors(f, facts, p);
+    const int64_t lanes = mgk_tunable_get(p, "lanes");
+    const int tile = mgk_tunable_base(p, "tile", facts->info.device_class);
+    lane_block b = {.lanes = lanes,
+                    .panel_rows = lanes * mgk_tunable_get(p, "vectors"),
+                    .panels = 1,
+                    .tile = SHORT_TILE,
+                    .heads = 1};
+    if (f->held_heads > 0) {
+        choose_heads(f, facts, &b);
+        mgk_tunable_default(p, "heads", (int)b.heads);
+        b.heads = mgk_tunable_get(p, "heads");
+    }
+    if (f->fixed_tile) {
+        mgk_tunable_default(p, "tile", tile);
+        b.tile = mgk_tunable_get(p, "tile");
+    }
+    b.panels = mgk_tunable_base(p, "panels", facts->info.device_class);
+    choose_panels(f, facts, &b);
+    b.tile = tile;
+    choose_tile(f, &b);
+    mgk_tunable_default(p, "tile", (int)b.tile);
+    mgk_tunable_default(p, "panels", (int)b.panels);
+    mgk_tunable_at_most(p, "panels", (int)b.panels);
+}
+
+/* Rows of a block whose lanes are keys: for decoding, where lanes of rows would be empty. */
+static int few_rows(const mgk_footprint *f, const mgk_tunables *p)
+{
+    if (!f->few_rows || f->rows > MGK_FEW_ROWS || !mgk_tunable_is_default(p, "vectors") ||
+        !mgk_tunable_is_default(p, "panels"))
+        return 0;
+    return f->rows <= 1 ? 1 : f->rows == 2 ? 2 : 4;
+}
+
+static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p, mgk_block *block,
+                        clmgk_error *error)
+{
+    choose(f, facts, p);
+    MGK_TRY(mgk_tunables_check(p, true, error));
+    const int64_t lanes = mgk_tunable_get(p, "lanes");
+    const lane_block b = {.lanes = lanes,
+                          .panel_rows = lanes * mgk_tunable_get(p, "vectors"),
+                          .panels = mgk_tunable_get(p, "panels"),
+                          .tile = mgk_tunable_get(p, "tile"),
+                          .heads = f->held_heads > 0 ? mgk_tunable_get(p, "heads") : 1};
+    const int64_t bytes = bytes_of(&f->arrays, &b), limit = private_limit(facts);
+    if (bytes > limit)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "engine lane: head_size, value_size and components need %" PRId64
+                        " bytes of private memory, expected at most %" PRId64,
+                        bytes, limit);
+    *block = (mgk_block){.tile = b.tile, .threads = 1, .few_rows = few_rows(f, p), .private_bytes = (uint64_t)bytes};
+    block->rows = block->few_rows > 0 ? block->few_rows : b.panel_rows * b.panels;
+    return CLMGK_OK;
+}
+
+/* What keeps a vector wide on x86. */
+static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, const mgk_block *block, mgk_flags *flags)
+{
+    /* PoCL's compiler would keep to 256 bits by itself, and takes inline assembly */
+    const bool pocl = facts->runtime == MGK_RUNTIME_POCL;
+    flags->WIDE_VECTORS = flags->EXP2_SCALEF = mgk_tunable_get(p, "lanes") == 16 && facts->x86_avx512dq && pocl;
+    /* It compiles a kernel's text three times, a called function's once. Intel's takes three times as long for that. */
+    flags->KERNEL_CALLS = pocl;
+    flags->FEW_ROWS = block->few_rows;
+}
+
+static const char *const sum_tunables[] = {"lanes", NULL};
+
+const mgk_engine mgk_engine_lane = {CLMGK_ENGINE_LANE, &lane_table, sum_tunables, fit, set_flags};

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The SIMT engine: the work-items of a work-group share a block's rows and a tile's keys. */
+#include "engine/engine.h"
+#include "engine/simt_tunables.h"
+
+#include <inttypes.h>
+
+MGK_TUNABLE_TABLE(simt, "simt", MGK_SIMT_TUNABLES, MGK_SIMT_CONSTRAINTS);
+
+static bool exceeds(int64_t count, int64_t most)
+{
+    return most > 0 && count > most;
+}
+
+/* As the kernels lay it out (cl/engine/simt.clh, simt_backward.clh). */
+static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
+{
+    const int64_t rows = (int64_t)mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "rows");
+    const int64_t keys = (int64_t)mgk_tunable_get(p, "key-threads") * mgk_tunable_get(p, "keys");
+    const int64_t products = mgk_tunable_get(p, "features") * (rows + keys);
+    const int64_t values = f->forward ? mgk_tunable_get(p, "values") * f->value_size : 0;
+    const int64_t floats = (products > values ? products : values) + keys * (rows + f->key_terms);
+    return (uint64_t)floats * sizeof(float) + 64;
+}
+
+static void halve(mgk_tunables *p, const char *name)
+{
+    const int value = mgk_tunable_get(p, name);
+    if (value > 1)
+        mgk_tunable_default(p, name, value / 2);
+}
+
+static void choose_threads(const mgk_device_facts *facts, mgk_tunables *p)
+{
+    const clmgk_device_class kind = facts->info.device_class;
+    const int key_threads = mgk_tunable_base(p, "key-threads", kind);
+    int row_threads = mgk_tunable_base(p, "row-threads", kind);
+    while (row_threads > 1 && (uint64_t)row_threads * (uint64_t)key_threads > facts->info.max_work_group)
+        row_threads /= 2;
+    mgk_tunable_default(p, "key-threads", key_threads);
+    mgk_tunable_default(p, "row-threads", row_threads);
+}
+
+/* Rows, keys and heads of a work-item, as many as its registers hold. */
+static void choose_share(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
+{
+    const clmgk_device_class kind = facts->info.device_class;
+    const int key_threads = mgk_tunable_get(p, "key-threads");
+    int rows = mgk_tunable_base(p, "rows", kind) / f->row_part, keys = mgk_tunable_base(p, "keys", kind) / f->key_part;
+    while (rows > 1 && (exceeds(rows * (f->row_sums / key_threads), f->most_sums) ||
+                        exceeds(rows * keys * f->scores, f->most_scores_of_rows)))
+        rows /= 2;
+    while (keys > 1 && exceeds(rows * keys * f->scores, f->most_scores))
+        keys /= 2;
+    mgk_tunable_default(p, "rows", rows);
+    mgk_tunable_default(p, "keys", keys);
+    if (f->held_heads == 0)
+        return;
+    const int64_t sums = (f->forward ? mgk_tunable_get(p, "rows") : rows) * (f->value_size / key_threads);
+    int heads = 1;
+    /* on a CPU this engine is for tests: few copies of the text compile faster */
+    while (kind != CLMGK_DEVICE_CPU && heads < f->held_heads)
+        heads *= 2;
+    while (heads > 1 && exceeds(heads * sums, f->most_head_sums))
+        heads /= 2;
+    mgk_tunable_default(p, "heads", heads);
+}
+
+/* Whole chunks in a tile: goes by the others. */
+static void choose_values(mgk_tunables *p)
+{
+    const int tile = mgk_tunable_get(p, "key-threads") * mgk_tunable_get(p, "keys");
+    int values = mgk_tunable_get(p, "values");
+    while (values > 2 && tile % values != 0)
+        values /= 2;
+    mgk_tunable_default(p, "values", values);
+}
+
+static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
+{
+    const clmgk_device_class kind = facts->info.device_class;
+    choose_threads(facts, p);
+    mgk_tunable_default(p, "features", mgk_tunable_base(p, "features", kind));
+    mgk_tunable_default(p, "values", mgk_tunable_base(p, "values", kind));
+    choose_share(f, facts, p);
+    for (const char *const *name = f->shrink; *name != NULL; ++name)
+        if (local_bytes_of(f, p) > facts->info.local_memory_bytes)
+            halve(p, *name);
+    choose_values(p);
+}
+
+/* The forward pass's; the backward pass's kernels hold too much for an estimate. */
+static int64_t private_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
+{
+    const int64_t heads = f->held_heads > 0 ? mgk_tunable_get(p, "heads") : 1;
+    const int64_t row = f->row_terms + f->scores * mgk_tunable_get(p, "keys") +
+                        heads * (f->value_size / mgk_tunable_get(p, "key-threads") + f->head_terms);
+    const int64_t floats = mgk_tunable_get(p, "rows") * row + f->arrays.fixed + heads * f->arrays.head_fixed;
+    return f->forward ? floats * (int64_t)sizeof(float) : 0;
+}
+
+static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p, mgk_block *block,
+                        clmgk_error *error)
+{
+    choose(f, facts, p);
+    MGK_TRY(mgk_tunables_check(p, true, error));
+    const int row_threads = mgk_tunable_get(p, "row-threads"), key_threads = mgk_tunable_get(p, "key-threads");
+    const uint64_t threads = (uint64_t)row_threads * (uint64_t)key_threads, local = local_bytes_of(f, p);
+    if (threads > facts->info.max_work_group || threads > facts->work_item_limit)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "engine simt: a work-group of %" PRIu64 ", the device takes %" PRIu64, threads,
+                        facts->info.max_work_group);
+    if (local > facts->info.local_memory_bytes)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "engine simt: value_size and components need %" PRIu64
+                        " bytes of local memory, the device has %" PRIu64,
+                        local, facts->info.local_memory_bytes);
+    *block = (mgk_block){.rows = (int64_t)row_threads * mgk_tunable_get(p, "rows"),
+                         .tile = (int64_t)key_threads * mgk_tunable_get(p, "keys"),
+                         .threads = (size_t)threads,
+                         .local_bytes = local,
+                         .private_bytes = (uint64_t)private_bytes_of(f, p)};
+    return CLMGK_OK;
+}
+
+static const char *const sum_tunables[] = {NULL};
+
+const mgk_engine mgk_engine_simt = {CLMGK_ENGINE_SIMT, &simt_table, sum_tunables, fit, NULL};
