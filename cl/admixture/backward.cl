@@ -14,6 +14,13 @@
  * with all their heads: dQ is summed in a fixed order, one copy per split. It holds the values and dV of HEADS heads of
  * values; where there are more, it goes over the tiles again for the next ones.
  */
+#define PASS_BACKWARD
+#include "admixture/buffers.clh"
+
+#define ARGUMENTS mgk_attention_args
+#define BUFFERS   MGK_ADMIXTURE_BACKWARD_BUFFERS
+#include "base/buffers.clh"
+
 #include "admixture/block.clh"
 #include "admixture/sums.clh"
 
@@ -296,7 +303,7 @@ FUNCTION void panel_head(grad_engine *g, const head *x, const mgk_attention_args
 FUNCTION void expect_rows(const mgk_attention_args *a, __global const storage *queries, __global const storage *grad_o,
                           const problem *p, int h, int i0, int panel)
 {
-    grad_o += a->grad_o.offset + h * a->grad_o.head + p->row_base * a->grad_o.token;
+    grad_o += h * a->grad_o.head + p->row_base * a->grad_o.token;
     rows_expect(grad_o, a->grad_o.token, i0, p->valid, a->value_size, panel);
     for (int i = h; i < COMPONENTS; i += a->heads)
         rows_expect(queries + i * a->q.head, a->q.token, i0, p->valid, a->head_size, panel);
@@ -316,26 +323,16 @@ FUNCTION void head_begin(head *x, const mgk_attention_args *a, const problem *p,
 #if HAS_BIAS_KEY_SUMS
     x->grad_bias = work + a->region[MGK_REGION_BIAS] + (p->batch * a->heads + h) * a->length_k + p->key_base;
 #elif WANT_BIAS && !HAS_BIAS_ROW_SUMS
-    x->grad_bias = a->bias_copies == 0 ? grad_bias + a->out_offset
-                                       : work + a->region[MGK_REGION_BIAS] + group * (a->bias_batches * a->bias.batch);
+    x->grad_bias =
+        a->bias_copies == 0 ? grad_bias : work + a->region[MGK_REGION_BIAS] + group * (a->bias_batches * a->bias.batch);
     x->grad_bias += (p->batch % a->bias_batches) * a->bias.batch + h * a->bias.head + p->row_base * a->bias.component +
                     p->key_base * a->bias.token;
 #endif
 }
 
-#define KERNEL_PARAMETERS                                                                                              \
-    const mgk_attention_args a, __global const storage *q, __global const storage *k, __global const storage *v,       \
-        __global const storage *grad_o, __global const float *mix, __global const float *weight,                       \
-        __global const float *added, __global const float *sigma, __global const int *lengths,                         \
-        __global const int *lengths_q, __global const int *offsets, __global const int *offsets_k,                     \
-        __global const float *bias, __global const float *slopes, __global storage *grad_k, __global storage *grad_v,  \
-        __global float *grad_bias, __global float *work
-#define KERNEL_ARGUMENTS                                                                                               \
-    a, q, k, v, grad_o, mix, weight, added, sigma, lengths, lengths_q, offsets, offsets_k, bias, slopes, grad_k,       \
-        grad_v, grad_bias, work
-
 KERNEL(admixture_backward)
 {
+    BEGIN_BUFFERS
     if (a.heads == 0)
         return;
     const int split = GROUP_ID % a.splits, chunk = GROUP_ID / a.splits;
@@ -349,23 +346,22 @@ KERNEL(admixture_backward)
     head x;
     x.log = log_terms;
     x.delta = delta_terms;
-    work += a.work;
 
     for (int task = task_begin; task < task_end; ++task) {
         const problem p = problem_of(&a, task, lengths, lengths_q, offsets, offsets_k);
         /* keys beyond the key length have gradients too: 0 */
         const int keys = HAS_SEQUENCES ? p.keys : a.length_k;
-        __global const storage *const queries = q + a.q.offset + p.batch * a.q.batch + p.row_base * a.q.token;
-        __global const storage *const own_keys = k + a.k.offset + p.batch * a.k.batch + p.key_base * a.k.token;
-        __global const storage *const values = v + a.v.offset + p.batch * a.v.batch + p.key_base * a.v.token;
-        __global storage *const dk = grad_k + a.grad_k.offset + p.batch * a.grad_k.batch + p.key_base * a.grad_k.token;
-        __global storage *const dv = grad_v + a.grad_v.offset + p.batch * a.grad_v.batch + p.key_base * a.grad_v.token;
+        __global const storage *const queries = q + p.batch * a.q.batch + p.row_base * a.q.token;
+        __global const storage *const own_keys = k + p.batch * a.k.batch + p.key_base * a.k.token;
+        __global const storage *const values = v + p.batch * a.v.batch + p.key_base * a.v.token;
+        __global storage *const dk = grad_k + p.batch * a.grad_k.batch + p.key_base * a.grad_k.token;
+        __global storage *const dv = grad_v + p.batch * a.grad_v.batch + p.key_base * a.grad_v.token;
         __global float *const dq = work + a.region[MGK_REGION_QUERY] +
                                    (((long)split * batches + p.batch) * COMPONENTS * a.length + p.row_base) * HEAD_SIZE;
         const uint noise_head = (uint)p.b * (uint)a.heads;
 
         x.modifiers = modifiers_of(&a, p.b, 0, slopes);
-        x.mixing = mixing_of(&a, 0, mix, weight, sigma);
+        x.mixing = mixing_of(&a, 0, mix, mix_weight, noise);
         for (int i = 0; i < COMPONENTS; ++i)
             scale[i] = stage_scale(&x.mixing, i);
 
@@ -390,8 +386,8 @@ KERNEL(admixture_backward)
                     bool masked;
                     queries_stage(&g, queries, a.q.head, a.q.token, i0, p.valid, a.head_size);
                     grad_out_stage(&g, min(GRAD_HEADS, a.heads - g0 * HEAD_RATIO),
-                                   grad_o + a.grad_o.offset + p.batch * a.grad_o.batch +
-                                       (long)g0 * HEAD_RATIO * a.grad_o.head + p.row_base * a.grad_o.token,
+                                   grad_o + p.batch * a.grad_o.batch + (long)g0 * HEAD_RATIO * a.grad_o.head +
+                                       p.row_base * a.grad_o.token,
                                    a.grad_o.head, a.grad_o.token, i0, p.valid, a.value_size);
                     for (int panel = 0; panel < PANELS; ++panel) {
                         const int first = k0 + panel * PANEL_ROWS;
@@ -408,8 +404,8 @@ KERNEL(admixture_backward)
                                 real sums[SUMS > 0 ? SUMS : 1];
                                 for (int i = 0; i < SUMS; ++i)
                                     sums[i] = (real)(0.0f);
-                                head_begin(&x, &a, &p, GROUP_ID, h, mix, weight, added, sigma, slopes, bias, grad_bias,
-                                           work);
+                                head_begin(&x, &a, &p, GROUP_ID, h, mix, mix_weight, mix_offset, noise, slopes, bias,
+                                           grad_bias, work);
                                 tile_terms(&g, &x, &a, work, bh * a.length + p.row_base, i0, p.valid);
 #if HAS_BIAS_ROW_SUMS
                                 entry_sums_clear(&g);
@@ -450,14 +446,14 @@ KERNEL(admixture_backward)
                     HEADS_FOR(n)
                 if (g0 + n < a.kv_heads)
                     store_values(&g, panel, n, dv + (g0 + n) * a.grad_v.head, a.grad_v.token, k0 + panel * PANEL_ROWS,
-                                 keys, a.value_size, (a.accumulate & 4) != 0);
+                                 keys, a.value_size, is_added(&a.bound, SLOT_GRAD_V));
 #endif
             }
 #if WANT_K
             for (int panel = 0; panel < PANELS; ++panel)
                 MIXED_FOR(i, COMPONENTS)
             store_keys(&g, panel, i, (SHARED_MIX ? x.mixing.p[i] : 1.0f) * a.scale * LN_2, dk + i * a.grad_k.head,
-                       a.grad_k.token, k0 + panel * PANEL_ROWS, keys, a.head_size, (a.accumulate & 2) != 0);
+                       a.grad_k.token, k0 + panel * PANEL_ROWS, keys, a.head_size, is_added(&a.bound, SLOT_GRAD_K));
 #endif
         }
     }

@@ -6,6 +6,12 @@
  *
  * SHARED_SOFTMAX (MiSH where nothing differs by head): one matrix of weights serves all heads of the work-group.
  */
+#include "admixture/buffers.clh"
+
+#define ARGUMENTS mgk_attention_args
+#define BUFFERS   MGK_ADMIXTURE_FORWARD_BUFFERS
+#include "base/buffers.clh"
+
 #include "admixture/block.clh"
 
 #define SCORE_SLOTS        (1 + HAS_BIAS)
@@ -113,17 +119,9 @@ FUNCTION void expect_rows(const mgk_attention_args *a, __global const storage *k
         rows_expect(k + i * a->k.head, a->k.token, k0, end, a->head_size, n);
 }
 
-#define KERNEL_PARAMETERS                                                                                              \
-    const mgk_attention_args a, __global const storage *q, __global const storage *k, __global const storage *v,       \
-        __global storage *o, __global float *lse, __global const float *mix, __global const float *weight,             \
-        __global const float *added, __global const float *sigma, __global const int *lengths,                         \
-        __global const int *lengths_q, __global const int *offsets, __global const int *offsets_k,                     \
-        __global const float *bias, __global const float *slopes, __global const float *sinks, __global float *work
-#define KERNEL_ARGUMENTS                                                                                               \
-    a, q, k, v, o, lse, mix, weight, added, sigma, lengths, lengths_q, offsets, offsets_k, bias, slopes, sinks, work
-
 KERNEL(admixture_forward)
 {
+    BEGIN_BUFFERS
     if (a.length == 0)
         return;
     const row_block block = row_block_of(&a, GROUP_ID, (a.heads + HEADS - 1) / HEADS, offsets);
@@ -131,11 +129,11 @@ KERNEL(admixture_forward)
     const problem p = problem_of(&a, block.b, lengths, lengths_q, offsets, offsets_k);
     if (first >= p.rows)
         return;
-    q += a.q.offset + p.batch * a.q.batch + p.row_base * a.q.token;
-    k += a.k.offset + p.batch * a.k.batch + p.key_base * a.k.token;
+    q += p.batch * a.q.batch + p.row_base * a.q.token;
+    k += p.batch * a.k.batch + p.key_base * a.k.token;
     const long g0 = value_head(&a, h0);
     const int value_heads = (int)(value_head(&a, h0 + heads - 1) - g0) + 1;
-    v += a.v.offset + p.batch * a.v.batch + g0 * a.v.head + p.key_base * a.v.token;
+    v += p.batch * a.v.batch + g0 * a.v.head + p.key_base * a.v.token;
 
     ENGINE_DECLARE(e, PRODUCTS)
     scorer x[HEADS];
@@ -148,8 +146,8 @@ KERNEL(admixture_forward)
         if (h >= heads)
             continue;
         x[h].modifiers = modifiers_of(&a, block.b, h0 + h, slopes);
-        x[h].mixing = mixing_of(&a, h0 + h, mix, weight, sigma);
-        x[h].mixing.added = added_of(&a, h0 + h, added);
+        x[h].mixing = mixing_of(&a, h0 + h, mix, mix_weight, noise);
+        x[h].mixing.added = added_of(&a, h0 + h, mix_offset);
     }
     for (int i = 0; i < COMPONENTS; ++i)
         scale[i] = stage_scale(&x[0].mixing, i);
@@ -206,7 +204,7 @@ KERNEL(admixture_forward)
             const int acc = n * HEADS + h, own = SHARED_SOFTMAX ? n * HEADS : acc;
             const results out = results_of(&a, &p, h0 + h, block.split, o, lse, work);
             /* one range of the keys has it */
-            const float sink = HAS_SINKS && block.split == 0 ? sinks[a.sinks_offset + h0 + h] : -INFINITY;
+            const float sink = HAS_SINKS && block.split == 0 ? sinks[h0 + h] : -INFINITY;
             real sum[BLOCK_ROWS];
             ROWS_FOR(i)
                 sum[i] = row_sum[own][i];

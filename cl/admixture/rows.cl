@@ -5,23 +5,28 @@
  *     log_hi = - L_hi in base 2      delta_hi = dL_hi - dO_hi.O_hi      dsink = sum_i e^(sink - L_hi) delta_hi
  *     dQ_ki = (sum of the splits' products) / sqrt(D)     MiSH: p_k times that
  */
+#define PASS_BACKWARD
+#include "admixture/buffers.clh"
+
+#define ARGUMENTS mgk_attention_args
+#define BUFFERS   MGK_ADMIXTURE_ROWS_BUFFERS
+#include "base/buffers.clh"
+
 #include "admixture/block.clh"
 #include "admixture/sums.clh"
 
 #include "attention/rows.clh"
 
 /* A work-item is a row of a head. */
-__kernel void admixture_rows_begin(const mgk_attention_args a, __global const storage *o, __global const float *lse,
-                                   __global const storage *grad_o, __global const float *grad_lse,
-                                   __global const float *sinks, __global float *work)
+__kernel void admixture_rows_begin(KERNEL_PARAMETERS)
 {
+    BEGIN_BUFFERS
     const long x = get_global_id(0);
     if (a.heads == 0 || x >= rows_of(&a))
         return;
     const row_place at = row_of(&a, x);
     row_values own = {0.0f, 0.0f, 0.0f, 0.0f};
     const bool seen = row_values_of(&a, &at, o, lse, grad_o, grad_lse, sinks, &own);
-    work += a.work;
     work[a.region[MGK_REGION_LOG] + x] = seen ? -own.log_high - own.log_low : -INFINITY;
     work[a.region[MGK_REGION_DELTA] + x] = own.delta;
 #if WANT_SINKS
@@ -33,19 +38,17 @@ __kernel void admixture_rows_begin(const mgk_attention_args a, __global const st
 }
 
 /* A work-item is a row of a global head. */
-__kernel void admixture_rows_finish(const mgk_attention_args a, __global const storage *q, __global const float *mix,
-                                    __global storage *grad_q, __global float *work)
+__kernel void admixture_rows_finish(KERNEL_PARAMETERS)
 {
+    BEGIN_BUFFERS
     const long rows = (HAS_SEQUENCES ? 1L : a.batch) * COMPONENTS * a.length, x = get_global_id(0);
     if (a.heads == 0 || x >= rows)
         return;
     const long b = x / a.length / COMPONENTS, k = x / a.length % COMPONENTS, i = x % a.length;
-    work += a.work;
     __global const float *const product = work + a.region[MGK_REGION_QUERY] + x * HEAD_SIZE;
-    __global const storage *const query = q + a.q.offset + b * a.q.batch + k * a.q.head + i * a.q.token;
-    __global storage *const out =
-        grad_q + a.grad_q.offset + b * a.grad_q.batch + k * a.grad_q.head + i * a.grad_q.token;
-    const float scale = a.scale * LN_2 * (SHARED_MIX ? mix[a.mix_offset + k] : 1.0f);
+    __global const storage *const query = q + b * a.q.batch + k * a.q.head + i * a.q.token;
+    __global storage *const out = grad_q + b * a.grad_q.batch + k * a.grad_q.head + i * a.grad_q.token;
+    const float scale = a.scale * LN_2 * (SHARED_MIX ? mix[k] : 1.0f);
     float row = 0.0f;
     for (int d = 0; d < a.head_size; ++d) {
         float sum = 0.0f;
@@ -57,7 +60,7 @@ __kernel void admixture_rows_finish(const mgk_attention_args a, __global const s
 #endif
 #if WANT_Q
         sum *= scale;
-        store1(out, d, (a.accumulate & 1) != 0 ? sum + load1(out, d) : sum);
+        store1(out, d, is_added(&a.bound, SLOT_GRAD_Q) ? sum + load1(out, d) : sum);
 #endif
     }
 #if SHARED_MIX && WANT_MIX
@@ -70,13 +73,13 @@ FUNCTION float mix_sum(const mgk_attention_args *a, __global const float *work, 
 {
     float sum = 0.0f;
     for (long x = 0; x < (long)a->batch * a->splits; ++x)
-        sum += work[a->work + a->region[MGK_REGION_MIX_SUMS] + (x * a->heads + h) * SUMS + n];
+        sum += work[a->region[MGK_REGION_MIX_SUMS] + (x * a->heads + h) * SUMS + n];
     return sum;
 }
 
-FUNCTION void put(const mgk_attention_args *a, __global float *out, long x, float value)
+FUNCTION void put(__global float *out, long x, float value, bool added)
 {
-    out[a->out_offset + x] = a->out_accumulate ? out[a->out_offset + x] + value : value;
+    out[x] = added ? out[x] + value : value;
 }
 
 /* dp, dw: a work-item is (h, k), with MiSH k. */
@@ -85,7 +88,7 @@ FUNCTION float mix_gradient(const mgk_attention_args *a, long h, int k, const mi
 {
     float sum = 0.0f;
 #if SHARED_MIX
-    sum = work[a->work + a->region[MGK_REGION_MIX_TOTALS] + k] * a->scale;
+    sum = work[a->region[MGK_REGION_MIX_TOTALS] + k] * a->scale;
 #if MIX_HAS_NOISE
     for (long n = 0; n < a->heads; ++n)
         sum = fma(a->scale * m->sigma[k], mix_sum(a, work, n, MIX_SUMS), sum);
@@ -100,60 +103,60 @@ FUNCTION float mix_gradient(const mgk_attention_args *a, long h, int k, const mi
 }
 #endif
 
-__kernel void admixture_mix_gradient(const mgk_attention_args a, __global const float *mix,
-                                     __global const float *weight, __global const float *sigma, __global float *out,
-                                     __global const float *work)
+__kernel void admixture_mix_gradient(KERNEL_PARAMETERS)
 {
+    BEGIN_BUFFERS
 #if WANT_MIX
     const long x = get_global_id(0);
     if (a.heads == 0 || x >= (SHARED_MIX ? 1L : a.heads) * COMPONENTS)
         return;
     const long h = x / COMPONENTS;
     const int k = (int)(x % COMPONENTS);
-    const mixing m = mixing_of(&a, (int)h, mix, weight, sigma);
-    put(&a, out, x, mix_gradient(&a, h, k, &m, work) * (GENERALISED ? weight_of(&m, k) : 1.0f));
+    const mixing m = mixing_of(&a, (int)h, mix, mix_weight, noise);
+    put(grad_mix, x, mix_gradient(&a, h, k, &m, work) * (GENERALISED ? weight_of(&m, k) : 1.0f),
+        is_added(&a.bound, SLOT_GRAD_MIX));
 #endif
 }
 
-__kernel void admixture_weight_gradient(const mgk_attention_args a, __global const float *mix,
-                                        __global const float *weight, __global const float *sigma, __global float *out,
-                                        __global const float *work)
+__kernel void admixture_weight_gradient(KERNEL_PARAMETERS)
 {
+    BEGIN_BUFFERS
 #if WANT_MIX_WEIGHT
     const long x = get_global_id(0);
     if (a.heads == 0 || x >= (long)a.heads * COMPONENTS)
         return;
     const long h = x / COMPONENTS;
     const int k = (int)(x % COMPONENTS);
-    const mixing m = mixing_of(&a, (int)h, mix, weight, sigma);
-    put(&a, out, x, mix_gradient(&a, h, k, &m, work) * m.p[k]);
+    const mixing m = mixing_of(&a, (int)h, mix, mix_weight, noise);
+    put(grad_mix_weight, x, mix_gradient(&a, h, k, &m, work) * m.p[k], is_added(&a.bound, SLOT_GRAD_MIX_WEIGHT));
 #endif
 }
 
 /* dc: a work-item is h. */
-__kernel void admixture_offset_gradient(const mgk_attention_args a, __global float *out, __global const float *work)
+__kernel void admixture_offset_gradient(KERNEL_PARAMETERS)
 {
+    BEGIN_BUFFERS
 #if WANT_MIX_OFFSET
     const long h = get_global_id(0);
     if (a.heads != 0 && h < a.heads)
-        put(&a, out, h, mix_sum(&a, work, h, MIX_SUMS + NOISE_SUMS) * (a.scale * LN_2));
+        put(grad_mix_offset, h, mix_sum(&a, work, h, MIX_SUMS + NOISE_SUMS) * (a.scale * LN_2),
+            is_added(&a.bound, SLOT_GRAD_MIX_OFFSET));
 #endif
 }
 
 /* dsigma: a work-item is k. */
-__kernel void admixture_noise_gradient(const mgk_attention_args a, __global const float *mix,
-                                       __global const float *weight, __global const float *sigma, __global float *out,
-                                       __global const float *work)
+__kernel void admixture_noise_gradient(KERNEL_PARAMETERS)
 {
+    BEGIN_BUFFERS
 #if WANT_NOISE
     const int k = (int)get_global_id(0);
     if (a.heads == 0 || k >= COMPONENTS)
         return;
     float sum = 0.0f;
     for (int h = 0; h < a.heads; ++h) {
-        const mixing m = mixing_of(&a, h, mix, weight, sigma);
+        const mixing m = mixing_of(&a, h, mix, mix_weight, noise);
         sum = fma(m.p[k] * weight_of(&m, k), mix_sum(&a, work, h, MIX_SUMS + (GENERALISED ? k : 0)), sum);
     }
-    put(&a, out, k, sum * (a.scale * LN_2));
+    put(grad_noise, k, sum * (a.scale * LN_2), is_added(&a.bound, SLOT_GRAD_NOISE));
 #endif
 }

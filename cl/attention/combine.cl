@@ -7,6 +7,12 @@
  * The parts are dense, [parts,B,H,N,E] and [parts,B,H,N]: the caller's, or (SPLIT_KEYS) f32 ones in the workspace. A
  * work-item is one element of O, all elements of a row side by side.
  */
+#include "attention/buffers.clh"
+
+#define ARGUMENTS mgk_attention_args
+#define BUFFERS   MGK_COMBINE_BUFFERS
+#include "base/buffers.clh"
+
 #include "attention/block.clh"
 
 /* Element i of a part's O. */
@@ -35,10 +41,9 @@ FUNCTION bool in_sequence(const mgk_attention_args *a, __global const int *offse
 }
 #endif
 
-__kernel void attention_combine(const mgk_attention_args a, __global const output *parts_o,
-                                __global const float *parts_lse, __global storage *o, __global float *lse,
-                                __global const int *offsets)
+__kernel void attention_combine(KERNEL_PARAMETERS)
 {
+    BEGIN_BUFFERS
     if (a.length == 0)
         return;
     const int e = (int)(get_global_id(0) % VALUE_SIZE);
@@ -49,17 +54,15 @@ __kernel void attention_combine(const mgk_attention_args a, __global const outpu
         return;
 #if HAS_SEQUENCES && SPLIT_KEYS
     /* rows of no sequence have no parts, and are not written */
-    if (!in_sequence(&a, offsets + a.offsets_offset, i))
+    if (!in_sequence(&a, offsets, i))
         return;
 #endif
 #if SPLIT_KEYS
     const int parts = a.splits;
-    parts_lse = (__global const float *)parts_o + a.work + a.region[0];
-    parts_o += a.work + a.region[1];
+    parts_lse = work + a.parts_lse;
+    parts_o = work + a.parts_o;
 #else
-    const int parts = a.parts;
-    parts_lse += a.parts_lse_offset;
-    parts_o += a.parts_o_offset;
+    const int parts = a.bound.parts;
 #endif
     float top = -INFINITY, sum = 0.0f, value = 0.0f;
     for (int p = 0; p < parts; ++p)
@@ -73,7 +76,7 @@ __kernel void attention_combine(const mgk_attention_args a, __global const outpu
         sum += weight;
         value = fma(weight, load_part(parts_o, (p * rows + row) * a.value_size + e), value);
     }
-    store1(o, a.o.offset + b * a.o.batch + h * a.o.head + i * a.o.token + e, sum == 0.0f ? 0.0f : value / sum);
-    if (e == 0 && a.has_lse)
-        lse[a.lse.offset + b * a.lse.batch + h * a.lse.head + i * a.lse.token] = top + log(sum);
+    store1(o, b * a.o.batch + h * a.o.head + i * a.o.token + e, sum == 0.0f ? 0.0f : value / sum);
+    if (e == 0 && is_given(&a.bound, SLOT_LSE))
+        lse[b * a.lse.batch + h * a.lse.head + i * a.lse.token] = top + log(sum);
 }

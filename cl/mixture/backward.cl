@@ -17,6 +17,13 @@
  * A work-group owns every `splits`-th block of the keys of a list of (b, g), one after the other: dQ is summed in a
  * fixed order, one copy per split.
  */
+#define PASS_BACKWARD
+#include "mixture/buffers.clh"
+
+#define ARGUMENTS mgk_attention_args
+#define BUFFERS   MGK_MIXTURE_BACKWARD_BUFFERS
+#include "base/buffers.clh"
+
 #include "mixture/block.clh"
 
 #include "mixture/rows.clh"
@@ -674,19 +681,9 @@ FUNCTION void panel_finish(grad_engine *g, const components *x, key_values *key,
 #endif
 }
 
-#define KERNEL_PARAMETERS                                                                                              \
-    const mgk_attention_args a, __global const storage *q, __global const storage *k, __global const storage *v,       \
-        __global const storage *grad_o, __global const float *prior, __global const float *variance,                   \
-        __global const float *shift, __global const int *lengths, __global const int *lengths_q,                       \
-        __global const int *offsets, __global const int *offsets_k, __global const float *bias,                        \
-        __global const float *slopes, __global storage *grad_k, __global storage *grad_v, __global float *grad_bias,   \
-        __global float *gamma, __global float *work
-#define KERNEL_ARGUMENTS                                                                                               \
-    a, q, k, v, grad_o, prior, variance, shift, lengths, lengths_q, offsets, offsets_k, bias, slopes, grad_k, grad_v,  \
-        grad_bias, gamma, work
-
 KERNEL(mixture_backward)
 {
+    BEGIN_BUFFERS
     if (a.heads == 0)
         return;
     const int split = GROUP_ID % a.splits, chunk = GROUP_ID / a.splits;
@@ -703,19 +700,18 @@ KERNEL(mixture_backward)
     KEY_SPACE float u_terms[HAS_FACTORED ? COMPONENTS : 1][TILE_KEYS];
     const query_terms t = {log_terms, delta_terms, alpha_terms, u_terms, top_terms, spread_terms};
     places at;
-    work += a.work;
 
     for (int task = task_begin; task < task_end; ++task) {
         const int kv_head = task % a.kv_heads;
         const problem p = problem_of(&a, task / a.kv_heads, lengths, lengths_q, offsets, offsets_k);
         /* keys beyond the key length have gradients too: 0 */
         const int keys = HAS_SEQUENCES ? p.keys : a.length_k;
-        at.k = k + a.k.offset + p.batch * a.k.batch + kv_head * a.k.head + p.key_base * a.k.token;
-        at.v = v + a.v.offset + p.batch * a.v.batch + kv_head * a.v.head + p.key_base * a.v.token;
+        at.k = k + p.batch * a.k.batch + kv_head * a.k.head + p.key_base * a.k.token;
+        at.v = v + p.batch * a.v.batch + kv_head * a.v.head + p.key_base * a.v.token;
         __global storage *const dk =
-            grad_k + a.grad_k.offset + p.batch * a.grad_k.batch + kv_head * a.grad_k.head + p.key_base * a.grad_k.token;
+            grad_k + p.batch * a.grad_k.batch + kv_head * a.grad_k.head + p.key_base * a.grad_k.token;
         __global storage *const dv =
-            grad_v + a.grad_v.offset + p.batch * a.grad_v.batch + kv_head * a.grad_v.head + p.key_base * a.grad_v.token;
+            grad_v + p.batch * a.grad_v.batch + kv_head * a.grad_v.head + p.key_base * a.grad_v.token;
 
         for (int k0 = split * GROUP_ROWS; k0 < keys; k0 += a.splits * GROUP_ROWS) {
             for (int panel = 0; panel < PANELS; ++panel) {
@@ -726,11 +722,10 @@ KERNEL(mixture_backward)
             for (int h = kv_head * group; h < (kv_head + 1) * group; ++h) {
                 at.bh = p.batch * a.heads + h;
                 at.row = at.bh * a.length + p.row_base;
-                at.q = q + a.q.offset + p.batch * a.q.batch + h * a.q.head + p.row_base * a.q.token;
-                at.grad_o = grad_o + a.grad_o.offset + p.batch * a.grad_o.batch + h * a.grad_o.head +
-                            p.row_base * a.grad_o.token;
-                at.prior = prior + a.prior.offset + h * a.prior.head + (a.prior.token ? p.key_base : 0);
-                at.shift = shift + a.shift_offset + (long)h * COMPONENTS * a.head_size;
+                at.q = q + p.batch * a.q.batch + h * a.q.head + p.row_base * a.q.token;
+                at.grad_o = grad_o + p.batch * a.grad_o.batch + h * a.grad_o.head + p.row_base * a.grad_o.token;
+                at.prior = prior + h * a.prior.head + (a.prior.token ? p.key_base : 0);
+                at.shift = shift + (long)h * COMPONENTS * a.head_size;
                 at.work = work;
                 at.grad_q = work + a.region[MGK_REGION_QUERY] + (split * rows + at.row) * HEAD_SIZE;
                 at.row_sums =
@@ -739,18 +734,18 @@ KERNEL(mixture_backward)
                 at.bias = bias_of(&a, &p, h, bias);
 #endif
 #if HAS_ALIBI
-                at.slope = slopes[a.slopes_offset + h] * LOG2_E;
+                at.slope = slopes[h] * LOG2_E;
 #endif
 #if WANT_BIAS && !HAS_BIAS_KEY_SUMS && !HAS_BIAS_ROW_SUMS
                 at.grad_bias = a.bias_copies == 0
-                                   ? grad_bias + a.out_offset
+                                   ? grad_bias
                                    : work + a.region[MGK_REGION_BIAS] + GROUP_ID * (a.bias_batches * a.bias.batch);
                 at.grad_bias += (p.batch % a.bias_batches) * a.bias.batch + h * a.bias.head +
                                 p.row_base * a.bias.component + p.key_base * a.bias.token;
 #endif
 #if WANT_GAMMA
-                at.gamma = gamma + a.out_offset + at.bh * COMPONENTS * a.length * a.length_k +
-                           p.row_base * (long)a.length_k + p.key_base;
+                at.gamma =
+                    gamma + at.bh * COMPONENTS * a.length * a.length_k + p.row_base * (long)a.length_k + p.key_base;
 #endif
                 components_begin(&x, &a, h, &at, variance);
                 key.spread = 0.0f;
@@ -771,10 +766,11 @@ KERNEL(mixture_backward)
 #if WANT_K
                 for (int r = 0; r < PRODUCTS; ++r)
                     store_keys(&g, panel, r, HAS_VARIANCE ? 1.0f : a.scale * LN_2, dk + r * a.grad_k.component,
-                               a.grad_k.token, first, keys, a.head_size, (a.accumulate & 2) != 0);
+                               a.grad_k.token, first, keys, a.head_size, is_added(&a.bound, SLOT_GRAD_K));
 #endif
 #if WANT_V
-                store_values(&g, panel, 0, dv, a.grad_v.token, first, keys, a.value_size, (a.accumulate & 4) != 0);
+                store_values(&g, panel, 0, dv, a.grad_v.token, first, keys, a.value_size,
+                             is_added(&a.bound, SLOT_GRAD_V));
 #endif
             }
         }

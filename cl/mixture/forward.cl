@@ -23,6 +23,12 @@
  *
  * in the workspace, +inf in rows that see no key.
  */
+#include "mixture/buffers.clh"
+
+#define ARGUMENTS mgk_attention_args
+#define BUFFERS   MGK_MIXTURE_FORWARD_BUFFERS
+#include "base/buffers.clh"
+
 #include "mixture/block.clh"
 
 #define SCORE_SLOTS (HAS_BIAS ? 3 : 2)
@@ -362,17 +368,9 @@ FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_att
 }
 #endif
 
-#define KERNEL_PARAMETERS                                                                                              \
-    const mgk_attention_args a, __global const storage *q, __global const storage *k, __global const storage *v,       \
-        __global storage *o, __global float *lse, __global const float *prior, __global const float *variance,         \
-        __global const float *shift, __global const int *lengths, __global const int *lengths_q,                       \
-        __global const int *offsets, __global const int *offsets_k, __global const float *bias,                        \
-        __global const float *slopes, __global const float *sinks, __global float *work
-#define KERNEL_ARGUMENTS                                                                                               \
-    a, q, k, v, o, lse, prior, variance, shift, lengths, lengths_q, offsets, offsets_k, bias, slopes, sinks, work
-
 KERNEL(mixture_forward)
 {
+    BEGIN_BUFFERS
     if (a.length == 0)
         return;
     const row_block block = row_block_of(&a, GROUP_ID, a.heads, offsets);
@@ -382,13 +380,13 @@ KERNEL(mixture_forward)
         return;
     const long g = (long)h * a.kv_heads / a.heads;
     const results out = results_of(&a, &p, h, block.split, o, lse, work);
-    q += a.q.offset + p.batch * a.q.batch + h * a.q.head + p.row_base * a.q.token;
-    k += a.k.offset + p.batch * a.k.batch + g * a.k.head + p.key_base * a.k.token;
+    q += p.batch * a.q.batch + h * a.q.head + p.row_base * a.q.token;
+    k += p.batch * a.k.batch + g * a.k.head + p.key_base * a.k.token;
 #if !DENSITY
-    v += a.v.offset + p.batch * a.v.batch + g * a.v.head + p.key_base * a.v.token;
+    v += p.batch * a.v.batch + g * a.v.head + p.key_base * a.v.token;
 #endif
-    prior += a.prior.offset + h * a.prior.head + p.key_base * a.prior.token;
-    shift += a.shift_offset + (long)h * COMPONENTS * a.head_size;
+    prior += h * a.prior.head + p.key_base * a.prior.token;
+    shift += (long)h * COMPONENTS * a.head_size;
 
     ENGINE_DECLARE(e, PRODUCTS)
     mixture x;
@@ -447,7 +445,7 @@ KERNEL(mixture_forward)
         panel_finish(&e, &x, n, &a, &p, first + n * PANEL_ROWS, row_max[n], row_sum[n], seen[n], &out);
 #else
         /* one range of the keys has it */
-        const float sink = HAS_SINKS && block.split == 0 ? sinks[a.sinks_offset + h] : -INFINITY;
+        const float sink = HAS_SINKS && block.split == 0 ? sinks[h] : -INFINITY;
         panel_finish(&e, &x, n, n, &a, &p, first + n * PANEL_ROWS, row_max[n], row_sum[n], sink, &out);
 #endif
     }

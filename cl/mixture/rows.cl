@@ -9,6 +9,13 @@
  *            sMGK: + sum_r R_ir b_r / sigma_r^2                 gaussian: - q_i sum_r R_ir / sigma_r^2
  *     where sigma is shared and no sink has a part, sum_r R_ir = dL_i
  */
+#define PASS_BACKWARD
+#include "mixture/buffers.clh"
+
+#define ARGUMENTS mgk_attention_args
+#define BUFFERS   MGK_MIXTURE_ROWS_BUFFERS
+#include "base/buffers.clh"
+
 #include "base/common.clh"
 #include "mixture/block.clh"
 
@@ -18,7 +25,7 @@
 
 FUNCTION __global const storage *row_query(const mgk_attention_args *a, const row_place *at, __global const storage *q)
 {
-    return q + a->q.offset + at->b * a->q.batch + at->h * a->q.head + at->i * a->q.token;
+    return q + at->b * a->q.batch + at->h * a->q.head + at->i * a->q.token;
 }
 
 /* |row|^2, summed as the forward pass sums it: what both take from L and add again must be the same. */
@@ -30,17 +37,14 @@ FUNCTION float row_norm(__global const storage *row, int size)
     return sum;
 }
 
-__kernel void mixture_rows_begin(const mgk_attention_args a, __global const storage *q, __global const storage *o,
-                                 __global const float *lse, __global const storage *grad_o,
-                                 __global const float *grad_lse, __global const float *variance,
-                                 __global const float *shift, __global const float *sinks, __global float *work)
+__kernel void mixture_rows_begin(KERNEL_PARAMETERS)
 {
+    BEGIN_BUFFERS
     const long rows = rows_of(&a), x = get_global_id(0);
     if (a.heads == 0 || x >= rows)
         return;
     const row_place at = row_of(&a, x);
     __global const storage *const query = row_query(&a, &at, q);
-    work += a.work;
 
 #if HAS_ROW_TERMS
     __global float *const alpha =
@@ -52,7 +56,7 @@ __kernel void mixture_rows_begin(const mgk_attention_args a, __global const stor
 #endif
     float product[ALPHA_TERMS > 0 ? ALPHA_TERMS : 1] = {0};
 #if KEYS_SHIFTED
-    __global const float *const rows_shift = shift + a.shift_offset + at.h * COMPONENTS * a.head_size;
+    __global const float *const rows_shift = shift + at.h * COMPONENTS * a.head_size;
     for (int d = 0; d < a.head_size; ++d) {
         const float y = load1(query, d);
         COMPONENTS_FOR(r)
@@ -116,24 +120,21 @@ FUNCTION float row_sum(const mgk_attention_args *a, const row_place *at, int r, 
 }
 #endif
 
-__kernel void mixture_rows_finish(const mgk_attention_args a, __global const storage *q, __global const float *grad_lse,
-                                  __global const float *variance, __global const float *shift, __global storage *grad_q,
-                                  __global const float *work)
+__kernel void mixture_rows_finish(KERNEL_PARAMETERS)
 {
+    BEGIN_BUFFERS
     const long rows = rows_of(&a), x = get_global_id(0);
     if (a.heads == 0 || x >= rows)
         return;
     const row_place at = row_of(&a, x);
     __global const storage *const query = row_query(&a, &at, q);
-    __global storage *const out =
-        grad_q + a.grad_q.offset + at.b * a.grad_q.batch + at.h * a.grad_q.head + at.i * a.grad_q.token;
-    work += a.work;
+    __global storage *const out = grad_q + at.b * a.grad_q.batch + at.h * a.grad_q.head + at.i * a.grad_q.token;
     __global const float *const product = work + a.region[MGK_REGION_QUERY] + x * HEAD_SIZE;
 
     float own = 0.0f; /* of q_i: - sum_r R_ir / sigma_r^2 */
 #if SCORE_GAUSSIAN && !HAS_ROW_SUMS
-    if (a.has_grad_lse)
-        own = grad_lse[a.grad_lse_offset + row_lse(&a, &at)] * (-a.scale * LN_2);
+    if (is_given(&a.bound, SLOT_GRAD_LSE))
+        own = grad_lse[row_lse(&a, &at)] * (-a.scale * LN_2);
 #endif
 #if HAS_ROW_SUMS
     float component[COMPONENTS]; /* R_ir / sigma_r^2 */
@@ -154,11 +155,11 @@ __kernel void mixture_rows_finish(const mgk_attention_args a, __global const sto
 #endif
 #if KEYS_SHIFTED && HAS_ROW_SUMS
         for (int r = 0; r < COMPONENTS; ++r)
-            sum = fma(component[r], shift[a.shift_offset + (at.h * COMPONENTS + r) * a.head_size + d], sum);
+            sum = fma(component[r], shift[(at.h * COMPONENTS + r) * a.head_size + d], sum);
 #endif
         /* a row that sees nothing may hold anything */
         sum = seen ? sum : 0.0f;
-        store1(out, d, (a.accumulate & 1) != 0 ? sum + load1(out, d) : sum);
+        store1(out, d, is_added(&a.bound, SLOT_GRAD_Q) ? sum + load1(out, d) : sum);
     }
 }
 
@@ -166,9 +167,9 @@ __kernel void mixture_rows_finish(const mgk_attention_args a, __global const sto
  * db_r = sum_b ( sum_i R_ir q_i [gaussian: - sum_j C_jr k_j - b_r sum_i R_ir] ) / sigma_r^2, C the key sums.
  * A work-item is (b, slice of rows and keys, h, r, four features); attention/reduce.cl adds the slices.
  */
-__kernel void mixture_shift_gradient(const mgk_attention_args a, __global const storage *q, __global const storage *k,
-                                     __global const float *variance, __global const float *shift, __global float *work)
+__kernel void mixture_shift_gradient(KERNEL_PARAMETERS)
 {
+    BEGIN_BUFFERS
 #if KEYS_SHIFTED && HAS_ROW_SUMS
     const int quads = (a.head_size + 3) / 4;
     const int slices = MGK_SHIFT_SLICES(max(a.length, a.length_k));
@@ -182,7 +183,6 @@ __kernel void mixture_shift_gradient(const mgk_attention_args a, __global const 
     const long h = x / COMPONENTS % a.heads, slice = x / COMPONENTS / a.heads;
     const long b = slice / slices, g = h * a.kv_heads / a.heads;
     const int first = (int)(slice % slices) * MGK_SHIFT_SLICE;
-    work += a.work;
     float4 sum = (float4)(0.0f);
     float weight = 0.0f;
     row_place at = {b, h, first};
@@ -197,7 +197,7 @@ __kernel void mixture_shift_gradient(const mgk_attention_args a, __global const 
 #if SCORE_GAUSSIAN
     __global const float *const key_sum =
         work + a.region[MGK_REGION_SHIFT] + ((b * a.heads + h) * COMPONENTS + r) * a.length_k;
-    __global const storage *const key = k + a.k.offset + b * a.k.batch + g * a.k.head;
+    __global const storage *const key = k + b * a.k.batch + g * a.k.head;
     for (int j = first; j < min(first + MGK_SHIFT_SLICE, a.length_k); ++j)
         if (key_sum[j] != 0.0f)
             sum = fma((float4)(-key_sum[j]), load4_padded(key + j * a.k.token, d, a.head_size), sum);
@@ -208,7 +208,7 @@ __kernel void mixture_shift_gradient(const mgk_attention_args a, __global const 
     for (int i = d; i < min(d + 4, a.head_size); ++i) {
         float part = parts[i - d];
 #if SCORE_GAUSSIAN
-        part = fma(-weight, shift[a.shift_offset + vector + i], part);
+        part = fma(-weight, shift[vector + i], part);
 #endif
         work[a.region[MGK_REGION_SLICES] + slice * a.heads * COMPONENTS * a.head_size + vector + i] = part * scale;
     }

@@ -58,12 +58,14 @@ static clmgk_status list_arrays(const clmgk_plan *plan, clmgk_pass pass, clmgk_a
     for (int i = 0; i < CLMGK_ARRAYS; ++i) {
         const clmgk_array array = (clmgk_array)i;
         const clmgk_buffer *const buffer = clmgk_array_buffer(args, array);
-        if (clmgk_array_presence(&plan->desc, pass, array) != CLMGK_ABSENT)
+        if (clmgk_array_presence(&plan->desc, pass, array) != CLMGK_ABSENT) {
             call->arrays[i] = buffer;
-        else if (buffer->memory != NULL && !mgk_array_is_used(&plan->desc, array))
+            call->added |= (uint64_t)((clmgk_array_get_info(array)->gradient & args->accumulate) != 0) << i;
+        } else if (buffer->memory != NULL && !mgk_array_is_used(&plan->desc, array)) {
             return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
                             "%s: given, but the plan's descriptor (variant %s) does not use it", mgk_array_name(array),
                             clmgk_variant_name(plan->desc.variant));
+        }
     }
     return CLMGK_OK;
 }
@@ -98,7 +100,6 @@ static clmgk_status launch_steps(const clmgk_plan *plan, clmgk_pass which, const
                                  clmgk_error *error)
 {
     const mgk_compiled_pass *const pass = plan->pass[which];
-    unsigned char args[MGK_ARGS_BYTES];
     clmgk_status status = CLMGK_OK;
     cl_event before = NULL;
     size_t step = next_step(&pass->plan, 0);
@@ -108,10 +109,9 @@ static clmgk_status launch_steps(const clmgk_plan *plan, clmgk_pass which, const
         const mgk_kernel_plan *const kernel = &pass->plan.step[step];
         const size_t next = next_step(&pass->plan, step + 1);
         cl_event done = NULL;
-        plan->family->bind(kernel, call, args);
-        status = mgk_launch_step(pass, step, &kernel->launch, args, call, at->queue, before != NULL ? 1 : at->num_wait,
-                                 before != NULL ? &before : at->wait_list, next < pass->plan.steps ? &done : at->event,
-                                 error);
+        status = mgk_launch_step(pass, step, &kernel->launch, kernel->args, call, at->queue,
+                                 before != NULL ? 1 : at->num_wait, before != NULL ? &before : at->wait_list,
+                                 next < pass->plan.steps ? &done : at->event, error);
         if (before != NULL)
             clReleaseEvent(before);
         before = done;
@@ -148,7 +148,6 @@ static clmgk_status read_call(const clmgk_plan *plan, clmgk_pass pass, const clm
     MGK_TRY(check_numbers(pass, args, error));
     *call = mgk_empty_call();
     call->seed = args->seed;
-    call->accumulate = args->accumulate;
     call->parts = args->parts;
     return list_arrays(plan, pass, args, call, error);
 }

@@ -219,14 +219,33 @@ static clmgk_status try_tuned(clmgk_plan *plan, clmgk_pass which, clmgk_engine e
 
 /* ---- launches ----------------------------------------------------------------------------------------------- */
 
+/* What the call brings, before the other arguments. */
+static mgk_bound bound_of(const mgk_kernel_plan *step, const mgk_call *call)
+{
+    mgk_bound bound = {
+        .seed_low = (mgk_u32)call->seed, .seed_high = (mgk_u32)(call->seed >> 32), .parts = (mgk_i32)call->parts};
+    for (size_t i = 0; i < step->buffers; ++i) {
+        const clmgk_array array = step->buffer[i];
+        const size_t unit = array == CLMGK_ARRAY_WORKSPACE ? sizeof(float) : 1;
+        bound.offset[i] = (mgk_i64)(call->arrays[array]->offset / unit);
+        bound.given |= (mgk_u32)(call->arrays[array]->memory != NULL) << i;
+        bound.added |= (mgk_u32)(call->added >> array & 1u) << i;
+    }
+    return bound;
+}
+
 clmgk_status mgk_launch_step(const mgk_compiled_pass *pass, size_t step, const mgk_launch *launch, const void *args,
                              const mgk_call *call, cl_command_queue queue, cl_uint num_wait, const cl_event *wait_list,
                              cl_event *event, clmgk_error *error)
 {
     const mgk_kernel_plan *const plan = &pass->plan.step[step];
     const cl_mem *const stand_in = &pass->program[step]->context->stand_in;
-    mgk_kernel_arg list[1 + MGK_MAX_BUFFERS];
-    list[0] = (mgk_kernel_arg){plan->args_bytes, args};
+    unsigned char bound[MGK_ARGUMENT_BYTES];
+    mgk_kernel_arg list[1 + MGK_SLOTS];
+    memcpy(bound, args, plan->args_bytes);
+    const mgk_bound of_call = bound_of(plan, call);
+    memcpy(bound, &of_call, sizeof(of_call));
+    list[0] = (mgk_kernel_arg){plan->args_bytes, bound};
     for (size_t i = 0; i < plan->buffers; ++i) {
         const cl_mem *const memory = &call->arrays[plan->buffer[i]]->memory;
         list[i + 1] = (mgk_kernel_arg){sizeof(cl_mem), *memory != NULL ? memory : stand_in};
@@ -260,7 +279,7 @@ static mgk_launch warm_up_launch(const clmgk_context *context, const mgk_launch 
 static clmgk_status warm_up(const clmgk_context *context, const mgk_compiled_pass *pass, size_t step,
                             cl_command_queue queue, clmgk_error *error)
 {
-    static const unsigned char args[MGK_ARGS_BYTES] = {0};
+    static const unsigned char args[MGK_ARGUMENT_BYTES] = {0};
     const mgk_call call = mgk_empty_call();
     const mgk_launch launch = warm_up_launch(context, &pass->plan.step[step].launch);
     const clmgk_status status = mgk_launch_step(pass, step, &launch, args, &call, queue, 0, NULL, NULL, error);

@@ -70,9 +70,9 @@ static void set_flags(const mgk_attention_request *request, mgk_flags *flags)
     flags->HAS_MIX_OFFSET = request->desc->use_mix_offset;
 }
 
-mgk_attention_args mgk_admixture_args_of(const mgk_attention_request *request)
+mgk_forward_args mgk_admixture_args_of(const mgk_attention_request *request)
 {
-    mgk_attention_args args = mgk_attention_args_of(request);
+    mgk_forward_args args = mgk_attention_args_of(request);
     args.mix_head = request->traits.shared_mix ? 0 : request->desc->components;
     return args;
 }
@@ -115,5 +115,4 @@ static bool rounds_by_engine(const clmgk_attention_desc *desc)
     return false;
 }
 
-const mgk_family mgk_admixture_family = {"admixture",      admixture_resolve,  admixture_plan,
-                                         rounds_by_engine, mgk_attention_bind, &added};
+const mgk_family mgk_admixture_family = {"admixture", admixture_resolve, admixture_plan, rounds_by_engine, &added};

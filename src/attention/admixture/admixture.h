@@ -3,10 +3,11 @@
 #ifndef MGK_ADMIXTURE_H
 #define MGK_ADMIXTURE_H
 
+#include "admixture/buffers.clh"
 #include "attention/core/attention.h"
 
 /* The run-time arguments of a problem: those of every family, and where a head's mixing lies. */
-mgk_attention_args mgk_admixture_args_of(const mgk_attention_request *request);
+mgk_forward_args mgk_admixture_args_of(const mgk_attention_request *request);
 
 /* Scores that a tile holds for all heads: HELD_SCORES of the kernels. */
 int64_t mgk_admixture_held(const mgk_attention_traits *traits);

@@ -69,20 +69,18 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
 
 /* ---- steps -------------------------------------------------------------------------------------------------- */
 
-static void add_rows(mgk_backward *x, const char *name, const clmgk_array *buffers, size_t count, clmgk_array out,
-                     int64_t work)
+static void add_rows(mgk_backward *x, const char *name, int64_t work)
 {
+    static const clmgk_array buffers[] = {MGK_ADMIXTURE_ROWS_BUFFERS(MGK_BUFFER)};
     mgk_flags flags = mgk_backward_rows_flags(x);
     set_wants(&x->want, &flags);
-    mgk_backward_add_rows(x, "admixture/rows.cl", name, &flags, buffers, count, out, work);
+    mgk_backward_add_rows(x, "admixture/rows.cl", name, &flags, buffers, MGK_COUNT(buffers), work);
 }
 
 static void add_rows_begin(mgk_backward *x)
 {
-    static const clmgk_array buffers[] = {CLMGK_ARRAY_O,        CLMGK_ARRAY_LSE,   CLMGK_ARRAY_GRAD_O,
-                                          CLMGK_ARRAY_GRAD_LSE, CLMGK_ARRAY_SINKS, CLMGK_ARRAY_WORKSPACE};
     const clmgk_attention_desc *const d = x->request->desc;
-    add_rows(x, "admixture_rows_begin", buffers, MGK_COUNT(buffers), CLMGK_ARRAYS, d->batch * d->heads * d->length);
+    add_rows(x, "admixture_rows_begin", d->batch * d->heads * d->length);
 }
 
 static int64_t query_rows(const clmgk_attention_desc *d)
@@ -92,29 +90,24 @@ static int64_t query_rows(const clmgk_attention_desc *d)
 
 static void add_rows_finish(mgk_backward *x)
 {
-    static const clmgk_array buffers[] = {CLMGK_ARRAY_Q, CLMGK_ARRAY_MIX, CLMGK_ARRAY_GRAD_Q, CLMGK_ARRAY_WORKSPACE};
-    add_rows(x, "admixture_rows_finish", buffers, MGK_COUNT(buffers), CLMGK_ARRAYS, query_rows(x->request->desc));
+    add_rows(x, "admixture_rows_finish", query_rows(x->request->desc));
 }
 
 static void add_main(mgk_backward *x)
 {
-    static const clmgk_array buffers[] = {CLMGK_ARRAY_Q,          CLMGK_ARRAY_K,         CLMGK_ARRAY_V,
-                                          CLMGK_ARRAY_GRAD_O,     CLMGK_ARRAY_MIX,       CLMGK_ARRAY_MIX_WEIGHT,
-                                          CLMGK_ARRAY_MIX_OFFSET, CLMGK_ARRAY_NOISE,     CLMGK_ARRAY_LENGTHS,
-                                          CLMGK_ARRAY_LENGTHS_Q,  CLMGK_ARRAY_OFFSETS,   CLMGK_ARRAY_OFFSETS_K,
-                                          CLMGK_ARRAY_BIAS,       CLMGK_ARRAY_SLOPES,    CLMGK_ARRAY_GRAD_K,
-                                          CLMGK_ARRAY_GRAD_V,     CLMGK_ARRAY_GRAD_BIAS, CLMGK_ARRAY_WORKSPACE};
+    static const clmgk_array buffers[] = {MGK_ADMIXTURE_BACKWARD_BUFFERS(MGK_BUFFER)};
     const mgk_attention_step step = {.file = "admixture/backward.cl",
                                      .name = "admixture_backward",
                                      .flags = x->flags,
                                      .tunables = &x->plan->tunables,
                                      .buffers = buffers,
                                      .buffer_count = MGK_COUNT(buffers),
-                                     .out = CLMGK_ARRAY_GRAD_BIAS,
+                                     .args = &x->args,
+                                     .args_bytes = sizeof(x->args),
                                      .global = (size_t)x->args.chunks * (size_t)x->args.splits * x->block.threads,
                                      .local = x->block.threads};
     x->plan->main = x->plan->steps;
-    mgk_kernel_plan *const kernel = mgk_attention_add(&step, &x->args, x->plan);
+    mgk_kernel_plan *const kernel = mgk_attention_add(&step, x->plan);
     kernel->private_bytes = x->block.private_bytes;
     kernel->local_bytes = x->block.local_bytes;
 }
@@ -123,40 +116,31 @@ static void add_main(mgk_backward *x)
 static void add_mix_totals(mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
-    const mgk_reduction r = {.out = CLMGK_ARRAY_WORKSPACE,
-                             .in = x->args.region[MGK_REGION_MIX_ROWS],
-                             .outputs = d->components,
-                             .row = d->components,
-                             .inner = d->length,
-                             .outer = d->batch,
-                             .outer_stride = d->components * d->length,
-                             .middle = 1,
-                             .scale = 1.0,
-                             .out_region = x->args.region[MGK_REGION_MIX_TOTALS]};
-    mgk_backward_add_reduction(x, &r);
+    const mgk_reduction_args r = {.in = x->args.region[MGK_REGION_MIX_ROWS],
+                                  .outputs = d->components,
+                                  .row = d->components,
+                                  .inner = d->length,
+                                  .outer = d->batch,
+                                  .outer_stride = d->components * d->length,
+                                  .middle = 1,
+                                  .scale = 1.0f,
+                                  .out = x->args.region[MGK_REGION_MIX_TOTALS]};
+    mgk_backward_add_reduction(x, CLMGK_ARRAY_WORKSPACE, false, &r);
 }
 
 static void add_mix_gradients(mgk_backward *x)
 {
-    const clmgk_array of_mix[] = {CLMGK_ARRAY_MIX, CLMGK_ARRAY_MIX_WEIGHT, CLMGK_ARRAY_NOISE, CLMGK_ARRAY_GRAD_MIX,
-                                  CLMGK_ARRAY_WORKSPACE};
-    const clmgk_array of_weight[] = {CLMGK_ARRAY_MIX, CLMGK_ARRAY_MIX_WEIGHT, CLMGK_ARRAY_NOISE,
-                                     CLMGK_ARRAY_GRAD_MIX_WEIGHT, CLMGK_ARRAY_WORKSPACE};
-    const clmgk_array of_noise[] = {CLMGK_ARRAY_MIX, CLMGK_ARRAY_MIX_WEIGHT, CLMGK_ARRAY_NOISE, CLMGK_ARRAY_GRAD_NOISE,
-                                    CLMGK_ARRAY_WORKSPACE};
-    const clmgk_array of_offset[] = {CLMGK_ARRAY_GRAD_MIX_OFFSET, CLMGK_ARRAY_WORKSPACE};
     const clmgk_attention_desc *const d = x->request->desc;
     const mgk_backward_wants *const w = &x->want;
     const int64_t mixing = (x->request->traits.shared_mix ? 1 : d->heads) * d->components;
     if (w->mix)
-        add_rows(x, "admixture_mix_gradient", of_mix, MGK_COUNT(of_mix), CLMGK_ARRAY_GRAD_MIX, mixing);
+        add_rows(x, "admixture_mix_gradient", mixing);
     if (w->mix_weight)
-        add_rows(x, "admixture_weight_gradient", of_weight, MGK_COUNT(of_weight), CLMGK_ARRAY_GRAD_MIX_WEIGHT, mixing);
+        add_rows(x, "admixture_weight_gradient", mixing);
     if (w->mix_offset)
-        add_rows(x, "admixture_offset_gradient", of_offset, MGK_COUNT(of_offset), CLMGK_ARRAY_GRAD_MIX_OFFSET,
-                 d->heads);
+        add_rows(x, "admixture_offset_gradient", d->heads);
     if (w->noise)
-        add_rows(x, "admixture_noise_gradient", of_noise, MGK_COUNT(of_noise), CLMGK_ARRAY_GRAD_NOISE, d->components);
+        add_rows(x, "admixture_noise_gradient", d->components);
 }
 
 /* ---- the plan ----------------------------------------------------------------------------------------------- */
@@ -174,7 +158,8 @@ static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
     const mgk_attention_traits *const t = &x->request->traits;
     const mgk_footprint footprint = footprint_of(x->request);
     MGK_TRY(mgk_attention_fit(x->request, &footprint, &x->plan->tunables, &x->block, error));
-    x->args = mgk_admixture_args_of(x->request);
+    const mgk_forward_args args = mgk_admixture_args_of(x->request);
+    mgk_backward_args_begin(x, &args);
     x->flags = main_flags(x);
     x->tasks = mgk_attention_problems(d);
     x->copy_floats = x->flags.WANT_Q ? query_rows(d) * t->head_size : 0;

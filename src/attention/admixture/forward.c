@@ -75,14 +75,10 @@ static clmgk_status group_of(const mgk_attention_request *request, forward_group
     return CLMGK_OK;
 }
 
-static void add_forward(const mgk_attention_request *request, const forward_group *group,
-                        const mgk_attention_args *args, mgk_pass_plan *plan)
+static void add_forward(const mgk_attention_request *request, const forward_group *group, const mgk_forward_args *args,
+                        mgk_pass_plan *plan)
 {
-    static const clmgk_array buffers[] = {
-        CLMGK_ARRAY_Q,         CLMGK_ARRAY_K,          CLMGK_ARRAY_V,          CLMGK_ARRAY_O,     CLMGK_ARRAY_LSE,
-        CLMGK_ARRAY_MIX,       CLMGK_ARRAY_MIX_WEIGHT, CLMGK_ARRAY_MIX_OFFSET, CLMGK_ARRAY_NOISE, CLMGK_ARRAY_LENGTHS,
-        CLMGK_ARRAY_LENGTHS_Q, CLMGK_ARRAY_OFFSETS,    CLMGK_ARRAY_OFFSETS_K,  CLMGK_ARRAY_BIAS,  CLMGK_ARRAY_SLOPES,
-        CLMGK_ARRAY_SINKS,     CLMGK_ARRAY_WORKSPACE};
+    static const clmgk_array buffers[] = {MGK_ADMIXTURE_FORWARD_BUFFERS(MGK_BUFFER)};
     const int64_t groups = mgk_attention_groups(request->desc, group->head_groups, group->block.rows);
     mgk_flags flags = mgk_attention_block_flags(request, &group->tunables, &group->block);
     flags.SHARED_SOFTMAX = shares_softmax(request);
@@ -93,10 +89,11 @@ static void add_forward(const mgk_attention_request *request, const forward_grou
                                      .tunables = &group->tunables,
                                      .buffers = buffers,
                                      .buffer_count = MGK_COUNT(buffers),
-                                     .out = CLMGK_ARRAYS,
+                                     .args = args,
+                                     .args_bytes = sizeof(*args),
                                      .global = (size_t)(groups * args->splits) * group->block.threads,
                                      .local = group->block.threads};
-    mgk_kernel_plan *const kernel = mgk_attention_add(&step, args, plan);
+    mgk_kernel_plan *const kernel = mgk_attention_add(&step, plan);
     kernel->local_bytes = group->block.local_bytes;
     kernel->private_bytes = group->block.private_bytes;
 }
@@ -107,7 +104,7 @@ clmgk_status mgk_admixture_plan_forward(const mgk_attention_request *request, mg
     MGK_TRY(group_of(request, &group, error));
     plan->tunables = group.tunables;
     plan->main = plan->steps;
-    mgk_attention_args args = mgk_admixture_args_of(request);
+    mgk_forward_args args = mgk_admixture_args_of(request);
     MGK_TRY(mgk_attention_forward_splits(request, plan, &args, error));
     add_forward(request, &group, &args, plan);
     if (args.splits > 1)

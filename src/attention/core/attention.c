@@ -37,15 +37,20 @@ int64_t mgk_attention_problems(const clmgk_attention_desc *desc)
     return desc->sequences > 0 ? desc->sequences : desc->batch;
 }
 
-static mgk_place place_of(const clmgk_layout *layout)
+mgk_place mgk_place_of(const clmgk_layout *layout)
 {
-    return (mgk_place){0, layout->batch, layout->head, layout->component, layout->token};
+    return (mgk_place){layout->batch, layout->head, layout->token};
+}
+
+mgk_component_place mgk_component_place_of(const clmgk_layout *layout)
+{
+    return (mgk_component_place){layout->batch, layout->head, layout->component, layout->token};
 }
 
 /* Axes of one element have a stride of 0. */
-static mgk_place bias_place(const clmgk_attention_desc *d)
+static mgk_component_place bias_place(const clmgk_attention_desc *d)
 {
-    mgk_place place = {0};
+    mgk_component_place place = {0};
     if (!d->use_bias)
         return place;
     const int64_t row = d->bias_length_k, head = d->bias_length * row;
@@ -63,20 +68,16 @@ static mgk_i32 window_side(int64_t side)
     return (mgk_i32)(side < most ? side : most);
 }
 
-mgk_attention_args mgk_attention_args_of(const mgk_attention_request *request)
+mgk_forward_args mgk_attention_args_of(const mgk_attention_request *request)
 {
     const clmgk_attention_desc *const d = request->desc;
-    mgk_attention_args args = {0};
-    args.q = place_of(&d->q);
-    args.k = place_of(&d->k);
-    args.v = place_of(&d->v);
-    args.o = place_of(&d->o);
-    args.lse = place_of(&d->lse);
+    mgk_forward_args args = {0};
+    args.q = mgk_place_of(&d->q);
+    args.k = mgk_component_place_of(&d->k);
+    args.v = mgk_place_of(&d->v);
+    args.o = mgk_place_of(&d->o);
+    args.lse = mgk_place_of(&d->lse);
     args.bias = bias_place(d);
-    args.grad_o = place_of(&d->grad_o);
-    args.grad_q = place_of(&d->grad_q);
-    args.grad_k = place_of(&d->grad_k);
-    args.grad_v = place_of(&d->grad_v);
     args.batch = (mgk_i32)mgk_attention_problems(d);
     args.heads = (mgk_i32)d->heads;
     args.kv_heads = (mgk_i32)d->kv_heads;
@@ -122,7 +123,7 @@ mgk_flags mgk_attention_flags(const mgk_attention_request *request)
     return flags;
 }
 
-mgk_kernel_plan *mgk_attention_add(const mgk_attention_step *step, const mgk_attention_args *args, mgk_pass_plan *plan)
+mgk_kernel_plan *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
 {
     mgk_kernel_plan *const kernel = &plan->step[plan->steps++];
     kernel->file = step->file;
@@ -133,12 +134,10 @@ mgk_kernel_plan *mgk_attention_add(const mgk_attention_step *step, const mgk_att
     if (step->tunables != NULL)
         mgk_tunables_options(step->tunables, &kernel->options);
     kernel->launch = (mgk_launch){1, {step->global, 1, 1}, {step->local, 1, 1}};
-    _Static_assert(sizeof(*args) <= MGK_ARGS_BYTES && sizeof(*args) % 8 == 0, "the arguments' structure");
-    memcpy(kernel->args, args, sizeof(*args));
-    kernel->args_bytes = sizeof(*args);
+    memcpy(kernel->args, step->args, step->args_bytes);
+    kernel->args_bytes = step->args_bytes;
     memcpy(kernel->buffer, step->buffers, step->buffer_count * sizeof(*step->buffers));
     kernel->buffers = step->buffer_count;
-    kernel->out = step->out;
     return kernel;
 }
 
@@ -213,12 +212,10 @@ int mgk_attention_splits(const mgk_attention_request *request, int64_t heads, in
 
 /* A work-item per element of O, rounded up to the class of E. `internal`: the parts are the workspace's. */
 mgk_kernel_plan *mgk_attention_add_combine(const mgk_attention_request *request, bool internal,
-                                           const mgk_attention_args *args, mgk_pass_plan *plan)
+                                           const mgk_forward_args *args, mgk_pass_plan *plan)
 {
     const clmgk_attention_desc *const d = request->desc;
-    const clmgk_array buffers[] = {internal ? CLMGK_ARRAY_WORKSPACE : CLMGK_ARRAY_PARTS_O,
-                                   internal ? CLMGK_ARRAY_WORKSPACE : CLMGK_ARRAY_PARTS_LSE, CLMGK_ARRAY_O,
-                                   CLMGK_ARRAY_LSE, CLMGK_ARRAY_OFFSETS};
+    static const clmgk_array buffers[] = {MGK_COMBINE_BUFFERS(MGK_BUFFER)};
     const int size = request->traits.value_size;
     mgk_flags flags = mgk_attention_flags(request);
     flags.SPLIT_KEYS = internal;
@@ -228,16 +225,17 @@ mgk_kernel_plan *mgk_attention_add_combine(const mgk_attention_request *request,
                                      .flags = flags,
                                      .buffers = buffers,
                                      .buffer_count = MGK_COUNT(buffers),
-                                     .out = CLMGK_ARRAYS,
+                                     .args = args,
+                                     .args_bytes = sizeof(*args),
                                      .global = rows * (size_t)size,
                                      .local = size % 64 == 0   ? 64
                                               : size % 32 == 0 ? 32
                                                                : 16};
-    return mgk_attention_add(&step, args, plan);
+    return mgk_attention_add(&step, plan);
 }
 
 clmgk_status mgk_attention_forward_splits(const mgk_attention_request *request, mgk_pass_plan *plan,
-                                          mgk_attention_args *args, clmgk_error *error)
+                                          mgk_forward_args *args, clmgk_error *error)
 {
     const clmgk_attention_desc *const d = request->desc;
     args->splits = mgk_tunable_get(&plan->tunables, "splits");
@@ -247,8 +245,8 @@ clmgk_status mgk_attention_forward_splits(const mgk_attention_request *request, 
                         args->splits);
     if (args->splits > 1) {
         const int64_t rows = args->splits * d->batch * d->heads * d->length;
-        args->region[0] = mgk_attention_region(plan, rows);
-        args->region[1] = mgk_attention_region(plan, rows * d->value_size);
+        args->parts_lse = mgk_attention_region(plan, rows);
+        args->parts_o = mgk_attention_region(plan, rows * d->value_size);
     }
     return CLMGK_OK;
 }
@@ -257,59 +255,7 @@ clmgk_status mgk_attention_plan_combine(const mgk_attention_request *request, mg
 {
     plan->tunables = mgk_engine_tunables(request->engine, request->added);
     MGK_TRY(mgk_tunables_read(&plan->tunables, &request->parameters, error));
-    const mgk_attention_args args = mgk_attention_args_of(request);
+    const mgk_forward_args args = mgk_attention_args_of(request);
     mgk_attention_add_combine(request, false, &args, plan);
     return CLMGK_OK;
-}
-
-/* ---- a call ------------------------------------------------------------------------------------------------------ */
-
-void mgk_attention_bind(const mgk_kernel_plan *step, const mgk_call *call, void *out)
-{
-    const clmgk_buffer *const *const arrays = call->arrays;
-    mgk_attention_args args;
-    memcpy(&args, step->args, sizeof(args));
-    args.q.offset = (mgk_i64)arrays[CLMGK_ARRAY_Q]->offset;
-    args.k.offset = (mgk_i64)arrays[CLMGK_ARRAY_K]->offset;
-    args.v.offset = (mgk_i64)arrays[CLMGK_ARRAY_V]->offset;
-    args.o.offset = (mgk_i64)arrays[CLMGK_ARRAY_O]->offset;
-    args.lse.offset = (mgk_i64)arrays[CLMGK_ARRAY_LSE]->offset;
-    args.prior.offset = (mgk_i64)arrays[CLMGK_ARRAY_PRIOR]->offset;
-    args.bias.offset = (mgk_i64)arrays[CLMGK_ARRAY_BIAS]->offset;
-    args.grad_o.offset = (mgk_i64)arrays[CLMGK_ARRAY_GRAD_O]->offset;
-    args.grad_q.offset = (mgk_i64)arrays[CLMGK_ARRAY_GRAD_Q]->offset;
-    args.grad_k.offset = (mgk_i64)arrays[CLMGK_ARRAY_GRAD_K]->offset;
-    args.grad_v.offset = (mgk_i64)arrays[CLMGK_ARRAY_GRAD_V]->offset;
-    args.variance_offset = (mgk_i64)arrays[CLMGK_ARRAY_VARIANCE]->offset;
-    args.shift_offset = (mgk_i64)arrays[CLMGK_ARRAY_SHIFT]->offset;
-    args.lengths_offset = (mgk_i64)arrays[CLMGK_ARRAY_LENGTHS]->offset;
-    args.lengths_q_offset = (mgk_i64)arrays[CLMGK_ARRAY_LENGTHS_Q]->offset;
-    args.offsets_offset = (mgk_i64)arrays[CLMGK_ARRAY_OFFSETS]->offset;
-    args.offsets_k_offset = (mgk_i64)arrays[CLMGK_ARRAY_OFFSETS_K]->offset;
-    args.slopes_offset = (mgk_i64)arrays[CLMGK_ARRAY_SLOPES]->offset;
-    args.sinks_offset = (mgk_i64)arrays[CLMGK_ARRAY_SINKS]->offset;
-    args.mix_offset = (mgk_i64)arrays[CLMGK_ARRAY_MIX]->offset;
-    args.mix_weight_offset = (mgk_i64)arrays[CLMGK_ARRAY_MIX_WEIGHT]->offset;
-    args.mix_added_offset = (mgk_i64)arrays[CLMGK_ARRAY_MIX_OFFSET]->offset;
-    args.noise_offset = (mgk_i64)arrays[CLMGK_ARRAY_NOISE]->offset;
-    args.grad_lse_offset = (mgk_i64)arrays[CLMGK_ARRAY_GRAD_LSE]->offset;
-    args.parts_o_offset = (mgk_i64)arrays[CLMGK_ARRAY_PARTS_O]->offset;
-    args.parts_lse_offset = (mgk_i64)arrays[CLMGK_ARRAY_PARTS_LSE]->offset;
-    args.work = (mgk_i64)(arrays[CLMGK_ARRAY_WORKSPACE]->offset / sizeof(float));
-    args.has_lse = arrays[CLMGK_ARRAY_LSE]->memory != NULL;
-    args.has_grad_lse = arrays[CLMGK_ARRAY_GRAD_LSE]->memory != NULL;
-    args.accumulate = (mgk_i32)call->accumulate;
-    args.parts = (mgk_i32)call->parts;
-    args.seed_low = (mgk_u32)call->seed;
-    args.seed_high = (mgk_u32)(call->seed >> 32);
-    if (step->out < CLMGK_ARRAYS) {
-        if (step->out == CLMGK_ARRAY_WORKSPACE)
-            args.out_offset += args.work;
-        else
-            args.out_offset = (mgk_i64)arrays[step->out]->offset;
-        /* gradients stand in both lists in the same order */
-        if (step->out >= CLMGK_ARRAY_GRAD_Q && step->out <= CLMGK_ARRAY_GRAD_NOISE)
-            args.out_accumulate = (call->accumulate >> (step->out - CLMGK_ARRAY_GRAD_Q) & 1u) != 0;
-    }
-    memcpy(out, &args, sizeof(args));
 }

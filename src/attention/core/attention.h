@@ -3,7 +3,7 @@
 #ifndef MGK_ATTENTION_H
 #define MGK_ATTENTION_H
 
-#include "attention/args.clh"
+#include "attention/buffers.clh"
 #include "attention/core/family.h"
 #include "engine/engine.h"
 
@@ -49,19 +49,22 @@ typedef struct mgk_attention_step {
     const mgk_tunables *tunables; /* NULL: the kernel has none */
     const clmgk_array *buffers;
     size_t buffer_count;
-    clmgk_array out; /* CLMGK_ARRAYS: no reduction */
-    size_t global;   /* work-items; 0: none to run */
+    const void *args; /* begins with mgk_bound */
+    size_t args_bytes;
+    size_t global; /* work-items; 0: none to run */
     size_t local;
 } mgk_attention_step;
 
 /* The flags of a problem, common ones and the family's: a step adds its own. */
 mgk_flags mgk_attention_flags(const mgk_attention_request *request);
 
-/* Appends a step; `args` as mgk_attention_args_of gives them, with the pass's regions. */
-mgk_kernel_plan *mgk_attention_add(const mgk_attention_step *step, const mgk_attention_args *args, mgk_pass_plan *plan);
+/* Appends a step. */
+mgk_kernel_plan *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan);
 
-/* The run-time arguments of a problem: all but offsets, regions and what a call brings. */
-mgk_attention_args mgk_attention_args_of(const mgk_attention_request *request);
+/* The run-time arguments of a problem, but for the workspace's parts and what a call brings. */
+mgk_forward_args mgk_attention_args_of(const mgk_attention_request *request);
+mgk_place mgk_place_of(const clmgk_layout *layout);
+mgk_component_place mgk_component_place_of(const clmgk_layout *layout);
 
 /* Reads the request's parameters, sets defaults of the others, and says what block they make. */
 clmgk_status mgk_attention_fit(const mgk_attention_request *request, const mgk_footprint *footprint,
@@ -94,14 +97,11 @@ int mgk_attention_splits(const mgk_attention_request *request, int64_t heads, in
 /* Sets args->splits to the plan's, and places the partial results in the workspace. UNSUPPORTED: tuned for another
  * shape, they would be larger than the arrays. */
 clmgk_status mgk_attention_forward_splits(const mgk_attention_request *request, mgk_pass_plan *plan,
-                                          mgk_attention_args *args, clmgk_error *error);
+                                          mgk_forward_args *args, clmgk_error *error);
 
 /* Appends the combination of partial results: the caller's, or those in the workspace (`internal`). */
 mgk_kernel_plan *mgk_attention_add_combine(const mgk_attention_request *request, bool internal,
-                                           const mgk_attention_args *args, mgk_pass_plan *plan);
+                                           const mgk_forward_args *args, mgk_pass_plan *plan);
 clmgk_status mgk_attention_plan_combine(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
-
-/* The families' bind. */
-void mgk_attention_bind(const mgk_kernel_plan *step, const mgk_call *call, void *args);
 
 #endif

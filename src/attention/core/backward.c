@@ -3,6 +3,7 @@
 #include "attention/core/backward.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 mgk_backward_wants mgk_backward_wants_of(const clmgk_attention_desc *d)
 {
@@ -41,17 +42,18 @@ mgk_flags mgk_backward_rows_flags(const mgk_backward *x)
 }
 
 void mgk_backward_add_rows(mgk_backward *x, const char *file, const char *name, const mgk_flags *flags,
-                           const clmgk_array *buffers, size_t count, clmgk_array out, int64_t work)
+                           const clmgk_array *buffers, size_t count, int64_t work)
 {
     const mgk_attention_step step = {.file = file,
                                      .name = name,
                                      .flags = *flags,
                                      .buffers = buffers,
                                      .buffer_count = count,
-                                     .out = out,
+                                     .args = &x->args,
+                                     .args_bytes = sizeof(x->args),
                                      .global = mgk_backward_items(work),
                                      .local = MGK_BACKWARD_ITEMS};
-    mgk_attention_add(&step, &x->args, x->plan);
+    mgk_attention_add(&step, x->plan);
 }
 
 mgk_flags mgk_backward_main_flags(const mgk_backward *x)
@@ -66,6 +68,18 @@ mgk_flags mgk_backward_main_flags(const mgk_backward *x)
     flags.BIAS_ROW_AXIS = w->bias_full || d->bias_length > 1;
     flags.BIAS_KEY_AXIS = w->bias_full || d->bias_length_k > 1;
     return flags;
+}
+
+void mgk_backward_args_begin(mgk_backward *x, const mgk_forward_args *args)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    enum { COMMON = offsetof(mgk_backward_args, grad_o) };
+    _Static_assert(offsetof(mgk_forward_args, parts_lse) == COMMON, "both begin alike");
+    memcpy(&x->args, args, COMMON);
+    x->args.grad_o = mgk_place_of(&d->grad_o);
+    x->args.grad_q = mgk_place_of(&d->grad_q);
+    x->args.grad_k = mgk_component_place_of(&d->grad_k);
+    x->args.grad_v = mgk_place_of(&d->grad_v);
 }
 
 /* ---- how the work is shared out ------------------------------------------------------------------------------ */
@@ -152,58 +166,43 @@ void mgk_backward_place(mgk_backward *x)
 
 /* ---- sums ------------------------------------------------------------------------------------------------------ */
 
-void mgk_backward_add_reduction(mgk_backward *x, const mgk_reduction *r)
+void mgk_backward_add_reduction(mgk_backward *x, clmgk_array out, bool by_variance, const mgk_reduction_args *args)
 {
     /* below this many numbers a sum is one work-item's */
-    const bool grouped = r->inner * r->outer * r->middle > 4096;
-    const clmgk_array buffers[] = {CLMGK_ARRAY_VARIANCE, r->out, CLMGK_ARRAY_WORKSPACE};
+    const bool grouped = args->inner * args->outer * args->middle > 4096;
+    const clmgk_array buffers[] = {CLMGK_ARRAY_VARIANCE, out, CLMGK_ARRAY_WORKSPACE}; /* MGK_REDUCE_BUFFERS */
     const mgk_attention_step step = {
         .file = "attention/reduce.cl",
         .name = "attention_reduce",
-        .flags = {.BY_VARIANCE = r->by_variance, .GROUPED = grouped, .GROUP_SIZE = MGK_BACKWARD_ITEMS},
+        .flags = {.BY_VARIANCE = by_variance, .GROUPED = grouped, .GROUP_SIZE = MGK_BACKWARD_ITEMS},
         .buffers = buffers,
         .buffer_count = MGK_COUNT(buffers),
-        .out = r->out,
-        .global = grouped ? (size_t)r->outputs * MGK_BACKWARD_ITEMS : mgk_backward_items(r->outputs),
+        .args = args,
+        .args_bytes = sizeof(*args),
+        .global = grouped ? (size_t)args->outputs * MGK_BACKWARD_ITEMS : mgk_backward_items(args->outputs),
         .local = MGK_BACKWARD_ITEMS};
-    mgk_attention_args args = x->args;
-    args.reduce_in = r->in;
-    args.reduce_outputs = r->outputs;
-    args.reduce_row = r->row > 0 ? r->row : 1;
-    args.reduce_row_stride = r->row_stride;
-    args.reduce_inner = r->inner;
-    args.reduce_outer = r->outer;
-    args.reduce_outer_stride = r->outer_stride;
-    args.reduce_middle = r->middle;
-    args.reduce_middle_stride = r->middle_stride;
-    args.reduce_scale = (float)r->scale;
-    args.out_offset = r->out_region;
-    mgk_attention_add(&step, &args, x->plan);
+    mgk_attention_add(&step, x->plan);
 }
 
-/* Zeros for an output (in < 0; not where it is added to), or for a part of the workspace. */
-void mgk_backward_add_zeros(mgk_backward *x, clmgk_array out, mgk_i64 in, int64_t count)
+void mgk_backward_add_zeros(mgk_backward *x, clmgk_array out, mgk_i64 first, int64_t count)
 {
-    const clmgk_array buffers[] = {out, CLMGK_ARRAY_WORKSPACE};
+    const mgk_reduction_args args = {.out = first, .outputs = count};
     const mgk_attention_step step = {.file = "attention/fill.cl",
                                      .name = "attention_fill",
-                                     .buffers = buffers,
-                                     .buffer_count = MGK_COUNT(buffers),
-                                     .out = out,
+                                     .buffers = &out,
+                                     .buffer_count = 1,
+                                     .args = &args,
+                                     .args_bytes = sizeof(args),
                                      .global = mgk_backward_items(count),
                                      .local = MGK_BACKWARD_ITEMS};
-    mgk_attention_args args = x->args;
-    args.reduce_in = in;
-    args.reduce_outputs = count;
-    mgk_attention_add(&step, &args, x->plan);
+    mgk_attention_add(&step, x->plan);
 }
 
 /* The copies' sum, or the sums per row or key over what shares a bias. */
 static void add_bias_gradient(mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
-    mgk_reduction r = {
-        .out = CLMGK_ARRAY_GRAD_BIAS, .in = x->args.region[MGK_REGION_BIAS], .outputs = bias_count(d), .scale = 1.0};
+    mgk_reduction_args r = {.in = x->args.region[MGK_REGION_BIAS], .outputs = bias_count(d), .scale = 1.0f};
     if (x->want.bias_full) {
         r.row = r.outputs;
         r.inner = r.middle = 1;
@@ -223,30 +222,29 @@ static void add_bias_gradient(mgk_backward *x)
         r.middle = one_head ? d->heads : 1;
         r.middle_stride = axis;
     }
-    mgk_backward_add_reduction(x, &r);
+    mgk_backward_add_reduction(x, CLMGK_ARRAY_GRAD_BIAS, false, &r);
 }
 
 static void add_sink_gradient(mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
-    const mgk_reduction r = {.out = CLMGK_ARRAY_GRAD_SINKS,
-                             .in = x->args.region[MGK_REGION_SINKS],
-                             .outputs = d->heads,
-                             .row = d->heads,
-                             .inner = d->length,
-                             .outer = d->batch,
-                             .outer_stride = d->heads * d->length,
-                             .middle = 1,
-                             .scale = 1.0};
-    mgk_backward_add_reduction(x, &r);
+    const mgk_reduction_args r = {.in = x->args.region[MGK_REGION_SINKS],
+                                  .outputs = d->heads,
+                                  .row = d->heads,
+                                  .inner = d->length,
+                                  .outer = d->batch,
+                                  .outer_stride = d->heads * d->length,
+                                  .middle = 1,
+                                  .scale = 1.0f};
+    mgk_backward_add_reduction(x, CLMGK_ARRAY_GRAD_SINKS, false, &r);
 }
 
 void mgk_backward_begin_bias(mgk_backward *x)
 {
     if (x->want.bias_full && x->args.bias_copies == 0)
-        mgk_backward_add_zeros(x, CLMGK_ARRAY_GRAD_BIAS, -1, bias_count(x->request->desc));
+        mgk_backward_add_zeros(x, CLMGK_ARRAY_GRAD_BIAS, 0, bias_count(x->request->desc));
     else if (x->want.bias_full)
-        mgk_backward_add_zeros(x, CLMGK_ARRAY_GRAD_BIAS, x->args.region[MGK_REGION_BIAS],
+        mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, x->args.region[MGK_REGION_BIAS],
                                bias_count(x->request->desc) * x->args.bias_copies);
 }
 

@@ -26,7 +26,7 @@ typedef struct mgk_backward {
     mgk_pass_plan *plan;
     mgk_flags flags; /* of the kernel of keys */
     mgk_block block; /* of the kernel of keys */
-    mgk_attention_args args;
+    mgk_backward_args args;
     int64_t tasks;       /* what a work-group owns keys of: its lists are made of them */
     int64_t copy_floats; /* of one copy of dQ; 0: not wanted */
     int64_t array_bytes; /* f32 bytes of a call's larger inputs and outputs */
@@ -43,7 +43,10 @@ mgk_flags mgk_backward_main_flags(const mgk_backward *pass);
 
 /* Appends a kernel with a work-item for each of `work` elements. */
 void mgk_backward_add_rows(mgk_backward *pass, const char *file, const char *name, const mgk_flags *flags,
-                           const clmgk_array *buffers, size_t count, clmgk_array out, int64_t work);
+                           const clmgk_array *buffers, size_t count, int64_t work);
+
+/* Makes the pass' arguments from those that all passes have. */
+void mgk_backward_args_begin(mgk_backward *pass, const mgk_forward_args *args);
 
 /* Chooses splits, chunks and copies of the bias gradient, into args, for the parameters in plan->tunables. UNSUPPORTED:
  * what was tuned for another shape would make the workspace larger than the arrays. */
@@ -52,19 +55,11 @@ clmgk_status mgk_backward_share(mgk_backward *pass, clmgk_error *error);
 /* Places the regions that every family has: rows, copies of dQ, bias, sinks. */
 void mgk_backward_place(mgk_backward *pass);
 
-/* out[x] = scale sum_n sum_m sum_s in[(x / row) row_stride + (x % row) inner + n outer_stride + m middle_stride + s] */
-typedef struct mgk_reduction {
-    clmgk_array out;
-    mgk_i64 in, outputs, row, row_stride, inner, outer, outer_stride, middle, middle_stride;
-    double scale;
-    bool by_variance;
-    mgk_i64 out_region; /* where out is the workspace */
-} mgk_reduction;
+/* Sums of parts of the workspace into `out`: attention/args.clh. `by_variance`: times -ln 2 / sigma_x^2. */
+void mgk_backward_add_reduction(mgk_backward *pass, clmgk_array out, bool by_variance, const mgk_reduction_args *args);
 
-void mgk_backward_add_reduction(mgk_backward *pass, const mgk_reduction *reduction);
-
-/* Zeros for an output (in < 0; not where it is added to), or for a part of the workspace. */
-void mgk_backward_add_zeros(mgk_backward *pass, clmgk_array out, mgk_i64 in, int64_t count);
+/* Zeros for `count` elements from number `first` on, unless results are added to what is there. */
+void mgk_backward_add_zeros(mgk_backward *pass, clmgk_array out, mgk_i64 first, int64_t count);
 
 /* Before the main kernel: what bias gradients are added to is 0. Behind it: gradients of bias and sinks. */
 void mgk_backward_begin_bias(mgk_backward *pass);

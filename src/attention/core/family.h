@@ -7,37 +7,37 @@
 #define MGK_FAMILY_H
 
 #include "attention/core/arrays.h"
+#include "base/bound.clh"
 #include "device/device.h"
 #include "tuning/tunables.h"
 
-/* Largest argument structure of a kernel, and buffers beside it at most: OpenCL promises 1024 bytes for all arguments
- * together. */
-#define MGK_ARGS_BYTES  880
-#define MGK_MAX_BUFFERS 18
 /* Kernels of a pass at most. */
 #define MGK_MAX_STEPS 16
 
 /* One call: its arrays (never NULL; memory NULL: not given) and numbers. */
 typedef struct mgk_call {
     const clmgk_buffer *arrays[CLMGK_ARRAYS];
+    uint64_t added; /* set of arrays: results are added to what is there */
     uint64_t seed;
-    uint32_t accumulate; /* set of clmgk_gradient */
-    int64_t parts;       /* of CLMGK_PASS_COMBINE */
+    int64_t parts; /* of CLMGK_PASS_COMBINE */
 } mgk_call;
+_Static_assert(CLMGK_ARRAYS <= 64, "sets of arrays");
+
+/* A line of a table of arrays, from a kernel's list of buffers. */
+#define MGK_BUFFER(NAME, name, type) CLMGK_ARRAY_##NAME,
 
 /* One kernel of a plan, chosen and ready to be built and bound. */
 typedef struct mgk_kernel_plan {
-    const char *file;                   /* of cl/ */
-    const char *name;                   /* of the kernel */
-    mgk_text options;                   /* of the compiler */
-    mgk_launch launch;                  /* global[0] = 0: nothing to do */
-    uint64_t local_bytes;               /* local memory of a work-group */
-    uint64_t private_bytes;             /* private arrays of a work-item */
-    unsigned char args[MGK_ARGS_BYTES]; /* the kernel's first argument, offsets still 0 */
+    const char *file;                       /* of cl/ */
+    const char *name;                       /* of the kernel */
+    mgk_text options;                       /* of the compiler */
+    mgk_launch launch;                      /* global[0] = 0: nothing to do */
+    uint64_t local_bytes;                   /* local memory of a work-group */
+    uint64_t private_bytes;                 /* private arrays of a work-item */
+    unsigned char args[MGK_ARGUMENT_BYTES]; /* the kernel's first argument; its mgk_bound is each call's */
     size_t args_bytes;
-    size_t buffers;                      /* its other arguments */
-    clmgk_array buffer[MGK_MAX_BUFFERS]; /* in their order */
-    clmgk_array out;                     /* the one array that a reduction writes; else CLMGK_ARRAYS */
+    size_t buffers;                /* its other arguments */
+    clmgk_array buffer[MGK_SLOTS]; /* in their order */
 } mgk_kernel_plan;
 
 /* The kernels of a pass, to be run one after the other; 0 steps: the plan can't do it. */
@@ -65,9 +65,6 @@ typedef struct mgk_family {
     /* Whether the rounding of this problem's scores depends on the engine: forward and backward pass must agree on it,
      * and on its sum_tunables. */
     bool (*rounds_by_engine)(const clmgk_attention_desc *desc);
-
-    /* Copies step->args to `args` with the offsets (elements) and presence of the arrays of one call. */
-    void (*bind)(const mgk_kernel_plan *step, const mgk_call *call, void *args);
 
     const mgk_added_tunables *added; /* to the engines' parameters; NULL: none */
 } mgk_family;

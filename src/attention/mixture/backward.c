@@ -72,90 +72,65 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
 
 /* ---- steps -------------------------------------------------------------------------------------------------- */
 
-static void add_rows(mgk_backward *x, const char *name, const clmgk_array *buffers, size_t count, clmgk_array out,
-                     int64_t work)
+static void add_rows(mgk_backward *x, const char *name, int64_t work)
 {
+    static const clmgk_array buffers[] = {MGK_MIXTURE_ROWS_BUFFERS(MGK_BUFFER)};
     mgk_flags flags = mgk_backward_rows_flags(x);
     set_wants(&x->want, &flags);
-    mgk_backward_add_rows(x, "mixture/rows.cl", name, &flags, buffers, count, out, work);
+    mgk_backward_add_rows(x, "mixture/rows.cl", name, &flags, buffers, MGK_COUNT(buffers), work);
 }
 
 static void add_rows_begin(mgk_backward *x)
 {
-    static const clmgk_array buffers[] = {CLMGK_ARRAY_Q,      CLMGK_ARRAY_O,        CLMGK_ARRAY_LSE,
-                                          CLMGK_ARRAY_GRAD_O, CLMGK_ARRAY_GRAD_LSE, CLMGK_ARRAY_VARIANCE,
-                                          CLMGK_ARRAY_SHIFT,  CLMGK_ARRAY_SINKS,    CLMGK_ARRAY_WORKSPACE};
-    add_rows(x, "mixture_rows_begin", buffers, MGK_COUNT(buffers), CLMGK_ARRAYS, rows_of(x->request->desc));
+    add_rows(x, "mixture_rows_begin", rows_of(x->request->desc));
 }
 
 static void add_rows_finish(mgk_backward *x)
 {
-    static const clmgk_array buffers[] = {CLMGK_ARRAY_Q,     CLMGK_ARRAY_GRAD_LSE, CLMGK_ARRAY_VARIANCE,
-                                          CLMGK_ARRAY_SHIFT, CLMGK_ARRAY_GRAD_Q,   CLMGK_ARRAY_WORKSPACE};
-    add_rows(x, "mixture_rows_finish", buffers, MGK_COUNT(buffers), CLMGK_ARRAYS, rows_of(x->request->desc));
+    add_rows(x, "mixture_rows_finish", rows_of(x->request->desc));
 }
 
 static void add_main(mgk_backward *x)
 {
-    static const clmgk_array buffers[] = {CLMGK_ARRAY_Q,
-                                          CLMGK_ARRAY_K,
-                                          CLMGK_ARRAY_V,
-                                          CLMGK_ARRAY_GRAD_O,
-                                          CLMGK_ARRAY_PRIOR,
-                                          CLMGK_ARRAY_VARIANCE,
-                                          CLMGK_ARRAY_SHIFT,
-                                          CLMGK_ARRAY_LENGTHS,
-                                          CLMGK_ARRAY_LENGTHS_Q,
-                                          CLMGK_ARRAY_OFFSETS,
-                                          CLMGK_ARRAY_OFFSETS_K,
-                                          CLMGK_ARRAY_BIAS,
-                                          CLMGK_ARRAY_SLOPES,
-                                          CLMGK_ARRAY_GRAD_K,
-                                          CLMGK_ARRAY_GRAD_V,
-                                          CLMGK_ARRAY_GRAD_BIAS,
-                                          CLMGK_ARRAY_RESPONSIBILITIES,
-                                          CLMGK_ARRAY_WORKSPACE};
+    static const clmgk_array buffers[] = {MGK_MIXTURE_BACKWARD_BUFFERS(MGK_BUFFER)};
     const mgk_attention_step step = {.file = "mixture/backward.cl",
                                      .name = "mixture_backward",
                                      .flags = x->flags,
                                      .tunables = &x->plan->tunables,
                                      .buffers = buffers,
                                      .buffer_count = MGK_COUNT(buffers),
-                                     .out = x->want.gamma ? CLMGK_ARRAY_RESPONSIBILITIES : CLMGK_ARRAY_GRAD_BIAS,
+                                     .args = &x->args,
+                                     .args_bytes = sizeof(x->args),
                                      .global = (size_t)x->args.chunks * (size_t)x->args.splits * x->block.threads,
                                      .local = x->block.threads};
     x->plan->main = x->plan->steps;
-    mgk_kernel_plan *const kernel = mgk_attention_add(&step, &x->args, x->plan);
+    mgk_kernel_plan *const kernel = mgk_attention_add(&step, x->plan);
     kernel->private_bytes = x->block.private_bytes;
     kernel->local_bytes = x->block.local_bytes;
 }
 
 static void add_shift_gradient(mgk_backward *x)
 {
-    static const clmgk_array buffers[] = {CLMGK_ARRAY_Q, CLMGK_ARRAY_K, CLMGK_ARRAY_VARIANCE, CLMGK_ARRAY_SHIFT,
-                                          CLMGK_ARRAY_WORKSPACE};
     const clmgk_attention_desc *const d = x->request->desc;
     const int64_t outputs = d->heads * d->components * d->head_size;
-    add_rows(x, "mixture_shift_gradient", buffers, MGK_COUNT(buffers), CLMGK_ARRAYS,
-             shift_slices(d) * d->heads * d->components * ((d->head_size + 3) / 4));
-    const mgk_reduction r = {.out = CLMGK_ARRAY_GRAD_SHIFT,
-                             .in = x->args.region[MGK_REGION_SLICES],
-                             .outputs = outputs,
-                             .row = outputs,
-                             .inner = 1,
-                             .outer = shift_slices(d),
-                             .outer_stride = outputs,
-                             .middle = 1,
-                             .scale = 1.0};
-    mgk_backward_add_reduction(x, &r);
+    add_rows(x, "mixture_shift_gradient", shift_slices(d) * d->heads * d->components * ((d->head_size + 3) / 4));
+    const mgk_reduction_args r = {.in = x->args.region[MGK_REGION_SLICES],
+                                  .outputs = outputs,
+                                  .row = outputs,
+                                  .inner = 1,
+                                  .outer = shift_slices(d),
+                                  .outer_stride = outputs,
+                                  .middle = 1,
+                                  .scale = 1.0f};
+    mgk_backward_add_reduction(x, CLMGK_ARRAY_GRAD_SHIFT, false, &r);
 }
 
 /* Sums of [b,h,components,S] into the shape [.] of priors or variances: 0 [1], 1 [M], 2 [H,M], 3 [H,M,S]. */
-static mgk_reduction reduce_keys(const mgk_backward *x, clmgk_array out, mgk_i64 in, int rank, int64_t components)
+static mgk_reduction_args reduce_keys(const mgk_backward *x, mgk_i64 in, int rank, int64_t components)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     const int64_t h = d->heads, m = components, s = d->length_k;
-    mgk_reduction r = {.out = out, .in = in, .scale = 1.0, .middle = 1, .outer = d->batch, .outer_stride = h * m * s};
+    mgk_reduction_args r = {.in = in, .scale = 1.0f, .middle = 1, .outer = d->batch, .outer_stride = h * m * s};
     r.inner = rank == 3 ? 1 : s;
     r.outputs = rank == 3 ? h * m * s : rank == 2 ? h * m : rank == 1 ? m : 1;
     if (rank < 2) {
@@ -193,13 +168,13 @@ static int variance_rank(const clmgk_attention_desc *d)
 static void add_prior_gradient(mgk_backward *x)
 {
     const mgk_attention_traits *const t = &x->request->traits;
-    mgk_reduction r = reduce_keys(x, CLMGK_ARRAY_GRAD_PRIOR, x->args.region[MGK_REGION_KEY_SUMS],
-                                  prior_rank(x->request->desc), t->components);
+    mgk_reduction_args r =
+        reduce_keys(x, x->args.region[MGK_REGION_KEY_SUMS], prior_rank(x->request->desc), t->components);
     /* sums are without pi where it is an array; the hard E-step knows none */
-    r.scale = t->has_prior ? 1.0 : t->components;
+    r.scale = t->has_prior ? 1.0f : (float)t->components;
     if (t->hard)
         r.outer = 0;
-    mgk_backward_add_reduction(x, &r);
+    mgk_backward_add_reduction(x, CLMGK_ARRAY_GRAD_PRIOR, false, &r);
 }
 
 /* ds/dsigma^2 = - s / sigma^2, the sums being of scores in base 2 */
@@ -207,12 +182,11 @@ static void add_variance_gradient(mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     const bool array = x->request->traits.has_variance;
-    mgk_reduction r = reduce_keys(x, CLMGK_ARRAY_GRAD_VARIANCE, x->args.region[MGK_REGION_VARIANCE], variance_rank(d),
-                                  array ? d->components : 1);
+    mgk_reduction_args r =
+        reduce_keys(x, x->args.region[MGK_REGION_VARIANCE], variance_rank(d), array ? d->components : 1);
     const double ln_2 = 0.6931471805599453;
-    r.scale = array ? -ln_2 : -ln_2 / d->variance;
-    r.by_variance = array;
-    mgk_backward_add_reduction(x, &r);
+    r.scale = (float)(array ? -ln_2 : -ln_2 / d->variance);
+    mgk_backward_add_reduction(x, CLMGK_ARRAY_GRAD_VARIANCE, array, &r);
 }
 
 /* ---- passes ------------------------------------------------------------------------------------------------- */
@@ -249,7 +223,8 @@ static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
     const clmgk_attention_desc *const d = x->request->desc;
     const mgk_attention_traits *const t = &x->request->traits;
     const int64_t rows = rows_of(d), keys = d->batch * d->kv_heads * d->length_k;
-    x->args = mgk_mixture_args_of(x->request);
+    const mgk_forward_args args = mgk_mixture_args_of(x->request);
+    mgk_backward_args_begin(x, &args);
     x->flags = main_flags(x);
     x->tasks = mgk_attention_problems(d) * d->kv_heads;
     x->copy_floats = x->want.q ? rows * t->head_size : 0;
@@ -281,28 +256,30 @@ clmgk_status mgk_mixture_plan_backward(const mgk_attention_request *request, mgk
     return CLMGK_OK;
 }
 
-/* new pi from the counts in the workspace. */
-static void add_new_prior(mgk_backward *x)
+/* New pi from the counts, which begin there in the workspace. */
+static void add_new_prior(mgk_backward *x, mgk_i64 counts)
 {
-    static const clmgk_array buffers[] = {CLMGK_ARRAY_PRIOR, CLMGK_ARRAY_NEW_PRIOR, CLMGK_ARRAY_WORKSPACE};
+    static const clmgk_array buffers[] = {MGK_MIXTURE_NEW_PRIOR_BUFFERS(MGK_BUFFER)};
     const clmgk_attention_desc *const d = x->request->desc;
     const int rank = prior_rank(d);
-    mgk_attention_args args = x->args;
-    args.reduce_in = x->args.region[MGK_REGION_COUNTS];
-    args.reduce_outputs = rank == 3 ? d->heads * d->length_k : rank == 2 ? d->heads : 1;
-    args.reduce_row = rank == 3 && d->length_k > 0 ? d->length_k : 1;
-    args.reduce_row_stride = d->components * args.reduce_row;
-    args.reduce_inner = args.reduce_row;
-    args.reduce_outer = d->components;
-    args.reduce_middle = d->prior_shape != CLMGK_PRIOR_UNIFORM;
+    const int64_t keys = rank == 3 && d->length_k > 0 ? d->length_k : 1;
+    const mgk_reduction_args args = {.in = counts,
+                                     .outputs = rank == 3   ? d->heads * d->length_k
+                                                : rank == 2 ? d->heads
+                                                            : 1,
+                                     .row = keys,
+                                     .row_stride = d->components * keys,
+                                     .outer = d->components,
+                                     .outer_stride = keys};
     const mgk_attention_step step = {.file = "mixture/new_prior.cl",
                                      .name = "mixture_new_prior",
                                      .buffers = buffers,
                                      .buffer_count = MGK_COUNT(buffers),
-                                     .out = CLMGK_ARRAY_NEW_PRIOR,
-                                     .global = mgk_backward_items(args.reduce_outputs),
+                                     .args = &args,
+                                     .args_bytes = sizeof(args),
+                                     .global = mgk_backward_items(args.outputs),
                                      .local = MGK_BACKWARD_ITEMS};
-    mgk_attention_add(&step, &args, x->plan);
+    mgk_attention_add(&step, x->plan);
 }
 
 static clmgk_status plan_expectation(mgk_backward *x, clmgk_error *error)
@@ -311,20 +288,17 @@ static clmgk_status plan_expectation(mgk_backward *x, clmgk_error *error)
     const mgk_flags *const flags = &x->flags;
     MGK_TRY(prepare(x, error));
     if (x->want.gamma)
-        mgk_backward_add_zeros(x, CLMGK_ARRAY_RESPONSIBILITIES, -1, rows_of(d) * d->components * d->length_k);
+        mgk_backward_add_zeros(x, CLMGK_ARRAY_RESPONSIBILITIES, 0, rows_of(d) * d->components * d->length_k);
     if (HAS_ROW_TERMS)
         add_rows_begin(x);
     add_main(x);
-    mgk_reduction r =
-        reduce_keys(x, CLMGK_ARRAY_COUNTS, x->args.region[MGK_REGION_KEY_SUMS], prior_rank(d), d->components);
+    mgk_reduction_args r = reduce_keys(x, x->args.region[MGK_REGION_KEY_SUMS], prior_rank(d), d->components);
     if ((d->statistics & CLMGK_STATISTIC_COUNTS) != 0)
-        mgk_backward_add_reduction(x, &r);
+        mgk_backward_add_reduction(x, CLMGK_ARRAY_COUNTS, false, &r);
     if ((d->statistics & CLMGK_STATISTIC_NEW_PRIOR) != 0) {
-        x->args.region[MGK_REGION_COUNTS] = mgk_attention_region(x->plan, r.outputs);
-        r.out = CLMGK_ARRAY_WORKSPACE;
-        r.out_region = x->args.region[MGK_REGION_COUNTS];
-        mgk_backward_add_reduction(x, &r);
-        add_new_prior(x);
+        r.out = mgk_attention_region(x->plan, r.outputs);
+        mgk_backward_add_reduction(x, CLMGK_ARRAY_WORKSPACE, false, &r);
+        add_new_prior(x, r.out);
     }
     return CLMGK_OK;
 }

@@ -69,13 +69,9 @@ static clmgk_status group_of(const mgk_attention_request *request, forward_group
 
 /* The kernel over keys, for `splits` ranges of them; `density`: that of the queries. */
 static void add_forward(const mgk_attention_request *request, const forward_group *group, int splits, bool density,
-                        const mgk_attention_args *args, mgk_pass_plan *plan)
+                        const mgk_forward_args *args, mgk_pass_plan *plan)
 {
-    static const clmgk_array buffers[] = {
-        CLMGK_ARRAY_Q,       CLMGK_ARRAY_K,         CLMGK_ARRAY_V,        CLMGK_ARRAY_O,
-        CLMGK_ARRAY_LSE,     CLMGK_ARRAY_PRIOR,     CLMGK_ARRAY_VARIANCE, CLMGK_ARRAY_SHIFT,
-        CLMGK_ARRAY_LENGTHS, CLMGK_ARRAY_LENGTHS_Q, CLMGK_ARRAY_OFFSETS,  CLMGK_ARRAY_OFFSETS_K,
-        CLMGK_ARRAY_BIAS,    CLMGK_ARRAY_SLOPES,    CLMGK_ARRAY_SINKS,    CLMGK_ARRAY_WORKSPACE};
+    static const clmgk_array buffers[] = {MGK_MIXTURE_FORWARD_BUFFERS(MGK_BUFFER)};
     const size_t global =
         (size_t)(mgk_attention_groups(request->desc, request->desc->heads, group->block.rows) * splits) *
         group->block.threads;
@@ -88,10 +84,11 @@ static void add_forward(const mgk_attention_request *request, const forward_grou
                                      .tunables = &group->tunables,
                                      .buffers = buffers,
                                      .buffer_count = MGK_COUNT(buffers),
-                                     .out = CLMGK_ARRAYS,
+                                     .args = args,
+                                     .args_bytes = sizeof(*args),
                                      .global = global,
                                      .local = group->block.threads};
-    mgk_kernel_plan *const kernel = mgk_attention_add(&step, args, plan);
+    mgk_kernel_plan *const kernel = mgk_attention_add(&step, plan);
     kernel->local_bytes = group->block.local_bytes;
     kernel->private_bytes = group->block.private_bytes;
 }
@@ -104,7 +101,7 @@ clmgk_status mgk_mixture_plan_forward(const mgk_attention_request *request, mgk_
     MGK_TRY(group_of(request, &group, error));
     plan->tunables = group.tunables;
     plan->main = plan->steps;
-    mgk_attention_args args = mgk_mixture_args_of(request);
+    mgk_forward_args args = mgk_mixture_args_of(request);
     MGK_TRY(mgk_attention_forward_splits(request, plan, &args, error));
     add_forward(request, &group, args.splits, false, &args, plan);
     if (args.splits > 1)
@@ -129,10 +126,9 @@ static void make_density(const mgk_attention_request *request, clmgk_attention_d
 }
 
 /* A work-group for each (b, h) sums up the rows. */
-static void add_density_sum(const mgk_attention_request *request, const mgk_attention_args *args, mgk_pass_plan *plan)
+static void add_density_sum(const mgk_attention_request *request, const mgk_forward_args *args, mgk_pass_plan *plan)
 {
-    static const clmgk_array buffers[] = {CLMGK_ARRAY_NLL,     CLMGK_ARRAY_LENGTHS,   CLMGK_ARRAY_LENGTHS_Q,
-                                          CLMGK_ARRAY_OFFSETS, CLMGK_ARRAY_OFFSETS_K, CLMGK_ARRAY_WORKSPACE};
+    static const clmgk_array buffers[] = {MGK_MIXTURE_DENSITY_BUFFERS(MGK_BUFFER)};
     enum { THREADS = 64 };
     const clmgk_attention_desc *const d = request->desc;
     mgk_flags flags = mgk_attention_flags(request);
@@ -142,10 +138,11 @@ static void add_density_sum(const mgk_attention_request *request, const mgk_atte
                                      .flags = flags,
                                      .buffers = buffers,
                                      .buffer_count = MGK_COUNT(buffers),
-                                     .out = CLMGK_ARRAY_NLL,
+                                     .args = args,
+                                     .args_bytes = sizeof(*args),
                                      .global = (size_t)(mgk_attention_problems(d) * d->heads) * THREADS,
                                      .local = THREADS};
-    mgk_attention_add(&step, args, plan);
+    mgk_attention_add(&step, plan);
 }
 
 clmgk_status mgk_mixture_plan_nll(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
@@ -159,8 +156,8 @@ clmgk_status mgk_mixture_plan_nll(const mgk_attention_request *request, mgk_pass
         plan->tunables = group.tunables;
         plan->main = 0;
     }
-    mgk_attention_args args = mgk_mixture_args_of(&density);
-    args.region[0] = mgk_attention_region(plan, d.batch * d.heads * d.length);
+    mgk_forward_args args = mgk_mixture_args_of(&density);
+    args.parts_lse = mgk_attention_region(plan, d.batch * d.heads * d.length);
     add_forward(&density, &group, 1, true, &args, plan);
     add_density_sum(&density, &args, plan);
     return CLMGK_OK;

@@ -45,10 +45,10 @@ static float density_of(const clmgk_attention_desc *d)
     return d->variance > 0.0 ? (float)(-0.5 * (double)d->head_size * log2(two_pi * d->variance)) : 0.0f;
 }
 
-mgk_attention_args mgk_mixture_args_of(const mgk_attention_request *request)
+mgk_forward_args mgk_mixture_args_of(const mgk_attention_request *request)
 {
     const clmgk_attention_desc *const d = request->desc;
-    mgk_attention_args args = mgk_attention_args_of(request);
+    mgk_forward_args args = mgk_attention_args_of(request);
     const int64_t keys = d->prior_shape == CLMGK_PRIOR_HMS ? d->length_k : 1;
     args.prior.token = d->prior_shape == CLMGK_PRIOR_HMS ? 1 : 0;
     args.prior.component = keys;
@@ -119,5 +119,4 @@ static bool rounds_by_engine(const clmgk_attention_desc *desc)
     return desc->score == CLMGK_SCORE_GAUSSIAN || desc->variant == CLMGK_VARIANT_SMGK;
 }
 
-const mgk_family mgk_mixture_family = {"mixture",        mixture_resolve,    mixture_plan,
-                                       rounds_by_engine, mgk_attention_bind, NULL};
+const mgk_family mgk_mixture_family = {"mixture", mixture_resolve, mixture_plan, rounds_by_engine, NULL};

@@ -4,9 +4,10 @@
 #define MGK_MIXTURE_H
 
 #include "attention/core/attention.h"
+#include "mixture/buffers.clh"
 
 /* The run-time arguments of a problem: those of every family, priors, variances and what they leave out. */
-mgk_attention_args mgk_mixture_args_of(const mgk_attention_request *request);
+mgk_forward_args mgk_mixture_args_of(const mgk_attention_request *request);
 
 clmgk_status mgk_mixture_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
 clmgk_status mgk_mixture_plan_backward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
