@@ -146,31 +146,38 @@ static int64_t product(int64_t a, int64_t b)
     return mgk_mul_i64(a, b, &out) ? out : INT64_MAX;
 }
 
-clmgk_layout *mgk_array_layout(clmgk_attention_desc *d, clmgk_array array)
+/* Where the descriptor has the array's layout; 0: nowhere. */
+static size_t layout_offset(clmgk_array array)
 {
     switch (array) {
     case CLMGK_ARRAY_Q:
-        return &d->q;
+        return offsetof(clmgk_attention_desc, q);
     case CLMGK_ARRAY_K:
-        return &d->k;
+        return offsetof(clmgk_attention_desc, k);
     case CLMGK_ARRAY_V:
-        return &d->v;
+        return offsetof(clmgk_attention_desc, v);
     case CLMGK_ARRAY_O:
-        return &d->o;
+        return offsetof(clmgk_attention_desc, o);
     case CLMGK_ARRAY_LSE:
     case CLMGK_ARRAY_GRAD_LSE:
-        return &d->lse;
+        return offsetof(clmgk_attention_desc, lse);
     case CLMGK_ARRAY_GRAD_O:
-        return &d->grad_o;
+        return offsetof(clmgk_attention_desc, grad_o);
     case CLMGK_ARRAY_GRAD_Q:
-        return &d->grad_q;
+        return offsetof(clmgk_attention_desc, grad_q);
     case CLMGK_ARRAY_GRAD_K:
-        return &d->grad_k;
+        return offsetof(clmgk_attention_desc, grad_k);
     case CLMGK_ARRAY_GRAD_V:
-        return &d->grad_v;
+        return offsetof(clmgk_attention_desc, grad_v);
     default:
-        return NULL;
+        return 0;
     }
+}
+
+clmgk_layout *mgk_array_layout(clmgk_attention_desc *desc, clmgk_array array)
+{
+    const size_t offset = layout_offset(array);
+    return offset != 0 ? (clmgk_layout *)(void *)((char *)desc + offset) : NULL;
 }
 
 /* [B,heads,(M,)tokens,width]; L has no width. */
@@ -187,15 +194,15 @@ static int64_t stride_in(const clmgk_layout *layout, const clmgk_shape *shape, i
 clmgk_shape mgk_array_shape(const clmgk_attention_desc *desc, clmgk_array array)
 {
     clmgk_shape shape = {.rank = 0};
-    clmgk_attention_desc d = *desc;
-    const clmgk_layout *const layout = mgk_array_layout(&d, array);
+    const size_t offset = layout_offset(array);
+    const clmgk_layout *const layout = (const void *)((const char *)desc + offset);
     const char *const axes = axes_of(desc, array);
     shape.rank = (int32_t)strlen(axes);
     memcpy(shape.axes, axes, (size_t)shape.rank);
     int64_t dense = 1;
     for (int axis = shape.rank - 1; axis >= 0; --axis) {
         shape.size[axis] = size_of(desc, axes[axis]);
-        shape.stride[axis] = layout != NULL ? stride_in(layout, &shape, axis) : dense;
+        shape.stride[axis] = offset != 0 ? stride_in(layout, &shape, axis) : dense;
         dense = product(dense, shape.size[axis]);
     }
     return shape;

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The list of arrays: shapes, strides and presence in every pass, as a caller asks for them. */
+#include "harness/harness.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* "q BHND 2,2,9,5 180,90,5,1 4 rrr-": axes, sizes, strides, bytes of an element, passes. Empty: not used. */
+static void describe(const clmgk_attention_desc *desc, clmgk_array array, char *text, size_t size)
+{
+    const clmgk_shape shape = clmgk_array_shape(desc, array);
+    char sizes[96] = "", strides[96] = "", passes[CLMGK_PASSES + 1] = "";
+    int64_t count = shape.rank > 0;
+    text[0] = '\0';
+    for (int axis = 0; axis < shape.rank; axis++) {
+        const char *const comma = axis > 0 ? "," : "";
+        snprintf(sizes + strlen(sizes), sizeof(sizes) - strlen(sizes), "%s%d", comma, (int)shape.size[axis]);
+        snprintf(strides + strlen(strides), sizeof(strides) - strlen(strides), "%s%d", comma, (int)shape.stride[axis]);
+        count *= shape.size[axis];
+    }
+    for (int pass = 0; pass < CLMGK_PASSES; pass++)
+        passes[pass] = "-or"[clmgk_array_presence(desc, (clmgk_pass)pass, array)];
+    assert_int_equal(clmgk_array_count(desc, array), count);
+    if (strcmp(passes, "----") != 0)
+        snprintf(text, size, "%s %s %s %s %zu %s", clmgk_array_get_info(array)->name, shape.axes, sizes, strides,
+                 clmgk_array_element_size(desc, array), passes);
+}
+
+/* The arrays that a descriptor uses, in the order of the list. */
+static void expect_arrays(const clmgk_attention_desc *desc, const char *const *expected)
+{
+    clmgk_attention_desc resolved;
+    clmgk_error error = {0};
+    if (clmgk_attention_validate(desc, &resolved, &error) != CLMGK_OK)
+        fail_msg("%s", error.message);
+    for (int array = 0; array < CLMGK_ARRAYS; array++) {
+        char text[256];
+        describe(&resolved, (clmgk_array)array, text, sizeof(text));
+        if (text[0] == '\0')
+            continue;
+        assert_non_null(*expected);
+        assert_string_equal(text, *expected++);
+    }
+    assert_null(*expected);
+}
+
+TH_HOST_TEST(arrays_of_a_mixture)
+{
+    const clmgk_attention_desc desc = {.struct_size = sizeof(desc),
+                                       .variant = CLMGK_VARIANT_MGK,
+                                       .dtype = CLMGK_DTYPE_F16,
+                                       .batch = 2,
+                                       .heads = 4,
+                                       .kv_heads = 2,
+                                       .components = 3,
+                                       .length = 5,
+                                       .length_k = 6,
+                                       .head_size = 7,
+                                       .value_size = 8,
+                                       .prior_shape = CLMGK_PRIOR_HMS,
+                                       .use_lengths = 1,
+                                       .use_bias = 1,
+                                       .bias_heads = 1,
+                                       .bias_batch = 2,
+                                       .gradients = CLMGK_GRADIENT_K | CLMGK_GRADIENT_VARIANCE | CLMGK_GRADIENT_BIAS,
+                                       .statistics = CLMGK_STATISTIC_RESPONSIBILITIES,
+                                       .combine = 1,
+                                       .q = {.strided = 1, .batch = 140, .head = 7, .token = 28}};
+    static const char *const expected[] = {"q BHND 2,4,5,7 140,7,28,1 2 rrr-",
+                                           "k BGMSD 2,2,3,6,7 252,126,42,7,1 2 rrr-",
+                                           "v BGSE 2,2,6,8 96,48,8,1 2 rr--",
+                                           "o BHNE 2,4,5,8 160,40,8,1 2 rr-r",
+                                           "lse BHN 2,4,5 20,5,1 4 or-o",
+                                           "prior HMS 4,3,6 18,6,1 4 rrr-",
+                                           "lengths B 2 1 4 rrr-",
+                                           "bias bhns 2,1,5,6 30,30,6,1 4 rrr-",
+                                           "grad_o BHNE 2,4,5,8 160,40,8,1 2 -r--",
+                                           "grad_lse BHN 2,4,5 20,5,1 4 -o--",
+                                           "grad_k BGMSD 2,2,3,6,7 252,126,42,7,1 2 -r--",
+                                           "grad_variance 1 1 1 4 -r--",
+                                           "grad_bias bhns 2,1,5,6 30,30,6,1 4 -r--",
+                                           "responsibilities BHMNS 2,4,3,5,6 360,90,30,6,1 4 --r-",
+                                           "parts_o BHNE 2,4,5,8 160,40,8,1 2 ---r",
+                                           "parts_lse BHN 2,4,5 20,5,1 4 ---r",
+                                           "workspace    1 oooo",
+                                           NULL};
+    expect_arrays(&desc, expected);
+}
+
+TH_HOST_TEST(arrays_of_packed_sequences)
+{
+    const clmgk_attention_desc desc = {.struct_size = sizeof(desc),
+                                       .variant = CLMGK_VARIANT_SMGK,
+                                       .heads = 2,
+                                       .length = 5,
+                                       .length_k = 6,
+                                       .head_size = 3,
+                                       .prior_shape = CLMGK_PRIOR_HM,
+                                       .variance_shape = CLMGK_VARIANCE_M,
+                                       .sequences = 4,
+                                       .use_offsets_k = 1,
+                                       .statistics = CLMGK_STATISTIC_NLL | CLMGK_STATISTIC_COUNTS};
+    static const char *const expected[] = {"q BHND 1,2,5,3 30,15,3,1 4 r-r-",
+                                           "k BGSD 1,2,6,3 36,18,3,1 4 r-r-",
+                                           "v BGSE 1,2,6,3 36,18,3,1 4 r---",
+                                           "o BHNE 1,2,5,3 30,15,3,1 4 r---",
+                                           "lse BHN 1,2,5 10,5,1 4 o---",
+                                           "prior HM 2,2 2,1 4 r-r-",
+                                           "variance M 2 1 4 r-r-",
+                                           "shift HMD 2,2,3 6,3,1 4 r-r-",
+                                           "offsets t 5 1 4 r-r-",
+                                           "offsets_k t 5 1 4 r-r-",
+                                           "counts HM 2,2 2,1 4 --r-",
+                                           "nll TH 4,2 2,1 4 --r-",
+                                           "workspace    1 o-o-",
+                                           NULL};
+    expect_arrays(&desc, expected);
+}
+
+TH_HOST_TEST(arrays_of_mixed_heads)
+{
+    const clmgk_attention_desc desc = {.struct_size = sizeof(desc),
+                                       .variant = CLMGK_VARIANT_MISH,
+                                       .heads = 4,
+                                       .components = 3,
+                                       .length = 5,
+                                       .length_k = 0,
+                                       .head_size = 2,
+                                       .value_size = 1,
+                                       .use_sinks = 1,
+                                       .use_alibi = 1,
+                                       .gradients = CLMGK_GRADIENT_MIX};
+    static const char *const expected[] = {"q BMND 1,3,5,2 30,10,2,1 4 rr--",
+                                           "k BMSD 1,3,0,2 6,2,2,1 4 rr--",
+                                           "v BGSE 1,4,0,1 4,1,1,1 4 rr--",
+                                           "o BHNE 1,4,5,1 20,5,1,1 4 rr--",
+                                           "lse BHN 1,4,5 20,5,1 4 or--",
+                                           "slopes H 4 1 4 rr--",
+                                           "sinks H 4 1 4 rr--",
+                                           "mix M 3 1 4 rr--",
+                                           "noise M 3 1 4 rr--",
+                                           "grad_o BHNE 1,4,5,1 20,5,1,1 4 -r--",
+                                           "grad_lse BHN 1,4,5 20,5,1 4 -o--",
+                                           "grad_mix M 3 1 4 -r--",
+                                           "workspace    1 oo--",
+                                           NULL};
+    expect_arrays(&desc, expected);
+}
+
+/* Every field of a call is found by its number; numbers that are no array, and no pass. */
+TH_HOST_TEST(fields_and_numbers)
+{
+    clmgk_attention_args args = CLMGK_ATTENTION_ARGS_INIT;
+    clmgk_attention_desc desc = {.struct_size = sizeof(desc), .length = 5, .length_k = 6, .head_size = 7};
+    const clmgk_array none[] = {CLMGK_ARRAYS, (clmgk_array)-1};
+    assert_int_equal(clmgk_attention_validate(&desc, &desc, NULL), CLMGK_OK);
+    assert_ptr_equal(clmgk_array_buffer(&args, CLMGK_ARRAY_Q), &args.q);
+    assert_ptr_equal(clmgk_array_buffer(&args, CLMGK_ARRAY_GRAD_MIX_OFFSET), &args.grad_mix_offset);
+    assert_ptr_equal(clmgk_array_buffer(&args, CLMGK_ARRAY_NLL), &args.nll);
+    assert_ptr_equal(clmgk_array_buffer(&args, CLMGK_ARRAY_WORKSPACE), &args.workspace);
+    assert_null(clmgk_array_buffer(NULL, CLMGK_ARRAY_Q));
+    for (size_t n = 0; n < TH_COUNT(none); n++) {
+        assert_null(clmgk_array_buffer(&args, none[n]));
+        assert_null(clmgk_array_get_info(none[n]));
+        assert_int_equal(clmgk_array_shape(&desc, none[n]).rank, 0);
+        assert_int_equal(clmgk_array_count(&desc, none[n]), 0);
+        assert_int_equal(clmgk_array_element_size(&desc, none[n]), 0);
+        assert_int_equal(clmgk_array_presence(&desc, CLMGK_PASS_FORWARD, none[n]), CLMGK_ABSENT);
+    }
+    assert_int_equal(clmgk_array_presence(&desc, CLMGK_PASSES, CLMGK_ARRAY_Q), CLMGK_ABSENT);
+    assert_int_equal(clmgk_array_get_info(CLMGK_ARRAY_GRAD_SINKS)->gradient, CLMGK_GRADIENT_SINKS);
+    assert_int_equal(clmgk_array_get_info(CLMGK_ARRAY_NEW_PRIOR)->statistic, CLMGK_STATISTIC_NEW_PRIOR);
+}
