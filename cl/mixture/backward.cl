@@ -107,19 +107,30 @@ FUNCTION void components_begin(components *x, const mgk_attention_args *a, int h
 {
     for (int r = 0; r < COMPONENTS; ++r) {
         x->scale[r] = component_scale(a, h, r, variance);
-#if HAS_PRIOR
-        x->prior[r] = a->prior.token ? 0.0f : at->prior[r * a->prior.component];
-#endif
-#if KEYS_SHIFTED
-        x->shift_norm[r] = shift_norm(a, r, at->shift, x->scale[r]);
-#endif
+        if (HAS_PRIOR)
+            x->prior[r] = a->prior.token ? 0.0f : at->prior[r * a->prior.component];
+        if (KEYS_SHIFTED)
+            x->shift_norm[r] = shift_norm(a, r, at->shift, x->scale[r]);
     }
     for (int r = 0; r < PRODUCTS; ++r)
         x->stage_scale[r] = SCALE_LATER ? 1.0f : x->scale[r];
     x->one_scale = has_one_scale(x->scale);
 }
 
-#if PRIOR_APART
+/* ---- keys ---------------------------------------------------------------------------------------------------- */
+
+/* A block of keys, and the head that it is at. */
+typedef struct key_block {
+    grad_engine *g;
+    const mgk_attention_args *a;
+    const problem *p;
+    const places *at;
+    const components *x;
+    const query_terms *t;
+    key_values *key;
+    int k0; /* its first key */
+} key_block;
+
 FUNCTION ireal is_tiny(const key_values *key, int panel, int r, int v)
 {
     return key->log_prior[panel][r][v] < (real)(PRIOR_TINY);
@@ -133,12 +144,47 @@ FUNCTION void add_apart(key_values *key, int panel, int r, int v, real e, real t
     const ireal adds = is_tiny(key, panel, r, v) && t != (real)(0.0f);
     key->apart[panel][r][v] += adds ? part * t * 2.0f : (real)(0.0f);
 }
-#endif
 
-#if HAS_FACTORED
-/* B_j, w_jr and their spread of a panel, from beta_jr, which becomes relative to B_j. */
-FUNCTION void panel_factors(grad_engine *g, const components *x, key_values *key, int panel)
+/* log2 pi_r(j) of a panel. */
+FUNCTION void panel_priors(const key_block *b, int panel, int r)
 {
+    const mgk_attention_args *const a = b->a;
+    real prior[BLOCK_ROWS];
+    ROWS_FOR(v)
+        prior[v] = (real)(b->x->prior[r]);
+    if (a->prior.token)
+        rows_load(b->g, b->at->prior + r * a->prior.component, b->k0 + panel * PANEL_ROWS, b->p->keys, 1.0f, prior);
+    ROWS_FOR(v)
+        b->key->log_prior[panel][r][v] = log2(prior[v]);
+}
+
+/* beta_jr of a panel, by the operations of mixture/forward.cl. */
+FUNCTION void panel_betas(const key_block *b, int panel, int r)
+{
+    const components *const x = b->x;
+    const int size = b->a->head_size;
+    real norm[BLOCK_ROWS], product[BLOCK_ROWS];
+    if (SCORE_GAUSSIAN && KEYS_SHIFTED) {
+        panel_norm(b->g, panel, 0, x->stage_scale[0], norm);
+        panel_dot(b->g, panel, b->at->shift + r * size, size, product);
+    } else if (SCORE_GAUSSIAN) {
+        panel_norm(b->g, panel, r, x->stage_scale[r], norm);
+    }
+    ROWS_FOR(v) {
+        real beta = (real)(0.0f);
+        if (SCORE_GAUSSIAN && KEYS_SHIFTED)
+            beta = shifted_key_term(norm[v], product[v], SCALE_LATER ? x->scale[r] : 1.0f, x->shift_norm[r]);
+        else if (SCORE_GAUSSIAN)
+            beta = (real)(-0.5f) * norm[v];
+        b->key->beta[panel][r][v] = beta;
+    }
+}
+
+/* B_j, w_jr and their spread of a panel, from beta_jr, which becomes relative to B_j. */
+FUNCTION void panel_factors(const key_block *b, int panel)
+{
+    const components *const x = b->x;
+    key_values *const key = b->key;
     real spread = (real)(0.0f);
     ROWS_FOR(v) {
         real top = (real)(-INFINITY), high = (real)(0.0f), low = (real)(0.0f);
@@ -149,9 +195,8 @@ FUNCTION void panel_factors(grad_engine *g, const components *x, key_values *key
         for (int r = 0; r < COMPONENTS; ++r) {
             key->beta[panel][r][v] -= finite_max(top);
             real log_weight = key->beta[panel][r][v];
-#if HAS_PRIOR
-            log_weight += key->log_prior[panel][r][v];
-#endif
+            if (HAS_PRIOR)
+                log_weight += key->log_prior[panel][r][v];
             high = max_real(high, log_weight);
             low = lowest_of(low, log_weight);
             key->w[panel][r][v] = exp2_real(log_weight);
@@ -161,130 +206,126 @@ FUNCTION void panel_factors(grad_engine *g, const components *x, key_values *key
         key->own[panel][v] = top == (real)(-INFINITY) ? (real)(INFINITY) : own;
         spread = max_real(spread, key->own[panel][v]);
     }
-    const float block_spread = rows_max_all(&g->base, spread);
+    const float block_spread = rows_max_all(&b->g->base, spread);
     key->spread = block_spread > key->spread ? block_spread : key->spread;
 }
-#endif
 
-/* beta_jr of a panel by the operations of mixture/forward.cl; sums begin with 0. */
-FUNCTION void panel_values(grad_engine *g, const components *x, key_values *key, int panel, const mgk_attention_args *a,
-                           const places *at, int first, int limit)
+/* Begins the sums over queries, and finds tiny priors. */
+FUNCTION void panel_sums_clear(const key_block *b, int panel)
+{
+    key_values *const key = b->key;
+    for (int r = 0; r < COMPONENTS; ++r) {
+        if (HAS_KEY_SUMS)
+            ROWS_FOR(v)
+                key->sum[panel][r][v] = (real)(0.0f);
+        if (PRIOR_APART) {
+            real tiny = (real)(0.0f);
+            ROWS_FOR(v) {
+                key->apart[panel][r][v] = (real)(0.0f);
+                tiny = is_tiny(key, panel, r, v) ? (real)(1.0f) : tiny;
+            }
+            key->tiny = rows_max_all(&b->g->base, tiny) > 0.0f || key->tiny;
+        }
+    }
+    if (WANT_VARIANCE)
+        for (int r = 0; r < VARIANCES; ++r)
+            ROWS_FOR(v)
+                key->variance[panel][r][v] = (real)(0.0f);
+    if (HAS_BIAS_KEY_SUMS)
+        ROWS_FOR(v)
+            key->bias[panel][v] = (real)(0.0f);
+}
+
+FUNCTION void panel_begin(const key_block *b, int panel)
 {
     for (int r = 0; r < COMPONENTS; ++r) {
-#if HAS_KEY_TERMS
-        real beta[BLOCK_ROWS];
-        ROWS_FOR(v)
-            beta[v] = (real)(0.0f);
-#endif
-#if HAS_PRIOR
-        real prior[BLOCK_ROWS];
-        ROWS_FOR(v)
-            prior[v] = (real)(x->prior[r]);
-        if (a->prior.token)
-            rows_load(g, at->prior + r * a->prior.component, first, limit, 1.0f, prior);
-        ROWS_FOR(v)
-            key->log_prior[panel][r][v] = log2(prior[v]);
-#endif
-#if SCORE_GAUSSIAN && KEYS_SHIFTED
-        real norm[BLOCK_ROWS], product[BLOCK_ROWS];
-        panel_norm(g, panel, 0, x->stage_scale[0], norm);
-        panel_dot(g, panel, at->shift + r * a->head_size, a->head_size, product);
-        ROWS_FOR(v)
-            beta[v] = shifted_key_term(norm[v], product[v], SCALE_LATER ? x->scale[r] : 1.0f, x->shift_norm[r]);
-#elif SCORE_GAUSSIAN
-        real norm[BLOCK_ROWS];
-        panel_norm(g, panel, r, x->stage_scale[r], norm);
-        ROWS_FOR(v)
-            beta[v] = (real)(-0.5f) * norm[v];
-#endif
-#if HAS_KEY_TERMS
-        ROWS_FOR(v)
-            key->beta[panel][r][v] = beta[v];
-#endif
-#if HAS_KEY_SUMS
-        ROWS_FOR(v)
-            key->sum[panel][r][v] = (real)(0.0f);
-#endif
-#if PRIOR_APART
-        real tiny = (real)(0.0f);
-        ROWS_FOR(v) {
-            key->apart[panel][r][v] = (real)(0.0f);
-            tiny = is_tiny(key, panel, r, v) ? (real)(1.0f) : tiny;
-        }
-        key->tiny = rows_max_all(&g->base, tiny) > 0.0f || key->tiny;
-#endif
+        if (HAS_PRIOR)
+            panel_priors(b, panel, r);
+        if (HAS_KEY_TERMS)
+            panel_betas(b, panel, r);
     }
-#if HAS_FACTORED
-    panel_factors(g, x, key, panel);
-#endif
-#if WANT_VARIANCE
-    for (int r = 0; r < VARIANCES; ++r)
-        ROWS_FOR(v)
-            key->variance[panel][r][v] = (real)(0.0f);
-#endif
-#if HAS_BIAS_KEY_SUMS
-    ROWS_FOR(v)
-        key->bias[panel][v] = (real)(0.0f);
-#endif
+    panel_sums_clear(b, panel);
+    if (HAS_FACTORED)
+        panel_factors(b, panel);
 }
 
-/* Terms of the tile's queries; raises FLAG_SPREAD where the factored form must not be used. */
-FUNCTION void tile_terms(grad_engine *g, const query_terms *t, const mgk_attention_args *a, const places *at, int i0,
-                         int limit, float key_spread)
+/* ---- queries ------------------------------------------------------------------------------------------------- */
+
+/* A_i, u_ir and their spread of queries c .. of a tile; raises FLAG_SPREAD where the factored form must not be used. */
+FUNCTION void query_factors(const key_block *b, int c)
 {
+    const query_terms *const t = b->t;
+    kreal top = key_vector(t->alpha[0], c), bottom = top;
+    for (int r = 1; r < COMPONENTS; ++r) {
+        const kreal x = key_vector(t->alpha[r], c);
+        top = max_real(top, x);
+        bottom = x < bottom ? x : bottom;
+    }
+    key_put(t->top, c, top);
+    key_put(t->spread, c, top - bottom);
+    flag_raise(&b->g->base, FLAG_SPREAD, !is_factored(top - bottom, (kreal)(b->key->spread)));
+    for (int r = 0; r < COMPONENTS; ++r)
+        key_put(t->u[r], c, exp2_real(key_vector(t->alpha[r], c) - top));
+}
+
+/* Terms of the tile's queries from i0 on. */
+FUNCTION void tile_terms(const key_block *b, int i0)
+{
+    const mgk_attention_args *const a = b->a;
+    const places *const at = b->at;
+    const query_terms *const t = b->t;
+    const int limit = b->p->valid;
     __global const float *const log_rows = at->work + a->region[MGK_REGION_LOG] + at->row;
     __global const float *const delta_rows = at->work + a->region[MGK_REGION_DELTA] + at->row;
-    TILE_KEYS_FOR(&g->base, c, TILE_KEYS) {
-#if EXPECTATION
-        key_put(t->log, c, entries_below(i0 + c, limit));
-#else
-        key_put(t->log, c, key_load(log_rows, i0 + c, limit, -INFINITY));
-        key_put(t->delta, c, key_load(delta_rows, i0 + c, limit, 0.0f));
-#endif
-#if HAS_ROW_TERMS
-        __global const float *const alpha =
-            at->work + a->region[MGK_REGION_ALPHA] + at->bh * ROW_TERMS * a->length + (at->row - at->bh * a->length);
-        for (int r = 0; r < ROW_TERMS; ++r)
-            key_put(t->alpha[r], c, key_load(alpha + r * (long)a->length, i0 + c, limit, 0.0f));
-#endif
-#if HAS_FACTORED
-        kreal top = key_vector(t->alpha[0], c), bottom = top;
-        for (int r = 1; r < COMPONENTS; ++r) {
-            const kreal x = key_vector(t->alpha[r], c);
-            top = max_real(top, x);
-            bottom = x < bottom ? x : bottom;
+    __global const float *const alpha =
+        at->work + a->region[MGK_REGION_ALPHA] + at->bh * ROW_TERMS * a->length + (at->row - at->bh * a->length);
+    TILE_KEYS_FOR(&b->g->base, c, TILE_KEYS) {
+        if (EXPECTATION) {
+            key_put(t->log, c, entries_below(i0 + c, limit));
+        } else {
+            key_put(t->log, c, key_load(log_rows, i0 + c, limit, -INFINITY));
+            key_put(t->delta, c, key_load(delta_rows, i0 + c, limit, 0.0f));
         }
-        key_put(t->top, c, top);
-        key_put(t->spread, c, top - bottom);
-        flag_raise(&g->base, FLAG_SPREAD, !is_factored(top - bottom, (kreal)(key_spread)));
-        for (int r = 0; r < COMPONENTS; ++r)
-            key_put(t->u[r], c, exp2_real(key_vector(t->alpha[r], c) - top));
-#endif
+        if (HAS_ROW_TERMS)
+            for (int r = 0; r < ROW_TERMS; ++r)
+                key_put(t->alpha[r], c, key_load(alpha + r * (long)a->length, i0 + c, limit, 0.0f));
+        if (HAS_FACTORED)
+            query_factors(b, c);
     }
-    sync_keys(&g->base);
+    sync_keys(&b->g->base);
 }
 
+/* ---- entries: a query and a vector of keys ---------------------------------------------------------------------- */
+
 /* q.k of every component into the slots, begun as in mixture/forward.cl. */
-FUNCTION void block_scores(grad_engine *g, const key_values *key, int panel, int sub)
+FUNCTION void block_scores(const key_block *b, int panel, int sub)
 {
+    const key_values *const key = b->key;
     for (int r = 0; r < PRODUCTS; ++r) {
         real s[BLOCK_KEYS][BLOCK_ROWS];
         KEYS_FOR(u)
             ROWS_FOR(v) {
-#if HAS_KEY_TERMS && !KEYS_SHIFTED
-                s[u][v] = key->beta[panel][r][v];
-#elif HAS_FACTORED && !SCALE_LATER
-                s[u][v] = key->top[panel][v];
-#else
-                s[u][v] = (real)(0.0f);
-#endif
+                if (HAS_KEY_TERMS && !KEYS_SHIFTED)
+                    s[u][v] = key->beta[panel][r][v];
+                else if (HAS_FACTORED && !SCALE_LATER)
+                    s[u][v] = key->top[panel][v];
+                else
+                    s[u][v] = (real)(0.0f);
             }
-        key_product(g, panel, sub, r, s);
+        key_product(b->g, panel, sub, r, s);
         KEYS_FOR(u)
             ROWS_FOR(v)
-                slot_put(g, r, sub, u, v, s[u][v]);
+                slot_put(b->g, r, sub, u, v, s[u][v]);
     }
 }
+
+/* Query u of a sub-tile and the keys of vector v. */
+typedef struct entry {
+    int panel, sub, u, v;
+    entry_terms common; /* its log is -inf where the key is hidden */
+    real t;             /* t_ij */
+    real keep;          /* the factor of dropout */
+} entry;
 
 /* e_ijr by the operations of mixture/forward.cl up to log_i, and the same without the prior; `own`: the score before
  * soft-cap and all that components have in common, in base 2. */
@@ -292,169 +333,156 @@ typedef struct exponents {
     real e, bare, own;
 } exponents;
 
-FUNCTION exponents exponents_of(const grad_engine *g, const components *x, const key_values *key, const query_terms *t,
-                                const mgk_attention_args *a, int panel, int sub, int u, int v, int r,
-                                const entry_terms *c)
+FUNCTION exponents exponents_of(const key_block *b, const entry *n, int r)
 {
+    const int panel = n->panel, v = n->v;
+    const float alpha = ALPHA_TERMS > 0 ? key_get(&b->g->base, b->t->alpha[r], n->sub, n->u) : 0.0f;
     exponents out;
-#if KEYS_SHIFTED
-    real s = shifted_score(slot_get(g, 0, sub, u, v), x->scale[r], HAS_FACTORED ? key->top[panel][v] : (real)(0.0f),
-                           key_get(&g->base, t->alpha[r], sub, u) + key->beta[panel][r][v]);
-#else
-    real s = slot_get(g, r, sub, u, v);
-#if SCORE_GAUSSIAN && HAS_VARIANCE
-    s += key_get(&g->base, t->alpha[r], sub, u);
-#endif
-#endif
+    real s = slot_get(b->g, KEYS_SHIFTED ? 0 : r, n->sub, n->u, v);
+    if (KEYS_SHIFTED)
+        s = shifted_score(s, b->x->scale[r], HAS_FACTORED ? b->key->top[panel][v] : (real)(0.0f),
+                          alpha + b->key->beta[panel][r][v]);
+    else if (ALPHA_TERMS > 0)
+        s += alpha;
     out.own = s;
-#if HAS_SOFTCAP
-    s = softcap_real(s, a->softcap);
-#endif
-    out.bare = join_terms(c, s);
-#if HAS_PRIOR
-    s += key->log_prior[panel][r][v];
-#endif
-    out.e = join_terms(c, s);
+    if (HAS_SOFTCAP)
+        s = softcap_real(s, b->a->softcap);
+    out.bare = join_terms(&n->common, s);
+    if (HAS_PRIOR)
+        s += b->key->log_prior[panel][r][v];
+    out.e = join_terms(&n->common, s);
     return out;
 }
 
 /* x_ijr, the scaled score alone. */
-FUNCTION real score_of(const grad_engine *g, const query_terms *t, int sub, int u, real own)
+FUNCTION real score_of(const key_block *b, const entry *n, real own)
 {
-#if ROW_NORM_TERM
-    return own + key_get(&g->base, t->alpha[ALPHA_TERMS], sub, u);
-#else
-    return own;
-#endif
+    return ROW_NORM_TERM ? own + key_get(&b->g->base, b->t->alpha[ALPHA_TERMS], n->sub, n->u) : own;
 }
 
-#if HAS_FACTORED
-/* E_ij, by the operations of mixture/forward.cl up to log_i. */
-FUNCTION real factored_exponent(const grad_engine *g, const components *x, const key_values *key, const query_terms *t,
-                                int panel, int sub, int u, int v, const entry_terms *c)
+/* 2^E_ij of the factored form, by the operations of mixture/forward.cl up to log_i. */
+FUNCTION real factored_weight(const key_block *b, const entry *n)
 {
-    return join_terms(c, shifted_score(slot_get(g, 0, sub, u, v), x->scale[0], key->top[panel][v],
-                                       (real)(key_get(&g->base, t->top, sub, u))));
+    const real product = slot_get(b->g, 0, n->sub, n->u, n->v);
+    const real row = (real)(key_get(&b->g->base, b->t->top, n->sub, n->u));
+    return exp2_real(join_terms(&n->common, shifted_score(product, b->x->scale[0], b->key->top[n->panel][n->v], row)));
 }
-#endif
 
-/* What a tile gathers per key before the tile's own factors are known. */
-typedef struct tile_sums {
-    real sum[COMPONENTS][BLOCK_ROWS];
-} tile_sums;
+/* The sums that an entry takes part in, and its own over the components. */
+typedef struct entry_sums {
+    real (*key)[BLOCK_ROWS]; /* sum_i dS_ijr of the tile, without w_jr where the tile is factored */
+    real *row;               /* sum_j dS_ijr, without u_ir likewise */
+    real probability;        /* sum_r P_ijr */
+    real gradient;           /* sum_r dS_ijr */
+    real weight;             /* the same with what the one product's keys lack */
+} entry_sums;
 
-/*
- * Entry u, vector v of a sub-tile: from the slots' scores to weights in the slots (r: dS of a product's keys, PRODUCTS:
- * P with dropout), and all sums. `t_ij` as above, `common` -inf where the key is hidden.
- */
-FUNCTION void entry_gradients(grad_engine *g, const components *x, key_values *key, const query_terms *t,
-                              const mgk_attention_args *a, const places *at, tile_sums *sums, int panel, int sub, int u,
-                              int v, const bool factored, const entry_terms *common, real t_ij, real keep,
-                              real *row_sums, real *total)
+/* Adds dS_ijr x_ijr. Hidden: dS is 0 and so must be the product, even if a score is not finite. */
+FUNCTION void add_variance(const key_block *b, const entry *n, int r, real ds, real own)
 {
-    real probability = (real)(0.0f), gradient = (real)(0.0f);
-#if KEYS_SHIFTED
-    real weight = (real)(0.0f); /* sum_r dS_ijr, of the one product */
-#endif
-#if HAS_FACTORED
-    const real big = exp2_real(factored_exponent(g, x, key, t, panel, sub, u, v, common));
-    if (factored) {
-        const real big_t = big * t_ij;
-        real c = (real)(0.0f);
-        COMPONENTS_FOR(r) {
-            const float u_ir = key_get(&g->base, t->u[r], sub, u);
-            const real w = key->w[panel][r][v];
-#if HAS_KEY_SUMS
-            sums->sum[r][v] = fma(big_t, (real)(u_ir), sums->sum[r][v]);
-#endif
-#if HAS_ROW_SUMS
-            row_sums[r] = fma(big_t, w, row_sums[r]);
-#endif
-#if WANT_VARIANCE
-            /* hidden: big is 0 and so must be the product, even if a score is not finite */
-            const real part = big_t * (u_ir * w);
-            const real own = exponents_of(g, x, key, t, a, panel, sub, u, v, r, common).own;
-            const real score = score_of(g, t, sub, u, own);
-            key->variance[panel][VARIANCES == 1 ? 0 : r][v] += part == (real)(0.0f) ? part : part * score;
-#endif
-            c = fma(w, (real)(u_ir), c);
-        }
-        probability = big * c;
-        gradient = big_t * c;
-        weight = SCALE_LATER ? gradient * (x->scale[0] * LN_2) : gradient;
-    } else
-#endif
-    {
-#if ESTEP_HARD
-        real best = (real)(-INFINITY);
-        ireal arg = (ireal)(0);
-        /* before log_i joins, which may hide how they differ */
-        COMPONENTS_FOR(r) {
-            const real own = exponents_of(g, x, key, t, a, panel, sub, u, v, r, common).own;
-            const ireal better = own > best;
-            arg = better ? (ireal)(r) : arg;
-            best = max_or_nan(best, own);
-        }
-#elif HAS_FACTORED
-        const ireal taken = is_factored((real)(key_get(&g->base, t->spread, sub, u)), key->own[panel][v]);
-#endif
-        COMPONENTS_FOR(r) {
-            const exponents x_ijr = exponents_of(g, x, key, t, a, panel, sub, u, v, r, common);
-            const real score = score_of(g, t, sub, u, x_ijr.own);
-            real p = exp2_real(x_ijr.e);
-#if ESTEP_HARD
-            p = arg == (ireal)(r) ? p : (real)(0.0f);
-#elif HAS_FACTORED
-            p = taken ? big * (key_get(&g->base, t->u[r], sub, u) * key->w[panel][r][v]) : p;
-#endif
-            const real ds = p * t_ij;
-#if HAS_KEY_SUMS
-            sums->sum[r][v] += ds;
-#endif
-#if PRIOR_APART
-            if (key->tiny)
-                add_apart(key, panel, r, v, x_ijr.bare, t_ij);
-#endif
-            probability += p;
-            gradient += ds;
-            real own = ds;
-#if HAS_SOFTCAP
-            own *= softcap_slope(score, a->softcap);
-#endif
-#if HAS_ROW_SUMS
-            row_sums[r] += own;
-#endif
-#if WANT_VARIANCE
-            key->variance[panel][VARIANCES == 1 ? 0 : r][v] += own == (real)(0.0f) ? own : own * score;
-#endif
-#if HAS_VARIANCE
-            own *= x->scale[r] * LN_2;
-#endif
-#if KEYS_SHIFTED
-            weight += own;
-#elif HAS_KEY_GRADIENTS
-            slot_put(g, r, sub, u, v, own);
-#endif
-        }
+    const real part = ds == (real)(0.0f) ? ds : ds * score_of(b, n, own);
+    b->key->variance[n->panel][VARIANCES == 1 ? 0 : r][n->v] += part;
+}
+
+/* An entry of a tile all of whose pairs take the factored form. */
+FUNCTION void factored_gradients(const key_block *b, const entry *n, real big, entry_sums *sums)
+{
+    const real big_t = big * n->t;
+    real c = (real)(0.0f);
+    COMPONENTS_FOR(r) {
+        const float u = key_get(&b->g->base, b->t->u[r], n->sub, n->u);
+        const real w = b->key->w[n->panel][r][n->v];
+        if (HAS_KEY_SUMS)
+            sums->key[r][n->v] = fma(big_t, (real)(u), sums->key[r][n->v]);
+        if (HAS_ROW_SUMS)
+            sums->row[r] = fma(big_t, w, sums->row[r]);
+        if (WANT_VARIANCE)
+            add_variance(b, n, r, big_t * (u * w), exponents_of(b, n, r).own);
+        c = fma(w, (real)(u), c);
     }
-#if KEYS_SHIFTED && HAS_KEY_GRADIENTS
-    slot_put(g, 0, sub, u, v, weight);
-#endif
-#if WANT_V
-    slot_put(g, PRODUCTS, sub, u, v, probability * keep);
-#endif
-    *total = gradient;
+    sums->probability = big * c;
+    sums->gradient = big_t * c;
+    sums->weight = SCALE_LATER ? sums->gradient * (b->x->scale[0] * LN_2) : sums->gradient;
 }
 
-/* Responsibilities of entry u, vector v: gamma_ijr = 2^(e_ijr - log2 sum_r 2^e_ijr); hard: one-hot. */
-FUNCTION void entry_responsibilities(grad_engine *g, const components *x, const key_values *key, const query_terms *t,
-                                     const mgk_attention_args *a, const problem *p, const places *at, tile_sums *sums,
-                                     int panel, int sub, int u, int v, int k0, int i, const entry_terms *common)
+/* Hard: the component that takes the entry, found before log_i joins, which may hide how they differ. */
+FUNCTION ireal best_component(const key_block *b, const entry *n)
 {
+    real best = (real)(-INFINITY);
+    ireal arg = (ireal)(0);
+    COMPONENTS_FOR(r) {
+        const real own = exponents_of(b, n, r).own;
+        const ireal better = own > best;
+        arg = better ? (ireal)(r) : arg;
+        best = max_or_nan(best, own);
+    }
+    return arg;
+}
+
+/* An entry of any other tile. */
+FUNCTION void component_gradients(const key_block *b, const entry *n, real big, entry_sums *sums)
+{
+    key_values *const key = b->key;
+    const int panel = n->panel, v = n->v;
+    ireal arg, factored;
+    if (ESTEP_HARD)
+        arg = best_component(b, n);
+    if (HAS_FACTORED)
+        factored = is_factored((real)(key_get(&b->g->base, b->t->spread, n->sub, n->u)), key->own[panel][v]);
+    sums->probability = sums->gradient = sums->weight = (real)(0.0f);
+    COMPONENTS_FOR(r) {
+        const exponents x = exponents_of(b, n, r);
+        real p = exp2_real(x.e);
+        if (ESTEP_HARD)
+            p = arg == (ireal)(r) ? p : (real)(0.0f);
+        if (HAS_FACTORED)
+            p = factored ? big * (key_get(&b->g->base, b->t->u[r], n->sub, n->u) * key->w[panel][r][v]) : p;
+        real ds = p * n->t;
+        if (HAS_KEY_SUMS)
+            sums->key[r][v] += ds;
+        if (PRIOR_APART && key->tiny)
+            add_apart(key, panel, r, v, x.bare, n->t);
+        sums->probability += p;
+        sums->gradient += ds;
+        if (HAS_SOFTCAP)
+            ds *= softcap_slope(score_of(b, n, x.own), b->a->softcap);
+        if (HAS_ROW_SUMS)
+            sums->row[r] += ds;
+        if (WANT_VARIANCE)
+            add_variance(b, n, r, ds, x.own);
+        if (HAS_VARIANCE)
+            ds *= b->x->scale[r] * LN_2;
+        if (KEYS_SHIFTED)
+            sums->weight += ds;
+        else if (HAS_KEY_GRADIENTS)
+            slot_put(b->g, r, n->sub, n->u, v, ds);
+    }
+}
+
+/* From the slots' scores to weights in the slots (r: dS of a product's keys, PRODUCTS: P with dropout), and all sums.
+ */
+FUNCTION void entry_gradients(const key_block *b, const entry *n, const bool factored, entry_sums *sums)
+{
+    const real big = HAS_FACTORED ? factored_weight(b, n) : (real)(0.0f);
+    if (HAS_FACTORED && factored)
+        factored_gradients(b, n, big, sums);
+    else
+        component_gradients(b, n, big, sums);
+    if (KEYS_SHIFTED && HAS_KEY_GRADIENTS)
+        slot_put(b->g, 0, n->sub, n->u, n->v, sums->weight);
+    if (WANT_V)
+        slot_put(b->g, PRODUCTS, n->sub, n->u, n->v, sums->probability * n->keep);
+}
+
+/* Responsibilities of query i's entry: gamma_ijr = 2^(e_ijr - log2 sum_r 2^e_ijr); hard: one-hot. `k0`: the panel's
+ * first key. */
+FUNCTION void entry_responsibilities(const key_block *b, const entry *n, int k0, int i, real (*key_sums)[BLOCK_ROWS])
+{
+    const mgk_attention_args *const a = b->a;
     real best = (real)(-INFINITY), best_own = best, sum = (real)(0.0f);
     ireal arg = (ireal)(0);
     COMPONENTS_FOR(r) {
-        const exponents x_ijr = exponents_of(g, x, key, t, a, panel, sub, u, v, r, common);
+        const exponents x_ijr = exponents_of(b, n, r);
         const ireal better = x_ijr.own > best_own;
         arg = better ? (ireal)(r) : arg;
         best_own = max_or_nan(best_own, x_ijr.own);
@@ -462,223 +490,245 @@ FUNCTION void entry_responsibilities(grad_engine *g, const components *x, const 
     }
     const real base = finite_max(best);
     COMPONENTS_FOR(r)
-        sum += exp2_real(exponents_of(g, x, key, t, a, panel, sub, u, v, r, common).e - base);
+        sum += exp2_real(exponents_of(b, n, r).e - base);
     const real seen = best == (real)(-INFINITY) ? (real)(0.0f) : (real)(1.0f);
     COMPONENTS_FOR(r) {
-#if ESTEP_HARD
-        const real gamma = arg == (ireal)(r) ? seen : (real)(0.0f);
-#else
-        const real e = exponents_of(g, x, key, t, a, panel, sub, u, v, r, common).e - base;
-        const real gamma = seen == (real)(0.0f) ? seen : exp2_real(e) / sum;
-#endif
-        sums->sum[r][v] += gamma;
-#if WANT_GAMMA
-        if (i < p->valid)
-            keys_add(g, at->gamma + ((long)r * a->length + i) * a->length_k + k0, v, gamma, p->keys - k0);
-#endif
+        real gamma;
+        if (ESTEP_HARD)
+            gamma = arg == (ireal)(r) ? seen : (real)(0.0f);
+        else
+            gamma = seen == (real)(0.0f) ? seen : exp2_real(exponents_of(b, n, r).e - base) / sum;
+        key_sums[r][n->v] += gamma;
+        if (WANT_GAMMA && i < b->p->valid)
+            keys_add(b->g, b->at->gamma + ((long)r * a->length + i) * a->length_k + k0, n->v, gamma, b->p->keys - k0);
     }
 }
 
-/* One sub-tile of a panel. masked: some query does not see some key. */
-FUNCTION void block_gradients(grad_engine *g, const components *x, key_values *key, const query_terms *t,
-                              const mgk_attention_args *a, const problem *p, const places *at, tile_sums *sums,
-                              int panel, int sub, int k0, int i0, const bool factored, bool masked)
+/* ---- tiles ----------------------------------------------------------------------------------------------------- */
+
+/* A tile of queries that a panel meets. */
+typedef struct panel_tile {
+    int panel, k0;   /* the panel, its first key */
+    int i0, entries; /* the first query; so many are in use */
+    bool factored;   /* all pairs take the factored form */
+    bool masked;     /* some query does not see some key */
+} panel_tile;
+
+/* An entry's part of dbias, sum_r dS_ijr. */
+FUNCTION void add_bias(const key_block *b, const panel_tile *m, int i, int v, real gradient)
 {
-    real d[BLOCK_KEYS][BLOCK_ROWS];
-    KEYS_FOR(u)
-        ROWS_FOR(v)
-            d[u][v] = (real)(0.0f);
-#if HAS_SCORE_GRADIENTS
-    value_product(g, panel, 0, 0, sub, d);
-#endif
-    KEYS_FOR(u) {
-        const int i = i0 + key_index(&g->base, sub, u);
-        int begin = 0, end = 0;
-        if (masked) {
-            begin = first_key(a, p, i);
-            end = end_key(a, p, i);
-        }
-        real row_sums[COMPONENTS];
-        COMPONENTS_FOR(r)
-            row_sums[r] = (real)(0.0f);
-        real row_total = (real)(0.0f);
-        ROWS_FOR(v) {
-            const ireal j = row_index(&g->base, k0, v);
-            entry_terms common =
-                entry_terms_of(g, a, p, at->bias, at->slope, k0, i, v, key_get(&g->base, t->log, sub, u));
-            if (masked)
-                common.log = j < (ireal)(begin) || j >= (ireal)(end) ? (real)(-INFINITY) : common.log;
-#if EXPECTATION
-            entry_responsibilities(g, x, key, t, a, p, at, sums, panel, sub, u, v, k0, i, &common);
-#else
-            real keep = (real)(1.0f), total;
-#if HAS_DROPOUT
-            keep = keep_of(a, (uint)(p->b * a->heads) + (uint)(at->bh % a->heads), i, j);
-#endif
-            const real t_ij = fma(d[u][v], keep, (real)(key_get(&g->base, t->delta, sub, u)));
-            entry_gradients(g, x, key, t, a, at, sums, panel, sub, u, v, factored, &common, t_ij, keep, row_sums,
-                            &total);
-            row_total += total;
-#if HAS_BIAS_KEY_SUMS
-            key->bias[panel][v] += total;
-#elif WANT_BIAS && !HAS_BIAS_ROW_SUMS
-            if (i < p->valid)
-                keys_add(g, at->grad_bias + i * a->bias.component + k0, v, total, p->keys - k0);
-#endif
-#endif
-        }
-#if HAS_ROW_SUMS
-        COMPONENTS_FOR(r)
-            entry_sums_add(g, r, sub, u, row_sums[r]);
-#endif
-#if BIAS_SUMS_APART
-        entry_sums_add(g, BIAS_SUM, sub, u, row_total);
-#endif
-    }
+    if (HAS_BIAS_KEY_SUMS)
+        b->key->bias[m->panel][v] += gradient;
+    else if (HAS_BIAS_ENTRIES && i < b->p->valid)
+        keys_add(b->g, b->at->grad_bias + i * b->a->bias.component + m->k0, v, gradient, b->p->keys - m->k0);
 }
 
-/* A panel and a tile: scores, weights, and the products with them. */
-FUNCTION void panel_tile(grad_engine *g, const components *x, key_values *key, const query_terms *t,
-                         const mgk_attention_args *a, const problem *p, const places *at, int panel, int k0, int i0,
-                         int entries, const bool factored, bool masked)
+/* Query u of a sub-tile and all the panel's keys; `d`: dO_i.v_j. */
+FUNCTION void query_gradients(const key_block *b, const panel_tile *m, int sub, int u, const real *d,
+                              real (*key_sums)[BLOCK_ROWS])
 {
-    tile_sums sums;
+    const engine *const e = &b->g->base;
+    const places *const at = b->at;
+    const int i = m->i0 + key_index(e, sub, u);
+    int begin = 0, end = 0;
+    if (m->masked) {
+        begin = first_key(b->a, b->p, i);
+        end = end_key(b->a, b->p, i);
+    }
+    real row_sums[COMPONENTS], total = (real)(0.0f);
     COMPONENTS_FOR(r)
-        ROWS_FOR(v)
-            sums.sum[r][v] = (real)(0.0f);
+        row_sums[r] = (real)(0.0f);
+    ROWS_FOR(v) {
+        const ireal j = row_index(e, m->k0, v);
+        entry n;
+        n.panel = m->panel;
+        n.sub = sub;
+        n.u = u;
+        n.v = v;
+        n.common = entry_terms_of(b->g, b->a, b->p, at->bias, at->slope, m->k0, i, v, key_get(e, b->t->log, sub, u));
+        if (m->masked)
+            n.common.log = j < (ireal)(begin) || j >= (ireal)(end) ? (real)(-INFINITY) : n.common.log;
+        if (EXPECTATION) {
+            entry_responsibilities(b, &n, m->k0, i, key_sums);
+        } else {
+            entry_sums sums;
+            sums.key = key_sums;
+            sums.row = row_sums;
+            n.keep = (real)(1.0f);
+            if (HAS_DROPOUT)
+                n.keep = keep_of(b->a, (uint)(b->p->b * b->a->heads) + (uint)(at->bh % b->a->heads), i, j);
+            n.t = fma(d[v], n.keep, (real)(key_get(e, b->t->delta, sub, u)));
+            entry_gradients(b, &n, m->factored, &sums);
+            total += sums.gradient;
+            add_bias(b, m, i, v, sums.gradient);
+        }
+    }
+    if (HAS_ROW_SUMS)
+        COMPONENTS_FOR(r)
+            entry_sums_add(b->g, r, sub, u, row_sums[r]);
+    if (BIAS_SUMS_APART)
+        entry_sums_add(b->g, BIAS_SUM, sub, u, total);
+}
+
+/* Joins a tile's sums per key to the panel's. */
+FUNCTION void add_key_sums(const key_block *b, const panel_tile *m, real (*sums)[BLOCK_ROWS])
+{
+    key_values *const key = b->key;
+    const int panel = m->panel;
+    COMPONENTS_FOR(r)
+        ROWS_FOR(v) {
+            if (HAS_FACTORED && PRIOR_APART && m->factored && key->tiny)
+                add_apart(key, panel, r, v, key->beta[panel][r][v], sums[r][v]);
+            if (HAS_FACTORED && m->factored)
+                sums[r][v] *= key->w[panel][r][v];
+            key->sum[panel][r][v] += sums[r][v];
+        }
+}
+
+/* Scores, weights, and the products with them. */
+FUNCTION void tile_gradients(const key_block *b, const panel_tile *m)
+{
+    grad_engine *const g = b->g;
+    const int panel = m->panel, entries = m->entries;
     const int subs = SUB_TILES == 1 ? 1 : (entries + BLOCK_KEYS - 1) / BLOCK_KEYS;
-    for (int sub = 0; sub < subs; ++sub) {
-        block_scores(g, key, panel, sub);
-        block_gradients(g, x, key, t, a, p, at, &sums, panel, sub, k0, i0, factored, masked);
-    }
-#if HAS_KEY_SUMS
+    real key_sums[COMPONENTS][BLOCK_ROWS];
     COMPONENTS_FOR(r)
-        ROWS_FOR(v) {
-#if HAS_FACTORED && PRIOR_APART
-            if (factored && key->tiny)
-                add_apart(key, panel, r, v, key->beta[panel][r][v], sums.sum[r][v]);
-#endif
-#if HAS_FACTORED
-            if (factored)
-                sums.sum[r][v] *= key->w[panel][r][v];
-#endif
-            key->sum[panel][r][v] += sums.sum[r][v];
-        }
-#endif
-#if WANT_V
-    accumulate_values(g, panel, 0, 0, PRODUCTS, entries);
-#endif
-#if HAS_GRAD_KEYS
-    for (int r = 0; r < PRODUCTS; ++r)
-        accumulate_keys(g, panel, r, r, entries);
-#endif
-#if WANT_Q
-    scatter_queries(g, panel, 0, PRODUCTS, 0, at->grad_q + (long)i0 * HEAD_SIZE, entries);
-#endif
+        ROWS_FOR(v)
+            key_sums[r][v] = (real)(0.0f);
+    for (int sub = 0; sub < subs; ++sub) {
+        real d[BLOCK_KEYS][BLOCK_ROWS];
+        block_scores(b, panel, sub);
+        KEYS_FOR(u)
+            ROWS_FOR(v)
+                d[u][v] = (real)(0.0f);
+        if (HAS_SCORE_GRADIENTS)
+            value_product(g, panel, 0, 0, sub, d);
+        KEYS_FOR(u)
+            query_gradients(b, m, sub, u, d[u], key_sums);
+    }
+    if (HAS_KEY_SUMS)
+        add_key_sums(b, m, key_sums);
+    if (WANT_V)
+        accumulate_values(g, panel, 0, 0, PRODUCTS, entries);
+    if (HAS_GRAD_KEYS)
+        for (int r = 0; r < PRODUCTS; ++r)
+            accumulate_keys(g, panel, r, r, entries);
+    if (WANT_Q)
+        scatter_queries(g, panel, 0, PRODUCTS, 0, b->at->grad_q + (long)m->i0 * HEAD_SIZE, entries);
 }
 
-/* All tiles of queries that meet the block of keys from k0 on, for one head. */
-FUNCTION void block_queries(grad_engine *g, const components *x, key_values *key, const query_terms *t,
-                            const mgk_attention_args *a, const problem *p, const places *at, int k0)
+/* The sums over the block's keys of a tile's queries to global memory. */
+FUNCTION void store_entry_sums(const key_block *b, int i0, int entries, const bool factored)
 {
+    const places *const at = b->at;
+    __global float *const bias = at->work + b->a->region[MGK_REGION_BIAS] + at->row + i0;
+    if (HAS_ROW_SUMS)
+        for (int r = 0; r < COMPONENTS; ++r)
+            entry_sums_store(b->g, r, HAS_FACTORED && factored ? b->t->u[r] : 0,
+                             at->row_sums + r * (long)b->a->length + i0, entries);
+    if (BIAS_SUMS_APART)
+        entry_sums_store(b->g, BIAS_SUM, 0, bias, entries);
+    else if (HAS_BIAS_ROW_SUMS)
+        for (int r = 0; r < COMPONENTS; ++r)
+            entry_sums_store(b->g, r, HAS_FACTORED && factored ? b->t->u[r] : 0, bias, entries);
+}
+
+/* All tiles of queries that meet the block of keys. */
+FUNCTION void block_queries(const key_block *b)
+{
+    grad_engine *const g = b->g;
+    const mgk_attention_args *const a = b->a;
+    const problem *const p = b->p;
     int begin, end;
-    block_rows(a, p, k0, &begin, &end);
+    block_rows(a, p, b->k0, &begin, &end);
     for (int i0 = begin; i0 < end; i0 += TILE_KEYS) {
         const int stop = min(i0 + TILE_KEYS, p->valid);
-        queries_stage(g, at->q, 0, a->q.token, i0, p->valid, a->head_size);
-        grad_out_stage(g, 1, at->grad_o, 0, a->grad_o.token, i0, p->valid, a->value_size);
-        tile_terms(g, t, a, at, i0, p->valid, HAS_FACTORED ? key->spread : 0.0f);
+        queries_stage(g, b->at->q, 0, a->q.token, i0, p->valid, a->head_size);
+        grad_out_stage(g, 1, b->at->grad_o, 0, a->grad_o.token, i0, p->valid, a->value_size);
+        tile_terms(b, i0);
         bool factored = false;
-#if HAS_FACTORED
-        factored = !flag_read(&g->base, FLAG_SPREAD);
-#endif
-#if HAS_ENTRY_SUMS
-        entry_sums_clear(g);
-#endif
+        if (HAS_FACTORED)
+            factored = !flag_read(&g->base, FLAG_SPREAD);
+        if (HAS_ENTRY_SUMS)
+            entry_sums_clear(g);
         for (int panel = 0; panel < PANELS; ++panel) {
-            const int first = k0 + panel * PANEL_ROWS;
-            bool masked;
-            if (!panel_meets(a, p, first, i0, stop, &masked))
+            panel_tile m = {panel, b->k0 + panel * PANEL_ROWS, i0, stop - i0, factored, false};
+            if (!panel_meets(a, p, m.k0, i0, stop, &m.masked))
                 continue;
-            panel_tile(g, x, key, t, a, p, at, panel, first, i0, stop - i0, factored, masked);
+            tile_gradients(b, &m);
             branch_end();
         }
-#if HAS_ROW_SUMS
-        for (int r = 0; r < COMPONENTS; ++r) {
-            KEY_SPACE const float *factor = 0;
-#if HAS_FACTORED
-            factor = factored ? t->u[r] : 0;
-#endif
-            entry_sums_store(g, r, factor, at->row_sums + r * (long)a->length + i0, stop - i0);
-        }
-#endif
-#if HAS_BIAS_ROW_SUMS
-        __global float *const bias = at->work + a->region[MGK_REGION_BIAS] + at->row + i0;
-#if BIAS_SUMS_APART
-        entry_sums_store(g, BIAS_SUM, 0, bias, stop - i0);
-#else
-        for (int r = 0; r < COMPONENTS; ++r)
-            entry_sums_store(g, r, HAS_FACTORED && factored ? t->u[r] : 0, bias, stop - i0);
-#endif
-#endif
+        store_entry_sums(b, i0, stop - i0, factored);
         tile_end(g);
     }
 }
 
-/* What a head leaves in a panel's keys: the terms of dK without a product, and the regions of key sums. */
-FUNCTION void panel_finish(grad_engine *g, const components *x, key_values *key, int panel, const mgk_attention_args *a,
-                           const problem *p, const places *at, int first, int keys)
+/* ---- results ---------------------------------------------------------------------------------------------------- */
+
+/* Component r's key sums of a panel, for dprior or the counts, and for dshift. `keys`: of the array. */
+FUNCTION void store_key_sums(const key_block *b, int panel, int r, int keys)
 {
-#if HAS_KEY_SUMS
-    const long row = at->bh * COMPONENTS * (long)a->length_k + p->key_base;
-#endif
-    for (int r = 0; r < COMPONENTS; ++r) {
-#if HAS_KEY_SUMS
-        rows_sum(&g->base, key->sum[panel][r]);
-#if WANT_PRIOR || EXPECTATION
+    const mgk_attention_args *const a = b->a;
+    key_values *const key = b->key;
+    const int first = b->k0 + panel * PANEL_ROWS;
+    const long row = (b->at->bh * COMPONENTS + r) * a->length_k + b->p->key_base;
+    rows_sum(&b->g->base, key->sum[panel][r]);
+    if (WANT_PRIOR || EXPECTATION) {
         real stored[BLOCK_ROWS];
         ROWS_FOR(v)
             stored[v] = key->sum[panel][r][v];
-#if PRIOR_APART
-        rows_sum(&g->base, key->apart[panel][r]);
-        ROWS_FOR(v)
-            stored[v] = is_tiny(key, panel, r, v) ? key->apart[panel][r][v]
-                                                  : stored[v] * exp2_real(-key->log_prior[panel][r][v]);
-#endif
-        rows_store(&g->base, stored, at->work + a->region[MGK_REGION_KEY_SUMS] + row + r * (long)a->length_k, 1, first,
-                   keys);
-#endif
-#if WANT_SHIFT && SCORE_GAUSSIAN
-        rows_store(&g->base, key->sum[panel][r], at->work + a->region[MGK_REGION_SHIFT] + row + r * (long)a->length_k,
-                   1, first, keys);
-#endif
-#if WANT_K && SCORE_GAUSSIAN
-        /* - sum_i dS_ijr k_jr [/ sigma_r^2 where the sums of products have it], staged keys being stage_scale * k */
-        real factor[BLOCK_ROWS];
-        ROWS_FOR(v)
-            factor[v] = -key->sum[panel][r][v] * (HAS_VARIANCE ? x->scale[r] * LN_2 : 1.0f);
-#if KEYS_SHIFTED
-        grad_keys_add_row(g, panel, at->shift + r * a->head_size, a->head_size, factor);
-#endif
-        ROWS_FOR(v)
-            factor[v] *= 1.0f / x->stage_scale[KEYS_SHIFTED ? 0 : r];
-        grad_keys_add_keys(g, panel, KEYS_SHIFTED ? 0 : r, factor);
-#endif
-#endif
+        if (PRIOR_APART) {
+            rows_sum(&b->g->base, key->apart[panel][r]);
+            ROWS_FOR(v)
+                stored[v] = is_tiny(key, panel, r, v) ? key->apart[panel][r][v]
+                                                      : stored[v] * exp2_real(-key->log_prior[panel][r][v]);
+        }
+        rows_store(&b->g->base, stored, b->at->work + a->region[MGK_REGION_KEY_SUMS] + row, 1, first, keys);
     }
-#if WANT_VARIANCE
-    for (int r = 0; r < VARIANCES; ++r) {
-        rows_sum(&g->base, key->variance[panel][r]);
-        rows_store(&g->base, key->variance[panel][r],
-                   at->work + a->region[MGK_REGION_VARIANCE] + (at->bh * VARIANCES + r) * a->length_k + p->key_base, 1,
-                   first, keys);
+    if (WANT_SHIFT && SCORE_GAUSSIAN)
+        rows_store(&b->g->base, key->sum[panel][r], b->at->work + a->region[MGK_REGION_SHIFT] + row, 1, first, keys);
+}
+
+/* Gaussian: - sum_i dS_ijr k_jr to dK [/ sigma_r^2 where the sums of products have it], staged keys being
+ * stage_scale * k. */
+FUNCTION void add_own_keys(const key_block *b, int panel, int r)
+{
+    const components *const x = b->x;
+    const int size = b->a->head_size, product = KEYS_SHIFTED ? 0 : r;
+    real factor[BLOCK_ROWS];
+    ROWS_FOR(v)
+        factor[v] = -b->key->sum[panel][r][v] * (HAS_VARIANCE ? x->scale[r] * LN_2 : 1.0f);
+    if (KEYS_SHIFTED)
+        grad_keys_add_row(b->g, panel, b->at->shift + r * size, size, factor);
+    ROWS_FOR(v)
+        factor[v] *= 1.0f / x->stage_scale[product];
+    grad_keys_add_keys(b->g, panel, product, factor);
+}
+
+/* What a head leaves in a panel's keys: the terms of dK without a product, and the regions of key sums. */
+FUNCTION void panel_finish(const key_block *b, int panel, int keys)
+{
+    const mgk_attention_args *const a = b->a;
+    key_values *const key = b->key;
+    const int first = b->k0 + panel * PANEL_ROWS;
+    if (HAS_KEY_SUMS)
+        for (int r = 0; r < COMPONENTS; ++r) {
+            store_key_sums(b, panel, r, keys);
+            if (WANT_K && SCORE_GAUSSIAN)
+                add_own_keys(b, panel, r);
+        }
+    if (WANT_VARIANCE)
+        for (int r = 0; r < VARIANCES; ++r) {
+            const long row = (b->at->bh * VARIANCES + r) * a->length_k + b->p->key_base;
+            rows_sum(&b->g->base, key->variance[panel][r]);
+            rows_store(&b->g->base, key->variance[panel][r], b->at->work + a->region[MGK_REGION_VARIANCE] + row, 1,
+                       first, keys);
+        }
+    if (HAS_BIAS_KEY_SUMS) {
+        rows_sum(&b->g->base, key->bias[panel]);
+        rows_store(&b->g->base, key->bias[panel],
+                   b->at->work + a->region[MGK_REGION_BIAS] + b->at->bh * a->length_k + b->p->key_base, 1, first, keys);
     }
-#endif
-#if HAS_BIAS_KEY_SUMS
-    rows_sum(&g->base, key->bias[panel]);
-    rows_store(&g->base, key->bias[panel], at->work + a->region[MGK_REGION_BIAS] + at->bh * a->length_k + p->key_base,
-               1, first, keys);
-#endif
 }
 
 KERNEL(mixture_backward)
@@ -714,6 +764,7 @@ KERNEL(mixture_backward)
             grad_v + p.batch * a.grad_v.batch + kv_head * a.grad_v.head + p.key_base * a.grad_v.token;
 
         for (int k0 = split * GROUP_ROWS; k0 < keys; k0 += a.splits * GROUP_ROWS) {
+            const key_block b = {&g, &a, &p, &at, &x, &t, &key, k0};
             for (int panel = 0; panel < PANELS; ++panel) {
                 panel_clear_keys(&g, panel);
                 panel_clear_values(&g, panel);
@@ -730,13 +781,11 @@ KERNEL(mixture_backward)
                 at.grad_q = work + a.region[MGK_REGION_QUERY] + (split * rows + at.row) * HEAD_SIZE;
                 at.row_sums =
                     work + a.region[MGK_REGION_ROW_SUMS] + (split * rows + at.bh * a.length) * COMPONENTS + p.row_base;
-#if HAS_BIAS
-                at.bias = bias_of(&a, &p, h, bias);
-#endif
+                at.bias = HAS_BIAS ? bias_of(&a, &p, h, bias) : 0;
 #if HAS_ALIBI
                 at.slope = slopes[h] * LOG2_E;
 #endif
-#if WANT_BIAS && !HAS_BIAS_KEY_SUMS && !HAS_BIAS_ROW_SUMS
+#if HAS_BIAS_ENTRIES
                 at.grad_bias = a.bias_copies == 0
                                    ? grad_bias
                                    : work + a.region[MGK_REGION_BIAS] + GROUP_ID * (a.bias_batches * a.bias.batch);
@@ -755,11 +804,11 @@ KERNEL(mixture_backward)
                     if (HAS_VARIANCE || h == kv_head * group)
                         panel_load_keys(&g, panel, at.k, a.k.component, a.k.token, first, p.keys, a.head_size,
                                         x.stage_scale);
-                    panel_values(&g, &x, &key, panel, &a, &at, first, p.keys);
+                    panel_begin(&b, panel);
                 }
-                block_queries(&g, &x, &key, &t, &a, &p, &at, k0);
+                block_queries(&b);
                 for (int panel = 0; panel < PANELS; ++panel)
-                    panel_finish(&g, &x, &key, panel, &a, &p, &at, k0 + panel * PANEL_ROWS, keys);
+                    panel_finish(&b, panel, keys);
             }
             for (int panel = 0; panel < PANELS; ++panel) {
                 const int first = k0 + panel * PANEL_ROWS;
