@@ -178,13 +178,6 @@ CLMGK_API clmgk_status clmgk_plan_create(clmgk_context *context, const clmgk_att
  * an enqueue function with the same plan. */
 CLMGK_API void clmgk_plan_release(clmgk_plan *plan);
 
-/* Where a plan's programs came from: of several, the farthest. */
-typedef enum clmgk_program_origin {
-    CLMGK_PROGRAM_MEMORY = 0, /* built earlier in the same context */
-    CLMGK_PROGRAM_DISK = 1,   /* from the cache's file; the driver may still compile it (NVIDIA: it is PTX) */
-    CLMGK_PROGRAM_BUILT = 2   /* given to the driver as source: what it has kept itself, it does not compile again */
-} clmgk_program_origin;
-
 /* What a plan chose. The strings live as long as the plan. Engine, local and private memory, parameters, options and
  * kernel are those of a pass's main kernel. */
 typedef struct clmgk_plan_info {
@@ -221,12 +214,6 @@ CLMGK_API clmgk_status clmgk_plan_get_info(const clmgk_plan *plan, clmgk_plan_in
 
 /* Bytes of workspace that any one enqueue of the plan needs; 0 for a NULL plan. Never grows as N S. */
 CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
-
-/* A place in a buffer: `offset` is in elements of the array's own type, any alignment of elements. */
-typedef struct clmgk_buffer {
-    cl_mem memory; /* NULL: not given */
-    uint64_t offset;
-} clmgk_buffer;
 
 /*
  * The arrays of a call, all on the device, a field for each line of CLMGK_ARRAY_LIST (arrays.h). Layouts are the

@@ -118,6 +118,19 @@ CLMGK_API clmgk_status clmgk_get_device_info(cl_device_id device, clmgk_device_i
  */
 CLMGK_API clmgk_status clmgk_select_device(const char *selector, clmgk_device_info *info, clmgk_error *error);
 
+/* A place in a buffer: `offset` is in elements of the array's own type, any alignment of elements. */
+typedef struct clmgk_buffer {
+    cl_mem memory; /* NULL: not given */
+    uint64_t offset;
+} clmgk_buffer;
+
+/* Where a plan's programs came from: of several, the farthest. */
+typedef enum clmgk_program_origin {
+    CLMGK_PROGRAM_MEMORY = 0, /* built earlier in the same context */
+    CLMGK_PROGRAM_DISK = 1,   /* from the cache's file; the driver may still compile it (NVIDIA: it is PTX) */
+    CLMGK_PROGRAM_BUILT = 2   /* given to the driver as source: what it has kept itself, it does not compile again */
+} clmgk_program_origin;
+
 /* Who keeps compiled programs from one process to the next. */
 typedef enum clmgk_program_keeper {
     CLMGK_KEEPER_NOBODY = 0,  /* each process compiles them */

@@ -5,7 +5,7 @@
 #define MGK_DEVICE_H
 
 #include "base/base.h"
-#include "clmgk/attention.h"
+#include "clmgk/context.h"
 
 #include <pthread.h>
 

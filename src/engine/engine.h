@@ -77,8 +77,8 @@ typedef struct mgk_engine {
 /* All engines, in the order of CLMGK_ENGINE_LIST. */
 #define MGK_ENGINE_DECLARE(NAME, value, name) extern const mgk_engine mgk_engine_##name;
 CLMGK_ENGINE_LIST(MGK_ENGINE_DECLARE)
-#define MGK_ENGINE_ONE(NAME, value, name) +1
-enum { MGK_ENGINES = CLMGK_ENGINE_LIST(MGK_ENGINE_ONE) };
+#define MGK_ENGINE_PLACE(NAME, value, name) MGK_PLACE_OF_##NAME,
+enum { CLMGK_ENGINE_LIST(MGK_ENGINE_PLACE) MGK_ENGINES };
 extern const mgk_engine *const mgk_engines[MGK_ENGINES];
 
 /* The parameters of an engine with those that a family adds (NULL: none), all values 0. */

@@ -46,14 +46,15 @@ static void choose_share(const mgk_footprint *f, const mgk_device_facts *facts, 
 {
     const clmgk_device_class kind = facts->info.device_class;
     const int key_threads = mgk_tunable_get(p, "key-threads");
-    int rows = mgk_tunable_base(p, "rows", kind) / f->row_part, keys = mgk_tunable_base(p, "keys", kind) / f->key_part;
+    int64_t rows = mgk_tunable_base(p, "rows", kind) / f->row_part;
+    int64_t keys = mgk_tunable_base(p, "keys", kind) / f->key_part;
     while (rows > 1 && (exceeds(rows * (f->row_sums / key_threads), f->most_sums) ||
                         exceeds(rows * keys * f->scores, f->most_scores_of_rows)))
         rows /= 2;
     while (keys > 1 && exceeds(rows * keys * f->scores, f->most_scores))
         keys /= 2;
-    mgk_tunable_default(p, "rows", rows);
-    mgk_tunable_default(p, "keys", keys);
+    mgk_tunable_default(p, "rows", (int)rows);
+    mgk_tunable_default(p, "keys", (int)keys);
     if (f->held_heads == 0)
         return;
     const int64_t sums = (f->forward ? mgk_tunable_get(p, "rows") : rows) * (f->value_size / key_threads);
