@@ -74,7 +74,7 @@ static clmgk_status try_engine(clmgk_plan *plan, clmgk_pass which, clmgk_engine 
     for (size_t i = 0; i < MGK_MAX_STEPS; ++i)
         pass->plan.step[i].options.allocator = &plan->context->allocator;
     pass->engine = engine;
-    return plan->family->plan(&plan->desc, &facts, engine, parameters, which, &pass->plan, error);
+    return mgk_family_plan(plan->family, &plan->desc, &facts, engine, parameters, which, &pass->plan, error);
 }
 
 /* A pass whose engine and parameters are to be chosen. */

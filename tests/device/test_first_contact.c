@@ -158,7 +158,8 @@ static clmgk_status plan_pass(clmgk_device_class device_class, clmgk_engine engi
     assert_int_equal(clmgk_attention_validate(&desc, &desc, error), CLMGK_OK);
     mgk_pass_plan plan = {0};
     const mgk_parameters defaults = {0};
-    const clmgk_status status = mgk_family_of(variant)->plan(&desc, &facts, engine, defaults, pass, &plan, error);
+    const clmgk_status status =
+        mgk_family_plan(mgk_family_of(variant), &desc, &facts, engine, defaults, pass, &plan, error);
     for (size_t n = 0; n < plan.steps; n++) {
         expect_exact(plan.step[n].options.data);
         mgk_text_free(&plan.step[n].options);

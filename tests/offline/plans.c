@@ -173,7 +173,7 @@ static int print(const problem *p, clmgk_engine engine, const mgk_device_facts *
     mgk_pass_plan plan = {0};
     clmgk_status status = clmgk_attention_validate(&desc, &desc, &error);
     if (status == CLMGK_OK)
-        status = mgk_family_of(desc.variant)->plan(&desc, facts, engine, defaults, p->pass, &plan, &error);
+        status = mgk_family_plan(mgk_family_of(desc.variant), &desc, facts, engine, defaults, p->pass, &plan, &error);
     if (status != CLMGK_OK)
         (void)fprintf(stderr, "%s: %s\n", p->name, error.message);
     for (size_t i = 0; i < plan.steps; ++i) {

@@ -4,6 +4,7 @@
 #include "admixture/tunables.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 /* ---- descriptor --------------------------------------------------------------------------------------------- */
 
@@ -48,15 +49,13 @@ static clmgk_status admixture_resolve(clmgk_attention_desc *d, clmgk_error *erro
 
 /* ---- what all passes have ------------------------------------------------------------------------------------- */
 
-static mgk_attention_traits traits_of(const clmgk_attention_desc *d)
+static void add_traits(const clmgk_attention_desc *d, mgk_attention_traits *t)
 {
     const uint32_t of_variant = clmgk_variant_traits(d->variant);
-    mgk_attention_traits t = mgk_attention_traits_of(d);
-    t.noise = (of_variant & CLMGK_TRAIT_NOISE) != 0;
-    t.shared_noise = d->shared_noise != 0;
-    t.shared_mix = (of_variant & CLMGK_TRAIT_SHARED_MIX) != 0;
-    t.generalised = (of_variant & CLMGK_TRAIT_GENERALISED) != 0;
-    return t;
+    t->noise = (of_variant & CLMGK_TRAIT_NOISE) != 0;
+    t->shared_noise = d->shared_noise != 0;
+    t->shared_mix = (of_variant & CLMGK_TRAIT_SHARED_MIX) != 0;
+    t->generalised = (of_variant & CLMGK_TRAIT_GENERALISED) != 0;
 }
 
 static void set_flags(const mgk_attention_request *request, mgk_flags *flags)
@@ -92,22 +91,6 @@ static const mgk_tunable tunables[] = {MGK_ADMIXTURE_TUNABLES(MGK_TUNABLE_ROW)};
 static const char *const tables[] = {CLMGK_ENGINE_LIST(TABLE)};
 static const mgk_added_tunables added = {tables, tunables, MGK_COUNT(tunables)};
 
-static clmgk_status admixture_plan(const clmgk_attention_desc *desc, const mgk_device_facts *facts, clmgk_engine engine,
-                                   mgk_parameters parameters, clmgk_pass pass, mgk_pass_plan *plan, clmgk_error *error)
-{
-    clmgk_status (*const plans[CLMGK_PASSES])(const mgk_attention_request *, mgk_pass_plan *,
-                                              clmgk_error *) = {[CLMGK_PASS_FORWARD] = mgk_admixture_plan_forward,
-                                                                [CLMGK_PASS_BACKWARD] = mgk_admixture_plan_backward,
-                                                                [CLMGK_PASS_COMBINE] = mgk_attention_plan_combine};
-    const mgk_attention_request request = {desc,      facts, mgk_engine_of(engine), parameters, traits_of(desc),
-                                           set_flags, &added};
-    MGK_TRY(plans[pass](&request, plan, error));
-    for (size_t i = 0; i < plan->steps; ++i)
-        if (plan->step[i].options.failed)
-            return mgk_fail_memory(error, "compiler options");
-    return CLMGK_OK;
-}
-
 /* Products are summed over features in order, and mixed over global heads in order, whatever the engine. */
 static bool rounds_by_engine(const clmgk_attention_desc *desc)
 {
@@ -115,4 +98,21 @@ static bool rounds_by_engine(const clmgk_attention_desc *desc)
     return false;
 }
 
-const mgk_family mgk_admixture_family = {"admixture", admixture_resolve, admixture_plan, rounds_by_engine, &added};
+/* How many heads there are decides how many fit into a work-group. */
+static void add_to_key(const clmgk_attention_desc *desc, char *exact, size_t size)
+{
+    snprintf(exact, size, " heads=%d kv_heads=%d shared_noise=%d", mgk_count_class(desc->heads),
+             mgk_count_class(desc->kv_heads), desc->shared_noise != 0);
+}
+
+const mgk_family mgk_admixture_family = {.name = "admixture",
+                                         .resolve = admixture_resolve,
+                                         .add_traits = add_traits,
+                                         .set_flags = set_flags,
+                                         .plan = {[CLMGK_PASS_FORWARD] = mgk_admixture_plan_forward,
+                                                  [CLMGK_PASS_BACKWARD] = mgk_admixture_plan_backward,
+                                                  [CLMGK_PASS_COMBINE] = mgk_attention_plan_combine},
+                                         .rounds_by_engine = rounds_by_engine,
+                                         .add_to_key = add_to_key,
+                                         .added = &added,
+                                         .grouped_heads = true};

@@ -21,15 +21,29 @@ int mgk_size_class(int64_t size)
 
 /* ---- steps -------------------------------------------------------------------------------------------------- */
 
-mgk_attention_traits mgk_attention_traits_of(const clmgk_attention_desc *d)
+/* One product for each component, unless the family says otherwise. */
+static mgk_attention_traits traits_of(const mgk_family *family, const clmgk_attention_desc *d)
 {
-    mgk_attention_traits t = {0};
-    t.head_size = mgk_size_class(d->head_size);
-    t.value_size = mgk_size_class(d->value_size);
-    t.components = (int)d->components;
-    t.products = t.components;
-    t.modified = d->use_bias || d->use_alibi || d->softcap > 0.0 || d->dropout > 0.0;
+    mgk_attention_traits t = {.head_size = mgk_size_class(d->head_size),
+                              .value_size = mgk_size_class(d->value_size),
+                              .components = (int)d->components,
+                              .products = (int)d->components,
+                              .modified = d->use_bias || d->use_alibi || d->softcap > 0.0 || d->dropout > 0.0};
+    family->add_traits(d, &t);
     return t;
+}
+
+clmgk_status mgk_family_plan(const mgk_family *family, const clmgk_attention_desc *desc, const mgk_device_facts *facts,
+                             clmgk_engine engine, mgk_parameters parameters, clmgk_pass pass, mgk_pass_plan *plan,
+                             clmgk_error *error)
+{
+    const mgk_attention_request request = {desc,       facts,  mgk_engine_of(engine),
+                                           parameters, family, traits_of(family, desc)};
+    MGK_TRY(family->plan[pass](&request, plan, error));
+    for (size_t i = 0; i < plan->steps; ++i)
+        if (plan->step[i].options.failed)
+            return mgk_fail_memory(error, "compiler options");
+    return CLMGK_OK;
 }
 
 int64_t mgk_attention_problems(const clmgk_attention_desc *desc)
@@ -119,7 +133,7 @@ mgk_flags mgk_attention_flags(const mgk_attention_request *request)
     flags.HAS_SINKS = d->use_sinks;
     flags.HAS_SOFTCAP = d->softcap > 0.0;
     flags.HAS_DROPOUT = d->dropout > 0.0;
-    request->set_flags(request, &flags);
+    request->family->set_flags(request, &flags);
     return flags;
 }
 
@@ -144,7 +158,7 @@ mgk_kernel_plan *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan
 clmgk_status mgk_attention_fit(const mgk_attention_request *request, const mgk_footprint *footprint,
                                mgk_tunables *tunables, mgk_block *block, clmgk_error *error)
 {
-    *tunables = mgk_engine_tunables(request->engine, request->added);
+    *tunables = mgk_engine_tunables(request->engine, request->family->added);
     MGK_TRY(mgk_tunables_read(tunables, &request->parameters, error));
     return request->engine->fit(footprint, request->facts, tunables, block, error);
 }
@@ -253,7 +267,7 @@ clmgk_status mgk_attention_forward_splits(const mgk_attention_request *request, 
 
 clmgk_status mgk_attention_plan_combine(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
-    plan->tunables = mgk_engine_tunables(request->engine, request->added);
+    plan->tunables = mgk_engine_tunables(request->engine, request->family->added);
     MGK_TRY(mgk_tunables_read(&plan->tunables, &request->parameters, error));
     const mgk_forward_args args = mgk_attention_args_of(request);
     mgk_attention_add_combine(request, false, &args, plan);

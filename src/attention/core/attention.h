@@ -29,17 +29,15 @@ typedef struct mgk_attention_request {
     const mgk_device_facts *facts;
     const mgk_engine *engine;
     mgk_parameters parameters;
+    const mgk_family *family;
     mgk_attention_traits traits;
-    /* The family's own flags. */
-    void (*set_flags)(const struct mgk_attention_request *request, mgk_flags *flags);
-    const mgk_added_tunables *added;
 } mgk_attention_request;
-
-/* The traits that every family has; one product for each component. */
-mgk_attention_traits mgk_attention_traits_of(const clmgk_attention_desc *desc);
 
 /* D, E rounded up, so that programs are few: a multiple of 16. */
 int mgk_size_class(int64_t size);
+
+/* In tuning keys: counts of components or heads beyond 8 are rounded up to powers of two. */
+int mgk_count_class(int64_t count);
 
 /* One kernel to be appended to a pass. */
 typedef struct mgk_attention_step {

@@ -9,6 +9,7 @@
 #include "attention/core/arrays.h"
 #include "base/bound.clh"
 #include "device/device.h"
+#include "device/flags.h"
 #include "tuning/tunables.h"
 
 /* Kernels of a pass at most. */
@@ -49,24 +50,38 @@ typedef struct mgk_pass_plan {
     mgk_kernel_plan step[MGK_MAX_STEPS];
 } mgk_pass_plan;
 
+/* attention/core/attention.h */
+struct mgk_attention_request;
+struct mgk_attention_traits;
+
 typedef struct mgk_family {
     const char *name;
 
-    /* What only this family knows of a descriptor whose axes and strides are already checked; fills in defaults of
-     * score and components. */
+    /* The family's part of a descriptor whose axes and strides are already checked: fills in defaults of score and
+     * components. */
     clmgk_status (*resolve)(clmgk_attention_desc *desc, clmgk_error *error);
 
-    /* Chooses parameters and fills `plan` (all zero but the texts' allocators) for one pass of a resolved descriptor
-     * on `engine`. UNSUPPORTED, with the reason, where the engine can't do it on this device, or where tuned values
-     * would break a promise on the workspace. The steps' options are the caller's to free, also after a failure. */
-    clmgk_status (*plan)(const clmgk_attention_desc *desc, const mgk_device_facts *facts, clmgk_engine engine,
-                         mgk_parameters parameters, clmgk_pass pass, mgk_pass_plan *plan, clmgk_error *error);
+    /* Adds the family's own traits of a problem, fixed at compile time, to the common ones; the flags made of them. */
+    void (*add_traits)(const clmgk_attention_desc *desc, struct mgk_attention_traits *traits);
+    void (*set_flags)(const struct mgk_attention_request *request, mgk_flags *flags);
+
+    /* For each pass, NULL where the family has none: chooses parameters and fills `plan` (all zero but the texts'
+     * allocators) for the request. UNSUPPORTED, with the reason, where the engine has no room on this device, or where
+     * tuned values would break a promise on the workspace. The steps' options are the caller's to free, also after a
+     * failure. */
+    clmgk_status (*plan[CLMGK_PASSES])(const struct mgk_attention_request *request, mgk_pass_plan *plan,
+                                       clmgk_error *error);
 
     /* Whether the rounding of this problem's scores depends on the engine: forward and backward pass must agree on it,
      * and on its sum_tunables. */
     bool (*rounds_by_engine)(const clmgk_attention_desc *desc);
 
+    /* Appends fields to the exact part of a tuning key. NULL: none. */
+    void (*add_to_key)(const clmgk_attention_desc *desc, char *exact, size_t size);
+
     const mgk_added_tunables *added; /* to the engines' parameters; NULL: none */
+    bool grouped_heads;              /* a block serves several heads: they are no tasks of their own */
+    bool has_few_rows;               /* kernels of its own for decoding, where no backward pass follows */
 } mgk_family;
 
 extern const mgk_family mgk_mixture_family;
@@ -74,5 +89,10 @@ extern const mgk_family mgk_admixture_family;
 
 /* The family of a variant; NULL for a number that is none. */
 const mgk_family *mgk_family_of(clmgk_variant variant);
+
+/* Plans one pass of a resolved descriptor on `engine`: the family's function with a request of it. */
+clmgk_status mgk_family_plan(const mgk_family *family, const clmgk_attention_desc *desc, const mgk_device_facts *facts,
+                             clmgk_engine engine, mgk_parameters parameters, clmgk_pass pass, mgk_pass_plan *plan,
+                             clmgk_error *error);
 
 #endif

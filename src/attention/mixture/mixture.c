@@ -15,17 +15,15 @@
 
 /* ---- what is fixed at compile time -------------------------------------------------------------------------- */
 
-static mgk_attention_traits traits_of(const clmgk_attention_desc *d)
+static void add_traits(const clmgk_attention_desc *d, mgk_attention_traits *t)
 {
-    mgk_attention_traits t = mgk_attention_traits_of(d);
-    t.shifted = d->variant == CLMGK_VARIANT_SMGK;
-    t.products = t.shifted ? 1 : t.components;
-    t.gaussian = d->score == CLMGK_SCORE_GAUSSIAN;
-    t.hard = d->estep == CLMGK_ESTEP_HARD;
-    t.has_prior = !t.hard && d->prior_shape != CLMGK_PRIOR_UNIFORM;
-    t.has_variance = d->variance_shape != CLMGK_VARIANCE_NUMBER;
-    t.has_factor = !t.hard && t.components > 1;
-    return t;
+    t->shifted = d->variant == CLMGK_VARIANT_SMGK;
+    t->products = t->shifted ? 1 : t->components;
+    t->gaussian = d->score == CLMGK_SCORE_GAUSSIAN;
+    t->hard = d->estep == CLMGK_ESTEP_HARD;
+    t->has_prior = !t->hard && d->prior_shape != CLMGK_PRIOR_UNIFORM;
+    t->has_variance = d->variance_shape != CLMGK_VARIANCE_NUMBER;
+    t->has_factor = !t->hard && t->components > 1;
 }
 
 static void set_flags(const mgk_attention_request *request, mgk_flags *flags)
@@ -95,23 +93,6 @@ static clmgk_status mixture_resolve(clmgk_attention_desc *d, clmgk_error *error)
 
 /* ---- the family ---------------------------------------------------------------------------------------------- */
 
-static clmgk_status mixture_plan(const clmgk_attention_desc *desc, const mgk_device_facts *facts, clmgk_engine engine,
-                                 mgk_parameters parameters, clmgk_pass pass, mgk_pass_plan *plan, clmgk_error *error)
-{
-    clmgk_status (*const plans[CLMGK_PASSES])(const mgk_attention_request *, mgk_pass_plan *,
-                                              clmgk_error *) = {[CLMGK_PASS_FORWARD] = mgk_mixture_plan_forward,
-                                                                [CLMGK_PASS_BACKWARD] = mgk_mixture_plan_backward,
-                                                                [CLMGK_PASS_STATISTICS] = mgk_mixture_plan_statistics,
-                                                                [CLMGK_PASS_COMBINE] = mgk_attention_plan_combine};
-    const mgk_attention_request request = {desc,      facts, mgk_engine_of(engine), parameters, traits_of(desc),
-                                           set_flags, NULL};
-    MGK_TRY(plans[pass](&request, plan, error));
-    for (size_t i = 0; i < plan->steps; ++i)
-        if (plan->step[i].options.failed)
-            return mgk_fail_memory(error, "compiler options");
-    return CLMGK_OK;
-}
-
 /* Products are summed over features in order, whatever the engine. Norms of keys, and their products with shifts, are
  * sums by lanes first, and the SIMT engine's by fours. */
 static bool rounds_by_engine(const clmgk_attention_desc *desc)
@@ -119,4 +100,13 @@ static bool rounds_by_engine(const clmgk_attention_desc *desc)
     return desc->score == CLMGK_SCORE_GAUSSIAN || desc->variant == CLMGK_VARIANT_SMGK;
 }
 
-const mgk_family mgk_mixture_family = {"mixture", mixture_resolve, mixture_plan, rounds_by_engine, NULL};
+const mgk_family mgk_mixture_family = {.name = "mixture",
+                                       .resolve = mixture_resolve,
+                                       .add_traits = add_traits,
+                                       .set_flags = set_flags,
+                                       .plan = {[CLMGK_PASS_FORWARD] = mgk_mixture_plan_forward,
+                                                [CLMGK_PASS_BACKWARD] = mgk_mixture_plan_backward,
+                                                [CLMGK_PASS_STATISTICS] = mgk_mixture_plan_statistics,
+                                                [CLMGK_PASS_COMBINE] = mgk_attention_plan_combine},
+                                       .rounds_by_engine = rounds_by_engine,
+                                       .has_few_rows = true};
