@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The arrays of attention: one list, from which the structures of a call, the enumerations, the names in messages and
- * the options of the programs are made.
+ * The list of attention's arrays. Argument structures, enumerations, names in messages and the programs' options are
+ * made from it.
  *
  * CLMGK_ARRAY_LIST(A, G, S) has a line for each array:
  *
- *     A(NAME, field, ELEMENT, ACCESS, VALUES, "rrr-", axes, has)   an array: CLMGK_ARRAY_NAME
+ *     A(NAME, field, ELEMENT, ACCESS, VALUES, passes, axes, has)   an array: CLMGK_ARRAY_NAME
  *     G(NAME, field, ELEMENT, bit, axes, has)              the gradient of the array NAME: CLMGK_ARRAY_GRAD_NAME, in
  *                                                          the field grad_field; CLMGK_GRADIENT_NAME = bit
  *     S(NAME, field, bit, axes)                            a statistic, f32: CLMGK_ARRAY_NAME; CLMGK_STATISTIC_NAME
  *
- * ELEMENT: STORAGE (the descriptor's dtype), F32, I32, BYTE. ACCESS: IN, or OUT where some pass writes the array.
- * VALUES, of inputs: ANY, FINITE, NOT_NEGATIVE and POSITIVE (and finite), NOT_RAISED (no +inf, no NaN), LENGTHS (0 up
- * to the axis), OFFSETS (from 0 to the axis, ascending): checked by the calls on host arrays. passes: a letter for each
- * clmgk_pass, r where it requires the array, o where the array is optional. axes (letters of clmgk_shape) and has
- * (whether a descriptor d has the array) are expressions of the library's.
+ * ELEMENT: STORAGE (the descriptor's dtype), F32, I32 or BYTE. ACCESS: IN, or OUT if some pass writes the array.
+ * VALUES: range of an input, checked by the calls on host arrays: ANY, FINITE, NOT_NEGATIVE (and finite), POSITIVE (and
+ * finite), NOT_RAISED (no +inf, no NaN), LENGTHS (0 .. size of the axis), OFFSETS (ascending from 0 to the size of the
+ * axis). passes: a letter for each clmgk_pass: r required, o optional, - absent. axes (letters of clmgk_shape) and has
+ * (whether descriptor d uses the array) are expressions that only the library evaluates.
  *
- * Another array is another line. CLMGK_ARRAY_Q to _NOISE and the gradients are what formulas of variants.h and
- * attention.h name; the meaning of each stands with clmgk_attention_args.
+ * A new array is a new line. clmgk_attention_args describes each array; variants.h and attention.h give the formulas.
  */
 #ifndef CLMGK_ARRAYS_H
 #define CLMGK_ARRAYS_H
@@ -69,7 +68,7 @@
     A(PARTS_LSE, parts_lse, F32, IN, ANY, "---r", "BHN", d->combine)                                                   \
     A(WORKSPACE, workspace, BYTE, OUT, ANY, "oooo", "", true)
 
-/* For lines that a use of the list leaves out. */
+/* Omits one kind of line when the list is expanded. */
 #define CLMGK_ARRAY_NONE(...)
 
 typedef enum clmgk_array {
@@ -103,7 +102,7 @@ typedef enum clmgk_element {
     CLMGK_ELEMENT_BYTE
 } clmgk_element;
 
-/* Values that an input may have. */
+/* Range of an input's values. */
 typedef enum clmgk_values {
     CLMGK_VALUES_ANY,
     CLMGK_VALUES_FINITE,
@@ -116,17 +115,17 @@ typedef enum clmgk_values {
 
 /* A line of the list. */
 typedef struct clmgk_array_info {
-    const char *name; /* the field's */
+    const char *name; /* of the field */
     clmgk_element element;
     clmgk_values values;
-    uint32_t gradient;  /* the bit, of a gradient */
-    uint32_t statistic; /* the bit, of a statistic */
+    uint32_t gradient;  /* bit of a gradient, else 0 */
+    uint32_t statistic; /* bit of a statistic, else 0 */
 } clmgk_array_info;
 
-/* The array's line; NULL for a number that is no array. */
+/* The array's line; NULL for a value outside the enumeration. */
 CLMGK_API const clmgk_array_info *clmgk_array_get_info(clmgk_array array);
 
-/* What a plan can be asked to enqueue. */
+/* Passes of a plan. */
 typedef enum clmgk_pass {
     CLMGK_PASS_FORWARD,
     CLMGK_PASS_BACKWARD,
@@ -135,18 +134,18 @@ typedef enum clmgk_pass {
     CLMGK_PASSES
 } clmgk_pass;
 
-/* Whether a call must, may or cannot use an array. */
+/* Whether a call must, may or cannot take an array. */
 typedef enum clmgk_presence { CLMGK_ABSENT, CLMGK_OPTIONAL, CLMGK_REQUIRED } clmgk_presence;
 
 #define CLMGK_MAX_RANK 5
 
 /*
  * Shape of an array in axis order. Letters: B batch, H query heads, G key/value heads, N queries, S keys, D and E head
- * sizes, M components or global heads, T packed sequences, t one more than them; b, h, n, s axes of the bias, each 1 or
- * the full one; 1 a number.
+ * sizes, M components or global heads, T packed sequences, t T + 1; b, h, n, s axes of the bias, each 1 or full; 1 an
+ * axis of size 1.
  */
 typedef struct clmgk_shape {
-    int32_t rank; /* 0: the descriptor has no such array */
+    int32_t rank; /* 0: the descriptor does not use the array */
     char axes[CLMGK_MAX_RANK + 1];
     int64_t size[CLMGK_MAX_RANK];
     int64_t stride[CLMGK_MAX_RANK]; /* in elements */

@@ -3,12 +3,12 @@
  * Attention: describe a problem, plan it, enqueue it.
  *
  *     clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;      fill in; zero means default
- *     clmgk_plan_create(context, &desc, NULL, &plan, &error);     validates, compiles: the only step that does
+ *     clmgk_plan_create(context, &desc, NULL, &plan, &error);     validates and compiles; no later call compiles
  *     clmgk_enqueue_forward(plan, queue, &args, 0, NULL, &event, &error);
  *     clmgk_enqueue_backward(plan, queue, &args, 0, NULL, &event, &error);        desc.gradients
  *     clmgk_enqueue_statistics(plan, queue, &args, 0, NULL, &event, &error);      desc.statistics
  *
- * or, with arrays on the host and no OpenCL in sight, clmgk_attention_forward_host and its companions.
+ * For arrays on the host, without any OpenCL call: clmgk_attention_forward_host, _backward_host, _statistics_host.
  *
  * Symbols: B batch, H query heads, G key/value heads (query head h reads head floor(h G / H)), N queries, S keys,
  * D query/key head size, E value head size, M components per key (admixture family: global heads of Q and K, while H
@@ -20,17 +20,16 @@
 #include "arrays.h"
 #include "context.h"
 
-/* Largest D and E, and largest M, for which kernels are made; the largest M and H of the admixture family. */
-#define CLMGK_MAX_HEAD_SIZE   512
-#define CLMGK_MAX_COMPONENTS  1024
-#define CLMGK_MAX_MIXED_HEADS 256
+#define CLMGK_MAX_HEAD_SIZE   512  /* largest D and E */
+#define CLMGK_MAX_COMPONENTS  1024 /* largest M of the mixture family */
+#define CLMGK_MAX_MIXED_HEADS 256  /* largest M and H of the admixture family */
 
 /*
- * Where an array's elements lie. `strided` = 0: dense, in the axis order stated with the array; the other fields
- * are ignored. `strided` = 1: element (b, h, r, n, d) lies at b*batch + h*head + r*component + n*token + d elements
- * from the array's start; the innermost axis is always contiguous. Strides are in elements, not negative, and may
- * come in any order of size (heads first, tokens first, packed QKV). Inputs may have strides of 0 (broadcast);
- * O, L, dQ, dK and dV may not have two elements in one place. Axes that an array lacks ignore their stride.
+ * Layout of an array. `strided` = 0: dense, in the axis order stated with the array; the other fields are ignored.
+ * `strided` = 1: element (b, h, r, n, d) is b*batch + h*head + r*component + n*token + d elements from the array's
+ * start; the innermost axis is always contiguous. Strides are in elements, not negative, and may come in any order of
+ * size (heads first, tokens first, packed QKV). Inputs may have strides of 0 (broadcast); elements of O, L, dQ, dK and
+ * dV may not overlap. Strides of axes that the array lacks are ignored.
  */
 typedef struct clmgk_layout {
     int32_t strided;
@@ -41,23 +40,22 @@ typedef struct clmgk_layout {
 } clmgk_layout;
 
 /*
- * One attention problem. B, H, G, N and S are at most 2^30 each (OVERFLOW beyond). Every field's zero is its default,
- * except struct_size. The structure may grow: a library reads as many bytes as struct_size says and takes the rest as
- * zero.
+ * One attention problem. B, H, G, N and S are at most 2^30 each (else OVERFLOW). Zero is the default of every field
+ * except struct_size. The structure may grow: the library reads struct_size bytes and takes missing fields as zero.
  */
 typedef struct clmgk_attention_desc {
     size_t struct_size; /* sizeof(clmgk_attention_desc); CLMGK_ATTENTION_DESC_INIT sets it */
 
     clmgk_variant variant;
     clmgk_dtype dtype; /* storage type of Q, K, V, O and their gradients */
-    clmgk_score score; /* MGK and SMGK only; the other variants accept their own score and DEFAULT */
+    clmgk_score score; /* a choice for MGK and SMGK only; other variants accept DEFAULT or their own score */
     clmgk_estep estep;
 
     int64_t batch;      /* B >= 1; 0 is 1 */
     int64_t heads;      /* H >= 1; 0 is 1 */
     int64_t kv_heads;   /* G divides H; 0 is H. Admixture family: heads of V alone */
     int64_t components; /* M >= 1; 0 is 2 for MGK and SMGK, H for the admixture family (TALKING_HEADS: only H), 1 for
-                           SOFTMAX and GAUSSIAN (which take no other value) */
+                           SOFTMAX and GAUSSIAN (no other value allowed) */
     int64_t length;     /* N >= 0: 0 is zero queries (an empty output) */
     int64_t length_k;   /* S >= 0: 0 is zero keys (O is 0, L is -inf) */
     int64_t head_size;  /* D, 1 .. CLMGK_MAX_HEAD_SIZE */
@@ -71,31 +69,31 @@ typedef struct clmgk_attention_desc {
 
     clmgk_prior_shape prior_shape;       /* not with SOFTMAX, nor the admixture family */
     clmgk_variance_shape variance_shape; /* any; M is 1 for SOFTMAX and GAUSSIAN; admixture family: NUMBER */
-    double variance;                     /* sigma^2 > 0 with CLMGK_VARIANCE_NUMBER; 0 is sqrt(D), the only one that the
-                                            admixture family knows: another scale goes into the mixing */
+    double variance;                     /* sigma^2 > 0 with CLMGK_VARIANCE_NUMBER; 0 is sqrt(D). Admixture family: only
+                                            sqrt(D); scale the mixing instead */
 
     int32_t causal;            /* 1: hide keys beyond the diagonal */
     clmgk_alignment alignment; /* of the diagonal */
-    int32_t use_lengths;       /* 1: keys j >= lengths[b] are hidden; their memory is never used */
+    int32_t use_lengths;       /* 1: keys j >= lengths[b] are hidden; their values are never used */
     int32_t use_lengths_q;     /* 1: rows i >= lengths_q[b] give O = 0 and L = -inf */
 
     /* Sliding window around the diagonal d(i) of `alignment`: with use_window = 1 row i sees only the keys with
-     * -window_left <= j - d(i) <= window_right; -1 is no limit, as is a number that no distance reaches. With causal,
-     * both hold. */
+     * -window_left <= j - d(i) <= window_right. -1, or any value larger than every distance, means no limit. With
+     * causal, both conditions hold. */
     int32_t use_window;
     int64_t window_left;
     int64_t window_right;
 
-    /* Packed sequences: T = sequences > 0. The batch is 1, the axes N and S hold T sequences back to back, sequence t
-     * the rows offsets[t] .. offsets[t+1] - 1. A row sees the keys of its own sequence only; positions i and j, the
-     * lengths N and S of alignment and window, and b of the random numbers are the sequence's own. Bias and a prior
-     * [H,M,S] index the packed axes. Not with use_lengths or use_lengths_q. */
+    /* Packed sequences: T = sequences > 0. The batch is 1; the axes N and S hold T sequences back to back; sequence t
+     * is rows offsets[t] .. offsets[t+1] - 1. A row sees only keys of its own sequence. Positions i and j, and the N
+     * and S of alignment and window, count within the sequence; b of the random numbers is t. Bias and a prior [H,M,S]
+     * index the packed axes. Not with use_lengths or use_lengths_q. */
     int64_t sequences;
-    int32_t use_offsets_k; /* 1: keys have offsets of their own (offsets_k); 0: those of the queries (needs N = S) */
+    int32_t use_offsets_k; /* 1: keys have offsets of their own (offsets_k); 0: keys use `offsets` (needs N = S) */
 
     /* Additive bias, f32, dense [bias_batch,bias_heads,bias_length,bias_length_k], added to every component's scaled
-     * score; -inf hides the key. bias_batch n divides B and is used as b mod n; the others are 1 or the full axis.
-     * 0: the full axis (of B, H, N, S). */
+     * score; -inf hides the key. bias_batch must divide B: batch b uses bias b mod bias_batch. The other axes are 1 or
+     * full. 0: the full axis (B, H, N, S). */
     int32_t use_bias;
     int64_t bias_batch;
     int64_t bias_heads;
@@ -103,16 +101,16 @@ typedef struct clmgk_attention_desc {
     int64_t bias_length_k;
 
     int32_t use_alibi; /* 1: adds -slopes[h] |j - d(i)| */
-    int32_t use_sinks; /* 1: a logit sinks[h] without key and value joins every row's denominator and L */
-    double softcap;    /* c > 0: score s becomes c tanh(s/c), before prior, bias, ALiBi and masks. One component and dot
-                        * scores, or the admixture family (s = A_h / sqrt(D)). 0: none */
-    double dropout;    /* probability p, 0 <= p < 1, that a weight is dropped after normalising; those kept are divided
-                        * by 1 - p; L is without dropout. The mask: clmgk_dropout_mask; its seed is an argument */
+    int32_t use_sinks; /* 1: every row's denominator and L include a logit sinks[h] that has no key and no value */
+    double softcap;    /* c > 0: score s becomes c tanh(s/c), before prior, bias, ALiBi and masks. Needs one component
+                        * and dot scores, or the admixture family (s = A_h / sqrt(D)). 0: none */
+    double dropout;    /* probability p, 0 <= p < 1, of dropping a normalised weight; kept weights are divided by 1 - p;
+                        * L ignores dropout. Mask: clmgk_dropout_mask; the seed is an argument of the call */
 
-    /* What else the plan can do. */
-    uint32_t gradients;  /* set of clmgk_gradient: what clmgk_enqueue_backward computes; 0: no backward pass */
-    uint32_t statistics; /* set of clmgk_statistic: what clmgk_enqueue_statistics computes; 0: nothing */
-    int32_t combine;     /* 1: clmgk_enqueue_combine can be used */
+    /* Further passes of the plan. */
+    uint32_t gradients;  /* set of clmgk_gradient that clmgk_enqueue_backward computes; 0: no backward pass */
+    uint32_t statistics; /* set of clmgk_statistic that clmgk_enqueue_statistics computes; 0: no statistics */
+    int32_t combine;     /* 1: the plan has clmgk_enqueue_combine */
 
     clmgk_layout grad_o; /* dO [B,H,N,E]; may have strides of 0 */
     clmgk_layout grad_q; /* dQ, shape of Q */
@@ -122,20 +120,20 @@ typedef struct clmgk_attention_desc {
     /* Admixture family. */
     int32_t use_mix_weight; /* GFISH, HARD_GFISH. 1: w is an array; 0: w is 1 */
     int32_t use_mix_offset; /* GFISH, HARD_GFISH. 1: c is an array; 0: c is 0 */
-    int32_t shared_noise;   /* FISH, MISH, GFISH. 1: one eps for all heads, that of head 0 */
+    int32_t shared_noise;   /* FISH, MISH, GFISH. 1: all heads use the eps of head 0 */
 } clmgk_attention_desc;
 
 #define CLMGK_ATTENTION_DESC_INIT CLMGK_INIT(clmgk_attention_desc)
 
 /*
- * Checks a descriptor without any device. OK, or INVALID_VALUE, INVALID_SHAPE, OVERFLOW, UNSUPPORTED with a message
- * that names the field, its value and what was expected. On success `resolved`, if not NULL, receives the descriptor
- * with every default filled in: axes, score, variance (sqrt(D)), and strides with `strided` = 1. It may be `desc`.
+ * Checks a descriptor; needs no device. OK, or INVALID_VALUE, INVALID_SHAPE, OVERFLOW, UNSUPPORTED with a message that
+ * names the field, its value and the expected one. On success `resolved`, if not NULL, receives the descriptor with
+ * every default filled in: axes, score, variance (sqrt(D)), and strides with `strided` = 1. It may be `desc`.
  */
 CLMGK_API clmgk_status clmgk_attention_validate(const clmgk_attention_desc *desc, clmgk_attention_desc *resolved,
                                                 clmgk_error *error);
 
-/* Where a pass's engine and parameters came from (tuning.h). */
+/* Source of a pass's engine and parameters (tuning.h). */
 typedef enum clmgk_tuning_source {
     CLMGK_TUNING_CLASS = 0, /* not tuned: defaults of the device's class, fitted to the shape */
     CLMGK_TUNING_ARCHITECTURE = 2,
@@ -145,13 +143,13 @@ typedef enum clmgk_tuning_source {
     CLMGK_TUNING_CALLER = 6 /* clmgk_plan_options named parameters */
 } clmgk_tuning_source;
 
-/* How a plan is made. All zero: the library decides. */
+/* Options of a plan. All zero: the library decides. */
 typedef struct clmgk_plan_options {
     size_t struct_size;  /* sizeof(clmgk_plan_options) */
-    clmgk_engine engine; /* with one named, only what was tuned for it is taken */
-    /* Kernel parameters that replace the defaults, "name=value,name=value" with the names that
-     * clmgk_plan_info.parameters shows (tuning.h lists them); those not named keep their defaults. NULL: what was
-     * tuned, else the defaults. "": the defaults. An unknown name or a value outside its range is an error. */
+    clmgk_engine engine; /* AUTO, or an engine: then values tuned for another engine are ignored */
+    /* Kernel parameters in place of the defaults: "name=value,name=value" with the names of clmgk_plan_info.parameters
+     * (tuning.h lists them); parameters not named keep their defaults. NULL: tuned values, else the defaults. "": the
+     * defaults. An unknown name or a value outside its range is an error. */
     const char *parameters;          /* of the forward pass */
     const char *backward_parameters; /* of the backward pass and the statistics: clmgk_plan_info.backward_parameters */
 } clmgk_plan_options;
@@ -166,32 +164,32 @@ typedef struct clmgk_plan clmgk_plan;
 
 /*
  * Makes a plan: validates, chooses engine and parameters of each pass that the descriptor asks for (forward always),
- * takes the programs from memory, from the cache on disk, or compiles them (seconds on some devices), and runs each
- * kernel once over nothing, so that drivers that finish compiling at the first launch have done so. Blocks. `options`
- * may be NULL. Thread-safe.
+ * takes the programs from memory or from the cache on disk or compiles them (seconds on some devices), and runs each
+ * kernel once on an empty problem, because some drivers finish compiling at the first launch. Blocks. `options` may be
+ * NULL. Thread-safe.
  * Errors: those of clmgk_attention_validate, and INVALID_VALUE (options), UNSUPPORTED, COMPILE, OUT_OF_*, OPENCL.
  */
 CLMGK_API clmgk_status clmgk_plan_create(clmgk_context *context, const clmgk_attention_desc *desc,
                                          const clmgk_plan_options *options, clmgk_plan **out, clmgk_error *error);
 
-/* Releases a plan. Enqueued work keeps what it needs. NULL is allowed. Not to be called while another thread is in
- * an enqueue function with the same plan. */
+/* Releases a plan. Enqueued work is not affected. NULL is allowed. Must not be called while another thread is in an
+ * enqueue function with the same plan. */
 CLMGK_API void clmgk_plan_release(clmgk_plan *plan);
 
-/* What a plan chose. The strings live as long as the plan. Engine, local and private memory, parameters, options and
- * kernel are those of a pass's main kernel. */
+/* A plan's choices. The strings live as long as the plan. Engine, local and private memory, parameters, options and
+ * kernel belong to a pass's main kernel. */
 typedef struct clmgk_plan_info {
     clmgk_engine engine; /* of the forward pass */
     clmgk_program_origin origin;
-    double compile_ms;        /* time that getting the programs took: short where the driver has kept them */
-    uint64_t workspace_bytes; /* see clmgk_attention_args.workspace: the most of all passes */
+    double compile_ms;        /* time spent on loading or compiling the programs */
+    uint64_t workspace_bytes; /* the largest of all passes: see clmgk_attention_args.workspace */
     uint64_t local_bytes;     /* local memory of a work-group */
     uint64_t private_bytes;   /* private arrays of a work-item, as declared in the kernel */
     const char *parameters;   /* "name=value,...": the kernel parameters in use */
-    const char *options;      /* the compiler's options */
-    const char *kernel;       /* the kernel's name */
+    const char *options;      /* of the compiler */
+    const char *kernel;       /* its name */
 
-    /* The same of the backward pass; AUTO, 0 and NULL in a plan without gradients. */
+    /* The backward pass; AUTO, 0 and NULL in a plan without gradients. */
     clmgk_engine backward_engine;
     uint64_t backward_workspace_bytes;
     const char *backward_parameters;
@@ -201,10 +199,10 @@ typedef struct clmgk_plan_info {
     clmgk_tuning_source tuning; /* of the forward pass's engine and parameters */
     clmgk_tuning_source backward_tuning;
 
-    clmgk_program_keeper keeper; /* who keeps the plan's programs for the next process */
+    clmgk_program_keeper keeper; /* keeps the plan's programs for the next process */
 
-    /* Private memory of a work-item as the driver reports it after compiling: on a GPU, what does not fit in registers
-     * (CL_KERNEL_PRIVATE_MEM_SIZE). 0: none, or not reported. */
+    /* Private memory of a work-item as the compiled kernel reports it (CL_KERNEL_PRIVATE_MEM_SIZE): on a GPU, the bytes
+     * that do not fit in registers. 0: none, or not reported. */
     uint64_t driver_private_bytes;
     uint64_t backward_driver_private_bytes;
 } clmgk_plan_info;
@@ -212,53 +210,54 @@ typedef struct clmgk_plan_info {
 /* Fills `info`. Fails only on NULL arguments (INVALID_VALUE). */
 CLMGK_API clmgk_status clmgk_plan_get_info(const clmgk_plan *plan, clmgk_plan_info *info, clmgk_error *error);
 
-/* Bytes of workspace that any one enqueue of the plan needs; 0 for a NULL plan. Never grows as N S. */
+/* Bytes of workspace that suffice for an enqueue of any pass; 0 for a NULL plan. Never grows as N S. */
 CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
 
 /*
- * The arrays of a call, all on the device, a field for each line of CLMGK_ARRAY_LIST (arrays.h). Layouts are the
- * descriptor's; arrays without one there are dense, f32 or int32. One structure serves all passes of a plan: each uses
- * its own arrays and ignores the other passes'; an array that the descriptor has no use for is an error.
+ * The arrays of a call, all on the device: a field for each line of CLMGK_ARRAY_LIST (arrays.h). The descriptor gives
+ * layouts; arrays without a layout are dense, and f32 or int32. The structure serves all passes of a plan. A pass
+ * ignores arrays of other passes only; an array that the descriptor does not use at all is an error.
  *
  *   q, k, v         inputs. Statistics do not use v
- *   o, lse          O and L (natural logarithm, -inf for a row without visible key). Forward and combine: outputs, lse
- *                   optional. Backward: inputs, both required, the forward pass's own. Statistics ignore them
- *   prior           pi, prior_shape; required unless it is UNIFORM
- *   variance        sigma^2, variance_shape; required unless it is NUMBER
- *   shift           b [H,M,D]: SMGK, required
+ *   o, lse          O and L (natural logarithm; -inf for a row without visible key). Forward and combine: outputs, lse
+ *                   optional. Backward: inputs, both required, as the forward pass wrote them. Statistics: ignored
+ *   prior           pi, shape prior_shape: required unless UNIFORM
+ *   variance        sigma^2, shape variance_shape: required unless NUMBER
+ *   shift           b [H,M,D]: required for SMGK
  *   lengths         int32 [B]: required with use_lengths; lengths_q: with use_lengths_q
  *   offsets         int32 [T+1]: required with sequences > 0; first 0, last N, ascending
  *   offsets_k       int32 [T+1]: required with use_offsets_k; first 0, last S, ascending
  *   bias            [bias_batch,bias_heads,bias_length,bias_length_k]: required with use_bias
- *   slopes, sinks   [H]: required with use_alibi, with use_sinks
+ *   slopes          [H]: required with use_alibi; sinks [H]: with use_sinks
  *   mix             p [H,M]; MISH, HARD_MISH: [M]. Any real numbers; required in the admixture family
  *   mix_weight      w [H,M]: required with use_mix_weight
- *   mix_offset      c [H]: required with use_mix_offset. Enters L alone: the same for all keys
- *   noise           sigma [M] >= 0: FISH, MISH, GFISH, required. A negative or NaN one gives NaN in all rows; 0 is
- *                   exactly the form without noise
+ *   mix_offset      c [H]: required with use_mix_offset. Changes L alone, because all keys have the same c
+ *   noise           sigma [M] >= 0: required for FISH, MISH, GFISH. A negative or NaN sigma gives NaN in all rows; 0 is
+ *                   exactly the variant without noise
  *   grad_o          dO [B,H,N,E], storage type, layout grad_o: required for gradients
  *   grad_lse        dL, layout of L: optional. Ignored in rows whose L is -inf
- *   grad_q, ...     gradients: outputs, each with the shape of its array ([M] for a uniform prior, [1] for a variance
- *                   that is a number); those of the set desc.gradients are required
- *   responsibilities  gamma [B,H,M,N,S]; packed: of the packed axes
- *   counts          shape of the prior ([M] for a uniform one); the sums of several batches or devices may be added
- *   new_prior       the same shape
- *   nll             [B,H]; packed: [T,H]; 0 where no row sees a key. Statistics of the set desc.statistics are required
+ *   grad_q, ...     gradients in the set desc.gradients: required outputs, each with the shape of its array ([M] for a
+ *                   uniform prior, [1] for a variance that is a number)
+ *   responsibilities  gamma [B,H,M,N,S]; packed sequences: N and S are the packed axes. It and the next three, if in
+ *                   the set desc.statistics, are required outputs
+ *   counts          shape of the prior ([M] if uniform); counts of several batches or devices may be added up
+ *   new_prior       shape of counts
+ *   nll             [B,H]; packed sequences: [T,H]; 0 where no row sees a key
  *   parts_o         storage type, dense [parts,B,H,N,E], and parts_lse, dense [parts,B,H,N]: for combine
- *   workspace       clmgk_plan_workspace_size bytes (offset in bytes, a multiple of 4); ignored by a pass that needs
- *                   none. Concurrent enqueues need distinct ones
+ *   workspace       clmgk_plan_workspace_size bytes (offset in bytes, a multiple of 4); ignored by a pass without
+ *                   workspace. Concurrent enqueues need distinct ones
  *
- * Values of device arrays are not checked: lengths are clamped to 0 .. S (0 .. N), offsets to their axis (a sequence
- * that would end before it begins is empty; rows that no sequence covers are not written), a negative or NaN prior or
- * variance gives NaN in its rows, and nothing is ever read or written out of range.
- * Inputs may alias each other. Outputs and workspace may lie in the same cl_mem as other arrays, but no element of
- * an output may be an element of any other array of the call.
+ * Values of device arrays are not checked. Lengths are clamped to 0 .. S (0 .. N), offsets to their axis: a sequence
+ * whose end precedes its start is empty, and rows outside every sequence are not written. A negative or NaN prior or
+ * variance gives NaN in its rows. No access is ever out of range.
+ * Inputs may alias each other. Outputs and workspace may share a cl_mem with other arrays, but no element of an output
+ * may belong to any other array of the call.
  */
 typedef struct clmgk_attention_args {
     size_t struct_size;  /* sizeof(clmgk_attention_args) */
     uint64_t seed;       /* of dropout and noise; forward and backward of one step use the same */
-    uint32_t accumulate; /* set of clmgk_gradient: these are added to the values in their array, the others overwrite
-                            them. Gradients that the plan does not compute are ignored */
+    uint32_t accumulate; /* set of clmgk_gradient to add to the values in their arrays; the others overwrite them.
+                            Gradients that the plan does not compute are ignored */
     int64_t parts;       /* of combine: 1 .. 2^20 */
 #define CLMGK_ARGS_FIELD(name, field, ...)      clmgk_buffer field;
 #define CLMGK_ARGS_GRAD_FIELD(name, field, ...) clmgk_buffer grad_##field;
@@ -269,13 +268,13 @@ typedef struct clmgk_attention_args {
 
 #define CLMGK_ATTENTION_ARGS_INIT CLMGK_INIT(clmgk_attention_args)
 
-/* The field of an array; NULL for a number that is no array. */
+/* The field of an array; NULL for a value outside the enumeration. */
 CLMGK_API clmgk_buffer *clmgk_array_buffer(clmgk_attention_args *args, clmgk_array array);
 
 /*
- * Of an array of a resolved descriptor: its shape; elements, the product of the sizes (INT64_MAX if that is beyond 64
- * bits; 0: no such array); bytes of an element; whether a call of a pass uses it. For a number that is no array: rank
- * 0, 0, 0, ABSENT. PARTS_O and PARTS_LSE have the shape of one part.
+ * Of an array of a resolved descriptor: its shape; its number of elements (INT64_MAX on overflow; 0: the descriptor
+ * does not use the array); bytes of an element; whether a call of a pass takes the array. For a value outside the
+ * enumeration: rank 0, 0, 0, ABSENT. PARTS_O and PARTS_LSE have the shape of one part.
  */
 CLMGK_API clmgk_shape clmgk_array_shape(const clmgk_attention_desc *resolved, clmgk_array array);
 CLMGK_API int64_t clmgk_array_count(const clmgk_attention_desc *resolved, clmgk_array array);
@@ -283,13 +282,13 @@ CLMGK_API size_t clmgk_array_element_size(const clmgk_attention_desc *resolved, 
 CLMGK_API clmgk_presence clmgk_array_presence(const clmgk_attention_desc *resolved, clmgk_pass pass, clmgk_array array);
 
 /*
- * Enqueues the forward pass on `queue`, a queue of the plan's context and device, in order or out of order. It never
- * compiles and never waits for the device. It begins after the events of `wait_list` (num_wait of them; as in
- * clEnqueueNDRangeKernel). `event`, if not NULL, receives the event of its end: the caller releases it.
- * Thread-safe for one plan and one queue as far as OpenCL is.
+ * Enqueues the forward pass on `queue`, a queue of the plan's context and device, in order or out of order. Never
+ * compiles and never waits for the device. The pass begins after the num_wait events of `wait_list` (as in
+ * clEnqueueNDRangeKernel). `event`, if not NULL, receives the event of its end; the caller releases it.
+ * Thread-safe, also for one plan and one queue, as far as OpenCL is.
  * Errors: INVALID_VALUE (NULL, queue or wait list), INVALID_BUFFER (missing, too small, of another context),
- * OUT_OF_*, OPENCL. On one of the first two nothing was enqueued. After one of the others, which may come in the middle
- * of a pass of several kernels, outputs and workspace are undefined, and in use until the queue is finished.
+ * OUT_OF_*, OPENCL. After INVALID_* nothing was enqueued. Other errors may occur between the kernels of a pass: outputs
+ * and workspace are then undefined, and in use until the queue is finished.
  */
 CLMGK_API clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
                                              cl_uint num_wait, const cl_event *wait_list, cl_event *event,
@@ -298,9 +297,10 @@ CLMGK_API clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue 
 /*
  * ---- backward -------------------------------------------------------------------------------------------------
  *
- * With P_ijr = exp(s_ijr - L_i), dP_ij = dO_i . v_j, delta_i = dO_i . O_i and a gradient dL of L (0 where not given):
+ * With P_ijr = exp(s_ijr - L_i), dP_ij = dO_i . v_j, delta_i = dO_i . O_i, a_ij the weight of v_j in O_i, and dL the
+ * gradient of L (0 if not given):
  *
- *     dS_ijr = P_ijr (dP_ij - delta_i + dL_i)       (hard E-step: only the component that is the arg max, the first)
+ *     dS_ijr = P_ijr (dP_ij - delta_i + dL_i)       (hard E-step: only the arg max component, the first of equals)
  *     dV_j = sum_i a_ij dO_i     dQ, dK, dvariance, dshift, dbias, dsinks from dS by the chain rule
  *     dprior_r(j) = sum_i exp(s_ijr - log pi_r(j) - L_i) (dP_ij - delta_i + dL_i)
  *
@@ -310,24 +310,24 @@ CLMGK_API clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue 
  *     dp_hk = sum_ij dA_hij (G_kij + sigma_k eps_hij)            (MISH: summed over h too)
  *     dsigma_k = sum_h p_hk sum_ij dA_hij eps_hij
  *
- * generalised, x_hkij = p_hk (G_kij + sigma_k eps_hij): each of these terms has the factor w_hk where x > 0 and is 0
- * elsewhere (relu's derivative at 0 is 0), dw_hk = sum_ij dA_hij relu(x_hkij), dc_h = sum_ij dA_hij.
+ * Generalised, with x_hkij = p_hk (G_kij + sigma_k eps_hij): each term above has the factor w_hk if x > 0 and is 0
+ * otherwise (relu's derivative at 0 is 0); dw_hk = sum_ij dA_hij relu(x_hkij); dc_h = sum_ij dA_hij.
  *
- * Gradients have the shape of what they are the gradient of; a uniform prior counts as [M], a variance that is a
- * number as [1]. P is recomputed from Q, K and L: no array grows as N S, unless it is the gradient of such a bias. The
- * results are the same, bit for bit, in every run with the same parameters of the plan.
+ * A gradient has the shape of its array; a uniform prior counts as [M], a variance that is a number as [1]. P is
+ * recomputed from Q, K and L: no array grows as N S, except the gradient of a bias of that size. Results are bit for
+ * bit the same in every run with the same parameters of the plan.
  *
- * Accuracy: scores are rounded alike in both passes, so that what rounding does to large ones cancels. P has the
- * rounding of L, which is an f32: a relative error of up to 2^-22 |L| that is common to a row. O is rounded as well:
- * where a row has nearly all its weight on one key, dP - delta is the rounding of two numbers that are nearly equal,
- * 2^-22 of them. dpi of a component whose prior is 0 or tiny is made without the prior, and leaves f32 (infinite, or
- * NaN where its terms have both signs) if the component would outweigh all others by more than 2^128; no other gradient
- * is affected.
+ * Accuracy: both passes round scores alike, so rounding errors of large scores cancel. P inherits the rounding of L, an
+ * f32: a relative error of up to 2^-22 |L|, common to a row. O is rounded as well: in a row with nearly all its weight
+ * on one key, dP and delta are nearly equal and their difference is mostly rounding, 2^-22 of their size. dpi of a
+ * component is computed without its prior: if the prior is 0 or tiny and without it the component would outweigh all
+ * others by more than 2^128, dpi exceeds f32 (infinite, or NaN if its terms have both signs); no other gradient is
+ * affected.
  */
 
 /*
- * Enqueues the backward pass of a plan whose descriptor has `gradients`. Everything else as clmgk_enqueue_forward;
- * INVALID_VALUE for a plan without gradients, and for a number in `accumulate` that is no set.
+ * Enqueues the backward pass of a plan whose descriptor has `gradients`. INVALID_VALUE for a plan without gradients and
+ * for unknown bits in `accumulate`. Otherwise as clmgk_enqueue_forward.
  */
 CLMGK_API clmgk_status clmgk_enqueue_backward(clmgk_plan *plan, cl_command_queue queue,
                                               const clmgk_attention_args *args, cl_uint num_wait,
@@ -339,11 +339,11 @@ CLMGK_API clmgk_status clmgk_enqueue_backward(clmgk_plan *plan, cl_command_queue
  *     gamma_ijr = exp(s_ijr - w_ij) (soft), one-hot at the arg max (hard); 0 where j is hidden from i
  *     N_r(j) = sum gamma_ijr over b and i (and j for [H,M], and h for [M])
  *     new pi_r(j) = N_r(j) / sum_r' N_r'(j), the given pi where that sum is 0
- *     nll = -(1/N) sum_i log( (1/S) sum_jr pi_r(j) N(q_i; k_jr, sigma_r^2 I) ), over the rows and keys that see each
- *           other (gaussian scores only; bias counts only where it hides, ALiBi and sinks not at all)
+ *     nll = -(1/N) sum_i log( (1/S) sum_jr pi_r(j) N(q_i; k_jr, sigma_r^2 I) ), over rows and their visible keys
+ *           (gaussian scores only; of the bias only -inf counts; ALiBi and sinks are ignored)
  */
 
-/* Enqueues the statistics of a plan whose descriptor asks for some. Otherwise as clmgk_enqueue_forward. */
+/* Enqueues the statistics of a plan whose descriptor has `statistics`. Otherwise as clmgk_enqueue_forward. */
 CLMGK_API clmgk_status clmgk_enqueue_statistics(clmgk_plan *plan, cl_command_queue queue,
                                                 const clmgk_attention_args *args, cl_uint num_wait,
                                                 const cl_event *wait_list, cl_event *event, clmgk_error *error);
@@ -351,16 +351,16 @@ CLMGK_API clmgk_status clmgk_enqueue_statistics(clmgk_plan *plan, cl_command_que
 /*
  * ---- partial results --------------------------------------------------------------------------------------------
  *
- * Attention over all keys from attentions over disjoint ranges of them, p = 0 .. parts-1 (of several devices, or of a
- * cache's pages):
+ * Combines attentions over disjoint ranges of keys, p = 0 .. parts-1 (of several devices, or of a cache's pages), to
+ * the attention over all keys:
  *
  *     L_i = log sum_p exp(L_i^p)          O_i = sum_p exp(L_i^p - L_i) O_i^p
  *
- * A logit that is no key's (sinks) must be in one of the parts only.
+ * Only one of the parts may include sinks.
  */
 
-/* Enqueues the combination with a plan whose descriptor has combine = 1 (INVALID_VALUE for another, and for a number
- * of parts outside its range). It needs no workspace. Otherwise as clmgk_enqueue_forward. */
+/* Enqueues the combination with a plan whose descriptor has combine = 1. INVALID_VALUE for another plan and for `parts`
+ * outside its range. Needs no workspace. Otherwise as clmgk_enqueue_forward. */
 CLMGK_API clmgk_status clmgk_enqueue_combine(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
                                              cl_uint num_wait, const cl_event *wait_list, cl_event *event,
                                              clmgk_error *error);
@@ -368,18 +368,18 @@ CLMGK_API clmgk_status clmgk_enqueue_combine(clmgk_plan *plan, cl_command_queue 
 /*
  * ---- random numbers ---------------------------------------------------------------------------------------------
  *
- * Philox4x32-10 (Salmon et al. 2011): four words of a counter and a key, the same on every device. No argument may be
- * NULL; `words` may be `counter`.
+ * Philox4x32-10 (Salmon et al. 2011): four random words from a counter and a key, the same on every device. No argument
+ * may be NULL; `words` may be `counter`.
  */
 CLMGK_API void clmgk_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t words[4]);
 
 /*
  * The dropout mask of rows first_row .. first_row + rows - 1 and keys first_key .. first_key + keys - 1 of (b, h), b
- * the batch or the packed sequence: mask[rows,keys] (caller's memory, row by row) becomes 1 where the weight is kept,
- * 0 where it is dropped. Host only. With p the descriptor's dropout and H its heads:
- * key = (low, high 32 bits of seed), counter = (floor(j/4), i, b H + h, 0), dropped where word j mod 4 < floor(p 2^32);
- * the counter's words are taken modulo 2^32.
- * INVALID_VALUE: NULL, a negative number or one beyond 2^30, p outside [0,1), H < 1 or h >= H.
+ * the batch or the packed sequence: writes 1 for a kept and 0 for a dropped weight to mask[rows,keys] (caller's host
+ * memory, row by row). With p the descriptor's dropout and H its heads:
+ * key = (low, high 32 bits of seed), counter = (floor(j/4), i, b H + h, 0), each word modulo 2^32; the weight is
+ * dropped if random word number j mod 4 is below floor(p 2^32).
+ * INVALID_VALUE: NULL, a number that is negative or above 2^30, p outside [0,1), H < 1 or h >= H.
  */
 CLMGK_API clmgk_status clmgk_dropout_mask(double dropout, uint64_t seed, int64_t heads, int64_t b, int64_t h,
                                           int64_t first_row, int64_t rows, int64_t first_key, int64_t keys,
@@ -387,22 +387,22 @@ CLMGK_API clmgk_status clmgk_dropout_mask(double dropout, uint64_t seed, int64_t
 
 /*
  * The noise of rows first_row .. first_row + rows - 1 and keys first_key .. first_key + keys - 1 of (b, h), b the batch
- * or the packed sequence, h = 0 with shared_noise: noise[rows,keys] (caller's memory, row by row) becomes eps_hij, the
- * standard normal numbers that the kernels draw. Host only. With H the descriptor's heads:
+ * or the packed sequence, h = 0 with shared_noise: writes eps_hij, the standard normal numbers that the kernels draw,
+ * to noise[rows,keys] (caller's host memory, row by row). With H the descriptor's heads:
  * key = (low, high 32 bits of seed), counter = (floor(j/4), i, b H + h, 1); words w_0 .. w_3 belong to four keys:
  * u = (w_0 + 1/2) / 2^32, v = (w_1 + 1/2) / 2^32, eps = sqrt(-2 ln u) cos(2 pi v) for the first, sin for the second
- * key; w_2 and w_3 likewise for the other two. The kernels compute it by the same operations: bit for bit the same
- * on devices whose square root is correctly rounded.
- * INVALID_VALUE: NULL, a negative number or one beyond 2^30, H < 1 or h >= H.
+ * key; w_2 and w_3 likewise for the other two. The kernels use the same operations: bit for bit the same results on
+ * devices with a correctly rounded square root.
+ * INVALID_VALUE: NULL, a number that is negative or above 2^30, H < 1 or h >= H.
  */
 CLMGK_API clmgk_status clmgk_noise_tile(uint64_t seed, int64_t heads, int64_t b, int64_t h, int64_t first_row,
                                         int64_t rows, int64_t first_key, int64_t keys, float *noise,
                                         clmgk_error *error);
 
 /*
- * The same arrays on the host, pointers to their first elements: Q, K, V, O and their gradients hold elements of the
- * descriptor's dtype (f16, bf16: uint16_t bit patterns), the others float or int32_t. NULL: not given. There is no
- * workspace. Backward reads o and lse.
+ * The arrays of clmgk_attention_args as pointers to their first elements in host memory. Q, K, V, O and their gradients
+ * have the descriptor's dtype (f16, bf16: uint16_t bit patterns), other arrays float or int32_t. NULL: no array. There
+ * is no workspace. Backward reads o and lse.
  */
 typedef struct clmgk_host_args {
     size_t struct_size; /* sizeof(clmgk_host_args) */
@@ -432,13 +432,12 @@ typedef struct clmgk_host_args {
 #define CLMGK_HOST_ARGS_INIT CLMGK_INIT(clmgk_host_args)
 
 /*
- * The forward pass on host arrays, in one blocking call: picks a device by `selector` (as clmgk_select_device; NULL
- * is the default), moves the arrays, runs, and writes O (and L if given). Elements between the strides of O and L
- * keep their values. Here the values are checked too: lengths within 0 .. S (0 .. N), offsets that begin with 0, end
- * with the axis and ascend, priors not negative, infinite or NaN, variances positive and finite, noise not negative,
- * infinite or NaN, the mixing finite, no +inf or NaN in the bias (INVALID_VALUE). On an error no output is touched. The
- * descriptor's gradients, statistics and combine are not looked at beyond being legal. Makes a context and a plan for
- * each call: programs that call often should keep a plan.
+ * The forward pass on host arrays, in one blocking call: picks a device by `selector` (as clmgk_select_device; NULL:
+ * the default), moves the arrays, runs, and writes O (and L if given). Elements between the strides of O and L keep
+ * their values. Values are checked, too (INVALID_VALUE): lengths within 0 .. S (0 .. N); offsets ascending from 0 to
+ * the size of the axis; priors and noise finite and not negative; variances finite and positive; the mixing finite; no
+ * +inf or NaN in the bias. An error leaves all outputs unchanged. The descriptor's gradients, statistics and combine
+ * must be legal and are otherwise ignored. Makes a context and a plan: programs that call often should keep a plan.
  */
 CLMGK_API clmgk_status clmgk_attention_forward_host(const char *selector, const clmgk_attention_desc *desc,
                                                     const clmgk_host_args *args, clmgk_error *error);
@@ -448,8 +447,7 @@ CLMGK_API clmgk_status clmgk_attention_forward_host(const char *selector, const 
 CLMGK_API clmgk_status clmgk_attention_backward_host(const char *selector, const clmgk_attention_desc *desc,
                                                      const clmgk_host_args *args, clmgk_error *error);
 
-/* The statistics of host arrays, those of the descriptor's set `statistics`. Otherwise as
- * clmgk_attention_forward_host. */
+/* The statistics of host arrays: the descriptor's set `statistics`. Otherwise as clmgk_attention_forward_host. */
 CLMGK_API clmgk_status clmgk_attention_statistics_host(const char *selector, const clmgk_attention_desc *desc,
                                                        const clmgk_host_args *args, clmgk_error *error);
 

@@ -2,14 +2,15 @@
 /*
  * libclmgk: attention with several Gaussian keys per position, as fused OpenCL kernels.
  *
- * status.h     what functions return
+ * status.h     status codes and error records
  * variants.h   the variants with their formulas
  * context.h    devices, contexts, the program cache
- * attention.h  describe, plan, enqueue; the simple call on host arrays
+ * arrays.h     the list of attention's arrays
+ * attention.h  describe, plan, enqueue; the simple calls on host arrays
  * gemm.h       matrix products
- * tuning.h     kernel parameters, and the cache of those that were measured
+ * tuning.h     kernel parameters and the cache of measured values
  *
- * Thread safety: every function may be called from any thread. Objects may be shared as stated with them.
+ * Thread safety: every function may be called from any thread. Each object's comment says how threads may share it.
  */
 #ifndef CLMGK_CLMGK_H
 #define CLMGK_CLMGK_H

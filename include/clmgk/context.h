@@ -3,8 +3,8 @@
  * Devices and contexts.
  *
  * A clmgk_context ties the library to one OpenCL context and one of its devices. It holds the device's facts, the
- * programs built so far (shared by all plans made from it) and where programs are cached on disk. It never creates
- * or changes anything of the caller's: context and device are retained and released, nothing more.
+ * programs built so far (shared by all plans made from it) and the location of the program cache on disk. It only
+ * retains and releases the caller's context and device.
  */
 #ifndef CLMGK_CONTEXT_H
 #define CLMGK_CONTEXT_H
@@ -24,8 +24,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Memory for the library's own host objects. All zero: malloc and free. `allocate` returns memory aligned as
- * malloc's, or NULL; `release` takes NULL. Both must be thread-safe. */
+/* Allocator of the library's host objects. All zero: malloc and free. `allocate` returns memory with malloc's
+ * alignment, or NULL; `release` accepts NULL. Both must be thread-safe. */
 typedef struct clmgk_allocator {
     void *(*allocate)(size_t bytes, void *user);
     void (*release)(void *memory, void *user);
@@ -36,21 +36,20 @@ typedef struct clmgk_context_options {
     size_t struct_size; /* sizeof(clmgk_context_options) */
     clmgk_allocator allocator;
 
-    /* Root of the program cache's files (they lie in cache_dir/programs). NULL: the environment decides:
-     * CLMGK_CACHE_DIR, or, where that is unset, $XDG_CACHE_HOME/clmgk (~/.cache/clmgk).
-     * Empty text, here or in CLMGK_CACHE_DIR: no file is read or written.
-     * Where the driver keeps programs (clmgk_program_keeper), none of these files is read or written either. */
+    /* Root of the program cache: its files are in cache_dir/programs. NULL: the environment's CLMGK_CACHE_DIR, or, if
+     * unset, $XDG_CACHE_HOME/clmgk (~/.cache/clmgk). Empty text, here or in CLMGK_CACHE_DIR: no files. Devices whose
+     * driver keeps programs (clmgk_program_keeper) never use the files. */
     const char *cache_dir;
-    uint64_t cache_max_bytes; /* oldest entries beyond this are removed; 0: 256 MiB */
+    uint64_t cache_max_bytes; /* the oldest entries beyond this size are removed; 0: 256 MiB */
 
-    /* A folder that holds the kernel sources (cl/), read in place of the embedded ones: for work on the kernels.
-     * NULL: the environment's CLMGK_KERNEL_DIR, and where that is unset or empty the embedded sources. */
+    /* Folder of kernel sources (cl/) to read in place of the embedded ones: for work on the kernels. NULL: the
+     * environment's CLMGK_KERNEL_DIR, or, if unset or empty, the embedded sources. */
     const char *kernel_dir;
 
-    /* The folder of the tuning cache (tuning.h), which holds tuning.txt. NULL: cache_dir/tuning, and where cache_dir is
-     * NULL too, the environment decides. Empty text: no file; what the library has measured itself still applies. */
+    /* Folder of the tuning cache, tuning.txt (tuning.h). NULL: cache_dir/tuning, or, if cache_dir is NULL too, the
+     * environment decides. Empty text: no file; the values shipped in the library still apply. */
     const char *tuning_dir;
-    int32_t untuned; /* 1: neither file nor the library's own measurements: the defaults of the device's class */
+    int32_t untuned; /* 1: no tuned values, neither the file's nor the library's: defaults of the device's class */
 } clmgk_context_options;
 
 #define CLMGK_CONTEXT_OPTIONS_INIT CLMGK_INIT(clmgk_context_options)
@@ -58,8 +57,8 @@ typedef struct clmgk_context_options {
 typedef struct clmgk_context clmgk_context;
 
 /*
- * Makes a context. `context` must contain `device`; both are retained. `options` may be NULL (all defaults).
- * Compiles nothing. The strings of `options` are copied.
+ * Makes a context. `context` must contain `device`; both are retained. `options` may be NULL (all defaults); its
+ * strings are copied. Compiles nothing.
  * Errors: INVALID_VALUE (NULL, struct_size, device not of the context), NO_DEVICE (device without compiler or not
  * available), OUT_OF_HOST_MEMORY, OPENCL.
  */
@@ -67,10 +66,10 @@ CLMGK_API clmgk_status clmgk_context_create(cl_context context, cl_device_id dev
                                             const clmgk_context_options *options, clmgk_context **out,
                                             clmgk_error *error);
 
-/* Drops the caller's reference; plans made from the context keep it alive. NULL is allowed. */
+/* Drops the caller's reference; the context lives as long as plans made from it. NULL is allowed. */
 CLMGK_API void clmgk_context_release(clmgk_context *context);
 
-/* What kind of device it is, from its OpenCL facts. */
+/* Kind of a device, from its OpenCL facts. */
 typedef enum clmgk_device_class {
     CLMGK_DEVICE_CPU = 0,
     CLMGK_DEVICE_GPU = 1,
@@ -87,7 +86,7 @@ typedef struct clmgk_device_info {
     char vendor[128];
     char driver[128]; /* CL_DRIVER_VERSION */
     clmgk_device_class device_class;
-    clmgk_engine engine; /* the engine a plan uses by default */
+    clmgk_engine engine; /* a plan's default engine */
     uint32_t compute_units;
     uint32_t clock_mhz;
     uint32_t native_float_lanes; /* CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT */
@@ -95,16 +94,16 @@ typedef struct clmgk_device_info {
     uint64_t local_memory_bytes;
     uint64_t max_allocation_bytes;
     uint64_t max_work_group;
-    /* What measured values are good for beyond the device itself (tuning.h). CPUs: vector width, vendor, family/model
-     * and instruction set ("16 floats, x86-64 AuthenticAMD 25/17 avx512"); NVIDIA: compute capability ("sm_90"); else
-     * the device's name. */
+    /* Devices of one architecture share tuned values (tuning.h). CPUs: vector width, vendor, family/model and
+     * instruction set ("16 floats, x86-64 AuthenticAMD 25/17 avx512"); NVIDIA: compute capability ("sm_90"); else the
+     * device's name. */
     char architecture[64];
 } clmgk_device_info;
 
 /*
  * Lists the usable devices of every platform, in the order of clGetPlatformIDs; platforms without devices are
- * skipped. Writes at most `capacity` entries to `infos` (NULL if capacity is 0) and the full number to `count`.
- * No platform at all is not an error: the count is 0.
+ * skipped. Writes at most `capacity` entries to `infos` (NULL if capacity is 0) and the full number to `count`: 0, not
+ * an error, without any platform.
  */
 CLMGK_API clmgk_status clmgk_list_devices(clmgk_device_info *infos, size_t capacity, size_t *count, clmgk_error *error);
 
@@ -114,53 +113,53 @@ CLMGK_API clmgk_status clmgk_get_device_info(cl_device_id device, clmgk_device_i
 /*
  * Picks a device. `selector` is "PLATFORM:DEVICE" or a case-insensitive part of a device's or platform's name.
  * NULL or empty: the environment's CLMGK_DEVICE, else the first GPU, else the first CPU, else the first device.
- * Errors: NO_DEVICE (nothing there, nothing matches), INVALID_VALUE (more than one match: the message lists them).
+ * Errors: NO_DEVICE (no device, or no match), INVALID_VALUE (several matches: the message lists them).
  */
 CLMGK_API clmgk_status clmgk_select_device(const char *selector, clmgk_device_info *info, clmgk_error *error);
 
-/* A place in a buffer: `offset` is in elements of the array's own type, any alignment of elements. */
+/* An array on the device: it begins `offset` elements of its own type after the start of `memory`. */
 typedef struct clmgk_buffer {
-    cl_mem memory; /* NULL: not given */
+    cl_mem memory; /* NULL: no array */
     uint64_t offset;
 } clmgk_buffer;
 
-/* Where a plan's programs came from: of several, the farthest. */
+/* Origin of a plan's programs; of several programs, the highest value. */
 typedef enum clmgk_program_origin {
     CLMGK_PROGRAM_MEMORY = 0, /* built earlier in the same context */
     CLMGK_PROGRAM_DISK = 1,   /* from the cache's file; the driver may still compile it (NVIDIA: it is PTX) */
-    CLMGK_PROGRAM_BUILT = 2   /* given to the driver as source: what it has kept itself, it does not compile again */
+    CLMGK_PROGRAM_BUILT = 2   /* given to the driver as source; the driver's own cache may spare the compilation */
 } clmgk_program_origin;
 
-/* Who keeps compiled programs from one process to the next. */
+/* Keeper of compiled programs from one process to the next. */
 typedef enum clmgk_program_keeper {
     CLMGK_KEEPER_NOBODY = 0,  /* each process compiles them */
     CLMGK_KEEPER_LIBRARY = 1, /* this library, in the program cache below */
-    /* The driver, in a cache of its own, wherever that lies: PoCL 3 and later on CPUs, unless POCL_KERNEL_CACHE=0 is
-     * set or its folder can't be written. To ask PoCL for binaries would make it compile everything a second time. */
+    /* The driver, in its own cache: PoCL 3 and later on CPUs, unless POCL_KERNEL_CACHE=0 is set or its folder can't be
+     * written. (Asking PoCL for binaries would make it compile everything a second time.) */
     CLMGK_KEEPER_DRIVER = 2
 } clmgk_program_keeper;
 
-/* "nobody", "library", "driver"; NULL for anything else. */
+/* "nobody", "library", "driver"; NULL for a value outside the enumeration. */
 CLMGK_API const char *clmgk_program_keeper_name(clmgk_program_keeper keeper);
 
-/* Who keeps programs in contexts of `device`. `cache_dir` as in clmgk_context_options. */
+/* The keeper of programs in contexts of `device`. `cache_dir` as in clmgk_context_options. */
 CLMGK_API clmgk_status clmgk_cache_get_keeper(const char *cache_dir, cl_device_id device, clmgk_program_keeper *keeper,
                                               clmgk_error *error);
 
-/* The program cache on disk. Devices whose driver keeps programs don't use it. */
+/* The program cache on disk. Not used by devices whose driver keeps programs. */
 typedef struct clmgk_cache_info {
-    char path[1024]; /* the folder; empty when no files are used */
+    char path[1024]; /* the folder; empty: no files */
     uint64_t bytes;
     uint64_t entries;
 } clmgk_cache_info;
 
-/* Where the program cache lies and how large it is. `cache_dir` as in clmgk_context_options. */
+/* Location and size of the program cache. `cache_dir` as in clmgk_context_options. */
 CLMGK_API clmgk_status clmgk_cache_get_info(const char *cache_dir, clmgk_cache_info *info, clmgk_error *error);
 
-/* Removes all programs from the cache, nothing else. A folder that does not exist is an empty cache. */
+/* Removes the cache's programs and no other files. A missing folder is an empty cache. */
 CLMGK_API clmgk_status clmgk_cache_clear(const char *cache_dir, clmgk_error *error);
 
-/* "0.1.0" of the library that was linked (CLMGK_VERSION is that of the header). */
+/* Version of the linked library, "0.1.0" (CLMGK_VERSION is the header's). */
 CLMGK_API const char *clmgk_version(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linkage of public functions (nothing else leaves the shared library) and initialisers of public structures. */
+/* Linkage of public functions, the shared library's only exports, and initialisers of public structures. */
 
 #ifndef CLMGK_EXPORT_H
 #define CLMGK_EXPORT_H
@@ -16,7 +16,7 @@
 #define CLMGK_API CLMGK_VISIBLE
 #endif
 
-/* An initialiser: all zero, but struct_size. */
+/* An initialiser: all zero except struct_size. */
 #ifdef __cplusplus
 template <class T> inline T clmgk_initialised()
 {

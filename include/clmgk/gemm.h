@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Matrix products: C = alpha op(A) op(B) + beta C, one of them or a strided batch.
+ * Matrix products: C = alpha op(A) op(B) + beta C, a single product or a strided batch.
  *
  *     clmgk_gemm_desc desc = CLMGK_GEMM_DESC_INIT;      fill in; zero means default
  *     clmgk_gemm_plan_create(context, &desc, NULL, &plan, &error);      chooses a provider, compiles
  *     clmgk_enqueue_gemm(plan, queue, &args, 0, NULL, &event, &error);
  *
- * The library multiplies with the help of others, its providers:
+ * Other libraries, the providers, compute the products:
  *
- *     onednn, openblas    on the host's CPU, where the device is that CPU and runs native kernels (PoCL, Intel's CPU
+ *     onednn, openblas    on the host's CPU, if the device is that CPU and runs native kernels (PoCL, Intel's CPU
  *                         runtime): the same buffers, no copy
  *     clblast             any OpenCL device
  *
- * Which of them a build has, and what they can do on a device: clmgk_gemm_provider_state. A plan takes the provider
- * that was measured to be the fastest (tuning.h), else the first of the above that can; its information says which, and
- * where it is not a fast one, why.
+ * clmgk_gemm_provider_state lists a build's providers and their abilities on a device. A plan uses the fastest measured
+ * provider (tuning.h), else the first of this list that supports the problem; clmgk_gemm_info names it and, if it is
+ * slow, the reason.
  *
- * Result: with e a product's exact value, S = |alpha| sum |a b| + |beta c|, and u = 2^-24 (2^-11 where
+ * Result: with e a product's exact value, S = |alpha| sum |a b| + |beta c|, and u = 2^-24 (2^-11 if
  * clmgk_gemm_info.sums is f16),
  *
  *     |C - e| <= (k + 4) u S + r |e| + k 2^-125    r = 2^-24 (f32), 2^-11 (f16), 2^-8 (bf16)
  *
- * (plus 2^-24 where C is f16, for its subnormal numbers), as long as no sum leaves the range of its type. Which bits
- * come out may depend on provider and parameters; one plan gives the same bits for the same arrays, except through
- * host libraries where the number of their threads changes.
+ * (plus 2^-24 if C is f16, for its subnormal numbers), as long as no sum leaves the range of its type. The bits may
+ * depend on provider and parameters; one plan gives the same bits for the same arrays, except that a host library's
+ * bits may change with its number of threads.
  */
 #ifndef CLMGK_GEMM_H
 #define CLMGK_GEMM_H
@@ -31,9 +31,9 @@
 #include "tuning.h"
 
 /*
- * A product, or a batch of products of one shape. Matrices are row-major: element (i, j) of matrix number b as it is
- * stored lies at b*stride + i*ld + j. Every field's zero is its default, except struct_size; m, n and k are at most
- * 2^30 and may be 0.
+ * A product, or a batch of products of one shape. Matrices are row-major: element (i, j) of the stored matrix number b
+ * is at b*stride + i*ld + j. Zero is the default of every field except struct_size; m, n and k are at most 2^30 and may
+ * be 0.
  */
 typedef struct clmgk_gemm_desc {
     size_t struct_size; /* sizeof(clmgk_gemm_desc); CLMGK_GEMM_DESC_INIT sets it */
@@ -46,94 +46,94 @@ typedef struct clmgk_gemm_desc {
     int64_t k;     /* 0: C = beta C */
     int64_t batch; /* 1 .. 2^30; 0 is 1 */
 
-    int64_t lda; /* elements from row to row, at least the stored row's length; 0: dense */
+    int64_t lda; /* elements from row to row, at least the length of a stored row; 0: dense */
     int64_t ldb;
     int64_t ldc;
 
     int64_t stride_a; /* elements from matrix to matrix; 0: dense (rows times ld) */
     int64_t stride_b;
-    int64_t stride_c;    /* the matrices of C may be interleaved, but no element may be in two of them */
+    int64_t stride_c;    /* matrices of C may be interleaved but may not share elements */
     int32_t broadcast_a; /* 1: one A for the whole batch (then stride_a is 0) */
     int32_t broadcast_b;
 
     double alpha; /* finite, in the range of f32; 0 is 1 */
-    double beta;  /* finite, in the range of f32; 0: C is not read */
+    double beta;  /* finite, in the range of f32; 0: C is only written */
 } clmgk_gemm_desc;
 
 #define CLMGK_GEMM_DESC_INIT CLMGK_INIT(clmgk_gemm_desc)
 
-/* Checks a descriptor without any device. OK, or INVALID_VALUE, INVALID_SHAPE, OVERFLOW with a message that names the
- * field, its value and what was expected. On success `resolved`, if not NULL, receives the descriptor with every
- * default filled in. It may be `desc`. */
+/* Checks a descriptor; needs no device. OK, or INVALID_VALUE, INVALID_SHAPE, OVERFLOW with a message that names the
+ * field, its value and the expected one. On success `resolved`, if not NULL, receives the descriptor with every default
+ * filled in. It may be `desc`. */
 CLMGK_API clmgk_status clmgk_gemm_validate(const clmgk_gemm_desc *desc, clmgk_gemm_desc *resolved, clmgk_error *error);
 
 /* ---- providers ------------------------------------------------------------------------------------------------ */
 
-/* Name of the provider number `index`, whether this build has it or not; NULL past the last. */
+/* Name of provider number `index`, also of a provider that this build lacks; NULL past the last. */
 CLMGK_API const char *clmgk_gemm_provider(size_t index);
 
 typedef struct clmgk_gemm_provider_info {
     const char *name;
-    uint32_t dtypes;  /* set of 1 << clmgk_dtype: what it can multiply on the device; 0: nothing */
-    char reason[256]; /* why not more; empty if there is no more */
+    uint32_t dtypes;  /* set of 1 << clmgk_dtype that it can multiply on the device; 0: none */
+    char reason[256]; /* why dtypes are missing; empty if none is */
 } clmgk_gemm_provider_info;
 
-/* What the provider number `index` can do on a device. INVALID_VALUE: no such provider or device. */
+/* The abilities of provider number `index` on a device. INVALID_VALUE: no such provider or device. */
 CLMGK_API clmgk_status clmgk_gemm_provider_state(cl_device_id device, size_t index, clmgk_gemm_provider_info *info,
                                                  clmgk_error *error);
 
 /* ---- plans ---------------------------------------------------------------------------------------------------- */
 
-/* How a plan is made. All zero: the library decides. */
+/* Options of a plan. All zero: the library decides. */
 typedef struct clmgk_gemm_options {
     size_t struct_size;   /* sizeof(clmgk_gemm_options) */
-    const char *provider; /* NULL: any. One that can't is an error (UNSUPPORTED, with the reason), never replaced */
+    const char *provider; /* NULL: any. A named provider is never replaced: UNSUPPORTED, with the reason, if it can't */
     /*
-     * NULL: what was tuned, else the defaults. "": the defaults. Else, with the provider "clblast": "name=value,..."
-     * with all names, or none, of each of the tables clblast-xgemm, clblast-xgemmdirect and clblast-routine (tuning.h).
+     * NULL: tuned values, else the defaults. "": the defaults. Else, with provider "clblast": "name=value,..." with all
+     * names, or none, of each of the tables clblast-xgemm, clblast-xgemmdirect and clblast-routine (tuning.h).
      */
     const char *parameters;
 } clmgk_gemm_options;
 
 #define CLMGK_GEMM_OPTIONS_INIT CLMGK_INIT(clmgk_gemm_options)
 
-/* A plan: one descriptor on one context, ready. Immutable; may be shared by threads and enqueued from several threads
- * on several queues at once. */
+/* A plan: one descriptor on one context, compiled. Immutable; may be shared by threads and enqueued from several
+ * threads on several queues at once. */
 typedef struct clmgk_gemm_plan clmgk_gemm_plan;
 
 /*
- * Makes a plan. Blocks: CLBlast compiles (10 s, at the first time on a device) and runs once over scratch memory of a
- * like shape, so that no enqueue compiles. `options` may be NULL. Thread-safe.
+ * Makes a plan. Blocks: CLBlast compiles (10 s, the first time on a device) and runs once on scratch memory of a
+ * similar shape, so that no enqueue compiles. `options` may be NULL. Thread-safe.
  *
- * CLBlast's parameters belong to the process: those of a plan are set by CLBlastOverrideParameters when it is made, and
- * again before each enqueue if another plan's have been set for the device and dtype in between (that costs
- * microseconds). They are set only where something was tuned or the caller gave some; then other users of CLBlast in
- * the process get them too. CLBlast has no way back to its own defaults: plans that were made with these use, from the
- * first override on, what is set, with memory and programs that CLBlast makes as it goes. CLBlast keeps its programs,
- * and with them the OpenCL context, until the process ends, and prints a line on stderr when an OpenCL call fails.
+ * CLBlast's parameters belong to the process. Making a plan sets the plan's parameters by CLBlastOverrideParameters; an
+ * enqueue sets them again (microseconds) if another plan has set its own for the device and dtype in between. They are
+ * set only if they were tuned or the caller gave some; other users of CLBlast in the process then get them too. CLBlast
+ * cannot restore its own defaults: after the first override, plans made with those defaults use the values set last,
+ * with memory and programs that CLBlast makes on demand. CLBlast keeps its programs, and with them the OpenCL context,
+ * until the process ends, and prints a line on stderr when an OpenCL call fails.
  *
- * Errors: those of clmgk_gemm_validate, and INVALID_VALUE (options), UNSUPPORTED (no provider can; the message says why
- * of each), COMPILE, OUT_OF_*, OPENCL.
+ * Errors: those of clmgk_gemm_validate, and INVALID_VALUE (options), UNSUPPORTED (no provider supports it; the message
+ * gives each one's reason), COMPILE, OUT_OF_*, OPENCL.
  */
 CLMGK_API clmgk_status clmgk_gemm_plan_create(clmgk_context *context, const clmgk_gemm_desc *desc,
                                               const clmgk_gemm_options *options, clmgk_gemm_plan **out,
                                               clmgk_error *error);
 
-/* Releases a plan. Enqueued work keeps what it needs, and may give it back to the context's allocator, on a thread of
- * the OpenCL runtime, a little after its end. NULL is allowed. Not to be called while another thread is in
- * clmgk_enqueue_gemm with the same plan. */
+/* Releases a plan. Enqueued work is not affected; memory that it still needs may return to the context's allocator, on
+ * a thread of the OpenCL runtime, shortly after the work ends. NULL is allowed. Must not be called while another thread
+ * is in clmgk_enqueue_gemm with the same plan. */
 CLMGK_API void clmgk_gemm_plan_release(clmgk_gemm_plan *plan);
 
-/* What a plan chose. The strings live as long as the plan. */
+/* A plan's choices. The strings live as long as the plan. */
 typedef struct clmgk_gemm_info {
-    const char *provider;       /* as in clmgk_gemm_provider; "none" where there is nothing to multiply */
+    const char *provider;       /* as in clmgk_gemm_provider; "none" for an empty product */
     clmgk_tuning_source tuning; /* of provider and parameters */
     const char *parameters;     /* "": the provider's own */
-    const char *note;           /* what is slow or less exact here, and why; "": nothing */
-    clmgk_dtype sums;           /* in which products are summed: f32, or f16 (CLBlast's f16) */
-    double compile_ms;          /* time that making the plan took the provider */
+    const char *note;           /* why the product is slow or less exact here; "": it is not */
+    clmgk_dtype sums;           /* type of the products' sums: f32, or f16 (CLBlast's f16) */
+    double compile_ms;          /* time that the provider spent on making the plan */
     uint64_t workspace_bytes;   /* see clmgk_gemm_args.workspace */
-    int32_t cached;             /* 1: nothing to compile, or the driver keeps what was compiled for later processes */
+    int32_t cached;             /* 1: nothing to compile, or the driver keeps the compiled programs */
 } clmgk_gemm_info;
 
 /* Fills `info`. Fails only on NULL arguments (INVALID_VALUE). */
@@ -143,9 +143,9 @@ CLMGK_API clmgk_status clmgk_gemm_plan_get_info(const clmgk_gemm_plan *plan, clm
  * sizes rounded up to tiles. */
 CLMGK_API size_t clmgk_gemm_plan_workspace_size(const clmgk_gemm_plan *plan);
 
-/* The matrices of one call, on the device. Inputs may alias each other; no element of C or of the workspace may be an
- * element of another array of the call. An array without elements may be NULL. A host library takes no buffers that the
- * host may not read and write (CL_MEM_HOST_...). */
+/* The matrices of one call, on the device. Inputs may alias each other; no element of C or of the workspace may belong
+ * to another array of the call. An array without elements may be NULL. Host libraries refuse buffers that the host may
+ * not read and write (CL_MEM_HOST_...). */
 typedef struct clmgk_gemm_args {
     size_t struct_size; /* sizeof(clmgk_gemm_args) */
     clmgk_buffer a;
@@ -158,11 +158,11 @@ typedef struct clmgk_gemm_args {
 #define CLMGK_GEMM_ARGS_INIT CLMGK_INIT(clmgk_gemm_args)
 
 /*
- * Enqueues the product on `queue`, a queue of the plan's context and device, in order or out of order. It never waits
- * for the device. It begins after the events of `wait_list`; `event`, if not NULL, receives the event of its end: the
- * caller releases it. Thread-safe.
+ * Enqueues the product on `queue`, a queue of the plan's context and device, in order or out of order. Never waits for
+ * the device. The product begins after the events of `wait_list`; `event`, if not NULL, receives the event of its end;
+ * the caller releases it. Thread-safe.
  * Errors: INVALID_VALUE (NULL, queue or wait list), INVALID_BUFFER (missing, too small, of another context),
- * UNSUPPORTED (clblast: elements from 2^31 on), OUT_OF_*, OPENCL. After one of the last two C and workspace are
+ * UNSUPPORTED (clblast: an array beyond 2^31 elements), OUT_OF_*, OPENCL. After OUT_OF_* or OPENCL, C and workspace are
  * undefined, and in use until the queue is finished.
  */
 CLMGK_API clmgk_status clmgk_enqueue_gemm(const clmgk_gemm_plan *plan, cl_command_queue queue,
@@ -171,13 +171,13 @@ CLMGK_API clmgk_status clmgk_enqueue_gemm(const clmgk_gemm_plan *plan, cl_comman
 
 /* ---- tuning --------------------------------------------------------------------------------------------------- */
 
-/* As clmgk_tuning_store, for the bucket of a product: its dtype and transposes, with m, n and k as powers of two.
- * tuned->choice is a provider, tuned->parameters as in clmgk_gemm_options. */
+/* As clmgk_tuning_store, for the bucket of a product: its dtype and transposes, and m, n and k rounded to powers of
+ * two. tuned->choice is a provider, tuned->parameters as in clmgk_gemm_options. */
 CLMGK_API clmgk_status clmgk_gemm_tuning_store(clmgk_context *context, const char *cache_dir,
                                                const clmgk_gemm_desc *desc, const clmgk_tuned *tuned,
                                                clmgk_error *error);
 
-/* The same for products of any shape of a dtype that CLBlast does on the context's device. */
+/* The same for all CLBlast products of a dtype on the context's device, whatever their shape. */
 CLMGK_API clmgk_status clmgk_gemm_tuning_store_device(clmgk_context *context, const char *cache_dir, clmgk_dtype dtype,
                                                       const clmgk_tuned *tuned, clmgk_error *error);
 

@@ -2,9 +2,9 @@
 /*
  * Status codes and error records.
  *
- * Every function that can fail returns a clmgk_status and takes, as its last argument, an optional clmgk_error
- * that the caller owns. On success the record is left as it is; on failure it holds the status, the OpenCL code
- * (when an OpenCL call failed) and one line that names the field, its value and what was expected.
+ * Every function that can fail returns a clmgk_status and takes, as its last argument, an optional clmgk_error that the
+ * caller owns. Success leaves the record unchanged; failure writes the status, the OpenCL code (if an OpenCL call
+ * failed) and one line that names the field, its value and the expected one.
  * The library never prints, never aborts, and keeps no "last error" of its own.
  */
 #ifndef CLMGK_STATUS_H
@@ -14,7 +14,7 @@
 
 #include <stdint.h>
 
-/* X(NAME, value, "what it means"). Values are pinned: they never change and are never reused. */
+/* X(NAME, value, "meaning"). Values are pinned: they never change and are never reused. */
 #define CLMGK_STATUS_LIST(X)                                                                                           \
     X(OK, 0, "success")                                                                                                \
     X(ERROR_INVALID_VALUE, 1, "a field or argument has a value outside its range")                                     \
@@ -38,17 +38,17 @@ typedef enum clmgk_status {
 
 #define CLMGK_ERROR_MESSAGE_SIZE 1024
 
-/* What went wrong. Owned by the caller; a zeroed one is "no error". */
+/* An error record, owned by the caller. All zero: no error. */
 typedef struct clmgk_error {
     clmgk_status status;
     int32_t opencl_code;                    /* the failing OpenCL call's code, else 0 */
-    char message[CLMGK_ERROR_MESSAGE_SIZE]; /* one line, NUL-terminated; may be cut */
+    char message[CLMGK_ERROR_MESSAGE_SIZE]; /* one line, NUL-terminated; may be truncated */
 } clmgk_error;
 
-/* "ERROR_INVALID_VALUE" for CLMGK_ERROR_INVALID_VALUE; "unknown" for a value not in the list. Never NULL. */
+/* Name of a status, "ERROR_INVALID_VALUE"; "unknown" for a value not in the list. Never NULL. */
 CLMGK_API const char *clmgk_status_name(clmgk_status status);
 
-/* The sentence of CLMGK_STATUS_LIST; "unknown status" for a value not in the list. Never NULL. */
+/* Meaning of a status, from CLMGK_STATUS_LIST; "unknown status" for a value not in the list. Never NULL. */
 CLMGK_API const char *clmgk_status_text(clmgk_status status);
 
 #endif

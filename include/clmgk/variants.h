@@ -2,8 +2,8 @@
 /*
  * The attention variants, and the small enumerations of a problem description.
  *
- * CLMGK_VARIANT_LIST is the one list of variants: names on the command line, validation, tests and benchmarks are
- * made from it. A new variant is a line here and its family's files in src/attention.
+ * CLMGK_VARIANT_LIST is the only list of variants: names on the command line, validation, tests and benchmarks are
+ * made from it. A new variant is a new line here, and its family's files in src/attention.
  */
 #ifndef CLMGK_VARIANTS_H
 #define CLMGK_VARIANTS_H
@@ -15,7 +15,7 @@
 /*
  * X(NAME, value, "command-line name", FAMILY, TRAITS). Values are pinned.
  *
- * Mixture family. Log-weight of key j's component r for query i, with prior pi and variance sigma^2:
+ * Mixture family. Log-weight s_ijr of component r of key j for query i, with prior pi and variance sigma^2:
  *
  *     dot       s_ijr = log pi_r(j) + q_i . k_jr / sigma_r^2                     (MGK paper Eq. 6)
  *     gaussian  s_ijr = log pi_r(j) - |q_i - k_jr|^2 / (2 sigma_r^2)             (MGK paper Eq. 7)
@@ -25,12 +25,13 @@
  *     SOFTMAX    one component, dot, no prior: q.k / sqrt(D) unless a variance is given
  *     GAUSSIAN   one component, gaussian
  *     MGK        M components, each with its own keys
- *     SMGK       M components that are one key shifted: k_jr = k_j + b_r; about the cost of one component, as long as
- *                sigma is one and log2 of the components' parts of a weight spreads by less than 64 (2^64): pairs of
- *                query and key beyond that take M exponentials
+ *     SMGK       M components that are one key shifted: k_jr = k_j + b_r. Costs about as much as one component if all
+ *                components share one sigma; but pairs of query and key whose components' shares of the weight differ
+ *                by a factor of 2^64 or more take M exponentials
  *
- * Admixture family: the scores of M global heads are mixed into those of H local ones (FiSH paper Eqs. 9 to 12), any M
- * and H, with mixing p [H,M] of any sign, noise deviations sigma [M], and eps_h [N,S] standard normal, drawn inside:
+ * Admixture family: scores of M global heads are mixed into scores of H local heads (FiSH paper Eqs. 9 to 12), any M
+ * and H, with mixing p [H,M] of any sign, noise deviations sigma [M], and eps_h [N,S] standard normal, drawn by the
+ * kernels:
  *
  *     G_kij = q_ki . k_kj                                                                   k = 1 .. M
  *     A_hij = sum_k p_hk (G_kij + sigma_k eps_hij)                                          (Eqs. 9 and 10)
@@ -78,17 +79,17 @@ typedef enum clmgk_score {
 /* How the components of a key are combined (MGK paper section 2.3, Remark 3). */
 typedef enum clmgk_estep {
     CLMGK_ESTEP_SOFT = 0, /* log of the sum over components */
-    CLMGK_ESTEP_HARD = 1  /* the largest component; the prior plays no role */
+    CLMGK_ESTEP_HARD = 1  /* the largest component, without the prior */
 } clmgk_estep;
 
-/* Where the causal diagonal d(i) of query i lies: key j is hidden if j > d(i). */
+/* Position of the diagonal d(i) of query i: a causal mask hides key j if j > d(i). */
 typedef enum clmgk_alignment {
     CLMGK_ALIGN_BOTTOM_RIGHT = 0, /* d(i) = i + S - N: the last query sees the last key */
     CLMGK_ALIGN_TOP_LEFT = 1,     /* d(i) = i */
-    CLMGK_ALIGN_LENGTHS = 2       /* d(i) = i + lengths[b] - N: a key cache with spare room; needs lengths */
+    CLMGK_ALIGN_LENGTHS = 2       /* d(i) = i + lengths[b] - N: for a partly filled key cache; needs lengths */
 } clmgk_alignment;
 
-/* Shape of the prior pi. It is non-negative and need not sum to one. */
+/* Shape of the prior pi, which is not negative and need not sum to one. */
 typedef enum clmgk_prior_shape {
     CLMGK_PRIOR_UNIFORM = 0, /* no array: 1/M */
     CLMGK_PRIOR_M = 1,       /* [M] */
@@ -104,7 +105,7 @@ typedef enum clmgk_variance_shape {
 } clmgk_variance_shape;
 
 /*
- * The kernel engines: how a block of query rows meets a tile of keys.
+ * The kernel engines: each computes a block of query rows against a tile of keys.
  *
  *     LANE   SIMD CPUs: a vector lane is a query
  *     SIMT   GPUs: work-groups, local memory, barriers
@@ -120,19 +121,19 @@ typedef enum clmgk_engine {
 #undef CLMGK_ENGINE_ENUM
 } clmgk_engine;
 
-/* What sets variants apart: a set of these. */
+/* Traits of variants. */
 typedef enum clmgk_variant_trait {
-    CLMGK_TRAIT_ADMIXTURE = 1,   /* the family: Q and K have M heads, and there is p */
-    CLMGK_TRAIT_NOISE = 2,       /* sigma: FISH, MISH, GFISH */
+    CLMGK_TRAIT_ADMIXTURE = 1,   /* admixture family: Q and K have M heads, mixed by p */
+    CLMGK_TRAIT_NOISE = 2,       /* noise of deviation sigma: FISH, MISH, GFISH */
     CLMGK_TRAIT_SHARED_MIX = 4,  /* p is [M]: MISH, HARD_MISH */
-    CLMGK_TRAIT_GENERALISED = 8, /* w and c: GFISH, HARD_GFISH */
+    CLMGK_TRAIT_GENERALISED = 8, /* has w and c: GFISH, HARD_GFISH */
     CLMGK_TRAIT_SQUARE = 16,     /* M = H: TALKING_HEADS */
     CLMGK_TRAIT_PRIOR = 32,      /* components have a prior: GAUSSIAN, MGK, SMGK */
     CLMGK_TRAIT_KEYS = 64,       /* each component has keys of its own: MGK */
     CLMGK_TRAIT_SHIFT = 128      /* components are one key shifted: SMGK */
 } clmgk_variant_trait;
 
-/* The variant's set; 0 for a number that is no variant. */
+/* The variant's set of traits; 0 for a value outside the enumeration. */
 CLMGK_API uint32_t clmgk_variant_traits(clmgk_variant variant);
 
 /* Command-line names: "softmax", "f32", "lane", ... ; NULL for a value outside the enumeration. */

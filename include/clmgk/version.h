@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The library's version. The build reads these three lines: this file is the only place that states it. */
+/* The library's version, stated here alone: the build reads these three lines. */
 #ifndef CLMGK_VERSION_H
 #define CLMGK_VERSION_H
 
