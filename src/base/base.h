@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Failure, memory, text, hashing and files: what every part of the library stands on. Operating-system calls live
- * in src/base only. Internal names begin with mgk_. */
+/* Failure, memory, text, hashing and files, for every part of the library. Only src/base makes operating-system calls.
+ * Internal names begin with mgk_. */
 #ifndef MGK_BASE_H
 #define MGK_BASE_H
 
@@ -22,22 +22,23 @@
 
 /* ---- failure ---------------------------------------------------------------------------------------------- */
 
-/* Records a failure in `error` (may be NULL) and returns `status`. The message names field, value, expectation. */
+/* Records a failure in `error` (may be NULL) and returns `status`. The message names field, value and expected
+ * value. */
 clmgk_status mgk_fail(clmgk_error *error, clmgk_status status, const char *format, ...) MGK_PRINTF(3, 4);
 
-/* The same for a failed OpenCL call: CL_OUT_OF_* become OUT_OF_*_MEMORY, everything else ERROR_OPENCL.
- * `call` is the function's name. */
+/* The same for a failed OpenCL call of the function `call`: CL_OUT_OF_* become OUT_OF_*_MEMORY, other codes
+ * ERROR_OPENCL. */
 clmgk_status mgk_fail_cl(clmgk_error *error, cl_int code, const char *call);
 
-/* Any status with an OpenCL code; and no memory for `what`. */
+/* The same for any status with an OpenCL code; and OUT_OF_HOST_MEMORY for `what`. */
 clmgk_status mgk_fail_code(clmgk_error *error, clmgk_status status, cl_int code, const char *format, ...)
     MGK_PRINTF(4, 5);
 clmgk_status mgk_fail_memory(clmgk_error *error, const char *what);
 
-/* Name of an OpenCL error code ("CL_INVALID_VALUE"), "unknown OpenCL error" if not known. */
+/* Name of an OpenCL error code ("CL_INVALID_VALUE"); "unknown OpenCL error" for other numbers. */
 const char *mgk_cl_error_name(cl_int code);
 
-/* Return at once, or go to a clean-up label with `status` set, when a step fails. */
+/* If a call fails: return its status, or set `status` and go to a clean-up label. */
 #define MGK_TRY(call)                                                                                                  \
     do {                                                                                                               \
         const clmgk_status try_status_ = (call);                                                                       \
@@ -53,15 +54,15 @@ const char *mgk_cl_error_name(cl_int code);
 
 /* ---- memory ----------------------------------------------------------------------------------------------- */
 
-/* Zeroed memory from the allocator (NULL or all zero: malloc); NULL when there is none or bytes overflowed. */
+/* Zeroed memory from the allocator (NULL or all zero: malloc); NULL without memory and on overflow. */
 void *mgk_alloc(const clmgk_allocator *allocator, size_t count, size_t size);
 void mgk_free(const clmgk_allocator *allocator, void *memory);
 
-/* Makes room for one more item of `size` bytes after `count` of them in the array *items (mgk_free) of *capacity.
- * False without memory: the array is as it was. */
+/* Makes room for one more item in the array *items (mgk_free), which has `count` items of `size` bytes and room for
+ * *capacity. False without memory: the array is unchanged. */
 bool mgk_grow(const clmgk_allocator *allocator, void **items, size_t *capacity, size_t count, size_t size);
 
-/* Growing text. All functions are no-ops after a failed allocation, which `failed` tells. */
+/* Growing text. After a failed allocation `failed` is set and all functions are no-ops. */
 typedef struct mgk_text {
     const clmgk_allocator *allocator;
     char *data; /* NUL-terminated; NULL while empty */
@@ -74,16 +75,16 @@ void mgk_text_append(mgk_text *text, const char *bytes, size_t length);
 void mgk_text_printf(mgk_text *text, const char *format, ...) MGK_PRINTF(2, 3);
 void mgk_text_free(mgk_text *text);
 
-/* A copy of `string`; NULL when there is no memory. */
+/* A copy of `string`; NULL without memory. */
 char *mgk_strdup(const clmgk_allocator *allocator, const char *string);
 
-/* Copies the public structure `source`, whose first member is its struct_size, to `target` of `size` bytes. What an
- * older caller's structure lacks becomes zero. INVALID_VALUE, with `name` in the message, if struct_size is smaller
+/* Copies the public structure `source`, whose first member is its struct_size, to `target` of `size` bytes. Fields that
+ * an older caller's structure lacks become zero. INVALID_VALUE, with `name` in the message, if struct_size is smaller
  * than `least` (the first version's size) or absurd, or if a newer caller's additional bytes are not all zero. */
 clmgk_status mgk_struct_read(const void *source, const char *name, size_t least, void *target, size_t size,
                              clmgk_error *error);
 
-/* ---- arithmetic that tells overflow ----------------------------------------------------------------------- */
+/* ---- arithmetic that reports overflow --------------------------------------------------------------------- */
 
 /* Product and sum of non-negative numbers; false on overflow (then *out is not written). */
 bool mgk_mul_i64(int64_t a, int64_t b, int64_t *out);
@@ -105,53 +106,52 @@ double mgk_now_ms(void);
 /* The time of day, UTC: "2026-01-31T23:59:59Z"; needs 21 bytes. */
 void mgk_utc_date(char *text, size_t size);
 
-/* An environment variable; NULL if it is unset, or if the process runs with another user's rights than its caller's
- * (then the environment must not choose which code is loaded). */
+/* An environment variable; NULL if it is unset, or if the process has other rights than its caller (then the
+ * environment must not choose the code to load). */
 const char *mgk_environment(const char *name);
 
-/* A shared library by its SONAME, which stays in the process; NULL if there is none. A handle is closed all the same.
- */
+/* A handle on a shared library by its SONAME; NULL if there is none. The library stays in the process after closing. */
 void *mgk_library_open(const char *name);
 void mgk_library_close(void *library); /* NULL: nothing */
 
-/* The function `name` of a library into *function, a pointer to a function of `size` bytes. False if there is none. */
+/* Stores the function `name` of a library in *function, a function pointer of `size` bytes. False if there is none. */
 bool mgk_library_function(void *library, const char *name, void *function, size_t size);
 
-/* A whole file into *data (mgk_free), refusing anything that is not a regular file or is larger than max_bytes. */
+/* Reads a whole file into *data (mgk_free). ERROR_IO if it is not a regular file or larger than max_bytes. */
 clmgk_status mgk_file_read(const clmgk_allocator *allocator, const char *path, size_t max_bytes, char **data,
                            size_t *length, clmgk_error *error);
 
 /*
- * A private folder: a directory that belongs to the effective user and that nobody else may enter, reached without
- * following a symbolic link in its place, and everything in it likewise. What is read from it can be trusted as far
- * as the user can. `handle` is -1 for a folder that does not exist: it reads as empty.
+ * A private folder: a directory, not a symbolic link, that belongs to the effective user and that nobody else may
+ * enter; the same holds for its files. Its contents are as trustworthy as the user. `handle` is -1 for a folder that
+ * does not exist: it reads as empty.
  */
 typedef struct mgk_folder {
     int handle;
 } mgk_folder;
 
-/* Opens the folder at `path`; with `create` it is made where absent (0700, its parents too). ERROR_IO with the reason
- * if it is not private. To be closed after success. */
+/* Opens the folder at `path`; `create` makes a missing folder and its parents (0700). ERROR_IO with the reason if the
+ * folder is not private. Close after success. */
 clmgk_status mgk_folder_open(const char *path, bool create, mgk_folder *folder, clmgk_error *error);
 void mgk_folder_close(mgk_folder *folder);
 
-/* Whether files can be made in any folder, private or not. */
+/* Whether the process can create files in a folder, private or not. */
 bool mgk_folder_is_writable(const char *path);
 
-/* The file's bytes into *data (mgk_free), and its time set to now. False if there is none, it is not a regular file
- * of the user's that nobody else may write, or it is larger than max_bytes. */
+/* Reads a file into *data (mgk_free) and sets its time to now. False if it is missing, larger than max_bytes, or not a
+ * regular file that belongs to the user and that nobody else may write. */
 bool mgk_folder_read(const mgk_folder *folder, const clmgk_allocator *allocator, const char *name, size_t max_bytes,
                      char **data, size_t *length);
 
-/* The file's bytes into *data (mgk_free); NULL if there is none. A file that can't be read, or that somebody else may
- * write, is an error. */
+/* Reads a file into *data (mgk_free); NULL if there is none. ERROR_IO if it can't be read or somebody else may write
+ * it. */
 clmgk_status mgk_folder_load(const mgk_folder *folder, const clmgk_allocator *allocator, const char *name,
                              size_t max_bytes, char **data, size_t *length, clmgk_error *error);
 
-/* Writes a file so that readers see all of it or nothing, after a crash too. False if it could not: nothing is left. */
+/* Writes a file atomically: readers see all of it or nothing, also after a crash. False on failure: no file is left. */
 bool mgk_folder_write(const mgk_folder *folder, const char *name, const char *data, size_t length);
 
-/* Removes a file; false if it is still there. */
+/* Removes a file; false if it still exists. */
 bool mgk_folder_remove(const mgk_folder *folder, const char *name);
 
 typedef struct mgk_folder_entry {
@@ -160,15 +160,15 @@ typedef struct mgk_folder_entry {
     int64_t modified_ns; /* since the epoch */
 } mgk_folder_entry;
 
-/* The regular files of the folder for which `wanted` holds, in no order, into *entries (mgk_free). */
+/* Lists the folder's regular files for which `wanted` is true, in no order, in *entries (mgk_free). */
 clmgk_status mgk_folder_list(const mgk_folder *folder, const clmgk_allocator *allocator,
                              bool (*wanted)(const char *name), mgk_folder_entry **entries, size_t *count,
                              clmgk_error *error);
 
-/* Removes what writers that crashed have left behind. */
+/* Removes temporary files of crashed writers. */
 void mgk_folder_remove_stale(const mgk_folder *folder, const clmgk_allocator *allocator);
 
-/* A lock among processes and threads on the folder, waited for a tenth of a second at most. -1: not obtained. */
+/* Locks the folder against other processes and threads. Waits a tenth of a second at most; -1: not obtained. */
 int mgk_folder_lock(const mgk_folder *folder);
 void mgk_folder_unlock(int lock);
 

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-/* A message is one line, also where it quotes a compiler's log. */
+/* A message is one line, even if it quotes a compiler's log. */
 static void join_lines(char *message)
 {
     for (char *c = message; *c != '\0'; ++c) {

@@ -18,14 +18,14 @@
 enum {
     MAX_PATH_BYTES = 4096,
     TEMPORARY_ATTEMPTS = 16,
-    STALE_SECONDS = 600, /* no write lasts that long */
+    STALE_SECONDS = 600, /* longer than any write */
     LOCK_ATTEMPTS = 50,
     LOCK_PAUSE_NS = 2000000
 };
 
 /* ---- reading ---------------------------------------------------------------------------------------------- */
 
-/* Fills `data` from the file; false on an error and if the file became shorter. */
+/* Fills `data` from the file; false on an error or if the file became shorter. */
 static bool read_all(int file, char *data, size_t length)
 {
     size_t done = 0;
@@ -79,7 +79,7 @@ clmgk_status mgk_file_read(const clmgk_allocator *allocator, const char *path, s
 
 /* ---- private folders -------------------------------------------------------------------------------------- */
 
-/* Makes `path` and its parents as far as they are absent. What cannot be made shows when it is opened. */
+/* Makes `path` and its missing parents. Opening the folder later reports failures. */
 static void make_folders(const char *path)
 {
     char partial[MAX_PATH_BYTES];
@@ -156,11 +156,12 @@ static clmgk_status load_file(const mgk_folder *folder, const clmgk_allocator *a
     if (file < 0)
         return errno == ENOENT ? CLMGK_OK : mgk_fail(error, CLMGK_ERROR_IO, "%s: %s", name, strerror(errno));
     const clmgk_status status =
-        is_own_file(file) ? read_open_file(file, allocator, name, max_bytes, data, length, error)
-                          : mgk_fail(error, CLMGK_ERROR_IO,
-                                     "%s: expected a regular file of the user's that nobody else may write", name);
+        is_own_file(file)
+            ? read_open_file(file, allocator, name, max_bytes, data, length, error)
+            : mgk_fail(error, CLMGK_ERROR_IO,
+                       "%s: expected a regular file that belongs to the user and that nobody else may write", name);
     if (status == CLMGK_OK && touch)
-        (void)futimens(file, NULL); /* fails on read-only file systems: then eviction goes by age */
+        (void)futimens(file, NULL); /* fails on read-only file systems: eviction then follows age */
     close(file);
     return status;
 }
@@ -198,7 +199,7 @@ static bool write_all(int file, const char *data, size_t length)
     return true;
 }
 
-/* Makes a new file under a name that no other process or thread has. */
+/* Makes a new file with a name that no other process or thread uses. */
 static int create_temporary(const mgk_folder *folder, char *name, size_t size)
 {
     int file = -1;
@@ -226,7 +227,7 @@ bool mgk_folder_write(const mgk_folder *folder, const char *name, const char *da
         (void)unlinkat(folder->handle, temporary, 0);
         return false;
     }
-    (void)fsync(folder->handle); /* if the new name is lost in a crash, nothing but a file to write again is */
+    (void)fsync(folder->handle); /* failure is harmless: at worst a crash loses the file, and it is written again */
     return true;
 }
 
@@ -237,7 +238,7 @@ bool mgk_folder_remove(const mgk_folder *folder, const char *name)
 
 /* ---- listing ---------------------------------------------------------------------------------------------- */
 
-/* False if the file vanished, is not a regular one, or has too long a name. */
+/* False if the file vanished, is not a regular file, or has too long a name. */
 static bool describe(int handle, const char *name, mgk_folder_entry *entry)
 {
     struct stat facts;
@@ -250,7 +251,7 @@ static bool describe(int handle, const char *name, mgk_folder_entry *entry)
     return true;
 }
 
-/* A stream of its own: reading moves a handle's position, and folders are used from several threads. */
+/* A new stream per reader: reading moves a handle's position, and several threads may use a folder. */
 static DIR *open_stream(const mgk_folder *folder)
 {
     const int handle = openat(folder->handle, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Libraries that are loaded when they are needed: some start threads as soon as they are. */
+/* Libraries loaded on demand, because some start threads when loaded. */
 #include "base/base.h"
 
 #include <dlfcn.h>

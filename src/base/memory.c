@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Host memory through the caller's allocator, growing text, public structures of other versions, and arithmetic
- * that tells overflow. */
+/* Host memory through the caller's allocator, growing text, public structures of other versions, and arithmetic that
+ * reports overflow. */
 #include "base/base.h"
 
 #include <stdio.h>
@@ -108,7 +108,7 @@ void mgk_text_free(mgk_text *text)
     *text = (mgk_text){.allocator = text->allocator};
 }
 
-enum { MAX_STRUCT_BYTES = 4096 }; /* beyond any version to come: the caller's structure was not initialised */
+enum { MAX_STRUCT_BYTES = 4096 }; /* more than any version will need: a larger struct_size is uninitialised memory */
 
 clmgk_status mgk_struct_read(const void *source, const char *name, size_t least, void *target, size_t size,
                              clmgk_error *error)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The host's CPU, by its own word. */
+/* The host's CPU, from CPUID. */
 #include "device/device.h"
 
 #include <stdio.h>
@@ -25,7 +25,7 @@ void mgk_cpu_describe(const char *vendor, uint32_t signature, const char *vector
 }
 
 #if HOST_TELLS
-/* What the operating system lets programs use. */
+/* Vector instructions that the operating system lets programs use. */
 static const char *host_vectors(void)
 {
     if (__builtin_cpu_supports("avx512f"))

@@ -30,28 +30,27 @@ typedef struct mgk_device_facts {
     uint64_t work_item_limit; /* CL_DEVICE_MAX_WORK_ITEM_SIZES[0] */
 } mgk_device_facts;
 
-/* The host's CPU in the words of clmgk_device_info.architecture: "x86-64 AuthenticAMD 25/17 avx512"; empty where it
- * does not tell. */
+/* The host's CPU as in clmgk_device_info.architecture: "x86-64 AuthenticAMD 25/17 avx512"; empty if unknown. */
 void mgk_cpu_name(char *target, size_t size);
 void mgk_cpu_describe(const char *vendor, uint32_t signature, const char *vectors, char *target, size_t size);
 bool mgk_cpu_has_avx512dq(void);
 
-/* platform_index and device_index are looked up too. */
+/* Includes platform_index and device_index. */
 clmgk_status mgk_device_get_facts(cl_device_id device, mgk_device_facts *facts, clmgk_error *error);
 
-/* Whether the driver has a cache of compiled programs of its own that makes ours needless. */
+/* Whether the driver's own cache of compiled programs replaces ours. */
 bool mgk_driver_keeps_programs(const mgk_device_facts *facts);
 
-/* Whether the driver can compile nothing because it can't write its files. */
+/* Whether the driver can't compile because it can't write its files. */
 bool mgk_driver_lacks_folder(const mgk_device_facts *facts);
 
-/* Who keeps the device's programs, where ours would lie in `cache_path` (NULL: nowhere). */
+/* The keeper of the device's programs; our own cache is in `cache_path` (NULL: none). */
 clmgk_program_keeper mgk_program_keeper(const mgk_device_facts *facts, const char *cache_path);
 
-/* The short name by which people know a runtime ("pocl"); empty for MGK_RUNTIME_OTHER. */
+/* A runtime's usual short name ("pocl"); empty for MGK_RUNTIME_OTHER. */
 const char *mgk_runtime_name(mgk_runtime runtime);
 
-/* All platforms, and a platform's devices, into *out (mgk_free with NULL; NULL where there are none: no error). */
+/* All platforms, and a platform's devices, in *out (mgk_free with NULL). None at all is no error: *out is NULL. */
 clmgk_status mgk_platform_list(cl_platform_id **out, cl_uint *count, clmgk_error *error);
 clmgk_status mgk_platform_devices(cl_platform_id platform, cl_device_id **out, cl_uint *count, clmgk_error *error);
 
@@ -68,12 +67,12 @@ struct clmgk_context {
     uint64_t cache_max_bytes;
     clmgk_program_keeper keeper; /* LIBRARY: programs are read from cache_path and written there */
     char *kernel_dir;            /* NULL: embedded sources */
-    struct mgk_tuning *tuning;   /* what was measured (tuning/database.h); NULL: nothing is to be known */
-    cl_mem stand_in;             /* bound in the place of arrays that a launch lacks */
+    struct mgk_tuning *tuning;   /* tuned values (tuning/database.h); NULL: ignored */
+    cl_mem stand_in;             /* bound in place of a launch's missing arrays */
 
     pthread_mutex_t mutex; /* guards `references`, `programs` and building */
     int references;
-    mgk_program *programs; /* list of those alive, newest first */
+    mgk_program *programs; /* list of live programs, newest first */
 };
 
 void mgk_context_retain(clmgk_context *context);
@@ -88,8 +87,8 @@ typedef struct mgk_embedded_file {
 } mgk_embedded_file;
 extern const mgk_embedded_file mgk_embedded_files[];
 
-/* The text of kernel file `name` with every `#include "x"` replaced by that file's text, once each, with #line
- * directives, appended to `out`. From kernel_dir if that is not NULL, else from the embedded table. */
+/* Appends the text of kernel file `name` to `out`; the first `#include "x"` of each file is replaced by its text, with
+ * #line directives. Reads from kernel_dir, or, if NULL, from the embedded table. */
 clmgk_status mgk_source_expand(const char *kernel_dir, const char *name, mgk_text *out, clmgk_error *error);
 
 /* ---- programs --------------------------------------------------------------------------------------------- */
@@ -100,33 +99,33 @@ struct mgk_program {
     clmgk_context *context;
     int references;
     cl_program program;
-    char *key; /* all that the binary depends on */
+    char *key; /* everything that the binary depends on */
     char *options;
     clmgk_program_origin origin; /* of the first get */
     bool saved;                  /* the binary is on disk, or never will be */
 };
 
 /*
- * The program of kernel file `file` with compiler options `options` (-D…): from the context's list, from the cache
- * on disk where that is in force (keeper), or built. `origin` and `compile_ms` tell this call's way. Any doubt about a
- * cache file is a rebuild; a cache that cannot be written is no failure. Release with mgk_program_release.
+ * The program of kernel file `file` with compiler options `options` (-D…): from the context's list, from the cache on
+ * disk if the library is the keeper, or built. `origin` and `compile_ms` describe this call. A doubtful cache file
+ * means a rebuild; a cache that cannot be written is no error. Release with mgk_program_release.
  */
 clmgk_status mgk_program_get(clmgk_context *context, const char *file, const char *options, mgk_program **out,
                              clmgk_program_origin *origin, double *compile_ms, clmgk_error *error);
 
-/* Writes the program's binary to the cache if that is in force and the program was built and not yet saved. To be
- * called after the program's first launch: PoCL finishes compiling then. Never fails. */
+/* Writes the binary of a program that was built and not yet saved to the cache, if the library is the keeper. Call
+ * after the program's first launch, when PoCL finishes compiling. Never fails. */
 void mgk_program_save(mgk_program *program);
 
 void mgk_program_release(mgk_program *program);
 
 /* ---- kernels ---------------------------------------------------------------------------------------------- */
 
-/* What the driver says of a compiled kernel; 0 where it does not. */
+/* Needs of a compiled kernel, from the driver; 0 if unknown. */
 typedef struct mgk_kernel_needs {
-    size_t work_group;      /* work-items at most */
+    size_t work_group;      /* most work-items of a work-group */
     uint64_t local_bytes;   /* of a work-group */
-    uint64_t private_bytes; /* of a work-item: arrays, and registers that were spilled */
+    uint64_t private_bytes; /* of a work-item: arrays and spilled registers */
 } mgk_kernel_needs;
 
 mgk_kernel_needs mgk_kernel_measure(cl_kernel kernel, cl_device_id device);
@@ -145,8 +144,8 @@ typedef struct mgk_launch {
     size_t local[3];
 } mgk_launch;
 
-/* Sets `count` arguments and enqueues; a launch with global[0] = 0 is only a marker. The caller holds the lock that
- * guards `kernel`. */
+/* Sets `count` arguments and enqueues the kernel; if global[0] is 0, enqueues only a marker. The caller holds the lock
+ * that guards `kernel`. */
 clmgk_status mgk_launch_kernel(cl_command_queue queue, cl_kernel kernel, const mgk_launch *launch, size_t count,
                                const mgk_kernel_arg *args, cl_uint num_wait, const cl_event *wait_list, cl_event *event,
                                clmgk_error *error);

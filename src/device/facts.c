@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a device says of itself, and what follows from it. */
+/* A device's facts, and the properties derived from them. */
 #include "device/device.h"
 
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 static const struct {
     mgk_runtime runtime;
-    const char *platform; /* how the platform's name begins */
+    const char *platform; /* start of the platform's name */
     const char *name;
 } runtimes[] = {
     {MGK_RUNTIME_POCL, "Portable Computing Language", "pocl"},
@@ -46,7 +46,7 @@ static clmgk_device_class class_of(cl_device_type type)
     return (type & CL_DEVICE_TYPE_GPU) != 0 ? CLMGK_DEVICE_GPU : CLMGK_DEVICE_OTHER;
 }
 
-/* The lane engine is for compilers that turn a work-item's wide vectors into SIMD registers. Two CPU devices do not:
+/* The lane engine needs a compiler that turns a work-item's wide vectors into SIMD registers. Two CPU runtimes do not:
  * rusticl runs work-items in its own SIMD lanes and miscompiles large private arrays, Oclgrind interprets. */
 static clmgk_engine engine_of(clmgk_device_class device_class, mgk_runtime runtime)
 {
@@ -70,7 +70,7 @@ static cl_int ask(const text_query *query, size_t size, void *value, size_t *nee
     return clGetPlatformInfo(query->platform, query->parameter, size, value, needed);
 }
 
-/* Texts longer than `target` are cut. */
+/* Truncates texts longer than `target`. */
 static clmgk_status query_text(text_query query, char *target, size_t size, clmgk_error *error)
 {
     const char *const call = query.device != NULL ? "clGetDeviceInfo" : "clGetPlatformInfo";
@@ -182,7 +182,7 @@ static clmgk_status query_work_item_limit(cl_device_id device, uint64_t *limit, 
 #define COMPUTE_CAPABILITY_MAJOR_NV 0x4000
 #define COMPUTE_CAPABILITY_MINOR_NV 0x4001
 
-/* "sm_90"; untouched where the driver does not tell. */
+/* "sm_90"; unchanged if the driver lacks the query. */
 static clmgk_status query_capability(cl_device_id device, char *target, size_t size, clmgk_error *error)
 {
     cl_uint major = 0;
@@ -195,8 +195,8 @@ static clmgk_status query_capability(cl_device_id device, char *target, size_t s
     return code == CL_SUCCESS || code == CL_INVALID_VALUE ? CLMGK_OK : mgk_fail_cl(error, code, "clGetDeviceInfo");
 }
 
-/* CPU devices are the host's CPU; their name says too little: with LLVM 15 PoCL calls all that have AVX-512 alike. Else
- * the device's name, as it often names its generation. */
+/* A CPU device is the host's CPU. Its own name is too vague (with LLVM 15, PoCL has one name for all CPUs with
+ * AVX-512). Other devices: the device's name, which often states its generation. */
 static clmgk_status find_architecture(clmgk_device_info *info, mgk_runtime runtime, clmgk_error *error)
 {
     char *const target = info->architecture;
@@ -226,7 +226,7 @@ static clmgk_status find_platform(cl_platform_id platform, uint32_t *index, clmg
     return *index < count ? CLMGK_OK : mgk_fail(error, CLMGK_ERROR_NO_DEVICE, "the device's platform is not listed");
 }
 
-/* A sub-device is not in its platform's list: the device that it is a part of stands for it. */
+/* The platform's list has no sub-devices: a sub-device is represented by its root device. */
 static clmgk_status root_device(cl_device_id device, cl_device_id *root, clmgk_error *error)
 {
     cl_device_id parent = device;

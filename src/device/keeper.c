@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who keeps compiled programs from one process to the next.
+ * The keeper of compiled programs from one process to the next.
  *
- * PoCL writes what it compiles to a cache of its own, which a second process starts from as fast as from a binary.
- * Asking it for a program's binary makes it compile every kernel again, in a form for all local sizes: as much work as
- * before. So its cache does, unless POCL_KERNEL_CACHE=0 turns it off or its folder can't be written. Of other drivers
- * we have not measured it, and their binaries cost nothing.
+ * PoCL keeps compiled kernels in a cache of its own; a second process starts from it as fast as from a binary. Asking
+ * PoCL for a program's binary makes it compile every kernel again, in a form for all local sizes: as much work as
+ * before. So we rely on PoCL's cache, unless POCL_KERNEL_CACHE=0 turns it off or its folder can't be written. Other
+ * drivers' caches were not measured, and their binaries cost nothing.
  */
 #include "device/device.h"
 
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The first version that was measured; earlier ones may do otherwise. */
+/* The first version that was measured; earlier versions may differ. */
 #define POCL_LEAST_MAJOR 3
 
 /* "OpenCL 3.0 PoCL 3.1+debian ..." */
@@ -25,14 +25,14 @@ static bool is_known_pocl(const mgk_device_facts *facts)
            strtol(found + strlen(word), NULL, 10) >= POCL_LEAST_MAJOR;
 }
 
-/* As PoCL reads it: on by default, and with any value that begins with 1. */
+/* PoCL's own rule: on by default and for any value that begins with 1. */
 static bool pocl_cache_is_on(void)
 {
     const char *const value = mgk_environment("POCL_KERNEL_CACHE");
     return value == NULL || value[0] == '1';
 }
 
-/* Where PoCL writes what it compiles, whether it keeps that or not. False: no path that fits. */
+/* PoCL's folder for compiled kernels, kept or not. False: the path does not fit. */
 static bool pocl_folder(char *path, size_t size)
 {
     const char *const own = mgk_environment("POCL_CACHE_DIR");

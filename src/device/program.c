@@ -10,7 +10,7 @@
 
 enum { MAX_LOG_BYTES = 1 << 20 };
 
-/* Without a folder where the cache is not in force: then all is a miss, and nothing is written. */
+/* Has no folder if the library is not the keeper: every get misses and nothing is written. */
 static mgk_cache cache_of(const clmgk_context *context)
 {
     return (mgk_cache){.allocator = &context->allocator,
@@ -20,7 +20,8 @@ static mgk_cache cache_of(const clmgk_context *context)
 
 /* ---- key --------------------------------------------------------------------------------------------------- */
 
-/* All that a binary depends on. Each part carries its length, so that no two lists of parts give one text. */
+/* Everything that a binary depends on. Each part has its length, so that different lists of parts give different
+ * keys. */
 static clmgk_status make_key(const clmgk_context *context, const mgk_text *source, const char *options, mgk_text *key,
                              clmgk_error *error)
 {
@@ -39,7 +40,7 @@ static clmgk_status make_key(const clmgk_context *context, const mgk_text *sourc
 
 /* ---- building ---------------------------------------------------------------------------------------------- */
 
-/* Where the reader should begin: at the first error, not at the warnings before it. */
+/* Skips the warnings before the log's first error. */
 static const char *first_error(const char *log)
 {
     const char *const found = strstr(log, "error:");
@@ -62,7 +63,7 @@ static clmgk_status fail_build(const clmgk_context *context, cl_program program,
         code = clGetProgramBuildInfo(program, context->device, parameter, size, log, NULL);
     const bool has_log = log != NULL && code == CL_SUCCESS && log[strspn(log, " \n")] != '\0';
     const char *const text =
-        has_log ? first_error(log) : "no build log (is the driver installed whole? its compiler may be a file apart)";
+        has_log ? first_error(log) : "no build log (is the driver complete? its compiler may be a separate file)";
     const char *const hint = mgk_driver_lacks_folder(&context->facts)
                                  ? "PoCL can't write to its folder (POCL_CACHE_DIR names another): "
                                  : "";
@@ -86,7 +87,7 @@ static clmgk_status build_source(const clmgk_context *context, const char *file,
         *out = program;
         return CLMGK_OK;
     }
-    /* NVIDIA's driver says CL_INVALID_BINARY where its assembler failed */
+    /* NVIDIA's driver returns CL_INVALID_BINARY if its assembler failed */
     const bool from_compiler =
         code == CL_BUILD_PROGRAM_FAILURE || code == CL_INVALID_BUILD_OPTIONS || code == CL_INVALID_BINARY;
     const clmgk_status status =
@@ -95,7 +96,7 @@ static clmgk_status build_source(const clmgk_context *context, const char *file,
     return status;
 }
 
-/* The program from the cache's binary; NULL: there is none that builds. */
+/* The program from the cache's binary; NULL if there is none or it does not build. */
 static cl_program load_binary(const clmgk_context *context, const char *key, const char *options)
 {
     const mgk_cache cache = cache_of(context);
@@ -134,7 +135,7 @@ static void destroy(mgk_program *program)
     mgk_free(allocator, program);
 }
 
-/* A new program, from disk or built, put in the list. */
+/* Adds a new program, from disk or built, to the list. */
 static clmgk_status create(clmgk_context *context, const char *file, const mgk_text *source, const char *options,
                            const char *key, mgk_program **out, clmgk_program_origin *origin, clmgk_error *error)
 {
@@ -174,7 +175,7 @@ static mgk_program *find(const clmgk_context *context, const char *key)
     return program;
 }
 
-/* With the mutex held: threads that want one program wait for its one build. */
+/* The caller holds the mutex: threads that need the same program wait for a single build. */
 static clmgk_status find_or_create(clmgk_context *context, const char *file, const mgk_text *source,
                                    const char *options, const char *key, mgk_program **out,
                                    clmgk_program_origin *origin, clmgk_error *error)
@@ -254,7 +255,7 @@ static bool query_devices(const mgk_program *program, program_devices *list)
                             NULL) == CL_SUCCESS;
 }
 
-/* The binary for the context's device alone: the others' pointers stay NULL. */
+/* Only the binary for the context's device: the other devices' pointers stay NULL. */
 static void put_binary(const mgk_program *program, const program_devices *list)
 {
     const clmgk_context *const context = program->context;

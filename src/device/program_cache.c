@@ -21,7 +21,7 @@ enum {
 
 static const char magic[8] = {'c', 'l', 'm', 'g', 'k', 'b', 'i', 'n'};
 
-/* ---- where ------------------------------------------------------------------------------------------------ */
+/* ---- location --------------------------------------------------------------------------------------------- */
 
 static bool is_absolute(const char *path)
 {
@@ -187,7 +187,7 @@ static void remove_oldest(const mgk_cache *cache, const mgk_folder *folder)
     mgk_free(cache->allocator, entries);
 }
 
-/* One process at a time, so that two do not both remove; who does not get the lock leaves it to the other. */
+/* Removes the oldest entries under the lock; a process that does not get the lock leaves the work to its holder. */
 static void tidy(const mgk_cache *cache, const mgk_folder *folder)
 {
     const int lock = mgk_folder_lock(folder);
@@ -239,7 +239,7 @@ static void close_listing(const mgk_cache *cache, cache_listing *listing)
     mgk_folder_close(&listing->folder);
 }
 
-/* To be closed after success. */
+/* Close after success. */
 static clmgk_status open_listing(const mgk_cache *cache, cache_listing *listing, clmgk_error *error)
 {
     *listing = (cache_listing){.folder = {.handle = -1}};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Program binaries on disk. A binary is code that runs with the user's rights and that drivers take on trust, so an
- * entry is handed out only if folder and file are private, its length and checksum hold and its full key is the one
- * asked for. Nothing here is an error: what cannot be read is a miss, what cannot be written stays unwritten.
+ * Program binaries on disk. A binary is code that runs with the user's rights and that drivers trust: an entry is used
+ * only if folder and file are private, length and checksum are right and the full key matches. Failures are no errors:
+ * an unreadable entry is a miss, an unwritable entry is dropped.
  *
  * An entry, <hash of the key>.bin, all numbers little-endian:
  *
@@ -18,17 +18,17 @@
 
 #include "base/base.h"
 
-/* Where a cache lies: the fields of clmgk_context, without a device. */
+/* A cache's location and limit: fields of clmgk_context, usable without a device. */
 typedef struct mgk_cache {
     const clmgk_allocator *allocator;
     const char *path; /* the folder of programs; NULL: every get misses, every put is dropped */
     uint64_t max_bytes;
 } mgk_cache;
 
-/* The folder of programs below `cache_dir` (as in clmgk_context_options) into *path (mgk_free); NULL: no files. */
+/* Stores the folder of programs below `cache_dir` (as in clmgk_context_options) in *path (mgk_free); NULL: no files. */
 clmgk_status mgk_cache_path(const clmgk_allocator *allocator, const char *cache_dir, char **path, clmgk_error *error);
 
-/* The binary stored for `key`: *entry (mgk_free) holds it between *binary and *binary + *length. False: a miss. */
+/* Reads the binary of `key`: *entry (mgk_free) holds it from *binary to *binary + *length. False: a miss. */
 bool mgk_cache_get(const mgk_cache *cache, const char *key, char **entry, const char **binary, size_t *length);
 
 /* Stores a binary, then removes the oldest entries beyond max_bytes. */
@@ -37,7 +37,7 @@ void mgk_cache_put(const mgk_cache *cache, const char *key, const char *binary, 
 /* Removes the entry of `key`. */
 void mgk_cache_drop(const mgk_cache *cache, const char *key);
 
-/* All entries and their bytes; all entries removed. ERROR_IO if the folder is there but not private. */
+/* Counts, or removes, all entries. ERROR_IO if the folder exists but is not private. */
 clmgk_status mgk_cache_measure(const mgk_cache *cache, uint64_t *bytes, uint64_t *entries, clmgk_error *error);
 clmgk_status mgk_cache_clear(const mgk_cache *cache, clmgk_error *error);
 

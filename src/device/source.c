@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernel sources: one text from a file and all that it includes, so that the compiler needs no folder and the text
- * is the whole key of the program. */
+/* Kernel sources: a single text from a file and all its includes, so that the compiler needs no folder and the text is
+ * the complete key of the program. */
 #include "device/device.h"
 
 #include <string.h>
 
 enum { MAX_SOURCE_BYTES = 1 << 24 };
 
-/* One file's text: a view of the embedded table, or read from the folder and then owned. */
+/* A file's text: a view of the embedded table, or owned if read from the folder. */
 typedef struct source_file {
     const char *text;
     size_t length;
@@ -45,7 +45,7 @@ static clmgk_status open_in_folder(const expansion *run, const char *name, sourc
     return status;
 }
 
-/* The name between the quotes of an `#include "name"` line; its length is 0 if the line is none. */
+/* The name between the quotes of an `#include "name"` line, and its length; 0 for other lines. */
 static size_t included_name(const char *line, size_t length, const char **name)
 {
     const char *const end = line + length;
@@ -64,7 +64,7 @@ static size_t included_name(const char *line, size_t length, const char **name)
     return quote == NULL ? 0 : (size_t)(quote - c);
 }
 
-/* Notes that `name` is in the text; false if it was already. */
+/* Adds `name` to the names seen; false if it was there. */
 static bool first_time(mgk_text *seen, const char *name)
 {
     mgk_text pattern = {.allocator = seen->allocator};
@@ -79,7 +79,7 @@ static bool first_time(mgk_text *seen, const char *name)
 
 static clmgk_status expand_file(expansion *run, const char *name);
 
-/* The line is an include: the file's text stands in its place, the first time. */
+/* Replaces an include line by the file's text, the first time only. */
 static clmgk_status expand_include(expansion *run, const char *name, size_t length)
 {
     char file[256];

@@ -2,11 +2,11 @@
 /*
  * The provider clblast: any OpenCL device.
  *
- * What is done about its ways (CLBlast 1.5): it has no wait list, so a barrier with the caller's comes first; it
- * compiles at the first call, so a plan makes one; temporary memory comes from the caller's workspace. Its
- * strided-batched form is used only where it is a single kernel (small products, its "direct" way): the other way takes
- * no notice of offsets and strides where a matrix needs no copy, and of KREG, and allocates. A batch of larger products
- * is one call after the other. Its kernels count elements in 32 bits.
+ * Workarounds (CLBlast 1.5): it has no wait list, so a barrier with the caller's list comes first; it compiles at the
+ * first call, so a plan makes a call; temporary memory comes from the caller's workspace. Its strided-batched form is
+ * used only for small products, which take a single kernel (its "direct" path): the other path ignores offsets and
+ * strides of a matrix that needs no copy, ignores KREG, and allocates. A batch of larger products is a sequence of
+ * calls. Its kernels count elements in 32 bits.
  */
 #include "gemm/gemm.h"
 
@@ -20,15 +20,15 @@
 typedef struct clblast_state {
     mgk_clblast_values values;
     bool direct;       /* one kernel, no temporary memory */
-    size_t temp_bytes; /* at most, whatever the offsets */
+    size_t temp_bytes; /* upper limit for any offsets */
     size_t alignment;  /* of sub-buffers, in bytes */
 } clblast_state;
 
-/* A product's place in memory. */
+/* A product's buffers and offsets. */
 typedef struct operands {
     cl_mem a, b, c;
     size_t a_offset, b_offset, c_offset;
-    cl_mem temp; /* NULL: CLBlast allocates what it needs */
+    cl_mem temp; /* NULL: CLBlast allocates its own */
 } operands;
 
 static CLBlastPrecision precision_of(const clmgk_gemm_desc *desc)
@@ -120,8 +120,8 @@ static CLBlastStatusCode temp_size(const clmgk_gemm_desc *desc, size_t offset, c
         bytes);
 }
 
-/* One matrix of the batch after the other; a barrier keeps those on an out-of-order queue apart, which share the
- * temporary memory, and makes the last one's event that of all. */
+/* The batch's products in sequence. They share the temporary memory: on an out-of-order queue barriers separate them,
+ * which also makes the last product's event the event of all. */
 static clmgk_status each_product(const clmgk_gemm_desc *desc, const operands *first, cl_command_queue queue,
                                  cl_event *event, clmgk_error *error)
 {
@@ -153,7 +153,7 @@ static clmgk_status run(const clmgk_gemm_desc *desc, bool direct, const operands
 
 /* ---- compiling ------------------------------------------------------------------------------------------------ */
 
-/* Sizes that are alike modulo STEP go through the same kernels; PoCL compiles grids of MANY and more apart. */
+/* Sizes that are equal modulo STEP use the same kernels; PoCL compiles grids of MANY and more separately. */
 enum { STEP = 512, MANY = 65536 };
 
 static int64_t smaller(int64_t size)
@@ -168,7 +168,7 @@ static int64_t smaller_ld(int64_t ld, int64_t columns, int64_t new_columns)
     return new_columns + (spare > STEP ? STEP + spare % STEP : spare);
 }
 
-/* A product of less work that runs the same kernels. */
+/* A smaller product that runs the same kernels. */
 static clmgk_gemm_desc rehearsal(const clmgk_gemm_desc *desc, bool smaller_axes)
 {
     clmgk_gemm_desc small = *desc;
@@ -264,7 +264,7 @@ static int exact(const clmgk_gemm_desc *small, size_t offset, int64_t row, int64
     return sum;
 }
 
-/* Rows and columns all over C, edges among them: parameters that CLBlast lets pass may leave parts of it out. */
+/* Checks rows and columns all over C, including the edges: CLBlast accepts parameters that leave parts of C out. */
 static bool is_right(const clmgk_gemm_desc *small, size_t offset, const void *c)
 {
     enum { PROBES = 24 };
@@ -280,7 +280,7 @@ static bool is_right(const clmgk_gemm_desc *small, size_t offset, const void *c)
     return true;
 }
 
-/* One product of the scratch matrices, `offset` elements into their buffers, and whether it is right. */
+/* Multiplies the scratch matrices, `offset` elements into their buffers, and checks the result. */
 static clmgk_status rehearse_at(const clmgk_gemm_plan *plan, const clmgk_gemm_desc *small, bool direct, size_t offset,
                                 operands scratch, cl_command_queue queue, clmgk_error *error)
 {
@@ -310,14 +310,14 @@ done:
     return status;
 }
 
-/* Both ways that kernels are chosen: matrices at the beginning of their buffers, and elsewhere. */
+/* CLBlast chooses kernels in two ways: matrices at the start of their buffers, and elsewhere. Runs both. */
 static clmgk_status rehearse(const clmgk_gemm_plan *plan, bool direct, cl_command_queue queue, clmgk_error *error)
 {
     clmgk_gemm_desc small = rehearsal(&plan->desc, true);
     operands scratch = {0};
     size_t temp = 0;
     CLBlastStatusCode code = temp_size(&small, 1, queue, &temp);
-    if (code == CLBlastSuccess && (temp == 0) != direct) { /* so small that it goes the other way */
+    if (code == CLBlastSuccess && (temp == 0) != direct) { /* so small that it takes the other path */
         small = rehearsal(&plan->desc, false);
         code = temp_size(&small, 1, queue, &temp);
     }
@@ -383,7 +383,7 @@ static clmgk_status check_extents(const clmgk_gemm_desc *desc, const clmgk_gemm_
     return CLMGK_OK;
 }
 
-/* What CLBlast will do with the plan's product, and its programs; with the values in force. */
+/* Finds CLBlast's path for the plan's product and compiles its programs, with the values in force. */
 static clmgk_status prepare(clmgk_gemm_plan *plan, clblast_state *state, cl_command_queue queue, clmgk_error *error)
 {
     const CLBlastStatusCode code = temp_size(&plan->desc, 1, queue, &state->temp_bytes);
@@ -447,7 +447,7 @@ static void release(clmgk_gemm_plan *plan)
 
 /* ---- calls ---------------------------------------------------------------------------------------------------- */
 
-/* The temporary memory as an object of its own, to be released: CLBlast takes no offset. */
+/* The temporary memory as a separate object, which the caller releases: CLBlast takes no offset. */
 static clmgk_status open_temp(const clblast_state *state, const clmgk_buffer *workspace, cl_mem *temp,
                               clmgk_error *error)
 {
@@ -489,7 +489,7 @@ static clmgk_status enqueue(const clmgk_gemm_plan *plan, const mgk_gemm_call *ca
     clmgk_status status;
     MGK_TRY(check_extents(&plan->desc, args, error));
     MGK_TRY(mgk_clblast_enter(plan->context->device, precision_of(&plan->desc), &state->values, &foreign, error));
-    if (state->temp_bytes > 0 && !foreign) /* else it may need another size */
+    if (state->temp_bytes > 0 && !foreign) /* foreign values may need another size */
         MGK_TRY_GOTO(status, open_temp(state, &args->workspace, &at.temp, error), done);
     if (call->num_wait > 0) {
         const cl_int code = clEnqueueBarrierWithWaitList(call->queue, call->num_wait, call->wait_list, NULL);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The process's parameters of CLBlast. The only mutable state of the library that belongs to no object: it mirrors
- * CLBlast's own. */
+/* The process's parameters of CLBlast: the library's only mutable global state, a mirror of CLBlast's own. */
 #if CLMGK_CLBLAST
 #include "gemm/clblast_parameters.h"
 
@@ -20,7 +19,7 @@ static bool has_name(const mgk_tunable_table *table, const char *name, size_t le
     return false;
 }
 
-/* The items of `text` that are the table's; their number of characters tells whether all were somebody's. */
+/* Collects the items of `text` that belong to the table. Returns their length, to detect items of no table. */
 static size_t pick_items(const mgk_tunable_table *table, const char *text, mgk_text *items)
 {
     size_t picked = 0;
@@ -51,9 +50,8 @@ static clmgk_status read_table(const mgk_tunable_table *table, const char *items
     MGK_TRY(mgk_tunables_read(tunables, &parameters, error));
     for (size_t i = 0; i < table->count; ++i)
         if (tunables->origin[i] == MGK_ORIGIN_DEFAULT)
-            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                            "parameters: no %s: expected all of table %s or none of it", table->tunables[i].shown.name,
-                            table->name);
+            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parameters: no %s: expected all of table %s or none",
+                            table->tunables[i].shown.name, table->name);
     return mgk_tunables_check(tunables, true, error);
 }
 
@@ -81,9 +79,9 @@ clmgk_status mgk_clblast_read(const char *text, mgk_clblast_values *values, clmg
     return CLMGK_OK;
 }
 
-/* ---- what is set ---------------------------------------------------------------------------------------------- */
+/* ---- settings ------------------------------------------------------------------------------------------------- */
 
-/* What has been set for a device and precision. */
+/* Values set for a device and precision. */
 typedef struct setting {
     cl_device_id device;
     CLBlastPrecision precision;
@@ -98,7 +96,7 @@ static pthread_mutex_t compiling = PTHREAD_MUTEX_INITIALIZER;
 static setting settings[MAX_SETTINGS];
 static size_t setting_count;
 
-/* NULL: nothing was set yet. */
+/* NULL: nothing set so far. */
 static setting *find_setting(cl_device_id device, CLBlastPrecision precision)
 {
     for (size_t i = 0; i < setting_count; ++i)
@@ -222,11 +220,11 @@ clmgk_status mgk_clblast_fail(CLBlastStatusCode code, const char *call, clmgk_er
     case CLBlastMissingOverrideParameter:
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "%s: CLBlast status %d: this version has other parameters than the tables", call, (int)code);
-    case CLBlastInvalidMatrixA: /* we have looked at the buffers: CLBlast could not */
+    case CLBlastInvalidMatrixA: /* the buffers were checked: CLBlast could not query them */
     case CLBlastInvalidMatrixB:
     case CLBlastInvalidMatrixC:
     case CLBlastUnknownError:
-    case CLBlastUnexpectedError: /* what OpenCL calls of its destructors and C++ exceptions become */
+    case CLBlastUnexpectedError: /* failed OpenCL calls in its destructors, and C++ exceptions */
         return mgk_fail(error, CLMGK_ERROR_OPENCL, "%s: CLBlast status %d: an unexpected failure", call, (int)code);
     default:
         if (code < 0 && code > -100)

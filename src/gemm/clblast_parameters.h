@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CLBlast's parameters, which belong to the process: what a plan wants, what is set, and the lock between them. */
+/* CLBlast's parameters, which belong to the process: a plan's values, the values in force, and their lock. */
 #ifndef MGK_CLBLAST_PARAMETERS_H
 #define MGK_CLBLAST_PARAMETERS_H
 
@@ -13,24 +13,24 @@ typedef struct mgk_clblast_values {
     mgk_tunables tunables[MGK_CLBLAST_TABLES];
 } mgk_clblast_values;
 
-/* Reads "name=value,...". INVALID_VALUE: unknown names, values or combinations, a table that is named in part. */
+/* Reads "name=value,...". INVALID_VALUE: unknown names, values or combinations, or only a part of a table. */
 clmgk_status mgk_clblast_read(const char *text, mgk_clblast_values *values, clmgk_error *error);
 
 /*
- * Begins CLBlast calls with these values in force, ends them. Between the two no other thread changes the process's
- * values for this device and precision; `foreign`: some table that `values` leaves to CLBlast has been set by others,
- * and there is no way back. Then, and after a change, no other thread is in CLBlast at all.
+ * Begin and end CLBlast calls with these values in force. In between no other thread changes the process's values for
+ * this device and precision. `foreign`: others have set a table that `values` leaves to CLBlast's defaults, which can't
+ * be restored. If so, and after a change, no other thread is in CLBlast at all.
  */
 clmgk_status mgk_clblast_enter(cl_device_id device, CLBlastPrecision precision, const mgk_clblast_values *values,
                                bool *foreign, clmgk_error *error);
 void mgk_clblast_leave(void);
 
-/* Calls that may compile take turns: CLBlast fails where two threads make the same program. To be held around
+/* Serialises calls that may compile: CLBlast fails if two threads make the same program. Held around
  * mgk_clblast_enter. */
 void mgk_clblast_begin_compile(void);
 void mgk_clblast_end_compile(void);
 
-/* A status of CLBlast's in our words. */
+/* Records a failure with CLBlast's status and returns ours. */
 clmgk_status mgk_clblast_fail(CLBlastStatusCode code, const char *call, clmgk_error *error);
 
 #endif

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The parameters of CLBlast's kernels for products, as its own tuner has them (CLBlast 1.5:
- * src/tuning/kernels/xgemm.hpp and xgemm_direct.hpp, src/tuning/routines/xgemm.cpp). Same form as
- * cl/engine/lane_tunables.h; they are no macros of ours, and the default, 0, stands for what CLBlast's own database
- * says.
+ * The parameters of CLBlast's kernels for products, as in its own tuner (CLBlast 1.5: src/tuning/kernels/xgemm.hpp and
+ * xgemm_direct.hpp, src/tuning/routines/xgemm.cpp). Same form as cl/engine/lane_tunables.h, without macros; the default
+ * 0 means the value of CLBlast's own database.
  */
 #ifndef MGK_CLBLAST_TUNABLES_H
 #define MGK_CLBLAST_TUNABLES_H

@@ -57,16 +57,16 @@ extern const mgk_gemm_provider mgk_gemm_scale;
 /* The provider of this name; NULL: there is none. */
 const mgk_gemm_provider *mgk_gemm_provider_named(const char *name);
 
-/* ---- what was measured --------------------------------------------------------------------------------------- */
+/* ---- measured values ----------------------------------------------------------------------------------------- */
 
-/* The bucket of a resolved descriptor; and CLBlast's values for any shape. */
+/* The bucket of a resolved descriptor; and of CLBlast's values for any shape. */
 mgk_tuning_key mgk_gemm_key(const clmgk_gemm_desc *desc);
 mgk_tuning_key mgk_gemm_device_key(clmgk_dtype dtype);
 
-/* Whether provider and parameters are ones that a plan could take. */
+/* Whether a plan could use the provider and parameters. */
 clmgk_status mgk_gemm_check_tuned(const char *choice, const char *parameters, clmgk_error *error);
 
-/* CLBlast's parameters, whether the build has it or not. */
+/* Tables of CLBlast's parameters, also in a build without CLBlast. */
 enum { MGK_CLBLAST_TABLES = 3 };
 extern const mgk_tunable_table *const mgk_clblast_tables[MGK_CLBLAST_TABLES];
 
@@ -98,7 +98,7 @@ clmgk_status mgk_gemm_no_parameters(const char *parameters, clmgk_error *error);
 /* Whether the device is the host's CPU and runs native kernels. */
 clmgk_status mgk_gemm_host_device(const mgk_device_facts *facts, clmgk_error *error);
 
-/* A host library's part of a plan, which native kernels that are under way keep alive. */
+/* A host library's part of a plan. Pending native kernels keep it alive. */
 typedef struct mgk_gemm_host {
     clmgk_allocator allocator;
     clmgk_gemm_desc desc;
@@ -106,10 +106,10 @@ typedef struct mgk_gemm_host {
     void (*multiply)(const struct mgk_gemm_host *host, const void *a, const void *b, void *c);
     void (*release)(struct mgk_gemm_host *host); /* of `library`; NULL: nothing */
     void *library;                               /* the provider's */
-    cl_mem anchor; /* dies when neither plan nor command needs it any more, and this structure with it */
+    cl_mem anchor; /* lives as long as the plan and its commands; releasing it frees this structure */
 } mgk_gemm_host;
 
-/* Makes plan->state a mgk_gemm_host that owns `library`, which on failure is still the caller's. */
+/* Makes plan->state a mgk_gemm_host. On success it owns `library`. */
 clmgk_status mgk_gemm_host_create(clmgk_gemm_plan *plan,
                                   void (*multiply)(const mgk_gemm_host *, const void *, const void *, void *),
                                   void (*release)(mgk_gemm_host *), void *library, clmgk_error *error);

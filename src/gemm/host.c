@@ -2,10 +2,10 @@
 /*
  * Host libraries behind native kernels, which the runtime calls on a thread of its own.
  *
- * The matrices are mapped (no copy on a CPU), multiplied at the mapped addresses, unmapped: PoCL mixes up the addresses
- * of memory objects that are named to a native kernel itself. A native kernel may run, or be given up, long after its
- * plan is gone. What it needs is owned by a small memory object that the command names: OpenCL keeps it until the
- * command is over, whatever its end, and tells when it goes.
+ * The matrices are mapped (no copy on a CPU), multiplied at the mapped addresses, and unmapped, because PoCL mixes up
+ * the addresses of a native kernel's memory objects. A native kernel may run, or be cancelled, long after its plan is
+ * released. Its data belong to a small memory object that the command refers to: OpenCL keeps the object until the
+ * command ends, in whatever way, and reports its release.
  */
 #include "gemm/gemm.h"
 
@@ -13,7 +13,7 @@
 
 enum { ANCHOR_BYTES = 64, MATRICES = 3 };
 
-/* What a native kernel gets: a copy that OpenCL makes. */
+/* A native kernel's arguments, copied by OpenCL. */
 typedef struct native_args {
     const mgk_gemm_host *host;
     void *matrix[MATRICES];
@@ -95,7 +95,7 @@ static void CL_CALLBACK run(void *given)
     args->host->multiply(args->host, args->matrix[0], args->matrix[1], args->matrix[2]);
 }
 
-/* Commands of a call, one after the other: each waits for the one before, the queue may be out of order. */
+/* The commands of a call. Each waits for the previous one, because the queue may be out of order. */
 typedef struct chain {
     const mgk_gemm_call *call;
     cl_event last; /* of the newest command; NULL: none yet */
@@ -111,7 +111,7 @@ static const cl_event *wait_list(const chain *c)
     return c->last != NULL ? &c->last : c->call->wait_list;
 }
 
-/* The command's event in the place of the one before. */
+/* Replaces the previous command's event. */
 static void advance(chain *c, cl_event event)
 {
     if (c->last != NULL)
@@ -128,7 +128,8 @@ static clmgk_status map(chain *c, const clmgk_buffer *buffer, cl_map_flags flags
                                   (size_t)bytes, waits(c), wait_list(c), &event, &code);
     if (code == CL_INVALID_OPERATION)
         return mgk_fail_code(error, CLMGK_ERROR_INVALID_BUFFER, code,
-                             "a buffer that the host may not access (CL_MEM_HOST_...): a host library can't either");
+                             "a buffer that the host may not access (CL_MEM_HOST_...): expected access for a host "
+                             "library");
     if (code != CL_SUCCESS)
         return mgk_fail_cl(error, code, "clEnqueueMapBuffer");
     advance(c, event);
@@ -148,7 +149,7 @@ static clmgk_status multiply(chain *c, native_args *args, clmgk_error *error)
     return CLMGK_OK;
 }
 
-/* Unmaps `count` matrices, after a failure too. */
+/* Unmaps `count` matrices, also after a failure. */
 static clmgk_status unmap(chain *c, const cl_mem *memory, void *const *address, size_t count, clmgk_error *error)
 {
     clmgk_status status = CLMGK_OK;

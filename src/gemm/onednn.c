@@ -12,7 +12,7 @@ enum { SCRATCH_ALIGNMENT = 64 };
 
 enum { MEMORY_A, MEMORY_B, MEMORY_C, MEMORY_SCRATCH, MEMORIES };
 
-/* What is used of it, loaded. */
+/* The functions in use. */
 #define FUNCTIONS(X)                                                                                                   \
     X(engine_create)                                                                                                   \
     X(engine_destroy)                                                                                                  \
@@ -63,8 +63,8 @@ static clmgk_status load(onednn *dnnl, clmgk_error *error)
     return CLMGK_ERROR_UNSUPPORTED;
 }
 
-/* A product that oneDNN has prepared. Its memory objects are the plan's: making them can fail, and a native kernel has
- * no way to tell. So calls of one plan take turns; each uses all cores anyhow. */
+/* A product prepared by oneDNN. The plan owns the memory objects, because making them can fail and a native kernel
+ * can't report errors. So calls of one plan take turns; each uses all cores anyhow. */
 typedef struct product {
     onednn library;
     dnnl_engine_t engine;
@@ -72,7 +72,7 @@ typedef struct product {
     dnnl_primitive_t primitive;
     dnnl_memory_t memory[MEMORIES];
     void *scratch;
-    int64_t loops; /* calls for the batch: 1 where oneDNN does the batch itself */
+    int64_t loops; /* calls for the batch: 1 if oneDNN computes the whole batch */
     bool has_mutex;
     pthread_mutex_t mutex; /* guards the addresses in `memory` */
 } product;
@@ -98,7 +98,7 @@ static clmgk_status fail(dnnl_status_t status, const char *call, clmgk_error *er
 
 /* ---- descriptors ---------------------------------------------------------------------------------------------- */
 
-/* A matrix as op() of it, or with `batched` the batch of them. */
+/* op() of a matrix; with `batched`, of the whole batch. */
 static dnnl_status_t describe(const onednn *dnnl, const clmgk_gemm_desc *desc, const mgk_gemm_matrix *stored,
                               bool turned, bool broadcast, bool batched, dnnl_memory_desc_t *memory)
 {
@@ -150,7 +150,7 @@ static dnnl_status_t set_attributes(const onednn *dnnl, const clmgk_gemm_desc *d
     return status;
 }
 
-/* The way oneDNN would go; its plain reference code is none. */
+/* oneDNN's implementation of the product; its reference implementation does not count. */
 static dnnl_status_t find_way(const onednn *dnnl, const clmgk_gemm_desc *desc, bool batched, dnnl_engine_t engine,
                               dnnl_primitive_desc_t *way)
 {
@@ -224,7 +224,7 @@ static clmgk_status make_memory(const clmgk_allocator *allocator, const_dnnl_pri
     return CLMGK_OK;
 }
 
-/* The batch in one call where oneDNN has code for it, else one matrix after the other. */
+/* The batch in one call if oneDNN has code for it, else one call per matrix. */
 static clmgk_status prepare(const clmgk_gemm_desc *desc, const clmgk_allocator *allocator, product *it,
                             clmgk_error *error)
 {
@@ -248,7 +248,7 @@ static clmgk_status prepare(const clmgk_gemm_desc *desc, const clmgk_allocator *
 /* Whether oneDNN has code for products of this type. */
 static clmgk_status probe(const onednn *dnnl, clmgk_dtype dtype, clmgk_error *error)
 {
-    const int64_t edge = 64; /* of a product that is like most */
+    const int64_t edge = 64; /* of a typical product */
     const clmgk_gemm_desc desc = {.dtype = dtype,
                                   .m = edge,
                                   .n = edge,
@@ -296,7 +296,7 @@ static void multiply(const mgk_gemm_host *host, const void *a, const void *b, vo
                                             {DNNL_ARG_SCRATCHPAD, it->memory[MEMORY_SCRATCH]}};
     pthread_mutex_lock(&it->mutex);
     for (int64_t i = 0; i < it->loops; ++i) {
-        /* oneDNN takes inputs by the same handle as outputs, and only reads them */
+        /* oneDNN has the same handle for inputs and outputs, but only reads inputs */
         (void)dnnl->memory_set_data_handle(it->memory[MEMORY_A], (char *)(uintptr_t)a + i * desc->stride_a * element);
         (void)dnnl->memory_set_data_handle(it->memory[MEMORY_B], (char *)(uintptr_t)b + i * desc->stride_b * element);
         (void)dnnl->memory_set_data_handle(it->memory[MEMORY_C], (char *)c + i * desc->stride_c * element);

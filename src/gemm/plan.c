@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans of products: a provider chosen, and made ready. */
+/* Plans of products: chooses and prepares a provider. */
 #include "gemm/gemm.h"
 
 #include <string.h>
@@ -19,7 +19,7 @@ static void clear(clmgk_gemm_plan *plan)
     plan->info = (clmgk_gemm_info){0};
 }
 
-/* Makes the plan with this provider. On failure the plan is as if nothing had been tried. */
+/* Makes the plan with this provider. A failure leaves the plan unchanged. */
 static clmgk_status try_provider(clmgk_gemm_plan *plan, const mgk_gemm_provider *provider, const char *parameters,
                                  clmgk_tuning_source source, clmgk_error *error)
 {
@@ -37,7 +37,7 @@ static clmgk_status try_provider(clmgk_gemm_plan *plan, const mgk_gemm_provider 
     return status;
 }
 
-/* CLBlast with what was measured for the device, whatever the shape; else with its own values. */
+/* CLBlast with values measured on the device for any shape, else with its own values. */
 static clmgk_status try_untuned(clmgk_gemm_plan *plan, const mgk_gemm_provider *provider, bool may_tune,
                                 clmgk_error *error)
 {
@@ -54,8 +54,8 @@ static clmgk_status try_untuned(clmgk_gemm_plan *plan, const mgk_gemm_provider *
     return try_provider(plan, provider, "", CLMGK_TUNING_CLASS, error);
 }
 
-/* The best of what was measured for the shape, of `wanted` only if that is not NULL; plan->provider NULL: nothing is
- * made, the first provider that can is to be taken, for the reason of *source. */
+/* The best measured provider for the shape, or `wanted` only if not NULL. If none, plan->provider stays NULL: the
+ * caller takes the first provider that can, for the reason in *source. */
 static clmgk_status try_measured(clmgk_gemm_plan *plan, const mgk_gemm_provider *wanted, clmgk_tuning_source *source,
                                  clmgk_error *error)
 {
@@ -81,7 +81,7 @@ static clmgk_status try_measured(clmgk_gemm_plan *plan, const mgk_gemm_provider 
     return CLMGK_OK;
 }
 
-/* The first provider that can. The reasons of those that can't are collected in `reasons`. */
+/* The first provider that can. Collects in `reasons` why the earlier ones can't. */
 static clmgk_status try_all(clmgk_gemm_plan *plan, bool may_tune, mgk_text *reasons, clmgk_error *error)
 {
     for (size_t i = 0; i < MGK_COUNT(mgk_gemm_providers); ++i) {
@@ -105,7 +105,7 @@ static void append_note(clmgk_gemm_plan *plan, const char *text)
     mgk_text_printf(&plan->note, "%s%s", plan->note.length > 0 ? "; " : "", text);
 }
 
-/* Why a host library does not serve on a device that could have one. */
+/* Notes why no host library serves a device that could use one. */
 static void note_slow_path(clmgk_gemm_plan *plan)
 {
     clmgk_error reason;

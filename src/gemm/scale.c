@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products without a sum (k = 0) and empty ones: C is scaled by beta, by a kernel of our own. */
+/* Products without a sum (k = 0) and empty products: our own kernel scales C by beta. */
 #include "gemm/gemm.h"
 
 #include "gemm/scale_args.clh"
@@ -15,7 +15,7 @@ typedef struct scale_state {
 /* Elements that change. */
 static int64_t elements_of(const clmgk_gemm_desc *desc)
 {
-    return desc->beta == 1.0 ? 0 : desc->batch * desc->m * desc->n; /* disjoint: no more than C's extent */
+    return desc->beta == 1.0 ? 0 : desc->batch * desc->m * desc->n; /* at most C's extent: elements are disjoint */
 }
 
 static clmgk_status launch(scale_state *state, const mgk_gemm_scale_args *args, size_t global, const cl_mem *c,
@@ -27,7 +27,7 @@ static clmgk_status launch(scale_state *state, const mgk_gemm_scale_args *args, 
                              call != NULL ? call->wait_list : NULL, call != NULL ? call->event : NULL, error);
 }
 
-/* Drivers that finish compiling at the first launch do it here. */
+/* Launches the kernel once, because some drivers finish compiling then. */
 static clmgk_status warm_up(const clmgk_gemm_plan *plan, scale_state *state, clmgk_error *error)
 {
     static const mgk_gemm_scale_args nothing = {0};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products in the database of what was measured: their parameters and buckets, and entries for it. */
+/* Products in the database of measured values: their parameters, buckets and entries. */
 #include "gemm/gemm.h"
 
 #include "gemm/clblast_tunables.h"
@@ -58,7 +58,7 @@ static clmgk_status check_given(const clmgk_context *context, const clmgk_tuned 
     return mgk_gemm_check_tuned(tuned->choice, tuned->parameters, error);
 }
 
-/* Whether the provider can, on this device. */
+/* Whether the provider supports the dtype on this device. */
 static clmgk_status check_device(const clmgk_context *context, clmgk_dtype dtype, const char *choice,
                                  clmgk_error *error)
 {

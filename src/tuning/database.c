@@ -12,12 +12,12 @@ enum {
     MAX_FILE_BYTES = 16 << 20,
     FARTHEST = 2,        /* four-fold */
     LOCK_ATTEMPTS = 100, /* a tenth of a second each */
-    ROUNDING_NS = 1      /* of the times that are kept */
+    ROUNDING_NS = 1      /* of stored times */
 };
 
 extern const mgk_embedded_file mgk_shipped_files[];
 
-/* ---- where --------------------------------------------------------------------------------------------------- */
+/* ---- location ------------------------------------------------------------------------------------------------ */
 
 /* The XDG rules: a relative path is ignored. */
 static void append_default_root(mgk_text *path)
@@ -56,7 +56,7 @@ clmgk_status mgk_tuning_path(const clmgk_allocator *allocator, const char *tunin
 int mgk_tuning_bucket(int64_t size)
 {
     int power = 0;
-    /* up from the geometric mean of two powers: x^2 >= 2^(2p+1), without overflow below 2^31 */
+    /* rounds up from the geometric mean of two powers: x^2 >= 2^(2p+1), without overflow below 2^31 */
     while (size >= INT64_C(1) << 31) {
         size >>= 1;
         ++power;
@@ -80,7 +80,7 @@ clmgk_tuning_source mgk_tuning_serves(const mgk_tuning_set *set, const mgk_tunin
     const mgk_tuning_device *const other = &set->devices[entry->device];
     if (mgk_tuning_same_device(other, device))
         return entry->axes == 0 ? CLMGK_TUNING_DEVICE : CLMGK_TUNING_BUCKET;
-    /* another platform's compiler is another matter */
+    /* another platform has another compiler */
     const bool related = strcmp(other->platform, device->platform) == 0 &&
                          other->device_class == device->device_class &&
                          strcmp(other->architecture, device->architecture) == 0;
@@ -92,9 +92,9 @@ bool mgk_tuning_gains(const mgk_tuning_entry *entry)
     return (double)entry->time_ns < (1.0 - CLMGK_TUNING_LEAST_GAIN) * (double)entry->default_ns + ROUNDING_NS;
 }
 
-/* Place of an entry in the order: the lower the better, field by field. */
+/* Rank of an entry: lower is better, field by field. */
 typedef struct order {
-    int source; /* the higher the better */
+    int source; /* higher is better */
     bool shipped;
     int distance;
     const mgk_tuning_entry *entry;
@@ -129,8 +129,8 @@ static int distance_of(const mgk_tuning_entry *entry, const mgk_tuning_key *key)
     return sum;
 }
 
-/* Whether the entry could serve; then where in the order. The library's own serve their bucket only: where the defaults
- * won near by, it has no entry that would say so. */
+/* Whether the entry could be used, and its rank. The library's entries are used for their own bucket only: the library
+ * stores no entries for neighbouring buckets where the defaults won. */
 static bool place(const mgk_tuning *tuning, const mgk_tuning_device *device, const mgk_tuning_key *key,
                   const mgk_tuning_entry *entry, order *found)
 {
@@ -147,7 +147,7 @@ static bool place(const mgk_tuning *tuning, const mgk_tuning_device *device, con
     return source != CLMGK_TUNING_CLASS;
 }
 
-/* The best entry that comes after `last` (entry NULL: the first); entry NULL: there is none. */
+/* The best entry after `last` (its entry NULL: the first of all); entry NULL if there is none. */
 static order next_entry(const mgk_tuning *tuning, const mgk_tuning_device *device, const mgk_tuning_key *key,
                         const order *last)
 {
@@ -182,7 +182,7 @@ bool mgk_tuning_find(const mgk_tuning *tuning, const mgk_device_facts *facts, co
 
 /* ---- reading ------------------------------------------------------------------------------------------------- */
 
-/* What is in the way of reading the file is told; only a lack of memory is a failure. */
+/* Records why the file can't be read; only a lack of memory is an error. */
 static clmgk_status note_unreadable(mgk_tuning *tuning, clmgk_status status, const clmgk_error *failure,
                                     clmgk_error *error)
 {
@@ -273,7 +273,7 @@ static clmgk_status write_set(const clmgk_allocator *allocator, const mgk_folder
     return status;
 }
 
-/* A file in the folder being changed. */
+/* A change of the file in a folder. */
 typedef struct change_job {
     const clmgk_allocator *allocator;
     const char *path;
@@ -282,7 +282,7 @@ typedef struct change_job {
     void *user;
 } change_job;
 
-/* Lines that can't be understood would be lost: the file is kept aside first. */
+/* Copies a file with invalid lines, because writing drops them. */
 static clmgk_status keep_damaged(const change_job *job, const char *text, size_t length, clmgk_error *error)
 {
     if (mgk_folder_write(&job->folder, DAMAGED_NAME, text, length))
@@ -290,7 +290,7 @@ static clmgk_status keep_damaged(const change_job *job, const char *text, size_t
     return mgk_fail(error, CLMGK_ERROR_IO, "%s/" DAMAGED_NAME ": the damaged file could not be kept there", job->path);
 }
 
-/* With the lock held; `text` is the file's. */
+/* The caller holds the lock; `text` is the file's contents. */
 static clmgk_status change_text(const change_job *job, const char *text, size_t length, clmgk_error *error)
 {
     mgk_tuning_set set = {.allocator = job->allocator};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What was measured: entries of the tuning file and of the library's own table, and the order in which a plan tries
- * them. Knows no operation: attention and matrix products describe their buckets by a key. */
+/* Measured values: entries of the tuning file and of the library's own table, and the order in which a plan tries them.
+ * Independent of operations: attention and matrix products describe their buckets by a key. */
 #ifndef MGK_DATABASE_H
 #define MGK_DATABASE_H
 
@@ -9,8 +9,8 @@
 
 #define MGK_TUNING_AXES 4
 
-/* A bucket: what must be equal, and axes of which the nearest will do. Without axes: values that do not go by the
- * shape; their source is the device, never a bucket. */
+/* A bucket: words that must match exactly, and axes of which the nearest is taken. Without axes: values for any shape;
+ * their source is the device, never a bucket. */
 typedef struct mgk_tuning_key {
     const char *operation; /* "forward", "backward", "gemm", ... */
     char exact[192];       /* "variant=mgk dtype=f32 ...": words without spaces, in a fixed order */
@@ -24,31 +24,31 @@ typedef struct mgk_tuning_key {
 /* round(log2 size); 0 for sizes below 1. */
 int mgk_tuning_bucket(int64_t size);
 
-/* What a context knows: read once, then only looked at. NULL stands for one that knows nothing. */
+/* A context's measured values: read once, then immutable. NULL: none. */
 typedef struct mgk_tuning mgk_tuning;
 
-/* An entry that could serve. The strings live as long as the mgk_tuning. */
+/* An entry that a plan could use. The strings live as long as the mgk_tuning. */
 typedef struct mgk_tuning_choice {
     clmgk_tuning_source source;
-    const char *choice;     /* engine or provider; NULL: the defaults, nothing gained enough over them */
+    const char *choice;     /* engine or provider; NULL: the defaults, because no values gained enough */
     const char *parameters; /* "name=value,..." or "" */
 } mgk_tuning_choice;
 
-/* The entry number `rank` (0: the best) for the key on the device; false past the last. */
+/* Entry number `rank` (0: the best) for the key on the device; false past the last. */
 bool mgk_tuning_find(const mgk_tuning *tuning, const mgk_device_facts *facts, const mgk_tuning_key *key, size_t rank,
                      mgk_tuning_choice *choice);
 
-/* The folder: `tuning_dir`, else the one below `cache_dir`, else the environment's (clmgk/tuning.h), into *path
- * (mgk_free); NULL: no files. */
+/* Stores the cache's folder in *path (mgk_free): `tuning_dir`, else the folder below `cache_dir`, else the
+ * environment's (clmgk/tuning.h); NULL: no files. */
 clmgk_status mgk_tuning_path(const clmgk_allocator *allocator, const char *tuning_dir, const char *cache_dir,
                              char **path, clmgk_error *error);
 
-/* Reads the file in the folder `path` (NULL: none) and the library's own table. Whatever is wrong with the file is
- * passed over; fails only without memory. */
+/* Reads the file in the folder `path` (NULL: none) and the library's own table. Skips invalid lines; fails only without
+ * memory. */
 clmgk_status mgk_tuning_read(const clmgk_allocator *allocator, const char *path, mgk_tuning **out, clmgk_error *error);
 void mgk_tuning_free(const clmgk_allocator *allocator, mgk_tuning *tuning);
 
-/* Puts an entry into the file in the folder `path`, in the place of one with the same device and key. */
+/* Adds an entry to the file in the folder `path`; replaces an entry with the same device and key. */
 clmgk_status mgk_tuning_write(const clmgk_allocator *allocator, const char *path, const mgk_device_facts *facts,
                               const mgk_tuning_key *key, const clmgk_tuned *tuned, clmgk_error *error);
 

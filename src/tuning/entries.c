@@ -19,7 +19,7 @@ void mgk_tuning_set_free(mgk_tuning_set *set)
 
 /* ---- devices ------------------------------------------------------------------------------------------------- */
 
-/* A copy that fits in a line. */
+/* A copy that fits in a line of the file. */
 static void copy_text(char *target, size_t size, const char *source)
 {
     size_t i = 0;
@@ -72,7 +72,7 @@ static void hash_entry(const mgk_tuning_set *set, mgk_tuning_entry *entry)
     mgk_text_printf(&text, "%s\n%s\n%s\n%" PRIu32 "\n%s\n", device->name, device->platform, device->driver,
                     device->compute_units, entry->operation);
     mgk_tuning_print_bucket(entry, &text);
-    /* without memory: all alike, and compared in full */
+    /* without memory all hashes are 0 and entries are compared in full */
     entry->hash = text.failed ? 0 : mgk_hash_bytes(text.data, text.length).low;
     mgk_text_free(&text);
 }
@@ -170,14 +170,14 @@ typedef struct word {
     bool used;
 } word;
 
-/* A line being read: the text is changed in place. */
+/* A line during reading: its text is changed in place. */
 typedef struct line_words {
     word words[MAX_WORDS];
     size_t count;
-    const char *wrong; /* why the line can't be understood; NULL: it can so far */
+    const char *wrong; /* why the line is invalid; NULL: valid so far */
 } line_words;
 
-/* Takes the quotes and backslashes from a value; false if it does not end. *at becomes the place behind it. */
+/* Removes a value's quotes and backslashes; false if it does not end. Moves *at behind it. */
 static bool unquote(char **at, const char **value)
 {
     const char *from = *at + 1;
@@ -195,7 +195,7 @@ static bool unquote(char **at, const char **value)
     return true;
 }
 
-/* "name=value" with the value bare or in quotes. */
+/* "name=value", the value with or without quotes. */
 static bool read_word(char **at, word *read)
 {
     char *const equals = *at + strcspn(*at, "= \"");
@@ -228,7 +228,7 @@ static void read_words(char *at, line_words *line)
     }
 }
 
-/* The value of a word; notes as wrong what is absent or double. */
+/* The value of a word; a missing or repeated word makes the line invalid. */
 static const char *take_word(line_words *line, const char *name)
 {
     const char *found = NULL;
@@ -236,7 +236,7 @@ static const char *take_word(line_words *line, const char *name)
         if (strcmp(line->words[i].name, name) != 0)
             continue;
         if (found != NULL)
-            line->wrong = "a word stands twice";
+            line->wrong = "a word is repeated";
         found = line->words[i].value;
         line->words[i].used = true;
     }
@@ -289,7 +289,7 @@ typedef struct reader {
     numbered_device *devices;
     size_t count;
     size_t capacity;
-    size_t line; /* being read: the first is 1 */
+    size_t line; /* number of the current line, from 1 */
 } reader;
 
 static void word_class(line_words *line, mgk_tuning_device *device)
@@ -318,7 +318,7 @@ static clmgk_status read_device(reader *r, line_words *line, clmgk_error *error)
     no_other_word(line);
     for (size_t i = 0; i < r->count; ++i)
         if (line->wrong == NULL && r->devices[i].id == read.id)
-            line->wrong = "the id stands twice";
+            line->wrong = "the id is repeated";
     if (line->wrong != NULL)
         return CLMGK_OK;
     void *list = r->devices;
@@ -384,7 +384,7 @@ static clmgk_status read_entry(reader *r, line_words *line, clmgk_error *error)
     return line->wrong != NULL ? CLMGK_OK : mgk_tuning_set_put(r->set, device, &entry, false, NULL, error);
 }
 
-/* Whether the line is of the word's kind; then *rest is what follows. */
+/* Whether the line begins with the word `kind`; *rest is the text after it. */
 static bool begins(char *text, const char *kind, char **rest)
 {
     const size_t length = strlen(kind);
@@ -490,7 +490,7 @@ static void print_device(const mgk_tuning_device *device, size_t id, mgk_text *t
     mgk_text_append(text, "\n", 1);
 }
 
-/* The quoted words come last: a line that is cut off lacks its end. */
+/* The quoted words come last: a truncated line then lacks its final quote. */
 static void print_entry(const mgk_tuning_entry *entry, size_t id, mgk_text *text)
 {
     mgk_text near = {.allocator = text->allocator};

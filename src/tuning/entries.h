@@ -7,7 +7,7 @@
 
 #define MGK_TUNING_FORMAT 1
 
-/* What is kept of a device that was measured. */
+/* Stored facts of a measured device. */
 typedef struct mgk_tuning_device {
     char name[256];
     char platform[128];
@@ -19,11 +19,11 @@ typedef struct mgk_tuning_device {
 } mgk_tuning_device;
 
 typedef struct mgk_tuning_entry {
-    size_t device; /* of the set */
+    size_t device; /* index in the set */
     bool shipped;
     char operation[32];
     char exact[192];
-    size_t axes; /* 0: whatever the shape */
+    size_t axes; /* 0: for any shape */
     struct {
         char name[16];
         int value;
@@ -34,10 +34,10 @@ typedef struct mgk_tuning_entry {
     uint64_t time_ns;
     uint64_t default_ns;
     uint64_t hash; /* of device and bucket */
-    size_t line;   /* of the text that it was read from */
+    size_t line;   /* number in the text */
 } mgk_tuning_entry;
 
-/* Entries with the devices that they are of. */
+/* Entries with their devices. */
 typedef struct mgk_tuning_set {
     const clmgk_allocator *allocator;
     mgk_tuning_device *devices;
@@ -53,57 +53,57 @@ void mgk_tuning_set_free(mgk_tuning_set *set);
 mgk_tuning_device mgk_tuning_device_of(const mgk_device_facts *facts);
 bool mgk_tuning_same_device(const mgk_tuning_device *a, const mgk_tuning_device *b);
 
-/* An entry of a key, without device and date; INVALID_VALUE for texts that are too long or no single line. */
+/* Makes an entry of a key, without device and date; INVALID_VALUE for a text that is too long or has several lines. */
 clmgk_status mgk_tuning_entry_of(const mgk_tuning_key *key, const clmgk_tuned *tuned, mgk_tuning_entry *entry,
                                  clmgk_error *error);
 
-/* Puts an entry of `device` into the set, in the place of one of the same device and bucket that is not newer (with
- * `replace`: of any date). *taken (may be NULL): whether it is there now and was not before. */
+/* Adds an entry of `device` to the set. It replaces an entry of the same device and bucket that is not newer (with
+ * `replace`: of any date). *taken (may be NULL): whether the set has changed. */
 clmgk_status mgk_tuning_set_put(mgk_tuning_set *set, const mgk_tuning_device *device, const mgk_tuning_entry *entry,
                                 bool replace, bool *taken, clmgk_error *error);
 
-/* What reading a text found. */
+/* Result of reading a text. */
 typedef struct mgk_tuning_reading {
     uint64_t damaged;
-    bool newer;        /* of a later format: nothing was read */
-    char message[256]; /* the first line that is wrong, and why; empty: none */
+    bool newer;        /* a later format: nothing was read */
+    char message[256]; /* the first invalid line, with the reason; empty: none */
 } mgk_tuning_reading;
 
-/* Reads a text into the set. What is wrong is passed over and told; fails only without memory. */
+/* Reads a text into the set. Skips and reports invalid lines; fails only without memory. */
 clmgk_status mgk_tuning_parse(mgk_tuning_set *set, const char *text, size_t length, bool shipped,
                               mgk_tuning_reading *reading, clmgk_error *error);
 
-/* Appends the set as text, of the device for which `wanted` holds (NULL: all). */
+/* Appends the set as text: entries of devices for which `wanted` is true (NULL: all). */
 void mgk_tuning_print(const mgk_tuning_set *set, bool (*wanted)(const mgk_tuning_device *device, const void *user),
                       const void *user, mgk_text *text);
 
-/* Appends the entry's bucket: "variant=mgk ... rows=12 keys=12 tasks=3", "... *" for whatever the shape. */
+/* Appends the entry's bucket: "variant=mgk ... rows=12 keys=12 tasks=3", "... *" for any shape. */
 void mgk_tuning_print_bucket(const mgk_tuning_entry *entry, mgk_text *text);
 
 /* ---- the file ------------------------------------------------------------------------------------------------ */
 
-/* What a context knows. */
+/* A context's measured values. */
 struct mgk_tuning {
     clmgk_allocator allocator;
-    mgk_tuning_set set; /* of the file, then of the library */
+    mgk_tuning_set set; /* entries of the file, then of the library */
     uint64_t bytes;     /* of the file */
     mgk_tuning_reading reading;
 };
 
-/* A change of the file's set; *changed: whether it is to be written. */
+/* Changes the file's set; *changed: whether to write it. */
 typedef clmgk_status (*mgk_tuning_changer)(mgk_tuning_set *set, void *user, bool *changed, clmgk_error *error);
 
-/* Reads the file in the folder `path`, lets `change` change its set, and writes it, all under the folder's lock. With
- * `create` the folder is made where absent; without, an absent one is an empty set. */
+/* Reads the file in the folder `path`, lets `change` change its set, and writes it, all under the folder's lock. A
+ * missing folder is created with `create`, and an empty set without. */
 clmgk_status mgk_tuning_change(const clmgk_allocator *allocator, const char *path, bool create,
                                mgk_tuning_changer change, void *user, clmgk_error *error);
 
-/* The best source that an entry could be to plans on a device: BUCKET or DEVICE where it was measured on that very
- * device, ARCHITECTURE for one of its kind; CLASS: it never serves there. */
+/* The best source that an entry could be for plans on a device: BUCKET or DEVICE if measured on the same device,
+ * ARCHITECTURE if on a device of its architecture; CLASS: never used there. */
 clmgk_tuning_source mgk_tuning_serves(const mgk_tuning_set *set, const mgk_tuning_entry *entry,
                                       const mgk_tuning_device *device);
 
-/* Whether the entry's values are worth being used: else it says that the defaults are. */
+/* Whether the entry's values gain enough; if not, plans use the defaults. */
 bool mgk_tuning_gains(const mgk_tuning_entry *entry);
 
 #endif
