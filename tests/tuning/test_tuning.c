@@ -1347,7 +1347,6 @@ CACHE_TEST(misuse_of_store)
     clmgk_attention_desc bad = desc, backward = desc;
     clmgk_context *const context = open_context(self, "", false);
     const char *const engine = clmgk_engine_name(self->session->info.engine);
-    clmgk_error error = {0};
     char long_text[600];
     bad.head_size = 0;
     backward.gradients = CLMGK_GRADIENT_Q;
@@ -1378,12 +1377,12 @@ CACHE_TEST(misuse_of_store)
     for (size_t i = 0; i < TH_COUNT(cases); i++) {
         const clmgk_tuned_pass pass = (clmgk_tuned_pass)cases[i].pass;
         clmgk_status status =
-            clmgk_tuning_store(cases[i].context, self->root, cases[i].desc, pass, &cases[i].tuned, &error);
-        th_expect_error(status, cases[i].desc == &bad ? error.status : VALUE, cases[i].words);
+            clmgk_tuning_store(cases[i].context, self->root, cases[i].desc, pass, &cases[i].tuned, &th_error);
+        th_expect_error(status, cases[i].desc == &bad ? th_error.status : VALUE, cases[i].words);
         if (strstr(cases[i].words, "_ms"))
             continue;
-        status = clmgk_tuning_check(cases[i].context, cases[i].desc, pass, &cases[i].tuned, &error);
-        th_expect_error(status, cases[i].desc == &bad ? error.status : VALUE, cases[i].words);
+        status = clmgk_tuning_check(cases[i].context, cases[i].desc, pass, &cases[i].tuned, &th_error);
+        th_expect_error(status, cases[i].desc == &bad ? th_error.status : VALUE, cases[i].words);
     }
     th_expect_error(clmgk_tuning_check(context, &desc, CLMGK_TUNED_FORWARD, NULL, &th_error), VALUE, "tuned: NULL");
     th_expect_error(clmgk_tuning_store(context, self->root, &desc, CLMGK_TUNED_FORWARD, NULL, &th_error), VALUE,
