@@ -690,8 +690,8 @@ TH_TEST(noise_is_that_of_the_host)
 
 static void copy_inputs(th_problem *to, const th_problem *from)
 {
-    for (th_name name = TH_Q; name < TH_O; name++) {
-        if (!to->array[name].used || !from->array[name].used)
+    for (th_name name = TH_Q; name <= TH_NOISE; name++) {
+        if (!th_is_input(name) || !to->array[name].used || !from->array[name].used)
             continue;
         assert_int_equal(to->array[name].count, from->array[name].count);
         memcpy(to->array[name].values, from->array[name].values, to->array[name].count * sizeof(double));

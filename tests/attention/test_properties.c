@@ -20,8 +20,8 @@ static void copy_values(th_problem *to, const th_problem *from, th_name name)
 
 static void copy_inputs(th_problem *to, const th_problem *from)
 {
-    for (th_name name = TH_Q; name < TH_O; name++)
-        if (to->array[name].used && from->array[name].used)
+    for (th_name name = TH_Q; name <= TH_NOISE; name++)
+        if (th_is_input(name) && to->array[name].used && from->array[name].used)
             copy_values(to, from, name);
 }
 

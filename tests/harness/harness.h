@@ -126,48 +126,19 @@ clmgk_plan_options th_options(const th_session *session, size_t n);
 
 /* ---- problems ------------------------------------------------------------------------------------------------- */
 
+/* The arrays by short names; of the same numbers as clmgk_array. */
 typedef enum th_name {
-    TH_Q,
-    TH_K,
-    TH_V,
-    TH_PRIOR,
-    TH_VARIANCE,
-    TH_SHIFT,
-    TH_LENGTHS,
-    TH_LENGTHS_Q,
-    TH_OFFSETS,
-    TH_OFFSETS_K,
-    TH_BIAS,
-    TH_SLOPES,
-    TH_SINKS,
-    TH_MIX,
-    TH_MIX_WEIGHT,
-    TH_MIX_OFFSET,
-    TH_NOISE,
-    TH_O,
-    TH_LSE,
-    TH_GRAD_O,
-    TH_GRAD_LSE,
-    TH_GRAD_Q, /* from here on in the order of clmgk_gradient's bits */
-    TH_GRAD_K,
-    TH_GRAD_V,
-    TH_GRAD_PRIOR,
-    TH_GRAD_VARIANCE,
-    TH_GRAD_SHIFT,
-    TH_GRAD_BIAS,
-    TH_GRAD_SINKS,
-    TH_GRAD_MIX,
-    TH_GRAD_MIX_WEIGHT,
-    TH_GRAD_MIX_OFFSET,
-    TH_GRAD_NOISE,
-    TH_RESPONSIBILITIES, /* of clmgk_statistic's bits */
-    TH_COUNTS,
-    TH_NEW_PRIOR,
-    TH_NLL,
-    TH_PARTS_O, /* [parts,B,H,N,E] and [parts,B,H,N], their first two axes as one */
-    TH_PARTS_LSE,
-    TH_ARRAYS
+#define TH_NAME(name, ...)      TH_##name,
+#define TH_GRAD_NAME(name, ...) TH_GRAD_##name,
+    CLMGK_ARRAY_LIST(TH_NAME, TH_GRAD_NAME, TH_NAME)
+#undef TH_NAME
+#undef TH_GRAD_NAME
+        TH_ARRAYS
 } th_name;
+
+/* Whether a forward call reads the array, whether it is the gradient of one. */
+bool th_is_input(th_name name);
+bool th_is_gradient(th_name name);
 
 /* What a plan can be asked to enqueue. Each uses the arrays that its arguments have. */
 typedef enum th_pass { TH_FORWARD, TH_BACKWARD, TH_STATISTICS, TH_COMBINE } th_pass;
@@ -254,7 +225,7 @@ typedef struct th_device_buffer {
 typedef struct th_device {
     th_pass pass;
     uint32_t accumulate;
-    th_device_buffer buffer[TH_ARRAYS + 1]; /* the last one is the workspace */
+    th_device_buffer buffer[TH_ARRAYS];
     clmgk_attention_args args;
 } th_device;
 

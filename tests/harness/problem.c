@@ -80,14 +80,11 @@ static void shape_training(th_problem *problem)
 {
     const clmgk_attention_desc *const d = &problem->desc;
     th_array *const a = problem->array;
-    for (th_name name = TH_GRAD_Q; name <= TH_GRAD_SHIFT; name++)
-        same_shape(problem, name, name - TH_GRAD_Q + TH_Q);
+#define GRADIENT(name, ...) same_shape(problem, TH_GRAD_##name, TH_##name);
+    CLMGK_ARRAY_LIST(CLMGK_ARRAY_NONE, GRADIENT, CLMGK_ARRAY_NONE)
+#undef GRADIENT
     same_shape(problem, TH_GRAD_O, TH_O);
     same_shape(problem, TH_GRAD_LSE, TH_LSE);
-    same_shape(problem, TH_GRAD_BIAS, TH_BIAS);
-    same_shape(problem, TH_GRAD_SINKS, TH_SINKS);
-    for (th_name name = TH_GRAD_MIX; name <= TH_GRAD_NOISE; name++)
-        same_shape(problem, name, name - TH_GRAD_MIX + TH_MIX);
     set_layout(&a[TH_GRAD_O], &d->grad_o);
     set_layout(&a[TH_GRAD_Q], &d->grad_q);
     set_layout(&a[TH_GRAD_K], &d->grad_k);
@@ -141,6 +138,7 @@ static void shape_arrays(th_problem *problem)
 
 static bool is_used(const clmgk_attention_desc *desc, th_name name)
 {
+    const clmgk_array_info *const info = clmgk_array_get_info((clmgk_array)name);
     switch (name) {
     case TH_PRIOR:
         return desc->prior_shape != CLMGK_PRIOR_UNIFORM;
@@ -175,11 +173,23 @@ static bool is_used(const clmgk_attention_desc *desc, th_name name)
         return desc->gradients != 0;
     case TH_PARTS_O:
     case TH_PARTS_LSE:
+    case TH_WORKSPACE:
         return false;
     default:
-        return name < TH_GRAD_Q || (name < TH_RESPONSIBILITIES ? desc->gradients >> (name - TH_GRAD_Q) & 1U
-                                                               : desc->statistics >> (name - TH_RESPONSIBILITIES) & 1U);
+        return !info->gradient && !info->statistic
+                   ? true
+                   : ((desc->gradients & info->gradient) | (desc->statistics & info->statistic)) != 0;
     }
+}
+
+bool th_is_gradient(th_name name)
+{
+    return name >= TH_GRAD_Q && name <= TH_GRAD_NOISE;
+}
+
+bool th_is_input(th_name name)
+{
+    return name <= TH_NOISE && name != TH_O && name != TH_LSE;
 }
 
 static double random_value(const clmgk_attention_desc *desc, th_name name, uint64_t *state)
@@ -222,17 +232,6 @@ static void make_offsets(th_array *array, int64_t axis)
     array->values[array->count - 1] = (double)axis;
 }
 
-static bool is_integer(th_name name)
-{
-    return name == TH_LENGTHS || name == TH_LENGTHS_Q || name == TH_OFFSETS || name == TH_OFFSETS_K;
-}
-
-static bool is_storage(th_name name)
-{
-    return name <= TH_V || name == TH_O || (name >= TH_GRAD_Q && name <= TH_GRAD_V) || name == TH_GRAD_O ||
-           name == TH_PARTS_O;
-}
-
 static void make_values(th_problem *problem, th_name name)
 {
     th_array *const array = &problem->array[name];
@@ -252,16 +251,17 @@ void th_add_parts(th_problem *problem, int64_t parts)
     make_values(problem, TH_PARTS_LSE);
 }
 
-/* Where an array's random numbers begin. Those of the mixing came last and are counted last: the values of the others
- * are what they were without them. */
+/* Where an array's random numbers begin. Those of the mixing came last and are counted last, and O and L once came
+ * after the inputs: the values of the others are what they were. */
 static uint64_t first_state(uint64_t seed, th_name name)
 {
-    enum { MIXING = TH_NOISE - TH_MIX + 1, OTHERS = TH_ARRAYS - 2 * MIXING };
+    enum { MIXING = 4, OTHERS = 31 };
     if (name >= TH_MIX && name <= TH_NOISE)
         return seed * OTHERS + OTHERS + (name - TH_MIX);
     if (name >= TH_GRAD_MIX && name <= TH_GRAD_NOISE)
         return seed * OTHERS + OTHERS + MIXING + (name - TH_GRAD_MIX);
-    return seed * OTHERS + name - (name > TH_NOISE ? MIXING : 0) - (name > TH_GRAD_NOISE ? MIXING : 0);
+    return seed * OTHERS + name - (name >= TH_PRIOR && name < TH_MIX ? 2 : 0) - (name > TH_NOISE ? MIXING : 0) -
+           (name > TH_GRAD_NOISE ? MIXING : 0);
 }
 
 th_problem th_problem_make(const clmgk_attention_desc *desc, uint64_t seed)
@@ -273,8 +273,9 @@ th_problem th_problem_make(const clmgk_attention_desc *desc, uint64_t seed)
     for (th_name name = 0; name < TH_ARRAYS; name++) {
         th_array *const array = &problem.array[name];
         uint64_t state = first_state(seed, name);
-        array->integer = is_integer(name);
-        array->dtype = is_storage(name) ? problem.desc.dtype : CLMGK_DTYPE_F32;
+        const clmgk_element element = clmgk_array_get_info((clmgk_array)name)->element;
+        array->integer = element == CLMGK_ELEMENT_I32;
+        array->dtype = element == CLMGK_ELEMENT_STORAGE ? problem.desc.dtype : CLMGK_DTYPE_F32;
         array->element = clmgk_ref_dtype_size(array->dtype);
         array->home = name;
         array->offset = GUARD;

@@ -113,11 +113,11 @@ static bool takes_part(th_pass pass, size_t name)
 {
     switch (pass) {
     case TH_FORWARD:
-        return name <= TH_LSE;
+        return name <= TH_NOISE;
     case TH_BACKWARD:
         return name <= TH_GRAD_NOISE;
     case TH_STATISTICS:
-        return (name < TH_O && name != TH_V) || (name >= TH_RESPONSIBILITIES && name <= TH_NLL);
+        return (th_is_input(name) && name != TH_V) || (name >= TH_RESPONSIBILITIES && name <= TH_NLL);
     default:
         return name == TH_O || name == TH_LSE || name == TH_PARTS_O || name == TH_PARTS_LSE;
     }
@@ -127,7 +127,7 @@ static bool is_output(th_pass pass, size_t name)
 {
     switch (pass) {
     case TH_BACKWARD:
-        return name >= TH_GRAD_Q && name <= TH_GRAD_NOISE;
+        return th_is_gradient(name);
     case TH_STATISTICS:
         return name >= TH_RESPONSIBILITIES && name <= TH_NLL;
     default:
@@ -143,58 +143,18 @@ static bool in_use(th_pass pass, const th_problem *problem, size_t name)
 /* Outputs that are added to what is there. */
 static bool is_accumulated(uint32_t accumulate, size_t name)
 {
-    return name >= TH_GRAD_Q && name <= TH_GRAD_NOISE && (accumulate >> (name - TH_GRAD_Q) & 1U) != 0;
+    return th_is_gradient(name) && (accumulate >> (name - TH_GRAD_Q) & 1U) != 0;
 }
 
 static void set_args(th_device *device, const th_problem *problem)
 {
     clmgk_attention_args *const args = &device->args;
     *args = (clmgk_attention_args)CLMGK_ATTENTION_ARGS_INIT;
-    clmgk_buffer *const slot[TH_ARRAYS] = {
-        [TH_Q] = &args->q,
-        [TH_K] = &args->k,
-        [TH_V] = &args->v,
-        [TH_PRIOR] = &args->prior,
-        [TH_VARIANCE] = &args->variance,
-        [TH_SHIFT] = &args->shift,
-        [TH_LENGTHS] = &args->lengths,
-        [TH_LENGTHS_Q] = &args->lengths_q,
-        [TH_OFFSETS] = &args->offsets,
-        [TH_OFFSETS_K] = &args->offsets_k,
-        [TH_BIAS] = &args->bias,
-        [TH_SLOPES] = &args->slopes,
-        [TH_SINKS] = &args->sinks,
-        [TH_MIX] = &args->mix,
-        [TH_MIX_WEIGHT] = &args->mix_weight,
-        [TH_MIX_OFFSET] = &args->mix_offset,
-        [TH_NOISE] = &args->noise,
-        [TH_O] = &args->o,
-        [TH_LSE] = &args->lse,
-        [TH_GRAD_O] = &args->grad_o,
-        [TH_GRAD_LSE] = &args->grad_lse,
-        [TH_GRAD_Q] = &args->grad_q,
-        [TH_GRAD_K] = &args->grad_k,
-        [TH_GRAD_V] = &args->grad_v,
-        [TH_GRAD_PRIOR] = &args->grad_prior,
-        [TH_GRAD_VARIANCE] = &args->grad_variance,
-        [TH_GRAD_SHIFT] = &args->grad_shift,
-        [TH_GRAD_BIAS] = &args->grad_bias,
-        [TH_GRAD_SINKS] = &args->grad_sinks,
-        [TH_GRAD_MIX] = &args->grad_mix,
-        [TH_GRAD_MIX_WEIGHT] = &args->grad_mix_weight,
-        [TH_GRAD_MIX_OFFSET] = &args->grad_mix_offset,
-        [TH_GRAD_NOISE] = &args->grad_noise,
-        [TH_RESPONSIBILITIES] = &args->responsibilities,
-        [TH_COUNTS] = &args->counts,
-        [TH_NEW_PRIOR] = &args->new_prior,
-        [TH_NLL] = &args->nll,
-        [TH_PARTS_O] = &args->parts_o,
-        [TH_PARTS_LSE] = &args->parts_lse,
-    };
     for (size_t name = 0; name < TH_ARRAYS; name++) {
         const th_array *const array = &problem->array[name];
         if (in_use(device->pass, problem, name))
-            *slot[name] = (clmgk_buffer){device->buffer[array->home].memory, array->offset};
+            *clmgk_array_buffer(args, (clmgk_array)name) =
+                (clmgk_buffer){device->buffer[array->home].memory, array->offset};
     }
     args->seed = problem->seed;
     args->accumulate = problem->accumulate;
@@ -204,7 +164,7 @@ static void set_args(th_device *device, const th_problem *problem)
 /* Room for the workspace, canaries before and after it. */
 static void make_workspace(const th_session *session, th_device *device, size_t bytes)
 {
-    th_device_buffer *const buffer = &device->buffer[TH_ARRAYS];
+    th_device_buffer *const buffer = &device->buffer[TH_WORKSPACE];
     const size_t offset = 256;
     if (bytes == 0)
         return;
@@ -291,7 +251,7 @@ static bool take_output(th_array *array, const unsigned char *bytes, size_t name
 bool th_try_download(const th_session *session, th_problem *problem, const th_device *device, th_message *message)
 {
     bool ok = true;
-    for (size_t home = 0; home <= TH_ARRAYS; home++) {
+    for (size_t home = 0; home < TH_ARRAYS; home++) {
         if (device->buffer[home].bytes == 0)
             continue;
         unsigned char *const bytes = read_back(session, &device->buffer[home]);
@@ -315,7 +275,7 @@ void th_download(const th_session *session, th_problem *problem, const th_device
 
 void th_expect_untouched(const th_session *session, const th_device *device)
 {
-    for (size_t home = 0; home <= TH_ARRAYS; home++) {
+    for (size_t home = 0; home < TH_ARRAYS; home++) {
         if (device->buffer[home].bytes == 0)
             continue;
         unsigned char *const bytes = read_back(session, &device->buffer[home]);
@@ -328,7 +288,7 @@ void th_expect_untouched(const th_session *session, const th_device *device)
 
 void th_device_free(th_device *device)
 {
-    for (size_t home = 0; home <= TH_ARRAYS; home++) {
+    for (size_t home = 0; home < TH_ARRAYS; home++) {
         th_device_buffer *const buffer = &device->buffer[home];
         free(buffer->image);
         free(buffer->output);
@@ -343,24 +303,14 @@ void th_device_free(th_device *device)
 void th_enqueue(clmgk_plan *plan, cl_command_queue queue, const th_device *device, cl_uint num_wait,
                 const cl_event *wait_list, cl_event *event)
 {
-    clmgk_error error = {0};
-    clmgk_status status = CLMGK_OK;
-    switch (device->pass) {
-    case TH_FORWARD:
-        status = clmgk_enqueue_forward(plan, queue, &device->args, num_wait, wait_list, event, &error);
-        break;
-    case TH_BACKWARD:
-        status = clmgk_enqueue_backward(plan, queue, &device->args, num_wait, wait_list, event, &error);
-        break;
-    case TH_STATISTICS:
-        status = clmgk_enqueue_statistics(plan, queue, &device->args, num_wait, wait_list, event, &error);
-        break;
-    case TH_COMBINE:
-        status = clmgk_enqueue_combine(plan, queue, &device->args, num_wait, wait_list, event, &error);
-        break;
-    }
-    if (status != CLMGK_OK)
-        fail_msg("%s", error.message);
+    static clmgk_status (*const enqueue[])(clmgk_plan *, cl_command_queue, const clmgk_attention_args *, cl_uint,
+                                           const cl_event *, cl_event *, clmgk_error *) = {
+        [TH_FORWARD] = clmgk_enqueue_forward,
+        [TH_BACKWARD] = clmgk_enqueue_backward,
+        [TH_STATISTICS] = clmgk_enqueue_statistics,
+        [TH_COMBINE] = clmgk_enqueue_combine,
+    };
+    th_expect_ok(enqueue[device->pass](plan, queue, &device->args, num_wait, wait_list, event, &th_error));
 }
 
 bool th_try_pass(th_session *session, th_problem *problem, th_pass pass, const clmgk_plan_options *options,
@@ -423,30 +373,18 @@ static int64_t affordable(const clmgk_attention_desc *desc, int64_t rows)
 th_reference th_reference_of(const th_problem *problem)
 {
     const th_array *const a = problem->array;
-    th_reference out = {.problem = {.desc = problem->desc,
-                                    .q = a[TH_Q].values,
-                                    .k = a[TH_K].values,
-                                    .v = a[TH_V].values,
-                                    .prior = a[TH_PRIOR].values,
-                                    .variance = a[TH_VARIANCE].values,
-                                    .shift = a[TH_SHIFT].values,
-                                    .bias = a[TH_BIAS].values,
-                                    .slopes = a[TH_SLOPES].values,
-                                    .sinks = a[TH_SINKS].values,
-                                    .mix = a[TH_MIX].values,
-                                    .mix_weight = a[TH_MIX_WEIGHT].values,
-                                    .mix_offset = a[TH_MIX_OFFSET].values,
-                                    .noise = a[TH_NOISE].values,
-                                    .seed = problem->seed,
-                                    .grad_o = a[TH_GRAD_O].values,
-                                    .grad_lse = a[TH_GRAD_LSE].used ? a[TH_GRAD_LSE].values : NULL}};
-    for (size_t name = 0; name < TH_ARRAYS; name++)
-        if (a[name].integer)
-            out.integers[name] = integers(&a[name]);
-    out.problem.lengths = out.integers[TH_LENGTHS];
-    out.problem.lengths_q = out.integers[TH_LENGTHS_Q];
-    out.problem.offsets = out.integers[TH_OFFSETS];
-    out.problem.offsets_k = out.integers[TH_OFFSETS_K];
+    th_reference out = {.problem = {.desc = problem->desc, .seed = problem->seed}};
+#define STORAGE(name)                    (a[name].used ? a[name].values : NULL)
+#define F32(name)                        STORAGE(name)
+#define I32(name)                        (out.integers[name] = integers(&a[name]))
+#define BYTE(name)                       NULL
+#define FIELD(name, field, element, ...) out.problem.field = element(TH_##name);
+    CLMGK_ARRAY_LIST(FIELD, CLMGK_ARRAY_NONE, CLMGK_ARRAY_NONE)
+#undef STORAGE
+#undef F32
+#undef I32
+#undef BYTE
+#undef FIELD
     return out;
 }
 

@@ -76,43 +76,19 @@ static void write_array(const rd_case *c, th_name name, const char *path)
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
-static const char *const option_names[TH_ARRAYS] = {
-    [TH_Q] = "q",
-    [TH_K] = "k",
-    [TH_V] = "v",
-    [TH_PRIOR] = "prior",
-    [TH_VARIANCE] = "variance",
-    [TH_SHIFT] = "shift",
-    [TH_LENGTHS] = "lengths",
-    [TH_LENGTHS_Q] = "lengths-q",
-    [TH_OFFSETS] = "offsets",
-    [TH_OFFSETS_K] = "offsets-k",
-    [TH_BIAS] = "bias",
-    [TH_SLOPES] = "alibi",
-    [TH_SINKS] = "sinks",
-    [TH_MIX] = "mix",
-    [TH_MIX_WEIGHT] = "mix-weight",
-    [TH_MIX_OFFSET] = "mix-offset",
-    [TH_NOISE] = "noise",
-    [TH_GRAD_O] = "grad-out",
-    [TH_GRAD_LSE] = "grad-lse",
-    [TH_GRAD_Q] = "dq",
-    [TH_GRAD_K] = "dk",
-    [TH_GRAD_V] = "dv",
-    [TH_GRAD_PRIOR] = "dprior",
-    [TH_GRAD_VARIANCE] = "dvariance",
-    [TH_GRAD_SHIFT] = "dshift",
-    [TH_GRAD_BIAS] = "dbias",
-    [TH_GRAD_SINKS] = "dsinks",
-    [TH_GRAD_MIX] = "dmix",
-    [TH_GRAD_MIX_WEIGHT] = "dmix-weight",
-    [TH_GRAD_MIX_OFFSET] = "dmix-offset",
-    [TH_GRAD_NOISE] = "dnoise",
-    [TH_RESPONSIBILITIES] = "responsibilities",
-    [TH_COUNTS] = "counts",
-    [TH_NEW_PRIOR] = "new-prior",
-    [TH_NLL] = "nll",
-};
+/* The option of clmgk-run that takes the array; false where there is none. */
+static bool option_of(th_name name, char option[64])
+{
+    const bool gradient = th_is_gradient(name);
+    const char *const field = clmgk_array_get_info((clmgk_array)name)->name + (gradient ? strlen("grad_") : 0);
+    snprintf(option, 64, "%s%s", gradient ? "d" : "",
+             name == TH_SLOPES   ? "alibi"
+             : name == TH_GRAD_O ? "grad-out"
+                                 : field);
+    for (char *c = strchr(option, '_'); c; c = strchr(c, '_'))
+        *c = '-';
+    return name <= TH_NLL && name != TH_O && name != TH_LSE;
+}
 
 typedef struct command {
     char *text;
@@ -133,14 +109,14 @@ static void add(command *out, const char *format, ...)
 static void add_arrays(command *out, const rd_case *c, const char *folder)
 {
     for (th_name name = 0; name <= TH_NLL; name++) {
-        char path[SCRATCH_PATH], file[64];
-        if (!option_names[name] || !c->problem.array[name].used)
+        char path[SCRATCH_PATH], option[64], file[72];
+        if (!option_of(name, option) || !c->problem.array[name].used)
             continue;
-        snprintf(file, sizeof(file), "%s.npy", option_names[name]);
+        snprintf(file, sizeof(file), "%s.npy", option);
         scratch_join(path, folder, file);
-        if (name < TH_O || name == TH_GRAD_O || name == TH_GRAD_LSE)
+        if (th_is_input(name) || name == TH_GRAD_O || name == TH_GRAD_LSE)
             write_array(c, name, path);
-        add(out, " --%s %s", option_names[name], path);
+        add(out, " --%s %s", option, path);
     }
 }
 
