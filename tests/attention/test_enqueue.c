@@ -258,11 +258,10 @@ static bool has_call(problem_kind kind, int which)
 static fixture open_fixture_of(th_session *session, problem_kind kind, const clmgk_attention_desc *desc)
 {
     fixture f = {.session = session, .kind = kind};
-    clmgk_error error = {0};
     cl_int code = CL_SUCCESS;
     f.plan = th_plan(session, desc, CLMGK_ENGINE_AUTO, NULL);
-    assert_int_equal(clmgk_attention_validate(desc, &f.desc, &error), CLMGK_OK);
-    assert_int_equal(clmgk_plan_get_info(f.plan, &f.info, &error), CLMGK_OK);
+    th_expect_ok(clmgk_attention_validate(desc, &f.desc, &th_error));
+    th_expect_ok(clmgk_plan_get_info(f.plan, &f.info, &th_error));
     f.good = (clmgk_attention_args)CLMGK_ATTENTION_ARGS_INIT;
     f.good.parts = PARTS;
     for (size_t n = 0; n < TH_COUNT(slots); n++)
@@ -615,9 +614,8 @@ TH_TEST(no_queries)
         th_problem problem = th_problem_make(&desc, 1);
         clmgk_plan *const plan = th_plan(session, &problem.desc, session->engine[e], NULL);
         th_device device = th_upload(session, &problem, clmgk_plan_workspace_size(plan));
-        clmgk_error error = {0};
         cl_event event = NULL;
-        assert_int_equal(clmgk_enqueue_forward(plan, session->queue, &device.args, 0, NULL, &event, &error), CLMGK_OK);
+        th_expect_ok(clmgk_enqueue_forward(plan, session->queue, &device.args, 0, NULL, &event, &th_error));
         assert_non_null(event);
         assert_int_equal(clWaitForEvents(1, &event), CL_SUCCESS);
         th_expect_untouched(session, &device);

@@ -8,83 +8,15 @@
 
 #define GAP 3 /* elements between the rows of strided arrays */
 
-/* Host arrays of a problem, in the storage type, laid out as the descriptor says from offset 0. */
-typedef struct host_arrays {
-    unsigned char *bytes[TH_ARRAYS];
-    size_t size[TH_ARRAYS];
-    clmgk_host_args args;
-} host_arrays;
-
-/* Values into memory that is full of 0xff elsewhere: NaN, or -1 as a length. */
-static void store(host_arrays *host, th_problem *problem, size_t name)
-{
-    th_array *const array = &problem->array[name];
-    size_t last = 0;
-    array->offset = 0;
-    for (size_t flat = 0; flat < array->count; flat++)
-        last = th_place(array, flat) > last ? th_place(array, flat) : last;
-    host->size[name] = (last + 1) * array->element;
-    host->bytes[name] = malloc(host->size[name]);
-    assert_non_null(host->bytes[name]);
-    memset(host->bytes[name], 0xff, host->size[name]);
-    for (size_t flat = 0; flat < array->count && name != TH_O && name != TH_LSE; flat++) {
-        th_put(array, host->bytes[name], flat);
-        th_get(array, host->bytes[name], flat);
-    }
-}
-
-static host_arrays make_host(th_problem *problem)
-{
-    host_arrays host = {.args = CLMGK_HOST_ARGS_INIT};
-    for (size_t name = 0; name < TH_ARRAYS; name++)
-        if (problem->array[name].used)
-            store(&host, problem, name);
-    host.args.q = host.bytes[TH_Q];
-    host.args.k = host.bytes[TH_K];
-    host.args.v = host.bytes[TH_V];
-    host.args.o = host.bytes[TH_O];
-    host.args.lse = (float *)(void *)host.bytes[TH_LSE];
-    host.args.prior = (const float *)(const void *)host.bytes[TH_PRIOR];
-    host.args.variance = (const float *)(const void *)host.bytes[TH_VARIANCE];
-    host.args.shift = (const float *)(const void *)host.bytes[TH_SHIFT];
-    host.args.lengths = (const int32_t *)(const void *)host.bytes[TH_LENGTHS];
-    host.args.lengths_q = (const int32_t *)(const void *)host.bytes[TH_LENGTHS_Q];
-    host.args.mix = (const float *)(const void *)host.bytes[TH_MIX];
-    host.args.mix_weight = (const float *)(const void *)host.bytes[TH_MIX_WEIGHT];
-    host.args.mix_offset = (const float *)(const void *)host.bytes[TH_MIX_OFFSET];
-    host.args.noise = (const float *)(const void *)host.bytes[TH_NOISE];
-    host.args.seed = problem->seed;
-    return host;
-}
-
-static void free_host(host_arrays *host)
-{
-    for (size_t name = 0; name < TH_ARRAYS; name++)
-        free(host->bytes[name]);
-}
-
-/* Elements become values; everything between them must still be 0xff. */
-static void take_output(host_arrays *host, th_problem *problem, size_t name)
-{
-    const th_array *const array = &problem->array[name];
-    for (size_t flat = 0; flat < array->count; flat++) {
-        th_get(array, host->bytes[name], flat);
-        memset(host->bytes[name] + th_place(array, flat) * array->element, 0xff, array->element);
-    }
-    for (size_t n = 0; n < host->size[name]; n++)
-        assert_int_equal(host->bytes[name][n], 0xff);
-}
-
 static void expect_host(th_session *session, const clmgk_attention_desc *desc, uint64_t seed)
 {
     TH_PROBLEM problem = th_problem_make(desc, seed);
-    host_arrays host = make_host(&problem);
+    TH_HOST host = th_host_make(&problem);
     th_expect_ok(clmgk_attention_forward_host(NULL, &problem.desc, &host.args, &th_error));
-    take_output(&host, &problem, TH_O);
-    take_output(&host, &problem, TH_LSE);
+    th_host_take(&host, &problem, TH_O);
+    th_host_take(&host, &problem, TH_LSE);
     TH_REF_ANSWER answer = th_solve(&problem);
     th_check(session, &problem, CLMGK_ENGINE_AUTO, &answer);
-    free_host(&host);
 }
 
 TH_TEST(every_variant_and_type)
@@ -173,17 +105,11 @@ TH_TEST(empty_problems)
 
 /* ---- misuse ------------------------------------------------------------------------------------------------------ */
 
-static void expect_refused(const char *selector, const clmgk_attention_desc *desc, const host_arrays *host,
+static void expect_refused(const char *selector, const clmgk_attention_desc *desc, const th_host *host,
                            const clmgk_host_args *args, clmgk_status expected, const char *field, const char *value)
 {
-    clmgk_error error = {0};
-    const clmgk_status status = clmgk_attention_forward_host(selector, desc, args, &error);
-    if (status != expected || !th_has_word(error.message, field) || !strstr(error.message, value))
-        fail_msg("%s \"%s\": expected %s with \"%s\" and \"%s\"", clmgk_status_name(status), error.message,
-                 clmgk_status_name(expected), field, value);
-    for (size_t name = TH_O; name <= TH_LSE; name++)
-        for (size_t n = 0; n < host->size[name]; n++)
-            assert_int_equal(host->bytes[name][n], 0xff);
+    th_expect_refusal(clmgk_attention_forward_host(selector, desc, args, &th_error), expected, field, value);
+    th_host_expect_unwritten(host);
 }
 
 typedef struct bad_value {
@@ -197,9 +123,8 @@ static void expect_bad_value(const clmgk_attention_desc *desc, const bad_value *
 {
     TH_PROBLEM problem = th_problem_make(desc, 1);
     problem.array[bad->name].values[problem.array[bad->name].count - 1] = bad->value;
-    host_arrays host = make_host(&problem);
+    TH_HOST host = th_host_make(&problem);
     expect_refused(NULL, &problem.desc, &host, &host.args, CLMGK_ERROR_INVALID_VALUE, bad->field, bad->text);
-    free_host(&host);
 }
 
 TH_TEST(bad_values)
@@ -230,29 +155,24 @@ TH_TEST(bad_values)
         expect_bad_value(&mixed, &bad_mixing[n]);
 }
 
-#define POINTER(field)                                                                                                 \
-    {                                                                                                                  \
-        offsetof(clmgk_host_args, field), #field                                                                       \
-    }
+static const char *field_of(th_name name)
+{
+    return clmgk_array_get_info((clmgk_array)name)->name;
+}
 
-typedef struct pointer {
-    size_t offset;
-    const char *name;
-} pointer;
-
-/* Each of the arrays missing. */
-static void expect_required(const clmgk_attention_desc *desc, const pointer *pointers, size_t count)
+/* Each of the arrays that a problem has missing, but for L. */
+static void expect_required(const clmgk_attention_desc *desc)
 {
     TH_PROBLEM problem = th_problem_make(desc, 1);
-    host_arrays host = make_host(&problem);
-    for (size_t n = 0; n < count; n++) {
+    TH_HOST host = th_host_make(&problem);
+    for (th_name name = 0; name < TH_ARRAYS; name++) {
         clmgk_host_args args = host.args;
-        const void *const none = NULL;
-        memcpy((unsigned char *)&args + pointers[n].offset, &none, sizeof(none));
-        expect_refused(NULL, &problem.desc, &host, &args, CLMGK_ERROR_INVALID_BUFFER, pointers[n].name,
+        if (!problem.array[name].used || name == TH_LSE)
+            continue;
+        th_set_host_array(&args, name, NULL);
+        expect_refused(NULL, &problem.desc, &host, &args, CLMGK_ERROR_INVALID_BUFFER, field_of(name),
                        clmgk_variant_name(desc->variant));
     }
-    free_host(&host);
 }
 
 /* Arrays that the variant does not know. */
@@ -260,42 +180,35 @@ TH_TEST(foreign_arrays)
 {
     static const struct {
         clmgk_variant variant;
-        pointer array;
+        th_name array;
     } foreign[] = {
-        {CLMGK_VARIANT_HARD_FISH, POINTER(noise)},     {CLMGK_VARIANT_HARD_MISH, POINTER(noise)},
-        {CLMGK_VARIANT_HARD_GFISH, POINTER(noise)},    {CLMGK_VARIANT_TALKING_HEADS, POINTER(noise)},
-        {CLMGK_VARIANT_FISH, POINTER(mix_weight)},     {CLMGK_VARIANT_HARD_MISH, POINTER(mix_offset)},
-        {CLMGK_VARIANT_GFISH, POINTER(prior)},         {CLMGK_VARIANT_FISH, POINTER(variance)},
-        {CLMGK_VARIANT_TALKING_HEADS, POINTER(shift)}, {CLMGK_VARIANT_SOFTMAX, POINTER(mix)},
-        {CLMGK_VARIANT_GAUSSIAN, POINTER(noise)},
+        {CLMGK_VARIANT_HARD_FISH, TH_NOISE},     {CLMGK_VARIANT_HARD_MISH, TH_NOISE},
+        {CLMGK_VARIANT_HARD_GFISH, TH_NOISE},    {CLMGK_VARIANT_TALKING_HEADS, TH_NOISE},
+        {CLMGK_VARIANT_FISH, TH_MIX_WEIGHT},     {CLMGK_VARIANT_HARD_MISH, TH_MIX_OFFSET},
+        {CLMGK_VARIANT_GFISH, TH_PRIOR},         {CLMGK_VARIANT_FISH, TH_VARIANCE},
+        {CLMGK_VARIANT_TALKING_HEADS, TH_SHIFT}, {CLMGK_VARIANT_SOFTMAX, TH_MIX},
+        {CLMGK_VARIANT_GAUSSIAN, TH_NOISE},
     };
-    const float number = 0.0F;
-    const void *const given = &number;
+    float number = 0.0F;
     for (size_t n = 0; n < TH_COUNT(foreign); n++) {
         const clmgk_attention_desc desc = th_small_desc(foreign[n].variant, 5, 6);
         TH_PROBLEM problem = th_problem_make(&desc, 1);
-        host_arrays host = make_host(&problem);
+        TH_HOST host = th_host_make(&problem);
         clmgk_host_args args = host.args;
-        memcpy((unsigned char *)&args + foreign[n].array.offset, &given, sizeof(given));
-        expect_refused(NULL, &problem.desc, &host, &args, CLMGK_ERROR_INVALID_BUFFER, foreign[n].array.name,
+        th_set_host_array(&args, foreign[n].array, &number);
+        expect_refused(NULL, &problem.desc, &host, &args, CLMGK_ERROR_INVALID_BUFFER, field_of(foreign[n].array),
                        "does not use");
-        free_host(&host);
     }
 }
 
 TH_TEST(bad_arguments)
 {
-    static const pointer pointers[] = {POINTER(q),        POINTER(k),       POINTER(v),
-                                       POINTER(o),        POINTER(prior),   POINTER(shift),
-                                       POINTER(variance), POINTER(lengths), POINTER(lengths_q)};
-    static const pointer mixing[] = {POINTER(q),   POINTER(k),          POINTER(v),          POINTER(o),
-                                     POINTER(mix), POINTER(mix_weight), POINTER(mix_offset), POINTER(noise)};
     const clmgk_attention_desc mixed = mixed_desc(CLMGK_VARIANT_GFISH);
     const clmgk_attention_desc desc = th_full_desc();
     TH_PROBLEM problem = th_problem_make(&desc, 1);
-    host_arrays host = make_host(&problem);
-    expect_required(&desc, pointers, TH_COUNT(pointers));
-    expect_required(&mixed, mixing, TH_COUNT(mixing));
+    TH_HOST host = th_host_make(&problem);
+    expect_required(&desc);
+    expect_required(&mixed);
     clmgk_host_args args = host.args;
     args.struct_size = 0;
     expect_refused(NULL, &problem.desc, &host, &args, CLMGK_ERROR_INVALID_VALUE, "struct_size", "0");
@@ -305,5 +218,4 @@ TH_TEST(bad_arguments)
     clmgk_attention_desc bad = problem.desc;
     bad.head_size = -1;
     expect_refused(NULL, &bad, &host, &host.args, CLMGK_ERROR_INVALID_VALUE, "head_size", "-1");
-    free_host(&host);
 }

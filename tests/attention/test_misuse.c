@@ -50,15 +50,6 @@ static clmgk_attention_desc good_desc(void)
     return desc;
 }
 
-static void expect_error(clmgk_status status, clmgk_status expected, const clmgk_error *error, const char *field,
-                         const char *value)
-{
-    if (status != expected || error->status != expected || !th_has_word(error->message, field) ||
-        !strstr(error->message, value) || strchr(error->message, '\n'))
-        fail_msg("%s \"%s\": expected %s with \"%s\" and \"%s\"", clmgk_status_name(status), error->message,
-                 clmgk_status_name(expected), field, value);
-}
-
 /* ---- descriptors ------------------------------------------------------------------------------------------------- */
 
 typedef struct bad_desc {
@@ -244,13 +235,11 @@ TH_TEST(bad_descriptors)
         clmgk_attention_desc desc = good_desc();
         clmgk_attention_desc resolved = good_desc();
         clmgk_plan *plan = NULL;
-        clmgk_error error = {0};
         apply(&desc, bad->changes, TH_COUNT(bad->changes));
-        expect_error(clmgk_attention_validate(&desc, &resolved, &error), bad->status, &error, bad->field, bad->value);
+        th_expect_refusal(clmgk_attention_validate(&desc, &resolved, &th_error), bad->status, bad->field, bad->value);
         assert_int_equal(clmgk_attention_validate(&desc, NULL, NULL), bad->status);
-        error = (clmgk_error){0};
-        expect_error(clmgk_plan_create(session->context, &desc, NULL, &plan, &error), bad->status, &error, bad->field,
-                     bad->value);
+        th_expect_refusal(clmgk_plan_create(session->context, &desc, NULL, &plan, &th_error), bad->status, bad->field,
+                          bad->value);
         assert_null(plan);
     }
 }
@@ -260,7 +249,7 @@ TH_TEST(defaults_are_filled_in)
     const clmgk_attention_desc desc = good_desc();
     clmgk_attention_desc resolved;
     clmgk_error error = {.message = "as it was"};
-    assert_int_equal(clmgk_attention_validate(&desc, &resolved, &error), CLMGK_OK);
+    th_expect_ok(clmgk_attention_validate(&desc, &resolved, &th_error));
     assert_string_equal(error.message, "as it was");
     assert_int_equal(resolved.batch, 1);
     assert_int_equal(resolved.kv_heads, 4);
@@ -276,12 +265,12 @@ TH_TEST(defaults_are_filled_in)
 
     clmgk_attention_desc mixture = good_desc();
     mixture.variant = CLMGK_VARIANT_MGK;
-    assert_int_equal(clmgk_attention_validate(&mixture, &mixture, &error), CLMGK_OK); /* in place */
+    th_expect_ok(clmgk_attention_validate(&mixture, &mixture, &th_error)); /* in place */
     assert_true(mixture.components == 2 && mixture.score == CLMGK_SCORE_GAUSSIAN);
     assert_true(mixture.k.component == 48 && mixture.k.head == 96);
 
-    assert_int_equal(clmgk_attention_validate(&mixture, &mixture, &error), CLMGK_OK); /* and again */
-    expect_error(clmgk_attention_validate(NULL, NULL, &error), VALUE, &error, "desc", "NULL");
+    th_expect_ok(clmgk_attention_validate(&mixture, &mixture, &th_error)); /* and again */
+    th_expect_refusal(clmgk_attention_validate(NULL, NULL, &th_error), VALUE, "desc", "NULL");
 }
 
 /* Defaults of masks and modifiers, and what they need no more than that. */
@@ -289,7 +278,6 @@ TH_TEST(modifiers_are_resolved)
 {
     clmgk_attention_desc desc = good_desc();
     clmgk_attention_desc resolved;
-    clmgk_error error = {0};
     desc.batch = 6;
     desc.use_bias = 1;
     desc.bias_batch = 3;
@@ -310,30 +298,30 @@ TH_TEST(modifiers_are_resolved)
     assert_true(resolved.softcap == 50.0 && resolved.dropout == 0.999 && resolved.gradients == desc.gradients);
     assert_true(resolved.grad_o.batch == 0 && resolved.grad_o.head == 0 && resolved.grad_o.token == 0);
     assert_true(resolved.grad_k.token == 8 && resolved.grad_k.head == 48 && resolved.grad_k.batch == 192);
-    assert_int_equal(clmgk_attention_validate(&resolved, &resolved, &error), CLMGK_OK); /* and again */
+    th_expect_ok(clmgk_attention_validate(&resolved, &resolved, &th_error)); /* and again */
 
     clmgk_attention_desc unused = good_desc(); /* fields that say nothing without their flag */
     unused.window_left = -5;
     unused.bias_heads = 3;
     unused.grad_k.strided = 1; /* overlapping, were there a gradient */
-    assert_int_equal(clmgk_attention_validate(&unused, &resolved, &error), CLMGK_OK);
+    th_expect_ok(clmgk_attention_validate(&unused, &resolved, &th_error));
 
     clmgk_attention_desc packed = good_desc();
     packed.sequences = 3;
     packed.use_offsets_k = 1;
     packed.use_bias = 1;
     packed.alignment = CLMGK_ALIGN_TOP_LEFT;
-    assert_int_equal(clmgk_attention_validate(&packed, &resolved, &error), CLMGK_OK);
+    th_expect_ok(clmgk_attention_validate(&packed, &resolved, &th_error));
     assert_true(resolved.bias_batch == 1 && resolved.bias_length_k == 6);
     packed.use_offsets_k = 0;
     packed.length_k = packed.length;
-    assert_int_equal(clmgk_attention_validate(&packed, &resolved, &error), CLMGK_OK);
+    th_expect_ok(clmgk_attention_validate(&packed, &resolved, &th_error));
 
     clmgk_attention_desc empty = good_desc(); /* an axis of 0 is a full one */
     empty.length_k = 0;
     empty.use_bias = 1;
     empty.gradients = CLMGK_GRADIENT_BIAS;
-    assert_int_equal(clmgk_attention_validate(&empty, &resolved, &error), CLMGK_OK);
+    th_expect_ok(clmgk_attention_validate(&empty, &resolved, &th_error));
     assert_int_equal(resolved.bias_length_k, 0);
 }
 
@@ -345,7 +333,6 @@ TH_TEST(admixtures_are_resolved)
         const bool square = (traits & CLMGK_TRAIT_SQUARE) != 0;
         clmgk_attention_desc desc = good_desc();
         clmgk_attention_desc resolved;
-        clmgk_error error = {0};
         desc.variant = th_admixtures[n];
         th_expect_ok(clmgk_attention_validate(&desc, &resolved, &th_error));
         assert_true(resolved.components == 4 && resolved.kv_heads == 4 && resolved.score == CLMGK_SCORE_DOT);
@@ -365,13 +352,13 @@ TH_TEST(admixtures_are_resolved)
         assert_true(resolved.k.head == 48 && resolved.k.batch == 48 * desc.components);
         assert_true(resolved.v.batch == 96 && resolved.o.batch == 160 && resolved.lse.batch == 20);
         assert_true(resolved.grad_q.batch == resolved.q.batch && resolved.grad_k.batch == resolved.k.batch);
-        assert_int_equal(clmgk_attention_validate(&resolved, &desc, &error), CLMGK_OK); /* and again */
+        th_expect_ok(clmgk_attention_validate(&resolved, &desc, &th_error)); /* and again */
         assert_memory_equal(&desc, &resolved, sizeof(desc));
 
         desc = good_desc();
         desc.variant = th_admixtures[n];
         desc.heads = desc.components = CLMGK_MAX_MIXED_HEADS;
-        assert_int_equal(clmgk_attention_validate(&desc, &resolved, &error), CLMGK_OK);
+        th_expect_ok(clmgk_attention_validate(&desc, &resolved, &th_error));
     }
     assert_int_equal(clmgk_variant_traits(CLMGK_VARIANT_SOFTMAX), 0);
     assert_int_equal(clmgk_variant_traits((clmgk_variant)11), 0);
@@ -385,14 +372,13 @@ TH_TEST(newer_callers)
         int64_t added[2];
     } newer = {good_desc(), {0, 0}};
     clmgk_attention_desc resolved;
-    clmgk_error error = {0};
     newer.known.struct_size = sizeof(newer);
-    assert_int_equal(clmgk_attention_validate(&newer.known, &resolved, &error), CLMGK_OK);
+    th_expect_ok(clmgk_attention_validate(&newer.known, &resolved, &th_error));
     assert_int_equal(resolved.struct_size, sizeof(resolved));
     newer.added[1] = 1;
-    expect_error(clmgk_attention_validate(&newer.known, &resolved, &error), VALUE, &error, "struct_size", "");
+    th_expect_refusal(clmgk_attention_validate(&newer.known, &resolved, &th_error), VALUE, "struct_size", "");
     newer.known.struct_size = SIZE_MAX;
-    expect_error(clmgk_attention_validate(&newer.known, &resolved, &error), VALUE, &error, "struct_size", "");
+    th_expect_refusal(clmgk_attention_validate(&newer.known, &resolved, &th_error), VALUE, "struct_size", "");
 }
 
 /* A caller that was compiled when the descriptor ended with the query lengths: what lies behind is not its. */
@@ -403,18 +389,17 @@ TH_TEST(older_callers)
     clmgk_attention_desc older;
     clmgk_attention_desc resolved;
     clmgk_attention_desc expected;
-    clmgk_error error = {0};
     memset(&older, 0xff, sizeof(older));
     memcpy(&older, &desc, first);
     older.struct_size = first;
-    assert_int_equal(clmgk_attention_validate(&desc, &expected, &error), CLMGK_OK);
-    assert_int_equal(clmgk_attention_validate(&older, &resolved, &error), CLMGK_OK);
+    th_expect_ok(clmgk_attention_validate(&desc, &expected, &th_error));
+    th_expect_ok(clmgk_attention_validate(&older, &resolved, &th_error));
     assert_true(resolved.use_window == 0 && resolved.sequences == 0 && resolved.dropout == 0.0);
     assert_true(resolved.gradients == 0 && resolved.statistics == 0 && resolved.combine == 0);
     assert_int_equal(resolved.struct_size, sizeof(resolved));
     assert_int_equal(resolved.grad_v.token, expected.grad_v.token);
     older.struct_size = first - 1; /* there is no older one than the first */
-    expect_error(clmgk_attention_validate(&older, &resolved, &error), VALUE, &error, "struct_size", "");
+    th_expect_refusal(clmgk_attention_validate(&older, &resolved, &th_error), VALUE, "struct_size", "");
 }
 
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
@@ -423,19 +408,18 @@ TH_TEST(bad_plan_arguments)
 {
     const clmgk_attention_desc desc = good_desc();
     clmgk_plan *plan = NULL;
-    clmgk_error error = {0};
-    expect_error(clmgk_plan_create(NULL, &desc, NULL, &plan, &error), VALUE, &error, "context", "NULL");
-    expect_error(clmgk_plan_create(session->context, NULL, NULL, &plan, &error), VALUE, &error, "desc", "NULL");
-    expect_error(clmgk_plan_create(session->context, &desc, NULL, NULL, &error), VALUE, &error, "out", "NULL");
+    th_expect_refusal(clmgk_plan_create(NULL, &desc, NULL, &plan, &th_error), VALUE, "context", "NULL");
+    th_expect_refusal(clmgk_plan_create(session->context, NULL, NULL, &plan, &th_error), VALUE, "desc", "NULL");
+    th_expect_refusal(clmgk_plan_create(session->context, &desc, NULL, NULL, &th_error), VALUE, "out", "NULL");
     assert_int_equal(clmgk_plan_create(session->context, NULL, NULL, &plan, NULL), VALUE);
 
     clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
     options.struct_size = 0;
-    expect_error(clmgk_plan_create(session->context, &desc, &options, &plan, &error), VALUE, &error, "struct_size",
-                 "0");
+    th_expect_refusal(clmgk_plan_create(session->context, &desc, &options, &plan, &th_error), VALUE, "struct_size",
+                      "0");
     options = (clmgk_plan_options)CLMGK_PLAN_OPTIONS_INIT;
     options.engine = (clmgk_engine)9;
-    expect_error(clmgk_plan_create(session->context, &desc, &options, &plan, &error), VALUE, &error, "engine", "9");
+    th_expect_refusal(clmgk_plan_create(session->context, &desc, &options, &plan, &th_error), VALUE, "engine", "9");
     assert_null(plan);
 
     /* options from before the backward pass: what lies behind is not read */
@@ -448,8 +432,8 @@ TH_TEST(bad_plan_arguments)
     clmgk_plan_release(plan);
     plan = NULL;
     options.struct_size = sizeof(options);
-    expect_error(clmgk_plan_create(session->context, &trained, &options, &plan, &error), VALUE, &error, "parameters",
-                 "nothing=1");
+    th_expect_refusal(clmgk_plan_create(session->context, &trained, &options, &plan, &th_error), VALUE, "parameters",
+                      "nothing=1");
     assert_null(plan);
 }
 
@@ -464,14 +448,13 @@ TH_TEST(bad_parameters)
         clmgk_plan_info info = {0};
         clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
         clmgk_plan *plan = NULL;
-        clmgk_error error = {0};
         options.engine = session->engine[e];
-        assert_int_equal(clmgk_plan_get_info(good, &info, &error), CLMGK_OK);
+        th_expect_ok(clmgk_plan_get_info(good, &info, &th_error));
         clmgk_plan_release(th_plan(session, &desc, session->engine[e], info.parameters)); /* its own are accepted */
         for (size_t n = 0; n < TH_COUNT(texts); n++) {
             options.parameters = texts[n];
-            expect_error(clmgk_plan_create(session->context, &desc, &options, &plan, &error), VALUE, &error,
-                         "parameters", "");
+            th_expect_refusal(clmgk_plan_create(session->context, &desc, &options, &plan, &th_error), VALUE,
+                              "parameters", "");
             assert_null(plan);
         }
         for (size_t n = 0; n < TH_COUNT(values); n++) {
@@ -480,8 +463,8 @@ TH_TEST(bad_parameters)
             assert_in_range(name, 1, 64);
             snprintf(text, sizeof(text), "%.*s=%s", name, info.parameters, values[n]);
             options.parameters = text;
-            expect_error(clmgk_plan_create(session->context, &desc, &options, &plan, &error), VALUE, &error,
-                         "parameters", values[n]);
+            th_expect_refusal(clmgk_plan_create(session->context, &desc, &options, &plan, &th_error), VALUE,
+                              "parameters", values[n]);
             assert_null(plan);
         }
         clmgk_plan_release(good);
@@ -493,9 +476,8 @@ TH_TEST(plan_queries)
     const clmgk_attention_desc desc = good_desc();
     clmgk_plan *const plan = th_plan(session, &desc, CLMGK_ENGINE_AUTO, NULL);
     clmgk_plan_info info = {0};
-    clmgk_error error = {0};
-    expect_error(clmgk_plan_get_info(NULL, &info, &error), VALUE, &error, "plan", "NULL");
-    expect_error(clmgk_plan_get_info(plan, NULL, &error), VALUE, &error, "info", "NULL");
+    th_expect_refusal(clmgk_plan_get_info(NULL, &info, &th_error), VALUE, "plan", "NULL");
+    th_expect_refusal(clmgk_plan_get_info(plan, NULL, &th_error), VALUE, "info", "NULL");
     assert_int_equal(clmgk_plan_get_info(plan, &info, NULL), CLMGK_OK);
     assert_int_equal(info.engine, session->info.engine);
     assert_int_equal(info.workspace_bytes, clmgk_plan_workspace_size(plan));
@@ -515,8 +497,7 @@ TH_TEST(backward_queries)
     clmgk_plan *const plan = th_plan(session, &desc, CLMGK_ENGINE_AUTO, NULL);
     clmgk_plan_info info = {0};
     clmgk_plan_info again = {0};
-    clmgk_error error = {0};
-    assert_int_equal(clmgk_plan_get_info(plan, &info, &error), CLMGK_OK);
+    th_expect_ok(clmgk_plan_get_info(plan, &info, &th_error));
     assert_int_equal(info.backward_engine, session->info.engine);
     assert_true(info.backward_workspace_bytes <= info.workspace_bytes);
     assert_int_equal(info.workspace_bytes, clmgk_plan_workspace_size(plan));
@@ -528,8 +509,8 @@ TH_TEST(backward_queries)
     options.engine = info.engine;
     options.parameters = info.parameters;
     options.backward_parameters = info.backward_parameters;
-    assert_int_equal(clmgk_plan_create(session->context, &desc, &options, &same, &error), CLMGK_OK);
-    assert_int_equal(clmgk_plan_get_info(same, &again, &error), CLMGK_OK);
+    th_expect_ok(clmgk_plan_create(session->context, &desc, &options, &same, &th_error));
+    th_expect_ok(clmgk_plan_get_info(same, &again, &th_error));
     assert_string_equal(again.backward_parameters, info.backward_parameters);
     assert_string_equal(again.backward_options, info.backward_options);
     assert_int_equal(again.origin, CLMGK_PROGRAM_MEMORY);
@@ -539,8 +520,8 @@ TH_TEST(backward_queries)
     same = NULL;
     snprintf(text, sizeof(text), "%.*s=77", (int)strcspn(info.backward_parameters, "="), info.backward_parameters);
     options.backward_parameters = text;
-    expect_error(clmgk_plan_create(session->context, &desc, &options, &same, &error), VALUE, &error, "parameters",
-                 "77");
+    th_expect_refusal(clmgk_plan_create(session->context, &desc, &options, &same, &th_error), VALUE, "parameters",
+                      "77");
     assert_null(same);
     clmgk_plan_release(plan);
 }

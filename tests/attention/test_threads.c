@@ -134,10 +134,9 @@ TH_TEST(plans_made_at_once)
 {
     maker makers[THREADS];
     pthread_t threads[THREADS];
-    clmgk_error error = {0};
     clmgk_context *context = NULL;
     size_t fetched = 0;
-    assert_int_equal(clmgk_context_create(session->cl, session->info.device_id, NULL, &context, &error), CLMGK_OK);
+    th_expect_ok(clmgk_context_create(session->cl, session->info.device_id, NULL, &context, &th_error));
     for (size_t n = 0; n < THREADS; n++) {
         makers[n] = (maker){.context = context, .desc = test_desc(CLMGK_VARIANT_GAUSSIAN)};
         assert_int_equal(pthread_create(&threads[n], NULL, make_plan, &makers[n]), 0);
@@ -208,11 +207,10 @@ TH_TEST(release_while_in_flight)
         clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
         clmgk_context *context = NULL;
         clmgk_plan *plan = NULL;
-        clmgk_error error = {0};
         options.engine = session->engine[e];
         options.parameters = session->parameters[e];
-        assert_int_equal(clmgk_context_create(session->cl, session->info.device_id, NULL, &context, &error), CLMGK_OK);
-        assert_int_equal(clmgk_plan_create(context, &desc, &options, &plan, &error), CLMGK_OK);
+        th_expect_ok(clmgk_context_create(session->cl, session->info.device_id, NULL, &context, &th_error));
+        th_expect_ok(clmgk_plan_create(context, &desc, &options, &plan, &th_error));
         clmgk_context_release(context);
         worker w;
         start_worker(session, &w, plan, &desc, session->queue, e);

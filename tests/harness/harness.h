@@ -46,6 +46,8 @@ bool th_say(th_message *message, const char *format, ...) __attribute__((format(
 extern clmgk_error th_error;
 void th_expect_ok(clmgk_status status);
 void th_expect_error(clmgk_status status, clmgk_status expected, const char *words);
+/* The same, of a message of one line that names a field and has its value. */
+void th_expect_refusal(clmgk_status status, clmgk_status expected, const char *field, const char *value);
 
 /* ---- one context for a test program -------------------------------------------------------------------------- */
 
@@ -248,6 +250,23 @@ bool th_try_download(const th_session *session, th_problem *problem, const th_de
 /* Nothing at all was written. */
 void th_expect_untouched(const th_session *session, const th_device *device);
 void th_device_free(th_device *device);
+
+/* Host arrays of a problem in the storage type, from offset 0; between, behind and in what is written 0xff everywhere:
+ * NaN, or -1 as a length. The arguments have all of them. */
+typedef struct th_host {
+    unsigned char *bytes[TH_ARRAYS];
+    size_t size[TH_ARRAYS];
+    clmgk_host_args args;
+} th_host;
+th_host th_host_make(th_problem *problem);
+void th_host_free(th_host *host);
+#define TH_HOST __attribute__((cleanup(th_host_free))) th_host
+
+/* An output becomes values of the problem; all else in its memory must still be 0xff. */
+void th_host_take(const th_host *host, th_problem *problem, th_name name);
+/* No output was written. */
+void th_host_expect_unwritten(const th_host *host);
+void th_set_host_array(clmgk_host_args *args, th_name name, void *memory);
 
 /* Upload, plan, enqueue, wait, download: on the session's engine number `n`, or on any with any parameters. */
 void th_run(th_session *session, th_problem *problem, size_t n);

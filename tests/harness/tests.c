@@ -37,6 +37,13 @@ void th_expect_error(clmgk_status status, clmgk_status expected, const char *wor
     th_error = (clmgk_error){0};
 }
 
+void th_expect_refusal(clmgk_status status, clmgk_status expected, const char *field, const char *value)
+{
+    if (!th_has_word(th_error.message, field) || strchr(th_error.message, '\n'))
+        fail_msg("%s \"%s\": expected one line with \"%s\"", clmgk_status_name(status), th_error.message, field);
+    th_expect_error(status, expected, value);
+}
+
 bool th_is_full(void)
 {
     const char *const full = getenv("CLMGK_TEST_FULL");
