@@ -44,7 +44,7 @@
 #include "admixture/score.clh"
 #include "attention/backward.clh"
 
-/* A head of a tile. */
+/* The head that a tile is at. */
 typedef struct head {
     modifiers modifiers;
     mixing mixing;
@@ -54,280 +54,409 @@ typedef struct head {
     __global float *grad_bias; /* (0, 0) of it, or key 0 of the sums over rows */
 } head;
 
-/* log_i and delta_i of the tile's queries; `row`: number of the first row of (b, h) in the regions. */
-FUNCTION void tile_terms(grad_engine *g, const head *x, const mgk_attention_args *a, __global const float *work,
-                         long row, int i0, int limit)
+/* Where a task, a batch or a sequence with all its heads, finds its arrays: element 0 of its rows and keys. */
+typedef struct places {
+    __global const storage *q, *k, *v, *grad_o;
+    __global storage *grad_k, *grad_v;
+    __global float *grad_q;    /* this split's rows of dQ */
+    __global float *grad_bias; /* the whole array, or this work-group's copy */
+    __global float *work;      /* the workspace */
+    long sums;                 /* number of this split's sums [H, SUMS] in it */
+    __global const float *mix, *mix_weight, *mix_offset, *noise, *bias, *slopes;
+} places;
+
+/* A block of keys. */
+typedef struct key_block {
+    grad_engine *g;
+    const mgk_attention_args *a;
+    const problem *p;
+    const places *at;
+    head *x;
+    int k0;   /* its first key */
+    int keys; /* of the array: those beyond the key length have gradients too, 0 */
+} key_block;
+
+/* A tile of queries that a panel meets. */
+typedef struct panel_tile {
+    int panel, k0;   /* the panel, its first key */
+    int g0;          /* the first head of the values that are held */
+    int i0, entries; /* the first query; so many are in use */
+    int subs;        /* sub-tiles with queries in use */
+    bool masked;     /* some query does not see some key */
+} panel_tile;
+
+/* ---- scores -------------------------------------------------------------------------------------------------- */
+
+/* log_i and delta_i of the tile's queries and head h. */
+FUNCTION void tile_terms(const key_block *b, int i0, int h)
 {
-    sync_keys(&g->base); /* the head before is done with its own */
-    TILE_KEYS_FOR(&g->base, c, TILE_KEYS) {
-        key_put(x->log, c, key_load(work + a->region[MGK_REGION_LOG] + row, i0 + c, limit, -INFINITY));
-        key_put(x->delta, c, key_load(work + a->region[MGK_REGION_DELTA] + row, i0 + c, limit, 0.0f));
+    const mgk_attention_args *const a = b->a;
+    const int limit = b->p->valid;
+    const long row = (b->p->batch * a->heads + h) * a->length + b->p->row_base;
+    __global const float *const log_rows = b->at->work + a->region[MGK_REGION_LOG] + row;
+    __global const float *const delta_rows = b->at->work + a->region[MGK_REGION_DELTA] + row;
+    sync_keys(&b->g->base); /* the head before is done with its own */
+    TILE_KEYS_FOR(&b->g->base, c, TILE_KEYS) {
+        key_put(b->x->log, c, key_load(log_rows, i0 + c, limit, -INFINITY));
+        key_put(b->x->delta, c, key_load(delta_rows, i0 + c, limit, 0.0f));
     }
-    sync_keys(&g->base);
+    sync_keys(&b->g->base);
 }
 
-/* The held scores of a panel's tile, by the operations of admixture/forward.cl. `x`: any head. */
-FUNCTION void hold_scores(grad_engine *g, const head *x, uint noise_head, int panel, int k0, int i0, int subs)
+/* The held scores of a panel's tile, by the operations of admixture/forward.cl. */
+FUNCTION void hold_scores(const key_block *b, const panel_tile *m)
 {
-    for (int sub = 0; sub < subs; ++sub) {
-        real s[BLOCK_KEYS][BLOCK_ROWS];
-#if SHARED_NOISE
-        real eps[BLOCK_KEYS][BLOCK_ROWS];
-        tile_noise(g, &x->modifiers, noise_head, i0 + sub * BLOCK_KEYS, k0, eps);
-#endif
+    grad_engine *const g = b->g;
+    for (int sub = 0; sub < m->subs; ++sub) {
+        real s[BLOCK_KEYS][BLOCK_ROWS], eps[BLOCK_KEYS][BLOCK_ROWS];
+        if (SHARED_NOISE)
+            tile_noise(g, &b->x->modifiers, (uint)b->p->b * (uint)b->a->heads, m->i0 + sub * BLOCK_KEYS, m->k0, eps);
         MIXED_FOR(k, COMPONENTS)
         {
             if (!SHARED_MIX || k == 0)
                 KEYS_FOR(u)
                     ROWS_FOR(v)
                         s[u][v] = (real)(0.0f);
-            key_product(g, panel, sub, k, s);
+            key_product(g, m->panel, sub, k, s);
             if (SHARED_MIX && k < COMPONENTS - 1)
                 continue;
             KEYS_FOR(u)
                 ROWS_FOR(v) {
-#if SHARED_NOISE
-                    s[u][v] = fma(eps[u][v], (real)(held_noise(&x->mixing, k)), s[u][v]);
-#endif
+                    if (SHARED_NOISE)
+                        s[u][v] = fma(eps[u][v], (real)(held_noise(&b->x->mixing, k)), s[u][v]);
                     slot_put(g, SCORE_SLOT + (SHARED_MIX ? 0 : k), sub, u, v, s[u][v]);
-#if HAS_DG
-                    slot_put(g, GRAD_SLOT + (SHARED_MIX ? 0 : k), sub, u, v, (real)(0.0f));
-#endif
+                    if (HAS_DG)
+                        slot_put(g, GRAD_SLOT + (SHARED_MIX ? 0 : k), sub, u, v, (real)(0.0f));
                 }
         }
-#if KEEP_NOISE
-        KEYS_FOR(u)
-            ROWS_FOR(v)
-                slot_put(g, NOISE_SLOT, sub, u, v, eps[u][v]);
-#endif
+        if (KEEP_NOISE)
+            KEYS_FOR(u)
+                ROWS_FOR(v)
+                    slot_put(g, NOISE_SLOT, sub, u, v, eps[u][v]);
     }
 }
 
 /* The noise of a sub-tile's elements for one head. */
-FUNCTION void block_eps(grad_engine *g, const head *x, int sub, int k0, int i0, real (*eps)[BLOCK_ROWS])
+FUNCTION void block_eps(const key_block *b, const panel_tile *m, int sub, real (*eps)[BLOCK_ROWS])
 {
-#if OWN_NOISE
-    tile_noise(g, &x->modifiers, x->modifiers.head, i0 + sub * BLOCK_KEYS, k0, eps);
-#else
-    KEYS_FOR(u)
-        ROWS_FOR(v)
-            eps[u][v] = KEEP_NOISE ? slot_get(g, NOISE_SLOT, sub, u, v) : (real)(0.0f);
-#endif
+    const modifiers *const x = &b->x->modifiers;
+    if (OWN_NOISE)
+        tile_noise(b->g, x, x->head, m->i0 + sub * BLOCK_KEYS, m->k0, eps);
+    else
+        KEYS_FOR(u)
+            ROWS_FOR(v)
+                eps[u][v] = KEEP_NOISE ? slot_get(b->g, NOISE_SLOT, sub, u, v) : (real)(0.0f);
 }
 
 /* A_hij, by the operations of admixture/forward.cl. */
-FUNCTION void mix_scores(grad_engine *g, const head *x, int sub, real (*eps)[BLOCK_ROWS], real (*s)[BLOCK_ROWS])
+FUNCTION void mix_scores(const key_block *b, int sub, real (*eps)[BLOCK_ROWS], real (*s)[BLOCK_ROWS])
 {
+    const mixing *const x = &b->x->mixing;
     KEYS_FOR(u)
         ROWS_FOR(v)
-            s[u][v] = mixed_begin(&x->mixing, eps[u][v]);
+            s[u][v] = mixed_begin(x, eps[u][v]);
     MIXED_FOR(k, HELD_SCORES)
     KEYS_FOR(u)
         ROWS_FOR(v)
-            s[u][v] = mixed_term(&x->mixing, k, slot_get(g, SCORE_SLOT + k, sub, u, v), eps[u][v], s[u][v]);
+            s[u][v] = mixed_term(x, k, slot_get(b->g, SCORE_SLOT + k, sub, u, v), eps[u][v], s[u][v]);
 }
 
-/* From scores to the logarithms of P. masked: some query does not see some key. */
-FUNCTION void mask_scores(grad_engine *g, const head *x, const mgk_attention_args *a, const problem *p, int sub, int k0,
-                          int i0, bool masked, real (*s)[BLOCK_ROWS])
+/* From scores to the logarithms of P. */
+FUNCTION void mask_scores(const key_block *b, const panel_tile *m, int sub, real (*s)[BLOCK_ROWS])
 {
+    const engine *const e = &b->g->base;
+    const head *const x = b->x;
     KEYS_FOR(u)
         ROWS_FOR(v) {
-            const int i = i0 + key_index(&g->base, sub, u);
+            const int i = m->i0 + key_index(e, sub, u);
             const entry_terms common =
-                entry_terms_of(g, a, p, x->bias, x->modifiers.slope, k0, i, v, key_get(&g->base, x->log, sub, u));
+                entry_terms_of(b->g, b->a, b->p, x->bias, x->modifiers.slope, m->k0, i, v, key_get(e, x->log, sub, u));
             s[u][v] = join_terms(&common, s[u][v]);
         }
-    if (masked)
+    if (m->masked)
         KEYS_FOR(u) {
-            const int i = i0 + key_index(&g->base, sub, u);
-            const int begin = first_key(a, p, i), end = end_key(a, p, i);
+            const int i = m->i0 + key_index(e, sub, u);
+            const int begin = first_key(b->a, b->p, i), end = end_key(b->a, b->p, i);
             ROWS_FOR(v) {
-                const ireal j = row_index(&g->base, k0, v);
+                const ireal j = row_index(e, m->k0, v);
                 s[u][v] = j < (ireal)(begin) || j >= (ireal)(end) ? (real)(-INFINITY) : s[u][v];
             }
         }
 }
 
-/* What dA of a sub-tile adds to dG and to the head's sums. */
-FUNCTION void spread_gradients(grad_engine *g, const head *x, int sub, real (*grad)[BLOCK_ROWS],
-                               real (*eps)[BLOCK_ROWS], real *sums)
+/* ---- gradients of a head's scores ------------------------------------------------------------------------------- */
+
+/* dA of a sub-tile to dG and to the head's sums. */
+FUNCTION void spread_gradients(const key_block *b, int sub, real (*grad)[BLOCK_ROWS], real (*eps)[BLOCK_ROWS],
+                               real *sums)
 {
+    grad_engine *const g = b->g;
+    const mixing *const x = &b->x->mixing;
     MIXED_FOR(k, HELD_SCORES)
     {
+        const float p = SHARED_MIX ? 1.0f : x->p[k], factor = GENERALISED ? weight_of(x, k) * x->p[k] : p;
         real score_sum[BLOCK_ROWS], noise_sum[BLOCK_ROWS];
-#if GENERALISED
-        const float factor = weight_of(&x->mixing, k) * x->mixing.p[k];
-#else
-        const float factor = SHARED_MIX ? 1.0f : x->mixing.p[k];
-#endif
         ROWS_FOR(v)
             score_sum[v] = noise_sum[v] = (real)(0.0f);
         KEYS_FOR(u)
             ROWS_FOR(v) {
-                real part = grad[u][v];
-#if GENERALISED || HAS_MIX_SUMS
-                real score = slot_get(g, SCORE_SLOT + k, sub, u, v);
-#endif
-#if GENERALISED
-                score = noisy_score(&x->mixing, k, score, eps[u][v]);
-                part = rectified(&x->mixing, k, score) == (real)(0.0f) ? (real)(0.0f) : part; /* a NaN score stays */
-#endif
-#if HAS_DG
-                slot_put(g, GRAD_SLOT + k, sub, u, v, fma(part, (real)(factor), slot_get(g, GRAD_SLOT + k, sub, u, v)));
-#endif
-#if HAS_MIX_SUMS
-                score_sum[v] = fma(part, score, score_sum[v]);
-#endif
-#if HAS_NOISE_SUMS && GENERALISED
-                noise_sum[v] = fma(part, eps[u][v], noise_sum[v]);
-#endif
+                real part = grad[u][v], score = (real)(0.0f);
+                if (GENERALISED || HAS_MIX_SUMS)
+                    score = slot_get(g, SCORE_SLOT + k, sub, u, v);
+                if (GENERALISED) {
+                    score = noisy_score(x, k, score, eps[u][v]);
+                    part = rectified(x, k, score) == (real)(0.0f) ? (real)(0.0f) : part; /* a NaN score stays */
+                }
+                if (HAS_DG)
+                    slot_put(g, GRAD_SLOT + k, sub, u, v,
+                             fma(part, (real)(factor), slot_get(g, GRAD_SLOT + k, sub, u, v)));
+                if (HAS_MIX_SUMS)
+                    score_sum[v] = fma(part, score, score_sum[v]);
+                if (HAS_NOISE_SUMS && GENERALISED)
+                    noise_sum[v] = fma(part, eps[u][v], noise_sum[v]);
             }
-#if HAS_MIX_SUMS
-        ROWS_FOR(v)
-            sums[k] += score_sum[v];
-#endif
-#if HAS_NOISE_SUMS && GENERALISED
-        ROWS_FOR(v)
-            sums[MIX_SUMS + k] += noise_sum[v];
-#endif
+        if (HAS_MIX_SUMS)
+            ROWS_FOR(v)
+                sums[k] += score_sum[v];
+        if (HAS_NOISE_SUMS && GENERALISED)
+            ROWS_FOR(v)
+                sums[MIX_SUMS + k] += noise_sum[v];
     }
-#if HAS_NOISE_SUMS && !GENERALISED
-    KEYS_FOR(u)
-        ROWS_FOR(v)
-            sums[MIX_SUMS] = fma(grad[u][v], eps[u][v], sums[MIX_SUMS]);
-#endif
-#if WANT_MIX_OFFSET
-    KEYS_FOR(u)
-        ROWS_FOR(v)
-            sums[MIX_SUMS + NOISE_SUMS] += grad[u][v];
-#endif
+    if (HAS_NOISE_SUMS && !GENERALISED)
+        KEYS_FOR(u)
+            ROWS_FOR(v)
+                sums[MIX_SUMS] = fma(grad[u][v], eps[u][v], sums[MIX_SUMS]);
+    if (WANT_MIX_OFFSET)
+        KEYS_FOR(u)
+            ROWS_FOR(v)
+                sums[MIX_SUMS + NOISE_SUMS] += grad[u][v];
 }
 
 /* dS of a sub-tile to the gradient of the bias. */
-FUNCTION void bias_gradients(grad_engine *g, const head *x, const mgk_attention_args *a, const problem *p, int sub,
-                             int k0, int i0, real (*grad)[BLOCK_ROWS], real *key_sums)
+FUNCTION void bias_gradients(const key_block *b, const panel_tile *m, int sub, real (*grad)[BLOCK_ROWS], real *key_sums)
 {
-#if WANT_BIAS
     KEYS_FOR(u) {
-#if HAS_BIAS_ROW_SUMS
+        const int i = m->i0 + key_index(&b->g->base, sub, u);
         real row_sum = (real)(0.0f);
-        ROWS_FOR(v)
-            row_sum += grad[u][v];
-        entry_sums_add(g, 0, sub, u, row_sum);
-#elif HAS_BIAS_KEY_SUMS
-        ROWS_FOR(v)
-            key_sums[v] += grad[u][v];
-#else
-        const int i = i0 + key_index(&g->base, sub, u);
-        ROWS_FOR(v)
-            if (i < p->valid)
-                keys_add(g, x->grad_bias + i * a->bias.component + k0, v, grad[u][v], p->keys - k0);
-#endif
+        ROWS_FOR(v) {
+            if (HAS_BIAS_ROW_SUMS)
+                row_sum += grad[u][v];
+            else if (HAS_BIAS_KEY_SUMS)
+                key_sums[v] += grad[u][v];
+            else if (i < b->p->valid)
+                keys_add(b->g, b->x->grad_bias + i * b->a->bias.component + m->k0, v, grad[u][v], b->p->keys - m->k0);
+        }
+        if (HAS_BIAS_ROW_SUMS)
+            entry_sums_add(b->g, 0, sub, u, row_sum);
     }
-#endif
 }
 
-/* One sub-tile of a panel and a head. */
-FUNCTION void block_gradients(grad_engine *g, const head *x, const mgk_attention_args *a, const problem *p, int panel,
-                              int value_head, int grad_head, int sub, int k0, int i0, bool masked, real *sums,
-                              real *key_sums)
+/* A sub-tile of a panel: scores, weights, and all that their gradients add to. The heads of values and of dO by their
+ * numbers among those that are held. */
+FUNCTION void block_gradients(const key_block *b, const panel_tile *m, int value_head, int grad_head, int sub,
+                              real *sums, real *key_sums)
 {
+    grad_engine *const g = b->g;
+    const head *const x = b->x;
     real d[BLOCK_KEYS][BLOCK_ROWS], s[BLOCK_KEYS][BLOCK_ROWS], eps[BLOCK_KEYS][BLOCK_ROWS];
-    block_eps(g, x, sub, k0, i0, eps);
-    mix_scores(g, x, sub, eps, s);
-#if HAS_SOFTCAP
     real slope[BLOCK_KEYS][BLOCK_ROWS];
-    KEYS_FOR(u)
-        ROWS_FOR(v) {
-            slope[u][v] = softcap_slope(s[u][v], x->modifiers.softcap);
-            s[u][v] = softcap_real(s[u][v], x->modifiers.softcap);
-        }
-#endif
-    mask_scores(g, x, a, p, sub, k0, i0, masked, s);
+    block_eps(b, m, sub, eps);
+    mix_scores(b, sub, eps, s);
+    if (HAS_SOFTCAP)
+        KEYS_FOR(u)
+            ROWS_FOR(v) {
+                slope[u][v] = softcap_slope(s[u][v], x->modifiers.softcap);
+                s[u][v] = softcap_real(s[u][v], x->modifiers.softcap);
+            }
+    mask_scores(b, m, sub, s);
     KEYS_FOR(u)
         ROWS_FOR(v) {
             s[u][v] = exp2_real(s[u][v]);
             d[u][v] = (real)(0.0f);
         }
-#if HAS_SCORE_GRADIENTS
-    value_product(g, panel, value_head, grad_head, sub, d);
-#endif
+    if (HAS_SCORE_GRADIENTS)
+        value_product(g, m->panel, value_head, grad_head, sub, d);
     KEYS_FOR(u)
         ROWS_FOR(v) {
             real keep = (real)(1.0f);
-#if HAS_DROPOUT
-            keep = keep_of(a, x->modifiers.head, i0 + key_index(&g->base, sub, u), row_index(&g->base, k0, v));
-#endif
+            if (HAS_DROPOUT)
+                keep = keep_of(b->a, x->modifiers.head, m->i0 + key_index(&g->base, sub, u),
+                               row_index(&g->base, m->k0, v));
             d[u][v] = fma(d[u][v], keep, (real)(key_get(&g->base, x->delta, sub, u)));
-#if WANT_V
-            slot_put(g, WEIGHT_SLOT, sub, u, v, s[u][v] * keep);
-#endif
+            if (WANT_V)
+                slot_put(g, WEIGHT_SLOT, sub, u, v, s[u][v] * keep);
             d[u][v] *= s[u][v];
         }
-    bias_gradients(g, x, a, p, sub, k0, i0, d, key_sums);
-#if HAS_SOFTCAP
-    KEYS_FOR(u)
-        ROWS_FOR(v)
-            d[u][v] *= slope[u][v];
-#endif
-#if HAS_DG || SUMS > 0
-    spread_gradients(g, x, sub, d, eps, sums);
-#endif
+    if (WANT_BIAS)
+        bias_gradients(b, m, sub, d, key_sums);
+    if (HAS_SOFTCAP)
+        KEYS_FOR(u)
+            ROWS_FOR(v)
+                d[u][v] *= slope[u][v];
+    if (HAS_DG || SUMS > 0)
+        spread_gradients(b, sub, d, eps, sums);
 }
 
-/* A panel, a tile and a head. */
-FUNCTION void panel_head(grad_engine *g, const head *x, const mgk_attention_args *a, const problem *p, int panel,
-                         int value_head, int grad_head, int k0, int i0, int entries, int subs, bool masked, real *sums)
+/* All sub-tiles, and dV. */
+FUNCTION void head_gradients(const key_block *b, const panel_tile *m, int value_head, int grad_head, real *sums)
 {
+    grad_engine *const g = b->g;
     real key_sums[BLOCK_ROWS];
     ROWS_FOR(v)
         key_sums[v] = (real)(0.0f);
-    for (int sub = 0; sub < subs; ++sub)
-        block_gradients(g, x, a, p, panel, value_head, grad_head, sub, k0, i0, masked, sums, key_sums);
-#if HAS_BIAS_KEY_SUMS
-    real before[BLOCK_ROWS];
-    rows_sum(&g->base, key_sums);
-    rows_load(g, x->grad_bias, k0, p->keys, 0.0f, before);
-    ROWS_FOR(v)
-        key_sums[v] += before[v];
-    rows_store(&g->base, key_sums, x->grad_bias, 1, k0, p->keys);
-#endif
-#if WANT_V
-    accumulate_values(g, panel, value_head, grad_head, WEIGHT_SLOT, entries);
-#endif
+    for (int sub = 0; sub < m->subs; ++sub)
+        block_gradients(b, m, value_head, grad_head, sub, sums, key_sums);
+    if (HAS_BIAS_KEY_SUMS) {
+        real before[BLOCK_ROWS];
+        rows_sum(&g->base, key_sums);
+        rows_load(g, b->x->grad_bias, m->k0, b->p->keys, 0.0f, before);
+        ROWS_FOR(v)
+            key_sums[v] += before[v];
+        rows_store(&g->base, key_sums, b->x->grad_bias, 1, m->k0, b->p->keys);
+    }
+    if (WANT_V)
+        accumulate_values(g, m->panel, value_head, grad_head, WEIGHT_SLOT, m->entries);
 }
+
+/* ---- tiles ------------------------------------------------------------------------------------------------------ */
 
 /* While a panel is at its tile, with head h: a share of what the next tile will copy, dO of that head and a part of the
  * queries. */
-FUNCTION void expect_rows(const mgk_attention_args *a, __global const storage *queries, __global const storage *grad_o,
-                          const problem *p, int h, int i0, int panel)
+FUNCTION void expect_rows(const key_block *b, const panel_tile *m, int h)
 {
-    grad_o += h * a->grad_o.head + p->row_base * a->grad_o.token;
-    rows_expect(grad_o, a->grad_o.token, i0, p->valid, a->value_size, panel);
-    for (int i = h; i < COMPONENTS; i += a->heads)
-        rows_expect(queries + i * a->q.head, a->q.token, i0, p->valid, a->head_size, panel);
+    const mgk_attention_args *const a = b->a;
+    const int i0 = m->i0 + TILE_KEYS, limit = b->p->valid;
+    rows_expect(b->at->grad_o + h * a->grad_o.head, a->grad_o.token, i0, limit, a->value_size, m->panel);
+    for (int k = h; k < COMPONENTS; k += a->heads)
+        rows_expect(b->at->q + k * a->q.head, a->q.token, i0, limit, a->head_size, m->panel);
 }
 
-FUNCTION void head_begin(head *x, const mgk_attention_args *a, const problem *p, size_t group, int h,
-                         __global const float *mix, __global const float *weight, __global const float *added,
-                         __global const float *sigma, __global const float *slopes, __global const float *bias,
-                         __global float *grad_bias, __global float *work)
+FUNCTION void head_begin(const key_block *b, int h)
 {
-    x->modifiers = modifiers_of(a, p->b, h, slopes);
-    x->mixing = mixing_of(a, h, mix, weight, sigma);
-    x->mixing.added = added_of(a, h, added);
-#if HAS_BIAS
-    x->bias = bias_of(a, p, h, bias);
-#endif
-#if HAS_BIAS_KEY_SUMS
-    x->grad_bias = work + a->region[MGK_REGION_BIAS] + (p->batch * a->heads + h) * a->length_k + p->key_base;
-#elif WANT_BIAS && !HAS_BIAS_ROW_SUMS
-    x->grad_bias =
-        a->bias_copies == 0 ? grad_bias : work + a->region[MGK_REGION_BIAS] + group * (a->bias_batches * a->bias.batch);
-    x->grad_bias += (p->batch % a->bias_batches) * a->bias.batch + h * a->bias.head + p->row_base * a->bias.component +
-                    p->key_base * a->bias.token;
-#endif
+    const mgk_attention_args *const a = b->a;
+    const problem *const p = b->p;
+    const places *const at = b->at;
+    head *const x = b->x;
+    x->modifiers = modifiers_of(a, p->b, h, at->slopes);
+    x->mixing = mixing_of(a, h, at->mix, at->mix_weight, at->noise);
+    x->mixing.added = added_of(a, h, at->mix_offset);
+    if (HAS_BIAS)
+        x->bias = bias_of(a, p, h, at->bias);
+    if (HAS_BIAS_KEY_SUMS)
+        x->grad_bias = at->work + a->region[MGK_REGION_BIAS] + (p->batch * a->heads + h) * a->length_k + p->key_base;
+    if (HAS_BIAS_ENTRIES)
+        x->grad_bias = at->grad_bias + (p->batch % a->bias_batches) * a->bias.batch + h * a->bias.head +
+                       p->row_base * a->bias.component + p->key_base * a->bias.token;
+}
+
+/* A panel's tile and one of the heads whose dO is held, which reads the held values `value_head`. */
+FUNCTION void head_tile(const key_block *b, const panel_tile *m, int value_head, int grad_head)
+{
+    const mgk_attention_args *const a = b->a;
+    const int h = m->g0 * HEAD_RATIO + grad_head;
+    const long row = (b->p->batch * a->heads + h) * a->length + b->p->row_base + m->i0;
+    real sums[SUMS > 0 ? SUMS : 1];
+    for (int i = 0; i < SUMS; ++i)
+        sums[i] = (real)(0.0f);
+    head_begin(b, h);
+    tile_terms(b, m->i0, h);
+    if (HAS_BIAS_ROW_SUMS)
+        entry_sums_clear(b->g);
+    expect_rows(b, m, h);
+    head_gradients(b, m, value_head, grad_head, sums);
+    if (HAS_BIAS_ROW_SUMS)
+        entry_sums_store(b->g, 0, 0, b->at->work + a->region[MGK_REGION_BIAS] + row, m->entries);
+    if (SUMS > 0)
+        block_sums_add(b->g, sums, SUMS,
+                       b->at->work + a->region[MGK_REGION_MIX_SUMS] + (b->at->sums * a->heads + h) * SUMS);
+}
+
+/* A panel's tile: the scores of all heads, one head after the other, and the products with dG. */
+FUNCTION void tile_gradients(const key_block *b, const panel_tile *m)
+{
+    hold_scores(b, m);
+    HEADS_FOR(n)
+    {
+        if (m->g0 + n >= b->a->kv_heads)
+            continue;
+        for (int i = 0; i < HEAD_RATIO; ++i)
+            head_tile(b, m, n, n * HEAD_RATIO + i);
+        branch_end();
+    }
+    MIXED_FOR(k, COMPONENTS)
+    {
+        const int slot = GRAD_SLOT + (SHARED_MIX ? 0 : k);
+        if (WANT_K)
+            accumulate_keys(b->g, m->panel, k, slot, m->entries);
+        if (WANT_Q)
+            scatter_queries(b->g, m->panel, k, 1, slot, b->at->grad_q + ((long)k * b->a->length + m->i0) * HEAD_SIZE,
+                            m->entries);
+    }
+}
+
+/* A tile of queries and all panels. */
+FUNCTION void block_tile(const key_block *b, int g0, int i0)
+{
+    grad_engine *const g = b->g;
+    const mgk_attention_args *const a = b->a;
+    const problem *const p = b->p;
+    const int stop = min(i0 + TILE_KEYS, p->valid), entries = stop - i0;
+    const int subs = SUB_TILES == 1 ? 1 : (entries + BLOCK_KEYS - 1) / BLOCK_KEYS;
+    queries_stage(g, b->at->q, a->q.head, a->q.token, i0, p->valid, a->head_size);
+    grad_out_stage(g, min(GRAD_HEADS, a->heads - g0 * HEAD_RATIO),
+                   b->at->grad_o + (long)g0 * HEAD_RATIO * a->grad_o.head, a->grad_o.head, a->grad_o.token, i0,
+                   p->valid, a->value_size);
+    for (int panel = 0; panel < PANELS; ++panel) {
+        panel_tile m = {panel, b->k0 + panel * PANEL_ROWS, g0, i0, entries, subs, false};
+        if (!panel_meets(a, p, m.k0, i0, stop, &m.masked))
+            continue;
+        tile_gradients(b, &m);
+        branch_end();
+    }
+    tile_end(g);
+}
+
+/* All tiles of queries that meet the block, for the heads of HEADS heads of values from g0 on, and these heads' dV. */
+FUNCTION void value_heads(const key_block *b, int g0)
+{
+    grad_engine *const g = b->g;
+    const mgk_attention_args *const a = b->a;
+    for (int panel = 0; panel < PANELS; ++panel) {
+        panel_clear_values(g, panel);
+        for (int n = 0; n < min(HEADS, a->kv_heads - g0); ++n)
+            panel_load_values(g, panel, n, b->at->v + (g0 + n) * a->v.head, a->v.token, b->k0 + panel * PANEL_ROWS,
+                              b->p->keys, a->value_size);
+    }
+    int begin, end;
+    block_rows(a, b->p, b->k0, &begin, &end);
+    for (int i0 = begin; i0 < end; i0 += TILE_KEYS)
+        block_tile(b, g0, i0);
+    if (WANT_V)
+        for (int panel = 0; panel < PANELS; ++panel)
+            HEADS_FOR(n)
+    if (g0 + n < a->kv_heads)
+        store_values(g, panel, n, b->at->grad_v + (g0 + n) * a->grad_v.head, a->grad_v.token,
+                     b->k0 + panel * PANEL_ROWS, b->keys, a->value_size, is_added(&a->bound, SLOT_GRAD_V));
+}
+
+/* A block of keys; `scale`: of the staged keys of each global head. */
+FUNCTION void block_keys(const key_block *b, const float *scale)
+{
+    grad_engine *const g = b->g;
+    const mgk_attention_args *const a = b->a;
+    for (int panel = 0; panel < PANELS; ++panel) {
+        panel_clear_keys(g, panel);
+        panel_load_keys(g, panel, b->at->k, a->k.head, a->k.token, b->k0 + panel * PANEL_ROWS, b->p->keys, a->head_size,
+                        scale);
+    }
+    for (int g0 = 0; g0 < a->kv_heads; g0 += HEADS)
+        value_heads(b, g0);
+    if (WANT_K)
+        for (int panel = 0; panel < PANELS; ++panel)
+            MIXED_FOR(k, COMPONENTS)
+    store_keys(g, panel, k, (SHARED_MIX ? b->x->mixing.p[k] : 1.0f) * a->scale * LN_2,
+               b->at->grad_k + k * a->grad_k.head, a->grad_k.token, b->k0 + panel * PANEL_ROWS, b->keys, a->head_size,
+               is_added(&a->bound, SLOT_GRAD_K));
 }
 
 KERNEL(admixture_backward)
@@ -346,115 +475,37 @@ KERNEL(admixture_backward)
     head x;
     x.log = log_terms;
     x.delta = delta_terms;
+    places at;
+    at.mix = mix;
+    at.mix_weight = mix_weight;
+    at.mix_offset = mix_offset;
+    at.noise = noise;
+    at.bias = bias;
+    at.slopes = slopes;
+    at.work = work;
+    at.grad_bias =
+        a.bias_copies == 0 ? grad_bias : work + a.region[MGK_REGION_BIAS] + GROUP_ID * (a.bias_batches * a.bias.batch);
 
     for (int task = task_begin; task < task_end; ++task) {
         const problem p = problem_of(&a, task, lengths, lengths_q, offsets, offsets_k);
-        /* keys beyond the key length have gradients too: 0 */
         const int keys = HAS_SEQUENCES ? p.keys : a.length_k;
-        __global const storage *const queries = q + p.batch * a.q.batch + p.row_base * a.q.token;
-        __global const storage *const own_keys = k + p.batch * a.k.batch + p.key_base * a.k.token;
-        __global const storage *const values = v + p.batch * a.v.batch + p.key_base * a.v.token;
-        __global storage *const dk = grad_k + p.batch * a.grad_k.batch + p.key_base * a.grad_k.token;
-        __global storage *const dv = grad_v + p.batch * a.grad_v.batch + p.key_base * a.grad_v.token;
-        __global float *const dq = work + a.region[MGK_REGION_QUERY] +
-                                   (((long)split * batches + p.batch) * COMPONENTS * a.length + p.row_base) * HEAD_SIZE;
-        const uint noise_head = (uint)p.b * (uint)a.heads;
-
+        at.q = q + p.batch * a.q.batch + p.row_base * a.q.token;
+        at.k = k + p.batch * a.k.batch + p.key_base * a.k.token;
+        at.v = v + p.batch * a.v.batch + p.key_base * a.v.token;
+        at.grad_o = grad_o + p.batch * a.grad_o.batch + p.row_base * a.grad_o.token;
+        at.grad_k = grad_k + p.batch * a.grad_k.batch + p.key_base * a.grad_k.token;
+        at.grad_v = grad_v + p.batch * a.grad_v.batch + p.key_base * a.grad_v.token;
+        at.grad_q = work + a.region[MGK_REGION_QUERY] +
+                    (((long)split * batches + p.batch) * COMPONENTS * a.length + p.row_base) * HEAD_SIZE;
+        at.sums = (long)task * a.splits + split;
+        /* the keys' factors and shared noise are any head's */
         x.modifiers = modifiers_of(&a, p.b, 0, slopes);
         x.mixing = mixing_of(&a, 0, mix, mix_weight, noise);
         for (int i = 0; i < COMPONENTS; ++i)
             scale[i] = stage_scale(&x.mixing, i);
-
         for (int k0 = split * GROUP_ROWS; k0 < keys; k0 += a.splits * GROUP_ROWS) {
-            for (int panel = 0; panel < PANELS; ++panel) {
-                panel_clear_keys(&g, panel);
-                panel_load_keys(&g, panel, own_keys, a.k.head, a.k.token, k0 + panel * PANEL_ROWS, p.keys, a.head_size,
-                                scale);
-            }
-            for (int g0 = 0; g0 < a.kv_heads; g0 += HEADS) {
-                for (int panel = 0; panel < PANELS; ++panel) {
-                    panel_clear_values(&g, panel);
-                    for (int n = 0; n < min(HEADS, a.kv_heads - g0); ++n)
-                        panel_load_values(&g, panel, n, values + (g0 + n) * a.v.head, a.v.token,
-                                          k0 + panel * PANEL_ROWS, p.keys, a.value_size);
-                }
-                int begin, end;
-                block_rows(&a, &p, k0, &begin, &end);
-                for (int i0 = begin; i0 < end; i0 += TILE_KEYS) {
-                    const int stop = min(i0 + TILE_KEYS, p.valid), entries = stop - i0;
-                    const int subs = SUB_TILES == 1 ? 1 : (entries + BLOCK_KEYS - 1) / BLOCK_KEYS;
-                    bool masked;
-                    queries_stage(&g, queries, a.q.head, a.q.token, i0, p.valid, a.head_size);
-                    grad_out_stage(&g, min(GRAD_HEADS, a.heads - g0 * HEAD_RATIO),
-                                   grad_o + p.batch * a.grad_o.batch + (long)g0 * HEAD_RATIO * a.grad_o.head +
-                                       p.row_base * a.grad_o.token,
-                                   a.grad_o.head, a.grad_o.token, i0, p.valid, a.value_size);
-                    for (int panel = 0; panel < PANELS; ++panel) {
-                        const int first = k0 + panel * PANEL_ROWS;
-                        if (!panel_meets(&a, &p, first, i0, stop, &masked))
-                            continue;
-                        hold_scores(&g, &x, noise_head, panel, first, i0, subs);
-                        HEADS_FOR(n)
-                        {
-                            if (g0 + n >= a.kv_heads)
-                                continue;
-                            for (int m = 0; m < HEAD_RATIO; ++m) {
-                                const int h = (g0 + n) * HEAD_RATIO + m;
-                                const long bh = p.batch * a.heads + h;
-                                real sums[SUMS > 0 ? SUMS : 1];
-                                for (int i = 0; i < SUMS; ++i)
-                                    sums[i] = (real)(0.0f);
-                                head_begin(&x, &a, &p, GROUP_ID, h, mix, mix_weight, mix_offset, noise, slopes, bias,
-                                           grad_bias, work);
-                                tile_terms(&g, &x, &a, work, bh * a.length + p.row_base, i0, p.valid);
-#if HAS_BIAS_ROW_SUMS
-                                entry_sums_clear(&g);
-#endif
-                                expect_rows(&a, queries, grad_o + p.batch * a.grad_o.batch, &p, h, i0 + TILE_KEYS,
-                                            panel);
-                                panel_head(&g, &x, &a, &p, panel, n, n * HEAD_RATIO + m, first, i0, entries, subs,
-                                           masked, sums);
-#if HAS_BIAS_ROW_SUMS
-                                entry_sums_store(&g, 0, 0,
-                                                 work + a.region[MGK_REGION_BIAS] + bh * a.length + p.row_base + i0,
-                                                 entries);
-#endif
-#if SUMS > 0
-                                block_sums_add(&g, sums, SUMS,
-                                               work + a.region[MGK_REGION_MIX_SUMS] +
-                                                   (((long)task * a.splits + split) * a.heads + h) * SUMS);
-#endif
-                            }
-                            branch_end();
-                        }
-                        MIXED_FOR(i, COMPONENTS)
-                        {
-#if WANT_K
-                            accumulate_keys(&g, panel, i, GRAD_SLOT + (SHARED_MIX ? 0 : i), entries);
-#endif
-#if WANT_Q
-                            scatter_queries(&g, panel, i, 1, GRAD_SLOT + (SHARED_MIX ? 0 : i),
-                                            dq + ((long)i * a.length + i0) * HEAD_SIZE, entries);
-#endif
-                        }
-                        branch_end();
-                    }
-                    tile_end(&g);
-                }
-#if WANT_V
-                for (int panel = 0; panel < PANELS; ++panel)
-                    HEADS_FOR(n)
-                if (g0 + n < a.kv_heads)
-                    store_values(&g, panel, n, dv + (g0 + n) * a.grad_v.head, a.grad_v.token, k0 + panel * PANEL_ROWS,
-                                 keys, a.value_size, is_added(&a.bound, SLOT_GRAD_V));
-#endif
-            }
-#if WANT_K
-            for (int panel = 0; panel < PANELS; ++panel)
-                MIXED_FOR(i, COMPONENTS)
-            store_keys(&g, panel, i, (SHARED_MIX ? x.mixing.p[i] : 1.0f) * a.scale * LN_2, dk + i * a.grad_k.head,
-                       a.grad_k.token, k0 + panel * PANEL_ROWS, keys, a.head_size, is_added(&a.bound, SLOT_GRAD_K));
-#endif
+            const key_block b = {&g, &a, &p, &at, &x, k0, keys};
+            block_keys(&b, scale);
         }
     }
     branch_end();
