@@ -24,7 +24,7 @@ ref_tolerance ref_tolerance_of_gradients(clmgk_dtype dtype)
     return (ref_tolerance){5.0, 2.0 * ref_tolerance_of_outputs(dtype).part};
 }
 
-/* Whether f32 reaches to x, and to sums on the way there. */
+/* Whether f32 can hold x and the partial sums that lead to it. */
 static bool fits(double x)
 {
     return fabs(x) <= ldexp(1.0, 120);
@@ -95,7 +95,7 @@ static bool make_arrays(const clmgk_ref_problem *problem, uint32_t set, const re
         if ((set >> (unsigned)which & 1U) == 0)
             continue;
         out->count[which] = solver->count(&problem->desc, which);
-        const size_t count = (size_t)out->count[which] + 1; /* + 1: an empty array is no failure */
+        const size_t count = (size_t)out->count[which] + 1; /* + 1: NULL means failure only */
         out->exact[which] = calloc(count, sizeof(double));
         plain[which] = calloc(count, sizeof(float));
         out->floor[which] = solver->has_floor ? calloc(count, sizeof(double)) : NULL;
@@ -104,7 +104,7 @@ static bool make_arrays(const clmgk_ref_problem *problem, uint32_t set, const re
     return ok;
 }
 
-/* The plain formula in one way; its errors go into the bounds. */
+/* Computes the plain formula in a given way and adds its errors to the bounds. */
 static bool solve_plain(const clmgk_ref_problem *problem, const ref_solver *solver, ref_way way, clmgk_ref_arrays *out,
                         float *const plain[CLMGK_REF_ARRAYS])
 {

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exact values, the plain formula's error in them, and the comparison: one text for outputs, gradients, statistics. */
+/* Exact values, their bounds from the plain formula's error, and the comparison, for outputs, gradients and
+ * statistics. */
 #ifndef CLMGK_REFERENCE_ARRAYS_H
 #define CLMGK_REFERENCE_ARRAYS_H
 
 #include "reference/plain.h"
 
-/* A bound: `factor` times the error of the plain formula, and a part of the largest value. */
+/* A bound: `factor` times the plain formula's error, plus a fraction of the largest value. */
 typedef struct ref_tolerance {
     double factor;
     double part;
@@ -14,19 +15,19 @@ typedef struct ref_tolerance {
 ref_tolerance ref_tolerance_of_outputs(clmgk_dtype dtype);
 ref_tolerance ref_tolerance_of_gradients(clmgk_dtype dtype);
 
-/* Widens `bound` by the plain formula's error in `count` values; where one side is not finite there is none. */
+/* Widens `bound` by the plain formula's error in `count` values, except in values that are not finite on either
+ * side. */
 void ref_observe(clmgk_ref_bound *bound, int64_t count, const double *exact, const float *plain);
 void ref_finish_bound(clmgk_ref_bound *bound, ref_tolerance tolerance);
 
-/* The worst of given[count] where both sides are finite; element n may err by bound + floor[n] (NULL: 0). *wrong: the
- * first element that errs by more, or is not finite where the other side is; -1 if there is none. */
+/* The worst error of given[count] where both sides are finite; the limit of element n is bound + floor[n] (floor NULL:
+ * bound). *wrong: the first element beyond its limit, or finite on one side only; -1 if there is none. */
 clmgk_ref_error ref_compare(int64_t count, const double *exact, const double *given, double bound, const double *floor,
                             int64_t *wrong);
 
 /*
- * How the arrays of a kind are computed. `exact` and `plain` add to values[n], zero at first, for every array n that
- * is asked for; the others are NULL. `exact` also adds the sizes of terms to floor[n], where has_floor. False: out of
- * memory.
+ * Computes the arrays of a kind. `exact` and `plain` add to values[n], initially zero, for every requested array n; the
+ * others are NULL. `exact` also adds the sizes of terms to floor[n] if has_floor. False: out of memory.
  */
 typedef struct ref_solver {
     bool has_floor;

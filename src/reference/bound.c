@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Row n of the answer: exact values, then the plain formula in each of its ways. */
+/* Row n of the answer: exact values, then the plain formula in every way. */
 static bool solve_row(const clmgk_ref_problem *problem, ref_plain *plain, clmgk_ref_answer *answer, int64_t n)
 {
     double *const exact = answer->o + n * answer->value_size;
@@ -26,7 +26,7 @@ bool clmgk_ref_solve(const clmgk_ref_problem *problem, int64_t rows, const int64
     const ref_tolerance tolerance = ref_tolerance_of_outputs(problem->desc.dtype);
     ref_plain plain;
     *answer = (clmgk_ref_answer){.rows = rows, .value_size = problem->desc.value_size};
-    answer->row = malloc(((size_t)rows + 1) * sizeof(int64_t)); /* + 1: no rows is no failure */
+    answer->row = malloc(((size_t)rows + 1) * sizeof(int64_t)); /* + 1: NULL means failure only */
     answer->o = malloc(((size_t)rows + 1) * size * sizeof(double));
     answer->lse = malloc(((size_t)rows + 1) * sizeof(double));
 
@@ -52,7 +52,7 @@ void clmgk_ref_answer_free(clmgk_ref_answer *answer)
     *answer = (clmgk_ref_answer){0};
 }
 
-/* One output array of the answer beside what was given for it. */
+/* An output array of the answer, and the values to compare. */
 typedef struct comparison {
     const char *name;
     int64_t width; /* elements in a row */
@@ -61,7 +61,7 @@ typedef struct comparison {
     double bound;
 } comparison;
 
-/* The largest error; the first element that is wrong is described in `message` unless something is already. */
+/* The largest error; describes the first wrong element in `message`, if that is empty. */
 static double compare(const clmgk_ref_answer *answer, const comparison *c, char *message, size_t capacity)
 {
     int64_t wrong = -1;

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-/* What is added to every component's score of key j. */
+/* The terms added to every component's score of key j. */
 static double added(const clmgk_ref_problem *p, ref_row at, const ref_span *span, int64_t j)
 {
     return ref_bias(p, at, j) - ref_penalty(p, at.h, span, j);
@@ -51,7 +51,7 @@ bool exact_row_create(const clmgk_ref_problem *problem, exact_row *row)
     }
     row->weight = row->score + components * keys;
     row->log_w = row->weight + components * keys;
-    row->room = row->log_w + keys + 1; /* + 1: a sink's logit joins the keys' */
+    row->room = row->log_w + keys + 1; /* + 1: the sink's logit */
     return true;
 }
 
@@ -80,7 +80,7 @@ int64_t exact_arg_max(const exact_row *row, int64_t j)
     return best;
 }
 
-/* w_ij = logsumexp_r s_ijr (soft) or max_r (s_ijr - log pi_r(j)) (hard); NaN if one of them is. */
+/* w_ij = logsumexp_r s_ijr (soft) or max_r (s_ijr - log pi_r(j)) (hard); NaN if a component is NaN. */
 static double key_weight(const exact_row *row, int64_t j)
 {
     const clmgk_attention_desc *const desc = &row->problem->desc;
@@ -116,7 +116,7 @@ void exact_row_solve(exact_row *row, ref_row at)
     for (int64_t j = row->span.first; j < row->span.end; j++)
         solve_key(row, j);
 
-    /* L_i = logsumexp_j w_ij, over the sink as well */
+    /* L_i = logsumexp_j w_ij, including the sink */
     int64_t logits = row->span.end - row->span.first;
     double *const w = row->log_w + row->span.first;
     if (p->desc.use_sinks && !row->span.absent) {

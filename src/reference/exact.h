@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One row in double precision: what O, gradients and statistics are made from. */
+/* A row in double precision, from which O, gradients and statistics are computed. */
 #ifndef CLMGK_REFERENCE_EXACT_H
 #define CLMGK_REFERENCE_EXACT_H
 
@@ -22,28 +22,28 @@ typedef struct exact_row {
     double lse;     /* L_i */
 } exact_row;
 
-/* One row on its way back. */
+/* The backward pass of a row. */
 typedef struct exact_backward {
     exact_row row;
-    double *const *values; /* of clmgk_ref_gradient: what is wanted, the others NULL */
+    double *const *values; /* by clmgk_ref_gradient: the requested gradients, the others NULL */
     double *const *floor;  /* likewise: sums of the absolute values of terms */
-    bool sizes;            /* what is added goes to `floor`, by its absolute value */
+    bool sizes;            /* add absolute values to `floor` instead */
     const double *grad_o;  /* [E]: dO_i */
     double grad_lse;       /* dL_i */
     double delta;          /* dO_i . O_i */
     double *o;             /* [E] */
-    double *zero;          /* [E]: stands for a dO that is not given */
+    double *zero;          /* [E]: in place of a missing dO */
     double *to_query;      /* [D]: room for `scores` */
     double *to_key;        /* [D] */
 } exact_backward;
 
-/* values[which][at + n] += factor x[n], if wanted (with `sizes`: floor, |factor x[n]|); the same of one number. */
+/* values[which][at + n] += factor x[n], if requested (with `sizes`: floor, |factor x[n]|); the same of one number. */
 void exact_add(const exact_backward *back, clmgk_ref_gradient which, int64_t at, int64_t count, double factor,
                const double *x);
 void exact_add_one(const exact_backward *back, clmgk_ref_gradient which, int64_t at, double x);
 
-/* What a family makes logits from: the scaled score x_ijr, and how a gradient dX of it goes back to what it is made
- * of. All that follows is the same for all. */
+/* A family's scores: the scaled score x_ijr, and its gradient dX traced back to the inputs. All later steps are common
+ * to the families. */
 struct exact_scores {
     double (*score)(const clmgk_ref_problem *problem, ref_row at, const ref_span *span, int64_t j, int64_t r);
     void (*add)(const exact_backward *back, int64_t j, int64_t r, double grad_x);
@@ -60,7 +60,7 @@ void exact_row_solve(exact_row *row, ref_row at);
 /* s_ijr; with the hard E-step s_ijr - log pi_r(j). */
 double exact_log_weight(const exact_row *row, int64_t j, int64_t r);
 
-/* The first component of key j that is the largest. */
+/* The largest component of key j; of equals, the first. */
 int64_t exact_arg_max(const exact_row *row, int64_t j);
 
 /* gamma_ijr */
@@ -69,7 +69,7 @@ double exact_responsibility(const exact_row *row, int64_t j, int64_t r);
 /* h_i */
 void exact_row_output(const exact_row *row, double *o);
 
-/* log sum_n exp(x_n); -inf if there is none. */
+/* log sum_n exp(x_n); -inf if count is 0. */
 double exact_log_sum_exp(const double *x, int64_t count);
 
 #endif

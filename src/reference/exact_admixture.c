@@ -7,7 +7,7 @@
  */
 #include "reference/exact.h"
 
-/* NaN stays. */
+/* relu(NaN) is NaN. */
 static double relu(double x)
 {
     return x <= 0.0 ? 0.0 : x;

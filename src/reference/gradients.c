@@ -7,13 +7,13 @@
 
 #include <stdlib.h>
 
-/* Heads that Q has. */
+/* Heads of Q. */
 static int64_t query_heads(const clmgk_attention_desc *d)
 {
     return ref_form_of(d).mixed ? d->components : d->heads;
 }
 
-/* Keys of a batch and position: heads, and components of each. */
+/* Keys per batch and position: heads times components. */
 static int64_t key_components(const clmgk_attention_desc *d)
 {
     if (ref_form_of(d).mixed)
@@ -78,7 +78,7 @@ static double cap_slope(const clmgk_attention_desc *desc, double x)
     return 1.0 / (t * t);
 }
 
-/* dP_ij - delta_i + dL_i; with `sizes` the sum of the three's absolute values. */
+/* dP_ij - delta_i + dL_i; with `sizes` the sum of the three absolute values. */
 static double score_gradient(const exact_backward *back, double product)
 {
     if (back->sizes)
@@ -86,13 +86,13 @@ static double score_gradient(const exact_backward *back, double product)
     return product - back->delta + back->grad_lse;
 }
 
-/* What a row's terms count in the floor: once for their own rounding, |L_i| times for that of L_i. */
+/* Weight of a row's terms in the floor: 1 for their own rounding, |L_i| for the rounding of L_i. */
 static double floor_weight(const exact_row *row)
 {
     return 1.0 + fabs(row->lse);
 }
 
-/* Component r of key j; grad_w = dP_ij - delta_i + dL_i, or what stands for it. */
+/* Component r of key j; grad_w = dP_ij - delta_i + dL_i, or its size. */
 static void add_component(const exact_backward *back, int64_t j, int64_t r, double grad_w)
 {
     const exact_row *const row = &back->row;
@@ -107,7 +107,7 @@ static void add_component(const exact_backward *back, int64_t j, int64_t r, doub
     row->scores->add(back, j, r, grad_s * cap_slope(desc, row->score[n]));
 }
 
-/* Key j's part: of the gradients, or (`sizes`) of their floors. */
+/* Adds key j to the gradients, or (`sizes`) to their floors. */
 static void add_key(const exact_backward *back, int64_t j)
 {
     const exact_row *const row = &back->row;
@@ -191,7 +191,7 @@ static int64_t count(const clmgk_attention_desc *desc, int which)
     return clmgk_ref_gradient_count(desc, (clmgk_ref_gradient)which);
 }
 
-/* The parameters that a problem has. */
+/* The set of gradients of a problem. */
 static uint32_t parameters_of(const clmgk_attention_desc *desc)
 {
     const ref_form form = ref_form_of(desc);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients, exact and by the plain formula: values[clmgk_ref_gradient], NULL where one is not wanted. */
+/* Gradients, exact and by the plain formula: values[clmgk_ref_gradient], NULL if not requested. */
 #ifndef CLMGK_REFERENCE_GRADIENTS_H
 #define CLMGK_REFERENCE_GRADIENTS_H
 
@@ -11,42 +11,42 @@ bool plain_gradients(const clmgk_ref_problem *problem, ref_way way, float *const
 
 /* ---- between the plain formula and its families ----------------------------------------------------------------- */
 
-/* Matrices of head (b,h). Keys that a row does not see have zeros. */
+/* Matrices of head (b,h). Zero for keys hidden from a row. */
 struct plain_backward {
     ref_plain row;
     float *const *values;
     int64_t b, h;
-    bool first, last; /* of the heads of its batch */
+    bool first, last; /* head of its batch */
     float *memory;
     float *query;    /* [N,D]; 0 in rows that see no key; admixture family [M,N,D] */
     float *grad_o;   /* [N,E]; likewise */
     float *keys;     /* [M,S,D] */
     float *values_t; /* [E,S] */
-    float *a;        /* [N,S]: what dV weighs dO_i by */
+    float *a;        /* [N,S]: weight of dO_i in dV */
     float *grad_x;   /* [M,N,S]: dX, the gradient of the scaled score; admixture family: of all heads of the batch,
                         sqrt(D) dG_kij */
     float *grad_s;   /* [N,S]: of the key's logit, for the bias */
     float *sinks;    /* [N] */
-    float *grad_w;   /* [S]: dP_ij - delta_i + dL_i of the row at hand */
-    float *keys_sum; /* [S,D]: of the component at hand */
+    float *grad_w;   /* [S]: dP_ij - delta_i + dL_i of the current row */
+    float *keys_sum; /* [S,D]: of the current component */
     float *sum;      /* [S + D + E] */
     /* mixture family */
-    float *prior;    /* [M,N,S]: what is summed for dprior */
+    float *prior;    /* [M,N,S]: terms of dprior */
     float *variance; /* [M,N]: sum_j dX x */
-    /* admixture family: with dA sqrt(D) in the place of dA */
-    float *grad_a;     /* [S]: of the row at hand */
-    float *part;       /* [S]: what of it goes on to one global head */
+    /* admixture family: dA sqrt(D) in place of dA */
+    float *grad_a;     /* [S]: of the current row */
+    float *part;       /* [S]: its share for a global head */
     float *mix;        /* [M,N]: sums over the keys of a row, for dp, dw, dsigma, dc */
     float *mix_weight; /* [M,N] */
     float *noise;      /* [M,N] */
     float *mix_offset; /* [N] */
 };
 
-/* sums[at + n] += x[n] / divisor, if wanted */
+/* sums[at + n] += x[n] / divisor, if requested */
 void plain_add(const plain_backward *back, clmgk_ref_gradient which, int64_t at, int64_t count, float divisor,
                const float *x);
 
-/* dQ and dK from grad_x of component r; keys_sum is the divisor's multiple of dK, if that or dshift is wanted. */
+/* dQ and dK from grad_x of component r; keys_sum is the divisor times dK, if dK or dshift is requested. */
 void plain_sum_queries(plain_backward *back, int64_t r, float divisor);
 void plain_sum_keys(plain_backward *back, int64_t r, float divisor);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which keys a row sees, and what is added to their logits. */
+/* The keys that a row sees, and the terms added to their logits. */
 #include "reference/problem.h"
 
 static int64_t clamp(int64_t value, int64_t limit)
@@ -15,7 +15,7 @@ static int64_t offset(const int32_t *offsets, int64_t t, int64_t limit)
     return clamp(offsets[t], limit);
 }
 
-/* A row's sequence: without packing the whole of both axes. */
+/* A row's sequence; without packing, the whole axes. */
 typedef struct sequence {
     bool found;
     int64_t number;
@@ -58,7 +58,7 @@ static int64_t diagonal(const clmgk_ref_problem *p, const sequence *own, int64_t
     return i + own->keys - own->rows;
 }
 
-/* Takes from keys first .. end - 1 of the sequence what causality and window hide. */
+/* Removes the keys hidden by causality and window from keys first .. end - 1 of the sequence. */
 static void narrow(const clmgk_attention_desc *desc, int64_t diagonal_key, int64_t *first, int64_t *end)
 {
     static const int64_t far = INT64_C(1) << 32; /* beyond every axis */
@@ -99,7 +99,7 @@ bool clmgk_ref_visible(const clmgk_ref_problem *problem, int64_t b, int64_t h, i
     return span.first <= j && j < span.end && !ref_hidden(problem, (ref_row){b, h, i}, j);
 }
 
-/* Axes of the bias: 0 in the descriptor stands for the full one. */
+/* Axes of the bias: 0 in the descriptor means the full axis. */
 typedef struct bias_axes {
     int64_t batch, heads, rows, keys;
 } bias_axes;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plain formula, row by row: what is the same for all families. */
+/* The plain formula, row by row: the part common to all families. */
 #include "reference/plain.h"
 
 #include <stdlib.h>
@@ -28,7 +28,7 @@ bool ref_plain_create(const clmgk_ref_problem *problem, ref_plain *plain)
         {&plain->weight, scores},
         {&plain->log_term, scores},
         {&plain->p, scores},
-        {&plain->a, keys + 1}, /* + 1: a sink's share joins the keys' */
+        {&plain->a, keys + 1}, /* + 1: the sink's share */
         {&plain->kept, keys},
         {&plain->o, values},
         {&plain->keys, heads * size * keys},
@@ -123,7 +123,7 @@ static void fill_weights(ref_plain *plain)
     plain->largest = isfinite(largest) ? largest : 0.0F;
 }
 
-/* exp(w_ij - largest) of key j, and of each of its components; hard: only the first that is the largest. */
+/* exp(w_ij - largest) of key j, and of each of its components; hard: only of the first largest component. */
 static float fill_terms(ref_plain *plain, int64_t j)
 {
     const clmgk_attention_desc *const desc = &plain->problem->desc;

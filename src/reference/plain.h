@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plain formula: what a careful program without tiles computes in f32. Its error sets the bound. */
+/* The plain formula: a careful computation in f32 without tiles. Its error sets the bound. */
 #ifndef CLMGK_REFERENCE_PLAIN_H
 #define CLMGK_REFERENCE_PLAIN_H
 
 #include "reference/problem.h"
 #include "reference/sums.h"
 
-/* How |q - k|^2 is computed: from the difference, or as |q|^2 - 2 q.k + |k|^2. Dot scores know only the first. */
+/* Computation of |q - k|^2: from the difference, or as |q|^2 - 2 q.k + |k|^2. Dot scores use only the first. */
 typedef enum ref_distance { REF_DISTANCE_DIRECT, REF_DISTANCE_EXPANDED, REF_DISTANCES } ref_distance;
 
-/* One way of computing the plain formula. */
+/* A way to compute the plain formula. */
 typedef struct ref_way {
     ref_order order;
     ref_distance distance;
 } ref_way;
 
-/* The ways of a problem, counted from 0. False: there are no more. */
+/* Way number `number` of a problem, from 0. False past the last. */
 bool ref_way_of(const clmgk_attention_desc *desc, int number, ref_way *way);
 
 typedef struct plain_scores plain_scores;
 
-/* The row that was solved last. Arrays run over the whole key axis; keys that the row does not see hold nothing. C:
- * components of a key's logit (ref_components), M unless the scores are mixed into one. */
+/* The row solved last. Arrays run over the whole key axis; elements of hidden keys are undefined. C: components of a
+ * key's logit (ref_components): M, or 1 in the admixture family. */
 typedef struct ref_plain {
     const clmgk_ref_problem *problem;
     const plain_scores *scores;
@@ -34,13 +34,13 @@ typedef struct ref_plain {
     float *weight;   /* [C,S]: s_ijr - log pi_r(j), -inf where a bias hides the key */
     float *log_term; /* [C,S]: s_ijr */
     float *p;        /* [C,S]: P_ijr; hard E-step: 0 but for the arg max */
-    float *a;        /* [S + 1]: a_ij as it meets v_j: of the storage type, after dropout */
-    float *kept;     /* [S]: what dropout multiplies a_ij by */
-    float *o;        /* [E]; without V nothing */
-    float largest;   /* maximum of the logits, 0 if there is none that is finite */
+    float *a;        /* [S + 1]: a_ij, the weight of v_j: after dropout, rounded to the storage type */
+    float *kept;     /* [S]: dropout's factor of a_ij */
+    float *o;        /* [E]; undefined without V */
+    float largest;   /* maximum of the logits, 0 if none is finite */
     float total;     /* sum of exp(logit - largest) */
     float lse;
-    /* of head (b,h), loaded when a row needs them */
+    /* of head (b,h), loaded on demand */
     float *keys;   /* [M,D,S]: k_jr transposed */
     float *values; /* [S,E] */
     /* mixture family */
@@ -55,11 +55,10 @@ typedef struct ref_plain {
 
 typedef struct plain_backward plain_backward; /* gradients.h */
 
-/* What a family makes logits from, and how the gradient of a logit goes back to it. All that follows is the same for
- * all. */
+/* A family's scores, and the way back from the gradient of a logit. All later steps are common to the families. */
 struct plain_scores {
-    void (*load)(ref_plain *plain); /* head (b,h), whose keys are there already */
-    void (*fill)(ref_plain *plain); /* score, where the row sees keys */
+    void (*load)(ref_plain *plain); /* loads head (b,h), after its keys */
+    void (*fill)(ref_plain *plain); /* scores of the visible keys */
     /* Gradients of a head: before its rows, then from grad_w of each row that sees a key, and after them. */
     void (*begin)(plain_backward *back);
     void (*add_row)(plain_backward *back, int64_t i);
@@ -77,12 +76,12 @@ void ref_plain_solve(ref_plain *plain, ref_row row, ref_way way);
 /* A value rounded to the storage type. */
 float ref_rounded(clmgk_dtype dtype, float value);
 
-/* k_jr of head (b,h) in f32, the shift added; 0 beyond the lengths. key[n*step] is its element n. */
+/* Loads k_jr of head (b,h), shift included, in f32; 0 beyond the lengths. Element n is key[n*step]. */
 void ref_plain_load_key(const clmgk_ref_problem *problem, int64_t b, int64_t h, int64_t j, int64_t r, int64_t step,
                         float *key);
 
-/* A matrix [M,N,S] of head h summed over rows, and over keys unless the prior has that axis, is added to an array in
- * the prior's shape. `room`: S numbers. */
+/* Sums a matrix [M,N,S] of head h over rows, and over keys unless the prior has that axis, and adds the sums to an
+ * array in the prior's shape. `room`: S numbers. */
 void ref_plain_sum_prior(const clmgk_attention_desc *desc, int64_t h, const float *matrix, ref_order order, float *room,
                          float *sums);
 

@@ -37,7 +37,7 @@ static void fill_global(ref_plain *plain, int64_t k)
     ref_sum(&products, plain->way.order, y + first);
     for (int64_t j = first; j < plain->span.end; j++) {
         const float x = plain->mix[k] * (y[j] += deviation * plain->eps[j]);
-        plain->rectified[k * keys + j] = x <= 0.0F ? 0.0F : x; /* NaN stays */
+        plain->rectified[k * keys + j] = x <= 0.0F ? 0.0F : x; /* keeps NaN */
     }
 }
 
@@ -75,7 +75,7 @@ static void begin(plain_backward *back)
         back->mix_offset[i] = 0.0F;
 }
 
-/* What dA gives global head k: gradients of y, p, w and sigma (exact_admixture.c has the formulas). */
+/* Global head k's gradients of y, p, w and sigma from dA (formulas: exact_admixture.c). */
 static void add_global(plain_backward *back, int64_t i, int64_t k)
 {
     const ref_plain *const row = &back->row;

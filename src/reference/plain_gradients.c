@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plain formula's gradients: matrices of a whole head in f32, then sums over their rows and columns. Here is what
- * is the same for all families. */
+/* The plain formula's gradients: matrices of a whole head in f32, then sums over their rows and columns. The part
+ * common to all families. */
 #include "reference/gradients.h"
 
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static bool create(const clmgk_ref_problem *problem, float *const values[], plai
     const clmgk_attention_desc *const desc = &problem->desc;
     const size_t rows = (size_t)desc->length, keys = (size_t)desc->length_k, components = (size_t)desc->components;
     const size_t size = (size_t)desc->head_size, value_size = (size_t)desc->value_size;
-    const size_t mixture = ref_form_of(desc).mixed ? 0 : 1, admixture = 1 - mixture; /* the other's arrays are empty */
+    const size_t mixture = ref_form_of(desc).mixed ? 0 : 1, admixture = 1 - mixture; /* 0: no arrays */
     const struct {
         float **array;
         size_t count;
@@ -146,8 +146,8 @@ void plain_add(const plain_backward *back, clmgk_ref_gradient which, int64_t at,
 }
 
 /*
- * What dX of a point with `count` others adds to the point's gradient: sum_n dX_n (y_n - x) with gaussian scores,
- * from differences or expanded, and sum_n dX_n y_n with dot scores.
+ * The gradient of a point x from dX with `count` other points y: sum_n dX_n (y_n - x) with gaussian scores, from
+ * differences or expanded, and sum_n dX_n y_n with dot scores.
  */
 static void sum_point(const plain_backward *back, int64_t count, const float *grad_x, int64_t step, const float *others,
                       const float *point, float *sum)
@@ -216,7 +216,8 @@ static void sum_values(plain_backward *back)
     }
 }
 
-/* Row n of the bias that batch and head index: row n of the matrix, or the sum of its rows; likewise its keys. */
+/* Adds to row n of the head's bias: row n of the matrix, or the sum of its rows if the bias has one; likewise for
+ * keys. */
 static void sum_bias(plain_backward *back, int64_t n)
 {
     const clmgk_attention_desc *const desc = desc_of(back);

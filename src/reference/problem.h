@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the reference finds what in a problem's arrays: shared by the exact and the plain formula. */
+/* Access to the elements of a problem's arrays, for the exact and the plain formula. */
 #ifndef CLMGK_REFERENCE_PROBLEM_H
 #define CLMGK_REFERENCE_PROBLEM_H
 
@@ -25,7 +25,7 @@ static inline int64_t ref_row_number(const clmgk_attention_desc *desc, ref_row r
 
 /* ---- families ------------------------------------------------------------------------------------------------- */
 
-/* What a family's logits are made from, in double precision and in the plain formula: the rest is the same for all. */
+/* A family's scores, in double precision and in the plain formula: the rest is common to the families. */
 typedef struct ref_family {
     const struct exact_scores *exact;
     const struct plain_scores *plain;
@@ -35,9 +35,9 @@ const ref_family *ref_family_of(clmgk_variant variant);
 
 /* ---- the admixture family ------------------------------------------------------------------------------------- */
 
-/* What a variant of the family has; the other families have none of it. */
+/* Features of the family's variants; all false in other families. */
 typedef struct ref_form {
-    bool mixed; /* of the family */
+    bool mixed; /* belongs to the family */
     bool noisy;
     bool shared_mix; /* p is [M] */
     bool generalised;
@@ -63,13 +63,13 @@ static inline int64_t ref_components(const clmgk_attention_desc *desc)
     return ref_form_of(desc).mixed ? 1 : desc->components;
 }
 
-/* Queries of a row: of every global head one in the admixture family. */
+/* Queries of a row: 1, or, in the admixture family, one of every global head. */
 static inline int64_t ref_queries(const clmgk_attention_desc *desc)
 {
     return ref_form_of(desc).mixed ? desc->components : 1;
 }
 
-/* Where p_hk lies, and w_hk; p, w and c themselves. */
+/* Index of p_hk and w_hk; values of p, w and c. */
 static inline int64_t ref_mix_index(const clmgk_attention_desc *desc, int64_t h, int64_t k)
 {
     return ref_form_of(desc).shared_mix ? k : h * desc->components + k;
@@ -95,7 +95,7 @@ static inline double ref_mix_offset(const clmgk_ref_problem *p, int64_t h)
     return p->desc.use_mix_offset ? p->mix_offset[h] : 0.0;
 }
 
-/* sigma_k, 0 for a variant without noise; NaN for a value that is none. */
+/* sigma_k, 0 for a variant without noise; NaN for an illegal value. */
 static inline double ref_deviation(const clmgk_ref_problem *p, int64_t k)
 {
     if (!ref_form_of(&p->desc).noisy)
@@ -105,7 +105,7 @@ static inline double ref_deviation(const clmgk_ref_problem *p, int64_t k)
 
 /* ---- masks (mask.c) ------------------------------------------------------------------------------------------ */
 
-/* What row i of batch b sees of the key axis, bias aside, and where it stands in its sequence. */
+/* The keys that row i of batch b sees, apart from the bias, and the row's position in its sequence. */
 typedef struct ref_span {
     bool absent;        /* beyond lengths_q, or in no sequence: L is -inf even with a sink */
     int64_t sequence;   /* b of the random numbers: the batch, or the packed sequence */
@@ -117,25 +117,25 @@ typedef struct ref_span {
 
 ref_span ref_span_of(const clmgk_ref_problem *problem, int64_t b, int64_t i);
 
-/* Keys of batch b that lengths leave: memory beyond them is never used. */
+/* Number of keys of batch b by lengths: values beyond it are never used. */
 int64_t ref_key_limit(const clmgk_ref_problem *problem, int64_t b);
 
 /* Elements of the bias. */
 int64_t ref_bias_count(const clmgk_attention_desc *desc);
 
-/* Where the bias of row `row` and key j lies; the bias itself, 0 without. */
+/* Index of the bias of row `row` and key j; its value, 0 without a bias. */
 int64_t ref_bias_index(const clmgk_attention_desc *desc, ref_row row, int64_t j);
 double ref_bias(const clmgk_ref_problem *problem, ref_row row, int64_t j);
 
 /* Whether the bias hides key j. */
 bool ref_hidden(const clmgk_ref_problem *problem, ref_row row, int64_t j);
 
-/* ALiBi: slope_h |j - d(i)|, 0 without. */
+/* ALiBi: slope_h |j - d(i)|, or 0. */
 double ref_penalty(const clmgk_ref_problem *problem, int64_t h, const ref_span *span, int64_t j);
 
 /* ---- random numbers (random.c) ---------------------------------------------------------------------------------- */
 
-/* What dropout multiplies the weight of key j by. */
+/* Dropout's factor of the weight of key j. */
 double ref_kept(const clmgk_ref_problem *problem, int64_t h, const ref_span *span, int64_t j);
 
 /* eps_h of key j, in double precision and in f32; 0 for a variant without noise. */
@@ -150,7 +150,7 @@ static inline int64_t ref_kv_head(const clmgk_attention_desc *desc, int64_t h)
     return h * desc->kv_heads / desc->heads;
 }
 
-/* Where q_i, k_jr (with SMGK the one key k_j that the shifts b_r are added to), b_r and v_j begin in their arrays.
+/* Index of the first element of q_i, k_jr (SMGK: the key k_j, without its shift b_r), b_r and v_j in their arrays.
  * Admixture family: q_ki and k_kj of global head k = r. */
 static inline int64_t ref_query_index(const clmgk_attention_desc *desc, ref_row row, int64_t r)
 {
@@ -178,13 +178,13 @@ static inline int64_t ref_value_index(const clmgk_attention_desc *desc, int64_t 
     return ((b * desc->kv_heads + ref_kv_head(desc, h)) * desc->length_k + j) * desc->value_size;
 }
 
-/* b_r of head h, or NULL where keys are not shifted. */
+/* b_r of head h; NULL if keys are not shifted. */
 static inline const double *ref_shift(const clmgk_ref_problem *p, int64_t h, int64_t r)
 {
     return p->desc.variant == CLMGK_VARIANT_SMGK ? p->shift + ref_shift_index(&p->desc, h, r) : NULL;
 }
 
-/* Where pi_r(j) of head h lies; a uniform prior counts as [M]. */
+/* Index of pi_r(j) of head h; a uniform prior counts as [M]. */
 static inline int64_t ref_prior_index(const clmgk_attention_desc *desc, int64_t h, int64_t j, int64_t r)
 {
     switch (desc->prior_shape) {
@@ -212,7 +212,7 @@ static inline double ref_prior(const clmgk_ref_problem *p, int64_t h, int64_t j,
     return p->prior[ref_prior_index(&p->desc, h, j, r)];
 }
 
-/* Where sigma_r^2 of head h lies; a number counts as [1]. */
+/* Index of sigma_r^2 of head h; a number counts as [1]. */
 static inline int64_t ref_variance_index(const clmgk_attention_desc *desc, int64_t h, int64_t r)
 {
     if (desc->variance_shape == CLMGK_VARIANCE_NUMBER)
@@ -220,7 +220,7 @@ static inline int64_t ref_variance_index(const clmgk_attention_desc *desc, int64
     return desc->variance_shape == CLMGK_VARIANCE_M ? r : h * desc->components + r;
 }
 
-/* sigma_r^2 of head h; NaN for a value that is none. */
+/* sigma_r^2 of head h; NaN for an illegal value. */
 static inline double ref_variance(const clmgk_ref_problem *p, int64_t h, int64_t r)
 {
     const bool is_number = p->desc.variance_shape == CLMGK_VARIANCE_NUMBER;

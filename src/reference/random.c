@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011), and the dropout and the noise that are drawn from
- * it. */
+/* Random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011), and dropout and noise drawn from it. */
 #include "reference/problem.h"
 
 #define ROUNDS 10
 
-/* One round: the words are multiplied, split into halves and crossed. */
+/* A round: multiplies the words, splits the products into halves and swaps them. */
 static void philox_round(uint32_t x[4], const uint32_t key[2])
 {
     const uint64_t first = (uint64_t)x[0] * 0xD2511F53U;
@@ -29,10 +28,10 @@ void clmgk_ref_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t
     }
 }
 
-/* What numbers are drawn for: the last word of the counter. */
+/* Streams of numbers: the last word of the counter. */
 enum { STREAM_DROPOUT = 0, STREAM_NOISE = 1 };
 
-/* The four words that key j has one of: its own is number position % 4. */
+/* Draws the four words of key j's group. Returns the number of key j's own word. */
 static int64_t draw(const clmgk_ref_problem *problem, int64_t h, const ref_span *span, int64_t j, uint32_t stream,
                     uint32_t words[4])
 {
@@ -65,7 +64,7 @@ double clmgk_ref_dropout(const clmgk_ref_problem *problem, int64_t b, int64_t h,
 
 /* ---- noise ------------------------------------------------------------------------------------------------------- */
 
-/* The words of a pair, and which of the pair is wanted. */
+/* The two words of a pair of normal numbers, and the requested number. */
 typedef struct normal_pair {
     uint32_t radius, angle;
     bool sine;
@@ -79,8 +78,8 @@ static normal_pair draw_pair(const clmgk_ref_problem *problem, int64_t h, const 
     return (normal_pair){words[first], words[first + 1], own % 2 == 1};
 }
 
-/* sqrt(-2 ln u) cos(2 pi v) or sin(2 pi v), u = (w + 1/2) / 2^32 with one word and v with the other: all exact but for
- * the functions. */
+/* sqrt(-2 ln u) cos(2 pi v) or sin(2 pi v), with u = (w + 1/2) / 2^32 of the first word and v of the second: exact
+ * except for the functions. */
 double ref_noise(const clmgk_ref_problem *problem, int64_t h, const ref_span *span, int64_t j)
 {
     static const double tau = 6.283185307179586;
@@ -92,7 +91,7 @@ double ref_noise(const clmgk_ref_problem *problem, int64_t h, const ref_span *sp
     return sqrt(-2.0 * log(u)) * (pair.sine ? sin(tau * v) : cos(tau * v));
 }
 
-/* In f32 u and v have no room for 33 bits: 1 - u and 1 - v keep theirs where they are small. */
+/* f32 can't hold the 33 bits of u and v: 1 - u and 1 - v keep more bits when small. */
 float ref_plain_noise(const clmgk_ref_problem *problem, int64_t h, const ref_span *span, int64_t j)
 {
     static const float tau = 6.28318531F;

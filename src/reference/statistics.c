@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-/* Sequences whose rows the likelihood is the mean of: batches, or packed sequences. */
+/* Number of sequences, each with a mean likelihood of its rows: batches, or packed sequences. */
 static int64_t sequences(const clmgk_attention_desc *d)
 {
     return d->sequences > 0 ? d->sequences : d->batch;
@@ -28,7 +28,7 @@ int64_t clmgk_ref_statistic_count(const clmgk_attention_desc *desc, clmgk_ref_st
     return 0;
 }
 
-/* Where gamma_ijr lies. */
+/* Index of gamma_ijr. */
 static int64_t responsibility_index(const clmgk_attention_desc *d, ref_row at, int64_t j, int64_t r)
 {
     return (((at.b * d->heads + at.h) * d->components + r) * d->length + at.i) * d->length_k + j;
@@ -52,7 +52,7 @@ static component_axis components_of(const clmgk_attention_desc *d, int64_t n)
     return (component_axis){n / (d->components * step) * d->components * step + n % step, step};
 }
 
-/* The given prior, which stays where no query sees the key. */
+/* The given prior, kept for keys that no query sees. */
 static double given_prior(const clmgk_ref_problem *p, int64_t n)
 {
     return p->desc.prior_shape == CLMGK_PRIOR_UNIFORM ? 1.0 / (double)p->desc.components : p->prior[n];
@@ -60,8 +60,8 @@ static double given_prior(const clmgk_ref_problem *p, int64_t n)
 
 /* ---- exact ---------------------------------------------------------------------------------------------------- */
 
-/* log p(q_i) = log( 1/S sum_jr pi_r(j) N(q_i; k_jr, sigma_r^2 I) ) over the keys that the row sees; false: none.
- * `terms` is room for M S numbers. */
+/* log p(q_i) = log( 1/S sum_jr pi_r(j) N(q_i; k_jr, sigma_r^2 I) ) over the visible keys; false if there are none.
+ * `terms`: room for M S numbers. */
 static bool log_likelihood(const exact_row *row, double *terms, double *result)
 {
     const clmgk_ref_problem *const p = row->problem;
@@ -124,7 +124,7 @@ static void solve_rows(exact_row *row, double *counts, double *sums, double *con
 
 static bool exact_statistics(const clmgk_ref_problem *problem, double *const values[], double *const floor[])
 {
-    (void)floor; /* there is none */
+    (void)floor; /* statistics have none */
     const clmgk_attention_desc *const desc = &problem->desc;
     const int64_t count = ref_prior_count(desc);
     const size_t cells = (size_t)(sequences(desc) * desc->heads);
@@ -155,7 +155,7 @@ typedef struct plain_head {
     float *memory;
     float *gamma;      /* [M,N,S] */
     float *likelihood; /* [N]: log p(q_i) */
-    int64_t *cell;     /* [N]: the sequence that row i counts in; -1: none */
+    int64_t *cell;     /* [N]: sequence of row i; -1: none */
     float *counts;     /* the prior's shape */
     float *room;       /* [M S + N] */
 } plain_head;

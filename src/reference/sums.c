@@ -6,10 +6,10 @@
 /* Partial sums of the blocked order: as many as a wide vector has lanes. */
 #define LANES 16
 
-/* So many numbers of a term are summed at a time: their partial sums stay in the first-level cache. */
+/* Numbers of a term that are summed at a time, so that partial sums stay in the first-level cache. */
 #define CHUNK 64
 
-/* Numbers first .. first + width - 1 of term n are added to `sums`. */
+/* Adds numbers first .. first + width - 1 of term n to `sums`. */
 static void add_term(const ref_terms *t, int64_t n, int64_t first, int64_t width, float *restrict sums)
 {
     const float c = t->coef[n * t->coef_step];

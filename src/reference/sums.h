@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-/* The order in which every sum of the plain formula is taken. */
+/* The order of every sum of the plain formula. */
 typedef enum ref_order { REF_ORDER_FORWARD, REF_ORDER_BACKWARD, REF_ORDER_BLOCKED, REF_ORDERS } ref_order;
 
 typedef enum ref_term {
@@ -14,8 +14,8 @@ typedef enum ref_term {
     REF_TERM_SQUARE      /* (c - x)^2 */
 } ref_term;
 
-/* `count` terms, each of `width` numbers: number w of term n is made of c = coef[n*coef_step],
- * x = rows[n*row_step + w] and minus[w]. */
+/* `count` terms, each of `width` numbers: number w of term n depends on c = coef[n*coef_step], x = rows[n*row_step + w]
+ * and minus[w]. */
 typedef struct ref_terms {
     ref_term kind;
     int64_t count, width;
@@ -26,7 +26,7 @@ typedef struct ref_terms {
     const float *minus; /* REF_TERM_DIFFERENCE */
 } ref_terms;
 
-/* out[w] = sum_n of number w of the terms */
+/* out[w] = sum of number w over all terms */
 void ref_sum(const ref_terms *terms, ref_order order, float *out);
 
 /* sum_n rows[n*row_step + w] */
