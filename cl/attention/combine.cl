@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention over all keys from attentions over disjoint ranges of them, always summed in the same order:
+ * Combines attentions over disjoint ranges of keys, always in the same order:
  *
  *     L_i = log sum_p exp(L_i^p)          O_i = sum_p exp(L_i^p - L_i) O_i^p
  *
- * The parts are dense, [parts,B,H,N,E] and [parts,B,H,N]: the caller's, or (SPLIT_KEYS) f32 ones in the workspace. A
- * work-item is one element of O, all elements of a row side by side.
+ * The parts are dense, [parts,B,H,N,E] and [parts,B,H,N]: the caller's, or (SPLIT_KEYS) f32 parts in the workspace. A
+ * work-item computes an element of O; elements of a row are adjacent.
  */
 #include "attention/buffers.clh"
 
@@ -26,7 +26,7 @@ FUNCTION float load_part(__global const output *p, long i)
 }
 
 #if HAS_SEQUENCES && SPLIT_KEYS
-/* Whether some sequence covers row i of the axis. */
+/* Whether row i of the axis belongs to a sequence. */
 FUNCTION bool in_sequence(const mgk_attention_args *a, __global const int *offsets, int i)
 {
     int low = 0, high = a->sequences;
@@ -53,7 +53,7 @@ __kernel void attention_combine(KERNEL_PARAMETERS)
     if (e >= a.value_size)
         return;
 #if HAS_SEQUENCES && SPLIT_KEYS
-    /* rows of no sequence have no parts, and are not written */
+    /* rows outside every sequence have no parts and are not written */
     if (!in_sequence(&a, offsets, i))
         return;
 #endif
@@ -70,7 +70,7 @@ __kernel void attention_combine(KERNEL_PARAMETERS)
     top = top == -INFINITY ? 0.0f : top;
     for (int p = 0; p < parts; ++p) {
         const float l = parts_lse[p * rows + row];
-        if (l == -INFINITY) /* no key there */
+        if (l == -INFINITY) /* no visible key in this part */
             continue;
         const float weight = exp(l - top);
         sum += weight;

@@ -5,7 +5,7 @@
 #define BUFFERS   MGK_FILL_BUFFERS
 #include "base/buffers.clh"
 
-/* Zeros, unless results are to be added to what is there. */
+/* Writes zeros, unless results are added to the array's values. */
 __kernel void attention_fill(KERNEL_PARAMETERS)
 {
     BEGIN_BUFFERS

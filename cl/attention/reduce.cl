@@ -6,7 +6,7 @@
 #define BUFFERS   MGK_REDUCE_BUFFERS
 #include "base/buffers.clh"
 
-/* Sum number x over every step-th of its innermost axis from `first` on. */
+/* Sum number x over every step-th element of its innermost axis from `first` on. */
 FUNCTION float partial_sum(const mgk_reduction_args *a, __global const float *in, long x, long first, long step)
 {
     const long base = x / a->row * a->row_stride + x % a->row * a->inner;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The lane engine's kernel parameters, for the host: what it may choose where the kernels' own defaults
- * (engine/lane.clh) stand for one choice.
+ * The lane engine's kernel parameters, for the host. The defaults in the kernels (engine/lane.clh) only serve to
+ * compile them alone.
  *
  *     T(identifier, name, macro (NULL: a run-time number), default on CPUs, on GPUs (0: follows from the shape),
  *       meaning, values...)
  *     C(constraint over identifiers)
  *
- * Defaults are the most that a plan takes: it makes them smaller to fit the device and the shape.
+ * Defaults are upper limits: a plan reduces them to fit the device and the shape.
  */
 #ifndef MGK_ENGINE_LANE_TUNABLES_H
 #define MGK_ENGINE_LANE_TUNABLES_H

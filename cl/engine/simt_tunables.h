@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The SIMT engine's kernel parameters, in the form of engine/lane_tunables.h. In the backward pass rows and keys change
- * roles: a block is of keys. */
+ * roles: a block holds keys. */
 #ifndef MGK_ENGINE_SIMT_TUNABLES_H
 #define MGK_ENGINE_SIMT_TUNABLES_H
 
@@ -15,11 +15,12 @@
     T(splits, "splits", NULL, 0, 0, "ranges of keys that work-groups share out", 1, 2, 4, 8, 16, 32, 64, 128)
 
 /*
- * The second one bounds a work-group's registers. NVIDIA's processors have 65,536, and at most 255 for a work-item: 256
- * work-items always fit. The estimate follows the forward pass of softmax as ptxas compiles it for sm_90 (softmax-64 of
- * tests/offline, 8 x 16 work-items): at rows x keys of 1 x 1, 2 x 2, 4 x 2, 4 x 4, 4 x 8, 8 x 2 it takes 64, 94, 134,
- * 164, 198, 209 registers, estimated 78, 104, 144, 168, 216, 224. NVIDIA's OpenCL driver takes 121 forward and 168
- * backward at 4 x 4. What takes more (backward, components, wide values) shows when a plan compiles it.
+ * The second constraint limits a work-group's registers. NVIDIA's processors have 65,536, at most 255 per work-item:
+ * 256 work-items always fit. The estimate follows the forward pass of softmax as ptxas compiles it for sm_90
+ * (softmax-64 of tests/offline, 8 x 16 work-items): at rows x keys of 1 x 1, 2 x 2, 4 x 2, 4 x 4, 4 x 8, 8 x 2 it takes
+ * 64, 94, 134, 164, 198, 209 registers, estimated 78, 104, 144, 168, 216, 224. NVIDIA's OpenCL driver takes 121 forward
+ * and 168 backward at 4 x 4. Kernels that need more (backward, components, wide values) are found when a plan compiles
+ * them.
  */
 #define MGK_SIMT_CONSTRAINTS(C)                                                                                        \
     C((key_threads * keys) % values == 0)                                                                              \
