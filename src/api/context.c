@@ -28,7 +28,7 @@ static clmgk_status read_options(const clmgk_context_options *options, clmgk_con
     return CLMGK_OK;
 }
 
-/* The device must be one of the context's. */
+/* The device must belong to the context. */
 static clmgk_status check_device(cl_context context, cl_device_id device, clmgk_error *error)
 {
     size_t size = 0;
@@ -49,7 +49,7 @@ static clmgk_status check_device(cl_context context, cl_device_id device, clmgk_
                  : mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "device is not one of the OpenCL context's devices");
 }
 
-/* The options' text, else the environment's; NULL if neither is set. */
+/* The options' folder, else the environment's; NULL if neither is set. */
 static clmgk_status copy_kernel_dir(clmgk_context *context, const char *kernel_dir, clmgk_error *error)
 {
     const char *const folder = kernel_dir != NULL ? kernel_dir : mgk_environment("CLMGK_KERNEL_DIR");
@@ -79,7 +79,7 @@ static clmgk_status read_tuning(clmgk_context *context, const clmgk_context_opti
     return status;
 }
 
-/* Facts and texts; the OpenCL objects are not yet held. */
+/* Facts and texts; the OpenCL objects are not retained yet. */
 static clmgk_status fill_context(clmgk_context *context, const clmgk_context_options *options, clmgk_error *error)
 {
     MGK_TRY(mgk_device_get_facts(context->device, &context->facts, error));
@@ -93,8 +93,8 @@ static clmgk_status fill_context(clmgk_context *context, const clmgk_context_opt
     return copy_kernel_dir(context, options->kernel_dir, error);
 }
 
-/* Code that drivers make reads what a group shares (a length, a sequence's begin) even where a flag says that the array
- * is absent: a NULL may end the process. */
+/* Compiled code may read values common to a work-group (a length, the start of a sequence) even if a flag marks the
+ * array as absent: a NULL could crash the process. */
 static clmgk_status make_stand_in(clmgk_context *context, clmgk_error *error)
 {
     cl_int code = CL_SUCCESS;

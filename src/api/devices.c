@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of devices, and the choice of one. */
+/* The list of devices, and the choice of a device. */
 #include "device/device.h"
 
 #include <ctype.h>
@@ -39,7 +39,7 @@ static clmgk_status append_platform(device_list *list, cl_platform_id platform, 
     return status;
 }
 
-/* All usable devices; `list` is to be freed after success. */
+/* All usable devices; free `list` after success. */
 static clmgk_status list_devices(device_list *list, clmgk_error *error)
 {
     cl_platform_id *platforms;
@@ -81,14 +81,14 @@ clmgk_status clmgk_get_device_info(cl_device_id device, clmgk_device_info *info,
 
 /* ---- choice ------------------------------------------------------------------------------------------------ */
 
-/* How a device is asked for. */
+/* A parsed selector. */
 typedef struct device_choice {
     const char *text;
     bool is_pair; /* PLATFORM:DEVICE */
     uint32_t platform, device;
 } device_choice;
 
-/* Digits only; *end is what follows them. False if there are none or too many. */
+/* Reads digits; *end points behind them. False if there are none or too many. */
 static bool read_index(const char *text, uint32_t *index, const char **end)
 {
     const size_t digits = strspn(text, "0123456789");
@@ -121,7 +121,7 @@ static bool contains(const char *text, const char *part)
     return false;
 }
 
-/* A runtime's short name counts as its platform's name: PoCL's platform does not say "pocl". */
+/* A runtime's short name also matches, because PoCL's platform name does not contain "pocl". */
 static bool matches(const mgk_device_facts *facts, const device_choice *choice)
 {
     const clmgk_device_info *const info = &facts->info;
@@ -131,7 +131,7 @@ static bool matches(const mgk_device_facts *facts, const device_choice *choice)
            contains(mgk_runtime_name(facts->runtime), choice->text);
 }
 
-/* "0:0 "name" (platform), ..." of the devices that match; of all if choice is NULL. */
+/* Lists the matching devices, all if choice is NULL, as "0:0 "name" (platform), ...". */
 static void describe_devices(const device_list *list, const device_choice *choice, mgk_text *text)
 {
     for (size_t i = 0; i < list->count; ++i) {

@@ -14,7 +14,7 @@ static const clmgk_variant variants[] = {
 
 /* ---- tables ---------------------------------------------------------------------------------------------------- */
 
-/* Whether it is the first of the variants whose family adds its parameters. */
+/* Whether the variant is the first whose family adds these parameters. */
 static bool is_first(size_t variant, const mgk_added_tunables *added)
 {
     size_t first = 0;
@@ -23,8 +23,8 @@ static bool is_first(size_t variant, const mgk_added_tunables *added)
     return first == variant;
 }
 
-/* The parameters of table `index` into `shown`, in the order in which the tables are shown: engines, engines with the
- * parameters of a family, other libraries. False past the last. */
+/* Stores the parameters of table `index` in `shown`. Order of the tables: engines, engines with the parameters of a
+ * family, other libraries. False past the last. */
 static bool table_at(size_t index, mgk_tunables *shown)
 {
     if (index < MGK_ENGINES) {
@@ -58,7 +58,7 @@ static bool find_table(const char *name, mgk_tunables *found)
 static clmgk_status need_table(const char *name, mgk_tunables *found, clmgk_error *error)
 {
     if (name == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "table: NULL: expected the name of one");
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "table: NULL: expected a table's name");
     if (!find_table(name, found))
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "table: \"%s\": expected one of clmgk_tunable_table", name);
     return CLMGK_OK;
@@ -82,7 +82,7 @@ clmgk_status clmgk_tunable_list(const char *table, clmgk_tunable *tunables, size
 {
     mgk_tunables found;
     if (count == NULL || (tunables == NULL && capacity > 0))
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected where to put it",
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected room for the result",
                         count == NULL ? "count" : "tunables");
     MGK_TRY(need_table(table, &found, error));
     *count = mgk_tunables_count(&found);
@@ -114,7 +114,7 @@ clmgk_status clmgk_tunable_check(const char *table, const char *parameters, clmg
 
 /* ---- measured values -------------------------------------------------------------------------------------------- */
 
-/* Parameters of some family on the engine: an entry's family is not asked. */
+/* Accepts parameters of any family on the engine: an entry's family is not checked. */
 static clmgk_status check_engine(const char *choice, const char *parameters, clmgk_error *error)
 {
     const mgk_engine *const engine = mgk_engine_named(choice);

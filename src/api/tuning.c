@@ -28,7 +28,7 @@ static clmgk_status fail_null(const char *name, const char *expected, clmgk_erro
 
 /* ---- storing ------------------------------------------------------------------------------------------------- */
 
-/* What a tuned pass is of. */
+/* A tuned pass's descriptor. */
 typedef struct tuned_case {
     clmgk_attention_desc desc; /* resolved */
     clmgk_pass pass;
@@ -83,7 +83,7 @@ clmgk_status clmgk_tuning_store(clmgk_context *context, const char *cache_dir, c
     if (context == NULL)
         return fail_null("context", "a context", error);
     if (tuned == NULL)
-        return fail_null("tuned", "what was measured", error);
+        return fail_null("tuned", "a measurement", error);
     MGK_TRY(check_case(desc, pass, &one, error));
     MGK_TRY(check_tuned(context, &one, tuned, error));
     const mgk_tuning_key key = mgk_attention_key(&one.desc, one.pass);
@@ -93,9 +93,9 @@ clmgk_status clmgk_tuning_store(clmgk_context *context, const char *cache_dir, c
     return status;
 }
 
-/* ---- looking ------------------------------------------------------------------------------------------------- */
+/* ---- reading ------------------------------------------------------------------------------------------------- */
 
-/* The cache with the library's own entries; *path (may be NULL: none) and *tuning are to be freed after success. */
+/* The cache with the library's own entries; free *path (NULL: no files) and *tuning after success. */
 static clmgk_status open_cache(const char *cache_dir, char **path, mgk_tuning **tuning, clmgk_error *error)
 {
     MGK_TRY(mgk_tuning_path(NULL, NULL, cache_dir, path, error));
@@ -111,7 +111,7 @@ static void close_cache(char *path, mgk_tuning *tuning)
     mgk_tuning_free(NULL, tuning);
 }
 
-/* What does not fit is cut. */
+/* Truncates long texts. */
 static void copy_text(char *target, size_t size, const char *source)
 {
     const size_t length = strlen(source) < size ? strlen(source) : size - 1;
@@ -124,7 +124,7 @@ static bool same_name(const mgk_tuning_device *a, const mgk_tuning_device *b)
     return strcmp(a->name, b->name) == 0 && strcmp(a->platform, b->platform) == 0;
 }
 
-/* What the file would say of a device. */
+/* The facts of a device that the file stores. */
 static clmgk_status describe_device(cl_device_id id, mgk_tuning_device *device, clmgk_error *error)
 {
     mgk_device_facts facts;
@@ -133,7 +133,7 @@ static clmgk_status describe_device(cl_device_id id, mgk_tuning_device *device, 
     return CLMGK_OK;
 }
 
-/* What plans on `own` make of the entry. */
+/* Whether and how plans on `own` use the entry. */
 static void judge_entry(const mgk_tuning_set *set, const mgk_tuning_entry *entry, const mgk_tuning_device *own,
                         clmgk_tuning_entry *shown)
 {
@@ -177,7 +177,7 @@ static clmgk_status show_entry(const mgk_tuning_set *set, const mgk_tuning_entry
     return CLMGK_OK;
 }
 
-/* `own` NULL: of all devices. */
+/* `own` NULL: entries of all devices. */
 static clmgk_status show_entries(const mgk_tuning_set *set, const mgk_tuning_device *own, clmgk_tuning_entry *entries,
                                  size_t capacity, size_t *count, clmgk_error *error)
 {
@@ -201,9 +201,9 @@ clmgk_status clmgk_tuning_list(const char *cache_dir, cl_device_id device, clmgk
     mgk_tuning *tuning = NULL;
     mgk_tuning_device own;
     if (count == NULL)
-        return fail_null("count", "where to put the number", error);
+        return fail_null("count", "room for the number", error);
     if (entries == NULL && capacity > 0)
-        return fail_null("entries", "where to put them", error);
+        return fail_null("entries", "room for the entries", error);
     if (device != NULL)
         MGK_TRY(describe_device(device, &own, error));
     MGK_TRY(open_cache(cache_dir, &path, &tuning, error));
@@ -221,7 +221,7 @@ clmgk_status clmgk_tuning_get_info(const char *cache_dir, clmgk_tuning_info *inf
     char *path = NULL;
     mgk_tuning *tuning = NULL;
     if (info == NULL)
-        return fail_null("info", "where to put the information", error);
+        return fail_null("info", "room for the information", error);
     MGK_TRY(open_cache(cache_dir, &path, &tuning, error));
     clmgk_status status = CLMGK_OK;
     if (path != NULL && strlen(path) >= sizeof(info->path)) {
@@ -246,7 +246,7 @@ static bool is_of_device(const mgk_tuning_device *device, const void *user)
 
 /* ---- changing ------------------------------------------------------------------------------------------------ */
 
-/* `user`: the mgk_tuning_device whose entries go; NULL: all. */
+/* `user`: the mgk_tuning_device whose entries to remove; NULL: all. */
 static clmgk_status remove_entries(mgk_tuning_set *set, void *user, bool *changed, clmgk_error *error)
 {
     size_t kept = 0;
@@ -279,9 +279,9 @@ clmgk_status clmgk_tuning_export(const char *cache_dir, cl_device_id device, cha
     mgk_tuning *tuning = NULL;
     mgk_tuning_device own;
     if (length == NULL)
-        return fail_null("length", "where to put the number", error);
+        return fail_null("length", "room for the number", error);
     if (text == NULL && capacity > 0)
-        return fail_null("text", "where to put it", error);
+        return fail_null("text", "room for the text", error);
     if (device != NULL)
         MGK_TRY(describe_device(device, &own, error));
     MGK_TRY(open_cache(cache_dir, &path, &tuning, error));
@@ -318,11 +318,11 @@ static clmgk_status merge_entries(mgk_tuning_set *set, void *user, bool *changed
         MGK_TRY(mgk_tuning_set_put(set, &job->set.devices[entry->device], entry, false, &taken, error));
         job->taken += taken;
     }
-    *changed = true; /* so that who imports nothing learns whether the file can be written */
+    *changed = true; /* an import without new entries shall report, too, that the file can't be written */
     return CLMGK_OK;
 }
 
-/* Nothing that is not wholly right is taken. */
+/* Refuses a text with any invalid line or value. */
 static clmgk_status read_import(const char *text, size_t length, mgk_tuning_set *set, clmgk_error *error)
 {
     mgk_tuning_reading reading;
@@ -345,7 +345,7 @@ clmgk_status clmgk_tuning_import(const char *cache_dir, const char *text, size_t
     import_job job = {.taken = 0};
     clmgk_status status;
     if (text == NULL)
-        return fail_null("text", "what clmgk_tuning_export wrote", error);
+        return fail_null("text", "the text of clmgk_tuning_export", error);
     if (length == 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "length: 0: expected a text");
     MGK_TRY_GOTO(status, read_import(text, length, &job.set, error), cleanup);

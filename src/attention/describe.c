@@ -43,7 +43,7 @@ static clmgk_status check_enums(const clmgk_attention_desc *d, clmgk_error *erro
     return check_enum("combine", d->combine, 2, error);
 }
 
-/* What only the admixture family knows; that family itself says which of its variants takes which. */
+/* Refuses fields of the admixture family in other families. That family checks its own variants. */
 static clmgk_status check_foreign_fields(const clmgk_attention_desc *d, clmgk_error *error)
 {
     const bool set = d->use_mix_weight || d->use_mix_offset || d->shared_noise;
@@ -116,7 +116,7 @@ static clmgk_status resolve_variance(clmgk_attention_desc *d, clmgk_error *error
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
                         "variance: %g: expected 0 with variant %s (another scale goes into the mixing)", d->variance,
                         clmgk_variant_name(d->variant));
-    /* it reaches the kernels as an f32 */
+    /* the kernels take it as an f32 */
     const float single = (float)d->variance;
     if (single == 0.0f || isinf(single) || isinf(1.4427f / single))
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "variance: %g: expected a number of f32's range",
@@ -131,7 +131,7 @@ static clmgk_status resolve_window_side(const char *field, int64_t *side, clmgk_
     if (*side < -1)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %" PRId64 ": expected -1 (no limit), 0 or more", field,
                         *side);
-    if (*side >= MAX_AXIS) /* no key is that far from its diagonal */
+    if (*side >= MAX_AXIS) /* larger than every distance */
         *side = -1;
     return CLMGK_OK;
 }
@@ -167,7 +167,7 @@ static clmgk_status check_sequences(const clmgk_attention_desc *d, clmgk_error *
     return CLMGK_OK;
 }
 
-/* An axis of the bias: 1 or the full one. */
+/* An axis of the bias: 1 or full. */
 static clmgk_status resolve_bias_axis(const char *field, int64_t *axis, int64_t full, clmgk_error *error)
 {
     set_default(axis, full);
@@ -199,14 +199,14 @@ static clmgk_status check_softcap(const clmgk_attention_desc *d, clmgk_error *er
     if (!(d->softcap > 0.0) || isinf(d->softcap))
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "softcap: %g: expected a positive number, or 0 for none",
                         d->softcap);
-    /* kernels hold it as an f32 in units of log2, and its inverse */
+    /* the kernels take it, in units of log2, and its inverse as f32 */
     const float single = (float)(d->softcap * 1.4426950408889634);
     if (single == 0.0F || isinf(single) || isinf(1.0F / single))
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "softcap: %g: expected a number of f32's range", d->softcap);
     const bool one_score = mgk_has_trait(d, CLMGK_TRAIT_ADMIXTURE) || d->components == 1;
     if (!one_score || d->score != CLMGK_SCORE_DOT)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                        "softcap: %g: expected 0 but with one component and dot scores", d->softcap);
+                        "softcap: %g: expected 0 except with one component and dot scores", d->softcap);
     return CLMGK_OK;
 }
 
@@ -218,7 +218,7 @@ static clmgk_status check_dropout(const clmgk_attention_desc *d, clmgk_error *er
                     d->dropout);
 }
 
-/* ---- what the plan is asked for ----------------------------------------------------------------------------- */
+/* ---- passes ------------------------------------------------------------------------------------------------- */
 
 static clmgk_status check_set(const char *field, uint32_t set, uint32_t all, clmgk_error *error)
 {
@@ -228,7 +228,7 @@ static clmgk_status check_set(const char *field, uint32_t set, uint32_t all, clm
                     all);
 }
 
-/* Gradients of arrays that the variant, or this descriptor, has. */
+/* Accepts gradients of arrays that the variant and this descriptor use. */
 static clmgk_status check_gradients(const clmgk_attention_desc *d, clmgk_error *error)
 {
     static const struct {
@@ -262,7 +262,7 @@ static clmgk_status check_outputs(const clmgk_attention_desc *d, clmgk_error *er
 
 /* ---- layouts ------------------------------------------------------------------------------------------------ */
 
-/* Strides of a dense array; false on overflow. An empty array has those of one with one token. */
+/* Strides of a dense array; false on overflow. An empty array has the strides of an array with one token. */
 static bool dense_layout(clmgk_layout *layout, const clmgk_shape *shape)
 {
     const bool has_width = shape->axes[shape->rank - 1] == 'D' || shape->axes[shape->rank - 1] == 'E';
@@ -289,11 +289,11 @@ static clmgk_status check_strides(const char *name, const clmgk_layout *layout, 
     return CLMGK_OK;
 }
 
-/* Sorted by stride, every axis must step over all that the axes before it reach. */
+/* With axes sorted by stride, each stride must exceed the reach of the axes before it. */
 static clmgk_status check_no_overlap(const char *name, const clmgk_shape *shape, clmgk_error *error)
 {
     bool done[CLMGK_MAX_RANK] = {false};
-    int64_t reach = 0; /* of the axes done: the last element's place */
+    int64_t reach = 0; /* offset of the last element over the axes so far */
     for (int step = 0; step < shape->rank; ++step) {
         int next = -1;
         for (int i = 0; i < shape->rank; ++i)
@@ -305,14 +305,14 @@ static clmgk_status check_no_overlap(const char *name, const clmgk_shape *shape,
         if (shape->stride[next] <= reach)
             return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
                             "%s: stride %" PRId64 " of axis %d: expected more than %" PRId64
-                            ", so that no two elements share a place",
+                            ", so that no two elements overlap",
                             name, shape->stride[next], next, reach);
         reach += (shape->size[next] - 1) * shape->stride[next];
     }
     return CLMGK_OK;
 }
 
-/* Each element of an output has a place of its own. */
+/* Whether the array is an output, whose elements must not overlap. */
 static bool is_written(clmgk_array array)
 {
     for (int pass = 0; pass < CLMGK_PASSES; ++pass)
@@ -344,7 +344,7 @@ static clmgk_status resolve_layout(clmgk_attention_desc *d, clmgk_array array, c
 static clmgk_status resolve_layouts(clmgk_attention_desc *d, clmgk_error *error)
 {
     for (int i = 0; i < CLMGK_ARRAYS; ++i)
-        if (mgk_array_layout(d, (clmgk_array)i) != NULL && i != CLMGK_ARRAY_GRAD_LSE) /* L's layout is its own */
+        if (mgk_array_layout(d, (clmgk_array)i) != NULL && i != CLMGK_ARRAY_GRAD_LSE) /* shares L's layout */
             MGK_TRY(resolve_layout(d, (clmgk_array)i, error));
     return CLMGK_OK;
 }
@@ -360,8 +360,7 @@ static bool fits(const int64_t *factors, size_t count)
     return true;
 }
 
-/* The dense arrays' sizes, and those that plans make of the axes (a few f32 numbers of each row, or of each key and
- * component). */
+/* Checks the sizes of dense arrays, and of workspaces (a few f32 numbers for each row, or each key and component). */
 static clmgk_status check_extents(const clmgk_attention_desc *d, clmgk_error *error)
 {
     const int64_t rows[] = {d->batch, d->heads, d->components, d->length, 64};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Enqueueing a plan: the call's buffers checked, bound and launched. Nothing here compiles, allocates or waits. */
+/* Enqueues a plan: checks the call's buffers, binds them and launches the kernels. Never compiles, allocates or
+ * waits. */
 #include "attention/plan.h"
 #include "device/checks.h"
 
@@ -31,7 +32,7 @@ static clmgk_status check_missing(const clmgk_plan *plan, clmgk_pass pass, clmgk
 {
     if (pass == CLMGK_PASS_BACKWARD && array == CLMGK_ARRAY_LSE)
         return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
-                        "lse: NULL: expected L of the forward pass, which gradients are made from");
+                        "lse: NULL: expected L of the forward pass, which gradients depend on");
     return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: NULL: expected a buffer (variant %s)", name,
                     clmgk_variant_name(plan->desc.variant));
 }
@@ -80,7 +81,7 @@ typedef struct place {
     cl_event *event; /* NULL: not wanted */
 } place;
 
-/* The next step that has work, from `step` on; the number of steps if there is none. */
+/* The first step from `step` on that has work; the number of steps if there is none. */
 static size_t next_step(const mgk_pass_plan *plan, size_t step)
 {
     while (step < plan->steps && plan->step[step].launch.global[0] == 0)
@@ -88,14 +89,14 @@ static size_t next_step(const mgk_pass_plan *plan, size_t step)
     return step;
 }
 
-/* An empty problem still orders events. */
+/* Enqueues a marker, because an empty problem still orders events. */
 static clmgk_status launch_nothing(const place *at, clmgk_error *error)
 {
     static const mgk_launch nothing = {.dimensions = 1};
     return mgk_launch_kernel(at->queue, NULL, &nothing, 0, NULL, at->num_wait, at->wait_list, at->event, error);
 }
 
-/* The steps one after the other: each waits for the one before, since the queue may be out of order. */
+/* Each step waits for the previous step, because the queue may be out of order. */
 static clmgk_status launch_steps(const clmgk_plan *plan, clmgk_pass which, const mgk_call *call, const place *at,
                                  clmgk_error *error)
 {

@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simple calls: arrays on the host, a device picked for the caller. */
+/* The simple calls: arrays on the host, device chosen by the library. */
 #include "attention/plan.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
-/* What one call holds; released by host_close whatever happened. */
+/* A call's objects, which host_close releases after success and failure. */
 typedef struct host_call {
     clmgk_pass pass;
     clmgk_attention_desc given;   /* resolved */
-    clmgk_attention_desc desc;    /* the part of it that the pass needs */
+    clmgk_attention_desc desc;    /* only the fields that the pass needs */
     clmgk_host_args args;         /* the caller's */
-    void *pointer[CLMGK_ARRAYS];  /* of `args`; NULL: not given, or not of this pass */
+    void *pointer[CLMGK_ARRAYS];  /* of `args`; NULL: not given, or not used by the pass */
     bool is_output[CLMGK_ARRAYS]; /* the others are only read */
 
     cl_context cl;
     cl_command_queue queue;
     clmgk_context *context;
     clmgk_plan *plan;
-    clmgk_buffer buffer[CLMGK_ARRAYS]; /* the workspace among them */
+    clmgk_buffer buffer[CLMGK_ARRAYS]; /* including the workspace */
     size_t bytes[CLMGK_ARRAYS];        /* from the first element to one past the last; 0: not given or empty */
-    void *result[CLMGK_ARRAYS];        /* of outputs, before they are copied to the caller */
+    void *result[CLMGK_ARRAYS];        /* outputs, before they are copied to the caller */
 } host_call;
 
 static void host_close(host_call *call)
@@ -41,7 +41,7 @@ static void host_close(host_call *call)
 
 /* ---- the caller's pointers ---------------------------------------------------------------------------------- */
 
-/* The pointer that a field holds; OpenCL's signatures lack a const, inputs are only read. */
+/* The pointer in a field. Not const, because OpenCL's signatures are not; inputs are only read. */
 static void *pointer_of(const clmgk_host_args *args, clmgk_array array)
 {
 #define FIELD_STORAGE(field) offsetof(clmgk_host_args, field)
@@ -63,7 +63,7 @@ static clmgk_status check_missing(const host_call *call, clmgk_array array, cons
 {
     if (call->pass == CLMGK_PASS_BACKWARD && array == CLMGK_ARRAY_LSE)
         return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
-                        "lse: NULL: expected L of the forward pass, which gradients are made from");
+                        "lse: NULL: expected L of the forward pass, which gradients depend on");
     return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: NULL: expected an array (variant %s)", name,
                     clmgk_variant_name(call->desc.variant));
 }
@@ -90,7 +90,7 @@ static clmgk_status check_pointer(host_call *call, clmgk_array array, clmgk_erro
     return CLMGK_OK;
 }
 
-/* ---- values, which are in reach here ------------------------------------------------------------------------ */
+/* ---- values ------------------------------------------------------------------------------------------------- */
 
 static clmgk_status check_lengths(const char *name, const int32_t *lengths, int64_t batch, int64_t most,
                                   clmgk_error *error)
@@ -110,7 +110,7 @@ static clmgk_status check_offsets(const char *name, const int32_t *offsets, int6
     for (int64_t t = 1; t <= sequences; ++t)
         if (offsets[t] < offsets[t - 1])
             return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                            "%s[%" PRId64 "]: %" PRId32 ": expected no less than the one before, %" PRId32, name, t,
+                            "%s[%" PRId64 "]: %" PRId32 ": expected at least the offset before, %" PRId32, name, t,
                             offsets[t], offsets[t - 1]);
     if (offsets[sequences] != end)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
@@ -186,8 +186,7 @@ static clmgk_status open_device(host_call *call, const char *selector, clmgk_err
     return clmgk_context_create(call->cl, info.device_id, NULL, &call->context, error);
 }
 
-/* An output's own values go to the device too: they are added to, and gaps between its strides come back as they
- * were. */
+/* Outputs are copied to the device too: gradients may be added to them, and gaps between strides keep their values. */
 static clmgk_status create_buffer(host_call *call, int array, clmgk_error *error)
 {
     cl_int code = CL_SUCCESS;
@@ -248,7 +247,7 @@ static clmgk_status run(host_call *call, clmgk_error *error)
 
 /* ---- the public calls --------------------------------------------------------------------------------------- */
 
-/* Reads the call; of the descriptor, the pass's part. */
+/* Reads the call, and the pass's part of the descriptor. */
 static clmgk_status host_begin(host_call *call, clmgk_pass pass, const clmgk_attention_desc *desc,
                                const clmgk_host_args *args, clmgk_error *error)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cl/base/normal.clh as C: its vectors are one number wide. */
+/* cl/base/normal.clh as C, with vectors of width 1. */
 #ifndef MGK_API_NORMAL_H
 #define MGK_API_NORMAL_H
 

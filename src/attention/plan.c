@@ -500,7 +500,7 @@ clmgk_status clmgk_plan_create(clmgk_context *context, const clmgk_attention_des
 {
     if (context == NULL || out == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected %s", context == NULL ? "context" : "out",
-                        context == NULL ? "a context" : "where to put the plan");
+                        context == NULL ? "a context" : "room for the plan");
     clmgk_attention_desc resolved;
     clmgk_plan_options chosen;
     MGK_TRY(clmgk_attention_validate(desc, &resolved, error));
@@ -541,7 +541,7 @@ clmgk_status clmgk_plan_get_info(const clmgk_plan *plan, clmgk_plan_info *info, 
 {
     if (plan == NULL || info == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected %s", plan == NULL ? "plan" : "info",
-                        plan == NULL ? "a plan" : "where to put the information");
+                        plan == NULL ? "a plan" : "room for the information");
     *info = plan->info;
     return CLMGK_OK;
 }

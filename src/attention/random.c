@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random numbers on the host: the generator of cl/base/random.clh, the mask that dropout draws with it, and the noise.
- */
+/* Random numbers on the host: the generator of cl/base/random.clh, and its dropout mask and noise. */
 #include "attention/normal.h"
 #include "base/base.h"
 #include "clmgk/attention.h"
 
 #include <inttypes.h>
 
-/* The most that an axis of a problem can have. */
+/* Largest axis of a problem. */
 #define MAX_AXIS (INT64_C(1) << 30)
 
 void clmgk_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t words[4])
@@ -49,7 +48,7 @@ static clmgk_status check_numbers(int64_t heads, int64_t b, int64_t h, int64_t f
 /* The streams of cl/base/random.clh. */
 enum { STREAM_DROPOUT = 0, STREAM_NOISE = 1 };
 
-/* A head's counter: row and key are still to come. */
+/* A head's counter, without row and key. */
 typedef struct generator {
     uint32_t counter[4];
     uint32_t key[2];
@@ -60,7 +59,7 @@ static generator of_head(uint64_t seed, int64_t heads, int64_t b, int64_t h, uin
     return (generator){{0, 0, (uint32_t)(b * heads + h), stream}, {(uint32_t)seed, (uint32_t)(seed >> 32)}};
 }
 
-/* The four words of row i that key j has one of. */
+/* The four words of row i and the group of four keys that includes j. */
 static void draw(generator *from, int64_t i, uint32_t j, uint32_t words[4])
 {
     from->counter[0] = j / 4;
@@ -93,7 +92,7 @@ static void noise_row(generator *from, int64_t i, int64_t first_key, int64_t key
     }
 }
 
-/* NOLINTNEXTLINE(readability-function-size): a tile of one head is that many numbers */
+/* NOLINTNEXTLINE(readability-function-size): a head's tile takes that many numbers */
 clmgk_status clmgk_dropout_mask(double dropout, uint64_t seed, int64_t heads, int64_t b, int64_t h, int64_t first_row,
                                 int64_t rows, int64_t first_key, int64_t keys, uint8_t *mask, clmgk_error *error)
 {

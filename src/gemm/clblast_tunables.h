@@ -61,7 +61,7 @@
     C(MDIMCD *NDIMCD % MDIMAD == 0 && WGD * MDIMAD % (MDIMCD * NDIMCD) == 0)                                           \
     C(MDIMCD *NDIMCD % NDIMBD == 0 && WGD * NDIMBD % (MDIMCD * NDIMCD) == 0)
 
-/* Which of the two: by the third root of m n k. */
+/* The choice between the two, by the third root of m n k. */
 #define MGK_CLBLAST_ROUTINE_TUNABLES(T)                                                                                \
     T(XGEMM_MIN_INDIRECT_SIZE, "XGEMM_MIN_INDIRECT_SIZE", NULL, 0, 0, "smallest product, as a cube's edge, for Xgemm", \
       0, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096)

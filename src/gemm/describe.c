@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Descriptors of products: checked, defaults filled in. */
+/* Descriptors of products: checks and defaults. */
 #include "gemm/gemm.h"
 
 #include <float.h>
@@ -92,7 +92,7 @@ static clmgk_status check_fields(const clmgk_gemm_desc *desc, clmgk_error *error
     return check_factor("beta", desc->beta, error);
 }
 
-/* The place of a matrix: `ld` and `stride` with their defaults filled in, and its extent in bytes a number. */
+/* Fills in `ld` and `stride` of a matrix, and checks that its extent in bytes does not overflow. */
 static clmgk_status place(const char *name, mgk_gemm_matrix matrix, const clmgk_gemm_desc *desc, int64_t *ld,
                           int64_t *stride, int32_t broadcast, clmgk_error *error)
 {
@@ -117,7 +117,7 @@ static clmgk_status place(const char *name, mgk_gemm_matrix matrix, const clmgk_
     return fits ? CLMGK_OK : mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: its bytes do not fit in 64 bits", name);
 }
 
-/* One matrix of C after the other, or their rows side by side: other places that might be disjoint are not taken. */
+/* Accepts matrices of C one after the other, or with their rows side by side; no other disjoint layouts. */
 static clmgk_status check_disjoint(const clmgk_gemm_desc *desc, clmgk_error *error)
 {
     const mgk_gemm_matrix c = mgk_gemm_c(desc);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Enqueueing a product: the call's buffers checked, and handed to the provider. */
+/* Enqueues a product: checks the call's buffers and calls the provider. */
 #include "device/checks.h"
 #include "gemm/gemm.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products: what a provider is, and a plan's inside. src/gemm is the only includer of other BLAS libraries. */
+/* Matrix products: providers and plans. Only src/gemm includes other BLAS libraries. */
 #ifndef MGK_GEMM_H
 #define MGK_GEMM_H
 
@@ -19,13 +19,13 @@ struct clmgk_gemm_plan {
     clmgk_gemm_info info;
 };
 
-/* What a call of clmgk_enqueue_gemm gives: checked against the descriptor. */
+/* The arguments of clmgk_enqueue_gemm, checked against the descriptor. */
 typedef struct mgk_gemm_call {
     const clmgk_gemm_args *args;
     cl_command_queue queue;
     cl_uint num_wait;
     const cl_event *wait_list;
-    cl_event *event; /* NULL: not wanted */
+    cl_event *event; /* NULL: none */
 } mgk_gemm_call;
 
 struct mgk_gemm_provider {
@@ -35,26 +35,26 @@ struct mgk_gemm_provider {
     /* Whether it can multiply elements of this type on the device: UNSUPPORTED, with the reason, is a normal answer. */
     clmgk_status (*applicable)(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error);
 
-    /* Whether parameters are what it understands: "" always is. */
+    /* Whether it understands the parameters; "" is always right. */
     clmgk_status (*check_parameters)(const char *parameters, clmgk_error *error);
 
-    /* Makes plan->state and fills what it knows of plan->info. The descriptor has something to multiply. On failure
-     * `release` is called with what is there. */
+    /* Makes plan->state and fills its part of plan->info. The product is not empty. After a failure the caller calls
+     * `release`. */
     clmgk_status (*plan)(clmgk_gemm_plan *plan, const char *parameters, clmgk_error *error);
     clmgk_status (*enqueue)(const clmgk_gemm_plan *plan, const mgk_gemm_call *call, clmgk_error *error);
     void (*release)(clmgk_gemm_plan *plan); /* plan->state may be NULL */
 };
 
-/* The providers, the one to prefer first; those that the build lacks answer so. */
+/* The providers in order of preference; a provider that the build lacks reports so. */
 extern const mgk_gemm_provider mgk_gemm_onednn;
 extern const mgk_gemm_provider mgk_gemm_openblas;
 extern const mgk_gemm_provider mgk_gemm_clblast;
 extern const mgk_gemm_provider *const mgk_gemm_providers[3];
 
-/* Where there is nothing to multiply: C = beta C, or nothing at all. Not in the list. */
+/* For products without a sum: C = beta C, or nothing to do. Not in the list. */
 extern const mgk_gemm_provider mgk_gemm_scale;
 
-/* The provider of this name; NULL: there is none. */
+/* The provider of this name; NULL if there is none. */
 const mgk_gemm_provider *mgk_gemm_provider_named(const char *name);
 
 /* ---- measured values ----------------------------------------------------------------------------------------- */

@@ -192,7 +192,7 @@ clmgk_status clmgk_gemm_plan_create(clmgk_context *context, const clmgk_gemm_des
 {
     if (context == NULL || out == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected %s", context == NULL ? "context" : "out",
-                        context == NULL ? "a context" : "where to put the plan");
+                        context == NULL ? "a context" : "room for the plan");
     clmgk_gemm_desc resolved;
     clmgk_gemm_options chosen;
     const mgk_gemm_provider *provider = NULL;
@@ -230,7 +230,7 @@ clmgk_status clmgk_gemm_plan_get_info(const clmgk_gemm_plan *plan, clmgk_gemm_in
 {
     if (plan == NULL || info == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected %s", plan == NULL ? "plan" : "info",
-                        plan == NULL ? "a plan" : "where to put the information");
+                        plan == NULL ? "a plan" : "room for the information");
     *info = plan->info;
     return CLMGK_OK;
 }

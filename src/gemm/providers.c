@@ -25,7 +25,7 @@ clmgk_status clmgk_gemm_provider_state(cl_device_id device, size_t index, clmgk_
 {
     mgk_device_facts facts;
     if (info == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "info: NULL: expected where to put the information");
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "info: NULL: expected room for the information");
     if (index >= MGK_COUNT(mgk_gemm_providers))
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "index: %zu: expected less than %zu", index,
                         MGK_COUNT(mgk_gemm_providers));

@@ -52,7 +52,7 @@ static clmgk_status check_given(const clmgk_context *context, const clmgk_tuned 
     if (context == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "context: NULL: expected a context");
     if (tuned == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "tuned: NULL: expected what was measured");
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "tuned: NULL: expected a measurement");
     if (tuned->choice == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "tuned.choice: NULL: expected a provider of products");
     return mgk_gemm_check_tuned(tuned->choice, tuned->parameters, error);

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* ---- names the lines use ------------------------------------------------------------------------------------- */
+/* ---- expressions of the list --------------------------------------------------------------------------------- */
 
 static bool has_trait(const clmgk_attention_desc *d, clmgk_variant_trait trait)
 {
@@ -139,14 +139,14 @@ static int64_t size_of(const clmgk_attention_desc *d, char axis)
     return axis == 't' ? d->sequences + 1 : 1;
 }
 
-/* A product that saturates: an extent made with it does not fit. */
+/* A saturating product: an extent computed from it does not fit. */
 static int64_t product(int64_t a, int64_t b)
 {
     int64_t out = INT64_MAX;
     return mgk_mul_i64(a, b, &out) ? out : INT64_MAX;
 }
 
-/* Where the descriptor has the array's layout; 0: nowhere. */
+/* Offset of the array's layout in the descriptor; 0: none. */
 static size_t layout_offset(clmgk_array array)
 {
     switch (array) {
@@ -228,7 +228,7 @@ int64_t clmgk_array_count(const clmgk_attention_desc *desc, clmgk_array array)
 bool mgk_array_extent(const clmgk_attention_desc *desc, clmgk_array array, int64_t *extent)
 {
     const clmgk_shape shape = clmgk_array_shape(desc, array);
-    int64_t last = 0; /* the last element's place */
+    int64_t last = 0; /* offset of the last element */
     *extent = 0;
     if (clmgk_array_count(desc, array) == 0)
         return true;
@@ -259,7 +259,7 @@ static bool is_wanted(const clmgk_attention_desc *desc, clmgk_pass pass)
     return wanted[pass];
 }
 
-/* A letter for each pass: r required, o optional. */
+/* A letter for each pass: r required, o optional, - absent. */
 static const char *passes_of(clmgk_array array)
 {
     static const char *const passes_by_array[] = {

@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The arrays of a descriptor, for the library's own use (public part: clmgk/arrays.h). */
+/* The arrays of a descriptor: internal functions (public part: clmgk/arrays.h). */
 #ifndef MGK_ARRAYS_H
 #define MGK_ARRAYS_H
 
 #include "base/base.h"
 #include "clmgk/attention.h"
 
-/* The variant has the trait. */
+/* Whether the variant has the trait. */
 static inline bool mgk_has_trait(const clmgk_attention_desc *desc, clmgk_variant_trait trait)
 {
     return (clmgk_variant_traits(desc->variant) & (uint32_t)trait) != 0;
 }
 
-/* The array's name, that of its field. */
+/* The name of the array's field. */
 const char *mgk_array_name(clmgk_array array);
 
 /* The shape that the array would have, whether the descriptor uses it or not. */
 clmgk_shape mgk_array_shape(const clmgk_attention_desc *desc, clmgk_array array);
 
-/* The layout that a descriptor has for the array; NULL: it is dense. */
+/* The array's layout in the descriptor; NULL: dense. */
 clmgk_layout *mgk_array_layout(clmgk_attention_desc *desc, clmgk_array array);
 
-/* Whether the variant, with this descriptor, has the array: of a gradient, whether it may be asked for. */
+/* Whether the descriptor has the array; for a gradient, whether it may be requested. */
 bool mgk_array_exists(const clmgk_attention_desc *desc, clmgk_array array);
 
 /* Whether some pass of the descriptor uses the array; whether a call of `pass` writes it. */
