@@ -782,20 +782,17 @@ KERNEL(mixture_backward)
                 at.row_sums =
                     work + a.region[MGK_REGION_ROW_SUMS] + (split * rows + at.bh * a.length) * COMPONENTS + p.row_base;
                 at.bias = HAS_BIAS ? bias_of(&a, &p, h, bias) : 0;
-#if HAS_ALIBI
-                at.slope = slopes[h] * LOG2_E;
-#endif
-#if HAS_BIAS_ENTRIES
-                at.grad_bias = a.bias_copies == 0
-                                   ? grad_bias
-                                   : work + a.region[MGK_REGION_BIAS] + GROUP_ID * (a.bias_batches * a.bias.batch);
-                at.grad_bias += (p.batch % a.bias_batches) * a.bias.batch + h * a.bias.head +
-                                p.row_base * a.bias.component + p.key_base * a.bias.token;
-#endif
-#if WANT_GAMMA
-                at.gamma =
-                    gamma + at.bh * COMPONENTS * a.length * a.length_k + p.row_base * (long)a.length_k + p.key_base;
-#endif
+                at.slope = HAS_ALIBI ? slopes[h] * LOG2_E : 0.0f;
+                if (HAS_BIAS_ENTRIES) {
+                    at.grad_bias = a.bias_copies == 0
+                                       ? grad_bias
+                                       : work + a.region[MGK_REGION_BIAS] + GROUP_ID * (a.bias_batches * a.bias.batch);
+                    at.grad_bias += (p.batch % a.bias_batches) * a.bias.batch + h * a.bias.head +
+                                    p.row_base * a.bias.component + p.key_base * a.bias.token;
+                }
+                if (WANT_GAMMA)
+                    at.gamma =
+                        gamma + at.bh * COMPONENTS * a.length * a.length_k + p.row_base * (long)a.length_k + p.key_base;
                 components_begin(&x, &a, h, &at, variance);
                 key.spread = 0.0f;
                 key.tiny = false;
@@ -812,15 +809,13 @@ KERNEL(mixture_backward)
             }
             for (int panel = 0; panel < PANELS; ++panel) {
                 const int first = k0 + panel * PANEL_ROWS;
-#if WANT_K
-                for (int r = 0; r < PRODUCTS; ++r)
-                    store_keys(&g, panel, r, HAS_VARIANCE ? 1.0f : a.scale * LN_2, dk + r * a.grad_k.component,
-                               a.grad_k.token, first, keys, a.head_size, is_added(&a.bound, SLOT_GRAD_K));
-#endif
-#if WANT_V
-                store_values(&g, panel, 0, dv, a.grad_v.token, first, keys, a.value_size,
-                             is_added(&a.bound, SLOT_GRAD_V));
-#endif
+                if (WANT_K)
+                    for (int r = 0; r < PRODUCTS; ++r)
+                        store_keys(&g, panel, r, HAS_VARIANCE ? 1.0f : a.scale * LN_2, dk + r * a.grad_k.component,
+                                   a.grad_k.token, first, keys, a.head_size, is_added(&a.bound, SLOT_GRAD_K));
+                if (WANT_V)
+                    store_values(&g, panel, 0, dv, a.grad_v.token, first, keys, a.value_size,
+                                 is_added(&a.bound, SLOT_GRAD_V));
             }
         }
     }
