@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* Here "memory" is the host's. */
-static void *of(const run_execution *execution, run_array array)
+static void *of(const run_execution *execution, clmgk_array array)
 {
     return (void *)execution->memory[array];
 }
@@ -26,7 +26,7 @@ static tool_exit read_values(npy_file *file, clmgk_dtype dtype, size_t count, cl
     return npy_read(file, dtype, values, error);
 }
 
-static tool_exit read_golden(const run_problem *problem, run_array array, const char *output, cl_mem *memory,
+static tool_exit read_golden(const run_problem *problem, clmgk_array array, const char *output, cl_mem *memory,
                              tool_error *error)
 {
     char path[4096];
@@ -44,9 +44,9 @@ static tool_exit read_golden(const run_problem *problem, run_array array, const 
 }
 
 /* A copy of what the host has. */
-static tool_exit copy_values(const run_problem *problem, run_array array, cl_mem *memory, tool_error *error)
+static tool_exit copy_values(const run_problem *problem, clmgk_array array, cl_mem *memory, tool_error *error)
 {
-    const size_t bytes = problem->slot[array].count * run_element_size(&problem->desc, array);
+    const size_t bytes = problem->slot[array].count * clmgk_array_element_size(&problem->desc, array);
     void *const values = malloc(tool_buffer_bytes(bytes, 1));
     if (!values)
         return tool_fail_memory(error, run_option(array));
@@ -59,15 +59,15 @@ tool_exit run_execute(const run_arguments *arguments, const run_problem *problem
                       tool_error *error)
 {
     *execution = (run_execution){0};
-    for (run_array array = 0; array < RUN_FILES; array++) {
+    for (clmgk_array array = 0; array < RUN_FILES; array++) {
         const run_slot *const slot = &problem->slot[array];
         cl_mem *const memory = &execution->memory[array];
-        npy_file file = array < RUN_STREAMED ? problem->file[array] : (npy_file){0};
+        npy_file file = run_is_streamed(array) ? problem->file[array] : (npy_file){0};
         if (!slot->used)
             continue;
-        if (array < RUN_STREAMED)
+        if (run_is_streamed(array))
             TOOL_TRY(read_values(&file, run_dtype(&problem->desc, array), slot->count, memory, error));
-        else if (array < RUN_INPUTS)
+        else if (!run_is_output(array))
             TOOL_TRY(copy_values(problem, array, memory, error));
         else
             TOOL_TRY(read_golden(problem, array, arguments->file[array], memory, error));
@@ -75,7 +75,7 @@ tool_exit run_execute(const run_arguments *arguments, const run_problem *problem
     return TOOL_DONE;
 }
 
-tool_exit run_map(const run_execution *execution, run_array array, size_t bytes, const void **elements,
+tool_exit run_map(const run_execution *execution, clmgk_array array, size_t bytes, const void **elements,
                   tool_error *error)
 {
     (void)bytes, (void)error;
@@ -83,14 +83,14 @@ tool_exit run_map(const run_execution *execution, run_array array, size_t bytes,
     return TOOL_DONE;
 }
 
-void run_unmap(const run_execution *execution, run_array array, const void *elements)
+void run_unmap(const run_execution *execution, clmgk_array array, const void *elements)
 {
     (void)execution, (void)array, (void)elements;
 }
 
 void run_close(run_execution *execution)
 {
-    for (run_array array = 0; array < RUN_FILES; array++)
+    for (clmgk_array array = 0; array < RUN_FILES; array++)
         free(of(execution, array));
     *execution = (run_execution){0};
 }

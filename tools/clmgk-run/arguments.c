@@ -3,8 +3,8 @@
 
 enum {
     OPTION_VARIANT = TOOL_STANDARD_OPTION_COUNT,
-    OPTION_ARRAYS, /* from here in the order of run_array */
-    OPTION_LAYOUT = OPTION_ARRAYS + RUN_FILES,
+    OPTION_ARRAYS, /* from here in the order of clmgk_array */
+    OPTION_LAYOUT = OPTION_ARRAYS + (int)RUN_FILES,
     OPTION_HEADS,
     OPTION_SHARED_NOISE,
     OPTION_SCORE,
@@ -23,7 +23,7 @@ enum {
     OPTION_BACKWARD_PARAMETERS,
 };
 
-#define ARRAY(name) [OPTION_ARRAYS + RUN_##name]
+#define ARRAY(name) [OPTION_ARRAYS + CLMGK_ARRAY_##name]
 
 static const tool_option options[] = {
     TOOL_STANDARD_OPTIONS,
@@ -136,60 +136,68 @@ const tool_program run_program = {
     .option_count = TOOL_COUNT(options),
 };
 
-const char *run_option(run_array array)
+const char *run_option(clmgk_array array)
 {
     return options[OPTION_ARRAYS + (int)array].name;
 }
 
+bool run_takes_numbers(clmgk_array array)
+{
+    return options[OPTION_ARRAYS + (int)array].argument[0] == 'A';
+}
+
+bool run_is_output(clmgk_array array)
+{
+    const clmgk_array_info *info = clmgk_array_get_info(array);
+    return array == CLMGK_ARRAY_O || array == CLMGK_ARRAY_LSE || info->gradient != 0 || info->statistic != 0;
+}
+
+bool run_is_streamed(clmgk_array array)
+{
+    return clmgk_array_get_info(array)->element == CLMGK_ELEMENT_STORAGE && !run_is_output(array);
+}
+
 /* ---- which options apply ------------------------------------------------------------------------------------ */
 
-#define VARIANT(name) (1U << CLMGK_VARIANT_##name)
-#define MIXTURES      (VARIANT(MGK) | VARIANT(SMGK))
-#define WITH_PRIOR    (VARIANT(GAUSSIAN) | MIXTURES)
-#define WITH_VARIANCE (VARIANT(SOFTMAX) | WITH_PRIOR) /* what is no admixture */
-#define SHARED_MIX    (VARIANT(MISH) | VARIANT(HARD_MISH))
-#define GENERALISED   (VARIANT(GFISH) | VARIANT(HARD_GFISH))
-#define NOISY         (VARIANT(FISH) | VARIANT(MISH) | VARIANT(GFISH))
-#define ADMIXTURES    (NOISY | SHARED_MIX | GENERALISED | VARIANT(HARD_FISH) | VARIANT(TALKING_HEADS))
+/* An option that means something only to variants with one of the traits `has`, and to none with one of `has_not`.
+ * Gradients follow their arrays. */
+typedef struct option_rule {
+    uint32_t has, has_not;
+    bool required; /* by the variants to which it means something */
+} option_rule;
 
-/* Options that mean nothing to some variants. */
-static const struct {
-    size_t option;
-    unsigned variants;
-} variant_rules[] = {
-    {OPTION_ARRAYS + RUN_SHIFT, VARIANT(SMGK)},
-    {OPTION_ARRAYS + RUN_GRAD_SHIFT, VARIANT(SMGK)},
-    {OPTION_ARRAYS + RUN_PRIOR, WITH_PRIOR},
-    {OPTION_ARRAYS + RUN_GRAD_PRIOR, WITH_PRIOR},
-    {OPTION_ARRAYS + RUN_COUNTS, WITH_PRIOR},
-    {OPTION_ARRAYS + RUN_NEW_PRIOR, WITH_PRIOR},
-    {OPTION_ARRAYS + RUN_VARIANCE, WITH_VARIANCE},
-    {OPTION_ARRAYS + RUN_GRAD_VARIANCE, WITH_VARIANCE},
-    {OPTION_ARRAYS + RUN_RESPONSIBILITIES, WITH_VARIANCE},
-    {OPTION_ARRAYS + RUN_NLL, WITH_VARIANCE},
-    {OPTION_ESTEP, WITH_VARIANCE},
-    {OPTION_SCORE, MIXTURES},
-    {OPTION_ARRAYS + RUN_MIX, ADMIXTURES},
-    {OPTION_ARRAYS + RUN_GRAD_MIX, ADMIXTURES},
-    {OPTION_ARRAYS + RUN_MIX_WEIGHT, GENERALISED},
-    {OPTION_ARRAYS + RUN_GRAD_MIX_WEIGHT, GENERALISED},
-    {OPTION_ARRAYS + RUN_MIX_OFFSET, GENERALISED},
-    {OPTION_ARRAYS + RUN_GRAD_MIX_OFFSET, GENERALISED},
-    {OPTION_ARRAYS + RUN_NOISE, NOISY},
-    {OPTION_ARRAYS + RUN_GRAD_NOISE, NOISY},
-    {OPTION_SHARED_NOISE, NOISY},
-    {OPTION_HEADS, SHARED_MIX},
+static const option_rule rules[TOOL_COUNT(options)] = {
+    ARRAY(PRIOR) = {.has = CLMGK_TRAIT_PRIOR},
+    ARRAY(VARIANCE) = {.has_not = CLMGK_TRAIT_ADMIXTURE},
+    ARRAY(SHIFT) = {.has = CLMGK_TRAIT_SHIFT, .required = true},
+    ARRAY(MIX) = {.has = CLMGK_TRAIT_ADMIXTURE, .required = true},
+    ARRAY(MIX_WEIGHT) = {.has = CLMGK_TRAIT_GENERALISED},
+    ARRAY(MIX_OFFSET) = {.has = CLMGK_TRAIT_GENERALISED},
+    ARRAY(NOISE) = {.has = CLMGK_TRAIT_NOISE, .required = true},
+    ARRAY(RESPONSIBILITIES) = {.has_not = CLMGK_TRAIT_ADMIXTURE},
+    ARRAY(COUNTS) = {.has = CLMGK_TRAIT_PRIOR},
+    ARRAY(NEW_PRIOR) = {.has = CLMGK_TRAIT_PRIOR},
+    ARRAY(NLL) = {.has_not = CLMGK_TRAIT_ADMIXTURE},
+    [OPTION_ESTEP] = {.has_not = CLMGK_TRAIT_ADMIXTURE},
+    [OPTION_SCORE] = {.has = CLMGK_TRAIT_KEYS | CLMGK_TRAIT_SHIFT},
+    [OPTION_SHARED_NOISE] = {.has = CLMGK_TRAIT_NOISE},
+    [OPTION_HEADS] = {.has = CLMGK_TRAIT_SHARED_MIX},
 };
 
-/* Inputs that some variants can't do without. */
-static const struct {
-    run_array array;
-    unsigned variants;
-} required_inputs[] = {
-    {RUN_SHIFT, VARIANT(SMGK)},
-    {RUN_MIX, ADMIXTURES},
-    {RUN_NOISE, NOISY},
-};
+/* The option of the array that a gradient belongs to; others: their own. */
+static size_t option_of_base(size_t option)
+{
+#define BASE(name, ...) [OPTION_ARRAYS + CLMGK_ARRAY_GRAD_##name] = OPTION_ARRAYS + CLMGK_ARRAY_##name,
+    static const size_t bases[TOOL_COUNT(options)] = {CLMGK_ARRAY_LIST(CLMGK_ARRAY_NONE, BASE, CLMGK_ARRAY_NONE)};
+#undef BASE
+    return bases[option] ? bases[option] : option;
+}
+
+static bool applies(const option_rule *rule, clmgk_variant variant)
+{
+    const uint32_t traits = clmgk_variant_traits(variant);
+    return (rule->has == 0 || (traits & rule->has) != 0) && (traits & rule->has_not) == 0;
+}
 
 /* Options that mean nothing with the other score. */
 static const struct {
@@ -197,37 +205,25 @@ static const struct {
     clmgk_score score;
 } score_rules[] = {
     {OPTION_SOFTCAP, CLMGK_SCORE_DOT},
-    {OPTION_ARRAYS + RUN_NLL, CLMGK_SCORE_GAUSSIAN},
+    {OPTION_ARRAYS + CLMGK_ARRAY_NLL, CLMGK_SCORE_GAUSSIAN},
 };
 
 /* Options that mean nothing without another one. */
 static const struct {
     size_t option, needs;
 } companion_rules[] = {
-    {OPTION_ARRAYS + RUN_GRAD_LSE, OPTION_ARRAYS + RUN_GRAD_O},
-    {OPTION_ARRAYS + RUN_GRAD_Q, OPTION_ARRAYS + RUN_GRAD_O},
-    {OPTION_ARRAYS + RUN_GRAD_K, OPTION_ARRAYS + RUN_GRAD_O},
-    {OPTION_ARRAYS + RUN_GRAD_V, OPTION_ARRAYS + RUN_GRAD_O},
-    {OPTION_ARRAYS + RUN_GRAD_PRIOR, OPTION_ARRAYS + RUN_GRAD_O},
-    {OPTION_ARRAYS + RUN_GRAD_VARIANCE, OPTION_ARRAYS + RUN_GRAD_O},
-    {OPTION_ARRAYS + RUN_GRAD_SHIFT, OPTION_ARRAYS + RUN_GRAD_O},
-    {OPTION_ARRAYS + RUN_GRAD_BIAS, OPTION_ARRAYS + RUN_GRAD_O},
-    {OPTION_ARRAYS + RUN_GRAD_BIAS, OPTION_ARRAYS + RUN_BIAS},
-    {OPTION_ARRAYS + RUN_GRAD_SINKS, OPTION_ARRAYS + RUN_GRAD_O},
-    {OPTION_ARRAYS + RUN_GRAD_SINKS, OPTION_ARRAYS + RUN_SINKS},
-    {OPTION_ARRAYS + RUN_GRAD_MIX, OPTION_ARRAYS + RUN_GRAD_O},
-    {OPTION_ARRAYS + RUN_GRAD_MIX_WEIGHT, OPTION_ARRAYS + RUN_GRAD_O},
-    {OPTION_ARRAYS + RUN_GRAD_MIX_OFFSET, OPTION_ARRAYS + RUN_GRAD_O},
-    {OPTION_ARRAYS + RUN_GRAD_NOISE, OPTION_ARRAYS + RUN_GRAD_O},
-    {OPTION_ARRAYS + RUN_OFFSETS_K, OPTION_ARRAYS + RUN_OFFSETS},
+    {OPTION_ARRAYS + CLMGK_ARRAY_GRAD_LSE, OPTION_ARRAYS + CLMGK_ARRAY_GRAD_O},
+    {OPTION_ARRAYS + CLMGK_ARRAY_GRAD_BIAS, OPTION_ARRAYS + CLMGK_ARRAY_BIAS},
+    {OPTION_ARRAYS + CLMGK_ARRAY_GRAD_SINKS, OPTION_ARRAYS + CLMGK_ARRAY_SINKS},
+    {OPTION_ARRAYS + CLMGK_ARRAY_OFFSETS_K, OPTION_ARRAYS + CLMGK_ARRAY_OFFSETS},
 };
 
 /* Options that exclude each other. */
 static const struct {
     size_t option, other;
 } exclusion_rules[] = {
-    {OPTION_ARRAYS + RUN_LENGTHS, OPTION_ARRAYS + RUN_OFFSETS},
-    {OPTION_ARRAYS + RUN_LENGTHS_Q, OPTION_ARRAYS + RUN_OFFSETS},
+    {OPTION_ARRAYS + CLMGK_ARRAY_LENGTHS, OPTION_ARRAYS + CLMGK_ARRAY_OFFSETS},
+    {OPTION_ARRAYS + CLMGK_ARRAY_LENGTHS_Q, OPTION_ARRAYS + CLMGK_ARRAY_OFFSETS},
 };
 
 static tool_exit require(const char *const *values, size_t option, const char *variant, tool_error *error)
@@ -238,27 +234,23 @@ static tool_exit require(const char *const *values, size_t option, const char *v
                      variant ? variant : "");
 }
 
-/* The backward pass and the statistics have parameters of their own. */
-static tool_exit check_backward_parameters(const char *const *values, tool_error *error)
+static tool_exit require_companion(const char *const *values, size_t option, size_t needs, tool_error *error)
 {
-    bool wanted = !values[OPTION_BACKWARD_PARAMETERS] || values[OPTION_ARRAYS + RUN_GRAD_O];
-    for (size_t array = RUN_RESPONSIBILITIES; array < RUN_FILES; array++)
-        wanted = wanted || values[OPTION_ARRAYS + array];
-    if (wanted)
-        return TOOL_DONE;
-    return tool_fail(error, TOOL_BAD_INPUT, "--%s needs --grad-out or an output that is a statistic",
-                     options[OPTION_BACKWARD_PARAMETERS].name);
+    return values[option] && !values[needs]
+               ? tool_fail(error, TOOL_BAD_INPUT, "--%s needs --%s", options[option].name, options[needs].name)
+               : TOOL_DONE;
 }
 
 static tool_exit check_companions(const char *const *values, tool_error *error)
 {
-    for (size_t i = 0; i < TOOL_COUNT(companion_rules); i++) {
-        const size_t option = companion_rules[i].option;
-        if (values[option] && !values[companion_rules[i].needs])
-            return tool_fail(error, TOOL_BAD_INPUT, "--%s needs --%s", options[option].name,
-                             options[companion_rules[i].needs].name);
+    for (int array = 0; array < (int)RUN_FILES; array++) {
+        if (clmgk_array_get_info((clmgk_array)array)->gradient)
+            TOOL_TRY(
+                require_companion(values, OPTION_ARRAYS + (size_t)array, OPTION_ARRAYS + CLMGK_ARRAY_GRAD_O, error));
     }
-    if (values[OPTION_SEED] && !values[OPTION_DROPOUT] && !values[OPTION_ARRAYS + RUN_NOISE])
+    for (size_t i = 0; i < TOOL_COUNT(companion_rules); i++)
+        TOOL_TRY(require_companion(values, companion_rules[i].option, companion_rules[i].needs, error));
+    if (values[OPTION_SEED] && !values[OPTION_DROPOUT] && !values[OPTION_ARRAYS + CLMGK_ARRAY_NOISE])
         return tool_fail(error, TOOL_BAD_INPUT, "--seed needs --dropout or --noise");
     for (size_t i = 0; i < TOOL_COUNT(exclusion_rules); i++) {
         const size_t option = exclusion_rules[i].option;
@@ -269,41 +261,47 @@ static tool_exit check_companions(const char *const *values, tool_error *error)
     return TOOL_DONE;
 }
 
-static tool_exit check_something_to_do(const char *const *values, tool_error *error)
+/* Something to do; and the backward pass and the statistics have parameters of their own. */
+static tool_exit check_passes(const char *const *values, tool_error *error)
 {
-    bool wanted = values[OPTION_CHECK] || values[OPTION_REPEAT];
-    for (size_t array = RUN_INPUTS; array < RUN_FILES; array++)
-        wanted = wanted || values[OPTION_ARRAYS + array];
-    if (wanted)
-        return TOOL_DONE;
-    return tool_fail(error, TOOL_BAD_INPUT, "nothing to do: give --out, another output, --check or --repeat");
+    bool any = values[OPTION_CHECK] || values[OPTION_REPEAT];
+    bool backward = values[OPTION_ARRAYS + CLMGK_ARRAY_GRAD_O] != NULL;
+    for (int array = 0; array < (int)RUN_FILES; array++) {
+        const bool given = values[OPTION_ARRAYS + array] != NULL;
+        any = any || (given && run_is_output((clmgk_array)array));
+        backward = backward || (given && clmgk_array_get_info((clmgk_array)array)->statistic);
+    }
+    if (values[OPTION_BACKWARD_PARAMETERS] && !backward)
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s needs --grad-out or an output that is a statistic",
+                         options[OPTION_BACKWARD_PARAMETERS].name);
+    return any ? TOOL_DONE
+               : tool_fail(error, TOOL_BAD_INPUT, "nothing to do: give --out, another output, --check or --repeat");
 }
 
 /* What the variant needs, and what means nothing to it. */
 static tool_exit check_options(const char *const *values, clmgk_variant variant, tool_error *error)
 {
-    static const run_array always[] = {RUN_Q, RUN_K, RUN_V};
+    static const clmgk_array always[] = {CLMGK_ARRAY_Q, CLMGK_ARRAY_K, CLMGK_ARRAY_V};
     const char *const name = clmgk_variant_name(variant);
     for (size_t i = 0; i < TOOL_COUNT(always); i++)
         TOOL_TRY(require(values, OPTION_ARRAYS + always[i], NULL, error));
-    for (size_t i = 0; i < TOOL_COUNT(required_inputs); i++)
-        if (required_inputs[i].variants >> variant & 1U)
-            TOOL_TRY(require(values, OPTION_ARRAYS + required_inputs[i].array, name, error));
-    for (size_t i = 0; i < TOOL_COUNT(variant_rules); i++) {
-        const size_t option = variant_rules[i].option;
-        if (values[option] && !(variant_rules[i].variants >> variant & 1U))
+    for (size_t option = 0; option < TOOL_COUNT(rules); option++) {
+        if (rules[option].required && applies(&rules[option], variant))
+            TOOL_TRY(require(values, option, name, error));
+    }
+    for (size_t option = 0; option < TOOL_COUNT(rules); option++) {
+        if (values[option] && !applies(&rules[option_of_base(option)], variant))
             return tool_fail(error, TOOL_BAD_INPUT, "--%s does not apply to %s", options[option].name, name);
     }
     TOOL_TRY(check_companions(values, error));
-    TOOL_TRY(check_backward_parameters(values, error));
-    return check_something_to_do(values, error);
+    return check_passes(values, error);
 }
 
 static tool_exit check_score(const char *const *values, const run_arguments *arguments, tool_error *error)
 {
     clmgk_score score = arguments->score;
     if (score == CLMGK_SCORE_DEFAULT)
-        score = WITH_PRIOR >> arguments->variant & 1U ? CLMGK_SCORE_GAUSSIAN : CLMGK_SCORE_DOT;
+        score = clmgk_variant_traits(arguments->variant) & CLMGK_TRAIT_PRIOR ? CLMGK_SCORE_GAUSSIAN : CLMGK_SCORE_DOT;
     for (size_t i = 0; i < TOOL_COUNT(score_rules); i++) {
         const size_t option = score_rules[i].option;
         if (values[option] && score_rules[i].score != score)
@@ -343,7 +341,7 @@ static tool_exit parse_choices(const char *const *values, run_arguments *argumen
     TOOL_TRY(choose(values, OPTION_CAUSAL_ALIGN, alignments, TOOL_COUNT(alignments), CLMGK_ALIGN_BOTTOM_RIGHT, &index,
                     error));
     arguments->alignment = (clmgk_alignment)index;
-    if (arguments->alignment == CLMGK_ALIGN_LENGTHS && !values[OPTION_ARRAYS + RUN_LENGTHS])
+    if (arguments->alignment == CLMGK_ALIGN_LENGTHS && !values[OPTION_ARRAYS + CLMGK_ARRAY_LENGTHS])
         return tool_fail(error, TOOL_BAD_INPUT, "--causal-align lengths needs --lengths");
     return TOOL_DONE;
 }
@@ -398,7 +396,7 @@ tool_exit run_parse(int argc, char **argv, run_arguments *arguments, bool *finis
         .parameters = values[OPTION_PARAMETERS],
         .backward_parameters = values[OPTION_BACKWARD_PARAMETERS],
     };
-    for (size_t array = 0; array < RUN_FILES; array++)
+    for (int array = 0; array < (int)RUN_FILES; array++)
         arguments->file[array] = values[OPTION_ARRAYS + array];
     TOOL_TRY(tool_parse_variant("variant", values[OPTION_VARIANT], &arguments->variant, error));
     TOOL_TRY(check_options(values, arguments->variant, error));

@@ -9,92 +9,38 @@ static double *make_doubles(size_t count)
     return malloc(tool_buffer_bytes(count, sizeof(double)));
 }
 
-/* An array that has strides: the axes of the reference, [batch, heads, components, tokens, width], and where its
- * elements lie. */
-typedef struct array_axes {
-    int64_t heads, components, tokens, width;
-    const clmgk_layout *layout;
-} array_axes;
-
-/* False: the array is dense. */
-static bool axes_of(const clmgk_attention_desc *d, run_array array, array_axes *axes)
-{
-    const bool mixed = tool_is_mixed(d->variant);
-    const int64_t q_heads = mixed ? d->components : d->heads;
-    const int64_t k_heads = mixed ? d->components : d->kv_heads;
-    const int64_t components = d->variant == CLMGK_VARIANT_MGK ? d->components : 1;
-    const struct {
-        run_array array;
-        array_axes axes;
-    } strided[] = {
-        {RUN_Q, {q_heads, 1, d->length, d->head_size, &d->q}},
-        {RUN_K, {k_heads, components, d->length_k, d->head_size, &d->k}},
-        {RUN_V, {d->kv_heads, 1, d->length_k, d->value_size, &d->v}},
-        {RUN_O, {d->heads, 1, d->length, d->value_size, &d->o}},
-        {RUN_GRAD_O, {d->heads, 1, d->length, d->value_size, &d->grad_o}},
-        {RUN_GRAD_Q, {q_heads, 1, d->length, d->head_size, &d->grad_q}},
-        {RUN_GRAD_K, {k_heads, components, d->length_k, d->head_size, &d->grad_k}},
-        {RUN_GRAD_V, {d->kv_heads, 1, d->length_k, d->value_size, &d->grad_v}},
-    };
-    for (size_t i = 0; i < TOOL_COUNT(strided); i++) {
-        if (strided[i].array == array) {
-            *axes = strided[i].axes;
-            return true;
-        }
-    }
-    return false;
-}
-
-static void load_strided(clmgk_dtype dtype, const char *elements, int64_t batch, const array_axes *axes, double *values)
-{
-    const clmgk_layout *const layout = axes->layout;
-    const size_t size = clmgk_ref_dtype_size(dtype);
-    double *next = values;
-    for (int64_t b = 0; b < batch; b++) {
-        for (int64_t h = 0; h < axes->heads; h++) {
-            for (int64_t r = 0; r < axes->components; r++) {
-                for (int64_t n = 0; n < axes->tokens; n++, next += axes->width) {
-                    const int64_t at = b * layout->batch + h * layout->head + r * layout->component + n * layout->token;
-                    clmgk_ref_load(dtype, elements + (size_t)at * size, (size_t)axes->width, next);
-                }
-            }
-        }
-    }
-}
-
 /* The values that the device holds, dense and in axis order. */
-static tool_exit gather(const run_problem *problem, const run_execution *execution, run_array array, double *values,
+static tool_exit gather(const run_problem *problem, const run_execution *execution, clmgk_array array, double *values,
                         tool_error *error)
 {
-    const clmgk_attention_desc *const desc = &problem->desc;
-    const clmgk_dtype dtype = run_dtype(desc, array);
-    const size_t count = problem->slot[array].count;
+    const clmgk_dtype dtype = run_dtype(&problem->desc, array);
+    const clmgk_shape shape = clmgk_array_shape(&problem->desc, array);
+    const size_t count = problem->slot[array].count, size = clmgk_ref_dtype_size(dtype);
+    const size_t width = shape.rank > 0 ? (size_t)shape.size[shape.rank - 1] : 1;
     const void *elements = NULL;
-    array_axes axes;
-    TOOL_TRY(run_map(execution, array, tool_buffer_bytes(count, clmgk_ref_dtype_size(dtype)), &elements, error));
-    if (axes_of(desc, array, &axes))
-        load_strided(dtype, elements, desc->batch, &axes, values);
-    else
-        clmgk_ref_load(dtype, elements, count, values);
+    TOOL_TRY(run_map(execution, array, tool_buffer_bytes(count, size), &elements, error));
+    for (size_t done = 0; done < count; done += width) {
+        int64_t rest = (int64_t)(done / width), at = 0;
+        for (int axis = shape.rank - 2; axis >= 0; axis--) {
+            at += rest % shape.size[axis] * shape.stride[axis];
+            rest /= shape.size[axis];
+        }
+        clmgk_ref_load(dtype, (const char *)elements + (size_t)at * size, width, values + done);
+    }
     run_unmap(execution, array, elements);
     return TOOL_DONE;
 }
 
 /* The values of every floating-point array of the call; NULL where it has none. */
 typedef struct check_values {
-    double *of[RUN_FILES];
+    double *of[CLMGK_ARRAYS]; /* those of combine are never there */
 } check_values;
-
-static bool is_integer(run_array array)
-{
-    return array == RUN_LENGTHS || array == RUN_LENGTHS_Q || array == RUN_OFFSETS || array == RUN_OFFSETS_K;
-}
 
 static tool_exit gather_all(const run_problem *problem, const run_execution *execution, check_values *values,
                             tool_error *error)
 {
-    for (run_array array = 0; array < RUN_FILES; array++) {
-        if (!problem->slot[array].used || is_integer(array))
+    for (clmgk_array array = 0; array < RUN_FILES; array++) {
+        if (!problem->slot[array].used || clmgk_array_get_info(array)->element == CLMGK_ELEMENT_I32)
             continue;
         values->of[array] = make_doubles(problem->slot[array].count);
         if (!values->of[array])
@@ -106,32 +52,24 @@ static tool_exit gather_all(const run_problem *problem, const run_execution *exe
 
 static clmgk_ref_problem make_reference(const run_problem *problem, const check_values *values)
 {
-    return (clmgk_ref_problem){.desc = problem->desc,
-                               .q = values->of[RUN_Q],
-                               .k = values->of[RUN_K],
-                               .v = values->of[RUN_V],
-                               .prior = values->of[RUN_PRIOR],
-                               .variance = values->of[RUN_VARIANCE],
-                               .shift = values->of[RUN_SHIFT],
-                               .lengths = problem->slot[RUN_LENGTHS].host,
-                               .lengths_q = problem->slot[RUN_LENGTHS_Q].host,
-                               .offsets = problem->slot[RUN_OFFSETS].host,
-                               .offsets_k = problem->slot[RUN_OFFSETS_K].host,
-                               .bias = values->of[RUN_BIAS],
-                               .slopes = values->of[RUN_SLOPES],
-                               .sinks = values->of[RUN_SINKS],
-                               .mix = values->of[RUN_MIX],
-                               .mix_weight = values->of[RUN_MIX_WEIGHT],
-                               .mix_offset = values->of[RUN_MIX_OFFSET],
-                               .noise = values->of[RUN_NOISE],
-                               .seed = problem->seed,
-                               .grad_o = values->of[RUN_GRAD_O],
-                               .grad_lse = values->of[RUN_GRAD_LSE]};
+    clmgk_ref_problem reference = {.desc = problem->desc, .seed = problem->seed};
+#define TAKE_STORAGE(name)              values->of[CLMGK_ARRAY_##name]
+#define TAKE_F32(name)                  values->of[CLMGK_ARRAY_##name]
+#define TAKE_I32(name)                  problem->slot[CLMGK_ARRAY_##name].host
+#define TAKE_BYTE(name)                 NULL
+#define TAKE(name, field, element, ...) reference.field = TAKE_##element(name);
+    CLMGK_ARRAY_LIST(TAKE, CLMGK_ARRAY_NONE, CLMGK_ARRAY_NONE)
+#undef TAKE_STORAGE
+#undef TAKE_F32
+#undef TAKE_I32
+#undef TAKE_BYTE
+#undef TAKE
+    return reference;
 }
 
 /* ---- the three passes --------------------------------------------------------------------------------------- */
 
-static void note(run_check_result *result, run_array array, clmgk_ref_error worst, double max_abs)
+static void note(run_check_result *result, clmgk_array array, clmgk_ref_error worst, double max_abs)
 {
     result->checked[array] = true;
     result->worst[array] = worst;
@@ -151,11 +89,12 @@ static tool_exit check_forward(const run_problem *problem, const clmgk_ref_probl
                                const check_values *values, run_check_result *result, tool_error *error)
 {
     clmgk_ref_answer answer = {0};
-    if (!clmgk_ref_solve(reference, (int64_t)problem->slot[RUN_LSE].count, NULL, &answer))
+    if (!clmgk_ref_solve(reference, (int64_t)problem->slot[CLMGK_ARRAY_LSE].count, NULL, &answer))
         return tool_fail_memory(error, "--check");
-    const clmgk_ref_verdict verdict = clmgk_ref_check(&answer, values->of[RUN_O], values->of[RUN_LSE]);
-    note(result, RUN_O, (clmgk_ref_error){verdict.error_o, answer.bound_o.bound}, answer.bound_o.max_abs);
-    note(result, RUN_LSE, (clmgk_ref_error){verdict.error_lse, answer.bound_lse.bound}, answer.bound_lse.max_abs);
+    const clmgk_ref_verdict verdict = clmgk_ref_check(&answer, values->of[CLMGK_ARRAY_O], values->of[CLMGK_ARRAY_LSE]);
+    note(result, CLMGK_ARRAY_O, (clmgk_ref_error){verdict.error_o, answer.bound_o.bound}, answer.bound_o.max_abs);
+    note(result, CLMGK_ARRAY_LSE, (clmgk_ref_error){verdict.error_lse, answer.bound_lse.bound},
+         answer.bound_lse.max_abs);
     complain(result, verdict.message);
     clmgk_ref_answer_free(&answer);
     return TOOL_DONE;
@@ -170,8 +109,8 @@ static tool_exit check_backward(const run_problem *problem, const clmgk_ref_prob
         return TOOL_DONE;
     if (!clmgk_ref_solve_gradients(reference, problem->desc.gradients, &gradients))
         return tool_fail_memory(error, "--check");
-    for (int n = 0; n < RUN_GRADIENTS; n++) {
-        const run_array array = RUN_GRAD_Q + n;
+    for (int n = 0; n < CLMGK_REF_GRADIENTS; n++) {
+        const clmgk_array array = CLMGK_ARRAY_GRAD_Q + n;
         if (!values->of[array])
             continue;
         const clmgk_ref_error worst =
@@ -192,8 +131,8 @@ static tool_exit check_statistics(const run_problem *problem, const clmgk_ref_pr
         return TOOL_DONE;
     if (!clmgk_ref_solve_statistics(reference, problem->desc.statistics, &statistics))
         return tool_fail_memory(error, "--check");
-    for (int n = 0; n < RUN_STATISTICS; n++) {
-        const run_array array = RUN_RESPONSIBILITIES + n;
+    for (int n = 0; n < CLMGK_REF_STATISTICS; n++) {
+        const clmgk_array array = CLMGK_ARRAY_RESPONSIBILITIES + n;
         if (!values->of[array])
             continue;
         const clmgk_ref_error worst =

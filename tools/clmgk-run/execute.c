@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "run.h"
 
-#include <stddef.h>
 #include <stdlib.h>
 
 /* ---- memory on the device ----------------------------------------------------------------------------------- */
 
 /* A buffer of `count` elements, at least one, with the values of `host` if that is not NULL. */
-static tool_exit create_array(run_execution *execution, run_array array, size_t count, size_t element_size,
+static tool_exit create_array(run_execution *execution, clmgk_array array, size_t count, size_t element_size,
                               const void *host, tool_error *error)
 {
     return tool_make_buffer(&execution->device, tool_buffer_bytes(count, element_size), count > 0 ? host : NULL,
                             &execution->memory[array], error);
 }
 
-static tool_exit map_array(const run_execution *execution, run_array array, cl_map_flags flags, size_t bytes,
+static tool_exit map_array(const run_execution *execution, clmgk_array array, cl_map_flags flags, size_t bytes,
                            void **elements, tool_error *error)
 {
     cl_int code = CL_SUCCESS;
@@ -23,14 +22,14 @@ static tool_exit map_array(const run_execution *execution, run_array array, cl_m
     return *elements ? TOOL_DONE : tool_fail_cl(error, code, "clEnqueueMapBuffer");
 }
 
-static cl_int unmap_array(const run_execution *execution, run_array array, void *elements)
+static cl_int unmap_array(const run_execution *execution, clmgk_array array, void *elements)
 {
     const cl_int code =
         clEnqueueUnmapMemObject(execution->device.queue, execution->memory[array], elements, 0, NULL, NULL);
     return code == CL_SUCCESS ? clFinish(execution->device.queue) : code;
 }
 
-tool_exit run_map(const run_execution *execution, run_array array, size_t bytes, const void **elements,
+tool_exit run_map(const run_execution *execution, clmgk_array array, size_t bytes, const void **elements,
                   tool_error *error)
 {
     void *mapped = NULL;
@@ -39,13 +38,13 @@ tool_exit run_map(const run_execution *execution, run_array array, size_t bytes,
     return TOOL_DONE;
 }
 
-void run_unmap(const run_execution *execution, run_array array, const void *elements)
+void run_unmap(const run_execution *execution, clmgk_array array, const void *elements)
 {
     (void)unmap_array(execution, array, (void *)elements); /* nothing was changed that could be lost */
 }
 
 /* Reads a file straight into memory that the device sees. */
-static tool_exit load_file(const run_problem *problem, run_array array, run_execution *execution, tool_error *error)
+static tool_exit load_file(const run_problem *problem, clmgk_array array, run_execution *execution, tool_error *error)
 {
     npy_file file = problem->file[array]; /* of which the stream alone moves on */
     const clmgk_dtype dtype = run_dtype(&problem->desc, array);
@@ -66,85 +65,23 @@ static tool_exit load_file(const run_problem *problem, run_array array, run_exec
 
 static tool_exit create_arrays(const run_problem *problem, run_execution *execution, tool_error *error)
 {
-    for (run_array array = 0; array < RUN_FILES; array++) {
+    for (clmgk_array array = 0; array < RUN_FILES; array++) {
         const run_slot *const slot = &problem->slot[array];
-        if (!slot->used)
-            continue;
-        if (array < RUN_STREAMED)
+        if (slot->used && run_is_streamed(array))
             TOOL_TRY(load_file(problem, array, execution, error));
-        else
-            TOOL_TRY(create_array(execution, array, slot->count, run_element_size(&problem->desc, array), slot->host,
-                                  error));
+        else if (slot->used)
+            TOOL_TRY(create_array(execution, array, slot->count, clmgk_array_element_size(&problem->desc, array),
+                                  slot->host, error));
     }
     const size_t workspace = clmgk_plan_workspace_size(execution->plan);
-    return workspace > 0 ? create_array(execution, RUN_WORKSPACE, workspace, 1, NULL, error) : TOOL_DONE;
+    return workspace > 0 ? create_array(execution, CLMGK_ARRAY_WORKSPACE, workspace, 1, NULL, error) : TOOL_DONE;
 }
 
-/* ---- the arrays of a call ----------------------------------------------------------------------------------- */
-
-/* Where an array stands in a structure of the library. */
-typedef struct binding {
-    run_array array;
-    size_t place;
-} binding;
-
-static void bind(const run_execution *execution, const binding *bindings, size_t count, void *args)
+static clmgk_attention_args bind(const run_problem *problem, const run_execution *execution)
 {
-    for (size_t i = 0; i < count; i++) {
-        clmgk_buffer *const buffer = (clmgk_buffer *)(void *)((char *)args + bindings[i].place);
-        buffer->memory = execution->memory[bindings[i].array];
-    }
-}
-
-static clmgk_attention_args bind_attention(const run_problem *problem, const run_execution *execution)
-{
-#define PLACE(name, field)                                                                                             \
-    {                                                                                                                  \
-        RUN_##name, offsetof(clmgk_attention_args, field)                                                              \
-    }
-    static const binding bindings[] = {
-        PLACE(Q, q),
-        PLACE(K, k),
-        PLACE(V, v),
-        PLACE(O, o),
-        PLACE(LSE, lse),
-        PLACE(PRIOR, prior),
-        PLACE(SHIFT, shift),
-        PLACE(BIAS, bias),
-        PLACE(VARIANCE, variance),
-        PLACE(SLOPES, slopes),
-        PLACE(SINKS, sinks),
-        PLACE(MIX, mix),
-        PLACE(MIX_WEIGHT, mix_weight),
-        PLACE(MIX_OFFSET, mix_offset),
-        PLACE(NOISE, noise),
-        PLACE(LENGTHS, lengths),
-        PLACE(OFFSETS, offsets),
-        PLACE(OFFSETS_K, offsets_k),
-        PLACE(LENGTHS_Q, lengths_q),
-        PLACE(WORKSPACE, workspace),
-        PLACE(GRAD_O, grad_o),
-        PLACE(GRAD_LSE, grad_lse),
-        PLACE(GRAD_Q, grad_q),
-        PLACE(GRAD_K, grad_k),
-        PLACE(GRAD_V, grad_v),
-        PLACE(GRAD_PRIOR, grad_prior),
-        PLACE(GRAD_VARIANCE, grad_variance),
-        PLACE(GRAD_SHIFT, grad_shift),
-        PLACE(GRAD_BIAS, grad_bias),
-        PLACE(GRAD_SINKS, grad_sinks),
-        PLACE(GRAD_MIX, grad_mix),
-        PLACE(GRAD_MIX_WEIGHT, grad_mix_weight),
-        PLACE(GRAD_MIX_OFFSET, grad_mix_offset),
-        PLACE(GRAD_NOISE, grad_noise),
-        PLACE(RESPONSIBILITIES, responsibilities),
-        PLACE(COUNTS, counts),
-        PLACE(NEW_PRIOR, new_prior),
-        PLACE(NLL, nll),
-    };
-#undef PLACE
     clmgk_attention_args args = CLMGK_ATTENTION_ARGS_INIT;
-    bind(execution, bindings, TOOL_COUNT(bindings), &args);
+    for (int array = 0; array < (int)CLMGK_ARRAYS; array++)
+        clmgk_array_buffer(&args, (clmgk_array)array)->memory = execution->memory[array];
     args.seed = problem->seed;
     return args;
 }
@@ -185,10 +122,10 @@ static tool_exit run_and_time(const run_execution *execution, clmgk_pass pass, c
 static void count_work(const run_problem *problem, run_execution *execution)
 {
     clmgk_host_args arrays = CLMGK_HOST_ARGS_INIT;
-    arrays.lengths = problem->slot[RUN_LENGTHS].host;
-    arrays.lengths_q = problem->slot[RUN_LENGTHS_Q].host;
-    arrays.offsets = problem->slot[RUN_OFFSETS].host;
-    arrays.offsets_k = problem->slot[RUN_OFFSETS_K].host;
+    arrays.lengths = problem->slot[CLMGK_ARRAY_LENGTHS].host;
+    arrays.lengths_q = problem->slot[CLMGK_ARRAY_LENGTHS_Q].host;
+    arrays.offsets = problem->slot[CLMGK_ARRAY_OFFSETS].host;
+    arrays.offsets_k = problem->slot[CLMGK_ARRAY_OFFSETS_K].host;
     const double pairs = tool_visible_pairs(&problem->desc, &arrays);
     execution->forward_flops = tool_forward_flops(&problem->desc, pairs);
     execution->backward_flops = tool_backward_flops(&problem->desc, pairs);
@@ -203,7 +140,7 @@ tool_exit run_execute(const run_arguments *arguments, const run_problem *problem
     TOOL_TRY(make_plan(arguments, desc, execution, error));
     TOOL_TRY(create_arrays(problem, execution, error));
     count_work(problem, execution);
-    const clmgk_attention_args args = bind_attention(problem, execution);
+    const clmgk_attention_args args = bind(problem, execution);
     const int64_t repeat = arguments->repeat;
     TOOL_TRY(run_and_time(execution, CLMGK_PASS_FORWARD, &args, repeat, &execution->forward_ms, error));
     if (desc->gradients != 0)
@@ -215,7 +152,7 @@ tool_exit run_execute(const run_arguments *arguments, const run_problem *problem
 
 void run_close(run_execution *execution)
 {
-    for (size_t array = 0; array < RUN_ARRAYS; array++)
+    for (size_t array = 0; array < CLMGK_ARRAYS; array++)
         tool_release_buffer(execution->memory[array]);
     clmgk_plan_release(execution->plan);
     tool_device_close(&execution->device);

@@ -14,35 +14,101 @@ tool_exit input_fail_shape(const npy_file *file, const char *expected, tool_erro
                      npy_shape_text(file->header.axes, file->header.shape).text, expected);
 }
 
-static tool_exit expect_size(const npy_file *file, int axis, const char *symbol, int64_t expected, const char *source,
-                             tool_error *error)
+/* ---- sizes -------------------------------------------------------------------------------------------------- */
+
+int64_t input_size(const run_problem *problem, char letter)
 {
-    const npy_header *const header = &file->header;
-    if (header->shape[axis] == expected)
+    return problem->size[letter - 'A'].value;
+}
+
+void input_set_size(run_problem *problem, char letter, int64_t value, const char *source)
+{
+    problem->size[letter - 'A'] = (run_size){value, source};
+}
+
+axes_text input_axes_text(const char *axes)
+{
+    axes_text list = {"["};
+    size_t length = 1;
+    for (const char *c = axes; *c != '\0'; c++) {
+        list.text[length++] = *c;
+        list.text[length++] = ',';
+    }
+    list.text[length - 1] = ']';
+    return list;
+}
+
+/* G divides H, and is H where nothing else gives that. */
+static tool_exit expect_groups(run_problem *problem, const npy_file *file, int64_t groups, tool_error *error)
+{
+    const run_size *const heads = &problem->size['H' - 'A'];
+    if (!heads->source)
+        input_set_size(problem, 'H', groups, file->option);
+    if (heads->value % groups == 0)
         return TOOL_DONE;
     return tool_fail(error, TOOL_BAD_INPUT,
-                     "--%s %s: has shape %s, where axis %d is %" PRId64 "; expected %s = %" PRId64 " as in --%s",
-                     file->option, file->path, npy_shape_text(header->axes, header->shape).text, axis,
-                     header->shape[axis], symbol, expected, source);
+                     "--%s %s: has G = %" PRId64 " heads; expected a divisor of H = %" PRId64 " as in --%s",
+                     file->option, file->path, groups, heads->value, heads->source);
 }
 
-tool_exit input_expect_size(const npy_file *file, int axis, const char *symbol, int64_t expected, run_array source,
-                            tool_error *error)
+static tool_exit expect_axis(run_problem *problem, const npy_file *file, int axis, char letter, tool_error *error)
 {
-    return expect_size(file, axis, symbol, expected, run_option(source), error);
-}
-
-tool_exit input_expect_heads(const run_problem *problem, const npy_file *file, int axis, tool_error *error)
-{
-    return expect_size(file, axis, "H", problem->desc.heads, problem->heads_option, error);
-}
-
-tool_exit input_expect_positive(const npy_file *file, int axis, const char *symbol, tool_error *error)
-{
-    if (file->header.shape[axis] > 0)
+    const npy_header *const header = &file->header;
+    const run_size *const size = &problem->size[letter - 'A'];
+    const int64_t found = header->shape[axis];
+    const bool square = letter == 'H' && (clmgk_variant_traits(problem->desc.variant) & CLMGK_TRAIT_SQUARE) != 0;
+    if (size->source && found != size->value)
+        return tool_fail(error, TOOL_BAD_INPUT,
+                         "--%s %s: has shape %s, where axis %d is %" PRId64 "; expected %s%c = %" PRId64 " as in --%s",
+                         file->option, file->path, npy_shape_text(header->axes, header->shape).text, axis, found,
+                         square ? "H = " : "", square ? 'M' : letter, size->value, size->source);
+    if (size->source)
         return TOOL_DONE;
-    return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: has shape %s, where %s = 0; expected at least 1", file->option,
-                     file->path, npy_shape_text(file->header.axes, file->header.shape).text, symbol);
+    if (found < 1 && letter != 'N' && letter != 'S')
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: has shape %s, where %c = 0; expected at least 1",
+                         file->option, file->path, npy_shape_text(header->axes, header->shape).text, letter);
+    input_set_size(problem, letter, found, file->option);
+    return letter == 'G' ? expect_groups(problem, file, found, error) : TOOL_DONE;
+}
+
+/* A list of numbers as a matrix [H,M]. */
+static tool_exit fold_list(run_problem *problem, clmgk_array array, tool_error *error)
+{
+    npy_header *const header = &problem->file[array].header;
+    const int64_t count = header->shape[0], components = input_size(problem, 'M');
+    if (count % components != 0)
+        return tool_fail(error, TOOL_BAD_INPUT,
+                         "--%s: has %" PRId64 " numbers; expected [H,M], rows of M = %" PRId64 " as in --%s",
+                         run_option(array), count, components, problem->size['M' - 'A'].source);
+    header->axes = 2;
+    header->shape[0] = count / components;
+    header->shape[1] = components;
+    input_set_shape(&problem->slot[array], header->axes, header->shape);
+    return TOOL_DONE;
+}
+
+tool_exit input_expect(run_problem *problem, clmgk_array array, const char *axes, tool_error *error)
+{
+    const npy_file *const file = &problem->file[array];
+    const int rank = (int)strlen(axes);
+    if (!file->stream && rank == 2)
+        TOOL_TRY(fold_list(problem, array, error));
+    if (file->header.axes != rank)
+        return input_fail_shape(file, input_axes_text(axes).text, error);
+    for (int tokens = 0; tokens < 2; tokens++) { /* last, wherever the file has them */
+        for (int axis = 0; axis < rank; axis++)
+            if ((axes[axis] == 'N' || axes[axis] == 'S') == tokens)
+                TOOL_TRY(expect_axis(problem, file, axis, axes[axis], error));
+    }
+    return TOOL_DONE;
+}
+
+bool input_matches(const run_problem *problem, const npy_header *header, const char *axes)
+{
+    bool same = header->axes == (int)strlen(axes);
+    for (int axis = 0; same && axis < header->axes; axis++)
+        same = header->shape[axis] == input_size(problem, axes[axis]);
+    return same;
 }
 
 /* ---- opening ------------------------------------------------------------------------------------------------ */
@@ -57,17 +123,6 @@ void input_set_shape(run_slot *slot, int axes, const int64_t *shape)
     }
 }
 
-tool_exit input_open_floats(run_problem *problem, run_array array, const char *path, tool_error *error)
-{
-    npy_file *const file = &problem->file[array];
-    TOOL_TRY(npy_open(run_option(array), path, file, error));
-    if (!npy_is_float(file->header.type))
-        return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: holds %s; expected float16, float32 or float64", file->option,
-                         path, npy_type_name(file->header.type));
-    input_set_shape(&problem->slot[array], file->header.axes, file->header.shape);
-    return TOOL_DONE;
-}
-
 static bool is_file(const char *text)
 {
     const size_t length = strlen(text);
@@ -80,10 +135,8 @@ static tool_exit make_room(run_slot *slot, size_t size, const char *what, tool_e
     return slot->host ? TOOL_DONE : tool_fail_memory(error, what);
 }
 
-tool_exit input_open_numbers(run_problem *problem, run_array array, const char *text, tool_error *error)
+static tool_exit take_list(run_problem *problem, clmgk_array array, const char *text, tool_error *error)
 {
-    if (is_file(text))
-        return input_open_floats(problem, array, text, error);
     npy_file *const file = &problem->file[array];
     run_slot *const slot = &problem->slot[array];
     double *numbers = NULL;
@@ -99,72 +152,123 @@ tool_exit input_open_numbers(run_problem *problem, run_array array, const char *
     return status;
 }
 
-tool_exit input_open_integers(run_problem *problem, run_array array, const char *path, const char *expected,
-                              tool_error *error)
+tool_exit input_open(const run_arguments *arguments, run_problem *problem, clmgk_array array, tool_error *error)
 {
+    const char *const text = arguments->file[array];
     npy_file *const file = &problem->file[array];
-    TOOL_TRY(npy_open(run_option(array), path, file, error));
-    if (npy_is_float(file->header.type))
-        return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: holds %s; expected int32 or int64", file->option, path,
-                         npy_type_name(file->header.type));
-    if (file->header.axes != 1)
-        return input_fail_shape(file, expected, error);
+    const bool integers = clmgk_array_get_info(array)->element == CLMGK_ELEMENT_I32;
+    if (run_takes_numbers(array) && !is_file(text))
+        return take_list(problem, array, text, error);
+    TOOL_TRY(npy_open(run_option(array), text, file, error));
+    if (npy_is_float(file->header.type) == integers)
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: holds %s; expected %s", file->option, text,
+                         npy_type_name(file->header.type), integers ? "int32 or int64" : "float16, float32 or float64");
     input_set_shape(&problem->slot[array], file->header.axes, file->header.shape);
     return TOOL_DONE;
 }
 
+/* ---- values ------------------------------------------------------------------------------------------------- */
+
+static bool is_allowed(clmgk_values rule, float value)
+{
+    switch (rule) {
+    case CLMGK_VALUES_FINITE:
+        return isfinite(value);
+    case CLMGK_VALUES_NOT_NEGATIVE:
+        return isfinite(value) && value >= 0.0f;
+    case CLMGK_VALUES_POSITIVE:
+        return isfinite(value) && value > 0.0f;
+    case CLMGK_VALUES_NOT_RAISED:
+        return value < INFINITY; /* nor is NaN */
+    default:
+        return true;
+    }
+}
+
+static tool_exit check_floats(const npy_file *file, const run_slot *slot, clmgk_values rule, tool_error *error)
+{
+    static const char *const expected[] = {[CLMGK_VALUES_FINITE] = "a finite number",
+                                           [CLMGK_VALUES_NOT_NEGATIVE] = "a finite number not below 0",
+                                           [CLMGK_VALUES_POSITIVE] = "a finite number above 0",
+                                           [CLMGK_VALUES_NOT_RAISED] = "a finite number or -inf"};
+    const float *const values = slot->host;
+    for (size_t i = 0; i < slot->count; i++) {
+        if (!is_allowed(rule, values[i]))
+            return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: element %zu is %g as float32; expected %s", file->option,
+                             file->path, i, (double)values[i], expected[rule]);
+    }
+    return TOOL_DONE;
+}
+
+static tool_exit check_lengths(const npy_file *file, const run_slot *slot, int64_t limit, tool_error *error)
+{
+    const int32_t *const lengths = slot->host;
+    for (size_t b = 0; b < slot->count; b++) {
+        if (lengths[b] < 0 || lengths[b] > limit)
+            return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: element %zu is %" PRId32 "; expected 0 to %" PRId64,
+                             file->option, file->path, b, lengths[b], limit);
+    }
+    return TOOL_DONE;
+}
+
+/* First 0, then not descending, last the axis. */
+static tool_exit check_offsets(const npy_file *file, const run_slot *slot, char letter, int64_t axis, tool_error *error)
+{
+    const int32_t *const offsets = slot->host;
+    const size_t last = slot->count - 1;
+    if (offsets[0] != 0)
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: element 0 is %" PRId32 "; expected 0", file->option,
+                         file->path, offsets[0]);
+    for (size_t t = 1; t <= last; t++) {
+        if (offsets[t] < offsets[t - 1])
+            return tool_fail(error, TOOL_BAD_INPUT,
+                             "--%s %s: element %zu is %" PRId32 "; expected at least %" PRId32 ", the one before it",
+                             file->option, file->path, t, offsets[t], offsets[t - 1]);
+    }
+    if (offsets[last] != axis)
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: ends with %" PRId32 "; expected %c = %" PRId64, file->option,
+                         file->path, offsets[last], letter, axis);
+    return TOOL_DONE;
+}
+
+static tool_exit check_values(const run_problem *problem, clmgk_array array, tool_error *error)
+{
+    const npy_file *const file = &problem->file[array];
+    const run_slot *const slot = &problem->slot[array];
+    const clmgk_values rule = clmgk_array_get_info(array)->values;
+    const bool queries = array == CLMGK_ARRAY_LENGTHS_Q || array == CLMGK_ARRAY_OFFSETS;
+    const char letter = queries ? 'N' : 'S';
+    if (rule == CLMGK_VALUES_LENGTHS)
+        return check_lengths(file, slot, input_size(problem, letter), error);
+    if (rule == CLMGK_VALUES_OFFSETS)
+        return check_offsets(file, slot, letter, input_size(problem, letter), error);
+    /* Numbers that a user writes are finite. */
+    return check_floats(file, slot, rule == CLMGK_VALUES_ANY && run_takes_numbers(array) ? CLMGK_VALUES_FINITE : rule,
+                        error);
+}
+
 /* ---- reading ------------------------------------------------------------------------------------------------ */
 
-tool_exit input_read(run_problem *problem, run_array array, tool_error *error)
+tool_exit input_read(run_problem *problem, clmgk_array array, tool_error *error)
 {
     npy_file *const file = &problem->file[array];
     run_slot *const slot = &problem->slot[array];
+    slot->used = true;
+    if (run_is_streamed(array))
+        return TOOL_DONE;
     if (file->stream) { /* a list of numbers is there already */
         const bool is_float = npy_is_float(file->header.type);
         TOOL_TRY(make_room(slot, is_float ? sizeof(float) : sizeof(int32_t), file->path, error));
         TOOL_TRY(is_float ? npy_read(file, CLMGK_DTYPE_F32, slot->host, error) : npy_read_i32(file, slot->host, error));
         npy_close(file);
     }
-    slot->used = true;
-    return TOOL_DONE;
+    return check_values(problem, array, error);
 }
 
-/* ---- values ------------------------------------------------------------------------------------------------- */
-
-static bool is_not_negative(float value)
+tool_exit input_take(const run_arguments *arguments, run_problem *problem, clmgk_array array, const char *axes,
+                     tool_error *error)
 {
-    return isfinite(value) && value >= 0.0f;
-}
-
-static bool is_positive(float value)
-{
-    return isfinite(value) && value > 0.0f;
-}
-
-static bool is_finite(float value)
-{
-    return isfinite(value);
-}
-
-static bool is_bias(float value)
-{
-    return value < INFINITY; /* nor is NaN */
-}
-
-const input_rule input_not_negative = {is_not_negative, "a finite number not below 0"};
-const input_rule input_positive = {is_positive, "a finite number above 0"};
-const input_rule input_finite = {is_finite, "a finite number"};
-const input_rule input_additive = {is_bias, "a finite number or -inf"};
-
-tool_exit input_read_values(run_problem *problem, run_array array, const input_rule *rule, tool_error *error)
-{
-    const npy_file *const file = &problem->file[array];
-    TOOL_TRY(input_read(problem, array, error));
-    const float *const values = problem->slot[array].host;
-    for (size_t i = 0; i < problem->slot[array].count; i++) {
-        if (!rule->holds(values[i]))
-            return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: element %zu is %g as float32; expected %s", file->option,
-                             file->path, i, (double)values[i], rule->text);
-    }
-    return TOOL_DONE;
+    TOOL_TRY(input_open(arguments, problem, array, error));
+    TOOL_TRY(input_expect(problem, array, axes, error));
+    return input_read(problem, array, error);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Input files: opened, which gives the shape, and read, in two steps. What problem.c is made of. */
+/* Input files: opened, held against the sizes that are known, and read. What problem.c is made of. */
 #ifndef RUN_INPUT_H
 #define RUN_INPUT_H
 
@@ -7,55 +7,50 @@
 
 /* ---- input.c: all that they open and read belongs to `problem`, also where they fail ------------------------- */
 
-/* Opens a file of floating-point numbers. */
-tool_exit input_open_floats(run_problem *problem, run_array array, const char *path, tool_error *error);
+/* Opens the file that is given to the array's option, or takes a list of numbers. */
+tool_exit input_open(const run_arguments *arguments, run_problem *problem, clmgk_array array, tool_error *error);
 
-/* The same, or takes a list of numbers. */
-tool_exit input_open_numbers(run_problem *problem, run_array array, const char *text, tool_error *error);
+/* Holds an open input against axes (letters of clmgk_shape, in the file's order): sizes that are known must be the
+ * file's, the others become known. A list of numbers for two axes is a matrix, row by row. */
+tool_exit input_expect(run_problem *problem, clmgk_array array, const char *axes, tool_error *error);
 
-/* Opens a file of integers with one axis, which `expected` names. */
-tool_exit input_open_integers(run_problem *problem, run_array array, const char *path, const char *expected,
-                              tool_error *error);
+/* Whether a header has axes of known sizes. */
+bool input_matches(const run_problem *problem, const npy_header *header, const char *axes);
 
-/* Reads what was opened into the array's slot, as float or int32_t; from now on the call has the array. */
-tool_exit input_read(run_problem *problem, run_array array, tool_error *error);
+/* Reads what was opened into the array's slot, as float or int32_t, and checks its values; streamed arrays stay in
+ * their files. From now on the call has the array. */
+tool_exit input_read(run_problem *problem, clmgk_array array, tool_error *error);
 
-/* What a value may be. */
-typedef struct input_rule {
-    bool (*holds)(float value);
-    const char *text;
-} input_rule;
-extern const input_rule input_not_negative, input_positive, input_finite, input_additive;
+/* The three in turn. */
+tool_exit input_take(const run_arguments *arguments, run_problem *problem, clmgk_array array, const char *axes,
+                     tool_error *error);
 
-/* Reads an array of f32 numbers, each of which must keep the rule. */
-tool_exit input_read_values(run_problem *problem, run_array array, const input_rule *rule, tool_error *error);
+int64_t input_size(const run_problem *problem, char letter);
+void input_set_size(run_problem *problem, char letter, int64_t value, const char *source);
+
+/* "[B,H,N,D]" */
+typedef struct axes_text {
+    char text[2 * CLMGK_MAX_RANK + 2];
+} axes_text;
+axes_text input_axes_text(const char *axes);
 
 /* Gives an array a shape, and counts its elements. */
 void input_set_shape(run_slot *slot, int axes, const int64_t *shape);
 
-/* Failures name the option, the file, what was found and what was expected. */
+/* Names the option, the file, its shape and what was expected. */
 tool_exit input_fail_shape(const npy_file *file, const char *expected, tool_error *error);
-tool_exit input_expect_size(const npy_file *file, int axis, const char *symbol, int64_t expected, run_array source,
-                            tool_error *error);
-tool_exit input_expect_heads(const run_problem *problem, const npy_file *file, int axis, tool_error *error);
-tool_exit input_expect_positive(const npy_file *file, int axis, const char *symbol, tool_error *error);
 
-/* ---- tensors.c: Q, K, V and dO; layouts of these and of what is like them ------------------------------------- */
+/* ---- tensors.c: Q, K, V, dO, the mixing and the shift, which give the sizes ------------------------------------ */
 
 tool_exit tensors_describe(const run_arguments *arguments, run_problem *problem, tool_error *error);
 
-/* Shape of O's file. */
-void tensors_shape_o(const run_problem *problem, bool tokens_first, int64_t shape[4]);
+/* The axes of a tensor in its file's order. */
+typedef struct file_axes {
+    char text[CLMGK_MAX_RANK + 1];
+} file_axes;
+file_axes tensors_file_axes(const char *axes, bool tokens_first);
 
-/* ---- mixing.c: the admixture family's own inputs ---------------------------------------------------------------- */
-
-/* p, which gives H but to MiSH. */
-tool_exit mixing_describe_heads(const run_arguments *arguments, run_problem *problem, tool_error *error);
-
-/* w, c and sigma. */
-tool_exit mixing_describe(const run_arguments *arguments, run_problem *problem, tool_error *error);
-
-/* ---- parameters.c: the other inputs, and the numbers of masks and modifiers ----------------------------------- */
+/* ---- parameters.c: inputs of which the descriptor has the form, masks and modifiers ---------------------------- */
 
 tool_exit parameters_describe(const run_arguments *arguments, run_problem *problem, tool_error *error);
 

@@ -3,90 +3,75 @@
 
 #include <stdlib.h>
 
-/* ---- elements ----------------------------------------------------------------------------------------------- */
-
-clmgk_dtype run_dtype(const clmgk_attention_desc *desc, run_array array)
+clmgk_dtype run_dtype(const clmgk_attention_desc *desc, clmgk_array array)
 {
-    const bool stored =
-        array < RUN_STREAMED || array == RUN_O || array == RUN_GRAD_Q || array == RUN_GRAD_K || array == RUN_GRAD_V;
-    return stored ? desc->dtype : CLMGK_DTYPE_F32;
-}
-
-size_t run_element_size(const clmgk_attention_desc *desc, run_array array)
-{
-    return clmgk_ref_dtype_size(run_dtype(desc, array)); /* lengths and offsets: as large as an f32 */
-}
-
-/* ---- outputs ------------------------------------------------------------------------------------------------ */
-
-/* Bit n: the output first + n was asked for. */
-static uint32_t set_of(const run_arguments *arguments, run_array first, int count)
-{
-    uint32_t set = 0;
-    for (int n = 0; n < count; n++)
-        set |= (uint32_t)(arguments->file[first + n] != NULL) << n;
-    return set;
+    return clmgk_array_get_info(array)->element == CLMGK_ELEMENT_STORAGE ? desc->dtype : CLMGK_DTYPE_F32;
 }
 
 /* What the plan must be able to do. */
 static void describe_passes(const run_arguments *arguments, clmgk_attention_desc *desc)
 {
-    desc->statistics = set_of(arguments, RUN_RESPONSIBILITIES, RUN_STATISTICS);
-    desc->gradients = set_of(arguments, RUN_GRAD_Q, RUN_GRADIENTS);
-    if (arguments->file[RUN_GRAD_O] && desc->gradients == 0)
+    for (clmgk_array array = 0; array < RUN_FILES; array++) {
+        const clmgk_array_info *info = clmgk_array_get_info(array);
+        if (arguments->file[array]) {
+            desc->statistics |= info->statistic;
+            desc->gradients |= info->gradient;
+        }
+    }
+    if (arguments->file[CLMGK_ARRAY_GRAD_O] && desc->gradients == 0)
         desc->gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+}
+
+/* Inputs whose shape follows from the descriptor. */
+static tool_exit read_inputs(const run_arguments *arguments, run_problem *problem, tool_error *error)
+{
+    for (clmgk_array array = 0; array < RUN_FILES; array++) {
+        const bool opened = problem->file[array].option != NULL;
+        if (arguments->file[array] && !run_is_output(array) && !opened)
+            TOOL_TRY(input_take(arguments, problem, array, clmgk_array_shape(&problem->desc, array).axes, error));
+    }
+    return TOOL_DONE;
+}
+
+/* The array whose shape, if it is given, is an output's. */
+static clmgk_array model_of(clmgk_array output)
+{
+#define MODEL(name, ...) [CLMGK_ARRAY_GRAD_##name] = CLMGK_ARRAY_##name,
+    static const clmgk_array models[CLMGK_ARRAYS] = {[CLMGK_ARRAY_COUNTS] = CLMGK_ARRAY_PRIOR,
+                                                     [CLMGK_ARRAY_NEW_PRIOR] = CLMGK_ARRAY_PRIOR,
+                                                     CLMGK_ARRAY_LIST(CLMGK_ARRAY_NONE, MODEL, CLMGK_ARRAY_NONE)};
+#undef MODEL
+    return models[output] || output == CLMGK_ARRAY_GRAD_Q ? models[output] : output;
+}
+
+static void shape_output(const run_arguments *arguments, run_problem *problem, clmgk_array array)
+{
+    const clmgk_array model = model_of(array);
+    clmgk_shape shape = clmgk_array_shape(&problem->desc, array);
+    if (model != array && arguments->file[model]) {
+        input_set_shape(&problem->slot[array], problem->slot[model].axes, problem->slot[model].shape);
+        return;
+    }
+    if (array == CLMGK_ARRAY_O && arguments->tokens_first) {
+        const int64_t heads = shape.size[1];
+        shape.size[1] = shape.size[2];
+        shape.size[2] = heads;
+    }
+    input_set_shape(&problem->slot[array], shape.rank, shape.size);
 }
 
 static void choose_outputs(const run_arguments *arguments, run_problem *problem)
 {
     const clmgk_attention_desc *const desc = &problem->desc;
-    run_slot *const slot = problem->slot;
-    slot[RUN_O].used = true;
-    slot[RUN_LSE].used = arguments->file[RUN_LSE] || arguments->check || desc->gradients != 0;
-    for (int n = 0; n < RUN_GRADIENTS; n++)
-        slot[RUN_GRAD_Q + n].used = (desc->gradients >> n & 1U) != 0;
-    for (int n = 0; n < RUN_STATISTICS; n++)
-        slot[RUN_RESPONSIBILITIES + n].used = (desc->statistics >> n & 1U) != 0;
-}
-
-/* The shape of an input, or its default. */
-static void shape_like(run_problem *problem, run_array output, run_array input, int64_t otherwise)
-{
-    const run_slot *const model = &problem->slot[input];
-    if (model->host || input < RUN_STREAMED)
-        input_set_shape(&problem->slot[output], model->axes, model->shape);
-    else
-        input_set_shape(&problem->slot[output], 1, &otherwise);
-}
-
-static void shape_outputs(const run_arguments *arguments, run_problem *problem)
-{
-    const clmgk_attention_desc *const desc = &problem->desc;
-    run_slot *const slot = problem->slot;
-    const int64_t rows[] = {desc->batch, desc->heads, desc->length};
-    const int64_t weights[] = {desc->batch, desc->heads, desc->components, desc->length, desc->length_k};
-    const int64_t heads[] = {desc->sequences > 0 ? desc->sequences : desc->batch, desc->heads};
-    const int64_t mixing[] = {desc->heads, desc->components};
-    int64_t o[4];
-    tensors_shape_o(problem, arguments->tokens_first, o);
-    input_set_shape(&slot[RUN_O], 4, o);
-    input_set_shape(&slot[RUN_LSE], 3, rows);
-    input_set_shape(&slot[RUN_RESPONSIBILITIES], 5, weights);
-    input_set_shape(&slot[RUN_NLL], 2, heads);
-    input_set_shape(&slot[RUN_GRAD_MIX_WEIGHT], 2, mixing);
-    input_set_shape(&slot[RUN_GRAD_MIX_OFFSET], 1, mixing);
-    shape_like(problem, RUN_GRAD_Q, RUN_Q, 0);
-    shape_like(problem, RUN_GRAD_K, RUN_K, 0);
-    shape_like(problem, RUN_GRAD_V, RUN_V, 0);
-    shape_like(problem, RUN_GRAD_PRIOR, RUN_PRIOR, desc->components);
-    shape_like(problem, RUN_COUNTS, RUN_PRIOR, desc->components);
-    shape_like(problem, RUN_NEW_PRIOR, RUN_PRIOR, desc->components);
-    shape_like(problem, RUN_GRAD_VARIANCE, RUN_VARIANCE, 1);
-    shape_like(problem, RUN_GRAD_SHIFT, RUN_SHIFT, 0);
-    shape_like(problem, RUN_GRAD_BIAS, RUN_BIAS, 0);
-    shape_like(problem, RUN_GRAD_SINKS, RUN_SINKS, 0);
-    shape_like(problem, RUN_GRAD_MIX, RUN_MIX, 0);
-    shape_like(problem, RUN_GRAD_NOISE, RUN_NOISE, 0);
+    for (clmgk_array array = 0; array < RUN_FILES; array++) {
+        const clmgk_array_info *info = clmgk_array_get_info(array);
+        if (!run_is_output(array))
+            continue;
+        problem->slot[array].used = (desc->gradients & info->gradient) || (desc->statistics & info->statistic);
+        shape_output(arguments, problem, array);
+    }
+    problem->slot[CLMGK_ARRAY_O].used = true;
+    problem->slot[CLMGK_ARRAY_LSE].used = arguments->file[CLMGK_ARRAY_LSE] || arguments->check || desc->gradients != 0;
 }
 
 /* ---- the whole ---------------------------------------------------------------------------------------------- */
@@ -104,14 +89,14 @@ tool_exit run_problem_open(const run_arguments *arguments, run_problem *problem,
     describe_passes(arguments, desc);
     if (clmgk_attention_validate(desc, desc, &failure) != CLMGK_OK)
         return tool_fail_library(error, &failure);
+    TOOL_TRY(read_inputs(arguments, problem, error));
     choose_outputs(arguments, problem);
-    shape_outputs(arguments, problem);
     return TOOL_DONE;
 }
 
 void run_problem_close(run_problem *problem)
 {
-    for (size_t array = 0; array < RUN_INPUTS; array++) {
+    for (size_t array = 0; array < RUN_FILES; array++) {
         npy_close(&problem->file[array]);
         free(problem->slot[array].host);
     }

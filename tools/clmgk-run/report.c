@@ -9,18 +9,18 @@
 tool_exit run_announce(const run_arguments *arguments, run_outputs *outputs, tool_error *error)
 {
     const char *const *const file = arguments->file;
-    for (run_array array = RUN_INPUTS; array < RUN_FILES; array++) {
-        if (file[array])
+    for (clmgk_array array = 0; array < RUN_FILES; array++) {
+        if (file[array] && run_is_output(array))
             TOOL_TRY(tool_outputs_add(outputs->files, run_option(array), file[array], &outputs->place[array], error));
     }
-    for (run_array array = 0; array < RUN_INPUTS; array++) {
-        if (file[array]) /* a list of numbers is no file's name */
+    for (clmgk_array array = 0; array < RUN_FILES; array++) {
+        if (file[array] && !run_is_output(array)) /* a list of numbers is no file's name */
             TOOL_TRY(tool_outputs_refuse_input(outputs->files, run_option(array), file[array], error));
     }
     return TOOL_DONE;
 }
 
-static tool_exit write_array(const run_problem *problem, const run_execution *execution, run_array array,
+static tool_exit write_array(const run_problem *problem, const run_execution *execution, clmgk_array array,
                              const char *path, FILE *stream, tool_error *error)
 {
     const run_slot *const slot = &problem->slot[array];
@@ -38,10 +38,10 @@ static tool_exit write_array(const run_problem *problem, const run_execution *ex
 tool_exit run_write(const run_arguments *arguments, const run_problem *problem, const run_execution *execution,
                     run_outputs *outputs, tool_error *error)
 {
-    for (run_array array = RUN_INPUTS; array < RUN_FILES; array++) {
+    for (clmgk_array array = 0; array < RUN_FILES; array++) {
         const char *const path = arguments->file[array];
         FILE *stream = NULL;
-        if (!path)
+        if (!path || !run_is_output(array))
             continue;
         TOOL_TRY(tool_outputs_open(outputs->files, outputs->place[array], &stream, error));
         TOOL_TRY(write_array(problem, execution, array, path, stream, error));
@@ -78,7 +78,7 @@ static void print_times(const char *what, const tool_spread *milliseconds, doubl
 static void print_check(const run_check_result *check)
 {
     const char *between = "check: ";
-    for (run_array array = RUN_INPUTS; array < RUN_FILES; array++) {
+    for (clmgk_array array = 0; array < RUN_FILES; array++) {
         if (!check->checked[array])
             continue;
         printf("%s%s error %.3g, bound %.3g", between, run_option(array), check->worst[array].error,
@@ -113,7 +113,7 @@ static json_t *make_check(const run_check_result *check)
 {
     json_t *const object = json_object();
     json_object_set_new(object, "ok", json_boolean(check->ok));
-    for (run_array array = RUN_INPUTS; array < RUN_FILES; array++) {
+    for (clmgk_array array = 0; array < RUN_FILES; array++) {
         if (!check->checked[array])
             continue;
         json_t *const part = json_object();
@@ -144,8 +144,8 @@ static json_t *make_backward(const run_problem *problem, const run_execution *ex
 {
     json_t *const object = json_object();
     json_t *const gradients = json_array();
-    for (run_array array = RUN_GRAD_Q; array < RUN_GRAD_Q + RUN_GRADIENTS; array++) {
-        if (problem->slot[array].used)
+    for (clmgk_array array = 0; array < RUN_FILES; array++) {
+        if (problem->slot[array].used && clmgk_array_get_info(array)->gradient)
             json_array_append_new(gradients, tool_json_text(run_option(array)));
     }
     json_object_set_new(object, "gradients", gradients);
@@ -167,8 +167,8 @@ static json_t *make_device(const clmgk_device_info *info)
 static json_t *make_outputs(const run_arguments *arguments)
 {
     json_t *const outputs = json_object();
-    for (run_array array = RUN_INPUTS; array < RUN_FILES; array++) {
-        if (arguments->file[array])
+    for (clmgk_array array = 0; array < RUN_FILES; array++) {
+        if (arguments->file[array] && run_is_output(array))
             json_object_set_new(outputs, run_option(array), tool_json_text(arguments->file[array]));
     }
     return outputs;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * clmgk-run: attention on the user's own arrays. In order: arguments.c, problem.c (with tensors.c, mixing.c,
- * parameters.c and input.c), execute.c, check.c, report.c.
+ * clmgk-run: attention on the user's own arrays. In order: arguments.c, problem.c (with tensors.c, parameters.c
+ * and input.c), execute.c, check.c, report.c.
  */
 #ifndef RUN_H
 #define RUN_H
@@ -14,58 +14,21 @@
 
 #include "reference/reference.h"
 
-/* ---- the arrays of a call: one option each, but for the workspace ------------------------------------------- */
+/* ---- arrays: those of clmgk/arrays.h, in its order; before RUN_FILES each has an option ------------------------ */
 
-typedef enum run_array {
-    RUN_Q,
-    RUN_K,
-    RUN_V,
-    RUN_GRAD_O,
-    RUN_STREAMED, /* how many inputs go from their files to the device without a copy on the host */
-    RUN_PRIOR = RUN_STREAMED,
-    RUN_VARIANCE,
-    RUN_SHIFT,
-    RUN_LENGTHS,
-    RUN_LENGTHS_Q,
-    RUN_OFFSETS,
-    RUN_OFFSETS_K,
-    RUN_BIAS,
-    RUN_SLOPES,
-    RUN_SINKS,
-    RUN_MIX,
-    RUN_MIX_WEIGHT,
-    RUN_MIX_OFFSET,
-    RUN_NOISE,
-    RUN_GRAD_LSE,
-    RUN_INPUTS, /* how many */
-    RUN_O = RUN_INPUTS,
-    RUN_LSE,
-    RUN_GRAD_Q, /* from here in the order of clmgk_gradient */
-    RUN_GRAD_K,
-    RUN_GRAD_V,
-    RUN_GRAD_PRIOR,
-    RUN_GRAD_VARIANCE,
-    RUN_GRAD_SHIFT,
-    RUN_GRAD_BIAS,
-    RUN_GRAD_SINKS,
-    RUN_GRAD_MIX,
-    RUN_GRAD_MIX_WEIGHT,
-    RUN_GRAD_MIX_OFFSET,
-    RUN_GRAD_NOISE,
-    RUN_RESPONSIBILITIES, /* from here in the order of clmgk_statistic */
-    RUN_COUNTS,
-    RUN_NEW_PRIOR,
-    RUN_NLL,
-    RUN_FILES, /* how many have an option */
-    RUN_WORKSPACE = RUN_FILES,
-    RUN_ARRAYS
-} run_array;
-
-/* How many outputs each of the other passes has. */
-enum { RUN_GRADIENTS = RUN_RESPONSIBILITIES - RUN_GRAD_Q, RUN_STATISTICS = RUN_FILES - RUN_RESPONSIBILITIES };
+#define RUN_FILES CLMGK_ARRAY_PARTS_O
 
 /* The option of an array, without dashes. */
-const char *run_option(run_array array);
+const char *run_option(clmgk_array array);
+
+/* Whether the option takes a list of numbers, too. */
+bool run_takes_numbers(clmgk_array array);
+
+/* Outputs are O, L, gradients and statistics; inputs the other arrays. */
+bool run_is_output(clmgk_array array);
+
+/* Q, K, V and dO go from their files to the device without a copy on the host. */
+bool run_is_streamed(clmgk_array array);
 
 /* ---- arguments.c: the command line -------------------------------------------------------------------------- */
 
@@ -111,12 +74,18 @@ typedef struct run_slot {
     void *host;   /* of inputs that are not streamed: float or int32_t, for free() */
 } run_slot;
 
+/* The size that a letter stands for, and the option that gave it; NULL: not known. */
+typedef struct run_size {
+    int64_t value;
+    const char *source;
+} run_size;
+
 /* A problem that is known to be right. */
 typedef struct run_problem {
     clmgk_attention_desc desc; /* resolved */
-    npy_file file[RUN_INPUTS]; /* closed when read; those that are streamed are read by run_execute */
+    npy_file file[RUN_FILES];  /* of inputs; closed when read, those that are streamed by run_execute */
     run_slot slot[RUN_FILES];
-    const char *heads_option; /* the option that gave H */
+    run_size size[26]; /* by the letters of clmgk_shape */
     uint64_t seed;
 } run_problem;
 
@@ -124,9 +93,8 @@ typedef struct run_problem {
 tool_exit run_problem_open(const run_arguments *arguments, run_problem *problem, tool_error *error);
 void run_problem_close(run_problem *problem);
 
-/* Type of an array's elements on the device; not of lengths and offsets, which are int32_t. */
-clmgk_dtype run_dtype(const clmgk_attention_desc *desc, run_array array);
-size_t run_element_size(const clmgk_attention_desc *desc, run_array array);
+/* Type of a floating-point array's elements on the device. */
+clmgk_dtype run_dtype(const clmgk_attention_desc *desc, clmgk_array array);
 
 /* ---- execute.c: on the device ------------------------------------------------------------------------------- */
 
@@ -134,9 +102,9 @@ typedef struct run_execution {
     tool_device device;
     clmgk_plan *plan;
     clmgk_plan_info info;
-    cl_mem memory[RUN_ARRAYS]; /* NULL: not there */
-    tool_spread forward_ms;    /* with repeat > 0 */
-    tool_spread backward_ms;   /* with repeat > 0 and gradients */
+    cl_mem memory[CLMGK_ARRAYS]; /* NULL: not there */
+    tool_spread forward_ms;      /* with repeat > 0 */
+    tool_spread backward_ms;     /* with repeat > 0 and gradients */
     double forward_flops;
     double backward_flops;
 } run_execution;
@@ -147,9 +115,9 @@ tool_exit run_execute(const run_arguments *arguments, const run_problem *problem
 void run_close(run_execution *execution);
 
 /* Makes the first `bytes` of an array readable by the host, until run_unmap. */
-tool_exit run_map(const run_execution *execution, run_array array, size_t bytes, const void **elements,
+tool_exit run_map(const run_execution *execution, clmgk_array array, size_t bytes, const void **elements,
                   tool_error *error);
-void run_unmap(const run_execution *execution, run_array array, const void *elements);
+void run_unmap(const run_execution *execution, clmgk_array array, const void *elements);
 
 /* ---- check.c: against double precision ---------------------------------------------------------------------- */
 
