@@ -31,7 +31,8 @@ const char *bench_peak_note(const bench_peaks *peaks, const bench_case *one)
 double bench_kv_fraction_of_read(const bench_peaks *peaks, const bench_case *one)
 {
     const bench_elements count = bench_count_elements(&one->desc);
-    const double bytes = (double)(count.k + count.v) * (double)clmgk_ref_dtype_size(one->desc.dtype);
+    const double bytes =
+        (double)(count.of[CLMGK_ARRAY_K] + count.of[CLMGK_ARRAY_V]) * (double)clmgk_ref_dtype_size(one->desc.dtype);
     return bytes / (1e6 * one->time_ms.median * peaks->read_gbps);
 }
 

@@ -249,10 +249,9 @@ extern const char *const bench_gradient_name[CLMGK_REF_GRADIENTS];
 /* Arrays of a group: inputs are one pattern of normals over and over, so that all cases of a storage type share
  * them and none is kept on the host. Arrays of a smaller problem are the beginning of those of a larger one. */
 typedef struct bench_arrays {
-    cl_mem q[BENCH_DTYPES], k[BENCH_DTYPES], v[BENCH_DTYPES], grad_o[BENCH_DTYPES]; /* by clmgk_dtype */
-    double *pattern[BENCH_DTYPES];                                                  /* [BENCH_PATTERN], as stored */
-    cl_mem o, lse;
-    cl_mem gradients[CLMGK_REF_GRADIENTS];
+    cl_mem input[BENCH_DTYPES][CLMGK_ARRAYS]; /* Q, K, V, dO */
+    double *pattern[BENCH_DTYPES];            /* [BENCH_PATTERN], as stored */
+    cl_mem output[CLMGK_ARRAYS];              /* O and L of forward passes, gradients */
 } bench_arrays;
 
 /* On failure `arrays` holds what bench_arrays_release takes. */
@@ -262,8 +261,7 @@ void bench_arrays_release(bench_arrays *arrays);
 
 /* What a case has of its own, and all its arrays by name. */
 typedef struct bench_own {
-    cl_mem prior, shift, bias, slopes, sinks, mix, mix_weight, mix_offset, noise, offsets, workspace;
-    cl_mem o, lse; /* of a descriptor with gradients: they are inputs there */
+    cl_mem memory[CLMGK_ARRAYS]; /* parameters and workspace; O and L where they are inputs */
     clmgk_attention_args args;
 } bench_own;
 
@@ -274,25 +272,20 @@ void bench_own_release(bench_own *own);
 
 /* Elements of the arrays of a resolved descriptor; 0: it has no such array. */
 typedef struct bench_elements {
-    size_t q, k, v, o, lse, prior, shift, bias, slopes, sinks, mix, mix_weight, mix_offset, noise, offsets;
-    size_t gradients[CLMGK_REF_GRADIENTS]; /* of the descriptor's set */
+    size_t of[CLMGK_ARRAYS];
 } bench_elements;
 bench_elements bench_count_elements(const clmgk_attention_desc *desc);
 
-/* Bytes of an element of a gradient. */
-size_t bench_gradient_size(const clmgk_attention_desc *desc, clmgk_ref_gradient which);
-
-/* Bytes of the arrays that a call of the pass is given, without the workspace. */
-uint64_t bench_array_bytes(const clmgk_attention_desc *desc, bench_pass pass);
+/* Bytes of the arrays that a call of the descriptor's pass is given, without the workspace. */
+uint64_t bench_array_bytes(const clmgk_attention_desc *desc);
 
 /* offsets[t] of a packed descriptor: the sequences' lengths grow from half the mean to one and a half. */
 int32_t bench_offset(const clmgk_attention_desc *desc, int64_t t);
 
 /* The same arrays as numbers, as a problem of the reference. */
 typedef struct bench_values {
+    void *of[CLMGK_ARRAYS]; /* double; offsets: int32_t */
     clmgk_ref_problem problem;
-    double *q, *k, *v, *prior, *shift, *bias, *slopes, *sinks, *mix, *mix_weight, *mix_offset, *noise, *grad_o;
-    int32_t *offsets;
 } bench_values;
 
 /* On failure `values` holds what bench_values_release takes. */

@@ -130,7 +130,7 @@ static tool_exit make_case(const bench_shape *shape, bench_pass pass, const clmg
     TOOL_TRY(count_pairs(&desc, &pairs, error));
     *one = (bench_case){.shape = shape, .pass = pass, .desc = desc};
     one->flops = pass == BENCH_BACKWARD ? tool_backward_flops(&desc, pairs) : tool_forward_flops(&desc, pairs);
-    one->array_bytes = bench_array_bytes(&desc, pass);
+    one->array_bytes = bench_array_bytes(&desc);
     return TOOL_DONE;
 }
 
@@ -324,7 +324,9 @@ static uint64_t larger(uint64_t a, uint64_t b)
 static uint64_t largest_array_bytes(const clmgk_attention_desc *desc)
 {
     const bench_elements count = bench_count_elements(desc);
-    return larger(larger(count.q, count.k), larger(count.v, count.o)) * clmgk_ref_dtype_size(desc->dtype);
+    return larger(larger(count.of[CLMGK_ARRAY_Q], count.of[CLMGK_ARRAY_K]),
+                  larger(count.of[CLMGK_ARRAY_V], count.of[CLMGK_ARRAY_O])) *
+           clmgk_ref_dtype_size(desc->dtype);
 }
 
 bool bench_fits(const clmgk_device_info *info, bench_group *group)
@@ -333,7 +335,7 @@ bool bench_fits(const clmgk_device_info *info, bench_group *group)
     for (size_t i = 0; i < group->count; i++) {
         const clmgk_attention_desc *desc = &group->cases[i].desc;
         all = larger(all, group->cases[i].array_bytes);
-        own += desc->gradients ? bench_count_elements(desc).o * clmgk_ref_dtype_size(desc->dtype) : 0;
+        own += desc->gradients ? bench_count_elements(desc).of[CLMGK_ARRAY_O] * clmgk_ref_dtype_size(desc->dtype) : 0;
         one = larger(one, largest_array_bytes(desc));
     }
     all += own;

@@ -47,9 +47,11 @@ static tool_exit make_slice(const clmgk_attention_desc *desc, slice *one, tool_e
 /* Where the arrays of b begin; mixing and sinks are those of all. */
 static bench_elements start_of_batch(const clmgk_attention_desc *desc, const bench_elements *count, size_t b)
 {
-    bench_elements start = {.q = b * count->q, .k = b * count->k, .v = b * count->v};
+    bench_elements start = {{0}};
+    for (clmgk_array array = CLMGK_ARRAY_Q; array <= CLMGK_ARRAY_V; array++)
+        start.of[array] = b * count->of[array];
     if (desc->use_bias)
-        start.bias = b % (size_t)desc->bias_batch * count->bias;
+        start.of[CLMGK_ARRAY_BIAS] = b % (size_t)desc->bias_batch * count->of[CLMGK_ARRAY_BIAS];
     return start;
 }
 
@@ -61,18 +63,18 @@ static bench_elements start_of(const clmgk_attention_desc *desc, const slice *on
         return start_of_batch(desc, &count, b);
     const size_t heads = (size_t)desc->heads, kv_heads = (size_t)desc->kv_heads;
     const size_t bh = b * heads + h, bg = b * kv_heads + h * kv_heads / heads;
-    bench_elements start = {
-        .q = bh * count.q,
-        .k = bg * count.k,
-        .v = bg * count.v,
-        .prior = h * count.prior,
-        .shift = h * count.shift,
-        .slopes = h,
-        .sinks = h,
-    };
-    if (desc->use_bias)
-        start.bias =
-            (b % (size_t)desc->bias_batch * (size_t)desc->bias_heads + h % (size_t)desc->bias_heads) * count.bias;
+    const size_t bias =
+        desc->use_bias ? b % (size_t)desc->bias_batch * (size_t)desc->bias_heads + h % (size_t)desc->bias_heads : 0;
+    bench_elements start = {.of = {[CLMGK_ARRAY_Q] = bh,
+                                   [CLMGK_ARRAY_K] = bg,
+                                   [CLMGK_ARRAY_V] = bg,
+                                   [CLMGK_ARRAY_PRIOR] = h,
+                                   [CLMGK_ARRAY_SHIFT] = h,
+                                   [CLMGK_ARRAY_SLOPES] = h,
+                                   [CLMGK_ARRAY_SINKS] = h,
+                                   [CLMGK_ARRAY_BIAS] = bias}};
+    for (clmgk_array array = 0; array < CLMGK_ARRAYS; array++)
+        start.of[array] *= count.of[array];
     return start;
 }
 
@@ -325,14 +327,17 @@ static tool_exit check_outputs(const tool_device *device, const bench_values *va
     const bench_elements count = bench_count_elements(desc);
     clmgk_ref_answer answer = {0};
     tool_exit status = TOOL_DONE;
-    double *o = calloc(count.o, sizeof(*o));
-    double *lse = calloc(count.lse, sizeof(*lse));
-    if (!o || !lse || !clmgk_ref_solve(&values->problem, (int64_t)count.lse, NULL, &answer)) {
+    double *o = calloc(count.of[CLMGK_ARRAY_O], sizeof(*o));
+    double *lse = calloc(count.of[CLMGK_ARRAY_LSE], sizeof(*lse));
+    if (!o || !lse || !clmgk_ref_solve(&values->problem, (int64_t)count.of[CLMGK_ARRAY_LSE], NULL, &answer)) {
         status = tool_fail_memory(error, "the reference");
         goto done;
     }
-    TOOL_TRY_GOTO(status, read_values(device, own->args.o.memory, desc->dtype, 0, count.o, o, error), done);
-    TOOL_TRY_GOTO(status, read_values(device, own->args.lse.memory, CLMGK_DTYPE_F32, 0, count.lse, lse, error), done);
+    TOOL_TRY_GOTO(status, read_values(device, own->args.o.memory, desc->dtype, 0, count.of[CLMGK_ARRAY_O], o, error),
+                  done);
+    TOOL_TRY_GOTO(status,
+                  read_values(device, own->args.lse.memory, CLMGK_DTYPE_F32, 0, count.of[CLMGK_ARRAY_LSE], lse, error),
+                  done);
     const clmgk_ref_verdict verdict = clmgk_ref_check(&answer, o, lse);
     take_verdict("o", verdict.error_o, answer.bound_o.bound, verdict.message, found);
 done:
@@ -345,7 +350,7 @@ done:
 tool_exit bench_validate_whole(const tool_device *device, const bench_arrays *arrays, const clmgk_attention_desc *desc,
                                bench_pass pass, const bench_own *own, bench_error_found *found, tool_error *error)
 {
-    static const bench_elements beginning = {0};
+    static const bench_elements beginning = {{0}};
     bench_values values;
     tool_exit status = TOOL_DONE;
     *found = (bench_error_found){.ok = true,
@@ -395,7 +400,8 @@ tool_exit bench_validate_finite(const tool_device *device, const clmgk_attention
     if (!values)
         return tool_fail_memory(error, "values to check");
     for (int i = 0; i < CLMGK_REF_GRADIENTS && status == TOOL_DONE; i++)
-        status = check_finite(device, desc, own, (clmgk_ref_gradient)i, count.gradients[i], values, found, error);
+        status = check_finite(device, desc, own, (clmgk_ref_gradient)i, count.of[CLMGK_ARRAY_GRAD_Q + i], values, found,
+                              error);
     free(values);
     return status;
 }
@@ -412,14 +418,16 @@ tool_exit bench_spoil(const tool_device *device, const clmgk_attention_desc *des
 {
     const bench_elements count = bench_count_elements(desc);
     if (pass == BENCH_FORWARD) {
-        TOOL_TRY(fill_with_nan(device, own->args.o.memory, count.o * clmgk_ref_dtype_size(desc->dtype), error));
-        TOOL_TRY(fill_with_nan(device, own->args.lse.memory, count.lse * sizeof(float), error));
+        TOOL_TRY(fill_with_nan(device, own->args.o.memory, count.of[CLMGK_ARRAY_O] * clmgk_ref_dtype_size(desc->dtype),
+                               error));
+        TOOL_TRY(fill_with_nan(device, own->args.lse.memory, count.of[CLMGK_ARRAY_LSE] * sizeof(float), error));
     }
     for (int i = 0; i < CLMGK_REF_GRADIENTS; i++) {
         const clmgk_ref_gradient which = (clmgk_ref_gradient)i;
-        if (pass == BENCH_BACKWARD && count.gradients[i])
-            TOOL_TRY(fill_with_nan(device, gradient_memory(own, which),
-                                   count.gradients[i] * bench_gradient_size(desc, which), error));
+        if (pass == BENCH_BACKWARD && count.of[CLMGK_ARRAY_GRAD_Q + i])
+            TOOL_TRY(fill_with_nan(
+                device, gradient_memory(own, which),
+                count.of[CLMGK_ARRAY_GRAD_Q + i] * clmgk_array_element_size(desc, CLMGK_ARRAY_GRAD_Q + which), error));
     }
     const cl_int code = clFinish(device->queue);
     return code == CL_SUCCESS ? TOOL_DONE : tool_fail_cl(error, code, "clFinish");
