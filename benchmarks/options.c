@@ -30,17 +30,17 @@ static const tool_option options_table[OPTION_COUNT] = {
     {"all-devices", NULL, "measure on every device, one after another"},
     {"suite", "NAME",
      "short (default): some of the papers' sizes, on CPUs with smaller batches; paper: all of\n"
-     "them in full; quick: three small ones; full: many; admixture: FiSH and its kin, with 8\n"
-     "heads, beside softmax"},
+     "them in full; quick: three small sizes; full: many; admixture: the admixture family with\n"
+     "8 heads, beside softmax"},
     {"shapes", "NAME,...", "named sizes in place of a suite"},
     {"variants", "A,B:H,C:MxH,...",
-     "each with its own number of heads after a colon, the admixture family with global and\n"
-     "local ones (hard-fish:2x8); without them: the shape's. Default: softmax, and mgk and\n"
-     "smgk with half the heads; of the suite admixture: softmax and that family"},
+     "variants, each with a number of heads after a colon, or global and local heads in the\n"
+     "admixture family (hard-fish:2x8); default of the heads: the shape's. Default: softmax,\n"
+     "and mgk and smgk with half the heads; of the suite admixture: softmax and that family"},
     BENCH_SIZE_OPTIONS,
     {"pass", "NAME", "forward (default), backward (apart from its forward pass), or both"},
     {"gradients", "A,...",
-     "what the backward pass computes: q, k, v, prior, variance, shift, bias, sinks, mix,\n"
+     "gradients of the backward pass: q, k, v, prior, variance, shift, bias, sinks, mix,\n"
      "mix-weight, mix-offset, noise or all, each for the variants that have it. Default: q,\n"
      "k, v, shift, mix"},
     {"dtype", "T,...", "storage types f32, f16, bf16; default f32"},
@@ -48,18 +48,18 @@ static const tool_option options_table[OPTION_COUNT] = {
      "repeat the runs of a size for X seconds (at least three times); default 4, short: 1.5,\n"
      "quick: 0.5"},
     {"keep-caches", NULL,
-     "use compiled programs from the caches as they are: quicker, but what was compiled\n"
-     "before has no cold first call"},
-    {"untuned", NULL, "default parameters, whatever was tuned on this device"},
+     "use compiled programs from the caches: quicker, but a program from a cache has no cold\n"
+     "first call"},
+    {"untuned", NULL, "default parameters in place of tuned ones"},
     {"plot", "F.svg", "draw times and rates with gnuplot"},
     {"compare", "OLD.json", "show changes beyond noise against an earlier --json; exit 1 on a regression"},
     {"threshold", "X", "a slow-down by more than X percent, and beyond noise, is a regression; default 5"},
     {"engine", "NAME", "auto (default), lane or simt"},
     {"parameters", "P", "kernel parameters, name=value,...: for work on the kernels"},
-    {"backward-parameters", "P", "the same of the backward pass"},
+    {"backward-parameters", "P", "the same for the backward pass"},
     {"gemm", "MxNxK,...",
-     "matrix products in the place of attention, in f32, by every provider; layer: those of a\n"
-     "layer. With --device, --seconds (a size; default 1), --keep-caches and --json only"},
+     "matrix products in place of attention, in f32, by every provider; layer: the products of\n"
+     "a layer. With --device, --seconds (a size; default 1), --keep-caches and --json only"},
 };
 
 const tool_program bench_program = {
@@ -67,7 +67,7 @@ const tool_program bench_program = {
     .summary = "Times attention variants beside each other, each checked against double precision first.\n"
                "Without options: softmax with 8 heads, MGK and sMGK with 4 (two components) over sizes of the\n"
                "papers, beside the figures of the MGK paper's Table 7.",
-    .notes = "A name after --shapes that does not exist lists those that do.",
+    .notes = "An unknown name after --shapes lists the known names.",
     .options = options_table,
     .option_count = OPTION_COUNT,
 };

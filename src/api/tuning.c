@@ -34,59 +34,59 @@ typedef struct tuned_case {
     clmgk_pass pass;
 } tuned_case;
 
-static clmgk_status check_case(const clmgk_attention_desc *desc, clmgk_tuned_pass pass, tuned_case *one,
+static clmgk_status check_case(const clmgk_attention_desc *desc, clmgk_tuned_pass pass, tuned_case *target,
                                clmgk_error *error)
 {
     if (pass != CLMGK_TUNED_FORWARD && pass != CLMGK_TUNED_BACKWARD)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "pass: %d: expected a clmgk_tuned_pass", (int)pass);
-    MGK_TRY(clmgk_attention_validate(desc, &one->desc, error));
-    if (pass == CLMGK_TUNED_BACKWARD && one->desc.gradients == 0 && one->desc.statistics == 0)
+    MGK_TRY(clmgk_attention_validate(desc, &target->desc, error));
+    if (pass == CLMGK_TUNED_BACKWARD && target->desc.gradients == 0 && target->desc.statistics == 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
                         "pass: backward: expected a descriptor with gradients or statistics");
-    one->pass = CLMGK_PASS_FORWARD;
+    target->pass = CLMGK_PASS_FORWARD;
     if (pass == CLMGK_TUNED_BACKWARD)
-        one->pass = one->desc.gradients != 0 ? CLMGK_PASS_BACKWARD : CLMGK_PASS_STATISTICS;
+        target->pass = target->desc.gradients != 0 ? CLMGK_PASS_BACKWARD : CLMGK_PASS_STATISTICS;
     return CLMGK_OK;
 }
 
-static clmgk_status check_tuned(clmgk_context *context, const tuned_case *one, const clmgk_tuned *tuned,
+static clmgk_status check_tuned(clmgk_context *context, const tuned_case *target, const clmgk_tuned *tuned,
                                 clmgk_error *error)
 {
     mgk_tuning_entry entry;
     if (tuned->choice == NULL)
         return fail_null("tuned.choice", "the name of an engine", error);
-    const mgk_tuning_key key = mgk_attention_key(&one->desc, one->pass);
+    const mgk_tuning_key key = mgk_attention_key(&target->desc, target->pass);
     const clmgk_tuned untimed = {tuned->choice, tuned->parameters, 0.0, 0.0};
     MGK_TRY(mgk_tuning_entry_of(&key, &untimed, &entry, error));
     MGK_TRY(mgk_tuning_check(entry.operation, entry.choice, entry.parameters, error));
-    return mgk_plan_try(context, &one->desc, one->pass, mgk_engine_named(tuned->choice)->value, tuned->parameters,
+    return mgk_plan_try(context, &target->desc, target->pass, mgk_engine_named(tuned->choice)->value, tuned->parameters,
                         error);
 }
 
 clmgk_status clmgk_tuning_check(clmgk_context *context, const clmgk_attention_desc *desc, clmgk_tuned_pass pass,
                                 const clmgk_tuned *tuned, clmgk_error *error)
 {
-    tuned_case one = {.pass = CLMGK_PASS_FORWARD};
+    tuned_case target = {.pass = CLMGK_PASS_FORWARD};
     if (context == NULL)
         return fail_null("context", "a context", error);
     if (tuned == NULL)
         return fail_null("tuned", "an engine and its parameters", error);
-    MGK_TRY(check_case(desc, pass, &one, error));
-    return check_tuned(context, &one, tuned, error);
+    MGK_TRY(check_case(desc, pass, &target, error));
+    return check_tuned(context, &target, tuned, error);
 }
 
 clmgk_status clmgk_tuning_store(clmgk_context *context, const char *cache_dir, const clmgk_attention_desc *desc,
                                 clmgk_tuned_pass pass, const clmgk_tuned *tuned, clmgk_error *error)
 {
-    tuned_case one = {.pass = CLMGK_PASS_FORWARD};
+    tuned_case target = {.pass = CLMGK_PASS_FORWARD};
     char *path = NULL;
     if (context == NULL)
         return fail_null("context", "a context", error);
     if (tuned == NULL)
         return fail_null("tuned", "a measurement", error);
-    MGK_TRY(check_case(desc, pass, &one, error));
-    MGK_TRY(check_tuned(context, &one, tuned, error));
-    const mgk_tuning_key key = mgk_attention_key(&one.desc, one.pass);
+    MGK_TRY(check_case(desc, pass, &target, error));
+    MGK_TRY(check_tuned(context, &target, tuned, error));
+    const mgk_tuning_key key = mgk_attention_key(&target.desc, target.pass);
     MGK_TRY(mgk_tuning_path(&context->allocator, NULL, cache_dir, &path, error));
     const clmgk_status status = mgk_tuning_write(&context->allocator, path, &context->facts, &key, tuned, error);
     mgk_free(&context->allocator, path);
@@ -95,7 +95,7 @@ clmgk_status clmgk_tuning_store(clmgk_context *context, const char *cache_dir, c
 
 /* ---- reading ------------------------------------------------------------------------------------------------- */
 
-/* The cache with the library's own entries; free *path (NULL: no files) and *tuning after success. */
+/* The cache with the library's facts entries; free *path (NULL: no files) and *tuning after success. */
 static clmgk_status open_cache(const char *cache_dir, char **path, mgk_tuning **tuning, clmgk_error *error)
 {
     MGK_TRY(mgk_tuning_path(NULL, NULL, cache_dir, path, error));
@@ -133,16 +133,16 @@ static clmgk_status describe_device(cl_device_id id, mgk_tuning_device *device, 
     return CLMGK_OK;
 }
 
-/* Whether and how plans on `own` use the entry. */
-static void judge_entry(const mgk_tuning_set *set, const mgk_tuning_entry *entry, const mgk_tuning_device *own,
+/* Whether and how plans on `facts` use the entry. */
+static void judge_entry(const mgk_tuning_set *set, const mgk_tuning_entry *entry, const mgk_tuning_device *facts,
                         clmgk_tuning_entry *shown)
 {
     clmgk_error failure = {.status = CLMGK_OK};
-    shown->source = mgk_tuning_serves(set, entry, own);
+    shown->source = mgk_tuning_serves(set, entry, facts);
     shown->defaults = !mgk_tuning_gains(entry);
     if (shown->source == CLMGK_TUNING_CLASS) {
         snprintf(shown->reason, sizeof(shown->reason), "measured on \"%s\", this device is \"%s\"",
-                 set->devices[entry->device].architecture, own->architecture);
+                 set->devices[entry->device].architecture, facts->architecture);
     } else if (!shown->defaults &&
                mgk_tuning_check(entry->operation, entry->choice, entry->parameters, &failure) != CLMGK_OK) {
         shown->source = CLMGK_TUNING_CLASS;
@@ -151,7 +151,7 @@ static void judge_entry(const mgk_tuning_set *set, const mgk_tuning_entry *entry
     shown->allowed = shown->source != CLMGK_TUNING_CLASS;
 }
 
-static clmgk_status show_entry(const mgk_tuning_set *set, const mgk_tuning_entry *entry, const mgk_tuning_device *own,
+static clmgk_status show_entry(const mgk_tuning_set *set, const mgk_tuning_entry *entry, const mgk_tuning_device *facts,
                                clmgk_tuning_entry *shown, clmgk_error *error)
 {
     const mgk_tuning_device *const device = &set->devices[entry->device];
@@ -173,22 +173,22 @@ static clmgk_status show_entry(const mgk_tuning_set *set, const mgk_tuning_entry
     copy_text(shown->parameters, sizeof(shown->parameters), entry->parameters);
     shown->time_ms = 1e-6 * (double)entry->time_ns;
     shown->default_ms = 1e-6 * (double)entry->default_ns;
-    judge_entry(set, entry, own, shown);
+    judge_entry(set, entry, facts, shown);
     return CLMGK_OK;
 }
 
-/* `own` NULL: entries of all devices. */
-static clmgk_status show_entries(const mgk_tuning_set *set, const mgk_tuning_device *own, clmgk_tuning_entry *entries,
+/* `facts` NULL: entries of all devices. */
+static clmgk_status show_entries(const mgk_tuning_set *set, const mgk_tuning_device *facts, clmgk_tuning_entry *entries,
                                  size_t capacity, size_t *count, clmgk_error *error)
 {
     *count = 0;
     for (size_t i = 0; i < set->count; ++i) {
         const mgk_tuning_entry *const entry = &set->entries[i];
         const mgk_tuning_device *const other = &set->devices[entry->device];
-        if (own != NULL && !same_name(other, own) && mgk_tuning_serves(set, entry, own) == CLMGK_TUNING_CLASS)
+        if (facts != NULL && !same_name(other, facts) && mgk_tuning_serves(set, entry, facts) == CLMGK_TUNING_CLASS)
             continue;
         if (*count < capacity)
-            MGK_TRY(show_entry(set, entry, own != NULL ? own : other, &entries[*count], error));
+            MGK_TRY(show_entry(set, entry, facts != NULL ? facts : other, &entries[*count], error));
         ++*count;
     }
     return CLMGK_OK;
@@ -199,17 +199,17 @@ clmgk_status clmgk_tuning_list(const char *cache_dir, cl_device_id device, clmgk
 {
     char *path = NULL;
     mgk_tuning *tuning = NULL;
-    mgk_tuning_device own;
+    mgk_tuning_device facts;
     if (count == NULL)
         return fail_null("count", "room for the number", error);
     if (entries == NULL && capacity > 0)
         return fail_null("entries", "room for the entries", error);
     if (device != NULL)
-        MGK_TRY(describe_device(device, &own, error));
+        MGK_TRY(describe_device(device, &facts, error));
     MGK_TRY(open_cache(cache_dir, &path, &tuning, error));
     size_t found = 0;
     const clmgk_status status =
-        show_entries(&tuning->set, device != NULL ? &own : NULL, entries, capacity, &found, error);
+        show_entries(&tuning->set, device != NULL ? &facts : NULL, entries, capacity, &found, error);
     if (status == CLMGK_OK)
         *count = found;
     close_cache(path, tuning);
@@ -262,12 +262,12 @@ static clmgk_status remove_entries(mgk_tuning_set *set, void *user, bool *change
 clmgk_status clmgk_tuning_reset(const char *cache_dir, cl_device_id device, clmgk_error *error)
 {
     char *path = NULL;
-    mgk_tuning_device own;
+    mgk_tuning_device facts;
     if (device != NULL)
-        MGK_TRY(describe_device(device, &own, error));
+        MGK_TRY(describe_device(device, &facts, error));
     MGK_TRY(mgk_tuning_path(NULL, NULL, cache_dir, &path, error));
     const clmgk_status status =
-        mgk_tuning_change(NULL, path, false, remove_entries, device != NULL ? &own : NULL, error);
+        mgk_tuning_change(NULL, path, false, remove_entries, device != NULL ? &facts : NULL, error);
     mgk_free(NULL, path);
     return status;
 }
@@ -277,13 +277,13 @@ clmgk_status clmgk_tuning_export(const char *cache_dir, cl_device_id device, cha
 {
     char *path = NULL;
     mgk_tuning *tuning = NULL;
-    mgk_tuning_device own;
+    mgk_tuning_device facts;
     if (length == NULL)
         return fail_null("length", "room for the number", error);
     if (text == NULL && capacity > 0)
         return fail_null("text", "room for the text", error);
     if (device != NULL)
-        MGK_TRY(describe_device(device, &own, error));
+        MGK_TRY(describe_device(device, &facts, error));
     MGK_TRY(open_cache(cache_dir, &path, &tuning, error));
 
     size_t kept = 0;
@@ -292,7 +292,7 @@ clmgk_status clmgk_tuning_export(const char *cache_dir, cl_device_id device, cha
             tuning->set.entries[kept++] = tuning->set.entries[i];
     tuning->set.count = kept;
     mgk_text printed = {0};
-    mgk_tuning_print(&tuning->set, device != NULL ? is_of_device : NULL, &own, &printed);
+    mgk_tuning_print(&tuning->set, device != NULL ? is_of_device : NULL, &facts, &printed);
     const clmgk_status status = printed.failed ? mgk_fail_memory(error, "the tuning cache's text") : CLMGK_OK;
     if (status == CLMGK_OK) {
         *length = printed.length;

@@ -260,16 +260,16 @@ static void put_binary(const mgk_program *program, const program_devices *list)
 {
     const clmgk_context *const context = program->context;
     const mgk_cache cache = cache_of(context);
-    cl_uint own = 0;
-    while (own < list->count && list->devices[own] != context->device)
-        ++own;
-    if (own == list->count || list->sizes[own] == 0)
+    cl_uint position = 0;
+    while (position < list->count && list->devices[position] != context->device)
+        ++position;
+    if (position == list->count || list->sizes[position] == 0)
         return;
-    unsigned char *const binary = mgk_alloc(&context->allocator, list->sizes[own], 1);
-    list->binaries[own] = binary;
+    unsigned char *const binary = mgk_alloc(&context->allocator, list->sizes[position], 1);
+    list->binaries[position] = binary;
     if (binary != NULL && clGetProgramInfo(program->program, CL_PROGRAM_BINARIES, list->count * sizeof(unsigned char *),
                                            list->binaries, NULL) == CL_SUCCESS)
-        mgk_cache_put(&cache, program->key, (const char *)binary, list->sizes[own]);
+        mgk_cache_put(&cache, program->key, (const char *)binary, list->sizes[position]);
     mgk_free(&context->allocator, binary);
 }
 

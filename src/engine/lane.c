@@ -7,7 +7,7 @@
 
 MGK_TUNABLE_TABLE(lane, "lane", MGK_LANE_TUNABLES, MGK_LANE_CONSTRAINTS);
 
-/* The shortest tile, beside which heads and panels are chosen. */
+/* The shortest tile, assumed when heads and panels are chosen. */
 #define SHORT_TILE 16
 
 typedef struct lane_block {
@@ -28,14 +28,14 @@ static int64_t bytes_of(const mgk_floats *f, const lane_block *b)
     return (of_rows + of_keys + of_scores + f->fixed + heads * f->head_fixed) * (int64_t)sizeof(float);
 }
 
-/* Private arrays live on a worker's stack on a CPU. GPUs, where the engine is the last resort, hang or fail with so
- * much of them. */
+/* On a CPU private arrays are on a worker's stack. GPUs, where the engine is the last resort, hang or fail with arrays
+ * of that size. */
 static int64_t private_limit(const mgk_device_facts *facts)
 {
     return facts->info.device_class == CLMGK_DEVICE_CPU ? INT64_C(2) << 20 : INT64_C(16) << 10;
 }
 
-/* Whether there are fewer blocks than the compute units need. The backward pass shares work out otherwise. */
+/* Whether there are fewer blocks than the compute units need. The backward pass distributes work differently. */
 static bool too_few(const mgk_footprint *f, const lane_block *b, int64_t groups)
 {
     const int64_t rows = b->panels * b->panel_rows;
@@ -52,8 +52,7 @@ static void choose_heads(const mgk_footprint *f, const mgk_device_facts *facts, 
         b->heads /= 2;
 }
 
-/* The most panels that keep the compute units busy and fit into the cache: every tile comes from farther away, once for
- * all panels. */
+/* The most panels that keep the compute units busy and fit into the cache: all panels share the loading of a tile. */
 static void choose_panels(const mgk_footprint *f, const mgk_device_facts *facts, lane_block *b)
 {
     while (b->panels > 1 && (bytes_of(&f->block, b) > f->block_bytes || f->rows <= b->panels / 2 * b->panel_rows ||
@@ -110,7 +109,7 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
     mgk_tunable_at_most(p, "panels", (int)b.panels);
 }
 
-/* Rows of a block whose lanes are keys: for decoding, where lanes of rows would be empty. */
+/* Rows of a block whose lanes are keys: for decoding, where most row lanes would be idle. */
 static int few_rows(const mgk_footprint *f, const mgk_tunables *p)
 {
     if (!f->few_rows || f->rows > MGK_FEW_ROWS || !mgk_tunable_is_default(p, "vectors") ||
@@ -141,13 +140,14 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
     return CLMGK_OK;
 }
 
-/* What keeps a vector wide on x86. */
+/* Flags that keep vectors wide on x86. */
 static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, const mgk_block *block, mgk_flags *flags)
 {
-    /* PoCL's compiler would keep to 256 bits by itself, and takes inline assembly */
+    /* PoCL's compiler would use only 256 bits by itself, and accepts inline assembly */
     const bool pocl = facts->runtime == MGK_RUNTIME_POCL;
     flags->WIDE_VECTORS = flags->EXP2_SCALEF = mgk_tunable_get(p, "lanes") == 16 && facts->x86_avx512dq && pocl;
-    /* It compiles a kernel's text three times, a called function's once. Intel's takes three times as long for that. */
+    /* PoCL compiles a kernel's text three times, but a called function once. Intel's compiler takes three times as
+     * long. */
     flags->KERNEL_CALLS = pocl;
     flags->FEW_ROWS = block->few_rows;
 }

@@ -12,7 +12,7 @@ static bool exceeds(int64_t count, int64_t most)
     return most > 0 && count > most;
 }
 
-/* As the kernels lay it out (cl/engine/simt.clh, simt_backward.clh). */
+/* Layout: cl/engine/simt.clh, simt_backward.clh. */
 static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
 {
     const int64_t rows = (int64_t)mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "rows");
@@ -41,7 +41,7 @@ static void choose_threads(const mgk_device_facts *facts, mgk_tunables *p)
     mgk_tunable_default(p, "row-threads", row_threads);
 }
 
-/* Rows, keys and heads of a work-item, as many as its registers hold. */
+/* Rows, keys and heads of a work-item, as many as fit in its registers. */
 static void choose_share(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
     const clmgk_device_class kind = facts->info.device_class;
@@ -59,7 +59,7 @@ static void choose_share(const mgk_footprint *f, const mgk_device_facts *facts, 
         return;
     const int64_t sums = (f->forward ? mgk_tunable_get(p, "rows") : rows) * (f->value_size / key_threads);
     int heads = 1;
-    /* on a CPU this engine is for tests: few copies of the text compile faster */
+    /* on a CPU this engine is for tests: fewer unrolled copies compile faster */
     while (kind != CLMGK_DEVICE_CPU && heads < f->held_heads)
         heads *= 2;
     while (heads > 1 && exceeds(heads * sums, f->most_head_sums))
@@ -67,7 +67,7 @@ static void choose_share(const mgk_footprint *f, const mgk_device_facts *facts, 
     mgk_tunable_default(p, "heads", heads);
 }
 
-/* Whole chunks in a tile: goes by the others. */
+/* A divisor of the tile, which depends on the other parameters. */
 static void choose_values(mgk_tunables *p)
 {
     const int tile = mgk_tunable_get(p, "key-threads") * mgk_tunable_get(p, "keys");
@@ -90,7 +90,7 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
     choose_values(p);
 }
 
-/* The forward pass's; the backward pass's kernels hold too much for an estimate. */
+/* Of the forward pass; the backward pass's kernels hold too much for an estimate. */
 static int64_t private_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
 {
     const int64_t heads = f->held_heads > 0 ? mgk_tunable_get(p, "heads") : 1;

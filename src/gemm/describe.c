@@ -44,10 +44,10 @@ bool mgk_gemm_extent(const mgk_gemm_matrix *matrix, int64_t batch, int64_t *exte
     *extent = 0;
     if (matrix->rows == 0 || matrix->columns == 0)
         return true;
-    int64_t one = 0;
+    int64_t single = 0;
     int64_t others = 0;
-    return matrix_extent(matrix, &one) && mgk_mul_i64(batch - 1, matrix->stride, &others) &&
-           mgk_add_i64(one, others, extent);
+    return matrix_extent(matrix, &single) && mgk_mul_i64(batch - 1, matrix->stride, &others) &&
+           mgk_add_i64(single, others, extent);
 }
 
 /* ---- checks --------------------------------------------------------------------------------------------------- */
@@ -93,8 +93,8 @@ static clmgk_status check_fields(const clmgk_gemm_desc *desc, clmgk_error *error
 }
 
 /* Fills in `ld` and `stride` of a matrix, and checks that its extent in bytes does not overflow. */
-static clmgk_status place(const char *name, mgk_gemm_matrix matrix, const clmgk_gemm_desc *desc, int64_t *ld,
-                          int64_t *stride, int32_t broadcast, clmgk_error *error)
+static clmgk_status resolve_matrix(const char *name, mgk_gemm_matrix matrix, const clmgk_gemm_desc *desc, int64_t *ld,
+                                   int64_t *stride, int32_t broadcast, clmgk_error *error)
 {
     const int64_t least = matrix.columns > 0 ? matrix.columns : 1;
     if (*ld != 0 && *ld < least)
@@ -121,18 +121,18 @@ static clmgk_status place(const char *name, mgk_gemm_matrix matrix, const clmgk_
 static clmgk_status check_disjoint(const clmgk_gemm_desc *desc, clmgk_error *error)
 {
     const mgk_gemm_matrix c = mgk_gemm_c(desc);
-    int64_t one = 0;
+    int64_t single = 0;
     int64_t row = 0;
     if (desc->batch == 1 || c.rows == 0 || c.columns == 0)
         return CLMGK_OK;
-    const bool apart = matrix_extent(&c, &one) && c.stride >= one;
+    const bool apart = matrix_extent(&c, &single) && c.stride >= single;
     const bool beside = c.stride >= c.columns && mgk_mul_i64(desc->batch - 1, c.stride, &row) &&
                         mgk_add_i64(row, c.columns, &row) && row <= c.ld;
     return apart || beside ? CLMGK_OK
                            : mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
                                       "stride_c: %" PRId64 ": the matrices of C overlap: expected at least %" PRId64
                                       ", or rows of all %" PRId64 " within ldc",
-                                      c.stride, one, desc->batch);
+                                      c.stride, single, desc->batch);
 }
 
 clmgk_status clmgk_gemm_validate(const clmgk_gemm_desc *desc, clmgk_gemm_desc *resolved, clmgk_error *error)
@@ -144,9 +144,9 @@ clmgk_status clmgk_gemm_validate(const clmgk_gemm_desc *desc, clmgk_gemm_desc *r
     MGK_TRY(check_fields(&full, error));
     full.batch = full.batch == 0 ? 1 : full.batch;
     full.alpha = full.alpha == 0.0 ? 1.0 : full.alpha;
-    MGK_TRY(place("a", mgk_gemm_a(&full), &full, &full.lda, &full.stride_a, full.broadcast_a, error));
-    MGK_TRY(place("b", mgk_gemm_b(&full), &full, &full.ldb, &full.stride_b, full.broadcast_b, error));
-    MGK_TRY(place("c", mgk_gemm_c(&full), &full, &full.ldc, &full.stride_c, 0, error));
+    MGK_TRY(resolve_matrix("a", mgk_gemm_a(&full), &full, &full.lda, &full.stride_a, full.broadcast_a, error));
+    MGK_TRY(resolve_matrix("b", mgk_gemm_b(&full), &full, &full.ldb, &full.stride_b, full.broadcast_b, error));
+    MGK_TRY(resolve_matrix("c", mgk_gemm_c(&full), &full, &full.ldc, &full.stride_c, 0, error));
     MGK_TRY(check_disjoint(&full, error));
     if (resolved != NULL)
         *resolved = full;

@@ -45,17 +45,17 @@ int64_t ref_key_limit(const clmgk_ref_problem *problem, int64_t b)
 }
 
 /* d(i) */
-static int64_t diagonal(const clmgk_ref_problem *p, const sequence *own, int64_t b, int64_t i)
+static int64_t diagonal(const clmgk_ref_problem *p, const sequence *seq, int64_t b, int64_t i)
 {
     switch (p->desc.alignment) {
     case CLMGK_ALIGN_TOP_LEFT:
         return i;
     case CLMGK_ALIGN_LENGTHS:
-        return i + ref_key_limit(p, b) - own->rows;
+        return i + ref_key_limit(p, b) - seq->rows;
     case CLMGK_ALIGN_BOTTOM_RIGHT:
         break;
     }
-    return i + own->keys - own->rows;
+    return i + seq->keys - seq->rows;
 }
 
 /* Removes the keys hidden by causality and window from keys first .. end - 1 of the sequence. */
@@ -73,17 +73,17 @@ static void narrow(const clmgk_attention_desc *desc, int64_t diagonal_key, int64
 ref_span ref_span_of(const clmgk_ref_problem *problem, int64_t b, int64_t i)
 {
     const clmgk_attention_desc *const desc = &problem->desc;
-    const sequence own =
+    const sequence seq =
         desc->sequences > 0 ? packed_sequence(problem, i) : (sequence){true, b, 0, desc->length, 0, desc->length_k};
-    if (!own.found || (desc->use_lengths_q && i >= problem->lengths_q[b]))
+    if (!seq.found || (desc->use_lengths_q && i >= problem->lengths_q[b]))
         return (ref_span){.absent = true};
 
-    ref_span span = {.sequence = own.number, .position = i - own.first_row, .origin = own.first_key};
-    span.diagonal = diagonal(problem, &own, b, span.position);
-    span.end = desc->use_lengths ? ref_key_limit(problem, b) : own.keys;
+    ref_span span = {.sequence = seq.number, .position = i - seq.first_row, .origin = seq.first_key};
+    span.diagonal = diagonal(problem, &seq, b, span.position);
+    span.end = desc->use_lengths ? ref_key_limit(problem, b) : seq.keys;
     narrow(desc, span.diagonal, &span.first, &span.end);
-    span.first += own.first_key;
-    span.end += own.first_key;
+    span.first += seq.first_key;
+    span.end += seq.first_key;
     return span;
 }
 

@@ -31,7 +31,7 @@ void clmgk_ref_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t
 /* Streams of numbers: the last word of the counter. */
 enum { STREAM_DROPOUT = 0, STREAM_NOISE = 1 };
 
-/* Draws the four words of key j's group. Returns the number of key j's own word. */
+/* Draws the four words of key j's group. Returns the number of key j's index word. */
 static int64_t draw(const clmgk_ref_problem *problem, int64_t h, const ref_span *span, int64_t j, uint32_t stream,
                     uint32_t words[4])
 {
@@ -51,9 +51,9 @@ double ref_kept(const clmgk_ref_problem *problem, int64_t h, const ref_span *spa
     if (desc->dropout == 0.0)
         return 1.0;
     uint32_t words[4];
-    const int64_t own = draw(problem, h, span, j, STREAM_DROPOUT, words);
+    const int64_t index = draw(problem, h, span, j, STREAM_DROPOUT, words);
     const double threshold = floor(ldexp(desc->dropout, 32));
-    return (double)words[own] < threshold ? 0.0 : 1.0 / (1.0 - desc->dropout);
+    return (double)words[index] < threshold ? 0.0 : 1.0 / (1.0 - desc->dropout);
 }
 
 double clmgk_ref_dropout(const clmgk_ref_problem *problem, int64_t b, int64_t h, int64_t i, int64_t j)
@@ -73,9 +73,9 @@ typedef struct normal_pair {
 static normal_pair draw_pair(const clmgk_ref_problem *problem, int64_t h, const ref_span *span, int64_t j)
 {
     uint32_t words[4];
-    const int64_t own = draw(problem, problem->desc.shared_noise ? 0 : h, span, j, STREAM_NOISE, words);
-    const int64_t first = own / 2 * 2;
-    return (normal_pair){words[first], words[first + 1], own % 2 == 1};
+    const int64_t index = draw(problem, problem->desc.shared_noise ? 0 : h, span, j, STREAM_NOISE, words);
+    const int64_t first = index / 2 * 2;
+    return (normal_pair){words[first], words[first + 1], index % 2 == 1};
 }
 
 /* sqrt(-2 ln u) cos(2 pi v) or sin(2 pi v), with u = (w + 1/2) / 2^32 of the first word and v of the second: exact

@@ -131,8 +131,8 @@ static int distance_of(const mgk_tuning_entry *entry, const mgk_tuning_key *key)
 
 /* Whether the entry could be used, and its rank. The library's entries are used for their own bucket only: the library
  * stores no entries for neighbouring buckets where the defaults won. */
-static bool place(const mgk_tuning *tuning, const mgk_tuning_device *device, const mgk_tuning_key *key,
-                  const mgk_tuning_entry *entry, order *found)
+static bool rank_of(const mgk_tuning *tuning, const mgk_tuning_device *device, const mgk_tuning_key *key,
+                    const mgk_tuning_entry *entry, order *found)
 {
     if (strcmp(entry->operation, key->operation) != 0 || strcmp(entry->exact, key->exact) != 0)
         return false;
@@ -154,7 +154,7 @@ static order next_entry(const mgk_tuning *tuning, const mgk_tuning_device *devic
     order best = {0};
     for (size_t i = 0; i < tuning->set.count; ++i) {
         order found;
-        if (!place(tuning, device, key, &tuning->set.entries[i], &found))
+        if (!rank_of(tuning, device, key, &tuning->set.entries[i], &found))
             continue;
         if ((last->entry == NULL || is_better(last, &found)) && (best.entry == NULL || is_better(&found, &best)))
             best = found;
@@ -346,23 +346,23 @@ clmgk_status mgk_tuning_change(const clmgk_allocator *allocator, const char *pat
 
 /* ---- one entry ----------------------------------------------------------------------------------------------- */
 
-typedef struct one_entry {
+typedef struct stored_entry {
     mgk_tuning_device device;
     mgk_tuning_entry entry;
-} one_entry;
+} stored_entry;
 
-static clmgk_status put_one(mgk_tuning_set *set, void *user, bool *changed, clmgk_error *error)
+static clmgk_status put_entry(mgk_tuning_set *set, void *user, bool *changed, clmgk_error *error)
 {
-    one_entry *const one = user;
+    stored_entry *const stored = user;
     *changed = true;
-    mgk_utc_date(one->entry.date, sizeof(one->entry.date));
-    return mgk_tuning_set_put(set, &one->device, &one->entry, true, NULL, error);
+    mgk_utc_date(stored->entry.date, sizeof(stored->entry.date));
+    return mgk_tuning_set_put(set, &stored->device, &stored->entry, true, NULL, error);
 }
 
 clmgk_status mgk_tuning_write(const clmgk_allocator *allocator, const char *path, const mgk_device_facts *facts,
                               const mgk_tuning_key *key, const clmgk_tuned *tuned, clmgk_error *error)
 {
-    one_entry one = {.device = mgk_tuning_device_of(facts)};
-    MGK_TRY(mgk_tuning_entry_of(key, tuned, &one.entry, error));
-    return mgk_tuning_change(allocator, path, true, put_one, &one, error);
+    stored_entry stored = {.device = mgk_tuning_device_of(facts)};
+    MGK_TRY(mgk_tuning_entry_of(key, tuned, &stored.entry, error));
+    return mgk_tuning_change(allocator, path, true, put_entry, &stored, error);
 }

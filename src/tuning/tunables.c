@@ -18,8 +18,8 @@ size_t mgk_tunables_count(const mgk_tunables *tunables)
 
 const mgk_tunable *mgk_tunables_at(const mgk_tunables *tunables, size_t i)
 {
-    const size_t own = tunables->table->count;
-    return i < own ? &tunables->table->tunables[i] : &tunables->added->tunables[i - own];
+    const size_t of_table = tunables->table->count;
+    return i < of_table ? &tunables->table->tunables[i] : &tunables->added->tunables[i - of_table];
 }
 
 static const clmgk_tunable *tunable_at(const mgk_tunables *tunables, size_t i)
@@ -86,7 +86,7 @@ static void list_values(const clmgk_tunable *tunable, char *out, size_t size)
     mgk_text_free(&text);
 }
 
-/* Reads the "name=value" of `length` characters at `item`. */
+/* Reads "name=value" from the `length` characters at `item`. */
 static clmgk_status read_item(mgk_tunables *tunables, const char *item, size_t length, mgk_origin origin,
                               clmgk_error *error)
 {
@@ -151,7 +151,7 @@ static bool is_word(char c)
     return isalnum((unsigned char)c) || c == '_';
 }
 
-/* Whether the expression names the tunable: its name with _ for -. */
+/* Whether the expression contains the tunable's name (with _ for -). */
 static bool mentions(const char *expression, const char *name)
 {
     const size_t length = strlen(name);
@@ -169,7 +169,7 @@ static bool mentions(const char *expression, const char *name)
     return false;
 }
 
-/* Whether none of the constraint's tunables has a default. */
+/* Whether no tunable of the constraint has its default. */
 static bool is_given(const mgk_tunables *tunables, const char *constraint)
 {
     for (size_t i = 0; i < mgk_tunables_count(tunables); ++i)
@@ -195,7 +195,7 @@ clmgk_status mgk_tunables_check(const mgk_tunables *tunables, bool complete, clm
 {
     const mgk_tunable_table *const table = tunables->table;
     int32_t values[MGK_MAX_TUNABLES];
-    /* expressions may divide by what is not given */
+    /* expressions may divide by values that are not given */
     for (size_t i = 0; i < table->count; ++i) {
         const bool given = complete || tunables->origin[i] != MGK_ORIGIN_DEFAULT;
         values[i] =

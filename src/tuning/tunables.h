@@ -6,28 +6,28 @@
 #include "base/base.h"
 #include "clmgk/tuning.h"
 
-/* Parameters of a table at most. */
+/* Most parameters of a table. */
 #define MGK_MAX_TUNABLES 20
 
-/* One parameter of a table. */
+/* A parameter of a table. */
 typedef struct mgk_tunable {
     clmgk_tunable shown;
-    const char *macro; /* as in cl/; NULL: none, a run-time number */
+    const char *macro; /* as in cl/; NULL: a run-time number */
 } mgk_tunable;
 
-/* The parameters of an engine, or of another's kernel. */
+/* The parameters of an engine, or of another library's kernel. */
 typedef struct mgk_tunable_table {
     const char *name;
     const mgk_tunable *tunables;
     size_t count;
-    const char *const *constraints; /* as text, over the tunables' names with _ in the place of - */
+    const char *const *constraints; /* expressions of the tunables' names, with _ for - */
     size_t constraint_count;
     bool (*holds)(size_t constraint, const int32_t *values);
 } mgk_tunable_table;
 
 /*
  * Defines `static const mgk_tunable_table PREFIX_table` from a list of tunables T(identifier, name, macro, CPU default,
- * GPU default, meaning, values...) and one of constraints C(expression over identifiers), as in
+ * GPU default, meaning, values...) and a list of constraints C(expression of identifiers), as in
  * cl/engine/lane_tunables.h.
  */
 #define MGK_TUNABLE_COUNT(...) (sizeof((int32_t[]){__VA_ARGS__}) / sizeof(int32_t))
@@ -57,31 +57,31 @@ typedef struct mgk_tunable_table {
                                                      MGK_COUNT(prefix##_constraints) - 1,                              \
                                                      prefix##_holds}
 
-/* Parameters that a family adds to those of any engine, and the names of the tables that they make, by clmgk_engine. */
+/* Parameters that a family adds to every engine's, and the names of the resulting tables, by clmgk_engine. */
 typedef struct mgk_added_tunables {
     const char *const *tables;
     const mgk_tunable *tunables;
     size_t count;
 } mgk_added_tunables;
 
-/* Where a value comes from: in rising order, each replaces those before it. NEAR: tuned for another bucket or device;
- * what follows from the shape (defaults of 0) is not taken from there. */
+/* Source of a value; a higher source replaces a lower one. NEAR: tuned for another bucket or device; it never sets
+ * parameters that depend on the shape (default 0). */
 typedef enum mgk_origin { MGK_ORIGIN_DEFAULT = 0, MGK_ORIGIN_NEAR, MGK_ORIGIN_TUNED, MGK_ORIGIN_CALLER } mgk_origin;
 
 /* A set of parameters with the values in use. */
 typedef struct mgk_tunables {
     const char *name;
     const mgk_tunable_table *table;
-    const mgk_added_tunables *added; /* behind the table's; NULL: none */
+    const mgk_added_tunables *added; /* after the table's; NULL: none */
     int32_t value[MGK_MAX_TUNABLES];
     mgk_origin origin[MGK_MAX_TUNABLES];
 } mgk_tunables;
 
-/* Parameters that are named in texts, "name=value,...". NULL: none. */
+/* Parameters as text, "name=value,..."; NULL: none. */
 typedef struct mgk_parameters {
     const char *text;
-    mgk_origin origin;    /* of the text's values */
-    const char *followed; /* values that another pass has, in the place of defaults */
+    mgk_origin origin;    /* of the values */
+    const char *followed; /* values of another pass, in place of defaults */
 } mgk_parameters;
 
 /* The parameters of a table, all values 0. */
@@ -100,20 +100,20 @@ bool mgk_tunable_is_default(const mgk_tunables *tunables, const char *name);
 /* The table's default for a class of devices. */
 int mgk_tunable_base(const mgk_tunables *tunables, const char *name, clmgk_device_class device_class);
 
-/* Sets a default: no effect where the value is another's. */
+/* Sets a default; no effect if the value has another source. */
 void mgk_tunable_default(mgk_tunables *tunables, const char *name, int value);
 
-/* Sets a bound of a value that was tuned for another shape. */
+/* Limits a value that was tuned for another shape. */
 void mgk_tunable_at_most(mgk_tunables *tunables, const char *name, int value);
 
 /* Reads parameters. INVALID_VALUE for an unknown name or a value that is not allowed. */
 clmgk_status mgk_tunables_read(mgk_tunables *tunables, const mgk_parameters *parameters, clmgk_error *error);
 
-/* Checks the table's constraints. With `complete` all values count; else only those that are no defaults, and the
- * constraints over them alone. INVALID_VALUE, with the constraint and its values. */
+/* Checks the table's constraints; without `complete`, only constraints whose values are all given (no defaults).
+ * INVALID_VALUE, with the constraint and its values. */
 clmgk_status mgk_tunables_check(const mgk_tunables *tunables, bool complete, clmgk_error *error);
 
-/* Appends " -DMACRO=value" of each, or "name=value,..." . */
+/* Appends " -DMACRO=value" of each, or "name=value,...". */
 void mgk_tunables_options(const mgk_tunables *tunables, mgk_text *text);
 void mgk_tunables_print(const mgk_tunables *tunables, mgk_text *text);
 

@@ -10,14 +10,13 @@ enum { OPTION_SELFTEST = TOOL_STANDARD_OPTION_COUNT, OPTION_CACHE_CLEAR, OPTION_
 static const tool_option options_table[OPTION_COUNT] = {
     TOOL_STANDARD_OPTIONS,
     {"selftest", NULL, "run a small problem of every variant on every engine and check it against double precision"},
-    {"cache-clear", NULL, "remove the compiled programs from the cache on disk, and do nothing else"},
-    {"tunables", NULL,
-     "list the kernel parameters with values, defaults, constraints and meaning, and do nothing else"},
+    {"cache-clear", NULL, "only remove the compiled programs from the cache on disk"},
+    {"tunables", NULL, "only list the kernel parameters with values, defaults, constraints and meaning"},
 };
 
 static const tool_program program = {
     .name = "clmgk-info",
-    .summary = "Lists OpenCL devices with what the library would use on each.",
+    .summary = "Lists OpenCL devices, and the engine, tuning and caches that the library would use on each.",
     .notes = "Without --device all devices are listed, and the default one is marked with *.",
     .options = options_table,
     .option_count = OPTION_COUNT,

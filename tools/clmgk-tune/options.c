@@ -39,23 +39,22 @@ static const tool_option options_table[OPTION_COUNT] = {
      "matrix products whose provider, and CLBlast's parameters, are tuned; none: no products.\n"
      "Default: those of layers of width 512, or none where sizes, shapes or variants are given"},
     {"budget", "SECONDS", "time to spend on a device, default 300"},
-    {"candidate-limit", "SECONDS", "a candidate that takes longer, compiling included, is given up; default 60"},
+    {"candidate-limit", "SECONDS", "time limit of a candidate, compiling included; default 60"},
     {"search", "NAME",
-     "neighbours (default): changes of one value that are likely to help; random: by chance, to compare"},
-    {"resume", NULL, "go on where an earlier run ended or was stopped, with what it had measured"},
-    {"show", NULL, "show what is in the cache, and measure nothing"},
-    {"reset", NULL, "remove what was measured on the device (--all-devices: on any) from the cache"},
+     "neighbours (default): changes of one value that are likely to help; random: random values, to compare"},
+    {"resume", NULL, "continue an earlier run that ended or was stopped, with its measurements"},
+    {"show", NULL, "show the cache's entries, and measure nothing"},
+    {"reset", NULL, "remove the device's entries (--all-devices: all) from the cache"},
     {"export", "F", "write the cache's entries for the device (--all-devices: all) to a file"},
-    {"import", "F", "merge the entries of such a file into the cache: the later measurement stays"},
+    {"import", "F", "merge the entries of an exported file into the cache: the later measurement stays"},
 };
 
 const tool_program tune_program = {
     .name = "clmgk-tune",
-    .summary =
-        "Measures a device once: kernel parameters and engines that are faster there than the defaults are kept\n"
-        "in the tuning cache, from which every program that uses the library takes them.",
-    .notes = "Nothing is kept that was not checked against double precision on awkward shapes and found faster than\n"
-             "the defaults beyond noise by plans that took it from the cache. Use an otherwise idle machine.",
+    .summary = "Measures a device once: stores kernel parameters and engines that are faster than the defaults in the\n"
+               "tuning cache, for every program that uses the library.",
+    .notes = "Values are stored only if they are right, checked against double precision on awkward shapes, and if\n"
+             "plans that take them from the cache are faster than the defaults beyond noise. Use an idle machine.",
     .options = options_table,
     .option_count = OPTION_COUNT,
 };

@@ -118,7 +118,7 @@ enum {
 };
 #define BENCH_SIZE_OPTIONS                                                                                             \
     {"batch", "B", "a size without a name: batch, default 1"},                                                         \
-        {"heads", "H", "query heads, default 8: softmax with so many is the baseline of ratios"},                      \
+        {"heads", "H", "query heads, default 8; ratios compare with softmax of that many heads"},                      \
         {"kv-heads", "G", "key/value heads, default: each variant's heads"},                                           \
         {"components", "M", "components per key of mgk and smgk, global heads of the admixture family; default 2"},    \
         {"length", "N", "queries; required for a size without a name"}, {"length-k", "S", "keys, default N"},          \
@@ -126,10 +126,8 @@ enum {
         {"value-size", "E", "value head size, default D"}, {"causal", NULL, "hide later keys"},                        \
         {"window", "L,R", "keys i-L .. i+R along the diagonal; -1: no limit"},                                         \
         {"packed", "T", "the N rows are T sequences of uneven lengths, back to back"},                                 \
-        {"bias", "AXES",                                                                                               \
-         "an additive bias: b, h, n, s for an axis that it has in full, 1 for one that it has\n"                       \
-         "not: 1hns is [1,H,N,S]"},                                                                                    \
-        {"alibi", NULL, "a slope per head"}, {"sinks", NULL, "a sink's logit per head"},                               \
+        {"bias", "AXES", "an additive bias: b, h, n, s for a full axis, 1 for an axis of size 1: 1hns is [1,H,N,S]"},  \
+        {"alibi", NULL, "a slope per head"}, {"sinks", NULL, "a logit without a key per head"},                        \
     {                                                                                                                  \
         "dropout", "P", "probability of dropping a weight"                                                             \
     }
