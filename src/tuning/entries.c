@@ -236,7 +236,7 @@ static const char *take_word(line_words *line, const char *name)
         if (strcmp(line->words[i].name, name) != 0)
             continue;
         if (found != NULL)
-            line->wrong = "a word is repeated";
+            line->wrong = "a word is given twice";
         found = line->words[i].value;
         line->words[i].used = true;
     }
@@ -318,7 +318,7 @@ static clmgk_status read_device(reader *r, line_words *line, clmgk_error *error)
     no_other_word(line);
     for (size_t i = 0; i < r->count; ++i)
         if (line->wrong == NULL && r->devices[i].id == read.id)
-            line->wrong = "the id is repeated";
+            line->wrong = "the id is given twice";
     if (line->wrong != NULL)
         return CLMGK_OK;
     void *list = r->devices;
