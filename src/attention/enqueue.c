@@ -40,7 +40,7 @@ static clmgk_status check_missing(const clmgk_plan *plan, clmgk_pass pass, clmgk
 static clmgk_status check_array(const clmgk_plan *plan, clmgk_pass pass, clmgk_array array, const mgk_call *call,
                                 clmgk_error *error)
 {
-    const clmgk_buffer *const buffer = call->arrays[array];
+    const clmgk_buffer *const buffer = call->buffers[array];
     const char *const name = mgk_array_name(array);
     uint64_t bytes = 0;
     MGK_TRY(bytes_of(plan, array, call, &bytes, error));
@@ -60,7 +60,7 @@ static clmgk_status list_arrays(const clmgk_plan *plan, clmgk_pass pass, clmgk_a
         const clmgk_array array = (clmgk_array)i;
         const clmgk_buffer *const buffer = clmgk_array_buffer(args, array);
         if (clmgk_array_presence(&plan->desc, pass, array) != CLMGK_ABSENT) {
-            call->arrays[i] = buffer;
+            call->buffers[i] = buffer;
             call->added |= (uint64_t)((clmgk_array_get_info(array)->gradient & args->accumulate) != 0) << i;
         } else if (buffer->memory != NULL && !mgk_array_is_used(&plan->desc, array)) {
             return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
@@ -69,56 +69,6 @@ static clmgk_status list_arrays(const clmgk_plan *plan, clmgk_pass pass, clmgk_a
         }
     }
     return CLMGK_OK;
-}
-
-/* ---- launches ----------------------------------------------------------------------------------------------- */
-
-/* Where a call is enqueued, and what it waits for and tells. */
-typedef struct place {
-    cl_command_queue queue;
-    cl_uint num_wait;
-    const cl_event *wait_list;
-    cl_event *event; /* NULL: not wanted */
-} place;
-
-/* The first step from `step` on that has work; the number of steps if there is none. */
-static size_t next_step(const mgk_pass_plan *plan, size_t step)
-{
-    while (step < plan->steps && plan->step[step].launch.global[0] == 0)
-        ++step;
-    return step;
-}
-
-/* Enqueues a marker, because an empty problem still orders events. */
-static clmgk_status launch_nothing(const place *at, clmgk_error *error)
-{
-    static const mgk_launch nothing = {.dimensions = 1};
-    return mgk_launch_kernel(at->queue, NULL, &nothing, 0, NULL, at->num_wait, at->wait_list, at->event, error);
-}
-
-/* Each step waits for the previous step, because the queue may be out of order. */
-static clmgk_status launch_steps(const clmgk_plan *plan, clmgk_pass which, const mgk_call *call, const place *at,
-                                 clmgk_error *error)
-{
-    const mgk_compiled_pass *const pass = plan->pass[which];
-    clmgk_status status = CLMGK_OK;
-    cl_event before = NULL;
-    size_t step = next_step(&pass->plan, 0);
-    if (step == pass->plan.steps)
-        return launch_nothing(at, error);
-    while (status == CLMGK_OK && step < pass->plan.steps) {
-        const mgk_kernel_plan *const kernel = &pass->plan.step[step];
-        const size_t next = next_step(&pass->plan, step + 1);
-        cl_event done = NULL;
-        status = mgk_launch_step(pass, step, &kernel->launch, kernel->args, call, at->queue,
-                                 before != NULL ? 1 : at->num_wait, before != NULL ? &before : at->wait_list,
-                                 next < pass->plan.steps ? &done : at->event, error);
-        if (before != NULL)
-            clReleaseEvent(before);
-        before = done;
-        step = next;
-    }
-    return status;
 }
 
 /* ---- the public calls --------------------------------------------------------------------------------------- */
@@ -153,8 +103,8 @@ static clmgk_status read_call(const clmgk_plan *plan, clmgk_pass pass, const clm
     return list_arrays(plan, pass, args, call, error);
 }
 
-static clmgk_status enqueue(clmgk_plan *plan, clmgk_pass pass, const clmgk_attention_args *given, const place *at,
-                            clmgk_error *error)
+static clmgk_status enqueue(clmgk_plan *plan, clmgk_pass pass, const clmgk_attention_args *given,
+                            const mgk_queue_place *at, clmgk_error *error)
 {
     clmgk_attention_args args;
     mgk_call call;
@@ -163,37 +113,36 @@ static clmgk_status enqueue(clmgk_plan *plan, clmgk_pass pass, const clmgk_atten
     MGK_TRY(mgk_check_wait_list(plan->context, at->num_wait, at->wait_list, error));
     for (int i = 0; i < CLMGK_ARRAY_WORKSPACE; ++i)
         MGK_TRY(check_array(plan, pass, (clmgk_array)i, &call, error));
-    MGK_TRY(mgk_check_workspace(plan->context, &args.workspace, plan->pass[pass]->plan.workspace_bytes, error));
-    pthread_mutex_lock(&plan->mutex);
-    const clmgk_status status = launch_steps(plan, pass, &call, at, error);
-    pthread_mutex_unlock(&plan->mutex);
-    return status;
+    mgk_steps *const steps = &plan->pass[pass]->plan.steps;
+    MGK_TRY(mgk_check_workspace(plan->context, &args.workspace, steps->workspace_bytes, error));
+    args.workspace.offset /= sizeof(float); /* call's, too */
+    return mgk_steps_enqueue(steps, &call, at, error);
 }
 
 clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
                                    cl_uint num_wait, const cl_event *wait_list, cl_event *event, clmgk_error *error)
 {
-    const place at = {queue, num_wait, wait_list, event};
+    const mgk_queue_place at = {queue, num_wait, wait_list, event};
     return enqueue(plan, CLMGK_PASS_FORWARD, args, &at, error);
 }
 
 clmgk_status clmgk_enqueue_backward(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
                                     cl_uint num_wait, const cl_event *wait_list, cl_event *event, clmgk_error *error)
 {
-    const place at = {queue, num_wait, wait_list, event};
+    const mgk_queue_place at = {queue, num_wait, wait_list, event};
     return enqueue(plan, CLMGK_PASS_BACKWARD, args, &at, error);
 }
 
 clmgk_status clmgk_enqueue_statistics(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
                                       cl_uint num_wait, const cl_event *wait_list, cl_event *event, clmgk_error *error)
 {
-    const place at = {queue, num_wait, wait_list, event};
+    const mgk_queue_place at = {queue, num_wait, wait_list, event};
     return enqueue(plan, CLMGK_PASS_STATISTICS, args, &at, error);
 }
 
 clmgk_status clmgk_enqueue_combine(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
                                    cl_uint num_wait, const cl_event *wait_list, cl_event *event, clmgk_error *error)
 {
-    const place at = {queue, num_wait, wait_list, event};
+    const mgk_queue_place at = {queue, num_wait, wait_list, event};
     return enqueue(plan, CLMGK_PASS_COMBINE, args, &at, error);
 }

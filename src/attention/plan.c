@@ -4,14 +4,8 @@
 #include "attention/core/key.h"
 #include "engine/engine.h"
 
-#include <inttypes.h>
-#include <string.h>
-
 /* Smaller work-groups that are tried where a compiled kernel does not fit. */
 #define MOST_AGAIN 4
-
-/* Grids from this size on are compiled apart by PoCL. */
-#define LARGE_GRID 65000
 
 /* The first version's size. */
 enum { LEAST_OPTIONS_SIZE = offsetof(clmgk_plan_options, backward_parameters) };
@@ -56,23 +50,15 @@ static const char *parameters_of(const clmgk_plan_options *options, clmgk_pass p
     }
 }
 
-static void free_options(mgk_pass_plan *plan)
-{
-    for (size_t i = 0; i < MGK_MAX_STEPS; ++i)
-        mgk_text_free(&plan->step[i].options);
-}
-
 static clmgk_status try_engine(clmgk_plan *plan, clmgk_pass which, clmgk_engine engine, mgk_parameters parameters,
                                clmgk_error *error)
 {
     mgk_compiled_pass *const pass = plan->pass[which];
     mgk_device_facts facts = plan->context->facts;
-    facts.info.max_work_group = plan->group_limit;
-    facts.info.local_memory_bytes = plan->local_limit;
-    free_options(&pass->plan);
-    memset(&pass->plan, 0, sizeof(pass->plan));
-    for (size_t i = 0; i < MGK_MAX_STEPS; ++i)
-        pass->plan.step[i].options.allocator = &plan->context->allocator;
+    facts.info.max_work_group = plan->limits.group;
+    facts.info.local_memory_bytes = plan->limits.local;
+    mgk_steps_clear(&pass->plan.steps, &plan->context->allocator);
+    pass->plan.tunables = (mgk_tunables){0};
     pass->engine = engine;
     return mgk_family_plan(plan->family, &plan->desc, &facts, engine, parameters, which, &pass->plan, error);
 }
@@ -217,147 +203,17 @@ static clmgk_status try_tuned(clmgk_plan *plan, clmgk_pass which, clmgk_engine e
     return status;
 }
 
-/* ---- launches ----------------------------------------------------------------------------------------------- */
-
-/* What the call brings, before the other arguments. */
-static mgk_bound bound_of(const mgk_kernel_plan *step, const mgk_call *call)
-{
-    mgk_bound bound = {
-        .seed_low = (mgk_u32)call->seed, .seed_high = (mgk_u32)(call->seed >> 32), .parts = (mgk_i32)call->parts};
-    for (size_t i = 0; i < step->buffers; ++i) {
-        const clmgk_array array = step->buffer[i];
-        const size_t unit = array == CLMGK_ARRAY_WORKSPACE ? sizeof(float) : 1;
-        bound.offset[i] = (mgk_i64)(call->arrays[array]->offset / unit);
-        bound.given |= (mgk_u32)(call->arrays[array]->memory != NULL) << i;
-        bound.added |= (mgk_u32)(call->added >> array & 1u) << i;
-    }
-    return bound;
-}
-
-clmgk_status mgk_launch_step(const mgk_compiled_pass *pass, size_t step, const mgk_launch *launch, const void *args,
-                             const mgk_call *call, cl_command_queue queue, cl_uint num_wait, const cl_event *wait_list,
-                             cl_event *event, clmgk_error *error)
-{
-    const mgk_kernel_plan *const plan = &pass->plan.step[step];
-    const cl_mem *const stand_in = &pass->program[step]->context->stand_in;
-    unsigned char bound[MGK_ARGUMENT_BYTES];
-    mgk_kernel_arg list[1 + MGK_SLOTS];
-    memcpy(bound, args, plan->args_bytes);
-    const mgk_bound of_call = bound_of(plan, call);
-    memcpy(bound, &of_call, sizeof(of_call));
-    list[0] = (mgk_kernel_arg){plan->args_bytes, bound};
-    for (size_t i = 0; i < plan->buffers; ++i) {
-        const cl_mem *const memory = &call->arrays[plan->buffer[i]]->memory;
-        list[i + 1] = (mgk_kernel_arg){sizeof(cl_mem), *memory != NULL ? memory : stand_in};
-    }
-    return mgk_launch_kernel(queue, pass->kernel[step], launch, plan->buffers + 1, list, num_wait, wait_list, event,
-                             error);
-}
-
-mgk_call mgk_empty_call(void)
-{
-    static const clmgk_buffer nothing = {NULL, 0};
-    mgk_call call = {.seed = 0};
-    for (size_t i = 0; i < CLMGK_ARRAYS; ++i)
-        call.arrays[i] = &nothing;
-    return call;
-}
-
-/* The smallest grid that runs the same compiled code. */
-static mgk_launch warm_up_launch(const clmgk_context *context, const mgk_launch *launch)
-{
-    const bool apart = context->facts.runtime == MGK_RUNTIME_POCL;
-    mgk_launch small = *launch;
-    for (cl_uint i = 0; i < launch->dimensions; ++i)
-        if (!apart || small.global[i] < LARGE_GRID)
-            small.global[i] = small.local[i];
-    return small;
-}
-
-/* Runs a kernel over nothing (all-zero arguments), so that drivers which finish compiling at the first launch do it
- * here. */
-static clmgk_status warm_up(const clmgk_context *context, const mgk_compiled_pass *pass, size_t step,
-                            cl_command_queue queue, clmgk_error *error)
-{
-    static const unsigned char args[MGK_ARGUMENT_BYTES] = {0};
-    const mgk_call call = mgk_empty_call();
-    const mgk_launch launch = warm_up_launch(context, &pass->plan.step[step].launch);
-    const clmgk_status status = mgk_launch_step(pass, step, &launch, args, &call, queue, 0, NULL, NULL, error);
-    const cl_int code = clFinish(queue);
-    return status == CLMGK_OK && code != CL_SUCCESS ? mgk_fail_cl(error, code, "clFinish") : status;
-}
-
 /* ---- programs ----------------------------------------------------------------------------------------------- */
-
-/* What a compiler makes of a kernel can take more of the device than was planned, and a launch would only say that
- * resources are missing. Another plan may do with the limits that are left here. The work-groups of kernels without
- * local memory have one size: whether it fits, their first run tells (rusticl states less than it takes). */
-static clmgk_status check_fit(clmgk_plan *plan, const mgk_kernel_plan *kernel, const mgk_kernel_needs *needs,
-                              clmgk_error *error)
-{
-    const uint64_t local = plan->context->facts.info.local_memory_bytes;
-    const size_t items = kernel->launch.local[0];
-    if (kernel->local_bytes > 0 && needs->work_group != 0 && items > needs->work_group) {
-        plan->narrowed = needs->work_group < plan->group_limit;
-        plan->group_limit = needs->work_group;
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "kernel %s: a work-group of %zu, the device takes %zu of this kernel", kernel->name, items,
-                        needs->work_group);
-    }
-    if (needs->local_bytes > local) {
-        plan->narrowed = kernel->local_bytes > 0;
-        plan->local_limit = kernel->local_bytes > 0 ? kernel->local_bytes - 1 : local;
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "kernel %s: %" PRIu64 " bytes of local memory, the device has %" PRIu64, kernel->name,
-                        needs->local_bytes, local);
-    }
-    return CLMGK_OK;
-}
-
-static clmgk_status compile_step(clmgk_plan *plan, mgk_compiled_pass *pass, size_t step, cl_command_queue queue,
-                                 clmgk_error *error)
-{
-    const mgk_kernel_plan *const kernel = &pass->plan.step[step];
-    double ignored = 0.0;
-    clmgk_program_origin origin = CLMGK_PROGRAM_MEMORY;
-    MGK_TRY(mgk_program_get(plan->context, kernel->file, kernel->options.data, &pass->program[step], &origin, &ignored,
-                            error));
-    if (origin > plan->info.origin)
-        plan->info.origin = origin;
-    cl_int code = CL_SUCCESS;
-    pass->kernel[step] = clCreateKernel(pass->program[step]->program, kernel->name, &code);
-    if (pass->kernel[step] == NULL)
-        return mgk_fail_cl(error, code, "clCreateKernel");
-    const mgk_kernel_needs needs = mgk_kernel_measure(pass->kernel[step], plan->context->device);
-    MGK_TRY(check_fit(plan, kernel, &needs, error));
-    if (step == pass->plan.main)
-        pass->needs = needs;
-    return warm_up(plan->context, pass, step, queue, error);
-}
-
-/* Saved when all kernels have run: PoCL adds each kernel's code to its program's binary at the first launch. */
-static clmgk_status compile_pass(clmgk_plan *plan, mgk_compiled_pass *pass, cl_command_queue queue, clmgk_error *error)
-{
-    for (size_t i = 0; i < pass->plan.steps; ++i)
-        MGK_TRY(compile_step(plan, pass, i, queue, error));
-    return CLMGK_OK;
-}
 
 static clmgk_status compile(clmgk_plan *plan, clmgk_error *error)
 {
     const double start = mgk_now_ms();
-    cl_int code = CL_SUCCESS;
-    clmgk_status status = CLMGK_OK;
-    cl_command_queue queue = clCreateCommandQueue(plan->context->context, plan->context->device, 0, &code);
-    if (queue == NULL)
-        return mgk_fail_cl(error, code, "clCreateCommandQueue");
-    for (int i = 0; status == CLMGK_OK && i < CLMGK_PASSES; ++i)
+    mgk_steps *lists[CLMGK_PASSES];
+    size_t count = 0;
+    for (int i = 0; i < CLMGK_PASSES; ++i)
         if (plan->pass[i] != NULL)
-            status = compile_pass(plan, plan->pass[i], queue, error);
-    clReleaseCommandQueue(queue);
-    for (int i = 0; status == CLMGK_OK && i < CLMGK_PASSES; ++i)
-        for (size_t k = 0; plan->pass[i] != NULL && k < plan->pass[i]->plan.steps; ++k)
-            mgk_program_save(plan->pass[i]->program[k]);
+            lists[count++] = &plan->pass[i]->plan.steps;
+    const clmgk_status status = mgk_steps_make(plan->context, lists, count, &plan->limits, &plan->info.origin, error);
     plan->info.compile_ms = mgk_now_ms() - start;
     return status;
 }
@@ -379,11 +235,11 @@ static clmgk_status describe(clmgk_plan *plan, clmgk_error *error)
         if (plan->pass[i] == NULL)
             continue;
         MGK_TRY(print_parameters(plan, plan->pass[i], error));
-        if (plan->pass[i]->plan.workspace_bytes > info->workspace_bytes)
-            info->workspace_bytes = plan->pass[i]->plan.workspace_bytes;
+        if (plan->pass[i]->plan.steps.workspace_bytes > info->workspace_bytes)
+            info->workspace_bytes = plan->pass[i]->plan.steps.workspace_bytes;
     }
     const mgk_compiled_pass *const forward = plan->pass[CLMGK_PASS_FORWARD];
-    const mgk_kernel_plan *const kernel = &forward->plan.step[forward->plan.main];
+    const mgk_step *const kernel = &forward->plan.steps.step[forward->plan.steps.main];
     info->engine = forward->engine;
     info->tuning = forward->source;
     info->local_bytes = kernel->local_bytes;
@@ -391,29 +247,25 @@ static clmgk_status describe(clmgk_plan *plan, clmgk_error *error)
     info->parameters = forward->parameters.data;
     info->options = kernel->options.data;
     info->kernel = kernel->name;
-    info->driver_private_bytes = forward->needs.private_bytes;
+    info->driver_private_bytes = kernel->needs.private_bytes;
 
     const mgk_compiled_pass *const backward = plan->pass[CLMGK_PASS_BACKWARD];
     if (backward == NULL)
         return CLMGK_OK;
+    const mgk_step *const keys = &backward->plan.steps.step[backward->plan.steps.main];
     info->backward_engine = backward->engine;
     info->backward_tuning = backward->source;
-    info->backward_workspace_bytes = backward->plan.workspace_bytes;
+    info->backward_workspace_bytes = backward->plan.steps.workspace_bytes;
     info->backward_parameters = backward->parameters.data;
-    info->backward_options = backward->plan.step[backward->plan.main].options.data;
-    info->backward_kernel = backward->plan.step[backward->plan.main].name;
-    info->backward_driver_private_bytes = backward->needs.private_bytes;
+    info->backward_options = keys->options.data;
+    info->backward_kernel = keys->name;
+    info->backward_driver_private_bytes = keys->needs.private_bytes;
     return CLMGK_OK;
 }
 
 static void free_pass(const clmgk_context *context, mgk_compiled_pass *pass)
 {
-    for (size_t i = 0; i < MGK_MAX_STEPS; ++i) {
-        if (pass->kernel[i] != NULL)
-            clReleaseKernel(pass->kernel[i]);
-        mgk_program_release(pass->program[i]);
-    }
-    free_options(&pass->plan);
+    mgk_steps_clear(&pass->plan.steps, NULL);
     mgk_text_free(&pass->parameters);
     mgk_free(&context->allocator, pass);
 }
@@ -430,7 +282,7 @@ static void free_passes(clmgk_plan *plan)
 static clmgk_status choose_and_compile(clmgk_plan *plan, const clmgk_plan_options *options, clmgk_error *error)
 {
     free_passes(plan);
-    plan->narrowed = false;
+    plan->limits.narrowed = false;
     plan->info = (clmgk_plan_info){.origin = CLMGK_PROGRAM_MEMORY};
     for (int i = 0; i < CLMGK_PASSES; ++i)
         if (is_wanted(&plan->desc, (clmgk_pass)i))
@@ -442,7 +294,7 @@ static clmgk_status choose_and_compile(clmgk_plan *plan, const clmgk_plan_option
 static clmgk_status choose_until_it_fits(clmgk_plan *plan, const clmgk_plan_options *options, clmgk_error *error)
 {
     clmgk_status status = choose_and_compile(plan, options, error);
-    for (int again = 0; status != CLMGK_OK && plan->narrowed && again < MOST_AGAIN; ++again)
+    for (int again = 0; status != CLMGK_OK && plan->limits.narrowed && again < MOST_AGAIN; ++again)
         status = choose_and_compile(plan, options, error);
     return status;
 }
@@ -476,8 +328,8 @@ static void plan_begin(clmgk_plan *plan, clmgk_context *context, const clmgk_att
     plan->context = context;
     plan->desc = *resolved;
     plan->family = mgk_family_of(resolved->variant);
-    plan->group_limit = context->facts.info.max_work_group;
-    plan->local_limit = context->facts.info.local_memory_bytes;
+    plan->limits.group = context->facts.info.max_work_group;
+    plan->limits.local = context->facts.info.local_memory_bytes;
 }
 
 clmgk_status mgk_plan_try(clmgk_context *context, const clmgk_attention_desc *desc, clmgk_pass which,
@@ -509,10 +361,6 @@ clmgk_status clmgk_plan_create(clmgk_context *context, const clmgk_attention_des
     clmgk_plan *plan = mgk_alloc(&context->allocator, 1, sizeof(*plan));
     if (plan == NULL)
         return mgk_fail_memory(error, "a plan");
-    if (pthread_mutex_init(&plan->mutex, NULL) != 0) {
-        mgk_free(&context->allocator, plan);
-        return mgk_fail(error, CLMGK_ERROR_OUT_OF_HOST_MEMORY, "no mutex for a plan");
-    }
     mgk_context_retain(context);
     plan_begin(plan, context, &resolved);
 
@@ -532,7 +380,6 @@ void clmgk_plan_release(clmgk_plan *plan)
         return;
     clmgk_context *const context = plan->context;
     free_passes(plan);
-    pthread_mutex_destroy(&plan->mutex);
     mgk_free(&context->allocator, plan);
     clmgk_context_release(context);
 }

@@ -363,15 +363,15 @@ static clmgk_status check_parameters(const char *parameters, clmgk_error *error)
     return mgk_clblast_read(parameters, &values, error);
 }
 
-static clmgk_status check_extents(const clmgk_gemm_desc *desc, const clmgk_gemm_args *args, clmgk_error *error)
+static clmgk_status check_extents(const clmgk_gemm_desc *desc, const mgk_call *call, clmgk_error *error)
 {
     const struct {
         const char *name;
         mgk_gemm_matrix matrix;
         uint64_t offset;
-    } list[] = {{"a", mgk_gemm_a(desc), args != NULL ? args->a.offset : 0},
-                {"b", mgk_gemm_b(desc), args != NULL ? args->b.offset : 0},
-                {"c", mgk_gemm_c(desc), args != NULL ? args->c.offset : 0}};
+    } list[] = {{"a", mgk_gemm_a(desc), call->buffers[MGK_GEMM_A]->offset},
+                {"b", mgk_gemm_b(desc), call->buffers[MGK_GEMM_B]->offset},
+                {"c", mgk_gemm_c(desc), call->buffers[MGK_GEMM_C]->offset}};
     for (size_t i = 0; i < MGK_COUNT(list); ++i) {
         int64_t extent = 0;
         if (!mgk_gemm_extent(&list[i].matrix, desc->batch, &extent) || extent > INT32_MAX ||
@@ -420,7 +420,8 @@ static clmgk_status compile(clmgk_gemm_plan *plan, clblast_state *state, clmgk_e
 static clmgk_status plan_product(clmgk_gemm_plan *plan, const char *parameters, clmgk_error *error)
 {
     cl_uint bits = 0;
-    MGK_TRY(check_extents(&plan->desc, NULL, error));
+    const mgk_call nothing = mgk_empty_call();
+    MGK_TRY(check_extents(&plan->desc, &nothing, error));
     clblast_state *const state = mgk_alloc(&plan->context->allocator, 1, sizeof(*state));
     if (state == NULL)
         return mgk_fail_memory(error, "a plan");
@@ -474,29 +475,25 @@ static clmgk_status open_temp(const clblast_state *state, const clmgk_buffer *wo
     return *temp != NULL ? CLMGK_OK : mgk_fail_cl(error, code, "clCreateSubBuffer");
 }
 
-static clmgk_status enqueue(const clmgk_gemm_plan *plan, const mgk_gemm_call *call, clmgk_error *error)
+static clmgk_status enqueue(const void *given, const mgk_call *call, const mgk_queue_place *place, clmgk_error *error)
 {
+    const clmgk_gemm_plan *const plan = given;
     const clblast_state *const state = plan->state;
-    const clmgk_gemm_args *const args = call->args;
-    operands at = {args->a.memory,
-                   args->b.memory,
-                   args->c.memory,
-                   (size_t)args->a.offset,
-                   (size_t)args->b.offset,
-                   (size_t)args->c.offset,
-                   NULL};
+    const clmgk_buffer *const a = call->buffers[MGK_GEMM_A], *const b = call->buffers[MGK_GEMM_B];
+    const clmgk_buffer *const c = call->buffers[MGK_GEMM_C];
+    operands at = {a->memory, b->memory, c->memory, (size_t)a->offset, (size_t)b->offset, (size_t)c->offset, NULL};
     bool foreign = false;
     clmgk_status status;
-    MGK_TRY(check_extents(&plan->desc, args, error));
+    MGK_TRY(check_extents(&plan->desc, call, error));
     MGK_TRY(mgk_clblast_enter(plan->context->device, precision_of(&plan->desc), &state->values, &foreign, error));
     if (state->temp_bytes > 0 && !foreign) /* foreign values may need another size */
-        MGK_TRY_GOTO(status, open_temp(state, &args->workspace, &at.temp, error), done);
-    if (call->num_wait > 0) {
-        const cl_int code = clEnqueueBarrierWithWaitList(call->queue, call->num_wait, call->wait_list, NULL);
+        MGK_TRY_GOTO(status, open_temp(state, call->buffers[MGK_GEMM_WORKSPACE], &at.temp, error), done);
+    if (place->num_wait > 0) {
+        const cl_int code = clEnqueueBarrierWithWaitList(place->queue, place->num_wait, place->wait_list, NULL);
         if (code != CL_SUCCESS)
             MGK_TRY_GOTO(status, mgk_fail_cl(error, code, "clEnqueueBarrierWithWaitList"), done);
     }
-    status = run(&plan->desc, state->direct && !foreign, &at, call->queue, call->event, error);
+    status = run(&plan->desc, state->direct && !foreign, &at, place->queue, place->event, error);
 done:
     if (at.temp != NULL)
         clReleaseMemObject(at.temp);

@@ -33,6 +33,11 @@ clmgk_status clmgk_enqueue_gemm(const clmgk_gemm_plan *plan, cl_command_queue qu
     MGK_TRY(check_matrix(plan, &given.b, "b", &b, error));
     MGK_TRY(check_matrix(plan, &given.c, "c", &c, error));
     MGK_TRY(mgk_check_workspace(plan->context, &given.workspace, plan->info.workspace_bytes, error));
-    const mgk_gemm_call call = {&given, queue, num_wait, wait_list, event};
-    return plan->provider->enqueue(plan, &call, error);
+    mgk_call call = mgk_empty_call();
+    call.buffers[MGK_GEMM_A] = &given.a;
+    call.buffers[MGK_GEMM_B] = &given.b;
+    call.buffers[MGK_GEMM_C] = &given.c;
+    call.buffers[MGK_GEMM_WORKSPACE] = &given.workspace;
+    const mgk_queue_place at = {queue, num_wait, wait_list, event};
+    return mgk_steps_enqueue(plan->steps, &call, &at, error);
 }

@@ -4,6 +4,7 @@
 #define MGK_GEMM_H
 
 #include "clmgk/gemm.h"
+#include "operation/step.h"
 #include "tuning/database.h"
 #include "tuning/tunables.h"
 
@@ -13,20 +14,15 @@ struct clmgk_gemm_plan {
     clmgk_context *context;
     clmgk_gemm_desc desc; /* resolved */
     const mgk_gemm_provider *provider;
-    void *state;         /* the provider's */
+    void *state; /* the provider's */
+    mgk_steps *steps;
     mgk_text parameters; /* "" printed as NULL data */
     mgk_text note;
     clmgk_gemm_info info;
 };
 
-/* The arguments of clmgk_enqueue_gemm, checked against the descriptor. */
-typedef struct mgk_gemm_call {
-    const clmgk_gemm_args *args;
-    cl_command_queue queue;
-    cl_uint num_wait;
-    const cl_event *wait_list;
-    cl_event *event; /* NULL: none */
-} mgk_gemm_call;
+/* A call's buffers, checked against the descriptor. */
+enum { MGK_GEMM_A, MGK_GEMM_B, MGK_GEMM_C, MGK_GEMM_WORKSPACE };
 
 struct mgk_gemm_provider {
     const char *name;
@@ -38,11 +34,12 @@ struct mgk_gemm_provider {
     /* Whether it understands the parameters; "" is always right. */
     clmgk_status (*check_parameters)(const char *parameters, clmgk_error *error);
 
-    /* Makes plan->state and fills its part of plan->info. The product is not empty. After a failure the caller calls
-     * `release`. */
+    /* Makes plan->state, fills its part of plan->info, and appends steps where the provider has no `enqueue`. The
+     * product is not empty. After a failure the caller calls `release`. */
     clmgk_status (*plan)(clmgk_gemm_plan *plan, const char *parameters, clmgk_error *error);
-    clmgk_status (*enqueue)(const clmgk_gemm_plan *plan, const mgk_gemm_call *call, clmgk_error *error);
-    void (*release)(clmgk_gemm_plan *plan); /* plan->state may be NULL */
+    /* The one step of a library that enqueues by itself; `plan` is the clmgk_gemm_plan. */
+    clmgk_status (*enqueue)(const void *plan, const mgk_call *call, const mgk_queue_place *at, clmgk_error *error);
+    void (*release)(clmgk_gemm_plan *plan); /* of plan->state; NULL: it has none */
 };
 
 /* The providers in order of preference; a provider that the build lacks reports so. */
@@ -113,7 +110,8 @@ typedef struct mgk_gemm_host {
 clmgk_status mgk_gemm_host_create(clmgk_gemm_plan *plan,
                                   void (*multiply)(const mgk_gemm_host *, const void *, const void *, void *),
                                   void (*release)(mgk_gemm_host *), void *library, clmgk_error *error);
-clmgk_status mgk_gemm_host_enqueue(const clmgk_gemm_plan *plan, const mgk_gemm_call *call, clmgk_error *error);
+clmgk_status mgk_gemm_host_enqueue(const void *plan, const mgk_call *call, const mgk_queue_place *at,
+                                   clmgk_error *error);
 void mgk_gemm_host_release(clmgk_gemm_plan *plan);
 
 #endif

@@ -97,18 +97,18 @@ static void CL_CALLBACK run(void *given)
 
 /* The commands of a call. Each waits for the previous one, because the queue may be out of order. */
 typedef struct chain {
-    const mgk_gemm_call *call;
+    const mgk_queue_place *at;
     cl_event last; /* of the newest command; NULL: none yet */
 } chain;
 
 static cl_uint waits(const chain *c)
 {
-    return c->last != NULL ? 1 : c->call->num_wait;
+    return c->last != NULL ? 1 : c->at->num_wait;
 }
 
 static const cl_event *wait_list(const chain *c)
 {
-    return c->last != NULL ? &c->last : c->call->wait_list;
+    return c->last != NULL ? &c->last : c->at->wait_list;
 }
 
 /* Replaces the previous command's event. */
@@ -124,7 +124,7 @@ static clmgk_status map(chain *c, const clmgk_buffer *buffer, cl_map_flags flags
 {
     cl_event event = NULL;
     cl_int code = CL_SUCCESS;
-    *address = clEnqueueMapBuffer(c->call->queue, buffer->memory, CL_FALSE, flags, (size_t)buffer->offset * element,
+    *address = clEnqueueMapBuffer(c->at->queue, buffer->memory, CL_FALSE, flags, (size_t)buffer->offset * element,
                                   (size_t)bytes, waits(c), wait_list(c), &event, &code);
     if (code == CL_INVALID_OPERATION)
         return mgk_fail_code(error, CLMGK_ERROR_INVALID_BUFFER, code,
@@ -141,7 +141,7 @@ static clmgk_status multiply(chain *c, native_args *args, clmgk_error *error)
     const cl_mem anchor = args->host->anchor;
     const void *place = &args->anchor;
     cl_event event = NULL;
-    const cl_int code = clEnqueueNativeKernel(c->call->queue, run, args, sizeof(*args), 1, &anchor, &place, waits(c),
+    const cl_int code = clEnqueueNativeKernel(c->at->queue, run, args, sizeof(*args), 1, &anchor, &place, waits(c),
                                               wait_list(c), &event);
     if (code != CL_SUCCESS)
         return mgk_fail_cl(error, code, "clEnqueueNativeKernel");
@@ -156,7 +156,7 @@ static clmgk_status unmap(chain *c, const cl_mem *memory, void *const *address, 
     for (size_t i = 0; i < count; ++i) {
         cl_event event = NULL;
         const cl_int code =
-            clEnqueueUnmapMemObject(c->call->queue, memory[i], address[i], waits(c), wait_list(c), &event);
+            clEnqueueUnmapMemObject(c->at->queue, memory[i], address[i], waits(c), wait_list(c), &event);
         if (code == CL_SUCCESS)
             advance(c, event);
         else if (status == CLMGK_OK)
@@ -165,14 +165,16 @@ static clmgk_status unmap(chain *c, const cl_mem *memory, void *const *address, 
     return status;
 }
 
-clmgk_status mgk_gemm_host_enqueue(const clmgk_gemm_plan *plan, const mgk_gemm_call *call, clmgk_error *error)
+clmgk_status mgk_gemm_host_enqueue(const void *given, const mgk_call *call, const mgk_queue_place *at,
+                                   clmgk_error *error)
 {
+    const clmgk_gemm_plan *const plan = given;
     const clmgk_gemm_desc *const desc = &plan->desc;
-    const clmgk_buffer *const buffers[MATRICES] = {&call->args->a, &call->args->b, &call->args->c};
+    const clmgk_buffer *const *const buffers = &call->buffers[MGK_GEMM_A];
     const mgk_gemm_matrix matrices[MATRICES] = {mgk_gemm_a(desc), mgk_gemm_b(desc), mgk_gemm_c(desc)};
-    const cl_mem memory[MATRICES] = {call->args->a.memory, call->args->b.memory, call->args->c.memory};
+    const cl_mem memory[MATRICES] = {buffers[0]->memory, buffers[1]->memory, buffers[2]->memory};
     const size_t element = mgk_gemm_element(desc->dtype);
-    chain c = {.call = call};
+    chain c = {.at = at};
     native_args args = {.host = plan->state};
     clmgk_status status = CLMGK_OK;
     size_t mapped = 0;
@@ -187,8 +189,8 @@ clmgk_status mgk_gemm_host_enqueue(const clmgk_gemm_plan *plan, const mgk_gemm_c
         status = multiply(&c, &args, error);
     const clmgk_status end = unmap(&c, memory, args.matrix, mapped, status == CLMGK_OK ? error : NULL);
     status = status == CLMGK_OK ? end : status;
-    if (status == CLMGK_OK && call->event != NULL)
-        *call->event = c.last;
+    if (status == CLMGK_OK && at->event != NULL)
+        *at->event = c.last;
     else if (c.last != NULL)
         clReleaseEvent(c.last);
     return status;

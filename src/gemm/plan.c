@@ -8,15 +8,27 @@
 
 static void clear(clmgk_gemm_plan *plan)
 {
-    if (plan->provider != NULL && plan->state != NULL)
+    if (plan->state != NULL)
         plan->provider->release(plan);
     plan->state = NULL;
+    mgk_steps_clear(plan->steps, &plan->context->allocator);
     plan->provider = NULL;
     mgk_text_free(&plan->parameters);
     mgk_text_free(&plan->note);
     plan->parameters = (mgk_text){.allocator = &plan->context->allocator};
     plan->note = (mgk_text){.allocator = &plan->context->allocator};
     plan->info = (clmgk_gemm_info){0};
+}
+
+/* The provider's steps, ready to be enqueued. */
+static clmgk_status make(clmgk_gemm_plan *plan, const char *parameters, clmgk_error *error)
+{
+    mgk_limits ignored = {0};
+    clmgk_program_origin origin = CLMGK_PROGRAM_MEMORY;
+    MGK_TRY(plan->provider->plan(plan, parameters, error));
+    if (plan->provider->enqueue != NULL)
+        plan->steps->step[plan->steps->count++] = (mgk_step){.enqueue = plan->provider->enqueue, .state = plan};
+    return mgk_steps_make(plan->context, &plan->steps, 1, &ignored, &origin, error);
 }
 
 /* Makes the plan with this provider. A failure leaves the plan unchanged. */
@@ -30,7 +42,7 @@ static clmgk_status try_provider(clmgk_gemm_plan *plan, const mgk_gemm_provider 
     plan->info.tuning = source;
     mgk_text_append(&plan->parameters, parameters, strlen(parameters));
     const double start = mgk_now_ms();
-    const clmgk_status status = provider->plan(plan, parameters, error);
+    const clmgk_status status = make(plan, parameters, error);
     plan->info.compile_ms = mgk_now_ms() - start;
     if (status != CLMGK_OK)
         clear(plan);
@@ -159,7 +171,7 @@ static clmgk_status choose(clmgk_gemm_plan *plan, const clmgk_gemm_options *opti
     clmgk_tuning_source source = CLMGK_TUNING_CLASS;
     if (desc->m == 0 || desc->n == 0 || desc->k == 0) {
         plan->provider = &mgk_gemm_scale;
-        return plan->provider->plan(plan, "", error);
+        return make(plan, "", error);
     }
     if (provider != NULL && options->parameters != NULL && options->parameters[0] != '\0')
         return try_provider(plan, provider, options->parameters, CLMGK_TUNING_CALLER, error);
@@ -202,6 +214,11 @@ clmgk_status clmgk_gemm_plan_create(clmgk_context *context, const clmgk_gemm_des
     clmgk_gemm_plan *const plan = mgk_alloc(&context->allocator, 1, sizeof(*plan));
     if (plan == NULL)
         return mgk_fail_memory(error, "a plan");
+    plan->steps = mgk_alloc(&context->allocator, 1, sizeof(*plan->steps));
+    if (plan->steps == NULL) {
+        mgk_free(&context->allocator, plan);
+        return mgk_fail_memory(error, "a plan");
+    }
     mgk_context_retain(context);
     plan->context = context;
     plan->desc = resolved;
@@ -222,6 +239,7 @@ void clmgk_gemm_plan_release(clmgk_gemm_plan *plan)
         return;
     clmgk_context *const context = plan->context;
     clear(plan);
+    mgk_free(&context->allocator, plan->steps);
     mgk_free(&context->allocator, plan);
     clmgk_context_release(context);
 }

@@ -160,9 +160,9 @@ static clmgk_status plan_pass(clmgk_device_class device_class, clmgk_engine engi
     const mgk_parameters defaults = {0};
     const clmgk_status status =
         mgk_family_plan(mgk_family_of(variant), &desc, &facts, engine, defaults, pass, &plan, error);
-    for (size_t n = 0; n < plan.steps; n++) {
-        expect_exact(plan.step[n].options.data);
-        mgk_text_free(&plan.step[n].options);
+    for (size_t n = 0; n < plan.steps.count; n++) {
+        expect_exact(plan.steps.step[n].options.data);
+        mgk_text_free(&plan.steps.step[n].options);
     }
     return status;
 }

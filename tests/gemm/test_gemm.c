@@ -503,9 +503,8 @@ TH_TEST(wrong_calls)
     clmgk_gemm_plan *const plan = tp_plan(session, &desc, NULL, NULL);
     tp_add_workspace(session, &product, plan, 0);
     clmgk_gemm_args args = product.args;
-    clmgk_error error;
     cl_event event = NULL;
-#define CALL(plan_, queue_, args_, count, list) clmgk_enqueue_gemm(plan_, queue_, args_, count, list, NULL, &error)
+#define CALL(plan_, queue_, args_, count, list) clmgk_enqueue_gemm(plan_, queue_, args_, count, list, NULL, &th_error)
     th_expect_error(CALL(NULL, session->queue, &args, 0, NULL), CLMGK_ERROR_INVALID_VALUE, "plan: NULL");
     th_expect_error(CALL(plan, session->queue, NULL, 0, NULL), CLMGK_ERROR_INVALID_VALUE, "args: NULL");
     th_expect_error(CALL(plan, NULL, &args, 0, NULL), CLMGK_ERROR_INVALID_VALUE, "queue");

@@ -176,12 +176,12 @@ static int print(const problem *p, clmgk_engine engine, const mgk_device_facts *
         status = mgk_family_plan(mgk_family_of(desc.variant), &desc, facts, engine, defaults, p->pass, &plan, &error);
     if (status != CLMGK_OK)
         (void)fprintf(stderr, "%s: %s\n", p->name, error.message);
-    for (size_t i = 0; i < plan.steps; ++i) {
+    for (size_t i = 0; i < plan.steps.count; ++i) {
         /* kernels of one file share their options, mostly */
-        if (status == CLMGK_OK && (i == 0 || strcmp(plan.step[i].file, plan.step[i - 1].file) != 0))
-            (void)printf("%s %s%s %s %s\n", clmgk_engine_name(engine), pass_names[p->pass], p->name, plan.step[i].file,
-                         plan.step[i].options.data);
-        mgk_text_free(&plan.step[i].options);
+        if (status == CLMGK_OK && (i == 0 || strcmp(plan.steps.step[i].file, plan.steps.step[i - 1].file) != 0))
+            (void)printf("%s %s%s %s %s\n", clmgk_engine_name(engine), pass_names[p->pass], p->name,
+                         plan.steps.step[i].file, plan.steps.step[i].options.data);
+        mgk_text_free(&plan.steps.step[i].options);
     }
     return status == CLMGK_OK ? 0 : 1;
 }

@@ -106,8 +106,8 @@ static void add_main(mgk_backward *x)
                                      .args_bytes = sizeof(x->args),
                                      .global = (size_t)x->args.chunks * (size_t)x->args.splits * x->block.threads,
                                      .local = x->block.threads};
-    x->plan->main = x->plan->steps;
-    mgk_kernel_plan *const kernel = mgk_attention_add(&step, x->plan);
+    x->plan->steps.main = x->plan->steps.count;
+    mgk_step *const kernel = mgk_attention_add(&step, x->plan);
     kernel->private_bytes = x->block.private_bytes;
     kernel->local_bytes = x->block.local_bytes;
 }
@@ -169,10 +169,10 @@ static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
     MGK_TRY(mgk_backward_share(x, error));
     mgk_backward_place(x);
     if (sums_count(x) > 0)
-        x->args.region[MGK_REGION_MIX_SUMS] = mgk_attention_region(x->plan, sums_count(x));
+        x->args.region[MGK_REGION_MIX_SUMS] = mgk_steps_region(&x->plan->steps, sums_count(x));
     if (t->shared_mix && x->want.mix) {
-        x->args.region[MGK_REGION_MIX_ROWS] = mgk_attention_region(x->plan, query_rows(d));
-        x->args.region[MGK_REGION_MIX_TOTALS] = mgk_attention_region(x->plan, d->components);
+        x->args.region[MGK_REGION_MIX_ROWS] = mgk_steps_region(&x->plan->steps, query_rows(d));
+        x->args.region[MGK_REGION_MIX_TOTALS] = mgk_steps_region(&x->plan->steps, d->components);
     }
     return CLMGK_OK;
 }

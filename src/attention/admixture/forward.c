@@ -93,7 +93,7 @@ static void add_forward(const mgk_attention_request *request, const forward_grou
                                      .args_bytes = sizeof(*args),
                                      .global = (size_t)(groups * args->splits) * group->block.threads,
                                      .local = group->block.threads};
-    mgk_kernel_plan *const kernel = mgk_attention_add(&step, plan);
+    mgk_step *const kernel = mgk_attention_add(&step, plan);
     kernel->local_bytes = group->block.local_bytes;
     kernel->private_bytes = group->block.private_bytes;
 }
@@ -103,7 +103,7 @@ clmgk_status mgk_admixture_plan_forward(const mgk_attention_request *request, mg
     forward_group group;
     MGK_TRY(group_of(request, &group, error));
     plan->tunables = group.tunables;
-    plan->main = plan->steps;
+    plan->steps.main = plan->steps.count;
     mgk_forward_args args = mgk_admixture_args_of(request);
     MGK_TRY(mgk_attention_forward_splits(request, plan, &args, error));
     add_forward(request, &group, &args, plan);

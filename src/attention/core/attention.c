@@ -40,8 +40,8 @@ clmgk_status mgk_family_plan(const mgk_family *family, const clmgk_attention_des
     const mgk_attention_request request = {desc,       facts,  mgk_engine_of(engine),
                                            parameters, family, traits_of(family, desc)};
     MGK_TRY(family->plan[pass](&request, plan, error));
-    for (size_t i = 0; i < plan->steps; ++i)
-        if (plan->step[i].options.failed)
+    for (size_t i = 0; i < plan->steps.count; ++i)
+        if (plan->steps.step[i].options.failed)
             return mgk_fail_memory(error, "compiler options");
     return CLMGK_OK;
 }
@@ -137,9 +137,9 @@ mgk_flags mgk_attention_flags(const mgk_attention_request *request)
     return flags;
 }
 
-mgk_kernel_plan *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
+mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
 {
-    mgk_kernel_plan *const kernel = &plan->step[plan->steps++];
+    mgk_step *const kernel = &plan->steps.step[plan->steps.count++];
     kernel->file = step->file;
     kernel->name = step->name;
     mgk_text_printf(&kernel->options, "-cl-std=CL1.2");
@@ -150,7 +150,8 @@ mgk_kernel_plan *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan
     kernel->launch = (mgk_launch){1, {step->global, 1, 1}, {step->local, 1, 1}};
     memcpy(kernel->args, step->args, step->args_bytes);
     kernel->args_bytes = step->args_bytes;
-    memcpy(kernel->buffer, step->buffers, step->buffer_count * sizeof(*step->buffers));
+    for (size_t i = 0; i < step->buffer_count; ++i)
+        kernel->buffer[i] = (unsigned char)step->buffers[i];
     kernel->buffers = step->buffer_count;
     return kernel;
 }
@@ -176,13 +177,6 @@ bool mgk_attention_splits_tuned(const mgk_tunables *tunables)
 {
     const size_t i = mgk_tunable_index(tunables, "splits");
     return tunables->origin[i] == MGK_ORIGIN_TUNED && tunables->value[i] > 1;
-}
-
-mgk_i64 mgk_attention_region(mgk_pass_plan *plan, int64_t floats)
-{
-    const uint64_t begin = (plan->workspace_bytes + 63) / 64 * 64;
-    plan->workspace_bytes = begin + (uint64_t)floats * sizeof(float);
-    return (mgk_i64)(begin / sizeof(float));
 }
 
 /* ---- the grid ----------------------------------------------------------------------------------------------- */
@@ -225,8 +219,8 @@ int mgk_attention_splits(const mgk_attention_request *request, int64_t heads, in
 /* ---- partial results ------------------------------------------------------------------------------------------- */
 
 /* A work-item per element of O, rounded up to the class of E. `internal`: the parts are the workspace's. */
-mgk_kernel_plan *mgk_attention_add_combine(const mgk_attention_request *request, bool internal,
-                                           const mgk_forward_args *args, mgk_pass_plan *plan)
+mgk_step *mgk_attention_add_combine(const mgk_attention_request *request, bool internal, const mgk_forward_args *args,
+                                    mgk_pass_plan *plan)
 {
     const clmgk_attention_desc *const d = request->desc;
     static const clmgk_array buffers[] = {MGK_COMBINE_BUFFERS(MGK_BUFFER)};
@@ -259,8 +253,8 @@ clmgk_status mgk_attention_forward_splits(const mgk_attention_request *request, 
                         args->splits);
     if (args->splits > 1) {
         const int64_t rows = args->splits * d->batch * d->heads * d->length;
-        args->parts_lse = mgk_attention_region(plan, rows);
-        args->parts_o = mgk_attention_region(plan, rows * d->value_size);
+        args->parts_lse = mgk_steps_region(&plan->steps, rows);
+        args->parts_o = mgk_steps_region(&plan->steps, rows * d->value_size);
     }
     return CLMGK_OK;
 }

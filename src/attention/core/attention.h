@@ -57,7 +57,7 @@ typedef struct mgk_attention_step {
 mgk_flags mgk_attention_flags(const mgk_attention_request *request);
 
 /* Appends a step. */
-mgk_kernel_plan *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan);
+mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan);
 
 /* The run-time arguments of a problem, but for the workspace's parts and what a call brings. */
 mgk_forward_args mgk_attention_args_of(const mgk_attention_request *request);
@@ -74,9 +74,6 @@ mgk_flags mgk_attention_block_flags(const mgk_attention_request *request, const 
 
 /* Whether `splits` was tuned, for another shape it may be, to more than one. */
 bool mgk_attention_splits_tuned(const mgk_tunables *tunables);
-
-/* Where the next `floats` of the workspace begin: adds a region to the pass, aligned to 64 bytes. */
-mgk_i64 mgk_attention_region(mgk_pass_plan *plan, int64_t floats);
 
 /* B; packed: T. */
 int64_t mgk_attention_problems(const clmgk_attention_desc *desc);
@@ -98,8 +95,8 @@ clmgk_status mgk_attention_forward_splits(const mgk_attention_request *request, 
                                           mgk_forward_args *args, clmgk_error *error);
 
 /* Appends the combination of partial results: the caller's, or those in the workspace (`internal`). */
-mgk_kernel_plan *mgk_attention_add_combine(const mgk_attention_request *request, bool internal,
-                                           const mgk_forward_args *args, mgk_pass_plan *plan);
+mgk_step *mgk_attention_add_combine(const mgk_attention_request *request, bool internal, const mgk_forward_args *args,
+                                    mgk_pass_plan *plan);
 clmgk_status mgk_attention_plan_combine(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
 
 #endif

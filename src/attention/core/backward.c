@@ -151,17 +151,17 @@ void mgk_backward_place(mgk_backward *x)
     const int64_t rows = d->batch * d->heads * d->length, keys = d->batch * d->heads * d->length_k;
     mgk_i64 *const region = x->args.region;
     if (!w->expectation) {
-        region[MGK_REGION_LOG] = mgk_attention_region(x->plan, rows);
-        region[MGK_REGION_DELTA] = mgk_attention_region(x->plan, rows);
+        region[MGK_REGION_LOG] = mgk_steps_region(&x->plan->steps, rows);
+        region[MGK_REGION_DELTA] = mgk_steps_region(&x->plan->steps, rows);
     }
     if (x->copy_floats > 0)
-        region[MGK_REGION_QUERY] = mgk_attention_region(x->plan, x->copy_floats * x->args.splits);
+        region[MGK_REGION_QUERY] = mgk_steps_region(&x->plan->steps, x->copy_floats * x->args.splits);
     if (w->bias && !w->bias_full)
-        region[MGK_REGION_BIAS] = mgk_attention_region(x->plan, d->bias_length == 1 ? keys : rows);
+        region[MGK_REGION_BIAS] = mgk_steps_region(&x->plan->steps, d->bias_length == 1 ? keys : rows);
     if (x->args.bias_copies > 0)
-        region[MGK_REGION_BIAS] = mgk_attention_region(x->plan, bias_count(d) * x->args.bias_copies);
+        region[MGK_REGION_BIAS] = mgk_steps_region(&x->plan->steps, bias_count(d) * x->args.bias_copies);
     if (w->sinks)
-        region[MGK_REGION_SINKS] = mgk_attention_region(x->plan, rows);
+        region[MGK_REGION_SINKS] = mgk_steps_region(&x->plan->steps, rows);
 }
 
 /* ---- sums ------------------------------------------------------------------------------------------------------ */

@@ -7,47 +7,20 @@
 #define MGK_FAMILY_H
 
 #include "attention/core/arrays.h"
-#include "base/bound.clh"
-#include "device/device.h"
 #include "device/flags.h"
+#include "operation/step.h"
 #include "tuning/tunables.h"
 
-/* Kernels of a pass at most. */
-#define MGK_MAX_STEPS 16
-
-/* One call: its arrays (never NULL; memory NULL: not given) and numbers. */
-typedef struct mgk_call {
-    const clmgk_buffer *arrays[CLMGK_ARRAYS];
-    uint64_t added; /* set of arrays: results are added to what is there */
-    uint64_t seed;
-    int64_t parts; /* of CLMGK_PASS_COMBINE */
-} mgk_call;
-_Static_assert(CLMGK_ARRAYS <= 64, "sets of arrays");
+/* A call's buffers are its arrays. */
+_Static_assert((int)CLMGK_ARRAYS <= MGK_CALL_BUFFERS, "arrays of a call");
 
 /* A line of a table of arrays, from a kernel's list of buffers. */
 #define MGK_BUFFER(NAME, name, type) CLMGK_ARRAY_##NAME,
 
-/* One kernel of a plan, chosen and ready to be built and bound. */
-typedef struct mgk_kernel_plan {
-    const char *file;                       /* of cl/ */
-    const char *name;                       /* of the kernel */
-    mgk_text options;                       /* of the compiler */
-    mgk_launch launch;                      /* global[0] = 0: nothing to do */
-    uint64_t local_bytes;                   /* local memory of a work-group */
-    uint64_t private_bytes;                 /* private arrays of a work-item */
-    unsigned char args[MGK_ARGUMENT_BYTES]; /* the kernel's first argument; its mgk_bound is each call's */
-    size_t args_bytes;
-    size_t buffers;                /* its other arguments */
-    clmgk_array buffer[MGK_SLOTS]; /* in their order */
-} mgk_kernel_plan;
-
-/* The kernels of a pass, to be run one after the other; 0 steps: the plan can't do it. */
+/* A pass; 0 steps: the plan can't do it. */
 typedef struct mgk_pass_plan {
     mgk_tunables tunables; /* in use by the main kernel */
-    size_t main;           /* the step that does the work: its options, local and private bytes are shown */
-    uint64_t workspace_bytes;
-    size_t steps;
-    mgk_kernel_plan step[MGK_MAX_STEPS];
+    mgk_steps steps;
 } mgk_pass_plan;
 
 /* attention/core/attention.h */

@@ -103,8 +103,8 @@ static void add_main(mgk_backward *x)
                                      .args_bytes = sizeof(x->args),
                                      .global = (size_t)x->args.chunks * (size_t)x->args.splits * x->block.threads,
                                      .local = x->block.threads};
-    x->plan->main = x->plan->steps;
-    mgk_kernel_plan *const kernel = mgk_attention_add(&step, x->plan);
+    x->plan->steps.main = x->plan->steps.count;
+    mgk_step *const kernel = mgk_attention_add(&step, x->plan);
     kernel->private_bytes = x->block.private_bytes;
     kernel->local_bytes = x->block.local_bytes;
 }
@@ -202,17 +202,17 @@ static void place_regions(mgk_backward *x)
     mgk_pass_plan *const plan = x->plan;
     mgk_backward_place(x);
     if (HAS_ROW_TERMS)
-        region[MGK_REGION_ALPHA] = mgk_attention_region(plan, rows * ROW_TERMS);
+        region[MGK_REGION_ALPHA] = mgk_steps_region(&plan->steps, rows * ROW_TERMS);
     if (HAS_ROW_SUMS)
-        region[MGK_REGION_ROW_SUMS] = mgk_attention_region(plan, rows * m * x->args.splits);
+        region[MGK_REGION_ROW_SUMS] = mgk_steps_region(&plan->steps, rows * m * x->args.splits);
     if (w->prior || w->expectation)
-        region[MGK_REGION_KEY_SUMS] = mgk_attention_region(plan, keys * m);
+        region[MGK_REGION_KEY_SUMS] = mgk_steps_region(&plan->steps, keys * m);
     if (w->variance)
-        region[MGK_REGION_VARIANCE] = mgk_attention_region(plan, keys * (t->has_variance ? m : 1));
+        region[MGK_REGION_VARIANCE] = mgk_steps_region(&plan->steps, keys * (t->has_variance ? m : 1));
     if (w->shift)
-        region[MGK_REGION_SLICES] = mgk_attention_region(plan, shift_slices(d) * d->heads * m * d->head_size);
+        region[MGK_REGION_SLICES] = mgk_steps_region(&plan->steps, shift_slices(d) * d->heads * m * d->head_size);
     if (w->shift && t->gaussian)
-        region[MGK_REGION_SHIFT] = mgk_attention_region(plan, keys * m);
+        region[MGK_REGION_SHIFT] = mgk_steps_region(&plan->steps, keys * m);
 }
 
 /* Parameters first (blocks decide how work is shared), then how it is shared, then where everything lies. */
@@ -296,7 +296,7 @@ static clmgk_status plan_expectation(mgk_backward *x, clmgk_error *error)
     if ((d->statistics & CLMGK_STATISTIC_COUNTS) != 0)
         mgk_backward_add_reduction(x, CLMGK_ARRAY_COUNTS, false, &r);
     if ((d->statistics & CLMGK_STATISTIC_NEW_PRIOR) != 0) {
-        r.out = mgk_attention_region(x->plan, r.outputs);
+        r.out = mgk_steps_region(&x->plan->steps, r.outputs);
         mgk_backward_add_reduction(x, CLMGK_ARRAY_WORKSPACE, false, &r);
         add_new_prior(x, r.out);
     }

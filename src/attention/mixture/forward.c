@@ -88,7 +88,7 @@ static void add_forward(const mgk_attention_request *request, const forward_grou
                                      .args_bytes = sizeof(*args),
                                      .global = global,
                                      .local = group->block.threads};
-    mgk_kernel_plan *const kernel = mgk_attention_add(&step, plan);
+    mgk_step *const kernel = mgk_attention_add(&step, plan);
     kernel->local_bytes = group->block.local_bytes;
     kernel->private_bytes = group->block.private_bytes;
 }
@@ -100,7 +100,7 @@ clmgk_status mgk_mixture_plan_forward(const mgk_attention_request *request, mgk_
     forward_group group;
     MGK_TRY(group_of(request, &group, error));
     plan->tunables = group.tunables;
-    plan->main = plan->steps;
+    plan->steps.main = plan->steps.count;
     mgk_forward_args args = mgk_mixture_args_of(request);
     MGK_TRY(mgk_attention_forward_splits(request, plan, &args, error));
     add_forward(request, &group, args.splits, false, &args, plan);
@@ -152,12 +152,12 @@ clmgk_status mgk_mixture_plan_nll(const mgk_attention_request *request, mgk_pass
     forward_group group;
     make_density(request, &d, &density);
     MGK_TRY(group_of(&density, &group, error));
-    if (plan->steps == 0) { /* else another step is the main one */
+    if (plan->steps.count == 0) { /* else another step is the main one */
         plan->tunables = group.tunables;
-        plan->main = 0;
+        plan->steps.main = 0;
     }
     mgk_forward_args args = mgk_mixture_args_of(&density);
-    args.parts_lse = mgk_attention_region(plan, d.batch * d.heads * d.length);
+    args.parts_lse = mgk_steps_region(&plan->steps, d.batch * d.heads * d.length);
     add_forward(&density, &group, 1, true, &args, plan);
     add_density_sum(&density, &args, plan);
     return CLMGK_OK;

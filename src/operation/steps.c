@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lists of steps: their kernels compiled, bound and launched. */
+#include "operation/step.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* Grids from this size on are compiled apart by PoCL. */
+#define LARGE_GRID 65000
+
+mgk_call mgk_empty_call(void)
+{
+    static const clmgk_buffer nothing = {NULL, 0};
+    mgk_call call = {.seed = 0};
+    for (size_t i = 0; i < MGK_CALL_BUFFERS; ++i)
+        call.buffers[i] = &nothing;
+    return call;
+}
+
+void mgk_steps_clear(mgk_steps *steps, const clmgk_allocator *allocator)
+{
+    for (size_t i = 0; i < MGK_MAX_STEPS; ++i) {
+        if (steps->step[i].kernel != NULL)
+            clReleaseKernel(steps->step[i].kernel);
+        mgk_program_release(steps->step[i].program);
+        mgk_text_free(&steps->step[i].options);
+    }
+    if (steps->made)
+        pthread_mutex_destroy(&steps->mutex);
+    memset(steps, 0, sizeof(*steps));
+    for (size_t i = 0; i < MGK_MAX_STEPS; ++i)
+        steps->step[i].options.allocator = allocator;
+}
+
+mgk_i64 mgk_steps_region(mgk_steps *steps, int64_t floats)
+{
+    const uint64_t begin = (steps->workspace_bytes + 63) / 64 * 64;
+    steps->workspace_bytes = begin + (uint64_t)floats * sizeof(float);
+    return (mgk_i64)(begin / sizeof(float));
+}
+
+/* ---- launches ----------------------------------------------------------------------------------------------- */
+
+/* What the call brings, before the other arguments. */
+static mgk_bound bound_of(const mgk_step *step, const mgk_call *call)
+{
+    mgk_bound bound = {
+        .seed_low = (mgk_u32)call->seed, .seed_high = (mgk_u32)(call->seed >> 32), .parts = (mgk_i32)call->parts};
+    for (size_t i = 0; i < step->buffers; ++i) {
+        const clmgk_buffer *const buffer = call->buffers[step->buffer[i]];
+        bound.offset[i] = (mgk_i64)buffer->offset;
+        bound.given |= (mgk_u32)(buffer->memory != NULL) << i;
+        bound.added |= (mgk_u32)(call->added >> step->buffer[i] & 1u) << i;
+    }
+    return bound;
+}
+
+/* `args`: the structure, but for what the call brings. */
+static clmgk_status launch(const mgk_step *step, const mgk_launch *grid, const void *args, const mgk_call *call,
+                           const mgk_queue_place *at, clmgk_error *error)
+{
+    const cl_mem *const stand_in = &step->program->context->stand_in;
+    const mgk_bound bound = bound_of(step, call);
+    unsigned char bytes[MGK_ARGUMENT_BYTES];
+    mgk_kernel_arg list[1 + MGK_SLOTS];
+    memcpy(bytes, args, step->args_bytes);
+    memcpy(bytes, &bound, sizeof(bound));
+    list[0] = (mgk_kernel_arg){step->args_bytes, bytes};
+    for (size_t i = 0; i < step->buffers; ++i) {
+        const cl_mem *const memory = &call->buffers[step->buffer[i]]->memory;
+        list[i + 1] = (mgk_kernel_arg){sizeof(cl_mem), *memory != NULL ? memory : stand_in};
+    }
+    return mgk_launch_kernel(at->queue, step->kernel, grid, step->buffers + 1, list, at->num_wait, at->wait_list,
+                             at->event, error);
+}
+
+/* The first step from `step` on that has work; the number of steps if there is none. */
+static size_t next_step(const mgk_steps *steps, size_t step)
+{
+    while (step < steps->count && steps->step[step].enqueue == NULL && steps->step[step].launch.global[0] == 0)
+        ++step;
+    return step;
+}
+
+/* Each step waits for the previous step, because the queue may be out of order. */
+static clmgk_status launch_all(const mgk_steps *steps, const mgk_call *call, const mgk_queue_place *at,
+                               clmgk_error *error)
+{
+    clmgk_status status = CLMGK_OK;
+    cl_event before = NULL;
+    for (size_t i = next_step(steps, 0), next = 0; status == CLMGK_OK && i < steps->count; i = next) {
+        const mgk_step *const step = &steps->step[i];
+        next = next_step(steps, i + 1);
+        cl_event done = NULL;
+        const mgk_queue_place here = {at->queue, before != NULL ? 1 : at->num_wait,
+                                      before != NULL ? &before : at->wait_list,
+                                      next < steps->count ? &done : at->event};
+        status = step->enqueue != NULL ? step->enqueue(step->state, call, &here, error)
+                                       : launch(step, &step->launch, step->args, call, &here, error);
+        if (before != NULL)
+            clReleaseEvent(before);
+        before = done;
+    }
+    return status;
+}
+
+clmgk_status mgk_steps_enqueue(mgk_steps *steps, const mgk_call *call, const mgk_queue_place *at, clmgk_error *error)
+{
+    if (next_step(steps, 0) == steps->count) { /* an empty problem still orders events */
+        static const mgk_launch nothing = {.dimensions = 1};
+        return mgk_launch_kernel(at->queue, NULL, &nothing, 0, NULL, at->num_wait, at->wait_list, at->event, error);
+    }
+    pthread_mutex_lock(&steps->mutex);
+    const clmgk_status status = launch_all(steps, call, at, error);
+    pthread_mutex_unlock(&steps->mutex);
+    return status;
+}
+
+/* ---- programs ----------------------------------------------------------------------------------------------- */
+
+/* The smallest grid that runs the same compiled code. */
+static mgk_launch warm_up_grid(const clmgk_context *context, const mgk_launch *grid)
+{
+    const bool apart = context->facts.runtime == MGK_RUNTIME_POCL;
+    mgk_launch small = *grid;
+    for (cl_uint i = 0; i < grid->dimensions; ++i)
+        if (!apart || small.global[i] < LARGE_GRID)
+            small.global[i] = small.local[i];
+    return small;
+}
+
+/* Runs a kernel over nothing (all-zero arguments), so that drivers which finish compiling at the first launch do it
+ * here. */
+static clmgk_status warm_up(const clmgk_context *context, const mgk_step *step, cl_command_queue queue,
+                            clmgk_error *error)
+{
+    static const unsigned char args[MGK_ARGUMENT_BYTES] = {0};
+    const mgk_call call = mgk_empty_call();
+    const mgk_launch grid = warm_up_grid(context, &step->launch);
+    const mgk_queue_place at = {queue, 0, NULL, NULL};
+    const clmgk_status status = launch(step, &grid, args, &call, &at, error);
+    const cl_int code = clFinish(queue);
+    return status == CLMGK_OK && code != CL_SUCCESS ? mgk_fail_cl(error, code, "clFinish") : status;
+}
+
+/* What a compiler makes of a kernel can take more of the device than was planned, and a launch would only say that
+ * resources are missing. Another plan may do with the limits that are left here. The work-groups of kernels without
+ * local memory have one size: whether it fits, their first run tells (rusticl states less than it takes). */
+static clmgk_status check_fit(const clmgk_context *context, const mgk_step *step, mgk_limits *limits,
+                              clmgk_error *error)
+{
+    const mgk_kernel_needs *const needs = &step->needs;
+    const uint64_t local = context->facts.info.local_memory_bytes;
+    const size_t items = step->launch.local[0];
+    if (step->local_bytes > 0 && needs->work_group != 0 && items > needs->work_group) {
+        limits->narrowed = needs->work_group < limits->group;
+        limits->group = needs->work_group;
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "kernel %s: a work-group of %zu, the device takes %zu of this kernel", step->name, items,
+                        needs->work_group);
+    }
+    if (needs->local_bytes > local) {
+        limits->narrowed = step->local_bytes > 0;
+        limits->local = step->local_bytes > 0 ? step->local_bytes - 1 : local;
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "kernel %s: %" PRIu64 " bytes of local memory, the device has %" PRIu64, step->name,
+                        needs->local_bytes, local);
+    }
+    return CLMGK_OK;
+}
+
+static clmgk_status compile_step(clmgk_context *context, mgk_step *step, cl_command_queue queue, mgk_limits *limits,
+                                 clmgk_program_origin *origin, clmgk_error *error)
+{
+    double ignored = 0.0;
+    clmgk_program_origin own = CLMGK_PROGRAM_MEMORY;
+    if (step->enqueue != NULL)
+        return CLMGK_OK;
+    if (step->options.failed)
+        return mgk_fail_memory(error, "compiler options");
+    MGK_TRY(mgk_program_get(context, step->file, step->options.data, &step->program, &own, &ignored, error));
+    *origin = own > *origin ? own : *origin;
+    cl_int code = CL_SUCCESS;
+    step->kernel = clCreateKernel(step->program->program, step->name, &code);
+    if (step->kernel == NULL)
+        return mgk_fail_cl(error, code, "clCreateKernel");
+    step->needs = mgk_kernel_measure(step->kernel, context->device);
+    MGK_TRY(check_fit(context, step, limits, error));
+    return warm_up(context, step, queue, error);
+}
+
+static clmgk_status compile(clmgk_context *context, mgk_steps *steps, cl_command_queue queue, mgk_limits *limits,
+                            clmgk_program_origin *origin, clmgk_error *error)
+{
+    if (pthread_mutex_init(&steps->mutex, NULL) != 0)
+        return mgk_fail(error, CLMGK_ERROR_OUT_OF_HOST_MEMORY, "no mutex for a plan");
+    steps->made = true;
+    for (size_t i = 0; i < steps->count; ++i)
+        MGK_TRY(compile_step(context, &steps->step[i], queue, limits, origin, error));
+    return CLMGK_OK;
+}
+
+/* Saved when all kernels have run: PoCL adds each kernel's code to its program's binary at the first launch. */
+clmgk_status mgk_steps_make(clmgk_context *context, mgk_steps *const *lists, size_t count, mgk_limits *limits,
+                            clmgk_program_origin *origin, clmgk_error *error)
+{
+    cl_int code = CL_SUCCESS;
+    clmgk_status status = CLMGK_OK;
+    cl_command_queue queue = clCreateCommandQueue(context->context, context->device, 0, &code);
+    if (queue == NULL)
+        return mgk_fail_cl(error, code, "clCreateCommandQueue");
+    for (size_t i = 0; status == CLMGK_OK && i < count; ++i)
+        status = compile(context, lists[i], queue, limits, origin, error);
+    clReleaseCommandQueue(queue);
+    for (size_t i = 0; status == CLMGK_OK && i < count; ++i)
+        for (size_t k = 0; k < lists[i]->count; ++k)
+            if (lists[i]->step[k].program != NULL)
+                mgk_program_save(lists[i]->step[k].program);
+    return status;
+}
