@@ -408,6 +408,7 @@ typedef struct clmgk_host_args {
     size_t struct_size; /* sizeof(clmgk_host_args) */
     uint64_t seed;
     uint32_t accumulate;
+/* NOLINTBEGIN(bugprone-macro-parentheses): a declared field takes none */
 #define CLMGK_HOST_IN const
 #define CLMGK_HOST_OUT
 #define CLMGK_HOST_STORAGE(access, field) CLMGK_HOST_##access void *field;
@@ -417,6 +418,7 @@ typedef struct clmgk_host_args {
 #define CLMGK_HOST_FIELD(name, field, element, access, ...) CLMGK_HOST_##element(access, field)
 #define CLMGK_HOST_GRADIENT(name, field, element, ...)      CLMGK_HOST_##element(OUT, grad_##field)
 #define CLMGK_HOST_STATISTIC(name, field, ...)              CLMGK_HOST_F32(OUT, field)
+    /* NOLINTEND(bugprone-macro-parentheses) */
     CLMGK_ARRAY_LIST(CLMGK_HOST_FIELD, CLMGK_HOST_GRADIENT, CLMGK_HOST_STATISTIC)
 #undef CLMGK_HOST_IN
 #undef CLMGK_HOST_OUT

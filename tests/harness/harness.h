@@ -22,11 +22,11 @@
 #define TH_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* Variables whose content is freed where their block ends. */
-#define TH_PROBLEM        __attribute__((cleanup(th_problem_free))) th_problem
-#define TH_DEVICE         __attribute__((cleanup(th_device_free))) th_device
-#define TH_REF_ANSWER     __attribute__((cleanup(clmgk_ref_answer_free))) clmgk_ref_answer
-#define TH_REF_GRADIENTS  __attribute__((cleanup(clmgk_ref_gradients_free))) clmgk_ref_gradients
-#define TH_REF_STATISTICS __attribute__((cleanup(clmgk_ref_statistics_free))) clmgk_ref_statistics
+#define TH_PROBLEM        __attribute__((unused, cleanup(th_problem_free))) th_problem
+#define TH_DEVICE         __attribute__((unused, cleanup(th_device_free))) th_device
+#define TH_REF_ANSWER     __attribute__((unused, cleanup(clmgk_ref_answer_free))) clmgk_ref_answer
+#define TH_REF_GRADIENTS  __attribute__((unused, cleanup(clmgk_ref_gradients_free))) clmgk_ref_gradients
+#define TH_REF_STATISTICS __attribute__((unused, cleanup(clmgk_ref_statistics_free))) clmgk_ref_statistics
 
 /* What the tests run over. The variants with components come last. */
 extern const clmgk_variant th_variants[4]; /* of the mixture family */
@@ -260,7 +260,7 @@ typedef struct th_host {
 } th_host;
 th_host th_host_make(th_problem *problem);
 void th_host_free(th_host *host);
-#define TH_HOST __attribute__((cleanup(th_host_free))) th_host
+#define TH_HOST __attribute__((unused, cleanup(th_host_free))) th_host
 
 /* An output becomes values of the problem; all else in its memory must still be 0xff. */
 void th_host_take(const th_host *host, th_problem *problem, th_name name);

@@ -27,7 +27,7 @@ typedef struct tp_product {
 /* Random matrices for `desc`, each `offset` elements (and its index more) into its buffer. With beta = 0, C is NaN. */
 tp_product tp_make(const th_session *session, const clmgk_gemm_desc *desc, size_t offset, uint64_t seed);
 void tp_free(tp_product *product);
-#define TP_PRODUCT __attribute__((cleanup(tp_free))) tp_product
+#define TP_PRODUCT __attribute__((unused, cleanup(tp_free))) tp_product
 
 /* A plan; fails the test if there is none. */
 clmgk_gemm_plan *tp_plan(const th_session *session, const clmgk_gemm_desc *desc, const char *provider,
