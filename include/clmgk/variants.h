@@ -26,8 +26,8 @@
  *     GAUSSIAN   one component, gaussian
  *     MGK        M components, each with its own keys
  *     SMGK       M components that are one key shifted: k_jr = k_j + b_r. Costs about as much as one component if all
- *                components share one sigma; but pairs of query and key whose components' shares of the weight differ
- *                by a factor of 2^64 or more take M exponentials
+ *                components share one sigma; only pairs of query and key with shares of components in the weight that
+ *                differ by a factor of 2^64 or more take M exponentials
  *
  * Admixture family: scores of M global heads are mixed into scores of H local heads (FiSH paper Eqs. 9 to 12), any M
  * and H, with mixing p [H,M] of any sign, noise deviations sigma [M], and eps_h [N,S] standard normal, drawn by the

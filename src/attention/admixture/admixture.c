@@ -47,7 +47,7 @@ static clmgk_status admixture_resolve(clmgk_attention_desc *d, clmgk_error *erro
     return CLMGK_OK;
 }
 
-/* ---- what all passes have ------------------------------------------------------------------------------------- */
+/* ---- common to all passes ------------------------------------------------------------------------------------- */
 
 static void add_traits(const clmgk_attention_desc *d, mgk_attention_traits *t)
 {
@@ -91,14 +91,14 @@ static const mgk_tunable tunables[] = {MGK_ADMIXTURE_TUNABLES(MGK_TUNABLE_ROW)};
 static const char *const tables[] = {CLMGK_ENGINE_LIST(TABLE)};
 static const mgk_added_tunables added = {tables, tunables, MGK_COUNT(tunables)};
 
-/* Products are summed over features in order, and mixed over global heads in order, whatever the engine. */
+/* Every engine sums products over features in order, and mixes over global heads in order. */
 static bool rounds_by_engine(const clmgk_attention_desc *desc)
 {
     (void)desc;
     return false;
 }
 
-/* How many heads there are decides how many fit into a work-group. */
+/* The number of heads affects how many heads fit into a work-group. */
 static void add_to_key(const clmgk_attention_desc *desc, char *exact, size_t size)
 {
     snprintf(exact, size, " heads=%d kv_heads=%d shared_noise=%d", mgk_count_class(desc->heads),

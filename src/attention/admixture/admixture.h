@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The passes of the admixture family: one file per pass. */
+/* The passes of the admixture family, a file for each. */
 #ifndef MGK_ADMIXTURE_H
 #define MGK_ADMIXTURE_H
 
 #include "admixture/buffers.clh"
 #include "attention/core/attention.h"
 
-/* The run-time arguments of a problem: those of every family, and where a head's mixing lies. */
+/* The run-time arguments of a problem: common ones, and the stride of the mixing. */
 mgk_forward_args mgk_admixture_args_of(const mgk_attention_request *request);
 
-/* Scores that a tile holds for all heads: HELD_SCORES of the kernels. */
+/* Scores that a tile keeps for all heads: HELD_SCORES of the kernels. */
 int64_t mgk_admixture_held(const mgk_attention_traits *traits);
 
 /* The order in which parameters are halved until local memory suffices. */

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the backward passes share on the host. */
+/* Host code common to the families' backward passes. */
 #ifndef MGK_ATTENTION_BACKWARD_H
 #define MGK_ATTENTION_BACKWARD_H
 
 #include "attention/core/attention.h"
 
-/* What one pass computes. */
+/* The gradients that a pass computes. */
 typedef struct mgk_backward_wants {
     bool q, k, v, prior, variance, shift, sinks;
     bool mix, mix_weight, mix_offset, noise;
     bool bias;        /* in any shape */
     bool bias_full;   /* with a row and a key axis */
-    bool bias_shared; /* several tasks would add to one element */
+    bool bias_shared; /* several tasks would add to the same element */
     bool expectation, gamma;
 } mgk_backward_wants;
 
-/* The gradients that a descriptor asks for. Tasks are batches with all their heads: a family whose tasks are smaller
- * shares more. */
+/* The gradients that a descriptor requests. Assumes that a task is a batch with all its heads: a family with smaller
+ * tasks corrects bias_shared. */
 mgk_backward_wants mgk_backward_wants_of(const clmgk_attention_desc *desc);
 
-/* A pass being put together. */
+/* A pass under construction. */
 typedef struct mgk_backward {
     const mgk_attention_request *request;
     mgk_backward_wants want;
@@ -27,12 +27,12 @@ typedef struct mgk_backward {
     mgk_flags flags; /* of the kernel of keys */
     mgk_block block; /* of the kernel of keys */
     mgk_backward_args args;
-    int64_t tasks;       /* what a work-group owns keys of: its lists are made of them */
-    int64_t copy_floats; /* of one copy of dQ; 0: not wanted */
+    int64_t tasks;       /* number of tasks: a work-group processes a list of tasks for its keys */
+    int64_t copy_floats; /* of a copy of dQ; 0: not requested */
     int64_t array_bytes; /* f32 bytes of a call's larger inputs and outputs */
 } mgk_backward;
 
-/* Kernels with a work-item per element run in groups of this size: so many work-items for `count` elements. */
+/* Work-group size of kernels with a work-item per element; number of work-items for `count` elements. */
 #define MGK_BACKWARD_ITEMS 64
 size_t mgk_backward_items(int64_t count);
 
@@ -45,23 +45,25 @@ mgk_flags mgk_backward_main_flags(const mgk_backward *pass);
 void mgk_backward_add_rows(mgk_backward *pass, const char *file, const char *name, const mgk_flags *flags,
                            const clmgk_array *buffers, size_t count, int64_t work);
 
-/* Makes the pass' arguments from those that all passes have. */
+/* Begins the pass's arguments with the members of all passes. */
 void mgk_backward_args_begin(mgk_backward *pass, const mgk_forward_args *args);
 
-/* Chooses splits, chunks and copies of the bias gradient, into args, for the parameters in plan->tunables. UNSUPPORTED:
- * what was tuned for another shape would make the workspace larger than the arrays. */
+/* Sets splits, chunks and copies of the bias gradient in args, for the parameters in plan->tunables. UNSUPPORTED:
+ * values tuned for another shape would make the workspace larger than the arrays. */
 clmgk_status mgk_backward_share(mgk_backward *pass, clmgk_error *error);
 
-/* Places the regions that every family has: rows, copies of dQ, bias, sinks. */
+/* Places the regions of every family: rows, copies of dQ, bias, sinks. */
 void mgk_backward_place(mgk_backward *pass);
 
-/* Sums of parts of the workspace into `out`: attention/args.clh. `by_variance`: times -ln 2 / sigma_x^2. */
+/* Adds a step that sums parts of the workspace into `out` (attention/args.clh). `by_variance`: times -ln 2 /
+ * sigma_x^2. */
 void mgk_backward_add_reduction(mgk_backward *pass, clmgk_array out, bool by_variance, const mgk_reduction_args *args);
 
-/* Zeros for `count` elements from number `first` on, unless results are added to what is there. */
+/* Adds a step that clears `count` elements from number `first` on, unless results are added to the array's values. */
 void mgk_backward_add_zeros(mgk_backward *pass, clmgk_array out, mgk_i64 first, int64_t count);
 
-/* Before the main kernel: what bias gradients are added to is 0. Behind it: gradients of bias and sinks. */
+/* Steps before the main kernel, which clear sums of the bias gradient, and after it, for gradients of bias and
+ * sinks. */
 void mgk_backward_begin_bias(mgk_backward *pass);
 void mgk_backward_finish(mgk_backward *pass);
 

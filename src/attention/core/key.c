@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Beyond this many components, or heads that are mixed, they are rounded up to powers of two. */
+/* Larger numbers of components or mixed heads are rounded up to powers of two. */
 #define EXACT_COUNT 8
 
 int mgk_count_class(int64_t count)

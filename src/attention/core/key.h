@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bucket of an attention problem: what its tuned values go by. */
+/* The tuning bucket of an attention problem. */
 #ifndef MGK_BUCKET_H
 #define MGK_BUCKET_H
 
 #include "attention/core/family.h"
 #include "tuning/database.h"
 
-/* Of a resolved descriptor. The statistics are the backward pass's. */
+/* The key of a resolved descriptor. The statistics use the backward pass's. */
 mgk_tuning_key mgk_attention_key(const clmgk_attention_desc *desc, clmgk_pass pass);
 
 #endif

@@ -4,16 +4,15 @@
  *
  *     s_ijr = log pi_r(j) + score(q_i, k_jr) / sigma_r^2     h_i = sum_j softmax_j(combine_r s_ijr) v_j
  *
- * One text of kernels for all of them. Compile-time: engine, storage type, classes of D and E, M, score, E-step,
- * whether keys are shifted, whether prior and variance are arrays, which modifiers there are. Run-time: everything
- * else.
+ * All share the same kernels. Compile-time: engine, storage type, classes of D and E, M, score, E-step, shifted keys or
+ * not, prior and variance as arrays or not, modifiers. Run-time: everything else.
  */
 #include "attention/mixture/mixture.h"
 
 #include <inttypes.h>
 #include <math.h>
 
-/* ---- what is fixed at compile time -------------------------------------------------------------------------- */
+/* ---- compile-time traits ------------------------------------------------------------------------------------ */
 
 static void add_traits(const clmgk_attention_desc *d, mgk_attention_traits *t)
 {
@@ -52,7 +51,7 @@ mgk_forward_args mgk_mixture_args_of(const mgk_attention_request *request)
     args.prior.component = keys;
     args.prior.head = d->prior_shape == CLMGK_PRIOR_M ? 0 : d->components * keys;
     args.variance_head = d->variance_shape == CLMGK_VARIANCE_HM ? d->components : 0;
-    /* a uniform prior is the same for all keys: it only enters L */
+    /* a uniform prior is the same for all keys: it affects only L */
     const bool uniform = !request->traits.hard && !request->traits.has_prior;
     args.lse_offset = uniform ? (float)-log2((double)d->components) : 0.0f;
     args.density = density_of(d);
@@ -93,8 +92,8 @@ static clmgk_status mixture_resolve(clmgk_attention_desc *d, clmgk_error *error)
 
 /* ---- the family ---------------------------------------------------------------------------------------------- */
 
-/* Products are summed over features in order, whatever the engine. Norms of keys, and their products with shifts, are
- * sums by lanes first, and the SIMT engine's by fours. */
+/* Every engine sums products over features in order. Norms of keys, and their products with shifts, are summed by lanes
+ * in the lane engine and by fours in the SIMT engine. */
 static bool rounds_by_engine(const clmgk_attention_desc *desc)
 {
     return desc->score == CLMGK_SCORE_GAUSSIAN || desc->variant == CLMGK_VARIANT_SMGK;

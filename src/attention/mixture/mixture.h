@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The passes of the mixture family: one file per pass, mixture_forward.c and so on. */
+/* The passes of the mixture family, a file for each. */
 #ifndef MGK_MIXTURE_H
 #define MGK_MIXTURE_H
 
 #include "attention/core/attention.h"
 #include "mixture/buffers.clh"
 
-/* The run-time arguments of a problem: those of every family, priors, variances and what they leave out. */
+/* The run-time arguments of a problem: common ones, priors, variances, and the terms that scores omit. */
 mgk_forward_args mgk_mixture_args_of(const mgk_attention_request *request);
 
 clmgk_status mgk_mixture_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
 clmgk_status mgk_mixture_plan_backward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
 clmgk_status mgk_mixture_plan_statistics(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
-/* The steps of the query negative log-likelihood: part of the statistics. */
+/* Plans the query negative log-likelihood, a part of the statistics. */
 clmgk_status mgk_mixture_plan_nll(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
 
 #endif
