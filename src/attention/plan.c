@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans: engine and parameters chosen, programs built, kernels ready. */
+/* Plans: choose engine and parameters, build programs, prepare kernels. */
 #include "attention/plan.h"
 #include "attention/core/key.h"
 #include "engine/engine.h"
 
-/* Smaller work-groups that are tried where a compiled kernel does not fit. */
+/* Most attempts with smaller work-groups if a compiled kernel does not fit. */
 #define MOST_AGAIN 4
 
 /* The first version's size. */
@@ -43,7 +43,7 @@ static const char *parameters_of(const clmgk_plan_options *options, clmgk_pass p
     switch (pass) {
     case CLMGK_PASS_FORWARD:
         return options->parameters;
-    case CLMGK_PASS_COMBINE: /* has none that are worth choosing */
+    case CLMGK_PASS_COMBINE: /* no parameters worth choosing */
         return NULL;
     default:
         return options->backward_parameters;
@@ -63,13 +63,13 @@ static clmgk_status try_engine(clmgk_plan *plan, clmgk_pass which, clmgk_engine 
     return mgk_family_plan(plan->family, &plan->desc, &facts, engine, parameters, which, &pass->plan, error);
 }
 
-/* A pass whose engine and parameters are to be chosen. */
+/* The choice of a pass's engine and parameters. */
 typedef struct choice {
     clmgk_plan *plan;
     clmgk_pass which;
     clmgk_engine wanted;      /* AUTO: any */
     const char *given;        /* the caller's parameters */
-    const char *const *names; /* what the backward pass must have of the forward pass; NULL: nothing */
+    const char *const *names; /* parameters that the backward pass takes from the forward pass; NULL: none */
     mgk_text followed;        /* their values */
 } choice;
 
@@ -80,8 +80,8 @@ static clmgk_status try_choice(choice *c, clmgk_engine engine, const char *text,
     return try_engine(c->plan, c->which, engine, parameters, error);
 }
 
-/* The engine asked for; or the device's own (that of the forward pass, for the same scores) and, where that can't,
- * another: each pass for itself. */
+/* The requested engine; or the device's default (backward: the forward pass's, for the same scores), or, if that can't,
+ * another. Each pass chooses separately. */
 static clmgk_status choose_default(choice *c, clmgk_error *error)
 {
     const bool named = c->given != NULL && c->given[0] != '\0';
@@ -101,7 +101,7 @@ static clmgk_status choose_default(choice *c, clmgk_error *error)
     return try_choice(c, first, c->given, MGK_ORIGIN_CALLER, error);
 }
 
-/* Whether the backward pass makes its scores as the forward pass does. */
+/* Whether the backward pass computes the same scores as the forward pass. */
 static bool scores_agree(const choice *c)
 {
     const mgk_compiled_pass *const forward = c->plan->pass[CLMGK_PASS_FORWARD];
@@ -118,7 +118,7 @@ static clmgk_status try_measured(choice *c, const mgk_tuning_choice *entry, clmg
     return entry->choice != NULL ? try_choice(c, engine, entry->parameters, origin, error) : choose_default(c, error);
 }
 
-/* The best of what was measured that is legal here; *found: whether there is one. Fails only without memory. */
+/* The best tuned entry that is legal here; *found: whether there is any. Fails only without memory. */
 static clmgk_status choose_tuned(choice *c, bool *found, clmgk_error *error)
 {
     const clmgk_context *const context = c->plan->context;
@@ -140,7 +140,7 @@ static clmgk_status choose_tuned(choice *c, bool *found, clmgk_error *error)
     return CLMGK_OK;
 }
 
-/* What the forward pass has of the parameters that its scores depend on. */
+/* The forward pass's values of the parameters that affect scores. */
 static clmgk_status follow_forward(choice *c, clmgk_error *error)
 {
     const mgk_compiled_pass *const forward = c->plan->pass[CLMGK_PASS_FORWARD];
@@ -152,7 +152,7 @@ static clmgk_status follow_forward(choice *c, clmgk_error *error)
     return c->followed.failed ? mgk_fail_memory(error, "a plan's parameters") : CLMGK_OK;
 }
 
-/* followed: to be freed, also after a failure. */
+/* Free `followed`, also after a failure. */
 static clmgk_status make_choice(clmgk_plan *plan, clmgk_pass which, const clmgk_plan_options *options, choice *c,
                                 clmgk_error *error)
 {
@@ -167,7 +167,7 @@ static clmgk_status make_choice(clmgk_plan *plan, clmgk_pass which, const clmgk_
     return which == CLMGK_PASS_BACKWARD ? follow_forward(c, error) : CLMGK_OK;
 }
 
-/* The caller's parameters, what was tuned, the defaults. The combination has no parameters. */
+/* Takes the caller's parameters, else tuned values, else the defaults. The combination has no parameters. */
 static clmgk_status add_pass(clmgk_plan *plan, clmgk_pass which, const clmgk_plan_options *options, clmgk_error *error)
 {
     choice c;
@@ -181,7 +181,7 @@ static clmgk_status add_pass(clmgk_plan *plan, clmgk_pass which, const clmgk_pla
     return status;
 }
 
-/* As a pass whose tuned values are these. */
+/* Plans a pass as if these were its tuned values. */
 static clmgk_status try_tuned(clmgk_plan *plan, clmgk_pass which, clmgk_engine engine, const char *parameters,
                               clmgk_error *error)
 {
@@ -290,7 +290,7 @@ static clmgk_status choose_and_compile(clmgk_plan *plan, const clmgk_plan_option
     return compile(plan, error);
 }
 
-/* Again with smaller work-groups while a kernel does not fit. */
+/* Repeats with smaller work-groups while a kernel does not fit. */
 static clmgk_status choose_until_it_fits(clmgk_plan *plan, const clmgk_plan_options *options, clmgk_error *error)
 {
     clmgk_status status = choose_and_compile(plan, options, error);
@@ -308,8 +308,7 @@ static bool is_tuned(const clmgk_plan *plan)
     return tuned;
 }
 
-/* Tuned values with which the kernels don't compile or run, as may be after a driver's update, give way to the
- * defaults. */
+/* Takes the defaults if kernels don't compile or run with tuned values, for example after a driver's update. */
 static clmgk_status make_passes(clmgk_plan *plan, const clmgk_plan_options *options, clmgk_error *error)
 {
     clmgk_error failure = {.status = CLMGK_OK};

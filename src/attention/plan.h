@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan's inside, for the functions that make one and those that enqueue it. */
+/* A plan's structure, for the functions that make and enqueue plans. */
 #ifndef MGK_PLAN_H
 #define MGK_PLAN_H
 
 #include "attention/core/family.h"
 
-/* One pass that a plan can do, compiled. */
+/* A compiled pass of a plan. */
 typedef struct mgk_compiled_pass {
     clmgk_engine engine;
     mgk_pass_plan plan;
@@ -17,9 +17,9 @@ struct clmgk_plan {
     clmgk_context *context;
     clmgk_attention_desc desc; /* resolved */
     const mgk_family *family;
-    bool untuned; /* what was measured is not to be used: it does not work here */
+    bool untuned; /* ignore tuned values, which do not work here */
     mgk_limits limits;
-    mgk_compiled_pass *pass[CLMGK_PASSES]; /* NULL: the descriptor does not ask for it */
+    mgk_compiled_pass *pass[CLMGK_PASSES]; /* NULL: not requested by the descriptor */
     clmgk_plan_info info;
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An operation as steps: kernels, and commands that a library enqueues, one after the other over the buffers of a call
- * and one workspace. A pass of attention is a list of steps, and so is a matrix product.
+ * An operation is a list of steps: kernels, and commands that a library enqueues. They run in order on the buffers of a
+ * call and a workspace. Passes of attention and matrix products are lists of steps.
  */
 #ifndef MGK_STEP_H
 #define MGK_STEP_H
@@ -9,14 +9,14 @@
 #include "base/bound.clh"
 #include "device/device.h"
 
-/* Steps of a list, and buffers of a call, at most. */
+/* Most steps of a list, and buffers of a call. */
 #define MGK_MAX_STEPS    16
 #define MGK_CALL_BUFFERS 64
 
-/* One call: its buffers, in an order that the operation has (never NULL; memory NULL: not given), and numbers. */
+/* A call: its buffers, in the operation's order (never NULL; memory NULL: not given), and its numbers. */
 typedef struct mgk_call {
     const clmgk_buffer *buffers[MGK_CALL_BUFFERS]; /* offsets in elements; of the workspace in floats */
-    uint64_t added;                                /* set of buffers: results are added to what is there */
+    uint64_t added;                                /* set of buffers: results are added to their values */
     uint64_t seed;
     int64_t parts;
 } mgk_call;
@@ -24,12 +24,12 @@ typedef struct mgk_call {
 /* A call without any buffer. */
 mgk_call mgk_empty_call(void);
 
-/* Where a call is enqueued, the events that it waits for, and its own. */
+/* A call's queue, the events that it waits for, and its own event. */
 typedef struct mgk_queue_place {
     cl_command_queue queue;
     cl_uint num_wait;
     const cl_event *wait_list;
-    cl_event *event; /* NULL: not wanted */
+    cl_event *event; /* NULL: none */
 } mgk_queue_place;
 
 typedef struct mgk_step {
@@ -43,10 +43,10 @@ typedef struct mgk_step {
     mgk_launch launch;                      /* global[0] = 0: nothing to do */
     uint64_t local_bytes;                   /* local memory of a work-group */
     uint64_t private_bytes;                 /* private arrays of a work-item */
-    unsigned char args[MGK_ARGUMENT_BYTES]; /* the kernel's first argument; its mgk_bound is each call's */
+    unsigned char args[MGK_ARGUMENT_BYTES]; /* the kernel's first argument; each call sets its mgk_bound */
     size_t args_bytes;
     size_t buffers;                  /* its other arguments */
-    unsigned char buffer[MGK_SLOTS]; /* in their order, by their numbers in a call */
+    unsigned char buffer[MGK_SLOTS]; /* numbers of its buffers in a call, in the order of the arguments */
 
     mgk_program *program; /* steps may share one */
     cl_kernel kernel;
@@ -56,31 +56,30 @@ typedef struct mgk_step {
 typedef struct mgk_steps {
     mgk_step step[MGK_MAX_STEPS];
     size_t count;
-    size_t main; /* the step that does the work: its options, local and private bytes are shown */
+    size_t main; /* the main step: its options, local and private bytes are reported */
     uint64_t workspace_bytes;
     pthread_mutex_t mutex; /* guards the kernels' arguments: clSetKernelArg is not thread-safe */
     bool made;             /* the mutex is initialised */
 } mgk_steps;
 
-/* Releases what a list has; then it is empty. */
+/* Empties a list. */
 void mgk_steps_clear(mgk_steps *steps, const clmgk_allocator *allocator);
 
-/* Where the next `floats` of the workspace begin, aligned to 64 bytes. */
+/* Adds `floats` floats to the workspace. Returns their offset, aligned to 64 bytes. */
 mgk_i64 mgk_steps_region(mgk_steps *steps, int64_t floats);
 
-/* Work-items and local memory of a work-group: the device's, or less, where a compiled kernel did not fit (narrowed).
- */
+/* Limits of a work-group: the device's, or less if a compiled kernel did not fit (narrowed). */
 typedef struct mgk_limits {
     uint64_t group, local;
     bool narrowed;
 } mgk_limits;
 
-/* Compiles lists and runs each kernel once over nothing, then saves the programs. `origin`: the slowest way by which
- * one of them came. UNSUPPORTED: a kernel takes more of the device than was planned. */
+/* Compiles lists, runs each kernel once on an empty problem, and saves the programs. `origin`: the slowest origin of a
+ * program. UNSUPPORTED: a kernel needs more of the device than planned. */
 clmgk_status mgk_steps_make(clmgk_context *context, mgk_steps *const *lists, size_t count, mgk_limits *limits,
                             clmgk_program_origin *origin, clmgk_error *error);
 
-/* Enqueues the steps, each to wait for the one before. Compiles, allocates and waits for nothing. */
+/* Enqueues the steps; each waits for the previous step. Never compiles, allocates or waits. */
 clmgk_status mgk_steps_enqueue(mgk_steps *steps, const mgk_call *call, const mgk_queue_place *at, clmgk_error *error);
 
 #endif

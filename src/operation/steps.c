@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists of steps: their kernels compiled, bound and launched. */
+/* Lists of steps: compiles, binds and launches their kernels. */
 #include "operation/step.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* Grids from this size on are compiled apart by PoCL. */
+/* PoCL compiles grids from this size on separately. */
 #define LARGE_GRID 65000
 
 mgk_call mgk_empty_call(void)
@@ -41,7 +41,7 @@ mgk_i64 mgk_steps_region(mgk_steps *steps, int64_t floats)
 
 /* ---- launches ----------------------------------------------------------------------------------------------- */
 
-/* What the call brings, before the other arguments. */
+/* The call's part of a kernel's arguments. */
 static mgk_bound bound_of(const mgk_step *step, const mgk_call *call)
 {
     mgk_bound bound = {
@@ -55,7 +55,7 @@ static mgk_bound bound_of(const mgk_step *step, const mgk_call *call)
     return bound;
 }
 
-/* `args`: the structure, but for what the call brings. */
+/* `args`: the kernel's structure, without the call's part. */
 static clmgk_status launch(const mgk_step *step, const mgk_launch *grid, const void *args, const mgk_call *call,
                            const mgk_queue_place *at, clmgk_error *error)
 {
@@ -129,8 +129,7 @@ static mgk_launch warm_up_grid(const clmgk_context *context, const mgk_launch *g
     return small;
 }
 
-/* Runs a kernel over nothing (all-zero arguments), so that drivers which finish compiling at the first launch do it
- * here. */
+/* Runs a kernel on an empty problem (all-zero arguments), because some drivers finish compiling at the first launch. */
 static clmgk_status warm_up(const clmgk_context *context, const mgk_step *step, cl_command_queue queue,
                             clmgk_error *error)
 {
@@ -143,9 +142,9 @@ static clmgk_status warm_up(const clmgk_context *context, const mgk_step *step, 
     return status == CLMGK_OK && code != CL_SUCCESS ? mgk_fail_cl(error, code, "clFinish") : status;
 }
 
-/* What a compiler makes of a kernel can take more of the device than was planned, and a launch would only say that
- * resources are missing. Another plan may do with the limits that are left here. The work-groups of kernels without
- * local memory have one size: whether it fits, their first run tells (rusticl states less than it takes). */
+/* A compiled kernel may need more of the device than planned, and a launch would only report missing resources. Lowers
+ * `limits` for another plan. Kernels without local memory have a fixed work-group size, which their first run tests
+ * (rusticl reports a lower limit than it accepts). */
 static clmgk_status check_fit(const clmgk_context *context, const mgk_step *step, mgk_limits *limits,
                               clmgk_error *error)
 {
@@ -200,7 +199,7 @@ static clmgk_status compile(clmgk_context *context, mgk_steps *steps, cl_command
     return CLMGK_OK;
 }
 
-/* Saved when all kernels have run: PoCL adds each kernel's code to its program's binary at the first launch. */
+/* Saves programs after all kernels have run: PoCL adds a kernel's code to its program's binary at the first launch. */
 clmgk_status mgk_steps_make(clmgk_context *context, mgk_steps *const *lists, size_t count, mgk_limits *limits,
                             clmgk_program_origin *origin, clmgk_error *error)
 {

@@ -28,11 +28,11 @@ enum {
 static const tool_option options[] = {
     TOOL_STANDARD_OPTIONS,
     [OPTION_VARIANT] = {"variant", "NAME",
-                        "softmax, gaussian, mgk, smgk; fish, hard-fish, mish, hard-mish, gfish, hard-gfish,\n"
-                        "talking-heads (required)"},
-    ARRAY(Q) = {"q", "F", "queries [B,H,N,D]; fish and what follows it: [B,M,N,D] (required)"},
+                        "softmax, gaussian, mgk, smgk; admixture family: fish, hard-fish, mish, hard-mish,\n"
+                        "gfish, hard-gfish, talking-heads (required)"},
+    ARRAY(Q) = {"q", "F", "queries [B,H,N,D]; admixture family: [B,M,N,D] (required)"},
     ARRAY(K) = {"k", "F",
-                "keys [B,G,S,D] (one component) or [B,G,M,S,D]; G divides H; fish and what follows it:\n"
+                "keys [B,G,S,D] (one component) or [B,G,M,S,D], G divides H; admixture family:\n"
                 "[B,M,S,D] (required)"},
     ARRAY(V) = {"v", "F", "values [B,G,S,E] (required)"},
     ARRAY(GRAD_O) = {"grad-out", "F", "dO [B,H,N,E]: runs the backward pass too"},
@@ -45,22 +45,22 @@ static const tool_option options[] = {
     ARRAY(OFFSETS) = {"offsets", "F",
                       "packed sequences: integers [T+1], from 0 to N, ascending; B is 1, and the axes N\n"
                       "and S hold T sequences back to back; not with lengths"},
-    ARRAY(OFFSETS_K) = {"offsets-k", "F", "the same for the keys, from 0 to S; default those of the queries"},
+    ARRAY(OFFSETS_K) = {"offsets-k", "F", "offsets of the keys, from 0 to S; default: --offsets"},
     ARRAY(BIAS) = {"bias", "F",
-                   "added to the scaled scores: [B,H,N,S], of which each axis may be 1, and the first\n"
-                   "any divisor of B; -inf hides a key"},
+                   "added to the scaled scores: [B,H,N,S]; any axis may be 1, the first any divisor of\n"
+                   "B; -inf hides a key"},
     ARRAY(SLOPES) = {"alibi", "A", "slopes [H]: adds -slope |j - d(i)|, d(i) the diagonal"},
-    ARRAY(SINKS) = {"sinks", "A", "[H]: a logit without a key that joins every row"},
+    ARRAY(SINKS) = {"sinks", "A", "[H]: adds a logit without a key to every row"},
     ARRAY(MIX) = {"mix", "A",
                   "p [H,M], in a list row by row: fish, hard-fish, gfish, hard-gfish, talking-heads (H = M);\n"
-                  "p [M]: mish, hard-mish; required by all of these"},
+                  "p [M]: mish, hard-mish; required in the admixture family"},
     ARRAY(MIX_WEIGHT) = {"mix-weight", "A", "w [H,M]: gfish, hard-gfish; default 1"},
     ARRAY(MIX_OFFSET) = {"mix-offset", "A", "c [H]: gfish, hard-gfish; default 0"},
     ARRAY(NOISE) = {"noise", "A", "sigma [M]: fish, mish, gfish, required"},
     ARRAY(GRAD_LSE) = {"grad-lse", "F", "dL [B,H,N]; default 0"},
     ARRAY(O) = {"out", "F", "writes O [B,H,N,E]"},
     ARRAY(LSE) = {"lse", "F", "writes L [B,H,N], the natural log-sum-exp; -inf for a row without keys"},
-    ARRAY(GRAD_Q) = {"dq", "F", "writes dQ; this and the other gradients have the shape of what they belong to"},
+    ARRAY(GRAD_Q) = {"dq", "F", "writes dQ; every gradient has the shape of its array"},
     ARRAY(GRAD_K) = {"dk", "F", "writes dK"},
     ARRAY(GRAD_V) = {"dv", "F", "writes dV"},
     ARRAY(GRAD_PRIOR) = {"dprior", "F", "writes the prior's gradient; [M] by default"},
@@ -75,14 +75,14 @@ static const tool_option options[] = {
     ARRAY(RESPONSIBILITIES) = {"responsibilities", "F",
                                "writes gamma [B,H,M,N,S], the part of each component in its key (small N S only)"},
     ARRAY(COUNTS) = {"counts", "F",
-                     "writes N_r, the sums of gamma, in the prior's shape ([M] by default): those of\n"
+                     "writes N_r, the sums of gamma, in the prior's shape ([M] by default); counts of\n"
                      "several runs may be added"},
     ARRAY(NEW_PRIOR) = {"new-prior", "F", "writes the M-step's prior, in the prior's shape"},
     ARRAY(NLL) = {"nll", "F", "writes the queries' negative log-likelihood [B,H] (packed: [T,H]): gaussian scores"},
     [OPTION_LAYOUT] = {"layout", "ORDER",
                        "axes of Q, K, V, O and their gradients: bhnd, heads first (default), or bnhd,\n"
                        "tokens first: [B,N,H,D], [B,S,G,D] or [B,S,G,M,D], [B,S,G,E], [B,N,H,E]"},
-    [OPTION_HEADS] = {"heads", "H", "mish, hard-mish: local heads; default those of dO, or of V"},
+    [OPTION_HEADS] = {"heads", "H", "mish, hard-mish: local heads; default: heads of dO, or of V"},
     [OPTION_SHARED_NOISE] = {"shared-noise", NULL, "fish, mish, gfish: the same random numbers for all heads"},
     [OPTION_SCORE] = {"score", "NAME", "dot or gaussian (default): mgk and smgk"},
     [OPTION_ESTEP] = {"estep", "NAME", "soft (default) or hard: softmax, gaussian, mgk, smgk"},
@@ -90,16 +90,16 @@ static const tool_option options[] = {
     [OPTION_CAUSAL_ALIGN] = {"causal-align", "WHERE",
                              "the diagonal: bottom-right (default), top-left, or lengths (the end of\n"
                              "each sequence's keys)"},
-    [OPTION_WINDOW] = {"window", "L,R", "hide keys beyond L before and R behind the diagonal; -1 is no limit"},
-    [OPTION_SOFTCAP] = {"softcap", "X", "scores s become X tanh(s/X): dot scores, one component or mixed"},
+    [OPTION_WINDOW] = {"window", "L,R", "hide keys beyond L before and R after the diagonal; -1: no limit"},
+    [OPTION_SOFTCAP] = {"softcap", "X", "scores s become X tanh(s/X): dot scores of one component, or mixed scores"},
     [OPTION_DROPOUT] = {"dropout", "P", "drops weights with probability P, 0 <= P < 1"},
-    [OPTION_SEED] = {"seed", "U64", "of dropout and noise; default 0"},
+    [OPTION_SEED] = {"seed", "U64", "seed of dropout and noise; default 0"},
     [OPTION_DTYPE] = {"dtype", "TYPE",
-                      "storage on the device: f32, f16 or bf16; default f16 where Q is float16,\n"
-                      "else f32"},
+                      "storage on the device: f32, f16 or bf16; default f16 if Q is float16, else\n"
+                      "f32"},
     [OPTION_CHECK] = {"check", NULL,
                       "compare with double precision on the host (slow), print the largest error;\n"
-                      "exit status 1 beyond the bound; outputs are written all the same"},
+                      "exit status 1 beyond the bound; outputs are written in any case"},
     [OPTION_REPEAT] = {"repeat", "R",
                        "R timed repetitions of each pass after one run; prints the median and the\n"
                        "rate"},

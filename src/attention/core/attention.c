@@ -75,7 +75,7 @@ static mgk_component_place bias_place(const clmgk_attention_desc *d)
     return place;
 }
 
-/* A window's side: numbers beyond every axis would overflow what they are added to. */
+/* A window's side, limited because larger numbers would overflow sums. */
 static mgk_i32 window_side(int64_t side)
 {
     const int64_t most = (INT64_C(1) << 30) - 2;
@@ -143,7 +143,7 @@ mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
     kernel->file = step->file;
     kernel->name = step->name;
     mgk_text_printf(&kernel->options, "-cl-std=CL1.2");
-    /* nothing may assume finite numbers, or fuse more than the text says (base/common.clh) */
+    /* no option may assume finite numbers, or fuse more than the explicit fma (base/common.clh) */
     mgk_flags_options(&step->flags, &kernel->options);
     if (step->tunables != NULL)
         mgk_tunables_options(step->tunables, &kernel->options);
@@ -194,14 +194,14 @@ int64_t mgk_attention_groups(const clmgk_attention_desc *d, int64_t heads, int64
     return (d->length + rows - 1) / rows * heads * d->batch;
 }
 
-/* Work-groups that do something. */
+/* Work-groups with work. */
 int64_t mgk_attention_busy_groups(const clmgk_attention_desc *d, int64_t heads, int64_t rows)
 {
     return (mgk_attention_rows(d) + rows - 1) / rows * heads * mgk_attention_problems(d);
 }
 
-/* Ranges of keys: one, unless the blocks of rows can't keep all compute units busy; each a few tiles. The workspace
- * then stays below the size of the arrays. */
+/* Ranges of keys: one, unless the blocks of rows can't keep all compute units busy; each has several tiles, so that the
+ * workspace stays below the size of the arrays. */
 int mgk_attention_splits(const mgk_attention_request *request, int64_t heads, int64_t rows, int64_t tile)
 {
     enum { TILES_EACH = 8, MOST = 128 };

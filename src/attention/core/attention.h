@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the families share whose softmax runs over keys: their kernels' arguments, options, parameters and workspace. */
+/* Common to families with a softmax over keys: their kernels' arguments, options, parameters and workspace. */
 #ifndef MGK_ATTENTION_H
 #define MGK_ATTENTION_H
 
@@ -7,7 +7,7 @@
 #include "attention/core/family.h"
 #include "engine/engine.h"
 
-/* What is fixed at compile time. */
+/* Compile-time properties of a problem. */
 typedef struct mgk_attention_traits {
     int head_size;  /* class of D */
     int value_size; /* class of E */
@@ -36,10 +36,10 @@ typedef struct mgk_attention_request {
 /* D, E rounded up, so that programs are few: a multiple of 16. */
 int mgk_size_class(int64_t size);
 
-/* In tuning keys: counts of components or heads beyond 8 are rounded up to powers of two. */
+/* For tuning keys: rounds counts of components or heads beyond 8 up to powers of two. */
 int mgk_count_class(int64_t count);
 
-/* One kernel to be appended to a pass. */
+/* A kernel to append to a pass. */
 typedef struct mgk_attention_step {
     const char *file;
     const char *name;
@@ -53,26 +53,26 @@ typedef struct mgk_attention_step {
     size_t local;
 } mgk_attention_step;
 
-/* The flags of a problem, common ones and the family's: a step adds its own. */
+/* The flags of a problem, common and of the family; a step adds its own. */
 mgk_flags mgk_attention_flags(const mgk_attention_request *request);
 
 /* Appends a step. */
 mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan);
 
-/* The run-time arguments of a problem, but for the workspace's parts and what a call brings. */
+/* The run-time arguments of a problem, without offsets in the workspace and the call's part. */
 mgk_forward_args mgk_attention_args_of(const mgk_attention_request *request);
 mgk_place mgk_place_of(const clmgk_layout *layout);
 mgk_component_place mgk_component_place_of(const clmgk_layout *layout);
 
-/* Reads the request's parameters, sets defaults of the others, and says what block they make. */
+/* Reads the request's parameters, sets defaults of the others, and computes the block. */
 clmgk_status mgk_attention_fit(const mgk_attention_request *request, const mgk_footprint *footprint,
                                mgk_tunables *tunables, mgk_block *block, clmgk_error *error);
 
-/* The flags of a kernel with such blocks: those of the problem, and the engine's. */
+/* The flags of a kernel with this block: the problem's and the engine's. */
 mgk_flags mgk_attention_block_flags(const mgk_attention_request *request, const mgk_tunables *tunables,
                                     const mgk_block *block);
 
-/* Whether `splits` was tuned, for another shape it may be, to more than one. */
+/* Whether `splits` was tuned, perhaps for another shape, to more than 1. */
 bool mgk_attention_splits_tuned(const mgk_tunables *tunables);
 
 /* B; packed: T. */
@@ -81,20 +81,20 @@ int64_t mgk_attention_problems(const clmgk_attention_desc *desc);
 /* Rows of a problem; packed: of a sequence on average. */
 int64_t mgk_attention_rows(const clmgk_attention_desc *desc);
 
-/* Work-groups of the forward pass, each with `rows` rows of one of `heads` heads or groups of heads; and those that do
- * something. */
+/* Number of work-groups of the forward pass, each with `rows` rows of one of `heads` heads or groups of heads; number
+ * of work-groups with work. */
 int64_t mgk_attention_groups(const clmgk_attention_desc *desc, int64_t heads, int64_t rows);
 int64_t mgk_attention_busy_groups(const clmgk_attention_desc *desc, int64_t heads, int64_t rows);
 
-/* Ranges of keys that they share out by default. */
+/* Default number of ranges of keys, one for each work-group of a block of rows. */
 int mgk_attention_splits(const mgk_attention_request *request, int64_t heads, int64_t rows, int64_t tile);
 
-/* Sets args->splits to the plan's, and places the partial results in the workspace. UNSUPPORTED: tuned for another
- * shape, they would be larger than the arrays. */
+/* Sets args->splits to the plan's, and places the partial results in the workspace. UNSUPPORTED: with splits tuned for
+ * another shape, these would be larger than the arrays. */
 clmgk_status mgk_attention_forward_splits(const mgk_attention_request *request, mgk_pass_plan *plan,
                                           mgk_forward_args *args, clmgk_error *error);
 
-/* Appends the combination of partial results: the caller's, or those in the workspace (`internal`). */
+/* Appends the combination of partial results: the caller's, or (`internal`) the workspace's. */
 mgk_step *mgk_attention_add_combine(const mgk_attention_request *request, bool internal, const mgk_forward_args *args,
                                     mgk_pass_plan *plan);
 clmgk_status mgk_attention_plan_combine(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);

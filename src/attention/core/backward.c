@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the backward passes share on the host: how work is shared out, common regions, sums of partial results. */
+/* Common to the backward passes on the host: distribution of work, common regions, sums of partial results. */
 #include "attention/core/backward.h"
 
 #include <inttypes.h>
@@ -20,7 +20,7 @@ mgk_backward_wants mgk_backward_wants_of(const clmgk_attention_desc *d)
     w.mix_offset = (d->gradients & CLMGK_GRADIENT_MIX_OFFSET) != 0;
     w.noise = (d->gradients & CLMGK_GRADIENT_NOISE) != 0;
     w.bias = (d->gradients & CLMGK_GRADIENT_BIAS) != 0;
-    /* an axis of one element that is whole is both: the full way has no sums */
+    /* a full axis of size 1 counts as full: no reduction */
     w.bias_full = w.bias && d->bias_length == d->length && d->bias_length_k == d->length_k;
     w.bias_shared = w.bias && d->bias_batch < d->batch;
     return w;
@@ -82,9 +82,9 @@ void mgk_backward_args_begin(mgk_backward *x, const mgk_forward_args *args)
     x->args.grad_v = mgk_place_of(&d->grad_v);
 }
 
-/* ---- how the work is shared out ------------------------------------------------------------------------------ */
+/* ---- distribution of work ------------------------------------------------------------------------------------ */
 
-/* Ranges of keys: enough work-groups for all compute units, copies of dQ in bounds. */
+/* Ranges of keys: enough work-groups for all compute units, but limited copies of dQ. */
 static int64_t choose_splits(const mgk_backward *x, int64_t block_keys)
 {
     const clmgk_attention_desc *const d = x->request->desc;
@@ -106,19 +106,19 @@ static int64_t bias_count(const clmgk_attention_desc *d)
     return d->bias_batch * d->bias_heads * d->bias_length * d->bias_length_k;
 }
 
-/* Lists of tasks: one each, unless they add to one bias gradient: then as many as have copies of it in bounds. */
+/* Lists of tasks: one per task, unless tasks add to the same bias gradient: then limited by the copies of it. */
 static int64_t choose_chunks(const mgk_backward *x, int64_t splits)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     if (!x->want.bias_full || !x->want.bias_shared)
         return x->tasks;
-    int64_t chunks = 512; /* not of the compute units: these sums may not depend on their number */
+    int64_t chunks = 512; /* a constant, because these sums must not depend on the number of compute units */
     while (chunks > 1 && chunks * splits * bias_count(d) * 4 > x->array_bytes / 2)
         chunks /= 2;
     return chunks < x->tasks ? chunks : x->tasks;
 }
 
-/* What was tuned for another shape may break the promise on the workspace. */
+/* Values tuned for another shape may exceed the limit of the workspace. */
 static clmgk_status check_splits(const mgk_backward *x, clmgk_error *error)
 {
     const int64_t splits = x->args.splits;
@@ -134,7 +134,7 @@ clmgk_status mgk_backward_share(mgk_backward *x, clmgk_error *error)
     const clmgk_attention_desc *const d = x->request->desc;
     mgk_tunables *const p = &x->plan->tunables;
     mgk_tunable_default(p, "splits", (int)choose_splits(x, x->block.rows));
-    /* sums over keys have no copy per split, whoever asks for several */
+    /* sums over keys have no copy per split, whatever the source of `splits` */
     if (x->want.bias && !x->want.bias_full && d->bias_length > 1)
         p->value[mgk_tunable_index(p, "splits")] = 1;
     x->args.splits = mgk_tunable_get(p, "splits");
@@ -168,7 +168,7 @@ void mgk_backward_place(mgk_backward *x)
 
 void mgk_backward_add_reduction(mgk_backward *x, clmgk_array out, bool by_variance, const mgk_reduction_args *args)
 {
-    /* below this many numbers a sum is one work-item's */
+    /* shorter sums take a single work-item */
     const bool grouped = args->inner * args->outer * args->middle > 4096;
     const clmgk_array buffers[] = {CLMGK_ARRAY_VARIANCE, out, CLMGK_ARRAY_WORKSPACE}; /* MGK_REDUCE_BUFFERS */
     const mgk_attention_step step = {
@@ -198,7 +198,7 @@ void mgk_backward_add_zeros(mgk_backward *x, clmgk_array out, mgk_i64 first, int
     mgk_attention_add(&step, x->plan);
 }
 
-/* The copies' sum, or the sums per row or key over what shares a bias. */
+/* The sum of the copies, or the sums per row or key over batches and heads that share a bias. */
 static void add_bias_gradient(mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;

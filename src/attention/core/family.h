@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A family of variants: what the plan asks of it. To add a variant of an existing family, extend the family's file
- * and give CLMGK_VARIANT_LIST a line; to add a family, write its file and give mgk_families a line.
+ * A family of variants, as a plan uses it. To add a variant of an existing family, extend the family's file and add a
+ * line to CLMGK_VARIANT_LIST; to add a family, write its file and add a line to mgk_families.
  */
 #ifndef MGK_FAMILY_H
 #define MGK_FAMILY_H
@@ -14,7 +14,7 @@
 /* A call's buffers are its arrays. */
 _Static_assert((int)CLMGK_ARRAYS <= MGK_CALL_BUFFERS, "arrays of a call");
 
-/* A line of a table of arrays, from a kernel's list of buffers. */
+/* An entry of a kernel's table of arrays, from its list of buffers. */
 #define MGK_BUFFER(NAME, name, type) CLMGK_ARRAY_##NAME,
 
 /* A pass; 0 steps: the plan can't do it. */
@@ -30,18 +30,17 @@ struct mgk_attention_traits;
 typedef struct mgk_family {
     const char *name;
 
-    /* The family's part of a descriptor whose axes and strides are already checked: fills in defaults of score and
+    /* Checks the family's part of a descriptor, whose axes and strides are valid, and fills in defaults of score and
      * components. */
     clmgk_status (*resolve)(clmgk_attention_desc *desc, clmgk_error *error);
 
-    /* Adds the family's own traits of a problem, fixed at compile time, to the common ones; the flags made of them. */
+    /* Adds the family's compile-time traits of a problem to the common ones; sets the flags for them. */
     void (*add_traits)(const clmgk_attention_desc *desc, struct mgk_attention_traits *traits);
     void (*set_flags)(const struct mgk_attention_request *request, mgk_flags *flags);
 
-    /* For each pass, NULL where the family has none: chooses parameters and fills `plan` (all zero but the texts'
-     * allocators) for the request. UNSUPPORTED, with the reason, where the engine has no room on this device, or where
-     * tuned values would break a promise on the workspace. The steps' options are the caller's to free, also after a
-     * failure. */
+    /* For each pass (NULL: the family lacks it): chooses parameters and fills `plan` (all zero except the texts'
+     * allocators) for the request. UNSUPPORTED, with the reason, if the engine does not fit on this device or tuned
+     * values would exceed the limit of the workspace. The caller frees the steps' options, also after a failure. */
     clmgk_status (*plan[CLMGK_PASSES])(const struct mgk_attention_request *request, mgk_pass_plan *plan,
                                        clmgk_error *error);
 
@@ -53,17 +52,17 @@ typedef struct mgk_family {
     void (*add_to_key)(const clmgk_attention_desc *desc, char *exact, size_t size);
 
     const mgk_added_tunables *added; /* to the engines' parameters; NULL: none */
-    bool grouped_heads;              /* a block serves several heads: they are no tasks of their own */
-    bool has_few_rows;               /* kernels of its own for decoding, where no backward pass follows */
+    bool grouped_heads;              /* a block serves several heads, which are not separate tasks */
+    bool has_few_rows;               /* special kernels for decoding, if no backward pass follows */
 } mgk_family;
 
 extern const mgk_family mgk_mixture_family;
 extern const mgk_family mgk_admixture_family;
 
-/* The family of a variant; NULL for a number that is none. */
+/* The family of a variant; NULL for a value outside the enumeration. */
 const mgk_family *mgk_family_of(clmgk_variant variant);
 
-/* Plans one pass of a resolved descriptor on `engine`: the family's function with a request of it. */
+/* Plans a pass of a resolved descriptor on `engine` by the family's function. */
 clmgk_status mgk_family_plan(const mgk_family *family, const clmgk_attention_desc *desc, const mgk_device_facts *facts,
                              clmgk_engine engine, mgk_parameters parameters, clmgk_pass pass, mgk_pass_plan *plan,
                              clmgk_error *error);
