@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans: choose engine and parameters, build programs, prepare kernels. */
 #include "attention/plan.h"
-#include "attention/core/key.h"
+#include "attention/key.h"
 #include "engine/engine.h"
 
 /* Most attempts with smaller work-groups if a compiled kernel does not fit. */

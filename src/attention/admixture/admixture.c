@@ -69,21 +69,6 @@ static void set_flags(const mgk_attention_request *request, mgk_flags *flags)
     flags->HAS_MIX_OFFSET = request->desc->use_mix_offset;
 }
 
-mgk_forward_args mgk_admixture_args_of(const mgk_attention_request *request)
-{
-    mgk_forward_args args = mgk_attention_args_of(request);
-    args.mix_head = request->traits.shared_mix ? 0 : request->desc->components;
-    return args;
-}
-
-int64_t mgk_admixture_held(const mgk_attention_traits *traits)
-{
-    return traits->shared_mix ? 1 : traits->components;
-}
-
-const char *const mgk_admixture_shrink[] = {"keys",   "keys",   "rows",     "rows", "rows",
-                                            "values", "values", "features", NULL};
-
 /* ---- the family ---------------------------------------------------------------------------------------------- */
 
 static const mgk_tunable tunables[] = {MGK_ADMIXTURE_TUNABLES(MGK_TUNABLE_ROW)};

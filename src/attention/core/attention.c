@@ -19,6 +19,19 @@ int mgk_size_class(int64_t size)
     return size_classes[i];
 }
 
+/* Larger numbers of components or mixed heads are rounded up to powers of two. */
+#define EXACT_COUNT 8
+
+int mgk_count_class(int64_t count)
+{
+    int rounded = EXACT_COUNT;
+    if (count <= EXACT_COUNT)
+        return (int)count;
+    while (rounded < count)
+        rounded *= 2;
+    return rounded;
+}
+
 /* ---- steps -------------------------------------------------------------------------------------------------- */
 
 /* One product for each component, unless the family says otherwise. */

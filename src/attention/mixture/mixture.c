@@ -10,7 +10,6 @@
 #include "attention/mixture/mixture.h"
 
 #include <inttypes.h>
-#include <math.h>
 
 /* ---- compile-time traits ------------------------------------------------------------------------------------ */
 
@@ -33,29 +32,6 @@ static void set_flags(const mgk_attention_request *request, mgk_flags *flags)
     flags->ESTEP_HARD = t->hard;
     flags->HAS_PRIOR = t->has_prior;
     flags->HAS_VARIANCE = t->has_variance;
-}
-
-/* log2 of (2 pi sigma^2)^(-D/2) */
-static float density_of(const clmgk_attention_desc *d)
-{
-    const double two_pi = 6.283185307179586;
-    return d->variance > 0.0 ? (float)(-0.5 * (double)d->head_size * log2(two_pi * d->variance)) : 0.0f;
-}
-
-mgk_forward_args mgk_mixture_args_of(const mgk_attention_request *request)
-{
-    const clmgk_attention_desc *const d = request->desc;
-    mgk_forward_args args = mgk_attention_args_of(request);
-    const int64_t keys = d->prior_shape == CLMGK_PRIOR_HMS ? d->length_k : 1;
-    args.prior.token = d->prior_shape == CLMGK_PRIOR_HMS ? 1 : 0;
-    args.prior.component = keys;
-    args.prior.head = d->prior_shape == CLMGK_PRIOR_M ? 0 : d->components * keys;
-    args.variance_head = d->variance_shape == CLMGK_VARIANCE_HM ? d->components : 0;
-    /* a uniform prior is the same for all keys: it affects only L */
-    const bool uniform = !request->traits.hard && !request->traits.has_prior;
-    args.lse_offset = uniform ? (float)-log2((double)d->components) : 0.0f;
-    args.density = density_of(d);
-    return args;
 }
 
 /* ---- descriptor --------------------------------------------------------------------------------------------- */

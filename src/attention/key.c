@@ -1,23 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "attention/core/key.h"
+#include "attention/key.h"
 
 #include "attention/core/attention.h"
 
 #include <stdio.h>
 #include <string.h>
-
-/* Larger numbers of components or mixed heads are rounded up to powers of two. */
-#define EXACT_COUNT 8
-
-int mgk_count_class(int64_t count)
-{
-    int rounded = EXACT_COUNT;
-    if (count <= EXACT_COUNT)
-        return (int)count;
-    while (rounded < count)
-        rounded *= 2;
-    return rounded;
-}
 
 static int64_t mean(int64_t total, int64_t parts)
 {

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Mixture family: the run-time arguments of its kernels. */
+#include "attention/mixture/mixture.h"
+
+#include <math.h>
+
+/* log2 of (2 pi sigma^2)^(-D/2) */
+static float density_of(const clmgk_attention_desc *d)
+{
+    const double two_pi = 6.283185307179586;
+    return d->variance > 0.0 ? (float)(-0.5 * (double)d->head_size * log2(two_pi * d->variance)) : 0.0f;
+}
+
+mgk_forward_args mgk_mixture_args_of(const mgk_attention_request *request)
+{
+    const clmgk_attention_desc *const d = request->desc;
+    mgk_forward_args args = mgk_attention_args_of(request);
+    const int64_t keys = d->prior_shape == CLMGK_PRIOR_HMS ? d->length_k : 1;
+    args.prior.token = d->prior_shape == CLMGK_PRIOR_HMS ? 1 : 0;
+    args.prior.component = keys;
+    args.prior.head = d->prior_shape == CLMGK_PRIOR_M ? 0 : d->components * keys;
+    args.variance_head = d->variance_shape == CLMGK_VARIANCE_HM ? d->components : 0;
+    /* a uniform prior is the same for all keys: it only enters L */
+    const bool uniform = !request->traits.hard && !request->traits.has_prior;
+    args.lse_offset = uniform ? (float)-log2((double)d->components) : 0.0f;
+    args.density = density_of(d);
+    return args;
+}
