@@ -7,7 +7,7 @@
 #include "admixture/sums.clh"
 #include "attention/admixture/admixture.h"
 
-/* What every kernel of the pass must know. */
+/* Sets the gradients' flags of every kernel of the pass. */
 static void set_wants(const mgk_backward_wants *w, mgk_flags *flags)
 {
     flags->WANT_MIX = w->mix;
@@ -16,7 +16,7 @@ static void set_wants(const mgk_backward_wants *w, mgk_flags *flags)
     flags->WANT_NOISE = w->noise;
 }
 
-/* MiSH has dp from the products that make dQ. */
+/* MiSH derives dp from the products of dQ. */
 static bool needs_query(const mgk_attention_traits *t, const mgk_backward_wants *w)
 {
     return w->q || (t->shared_mix && w->mix);
@@ -151,7 +151,7 @@ static int64_t sums_count(const mgk_backward *x)
     return x->tasks * x->args.splits * x->request->desc->heads * SUMS;
 }
 
-/* Parameters first (blocks decide how work is shared), then how it is shared, then where everything lies. */
+/* Chooses parameters, then distributes the work of the resulting blocks, then places the regions of the workspace. */
 static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
 {
     const clmgk_attention_desc *const d = x->request->desc;
@@ -177,7 +177,7 @@ static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
     return CLMGK_OK;
 }
 
-/* What the kernel of keys adds to begins with 0. */
+/* Clears the sums that the kernel of keys adds to. */
 static void add_begin(mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;

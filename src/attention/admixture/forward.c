@@ -2,14 +2,14 @@
 /* Admixture family, forward pass: engine parameters and launch. */
 #include "attention/admixture/admixture.h"
 
-/* What the engine makes of a pass. */
+/* The engine's parameters and block for a pass. */
 typedef struct forward_group {
     mgk_tunables tunables;
     mgk_block block;
     int64_t head_groups;
 } forward_group;
 
-/* MiSH where nothing differs by head before the values: one softmax for all. */
+/* MiSH, if heads differ only in their values: one softmax for all. */
 static bool shares_softmax(const mgk_attention_request *request)
 {
     const clmgk_attention_desc *const d = request->desc;
@@ -52,10 +52,10 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
                        .scores = held,
                        .most_scores = t->modified ? 8 : 16,
                        .most_scores_of_rows = 32,
-                       /* noise, relu and modifiers take registers of their own (tests/offline) */
+                       /* noise, relu and modifiers take additional registers (tests/offline) */
                        .most_head_sums = 64 / ((t->noise || t->generalised ? 4 : 1) * (t->modified ? 2 : 1)),
                        .shrink = mgk_admixture_shrink};
-    /* arrays are made for a block's heads whether there are so many or not */
+    /* arrays have room for all heads of a block, even if there are fewer heads */
     f.block.most_heads = d->heads;
     f.block.most_key_heads = d->kv_heads;
     return f;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mixture family, backward pass and statistics of the E-step: the same kernel of keys, between kernels of rows and
+ * Mixture family, backward pass and statistics of the E-step: both run kernels of rows, the same kernel of keys, and
  * reductions (formulas: cl/mixture/backward.cl, cl/mixture/rows.cl, cl/attention/reduce.cl).
  */
 #include "attention/core/backward.h"
@@ -23,7 +23,7 @@ static int64_t shift_slices(const clmgk_attention_desc *d)
     return d->batch * MGK_SHIFT_SLICES(d->length > d->length_k ? d->length : d->length_k);
 }
 
-/* What the kernels of rows and of keys must know. */
+/* Sets the gradients' flags of the kernels of rows and of keys. */
 static void set_wants(const mgk_backward_wants *w, mgk_flags *flags)
 {
     flags->WANT_VARIANCE = w->variance;
@@ -170,14 +170,14 @@ static void add_prior_gradient(mgk_backward *x)
     const mgk_attention_traits *const t = &x->request->traits;
     mgk_reduction_args r =
         reduce_keys(x, x->args.region[MGK_REGION_KEY_SUMS], prior_rank(x->request->desc), t->components);
-    /* sums are without pi where it is an array; the hard E-step knows none */
+    /* sums exclude pi if it is an array; the hard E-step has no prior */
     r.scale = t->has_prior ? 1.0f : (float)t->components;
     if (t->hard)
         r.outer = 0;
     mgk_backward_add_reduction(x, CLMGK_ARRAY_GRAD_PRIOR, false, &r);
 }
 
-/* ds/dsigma^2 = - s / sigma^2, the sums being of scores in base 2 */
+/* ds/dsigma^2 = - s / sigma^2; the sums are over scores in base 2 */
 static void add_variance_gradient(mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
@@ -215,7 +215,7 @@ static void place_regions(mgk_backward *x)
         region[MGK_REGION_SHIFT] = mgk_steps_region(&plan->steps, keys * m);
 }
 
-/* Parameters first (blocks decide how work is shared), then how it is shared, then where everything lies. */
+/* Chooses parameters, then distributes the work of the resulting blocks, then places the regions of the workspace. */
 static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
 {
     const mgk_footprint footprint = footprint_of(x->request);
@@ -256,7 +256,7 @@ clmgk_status mgk_mixture_plan_backward(const mgk_attention_request *request, mgk
     return CLMGK_OK;
 }
 
-/* New pi from the counts, which begin there in the workspace. */
+/* New pi from the counts at offset `counts` of the workspace. */
 static void add_new_prior(mgk_backward *x, mgk_i64 counts)
 {
     static const clmgk_array buffers[] = {MGK_MIXTURE_NEW_PRIOR_BUFFERS(MGK_BUFFER)};

@@ -2,7 +2,7 @@
 /* Mixture family, forward pass: engine parameters, launch, split keys and their combination, query log-likelihood. */
 #include "attention/mixture/mixture.h"
 
-/* What the engine makes of a pass. */
+/* The engine's parameters and block for a pass. */
 typedef struct forward_group {
     mgk_tunables tunables;
     mgk_block block;
@@ -10,7 +10,7 @@ typedef struct forward_group {
 
 /* ---- blocks ------------------------------------------------------------------------------------------------- */
 
-/* Floats that a tile holds of each key beside its features: mixture_keys in cl/mixture/forward.cl. */
+/* Floats of a tile for each key, in addition to its features: mixture_keys in cl/mixture/forward.cl. */
 static int64_t key_terms(const mgk_attention_traits *t)
 {
     const int64_t m = t->components;
@@ -28,7 +28,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     const int64_t row_terms = t->shifted ? 2 * t->components + 2 : t->components;
     return (mgk_footprint){
         .forward = true,
-        /* the backward pass makes its scores by the usual form's operations */
+        /* the backward pass computes its scores by the usual form's operations */
         .few_rows = d->gradients == 0,
         .rows = mgk_attention_rows(d),
         .heads = d->heads,
@@ -67,7 +67,7 @@ static clmgk_status group_of(const mgk_attention_request *request, forward_group
     return CLMGK_OK;
 }
 
-/* The kernel over keys, for `splits` ranges of them; `density`: that of the queries. */
+/* The kernel over keys, for `splits` ranges of keys; `density`: computes the density of the queries. */
 static void add_forward(const mgk_attention_request *request, const forward_group *group, int splits, bool density,
                         const mgk_forward_args *args, mgk_pass_plan *plan)
 {
@@ -109,8 +109,8 @@ clmgk_status mgk_mixture_plan_forward(const mgk_attention_request *request, mgk_
     return CLMGK_OK;
 }
 
-/* The descriptor of the mixture's density: the given prior even with the hard E-step, no modifier but a bias that
- * hides. */
+/* The descriptor of the mixture's density: uses the given prior even with the hard E-step, and no modifiers except a
+ * bias that hides keys. */
 static void make_density(const mgk_attention_request *request, clmgk_attention_desc *d, mgk_attention_request *density)
 {
     *d = *request->desc;
