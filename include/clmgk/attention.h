@@ -297,8 +297,8 @@ CLMGK_API clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue 
 /*
  * ---- backward -------------------------------------------------------------------------------------------------
  *
- * With P_ijr = exp(s_ijr - L_i), dP_ij = dO_i . v_j, delta_i = dO_i . O_i, a_ij the weight of v_j in O_i, and dL the
- * gradient of L (0 if not given):
+ * With P_ijr = exp(s_ijr - L_i), dP_ij = dO_i . v_j (with dropout: times 1/(1-p) if the weight is kept, else 0),
+ * delta_i = dO_i . O_i, a_ij the weight of v_j in O_i, and dL the gradient of L (0 if not given):
  *
  *     dS_ijr = P_ijr (dP_ij - delta_i + dL_i)       (hard E-step: only the arg max component, the first of equals)
  *     dV_j = sum_i a_ij dO_i     dQ, dK, dvariance, dshift, dbias, dsinks from dS by the chain rule
@@ -360,7 +360,7 @@ CLMGK_API clmgk_status clmgk_enqueue_statistics(clmgk_plan *plan, cl_command_que
  */
 
 /* Enqueues the combination with a plan whose descriptor has combine = 1. INVALID_VALUE for another plan and for `parts`
- * outside its range. Needs no workspace. Otherwise as clmgk_enqueue_forward. */
+ * outside its range; OVERFLOW if the parts exceed 64 bits. Needs no workspace. Otherwise as clmgk_enqueue_forward. */
 CLMGK_API clmgk_status clmgk_enqueue_combine(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
                                              cl_uint num_wait, const cl_event *wait_list, cl_event *event,
                                              clmgk_error *error);

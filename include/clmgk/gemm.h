@@ -162,8 +162,8 @@ typedef struct clmgk_gemm_args {
  * the device. The product begins after the events of `wait_list`; `event`, if not NULL, receives the event of its end;
  * the caller releases it. Thread-safe.
  * Errors: INVALID_VALUE (NULL, queue or wait list), INVALID_BUFFER (missing, too small, of another context),
- * UNSUPPORTED (clblast: an array beyond 2^31 elements), OUT_OF_*, OPENCL. After OUT_OF_* or OPENCL, C and workspace are
- * undefined, and in use until the queue is finished.
+ * UNSUPPORTED (clblast: offset and extent together from 2^31 elements on), OUT_OF_*, OPENCL. After OUT_OF_* or OPENCL,
+ * C and workspace are undefined, and in use until the queue is finished.
  */
 CLMGK_API clmgk_status clmgk_enqueue_gemm(const clmgk_gemm_plan *plan, cl_command_queue queue,
                                           const clmgk_gemm_args *args, cl_uint num_wait, const cl_event *wait_list,
