@@ -1,5 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The process's parameters of CLBlast: the library's only mutable global state, a mirror of CLBlast's own. */
+/* CLBlast's parameters: their tables, and the process's values, the library's only mutable global state, a mirror of
+ * CLBlast's own. */
+#include "gemm/clblast_tunables.h"
+#include "gemm/gemm.h"
+
+MGK_TUNABLE_TABLE(xgemm, "clblast-xgemm", MGK_CLBLAST_XGEMM_TUNABLES, MGK_CLBLAST_XGEMM_CONSTRAINTS);
+MGK_TUNABLE_TABLE(direct, "clblast-xgemmdirect", MGK_CLBLAST_XGEMMDIRECT_TUNABLES, MGK_CLBLAST_XGEMMDIRECT_CONSTRAINTS);
+MGK_TUNABLE_TABLE(routine, "clblast-routine", MGK_CLBLAST_ROUTINE_TUNABLES, MGK_CLBLAST_ROUTINE_CONSTRAINTS);
+
+const mgk_tunable_table *const mgk_clblast_tables[MGK_CLBLAST_TABLES] = {&xgemm_table, &direct_table, &routine_table};
+
 #if CLMGK_CLBLAST
 #include "gemm/clblast_parameters.h"
 
@@ -232,6 +242,4 @@ clmgk_status mgk_clblast_fail(CLBlastStatusCode code, const char *call, clmgk_er
         return mgk_fail(error, CLMGK_ERROR_INTERNAL, "%s: CLBlast status %d", call, (int)code);
     }
 }
-#else
-typedef int mgk_no_clblast_parameters; /* a file may not be empty */
 #endif

@@ -87,13 +87,13 @@ bool mgk_gemm_extent(const mgk_gemm_matrix *matrix, int64_t batch, int64_t *exte
 
 size_t mgk_gemm_element(clmgk_dtype dtype);
 
-/* Parameters of a provider that has none. */
-clmgk_status mgk_gemm_no_parameters(const char *parameters, clmgk_error *error);
-
 /* ---- host providers ------------------------------------------------------------------------------------------- */
 
 /* Whether the device is the host's CPU and runs native kernels. */
 clmgk_status mgk_gemm_host_device(const mgk_device_facts *facts, clmgk_error *error);
+
+/* Parameters of a provider that has none. */
+clmgk_status mgk_gemm_no_parameters(const char *parameters, clmgk_error *error);
 
 /* A host library's part of a plan. Pending native kernels keep it alive. */
 typedef struct mgk_gemm_host {

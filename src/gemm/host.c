@@ -36,6 +36,13 @@ clmgk_status mgk_gemm_host_device(const mgk_device_facts *facts, clmgk_error *er
     return CLMGK_OK;
 }
 
+clmgk_status mgk_gemm_no_parameters(const char *parameters, clmgk_error *error)
+{
+    return parameters[0] == '\0' ? CLMGK_OK
+                                 : mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                                            "parameters: \"%s\": expected none: a host library has none", parameters);
+}
+
 static void free_host(mgk_gemm_host *host)
 {
     if (host->release != NULL)

@@ -46,10 +46,3 @@ clmgk_status clmgk_gemm_provider_state(cl_device_id device, size_t index, clmgk_
     *info = found;
     return CLMGK_OK;
 }
-
-clmgk_status mgk_gemm_no_parameters(const char *parameters, clmgk_error *error)
-{
-    return parameters[0] == '\0' ? CLMGK_OK
-                                 : mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                                            "parameters: \"%s\": expected none: a host library has none", parameters);
-}

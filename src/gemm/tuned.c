@@ -1,17 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products in the database of measured values: their parameters, buckets and entries. */
+/* Products in the database of measured values: their buckets and entries. */
 #include "gemm/gemm.h"
-
-#include "gemm/clblast_tunables.h"
 
 #include <stdio.h>
 #include <string.h>
-
-MGK_TUNABLE_TABLE(xgemm, "clblast-xgemm", MGK_CLBLAST_XGEMM_TUNABLES, MGK_CLBLAST_XGEMM_CONSTRAINTS);
-MGK_TUNABLE_TABLE(direct, "clblast-xgemmdirect", MGK_CLBLAST_XGEMMDIRECT_TUNABLES, MGK_CLBLAST_XGEMMDIRECT_CONSTRAINTS);
-MGK_TUNABLE_TABLE(routine, "clblast-routine", MGK_CLBLAST_ROUTINE_TUNABLES, MGK_CLBLAST_ROUTINE_CONSTRAINTS);
-
-const mgk_tunable_table *const mgk_clblast_tables[MGK_CLBLAST_TABLES] = {&xgemm_table, &direct_table, &routine_table};
 
 static void set_axis(mgk_tuning_key *key, const char *name, int64_t size)
 {
