@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reference/arrays.h"
 
+#include "reference/families.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -111,7 +113,7 @@ static bool solve_plain(const clmgk_ref_problem *problem, const ref_solver *solv
     for (int which = 0; which < CLMGK_REF_ARRAYS; which++)
         for (int64_t n = 0; n < out->count[which]; n++)
             plain[which][n] = 0.0F;
-    if (!solver->plain(problem, way, plain))
+    if (!solver->plain(problem, ref_family_of(problem->desc.variant)->plain, way, plain))
         return false;
     for (int which = 0; which < CLMGK_REF_ARRAYS; which++)
         ref_observe(&out->bound[which], out->count[which], out->exact[which], plain[which]);
@@ -122,7 +124,8 @@ bool ref_solve_arrays(const clmgk_ref_problem *problem, uint32_t set, const ref_
                       clmgk_ref_arrays *out)
 {
     float *plain[CLMGK_REF_ARRAYS];
-    bool ok = make_arrays(problem, set, solver, out, plain) && solver->exact(problem, out->exact, out->floor);
+    bool ok = make_arrays(problem, set, solver, out, plain) &&
+              solver->exact(problem, ref_family_of(problem->desc.variant)->exact, out->exact, out->floor);
     ref_way way;
     for (int number = 0; ok && ref_way_of(&problem->desc, number, &way); number++)
         ok = solve_plain(problem, solver, way, out, plain);

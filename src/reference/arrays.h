@@ -4,6 +4,7 @@
 #ifndef CLMGK_REFERENCE_ARRAYS_H
 #define CLMGK_REFERENCE_ARRAYS_H
 
+#include "reference/exact.h"
 #include "reference/plain.h"
 
 /* A bound: `factor` times the plain formula's error, plus a fraction of the largest value. */
@@ -32,8 +33,9 @@ clmgk_ref_error ref_compare(int64_t count, const double *exact, const double *gi
 typedef struct ref_solver {
     bool has_floor;
     int64_t (*count)(const clmgk_attention_desc *desc, int which);
-    bool (*exact)(const clmgk_ref_problem *problem, double *const values[], double *const floor[]);
-    bool (*plain)(const clmgk_ref_problem *problem, ref_way way, float *const values[]);
+    bool (*exact)(const clmgk_ref_problem *problem, const exact_scores *scores, double *const values[],
+                  double *const floor[]);
+    bool (*plain)(const clmgk_ref_problem *problem, const plain_scores *scores, ref_way way, float *const values[]);
 } ref_solver;
 
 bool ref_solve_arrays(const clmgk_ref_problem *problem, uint32_t set, const ref_solver *solver, ref_tolerance tolerance,

@@ -1,9 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exact values of sampled rows, the bound of their error, and the comparison. */
+/* Exact values of rows, the bound of their error, and the comparison. */
 #include "reference/arrays.h"
+#include "reference/families.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+
+double clmgk_ref_log_weight(const clmgk_ref_problem *problem, int64_t b, int64_t h, int64_t i, int64_t j, int64_t r)
+{
+    const ref_row at = {b, h, i};
+    const ref_span span = ref_span_of(problem, b, i);
+    const double x = ref_family_of(problem->desc.variant)->exact->score(problem, at, &span, j, r);
+    const double s = exact_weight(problem, at, &span, j, x);
+    return problem->desc.estep == CLMGK_ESTEP_HARD ? s : log(ref_prior(problem, h, j, r)) + s;
+}
+
+bool clmgk_ref_row(const clmgk_ref_problem *problem, int64_t row, double *o, double *lse)
+{
+    exact_row exact;
+    if (!exact_row_create(problem, ref_family_of(problem->desc.variant)->exact, &exact))
+        return false;
+    exact_row_solve(&exact, ref_row_of(&problem->desc, row));
+    exact_row_output(&exact, o);
+    *lse = exact.lse;
+    exact_row_free(&exact);
+    return true;
+}
 
 /* Row n of the answer: exact values, then the plain formula in every way. */
 static bool solve_row(const clmgk_ref_problem *problem, ref_plain *plain, clmgk_ref_answer *answer, int64_t n)
@@ -30,7 +52,8 @@ bool clmgk_ref_solve(const clmgk_ref_problem *problem, int64_t rows, const int64
     answer->o = malloc(((size_t)rows + 1) * size * sizeof(double));
     answer->lse = malloc(((size_t)rows + 1) * sizeof(double));
 
-    bool ok = ref_plain_create(problem, &plain) && answer->row && answer->o && answer->lse;
+    bool ok = ref_plain_create(problem, ref_family_of(problem->desc.variant)->plain, &plain) && answer->row &&
+              answer->o && answer->lse;
     for (int64_t n = 0; ok && n < rows; n++) {
         answer->row[n] = row ? row[n] : n;
         ok = solve_row(problem, &plain, answer, n);

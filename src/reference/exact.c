@@ -4,25 +4,15 @@
 
 #include <stdlib.h>
 
-/* The terms added to every component's score of key j. */
-static double added(const clmgk_ref_problem *p, ref_row at, const ref_span *span, int64_t j)
-{
-    return ref_bias(p, at, j) - ref_penalty(p, at.h, span, j);
-}
-
 static double capped(const clmgk_ref_problem *p, double s)
 {
     const double cap = p->desc.softcap;
     return cap > 0.0 ? cap * tanh(s / cap) : s;
 }
 
-double clmgk_ref_log_weight(const clmgk_ref_problem *problem, int64_t b, int64_t h, int64_t i, int64_t j, int64_t r)
+double exact_weight(const clmgk_ref_problem *p, ref_row at, const ref_span *span, int64_t j, double x)
 {
-    const ref_row at = {b, h, i};
-    const ref_span span = ref_span_of(problem, b, i);
-    const double x = ref_family_of(problem->desc.variant)->exact->score(problem, at, &span, j, r);
-    const double s = capped(problem, x) + added(problem, at, &span, j);
-    return problem->desc.estep == CLMGK_ESTEP_HARD ? s : log(ref_prior(problem, h, j, r)) + s;
+    return capped(p, x) + (ref_bias(p, at, j) - ref_penalty(p, at.h, span, j));
 }
 
 double exact_log_sum_exp(const double *x, int64_t count)
@@ -37,12 +27,12 @@ double exact_log_sum_exp(const double *x, int64_t count)
     return base + log(sum);
 }
 
-bool exact_row_create(const clmgk_ref_problem *problem, exact_row *row)
+bool exact_row_create(const clmgk_ref_problem *problem, const exact_scores *scores, exact_row *row)
 {
     const size_t keys = (size_t)problem->desc.length_k;
     const size_t components = (size_t)ref_components(&problem->desc);
     const size_t doubles = 2 * components * keys + (keys + 1) + components;
-    *row = (exact_row){.problem = problem, .scores = ref_family_of(problem->desc.variant)->exact};
+    *row = (exact_row){.problem = problem, .scores = scores};
     row->visible = malloc((keys + 1) * sizeof(bool));
     row->score = malloc(doubles * sizeof(double));
     if (!row->visible || !row->score) {
@@ -99,11 +89,10 @@ static void solve_key(exact_row *row, int64_t j)
     row->log_w[j] = -(double)INFINITY;
     if (!row->visible[j])
         return;
-    const double modifiers = added(p, row->at, &row->span, j);
     for (int64_t r = 0; r < ref_components(&p->desc); r++) {
         const int64_t n = r * p->desc.length_k + j;
         row->score[n] = row->scores->score(p, row->at, &row->span, j, r);
-        row->weight[n] = capped(p, row->score[n]) + modifiers;
+        row->weight[n] = exact_weight(p, row->at, &row->span, j, row->score[n]);
     }
     row->log_w[j] = key_weight(row, j);
 }
@@ -148,16 +137,4 @@ void exact_row_output(const exact_row *row, double *o)
         for (int64_t e = 0; e < p->desc.value_size; e++)
             o[e] += a_ij * value[e];
     }
-}
-
-bool clmgk_ref_row(const clmgk_ref_problem *problem, int64_t row, double *o, double *lse)
-{
-    exact_row exact;
-    if (!exact_row_create(problem, &exact))
-        return false;
-    exact_row_solve(&exact, ref_row_of(&problem->desc, row));
-    exact_row_output(&exact, o);
-    *lse = exact.lse;
-    exact_row_free(&exact);
-    return true;
 }

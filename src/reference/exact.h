@@ -6,6 +6,7 @@
 #include "reference/problem.h"
 
 typedef struct exact_scores exact_scores;
+typedef struct exact_backward exact_backward; /* gradients.h */
 
 /* Row `at` and the keys that it sees. Arrays run over the whole key axis and are filled where `visible`; M: the
  * components of a key's logit (ref_components). */
@@ -22,26 +23,6 @@ typedef struct exact_row {
     double lse;     /* L_i */
 } exact_row;
 
-/* The backward pass of a row. */
-typedef struct exact_backward {
-    exact_row row;
-    double *const *values; /* by clmgk_ref_gradient: the requested gradients, the others NULL */
-    double *const *floor;  /* likewise: sums of the absolute values of terms */
-    bool sizes;            /* add absolute values to `floor` instead */
-    const double *grad_o;  /* [E]: dO_i */
-    double grad_lse;       /* dL_i */
-    double delta;          /* dO_i . O_i */
-    double *o;             /* [E] */
-    double *zero;          /* [E]: in place of a missing dO */
-    double *to_query;      /* [D]: room for `scores` */
-    double *to_key;        /* [D] */
-} exact_backward;
-
-/* values[which][at + n] += factor x[n], if requested (with `sizes`: floor, |factor x[n]|); the same of one number. */
-void exact_add(const exact_backward *back, clmgk_ref_gradient which, int64_t at, int64_t count, double factor,
-               const double *x);
-void exact_add_one(const exact_backward *back, clmgk_ref_gradient which, int64_t at, double x);
-
 /* A family's scores: the scaled score x_ijr, and its gradient dX traced back to the inputs. All later steps are common
  * to the families. */
 struct exact_scores {
@@ -53,9 +34,12 @@ extern const exact_scores exact_mixture;   /* exact_mixture.c */
 extern const exact_scores exact_admixture; /* exact_admixture.c */
 
 /* False: out of memory, nothing to free. */
-bool exact_row_create(const clmgk_ref_problem *problem, exact_row *row);
+bool exact_row_create(const clmgk_ref_problem *problem, const exact_scores *scores, exact_row *row);
 void exact_row_free(exact_row *row);
 void exact_row_solve(exact_row *row, ref_row at);
+
+/* s_ijr - log pi_r(j) of the scaled score x. */
+double exact_weight(const clmgk_ref_problem *problem, ref_row at, const ref_span *span, int64_t j, double x);
 
 /* s_ijr; with the hard E-step s_ijr - log pi_r(j). */
 double exact_log_weight(const exact_row *row, int64_t j, int64_t r);

@@ -5,7 +5,7 @@
  *     A_hij = sum_k p_hk (G_kij + sigma_k eps_hij)                        G_kij = q_ki . k_kj
  *     A_hij = sum_k w_hk relu(p_hk (G_kij + sigma_k eps_hij)) + c_h       generalised
  */
-#include "reference/exact.h"
+#include "reference/gradients.h"
 
 /* relu(NaN) is NaN. */
 static double relu(double x)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Scores of the mixture family (MGK paper, Eqs. 6 and 7). */
-#include "reference/exact.h"
+#include "reference/gradients.h"
 
 /* q_i . k_jr / sigma_r^2  or  - |q_i - k_jr|^2 / (2 sigma_r^2), where k_jr = k_j + b_r with SMGK. */
 static double score(const clmgk_ref_problem *p, ref_row at, const ref_span *span, int64_t j, int64_t r)

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of families. */
-#include "reference/plain.h"
-
-#include "reference/exact.h"
+#include "reference/families.h"
 
 static const ref_family mixture = {&exact_mixture, &plain_mixture};
 static const ref_family admixture = {&exact_admixture, &plain_admixture};

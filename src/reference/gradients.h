@@ -3,11 +3,35 @@
 #ifndef CLMGK_REFERENCE_GRADIENTS_H
 #define CLMGK_REFERENCE_GRADIENTS_H
 
+#include "reference/exact.h"
 #include "reference/plain.h"
 
 /* False: out of memory. */
-bool exact_gradients(const clmgk_ref_problem *problem, double *const values[], double *const floor[]);
-bool plain_gradients(const clmgk_ref_problem *problem, ref_way way, float *const values[]);
+bool exact_gradients(const clmgk_ref_problem *problem, const exact_scores *scores, double *const values[],
+                     double *const floor[]);
+bool plain_gradients(const clmgk_ref_problem *problem, const plain_scores *scores, ref_way way, float *const values[]);
+
+/* ---- between the exact formula and its families ----------------------------------------------------------------- */
+
+/* The backward pass of a row. */
+struct exact_backward {
+    exact_row row;
+    double *const *values; /* by clmgk_ref_gradient: the requested gradients, the others NULL */
+    double *const *floor;  /* likewise: sums of the absolute values of terms */
+    bool sizes;            /* add absolute values to `floor` instead */
+    const double *grad_o;  /* [E]: dO_i */
+    double grad_lse;       /* dL_i */
+    double delta;          /* dO_i . O_i */
+    double *o;             /* [E] */
+    double *zero;          /* [E]: in place of a missing dO */
+    double *to_query;      /* [D]: room for `scores` */
+    double *to_key;        /* [D] */
+};
+
+/* values[which][at + n] += factor x[n], if requested (with `sizes`: floor, |factor x[n]|); the same of one number. */
+void exact_add(const exact_backward *back, clmgk_ref_gradient which, int64_t at, int64_t count, double factor,
+               const double *x);
+void exact_add_one(const exact_backward *back, clmgk_ref_gradient which, int64_t at, double x);
 
 /* ---- between the plain formula and its families ----------------------------------------------------------------- */
 

@@ -12,28 +12,28 @@ bool ref_way_of(const clmgk_attention_desc *desc, int number, ref_way *way)
     return number < REF_ORDERS * distances;
 }
 
-bool ref_plain_create(const clmgk_ref_problem *problem, ref_plain *plain)
+bool ref_plain_create(const clmgk_ref_problem *problem, const plain_scores *scores, ref_plain *plain)
 {
     const clmgk_attention_desc *const desc = &problem->desc;
     const bool mixed = ref_form_of(desc).mixed;
     const size_t size = (size_t)desc->head_size, keys = (size_t)desc->length_k, values = (size_t)desc->value_size;
     const size_t heads = (size_t)desc->components;
-    const size_t scores = (size_t)ref_components(desc) * keys;
+    const size_t logits = (size_t)ref_components(desc) * keys;
     const struct {
         float **array;
         size_t count;
     } arrays[] = {
         {&plain->query, (size_t)ref_queries(desc) * size},
-        {&plain->score, scores},
-        {&plain->weight, scores},
-        {&plain->log_term, scores},
-        {&plain->p, scores},
+        {&plain->score, logits},
+        {&plain->weight, logits},
+        {&plain->log_term, logits},
+        {&plain->p, logits},
         {&plain->a, keys + 1}, /* + 1: the sink's share */
         {&plain->kept, keys},
         {&plain->o, values},
         {&plain->keys, heads * size * keys},
         {&plain->values, keys * values},
-        {&plain->norms, mixed ? 0 : REF_ORDERS * scores},
+        {&plain->norms, mixed ? 0 : REF_ORDERS * logits},
         {&plain->global, mixed ? heads * keys : 0},
         {&plain->eps, mixed ? keys : 0},
         {&plain->rectified, mixed ? heads * keys : 0},
@@ -43,7 +43,7 @@ bool ref_plain_create(const clmgk_ref_problem *problem, ref_plain *plain)
     size_t total = 0;
     for (size_t n = 0; n < sizeof(arrays) / sizeof(arrays[0]); n++)
         total += arrays[n].count;
-    *plain = (ref_plain){.problem = problem, .scores = ref_family_of(desc->variant)->plain, .at = {-1, -1, -1}};
+    *plain = (ref_plain){.problem = problem, .scores = scores, .at = {-1, -1, -1}};
     plain->memory = malloc(total * sizeof(float));
     if (!plain->memory)
         return false;

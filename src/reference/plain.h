@@ -69,7 +69,7 @@ extern const plain_scores plain_mixture;   /* plain_mixture.c */
 extern const plain_scores plain_admixture; /* plain_admixture.c */
 
 /* False: out of memory, nothing to free. */
-bool ref_plain_create(const clmgk_ref_problem *problem, ref_plain *plain);
+bool ref_plain_create(const clmgk_ref_problem *problem, const plain_scores *scores, ref_plain *plain);
 void ref_plain_free(ref_plain *plain);
 void ref_plain_solve(ref_plain *plain, ref_row row, ref_way way);
 

@@ -10,7 +10,8 @@ static const clmgk_attention_desc *desc_of(const plain_backward *back)
     return &back->row.problem->desc;
 }
 
-static bool create(const clmgk_ref_problem *problem, float *const values[], plain_backward *back)
+static bool create(const clmgk_ref_problem *problem, const plain_scores *scores, float *const values[],
+                   plain_backward *back)
 {
     const clmgk_attention_desc *const desc = &problem->desc;
     const size_t rows = (size_t)desc->length, keys = (size_t)desc->length_k, components = (size_t)desc->components;
@@ -45,7 +46,7 @@ static bool create(const clmgk_ref_problem *problem, float *const values[], plai
         total += arrays[n].count;
     back->values = values;
     back->memory = malloc(total * sizeof(float));
-    if (!back->memory || !ref_plain_create(problem, &back->row)) {
+    if (!back->memory || !ref_plain_create(problem, scores, &back->row)) {
         free(back->memory);
         return false;
     }
@@ -260,12 +261,12 @@ static void solve_head(plain_backward *back, ref_way way)
     sum_head(back);
 }
 
-bool plain_gradients(const clmgk_ref_problem *problem, ref_way way, float *const values[])
+bool plain_gradients(const clmgk_ref_problem *problem, const plain_scores *scores, ref_way way, float *const values[])
 {
     const clmgk_attention_desc *const desc = &problem->desc;
     const int64_t heads = desc->batch * desc->heads;
     plain_backward back;
-    if (!create(problem, values, &back))
+    if (!create(problem, scores, values, &back))
         return false;
     for (int64_t n = 0; n < heads; n++) {
         const int64_t number = way.order == REF_ORDER_BACKWARD ? heads - 1 - n : n;
@@ -274,11 +275,6 @@ bool plain_gradients(const clmgk_ref_problem *problem, ref_way way, float *const
         back.first = n % desc->heads == 0;
         back.last = n % desc->heads == desc->heads - 1;
         solve_head(&back, way);
-    }
-    for (int which = 0; which < CLMGK_REF_GRADIENTS; which++) {
-        const int64_t count = values[which] ? clmgk_ref_gradient_count(desc, (clmgk_ref_gradient)which) : 0;
-        for (int64_t n = 0; n < count; n++)
-            values[which][n] = ref_rounded(desc->dtype, values[which][n]);
     }
     destroy(&back);
     return true;

@@ -23,16 +23,6 @@ static inline int64_t ref_row_number(const clmgk_attention_desc *desc, ref_row r
     return (row.b * desc->heads + row.h) * desc->length + row.i;
 }
 
-/* ---- families ------------------------------------------------------------------------------------------------- */
-
-/* A family's scores, in double precision and in the plain formula: the rest is common to the families. */
-typedef struct ref_family {
-    const struct exact_scores *exact;
-    const struct plain_scores *plain;
-} ref_family;
-
-const ref_family *ref_family_of(clmgk_variant variant);
-
 /* ---- the admixture family ------------------------------------------------------------------------------------- */
 
 /* Features of the family's variants; all false in other families. */

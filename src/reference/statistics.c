@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Responsibilities, the M-step, and the query negative log-likelihood (MGK paper, Eq. 8 and section 3.4). */
 #include "reference/arrays.h"
-#include "reference/exact.h"
 
 #include <stdlib.h>
 
@@ -122,7 +121,8 @@ static void solve_rows(exact_row *row, double *counts, double *sums, double *con
         values[CLMGK_REF_STAT_NLL][cell] = seen[cell] > 0.0 ? sums[cell] / seen[cell] : 0.0;
 }
 
-static bool exact_statistics(const clmgk_ref_problem *problem, double *const values[], double *const floor[])
+static bool exact_statistics(const clmgk_ref_problem *problem, const exact_scores *scores, double *const values[],
+                             double *const floor[])
 {
     (void)floor; /* statistics have none */
     const clmgk_attention_desc *const desc = &problem->desc;
@@ -131,7 +131,7 @@ static bool exact_statistics(const clmgk_ref_problem *problem, double *const val
     double *const counts =
         calloc((size_t)count + 2 * cells + (size_t)(desc->components * desc->length_k), sizeof(double));
     exact_row row;
-    if (!counts || !exact_row_create(problem, &row)) {
+    if (!counts || !exact_row_create(problem, scores, &row)) {
         free(counts);
         return false;
     }
@@ -160,7 +160,7 @@ typedef struct plain_head {
     float *room;       /* [M S + N] */
 } plain_head;
 
-static bool plain_head_create(const clmgk_ref_problem *problem, plain_head *head)
+static bool plain_head_create(const clmgk_ref_problem *problem, const plain_scores *scores, plain_head *head)
 {
     const clmgk_attention_desc *const desc = &problem->desc;
     const size_t rows = (size_t)desc->length;
@@ -168,7 +168,7 @@ static bool plain_head_create(const clmgk_ref_problem *problem, plain_head *head
     const size_t counts = (size_t)ref_prior_count(desc);
     head->memory = calloc(terms * rows + rows + counts + terms + rows, sizeof(float));
     head->cell = malloc((rows + 1) * sizeof(int64_t));
-    if (!head->memory || !head->cell || !ref_plain_create(problem, &head->row)) {
+    if (!head->memory || !head->cell || !ref_plain_create(problem, scores, &head->row)) {
         free(head->memory);
         free(head->cell);
         return false;
@@ -280,12 +280,13 @@ static float plain_maximised(const clmgk_ref_problem *p, const float *counts, in
     return total == 0.0F ? (float)given_prior(p, n) : counts[n] / total;
 }
 
-static bool plain_statistics(const clmgk_ref_problem *problem, ref_way way, float *const values[])
+static bool plain_statistics(const clmgk_ref_problem *problem, const plain_scores *scores, ref_way way,
+                             float *const values[])
 {
     const clmgk_attention_desc *const desc = &problem->desc;
     const int64_t heads = desc->batch * desc->heads;
     plain_head head;
-    if (!plain_head_create(problem, &head))
+    if (!plain_head_create(problem, scores, &head))
         return false;
     for (int64_t n = 0; n < heads; n++) {
         const int64_t number = way.order == REF_ORDER_BACKWARD ? heads - 1 - n : n;

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The list of families: only solvers of a whole problem look a family up, and hand its scores down. */
+#ifndef CLMGK_REFERENCE_FAMILIES_H
+#define CLMGK_REFERENCE_FAMILIES_H
+
+#include "reference/exact.h"
+#include "reference/plain.h"
+
+/* A family's scores, in double precision and in the plain formula: the rest is common to the families. */
+typedef struct ref_family {
+    const exact_scores *exact;
+    const plain_scores *plain;
+} ref_family;
+
+const ref_family *ref_family_of(clmgk_variant variant);
+
+#endif
