@@ -10,16 +10,16 @@
 /* Sets the gradients' flags of every kernel of the pass. */
 static void set_wants(const mgk_backward_wants *w, mgk_flags *flags)
 {
-    flags->WANT_MIX = w->mix;
-    flags->WANT_MIX_WEIGHT = w->mix_weight;
-    flags->WANT_MIX_OFFSET = w->mix_offset;
-    flags->WANT_NOISE = w->noise;
+    flags->WANT_MIX = mgk_wants(w, CLMGK_GRADIENT_MIX);
+    flags->WANT_MIX_WEIGHT = mgk_wants(w, CLMGK_GRADIENT_MIX_WEIGHT);
+    flags->WANT_MIX_OFFSET = mgk_wants(w, CLMGK_GRADIENT_MIX_OFFSET);
+    flags->WANT_NOISE = mgk_wants(w, CLMGK_GRADIENT_NOISE);
 }
 
 /* MiSH derives dp from the products of dQ. */
 static bool needs_query(const mgk_attention_traits *t, const mgk_backward_wants *w)
 {
-    return w->q || (t->shared_mix && w->mix);
+    return mgk_wants(w, CLMGK_GRADIENT_Q) || (t->shared_mix && mgk_wants(w, CLMGK_GRADIENT_MIX));
 }
 
 static mgk_flags main_flags(const mgk_backward *x)
@@ -96,35 +96,15 @@ static void add_rows_finish(mgk_backward *x)
 static void add_main(mgk_backward *x)
 {
     static const clmgk_array buffers[] = {MGK_ADMIXTURE_BACKWARD_BUFFERS(MGK_BUFFER)};
-    const mgk_attention_step step = {.file = "admixture/backward.cl",
-                                     .name = "admixture_backward",
-                                     .flags = x->flags,
-                                     .tunables = &x->plan->tunables,
-                                     .buffers = buffers,
-                                     .buffer_count = MGK_COUNT(buffers),
-                                     .args = &x->args,
-                                     .args_bytes = sizeof(x->args),
-                                     .global = (size_t)x->args.chunks * (size_t)x->args.splits * x->block.threads,
-                                     .local = x->block.threads};
-    x->plan->steps.main = x->plan->steps.count;
-    mgk_step *const kernel = mgk_attention_add(&step, x->plan);
-    kernel->private_bytes = x->block.private_bytes;
-    kernel->local_bytes = x->block.local_bytes;
+    mgk_backward_add_main(x, "admixture/backward.cl", "admixture_backward", buffers, MGK_COUNT(buffers));
 }
 
 /* MiSH: q . dQ over rows and batches. */
 static void add_mix_totals(mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
-    const mgk_reduction_args r = {.in = x->args.region[MGK_REGION_MIX_ROWS],
-                                  .outputs = d->components,
-                                  .row = d->components,
-                                  .inner = d->length,
-                                  .outer = d->batch,
-                                  .outer_stride = d->components * d->length,
-                                  .middle = 1,
-                                  .scale = 1.0f,
-                                  .out = x->args.region[MGK_REGION_MIX_TOTALS]};
+    mgk_reduction_args r = mgk_sum_rows(d, x->args.region[MGK_REGION_MIX_ROWS], d->components);
+    r.out = x->args.region[MGK_REGION_MIX_TOTALS];
     mgk_backward_add_reduction(x, CLMGK_ARRAY_WORKSPACE, false, &r);
 }
 
@@ -133,13 +113,13 @@ static void add_mix_gradients(mgk_backward *x)
     const clmgk_attention_desc *const d = x->request->desc;
     const mgk_backward_wants *const w = &x->want;
     const int64_t mixing = (x->request->traits.shared_mix ? 1 : d->heads) * d->components;
-    if (w->mix)
+    if (mgk_wants(w, CLMGK_GRADIENT_MIX))
         add_rows(x, "admixture_mix_gradient", mixing);
-    if (w->mix_weight)
+    if (mgk_wants(w, CLMGK_GRADIENT_MIX_WEIGHT))
         add_rows(x, "admixture_weight_gradient", mixing);
-    if (w->mix_offset)
+    if (mgk_wants(w, CLMGK_GRADIENT_MIX_OFFSET))
         add_rows(x, "admixture_offset_gradient", d->heads);
-    if (w->noise)
+    if (mgk_wants(w, CLMGK_GRADIENT_NOISE))
         add_rows(x, "admixture_noise_gradient", d->components);
 }
 
@@ -170,7 +150,7 @@ static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
     mgk_backward_place(x);
     if (sums_count(x) > 0)
         x->args.region[MGK_REGION_MIX_SUMS] = mgk_steps_region(&x->plan->steps, sums_count(x));
-    if (t->shared_mix && x->want.mix) {
+    if (t->shared_mix && mgk_wants(&x->want, CLMGK_GRADIENT_MIX)) {
         x->args.region[MGK_REGION_MIX_ROWS] = mgk_steps_region(&x->plan->steps, query_rows(d));
         x->args.region[MGK_REGION_MIX_TOTALS] = mgk_steps_region(&x->plan->steps, d->components);
     }
@@ -184,7 +164,7 @@ static void add_begin(mgk_backward *x)
     const mgk_backward_wants *const w = &x->want;
     mgk_i64 *const region = x->args.region;
     mgk_backward_begin_bias(x);
-    if (w->bias && !w->bias_full && d->bias_length == 1)
+    if (mgk_wants(w, CLMGK_GRADIENT_BIAS) && !w->bias_full && d->bias_length == 1)
         mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, region[MGK_REGION_BIAS], d->batch * d->heads * d->length_k);
     if (x->copy_floats > 0)
         mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, region[MGK_REGION_QUERY], x->copy_floats * x->args.splits);
@@ -202,7 +182,7 @@ clmgk_status mgk_admixture_plan_backward(const mgk_attention_request *request, m
     add_main(&x);
     if (x.flags.WANT_Q)
         add_rows_finish(&x);
-    if (t->shared_mix && x.want.mix)
+    if (t->shared_mix && mgk_wants(&x.want, CLMGK_GRADIENT_MIX))
         add_mix_totals(&x);
     add_mix_gradients(&x);
     mgk_backward_finish(&x);

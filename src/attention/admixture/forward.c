@@ -2,13 +2,6 @@
 /* Admixture family, forward pass: engine parameters and launch. */
 #include "attention/admixture/admixture.h"
 
-/* The engine's parameters and block for a pass. */
-typedef struct forward_group {
-    mgk_tunables tunables;
-    mgk_block block;
-    int64_t head_groups;
-} forward_group;
-
 /* MiSH, if heads differ only in their values: one softmax for all. */
 static bool shares_softmax(const mgk_attention_request *request)
 {
@@ -63,51 +56,18 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
 
 /* ---- the plan ----------------------------------------------------------------------------------------------- */
 
-static clmgk_status group_of(const mgk_attention_request *request, forward_group *group, clmgk_error *error)
-{
-    const mgk_footprint footprint = footprint_of(request);
-    mgk_block *const block = &group->block;
-    MGK_TRY(mgk_attention_fit(request, &footprint, &group->tunables, block, error));
-    const int64_t heads = mgk_tunable_get(&group->tunables, "heads");
-    group->head_groups = (request->desc->heads + heads - 1) / heads;
-    mgk_tunable_default(&group->tunables, "splits",
-                        mgk_attention_splits(request, group->head_groups, block->rows, block->tile));
-    return CLMGK_OK;
-}
-
-static void add_forward(const mgk_attention_request *request, const forward_group *group, const mgk_forward_args *args,
-                        mgk_pass_plan *plan)
-{
-    static const clmgk_array buffers[] = {MGK_ADMIXTURE_FORWARD_BUFFERS(MGK_BUFFER)};
-    const int64_t groups = mgk_attention_groups(request->desc, group->head_groups, group->block.rows);
-    mgk_flags flags = mgk_attention_block_flags(request, &group->tunables, &group->block);
-    flags.SHARED_SOFTMAX = shares_softmax(request);
-    flags.SPLIT_KEYS = args->splits > 1;
-    const mgk_attention_step step = {.file = "admixture/forward.cl",
-                                     .name = "admixture_forward",
-                                     .flags = flags,
-                                     .tunables = &group->tunables,
-                                     .buffers = buffers,
-                                     .buffer_count = MGK_COUNT(buffers),
-                                     .args = args,
-                                     .args_bytes = sizeof(*args),
-                                     .global = (size_t)(groups * args->splits) * group->block.threads,
-                                     .local = group->block.threads};
-    mgk_step *const kernel = mgk_attention_add(&step, plan);
-    kernel->local_bytes = group->block.local_bytes;
-    kernel->private_bytes = group->block.private_bytes;
-}
-
 clmgk_status mgk_admixture_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
-    forward_group group;
-    MGK_TRY(group_of(request, &group, error));
-    plan->tunables = group.tunables;
-    plan->steps.main = plan->steps.count;
+    static const clmgk_array buffers[] = {MGK_ADMIXTURE_FORWARD_BUFFERS(MGK_BUFFER)};
+    const mgk_footprint footprint = footprint_of(request);
     mgk_forward_args args = mgk_admixture_args_of(request);
-    MGK_TRY(mgk_attention_forward_splits(request, plan, &args, error));
-    add_forward(request, &group, &args, plan);
-    if (args.splits > 1)
-        mgk_attention_add_combine(request, true, &args, plan);
-    return CLMGK_OK;
+    mgk_forward x;
+    MGK_TRY(mgk_forward_begin(request, &footprint, &x, error));
+    mgk_attention_step kernel = {.file = "admixture/forward.cl",
+                                 .name = "admixture_forward",
+                                 .flags = x.flags,
+                                 .buffers = buffers,
+                                 .buffer_count = MGK_COUNT(buffers)};
+    kernel.flags.SHARED_SOFTMAX = shares_softmax(request);
+    return mgk_forward_plan(&x, &kernel, &args, plan, error);
 }

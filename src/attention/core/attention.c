@@ -160,7 +160,11 @@ mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
     mgk_flags_options(&step->flags, &kernel->options);
     if (step->tunables != NULL)
         mgk_tunables_options(step->tunables, &kernel->options);
-    kernel->launch = (mgk_launch){1, {step->global, 1, 1}, {step->local, 1, 1}};
+    const mgk_block no_block = {.threads = 1}, *const block = step->block != NULL ? step->block : &no_block;
+    const size_t local = step->block != NULL ? block->threads : step->local;
+    kernel->launch = (mgk_launch){1, {step->global * block->threads, 1, 1}, {local, 1, 1}};
+    kernel->local_bytes = block->local_bytes;
+    kernel->private_bytes = block->private_bytes;
     memcpy(kernel->args, step->args, step->args_bytes);
     kernel->args_bytes = step->args_bytes;
     for (size_t i = 0; i < step->buffer_count; ++i)
@@ -200,7 +204,8 @@ int64_t mgk_attention_rows(const clmgk_attention_desc *d)
     return d->sequences > 0 ? (d->length + d->sequences - 1) / d->sequences : d->length;
 }
 
-int64_t mgk_attention_groups(const clmgk_attention_desc *d, int64_t heads, int64_t rows)
+/* Number of work-groups, each with `rows` rows of one of `heads` heads or groups of heads. */
+static int64_t groups_of(const clmgk_attention_desc *d, int64_t heads, int64_t rows)
 {
     if (d->sequences > 0) /* as sequence_of_block counts them */
         return d->length == 0 ? 0 : (d->length / rows + d->sequences) * heads;
@@ -208,19 +213,19 @@ int64_t mgk_attention_groups(const clmgk_attention_desc *d, int64_t heads, int64
 }
 
 /* Work-groups with work. */
-int64_t mgk_attention_busy_groups(const clmgk_attention_desc *d, int64_t heads, int64_t rows)
+static int64_t busy_groups_of(const clmgk_attention_desc *d, int64_t heads, int64_t rows)
 {
     return (mgk_attention_rows(d) + rows - 1) / rows * heads * mgk_attention_problems(d);
 }
 
 /* Ranges of keys: one, unless the blocks of rows can't keep all compute units busy; each has several tiles, so that the
  * workspace stays below the size of the arrays. */
-int mgk_attention_splits(const mgk_attention_request *request, int64_t heads, int64_t rows, int64_t tile)
+static int choose_splits(const mgk_attention_request *request, int64_t heads, int64_t rows, int64_t tile)
 {
     enum { TILES_EACH = 8, MOST = 128 };
     const clmgk_attention_desc *const d = request->desc;
     const int64_t units = request->facts->info.compute_units;
-    const int64_t groups = mgk_attention_busy_groups(d, heads, rows), keys = d->length_k / mgk_attention_problems(d);
+    const int64_t groups = busy_groups_of(d, heads, rows), keys = d->length_k / mgk_attention_problems(d);
     const int64_t longest = d->sequences > 0 ? keys : d->length_k;
     int64_t splits = 1;
     while (splits < MOST && groups * splits < 4 * units && longest >= 2 * splits * TILES_EACH * tile &&
@@ -232,8 +237,8 @@ int mgk_attention_splits(const mgk_attention_request *request, int64_t heads, in
 /* ---- partial results ------------------------------------------------------------------------------------------- */
 
 /* A work-item per element of O, rounded up to the class of E. `internal`: the parts are the workspace's. */
-mgk_step *mgk_attention_add_combine(const mgk_attention_request *request, bool internal, const mgk_forward_args *args,
-                                    mgk_pass_plan *plan)
+static void add_combine(const mgk_attention_request *request, bool internal, const mgk_forward_args *args,
+                        mgk_pass_plan *plan)
 {
     const clmgk_attention_desc *const d = request->desc;
     static const clmgk_array buffers[] = {MGK_COMBINE_BUFFERS(MGK_BUFFER)};
@@ -252,11 +257,12 @@ mgk_step *mgk_attention_add_combine(const mgk_attention_request *request, bool i
                                      .local = size % 64 == 0   ? 64
                                               : size % 32 == 0 ? 32
                                                                : 16};
-    return mgk_attention_add(&step, plan);
+    mgk_attention_add(&step, plan);
 }
 
-clmgk_status mgk_attention_forward_splits(const mgk_attention_request *request, mgk_pass_plan *plan,
-                                          mgk_forward_args *args, clmgk_error *error)
+/* Sets args->splits to the plan's, and places the partial results in the workspace. */
+static clmgk_status place_splits(const mgk_attention_request *request, mgk_pass_plan *plan, mgk_forward_args *args,
+                                 clmgk_error *error)
 {
     const clmgk_attention_desc *const d = request->desc;
     args->splits = mgk_tunable_get(&plan->tunables, "splits");
@@ -272,11 +278,49 @@ clmgk_status mgk_attention_forward_splits(const mgk_attention_request *request, 
     return CLMGK_OK;
 }
 
+/* ---- the forward pass ------------------------------------------------------------------------------------------ */
+
+clmgk_status mgk_forward_begin(const mgk_attention_request *request, const mgk_footprint *footprint, mgk_forward *x,
+                               clmgk_error *error)
+{
+    mgk_tunables *const p = &x->tunables;
+    x->request = request;
+    MGK_TRY(mgk_attention_fit(request, footprint, p, &x->block, error));
+    const int64_t heads = footprint->held_heads > 0 ? mgk_tunable_get(p, "heads") : 1;
+    x->head_groups = (request->desc->heads + heads - 1) / heads;
+    mgk_tunable_default(p, "splits", choose_splits(request, x->head_groups, x->block.rows, x->block.tile));
+    x->flags = mgk_attention_block_flags(request, p, &x->block);
+    return CLMGK_OK;
+}
+
+void mgk_forward_add(const mgk_forward *x, mgk_attention_step step, const mgk_forward_args *args, mgk_pass_plan *plan)
+{
+    step.flags.SPLIT_KEYS = args->splits > 1;
+    step.tunables = &x->tunables;
+    step.block = &x->block;
+    step.args = args;
+    step.args_bytes = sizeof(*args);
+    step.global = (size_t)(groups_of(x->request->desc, x->head_groups, x->block.rows) * args->splits);
+    mgk_attention_add(&step, plan);
+}
+
+clmgk_status mgk_forward_plan(const mgk_forward *x, const mgk_attention_step *step, mgk_forward_args *args,
+                              mgk_pass_plan *plan, clmgk_error *error)
+{
+    plan->tunables = x->tunables;
+    plan->steps.main = plan->steps.count;
+    MGK_TRY(place_splits(x->request, plan, args, error));
+    mgk_forward_add(x, *step, args, plan);
+    if (args->splits > 1)
+        add_combine(x->request, true, args, plan);
+    return CLMGK_OK;
+}
+
 clmgk_status mgk_attention_plan_combine(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
     plan->tunables = mgk_engine_tunables(request->engine, request->family->added);
     MGK_TRY(mgk_tunables_read(&plan->tunables, &request->parameters, error));
     const mgk_forward_args args = mgk_attention_args_of(request);
-    mgk_attention_add_combine(request, false, &args, plan);
+    add_combine(request, false, &args, plan);
     return CLMGK_OK;
 }

@@ -45,12 +45,13 @@ typedef struct mgk_attention_step {
     const char *name;
     mgk_flags flags;
     const mgk_tunables *tunables; /* NULL: the kernel has none */
+    const mgk_block *block;       /* an engine's; NULL: none */
     const clmgk_array *buffers;
     size_t buffer_count;
     const void *args; /* begins with mgk_bound */
     size_t args_bytes;
-    size_t global; /* work-items; 0: none to run */
-    size_t local;
+    size_t global; /* work-items, with a block work-groups; 0: none to run */
+    size_t local;  /* without a block */
 } mgk_attention_step;
 
 /* The flags of a problem, common and of the family; a step adds its own. */
@@ -81,22 +82,29 @@ int64_t mgk_attention_problems(const clmgk_attention_desc *desc);
 /* Rows of a problem; packed: of a sequence on average. */
 int64_t mgk_attention_rows(const clmgk_attention_desc *desc);
 
-/* Number of work-groups of the forward pass, each with `rows` rows of one of `heads` heads or groups of heads; number
- * of work-groups with work. */
-int64_t mgk_attention_groups(const clmgk_attention_desc *desc, int64_t heads, int64_t rows);
-int64_t mgk_attention_busy_groups(const clmgk_attention_desc *desc, int64_t heads, int64_t rows);
+/* The engine's parameters and block for a forward pass. */
+typedef struct mgk_forward {
+    const mgk_attention_request *request;
+    mgk_tunables tunables;
+    mgk_block block;
+    int64_t head_groups; /* number of heads, or of groups of heads that share a block */
+    mgk_flags flags;
+} mgk_forward;
 
-/* Default number of ranges of keys, one for each work-group of a block of rows. */
-int mgk_attention_splits(const mgk_attention_request *request, int64_t heads, int64_t rows, int64_t tile);
+clmgk_status mgk_forward_begin(const mgk_attention_request *request, const mgk_footprint *footprint, mgk_forward *pass,
+                               clmgk_error *error);
 
-/* Sets args->splits to the plan's, and places the partial results in the workspace. UNSUPPORTED: with splits tuned for
- * another shape, these would be larger than the arrays. */
-clmgk_status mgk_attention_forward_splits(const mgk_attention_request *request, mgk_pass_plan *plan,
-                                          mgk_forward_args *args, clmgk_error *error);
+/* Appends `step`, the kernel over keys, with the pass's parameters, block and arguments, for args->splits ranges of
+ * keys. */
+void mgk_forward_add(const mgk_forward *pass, mgk_attention_step step, const mgk_forward_args *args,
+                     mgk_pass_plan *plan);
 
-/* Appends the combination of partial results: the caller's, or (`internal`) the workspace's. */
-mgk_step *mgk_attention_add_combine(const mgk_attention_request *request, bool internal, const mgk_forward_args *args,
-                                    mgk_pass_plan *plan);
+/* Plans the pass: that kernel, with splits from the parameters, and the combination of partial results. UNSUPPORTED:
+ * with splits tuned for another shape, these would be larger than the arrays. */
+clmgk_status mgk_forward_plan(const mgk_forward *pass, const mgk_attention_step *step, mgk_forward_args *args,
+                              mgk_pass_plan *plan, clmgk_error *error);
+
+/* Plans the combination of the caller's partial results. */
 clmgk_status mgk_attention_plan_combine(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
 
 #endif

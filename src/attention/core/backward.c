@@ -7,22 +7,11 @@
 
 mgk_backward_wants mgk_backward_wants_of(const clmgk_attention_desc *d)
 {
-    mgk_backward_wants w = {0};
-    w.q = (d->gradients & CLMGK_GRADIENT_Q) != 0;
-    w.k = (d->gradients & CLMGK_GRADIENT_K) != 0;
-    w.v = (d->gradients & CLMGK_GRADIENT_V) != 0;
-    w.prior = (d->gradients & CLMGK_GRADIENT_PRIOR) != 0;
-    w.variance = (d->gradients & CLMGK_GRADIENT_VARIANCE) != 0;
-    w.shift = (d->gradients & CLMGK_GRADIENT_SHIFT) != 0;
-    w.sinks = (d->gradients & CLMGK_GRADIENT_SINKS) != 0;
-    w.mix = (d->gradients & CLMGK_GRADIENT_MIX) != 0;
-    w.mix_weight = (d->gradients & CLMGK_GRADIENT_MIX_WEIGHT) != 0;
-    w.mix_offset = (d->gradients & CLMGK_GRADIENT_MIX_OFFSET) != 0;
-    w.noise = (d->gradients & CLMGK_GRADIENT_NOISE) != 0;
-    w.bias = (d->gradients & CLMGK_GRADIENT_BIAS) != 0;
+    mgk_backward_wants w = {.gradients = d->gradients};
+    const bool bias = mgk_wants(&w, CLMGK_GRADIENT_BIAS);
     /* a full axis of size 1 counts as full: no reduction */
-    w.bias_full = w.bias && d->bias_length == d->length && d->bias_length_k == d->length_k;
-    w.bias_shared = w.bias && d->bias_batch < d->batch;
+    w.bias_full = bias && d->bias_length == d->length && d->bias_length_k == d->length_k;
+    w.bias_shared = bias && d->bias_batch < d->batch;
     return w;
 }
 
@@ -35,9 +24,9 @@ mgk_flags mgk_backward_rows_flags(const mgk_backward *x)
 {
     const mgk_backward_wants *const w = &x->want;
     mgk_flags flags = mgk_attention_flags(x->request);
-    flags.WANT_Q = w->q;
-    flags.WANT_SINKS = w->sinks;
-    flags.WANT_BIAS_ROWS = w->bias && !w->bias_full && x->request->desc->bias_length > 1;
+    flags.WANT_Q = mgk_wants(w, CLMGK_GRADIENT_Q);
+    flags.WANT_SINKS = mgk_wants(w, CLMGK_GRADIENT_SINKS);
+    flags.WANT_BIAS_ROWS = mgk_wants(w, CLMGK_GRADIENT_BIAS) && !w->bias_full && x->request->desc->bias_length > 1;
     return flags;
 }
 
@@ -56,15 +45,32 @@ void mgk_backward_add_rows(mgk_backward *x, const char *file, const char *name, 
     mgk_attention_add(&step, x->plan);
 }
 
+void mgk_backward_add_main(mgk_backward *x, const char *file, const char *name, const clmgk_array *buffers,
+                           size_t count)
+{
+    const mgk_attention_step step = {.file = file,
+                                     .name = name,
+                                     .flags = x->flags,
+                                     .tunables = &x->plan->tunables,
+                                     .block = &x->block,
+                                     .buffers = buffers,
+                                     .buffer_count = count,
+                                     .args = &x->args,
+                                     .args_bytes = sizeof(x->args),
+                                     .global = (size_t)x->args.chunks * (size_t)x->args.splits};
+    x->plan->steps.main = x->plan->steps.count;
+    mgk_attention_add(&step, x->plan);
+}
+
 mgk_flags mgk_backward_main_flags(const mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     const mgk_backward_wants *const w = &x->want;
     mgk_flags flags = mgk_attention_block_flags(x->request, &x->plan->tunables, &x->block);
-    flags.WANT_Q = w->q;
-    flags.WANT_K = w->k;
-    flags.WANT_V = w->v;
-    flags.WANT_BIAS = w->bias;
+    flags.WANT_Q = mgk_wants(w, CLMGK_GRADIENT_Q);
+    flags.WANT_K = mgk_wants(w, CLMGK_GRADIENT_K);
+    flags.WANT_V = mgk_wants(w, CLMGK_GRADIENT_V);
+    flags.WANT_BIAS = mgk_wants(w, CLMGK_GRADIENT_BIAS);
     flags.BIAS_ROW_AXIS = w->bias_full || d->bias_length > 1;
     flags.BIAS_KEY_AXIS = w->bias_full || d->bias_length_k > 1;
     return flags;
@@ -92,7 +98,7 @@ static int64_t choose_splits(const mgk_backward *x, int64_t block_keys)
     const int64_t blocks = (d->length_k + block_keys - 1) / block_keys;
     if (x->tasks >= 4 * units || (x->tasks >= 2 * units && x->tasks % units == 0))
         return 1;
-    if (x->want.bias && !x->want.bias_full) /* sums over keys have no copy per split */
+    if (mgk_wants(&x->want, CLMGK_GRADIENT_BIAS) && !x->want.bias_full) /* sums over keys have no copy per split */
         return 1;
     int64_t splits = 1;
     while (splits < 128 && x->tasks * splits < 4 * units && 2 * splits <= blocks &&
@@ -135,7 +141,7 @@ clmgk_status mgk_backward_share(mgk_backward *x, clmgk_error *error)
     mgk_tunables *const p = &x->plan->tunables;
     mgk_tunable_default(p, "splits", (int)choose_splits(x, x->block.rows));
     /* sums over keys have no copy per split, whatever the source of `splits` */
-    if (x->want.bias && !x->want.bias_full && d->bias_length > 1)
+    if (mgk_wants(&x->want, CLMGK_GRADIENT_BIAS) && !x->want.bias_full && d->bias_length > 1)
         p->value[mgk_tunable_index(p, "splits")] = 1;
     x->args.splits = mgk_tunable_get(p, "splits");
     x->args.chunks = (mgk_i32)choose_chunks(x, x->args.splits);
@@ -156,15 +162,27 @@ void mgk_backward_place(mgk_backward *x)
     }
     if (x->copy_floats > 0)
         region[MGK_REGION_QUERY] = mgk_steps_region(&x->plan->steps, x->copy_floats * x->args.splits);
-    if (w->bias && !w->bias_full)
+    if (mgk_wants(w, CLMGK_GRADIENT_BIAS) && !w->bias_full)
         region[MGK_REGION_BIAS] = mgk_steps_region(&x->plan->steps, d->bias_length == 1 ? keys : rows);
     if (x->args.bias_copies > 0)
         region[MGK_REGION_BIAS] = mgk_steps_region(&x->plan->steps, bias_count(d) * x->args.bias_copies);
-    if (w->sinks)
+    if (mgk_wants(w, CLMGK_GRADIENT_SINKS))
         region[MGK_REGION_SINKS] = mgk_steps_region(&x->plan->steps, rows);
 }
 
 /* ---- sums ------------------------------------------------------------------------------------------------------ */
+
+mgk_reduction_args mgk_sum_rows(const clmgk_attention_desc *d, mgk_i64 in, int64_t count)
+{
+    return (mgk_reduction_args){.in = in,
+                                .outputs = count,
+                                .row = count,
+                                .inner = d->length,
+                                .outer = d->batch,
+                                .outer_stride = count * d->length,
+                                .middle = 1,
+                                .scale = 1.0f};
+}
 
 void mgk_backward_add_reduction(mgk_backward *x, clmgk_array out, bool by_variance, const mgk_reduction_args *args)
 {
@@ -228,14 +246,7 @@ static void add_bias_gradient(mgk_backward *x)
 static void add_sink_gradient(mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
-    const mgk_reduction_args r = {.in = x->args.region[MGK_REGION_SINKS],
-                                  .outputs = d->heads,
-                                  .row = d->heads,
-                                  .inner = d->length,
-                                  .outer = d->batch,
-                                  .outer_stride = d->heads * d->length,
-                                  .middle = 1,
-                                  .scale = 1.0f};
+    const mgk_reduction_args r = mgk_sum_rows(d, x->args.region[MGK_REGION_SINKS], d->heads);
     mgk_backward_add_reduction(x, CLMGK_ARRAY_GRAD_SINKS, false, &r);
 }
 
@@ -250,8 +261,8 @@ void mgk_backward_begin_bias(mgk_backward *x)
 
 void mgk_backward_finish(mgk_backward *x)
 {
-    if (x->want.bias && (!x->want.bias_full || x->args.bias_copies > 0))
+    if (mgk_wants(&x->want, CLMGK_GRADIENT_BIAS) && (!x->want.bias_full || x->args.bias_copies > 0))
         add_bias_gradient(x);
-    if (x->want.sinks)
+    if (mgk_wants(&x->want, CLMGK_GRADIENT_SINKS))
         add_sink_gradient(x);
 }

@@ -5,15 +5,18 @@
 
 #include "attention/core/attention.h"
 
-/* The gradients that a pass computes. */
+/* Results of a pass. */
 typedef struct mgk_backward_wants {
-    bool q, k, v, prior, variance, shift, sinks;
-    bool mix, mix_weight, mix_offset, noise;
-    bool bias;        /* in any shape */
-    bool bias_full;   /* with a row and a key axis */
-    bool bias_shared; /* several tasks would add to the same element */
+    uint32_t gradients; /* set of clmgk_gradient */
+    bool bias_full;     /* a bias gradient with a row and a key axis */
+    bool bias_shared;   /* several tasks would add to the same element of it */
     bool expectation, gamma;
 } mgk_backward_wants;
+
+static inline bool mgk_wants(const mgk_backward_wants *want, clmgk_gradient gradient)
+{
+    return (want->gradients & (uint32_t)gradient) != 0;
+}
 
 /* The gradients that a descriptor requests. Assumes that a task is a batch with all its heads: a family with smaller
  * tasks corrects bias_shared. */
@@ -45,6 +48,10 @@ mgk_flags mgk_backward_main_flags(const mgk_backward *pass);
 void mgk_backward_add_rows(mgk_backward *pass, const char *file, const char *name, const mgk_flags *flags,
                            const clmgk_array *buffers, size_t count, int64_t work);
 
+/* Appends the kernel of keys, the main step. */
+void mgk_backward_add_main(mgk_backward *pass, const char *file, const char *name, const clmgk_array *buffers,
+                           size_t count);
+
 /* Begins the pass's arguments with the members of all passes. */
 void mgk_backward_args_begin(mgk_backward *pass, const mgk_forward_args *args);
 
@@ -54,6 +61,9 @@ clmgk_status mgk_backward_share(mgk_backward *pass, clmgk_error *error);
 
 /* Places the regions of every family: rows, copies of dQ, bias, sinks. */
 void mgk_backward_place(mgk_backward *pass);
+
+/* The sum over batches and rows of the region `in`, [B,count,N]. */
+mgk_reduction_args mgk_sum_rows(const clmgk_attention_desc *desc, mgk_i64 in, int64_t count);
 
 /* Adds a step that sums parts of the workspace into `out` (attention/args.clh). `by_variance`: times -ln 2 /
  * sigma_x^2. */

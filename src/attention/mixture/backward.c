@@ -11,9 +11,11 @@ static mgk_backward_wants wants_of(const mgk_attention_request *request)
 {
     const clmgk_attention_desc *const d = request->desc;
     mgk_backward_wants w = mgk_backward_wants_of(d);
-    w.prior = w.prior && !request->traits.hard;
+    if (request->traits.hard)
+        w.gradients &= ~(uint32_t)CLMGK_GRADIENT_PRIOR;
     /* a task is a head of keys */
-    w.bias_shared = w.bias_shared || (w.bias && d->bias_heads < d->heads && d->kv_heads > 1);
+    w.bias_shared =
+        w.bias_shared || (mgk_wants(&w, CLMGK_GRADIENT_BIAS) && d->bias_heads < d->heads && d->kv_heads > 1);
     return w;
 }
 
@@ -26,8 +28,8 @@ static int64_t shift_slices(const clmgk_attention_desc *d)
 /* Sets the gradients' flags of the kernels of rows and of keys. */
 static void set_wants(const mgk_backward_wants *w, mgk_flags *flags)
 {
-    flags->WANT_VARIANCE = w->variance;
-    flags->WANT_SHIFT = w->shift;
+    flags->WANT_VARIANCE = mgk_wants(w, CLMGK_GRADIENT_VARIANCE);
+    flags->WANT_SHIFT = mgk_wants(w, CLMGK_GRADIENT_SHIFT);
     flags->EXPECTATION = w->expectation;
 }
 
@@ -35,7 +37,7 @@ static mgk_flags main_flags(const mgk_backward *x)
 {
     mgk_flags flags = mgk_backward_main_flags(x);
     set_wants(&x->want, &flags);
-    flags.WANT_PRIOR = x->want.prior;
+    flags.WANT_PRIOR = mgk_wants(&x->want, CLMGK_GRADIENT_PRIOR);
     flags.WANT_GAMMA = x->want.gamma;
     return flags;
 }
@@ -93,20 +95,7 @@ static void add_rows_finish(mgk_backward *x)
 static void add_main(mgk_backward *x)
 {
     static const clmgk_array buffers[] = {MGK_MIXTURE_BACKWARD_BUFFERS(MGK_BUFFER)};
-    const mgk_attention_step step = {.file = "mixture/backward.cl",
-                                     .name = "mixture_backward",
-                                     .flags = x->flags,
-                                     .tunables = &x->plan->tunables,
-                                     .buffers = buffers,
-                                     .buffer_count = MGK_COUNT(buffers),
-                                     .args = &x->args,
-                                     .args_bytes = sizeof(x->args),
-                                     .global = (size_t)x->args.chunks * (size_t)x->args.splits * x->block.threads,
-                                     .local = x->block.threads};
-    x->plan->steps.main = x->plan->steps.count;
-    mgk_step *const kernel = mgk_attention_add(&step, x->plan);
-    kernel->private_bytes = x->block.private_bytes;
-    kernel->local_bytes = x->block.local_bytes;
+    mgk_backward_add_main(x, "mixture/backward.cl", "mixture_backward", buffers, MGK_COUNT(buffers));
 }
 
 static void add_shift_gradient(mgk_backward *x)
@@ -205,13 +194,13 @@ static void place_regions(mgk_backward *x)
         region[MGK_REGION_ALPHA] = mgk_steps_region(&plan->steps, rows * ROW_TERMS);
     if (HAS_ROW_SUMS)
         region[MGK_REGION_ROW_SUMS] = mgk_steps_region(&plan->steps, rows * m * x->args.splits);
-    if (w->prior || w->expectation)
+    if (mgk_wants(w, CLMGK_GRADIENT_PRIOR) || w->expectation)
         region[MGK_REGION_KEY_SUMS] = mgk_steps_region(&plan->steps, keys * m);
-    if (w->variance)
+    if (mgk_wants(w, CLMGK_GRADIENT_VARIANCE))
         region[MGK_REGION_VARIANCE] = mgk_steps_region(&plan->steps, keys * (t->has_variance ? m : 1));
-    if (w->shift)
+    if (mgk_wants(w, CLMGK_GRADIENT_SHIFT))
         region[MGK_REGION_SLICES] = mgk_steps_region(&plan->steps, shift_slices(d) * d->heads * m * d->head_size);
-    if (w->shift && t->gaussian)
+    if (mgk_wants(w, CLMGK_GRADIENT_SHIFT) && t->gaussian)
         region[MGK_REGION_SHIFT] = mgk_steps_region(&plan->steps, keys * m);
 }
 
@@ -227,7 +216,7 @@ static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
     mgk_backward_args_begin(x, &args);
     x->flags = main_flags(x);
     x->tasks = mgk_attention_problems(d) * d->kv_heads;
-    x->copy_floats = x->want.q ? rows * t->head_size : 0;
+    x->copy_floats = mgk_wants(&x->want, CLMGK_GRADIENT_Q) ? rows * t->head_size : 0;
     x->array_bytes =
         8 * (rows * (d->head_size + d->value_size) + keys * ((int64_t)t->products * d->head_size + d->value_size));
     MGK_TRY(mgk_backward_share(x, error));
@@ -244,13 +233,13 @@ clmgk_status mgk_mixture_plan_backward(const mgk_attention_request *request, mgk
     mgk_backward_begin_bias(&x);
     add_rows_begin(&x);
     add_main(&x);
-    if (w->q)
+    if (mgk_wants(w, CLMGK_GRADIENT_Q))
         add_rows_finish(&x);
-    if (w->shift)
+    if (mgk_wants(w, CLMGK_GRADIENT_SHIFT))
         add_shift_gradient(&x);
     if ((d->gradients & CLMGK_GRADIENT_PRIOR) != 0)
         add_prior_gradient(&x);
-    if (w->variance)
+    if (mgk_wants(w, CLMGK_GRADIENT_VARIANCE))
         add_variance_gradient(&x);
     mgk_backward_finish(&x);
     return CLMGK_OK;

@@ -2,12 +2,6 @@
 /* Mixture family, forward pass: engine parameters, launch, split keys and their combination, query log-likelihood. */
 #include "attention/mixture/mixture.h"
 
-/* The engine's parameters and block for a pass. */
-typedef struct forward_group {
-    mgk_tunables tunables;
-    mgk_block block;
-} forward_group;
-
 /* ---- blocks ------------------------------------------------------------------------------------------------- */
 
 /* Floats of a tile for each key, in addition to its features: mixture_keys in cl/mixture/forward.cl. */
@@ -57,56 +51,26 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
 
 /* ---- steps -------------------------------------------------------------------------------------------------- */
 
-static clmgk_status group_of(const mgk_attention_request *request, forward_group *group, clmgk_error *error)
-{
-    const mgk_footprint footprint = footprint_of(request);
-    mgk_block *const block = &group->block;
-    MGK_TRY(mgk_attention_fit(request, &footprint, &group->tunables, block, error));
-    mgk_tunable_default(&group->tunables, "splits",
-                        mgk_attention_splits(request, request->desc->heads, block->rows, block->tile));
-    return CLMGK_OK;
-}
-
-/* The kernel over keys, for `splits` ranges of keys; `density`: computes the density of the queries. */
-static void add_forward(const mgk_attention_request *request, const forward_group *group, int splits, bool density,
-                        const mgk_forward_args *args, mgk_pass_plan *plan)
+static mgk_attention_step kernel_of(const mgk_forward *x)
 {
     static const clmgk_array buffers[] = {MGK_MIXTURE_FORWARD_BUFFERS(MGK_BUFFER)};
-    const size_t global =
-        (size_t)(mgk_attention_groups(request->desc, request->desc->heads, group->block.rows) * splits) *
-        group->block.threads;
-    mgk_flags flags = mgk_attention_block_flags(request, &group->tunables, &group->block);
-    flags.SPLIT_KEYS = splits > 1;
-    flags.DENSITY = density;
-    const mgk_attention_step step = {.file = "mixture/forward.cl",
-                                     .name = "mixture_forward",
-                                     .flags = flags,
-                                     .tunables = &group->tunables,
-                                     .buffers = buffers,
-                                     .buffer_count = MGK_COUNT(buffers),
-                                     .args = args,
-                                     .args_bytes = sizeof(*args),
-                                     .global = global,
-                                     .local = group->block.threads};
-    mgk_step *const kernel = mgk_attention_add(&step, plan);
-    kernel->local_bytes = group->block.local_bytes;
-    kernel->private_bytes = group->block.private_bytes;
+    return (mgk_attention_step){.file = "mixture/forward.cl",
+                                .name = "mixture_forward",
+                                .flags = x->flags,
+                                .buffers = buffers,
+                                .buffer_count = MGK_COUNT(buffers)};
 }
 
 /* ---- plans -------------------------------------------------------------------------------------------------- */
 
 clmgk_status mgk_mixture_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
-    forward_group group;
-    MGK_TRY(group_of(request, &group, error));
-    plan->tunables = group.tunables;
-    plan->steps.main = plan->steps.count;
+    const mgk_footprint footprint = footprint_of(request);
     mgk_forward_args args = mgk_mixture_args_of(request);
-    MGK_TRY(mgk_attention_forward_splits(request, plan, &args, error));
-    add_forward(request, &group, args.splits, false, &args, plan);
-    if (args.splits > 1)
-        mgk_attention_add_combine(request, true, &args, plan);
-    return CLMGK_OK;
+    mgk_forward x;
+    MGK_TRY(mgk_forward_begin(request, &footprint, &x, error));
+    const mgk_attention_step kernel = kernel_of(&x);
+    return mgk_forward_plan(&x, &kernel, &args, plan, error);
 }
 
 /* The descriptor of the mixture's density: uses the given prior even with the hard E-step, and no modifiers except a
@@ -149,16 +113,19 @@ clmgk_status mgk_mixture_plan_nll(const mgk_attention_request *request, mgk_pass
 {
     clmgk_attention_desc d;
     mgk_attention_request density;
-    forward_group group;
+    mgk_forward x;
     make_density(request, &d, &density);
-    MGK_TRY(group_of(&density, &group, error));
+    const mgk_footprint footprint = footprint_of(&density);
+    MGK_TRY(mgk_forward_begin(&density, &footprint, &x, error));
     if (plan->steps.count == 0) { /* else another step is the main one */
-        plan->tunables = group.tunables;
+        plan->tunables = x.tunables;
         plan->steps.main = 0;
     }
     mgk_forward_args args = mgk_mixture_args_of(&density);
+    mgk_attention_step kernel = kernel_of(&x);
+    kernel.flags.DENSITY = true;
     args.parts_lse = mgk_steps_region(&plan->steps, d.batch * d.heads * d.length);
-    add_forward(&density, &group, 1, true, &args, plan);
+    mgk_forward_add(&x, kernel, &args, plan);
     add_density_sum(&density, &args, plan);
     return CLMGK_OK;
 }
