@@ -3,7 +3,7 @@
  * The attention variants, and the small enumerations of a problem description.
  *
  * CLMGK_VARIANT_LIST is the only list of variants: names on the command line, validation, tests and benchmarks are
- * made from it. A new variant is a new line here, and its family's files in src/attention.
+ * made from it. A new variant is a new line here, a new family a line in CLMGK_FAMILY_LIST.
  */
 #ifndef CLMGK_VARIANTS_H
 #define CLMGK_VARIANTS_H
@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 /*
- * X(NAME, value, "command-line name", FAMILY, TRAITS). Values are pinned.
+ * X(NAME, value, "command-line name", family, TRAITS). Values are pinned.
  *
  * Mixture family. Log-weight s_ijr of component r of key j for query i, with prior pi and variance sigma^2:
  *
@@ -44,17 +44,21 @@
  *     TALKING_HEADS       HARD_FISH with M = H: pre-softmax talking-heads attention (Shazeer et al. 2020)
  */
 #define CLMGK_VARIANT_LIST(X)                                                                                          \
-    X(SOFTMAX, 0, "softmax", MIXTURE, 0)                                                                               \
-    X(GAUSSIAN, 1, "gaussian", MIXTURE, CLMGK_TRAIT_PRIOR)                                                             \
-    X(MGK, 2, "mgk", MIXTURE, CLMGK_TRAIT_PRIOR | CLMGK_TRAIT_KEYS)                                                    \
-    X(SMGK, 3, "smgk", MIXTURE, CLMGK_TRAIT_PRIOR | CLMGK_TRAIT_SHIFT)                                                 \
-    X(FISH, 4, "fish", ADMIXTURE, CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_NOISE)                                           \
-    X(HARD_FISH, 5, "hard-fish", ADMIXTURE, CLMGK_TRAIT_ADMIXTURE)                                                     \
-    X(MISH, 6, "mish", ADMIXTURE, CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_NOISE | CLMGK_TRAIT_SHARED_MIX)                  \
-    X(HARD_MISH, 7, "hard-mish", ADMIXTURE, CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_SHARED_MIX)                            \
-    X(GFISH, 8, "gfish", ADMIXTURE, CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_NOISE | CLMGK_TRAIT_GENERALISED)               \
-    X(HARD_GFISH, 9, "hard-gfish", ADMIXTURE, CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_GENERALISED)                         \
-    X(TALKING_HEADS, 10, "talking-heads", ADMIXTURE, CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_SQUARE)
+    X(SOFTMAX, 0, "softmax", mixture, 0)                                                                               \
+    X(GAUSSIAN, 1, "gaussian", mixture, CLMGK_TRAIT_PRIOR)                                                             \
+    X(MGK, 2, "mgk", mixture, CLMGK_TRAIT_PRIOR | CLMGK_TRAIT_KEYS)                                                    \
+    X(SMGK, 3, "smgk", mixture, CLMGK_TRAIT_PRIOR | CLMGK_TRAIT_SHIFT)                                                 \
+    X(FISH, 4, "fish", admixture, CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_NOISE)                                           \
+    X(HARD_FISH, 5, "hard-fish", admixture, CLMGK_TRAIT_ADMIXTURE)                                                     \
+    X(MISH, 6, "mish", admixture, CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_NOISE | CLMGK_TRAIT_SHARED_MIX)                  \
+    X(HARD_MISH, 7, "hard-mish", admixture, CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_SHARED_MIX)                            \
+    X(GFISH, 8, "gfish", admixture, CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_NOISE | CLMGK_TRAIT_GENERALISED)               \
+    X(HARD_GFISH, 9, "hard-gfish", admixture, CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_GENERALISED)                         \
+    X(TALKING_HEADS, 10, "talking-heads", admixture, CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_SQUARE)
+
+#define CLMGK_FAMILY_LIST(X)                                                                                           \
+    X(mixture)                                                                                                         \
+    X(admixture)
 
 typedef enum clmgk_variant {
 #define CLMGK_VARIANT_ENUM(name, value, ...) CLMGK_VARIANT_##name = (value),

@@ -30,9 +30,6 @@ struct exact_scores {
     void (*add)(const exact_backward *back, int64_t j, int64_t r, double grad_x);
 };
 
-extern const exact_scores exact_mixture;   /* exact_mixture.c */
-extern const exact_scores exact_admixture; /* exact_admixture.c */
-
 /* False: out of memory, nothing to free. */
 bool exact_row_create(const clmgk_ref_problem *problem, const exact_scores *scores, exact_row *row);
 void exact_row_free(exact_row *row);

@@ -12,6 +12,10 @@ typedef struct ref_family {
     const plain_scores *plain;
 } ref_family;
 
+#define REF_FAMILY(family) extern const ref_family ref_##family;
+CLMGK_FAMILY_LIST(REF_FAMILY)
+#undef REF_FAMILY
+
 const ref_family *ref_family_of(clmgk_variant variant);
 
 #endif

@@ -65,9 +65,6 @@ struct plain_scores {
     void (*end)(plain_backward *back);
 };
 
-extern const plain_scores plain_mixture;   /* plain_mixture.c */
-extern const plain_scores plain_admixture; /* plain_admixture.c */
-
 /* False: out of memory, nothing to free. */
 bool ref_plain_create(const clmgk_ref_problem *problem, const plain_scores *scores, ref_plain *plain);
 void ref_plain_free(ref_plain *plain);

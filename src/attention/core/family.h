@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A family of variants, as a plan uses it. To add a variant of an existing family, extend the family's file and add a
- * line to CLMGK_VARIANT_LIST; to add a family, write its file and add a line to mgk_families.
+ * line to CLMGK_VARIANT_LIST; to add a family, write its folder and add a line to CLMGK_FAMILY_LIST.
  */
 #ifndef MGK_FAMILY_H
 #define MGK_FAMILY_H
@@ -56,8 +56,9 @@ typedef struct mgk_family {
     bool has_few_rows;               /* special kernels for decoding, if no backward pass follows */
 } mgk_family;
 
-extern const mgk_family mgk_mixture_family;
-extern const mgk_family mgk_admixture_family;
+#define MGK_FAMILY(family) extern const mgk_family mgk_##family##_family;
+CLMGK_FAMILY_LIST(MGK_FAMILY)
+#undef MGK_FAMILY
 
 /* The family of a variant; NULL for a value outside the enumeration. */
 const mgk_family *mgk_family_of(clmgk_variant variant);
