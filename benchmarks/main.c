@@ -80,8 +80,7 @@ static tool_exit give_results(const bench_run *run, tool_error *error)
 {
     json_t *now = bench_json(run->options.request.shape_count, run->devices, run->device_count);
     tool_exit status = TOOL_DONE;
-    if (!now)
-        return tool_fail_memory(error, "the results");
+    TOOL_TRY(tool_check_memory(now, "the results", error));
     if (run->options.json)
         TOOL_TRY_GOTO(status, tool_print_json(json_incref(now), error), done);
     if (run->options.plot)
@@ -106,10 +105,8 @@ done:
 static tool_exit make_cold_caches(bench_run *run, tool_error *error)
 {
     static const char *const variables[] = {"POCL_CACHE_DIR", "CUDA_CACHE_PATH"};
-    clmgk_error failure = {0};
     TOOL_TRY(tool_outputs_make_folder(run->outputs, &run->cache_dir, error));
-    if (clmgk_tuning_get_info(NULL, &run->tuning, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
+    TOOL_TRY(tool_check_library(clmgk_tuning_get_info(NULL, &run->tuning, &error->library), error));
     for (size_t i = 0; i < TOOL_COUNT(variables); i++) {
         if (setenv(variables[i], run->cache_dir, 1) != 0)
             return tool_fail(error, TOOL_SYSTEM_ERROR, "%s: %s", variables[i], strerror(errno));
@@ -198,7 +195,7 @@ static tool_exit bench(bench_run *run, tool_error *error)
 int main(int argc, char **argv)
 {
     bench_run run = {0};
-    tool_error error = {{0}};
+    tool_error error = {.message = ""};
     bool finished = false;
     tool_exit status = bench_parse_options(argc, argv, &run.options, &finished, &error);
     if (status == TOOL_DONE && !finished)

@@ -94,12 +94,11 @@ static tool_exit check_reduced(const bench_device *device, const bench_options *
 {
     bench_manner same = manner_of(device, options);
     clmgk_attention_desc reduced;
-    clmgk_error failure = {0};
     same.engine = one->engine;
     same.parameters = info->parameters;
     same.backward_parameters = info->backward_parameters;
     TOOL_TRY(bench_reduce(&one->desc, one->pass, BENCH_REDUCED_MULTIPLICATIONS, &reduced, error));
-    return bench_check(&device->tool, &same, arrays, &reduced, one->pass, &one->error, &failure, error);
+    return bench_check(&device->tool, &same, arrays, &reduced, one->pass, &one->error, error);
 }
 
 /* Random numbers depend on batch and head, which a slice has not: with dropout or noise, too, a smaller problem is
@@ -124,14 +123,14 @@ static tool_exit validate(const bench_device *device, const bench_options *optio
 
 /* First call with a cold cache, check, first call with a warm one. Leaves `run` ready. */
 static tool_exit first_calls(const bench_device *device, const bench_options *options, const bench_arrays *arrays,
-                             bench_case *one, bench_runner *run, clmgk_error *failure, tool_error *error)
+                             bench_case *one, bench_runner *run, tool_error *error)
 {
     const bench_manner manner = manner_of(device, options);
     clmgk_plan_info info = {0};
     bench_call_time time = {0, 0};
     double plan_ms = 0;
     one->first_cold_ms = one->first_warm_ms = -1;
-    TOOL_TRY(bench_runner_open(&device->tool, &manner, arrays, &one->desc, one->pass, run, &plan_ms, failure, error));
+    TOOL_TRY(bench_runner_open(&device->tool, &manner, arrays, &one->desc, one->pass, run, &plan_ms, error));
     TOOL_TRY(take_plan_info(run, one, &info, error));
     TOOL_TRY(bench_time_calls(&device->tool, run, 1, &time, error));
     TOOL_TRY(validate(device, options, arrays, &info, run, one, error));
@@ -139,8 +138,7 @@ static tool_exit first_calls(const bench_device *device, const bench_options *op
     if (was_compiled(device, &info, earlier)) {
         one->first_cold_ms = plan_ms + time.host;
         bench_runner_close(run);
-        TOOL_TRY(
-            bench_runner_open(&device->tool, &manner, arrays, &one->desc, one->pass, run, &plan_ms, failure, error));
+        TOOL_TRY(bench_runner_open(&device->tool, &manner, arrays, &one->desc, one->pass, run, &plan_ms, error));
         clmgk_plan_get_info(run->plan, &info, NULL);
         TOOL_TRY(bench_time_calls(&device->tool, run, 1, &time, error));
     } else if (earlier) {
@@ -154,14 +152,14 @@ static tool_exit first_calls(const bench_device *device, const bench_options *op
 /* ---- a group ------------------------------------------------------------------------------------------------ */
 
 /* A case that cannot run here is told, and the others go on. Wrong options would be wrong for all of them. */
-static tool_exit settle_refusal(const clmgk_error *failure, tool_exit status, bench_case *one, tool_error *error)
+static tool_exit settle_refusal(tool_exit status, bench_case *one, tool_error *error)
 {
     const bool refused =
-        failure->status == CLMGK_ERROR_UNSUPPORTED || failure->status == CLMGK_ERROR_OUT_OF_DEVICE_MEMORY;
+        error->library.status == CLMGK_ERROR_UNSUPPORTED || error->library.status == CLMGK_ERROR_OUT_OF_DEVICE_MEMORY;
     if (!refused)
         return status;
     one->refused = true;
-    snprintf(one->reason, sizeof(one->reason), "%s", failure->message);
+    snprintf(one->reason, sizeof(one->reason), "%s", error->library.message);
     error->message[0] = '\0';
     return TOOL_DONE;
 }
@@ -169,11 +167,11 @@ static tool_exit settle_refusal(const clmgk_error *failure, tool_exit status, be
 static tool_exit prepare(const bench_device *device, const bench_options *options, const bench_arrays *arrays,
                          bench_case *one, bench_runner *run, tool_error *error)
 {
-    clmgk_error failure = {0};
-    const tool_exit status = first_calls(device, options, arrays, one, run, &failure, error);
+    const tool_exit status = first_calls(device, options, arrays, one, run, error);
     if (status != TOOL_DONE || !one->error.ok) {
+        const bool planned = run->plan != NULL;
         bench_runner_close(run);
-        return status == TOOL_DONE ? TOOL_DONE : settle_refusal(&failure, status, one, error);
+        return planned ? status : settle_refusal(status, one, error);
     }
     return bench_choose_calls(&device->tool, run, &one->calls, &one->event_clock, error);
 }
@@ -221,8 +219,7 @@ tool_exit bench_measure_group(bench_device *device, const bench_options *options
     if (!bench_fits(&device->tool.info, group))
         return TOOL_DONE;
     case_run *runs = calloc(group->count, sizeof(*runs));
-    if (!runs)
-        return tool_fail_memory(error, "the cases of a shape");
+    TOOL_TRY(tool_check_memory(runs, "the cases of a shape", error));
     TOOL_TRY_GOTO(status, bench_arrays_create(&device->tool, group, &arrays, error), done);
     for (size_t i = 0; i < group->count; i++) {
         bench_progress(device, &group->cases[i], "compiling and checking");

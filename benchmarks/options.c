@@ -92,10 +92,8 @@ static tool_exit parse_backward(const char *const *values, bench_options *option
 static tool_exit parse_manner(const char *const *values, bench_options *options, tool_error *error)
 {
     TOOL_TRY(parse_backward(values, options, error));
-    if (values[OPTION_ENGINE])
-        TOOL_TRY(tool_parse_engine("engine", values[OPTION_ENGINE], &options->engine, error));
-    if (values[OPTION_SECONDS])
-        TOOL_TRY(tool_parse_positive("seconds", values[OPTION_SECONDS], &options->seconds, error));
+    TOOL_TRY(tool_parse_engine("engine", values[OPTION_ENGINE], &options->engine, error));
+    TOOL_TRY(tool_parse_positive("seconds", values[OPTION_SECONDS], &options->seconds, error));
     if (values[OPTION_THRESHOLD]) {
         TOOL_TRY(tool_parse_positive("threshold", values[OPTION_THRESHOLD], &options->threshold, error));
         options->threshold /= 100;
@@ -129,8 +127,7 @@ static tool_exit parse_products(const char *const *values, bench_options *option
                              options_table[i].name);
     }
     options->seconds = 1;
-    if (values[OPTION_SECONDS])
-        TOOL_TRY(tool_parse_positive("seconds", values[OPTION_SECONDS], &options->seconds, error));
+    TOOL_TRY(tool_parse_positive("seconds", values[OPTION_SECONDS], &options->seconds, error));
     options->device = values[TOOL_OPTION_DEVICE];
     options->json = values[TOOL_OPTION_JSON] != NULL;
     options->keep_caches = values[OPTION_KEEP_CACHES] != NULL;

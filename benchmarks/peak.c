@@ -61,23 +61,20 @@ static tool_exit time_window(const tool_device *device, peak_launch *launch, int
     for (int i = 0; i < launches; i++) {
         const size_t offset = launch->slice * launch->global;
         launch->slice = (launch->slice + 1) % launch->slices;
-        const cl_int code = clEnqueueNDRangeKernel(device->queue, launch->kernel, 1, &offset, &launch->global,
-                                                   &launch->local, 0, NULL, NULL);
-        if (code != CL_SUCCESS)
-            return tool_fail_cl(error, code, "clEnqueueNDRangeKernel");
+        TOOL_TRY(tool_check_cl(clEnqueueNDRangeKernel(device->queue, launch->kernel, 1, &offset, &launch->global,
+                                                      &launch->local, 0, NULL, NULL),
+                               "clEnqueueNDRangeKernel", error));
     }
     const cl_int code = clFinish(device->queue);
     *ms = tool_now_ms() - start;
-    return code == CL_SUCCESS ? TOOL_DONE : tool_fail_cl(error, code, "clFinish");
+    return tool_check_cl(code, "clFinish", error);
 }
 
 /* Sets all arguments of a kernel. */
 static tool_exit set_args(cl_kernel kernel, cl_uint count, const kernel_arg *args, tool_error *error)
 {
     for (cl_uint i = 0; i < count; i++) {
-        const cl_int code = clSetKernelArg(kernel, i, args[i].size, args[i].value);
-        if (code != CL_SUCCESS)
-            return tool_fail_cl(error, code, "clSetKernelArg");
+        TOOL_TRY(tool_check_cl(clSetKernelArg(kernel, i, args[i].size, args[i].value), "clSetKernelArg", error));
     }
     return TOOL_DONE;
 }
@@ -214,10 +211,7 @@ tool_exit bench_probe_memory(bench_device *device, tool_error *error)
         TOOL_TRY_GOTO(status, tool_make_buffer(&device->tool, bytes, NULL, &buffers[i], error), done);
     /* Pages that nobody has written may all be one page of zeros in the cache. */
     code = clEnqueueFillBuffer(device->tool.queue, buffers[1], &one, sizeof(one), 0, bytes, 0, NULL, NULL);
-    if (code != CL_SUCCESS) {
-        status = tool_fail_cl(error, code, "clEnqueueFillBuffer");
-        goto done;
-    }
+    TOOL_TRY_GOTO(status, tool_check_cl(code, "clEnqueueFillBuffer", error), done);
     TOOL_TRY_GOTO(status, measure_copy(device, buffers, bytes, error), done);
     TOOL_TRY_GOTO(status, measure_read(device, buffers[1], bytes, error), done);
     device->probe->memory_end_ms = tool_now_ms();
@@ -256,17 +250,16 @@ static tool_exit build_program(const tool_device *device, bench_probe *probe, to
     print_type(probe->vector_width, vector, sizeof(vector));
     snprintf(options, sizeof(options), "-DREAL=%s -DVECTOR=%s", real, vector);
     probe->program = clCreateProgramWithSource(device->context, 1, &text, &bench_kernels[0].length, &code);
-    if (code != CL_SUCCESS)
-        return tool_fail_cl(error, code, "clCreateProgramWithSource");
+    TOOL_TRY(tool_check_cl(code, "clCreateProgramWithSource", error));
     code = clBuildProgram(probe->program, 1, &device->info.device_id, options, NULL, NULL);
-    return code == CL_SUCCESS ? TOOL_DONE : tool_fail_cl(error, code, "clBuildProgram");
+    return tool_check_cl(code, "clBuildProgram", error);
 }
 
 static tool_exit make_kernel(const bench_probe *probe, const char *name, cl_kernel *kernel, tool_error *error)
 {
     cl_int code = CL_SUCCESS;
     *kernel = clCreateKernel(probe->program, name, &code);
-    return code == CL_SUCCESS ? TOOL_DONE : tool_fail_cl(error, code, "clCreateKernel");
+    return tool_check_cl(code, "clCreateKernel", error);
 }
 
 tool_exit bench_probe_open(bench_device *device, tool_error *error)
@@ -275,8 +268,7 @@ tool_exit bench_probe_open(bench_device *device, tool_error *error)
     const bool cpu = info->device_class == CLMGK_DEVICE_CPU;
     const size_t units = info->compute_units;
     bench_probe *const probe = calloc(1, sizeof(*probe));
-    if (!probe)
-        return tool_fail_memory(error, "the measurement of peaks");
+    TOOL_TRY(tool_check_memory(probe, "the measurement of peaks", error));
     device->probe = probe;
     probe->width = widest_vector(info);
     probe->vector_width = cpu || probe->width > 4 ? probe->width : 4;

@@ -49,13 +49,11 @@ static tool_exit run_once(const scene *s, const way *w, double *ms, tool_error *
 static tool_exit make_plan(const scene *s, way *w, tool_error *error)
 {
     clmgk_gemm_info info;
-    clmgk_error failure;
     const double start = tool_now_ms();
     TOOL_TRY(tool_multiplier_open(s->device, s->device->library, &s->matrices, w->name, w->parameters, &w->multiplier,
                                   error));
     w->plan_ms = tool_now_ms() - start;
-    if (clmgk_gemm_plan_get_info(w->multiplier.plan, &info, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
+    TOOL_TRY(tool_check_library(clmgk_gemm_plan_get_info(w->multiplier.plan, &info, &error->library), error));
     (void)snprintf(w->used, sizeof(w->used), "%s", info.parameters);
     (void)snprintf(w->note, sizeof(w->note), "%s", info.note);
     w->tuning = info.tuning;
@@ -66,8 +64,7 @@ static tool_exit first_run(const scene *s, way *w, tool_error *error)
 {
     char message[256];
     w->times = calloc(MAX_RUNS, sizeof(*w->times));
-    if (!w->times)
-        return tool_fail_memory(error, "times");
+    TOOL_TRY(tool_check_memory(w->times, "times", error));
     if (!w->direct)
         TOOL_TRY(make_plan(s, w, error));
     TOOL_TRY(run_once(s, w, &w->first_ms, error));
@@ -103,9 +100,8 @@ done:
 static tool_exit can_f32(const tool_device *device, size_t provider, bool *can, tool_error *error)
 {
     clmgk_gemm_provider_info info;
-    clmgk_error failure;
-    if (clmgk_gemm_provider_state(device->info.device_id, provider, &info, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
+    TOOL_TRY(
+        tool_check_library(clmgk_gemm_provider_state(device->info.device_id, provider, &info, &error->library), error));
     *can = (info.dtypes & 1U << CLMGK_DTYPE_F32) != 0;
     return TOOL_DONE;
 }
@@ -256,8 +252,7 @@ tool_exit bench_products(const tool_device *device, const tool_product *products
 {
     tool_exit status = TOOL_DONE;
     row *const rows = calloc(count, sizeof(*rows));
-    if (!rows)
-        return tool_fail_memory(error, "products");
+    TOOL_TRY(tool_check_memory(rows, "products", error));
     for (size_t i = 0; i < count; i++)
         rows[i].size = products[i];
     TOOL_TRY_GOTO(status, measure_rows(device, seconds, rows, count, error), done);

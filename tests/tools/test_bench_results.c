@@ -19,7 +19,7 @@ typedef struct made_up {
 static void make(made_up *all, const char *suite, bool short_batches, double peak_gflops)
 {
     bench_request *const request = &all->options.request;
-    tool_error error = {{0}};
+    tool_error error = {.message = ""};
     const char *const sizes[BENCH_SIZE_OPTION_COUNT] = {NULL};
     const bench_choice choice = {.suite = suite, .sizes = sizes};
     unsigned taken = 0;
@@ -147,7 +147,7 @@ TH_HOST_TEST(picture)
 {
     static const char *const words[] = {"lra-retrieval", "softmax", "mgk, half the heads", "time / softmax",
                                         "MGK paper, Table 7"};
-    tool_error error = {{0}};
+    tool_error error = {.message = ""};
     if (bench_plot_check(&error) != TOOL_DONE)
         skip();
     for (int low = 0; low < 2; low++) {

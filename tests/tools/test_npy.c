@@ -106,7 +106,7 @@ TH_HOST_TEST(round_trip)
     const int64_t shape[NPY_MAX_AXES] = {2, 2, 2, 2, 2, 2, 2, 2};
     float values[256];
     float back[256] = {0};
-    tool_error error = {{0}};
+    tool_error error = {.message = ""};
     npy_file file;
     for (int i = 0; i < 256; i++)
         values[i] = (float)i / 3.0f;

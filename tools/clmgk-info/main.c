@@ -53,7 +53,6 @@ static void mark_default(listing *list)
 
 static tool_exit gather(const char *selector, bool selftest, listing *list, tool_error *error)
 {
-    clmgk_error failure = {0};
     clmgk_device_info *infos = NULL;
     size_t count = 0;
     TOOL_TRY(tool_list_devices(selector, selector == NULL, &infos, &count, error));
@@ -61,21 +60,19 @@ static tool_exit gather(const char *selector, bool selftest, listing *list, tool
     for (; list->entries && list->count < count; list->count++)
         list->entries[list->count].info = infos[list->count];
     free(infos);
-    if (!list->entries)
-        return tool_fail_memory(error, "the list of devices");
+    TOOL_TRY(tool_check_memory(list->entries, "the list of devices", error));
     mark_default(list);
     for (size_t i = 0; selftest && i < list->count; i++)
         TOOL_TRY(info_run_selftest(&list->entries[i].info, &list->entries[i].test, error));
     for (size_t i = 0; i < list->count; i++) {
         entry *one = &list->entries[i];
-        if (clmgk_cache_get_keeper(NULL, one->info.device_id, &one->keeper, &failure) != CLMGK_OK)
-            return tool_fail_library(error, &failure);
+        TOOL_TRY(tool_check_library(clmgk_cache_get_keeper(NULL, one->info.device_id, &one->keeper, &error->library),
+                                    error));
         TOOL_TRY(info_get_tuning(&one->info, &one->tuning, error));
         TOOL_TRY(info_get_products(&one->info, &one->products, error));
     }
-    if (clmgk_cache_get_info(NULL, &list->cache, &failure) != CLMGK_OK ||
-        clmgk_tuning_get_info(NULL, &list->tuning, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
+    TOOL_TRY(tool_check_library(clmgk_cache_get_info(NULL, &list->cache, &error->library), error));
+    TOOL_TRY(tool_check_library(clmgk_tuning_get_info(NULL, &list->tuning, &error->library), error));
     return TOOL_DONE;
 }
 
@@ -208,9 +205,8 @@ static json_t *listing_json(const listing *list)
 static tool_exit clear_cache(bool json, tool_error *error)
 {
     clmgk_cache_info before;
-    clmgk_error failure = {0};
-    if (clmgk_cache_get_info(NULL, &before, &failure) != CLMGK_OK || clmgk_cache_clear(NULL, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
+    TOOL_TRY(tool_check_library(clmgk_cache_get_info(NULL, &before, &error->library), error));
+    TOOL_TRY(tool_check_library(clmgk_cache_clear(NULL, &error->library), error));
     if (json)
         return tool_print_json(json_pack("{s:s, s:o}", "clmgk", clmgk_version(), "removed", cache_json(&before)),
                                error);
@@ -258,7 +254,7 @@ static tool_exit act(const char *const *values, listing *list, tool_error *error
 int main(int argc, char **argv)
 {
     const char *values[OPTION_COUNT];
-    tool_error error = {{0}};
+    tool_error error = {.message = ""};
     listing list = {.count = 0};
     bool finished = false;
     tool_exit status = tool_parse_options(&program, argc, argv, values, &finished, &error);

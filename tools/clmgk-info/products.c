@@ -13,11 +13,10 @@ static bool has_dtype(const clmgk_gemm_provider_info *provider, clmgk_dtype dtyp
 
 tool_exit info_get_products(const clmgk_device_info *info, info_products *products, tool_error *error)
 {
-    clmgk_error failure = {0};
     *products = (info_products){.count = 0};
     for (size_t i = 0; clmgk_gemm_provider(i) && i < INFO_MAX_PROVIDERS; i++) {
-        if (clmgk_gemm_provider_state(info->device_id, i, &products->providers[i], &failure) != CLMGK_OK)
-            return tool_fail_library(error, &failure);
+        TOOL_TRY(tool_check_library(
+            clmgk_gemm_provider_state(info->device_id, i, &products->providers[i], &error->library), error));
         products->count++;
     }
     return TOOL_DONE;

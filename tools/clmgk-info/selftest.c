@@ -13,7 +13,6 @@ static const clmgk_variant variants[] = {
 /* Sizes that no tile divides; the admixture family has three global heads where the others have two components. */
 static tool_exit describe(clmgk_variant variant, clmgk_attention_desc *desc, tool_error *error)
 {
-    clmgk_error failure = {0};
     const uint32_t traits = clmgk_variant_traits(variant);
     *desc = (clmgk_attention_desc)CLMGK_ATTENTION_DESC_INIT;
     desc->variant = variant;
@@ -27,7 +26,7 @@ static tool_exit describe(clmgk_variant variant, clmgk_attention_desc *desc, too
     if (tool_is_mixed(variant) && !(traits & CLMGK_TRAIT_SQUARE))
         desc->components = 3;
     desc->use_mix_weight = desc->use_mix_offset = (traits & CLMGK_TRAIT_GENERALISED) != 0;
-    return clmgk_attention_validate(desc, desc, &failure) == CLMGK_OK ? TOOL_DONE : tool_fail_library(error, &failure);
+    return tool_check_library(clmgk_attention_validate(desc, desc, &error->library), error);
 }
 
 static tool_exit test_engine(const tool_device *device, const bench_arrays *arrays, const clmgk_attention_desc *desc,
@@ -35,15 +34,14 @@ static tool_exit test_engine(const tool_device *device, const bench_arrays *arra
 {
     const bench_manner manner = {.engine = result->engine};
     bench_error_found found = {.ok = false};
-    clmgk_error failure = {0};
-    const tool_exit status = bench_check(device, &manner, arrays, desc, BENCH_FORWARD, &found, &failure, error);
-    result->offered = failure.status != CLMGK_ERROR_UNSUPPORTED;
+    const tool_exit status = bench_check(device, &manner, arrays, desc, BENCH_FORWARD, &found, error);
+    result->offered = status == TOOL_DONE || error->library.status != CLMGK_ERROR_UNSUPPORTED;
     if (result->offered && status != TOOL_DONE)
         return status;
     result->ok = !result->offered || found.ok;
     result->error = found.max;
     result->bound = found.bound;
-    snprintf(result->message, sizeof(result->message), "%s", result->offered ? found.message : failure.message);
+    snprintf(result->message, sizeof(result->message), "%s", result->offered ? found.message : error->library.message);
     return TOOL_DONE;
 }
 

@@ -124,15 +124,15 @@ static void print_table(const char *name, const clmgk_tunable *tunables, size_t 
 
 tool_exit info_show_tunables(bool json, tool_error *error)
 {
-    clmgk_error failure = {0};
     json_t *tables = json_array();
     const char *name = clmgk_tunable_table(0);
     for (size_t i = 0; name; name = clmgk_tunable_table(++i)) {
         clmgk_tunable tunables[MAX_TUNABLES];
         size_t count = 0;
-        if (clmgk_tunable_list(name, tunables, MAX_TUNABLES, &count, &failure) != CLMGK_OK) {
+        const clmgk_status listed = clmgk_tunable_list(name, tunables, MAX_TUNABLES, &count, &error->library);
+        if (listed != CLMGK_OK) {
             json_decref(tables);
-            return tool_fail_library(error, &failure);
+            return tool_check_library(listed, error);
         }
         count = count < MAX_TUNABLES ? count : MAX_TUNABLES;
         if (json)

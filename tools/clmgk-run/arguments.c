@@ -318,8 +318,6 @@ static tool_exit choose(const char *const *values, size_t option, const char *co
                         size_t otherwise, size_t *index, tool_error *error)
 {
     *index = otherwise;
-    if (!values[option])
-        return TOOL_DONE;
     return tool_parse_name(options[option].name, values[option], names, count, index, error);
 }
 
@@ -348,33 +346,25 @@ static tool_exit parse_choices(const char *const *values, run_arguments *argumen
 
 static tool_exit parse_modifiers(const char *const *values, run_arguments *arguments, tool_error *error)
 {
-    if (values[OPTION_WINDOW])
-        TOOL_TRY(tool_parse_integers("window", values[OPTION_WINDOW], -1, INT64_MAX, TOOL_COUNT(arguments->window),
-                                     arguments->window, error));
-    if (values[OPTION_SOFTCAP])
-        TOOL_TRY(tool_parse_number("softcap", values[OPTION_SOFTCAP], &arguments->softcap, error));
+    TOOL_TRY(tool_parse_integers("window", values[OPTION_WINDOW], -1, INT64_MAX, TOOL_COUNT(arguments->window),
+                                 arguments->window, error));
+    TOOL_TRY(tool_parse_number("softcap", values[OPTION_SOFTCAP], &arguments->softcap, error));
     if (values[OPTION_SOFTCAP] && arguments->softcap <= 0.0)
         return tool_fail(error, TOOL_BAD_INPUT, "--softcap %s: expected a number above 0", values[OPTION_SOFTCAP]);
-    if (values[OPTION_DROPOUT])
-        TOOL_TRY(tool_parse_number("dropout", values[OPTION_DROPOUT], &arguments->dropout, error));
+    TOOL_TRY(tool_parse_number("dropout", values[OPTION_DROPOUT], &arguments->dropout, error));
     if (!(arguments->dropout >= 0.0 && arguments->dropout < 1.0))
         return tool_fail(error, TOOL_BAD_INPUT, "--dropout %s: expected a probability, 0 or more and less than 1",
                          values[OPTION_DROPOUT]);
-    if (values[OPTION_SEED])
-        TOOL_TRY(tool_parse_u64("seed", values[OPTION_SEED], &arguments->seed, error));
-    if (values[OPTION_HEADS])
-        TOOL_TRY(tool_parse_integer("heads", values[OPTION_HEADS], 1, INT64_C(1) << 30, &arguments->heads, error));
+    TOOL_TRY(tool_parse_u64("seed", values[OPTION_SEED], &arguments->seed, error));
+    TOOL_TRY(tool_parse_integer("heads", values[OPTION_HEADS], 1, INT64_C(1) << 30, &arguments->heads, error));
     return TOOL_DONE;
 }
 
 static tool_exit parse_execution(const char *const *values, run_arguments *arguments, tool_error *error)
 {
-    if (values[OPTION_DTYPE])
-        TOOL_TRY(tool_parse_dtype("dtype", values[OPTION_DTYPE], &arguments->dtype, error));
-    if (values[OPTION_ENGINE])
-        TOOL_TRY(tool_parse_engine("engine", values[OPTION_ENGINE], &arguments->engine, error));
-    if (values[OPTION_REPEAT])
-        TOOL_TRY(tool_parse_integer("repeat", values[OPTION_REPEAT], 1, 1000000, &arguments->repeat, error));
+    TOOL_TRY(tool_parse_dtype("dtype", values[OPTION_DTYPE], &arguments->dtype, error));
+    TOOL_TRY(tool_parse_engine("engine", values[OPTION_ENGINE], &arguments->engine, error));
+    TOOL_TRY(tool_parse_integer("repeat", values[OPTION_REPEAT], 1, 1000000, &arguments->repeat, error));
     return TOOL_DONE;
 }
 

@@ -43,8 +43,7 @@ static tool_exit gather_all(const run_problem *problem, const run_execution *exe
         if (!problem->slot[array].used || clmgk_array_get_info(array)->element == CLMGK_ELEMENT_I32)
             continue;
         values->of[array] = make_doubles(problem->slot[array].count);
-        if (!values->of[array])
-            return tool_fail_memory(error, "--check");
+        TOOL_TRY(tool_check_memory(values->of[array], "--check", error));
         TOOL_TRY(gather(problem, execution, array, values->of[array], error));
     }
     return TOOL_DONE;

@@ -19,7 +19,7 @@ static tool_exit map_array(const run_execution *execution, clmgk_array array, cl
     cl_int code = CL_SUCCESS;
     *elements = clEnqueueMapBuffer(execution->device.queue, execution->memory[array], CL_TRUE, flags, 0, bytes, 0, NULL,
                                    NULL, &code);
-    return *elements ? TOOL_DONE : tool_fail_cl(error, code, "clEnqueueMapBuffer");
+    return tool_check_cl(code, "clEnqueueMapBuffer", error);
 }
 
 static cl_int unmap_array(const run_execution *execution, clmgk_array array, void *elements)
@@ -58,9 +58,7 @@ static tool_exit load_file(const run_problem *problem, clmgk_array array, run_ex
         map_array(execution, array, CL_MAP_WRITE_INVALIDATE_REGION, tool_buffer_bytes(count, size), &elements, error));
     const tool_exit status = npy_read(&file, dtype, elements, error);
     const cl_int code = unmap_array(execution, array, elements);
-    if (status == TOOL_DONE && code != CL_SUCCESS)
-        return tool_fail_cl(error, code, "clEnqueueUnmapMemObject");
-    return status;
+    return status == TOOL_DONE ? tool_check_cl(code, "clEnqueueUnmapMemObject", error) : status;
 }
 
 static tool_exit create_arrays(const run_problem *problem, run_execution *execution, tool_error *error)
@@ -91,14 +89,13 @@ static clmgk_attention_args bind(const run_problem *problem, const run_execution
 static tool_exit make_plan(const run_arguments *arguments, const clmgk_attention_desc *desc, run_execution *execution,
                            tool_error *error)
 {
-    clmgk_error failure = {0};
     clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
     options.engine = arguments->engine;
     options.parameters = arguments->parameters;
     options.backward_parameters = arguments->backward_parameters;
-    if (clmgk_plan_create(execution->device.library, desc, &options, &execution->plan, &failure) != CLMGK_OK ||
-        clmgk_plan_get_info(execution->plan, &execution->info, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
+    TOOL_TRY(tool_check_library(
+        clmgk_plan_create(execution->device.library, desc, &options, &execution->plan, &error->library), error));
+    TOOL_TRY(tool_check_library(clmgk_plan_get_info(execution->plan, &execution->info, &error->library), error));
     return TOOL_DONE;
 }
 
@@ -107,8 +104,7 @@ static tool_exit run_and_time(const run_execution *execution, clmgk_pass pass, c
                               int64_t repeat, tool_spread *spread, tool_error *error)
 {
     double *const times = calloc((size_t)repeat + 1, sizeof *times);
-    if (!times)
-        return tool_fail_memory(error, "the times");
+    TOOL_TRY(tool_check_memory(times, "the times", error));
     const tool_device *const device = &execution->device;
     tool_exit status = tool_time_pass(device, execution->plan, pass, args, &times[repeat], error); /* stays apart */
     for (int64_t run = 0; run < repeat && status == TOOL_DONE; run++)

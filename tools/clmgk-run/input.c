@@ -132,7 +132,7 @@ static bool is_file(const char *text)
 static tool_exit make_room(run_slot *slot, size_t size, const char *what, tool_error *error)
 {
     slot->host = malloc(tool_buffer_bytes(slot->count, size));
-    return slot->host ? TOOL_DONE : tool_fail_memory(error, what);
+    return tool_check_memory(slot->host, what, error);
 }
 
 static tool_exit take_list(run_problem *problem, clmgk_array array, const char *text, tool_error *error)

@@ -23,7 +23,7 @@ done:
 
 int main(int argc, char **argv)
 {
-    tool_error error = {{0}};
+    tool_error error = {.message = ""};
     run_arguments arguments;
     run_outputs outputs = {0};
     bool finished = false;

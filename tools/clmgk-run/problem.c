@@ -78,7 +78,6 @@ static void choose_outputs(const run_arguments *arguments, run_problem *problem)
 
 tool_exit run_problem_open(const run_arguments *arguments, run_problem *problem, tool_error *error)
 {
-    clmgk_error failure = {0};
     *problem = (run_problem){.desc = CLMGK_ATTENTION_DESC_INIT};
     clmgk_attention_desc *const desc = &problem->desc;
     desc->variant = arguments->variant;
@@ -87,8 +86,7 @@ tool_exit run_problem_open(const run_arguments *arguments, run_problem *problem,
     TOOL_TRY(tensors_describe(arguments, problem, error));
     TOOL_TRY(parameters_describe(arguments, problem, error));
     describe_passes(arguments, desc);
-    if (clmgk_attention_validate(desc, desc, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
+    TOOL_TRY(tool_check_library(clmgk_attention_validate(desc, desc, &error->library), error));
     TOOL_TRY(read_inputs(arguments, problem, error));
     choose_outputs(arguments, problem);
     return TOOL_DONE;

@@ -53,8 +53,7 @@ static tool_exit make_set(const session *base, clmgk_variant variant, kernel_set
     for (int pass = 0; pass < BENCH_PASSES; pass++) {
         made->search[pass] = tune_search_create(made->tables, made->count, SEED + (uint64_t)pass,
                                                 base->options->random ? TUNE_RANDOM : TUNE_NEIGHBOURS);
-        if (!made->search[pass])
-            return tool_fail_memory(error, "the search");
+        TOOL_TRY(tool_check_memory(made->search[pass], "the search", error));
     }
     for (size_t e = 0; e < made->count; e++)
         made->points += tune_search_space_size(made->search[0], e);

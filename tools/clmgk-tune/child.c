@@ -66,8 +66,7 @@ tool_exit tune_child_create(const clmgk_device_info *device, tool_outputs *outpu
                             char **argv, tune_child **out, tool_error *error)
 {
     tune_child *const child = calloc(1, sizeof(*child));
-    if (!child)
-        return tool_fail_memory(error, "a process");
+    TOOL_TRY(tool_check_memory(child, "a process", error));
     child->to = child->from = -1;
     child->outputs = outputs;
     snprintf(child->selector, sizeof(child->selector), "%" PRIu32 ":%" PRIu32, device->platform_index,
@@ -250,8 +249,7 @@ tool_exit tune_child_send(tune_child *child, json_t *job, tool_error *error)
 {
     char *text = job ? json_dumps(job, JSON_COMPACT) : NULL;
     json_decref(job);
-    if (!text)
-        return tool_fail_memory(error, "a job");
+    TOOL_TRY(tool_check_memory(text, "a job", error));
     const tool_exit status = child->process ? TOOL_DONE : start(child, error);
     if (status == TOOL_DONE && !(send_line(child, text) && send_line(child, "\n")))
         close_ends(child); /* it has died: that shows when its answer is waited for */

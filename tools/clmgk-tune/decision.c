@@ -17,15 +17,13 @@ static void set_result(tuned_case *c, const candidate *x)
 
 static tool_exit store(const tuned_case *c, const char *cache_dir, tool_error *error)
 {
-    clmgk_error failure = {0};
     const clmgk_tuned tuned = {.choice = c->result->engine,
                                .parameters = c->result->parameters,
                                .time_ms = c->result->tuned_ms,
                                .default_ms = c->result->default_ms};
-    return clmgk_tuning_store(c->base->device.library, cache_dir, &c->item->desc, candidate_pass(c->item), &tuned,
-                              &failure) == CLMGK_OK
-               ? TOOL_DONE
-               : tool_fail_library(error, &failure);
+    return tool_check_library(clmgk_tuning_store(c->base->device.library, cache_dir, &c->item->desc,
+                                                 candidate_pass(c->item), &tuned, &error->library),
+                              error);
 }
 
 /* A plan that finds the values in a cache by itself, against the defaults. */

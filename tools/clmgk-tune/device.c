@@ -11,36 +11,26 @@
  * are not allowed is not taken over: plans pass those over. */
 static tool_exit copy_cache(const session *s, tool_error *error)
 {
-    clmgk_error failure = {0};
     size_t length = 0, now = 0;
-    if (clmgk_tuning_export(NULL, NULL, NULL, 0, &length, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
+    TOOL_TRY(tool_check_library(clmgk_tuning_export(NULL, NULL, NULL, 0, &length, &error->library), error));
     char *const text = malloc(length + 1);
-    if (!text)
-        return tool_fail_memory(error, "the cache's entries");
-    tool_exit status = TOOL_DONE;
-    if (clmgk_tuning_export(NULL, NULL, text, length, &now, &failure) != CLMGK_OK)
-        status = tool_fail_library(error, &failure);
-    else if (clmgk_tuning_import(s->staging, text, now < length ? now : length, NULL, &failure) != CLMGK_OK &&
-             failure.status != CLMGK_ERROR_INVALID_VALUE)
-        status = tool_fail_library(error, &failure);
+    TOOL_TRY(tool_check_memory(text, "the cache's entries", error));
+    clmgk_status done = clmgk_tuning_export(NULL, NULL, text, length, &now, &error->library);
+    if (done == CLMGK_OK)
+        done = clmgk_tuning_import(s->staging, text, now < length ? now : length, NULL, &error->library);
     free(text);
-    return status;
+    return done == CLMGK_ERROR_INVALID_VALUE ? TOOL_DONE : tool_check_library(done, error);
 }
 
 /* The folder of the cache, which is made if it is not there, and can be written. */
 static tool_exit open_cache(clmgk_tuning_info *info, tool_error *error)
 {
     static const char empty[] = "clmgk-tuning 1\n";
-    clmgk_error failure = {0};
-    if (clmgk_tuning_get_info(NULL, info, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
+    TOOL_TRY(tool_check_library(clmgk_tuning_get_info(NULL, info, &error->library), error));
     if (!info->path[0])
         return tool_fail(error, TOOL_BAD_INPUT,
                          "CLMGK_CACHE_DIR is empty, so that no files are used: expected a folder for what is measured");
-    return clmgk_tuning_import(NULL, empty, sizeof(empty) - 1, NULL, &failure) == CLMGK_OK
-               ? TOOL_DONE
-               : tool_fail_library(error, &failure);
+    return tool_check_library(clmgk_tuning_import(NULL, empty, sizeof(empty) - 1, NULL, &error->library), error);
 }
 
 /* As many as there are cores to compile, and at least two (products.c). */

@@ -97,8 +97,7 @@ static tool_exit read_records(int file, const clmgk_device_info *device, json_t 
 static tool_exit append(const tune_history *history, const json_t *record, tool_error *error)
 {
     char *const text = json_dumps(record, JSON_COMPACT);
-    if (!text)
-        return tool_fail_memory(error, "a record of the history");
+    TOOL_TRY(tool_check_memory(text, "a record of the history", error));
     const size_t length = strlen(text);
     text[length] = '\n'; /* in the place of the end of the text */
     const ssize_t put = write(history->file, text, length + 1);
@@ -157,8 +156,7 @@ tool_exit tune_history_open(const char *path, const clmgk_device_info *device, b
 {
     tune_history *const history = calloc(1, sizeof(*history));
     tool_exit status = TOOL_DONE;
-    if (!history)
-        return tool_fail_memory(error, "the history");
+    TOOL_TRY(tool_check_memory(history, "the history", error));
     history->lock = history->file = -1;
     history->records = json_array();
     history->folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

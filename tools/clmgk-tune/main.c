@@ -63,7 +63,7 @@ static tool_exit act(const tune_options *options, int argc, char **argv, tool_er
 int main(int argc, char **argv)
 {
     tune_options options;
-    tool_error error = {{0}};
+    tool_error error = {.message = ""};
     bool finished = false;
     if (argc > 3 && strcmp(argv[1], TUNE_WORKER_OPTION) == 0) {
         char *const folder = argv[2], *const selector = argv[3];

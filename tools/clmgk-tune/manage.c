@@ -11,29 +11,24 @@
 
 #define MAX_FILE_BYTES ((size_t)16 << 20)
 
-/* ---- devices
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- devices ---------------------------------------------------------------------------------------------------- */
 
 /* The device that was named; NULL in info->device_id with --all-devices. */
 static tool_exit chosen_device(const tune_options *options, clmgk_device_info *info, tool_error *error)
 {
-    clmgk_error failure = {0};
     memset(info, 0, sizeof(*info));
-    if (options->all_devices || clmgk_select_device(options->device, info, &failure) == CLMGK_OK)
-        return TOOL_DONE;
-    return tool_fail_library(error, &failure);
+    return options->all_devices
+               ? TOOL_DONE
+               : tool_check_library(clmgk_select_device(options->device, info, &error->library), error);
 }
 
 static tool_exit get_cache(clmgk_tuning_info *info, tool_error *error)
 {
-    clmgk_error failure = {0};
-    if (clmgk_tuning_get_info(NULL, info, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
+    TOOL_TRY(tool_check_library(clmgk_tuning_get_info(NULL, info, &error->library), error));
     return TOOL_DONE;
 }
 
-/* ---- show
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- show ------------------------------------------------------------------------------------------------------- */
 
 static json_t *entry_json(const clmgk_tuning_entry *entry)
 {
@@ -108,20 +103,17 @@ tool_exit tune_show(const tune_options *options, tool_error *error)
     return status;
 }
 
-/* ---- reset
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- reset ------------------------------------------------------------------------------------------------------ */
 
 tool_exit tune_reset(const tune_options *options, tool_error *error)
 {
     clmgk_device_info info;
     clmgk_tuning_info before, after;
-    clmgk_error failure = {0};
     TOOL_TRY(chosen_device(options, &info, error));
     TOOL_TRY(get_cache(&before, error));
     if (!before.path[0])
         return tool_fail(error, TOOL_BAD_INPUT, "CLMGK_CACHE_DIR is empty: there is no cache to reset");
-    if (clmgk_tuning_reset(NULL, info.device_id, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
+    TOOL_TRY(tool_check_library(clmgk_tuning_reset(NULL, info.device_id, &error->library), error));
     TOOL_TRY(tune_history_remove(before.path, info.device_id ? &info : NULL, error));
     TOOL_TRY(get_cache(&after, error));
     const uint64_t removed = before.entries - after.entries;
@@ -133,8 +125,7 @@ tool_exit tune_reset(const tune_options *options, tool_error *error)
     return tool_flush_stdout(error);
 }
 
-/* ---- export and import
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- export and import ------------------------------------------------------------------------------------------ */
 
 static tool_exit write_text(const char *path, const char *text, size_t length, tool_error *error)
 {
@@ -178,18 +169,14 @@ static size_t count_entries(const char *text, size_t length)
 tool_exit tune_export(const tune_options *options, tool_error *error)
 {
     clmgk_device_info info;
-    clmgk_error failure = {0};
     size_t length = 0, now = 0;
     TOOL_TRY(chosen_device(options, &info, error));
-    if (clmgk_tuning_export(NULL, info.device_id, NULL, 0, &length, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
+    TOOL_TRY(tool_check_library(clmgk_tuning_export(NULL, info.device_id, NULL, 0, &length, &error->library), error));
     char *const text = malloc(length + 1);
-    if (!text)
-        return tool_fail_memory(error, "the entries");
-    tool_exit status = TOOL_DONE;
-    if (clmgk_tuning_export(NULL, info.device_id, text, length, &now, &failure) != CLMGK_OK)
-        status = tool_fail_library(error, &failure);
-    else if (now > length)
+    TOOL_TRY(tool_check_memory(text, "the entries", error));
+    tool_exit status =
+        tool_check_library(clmgk_tuning_export(NULL, info.device_id, text, length, &now, &error->library), error);
+    if (status == TOOL_DONE && now > length)
         status = tool_fail(error, TOOL_SYSTEM_ERROR, "--export: the cache changed meanwhile: try again");
     if (status == TOOL_DONE)
         status = write_text(options->export_path, text, now, error);
@@ -221,17 +208,16 @@ static tool_exit read_text(const char *path, char **text, size_t *length, tool_e
 tool_exit tune_import(const tune_options *options, tool_error *error)
 {
     clmgk_tuning_info cache;
-    clmgk_error failure = {0};
     char *text = NULL;
     size_t length = 0, taken = 0;
     TOOL_TRY(get_cache(&cache, error));
     if (!cache.path[0])
         return tool_fail(error, TOOL_BAD_INPUT, "CLMGK_CACHE_DIR is empty: there is no cache to import into");
     tool_exit status = read_text(options->import_path, &text, &length, error);
-    if (status == TOOL_DONE && clmgk_tuning_import(NULL, text, length, &taken, &failure) != CLMGK_OK)
-        status = failure.status == CLMGK_ERROR_INVALID_VALUE
-                     ? tool_fail(error, TOOL_BAD_INPUT, "--import '%s': %s", options->import_path, failure.message)
-                     : tool_fail_library(error, &failure);
+    if (status == TOOL_DONE)
+        status = tool_check_library(clmgk_tuning_import(NULL, text, length, &taken, &error->library), error);
+    if (error->library.status == CLMGK_ERROR_INVALID_VALUE)
+        status = tool_fail(error, TOOL_BAD_INPUT, "--import '%s': %s", options->import_path, error->library.message);
     free(text);
     return status == TOOL_DONE ? tell_count(options, "taken", options->import_path, taken, error) : status;
 }

@@ -115,12 +115,9 @@ tool_exit tune_parse_options(int argc, char **argv, tune_options *options, bool 
             values[OPTION_SHAPES] || values[OPTION_VARIANTS] || bench_given_size(choice.sizes) ? "none" : "layer";
     if (strcmp(products, "none") != 0)
         TOOL_TRY(tool_parse_products("products", products, options->products, &options->product_count, error));
-    if (values[OPTION_BUDGET])
-        TOOL_TRY(tool_parse_positive("budget", values[OPTION_BUDGET], &options->budget_s, error));
-    if (values[OPTION_CANDIDATE_LIMIT])
-        TOOL_TRY(tool_parse_positive("candidate-limit", values[OPTION_CANDIDATE_LIMIT], &options->candidate_s, error));
-    if (values[OPTION_SEARCH])
-        TOOL_TRY(tool_parse_name("search", values[OPTION_SEARCH], searches, TOOL_COUNT(searches), &search, error));
+    TOOL_TRY(tool_parse_positive("budget", values[OPTION_BUDGET], &options->budget_s, error));
+    TOOL_TRY(tool_parse_positive("candidate-limit", values[OPTION_CANDIDATE_LIMIT], &options->candidate_s, error));
+    TOOL_TRY(tool_parse_name("search", values[OPTION_SEARCH], searches, TOOL_COUNT(searches), &search, error));
     options->device = values[TOOL_OPTION_DEVICE];
     options->all_devices = values[OPTION_ALL_DEVICES] != NULL;
     if (options->device && options->all_devices)

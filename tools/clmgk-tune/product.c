@@ -33,7 +33,6 @@ static tool_exit open_product(const tool_device *device, const char *folder, con
                               const tool_product *shape, product *p, tool_error *error)
 {
     clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
-    clmgk_error failure = {0};
     *p = (product){.library = NULL};
     options.untuned = json_is_true(json_object_get(job, "untuned"));
     if (options.untuned)
@@ -41,8 +40,8 @@ static tool_exit open_product(const tool_device *device, const char *folder, con
     else
         options.tuning_dir = json_string_value(json_object_get(job, "tuning_dir"));
     TOOL_TRY(tool_matrices_create(device, shape, &p->matrices, error));
-    if (clmgk_context_create(device->context, device->info.device_id, &options, &p->library, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
+    TOOL_TRY(tool_check_library(
+        clmgk_context_create(device->context, device->info.device_id, &options, &p->library, &error->library), error));
     return tool_multiplier_open(device, p->library, &p->matrices, json_string_value(json_object_get(job, "provider")),
                                 json_string_value(json_object_get(job, "parameters")), &p->multiplier, error);
 }

@@ -101,7 +101,7 @@ static tool_exit make_space(clblast_search *c, tool_error *error)
         TOOL_TRY(session_add_tunables(tables[t], &c->points, error));
     c->space = (tune_space){CLBLAST, c->points.parameters, c->points.count, is_legal, c};
     c->search = tune_search_create(&c->space, 1, SEED, c->base->options->random ? TUNE_RANDOM : TUNE_NEIGHBOURS);
-    return c->search ? TOOL_DONE : tool_fail_memory(error, "the search");
+    return tool_check_memory(c->search, "the search", error);
 }
 
 /* Tells the search a ratio, which is not positive for values that failed, and keeps the best. */
@@ -171,14 +171,12 @@ static tool_exit prove(clblast_search *c, const char *parameters, bool *kept, to
 
 static tool_exit store_clblast(session *s, const char *parameters, double before_ms, tool_error *error)
 {
-    clmgk_error failure = {0};
     const clmgk_tuned tuned = {.choice = CLBLAST,
                                .parameters = parameters,
                                .time_ms = s->report->clblast.ratio * before_ms,
                                .default_ms = before_ms};
-    return clmgk_gemm_tuning_store_device(s->device.library, NULL, CLMGK_DTYPE_F32, &tuned, &failure) == CLMGK_OK
-               ? TOOL_DONE
-               : tool_fail_library(error, &failure);
+    return tool_check_library(
+        clmgk_gemm_tuning_store_device(s->device.library, NULL, CLMGK_DTYPE_F32, &tuned, &error->library), error);
 }
 
 static tool_exit settle(clblast_search *c, bool finished, tool_error *error)
@@ -259,8 +257,7 @@ done:
     return status;
 }
 
-/* ---- providers ----------------------------------------------------------------------------------------------------
- */
+/* ---- providers -------------------------------------------------------------------------------------------- */
 
 /* Providers that can multiply f32 on the device, and do it right. */
 static tool_exit list_providers(session *s, tune_product *product, tool_error *error)
@@ -268,9 +265,8 @@ static tool_exit list_providers(session *s, tune_product *product, tool_error *e
     const char *name = clmgk_gemm_provider(0);
     for (size_t i = 0; name && product->provider_count < TUNE_MAX_PROVIDERS; name = clmgk_gemm_provider(++i)) {
         clmgk_gemm_provider_info info;
-        clmgk_error failure = {0};
-        if (clmgk_gemm_provider_state(s->report->device.device_id, i, &info, &failure) != CLMGK_OK)
-            return tool_fail_library(error, &failure);
+        TOOL_TRY(tool_check_library(clmgk_gemm_provider_state(s->report->device.device_id, i, &info, &error->library),
+                                    error));
         if ((info.dtypes & 1U << CLMGK_DTYPE_F32) == 0)
             continue;
         TOOL_TRY(session_ask(s, 0, json_pack("{s:s, s:s}", "job", "product-check", "provider", name), 0, error));
@@ -283,13 +279,11 @@ static tool_exit list_providers(session *s, tune_product *product, tool_error *e
 static tool_exit store_choice(const session *s, const tune_product *product, const char *cache_dir, tool_error *error)
 {
     const clmgk_gemm_desc desc = tool_product_desc(&product->shape);
-    clmgk_error failure = {0};
     const double ms = product->provider[product->chosen].ms;
     const clmgk_tuned tuned = {
         .choice = product->provider[product->chosen].name, .time_ms = ms, .default_ms = ms / product->ratio};
-    return clmgk_gemm_tuning_store(s->device.library, cache_dir, &desc, &tuned, &failure) == CLMGK_OK
-               ? TOOL_DONE
-               : tool_fail_library(error, &failure);
+    return tool_check_library(clmgk_gemm_tuning_store(s->device.library, cache_dir, &desc, &tuned, &error->library),
+                              error);
 }
 
 /* Whether a plan that finds the candidate in the cache by itself is faster than the first provider, in turn. */

@@ -33,8 +33,7 @@ void tune_report_free(tune_report *report)
     *report = (tune_report){.results = NULL};
 }
 
-/* ---- figures
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- figures ---------------------------------------------------------------------------------------------------- */
 
 static bool is_measured(const tune_result *result)
 {
@@ -85,8 +84,7 @@ static summary summarise(const tune_report *report)
     return sum;
 }
 
-/* ---- text
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- text ------------------------------------------------------------------------------------------------------- */
 
 static const char *outcome_name(tune_outcome outcome)
 {
@@ -152,8 +150,7 @@ void tune_print_report(const tune_report *report, FILE *stream)
         fprintf(stream, "The budget was spent before all cases had their turn: go on with --resume.\n");
 }
 
-/* ---- JSON
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- JSON ------------------------------------------------------------------------------------------------------- */
 
 static json_t *result_json(const tune_result *result)
 {

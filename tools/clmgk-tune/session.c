@@ -80,11 +80,10 @@ json_int_t session_clamp(double number, int low, int high)
 
 tool_exit session_add_tunables(const char *table, point_space *space, tool_error *error)
 {
-    clmgk_error failure = {0};
     const size_t room = TUNE_MOST_PARAMETERS - space->count;
     size_t more = 0;
-    if (clmgk_tunable_list(table, space->tunables + space->count, room, &more, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
+    TOOL_TRY(tool_check_library(clmgk_tunable_list(table, space->tunables + space->count, room, &more, &error->library),
+                                error));
     if (more > room)
         return tool_fail(error, TOOL_SYSTEM_ERROR, "table %s: more tunables than this program knows", table);
     for (; more > 0; more--, space->count++) {

@@ -79,10 +79,8 @@ static bench_manner manner_of(const worker *w, const bench_case *item, const cha
 
 static tool_exit open_runner(const worker *w, const bench_manner *manner, bench_runner *run, tool_error *error)
 {
-    clmgk_error failure = {0};
     double plan_ms = 0;
-    TOOL_TRY(bench_runner_open(&w->device, manner, &w->arrays, &w->item->desc, w->item->pass, run, &plan_ms, &failure,
-                               error));
+    TOOL_TRY(bench_runner_open(&w->device, manner, &w->arrays, &w->item->desc, w->item->pass, run, &plan_ms, error));
     const uint64_t workspace = clmgk_plan_workspace_size(run->plan);
     if (workspace > WORKSPACE_FACTOR * w->item->array_bytes && workspace > clmgk_plan_workspace_size(w->usual.plan) &&
         w->usual.plan)
@@ -182,9 +180,8 @@ static tool_exit do_lookup(worker *w, const json_t *job, json_t **answer, tool_e
     bench_runner run = {.pass = w->item->pass};
     clmgk_plan_info plan;
     bench_pass_info info;
-    clmgk_error failure = {0};
     tool_exit status = TOOL_DONE;
-    TOOL_TRY_GOTO(status, bench_runner_plan(&w->device, &manner, &w->item->desc, &run, &failure, error), done);
+    TOOL_TRY_GOTO(status, bench_runner_plan(&w->device, &manner, &w->item->desc, &run, error), done);
     TOOL_TRY_GOTO(status, bench_runner_info(&run, &plan, &info, error), done);
     *answer = json_pack("{s:b, s:s, s:s, s:s}", "ok", 1, "tuning", clmgk_tuning_source_name(info.tuning), "engine",
                         clmgk_engine_name(info.engine), "parameters", info.parameters);
@@ -198,8 +195,7 @@ static tool_exit do_compile(worker *w, const json_t *job, const bench_case *item
 {
     const bench_manner manner = manner_of(w, item, text_of(job, "engine"), text_of(job, "parameters"));
     bench_runner run = {.pass = item->pass};
-    clmgk_error failure = {0};
-    const tool_exit status = bench_runner_plan(&w->device, &manner, &item->desc, &run, &failure, error);
+    const tool_exit status = bench_runner_plan(&w->device, &manner, &item->desc, &run, error);
     bench_runner_close(&run);
     if (status == TOOL_DONE)
         *answer = json_pack("{s:b}", "ok", 1);
@@ -278,8 +274,7 @@ static tool_exit do_check(worker *w, const json_t *job, json_t **answer, tool_er
     size_t count = 0;
     TOOL_TRY(awkward_problems(w, problems, &count, error));
     for (size_t i = 0; i < count && found.ok; i++) {
-        clmgk_error failure = {0};
-        TOOL_TRY(bench_check(&w->device, &manner, &w->arrays, &problems[i], w->item->pass, &found, &failure, error));
+        TOOL_TRY(bench_check(&w->device, &manner, &w->arrays, &problems[i], w->item->pass, &found, error));
     }
     *answer = json_pack("{s:b, s:b, s:s}", "ok", 1, "wrong", (int)!found.ok, "message", found.message);
     return TOOL_DONE;
@@ -320,7 +315,7 @@ static tool_exit do_job(worker *w, const json_t *job, json_t **answer, tool_erro
 /* One line in, one line out; false at the end of either. */
 static bool serve(worker *w, const char *line)
 {
-    tool_error error = {{0}};
+    tool_error error = {.message = ""};
     json_t *job = json_loads(line, 0, NULL);
     json_t *answer = NULL;
     const tool_exit status =
@@ -389,7 +384,7 @@ static void serve_all(worker *w)
 int tune_worker(const char *folder, const char *selector, int argc, char **argv)
 {
     worker w = {.folder = folder, .group = SIZE_MAX};
-    tool_error error = {{0}};
+    tool_error error = {.message = ""};
     bool finished = false;
     tool_exit status = tune_parse_options(argc, argv, &w.options, &finished, &error);
     if (status == TOOL_DONE && !finished)

@@ -262,8 +262,7 @@ static tool_exit read_header(npy_file *file, uint64_t file_size, tool_error *err
 {
     const size_t size = 12 + NPY_MAX_HEADER;
     unsigned char *const bytes = malloc(size);
-    if (!bytes)
-        return tool_fail_memory(error, file->path);
+    TOOL_TRY(tool_check_memory(bytes, file->path, error));
     const size_t length = fread(bytes, 1, size, file->stream);
     const char *why = ferror(file->stream) ? strerror(errno) : npy_parse_header(bytes, length, &file->header);
     free(bytes);

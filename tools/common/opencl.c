@@ -7,25 +7,19 @@
 
 tool_exit tool_device_open_info(const clmgk_device_info *info, tool_device *device, tool_error *error)
 {
-    clmgk_error failure = {0};
     tool_exit status = TOOL_DONE;
     cl_int code = CL_SUCCESS;
     *device = (tool_device){.info = *info};
     const cl_context_properties properties[] = {CL_CONTEXT_PLATFORM, (cl_context_properties)info->platform_id, 0};
     device->context = clCreateContext(properties, 1, &info->device_id, NULL, NULL, &code);
-    if (!device->context) {
-        status = tool_fail_cl(error, code, "clCreateContext");
-        goto fail;
-    }
+    TOOL_TRY_GOTO(status, tool_check_cl(code, "clCreateContext", error), fail);
     device->queue = clCreateCommandQueue(device->context, info->device_id, CL_QUEUE_PROFILING_ENABLE, &code);
-    if (!device->queue) {
-        status = tool_fail_cl(error, code, "clCreateCommandQueue");
-        goto fail;
-    }
-    if (clmgk_context_create(device->context, info->device_id, NULL, &device->library, &failure) != CLMGK_OK) {
-        status = tool_fail_library(error, &failure);
-        goto fail;
-    }
+    TOOL_TRY_GOTO(status, tool_check_cl(code, "clCreateCommandQueue", error), fail);
+    TOOL_TRY_GOTO(
+        status,
+        tool_check_library(
+            clmgk_context_create(device->context, info->device_id, NULL, &device->library, &error->library), error),
+        fail);
     return TOOL_DONE;
 fail:
     tool_device_close(device);
@@ -34,34 +28,31 @@ fail:
 
 tool_exit tool_device_open(const char *selector, tool_device *device, tool_error *error)
 {
-    clmgk_error failure = {0};
     clmgk_device_info info;
     *device = (tool_device){0};
-    if (clmgk_select_device(selector, &info, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
+    TOOL_TRY(tool_check_library(clmgk_select_device(selector, &info, &error->library), error));
     return tool_device_open_info(&info, device, error);
 }
 
 tool_exit tool_list_devices(const char *selector, bool all, clmgk_device_info **infos, size_t *count, tool_error *error)
 {
-    clmgk_error failure = {0};
     size_t room = 1;
-    if (all && clmgk_list_devices(NULL, 0, &room, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
+    TOOL_TRY(tool_check_library(all && clmgk_list_devices(NULL, 0, &room, &error->library), error));
     if (room == 0)
         return tool_fail(error, TOOL_NO_DEVICE, "no OpenCL device: expected a driver (such as pocl-opencl-icd)");
     *infos = calloc(room, sizeof(**infos));
     *count = room;
-    if (!*infos)
-        return tool_fail_memory(error, "the list of devices");
-    if ((all ? clmgk_list_devices(*infos, room, count, &failure) : clmgk_select_device(selector, *infos, &failure)) ==
-        CLMGK_OK) {
+    TOOL_TRY(tool_check_memory(*infos, "the list of devices", error));
+    const tool_exit status = tool_check_library(all ? clmgk_list_devices(*infos, room, count, &error->library)
+                                                    : clmgk_select_device(selector, *infos, &error->library),
+                                                error);
+    if (status == TOOL_DONE) {
         *count = *count < room ? *count : room;
         return TOOL_DONE;
     }
     free(*infos);
     *infos = NULL;
-    return tool_fail_library(error, &failure);
+    return status;
 }
 
 void tool_device_close(tool_device *device)
@@ -81,29 +72,17 @@ double tool_now_ms(void)
     return 1e3 * (double)now.tv_sec + 1e-6 * (double)now.tv_nsec;
 }
 
-/* What an enqueue that began at `start` took, or why it failed. */
-static tool_exit finish(const tool_device *device, clmgk_status enqueued, const clmgk_error *failure, double start,
-                        double *milliseconds, tool_error *error)
-{
-    if (enqueued != CLMGK_OK)
-        return tool_fail_library(error, failure);
-    const cl_int code = clFinish(device->queue);
-    if (code != CL_SUCCESS)
-        return tool_fail_cl(error, code, "clFinish");
-    *milliseconds = tool_now_ms() - start;
-    return TOOL_DONE;
-}
-
 tool_exit tool_time_pass(const tool_device *device, clmgk_plan *plan, clmgk_pass pass, const clmgk_attention_args *args,
                          double *milliseconds, tool_error *error)
 {
     clmgk_status (*const enqueues[CLMGK_PASSES])(clmgk_plan *, cl_command_queue, const clmgk_attention_args *, cl_uint,
                                                  const cl_event *, cl_event *, clmgk_error *) = {
         clmgk_enqueue_forward, clmgk_enqueue_backward, clmgk_enqueue_statistics, clmgk_enqueue_combine};
-    clmgk_error failure = {0};
     const double start = tool_now_ms();
-    const clmgk_status status = enqueues[pass](plan, device->queue, args, 0, NULL, NULL, &failure);
-    return finish(device, status, &failure, start, milliseconds, error);
+    TOOL_TRY(tool_check_library(enqueues[pass](plan, device->queue, args, 0, NULL, NULL, &error->library), error));
+    TOOL_TRY(tool_check_cl(clFinish(device->queue), "clFinish", error));
+    *milliseconds = tool_now_ms() - start;
+    return TOOL_DONE;
 }
 
 static int compare_numbers(const void *left, const void *right)
@@ -127,7 +106,7 @@ tool_exit tool_make_buffer(const tool_device *device, size_t bytes, const void *
     cl_int code = CL_SUCCESS;
     /* The values are only read, whatever OpenCL's prototype says. */
     *buffer = clCreateBuffer(device->context, flags, tool_buffer_bytes(bytes, 1), (void *)(uintptr_t)values, &code);
-    return *buffer ? TOOL_DONE : tool_fail_cl(error, code, "clCreateBuffer");
+    return tool_check_cl(code, "clCreateBuffer", error);
 }
 
 void tool_release_buffer(cl_mem buffer)

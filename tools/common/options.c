@@ -117,8 +117,7 @@ tool_exit tool_parse_options(const tool_program *program, int argc, char **argv,
     for (size_t i = 0; i < program->option_count; i++)
         values[i] = NULL;
     struct option *const table = make_getopt_table(program);
-    if (!table)
-        return tool_fail_memory(error, "the options");
+    TOOL_TRY(tool_check_memory(table, "the options", error));
     const tool_exit status = walk_options(program, table, argc, argv, values, error);
     free(table);
     if (status != TOOL_DONE)
@@ -139,7 +138,7 @@ tool_exit tool_parse_integers(const char *option, const char *text, int64_t low,
                               int64_t *values, tool_error *error)
 {
     const char *at = text;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; text && i < count; i++) {
         char *end = NULL;
         errno = 0;
         const intmax_t number = strtoimax(at, &end, 10);
@@ -167,6 +166,8 @@ tool_exit tool_parse_u64(const char *option, const char *text, uint64_t *value, 
 {
     char *end = NULL;
     errno = 0;
+    if (!text)
+        return TOOL_DONE;
     const uintmax_t number = strtoumax(text, &end, 10);
     if (strspn(text, "0123456789") != strlen(text) || end == text || errno == ERANGE || number > UINT64_MAX)
         return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected a whole number from 0 to %" PRIu64, option, text,
@@ -178,6 +179,8 @@ tool_exit tool_parse_u64(const char *option, const char *text, uint64_t *value, 
 tool_exit tool_parse_number(const char *option, const char *text, double *value, tool_error *error)
 {
     char *end = NULL;
+    if (!text)
+        return TOOL_DONE;
     *value = strtod(text, &end);
     if (end == text || *end != '\0' || !isfinite(*value))
         return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected a finite number", option, text);
@@ -197,14 +200,15 @@ static void list_names(const char *const *names, size_t count, char *text, size_
 tool_exit tool_parse_positive(const char *option, const char *text, double *value, tool_error *error)
 {
     TOOL_TRY(tool_parse_number(option, text, value, error));
-    return *value > 0 && isfinite(*value)
-               ? TOOL_DONE
-               : tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected a number above 0", option, text);
+    return !text || *value > 0 ? TOOL_DONE
+                               : tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected a number above 0", option, text);
 }
 
 tool_exit tool_parse_name(const char *option, const char *text, const char *const *names, size_t count, size_t *index,
                           tool_error *error)
 {
+    if (!text)
+        return TOOL_DONE;
     for (size_t i = 0; i < count; i++) {
         if (strcmp(text, names[i]) == 0) {
             *index = i;
@@ -222,8 +226,7 @@ tool_exit tool_parse_numbers(const char *option, const char *text, double **numb
     for (const char *c = text; *c != '\0'; c++)
         fields += *c == ',';
     double *const values = calloc(fields, sizeof *values);
-    if (!values)
-        return tool_fail_memory(error, option);
+    TOOL_TRY(tool_check_memory(values, option, error));
     const char *at = text;
     for (size_t i = 0; i < fields; i++) {
         char *end = NULL;
@@ -265,7 +268,7 @@ tool_exit tool_parse_dtype(const char *option, const char *text, clmgk_dtype *dt
 {
     static const char *const names[] = {
         [CLMGK_DTYPE_F32] = "f32", [CLMGK_DTYPE_F16] = "f16", [CLMGK_DTYPE_BF16] = "bf16"};
-    size_t index = 0;
+    size_t index = (size_t)*dtype;
     TOOL_TRY(tool_parse_name(option, text, names, TOOL_COUNT(names), &index, error));
     *dtype = (clmgk_dtype)index;
     return TOOL_DONE;
@@ -274,7 +277,7 @@ tool_exit tool_parse_dtype(const char *option, const char *text, clmgk_dtype *dt
 tool_exit tool_parse_engine(const char *option, const char *text, clmgk_engine *engine, tool_error *error)
 {
     const char *names[8];
-    size_t index = 0, count = 0;
+    size_t index = (size_t)*engine, count = 0;
     for (; count < TOOL_COUNT(names) && clmgk_engine_name((clmgk_engine)count); count++)
         names[count] = clmgk_engine_name((clmgk_engine)count);
     TOOL_TRY(tool_parse_name(option, text, names, count, &index, error));

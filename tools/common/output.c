@@ -124,8 +124,7 @@ static void close_pipe(const tool_outputs *outputs)
 tool_exit tool_outputs_create(tool_outputs **out, tool_error *error)
 {
     tool_outputs *const outputs = calloc(1, sizeof *outputs);
-    if (!outputs)
-        return tool_fail_memory(error, "the output files");
+    TOOL_TRY(tool_check_memory(outputs, "the output files", error));
     signal(SIGXFSZ, SIG_IGN);
     if (pipe(outputs->pipe) != 0) {
         const int code = errno;
@@ -244,8 +243,7 @@ static char *folder_of(const char *target)
 static tool_exit check_folder(const output_file *file, tool_error *error)
 {
     char *const folder = folder_of(file->target);
-    if (!folder)
-        return tool_fail_memory(error, file->path);
+    TOOL_TRY(tool_check_memory(folder, file->path, error));
     const bool writable = access(folder, W_OK | X_OK) == 0;
     const int code = errno;
     free(folder);

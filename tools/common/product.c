@@ -80,8 +80,7 @@ tool_exit tool_matrices_create(const tool_device *device, const tool_product *pr
     for (size_t i = 0; i < TOOL_COUNT(counts); i++) {
         const size_t bytes = counts[i] * sizeof(float);
         float *const values = matrices->host[i] = malloc(bytes);
-        if (!values)
-            return tool_fail_memory(error, "matrices");
+        TOOL_TRY(tool_check_memory(values, "matrices", error));
         if (i < 2)
             fill(values, counts[i], (uint32_t)i + 1);
         else
@@ -103,9 +102,9 @@ void tool_matrices_release(tool_matrices *matrices)
 tool_exit tool_matrices_read(const tool_device *device, const tool_matrices *matrices, tool_error *error)
 {
     const size_t bytes = (size_t)(matrices->product.m * matrices->product.n) * sizeof(float);
-    const cl_int code =
-        clEnqueueReadBuffer(device->queue, matrices->buffer[2], CL_TRUE, 0, bytes, matrices->host[2], 0, NULL, NULL);
-    return code == CL_SUCCESS ? TOOL_DONE : tool_fail_cl(error, code, "clEnqueueReadBuffer");
+    return tool_check_cl(
+        clEnqueueReadBuffer(device->queue, matrices->buffer[2], CL_TRUE, 0, bytes, matrices->host[2], 0, NULL, NULL),
+        "clEnqueueReadBuffer", error);
 }
 
 static bool check_element(const tool_matrices *x, int64_t row, int64_t column, char *message, size_t size)
@@ -147,12 +146,11 @@ tool_exit tool_multiplier_open(const tool_device *device, clmgk_context *library
 {
     clmgk_gemm_options options = CLMGK_GEMM_OPTIONS_INIT;
     const clmgk_gemm_desc desc = tool_product_desc(&matrices->product);
-    clmgk_error failure = {0};
     *multiplier = (tool_multiplier){.args = CLMGK_GEMM_ARGS_INIT};
     options.provider = provider;
     options.parameters = parameters;
-    if (clmgk_gemm_plan_create(library, &desc, &options, &multiplier->plan, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
+    TOOL_TRY(tool_check_library(clmgk_gemm_plan_create(library, &desc, &options, &multiplier->plan, &error->library),
+                                error));
     multiplier->args.a.memory = matrices->buffer[0];
     multiplier->args.b.memory = matrices->buffer[1];
     multiplier->args.c.memory = matrices->buffer[2];
@@ -170,16 +168,17 @@ void tool_multiplier_close(tool_multiplier *multiplier)
 tool_exit tool_multiplier_run(const tool_device *device, const tool_multiplier *multiplier, int calls, double *ms,
                               tool_error *error)
 {
-    clmgk_error failure = {0};
     const double start = tool_now_ms();
     for (int i = 0; i < calls; i++) {
-        if (clmgk_enqueue_gemm(multiplier->plan, device->queue, &multiplier->args, 0, NULL, NULL, &failure) !=
-            CLMGK_OK) {
+        const tool_exit status = tool_check_library(
+            clmgk_enqueue_gemm(multiplier->plan, device->queue, &multiplier->args, 0, NULL, NULL, &error->library),
+            error);
+        if (status != TOOL_DONE) {
             (void)clFinish(device->queue);
-            return tool_fail_library(error, &failure);
+            return status;
         }
     }
     const cl_int code = clFinish(device->queue);
     *ms = (tool_now_ms() - start) / calls;
-    return code == CL_SUCCESS ? TOOL_DONE : tool_fail_cl(error, code, "clFinish");
+    return tool_check_cl(code, "clFinish", error);
 }

@@ -14,6 +14,7 @@ tool_exit tool_fail(tool_error *error, tool_exit status, const char *format, ...
     va_start(args, format);
     vsnprintf(error->message, sizeof error->message, format, args);
     va_end(args);
+    error->library.status = CLMGK_OK;
     return status;
 }
 
@@ -41,16 +42,21 @@ static tool_exit exit_of(clmgk_status status)
     return TOOL_SYSTEM_ERROR;
 }
 
-tool_exit tool_fail_library(tool_error *error, const clmgk_error *failure)
+tool_exit tool_check_library(clmgk_status status, tool_error *error)
 {
-    return tool_fail(error, exit_of(failure->status), "%s", failure->message);
+    if (status != CLMGK_OK)
+        (void)tool_fail(error, TOOL_DONE, "%s", error->library.message);
+    error->library.status = status;
+    return exit_of(status);
 }
 
-tool_exit tool_fail_cl(tool_error *error, cl_int code, const char *call)
+tool_exit tool_check_cl(cl_int code, const char *call, tool_error *error)
 {
     const bool memory = code == CL_OUT_OF_HOST_MEMORY || code == CL_OUT_OF_RESOURCES ||
                         code == CL_MEM_OBJECT_ALLOCATION_FAILURE ||
                         code == CL_INVALID_BUFFER_SIZE; /* beyond the largest allocation */
+    if (code == CL_SUCCESS)
+        return TOOL_DONE;
     return tool_fail(error, memory ? TOOL_SYSTEM_ERROR : TOOL_NO_DEVICE, "%s failed with OpenCL error %d%s", call,
                      (int)code, memory ? " (out of memory or resources)" : "");
 }
@@ -58,6 +64,11 @@ tool_exit tool_fail_cl(tool_error *error, cl_int code, const char *call)
 tool_exit tool_fail_memory(tool_error *error, const char *what)
 {
     return tool_fail(error, TOOL_SYSTEM_ERROR, "out of memory for %s", what);
+}
+
+tool_exit tool_check_memory(const void *made, const char *what, tool_error *error)
+{
+    return made ? TOOL_DONE : tool_fail_memory(error, what);
 }
 
 int tool_report(const tool_program *program, tool_exit status, const tool_error *error)

@@ -30,19 +30,20 @@ typedef enum tool_exit {
 
 typedef struct tool_error {
     char message[2048];
+    clmgk_error library; /* for its calls; the status is not CLMGK_OK where it was the library that failed */
 } tool_error;
 
 /* Records a message and returns `status`. */
 tool_exit tool_fail(tool_error *error, tool_exit status, const char *format, ...) TOOL_PRINTF(3, 4);
 
-/* The same for a failure of the library; its status gives the exit status. */
-tool_exit tool_fail_library(tool_error *error, const clmgk_error *failure);
-
-/* The same for a failed OpenCL call. */
-tool_exit tool_fail_cl(tool_error *error, cl_int code, const char *call);
-
 /* Out of host memory while making `what`. */
 tool_exit tool_fail_memory(tool_error *error, const char *what);
+
+/* TOOL_DONE, or the failure of a call of the library that was given error->library, of an OpenCL call, or of making
+ * `what`, which is NULL. */
+tool_exit tool_check_library(clmgk_status status, tool_error *error);
+tool_exit tool_check_cl(cl_int code, const char *call, tool_error *error);
+tool_exit tool_check_memory(const void *made, const char *what, tool_error *error);
 
 /* Return at once, or go to a clean-up label with `status` set, when a step fails. */
 #define TOOL_TRY(call)                                                                                                 \
@@ -100,7 +101,8 @@ typedef struct tool_program {
 tool_exit tool_parse_options(const tool_program *program, int argc, char **argv, const char **values, bool *finished,
                              tool_error *error);
 
-/* Values. `option` is the option's name without dashes, for the message. */
+/* Values. `option` is the option's name without dashes, for the message. Where `text` is NULL, the option was not
+ * given, and the value stays. */
 tool_exit tool_parse_integer(const char *option, const char *text, int64_t low, int64_t high, int64_t *value,
                              tool_error *error);
 

@@ -117,10 +117,9 @@ static tool_exit make_input(const tool_device *device, const void *pattern, size
     for (size_t done = 0; done < count;) {
         const size_t left = BENCH_PATTERN - start;
         const size_t now = count - done < left ? count - done : left;
-        const cl_int code = clEnqueueWriteBuffer(device->queue, *buffer, CL_TRUE, done * size, now * size,
-                                                 (const char *)pattern + start * size, 0, NULL, NULL);
-        if (code != CL_SUCCESS)
-            return tool_fail_cl(error, code, "clEnqueueWriteBuffer");
+        TOOL_TRY(tool_check_cl(clEnqueueWriteBuffer(device->queue, *buffer, CL_TRUE, done * size, now * size,
+                                                    (const char *)pattern + start * size, 0, NULL, NULL),
+                               "clEnqueueWriteBuffer", error));
         done += now;
         start = 0;
     }
@@ -198,8 +197,7 @@ static tool_exit make_parameter(const tool_device *device, const bench_arrays *a
 {
     const bool integers = clmgk_array_get_info(array)->element == CLMGK_ELEMENT_I32;
     void *const values = calloc(count, sizeof(float));
-    if (!values)
-        return tool_fail_memory(error, "a parameter's values");
+    TOOL_TRY(tool_check_memory(values, "a parameter's values", error));
     for (size_t i = 0; i < count; i++) {
         if (integers)
             ((int32_t *)values)[i] = bench_offset(desc, (int64_t)i);
@@ -249,8 +247,7 @@ tool_exit bench_values_create(const clmgk_attention_desc *desc, bench_values *va
         if (count.of[array] == 0 || is_output(array))
             continue;
         values->of[array] = calloc(count.of[array], sizeof(double)); /* or int32_t */
-        if (!values->of[array])
-            return tool_fail_memory(error, "values to check");
+        TOOL_TRY(tool_check_memory(values->of[array], "values to check", error));
     }
 #define TAKE(name, field, ...) values->problem.field = values->of[CLMGK_ARRAY_##name];
     CLMGK_ARRAY_LIST(TAKE, CLMGK_ARRAY_NONE, CLMGK_ARRAY_NONE)

@@ -341,13 +341,13 @@ typedef struct bench_runner {
 
 /* The plan alone, into an empty `run`. On failure `run` holds what bench_runner_close takes. */
 tool_exit bench_runner_plan(const tool_device *device, const bench_manner *manner, const clmgk_attention_desc *desc,
-                            bench_runner *run, clmgk_error *failure, tool_error *error);
+                            bench_runner *run, tool_error *error);
 
-/* A plan with its arrays, its outputs spoiled; *plan_ms is what making the plan took. `failure` is the library's where
- * it was the library that refused. On failure `run` holds what bench_runner_close takes. */
+/* A plan with its arrays, its outputs spoiled; *plan_ms is what making the plan took. On failure `run` holds what
+ * bench_runner_close takes. */
 tool_exit bench_runner_open(const tool_device *device, const bench_manner *manner, const bench_arrays *arrays,
                             const clmgk_attention_desc *desc, bench_pass pass, bench_runner *run, double *plan_ms,
-                            clmgk_error *failure, tool_error *error);
+                            tool_error *error);
 void bench_runner_close(bench_runner *run);
 
 /* What the runner's plan says of its pass; texts are the plan's. */
@@ -372,7 +372,6 @@ tool_exit bench_choose_calls(const tool_device *device, const bench_runner *run,
 
 /* Runs the whole of a problem and compares it with the reference. */
 tool_exit bench_check(const tool_device *device, const bench_manner *manner, const bench_arrays *arrays,
-                      const clmgk_attention_desc *desc, bench_pass pass, bench_error_found *found, clmgk_error *failure,
-                      tool_error *error);
+                      const clmgk_attention_desc *desc, bench_pass pass, bench_error_found *found, tool_error *error);
 
 #endif

@@ -145,13 +145,10 @@ static tool_exit parse_modifiers(const char *const *values, bench_modifiers *mod
 {
     if (values[BENCH_SIZE_WINDOW])
         TOOL_TRY(parse_window(values[BENCH_SIZE_WINDOW], modifiers, error));
-    if (values[BENCH_SIZE_PACKED])
-        TOOL_TRY(
-            tool_parse_integer("packed", values[BENCH_SIZE_PACKED], 1, MAX_SEQUENCES, &modifiers->sequences, error));
+    TOOL_TRY(tool_parse_integer("packed", values[BENCH_SIZE_PACKED], 1, MAX_SEQUENCES, &modifiers->sequences, error));
     if (values[BENCH_SIZE_BIAS])
         TOOL_TRY(parse_bias(values[BENCH_SIZE_BIAS], modifiers, error));
-    if (values[BENCH_SIZE_DROPOUT])
-        TOOL_TRY(tool_parse_number("dropout", values[BENCH_SIZE_DROPOUT], &modifiers->dropout, error));
+    TOOL_TRY(tool_parse_number("dropout", values[BENCH_SIZE_DROPOUT], &modifiers->dropout, error));
     modifiers->alibi = values[BENCH_SIZE_ALIBI] != NULL;
     modifiers->sinks = values[BENCH_SIZE_SINKS] != NULL;
     return TOOL_DONE;
@@ -168,8 +165,7 @@ static tool_exit parse_sizes(const char *const *values, bench_shape *shape, tool
         return tool_fail(error, TOOL_BAD_INPUT, "--%s is given: expected --length and --head-size with it",
                          bench_given_size(values));
     for (size_t i = 0; i < TOOL_COUNT(sizes); i++) {
-        if (values[i])
-            TOOL_TRY(tool_parse_integer(size_options[i].name, values[i], 1, INT32_MAX, sizes[i], error));
+        TOOL_TRY(tool_parse_integer(size_options[i].name, values[i], 1, INT32_MAX, sizes[i], error));
     }
     shape->causal = values[BENCH_SIZE_CAUSAL] != NULL;
     return parse_modifiers(values, &shape->modifiers, error);

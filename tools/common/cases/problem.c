@@ -106,8 +106,7 @@ static tool_exit count_pairs(const clmgk_attention_desc *desc, double *pairs, to
 {
     clmgk_host_args arrays = CLMGK_HOST_ARGS_INIT;
     int32_t *offsets = calloc((size_t)desc->sequences + 1, sizeof(*offsets));
-    if (!offsets)
-        return tool_fail_memory(error, "offsets");
+    TOOL_TRY(tool_check_memory(offsets, "offsets", error));
     for (int64_t t = 0; t < desc->sequences; t++)
         offsets[t + 1] = bench_offset(desc, t + 1);
     arrays.offsets = offsets;
@@ -120,13 +119,10 @@ static tool_exit make_case(const bench_shape *shape, bench_pass pass, const clmg
                            uint32_t gradients, bench_case *one, tool_error *error)
 {
     clmgk_attention_desc desc;
-    clmgk_error failure = {0};
     double pairs = 0;
-    if (clmgk_attention_validate(given, &desc, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
+    TOOL_TRY(tool_check_library(clmgk_attention_validate(given, &desc, &error->library), error));
     desc.gradients = pass == BENCH_BACKWARD ? gradients_had(&desc, gradients) : 0;
-    if (clmgk_attention_validate(&desc, &desc, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
+    TOOL_TRY(tool_check_library(clmgk_attention_validate(&desc, &desc, &error->library), error));
     TOOL_TRY(count_pairs(&desc, &pairs, error));
     *one = (bench_case){.shape = shape, .pass = pass, .desc = desc};
     one->flops = pass == BENCH_BACKWARD ? tool_backward_flops(&desc, pairs) : tool_forward_flops(&desc, pairs);
@@ -182,8 +178,7 @@ static tool_exit make_group(const bench_request *request, const bench_shape *sha
     group->shape = shape;
     group->batch = short_batch && shape->short_batch ? shape->short_batch : shape->batch;
     group->cases = calloc(request->pass_count * of_pass, sizeof(*group->cases));
-    if (!group->cases)
-        return tool_fail_memory(error, "the list of cases");
+    TOOL_TRY(tool_check_memory(group->cases, "the list of cases", error));
     for (size_t i = 0; i < request->pass_count; i++)
         TOOL_TRY(add_pass(request, request->passes[i], group, error));
     return TOOL_DONE;
@@ -207,8 +202,7 @@ static tool_exit check_gradients(const bench_request *request, const bench_group
 tool_exit bench_make_groups(const bench_request *request, bool short_batches, bench_group **groups, tool_error *error)
 {
     *groups = calloc(request->shape_count, sizeof(**groups));
-    if (!*groups)
-        return tool_fail_memory(error, "the list of shapes");
+    TOOL_TRY(tool_check_memory(*groups, "the list of shapes", error));
     tool_exit status = TOOL_DONE;
     for (size_t i = 0; i < request->shape_count && status == TOOL_DONE; i++)
         status = make_group(request, &request->shapes[i], short_batches, &(*groups)[i], error);

@@ -29,21 +29,17 @@ static double event_span_ms(cl_event first, cl_event last)
 
 static tool_exit enqueue_call(const tool_device *device, const bench_runner *run, cl_event *event, tool_error *error)
 {
-    clmgk_error failure = {0};
-    const clmgk_status status =
-        run->pass == BENCH_BACKWARD
-            ? clmgk_enqueue_backward(run->plan, device->queue, &run->own.args, 0, NULL, event, &failure)
-            : clmgk_enqueue_forward(run->plan, device->queue, &run->own.args, 0, NULL, event, &failure);
-    return status == CLMGK_OK ? TOOL_DONE : tool_fail_library(error, &failure);
+    return tool_check_library((run->pass == BENCH_BACKWARD ? clmgk_enqueue_backward : clmgk_enqueue_forward)(
+                                  run->plan, device->queue, &run->own.args, 0, NULL, event, &error->library),
+                              error);
 }
 
 /* A pass may be several kernels, and its event is that of the last: a marker tells when the first could begin. */
 static tool_exit enqueue_calls(const tool_device *device, const bench_runner *run, int calls, cl_event *first,
                                cl_event *last, tool_error *error)
 {
-    const cl_int code = clEnqueueMarkerWithWaitList(device->queue, 0, NULL, first);
-    if (code != CL_SUCCESS)
-        return tool_fail_cl(error, code, "clEnqueueMarkerWithWaitList");
+    TOOL_TRY(tool_check_cl(clEnqueueMarkerWithWaitList(device->queue, 0, NULL, first), "clEnqueueMarkerWithWaitList",
+                           error));
     for (int i = 0; i < calls; i++)
         TOOL_TRY(enqueue_call(device, run, i == calls - 1 ? last : NULL, error));
     return TOOL_DONE;
@@ -57,8 +53,8 @@ tool_exit bench_time_calls(const tool_device *device, const bench_runner *run, i
     tool_exit status = enqueue_calls(device, run, calls, &first, &last, error);
     const cl_int code = clFinish(device->queue);
     const double wall = tool_now_ms() - start;
-    if (status == TOOL_DONE && code != CL_SUCCESS)
-        status = tool_fail_cl(error, code, "clFinish");
+    if (status == TOOL_DONE)
+        status = tool_check_cl(code, "clFinish", error);
     if (status == TOOL_DONE)
         *time = (bench_call_time){wall / calls, event_span_ms(first, last) / calls};
     if (first)
@@ -71,7 +67,7 @@ tool_exit bench_time_calls(const tool_device *device, const bench_runner *run, i
 /* ---- opening ------------------------------------------------------------------------------------------------ */
 
 tool_exit bench_runner_plan(const tool_device *device, const bench_manner *manner, const clmgk_attention_desc *desc,
-                            bench_runner *run, clmgk_error *failure, tool_error *error)
+                            bench_runner *run, tool_error *error)
 {
     clmgk_context_options context_options = CLMGK_CONTEXT_OPTIONS_INIT;
     clmgk_plan_options plan_options = CLMGK_PLAN_OPTIONS_INIT;
@@ -81,20 +77,19 @@ tool_exit bench_runner_plan(const tool_device *device, const bench_manner *manne
     plan_options.engine = manner->engine;
     plan_options.parameters = manner->parameters;
     plan_options.backward_parameters = manner->backward_parameters;
-    if (clmgk_context_create(device->context, device->info.device_id, &context_options, &run->library, failure) !=
-            CLMGK_OK ||
-        clmgk_plan_create(run->library, desc, &plan_options, &run->plan, failure) != CLMGK_OK)
-        return tool_fail_library(error, failure);
-    return TOOL_DONE;
+    TOOL_TRY(tool_check_library(
+        clmgk_context_create(device->context, device->info.device_id, &context_options, &run->library, &error->library),
+        error));
+    return tool_check_library(clmgk_plan_create(run->library, desc, &plan_options, &run->plan, &error->library), error);
 }
 
 tool_exit bench_runner_open(const tool_device *device, const bench_manner *manner, const bench_arrays *arrays,
                             const clmgk_attention_desc *desc, bench_pass pass, bench_runner *run, double *plan_ms,
-                            clmgk_error *failure, tool_error *error)
+                            tool_error *error)
 {
     *run = (bench_runner){.pass = BENCH_FORWARD};
     const double start = tool_now_ms();
-    TOOL_TRY(bench_runner_plan(device, manner, desc, run, failure, error));
+    TOOL_TRY(bench_runner_plan(device, manner, desc, run, error));
     *plan_ms = tool_now_ms() - start;
     TOOL_TRY(bench_own_create(device, arrays, desc, clmgk_plan_workspace_size(run->plan), &run->own, error));
     if (pass == BENCH_BACKWARD) { /* O and L */
@@ -107,9 +102,7 @@ tool_exit bench_runner_open(const tool_device *device, const bench_manner *manne
 
 tool_exit bench_runner_info(const bench_runner *run, clmgk_plan_info *plan, bench_pass_info *pass, tool_error *error)
 {
-    clmgk_error failure = {0};
-    if (clmgk_plan_get_info(run->plan, plan, &failure) != CLMGK_OK)
-        return tool_fail_library(error, &failure);
+    TOOL_TRY(tool_check_library(clmgk_plan_get_info(run->plan, plan, &error->library), error));
     *pass = run->pass == BENCH_BACKWARD
                 ? (bench_pass_info){plan->backward_engine,
                                     plan->backward_tuning,
@@ -136,14 +129,13 @@ tool_exit bench_choose_calls(const tool_device *device, const bench_runner *run,
 }
 
 tool_exit bench_check(const tool_device *device, const bench_manner *manner, const bench_arrays *arrays,
-                      const clmgk_attention_desc *desc, bench_pass pass, bench_error_found *found, clmgk_error *failure,
-                      tool_error *error)
+                      const clmgk_attention_desc *desc, bench_pass pass, bench_error_found *found, tool_error *error)
 {
     bench_runner run = {0};
     double plan_ms = 0;
     bench_call_time time = {0, 0};
     tool_exit status = TOOL_DONE;
-    TOOL_TRY_GOTO(status, bench_runner_open(device, manner, arrays, desc, pass, &run, &plan_ms, failure, error), done);
+    TOOL_TRY_GOTO(status, bench_runner_open(device, manner, arrays, desc, pass, &run, &plan_ms, error), done);
     TOOL_TRY_GOTO(status, bench_time_calls(device, &run, 1, &time, error), done);
     status = bench_validate_whole(device, arrays, desc, pass, &run.own, found, error);
 done:

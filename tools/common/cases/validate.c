@@ -91,8 +91,7 @@ static tool_exit read_outputs(const tool_device *device, const clmgk_attention_d
         if (code == CL_SUCCESS)
             code = clEnqueueReadBuffer(device->queue, args->lse.memory, CL_TRUE, row * sizeof(lse), sizeof(lse), &lse,
                                        0, NULL, NULL);
-        if (code != CL_SUCCESS)
-            return tool_fail_cl(error, code, "clEnqueueReadBuffer");
+        TOOL_TRY(tool_check_cl(code, "clEnqueueReadBuffer", error));
         clmgk_ref_load(desc->dtype, one->elements, e, one->o + i * e);
         one->lse[i] = (double)lse;
     }
@@ -217,12 +216,11 @@ static void reduce_lengths(const clmgk_attention_desc *desc, bench_pass pass, do
 
 tool_exit bench_make_dense(clmgk_attention_desc *desc, tool_error *error)
 {
-    clmgk_error failure = {0};
     clmgk_layout *const layouts[] = {&desc->q,      &desc->k,      &desc->v,      &desc->o,     &desc->lse,
                                      &desc->grad_o, &desc->grad_q, &desc->grad_k, &desc->grad_v};
     for (size_t i = 0; i < TOOL_COUNT(layouts); i++)
         *layouts[i] = (clmgk_layout){0};
-    return clmgk_attention_validate(desc, desc, &failure) == CLMGK_OK ? TOOL_DONE : tool_fail_library(error, &failure);
+    return tool_check_library(clmgk_attention_validate(desc, desc, &error->library), error);
 }
 
 tool_exit bench_reduce(const clmgk_attention_desc *desc, bench_pass pass, double multiplications,
@@ -247,14 +245,13 @@ static tool_exit read_values(const tool_device *device, cl_mem buffer, clmgk_dty
 {
     const size_t size = clmgk_ref_dtype_size(dtype);
     void *elements = calloc(count, size);
-    if (!elements)
-        return tool_fail_memory(error, "values to check");
+    TOOL_TRY(tool_check_memory(elements, "values to check", error));
     const cl_int code =
         clEnqueueReadBuffer(device->queue, buffer, CL_TRUE, start * size, count * size, elements, 0, NULL, NULL);
     if (code == CL_SUCCESS)
         clmgk_ref_load(dtype, elements, count, values);
     free(elements);
-    return code == CL_SUCCESS ? TOOL_DONE : tool_fail_cl(error, code, "clEnqueueReadBuffer");
+    return tool_check_cl(code, "clEnqueueReadBuffer", error);
 }
 
 static clmgk_dtype gradient_type(const clmgk_attention_desc *desc, clmgk_ref_gradient which)
@@ -292,8 +289,7 @@ static tool_exit check_gradient(const tool_device *device, const clmgk_attention
     char message[256];
     const size_t count = (size_t)exact->count[which];
     double *values = calloc(count, sizeof(*values));
-    if (!values)
-        return tool_fail_memory(error, "gradients to check");
+    TOOL_TRY(tool_check_memory(values, "gradients to check", error));
     const tool_exit status =
         read_values(device, gradient_memory(own, which), gradient_type(desc, which), 0, count, values, error);
     if (status == TOOL_DONE) {
@@ -397,8 +393,7 @@ tool_exit bench_validate_finite(const tool_device *device, const clmgk_attention
     const bench_elements count = bench_count_elements(desc);
     tool_exit status = TOOL_DONE;
     double *values = calloc(CHUNK, sizeof(*values));
-    if (!values)
-        return tool_fail_memory(error, "values to check");
+    TOOL_TRY(tool_check_memory(values, "values to check", error));
     for (int i = 0; i < CLMGK_REF_GRADIENTS && status == TOOL_DONE; i++)
         status = check_finite(device, desc, own, (clmgk_ref_gradient)i, count.of[CLMGK_ARRAY_GRAD_Q + i], values, found,
                               error);
@@ -409,8 +404,8 @@ tool_exit bench_validate_finite(const tool_device *device, const clmgk_attention
 static tool_exit fill_with_nan(const tool_device *device, cl_mem buffer, size_t bytes, tool_error *error)
 {
     static const unsigned char ones = 0xFF;
-    const cl_int code = clEnqueueFillBuffer(device->queue, buffer, &ones, sizeof(ones), 0, bytes, 0, NULL, NULL);
-    return code == CL_SUCCESS ? TOOL_DONE : tool_fail_cl(error, code, "clEnqueueFillBuffer");
+    return tool_check_cl(clEnqueueFillBuffer(device->queue, buffer, &ones, sizeof(ones), 0, bytes, 0, NULL, NULL),
+                         "clEnqueueFillBuffer", error);
 }
 
 tool_exit bench_spoil(const tool_device *device, const clmgk_attention_desc *desc, bench_pass pass,
@@ -429,6 +424,5 @@ tool_exit bench_spoil(const tool_device *device, const clmgk_attention_desc *des
                 device, gradient_memory(own, which),
                 count.of[CLMGK_ARRAY_GRAD_Q + i] * clmgk_array_element_size(desc, CLMGK_ARRAY_GRAD_Q + which), error));
     }
-    const cl_int code = clFinish(device->queue);
-    return code == CL_SUCCESS ? TOOL_DONE : tool_fail_cl(error, code, "clFinish");
+    return tool_check_cl(clFinish(device->queue), "clFinish", error);
 }
