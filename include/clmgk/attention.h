@@ -215,8 +215,8 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
 
 /*
  * The arrays of a call, all on the device: a field for each line of CLMGK_ARRAY_LIST (arrays.h). The descriptor gives
- * layouts; arrays without a layout are dense, and f32 or int32. The structure serves all passes of a plan. A pass
- * ignores arrays of other passes only; an array that the descriptor does not use at all is an error.
+ * layouts; arrays without a layout are dense, and f32 or int32. The structure serves all passes of all
+ * plans. A pass ignores arrays of other passes; an array of the pass that the descriptor does not use is an error.
  *
  *   q, k, v         inputs. Statistics do not use v
  *   o, lse          O and L (natural logarithm; -inf for a row without visible key). Forward and combine: outputs, lse

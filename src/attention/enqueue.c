@@ -62,7 +62,7 @@ static clmgk_status list_arrays(const clmgk_plan *plan, clmgk_pass pass, clmgk_a
         if (clmgk_array_presence(&plan->desc, pass, array) != CLMGK_ABSENT) {
             call->buffers[i] = buffer;
             call->added |= (uint64_t)((clmgk_array_get_info(array)->gradient & args->accumulate) != 0) << i;
-        } else if (buffer->memory != NULL && !mgk_array_is_used(&plan->desc, array)) {
+        } else if (buffer->memory != NULL && mgk_array_is_of_pass(pass, array)) {
             return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
                             "%s: given, but the plan's descriptor (variant %s) does not use it", mgk_array_name(array),
                             clmgk_variant_name(plan->desc.variant));

@@ -9,7 +9,6 @@
 /* A call's objects, which host_close releases after success and failure. */
 typedef struct host_call {
     clmgk_pass pass;
-    clmgk_attention_desc given;   /* resolved */
     clmgk_attention_desc desc;    /* only the fields that the pass needs */
     clmgk_host_args args;         /* the caller's */
     void *pointer[CLMGK_ARRAYS];  /* of `args`; NULL: not given, or not used by the pass */
@@ -77,7 +76,7 @@ static clmgk_status check_pointer(host_call *call, clmgk_array array, clmgk_erro
     int64_t extent = 0;
     if (!mgk_array_extent(desc, array, &extent) || (extent > 0 && (uint64_t)extent > SIZE_MAX / element))
         return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: its extent does not fit in memory", mgk_array_name(array));
-    if (pointer != NULL && presence == CLMGK_ABSENT && !mgk_array_is_used(&call->given, array))
+    if (pointer != NULL && presence == CLMGK_ABSENT && mgk_array_is_of_pass(call->pass, array))
         return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: given, but the descriptor (variant %s) does not use it",
                         mgk_array_name(array), clmgk_variant_name(desc->variant));
     if (pointer == NULL && presence == CLMGK_REQUIRED && extent > 0)
@@ -253,17 +252,16 @@ static clmgk_status host_begin(host_call *call, clmgk_pass pass, const clmgk_att
 {
     if (args == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "args: NULL: expected the call's arrays");
-    MGK_TRY(clmgk_attention_validate(desc, &call->given, error));
+    MGK_TRY(clmgk_attention_validate(desc, &call->desc, error));
     MGK_TRY(mgk_struct_read(args, "args", sizeof(call->args), &call->args, sizeof(call->args), error));
-    if (pass == CLMGK_PASS_BACKWARD && call->given.gradients == 0)
+    if (pass == CLMGK_PASS_BACKWARD && call->desc.gradients == 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "gradients: 0: expected a set of clmgk_gradient");
-    if (pass == CLMGK_PASS_STATISTICS && call->given.statistics == 0)
+    if (pass == CLMGK_PASS_STATISTICS && call->desc.statistics == 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "statistics: 0: expected a set of clmgk_statistic");
     if (pass == CLMGK_PASS_BACKWARD && (call->args.accumulate & ~(uint32_t)CLMGK_GRADIENT_ALL) != 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "accumulate: %" PRIu32 ": expected a set of at most %d",
                         call->args.accumulate, CLMGK_GRADIENT_ALL);
     call->pass = pass;
-    call->desc = call->given;
     call->desc.gradients = pass == CLMGK_PASS_BACKWARD ? call->desc.gradients : 0;
     call->desc.statistics = pass == CLMGK_PASS_STATISTICS ? call->desc.statistics : 0;
     call->desc.combine = 0;

@@ -283,6 +283,11 @@ clmgk_presence clmgk_array_presence(const clmgk_attention_desc *desc, clmgk_pass
     return letter == 'r' ? CLMGK_REQUIRED : CLMGK_OPTIONAL;
 }
 
+bool mgk_array_is_of_pass(clmgk_pass pass, clmgk_array array)
+{
+    return passes_of(array)[pass] != '-';
+}
+
 bool mgk_array_is_used(const clmgk_attention_desc *desc, clmgk_array array)
 {
     for (int pass = 0; pass < CLMGK_PASSES; ++pass)

@@ -24,8 +24,10 @@ clmgk_layout *mgk_array_layout(clmgk_attention_desc *desc, clmgk_array array);
 /* Whether the descriptor has the array; for a gradient, whether it may be requested. */
 bool mgk_array_exists(const clmgk_attention_desc *desc, clmgk_array array);
 
-/* Whether some pass of the descriptor uses the array; whether a call of `pass` writes it. */
+/* Whether some pass of the descriptor uses the array; whether `pass` uses it with some descriptor; whether a call of
+ * `pass` writes it. */
 bool mgk_array_is_used(const clmgk_attention_desc *desc, clmgk_array array);
+bool mgk_array_is_of_pass(clmgk_pass pass, clmgk_array array);
 bool mgk_array_is_output(clmgk_pass pass, clmgk_array array);
 
 /* Elements from the array's first to one past its last (0: empty, or not used); false on overflow. */
