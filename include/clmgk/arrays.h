@@ -16,7 +16,8 @@
  * axis). passes: a letter for each clmgk_pass: r required, o optional, - absent. axes (letters of clmgk_shape) and has
  * (whether descriptor d uses the array) are expressions that only the library evaluates.
  *
- * A new array is a new line. clmgk_attention_args describes each array; variants.h and attention.h give the formulas.
+ * A new array is a new line, and a line in CLMGK_SWITCH_LIST if a field of the descriptor asks for it.
+ * clmgk_attention_args describes each array; variants.h and attention.h give the formulas.
  */
 #ifndef CLMGK_ARRAYS_H
 #define CLMGK_ARRAYS_H
@@ -43,8 +44,8 @@
     A(SLOPES, slopes, F32, IN, ANY, "rrr-", "H", d->use_alibi)                                                         \
     A(SINKS, sinks, F32, IN, ANY, "rrr-", "H", d->use_sinks)                                                           \
     A(MIX, mix, F32, IN, FINITE, "rrr-", mix_axes(d), has_trait(d, CLMGK_TRAIT_ADMIXTURE))                             \
-    A(MIX_WEIGHT, mix_weight, F32, IN, FINITE, "rrr-", "HM", d->use_mix_weight)                                        \
-    A(MIX_OFFSET, mix_offset, F32, IN, FINITE, "rrr-", "H", d->use_mix_offset)                                         \
+    A(MIX_WEIGHT, mix_weight, F32, IN, FINITE, "rrr-", "HM", generalised(d) && d->use_mix_weight)                      \
+    A(MIX_OFFSET, mix_offset, F32, IN, FINITE, "rrr-", "H", generalised(d) && d->use_mix_offset)                       \
     A(NOISE, noise, F32, IN, NOT_NEGATIVE, "rrr-", "M", has_trait(d, CLMGK_TRAIT_NOISE))                               \
     A(GRAD_O, grad_o, STORAGE, IN, ANY, "-r--", "BHNE", true)                                                          \
     A(GRAD_LSE, grad_lse, F32, IN, ANY, "-o--", "BHN", true)                                                           \
@@ -57,8 +58,8 @@
     G(BIAS, bias, F32, 64, "bhns", d->use_bias)                                                                        \
     G(SINKS, sinks, F32, 128, "H", d->use_sinks)                                                                       \
     G(MIX, mix, F32, 256, mix_axes(d), has_trait(d, CLMGK_TRAIT_ADMIXTURE))                                            \
-    G(MIX_WEIGHT, mix_weight, F32, 512, "HM", has_trait(d, CLMGK_TRAIT_GENERALISED))                                   \
-    G(MIX_OFFSET, mix_offset, F32, 1024, "H", has_trait(d, CLMGK_TRAIT_GENERALISED))                                   \
+    G(MIX_WEIGHT, mix_weight, F32, 512, "HM", generalised(d))                                                          \
+    G(MIX_OFFSET, mix_offset, F32, 1024, "H", generalised(d))                                                          \
     G(NOISE, noise, F32, 2048, "M", has_trait(d, CLMGK_TRAIT_NOISE))                                                   \
     S(RESPONSIBILITIES, responsibilities, 1, "BHMNS")                                                                  \
     S(COUNTS, counts, 2, prior_axes(d))                                                                                \
@@ -67,6 +68,17 @@
     A(PARTS_O, parts_o, STORAGE, IN, ANY, "---r", "BHNE", d->combine)                                                  \
     A(PARTS_LSE, parts_lse, F32, IN, ANY, "---r", "BHN", d->combine)                                                   \
     A(WORKSPACE, workspace, BYTE, OUT, ANY, "oooo", "", true)
+
+/* X(NAME, field): the array NAME is used with 1 in the descriptor's field. */
+#define CLMGK_SWITCH_LIST(X)                                                                                           \
+    X(LENGTHS, use_lengths)                                                                                            \
+    X(LENGTHS_Q, use_lengths_q)                                                                                        \
+    X(OFFSETS_K, use_offsets_k)                                                                                        \
+    X(BIAS, use_bias)                                                                                                  \
+    X(SLOPES, use_alibi)                                                                                               \
+    X(SINKS, use_sinks)                                                                                                \
+    X(MIX_WEIGHT, use_mix_weight)                                                                                      \
+    X(MIX_OFFSET, use_mix_offset)
 
 /* Omits one kind of line when the list is expanded. */
 #define CLMGK_ARRAY_NONE(...)
@@ -85,13 +97,15 @@ typedef enum clmgk_gradient {
 #define CLMGK_GRADIENT_ENUM(name, field, element, bit, ...) CLMGK_GRADIENT_##name = (bit),
     CLMGK_ARRAY_LIST(CLMGK_ARRAY_NONE, CLMGK_GRADIENT_ENUM, CLMGK_ARRAY_NONE)
 #undef CLMGK_GRADIENT_ENUM
+#define CLMGK_GRADIENT_BIT(name, field, element, bit, ...) | (bit)
+        CLMGK_GRADIENT_ALL = 0 CLMGK_ARRAY_LIST(CLMGK_ARRAY_NONE, CLMGK_GRADIENT_BIT, CLMGK_ARRAY_NONE)
+#undef CLMGK_GRADIENT_BIT
 } clmgk_gradient;
 typedef enum clmgk_statistic {
 #define CLMGK_STATISTIC_ENUM(name, field, bit, ...) CLMGK_STATISTIC_##name = (bit),
     CLMGK_ARRAY_LIST(CLMGK_ARRAY_NONE, CLMGK_ARRAY_NONE, CLMGK_STATISTIC_ENUM)
 #undef CLMGK_STATISTIC_ENUM
 } clmgk_statistic;
-#define CLMGK_GRADIENT_ALL  4095
 #define CLMGK_STATISTIC_ALL 15
 
 /* Type of an array's elements. */

@@ -30,29 +30,24 @@ static clmgk_status check_enums(const clmgk_attention_desc *d, clmgk_error *erro
     MGK_TRY(check_enum("variance_shape", (int)d->variance_shape, 3, error));
     MGK_TRY(check_enum("alignment", (int)d->alignment, 3, error));
     MGK_TRY(check_enum("causal", d->causal, 2, error));
-    MGK_TRY(check_enum("use_lengths", d->use_lengths, 2, error));
-    MGK_TRY(check_enum("use_lengths_q", d->use_lengths_q, 2, error));
     MGK_TRY(check_enum("use_window", d->use_window, 2, error));
-    MGK_TRY(check_enum("use_offsets_k", d->use_offsets_k, 2, error));
-    MGK_TRY(check_enum("use_bias", d->use_bias, 2, error));
-    MGK_TRY(check_enum("use_alibi", d->use_alibi, 2, error));
-    MGK_TRY(check_enum("use_sinks", d->use_sinks, 2, error));
-    MGK_TRY(check_enum("use_mix_weight", d->use_mix_weight, 2, error));
-    MGK_TRY(check_enum("use_mix_offset", d->use_mix_offset, 2, error));
+#define CHECK_SWITCH(name, field) MGK_TRY(check_enum(#field, d->field, 2, error));
+    CLMGK_SWITCH_LIST(CHECK_SWITCH)
     MGK_TRY(check_enum("shared_noise", d->shared_noise, 2, error));
     return check_enum("combine", d->combine, 2, error);
 }
 
-/* Refuses fields of the admixture family in other families. That family checks its own variants. */
+/* Refuses fields that mean nothing to the variant. */
 static clmgk_status check_foreign_fields(const clmgk_attention_desc *d, clmgk_error *error)
 {
-    const bool set = d->use_mix_weight || d->use_mix_offset || d->shared_noise;
-    if (mgk_has_trait(d, CLMGK_TRAIT_ADMIXTURE) || !set)
+    const char *field = d->shared_noise && !mgk_has_trait(d, CLMGK_TRAIT_NOISE) ? "shared_noise" : NULL;
+#define FIND_FOREIGN(name, switch)                                                                                     \
+    if (d->switch && !mgk_array_exists(d, CLMGK_ARRAY_##name))                                                         \
+        field = #switch;
+    CLMGK_SWITCH_LIST(FIND_FOREIGN)
+    if (field == NULL)
         return CLMGK_OK;
-    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: 1: expected 0 with variant %s",
-                    d->use_mix_weight   ? "use_mix_weight"
-                    : d->use_mix_offset ? "use_mix_offset"
-                                        : "shared_noise",
+    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: 1: expected 0 with variant %s", field,
                     clmgk_variant_name(d->variant));
 }
 
@@ -228,6 +223,18 @@ static clmgk_status check_set(const char *field, uint32_t set, uint32_t all, clm
                     all);
 }
 
+/* The field whose 1 would give the descriptor the gradient; NULL: none. */
+static const char *switch_of(const clmgk_attention_desc *d, clmgk_array gradient)
+{
+    clmgk_attention_desc with = *d;
+#define TURN_ON(name, switch)                                                                                          \
+    with.switch = 1;                                                                                                   \
+    if (mgk_array_exists(&with, gradient))                                                                             \
+        return #switch;
+    CLMGK_SWITCH_LIST(TURN_ON)
+    return NULL;
+}
+
 /* Accepts gradients of arrays that the variant and this descriptor use. */
 static clmgk_status check_gradients(const clmgk_attention_desc *d, clmgk_error *error)
 {
@@ -241,9 +248,10 @@ static clmgk_status check_gradients(const clmgk_attention_desc *d, clmgk_error *
     for (size_t i = 0; i < MGK_COUNT(gradients); ++i) {
         if ((d->gradients & gradients[i].bit) == 0 || mgk_array_exists(d, gradients[i].array))
             continue;
-        if (gradients[i].bit == CLMGK_GRADIENT_BIAS || gradients[i].bit == CLMGK_GRADIENT_SINKS)
-            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "gradients: %s: expected use_%s = 1 with it",
-                            gradients[i].name, gradients[i].bit == CLMGK_GRADIENT_BIAS ? "bias" : "sinks");
+        const char *const field = switch_of(d, gradients[i].array);
+        if (field != NULL)
+            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "gradients: %s: expected %s = 1 with it",
+                            gradients[i].name, field);
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "gradients: %s: variant %s has none", gradients[i].name,
                         clmgk_variant_name(d->variant));
     }

@@ -215,4 +215,27 @@ static void end(plain_backward *back)
 
 static const plain_scores plain_formula = {load, fill, begin, add_row, end};
 
-const ref_family ref_admixture = {&exact, &plain_formula};
+/* ---- gradients ------------------------------------------------------------------------------------------------ */
+
+static int64_t count(const clmgk_attention_desc *d, clmgk_ref_gradient which)
+{
+    const ref_form form = ref_form_of(d);
+    switch (which) {
+    case CLMGK_REF_GRAD_Q:
+        return d->batch * d->components * d->length * d->head_size;
+    case CLMGK_REF_GRAD_K:
+        return d->batch * d->components * d->length_k * d->head_size;
+    case CLMGK_REF_GRAD_MIX:
+        return ref_mix_index(d, d->heads - 1, d->components - 1) + 1;
+    case CLMGK_REF_GRAD_MIX_WEIGHT:
+        return form.generalised ? d->heads * d->components : 0;
+    case CLMGK_REF_GRAD_MIX_OFFSET:
+        return form.generalised ? d->heads : 0;
+    case CLMGK_REF_GRAD_NOISE:
+        return form.noisy ? d->components : 0;
+    default:
+        return 0;
+    }
+}
+
+const ref_family ref_admixture = {&exact, &plain_formula, count};

@@ -10,6 +10,7 @@
 typedef struct ref_family {
     const exact_scores *exact;
     const plain_scores *plain;
+    int64_t (*count)(const clmgk_attention_desc *desc, clmgk_ref_gradient which); /* elements of its own gradients */
 } ref_family;
 
 #define REF_FAMILY(family) extern const ref_family ref_##family;

@@ -174,4 +174,25 @@ static void end(plain_backward *back)
 
 static const plain_scores plain_formula = {load, fill, begin, add_row, end};
 
-const ref_family ref_mixture = {&exact, &plain_formula};
+/* ---- gradients ------------------------------------------------------------------------------------------------ */
+
+static int64_t count(const clmgk_attention_desc *d, clmgk_ref_gradient which)
+{
+    switch (which) {
+    case CLMGK_REF_GRAD_Q:
+        return d->batch * d->heads * d->length * d->head_size;
+    case CLMGK_REF_GRAD_K:
+        return d->batch * d->kv_heads * (d->variant == CLMGK_VARIANT_MGK ? d->components : 1) * d->length_k *
+               d->head_size;
+    case CLMGK_REF_GRAD_PRIOR:
+        return d->variant == CLMGK_VARIANT_SOFTMAX ? 0 : ref_prior_count(d);
+    case CLMGK_REF_GRAD_VARIANCE:
+        return ref_variance_index(d, d->heads - 1, d->components - 1) + 1;
+    case CLMGK_REF_GRAD_SHIFT:
+        return d->variant == CLMGK_VARIANT_SMGK ? d->heads * d->components * d->head_size : 0;
+    default:
+        return 0;
+    }
+}
+
+const ref_family ref_mixture = {&exact, &plain_formula, count};

@@ -95,11 +95,19 @@ clmgk_ref_verdict clmgk_ref_check(const clmgk_ref_answer *answer, const double *
 
 /* ---- gradients ---------------------------------------------------------------------------------------------- */
 
+/* In the order of the bits of clmgk_gradient. */
+typedef enum clmgk_ref_gradient {
+#define CLMGK_REF_GRADIENT(name, ...) CLMGK_REF_GRAD_##name,
+    CLMGK_ARRAY_LIST(CLMGK_ARRAY_NONE, CLMGK_REF_GRADIENT, CLMGK_ARRAY_NONE)
+#undef CLMGK_REF_GRADIENT
+        CLMGK_REF_GRADIENTS
+} clmgk_ref_gradient;
+
 /*
  * Arrays of a whole problem: exact values, dense, and their bounds. Array number n exists if bit n of `set` is set; the
  * others are NULL and have no elements.
  */
-#define CLMGK_REF_ARRAYS 12 /* the number of gradients */
+#define CLMGK_REF_ARRAYS CLMGK_REF_GRADIENTS /* there are fewer statistics */
 typedef struct clmgk_ref_arrays {
     uint32_t set;
     double *exact[CLMGK_REF_ARRAYS];
@@ -113,14 +121,6 @@ typedef struct clmgk_ref_error {
     double error;
     double bound;
 } clmgk_ref_error;
-
-/* In the order of the bits of clmgk_gradient. */
-typedef enum clmgk_ref_gradient {
-#define CLMGK_REF_GRADIENT(name, ...) CLMGK_REF_GRAD_##name,
-    CLMGK_ARRAY_LIST(CLMGK_ARRAY_NONE, CLMGK_REF_GRADIENT, CLMGK_ARRAY_NONE)
-#undef CLMGK_REF_GRADIENT
-        CLMGK_REF_GRADIENTS
-} clmgk_ref_gradient;
 
 typedef clmgk_ref_arrays clmgk_ref_gradients;
 

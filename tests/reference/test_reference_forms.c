@@ -344,11 +344,11 @@ TH_HOST_TEST(gradient_bounds_hold_and_reject)
         assert_true(fabs(worst.bound - allowed) < 1e-15);
         given[7] += 0.2 * allowed;
         clmgk_ref_check_gradient(&gradients, CLMGK_REF_GRAD_K, given, message, sizeof(message));
-        assert_non_null(strstr(message, "dK, element 7"));
+        assert_non_null(strstr(message, "dk, element 7"));
         given[7] = gradients.exact[K][7];
         given[9] = NAN;
         clmgk_ref_check_gradient(&gradients, CLMGK_REF_GRAD_K, given, message, sizeof(message));
-        assert_non_null(strstr(message, "dK, element 9"));
+        assert_non_null(strstr(message, "dk, element 9"));
     }
 }
 

@@ -117,7 +117,7 @@ class Golden(unittest.TestCase):
         np.save(wrong / "dk.npy", values)
         done = Case(wrong).reference(self.folder)
         self.assertEqual(done.returncode, 1, done.stderr)
-        self.assertIn("dK", done.stderr)
+        self.assertIn("dk", done.stderr)
 
     def default_engine(self):
         done = run("clmgk-run", *Case(CASES[0], False).args, "--repeat", 1, "--json", cwd=CASES[0])

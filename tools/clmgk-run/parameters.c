@@ -75,7 +75,6 @@ static tool_exit describe_bias(const run_arguments *arguments, run_problem *prob
     TOOL_TRY(expect_full_or_one(file, 1, "H", desc->heads, error));
     TOOL_TRY(expect_full_or_one(file, 2, "N", desc->length, error));
     TOOL_TRY(expect_full_or_one(file, 3, "S", desc->length_k, error));
-    desc->use_bias = 1;
     desc->bias_batch = shape[0];
     desc->bias_heads = shape[1];
     desc->bias_length = shape[2];
@@ -128,12 +127,8 @@ static tool_exit describe_modifiers(const run_arguments *arguments, run_problem 
 {
     clmgk_attention_desc *const desc = &problem->desc;
     const char *const *const file = arguments->file;
-    desc->use_lengths = file[CLMGK_ARRAY_LENGTHS] != NULL;
-    desc->use_lengths_q = file[CLMGK_ARRAY_LENGTHS_Q] != NULL;
-    desc->use_alibi = file[CLMGK_ARRAY_SLOPES] != NULL;
-    desc->use_sinks = file[CLMGK_ARRAY_SINKS] != NULL;
-    desc->use_mix_weight = file[CLMGK_ARRAY_MIX_WEIGHT] != NULL;
-    desc->use_mix_offset = file[CLMGK_ARRAY_MIX_OFFSET] != NULL;
+#define TURN_ON(name, field) desc->field = file[CLMGK_ARRAY_##name] != NULL;
+    CLMGK_SWITCH_LIST(TURN_ON)
     desc->shared_noise = arguments->shared_noise;
     desc->causal = arguments->causal;
     desc->alignment = arguments->alignment;

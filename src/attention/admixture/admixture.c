@@ -26,15 +26,11 @@ static clmgk_status check_heads(const char *field, int64_t heads, clmgk_error *e
 static clmgk_status admixture_resolve(clmgk_attention_desc *d, clmgk_error *error)
 {
     const uint32_t traits = clmgk_variant_traits(d->variant);
-    const bool generalised = (traits & CLMGK_TRAIT_GENERALISED) != 0;
     MGK_TRY(check_absent(d, d->score == CLMGK_SCORE_DEFAULT || d->score == CLMGK_SCORE_DOT, "score: gaussian", error));
     MGK_TRY(check_absent(d, d->estep == CLMGK_ESTEP_SOFT, "estep: hard", error));
     MGK_TRY(check_absent(d, d->prior_shape == CLMGK_PRIOR_UNIFORM, "prior_shape: an array", error));
     MGK_TRY(check_absent(d, d->variance_shape == CLMGK_VARIANCE_NUMBER, "variance_shape: an array", error));
     MGK_TRY(check_absent(d, d->statistics == 0, "statistics", error));
-    MGK_TRY(check_absent(d, !d->use_mix_weight || generalised, "use_mix_weight: 1", error));
-    MGK_TRY(check_absent(d, !d->use_mix_offset || generalised, "use_mix_offset: 1", error));
-    MGK_TRY(check_absent(d, !d->shared_noise || (traits & CLMGK_TRAIT_NOISE) != 0, "shared_noise: 1", error));
     if (d->components == 0)
         d->components = d->heads;
     MGK_TRY(check_heads("components", d->components, error));

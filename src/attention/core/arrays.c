@@ -11,6 +11,11 @@ static bool has_trait(const clmgk_attention_desc *d, clmgk_variant_trait trait)
     return mgk_has_trait(d, trait);
 }
 
+static bool generalised(const clmgk_attention_desc *d)
+{
+    return has_trait(d, CLMGK_TRAIT_GENERALISED);
+}
+
 static const char *query_axes(const clmgk_attention_desc *d)
 {
     return has_trait(d, CLMGK_TRAIT_ADMIXTURE) ? "BMND" : "BHND";

@@ -237,8 +237,8 @@ typedef struct bench_names {
     char text[96];
 } bench_names;
 bench_names bench_gradient_names(uint32_t set);
-/* The names, in the order of the set's bits. */
-extern const char *const bench_gradient_name[CLMGK_REF_GRADIENTS];
+/* The name of bit number `which`, valid for the whole run. */
+const char *bench_gradient_name(int which);
 
 /* ---- arrays ------------------------------------------------------------------------------------------------- */
 

@@ -81,7 +81,8 @@ static tool_exit add_gradient(const char *option, char *token, bench_request *re
 {
     const char *names[CLMGK_REF_GRADIENTS + 1];
     size_t index = 0;
-    memcpy(names, bench_gradient_name, sizeof(bench_gradient_name));
+    for (int i = 0; i < CLMGK_REF_GRADIENTS; i++)
+        names[i] = bench_gradient_name(i);
     names[CLMGK_REF_GRADIENTS] = "all";
     TOOL_TRY(tool_parse_name(option, token, names, TOOL_COUNT(names), &index, error));
     if (index < CLMGK_REF_GRADIENTS)

@@ -5,8 +5,15 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-const char *const bench_gradient_name[CLMGK_REF_GRADIENTS] = {
-    "q", "k", "v", "prior", "variance", "shift", "bias", "sinks", "mix", "mix-weight", "mix-offset", "noise"};
+const char *bench_gradient_name(int which)
+{
+    static char names[CLMGK_REF_GRADIENTS][16];
+    char *const name = names[which];
+    snprintf(name, sizeof(names[0]), "%s", clmgk_array_get_info((clmgk_array)(CLMGK_ARRAY_GRAD_Q + which))->name + 4);
+    for (char *at = name; *at; at++)
+        *at = *at == '_' ? '-' : *at;
+    return name;
+}
 
 const char *bench_pass_name(bench_pass pass)
 {
@@ -21,7 +28,7 @@ bench_names bench_gradient_names(uint32_t set)
     for (int i = 0; i < CLMGK_REF_GRADIENTS; i++) {
         if (set & 1U << i)
             length += (size_t)snprintf(names.text + length, sizeof(names.text) - length, "%s%s", length ? "," : "",
-                                       bench_gradient_name[i]);
+                                       bench_gradient_name(i));
     }
     return names;
 }

@@ -283,9 +283,8 @@ static tool_exit check_gradient(const tool_device *device, const clmgk_attention
                                 const clmgk_ref_gradients *exact, clmgk_ref_gradient which, bench_error_found *found,
                                 tool_error *error)
 {
-    static const char *const names[CLMGK_REF_GRADIENTS] = {"dq",        "dk",          "dv",          "dprior",
-                                                           "dvariance", "dshift",      "dbias",       "dsinks",
-                                                           "dmix",      "dmix-weight", "dmix-offset", "dnoise"};
+#define NAME(name, field, ...) "d" #field,
+    static const char *const names[] = {CLMGK_ARRAY_LIST(CLMGK_ARRAY_NONE, NAME, CLMGK_ARRAY_NONE)};
     char message[256];
     const size_t count = (size_t)exact->count[which];
     double *values = calloc(count, sizeof(*values));
@@ -381,7 +380,7 @@ static tool_exit check_finite(const tool_device *device, const clmgk_attention_d
             if (!found->ok)
                 snprintf(found->message, sizeof(found->message),
                          "element %zu of the gradient of %s is %g in the case's own size", start + i,
-                         bench_gradient_name[which], values[i]);
+                         bench_gradient_name((int)which), values[i]);
         }
     }
     return TOOL_DONE;
