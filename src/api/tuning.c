@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public view of the tuning cache. */
 #include "api/tables.h"
-#include "attention/key.h"
 #include "attention/plan.h"
 #include "engine/engine.h"
 #include "tuning/entries.h"

@@ -12,29 +12,24 @@
 /* The first version's size. */
 enum { LEAST_DESC_SIZE = offsetof(clmgk_attention_desc, use_window) };
 
-static clmgk_status check_enum(const char *field, int value, int count, clmgk_error *error)
-{
-    if (value >= 0 && value < count)
-        return CLMGK_OK;
-    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %d: expected 0 to %d", field, value, count - 1);
-}
-
 static clmgk_status check_enums(const clmgk_attention_desc *d, clmgk_error *error)
 {
     if (mgk_family_of(d->variant) == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "variant: %d: expected a clmgk_variant", (int)d->variant);
-    MGK_TRY(check_enum("dtype", (int)d->dtype, 3, error));
-    MGK_TRY(check_enum("score", (int)d->score, 3, error));
-    MGK_TRY(check_enum("estep", (int)d->estep, 2, error));
-    MGK_TRY(check_enum("prior_shape", (int)d->prior_shape, 4, error));
-    MGK_TRY(check_enum("variance_shape", (int)d->variance_shape, 3, error));
-    MGK_TRY(check_enum("alignment", (int)d->alignment, 3, error));
-    MGK_TRY(check_enum("causal", d->causal, 2, error));
-    MGK_TRY(check_enum("use_window", d->use_window, 2, error));
-#define CHECK_SWITCH(name, field) MGK_TRY(check_enum(#field, d->field, 2, error));
-    CLMGK_SWITCH_LIST(CHECK_SWITCH)
-    MGK_TRY(check_enum("shared_noise", d->shared_noise, 2, error));
-    return check_enum("combine", d->combine, 2, error);
+#define ENUM(field, count)  #field, (int)d->field, count
+#define SWITCH(name, field) {ENUM(field, 2)},
+    const struct {
+        const char *field;
+        int value, count;
+    } fields[] = {{ENUM(dtype, 3)},       {ENUM(score, 3)},          {ENUM(estep, 2)},
+                  {ENUM(prior_shape, 4)}, {ENUM(variance_shape, 3)}, {ENUM(alignment, 3)},
+                  {ENUM(causal, 2)},      {ENUM(use_window, 2)},     CLMGK_SWITCH_LIST(SWITCH){ENUM(shared_noise, 2)},
+                  {ENUM(combine, 2)}};
+    for (size_t i = 0; i < MGK_COUNT(fields); ++i)
+        if (fields[i].value < 0 || fields[i].value >= fields[i].count)
+            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %d: expected 0 to %d", fields[i].field,
+                            fields[i].value, fields[i].count - 1);
+    return CLMGK_OK;
 }
 
 /* Refuses fields that mean nothing to the variant. */

@@ -27,16 +27,6 @@ static clmgk_status bytes_of(const clmgk_plan *plan, clmgk_array array, const mg
     return CLMGK_OK;
 }
 
-static clmgk_status check_missing(const clmgk_plan *plan, clmgk_pass pass, clmgk_array array, const char *name,
-                                  clmgk_error *error)
-{
-    if (pass == CLMGK_PASS_BACKWARD && array == CLMGK_ARRAY_LSE)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
-                        "lse: NULL: expected L of the forward pass, which gradients depend on");
-    return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: NULL: expected a buffer (variant %s)", name,
-                    clmgk_variant_name(plan->desc.variant));
-}
-
 static clmgk_status check_array(const clmgk_plan *plan, clmgk_pass pass, clmgk_array array, const mgk_call *call,
                                 clmgk_error *error)
 {
@@ -49,7 +39,7 @@ static clmgk_status check_array(const clmgk_plan *plan, clmgk_pass pass, clmgk_a
                                 error);
     /* OpenCL has no empty buffers: an array without elements needs none */
     const bool required = clmgk_array_presence(&plan->desc, pass, array) == CLMGK_REQUIRED;
-    return required && bytes > 0 ? check_missing(plan, pass, array, name, error) : CLMGK_OK;
+    return required && bytes > 0 ? mgk_fail_missing(&plan->desc, pass, array, "a buffer", error) : CLMGK_OK;
 }
 
 /* The arrays that the pass uses. */

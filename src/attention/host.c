@@ -58,15 +58,6 @@ static void *pointer_of(const clmgk_host_args *args, clmgk_array array)
     return pointer;
 }
 
-static clmgk_status check_missing(const host_call *call, clmgk_array array, const char *name, clmgk_error *error)
-{
-    if (call->pass == CLMGK_PASS_BACKWARD && array == CLMGK_ARRAY_LSE)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
-                        "lse: NULL: expected L of the forward pass, which gradients depend on");
-    return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: NULL: expected an array (variant %s)", name,
-                    clmgk_variant_name(call->desc.variant));
-}
-
 static clmgk_status check_pointer(host_call *call, clmgk_array array, clmgk_error *error)
 {
     const clmgk_attention_desc *const desc = &call->desc;
@@ -80,7 +71,7 @@ static clmgk_status check_pointer(host_call *call, clmgk_array array, clmgk_erro
         return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: given, but the descriptor (variant %s) does not use it",
                         mgk_array_name(array), clmgk_variant_name(desc->variant));
     if (pointer == NULL && presence == CLMGK_REQUIRED && extent > 0)
-        return check_missing(call, array, mgk_array_name(array), error);
+        return mgk_fail_missing(desc, call->pass, array, "an array", error);
     if (pointer == NULL || presence == CLMGK_ABSENT)
         return CLMGK_OK;
     call->pointer[array] = pointer;
@@ -218,8 +209,7 @@ static clmgk_status read_outputs(host_call *call, clmgk_error *error)
             return mgk_fail_memory(error, "an output");
         const cl_int code = clEnqueueReadBuffer(call->queue, call->buffer[i].memory, CL_TRUE, 0, call->bytes[i],
                                                 call->result[i], 0, NULL, NULL);
-        if (code != CL_SUCCESS)
-            return mgk_fail_cl(error, code, "clEnqueueReadBuffer");
+        MGK_TRY(mgk_check_cl(error, code, "clEnqueueReadBuffer"));
     }
     return CLMGK_OK;
 }
@@ -241,7 +231,7 @@ static clmgk_status run(host_call *call, clmgk_error *error)
 {
     const clmgk_status status = enqueue(call, error);
     const cl_int code = clFinish(call->queue);
-    return status == CLMGK_OK && code != CL_SUCCESS ? mgk_fail_cl(error, code, "clFinish") : status;
+    return status == CLMGK_OK ? mgk_check_cl(error, code, "clFinish") : status;
 }
 
 /* ---- the public calls --------------------------------------------------------------------------------------- */

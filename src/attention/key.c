@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "attention/key.h"
-
+/* The tuning bucket of an attention problem. */
 #include "attention/core/attention.h"
+#include "attention/plan.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans: choose engine and parameters, build programs, prepare kernels. */
 #include "attention/plan.h"
-#include "attention/key.h"
 #include "engine/engine.h"
 
 /* Most attempts with smaller work-groups if a compiled kernel does not fit. */
@@ -23,32 +22,6 @@ static clmgk_status read_options(const clmgk_plan_options *options, clmgk_plan_o
 }
 
 /* ---- engine and parameters ---------------------------------------------------------------------------------- */
-
-static bool is_wanted(const clmgk_attention_desc *desc, clmgk_pass pass)
-{
-    switch (pass) {
-    case CLMGK_PASS_BACKWARD:
-        return desc->gradients != 0;
-    case CLMGK_PASS_STATISTICS:
-        return desc->statistics != 0;
-    case CLMGK_PASS_COMBINE:
-        return desc->combine != 0;
-    default:
-        return true;
-    }
-}
-
-static const char *parameters_of(const clmgk_plan_options *options, clmgk_pass pass)
-{
-    switch (pass) {
-    case CLMGK_PASS_FORWARD:
-        return options->parameters;
-    case CLMGK_PASS_COMBINE: /* no parameters worth choosing */
-        return NULL;
-    default:
-        return options->backward_parameters;
-    }
-}
 
 static clmgk_status try_engine(clmgk_plan *plan, clmgk_pass which, clmgk_engine engine, mgk_parameters parameters,
                                clmgk_error *error)
@@ -156,10 +129,13 @@ static clmgk_status follow_forward(choice *c, clmgk_error *error)
 static clmgk_status make_choice(clmgk_plan *plan, clmgk_pass which, const clmgk_plan_options *options, choice *c,
                                 clmgk_error *error)
 {
+    /* the combination has none worth choosing */
+    const char *const parameters[CLMGK_PASSES] = {options->parameters, options->backward_parameters,
+                                                  options->backward_parameters, NULL};
     *c = (choice){.plan = plan,
                   .which = which,
                   .wanted = options->engine,
-                  .given = parameters_of(options, which),
+                  .given = parameters[which],
                   .followed = {.allocator = &plan->context->allocator}};
     plan->pass[which] = mgk_alloc(&plan->context->allocator, 1, sizeof(*plan->pass[which]));
     if (plan->pass[which] == NULL)
@@ -285,7 +261,7 @@ static clmgk_status choose_and_compile(clmgk_plan *plan, const clmgk_plan_option
     plan->limits.narrowed = false;
     plan->info = (clmgk_plan_info){.origin = CLMGK_PROGRAM_MEMORY};
     for (int i = 0; i < CLMGK_PASSES; ++i)
-        if (is_wanted(&plan->desc, (clmgk_pass)i))
+        if (mgk_pass_is_wanted(&plan->desc, (clmgk_pass)i))
             MGK_TRY(add_pass(plan, (clmgk_pass)i, options, error));
     return compile(plan, error);
 }

@@ -4,6 +4,7 @@
 #define MGK_PLAN_H
 
 #include "attention/core/family.h"
+#include "tuning/database.h"
 
 /* A compiled pass of a plan. */
 typedef struct mgk_compiled_pass {
@@ -22,6 +23,9 @@ struct clmgk_plan {
     mgk_compiled_pass *pass[CLMGK_PASSES]; /* NULL: not requested by the descriptor */
     clmgk_plan_info info;
 };
+
+/* The tuning bucket of a resolved descriptor. The statistics use the backward pass's. */
+mgk_tuning_key mgk_attention_key(const clmgk_attention_desc *desc, clmgk_pass pass);
 
 /* Whether the pass of a resolved descriptor can be planned with a tuned engine and parameters: INVALID_VALUE, with the
  * reason, if not. Compiles nothing. */

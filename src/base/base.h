@@ -27,8 +27,9 @@
 clmgk_status mgk_fail(clmgk_error *error, clmgk_status status, const char *format, ...) MGK_PRINTF(3, 4);
 
 /* The same for a failed OpenCL call of the function `call`: CL_OUT_OF_* become OUT_OF_*_MEMORY, other codes
- * ERROR_OPENCL. */
+ * ERROR_OPENCL. mgk_check_cl: OK for CL_SUCCESS. */
 clmgk_status mgk_fail_cl(clmgk_error *error, cl_int code, const char *call);
+clmgk_status mgk_check_cl(clmgk_error *error, cl_int code, const char *call);
 
 /* The same for any status with an OpenCL code; and OUT_OF_HOST_MEMORY for `what`. */
 clmgk_status mgk_fail_code(clmgk_error *error, clmgk_status status, cl_int code, const char *format, ...)
@@ -109,6 +110,16 @@ void mgk_utc_date(char *text, size_t size);
 /* An environment variable; NULL if it is unset, or if the process has other rights than its caller (then the
  * environment must not choose the code to load). */
 const char *mgk_environment(const char *name);
+
+/* A folder of the library: XDG's variable, its default below HOME, the folder there, and a name for messages. */
+typedef struct mgk_root {
+    const char *xdg, *home, *folder, *name;
+} mgk_root;
+
+/* Stores the folder's path below `cache_dir`, else CLMGK_CACHE_DIR, else XDG's place, in *path (mgk_free); NULL: no
+ * files. */
+clmgk_status mgk_root_path(const clmgk_allocator *allocator, const mgk_root *root, const char *cache_dir, char **path,
+                           clmgk_error *error);
 
 /* A handle on a shared library by its SONAME; NULL if there is none. The library stays in the process after closing. */
 void *mgk_library_open(const char *name);

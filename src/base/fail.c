@@ -7,15 +7,12 @@
 /* A message is one line, even if it quotes a compiler's log. */
 static void join_lines(char *message)
 {
-    for (char *c = message; *c != '\0'; ++c) {
+    for (char *c = message; *c != '\0'; ++c)
         if ((unsigned char)*c < ' ')
             *c = ' ';
-    }
 }
 
-static clmgk_status record(clmgk_error *error, clmgk_status status, cl_int code, const char *format, va_list args)
-    MGK_PRINTF(4, 0);
-
+MGK_PRINTF(4, 0)
 static clmgk_status record(clmgk_error *error, clmgk_status status, cl_int code, const char *format, va_list args)
 {
     if (error != NULL) {
@@ -64,6 +61,11 @@ clmgk_status mgk_fail_cl(clmgk_error *error, cl_int code, const char *call)
     return mgk_fail_code(error, status_of_code(code), code, "%s: %s (%d)", call, mgk_cl_error_name(code), (int)code);
 }
 
+clmgk_status mgk_check_cl(clmgk_error *error, cl_int code, const char *call)
+{
+    return code == CL_SUCCESS ? CLMGK_OK : mgk_fail_cl(error, code, call);
+}
+
 clmgk_status mgk_fail_memory(clmgk_error *error, const char *what)
 {
     return mgk_fail(error, CLMGK_ERROR_OUT_OF_HOST_MEMORY, "out of host memory for %s", what);
@@ -71,70 +73,27 @@ clmgk_status mgk_fail_memory(clmgk_error *error, const char *what)
 
 const char *mgk_cl_error_name(cl_int code)
 {
-#define CODE(name)                                                                                                     \
-    {                                                                                                                  \
-        name, #name                                                                                                    \
-    }
-    static const struct {
-        cl_int code;
-        const char *name;
-    } names[] = {
-        CODE(CL_SUCCESS),
-        CODE(CL_DEVICE_NOT_FOUND),
-        CODE(CL_DEVICE_NOT_AVAILABLE),
-        CODE(CL_COMPILER_NOT_AVAILABLE),
-        CODE(CL_MEM_OBJECT_ALLOCATION_FAILURE),
-        CODE(CL_OUT_OF_RESOURCES),
-        CODE(CL_OUT_OF_HOST_MEMORY),
-        CODE(CL_PROFILING_INFO_NOT_AVAILABLE),
-        CODE(CL_MEM_COPY_OVERLAP),
-        CODE(CL_BUILD_PROGRAM_FAILURE),
-        CODE(CL_MAP_FAILURE),
-        CODE(CL_MISALIGNED_SUB_BUFFER_OFFSET),
-        CODE(CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST),
-        CODE(CL_COMPILE_PROGRAM_FAILURE),
-        CODE(CL_LINKER_NOT_AVAILABLE),
-        CODE(CL_LINK_PROGRAM_FAILURE),
-        CODE(CL_DEVICE_PARTITION_FAILED),
-        CODE(CL_KERNEL_ARG_INFO_NOT_AVAILABLE),
-        CODE(CL_INVALID_VALUE),
-        CODE(CL_INVALID_DEVICE_TYPE),
-        CODE(CL_INVALID_PLATFORM),
-        CODE(CL_INVALID_DEVICE),
-        CODE(CL_INVALID_CONTEXT),
-        CODE(CL_INVALID_QUEUE_PROPERTIES),
-        CODE(CL_INVALID_COMMAND_QUEUE),
-        CODE(CL_INVALID_HOST_PTR),
-        CODE(CL_INVALID_MEM_OBJECT),
-        CODE(CL_INVALID_BINARY),
-        CODE(CL_INVALID_BUILD_OPTIONS),
-        CODE(CL_INVALID_PROGRAM),
-        CODE(CL_INVALID_PROGRAM_EXECUTABLE),
-        CODE(CL_INVALID_KERNEL_NAME),
-        CODE(CL_INVALID_KERNEL_DEFINITION),
-        CODE(CL_INVALID_KERNEL),
-        CODE(CL_INVALID_ARG_INDEX),
-        CODE(CL_INVALID_ARG_VALUE),
-        CODE(CL_INVALID_ARG_SIZE),
-        CODE(CL_INVALID_KERNEL_ARGS),
-        CODE(CL_INVALID_WORK_DIMENSION),
-        CODE(CL_INVALID_WORK_GROUP_SIZE),
-        CODE(CL_INVALID_WORK_ITEM_SIZE),
-        CODE(CL_INVALID_GLOBAL_OFFSET),
-        CODE(CL_INVALID_EVENT_WAIT_LIST),
-        CODE(CL_INVALID_EVENT),
-        CODE(CL_INVALID_OPERATION),
-        CODE(CL_INVALID_BUFFER_SIZE),
-        CODE(CL_INVALID_GLOBAL_WORK_SIZE),
-        CODE(CL_INVALID_PROPERTY),
-        CODE(CL_INVALID_COMPILER_OPTIONS),
-        CODE(CL_INVALID_LINKER_OPTIONS),
-        CODE(CL_INVALID_DEVICE_PARTITION_COUNT),
-    };
-#undef CODE
-    for (size_t i = 0; i < MGK_COUNT(names); ++i) {
-        if (names[i].code == code)
-            return names[i].name;
-    }
-    return "unknown OpenCL error";
+#define CODE(name) [-name] = #name
+    static const char *const names[] = {
+        /* CL_SUCCESS to CL_KERNEL_ARG_INFO_NOT_AVAILABLE = -19 */
+        CODE(CL_SUCCESS), CODE(CL_DEVICE_NOT_FOUND), CODE(CL_DEVICE_NOT_AVAILABLE), CODE(CL_COMPILER_NOT_AVAILABLE),
+        CODE(CL_MEM_OBJECT_ALLOCATION_FAILURE), CODE(CL_OUT_OF_RESOURCES), CODE(CL_OUT_OF_HOST_MEMORY),
+        CODE(CL_PROFILING_INFO_NOT_AVAILABLE), CODE(CL_MEM_COPY_OVERLAP), CODE(CL_BUILD_PROGRAM_FAILURE),
+        CODE(CL_MAP_FAILURE), CODE(CL_MISALIGNED_SUB_BUFFER_OFFSET), CODE(CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST),
+        CODE(CL_COMPILE_PROGRAM_FAILURE), CODE(CL_LINKER_NOT_AVAILABLE), CODE(CL_LINK_PROGRAM_FAILURE),
+        CODE(CL_DEVICE_PARTITION_FAILED), CODE(CL_KERNEL_ARG_INFO_NOT_AVAILABLE),
+        /* from -30 on */
+        CODE(CL_INVALID_VALUE), CODE(CL_INVALID_DEVICE_TYPE), CODE(CL_INVALID_PLATFORM), CODE(CL_INVALID_DEVICE),
+        CODE(CL_INVALID_CONTEXT), CODE(CL_INVALID_QUEUE_PROPERTIES), CODE(CL_INVALID_COMMAND_QUEUE),
+        CODE(CL_INVALID_HOST_PTR), CODE(CL_INVALID_MEM_OBJECT), CODE(CL_INVALID_BINARY), CODE(CL_INVALID_BUILD_OPTIONS),
+        CODE(CL_INVALID_PROGRAM), CODE(CL_INVALID_PROGRAM_EXECUTABLE), CODE(CL_INVALID_KERNEL_NAME),
+        CODE(CL_INVALID_KERNEL_DEFINITION), CODE(CL_INVALID_KERNEL), CODE(CL_INVALID_ARG_INDEX),
+        CODE(CL_INVALID_ARG_VALUE), CODE(CL_INVALID_ARG_SIZE), CODE(CL_INVALID_KERNEL_ARGS),
+        CODE(CL_INVALID_WORK_DIMENSION), CODE(CL_INVALID_WORK_GROUP_SIZE), CODE(CL_INVALID_WORK_ITEM_SIZE),
+        CODE(CL_INVALID_GLOBAL_OFFSET), CODE(CL_INVALID_EVENT_WAIT_LIST), CODE(CL_INVALID_EVENT),
+        CODE(CL_INVALID_OPERATION), CODE(CL_INVALID_BUFFER_SIZE), CODE(CL_INVALID_GLOBAL_WORK_SIZE),
+        CODE(CL_INVALID_PROPERTY), CODE(CL_INVALID_COMPILER_OPTIONS), CODE(CL_INVALID_LINKER_OPTIONS),
+        CODE(CL_INVALID_DEVICE_PARTITION_COUNT)};
+    const bool known = code <= 0 && code > -(cl_int)MGK_COUNT(names) && names[-code] != NULL;
+    return known ? names[-code] : "unknown OpenCL error";
 }

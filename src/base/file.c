@@ -316,10 +316,9 @@ void mgk_folder_remove_stale(const mgk_folder *folder, const clmgk_allocator *al
     clock_gettime(CLOCK_REALTIME, &now);
     if (mgk_folder_list(folder, allocator, is_temporary, &entries, &count, NULL) != CLMGK_OK)
         return;
-    for (size_t i = 0; i < count; ++i) {
+    for (size_t i = 0; i < count; ++i)
         if (entries[i].modified_ns / 1000000000 + STALE_SECONDS < (int64_t)now.tv_sec)
             (void)mgk_folder_remove(folder, entries[i].name);
-    }
     mgk_free(allocator, entries);
 }
 

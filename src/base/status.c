@@ -14,13 +14,10 @@ static const status_row *find_status(clmgk_status status)
 {
     static const status_row rows[] = {
 #define ROW(name, value, text) {CLMGK_##name, #name, text},
-        CLMGK_STATUS_LIST(ROW)
-#undef ROW
-    };
-    for (size_t i = 0; i < MGK_COUNT(rows); ++i) {
+        CLMGK_STATUS_LIST(ROW)};
+    for (size_t i = 0; i < MGK_COUNT(rows); ++i)
         if (rows[i].status == status)
             return &rows[i];
-    }
     return NULL;
 }
 
@@ -36,73 +33,42 @@ const char *clmgk_status_text(clmgk_status status)
     return row != NULL ? row->text : "unknown status";
 }
 
+static const struct {
+    const char *name;
+    uint32_t traits;
+} variants[] = {
+#define VARIANT(name, value, text, family, traits) [CLMGK_VARIANT_##name] = {text, traits},
+    CLMGK_VARIANT_LIST(VARIANT)};
+
 const char *clmgk_variant_name(clmgk_variant variant)
 {
-    switch (variant) {
-#define NAME(name, value, text, ...)                                                                                   \
-    case CLMGK_VARIANT_##name:                                                                                         \
-        return text;
-        CLMGK_VARIANT_LIST(NAME)
-#undef NAME
-    default:
-        return NULL;
-    }
+    return (unsigned)variant < MGK_COUNT(variants) ? variants[variant].name : NULL;
 }
 
 uint32_t clmgk_variant_traits(clmgk_variant variant)
 {
-    switch (variant) {
-#define TRAITS(name, value, text, family, traits)                                                                      \
-    case CLMGK_VARIANT_##name:                                                                                         \
-        return traits;
-        CLMGK_VARIANT_LIST(TRAITS)
-#undef TRAITS
-    default:
-        return 0;
-    }
+    return (unsigned)variant < MGK_COUNT(variants) ? variants[variant].traits : 0;
 }
 
 const char *clmgk_dtype_name(clmgk_dtype dtype)
 {
-    switch (dtype) {
-    case CLMGK_DTYPE_F32:
-        return "f32";
-    case CLMGK_DTYPE_F16:
-        return "f16";
-    case CLMGK_DTYPE_BF16:
-        return "bf16";
-    default:
-        return NULL;
-    }
+    static const char *const names[] = {
+        [CLMGK_DTYPE_F32] = "f32", [CLMGK_DTYPE_F16] = "f16", [CLMGK_DTYPE_BF16] = "bf16"};
+    return (unsigned)dtype < MGK_COUNT(names) ? names[dtype] : NULL;
 }
 
 const char *clmgk_engine_name(clmgk_engine engine)
 {
-    switch (engine) {
-    case CLMGK_ENGINE_AUTO:
-        return "auto";
-#define ENGINE_CASE(NAME, value, name)                                                                                 \
-    case CLMGK_ENGINE_##NAME:                                                                                          \
-        return #name;
-        CLMGK_ENGINE_LIST(ENGINE_CASE)
-#undef ENGINE_CASE
-    default:
-        return NULL;
-    }
+#define ENGINE(NAME, value, name) [CLMGK_ENGINE_##NAME] = #name,
+    static const char *const names[] = {[CLMGK_ENGINE_AUTO] = "auto", CLMGK_ENGINE_LIST(ENGINE)};
+    return (unsigned)engine < MGK_COUNT(names) ? names[engine] : NULL;
 }
 
 const char *clmgk_program_keeper_name(clmgk_program_keeper keeper)
 {
-    switch (keeper) {
-    case CLMGK_KEEPER_NOBODY:
-        return "nobody";
-    case CLMGK_KEEPER_LIBRARY:
-        return "library";
-    case CLMGK_KEEPER_DRIVER:
-        return "driver";
-    default:
-        return NULL;
-    }
+    static const char *const names[] = {
+        [CLMGK_KEEPER_NOBODY] = "nobody", [CLMGK_KEEPER_LIBRARY] = "library", [CLMGK_KEEPER_DRIVER] = "driver"};
+    return (unsigned)keeper < MGK_COUNT(names) ? names[keeper] : NULL;
 }
 
 const char *clmgk_version(void)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clock and environment. */
+/* Clock, environment, and the folders that follow from it. */
 #include "base/base.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -28,4 +29,26 @@ const char *mgk_environment(const char *name)
     if (getuid() != geteuid() || getgid() != getegid())
         return NULL;
     return getenv(name);
+}
+
+clmgk_status mgk_root_path(const clmgk_allocator *allocator, const mgk_root *root, const char *cache_dir, char **path,
+                           clmgk_error *error)
+{
+    const char *const given = cache_dir != NULL ? cache_dir : mgk_environment("CLMGK_CACHE_DIR");
+    const char *const xdg = mgk_environment(root->xdg), *const home = mgk_environment("HOME");
+    mgk_text text = {.allocator = allocator};
+    if (given != NULL)
+        mgk_text_append(&text, given, strlen(given));
+    else if (xdg != NULL && xdg[0] == '/') /* the XDG rules: a relative path is ignored */
+        mgk_text_printf(&text, "%s/clmgk", xdg);
+    else if (home != NULL && home[0] == '/')
+        mgk_text_printf(&text, "%s/%s/clmgk", home, root->home);
+    if (text.length > 0)
+        mgk_text_append(&text, root->folder, strlen(root->folder));
+
+    const bool failed = text.failed;
+    *path = text.length > 0 && !failed ? text.data : NULL;
+    if (*path == NULL)
+        mgk_text_free(&text);
+    return failed ? mgk_fail_memory(error, root->name) : CLMGK_OK;
 }

@@ -33,8 +33,7 @@ static clmgk_status check_device(cl_context context, cl_device_id device, clmgk_
 {
     size_t size = 0;
     cl_int code = clGetContextInfo(context, CL_CONTEXT_DEVICES, 0, NULL, &size);
-    if (code != CL_SUCCESS)
-        return mgk_fail_cl(error, code, "clGetContextInfo");
+    MGK_TRY(mgk_check_cl(error, code, "clGetContextInfo"));
     cl_device_id *const devices = mgk_alloc(NULL, size, 1);
     if (devices == NULL)
         return mgk_fail_memory(error, "a context's devices");
@@ -43,8 +42,7 @@ static clmgk_status check_device(cl_context context, cl_device_id device, clmgk_
     for (size_t i = 0; code == CL_SUCCESS && i < size / sizeof(cl_device_id); ++i)
         found = found || devices[i] == device;
     mgk_free(NULL, devices);
-    if (code != CL_SUCCESS)
-        return mgk_fail_cl(error, code, "clGetContextInfo");
+    MGK_TRY(mgk_check_cl(error, code, "clGetContextInfo"));
     return found ? CLMGK_OK
                  : mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "device is not one of the OpenCL context's devices");
 }
@@ -113,8 +111,7 @@ static void release_objects(const clmgk_context *context)
 static clmgk_status hold_objects(clmgk_context *context, clmgk_error *error)
 {
     cl_int code = clRetainContext(context->context);
-    if (code != CL_SUCCESS)
-        return mgk_fail_cl(error, code, "clRetainContext");
+    MGK_TRY(mgk_check_cl(error, code, "clRetainContext"));
     code = clRetainDevice(context->device);
     if (code != CL_SUCCESS) {
         clReleaseContext(context->context);

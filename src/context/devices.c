@@ -179,10 +179,9 @@ static const clmgk_device_info *default_device(const device_list *list)
 {
     static const clmgk_device_class order[] = {CLMGK_DEVICE_GPU, CLMGK_DEVICE_CPU};
     for (size_t wanted = 0; wanted < MGK_COUNT(order); ++wanted) {
-        for (size_t i = 0; i < list->count; ++i) {
+        for (size_t i = 0; i < list->count; ++i)
             if (list->devices[i].info.device_class == order[wanted])
                 return &list->devices[i].info;
-        }
     }
     return &list->devices[0].info;
 }

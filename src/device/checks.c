@@ -12,14 +12,12 @@ clmgk_status mgk_check_memory(const clmgk_context *given, const clmgk_buffer *bu
     cl_int code = clGetMemObjectInfo(buffer->memory, CL_MEM_CONTEXT, sizeof(context), &context, NULL);
     if (code == CL_INVALID_MEM_OBJECT)
         return mgk_fail_code(error, CLMGK_ERROR_INVALID_BUFFER, code, "%s: expected a memory object", name);
-    if (code != CL_SUCCESS)
-        return mgk_fail_cl(error, code, "clGetMemObjectInfo");
+    MGK_TRY(mgk_check_cl(error, code, "clGetMemObjectInfo"));
     if (context != given->context)
         return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: a buffer of another OpenCL context than the plan's",
                         name);
     code = clGetMemObjectInfo(buffer->memory, CL_MEM_SIZE, sizeof(size), &size, NULL);
-    if (code != CL_SUCCESS)
-        return mgk_fail_cl(error, code, "clGetMemObjectInfo");
+    MGK_TRY(mgk_check_cl(error, code, "clGetMemObjectInfo"));
     if (bytes > 0 && (buffer->offset > (UINT64_MAX - bytes) / element || buffer->offset * element + bytes > size))
         return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
                         "%s: a buffer of %zu bytes: expected %" PRIu64 " bytes from element %" PRIu64 " on", name, size,
@@ -37,8 +35,7 @@ clmgk_status mgk_check_queue(const clmgk_context *given, cl_command_queue queue,
         code = clGetCommandQueueInfo(queue, CL_QUEUE_DEVICE, sizeof(device), &device, NULL);
     if (code == CL_INVALID_COMMAND_QUEUE)
         return mgk_fail_code(error, CLMGK_ERROR_INVALID_VALUE, code, "queue: expected a command queue");
-    if (code != CL_SUCCESS)
-        return mgk_fail_cl(error, code, "clGetCommandQueueInfo");
+    MGK_TRY(mgk_check_cl(error, code, "clGetCommandQueueInfo"));
     if (context != given->context || device != given->device)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "queue: of another OpenCL context or device than the plan's");
     return CLMGK_OK;
@@ -58,8 +55,7 @@ clmgk_status mgk_check_wait_list(const clmgk_context *given, cl_uint num_wait, c
         if (code == CL_INVALID_EVENT)
             return mgk_fail_code(error, CLMGK_ERROR_INVALID_VALUE, code, "wait_list[%u]: expected an event",
                                  (unsigned)i);
-        if (code != CL_SUCCESS)
-            return mgk_fail_cl(error, code, "clGetEventInfo");
+        MGK_TRY(mgk_check_cl(error, code, "clGetEventInfo"));
         if (context != given->context)
             return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
                             "wait_list[%u]: an event of another OpenCL context than the plan's", (unsigned)i);

@@ -19,10 +19,9 @@ static const struct {
 
 const char *mgk_runtime_name(mgk_runtime runtime)
 {
-    for (size_t i = 0; i < MGK_COUNT(runtimes); ++i) {
+    for (size_t i = 0; i < MGK_COUNT(runtimes); ++i)
         if (runtimes[i].runtime == runtime)
             return runtimes[i].name;
-    }
     return "";
 }
 
@@ -76,8 +75,7 @@ static clmgk_status query_text(text_query query, char *target, size_t size, clmg
     const char *const call = query.device != NULL ? "clGetDeviceInfo" : "clGetPlatformInfo";
     size_t needed = 0;
     cl_int code = ask(&query, 0, NULL, &needed);
-    if (code != CL_SUCCESS)
-        return mgk_fail_cl(error, code, call);
+    MGK_TRY(mgk_check_cl(error, code, call));
 
     char *const text = mgk_alloc(NULL, needed + 1, 1);
     if (text == NULL)
@@ -98,15 +96,7 @@ static clmgk_status query_value(cl_device_id device, cl_device_info parameter, v
                                 clmgk_error *error)
 {
     const cl_int code = clGetDeviceInfo(device, parameter, size, value, NULL);
-    return code == CL_SUCCESS ? CLMGK_OK : mgk_fail_cl(error, code, "clGetDeviceInfo");
-}
-
-static clmgk_status query_size(cl_device_id device, cl_device_info parameter, uint64_t *value, clmgk_error *error)
-{
-    size_t size = 0;
-    MGK_TRY(query_value(device, parameter, &size, sizeof(size), error));
-    *value = size;
-    return CLMGK_OK;
+    return mgk_check_cl(error, code, "clGetDeviceInfo");
 }
 
 static clmgk_status query_texts(cl_device_id device, mgk_device_facts *facts, clmgk_error *error)
@@ -131,9 +121,7 @@ static clmgk_status query_texts(cl_device_id device, mgk_device_facts *facts, cl
 
 static clmgk_status query_numbers(cl_device_id device, clmgk_device_info *info, clmgk_error *error)
 {
-    cl_ulong global = 0;
-    cl_ulong local = 0;
-    cl_ulong allocation = 0;
+    size_t group = 0;
     const struct {
         cl_device_info parameter;
         size_t size;
@@ -142,16 +130,15 @@ static clmgk_status query_numbers(cl_device_id device, clmgk_device_info *info, 
         {CL_DEVICE_MAX_COMPUTE_UNITS, sizeof(cl_uint), &info->compute_units},
         {CL_DEVICE_MAX_CLOCK_FREQUENCY, sizeof(cl_uint), &info->clock_mhz},
         {CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT, sizeof(cl_uint), &info->native_float_lanes},
-        {CL_DEVICE_GLOBAL_MEM_SIZE, sizeof(cl_ulong), &global},
-        {CL_DEVICE_LOCAL_MEM_SIZE, sizeof(cl_ulong), &local},
-        {CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof(cl_ulong), &allocation},
+        {CL_DEVICE_GLOBAL_MEM_SIZE, sizeof(cl_ulong), &info->global_memory_bytes},
+        {CL_DEVICE_LOCAL_MEM_SIZE, sizeof(cl_ulong), &info->local_memory_bytes},
+        {CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof(cl_ulong), &info->max_allocation_bytes},
+        {CL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof(group), &group},
     };
     for (size_t i = 0; i < MGK_COUNT(numbers); ++i)
         MGK_TRY(query_value(device, numbers[i].parameter, numbers[i].value, numbers[i].size, error));
-    info->global_memory_bytes = global;
-    info->local_memory_bytes = local;
-    info->max_allocation_bytes = allocation;
-    return query_size(device, CL_DEVICE_MAX_WORK_GROUP_SIZE, &info->max_work_group, error);
+    info->max_work_group = group;
+    return CLMGK_OK;
 }
 
 static clmgk_status query_usable(cl_device_id device, bool *usable, clmgk_error *error)

@@ -79,8 +79,7 @@ static clmgk_status build_source(const clmgk_context *context, const char *file,
     cl_int code = CL_SUCCESS;
     const char *const text = source->data;
     cl_program program = clCreateProgramWithSource(context->context, 1, (const char **)&text, &source->length, &code);
-    if (code != CL_SUCCESS)
-        return mgk_fail_cl(error, code, "clCreateProgramWithSource");
+    MGK_TRY(mgk_check_cl(error, code, "clCreateProgramWithSource"));
 
     code = clBuildProgram(program, 1, &context->device, options, NULL, NULL);
     if (code == CL_SUCCESS) {

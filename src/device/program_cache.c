@@ -23,38 +23,10 @@ static const char magic[8] = {'c', 'l', 'm', 'g', 'k', 'b', 'i', 'n'};
 
 /* ---- location --------------------------------------------------------------------------------------------- */
 
-static bool is_absolute(const char *path)
-{
-    return path != NULL && path[0] == '/';
-}
-
-/* The XDG rules: a relative path is ignored. */
-static void append_default_root(mgk_text *path)
-{
-    const char *const xdg = mgk_environment("XDG_CACHE_HOME");
-    const char *const home = mgk_environment("HOME");
-    if (is_absolute(xdg))
-        mgk_text_printf(path, "%s/clmgk", xdg);
-    else if (is_absolute(home))
-        mgk_text_printf(path, "%s/.cache/clmgk", home);
-}
-
 clmgk_status mgk_cache_path(const clmgk_allocator *allocator, const char *cache_dir, char **path, clmgk_error *error)
 {
-    const char *const root = cache_dir != NULL ? cache_dir : mgk_environment("CLMGK_CACHE_DIR");
-    mgk_text text = {.allocator = allocator};
-    if (root != NULL)
-        mgk_text_append(&text, root, strlen(root));
-    else
-        append_default_root(&text);
-    if (text.length > 0)
-        mgk_text_printf(&text, "/programs");
-
-    const bool used = text.length > 0;
-    *path = used && !text.failed ? text.data : NULL;
-    if (text.failed || !used)
-        mgk_text_free(&text);
-    return used && *path == NULL ? mgk_fail_memory(error, "the cache's path") : CLMGK_OK;
+    static const mgk_root root = {"XDG_CACHE_HOME", ".cache", "/programs", "the cache's path"};
+    return mgk_root_path(allocator, &root, cache_dir, path, error);
 }
 
 static void entry_name(const char *key, char *name)
@@ -180,10 +152,9 @@ static void remove_oldest(const mgk_cache *cache, const mgk_folder *folder)
     uint64_t total = 0;
     for (size_t i = 0; i < count; ++i)
         total += entries[i].bytes;
-    for (size_t i = 0; i < count && total > cache->max_bytes; ++i) {
+    for (size_t i = 0; i < count && total > cache->max_bytes; ++i)
         if (mgk_folder_remove(folder, entries[i].name))
             total -= entries[i].bytes;
-    }
     mgk_free(cache->allocator, entries);
 }
 

@@ -129,8 +129,7 @@ static clmgk_status each_product(const clmgk_gemm_desc *desc, const operands *fi
     for (int64_t i = 0; i < desc->batch; ++i) {
         if (i > 0) {
             const cl_int code = clEnqueueBarrierWithWaitList(queue, 0, NULL, NULL);
-            if (code != CL_SUCCESS)
-                return mgk_fail_cl(error, code, "clEnqueueBarrierWithWaitList");
+            MGK_TRY(mgk_check_cl(error, code, "clEnqueueBarrierWithWaitList"));
         }
         const CLBlastStatusCode code = one_product(desc, &at, queue, i + 1 == desc->batch ? event : NULL);
         if (code != CLBlastSuccess)
@@ -343,16 +342,14 @@ static clmgk_status applicable(const mgk_device_facts *facts, clmgk_dtype dtype,
     if (dtype == CLMGK_DTYPE_BF16)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "CLBlast has no bf16");
     cl_int code = clGetDeviceInfo(facts->info.device_id, CL_DEVICE_EXTENSIONS, 0, NULL, &size);
-    if (code != CL_SUCCESS)
-        return mgk_fail_cl(error, code, "clGetDeviceInfo");
+    MGK_TRY(mgk_check_cl(error, code, "clGetDeviceInfo"));
     extensions = mgk_alloc(NULL, size + 1, 1);
     if (extensions == NULL)
         return mgk_fail_memory(error, "the device's extensions");
     code = clGetDeviceInfo(facts->info.device_id, CL_DEVICE_EXTENSIONS, size, extensions, NULL);
     const bool has_half = strstr(extensions, "cl_khr_fp16") != NULL;
     mgk_free(NULL, extensions);
-    if (code != CL_SUCCESS)
-        return mgk_fail_cl(error, code, "clGetDeviceInfo");
+    MGK_TRY(mgk_check_cl(error, code, "clGetDeviceInfo"));
     return has_half ? CLMGK_OK
                     : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "CLBlast multiplies f16 only with cl_khr_fp16");
 }
@@ -429,8 +426,7 @@ static clmgk_status plan_product(clmgk_gemm_plan *plan, const char *parameters, 
     MGK_TRY(mgk_clblast_read(parameters, &state->values, error));
     const cl_int code =
         clGetDeviceInfo(plan->context->device, CL_DEVICE_MEM_BASE_ADDR_ALIGN, sizeof(bits), &bits, NULL);
-    if (code != CL_SUCCESS)
-        return mgk_fail_cl(error, code, "clGetDeviceInfo");
+    MGK_TRY(mgk_check_cl(error, code, "clGetDeviceInfo"));
     state->alignment = bits >= 8 ? bits / 8 : 1;
     MGK_TRY(compile(plan, state, error));
 
@@ -457,16 +453,14 @@ static clmgk_status open_temp(const clblast_state *state, const clmgk_buffer *wo
     cl_int code = CL_SUCCESS;
     if (workspace->offset == 0) {
         code = clRetainMemObject(workspace->memory);
-        if (code != CL_SUCCESS)
-            return mgk_fail_cl(error, code, "clRetainMemObject");
+        MGK_TRY(mgk_check_cl(error, code, "clRetainMemObject"));
         *temp = workspace->memory;
         return CLMGK_OK;
     }
     code = clGetMemObjectInfo(workspace->memory, CL_MEM_ASSOCIATED_MEMOBJECT, sizeof(cl_mem), &parent, NULL);
     if (code == CL_SUCCESS && parent != NULL)
         code = clGetMemObjectInfo(workspace->memory, CL_MEM_OFFSET, sizeof(origin), &origin, NULL);
-    if (code != CL_SUCCESS)
-        return mgk_fail_cl(error, code, "clGetMemObjectInfo");
+    MGK_TRY(mgk_check_cl(error, code, "clGetMemObjectInfo"));
     const size_t start = origin + (size_t)workspace->offset;
     const cl_buffer_region region = {(start + state->alignment - 1) / state->alignment * state->alignment,
                                      state->temp_bytes};

@@ -29,8 +29,7 @@ clmgk_status mgk_gemm_host_device(const mgk_device_facts *facts, clmgk_error *er
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "the device is not the host's CPU");
     const cl_int code =
         clGetDeviceInfo(facts->info.device_id, CL_DEVICE_EXECUTION_CAPABILITIES, sizeof(can), &can, NULL);
-    if (code != CL_SUCCESS)
-        return mgk_fail_cl(error, code, "clGetDeviceInfo");
+    MGK_TRY(mgk_check_cl(error, code, "clGetDeviceInfo"));
     if ((can & CL_EXEC_NATIVE_KERNEL) == 0)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "the device runs no native kernels");
     return CLMGK_OK;
@@ -137,8 +136,7 @@ static clmgk_status map(chain *c, const clmgk_buffer *buffer, cl_map_flags flags
         return mgk_fail_code(error, CLMGK_ERROR_INVALID_BUFFER, code,
                              "a buffer that the host may not access (CL_MEM_HOST_...): expected access for a host "
                              "library");
-    if (code != CL_SUCCESS)
-        return mgk_fail_cl(error, code, "clEnqueueMapBuffer");
+    MGK_TRY(mgk_check_cl(error, code, "clEnqueueMapBuffer"));
     advance(c, event);
     return CLMGK_OK;
 }
@@ -150,8 +148,7 @@ static clmgk_status multiply(chain *c, native_args *args, clmgk_error *error)
     cl_event event = NULL;
     const cl_int code = clEnqueueNativeKernel(c->at->queue, run, args, sizeof(*args), 1, &anchor, &place, waits(c),
                                               wait_list(c), &event);
-    if (code != CL_SUCCESS)
-        return mgk_fail_cl(error, code, "clEnqueueNativeKernel");
+    MGK_TRY(mgk_check_cl(error, code, "clEnqueueNativeKernel"));
     advance(c, event);
     return CLMGK_OK;
 }

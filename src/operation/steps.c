@@ -139,7 +139,7 @@ static clmgk_status warm_up(const clmgk_context *context, const mgk_step *step, 
     const mgk_queue_place at = {queue, 0, NULL, NULL};
     const clmgk_status status = launch(step, &grid, args, &call, &at, error);
     const cl_int code = clFinish(queue);
-    return status == CLMGK_OK && code != CL_SUCCESS ? mgk_fail_cl(error, code, "clFinish") : status;
+    return status == CLMGK_OK ? mgk_check_cl(error, code, "clFinish") : status;
 }
 
 /* A compiled kernel may need more of the device than planned, and a launch would only report missing resources. Lowers

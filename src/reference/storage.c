@@ -79,26 +79,24 @@ void clmgk_ref_load(clmgk_dtype dtype, const void *elements, size_t count, doubl
 {
     const float *const wide = elements;
     const uint16_t *const narrow = elements;
-    for (size_t n = 0; n < count; n++) {
+    for (size_t n = 0; n < count; n++)
         if (dtype == CLMGK_DTYPE_F32)
             values[n] = wide[n];
         else if (dtype == CLMGK_DTYPE_F16)
             values[n] = clmgk_ref_f16_to_f32(narrow[n]);
         else
             values[n] = clmgk_ref_bf16_to_f32(narrow[n]);
-    }
 }
 
 void clmgk_ref_store(clmgk_dtype dtype, const double *values, size_t count, void *elements)
 {
     float *const wide = elements;
     uint16_t *const narrow = elements;
-    for (size_t n = 0; n < count; n++) {
+    for (size_t n = 0; n < count; n++)
         if (dtype == CLMGK_DTYPE_F32)
             wide[n] = (float)values[n];
         else if (dtype == CLMGK_DTYPE_F16)
             narrow[n] = clmgk_ref_f32_to_f16((float)values[n]);
         else
             narrow[n] = clmgk_ref_f32_to_bf16((float)values[n]);
-    }
 }

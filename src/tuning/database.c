@@ -19,36 +19,14 @@ extern const mgk_embedded_file mgk_shipped_files[];
 
 /* ---- location ------------------------------------------------------------------------------------------------ */
 
-/* The XDG rules: a relative path is ignored. */
-static void append_default_root(mgk_text *path)
-{
-    const char *const xdg = mgk_environment("XDG_DATA_HOME");
-    const char *const home = mgk_environment("HOME");
-    if (xdg != NULL && xdg[0] == '/')
-        mgk_text_printf(path, "%s/clmgk", xdg);
-    else if (home != NULL && home[0] == '/')
-        mgk_text_printf(path, "%s/.local/share/clmgk", home);
-}
-
 clmgk_status mgk_tuning_path(const clmgk_allocator *allocator, const char *tuning_dir, const char *cache_dir,
                              char **path, clmgk_error *error)
 {
-    const char *const root = cache_dir != NULL ? cache_dir : mgk_environment("CLMGK_CACHE_DIR");
-    mgk_text text = {.allocator = allocator};
-    if (tuning_dir != NULL)
-        mgk_text_append(&text, tuning_dir, strlen(tuning_dir));
-    else if (root != NULL)
-        mgk_text_append(&text, root, strlen(root));
-    else
-        append_default_root(&text);
-    if (tuning_dir == NULL && text.length > 0)
-        mgk_text_printf(&text, "/tuning");
-
-    const bool failed = text.failed;
-    *path = text.length > 0 && !failed ? text.data : NULL;
-    if (*path == NULL)
-        mgk_text_free(&text);
-    return failed ? mgk_fail_memory(error, "the tuning cache's path") : CLMGK_OK;
+    static const mgk_root root = {"XDG_DATA_HOME", ".local/share", "/tuning", "the tuning cache's path"};
+    if (tuning_dir == NULL)
+        return mgk_root_path(allocator, &root, cache_dir, path, error);
+    *path = tuning_dir[0] != '\0' ? mgk_strdup(allocator, tuning_dir) : NULL;
+    return *path == NULL && tuning_dir[0] != '\0' ? mgk_fail_memory(error, root.name) : CLMGK_OK;
 }
 
 /* ---- buckets ------------------------------------------------------------------------------------------------- */

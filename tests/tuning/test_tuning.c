@@ -5,7 +5,7 @@
  *
  * With arguments this program is one of several processes on one cache (processes_share_a_file).
  */
-#include "attention/key.h"
+#include "attention/plan.h"
 #include "harness/harness.h"
 #include "harness/scratch.h"
 #include "tuning/entries.h"

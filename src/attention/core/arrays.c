@@ -49,18 +49,16 @@ static const char *mix_axes(const clmgk_attention_desc *d)
     return has_trait(d, CLMGK_TRAIT_SHARED_MIX) ? "M" : "HM";
 }
 
+#define CASE(array, value)                                                                                             \
+    case CLMGK_ARRAY_##array:                                                                                          \
+        return value;
+
 static const char *axes_of(const clmgk_attention_desc *d, clmgk_array array)
 {
     switch (array) {
-#define AXES(name, field, element, access, values, passes, axes, has)                                                  \
-    case CLMGK_ARRAY_##name:                                                                                           \
-        return axes;
-#define AXES_OF_GRADIENT(name, field, element, bit, axes, has)                                                         \
-    case CLMGK_ARRAY_GRAD_##name:                                                                                      \
-        return axes;
-#define AXES_OF_STATISTIC(name, field, bit, axes)                                                                      \
-    case CLMGK_ARRAY_##name:                                                                                           \
-        return axes;
+#define AXES(name, field, element, access, values, passes, axes, has) CASE(name, axes)
+#define AXES_OF_GRADIENT(name, field, element, bit, axes, has)        CASE(GRAD_##name, axes)
+#define AXES_OF_STATISTIC(name, field, bit, axes)                     CASE(name, axes)
         CLMGK_ARRAY_LIST(AXES, AXES_OF_GRADIENT, AXES_OF_STATISTIC)
     case CLMGK_ARRAYS:
         break;
@@ -71,15 +69,9 @@ static const char *axes_of(const clmgk_attention_desc *d, clmgk_array array)
 bool mgk_array_exists(const clmgk_attention_desc *d, clmgk_array array)
 {
     switch (array) {
-#define HAS(name, field, element, access, values, passes, axes, has)                                                   \
-    case CLMGK_ARRAY_##name:                                                                                           \
-        return has;
-#define HAS_GRADIENT(name, field, element, bit, axes, has)                                                             \
-    case CLMGK_ARRAY_GRAD_##name:                                                                                      \
-        return has;
-#define HAS_STATISTIC(name, ...)                                                                                       \
-    case CLMGK_ARRAY_##name:                                                                                           \
-        return true;
+#define HAS(name, field, element, access, values, passes, axes, has) CASE(name, has)
+#define HAS_GRADIENT(name, field, element, bit, axes, has)           CASE(GRAD_##name, has)
+#define HAS_STATISTIC(name, ...)                                     CASE(name, true)
         CLMGK_ARRAY_LIST(HAS, HAS_GRADIENT, HAS_STATISTIC)
     case CLMGK_ARRAYS:
         break;
@@ -154,29 +146,13 @@ static int64_t product(int64_t a, int64_t b)
 /* Offset of the array's layout in the descriptor; 0: none. */
 static size_t layout_offset(clmgk_array array)
 {
-    switch (array) {
-    case CLMGK_ARRAY_Q:
-        return offsetof(clmgk_attention_desc, q);
-    case CLMGK_ARRAY_K:
-        return offsetof(clmgk_attention_desc, k);
-    case CLMGK_ARRAY_V:
-        return offsetof(clmgk_attention_desc, v);
-    case CLMGK_ARRAY_O:
-        return offsetof(clmgk_attention_desc, o);
-    case CLMGK_ARRAY_LSE:
-    case CLMGK_ARRAY_GRAD_LSE:
-        return offsetof(clmgk_attention_desc, lse);
-    case CLMGK_ARRAY_GRAD_O:
-        return offsetof(clmgk_attention_desc, grad_o);
-    case CLMGK_ARRAY_GRAD_Q:
-        return offsetof(clmgk_attention_desc, grad_q);
-    case CLMGK_ARRAY_GRAD_K:
-        return offsetof(clmgk_attention_desc, grad_k);
-    case CLMGK_ARRAY_GRAD_V:
-        return offsetof(clmgk_attention_desc, grad_v);
-    default:
-        return 0;
-    }
+#define OFFSET_OF_LAYOUT(NAME, field) [CLMGK_ARRAY_##NAME] = offsetof(clmgk_attention_desc, field)
+    static const size_t offsets[CLMGK_ARRAYS] = {OFFSET_OF_LAYOUT(Q, q),           OFFSET_OF_LAYOUT(K, k),
+                                                 OFFSET_OF_LAYOUT(V, v),           OFFSET_OF_LAYOUT(O, o),
+                                                 OFFSET_OF_LAYOUT(LSE, lse),       OFFSET_OF_LAYOUT(GRAD_LSE, lse),
+                                                 OFFSET_OF_LAYOUT(GRAD_O, grad_o), OFFSET_OF_LAYOUT(GRAD_Q, grad_q),
+                                                 OFFSET_OF_LAYOUT(GRAD_K, grad_k), OFFSET_OF_LAYOUT(GRAD_V, grad_v)};
+    return offsets[array];
 }
 
 clmgk_layout *mgk_array_layout(clmgk_attention_desc *desc, clmgk_array array)
@@ -258,7 +234,7 @@ bool mgk_array_is_output(clmgk_pass pass, clmgk_array array)
     return array == CLMGK_ARRAY_O || array == CLMGK_ARRAY_LSE;
 }
 
-static bool is_wanted(const clmgk_attention_desc *desc, clmgk_pass pass)
+bool mgk_pass_is_wanted(const clmgk_attention_desc *desc, clmgk_pass pass)
 {
     const bool wanted[CLMGK_PASSES] = {true, desc->gradients != 0, desc->statistics != 0, desc->combine != 0};
     return wanted[pass];
@@ -278,7 +254,7 @@ static const char *passes_of(clmgk_array array)
 clmgk_presence clmgk_array_presence(const clmgk_attention_desc *desc, clmgk_pass pass, clmgk_array array)
 {
     const clmgk_array_info *const info = clmgk_array_get_info(array);
-    if (info == NULL || (unsigned)pass >= CLMGK_PASSES || !is_wanted(desc, pass))
+    if (info == NULL || (unsigned)pass >= CLMGK_PASSES || !mgk_pass_is_wanted(desc, pass))
         return CLMGK_ABSENT;
     const char letter = passes_of(array)[pass];
     const bool result = info->gradient != 0 || info->statistic != 0;
@@ -299,4 +275,14 @@ bool mgk_array_is_used(const clmgk_attention_desc *desc, clmgk_array array)
         if (clmgk_array_presence(desc, (clmgk_pass)pass, array) != CLMGK_ABSENT)
             return true;
     return false;
+}
+
+clmgk_status mgk_fail_missing(const clmgk_attention_desc *desc, clmgk_pass pass, clmgk_array array, const char *noun,
+                              clmgk_error *error)
+{
+    if (pass == CLMGK_PASS_BACKWARD && array == CLMGK_ARRAY_LSE)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
+                        "lse: NULL: expected L of the forward pass, which gradients depend on");
+    return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: NULL: expected %s (variant %s)", mgk_array_name(array),
+                    noun, clmgk_variant_name(desc->variant));
 }

@@ -24,11 +24,18 @@ clmgk_layout *mgk_array_layout(clmgk_attention_desc *desc, clmgk_array array);
 /* Whether the descriptor has the array; for a gradient, whether it may be requested. */
 bool mgk_array_exists(const clmgk_attention_desc *desc, clmgk_array array);
 
+/* Whether the descriptor asks for the pass. */
+bool mgk_pass_is_wanted(const clmgk_attention_desc *desc, clmgk_pass pass);
+
 /* Whether some pass of the descriptor uses the array; whether `pass` uses it with some descriptor; whether a call of
  * `pass` writes it. */
 bool mgk_array_is_used(const clmgk_attention_desc *desc, clmgk_array array);
 bool mgk_array_is_of_pass(clmgk_pass pass, clmgk_array array);
 bool mgk_array_is_output(clmgk_pass pass, clmgk_array array);
+
+/* Fails because a required array is not given: `noun`, as in "a buffer", was expected. */
+clmgk_status mgk_fail_missing(const clmgk_attention_desc *desc, clmgk_pass pass, clmgk_array array, const char *noun,
+                              clmgk_error *error);
 
 /* Elements from the array's first to one past its last (0: empty, or not used); false on overflow. */
 bool mgk_array_extent(const clmgk_attention_desc *desc, clmgk_array array, int64_t *extent);
