@@ -58,15 +58,17 @@ static bool read_time(const json_t *one, double *median, double *noise)
     return true;
 }
 
+static int int_of(const json_t *one, const char *key)
+{
+    return (int)json_integer_value(json_object_get(one, key));
+}
+
 static void print_change(const json_t *one, double old_ms, double new_ms, const char *word, FILE *stream)
 {
     fprintf(stream, "  %-13s %-8s M %d %2d heads %-4s N %-6d S %-6d D %-4d%s%s %10.3f -> %10.3f ms  %+6.1f %%  %s\n",
             json_string_value(json_object_get(one, "variant")), json_string_value(json_object_get(one, "pass")),
-            (int)json_integer_value(json_object_get(one, "components")),
-            (int)json_integer_value(json_object_get(one, "heads")), json_string_value(json_object_get(one, "dtype")),
-            (int)json_integer_value(json_object_get(one, "length")),
-            (int)json_integer_value(json_object_get(one, "length_k")),
-            (int)json_integer_value(json_object_get(one, "head_size")),
+            int_of(one, "components"), int_of(one, "heads"), json_string_value(json_object_get(one, "dtype")),
+            int_of(one, "length"), int_of(one, "length_k"), int_of(one, "head_size"),
             json_is_true(json_object_get(one, "causal")) ? " causal" : "       ",
             json_is_array(json_object_get(one, "window")) ? " window" : "       ", old_ms, new_ms,
             100 * (new_ms / old_ms - 1), word);

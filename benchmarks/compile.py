@@ -45,8 +45,6 @@ def command_of(program, variant, size, passes, folder):
     words = [program, "--variant", variant, "--q", save(folder, "q", 1, heads, LENGTH, size),
              "--k", save(folder, "k", *keys), "--v", save(folder, "v", 1, HEADS, LENGTH, size),
              "--out", folder / "o.npy"]
-    if variant == "smgk":
-        words += ["--shift", save(folder, "shift", HEADS, COMPONENTS, size)]
     if mixed:
         words += ["--mix", save(folder, "mix", HEADS, COMPONENTS)]
     if passes == "both":

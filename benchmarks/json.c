@@ -63,15 +63,10 @@ static json_t *modifiers_json(const clmgk_attention_desc *desc)
 static json_t *case_key_json(size_t device, const bench_case *one)
 {
     const clmgk_attention_desc *desc = &one->desc;
-    json_t *sizes =
-        json_pack("{s:I, s:s?, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "device",
-                  (json_int_t)device, "shape", one->shape->name, "variant", clmgk_variant_name(desc->variant), "engine",
-                  clmgk_engine_name(one->engine), "dtype", clmgk_dtype_name(desc->dtype), "pass",
-                  bench_pass_name(one->pass), "batch", (json_int_t)desc->batch, "heads", (json_int_t)desc->heads,
-                  "kv_heads", (json_int_t)desc->kv_heads, "components", (json_int_t)desc->components, "length",
-                  (json_int_t)desc->length, "length_k", (json_int_t)desc->length_k, "head_size",
-                  (json_int_t)desc->head_size, "value_size", (json_int_t)desc->value_size, "causal", (int)desc->causal);
-    return tool_json_merge(sizes, modifiers_json(desc));
+    json_t *key = json_pack("{s:I, s:s?, s:s, s:s, s:s, s:s}", "device", (json_int_t)device, "shape", one->shape->name,
+                            "variant", clmgk_variant_name(desc->variant), "engine", clmgk_engine_name(one->engine),
+                            "dtype", clmgk_dtype_name(desc->dtype), "pass", bench_pass_name(one->pass));
+    return tool_json_merge(tool_json_merge(key, tool_json_sizes(desc)), modifiers_json(desc));
 }
 
 static json_t *case_json(size_t index, const bench_peaks *peaks, const bench_group *group, const bench_case *one)

@@ -53,8 +53,6 @@ static tool_exit open_devices(bench_run *run, tool_error *error)
     return status;
 }
 
-/* ---- results ------------------------------------------------------------------------------------------------ */
-
 static tool_exit count_wrong(const bench_run *run, tool_error *error)
 {
     size_t wrong = 0, measured = 0;
@@ -96,8 +94,6 @@ done:
     json_decref(now);
     return status;
 }
-
-/* ---- the run ------------------------------------------------------------------------------------------------ */
 
 /* Program caches of this run's own, the library's and those of drivers that have one, so that a first call is a first
  * call. What was tuned is taken from where it always lies.

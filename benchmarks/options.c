@@ -2,65 +2,52 @@
 /* The command line: which devices, variants, sizes, and what to do with the figures. */
 #include "bench.h"
 
+#define OPTIONS_BEFORE_SIZES(X)                                                                                        \
+    X(ALL_DEVICES, "all-devices", NULL, "measure on every device, one after another")                                  \
+    X(SUITE, "suite", "NAME",                                                                                          \
+      "short (default): some of the papers' sizes, on CPUs with smaller batches; paper: all of\n"                      \
+      "them in full; quick: three small sizes; full: many; admixture: the admixture family with\n"                     \
+      "8 heads, beside softmax")                                                                                       \
+    X(SHAPES, "shapes", "NAME,...", "named sizes in place of a suite")                                                 \
+    X(VARIANTS, "variants", "A,B:H,C:MxH,...",                                                                         \
+      "variants, each with a number of heads after a colon, or global and local heads in the\n"                        \
+      "admixture family (hard-fish:2x8); default of the heads: the shape's. Default: softmax,\n"                       \
+      "and mgk and smgk with half the heads; of the suite admixture: softmax and that family")
+
+#define OPTIONS_BEHIND_SIZES(X)                                                                                        \
+    X(PASS, "pass", "NAME", "forward (default), backward (apart from its forward pass), or both")                      \
+    X(GRADIENTS, "gradients", "A,...",                                                                                 \
+      "gradients of the backward pass: q, k, v, prior, variance, shift, bias, sinks, mix,\n"                           \
+      "mix-weight, mix-offset, noise or all, each for the variants that have it. Default: q,\n"                        \
+      "k, v, shift, mix")                                                                                              \
+    X(DTYPE, "dtype", "T,...", "storage types f32, f16, bf16; default f32")                                            \
+    X(SECONDS, "seconds", "X",                                                                                         \
+      "repeat the runs of a size for X seconds (at least three times); default 4, short: 1.5,\n"                       \
+      "quick: 0.5")                                                                                                    \
+    X(KEEP_CACHES, "keep-caches", NULL,                                                                                \
+      "use compiled programs from the caches: quicker, but a program from a cache has no cold\n"                       \
+      "first call")                                                                                                    \
+    X(UNTUNED, "untuned", NULL, "default parameters in place of tuned ones")                                           \
+    X(PLOT, "plot", "F.svg", "draw times and rates with gnuplot")                                                      \
+    X(COMPARE, "compare", "OLD.json", "show changes beyond noise against an earlier --json; exit 1 on a regression")   \
+    X(THRESHOLD, "threshold", "X", "a slow-down by more than X percent, and beyond noise, is a regression; default 5") \
+    X(ENGINE, "engine", "NAME", "auto (default), lane or simt")                                                        \
+    X(PARAMETERS, "parameters", "P", "kernel parameters, name=value,...: for work on the kernels")                     \
+    X(BACKWARD_PARAMETERS, "backward-parameters", "P", "the same for the backward pass")                               \
+    X(GEMM, "gemm", "MxNxK,...",                                                                                       \
+      "matrix products in place of attention, in f32, by every provider; layer: the products of\n"                     \
+      "a layer. With --device, --seconds (a size; default 1), --keep-caches and --json only")
+
 enum {
-    OPTION_ALL_DEVICES = TOOL_STANDARD_OPTION_COUNT,
-    OPTION_SUITE,
-    OPTION_SHAPES,
-    OPTION_VARIANTS,
-    OPTION_SIZES,
+    OPTION_FIRST = TOOL_STANDARD_OPTION_COUNT - 1,
+    OPTIONS_BEFORE_SIZES(TOOL_OPTION_NUMBER) OPTION_SIZES,
     OPTION_LAST_SIZE = OPTION_SIZES + BENCH_SIZE_OPTION_COUNT - 1,
-    OPTION_PASS,
-    OPTION_GRADIENTS,
-    OPTION_DTYPE,
-    OPTION_SECONDS,
-    OPTION_KEEP_CACHES,
-    OPTION_UNTUNED,
-    OPTION_PLOT,
-    OPTION_COMPARE,
-    OPTION_THRESHOLD,
-    OPTION_ENGINE,
-    OPTION_PARAMETERS,
-    OPTION_BACKWARD_PARAMETERS,
-    OPTION_GEMM,
-    OPTION_COUNT
+    OPTIONS_BEHIND_SIZES(TOOL_OPTION_NUMBER) OPTION_COUNT
 };
 
 static const tool_option options_table[OPTION_COUNT] = {
     TOOL_STANDARD_OPTIONS,
-    {"all-devices", NULL, "measure on every device, one after another"},
-    {"suite", "NAME",
-     "short (default): some of the papers' sizes, on CPUs with smaller batches; paper: all of\n"
-     "them in full; quick: three small sizes; full: many; admixture: the admixture family with\n"
-     "8 heads, beside softmax"},
-    {"shapes", "NAME,...", "named sizes in place of a suite"},
-    {"variants", "A,B:H,C:MxH,...",
-     "variants, each with a number of heads after a colon, or global and local heads in the\n"
-     "admixture family (hard-fish:2x8); default of the heads: the shape's. Default: softmax,\n"
-     "and mgk and smgk with half the heads; of the suite admixture: softmax and that family"},
-    BENCH_SIZE_OPTIONS,
-    {"pass", "NAME", "forward (default), backward (apart from its forward pass), or both"},
-    {"gradients", "A,...",
-     "gradients of the backward pass: q, k, v, prior, variance, shift, bias, sinks, mix,\n"
-     "mix-weight, mix-offset, noise or all, each for the variants that have it. Default: q,\n"
-     "k, v, shift, mix"},
-    {"dtype", "T,...", "storage types f32, f16, bf16; default f32"},
-    {"seconds", "X",
-     "repeat the runs of a size for X seconds (at least three times); default 4, short: 1.5,\n"
-     "quick: 0.5"},
-    {"keep-caches", NULL,
-     "use compiled programs from the caches: quicker, but a program from a cache has no cold\n"
-     "first call"},
-    {"untuned", NULL, "default parameters in place of tuned ones"},
-    {"plot", "F.svg", "draw times and rates with gnuplot"},
-    {"compare", "OLD.json", "show changes beyond noise against an earlier --json; exit 1 on a regression"},
-    {"threshold", "X", "a slow-down by more than X percent, and beyond noise, is a regression; default 5"},
-    {"engine", "NAME", "auto (default), lane or simt"},
-    {"parameters", "P", "kernel parameters, name=value,...: for work on the kernels"},
-    {"backward-parameters", "P", "the same for the backward pass"},
-    {"gemm", "MxNxK,...",
-     "matrix products in place of attention, in f32, by every provider; layer: the products of\n"
-     "a layer. With --device, --seconds (a size; default 1), --keep-caches and --json only"},
-};
+    OPTIONS_BEFORE_SIZES(TOOL_OPTION_ROW) BENCH_SIZE_OPTIONS(TOOL_OPTION_ROW) OPTIONS_BEHIND_SIZES(TOOL_OPTION_ROW)};
 
 const tool_program bench_program = {
     .name = "clmgk-bench",

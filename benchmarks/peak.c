@@ -175,16 +175,6 @@ static tool_exit measure_read(bench_device *device, cl_mem buffer, uint64_t byte
                        &device->peaks.read_gbps, error);
 }
 
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
-static uint64_t smaller(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Bytes of each of the two buffers: beyond the last cache, as far as the device has room. */
 static uint64_t choose_bytes(const clmgk_device_info *info, uint64_t *wanted)
 {
@@ -193,8 +183,9 @@ static uint64_t choose_bytes(const clmgk_device_info *info, uint64_t *wanted)
         cache = 0;
     const bool cpu = info->device_class == CLMGK_DEVICE_CPU;
     const uint64_t room = info->global_memory_bytes / 4;
-    *wanted = larger(cpu ? larger(CPU_BYTES, CPU_UNIT_BYTES * info->compute_units) : GPU_BYTES, BEYOND_CACHE * cache);
-    return smaller(*wanted, smaller(info->max_allocation_bytes, room)) / BYTES_UNIT * BYTES_UNIT;
+    *wanted =
+        TOOL_MAX(cpu ? TOOL_MAX(CPU_BYTES, CPU_UNIT_BYTES * info->compute_units) : GPU_BYTES, BEYOND_CACHE * cache);
+    return TOOL_MIN(*wanted, TOOL_MIN(info->max_allocation_bytes, room)) / BYTES_UNIT * BYTES_UNIT;
 }
 
 tool_exit bench_probe_memory(bench_device *device, tool_error *error)

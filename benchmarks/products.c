@@ -139,8 +139,6 @@ static double part_of_host(const way *ways, size_t count, const way *w)
     return best / w->spread.median;
 }
 
-/* ---- results ------------------------------------------------------------------------------------------------- */
-
 typedef struct row {
     tool_product size;
     way ways[WAYS]; /* the first one: CLBlast with its own parameters, where it is there */
@@ -204,8 +202,6 @@ static json_t *rows_json(const tool_device *device, const row *rows, size_t coun
                      "compute_units", (json_int_t)device->info.compute_units, "cases", "failures", "products",
                      products);
 }
-
-/* ---- the run ------------------------------------------------------------------------------------------------- */
 
 /* One round over all sizes: the first measures CLBlast's own parameters, which are lost once others are set. */
 static tool_exit round_over(const tool_device *device, double seconds, row *rows, size_t count, bool untuned,

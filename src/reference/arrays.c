@@ -6,6 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+void clmgk_ref_set_arrays(clmgk_ref_problem *problem, void *const arrays[CLMGK_ARRAYS])
+{
+#define SET(name, field, ...) problem->field = arrays[CLMGK_ARRAY_##name];
+    CLMGK_ARRAY_LIST(SET, CLMGK_ARRAY_NONE, CLMGK_ARRAY_NONE)
+#undef SET
+}
+
 ref_tolerance ref_tolerance_of_outputs(clmgk_dtype dtype)
 {
     switch (dtype) {

@@ -37,6 +37,9 @@ typedef struct clmgk_ref_problem {
 #undef CLMGK_REF_FIELD
 } clmgk_ref_problem;
 
+/* Sets the problem's arrays to those of their names. */
+void clmgk_ref_set_arrays(clmgk_ref_problem *problem, void *const arrays[CLMGK_ARRAYS]);
+
 /* ---- the formulas, in double precision --------------------------------------------------------------------- */
 
 /*

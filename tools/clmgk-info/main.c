@@ -80,28 +80,14 @@ static tool_exit gather(const char *selector, bool selftest, listing *list, tool
 
 static const char *class_name(clmgk_device_class device_class)
 {
-    switch (device_class) {
-    case CLMGK_DEVICE_CPU:
-        return "cpu";
-    case CLMGK_DEVICE_GPU:
-        return "gpu";
-    case CLMGK_DEVICE_OTHER:
-        break;
-    }
-    return "other";
+    return device_class == CLMGK_DEVICE_CPU ? "cpu" : device_class == CLMGK_DEVICE_GPU ? "gpu" : "other";
 }
 
 static const char *keeper_words(clmgk_program_keeper keeper)
 {
-    switch (keeper) {
-    case CLMGK_KEEPER_DRIVER:
-        return "the driver's own cache";
-    case CLMGK_KEEPER_LIBRARY:
-        return "the program cache below";
-    case CLMGK_KEEPER_NOBODY:
-        break;
-    }
-    return "nobody: each process compiles them";
+    return keeper == CLMGK_KEEPER_DRIVER    ? "the driver's own cache"
+           : keeper == CLMGK_KEEPER_LIBRARY ? "the program cache below"
+                                            : "nobody: each process compiles them";
 }
 
 static void print_selftest(const info_selftest *test)
@@ -199,8 +185,6 @@ static json_t *listing_json(const listing *list)
     return json_pack("{s:s, s:o, s:o, s:o}", "clmgk", clmgk_version(), "devices", devices, "cache",
                      cache_json(&list->cache), "tuning_cache", info_tuning_cache_json(&list->tuning));
 }
-
-/* ---- what to do --------------------------------------------------------------------------------------------- */
 
 static tool_exit clear_cache(bool json, tool_error *error)
 {

@@ -1,26 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "run.h"
 
+#define OWN_OPTIONS(X)                                                                                                 \
+    X(LAYOUT, "layout", "ORDER",                                                                                       \
+      "axes of Q, K, V, O and their gradients: bhnd, heads first (default), or bnhd,\n"                                \
+      "tokens first: [B,N,H,D], [B,S,G,D] or [B,S,G,M,D], [B,S,G,E], [B,N,H,E]")                                       \
+    X(HEADS, "heads", "H", "mish, hard-mish: local heads; default: heads of dO, or of V")                              \
+    X(SHARED_NOISE, "shared-noise", NULL, "fish, mish, gfish: the same random numbers for all heads")                  \
+    X(SCORE, "score", "NAME", "dot or gaussian (default): mgk and smgk")                                               \
+    X(ESTEP, "estep", "NAME", "soft (default) or hard: softmax, gaussian, mgk, smgk")                                  \
+    X(CAUSAL, "causal", NULL, "hide keys beyond the diagonal")                                                         \
+    X(CAUSAL_ALIGN, "causal-align", "WHERE",                                                                           \
+      "the diagonal: bottom-right (default), top-left, or lengths (the end of\n"                                       \
+      "each sequence's keys)")                                                                                         \
+    X(WINDOW, "window", "L,R", "hide keys beyond L before and R after the diagonal; -1: no limit")                     \
+    X(SOFTCAP, "softcap", "X", "scores s become X tanh(s/X): dot scores of one component, or mixed scores")            \
+    X(DROPOUT, "dropout", "P", "drops weights with probability P, 0 <= P < 1")                                         \
+    X(SEED, "seed", "U64", "seed of dropout and noise; default 0")                                                     \
+    X(DTYPE, "dtype", "TYPE",                                                                                          \
+      "storage on the device: f32, f16 or bf16; default f16 if Q is float16, else\n"                                   \
+      "f32")                                                                                                           \
+    X(CHECK, "check", NULL,                                                                                            \
+      "compare with double precision on the host (slow), print the largest error;\n"                                   \
+      "exit status 1 beyond the bound; outputs are written in any case")                                               \
+    X(REPEAT, "repeat", "R",                                                                                           \
+      "R timed repetitions of each pass after one run; prints the median and the\n"                                    \
+      "rate")                                                                                                          \
+    X(ENGINE, "engine", "NAME", "auto (default), lane or simt: for development")                                       \
+    X(PARAMETERS, "parameters", "LIST", "kernel parameters name=value,...: for development")                           \
+    X(BACKWARD_PARAMETERS, "backward-parameters", "LIST", "the same for the backward pass and the statistics")
+
 enum {
     OPTION_VARIANT = TOOL_STANDARD_OPTION_COUNT,
     OPTION_ARRAYS, /* from here in the order of clmgk_array */
-    OPTION_LAYOUT = OPTION_ARRAYS + (int)RUN_FILES,
-    OPTION_HEADS,
-    OPTION_SHARED_NOISE,
-    OPTION_SCORE,
-    OPTION_ESTEP,
-    OPTION_CAUSAL,
-    OPTION_CAUSAL_ALIGN,
-    OPTION_WINDOW,
-    OPTION_SOFTCAP,
-    OPTION_DROPOUT,
-    OPTION_SEED,
-    OPTION_DTYPE,
-    OPTION_CHECK,
-    OPTION_REPEAT,
-    OPTION_ENGINE,
-    OPTION_PARAMETERS,
-    OPTION_BACKWARD_PARAMETERS,
+    OPTION_LAST_ARRAY = OPTION_ARRAYS + (int)RUN_FILES - 1,
+    OWN_OPTIONS(TOOL_OPTION_NUMBER)
 };
 
 #define ARRAY(name) [OPTION_ARRAYS + CLMGK_ARRAY_##name]
@@ -79,33 +93,7 @@ static const tool_option options[] = {
                      "several runs may be added"},
     ARRAY(NEW_PRIOR) = {"new-prior", "F", "writes the M-step's prior, in the prior's shape"},
     ARRAY(NLL) = {"nll", "F", "writes the queries' negative log-likelihood [B,H] (packed: [T,H]): gaussian scores"},
-    [OPTION_LAYOUT] = {"layout", "ORDER",
-                       "axes of Q, K, V, O and their gradients: bhnd, heads first (default), or bnhd,\n"
-                       "tokens first: [B,N,H,D], [B,S,G,D] or [B,S,G,M,D], [B,S,G,E], [B,N,H,E]"},
-    [OPTION_HEADS] = {"heads", "H", "mish, hard-mish: local heads; default: heads of dO, or of V"},
-    [OPTION_SHARED_NOISE] = {"shared-noise", NULL, "fish, mish, gfish: the same random numbers for all heads"},
-    [OPTION_SCORE] = {"score", "NAME", "dot or gaussian (default): mgk and smgk"},
-    [OPTION_ESTEP] = {"estep", "NAME", "soft (default) or hard: softmax, gaussian, mgk, smgk"},
-    [OPTION_CAUSAL] = {"causal", NULL, "hide keys beyond the diagonal"},
-    [OPTION_CAUSAL_ALIGN] = {"causal-align", "WHERE",
-                             "the diagonal: bottom-right (default), top-left, or lengths (the end of\n"
-                             "each sequence's keys)"},
-    [OPTION_WINDOW] = {"window", "L,R", "hide keys beyond L before and R after the diagonal; -1: no limit"},
-    [OPTION_SOFTCAP] = {"softcap", "X", "scores s become X tanh(s/X): dot scores of one component, or mixed scores"},
-    [OPTION_DROPOUT] = {"dropout", "P", "drops weights with probability P, 0 <= P < 1"},
-    [OPTION_SEED] = {"seed", "U64", "seed of dropout and noise; default 0"},
-    [OPTION_DTYPE] = {"dtype", "TYPE",
-                      "storage on the device: f32, f16 or bf16; default f16 if Q is float16, else\n"
-                      "f32"},
-    [OPTION_CHECK] = {"check", NULL,
-                      "compare with double precision on the host (slow), print the largest error;\n"
-                      "exit status 1 beyond the bound; outputs are written in any case"},
-    [OPTION_REPEAT] = {"repeat", "R",
-                       "R timed repetitions of each pass after one run; prints the median and the\n"
-                       "rate"},
-    [OPTION_ENGINE] = {"engine", "NAME", "auto (default), lane or simt: for development"},
-    [OPTION_PARAMETERS] = {"parameters", "LIST", "kernel parameters name=value,...: for development"},
-    [OPTION_BACKWARD_PARAMETERS] = {"backward-parameters", "LIST", "the same for the backward pass and the statistics"},
+    OWN_OPTIONS(TOOL_OPTION_ROW)
     /* The rest of the interface, for later versions: refused in words. */
     {"feature", "NAME", NULL},
     {"feature-order", "N", NULL},

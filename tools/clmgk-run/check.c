@@ -4,11 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static double *make_doubles(size_t count)
-{
-    return malloc(tool_buffer_bytes(count, sizeof(double)));
-}
-
 /* The values that the device holds, dense and in axis order. */
 static tool_exit gather(const run_problem *problem, const run_execution *execution, clmgk_array array, double *values,
                         tool_error *error)
@@ -31,39 +26,29 @@ static tool_exit gather(const run_problem *problem, const run_execution *executi
     return TOOL_DONE;
 }
 
-/* The values of every floating-point array of the call; NULL where it has none. */
+/* Arrays of double, and those of integers as the host has them; NULL where the call has none. */
 typedef struct check_values {
-    double *of[CLMGK_ARRAYS]; /* those of combine are never there */
+    void *of[CLMGK_ARRAYS]; /* those of combine are never there */
 } check_values;
+
+static bool is_integers(clmgk_array array)
+{
+    return clmgk_array_get_info(array)->element == CLMGK_ELEMENT_I32;
+}
 
 static tool_exit gather_all(const run_problem *problem, const run_execution *execution, check_values *values,
                             tool_error *error)
 {
     for (clmgk_array array = 0; array < RUN_FILES; array++) {
-        if (!problem->slot[array].used || clmgk_array_get_info(array)->element == CLMGK_ELEMENT_I32)
+        if (is_integers(array))
+            values->of[array] = problem->slot[array].host;
+        if (!problem->slot[array].used || is_integers(array))
             continue;
-        values->of[array] = make_doubles(problem->slot[array].count);
+        values->of[array] = malloc(tool_buffer_bytes(problem->slot[array].count, sizeof(double)));
         TOOL_TRY(tool_check_memory(values->of[array], "--check", error));
         TOOL_TRY(gather(problem, execution, array, values->of[array], error));
     }
     return TOOL_DONE;
-}
-
-static clmgk_ref_problem make_reference(const run_problem *problem, const check_values *values)
-{
-    clmgk_ref_problem reference = {.desc = problem->desc, .seed = problem->seed};
-#define TAKE_STORAGE(name)              values->of[CLMGK_ARRAY_##name]
-#define TAKE_F32(name)                  values->of[CLMGK_ARRAY_##name]
-#define TAKE_I32(name)                  problem->slot[CLMGK_ARRAY_##name].host
-#define TAKE_BYTE(name)                 NULL
-#define TAKE(name, field, element, ...) reference.field = TAKE_##element(name);
-    CLMGK_ARRAY_LIST(TAKE, CLMGK_ARRAY_NONE, CLMGK_ARRAY_NONE)
-#undef TAKE_STORAGE
-#undef TAKE_F32
-#undef TAKE_I32
-#undef TAKE_BYTE
-#undef TAKE
-    return reference;
 }
 
 /* ---- the three passes --------------------------------------------------------------------------------------- */
@@ -99,47 +84,28 @@ static tool_exit check_forward(const run_problem *problem, const clmgk_ref_probl
     return TOOL_DONE;
 }
 
-static tool_exit check_backward(const run_problem *problem, const clmgk_ref_problem *reference,
-                                const check_values *values, run_check_result *result, tool_error *error)
+/* The gradients, or the statistics. */
+static tool_exit check_set(const run_problem *problem, const clmgk_ref_problem *reference, const check_values *values,
+                           bool gradients, run_check_result *result, tool_error *error)
 {
-    clmgk_ref_gradients gradients = {0};
+    clmgk_ref_arrays exact = {0};
     char message[sizeof result->message] = "";
-    if (problem->desc.gradients == 0)
-        return TOOL_DONE;
-    if (!clmgk_ref_solve_gradients(reference, problem->desc.gradients, &gradients))
+    const int count = gradients ? (int)CLMGK_REF_GRADIENTS : (int)CLMGK_REF_STATISTICS;
+    if (!(gradients ? clmgk_ref_solve_gradients(reference, problem->desc.gradients, &exact)
+                    : clmgk_ref_solve_statistics(reference, problem->desc.statistics, &exact)))
         return tool_fail_memory(error, "--check");
-    for (int n = 0; n < CLMGK_REF_GRADIENTS; n++) {
-        const clmgk_array array = CLMGK_ARRAY_GRAD_Q + n;
-        if (!values->of[array])
+    for (int n = 0; n < count; n++) {
+        const clmgk_array array = (gradients ? CLMGK_ARRAY_GRAD_Q : CLMGK_ARRAY_RESPONSIBILITIES) + n;
+        const double *const found = values->of[array];
+        if (!found)
             continue;
         const clmgk_ref_error worst =
-            clmgk_ref_check_gradient(&gradients, (clmgk_ref_gradient)n, values->of[array], message, sizeof message);
-        note(result, array, worst, gradients.bound[n].max_abs);
+            gradients ? clmgk_ref_check_gradient(&exact, (clmgk_ref_gradient)n, found, message, sizeof message)
+                      : clmgk_ref_check_statistic(&exact, (clmgk_ref_statistic)n, found, message, sizeof message);
+        note(result, array, worst, exact.bound[n].max_abs);
         complain(result, message);
     }
-    clmgk_ref_gradients_free(&gradients);
-    return TOOL_DONE;
-}
-
-static tool_exit check_statistics(const run_problem *problem, const clmgk_ref_problem *reference,
-                                  const check_values *values, run_check_result *result, tool_error *error)
-{
-    clmgk_ref_statistics statistics = {0};
-    char message[sizeof result->message] = "";
-    if (problem->desc.statistics == 0)
-        return TOOL_DONE;
-    if (!clmgk_ref_solve_statistics(reference, problem->desc.statistics, &statistics))
-        return tool_fail_memory(error, "--check");
-    for (int n = 0; n < CLMGK_REF_STATISTICS; n++) {
-        const clmgk_array array = CLMGK_ARRAY_RESPONSIBILITIES + n;
-        if (!values->of[array])
-            continue;
-        const clmgk_ref_error worst =
-            clmgk_ref_check_statistic(&statistics, (clmgk_ref_statistic)n, values->of[array], message, sizeof message);
-        note(result, array, worst, statistics.bound[n].max_abs);
-        complain(result, message);
-    }
-    clmgk_ref_statistics_free(&statistics);
+    gradients ? clmgk_ref_gradients_free(&exact) : clmgk_ref_statistics_free(&exact);
     return TOOL_DONE;
 }
 
@@ -150,12 +116,17 @@ tool_exit run_check(const run_problem *problem, const run_execution *execution, 
     tool_exit status = TOOL_DONE;
     *result = (run_check_result){.ok = true};
     TOOL_TRY_GOTO(status, gather_all(problem, execution, &values, error), done);
-    const clmgk_ref_problem reference = make_reference(problem, &values);
+    clmgk_ref_problem reference = {.desc = problem->desc, .seed = problem->seed};
+    clmgk_ref_set_arrays(&reference, values.of);
     TOOL_TRY_GOTO(status, check_forward(problem, &reference, &values, result, error), done);
-    TOOL_TRY_GOTO(status, check_backward(problem, &reference, &values, result, error), done);
-    status = check_statistics(problem, &reference, &values, result, error);
+    if (problem->desc.gradients != 0)
+        TOOL_TRY_GOTO(status, check_set(problem, &reference, &values, true, result, error), done);
+    if (problem->desc.statistics != 0)
+        TOOL_TRY_GOTO(status, check_set(problem, &reference, &values, false, result, error), done);
 done:
-    for (size_t array = 0; array < RUN_FILES; array++)
-        free(values.of[array]);
+    for (clmgk_array array = 0; array < RUN_FILES; array++) {
+        if (!is_integers(array))
+            free(values.of[array]);
+    }
     return status;
 }

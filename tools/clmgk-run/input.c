@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- failures ----------------------------------------------------------------------------------------------- */
-
 tool_exit input_fail_shape(const npy_file *file, const char *expected, tool_error *error)
 {
     return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: has shape %s; expected %s", file->option, file->path,

@@ -121,8 +121,6 @@ static tool_exit describe_sequences(const run_arguments *arguments, run_problem 
     return TOOL_DONE;
 }
 
-/* ---- the whole ---------------------------------------------------------------------------------------------- */
-
 static tool_exit describe_modifiers(const run_arguments *arguments, run_problem *problem, tool_error *error)
 {
     clmgk_attention_desc *const desc = &problem->desc;

@@ -74,8 +74,6 @@ static void choose_outputs(const run_arguments *arguments, run_problem *problem)
     problem->slot[CLMGK_ARRAY_LSE].used = arguments->file[CLMGK_ARRAY_LSE] || arguments->check || desc->gradients != 0;
 }
 
-/* ---- the whole ---------------------------------------------------------------------------------------------- */
-
 tool_exit run_problem_open(const run_arguments *arguments, run_problem *problem, tool_error *error)
 {
     *problem = (run_problem){.desc = CLMGK_ATTENTION_DESC_INIT};

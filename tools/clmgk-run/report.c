@@ -58,15 +58,7 @@ static double gflops(double flops, const tool_spread *milliseconds)
 
 static const char *program_origin(clmgk_program_origin origin)
 {
-    switch (origin) {
-    case CLMGK_PROGRAM_MEMORY:
-        return "memory";
-    case CLMGK_PROGRAM_DISK:
-        return "disk";
-    case CLMGK_PROGRAM_BUILT:
-        break;
-    }
-    return "built";
+    return origin == CLMGK_PROGRAM_MEMORY ? "memory" : origin == CLMGK_PROGRAM_DISK ? "disk" : "built";
 }
 
 static void print_times(const char *what, const tool_spread *milliseconds, double flops, int64_t repeat)
@@ -116,11 +108,10 @@ static json_t *make_check(const run_check_result *check)
     for (clmgk_array array = 0; array < RUN_FILES; array++) {
         if (!check->checked[array])
             continue;
-        json_t *const part = json_object();
-        json_object_set_new(part, "error", tool_json_number(check->worst[array].error));
-        json_object_set_new(part, "bound", tool_json_number(check->worst[array].bound));
-        json_object_set_new(part, "max", tool_json_number(check->max_abs[array]));
-        json_object_set_new(object, run_option(array), part);
+        json_object_set_new(object, run_option(array),
+                            json_pack("{s:o, s:o, s:o}", "error", tool_json_number(check->worst[array].error), "bound",
+                                      tool_json_number(check->worst[array].bound), "max",
+                                      tool_json_number(check->max_abs[array])));
     }
     return object;
 }
@@ -131,12 +122,9 @@ static void add_work(json_t *object, double flops, const tool_spread *millisecon
     json_object_set_new(object, "flops", tool_json_number(flops));
     if (repeat == 0)
         return;
-    json_t *const times = json_object();
-    json_object_set_new(times, "median", tool_json_number(milliseconds->median));
-    json_object_set_new(times, "min", tool_json_number(milliseconds->min));
-    json_object_set_new(times, "max", tool_json_number(milliseconds->max));
-    json_object_set_new(times, "repeat", json_integer(repeat));
-    json_object_set_new(object, "time_ms", times);
+    json_object_set_new(object, "time_ms",
+                        json_pack("{s:f, s:f, s:f, s:I}", "median", milliseconds->median, "min", milliseconds->min,
+                                  "max", milliseconds->max, "repeat", (json_int_t)repeat));
     json_object_set_new(object, "gflops", tool_json_number(gflops(flops, milliseconds)));
 }
 
@@ -155,13 +143,9 @@ static json_t *make_backward(const run_problem *problem, const run_execution *ex
 
 static json_t *make_device(const clmgk_device_info *info)
 {
-    json_t *const device = json_object();
-    json_object_set_new(device, "name", tool_json_text(info->name));
-    json_object_set_new(device, "platform", tool_json_text(info->platform));
-    json_object_set_new(device, "driver", tool_json_text(info->driver));
-    json_object_set_new(device, "selector",
-                        json_sprintf("%" PRIu32 ":%" PRIu32, info->platform_index, info->device_index));
-    return device;
+    return json_pack("{s:o, s:o, s:o, s:o}", "name", tool_json_text(info->name), "platform",
+                     tool_json_text(info->platform), "driver", tool_json_text(info->driver), "selector",
+                     json_sprintf("%" PRIu32 ":%" PRIu32, info->platform_index, info->device_index));
 }
 
 static json_t *make_outputs(const run_arguments *arguments)
@@ -174,25 +158,12 @@ static json_t *make_outputs(const run_arguments *arguments)
     return outputs;
 }
 
-static void add_shape(json_t *root, const clmgk_attention_desc *desc)
-{
-    const struct {
-        const char *key;
-        int64_t value;
-    } sizes[] = {{"batch", desc->batch},           {"heads", desc->heads},          {"kv_heads", desc->kv_heads},
-                 {"components", desc->components}, {"length", desc->length},        {"length_k", desc->length_k},
-                 {"head_size", desc->head_size},   {"value_size", desc->value_size}};
-    for (size_t i = 0; i < TOOL_COUNT(sizes); i++)
-        json_object_set_new(root, sizes[i].key, json_integer(sizes[i].value));
-    json_object_set_new(root, "causal", json_boolean(desc->causal));
-}
-
 static json_t *make_json(const run_arguments *arguments, const run_problem *problem, const run_execution *execution,
                          const run_check_result *check)
 {
     const clmgk_attention_desc *const desc = &problem->desc;
     const clmgk_plan_info *const info = &execution->info;
-    json_t *const root = json_object();
+    json_t *root = json_object();
     json_object_set_new(root, "clmgk", tool_json_text(clmgk_version()));
     json_object_set_new(root, "variant", tool_json_text(clmgk_variant_name(arguments->variant)));
     json_object_set_new(root, "score", tool_json_text(desc->score == CLMGK_SCORE_DOT ? "dot" : "gaussian"));
@@ -202,7 +173,7 @@ static json_t *make_json(const run_arguments *arguments, const run_problem *prob
     json_object_set_new(root, "parameters", tool_json_text(info->parameters));
     json_object_set_new(root, "tuning", tool_json_text(clmgk_tuning_source_name(info->tuning)));
     json_object_set_new(root, "device", make_device(&execution->device.info));
-    add_shape(root, desc);
+    root = tool_json_merge(root, tool_json_sizes(desc));
     json_object_set_new(root, "workspace_bytes", json_integer((json_int_t)info->workspace_bytes));
     json_object_set_new(root, "compile_ms", tool_json_number(info->compile_ms));
     json_object_set_new(root, "program", tool_json_text(program_origin(info->origin)));

@@ -245,8 +245,6 @@ static tool_exit take_earlier(tuned_case *c, tool_error *error)
     return candidate_recall(c, &best, error);
 }
 
-/* ---- all cases --------------------------------------------------------------------------------------------------- */
-
 /* `left`: cases that have their turn after this one. */
 static void announce(const attention *all, const tuned_case *c, size_t left)
 {

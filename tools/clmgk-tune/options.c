@@ -3,51 +3,40 @@
 
 #include <string.h>
 
+#define OPTIONS_BEFORE_SIZES(X)                                                                                        \
+    X(ALL_DEVICES, "all-devices", NULL, "every device, one after another")                                             \
+    X(VARIANTS, "variants", "A,B:H,C:MxH,...",                                                                         \
+      "as in clmgk-bench; default softmax, and mgk and smgk with half the heads; of the suite\n"                       \
+      "admixture: softmax and that family")                                                                            \
+    X(SHAPES, "shapes", "NAME,...", "as in clmgk-bench; default: the suite")                                           \
+    X(SUITE, "suite", "NAME", "full (default), paper, short, quick or admixture, of clmgk-bench")
+
+#define OPTIONS_BEHIND_SIZES(X)                                                                                        \
+    X(PASS, "pass", "NAME", "forward, backward or both (default)")                                                     \
+    X(DTYPE, "dtype", "T,...", "storage types f32, f16, bf16; default f32")                                            \
+    X(PRODUCTS, "products", "MxNxK,...",                                                                               \
+      "matrix products whose provider, and CLBlast's parameters, are tuned; none: no products.\n"                      \
+      "Default: those of layers of width 512, or none where sizes, shapes or variants are given")                      \
+    X(BUDGET, "budget", "SECONDS", "time to spend on a device, default 300")                                           \
+    X(CANDIDATE_LIMIT, "candidate-limit", "SECONDS", "time limit of a candidate, compiling included; default 60")      \
+    X(SEARCH, "search", "NAME",                                                                                        \
+      "neighbours (default): changes of one value that are likely to help; random: random values, to compare")         \
+    X(RESUME, "resume", NULL, "continue an earlier run that ended or was stopped, with its measurements")              \
+    X(SHOW, "show", NULL, "show the cache's entries, and measure nothing")                                             \
+    X(RESET, "reset", NULL, "remove the device's entries (--all-devices: all) from the cache")                         \
+    X(EXPORT, "export", "F", "write the cache's entries for the device (--all-devices: all) to a file")                \
+    X(IMPORT, "import", "F", "merge the entries of an exported file into the cache: the later measurement stays")
+
 enum {
-    OPTION_ALL_DEVICES = TOOL_STANDARD_OPTION_COUNT,
-    OPTION_VARIANTS,
-    OPTION_SHAPES,
-    OPTION_SUITE,
-    OPTION_SIZES,
+    OPTION_FIRST = TOOL_STANDARD_OPTION_COUNT - 1,
+    OPTIONS_BEFORE_SIZES(TOOL_OPTION_NUMBER) OPTION_SIZES,
     OPTION_LAST_SIZE = OPTION_SIZES + BENCH_SIZE_OPTION_COUNT - 1,
-    OPTION_PASS,
-    OPTION_DTYPE,
-    OPTION_PRODUCTS,
-    OPTION_BUDGET,
-    OPTION_CANDIDATE_LIMIT,
-    OPTION_SEARCH,
-    OPTION_RESUME,
-    OPTION_SHOW,
-    OPTION_RESET,
-    OPTION_EXPORT,
-    OPTION_IMPORT,
-    OPTION_COUNT
+    OPTIONS_BEHIND_SIZES(TOOL_OPTION_NUMBER) OPTION_COUNT
 };
 
 static const tool_option options_table[OPTION_COUNT] = {
     TOOL_STANDARD_OPTIONS,
-    {"all-devices", NULL, "every device, one after another"},
-    {"variants", "A,B:H,C:MxH,...",
-     "as in clmgk-bench; default softmax, and mgk and smgk with half the heads; of the suite\n"
-     "admixture: softmax and that family"},
-    {"shapes", "NAME,...", "as in clmgk-bench; default: the suite"},
-    {"suite", "NAME", "full (default), paper, short, quick or admixture, of clmgk-bench"},
-    BENCH_SIZE_OPTIONS,
-    {"pass", "NAME", "forward, backward or both (default)"},
-    {"dtype", "T,...", "storage types f32, f16, bf16; default f32"},
-    {"products", "MxNxK,...",
-     "matrix products whose provider, and CLBlast's parameters, are tuned; none: no products.\n"
-     "Default: those of layers of width 512, or none where sizes, shapes or variants are given"},
-    {"budget", "SECONDS", "time to spend on a device, default 300"},
-    {"candidate-limit", "SECONDS", "time limit of a candidate, compiling included; default 60"},
-    {"search", "NAME",
-     "neighbours (default): changes of one value that are likely to help; random: random values, to compare"},
-    {"resume", NULL, "continue an earlier run that ended or was stopped, with its measurements"},
-    {"show", NULL, "show the cache's entries, and measure nothing"},
-    {"reset", NULL, "remove the device's entries (--all-devices: all) from the cache"},
-    {"export", "F", "write the cache's entries for the device (--all-devices: all) to a file"},
-    {"import", "F", "merge the entries of an exported file into the cache: the later measurement stays"},
-};
+    OPTIONS_BEFORE_SIZES(TOOL_OPTION_ROW) BENCH_SIZE_OPTIONS(TOOL_OPTION_ROW) OPTIONS_BEHIND_SIZES(TOOL_OPTION_ROW)};
 
 const tool_program tune_program = {
     .name = "clmgk-tune",

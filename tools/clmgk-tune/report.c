@@ -40,14 +40,9 @@ static bool is_measured(const tune_result *result)
     return result->outcome != TUNE_UNMEASURED && result->outcome != TUNE_REFUSED;
 }
 
-static bool is_outcome_faster(tune_outcome outcome)
+static bool is_faster(tune_outcome outcome)
 {
     return outcome == TUNE_FASTER || outcome == TUNE_KNOWN_FASTER;
-}
-
-static bool is_faster(const tune_result *result)
-{
-    return is_outcome_faster(result->outcome);
 }
 
 typedef struct summary {
@@ -69,7 +64,7 @@ static summary summarise(const tune_report *report)
     for (size_t i = 0; i < report->result_count; i++) {
         const tune_result *result = &report->results[i];
         sum.measured += is_measured(result);
-        sum.faster += is_faster(result);
+        sum.faster += is_faster(result->outcome);
         sum.unmeasured += result->outcome == TUNE_UNMEASURED;
         sum.refused += result->outcome == TUNE_REFUSED;
         if (is_measured(result)) {
@@ -104,7 +99,7 @@ static void print_result(const tune_result *result, FILE *stream)
     else
         fprintf(stream, " %10.3f %10.3f %+7.1f %%  %-5s %s\n", result->default_ms, result->tuned_ms,
                 100 * (result->ratio - 1), result->engine,
-                is_faster(result) ? (result->parameters[0] ? result->parameters : "defaults") : "defaults");
+                is_faster(result->outcome) && result->parameters[0] ? result->parameters : "defaults");
 }
 
 static void print_products(const tune_report *report, FILE *stream)
@@ -119,7 +114,7 @@ static void print_products(const tune_report *report, FILE *stream)
         }
         fprintf(stream, "%s\n", product->measured ? " * is taken" : " no provider");
     }
-    if (report->product_count && is_outcome_faster(report->clblast.outcome))
+    if (report->product_count && is_faster(report->clblast.outcome))
         fprintf(stream, "  CLBlast: %+.1f %% with %s\n", 100 * (report->clblast.ratio - 1), report->clblast.parameters);
     else if (report->product_count && report->clblast.outcome != TUNE_UNMEASURED)
         fprintf(stream, "  CLBlast: nothing faster than what is in use, of %zu tried\n", report->clblast.tried);
@@ -155,21 +150,19 @@ void tune_print_report(const tune_report *report, FILE *stream)
 static json_t *result_json(const tune_result *result)
 {
     const clmgk_attention_desc *d = &result->item->desc;
-    json_t *object = json_pack("{s:s?, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:s, s:I}", "shape",
-                               result->item->shape->name, "variant", clmgk_variant_name(d->variant), "dtype",
-                               clmgk_dtype_name(d->dtype), "pass", bench_pass_name(result->item->pass), "batch",
-                               (json_int_t)d->batch, "heads", (json_int_t)d->heads, "kv_heads", (json_int_t)d->kv_heads,
-                               "components", (json_int_t)d->components, "length", (json_int_t)d->length, "length_k",
-                               (json_int_t)d->length_k, "head_size", (json_int_t)d->head_size, "value_size",
-                               (json_int_t)d->value_size, "causal", (int)d->causal, "outcome",
-                               outcome_name(result->outcome), "tried", (json_int_t)result->tried);
+    json_t *object = tool_json_merge(json_pack("{s:s?, s:s, s:s, s:s}", "shape", result->item->shape->name, "variant",
+                                               clmgk_variant_name(d->variant), "dtype", clmgk_dtype_name(d->dtype),
+                                               "pass", bench_pass_name(result->item->pass)),
+                                     tool_json_sizes(d));
     json_t *rest =
         is_measured(result)
             ? json_pack("{s:s, s:s, s:f, s:f, s:f}", "engine", result->engine, "parameters", result->parameters,
                         "default_ms", result->default_ms, "tuned_ms", result->tuned_ms, "ratio", result->ratio)
             : json_pack("{s:o}", "message",
                         result->outcome == TUNE_REFUSED ? tool_json_text(result->message) : json_null());
-    return tool_json_merge(object, rest);
+    json_t *state =
+        json_pack("{s:s, s:I}", "outcome", outcome_name(result->outcome), "tried", (json_int_t)result->tried);
+    return tool_json_merge(tool_json_merge(object, state), rest);
 }
 
 static json_t *product_json(const tune_product *product)

@@ -280,8 +280,6 @@ static tool_exit do_check(worker *w, const json_t *job, json_t **answer, tool_er
     return TOOL_DONE;
 }
 
-/* ---- the loop -------------------------------------------------------------------------------------------------- */
-
 static tool_exit do_job(worker *w, const json_t *job, json_t **answer, tool_error *error)
 {
     static const struct {

@@ -132,6 +132,15 @@ json_t *tool_json_merge(json_t *object, json_t *rest)
     return object;
 }
 
+json_t *tool_json_sizes(const clmgk_attention_desc *desc)
+{
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "batch", (json_int_t)desc->batch, "heads",
+                     (json_int_t)desc->heads, "kv_heads", (json_int_t)desc->kv_heads, "components",
+                     (json_int_t)desc->components, "length", (json_int_t)desc->length, "length_k",
+                     (json_int_t)desc->length_k, "head_size", (json_int_t)desc->head_size, "value_size",
+                     (json_int_t)desc->value_size, "causal", (int)desc->causal);
+}
+
 tool_exit tool_print_json(json_t *object, tool_error *error)
 {
     if (!object)

@@ -17,6 +17,8 @@
 #endif
 
 #define TOOL_COUNT(array) (sizeof(array) / sizeof((array)[0]))
+#define TOOL_MIN(a, b)    ((a) < (b) ? (a) : (b))
+#define TOOL_MAX(a, b)    ((a) > (b) ? (a) : (b))
 
 /* ---- exit statuses and failure ----------------------------------------------------------------------------- */
 
@@ -85,6 +87,11 @@ enum {
         "version", NULL, "print the version"                                                                           \
     }
 
+/* A program's own options may be a list of lines X(NAME, name, argument, help): this makes the table's rows, */
+#define TOOL_OPTION_ROW(name, ...) {__VA_ARGS__},
+/* and this the numbers. */
+#define TOOL_OPTION_NUMBER(name, ...) OPTION_##name,
+
 typedef struct tool_program {
     const char *name;    /* "clmgk-run" */
     const char *summary; /* printed by --help before the options */
@@ -141,6 +148,9 @@ void tool_json_append(json_t **list, json_t *item);
 
 /* `object` with the pairs of `rest`, whose reference is taken; NULL: out of memory. */
 json_t *tool_json_merge(json_t *object, json_t *rest);
+
+/* batch, heads, kv_heads, components, length, length_k, head_size, value_size and causal. */
+json_t *tool_json_sizes(const clmgk_attention_desc *desc);
 
 /* Prints `object` on standard output, takes the caller's reference, and sees that it got there. NULL (as the
  * constructors of jansson return without memory) is out of memory. */

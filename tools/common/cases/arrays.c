@@ -126,11 +126,6 @@ static tool_exit make_input(const tool_device *device, const void *pattern, size
     return TOOL_DONE;
 }
 
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Q, K, V and dO of one storage type. */
 static tool_exit make_inputs(const tool_device *device, clmgk_dtype dtype, const bench_elements *most,
                              bench_arrays *arrays, tool_error *error)
@@ -162,8 +157,8 @@ tool_exit bench_arrays_create(const tool_device *device, const bench_group *grou
         const bench_elements count = bench_count_elements(desc);
         for (clmgk_array array = 0; array < CLMGK_ARRAYS; array++) {
             size_t *const largest = &most[desc->dtype].of[array];
-            *largest = larger(*largest, count.of[array]);
-            bytes[array] = larger(bytes[array], count_bytes(desc, &count, array));
+            *largest = TOOL_MAX(*largest, count.of[array]);
+            bytes[array] = TOOL_MAX(bytes[array], count_bytes(desc, &count, array));
         }
     }
     for (int dtype = 0; dtype < BENCH_DTYPES; dtype++) {
@@ -249,9 +244,7 @@ tool_exit bench_values_create(const clmgk_attention_desc *desc, bench_values *va
         values->of[array] = calloc(count.of[array], sizeof(double)); /* or int32_t */
         TOOL_TRY(tool_check_memory(values->of[array], "values to check", error));
     }
-#define TAKE(name, field, ...) values->problem.field = values->of[CLMGK_ARRAY_##name];
-    CLMGK_ARRAY_LIST(TAKE, CLMGK_ARRAY_NONE, CLMGK_ARRAY_NONE)
-#undef TAKE
+    clmgk_ref_set_arrays(&values->problem, values->of);
     return TOOL_DONE;
 }
 

@@ -98,39 +98,27 @@ tool_exit bench_parse_gradients(const char *text, bench_request *request, tool_e
 tool_exit bench_parse_pass(const char *text, bench_request *request, tool_error *error);
 
 /* Options that give a size without a name: rows of a program's table, in this order. */
-enum {
-    BENCH_SIZE_BATCH,
-    BENCH_SIZE_HEADS,
-    BENCH_SIZE_KV_HEADS,
-    BENCH_SIZE_COMPONENTS,
-    BENCH_SIZE_LENGTH,
-    BENCH_SIZE_LENGTH_K,
-    BENCH_SIZE_HEAD_SIZE,
-    BENCH_SIZE_VALUE_SIZE,
-    BENCH_SIZE_CAUSAL,
-    BENCH_SIZE_WINDOW,
-    BENCH_SIZE_PACKED,
-    BENCH_SIZE_BIAS,
-    BENCH_SIZE_ALIBI,
-    BENCH_SIZE_SINKS,
-    BENCH_SIZE_DROPOUT,
-    BENCH_SIZE_OPTION_COUNT
-};
-#define BENCH_SIZE_OPTIONS                                                                                             \
-    {"batch", "B", "a size without a name: batch, default 1"},                                                         \
-        {"heads", "H", "query heads, default 8; ratios compare with softmax of that many heads"},                      \
-        {"kv-heads", "G", "key/value heads, default: each variant's heads"},                                           \
-        {"components", "M", "components per key of mgk and smgk, global heads of the admixture family; default 2"},    \
-        {"length", "N", "queries; required for a size without a name"}, {"length-k", "S", "keys, default N"},          \
-        {"head-size", "D", "query/key head size; required for a size without a name"},                                 \
-        {"value-size", "E", "value head size, default D"}, {"causal", NULL, "hide later keys"},                        \
-        {"window", "L,R", "keys i-L .. i+R along the diagonal; -1: no limit"},                                         \
-        {"packed", "T", "the N rows are T sequences of uneven lengths, back to back"},                                 \
-        {"bias", "AXES", "an additive bias: b, h, n, s for a full axis, 1 for an axis of size 1: 1hns is [1,H,N,S]"},  \
-        {"alibi", NULL, "a slope per head"}, {"sinks", NULL, "a logit without a key per head"},                        \
-    {                                                                                                                  \
-        "dropout", "P", "probability of dropping a weight"                                                             \
-    }
+#define BENCH_SIZE_OPTIONS(X)                                                                                          \
+    X(BATCH, "batch", "B", "a size without a name: batch, default 1")                                                  \
+    X(HEADS, "heads", "H", "query heads, default 8; ratios compare with softmax of that many heads")                   \
+    X(KV_HEADS, "kv-heads", "G", "key/value heads, default: each variant's heads")                                     \
+    X(COMPONENTS, "components", "M",                                                                                   \
+      "components per key of mgk and smgk, global heads of the admixture family; default 2")                           \
+    X(LENGTH, "length", "N", "queries; required for a size without a name")                                            \
+    X(LENGTH_K, "length-k", "S", "keys, default N")                                                                    \
+    X(HEAD_SIZE, "head-size", "D", "query/key head size; required for a size without a name")                          \
+    X(VALUE_SIZE, "value-size", "E", "value head size, default D")                                                     \
+    X(CAUSAL, "causal", NULL, "hide later keys")                                                                       \
+    X(WINDOW, "window", "L,R", "keys i-L .. i+R along the diagonal; -1: no limit")                                     \
+    X(PACKED, "packed", "T", "the N rows are T sequences of uneven lengths, back to back")                             \
+    X(BIAS, "bias", "AXES",                                                                                            \
+      "an additive bias: b, h, n, s for a full axis, 1 for an axis of size 1: 1hns is [1,H,N,S]")                      \
+    X(ALIBI, "alibi", NULL, "a slope per head")                                                                        \
+    X(SINKS, "sinks", NULL, "a logit without a key per head")                                                          \
+    X(DROPOUT, "dropout", "P", "probability of dropping a weight")
+#define BENCH_SIZE_NUMBER(name, ...) BENCH_SIZE_##name,
+enum { BENCH_SIZE_OPTIONS(BENCH_SIZE_NUMBER) BENCH_SIZE_OPTION_COUNT };
+#undef BENCH_SIZE_NUMBER
 
 /* The name of the first of them that was given; NULL: none. `values` are theirs. */
 const char *bench_given_size(const char *const *values);

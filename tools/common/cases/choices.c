@@ -104,7 +104,7 @@ static tool_exit add_shape(const char *option, char *token, bench_request *reque
 
 /* ---- sizes -------------------------------------------------------------------------------------------------- */
 
-static const tool_option size_options[BENCH_SIZE_OPTION_COUNT] = {BENCH_SIZE_OPTIONS};
+static const tool_option size_options[BENCH_SIZE_OPTION_COUNT] = {BENCH_SIZE_OPTIONS(TOOL_OPTION_ROW)};
 
 const char *bench_given_size(const char *const *values)
 {

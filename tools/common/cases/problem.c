@@ -37,14 +37,9 @@ bench_names bench_gradient_names(uint32_t set)
 
 static int64_t heads_of(const bench_shape *shape, const bench_variant *variant)
 {
-    switch (variant->heads) {
-    case BENCH_HEADS_OF_SHAPE:
-        return shape->heads;
-    case BENCH_HEADS_HALF:
-        return (shape->heads + 1) / 2;
-    default:
-        return variant->heads;
-    }
+    return variant->heads == BENCH_HEADS_OF_SHAPE ? shape->heads
+           : variant->heads == BENCH_HEADS_HALF   ? (shape->heads + 1) / 2
+                                                  : variant->heads;
 }
 
 static bool has_components(clmgk_variant variant)
@@ -317,16 +312,11 @@ bool bench_is_tuned(const bench_case *one)
     return one->tuning > CLMGK_TUNING_CLASS && one->tuning < CLMGK_TUNING_CALLER;
 }
 
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
 static uint64_t largest_array_bytes(const clmgk_attention_desc *desc)
 {
     const bench_elements count = bench_count_elements(desc);
-    return larger(larger(count.of[CLMGK_ARRAY_Q], count.of[CLMGK_ARRAY_K]),
-                  larger(count.of[CLMGK_ARRAY_V], count.of[CLMGK_ARRAY_O])) *
+    return TOOL_MAX(TOOL_MAX(count.of[CLMGK_ARRAY_Q], count.of[CLMGK_ARRAY_K]),
+                    TOOL_MAX(count.of[CLMGK_ARRAY_V], count.of[CLMGK_ARRAY_O])) *
            clmgk_ref_dtype_size(desc->dtype);
 }
 
@@ -335,9 +325,9 @@ bool bench_fits(const clmgk_device_info *info, bench_group *group)
     uint64_t all = 0, own = 0, one = 0;
     for (size_t i = 0; i < group->count; i++) {
         const clmgk_attention_desc *desc = &group->cases[i].desc;
-        all = larger(all, group->cases[i].array_bytes);
+        all = TOOL_MAX(all, group->cases[i].array_bytes);
         own += desc->gradients ? bench_count_elements(desc).of[CLMGK_ARRAY_O] * clmgk_ref_dtype_size(desc->dtype) : 0;
-        one = larger(one, largest_array_bytes(desc));
+        one = TOOL_MAX(one, largest_array_bytes(desc));
     }
     all += own;
     if (all <= info->global_memory_bytes && one <= info->max_allocation_bytes)

@@ -7,6 +7,12 @@
 #include <math.h>
 #include <stdlib.h>
 
+static bench_error_found found_in(const clmgk_attention_desc *desc)
+{
+    return (bench_error_found){
+        .ok = true, .batch = desc->batch, .heads = desc->heads, .length = desc->length, .length_k = desc->length_k};
+}
+
 /* ---- sampled rows -------------------------------------------------------------------------------------------- */
 
 #define ROWS       8  /* of a slice */
@@ -144,12 +150,8 @@ tool_exit bench_validate_rows(const tool_device *device, const bench_arrays *arr
     const double end = tool_now_ms() + 1e3 * seconds;
     slice one;
     tool_exit status = TOOL_DONE;
-    *found = (bench_error_found){.ok = true,
-                                 .array = "o",
-                                 .batch = desc->batch,
-                                 .heads = desc->heads,
-                                 .length = desc->length,
-                                 .length_k = desc->length_k};
+    *found = found_in(desc);
+    found->array = "o";
     TOOL_TRY_GOTO(status, make_slice(desc, &one, error), done);
     for (size_t step = 0; step < slices && step < MAX_SLICES && (step < 2 || tool_now_ms() < end); step++) {
         /* the last slice first: it lies farthest from the arrays' starts */
@@ -170,11 +172,6 @@ done:
 
 #define MOST_ROWS 1021
 
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* An axis of the bias: in full if it was. */
 static void reduce_axis(int64_t whole, int64_t part, int64_t *axis)
 {
@@ -185,11 +182,11 @@ static void reduce_axis(int64_t whole, int64_t part, int64_t *axis)
 static void reduce_heads(const clmgk_attention_desc *desc, clmgk_attention_desc *part)
 {
     const int64_t group = desc->heads / desc->kv_heads;
-    part->batch = smaller(2, desc->batch);
-    part->sequences = smaller(3, desc->sequences);
+    part->batch = TOOL_MIN(2, desc->batch);
+    part->sequences = TOOL_MIN(3, desc->sequences);
     if (tool_is_mixed(desc->variant))
         return;
-    part->kv_heads = group > 2 ? 1 : smaller(2, desc->kv_heads);
+    part->kv_heads = group > 2 ? 1 : TOOL_MIN(2, desc->kv_heads);
     part->heads = part->kv_heads * group;
 }
 
@@ -206,12 +203,12 @@ static void reduce_lengths(const clmgk_attention_desc *desc, bench_pass pass, do
 {
     const double pairs = multiplications / (products_of(part, pass) * (double)part->batch);
     const int64_t side = (int64_t)fmax(3, fmin(MOST_ROWS, sqrt(pairs)));
-    part->length = smaller(desc->length, side);
-    part->length_k = smaller(desc->length_k, (int64_t)fmin((double)MOST_ROWS * 16, pairs / (double)part->length));
+    part->length = TOOL_MIN(desc->length, side);
+    part->length_k = TOOL_MIN(desc->length_k, (int64_t)fmin((double)MOST_ROWS * 16, pairs / (double)part->length));
     if (desc->sequences) /* the offsets are those of both */
-        part->length_k = part->length = smaller(desc->length, side);
-    part->window_left = smaller(desc->window_left, part->length_k / 3);
-    part->window_right = smaller(desc->window_right, part->length_k / 3);
+        part->length_k = part->length = TOOL_MIN(desc->length, side);
+    part->window_left = TOOL_MIN(desc->window_left, part->length_k / 3);
+    part->window_right = TOOL_MIN(desc->window_right, part->length_k / 3);
 }
 
 tool_exit bench_make_dense(clmgk_attention_desc *desc, tool_error *error)
@@ -348,12 +345,8 @@ tool_exit bench_validate_whole(const tool_device *device, const bench_arrays *ar
     static const bench_elements beginning = {{0}};
     bench_values values;
     tool_exit status = TOOL_DONE;
-    *found = (bench_error_found){.ok = true,
-                                 .sampled = desc->batch * desc->heads * desc->length,
-                                 .batch = desc->batch,
-                                 .heads = desc->heads,
-                                 .length = desc->length,
-                                 .length_k = desc->length_k};
+    *found = found_in(desc);
+    found->sampled = desc->batch * desc->heads * desc->length;
     TOOL_TRY_GOTO(status, bench_values_create(desc, &values, error), done);
     bench_values_fill(arrays, desc, &beginning, &values);
     status = pass == BENCH_BACKWARD ? check_gradients(device, &values, own, found, error)
