@@ -78,7 +78,6 @@ clmgk_status clmgk_tuning_store(clmgk_context *context, const char *cache_dir, c
                                 clmgk_tuned_pass pass, const clmgk_tuned *tuned, clmgk_error *error)
 {
     tuned_case target = {.pass = CLMGK_PASS_FORWARD};
-    char *path = NULL;
     if (context == NULL)
         return fail_null("context", "a context", error);
     if (tuned == NULL)
@@ -86,10 +85,7 @@ clmgk_status clmgk_tuning_store(clmgk_context *context, const char *cache_dir, c
     MGK_TRY(check_case(desc, pass, &target, error));
     MGK_TRY(check_tuned(context, &target, tuned, error));
     const mgk_tuning_key key = mgk_attention_key(&target.desc, target.pass);
-    MGK_TRY(mgk_tuning_path(&context->allocator, NULL, cache_dir, &path, error));
-    const clmgk_status status = mgk_tuning_write(&context->allocator, path, &context->facts, &key, tuned, error);
-    mgk_free(&context->allocator, path);
-    return status;
+    return mgk_tuning_store(context, cache_dir, &key, tuned, error);
 }
 
 /* ---- reading ------------------------------------------------------------------------------------------------- */

@@ -17,8 +17,7 @@ static clmgk_status bytes_of(const clmgk_plan *plan, clmgk_array array, const mg
     const char *const name = mgk_array_name(array);
     const bool of_parts = array == CLMGK_ARRAY_PARTS_O || array == CLMGK_ARRAY_PARTS_LSE;
     const int64_t parts = of_parts ? call->parts : 1;
-    int64_t extent = 0;
-    int64_t total = 0;
+    int64_t extent = 0, total = 0;
     if (!mgk_array_extent(&plan->desc, array, &extent)) /* checked with the descriptor */
         return mgk_fail(error, CLMGK_ERROR_INTERNAL, "%s: extent", name);
     if (!mgk_mul_i64(extent * (int64_t)clmgk_array_element_size(&plan->desc, array), parts, &total))
@@ -109,30 +108,15 @@ static clmgk_status enqueue(clmgk_plan *plan, clmgk_pass pass, const clmgk_atten
     return mgk_steps_enqueue(steps, &call, at, error);
 }
 
-clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
-                                   cl_uint num_wait, const cl_event *wait_list, cl_event *event, clmgk_error *error)
-{
-    const mgk_queue_place at = {queue, num_wait, wait_list, event};
-    return enqueue(plan, CLMGK_PASS_FORWARD, args, &at, error);
-}
-
-clmgk_status clmgk_enqueue_backward(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
-                                    cl_uint num_wait, const cl_event *wait_list, cl_event *event, clmgk_error *error)
-{
-    const mgk_queue_place at = {queue, num_wait, wait_list, event};
-    return enqueue(plan, CLMGK_PASS_BACKWARD, args, &at, error);
-}
-
-clmgk_status clmgk_enqueue_statistics(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
-                                      cl_uint num_wait, const cl_event *wait_list, cl_event *event, clmgk_error *error)
-{
-    const mgk_queue_place at = {queue, num_wait, wait_list, event};
-    return enqueue(plan, CLMGK_PASS_STATISTICS, args, &at, error);
-}
-
-clmgk_status clmgk_enqueue_combine(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
-                                   cl_uint num_wait, const cl_event *wait_list, cl_event *event, clmgk_error *error)
-{
-    const mgk_queue_place at = {queue, num_wait, wait_list, event};
-    return enqueue(plan, CLMGK_PASS_COMBINE, args, &at, error);
-}
+#define ENQUEUE(name, PASS)                                                                                            \
+    clmgk_status clmgk_enqueue_##name(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,      \
+                                      cl_uint num_wait, const cl_event *wait_list, cl_event *event,                    \
+                                      clmgk_error *error)                                                              \
+    {                                                                                                                  \
+        const mgk_queue_place at = {queue, num_wait, wait_list, event};                                                \
+        return enqueue(plan, CLMGK_PASS_##PASS, args, &at, error);                                                     \
+    }
+ENQUEUE(forward, FORWARD)
+ENQUEUE(backward, BACKWARD)
+ENQUEUE(statistics, STATISTICS)
+ENQUEUE(combine, COMBINE)

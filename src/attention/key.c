@@ -17,7 +17,7 @@ mgk_tuning_key mgk_attention_key(const clmgk_attention_desc *desc, clmgk_pass pa
     const bool forward = pass == CLMGK_PASS_FORWARD;
     const bool modified = d->use_bias || d->use_alibi || d->softcap > 0.0 || d->dropout > 0.0;
     const int64_t rows = mean(d->length, d->sequences), keys = mean(d->length_k, d->sequences);
-    mgk_tuning_key key = {.operation = forward ? "forward" : "backward", .axes = 3};
+    mgk_tuning_key key = {.operation = forward ? "forward" : "backward"};
     const mgk_family *const family = mgk_family_of(d->variant);
     const int64_t tasks = mgk_attention_problems(d) * (family->grouped_heads ? 1 : d->heads);
     const bool few = family->has_few_rows && forward && rows <= MGK_FEW_ROWS && d->gradients == 0;
@@ -31,11 +31,8 @@ mgk_tuning_key mgk_attention_key(const clmgk_attention_desc *desc, clmgk_pass pa
     const size_t used = strlen(key.exact);
     if (family->add_to_key != NULL)
         family->add_to_key(d, key.exact + used, sizeof(key.exact) - used);
-    key.axis[0].name = "rows";
-    key.axis[0].value = mgk_tuning_bucket(rows);
-    key.axis[1].name = "keys";
-    key.axis[1].value = mgk_tuning_bucket(keys);
-    key.axis[2].name = "tasks";
-    key.axis[2].value = mgk_tuning_bucket(tasks);
+    mgk_tuning_key_add(&key, "rows", rows);
+    mgk_tuning_key_add(&key, "keys", keys);
+    mgk_tuning_key_add(&key, "tasks", tasks);
     return key;
 }

@@ -239,18 +239,15 @@ static clmgk_status describe(clmgk_plan *plan, clmgk_error *error)
     return CLMGK_OK;
 }
 
-static void free_pass(const clmgk_context *context, mgk_compiled_pass *pass)
-{
-    mgk_steps_clear(&pass->plan.steps, NULL);
-    mgk_text_free(&pass->parameters);
-    mgk_free(&context->allocator, pass);
-}
-
 static void free_passes(clmgk_plan *plan)
 {
     for (int i = 0; i < CLMGK_PASSES; ++i) {
-        if (plan->pass[i] != NULL)
-            free_pass(plan->context, plan->pass[i]);
+        mgk_compiled_pass *const pass = plan->pass[i];
+        if (pass != NULL) {
+            mgk_steps_clear(&pass->plan.steps, NULL);
+            mgk_text_free(&pass->parameters);
+        }
+        mgk_free(&plan->context->allocator, pass);
         plan->pass[i] = NULL;
     }
 }

@@ -12,11 +12,9 @@
 void clmgk_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t words[4])
 {
     uint32_t w[4] = {counter[0], counter[1], counter[2], counter[3]};
-    uint32_t low = key[0];
-    uint32_t high = key[1];
+    uint32_t low = key[0], high = key[1];
     for (int round = 0; round < 10; ++round) {
-        const uint64_t a = (uint64_t)0xD2511F53U * w[0];
-        const uint64_t b = (uint64_t)0xCD9E8D57U * w[2];
+        const uint64_t a = (uint64_t)0xD2511F53U * w[0], b = (uint64_t)0xCD9E8D57U * w[2];
         w[0] = (uint32_t)(b >> 32) ^ w[1] ^ low;
         w[1] = (uint32_t)b;
         w[2] = (uint32_t)(a >> 32) ^ w[3] ^ high;

@@ -276,8 +276,7 @@ clmgk_status mgk_folder_list(const mgk_folder *folder, const clmgk_allocator *al
 
     clmgk_status status = CLMGK_OK;
     void *list = NULL;
-    size_t capacity = 0;
-    size_t listed = 0;
+    size_t capacity = 0, listed = 0;
     errno = 0;
     for (const struct dirent *item = readdir(stream); item != NULL; errno = 0, item = readdir(stream)) {
         mgk_folder_entry entry = {0};

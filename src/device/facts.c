@@ -143,8 +143,7 @@ static clmgk_status query_numbers(cl_device_id device, clmgk_device_info *info, 
 
 static clmgk_status query_usable(cl_device_id device, bool *usable, clmgk_error *error)
 {
-    cl_bool available = CL_FALSE;
-    cl_bool compiler = CL_FALSE;
+    cl_bool available = CL_FALSE, compiler = CL_FALSE;
     MGK_TRY(query_value(device, CL_DEVICE_AVAILABLE, &available, sizeof(available), error));
     MGK_TRY(query_value(device, CL_DEVICE_COMPILER_AVAILABLE, &compiler, sizeof(compiler), error));
     *usable = available == CL_TRUE && compiler == CL_TRUE;
@@ -172,8 +171,7 @@ static clmgk_status query_work_item_limit(cl_device_id device, uint64_t *limit, 
 /* "sm_90"; unchanged if the driver lacks the query. */
 static clmgk_status query_capability(cl_device_id device, char *target, size_t size, clmgk_error *error)
 {
-    cl_uint major = 0;
-    cl_uint minor = 0;
+    cl_uint major = 0, minor = 0;
     cl_int code = clGetDeviceInfo(device, COMPUTE_CAPABILITY_MAJOR_NV, sizeof(major), &major, NULL);
     if (code == CL_SUCCESS)
         code = clGetDeviceInfo(device, COMPUTE_CAPABILITY_MINOR_NV, sizeof(minor), &minor, NULL);

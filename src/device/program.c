@@ -105,8 +105,7 @@ static cl_program load_binary(const clmgk_context *context, const char *key, con
     if (!mgk_cache_get(&cache, key, &entry, &binary, &length))
         return NULL;
 
-    cl_int status = CL_SUCCESS;
-    cl_int code = CL_SUCCESS;
+    cl_int status = CL_SUCCESS, code = CL_SUCCESS;
     const unsigned char *const bytes = (const unsigned char *)binary;
     cl_program program = clCreateProgramWithBinary(context->context, 1, &context->device, &length,
                                                    (const unsigned char **)&bytes, &status, &code);

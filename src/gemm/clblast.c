@@ -47,16 +47,14 @@ static cl_half half_of(double number)
     const float value = (float)number;
     uint32_t bits;
     memcpy(&bits, &value, sizeof(bits));
-    const uint32_t sign = (bits >> 16) & 0x8000U;
-    const uint32_t size = bits & 0x7fffffffU;
+    const uint32_t sign = (bits >> 16) & 0x8000U, size = bits & 0x7fffffffU;
     if (size >= 0x477ff000U) /* rounds to 2^16 and beyond */
         return (cl_half)(sign | 0x7c00U);
     if (size < 0x33000001U) /* rounds to 0 */
         return (cl_half)sign;
     const uint32_t exponent = size >> 23;
     const uint32_t shift = exponent < 113 ? 126 - exponent : 13; /* subnormal numbers lose more bits */
-    const uint32_t mantissa = (size & 0x7fffffU) | 0x800000U;
-    const uint32_t kept = mantissa >> shift;
+    const uint32_t mantissa = (size & 0x7fffffU) | 0x800000U, kept = mantissa >> shift;
     const uint32_t rest = mantissa & ((UINT32_C(1) << shift) - 1);
     const uint32_t tie = UINT32_C(1) << (shift - 1);
     const uint32_t up = rest > tie || (rest == tie && (kept & 1U) != 0) ? 1 : 0;
@@ -66,49 +64,33 @@ static cl_half half_of(double number)
 
 /* ---- CLBlast's calls ------------------------------------------------------------------------------------------ */
 
-static CLBlastStatusCode one_product(const clmgk_gemm_desc *desc, const operands *at, cl_command_queue queue,
+/* The arguments of a product; FACTOR converts alpha and beta. */
+#define PRODUCT(FACTOR)                                                                                                \
+    CLBlastLayoutRowMajor, turn(d->transpose_a), turn(d->transpose_b), (size_t)d->m, (size_t)d->n, (size_t)d->k,       \
+        FACTOR(d->alpha), at->a, at->a_offset, (size_t)d->lda, at->b, at->b_offset, (size_t)d->ldb, FACTOR(d->beta),   \
+        at->c, at->c_offset, (size_t)d->ldc, &queue, event
+
+/* The same with the batch and its strides. */
+#define BATCH(FACTOR)                                                                                                  \
+    CLBlastLayoutRowMajor, turn(d->transpose_a), turn(d->transpose_b), (size_t)d->m, (size_t)d->n, (size_t)d->k,       \
+        FACTOR(d->alpha), at->a, at->a_offset, (size_t)d->lda, (size_t)d->stride_a, at->b, at->b_offset,               \
+        (size_t)d->ldb, (size_t)d->stride_b, FACTOR(d->beta), at->c, at->c_offset, (size_t)d->ldc,                     \
+        (size_t)d->stride_c, (size_t)d->batch, &queue, event
+
+static CLBlastStatusCode one_product(const clmgk_gemm_desc *d, const operands *at, cl_command_queue queue,
                                      cl_event *event)
 {
-    const CLBlastTranspose a = turn(desc->transpose_a);
-    const CLBlastTranspose b = turn(desc->transpose_b);
-    const size_t m = (size_t)desc->m;
-    const size_t n = (size_t)desc->n;
-    const size_t k = (size_t)desc->k;
-    const size_t lda = (size_t)desc->lda;
-    const size_t ldb = (size_t)desc->ldb;
-    const size_t ldc = (size_t)desc->ldc;
-    if (desc->dtype == CLMGK_DTYPE_F16 && at->temp != NULL)
-        return CLBlastHgemmWithTempBuffer(CLBlastLayoutRowMajor, a, b, m, n, k, half_of(desc->alpha), at->a,
-                                          at->a_offset, lda, at->b, at->b_offset, ldb, half_of(desc->beta), at->c,
-                                          at->c_offset, ldc, &queue, event, at->temp);
-    if (desc->dtype == CLMGK_DTYPE_F16)
-        return CLBlastHgemm(CLBlastLayoutRowMajor, a, b, m, n, k, half_of(desc->alpha), at->a, at->a_offset, lda, at->b,
-                            at->b_offset, ldb, half_of(desc->beta), at->c, at->c_offset, ldc, &queue, event);
-    if (at->temp != NULL)
-        return CLBlastSgemmWithTempBuffer(CLBlastLayoutRowMajor, a, b, m, n, k, (float)desc->alpha, at->a, at->a_offset,
-                                          lda, at->b, at->b_offset, ldb, (float)desc->beta, at->c, at->c_offset, ldc,
-                                          &queue, event, at->temp);
-    return CLBlastSgemm(CLBlastLayoutRowMajor, a, b, m, n, k, (float)desc->alpha, at->a, at->a_offset, lda, at->b,
-                        at->b_offset, ldb, (float)desc->beta, at->c, at->c_offset, ldc, &queue, event);
+    if (d->dtype == CLMGK_DTYPE_F16)
+        return at->temp != NULL ? CLBlastHgemmWithTempBuffer(PRODUCT(half_of), at->temp)
+                                : CLBlastHgemm(PRODUCT(half_of));
+    return at->temp != NULL ? CLBlastSgemmWithTempBuffer(PRODUCT((float)), at->temp) : CLBlastSgemm(PRODUCT((float)));
 }
 
-static CLBlastStatusCode whole_batch(const clmgk_gemm_desc *desc, const operands *at, cl_command_queue queue,
+static CLBlastStatusCode whole_batch(const clmgk_gemm_desc *d, const operands *at, cl_command_queue queue,
                                      cl_event *event)
 {
-    const CLBlastTranspose a = turn(desc->transpose_a);
-    const CLBlastTranspose b = turn(desc->transpose_b);
-    const size_t batch = (size_t)desc->batch;
-    if (desc->dtype == CLMGK_DTYPE_F16)
-        return CLBlastHgemmStridedBatched(CLBlastLayoutRowMajor, a, b, (size_t)desc->m, (size_t)desc->n,
-                                          (size_t)desc->k, half_of(desc->alpha), at->a, at->a_offset, (size_t)desc->lda,
-                                          (size_t)desc->stride_a, at->b, at->b_offset, (size_t)desc->ldb,
-                                          (size_t)desc->stride_b, half_of(desc->beta), at->c, at->c_offset,
-                                          (size_t)desc->ldc, (size_t)desc->stride_c, batch, &queue, event);
-    return CLBlastSgemmStridedBatched(CLBlastLayoutRowMajor, a, b, (size_t)desc->m, (size_t)desc->n, (size_t)desc->k,
-                                      (float)desc->alpha, at->a, at->a_offset, (size_t)desc->lda,
-                                      (size_t)desc->stride_a, at->b, at->b_offset, (size_t)desc->ldb,
-                                      (size_t)desc->stride_b, (float)desc->beta, at->c, at->c_offset, (size_t)desc->ldc,
-                                      (size_t)desc->stride_c, batch, &queue, event);
+    return d->dtype == CLMGK_DTYPE_F16 ? CLBlastHgemmStridedBatched(BATCH(half_of))
+                                       : CLBlastSgemmStridedBatched(BATCH((float)));
 }
 
 /* Bytes of temporary memory of one product, whose matrices begin `offset` elements into their buffers. */
@@ -233,8 +215,7 @@ static size_t count_of(const mgk_gemm_matrix *matrix, int64_t batch)
 static clmgk_status make_scratch(const clmgk_gemm_plan *plan, const clmgk_gemm_desc *small, size_t temp,
                                  operands *scratch, clmgk_error *error)
 {
-    const mgk_gemm_matrix a = mgk_gemm_a(small);
-    const mgk_gemm_matrix b = mgk_gemm_b(small);
+    const mgk_gemm_matrix a = mgk_gemm_a(small), b = mgk_gemm_b(small);
     cl_int code = CL_SUCCESS;
     MGK_TRY(make_matrix(plan, count_of(&a, 1), false, &scratch->a, error));
     MGK_TRY(make_matrix(plan, count_of(&b, 1), false, &scratch->b, error));
@@ -499,15 +480,5 @@ const mgk_gemm_provider mgk_gemm_clblast = {"clblast",    false,   applicable, c
                                             plan_product, enqueue, release};
 
 #else
-
-static clmgk_status applicable(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error)
-{
-    (void)facts;
-    (void)dtype;
-    return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "this build has no CLBlast");
-}
-
-const mgk_gemm_provider mgk_gemm_clblast = {
-    .name = "clblast", .applicable = applicable, .check_parameters = mgk_gemm_no_parameters};
-
+MGK_GEMM_ABSENT(clblast, "CLBlast", false);
 #endif

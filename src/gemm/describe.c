@@ -44,8 +44,7 @@ bool mgk_gemm_extent(const mgk_gemm_matrix *matrix, int64_t batch, int64_t *exte
     *extent = 0;
     if (matrix->rows == 0 || matrix->columns == 0)
         return true;
-    int64_t single = 0;
-    int64_t others = 0;
+    int64_t single = 0, others = 0;
     return matrix_extent(matrix, &single) && mgk_mul_i64(batch - 1, matrix->stride, &others) &&
            mgk_add_i64(single, others, extent);
 }
@@ -108,8 +107,7 @@ static clmgk_status resolve_matrix(const char *name, mgk_gemm_matrix matrix, con
     if (*ld == 0)
         *ld = least;
     matrix.ld = *ld;
-    int64_t extent = 0;
-    int64_t bytes = 0;
+    int64_t extent = 0, bytes = 0;
     bool fits = broadcast != 0 || *stride != 0 || mgk_mul_i64(matrix.rows, *ld, stride);
     matrix.stride = *stride;
     fits = fits && mgk_gemm_extent(&matrix, desc->batch, &extent) &&
@@ -121,8 +119,7 @@ static clmgk_status resolve_matrix(const char *name, mgk_gemm_matrix matrix, con
 static clmgk_status check_disjoint(const clmgk_gemm_desc *desc, clmgk_error *error)
 {
     const mgk_gemm_matrix c = mgk_gemm_c(desc);
-    int64_t single = 0;
-    int64_t row = 0;
+    int64_t single = 0, row = 0;
     if (desc->batch == 1 || c.rows == 0 || c.columns == 0)
         return CLMGK_OK;
     const bool apart = matrix_extent(&c, &single) && c.stride >= single;

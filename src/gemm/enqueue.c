@@ -26,8 +26,7 @@ clmgk_status clmgk_enqueue_gemm(const clmgk_gemm_plan *plan, cl_command_queue qu
     MGK_TRY(mgk_struct_read(args, "args", sizeof(given), &given, sizeof(given), error));
     MGK_TRY(mgk_check_queue(plan->context, queue, error));
     MGK_TRY(mgk_check_wait_list(plan->context, num_wait, wait_list, error));
-    const mgk_gemm_matrix a = mgk_gemm_a(&plan->desc);
-    const mgk_gemm_matrix b = mgk_gemm_b(&plan->desc);
+    const mgk_gemm_matrix a = mgk_gemm_a(&plan->desc), b = mgk_gemm_b(&plan->desc);
     const mgk_gemm_matrix c = mgk_gemm_c(&plan->desc);
     MGK_TRY(check_matrix(plan, &given.a, "a", &a, error));
     MGK_TRY(check_matrix(plan, &given.b, "b", &b, error));

@@ -95,6 +95,17 @@ clmgk_status mgk_gemm_host_device(const mgk_device_facts *facts, clmgk_error *er
 /* Parameters of a provider that has none. */
 clmgk_status mgk_gemm_no_parameters(const char *parameters, clmgk_error *error);
 
+/* A provider whose library this build lacks. */
+#define MGK_GEMM_ABSENT(id, library, host)                                                                             \
+    static clmgk_status absent(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error)                   \
+    {                                                                                                                  \
+        (void)facts;                                                                                                   \
+        (void)dtype;                                                                                                   \
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "this build has no " library);                                 \
+    }                                                                                                                  \
+    const mgk_gemm_provider mgk_gemm_##id = {                                                                          \
+        .name = #id, .is_host = (host), .applicable = absent, .check_parameters = mgk_gemm_no_parameters}
+
 /* A host library's part of a plan. Pending native kernels keep it alive. */
 typedef struct mgk_gemm_host {
     clmgk_allocator allocator;

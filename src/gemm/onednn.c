@@ -117,9 +117,7 @@ static dnnl_status_t describe(const onednn *dnnl, const clmgk_gemm_desc *desc, c
 static dnnl_status_t describe_product(const onednn *dnnl, const clmgk_gemm_desc *desc, bool batched,
                                       dnnl_matmul_desc_t *matmul)
 {
-    const mgk_gemm_matrix a = mgk_gemm_a(desc);
-    const mgk_gemm_matrix b = mgk_gemm_b(desc);
-    const mgk_gemm_matrix c = mgk_gemm_c(desc);
+    const mgk_gemm_matrix a = mgk_gemm_a(desc), b = mgk_gemm_b(desc), c = mgk_gemm_c(desc);
     dnnl_memory_desc_t memory[3];
     dnnl_status_t status =
         describe(dnnl, desc, &a, desc->transpose_a != 0, desc->broadcast_a != 0, batched, &memory[0]);
@@ -329,15 +327,5 @@ const mgk_gemm_provider mgk_gemm_onednn = {
     "onednn", true, applicable, mgk_gemm_no_parameters, plan_product, mgk_gemm_host_enqueue, mgk_gemm_host_release};
 
 #else
-
-static clmgk_status applicable(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error)
-{
-    (void)facts;
-    (void)dtype;
-    return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "this build has no oneDNN");
-}
-
-const mgk_gemm_provider mgk_gemm_onednn = {
-    .name = "onednn", .is_host = true, .applicable = applicable, .check_parameters = mgk_gemm_no_parameters};
-
+MGK_GEMM_ABSENT(onednn, "oneDNN", true);
 #endif

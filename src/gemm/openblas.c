@@ -82,15 +82,5 @@ const mgk_gemm_provider mgk_gemm_openblas = {
     "openblas", true, applicable, mgk_gemm_no_parameters, plan_product, mgk_gemm_host_enqueue, mgk_gemm_host_release};
 
 #else
-
-static clmgk_status applicable(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error)
-{
-    (void)facts;
-    (void)dtype;
-    return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "this build has no OpenBLAS");
-}
-
-const mgk_gemm_provider mgk_gemm_openblas = {
-    .name = "openblas", .is_host = true, .applicable = applicable, .check_parameters = mgk_gemm_no_parameters};
-
+MGK_GEMM_ABSENT(openblas, "OpenBLAS", true);
 #endif

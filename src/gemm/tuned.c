@@ -5,22 +5,15 @@
 #include <stdio.h>
 #include <string.h>
 
-static void set_axis(mgk_tuning_key *key, const char *name, int64_t size)
-{
-    key->axis[key->axes].name = name;
-    key->axis[key->axes].value = mgk_tuning_bucket(size);
-    key->axes++;
-}
-
 mgk_tuning_key mgk_gemm_key(const clmgk_gemm_desc *desc)
 {
     mgk_tuning_key key = {.operation = "gemm"};
     (void)snprintf(key.exact, sizeof(key.exact), "dtype=%s a=%s b=%s", clmgk_dtype_name(desc->dtype),
                    desc->transpose_a != 0 ? "t" : "n", desc->transpose_b != 0 ? "t" : "n");
-    set_axis(&key, "m", desc->m);
-    set_axis(&key, "n", desc->n);
-    set_axis(&key, "k", desc->k);
-    set_axis(&key, "batch", desc->batch);
+    mgk_tuning_key_add(&key, "m", desc->m);
+    mgk_tuning_key_add(&key, "n", desc->n);
+    mgk_tuning_key_add(&key, "k", desc->k);
+    mgk_tuning_key_add(&key, "batch", desc->batch);
     return key;
 }
 
@@ -61,16 +54,6 @@ static clmgk_status check_device(const clmgk_context *context, clmgk_dtype dtype
     return status == CLMGK_OK ? CLMGK_OK : mgk_fail_code(error, status, reason.opencl_code, "%s", reason.message);
 }
 
-static clmgk_status store(const clmgk_context *context, const char *cache_dir, const mgk_tuning_key *key,
-                          const clmgk_tuned *tuned, clmgk_error *error)
-{
-    char *path = NULL;
-    MGK_TRY(mgk_tuning_path(&context->allocator, NULL, cache_dir, &path, error));
-    const clmgk_status status = mgk_tuning_write(&context->allocator, path, &context->facts, key, tuned, error);
-    mgk_free(&context->allocator, path);
-    return status;
-}
-
 clmgk_status clmgk_gemm_tuning_store(clmgk_context *context, const char *cache_dir, const clmgk_gemm_desc *desc,
                                      const clmgk_tuned *tuned, clmgk_error *error)
 {
@@ -79,7 +62,7 @@ clmgk_status clmgk_gemm_tuning_store(clmgk_context *context, const char *cache_d
     MGK_TRY(clmgk_gemm_validate(desc, &resolved, error));
     MGK_TRY(check_device(context, resolved.dtype, tuned->choice, error));
     const mgk_tuning_key key = mgk_gemm_key(&resolved);
-    return store(context, cache_dir, &key, tuned, error);
+    return mgk_tuning_store(context, cache_dir, &key, tuned, error);
 }
 
 clmgk_status clmgk_gemm_tuning_store_device(clmgk_context *context, const char *cache_dir, clmgk_dtype dtype,
@@ -93,5 +76,5 @@ clmgk_status clmgk_gemm_tuning_store_device(clmgk_context *context, const char *
                         mgk_gemm_clblast.name);
     MGK_TRY(check_device(context, dtype, tuned->choice, error));
     const mgk_tuning_key key = mgk_gemm_device_key(dtype);
-    return store(context, cache_dir, &key, tuned, error);
+    return mgk_tuning_store(context, cache_dir, &key, tuned, error);
 }

@@ -112,8 +112,7 @@ bool exact_gradients(const clmgk_ref_problem *problem, const exact_scores *score
                      double *const floor[])
 {
     const clmgk_attention_desc *const desc = &problem->desc;
-    const size_t size = (size_t)desc->head_size;
-    const size_t value_size = (size_t)desc->value_size;
+    const size_t size = (size_t)desc->head_size, value_size = (size_t)desc->value_size;
     exact_backward back = {.values = values, .floor = floor};
     double *const memory = calloc(2 * value_size + 2 * size, sizeof(double));
     if (!memory || !exact_row_create(problem, scores, &back.row)) {

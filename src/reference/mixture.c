@@ -78,8 +78,7 @@ static void load(ref_plain *plain)
 static void fill_component(ref_plain *plain, int64_t r)
 {
     const clmgk_attention_desc *const desc = &plain->problem->desc;
-    const int64_t keys = desc->length_k;
-    const int64_t first = plain->span.first;
+    const int64_t keys = desc->length_k, first = plain->span.first;
     const bool dot = desc->score == CLMGK_SCORE_DOT;
     const bool expanded = plain->way.distance == REF_DISTANCE_EXPANDED;
     const ref_terms terms = {dot || expanded ? REF_TERM_PRODUCT : REF_TERM_SQUARE,

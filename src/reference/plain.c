@@ -17,8 +17,7 @@ bool ref_plain_create(const clmgk_ref_problem *problem, const plain_scores *scor
     const clmgk_attention_desc *const desc = &problem->desc;
     const bool mixed = ref_form_of(desc).mixed;
     const size_t size = (size_t)desc->head_size, keys = (size_t)desc->length_k, values = (size_t)desc->value_size;
-    const size_t heads = (size_t)desc->components;
-    const size_t logits = (size_t)ref_components(desc) * keys;
+    const size_t heads = (size_t)desc->components, logits = (size_t)ref_components(desc) * keys;
     const struct {
         float **array;
         size_t count;

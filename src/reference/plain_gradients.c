@@ -131,8 +131,7 @@ static void fill_row(plain_backward *back, int64_t i, ref_way way)
 
 float plain_cap_slope(const clmgk_attention_desc *desc, float x)
 {
-    const float cap = (float)desc->softcap;
-    const float t = cap > 0.0F ? tanhf(x / cap) : 0.0F;
+    const float cap = (float)desc->softcap, t = cap > 0.0F ? tanhf(x / cap) : 0.0F;
     return 1.0F - t * t;
 }
 

@@ -7,8 +7,7 @@
 /* A round: multiplies the words, splits the products into halves and swaps them. */
 static void philox_round(uint32_t x[4], const uint32_t key[2])
 {
-    const uint64_t first = (uint64_t)x[0] * 0xD2511F53U;
-    const uint64_t second = (uint64_t)x[2] * 0xCD9E8D57U;
+    const uint64_t first = (uint64_t)x[0] * 0xD2511F53U, second = (uint64_t)x[2] * 0xCD9E8D57U;
     const uint32_t odd[2] = {x[1], x[3]};
     x[0] = (uint32_t)(second >> 32U) ^ odd[0] ^ key[0];
     x[1] = (uint32_t)second;
@@ -98,8 +97,7 @@ float ref_plain_noise(const clmgk_ref_problem *problem, int64_t h, const ref_spa
     if (!ref_form_of(&problem->desc).noisy)
         return 0.0F;
     const normal_pair pair = draw_pair(problem, h, span, j);
-    const bool high = pair.radius >> 31U != 0;
-    const bool late = pair.angle >> 31U != 0;
+    const bool high = pair.radius >> 31U != 0, late = pair.angle >> 31U != 0;
     const float u = ldexpf((float)(high ? ~pair.radius : pair.radius) + 0.5F, -32);
     const float v = ldexpf((float)(late ? ~pair.angle : pair.angle) + 0.5F, -32);
     const float radius = sqrtf(-2.0F * (high ? log1pf(-u) : logf(u)));

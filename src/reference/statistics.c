@@ -64,8 +64,7 @@ static double given_prior(const clmgk_ref_problem *p, int64_t n)
 static bool log_likelihood(const exact_row *row, double *terms, double *result)
 {
     const clmgk_ref_problem *const p = row->problem;
-    int64_t keys = 0;
-    int64_t count = 0;
+    int64_t keys = 0, count = 0;
     for (int64_t j = row->span.first; j < row->span.end; j++) {
         keys += row->visible[j];
         for (int64_t r = 0; row->visible[j] && r < p->desc.components; r++)
@@ -213,8 +212,7 @@ static void fill_likelihood(plain_head *head, int64_t i)
 {
     const ref_plain *const row = &head->row;
     const clmgk_ref_problem *const p = row->problem;
-    int64_t keys = 0;
-    int64_t count = 0;
+    int64_t keys = 0, count = 0;
     float largest = -INFINITY;
     for (int64_t j = row->span.first; j < row->span.end; j++) {
         const bool visible = !ref_hidden(p, row->at, j);

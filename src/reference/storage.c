@@ -46,8 +46,7 @@ uint16_t clmgk_ref_f32_to_f16(float value)
 
 float clmgk_ref_f16_to_f32(uint16_t bits)
 {
-    const uint32_t sign = (uint32_t)(bits & 0x8000U) << 16U;
-    const uint32_t exponent = (bits >> 10U) & 0x1fU;
+    const uint32_t sign = (uint32_t)(bits & 0x8000U) << 16U, exponent = (bits >> 10U) & 0x1fU;
     const uint32_t significand = bits & 0x3ffU;
     if (exponent == 0) {
         const float magnitude = ldexpf((float)significand, -24);

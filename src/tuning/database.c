@@ -50,6 +50,12 @@ int mgk_tuning_bucket(int64_t size)
     return whole + power;
 }
 
+void mgk_tuning_key_add(mgk_tuning_key *key, const char *name, int64_t size)
+{
+    key->axis[key->axes].name = name;
+    key->axis[key->axes++].value = mgk_tuning_bucket(size);
+}
+
 /* ---- lookup -------------------------------------------------------------------------------------------------- */
 
 clmgk_tuning_source mgk_tuning_serves(const mgk_tuning_set *set, const mgk_tuning_entry *entry,
@@ -343,4 +349,14 @@ clmgk_status mgk_tuning_write(const clmgk_allocator *allocator, const char *path
     stored_entry stored = {.device = mgk_tuning_device_of(facts)};
     MGK_TRY(mgk_tuning_entry_of(key, tuned, &stored.entry, error));
     return mgk_tuning_change(allocator, path, true, put_entry, &stored, error);
+}
+
+clmgk_status mgk_tuning_store(const clmgk_context *context, const char *cache_dir, const mgk_tuning_key *key,
+                              const clmgk_tuned *tuned, clmgk_error *error)
+{
+    char *path = NULL;
+    MGK_TRY(mgk_tuning_path(&context->allocator, NULL, cache_dir, &path, error));
+    const clmgk_status status = mgk_tuning_write(&context->allocator, path, &context->facts, key, tuned, error);
+    mgk_free(&context->allocator, path);
+    return status;
 }

@@ -38,6 +38,9 @@ typedef struct mgk_tuning_choice {
 bool mgk_tuning_find(const mgk_tuning *tuning, const mgk_device_facts *facts, const mgk_tuning_key *key, size_t rank,
                      mgk_tuning_choice *choice);
 
+/* Adds an axis of this size. */
+void mgk_tuning_key_add(mgk_tuning_key *key, const char *name, int64_t size);
+
 /* Stores the cache's folder in *path (mgk_free): `tuning_dir`, else the folder below `cache_dir`, else the
  * environment's (clmgk/tuning.h); NULL: no files. */
 clmgk_status mgk_tuning_path(const clmgk_allocator *allocator, const char *tuning_dir, const char *cache_dir,
@@ -47,6 +50,10 @@ clmgk_status mgk_tuning_path(const clmgk_allocator *allocator, const char *tunin
  * memory. */
 clmgk_status mgk_tuning_read(const clmgk_allocator *allocator, const char *path, mgk_tuning **out, clmgk_error *error);
 void mgk_tuning_free(const clmgk_allocator *allocator, mgk_tuning *tuning);
+
+/* mgk_tuning_write to the context's device in the folder below `cache_dir`. */
+clmgk_status mgk_tuning_store(const clmgk_context *context, const char *cache_dir, const mgk_tuning_key *key,
+                              const clmgk_tuned *tuned, clmgk_error *error);
 
 /* Adds an entry to the file in the folder `path`; replaces an entry with the same device and key. */
 clmgk_status mgk_tuning_write(const clmgk_allocator *allocator, const char *path, const mgk_device_facts *facts,

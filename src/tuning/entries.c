@@ -138,18 +138,16 @@ clmgk_status mgk_tuning_set_put(mgk_tuning_set *set, const mgk_tuning_device *de
                                 bool replace, bool *taken, clmgk_error *error)
 {
     mgk_tuning_entry placed = *entry;
-    if (taken != NULL)
-        *taken = false;
+    bool ignored, *const changed = taken != NULL ? taken : &ignored;
+    *changed = false;
     MGK_TRY(put_device(set, device, &placed.device, error));
     hash_entry(set, &placed);
     for (size_t i = 0; i < set->count; ++i) {
         if (!same_place(&set->entries[i], &placed))
             continue;
-        if (replace || strcmp(placed.date, set->entries[i].date) > 0) {
+        *changed = replace || strcmp(placed.date, set->entries[i].date) > 0;
+        if (*changed)
             set->entries[i] = placed;
-            if (taken != NULL)
-                *taken = true;
-        }
         return CLMGK_OK;
     }
     void *list = set->entries;
@@ -157,8 +155,7 @@ clmgk_status mgk_tuning_set_put(mgk_tuning_set *set, const mgk_tuning_device *de
         return mgk_fail_memory(error, "the entries of the tuning cache");
     set->entries = list;
     set->entries[set->count++] = placed;
-    if (taken != NULL)
-        *taken = true;
+    *changed = true;
     return CLMGK_OK;
 }
 

@@ -77,20 +77,9 @@ static void add_rows(mgk_backward *x, const char *name, int64_t work)
     mgk_backward_add_rows(x, "admixture/rows.cl", name, &flags, buffers, MGK_COUNT(buffers), work);
 }
 
-static void add_rows_begin(mgk_backward *x)
-{
-    const clmgk_attention_desc *const d = x->request->desc;
-    add_rows(x, "admixture_rows_begin", d->batch * d->heads * d->length);
-}
-
 static int64_t query_rows(const clmgk_attention_desc *d)
 {
     return d->batch * d->components * d->length;
-}
-
-static void add_rows_finish(mgk_backward *x)
-{
-    add_rows(x, "admixture_rows_finish", query_rows(x->request->desc));
 }
 
 static void add_main(mgk_backward *x)
@@ -170,7 +159,7 @@ static void add_begin(mgk_backward *x)
         mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, region[MGK_REGION_QUERY], x->copy_floats * x->args.splits);
     if (sums_count(x) > 0)
         mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, region[MGK_REGION_MIX_SUMS], sums_count(x));
-    add_rows_begin(x);
+    add_rows(x, "admixture_rows_begin", d->batch * d->heads * d->length);
 }
 
 clmgk_status mgk_admixture_plan_backward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
@@ -181,7 +170,7 @@ clmgk_status mgk_admixture_plan_backward(const mgk_attention_request *request, m
     add_begin(&x);
     add_main(&x);
     if (x.flags.WANT_Q)
-        add_rows_finish(&x);
+        add_rows(&x, "admixture_rows_finish", query_rows(request->desc));
     if (t->shared_mix && mgk_wants(&x.want, CLMGK_GRADIENT_MIX))
         add_mix_totals(&x);
     add_mix_gradients(&x);

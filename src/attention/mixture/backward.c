@@ -82,16 +82,6 @@ static void add_rows(mgk_backward *x, const char *name, int64_t work)
     mgk_backward_add_rows(x, "mixture/rows.cl", name, &flags, buffers, MGK_COUNT(buffers), work);
 }
 
-static void add_rows_begin(mgk_backward *x)
-{
-    add_rows(x, "mixture_rows_begin", rows_of(x->request->desc));
-}
-
-static void add_rows_finish(mgk_backward *x)
-{
-    add_rows(x, "mixture_rows_finish", rows_of(x->request->desc));
-}
-
 static void add_main(mgk_backward *x)
 {
     static const clmgk_array buffers[] = {MGK_MIXTURE_BACKWARD_BUFFERS(MGK_BUFFER)};
@@ -132,26 +122,12 @@ static mgk_reduction_args reduce_keys(const mgk_backward *x, mgk_i64 in, int ran
 
 static int prior_rank(const clmgk_attention_desc *d)
 {
-    switch (d->prior_shape) {
-    case CLMGK_PRIOR_HM:
-        return 2;
-    case CLMGK_PRIOR_HMS:
-        return 3;
-    default:
-        return 1;
-    }
+    return d->prior_shape == CLMGK_PRIOR_HMS ? 3 : d->prior_shape == CLMGK_PRIOR_HM ? 2 : 1;
 }
 
 static int variance_rank(const clmgk_attention_desc *d)
 {
-    switch (d->variance_shape) {
-    case CLMGK_VARIANCE_M:
-        return 1;
-    case CLMGK_VARIANCE_HM:
-        return 2;
-    default:
-        return 0;
-    }
+    return d->variance_shape == CLMGK_VARIANCE_HM ? 2 : d->variance_shape == CLMGK_VARIANCE_M ? 1 : 0;
 }
 
 static void add_prior_gradient(mgk_backward *x)
@@ -231,10 +207,10 @@ clmgk_status mgk_mixture_plan_backward(const mgk_attention_request *request, mgk
     const mgk_backward_wants *const w = &x.want;
     MGK_TRY(prepare(&x, error));
     mgk_backward_begin_bias(&x);
-    add_rows_begin(&x);
+    add_rows(&x, "mixture_rows_begin", rows_of(d));
     add_main(&x);
     if (mgk_wants(w, CLMGK_GRADIENT_Q))
-        add_rows_finish(&x);
+        add_rows(&x, "mixture_rows_finish", rows_of(d));
     if (mgk_wants(w, CLMGK_GRADIENT_SHIFT))
         add_shift_gradient(&x);
     if ((d->gradients & CLMGK_GRADIENT_PRIOR) != 0)
@@ -279,7 +255,7 @@ static clmgk_status plan_expectation(mgk_backward *x, clmgk_error *error)
     if (x->want.gamma)
         mgk_backward_add_zeros(x, CLMGK_ARRAY_RESPONSIBILITIES, 0, rows_of(d) * d->components * d->length_k);
     if (HAS_ROW_TERMS)
-        add_rows_begin(x);
+        add_rows(x, "mixture_rows_begin", rows_of(d));
     add_main(x);
     mgk_reduction_args r = reduce_keys(x, x->args.region[MGK_REGION_KEY_SUMS], prior_rank(d), d->components);
     if ((d->statistics & CLMGK_STATISTIC_COUNTS) != 0)
