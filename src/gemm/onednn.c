@@ -9,7 +9,6 @@
 #include <string.h>
 
 enum { SCRATCH_ALIGNMENT = 64 };
-
 enum { MEMORY_A, MEMORY_B, MEMORY_C, MEMORY_SCRATCH, MEMORIES };
 
 /* The functions in use. */
