@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- entries ------------------------------------------------------------------------------------------------ */
-
 tool_exit info_get_tuning(const clmgk_device_info *info, info_tuning *tuning, tool_error *error)
 {
     clmgk_tuning_entry *entries = NULL;
@@ -53,8 +51,6 @@ json_t *info_tuning_json(const info_tuning *tuning)
                      "shipped", (json_int_t)tuning->shipped, "passed_over", (json_int_t)tuning->passed_over);
 }
 
-/* ---- the cache ---------------------------------------------------------------------------------------------- */
-
 void info_print_tuning_cache(const clmgk_tuning_info *cache)
 {
     if (cache->path[0])
@@ -74,8 +70,6 @@ json_t *info_tuning_cache_json(const clmgk_tuning_info *cache)
                      (json_int_t)cache->entries, "bytes", (json_int_t)cache->bytes, "damaged",
                      (json_int_t)cache->damaged, "message", tool_json_text(cache->message));
 }
-
-/* ---- tunables ----------------------------------------------------------------------------------------------- */
 
 enum { MAX_TUNABLES = 64 };
 

@@ -51,8 +51,6 @@ static tool_exit gather_all(const run_problem *problem, const run_execution *exe
     return TOOL_DONE;
 }
 
-/* ---- the three passes --------------------------------------------------------------------------------------- */
-
 static void note(run_check_result *result, clmgk_array array, clmgk_ref_error worst, double max_abs)
 {
     result->checked[array] = true;

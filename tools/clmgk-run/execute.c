@@ -3,8 +3,6 @@
 
 #include <stdlib.h>
 
-/* ---- memory on the device ----------------------------------------------------------------------------------- */
-
 /* A buffer of `count` elements, at least one, with the values of `host` if that is not NULL. */
 static tool_exit create_array(run_execution *execution, clmgk_array array, size_t count, size_t element_size,
                               const void *host, tool_error *error)
@@ -83,8 +81,6 @@ static clmgk_attention_args bind(const run_problem *problem, const run_execution
     args.seed = problem->seed;
     return args;
 }
-
-/* ---- running ------------------------------------------------------------------------------------------------ */
 
 static tool_exit make_plan(const run_arguments *arguments, const clmgk_attention_desc *desc, run_execution *execution,
                            tool_error *error)

@@ -3,8 +3,6 @@
 
 #include <inttypes.h>
 
-/* ---- prior and variance ------------------------------------------------------------------------------------- */
-
 static tool_exit fail_numbers(const npy_file *file, const char *expected, const clmgk_attention_desc *desc,
                               tool_error *error)
 {
@@ -48,8 +46,6 @@ static tool_exit describe_variance(const run_arguments *arguments, run_problem *
     return TOOL_DONE;
 }
 
-/* ---- bias --------------------------------------------------------------------------------------------------- */
-
 static tool_exit expect_full_or_one(const npy_file *file, int axis, const char *symbol, int64_t full, tool_error *error)
 {
     const int64_t size = file->header.shape[axis];
@@ -81,8 +77,6 @@ static tool_exit describe_bias(const run_arguments *arguments, run_problem *prob
     desc->bias_length_k = shape[3];
     return input_read(problem, CLMGK_ARRAY_BIAS, error);
 }
-
-/* ---- packed sequences --------------------------------------------------------------------------------------- */
 
 static tool_exit describe_offsets(const run_arguments *arguments, run_problem *problem, clmgk_array array,
                                   tool_error *error)

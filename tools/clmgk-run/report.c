@@ -4,8 +4,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* ---- output files ------------------------------------------------------------------------------------------- */
-
 tool_exit run_announce(const run_arguments *arguments, run_outputs *outputs, tool_error *error)
 {
     const char *const *const file = arguments->file;
@@ -48,8 +46,6 @@ tool_exit run_write(const run_arguments *arguments, const run_problem *problem, 
     }
     return tool_outputs_commit(outputs->files, error);
 }
-
-/* ---- words -------------------------------------------------------------------------------------------------- */
 
 static double gflops(double flops, const tool_spread *milliseconds)
 {

@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-/* ---- layouts ------------------------------------------------------------------------------------------------ */
-
 file_axes tensors_file_axes(const char *axes, bool tokens_first)
 {
     file_axes order = {""};
@@ -51,8 +49,6 @@ static tool_exit describe(const run_arguments *arguments, run_problem *problem, 
     TOOL_TRY(layout_of(&problem->file[array], axes, arguments->tokens_first, layout, error));
     return input_read(problem, array, error);
 }
-
-/* ---- tensors ------------------------------------------------------------------------------------------------ */
 
 static tool_exit describe_q(const run_arguments *arguments, run_problem *problem, tool_error *error)
 {

@@ -11,8 +11,6 @@ double session_spent_s(const session *s)
     return 1e-3 * (tool_now_ms() - s->start_ms);
 }
 
-/* ---- asking the processes ---------------------------------------------------------------------------------------- */
-
 const char *session_text(const json_t *object, const char *key)
 {
     const char *text = json_string_value(json_object_get(object, key));
@@ -71,8 +69,6 @@ const json_t *session_find_done(const session *s, const char *key)
     return NULL;
 }
 
-/* ---- points and texts -------------------------------------------------------------------------------------------- */
-
 json_int_t session_clamp(double number, int low, int high)
 {
     return number < low ? low : number > high ? high : (json_int_t)number;
@@ -122,8 +118,6 @@ bool session_read_point(const point_space *space, const char *text, int32_t *val
     }
     return found == space->count;
 }
-
-/* ---- noise ------------------------------------------------------------------------------------------------------- */
 
 void session_add_ratio(ratio_list *ratios, double ratio)
 {

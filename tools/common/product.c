@@ -8,8 +8,6 @@
 
 #define MAX_SIZE (1 << 24)
 
-/* ---- sizes ------------------------------------------------------------------------------------------------------- */
-
 /* Reads "MxNxK" and moves *text behind it. */
 static bool parse_product(const char **text, tool_product *product)
 {
@@ -60,8 +58,6 @@ tool_product_text tool_product_name(const tool_product *product)
              product->k, product->transpose_a ? ", A transposed" : "", product->transpose_b ? ", B transposed" : "");
     return name;
 }
-
-/* ---- matrices ---------------------------------------------------------------------------------------------------- */
 
 static void fill(float *values, size_t count, uint32_t state)
 {
@@ -137,8 +133,6 @@ bool tool_matrices_check(const tool_matrices *matrices, size_t samples, char *me
     }
     return right;
 }
-
-/* ---- plans ------------------------------------------------------------------------------------------------------- */
 
 tool_exit tool_multiplier_open(const tool_device *device, clmgk_context *library, const tool_matrices *matrices,
                                const char *provider, const char *parameters, tool_multiplier *multiplier,

@@ -15,8 +15,6 @@ void bench_runner_close(bench_runner *run)
     *run = (bench_runner){.pass = run->pass};
 }
 
-/* ---- one repetition ----------------------------------------------------------------------------------------- */
-
 /* Milliseconds between the ends of two events; negative where the driver cannot tell. */
 static double event_span_ms(cl_event first, cl_event last)
 {
@@ -63,8 +61,6 @@ tool_exit bench_time_calls(const tool_device *device, const bench_runner *run, i
         clReleaseEvent(last);
     return status;
 }
-
-/* ---- opening ------------------------------------------------------------------------------------------------ */
 
 tool_exit bench_runner_plan(const tool_device *device, const bench_manner *manner, const clmgk_attention_desc *desc,
                             bench_runner *run, tool_error *error)
