@@ -225,7 +225,8 @@ typedef struct bench_names {
     char text[96];
 } bench_names;
 bench_names bench_gradient_names(uint32_t set);
-/* The name of bit number `which`, valid for the whole run. */
+/* "dmix-weight", the array of bit number `which`, and "mix-weight", the gradient; valid for the whole run. */
+const char *bench_gradient_array(int which);
 const char *bench_gradient_name(int which);
 
 /* ---- arrays ------------------------------------------------------------------------------------------------- */

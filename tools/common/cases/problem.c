@@ -4,15 +4,22 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
-const char *bench_gradient_name(int which)
+const char *bench_gradient_array(int which)
 {
     static char names[CLMGK_REF_GRADIENTS][16];
     char *const name = names[which];
-    snprintf(name, sizeof(names[0]), "%s", clmgk_array_get_info((clmgk_array)(CLMGK_ARRAY_GRAD_Q + which))->name + 4);
+    snprintf(name, sizeof(names[0]), "d%s",
+             clmgk_array_get_info((clmgk_array)(CLMGK_ARRAY_GRAD_Q + which))->name + strlen("grad_"));
     for (char *at = name; *at; at++)
         *at = *at == '_' ? '-' : *at;
     return name;
+}
+
+const char *bench_gradient_name(int which)
+{
+    return bench_gradient_array(which) + 1;
 }
 
 const char *bench_pass_name(bench_pass pass)

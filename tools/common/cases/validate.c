@@ -280,8 +280,6 @@ static tool_exit check_gradient(const tool_device *device, const clmgk_attention
                                 const clmgk_ref_gradients *exact, clmgk_ref_gradient which, bench_error_found *found,
                                 tool_error *error)
 {
-#define NAME(name, field, ...) "d" #field,
-    static const char *const names[] = {CLMGK_ARRAY_LIST(CLMGK_ARRAY_NONE, NAME, CLMGK_ARRAY_NONE)};
     char message[256];
     const size_t count = (size_t)exact->count[which];
     double *values = calloc(count, sizeof(*values));
@@ -290,7 +288,7 @@ static tool_exit check_gradient(const tool_device *device, const clmgk_attention
         read_values(device, gradient_memory(own, which), gradient_type(desc, which), 0, count, values, error);
     if (status == TOOL_DONE) {
         const clmgk_ref_error worst = clmgk_ref_check_gradient(exact, which, values, message, sizeof(message));
-        take_verdict(names[which], worst.error, worst.bound, message, found);
+        take_verdict(bench_gradient_array((int)which), worst.error, worst.bound, message, found);
     }
     free(values);
     return status;
