@@ -281,12 +281,20 @@ done:
     return status;
 }
 
-#define HOST_CALL(name, PASS)                                                                                          \
-    clmgk_status clmgk_attention_##name##_host(const char *selector, const clmgk_attention_desc *desc,                 \
-                                               const clmgk_host_args *args, clmgk_error *error)                        \
-    {                                                                                                                  \
-        return host_run(selector, CLMGK_PASS_##PASS, desc, args, error);                                               \
-    }
-HOST_CALL(forward, FORWARD)
-HOST_CALL(backward, BACKWARD)
-HOST_CALL(statistics, STATISTICS)
+clmgk_status clmgk_attention_forward_host(const char *selector, const clmgk_attention_desc *desc,
+                                          const clmgk_host_args *args, clmgk_error *error)
+{
+    return host_run(selector, CLMGK_PASS_FORWARD, desc, args, error);
+}
+
+clmgk_status clmgk_attention_backward_host(const char *selector, const clmgk_attention_desc *desc,
+                                           const clmgk_host_args *args, clmgk_error *error)
+{
+    return host_run(selector, CLMGK_PASS_BACKWARD, desc, args, error);
+}
+
+clmgk_status clmgk_attention_statistics_host(const char *selector, const clmgk_attention_desc *desc,
+                                             const clmgk_host_args *args, clmgk_error *error)
+{
+    return host_run(selector, CLMGK_PASS_STATISTICS, desc, args, error);
+}
