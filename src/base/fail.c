@@ -73,7 +73,7 @@ clmgk_status mgk_fail_memory(clmgk_error *error, const char *what)
 
 const char *mgk_cl_error_name(cl_int code)
 {
-#define CODE(name) [-name] = #name
+#define CODE(name) [-(name)] = #name
     static const char *const names[] = {
         /* CL_SUCCESS to CL_KERNEL_ARG_INFO_NOT_AVAILABLE = -19 */
         CODE(CL_SUCCESS), CODE(CL_DEVICE_NOT_FOUND), CODE(CL_DEVICE_NOT_AVAILABLE), CODE(CL_COMPILER_NOT_AVAILABLE),

@@ -12,8 +12,8 @@ const char *bench_gradient_array(int which)
     char *const name = names[which];
     snprintf(name, sizeof(names[0]), "d%s",
              clmgk_array_get_info((clmgk_array)(CLMGK_ARRAY_GRAD_Q + which))->name + strlen("grad_"));
-    for (char *at = name; *at; at++)
-        *at = *at == '_' ? '-' : *at;
+    for (char *at = strchr(name, '_'); at; at = strchr(at, '_'))
+        *at = '-';
     return name;
 }
 
