@@ -101,7 +101,8 @@ static clmgk_status enqueue(clmgk_plan *plan, clmgk_pass pass, const clmgk_atten
     MGK_TRY(mgk_check_queue(plan->context, at->queue, error));
     MGK_TRY(mgk_check_wait_list(plan->context, at->num_wait, at->wait_list, error));
     for (int i = 0; i < CLMGK_ARRAY_WORKSPACE; ++i)
-        MGK_TRY(check_array(plan, pass, (clmgk_array)i, &call, error));
+        if (clmgk_array_presence(&plan->desc, pass, (clmgk_array)i) != CLMGK_ABSENT)
+            MGK_TRY(check_array(plan, pass, (clmgk_array)i, &call, error));
     mgk_steps *const steps = &plan->pass[pass]->plan.steps;
     MGK_TRY(mgk_check_workspace(plan->context, &args.workspace, steps->workspace_bytes, error));
     args.workspace.offset /= sizeof(float); /* call's, too */

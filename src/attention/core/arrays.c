@@ -189,9 +189,18 @@ clmgk_shape mgk_array_shape(const clmgk_attention_desc *desc, clmgk_array array)
     return shape;
 }
 
+/* Some pass of the descriptor uses the array. */
+static bool is_used(const clmgk_attention_desc *desc, clmgk_array array)
+{
+    for (int pass = 0; pass < CLMGK_PASSES; ++pass)
+        if (clmgk_array_presence(desc, (clmgk_pass)pass, array) != CLMGK_ABSENT)
+            return true;
+    return false;
+}
+
 clmgk_shape clmgk_array_shape(const clmgk_attention_desc *desc, clmgk_array array)
 {
-    return mgk_array_is_used(desc, array) ? mgk_array_shape(desc, array) : (clmgk_shape){.rank = 0};
+    return is_used(desc, array) ? mgk_array_shape(desc, array) : (clmgk_shape){.rank = 0};
 }
 
 int64_t clmgk_array_count(const clmgk_attention_desc *desc, clmgk_array array)
@@ -267,14 +276,6 @@ clmgk_presence clmgk_array_presence(const clmgk_attention_desc *desc, clmgk_pass
 bool mgk_array_is_of_pass(clmgk_pass pass, clmgk_array array)
 {
     return passes_of(array)[pass] != '-';
-}
-
-bool mgk_array_is_used(const clmgk_attention_desc *desc, clmgk_array array)
-{
-    for (int pass = 0; pass < CLMGK_PASSES; ++pass)
-        if (clmgk_array_presence(desc, (clmgk_pass)pass, array) != CLMGK_ABSENT)
-            return true;
-    return false;
 }
 
 clmgk_status mgk_fail_missing(const clmgk_attention_desc *desc, clmgk_pass pass, clmgk_array array, const char *noun,

@@ -27,9 +27,7 @@ bool mgk_array_exists(const clmgk_attention_desc *desc, clmgk_array array);
 /* Whether the descriptor asks for the pass. */
 bool mgk_pass_is_wanted(const clmgk_attention_desc *desc, clmgk_pass pass);
 
-/* Whether some pass of the descriptor uses the array; whether `pass` uses it with some descriptor; whether a call of
- * `pass` writes it. */
-bool mgk_array_is_used(const clmgk_attention_desc *desc, clmgk_array array);
+/* Whether `pass` uses the array with some descriptor; whether a call of `pass` writes it. */
 bool mgk_array_is_of_pass(clmgk_pass pass, clmgk_array array);
 bool mgk_array_is_output(clmgk_pass pass, clmgk_array array);
 
