@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs a build to a temporary prefix, then builds and runs programs against it: CMake package and pkg-config, C and
-# C++, shared and static, and the README's example.
+# C++, shared and static, the README's example, and the examples as a project outside the tree, with gcc by CMake and with
+# clang by pkg-config.
 #   check_install.sh SOURCE_DIR BUILD_DIR
 set -euo pipefail
 
@@ -55,6 +56,20 @@ echo "== README example"
 awk '/^```c$/ { inside = 1; next } /^```/ { if (inside) exit } inside' "$source/README.md" >"$work/example.c"
 [[ -s $work/example.c ]]
 build_and_run example gcc -std=c11 "${flags[@]}" "$work/example.c" "${shared[@]}" -lm
+
+echo "== examples"
+cp -r "$source/examples" "$work/examples"
+cmake -S "$work/examples" -B "$work/examples/build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER=gcc \
+    -DCMAKE_C_FLAGS="${warnings[*]}" >"$work/cmake.log" || { cat "$work/cmake.log"; exit 1; }
+cmake --build "$work/examples/build" >"$work/build.log" || { cat "$work/build.log"; exit 1; }
+ctest --test-dir "$work/examples/build" --verbose
+make -C "$work/examples" CC=clang CFLAGS="${warnings[*]}" LDFLAGS="-Wl,-rpath,$lib_folder" forward_backward.checked all
+for example in "$work"/examples/*.{c,cpp,h,hpp}; do
+    if [[ -e $example && $(wc -l <"$example") -ge 120 ]]; then
+        echo "$example: expected fewer than 120 lines" >&2
+        exit 1
+    fi
+done
 
 # Last: without the shared library beside it, -lclmgk is the static one.
 rm "$lib_folder"/libclmgk.so*
