@@ -68,6 +68,13 @@ static inline clmgk_buffer new_buffer(device d, size_t bytes, const void *data)
     return (clmgk_buffer){memory, 0};
 }
 
+/* Working memory of one call at a time; plans of some forward passes need none. */
+static inline clmgk_buffer new_workspace(device d, const clmgk_plan *plan)
+{
+    const size_t bytes = clmgk_plan_workspace_size(plan);
+    return bytes > 0 ? new_buffer(d, bytes, NULL) : (clmgk_buffer){NULL, 0};
+}
+
 static inline void read_buffer(cl_command_queue queue, clmgk_buffer buffer, size_t bytes, void *data)
 {
     CL(clEnqueueReadBuffer(queue, buffer.memory, CL_TRUE, 0, bytes, data, 0, NULL, NULL));
@@ -77,6 +84,17 @@ static inline void write_buffer(cl_command_queue queue, clmgk_buffer buffer, siz
                                 const void *data)
 {
     CL(clEnqueueWriteBuffer(queue, buffer.memory, CL_TRUE, offset, bytes, data, 0, NULL, NULL));
+}
+
+/* All arrays of a call. */
+static inline void release_buffers(clmgk_attention_args *args)
+{
+    for (int array = 0; array < CLMGK_ARRAYS; ++array) {
+        const clmgk_buffer *const buffer = clmgk_array_buffer(args, (clmgk_array)array);
+        if (buffer->memory) {
+            CL(clReleaseMemObject(buffer->memory));
+        }
+    }
 }
 
 /* Numbers in -1 .. 1, the same in every run. */

@@ -63,10 +63,7 @@ int main(void)
     args.grad_q = new_buffer(d, sizeof(q), NULL);
     args.grad_k = new_buffer(d, sizeof(q) * COMPONENTS, NULL);
     args.grad_v = new_buffer(d, sizeof(q), NULL);
-    const size_t workspace = clmgk_plan_workspace_size(plan);
-    if (workspace > 0) {
-        args.workspace = new_buffer(d, workspace, NULL);
-    }
+    args.workspace = new_workspace(d, plan);
 
     (void)loss_at(plan, queue, &args, q, grad_o);
     TRY(clmgk_enqueue_backward(plan, queue, &args, 0, NULL, NULL, &error)); /* an ordered queue needs no event */
@@ -83,16 +80,11 @@ int main(void)
     const double difference =
         (loss_at(plan, queue, &args, ahead, grad_o) - loss_at(plan, queue, &args, behind, grad_o)) / (2.0 * (double)h);
     printf("change of the loss along dQ: %.5f, by differences: %.5f; workspace: %zu bytes\n", slope, difference,
-           workspace);
+           clmgk_plan_workspace_size(plan));
     EXPECT(fabs(slope - difference) < 1e-3 * fabs(slope));
 
-    const clmgk_buffer buffers[] = {args.q,      args.k,      args.o,      args.lse,      args.grad_o,
-                                    args.grad_q, args.grad_k, args.grad_v, args.workspace};
-    for (size_t i = 0; i < sizeof(buffers) / sizeof(*buffers); ++i) {
-        if (buffers[i].memory) {
-            CL(clReleaseMemObject(buffers[i].memory));
-        }
-    }
+    args.v.memory = NULL; /* the same as args.k's */
+    release_buffers(&args);
     clmgk_plan_release(plan);
     CL(clReleaseCommandQueue(queue));
     close_device(d);
