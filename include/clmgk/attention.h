@@ -20,6 +20,8 @@
 #include "arrays.h"
 #include "context.h"
 
+#define CLMGK_NO_KEYS (-1) /* clmgk_attention_desc.length_k of a problem with zero keys */
+
 #define CLMGK_MAX_HEAD_SIZE   512  /* largest D and E */
 #define CLMGK_MAX_COMPONENTS  1024 /* largest M of the mixture family */
 #define CLMGK_MAX_MIXED_HEADS 256  /* largest M and H of the admixture family */
@@ -57,7 +59,7 @@ typedef struct clmgk_attention_desc {
     int64_t components; /* M >= 1; 0 is 2 for MGK and SMGK, H for the admixture family (TALKING_HEADS: only H), 1 for
                            SOFTMAX and GAUSSIAN (no other value allowed) */
     int64_t length;     /* N >= 0: 0 is zero queries (an empty output) */
-    int64_t length_k;   /* S >= 0: 0 is zero keys (O is 0, L is -inf) */
+    int64_t length_k;   /* S >= 1; 0 is N; CLMGK_NO_KEYS is zero keys (O is 0, L is -inf) */
     int64_t head_size;  /* D, 1 .. CLMGK_MAX_HEAD_SIZE */
     int64_t value_size; /* E, 1 .. CLMGK_MAX_HEAD_SIZE; 0 is D */
 
@@ -76,6 +78,7 @@ typedef struct clmgk_attention_desc {
     clmgk_alignment alignment; /* of the diagonal */
     int32_t use_lengths;       /* 1: keys j >= lengths[b] are hidden; their values are never used */
     int32_t use_lengths_q;     /* 1: rows i >= lengths_q[b] give O = 0 and L = -inf */
+    int32_t resolved;          /* 1: from clmgk_attention_validate, and length_k is the number of keys, 0 included */
 
     /* Sliding window around the diagonal d(i) of `alignment`: with use_window = 1 row i sees only the keys with
      * -window_left <= j - d(i) <= window_right. -1, or any value larger than every distance, means no limit. With
@@ -128,7 +131,8 @@ typedef struct clmgk_attention_desc {
 /*
  * Checks a descriptor; needs no device. OK, or INVALID_VALUE, INVALID_SHAPE, OVERFLOW, UNSUPPORTED with a message that
  * names the field, its value and the expected one. On success `resolved`, if not NULL, receives the descriptor with
- * every default filled in: axes, score, variance (sqrt(D)), and strides with `strided` = 1. It may be `desc`.
+ * every default filled in: axes, score, variance (sqrt(D)), and strides with `strided` = 1. It may be `desc`. Its
+ * length_k is the number of keys (0, not CLMGK_NO_KEYS), and `resolved` = 1 says so to functions that take it.
  */
 CLMGK_API clmgk_status clmgk_attention_validate(const clmgk_attention_desc *desc, clmgk_attention_desc *resolved,
                                                 clmgk_error *error);

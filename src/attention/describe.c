@@ -21,9 +21,9 @@ static clmgk_status check_enums(const clmgk_attention_desc *d, clmgk_error *erro
     const struct {
         const char *field;
         int value, count;
-    } fields[] = {{ENUM(dtype, 3)},          {ENUM(score, 3)},     {ENUM(estep, 2)},         {ENUM(prior_shape, 4)},
-                  {ENUM(variance_shape, 3)}, {ENUM(alignment, 3)}, {ENUM(causal, 2)},        {ENUM(use_window, 2)},
-                  {ENUM(shared_noise, 2)},   {ENUM(combine, 2)},   CLMGK_SWITCH_LIST(SWITCH)};
+    } fields[] = {{ENUM(dtype, 3)},          {ENUM(score, 3)},     {ENUM(estep, 2)},    {ENUM(prior_shape, 4)},
+                  {ENUM(variance_shape, 3)}, {ENUM(alignment, 3)}, {ENUM(causal, 2)},   {ENUM(use_window, 2)},
+                  {ENUM(shared_noise, 2)},   {ENUM(combine, 2)},   {ENUM(resolved, 2)}, CLMGK_SWITCH_LIST(SWITCH)};
     for (size_t i = 0; i < MGK_COUNT(fields); ++i)
         if (fields[i].value < 0 || fields[i].value >= fields[i].count)
             return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %d: expected 0 to %d", fields[i].field,
@@ -68,12 +68,23 @@ static void set_default(int64_t *field, int64_t value)
         *field = value;
 }
 
+/* From here on length_k is the number of keys. */
+static void resolve_keys(clmgk_attention_desc *d)
+{
+    set_default(&d->length_k, d->length);
+    if (d->length_k == CLMGK_NO_KEYS)
+        d->length_k = 0;
+    d->resolved = 1;
+}
+
 static clmgk_status resolve_axes(clmgk_attention_desc *d, clmgk_error *error)
 {
     set_default(&d->batch, 1);
     set_default(&d->heads, 1);
     set_default(&d->kv_heads, d->heads);
     set_default(&d->value_size, d->head_size);
+    if (!d->resolved)
+        resolve_keys(d);
     MGK_TRY(check_count("batch", d->batch, 1, error));
     MGK_TRY(check_count("heads", d->heads, 1, error));
     MGK_TRY(check_count("kv_heads", d->kv_heads, 1, error));

@@ -124,7 +124,7 @@ TH_HOST_TEST(arrays_of_mixed_heads)
                                        .heads = 4,
                                        .components = 3,
                                        .length = 5,
-                                       .length_k = 0,
+                                       .length_k = CLMGK_NO_KEYS,
                                        .head_size = 2,
                                        .value_size = 1,
                                        .use_sinks = 1,

@@ -693,7 +693,8 @@ TH_TEST(mixing_of_nothing)
     static const char *const gradients[] = {"grad_mix", "grad_mix_weight", "grad_mix_offset", "grad_noise"};
     for (int n = 0; n < 2; n++) {
         clmgk_attention_desc desc = every_field(MIXED);
-        *(n == 0 ? &desc.length : &desc.length_k) = 0;
+        desc.length = n == 0 ? 0 : desc.length;
+        desc.length_k = n == 0 ? desc.length_k : CLMGK_NO_KEYS;
         fixture f = open_fixture_of(session, MIXED, &desc);
         enqueue_passes(&f, &f.good);
         for (size_t i = 0; i < TH_COUNT(gradients); i++)
@@ -708,7 +709,7 @@ TH_TEST(mixing_of_nothing)
 TH_TEST(training_without_keys)
 {
     clmgk_attention_desc desc = every_field(PADDED);
-    desc.length_k = 0;
+    desc.length_k = CLMGK_NO_KEYS;
     fixture f = open_fixture_of(session, PADDED, &desc);
     enqueue_passes(&f, &f.good);
     static const char *const zeros[] = {"o", "grad_q", "grad_variance", "grad_shift", "nll"};

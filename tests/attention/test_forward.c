@@ -220,7 +220,7 @@ static void set_random_shape(clmgk_attention_desc *desc, uint64_t *state)
     desc->kv_heads = th_pick(state, 1, 3);
     desc->heads = desc->kv_heads * th_pick(state, 1, 3);
     desc->length = th_pick(state, 0, 150);
-    desc->length_k = th_pick(state, 0, 300);
+    desc->length_k = th_keys(th_pick(state, 0, 300));
     desc->causal = (int32_t)th_pick(state, 0, 1);
     desc->use_lengths = (int32_t)th_pick(state, 0, 1);
     desc->use_lengths_q = (int32_t)th_pick(state, 0, 1);

@@ -84,7 +84,7 @@ TH_TEST(empty_problems)
 {
     static const int64_t shape[][2] = {{0, 5}, {5, 0}, {0, 0}};
     for (size_t n = 0; n < TH_COUNT(shape); n++) {
-        const clmgk_attention_desc desc = {.length = shape[n][0], .length_k = shape[n][1], .head_size = 8};
+        const clmgk_attention_desc desc = {.length = shape[n][0], .length_k = th_keys(shape[n][1]), .head_size = 8};
         TH_PROBLEM problem = th_problem_make(&desc, n);
         float o[5 * 8];
         float lse[5];

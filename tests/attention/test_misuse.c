@@ -83,6 +83,8 @@ static const bad_desc bad_descs[] = {
     {{DESC(variant, CLMGK_VARIANT_MGK), DESC(components, 1025)}, VALUE, "components", "1025"},
     {{DESC(length, -1)}, VALUE, "length", "-1"},
     {{DESC(length_k, -7)}, VALUE, "length_k", "-7"},
+    {{DESC(length_k, CLMGK_NO_KEYS), DESC(resolved, 1)}, VALUE, "length_k", "-1"},
+    {{DESC(resolved, 2)}, VALUE, "resolved", "2"},
     {{DESC(head_size, 0)}, VALUE, "head_size", "0"},
     {{DESC(head_size, -1)}, VALUE, "head_size", "-1"},
     {{DESC(head_size, 513)}, VALUE, "head_size", "513"},
@@ -273,6 +275,26 @@ TH_TEST(defaults_are_filled_in)
     th_expect_refusal(clmgk_attention_validate(NULL, NULL, &th_error), VALUE, "desc", "NULL");
 }
 
+/* 0 keys are as many as queries, CLMGK_NO_KEYS none: also where what was resolved is given again. */
+TH_TEST(keys_are_resolved)
+{
+    static const int64_t keys[][3] = {{5, 0, 5}, {5, 7, 7}, {5, CLMGK_NO_KEYS, 0}, {0, 0, 0}, {0, 7, 7}};
+    for (size_t n = 0; n < TH_COUNT(keys); n++) {
+        clmgk_attention_desc desc = good_desc();
+        desc.length = keys[n][0];
+        desc.length_k = keys[n][1];
+        for (int again = 0; again < 2; again++) {
+            th_expect_ok(clmgk_attention_validate(&desc, &desc, &th_error));
+            assert_int_equal(desc.length_k, keys[n][2]);
+            assert_int_equal(clmgk_array_shape(&desc, CLMGK_ARRAY_K).size[2], keys[n][2]);
+        }
+    }
+    clmgk_attention_desc packed = good_desc(); /* one text of offsets for both */
+    packed.length_k = 0;
+    packed.sequences = 2;
+    th_expect_ok(clmgk_attention_validate(&packed, NULL, &th_error));
+}
+
 /* Defaults of masks and modifiers, and what they need no more than that. */
 TH_TEST(modifiers_are_resolved)
 {
@@ -318,7 +340,7 @@ TH_TEST(modifiers_are_resolved)
     th_expect_ok(clmgk_attention_validate(&packed, &resolved, &th_error));
 
     clmgk_attention_desc empty = good_desc(); /* an axis of 0 is a full one */
-    empty.length_k = 0;
+    empty.length_k = CLMGK_NO_KEYS;
     empty.use_bias = 1;
     empty.gradients = CLMGK_GRADIENT_BIAS;
     th_expect_ok(clmgk_attention_validate(&empty, &resolved, &th_error));

@@ -316,7 +316,7 @@ static void set_random_shape(clmgk_attention_desc *desc, uint64_t *state)
     desc->sequences = packed ? th_pick(state, 1, 9) : 0;
     desc->use_offsets_k = packed && th_pick(state, 0, 1) == 1;
     desc->length = th_pick(state, 0, 150);
-    desc->length_k = packed && !desc->use_offsets_k ? desc->length : th_pick(state, 0, 300);
+    desc->length_k = packed && !desc->use_offsets_k ? desc->length : th_keys(th_pick(state, 0, 300));
     desc->causal = (int32_t)th_pick(state, 0, 1);
     desc->use_lengths = !packed && th_pick(state, 0, 1) == 1;
     desc->use_lengths_q = !packed && th_pick(state, 0, 1) == 1;

@@ -181,6 +181,9 @@ void th_problem_free(th_problem *problem);
 /* Gives the problem arrays for `parts` partial results, in place of those it has. */
 void th_add_parts(th_problem *problem, int64_t parts);
 
+/* A descriptor's length_k for `count` keys, which may be 0. */
+int64_t th_keys(int64_t count);
+
 /* Two heads of one awkward size, which most tests share: few programs. Admixture family: two local heads, three global
  * ones where they may differ. */
 clmgk_attention_desc th_small_desc(clmgk_variant variant, int64_t length, int64_t length_k);

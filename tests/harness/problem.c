@@ -297,6 +297,11 @@ void th_problem_free(th_problem *problem)
     *problem = (th_problem){0};
 }
 
+int64_t th_keys(int64_t count)
+{
+    return count == 0 ? CLMGK_NO_KEYS : count;
+}
+
 clmgk_attention_desc th_small_desc(clmgk_variant variant, int64_t length, int64_t length_k)
 {
     const uint32_t traits = clmgk_variant_traits(variant);
@@ -306,7 +311,7 @@ clmgk_attention_desc th_small_desc(clmgk_variant variant, int64_t length, int64_
                                   .heads = 2,
                                   .components = free_heads ? 3 : 0,
                                   .length = length,
-                                  .length_k = length_k,
+                                  .length_k = th_keys(length_k),
                                   .head_size = 17,
                                   .value_size = 8};
 }

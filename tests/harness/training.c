@@ -13,7 +13,7 @@ void th_set_shape(clmgk_attention_desc *desc, size_t number, uint64_t *state)
     desc->kv_heads = th_pick(state, 1, 3);
     desc->heads = desc->kv_heads * th_pick(state, 1, 2);
     desc->length = number < TH_CORNERS ? corner[number][0] : th_pick(state, 2, 140);
-    desc->length_k = number < TH_CORNERS ? corner[number][1] : th_pick(state, 2, 200);
+    desc->length_k = th_keys(number < TH_CORNERS ? corner[number][1] : th_pick(state, 2, 200));
     desc->use_offsets_k = packed;
     desc->causal = th_chance(state, 2);
     desc->use_window = th_chance(state, 3);

@@ -204,6 +204,7 @@ rd_case rd_draw(uint64_t seed, uint64_t number)
     rd_case c = {.desc = from.desc, .engine = from.engine};
     draw_sizes(&from, &c.desc, &state);
     draw_masks(&c.desc, &state);
+    c.desc.length_k = th_keys(c.desc.length_k);
     draw_modifiers(&c.desc, &state);
     drop_outputs(&c.desc);
     draw_parameters(&from, &c, &state);

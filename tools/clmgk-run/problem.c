@@ -84,6 +84,8 @@ tool_exit run_problem_open(const run_arguments *arguments, run_problem *problem,
     TOOL_TRY(tensors_describe(arguments, problem, error));
     TOOL_TRY(parameters_describe(arguments, problem, error));
     describe_passes(arguments, desc);
+    if (desc->length_k == 0) /* of the files: none, not the default */
+        desc->length_k = CLMGK_NO_KEYS;
     TOOL_TRY(tool_check_library(clmgk_attention_validate(desc, desc, &error->library), error));
     TOOL_TRY(read_inputs(arguments, problem, error));
     choose_outputs(arguments, problem);

@@ -17,7 +17,6 @@ int main(void)
     memset(&error, 0, sizeof(error));
 
     desc.length = 1;
-    desc.length_k = 1;
     desc.head_size = 2;
     args.q = q;
     args.k = k;

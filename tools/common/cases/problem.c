@@ -89,7 +89,7 @@ static clmgk_attention_desc describe(const bench_group *group, const bench_varia
     desc.kv_heads = shape->kv_heads;
     desc.components = components_of(shape, variant);
     desc.length = shape->length;
-    desc.length_k = shape->length_k ? shape->length_k : shape->length;
+    desc.length_k = shape->length_k;
     desc.head_size = shape->head_size;
     desc.value_size = shape->value_size;
     desc.causal = shape->causal;
