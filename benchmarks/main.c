@@ -125,13 +125,28 @@ static tool_exit check_request(bench_run *run, tool_error *error)
     return bench_plot_check(error);
 }
 
+/* Memory is what most shapes lack: peaks are not measured for those alone. */
+static bool fits_any(const bench_run *run, const bench_device *device)
+{
+    size_t fitting = 0;
+    for (size_t i = 0; i < run->options.request.shape_count; i++)
+        fitting += bench_fits(&device->tool.info, &device->groups[i]);
+    return fitting > 0;
+}
+
 static tool_exit measure_device(const bench_run *run, bench_device *device, tool_error *error)
 {
     const size_t count = run->options.request.shape_count;
     const bool text = !run->options.json;
-    TOOL_TRY(bench_probe_open(device, error));
     if (text)
         bench_print_device(device, stdout);
+    if (!fits_any(run, device)) {
+        for (size_t i = 0; text && i < count; i++)
+            bench_print_group(device, &device->groups[i], stdout);
+        return tool_flush_stdout(error);
+    }
+    fprintf(stderr, "clmgk-bench: %s: measuring peaks\n", device->tool.info.name);
+    TOOL_TRY(bench_probe_open(device, error));
     for (size_t i = 0; i < count; i++) {
         announce_shape(run, device, i);
         TOOL_TRY(bench_probe_memory(device, error));

@@ -189,6 +189,15 @@ static void print_failures(const bench_group *group, FILE *stream)
     }
 }
 
+static bool all_refused(const bench_group *group)
+{
+    for (size_t i = 0; i < group->count; i++) {
+        if (!group->cases[i].refused)
+            return false;
+    }
+    return true;
+}
+
 void bench_print_device(const bench_device *device, FILE *stream)
 {
     const clmgk_device_info *info = &device->tool.info;
@@ -199,11 +208,13 @@ void bench_print_device(const bench_device *device, FILE *stream)
 void bench_print_group(const bench_device *device, const bench_group *group, FILE *stream)
 {
     print_shape(group, stream);
-    print_times(group, stream);
-    print_windows(group, stream);
-    print_checks(group, stream);
-    print_paper(group, stream);
-    print_operations(group, stream);
+    if (!all_refused(group)) {
+        print_times(group, stream);
+        print_windows(group, stream);
+        print_checks(group, stream);
+        print_paper(group, stream);
+        print_operations(group, stream);
+    }
     print_failures(group, stream);
     if (device->tool.info.device_class == CLMGK_DEVICE_CPU && group->cases[0].process_peak_bytes)
         fprintf(stream, "  peak memory of this process so far: %.0f MB\n",

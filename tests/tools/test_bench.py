@@ -467,6 +467,15 @@ class Refusals(BenchTest):
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertIn("nothing", done.stderr)
 
+    def test_too_little_memory(self):
+        start = time.monotonic()
+        done = self.run_program("--length", 1000000000, "--head-size", 32, "--keep-caches")
+        self.assertLess(time.monotonic() - start, 60)
+        self.assertEqual(done.returncode, 4, done.stderr)
+        self.assertIn("the device has", done.stderr)
+        self.assertEqual(done.stdout.count("not measured"), 3)
+        self.assertNotIn("peaks", done.stdout + done.stderr)
+
     def test_no_device(self):
         self.refuse(3, env={**QUICK, "OCL_ICD_VENDORS": str(self.folder)})
         self.refuse(3, "--all-devices", env={**QUICK, "OCL_ICD_VENDORS": str(self.folder)})

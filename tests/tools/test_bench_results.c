@@ -113,6 +113,38 @@ TH_HOST_TEST(small_buffers)
     release(&all);
 }
 
+/* Too large for the device, or for the check on the host: no case, no empty tables, no peaks that were not measured. */
+TH_HOST_TEST(too_little_memory)
+{
+    static const uint64_t device_bytes[] = {1 << 20, UINT64_MAX};
+    static const char *const words[] = {"the device has 1 MB", "of the host's memory"};
+    for (size_t i = 0; i < TH_COUNT(words); i++) {
+        const char *const sizes[BENCH_SIZE_OPTION_COUNT] = {
+            [BENCH_SIZE_LENGTH] = "1000000000", [BENCH_SIZE_HEAD_SIZE] = "512", [BENCH_SIZE_WINDOW] = "7,-1"};
+        const bench_choice choice = {.sizes = sizes, .variants = "softmax"};
+        made_up all = {.device = {.tool = {.info = {.device_class = CLMGK_DEVICE_GPU,
+                                                    .global_memory_bytes = device_bytes[i],
+                                                    .max_allocation_bytes = device_bytes[i]}}}};
+        bench_request *const request = &all.options.request;
+        tool_error error = {.message = ""};
+        unsigned suite = 0;
+        assert_int_equal(bench_parse_choice(&choice, request, &suite, &error), TOOL_DONE);
+        request->passes[request->pass_count++] = BENCH_FORWARD;
+        assert_int_equal(bench_make_groups(request, false, &all.device.groups, &error), TOOL_DONE);
+        assert_false(bench_fits(&all.device.tool.info, &all.device.groups[0]));
+        char *const text = printed(&all, &all.device.groups[0]);
+        assert_int_equal(count_words(text, words[i]), 1);
+        assert_int_equal(count_words(text, "median ms"), 0);
+        free(text);
+        json_t *const object = bench_json(1, &all.device, 1);
+        assert_int_equal(json_array_size(json_object_get(object, "failures")), 1);
+        assert_true(
+            json_is_null(json_object_get(json_array_get(json_object_get(object, "devices"), 0), "peak_fma_gflops")));
+        json_decref(object);
+        release(&all);
+    }
+}
+
 /* The default run begins beside the MGK paper's Table 7, with a smaller batch on CPUs, and says so. */
 TH_HOST_TEST(short_suite)
 {

@@ -201,7 +201,7 @@ bench_label bench_case_label(const bench_case *one);
 /* Whether its plan took parameters that were measured on a device. */
 bool bench_is_tuned(const bench_case *one);
 
-/* Whether the device holds the arrays of a group; the cases' reasons say why not. */
+/* Whether the device holds the arrays of a group, and the host what the check needs; the cases' reasons say why not. */
 bool bench_fits(const clmgk_device_info *info, bench_group *group);
 
 /* The softmax case that `one` is compared to: same pass, storage and masks, the shape's number of heads. NULL: not
@@ -283,6 +283,9 @@ void bench_values_fill(const bench_arrays *arrays, const clmgk_attention_desc *w
                        bench_values *values);
 
 /* ---- checks ---------------------------------------------------------------------------------------------------- */
+
+/* Bytes of the host's memory that bench_validate_rows takes for its inputs. */
+uint64_t bench_slice_bytes(const clmgk_attention_desc *desc);
 
 /* Compares sampled rows of the outputs in `args` with the reference, for about `seconds`. */
 tool_exit bench_validate_rows(const tool_device *device, const bench_arrays *arrays, const clmgk_attention_desc *desc,

@@ -3,8 +3,10 @@
 #include "cases.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 const char *bench_gradient_array(int which)
 {
@@ -319,32 +321,66 @@ bool bench_is_tuned(const bench_case *one)
     return one->tuning > CLMGK_TUNING_CLASS && one->tuning < CLMGK_TUNING_CALLER;
 }
 
-static uint64_t largest_array_bytes(const clmgk_attention_desc *desc)
+/* ---- memory ------------------------------------------------------------------------------------------------- */
+
+/* Bytes, as numbers that no sum carries beyond their range. */
+typedef struct needs {
+    double arrays, largest; /* of the device's memory */
+    double check;           /* of the host's */
+} needs;
+
+static double largest_array_bytes(const clmgk_attention_desc *desc)
 {
     const bench_elements count = bench_count_elements(desc);
-    return TOOL_MAX(TOOL_MAX(count.of[CLMGK_ARRAY_Q], count.of[CLMGK_ARRAY_K]),
-                    TOOL_MAX(count.of[CLMGK_ARRAY_V], count.of[CLMGK_ARRAY_O])) *
-           clmgk_ref_dtype_size(desc->dtype);
+    double largest = 0;
+    for (clmgk_array array = 0; array < CLMGK_ARRAYS; array++)
+        largest = fmax(largest, (double)count.of[array] * (double)clmgk_array_element_size(desc, array));
+    return largest;
+}
+
+static needs needs_of(const bench_group *group)
+{
+    needs need = {0};
+    double own = 0;
+    for (size_t i = 0; i < group->count; i++) {
+        const bench_case *one = &group->cases[i];
+        const clmgk_attention_desc *desc = &one->desc;
+        need.arrays = fmax(need.arrays, (double)one->array_bytes);
+        need.largest = fmax(need.largest, largest_array_bytes(desc));
+        if (one->pass == BENCH_FORWARD)
+            need.check = fmax(need.check, (double)bench_slice_bytes(desc));
+        else
+            own += (double)bench_count_elements(desc).of[CLMGK_ARRAY_O] * (double)clmgk_ref_dtype_size(desc->dtype);
+    }
+    need.arrays += own;
+    return need;
+}
+
+static double host_memory_bytes(void)
+{
+    const long pages = sysconf(_SC_PHYS_PAGES);
+    return pages > 0 ? (double)pages * (double)sysconf(_SC_PAGESIZE) : (double)INFINITY;
 }
 
 bool bench_fits(const clmgk_device_info *info, bench_group *group)
 {
-    uint64_t all = 0, own = 0, one = 0;
-    for (size_t i = 0; i < group->count; i++) {
-        const clmgk_attention_desc *desc = &group->cases[i].desc;
-        all = TOOL_MAX(all, group->cases[i].array_bytes);
-        own += desc->gradients ? bench_count_elements(desc).of[CLMGK_ARRAY_O] * clmgk_ref_dtype_size(desc->dtype) : 0;
-        one = TOOL_MAX(one, largest_array_bytes(desc));
-    }
-    all += own;
-    if (all <= info->global_memory_bytes && one <= info->max_allocation_bytes)
+    char reason[CLMGK_ERROR_MESSAGE_SIZE];
+    const needs need = needs_of(group);
+    const double host = host_memory_bytes();
+    const double here = need.check + (info->device_class == CLMGK_DEVICE_CPU ? need.arrays : 0);
+    if (need.arrays > (double)info->global_memory_bytes || need.largest > (double)info->max_allocation_bytes)
+        snprintf(reason, sizeof(reason),
+                 "arrays of %.0f MB, one of %.0f MB; the device has %.0f MB and buffers of at most %.0f MB",
+                 1e-6 * need.arrays, 1e-6 * need.largest, 1e-6 * (double)info->global_memory_bytes,
+                 1e-6 * (double)info->max_allocation_bytes);
+    else if (here > host)
+        snprintf(reason, sizeof(reason), "arrays and their check need %.0f MB of the host's memory; it has %.0f MB",
+                 1e-6 * here, 1e-6 * host);
+    else
         return true;
     for (size_t i = 0; i < group->count; i++) {
         group->cases[i].refused = true;
-        snprintf(group->cases[i].reason, sizeof(group->cases[i].reason),
-                 "arrays of %.0f MB, one of %.0f MB; the device has %.0f MB and buffers of at most %.0f MB",
-                 1e-6 * (double)all, 1e-6 * (double)one, 1e-6 * (double)info->global_memory_bytes,
-                 1e-6 * (double)info->max_allocation_bytes);
+        memcpy(group->cases[i].reason, reason, sizeof(reason));
     }
     return false;
 }
