@@ -1,15 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# The libraries that multiply matrices for us (src/gemm): which of them this build has. Host libraries start threads when
-# they are loaded: they are not linked, but opened by their SONAME when a product asks for them.
-#   CLMGK_GEMM_DEFINITIONS, CLMGK_GEMM_INCLUDE_DIRS, CLMGK_GEMM_LIBRARIES   for the library's targets
-#   CLMGK_GEMM_PC_LIBRARIES                                                 for clmgk.pc
+# The libraries that multiply matrices for us (src/gemm): which of them this build knows. None is linked: they start threads,
+# or bring a C++ runtime, so a product opens them by their SONAME when it needs them.
+#   CLMGK_GEMM_DEFINITIONS, CLMGK_GEMM_INCLUDE_DIRS   for the library's targets
 set(CLMGK_GEMM_DEFINITIONS)
 set(CLMGK_GEMM_INCLUDE_DIRS)
-set(CLMGK_GEMM_LIBRARIES ${CMAKE_DL_LIBS})
-set(CLMGK_GEMM_PC_LIBRARIES)
-foreach(library IN LISTS CMAKE_DL_LIBS)
-  string(APPEND CLMGK_GEMM_PC_LIBRARIES " -l${library}")
-endforeach()
 
 # The name by which a program loads a library; its file's name where that can't be read.
 function(clmgk_soname file result)
@@ -49,22 +43,8 @@ function(clmgk_gemm_provider name header library)
     message(FATAL_ERROR "CLMGK_WITH_${name} is ON, but ${header} and lib${library} were not found")
   endif()
   if(found)
-    set(definitions CLMGK_${name}=1)
-    if(name STREQUAL "CLBLAST")
-      # By name where the linker finds it: an installed package is not tied to this machine's paths.
-      get_filename_component(folder ${${name}_LIBRARY} DIRECTORY)
-      set(link ${${name}_LIBRARY})
-      set(pc " ${link}")
-      if(folder IN_LIST CMAKE_C_IMPLICIT_LINK_DIRECTORIES)
-        set(link ${library})
-        set(pc " -l${library}")
-      endif()
-      set(CLMGK_GEMM_LIBRARIES ${CLMGK_GEMM_LIBRARIES} ${link} PARENT_SCOPE)
-      set(CLMGK_GEMM_PC_LIBRARIES "${CLMGK_GEMM_PC_LIBRARIES}${pc}" PARENT_SCOPE)
-    else()
-      clmgk_soname(${${name}_LIBRARY} soname)
-      list(APPEND definitions CLMGK_${name}_SONAME="${soname}")
-    endif()
+    clmgk_soname(${${name}_LIBRARY} soname)
+    set(definitions CLMGK_${name}=1 CLMGK_${name}_SONAME="${soname}")
     set(CLMGK_GEMM_DEFINITIONS ${CLMGK_GEMM_DEFINITIONS} ${definitions} PARENT_SCOPE)
     set(CLMGK_GEMM_INCLUDE_DIRS ${CLMGK_GEMM_INCLUDE_DIRS} ${${name}_INCLUDE_DIR} PARENT_SCOPE)
   else()

@@ -6,7 +6,8 @@
  *     clmgk_gemm_plan_create(context, &desc, NULL, &plan, &error);      chooses a provider, compiles
  *     clmgk_enqueue_gemm(plan, queue, &args, 0, NULL, &event, &error);
  *
- * Other libraries, the providers, compute the products:
+ * Other libraries, the providers, compute the products. They are loaded at the first call that asks for one, and stay;
+ * a library that is missing makes its provider unavailable:
  *
  *     onednn, openblas    on the host's CPU, if the device is that CPU and runs native kernels (PoCL, Intel's CPU
  *                         runtime): the same buffers, no copy

@@ -121,12 +121,10 @@ typedef struct mgk_root {
 clmgk_status mgk_root_path(const clmgk_allocator *allocator, const mgk_root *root, const char *cache_dir, char **path,
                            clmgk_error *error);
 
-/* A handle on a shared library by its SONAME; NULL if there is none. The library stays in the process after closing. */
-void *mgk_library_open(const char *name);
-void mgk_library_close(void *library); /* NULL: nothing */
-
-/* Stores the function `name` of a library in *function, a function pointer of `size` bytes. False if there is none. */
-bool mgk_library_function(void *library, const char *name, void *function, size_t size);
+/* Loads a shared library by its SONAME, for good, and stores the `count` functions of these names in *functions, an
+ * array or structure of function pointers. UNSUPPORTED: no such library, or it lacks one of them. */
+clmgk_status mgk_library_load(const char *soname, const char *const *names, size_t count, void *functions,
+                              clmgk_error *error);
 
 /* Reads a whole file into *data (mgk_free). ERROR_IO if it is not a regular file or larger than max_bytes. */
 clmgk_status mgk_file_read(const clmgk_allocator *allocator, const char *path, size_t max_bytes, char **data,

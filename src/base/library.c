@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Libraries loaded on demand, because some start threads when loaded. */
+/* Libraries loaded on demand. */
 #include "base/base.h"
 
 #include <dlfcn.h>
 #include <string.h>
 
-void *mgk_library_open(const char *name)
+clmgk_status mgk_library_load(const char *soname, const char *const *names, size_t count, void *functions,
+                              clmgk_error *error)
 {
-    return dlopen(name, RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
-}
-
-void mgk_library_close(void *library)
-{
-    if (library != NULL)
-        (void)dlclose(library);
-}
-
-bool mgk_library_function(void *library, const char *name, void *function, size_t size)
-{
-    void *const symbol = dlsym(library, name);
-    if (symbol == NULL || size != sizeof(symbol))
-        return false;
-    memcpy(function, &symbol, size); /* C has no conversion from object to function pointers */
-    return true;
+    void *const library = dlopen(soname, RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
+    const char *missing = NULL;
+    if (library == NULL)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%s could not be loaded", soname);
+    for (size_t i = 0; i < count && missing == NULL; ++i) {
+        void *const symbol = dlsym(library, names[i]);
+        if (symbol == NULL)
+            missing = names[i];
+        /* C has no conversion from object to function pointers */
+        memcpy((char *)functions + i * sizeof(symbol), &symbol, sizeof(symbol));
+    }
+    (void)dlclose(library); /* RTLD_NODELETE: it stays */
+    return missing == NULL
+               ? CLMGK_OK
+               : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%s is another version: it has no %s", soname, missing);
 }

@@ -18,6 +18,7 @@
 #include <string.h>
 
 typedef struct clblast_state {
+    mgk_clblast library;
     mgk_clblast_values values;
     bool direct;       /* one kernel, no temporary memory */
     size_t temp_bytes; /* upper limit for any offsets */
@@ -77,26 +78,26 @@ static cl_half half_of(double number)
         (size_t)d->ldb, (size_t)d->stride_b, FACTOR(d->beta), at->c, at->c_offset, (size_t)d->ldc,                     \
         (size_t)d->stride_c, (size_t)d->batch, &queue, event
 
-static CLBlastStatusCode one_product(const clmgk_gemm_desc *d, const operands *at, cl_command_queue queue,
-                                     cl_event *event)
+static CLBlastStatusCode one_product(const mgk_clblast *blas, const clmgk_gemm_desc *d, const operands *at,
+                                     cl_command_queue queue, cl_event *event)
 {
     if (d->dtype == CLMGK_DTYPE_F16)
-        return at->temp != NULL ? CLBlastHgemmWithTempBuffer(PRODUCT(half_of), at->temp)
-                                : CLBlastHgemm(PRODUCT(half_of));
-    return at->temp != NULL ? CLBlastSgemmWithTempBuffer(PRODUCT((float)), at->temp) : CLBlastSgemm(PRODUCT((float)));
+        return at->temp != NULL ? blas->HgemmWithTempBuffer(PRODUCT(half_of), at->temp) : blas->Hgemm(PRODUCT(half_of));
+    return at->temp != NULL ? blas->SgemmWithTempBuffer(PRODUCT((float)), at->temp) : blas->Sgemm(PRODUCT((float)));
 }
 
-static CLBlastStatusCode whole_batch(const clmgk_gemm_desc *d, const operands *at, cl_command_queue queue,
-                                     cl_event *event)
+static CLBlastStatusCode whole_batch(const mgk_clblast *blas, const clmgk_gemm_desc *d, const operands *at,
+                                     cl_command_queue queue, cl_event *event)
 {
-    return d->dtype == CLMGK_DTYPE_F16 ? CLBlastHgemmStridedBatched(BATCH(half_of))
-                                       : CLBlastSgemmStridedBatched(BATCH((float)));
+    return d->dtype == CLMGK_DTYPE_F16 ? blas->HgemmStridedBatched(BATCH(half_of))
+                                       : blas->SgemmStridedBatched(BATCH((float)));
 }
 
 /* Bytes of temporary memory of one product, whose matrices begin `offset` elements into their buffers. */
-static CLBlastStatusCode temp_size(const clmgk_gemm_desc *desc, size_t offset, cl_command_queue queue, size_t *bytes)
+static CLBlastStatusCode temp_size(const mgk_clblast *blas, const clmgk_gemm_desc *desc, size_t offset,
+                                   cl_command_queue queue, size_t *bytes)
 {
-    return (desc->dtype == CLMGK_DTYPE_F16 ? CLBlastHGemmTempBufferSize : CLBlastSGemmTempBufferSize)(
+    return (desc->dtype == CLMGK_DTYPE_F16 ? blas->HGemmTempBufferSize : blas->SGemmTempBufferSize)(
         CLBlastLayoutRowMajor, turn(desc->transpose_a), turn(desc->transpose_b), (size_t)desc->m, (size_t)desc->n,
         (size_t)desc->k, offset, (size_t)desc->lda, offset, (size_t)desc->ldb, offset, (size_t)desc->ldc, &queue,
         bytes);
@@ -104,8 +105,8 @@ static CLBlastStatusCode temp_size(const clmgk_gemm_desc *desc, size_t offset, c
 
 /* The batch's products in sequence. They share the temporary memory: on an out-of-order queue barriers separate them,
  * which also makes the last product's event the event of all. */
-static clmgk_status each_product(const clmgk_gemm_desc *desc, const operands *first, cl_command_queue queue,
-                                 cl_event *event, clmgk_error *error)
+static clmgk_status each_product(const mgk_clblast *blas, const clmgk_gemm_desc *desc, const operands *first,
+                                 cl_command_queue queue, cl_event *event, clmgk_error *error)
 {
     operands at = *first;
     for (int64_t i = 0; i < desc->batch; ++i) {
@@ -113,7 +114,7 @@ static clmgk_status each_product(const clmgk_gemm_desc *desc, const operands *fi
             const cl_int code = clEnqueueBarrierWithWaitList(queue, 0, NULL, NULL);
             MGK_TRY(mgk_check_cl(error, code, "clEnqueueBarrierWithWaitList"));
         }
-        const CLBlastStatusCode code = one_product(desc, &at, queue, i + 1 == desc->batch ? event : NULL);
+        const CLBlastStatusCode code = one_product(blas, desc, &at, queue, i + 1 == desc->batch ? event : NULL);
         if (code != CLBlastSuccess)
             return mgk_clblast_fail(code, "CLBlast's GEMM", error);
         at.a_offset += (size_t)desc->stride_a;
@@ -123,12 +124,12 @@ static clmgk_status each_product(const clmgk_gemm_desc *desc, const operands *fi
     return CLMGK_OK;
 }
 
-static clmgk_status run(const clmgk_gemm_desc *desc, bool direct, const operands *at, cl_command_queue queue,
-                        cl_event *event, clmgk_error *error)
+static clmgk_status run(const mgk_clblast *blas, const clmgk_gemm_desc *desc, bool direct, const operands *at,
+                        cl_command_queue queue, cl_event *event, clmgk_error *error)
 {
     if (desc->batch == 1 || !direct)
-        return each_product(desc, at, queue, event, error);
-    const CLBlastStatusCode code = whole_batch(desc, at, queue, event);
+        return each_product(blas, desc, at, queue, event, error);
+    const CLBlastStatusCode code = whole_batch(blas, desc, at, queue, event);
     return code == CLBlastSuccess ? CLMGK_OK : mgk_clblast_fail(code, "CLBlast's strided-batched GEMM", error);
 }
 
@@ -264,6 +265,7 @@ static bool is_right(const clmgk_gemm_desc *small, size_t offset, const void *c)
 static clmgk_status rehearse_at(const clmgk_gemm_plan *plan, const clmgk_gemm_desc *small, bool direct, size_t offset,
                                 operands scratch, cl_command_queue queue, clmgk_error *error)
 {
+    const mgk_clblast *const blas = &((const clblast_state *)plan->state)->library;
     const mgk_gemm_matrix matrix = mgk_gemm_c(small);
     const size_t count = count_of(&matrix, small->batch);
     const size_t element = mgk_gemm_element(small->dtype);
@@ -273,7 +275,7 @@ static clmgk_status rehearse_at(const clmgk_gemm_plan *plan, const clmgk_gemm_de
         return mgk_fail_memory(error, "a rehearsal of CLBlast");
     MGK_TRY_GOTO(status, make_matrix(plan, count, true, &scratch.c, error), done);
     scratch.a_offset = scratch.b_offset = scratch.c_offset = offset;
-    MGK_TRY_GOTO(status, run(small, direct, &scratch, queue, NULL, error), done);
+    MGK_TRY_GOTO(status, run(blas, small, direct, &scratch, queue, NULL, error), done);
     const cl_int code = clEnqueueReadBuffer(queue, scratch.c, CL_TRUE, 0, count * element, c, 0, NULL, NULL);
     if (code != CL_SUCCESS)
         MGK_TRY_GOTO(status, mgk_fail_cl(error, code, "clEnqueueReadBuffer"), done);
@@ -293,13 +295,14 @@ done:
 /* CLBlast chooses kernels in two ways: matrices at the start of their buffers, and elsewhere. Runs both. */
 static clmgk_status rehearse(const clmgk_gemm_plan *plan, bool direct, cl_command_queue queue, clmgk_error *error)
 {
+    const mgk_clblast *const blas = &((const clblast_state *)plan->state)->library;
     clmgk_gemm_desc small = rehearsal(&plan->desc, true);
     operands scratch = {0};
     size_t temp = 0;
-    CLBlastStatusCode code = temp_size(&small, 1, queue, &temp);
+    CLBlastStatusCode code = temp_size(blas, &small, 1, queue, &temp);
     if (code == CLBlastSuccess && (temp == 0) != direct) { /* so small that it takes the other path */
         small = rehearsal(&plan->desc, false);
-        code = temp_size(&small, 1, queue, &temp);
+        code = temp_size(blas, &small, 1, queue, &temp);
     }
     if (code != CLBlastSuccess)
         return mgk_clblast_fail(code, "CLBlast's GemmTempBufferSize", error);
@@ -314,14 +317,24 @@ done:
 
 /* ---- plans ---------------------------------------------------------------------------------------------------- */
 
+static clmgk_status load(mgk_clblast *blas, clmgk_error *error)
+{
+#define FUNCTION_NAME(name) "CLBlast" #name,
+    static const char *const names[] = {MGK_CLBLAST_FUNCTIONS(FUNCTION_NAME)};
+#undef FUNCTION_NAME
+    return mgk_library_load(CLMGK_CLBLAST_SONAME, names, MGK_COUNT(names), blas, error);
+}
+
 static clmgk_status applicable(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error)
 {
+    mgk_clblast blas;
     char *extensions = NULL;
     size_t size = 0;
-    if (dtype == CLMGK_DTYPE_F32)
-        return CLMGK_OK;
     if (dtype == CLMGK_DTYPE_BF16)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "CLBlast has no bf16");
+    MGK_TRY(load(&blas, error));
+    if (dtype == CLMGK_DTYPE_F32)
+        return CLMGK_OK;
     cl_int code = clGetDeviceInfo(facts->info.device_id, CL_DEVICE_EXTENSIONS, 0, NULL, &size);
     MGK_TRY(mgk_check_cl(error, code, "clGetDeviceInfo"));
     extensions = mgk_alloc(NULL, size + 1, 1);
@@ -364,7 +377,7 @@ static clmgk_status check_extents(const clmgk_gemm_desc *desc, const mgk_call *c
 /* Finds CLBlast's path for the plan's product and compiles its programs, with the values in force. */
 static clmgk_status prepare(clmgk_gemm_plan *plan, clblast_state *state, cl_command_queue queue, clmgk_error *error)
 {
-    const CLBlastStatusCode code = temp_size(&plan->desc, 1, queue, &state->temp_bytes);
+    const CLBlastStatusCode code = temp_size(&state->library, &plan->desc, 1, queue, &state->temp_bytes);
     if (code != CLBlastSuccess)
         return mgk_clblast_fail(code, "CLBlast's GemmTempBufferSize", error);
     state->direct = state->temp_bytes == 0;
@@ -382,8 +395,8 @@ static clmgk_status compile(clmgk_gemm_plan *plan, clblast_state *state, clmgk_e
     if (queue == NULL)
         return mgk_fail_cl(error, code, "clCreateCommandQueue");
     mgk_clblast_begin_compile();
-    clmgk_status status =
-        mgk_clblast_enter(plan->context->device, precision_of(&plan->desc), &state->values, &foreign, error);
+    clmgk_status status = mgk_clblast_enter(&state->library, plan->context->device, precision_of(&plan->desc),
+                                            &state->values, &foreign, error);
     if (status == CLMGK_OK) {
         status = prepare(plan, state, queue, error);
         mgk_clblast_leave();
@@ -404,6 +417,7 @@ static clmgk_status plan_product(clmgk_gemm_plan *plan, const char *parameters, 
     if (state == NULL)
         return mgk_fail_memory(error, "a plan");
     plan->state = state;
+    MGK_TRY(load(&state->library, error));
     MGK_TRY(mgk_clblast_read(parameters, &state->values, error));
     const cl_int code =
         clGetDeviceInfo(plan->context->device, CL_DEVICE_MEM_BASE_ADDR_ALIGN, sizeof(bits), &bits, NULL);
@@ -460,7 +474,8 @@ static clmgk_status enqueue(const void *given, const mgk_call *call, const mgk_q
     bool foreign = false;
     clmgk_status status;
     MGK_TRY(check_extents(&plan->desc, call, error));
-    MGK_TRY(mgk_clblast_enter(plan->context->device, precision_of(&plan->desc), &state->values, &foreign, error));
+    MGK_TRY(mgk_clblast_enter(&state->library, plan->context->device, precision_of(&plan->desc), &state->values,
+                              &foreign, error));
     if (state->temp_bytes > 0 && !foreign) /* foreign values may need another size */
         MGK_TRY_GOTO(status, open_temp(state, call->buffers[MGK_GEMM_WORKSPACE], &at.temp, error), done);
     if (place->num_wait > 0) {
@@ -468,7 +483,7 @@ static clmgk_status enqueue(const void *given, const mgk_call *call, const mgk_q
         if (code != CL_SUCCESS)
             MGK_TRY_GOTO(status, mgk_fail_cl(error, code, "clEnqueueBarrierWithWaitList"), done);
     }
-    status = run(&plan->desc, state->direct && !foreign, &at, place->queue, place->event, error);
+    status = run(&state->library, &plan->desc, state->direct && !foreign, &at, place->queue, place->event, error);
 done:
     if (at.temp != NULL)
         clReleaseMemObject(at.temp);

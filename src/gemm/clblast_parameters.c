@@ -137,7 +137,8 @@ static bool is_in_force(const setting *set, const mgk_clblast_values *values)
     return true;
 }
 
-static clmgk_status set_table(setting *set, const mgk_clblast_values *values, size_t table, clmgk_error *error)
+static clmgk_status set_table(const mgk_clblast *blas, setting *set, const mgk_clblast_values *values, size_t table,
+                              clmgk_error *error)
 {
     const mgk_tunables *const tunables = &values->tunables[table];
     const char *names[MGK_MAX_TUNABLES];
@@ -148,7 +149,7 @@ static clmgk_status set_table(setting *set, const mgk_clblast_values *values, si
     }
     set->given[table] = false;
     const CLBlastStatusCode code =
-        CLBlastOverrideParameters(set->device, kernels[table], set->precision, tunables->table->count, names, numbers);
+        blas->OverrideParameters(set->device, kernels[table], set->precision, tunables->table->count, names, numbers);
     if (code != CLBlastSuccess)
         return mgk_clblast_fail(code, "CLBlastOverrideParameters", error);
     set->given[table] = true;
@@ -156,8 +157,8 @@ static clmgk_status set_table(setting *set, const mgk_clblast_values *values, si
     return CLMGK_OK;
 }
 
-static clmgk_status set_values(cl_device_id device, CLBlastPrecision precision, const mgk_clblast_values *values,
-                               clmgk_error *error)
+static clmgk_status set_values(const mgk_clblast *blas, cl_device_id device, CLBlastPrecision precision,
+                               const mgk_clblast_values *values, clmgk_error *error)
 {
     setting *set = find_setting(device, precision);
     if (set == NULL) {
@@ -169,12 +170,12 @@ static clmgk_status set_values(cl_device_id device, CLBlastPrecision precision, 
     }
     for (size_t i = 0; i < MGK_CLBLAST_TABLES; ++i)
         if (values->given[i] && !is_set(set, values, i))
-            MGK_TRY(set_table(set, values, i, error));
+            MGK_TRY(set_table(blas, set, values, i, error));
     return CLMGK_OK;
 }
 
-clmgk_status mgk_clblast_enter(cl_device_id device, CLBlastPrecision precision, const mgk_clblast_values *values,
-                               bool *foreign, clmgk_error *error)
+clmgk_status mgk_clblast_enter(const mgk_clblast *blas, cl_device_id device, CLBlastPrecision precision,
+                               const mgk_clblast_values *values, bool *foreign, clmgk_error *error)
 {
     clmgk_status status = CLMGK_OK;
     *foreign = false;
@@ -186,7 +187,7 @@ clmgk_status mgk_clblast_enter(cl_device_id device, CLBlastPrecision precision, 
 
     pthread_rwlock_wrlock(&lock);
     if (!is_in_force(find_setting(device, precision), values))
-        status = set_values(device, precision, values, error);
+        status = set_values(blas, device, precision, values, error);
     *foreign = is_foreign(find_setting(device, precision), values);
     if (status != CLMGK_OK)
         pthread_rwlock_unlock(&lock);

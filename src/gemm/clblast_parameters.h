@@ -7,6 +7,24 @@
 
 #include <clblast_c.h>
 
+/* CLBlast's functions in use. */
+#define MGK_CLBLAST_FUNCTIONS(X)                                                                                       \
+    X(Sgemm)                                                                                                           \
+    X(Hgemm)                                                                                                           \
+    X(SgemmWithTempBuffer)                                                                                             \
+    X(HgemmWithTempBuffer)                                                                                             \
+    X(SgemmStridedBatched)                                                                                             \
+    X(HgemmStridedBatched)                                                                                             \
+    X(SGemmTempBufferSize)                                                                                             \
+    X(HGemmTempBufferSize)                                                                                             \
+    X(OverrideParameters)
+
+typedef struct mgk_clblast {
+#define MGK_CLBLAST_POINTER(name) __typeof__(CLBlast##name) *(name);
+    MGK_CLBLAST_FUNCTIONS(MGK_CLBLAST_POINTER)
+#undef MGK_CLBLAST_POINTER
+} mgk_clblast;
+
 /* Values of whole tables: xgemm, xgemmdirect, routine. */
 typedef struct mgk_clblast_values {
     bool given[MGK_CLBLAST_TABLES];
@@ -21,8 +39,8 @@ clmgk_status mgk_clblast_read(const char *text, mgk_clblast_values *values, clmg
  * this device and precision. `foreign`: others have set a table that `values` leaves to CLBlast's defaults, which can't
  * be restored. If so, and after a change, no other thread is in CLBlast at all.
  */
-clmgk_status mgk_clblast_enter(cl_device_id device, CLBlastPrecision precision, const mgk_clblast_values *values,
-                               bool *foreign, clmgk_error *error);
+clmgk_status mgk_clblast_enter(const mgk_clblast *blas, cl_device_id device, CLBlastPrecision precision,
+                               const mgk_clblast_values *values, bool *foreign, clmgk_error *error);
 void mgk_clblast_leave(void);
 
 /* Serialises calls that may compile: CLBlast fails if two threads make the same program. Held around

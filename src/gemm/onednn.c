@@ -42,7 +42,6 @@ enum { MEMORY_A, MEMORY_B, MEMORY_C, MEMORY_SCRATCH, MEMORIES };
     X(version)
 
 typedef struct onednn {
-    void *handle;
 #define FUNCTION_POINTER(name) __typeof__(dnnl_##name) *(name);
     FUNCTIONS(FUNCTION_POINTER)
 #undef FUNCTION_POINTER
@@ -50,16 +49,10 @@ typedef struct onednn {
 
 static clmgk_status load(onednn *dnnl, clmgk_error *error)
 {
-    dnnl->handle = mgk_library_open(CLMGK_ONEDNN_SONAME);
-#define FIND_FUNCTION(name) &&mgk_library_function(dnnl->handle, "dnnl_" #name, &dnnl->name, sizeof(dnnl->name))
-    const bool loaded = dnnl->handle != NULL FUNCTIONS(FIND_FUNCTION);
-#undef FIND_FUNCTION
-    if (loaded)
-        return CLMGK_OK;
-    mgk_library_close(dnnl->handle);
-    dnnl->handle = NULL;
-    (void)mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "oneDNN (" CLMGK_ONEDNN_SONAME ") could not be loaded");
-    return CLMGK_ERROR_UNSUPPORTED;
+#define FUNCTION_NAME(name) "dnnl_" #name,
+    static const char *const names[] = {FUNCTIONS(FUNCTION_NAME)};
+#undef FUNCTION_NAME
+    return mgk_library_load(CLMGK_ONEDNN_SONAME, names, MGK_COUNT(names), dnnl, error);
 }
 
 /* A product prepared by oneDNN. The plan owns the memory objects, because making them can fail and a native kernel
@@ -190,7 +183,6 @@ static void free_product(const clmgk_allocator *allocator, product *it)
         dnnl->engine_destroy(it->engine);
     if (it->has_mutex)
         pthread_mutex_destroy(&it->mutex);
-    mgk_library_close(dnnl->handle);
     mgk_free(allocator, it->scratch);
     mgk_free(allocator, it);
 }
@@ -273,12 +265,10 @@ static clmgk_status probe(const onednn *dnnl, clmgk_dtype dtype, clmgk_error *er
 
 static clmgk_status applicable(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error)
 {
-    onednn dnnl = {.handle = NULL};
+    onednn dnnl;
     MGK_TRY(mgk_gemm_host_device(facts, error));
     MGK_TRY(load(&dnnl, error));
-    const clmgk_status status = probe(&dnnl, dtype, error);
-    mgk_library_close(dnnl.handle);
-    return status;
+    return probe(&dnnl, dtype, error);
 }
 
 static void multiply(const mgk_gemm_host *host, const void *a, const void *b, void *c)

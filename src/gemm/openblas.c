@@ -5,26 +5,20 @@
 #if CLMGK_OPENBLAS
 #include <cblas.h>
 
-/* The library, loaded. */
+/* The library's one function in use. */
 typedef struct openblas {
-    void *handle;
     __typeof__(cblas_sgemm) *sgemm;
 } openblas;
 
 static clmgk_status load(openblas *blas, clmgk_error *error)
 {
-    blas->handle = mgk_library_open(CLMGK_OPENBLAS_SONAME);
-    if (blas->handle != NULL && mgk_library_function(blas->handle, "cblas_sgemm", &blas->sgemm, sizeof(blas->sgemm)))
-        return CLMGK_OK;
-    mgk_library_close(blas->handle);
-    return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "OpenBLAS (" CLMGK_OPENBLAS_SONAME ") could not be loaded");
+    static const char *const name = "cblas_sgemm";
+    return mgk_library_load(CLMGK_OPENBLAS_SONAME, &name, 1, blas, error);
 }
 
-static void unload(mgk_gemm_host *host)
+static void release_library(mgk_gemm_host *host)
 {
-    openblas *const blas = host->library;
-    mgk_library_close(blas->handle);
-    mgk_free(&host->allocator, blas);
+    mgk_free(&host->allocator, host->library);
 }
 
 static clmgk_status applicable(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error)
@@ -34,9 +28,7 @@ static clmgk_status applicable(const mgk_device_facts *facts, clmgk_dtype dtype,
     if (dtype != CLMGK_DTYPE_F32)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "OpenBLAS multiplies f32 here, not %s",
                         clmgk_dtype_name(dtype));
-    MGK_TRY(load(&blas, error));
-    mgk_library_close(blas.handle);
-    return CLMGK_OK;
+    return load(&blas, error);
 }
 
 static void multiply(const mgk_gemm_host *host, const void *a, const void *b, void *c)
@@ -68,13 +60,10 @@ static clmgk_status plan_product(clmgk_gemm_plan *plan, const char *parameters, 
     if (blas == NULL)
         return mgk_fail_memory(error, "a plan");
     clmgk_status status = load(blas, error);
-    if (status == CLMGK_OK) {
-        status = mgk_gemm_host_create(plan, multiply, unload, blas, error);
-        if (status == CLMGK_OK)
-            return CLMGK_OK;
-        mgk_library_close(blas->handle);
-    }
-    mgk_free(&plan->context->allocator, blas);
+    if (status == CLMGK_OK)
+        status = mgk_gemm_host_create(plan, multiply, release_library, blas, error);
+    if (status != CLMGK_OK)
+        mgk_free(&plan->context->allocator, blas);
     return status;
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The shared library exports exactly what the headers declare; the static one defines only clmgk_ and mgk_ names; and
-# the fault layer knows every OpenCL call that the library makes.
+# the fault layer knows every OpenCL call that the library makes. The shared library needs the C library and OpenCL alone.
 #   check_symbols.sh SOURCE_DIR SHARED_LIBRARY STATIC_LIBRARY
 set -euo pipefail
 
@@ -25,6 +25,8 @@ complain "exported, not declared" "$(comm -13 <(echo "$declared") <(echo "$expor
 complain "names of the static library outside clmgk_ and mgk_" \
     "$(nm -g --defined-only "$static" | awk 'NF == 3 && $3 !~ /^(clmgk|mgk)_/ { print $3 }')"
 
+complain "libraries that every program would need" "$(readelf -d "$shared" | grep -oP 'NEEDED.*\[\K[^\]]+' |
+    grep -vE '^(libOpenCL|libc|libm|libdl|libpthread|ld-linux.*|lib[a-z]*san)\.so')"
 called=$(nm -D --undefined-only "$shared" | grep -oP '\bcl[A-Z]\w+' | sort -u)
 known=$(grep -oP '\bcl[A-Z]\w+' "$source/tests/layers/fault_layer.c" | sort -u)
 for kind in Context CommandQueue MemObject Program Kernel Event Device; do

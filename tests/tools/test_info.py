@@ -79,6 +79,29 @@ class Listing(InfoTest):
                      "    products by ", "    compiled programs are kept by "):
             self.assertIn(word, text)
 
+    def test_product_libraries(self):
+        """A missing library of products, and one of another version, is a reason; nothing else changes."""
+        device = self.info()["devices"][0]
+        hidden = self.folder / "hidden"
+        hidden.mkdir()
+        with open("/proc/self/maps", encoding="utf-8") as maps:
+            another = next(line.split()[-1] for line in maps if "/libc.so" in line)
+        libraries = {"clblast": "libclblast.so.1", "onednn": "libdnnl.so.2", "openblas": "libopenblas.so.0"}
+        for content, reason in (("no library", "could not be loaded"), (None, "is another version: it has no ")):
+            for soname in libraries.values():
+                file = hidden / soname
+                file.unlink(missing_ok=True)
+                if content:
+                    file.write_text(content)
+                else:
+                    file.symlink_to(another)
+            found = self.info(LD_LIBRARY_PATH=str(hidden))["devices"][0]
+            for provider in found.pop("products"):
+                self.assertEqual(provider["dtypes"], [], provider)
+                if "this build has no" not in provider["reason"]:
+                    self.assertIn(f"{libraries[provider['provider']]} {reason}", provider["reason"])
+            self.assertEqual(found, {key: value for key, value in device.items() if key != "products"})
+
     def test_one_device(self):
         device = self.info()["devices"][-1]
         for selector in (device["selector"], device["name"].upper()):
