@@ -60,10 +60,11 @@ build_and_run example gcc -std=c11 "${flags[@]}" "$work/example.c" "${shared[@]}
 echo "== examples"
 cp -r "$source/examples" "$work/examples"
 cmake -S "$work/examples" -B "$work/examples/build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER=gcc \
-    -DCMAKE_C_FLAGS="${warnings[*]}" >"$work/cmake.log" || { cat "$work/cmake.log"; exit 1; }
+    -DCMAKE_CXX_COMPILER=g++ -DCMAKE_C_FLAGS="${warnings[*]}" -DCMAKE_CXX_FLAGS="${warnings[*]}" >"$work/cmake.log" || { cat "$work/cmake.log"; exit 1; }
 cmake --build "$work/examples/build" >"$work/build.log" || { cat "$work/build.log"; exit 1; }
 ctest --test-dir "$work/examples/build" --verbose
-make -C "$work/examples" CC=clang CFLAGS="${warnings[*]}" LDFLAGS="-Wl,-rpath,$lib_folder" forward_backward.checked all
+make -C "$work/examples" CC=clang CXX=clang++ CFLAGS="${warnings[*]}" CXXFLAGS="${warnings[*]}" \
+    LDFLAGS="-Wl,-rpath,$lib_folder" all raii.checked
 for example in "$work"/examples/*.{c,cpp,h,hpp}; do
     if [[ -e $example && $(wc -l <"$example") -ge 120 ]]; then
         echo "$example: expected fewer than 120 lines" >&2
