@@ -50,6 +50,14 @@ typedef struct clmgk_context_options {
      * environment decides. Empty text: no file; the values shipped in the library still apply. */
     const char *tuning_dir;
     int32_t untuned; /* 1: no tuned values, neither the file's nor the library's: defaults of the device's class */
+
+    /* Folder of programs made ahead, which an application ships: clmgk_context_save_programs and `clmgk-tune
+     * --programs` fill it. Looked up before the cache, on every device; never written. NULL: the environment's
+     * CLMGK_PROGRAM_DIR; empty text, here or there: none. A file serves the same library version, kernels, options,
+     * device and driver, and only if it is undamaged and nobody but its owner, the user or root, may write it and the
+     * folder; other programs are compiled as ever. clmgk_plan_info.origin tells which; clmgk_program_dir_get_info why a
+     * folder is not read. */
+    const char *program_dir;
 } clmgk_context_options;
 
 #define CLMGK_CONTEXT_OPTIONS_INIT CLMGK_INIT(clmgk_context_options)
@@ -123,12 +131,28 @@ typedef struct clmgk_buffer {
     uint64_t offset;
 } clmgk_buffer;
 
-/* Origin of a plan's programs; of several programs, the highest value. */
+/* Origin of a plan's programs; of several programs, the highest value. The driver may still compile a binary of its own
+ * (NVIDIA: it is PTX). */
 typedef enum clmgk_program_origin {
-    CLMGK_PROGRAM_MEMORY = 0, /* built earlier in the same context */
-    CLMGK_PROGRAM_DISK = 1,   /* from the cache's file; the driver may still compile it (NVIDIA: it is PTX) */
-    CLMGK_PROGRAM_BUILT = 2   /* given to the driver as source; the driver's own cache may spare the compilation */
+    CLMGK_PROGRAM_MEMORY = 0,  /* built earlier in the same context */
+    CLMGK_PROGRAM_SHIPPED = 1, /* made ahead: a binary of program_dir */
+    CLMGK_PROGRAM_DISK = 2,    /* a binary of the cache */
+    CLMGK_PROGRAM_BUILT = 3    /* given to the driver as source; the driver's own cache may spare the compilation */
 } clmgk_program_origin;
+
+/* "memory", "shipped", "disk", "built"; NULL for a value outside the enumeration. */
+CLMGK_API const char *clmgk_program_origin_name(clmgk_program_origin origin);
+
+/*
+ * Writes the programs of all live plans of the context to `folder`, which is made if it is missing, for
+ * clmgk_context_options.program_dir; files of other programs stay. Each file is written whole or not at all. *count
+ * (NULL: not needed): the files written, also on failure. Call it when the plans are made: blocks, and other threads'
+ * plans wait; PoCL compiles each kernel once more (in a form for all work-groups). CLBlast's kernels are not among
+ * them. Errors: INVALID_VALUE (NULL, empty folder), IO (the folder can't be written, or others than its owner, the user
+ * or root, may), UNSUPPORTED (the driver gives no binaries), OUT_OF_*, OPENCL.
+ */
+CLMGK_API clmgk_status clmgk_context_save_programs(clmgk_context *context, const char *folder, size_t *count,
+                                                   clmgk_error *error);
 
 /* Keeper of compiled programs from one process to the next. */
 typedef enum clmgk_program_keeper {
@@ -155,6 +179,9 @@ typedef struct clmgk_cache_info {
 
 /* Location and size of the program cache. `cache_dir` as in clmgk_context_options. */
 CLMGK_API clmgk_status clmgk_cache_get_info(const char *cache_dir, clmgk_cache_info *info, clmgk_error *error);
+
+/* The same of a folder of programs made ahead; `program_dir` as in clmgk_context_options. IO: why it is not read. */
+CLMGK_API clmgk_status clmgk_program_dir_get_info(const char *program_dir, clmgk_cache_info *info, clmgk_error *error);
 
 /* Removes the cache's programs and no other files. A missing folder is an empty cache. */
 CLMGK_API clmgk_status clmgk_cache_clear(const char *cache_dir, clmgk_error *error);

@@ -132,23 +132,26 @@ clmgk_status mgk_file_read(const clmgk_allocator *allocator, const char *path, s
 
 /*
  * A private folder: a directory, not a symbolic link, that belongs to the effective user and that nobody else may
- * enter; the same holds for its files. Its contents are as trustworthy as the user. `handle` is -1 for a folder that
- * does not exist: it reads as empty.
+ * enter; the same holds for its files. Its contents are as trustworthy as the user. A shipped folder, of an installed
+ * application, may also be a link, belong to root, and be read by everybody; reading changes nothing in it. `handle` is
+ * -1 for a folder that does not exist: it reads as empty.
  */
 typedef struct mgk_folder {
     int handle;
+    bool shipped;
 } mgk_folder;
 
-/* Opens the folder at `path`; `create` makes a missing folder and its parents (0700). ERROR_IO with the reason if the
- * folder is not private. Close after success. */
+/* Opens the folder at `path`; `create` makes a missing folder and its parents (0700; shipped: 0755 less the umask).
+ * ERROR_IO with the reason if others may change the folder or, private, enter it. Close after success. */
 clmgk_status mgk_folder_open(const char *path, bool create, mgk_folder *folder, clmgk_error *error);
+clmgk_status mgk_folder_open_shipped(const char *path, bool create, mgk_folder *folder, clmgk_error *error);
 void mgk_folder_close(mgk_folder *folder);
 
 /* Whether the process can create files in a folder, private or not. */
 bool mgk_folder_is_writable(const char *path);
 
-/* Reads a file into *data (mgk_free) and sets its time to now. False if it is missing, larger than max_bytes, or not a
- * regular file that belongs to the user and that nobody else may write. */
+/* Reads a file into *data (mgk_free) and, in a private folder, sets its time to now. False if it is missing, larger
+ * than max_bytes, or not a regular file that belongs to the user and that nobody else may write. */
 bool mgk_folder_read(const mgk_folder *folder, const clmgk_allocator *allocator, const char *name, size_t max_bytes,
                      char **data, size_t *length);
 

@@ -80,7 +80,7 @@ clmgk_status mgk_file_read(const clmgk_allocator *allocator, const char *path, s
 /* ---- private folders -------------------------------------------------------------------------------------- */
 
 /* Makes `path` and its missing parents. Opening the folder later reports failures. */
-static void make_folders(const char *path)
+static void make_folders(const char *path, mode_t mode)
 {
     char partial[MAX_PATH_BYTES];
     const size_t length = strlen(path);
@@ -89,43 +89,63 @@ static void make_folders(const char *path)
     memcpy(partial, path, length + 1);
     for (char *slash = strchr(partial + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
-        (void)mkdir(partial, S_IRWXU);
+        (void)mkdir(partial, mode);
         *slash = '/';
     }
-    (void)mkdir(partial, S_IRWXU);
+    (void)mkdir(partial, mode);
 }
 
-static clmgk_status check_private(int handle, const char *path, clmgk_error *error)
+/* Whether an owner could only have written what the user, or who installs programs, wanted. */
+static bool is_trusted_owner(const mgk_folder *folder, const struct stat *facts)
 {
+    return facts->st_uid == geteuid() || (folder->shipped && facts->st_uid == 0);
+}
+
+static clmgk_status check_folder(const mgk_folder *folder, const char *path, clmgk_error *error)
+{
+    const mode_t refused = folder->shipped ? S_IWGRP | S_IWOTH : S_IRWXG | S_IRWXO;
     struct stat facts;
-    if (fstat(handle, &facts) != 0)
+    if (fstat(folder->handle, &facts) != 0)
         return mgk_fail(error, CLMGK_ERROR_IO, "%s: %s", path, strerror(errno));
-    if (facts.st_uid != geteuid())
-        return mgk_fail(error, CLMGK_ERROR_IO, "%s: belongs to user %ju, expected %ju", path, (uintmax_t)facts.st_uid,
-                        (uintmax_t)geteuid());
-    if ((facts.st_mode & (S_IRWXG | S_IRWXO)) != 0)
-        return mgk_fail(error, CLMGK_ERROR_IO, "%s: has mode %04o, expected 0700", path,
-                        (unsigned)(facts.st_mode & 07777));
+    if (!is_trusted_owner(folder, &facts))
+        return mgk_fail(error, CLMGK_ERROR_IO, "%s: belongs to user %ju, expected %ju%s", path, (uintmax_t)facts.st_uid,
+                        (uintmax_t)geteuid(), folder->shipped ? " or 0" : "");
+    if ((facts.st_mode & refused) != 0)
+        return mgk_fail(error, CLMGK_ERROR_IO, "%s: has mode %04o, expected %s", path,
+                        (unsigned)(facts.st_mode & 07777),
+                        folder->shipped ? "0755 or less: only its owner may write" : "0700");
     return CLMGK_OK;
 }
 
-clmgk_status mgk_folder_open(const char *path, bool create, mgk_folder *folder, clmgk_error *error)
+static clmgk_status open_folder(const char *path, bool create, mgk_folder *folder, clmgk_error *error)
 {
-    const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+    const int flags = O_RDONLY | O_DIRECTORY | (folder->shipped ? 0 : O_NOFOLLOW) | O_CLOEXEC;
     folder->handle = open(path, flags);
     if (folder->handle < 0 && errno == ENOENT) {
         if (!create)
             return CLMGK_OK;
-        make_folders(path);
+        make_folders(path, folder->shipped ? S_IRWXU | S_IRGRP | S_IXGRP | S_IROTH | S_IXOTH : S_IRWXU);
         folder->handle = open(path, flags);
     }
     if (folder->handle < 0)
         return mgk_fail(error, CLMGK_ERROR_IO, "%s: %s", path, strerror(errno));
 
-    const clmgk_status status = check_private(folder->handle, path, error);
+    const clmgk_status status = check_folder(folder, path, error);
     if (status != CLMGK_OK)
         mgk_folder_close(folder);
     return status;
+}
+
+clmgk_status mgk_folder_open(const char *path, bool create, mgk_folder *folder, clmgk_error *error)
+{
+    *folder = (mgk_folder){.shipped = false};
+    return open_folder(path, create, folder, error);
+}
+
+clmgk_status mgk_folder_open_shipped(const char *path, bool create, mgk_folder *folder, clmgk_error *error)
+{
+    *folder = (mgk_folder){.shipped = true};
+    return open_folder(path, create, folder, error);
 }
 
 void mgk_folder_close(mgk_folder *folder)
@@ -135,16 +155,15 @@ void mgk_folder_close(mgk_folder *folder)
     folder->handle = -1;
 }
 
-/* A file that only the user can have written. */
 bool mgk_folder_is_writable(const char *path)
 {
     return access(path, W_OK | X_OK) == 0;
 }
 
-static bool is_own_file(int file)
+static bool is_trusted_file(const mgk_folder *folder, int file)
 {
     struct stat facts;
-    return fstat(file, &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_uid == geteuid() &&
+    return fstat(file, &facts) == 0 && S_ISREG(facts.st_mode) && is_trusted_owner(folder, &facts) &&
            (facts.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
@@ -156,7 +175,7 @@ static clmgk_status load_file(const mgk_folder *folder, const clmgk_allocator *a
     if (file < 0)
         return errno == ENOENT ? CLMGK_OK : mgk_fail(error, CLMGK_ERROR_IO, "%s: %s", name, strerror(errno));
     const clmgk_status status =
-        is_own_file(file)
+        is_trusted_file(folder, file)
             ? read_open_file(file, allocator, name, max_bytes, data, length, error)
             : mgk_fail(error, CLMGK_ERROR_IO,
                        "%s: expected a regular file that belongs to the user and that nobody else may write", name);
@@ -170,7 +189,8 @@ bool mgk_folder_read(const mgk_folder *folder, const clmgk_allocator *allocator,
                      char **data, size_t *length)
 {
     char *read = NULL;
-    if (folder->handle < 0 || load_file(folder, allocator, name, max_bytes, true, &read, length, NULL) != CLMGK_OK ||
+    if (folder->handle < 0 ||
+        load_file(folder, allocator, name, max_bytes, !folder->shipped, &read, length, NULL) != CLMGK_OK ||
         read == NULL)
         return false;
     *data = read;
@@ -202,12 +222,13 @@ static bool write_all(int file, const char *data, size_t length)
 /* Makes a new file with a name that no other process or thread uses. */
 static int create_temporary(const mgk_folder *folder, char *name, size_t size)
 {
+    const mode_t mode = folder->shipped ? S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH : S_IRUSR | S_IWUSR;
     int file = -1;
     for (int attempt = 0; file < 0 && attempt < TEMPORARY_ATTEMPTS; ++attempt) {
         struct timespec now = {0};
         clock_gettime(CLOCK_REALTIME, &now);
         snprintf(name, size, TEMPORARY_PREFIX "%ld-%lld-%09ld", (long)getpid(), (long long)now.tv_sec, now.tv_nsec);
-        file = openat(folder->handle, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
+        file = openat(folder->handle, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
         if (file < 0 && errno != EEXIST)
             break;
     }

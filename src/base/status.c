@@ -71,6 +71,15 @@ const char *clmgk_program_keeper_name(clmgk_program_keeper keeper)
     return (unsigned)keeper < MGK_COUNT(names) ? names[keeper] : NULL;
 }
 
+const char *clmgk_program_origin_name(clmgk_program_origin origin)
+{
+    static const char *const names[] = {[CLMGK_PROGRAM_MEMORY] = "memory",
+                                        [CLMGK_PROGRAM_SHIPPED] = "shipped",
+                                        [CLMGK_PROGRAM_DISK] = "disk",
+                                        [CLMGK_PROGRAM_BUILT] = "built"};
+    return (unsigned)origin < MGK_COUNT(names) ? names[origin] : NULL;
+}
+
 const char *clmgk_version(void)
 {
     return CLMGK_VERSION;

@@ -47,20 +47,28 @@ static clmgk_status check_device(cl_context context, cl_device_id device, clmgk_
                  : mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "device is not one of the OpenCL context's devices");
 }
 
-/* The options' folder, else the environment's; NULL if neither is set. */
-static clmgk_status copy_kernel_dir(clmgk_context *context, const char *kernel_dir, clmgk_error *error)
+#define PROGRAM_DIR_VARIABLE "CLMGK_PROGRAM_DIR"
+
+/* The option's folder, else the environment's; NULL if neither is set, or empty. */
+static const char *chosen_folder(const char *given, const char *variable)
 {
-    const char *const folder = kernel_dir != NULL ? kernel_dir : mgk_environment("CLMGK_KERNEL_DIR");
-    if (folder == NULL || folder[0] == '\0')
-        return CLMGK_OK;
-    context->kernel_dir = mgk_strdup(&context->allocator, folder);
-    return context->kernel_dir != NULL ? CLMGK_OK : mgk_fail_memory(error, "kernel_dir");
+    const char *const folder = given != NULL ? given : mgk_environment(variable);
+    return folder != NULL && folder[0] != '\0' ? folder : NULL;
+}
+
+static clmgk_status copy_folder(const clmgk_context *context, const char *given, const char *variable, char **folder,
+                                clmgk_error *error)
+{
+    const char *const chosen = chosen_folder(given, variable);
+    *folder = chosen != NULL ? mgk_strdup(&context->allocator, chosen) : NULL;
+    return chosen == NULL || *folder != NULL ? CLMGK_OK : mgk_fail_memory(error, "a folder's path");
 }
 
 static void free_context(clmgk_context *context)
 {
     const clmgk_allocator allocator = context->allocator;
     mgk_free(&allocator, context->kernel_dir);
+    mgk_free(&allocator, context->program_dir);
     mgk_free(&allocator, context->cache_path);
     mgk_tuning_free(&allocator, context->tuning);
     mgk_free(&allocator, context);
@@ -88,7 +96,8 @@ static clmgk_status fill_context(clmgk_context *context, const clmgk_context_opt
     MGK_TRY(mgk_cache_path(&context->allocator, options->cache_dir, &context->cache_path, error));
     context->keeper = mgk_program_keeper(&context->facts, context->cache_path);
     MGK_TRY(read_tuning(context, options, error));
-    return copy_kernel_dir(context, options->kernel_dir, error);
+    MGK_TRY(copy_folder(context, options->program_dir, PROGRAM_DIR_VARIABLE, &context->program_dir, error));
+    return copy_folder(context, options->kernel_dir, "CLMGK_KERNEL_DIR", &context->kernel_dir, error);
 }
 
 /* Compiled code may read values common to a work-group (a length, the start of a sequence) even if a flag marks the
@@ -177,30 +186,49 @@ void clmgk_context_release(clmgk_context *context)
     free_context(context);
 }
 
-clmgk_status clmgk_cache_get_info(const char *cache_dir, clmgk_cache_info *info, clmgk_error *error)
+/* `option`: gave the path, for the message. */
+static clmgk_status measure(const mgk_cache *cache, const char *option, clmgk_cache_info *info, clmgk_error *error)
 {
     clmgk_cache_info found = {0};
+    const size_t length = cache->path != NULL ? strlen(cache->path) : 0;
+    if (length >= sizeof(found.path))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s gives a path of %zu bytes, expected less than %zu",
+                        option, length, sizeof(found.path));
+    if (cache->path != NULL)
+        memcpy(found.path, cache->path, length + 1);
+    MGK_TRY(mgk_cache_measure(cache, &found.bytes, &found.entries, error));
+    *info = found;
+    return CLMGK_OK;
+}
+
+clmgk_status clmgk_cache_get_info(const char *cache_dir, clmgk_cache_info *info, clmgk_error *error)
+{
     char *path = NULL;
     if (info == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "info is NULL");
     MGK_TRY(mgk_cache_path(NULL, cache_dir, &path, error));
-
-    clmgk_status status = CLMGK_OK;
     const mgk_cache cache = {.path = path};
-    const size_t length = path != NULL ? strlen(path) : 0;
-    if (length >= sizeof(found.path)) {
-        status = mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                          "cache_dir gives a path of %zu bytes, expected less than %zu", length, sizeof(found.path));
-        goto cleanup;
-    }
-    if (path != NULL)
-        memcpy(found.path, path, length + 1);
-    MGK_TRY_GOTO(status, mgk_cache_measure(&cache, &found.bytes, &found.entries, error), cleanup);
-    *info = found;
-
-cleanup:
+    const clmgk_status status = measure(&cache, "cache_dir", info, error);
     mgk_free(NULL, path);
     return status;
+}
+
+clmgk_status clmgk_program_dir_get_info(const char *program_dir, clmgk_cache_info *info, clmgk_error *error)
+{
+    if (info == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "info: NULL: expected room for the information");
+    const mgk_cache folder = {.path = chosen_folder(program_dir, PROGRAM_DIR_VARIABLE), .shipped = true};
+    return measure(&folder, "program_dir", info, error);
+}
+
+clmgk_status clmgk_context_save_programs(clmgk_context *context, const char *folder, size_t *count, clmgk_error *error)
+{
+    if (context == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "context: NULL: expected a context");
+    if (folder == NULL || folder[0] == '\0')
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "folder: %s: expected a path",
+                        folder == NULL ? "NULL" : "\"\"");
+    return mgk_programs_ship(context, folder, count, error);
 }
 
 clmgk_status clmgk_cache_get_keeper(const char *cache_dir, cl_device_id device, clmgk_program_keeper *keeper,

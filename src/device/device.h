@@ -66,6 +66,7 @@ struct clmgk_context {
     char *cache_path; /* the folder of programs; NULL: no files */
     uint64_t cache_max_bytes;
     clmgk_program_keeper keeper; /* LIBRARY: programs are read from cache_path and written there */
+    char *program_dir;           /* programs made ahead; NULL: none */
     char *kernel_dir;            /* NULL: embedded sources */
     struct mgk_tuning *tuning;   /* tuned values (tuning/database.h); NULL: ignored */
     cl_mem stand_in;             /* bound in place of a launch's missing arrays */
@@ -106,9 +107,9 @@ struct mgk_program {
 };
 
 /*
- * The program of kernel file `file` with compiler options `options` (-D…): from the context's list, from the cache on
- * disk if the library is the keeper, or built. `origin` and `compile_ms` describe this call. A doubtful cache file
- * means a rebuild; a cache that cannot be written is no error. Release with mgk_program_release.
+ * The program of kernel file `file` with compiler options `options` (-D…): from the context's list, from program_dir,
+ * from the cache on disk if the library is the keeper, or built. `origin` and `compile_ms` describe this call. A
+ * doubtful cache file means a rebuild; a cache that cannot be written is no error. Release with mgk_program_release.
  */
 clmgk_status mgk_program_get(clmgk_context *context, const char *file, const char *options, mgk_program **out,
                              clmgk_program_origin *origin, double *compile_ms, clmgk_error *error);
@@ -116,6 +117,10 @@ clmgk_status mgk_program_get(clmgk_context *context, const char *file, const cha
 /* Writes the binary of a program that was built and not yet saved to the cache, if the library is the keeper. Call
  * after the program's first launch, when PoCL finishes compiling. Never fails. */
 void mgk_program_save(mgk_program *program);
+
+/* Writes the binaries of all programs of the context to the folder of a program_dir. *count (NULL: not needed): those
+ * written. */
+clmgk_status mgk_programs_ship(clmgk_context *context, const char *folder, size_t *count, clmgk_error *error);
 
 void mgk_program_release(mgk_program *program);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Programs: from the context's list, from the cache on disk, or built. */
+/* Programs: from the context's list, from a shipped folder, from the cache on disk, or built. */
 #include "device/device.h"
 
 #include "clmgk/version.h"
@@ -16,6 +16,13 @@ static mgk_cache cache_of(const clmgk_context *context)
     return (mgk_cache){.allocator = &context->allocator,
                        .path = context->keeper == CLMGK_KEEPER_LIBRARY ? context->cache_path : NULL,
                        .max_bytes = context->cache_max_bytes};
+}
+
+/* Programs made ahead, for every device. */
+static mgk_cache shipped_of(const clmgk_context *context)
+{
+    return (mgk_cache){
+        .allocator = &context->allocator, .path = context->program_dir, .max_bytes = UINT64_MAX, .shipped = true};
 }
 
 /* ---- key --------------------------------------------------------------------------------------------------- */
@@ -95,14 +102,14 @@ static clmgk_status build_source(const clmgk_context *context, const char *file,
     return status;
 }
 
-/* The program from the cache's binary; NULL if there is none or it does not build. */
-static cl_program load_binary(const clmgk_context *context, const char *key, const char *options)
+/* The program from a binary of the cache; NULL if there is none or it does not build. */
+static cl_program load_binary(const clmgk_context *context, const mgk_cache *cache, const char *key,
+                              const char *options)
 {
-    const mgk_cache cache = cache_of(context);
     char *entry = NULL;
     const char *binary = NULL;
     size_t length = 0;
-    if (!mgk_cache_get(&cache, key, &entry, &binary, &length))
+    if (!mgk_cache_get(cache, key, &entry, &binary, &length))
         return NULL;
 
     cl_int status = CL_SUCCESS, code = CL_SUCCESS;
@@ -116,8 +123,21 @@ static cl_program load_binary(const clmgk_context *context, const char *key, con
         program = NULL;
     }
     if (program == NULL)
-        mgk_cache_drop(&cache, key);
+        mgk_cache_drop(cache, key);
     mgk_free(&context->allocator, entry);
+    return program;
+}
+
+/* The program from where there is a binary, and its origin: BUILT and NULL if there is none. */
+static cl_program load(const clmgk_context *context, const char *key, const char *options, clmgk_program_origin *origin)
+{
+    const mgk_cache shipped = shipped_of(context), cache = cache_of(context);
+    *origin = CLMGK_PROGRAM_SHIPPED;
+    cl_program program = load_binary(context, &shipped, key, options);
+    if (program != NULL)
+        return program;
+    program = load_binary(context, &cache, key, options);
+    *origin = program != NULL ? CLMGK_PROGRAM_DISK : CLMGK_PROGRAM_BUILT;
     return program;
 }
 
@@ -133,7 +153,7 @@ static void destroy(mgk_program *program)
     mgk_free(allocator, program);
 }
 
-/* Adds a new program, from disk or built, to the list. */
+/* Adds a new program to the list. */
 static clmgk_status create(clmgk_context *context, const char *file, const mgk_text *source, const char *options,
                            const char *key, mgk_program **out, clmgk_program_origin *origin, clmgk_error *error)
 {
@@ -149,8 +169,7 @@ static clmgk_status create(clmgk_context *context, const char *file, const mgk_t
         status = mgk_fail_memory(error, "a program");
         goto failed;
     }
-    program->program = load_binary(context, key, options);
-    program->origin = program->program != NULL ? CLMGK_PROGRAM_DISK : CLMGK_PROGRAM_BUILT;
+    program->program = load(context, key, options, &program->origin);
     program->saved = program->program != NULL || context->keeper != CLMGK_KEEPER_LIBRARY;
     if (program->program == NULL)
         MGK_TRY_GOTO(status, build_source(context, file, source, options, &program->program, error), failed);
@@ -236,52 +255,107 @@ typedef struct program_devices {
     unsigned char **binaries;
 } program_devices;
 
-static bool query_devices(const mgk_program *program, program_devices *list)
+static void free_devices(const clmgk_allocator *allocator, program_devices *list)
 {
+    mgk_free(allocator, list->devices);
+    mgk_free(allocator, list->sizes);
+    mgk_free(allocator, list->binaries);
+}
+
+/* Free the list, also after a failure. */
+static clmgk_status query_devices(const mgk_program *program, program_devices *list, clmgk_error *error)
+{
+    static const char call[] = "clGetProgramInfo";
     const clmgk_allocator *const allocator = &program->context->allocator;
-    if (clGetProgramInfo(program->program, CL_PROGRAM_NUM_DEVICES, sizeof(list->count), &list->count, NULL) !=
-            CL_SUCCESS ||
-        list->count == 0)
-        return false;
+    cl_int code = clGetProgramInfo(program->program, CL_PROGRAM_NUM_DEVICES, sizeof(list->count), &list->count, NULL);
+    MGK_TRY(mgk_check_cl(error, code, call));
     list->devices = mgk_alloc(allocator, list->count, sizeof(cl_device_id));
     list->sizes = mgk_alloc(allocator, list->count, sizeof(size_t));
     list->binaries = mgk_alloc(allocator, list->count, sizeof(unsigned char *));
-    return list->devices != NULL && list->sizes != NULL && list->binaries != NULL &&
-           clGetProgramInfo(program->program, CL_PROGRAM_DEVICES, list->count * sizeof(cl_device_id), list->devices,
-                            NULL) == CL_SUCCESS &&
-           clGetProgramInfo(program->program, CL_PROGRAM_BINARY_SIZES, list->count * sizeof(size_t), list->sizes,
-                            NULL) == CL_SUCCESS;
+    if (list->devices == NULL || list->sizes == NULL || list->binaries == NULL)
+        return mgk_fail_memory(error, "a program's binary");
+    code =
+        clGetProgramInfo(program->program, CL_PROGRAM_DEVICES, list->count * sizeof(cl_device_id), list->devices, NULL);
+    if (code == CL_SUCCESS)
+        code = clGetProgramInfo(program->program, CL_PROGRAM_BINARY_SIZES, list->count * sizeof(size_t), list->sizes,
+                                NULL);
+    return mgk_check_cl(error, code, call);
 }
 
-/* Only the binary for the context's device: the other devices' pointers stay NULL. */
-static void put_binary(const mgk_program *program, const program_devices *list)
+/* Only the binary for the context's device (mgk_free): the other devices' pointers stay NULL. */
+static clmgk_status read_binary(const mgk_program *program, const program_devices *list, char **binary, size_t *length,
+                                clmgk_error *error)
 {
     const clmgk_context *const context = program->context;
-    const mgk_cache cache = cache_of(context);
     cl_uint position = 0;
     while (position < list->count && list->devices[position] != context->device)
         ++position;
     if (position == list->count || list->sizes[position] == 0)
-        return;
-    unsigned char *const binary = mgk_alloc(&context->allocator, list->sizes[position], 1);
-    list->binaries[position] = binary;
-    if (binary != NULL && clGetProgramInfo(program->program, CL_PROGRAM_BINARIES, list->count * sizeof(unsigned char *),
-                                           list->binaries, NULL) == CL_SUCCESS)
-        mgk_cache_put(&cache, program->key, (const char *)binary, list->sizes[position]);
-    mgk_free(&context->allocator, binary);
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "device \"%s\": its driver gives no binary of a program",
+                        context->facts.info.name);
+    unsigned char *const bytes = mgk_alloc(&context->allocator, list->sizes[position], 1);
+    if (bytes == NULL)
+        return mgk_fail_memory(error, "a program's binary");
+    list->binaries[position] = bytes;
+    const cl_int code = clGetProgramInfo(program->program, CL_PROGRAM_BINARIES, list->count * sizeof(unsigned char *),
+                                         list->binaries, NULL);
+    if (code != CL_SUCCESS) {
+        mgk_free(&context->allocator, bytes);
+        return mgk_fail_cl(error, code, "clGetProgramInfo");
+    }
+    *binary = (char *)bytes;
+    *length = list->sizes[position];
+    return CLMGK_OK;
+}
+
+static clmgk_status get_binary(const mgk_program *program, char **binary, size_t *length, clmgk_error *error)
+{
+    program_devices list = {0};
+    clmgk_status status = query_devices(program, &list, error);
+    if (status == CLMGK_OK)
+        status = read_binary(program, &list, binary, length, error);
+    free_devices(&program->context->allocator, &list);
+    return status;
 }
 
 void mgk_program_save(mgk_program *program)
 {
     clmgk_context *const context = program->context;
-    program_devices list = {0};
+    const mgk_cache cache = cache_of(context);
+    char *binary = NULL;
+    size_t length = 0;
     pthread_mutex_lock(&context->mutex);
     const bool wanted = !program->saved;
     program->saved = true;
-    if (wanted && query_devices(program, &list))
-        put_binary(program, &list);
+    if (wanted && get_binary(program, &binary, &length, NULL) == CLMGK_OK)
+        mgk_cache_put(&cache, program->key, binary, length);
     pthread_mutex_unlock(&context->mutex);
-    mgk_free(&context->allocator, list.devices);
-    mgk_free(&context->allocator, list.sizes);
-    mgk_free(&context->allocator, list.binaries);
+    mgk_free(&context->allocator, binary);
+}
+
+static clmgk_status ship(const mgk_program *program, const mgk_cache *folder, clmgk_error *error)
+{
+    char *binary = NULL;
+    size_t length = 0;
+    MGK_TRY(get_binary(program, &binary, &length, error));
+    const clmgk_status status = mgk_cache_ship(folder, program->key, binary, length, error);
+    mgk_free(&program->context->allocator, binary);
+    return status;
+}
+
+clmgk_status mgk_programs_ship(clmgk_context *context, const char *folder, size_t *count, clmgk_error *error)
+{
+    const mgk_cache target = {.allocator = &context->allocator, .path = folder, .shipped = true};
+    clmgk_status status = CLMGK_OK;
+    size_t done = 0;
+    pthread_mutex_lock(&context->mutex);
+    for (const mgk_program *program = context->programs; program != NULL && status == CLMGK_OK;
+         program = program->next) {
+        status = ship(program, &target, error);
+        done += status == CLMGK_OK;
+    }
+    pthread_mutex_unlock(&context->mutex);
+    if (count != NULL)
+        *count = done;
+    return status;
 }

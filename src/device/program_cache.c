@@ -97,9 +97,15 @@ static char *encode(const clmgk_allocator *allocator, const char *key, size_t ke
 
 /* ---- get, put, drop ---------------------------------------------------------------------------------------- */
 
+static clmgk_status open_path(const mgk_cache *cache, bool create, mgk_folder *folder, clmgk_error *error)
+{
+    return cache->shipped ? mgk_folder_open_shipped(cache->path, create, folder, error)
+                          : mgk_folder_open(cache->path, create, folder, error);
+}
+
 static bool open_folder(const mgk_cache *cache, bool create, mgk_folder *folder)
 {
-    return cache->path != NULL && mgk_folder_open(cache->path, create, folder, NULL) == CLMGK_OK;
+    return cache->path != NULL && open_path(cache, create, folder, NULL) == CLMGK_OK;
 }
 
 static size_t as_size(uint64_t bytes)
@@ -121,7 +127,8 @@ bool mgk_cache_get(const mgk_cache *cache, const char *key, char **entry, const 
     const bool valid = found && is_valid(bytes, size, key);
     if (found && !valid) {
         mgk_free(cache->allocator, bytes);
-        (void)mgk_folder_remove(&folder, name);
+        if (!cache->shipped)
+            (void)mgk_folder_remove(&folder, name);
     }
     mgk_folder_close(&folder);
     if (!valid)
@@ -184,10 +191,29 @@ void mgk_cache_put(const mgk_cache *cache, const char *key, const char *binary, 
     mgk_folder_close(&folder);
 }
 
+clmgk_status mgk_cache_ship(const mgk_cache *cache, const char *key, const char *binary, size_t length,
+                            clmgk_error *error)
+{
+    mgk_folder folder;
+    MGK_TRY(open_path(cache, true, &folder, error));
+    char name[NAME_SIZE];
+    size_t size = 0;
+    char *const entry = encode(cache->allocator, key, strlen(key), binary, length, &size);
+    entry_name(key, name);
+    clmgk_status status = CLMGK_OK;
+    if (entry == NULL)
+        status = mgk_fail_memory(error, "a program");
+    else if (!mgk_folder_write(&folder, name, entry, size))
+        status = mgk_fail(error, CLMGK_ERROR_IO, "%s/%s: could not be written", cache->path, name);
+    mgk_free(cache->allocator, entry);
+    mgk_folder_close(&folder);
+    return status;
+}
+
 void mgk_cache_drop(const mgk_cache *cache, const char *key)
 {
     mgk_folder folder;
-    if (!open_folder(cache, false, &folder))
+    if (cache->shipped || !open_folder(cache, false, &folder))
         return;
     char name[NAME_SIZE];
     entry_name(key, name);
@@ -215,7 +241,7 @@ static clmgk_status open_listing(const mgk_cache *cache, cache_listing *listing,
 {
     *listing = (cache_listing){.folder = {.handle = -1}};
     if (cache->path != NULL)
-        MGK_TRY(mgk_folder_open(cache->path, false, &listing->folder, error));
+        MGK_TRY(open_path(cache, false, &listing->folder, error));
     const clmgk_status status =
         mgk_folder_list(&listing->folder, cache->allocator, is_entry_name, &listing->entries, &listing->count, error);
     if (status != CLMGK_OK)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Program binaries on disk. A binary is code that runs with the user's rights and that drivers trust: an entry is used
- * only if folder and file are private, length and checksum are right and the full key matches. Failures are no errors:
- * an unreadable entry is a miss, an unwritable entry is dropped.
+ * Program binaries on disk: the cache, and folders that applications ship. A binary is code that runs with the user's
+ * rights and that drivers trust: an entry is used only if folder and file are private (shipped: only the user or root
+ * may write them), length and checksum are right and the full key matches. Failures are no errors: an unreadable entry
+ * is a miss, an unwritable entry is dropped.
  *
  * An entry, <hash of the key>.bin, all numbers little-endian:
  *
@@ -23,6 +24,7 @@ typedef struct mgk_cache {
     const clmgk_allocator *allocator;
     const char *path; /* the folder of programs; NULL: every get misses, every put is dropped */
     uint64_t max_bytes;
+    bool shipped; /* programs made ahead: nothing is removed, and get only reads */
 } mgk_cache;
 
 /* Stores the folder of programs below `cache_dir` (as in clmgk_context_options) in *path (mgk_free); NULL: no files. */
@@ -34,10 +36,14 @@ bool mgk_cache_get(const mgk_cache *cache, const char *key, char **entry, const 
 /* Stores a binary, then removes the oldest entries beyond max_bytes. */
 void mgk_cache_put(const mgk_cache *cache, const char *key, const char *binary, size_t length);
 
+/* Stores a binary in a shipped folder, which is made. */
+clmgk_status mgk_cache_ship(const mgk_cache *cache, const char *key, const char *binary, size_t length,
+                            clmgk_error *error);
+
 /* Removes the entry of `key`. */
 void mgk_cache_drop(const mgk_cache *cache, const char *key);
 
-/* Counts, or removes, all entries. ERROR_IO if the folder exists but is not private. */
+/* Counts, or removes, all entries. ERROR_IO if the folder exists but is not as it must be. */
 clmgk_status mgk_cache_measure(const mgk_cache *cache, uint64_t *bytes, uint64_t *entries, clmgk_error *error);
 clmgk_status mgk_cache_clear(const mgk_cache *cache, clmgk_error *error);
 

@@ -90,8 +90,8 @@ static void set_variable(const char *name, const char *value)
 }
 
 /* The variables that decide where the cache lies, kept over a test that changes them. */
-static const char *const place_variables[] = {"CLMGK_CACHE_DIR", "XDG_CACHE_HOME", "HOME", "POCL_CACHE_DIR",
-                                              "POCL_KERNEL_CACHE"};
+static const char *const place_variables[] = {"CLMGK_CACHE_DIR", "XDG_CACHE_HOME",    "HOME",
+                                              "POCL_CACHE_DIR",  "POCL_KERNEL_CACHE", "CLMGK_PROGRAM_DIR"};
 
 typedef struct places {
     char *values[MGK_COUNT(place_variables)];
@@ -185,6 +185,11 @@ PLACES_TEST(test_keepers)
     assert_string_equal(clmgk_program_keeper_name(CLMGK_KEEPER_LIBRARY), "library");
     assert_string_equal(clmgk_program_keeper_name(CLMGK_KEEPER_DRIVER), "driver");
     assert_null(clmgk_program_keeper_name((clmgk_program_keeper)7));
+    assert_string_equal(clmgk_program_origin_name(CLMGK_PROGRAM_MEMORY), "memory");
+    assert_string_equal(clmgk_program_origin_name(CLMGK_PROGRAM_SHIPPED), "shipped");
+    assert_string_equal(clmgk_program_origin_name(CLMGK_PROGRAM_DISK), "disk");
+    assert_string_equal(clmgk_program_origin_name(CLMGK_PROGRAM_BUILT), "built");
+    assert_null(clmgk_program_origin_name((clmgk_program_origin)7));
 }
 
 /* PoCL's folder by its own variables; below a device nothing can be written, by root neither. */
@@ -646,14 +651,20 @@ static void write_kernels(const char *root)
     scratch_write(path, broken, strlen(broken));
 }
 
-static clmgk_context *make_context(const device *self, const char *root)
+static clmgk_context *make_context_with(const device *self, const char *root, const char *program_dir)
 {
     clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
     clmgk_context *context = NULL;
     options.cache_dir = root;
     options.kernel_dir = root;
+    options.program_dir = program_dir;
     assert_int_equal(clmgk_context_create(self->context, self->id, &options, &context, NULL), CLMGK_OK);
     return context;
+}
+
+static clmgk_context *make_context(const device *self, const char *root)
+{
+    return make_context_with(self, root, NULL);
 }
 
 static void launch_and_check(const device *self, const mgk_program *program, int factor)
@@ -673,10 +684,11 @@ static void launch_and_check(const device *self, const mgk_program *program, int
     assert_int_equal(clReleaseKernel(kernel), CL_SUCCESS);
 }
 
-/* Gets the program in a context of its own, checks what it computes, saves it; tells where it came from. */
-static clmgk_program_origin run_once(const device *self, const char *root, const char *options, int factor)
+/* Gets the program, checks what it computes, saves it, in the cache and, unless NULL, in `target`; releases the
+ * context; tells where the program came from. */
+static clmgk_program_origin run_in(const device *self, clmgk_context *context, const char *options, int factor,
+                                   const char *target)
 {
-    clmgk_context *const context = make_context(self, root);
     mgk_program *program = NULL;
     clmgk_program_origin origin = CLMGK_PROGRAM_MEMORY;
     double compile_ms = -1.0;
@@ -686,10 +698,19 @@ static clmgk_program_origin run_once(const device *self, const char *root, const
     launch_and_check(self, program, factor);
     mgk_program_save(program);
     mgk_program_save(program);
+    size_t count = 0;
+    if (target != NULL)
+        th_expect_ok(clmgk_context_save_programs(context, target, &count, &th_error));
+    assert_int_equal(count, target != NULL ? 1 : 0);
     mgk_program_release(program);
     mgk_program_release(NULL);
     clmgk_context_release(context);
     return origin;
+}
+
+static clmgk_program_origin run_once(const device *self, const char *root, const char *options, int factor)
+{
+    return run_in(self, make_context(self, root), options, factor, NULL);
 }
 
 CACHE_TEST(test_programs_come_from_disk)
@@ -905,6 +926,183 @@ CACHE_TEST(test_threads_build_a_program_once)
     }
     assert_int_equal(built, 1);
     assert_null(context->programs);
+    clmgk_context_release(context);
+    close_device(&machine);
+}
+
+/* ---- programs made ahead ------------------------------------------------------------------------------------- */
+
+static mgk_cache shipped_cache(const char *folder)
+{
+    return (mgk_cache){.path = folder, .max_bytes = UINT64_MAX, .shipped = true};
+}
+
+static void ship(const mgk_cache *folder, const char *key)
+{
+    th_expect_ok(mgk_cache_ship(folder, key, binary_text, sizeof(binary_text), &th_error));
+}
+
+/* Installed files may be everybody's to read, and the folder a link. Reading changes nothing. */
+CACHE_TEST(test_shipped_folders)
+{
+    char folder[SCRATCH_PATH], link[SCRATCH_PATH], path[SCRATCH_PATH];
+    struct stat before, after;
+    scratch_join(folder, self->root, "a/b");
+    const mgk_cache cache = shipped_cache(folder);
+    assert_false(hits(&cache, key_text));
+    ship(&cache, key_text);
+    ship(&cache, "another key");
+    ship(&cache, key_text);
+    assert_int_equal(scratch_count(folder, "", NULL), 2);
+    mgk_cache_drop(&cache, "another key");
+    assert_true(hits(&cache, "another key"));
+    assert_int_equal(stat(folder, &after), 0);
+    assert_int_equal(after.st_mode & 07055, 0055);
+
+    scratch_join(link, self->root, "link");
+    assert_int_equal(symlink(folder, link), 0);
+    const mgk_cache linked = shipped_cache(link);
+    assert_true(hits(&linked, key_text));
+
+    assert_int_equal(scratch_count(folder, ".bin", path), 2);
+    set_age(path, 1000);
+    assert_int_equal(chmod(path, 0444), 0);
+    assert_int_equal(chmod(folder, 0555), 0);
+    assert_int_equal(stat(path, &before), 0);
+    assert_true(hits(&cache, key_text) && hits(&cache, "another key"));
+    assert_int_equal(stat(path, &after), 0);
+    assert_int_equal(after.st_mtime, before.st_mtime);
+    assert_int_equal(chmod(folder, 0755), 0);
+}
+
+static void expect_shipped_refused(const char *folder, const char *reason)
+{
+    const mgk_cache cache = shipped_cache(folder);
+    clmgk_cache_info info;
+    assert_false(hits(&cache, key_text));
+    th_expect_error(clmgk_program_dir_get_info(folder, &info, &th_error), CLMGK_ERROR_IO, reason);
+    th_expect_error(mgk_cache_ship(&cache, key_text, "x", 1, &th_error), CLMGK_ERROR_IO, reason);
+}
+
+CACHE_TEST(test_untrusted_shipped_folders)
+{
+    enum { SOMEBODY = 65534 };
+    char path[SCRATCH_PATH];
+    const mgk_cache cache = shipped_cache(self->folder);
+    ship(&cache, key_text);
+    only_entry(self, path);
+    assert_int_equal(chmod(self->folder, 0775), 0);
+    expect_shipped_refused(self->folder, "0775");
+    assert_int_equal(chmod(self->folder, 0757), 0);
+    expect_shipped_refused(self->folder, "0757");
+    assert_int_equal(chmod(self->folder, 0755), 0);
+    assert_true(hits(&cache, key_text));
+    assert_int_equal(chmod(path, 0664), 0);
+    assert_false(hits(&cache, key_text));
+    assert_int_equal(chmod(path, 0644), 0);
+    assert_true(hits(&cache, key_text));
+    if (geteuid() != 0)
+        return;
+    assert_int_equal(chown(path, SOMEBODY, SOMEBODY), 0);
+    assert_false(hits(&cache, key_text));
+    assert_int_equal(chown(path, 0, 0), 0);
+    assert_int_equal(chown(self->folder, SOMEBODY, SOMEBODY), 0);
+    expect_shipped_refused(self->folder, "belongs to user 65534");
+    assert_int_equal(chown(self->folder, 0, 0), 0);
+    assert_int_equal(chmod(self->root, 0755), 0);
+    assert_int_equal(seteuid(SOMEBODY), 0);
+    const int handle = open(self->folder, O_RDONLY); /* a folder above may be closed to others */
+    const bool serves = hits(&cache, key_text);
+    assert_int_equal(seteuid(0), 0);
+    assert_true(serves == (handle >= 0)); /* root's files serve others */
+    if (handle >= 0)
+        close(handle);
+}
+
+CACHE_TEST(test_shipped_programs)
+{
+    const device machine = open_device();
+    char folder[SCRATCH_PATH], path[SCRATCH_PATH];
+    size_t length = 0, length_after = 0;
+    clmgk_cache_info info;
+    write_kernels(self->root);
+    scratch_join(folder, self->root, "shipped");
+    assert_int_equal(run_in(&machine, make_context_with(&machine, self->root, folder), "", 3, folder),
+                     CLMGK_PROGRAM_BUILT);
+    th_expect_ok(clmgk_program_dir_get_info(folder, &info, &th_error));
+    assert_string_equal(info.path, folder);
+    assert_int_equal(info.entries, 1);
+
+    /* before the cache's */
+    assert_int_equal(run_once(&machine, self->root, "", 3), CLMGK_PROGRAM_DISK);
+    assert_int_equal(run_in(&machine, make_context_with(&machine, self->root, folder), "", 3, NULL),
+                     CLMGK_PROGRAM_SHIPPED);
+    assert_int_equal(run_in(&machine, make_context_with(&machine, self->root, folder), "-DFACTOR=5", 5, NULL),
+                     CLMGK_PROGRAM_BUILT);
+    assert_int_equal(entries(self), 2);
+
+    /* a damaged file stays */
+    assert_int_equal(scratch_count(folder, ".bin", path), 1);
+    char *const entry = scratch_read(path, &length);
+    scratch_write(path, entry, length - 1);
+    assert_int_equal(run_in(&machine, make_context_with(&machine, self->root, folder), "", 3, NULL),
+                     CLMGK_PROGRAM_DISK);
+    free(entry);
+    free(scratch_read(path, &length_after));
+    assert_int_equal(length_after, length - 1);
+    close_device(&machine);
+}
+
+PLACES_TEST(test_place_of_shipped_programs)
+{
+    const device machine = open_device();
+    clmgk_cache_info info;
+    set_variable("CLMGK_PROGRAM_DIR", "/v");
+    static const struct {
+        const char *option, *expected;
+    } cases[] = {{NULL, "/v"}, {"/o", "/o"}, {"", NULL}};
+    for (size_t i = 0; i < MGK_COUNT(cases); ++i) {
+        clmgk_context *const context = make_context_with(&machine, "", cases[i].option);
+        th_expect_ok(clmgk_program_dir_get_info(cases[i].option, &info, &th_error));
+        assert_string_equal(info.path, cases[i].expected != NULL ? cases[i].expected : "");
+        assert_int_equal(info.entries, 0);
+        if (cases[i].expected == NULL)
+            assert_null(context->program_dir);
+        else
+            assert_string_equal(context->program_dir, cases[i].expected);
+        clmgk_context_release(context);
+    }
+    close_device(&machine);
+}
+
+CACHE_TEST(test_saving_programs_fails)
+{
+    const device machine = open_device();
+    clmgk_context *const context = make_context(&machine, self->root);
+    clmgk_cache_info info;
+    char path[SCRATCH_PATH];
+    mgk_program *program = NULL;
+    clmgk_program_origin origin;
+    double compile_ms = 0.0;
+    size_t count = 7;
+    th_expect_error(clmgk_context_save_programs(NULL, "x", &count, &th_error), CLMGK_ERROR_INVALID_VALUE, "context");
+    th_expect_error(clmgk_context_save_programs(context, NULL, &count, &th_error), CLMGK_ERROR_INVALID_VALUE, "folder");
+    th_expect_error(clmgk_context_save_programs(context, "", &count, &th_error), CLMGK_ERROR_INVALID_VALUE, "folder");
+    th_expect_error(clmgk_program_dir_get_info("x", NULL, &th_error), CLMGK_ERROR_INVALID_VALUE, "info");
+    memset(info.path, 'x', sizeof(info.path) - 1);
+    info.path[sizeof(info.path) - 1] = '\0';
+    char longer[2 * sizeof(info.path)];
+    snprintf(longer, sizeof(longer), "/%s", info.path);
+    th_expect_error(clmgk_program_dir_get_info(longer, &info, &th_error), CLMGK_ERROR_INVALID_VALUE, "program_dir");
+
+    write_kernels(self->root);
+    th_expect_ok(mgk_program_get(context, "fill.cl", "", &program, &origin, &compile_ms, &th_error));
+    scratch_join(path, self->root, "fill.cl");
+    th_expect_error(clmgk_context_save_programs(context, path, &count, &th_error), CLMGK_ERROR_IO, path);
+    assert_int_equal(count, 0);
+    mgk_program_release(program);
+    th_expect_ok(clmgk_context_save_programs(context, self->folder, NULL, &th_error));
+    assert_int_not_equal(access(self->folder, F_OK), 0);
     clmgk_context_release(context);
     close_device(&machine);
 }

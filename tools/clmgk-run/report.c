@@ -52,11 +52,6 @@ static double gflops(double flops, const tool_spread *milliseconds)
     return milliseconds->median > 0.0 ? 1e-6 * flops / milliseconds->median : 0.0;
 }
 
-static const char *program_origin(clmgk_program_origin origin)
-{
-    return origin == CLMGK_PROGRAM_MEMORY ? "memory" : origin == CLMGK_PROGRAM_DISK ? "disk" : "built";
-}
-
 static void print_times(const char *what, const tool_spread *milliseconds, double flops, int64_t repeat)
 {
     printf("%s: median %.4f ms, min %.4f, max %.4f, of %" PRId64 " runs: %.1f GFLOP/s\n", what, milliseconds->median,
@@ -86,7 +81,7 @@ static tool_exit print_words(const run_arguments *arguments, const run_problem *
             clmgk_variant_name(arguments->variant), clmgk_dtype_name(d->dtype), d->batch, d->heads, d->kv_heads,
             d->components, d->length, d->length_k, d->head_size, d->value_size, execution->device.info.name,
             execution->device.info.platform, clmgk_engine_name(execution->info.engine),
-            clmgk_tuning_source_name(execution->info.tuning), program_origin(execution->info.origin),
+            clmgk_tuning_source_name(execution->info.tuning), clmgk_program_origin_name(execution->info.origin),
             execution->info.compile_ms);
     if (arguments->repeat > 0)
         print_times("time", &execution->forward_ms, execution->forward_flops, arguments->repeat);
@@ -172,7 +167,7 @@ static json_t *make_json(const run_arguments *arguments, const run_problem *prob
     root = tool_json_merge(root, tool_json_sizes(desc));
     json_object_set_new(root, "workspace_bytes", json_integer((json_int_t)info->workspace_bytes));
     json_object_set_new(root, "compile_ms", tool_json_number(info->compile_ms));
-    json_object_set_new(root, "program", tool_json_text(program_origin(info->origin)));
+    json_object_set_new(root, "program", tool_json_text(clmgk_program_origin_name(info->origin)));
     json_object_set_new(root, "outputs", make_outputs(arguments));
     add_work(root, execution->forward_flops, &execution->forward_ms, arguments->repeat);
     if (desc->gradients != 0)
