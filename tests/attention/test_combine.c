@@ -160,3 +160,12 @@ TH_TEST(lse_is_optional)
     th_run_pass(session, &without, TH_COMBINE, &options);
     assert_memory_equal(with.array[TH_O].values, without.array[TH_O].values, with.array[TH_O].count * sizeof(double));
 }
+
+/* A plan of both passes: the number of parts plays no role in the forward pass. */
+TH_TEST(parts_are_of_no_other_pass)
+{
+    const clmgk_attention_desc desc = whole_desc(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32);
+    TH_PROBLEM problem = th_problem_make(&desc, 2);
+    problem.parts = INT64_MAX;
+    th_run(session, &problem, 0);
+}
