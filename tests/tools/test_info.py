@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """clmgk-info: listing, self-test, program cache."""
 import json
+import os
+import pty
+import re
+import subprocess
 import unittest
 
 import numpy as np
 
-from program_test import QUICK, ProgramTest, run
+from program_test import BIN, QUICK, ProgramTest, run
 
 DEVICE_KEYS = {
     "selector": str,
@@ -124,6 +128,8 @@ class Listing(InfoTest):
         self.refuse(2, "--cache-clear", "--device", "0:0", words=["--cache-clear", "--device"])
         self.refuse(2, "--tunables", "--device", "0:0", words=["--tunables", "--device"])
         self.refuse(2, "--tunables", "--cache-clear", words=["--tunables", "--cache-clear"])
+        self.refuse(2, "--engine", "lane", words=["--engine", "--selftest"])
+        self.refuse(2, "--selftest", "--engine", "matrix", words=["--engine", "lane", "simt"])
         self.refuse(2, "--nothing", words=["--nothing"])
         self.refuse(2, "word", words=["word"])
 
@@ -229,14 +235,33 @@ class SelfTestAndCache(InfoTest):
         """The library's own cache: PoCL would keep programs itself."""
         return super().environment(POCL_KERNEL_CACHE="0", **changes)
 
+    def check_lines(self, device, engine):
+        """A line for each variant as soon as it is there; a terminal on standard error shows what is tested."""
+        read, write = pty.openpty()
+        with subprocess.Popen([BIN / "clmgk-info", "--selftest", "--device", device], stdout=subprocess.PIPE, stderr=write,
+                              env=self.environment(), text=True) as program:
+            os.close(write)
+            shown = b""
+            for line in program.stdout:
+                if not line.startswith("    softmax "):
+                    continue
+                self.assertIsNone(program.poll())
+                shown += os.read(read, 4096)
+                break
+            lines = line + program.stdout.read()
+        os.close(read)
+        self.assertEqual(program.returncode, 0)
+        self.assertIn(f"self-test: softmax, engine {engine} ...".encode(), shown)
+        self.assertEqual(re.findall(rf"(?m)^    (\S+) +{engine} +right: error ", lines), list(VARIANTS))
+
     def test_selftest_then_clear(self):
-        device = self.info()["devices"][0]["selector"]
-        text = self.accept("--selftest", "--device", device, env=self.environment()).stdout
-        for variant in VARIANTS:
-            self.assertRegex(text, rf"(?m)^    {variant} +(lane|simt) +right: error ")
-        found = self.info("--selftest", "--device", device)
+        device = self.info()["devices"][0]
+        own, other = device["engine"], "simt" if device["engine"] == "lane" else "lane"
+        self.check_lines(device["selector"], own)
+        found = self.info("--selftest", "--engine", other, "--device", device["selector"])
         results = found["devices"][0]["selftest"]
-        self.assertEqual([result["variant"] for result in results], [name for name in VARIANTS for _ in range(2)])
+        self.assertEqual([(result["variant"], result["engine"]) for result in results],
+                         [(name, other) for name in VARIANTS])
         for result in results:
             self.assertTrue(result["ok"], result)
             self.assertLessEqual(result["error"], result["bound"])

@@ -8,7 +8,8 @@
 
 #include <jansson.h>
 
-#define INFO_MAX_RESULTS 32
+#define INFO_VARIANT_COUNTED(...) +1
+#define INFO_MAX_RESULTS          (0 CLMGK_VARIANT_LIST(INFO_VARIANT_COUNTED))
 
 /* A variant on an engine of a device. */
 typedef struct info_result {
@@ -27,8 +28,11 @@ typedef struct info_selftest {
     bool ok;
 } info_selftest;
 
-/* A small problem of every variant on every engine, against the reference. */
-tool_exit info_run_selftest(const clmgk_device_info *info, info_selftest *test, tool_error *error);
+/* A small problem of every variant, against the reference, on `engine` (automatic: the device's). `report` (NULL:
+ * nobody) is given each result as soon as it is there; a terminal on standard error shows the variant that is being
+ * tested. */
+tool_exit info_run_selftest(const clmgk_device_info *info, clmgk_engine engine, info_selftest *test,
+                            void (*report)(const info_result *), tool_error *error);
 
 /* ---- tuning ------------------------------------------------------------------------------------------------- */
 

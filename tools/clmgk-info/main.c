@@ -5,11 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { OPTION_SELFTEST = TOOL_STANDARD_OPTION_COUNT, OPTION_CACHE_CLEAR, OPTION_TUNABLES, OPTION_COUNT };
+enum { OPTION_SELFTEST = TOOL_STANDARD_OPTION_COUNT, OPTION_ENGINE, OPTION_CACHE_CLEAR, OPTION_TUNABLES, OPTION_COUNT };
 
 static const tool_option options_table[OPTION_COUNT] = {
     TOOL_STANDARD_OPTIONS,
-    {"selftest", NULL, "run a small problem of every variant on every engine and check it against double precision"},
+    {"selftest", NULL, "run a small problem of every variant and check it against double precision"},
+    {"engine", "NAME", "with --selftest: the engine to test; default: the device's"},
     {"cache-clear", NULL, "only remove the compiled programs from the cache on disk"},
     {"tunables", NULL, "only list the kernel parameters with values, defaults, constraints and meaning"},
 };
@@ -51,7 +52,7 @@ static void mark_default(listing *list)
         list->entries[i].is_default = list->entries[i].info.device_id == chosen.device_id;
 }
 
-static tool_exit gather(const char *selector, bool selftest, listing *list, tool_error *error)
+static tool_exit gather(const char *selector, listing *list, tool_error *error)
 {
     clmgk_device_info *infos = NULL;
     size_t count = 0;
@@ -62,8 +63,6 @@ static tool_exit gather(const char *selector, bool selftest, listing *list, tool
     free(infos);
     TOOL_TRY(tool_check_memory(list->entries, "the list of devices", error));
     mark_default(list);
-    for (size_t i = 0; selftest && i < list->count; i++)
-        TOOL_TRY(info_run_selftest(&list->entries[i].info, &list->entries[i].test, error));
     for (size_t i = 0; i < list->count; i++) {
         entry *one = &list->entries[i];
         TOOL_TRY(tool_check_library(clmgk_cache_get_keeper(NULL, one->info.device_id, &one->keeper, &error->library),
@@ -71,9 +70,7 @@ static tool_exit gather(const char *selector, bool selftest, listing *list, tool
         TOOL_TRY(info_get_tuning(&one->info, &one->tuning, error));
         TOOL_TRY(info_get_products(&one->info, &one->products, error));
     }
-    TOOL_TRY(tool_check_library(clmgk_cache_get_info(NULL, &list->cache, &error->library), error));
-    TOOL_TRY(tool_check_library(clmgk_tuning_get_info(NULL, &list->tuning, &error->library), error));
-    return TOOL_DONE;
+    return tool_check_library(clmgk_tuning_get_info(NULL, &list->tuning, &error->library), error);
 }
 
 /* ---- text --------------------------------------------------------------------------------------------------- */
@@ -90,18 +87,16 @@ static const char *keeper_words(clmgk_program_keeper keeper)
                                             : "nobody: each process compiles them";
 }
 
-static void print_selftest(const info_selftest *test)
+static void print_result(const info_result *result)
 {
-    for (size_t i = 0; i < test->count; i++) {
-        const info_result *result = &test->results[i];
-        printf("    %-13s %-5s ", clmgk_variant_name(result->variant), clmgk_engine_name(result->engine));
-        if (!result->offered)
-            printf("not offered: %s\n", result->message);
-        else if (result->ok)
-            printf("right: error %.1e, bound %.1e\n", result->error, result->bound);
-        else
-            printf("WRONG: %s\n", result->message);
-    }
+    printf("    %-13s %-5s ", clmgk_variant_name(result->variant), clmgk_engine_name(result->engine));
+    if (!result->offered)
+        printf("not offered: %s\n", result->message);
+    else if (result->ok)
+        printf("right: error %.1e, bound %.1e\n", result->error, result->bound);
+    else
+        printf("WRONG: %s\n", result->message);
+    fflush(stdout);
 }
 
 static void print_entry(const entry *one)
@@ -121,14 +116,11 @@ static void print_entry(const entry *one)
     printf("\n");
     info_print_products(&one->products);
     printf("    compiled programs are kept by %s\n", keeper_words(one->keeper));
-    print_selftest(&one->test);
+    fflush(stdout);
 }
 
-static void print_listing(const listing *list)
+static void print_caches(const listing *list)
 {
-    printf("libclmgk %s\n", clmgk_version());
-    for (size_t i = 0; i < list->count; i++)
-        print_entry(&list->entries[i]);
     if (list->cache.path[0])
         printf("program cache: %s, %" PRIu64 " programs, %.1f MB\n", list->cache.path, list->cache.entries,
                1e-6 * (double)list->cache.bytes);
@@ -199,14 +191,24 @@ static tool_exit clear_cache(bool json, tool_error *error)
     return tool_flush_stdout(error);
 }
 
-static tool_exit show(const listing *list, bool json, tool_error *error)
+/* Lists and tests the devices in turn; the cache comes last, with what the tests left in it. */
+static tool_exit show(listing *list, bool selftest, clmgk_engine engine, bool json, tool_error *error)
 {
-    if (json) {
-        TOOL_TRY(tool_print_json(listing_json(list), error));
-    } else {
-        print_listing(list);
-        TOOL_TRY(tool_flush_stdout(error));
+    if (!json)
+        printf("libclmgk %s\n", clmgk_version());
+    for (size_t i = 0; i < list->count; i++) {
+        entry *const one = &list->entries[i];
+        if (!json)
+            print_entry(one);
+        if (selftest)
+            TOOL_TRY(info_run_selftest(&one->info, engine, &one->test, json ? NULL : print_result, error));
     }
+    TOOL_TRY(tool_check_library(clmgk_cache_get_info(NULL, &list->cache, &error->library), error));
+    if (json)
+        TOOL_TRY(tool_print_json(listing_json(list), error));
+    else
+        print_caches(list);
+    TOOL_TRY(tool_flush_stdout(error));
     for (size_t i = 0; i < list->count; i++) {
         if (list->entries[i].test.count && !list->entries[i].test.ok)
             return tool_fail(error, TOOL_CHECK_FAILED, "self-test: %s computes wrongly", list->entries[i].info.name);
@@ -217,6 +219,10 @@ static tool_exit show(const listing *list, bool json, tool_error *error)
 static tool_exit act(const char *const *values, listing *list, tool_error *error)
 {
     const bool json = values[TOOL_OPTION_JSON] != NULL;
+    clmgk_engine engine = CLMGK_ENGINE_AUTO;
+    TOOL_TRY(tool_parse_engine("engine", values[OPTION_ENGINE], &engine, error));
+    if (values[OPTION_ENGINE] && !values[OPTION_SELFTEST])
+        return tool_fail(error, TOOL_BAD_INPUT, "--engine: expected --selftest with it");
     if (values[OPTION_TUNABLES]) {
         if (values[TOOL_OPTION_DEVICE] || values[OPTION_SELFTEST] || values[OPTION_CACHE_CLEAR])
             return tool_fail(error, TOOL_BAD_INPUT,
@@ -231,8 +237,8 @@ static tool_exit act(const char *const *values, listing *list, tool_error *error
                              "expected no --device and no --selftest with it");
         return clear_cache(json, error);
     }
-    TOOL_TRY(gather(values[TOOL_OPTION_DEVICE], values[OPTION_SELFTEST] != NULL, list, error));
-    return show(list, json, error);
+    TOOL_TRY(gather(values[TOOL_OPTION_DEVICE], list, error));
+    return show(list, values[OPTION_SELFTEST] != NULL, engine, json, error);
 }
 
 int main(int argc, char **argv)

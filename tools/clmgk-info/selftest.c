@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A small problem of every variant on every engine. */
+/* A small problem of every variant. */
 #include "info.h"
 
 #include "cases.h"
+
+#include <unistd.h>
 
 static const clmgk_variant variants[] = {
 #define VARIANT_VALUE(name, ...) CLMGK_VARIANT_##name,
@@ -45,21 +47,37 @@ static tool_exit test_engine(const tool_device *device, const bench_arrays *arra
     return TOOL_DONE;
 }
 
+/* One line, written over; compiling takes seconds. */
+static void show_progress(const char *variant, const char *engine)
+{
+    if (!isatty(STDERR_FILENO))
+        return;
+    fprintf(stderr, "\r\033[K");
+    if (variant)
+        fprintf(stderr, "self-test: %s, engine %s ...", variant, engine);
+    fflush(stderr);
+}
+
 static tool_exit test_all(const tool_device *device, const bench_group *group, const bench_arrays *arrays,
-                          info_selftest *test, tool_error *error)
+                          clmgk_engine engine, info_selftest *test, void (*report)(const info_result *),
+                          tool_error *error)
 {
     for (size_t v = 0; v < TOOL_COUNT(variants); v++) {
-        for (clmgk_engine e = CLMGK_ENGINE_LANE; clmgk_engine_name(e) && test->count < INFO_MAX_RESULTS; e++) {
-            info_result *result = &test->results[test->count++];
-            *result = (info_result){.variant = variants[v], .engine = e};
-            TOOL_TRY(test_engine(device, arrays, &group->cases[v].desc, result, error));
-            test->ok = test->ok && result->ok;
-        }
+        info_result *result = &test->results[test->count++];
+        *result = (info_result){.variant = variants[v], .engine = engine};
+        show_progress(clmgk_variant_name(variants[v]), clmgk_engine_name(engine));
+        const tool_exit status = test_engine(device, arrays, &group->cases[v].desc, result, error);
+        show_progress(NULL, NULL);
+        TOOL_TRY(status);
+        test->ok = test->ok && result->ok;
+        if (report)
+            report(result);
     }
     return TOOL_DONE;
 }
 
-tool_exit info_run_selftest(const clmgk_device_info *info, info_selftest *test, tool_error *error)
+tool_exit info_run_selftest(const clmgk_device_info *info, clmgk_engine engine, info_selftest *test,
+                            void (*report)(const info_result *), tool_error *error)
 {
     bench_case cases[TOOL_COUNT(variants)] = {{0}};
     const bench_group group = {.cases = cases, .count = TOOL_COUNT(variants)};
@@ -71,7 +89,8 @@ tool_exit info_run_selftest(const clmgk_device_info *info, info_selftest *test, 
         TOOL_TRY(describe(variants[v], &cases[v].desc, error));
     TOOL_TRY_GOTO(status, tool_device_open_info(info, &device, error), done);
     TOOL_TRY_GOTO(status, bench_arrays_create(&device, &group, &arrays, error), done);
-    status = test_all(&device, &group, &arrays, test, error);
+    status =
+        test_all(&device, &group, &arrays, engine == CLMGK_ENGINE_AUTO ? info->engine : engine, test, report, error);
 done:
     bench_arrays_release(&arrays);
     tool_device_close(&device);
