@@ -255,7 +255,12 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  * whose end precedes its start is empty, and rows outside every sequence are not written. A negative or NaN prior or
  * variance gives NaN in its rows. No access is ever out of range.
  * Inputs may alias each other. Outputs and workspace may share a cl_mem with other arrays, but no element of an output
- * may belong to any other array of the call.
+ * may belong to any other array of the call. Calls refuse an output that shares a byte with another array of the same
+ * cl_mem, or of sub-buffers of one; interleaved arrays (packed dQKV) are told apart exactly, except in layouts with so
+ * many interleaved axes that the search would take long: these are accepted unchecked. Memory shared in other ways (one
+ * host pointer, SVM) is not seen.
+ * Kernels must be allowed to read inputs (not CL_MEM_WRITE_ONLY), write outputs (not CL_MEM_READ_ONLY), and do both
+ * with gradients and workspace.
  */
 typedef struct clmgk_attention_args {
     size_t struct_size;  /* sizeof(clmgk_attention_args) */
@@ -290,9 +295,10 @@ CLMGK_API clmgk_presence clmgk_array_presence(const clmgk_attention_desc *resolv
  * compiles and never waits for the device. The pass begins after the num_wait events of `wait_list` (as in
  * clEnqueueNDRangeKernel). `event`, if not NULL, receives the event of its end; the caller releases it.
  * Thread-safe, also for one plan and one queue, as far as OpenCL is.
- * Errors: INVALID_VALUE (NULL, queue or wait list), INVALID_BUFFER (missing, too small, of another context),
- * OUT_OF_*, OPENCL. After INVALID_* nothing was enqueued. Other errors may occur between the kernels of a pass: outputs
- * and workspace are then undefined, and in use until the queue is finished.
+ * Errors: INVALID_VALUE (NULL, queue or wait list), INVALID_BUFFER (missing, too small, of another context, no buffer,
+ * not accessible, or an output that shares elements), OUT_OF_*, OPENCL. After INVALID_* nothing was enqueued. Other
+ * errors may occur between the kernels of a pass: outputs and workspace are then undefined, and in use until the queue
+ * is finished.
  */
 CLMGK_API clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
                                              cl_uint num_wait, const cl_event *wait_list, cl_event *event,

@@ -162,7 +162,8 @@ typedef struct clmgk_gemm_args {
  * Enqueues the product on `queue`, a queue of the plan's context and device, in order or out of order. Never waits for
  * the device. The product begins after the events of `wait_list`; `event`, if not NULL, receives the event of its end;
  * the caller releases it. Thread-safe.
- * Errors: INVALID_VALUE (NULL, queue or wait list), INVALID_BUFFER (missing, too small, of another context),
+ * Errors: INVALID_VALUE (NULL, queue or wait list), INVALID_BUFFER (missing, too small, of another context, no buffer,
+ * not accessible, or C or the workspace shares elements: as in attention.h),
  * UNSUPPORTED (clblast: offset and extent together from 2^31 elements on), OUT_OF_*, OPENCL. After OUT_OF_* or OPENCL,
  * C and workspace are undefined, and in use until the queue is finished.
  */

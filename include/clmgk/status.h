@@ -19,7 +19,7 @@
     X(OK, 0, "success")                                                                                                \
     X(ERROR_INVALID_VALUE, 1, "a field or argument has a value outside its range")                                     \
     X(ERROR_INVALID_SHAPE, 2, "axes or strides do not fit each other")                                                 \
-    X(ERROR_INVALID_BUFFER, 3, "a buffer is missing, too small, or of another context")                                \
+    X(ERROR_INVALID_BUFFER, 3, "a buffer is missing, too small, of another context, or shares elements of an output")  \
     X(ERROR_UNSUPPORTED, 4, "legal, but not offered on this device or in this version")                                \
     X(ERROR_OVERFLOW, 5, "a product of sizes does not fit")                                                            \
     X(ERROR_NO_DEVICE, 6, "no usable OpenCL device, or none matches")                                                  \

@@ -10,35 +10,56 @@
 
 /* ---- checks ------------------------------------------------------------------------------------------------- */
 
-/* Bytes from the first element to one past the last. */
-static clmgk_status bytes_of(const clmgk_plan *plan, clmgk_array array, const mgk_call *call, uint64_t *bytes,
-                             clmgk_error *error)
+_Static_assert((int)CLMGK_ARRAYS <= (int)MGK_OPERANDS, "arrays of a call");
+
+/* The arrays of a call, and extents of those whose size the call gives. */
+typedef struct call_arrays {
+    mgk_operands operands;
+    mgk_extent parts[2]; /* PARTS_O, PARTS_LSE */
+} call_arrays;
+
+static int access_of(clmgk_pass pass, clmgk_array array)
 {
+    if (!mgk_array_is_output(pass, array))
+        return MGK_READ;
+    return pass == CLMGK_PASS_BACKWARD ? MGK_READ | MGK_WRITE : MGK_WRITE; /* some gradients are sums in place */
+}
+
+static clmgk_status add_array(const clmgk_plan *plan, clmgk_pass pass, clmgk_array array, const mgk_call *call,
+                              call_arrays *arrays, clmgk_error *error)
+{
+    const mgk_plan_array *const line = &plan->array[array];
+    const clmgk_buffer *const buffer = call->buffers[array];
     const char *const name = mgk_array_name(array);
-    const bool of_parts = array == CLMGK_ARRAY_PARTS_O || array == CLMGK_ARRAY_PARTS_LSE;
-    const int64_t parts = of_parts ? call->parts : 1;
-    int64_t extent = 0, total = 0;
-    if (!mgk_array_extent(&plan->desc, array, &extent)) /* checked with the descriptor */
-        return mgk_fail(error, CLMGK_ERROR_INTERNAL, "%s: extent", name);
-    if (!mgk_mul_i64(extent * (int64_t)clmgk_array_element_size(&plan->desc, array), parts, &total))
-        return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: %" PRId64 " parts do not fit in 64 bits", name, parts);
-    *bytes = (uint64_t)total;
+    const mgk_extent *extent = &line->extent;
+    if (array == CLMGK_ARRAY_PARTS_O || array == CLMGK_ARRAY_PARTS_LSE) {
+        mgk_extent *const parts = &arrays->parts[array != CLMGK_ARRAY_PARTS_O];
+        int64_t bytes = 0;
+        if (!mgk_mul_i64(extent->bytes, call->parts, &bytes))
+            return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: %" PRId64 " parts do not fit in 64 bits", name,
+                            call->parts);
+        *parts = mgk_extent_dense(bytes);
+        extent = parts;
+    }
+    if (buffer->memory != NULL)
+        arrays->operands.item[arrays->operands.count++] =
+            (mgk_operand){name, buffer, extent, line->element, access_of(pass, array), NULL, 0};
+    else if (line->presence[pass] == CLMGK_REQUIRED && extent->bytes > 0) /* OpenCL has no empty buffers */
+        return mgk_fail_missing(&plan->desc, pass, array, "a buffer", error);
     return CLMGK_OK;
 }
 
-static clmgk_status check_array(const clmgk_plan *plan, clmgk_pass pass, clmgk_array array, const mgk_call *call,
-                                clmgk_error *error)
+static clmgk_status check_arrays(const clmgk_plan *plan, clmgk_pass pass, const mgk_call *call,
+                                 const clmgk_buffer *workspace, clmgk_error *error)
 {
-    const clmgk_buffer *const buffer = call->buffers[array];
-    const char *const name = mgk_array_name(array);
-    uint64_t bytes = 0;
-    MGK_TRY(bytes_of(plan, array, call, &bytes, error));
-    if (buffer->memory != NULL)
-        return mgk_check_memory(plan->context, buffer, name, clmgk_array_element_size(&plan->desc, array), bytes,
-                                error);
-    /* OpenCL has no empty buffers: an array without elements needs none */
-    const bool required = clmgk_array_presence(&plan->desc, pass, array) == CLMGK_REQUIRED;
-    return required && bytes > 0 ? mgk_fail_missing(&plan->desc, pass, array, "a buffer", error) : CLMGK_OK;
+    call_arrays arrays;
+    arrays.operands.count = 0;
+    for (int i = 0; i < CLMGK_ARRAY_WORKSPACE; ++i)
+        if (plan->array[i].presence[pass] != CLMGK_ABSENT)
+            MGK_TRY(add_array(plan, pass, (clmgk_array)i, call, &arrays, error));
+    const uint64_t bytes = plan->pass[pass]->plan.steps.workspace_bytes;
+    MGK_TRY(mgk_operands_add_workspace(&arrays.operands, workspace, bytes, error));
+    return mgk_check_operands(plan->context, &arrays.operands, error);
 }
 
 /* The arrays that the pass uses. */
@@ -48,7 +69,7 @@ static clmgk_status list_arrays(const clmgk_plan *plan, clmgk_pass pass, clmgk_a
     for (int i = 0; i < CLMGK_ARRAYS; ++i) {
         const clmgk_array array = (clmgk_array)i;
         const clmgk_buffer *const buffer = clmgk_array_buffer(args, array);
-        if (clmgk_array_presence(&plan->desc, pass, array) != CLMGK_ABSENT) {
+        if (plan->array[i].presence[pass] != CLMGK_ABSENT) {
             call->buffers[i] = buffer;
             call->added |= (uint64_t)((clmgk_array_get_info(array)->gradient & args->accumulate) != 0) << i;
         } else if (buffer->memory != NULL && mgk_array_is_of_pass(pass, array)) {
@@ -95,18 +116,14 @@ static clmgk_status read_call(const clmgk_plan *plan, clmgk_pass pass, const clm
 static clmgk_status enqueue(clmgk_plan *plan, clmgk_pass pass, const clmgk_attention_args *given,
                             const mgk_queue_place *at, clmgk_error *error)
 {
-    clmgk_attention_args args;
+    clmgk_attention_args args = CLMGK_ATTENTION_ARGS_INIT;
     mgk_call call;
     MGK_TRY(read_call(plan, pass, given, &args, &call, error));
     MGK_TRY(mgk_check_queue(plan->context, at->queue, error));
     MGK_TRY(mgk_check_wait_list(plan->context, at->num_wait, at->wait_list, error));
-    for (int i = 0; i < CLMGK_ARRAY_WORKSPACE; ++i)
-        if (clmgk_array_presence(&plan->desc, pass, (clmgk_array)i) != CLMGK_ABSENT)
-            MGK_TRY(check_array(plan, pass, (clmgk_array)i, &call, error));
-    mgk_steps *const steps = &plan->pass[pass]->plan.steps;
-    MGK_TRY(mgk_check_workspace(plan->context, &args.workspace, steps->workspace_bytes, error));
+    MGK_TRY(check_arrays(plan, pass, &call, &args.workspace, error));
     args.workspace.offset /= sizeof(float); /* call's, too */
-    return mgk_steps_enqueue(steps, &call, at, error);
+    return mgk_steps_enqueue(&plan->pass[pass]->plan.steps, &call, at, error);
 }
 
 clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,

@@ -304,6 +304,19 @@ static void plan_begin(clmgk_plan *plan, clmgk_context *context, const clmgk_att
     plan->limits.local = context->facts.info.local_memory_bytes;
 }
 
+static void list_arrays(clmgk_plan *plan)
+{
+    for (int i = 0; i < CLMGK_ARRAYS; ++i) {
+        mgk_plan_array *const line = &plan->array[i];
+        const clmgk_shape shape = clmgk_array_shape(&plan->desc, (clmgk_array)i);
+        line->element = clmgk_array_element_size(&plan->desc, (clmgk_array)i);
+        line->extent =
+            shape.rank > 0 ? mgk_extent_of(shape.rank, shape.size, shape.stride, line->element) : mgk_extent_dense(0);
+        for (int pass = 0; pass < CLMGK_PASSES; ++pass)
+            line->presence[pass] = clmgk_array_presence(&plan->desc, (clmgk_pass)pass, (clmgk_array)i);
+    }
+}
+
 clmgk_status mgk_plan_try(clmgk_context *context, const clmgk_attention_desc *desc, clmgk_pass which,
                           clmgk_engine engine, const char *parameters, clmgk_error *error)
 {
@@ -337,6 +350,7 @@ clmgk_status clmgk_plan_create(clmgk_context *context, const clmgk_attention_des
     plan_begin(plan, context, &resolved);
 
     clmgk_status status;
+    list_arrays(plan);
     MGK_TRY_GOTO(status, make_passes(plan, &chosen, error), fail);
     MGK_TRY_GOTO(status, describe(plan, error), fail);
     *out = plan;

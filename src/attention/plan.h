@@ -4,6 +4,7 @@
 #define MGK_PLAN_H
 
 #include "attention/core/family.h"
+#include "device/extents.h"
 #include "tuning/database.h"
 
 /* A compiled pass of a plan. */
@@ -14,9 +15,17 @@ typedef struct mgk_compiled_pass {
     clmgk_tuning_source source; /* of engine and parameters */
 } mgk_compiled_pass;
 
+/* An array of the plan, as each call needs it. */
+typedef struct mgk_plan_array {
+    mgk_extent extent; /* of PARTS_O and PARTS_LSE: one part's */
+    size_t element;    /* bytes */
+    clmgk_presence presence[CLMGK_PASSES];
+} mgk_plan_array;
+
 struct clmgk_plan {
     clmgk_context *context;
     clmgk_attention_desc desc; /* resolved */
+    mgk_plan_array array[CLMGK_ARRAYS];
     const mgk_family *family;
     bool untuned; /* ignore tuned values, which do not work here */
     mgk_limits limits;

@@ -4,27 +4,6 @@
 
 #include <inttypes.h>
 
-clmgk_status mgk_check_memory(const clmgk_context *given, const clmgk_buffer *buffer, const char *name,
-                              uint64_t element, uint64_t bytes, clmgk_error *error)
-{
-    cl_context context = NULL;
-    size_t size = 0;
-    cl_int code = clGetMemObjectInfo(buffer->memory, CL_MEM_CONTEXT, sizeof(context), &context, NULL);
-    if (code == CL_INVALID_MEM_OBJECT)
-        return mgk_fail_code(error, CLMGK_ERROR_INVALID_BUFFER, code, "%s: expected a memory object", name);
-    MGK_TRY(mgk_check_cl(error, code, "clGetMemObjectInfo"));
-    if (context != given->context)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: a buffer of another OpenCL context than the plan's",
-                        name);
-    code = clGetMemObjectInfo(buffer->memory, CL_MEM_SIZE, sizeof(size), &size, NULL);
-    MGK_TRY(mgk_check_cl(error, code, "clGetMemObjectInfo"));
-    if (bytes > 0 && (buffer->offset > (UINT64_MAX - bytes) / element || buffer->offset * element + bytes > size))
-        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
-                        "%s: a buffer of %zu bytes: expected %" PRIu64 " bytes from element %" PRIu64 " on", name, size,
-                        bytes, buffer->offset);
-    return CLMGK_OK;
-}
-
 clmgk_status mgk_check_queue(const clmgk_context *given, cl_command_queue queue, clmgk_error *error)
 {
     cl_context context = NULL;
@@ -63,8 +42,91 @@ clmgk_status mgk_check_wait_list(const clmgk_context *given, cl_uint num_wait, c
     return CLMGK_OK;
 }
 
-clmgk_status mgk_check_workspace(const clmgk_context *given, const clmgk_buffer *workspace, uint64_t bytes,
-                                 clmgk_error *error)
+/* ---- arrays --------------------------------------------------------------------------------------------------- */
+
+/* Properties of a memory object. */
+typedef struct memory_facts {
+    cl_context context;
+    cl_mem_object_type type;
+    cl_mem_flags flags;
+    size_t size, origin;
+    cl_mem parent; /* NULL: not a part */
+} memory_facts;
+
+static cl_int ask_memory(cl_mem memory, memory_facts *facts)
+{
+    const struct {
+        cl_mem_info what;
+        size_t size;
+        void *answer;
+    } questions[] = {{CL_MEM_CONTEXT, sizeof(facts->context), &facts->context},
+                     {CL_MEM_TYPE, sizeof(facts->type), &facts->type},
+                     {CL_MEM_FLAGS, sizeof(facts->flags), &facts->flags},
+                     {CL_MEM_SIZE, sizeof(facts->size), &facts->size},
+                     {CL_MEM_ASSOCIATED_MEMOBJECT, sizeof(cl_mem), &facts->parent},
+                     {CL_MEM_OFFSET, sizeof(facts->origin), &facts->origin}};
+    *facts = (memory_facts){.parent = NULL};
+    cl_int code = CL_SUCCESS;
+    for (size_t i = 0; i < MGK_COUNT(questions) && code == CL_SUCCESS; ++i)
+        if (questions[i].what != CL_MEM_OFFSET || facts->parent != NULL)
+            code = clGetMemObjectInfo(memory, questions[i].what, questions[i].size, questions[i].answer, NULL);
+    return code;
+}
+
+static clmgk_status check_access(const mgk_operand *x, cl_mem_flags flags, clmgk_error *error)
+{
+    if ((x->access & MGK_WRITE) != 0 && (flags & CL_MEM_READ_ONLY) != 0)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
+                        "%s: a CL_MEM_READ_ONLY buffer: expected one that kernels may write", x->name);
+    if ((x->access & MGK_READ) != 0 && (flags & CL_MEM_WRITE_ONLY) != 0)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
+                        "%s: a CL_MEM_WRITE_ONLY buffer: expected one that kernels may read", x->name);
+    return CLMGK_OK;
+}
+
+static clmgk_status check_operand(const clmgk_context *given, mgk_operand *x, clmgk_error *error)
+{
+    memory_facts facts;
+    const uint64_t offset = x->buffer->offset, bytes = (uint64_t)x->extent->bytes;
+    const cl_int code = ask_memory(x->buffer->memory, &facts);
+    if (code == CL_INVALID_MEM_OBJECT)
+        return mgk_fail_code(error, CLMGK_ERROR_INVALID_BUFFER, code, "%s: expected a memory object", x->name);
+    MGK_TRY(mgk_check_cl(error, code, "clGetMemObjectInfo"));
+    if (facts.context != given->context)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: a buffer of another OpenCL context than the plan's",
+                        x->name);
+    if (facts.type != CL_MEM_OBJECT_BUFFER)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: a memory object of type 0x%x: expected a buffer",
+                        x->name, (unsigned)facts.type);
+    if (bytes > 0 && (offset > (UINT64_MAX - bytes) / x->element || offset * x->element + bytes > facts.size))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
+                        "%s: a buffer of %zu bytes: expected %" PRIu64 " bytes from element %" PRIu64 " on", x->name,
+                        facts.size, bytes, offset);
+    x->whole = facts.parent != NULL ? facts.parent : x->buffer->memory;
+    x->begin = bytes > 0 ? (int64_t)(facts.origin + offset * x->element) : 0;
+    return check_access(x, facts.flags, error);
+}
+
+static clmgk_status check_overlap(const mgk_operand *output, const mgk_operand *other, clmgk_error *error)
+{
+    if (output->whole != other->whole || !mgk_extents_meet(output->extent, output->begin, other->extent, other->begin))
+        return CLMGK_OK;
+    return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
+                    "%s: shares memory with %s: expected an output whose elements belong to no other array",
+                    output->name, other->name);
+}
+
+static clmgk_status check_overlaps(const mgk_operands *operands, clmgk_error *error)
+{
+    for (size_t i = 0; i < operands->count; ++i)
+        for (size_t j = 0; (operands->item[i].access & MGK_WRITE) != 0 && j < operands->count; ++j)
+            if (j != i)
+                MGK_TRY(check_overlap(&operands->item[i], &operands->item[j], error));
+    return CLMGK_OK;
+}
+
+clmgk_status mgk_operands_add_workspace(mgk_operands *operands, const clmgk_buffer *workspace, uint64_t bytes,
+                                        clmgk_error *error)
 {
     if (bytes == 0)
         return CLMGK_OK;
@@ -75,5 +137,15 @@ clmgk_status mgk_check_workspace(const clmgk_context *given, const clmgk_buffer 
         return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
                         "workspace: offset %" PRIu64 ": expected a multiple of %zu bytes", workspace->offset,
                         sizeof(float));
-    return mgk_check_memory(given, workspace, "workspace", 1, bytes, error);
+    operands->workspace = mgk_extent_dense((int64_t)bytes);
+    operands->item[operands->count++] =
+        (mgk_operand){"workspace", workspace, &operands->workspace, 1, MGK_READ | MGK_WRITE, NULL, 0};
+    return CLMGK_OK;
+}
+
+clmgk_status mgk_check_operands(const clmgk_context *given, mgk_operands *operands, clmgk_error *error)
+{
+    for (size_t i = 0; i < operands->count; ++i)
+        MGK_TRY(check_operand(given, &operands->item[i], error));
+    return check_overlaps(operands, error);
 }

@@ -4,6 +4,7 @@
 #define MGK_CHECKS_H
 
 #include "device/device.h"
+#include "device/extents.h"
 
 /* A queue of the context and its device. */
 clmgk_status mgk_check_queue(const clmgk_context *context, cl_command_queue queue, clmgk_error *error);
@@ -12,12 +13,36 @@ clmgk_status mgk_check_queue(const clmgk_context *context, cl_command_queue queu
 clmgk_status mgk_check_wait_list(const clmgk_context *context, cl_uint num_wait, const cl_event *wait_list,
                                  clmgk_error *error);
 
-/* A buffer of the context, with room for `bytes` bytes after its offset in elements of `element` bytes. */
-clmgk_status mgk_check_memory(const clmgk_context *context, const clmgk_buffer *buffer, const char *name,
-                              uint64_t element, uint64_t bytes, clmgk_error *error);
+/* What kernels do with an array. */
+enum { MGK_READ = 1, MGK_WRITE = 2 };
 
-/* A workspace of `bytes` bytes, which may be 0. */
-clmgk_status mgk_check_workspace(const clmgk_context *context, const clmgk_buffer *workspace, uint64_t bytes,
-                                 clmgk_error *error);
+enum { MGK_OPERANDS = 64 }; /* most arrays of a call */
+
+/* An array of a call. */
+typedef struct mgk_operand {
+    const char *name;
+    const clmgk_buffer *buffer; /* its offset is in elements of `element` bytes */
+    const mgk_extent *extent;
+    uint64_t element;
+    int access;
+    /* Set by its check: the buffer, not part of another, and the first element's byte in it. */
+    cl_mem whole;
+    int64_t begin;
+} mgk_operand;
+
+/* The arrays of a call. */
+typedef struct mgk_operands {
+    mgk_operand item[MGK_OPERANDS];
+    size_t count;
+    mgk_extent workspace;
+} mgk_operands;
+
+/* Adds a workspace of `bytes` bytes (0: none) to the operands, which must stay where they are. */
+clmgk_status mgk_operands_add_workspace(mgk_operands *operands, const clmgk_buffer *workspace, uint64_t bytes,
+                                        clmgk_error *error);
+
+/* Checks that each array is a buffer of the context, with room for its extent, that kernels may access, and that no
+ * output shares a byte with another array. */
+clmgk_status mgk_check_operands(const clmgk_context *context, mgk_operands *operands, clmgk_error *error);
 
 #endif

@@ -3,17 +3,32 @@
 #include "device/checks.h"
 #include "gemm/gemm.h"
 
-static clmgk_status check_matrix(const clmgk_gemm_plan *plan, const clmgk_buffer *buffer, const char *name,
-                                 const mgk_gemm_matrix *matrix, clmgk_error *error)
+static clmgk_status add_matrix(const clmgk_gemm_plan *plan, const clmgk_buffer *buffer, const char *name,
+                               const mgk_gemm_matrix *matrix, int access, mgk_extent *extent, mgk_operands *operands,
+                               clmgk_error *error)
 {
-    int64_t extent = 0;
-    if (!mgk_gemm_extent(matrix, plan->desc.batch, &extent)) /* checked with the descriptor */
-        return mgk_fail(error, CLMGK_ERROR_INTERNAL, "%s: extent", name);
     const size_t element = mgk_gemm_element(plan->desc.dtype);
+    const int64_t size[] = {plan->desc.batch, matrix->rows, matrix->columns};
+    const int64_t stride[] = {matrix->stride, matrix->ld, 1};
+    *extent = mgk_extent_of((int)MGK_COUNT(size), size, stride, element);
     if (buffer->memory != NULL)
-        return mgk_check_memory(plan->context, buffer, name, element, (uint64_t)extent * element, error);
-    /* OpenCL has no empty buffers: an array without elements needs none */
-    return extent == 0 ? CLMGK_OK : mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: NULL: expected a buffer", name);
+        operands->item[operands->count++] = (mgk_operand){name, buffer, extent, element, access, NULL, 0};
+    else if (extent->bytes > 0) /* OpenCL has no empty buffers: an array without elements needs none */
+        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: NULL: expected a buffer", name);
+    return CLMGK_OK;
+}
+
+static clmgk_status check_arrays(const clmgk_gemm_plan *plan, const clmgk_gemm_args *args, clmgk_error *error)
+{
+    const mgk_gemm_matrix a = mgk_gemm_a(&plan->desc), b = mgk_gemm_b(&plan->desc), c = mgk_gemm_c(&plan->desc);
+    const int c_access = plan->desc.beta == 0.0 ? MGK_WRITE : MGK_READ | MGK_WRITE;
+    mgk_extent extents[3];
+    mgk_operands operands = {.count = 0};
+    MGK_TRY(add_matrix(plan, &args->a, "a", &a, MGK_READ, &extents[0], &operands, error));
+    MGK_TRY(add_matrix(plan, &args->b, "b", &b, MGK_READ, &extents[1], &operands, error));
+    MGK_TRY(add_matrix(plan, &args->c, "c", &c, c_access, &extents[2], &operands, error));
+    MGK_TRY(mgk_operands_add_workspace(&operands, &args->workspace, plan->info.workspace_bytes, error));
+    return mgk_check_operands(plan->context, &operands, error);
 }
 
 clmgk_status clmgk_enqueue_gemm(const clmgk_gemm_plan *plan, cl_command_queue queue, const clmgk_gemm_args *args,
@@ -26,12 +41,7 @@ clmgk_status clmgk_enqueue_gemm(const clmgk_gemm_plan *plan, cl_command_queue qu
     MGK_TRY(mgk_struct_read(args, "args", sizeof(given), &given, sizeof(given), error));
     MGK_TRY(mgk_check_queue(plan->context, queue, error));
     MGK_TRY(mgk_check_wait_list(plan->context, num_wait, wait_list, error));
-    const mgk_gemm_matrix a = mgk_gemm_a(&plan->desc), b = mgk_gemm_b(&plan->desc);
-    const mgk_gemm_matrix c = mgk_gemm_c(&plan->desc);
-    MGK_TRY(check_matrix(plan, &given.a, "a", &a, error));
-    MGK_TRY(check_matrix(plan, &given.b, "b", &b, error));
-    MGK_TRY(check_matrix(plan, &given.c, "c", &c, error));
-    MGK_TRY(mgk_check_workspace(plan->context, &given.workspace, plan->info.workspace_bytes, error));
+    MGK_TRY(check_arrays(plan, &given, error));
     mgk_call call = mgk_empty_call();
     call.buffers[MGK_GEMM_A] = &given.a;
     call.buffers[MGK_GEMM_B] = &given.b;

@@ -502,6 +502,170 @@ TH_TEST(bad_buffers)
     }
 }
 
+static void enqueue_passes(fixture *f, const clmgk_attention_args *a)
+{
+    for (size_t n = 0; n < TH_COUNT(calls); n++) {
+        const enqueue_call call = call_with(f, calls[n], a);
+        clmgk_error error = {0};
+        cl_event event = NULL;
+        if (!has_call(f->kind, calls[n]))
+            continue;
+        if (enqueue(&call, &event, &error) != CLMGK_OK)
+            fail_msg("call %d: %s", calls[n], error.message);
+        assert_non_null(event);
+        assert_int_equal(clReleaseEvent(event), CL_SUCCESS);
+    }
+    assert_int_equal(clFinish(f->session->queue), CL_SUCCESS);
+}
+
+/* ---- memory of their own ------------------------------------------------------------------------------------------
+ */
+
+enum { PARENT_BYTES = 65536, PART_BYTES = 32768 };
+
+static bool is_of_call(const fixture *f, const slot *s, int which)
+{
+    return has_slot(s, f->kind) && ((s->required | s->optional) & which) != 0;
+}
+
+static cl_mem make_memory(const fixture *f, cl_mem_flags flags, size_t bytes)
+{
+    cl_int code = CL_SUCCESS;
+    cl_mem const memory = clCreateBuffer(f->session->cl, flags, bytes, NULL, &code);
+    assert_int_equal(code, CL_SUCCESS);
+    return memory;
+}
+
+static cl_mem part_of(cl_mem parent, size_t origin)
+{
+    const cl_buffer_region region = {origin, PART_BYTES};
+    cl_int code = CL_SUCCESS;
+    cl_mem const part = clCreateSubBuffer(parent, 0, CL_BUFFER_CREATE_TYPE_REGION, &region, &code);
+    assert_int_equal(code, CL_SUCCESS);
+    return part;
+}
+
+/* An output in the memory of each other array: the same buffer, and parts of one. */
+static void shared_output(fixture *f, int which, const slot *s, cl_mem parent, const cl_mem parts[3])
+{
+    clmgk_attention_args a = f->good;
+    const enqueue_call call = call_with(f, which, &a);
+    *buffer_of(&a, s) = (clmgk_buffer){parent, PART_BYTES / 4};
+    for (size_t n = 0; n < TH_COUNT(slots); n++) {
+        if (&slots[n] == s || !is_of_call(f, &slots[n], which))
+            continue;
+        clmgk_buffer *const other = buffer_of(&a, &slots[n]);
+        const clmgk_buffer good = *other;
+        *other = *buffer_of(&a, s);
+        expect_refused(f, &call, BUFFER, name_of(s), name_of(&slots[n]));
+        expect_refused(f, &call, BUFFER, name_of(&slots[n]), name_of(s));
+        *other = (clmgk_buffer){parts[1], 0};
+        expect_refused(f, &call, BUFFER, name_of(s), name_of(&slots[n]));
+        *other = (clmgk_buffer){parts[1], PART_BYTES / 8}; /* other elements of the same part */
+        *buffer_of(&a, s) = (clmgk_buffer){parts[2], 0};
+        expect_refused(f, &call, BUFFER, name_of(s), name_of(&slots[n]));
+        *buffer_of(&a, s) = (clmgk_buffer){parent, PART_BYTES / 4};
+        *other = good;
+    }
+    if (which == BACKWARD && f->info.backward_workspace_bytes > 0) {
+        a.workspace.memory = make_memory(f, CL_MEM_READ_WRITE, PARENT_BYTES + clmgk_plan_workspace_size(f->plan));
+        *buffer_of(&a, s) = (clmgk_buffer){a.workspace.memory, 4};
+        expect_refused(f, &call, BUFFER, name_of(s), "workspace");
+        assert_int_equal(clReleaseMemObject(a.workspace.memory), CL_SUCCESS);
+    }
+}
+
+/* Inputs may share all, outputs nothing; a buffer and its parts are one memory. */
+TH_TEST(shared_memory)
+{
+    for (size_t i = 0; i < TH_COUNT(kinds); i++) {
+        fixture f = open_fixture(session, kinds[i]);
+        cl_mem const parent = make_memory(&f, CL_MEM_READ_WRITE, 2 * PARENT_BYTES);
+        cl_mem const parts[3] = {part_of(parent, 0), part_of(parent, PART_BYTES),
+                                 part_of(parent, PART_BYTES + PART_BYTES / 2)};
+        for (size_t n = 0; n < TH_COUNT(slots); n++)
+            for (size_t k = 0; k < TH_COUNT(calls); k++)
+                if (has_call(kinds[i], calls[k]) && has_slot(&slots[n], kinds[i]) && (slots[n].written & calls[k]) != 0)
+                    shared_output(&f, calls[k], &slots[n], parent, parts);
+        expect_untouched(&f);
+        clmgk_attention_args a = f.good; /* side by side in one buffer */
+        a.q = (clmgk_buffer){parts[0], 0};
+        a.k = a.q;
+        a.grad_q = (clmgk_buffer){parent, PART_BYTES / 4};
+        a.grad_k = (clmgk_buffer){parts[2], 0};
+        enqueue_passes(&f, &a);
+        for (size_t n = 0; n < TH_COUNT(parts); n++)
+            assert_int_equal(clReleaseMemObject(parts[n]), CL_SUCCESS);
+        assert_int_equal(clReleaseMemObject(parent), CL_SUCCESS);
+        close_fixture(&f);
+    }
+}
+
+/* dQ, dK and dV side by side in each token of one buffer: taken as long as no two elements meet. */
+TH_TEST(interleaved_gradients)
+{
+    clmgk_attention_desc desc = every_field(PADDED);
+    const int64_t row = 2 * desc.head_size + desc.value_size, token = desc.heads * row;
+    const clmgk_layout packed = {.strided = 1, .batch = desc.length_k * token, .head = row, .token = token};
+    desc.grad_q = desc.grad_k = desc.grad_v = packed;
+    fixture f = open_fixture_of(session, PADDED, &desc);
+    cl_mem const memory = make_memory(&f, CL_MEM_READ_WRITE, PARENT_BYTES);
+    clmgk_attention_args a = f.good;
+    const enqueue_call call = call_with(&f, BACKWARD, &a);
+    a.grad_q = (clmgk_buffer){memory, 0};
+    a.grad_k = (clmgk_buffer){memory, (uint64_t)desc.head_size};
+    a.grad_v = (clmgk_buffer){memory, (uint64_t)desc.head_size * 2};
+    enqueue_passes(&f, &a);
+    a.grad_k.offset--;
+    expect_refused(&f, &call, BUFFER, "grad_q", "grad_k");
+    a.grad_k.offset += 2;
+    expect_refused(&f, &call, BUFFER, "grad_k", "grad_v");
+    assert_int_equal(clReleaseMemObject(memory), CL_SUCCESS);
+    close_fixture(&f);
+}
+
+/* Buffers that kernels may not read, or not write; an image. */
+TH_TEST(memory_of_the_wrong_kind)
+{
+    fixture f = open_fixture(session, PADDED);
+    cl_mem const read_only = make_memory(&f, CL_MEM_READ_ONLY, PARENT_BYTES);
+    cl_mem const write_only = make_memory(&f, CL_MEM_WRITE_ONLY, PARENT_BYTES);
+    const cl_image_format format = {CL_RGBA, CL_FLOAT};
+    const cl_image_desc shape = {.image_type = CL_MEM_OBJECT_IMAGE2D, .image_width = 64, .image_height = 64};
+    cl_mem const image =
+        clCreateImage(session->cl, CL_MEM_READ_WRITE, &format, &shape, NULL, NULL); /* NULL: has none */
+    for (size_t n = 0; n < TH_COUNT(slots); n++)
+        for (size_t k = 0; k < TH_COUNT(calls); k++) {
+            clmgk_attention_args a = f.good;
+            const enqueue_call call = call_with(&f, calls[k], &a);
+            const bool written = (slots[n].written & calls[k]) != 0;
+            if (!is_of_call(&f, &slots[n], calls[k]))
+                continue;
+            buffer_of(&a, &slots[n])->memory = written ? read_only : write_only;
+            expect_refused(&f, &call, BUFFER, name_of(&slots[n]), written ? "CL_MEM_READ_ONLY" : "CL_MEM_WRITE_ONLY");
+            buffer_of(&a, &slots[n])->memory = image;
+            if (image)
+                expect_refused(&f, &call, BUFFER, name_of(&slots[n]), "expected a buffer");
+        }
+    expect_untouched(&f);
+    clmgk_attention_args a = f.good;
+    a.q.memory = read_only;
+    a.o.memory = a.lse.memory = NULL;
+    enqueue_call call = call_with(&f, FORWARD, &a);
+    a.o.memory = write_only;
+    assert_int_equal(enqueue(&call, NULL, &th_error), CLMGK_OK);
+    assert_int_equal(clFinish(session->queue), CL_SUCCESS);
+    call.which = BACKWARD;
+    a = f.good;
+    a.grad_q.memory = write_only; /* gradients may be sums in place */
+    expect_refused(&f, &call, BUFFER, "grad_q", "CL_MEM_WRITE_ONLY");
+    assert_int_equal(clReleaseMemObject(read_only), CL_SUCCESS);
+    assert_int_equal(clReleaseMemObject(write_only), CL_SUCCESS);
+    if (image)
+        assert_int_equal(clReleaseMemObject(image), CL_SUCCESS);
+    close_fixture(&f);
+}
+
 /* What gradients are made from: the reason is told. */
 TH_TEST(gradients_without_lse)
 {
@@ -641,22 +805,6 @@ static void expect_all(fixture *f, const char *name, float value)
     for (size_t n = 0; n < bytes / sizeof(float); n++)
         if (!(values[n] == value))
             fail_msg("%s[%zu]: %g: expected %g", name, n, (double)values[n], (double)value);
-}
-
-static void enqueue_passes(fixture *f, const clmgk_attention_args *a)
-{
-    for (size_t n = 0; n < TH_COUNT(calls); n++) {
-        const enqueue_call call = call_with(f, calls[n], a);
-        clmgk_error error = {0};
-        cl_event event = NULL;
-        if (!has_call(f->kind, calls[n]))
-            continue;
-        if (enqueue(&call, &event, &error) != CLMGK_OK)
-            fail_msg("call %d: %s", calls[n], error.message);
-        assert_non_null(event);
-        assert_int_equal(clReleaseEvent(event), CL_SUCCESS);
-    }
-    assert_int_equal(clFinish(f->session->queue), CL_SUCCESS);
 }
 
 /* No queries: gradients of what there is are 0, or what they are added to; a prior stays; no row, no likelihood. */

@@ -521,6 +521,9 @@ TH_TEST(wrong_calls)
     args = product.args;
     args.a.offset = UINT64_MAX;
     th_expect_error(CALL(plan, session->queue, &args, 0, NULL), CLMGK_ERROR_INVALID_BUFFER, "a: a buffer of");
+    args = product.args;
+    args.c = args.b;
+    th_expect_error(CALL(plan, session->queue, &args, 0, NULL), CLMGK_ERROR_INVALID_BUFFER, "c: shares memory with b");
     clmgk_gemm_plan_release(plan);
 }
 
