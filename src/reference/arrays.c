@@ -6,6 +6,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+float *ref_room(const ref_part *parts, size_t count)
+{
+    size_t total = 0;
+    for (size_t n = 0; n < count; n++)
+        total += parts[n].count;
+    float *const room = calloc(total + 1, sizeof(float)), *next = room; /* + 1: NULL means failure only */
+    for (size_t n = 0; room && n < count; next += parts[n++].count)
+        *parts[n].array = next;
+    return room;
+}
+
 void clmgk_ref_set_arrays(clmgk_ref_problem *problem, void *const arrays[CLMGK_ARRAYS])
 {
 #define SET(name, field, ...) problem->field = arrays[CLMGK_ARRAY_##name];
@@ -84,7 +95,7 @@ clmgk_ref_error ref_compare(int64_t count, const double *exact, const double *gi
 
 /* ---- sets of arrays ------------------------------------------------------------------------------------------ */
 
-void ref_free_arrays(clmgk_ref_arrays *arrays)
+void clmgk_ref_arrays_free(clmgk_ref_arrays *arrays)
 {
     for (int which = 0; which < CLMGK_REF_ARRAYS; which++) {
         free(arrays->exact[which]);
@@ -98,7 +109,7 @@ static bool make_arrays(const clmgk_ref_problem *problem, uint32_t set, const re
                         float *plain[CLMGK_REF_ARRAYS])
 {
     bool ok = true;
-    *out = (clmgk_ref_arrays){.set = set};
+    *out = (clmgk_ref_arrays){.set = set, .names = solver->names};
     for (int which = 0; which < CLMGK_REF_ARRAYS; which++) {
         plain[which] = NULL;
         if ((set >> (unsigned)which & 1U) == 0)
@@ -143,12 +154,12 @@ bool ref_solve_arrays(const clmgk_ref_problem *problem, uint32_t set, const ref_
         free(plain[which]);
     }
     if (!ok)
-        ref_free_arrays(out);
+        clmgk_ref_arrays_free(out);
     return ok;
 }
 
-clmgk_ref_error ref_check_array(const clmgk_ref_arrays *arrays, int which, const char *name, const double *given,
-                                char *message, size_t capacity)
+clmgk_ref_error clmgk_ref_check_array(const clmgk_ref_arrays *arrays, int which, const double *given, char *message,
+                                      size_t capacity)
 {
     const double *const exact = arrays->exact[which];
     const double *const floor = arrays->floor[which];
@@ -157,7 +168,8 @@ clmgk_ref_error ref_check_array(const clmgk_ref_arrays *arrays, int which, const
         ref_compare(arrays->count[which], exact, given, arrays->bound[which].bound, floor, &wrong);
     message[0] = '\0';
     if (wrong >= 0)
-        snprintf(message, capacity, "%s, element %lld: %.9g, expected %.9g within %.3g", name, (long long)wrong,
-                 given[wrong], exact[wrong], arrays->bound[which].bound + (floor ? floor[wrong] : 0.0));
+        snprintf(message, capacity, "%s, element %lld: %.9g, expected %.9g within %.3g", arrays->names[which],
+                 (long long)wrong, given[wrong], exact[wrong],
+                 arrays->bound[which].bound + (floor ? floor[wrong] : 0.0));
     return worst;
 }

@@ -31,6 +31,7 @@ clmgk_ref_error ref_compare(int64_t count, const double *exact, const double *gi
  * others are NULL. `exact` also adds the sizes of terms to floor[n] if has_floor. False: out of memory.
  */
 typedef struct ref_solver {
+    const char *const *names;
     bool has_floor;
     int64_t (*count)(const clmgk_attention_desc *desc, int which);
     bool (*exact)(const clmgk_ref_problem *problem, const exact_scores *scores, double *const values[],
@@ -40,8 +41,5 @@ typedef struct ref_solver {
 
 bool ref_solve_arrays(const clmgk_ref_problem *problem, uint32_t set, const ref_solver *solver, ref_tolerance tolerance,
                       clmgk_ref_arrays *out);
-void ref_free_arrays(clmgk_ref_arrays *arrays);
-clmgk_ref_error ref_check_array(const clmgk_ref_arrays *arrays, int which, const char *name, const double *given,
-                                char *message, size_t capacity);
 
 #endif

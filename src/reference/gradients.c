@@ -38,23 +38,13 @@ static bool rounded(const clmgk_ref_problem *problem, const plain_scores *scores
     return true;
 }
 
-bool clmgk_ref_solve_gradients(const clmgk_ref_problem *problem, uint32_t set, clmgk_ref_gradients *out)
-{
-    static const ref_solver solver = {true, count, exact_gradients, rounded};
-    for (int which = 0; which < CLMGK_REF_GRADIENTS; which++)
-        set &= count(&problem->desc, which) > 0 ? ~0U : ~(1U << (unsigned)which);
-    return ref_solve_arrays(problem, set, &solver, ref_tolerance_of_gradients(problem->desc.dtype), out);
-}
-
-void clmgk_ref_gradients_free(clmgk_ref_gradients *gradients)
-{
-    ref_free_arrays(gradients);
-}
-
-clmgk_ref_error clmgk_ref_check_gradient(const clmgk_ref_gradients *gradients, clmgk_ref_gradient which,
-                                         const double *given, char *message, size_t capacity)
+bool clmgk_ref_solve_gradients(const clmgk_ref_problem *problem, uint32_t set, clmgk_ref_arrays *out)
 {
 #define NAME(name, field, ...) "d" #field,
     static const char *const names[] = {CLMGK_ARRAY_LIST(CLMGK_ARRAY_NONE, NAME, CLMGK_ARRAY_NONE)};
-    return ref_check_array(gradients, which, names[which], given, message, capacity);
+#undef NAME
+    static const ref_solver solver = {names, true, count, exact_gradients, rounded};
+    for (int which = 0; which < CLMGK_REF_GRADIENTS; which++)
+        set &= count(&problem->desc, which) > 0 ? ~0U : ~(1U << (unsigned)which);
+    return ref_solve_arrays(problem, set, &solver, ref_tolerance_of_gradients(problem->desc.dtype), out);
 }

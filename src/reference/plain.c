@@ -18,10 +18,7 @@ bool ref_plain_create(const clmgk_ref_problem *problem, const plain_scores *scor
     const bool mixed = ref_form_of(desc).mixed;
     const size_t size = (size_t)desc->head_size, keys = (size_t)desc->length_k, values = (size_t)desc->value_size;
     const size_t heads = (size_t)desc->components, logits = (size_t)ref_components(desc) * keys;
-    const struct {
-        float **array;
-        size_t count;
-    } arrays[] = {
+    const ref_part parts[] = {
         {&plain->query, (size_t)ref_queries(desc) * size},
         {&plain->score, logits},
         {&plain->weight, logits},
@@ -39,19 +36,9 @@ bool ref_plain_create(const clmgk_ref_problem *problem, const plain_scores *scor
         {&plain->mix, mixed ? heads : 0},
         {&plain->mix_weight, mixed ? heads : 0},
     };
-    size_t total = 0;
-    for (size_t n = 0; n < sizeof(arrays) / sizeof(arrays[0]); n++)
-        total += arrays[n].count;
     *plain = (ref_plain){.problem = problem, .scores = scores, .at = {-1, -1, -1}};
-    plain->memory = malloc(total * sizeof(float));
-    if (!plain->memory)
-        return false;
-    float *next = plain->memory;
-    for (size_t n = 0; n < sizeof(arrays) / sizeof(arrays[0]); n++) {
-        *arrays[n].array = next;
-        next += arrays[n].count;
-    }
-    return true;
+    plain->memory = ref_room(parts, sizeof(parts) / sizeof(parts[0]));
+    return plain->memory != NULL;
 }
 
 void ref_plain_free(ref_plain *plain)

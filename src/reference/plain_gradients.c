@@ -17,10 +17,7 @@ static bool create(const clmgk_ref_problem *problem, const plain_scores *scores,
     const size_t rows = (size_t)desc->length, keys = (size_t)desc->length_k, components = (size_t)desc->components;
     const size_t size = (size_t)desc->head_size, value_size = (size_t)desc->value_size;
     const size_t mixture = ref_form_of(desc).mixed ? 0 : 1, admixture = 1 - mixture; /* 0: no arrays */
-    const struct {
-        float **array;
-        size_t count;
-    } arrays[] = {
+    const ref_part parts[] = {
         {&back->query, (size_t)ref_queries(desc) * rows * size},
         {&back->grad_o, rows * value_size},
         {&back->keys, components * keys * size},
@@ -41,27 +38,12 @@ static bool create(const clmgk_ref_problem *problem, const plain_scores *scores,
         {&back->noise, admixture * components * rows},
         {&back->mix_offset, admixture * rows},
     };
-    size_t total = 0;
-    for (size_t n = 0; n < sizeof(arrays) / sizeof(arrays[0]); n++)
-        total += arrays[n].count;
     back->values = values;
-    back->memory = malloc(total * sizeof(float));
-    if (!back->memory || !ref_plain_create(problem, scores, &back->row)) {
-        free(back->memory);
-        return false;
-    }
-    float *next = back->memory;
-    for (size_t n = 0; n < sizeof(arrays) / sizeof(arrays[0]); n++) {
-        *arrays[n].array = next;
-        next += arrays[n].count;
-    }
-    return true;
-}
-
-static void destroy(plain_backward *back)
-{
-    ref_plain_free(&back->row);
+    back->memory = ref_room(parts, sizeof(parts) / sizeof(parts[0]));
+    if (back->memory && ref_plain_create(problem, scores, &back->row))
+        return true;
     free(back->memory);
+    return false;
 }
 
 static void load_head(plain_backward *back)
@@ -275,6 +257,7 @@ bool plain_gradients(const clmgk_ref_problem *problem, const plain_scores *score
         back.last = n % desc->heads == desc->heads - 1;
         solve_head(&back, way);
     }
-    destroy(&back);
+    ref_plain_free(&back.row);
+    free(back.memory);
     return true;
 }

@@ -7,6 +7,15 @@
 
 #include <math.h>
 
+/* A part of the room that ref_room makes. */
+typedef struct ref_part {
+    float **array;
+    size_t count;
+} ref_part;
+
+/* Room for all parts in a row; NULL: out of memory, nothing is set. */
+float *ref_room(const ref_part *parts, size_t count);
+
 /* The axes of row (b,h,i). */
 typedef struct ref_row {
     int64_t b, h, i;

@@ -112,6 +112,7 @@ typedef enum clmgk_ref_gradient {
  */
 #define CLMGK_REF_ARRAYS CLMGK_REF_GRADIENTS /* there are fewer statistics */
 typedef struct clmgk_ref_arrays {
+    const char *const *names; /* for messages */
     uint32_t set;
     double *exact[CLMGK_REF_ARRAYS];
     double *floor[CLMGK_REF_ARRAYS]; /* added to an element's bound; NULL: 0 everywhere */
@@ -125,7 +126,15 @@ typedef struct clmgk_ref_error {
     double bound;
 } clmgk_ref_error;
 
-typedef clmgk_ref_arrays clmgk_ref_gradients;
+void clmgk_ref_arrays_free(clmgk_ref_arrays *arrays);
+
+/*
+ * Compares given[count] with exact array `which`. `message` (`capacity` > 0) names the array and the first element that
+ * is out of bound, or not finite on one side only; empty if there is none. For an exact value beyond 2^120 every value
+ * that is not finite is right, because its terms may be infinite, of both signs.
+ */
+clmgk_ref_error clmgk_ref_check_array(const clmgk_ref_arrays *arrays, int which, const double *given, char *message,
+                                      size_t capacity);
 
 /* Number of elements of a gradient, which is dense in the shape of its array; 0 if the problem has none. */
 int64_t clmgk_ref_gradient_count(const clmgk_attention_desc *desc, clmgk_ref_gradient which);
@@ -138,16 +147,7 @@ int64_t clmgk_ref_gradient_count(const clmgk_attention_desc *desc, clmgk_ref_gra
  * floor: 2^-22 sum (1 + |L_i|) |term| over the terms of an element, where P (dP - delta + dL) counts as three terms: in
  * rows that are saturated or see one key, dP - delta is exactly 0 but O was rounded, and P depends on a rounded L.
  */
-bool clmgk_ref_solve_gradients(const clmgk_ref_problem *problem, uint32_t set, clmgk_ref_gradients *out);
-void clmgk_ref_gradients_free(clmgk_ref_gradients *gradients);
-
-/*
- * Compares given[count] with the exact gradient. `message` (`capacity` > 0) names the array and the first element that
- * is out of bound, or not finite on one side only; empty if there is none. For an exact value beyond 2^120 every value
- * that is not finite is right, because its terms may be infinite, of both signs.
- */
-clmgk_ref_error clmgk_ref_check_gradient(const clmgk_ref_gradients *gradients, clmgk_ref_gradient which,
-                                         const double *given, char *message, size_t capacity);
+bool clmgk_ref_solve_gradients(const clmgk_ref_problem *problem, uint32_t set, clmgk_ref_arrays *out);
 
 /* ---- expectation and maximisation ---------------------------------------------------------------------------- */
 
@@ -159,14 +159,9 @@ typedef enum clmgk_ref_statistic {
         CLMGK_REF_STATISTICS
 } clmgk_ref_statistic;
 
-typedef clmgk_ref_arrays clmgk_ref_statistics;
-
 /* As for gradients; `set` is a set of clmgk_statistic; bounds as for outputs, 3 plain_error + c max_abs. */
 int64_t clmgk_ref_statistic_count(const clmgk_attention_desc *desc, clmgk_ref_statistic which);
-bool clmgk_ref_solve_statistics(const clmgk_ref_problem *problem, uint32_t set, clmgk_ref_statistics *out);
-void clmgk_ref_statistics_free(clmgk_ref_statistics *statistics);
-clmgk_ref_error clmgk_ref_check_statistic(const clmgk_ref_statistics *statistics, clmgk_ref_statistic which,
-                                          const double *given, char *message, size_t capacity);
+bool clmgk_ref_solve_statistics(const clmgk_ref_problem *problem, uint32_t set, clmgk_ref_arrays *out);
 
 /* ---- random numbers ------------------------------------------------------------------------------------------ */
 

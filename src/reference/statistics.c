@@ -164,19 +164,17 @@ static bool plain_head_create(const clmgk_ref_problem *problem, const plain_scor
     const clmgk_attention_desc *const desc = &problem->desc;
     const size_t rows = (size_t)desc->length;
     const size_t terms = (size_t)(desc->components * desc->length_k);
-    const size_t counts = (size_t)ref_prior_count(desc);
-    head->memory = calloc(terms * rows + rows + counts + terms + rows, sizeof(float));
+    const ref_part parts[] = {{&head->gamma, terms * rows},
+                              {&head->likelihood, rows},
+                              {&head->counts, (size_t)ref_prior_count(desc)},
+                              {&head->room, terms + rows}};
+    head->memory = ref_room(parts, sizeof(parts) / sizeof(parts[0]));
     head->cell = malloc((rows + 1) * sizeof(int64_t));
-    if (!head->memory || !head->cell || !ref_plain_create(problem, scores, &head->row)) {
-        free(head->memory);
-        free(head->cell);
-        return false;
-    }
-    head->gamma = head->memory;
-    head->likelihood = head->gamma + terms * rows;
-    head->counts = head->likelihood + rows;
-    head->room = head->counts + counts;
-    return true;
+    if (head->memory && head->cell && ref_plain_create(problem, scores, &head->row))
+        return true;
+    free(head->memory);
+    free(head->cell);
+    return false;
 }
 
 static void plain_head_free(plain_head *head)
@@ -308,20 +306,9 @@ static int64_t count_of(const clmgk_attention_desc *desc, int which)
     return clmgk_ref_statistic_count(desc, (clmgk_ref_statistic)which);
 }
 
-bool clmgk_ref_solve_statistics(const clmgk_ref_problem *problem, uint32_t set, clmgk_ref_statistics *out)
-{
-    static const ref_solver solver = {false, count_of, exact_statistics, plain_statistics};
-    return ref_solve_arrays(problem, set, &solver, ref_tolerance_of_outputs(problem->desc.dtype), out);
-}
-
-void clmgk_ref_statistics_free(clmgk_ref_statistics *statistics)
-{
-    ref_free_arrays(statistics);
-}
-
-clmgk_ref_error clmgk_ref_check_statistic(const clmgk_ref_statistics *statistics, clmgk_ref_statistic which,
-                                          const double *given, char *message, size_t capacity)
+bool clmgk_ref_solve_statistics(const clmgk_ref_problem *problem, uint32_t set, clmgk_ref_arrays *out)
 {
     static const char *const names[CLMGK_REF_STATISTICS] = {"responsibilities", "counts", "new prior", "nll"};
-    return ref_check_array(statistics, which, names[which], given, message, capacity);
+    static const ref_solver solver = {names, false, count_of, exact_statistics, plain_statistics};
+    return ref_solve_arrays(problem, set, &solver, ref_tolerance_of_outputs(problem->desc.dtype), out);
 }

@@ -38,7 +38,7 @@ static clmgk_plan_options options_of(const th_session *session, size_t n)
 
 static void check(th_session *session, const th_problem *problem, clmgk_engine engine)
 {
-    TH_REF_GRADIENTS exact = th_solve_gradients(problem);
+    TH_REF_ARRAYS exact = th_solve_gradients(problem);
     th_check_gradients(session, problem, engine, &exact);
 }
 
@@ -585,7 +585,7 @@ TH_TEST(one_mixing_for_all_heads)
             memcpy(rows.array[TH_MIX].values + h * row, shared.array[TH_MIX].values, row * sizeof(double));
         const clmgk_plan_options options = options_of(session, 0);
         th_run_training(session, &rows, &options);
-        TH_REF_GRADIENTS exact = th_solve_gradients(&shared);
+        TH_REF_ARRAYS exact = th_solve_gradients(&shared);
         for (th_name name = TH_GRAD_Q; name <= TH_GRAD_NOISE; name++)
             if (name != TH_GRAD_MIX)
                 copy_values(&shared, &rows, name);
@@ -613,7 +613,7 @@ TH_TEST(unmixed_heads_are_those_of_softmax)
     for (int64_t h = 0; h < mixed.heads; h++)
         for (int64_t k = 0; k < mixed.heads; k++)
             th_set(&changed, TH_MIX, 0, h, k, 0, 0, h == k ? 1.0 : 0.0);
-    TH_REF_GRADIENTS exact = th_solve_gradients(&original);
+    TH_REF_ARRAYS exact = th_solve_gradients(&original);
     for (size_t n = 0; n < session->engines; n++) {
         const clmgk_plan_options options = options_of(session, n);
         th_run_training(session, &changed, &options);

@@ -17,7 +17,7 @@ static void expect_with(th_session *session, th_problem *problem, const char *pa
     clmgk_plan_options options = th_options(session, 0);
     options.backward_parameters = parameters;
     th_run_training(session, problem, &options);
-    TH_REF_GRADIENTS exact = th_solve_gradients(problem);
+    TH_REF_ARRAYS exact = th_solve_gradients(problem);
     th_check_gradients(session, problem, options.engine, &exact);
 }
 
@@ -561,7 +561,7 @@ TH_TEST(engine_parameters)
             options.engine = blocks[block].engine;
             options.backward_parameters = blocks[block].parameters;
             th_run_training(session, &problem, &options);
-            TH_REF_GRADIENTS exact = th_solve_gradients(&problem);
+            TH_REF_ARRAYS exact = th_solve_gradients(&problem);
             th_check_gradients(session, &problem, options.engine, &exact);
         }
     }
@@ -586,7 +586,7 @@ static void expect_same(th_session *session, const th_problem *original, th_prob
 {
     const clmgk_plan_options options = th_options(session, 0);
     th_run_training(session, changed, &options);
-    TH_REF_GRADIENTS exact = th_solve_gradients(original);
+    TH_REF_ARRAYS exact = th_solve_gradients(original);
     th_check_gradients(session, changed, options.engine, &exact);
 }
 
@@ -625,7 +625,7 @@ TH_TEST(order_of_keys_is_that_of_their_gradients)
     const clmgk_plan_options options = th_options(session, 0);
     TH_PROBLEM problem = softmax_problem(3);
     round_values(session, &problem);
-    TH_REF_GRADIENTS exact = th_solve_gradients(&problem);
+    TH_REF_ARRAYS exact = th_solve_gradients(&problem);
     th_reverse_tokens(&problem, TH_K);
     th_reverse_tokens(&problem, TH_V);
     th_run_training(session, &problem, &options);
@@ -696,7 +696,7 @@ TH_TEST(equal_components_are_one)
         memcpy(two.array[TH_K].values + r * half, one.array[TH_K].values + r / 2 * half, half * sizeof(double));
     const clmgk_plan_options options = th_options(session, 0);
     th_run_training(session, &two, &options);
-    TH_REF_GRADIENTS exact = th_solve_gradients(&one);
+    TH_REF_ARRAYS exact = th_solve_gradients(&one);
     copy_values(&one, &two, TH_GRAD_Q);
     copy_values(&one, &two, TH_GRAD_V);
     for (size_t n = 0; n < 2 * half; n++)

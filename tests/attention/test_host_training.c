@@ -77,7 +77,7 @@ static void expect_gradients(th_session *session, th_problem *problem, th_host *
 {
     run_forward(session, problem, host);
     run_backward(problem, host, 0);
-    TH_REF_GRADIENTS exact = th_solve_gradients(problem);
+    TH_REF_ARRAYS exact = th_solve_gradients(problem);
     assert_int_equal(exact.set, problem->desc.gradients);
     th_check_gradients(session, problem, CLMGK_ENGINE_AUTO, &exact);
 }
@@ -147,7 +147,7 @@ TH_TEST(every_statistic)
         th_expect_ok(clmgk_attention_statistics_host(NULL, &problem.desc, &host.args, &th_error));
         for (th_name name = TH_RESPONSIBILITIES; name <= TH_NLL; name++)
             th_host_take(&host, &problem, name);
-        TH_REF_STATISTICS exact = th_solve_statistics(&problem);
+        TH_REF_ARRAYS exact = th_solve_statistics(&problem);
         assert_int_equal(exact.set, CLMGK_STATISTIC_ALL);
         th_check_statistics(session, &problem, CLMGK_ENGINE_AUTO, &exact);
     }

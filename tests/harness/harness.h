@@ -22,11 +22,10 @@
 #define TH_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* Variables whose content is freed where their block ends. */
-#define TH_PROBLEM        __attribute__((unused, cleanup(th_problem_free))) th_problem
-#define TH_DEVICE         __attribute__((unused, cleanup(th_device_free))) th_device
-#define TH_REF_ANSWER     __attribute__((unused, cleanup(clmgk_ref_answer_free))) clmgk_ref_answer
-#define TH_REF_GRADIENTS  __attribute__((unused, cleanup(clmgk_ref_gradients_free))) clmgk_ref_gradients
-#define TH_REF_STATISTICS __attribute__((unused, cleanup(clmgk_ref_statistics_free))) clmgk_ref_statistics
+#define TH_PROBLEM    __attribute__((unused, cleanup(th_problem_free))) th_problem
+#define TH_DEVICE     __attribute__((unused, cleanup(th_device_free))) th_device
+#define TH_REF_ANSWER __attribute__((unused, cleanup(clmgk_ref_answer_free))) clmgk_ref_answer
+#define TH_REF_ARRAYS __attribute__((unused, cleanup(clmgk_ref_arrays_free))) clmgk_ref_arrays
 
 /* What the tests run over. The variants with components come last. */
 extern const clmgk_variant th_variants[4]; /* of the mixture family */
@@ -326,14 +325,14 @@ void th_sweep_desc(th_session *session, const clmgk_attention_desc *desc, uint64
 void th_run_training(th_session *session, th_problem *problem, const clmgk_plan_options *options);
 
 /* The reference's answer for all that the descriptor asks for; the caller frees it. */
-clmgk_ref_gradients th_solve_gradients(const th_problem *problem);
-clmgk_ref_statistics th_solve_statistics(const th_problem *problem);
+clmgk_ref_arrays th_solve_gradients(const th_problem *problem);
+clmgk_ref_arrays th_solve_statistics(const th_problem *problem);
 
 /* Holds the problem's gradients or statistics against the reference's. */
 void th_check_gradients(th_session *session, const th_problem *problem, clmgk_engine engine,
-                        const clmgk_ref_gradients *exact);
+                        const clmgk_ref_arrays *exact);
 void th_check_statistics(th_session *session, const th_problem *problem, clmgk_engine engine,
-                         const clmgk_ref_statistics *exact);
+                         const clmgk_ref_arrays *exact);
 
 /* Runs, solves and checks: on the device's own engine, on all if `all` or the sweep is to be full. */
 void th_expect_gradients(th_session *session, th_problem *problem, bool all);

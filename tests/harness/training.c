@@ -92,18 +92,18 @@ void th_expect_equal_weights(th_session *session, th_problem *problem, const clm
     }
 }
 
-clmgk_ref_gradients th_solve_gradients(const th_problem *problem)
+clmgk_ref_arrays th_solve_gradients(const th_problem *problem)
 {
-    clmgk_ref_gradients exact;
+    clmgk_ref_arrays exact;
     th_reference reference = th_reference_of(problem);
     assert_true(clmgk_ref_solve_gradients(&reference.problem, problem->desc.gradients, &exact));
     th_reference_free(&reference);
     return exact;
 }
 
-clmgk_ref_statistics th_solve_statistics(const th_problem *problem)
+clmgk_ref_arrays th_solve_statistics(const th_problem *problem)
 {
-    clmgk_ref_statistics exact;
+    clmgk_ref_arrays exact;
     th_reference reference = th_reference_of(problem);
     assert_true(clmgk_ref_solve_statistics(&reference.problem, problem->desc.statistics, &exact));
     th_reference_free(&reference);
@@ -113,15 +113,10 @@ clmgk_ref_statistics th_solve_statistics(const th_problem *problem)
 bool th_matches_array(const th_problem *problem, th_name name, const clmgk_ref_arrays *exact, th_message *message)
 {
     const th_array *const array = &problem->array[name];
-    const bool gradient = name < TH_RESPONSIBILITIES;
-    const int which = (int)name - (int)(gradient ? TH_GRAD_Q : TH_RESPONSIBILITIES);
+    const int which = (int)name - (int)(name < TH_RESPONSIBILITIES ? TH_GRAD_Q : TH_RESPONSIBILITIES);
     message->text[0] = '\0';
     assert_true(array->used && (int64_t)array->count == exact->count[which]);
-    if (gradient)
-        clmgk_ref_check_gradient(exact, (clmgk_ref_gradient)which, array->values, message->text, sizeof(message->text));
-    else
-        clmgk_ref_check_statistic(exact, (clmgk_ref_statistic)which, array->values, message->text,
-                                  sizeof(message->text));
+    clmgk_ref_check_array(exact, which, array->values, message->text, sizeof(message->text));
     return message->text[0] == '\0';
 }
 
@@ -141,13 +136,13 @@ static void check_arrays(th_session *session, const th_problem *problem, clmgk_e
 }
 
 void th_check_gradients(th_session *session, const th_problem *problem, clmgk_engine engine,
-                        const clmgk_ref_gradients *exact)
+                        const clmgk_ref_arrays *exact)
 {
     check_arrays(session, problem, engine, exact, TH_GRAD_Q);
 }
 
 void th_check_statistics(th_session *session, const th_problem *problem, clmgk_engine engine,
-                         const clmgk_ref_statistics *exact)
+                         const clmgk_ref_arrays *exact)
 {
     check_arrays(session, problem, engine, exact, TH_RESPONSIBILITIES);
 }
@@ -155,7 +150,7 @@ void th_check_statistics(th_session *session, const th_problem *problem, clmgk_e
 void th_expect_gradients(th_session *session, th_problem *problem, bool all)
 {
     const size_t engines = all || session->full ? session->engines : 1;
-    clmgk_ref_gradients exact = {0};
+    clmgk_ref_arrays exact = {0};
     for (size_t n = 0; n < engines; n++) {
         const clmgk_plan_options options = th_options(session, n);
         th_run_training(session, problem, &options);
@@ -163,13 +158,13 @@ void th_expect_gradients(th_session *session, th_problem *problem, bool all)
             exact = th_solve_gradients(problem); /* of the values as the device holds them */
         th_check_gradients(session, problem, options.engine, &exact);
     }
-    clmgk_ref_gradients_free(&exact);
+    clmgk_ref_arrays_free(&exact);
 }
 
 void th_expect_statistics(th_session *session, th_problem *problem, bool all)
 {
     const size_t engines = all || session->full ? session->engines : 1;
-    clmgk_ref_statistics exact = {0};
+    clmgk_ref_arrays exact = {0};
     for (size_t n = 0; n < engines; n++) {
         const clmgk_plan_options options = th_options(session, n);
         th_run_pass(session, problem, TH_STATISTICS, &options);
@@ -177,5 +172,5 @@ void th_expect_statistics(th_session *session, th_problem *problem, bool all)
             exact = th_solve_statistics(problem);
         th_check_statistics(session, problem, options.engine, &exact);
     }
-    clmgk_ref_statistics_free(&exact);
+    clmgk_ref_arrays_free(&exact);
 }

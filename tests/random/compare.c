@@ -84,7 +84,7 @@ static void check_arrays(const rd_case *c, clmgk_ref_arrays *exact, th_name firs
 }
 
 /* What gradients are added to: of their own size, as the sum is rounded. */
-static void fill_accumulated(th_problem *problem, const clmgk_ref_gradients *exact)
+static void fill_accumulated(th_problem *problem, const clmgk_ref_arrays *exact)
 {
     uint64_t state = problem->seed;
     for (unsigned which = 0; which < CLMGK_REF_ARRAYS; which++) {
@@ -100,7 +100,7 @@ static void fill_accumulated(th_problem *problem, const clmgk_ref_gradients *exa
 static void run_backward(th_session *session, rd_case *c, const clmgk_plan_options *options, const rd_fault *fault,
                          rd_verdict *verdict)
 {
-    TH_REF_GRADIENTS exact = th_solve_gradients(&c->problem);
+    TH_REF_ARRAYS exact = th_solve_gradients(&c->problem);
     fill_accumulated(&c->problem, &exact);
     if (run(session, c, TH_BACKWARD, options, verdict)) {
         for (th_name name = TH_GRAD_Q; name <= TH_GRAD_NOISE; name++)
@@ -113,7 +113,7 @@ static void run_statistics(th_session *session, rd_case *c, const clmgk_plan_opt
 {
     if (!run(session, c, TH_STATISTICS, options, verdict))
         return;
-    TH_REF_STATISTICS exact = th_solve_statistics(&c->problem);
+    TH_REF_ARRAYS exact = th_solve_statistics(&c->problem);
     check_arrays(c, &exact, TH_RESPONSIBILITIES, verdict);
 }
 

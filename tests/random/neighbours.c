@@ -71,7 +71,7 @@ void rd_widen_arrays(const rd_case *c, bool gradients, clmgk_ref_arrays *arrays)
         for (unsigned which = 0; which < CLMGK_REF_ARRAYS; which++)
             if ((arrays->set >> which & 1U) != 0)
                 widen(&arrays->bound[which], &near.bound[which]);
-        gradients ? clmgk_ref_gradients_free(&near) : clmgk_ref_statistics_free(&near);
+        clmgk_ref_arrays_free(&near);
         rd_case_free(&other);
     }
 }

@@ -457,7 +457,7 @@ TH_HOST_TEST(sinks_without_keys)
     assert_true(clmgk_ref_row(&p, 1, &o, &lse));
     assert_true(o == 0.0 && lse == -(double)INFINITY);
 
-    TH_REF_GRADIENTS gradients = {0};
+    TH_REF_ARRAYS gradients = {0};
     assert_true(clmgk_ref_solve_gradients(&p, CLMGK_GRADIENT_ALL, &gradients));
     assert_close(gradients.exact[CLMGK_REF_GRAD_SINKS][0], 0.5); /* dL of the first row */
     assert_true(gradients.exact[CLMGK_REF_GRAD_Q][0] == 0.0 && gradients.exact[CLMGK_REF_GRAD_V][0] == 0.0);
@@ -507,8 +507,8 @@ TH_HOST_TEST(packed_sequences_are_a_batch)
         assert_true(clmgk_ref_row(&packed, row, &o[1], &lse[1]));
         assert_true(o[0] == o[1] && lse[0] == lse[1]);
     }
-    clmgk_ref_gradients gradients[2];
-    clmgk_ref_statistics statistics[2];
+    clmgk_ref_arrays gradients[2];
+    clmgk_ref_arrays statistics[2];
     assert_true(clmgk_ref_solve_gradients(&batch, CLMGK_GRADIENT_K, &gradients[0]));
     assert_true(clmgk_ref_solve_gradients(&packed, CLMGK_GRADIENT_K, &gradients[1]));
     assert_memory_equal(gradients[0].exact[CLMGK_REF_GRAD_K], gradients[1].exact[CLMGK_REF_GRAD_K], sizeof(k));
@@ -517,8 +517,8 @@ TH_HOST_TEST(packed_sequences_are_a_batch)
     assert_memory_equal(statistics[0].exact[CLMGK_REF_STAT_NLL], statistics[1].exact[CLMGK_REF_STAT_NLL],
                         T * sizeof(double));
     for (int n = 0; n < 2; n++) {
-        clmgk_ref_gradients_free(&gradients[n]);
-        clmgk_ref_statistics_free(&statistics[n]);
+        clmgk_ref_arrays_free(&gradients[n]);
+        clmgk_ref_arrays_free(&statistics[n]);
     }
 }
 

@@ -229,9 +229,9 @@ static clmgk_ref_answer solve(const clmgk_ref_problem *p)
     return answer;
 }
 
-static clmgk_ref_gradients solve_gradients(const clmgk_ref_problem *p)
+static clmgk_ref_arrays solve_gradients(const clmgk_ref_problem *p)
 {
-    clmgk_ref_gradients gradients;
+    clmgk_ref_arrays gradients;
     assert_true(clmgk_ref_solve_gradients(p, CLMGK_GRADIENT_ALL, &gradients));
     return gradients;
 }
@@ -377,7 +377,7 @@ static double numeric(const clmgk_ref_problem *p, double *x, bool positive)
     return (f[2] - f[0]) / (2.0 * h);
 }
 
-static void check_gradient(const char *name, fixture *f, const clmgk_ref_gradients *gradients, int which)
+static void check_gradient(const char *name, fixture *f, const clmgk_ref_arrays *gradients, int which)
 {
     clmgk_ref_problem p = f->problem;
     double *const x = f->array[which];
@@ -407,7 +407,7 @@ TH_HOST_TEST(gradients_are_those_of_the_loss)
     static fixture f;
     for (size_t n = 0; n < TH_COUNT(forms); n++) {
         make(&forms[n], &f);
-        TH_REF_GRADIENTS gradients = solve_gradients(&f.problem);
+        TH_REF_ARRAYS gradients = solve_gradients(&f.problem);
         for (int which = 0; which < PARAMETERS; which++)
             check_gradient(forms[n].name, &f, &gradients, which);
     }
@@ -419,7 +419,7 @@ TH_HOST_TEST(gradients_are_not_nothing)
     static fixture f;
     for (size_t n = 0; n < TH_COUNT(forms); n++) {
         make(&forms[n], &f);
-        TH_REF_GRADIENTS gradients = solve_gradients(&f.problem);
+        TH_REF_ARRAYS gradients = solve_gradients(&f.problem);
         for (int which = 0; which < PARAMETERS; which++) {
             const bool nothing = f.count[which] == 0 || (which == V && forms[n].no_grad_o);
             if ((gradients.bound[which].max_abs > 1e-3) == nothing)
@@ -433,9 +433,9 @@ TH_HOST_TEST(wanted_gradients_only)
     static const test_form form = {.desc = {GFISH, W_AND_C, .use_sinks = 1, .use_bias = 1}};
     static fixture f;
     make(&form, &f);
-    TH_REF_GRADIENTS all = solve_gradients(&f.problem);
+    TH_REF_ARRAYS all = solve_gradients(&f.problem);
     for (int which = 0; which < PARAMETERS; which++) {
-        TH_REF_GRADIENTS one = {0};
+        TH_REF_ARRAYS one = {0};
         assert_true(clmgk_ref_solve_gradients(&f.problem, 1U << (unsigned)which, &one));
         for (int other = 0; other < PARAMETERS; other++)
             assert_int_equal(one.exact[other] != NULL, other == which && f.count[which] > 0);
@@ -452,22 +452,22 @@ TH_HOST_TEST(relu_at_0_has_no_slope)
     static fixture f;
     make(&rectified, &f);
     memset(f.array[MIX], 0, sizeof(f.array[MIX]));
-    clmgk_ref_gradients gradients = solve_gradients(&f.problem);
+    clmgk_ref_arrays gradients = solve_gradients(&f.problem);
     assert_true(gradients.bound[Q].max_abs == 0.0 && gradients.bound[K].max_abs == 0.0);
     assert_true(gradients.bound[MIX].max_abs == 0.0 && gradients.bound[MIX].plain_error == 0.0);
     assert_true(gradients.bound[MIX_OFFSET].max_abs > 0.0);
-    clmgk_ref_gradients_free(&gradients);
+    clmgk_ref_arrays_free(&gradients);
     make(&straight, &f);
     memset(f.array[MIX], 0, sizeof(f.array[MIX]));
     gradients = solve_gradients(&f.problem);
     assert_true(gradients.bound[Q].max_abs == 0.0 && gradients.bound[MIX].max_abs > 0.0);
-    clmgk_ref_gradients_free(&gradients);
+    clmgk_ref_arrays_free(&gradients);
 }
 
 /* ---- forms within forms ----------------------------------------------------------------------------------------- */
 
 /* The gradients in `set` are the same, and the plain formula's errors. */
-static void expect_same_gradients(const clmgk_ref_gradients *one, const clmgk_ref_gradients *other, uint32_t set)
+static void expect_same_gradients(const clmgk_ref_arrays *one, const clmgk_ref_arrays *other, uint32_t set)
 {
     for (int which = 0; which < PARAMETERS; which++) {
         if ((set >> (unsigned)which & 1U) == 0)
@@ -491,7 +491,7 @@ TH_HOST_TEST(hard_forms_are_those_without_deviation)
         other.desc.variant = hard[n];
         other.noise = NULL;
         expect_same_answer("hard", &f.problem, &other, 0.0);
-        TH_REF_GRADIENTS one = solve_gradients(&f.problem), two = solve_gradients(&other);
+        TH_REF_ARRAYS one = solve_gradients(&f.problem), two = solve_gradients(&other);
         assert_true(one.bound[NOISE].max_abs > 1e-3 && two.count[NOISE] == 0);
         expect_same_gradients(&one, &two, two.set);
     }
@@ -511,7 +511,7 @@ TH_HOST_TEST(mish_is_fish_with_equal_rows)
     fish.desc.variant = CLMGK_VARIANT_FISH;
     fish.mix = rows;
     expect_same_answer("mish", &f.problem, &fish, 0.0);
-    TH_REF_GRADIENTS one = solve_gradients(&f.problem), other = solve_gradients(&fish);
+    TH_REF_ARRAYS one = solve_gradients(&f.problem), other = solve_gradients(&fish);
     expect_same_gradients(&one, &other, one.set & ~(uint32_t)CLMGK_GRADIENT_MIX);
     for (int64_t k = 0; k < components; k++) {
         double sum = 0.0;
@@ -529,7 +529,7 @@ TH_HOST_TEST(talking_heads_are_hard_fish)
     clmgk_ref_problem fish = f.problem;
     fish.desc.variant = CLMGK_VARIANT_HARD_FISH;
     expect_same_answer("talking heads", &f.problem, &fish, 0.0);
-    TH_REF_GRADIENTS one = solve_gradients(&f.problem), other = solve_gradients(&fish);
+    TH_REF_ARRAYS one = solve_gradients(&f.problem), other = solve_gradients(&fish);
     expect_same_gradients(&one, &other, one.set);
 }
 
@@ -550,7 +550,7 @@ TH_HOST_TEST(unit_mixing_is_softmax)
         softmax.desc.variant = CLMGK_VARIANT_SOFTMAX;
         softmax.desc.components = 1;
         expect_same_answer("softmax", &f.problem, &softmax, 1e-13);
-        TH_REF_GRADIENTS one = solve_gradients(&f.problem), other = solve_gradients(&softmax);
+        TH_REF_ARRAYS one = solve_gradients(&f.problem), other = solve_gradients(&softmax);
         for (int which = Q; which <= V; which++) {
             assert_int_equal(one.count[which], other.count[which]);
             expect_close("gradient", (size_t)one.count[which], one.exact[which], other.exact[which], 1e-13);
@@ -593,7 +593,7 @@ TH_HOST_TEST(offset_reaches_l_alone)
     }
 
     f.problem.grad_lse = NULL;
-    TH_REF_GRADIENTS gradients = solve_gradients(&f.problem);
+    TH_REF_ARRAYS gradients = solve_gradients(&f.problem);
     assert_true(gradients.bound[MIX_OFFSET].max_abs < 1e-15 && gradients.bound[MIX_WEIGHT].max_abs > 1e-3);
 }
 
@@ -691,7 +691,7 @@ TH_HOST_TEST(padding_reaches_nothing)
     static const test_form form = {.desc = {GFISH, W_AND_C, .use_lengths = 1, .use_lengths_q = 1}, .lengths = lengths};
     static fixture f;
     make(&form, &f);
-    TH_REF_GRADIENTS clean = solve_gradients(&f.problem);
+    TH_REF_ARRAYS clean = solve_gradients(&f.problem);
     const int64_t components = f.problem.desc.components, heads = f.problem.desc.heads;
     for (int64_t head = 0; head < components; head++) {
         for (int64_t n = FIRST_KEY; n < END_KEY; n++)
@@ -702,7 +702,7 @@ TH_HOST_TEST(padding_reaches_nothing)
     for (int64_t n = 0; n < heads * S * E; n++)
         if (n / E % S >= 3)
             f.array[V][n] = NAN;
-    TH_REF_GRADIENTS dirty = solve_gradients(&f.problem);
+    TH_REF_ARRAYS dirty = solve_gradients(&f.problem);
     expect_same_gradients(&clean, &dirty, clean.set);
     TH_REF_ANSWER answer = solve(&f.problem);
     for (int64_t n = 0; n < answer.rows * E; n++)

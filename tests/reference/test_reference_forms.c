@@ -255,7 +255,7 @@ static clmgk_ref_problem with_arrays(const fixture *f)
     return p;
 }
 
-static void check_gradient(const char *name, fixture *f, const clmgk_ref_gradients *gradients, int which)
+static void check_gradient(const char *name, fixture *f, const clmgk_ref_arrays *gradients, int which)
 {
     clmgk_ref_problem p = with_arrays(f);
     const bool number = which == VARIANCE && p.desc.variance_shape == CLMGK_VARIANCE_NUMBER;
@@ -278,7 +278,7 @@ TH_HOST_TEST(gradients_are_those_of_the_loss)
 {
     static fixture f;
     for (size_t n = 0; n < TH_COUNT(forms); n++) {
-        TH_REF_GRADIENTS gradients = {0};
+        TH_REF_ARRAYS gradients = {0};
         make(&forms[n], &f);
         assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_ALL, &gradients));
         for (int which = 0; which < PARAMETERS; which++)
@@ -291,7 +291,7 @@ TH_HOST_TEST(gradients_are_not_nothing)
 {
     static fixture f;
     for (size_t n = 0; n < TH_COUNT(forms); n++) {
-        TH_REF_GRADIENTS gradients = {0};
+        TH_REF_ARRAYS gradients = {0};
         make(&forms[n], &f);
         assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_ALL, &gradients));
         for (int which = 0; which < PARAMETERS; which++) {
@@ -306,10 +306,10 @@ TH_HOST_TEST(wanted_gradients_only)
 {
     static fixture f;
     make(&forms[TH_COUNT(forms) - 1], &f);
-    TH_REF_GRADIENTS all = {0};
+    TH_REF_ARRAYS all = {0};
     assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_ALL, &all));
     for (int which = 0; which < PARAMETERS; which++) {
-        TH_REF_GRADIENTS one = {0};
+        TH_REF_ARRAYS one = {0};
         assert_true(clmgk_ref_solve_gradients(&f.problem, 1U << (unsigned)which, &one));
         for (int other = 0; other < PARAMETERS; other++)
             assert_int_equal(one.exact[other] != NULL, other == which && f.count[which] > 0);
@@ -326,7 +326,7 @@ TH_HOST_TEST(gradient_bounds_hold_and_reject)
     static fixture f;
     make(&forms[5], &f);
     for (int dtype = CLMGK_DTYPE_F32; dtype <= CLMGK_DTYPE_BF16; dtype++) {
-        TH_REF_GRADIENTS gradients = {0};
+        TH_REF_ARRAYS gradients = {0};
         double given[MOST];
         char message[128] = "";
         f.problem.desc.dtype = (clmgk_dtype)dtype;
@@ -339,15 +339,15 @@ TH_HOST_TEST(gradient_bounds_hold_and_reject)
         const double allowed = bound.bound + gradients.floor[K][7];
         given[7] += 0.9 * allowed;
         const clmgk_ref_error worst =
-            clmgk_ref_check_gradient(&gradients, CLMGK_REF_GRAD_K, given, message, sizeof(message));
+            clmgk_ref_check_array(&gradients, CLMGK_REF_GRAD_K, given, message, sizeof(message));
         assert_true(fabs(worst.error - 0.9 * allowed) < 1e-12 && message[0] == '\0');
         assert_true(fabs(worst.bound - allowed) < 1e-15);
         given[7] += 0.2 * allowed;
-        clmgk_ref_check_gradient(&gradients, CLMGK_REF_GRAD_K, given, message, sizeof(message));
+        clmgk_ref_check_array(&gradients, CLMGK_REF_GRAD_K, given, message, sizeof(message));
         assert_non_null(strstr(message, "dk, element 7"));
         given[7] = gradients.exact[K][7];
         given[9] = NAN;
-        clmgk_ref_check_gradient(&gradients, CLMGK_REF_GRAD_K, given, message, sizeof(message));
+        clmgk_ref_check_array(&gradients, CLMGK_REF_GRAD_K, given, message, sizeof(message));
         assert_non_null(strstr(message, "dk, element 9"));
     }
 }
@@ -372,7 +372,7 @@ TH_HOST_TEST(floor_is_the_size_of_terms)
     for (int j = 0; j < 2; j++)
         expected += row * weight[j] * (fabs(grad_o * v[j]) + fabs(delta) + grad_lse) * fabs(k[j]) / 2.0;
 
-    TH_REF_GRADIENTS gradients = {0};
+    TH_REF_ARRAYS gradients = {0};
     assert_true(clmgk_ref_solve_gradients(&p, CLMGK_GRADIENT_ALL, &gradients));
     assert_true(fabs(gradients.floor[Q][0] / expected - 1.0) < 1e-12);
     assert_true(fabs(gradients.floor[V][1] / (row * weight[1] * 3.0) - 1.0) < 1e-12);
@@ -384,7 +384,7 @@ TH_HOST_TEST(floor_is_the_size_of_terms)
 TH_HOST_TEST(gradients_beyond_f32_are_infinite)
 {
     static fixture f;
-    TH_REF_GRADIENTS gradients = {0};
+    TH_REF_ARRAYS gradients = {0};
     double given[MOST];
     char message[128];
     make(&forms[16], &f); /* "prior [M] with 0" */
@@ -403,11 +403,11 @@ TH_HOST_TEST(gradients_beyond_f32_are_infinite)
         given[n] = copysign((double)INFINITY, given[n]);
     }
     assert_true(beyond > 0 && gradients.bound[PRIOR].max_abs <= FLT_MAX);
-    clmgk_ref_check_gradient(&gradients, CLMGK_REF_GRAD_PRIOR, given, message, sizeof(message));
+    clmgk_ref_check_array(&gradients, CLMGK_REF_GRAD_PRIOR, given, message, sizeof(message));
     assert_string_equal(message, "");
     for (size_t n = 0; n < f.count[PRIOR]; n++)
         given[n] = isinf(given[n]) ? 1.0 : given[n];
-    clmgk_ref_check_gradient(&gradients, CLMGK_REF_GRAD_PRIOR, given, message, sizeof(message));
+    clmgk_ref_check_array(&gradients, CLMGK_REF_GRAD_PRIOR, given, message, sizeof(message));
     assert_non_null(strstr(message, "dprior"));
 }
 
@@ -423,7 +423,7 @@ TH_HOST_TEST(padding_reaches_no_gradient)
     static fixture f;
     for (size_t form = 0; form < TH_COUNT(padded); form++) {
         const size_t rows = padded[form].desc.variant == CLMGK_VARIANT_MGK ? MGK_ROWS : S;
-        TH_REF_GRADIENTS clean, dirty;
+        TH_REF_ARRAYS clean, dirty;
         make(&padded[form], &f);
         assert_true(clmgk_ref_solve_gradients(&f.problem, CLMGK_GRADIENT_ALL, &clean));
         for (size_t row = 3; row < rows; row += S) /* keys 3 and 4 of batch 0, head 0 */
@@ -471,7 +471,7 @@ static size_t prior_index(const clmgk_attention_desc *d, int64_t h, int64_t j, i
     return (size_t)(d->prior_shape == CLMGK_PRIOR_HM ? h * d->components + r : r);
 }
 
-static void check_responsibilities(const fixture *f, const clmgk_ref_statistics *statistics)
+static void check_responsibilities(const fixture *f, const clmgk_ref_arrays *statistics)
 {
     const clmgk_attention_desc *const d = &f->problem.desc;
     double counts[H * M * S] = {0};
@@ -490,7 +490,7 @@ static void check_responsibilities(const fixture *f, const clmgk_ref_statistics 
 }
 
 /* New priors sum to one over the components, in proportion to the counts; without counts they stay. */
-static void check_new_prior(const fixture *f, const clmgk_ref_statistics *statistics)
+static void check_new_prior(const fixture *f, const clmgk_ref_arrays *statistics)
 {
     const clmgk_attention_desc *const d = &f->problem.desc;
     const double *const counts = statistics->exact[CLMGK_REF_STAT_COUNTS];
@@ -542,7 +542,7 @@ static double likelihood(const clmgk_ref_problem *p, int64_t b, int64_t h, int64
     return rows > 0.0 ? sum / rows : 0.0;
 }
 
-static void check_likelihood(const fixture *f, const clmgk_ref_statistics *statistics)
+static void check_likelihood(const fixture *f, const clmgk_ref_arrays *statistics)
 {
     const clmgk_attention_desc *const d = &f->problem.desc;
     for (int64_t n = 0; n < statistics->count[CLMGK_REF_STAT_NLL]; n++) {
@@ -560,7 +560,7 @@ TH_HOST_TEST(statistics_are_as_defined)
     static fixture f;
     for (size_t n = 0; n < TH_COUNT(forms); n++) {
         const bool gaussian = forms[n].desc.score == CLMGK_SCORE_GAUSSIAN;
-        TH_REF_STATISTICS statistics = {0};
+        TH_REF_ARRAYS statistics = {0};
         make(&forms[n], &f);
         assert_true(clmgk_ref_solve_statistics(
             &f.problem, gaussian ? CLMGK_STATISTIC_ALL : CLMGK_STATISTIC_ALL & ~CLMGK_STATISTIC_NLL, &statistics));
@@ -602,7 +602,7 @@ TH_HOST_TEST(maximisation_never_lowers_the_likelihood)
         make(&learned[n], &f);
         double before = -(double)INFINITY;
         for (int step = 0; step < 20; step++) {
-            TH_REF_STATISTICS statistics = {0};
+            TH_REF_ARRAYS statistics = {0};
             assert_true(clmgk_ref_solve_statistics(&f.problem, CLMGK_STATISTIC_NEW_PRIOR, &statistics));
             memcpy(f.array[PRIOR], statistics.exact[CLMGK_REF_STAT_NEW_PRIOR], f.count[PRIOR] * sizeof(double));
             const double now = log_weights(&f.problem);
@@ -615,19 +615,19 @@ TH_HOST_TEST(maximisation_never_lowers_the_likelihood)
 TH_HOST_TEST(statistics_check_names_what_is_wrong)
 {
     static fixture f;
-    TH_REF_STATISTICS statistics = {0};
+    TH_REF_ARRAYS statistics = {0};
     char message[128];
     double given[MOST];
     make(&forms[13], &f);
     assert_true(clmgk_ref_solve_statistics(&f.problem, CLMGK_STATISTIC_NEW_PRIOR, &statistics));
     assert_null(statistics.exact[CLMGK_REF_STAT_COUNTS]);
     memcpy(given, statistics.exact[CLMGK_REF_STAT_NEW_PRIOR], f.count[PRIOR] * sizeof(double));
-    assert_true(
-        clmgk_ref_check_statistic(&statistics, CLMGK_REF_STAT_NEW_PRIOR, given, message, sizeof(message)).error == 0.0);
+    assert_true(clmgk_ref_check_array(&statistics, CLMGK_REF_STAT_NEW_PRIOR, given, message, sizeof(message)).error ==
+                0.0);
     assert_true(message[0] == '\0');
     given[2] += 1e-4;
     const double error =
-        clmgk_ref_check_statistic(&statistics, CLMGK_REF_STAT_NEW_PRIOR, given, message, sizeof(message)).error;
+        clmgk_ref_check_array(&statistics, CLMGK_REF_STAT_NEW_PRIOR, given, message, sizeof(message)).error;
     assert_true(fabs(error - 1e-4) < 1e-12);
     assert_non_null(strstr(message, "new prior, element 2"));
 }

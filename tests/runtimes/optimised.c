@@ -21,7 +21,7 @@ static void train(th_session *session, const clmgk_attention_desc *desc, const c
     with.gradients = th_all_gradients(&with);
     TH_PROBLEM problem = th_problem_make(&with, seed);
     th_run_training(session, &problem, &options);
-    TH_REF_GRADIENTS exact = th_solve_gradients(&problem);
+    TH_REF_ARRAYS exact = th_solve_gradients(&problem);
     th_check_gradients(session, &problem, options.engine, &exact);
 }
 

@@ -97,13 +97,11 @@ static tool_exit check_set(const run_problem *problem, const clmgk_ref_problem *
         const double *const found = values->of[array];
         if (!found)
             continue;
-        const clmgk_ref_error worst =
-            gradients ? clmgk_ref_check_gradient(&exact, (clmgk_ref_gradient)n, found, message, sizeof message)
-                      : clmgk_ref_check_statistic(&exact, (clmgk_ref_statistic)n, found, message, sizeof message);
+        const clmgk_ref_error worst = clmgk_ref_check_array(&exact, n, found, message, sizeof message);
         note(result, array, worst, exact.bound[n].max_abs);
         complain(result, message);
     }
-    gradients ? clmgk_ref_gradients_free(&exact) : clmgk_ref_statistics_free(&exact);
+    clmgk_ref_arrays_free(&exact);
     return TOOL_DONE;
 }
 

@@ -293,7 +293,7 @@ static void take_verdict(const char *array, double max, double bound, const char
 }
 
 static tool_exit check_gradient(const tool_device *device, const clmgk_attention_desc *desc, const bench_own *own,
-                                const clmgk_ref_gradients *exact, clmgk_ref_gradient which, bench_error_found *found,
+                                const clmgk_ref_arrays *exact, clmgk_ref_gradient which, bench_error_found *found,
                                 tool_error *error)
 {
     char message[256];
@@ -303,7 +303,7 @@ static tool_exit check_gradient(const tool_device *device, const clmgk_attention
     const tool_exit status =
         read_values(device, gradient_memory(own, which), gradient_type(desc, which), 0, count, values, error);
     if (status == TOOL_DONE) {
-        const clmgk_ref_error worst = clmgk_ref_check_gradient(exact, which, values, message, sizeof(message));
+        const clmgk_ref_error worst = clmgk_ref_check_array(exact, which, values, message, sizeof(message));
         take_verdict(bench_gradient_array((int)which), worst.error, worst.bound, message, found);
     }
     free(values);
@@ -314,7 +314,7 @@ static tool_exit check_gradients(const tool_device *device, const bench_values *
                                  bench_error_found *found, tool_error *error)
 {
     const clmgk_attention_desc *desc = &values->problem.desc;
-    clmgk_ref_gradients exact;
+    clmgk_ref_arrays exact;
     tool_exit status = TOOL_DONE;
     if (!clmgk_ref_solve_gradients(&values->problem, desc->gradients, &exact))
         return tool_fail_memory(error, "the reference");
@@ -322,7 +322,7 @@ static tool_exit check_gradients(const tool_device *device, const bench_values *
         if (desc->gradients & 1U << i)
             status = check_gradient(device, desc, own, &exact, (clmgk_ref_gradient)i, found, error);
     }
-    clmgk_ref_gradients_free(&exact);
+    clmgk_ref_arrays_free(&exact);
     return status;
 }
 
