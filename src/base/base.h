@@ -150,15 +150,11 @@ void mgk_folder_close(mgk_folder *folder);
 /* Whether the process can create files in a folder, private or not. */
 bool mgk_folder_is_writable(const char *path);
 
-/* Reads a file into *data (mgk_free) and, in a private folder, sets its time to now. False if it is missing, larger
- * than max_bytes, or not a regular file that belongs to the user and that nobody else may write. */
-bool mgk_folder_read(const mgk_folder *folder, const clmgk_allocator *allocator, const char *name, size_t max_bytes,
-                     char **data, size_t *length);
-
-/* Reads a file into *data (mgk_free); NULL if there is none. ERROR_IO if it can't be read or somebody else may write
- * it. */
+/* Reads a file into *data (mgk_free), NULL if there is none; `touch` sets its time to now in a private folder. ERROR_IO
+ * if it can't be read, is larger than max_bytes, or not a regular file that belongs to the user and that nobody else
+ * may write. */
 clmgk_status mgk_folder_load(const mgk_folder *folder, const clmgk_allocator *allocator, const char *name,
-                             size_t max_bytes, char **data, size_t *length, clmgk_error *error);
+                             size_t max_bytes, bool touch, char **data, size_t *length, clmgk_error *error);
 
 /* Writes a file atomically: readers see all of it or nothing, also after a crash. False on failure: no file is left. */
 bool mgk_folder_write(const mgk_folder *folder, const char *name, const char *data, size_t length);
@@ -180,8 +176,8 @@ clmgk_status mgk_folder_list(const mgk_folder *folder, const clmgk_allocator *al
 /* Removes temporary files of crashed writers. */
 void mgk_folder_remove_stale(const mgk_folder *folder, const clmgk_allocator *allocator);
 
-/* Locks the folder against other processes and threads. Waits a tenth of a second at most; -1: not obtained. */
-int mgk_folder_lock(const mgk_folder *folder);
+/* Locks the folder against other processes and threads: so many attempts, every 2 ms. -1: not obtained. */
+int mgk_folder_lock(const mgk_folder *folder, int attempts);
 void mgk_folder_unlock(int lock);
 
 #endif

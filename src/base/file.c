@@ -19,7 +19,6 @@ enum {
     MAX_PATH_BYTES = 4096,
     TEMPORARY_ATTEMPTS = 16,
     STALE_SECONDS = 600, /* longer than any write */
-    LOCK_ATTEMPTS = 50,
     LOCK_PAUSE_NS = 2000000
 };
 
@@ -167,10 +166,13 @@ static bool is_trusted_file(const mgk_folder *folder, int file)
            (facts.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
-/* `touch`: the file's time becomes now. */
-static clmgk_status load_file(const mgk_folder *folder, const clmgk_allocator *allocator, const char *name,
-                              size_t max_bytes, bool touch, char **data, size_t *length, clmgk_error *error)
+clmgk_status mgk_folder_load(const mgk_folder *folder, const clmgk_allocator *allocator, const char *name,
+                             size_t max_bytes, bool touch, char **data, size_t *length, clmgk_error *error)
 {
+    *data = NULL;
+    *length = 0;
+    if (folder->handle < 0)
+        return CLMGK_OK;
     const int file = openat(folder->handle, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
     if (file < 0)
         return errno == ENOENT ? CLMGK_OK : mgk_fail(error, CLMGK_ERROR_IO, "%s: %s", name, strerror(errno));
@@ -179,30 +181,10 @@ static clmgk_status load_file(const mgk_folder *folder, const clmgk_allocator *a
             ? read_open_file(file, allocator, name, max_bytes, data, length, error)
             : mgk_fail(error, CLMGK_ERROR_IO,
                        "%s: expected a regular file that belongs to the user and that nobody else may write", name);
-    if (status == CLMGK_OK && touch)
+    if (status == CLMGK_OK && touch && !folder->shipped)
         (void)futimens(file, NULL); /* fails on read-only file systems: eviction then follows age */
     close(file);
     return status;
-}
-
-bool mgk_folder_read(const mgk_folder *folder, const clmgk_allocator *allocator, const char *name, size_t max_bytes,
-                     char **data, size_t *length)
-{
-    char *read = NULL;
-    if (folder->handle < 0 ||
-        load_file(folder, allocator, name, max_bytes, !folder->shipped, &read, length, NULL) != CLMGK_OK ||
-        read == NULL)
-        return false;
-    *data = read;
-    return true;
-}
-
-clmgk_status mgk_folder_load(const mgk_folder *folder, const clmgk_allocator *allocator, const char *name,
-                             size_t max_bytes, char **data, size_t *length, clmgk_error *error)
-{
-    *data = NULL;
-    *length = 0;
-    return folder->handle < 0 ? CLMGK_OK : load_file(folder, allocator, name, max_bytes, false, data, length, error);
 }
 
 static bool write_all(int file, const char *data, size_t length)
@@ -344,13 +326,13 @@ void mgk_folder_remove_stale(const mgk_folder *folder, const clmgk_allocator *al
 
 /* ---- lock ------------------------------------------------------------------------------------------------- */
 
-int mgk_folder_lock(const mgk_folder *folder)
+int mgk_folder_lock(const mgk_folder *folder, int attempts)
 {
     const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
     const int lock = folder->handle < 0 ? -1 : openat(folder->handle, LOCK_NAME, flags, S_IRUSR | S_IWUSR);
     if (lock < 0)
         return -1;
-    for (int attempt = 0; attempt < LOCK_ATTEMPTS; ++attempt) {
+    for (int attempt = 0; attempt < attempts; ++attempt) {
         const struct timespec pause = {.tv_nsec = LOCK_PAUSE_NS};
         if (flock(lock, LOCK_EX | LOCK_NB) == 0)
             return lock;

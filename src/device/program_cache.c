@@ -15,6 +15,7 @@ enum {
     LENGTH_AT = 16,
     KEY_AT = 24,
     CHECKSUM_SIZE = 16,
+    LOCK_ATTEMPTS = 50, /* a tenth of a second */
     NAME_DIGITS = 32,
     NAME_SIZE = NAME_DIGITS + sizeof(SUFFIX)
 };
@@ -123,9 +124,9 @@ bool mgk_cache_get(const mgk_cache *cache, const char *key, char **entry, const 
     char *bytes = NULL;
     size_t size = 0;
     entry_name(key, name);
-    const bool found = mgk_folder_read(&folder, cache->allocator, name, as_size(cache->max_bytes), &bytes, &size);
-    const bool valid = found && is_valid(bytes, size, key);
-    if (found && !valid) {
+    (void)mgk_folder_load(&folder, cache->allocator, name, as_size(cache->max_bytes), true, &bytes, &size, NULL);
+    const bool valid = bytes != NULL && is_valid(bytes, size, key);
+    if (bytes != NULL && !valid) {
         mgk_free(cache->allocator, bytes);
         if (!cache->shipped)
             (void)mgk_folder_remove(&folder, name);
@@ -168,7 +169,7 @@ static void remove_oldest(const mgk_cache *cache, const mgk_folder *folder)
 /* Removes the oldest entries under the lock; a process that does not get the lock leaves the work to its holder. */
 static void tidy(const mgk_cache *cache, const mgk_folder *folder)
 {
-    const int lock = mgk_folder_lock(folder);
+    const int lock = mgk_folder_lock(folder, LOCK_ATTEMPTS);
     if (lock < 0)
         return;
     mgk_folder_remove_stale(folder, cache->allocator);

@@ -10,9 +10,9 @@
 
 enum {
     MAX_FILE_BYTES = 16 << 20,
-    FARTHEST = 2,        /* four-fold */
-    LOCK_ATTEMPTS = 100, /* a tenth of a second each */
-    ROUNDING_NS = 1      /* of stored times */
+    FARTHEST = 2,         /* four-fold */
+    LOCK_ATTEMPTS = 5000, /* ten seconds */
+    ROUNDING_NS = 1       /* of stored times */
 };
 
 extern const mgk_embedded_file mgk_shipped_files[];
@@ -185,7 +185,7 @@ static clmgk_status read_file(const char *path, mgk_tuning *tuning, clmgk_error 
         return note_unreadable(tuning, status, &failure, error);
     char *text = NULL;
     size_t length = 0;
-    status = mgk_folder_load(&folder, &tuning->allocator, FILE_NAME, MAX_FILE_BYTES, &text, &length, &failure);
+    status = mgk_folder_load(&folder, &tuning->allocator, FILE_NAME, MAX_FILE_BYTES, false, &text, &length, &failure);
     mgk_folder_close(&folder);
     if (status != CLMGK_OK)
         return note_unreadable(tuning, status, &failure, error);
@@ -231,14 +231,6 @@ void mgk_tuning_free(const clmgk_allocator *allocator, mgk_tuning *tuning)
 }
 
 /* ---- changing ------------------------------------------------------------------------------------------------ */
-
-static int lock_folder(const mgk_folder *folder)
-{
-    int lock = -1;
-    for (int attempt = 0; lock < 0 && attempt < LOCK_ATTEMPTS; ++attempt)
-        lock = mgk_folder_lock(folder);
-    return lock;
-}
 
 static clmgk_status write_set(const clmgk_allocator *allocator, const mgk_folder *folder, const char *path,
                               const mgk_tuning_set *set, clmgk_error *error)
@@ -300,7 +292,7 @@ static clmgk_status change_file(const change_job *job, clmgk_error *error)
 {
     char *text = NULL;
     size_t length = 0;
-    MGK_TRY(mgk_folder_load(&job->folder, job->allocator, FILE_NAME, MAX_FILE_BYTES, &text, &length, error));
+    MGK_TRY(mgk_folder_load(&job->folder, job->allocator, FILE_NAME, MAX_FILE_BYTES, false, &text, &length, error));
     const clmgk_status status = change_text(job, text, length, error);
     mgk_free(job->allocator, text);
     return status;
@@ -315,7 +307,7 @@ clmgk_status mgk_tuning_change(const clmgk_allocator *allocator, const char *pat
     MGK_TRY(mgk_folder_open(path, create, &job.folder, error));
     if (job.folder.handle < 0)
         return CLMGK_OK;
-    const int lock = lock_folder(&job.folder);
+    const int lock = mgk_folder_lock(&job.folder, LOCK_ATTEMPTS);
     clmgk_status status;
     if (lock >= 0) {
         mgk_folder_remove_stale(&job.folder, allocator);

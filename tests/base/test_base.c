@@ -285,22 +285,24 @@ TH_HOST_TEST(test_folder_life)
 
     assert_int_equal(mgk_folder_open(path, false, &folder, NULL), CLMGK_OK);
     assert_int_equal(folder.handle, -1);
-    assert_false(mgk_folder_read(&folder, NULL, "name", 100, &data, &length));
+    th_expect_ok(mgk_folder_load(&folder, NULL, "name", 100, true, &data, &length, &th_error));
+    assert_null(data);
     assert_false(mgk_folder_write(&folder, "name", "x", 1));
     assert_int_equal(mgk_folder_list(&folder, NULL, any_name, &entries, &count, NULL), CLMGK_OK);
     assert_int_equal(count, 0);
-    assert_int_equal(mgk_folder_lock(&folder), -1);
+    assert_int_equal(mgk_folder_lock(&folder, 50), -1);
 
     assert_int_equal(mgk_folder_open(path, true, &folder, NULL), CLMGK_OK);
     assert_int_equal(stat(path, &facts), 0);
     assert_int_equal(facts.st_mode & 07777, 0700);
     assert_true(mgk_folder_write(&folder, "name", "first", 5));
     assert_true(mgk_folder_write(&folder, "name", "second", 6));
-    assert_true(mgk_folder_read(&folder, NULL, "name", 6, &data, &length));
+    th_expect_ok(mgk_folder_load(&folder, NULL, "name", 6, true, &data, &length, &th_error));
     assert_int_equal(length, 6);
     assert_memory_equal(data, "second", 6);
     mgk_free(NULL, data);
-    assert_false(mgk_folder_read(&folder, NULL, "name", 5, &data, &length));
+    assert_int_equal(mgk_folder_load(&folder, NULL, "name", 5, true, &data, &length, NULL), CLMGK_ERROR_IO);
+    assert_null(data);
 
     assert_int_equal(mgk_folder_list(&folder, NULL, any_name, &entries, &count, NULL), CLMGK_OK);
     assert_int_equal(count, 1);
@@ -321,13 +323,13 @@ TH_HOST_TEST(test_folder_lock_excludes_and_gives_up)
     mgk_folder folder;
     scratch_create(root);
     assert_int_equal(mgk_folder_open(root, false, &folder, NULL), CLMGK_OK);
-    const int lock = mgk_folder_lock(&folder);
+    const int lock = mgk_folder_lock(&folder, 50);
     assert_true(lock >= 0);
     const double start = mgk_now_ms();
-    assert_int_equal(mgk_folder_lock(&folder), -1);
+    assert_int_equal(mgk_folder_lock(&folder, 50), -1);
     assert_true(mgk_now_ms() - start < 5000.0);
     mgk_folder_unlock(lock);
-    const int again = mgk_folder_lock(&folder);
+    const int again = mgk_folder_lock(&folder, 50);
     assert_true(again >= 0);
     mgk_folder_unlock(again);
     mgk_folder_close(&folder);

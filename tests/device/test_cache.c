@@ -537,7 +537,7 @@ CACHE_TEST(test_a_held_lock_does_not_stop_writers)
     mgk_folder folder;
     self->cache.max_bytes = size;
     assert_int_equal(mgk_folder_open(self->folder, false, &folder, NULL), CLMGK_OK);
-    const int lock = mgk_folder_lock(&folder);
+    const int lock = mgk_folder_lock(&folder, 1);
     assert_true(lock >= 0);
     const double start = mgk_now_ms();
     put(&self->cache, "key 1");

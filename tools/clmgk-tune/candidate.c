@@ -83,8 +83,10 @@ static tool_exit remember_failure(tuned_case *c, candidate *x, const char *why, 
 tool_exit candidate_recall(const tuned_case *c, candidate *best, tool_error *error)
 {
     *best = (candidate){.ratio = 1};
-    for (size_t i = 0; i < tune_history_count(c->base->history); i++) {
-        const json_t *record = tune_history_record(c->base->history, i);
+    const json_t *record = NULL;
+    size_t i = 0;
+    json_array_foreach(tune_history_records(c->base->history), i, record)
+    {
         candidate x;
         if (strcmp(session_text(record, "case"), c->result->key) != 0 || json_object_get(record, "done") ||
             !candidate_read(c, record, &x) || !c->available[x.space])

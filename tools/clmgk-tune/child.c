@@ -27,40 +27,10 @@ struct tune_child {
     char *text; /* what came and is not yet a line */
     size_t length, capacity;
     char **argv;
-    char **environment;
     char selector[32]; /* of the device */
 };
 
 /* ---- making ---------------------------------------------------------------------------------------------------- */
-
-/* This environment, but for the drivers' own caches: what is compiled for candidates does not fill the user's. */
-static bool make_environment(const char *folder, tune_child *child)
-{
-    static const char *const own[] = {"POCL_CACHE_DIR", "CUDA_CACHE_PATH"};
-    size_t count = 0, kept = 0;
-    while (environ[count])
-        count++;
-    child->environment = calloc(count + TOOL_COUNT(own) + 1, sizeof(char *));
-    if (!child->environment)
-        return false;
-    for (size_t i = 0; i < count; i++) {
-        bool replaced = false;
-        for (size_t k = 0; k < TOOL_COUNT(own); k++)
-            replaced =
-                replaced || (strncmp(environ[i], own[k], strlen(own[k])) == 0 && environ[i][strlen(own[k])] == '=');
-        if (!replaced && !(child->environment[kept++] = strdup(environ[i])))
-            return false;
-    }
-    for (size_t k = 0; k < TOOL_COUNT(own); k++) {
-        const size_t size = strlen(own[k]) + strlen(folder) + 2;
-        char *const text = malloc(size);
-        if (!text)
-            return false;
-        snprintf(text, size, "%s=%s", own[k], folder);
-        child->environment[kept++] = text;
-    }
-    return true;
-}
 
 tool_exit tune_child_create(const clmgk_device_info *device, tool_outputs *outputs, const char *folder, int argc,
                             char **argv, tune_child **out, tool_error *error)
@@ -72,8 +42,8 @@ tool_exit tune_child_create(const clmgk_device_info *device, tool_outputs *outpu
     snprintf(child->selector, sizeof(child->selector), "%" PRIu32 ":%" PRIu32, device->platform_index,
              device->device_index);
     child->argv = calloc((size_t)argc + WORKER_ARGS, sizeof(char *));
-    if (!child->argv || !make_environment(folder, child)) {
-        tune_child_destroy(child);
+    if (!child->argv) {
+        free(child);
         return tool_fail_memory(error, "a process");
     }
     child->argv[0] = argv[0];
@@ -127,9 +97,6 @@ void tune_child_destroy(tune_child *child)
     if (!child)
         return;
     (void)end_process(child);
-    for (size_t i = 0; child->environment && child->environment[i]; i++)
-        free(child->environment[i]);
-    free(child->environment);
     free(child->argv);
     free(child->text);
     free(child);
@@ -156,8 +123,7 @@ static int spawn(tune_child *child, const int in[2], const int out[2])
         if (code == 0)
             code = posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
         if (code == 0)
-            code =
-                posix_spawn(&child->process, "/proc/self/exe", &actions, &attributes, child->argv, child->environment);
+            code = posix_spawn(&child->process, "/proc/self/exe", &actions, &attributes, child->argv, environ);
         posix_spawnattr_destroy(&attributes);
     }
     posix_spawn_file_actions_destroy(&actions);

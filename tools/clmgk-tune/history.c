@@ -190,14 +190,9 @@ void tune_history_close(tune_history *history)
     free(history);
 }
 
-size_t tune_history_count(const tune_history *history)
+const json_t *tune_history_records(const tune_history *history)
 {
-    return json_array_size(history->records);
-}
-
-const json_t *tune_history_record(const tune_history *history, size_t index)
-{
-    return json_array_get(history->records, index);
+    return history->records;
 }
 
 tool_exit tune_history_remove(const char *path, const clmgk_device_info *device, tool_error *error)

@@ -144,8 +144,10 @@ static tool_exit try_values(clblast_search *c, const int32_t *values, tool_error
 static tool_exit recall(clblast_search *c, tool_error *error)
 {
     const session *s = c->base;
-    for (size_t i = 0; i < tune_history_count(s->history); i++) {
-        const json_t *record = tune_history_record(s->history, i);
+    const json_t *record = NULL;
+    size_t i = 0;
+    json_array_foreach(tune_history_records(s->history), i, record)
+    {
         point values = {0};
         if (strcmp(session_text(record, "case"), CLBLAST) == 0 && !json_object_get(record, "done") &&
             session_read_point(&c->points, session_text(record, "parameters"), values))

@@ -61,12 +61,12 @@ void session_count_failure(session *s, const char *why)
 
 const json_t *session_find_done(const session *s, const char *key)
 {
-    for (size_t i = tune_history_count(s->history); i > 0; i--) {
-        const json_t *record = tune_history_record(s->history, i - 1);
-        if (json_object_get(record, "done") && strcmp(session_text(record, "case"), key) == 0)
-            return record;
-    }
-    return NULL;
+    const json_t *record = NULL, *last = NULL;
+    size_t i = 0;
+    json_array_foreach(tune_history_records(s->history), i,
+                       record) if (json_object_get(record, "done") && strcmp(session_text(record, "case"), key) == 0)
+        last = record;
+    return last;
 }
 
 json_int_t session_clamp(double number, int low, int high)

@@ -94,9 +94,8 @@ void tune_history_close(tune_history *history);
 /* Appends a record (its reference is taken; NULL is out of memory). */
 tool_exit tune_history_add(tune_history *history, json_t *record, tool_error *error);
 
-/* What was read when it was opened and added since; record i of count. */
-size_t tune_history_count(const tune_history *history);
-const json_t *tune_history_record(const tune_history *history, size_t index);
+/* An array of what was read when it was opened and added since. */
+const json_t *tune_history_records(const tune_history *history);
 
 /* Removes the histories of a device (NULL: of all). */
 tool_exit tune_history_remove(const char *path, const clmgk_device_info *device, tool_error *error);
@@ -180,8 +179,6 @@ tool_exit tune_product_job(const tool_device *device, const char *folder, const 
 
 /* A case in words that tell it from all others: the key of histories. */
 void tune_case_key(const bench_case *item, char *key, size_t size);
-
-/* "product 4096 x 512 x 64 B transposed" */
 
 /* Name of a case for people: "square-64 mgk 4 backward". */
 void tune_case_name(const bench_case *item, char *name, size_t size);

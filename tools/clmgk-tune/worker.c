@@ -384,7 +384,10 @@ int tune_worker(const char *folder, const char *selector, int argc, char **argv)
     worker w = {.folder = folder, .group = SIZE_MAX};
     tool_error error = {.message = ""};
     bool finished = false;
-    tool_exit status = tune_parse_options(argc, argv, &w.options, &finished, &error);
+    /* the drivers' own caches: what is compiled for candidates does not fill the user's */
+    tool_exit status = setenv("POCL_CACHE_DIR", folder, 1) == 0 && setenv("CUDA_CACHE_PATH", folder, 1) == 0
+                           ? tune_parse_options(argc, argv, &w.options, &finished, &error)
+                           : tool_fail_memory(&error, "a process");
     if (status == TOOL_DONE && !finished)
         status = bench_make_groups(&w.options.request, false, &w.groups, &error);
     if (status == TOOL_DONE && w.groups)
