@@ -49,6 +49,7 @@ static tool_exit take_plan_info(const bench_runner *run, bench_case *one, clmgk_
     one->workspace_bytes = pass.workspace_bytes;
     one->private_bytes = pass.private_bytes;
     one->compile_ms = info->compile_ms;
+    one->origin = info->origin;
     one->parameters = strdup(pass.parameters);
     one->compiler_options = strdup(pass.options);
     one->kernel = strdup(pass.kernel);

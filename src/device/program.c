@@ -348,6 +348,9 @@ clmgk_status mgk_programs_ship(clmgk_context *context, const char *folder, size_
     const mgk_cache target = {.allocator = &context->allocator, .path = folder, .shipped = true};
     clmgk_status status = CLMGK_OK;
     size_t done = 0;
+    if (count != NULL)
+        *count = 0;
+    MGK_TRY(mgk_cache_make(&target, error));
     pthread_mutex_lock(&context->mutex);
     for (const mgk_program *program = context->programs; program != NULL && status == CLMGK_OK;
          program = program->next) {

@@ -192,6 +192,16 @@ void mgk_cache_put(const mgk_cache *cache, const char *key, const char *binary, 
     mgk_folder_close(&folder);
 }
 
+clmgk_status mgk_cache_make(const mgk_cache *cache, clmgk_error *error)
+{
+    mgk_folder folder;
+    MGK_TRY(open_path(cache, true, &folder, error));
+    mgk_folder_remove_stale(&folder, cache->allocator);
+    mgk_folder_close(&folder);
+    return mgk_folder_is_writable(cache->path) ? CLMGK_OK
+                                               : mgk_fail(error, CLMGK_ERROR_IO, "%s: can't be written", cache->path);
+}
+
 clmgk_status mgk_cache_ship(const mgk_cache *cache, const char *key, const char *binary, size_t length,
                             clmgk_error *error)
 {

@@ -36,7 +36,10 @@ bool mgk_cache_get(const mgk_cache *cache, const char *key, char **entry, const 
 /* Stores a binary, then removes the oldest entries beyond max_bytes. */
 void mgk_cache_put(const mgk_cache *cache, const char *key, const char *binary, size_t length);
 
-/* Stores a binary in a shipped folder, which is made. */
+/* Makes the folder, if it is missing. ERROR_IO if it can't be written or is not as it must be. */
+clmgk_status mgk_cache_make(const mgk_cache *cache, clmgk_error *error);
+
+/* Stores a binary, and says why it can't. */
 clmgk_status mgk_cache_ship(const mgk_cache *cache, const char *key, const char *binary, size_t length,
                             clmgk_error *error);
 

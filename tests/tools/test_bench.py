@@ -59,6 +59,7 @@ CASE_KEYS = {
     "workspace_bytes": int,
     "private_bytes": int,
     "compile_ms": NUMBER,
+    "program": str,
     "first_call_cold_ms": MAYBE,
     "first_call_warm_ms": MAYBE,
     "error": dict,

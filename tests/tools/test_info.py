@@ -56,7 +56,7 @@ class InfoTest(ProgramTest):
 class Listing(InfoTest):
     def test_json(self):
         found = self.info()
-        self.assertEqual(list(found), ["clmgk", "devices", "cache", "tuning_cache"])
+        self.assertEqual(list(found), ["clmgk", "devices", "cache", "tuning_cache", "program_dir"])
         self.assertGreater(len(found["devices"]), 0)
         for device in found["devices"]:
             self.assertEqual(set(device), set(DEVICE_KEYS))
@@ -118,6 +118,18 @@ class Listing(InfoTest):
         text = self.accept(env=self.environment(CLMGK_CACHE_DIR="")).stdout
         self.assertIn("program cache: no files are used", text)
         self.assertIn("tuning cache: no files are used", text)
+
+    def test_programs_made_ahead(self):
+        nothing = {"path": None, "entries": 0, "bytes": 0, "message": None}
+        self.assertEqual(self.info()["program_dir"], nothing)
+        folder = self.folder / "shipped"
+        self.assertEqual(self.info(CLMGK_PROGRAM_DIR=str(folder))["program_dir"], {**nothing, "path": str(folder)})
+        folder.mkdir()
+        folder.chmod(0o777)
+        found = self.info(CLMGK_PROGRAM_DIR=str(folder))["program_dir"]
+        self.assertIn(f"{folder}: has mode 0777, expected 0755", found["message"])
+        text = self.accept(env=self.environment(CLMGK_PROGRAM_DIR=str(folder))).stdout
+        self.assertIn("programs made ahead: not read: ", text)
 
     def test_no_device(self):
         self.refuse(3, env=self.environment(OCL_ICD_VENDORS=str(self.folder)), words=["no OpenCL device"])

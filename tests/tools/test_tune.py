@@ -340,6 +340,33 @@ class Cache(TuneTest):
         self.assertEqual(plan["tuning"], "bucket")
         self.assertIn("unroll=8", plan["parameters"].split(","))
 
+    def origin_with(self, folder):
+        done = run("clmgk-bench", *SMALL, "--seconds", 0.01, "--json", "--keep-caches",
+                   env={**self.environment, "CLMGK_PROGRAM_DIR": str(folder)})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)["cases"][0]["program"]
+
+    def test_programs_made_ahead(self):
+        """Those of a machine that was tuned so, and of others."""
+        folder = self.folder / "shipped"
+        self.measure_as("unroll=8", 0.9)
+        done = self.accept(*SMALL, "--programs", folder)
+        self.assertIn("2 programs of 2 plans", done.stdout)
+        self.assertIn("2 of 2: given softmax 2", done.stderr)
+        files = list(folder.iterdir())
+        self.assertEqual([path.suffix for path in files], [".bin", ".bin"])
+        self.assertFalse((self.cache / "programs").exists())
+        self.assertEqual(self.origin_with(folder), "shipped")
+        self.file.unlink()
+        self.assertEqual(self.origin_with(folder), "shipped")
+        found = json.loads(self.accept(*SMALL, "--programs", folder, "--json").stdout)
+        self.assertEqual(found["folder"], str(folder))
+        self.assertEqual([found["devices"][0][key] for key in ("plans", "refused", "programs")], [1, 0, 1])
+        for path in files:
+            path.write_bytes(b"damaged")
+        self.assertEqual(self.origin_with(folder), "built")
+        self.refuse(4, *SMALL, "--programs", "/dev/null/x", words=["/dev/null/x"])
+
     def test_bad_imports_change_nothing(self):
         self.accept("--export", "good.txt")
         good = (self.folder / "good.txt").read_text()
@@ -452,7 +479,7 @@ class Cache(TuneTest):
 class Usage(TuneTest):
     def test_help_and_version(self):
         text = self.accept("--help").stdout
-        for option in ("--budget", "--resume", "--show", "--reset", "--export", "--import", "--variants", "--shapes",
+        for option in ("--budget", "--resume", "--show", "--reset", "--export", "--import", "--programs", "--variants", "--shapes",
                        "--all-devices", "--device"):
             self.assertIn(option, text)
         self.assertIn("clmgk-tune", self.accept("--version").stdout)
@@ -472,6 +499,10 @@ class Usage(TuneTest):
                 (["--show", "--budget"], ["--show", "--budget", "3"]),
                 (["--show", "--products"], ["--show", "--products", "8x8x8"]),
                 (["--show", "--reset"], ["--show", "--reset"]),
+                (["--show", "--programs"], ["--show", "--programs", "x"]),
+                (["--programs", "--budget"], ["--programs", "x", "--budget", "3"]),
+                (["--programs", "--products"], ["--programs", "x", "--products", "8x8x8"]),
+                (["--programs"], ["--programs", ""]),
                 (["--import", "--device"], ["--import", "x", "--device", "pocl"]),
                 (["--device", "--all-devices"], ["--device", "pocl", "--all-devices"]),
                 (["--reset", "--heads"], ["--reset", "--heads", "2"])):

@@ -36,6 +36,8 @@ typedef struct entry {
 typedef struct listing {
     clmgk_cache_info cache;
     clmgk_tuning_info tuning;
+    clmgk_cache_info shipped; /* programs made ahead */
+    clmgk_error shipped_error;
     entry *entries;
     size_t count;
 } listing;
@@ -70,6 +72,7 @@ static tool_exit gather(const char *selector, listing *list, tool_error *error)
         TOOL_TRY(info_get_tuning(&one->info, &one->tuning, error));
         TOOL_TRY(info_get_products(&one->info, &one->products, error));
     }
+    (void)clmgk_program_dir_get_info(NULL, &list->shipped, &list->shipped_error);
     return tool_check_library(clmgk_tuning_get_info(NULL, &list->tuning, &error->library), error);
 }
 
@@ -126,6 +129,11 @@ static void print_caches(const listing *list)
                1e-6 * (double)list->cache.bytes);
     else
         printf("program cache: no files are used\n");
+    if (list->shipped_error.status != CLMGK_OK)
+        printf("programs made ahead: not read: %s\n", list->shipped_error.message);
+    else if (list->shipped.path[0])
+        printf("programs made ahead: %s, %" PRIu64 " programs, %.1f MB\n", list->shipped.path, list->shipped.entries,
+               1e-6 * (double)list->shipped.bytes);
     info_print_tuning_cache(&list->tuning);
 }
 
@@ -174,8 +182,12 @@ static json_t *listing_json(const listing *list)
     json_t *devices = json_array();
     for (size_t i = 0; i < list->count; i++)
         tool_json_append(&devices, entry_json(&list->entries[i]));
-    return json_pack("{s:s, s:o, s:o, s:o}", "clmgk", clmgk_version(), "devices", devices, "cache",
-                     cache_json(&list->cache), "tuning_cache", info_tuning_cache_json(&list->tuning));
+    json_t *shipped =
+        list->shipped_error.status == CLMGK_OK ? json_null() : tool_json_text(list->shipped_error.message);
+    shipped = tool_json_merge(cache_json(&list->shipped), json_pack("{s:o}", "message", shipped));
+    return json_pack("{s:s, s:o, s:o, s:o, s:o}", "clmgk", clmgk_version(), "devices", devices, "cache",
+                     cache_json(&list->cache), "tuning_cache", info_tuning_cache_json(&list->tuning), "program_dir",
+                     shipped);
 }
 
 static tool_exit clear_cache(bool json, tool_error *error)

@@ -54,6 +54,8 @@ static tool_exit act(const tune_options *options, int argc, char **argv, tool_er
         return tune_export(options, error);
     if (options->import_path)
         return tune_import(options, error);
+    if (options->programs_path)
+        return tune_make_programs(options, error);
     TOOL_TRY(tool_outputs_create(&outputs, error));
     const tool_exit status = tune(options, argc, argv, outputs, error);
     tool_outputs_destroy(outputs);

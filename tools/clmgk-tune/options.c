@@ -25,7 +25,9 @@
     X(SHOW, "show", NULL, "show the cache's entries, and measure nothing")                                             \
     X(RESET, "reset", NULL, "remove the device's entries (--all-devices: all) from the cache")                         \
     X(EXPORT, "export", "F", "write the cache's entries for the device (--all-devices: all) to a file")                \
-    X(IMPORT, "import", "F", "merge the entries of an exported file into the cache: the later measurement stays")
+    X(IMPORT, "import", "F", "merge the entries of an exported file into the cache: the later measurement stays")      \
+    X(PROGRAMS, "programs", "DIR",                                                                                     \
+      "compile the programs of the cases into a folder for an application to ship, and measure nothing")
 
 enum {
     OPTION_FIRST = TOOL_STANDARD_OPTION_COUNT - 1,
@@ -51,10 +53,11 @@ const tool_program tune_program = {
 /* Options of a measurement, and the actions that go without one. */
 static tool_exit check_action(const char *const *values, tool_error *error)
 {
-    static const int actions[] = {OPTION_SHOW, OPTION_RESET, OPTION_EXPORT, OPTION_IMPORT};
-    static const int measuring[] = {OPTION_VARIANTS, OPTION_SHAPES,  OPTION_SUITE,           OPTION_PASS,
-                                    OPTION_DTYPE,    OPTION_BUDGET,  OPTION_CANDIDATE_LIMIT, OPTION_SEARCH,
-                                    OPTION_RESUME,   OPTION_PRODUCTS};
+    static const int actions[] = {OPTION_SHOW, OPTION_RESET, OPTION_EXPORT, OPTION_IMPORT, OPTION_PROGRAMS};
+    static const int measuring[] = {
+        OPTION_BUDGET,   OPTION_CANDIDATE_LIMIT, OPTION_SEARCH, OPTION_RESUME, OPTION_PRODUCTS,
+        OPTION_VARIANTS, OPTION_SHAPES,          OPTION_SUITE,  OPTION_PASS,   OPTION_DTYPE};
+    enum { WITHOUT_CASES = 5 };
     int action = -1;
     for (size_t i = 0; i < TOOL_COUNT(actions); i++) {
         if (!values[actions[i]])
@@ -64,10 +67,12 @@ static tool_exit check_action(const char *const *values, tool_error *error)
                              options_table[action].name, options_table[actions[i]].name);
         action = actions[i];
     }
-    if (action >= 0 && bench_given_size(values + OPTION_SIZES))
+    const bool has_cases = action < 0 || action == OPTION_PROGRAMS;
+    if (!has_cases && bench_given_size(values + OPTION_SIZES))
         return tool_fail(error, TOOL_BAD_INPUT, "--%s measures nothing: expected no --%s with it",
                          options_table[action].name, bench_given_size(values + OPTION_SIZES));
-    for (size_t i = 0; action >= 0 && i < TOOL_COUNT(measuring); i++) {
+    const size_t refused = has_cases ? WITHOUT_CASES : TOOL_COUNT(measuring);
+    for (size_t i = 0; action >= 0 && i < refused; i++) {
         if (values[measuring[i]])
             return tool_fail(error, TOOL_BAD_INPUT, "--%s measures nothing: expected no --%s with it",
                              options_table[action].name, options_table[measuring[i]].name);
@@ -75,6 +80,8 @@ static tool_exit check_action(const char *const *values, tool_error *error)
     if (action == OPTION_IMPORT && (values[TOOL_OPTION_DEVICE] || values[OPTION_ALL_DEVICES]))
         return tool_fail(error, TOOL_BAD_INPUT, "--import takes all devices of the file: expected no --%s with it",
                          values[TOOL_OPTION_DEVICE] ? "device" : "all-devices");
+    if (action == OPTION_PROGRAMS && !values[action][0])
+        return tool_fail(error, TOOL_BAD_INPUT, "--programs: \"\": expected a folder");
     return TOOL_DONE;
 }
 
@@ -118,5 +125,6 @@ tool_exit tune_parse_options(int argc, char **argv, tune_options *options, bool 
     options->json = values[TOOL_OPTION_JSON] != NULL;
     options->export_path = values[OPTION_EXPORT];
     options->import_path = values[OPTION_IMPORT];
+    options->programs_path = values[OPTION_PROGRAMS];
     return TOOL_DONE;
 }

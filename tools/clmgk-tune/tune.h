@@ -4,6 +4,7 @@
  *
  *     main.c      what is to be done         device.c    a device's cache, history and processes
  *     options.c   the command line           attention.c all cases of attention, candidate.c, decision.c
+ *     programs.c  programs made ahead
  *     manage.c    show, reset, export, import products.c  providers and parameters of matrix products
  *     child.c     a process for candidates   search.c    which parameters to measure next
  *     worker.c    what runs in it            history.c   what was measured, on disk as soon as it is known
@@ -38,7 +39,7 @@ typedef struct tune_options {
     double budget_s;
     double candidate_s; /* a candidate that takes longer, compiling included, is given up */
     bool resume, show, reset, json, random;
-    const char *export_path, *import_path; /* NULL: not asked for */
+    const char *export_path, *import_path, *programs_path; /* NULL: not asked for */
 } tune_options;
 
 extern const tool_program tune_program;
@@ -54,6 +55,10 @@ tool_exit tune_show(const tune_options *options, tool_error *error);
 tool_exit tune_reset(const tune_options *options, tool_error *error);
 tool_exit tune_export(const tune_options *options, tool_error *error);
 tool_exit tune_import(const tune_options *options, tool_error *error);
+
+/* ---- programs made ahead --------------------------------------------------------------------------------------- */
+
+tool_exit tune_make_programs(const tune_options *options, tool_error *error);
 
 /* ---- the process for candidates -------------------------------------------------------------------------------- */
 

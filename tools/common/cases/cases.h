@@ -164,10 +164,11 @@ typedef struct bench_case {
     double flops;
     uint64_t array_bytes; /* of all that a call is given: what it must move at least */
     uint64_t workspace_bytes;
-    uint64_t private_bytes; /* of a work-item, as the driver reports it */
-    double compile_ms;      /* of all passes of the plan */
-    double first_cold_ms;   /* < 0: the program had been compiled for another case */
-    double first_warm_ms;   /* < 0: no cache on disk */
+    uint64_t private_bytes;      /* of a work-item, as the driver reports it */
+    double compile_ms;           /* of all passes of the plan */
+    clmgk_program_origin origin; /* of the plan's programs, in the first of its runs */
+    double first_cold_ms;        /* < 0: the program had been compiled for another case */
+    double first_warm_ms;        /* < 0: no cache on disk */
     bench_error_found error;
     tool_spread time_ms;
     int repetitions; /* of time_ms; 0: not measured */
