@@ -107,7 +107,6 @@ static clmgk_status read_call(const clmgk_plan *plan, clmgk_pass pass, const clm
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "plan: made from a descriptor with %s = 0", fields[pass]);
     MGK_TRY(mgk_struct_read(given, "args", sizeof(*args), args, sizeof(*args), error));
     MGK_TRY(check_numbers(pass, args, error));
-    *call = mgk_empty_call();
     call->seed = args->seed;
     call->parts = args->parts;
     return list_arrays(plan, pass, args, call, error);
@@ -117,7 +116,7 @@ static clmgk_status enqueue(clmgk_plan *plan, clmgk_pass pass, const clmgk_atten
                             const mgk_queue_place *at, clmgk_error *error)
 {
     clmgk_attention_args args = CLMGK_ATTENTION_ARGS_INIT;
-    mgk_call call;
+    mgk_call call = mgk_empty_call();
     MGK_TRY(read_call(plan, pass, given, &args, &call, error));
     MGK_TRY(mgk_check_queue(plan->context, at->queue, error));
     MGK_TRY(mgk_check_wait_list(plan->context, at->num_wait, at->wait_list, error));
