@@ -12,8 +12,9 @@
 #include "status.h"
 #include "variants.h"
 
+/* The program's choice. Without one: all calls, as CL/cl.h has it, but without its note. The library needs 120. */
 #ifndef CL_TARGET_OPENCL_VERSION
-#define CL_TARGET_OPENCL_VERSION 120
+#define CL_TARGET_OPENCL_VERSION 300
 #endif
 #ifdef __APPLE__
 #include <OpenCL/cl.h>
