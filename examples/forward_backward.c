@@ -42,7 +42,6 @@ int main(void)
     desc.components = COMPONENTS;
     desc.heads = HEADS;
     desc.length = LENGTH;
-    desc.length_k = LENGTH;
     desc.head_size = SIZE;
     desc.causal = 1;
     desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;

@@ -18,7 +18,6 @@ clmgk_attention_desc describe(std::size_t head_size)
     clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
     desc.heads = heads;
     desc.length = length;
-    desc.length_k = length;
     desc.head_size = static_cast<std::int64_t>(head_size);
     return desc;
 }

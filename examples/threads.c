@@ -55,7 +55,6 @@ int main(void)
     clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
     desc.heads = HEADS;
     desc.length = LENGTH;
-    desc.length_k = LENGTH;
     desc.head_size = SIZE;
     clmgk_error error = {0};
     const device d = open_device();

@@ -176,8 +176,9 @@ typedef struct clmgk_plan clmgk_plan;
 CLMGK_API clmgk_status clmgk_plan_create(clmgk_context *context, const clmgk_attention_desc *desc,
                                          const clmgk_plan_options *options, clmgk_plan **out, clmgk_error *error);
 
-/* Releases a plan. Enqueued work is not affected. NULL is allowed. Must not be called while another thread is in an
- * enqueue function with the same plan. */
+/* Releases a plan, and the programs that no other plan of its context uses: a program that makes plans again and again
+ * keeps one of each kind. Enqueued work is not affected. NULL is allowed. Must not be called while another thread is in
+ * an enqueue function with the same plan. */
 CLMGK_API void clmgk_plan_release(clmgk_plan *plan);
 
 /* A plan's choices. The strings live as long as the plan. Engine, local and private memory, parameters, options and

@@ -3,8 +3,8 @@
  * Devices and contexts.
  *
  * A clmgk_context ties the library to one OpenCL context and one of its devices. It holds the device's facts, the
- * programs built so far (shared by all plans made from it) and the location of the program cache on disk. It only
- * retains and releases the caller's context and device.
+ * compiled programs of its plans (plans share them; one that no plan uses any more is freed) and the location of the
+ * program cache on disk. It only retains and releases the caller's context and device.
  */
 #ifndef CLMGK_CONTEXT_H
 #define CLMGK_CONTEXT_H

@@ -511,6 +511,30 @@ TH_TEST(plan_queries)
     clmgk_plan_release(NULL);
 }
 
+/* docs/decoding.md: a decoding plan's program serves every capacity, grouping and mask. */
+TH_TEST(lengths_share_a_program)
+{
+    clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
+    desc.heads = 8;
+    desc.length = 1;
+    desc.length_k = 64;
+    desc.head_size = 16;
+    clmgk_plan *const plan = th_plan(session, &desc, CLMGK_ENGINE_AUTO, NULL);
+    for (int64_t n = 0; n < 8; n++) {
+        desc.batch = 1 + n;
+        desc.kv_heads = INT64_C(8) >> n % 4;
+        desc.length_k = 64 + 20 * n;
+        desc.causal = desc.use_lengths = n % 2 == 0;
+        desc.alignment = desc.causal ? CLMGK_ALIGN_LENGTHS : CLMGK_ALIGN_BOTTOM_RIGHT;
+        clmgk_plan *const other = th_plan(session, &desc, CLMGK_ENGINE_AUTO, NULL);
+        clmgk_plan_info info = {0};
+        th_expect_ok(clmgk_plan_get_info(other, &info, &th_error));
+        assert_int_equal(info.origin, CLMGK_PROGRAM_MEMORY);
+        clmgk_plan_release(other);
+    }
+    clmgk_plan_release(plan);
+}
+
 /* What the backward pass chose, and that it is given back what it told. */
 TH_TEST(backward_queries)
 {

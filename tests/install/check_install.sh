@@ -52,10 +52,17 @@ build_and_run() { # NAME COMPILER...
 build_and_run pc_c_shared gcc -std=c11 "${flags[@]}" "$consumer.c" "${shared[@]}"
 build_and_run pc_cxx_shared g++ -std=c++11 "${flags[@]}" "$consumer.cpp" "${shared[@]}"
 
-echo "== README example"
-awk '/^```c$/ { inside = 1; next } /^```/ { if (inside) exit } inside' "$source/README.md" >"$work/example.c"
-[[ -s $work/example.c ]]
-build_and_run example gcc -std=c11 "${flags[@]}" "$work/example.c" "${shared[@]}" -lm
+echo "== code of the documents: every block of C compiles as it stands, the README's first one runs"
+mkdir "$work/blocks"
+for text in "$source"/README.md "$source"/docs/*.md; do
+    awk -v name="$work/blocks/$(basename "$text" .md)" \
+        '/^```c$/ { file = name (++count) ".c"; next } /^```/ { file = "" } file { print > file }' "$text"
+done
+for block in "$work"/blocks/*.c; do
+    basename "$block"
+    gcc -std=c11 "${warnings[@]}" "${flags[@]}" -c "$block" -o "$work/block.o"
+done
+build_and_run example gcc -std=c11 "${flags[@]}" "$work/blocks/README1.c" "${shared[@]}" -lm
 
 echo "== examples"
 cp -r "$source/examples" "$work/examples"
