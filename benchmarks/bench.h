@@ -89,18 +89,28 @@ tool_exit bench_probe_between(bench_device *device, tool_error *error);
 /* Prints the next step of a case on standard error, if the last such line is some seconds old. */
 void bench_progress(bench_device *device, const bench_case *one, const char *step);
 
-/* Measures all cases of a group. A case that is refused or wrong carries its reason; that is no failure here. */
-tool_exit bench_measure_group(bench_device *device, const bench_options *options, bench_group *group,
-                              tool_error *error);
+/* Told of a group's results so far. */
+typedef struct bench_listener {
+    tool_exit (*tell)(void *user, const bench_device *device, const bench_group *group, tool_error *error);
+    void *user;
+} bench_listener;
+
+/* Measures all cases of a group; `listener` is told after each round of runs. A case that is refused or wrong carries
+ * its reason; that is no failure here. */
+tool_exit bench_measure_group(bench_device *device, const bench_options *options, const bench_listener *listener,
+                              bench_group *group, tool_error *error);
 
 /* ---- results ------------------------------------------------------------------------------------------------ */
+
+/* Whether a case will have no figures: refused by the device, or wrong. */
+bool bench_has_failed(const bench_case *one);
 
 /* Tables for people: a device's name, then its groups as they are measured, then its peaks and what came near them. */
 void bench_print_device(const bench_device *device, FILE *stream);
 void bench_print_group(const bench_device *device, const bench_group *group, FILE *stream);
 void bench_print_peaks(const bench_device *device, size_t group_count, FILE *stream);
 
-/* The stable JSON object (README.md); NULL: out of memory. */
+/* The stable JSON object (README.md), without cases that are still to come; NULL: out of memory. */
 json_t *bench_json(size_t group_count, const bench_device *devices, size_t device_count);
 
 /* Reads an earlier object. */

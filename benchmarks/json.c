@@ -119,7 +119,7 @@ json_t *bench_json(size_t group_count, const bench_device *devices, size_t devic
             for (const bench_case *one = group->cases; one < group->cases + group->count; one++) {
                 if (one->repetitions)
                     tool_json_append(&cases, case_json(d, &devices[d].peaks, group, one));
-                else
+                else if (bench_has_failed(one))
                     tool_json_append(&failures, failed_case_json(d, one));
             }
         }

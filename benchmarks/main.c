@@ -73,14 +73,74 @@ static tool_exit count_wrong(const bench_run *run, tool_error *error)
     return TOOL_DONE;
 }
 
+/* ---- what is printed ---------------------------------------------------------------------------------------- */
+
+static json_t *results_json(const bench_run *run)
+{
+    return bench_json(run->options.request.shape_count, run->devices, run->device_count);
+}
+
+/* Tables of a group, of a device's peaks, or both; for free(). */
+static tool_exit print_tables(const bench_run *run, const bench_device *device, const bench_group *group, bool peaks,
+                              bool ended_early, char **text, tool_error *error)
+{
+    size_t size = 0;
+    FILE *const stream = open_memstream(text, &size);
+    TOOL_TRY(tool_check_memory(stream, "the tables", error));
+    if (group)
+        bench_print_group(device, group, stream);
+    if (peaks && device->peaks.fma_gflops > 0)
+        bench_print_peaks(device, run->options.request.shape_count, stream);
+    if (ended_early)
+        fputs("\nended early\n", stream);
+    return fclose(stream) == 0 ? TOOL_DONE : tool_fail_memory(error, "the tables");
+}
+
+/* Prints `text`, then leaves the results so far to signals: the object, or tables that are not printed yet. */
+static tool_exit print_and_leave(const bench_run *run, const char *text, const bench_device *device,
+                                 const bench_group *group, tool_error *error)
+{
+    char *farewell = NULL;
+    if (run->options.json) {
+        farewell = tool_json_lines(tool_json_merge(results_json(run), json_pack("{s:b}", "ended_early", 1)));
+        TOOL_TRY(tool_check_memory(farewell, "the results", error));
+    } else {
+        TOOL_TRY(print_tables(run, device, group, true, true, &farewell, error));
+    }
+    return tool_outputs_print(run->outputs, text, stdout, farewell, error);
+}
+
+static tool_exit tell(void *user, const bench_device *device, const bench_group *group, tool_error *error)
+{
+    return print_and_leave(user, "", device, group, error);
+}
+
+static tool_exit print_group(const bench_run *run, const bench_device *device, const bench_group *group,
+                             tool_error *error)
+{
+    char *text = NULL;
+    TOOL_TRY(print_tables(run, device, group, false, false, &text, error));
+    const tool_exit status = print_and_leave(run, text, device, NULL, error);
+    free(text);
+    return status;
+}
+
+static tool_exit print_results(const bench_run *run, json_t *now, tool_error *error)
+{
+    char *const text = run->options.json ? tool_json_lines(json_incref(now)) : strdup("");
+    TOOL_TRY(tool_check_memory(text, "the results", error));
+    const tool_exit status = tool_outputs_print(run->outputs, text, stdout, NULL, error);
+    free(text);
+    return status;
+}
+
 /* Gives what was asked for beside the tables, which are printed as they are measured. */
 static tool_exit give_results(const bench_run *run, tool_error *error)
 {
-    json_t *now = bench_json(run->options.request.shape_count, run->devices, run->device_count);
+    json_t *now = results_json(run);
     tool_exit status = TOOL_DONE;
     TOOL_TRY(tool_check_memory(now, "the results", error));
-    if (run->options.json)
-        TOOL_TRY_GOTO(status, tool_print_json(json_incref(now), error), done);
+    TOOL_TRY_GOTO(status, print_results(run, now, error), done);
     if (run->options.plot)
         TOOL_TRY_GOTO(status,
                       bench_plot(&run->options, run->devices, run->device_count, run->outputs, run->plot, error), done);
@@ -94,6 +154,8 @@ done:
     json_decref(now);
     return status;
 }
+
+/* ---- a run -------------------------------------------------------------------------------------------------- */
 
 /* Program caches of this run's own, the library's and those of drivers that have one, so that a first call is a first
  * call. What was tuned is taken from where it always lies.
@@ -134,35 +196,47 @@ static bool fits_any(const bench_run *run, const bench_device *device)
     return fitting > 0;
 }
 
-static tool_exit measure_device(const bench_run *run, bench_device *device, tool_error *error)
+static tool_exit measure_shape(bench_run *run, bench_device *device, size_t shape, tool_error *error)
 {
-    const size_t count = run->options.request.shape_count;
-    const bool text = !run->options.json;
-    if (text)
-        bench_print_device(device, stdout);
-    if (!fits_any(run, device)) {
-        for (size_t i = 0; text && i < count; i++)
-            bench_print_group(device, &device->groups[i], stdout);
-        return tool_flush_stdout(error);
-    }
-    fprintf(stderr, "clmgk-bench: %s: measuring peaks\n", device->tool.info.name);
-    TOOL_TRY(bench_probe_open(device, error));
-    for (size_t i = 0; i < count; i++) {
-        announce_shape(run, device, i);
-        TOOL_TRY(bench_probe_memory(device, error));
-        TOOL_TRY(bench_probe_compute(device, error));
-        TOOL_TRY(bench_measure_group(device, &run->options, &device->groups[i], error));
-        if (text) {
-            bench_print_group(device, &device->groups[i], stdout);
-            TOOL_TRY(tool_flush_stdout(error));
-        }
-    }
+    const bench_listener listener = {tell, run};
+    announce_shape(run, device, shape);
+    TOOL_TRY(bench_probe_memory(device, error));
+    TOOL_TRY(bench_probe_compute(device, error));
+    return bench_measure_group(device, &run->options, &listener, &device->groups[shape], error);
+}
+
+/* The last windows, and the table that needs them. */
+static tool_exit finish_device(const bench_run *run, bench_device *device, tool_error *error)
+{
+    char *text = NULL;
     TOOL_TRY(bench_probe_memory(device, error));
     TOOL_TRY(bench_probe_compute(device, error));
     bench_probe_close(device);
+    if (run->options.json)
+        return print_and_leave(run, "", device, NULL, error);
+    TOOL_TRY(print_tables(run, device, NULL, true, false, &text, error));
+    const tool_exit status = tool_outputs_print(run->outputs, text, stdout, NULL, error);
+    free(text);
+    return status;
+}
+
+static tool_exit measure_device(bench_run *run, bench_device *device, tool_error *error)
+{
+    const bool text = !run->options.json, fits = fits_any(run, device);
     if (text)
-        bench_print_peaks(device, count, stdout);
-    return tool_flush_stdout(error);
+        bench_print_device(device, stdout);
+    TOOL_TRY(print_and_leave(run, "", device, NULL, error));
+    if (fits) {
+        fprintf(stderr, "clmgk-bench: %s: measuring peaks\n", device->tool.info.name);
+        TOOL_TRY(bench_probe_open(device, error));
+    }
+    for (size_t i = 0; i < run->options.request.shape_count; i++) {
+        if (fits)
+            TOOL_TRY(measure_shape(run, device, i, error));
+        if (text)
+            TOOL_TRY(print_group(run, device, &device->groups[i], error));
+    }
+    return fits ? finish_device(run, device, error) : TOOL_DONE;
 }
 
 static void close_run(bench_run *run)
@@ -184,7 +258,7 @@ static tool_exit measure_products(bench_run *run, tool_error *error)
     if (!run->options.keep_caches)
         TOOL_TRY(make_cold_caches(run, error));
     TOOL_TRY(tool_device_open(run->options.device, &device, error));
-    const tool_exit status = bench_products(&device, run->options.products, run->options.product_count,
+    const tool_exit status = bench_products(&device, run->outputs, run->options.products, run->options.product_count,
                                             run->options.seconds, run->options.json, error);
     tool_device_close(&device);
     return status;

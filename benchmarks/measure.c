@@ -177,24 +177,6 @@ static tool_exit prepare(const bench_device *device, const bench_options *option
     return bench_choose_calls(&device->tool, run, &one->calls, &one->event_clock, error);
 }
 
-static tool_exit run_rounds(bench_device *device, double seconds, bench_group *group, case_run *runs, tool_error *error)
-{
-    const double end = tool_now_ms() + 1e3 * seconds;
-    for (int round = 0; round < MIN_ROUNDS || (round < MAX_ROUNDS && tool_now_ms() < end); round++) {
-        for (size_t i = 0; i < group->count; i++) {
-            const bench_case *one = &group->cases[i];
-            bench_call_time time = {0, 0};
-            if (!runs[i].run.plan)
-                continue;
-            bench_progress(device, one, "timing");
-            TOOL_TRY(bench_time_calls(&device->tool, &runs[i].run, one->calls, &time, error));
-            runs[i].samples[runs[i].sample_count++] = one->event_clock ? time.device : time.host;
-            TOOL_TRY(bench_probe_between(device, error));
-        }
-    }
-    return TOOL_DONE;
-}
-
 static uint64_t process_peak_bytes(void)
 {
     struct rusage usage;
@@ -213,7 +195,29 @@ static void take_results(bench_group *group, case_run *runs)
     }
 }
 
-tool_exit bench_measure_group(bench_device *device, const bench_options *options, bench_group *group, tool_error *error)
+static tool_exit run_rounds(bench_device *device, double seconds, const bench_listener *listener, bench_group *group,
+                            case_run *runs, tool_error *error)
+{
+    const double end = tool_now_ms() + 1e3 * seconds;
+    for (int round = 0; round < MIN_ROUNDS || (round < MAX_ROUNDS && tool_now_ms() < end); round++) {
+        for (size_t i = 0; i < group->count; i++) {
+            const bench_case *one = &group->cases[i];
+            bench_call_time time = {0, 0};
+            if (!runs[i].run.plan)
+                continue;
+            bench_progress(device, one, "timing");
+            TOOL_TRY(bench_time_calls(&device->tool, &runs[i].run, one->calls, &time, error));
+            runs[i].samples[runs[i].sample_count++] = one->event_clock ? time.device : time.host;
+            TOOL_TRY(bench_probe_between(device, error));
+        }
+        take_results(group, runs);
+        TOOL_TRY(listener->tell(listener->user, device, group, error));
+    }
+    return TOOL_DONE;
+}
+
+tool_exit bench_measure_group(bench_device *device, const bench_options *options, const bench_listener *listener,
+                              bench_group *group, tool_error *error)
 {
     bench_arrays arrays = {0};
     tool_exit status = TOOL_DONE;
@@ -227,8 +231,7 @@ tool_exit bench_measure_group(bench_device *device, const bench_options *options
         TOOL_TRY_GOTO(status, prepare(device, options, &arrays, &group->cases[i], &runs[i].run, error), done);
         TOOL_TRY_GOTO(status, bench_probe_between(device, error), done);
     }
-    TOOL_TRY_GOTO(status, run_rounds(device, options->seconds, group, runs, error), done);
-    take_results(group, runs);
+    status = run_rounds(device, options->seconds, listener, group, runs, error);
 done:
     for (size_t i = 0; i < group->count; i++)
         bench_runner_close(&runs[i].run);

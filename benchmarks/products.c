@@ -161,15 +161,16 @@ static const char *way_name(const way *w)
     return w->direct ? "direct" : w->parameters ? "own parameters" : clmgk_tuning_source_name(w->tuning);
 }
 
-static void print_row(const row *r)
+static void print_row(const row *r, FILE *stream)
 {
-    printf("%s\n", tool_product_name(&r->size).text);
+    fprintf(stream, "%s\n", tool_product_name(&r->size).text);
     for (size_t i = 0; i < r->count; i++) {
         const way *const w = &r->ways[i];
-        printf("  %-9s %-15s %9.3f ms  %7.1f GFLOP/s  of host %5.2f  to untuned CLBlast %5.2f  plan %8.1f ms  first "
-               "%8.1f ms\n",
-               w->name, way_name(w), w->spread.median, gflops(r, w), part_of_host(r->ways, r->count, w),
-               ratio_to_untuned(r, w), w->plan_ms, w->first_ms);
+        fprintf(stream,
+                "  %-9s %-15s %9.3f ms  %7.1f GFLOP/s  of host %5.2f  to untuned CLBlast %5.2f  plan %8.1f ms  first "
+                "%8.1f ms\n",
+                w->name, way_name(w), w->spread.median, gflops(r, w), part_of_host(r->ways, r->count, w),
+                ratio_to_untuned(r, w), w->plan_ms, w->first_ms);
     }
 }
 
@@ -203,64 +204,96 @@ static json_t *rows_json(const tool_device *device, const row *rows, size_t coun
                      products);
 }
 
-/* One round over all sizes: the first measures CLBlast's own parameters, which are lost once others are set. */
-static tool_exit round_over(const tool_device *device, double seconds, row *rows, size_t count, bool untuned,
-                            tool_error *error)
+/* ---- all of them --------------------------------------------------------------------------------------------- */
+
+typedef struct product_run {
+    const tool_device *device;
+    tool_outputs *outputs;
+    double seconds;
+    bool json;
+    row *rows;
+    size_t count;
+} product_run;
+
+/* The object, or the table; for free(). */
+static tool_exit make_text(const product_run *run, bool ended_early, char **text, tool_error *error)
 {
-    tool_exit status = TOOL_DONE;
-    for (size_t n = 0; n < count; n++) {
-        row *const r = &rows[n];
+    size_t size = 0;
+    if (run->json) {
+        json_t *const object = rows_json(run->device, run->rows, run->count);
+        *text = tool_json_lines(ended_early ? tool_json_merge(object, json_pack("{s:b}", "ended_early", 1)) : object);
+        return tool_check_memory(*text, "the JSON object", error);
+    }
+    FILE *const stream = open_memstream(text, &size);
+    TOOL_TRY(tool_check_memory(stream, "the table", error));
+    for (size_t i = 0; i < run->count; i++)
+        print_row(&run->rows[i], stream);
+    if (ended_early)
+        fputs("ended early\n", stream);
+    return fclose(stream) == 0 ? TOOL_DONE : tool_fail_memory(error, "the table");
+}
+
+static tool_exit measure_row(const product_run *run, row *r, size_t before, tool_error *error)
+{
+    scene s = {.device = run->device, .seconds = run->seconds};
+    char *text = NULL;
+    tool_exit status = tool_matrices_create(run->device, &r->size, &s.matrices, error);
+    if (status == TOOL_DONE)
+        status = measure(&s, r->ways + before, r->count - before, error);
+    tool_matrices_release(&s.matrices);
+    TOOL_TRY(status);
+    TOOL_TRY(make_text(run, true, &text, error));
+    return tool_outputs_print(run->outputs, "", stdout, text, error);
+}
+
+/* One round over all sizes: the first measures CLBlast's own parameters, which are lost once others are set. */
+static tool_exit round_over(const product_run *run, bool untuned, tool_error *error)
+{
+    for (row *r = run->rows; r < run->rows + run->count; r++) {
         const size_t before = r->count;
-        scene s = {.device = device, .seconds = seconds};
         if (untuned) {
             r->ways[r->count++] = (way){.name = "clblast", .parameters = ""};
             r->has_untuned = true;
         } else {
-            TOOL_TRY(list_ways(device, r->ways, &r->count, error));
+            TOOL_TRY(list_ways(run->device, r->ways, &r->count, error));
         }
-        fprintf(stderr, "clmgk-bench: %s: %s%s\n", device->info.name, tool_product_name(&r->size).text,
+        fprintf(stderr, "clmgk-bench: %s: %s%s\n", run->device->info.name, tool_product_name(&r->size).text,
                 untuned ? ", CLBlast with its own parameters" : "");
-        status = tool_matrices_create(device, &r->size, &s.matrices, error);
-        if (status == TOOL_DONE)
-            status = measure(&s, r->ways + before, r->count - before, error);
-        tool_matrices_release(&s.matrices);
-        if (status != TOOL_DONE)
-            return status;
+        TOOL_TRY(measure_row(run, r, before, error));
     }
     return TOOL_DONE;
 }
 
-static tool_exit measure_rows(const tool_device *device, double seconds, row *rows, size_t count, tool_error *error)
+static tool_exit measure_rows(const product_run *run, tool_error *error)
 {
     for (size_t i = 0; clmgk_gemm_provider(i); i++) {
         bool can = false;
         if (strcmp(clmgk_gemm_provider(i), "clblast") != 0)
             continue;
-        TOOL_TRY(can_f32(device, i, &can, error));
+        TOOL_TRY(can_f32(run->device, i, &can, error));
         if (can)
-            TOOL_TRY(round_over(device, seconds, rows, count, true, error));
+            TOOL_TRY(round_over(run, true, error));
     }
-    return round_over(device, seconds, rows, count, false, error);
+    return round_over(run, false, error);
 }
 
-tool_exit bench_products(const tool_device *device, const tool_product *products, size_t count, double seconds,
-                         bool json, tool_error *error)
+tool_exit bench_products(const tool_device *device, tool_outputs *outputs, const tool_product *products, size_t count,
+                         double seconds, bool json, tool_error *error)
 {
     tool_exit status = TOOL_DONE;
-    row *const rows = calloc(count, sizeof(*rows));
-    TOOL_TRY(tool_check_memory(rows, "products", error));
+    char *text = NULL;
+    const product_run run = {device, outputs, seconds, json, calloc(count, sizeof(*run.rows)), count};
+    TOOL_TRY(tool_check_memory(run.rows, "products", error));
     for (size_t i = 0; i < count; i++)
-        rows[i].size = products[i];
-    TOOL_TRY_GOTO(status, measure_rows(device, seconds, rows, count, error), done);
-    for (size_t i = 0; i < count && !json; i++)
-        print_row(&rows[i]);
-    if (json)
-        TOOL_TRY_GOTO(status, tool_print_json(rows_json(device, rows, count), error), done);
-    status = tool_flush_stdout(error);
+        run.rows[i].size = products[i];
+    TOOL_TRY_GOTO(status, measure_rows(&run, error), done);
+    TOOL_TRY_GOTO(status, make_text(&run, false, &text, error), done);
+    status = tool_outputs_print(outputs, text, stdout, NULL, error);
 done:
+    free(text);
     for (size_t i = 0; i < count; i++)
-        for (size_t w = 0; w < rows[i].count; w++)
-            free(rows[i].ways[w].times);
-    free(rows);
+        for (size_t w = 0; w < run.rows[i].count; w++)
+            free(run.rows[i].ways[w].times);
+    free(run.rows);
     return status;
 }

@@ -23,6 +23,11 @@ double bench_fraction_of_peak(const bench_peaks *peaks, const bench_case *one)
     return bench_gflops(one) / peaks->fma_gflops;
 }
 
+bool bench_has_failed(const bench_case *one)
+{
+    return one->refused || one->error.message[0] != '\0';
+}
+
 const char *bench_peak_note(const bench_peaks *peaks, const bench_case *one)
 {
     return bench_fraction_of_peak(peaks, one) > 1 ? "peak not reached by its own measurement" : NULL;
@@ -184,7 +189,7 @@ static void print_failures(const bench_group *group, FILE *stream)
         const bench_case *one = &group->cases[i];
         if (one->refused)
             fprintf(stream, "  %s: not measured: %s\n", bench_case_label(one).text, one->reason);
-        else if (!one->error.ok)
+        else if (bench_has_failed(one))
             fprintf(stream, "  %s: WRONG, not timed: %s\n", bench_case_label(one).text, one->error.message);
     }
 }

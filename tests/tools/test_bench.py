@@ -213,15 +213,40 @@ class Figures(BenchTest):
     def test_interrupt_leaves_nothing(self):
         scratch = self.folder / "scratch"
         scratch.mkdir()
-        command = [BIN / self.program, *map(str, SIZES), "--seconds", "60", "--variants", "softmax"]
+        command = [BIN / self.program, *map(str, SIZES), "--seconds", "60", "--variants", "softmax", "--json"]
         with subprocess.Popen(
-            command, env={**QUICK, "TMPDIR": str(scratch)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command, env={**QUICK, "TMPDIR": str(scratch)}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         ) as process:
             while process.poll() is None and not any(scratch.rglob("*/*")):
                 time.sleep(0.05)
             process.send_signal(signal.SIGINT)
+            found = json.loads(process.stdout.read())
             self.assertEqual(process.wait(LIMIT_S), -signal.SIGINT)
         self.assertEqual(list(scratch.iterdir()), [])
+        self.assertEqual((found["cases"], found["failures"], found["ended_early"]), ([], [], True))
+
+    def interrupted(self, number, *args):
+        """What a run prints that is ended by a signal after a round of timing."""
+        command = [BIN / self.program, "--heads", "16", "--length", "2048", "--head-size", "16", "--variants", "softmax",
+                   "--seconds", "600", "--keep-caches", *args]
+        with subprocess.Popen(command, env=QUICK, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            timing = (line for line in process.stderr if line.endswith(": timing\n"))
+            self.assertNotEqual([next(timing, ""), next(timing, "")][1], "")
+            process.send_signal(number)
+            text = process.stdout.read()
+            process.stderr.read()
+            self.assertEqual(process.wait(LIMIT_S), -number)
+        return text
+
+    def test_interrupt_prints_what_there_is(self):
+        found = json.loads(self.interrupted(signal.SIGINT, "--json"))
+        self.assertEqual(list(found), ["clmgk", "devices", "cases", "failures", "ended_early"])
+        self.check_keys(found["devices"][0], DEVICE_KEYS)
+        self.check_keys(found["cases"][0], CASE_KEYS)
+        self.assertGreater(found["cases"][0]["time_ms"]["repetitions"], 0)
+        text = self.interrupted(signal.SIGTERM)
+        for word in ("median ms", "softmax 16", "measured peaks: FMA", "\nended early\n"):
+            self.assertEqual(text.count(word), 3 if word == "softmax 16" else 1, text)
 
 
 class Admixture(BenchTest):

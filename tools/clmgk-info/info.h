@@ -8,8 +8,10 @@
 
 #include <jansson.h>
 
-#define INFO_VARIANT_COUNTED(...) +1
-#define INFO_MAX_RESULTS          (0 CLMGK_VARIANT_LIST(INFO_VARIANT_COUNTED))
+/* As many as variants. */
+#define INFO_VARIANT(name, ...) INFO_VARIANT_##name,
+enum { CLMGK_VARIANT_LIST(INFO_VARIANT) INFO_MAX_RESULTS };
+#undef INFO_VARIANT
 
 /* A variant on an engine of a device. */
 typedef struct info_result {

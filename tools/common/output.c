@@ -28,12 +28,14 @@ typedef struct output_file {
 } output_file;
 
 struct tool_outputs {
-    pthread_mutex_t mutex; /* guards the temporary files, against the thread that waits for signals */
+    pthread_mutex_t mutex; /* guards the temporary files and the farewell, against the thread that waits for signals */
     pthread_t watcher;
     int pipe[2];
     bool caught[SIGNALS];
     struct sigaction before[SIGNALS];
-    char *folder;                        /* NULL: none */
+    char *folder;   /* NULL: none */
+    char *farewell; /* NULL: none */
+    int farewell_stream;
     pid_t processes[TOOL_MAX_PROCESSES]; /* 0: none */
     size_t count;
     output_file file[TOOL_MAX_OUTPUTS];
@@ -53,6 +55,19 @@ static void remove_temporaries(tool_outputs *outputs)
     }
     if (outputs->folder)
         tool_remove_folder(outputs->folder);
+}
+
+/* Past stdio, whose locks other threads may hold. */
+static void say_farewell(const tool_outputs *outputs)
+{
+    const char *text = outputs->farewell;
+    signal(SIGPIPE, SIG_IGN);
+    while (text && *text) {
+        const ssize_t put = write(outputs->farewell_stream, text, strlen(text));
+        if (put < 0 && errno != EINTR)
+            return;
+        text += put > 0 ? put : 0;
+    }
 }
 
 /* Ends the process by `number`, as if it had never been caught. */
@@ -90,6 +105,7 @@ static void *watch_signals(void *user)
         return NULL;
     pthread_mutex_lock(&outputs->mutex);
     remove_temporaries(outputs); /* the mutex is never given back: no temporary file is made after this */
+    say_farewell(outputs);
     end_by_signal(number);
     return NULL;
 }
@@ -163,6 +179,7 @@ void tool_outputs_destroy(tool_outputs *outputs)
         free(file->target);
     }
     free(outputs->folder);
+    free(outputs->farewell);
     pthread_mutex_destroy(&outputs->mutex);
     free(outputs);
 }
@@ -198,6 +215,18 @@ void tool_outputs_add_process(tool_outputs *outputs, pid_t process)
 void tool_outputs_remove_process(tool_outputs *outputs, pid_t process)
 {
     replace_process(outputs, process, 0);
+}
+
+tool_exit tool_outputs_print(tool_outputs *outputs, const char *text, FILE *stream, char *farewell, tool_error *error)
+{
+    pthread_mutex_lock(&outputs->mutex);
+    const bool printed = fputs(text, stdout) != EOF && fflush(stdout) == 0;
+    const int code = errno;
+    free(outputs->farewell);
+    outputs->farewell = farewell;
+    outputs->farewell_stream = fileno(stream);
+    pthread_mutex_unlock(&outputs->mutex);
+    return printed ? TOOL_DONE : tool_fail(error, TOOL_SYSTEM_ERROR, "standard output: %s", strerror(code));
 }
 
 /* ---- announcing --------------------------------------------------------------------------------------------- */

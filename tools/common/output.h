@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Output files that appear whole or not at all: each is written to a temporary file in its target's folder; all are
- * renamed when every one is complete. SIGINT, SIGTERM and SIGHUP remove the temporary files before they end the
- * program.
+ * renamed when every one is complete. SIGINT, SIGTERM and SIGHUP remove the temporary files, and print what there is to
+ * say, before they end the program.
  */
 #ifndef TOOL_OUTPUT_H
 #define TOOL_OUTPUT_H
@@ -32,6 +32,10 @@ tool_exit tool_outputs_make_folder(tool_outputs *outputs, const char **path, too
 #define TOOL_MAX_PROCESSES 16
 void tool_outputs_add_process(tool_outputs *outputs, pid_t process);
 void tool_outputs_remove_process(tool_outputs *outputs, pid_t process);
+
+/* Prints `text` on standard output. From then on those signals print `farewell` on `stream` (NULL: nothing) in the
+ * place of an earlier farewell: they never come between the two. `farewell` is from malloc(), and freed in any case. */
+tool_exit tool_outputs_print(tool_outputs *outputs, const char *text, FILE *stream, char *farewell, tool_error *error);
 
 /* Announces that `option` writes `path`, and checks what can be checked now without touching anything: its folder is
  * there, the target, if it exists, is a regular file that may be written, and no other output is the same file.

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 tool_exit tool_fail(tool_error *error, tool_exit status, const char *format, ...)
@@ -141,13 +142,27 @@ json_t *tool_json_sizes(const clmgk_attention_desc *desc)
                      (json_int_t)desc->value_size, "causal", (int)desc->causal);
 }
 
+char *tool_json_lines(json_t *object)
+{
+    char *lines = NULL;
+    size_t size = 0;
+    FILE *const stream = object ? open_memstream(&lines, &size) : NULL;
+    bool whole = stream && json_dumpf(object, stream, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) == 0;
+    whole = whole && fputc('\n', stream) != EOF;
+    whole = stream && fclose(stream) == 0 && whole;
+    json_decref(object);
+    if (whole)
+        return lines;
+    free(lines);
+    return NULL;
+}
+
 tool_exit tool_print_json(json_t *object, tool_error *error)
 {
-    if (!object)
-        return tool_fail_memory(error, "the JSON object");
-    const int dumped = json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
-    json_decref(object);
-    if (dumped != 0 || putchar('\n') == EOF)
-        return tool_fail(error, TOOL_SYSTEM_ERROR, "the JSON object could not be written to standard output");
-    return tool_flush_stdout(error);
+    char *const lines = tool_json_lines(object);
+    TOOL_TRY(tool_check_memory(lines, "the JSON object", error));
+    const bool printed = fputs(lines, stdout) != EOF;
+    free(lines);
+    return printed ? tool_flush_stdout(error)
+                   : tool_fail(error, TOOL_SYSTEM_ERROR, "standard output: %s", strerror(errno));
 }

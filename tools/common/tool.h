@@ -152,6 +152,9 @@ json_t *tool_json_merge(json_t *object, json_t *rest);
 /* batch, heads, kv_heads, components, length, length_k, head_size, value_size and causal. */
 json_t *tool_json_sizes(const clmgk_attention_desc *desc);
 
+/* The lines of `object`, whose reference is taken, for free(); NULL: out of memory, also before the call. */
+char *tool_json_lines(json_t *object);
+
 /* Prints `object` on standard output, takes the caller's reference, and sees that it got there. NULL (as the
  * constructors of jansson return without memory) is out of memory. */
 tool_exit tool_print_json(json_t *object, tool_error *error);
