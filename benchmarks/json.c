@@ -2,12 +2,6 @@
 /* The stable object. Its keys are listed in README.md. */
 #include "bench.h"
 
-/* A rate that was measured, or none. */
-static json_t *optional_rate(double rate)
-{
-    return rate > 0 ? json_real(rate) : json_null();
-}
-
 /* A time that may be missing. */
 static json_t *optional_ms(double ms)
 {
@@ -105,9 +99,10 @@ static json_t *device_json(const bench_device *device)
     const clmgk_device_info *info = &device->tool.info;
     return json_pack("{s:s, s:s, s:s, s:I, s:o, s:n, s:o, s:o, s:I}", "name", info->name, "platform", info->platform,
                      "driver", info->driver, "compute_units", (json_int_t)info->compute_units, "peak_fma_gflops",
-                     optional_rate(device->peaks.fma_gflops), "peak_matrix_gflops", "peak_copy_gbps",
-                     optional_rate(device->peaks.copy_gbps), "peak_read_gbps", optional_rate(device->peaks.read_gbps),
-                     "peak_buffer_bytes", (json_int_t)device->peaks.buffer_bytes);
+                     tool_json_positive(device->peaks.fma_gflops), "peak_matrix_gflops", "peak_copy_gbps",
+                     tool_json_positive(device->peaks.copy_gbps), "peak_read_gbps",
+                     tool_json_positive(device->peaks.read_gbps), "peak_buffer_bytes",
+                     (json_int_t)device->peaks.buffer_bytes);
 }
 
 json_t *bench_json(size_t group_count, const bench_device *devices, size_t device_count)

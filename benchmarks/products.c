@@ -146,11 +146,6 @@ typedef struct row {
     bool has_untuned;
 } row;
 
-static double gflops(const row *r, const way *w)
-{
-    return 2e-6 * (double)r->size.m * (double)r->size.n * (double)r->size.k / w->spread.median;
-}
-
 static double ratio_to_untuned(const row *r, const way *w)
 {
     return r->has_untuned ? r->ways[0].spread.median / w->spread.median : 0;
@@ -169,14 +164,9 @@ static void print_row(const row *r, FILE *stream)
         fprintf(stream,
                 "  %-9s %-15s %9.3f ms  %7.1f GFLOP/s  of host %5.2f  to untuned CLBlast %5.2f  plan %8.1f ms  first "
                 "%8.1f ms\n",
-                w->name, way_name(w), w->spread.median, gflops(r, w), part_of_host(r->ways, r->count, w),
-                ratio_to_untuned(r, w), w->plan_ms, w->first_ms);
+                w->name, way_name(w), w->spread.median, tool_product_gflops(&r->size, w->spread.median),
+                part_of_host(r->ways, r->count, w), ratio_to_untuned(r, w), w->plan_ms, w->first_ms);
     }
-}
-
-static json_t *positive(double value)
-{
-    return value > 0 ? json_real(value) : json_null();
 }
 
 static json_t *way_json(const row *r, const way *w)
@@ -187,9 +177,9 @@ static json_t *way_json(const row *r, const way *w)
                      "k", (json_int_t)r->size.k, "provider", w->name, "direct", (int)w->direct, "untuned",
                      (int)(w->parameters != NULL), "tuning", clmgk_tuning_source_name(w->tuning), "parameters", w->used,
                      "note", w->note, "time_ms", "median", w->spread.median, "min", w->spread.min, "max", w->spread.max,
-                     "repetitions", (json_int_t)w->runs, "gflops", gflops(r, w), "ratio_to_host",
-                     positive(part_of_host(r->ways, r->count, w)), "ratio_to_untuned", positive(ratio_to_untuned(r, w)),
-                     "plan_ms", w->plan_ms, "first_ms", w->first_ms);
+                     "repetitions", (json_int_t)w->runs, "gflops", tool_product_gflops(&r->size, w->spread.median),
+                     "ratio_to_host", tool_json_positive(part_of_host(r->ways, r->count, w)), "ratio_to_untuned",
+                     tool_json_positive(ratio_to_untuned(r, w)), "plan_ms", w->plan_ms, "first_ms", w->first_ms);
 }
 
 static json_t *rows_json(const tool_device *device, const row *rows, size_t count)

@@ -75,13 +75,19 @@ static void print_shape(const bench_group *group, FILE *stream)
     fputc('\n', stream);
 }
 
+/* A figure that a case may lack. */
+static void print_figure(bool known, int width, int digits, double figure, FILE *stream)
+{
+    if (known)
+        fprintf(stream, "%*.*f", width, digits, figure);
+    else
+        fprintf(stream, "%*s", width, "-");
+}
+
 static void print_ratio(const bench_group *group, const bench_case *one, int width, FILE *stream)
 {
     const bench_case *baseline = bench_baseline(group, one);
-    if (baseline)
-        fprintf(stream, "%*.3f", width, one->time_ms.median / baseline->time_ms.median);
-    else
-        fprintf(stream, "%*s", width, "-");
+    print_figure(baseline, width, 3, baseline ? one->time_ms.median / baseline->time_ms.median : 0, stream);
 }
 
 static void print_times(const bench_group *group, FILE *stream)
@@ -113,14 +119,6 @@ static void print_windows(const bench_group *group, FILE *stream)
     }
 }
 
-static void print_optional_ms(double ms, FILE *stream)
-{
-    if (ms >= 0)
-        fprintf(stream, " %10.1f", ms);
-    else
-        fprintf(stream, " %10s", "-");
-}
-
 static void print_checks(const bench_group *group, FILE *stream)
 {
     fprintf(stream, "  %-24s %10s %10s %10s %12s %10s %9s %5s\n", "", "compile ms", "first cold", "first warm", "error",
@@ -130,8 +128,8 @@ static void print_checks(const bench_group *group, FILE *stream)
         if (one->error.sampled == 0)
             continue;
         fprintf(stream, "  %-24s %10.1f", bench_case_label(one).text, one->compile_ms);
-        print_optional_ms(one->first_cold_ms, stream);
-        print_optional_ms(one->first_warm_ms, stream);
+        print_figure(one->first_cold_ms >= 0, 11, 1, one->first_cold_ms, stream);
+        print_figure(one->first_warm_ms >= 0, 11, 1, one->first_warm_ms, stream);
         fprintf(stream, " %12.1e %10.1e %9" PRId64 " %5d\n", one->error.max, one->error.bound, one->error.sampled,
                 one->repetitions);
     }

@@ -27,64 +27,47 @@ static clmgk_status fail_null(const char *name, const char *expected, clmgk_erro
 
 /* ---- storing ------------------------------------------------------------------------------------------------- */
 
-/* A tuned pass's descriptor. */
-typedef struct tuned_case {
-    clmgk_attention_desc desc; /* resolved */
-    clmgk_pass pass;
-} tuned_case;
-
-static clmgk_status check_case(const clmgk_attention_desc *desc, clmgk_tuned_pass pass, tuned_case *target,
-                               clmgk_error *error)
+/* Checks a measurement of a pass and that it can be planned; *key is what it is stored by. */
+static clmgk_status check_tuned(clmgk_context *context, const clmgk_attention_desc *given, clmgk_tuned_pass tuned_pass,
+                                const clmgk_tuned *tuned, mgk_tuning_key *key, clmgk_error *error)
 {
-    if (pass != CLMGK_TUNED_FORWARD && pass != CLMGK_TUNED_BACKWARD)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "pass: %d: expected a clmgk_tuned_pass", (int)pass);
-    MGK_TRY(clmgk_attention_validate(desc, &target->desc, error));
-    if (pass == CLMGK_TUNED_BACKWARD && target->desc.gradients == 0 && target->desc.statistics == 0)
+    const bool forward = tuned_pass == CLMGK_TUNED_FORWARD;
+    clmgk_attention_desc desc;
+    mgk_tuning_entry entry;
+    if (context == NULL)
+        return fail_null("context", "a context", error);
+    if (tuned == NULL)
+        return fail_null("tuned", "an engine and its parameters", error);
+    if (!forward && tuned_pass != CLMGK_TUNED_BACKWARD)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "pass: %d: expected a clmgk_tuned_pass", (int)tuned_pass);
+    MGK_TRY(clmgk_attention_validate(given, &desc, error));
+    if (!forward && desc.gradients == 0 && desc.statistics == 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
                         "pass: backward: expected a descriptor with gradients or statistics");
-    target->pass = CLMGK_PASS_FORWARD;
-    if (pass == CLMGK_TUNED_BACKWARD)
-        target->pass = target->desc.gradients != 0 ? CLMGK_PASS_BACKWARD : CLMGK_PASS_STATISTICS;
-    return CLMGK_OK;
-}
-
-static clmgk_status check_tuned(clmgk_context *context, const tuned_case *target, const clmgk_tuned *tuned,
-                                clmgk_error *error)
-{
-    mgk_tuning_entry entry;
     if (tuned->choice == NULL)
         return fail_null("tuned.choice", "the name of an engine", error);
-    const mgk_tuning_key key = mgk_attention_key(&target->desc, target->pass);
+    const clmgk_pass pass = forward               ? CLMGK_PASS_FORWARD
+                            : desc.gradients != 0 ? CLMGK_PASS_BACKWARD
+                                                  : CLMGK_PASS_STATISTICS;
     const clmgk_tuned untimed = {tuned->choice, tuned->parameters, 0.0, 0.0};
-    MGK_TRY(mgk_tuning_entry_of(&key, &untimed, &entry, error));
+    *key = mgk_attention_key(&desc, pass);
+    MGK_TRY(mgk_tuning_entry_of(key, &untimed, &entry, error));
     MGK_TRY(mgk_tuning_check(entry.operation, entry.choice, entry.parameters, error));
-    return mgk_plan_try(context, &target->desc, target->pass, mgk_engine_named(tuned->choice)->value, tuned->parameters,
-                        error);
+    return mgk_plan_try(context, &desc, pass, mgk_engine_named(tuned->choice)->value, tuned->parameters, error);
 }
 
 clmgk_status clmgk_tuning_check(clmgk_context *context, const clmgk_attention_desc *desc, clmgk_tuned_pass pass,
                                 const clmgk_tuned *tuned, clmgk_error *error)
 {
-    tuned_case target = {.pass = CLMGK_PASS_FORWARD};
-    if (context == NULL)
-        return fail_null("context", "a context", error);
-    if (tuned == NULL)
-        return fail_null("tuned", "an engine and its parameters", error);
-    MGK_TRY(check_case(desc, pass, &target, error));
-    return check_tuned(context, &target, tuned, error);
+    mgk_tuning_key key;
+    return check_tuned(context, desc, pass, tuned, &key, error);
 }
 
 clmgk_status clmgk_tuning_store(clmgk_context *context, const char *cache_dir, const clmgk_attention_desc *desc,
                                 clmgk_tuned_pass pass, const clmgk_tuned *tuned, clmgk_error *error)
 {
-    tuned_case target = {.pass = CLMGK_PASS_FORWARD};
-    if (context == NULL)
-        return fail_null("context", "a context", error);
-    if (tuned == NULL)
-        return fail_null("tuned", "a measurement", error);
-    MGK_TRY(check_case(desc, pass, &target, error));
-    MGK_TRY(check_tuned(context, &target, tuned, error));
-    const mgk_tuning_key key = mgk_attention_key(&target.desc, target.pass);
+    mgk_tuning_key key;
+    MGK_TRY(check_tuned(context, desc, pass, tuned, &key, error));
     return mgk_tuning_store(context, cache_dir, &key, tuned, error);
 }
 
@@ -119,10 +102,12 @@ static bool same_name(const mgk_tuning_device *a, const mgk_tuning_device *b)
     return strcmp(a->name, b->name) == 0 && strcmp(a->platform, b->platform) == 0;
 }
 
-/* The facts of a device that the file stores. */
+/* The facts of a device that the file stores; nothing for NULL. */
 static clmgk_status describe_device(cl_device_id id, mgk_tuning_device *device, clmgk_error *error)
 {
     mgk_device_facts facts;
+    if (id == NULL)
+        return CLMGK_OK;
     MGK_TRY(mgk_device_get_facts(id, &facts, error));
     *device = mgk_tuning_device_of(&facts);
     return CLMGK_OK;
@@ -199,8 +184,7 @@ clmgk_status clmgk_tuning_list(const char *cache_dir, cl_device_id device, clmgk
         return fail_null("count", "room for the number", error);
     if (entries == NULL && capacity > 0)
         return fail_null("entries", "room for the entries", error);
-    if (device != NULL)
-        MGK_TRY(describe_device(device, &facts, error));
+    MGK_TRY(describe_device(device, &facts, error));
     MGK_TRY(open_cache(cache_dir, &path, &tuning, error));
     size_t found = 0;
     const clmgk_status status =
@@ -258,8 +242,7 @@ clmgk_status clmgk_tuning_reset(const char *cache_dir, cl_device_id device, clmg
 {
     char *path = NULL;
     mgk_tuning_device facts;
-    if (device != NULL)
-        MGK_TRY(describe_device(device, &facts, error));
+    MGK_TRY(describe_device(device, &facts, error));
     MGK_TRY(mgk_tuning_path(NULL, NULL, cache_dir, &path, error));
     const clmgk_status status =
         mgk_tuning_change(NULL, path, false, remove_entries, device != NULL ? &facts : NULL, error);
@@ -277,8 +260,7 @@ clmgk_status clmgk_tuning_export(const char *cache_dir, cl_device_id device, cha
         return fail_null("length", "room for the number", error);
     if (text == NULL && capacity > 0)
         return fail_null("text", "room for the text", error);
-    if (device != NULL)
-        MGK_TRY(describe_device(device, &facts, error));
+    MGK_TRY(describe_device(device, &facts, error));
     MGK_TRY(open_cache(cache_dir, &path, &tuning, error));
 
     size_t kept = 0;

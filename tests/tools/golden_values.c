@@ -38,7 +38,7 @@ static tool_exit read_golden(const run_problem *problem, clmgk_array array, cons
     if (status == TOOL_DONE && file.header.count != slot->count)
         status = tool_fail(error, TOOL_BAD_INPUT, "%s: not of the shape that the problem has", path);
     if (status == TOOL_DONE)
-        status = read_values(&file, run_dtype(&problem->desc, array), slot->count, memory, error);
+        status = read_values(&file, tool_array_dtype(&problem->desc, array), slot->count, memory, error);
     npy_close(&file);
     return status;
 }
@@ -66,7 +66,7 @@ tool_exit run_execute(const run_arguments *arguments, const run_problem *problem
         if (!slot->used)
             continue;
         if (run_is_streamed(array))
-            TOOL_TRY(read_values(&file, run_dtype(&problem->desc, array), slot->count, memory, error));
+            TOOL_TRY(read_values(&file, tool_array_dtype(&problem->desc, array), slot->count, memory, error));
         else if (!run_is_output(array))
             TOOL_TRY(copy_values(problem, array, memory, error));
         else

@@ -8,7 +8,7 @@
 static tool_exit gather(const run_problem *problem, const run_execution *execution, clmgk_array array, double *values,
                         tool_error *error)
 {
-    const clmgk_dtype dtype = run_dtype(&problem->desc, array);
+    const clmgk_dtype dtype = tool_array_dtype(&problem->desc, array);
     const clmgk_shape shape = clmgk_array_shape(&problem->desc, array);
     const size_t count = problem->slot[array].count, size = clmgk_ref_dtype_size(dtype);
     const size_t width = shape.rank > 0 ? (size_t)shape.size[shape.rank - 1] : 1;

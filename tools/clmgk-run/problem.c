@@ -3,11 +3,6 @@
 
 #include <stdlib.h>
 
-clmgk_dtype run_dtype(const clmgk_attention_desc *desc, clmgk_array array)
-{
-    return clmgk_array_get_info(array)->element == CLMGK_ELEMENT_STORAGE ? desc->dtype : CLMGK_DTYPE_F32;
-}
-
 /* What the plan must be able to do. */
 static void describe_passes(const run_arguments *arguments, clmgk_attention_desc *desc)
 {

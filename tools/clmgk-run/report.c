@@ -22,7 +22,7 @@ static tool_exit write_array(const run_problem *problem, const run_execution *ex
                              const char *path, FILE *stream, tool_error *error)
 {
     const run_slot *const slot = &problem->slot[array];
-    const clmgk_dtype dtype = run_dtype(&problem->desc, array);
+    const clmgk_dtype dtype = tool_array_dtype(&problem->desc, array);
     const void *elements = NULL;
     TOOL_TRY(npy_write_header(stream, path, slot->axes, slot->shape, error));
     if (slot->count == 0)

@@ -93,9 +93,6 @@ typedef struct run_problem {
 tool_exit run_problem_open(const run_arguments *arguments, run_problem *problem, tool_error *error);
 void run_problem_close(run_problem *problem);
 
-/* Type of a floating-point array's elements on the device. */
-clmgk_dtype run_dtype(const clmgk_attention_desc *desc, clmgk_array array);
-
 /* ---- execute.c: on the device ------------------------------------------------------------------------------- */
 
 typedef struct run_execution {

@@ -11,13 +11,10 @@
  * are not allowed is not taken over: plans pass those over. */
 static tool_exit copy_cache(const session *s, tool_error *error)
 {
-    size_t length = 0, now = 0;
-    TOOL_TRY(tool_check_library(clmgk_tuning_export(NULL, NULL, NULL, 0, &length, &error->library), error));
-    char *const text = malloc(length + 1);
-    TOOL_TRY(tool_check_memory(text, "the cache's entries", error));
-    clmgk_status done = clmgk_tuning_export(NULL, NULL, text, length, &now, &error->library);
-    if (done == CLMGK_OK)
-        done = clmgk_tuning_import(s->staging, text, now < length ? now : length, NULL, &error->library);
+    char *text = NULL;
+    size_t length = 0;
+    TOOL_TRY(tune_export_text(NULL, &text, &length, error));
+    const clmgk_status done = clmgk_tuning_import(s->staging, text, length, NULL, &error->library);
     free(text);
     return done == CLMGK_ERROR_INVALID_VALUE ? TOOL_DONE : tool_check_library(done, error);
 }

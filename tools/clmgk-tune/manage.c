@@ -24,8 +24,7 @@ static tool_exit chosen_device(const tune_options *options, clmgk_device_info *i
 
 static tool_exit get_cache(clmgk_tuning_info *info, tool_error *error)
 {
-    TOOL_TRY(tool_check_library(clmgk_tuning_get_info(NULL, info, &error->library), error));
-    return TOOL_DONE;
+    return tool_check_library(clmgk_tuning_get_info(NULL, info, &error->library), error);
 }
 
 /* ---- show ------------------------------------------------------------------------------------------------------- */
@@ -166,22 +165,32 @@ static size_t count_entries(const char *text, size_t length)
     return count;
 }
 
+tool_exit tune_export_text(cl_device_id device, char **text, size_t *length, tool_error *error)
+{
+    tool_exit status = TOOL_DONE;
+    size_t room = 0;
+    *length = 0;
+    do { /* again where the cache has grown meanwhile */
+        room = *length;
+        *text = malloc(room + 1);
+        TOOL_TRY(tool_check_memory(*text, "the cache's entries", error));
+        status = tool_check_library(clmgk_tuning_export(NULL, device, *text, room, length, &error->library), error);
+        if (status != TOOL_DONE || *length > room)
+            free(*text);
+    } while (status == TOOL_DONE && *length > room);
+    return status;
+}
+
 tool_exit tune_export(const tune_options *options, tool_error *error)
 {
     clmgk_device_info info;
-    size_t length = 0, now = 0;
+    char *text = NULL;
+    size_t length = 0;
     TOOL_TRY(chosen_device(options, &info, error));
-    TOOL_TRY(tool_check_library(clmgk_tuning_export(NULL, info.device_id, NULL, 0, &length, &error->library), error));
-    char *const text = malloc(length + 1);
-    TOOL_TRY(tool_check_memory(text, "the entries", error));
-    tool_exit status =
-        tool_check_library(clmgk_tuning_export(NULL, info.device_id, text, length, &now, &error->library), error);
-    if (status == TOOL_DONE && now > length)
-        status = tool_fail(error, TOOL_SYSTEM_ERROR, "--export: the cache changed meanwhile: try again");
+    TOOL_TRY(tune_export_text(info.device_id, &text, &length, error));
+    tool_exit status = write_text(options->export_path, text, length, error);
     if (status == TOOL_DONE)
-        status = write_text(options->export_path, text, now, error);
-    if (status == TOOL_DONE)
-        status = tell_count(options, "exported", options->export_path, count_entries(text, now), error);
+        status = tell_count(options, "exported", options->export_path, count_entries(text, length), error);
     free(text);
     return status;
 }

@@ -51,12 +51,6 @@ typedef struct summary {
     double share;   /* of all legal points of the measured cases, of the engines that were compared */
 } summary;
 
-static double gflops(const tune_product *product, size_t provider)
-{
-    const tool_product *shape = &product->shape;
-    return 2e-6 * (double)shape->m * (double)shape->n * (double)shape->k / product->provider[provider].ms;
-}
-
 static summary summarise(const tune_report *report)
 {
     summary sum = {.speedup = 1};
@@ -110,7 +104,8 @@ static void print_products(const tune_report *report, FILE *stream)
         for (size_t p = 0; p < product->provider_count; p++) {
             if (product->provider[p].ms > 0)
                 fprintf(stream, " %s%s %.3f ms, %.1f GFLOP/s;", product->measured && p == product->chosen ? "*" : "",
-                        product->provider[p].name, product->provider[p].ms, gflops(product, p));
+                        product->provider[p].name, product->provider[p].ms,
+                        tool_product_gflops(&product->shape, product->provider[p].ms));
         }
         fprintf(stream, "%s\n", product->measured ? " * is taken" : " no provider");
     }

@@ -54,6 +54,8 @@ tool_exit tune_parse_options(int argc, char **argv, tune_options *options, bool 
 tool_exit tune_show(const tune_options *options, tool_error *error);
 tool_exit tune_reset(const tune_options *options, tool_error *error);
 tool_exit tune_export(const tune_options *options, tool_error *error);
+/* The entries of a device (NULL: of all) in *text (free). */
+tool_exit tune_export_text(cl_device_id device, char **text, size_t *length, tool_error *error);
 tool_exit tune_import(const tune_options *options, tool_error *error);
 
 /* ---- programs made ahead --------------------------------------------------------------------------------------- */

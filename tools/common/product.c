@@ -51,6 +51,11 @@ clmgk_gemm_desc tool_product_desc(const tool_product *product)
     return desc;
 }
 
+double tool_product_gflops(const tool_product *product, double ms)
+{
+    return 2e-6 * (double)product->m * (double)product->n * (double)product->k / ms;
+}
+
 tool_product_text tool_product_name(const tool_product *product)
 {
     tool_product_text name;

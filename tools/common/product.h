@@ -21,6 +21,8 @@ tool_exit tool_parse_products(const char *option, const char *text, tool_product
 
 clmgk_gemm_desc tool_product_desc(const tool_product *product);
 
+double tool_product_gflops(const tool_product *product, double ms);
+
 /* "33 x 65 x 17, A transposed" */
 typedef struct tool_product_text {
     char text[112];

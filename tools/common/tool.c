@@ -115,6 +115,11 @@ json_t *tool_json_number(double number)
     return isfinite(number) ? json_real(number) : json_null();
 }
 
+json_t *tool_json_positive(double number)
+{
+    return number > 0 ? json_real(number) : json_null();
+}
+
 void tool_json_append(json_t **list, json_t *item)
 {
     if (json_array_append_new(*list, item) == 0)

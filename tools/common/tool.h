@@ -139,9 +139,10 @@ tool_exit tool_parse_engine(const char *option, const char *text, clmgk_engine *
 int tool_report(const tool_program *program, tool_exit status, const tool_error *error);
 
 /* JSON values: text whose bytes that are not UTF-8 are shown as '?' (NULL is null), a number, null where it is not
- * finite. */
+ * finite; one that is null unless it is positive. */
 json_t *tool_json_text(const char *text);
 json_t *tool_json_number(double number);
+json_t *tool_json_positive(double number);
 
 /* Appends `item` to a list, takes its reference; without memory the list is freed and becomes NULL. */
 void tool_json_append(json_t **list, json_t *item);

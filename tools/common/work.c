@@ -6,6 +6,11 @@ bool tool_is_mixed(clmgk_variant variant)
     return (clmgk_variant_traits(variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
 }
 
+clmgk_dtype tool_array_dtype(const clmgk_attention_desc *desc, clmgk_array array)
+{
+    return clmgk_array_get_info(array)->element == CLMGK_ELEMENT_STORAGE ? desc->dtype : CLMGK_DTYPE_F32;
+}
+
 /* ---- pairs -------------------------------------------------------------------------------------------------- */
 
 static int64_t clamp(int64_t value, int64_t low, int64_t high)

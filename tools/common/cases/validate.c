@@ -252,30 +252,25 @@ tool_exit bench_reduce(const clmgk_attention_desc *desc, bench_pass pass, double
     return bench_make_dense(reduced, error);
 }
 
-/* Reads `count` elements as numbers. */
-static tool_exit read_values(const tool_device *device, cl_mem buffer, clmgk_dtype dtype, size_t start, size_t count,
-                             double *values, tool_error *error)
-{
-    const size_t size = clmgk_ref_dtype_size(dtype);
-    void *elements = calloc(count, size);
-    TOOL_TRY(tool_check_memory(elements, "values to check", error));
-    const cl_int code =
-        clEnqueueReadBuffer(device->queue, buffer, CL_TRUE, start * size, count * size, elements, 0, NULL, NULL);
-    if (code == CL_SUCCESS)
-        clmgk_ref_load(dtype, elements, count, values);
-    free(elements);
-    return tool_check_cl(code, "clEnqueueReadBuffer", error);
-}
-
-static clmgk_dtype gradient_type(const clmgk_attention_desc *desc, clmgk_ref_gradient which)
-{
-    return which <= CLMGK_REF_GRAD_V ? desc->dtype : CLMGK_DTYPE_F32;
-}
-
-static cl_mem gradient_memory(const bench_own *own, clmgk_ref_gradient which)
+static cl_mem memory_of(const bench_own *own, clmgk_array array)
 {
     clmgk_attention_args args = own->args;
-    return clmgk_array_buffer(&args, (clmgk_array)(CLMGK_ARRAY_GRAD_Q + (int)which))->memory;
+    return clmgk_array_buffer(&args, array)->memory;
+}
+
+/* Reads `count` elements of an array as numbers. */
+static tool_exit read_values(const tool_device *device, const clmgk_attention_desc *desc, const bench_own *own,
+                             clmgk_array array, size_t start, size_t count, double *values, tool_error *error)
+{
+    const size_t size = clmgk_array_element_size(desc, array);
+    void *elements = calloc(count, size);
+    TOOL_TRY(tool_check_memory(elements, "values to check", error));
+    const cl_int code = clEnqueueReadBuffer(device->queue, memory_of(own, array), CL_TRUE, start * size, count * size,
+                                            elements, 0, NULL, NULL);
+    if (code == CL_SUCCESS)
+        clmgk_ref_load(tool_array_dtype(desc, array), elements, count, values);
+    free(elements);
+    return tool_check_cl(code, "clEnqueueReadBuffer", error);
 }
 
 static void take_verdict(const char *array, double max, double bound, const char *message, bench_error_found *found)
@@ -300,8 +295,7 @@ static tool_exit check_gradient(const tool_device *device, const clmgk_attention
     const size_t count = (size_t)exact->count[which];
     double *values = calloc(count, sizeof(*values));
     TOOL_TRY(tool_check_memory(values, "gradients to check", error));
-    const tool_exit status =
-        read_values(device, gradient_memory(own, which), gradient_type(desc, which), 0, count, values, error);
+    const tool_exit status = read_values(device, desc, own, CLMGK_ARRAY_GRAD_Q + which, 0, count, values, error);
     if (status == TOOL_DONE) {
         const clmgk_ref_error worst = clmgk_ref_check_array(exact, which, values, message, sizeof(message));
         take_verdict(bench_gradient_array((int)which), worst.error, worst.bound, message, found);
@@ -339,10 +333,8 @@ static tool_exit check_outputs(const tool_device *device, const bench_values *va
         status = tool_fail_memory(error, "the reference");
         goto done;
     }
-    TOOL_TRY_GOTO(status, read_values(device, own->args.o.memory, desc->dtype, 0, count.of[CLMGK_ARRAY_O], o, error),
-                  done);
-    TOOL_TRY_GOTO(status,
-                  read_values(device, own->args.lse.memory, CLMGK_DTYPE_F32, 0, count.of[CLMGK_ARRAY_LSE], lse, error),
+    TOOL_TRY_GOTO(status, read_values(device, desc, own, CLMGK_ARRAY_O, 0, count.of[CLMGK_ARRAY_O], o, error), done);
+    TOOL_TRY_GOTO(status, read_values(device, desc, own, CLMGK_ARRAY_LSE, 0, count.of[CLMGK_ARRAY_LSE], lse, error),
                   done);
     const clmgk_ref_verdict verdict = clmgk_ref_check(&answer, o, lse);
     take_verdict("o", verdict.error_o, answer.bound_o.bound, verdict.message, found);
@@ -380,8 +372,7 @@ static tool_exit check_finite(const tool_device *device, const clmgk_attention_d
 {
     for (size_t start = 0; start < count && found->ok; start += CHUNK) {
         const size_t now = count - start < CHUNK ? count - start : CHUNK;
-        TOOL_TRY(
-            read_values(device, gradient_memory(own, which), gradient_type(desc, which), start, now, values, error));
+        TOOL_TRY(read_values(device, desc, own, CLMGK_ARRAY_GRAD_Q + which, start, now, values, error));
         for (size_t i = 0; i < now && found->ok; i++) {
             found->ok = isfinite(values[i]);
             if (!found->ok)
@@ -407,28 +398,20 @@ tool_exit bench_validate_finite(const tool_device *device, const clmgk_attention
     return status;
 }
 
-static tool_exit fill_with_nan(const tool_device *device, cl_mem buffer, size_t bytes, tool_error *error)
-{
-    static const unsigned char ones = 0xFF;
-    return tool_check_cl(clEnqueueFillBuffer(device->queue, buffer, &ones, sizeof(ones), 0, bytes, 0, NULL, NULL),
-                         "clEnqueueFillBuffer", error);
-}
-
 tool_exit bench_spoil(const tool_device *device, const clmgk_attention_desc *desc, bench_pass pass,
                       const bench_own *own, tool_error *error)
 {
+    static const unsigned char ones = 0xFF; /* NaN */
     const bench_elements count = bench_count_elements(desc);
-    if (pass == BENCH_FORWARD) {
-        TOOL_TRY(fill_with_nan(device, own->args.o.memory, count.of[CLMGK_ARRAY_O] * clmgk_ref_dtype_size(desc->dtype),
-                               error));
-        TOOL_TRY(fill_with_nan(device, own->args.lse.memory, count.of[CLMGK_ARRAY_LSE] * sizeof(float), error));
-    }
-    for (int i = 0; i < CLMGK_REF_GRADIENTS; i++) {
-        const clmgk_ref_gradient which = (clmgk_ref_gradient)i;
-        if (pass == BENCH_BACKWARD && count.of[CLMGK_ARRAY_GRAD_Q + i])
-            TOOL_TRY(fill_with_nan(
-                device, gradient_memory(own, which),
-                count.of[CLMGK_ARRAY_GRAD_Q + i] * clmgk_array_element_size(desc, CLMGK_ARRAY_GRAD_Q + which), error));
+    for (clmgk_array array = CLMGK_ARRAY_O; array < CLMGK_ARRAYS; array++) {
+        const bool gradient = clmgk_array_get_info(array)->gradient != 0;
+        if (count.of[array] == 0 || gradient != (pass == BENCH_BACKWARD) ||
+            (!gradient && array != CLMGK_ARRAY_O && array != CLMGK_ARRAY_LSE))
+            continue;
+        const size_t bytes = count.of[array] * clmgk_array_element_size(desc, array);
+        TOOL_TRY(tool_check_cl(
+            clEnqueueFillBuffer(device->queue, memory_of(own, array), &ones, sizeof(ones), 0, bytes, 0, NULL, NULL),
+            "clEnqueueFillBuffer", error));
     }
     return tool_check_cl(clFinish(device->queue), "clFinish", error);
 }
