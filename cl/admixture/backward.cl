@@ -222,7 +222,7 @@ FUNCTION void spread_gradients(const key_block *b, int sub, real (*grad)[BLOCK_R
             ROWS_FOR(v)
                 sums[MIX_SUMS + k] += noise_sum[v];
     }
-    if (HAS_NOISE_SUMS && !GENERALISED)
+    if (!GENERALISED && HAS_NOISE_SUMS)
         KEYS_FOR(u)
             ROWS_FOR(v)
                 sums[MIX_SUMS] = fma(grad[u][v], eps[u][v], sums[MIX_SUMS]);
@@ -293,7 +293,7 @@ FUNCTION void block_gradients(const key_block *b, const panel_tile *m, int value
         KEYS_FOR(u)
             ROWS_FOR(v)
                 d[u][v] *= slope[u][v];
-    if (HAS_DG || SUMS > 0)
+    if (SUMS > 0 || HAS_DG)
         spread_gradients(b, sub, d, eps, sums);
 }
 

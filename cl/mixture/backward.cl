@@ -305,9 +305,9 @@ FUNCTION void block_scores(const key_block *b, int panel, int sub)
         real s[BLOCK_KEYS][BLOCK_ROWS];
         KEYS_FOR(u)
             ROWS_FOR(v) {
-                if (HAS_KEY_TERMS && !KEYS_SHIFTED)
+                if (!KEYS_SHIFTED && HAS_KEY_TERMS)
                     s[u][v] = key->beta[panel][r][v];
-                else if (HAS_FACTORED && !SCALE_LATER)
+                else if (!SCALE_LATER && HAS_FACTORED)
                     s[u][v] = key->top[panel][v];
                 else
                     s[u][v] = (real)(0.0f);

@@ -3,6 +3,7 @@
  * Guard-page layer, for devices that work in host memory: every buffer lies between two inaccessible pages, its end
  * at the second one, and is filled with 0xFF. An overrun of 16 bytes or more is a SIGSEGV at once, smaller ones and
  * underruns are found when the buffer is released (abort), and an element that is never written reads as NaN.
+ * A program whose build log holds a warning is an error, too (abort): PoCL prints the number of warnings to stderr.
  */
 #include "layer.h"
 
@@ -115,7 +116,33 @@ done:
     return memory;
 }
 
+static void require_no_warning(cl_program program, cl_device_id device)
+{
+    const cl_program_build_info parameter = CL_PROGRAM_BUILD_LOG;
+    size_t size = 0;
+    if (layer_next.clGetProgramBuildInfo(program, device, parameter, 0, NULL, &size) != CL_SUCCESS)
+        return;
+    char *const log = calloc(size + 1, 1);
+    if (log != NULL && layer_next.clGetProgramBuildInfo(program, device, parameter, size, log, NULL) == CL_SUCCESS &&
+        strstr(log, "warning") != NULL) {
+        (void)fprintf(stderr, "%s: a program is compiled with a warning: %s\n", layer_name, log);
+        abort();
+    }
+    free(log);
+}
+
+static cl_int CL_API_CALL guard_clBuildProgram(cl_program program, cl_uint devices, const cl_device_id *device_list,
+                                               const char *options, void(CL_CALLBACK *on_build)(cl_program, void *),
+                                               void *user)
+{
+    const cl_int code = layer_next.clBuildProgram(program, devices, device_list, options, on_build, user);
+    if (code == CL_SUCCESS && devices == 1)
+        require_no_warning(program, device_list[0]);
+    return code;
+}
+
 void layer_install(cl_icd_dispatch *table)
 {
     table->clCreateBuffer = guard_clCreateBuffer;
+    table->clBuildProgram = guard_clBuildProgram;
 }

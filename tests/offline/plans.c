@@ -98,6 +98,14 @@ static const problem problems[] = {
      true},
 };
 
+/* With 1, 2, 4 queries, for which the lane engine has a form of its own. */
+static const problem decoding[] = {
+    {"softmax-few-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false, CLMGK_PASS_FORWARD,
+     false},
+    {"mgk2-few-128", CLMGK_VARIANT_MGK, CLMGK_DTYPE_BF16, 2, 128, 128, false, false, true, CLMGK_PASS_FORWARD, false},
+    {"smgk2-few-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F16, 2, 64, 64, false, false, false, CLMGK_PASS_FORWARD, false},
+};
+
 static const char *const pass_names[CLMGK_PASSES] = {[CLMGK_PASS_FORWARD] = "",
                                                      [CLMGK_PASS_BACKWARD] = "backward-",
                                                      [CLMGK_PASS_STATISTICS] = "statistics-",
@@ -153,7 +161,7 @@ static void ask(const problem *p, clmgk_attention_desc *desc)
     desc->softcap = p->modified && (mixed || p->variant == CLMGK_VARIANT_SOFTMAX) ? 30.0 : 0.0;
 }
 
-static int print(const problem *p, clmgk_engine engine, const mgk_device_facts *facts)
+static int print(const problem *p, int64_t length, clmgk_engine engine, const mgk_device_facts *facts)
 {
     clmgk_error error = {0};
     clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
@@ -163,7 +171,7 @@ static int print(const problem *p, clmgk_engine engine, const mgk_device_facts *
     desc.head_size = p->head_size;
     desc.value_size = p->value_size;
     desc.heads = 8;
-    desc.length = 4096;
+    desc.length = length;
     desc.length_k = 4096;
     desc.score = p->dot ? CLMGK_SCORE_DOT : CLMGK_SCORE_DEFAULT;
     desc.estep = p->hard ? CLMGK_ESTEP_HARD : CLMGK_ESTEP_SOFT;
@@ -193,8 +201,10 @@ int main(void)
     int failed = 0;
     (void)puts("# Made by tests/offline/plans.c: kernel configurations that plans make.");
     for (size_t i = 0; i < MGK_COUNT(problems); ++i) {
-        failed |= print(&problems[i], CLMGK_ENGINE_SIMT, &gpu);
-        failed |= print(&problems[i], CLMGK_ENGINE_LANE, &cpu);
+        failed |= print(&problems[i], 4096, CLMGK_ENGINE_SIMT, &gpu);
+        failed |= print(&problems[i], 4096, CLMGK_ENGINE_LANE, &cpu);
     }
+    for (size_t i = 0; i < MGK_COUNT(decoding); ++i)
+        failed |= print(&decoding[i], INT64_C(1) << i, CLMGK_ENGINE_LANE, &cpu);
     return failed;
 }
