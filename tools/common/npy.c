@@ -351,23 +351,16 @@ static tool_exit read_raw(npy_file *file, void *elements, size_t size, size_t co
     return fail_file(error, file, ferror(file->stream) ? strerror(errno) : "became shorter while it was read");
 }
 
-/* The elements of a file one by one, in the file's order. */
+/* The elements of a file one by one, in the file's order, and their places in C order. */
 typedef struct element_reader {
     npy_file *file;
+    element_walk walk;
     uint64_t left;   /* elements not yet in the chunk */
     size_t at, size; /* bytes of the chunk: read so far, there */
     unsigned char chunk[8 * CHUNK_ELEMENTS];
 } element_reader;
 
-static void reader_start(element_reader *reader, npy_file *file)
-{
-    reader->file = file;
-    reader->left = file->header.count;
-    reader->at = 0;
-    reader->size = 0;
-}
-
-static tool_exit reader_next(element_reader *reader, uint64_t *bits, tool_error *error)
+static tool_exit reader_next(element_reader *reader, uint64_t *place, uint64_t *bits, tool_error *error)
 {
     const size_t size = npy_type_size(reader->file->header.type);
     if (reader->at == reader->size) {
@@ -379,10 +372,11 @@ static tool_exit reader_next(element_reader *reader, uint64_t *bits, tool_error 
     }
     *bits = 0;
     for (size_t byte = 0; byte < size; byte++) {
-        const size_t place = reader->file->header.big_endian ? size - 1 - byte : byte;
-        *bits |= (uint64_t)reader->chunk[reader->at + place] << (8 * byte);
+        const size_t digit = reader->file->header.big_endian ? size - 1 - byte : byte;
+        *bits |= (uint64_t)reader->chunk[reader->at + digit] << (8 * byte);
     }
     reader->at += size;
+    *place = walk_next(&reader->walk);
     return TOOL_DONE;
 }
 
@@ -415,14 +409,11 @@ tool_exit npy_read(npy_file *file, clmgk_dtype dtype, void *elements, tool_error
     const size_t size = clmgk_ref_dtype_size(dtype);
     if (is_verbatim(&file->header, dtype))
         return read_raw(file, elements, size, (size_t)count, error);
-    element_walk walk = walk_start(&file->header);
-    element_reader reader;
-    reader_start(&reader, file);
-    for (uint64_t i = 0; i < count; i++) {
-        uint64_t bits = 0;
-        TOOL_TRY(reader_next(&reader, &bits, error));
+    element_reader reader = {.file = file, .walk = walk_start(&file->header), .left = count};
+    for (uint64_t i = 0, place = 0, bits = 0; i < count; i++) {
+        TOOL_TRY(reader_next(&reader, &place, &bits, error));
         const double value = float_of_bits(file->header.type, bits);
-        clmgk_ref_store(dtype, &value, 1, (char *)elements + walk_next(&walk) * size);
+        clmgk_ref_store(dtype, &value, 1, (char *)elements + place * size);
     }
     return TOOL_DONE;
 }
@@ -430,17 +421,14 @@ tool_exit npy_read(npy_file *file, clmgk_dtype dtype, void *elements, tool_error
 tool_exit npy_read_i32(npy_file *file, int32_t *elements, tool_error *error)
 {
     const uint64_t count = file->header.count;
-    element_walk walk = walk_start(&file->header);
-    element_reader reader;
-    reader_start(&reader, file);
-    for (uint64_t i = 0; i < count; i++) {
-        uint64_t bits = 0;
-        TOOL_TRY(reader_next(&reader, &bits, error));
+    element_reader reader = {.file = file, .walk = walk_start(&file->header), .left = count};
+    for (uint64_t i = 0, place = 0, bits = 0; i < count; i++) {
+        TOOL_TRY(reader_next(&reader, &place, &bits, error));
         const int64_t value = file->header.type == NPY_I32 ? (int64_t)(int32_t)bits : (int64_t)bits;
         if (value < INT32_MIN || value > INT32_MAX)
             return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: has the value %" PRId64 "; expected 32-bit integers",
                              file->option, file->path, value);
-        elements[walk_next(&walk)] = (int32_t)value;
+        elements[place] = (int32_t)value;
     }
     return TOOL_DONE;
 }
