@@ -324,6 +324,14 @@ void th_sweep_desc(th_session *session, const clmgk_attention_desc *desc, uint64
 /* Forward, then backward. */
 void th_run_training(th_session *session, th_problem *problem, const clmgk_plan_options *options);
 
+/* The reference's gradient `which` is that of the loss in x[count], numbers that `p` reads; `positive`: none is below
+ * 0. */
+void th_expect_derivatives(const char *name, const clmgk_ref_problem *p, const clmgk_ref_arrays *gradients, int which,
+                           double *x, size_t count, bool positive);
+
+/* Gradients that are not asked for are not there, and change nothing of the others. */
+void th_expect_wanted_gradients_only(const clmgk_ref_problem *p);
+
 /* The reference's answer for all that the descriptor asks for; the caller frees it. */
 clmgk_ref_arrays th_solve_gradients(const th_problem *problem);
 clmgk_ref_arrays th_solve_statistics(const th_problem *problem);

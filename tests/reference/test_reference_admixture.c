@@ -345,43 +345,10 @@ TH_HOST_TEST(scale_and_softcap_by_hand)
 
 /* ---- gradients -------------------------------------------------------------------------------------------------- */
 
-/* sum(O dO) + sum(L dL) over the rows whose L is finite */
-static double loss(const clmgk_ref_problem *p)
-{
-    double sum = 0.0;
-    for (int64_t row = 0; row < rows_of(p); row++) {
-        double o[E];
-        double lse = 0.0;
-        assert_true(clmgk_ref_row(p, row, o, &lse));
-        for (int64_t e = 0; p->grad_o && e < E; e++)
-            sum += o[e] * p->grad_o[row * E + e];
-        if (p->grad_lse && isfinite(lse))
-            sum += lse * p->grad_lse[row];
-    }
-    return sum;
-}
-
-/* dloss / dx by central differences; where x - h would not be legal, from the right. */
-static double numeric(const clmgk_ref_problem *p, double *x, bool positive)
-{
-    static const double h = 1e-5;
-    const double x0 = *x;
-    double f[3];
-    for (int n = 0; n < 3; n++) {
-        *x = x0 + h * (positive && x0 < h ? n : n - 1);
-        f[n] = loss(p);
-    }
-    *x = x0;
-    if (positive && x0 < h)
-        return (-3.0 * f[0] + 4.0 * f[1] - f[2]) / (2.0 * h);
-    return (f[2] - f[0]) / (2.0 * h);
-}
-
 static void check_gradient(const char *name, fixture *f, const clmgk_ref_arrays *gradients, int which)
 {
     clmgk_ref_problem p = f->problem;
     double *const x = f->array[which];
-    const double scale = fmax(1.0, gradients->bound[which].max_abs);
     if (which == MIX_WEIGHT && f->count[which] > 0) { /* its gradient is there without an array, too */
         p.desc.use_mix_weight = 1;
         p.mix_weight = x;
@@ -391,15 +358,7 @@ static void check_gradient(const char *name, fixture *f, const clmgk_ref_arrays 
         p.mix_offset = x;
     }
     assert_int_equal(clmgk_ref_gradient_count(&f->problem.desc, (clmgk_ref_gradient)which), f->count[which]);
-    assert_int_equal(gradients->count[which], f->count[which]);
-    for (size_t n = 0; n < f->count[which]; n++) {
-        const double exact = gradients->exact[which][n];
-        const double expected = isinf(x[n]) ? 0.0 : numeric(&p, &x[n], which == NOISE);
-        if (fabs(exact - expected) > 1e-7 * scale)
-            fail_msg("%s, gradient %d, element %zu: %.12g, differences give %.12g", name, which, n, exact, expected);
-    }
-    if (gradients->bound[which].plain_error > 2e-6 * scale)
-        fail_msg("%s, gradient %d: the plain formula errs by %g", name, which, gradients->bound[which].plain_error);
+    th_expect_derivatives(name, &p, gradients, which, x, f->count[which], which == NOISE);
 }
 
 TH_HOST_TEST(gradients_are_those_of_the_loss)
@@ -433,16 +392,7 @@ TH_HOST_TEST(wanted_gradients_only)
     static const test_form form = {.desc = {GFISH, W_AND_C, .use_sinks = 1, .use_bias = 1}};
     static fixture f;
     make(&form, &f);
-    TH_REF_ARRAYS all = solve_gradients(&f.problem);
-    for (int which = 0; which < PARAMETERS; which++) {
-        TH_REF_ARRAYS one = {0};
-        assert_true(clmgk_ref_solve_gradients(&f.problem, 1U << (unsigned)which, &one));
-        for (int other = 0; other < PARAMETERS; other++)
-            assert_int_equal(one.exact[other] != NULL, other == which && f.count[which] > 0);
-        if (f.count[which] > 0)
-            assert_memory_equal(one.exact[which], all.exact[which], f.count[which] * sizeof(double));
-        assert_true(one.bound[which].bound == all.bound[which].bound);
-    }
+    th_expect_wanted_gradients_only(&f.problem);
 }
 
 /* At x = 0 relu's derivative is 0, from whichever side p comes; without relu nothing is special about p = 0. */
