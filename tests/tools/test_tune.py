@@ -241,7 +241,7 @@ class Resuming(TuneTest):
     def check_resumed(self):
         """The first case is known from the start; the others have their turn before it is looked at any closer."""
         done = self.accept(*self.CASES, "--budget", 2, "--resume", "--json")
-        first = done.stderr.splitlines()[0]
+        first = next(line for line in done.stderr.splitlines() if " of 3: " in line)
         self.assertIn("1 of 3", first)
         self.assertIn("; 0 tried", first)
         case = json.loads(done.stdout)["devices"][0]["cases"][0]
@@ -253,9 +253,11 @@ class Resuming(TuneTest):
         scratch.mkdir()
         self.environment["TMPDIR"] = str(scratch)
         with self.start(*self.CASES, "--budget", 6) as process:
+            self.assertIn("3 cases of attention", process.stderr.readline())  # before anything takes time
+            self.assertRegex(process.stderr.readline(), r": (compiling|measuring the defaults)$")
             self.wait_for(process.stderr, "1 of 3")
             process.send_signal(signal.SIGINT)
-            process.stderr.read()
+            self.assertIn("--resume", process.stderr.read())
             self.assertEqual(process.wait(LIMIT_S), -signal.SIGINT)
         self.assertEqual(list(scratch.iterdir()), [])
         before = self.own_entries()

@@ -262,6 +262,7 @@ static void announce(const attention *all, const tuned_case *c, size_t left)
         fprintf(stderr, "%.3f ms, nothing faster than the defaults", r->default_ms);
     fprintf(stderr, "; %zu tried, %zu to come, %.0f of %.0f s, about %.0f s to go\n", r->tried, left, spent_s, budget_s,
             left > 0 ? fmax(0, budget_s - spent_s) : 0);
+    all->base->said_ms = tool_now_ms();
 }
 
 /* The programs of the defaults of the next few cases, as many at a time as can be compiled. A failure shows when the
@@ -367,6 +368,9 @@ static tool_exit tune_cases(attention *all, double end_ms, tool_error *error)
     bool worked = true;
     TOOL_TRY(bench_make_groups(&all->base->options->request, false, &all->groups, error));
     TOOL_TRY(make_cases(all, error));
+    if (all->count > 0)
+        fprintf(stderr, "clmgk-tune: %s: %zu cases of attention, budget %.0f s\n", all->base->report->device.name,
+                all->count, all->base->options->budget_s);
     for (size_t i = 0; i < all->count; i++) {
         TOOL_TRY(take_earlier(&all->cases[i], error));
         if (all->cases[i].result->outcome != TUNE_UNMEASURED)

@@ -43,8 +43,24 @@ static json_t *candidate_json(const tuned_case *c, const candidate *x, bool defa
 
 /* ---- asking the process, telling the search and the history ------------------------------------------------------ */
 
+static void say_step(const tuned_case *c, const char *job)
+{
+    static const char *const steps[][2] = {{"compile", "compiling"},
+                                           {"default", "measuring the defaults"},
+                                           {"measure", "measuring a candidate"},
+                                           {"check", "checking a candidate against double precision"},
+                                           {"confirm", "measuring the best candidate again"}};
+    char name[96];
+    tune_case_name(c->item, name, sizeof(name));
+    for (size_t i = 0; i < TOOL_COUNT(steps); i++) {
+        if (strcmp(job, steps[i][0]) == 0)
+            session_say(c->base, name, steps[i][1]);
+    }
+}
+
 tool_exit candidate_send(const tuned_case *c, size_t child, const char *job, json_t *extra, tool_error *error)
 {
+    say_step(c, job);
     json_t *object =
         json_pack("{s:s, s:I, s:I}", "job", job, "group", (json_int_t)c->group, "case", (json_int_t)c->index);
     return tune_child_send(c->base->children[child], tool_json_merge(object, extra ? extra : json_object()), error);

@@ -10,8 +10,12 @@ static tool_exit tune_devices(const tune_options *options, int argc, char **argv
                               size_t count, tool_outputs *outputs, const char *folder, tune_report *reports,
                               tool_error *error)
 {
+    char *const farewell = strdup("clmgk-tune: interrupted: measurements are kept, and --resume goes on from them\n");
+    TOOL_TRY(tool_check_memory(farewell, "a message", error));
+    TOOL_TRY(tool_outputs_print(outputs, "", stderr, farewell, error));
     for (size_t i = 0; i < count; i++)
         TOOL_TRY(tune_device(options, argc, argv, &infos[i], outputs, folder, &reports[i], error));
+    TOOL_TRY(tool_outputs_print(outputs, "", stderr, NULL, error));
     if (!options->json) {
         for (size_t i = 0; i < count; i++)
             tune_print_report(&reports[i], stdout);

@@ -121,6 +121,7 @@ static tool_exit try_values(clblast_search *c, const int32_t *values, tool_error
     session *const s = c->base;
     const point_text list = session_point_text(&c->points, values, NULL);
     double ms = -1;
+    session_say(s, CLBLAST, "measuring parameters of its kernels");
     TOOL_TRY(time_all(s, 1, list.text, CANDIDATE_RUNS, &ms, error));
     double ratio = ms > 0 ? ms / c->before_ms : -1;
     if (ms <= 0)
@@ -271,6 +272,7 @@ static tool_exit list_providers(session *s, tune_product *product, tool_error *e
                                     error));
         if ((info.dtypes & 1U << CLMGK_DTYPE_F32) == 0)
             continue;
+        session_say(s, name, "checking products against double precision");
         TOOL_TRY(session_ask(s, 0, json_pack("{s:s, s:s}", "job", "product-check", "provider", name), 0, error));
         if (is_right(s))
             product->provider[product->provider_count++].name = name;
@@ -318,6 +320,7 @@ static tool_exit compare_providers(session *s, tune_product *product, tool_error
     size_t first = SIZE_MAX, fastest = SIZE_MAX;
     bool kept = false;
     for (size_t p = 0; p < product->provider_count; p++) {
+        session_say(s, tool_product_name(&product->shape).text, product->provider[p].name);
         double *const ms = &product->provider[p].ms;
         TOOL_TRY(time_product(s, 0, product_job(&product->shape, product->provider[p].name, NULL, CANDIDATE_RUNS), ms,
                               error));
@@ -339,11 +342,13 @@ static tool_exit compare_providers(session *s, tune_product *product, tool_error
     return store_choice(s, product, NULL, error);
 }
 
-static void announce(const tune_product *product)
+static void announce(session *s, const tune_product *product)
 {
-    if (product->measured)
-        fprintf(stderr, "clmgk-tune: product %s: %s, %.3f ms\n", tool_product_name(&product->shape).text,
-                product->provider[product->chosen].name, product->provider[product->chosen].ms);
+    if (!product->measured)
+        return;
+    fprintf(stderr, "clmgk-tune: product %s: %s, %.3f ms\n", tool_product_name(&product->shape).text,
+            product->provider[product->chosen].name, product->provider[product->chosen].ms);
+    s->said_ms = tool_now_ms();
 }
 
 /* The shapes in all layouts. */
@@ -369,7 +374,7 @@ tool_exit tune_products(session *s, double end_ms, tool_error *error)
     list_products(s, &none);
     for (size_t i = 0; i < s->report->product_count && tool_now_ms() < end_ms; i++) {
         TOOL_TRY(compare_providers(s, &s->report->products[i], error));
-        announce(&s->report->products[i]);
+        announce(s, &s->report->products[i]);
     }
     for (size_t p = 0; p < none.provider_count; p++)
         clblast = clblast || strcmp(none.provider[p].name, CLBLAST) == 0;

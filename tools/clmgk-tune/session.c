@@ -6,9 +6,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define QUIET_MS 3000.0 /* between two lines of progress */
+
 double session_spent_s(const session *s)
 {
     return 1e-3 * (tool_now_ms() - s->start_ms);
+}
+
+void session_say(session *s, const char *subject, const char *step)
+{
+    const double now = tool_now_ms();
+    if (now - s->said_ms < QUIET_MS)
+        return;
+    fprintf(stderr, "clmgk-tune: %s: %s\n", subject, step);
+    s->said_ms = now;
 }
 
 const char *session_text(const json_t *object, const char *key)

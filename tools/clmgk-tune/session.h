@@ -27,9 +27,13 @@ typedef struct session {
     tool_device device; /* for the cache's entries: nothing is run on it */
     tune_report *report;
     double start_ms;
+    double said_ms; /* when the last line of progress was printed */
 } session;
 
 double session_spent_s(const session *s);
+
+/* Prints the step at hand on standard error, if the last such line is some seconds old. */
+void session_say(session *s, const char *subject, const char *step);
 
 /* Sends a job (its reference is taken; NULL is out of memory) to a process, and receives the answer into s->reply.
  * `more_ms` are added to the limit of candidates. */
