@@ -7,6 +7,7 @@
 #include "clmgk/context.h"
 #include "clmgk/status.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -90,6 +91,20 @@ clmgk_status mgk_struct_read(const void *source, const char *name, size_t least,
 /* Product and sum of non-negative numbers; false on overflow (then *out is not written). */
 bool mgk_mul_i64(int64_t a, int64_t b, int64_t *out);
 bool mgk_add_i64(int64_t a, int64_t b, int64_t *out);
+
+/* ---- threads ---------------------------------------------------------------------------------------------- */
+
+/* A mutex, and a condition of what it guards; both or none. */
+typedef struct mgk_monitor {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+} mgk_monitor;
+
+clmgk_status mgk_monitor_init(mgk_monitor *monitor, clmgk_error *error);
+void mgk_monitor_destroy(mgk_monitor *monitor);
+
+/* Starts a thread that takes no signals of the process: they are its caller's business. */
+clmgk_status mgk_thread_start(pthread_t *thread, void *(*run)(void *argument), void *argument, clmgk_error *error);
 
 /* ---- hashing ---------------------------------------------------------------------------------------------- */
 

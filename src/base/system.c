@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clock, environment, and the folders that follow from it. */
+/* Clock, threads, environment, and the folders that follow from it. */
 #include "base/base.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,32 @@ void mgk_utc_date(char *text, size_t size)
     clock_gettime(CLOCK_REALTIME, &now);
     if (gmtime_r(&now.tv_sec, &day) == NULL || strftime(text, size, "%Y-%m-%dT%H:%M:%SZ", &day) == 0)
         snprintf(text, size, "1970-01-01T00:00:00Z");
+}
+
+clmgk_status mgk_monitor_init(mgk_monitor *monitor, clmgk_error *error)
+{
+    if (pthread_mutex_init(&monitor->mutex, NULL) != 0)
+        return mgk_fail_memory(error, "a mutex");
+    if (pthread_cond_init(&monitor->changed, NULL) == 0)
+        return CLMGK_OK;
+    pthread_mutex_destroy(&monitor->mutex);
+    return mgk_fail_memory(error, "a condition variable");
+}
+
+void mgk_monitor_destroy(mgk_monitor *monitor)
+{
+    pthread_cond_destroy(&monitor->changed);
+    pthread_mutex_destroy(&monitor->mutex);
+}
+
+clmgk_status mgk_thread_start(pthread_t *thread, void *(*run)(void *argument), void *argument, clmgk_error *error)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int code = pthread_create(thread, NULL, run, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return code == 0 ? CLMGK_OK : mgk_fail_memory(error, "a thread");
 }
 
 const char *mgk_environment(const char *name)

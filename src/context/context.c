@@ -152,13 +152,12 @@ clmgk_status clmgk_context_create(cl_context context, cl_device_id device, const
     made->references = 1;
     MGK_TRY_GOTO(status, fill_context(made, &read, error), failed);
     MGK_TRY_GOTO(status, hold_objects(made, error), failed);
-    if (pthread_mutex_init(&made->mutex, NULL) != 0) {
-        status = mgk_fail_memory(error, "a mutex");
-        release_objects(made);
-        goto failed;
+    status = mgk_monitor_init(&made->monitor, error);
+    if (status == CLMGK_OK) {
+        *out = made;
+        return CLMGK_OK;
     }
-    *out = made;
-    return CLMGK_OK;
+    release_objects(made);
 
 failed:
     free_context(made);
@@ -167,21 +166,21 @@ failed:
 
 void mgk_context_retain(clmgk_context *context)
 {
-    pthread_mutex_lock(&context->mutex);
+    pthread_mutex_lock(&context->monitor.mutex);
     ++context->references;
-    pthread_mutex_unlock(&context->mutex);
+    pthread_mutex_unlock(&context->monitor.mutex);
 }
 
 void clmgk_context_release(clmgk_context *context)
 {
     if (context == NULL)
         return;
-    pthread_mutex_lock(&context->mutex);
+    pthread_mutex_lock(&context->monitor.mutex);
     const bool last = --context->references == 0;
-    pthread_mutex_unlock(&context->mutex);
+    pthread_mutex_unlock(&context->monitor.mutex);
     if (!last)
         return;
-    pthread_mutex_destroy(&context->mutex);
+    mgk_monitor_destroy(&context->monitor);
     release_objects(context);
     free_context(context);
 }

@@ -7,8 +7,6 @@
 #include "base/base.h"
 #include "clmgk/context.h"
 
-#include <pthread.h>
-
 /* ---- facts ------------------------------------------------------------------------------------------------ */
 
 typedef enum mgk_runtime {
@@ -71,7 +69,8 @@ struct clmgk_context {
     struct mgk_tuning *tuning;   /* tuned values (tuning/database.h); NULL: ignored */
     cl_mem stand_in;             /* bound in place of a launch's missing arrays */
 
-    pthread_mutex_t mutex; /* guards `references`, `programs` and building */
+    /* Guards `references`, `programs` and saving. Changed: a program of the list was built, or failed and is gone. */
+    mgk_monitor monitor;
     int references;
     mgk_program *programs; /* list of live programs, newest first */
 };
@@ -99,8 +98,8 @@ struct mgk_program {
     mgk_program *next;
     clmgk_context *context;
     int references;
-    cl_program program;
-    char *key; /* everything that the binary depends on */
+    cl_program program; /* NULL: a thread is building it */
+    char *key;          /* everything that the binary depends on */
     char *options;
     clmgk_program_origin origin; /* of the first get */
     bool saved;                  /* the binary is on disk, or never will be */

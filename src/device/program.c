@@ -153,34 +153,53 @@ static void destroy(mgk_program *program)
     mgk_free(allocator, program);
 }
 
-/* Adds a new program to the list. */
-static clmgk_status create(clmgk_context *context, const char *file, const mgk_text *source, const char *options,
-                           const char *key, mgk_program **out, clmgk_program_origin *origin, clmgk_error *error)
+/* A program that nobody else sees yet. */
+static mgk_program *begin(clmgk_context *context, const char *options, const char *key)
 {
     mgk_program *const program = mgk_alloc(&context->allocator, 1, sizeof(*program));
     if (program == NULL)
-        return mgk_fail_memory(error, "a program");
-    clmgk_status status = CLMGK_OK;
+        return NULL;
     program->context = context;
     program->references = 1;
     program->key = mgk_strdup(&context->allocator, key);
     program->options = mgk_strdup(&context->allocator, options);
-    if (program->key == NULL || program->options == NULL) {
-        status = mgk_fail_memory(error, "a program");
-        goto failed;
-    }
-    program->program = load(context, key, options, &program->origin);
-    program->saved = program->program != NULL || context->keeper != CLMGK_KEEPER_LIBRARY;
-    if (program->program == NULL)
-        MGK_TRY_GOTO(status, build_source(context, file, source, options, &program->program, error), failed);
-    program->next = context->programs;
-    context->programs = program;
-    *origin = program->origin;
-    *out = program;
-    return CLMGK_OK;
-
-failed:
+    if (program->key != NULL && program->options != NULL)
+        return program;
     destroy(program);
+    return NULL;
+}
+
+static void add(mgk_program *program)
+{
+    program->next = program->context->programs;
+    program->context->programs = program;
+}
+
+static void take_out(const mgk_program *program)
+{
+    mgk_program **link = &program->context->programs;
+    while (*link != program)
+        link = &(*link)->next;
+    *link = program->next;
+}
+
+/* Loads or builds a program of the list. Without the mutex: other programs are not held up. */
+static clmgk_status finish(mgk_program *program, const char *file, const mgk_text *source, clmgk_error *error)
+{
+    clmgk_context *const context = program->context;
+    clmgk_status status = CLMGK_OK;
+    cl_program made = load(context, program->key, program->options, &program->origin);
+    program->saved = made != NULL || context->keeper != CLMGK_KEEPER_LIBRARY;
+    if (made == NULL)
+        status = build_source(context, file, source, program->options, &made, error);
+    pthread_mutex_lock(&context->monitor.mutex);
+    program->program = made;
+    if (status != CLMGK_OK)
+        take_out(program);
+    pthread_cond_broadcast(&context->monitor.changed);
+    pthread_mutex_unlock(&context->monitor.mutex);
+    if (status != CLMGK_OK)
+        destroy(program);
     return status;
 }
 
@@ -192,17 +211,37 @@ static mgk_program *find(const clmgk_context *context, const char *key)
     return program;
 }
 
-/* The caller holds the mutex: threads that need the same program wait for a single build. */
+/* The caller holds the mutex. Threads that need the same program wait for a single build; it may fail. */
+static mgk_program *find_finished(clmgk_context *context, const char *key)
+{
+    mgk_program *program = find(context, key);
+    while (program != NULL && program->program == NULL) {
+        pthread_cond_wait(&context->monitor.changed, &context->monitor.mutex);
+        program = find(context, key);
+    }
+    return program;
+}
+
 static clmgk_status find_or_create(clmgk_context *context, const char *file, const mgk_text *source,
                                    const char *options, const char *key, mgk_program **out,
                                    clmgk_program_origin *origin, clmgk_error *error)
 {
-    mgk_program *const program = find(context, key);
-    if (program == NULL)
-        return create(context, file, source, options, key, out, origin, error);
-    ++program->references;
-    *origin = CLMGK_PROGRAM_MEMORY;
-    *out = program;
+    mgk_program *const fresh = begin(context, options, key);
+    if (fresh == NULL)
+        return mgk_fail_memory(error, "a program");
+    pthread_mutex_lock(&context->monitor.mutex);
+    mgk_program *const found = find_finished(context, key);
+    if (found != NULL)
+        ++found->references;
+    else
+        add(fresh);
+    pthread_mutex_unlock(&context->monitor.mutex);
+    if (found != NULL)
+        destroy(fresh);
+    else
+        MGK_TRY(finish(fresh, file, source, error));
+    *out = found != NULL ? found : fresh;
+    *origin = found != NULL ? CLMGK_PROGRAM_MEMORY : fresh->origin;
     return CLMGK_OK;
 }
 
@@ -216,9 +255,7 @@ clmgk_status mgk_program_get(clmgk_context *context, const char *file, const cha
     MGK_TRY_GOTO(status, mgk_source_expand(context->kernel_dir, file, &source, error), cleanup);
     MGK_TRY_GOTO(status, make_key(context, &source, options, &key, error), cleanup);
 
-    pthread_mutex_lock(&context->mutex);
     status = find_or_create(context, file, &source, options, key.data, out, origin, error);
-    pthread_mutex_unlock(&context->mutex);
     *compile_ms = mgk_now_ms() - start;
 
 cleanup:
@@ -232,15 +269,11 @@ void mgk_program_release(mgk_program *program)
     if (program == NULL)
         return;
     clmgk_context *const context = program->context;
-    pthread_mutex_lock(&context->mutex);
+    pthread_mutex_lock(&context->monitor.mutex);
     const bool last = --program->references == 0;
-    if (last) {
-        mgk_program **link = &context->programs;
-        while (*link != program)
-            link = &(*link)->next;
-        *link = program->next;
-    }
-    pthread_mutex_unlock(&context->mutex);
+    if (last)
+        take_out(program);
+    pthread_mutex_unlock(&context->monitor.mutex);
     if (last)
         destroy(program);
 }
@@ -324,12 +357,12 @@ void mgk_program_save(mgk_program *program)
     const mgk_cache cache = cache_of(context);
     char *binary = NULL;
     size_t length = 0;
-    pthread_mutex_lock(&context->mutex);
+    pthread_mutex_lock(&context->monitor.mutex);
     const bool wanted = !program->saved;
     program->saved = true;
     if (wanted && get_binary(program, &binary, &length, NULL) == CLMGK_OK)
         mgk_cache_put(&cache, program->key, binary, length);
-    pthread_mutex_unlock(&context->mutex);
+    pthread_mutex_unlock(&context->monitor.mutex);
     mgk_free(&context->allocator, binary);
 }
 
@@ -351,13 +384,15 @@ clmgk_status mgk_programs_ship(clmgk_context *context, const char *folder, size_
     if (count != NULL)
         *count = 0;
     MGK_TRY(mgk_cache_make(&target, error));
-    pthread_mutex_lock(&context->mutex);
-    for (const mgk_program *program = context->programs; program != NULL && status == CLMGK_OK;
-         program = program->next) {
-        status = ship(program, &target, error);
-        done += status == CLMGK_OK;
+    pthread_mutex_lock(&context->monitor.mutex);
+    for (const mgk_program *program = context->programs; program != NULL; program = program->next) {
+        if (program->program == NULL)
+            continue;
+        MGK_TRY_GOTO(status, ship(program, &target, error), cleanup);
+        ++done;
     }
-    pthread_mutex_unlock(&context->mutex);
+cleanup:
+    pthread_mutex_unlock(&context->monitor.mutex);
     if (count != NULL)
         *count = done;
     return status;
