@@ -176,6 +176,41 @@ typedef struct clmgk_plan clmgk_plan;
 CLMGK_API clmgk_status clmgk_plan_create(clmgk_context *context, const clmgk_attention_desc *desc,
                                          const clmgk_plan_options *options, clmgk_plan **out, clmgk_error *error);
 
+/*
+ * Plans made in the background: a thread makes the plans of a list, one after another, while the caller goes on, makes
+ * other plans too (they wait only for a program that they share with the plan being made), and takes each when it needs
+ * it. The programs are the context's: of a plan that was released, another is made quickly while any plan of the same
+ * programs lives. No other function of the library starts a thread, and this one calls nobody but OpenCL. All functions
+ * are thread-safe, but release, which must be the last.
+ */
+typedef struct clmgk_warm_up clmgk_warm_up;
+
+/*
+ * Starts the thread for `count` descriptors, which are validated here and copied, in their order. `options`, of every
+ * plan, are copied, and may be NULL. The job holds the context. Release it.
+ * Errors: those of clmgk_attention_validate (the message names descs[i]), INVALID_VALUE (NULL, options),
+ * OUT_OF_HOST_MEMORY (also: no thread).
+ */
+CLMGK_API clmgk_status clmgk_warm_up_start(clmgk_context *context, const clmgk_attention_desc *const *descs,
+                                           size_t count, const clmgk_plan_options *options, clmgk_warm_up **out,
+                                           clmgk_error *error);
+
+/* *done of *count descriptors have a plan, have failed or were cancelled; either may be NULL. Does not wait. */
+CLMGK_API clmgk_status clmgk_warm_up_progress(clmgk_warm_up *job, size_t *done, size_t *count, clmgk_error *error);
+
+/* Waits until descriptor `index` is done, and hands its plan to the caller, who releases it. Errors: those of
+ * clmgk_plan_create with its message, CANCELLED, INVALID_VALUE (NULL, index, taken before). */
+CLMGK_API clmgk_status clmgk_warm_up_take(clmgk_warm_up *job, size_t index, clmgk_plan **out, clmgk_error *error);
+
+/* Waits until all descriptors are done. OK, or the failure of the first that has no plan; the others have theirs. */
+CLMGK_API clmgk_status clmgk_warm_up_wait(clmgk_warm_up *job, clmgk_error *error);
+
+/* No further plan is begun. Does not wait for the one being made, which is completed. NULL is allowed. */
+CLMGK_API void clmgk_warm_up_cancel(clmgk_warm_up *job);
+
+/* Cancels, waits for the plan being made, and releases the plans that were not taken. NULL is allowed. */
+CLMGK_API void clmgk_warm_up_release(clmgk_warm_up *job);
+
 /* Releases a plan, and the programs that no other plan of its context uses: a program that makes plans again and again
  * keeps one of each kind. Enqueued work is not affected. NULL is allowed. Must not be called while another thread is in
  * an enqueue function with the same plan. */

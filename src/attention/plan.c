@@ -9,7 +9,7 @@
 /* The first version's size. */
 enum { LEAST_OPTIONS_SIZE = offsetof(clmgk_plan_options, backward_parameters) };
 
-static clmgk_status read_options(const clmgk_plan_options *options, clmgk_plan_options *read, clmgk_error *error)
+clmgk_status mgk_plan_read_options(const clmgk_plan_options *options, clmgk_plan_options *read, clmgk_error *error)
 {
     *read = (clmgk_plan_options)CLMGK_PLAN_OPTIONS_INIT;
     if (options == NULL)
@@ -341,7 +341,7 @@ clmgk_status clmgk_plan_create(clmgk_context *context, const clmgk_attention_des
     clmgk_attention_desc resolved;
     clmgk_plan_options chosen;
     MGK_TRY(clmgk_attention_validate(desc, &resolved, error));
-    MGK_TRY(read_options(options, &chosen, error));
+    MGK_TRY(mgk_plan_read_options(options, &chosen, error));
 
     clmgk_plan *plan = mgk_alloc(&context->allocator, 1, sizeof(*plan));
     if (plan == NULL)
