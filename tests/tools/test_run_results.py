@@ -187,6 +187,23 @@ class Reports(RunTest):
         self.assertIn("softmax f32", done.stderr)
         self.assertEqual(self.accept_run().stdout, "")
 
+    def test_nan_is_told(self):
+        """It is the reference's, too, so the check passes; it says how many, and where the first is in the file."""
+        self.arrays["q"][1, 2, 3, 0] = np.nan
+        self.save("q", self.arrays["q"])
+        self.save("q_t", self.arrays["q"].transpose(0, 2, 1, 3))
+        done = self.accept_run(check=True)
+        self.assertRegex(done.stdout, r": passed\ncheck: out has 6 NaN, the first at \(1, 2, 3, 0\)\n"
+                                      r"check: lse has 1 NaN, the first at \(1, 2, 3\)\n$")
+        for name in ("k", "v"):
+            self.save(name + "_t", self.arrays[name].transpose(0, 2, 1, 3))
+        check = json.loads(self.accept_run(json=True, check=True, layout="bnhd", q="q_t.npy", k="k_t.npy",
+                                           v="v_t.npy").stdout)["check"]
+        self.assertTrue(check["ok"])
+        self.assertEqual((check["out"]["nan"], check["out"]["first_nan"]), (6, [1, 3, 2, 0]))
+        self.assertEqual((check["lse"]["nan"], check["lse"]["first_nan"]), (1, [1, 2, 3]))
+        self.assertEqual((check["out"]["infinite"], check["out"]["first_infinite"]), (0, None))
+
     def test_no_output_file_is_needed(self):
         before = self.snapshot()
         self.accept_run(out=None, check=True)

@@ -162,6 +162,16 @@ class Values(TrainingTest):
                 result, arrays = self.gradients("softmax", ("dq", "dk", "dv"), dtype=dtype)
                 self.assertEqual((result["dtype"], arrays["dq"].dtype.str), (dtype, "<f4"))
 
+    def test_overflow_is_told(self):
+        self.save("g", np.full((2, 4, 5, 6), 6e4))
+        names = {"out": None, "dv": "dv.npy", "grad-out": "g.npy"}
+        done = self.run_program(*self.arguments(dtype="f16", check=True, **names))
+        self.assertEqual(done.returncode, 1, done.stderr)
+        infinite = np.isinf(self.load("dv.npy"))
+        first = tuple(map(int, np.argwhere(infinite)[0]))
+        self.assertIn(f"check: dv has {infinite.sum()} infinities where the reference has none, the first at {first}\n",
+                      done.stdout)
+
     def test_seeds(self):
         def output(**changes):
             self.accept_run(dropout="0.5", check=True, **changes)
@@ -226,7 +236,7 @@ class Reports(TrainingTest):
         self.assertEqual(set(result["check"]), {"ok", "out", "lse", "dq", "dvariance"})
         for name in ("dq", "dvariance"):
             part = result["check"][name]
-            self.assertEqual(set(part), {"error", "bound", "max"})
+            self.assertEqual(set(part), {"error", "bound", "max", "nan", "first_nan", "infinite", "first_infinite"})
             self.assertLessEqual(part["error"], part["bound"])
         self.assertEqual(result["outputs"], {"dq": "dq.npy", "dvariance": "dvariance.npy"})
 

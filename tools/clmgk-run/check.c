@@ -1,8 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "run.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+/* Where an element, given by its number in axis order, lies in the array. */
+static size_t offset_of(const clmgk_shape *shape, size_t element)
+{
+    int64_t rest = (int64_t)element, offset = 0;
+    for (int axis = shape->rank - 1; axis >= 0; axis--) {
+        offset += rest % shape->size[axis] * shape->stride[axis];
+        rest /= shape->size[axis];
+    }
+    return (size_t)offset;
+}
 
 /* The values that the device holds, dense and in axis order. */
 static tool_exit gather(const run_problem *problem, const run_execution *execution, clmgk_array array, double *values,
@@ -14,14 +26,8 @@ static tool_exit gather(const run_problem *problem, const run_execution *executi
     const size_t width = shape.rank > 0 ? (size_t)shape.size[shape.rank - 1] : 1;
     const void *elements = NULL;
     TOOL_TRY(run_map(execution, array, tool_buffer_bytes(count, size), &elements, error));
-    for (size_t done = 0; done < count; done += width) {
-        int64_t rest = (int64_t)(done / width), at = 0;
-        for (int axis = shape.rank - 2; axis >= 0; axis--) {
-            at += rest % shape.size[axis] * shape.stride[axis];
-            rest /= shape.size[axis];
-        }
-        clmgk_ref_load(dtype, (const char *)elements + (size_t)at * size, width, values + done);
-    }
+    for (size_t done = 0; done < count; done += width)
+        clmgk_ref_load(dtype, (const char *)elements + offset_of(&shape, done) * size, width, values + done);
     run_unmap(execution, array, elements);
     return TOOL_DONE;
 }
@@ -51,11 +57,52 @@ static tool_exit gather_all(const run_problem *problem, const run_execution *exe
     return TOOL_DONE;
 }
 
-static void note(run_check_result *result, clmgk_array array, clmgk_ref_error worst, double max_abs)
+/* Values as the device has them, and exact ones, in axis order. */
+typedef struct check_pair {
+    const double *found, *exact;
+} check_pair;
+
+static bool is_nan(check_pair values, size_t n)
+{
+    return isnan(values.found[n]);
+}
+
+static bool is_unexpectedly_infinite(check_pair values, size_t n)
+{
+    return isinf(values.found[n]) && values.found[n] != values.exact[n];
+}
+
+/* The file is dense: its index follows from where the element lies. */
+static run_found find(const run_problem *problem, clmgk_array array, check_pair values,
+                      bool (*wanted)(check_pair values, size_t n))
+{
+    const run_slot *const slot = &problem->slot[array];
+    const clmgk_shape shape = clmgk_array_shape(&problem->desc, array);
+    run_found found = {.count = 0};
+    size_t first = SIZE_MAX;
+    for (size_t n = 0; n < slot->count; n++) {
+        if (!wanted(values, n))
+            continue;
+        const size_t offset = offset_of(&shape, n);
+        first = offset < first ? offset : first;
+        found.count++;
+    }
+    for (int axis = slot->axes - 1; found.count > 0 && axis >= 0; axis--) {
+        found.first[axis] = (int64_t)first % slot->shape[axis];
+        first /= (size_t)slot->shape[axis];
+    }
+    return found;
+}
+
+static void note(const run_problem *problem, clmgk_array array, check_pair values, clmgk_ref_error worst,
+                 double max_abs, run_check_result *result)
 {
     result->checked[array] = true;
     result->worst[array] = worst;
     result->max_abs[array] = max_abs;
+    result->axes[array] = problem->slot[array].axes;
+    result->nan[array] = find(problem, array, values, is_nan);
+    result->infinite[array] = find(problem, array, values, is_unexpectedly_infinite);
 }
 
 /* Keeps the first of several messages; empty ones say that all is well. */
@@ -74,9 +121,10 @@ static tool_exit check_forward(const run_problem *problem, const clmgk_ref_probl
     if (!clmgk_ref_solve(reference, (int64_t)problem->slot[CLMGK_ARRAY_LSE].count, NULL, &answer))
         return tool_fail_memory(error, "--check");
     const clmgk_ref_verdict verdict = clmgk_ref_check(&answer, values->of[CLMGK_ARRAY_O], values->of[CLMGK_ARRAY_LSE]);
-    note(result, CLMGK_ARRAY_O, (clmgk_ref_error){verdict.error_o, answer.bound_o.bound}, answer.bound_o.max_abs);
-    note(result, CLMGK_ARRAY_LSE, (clmgk_ref_error){verdict.error_lse, answer.bound_lse.bound},
-         answer.bound_lse.max_abs);
+    note(problem, CLMGK_ARRAY_O, (check_pair){values->of[CLMGK_ARRAY_O], answer.o},
+         (clmgk_ref_error){verdict.error_o, answer.bound_o.bound}, answer.bound_o.max_abs, result);
+    note(problem, CLMGK_ARRAY_LSE, (check_pair){values->of[CLMGK_ARRAY_LSE], answer.lse},
+         (clmgk_ref_error){verdict.error_lse, answer.bound_lse.bound}, answer.bound_lse.max_abs, result);
     complain(result, verdict.message);
     clmgk_ref_answer_free(&answer);
     return TOOL_DONE;
@@ -98,7 +146,7 @@ static tool_exit check_set(const run_problem *problem, const clmgk_ref_problem *
         if (!found)
             continue;
         const clmgk_ref_error worst = clmgk_ref_check_array(&exact, n, found, message, sizeof message);
-        note(result, array, worst, exact.bound[n].max_abs);
+        note(problem, array, (check_pair){found, exact.exact[n]}, worst, exact.bound[n].max_abs, result);
         complain(result, message);
     }
     clmgk_ref_arrays_free(&exact);

@@ -58,6 +58,13 @@ static void print_times(const char *what, const tool_spread *milliseconds, doubl
            milliseconds->min, milliseconds->max, repeat, gflops(flops, milliseconds));
 }
 
+static void print_found(clmgk_array array, int axes, const run_found *found, const char *what)
+{
+    if (found->count > 0)
+        printf("check: %s has %" PRId64 " %s, the first at %s\n", run_option(array), found->count, what,
+               npy_shape_text(axes, found->first).text);
+}
+
 static void print_check(const run_check_result *check)
 {
     const char *between = "check: ";
@@ -69,6 +76,10 @@ static void print_check(const run_check_result *check)
         between = "; ";
     }
     printf(": %s\n", check->ok ? "passed" : "FAILED");
+    for (clmgk_array array = 0; array < RUN_FILES; array++) {
+        print_found(array, check->axes[array], &check->nan[array], "NaN");
+        print_found(array, check->axes[array], &check->infinite[array], "infinities where the reference has none");
+    }
 }
 
 static tool_exit print_words(const run_arguments *arguments, const run_problem *problem, const run_execution *execution,
@@ -92,6 +103,15 @@ static tool_exit print_words(const run_arguments *arguments, const run_problem *
     return tool_flush_stdout(error);
 }
 
+/* null: there is none. */
+static json_t *make_first(int axes, const run_found *found)
+{
+    json_t *list = found->count > 0 ? json_array() : json_null();
+    for (int axis = 0; found->count > 0 && axis < axes; axis++)
+        tool_json_append(&list, json_integer((json_int_t)found->first[axis]));
+    return list;
+}
+
 static json_t *make_check(const run_check_result *check)
 {
     json_t *const object = json_object();
@@ -99,10 +119,14 @@ static json_t *make_check(const run_check_result *check)
     for (clmgk_array array = 0; array < RUN_FILES; array++) {
         if (!check->checked[array])
             continue;
-        json_object_set_new(object, run_option(array),
-                            json_pack("{s:o, s:o, s:o}", "error", tool_json_number(check->worst[array].error), "bound",
-                                      tool_json_number(check->worst[array].bound), "max",
-                                      tool_json_number(check->max_abs[array])));
+        json_object_set_new(
+            object, run_option(array),
+            json_pack("{s:o, s:o, s:o, s:I, s:o, s:I, s:o}", "error", tool_json_number(check->worst[array].error),
+                      "bound", tool_json_number(check->worst[array].bound), "max",
+                      tool_json_number(check->max_abs[array]), "nan", (json_int_t)check->nan[array].count, "first_nan",
+                      make_first(check->axes[array], &check->nan[array]), "infinite",
+                      (json_int_t)check->infinite[array].count, "first_infinite",
+                      make_first(check->axes[array], &check->infinite[array])));
     }
     return object;
 }

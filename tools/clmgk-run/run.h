@@ -118,12 +118,21 @@ void run_unmap(const run_execution *execution, clmgk_array array, const void *el
 
 /* ---- check.c: against double precision ---------------------------------------------------------------------- */
 
+/* Elements of an output, and the index of the first in its file. */
+typedef struct run_found {
+    int64_t count;
+    int64_t first[NPY_MAX_AXES];
+} run_found;
+
 typedef struct run_check_result {
     bool ok;
     char message[256];       /* the first thing that is wrong; empty if ok */
     bool checked[RUN_FILES]; /* outputs */
     clmgk_ref_error worst[RUN_FILES];
     double max_abs[RUN_FILES]; /* largest exact value */
+    int axes[RUN_FILES];
+    run_found nan[RUN_FILES];
+    run_found infinite[RUN_FILES]; /* that the reference has not */
 } run_check_result;
 
 tool_exit run_check(const run_problem *problem, const run_execution *execution, run_check_result *result,
