@@ -250,7 +250,8 @@ typedef struct clmgk_plan_info {
 /* Fills `info`. Fails only on NULL arguments (INVALID_VALUE). */
 CLMGK_API clmgk_status clmgk_plan_get_info(const clmgk_plan *plan, clmgk_plan_info *info, clmgk_error *error);
 
-/* Bytes of workspace that suffice for an enqueue of any pass; 0 for a NULL plan. Never grows as N S. */
+/* Bytes of workspace that suffice for an enqueue of any pass. 0: none is needed, leave clmgk_attention_args.workspace
+ * empty (OpenCL makes no buffers of 0 bytes); also for a NULL plan. Never grows as N S. */
 CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
 
 /*
