@@ -289,21 +289,13 @@ TH_FULL_TEST(packed_sequences)
     }
 }
 
-static void set_bias_axes(clmgk_attention_desc *desc, size_t axes)
-{
-    desc->use_bias = 1;
-    desc->bias_heads = axes & 1U ? 1 : 0;
-    desc->bias_length = axes & 2U ? 1 : 0;
-    desc->bias_length_k = axes & 4U ? 1 : 0;
-}
-
 /* Every shape of a bias. MiSH has one softmax only where heads share it. */
 TH_FULL_TEST(biases)
 {
     static const int64_t batches[] = {1, 2, 3, 6};
     for (size_t n = 0; n < 24; n++) {
         clmgk_attention_desc desc = small_desc(forms[n / 8], 3 * (int64_t)n + 20, n % 4 == 1 ? 64 : 150);
-        set_bias_axes(&desc, n % 8);
+        th_set_bias_axes(&desc, n % 8);
         desc.batch = 6;
         desc.bias_batch = batches[n / 2 % 4];
         desc.causal = n % 5 == 0;
@@ -451,7 +443,7 @@ static void set_random_shape(clmgk_attention_desc *desc, uint64_t *state)
     desc->window_left = th_pick(state, -1, 90);
     desc->window_right = th_pick(state, -1, 90);
     if (desc->use_bias)
-        set_bias_axes(desc, (size_t)th_pick(state, 0, 7));
+        th_set_bias_axes(desc, (size_t)th_pick(state, 0, 7));
     desc->bias_batch = desc->use_bias && th_chance(state, 2) ? 1 : 0;
 }
 
@@ -810,10 +802,7 @@ TH_FULL_TEST(packed_qkv)
         desc.q = desc.k = desc.v = packed;
         desc.o = (clmgk_layout){1, (int64_t)N * H * D, D, 0, (int64_t)H * D};
         TH_PROBLEM problem = th_problem_make(&desc, n);
-        for (size_t name = TH_Q; name <= TH_V; name++) {
-            problem.array[name].home = TH_Q;
-            problem.array[name].offset = 5 + name * H * D;
-        }
+        th_interleave(&problem, TH_Q, 5, (size_t)H * D);
         sweep(session, &problem, n);
     }
 }
@@ -843,39 +832,6 @@ TH_TEST(split_keys)
     }
 }
 
-/* Keys begin .. end-1 of `from`. */
-static void copy_keys(th_problem *to, const th_problem *from, th_name name, int64_t begin)
-{
-    const th_array *const source = &from->array[name];
-    th_array *const target = &to->array[name];
-    const int64_t size = source->shape[4], row = target->shape[3] * size;
-    for (int64_t outer = 0; row > 0 && outer < (int64_t)target->count / row; outer++)
-        memcpy(target->values + outer * row, source->values + (outer * source->shape[3] + begin) * size,
-               (size_t)row * sizeof(double));
-}
-
-/* Part number `part`, the keys begin .. end-1, in its place of the whole. */
-static void run_part(th_session *session, th_problem *whole, int64_t part, int64_t begin, int64_t end, size_t n)
-{
-    clmgk_attention_desc desc = small_desc(whole->desc.variant, N, end - begin);
-    desc.batch = B;
-    desc.dtype = whole->desc.dtype;
-    TH_PROBLEM problem = th_problem_make(&desc, 1);
-    copy_keys(&problem, whole, TH_K, begin);
-    copy_keys(&problem, whole, TH_V, begin);
-    static const th_name same[] = {TH_Q, TH_MIX, TH_MIX_WEIGHT, TH_MIX_OFFSET};
-    for (size_t i = 0; i < TH_COUNT(same); i++)
-        if (problem.array[same[i]].used)
-            memcpy(problem.array[same[i]].values, whole->array[same[i]].values,
-                   problem.array[same[i]].count * sizeof(double));
-    th_run_with(session, &problem, session->engine[n], parameters_of(session, n));
-    for (size_t output = 0; output < 2; output++) {
-        const th_array *const array = &problem.array[TH_O + output];
-        memcpy(whole->array[TH_PARTS_O + output].values + (size_t)part * array->count, array->values,
-               array->count * sizeof(double));
-    }
-}
-
 TH_TEST(parts_make_the_whole)
 {
     enum { PARTS = 4 };
@@ -890,13 +846,7 @@ TH_TEST(parts_make_the_whole)
         TH_PROBLEM problem = th_problem_make(&desc, n);
         clmgk_plan_options options = th_options(session, n / 3);
         options.parameters = parameters_of(session, n / 3);
-        th_run_pass(session, &problem, TH_FORWARD, &options); /* rounds the values */
-        TH_REF_ANSWER answer = th_solve(&problem);
-        th_add_parts(&problem, PARTS);
-        for (int64_t p = 0; p < PARTS; p++)
-            run_part(session, &problem, p, cut[p], cut[p + 1], n / 3);
-        th_run_pass(session, &problem, TH_COMBINE, &options);
-        th_check(session, &problem, options.engine, &answer);
+        th_expect_combined(session, &problem, &options, PARTS, cut);
     }
 }
 

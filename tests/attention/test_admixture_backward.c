@@ -515,12 +515,8 @@ TH_FULL_TEST(packed_qkv)
         desc.q = desc.k = desc.v = desc.grad_q = desc.grad_k = desc.grad_v = packed;
         desc.gradients = th_all_gradients(&desc);
         TH_PROBLEM problem = th_problem_make(&desc, n);
-        for (size_t i = 0; i < 3; i++) {
-            problem.array[TH_Q + i].home = TH_Q;
-            problem.array[TH_Q + i].offset = 5 + i * H * D;
-            problem.array[TH_GRAD_Q + i].home = TH_GRAD_Q;
-            problem.array[TH_GRAD_Q + i].offset = 7 + i * H * D;
-        }
+        th_interleave(&problem, TH_Q, 5, (size_t)H * D);
+        th_interleave(&problem, TH_GRAD_Q, 7, (size_t)H * D);
         problem.accumulate = n == 1 ? 7 : 0;
         expect(session, &problem, false);
     }

@@ -500,12 +500,8 @@ TH_TEST(packed_qkv)
                                      .grad_v = packed,
                                      .gradients = 7 | CLMGK_GRADIENT_VARIANCE};
         TH_PROBLEM problem = th_problem_make(&desc, n);
-        for (size_t i = 0; i < 3; i++) {
-            problem.array[TH_Q + i].home = TH_Q;
-            problem.array[TH_Q + i].offset = 5 + i * H * D;
-            problem.array[TH_GRAD_Q + i].home = TH_GRAD_Q;
-            problem.array[TH_GRAD_Q + i].offset = 7 + i * H * D;
-        }
+        th_interleave(&problem, TH_Q, 5, (size_t)H * D);
+        th_interleave(&problem, TH_GRAD_Q, 7, (size_t)H * D);
         problem.accumulate = n == 1 ? 7 : 0;
         th_expect_gradients(session, &problem, false);
     }

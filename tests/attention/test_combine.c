@@ -16,50 +16,12 @@ static clmgk_attention_desc whole_desc(clmgk_variant variant, clmgk_dtype dtype)
     return desc;
 }
 
-/* Keys begin .. end-1 of `from`. */
-static void copy_keys(th_problem *to, const th_problem *from, th_name name, int64_t begin)
-{
-    const th_array *const source = &from->array[name];
-    th_array *const target = &to->array[name];
-    const int64_t size = source->shape[4], row = target->shape[3] * size;
-    for (int64_t outer = 0; row > 0 && outer < (int64_t)target->count / row; outer++)
-        memcpy(target->values + outer * row, source->values + (outer * source->shape[3] + begin) * size,
-               (size_t)row * sizeof(double));
-}
-
-/* Part number `part`: the keys begin .. end-1, computed on engine n. */
-static void run_part(th_session *session, th_problem *whole, int64_t part, int64_t begin, int64_t end, size_t n)
-{
-    clmgk_attention_desc desc = th_small_desc(whole->desc.variant, N, end - begin);
-    desc.batch = B;
-    desc.dtype = whole->desc.dtype;
-    TH_PROBLEM problem = th_problem_make(&desc, 1);
-    copy_keys(&problem, whole, TH_K, begin);
-    copy_keys(&problem, whole, TH_V, begin);
-    memcpy(problem.array[TH_Q].values, whole->array[TH_Q].values, whole->array[TH_Q].count * sizeof(double));
-    if (problem.array[TH_SHIFT].used)
-        memcpy(problem.array[TH_SHIFT].values, whole->array[TH_SHIFT].values,
-               whole->array[TH_SHIFT].count * sizeof(double));
-    th_run(session, &problem, n);
-    for (int output = 0; output < 2; output++) {
-        const th_array *const array = &problem.array[TH_O + output];
-        memcpy(whole->array[TH_PARTS_O + output].values + (size_t)part * array->count, array->values,
-               array->count * sizeof(double));
-    }
-}
-
 /* Cuts the keys at `cut`[parts + 1] and holds the combination against the whole. */
 static void expect_combined(th_session *session, th_problem *problem, int64_t parts, const int64_t *cut)
 {
     for (size_t n = 0; n < (session->full ? session->engines : 1); n++) {
         const clmgk_plan_options options = th_options(session, n);
-        th_run(session, problem, n); /* rounds the values */
-        TH_REF_ANSWER answer = th_solve(problem);
-        th_add_parts(problem, parts);
-        for (int64_t p = 0; p < parts; p++)
-            run_part(session, problem, p, cut[p], cut[p + 1], n);
-        th_run_pass(session, problem, TH_COMBINE, &options);
-        th_check(session, problem, options.engine, &answer);
+        th_expect_combined(session, problem, &options, parts, cut);
     }
 }
 

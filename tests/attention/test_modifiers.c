@@ -83,20 +83,12 @@ TH_TEST(odd_sequences)
 
 /* ---- bias and ALiBi ---------------------------------------------------------------------------------------------- */
 
-static void set_bias_axes(clmgk_attention_desc *desc, size_t axes)
-{
-    desc->use_bias = 1;
-    desc->bias_heads = axes & 1U ? 1 : 0;
-    desc->bias_length = axes & 2U ? 1 : 0;
-    desc->bias_length_k = axes & 4U ? 1 : 0;
-}
-
 TH_TEST(biases)
 {
     static const int64_t batches[] = {1, 2, 3, 6};
     for (size_t n = 0; n < 24; n++) {
         clmgk_attention_desc desc = th_small_desc(variants[n % 3], 3 * (int64_t)n + 20, n % 4 == 1 ? 64 : 150);
-        set_bias_axes(&desc, n / 3);
+        th_set_bias_axes(&desc, n / 3);
         desc.batch = 6;
         desc.bias_batch = batches[n % 4];
         desc.causal = n % 5 == 0;
@@ -325,7 +317,7 @@ static void set_random_shape(clmgk_attention_desc *desc, uint64_t *state)
     desc->window_left = th_pick(state, -1, 90);
     desc->window_right = th_pick(state, -1, 90);
     if (desc->use_bias)
-        set_bias_axes(desc, (size_t)th_pick(state, 0, 7));
+        th_set_bias_axes(desc, (size_t)th_pick(state, 0, 7));
     desc->bias_batch = desc->use_bias && th_pick(state, 0, 1) == 1 ? 1 : 0;
 }
 

@@ -132,10 +132,7 @@ TH_TEST(packed_qkv)
             .lse = {.strided = 1, .batch = (int64_t)N * H, .head = 1, .token = H},
         };
         TH_PROBLEM problem = th_problem_make(&desc, n);
-        for (size_t name = TH_Q; name <= TH_V; name++) {
-            problem.array[name].home = TH_Q;
-            problem.array[name].offset = 5 + name * H * D;
-        }
+        th_interleave(&problem, TH_Q, 5, (size_t)H * D);
         th_expect(session, &problem);
     }
 }

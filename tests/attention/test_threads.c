@@ -13,19 +13,6 @@ static clmgk_attention_desc test_desc(clmgk_variant variant)
     return th_small_desc(variant, 65, 130);
 }
 
-static cl_command_queue new_queue(const th_session *session, bool out_of_order)
-{
-    cl_command_queue_properties offered = 0;
-    cl_int code = CL_SUCCESS;
-    assert_int_equal(
-        clGetDeviceInfo(session->info.device_id, CL_DEVICE_QUEUE_PROPERTIES, sizeof(offered), &offered, NULL),
-        CL_SUCCESS);
-    const cl_command_queue_properties wanted = out_of_order ? offered & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE : 0;
-    cl_command_queue queue = clCreateCommandQueue(session->cl, session->info.device_id, wanted, &code);
-    assert_int_equal(code, CL_SUCCESS);
-    return queue;
-}
-
 /* ---- threads ---------------------------------------------------------------------------------------------------- */
 
 /* What one thread enqueues: its own problem and buffers, by a plan that it shares. */
@@ -88,7 +75,7 @@ static void threads_on_one_plan(th_session *session, clmgk_variant variant, size
     pthread_t threads[THREADS];
     cl_command_queue queues[THREADS];
     for (size_t n = 0; n < THREADS; n++) {
-        queues[n] = new_queue(session, out_of_order);
+        queues[n] = th_queue(session, out_of_order);
         start_worker(session, &workers[n], plan, &desc, queues[shared ? 0 : n], n);
     }
     for (size_t n = 0; n < THREADS; n++)
@@ -170,7 +157,7 @@ TH_TEST(wait_lists_hold_work_back)
         const clmgk_attention_desc desc = test_desc(CLMGK_VARIANT_SMGK);
         const clmgk_engine engine = session->engine[e / 2];
         clmgk_plan *const plan = th_plan(session, &desc, engine, session->parameters[e / 2]);
-        cl_command_queue queue = new_queue(session, e % 2 == 1);
+        cl_command_queue queue = th_queue(session, e % 2 == 1);
         worker w;
         start_worker(session, &w, plan, &desc, queue, e);
         cl_int code = CL_SUCCESS;
@@ -362,7 +349,7 @@ TH_TEST(threads_train)
     read_gradients(session, &one, alone);
     close_trainer(&one);
     for (size_t n = 0; n < THREADS; n++)
-        open_trainer(session, &trainers[n], plan, new_queue(session, true));
+        open_trainer(session, &trainers[n], plan, th_queue(session, true));
     for (size_t n = 0; n < THREADS; n++)
         assert_int_equal(pthread_create(&threads[n], NULL, train, &trainers[n]), 0);
     for (size_t n = 0; n < THREADS; n++)
@@ -390,7 +377,7 @@ TH_TEST(wait_lists_hold_training_back)
     cl_event gate = clCreateUserEvent(session->cl, &code);
     cl_event done = NULL;
     assert_int_equal(code, CL_SUCCESS);
-    open_trainer(session, &t, plan, new_queue(session, true));
+    open_trainer(session, &t, plan, th_queue(session, true));
     read_gradients(session, &t, before);
     assert_true(train_once(&t, gate, &done));
     assert_int_equal(clFlush(t.queue), CL_SUCCESS);

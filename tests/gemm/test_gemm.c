@@ -242,23 +242,10 @@ TH_TEST(shared_buffers)
 
 /* ---- events and threads ------------------------------------------------------------------------------------------ */
 
-static cl_command_queue new_queue(const th_session *session, bool out_of_order)
-{
-    cl_command_queue_properties offered = 0;
-    cl_int code = CL_SUCCESS;
-    assert_int_equal(
-        clGetDeviceInfo(session->info.device_id, CL_DEVICE_QUEUE_PROPERTIES, sizeof(offered), &offered, NULL),
-        CL_SUCCESS);
-    const cl_command_queue_properties wanted = out_of_order ? offered & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE : 0;
-    cl_command_queue queue = clCreateCommandQueue(session->cl, session->info.device_id, wanted, &code);
-    assert_int_equal(code, CL_SUCCESS);
-    return queue;
-}
-
 /* C waits for a user event behind which A gets its values; a chain of products accumulates into C. */
 static void expect_order(th_session *session, const char *provider, bool out_of_order, const clmgk_gemm_desc *desc)
 {
-    cl_command_queue queue = new_queue(session, out_of_order);
+    cl_command_queue queue = th_queue(session, out_of_order);
     TP_PRODUCT product = tp_make(session, desc, 2, 23);
     clmgk_gemm_plan *const plan = tp_plan(session, &product.desc, provider, "");
     tp_add_workspace(session, &product, plan, 0);
@@ -338,7 +325,7 @@ static void expect_threads(th_session *session, const char *provider, const char
     for (size_t n = 0; n < 2; n++)
         plans[n] = tp_plan(session, &descs[n], provider, parameters[n]);
     for (size_t n = 0; n < THREADS; n++) {
-        workers[n] = (worker){.plan = plans[n % 2], .queue = new_queue(session, n % 2 == 1)};
+        workers[n] = (worker){.plan = plans[n % 2], .queue = th_queue(session, n % 2 == 1)};
         workers[n].product = tp_make(session, &descs[n % 2], n, n);
         tp_add_workspace(session, &workers[n].product, plans[n % 2], 0);
     }
@@ -364,7 +351,7 @@ TH_TEST(release_while_waiting)
     const size_t count = providers_of(session, CLMGK_DTYPE_F32, names);
     const clmgk_gemm_desc desc = desc_of(31, 41, 59);
     for (size_t i = 0; i < count; i++) {
-        cl_command_queue queue = new_queue(session, false);
+        cl_command_queue queue = th_queue(session, false);
         cl_event gate = clCreateUserEvent(session->cl, NULL), done = NULL;
         TP_PRODUCT product = tp_make(session, &desc, 1, i);
         clmgk_gemm_plan *const plan = tp_plan(session, &desc, names[i], "");

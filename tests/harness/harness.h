@@ -115,6 +115,9 @@ int th_run_tests(void);
 /* CLMGK_TEST_FULL=1. */
 bool th_is_full(void);
 
+/* A queue, in order where the device has no other. */
+cl_command_queue th_queue(const th_session *session, bool out_of_order);
+
 /* A plan of `desc`, counted in the session, which keeps a plan of every program until it is closed. */
 clmgk_plan *th_plan(th_session *session, const clmgk_attention_desc *desc, clmgk_engine engine, const char *parameters);
 clmgk_plan *th_plan_of(th_session *session, const clmgk_attention_desc *desc, const clmgk_plan_options *options);
@@ -180,12 +183,18 @@ void th_problem_free(th_problem *problem);
 /* Gives the problem arrays for `parts` partial results, in place of those it has. */
 void th_add_parts(th_problem *problem, int64_t parts);
 
+/* Puts three arrays from `first` on into the first one's buffer, `step` elements apart. */
+void th_interleave(th_problem *problem, th_name first, size_t offset, size_t step);
+
 /* A descriptor's length_k for `count` keys, which may be 0. */
 int64_t th_keys(int64_t count);
 
 /* Two heads of one awkward size, which most tests share: few programs. Admixture family: two local heads, three global
  * ones where they may differ. */
 clmgk_attention_desc th_small_desc(clmgk_variant variant, int64_t length, int64_t length_k);
+
+/* A bias whose axes H, N and S are 1 by the bits of `axes`. */
+void th_set_bias_axes(clmgk_attention_desc *desc, size_t axes);
 
 /* A small problem that has every array: sMGK with priors, variances and lengths. */
 clmgk_attention_desc th_full_desc(void);
@@ -297,6 +306,10 @@ void th_check(th_session *session, const th_problem *problem, clmgk_engine engin
 
 /* The reference's answer: all rows, or a sample where that takes long. The caller frees it. */
 clmgk_ref_answer th_solve(const th_problem *problem);
+
+/* Forward passes over the keys cut[n] .. cut[n + 1] - 1 (`parts` of them), combined, are that over all keys. */
+void th_expect_combined(th_session *session, th_problem *problem, const clmgk_plan_options *options, int64_t parts,
+                        const int64_t *cut);
 
 /* th_run_with, and its result held against the reference. */
 void th_expect_with(th_session *session, th_problem *problem, clmgk_engine engine, const char *parameters);

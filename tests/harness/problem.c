@@ -316,6 +316,22 @@ clmgk_attention_desc th_small_desc(clmgk_variant variant, int64_t length, int64_
                                   .value_size = 8};
 }
 
+void th_set_bias_axes(clmgk_attention_desc *desc, size_t axes)
+{
+    desc->use_bias = 1;
+    desc->bias_heads = axes & 1U ? 1 : 0;
+    desc->bias_length = axes & 2U ? 1 : 0;
+    desc->bias_length_k = axes & 4U ? 1 : 0;
+}
+
+void th_interleave(th_problem *problem, th_name first, size_t offset, size_t step)
+{
+    for (size_t n = 0; n < 3; n++) {
+        problem->array[first + n].home = first;
+        problem->array[first + n].offset = offset + n * step;
+    }
+}
+
 clmgk_attention_desc th_full_desc(void)
 {
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SMGK, 5, 6);

@@ -449,6 +449,51 @@ void th_sweep(th_session *session, th_problem *problem, size_t index)
     clmgk_ref_answer_free(&answer);
 }
 
+/* The values of the part's keys, from key `begin` of the whole on, and all others. */
+static void copy_inputs(th_problem *part, const th_problem *whole, int64_t begin)
+{
+    for (th_name name = 0; name < TH_ARRAYS; name++) {
+        const th_array *const source = &whole->array[name], *const target = &part->array[name];
+        const bool keys = name == TH_K || name == TH_V;
+        const int64_t size = source->shape[4], row = keys ? target->shape[3] * size : (int64_t)target->count;
+        if (!th_is_input(name) || !target->used)
+            continue;
+        for (int64_t outer = 0; row > 0 && outer < (int64_t)target->count / row; outer++)
+            memcpy(target->values + outer * row, source->values + (keys ? outer * source->shape[3] + begin : 0) * size,
+                   (size_t)row * sizeof(double));
+    }
+}
+
+/* Part number `part`, the keys begin .. end-1, in its place of the whole. */
+static void run_part(th_session *session, th_problem *whole, const clmgk_plan_options *options, int64_t part,
+                     int64_t begin, int64_t end)
+{
+    clmgk_attention_desc desc = whole->desc;
+    desc.length_k = end - begin; /* resolved: 0 is none */
+    desc.combine = 0;
+    desc.q = desc.k = desc.v = desc.o = desc.lse = (clmgk_layout){0};
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
+    copy_inputs(&problem, whole, begin);
+    th_run_pass(session, &problem, TH_FORWARD, options);
+    for (size_t output = 0; output < 2; output++) {
+        const th_array *const array = &problem.array[TH_O + output];
+        memcpy(whole->array[TH_PARTS_O + output].values + (size_t)part * array->count, array->values,
+               array->count * sizeof(double));
+    }
+}
+
+void th_expect_combined(th_session *session, th_problem *problem, const clmgk_plan_options *options, int64_t parts,
+                        const int64_t *cut)
+{
+    th_run_pass(session, problem, TH_FORWARD, options); /* rounds the values */
+    TH_REF_ANSWER answer = th_solve(problem);
+    th_add_parts(problem, parts);
+    for (int64_t p = 0; p < parts; p++)
+        run_part(session, problem, options, p, cut[p], cut[p + 1]);
+    th_run_pass(session, problem, TH_COMBINE, options);
+    th_check(session, problem, options->engine, &answer);
+}
+
 void th_expect_with(th_session *session, th_problem *problem, clmgk_engine engine, const char *parameters)
 {
     th_run_with(session, problem, engine, parameters);

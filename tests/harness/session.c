@@ -132,6 +132,19 @@ clmgk_plan *th_plan(th_session *session, const clmgk_attention_desc *desc, clmgk
     return th_plan_of(session, desc, &options);
 }
 
+cl_command_queue th_queue(const th_session *session, bool out_of_order)
+{
+    cl_command_queue_properties offered = 0;
+    cl_int code = CL_SUCCESS;
+    assert_int_equal(
+        clGetDeviceInfo(session->info.device_id, CL_DEVICE_QUEUE_PROPERTIES, sizeof(offered), &offered, NULL),
+        CL_SUCCESS);
+    const cl_command_queue_properties wanted = out_of_order ? offered & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE : 0;
+    cl_command_queue queue = clCreateCommandQueue(session->cl, session->info.device_id, wanted, &code);
+    assert_int_equal(code, CL_SUCCESS);
+    return queue;
+}
+
 clmgk_plan_options th_options(const th_session *session, size_t n)
 {
     clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
