@@ -297,25 +297,15 @@ FUNCTION void block_gradients(const key_block *b, const panel_tile *m, int value
         spread_gradients(b, sub, d, eps, sums);
 }
 
-/* All sub-tiles, and dV. */
-FUNCTION void head_gradients(const key_block *b, const panel_tile *m, int value_head, int grad_head, real *sums)
+/* Sums over queries of the bias's gradients, added to the head's. */
+FUNCTION void add_key_sums(const key_block *b, const panel_tile *m, real *key_sums)
 {
-    grad_engine *const g = b->g;
-    real key_sums[BLOCK_ROWS];
+    real before[BLOCK_ROWS];
+    rows_sum(&b->g->base, key_sums);
+    rows_load(b->g, b->x->grad_bias, m->k0, b->p->keys, 0.0f, before);
     ROWS_FOR(v)
-        key_sums[v] = (real)(0.0f);
-    for (int sub = 0; sub < m->subs; ++sub)
-        block_gradients(b, m, value_head, grad_head, sub, sums, key_sums);
-    if (HAS_BIAS_KEY_SUMS) {
-        real before[BLOCK_ROWS];
-        rows_sum(&g->base, key_sums);
-        rows_load(g, b->x->grad_bias, m->k0, b->p->keys, 0.0f, before);
-        ROWS_FOR(v)
-            key_sums[v] += before[v];
-        rows_store(&g->base, key_sums, b->x->grad_bias, 1, m->k0, b->p->keys);
-    }
-    if (WANT_V)
-        accumulate_values(g, m->panel, value_head, grad_head, WEIGHT_SLOT, m->entries);
+        key_sums[v] += before[v];
+    rows_store(&b->g->base, key_sums, b->x->grad_bias, 1, m->k0, b->p->keys);
 }
 
 /* ---- tiles ------------------------------------------------------------------------------------------------------ */
@@ -355,15 +345,22 @@ FUNCTION void head_tile(const key_block *b, const panel_tile *m, int value_head,
     const mgk_attention_args *const a = b->a;
     const int h = m->g0 * HEAD_RATIO + grad_head;
     const long row = (b->p->batch * a->heads + h) * a->length + b->p->row_base + m->i0;
-    real sums[SUMS > 0 ? SUMS : 1];
+    real sums[SUMS > 0 ? SUMS : 1], key_sums[BLOCK_ROWS];
     for (int i = 0; i < SUMS; ++i)
         sums[i] = (real)(0.0f);
+    ROWS_FOR(v)
+        key_sums[v] = (real)(0.0f);
     head_begin(b, h);
     tile_terms(b, m->i0, h);
     if (HAS_BIAS_ROW_SUMS)
         entry_sums_clear(b->g);
     expect_rows(b, m, h);
-    head_gradients(b, m, value_head, grad_head, sums);
+    for (int sub = 0; sub < m->subs; ++sub)
+        block_gradients(b, m, value_head, grad_head, sub, sums, key_sums);
+    if (HAS_BIAS_KEY_SUMS)
+        add_key_sums(b, m, key_sums);
+    if (WANT_V)
+        accumulate_values(b->g, m->panel, value_head, grad_head, WEIGHT_SLOT, m->entries);
     if (HAS_BIAS_ROW_SUMS)
         entry_sums_store(b->g, 0, 0, b->at->work + a->region[MGK_REGION_BIAS] + row, m->entries);
     if (SUMS > 0)
@@ -371,18 +368,9 @@ FUNCTION void head_tile(const key_block *b, const panel_tile *m, int value_head,
                        b->at->work + a->region[MGK_REGION_MIX_SUMS] + (b->at->sums * a->heads + h) * SUMS);
 }
 
-/* A panel's tile: the scores of all heads, one head after the other, and the products with dG. */
-FUNCTION void tile_gradients(const key_block *b, const panel_tile *m)
+/* The products of a panel's tile with dG. */
+FUNCTION void score_products(const key_block *b, const panel_tile *m)
 {
-    hold_scores(b, m);
-    HEADS_FOR(n)
-    {
-        if (m->g0 + n >= b->a->kv_heads)
-            continue;
-        for (int i = 0; i < HEAD_RATIO; ++i)
-            head_tile(b, m, n, n * HEAD_RATIO + i);
-        branch_end();
-    }
     MIXED_FOR(k, COMPONENTS)
     {
         const int slot = GRAD_SLOT + (SHARED_MIX ? 0 : k);
@@ -394,26 +382,29 @@ FUNCTION void tile_gradients(const key_block *b, const panel_tile *m)
     }
 }
 
-/* A tile of queries and all panels. */
-FUNCTION void block_tile(const key_block *b, int g0, int i0)
+/* ---- blocks ----------------------------------------------------------------------------------------------------- */
+
+/* The loops over heads of values and tiles are in few functions: compilers go once more over all that a function
+ * inlines. */
+
+FUNCTION void tile_stage(const key_block *b, int g0, int i0)
 {
-    grad_engine *const g = b->g;
     const mgk_attention_args *const a = b->a;
-    const problem *const p = b->p;
-    const int stop = min(i0 + TILE_KEYS, p->valid), entries = stop - i0;
-    const int subs = SUB_TILES == 1 ? 1 : (entries + BLOCK_KEYS - 1) / BLOCK_KEYS;
-    queries_stage(g, b->at->q, a->q.head, a->q.token, i0, p->valid, a->head_size);
-    grad_out_stage(g, min(GRAD_HEADS, a->heads - g0 * HEAD_RATIO),
+    queries_stage(b->g, b->at->q, a->q.head, a->q.token, i0, b->p->valid, a->head_size);
+    grad_out_stage(b->g, min(GRAD_HEADS, a->heads - g0 * HEAD_RATIO),
                    b->at->grad_o + (long)g0 * HEAD_RATIO * a->grad_o.head, a->grad_o.head, a->grad_o.token, i0,
-                   p->valid, a->value_size);
+                   b->p->valid, a->value_size);
+}
+
+FUNCTION void load_values(const key_block *b, int g0)
+{
+    const mgk_attention_args *const a = b->a;
     for (int panel = 0; panel < PANELS; ++panel) {
-        panel_tile m = {panel, b->k0 + panel * PANEL_ROWS, g0, i0, entries, subs, false};
-        if (!panel_meets(a, p, m.k0, i0, stop, &m.masked))
-            continue;
-        tile_gradients(b, &m);
-        branch_end();
+        panel_clear_values(b->g, panel);
+        for (int n = 0; n < min(HEADS, a->kv_heads - g0); ++n)
+            panel_load_values(b->g, panel, n, b->at->v + (g0 + n) * a->v.head, a->v.token, b->k0 + panel * PANEL_ROWS,
+                              b->p->keys, a->value_size);
     }
-    tile_end(g);
 }
 
 /* All tiles of queries that meet the block, for the heads of HEADS heads of values from g0 on, and these heads' dV. */
@@ -421,16 +412,32 @@ FUNCTION void value_heads(const key_block *b, int g0)
 {
     grad_engine *const g = b->g;
     const mgk_attention_args *const a = b->a;
-    for (int panel = 0; panel < PANELS; ++panel) {
-        panel_clear_values(g, panel);
-        for (int n = 0; n < min(HEADS, a->kv_heads - g0); ++n)
-            panel_load_values(g, panel, n, b->at->v + (g0 + n) * a->v.head, a->v.token, b->k0 + panel * PANEL_ROWS,
-                              b->p->keys, a->value_size);
-    }
+    const problem *const p = b->p;
     int begin, end;
-    block_rows(a, b->p, b->k0, &begin, &end);
-    for (int i0 = begin; i0 < end; i0 += TILE_KEYS)
-        block_tile(b, g0, i0);
+    load_values(b, g0);
+    block_rows(a, p, b->k0, &begin, &end);
+    for (int i0 = begin; i0 < end; i0 += TILE_KEYS) {
+        const int stop = min(i0 + TILE_KEYS, p->valid), entries = stop - i0;
+        const int subs = SUB_TILES == 1 ? 1 : (entries + BLOCK_KEYS - 1) / BLOCK_KEYS;
+        tile_stage(b, g0, i0);
+        for (int panel = 0; panel < PANELS; ++panel) {
+            panel_tile m = {panel, b->k0 + panel * PANEL_ROWS, g0, i0, entries, subs, false};
+            if (!panel_meets(a, p, m.k0, i0, stop, &m.masked))
+                continue;
+            hold_scores(b, &m);
+            HEADS_FOR(n)
+            {
+                if (g0 + n >= a->kv_heads)
+                    continue;
+                for (int i = 0; i < HEAD_RATIO; ++i)
+                    head_tile(b, &m, n, n * HEAD_RATIO + i);
+                branch_end();
+            }
+            score_products(b, &m);
+            branch_end();
+        }
+        tile_end(g);
+    }
     if (WANT_V)
         for (int panel = 0; panel < PANELS; ++panel)
             HEADS_FOR(n)
@@ -439,22 +446,25 @@ FUNCTION void value_heads(const key_block *b, int g0)
                      b->k0 + panel * PANEL_ROWS, b->keys, a->value_size, is_added(&a->bound, SLOT_GRAD_V));
 }
 
-/* A block of keys; `scale`: of the staged keys of each global head. */
-FUNCTION void block_keys(const key_block *b, const float *scale)
+/* `scale`: of the staged keys of each global head. */
+FUNCTION void load_keys(const key_block *b, const float *scale)
 {
-    grad_engine *const g = b->g;
     const mgk_attention_args *const a = b->a;
     for (int panel = 0; panel < PANELS; ++panel) {
-        panel_clear_keys(g, panel);
-        panel_load_keys(g, panel, b->at->k, a->k.head, a->k.token, b->k0 + panel * PANEL_ROWS, b->p->keys, a->head_size,
-                        scale);
+        panel_clear_keys(b->g, panel);
+        panel_load_keys(b->g, panel, b->at->k, a->k.head, a->k.token, b->k0 + panel * PANEL_ROWS, b->p->keys,
+                        a->head_size, scale);
     }
-    for (int g0 = 0; g0 < a->kv_heads; g0 += HEADS)
-        value_heads(b, g0);
+}
+
+/* dK of the block. */
+FUNCTION void finish_keys(const key_block *b)
+{
+    const mgk_attention_args *const a = b->a;
     if (WANT_K)
         for (int panel = 0; panel < PANELS; ++panel)
             MIXED_FOR(k, COMPONENTS)
-    store_keys(g, panel, k, (SHARED_MIX ? b->x->mixing.p[k] : 1.0f) * a->scale * LN_2,
+    store_keys(b->g, panel, k, (SHARED_MIX ? b->x->mixing.p[k] : 1.0f) * a->scale * LN_2,
                b->at->grad_k + k * a->grad_k.head, a->grad_k.token, b->k0 + panel * PANEL_ROWS, b->keys, a->head_size,
                is_added(&a->bound, SLOT_GRAD_K));
 }
@@ -505,7 +515,10 @@ KERNEL(admixture_backward)
             scale[i] = stage_scale(&x.mixing, i);
         for (int k0 = split * GROUP_ROWS; k0 < keys; k0 += a.splits * GROUP_ROWS) {
             const key_block b = {&g, &a, &p, &at, &x, k0, keys};
-            block_keys(&b, scale);
+            load_keys(&b, scale);
+            for (int g0 = 0; g0 < a.kv_heads; g0 += HEADS)
+                value_heads(&b, g0);
+            finish_keys(&b);
         }
     }
     branch_end();
