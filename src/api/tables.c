@@ -114,13 +114,16 @@ clmgk_status clmgk_tunable_check(const char *table, const char *parameters, clmg
 
 /* ---- measured values -------------------------------------------------------------------------------------------- */
 
+#define ENGINE_WORD(name, value, word) " " #word
+
 /* Accepts parameters of any family on the engine: an entry's family is not checked. */
 static clmgk_status check_engine(const char *choice, const char *parameters, clmgk_error *error)
 {
     const mgk_engine *const engine = mgk_engine_named(choice);
     const mgk_parameters read = {.text = parameters, .origin = MGK_ORIGIN_TUNED};
     if (engine == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "choice: \"%s\": expected the name of an engine", choice);
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "choice: \"%s\": expected an engine:" CLMGK_ENGINE_LIST(ENGINE_WORD), choice);
     clmgk_status status = CLMGK_ERROR_INVALID_VALUE;
     for (size_t i = 0; status != CLMGK_OK && i < MGK_COUNT(variants); ++i) {
         mgk_tunables tunables = mgk_engine_tunables(engine, mgk_family_of(variants[i])->added);

@@ -204,9 +204,8 @@ clmgk_status clmgk_tuning_get_info(const char *cache_dir, clmgk_tuning_info *inf
     MGK_TRY(open_cache(cache_dir, &path, &tuning, error));
     clmgk_status status = CLMGK_OK;
     if (path != NULL && strlen(path) >= sizeof(info->path)) {
-        status =
-            mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "cache_dir gives a path of %zu bytes, expected less than %zu",
-                     strlen(path), sizeof(info->path));
+        status = mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "cache_dir: a path of %zu bytes: expected less than %zu",
+                          strlen(path), sizeof(info->path));
     } else {
         *info = (clmgk_tuning_info){.bytes = tuning->bytes, .damaged = tuning->reading.damaged};
         copy_text(info->path, sizeof(info->path), path != NULL ? path : "");

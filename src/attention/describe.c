@@ -119,7 +119,7 @@ static clmgk_status resolve_variance(clmgk_attention_desc *d, clmgk_error *error
     /* the kernels take it as an f32 */
     const float single = (float)d->variance;
     if (single == 0.0f || isinf(single) || isinf(1.4427f / single))
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "variance: %g: expected a number of f32's range",
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "variance: %g: expected a number in the range of f32",
                         d->variance);
     return CLMGK_OK;
 }
@@ -202,11 +202,12 @@ static clmgk_status check_softcap(const clmgk_attention_desc *d, clmgk_error *er
     /* the kernels take it, in units of log2, and its inverse as f32 */
     const float single = (float)(d->softcap * 1.4426950408889634);
     if (single == 0.0F || isinf(single) || isinf(1.0F / single))
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "softcap: %g: expected a number of f32's range", d->softcap);
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "softcap: %g: expected a number in the range of f32",
+                        d->softcap);
     const bool one_score = mgk_has_trait(d, CLMGK_TRAIT_ADMIXTURE) || d->components == 1;
     if (!one_score || d->score != CLMGK_SCORE_DOT)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                        "softcap: %g: expected 0 except with one component and dot scores", d->softcap);
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "softcap: %g: expected dot scores of one component with it",
+                        d->softcap);
     return CLMGK_OK;
 }
 
@@ -224,8 +225,8 @@ static clmgk_status check_set(const char *field, uint32_t set, uint32_t all, clm
 {
     if ((set & ~all) == 0)
         return CLMGK_OK;
-    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %" PRIu32 ": expected a set of at most %" PRIu32, field, set,
-                    all);
+    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %" PRIu32 ": expected a set of flags, at most %" PRIu32,
+                    field, set, all);
 }
 
 /* The field whose 1 would give the descriptor the gradient; NULL: none. */
@@ -257,7 +258,8 @@ static clmgk_status check_gradients(const clmgk_attention_desc *d, clmgk_error *
         if (field != NULL)
             return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "gradients: %s: expected %s = 1 with it",
                             gradients[i].name, field);
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "gradients: %s: variant %s has none", gradients[i].name,
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "gradients: %s: expected others: variant %s has no such array", gradients[i].name,
                         clmgk_variant_name(d->variant));
     }
     return CLMGK_OK;

@@ -86,8 +86,9 @@ static clmgk_status list_arrays(const clmgk_plan *plan, clmgk_pass pass, clmgk_a
 static clmgk_status check_numbers(clmgk_pass pass, const clmgk_attention_args *args, clmgk_error *error)
 {
     if (pass == CLMGK_PASS_BACKWARD && (args->accumulate & ~(uint32_t)CLMGK_GRADIENT_ALL) != 0)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "accumulate: %" PRIu32 ": expected a set of at most %d",
-                        args->accumulate, CLMGK_GRADIENT_ALL);
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "accumulate: %" PRIu32 ": expected a set of flags, at most %d", args->accumulate,
+                        CLMGK_GRADIENT_ALL);
     if (pass == CLMGK_PASS_COMBINE && (args->parts < 1 || args->parts > MAX_PARTS))
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parts: %" PRId64 ": expected 1 to %" PRId64, args->parts,
                         MAX_PARTS);
@@ -104,7 +105,7 @@ static clmgk_status read_call(const clmgk_plan *plan, clmgk_pass pass, const clm
     if (given == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "args: NULL: expected the call's arrays");
     if (plan->pass[pass] == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "plan: made from a descriptor with %s = 0", fields[pass]);
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "plan: expected one of a descriptor with %s", fields[pass]);
     MGK_TRY(mgk_struct_read(given, "args", sizeof(*args), args, sizeof(*args), error));
     MGK_TRY(check_numbers(pass, args, error));
     call->seed = args->seed;

@@ -249,8 +249,9 @@ static clmgk_status host_begin(host_call *call, clmgk_pass pass, const clmgk_att
     if (pass == CLMGK_PASS_STATISTICS && call->desc.statistics == 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "statistics: 0: expected a set of clmgk_statistic");
     if (pass == CLMGK_PASS_BACKWARD && (call->args.accumulate & ~(uint32_t)CLMGK_GRADIENT_ALL) != 0)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "accumulate: %" PRIu32 ": expected a set of at most %d",
-                        call->args.accumulate, CLMGK_GRADIENT_ALL);
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "accumulate: %" PRIu32 ": expected a set of flags, at most %d", call->args.accumulate,
+                        CLMGK_GRADIENT_ALL);
     call->pass = pass;
     call->desc.gradients = pass == CLMGK_PASS_BACKWARD ? call->desc.gradients : 0;
     call->desc.statistics = pass == CLMGK_PASS_STATISTICS ? call->desc.statistics : 0;

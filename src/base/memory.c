@@ -116,15 +116,15 @@ clmgk_status mgk_struct_read(const void *source, const char *name, size_t least,
     size_t given;
     memcpy(&given, source, sizeof(given));
     if (given < least || given > MAX_STRUCT_BYTES)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s.struct_size is %zu, expected %zu (use CLMGK_..._INIT)",
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s.struct_size: %zu: expected %zu (CLMGK_..._INIT sets it)",
                         name, given, size);
 
     const unsigned char *const bytes = source;
     for (size_t i = size; i < given; ++i) {
         if (bytes[i] != 0)
             return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                            "%s.struct_size is %zu and byte %zu is set; this version knows %zu bytes", name, given, i,
-                            size);
+                            "%s.struct_size: %zu: byte %zu is set, but this version of the library knows %zu bytes",
+                            name, given, i, size);
     }
     memset(target, 0, size);
     memcpy(target, source, given < size ? given : size);

@@ -18,13 +18,12 @@ static clmgk_status read_options(const clmgk_context_options *options, clmgk_con
     *read = (clmgk_context_options)CLMGK_CONTEXT_OPTIONS_INIT;
     if (options == NULL)
         return CLMGK_OK;
-    MGK_TRY(mgk_struct_read(options, "clmgk_context_options", LEAST_OPTIONS_SIZE, read, sizeof(*read), error));
+    MGK_TRY(mgk_struct_read(options, "options", LEAST_OPTIONS_SIZE, read, sizeof(*read), error));
     if ((read->allocator.allocate == NULL) != (read->allocator.release == NULL))
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                        "clmgk_context_options.allocator has only one of allocate and release, expected both or none");
+                        "options.allocator: one of allocate and release is NULL: expected both or none");
     if (read->untuned != 0 && read->untuned != 1)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "clmgk_context_options.untuned: %d: expected 0 or 1",
-                        (int)read->untuned);
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "options.untuned: %d: expected 0 or 1", (int)read->untuned);
     return CLMGK_OK;
 }
 
@@ -44,7 +43,7 @@ static clmgk_status check_device(cl_context context, cl_device_id device, clmgk_
     mgk_free(NULL, devices);
     MGK_TRY(mgk_check_cl(error, code, "clGetContextInfo"));
     return found ? CLMGK_OK
-                 : mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "device is not one of the OpenCL context's devices");
+                 : mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "device: expected one of the OpenCL context's devices");
 }
 
 #define PROGRAM_DIR_VARIABLE "CLMGK_PROGRAM_DIR"
@@ -90,8 +89,8 @@ static clmgk_status fill_context(clmgk_context *context, const clmgk_context_opt
 {
     MGK_TRY(mgk_device_get_facts(context->device, &context->facts, error));
     if (!context->facts.usable)
-        return mgk_fail(error, CLMGK_ERROR_NO_DEVICE, "device \"%s\" is not available or has no compiler",
-                        context->facts.info.name);
+        return mgk_fail(error, CLMGK_ERROR_NO_DEVICE,
+                        "device: \"%s\": expected one that is available and has a compiler", context->facts.info.name);
     context->cache_max_bytes = options->cache_max_bytes != 0 ? options->cache_max_bytes : default_cache_bytes;
     MGK_TRY(mgk_cache_path(&context->allocator, options->cache_dir, &context->cache_path, error));
     context->keeper = mgk_program_keeper(&context->facts, context->cache_path);
@@ -138,8 +137,13 @@ clmgk_status clmgk_context_create(cl_context context, cl_device_id device, const
     clmgk_context_options read;
     clmgk_status status;
     if (context == NULL || device == NULL || out == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s is NULL",
-                        context == NULL ? "context" : (device == NULL ? "device" : "out"));
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected %s",
+                        context == NULL  ? "context"
+                        : device == NULL ? "device"
+                                         : "out",
+                        context == NULL  ? "an OpenCL context"
+                        : device == NULL ? "a device"
+                                         : "room for the context");
     MGK_TRY(read_options(options, &read, error));
     MGK_TRY(check_device(context, device, error));
 
@@ -191,8 +195,8 @@ static clmgk_status measure(const mgk_cache *cache, const char *option, clmgk_ca
     clmgk_cache_info found = {0};
     const size_t length = cache->path != NULL ? strlen(cache->path) : 0;
     if (length >= sizeof(found.path))
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s gives a path of %zu bytes, expected less than %zu",
-                        option, length, sizeof(found.path));
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: a path of %zu bytes: expected less than %zu", option,
+                        length, sizeof(found.path));
     if (cache->path != NULL)
         memcpy(found.path, cache->path, length + 1);
     MGK_TRY(mgk_cache_measure(cache, &found.bytes, &found.entries, error));
@@ -204,7 +208,7 @@ clmgk_status clmgk_cache_get_info(const char *cache_dir, clmgk_cache_info *info,
 {
     char *path = NULL;
     if (info == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "info is NULL");
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "info: NULL: expected room for the information");
     MGK_TRY(mgk_cache_path(NULL, cache_dir, &path, error));
     const mgk_cache cache = {.path = path};
     const clmgk_status status = measure(&cache, "cache_dir", info, error);
@@ -236,7 +240,8 @@ clmgk_status clmgk_cache_get_keeper(const char *cache_dir, cl_device_id device, 
     mgk_device_facts facts;
     char *path = NULL;
     if (device == NULL || keeper == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s is NULL", device == NULL ? "device" : "keeper");
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected %s", device == NULL ? "device" : "keeper",
+                        device == NULL ? "a device" : "room for the keeper");
     MGK_TRY(mgk_device_get_facts(device, &facts, error));
     MGK_TRY(mgk_cache_path(NULL, cache_dir, &path, error));
     *keeper = mgk_program_keeper(&facts, path);

@@ -59,8 +59,8 @@ clmgk_status clmgk_list_devices(clmgk_device_info *infos, size_t capacity, size_
 {
     device_list list;
     if (count == NULL || (infos == NULL && capacity > 0))
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s",
-                        count == NULL ? "count is NULL" : "infos is NULL, but capacity is not 0");
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected room for %s",
+                        count == NULL ? "count" : "infos", count == NULL ? "the number" : "as many as capacity");
     MGK_TRY(list_devices(&list, error));
     for (size_t i = 0; i < list.count && i < capacity; ++i)
         infos[i] = list.devices[i].info;
@@ -73,7 +73,8 @@ clmgk_status clmgk_get_device_info(cl_device_id device, clmgk_device_info *info,
 {
     mgk_device_facts facts;
     if (device == NULL || info == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s is NULL", device == NULL ? "device" : "info");
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected %s", device == NULL ? "device" : "info",
+                        device == NULL ? "a device" : "room for the information");
     MGK_TRY(mgk_device_get_facts(device, &facts, error));
     *info = facts.info;
     return CLMGK_OK;
@@ -192,7 +193,7 @@ clmgk_status clmgk_select_device(const char *selector, clmgk_device_info *info, 
     const char *const wanted = given ? selector : mgk_environment("CLMGK_DEVICE");
     device_list list;
     if (info == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "info is NULL");
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "info: NULL: expected room for the information");
     MGK_TRY(list_devices(&list, error));
 
     clmgk_status status = CLMGK_OK;

@@ -16,7 +16,8 @@ clmgk_status mgk_check_queue(const clmgk_context *given, cl_command_queue queue,
         return mgk_fail_code(error, CLMGK_ERROR_INVALID_VALUE, code, "queue: expected a command queue");
     MGK_TRY(mgk_check_cl(error, code, "clGetCommandQueueInfo"));
     if (context != given->context || device != given->device)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "queue: of another OpenCL context or device than the plan's");
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "queue: of another OpenCL context or device: expected the plan's");
     return CLMGK_OK;
 }
 
@@ -24,8 +25,9 @@ clmgk_status mgk_check_wait_list(const clmgk_context *given, cl_uint num_wait, c
                                  clmgk_error *error)
 {
     if ((num_wait == 0) != (wait_list == NULL))
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "wait_list: %s with num_wait = %u",
-                        wait_list == NULL ? "NULL" : "given", (unsigned)num_wait);
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "wait_list: %s: expected %s with num_wait = %u",
+                        wait_list == NULL ? "NULL" : "given", wait_list == NULL ? "events" : "NULL",
+                        (unsigned)num_wait);
     for (cl_uint i = 0; i < num_wait; ++i) {
         cl_context context = NULL;
         const cl_int code = wait_list[i] == NULL
@@ -37,7 +39,7 @@ clmgk_status mgk_check_wait_list(const clmgk_context *given, cl_uint num_wait, c
         MGK_TRY(mgk_check_cl(error, code, "clGetEventInfo"));
         if (context != given->context)
             return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                            "wait_list[%u]: an event of another OpenCL context than the plan's", (unsigned)i);
+                            "wait_list[%u]: an event of another OpenCL context: expected the plan's", (unsigned)i);
     }
     return CLMGK_OK;
 }
@@ -93,8 +95,8 @@ static clmgk_status check_operand(const clmgk_context *given, mgk_operand *x, cl
         return mgk_fail_code(error, CLMGK_ERROR_INVALID_BUFFER, code, "%s: expected a memory object", x->name);
     MGK_TRY(mgk_check_cl(error, code, "clGetMemObjectInfo"));
     if (facts.context != given->context)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: a buffer of another OpenCL context than the plan's",
-                        x->name);
+        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
+                        "%s: a buffer of another OpenCL context: expected the plan's", x->name);
     if (facts.type != CL_MEM_OBJECT_BUFFER)
         return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: a memory object of type 0x%x: expected a buffer",
                         x->name, (unsigned)facts.type);

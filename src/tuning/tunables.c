@@ -73,17 +73,29 @@ static bool allowed(const clmgk_tunable *tunable, long value)
     return false;
 }
 
-/* "8, 16" */
-static void list_values(const clmgk_tunable *tunable, char *out, size_t size)
+/* Names the values of a tunable. */
+static clmgk_status fail_value(const clmgk_tunable *tunable, const char *item, size_t length, clmgk_error *error)
 {
-    mgk_text text = {0};
+    mgk_text values = {0};
     for (size_t i = 0; i < tunable->value_count; ++i)
-        mgk_text_printf(&text, "%s%d", i == 0 ? "" : ", ", (int)tunable->values[i]);
-    const size_t length = text.length < size ? text.length : size - 1;
-    if (text.data != NULL)
-        memcpy(out, text.data, length);
-    out[text.data != NULL ? length : 0] = '\0';
-    mgk_text_free(&text);
+        mgk_text_printf(&values, "%s%d", i == 0 ? "" : ", ", (int)tunable->values[i]);
+    const clmgk_status status = mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parameters: \"%.*s\": expected one of %s",
+                                         (int)length, item, values.data != NULL ? values.data : "its values");
+    mgk_text_free(&values);
+    return status;
+}
+
+/* Names the tunables. */
+static clmgk_status fail_name(const mgk_tunables *tunables, const char *item, size_t length, clmgk_error *error)
+{
+    mgk_text names = {0};
+    for (size_t i = 0; i < mgk_tunables_count(tunables); ++i)
+        mgk_text_printf(&names, "%s%s", i == 0 ? "" : ", ", tunable_at(tunables, i)->name);
+    const clmgk_status status = mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                                         "parameters: \"%.*s\": expected name=value with a name of \"%s\": %s",
+                                         (int)length, item, tunables->name, names.data != NULL ? names.data : "");
+    mgk_text_free(&names);
+    return status;
 }
 
 /* Reads "name=value" from the `length` characters at `item`. */
@@ -98,12 +110,8 @@ static clmgk_status read_item(mgk_tunables *tunables, const char *item, size_t l
             continue;
         char *end = NULL;
         const long value = strtol(equals + 1, &end, 10);
-        if (end != item + length || end == equals + 1 || !allowed(tunable, value)) {
-            char values[128];
-            list_values(tunable, values, sizeof(values));
-            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parameters: \"%.*s\": expected one of %s", (int)length,
-                            item, values);
-        }
+        if (end != item + length || end == equals + 1 || !allowed(tunable, value))
+            return fail_value(tunable, item, length, error);
         const bool by_shape = tunable->cpu_default == 0 && tunable->gpu_default == 0;
         if (by_shape && origin == MGK_ORIGIN_NEAR)
             return CLMGK_OK;
@@ -111,8 +119,7 @@ static clmgk_status read_item(mgk_tunables *tunables, const char *item, size_t l
         tunables->origin[i] = origin;
         return CLMGK_OK;
     }
-    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parameters: \"%.*s\": expected name=value of \"%s\"",
-                    (int)length, item, tunables->name);
+    return fail_name(tunables, item, length, error);
 }
 
 static clmgk_status read_text(mgk_tunables *tunables, const char *text, mgk_origin origin, clmgk_error *error)

@@ -382,17 +382,17 @@ MACHINE_TEST(test_misuse)
     size_t count = 0;
     clmgk_error error = {0};
     assert_int_equal(clmgk_list_devices(NULL, 0, NULL, &error), CLMGK_ERROR_INVALID_VALUE);
-    assert_string_equal(error.message, "count is NULL");
+    assert_string_equal(error.message, "count: NULL: expected room for the number");
     assert_int_equal(clmgk_list_devices(NULL, 1, &count, &error), CLMGK_ERROR_INVALID_VALUE);
-    assert_non_null(strstr(error.message, "infos is NULL"));
+    assert_non_null(strstr(error.message, "infos: NULL: expected room for as many as capacity"));
     assert_int_equal(clmgk_get_device_info(NULL, &info, &error), CLMGK_ERROR_INVALID_VALUE);
-    assert_string_equal(error.message, "device is NULL");
+    assert_string_equal(error.message, "device: NULL: expected a device");
     assert_int_equal(clmgk_get_device_info(&cpus[0], NULL, &error), CLMGK_ERROR_INVALID_VALUE);
-    assert_string_equal(error.message, "info is NULL");
+    assert_string_equal(error.message, "info: NULL: expected room for the information");
     assert_int_equal(clmgk_select_device(NULL, NULL, &error), CLMGK_ERROR_INVALID_VALUE);
-    assert_string_equal(error.message, "info is NULL");
+    assert_string_equal(error.message, "info: NULL: expected room for the information");
     assert_int_equal(clmgk_cache_get_info("", NULL, &error), CLMGK_ERROR_INVALID_VALUE);
-    assert_string_equal(error.message, "info is NULL");
+    assert_string_equal(error.message, "info: NULL: expected room for the information");
 }
 
 static clmgk_status list_and_choose(clmgk_error *error)
@@ -433,20 +433,20 @@ MACHINE_TEST(test_contexts)
     options.cache_dir = "";
 
     assert_int_equal(clmgk_context_create(NULL, &cpus[0], &options, &context, &error), CLMGK_ERROR_INVALID_VALUE);
-    assert_string_equal(error.message, "context is NULL");
+    assert_string_equal(error.message, "context: NULL: expected an OpenCL context");
     assert_int_equal(clmgk_context_create(&opencl, NULL, &options, &context, &error), CLMGK_ERROR_INVALID_VALUE);
-    assert_string_equal(error.message, "device is NULL");
+    assert_string_equal(error.message, "device: NULL: expected a device");
     assert_int_equal(clmgk_context_create(&opencl, &cpus[0], &options, NULL, &error), CLMGK_ERROR_INVALID_VALUE);
-    assert_string_equal(error.message, "out is NULL");
+    assert_string_equal(error.message, "out: NULL: expected room for the context");
     assert_int_equal(clmgk_context_create(&opencl, &gpus[2], &options, &context, &error), CLMGK_ERROR_INVALID_VALUE);
-    assert_non_null(strstr(error.message, "not one of"));
+    assert_non_null(strstr(error.message, "device: expected one of"));
     assert_int_equal(clmgk_context_create(&opencl, &gpus[0], &options, &context, &error), CLMGK_ERROR_NO_DEVICE);
     assert_non_null(strstr(error.message, "Model GPU one"));
 
     clmgk_context_options wrong = options;
     wrong.struct_size = 8;
     assert_int_equal(clmgk_context_create(&opencl, &cpus[0], &wrong, &context, &error), CLMGK_ERROR_INVALID_VALUE);
-    assert_non_null(strstr(error.message, "clmgk_context_options.struct_size is 8"));
+    assert_non_null(strstr(error.message, "options.struct_size: 8: expected"));
     wrong = options;
     wrong.allocator.release = release_memory;
     assert_int_equal(clmgk_context_create(&opencl, &cpus[0], &wrong, &context, &error), CLMGK_ERROR_INVALID_VALUE);

@@ -167,7 +167,7 @@ TH_HOST_TEST(sets_are_checked)
         /* 512 x 168 registers */
         {"row-threads=32,key-threads=16,rows=4,keys=4,features=16,values=16,splits=1", "<= 65536"},
         {"row-threads=7,key-threads=16,rows=2,keys=2,features=16,values=16,splits=1", "row-threads=7"},
-        {"lanes=8", "lanes=8"},
+        {"lanes=8", "\"lanes=8\": expected name=value with a name of \"simt\": row-threads, key-threads"},
         {"row-threads", "row-threads"},
         {"row-threads=", "row-threads="},
         {"row-threads=8x", "row-threads=8x"},

@@ -8,11 +8,13 @@
 
 /* ---- descriptor --------------------------------------------------------------------------------------------- */
 
-static clmgk_status check_absent(const clmgk_attention_desc *d, bool absent, const char *what, clmgk_error *error)
+static clmgk_status check_default(const clmgk_attention_desc *d, int64_t value, int64_t usual, const char *field,
+                                  clmgk_error *error)
 {
-    if (absent)
+    if (value == 0 || value == usual)
         return CLMGK_OK;
-    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: variant %s has none", what, clmgk_variant_name(d->variant));
+    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %" PRId64 ": expected %s%" PRId64 " with variant %s", field,
+                    value, usual != 0 ? "0 or " : "", usual, clmgk_variant_name(d->variant));
 }
 
 static clmgk_status check_heads(const char *field, int64_t heads, clmgk_error *error)
@@ -26,11 +28,11 @@ static clmgk_status check_heads(const char *field, int64_t heads, clmgk_error *e
 static clmgk_status admixture_resolve(clmgk_attention_desc *d, clmgk_error *error)
 {
     const uint32_t traits = clmgk_variant_traits(d->variant);
-    MGK_TRY(check_absent(d, d->score == CLMGK_SCORE_DEFAULT || d->score == CLMGK_SCORE_DOT, "score: gaussian", error));
-    MGK_TRY(check_absent(d, d->estep == CLMGK_ESTEP_SOFT, "estep: hard", error));
-    MGK_TRY(check_absent(d, d->prior_shape == CLMGK_PRIOR_UNIFORM, "prior_shape: an array", error));
-    MGK_TRY(check_absent(d, d->variance_shape == CLMGK_VARIANCE_NUMBER, "variance_shape: an array", error));
-    MGK_TRY(check_absent(d, d->statistics == 0, "statistics", error));
+    MGK_TRY(check_default(d, d->score, CLMGK_SCORE_DOT, "score", error));
+    MGK_TRY(check_default(d, d->estep, CLMGK_ESTEP_SOFT, "estep", error));
+    MGK_TRY(check_default(d, d->prior_shape, CLMGK_PRIOR_UNIFORM, "prior_shape", error));
+    MGK_TRY(check_default(d, d->variance_shape, CLMGK_VARIANCE_NUMBER, "variance_shape", error));
+    MGK_TRY(check_default(d, d->statistics, 0, "statistics", error));
     if (d->components == 0)
         d->components = d->heads;
     MGK_TRY(check_heads("components", d->components, error));

@@ -268,7 +268,7 @@ static clmgk_status place_splits(const mgk_attention_request *request, mgk_pass_
     args->splits = mgk_tunable_get(&plan->tunables, "splits");
     if (mgk_attention_splits_tuned(&plan->tunables) && args->splits * d->length > d->length + d->length_k)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "parameters: splits=%d: the workspace of so many would be larger than the arrays",
+                        "parameters: splits=%d: expected fewer: their workspace would be larger than the arrays",
                         args->splits);
     if (args->splits > 1) {
         const int64_t rows = args->splits * d->batch * d->heads * d->length;

@@ -129,9 +129,9 @@ static clmgk_status check_splits(const mgk_backward *x, clmgk_error *error)
 {
     const int64_t splits = x->args.splits;
     if (mgk_attention_splits_tuned(&x->plan->tunables) && splits * 4 * x->copy_floats > x->array_bytes)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "parameters: splits=%" PRId64 ": the workspace of so many would be larger than the arrays",
-                        splits);
+        return mgk_fail(
+            error, CLMGK_ERROR_UNSUPPORTED,
+            "parameters: splits=%" PRId64 ": expected fewer: their workspace would be larger than the arrays", splits);
     return CLMGK_OK;
 }
 

@@ -43,11 +43,11 @@ static clmgk_status resolve_single(clmgk_attention_desc *d, clmgk_score own, clm
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "components: %" PRId64 ": expected 1 with variant %s",
                         d->components, name);
     if (d->score != CLMGK_SCORE_DEFAULT && d->score != own)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "score: %d: expected the own score of variant %s",
-                        (int)d->score, name);
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "score: %d: expected 0 or %d with variant %s", (int)d->score,
+                        (int)own, name);
     if (d->variant == CLMGK_VARIANT_SOFTMAX && d->prior_shape != CLMGK_PRIOR_UNIFORM)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "prior_shape: %d: variant %s takes no prior",
-                        (int)d->prior_shape, name);
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "prior_shape: %d: expected 0 with variant %s, which has no prior", (int)d->prior_shape, name);
     d->components = 1;
     d->score = own;
     return CLMGK_OK;
