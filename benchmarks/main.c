@@ -279,7 +279,7 @@ static tool_exit bench(bench_run *run, tool_error *error)
 
 int main(int argc, char **argv)
 {
-    bench_run run = {0};
+    bench_run run = {.tuning = CLMGK_TUNING_INFO_INIT};
     tool_error error = {.message = ""};
     bool finished = false;
     tool_exit status = bench_parse_options(argc, argv, &run.options, &finished, &error);

@@ -127,7 +127,7 @@ static tool_exit first_calls(const bench_device *device, const bench_options *op
                              bench_case *one, bench_runner *run, tool_error *error)
 {
     const bench_manner manner = manner_of(device, options);
-    clmgk_plan_info info = {0};
+    clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
     bench_call_time time = {0, 0};
     double plan_ms = 0;
     one->first_cold_ms = one->first_warm_ms = -1;

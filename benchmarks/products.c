@@ -48,7 +48,7 @@ static tool_exit run_once(const scene *s, const way *w, double *ms, tool_error *
 
 static tool_exit make_plan(const scene *s, way *w, tool_error *error)
 {
-    clmgk_gemm_info info;
+    clmgk_gemm_info info = CLMGK_GEMM_INFO_INIT;
     const double start = tool_now_ms();
     TOOL_TRY(tool_multiplier_open(s->device, s->device->library, &s->matrices, w->name, w->parameters, &w->multiplier,
                                   error));
@@ -99,7 +99,7 @@ done:
 
 static tool_exit can_f32(const tool_device *device, size_t provider, bool *can, tool_error *error)
 {
-    clmgk_gemm_provider_info info;
+    clmgk_gemm_provider_info info = CLMGK_GEMM_PROVIDER_INFO_INIT;
     TOOL_TRY(
         tool_check_library(clmgk_gemm_provider_state(device->info.device_id, provider, &info, &error->library), error));
     *can = (info.dtypes & 1U << CLMGK_DTYPE_F32) != 0;

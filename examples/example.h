@@ -34,7 +34,7 @@ typedef struct device {
 static inline device open_device(void)
 {
     clmgk_error error = {0};
-    clmgk_device_info info;
+    clmgk_device_info info = CLMGK_DEVICE_INFO_INIT;
     cl_int code;
     TRY(clmgk_select_device(NULL, &info, &error));
     device d = {.id = info.device_id};

@@ -47,7 +47,7 @@ class device
   public:
     explicit device(const char *selector = nullptr)
     {
-        clmgk_device_info info{};
+        clmgk_device_info info = CLMGK_DEVICE_INFO_INIT;
         call(clmgk_select_device, selector, &info);
         cl_int code = CL_SUCCESS;
         context_.reset(clCreateContext(nullptr, 1, &info.device_id, nullptr, nullptr, &code));

@@ -133,6 +133,7 @@ typedef struct clmgk_attention_desc {
  * names the field, its value and the expected one. On success `resolved`, if not NULL, receives the descriptor with
  * every default filled in: axes, score, variance (sqrt(D)), and strides with `strided` = 1. It may be `desc`. Its
  * length_k is the number of keys (0, not CLMGK_NO_KEYS), and `resolved` = 1 says so to functions that take it.
+ * `resolved` is of the same version as `desc`: desc->struct_size bytes are written.
  */
 CLMGK_API clmgk_status clmgk_attention_validate(const clmgk_attention_desc *desc, clmgk_attention_desc *resolved,
                                                 clmgk_error *error);
@@ -219,6 +220,7 @@ CLMGK_API void clmgk_plan_release(clmgk_plan *plan);
 /* A plan's choices. The strings live as long as the plan. Engine, local and private memory, parameters, options and
  * kernel belong to a pass's main kernel. */
 typedef struct clmgk_plan_info {
+    size_t struct_size;  /* sizeof(clmgk_plan_info); CLMGK_PLAN_INFO_INIT sets it */
     clmgk_engine engine; /* of the forward pass */
     clmgk_program_origin origin;
     double compile_ms;        /* time spent on loading or compiling the programs */
@@ -247,7 +249,9 @@ typedef struct clmgk_plan_info {
     uint64_t backward_driver_private_bytes;
 } clmgk_plan_info;
 
-/* Fills `info`. Fails only on NULL arguments (INVALID_VALUE). */
+#define CLMGK_PLAN_INFO_INIT CLMGK_INIT(clmgk_plan_info)
+
+/* Fills `info`. Fails only on NULL arguments and on its struct_size (INVALID_VALUE). */
 CLMGK_API clmgk_status clmgk_plan_get_info(const clmgk_plan *plan, clmgk_plan_info *info, clmgk_error *error);
 
 /* Bytes of workspace that suffice for an enqueue of any pass. 0: none is needed, leave clmgk_attention_args.workspace
@@ -320,7 +324,7 @@ CLMGK_API clmgk_buffer *clmgk_array_buffer(clmgk_attention_args *args, clmgk_arr
 /*
  * Of an array of a resolved descriptor: its shape; its number of elements (INT64_MAX on overflow; 0: the descriptor
  * does not use the array); bytes of an element; whether a call of a pass takes the array. For a value outside the
- * enumeration: rank 0, 0, 0, ABSENT. PARTS_O and PARTS_LSE have the shape of one part.
+ * enumeration, and without a descriptor: rank 0, 0, 0, ABSENT. PARTS_O and PARTS_LSE have the shape of one part.
  */
 CLMGK_API clmgk_shape clmgk_array_shape(const clmgk_attention_desc *resolved, clmgk_array array);
 CLMGK_API int64_t clmgk_array_count(const clmgk_attention_desc *resolved, clmgk_array array);

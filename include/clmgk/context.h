@@ -86,6 +86,7 @@ typedef enum clmgk_device_class {
 } clmgk_device_class;
 
 typedef struct clmgk_device_info {
+    size_t struct_size; /* sizeof(clmgk_device_info); CLMGK_DEVICE_INFO_INIT sets it */
     cl_platform_id platform_id;
     cl_device_id device_id;
     uint32_t platform_index; /* PLATFORM of the selector PLATFORM:DEVICE: position in clGetPlatformIDs */
@@ -109,10 +110,12 @@ typedef struct clmgk_device_info {
     char architecture[64];
 } clmgk_device_info;
 
+#define CLMGK_DEVICE_INFO_INIT CLMGK_INIT(clmgk_device_info)
+
 /*
  * Lists the usable devices of every platform, in the order of clGetPlatformIDs; platforms without devices are
  * skipped. Writes at most `capacity` entries to `infos` (NULL if capacity is 0) and the full number to `count`: 0, not
- * an error, without any platform.
+ * an error, without any platform. infos[0].struct_size must be set, and is the size of every element.
  */
 CLMGK_API clmgk_status clmgk_list_devices(clmgk_device_info *infos, size_t capacity, size_t *count, clmgk_error *error);
 
@@ -173,10 +176,13 @@ CLMGK_API clmgk_status clmgk_cache_get_keeper(const char *cache_dir, cl_device_i
 
 /* The program cache on disk. Not used by devices whose driver keeps programs. */
 typedef struct clmgk_cache_info {
-    char path[1024]; /* the folder; empty: no files */
+    size_t struct_size; /* sizeof(clmgk_cache_info); CLMGK_CACHE_INFO_INIT sets it */
+    char path[1024];    /* the folder; empty: no files */
     uint64_t bytes;
     uint64_t entries;
 } clmgk_cache_info;
+
+#define CLMGK_CACHE_INFO_INIT CLMGK_INIT(clmgk_cache_info)
 
 /* Location and size of the program cache. `cache_dir` as in clmgk_context_options. */
 CLMGK_API clmgk_status clmgk_cache_get_info(const char *cache_dir, clmgk_cache_info *info, clmgk_error *error);

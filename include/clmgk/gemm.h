@@ -65,7 +65,7 @@ typedef struct clmgk_gemm_desc {
 
 /* Checks a descriptor; needs no device. OK, or INVALID_VALUE, INVALID_SHAPE, OVERFLOW with a message that names the
  * field, its value and the expected one. On success `resolved`, if not NULL, receives the descriptor with every default
- * filled in. It may be `desc`. */
+ * filled in; desc->struct_size bytes are written. It may be `desc`. */
 CLMGK_API clmgk_status clmgk_gemm_validate(const clmgk_gemm_desc *desc, clmgk_gemm_desc *resolved, clmgk_error *error);
 
 /* ---- providers ------------------------------------------------------------------------------------------------ */
@@ -74,10 +74,13 @@ CLMGK_API clmgk_status clmgk_gemm_validate(const clmgk_gemm_desc *desc, clmgk_ge
 CLMGK_API const char *clmgk_gemm_provider(size_t index);
 
 typedef struct clmgk_gemm_provider_info {
+    size_t struct_size; /* sizeof(clmgk_gemm_provider_info); CLMGK_GEMM_PROVIDER_INFO_INIT sets it */
     const char *name;
     uint32_t dtypes;  /* set of 1 << clmgk_dtype that it can multiply on the device; 0: none */
     char reason[256]; /* why dtypes are missing; empty if none is */
 } clmgk_gemm_provider_info;
+
+#define CLMGK_GEMM_PROVIDER_INFO_INIT CLMGK_INIT(clmgk_gemm_provider_info)
 
 /* The abilities of provider number `index` on a device. INVALID_VALUE: no such provider or device. */
 CLMGK_API clmgk_status clmgk_gemm_provider_state(cl_device_id device, size_t index, clmgk_gemm_provider_info *info,
@@ -127,6 +130,7 @@ CLMGK_API void clmgk_gemm_plan_release(clmgk_gemm_plan *plan);
 
 /* A plan's choices. The strings live as long as the plan. */
 typedef struct clmgk_gemm_info {
+    size_t struct_size;         /* sizeof(clmgk_gemm_info); CLMGK_GEMM_INFO_INIT sets it */
     const char *provider;       /* as in clmgk_gemm_provider; "none" for an empty product */
     clmgk_tuning_source tuning; /* of provider and parameters */
     const char *parameters;     /* "": the provider's own */
@@ -137,7 +141,9 @@ typedef struct clmgk_gemm_info {
     int32_t cached;             /* 1: nothing to compile, or the driver keeps the compiled programs */
 } clmgk_gemm_info;
 
-/* Fills `info`. Fails only on NULL arguments (INVALID_VALUE). */
+#define CLMGK_GEMM_INFO_INIT CLMGK_INIT(clmgk_gemm_info)
+
+/* Fills `info`. Fails only on NULL arguments and on its struct_size (INVALID_VALUE). */
 CLMGK_API clmgk_status clmgk_gemm_plan_get_info(const clmgk_gemm_plan *plan, clmgk_gemm_info *info, clmgk_error *error);
 
 /* Bytes of workspace that an enqueue of the plan needs; 0 for a NULL plan. At most a copy of A, B and C with their

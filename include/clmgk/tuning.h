@@ -40,6 +40,7 @@ CLMGK_API const char *clmgk_tuning_source_name(clmgk_tuning_source source);
 #define CLMGK_TUNABLE_VALUES 16
 
 typedef struct clmgk_tunable {
+    size_t struct_size;                   /* sizeof(clmgk_tunable); CLMGK_TUNABLE_INIT sets it */
     const char *name;                     /* as in clmgk_plan_options.parameters */
     const char *meaning;                  /* a few words */
     int32_t values[CLMGK_TUNABLE_VALUES]; /* legal values, ascending */
@@ -48,6 +49,8 @@ typedef struct clmgk_tunable {
     int32_t gpu_default;
 } clmgk_tunable;
 
+#define CLMGK_TUNABLE_INIT CLMGK_INIT(clmgk_tunable)
+
 /* Name of table number `index`: "lane" and "simt" for attention's engines, "lane-admixture" and "simt-admixture" for
  * the engines in the admixture family, "clblast-..." for kernels of CLBlast; NULL past the last. */
 CLMGK_API const char *clmgk_tunable_table(size_t index);
@@ -55,7 +58,8 @@ CLMGK_API const char *clmgk_tunable_table(size_t index);
 /* Name of the table of an engine's parameters for a variant; NULL: no such variant, or engine AUTO. */
 CLMGK_API const char *clmgk_tunable_table_of(clmgk_variant variant, clmgk_engine engine);
 
-/* The tunables of a table: at most `capacity` of them, the full number in *count. INVALID_VALUE: no such table. */
+/* The tunables of a table: at most `capacity` of them (tunables[0].struct_size must be set), the full number in *count.
+ * INVALID_VALUE: no such table. */
 CLMGK_API clmgk_status clmgk_tunable_list(const char *table, clmgk_tunable *tunables, size_t capacity, size_t *count,
                                           clmgk_error *error);
 
@@ -99,6 +103,7 @@ CLMGK_API clmgk_status clmgk_tuning_store(clmgk_context *context, const char *ca
 
 /* An entry of the cache. */
 typedef struct clmgk_tuning_entry {
+    size_t struct_size; /* sizeof(clmgk_tuning_entry); CLMGK_TUNING_ENTRY_INIT sets it */
     char device[256];
     char platform[128];
     char driver[128];
@@ -117,8 +122,11 @@ typedef struct clmgk_tuning_entry {
     clmgk_tuning_source source; /* BUCKET (NEAREST for nearby buckets), DEVICE or ARCHITECTURE; CLASS: not allowed */
 } clmgk_tuning_entry;
 
+#define CLMGK_TUNING_ENTRY_INIT CLMGK_INIT(clmgk_tuning_entry)
+
 /*
- * The entries of file and library: at most `capacity` of them (NULL if 0), the full number in *count. `device` NULL:
+ * The entries of file and library: at most `capacity` of them (NULL if 0; entries[0].struct_size must be set), the full
+ * number in *count. `device` NULL:
  * entries of all devices, each as its own device would use it. Else all entries that plans on the device may use, by
  * the plans' own rule, and entries under its name that plans may not use, with the reason.
  */
@@ -126,12 +134,15 @@ CLMGK_API clmgk_status clmgk_tuning_list(const char *cache_dir, cl_device_id dev
                                          size_t capacity, size_t *count, clmgk_error *error);
 
 typedef struct clmgk_tuning_info {
-    char path[1024]; /* the folder; empty: no files */
-    uint64_t bytes;  /* of tuning.txt */
+    size_t struct_size; /* sizeof(clmgk_tuning_info); CLMGK_TUNING_INFO_INIT sets it */
+    char path[1024];    /* the folder; empty: no files */
+    uint64_t bytes;     /* of tuning.txt */
     uint64_t entries;
     uint64_t damaged;  /* number of invalid lines, which are skipped */
     char message[256]; /* the first invalid line, with the reason; empty if there is none */
 } clmgk_tuning_info;
+
+#define CLMGK_TUNING_INFO_INIT CLMGK_INIT(clmgk_tuning_info)
 
 /* Location and contents of the tuning cache's file. A missing file is an empty cache. */
 CLMGK_API clmgk_status clmgk_tuning_get_info(const char *cache_dir, clmgk_tuning_info *info, clmgk_error *error);

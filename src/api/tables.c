@@ -81,13 +81,14 @@ clmgk_status clmgk_tunable_list(const char *table, clmgk_tunable *tunables, size
                                 clmgk_error *error)
 {
     mgk_tunables found;
-    if (count == NULL || (tunables == NULL && capacity > 0))
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected room for the result",
-                        count == NULL ? "count" : "tunables");
+    if (count == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "count: NULL: expected room for the number");
+    if (capacity > 0)
+        MGK_TRY(mgk_struct_room(tunables, "tunables", MGK_SIZE_WITH(clmgk_tunable, gpu_default), error));
     MGK_TRY(need_table(table, &found, error));
     *count = mgk_tunables_count(&found);
     for (size_t i = 0; i < *count && i < capacity; ++i)
-        tunables[i] = mgk_tunables_at(&found, i)->shown;
+        mgk_struct_write(tunables, i, &mgk_tunables_at(&found, i)->shown, sizeof(clmgk_tunable));
     return CLMGK_OK;
 }
 

@@ -40,7 +40,7 @@ static clmgk_status check_tuned(clmgk_context *context, const clmgk_attention_de
         return fail_null("tuned", "an engine and its parameters", error);
     if (!forward && tuned_pass != CLMGK_TUNED_BACKWARD)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "pass: %d: expected a clmgk_tuned_pass", (int)tuned_pass);
-    MGK_TRY(clmgk_attention_validate(given, &desc, error));
+    MGK_TRY(mgk_attention_resolve(given, &desc, error));
     if (!forward && desc.gradients == 0 && desc.statistics == 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
                         "pass: backward: expected a descriptor with gradients or statistics");
@@ -167,8 +167,11 @@ static clmgk_status show_entries(const mgk_tuning_set *set, const mgk_tuning_dev
         const mgk_tuning_device *const other = &set->devices[entry->device];
         if (facts != NULL && !same_name(other, facts) && mgk_tuning_serves(set, entry, facts) == CLMGK_TUNING_CLASS)
             continue;
-        if (*count < capacity)
-            MGK_TRY(show_entry(set, entry, facts != NULL ? facts : other, &entries[*count], error));
+        if (*count < capacity) {
+            clmgk_tuning_entry shown;
+            MGK_TRY(show_entry(set, entry, facts != NULL ? facts : other, &shown, error));
+            mgk_struct_write(entries, *count, &shown, sizeof(shown));
+        }
         ++*count;
     }
     return CLMGK_OK;
@@ -182,8 +185,8 @@ clmgk_status clmgk_tuning_list(const char *cache_dir, cl_device_id device, clmgk
     mgk_tuning_device facts;
     if (count == NULL)
         return fail_null("count", "room for the number", error);
-    if (entries == NULL && capacity > 0)
-        return fail_null("entries", "room for the entries", error);
+    if (capacity > 0)
+        MGK_TRY(mgk_struct_room(entries, "entries", MGK_SIZE_WITH(clmgk_tuning_entry, source), error));
     MGK_TRY(describe_device(device, &facts, error));
     MGK_TRY(open_cache(cache_dir, &path, &tuning, error));
     size_t found = 0;
@@ -199,19 +202,20 @@ clmgk_status clmgk_tuning_get_info(const char *cache_dir, clmgk_tuning_info *inf
 {
     char *path = NULL;
     mgk_tuning *tuning = NULL;
-    if (info == NULL)
-        return fail_null("info", "room for the information", error);
+    clmgk_tuning_info found;
+    MGK_TRY(mgk_struct_room(info, "info", MGK_SIZE_WITH(clmgk_tuning_info, message), error));
     MGK_TRY(open_cache(cache_dir, &path, &tuning, error));
     clmgk_status status = CLMGK_OK;
-    if (path != NULL && strlen(path) >= sizeof(info->path)) {
+    if (path != NULL && strlen(path) >= sizeof(found.path)) {
         status = mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "cache_dir: a path of %zu bytes: expected less than %zu",
-                          strlen(path), sizeof(info->path));
+                          strlen(path), sizeof(found.path));
     } else {
-        *info = (clmgk_tuning_info){.bytes = tuning->bytes, .damaged = tuning->reading.damaged};
-        copy_text(info->path, sizeof(info->path), path != NULL ? path : "");
-        copy_text(info->message, sizeof(info->message), tuning->reading.message);
+        found = (clmgk_tuning_info){.bytes = tuning->bytes, .damaged = tuning->reading.damaged};
+        copy_text(found.path, sizeof(found.path), path != NULL ? path : "");
+        copy_text(found.message, sizeof(found.message), tuning->reading.message);
         for (size_t i = 0; i < tuning->set.count; ++i)
-            info->entries += !tuning->set.entries[i].shipped;
+            found.entries += !tuning->set.entries[i].shipped;
+        mgk_struct_write(info, 0, &found, sizeof(found));
     }
     close_cache(path, tuning);
     return status;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Validation of descriptors, and their defaults. */
-#include "attention/core/family.h"
+#include "attention/plan.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -8,9 +8,6 @@
 
 /* Kernels index rows and keys by 32-bit integers with room for tiles and diagonals. */
 #define MAX_AXIS (INT64_C(1) << 30)
-
-/* The first version's size. */
-enum { LEAST_DESC_SIZE = offsetof(clmgk_attention_desc, use_window) };
 
 static clmgk_status check_enums(const clmgk_attention_desc *d, clmgk_error *error)
 {
@@ -392,13 +389,12 @@ static clmgk_status check_extents(const clmgk_attention_desc *d, clmgk_error *er
     return CLMGK_OK;
 }
 
-clmgk_status clmgk_attention_validate(const clmgk_attention_desc *desc, clmgk_attention_desc *resolved,
-                                      clmgk_error *error)
+clmgk_status mgk_attention_resolve(const clmgk_attention_desc *desc, clmgk_attention_desc *resolved, clmgk_error *error)
 {
     if (desc == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "desc: NULL: expected a descriptor");
     clmgk_attention_desc d;
-    MGK_TRY(mgk_struct_read(desc, "desc", LEAST_DESC_SIZE, &d, sizeof(d), error));
+    MGK_TRY(mgk_struct_read(desc, "desc", MGK_LEAST_DESC_SIZE, &d, sizeof(d), error));
     d.struct_size = sizeof(d);
     MGK_TRY(check_enums(&d, error));
     MGK_TRY(check_foreign_fields(&d, error));
@@ -416,7 +412,18 @@ clmgk_status clmgk_attention_validate(const clmgk_attention_desc *desc, clmgk_at
     MGK_TRY(check_outputs(&d, error));
     MGK_TRY(resolve_layouts(&d, error));
     MGK_TRY(check_extents(&d, error));
-    if (resolved != NULL)
-        *resolved = d;
+    *resolved = d;
+    return CLMGK_OK;
+}
+
+clmgk_status clmgk_attention_validate(const clmgk_attention_desc *desc, clmgk_attention_desc *resolved,
+                                      clmgk_error *error)
+{
+    clmgk_attention_desc d;
+    MGK_TRY(mgk_attention_resolve(desc, &d, error));
+    if (resolved == NULL)
+        return CLMGK_OK;
+    resolved->struct_size = desc->struct_size;
+    mgk_struct_write(resolved, 0, &d, sizeof(d));
     return CLMGK_OK;
 }

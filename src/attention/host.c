@@ -61,8 +61,8 @@ static void *pointer_of(const clmgk_host_args *args, clmgk_array array)
 static clmgk_status check_pointer(host_call *call, clmgk_array array, clmgk_error *error)
 {
     const clmgk_attention_desc *const desc = &call->desc;
-    const clmgk_presence presence = clmgk_array_presence(desc, call->pass, array);
-    const size_t element = clmgk_array_element_size(desc, array);
+    const clmgk_presence presence = mgk_array_presence(desc, call->pass, array);
+    const size_t element = mgk_array_element_size(desc, array);
     void *const pointer = pointer_of(&call->args, array);
     int64_t extent = 0;
     if (!mgk_array_extent(desc, array, &extent) || (extent > 0 && (uint64_t)extent > SIZE_MAX / element))
@@ -135,7 +135,7 @@ static clmgk_status check_floats(const host_call *call, clmgk_array array, clmgk
     };
     const clmgk_values values = clmgk_array_get_info(array)->values;
     const float *const numbers = call->pointer[array];
-    const int64_t count = values == CLMGK_VALUES_ANY ? 0 : clmgk_array_count(&call->desc, array);
+    const int64_t count = values == CLMGK_VALUES_ANY ? 0 : mgk_array_count(&call->desc, array);
     for (int64_t i = 0; i < count; ++i)
         if (!holds(values, numbers[i]))
             return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s[%" PRId64 "]: %g: expected %s", mgk_array_name(array),
@@ -164,7 +164,7 @@ static clmgk_status check_values(const host_call *call, clmgk_array array, clmgk
 
 static clmgk_status open_device(host_call *call, const char *selector, clmgk_error *error)
 {
-    clmgk_device_info info;
+    clmgk_device_info info = CLMGK_DEVICE_INFO_INIT;
     MGK_TRY(clmgk_select_device(selector, &info, error));
     cl_int code = CL_SUCCESS;
     call->cl = clCreateContext(NULL, 1, &info.device_id, NULL, NULL, &code);
@@ -242,7 +242,7 @@ static clmgk_status host_begin(host_call *call, clmgk_pass pass, const clmgk_att
 {
     if (args == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "args: NULL: expected the call's arrays");
-    MGK_TRY(clmgk_attention_validate(desc, &call->desc, error));
+    MGK_TRY(mgk_attention_resolve(desc, &call->desc, error));
     MGK_TRY(mgk_struct_read(args, "args", sizeof(call->args), &call->args, sizeof(call->args), error));
     if (pass == CLMGK_PASS_BACKWARD && call->desc.gradients == 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "gradients: 0: expected a set of clmgk_gradient");

@@ -308,12 +308,12 @@ static void list_arrays(clmgk_plan *plan)
 {
     for (int i = 0; i < CLMGK_ARRAYS; ++i) {
         mgk_plan_array *const line = &plan->array[i];
-        const clmgk_shape shape = clmgk_array_shape(&plan->desc, (clmgk_array)i);
-        line->element = clmgk_array_element_size(&plan->desc, (clmgk_array)i);
+        const clmgk_shape shape = mgk_array_used_shape(&plan->desc, (clmgk_array)i);
+        line->element = mgk_array_element_size(&plan->desc, (clmgk_array)i);
         line->extent =
             shape.rank > 0 ? mgk_extent_of(shape.rank, shape.size, shape.stride, line->element) : mgk_extent_dense(0);
         for (int pass = 0; pass < CLMGK_PASSES; ++pass)
-            line->presence[pass] = clmgk_array_presence(&plan->desc, (clmgk_pass)pass, (clmgk_array)i);
+            line->presence[pass] = mgk_array_presence(&plan->desc, (clmgk_pass)pass, (clmgk_array)i);
     }
 }
 
@@ -340,7 +340,7 @@ clmgk_status clmgk_plan_create(clmgk_context *context, const clmgk_attention_des
                         context == NULL ? "a context" : "room for the plan");
     clmgk_attention_desc resolved;
     clmgk_plan_options chosen;
-    MGK_TRY(clmgk_attention_validate(desc, &resolved, error));
+    MGK_TRY(mgk_attention_resolve(desc, &resolved, error));
     MGK_TRY(mgk_plan_read_options(options, &chosen, error));
 
     clmgk_plan *plan = mgk_alloc(&context->allocator, 1, sizeof(*plan));
@@ -372,10 +372,10 @@ void clmgk_plan_release(clmgk_plan *plan)
 
 clmgk_status clmgk_plan_get_info(const clmgk_plan *plan, clmgk_plan_info *info, clmgk_error *error)
 {
-    if (plan == NULL || info == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected %s", plan == NULL ? "plan" : "info",
-                        plan == NULL ? "a plan" : "room for the information");
-    *info = plan->info;
+    if (plan == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "plan: NULL: expected a plan");
+    MGK_TRY(mgk_struct_room(info, "info", MGK_SIZE_WITH(clmgk_plan_info, backward_driver_private_bytes), error));
+    mgk_struct_write(info, 0, &plan->info, sizeof(plan->info));
     return CLMGK_OK;
 }
 

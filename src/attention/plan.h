@@ -36,6 +36,10 @@ struct clmgk_plan {
 /* The caller's options, checked; their strings stay the caller's. NULL: the defaults. */
 clmgk_status mgk_plan_read_options(const clmgk_plan_options *options, clmgk_plan_options *read, clmgk_error *error);
 
+/* clmgk_attention_validate for a `resolved` of this version, whatever the size of `desc`. */
+clmgk_status mgk_attention_resolve(const clmgk_attention_desc *desc, clmgk_attention_desc *resolved,
+                                   clmgk_error *error);
+
 /* The tuning bucket of a resolved descriptor. The statistics use the backward pass's. */
 mgk_tuning_key mgk_attention_key(const clmgk_attention_desc *desc, clmgk_pass pass);
 

@@ -69,7 +69,7 @@ static clmgk_status copy_descs(clmgk_warm_up *job, const clmgk_attention_desc *c
 {
     for (size_t i = 0; i < job->count; ++i) {
         clmgk_error failure = {.status = CLMGK_OK};
-        const clmgk_status status = clmgk_attention_validate(descs[i], &job->items[i].desc, &failure);
+        const clmgk_status status = mgk_attention_resolve(descs[i], &job->items[i].desc, &failure);
         if (status != CLMGK_OK)
             return mgk_fail(error, status, "descs[%zu]: %s", i, failure.message);
     }

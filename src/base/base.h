@@ -86,6 +86,17 @@ char *mgk_strdup(const clmgk_allocator *allocator, const char *string);
 clmgk_status mgk_struct_read(const void *source, const char *name, size_t least, void *target, size_t size,
                              clmgk_error *error);
 
+/* Bytes of a structure up to and with a field: the size of a version that ended with it. */
+#define MGK_SIZE_WITH(type, field) (offsetof(type, field) + sizeof(((type *)NULL)->field))
+
+/* Checks an output structure of the caller, or the first of a list: INVALID_VALUE, with `name` in the message, if it is
+ * NULL or its struct_size is smaller than `least` (the first version's size) or absurd. */
+clmgk_status mgk_struct_room(const void *target, const char *name, size_t least, clmgk_error *error);
+
+/* Copies the structure `source` of `size` bytes to element `index` of a list of the caller's (0: or a single one), as
+ * far as the first element's struct_size goes; fields that only the caller knows become zero. */
+void mgk_struct_write(void *target, size_t index, const void *source, size_t size);
+
 /* ---- arithmetic that reports overflow --------------------------------------------------------------------- */
 
 /* Product and sum of non-negative numbers; false on overflow (then *out is not written). */

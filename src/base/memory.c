@@ -110,14 +110,26 @@ void mgk_text_free(mgk_text *text)
 
 enum { MAX_STRUCT_BYTES = 4096 }; /* more than any version will need: a larger struct_size is uninitialised memory */
 
+static size_t size_of_struct(const void *structure)
+{
+    size_t size;
+    memcpy(&size, structure, sizeof(size));
+    return size;
+}
+
+static clmgk_status check_struct_size(size_t size, const char *name, size_t least, clmgk_error *error)
+{
+    if (size >= least && size <= MAX_STRUCT_BYTES)
+        return CLMGK_OK;
+    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                    "%s.struct_size: %zu: expected at least %zu (CLMGK_..._INIT sets it)", name, size, least);
+}
+
 clmgk_status mgk_struct_read(const void *source, const char *name, size_t least, void *target, size_t size,
                              clmgk_error *error)
 {
-    size_t given;
-    memcpy(&given, source, sizeof(given));
-    if (given < least || given > MAX_STRUCT_BYTES)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s.struct_size: %zu: expected %zu (CLMGK_..._INIT sets it)",
-                        name, given, size);
+    const size_t given = size_of_struct(source);
+    MGK_TRY(check_struct_size(given, name, least, error));
 
     const unsigned char *const bytes = source;
     for (size_t i = size; i < given; ++i) {
@@ -130,6 +142,23 @@ clmgk_status mgk_struct_read(const void *source, const char *name, size_t least,
     memcpy(target, source, given < size ? given : size);
     memcpy(target, &size, sizeof(size));
     return CLMGK_OK;
+}
+
+clmgk_status mgk_struct_room(const void *target, const char *name, size_t least, clmgk_error *error)
+{
+    if (target == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected room for the result", name);
+    return check_struct_size(size_of_struct(target), name, least, error);
+}
+
+void mgk_struct_write(void *target, size_t index, const void *source, size_t size)
+{
+    const size_t room = size_of_struct(target);
+    unsigned char *const element = (unsigned char *)target + index * room;
+    const size_t known = room < size ? room : size;
+    memcpy(element, source, known);
+    memset(element + known, 0, room - known);
+    memcpy(element, &room, sizeof(room));
 }
 
 bool mgk_mul_i64(int64_t a, int64_t b, int64_t *out)

@@ -189,6 +189,9 @@ void clmgk_context_release(clmgk_context *context)
     free_context(context);
 }
 
+/* The first version's size. */
+enum { LEAST_CACHE_INFO_SIZE = MGK_SIZE_WITH(clmgk_cache_info, entries) };
+
 /* `option`: gave the path, for the message. */
 static clmgk_status measure(const mgk_cache *cache, const char *option, clmgk_cache_info *info, clmgk_error *error)
 {
@@ -200,15 +203,14 @@ static clmgk_status measure(const mgk_cache *cache, const char *option, clmgk_ca
     if (cache->path != NULL)
         memcpy(found.path, cache->path, length + 1);
     MGK_TRY(mgk_cache_measure(cache, &found.bytes, &found.entries, error));
-    *info = found;
+    mgk_struct_write(info, 0, &found, sizeof(found));
     return CLMGK_OK;
 }
 
 clmgk_status clmgk_cache_get_info(const char *cache_dir, clmgk_cache_info *info, clmgk_error *error)
 {
     char *path = NULL;
-    if (info == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "info: NULL: expected room for the information");
+    MGK_TRY(mgk_struct_room(info, "info", LEAST_CACHE_INFO_SIZE, error));
     MGK_TRY(mgk_cache_path(NULL, cache_dir, &path, error));
     const mgk_cache cache = {.path = path};
     const clmgk_status status = measure(&cache, "cache_dir", info, error);
@@ -218,8 +220,7 @@ clmgk_status clmgk_cache_get_info(const char *cache_dir, clmgk_cache_info *info,
 
 clmgk_status clmgk_program_dir_get_info(const char *program_dir, clmgk_cache_info *info, clmgk_error *error)
 {
-    if (info == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "info: NULL: expected room for the information");
+    MGK_TRY(mgk_struct_room(info, "info", LEAST_CACHE_INFO_SIZE, error));
     const mgk_cache folder = {.path = chosen_folder(program_dir, PROGRAM_DIR_VARIABLE), .shipped = true};
     return measure(&folder, "program_dir", info, error);
 }

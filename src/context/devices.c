@@ -55,15 +55,19 @@ static clmgk_status list_devices(device_list *list, clmgk_error *error)
     return status;
 }
 
+/* The first version's size. */
+enum { LEAST_INFO_SIZE = MGK_SIZE_WITH(clmgk_device_info, architecture) };
+
 clmgk_status clmgk_list_devices(clmgk_device_info *infos, size_t capacity, size_t *count, clmgk_error *error)
 {
     device_list list;
-    if (count == NULL || (infos == NULL && capacity > 0))
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected room for %s",
-                        count == NULL ? "count" : "infos", count == NULL ? "the number" : "as many as capacity");
+    if (count == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "count: NULL: expected room for the number");
+    if (capacity > 0)
+        MGK_TRY(mgk_struct_room(infos, "infos", LEAST_INFO_SIZE, error));
     MGK_TRY(list_devices(&list, error));
     for (size_t i = 0; i < list.count && i < capacity; ++i)
-        infos[i] = list.devices[i].info;
+        mgk_struct_write(infos, i, &list.devices[i].info, sizeof(list.devices[i].info));
     *count = list.count;
     mgk_free(NULL, list.devices);
     return CLMGK_OK;
@@ -72,11 +76,11 @@ clmgk_status clmgk_list_devices(clmgk_device_info *infos, size_t capacity, size_
 clmgk_status clmgk_get_device_info(cl_device_id device, clmgk_device_info *info, clmgk_error *error)
 {
     mgk_device_facts facts;
-    if (device == NULL || info == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected %s", device == NULL ? "device" : "info",
-                        device == NULL ? "a device" : "room for the information");
+    if (device == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "device: NULL: expected a device");
+    MGK_TRY(mgk_struct_room(info, "info", LEAST_INFO_SIZE, error));
     MGK_TRY(mgk_device_get_facts(device, &facts, error));
-    *info = facts.info;
+    mgk_struct_write(info, 0, &facts.info, sizeof(facts.info));
     return CLMGK_OK;
 }
 
@@ -158,7 +162,8 @@ static clmgk_status fail_choice(const device_list *list, const device_choice *ch
     return status;
 }
 
-static clmgk_status choose(const device_list *list, const char *selector, clmgk_device_info *info, clmgk_error *error)
+static clmgk_status choose(const device_list *list, const char *selector, const clmgk_device_info **info,
+                           clmgk_error *error)
 {
     const device_choice choice = read_choice(selector);
     const mgk_device_facts *match = NULL;
@@ -171,7 +176,7 @@ static clmgk_status choose(const device_list *list, const char *selector, clmgk_
     }
     if (match == NULL || count > 1)
         return fail_choice(list, &choice, count, error);
-    *info = match->info;
+    *info = &match->info;
     return CLMGK_OK;
 }
 
@@ -192,17 +197,19 @@ clmgk_status clmgk_select_device(const char *selector, clmgk_device_info *info, 
     const bool given = selector != NULL && selector[0] != '\0';
     const char *const wanted = given ? selector : mgk_environment("CLMGK_DEVICE");
     device_list list;
-    if (info == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "info: NULL: expected room for the information");
+    const clmgk_device_info *chosen = NULL;
+    MGK_TRY(mgk_struct_room(info, "info", LEAST_INFO_SIZE, error));
     MGK_TRY(list_devices(&list, error));
 
     clmgk_status status = CLMGK_OK;
     if (list.devices == NULL)
         status = mgk_fail(error, CLMGK_ERROR_NO_DEVICE, "no usable OpenCL device on any platform");
     else if (wanted != NULL && wanted[0] != '\0')
-        status = choose(&list, wanted, info, error);
+        status = choose(&list, wanted, &chosen, error);
     else
-        *info = *default_device(&list);
+        chosen = default_device(&list);
+    if (status == CLMGK_OK)
+        mgk_struct_write(info, 0, chosen, sizeof(*chosen));
     mgk_free(NULL, list.devices);
     return status;
 }

@@ -132,7 +132,7 @@ static clmgk_status check_disjoint(const clmgk_gemm_desc *desc, clmgk_error *err
                                       c.stride, single, desc->batch);
 }
 
-clmgk_status clmgk_gemm_validate(const clmgk_gemm_desc *desc, clmgk_gemm_desc *resolved, clmgk_error *error)
+clmgk_status mgk_gemm_resolve(const clmgk_gemm_desc *desc, clmgk_gemm_desc *resolved, clmgk_error *error)
 {
     if (desc == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "desc: NULL: expected a descriptor");
@@ -145,7 +145,17 @@ clmgk_status clmgk_gemm_validate(const clmgk_gemm_desc *desc, clmgk_gemm_desc *r
     MGK_TRY(resolve_matrix("b", mgk_gemm_b(&full), &full, &full.ldb, &full.stride_b, full.broadcast_b, error));
     MGK_TRY(resolve_matrix("c", mgk_gemm_c(&full), &full, &full.ldc, &full.stride_c, 0, error));
     MGK_TRY(check_disjoint(&full, error));
-    if (resolved != NULL)
-        *resolved = full;
+    *resolved = full;
+    return CLMGK_OK;
+}
+
+clmgk_status clmgk_gemm_validate(const clmgk_gemm_desc *desc, clmgk_gemm_desc *resolved, clmgk_error *error)
+{
+    clmgk_gemm_desc full;
+    MGK_TRY(mgk_gemm_resolve(desc, &full, error));
+    if (resolved == NULL)
+        return CLMGK_OK;
+    resolved->struct_size = desc->struct_size;
+    mgk_struct_write(resolved, 0, &full, sizeof(full));
     return CLMGK_OK;
 }

@@ -77,6 +77,9 @@ typedef struct mgk_gemm_matrix {
     int64_t stride;
 } mgk_gemm_matrix;
 
+/* clmgk_gemm_validate for a `resolved` of this version, whatever the size of `desc`. */
+clmgk_status mgk_gemm_resolve(const clmgk_gemm_desc *desc, clmgk_gemm_desc *resolved, clmgk_error *error);
+
 /* Of a resolved descriptor. */
 mgk_gemm_matrix mgk_gemm_a(const clmgk_gemm_desc *desc);
 mgk_gemm_matrix mgk_gemm_b(const clmgk_gemm_desc *desc);

@@ -208,7 +208,7 @@ clmgk_status clmgk_gemm_plan_create(clmgk_context *context, const clmgk_gemm_des
     clmgk_gemm_desc resolved;
     clmgk_gemm_options chosen;
     const mgk_gemm_provider *provider = NULL;
-    MGK_TRY(clmgk_gemm_validate(desc, &resolved, error));
+    MGK_TRY(mgk_gemm_resolve(desc, &resolved, error));
     MGK_TRY(read_options(options, &chosen, &provider, error));
 
     clmgk_gemm_plan *const plan = mgk_alloc(&context->allocator, 1, sizeof(*plan));
@@ -246,10 +246,10 @@ void clmgk_gemm_plan_release(clmgk_gemm_plan *plan)
 
 clmgk_status clmgk_gemm_plan_get_info(const clmgk_gemm_plan *plan, clmgk_gemm_info *info, clmgk_error *error)
 {
-    if (plan == NULL || info == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected %s", plan == NULL ? "plan" : "info",
-                        plan == NULL ? "a plan" : "room for the information");
-    *info = plan->info;
+    if (plan == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "plan: NULL: expected a plan");
+    MGK_TRY(mgk_struct_room(info, "info", MGK_SIZE_WITH(clmgk_gemm_info, cached), error));
+    mgk_struct_write(info, 0, &plan->info, sizeof(plan->info));
     return CLMGK_OK;
 }
 

@@ -24,8 +24,7 @@ clmgk_status clmgk_gemm_provider_state(cl_device_id device, size_t index, clmgk_
                                        clmgk_error *error)
 {
     mgk_device_facts facts;
-    if (info == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "info: NULL: expected room for the information");
+    MGK_TRY(mgk_struct_room(info, "info", MGK_SIZE_WITH(clmgk_gemm_provider_info, reason), error));
     if (index >= MGK_COUNT(mgk_gemm_providers))
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "index: %zu: expected less than %zu", index,
                         MGK_COUNT(mgk_gemm_providers));
@@ -43,6 +42,6 @@ clmgk_status clmgk_gemm_provider_state(cl_device_id device, size_t index, clmgk_
         else if (found.reason[0] == '\0') /* the first reason is enough: the others are similar */
             (void)snprintf(found.reason, sizeof(found.reason), "%.255s", reason.message);
     }
-    *info = found;
+    mgk_struct_write(info, 0, &found, sizeof(found));
     return CLMGK_OK;
 }

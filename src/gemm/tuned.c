@@ -59,7 +59,7 @@ clmgk_status clmgk_gemm_tuning_store(clmgk_context *context, const char *cache_d
 {
     clmgk_gemm_desc resolved;
     MGK_TRY(check_given(context, tuned, error));
-    MGK_TRY(clmgk_gemm_validate(desc, &resolved, error));
+    MGK_TRY(mgk_gemm_resolve(desc, &resolved, error));
     MGK_TRY(check_device(context, resolved.dtype, tuned->choice, error));
     const mgk_tuning_key key = mgk_gemm_key(&resolved);
     return mgk_tuning_store(context, cache_dir, &key, tuned, error);

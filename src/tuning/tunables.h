@@ -32,7 +32,7 @@ typedef struct mgk_tunable_table {
  */
 #define MGK_TUNABLE_COUNT(...) (sizeof((int32_t[]){__VA_ARGS__}) / sizeof(int32_t))
 #define MGK_TUNABLE_ROW(id, name, macro, cpu, gpu, meaning, ...)                                                       \
-    {{name, meaning, {__VA_ARGS__}, MGK_TUNABLE_COUNT(__VA_ARGS__), cpu, gpu}, macro},
+    {{sizeof(clmgk_tunable), name, meaning, {__VA_ARGS__}, MGK_TUNABLE_COUNT(__VA_ARGS__), cpu, gpu}, macro},
 #define MGK_TUNABLE_PLACE(id, ...)         place_of_##id,
 #define MGK_TUNABLE_VALUE(id, ...)         const int32_t id = given_[place_of_##id];
 #define MGK_TUNABLE_UNUSED(id, ...)        (void)(id);

@@ -763,7 +763,7 @@ static double workspace_ratio(th_session *session, int64_t batch, int64_t heads,
     desc.head_size = 32;
     desc.value_size = 16;
     desc.gradients = th_all_gradients(&desc);
-    clmgk_plan_info info = {0};
+    clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
     const clmgk_plan_options options = th_options(session, 0);
     clmgk_plan *const plan = th_plan_of(session, &desc, &options);
     assert_int_equal(clmgk_plan_get_info(plan, &info, NULL), CLMGK_OK);

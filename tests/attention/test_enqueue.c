@@ -257,7 +257,7 @@ static bool has_call(problem_kind kind, int which)
 /* `desc` is that of every_field, or one with other axes. */
 static fixture open_fixture_of(th_session *session, problem_kind kind, const clmgk_attention_desc *desc)
 {
-    fixture f = {.session = session, .kind = kind};
+    fixture f = {.session = session, .kind = kind, .info = CLMGK_PLAN_INFO_INIT};
     cl_int code = CL_SUCCESS;
     f.plan = th_plan(session, desc, CLMGK_ENGINE_AUTO, NULL);
     th_expect_ok(clmgk_attention_validate(desc, &f.desc, &th_error));

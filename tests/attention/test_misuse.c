@@ -395,15 +395,17 @@ TH_TEST(newer_callers)
     struct {
         clmgk_attention_desc known;
         int64_t added[2];
-    } newer = {good_desc(), {0, 0}};
-    clmgk_attention_desc resolved;
+    } newer = {good_desc(), {0, 0}}, resolved;
+    memset(&resolved, 0xff, sizeof(resolved));
     newer.known.struct_size = sizeof(newer);
-    th_expect_ok(clmgk_attention_validate(&newer.known, &resolved, &th_error));
-    assert_int_equal(resolved.struct_size, sizeof(resolved));
+    th_expect_ok(clmgk_attention_validate(&newer.known, &resolved.known, &th_error));
+    assert_int_equal(resolved.known.struct_size, sizeof(resolved));
+    assert_true(resolved.added[0] == 0 && resolved.added[1] == 0);
+    assert_int_equal(clmgk_array_count(&resolved.known, CLMGK_ARRAY_Q), 4 * 5 * 8);
     newer.added[1] = 1;
-    th_expect_refusal(clmgk_attention_validate(&newer.known, &resolved, &th_error), VALUE, "struct_size", "");
+    th_expect_refusal(clmgk_attention_validate(&newer.known, NULL, &th_error), VALUE, "struct_size", "");
     newer.known.struct_size = SIZE_MAX;
-    th_expect_refusal(clmgk_attention_validate(&newer.known, &resolved, &th_error), VALUE, "struct_size", "");
+    th_expect_refusal(clmgk_attention_validate(&newer.known, NULL, &th_error), VALUE, "struct_size", "");
 }
 
 /* A caller that was compiled when the descriptor ended with the query lengths: what lies behind is not its. */
@@ -411,20 +413,24 @@ TH_TEST(older_callers)
 {
     const size_t first = offsetof(clmgk_attention_desc, use_window);
     const clmgk_attention_desc desc = good_desc();
-    clmgk_attention_desc older;
-    clmgk_attention_desc resolved;
-    clmgk_attention_desc expected;
+    clmgk_attention_desc older, resolved, expected;
     memset(&older, 0xff, sizeof(older));
+    memset(&resolved, 0xff, sizeof(resolved));
     memcpy(&older, &desc, first);
     older.struct_size = first;
     th_expect_ok(clmgk_attention_validate(&desc, &expected, &th_error));
     th_expect_ok(clmgk_attention_validate(&older, &resolved, &th_error));
-    assert_true(resolved.use_window == 0 && resolved.sequences == 0 && resolved.dropout == 0.0);
-    assert_true(resolved.gradients == 0 && resolved.statistics == 0 && resolved.combine == 0);
-    assert_int_equal(resolved.struct_size, sizeof(resolved));
-    assert_int_equal(resolved.grad_v.token, expected.grad_v.token);
+    assert_memory_equal(&resolved.variant, &expected.variant, first - offsetof(clmgk_attention_desc, variant));
+    assert_int_equal(resolved.struct_size, first);
+    assert_memory_equal((char *)&resolved + first, (char *)&older + first, sizeof(older) - first); /* as it was */
+    assert_int_equal(clmgk_array_shape(&resolved, CLMGK_ARRAY_K).rank, 4);
+    assert_int_equal(clmgk_array_presence(&resolved, CLMGK_PASS_BACKWARD, CLMGK_ARRAY_GRAD_Q), CLMGK_ABSENT);
+    clmgk_plan *plan = NULL;
+    th_expect_ok(clmgk_plan_create(session->context, &resolved, NULL, &plan, &th_error));
+    clmgk_plan_release(plan);
     older.struct_size = first - 1; /* there is no older one than the first */
     th_expect_refusal(clmgk_attention_validate(&older, &resolved, &th_error), VALUE, "struct_size", "");
+    assert_int_equal(clmgk_array_shape(&older, CLMGK_ARRAY_K).rank, 0);
 }
 
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
@@ -470,7 +476,7 @@ TH_TEST(bad_parameters)
     const clmgk_attention_desc desc = good_desc();
     for (size_t e = 0; e < session->engines; e++) {
         clmgk_plan *const good = th_plan(session, &desc, session->engine[e], NULL);
-        clmgk_plan_info info = {0};
+        clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
         clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
         clmgk_plan *plan = NULL;
         options.engine = session->engine[e];
@@ -500,10 +506,14 @@ TH_TEST(plan_queries)
 {
     const clmgk_attention_desc desc = good_desc();
     clmgk_plan *const plan = th_plan(session, &desc, CLMGK_ENGINE_AUTO, NULL);
-    clmgk_plan_info info = {0};
+    clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
     th_expect_refusal(clmgk_plan_get_info(NULL, &info, &th_error), VALUE, "plan", "NULL");
     th_expect_refusal(clmgk_plan_get_info(plan, NULL, &th_error), VALUE, "info", "NULL");
+    info.struct_size = offsetof(clmgk_plan_info, origin);
+    th_expect_refusal(clmgk_plan_get_info(plan, &info, &th_error), VALUE, "info.struct_size", "");
+    info.struct_size = sizeof(info);
     assert_int_equal(clmgk_plan_get_info(plan, &info, NULL), CLMGK_OK);
+    assert_int_equal(info.struct_size, sizeof(info));
     assert_int_equal(info.engine, session->info.engine);
     assert_int_equal(info.workspace_bytes, clmgk_plan_workspace_size(plan));
     assert_true(info.parameters && strchr(info.parameters, '=') && info.options && info.kernel && info.kernel[0]);
@@ -530,7 +540,7 @@ TH_TEST(lengths_share_a_program)
         desc.causal = desc.use_lengths = n % 2 == 0;
         desc.alignment = desc.causal ? CLMGK_ALIGN_LENGTHS : CLMGK_ALIGN_BOTTOM_RIGHT;
         clmgk_plan *const other = th_plan(session, &desc, CLMGK_ENGINE_AUTO, NULL);
-        clmgk_plan_info info = {0};
+        clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
         th_expect_ok(clmgk_plan_get_info(other, &info, &th_error));
         assert_int_equal(info.origin, CLMGK_PROGRAM_MEMORY);
         clmgk_plan_release(other);
@@ -544,8 +554,8 @@ TH_TEST(backward_queries)
     clmgk_attention_desc desc = good_desc();
     desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
     clmgk_plan *const plan = th_plan(session, &desc, CLMGK_ENGINE_AUTO, NULL);
-    clmgk_plan_info info = {0};
-    clmgk_plan_info again = {0};
+    clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
+    clmgk_plan_info again = CLMGK_PLAN_INFO_INIT;
     th_expect_ok(clmgk_plan_get_info(plan, &info, &th_error));
     assert_int_equal(info.backward_engine, session->info.engine);
     assert_true(info.backward_workspace_bytes <= info.workspace_bytes);

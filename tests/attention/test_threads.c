@@ -109,7 +109,7 @@ typedef struct maker {
 static void *make_plan(void *argument)
 {
     maker *const m = argument;
-    clmgk_plan_info info = {0};
+    clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
     m->ok = clmgk_plan_create(m->context, &m->desc, NULL, &m->plan, &m->error) == CLMGK_OK &&
             clmgk_plan_get_info(m->plan, &info, &m->error) == CLMGK_OK;
     m->origin = info.origin;

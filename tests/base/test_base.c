@@ -194,6 +194,38 @@ TH_HOST_TEST(test_structures_of_other_versions)
     }
 }
 
+/* Structures of older and of newer callers, and lists of them. */
+TH_HOST_TEST(test_structures_to_the_caller)
+{
+    typedef struct newer_sample {
+        sample known;
+        int third;
+    } newer_sample;
+    enum { LEAST = MGK_SIZE_WITH(sample, first) };
+    const sample source = {sizeof(source), 1, 2};
+    newer_sample newer = {{sizeof(newer), 0, 0}, 3};
+    mgk_struct_write(&newer, 0, &source, sizeof(source));
+    assert_true(newer.known.struct_size == sizeof(newer) && newer.known.second == 2 && newer.third == 0);
+
+    sample older = {LEAST, 0, 9};
+    th_expect_ok(mgk_struct_room(&older, "older", LEAST, &th_error));
+    mgk_struct_write(&older, 0, &source, sizeof(source));
+    assert_true(older.struct_size == LEAST && older.first == 1 && older.second == 9);
+
+    newer_sample list[3] = {{{sizeof(newer_sample), 0, 0}, 3}, {{0, 0, 0}, 3}, {{0, 0, 0}, 3}};
+    mgk_struct_write(list, 1, &source, sizeof(source));
+    assert_true(list[1].known.struct_size == sizeof(list[1]) && list[1].known.first == 1 && list[1].third == 0);
+    assert_true(list[0].third == 3 && list[2].known.struct_size == 0 && list[2].third == 3);
+
+    static const size_t bad[] = {0, LEAST - 1, SIZE_MAX};
+    for (size_t i = 0; i < MGK_COUNT(bad); ++i) {
+        older.struct_size = bad[i];
+        th_expect_error(mgk_struct_room(&older, "older", LEAST, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                        "older.struct_size");
+    }
+    th_expect_error(mgk_struct_room(NULL, "older", LEAST, &th_error), CLMGK_ERROR_INVALID_VALUE, "older: NULL");
+}
+
 TH_HOST_TEST(test_arithmetic)
 {
     int64_t out = -1;

@@ -333,7 +333,7 @@ CACHE_TEST(test_every_field_is_checked)
 
 static void assert_refused(const fixture *self, const char *reason)
 {
-    clmgk_cache_info info;
+    clmgk_cache_info info = CLMGK_CACHE_INFO_INIT;
     clmgk_error error = {0};
     assert_false(hits(&self->cache, key_text));
     assert_int_equal(clmgk_cache_get_info(self->root, &info, &error), CLMGK_ERROR_IO);
@@ -375,7 +375,7 @@ CACHE_TEST(test_linked_folders_are_refused)
 CACHE_TEST(test_linked_root_is_followed)
 {
     char link[SCRATCH_PATH];
-    clmgk_cache_info info;
+    clmgk_cache_info info = CLMGK_CACHE_INFO_INIT;
     put(&self->cache, key_text);
     scratch_join(link, self->root, "link");
     assert_int_equal(symlink(".", link), 0);
@@ -447,7 +447,7 @@ CACHE_TEST(test_other_owners_are_refused)
 PLACES_TEST(test_unwritable_home)
 {
     char *path = NULL;
-    clmgk_cache_info info;
+    clmgk_cache_info info = CLMGK_CACHE_INFO_INIT;
     set_variable("CLMGK_CACHE_DIR", NULL);
     set_variable("XDG_CACHE_HOME", NULL);
     set_variable("HOME", "/dev/null");
@@ -566,7 +566,7 @@ CACHE_TEST(test_left_over_temporary_files_go)
 
 CACHE_TEST(test_info_and_clear)
 {
-    clmgk_cache_info info;
+    clmgk_cache_info info = CLMGK_CACHE_INFO_INIT;
     char foreign[SCRATCH_PATH];
     assert_int_equal(clmgk_cache_get_info(self->root, &info, NULL), CLMGK_OK);
     assert_string_equal(info.path, self->folder);
@@ -609,7 +609,7 @@ typedef struct device {
 
 static device open_device(void)
 {
-    clmgk_device_info info;
+    clmgk_device_info info = CLMGK_DEVICE_INFO_INIT;
     cl_int code = CL_SUCCESS;
     device self = {0};
     th_expect_ok(clmgk_select_device(NULL, &info, &th_error));
@@ -978,7 +978,7 @@ CACHE_TEST(test_shipped_folders)
 static void expect_shipped_refused(const char *folder, const char *reason)
 {
     const mgk_cache cache = shipped_cache(folder);
-    clmgk_cache_info info;
+    clmgk_cache_info info = CLMGK_CACHE_INFO_INIT;
     assert_false(hits(&cache, key_text));
     th_expect_error(clmgk_program_dir_get_info(folder, &info, &th_error), CLMGK_ERROR_IO, reason);
     th_expect_error(mgk_cache_ship(&cache, key_text, "x", 1, &th_error), CLMGK_ERROR_IO, reason);
@@ -1024,7 +1024,7 @@ CACHE_TEST(test_shipped_programs)
     const device machine = open_device();
     char folder[SCRATCH_PATH], path[SCRATCH_PATH];
     size_t length = 0, length_after = 0;
-    clmgk_cache_info info;
+    clmgk_cache_info info = CLMGK_CACHE_INFO_INIT;
     write_kernels(self->root);
     scratch_join(folder, self->root, "shipped");
     assert_int_equal(run_in(&machine, make_context_with(&machine, self->root, folder), "", 3, folder),
@@ -1056,7 +1056,7 @@ CACHE_TEST(test_shipped_programs)
 PLACES_TEST(test_place_of_shipped_programs)
 {
     const device machine = open_device();
-    clmgk_cache_info info;
+    clmgk_cache_info info = CLMGK_CACHE_INFO_INIT;
     set_variable("CLMGK_PROGRAM_DIR", "/v");
     static const struct {
         const char *option, *expected;
@@ -1079,7 +1079,7 @@ CACHE_TEST(test_saving_programs_fails)
 {
     const device machine = open_device();
     clmgk_context *const context = make_context(&machine, self->root);
-    clmgk_cache_info info;
+    clmgk_cache_info info = CLMGK_CACHE_INFO_INIT;
     char path[SCRATCH_PATH];
     mgk_program *program = NULL;
     clmgk_program_origin origin;

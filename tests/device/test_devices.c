@@ -224,6 +224,7 @@ MACHINE_TEST(test_list)
     clmgk_device_info infos[5];
     size_t count = 0;
     memset(infos, 0x5a, sizeof(infos));
+    infos[0].struct_size = sizeof(infos[0]); /* of all */
     assert_int_equal(clmgk_list_devices(infos, 5, &count, NULL), CLMGK_OK);
     assert_int_equal(count, 4);
     assert_string_equal(infos[0].name, "pthread-model CPU");
@@ -231,6 +232,7 @@ MACHINE_TEST(test_list)
     assert_int_equal(infos[0].device_index, 0);
     assert_int_equal(infos[0].device_class, CLMGK_DEVICE_CPU);
     assert_int_equal(infos[0].engine, CLMGK_ENGINE_LANE);
+    assert_int_equal(infos[1].struct_size, sizeof(infos[1]));
     assert_string_equal(infos[1].name, "Model GPU two");
     assert_int_equal(infos[1].platform_index, 3);
     assert_int_equal(infos[1].device_index, 1);
@@ -252,7 +254,7 @@ MACHINE_TEST(test_list)
 
 MACHINE_TEST(test_long_names_are_cut)
 {
-    clmgk_device_info info;
+    clmgk_device_info info = CLMGK_DEVICE_INFO_INIT;
     assert_int_equal(clmgk_get_device_info(&others[0], &info, NULL), CLMGK_OK);
     assert_int_equal(strlen(info.name), sizeof(info.name) - 1);
     assert_memory_equal(info.name, others[0].name, sizeof(info.name) - 1);
@@ -261,7 +263,7 @@ MACHINE_TEST(test_long_names_are_cut)
 MACHINE_TEST(test_empty_lists)
 {
     for (platform_count = 0; platform_count <= 2; ++platform_count) {
-        clmgk_device_info info;
+        clmgk_device_info info = CLMGK_DEVICE_INFO_INIT;
         clmgk_error error = {0};
         size_t count = 7;
         th_expect_ok(clmgk_list_devices(NULL, 0, &count, &th_error));
@@ -273,7 +275,7 @@ MACHINE_TEST(test_empty_lists)
 
 MACHINE_TEST(test_a_part_of_a_device)
 {
-    clmgk_device_info info;
+    clmgk_device_info info = CLMGK_DEVICE_INFO_INIT;
     assert_int_equal(clmgk_get_device_info(&part, &info, NULL), CLMGK_OK);
     assert_ptr_equal(info.device_id, &part);
     assert_int_equal(info.platform_index, 3);
@@ -320,7 +322,7 @@ MACHINE_TEST(test_runtimes)
 
 MACHINE_TEST(test_default_choice)
 {
-    clmgk_device_info info;
+    clmgk_device_info info = CLMGK_DEVICE_INFO_INIT;
     assert_int_equal(clmgk_select_device(NULL, &info, NULL), CLMGK_OK);
     assert_string_equal(info.name, "Model GPU two");
     assert_int_equal(clmgk_select_device("", &info, NULL), CLMGK_OK);
@@ -365,7 +367,7 @@ MACHINE_TEST(test_selectors)
         {"MODEL", NULL, CLMGK_ERROR_INVALID_VALUE, "matches 3 devices"},
     };
     for (size_t i = 0; i < MGK_COUNT(cases); ++i) {
-        clmgk_device_info info = {.name = "untouched"};
+        clmgk_device_info info = {.struct_size = sizeof(info), .name = "untouched"};
         clmgk_error error = {0};
         assert_int_equal(clmgk_select_device(cases[i].selector, &info, &error), cases[i].status);
         assert_string_equal(info.name, cases[i].name != NULL ? cases[i].name : "untouched");
@@ -378,26 +380,34 @@ MACHINE_TEST(test_selectors)
 
 MACHINE_TEST(test_misuse)
 {
-    clmgk_device_info info;
+    clmgk_device_info info = CLMGK_DEVICE_INFO_INIT;
     size_t count = 0;
     clmgk_error error = {0};
     assert_int_equal(clmgk_list_devices(NULL, 0, NULL, &error), CLMGK_ERROR_INVALID_VALUE);
     assert_string_equal(error.message, "count: NULL: expected room for the number");
     assert_int_equal(clmgk_list_devices(NULL, 1, &count, &error), CLMGK_ERROR_INVALID_VALUE);
-    assert_non_null(strstr(error.message, "infos: NULL: expected room for as many as capacity"));
+    assert_non_null(strstr(error.message, "infos: NULL"));
+    info.struct_size = offsetof(clmgk_device_info, architecture);
+    assert_int_equal(clmgk_list_devices(&info, 1, &count, &error), CLMGK_ERROR_INVALID_VALUE);
+    assert_non_null(strstr(error.message, "infos.struct_size"));
+    assert_int_equal(clmgk_select_device(NULL, &info, &error), CLMGK_ERROR_INVALID_VALUE);
+    assert_int_equal(clmgk_get_device_info(&cpus[0], &info, &error), CLMGK_ERROR_INVALID_VALUE);
+    assert_int_equal(clmgk_cache_get_info("", &(clmgk_cache_info){0}, &error), CLMGK_ERROR_INVALID_VALUE);
+    assert_non_null(strstr(error.message, "info.struct_size"));
+    assert_int_equal(clmgk_program_dir_get_info("", &(clmgk_cache_info){0}, &error), CLMGK_ERROR_INVALID_VALUE);
     assert_int_equal(clmgk_get_device_info(NULL, &info, &error), CLMGK_ERROR_INVALID_VALUE);
     assert_string_equal(error.message, "device: NULL: expected a device");
     assert_int_equal(clmgk_get_device_info(&cpus[0], NULL, &error), CLMGK_ERROR_INVALID_VALUE);
-    assert_string_equal(error.message, "info: NULL: expected room for the information");
+    assert_string_equal(error.message, "info: NULL: expected room for the result");
     assert_int_equal(clmgk_select_device(NULL, NULL, &error), CLMGK_ERROR_INVALID_VALUE);
-    assert_string_equal(error.message, "info: NULL: expected room for the information");
+    assert_string_equal(error.message, "info: NULL: expected room for the result");
     assert_int_equal(clmgk_cache_get_info("", NULL, &error), CLMGK_ERROR_INVALID_VALUE);
-    assert_string_equal(error.message, "info: NULL: expected room for the information");
+    assert_string_equal(error.message, "info: NULL: expected room for the result");
 }
 
 static clmgk_status list_and_choose(clmgk_error *error)
 {
-    clmgk_device_info infos[4];
+    clmgk_device_info infos[4] = {CLMGK_DEVICE_INFO_INIT};
     size_t count = 0;
     const clmgk_status status = clmgk_list_devices(infos, 4, &count, error);
     return status != CLMGK_OK ? status : clmgk_select_device("pocl", infos, error);

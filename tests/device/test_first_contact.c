@@ -107,7 +107,7 @@ static clmgk_status plan_with(th_session *session, clmgk_engine engine, const ch
 {
     const clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 5, 6);
     clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
-    clmgk_plan_info info = {.kernel = NULL};
+    clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
     clmgk_plan *plan = NULL;
     clmgk_error error = {0};
     options.engine = engine;

@@ -95,7 +95,7 @@ static void use(th_session *session)
     const clmgk_attention_desc desc = shipped_desc();
     const clmgk_attention_desc other = th_small_desc(CLMGK_VARIANT_MGK, 16, 16);
     const clmgk_plan_options options = own_engine(session);
-    clmgk_plan_info info;
+    clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
     clmgk_plan *plan = NULL;
     th_expect_ok(clmgk_plan_create(session->context, &desc, &options, &plan, &th_error));
     th_expect_ok(clmgk_plan_get_info(plan, &info, &th_error));

@@ -122,7 +122,7 @@ static void make_problem(scene *s)
 
 static void make_device_objects(scene *s)
 {
-    clmgk_device_info info;
+    clmgk_device_info info = CLMGK_DEVICE_INFO_INIT;
     clmgk_error error = {0};
     cl_int code = CL_SUCCESS;
     assert_int_equal(clmgk_select_device(NULL, &info, &error), CLMGK_OK);
@@ -451,9 +451,9 @@ static clmgk_status use_tuning(scene *s, clmgk_context *context, clmgk_error *er
     const clmgk_tuned tuned = {s->engine, "", 1.0, 1.0};
     char text[4096];
     size_t length = 0;
-    clmgk_tuning_entry entry;
+    clmgk_tuning_entry entry = CLMGK_TUNING_ENTRY_INIT;
     size_t count = 0;
-    clmgk_tuning_info info;
+    clmgk_tuning_info info = CLMGK_TUNING_INFO_INIT;
     clmgk_status status = clmgk_tuning_store(context, s->tuned_dir, &s->training, CLMGK_TUNED_BACKWARD, &tuned, error);
     if (status == CLMGK_OK)
         status = clmgk_tuning_export(s->tuned_dir, s->device, text, sizeof(text), &length, error);
@@ -470,7 +470,7 @@ static clmgk_status run_tuning(scene *s, result *r, clmgk_error *error)
 {
     clmgk_context *context = NULL;
     clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
-    clmgk_tuning_info info;
+    clmgk_tuning_info info = CLMGK_TUNING_INFO_INIT;
     options.cache_dir = s->tuned_dir;
     options.allocator = (clmgk_allocator){count_allocate, count_release, s};
     *r = (result){.o = {0}};

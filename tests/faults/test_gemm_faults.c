@@ -61,7 +61,7 @@ static int set_up(void **state)
 {
     static scene s;
     float values[3 * COUNT];
-    clmgk_device_info info;
+    clmgk_device_info info = CLMGK_DEVICE_INFO_INIT;
     cl_int code = CL_SUCCESS;
     for (int i = 0; i < 3 * COUNT; i++)
         values[i] = (float)(i % 17 - 8);
@@ -171,7 +171,7 @@ static void fail_everywhere(scene *s, const char *provider, int64_t k, fault_sta
 
 static bool offers_f32(const scene *s, size_t index)
 {
-    clmgk_gemm_provider_info info;
+    clmgk_gemm_provider_info info = CLMGK_GEMM_PROVIDER_INFO_INIT;
     assert_int_equal(clmgk_gemm_provider_state(s->device, index, &info, NULL), CLMGK_OK);
     return (info.dtypes & 1U << CLMGK_DTYPE_F32) != 0;
 }

@@ -26,7 +26,7 @@ enum { MAX_PROVIDERS = 8 };
 static bool offers(const th_session *session, const char *name, clmgk_dtype dtype)
 {
     for (size_t i = 0; clmgk_gemm_provider(i); i++) {
-        clmgk_gemm_provider_info info;
+        clmgk_gemm_provider_info info = CLMGK_GEMM_PROVIDER_INFO_INIT;
         th_expect_ok(clmgk_gemm_provider_state(session->info.device_id, i, &info, &th_error));
         assert_string_equal(info.name, clmgk_gemm_provider(i));
         if (strcmp(info.name, name) == 0)
@@ -66,7 +66,7 @@ static void expect_all(const th_session *session, const clmgk_gemm_desc *desc, s
 TH_TEST(states_have_a_reason)
 {
     for (size_t i = 0; clmgk_gemm_provider(i); i++) {
-        clmgk_gemm_provider_info info;
+        clmgk_gemm_provider_info info = CLMGK_GEMM_PROVIDER_INFO_INIT;
         assert_int_equal(clmgk_gemm_provider_state(session->info.device_id, i, &info, NULL), CLMGK_OK);
         assert_int_equal(info.dtypes & ~7U, 0);
         assert_int_equal(info.dtypes == 7U, info.reason[0] == '\0');
@@ -443,7 +443,7 @@ TH_TEST(wrong_plans)
     const clmgk_gemm_desc desc = desc_of(3, 4, 5);
     clmgk_gemm_plan *plan = NULL;
     clmgk_gemm_options options = CLMGK_GEMM_OPTIONS_INIT;
-    clmgk_gemm_info info;
+    clmgk_gemm_info info = CLMGK_GEMM_INFO_INIT;
     th_expect_error(clmgk_gemm_plan_create(NULL, &desc, NULL, &plan, &th_error), CLMGK_ERROR_INVALID_VALUE,
                     "context: NULL");
     th_expect_error(clmgk_gemm_plan_create(session->context, &desc, NULL, NULL, &th_error), CLMGK_ERROR_INVALID_VALUE,
@@ -468,12 +468,16 @@ TH_TEST(wrong_plans)
     if (offers(session, "openblas", CLMGK_DTYPE_F32))
         expect_bad_plan(session, CLMGK_DTYPE_F32, "openblas", "threads=2", CLMGK_ERROR_INVALID_VALUE, "threads=2");
     th_expect_error(clmgk_gemm_plan_get_info(NULL, &info, &th_error), CLMGK_ERROR_INVALID_VALUE, "plan: NULL");
-    th_expect_error(clmgk_gemm_provider_state(NULL, 0, (clmgk_gemm_provider_info[1]){0}, &th_error),
-                    CLMGK_ERROR_INVALID_VALUE, "device: NULL");
-    th_expect_error(clmgk_gemm_provider_state(session->info.device_id, 99, (clmgk_gemm_provider_info[1]){0}, &th_error),
+    clmgk_gemm_provider_info provider = CLMGK_GEMM_PROVIDER_INFO_INIT;
+    th_expect_error(clmgk_gemm_provider_state(NULL, 0, &provider, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                    "device: NULL");
+    th_expect_error(clmgk_gemm_provider_state(session->info.device_id, 99, &provider, &th_error),
                     CLMGK_ERROR_INVALID_VALUE, "index: 99");
     th_expect_error(clmgk_gemm_provider_state(session->info.device_id, 0, NULL, &th_error), CLMGK_ERROR_INVALID_VALUE,
                     "info: NULL");
+    provider.struct_size = 0;
+    th_expect_error(clmgk_gemm_provider_state(session->info.device_id, 0, &provider, &th_error),
+                    CLMGK_ERROR_INVALID_VALUE, "info.struct_size");
     assert_int_equal(clmgk_gemm_plan_workspace_size(NULL), 0);
     clmgk_gemm_plan_release(NULL);
 }
@@ -567,7 +571,7 @@ static void expect_parameters(th_session *session, const char *parameters)
 
 TH_TEST(all_parameters)
 {
-    clmgk_gemm_info info;
+    clmgk_gemm_info info = CLMGK_GEMM_INFO_INIT;
     if (!offers(session, "clblast", CLMGK_DTYPE_F32))
         return;
     const clmgk_gemm_desc desc = desc_of(128, 96, 64);
@@ -624,7 +628,7 @@ static void expect_choice(const th_session *session, const char *folder, const c
 {
     clmgk_context *const context = context_of(session, folder);
     clmgk_gemm_plan *plan = NULL;
-    clmgk_gemm_info info;
+    clmgk_gemm_info info = CLMGK_GEMM_INFO_INIT;
     th_expect_ok(clmgk_gemm_plan_create(context, desc, NULL, &plan, &th_error));
     assert_int_equal(clmgk_gemm_plan_get_info(plan, &info, NULL), CLMGK_OK);
     assert_string_equal(info.provider, provider);

@@ -203,7 +203,7 @@ void tp_check(const th_session *session, const tp_product *product, clmgk_dtype 
 void tp_expect(const th_session *session, const clmgk_gemm_desc *desc, const char *provider, const char *parameters,
                size_t offset, uint64_t seed)
 {
-    clmgk_gemm_info info;
+    clmgk_gemm_info info = CLMGK_GEMM_INFO_INIT;
     tp_product product = tp_make(session, desc, offset, seed);
     clmgk_gemm_plan *const plan = tp_plan(session, &product.desc, provider, parameters);
     assert_int_equal(clmgk_gemm_plan_get_info(plan, &info, NULL), CLMGK_OK);

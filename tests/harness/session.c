@@ -51,6 +51,7 @@ int th_session_open(void **state)
     cl_int code = CL_SUCCESS;
     assert_non_null(session);
     session->full = th_is_full();
+    session->info = (clmgk_device_info)CLMGK_DEVICE_INFO_INIT;
     th_expect_ok(clmgk_select_device(NULL, &session->info, &th_error));
     session->cl = clCreateContext(NULL, 1, &session->info.device_id, NULL, NULL, &code);
     assert_int_equal(code, CL_SUCCESS);
@@ -95,7 +96,7 @@ static void keep(th_session *session, clmgk_plan *plan)
 clmgk_plan *th_try_plan(th_session *session, const clmgk_attention_desc *desc, const clmgk_plan_options *options,
                         th_message *message)
 {
-    clmgk_plan_info info = {0};
+    clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
     clmgk_plan *plan = NULL, *second = NULL;
     clmgk_error error = {0};
     if (clmgk_plan_create(session->context, desc, options, &plan, &error) != CLMGK_OK) {

@@ -79,7 +79,7 @@ static void expect_file(const fixture *self, const char *expected)
 
 static clmgk_tuning_info get_info(const fixture *self)
 {
-    clmgk_tuning_info info;
+    clmgk_tuning_info info = CLMGK_TUNING_INFO_INIT;
     th_expect_ok(clmgk_tuning_get_info(self->root, &info, &th_error));
     return info;
 }
@@ -120,7 +120,7 @@ TH_HOST_TEST(tables_are_sound)
 {
     size_t tables = 0;
     for (const char *name; (name = clmgk_tunable_table(tables)) != NULL; tables++) {
-        clmgk_tunable list[MGK_MAX_TUNABLES];
+        clmgk_tunable list[MGK_MAX_TUNABLES] = {CLMGK_TUNABLE_INIT};
         size_t count = 0;
         th_expect_ok(clmgk_tunable_list(name, list, MGK_MAX_TUNABLES, &count, &th_error));
         assert_in_range(count, 1, MGK_MAX_TUNABLES);
@@ -134,7 +134,7 @@ TH_HOST_TEST(tables_are_sound)
             assert_true(i == 0 || strcmp(list[i].name, list[i - 1].name) != 0);
         }
         size_t fewer = 0;
-        clmgk_tunable first;
+        clmgk_tunable first = CLMGK_TUNABLE_INIT;
         th_expect_ok(clmgk_tunable_list(name, &first, 1, &fewer, &th_error));
         assert_int_equal(fewer, count);
         assert_string_equal(first.name, list[0].name);
@@ -346,7 +346,7 @@ TH_HOST_TEST(levels_are_tried_in_order)
 
 CACHE_TEST(entries_are_listed)
 {
-    clmgk_tuning_entry entries[3];
+    clmgk_tuning_entry entries[3] = {CLMGK_TUNING_ENTRY_INIT};
     size_t count = 0;
     write_file(self, small_file);
     th_expect_ok(clmgk_tuning_list(self->root, NULL, entries, 3, &count, &th_error));
@@ -379,7 +379,7 @@ CACHE_TEST(illegal_values_are_told)
     };
     for (size_t i = 0; i < TH_COUNT(cases); i++) {
         char text[2048];
-        clmgk_tuning_entry entry;
+        clmgk_tuning_entry entry = CLMGK_TUNING_ENTRY_INIT;
         size_t count = 0;
         snprintf(text, sizeof(text), HEADER DEVICE_1 "%s", cases[i].entry);
         write_file(self, text);
@@ -630,7 +630,7 @@ CACHE_TEST(bad_imports_change_nothing)
 
 CACHE_TEST(without_files)
 {
-    clmgk_tuning_info info;
+    clmgk_tuning_info info = CLMGK_TUNING_INFO_INIT;
     size_t count = 0;
     th_expect_ok(clmgk_tuning_get_info("", &info, &th_error));
     assert_true(!info.path[0] && info.entries == 0 && info.bytes == 0);
@@ -817,7 +817,7 @@ typedef struct chosen {
 static chosen choose_in(clmgk_context *context, const clmgk_attention_desc *desc, const clmgk_plan_options *options)
 {
     clmgk_plan *plan = NULL;
-    clmgk_plan_info info;
+    clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
     chosen found = {0};
     th_expect_ok(clmgk_plan_create(context, desc, options, &plan, &th_error));
     th_expect_ok(clmgk_plan_get_info(plan, &info, &th_error));
@@ -904,7 +904,7 @@ CACHE_TEST(engines_are_kept_apart)
     clmgk_context *const context = open_context(self, self->root, false);
     clmgk_plan *plan = NULL;
     const clmgk_status status = clmgk_plan_create(context, &desc, &options, &plan, NULL);
-    clmgk_plan_info info = {.tuning = CLMGK_TUNING_CALLER};
+    clmgk_plan_info info = {.struct_size = sizeof(info), .tuning = CLMGK_TUNING_CALLER};
     if (status == CLMGK_OK) { /* the device may not offer it */
         assert_int_equal(clmgk_plan_get_info(plan, &info, NULL), CLMGK_OK);
         assert_int_equal(info.tuning, CLMGK_TUNING_CLASS);
@@ -935,7 +935,7 @@ CACHE_TEST(illegal_values_are_passed_over)
     const char *const tuned = tuned_parameters(self);
     static const char *const illegal[] = {"tile=77", "no-such-parameter=1", "=", "unroll=-2"};
     for (size_t i = 0; i < TH_COUNT(illegal); i++) {
-        clmgk_tuning_entry entry;
+        clmgk_tuning_entry entry = CLMGK_TUNING_ENTRY_INIT;
         size_t count = 0;
         scratch_remove(self->folder);
         store(self, &desc, CLMGK_TUNED_FORWARD, tuned);
@@ -960,7 +960,7 @@ CACHE_TEST(illegal_values_are_passed_over)
 /* The file's only entry, as plans on the session's device see it. */
 static clmgk_tuning_entry own_entry(const fixture *self)
 {
-    clmgk_tuning_entry entry;
+    clmgk_tuning_entry entry = CLMGK_TUNING_ENTRY_INIT;
     size_t count = 0;
     th_expect_ok(clmgk_tuning_list(self->root, self->session->info.device_id, &entry, 1, &count, &th_error));
     assert_true(count >= 1 && !entry.shipped);
@@ -1071,7 +1071,7 @@ CACHE_TEST(small_gains_are_the_defaults)
 
 TH_HOST_TEST(shipped_entries_gain)
 {
-    clmgk_tuning_entry entries[256];
+    clmgk_tuning_entry entries[256] = {CLMGK_TUNING_ENTRY_INIT};
     size_t count = 0;
     th_expect_ok(clmgk_tuning_list("", NULL, entries, TH_COUNT(entries), &count, &th_error));
     assert_in_range(count, 1, TH_COUNT(entries));
@@ -1322,7 +1322,7 @@ TH_HOST_TEST(buckets_tell_mixed_heads_apart)
 
 CACHE_TEST(misuse_of_queries)
 {
-    clmgk_tunable tunable;
+    clmgk_tunable tunable = CLMGK_TUNABLE_INIT;
     size_t count = 0;
     th_expect_error(clmgk_tunable_list(NULL, &tunable, 1, &count, &th_error), VALUE, "table: NULL");
     th_expect_error(clmgk_tunable_list("x", &tunable, 1, &count, &th_error), VALUE, "table: \"x\"");
@@ -1334,6 +1334,11 @@ CACHE_TEST(misuse_of_queries)
     th_expect_error(clmgk_tuning_list(self->root, NULL, NULL, 1, &count, &th_error), VALUE, "entries: NULL");
     th_expect_error(clmgk_tuning_list(self->root, NULL, NULL, 0, NULL, &th_error), VALUE, "count: NULL");
     th_expect_error(clmgk_tuning_get_info(self->root, NULL, &th_error), VALUE, "info: NULL");
+    th_expect_error(clmgk_tuning_get_info(self->root, &(clmgk_tuning_info){0}, &th_error), VALUE, "info.struct_size");
+    th_expect_error(clmgk_tuning_list(self->root, NULL, &(clmgk_tuning_entry){0}, 1, &count, &th_error), VALUE,
+                    "entries.struct_size");
+    th_expect_error(clmgk_tunable_list("lane", &(clmgk_tunable){0}, 1, &count, &th_error), VALUE,
+                    "tunables.struct_size");
     th_expect_error(clmgk_tuning_export(self->root, NULL, NULL, 1, &count, &th_error), VALUE, "text: NULL");
     th_expect_error(clmgk_tuning_export(self->root, NULL, NULL, 0, NULL, &th_error), VALUE, "length: NULL");
     th_expect_error(clmgk_tuning_import(self->root, NULL, 0, NULL, &th_error), VALUE, "text: NULL");

@@ -47,7 +47,7 @@ typedef struct listing {
 /* Marks the device that programs take when none is named; a CLMGK_DEVICE that names none marks none. */
 static void mark_default(listing *list)
 {
-    clmgk_device_info chosen;
+    clmgk_device_info chosen = CLMGK_DEVICE_INFO_INIT;
     if (clmgk_select_device(NULL, &chosen, NULL) != CLMGK_OK)
         return;
     for (size_t i = 0; i < list->count; i++)
@@ -192,7 +192,7 @@ static json_t *listing_json(const listing *list)
 
 static tool_exit clear_cache(bool json, tool_error *error)
 {
-    clmgk_cache_info before;
+    clmgk_cache_info before = CLMGK_CACHE_INFO_INIT;
     TOOL_TRY(tool_check_library(clmgk_cache_get_info(NULL, &before, &error->library), error));
     TOOL_TRY(tool_check_library(clmgk_cache_clear(NULL, &error->library), error));
     if (json)
@@ -257,7 +257,7 @@ int main(int argc, char **argv)
 {
     const char *values[OPTION_COUNT];
     tool_error error = {.message = ""};
-    listing list = {.count = 0};
+    listing list = {.cache = CLMGK_CACHE_INFO_INIT, .tuning = CLMGK_TUNING_INFO_INIT, .shipped = CLMGK_CACHE_INFO_INIT};
     bool finished = false;
     tool_exit status = tool_parse_options(&program, argc, argv, values, &finished, &error);
     if (status == TOOL_DONE && !finished)

@@ -15,6 +15,7 @@ tool_exit info_get_products(const clmgk_device_info *info, info_products *produc
 {
     *products = (info_products){.count = 0};
     for (size_t i = 0; clmgk_gemm_provider(i) && i < INFO_MAX_PROVIDERS; i++) {
+        products->providers[i] = (clmgk_gemm_provider_info)CLMGK_GEMM_PROVIDER_INFO_INIT;
         TOOL_TRY(tool_check_library(
             clmgk_gemm_provider_state(info->device_id, i, &products->providers[i], &error->library), error));
         products->count++;

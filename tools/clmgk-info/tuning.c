@@ -121,7 +121,7 @@ tool_exit info_show_tunables(bool json, tool_error *error)
     json_t *tables = json_array();
     const char *name = clmgk_tunable_table(0);
     for (size_t i = 0; name; name = clmgk_tunable_table(++i)) {
-        clmgk_tunable tunables[MAX_TUNABLES];
+        clmgk_tunable tunables[MAX_TUNABLES] = {CLMGK_TUNABLE_INIT};
         size_t count = 0;
         const clmgk_status listed = clmgk_tunable_list(name, tunables, MAX_TUNABLES, &count, &error->library);
         if (listed != CLMGK_OK) {

@@ -91,6 +91,7 @@ static tool_exit make_plan(const run_arguments *arguments, const clmgk_attention
     options.backward_parameters = arguments->backward_parameters;
     TOOL_TRY(tool_check_library(
         clmgk_plan_create(execution->device.library, desc, &options, &execution->plan, &error->library), error));
+    execution->info = (clmgk_plan_info)CLMGK_PLAN_INFO_INIT;
     TOOL_TRY(tool_check_library(clmgk_plan_get_info(execution->plan, &execution->info, &error->library), error));
     return TOOL_DONE;
 }

@@ -45,7 +45,7 @@ tool_exit tune_device(const tune_options *options, int argc, char **argv, const 
 {
     session s = {.options = options, .folder = folder, .report = report, .start_ms = tool_now_ms()};
     const double products_s = options->product_count ? PRODUCTS_SHARE * options->budget_s : 0;
-    clmgk_tuning_info cache;
+    clmgk_tuning_info cache = CLMGK_TUNING_INFO_INIT;
     tool_exit status = TOOL_DONE;
     report->device = *info;
     snprintf(s.staging, sizeof(s.staging), "%s/staging", folder);

@@ -16,7 +16,6 @@
 /* The device that was named; NULL in info->device_id with --all-devices. */
 static tool_exit chosen_device(const tune_options *options, clmgk_device_info *info, tool_error *error)
 {
-    memset(info, 0, sizeof(*info));
     return options->all_devices
                ? TOOL_DONE
                : tool_check_library(clmgk_select_device(options->device, info, &error->library), error);
@@ -89,8 +88,8 @@ static tool_exit print_entries(const clmgk_tuning_info *cache, const clmgk_tunin
 
 tool_exit tune_show(const tune_options *options, tool_error *error)
 {
-    clmgk_device_info info;
-    clmgk_tuning_info cache;
+    clmgk_device_info info = CLMGK_DEVICE_INFO_INIT;
+    clmgk_tuning_info cache = CLMGK_TUNING_INFO_INIT;
     size_t count = 0;
     clmgk_tuning_entry *entries = NULL;
     TOOL_TRY(chosen_device(options, &info, error));
@@ -106,8 +105,8 @@ tool_exit tune_show(const tune_options *options, tool_error *error)
 
 tool_exit tune_reset(const tune_options *options, tool_error *error)
 {
-    clmgk_device_info info;
-    clmgk_tuning_info before, after;
+    clmgk_device_info info = CLMGK_DEVICE_INFO_INIT;
+    clmgk_tuning_info before = CLMGK_TUNING_INFO_INIT, after = CLMGK_TUNING_INFO_INIT;
     TOOL_TRY(chosen_device(options, &info, error));
     TOOL_TRY(get_cache(&before, error));
     if (!before.path[0])
@@ -183,7 +182,7 @@ tool_exit tune_export_text(cl_device_id device, char **text, size_t *length, too
 
 tool_exit tune_export(const tune_options *options, tool_error *error)
 {
-    clmgk_device_info info;
+    clmgk_device_info info = CLMGK_DEVICE_INFO_INIT;
     char *text = NULL;
     size_t length = 0;
     TOOL_TRY(chosen_device(options, &info, error));
@@ -216,7 +215,7 @@ static tool_exit read_text(const char *path, char **text, size_t *length, tool_e
 
 tool_exit tune_import(const tune_options *options, tool_error *error)
 {
-    clmgk_tuning_info cache;
+    clmgk_tuning_info cache = CLMGK_TUNING_INFO_INIT;
     char *text = NULL;
     size_t length = 0, taken = 0;
     TOOL_TRY(get_cache(&cache, error));

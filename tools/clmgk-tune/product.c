@@ -57,7 +57,7 @@ static tool_exit do_time(const tool_device *device, const char *folder, const js
     const json_int_t runs = json_integer_value(json_object_get(job, "runs"));
     double samples[MAX_RUNS];
     double ms = 0;
-    clmgk_gemm_info info;
+    clmgk_gemm_info info = CLMGK_GEMM_INFO_INIT;
     tool_exit status = TOOL_DONE;
     TOOL_TRY_GOTO(status, open_product(device, folder, job, &shape, &p, error), done);
     TOOL_TRY_GOTO(status, tool_multiplier_run(device, &p.multiplier, 1, &ms, error), done);

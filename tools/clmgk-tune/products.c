@@ -267,7 +267,7 @@ static tool_exit list_providers(session *s, tune_product *product, tool_error *e
 {
     const char *name = clmgk_gemm_provider(0);
     for (size_t i = 0; name && product->provider_count < TUNE_MAX_PROVIDERS; name = clmgk_gemm_provider(++i)) {
-        clmgk_gemm_provider_info info;
+        clmgk_gemm_provider_info info = CLMGK_GEMM_PROVIDER_INFO_INIT;
         TOOL_TRY(tool_check_library(clmgk_gemm_provider_state(s->report->device.device_id, i, &info, &error->library),
                                     error));
         if ((info.dtypes & 1U << CLMGK_DTYPE_F32) == 0)

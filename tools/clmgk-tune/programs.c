@@ -25,7 +25,7 @@ static void release_plans(maker *m)
 static tool_exit make_plan(maker *m, clmgk_context *context, const bench_case *item, tool_error *error)
 {
     clmgk_plan *plan = NULL;
-    clmgk_plan_info info = {.origin = CLMGK_PROGRAM_MEMORY};
+    clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
     char name[96];
     tune_case_name(item, name, sizeof(name));
     const clmgk_status status = clmgk_plan_create(context, &item->desc, NULL, &plan, &error->library);
@@ -79,7 +79,7 @@ static tool_exit make_with(maker *m, const char *tuning_dir, tool_error *error)
 /* For machines that were tuned as this one, and for those that never were. */
 static tool_exit make_all(maker *m, tool_error *error)
 {
-    clmgk_tuning_info tuning;
+    clmgk_tuning_info tuning = CLMGK_TUNING_INFO_INIT;
     TOOL_TRY(tool_check_library(clmgk_tuning_get_info(NULL, &tuning, &error->library), error));
     TOOL_TRY(bench_make_groups(&m->options->request, false, &m->groups, error));
     for (size_t g = 0; g < m->options->request.shape_count; g++)

@@ -89,6 +89,8 @@ tool_exit session_add_tunables(const char *table, point_space *space, tool_error
 {
     const size_t room = TUNE_MOST_PARAMETERS - space->count;
     size_t more = 0;
+    if (room > 0)
+        space->tunables[space->count] = (clmgk_tunable)CLMGK_TUNABLE_INIT;
     TOOL_TRY(tool_check_library(clmgk_tunable_list(table, space->tunables + space->count, room, &more, &error->library),
                                 error));
     if (more > room)

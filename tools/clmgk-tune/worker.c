@@ -157,7 +157,7 @@ static double median_of(const double *numbers, size_t count)
 
 static tool_exit do_default(worker *w, const json_t *job, json_t **answer, tool_error *error)
 {
-    clmgk_plan_info plan;
+    clmgk_plan_info plan = CLMGK_PLAN_INFO_INIT;
     bench_pass_info info;
     double ms = 0;
     (void)job;
@@ -178,7 +178,7 @@ static tool_exit do_lookup(worker *w, const json_t *job, json_t **answer, tool_e
 {
     const bench_manner manner = {.cache_dir = w->folder, .tuning_dir = text_of(job, "tuning_dir")};
     bench_runner run = {.pass = w->item->pass};
-    clmgk_plan_info plan;
+    clmgk_plan_info plan = CLMGK_PLAN_INFO_INIT;
     bench_pass_info info;
     tool_exit status = TOOL_DONE;
     TOOL_TRY_GOTO(status, bench_runner_plan(&w->device, &manner, &w->item->desc, &run, error), done);
@@ -216,7 +216,7 @@ static tool_exit compare(worker *w, const bench_manner *manner, const json_t *jo
 {
     bench_runner run = {0};
     pairs found = {.count = 0};
-    clmgk_plan_info plan;
+    clmgk_plan_info plan = CLMGK_PLAN_INFO_INIT;
     bench_pass_info info;
     const size_t count = (size_t)json_integer_value(json_object_get(job, "pairs"));
     tool_exit status = TOOL_DONE;

@@ -28,7 +28,7 @@ fail:
 
 tool_exit tool_device_open(const char *selector, tool_device *device, tool_error *error)
 {
-    clmgk_device_info info;
+    clmgk_device_info info = CLMGK_DEVICE_INFO_INIT;
     *device = (tool_device){0};
     TOOL_TRY(tool_check_library(clmgk_select_device(selector, &info, &error->library), error));
     return tool_device_open_info(&info, device, error);
@@ -43,6 +43,7 @@ tool_exit tool_list_devices(const char *selector, bool all, clmgk_device_info **
     *infos = calloc(room, sizeof(**infos));
     *count = room;
     TOOL_TRY(tool_check_memory(*infos, "the list of devices", error));
+    (*infos)->struct_size = sizeof(**infos);
     const tool_exit status = tool_check_library(all ? clmgk_list_devices(*infos, room, count, &error->library)
                                                     : clmgk_select_device(selector, *infos, &error->library),
                                                 error);

@@ -9,6 +9,7 @@ tool_exit tool_list_tuned(cl_device_id device, clmgk_tuning_entry **entries, siz
     TOOL_TRY(tool_check_library(clmgk_tuning_list(NULL, device, NULL, 0, &expected, &error->library), error));
     clmgk_tuning_entry *const list = calloc(expected ? expected : 1, sizeof(*list));
     TOOL_TRY(tool_check_memory(list, "the entries of the tuning cache", error));
+    list->struct_size = sizeof(*list);
     const tool_exit status =
         tool_check_library(clmgk_tuning_list(NULL, device, list, expected, &now, &error->library), error);
     if (status != TOOL_DONE)

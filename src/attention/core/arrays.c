@@ -108,7 +108,7 @@ clmgk_buffer *clmgk_array_buffer(clmgk_attention_args *args, clmgk_array array)
     return (clmgk_buffer *)(void *)((char *)args + offsets[array]);
 }
 
-size_t clmgk_array_element_size(const clmgk_attention_desc *desc, clmgk_array array)
+size_t mgk_array_element_size(const clmgk_attention_desc *desc, clmgk_array array)
 {
     const clmgk_array_info *const info = clmgk_array_get_info(array);
     if (info == NULL)
@@ -193,19 +193,19 @@ clmgk_shape mgk_array_shape(const clmgk_attention_desc *desc, clmgk_array array)
 static bool is_used(const clmgk_attention_desc *desc, clmgk_array array)
 {
     for (int pass = 0; pass < CLMGK_PASSES; ++pass)
-        if (clmgk_array_presence(desc, (clmgk_pass)pass, array) != CLMGK_ABSENT)
+        if (mgk_array_presence(desc, (clmgk_pass)pass, array) != CLMGK_ABSENT)
             return true;
     return false;
 }
 
-clmgk_shape clmgk_array_shape(const clmgk_attention_desc *desc, clmgk_array array)
+clmgk_shape mgk_array_used_shape(const clmgk_attention_desc *desc, clmgk_array array)
 {
     return is_used(desc, array) ? mgk_array_shape(desc, array) : (clmgk_shape){.rank = 0};
 }
 
-int64_t clmgk_array_count(const clmgk_attention_desc *desc, clmgk_array array)
+int64_t mgk_array_count(const clmgk_attention_desc *desc, clmgk_array array)
 {
-    const clmgk_shape shape = clmgk_array_shape(desc, array);
+    const clmgk_shape shape = mgk_array_used_shape(desc, array);
     int64_t count = shape.rank > 0;
     bool empty = false;
     for (int i = 0; i < shape.rank; ++i) {
@@ -217,10 +217,10 @@ int64_t clmgk_array_count(const clmgk_attention_desc *desc, clmgk_array array)
 
 bool mgk_array_extent(const clmgk_attention_desc *desc, clmgk_array array, int64_t *extent)
 {
-    const clmgk_shape shape = clmgk_array_shape(desc, array);
+    const clmgk_shape shape = mgk_array_used_shape(desc, array);
     int64_t last = 0; /* offset of the last element */
     *extent = 0;
-    if (clmgk_array_count(desc, array) == 0)
+    if (mgk_array_count(desc, array) == 0)
         return true;
     for (int i = 0; i < shape.rank; ++i) {
         int64_t step = 0;
@@ -228,7 +228,13 @@ bool mgk_array_extent(const clmgk_attention_desc *desc, clmgk_array array, int64
             return false;
     }
     int64_t bytes = 0;
-    return mgk_add_i64(last, 1, extent) && mgk_mul_i64(*extent, (int64_t)clmgk_array_element_size(desc, array), &bytes);
+    return mgk_add_i64(last, 1, extent) && mgk_mul_i64(*extent, (int64_t)mgk_array_element_size(desc, array), &bytes);
+}
+
+bool mgk_desc_read(const clmgk_attention_desc *given, clmgk_attention_desc *desc)
+{
+    return given != NULL &&
+           mgk_struct_read(given, "resolved", MGK_LEAST_DESC_SIZE, desc, sizeof(*desc), NULL) == CLMGK_OK;
 }
 
 /* ---- passes --------------------------------------------------------------------------------------------------- */
@@ -260,7 +266,7 @@ static const char *passes_of(clmgk_array array)
     return passes_by_array[array];
 }
 
-clmgk_presence clmgk_array_presence(const clmgk_attention_desc *desc, clmgk_pass pass, clmgk_array array)
+clmgk_presence mgk_array_presence(const clmgk_attention_desc *desc, clmgk_pass pass, clmgk_array array)
 {
     const clmgk_array_info *const info = clmgk_array_get_info(array);
     if (info == NULL || (unsigned)pass >= CLMGK_PASSES || !mgk_pass_is_wanted(desc, pass))
@@ -286,4 +292,30 @@ clmgk_status mgk_fail_missing(const clmgk_attention_desc *desc, clmgk_pass pass,
                         "lse: NULL: expected L of the forward pass, which gradients depend on");
     return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: NULL: expected %s (variant %s)", mgk_array_name(array),
                     noun, clmgk_variant_name(desc->variant));
+}
+
+/* ---- public calls ---------------------------------------------------------------------------------------------- */
+
+clmgk_shape clmgk_array_shape(const clmgk_attention_desc *resolved, clmgk_array array)
+{
+    clmgk_attention_desc d;
+    return mgk_desc_read(resolved, &d) ? mgk_array_used_shape(&d, array) : (clmgk_shape){.rank = 0};
+}
+
+int64_t clmgk_array_count(const clmgk_attention_desc *resolved, clmgk_array array)
+{
+    clmgk_attention_desc d;
+    return mgk_desc_read(resolved, &d) ? mgk_array_count(&d, array) : 0;
+}
+
+size_t clmgk_array_element_size(const clmgk_attention_desc *resolved, clmgk_array array)
+{
+    clmgk_attention_desc d;
+    return mgk_desc_read(resolved, &d) ? mgk_array_element_size(&d, array) : 0;
+}
+
+clmgk_presence clmgk_array_presence(const clmgk_attention_desc *resolved, clmgk_pass pass, clmgk_array array)
+{
+    clmgk_attention_desc d;
+    return mgk_desc_read(resolved, &d) ? mgk_array_presence(&d, pass, array) : CLMGK_ABSENT;
 }

@@ -6,6 +6,9 @@
 #include "base/base.h"
 #include "clmgk/attention.h"
 
+/* The first version's size. */
+enum { MGK_LEAST_DESC_SIZE = offsetof(clmgk_attention_desc, use_window) };
+
 /* Whether the variant has the trait. */
 static inline bool mgk_has_trait(const clmgk_attention_desc *desc, clmgk_variant_trait trait)
 {
@@ -17,6 +20,15 @@ const char *mgk_array_name(clmgk_array array);
 
 /* The shape that the array would have, whether the descriptor uses it or not. */
 clmgk_shape mgk_array_shape(const clmgk_attention_desc *desc, clmgk_array array);
+
+/* clmgk_array_shape and its kin, for descriptors of this version. */
+clmgk_shape mgk_array_used_shape(const clmgk_attention_desc *desc, clmgk_array array);
+int64_t mgk_array_count(const clmgk_attention_desc *desc, clmgk_array array);
+size_t mgk_array_element_size(const clmgk_attention_desc *desc, clmgk_array array);
+clmgk_presence mgk_array_presence(const clmgk_attention_desc *desc, clmgk_pass pass, clmgk_array array);
+
+/* Reads a resolved descriptor of the caller's version; false if it is none. */
+bool mgk_desc_read(const clmgk_attention_desc *given, clmgk_attention_desc *desc);
 
 /* The array's layout in the descriptor; NULL: dense. */
 clmgk_layout *mgk_array_layout(clmgk_attention_desc *desc, clmgk_array array);
