@@ -109,9 +109,9 @@ tool_exit bench_compare(const json_t *before, const json_t *now, double threshol
     fprintf(stream, "\nAgainst the earlier run, changes beyond noise:\n");
     json_array_foreach(json_object_get(now, "cases"), index, one)
         compare_case(find_case(before, now, one), one, threshold, &count, stream);
-    fprintf(stream,
-            "  %d cases compared: %d faster, %d slower, %d slower by more than %g %%; %d not in the earlier run\n",
-            count.compared, count.faster, count.slower, count.regressions, 100 * threshold, count.unknown);
+    fprintf(stream, "  %d %s compared: %d faster, %d slower, %d slower by more than %g %%; %d not in the earlier run\n",
+            count.compared, tool_plural((uint64_t)count.compared, "case", "cases"), count.faster, count.slower,
+            count.regressions, 100 * threshold, count.unknown);
     if (count.regressions)
         return tool_fail(error, TOOL_CHECK_FAILED, "%d of %d cases became slower by more than %g %%", count.regressions,
                          count.compared, 100 * threshold);

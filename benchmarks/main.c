@@ -66,7 +66,8 @@ static tool_exit count_wrong(const bench_run *run, tool_error *error)
         }
     }
     if (wrong)
-        return tool_fail(error, TOOL_CHECK_FAILED, "%zu cases are wrong by the reference", wrong);
+        return tool_fail(error, TOOL_CHECK_FAILED, "%zu %s wrong by the reference", wrong,
+                         tool_plural(wrong, "case is", "cases are"));
     if (!measured)
         return tool_fail(error, TOOL_SYSTEM_ERROR, "no case could be measured on this device: %s",
                          run->devices[0].groups[0].cases[0].reason);

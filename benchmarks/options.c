@@ -31,7 +31,7 @@
     X(PLOT, "plot", "F.svg", "draw times and rates with gnuplot")                                                      \
     X(COMPARE, "compare", "OLD.json", "show changes beyond noise against an earlier --json; exit 1 on a regression")   \
     X(THRESHOLD, "threshold", "X", "a slow-down by more than X percent, and beyond noise, is a regression; default 5") \
-    X(ENGINE, "engine", "NAME", "auto (default), lane or simt")                                                        \
+    X(ENGINE, "engine", "NAME", TOOL_ENGINE_NAMES)                                                                     \
     X(PARAMETERS, "parameters", "P", "kernel parameters, name=value,...: for work on the kernels")                     \
     X(BACKWARD_PARAMETERS, "backward-parameters", "P", "the same for the backward pass")                               \
     X(GEMM, "gemm", "MxNxK,...",                                                                                       \

@@ -204,7 +204,7 @@ class Tuning(InfoTest):
                 text = self.accept("--device", device["selector"], env=self.environment()).stdout
                 self.assertEqual(", tuned (" in text, tuned)
                 self.assertEqual("not tuned (default parameters)" in text, not tuned)
-                self.assertEqual("; 1 entries passed over: clmgk-tune --show says why" in text, source == "class")
+                self.assertEqual("; 1 entry passed over: clmgk-tune --show says why" in text, source == "class")
                 done = run("clmgk-tune", "--show", "--json", "--device", device["selector"], env=self.environment())
                 shown = [entry for entry in json.loads(done.stdout)["entries"] if not entry["shipped"]]
                 self.assertEqual([(entry["source"], entry["allowed"], entry["defaults"]) for entry in shown],
@@ -226,7 +226,7 @@ class Tuning(InfoTest):
         self.assertTrue(found["devices"][0]["tuned"])
         self.assertEqual(found["tuning_cache"]["damaged"], 1)
         self.assertIn("line 4", found["tuning_cache"]["message"])
-        self.assertIn("1 damaged lines are passed over: line 4", self.accept(env=self.environment()).stdout)
+        self.assertIn("1 damaged line is passed over: line 4", self.accept(env=self.environment()).stdout)
 
     def test_tunables(self):
         tables = {table["name"]: table for table in self.info("--tunables")["tables"]}

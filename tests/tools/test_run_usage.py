@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """clmgk-run: its command line."""
+import re
 import unittest
 
 from program_test import ADMIXTURES, GENERALISED, NOISY, QUICK, SHARED_MIX, RunTest
@@ -22,6 +23,14 @@ class Usage(RunTest):
             self.assertRegex(done.stdout, rf"(?m)^  --{option}( |$)")
         for option in LATER_OPTIONS:
             self.assertNotRegex(done.stdout, rf"--{option}\b(?!-)")
+
+    def test_help_names_variants_and_engines(self):
+        text = self.accept("--help").stdout
+        for option, word in (("variant", "offers "), ("engine", "expected one of ")):
+            names = self.refuse_run(word, **{option: "x"}).stderr.split(word)[1].strip().split(", ")
+            self.assertGreater(len(names), 2)
+            words = re.search(rf"  --{option} NAME((.|\n)*?)\n  --", text)[1]
+            self.assertLessEqual(set(names), set(re.findall(r"[\w-]+", words)))
 
     def test_version(self):
         self.assertRegex(self.accept("--version").stdout, r"^clmgk-run \d+\.\d+\.\d+\n$")

@@ -105,7 +105,7 @@ class Measuring(TuneTest):
         scratch.mkdir()
         done = self.accept(*SMALL, "--budget", 3, env={**self.environment, "TMPDIR": str(scratch)})
         self.assertEqual(list(scratch.iterdir()), [])
-        for word in ("default ms", "tuned ms", "given softmax 2", "geometric mean", "candidates in"):
+        for word in ("default ms", "tuned ms", "given softmax 2", "geometric mean", "1 case: ", " of all there are"):
             self.assertIn(word, done.stdout)
         self.assertIn("1 of 1: given softmax 2", done.stderr)
         self.assertIn("to go", done.stderr)

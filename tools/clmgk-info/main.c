@@ -10,7 +10,7 @@ enum { OPTION_SELFTEST = TOOL_STANDARD_OPTION_COUNT, OPTION_ENGINE, OPTION_CACHE
 static const tool_option options_table[OPTION_COUNT] = {
     TOOL_STANDARD_OPTIONS,
     {"selftest", NULL, "run a small problem of every variant and check it against double precision"},
-    {"engine", "NAME", "with --selftest: the engine to test; default: the device's"},
+    {"engine", "NAME", "with --selftest: " TOOL_ENGINE_NAMES "; auto: the device's own"},
     {"cache-clear", NULL, "only remove the compiled programs from the cache on disk"},
     {"tunables", NULL, "only list the kernel parameters with values, defaults, constraints and meaning"},
 };
@@ -125,15 +125,15 @@ static void print_entry(const entry *one)
 static void print_caches(const listing *list)
 {
     if (list->cache.path[0])
-        printf("program cache: %s, %" PRIu64 " programs, %.1f MB\n", list->cache.path, list->cache.entries,
-               1e-6 * (double)list->cache.bytes);
+        printf("program cache: %s, %" PRIu64 " %s, %.1f MB\n", list->cache.path, list->cache.entries,
+               tool_plural(list->cache.entries, "program", "programs"), 1e-6 * (double)list->cache.bytes);
     else
         printf("program cache: no files are used\n");
     if (list->shipped_error.status != CLMGK_OK)
         printf("programs made ahead: not read: %s\n", list->shipped_error.message);
     else if (list->shipped.path[0])
-        printf("programs made ahead: %s, %" PRIu64 " programs, %.1f MB\n", list->shipped.path, list->shipped.entries,
-               1e-6 * (double)list->shipped.bytes);
+        printf("programs made ahead: %s, %" PRIu64 " %s, %.1f MB\n", list->shipped.path, list->shipped.entries,
+               tool_plural(list->shipped.entries, "program", "programs"), 1e-6 * (double)list->shipped.bytes);
     info_print_tuning_cache(&list->tuning);
 }
 
@@ -198,8 +198,8 @@ static tool_exit clear_cache(bool json, tool_error *error)
     if (json)
         return tool_print_json(json_pack("{s:s, s:o}", "clmgk", clmgk_version(), "removed", cache_json(&before)),
                                error);
-    printf("removed %" PRIu64 " programs, %.1f MB%s%s\n", before.entries, 1e-6 * (double)before.bytes,
-           before.path[0] ? ", from " : "", before.path);
+    printf("removed %" PRIu64 " %s, %.1f MB%s%s\n", before.entries, tool_plural(before.entries, "program", "programs"),
+           1e-6 * (double)before.bytes, before.path[0] ? ", from " : "", before.path);
     return tool_flush_stdout(error);
 }
 

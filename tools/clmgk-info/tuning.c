@@ -42,7 +42,8 @@ void info_print_tuning(const info_tuning *tuning)
     else
         printf("not tuned (default parameters)");
     if (tuning->passed_over > 0)
-        printf("; %" PRIu64 " entries passed over: clmgk-tune --show says why", tuning->passed_over);
+        printf("; %" PRIu64 " %s passed over: clmgk-tune --show says why", tuning->passed_over,
+               tool_plural(tuning->passed_over, "entry", "entries"));
 }
 
 json_t *info_tuning_json(const info_tuning *tuning)
@@ -54,12 +55,13 @@ json_t *info_tuning_json(const info_tuning *tuning)
 void info_print_tuning_cache(const clmgk_tuning_info *cache)
 {
     if (cache->path[0])
-        printf("tuning cache: %s, %" PRIu64 " entries, %.1f KB\n", cache->path, cache->entries,
-               1e-3 * (double)cache->bytes);
+        printf("tuning cache: %s, %" PRIu64 " %s, %.1f KB\n", cache->path, cache->entries,
+               tool_plural(cache->entries, "entry", "entries"), 1e-3 * (double)cache->bytes);
     else
         printf("tuning cache: no files are used\n");
     if (cache->damaged > 0)
-        printf("    %" PRIu64 " damaged lines are passed over: %s\n", cache->damaged, cache->message);
+        printf("    %" PRIu64 " damaged %s passed over: %s\n", cache->damaged,
+               tool_plural(cache->damaged, "line is", "lines are"), cache->message);
     else if (cache->message[0])
         printf("    it is passed over: %s\n", cache->message);
 }

@@ -26,7 +26,7 @@
     X(REPEAT, "repeat", "R",                                                                                           \
       "R timed repetitions of each pass after one run; prints the median and the\n"                                    \
       "rate")                                                                                                          \
-    X(ENGINE, "engine", "NAME", "auto (default), lane or simt: for development")                                       \
+    X(ENGINE, "engine", "NAME", TOOL_ENGINE_NAMES ": for development")                                                 \
     X(PARAMETERS, "parameters", "LIST", "kernel parameters name=value,...: for development")                           \
     X(BACKWARD_PARAMETERS, "backward-parameters", "LIST", "the same for the backward pass and the statistics")
 
@@ -119,7 +119,8 @@ const tool_program run_program = {
              "value_size, causal, workspace_bytes, compile_ms, program (memory, disk or built), flops (executed\n"
              "products over visible pairs), outputs {option: path}, with --repeat time_ms {median, min, max,\n"
              "repeat} and gflops, with --grad-out backward {gradients: [options], flops, with --repeat time_ms and\n"
-             "gflops}, with --check check {ok, option: {error, bound, max}}.",
+             "gflops}, with --check check {ok, option: {error, bound, max, nan, first_nan,\n"
+             "infinite, first_infinite}}.",
     .options = options,
     .option_count = TOOL_COUNT(options),
 };

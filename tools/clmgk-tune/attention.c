@@ -369,8 +369,8 @@ static tool_exit tune_cases(attention *all, double end_ms, tool_error *error)
     TOOL_TRY(bench_make_groups(&all->base->options->request, false, &all->groups, error));
     TOOL_TRY(make_cases(all, error));
     if (all->count > 0)
-        fprintf(stderr, "clmgk-tune: %s: %zu cases of attention, budget %.0f s\n", all->base->report->device.name,
-                all->count, all->base->options->budget_s);
+        fprintf(stderr, "clmgk-tune: %s: %zu %s of attention, budget %.0f s\n", all->base->report->device.name,
+                all->count, tool_plural(all->count, "case", "cases"), all->base->options->budget_s);
     for (size_t i = 0; i < all->count; i++) {
         TOOL_TRY(take_earlier(&all->cases[i], error));
         if (all->cases[i].result->outcome != TUNE_UNMEASURED)

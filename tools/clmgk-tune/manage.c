@@ -74,7 +74,8 @@ static tool_exit print_entries(const clmgk_tuning_info *cache, const clmgk_tunin
     const char *device = "";
     printf("tuning cache: %s\n", cache->path[0] ? cache->path : "no files are used");
     if (cache->damaged)
-        printf("%" PRIu64 " lines could not be understood: %s\n", cache->damaged, cache->message);
+        printf("%" PRIu64 " %s could not be understood: %s\n", cache->damaged,
+               tool_plural(cache->damaged, "line", "lines"), cache->message);
     for (size_t i = 0; i < count; i++) {
         if (strcmp(device, entries[i].device) != 0)
             printf("%s, %s\n", entries[i].device, entries[i].platform);
@@ -119,7 +120,7 @@ tool_exit tune_reset(const tune_options *options, tool_error *error)
         return tool_print_json(
             json_pack("{s:s, s:s, s:I}", "clmgk", clmgk_version(), "path", before.path, "removed", (json_int_t)removed),
             error);
-    printf("removed %" PRIu64 " entries from %s\n", removed, before.path);
+    printf("removed %" PRIu64 " %s from %s\n", removed, tool_plural(removed, "entry", "entries"), before.path);
     return tool_flush_stdout(error);
 }
 
@@ -150,7 +151,7 @@ static tool_exit tell_count(const tune_options *options, const char *word, const
         return tool_print_json(json_pack("{s:s, s:o, s:I}", "clmgk", clmgk_version(), "file", tool_json_text(path),
                                          word, (json_int_t)count),
                                error);
-    printf("%s: %zu entries %s\n", path, count, word);
+    printf("%s: %zu %s %s\n", path, count, tool_plural(count, "entry", "entries"), word);
     return tool_flush_stdout(error);
 }
 

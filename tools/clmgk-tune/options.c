@@ -81,7 +81,7 @@ static tool_exit check_action(const char *const *values, tool_error *error)
         return tool_fail(error, TOOL_BAD_INPUT, "--import takes all devices of the file: expected no --%s with it",
                          values[TOOL_OPTION_DEVICE] ? "device" : "all-devices");
     if (action == OPTION_PROGRAMS && !values[action][0])
-        return tool_fail(error, TOOL_BAD_INPUT, "--programs: \"\": expected a folder");
+        return tool_fail(error, TOOL_BAD_INPUT, "--programs '': expected a folder");
     return TOOL_DONE;
 }
 

@@ -105,8 +105,8 @@ static tool_exit make_for(const tune_options *options, const clmgk_device_info *
                                          tool_json_text(info->driver), "plans", (json_int_t)(m.done - m.refused),
                                          "refused", (json_int_t)m.refused, "programs", (json_int_t)m.programs));
     else if (status == TOOL_DONE)
-        printf("%s: %zu programs of %zu plans in %s\n", info->name, m.programs, m.done - m.refused,
-               options->programs_path);
+        printf("%s: %zu %s of %zu %s in %s\n", info->name, m.programs, tool_plural(m.programs, "program", "programs"),
+               m.done - m.refused, tool_plural(m.done - m.refused, "plan", "plans"), options->programs_path);
     bench_free_groups(&options->request, m.groups);
     free(m.plans);
     tool_device_close(&m.device);

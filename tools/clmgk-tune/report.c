@@ -125,15 +125,15 @@ void tune_print_report(const tune_report *report, FILE *stream)
     for (size_t i = 0; i < report->result_count; i++)
         print_result(&report->results[i], stream);
     print_products(report, stream);
-    fprintf(stream,
-            "%zu cases: %zu faster than the defaults, %zu at the defaults, %zu not run here, %zu not measured\n",
-            report->result_count, sum.faster, sum.measured - sum.faster, sum.refused, sum.unmeasured);
+    fprintf(stream, "%zu %s: %zu faster than the defaults, %zu at the defaults, %zu not run here, %zu not measured\n",
+            report->result_count, tool_plural(report->result_count, "case", "cases"), sum.faster,
+            sum.measured - sum.faster, sum.refused, sum.unmeasured);
     fprintf(stream, "geometric mean of the gain: %.1f %%\n", 100 * (sum.speedup - 1));
     fprintf(stream,
-            "%zu candidates in %.0f s, %.2g of all there are: %zu stopped early, %zu failed, %zu hung, %zu crashed, "
+            "%zu %s in %.0f s, %.2g of all there are: %zu stopped early, %zu failed, %zu hung, %zu crashed, "
             "%zu wrong, %zu not confirmed\n",
-            counts->tried, report->spent_s, sum.share, counts->slow, counts->failed, counts->hung, counts->died,
-            counts->wrong, counts->unconfirmed);
+            counts->tried, tool_plural(counts->tried, "candidate", "candidates"), report->spent_s, sum.share,
+            counts->slow, counts->failed, counts->hung, counts->died, counts->wrong, counts->unconfirmed);
     if (sum.measured && !sum.faster)
         fprintf(stream, "Nothing beat the defaults beyond noise.\n");
     if (sum.unmeasured)

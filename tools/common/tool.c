@@ -93,6 +93,11 @@ tool_exit tool_flush_stdout(tool_error *error)
     return TOOL_DONE;
 }
 
+const char *tool_plural(uint64_t count, const char *one, const char *many)
+{
+    return count == 1 ? one : many;
+}
+
 json_t *tool_json_text(const char *text)
 {
     if (!text)

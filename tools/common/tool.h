@@ -133,10 +133,17 @@ tool_exit tool_parse_variant(const char *option, const char *text, clmgk_variant
 tool_exit tool_parse_dtype(const char *option, const char *text, clmgk_dtype *dtype, tool_error *error);
 tool_exit tool_parse_engine(const char *option, const char *text, clmgk_engine *engine, tool_error *error);
 
+/* "auto (default), lane, ...": for --help. */
+#define TOOL_ENGINE_NAME(name, value, text) ", " #text
+#define TOOL_ENGINE_NAMES                   "auto (default)" CLMGK_ENGINE_LIST(TOOL_ENGINE_NAME)
+
 /* ---- printing ----------------------------------------------------------------------------------------------- */
 
 /* Prints the one line of a failure on standard error (nothing for an empty message); returns `status`. */
 int tool_report(const tool_program *program, tool_exit status, const tool_error *error);
+
+/* `one` for a count of 1, else `many`. */
+const char *tool_plural(uint64_t count, const char *one, const char *many);
 
 /* JSON values: text whose bytes that are not UTF-8 are shown as '?' (NULL is null), a number, null where it is not
  * finite; one that is null unless it is positive. */

@@ -205,7 +205,7 @@ static tool_exit check_gradients(const bench_request *request, const bench_group
     }
     const uint32_t missing = request->named_gradients & ~computed;
     if (missing)
-        return tool_fail(error, TOOL_BAD_INPUT, "--gradients: no case has a gradient '%s': expected others",
+        return tool_fail(error, TOOL_BAD_INPUT, "--gradients '%s': expected gradients that one of the cases has",
                          bench_gradient_names(missing).text);
     return TOOL_DONE;
 }
