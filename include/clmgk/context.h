@@ -125,7 +125,8 @@ CLMGK_API clmgk_status clmgk_get_device_info(cl_device_id device, clmgk_device_i
 /*
  * Picks a device. `selector` is "PLATFORM:DEVICE" or a case-insensitive part of a device's or platform's name.
  * NULL or empty: the environment's CLMGK_DEVICE, else the first GPU, else the first CPU, else the first device.
- * Errors: NO_DEVICE (no device, or no match), INVALID_VALUE (several matches: the message lists them).
+ * Errors: NO_DEVICE (no match, or no device: the message says of each platform why), INVALID_VALUE (several matches:
+ * the message lists them).
  */
 CLMGK_API clmgk_status clmgk_select_device(const char *selector, clmgk_device_info *info, clmgk_error *error);
 

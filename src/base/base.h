@@ -165,6 +165,7 @@ clmgk_status mgk_file_read(const clmgk_allocator *allocator, const char *path, s
 typedef struct mgk_folder {
     int handle;
     bool shipped;
+    const char *path; /* the caller's, for messages */
 } mgk_folder;
 
 /* Opens the folder at `path`; `create` makes a missing folder and its parents (0700; shipped: 0755 less the umask).
@@ -173,8 +174,9 @@ clmgk_status mgk_folder_open(const char *path, bool create, mgk_folder *folder, 
 clmgk_status mgk_folder_open_shipped(const char *path, bool create, mgk_folder *folder, clmgk_error *error);
 void mgk_folder_close(mgk_folder *folder);
 
-/* Whether the process can create files in a folder, private or not. */
-bool mgk_folder_is_writable(const char *path);
+/* Whether the process can create files in a folder, private or not. ERROR_IO says why not: of a missing folder, what is
+ * in its way above. */
+clmgk_status mgk_folder_check_writable(const char *path, clmgk_error *error);
 
 /* Reads a file into *data (mgk_free), NULL if there is none; `touch` sets its time to now in a private folder. ERROR_IO
  * if it can't be read, is larger than max_bytes, or not a regular file that belongs to the user and that nobody else
@@ -182,11 +184,13 @@ bool mgk_folder_is_writable(const char *path);
 clmgk_status mgk_folder_load(const mgk_folder *folder, const clmgk_allocator *allocator, const char *name,
                              size_t max_bytes, bool touch, char **data, size_t *length, clmgk_error *error);
 
-/* Writes a file atomically: readers see all of it or nothing, also after a crash. False on failure: no file is left. */
-bool mgk_folder_write(const mgk_folder *folder, const char *name, const char *data, size_t length);
+/* Writes a file atomically: readers see all of it or nothing, also after a crash. After a failure (ERROR_IO) no file is
+ * left. */
+clmgk_status mgk_folder_write(const mgk_folder *folder, const char *name, const char *data, size_t length,
+                              clmgk_error *error);
 
-/* Removes a file; false if it still exists. */
-bool mgk_folder_remove(const mgk_folder *folder, const char *name);
+/* Removes a file; ERROR_IO if it still exists. */
+clmgk_status mgk_folder_remove(const mgk_folder *folder, const char *name, clmgk_error *error);
 
 typedef struct mgk_folder_entry {
     char name[64]; /* files with longer names are not listed */
@@ -202,8 +206,9 @@ clmgk_status mgk_folder_list(const mgk_folder *folder, const clmgk_allocator *al
 /* Removes temporary files of crashed writers. */
 void mgk_folder_remove_stale(const mgk_folder *folder, const clmgk_allocator *allocator);
 
-/* Locks the folder against other processes and threads: so many attempts, every 2 ms. -1: not obtained. */
-int mgk_folder_lock(const mgk_folder *folder, int attempts);
+/* Locks the folder against other processes and threads: so many attempts, every 2 ms. -1: not obtained, for the reason
+ * in `error`. */
+int mgk_folder_lock(const mgk_folder *folder, int attempts, clmgk_error *error);
 void mgk_folder_unlock(int lock);
 
 #endif

@@ -78,20 +78,24 @@ clmgk_status mgk_file_read(const clmgk_allocator *allocator, const char *path, s
 
 /* ---- private folders -------------------------------------------------------------------------------------- */
 
-/* Makes `path` and its missing parents. Opening the folder later reports failures. */
-static void make_folders(const char *path, mode_t mode)
+/* Makes `path` and its missing parents. */
+static clmgk_status make_folders(const char *path, mode_t mode, clmgk_error *error)
 {
     char partial[MAX_PATH_BYTES];
     const size_t length = strlen(path);
     if (length == 0 || length >= sizeof(partial))
-        return;
+        return mgk_fail(error, CLMGK_ERROR_IO, "%s: has %zu bytes, expected 1 to %zu", path, length,
+                        sizeof(partial) - 1);
     memcpy(partial, path, length + 1);
-    for (char *slash = strchr(partial + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        (void)mkdir(partial, mode);
+    for (char *slash = strchr(partial + 1, '/');; slash = strchr(slash + 1, '/')) {
+        if (slash != NULL)
+            *slash = '\0';
+        if (mkdir(partial, mode) != 0 && errno != EEXIST)
+            return mgk_fail(error, CLMGK_ERROR_IO, "%s: %s can't be made: %s", path, partial, strerror(errno));
+        if (slash == NULL)
+            return CLMGK_OK;
         *slash = '/';
     }
-    (void)mkdir(partial, mode);
 }
 
 /* Whether an owner could only have written what the user, or who installs programs, wanted. */
@@ -123,7 +127,7 @@ static clmgk_status open_folder(const char *path, bool create, mgk_folder *folde
     if (folder->handle < 0 && errno == ENOENT) {
         if (!create)
             return CLMGK_OK;
-        make_folders(path, folder->shipped ? S_IRWXU | S_IRGRP | S_IXGRP | S_IROTH | S_IXOTH : S_IRWXU);
+        MGK_TRY(make_folders(path, folder->shipped ? S_IRWXU | S_IRGRP | S_IXGRP | S_IROTH | S_IXOTH : S_IRWXU, error));
         folder->handle = open(path, flags);
     }
     if (folder->handle < 0)
@@ -137,13 +141,13 @@ static clmgk_status open_folder(const char *path, bool create, mgk_folder *folde
 
 clmgk_status mgk_folder_open(const char *path, bool create, mgk_folder *folder, clmgk_error *error)
 {
-    *folder = (mgk_folder){.shipped = false};
+    *folder = (mgk_folder){.path = path};
     return open_folder(path, create, folder, error);
 }
 
 clmgk_status mgk_folder_open_shipped(const char *path, bool create, mgk_folder *folder, clmgk_error *error)
 {
-    *folder = (mgk_folder){.shipped = true};
+    *folder = (mgk_folder){.path = path, .shipped = true};
     return open_folder(path, create, folder, error);
 }
 
@@ -154,9 +158,28 @@ void mgk_folder_close(mgk_folder *folder)
     folder->handle = -1;
 }
 
-bool mgk_folder_is_writable(const char *path)
+clmgk_status mgk_folder_check_writable(const char *path, clmgk_error *error)
 {
-    return access(path, W_OK | X_OK) == 0;
+    if (access(path, W_OK | X_OK) == 0)
+        return CLMGK_OK;
+    const int code = errno;
+    char parent[MAX_PATH_BYTES];
+    (void)snprintf(parent, sizeof(parent), "%s", path);
+    /* a missing folder: why it can't be made is known of the nearest one that exists */
+    for (char *slash = strrchr(parent, '/'); code == ENOENT && slash != NULL && slash > parent;
+         slash = strrchr(parent, '/')) {
+        *slash = '\0';
+        if (access(parent, W_OK | X_OK) == 0)
+            break;
+        if (errno != ENOENT)
+            return mgk_fail(error, CLMGK_ERROR_IO, "%s: %s: %s", path, parent, strerror(errno));
+    }
+    return mgk_fail(error, CLMGK_ERROR_IO, "%s: %s", path, strerror(code));
+}
+
+static clmgk_status fail_file(const mgk_folder *folder, const char *name, int code, clmgk_error *error)
+{
+    return mgk_fail(error, CLMGK_ERROR_IO, "%s/%s: %s", folder->path, name, strerror(code));
 }
 
 static bool is_trusted_file(const mgk_folder *folder, int file)
@@ -175,12 +198,13 @@ clmgk_status mgk_folder_load(const mgk_folder *folder, const clmgk_allocator *al
         return CLMGK_OK;
     const int file = openat(folder->handle, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
     if (file < 0)
-        return errno == ENOENT ? CLMGK_OK : mgk_fail(error, CLMGK_ERROR_IO, "%s: %s", name, strerror(errno));
+        return errno == ENOENT ? CLMGK_OK : fail_file(folder, name, errno, error);
     const clmgk_status status =
         is_trusted_file(folder, file)
             ? read_open_file(file, allocator, name, max_bytes, data, length, error)
             : mgk_fail(error, CLMGK_ERROR_IO,
-                       "%s: expected a regular file that belongs to the user and that nobody else may write", name);
+                       "%s/%s: expected a regular file that belongs to the user and that nobody else may write",
+                       folder->path, name);
     if (status == CLMGK_OK && touch && !folder->shipped)
         (void)futimens(file, NULL); /* fails on read-only file systems: eviction then follows age */
     close(file);
@@ -217,26 +241,36 @@ static int create_temporary(const mgk_folder *folder, char *name, size_t size)
     return file;
 }
 
-bool mgk_folder_write(const mgk_folder *folder, const char *name, const char *data, size_t length)
+clmgk_status mgk_folder_write(const mgk_folder *folder, const char *name, const char *data, size_t length,
+                              clmgk_error *error)
 {
     char temporary[64];
-    const int file = folder->handle < 0 ? -1 : create_temporary(folder, temporary, sizeof(temporary));
+    const int file = create_temporary(folder, temporary, sizeof(temporary));
     if (file < 0)
-        return false;
+        return fail_file(folder, name, errno, error);
     bool done = write_all(file, data, length) && fsync(file) == 0;
-    done = close(file) == 0 && done;
-    done = done && renameat(folder->handle, temporary, folder->handle, name) == 0;
+    int code = errno;
+    if (close(file) != 0 && done) {
+        done = false;
+        code = errno;
+    }
+    if (done && renameat(folder->handle, temporary, folder->handle, name) != 0) {
+        done = false;
+        code = errno;
+    }
     if (!done) {
         (void)unlinkat(folder->handle, temporary, 0);
-        return false;
+        return fail_file(folder, name, code, error);
     }
     (void)fsync(folder->handle); /* failure is harmless: at worst a crash loses the file, and it is written again */
-    return true;
+    return CLMGK_OK;
 }
 
-bool mgk_folder_remove(const mgk_folder *folder, const char *name)
+clmgk_status mgk_folder_remove(const mgk_folder *folder, const char *name, clmgk_error *error)
 {
-    return folder->handle < 0 || unlinkat(folder->handle, name, 0) == 0 || errno == ENOENT;
+    return folder->handle < 0 || unlinkat(folder->handle, name, 0) == 0 || errno == ENOENT
+               ? CLMGK_OK
+               : fail_file(folder, name, errno, error);
 }
 
 /* ---- listing ---------------------------------------------------------------------------------------------- */
@@ -275,7 +309,7 @@ clmgk_status mgk_folder_list(const mgk_folder *folder, const clmgk_allocator *al
 
     DIR *const stream = open_stream(folder);
     if (stream == NULL)
-        return mgk_fail(error, CLMGK_ERROR_IO, "the folder could not be listed: %s", strerror(errno));
+        return mgk_fail(error, CLMGK_ERROR_IO, "%s: can't be listed: %s", folder->path, strerror(errno));
 
     clmgk_status status = CLMGK_OK;
     void *list = NULL;
@@ -292,7 +326,7 @@ clmgk_status mgk_folder_list(const mgk_folder *folder, const clmgk_allocator *al
         ((mgk_folder_entry *)list)[listed++] = entry;
     }
     if (errno != 0) {
-        status = mgk_fail(error, CLMGK_ERROR_IO, "the folder could not be listed: %s", strerror(errno));
+        status = mgk_fail(error, CLMGK_ERROR_IO, "%s: can't be listed: %s", folder->path, strerror(errno));
         goto cleanup;
     }
     *entries = list;
@@ -320,27 +354,34 @@ void mgk_folder_remove_stale(const mgk_folder *folder, const clmgk_allocator *al
         return;
     for (size_t i = 0; i < count; ++i)
         if (entries[i].modified_ns / 1000000000 + STALE_SECONDS < (int64_t)now.tv_sec)
-            (void)mgk_folder_remove(folder, entries[i].name);
+            (void)mgk_folder_remove(folder, entries[i].name, NULL);
     mgk_free(allocator, entries);
 }
 
 /* ---- lock ------------------------------------------------------------------------------------------------- */
 
-int mgk_folder_lock(const mgk_folder *folder, int attempts)
+int mgk_folder_lock(const mgk_folder *folder, int attempts, clmgk_error *error)
 {
     const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
-    const int lock = folder->handle < 0 ? -1 : openat(folder->handle, LOCK_NAME, flags, S_IRUSR | S_IWUSR);
-    if (lock < 0)
+    const int lock = openat(folder->handle, LOCK_NAME, flags, S_IRUSR | S_IWUSR);
+    if (lock < 0) {
+        (void)fail_file(folder, LOCK_NAME, errno, error);
         return -1;
+    }
+    int code = EWOULDBLOCK;
     for (int attempt = 0; attempt < attempts; ++attempt) {
         const struct timespec pause = {.tv_nsec = LOCK_PAUSE_NS};
         if (flock(lock, LOCK_EX | LOCK_NB) == 0)
             return lock;
-        if (errno != EWOULDBLOCK && errno != EINTR)
+        code = errno;
+        if (code != EWOULDBLOCK && code != EINTR)
             break;
         (void)nanosleep(&pause, NULL);
     }
     close(lock);
+    (void)(code == EWOULDBLOCK
+               ? mgk_fail(error, CLMGK_ERROR_IO, "%s/" LOCK_NAME ": another process holds the lock", folder->path)
+               : fail_file(folder, LOCK_NAME, code, error));
     return -1;
 }
 

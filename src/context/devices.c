@@ -192,6 +192,44 @@ static const clmgk_device_info *default_device(const device_list *list)
     return &list->devices[0].info;
 }
 
+/* "; platform 0 "NAME" is there without a device: WHY" */
+static clmgk_status describe_platform(cl_platform_id platform, cl_uint index, mgk_text *text, clmgk_error *error)
+{
+    mgk_device_facts facts = {.usable = false};
+    clmgk_error folder = {.message = ""};
+    cl_device_id *devices;
+    cl_uint count;
+    MGK_TRY(mgk_platform_get_facts(platform, &facts, error));
+    MGK_TRY(mgk_platform_devices(platform, &devices, &count, error));
+    mgk_free(NULL, devices);
+    const bool hint = count == 0 && mgk_driver_check_folder(facts.runtime, &folder) != CLMGK_OK;
+    mgk_text_printf(text, "; platform %u \"%s\" is there without a%s device%s%s", (unsigned)index, facts.info.platform,
+                    count > 0 ? "n available" : "",
+                    hint        ? ": "
+                    : count > 0 ? " that has a compiler"
+                                : "",
+                    folder.message);
+    return CLMGK_OK;
+}
+
+/* No device: the platforms that are there, each with the reason. */
+static clmgk_status fail_no_device(clmgk_error *error)
+{
+    mgk_text text = {0};
+    cl_platform_id *platforms;
+    cl_uint count;
+    MGK_TRY(mgk_platform_list(&platforms, &count, error));
+    clmgk_status status = CLMGK_OK;
+    for (cl_uint i = 0; i < count && status == CLMGK_OK; ++i)
+        status = describe_platform(platforms[i], i, &text, error);
+    mgk_free(NULL, platforms);
+    if (status == CLMGK_OK)
+        status = mgk_fail(error, CLMGK_ERROR_NO_DEVICE, "no OpenCL device%s",
+                          text.data != NULL ? text.data : ": no platform: expected a driver (such as pocl-opencl-icd)");
+    mgk_text_free(&text);
+    return status;
+}
+
 clmgk_status clmgk_select_device(const char *selector, clmgk_device_info *info, clmgk_error *error)
 {
     const bool given = selector != NULL && selector[0] != '\0';
@@ -203,7 +241,7 @@ clmgk_status clmgk_select_device(const char *selector, clmgk_device_info *info, 
 
     clmgk_status status = CLMGK_OK;
     if (list.devices == NULL)
-        status = mgk_fail(error, CLMGK_ERROR_NO_DEVICE, "no usable OpenCL device on any platform");
+        status = fail_no_device(error);
     else if (wanted != NULL && wanted[0] != '\0')
         status = choose(&list, wanted, &chosen, error);
     else

@@ -39,14 +39,17 @@ clmgk_status mgk_device_get_facts(cl_device_id device, mgk_device_facts *facts, 
 /* Whether the driver's own cache of compiled programs replaces ours. */
 bool mgk_driver_keeps_programs(const mgk_device_facts *facts);
 
-/* Whether the driver can't compile because it can't write its files. */
-bool mgk_driver_lacks_folder(const mgk_device_facts *facts);
+/* ERROR_IO, with what to do: the driver offers no device, or can't compile, because it can't write its files. */
+clmgk_status mgk_driver_check_folder(mgk_runtime runtime, clmgk_error *error);
 
 /* The keeper of the device's programs; our own cache is in `cache_path` (NULL: none). */
 clmgk_program_keeper mgk_program_keeper(const mgk_device_facts *facts, const char *cache_path);
 
 /* A runtime's usual short name ("pocl"); empty for MGK_RUNTIME_OTHER. */
 const char *mgk_runtime_name(mgk_runtime runtime);
+
+/* Name, version and runtime of a platform, which needs no device. */
+clmgk_status mgk_platform_get_facts(cl_platform_id platform, mgk_device_facts *facts, clmgk_error *error);
 
 /* All platforms, and a platform's devices, in *out (mgk_free with NULL). None at all is no error: *out is NULL. */
 clmgk_status mgk_platform_list(cl_platform_id **out, cl_uint *count, clmgk_error *error);

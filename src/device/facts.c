@@ -92,6 +92,17 @@ static clmgk_status query_text(text_query query, char *target, size_t size, clmg
     return CLMGK_OK;
 }
 
+clmgk_status mgk_platform_get_facts(cl_platform_id platform, mgk_device_facts *facts, clmgk_error *error)
+{
+    clmgk_device_info *const info = &facts->info;
+    const text_query name = {NULL, platform, CL_PLATFORM_NAME}, version = {NULL, platform, CL_PLATFORM_VERSION};
+    info->platform_id = platform;
+    MGK_TRY(query_text(name, info->platform, sizeof(info->platform), error));
+    MGK_TRY(query_text(version, facts->platform_version, sizeof(facts->platform_version), error));
+    facts->runtime = runtime_of(info);
+    return CLMGK_OK;
+}
+
 static clmgk_status query_value(cl_device_id device, cl_device_info parameter, void *value, size_t size,
                                 clmgk_error *error)
 {
@@ -107,8 +118,6 @@ static clmgk_status query_texts(cl_device_id device, mgk_device_facts *facts, cl
         char *target;
         size_t size;
     } texts[] = {
-        {{NULL, info->platform_id, CL_PLATFORM_NAME}, info->platform, sizeof(info->platform)},
-        {{NULL, info->platform_id, CL_PLATFORM_VERSION}, facts->platform_version, sizeof(facts->platform_version)},
         {{device, NULL, CL_DEVICE_NAME}, info->name, sizeof(info->name)},
         {{device, NULL, CL_DEVICE_VENDOR}, info->vendor, sizeof(info->vendor)},
         {{device, NULL, CL_DRIVER_VERSION}, info->driver, sizeof(info->driver)},
@@ -244,6 +253,8 @@ clmgk_status mgk_device_get_facts(cl_device_id device, mgk_device_facts *facts, 
     cl_device_type type = 0;
     MGK_TRY(query_value(device, CL_DEVICE_PLATFORM, &info->platform_id, sizeof(cl_platform_id), error));
     MGK_TRY(query_value(device, CL_DEVICE_TYPE, &type, sizeof(type), error));
+    info->device_class = class_of(type);
+    MGK_TRY(mgk_platform_get_facts(info->platform_id, &found, error));
     MGK_TRY(query_texts(device, &found, error));
     MGK_TRY(query_numbers(device, info, error));
     MGK_TRY(query_usable(device, &found.usable, error));
@@ -251,8 +262,6 @@ clmgk_status mgk_device_get_facts(cl_device_id device, mgk_device_facts *facts, 
     MGK_TRY(find_platform(info->platform_id, &info->platform_index, error));
     MGK_TRY(find_device(info->platform_id, device, &info->device_index, error));
 
-    info->device_class = class_of(type);
-    found.runtime = runtime_of(info);
     info->engine = engine_of(info->device_class, found.runtime);
     const bool is_host_cpu = info->device_class == CLMGK_DEVICE_CPU &&
                              (found.runtime == MGK_RUNTIME_POCL || found.runtime == MGK_RUNTIME_INTEL_CPU);

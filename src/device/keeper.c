@@ -51,20 +51,20 @@ static bool pocl_folder(char *path, size_t size)
     return length > 0 && (size_t)length < size;
 }
 
-static bool pocl_can_write(void)
+clmgk_status mgk_driver_check_folder(mgk_runtime runtime, clmgk_error *error)
 {
     char path[4096];
-    return pocl_folder(path, sizeof(path)) && mgk_folder_is_writable(path);
+    clmgk_error cause = {.message = "its path is too long"};
+    if (runtime != MGK_RUNTIME_POCL ||
+        (pocl_folder(path, sizeof(path)) && mgk_folder_check_writable(path, &cause) == CLMGK_OK))
+        return CLMGK_OK;
+    return mgk_fail(error, CLMGK_ERROR_IO, "PoCL can't write to its folder: %s (POCL_CACHE_DIR or HOME names another)",
+                    cause.message);
 }
 
 bool mgk_driver_keeps_programs(const mgk_device_facts *facts)
 {
-    return is_known_pocl(facts) && pocl_cache_is_on() && pocl_can_write();
-}
-
-bool mgk_driver_lacks_folder(const mgk_device_facts *facts)
-{
-    return is_known_pocl(facts) && !pocl_can_write();
+    return is_known_pocl(facts) && pocl_cache_is_on() && mgk_driver_check_folder(facts->runtime, NULL) == CLMGK_OK;
 }
 
 clmgk_program_keeper mgk_program_keeper(const mgk_device_facts *facts, const char *cache_path)

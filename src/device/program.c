@@ -71,11 +71,11 @@ static clmgk_status fail_build(const clmgk_context *context, cl_program program,
     const bool has_log = log != NULL && code == CL_SUCCESS && log[strspn(log, " \n")] != '\0';
     const char *const text =
         has_log ? first_error(log) : "no build log (is the driver complete? its compiler may be a separate file)";
-    const char *const hint = mgk_driver_lacks_folder(&context->facts)
-                                 ? "PoCL can't write to its folder (POCL_CACHE_DIR names another): "
-                                 : "";
-    const clmgk_status status = mgk_fail_code(error, CLMGK_ERROR_COMPILE, build_code, "kernel file \"%s\": %s: %s%s",
-                                              file, mgk_cl_error_name(build_code), hint, text);
+    clmgk_error folder = {.message = ""};
+    const bool hint = mgk_driver_check_folder(context->facts.runtime, &folder) != CLMGK_OK;
+    const clmgk_status status =
+        mgk_fail_code(error, CLMGK_ERROR_COMPILE, build_code, "kernel file \"%s\": %s: %s%s%s", file,
+                      mgk_cl_error_name(build_code), folder.message, hint ? ": " : "", text);
     mgk_free(&context->allocator, log);
     return status;
 }
@@ -361,7 +361,7 @@ void mgk_program_save(mgk_program *program)
     const bool wanted = !program->saved;
     program->saved = true;
     if (wanted && get_binary(program, &binary, &length, NULL) == CLMGK_OK)
-        mgk_cache_put(&cache, program->key, binary, length);
+        (void)mgk_cache_put(&cache, program->key, binary, length, NULL);
     pthread_mutex_unlock(&context->monitor.mutex);
     mgk_free(&context->allocator, binary);
 }
@@ -371,7 +371,7 @@ static clmgk_status ship(const mgk_program *program, const mgk_cache *folder, cl
     char *binary = NULL;
     size_t length = 0;
     MGK_TRY(get_binary(program, &binary, &length, error));
-    const clmgk_status status = mgk_cache_ship(folder, program->key, binary, length, error);
+    const clmgk_status status = mgk_cache_put(folder, program->key, binary, length, error);
     mgk_free(&program->context->allocator, binary);
     return status;
 }

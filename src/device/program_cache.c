@@ -129,7 +129,7 @@ bool mgk_cache_get(const mgk_cache *cache, const char *key, char **entry, const 
     if (bytes != NULL && !valid) {
         mgk_free(cache->allocator, bytes);
         if (!cache->shipped)
-            (void)mgk_folder_remove(&folder, name);
+            (void)mgk_folder_remove(&folder, name, NULL);
     }
     mgk_folder_close(&folder);
     if (!valid)
@@ -161,7 +161,7 @@ static void remove_oldest(const mgk_cache *cache, const mgk_folder *folder)
     for (size_t i = 0; i < count; ++i)
         total += entries[i].bytes;
     for (size_t i = 0; i < count && total > cache->max_bytes; ++i)
-        if (mgk_folder_remove(folder, entries[i].name))
+        if (mgk_folder_remove(folder, entries[i].name, NULL) == CLMGK_OK)
             total -= entries[i].bytes;
     mgk_free(cache->allocator, entries);
 }
@@ -169,7 +169,7 @@ static void remove_oldest(const mgk_cache *cache, const mgk_folder *folder)
 /* Removes the oldest entries under the lock; a process that does not get the lock leaves the work to its holder. */
 static void tidy(const mgk_cache *cache, const mgk_folder *folder)
 {
-    const int lock = mgk_folder_lock(folder, LOCK_ATTEMPTS);
+    const int lock = mgk_folder_lock(folder, LOCK_ATTEMPTS, NULL);
     if (lock < 0)
         return;
     mgk_folder_remove_stale(folder, cache->allocator);
@@ -177,19 +177,32 @@ static void tidy(const mgk_cache *cache, const mgk_folder *folder)
     mgk_folder_unlock(lock);
 }
 
-void mgk_cache_put(const mgk_cache *cache, const char *key, const char *binary, size_t length)
+clmgk_status mgk_cache_put(const mgk_cache *cache, const char *key, const char *binary, size_t length,
+                           clmgk_error *error)
 {
     mgk_folder folder;
-    if (length == 0 || !open_folder(cache, true, &folder))
-        return;
     char name[NAME_SIZE];
     size_t size = 0;
-    char *const entry = encode(cache->allocator, key, strlen(key), binary, length, &size);
+    if (cache->path == NULL || length == 0)
+        return CLMGK_OK;
     entry_name(key, name);
-    if (entry != NULL && size <= cache->max_bytes && mgk_folder_write(&folder, name, entry, size))
+    char *const entry = encode(cache->allocator, key, strlen(key), binary, length, &size);
+    if (entry == NULL)
+        return mgk_fail_memory(error, "a program");
+    clmgk_status status;
+    if (!cache->shipped && size > cache->max_bytes) {
+        status = mgk_fail(error, CLMGK_ERROR_IO, "%s/%s: would have %zu bytes, expected at most %" PRIu64, cache->path,
+                          name, size, cache->max_bytes);
+        goto cleanup;
+    }
+    MGK_TRY_GOTO(status, open_path(cache, true, &folder, error), cleanup);
+    status = mgk_folder_write(&folder, name, entry, size, error);
+    if (status == CLMGK_OK && !cache->shipped)
         tidy(cache, &folder);
-    mgk_free(cache->allocator, entry);
     mgk_folder_close(&folder);
+cleanup:
+    mgk_free(cache->allocator, entry);
+    return status;
 }
 
 clmgk_status mgk_cache_make(const mgk_cache *cache, clmgk_error *error)
@@ -198,27 +211,7 @@ clmgk_status mgk_cache_make(const mgk_cache *cache, clmgk_error *error)
     MGK_TRY(open_path(cache, true, &folder, error));
     mgk_folder_remove_stale(&folder, cache->allocator);
     mgk_folder_close(&folder);
-    return mgk_folder_is_writable(cache->path) ? CLMGK_OK
-                                               : mgk_fail(error, CLMGK_ERROR_IO, "%s: can't be written", cache->path);
-}
-
-clmgk_status mgk_cache_ship(const mgk_cache *cache, const char *key, const char *binary, size_t length,
-                            clmgk_error *error)
-{
-    mgk_folder folder;
-    MGK_TRY(open_path(cache, true, &folder, error));
-    char name[NAME_SIZE];
-    size_t size = 0;
-    char *const entry = encode(cache->allocator, key, strlen(key), binary, length, &size);
-    entry_name(key, name);
-    clmgk_status status = CLMGK_OK;
-    if (entry == NULL)
-        status = mgk_fail_memory(error, "a program");
-    else if (!mgk_folder_write(&folder, name, entry, size))
-        status = mgk_fail(error, CLMGK_ERROR_IO, "%s/%s: could not be written", cache->path, name);
-    mgk_free(cache->allocator, entry);
-    mgk_folder_close(&folder);
-    return status;
+    return mgk_folder_check_writable(cache->path, error);
 }
 
 void mgk_cache_drop(const mgk_cache *cache, const char *key)
@@ -228,7 +221,7 @@ void mgk_cache_drop(const mgk_cache *cache, const char *key)
         return;
     char name[NAME_SIZE];
     entry_name(key, name);
-    (void)mgk_folder_remove(&folder, name);
+    (void)mgk_folder_remove(&folder, name, NULL);
     mgk_folder_close(&folder);
 }
 
@@ -278,9 +271,8 @@ clmgk_status mgk_cache_clear(const mgk_cache *cache, clmgk_error *error)
     clmgk_status status = CLMGK_OK;
     MGK_TRY(open_listing(cache, &listing, error));
     for (size_t i = 0; i < listing.count; ++i) {
-        const char *const name = listing.entries[i].name;
-        if (!mgk_folder_remove(&listing.folder, name))
-            status = mgk_fail(error, CLMGK_ERROR_IO, "%s/%s: could not be removed", cache->path, name);
+        const clmgk_status removed = mgk_folder_remove(&listing.folder, listing.entries[i].name, error);
+        status = removed != CLMGK_OK ? removed : status;
     }
     close_listing(cache, &listing);
     return status;

@@ -33,15 +33,13 @@ clmgk_status mgk_cache_path(const clmgk_allocator *allocator, const char *cache_
 /* Reads the binary of `key`: *entry (mgk_free) holds it from *binary to *binary + *length. False: a miss. */
 bool mgk_cache_get(const mgk_cache *cache, const char *key, char **entry, const char **binary, size_t *length);
 
-/* Stores a binary, then removes the oldest entries beyond max_bytes. */
-void mgk_cache_put(const mgk_cache *cache, const char *key, const char *binary, size_t length);
+/* Stores a binary, then, but among programs made ahead, removes the oldest entries beyond max_bytes. ERROR_IO, or out
+ * of memory: why it is not stored. */
+clmgk_status mgk_cache_put(const mgk_cache *cache, const char *key, const char *binary, size_t length,
+                           clmgk_error *error);
 
 /* Makes the folder, if it is missing. ERROR_IO if it can't be written or is not as it must be. */
 clmgk_status mgk_cache_make(const mgk_cache *cache, clmgk_error *error);
-
-/* Stores a binary, and says why it can't. */
-clmgk_status mgk_cache_ship(const mgk_cache *cache, const char *key, const char *binary, size_t length,
-                            clmgk_error *error);
 
 /* Removes the entry of `key`. */
 void mgk_cache_drop(const mgk_cache *cache, const char *key);

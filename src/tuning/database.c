@@ -232,8 +232,8 @@ void mgk_tuning_free(const clmgk_allocator *allocator, mgk_tuning *tuning)
 
 /* ---- changing ------------------------------------------------------------------------------------------------ */
 
-static clmgk_status write_set(const clmgk_allocator *allocator, const mgk_folder *folder, const char *path,
-                              const mgk_tuning_set *set, clmgk_error *error)
+static clmgk_status write_set(const clmgk_allocator *allocator, const mgk_folder *folder, const mgk_tuning_set *set,
+                              clmgk_error *error)
 {
     mgk_text text = {.allocator = allocator};
     clmgk_status status = CLMGK_OK;
@@ -241,10 +241,10 @@ static clmgk_status write_set(const clmgk_allocator *allocator, const mgk_folder
     if (text.failed)
         status = mgk_fail_memory(error, "the tuning cache's text");
     else if (text.length > MAX_FILE_BYTES)
-        status = mgk_fail(error, CLMGK_ERROR_IO, "%s/" FILE_NAME ": would have %zu bytes, expected at most %d", path,
-                          text.length, (int)MAX_FILE_BYTES);
-    else if (!mgk_folder_write(folder, FILE_NAME, text.data, text.length))
-        status = mgk_fail(error, CLMGK_ERROR_IO, "%s/" FILE_NAME ": could not be written", path);
+        status = mgk_fail(error, CLMGK_ERROR_IO, "%s/" FILE_NAME ": would have %zu bytes, expected at most %d",
+                          folder->path, text.length, (int)MAX_FILE_BYTES);
+    else
+        status = mgk_folder_write(folder, FILE_NAME, text.data, text.length, error);
     mgk_text_free(&text);
     return status;
 }
@@ -252,19 +252,10 @@ static clmgk_status write_set(const clmgk_allocator *allocator, const mgk_folder
 /* A change of the file in a folder. */
 typedef struct change_job {
     const clmgk_allocator *allocator;
-    const char *path;
     mgk_folder folder;
     mgk_tuning_changer change;
     void *user;
 } change_job;
-
-/* Copies a file with invalid lines, because writing drops them. */
-static clmgk_status keep_damaged(const change_job *job, const char *text, size_t length, clmgk_error *error)
-{
-    if (mgk_folder_write(&job->folder, DAMAGED_NAME, text, length))
-        return CLMGK_OK;
-    return mgk_fail(error, CLMGK_ERROR_IO, "%s/" DAMAGED_NAME ": the damaged file could not be kept there", job->path);
-}
 
 /* The caller holds the lock; `text` is the file's contents. */
 static clmgk_status change_text(const change_job *job, const char *text, size_t length, clmgk_error *error)
@@ -275,14 +266,16 @@ static clmgk_status change_text(const change_job *job, const char *text, size_t 
     clmgk_status status;
     MGK_TRY_GOTO(status, mgk_tuning_parse(&set, text, length, false, &reading, error), cleanup);
     if (reading.newer) {
-        status = mgk_fail(error, CLMGK_ERROR_IO, "%s/" FILE_NAME ": %s: it is left alone", job->path, reading.message);
+        status = mgk_fail(error, CLMGK_ERROR_IO, "%s/" FILE_NAME ": %s: it is left alone", job->folder.path,
+                          reading.message);
         goto cleanup;
     }
     MGK_TRY_GOTO(status, job->change(&set, job->user, &changed, error), cleanup);
+    /* writing drops invalid lines */
     if (changed && reading.damaged > 0)
-        MGK_TRY_GOTO(status, keep_damaged(job, text, length, error), cleanup);
+        MGK_TRY_GOTO(status, mgk_folder_write(&job->folder, DAMAGED_NAME, text, length, error), cleanup);
     if (changed)
-        status = write_set(job->allocator, &job->folder, job->path, &set, error);
+        status = write_set(job->allocator, &job->folder, &set, error);
 cleanup:
     mgk_tuning_set_free(&set);
     return status;
@@ -301,19 +294,17 @@ static clmgk_status change_file(const change_job *job, clmgk_error *error)
 clmgk_status mgk_tuning_change(const clmgk_allocator *allocator, const char *path, bool create,
                                mgk_tuning_changer change, void *user, clmgk_error *error)
 {
-    change_job job = {.allocator = allocator, .path = path, .change = change, .user = user};
+    change_job job = {.allocator = allocator, .change = change, .user = user};
     if (path == NULL)
         return mgk_fail(error, CLMGK_ERROR_IO, "the tuning cache: no files are used");
     MGK_TRY(mgk_folder_open(path, create, &job.folder, error));
     if (job.folder.handle < 0)
         return CLMGK_OK;
-    const int lock = mgk_folder_lock(&job.folder, LOCK_ATTEMPTS);
-    clmgk_status status;
+    const int lock = mgk_folder_lock(&job.folder, LOCK_ATTEMPTS, error);
+    clmgk_status status = CLMGK_ERROR_IO;
     if (lock >= 0) {
         mgk_folder_remove_stale(&job.folder, allocator);
         status = change_file(&job, error);
-    } else {
-        status = mgk_fail(error, CLMGK_ERROR_IO, "%s: could not be locked", path);
     }
     mgk_folder_unlock(lock);
     mgk_folder_close(&job.folder);

@@ -319,16 +319,16 @@ TH_HOST_TEST(test_folder_life)
     assert_int_equal(folder.handle, -1);
     th_expect_ok(mgk_folder_load(&folder, NULL, "name", 100, true, &data, &length, &th_error));
     assert_null(data);
-    assert_false(mgk_folder_write(&folder, "name", "x", 1));
+    th_expect_error(mgk_folder_write(&folder, "name", "x", 1, &th_error), CLMGK_ERROR_IO, path);
     assert_int_equal(mgk_folder_list(&folder, NULL, any_name, &entries, &count, NULL), CLMGK_OK);
     assert_int_equal(count, 0);
-    assert_int_equal(mgk_folder_lock(&folder, 50), -1);
+    assert_int_equal(mgk_folder_lock(&folder, 50, &th_error), -1);
 
     assert_int_equal(mgk_folder_open(path, true, &folder, NULL), CLMGK_OK);
     assert_int_equal(stat(path, &facts), 0);
     assert_int_equal(facts.st_mode & 07777, 0700);
-    assert_true(mgk_folder_write(&folder, "name", "first", 5));
-    assert_true(mgk_folder_write(&folder, "name", "second", 6));
+    th_expect_ok(mgk_folder_write(&folder, "name", "first", 5, &th_error));
+    th_expect_ok(mgk_folder_write(&folder, "name", "second", 6, &th_error));
     th_expect_ok(mgk_folder_load(&folder, NULL, "name", 6, true, &data, &length, &th_error));
     assert_int_equal(length, 6);
     assert_memory_equal(data, "second", 6);
@@ -342,10 +342,45 @@ TH_HOST_TEST(test_folder_life)
     assert_int_equal(entries[0].bytes, 6);
     mgk_free(NULL, entries);
 
-    assert_true(mgk_folder_remove(&folder, "name"));
-    assert_true(mgk_folder_remove(&folder, "name"));
+    th_expect_ok(mgk_folder_remove(&folder, "name", &th_error));
+    th_expect_ok(mgk_folder_remove(&folder, "name", &th_error));
     assert_int_equal(scratch_count(path, "", NULL), 0);
     mgk_folder_close(&folder);
+    scratch_remove(root);
+}
+
+/* The path in question and the system's reason, of what is in the way: not of the last attempt. */
+TH_HOST_TEST(test_folder_failures_name_path_and_cause)
+{
+    static const char unmakeable[] = "/proc/clmgk-none/a/b";
+    char root[SCRATCH_PATH], file[SCRATCH_PATH], below[SCRATCH_PATH], expected[2 * SCRATCH_PATH];
+    char long_name[300];
+    char *data = NULL;
+    size_t length = 0;
+    mgk_folder folder;
+    scratch_create(root);
+    scratch_join(file, root, "file");
+    scratch_join(below, root, "file/folder");
+    memset(long_name, 'x', sizeof(long_name));
+    long_name[sizeof(long_name) - 1] = '\0';
+    assert_int_equal(mgk_folder_open(root, false, &folder, NULL), CLMGK_OK);
+    th_expect_ok(mgk_folder_write(&folder, "file", "x", 1, &th_error));
+
+    (void)snprintf(expected, sizeof(expected), "%s/%s: File name too long", root, long_name);
+    th_expect_error(mgk_folder_write(&folder, long_name, "x", 1, &th_error), CLMGK_ERROR_IO, expected);
+    assert_int_equal(scratch_count(root, "", NULL), 1);
+    th_expect_error(mgk_folder_load(&folder, NULL, long_name, 1, false, &data, &length, &th_error), CLMGK_ERROR_IO,
+                    expected);
+    th_expect_error(mgk_folder_remove(&folder, long_name, &th_error), CLMGK_ERROR_IO, expected);
+    mgk_folder_close(&folder);
+
+    (void)snprintf(expected, sizeof(expected), "%s: Not a directory", below);
+    th_expect_error(mgk_folder_open(below, true, &folder, &th_error), CLMGK_ERROR_IO, expected);
+    th_expect_error(mgk_folder_check_writable(below, &th_error), CLMGK_ERROR_IO, expected);
+    (void)snprintf(expected, sizeof(expected), "%s: /proc/clmgk-none can't be made: ", unmakeable);
+    th_expect_error(mgk_folder_open(unmakeable, true, &folder, &th_error), CLMGK_ERROR_IO, expected);
+    th_expect_error(mgk_folder_check_writable(unmakeable, &th_error), CLMGK_ERROR_IO, unmakeable);
+    th_expect_ok(mgk_folder_check_writable(root, &th_error));
     scratch_remove(root);
 }
 
@@ -355,13 +390,14 @@ TH_HOST_TEST(test_folder_lock_excludes_and_gives_up)
     mgk_folder folder;
     scratch_create(root);
     assert_int_equal(mgk_folder_open(root, false, &folder, NULL), CLMGK_OK);
-    const int lock = mgk_folder_lock(&folder, 50);
+    const int lock = mgk_folder_lock(&folder, 50, &th_error);
     assert_true(lock >= 0);
     const double start = mgk_now_ms();
-    assert_int_equal(mgk_folder_lock(&folder, 50), -1);
+    assert_int_equal(mgk_folder_lock(&folder, 50, &th_error), -1);
+    assert_non_null(strstr(th_error.message, "another process holds the lock"));
     assert_true(mgk_now_ms() - start < 5000.0);
     mgk_folder_unlock(lock);
-    const int again = mgk_folder_lock(&folder, 50);
+    const int again = mgk_folder_lock(&folder, 50, &th_error);
     assert_true(again >= 0);
     mgk_folder_unlock(again);
     mgk_folder_close(&folder);

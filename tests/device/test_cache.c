@@ -56,7 +56,7 @@ static int tear_down(void **state)
 
 static void put(const mgk_cache *cache, const char *key)
 {
-    mgk_cache_put(cache, key, binary_text, sizeof(binary_text));
+    (void)mgk_cache_put(cache, key, binary_text, sizeof(binary_text), NULL);
 }
 
 /* Whether the key's binary is there; if so it must be the one that was put. */
@@ -537,7 +537,7 @@ CACHE_TEST(test_a_held_lock_does_not_stop_writers)
     mgk_folder folder;
     self->cache.max_bytes = size;
     assert_int_equal(mgk_folder_open(self->folder, false, &folder, NULL), CLMGK_OK);
-    const int lock = mgk_folder_lock(&folder, 1);
+    const int lock = mgk_folder_lock(&folder, 1, &th_error);
     assert_true(lock >= 0);
     const double start = mgk_now_ms();
     put(&self->cache, "key 1");
@@ -779,7 +779,7 @@ CACHE_TEST(test_programs_of_0_1_0_are_passed_over)
     mgk_text_printf(&key, "%s", strstr(program->key, "source "));
     mgk_program_release(program);
     const mgk_cache cache = {.path = context->cache_path, .max_bytes = context->cache_max_bytes};
-    mgk_cache_put(&cache, key.data, "no program", 10);
+    th_expect_ok(mgk_cache_put(&cache, key.data, "no program", 10, &th_error));
     mgk_text_free(&key);
     clmgk_context_release(context);
     assert_int_equal(entries(self), 1);
@@ -827,7 +827,7 @@ CACHE_TEST(test_binaries_that_do_not_build_are_dropped)
         skip(); /* it aborts on a binary that is not its own */
     }
     assert_int_equal(mgk_program_get(context, "fill.cl", "", &program, &origin, &compile_ms, NULL), CLMGK_OK);
-    mgk_cache_put(&self->cache, program->key, binary_text, sizeof(binary_text));
+    th_expect_ok(mgk_cache_put(&self->cache, program->key, binary_text, sizeof(binary_text), &th_error));
     mgk_program_release(program);
 
     assert_int_equal(mgk_program_get(context, "fill.cl", "", &program, &origin, &compile_ms, NULL), CLMGK_OK);
@@ -939,7 +939,7 @@ static mgk_cache shipped_cache(const char *folder)
 
 static void ship(const mgk_cache *folder, const char *key)
 {
-    th_expect_ok(mgk_cache_ship(folder, key, binary_text, sizeof(binary_text), &th_error));
+    th_expect_ok(mgk_cache_put(folder, key, binary_text, sizeof(binary_text), &th_error));
 }
 
 /* Installed files may be everybody's to read, and the folder a link. Reading changes nothing. */
@@ -981,7 +981,7 @@ static void expect_shipped_refused(const char *folder, const char *reason)
     clmgk_cache_info info = CLMGK_CACHE_INFO_INIT;
     assert_false(hits(&cache, key_text));
     th_expect_error(clmgk_program_dir_get_info(folder, &info, &th_error), CLMGK_ERROR_IO, reason);
-    th_expect_error(mgk_cache_ship(&cache, key_text, "x", 1, &th_error), CLMGK_ERROR_IO, reason);
+    th_expect_error(mgk_cache_put(&cache, key_text, "x", 1, &th_error), CLMGK_ERROR_IO, reason);
 }
 
 CACHE_TEST(test_untrusted_shipped_folders)

@@ -273,6 +273,31 @@ MACHINE_TEST(test_empty_lists)
     }
 }
 
+/* Each platform is named; PoCL's folder and the variables that change it where that is the reason. */
+MACHINE_TEST(test_no_device_says_why)
+{
+    static struct _cl_device_id bare = {&platforms[1], "GPU", CL_DEVICE_TYPE_GPU, CL_FALSE, NULL, 1};
+    static const struct _cl_platform_id pocl = {"Portable Computing Language", NULL, 0, CL_DEVICE_NOT_FOUND};
+    const struct _cl_platform_id kept[] = {platforms[0], platforms[1]};
+    clmgk_device_info info;
+    platform_count = 0;
+    th_expect_error(clmgk_select_device(NULL, &info, &th_error), CLMGK_ERROR_NO_DEVICE,
+                    "no OpenCL device: no platform: expected a driver (such as pocl-opencl-icd)");
+    platforms[0] = pocl;
+    platforms[1] = (struct _cl_platform_id){"Without compilers", &bare, 1, CL_SUCCESS};
+    platform_count = 2;
+    assert_int_equal(setenv("POCL_CACHE_DIR", "/dev/null/folder", 1), 0);
+    const clmgk_status status = clmgk_select_device(NULL, &info, &th_error);
+    assert_int_equal(unsetenv("POCL_CACHE_DIR"), 0);
+    memcpy(platforms, kept, sizeof(kept));
+    assert_int_equal(status, CLMGK_ERROR_NO_DEVICE);
+    assert_string_equal(th_error.message,
+                        "no OpenCL device; platform 0 \"Portable Computing Language\" is there without a device: PoCL "
+                        "can't write to its folder: /dev/null/folder: Not a directory (POCL_CACHE_DIR or HOME names "
+                        "another); platform 1 \"Without compilers\" is there without an available device that has a "
+                        "compiler");
+}
+
 MACHINE_TEST(test_a_part_of_a_device)
 {
     clmgk_device_info info = CLMGK_DEVICE_INFO_INIT;

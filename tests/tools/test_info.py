@@ -132,7 +132,14 @@ class Listing(InfoTest):
         self.assertIn("programs made ahead: not read: ", text)
 
     def test_no_device(self):
-        self.refuse(3, env=self.environment(OCL_ICD_VENDORS=str(self.folder)), words=["no OpenCL device"])
+        self.refuse(3, env=self.environment(OCL_ICD_VENDORS=str(self.folder)), words=["no OpenCL device", "no platform"])
+        # PoCL offers no device where it can't write
+        homeless = self.environment(HOME="/dev/null")
+        for name in ("POCL_CACHE_DIR", "XDG_CACHE_HOME"):
+            homeless.pop(name, None)
+        self.refuse(3, env=homeless,
+                    words=["no OpenCL device", '"Portable Computing Language" is there without a device',
+                           "/dev/null/.cache/pocl", "Not a directory", "POCL_CACHE_DIR", "HOME"])
         self.refuse(3, "--device", "no such device", words=["no such device"])
 
     def test_bad_usage(self):

@@ -37,9 +37,10 @@ tool_exit tool_device_open(const char *selector, tool_device *device, tool_error
 tool_exit tool_list_devices(const char *selector, bool all, clmgk_device_info **infos, size_t *count, tool_error *error)
 {
     size_t room = 1;
-    TOOL_TRY(tool_check_library(all && clmgk_list_devices(NULL, 0, &room, &error->library), error));
-    if (room == 0)
-        return tool_fail(error, TOOL_NO_DEVICE, "no OpenCL device: expected a driver (such as pocl-opencl-icd)");
+    clmgk_device_info none;
+    TOOL_TRY(tool_check_library(all ? clmgk_list_devices(NULL, 0, &room, &error->library) : CLMGK_OK, error));
+    if (room == 0) /* fails, and says why there is none */
+        return tool_check_library(clmgk_select_device(NULL, &none, &error->library), error);
     *infos = calloc(room, sizeof(**infos));
     *count = room;
     TOOL_TRY(tool_check_memory(*infos, "the list of devices", error));
