@@ -279,7 +279,7 @@ MACHINE_TEST(test_no_device_says_why)
     static struct _cl_device_id bare = {&platforms[1], "GPU", CL_DEVICE_TYPE_GPU, CL_FALSE, NULL, 1};
     static const struct _cl_platform_id pocl = {"Portable Computing Language", NULL, 0, CL_DEVICE_NOT_FOUND};
     const struct _cl_platform_id kept[] = {platforms[0], platforms[1]};
-    clmgk_device_info info;
+    clmgk_device_info info = CLMGK_DEVICE_INFO_INIT;
     platform_count = 0;
     th_expect_error(clmgk_select_device(NULL, &info, &th_error), CLMGK_ERROR_NO_DEVICE,
                     "no OpenCL device: no platform: expected a driver (such as pocl-opencl-icd)");

@@ -37,7 +37,7 @@ tool_exit tool_device_open(const char *selector, tool_device *device, tool_error
 tool_exit tool_list_devices(const char *selector, bool all, clmgk_device_info **infos, size_t *count, tool_error *error)
 {
     size_t room = 1;
-    clmgk_device_info none;
+    clmgk_device_info none = CLMGK_DEVICE_INFO_INIT;
     TOOL_TRY(tool_check_library(all ? clmgk_list_devices(NULL, 0, &room, &error->library) : CLMGK_OK, error));
     if (room == 0) /* fails, and says why there is none */
         return tool_check_library(clmgk_select_device(NULL, &none, &error->library), error);
