@@ -53,6 +53,25 @@ uint64_t bench_array_bytes(const clmgk_attention_desc *desc)
     return bytes;
 }
 
+clmgk_attention_desc bench_slice(const clmgk_attention_desc *desc)
+{
+    clmgk_attention_desc part = *desc;
+    part.batch = part.bias_batch = 1;
+    if (!tool_is_mixed(desc->variant))
+        part.heads = part.kv_heads = part.bias_heads = 1;
+    return part;
+}
+
+uint64_t bench_slice_bytes(const clmgk_attention_desc *desc)
+{
+    const clmgk_attention_desc part = bench_slice(desc);
+    const bench_elements count = bench_count_elements(&part);
+    uint64_t elements = 0;
+    for (clmgk_array array = CLMGK_ARRAY_Q; array <= CLMGK_ARRAY_V; array++)
+        elements += count.of[array];
+    return (elements + count.of[CLMGK_ARRAY_BIAS]) * sizeof(double);
+}
+
 /* ---- values -------------------------------------------------------------------------------------------------- */
 
 /* A value as the storage type holds it, or f32. Slopes are a geometric series, as ALiBi's authors choose it, of eight

@@ -267,6 +267,11 @@ bench_elements bench_count_elements(const clmgk_attention_desc *desc);
 /* Bytes of the arrays that a call of the descriptor's pass is given, without the workspace. */
 uint64_t bench_array_bytes(const clmgk_attention_desc *desc);
 
+/* One (b,h) of a case, or b with all its heads where these are mixed, as a problem of its own; the bytes of its inputs
+ * as double, which a check of sampled rows takes of the host's memory. */
+clmgk_attention_desc bench_slice(const clmgk_attention_desc *desc);
+uint64_t bench_slice_bytes(const clmgk_attention_desc *desc);
+
 /* offsets[t] of a packed descriptor: the sequences' lengths grow from half the mean to one and a half. */
 int32_t bench_offset(const clmgk_attention_desc *desc, int64_t t);
 
@@ -284,9 +289,6 @@ void bench_values_fill(const bench_arrays *arrays, const clmgk_attention_desc *w
                        bench_values *values);
 
 /* ---- checks ---------------------------------------------------------------------------------------------------- */
-
-/* Bytes of the host's memory that bench_validate_rows takes for its inputs. */
-uint64_t bench_slice_bytes(const clmgk_attention_desc *desc);
 
 /* Compares sampled rows of the outputs in `args` with the reference, for about `seconds`. */
 tool_exit bench_validate_rows(const tool_device *device, const bench_arrays *arrays, const clmgk_attention_desc *desc,

@@ -18,8 +18,7 @@ static bench_error_found found_in(const clmgk_attention_desc *desc)
 #define ROWS       8  /* of a slice */
 #define MAX_SLICES 32 /* of a case; two are checked however long they take */
 
-/* One (b,h) of a case, or b with all its heads where these are mixed, as a problem of its own, and outputs of some rows
- * of one head. */
+/* A slice of a case, and outputs of some rows of one head. */
 typedef struct slice {
     bench_values values;
     size_t rows;
@@ -36,29 +35,10 @@ static void free_slice(slice *one)
     free(one->elements);
 }
 
-static clmgk_attention_desc part_of(const clmgk_attention_desc *desc)
-{
-    clmgk_attention_desc part = *desc;
-    part.batch = part.bias_batch = 1;
-    if (!tool_is_mixed(desc->variant))
-        part.heads = part.kv_heads = part.bias_heads = 1;
-    return part;
-}
-
-uint64_t bench_slice_bytes(const clmgk_attention_desc *desc)
-{
-    const clmgk_attention_desc part = part_of(desc);
-    const bench_elements count = bench_count_elements(&part);
-    uint64_t elements = 0;
-    for (clmgk_array array = CLMGK_ARRAY_Q; array <= CLMGK_ARRAY_V; array++)
-        elements += count.of[array];
-    return (elements + count.of[CLMGK_ARRAY_BIAS]) * sizeof(double);
-}
-
 /* On failure `one` holds what free_slice takes. */
 static tool_exit make_slice(const clmgk_attention_desc *desc, slice *one, tool_error *error)
 {
-    const clmgk_attention_desc part = part_of(desc);
+    const clmgk_attention_desc part = bench_slice(desc);
     *one = (slice){.rows = desc->length < ROWS ? (size_t)desc->length : ROWS};
     TOOL_TRY(bench_values_create(&part, &one->values, error));
     one->o = calloc(one->rows * (size_t)desc->value_size, sizeof(double));
