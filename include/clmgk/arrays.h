@@ -140,13 +140,24 @@ typedef struct clmgk_array_info {
 CLMGK_API const clmgk_array_info *clmgk_array_get_info(clmgk_array array);
 
 /* Passes of a plan. */
+#define CLMGK_PASS_LIST(X)                                                                                             \
+    X(FORWARD, 0, "forward")                                                                                           \
+    X(BACKWARD, 1, "backward")                                                                                         \
+    X(STATISTICS, 2, "statistics")                                                                                     \
+    X(COMBINE, 3, "combine")
+
 typedef enum clmgk_pass {
-    CLMGK_PASS_FORWARD,
-    CLMGK_PASS_BACKWARD,
-    CLMGK_PASS_STATISTICS,
-    CLMGK_PASS_COMBINE,
-    CLMGK_PASSES
+#define CLMGK_PASS_ENUM(name, value, ...) CLMGK_PASS_##name = (value),
+    CLMGK_PASS_LIST(CLMGK_PASS_ENUM)
+#undef CLMGK_PASS_ENUM
+        CLMGK_PASSES
 } clmgk_pass;
+
+/* Names (variants.h): of an array, its field's ("grad_q"); of a pass, "forward", ... */
+CLMGK_API const char *clmgk_array_name(clmgk_array array);
+CLMGK_API clmgk_status clmgk_array_from_name(const char *name, clmgk_array *array, clmgk_error *error);
+CLMGK_API const char *clmgk_pass_name(clmgk_pass pass);
+CLMGK_API clmgk_status clmgk_pass_from_name(const char *name, clmgk_pass *pass, clmgk_error *error);
 
 /* Whether a call must, may or cannot take an array. */
 typedef enum clmgk_presence { CLMGK_ABSENT, CLMGK_OPTIONAL, CLMGK_REQUIRED } clmgk_presence;

@@ -139,13 +139,18 @@ CLMGK_API clmgk_status clmgk_attention_validate(const clmgk_attention_desc *desc
                                                 clmgk_error *error);
 
 /* Source of a pass's engine and parameters (tuning.h). */
+#define CLMGK_TUNING_SOURCE_LIST(X)                                                                                    \
+    X(CLASS, 0, "class") /* not tuned: defaults of the device's class, fitted to the shape */                          \
+    X(ARCHITECTURE, 2, "architecture")                                                                                 \
+    X(DEVICE, 3, "device")                                                                                             \
+    X(NEAREST, 4, "nearest")                                                                                           \
+    X(BUCKET, 5, "bucket")                                                                                             \
+    X(CALLER, 6, "caller") /* clmgk_plan_options named parameters */
+
 typedef enum clmgk_tuning_source {
-    CLMGK_TUNING_CLASS = 0, /* not tuned: defaults of the device's class, fitted to the shape */
-    CLMGK_TUNING_ARCHITECTURE = 2,
-    CLMGK_TUNING_DEVICE = 3,
-    CLMGK_TUNING_NEAREST = 4,
-    CLMGK_TUNING_BUCKET = 5,
-    CLMGK_TUNING_CALLER = 6 /* clmgk_plan_options named parameters */
+#define CLMGK_TUNING_ENUM(name, value, ...) CLMGK_TUNING_##name = (value),
+    CLMGK_TUNING_SOURCE_LIST(CLMGK_TUNING_ENUM)
+#undef CLMGK_TUNING_ENUM
 } clmgk_tuning_source;
 
 /* Options of a plan. All zero: the library decides. */
@@ -322,12 +327,22 @@ typedef struct clmgk_attention_args {
 CLMGK_API clmgk_buffer *clmgk_array_buffer(clmgk_attention_args *args, clmgk_array array);
 
 /*
- * Of an array of a resolved descriptor: its shape; its number of elements (INT64_MAX on overflow; 0: the descriptor
- * does not use the array); bytes of an element; whether a call of a pass takes the array. For a value outside the
- * enumeration, and without a descriptor: rank 0, 0, 0, ABSENT. PARTS_O and PARTS_LSE have the shape of one part.
+ * Of an array of a resolved descriptor, for a value outside the enumeration and without a descriptor 0 (ABSENT):
+ *
+ *   shape         sizes and strides; rank 0: the descriptor does not use the array
+ *   count         number of elements; 0: no elements, or not used
+ *   bytes         that a buffer needs behind the array's offset: to the end of the last element, gaps included
+ *   element_size  bytes of an element
+ *   presence      whether a call of a pass takes the array
+ *
+ *     clmgk_attention_validate(&desc, &desc, &error);
+ *     args.q.memory = clCreateBuffer(context, CL_MEM_READ_ONLY, clmgk_array_bytes(&desc, CLMGK_ARRAY_Q), NULL, &code);
+ *
+ * PARTS_O and PARTS_LSE have the shape of one part. The workspace's size is the plan's.
  */
 CLMGK_API clmgk_shape clmgk_array_shape(const clmgk_attention_desc *resolved, clmgk_array array);
 CLMGK_API int64_t clmgk_array_count(const clmgk_attention_desc *resolved, clmgk_array array);
+CLMGK_API int64_t clmgk_array_bytes(const clmgk_attention_desc *resolved, clmgk_array array);
 CLMGK_API size_t clmgk_array_element_size(const clmgk_attention_desc *resolved, clmgk_array array);
 CLMGK_API clmgk_presence clmgk_array_presence(const clmgk_attention_desc *resolved, clmgk_pass pass, clmgk_array array);
 

@@ -79,11 +79,20 @@ CLMGK_API clmgk_status clmgk_context_create(cl_context context, cl_device_id dev
 CLMGK_API void clmgk_context_release(clmgk_context *context);
 
 /* Kind of a device, from its OpenCL facts. */
+#define CLMGK_DEVICE_CLASS_LIST(X)                                                                                     \
+    X(CPU, 0, "cpu")                                                                                                   \
+    X(GPU, 1, "gpu")                                                                                                   \
+    X(OTHER, 2, "other")
+
 typedef enum clmgk_device_class {
-    CLMGK_DEVICE_CPU = 0,
-    CLMGK_DEVICE_GPU = 1,
-    CLMGK_DEVICE_OTHER = 2
+#define CLMGK_DEVICE_ENUM(name, value, ...) CLMGK_DEVICE_##name = (value),
+    CLMGK_DEVICE_CLASS_LIST(CLMGK_DEVICE_ENUM)
+#undef CLMGK_DEVICE_ENUM
 } clmgk_device_class;
+
+CLMGK_API const char *clmgk_device_class_name(clmgk_device_class device_class);
+CLMGK_API clmgk_status clmgk_device_class_from_name(const char *name, clmgk_device_class *device_class,
+                                                    clmgk_error *error);
 
 typedef struct clmgk_device_info {
     size_t struct_size; /* sizeof(clmgk_device_info); CLMGK_DEVICE_INFO_INIT sets it */
@@ -138,15 +147,21 @@ typedef struct clmgk_buffer {
 
 /* Origin of a plan's programs; of several programs, the highest value. The driver may still compile a binary of its own
  * (NVIDIA: it is PTX). */
+#define CLMGK_PROGRAM_ORIGIN_LIST(X)                                                                                   \
+    X(MEMORY, 0, "memory")   /* built earlier in the same context */                                                   \
+    X(SHIPPED, 1, "shipped") /* made ahead: a binary of program_dir */                                                 \
+    X(DISK, 2, "disk")       /* a binary of the cache */                                                               \
+    X(BUILT, 3, "built")     /* given to the driver as source, but its own cache may spare the compilation */
+
 typedef enum clmgk_program_origin {
-    CLMGK_PROGRAM_MEMORY = 0,  /* built earlier in the same context */
-    CLMGK_PROGRAM_SHIPPED = 1, /* made ahead: a binary of program_dir */
-    CLMGK_PROGRAM_DISK = 2,    /* a binary of the cache */
-    CLMGK_PROGRAM_BUILT = 3    /* given to the driver as source; the driver's own cache may spare the compilation */
+#define CLMGK_PROGRAM_ENUM(name, value, ...) CLMGK_PROGRAM_##name = (value),
+    CLMGK_PROGRAM_ORIGIN_LIST(CLMGK_PROGRAM_ENUM)
+#undef CLMGK_PROGRAM_ENUM
 } clmgk_program_origin;
 
-/* "memory", "shipped", "disk", "built"; NULL for a value outside the enumeration. */
 CLMGK_API const char *clmgk_program_origin_name(clmgk_program_origin origin);
+CLMGK_API clmgk_status clmgk_program_origin_from_name(const char *name, clmgk_program_origin *origin,
+                                                      clmgk_error *error);
 
 /*
  * Writes the programs of all live plans of the context to `folder`, which is made if it is missing, for
@@ -159,17 +174,23 @@ CLMGK_API const char *clmgk_program_origin_name(clmgk_program_origin origin);
 CLMGK_API clmgk_status clmgk_context_save_programs(clmgk_context *context, const char *folder, size_t *count,
                                                    clmgk_error *error);
 
-/* Keeper of compiled programs from one process to the next. */
+/* Keeper of compiled programs from one process to the next. The driver: PoCL 3 and later on CPUs, unless
+ * POCL_KERNEL_CACHE=0 is set or its folder can't be written. (Asking PoCL for binaries would make it compile everything
+ * a second time.) */
+#define CLMGK_PROGRAM_KEEPER_LIST(X)                                                                                   \
+    X(NOBODY, 0, "nobody")   /* each process compiles them */                                                          \
+    X(LIBRARY, 1, "library") /* this library, in the program cache below */                                            \
+    X(DRIVER, 2, "driver")   /* in its own cache */
+
 typedef enum clmgk_program_keeper {
-    CLMGK_KEEPER_NOBODY = 0,  /* each process compiles them */
-    CLMGK_KEEPER_LIBRARY = 1, /* this library, in the program cache below */
-    /* The driver, in its own cache: PoCL 3 and later on CPUs, unless POCL_KERNEL_CACHE=0 is set or its folder can't be
-     * written. (Asking PoCL for binaries would make it compile everything a second time.) */
-    CLMGK_KEEPER_DRIVER = 2
+#define CLMGK_KEEPER_ENUM(name, value, ...) CLMGK_KEEPER_##name = (value),
+    CLMGK_PROGRAM_KEEPER_LIST(CLMGK_KEEPER_ENUM)
+#undef CLMGK_KEEPER_ENUM
 } clmgk_program_keeper;
 
-/* "nobody", "library", "driver"; NULL for a value outside the enumeration. */
 CLMGK_API const char *clmgk_program_keeper_name(clmgk_program_keeper keeper);
+CLMGK_API clmgk_status clmgk_program_keeper_from_name(const char *name, clmgk_program_keeper *keeper,
+                                                      clmgk_error *error);
 
 /* The keeper of programs in contexts of `device`. `cache_dir` as in clmgk_context_options. */
 CLMGK_API clmgk_status clmgk_cache_get_keeper(const char *cache_dir, cl_device_id device, clmgk_program_keeper *keeper,

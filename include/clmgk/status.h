@@ -49,6 +49,9 @@ typedef struct clmgk_error {
 /* Name of a status, "ERROR_INVALID_VALUE"; "unknown" for a value not in the list. Never NULL. */
 CLMGK_API const char *clmgk_status_name(clmgk_status status);
 
+/* The status of a name; INVALID_VALUE: none has it. */
+CLMGK_API clmgk_status clmgk_status_from_name(const char *name, clmgk_status *status, clmgk_error *error);
+
 /* Meaning of a status, from CLMGK_STATUS_LIST; "unknown status" for a value not in the list. Never NULL. */
 CLMGK_API const char *clmgk_status_text(clmgk_status status);
 

@@ -31,9 +31,10 @@
 
 #include "attention.h"
 
-/* Name of a source: "caller", "bucket", "nearest", "device", "architecture", "class"; NULL for a value outside the
- * enumeration (attention.h). */
+/* Names of the sources (attention.h): "caller", "bucket", "nearest", "device", "architecture", "class"; as in
+ * variants.h. */
 CLMGK_API const char *clmgk_tuning_source_name(clmgk_tuning_source source);
+CLMGK_API clmgk_status clmgk_tuning_source_from_name(const char *name, clmgk_tuning_source *source, clmgk_error *error);
 
 /* ---- tunables ------------------------------------------------------------------------------------------------ */
 

@@ -8,7 +8,7 @@
 #ifndef CLMGK_VARIANTS_H
 #define CLMGK_VARIANTS_H
 
-#include "export.h"
+#include "status.h"
 
 #include <stdint.h>
 
@@ -67,30 +67,50 @@ typedef enum clmgk_variant {
 } clmgk_variant;
 
 /* Storage type of Q, K, V and O. Sums and statistics are always f32. */
+#define CLMGK_DTYPE_LIST(X)                                                                                            \
+    X(F32, 0, "f32")                                                                                                   \
+    X(F16, 1, "f16")   /* IEEE binary16; needs no cl_khr_fp16 */                                                       \
+    X(BF16, 2, "bf16") /* the upper half of an f32 */
+
 typedef enum clmgk_dtype {
-    CLMGK_DTYPE_F32 = 0,
-    CLMGK_DTYPE_F16 = 1, /* IEEE binary16; needs no cl_khr_fp16 */
-    CLMGK_DTYPE_BF16 = 2 /* the upper half of an f32 */
+#define CLMGK_DTYPE_ENUM(name, value, ...) CLMGK_DTYPE_##name = (value),
+    CLMGK_DTYPE_LIST(CLMGK_DTYPE_ENUM)
+#undef CLMGK_DTYPE_ENUM
 } clmgk_dtype;
 
 /* Score between a query and a key (MGK paper Eqs. 6 and 7). */
+#define CLMGK_SCORE_LIST(X)                                                                                            \
+    X(DEFAULT, 0, "default") /* SOFTMAX, admixture family: dot; GAUSSIAN, MGK, SMGK: gaussian */                       \
+    X(DOT, 1, "dot")                                                                                                   \
+    X(GAUSSIAN, 2, "gaussian")
+
 typedef enum clmgk_score {
-    CLMGK_SCORE_DEFAULT = 0, /* SOFTMAX, admixture family: dot; GAUSSIAN, MGK, SMGK: gaussian */
-    CLMGK_SCORE_DOT = 1,
-    CLMGK_SCORE_GAUSSIAN = 2
+#define CLMGK_SCORE_ENUM(name, value, ...) CLMGK_SCORE_##name = (value),
+    CLMGK_SCORE_LIST(CLMGK_SCORE_ENUM)
+#undef CLMGK_SCORE_ENUM
 } clmgk_score;
 
 /* How the components of a key are combined (MGK paper section 2.3, Remark 3). */
+#define CLMGK_ESTEP_LIST(X)                                                                                            \
+    X(SOFT, 0, "soft") /* log of the sum over components */                                                            \
+    X(HARD, 1, "hard") /* the largest component, without the prior */
+
 typedef enum clmgk_estep {
-    CLMGK_ESTEP_SOFT = 0, /* log of the sum over components */
-    CLMGK_ESTEP_HARD = 1  /* the largest component, without the prior */
+#define CLMGK_ESTEP_ENUM(name, value, ...) CLMGK_ESTEP_##name = (value),
+    CLMGK_ESTEP_LIST(CLMGK_ESTEP_ENUM)
+#undef CLMGK_ESTEP_ENUM
 } clmgk_estep;
 
 /* Position of the diagonal d(i) of query i: a causal mask hides key j if j > d(i). */
+#define CLMGK_ALIGNMENT_LIST(X)                                                                                        \
+    X(BOTTOM_RIGHT, 0, "bottom-right") /* d(i) = i + S - N: the last query sees the last key */                        \
+    X(TOP_LEFT, 1, "top-left")         /* d(i) = i */                                                                  \
+    X(LENGTHS, 2, "lengths")           /* d(i) = i + lengths[b] - N: for a partly filled key cache; needs lengths */
+
 typedef enum clmgk_alignment {
-    CLMGK_ALIGN_BOTTOM_RIGHT = 0, /* d(i) = i + S - N: the last query sees the last key */
-    CLMGK_ALIGN_TOP_LEFT = 1,     /* d(i) = i */
-    CLMGK_ALIGN_LENGTHS = 2       /* d(i) = i + lengths[b] - N: for a partly filled key cache; needs lengths */
+#define CLMGK_ALIGN_ENUM(name, value, ...) CLMGK_ALIGN_##name = (value),
+    CLMGK_ALIGNMENT_LIST(CLMGK_ALIGN_ENUM)
+#undef CLMGK_ALIGN_ENUM
 } clmgk_alignment;
 
 /* Shape of the prior pi, which is not negative and need not sum to one. */
@@ -140,9 +160,23 @@ typedef enum clmgk_variant_trait {
 /* The variant's set of traits; 0 for a value outside the enumeration. */
 CLMGK_API uint32_t clmgk_variant_traits(clmgk_variant variant);
 
-/* Command-line names: "softmax", "f32", "lane", ... ; NULL for a value outside the enumeration. */
+/*
+ * Names of the enumerations' values, as the programs have them: "softmax", "f32", "lane", ... ; NULL for a value
+ * outside the enumeration. Every function ..._name (also those of other headers) has a counterpart ..._from_name, which
+ * stores the value that has the name: INVALID_VALUE, with all names, if none has it (then nothing is stored), or for
+ * NULL.
+ */
 CLMGK_API const char *clmgk_variant_name(clmgk_variant variant);
+CLMGK_API clmgk_status clmgk_variant_from_name(const char *name, clmgk_variant *variant, clmgk_error *error);
 CLMGK_API const char *clmgk_dtype_name(clmgk_dtype dtype);
+CLMGK_API clmgk_status clmgk_dtype_from_name(const char *name, clmgk_dtype *dtype, clmgk_error *error);
+CLMGK_API const char *clmgk_score_name(clmgk_score score);
+CLMGK_API clmgk_status clmgk_score_from_name(const char *name, clmgk_score *score, clmgk_error *error);
+CLMGK_API const char *clmgk_estep_name(clmgk_estep estep);
+CLMGK_API clmgk_status clmgk_estep_from_name(const char *name, clmgk_estep *estep, clmgk_error *error);
+CLMGK_API const char *clmgk_alignment_name(clmgk_alignment alignment);
+CLMGK_API clmgk_status clmgk_alignment_from_name(const char *name, clmgk_alignment *alignment, clmgk_error *error);
 CLMGK_API const char *clmgk_engine_name(clmgk_engine engine);
+CLMGK_API clmgk_status clmgk_engine_from_name(const char *name, clmgk_engine *engine, clmgk_error *error);
 
 #endif

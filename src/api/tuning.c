@@ -9,17 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *clmgk_tuning_source_name(clmgk_tuning_source source)
-{
-    static const char *const names[] = {
-        [CLMGK_TUNING_CLASS] = "class",   [CLMGK_TUNING_ARCHITECTURE] = "architecture",
-        [CLMGK_TUNING_DEVICE] = "device", [CLMGK_TUNING_NEAREST] = "nearest",
-        [CLMGK_TUNING_BUCKET] = "bucket", [CLMGK_TUNING_CALLER] = "caller",
-    };
-    const size_t index = (size_t)source;
-    return index < MGK_COUNT(names) ? names[index] : NULL;
-}
-
 static clmgk_status fail_null(const char *name, const char *expected, clmgk_error *error)
 {
     return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected %s", name, expected);

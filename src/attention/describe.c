@@ -337,7 +337,7 @@ static bool is_written(clmgk_array array)
 static clmgk_status resolve_layout(clmgk_attention_desc *d, clmgk_array array, clmgk_error *error)
 {
     clmgk_layout *const layout = mgk_array_layout(d, array);
-    const char *const name = mgk_array_name(array);
+    const char *const name = clmgk_array_name(array);
     clmgk_shape shape = mgk_array_shape(d, array);
     int64_t extent = 0;
     if (layout->strided != 0 && layout->strided != 1)
@@ -384,7 +384,7 @@ static clmgk_status check_extents(const clmgk_attention_desc *d, clmgk_error *er
         int64_t extent = 0;
         if (!mgk_array_extent(d, (clmgk_array)i, &extent))
             return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: its extent in bytes does not fit in 64 bits",
-                            mgk_array_name((clmgk_array)i));
+                            clmgk_array_name((clmgk_array)i));
     }
     return CLMGK_OK;
 }

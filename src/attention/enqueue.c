@@ -30,7 +30,7 @@ static clmgk_status add_array(const clmgk_plan *plan, clmgk_pass pass, clmgk_arr
 {
     const mgk_plan_array *const line = &plan->array[array];
     const clmgk_buffer *const buffer = call->buffers[array];
-    const char *const name = mgk_array_name(array);
+    const char *const name = clmgk_array_name(array);
     const mgk_extent *extent = &line->extent;
     if (array == CLMGK_ARRAY_PARTS_O || array == CLMGK_ARRAY_PARTS_LSE) {
         mgk_extent *const parts = &arrays->parts[array != CLMGK_ARRAY_PARTS_O];
@@ -74,8 +74,8 @@ static clmgk_status list_arrays(const clmgk_plan *plan, clmgk_pass pass, clmgk_a
             call->added |= (uint64_t)((clmgk_array_get_info(array)->gradient & args->accumulate) != 0) << i;
         } else if (buffer->memory != NULL && mgk_array_is_of_pass(pass, array)) {
             return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
-                            "%s: given, but the plan's descriptor (variant %s) does not use it", mgk_array_name(array),
-                            clmgk_variant_name(plan->desc.variant));
+                            "%s: given, but the plan's descriptor (variant %s) does not use it",
+                            clmgk_array_name(array), clmgk_variant_name(plan->desc.variant));
         }
     }
     return CLMGK_OK;

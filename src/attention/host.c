@@ -66,10 +66,10 @@ static clmgk_status check_pointer(host_call *call, clmgk_array array, clmgk_erro
     void *const pointer = pointer_of(&call->args, array);
     int64_t extent = 0;
     if (!mgk_array_extent(desc, array, &extent) || (extent > 0 && (uint64_t)extent > SIZE_MAX / element))
-        return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: its extent does not fit in memory", mgk_array_name(array));
+        return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: its extent does not fit in memory", clmgk_array_name(array));
     if (pointer != NULL && presence == CLMGK_ABSENT && mgk_array_is_of_pass(call->pass, array))
         return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: given, but the descriptor (variant %s) does not use it",
-                        mgk_array_name(array), clmgk_variant_name(desc->variant));
+                        clmgk_array_name(array), clmgk_variant_name(desc->variant));
     if (pointer == NULL && presence == CLMGK_REQUIRED && extent > 0)
         return mgk_fail_missing(desc, call->pass, array, "an array", error);
     if (pointer == NULL || presence == CLMGK_ABSENT)
@@ -138,8 +138,8 @@ static clmgk_status check_floats(const host_call *call, clmgk_array array, clmgk
     const int64_t count = values == CLMGK_VALUES_ANY ? 0 : mgk_array_count(&call->desc, array);
     for (int64_t i = 0; i < count; ++i)
         if (!holds(values, numbers[i]))
-            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s[%" PRId64 "]: %g: expected %s", mgk_array_name(array),
-                            i, (double)numbers[i], expected[values]);
+            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s[%" PRId64 "]: %g: expected %s",
+                            clmgk_array_name(array), i, (double)numbers[i], expected[values]);
     return CLMGK_OK;
 }
 
@@ -152,9 +152,9 @@ static clmgk_status check_values(const host_call *call, clmgk_array array, clmgk
         return CLMGK_OK;
     switch (clmgk_array_get_info(array)->values) {
     case CLMGK_VALUES_LENGTHS:
-        return check_lengths(mgk_array_name(array), call->pointer[array], desc->batch, axis, error);
+        return check_lengths(clmgk_array_name(array), call->pointer[array], desc->batch, axis, error);
     case CLMGK_VALUES_OFFSETS:
-        return check_offsets(mgk_array_name(array), call->pointer[array], desc->sequences, axis, error);
+        return check_offsets(clmgk_array_name(array), call->pointer[array], desc->sequences, axis, error);
     default:
         return check_floats(call, array, error);
     }

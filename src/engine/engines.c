@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/engine.h"
 
-#include <string.h>
-
 #define ENGINE(NAME, value, name) &mgk_engine_##name,
 const mgk_engine *const mgk_engines[MGK_ENGINES] = {CLMGK_ENGINE_LIST(ENGINE)};
 
@@ -25,8 +23,6 @@ const mgk_engine *mgk_engine_of(clmgk_engine value)
 
 const mgk_engine *mgk_engine_named(const char *name)
 {
-    for (size_t i = 0; i < MGK_ENGINES; ++i)
-        if (strcmp(mgk_engines[i]->tunables->name, name) == 0)
-            return mgk_engines[i];
-    return NULL;
+    clmgk_engine value = CLMGK_ENGINE_AUTO;
+    return clmgk_engine_from_name(name, &value, NULL) == CLMGK_OK ? mgk_engine_of(value) : NULL;
 }

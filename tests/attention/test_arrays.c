@@ -164,10 +164,29 @@ TH_HOST_TEST(fields_and_numbers)
         assert_null(clmgk_array_get_info(none[n]));
         assert_int_equal(clmgk_array_shape(&desc, none[n]).rank, 0);
         assert_int_equal(clmgk_array_count(&desc, none[n]), 0);
+        assert_int_equal(clmgk_array_bytes(&desc, none[n]), 0);
         assert_int_equal(clmgk_array_element_size(&desc, none[n]), 0);
         assert_int_equal(clmgk_array_presence(&desc, CLMGK_PASS_FORWARD, none[n]), CLMGK_ABSENT);
     }
     assert_int_equal(clmgk_array_presence(&desc, CLMGK_PASSES, CLMGK_ARRAY_Q), CLMGK_ABSENT);
     assert_int_equal(clmgk_array_get_info(CLMGK_ARRAY_GRAD_SINKS)->gradient, CLMGK_GRADIENT_SINKS);
     assert_int_equal(clmgk_array_get_info(CLMGK_ARRAY_NEW_PRIOR)->statistic, CLMGK_STATISTIC_NEW_PRIOR);
+}
+
+/* Room for strided arrays and for empty ones. */
+TH_HOST_TEST(bytes_of_arrays)
+{
+    clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
+    desc.dtype = CLMGK_DTYPE_F16;
+    desc.heads = 2;
+    desc.length = 3;
+    desc.length_k = CLMGK_NO_KEYS;
+    desc.head_size = 4;
+    desc.o = (clmgk_layout){.strided = 1, .batch = 1000, .head = 5, .token = 10};
+    assert_int_equal(clmgk_attention_validate(&desc, &desc, NULL), CLMGK_OK);
+    assert_int_equal(clmgk_array_bytes(&desc, CLMGK_ARRAY_Q), 2 * 3 * 4 * 2);
+    assert_int_equal(clmgk_array_bytes(&desc, CLMGK_ARRAY_K), 0);
+    assert_int_equal(clmgk_array_bytes(&desc, CLMGK_ARRAY_O), (5 + 2 * 10 + 4) * 2);
+    assert_int_equal(clmgk_array_bytes(&desc, CLMGK_ARRAY_LSE), 2 * 3 * 4);
+    assert_int_equal(clmgk_array_bytes(&desc, CLMGK_ARRAY_BIAS), 0);
 }

@@ -68,7 +68,47 @@ TH_HOST_TEST(test_names)
     assert_null(clmgk_dtype_name((clmgk_dtype)3));
     assert_string_equal(clmgk_engine_name(CLMGK_ENGINE_SIMT), "simt");
     assert_null(clmgk_engine_name((clmgk_engine)3));
+    assert_string_equal(clmgk_array_name(CLMGK_ARRAY_GRAD_Q), "grad_q");
+    assert_null(clmgk_array_name(CLMGK_ARRAYS));
+    assert_null(clmgk_pass_name(CLMGK_PASSES));
+    assert_null(clmgk_tuning_source_name((clmgk_tuning_source)1));
     assert_string_equal(clmgk_version(), CLMGK_VERSION);
+}
+
+/* Every value's name gives the value again. */
+TH_HOST_TEST(test_values_from_names)
+{
+#define EXPECT_NAMES(type, last)                                                                                       \
+    for (int i = 0; i <= (int)(last); ++i) {                                                                           \
+        clmgk_##type value = (clmgk_##type)99;                                                                         \
+        const char *const name = clmgk_##type##_name((clmgk_##type)i);                                                 \
+        assert_int_equal(clmgk_##type##_from_name(name, &value, NULL), name ? CLMGK_OK : CLMGK_ERROR_INVALID_VALUE);   \
+        assert_int_equal(value, name ? i : 99);                                                                        \
+        assert_true(name != NULL || strcmp(#type, "tuning_source") == 0);                                              \
+    }                                                                                                                  \
+    assert_null(clmgk_##type##_name((clmgk_##type)((last) + 1)))
+    EXPECT_NAMES(variant, CLMGK_VARIANT_TALKING_HEADS);
+    EXPECT_NAMES(dtype, CLMGK_DTYPE_BF16);
+    EXPECT_NAMES(score, CLMGK_SCORE_GAUSSIAN);
+    EXPECT_NAMES(estep, CLMGK_ESTEP_HARD);
+    EXPECT_NAMES(alignment, CLMGK_ALIGN_LENGTHS);
+    EXPECT_NAMES(engine, CLMGK_ENGINE_SIMT);
+    EXPECT_NAMES(array, CLMGK_ARRAYS - 1);
+    EXPECT_NAMES(pass, CLMGK_PASSES - 1);
+    EXPECT_NAMES(device_class, CLMGK_DEVICE_OTHER);
+    EXPECT_NAMES(program_origin, CLMGK_PROGRAM_BUILT);
+    EXPECT_NAMES(program_keeper, CLMGK_KEEPER_DRIVER);
+    EXPECT_NAMES(tuning_source, CLMGK_TUNING_CALLER);
+    clmgk_status status = CLMGK_OK;
+    th_expect_ok(clmgk_status_from_name("ERROR_IO", &status, &th_error));
+    assert_int_equal(status, CLMGK_ERROR_IO);
+
+    clmgk_dtype dtype = CLMGK_DTYPE_F16;
+    th_expect_error(clmgk_dtype_from_name("f8", &dtype, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                    "dtype: \"f8\": expected one of f32, f16, bf16");
+    assert_int_equal(dtype, CLMGK_DTYPE_F16);
+    th_expect_error(clmgk_dtype_from_name(NULL, &dtype, &th_error), CLMGK_ERROR_INVALID_VALUE, "name: NULL");
+    th_expect_error(clmgk_dtype_from_name("f32", NULL, &th_error), CLMGK_ERROR_INVALID_VALUE, "dtype: NULL");
 }
 
 /* ---- memory and text --------------------------------------------------------------------------------------- */

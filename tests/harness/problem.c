@@ -371,17 +371,16 @@ void th_set(th_problem *problem, th_name name, int64_t b, int64_t h, int64_t r, 
 
 void th_describe(const th_problem *problem, clmgk_engine engine, char *text, size_t capacity)
 {
-    static const char *const scores[] = {"default", "dot", "gaussian"};
     const clmgk_attention_desc *const d = &problem->desc;
     const int size = snprintf(
         text, capacity,
         "%s %s %s %s %s B=%lld H=%lld G=%lld M=%lld N=%lld S=%lld D=%lld E=%lld prior=%d variance=%d causal=%d "
         "align=%d lengths=%d lengths_q=%d",
-        clmgk_engine_name(engine), clmgk_variant_name(d->variant), scores[d->score],
-        d->estep == CLMGK_ESTEP_HARD ? "hard" : "soft", clmgk_dtype_name(d->dtype), (long long)d->batch,
-        (long long)d->heads, (long long)d->kv_heads, (long long)d->components, (long long)d->length,
-        (long long)d->length_k, (long long)d->head_size, (long long)d->value_size, (int)d->prior_shape,
-        (int)d->variance_shape, (int)d->causal, (int)d->alignment, (int)d->use_lengths, (int)d->use_lengths_q);
+        clmgk_engine_name(engine), clmgk_variant_name(d->variant), clmgk_score_name(d->score),
+        clmgk_estep_name(d->estep), clmgk_dtype_name(d->dtype), (long long)d->batch, (long long)d->heads,
+        (long long)d->kv_heads, (long long)d->components, (long long)d->length, (long long)d->length_k,
+        (long long)d->head_size, (long long)d->value_size, (int)d->prior_shape, (int)d->variance_shape, (int)d->causal,
+        (int)d->alignment, (int)d->use_lengths, (int)d->use_lengths_q);
     const size_t used = size > 0 && (size_t)size < capacity ? (size_t)size : capacity;
     if (used < capacity)
         snprintf(text + used, capacity - used,

@@ -20,10 +20,12 @@ static void find_engines(th_session *session)
     const bool simt = session->info.engine == CLMGK_ENGINE_SIMT;
     const clmgk_engine engines[TH_ENGINES] = {session->info.engine, simt ? CLMGK_ENGINE_LANE : CLMGK_ENGINE_SIMT};
     const char *const name = getenv("CLMGK_TEST_ENGINE");
-    const char *const only = name && strcmp(name, "own") == 0 ? clmgk_engine_name(engines[0]) : name;
+    clmgk_engine only = engines[0];
+    if (name && strcmp(name, "own") != 0)
+        th_expect_ok(clmgk_engine_from_name(name, &only, &th_error));
     const clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 16, 16);
     for (size_t n = 0; n < TH_ENGINES; n++) {
-        if (only && strcmp(only, clmgk_engine_name(engines[n])) != 0)
+        if (name && only != engines[n])
             continue;
         clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
         clmgk_plan *plan = NULL;
@@ -37,7 +39,7 @@ static void find_engines(th_session *session)
         clmgk_plan_release(plan);
     }
     if (session->engines == 0)
-        fail_msg("CLMGK_TEST_ENGINE=%s: no such engine", only);
+        fail_msg("CLMGK_TEST_ENGINE=%s: not offered here", name ? name : "");
     for (size_t n = 0; n < session->engines; n++) {
         const bool lane = session->engine[n] == CLMGK_ENGINE_LANE;
         session->parameters[n] = session->full && (lane || n == 0) ? NULL : few_programs(session, n);

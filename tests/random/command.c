@@ -122,11 +122,10 @@ static void add_arrays(command *out, const rd_case *c, const char *folder)
 
 static void add_options(command *out, const rd_case *c)
 {
-    static const char *const alignments[] = {"bottom-right", "top-left", "lengths"};
     const clmgk_attention_desc *const d = &c->problem.desc;
     const uint32_t traits = clmgk_variant_traits(d->variant);
     if (d->variant == CLMGK_VARIANT_MGK || d->variant == CLMGK_VARIANT_SMGK)
-        add(out, " --score %s", d->score == CLMGK_SCORE_DOT ? "dot" : "gaussian");
+        add(out, " --score %s", clmgk_score_name(d->score));
     if (d->estep == CLMGK_ESTEP_HARD)
         add(out, " --estep hard");
     if ((traits & CLMGK_TRAIT_ADMIXTURE) == 0 && d->variance_shape == CLMGK_VARIANCE_NUMBER)
@@ -138,7 +137,7 @@ static void add_options(command *out, const rd_case *c)
     if (d->causal)
         add(out, " --causal");
     if (d->alignment != CLMGK_ALIGN_BOTTOM_RIGHT)
-        add(out, " --causal-align %s", alignments[d->alignment]);
+        add(out, " --causal-align %s", clmgk_alignment_name(d->alignment));
     if (d->use_window)
         add(out, " --window %lld,%lld", (long long)d->window_left, (long long)d->window_right);
     if (d->softcap > 0.0)

@@ -84,7 +84,7 @@ class Usage(RunTest):
     def test_later_variants_are_refused(self):
         for variant in LATER_VARIANTS + ["", "SOFTMAX", "soft"]:
             with self.subTest(variant=variant):
-                self.refuse_run("--variant", f"'{variant}'", "offers softmax, gaussian, mgk, smgk, fish",
+                self.refuse_run("--variant", f"'{variant}'", "expected one of softmax, gaussian, mgk, smgk, fish",
                                 variant=variant)
 
     def test_options_that_do_not_apply(self):

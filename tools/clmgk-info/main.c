@@ -78,11 +78,6 @@ static tool_exit gather(const char *selector, listing *list, tool_error *error)
 
 /* ---- text --------------------------------------------------------------------------------------------------- */
 
-static const char *class_name(clmgk_device_class device_class)
-{
-    return device_class == CLMGK_DEVICE_CPU ? "cpu" : device_class == CLMGK_DEVICE_GPU ? "gpu" : "other";
-}
-
 static const char *keeper_words(clmgk_program_keeper keeper)
 {
     return keeper == CLMGK_KEEPER_DRIVER    ? "the driver's own cache"
@@ -109,7 +104,7 @@ static void print_entry(const entry *one)
            info->name);
     printf("    platform %s, vendor %s, driver %s\n", info->platform, info->vendor, info->driver);
     printf("    %s, %" PRIu32 " compute units at %" PRIu32 " MHz, vectors of %" PRIu32 " floats\n",
-           class_name(info->device_class), info->compute_units, info->clock_mhz, info->native_float_lanes);
+           clmgk_device_class_name(info->device_class), info->compute_units, info->clock_mhz, info->native_float_lanes);
     printf("    architecture %s\n", info->architecture);
     printf("    memory %.0f MB, buffers up to %.0f MB, local memory %.0f KB, work-groups up to %" PRIu64 "\n",
            1e-6 * (double)info->global_memory_bytes, 1e-6 * (double)info->max_allocation_bytes,
@@ -165,7 +160,7 @@ static json_t *entry_json(const entry *one)
     json_t *object = json_pack(
         "{s:s, s:b, s:s, s:s, s:s, s:s, s:s, s:s, s:n, s:s, s:b, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}",
         "selector", selector, "default", (int)one->is_default, "platform", info->platform, "name", info->name, "vendor",
-        info->vendor, "driver", info->driver, "class", class_name(info->device_class), "engine",
+        info->vendor, "driver", info->driver, "class", clmgk_device_class_name(info->device_class), "engine",
         clmgk_engine_name(info->engine), "matrix_units", "programs_kept_by", clmgk_program_keeper_name(one->keeper),
         "tuned", (int)info_is_tuned(&one->tuning), "tuning", info_tuning_json(&one->tuning), "compute_units",
         (json_int_t)info->compute_units, "clock_mhz", (json_int_t)info->clock_mhz, "native_float_lanes",

@@ -295,39 +295,22 @@ static tool_exit check_score(const char *const *values, const run_arguments *arg
         const size_t option = score_rules[i].option;
         if (values[option] && score_rules[i].score != score)
             return tool_fail(error, TOOL_BAD_INPUT, "--%s does not apply to %s scores", options[option].name,
-                             score == CLMGK_SCORE_DOT ? "dot" : "gaussian");
+                             clmgk_score_name(score));
     }
     return TOOL_DONE;
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------- */
 
-/* The place of the option's value in `names`, or `otherwise`. */
-static tool_exit choose(const char *const *values, size_t option, const char *const *names, size_t count,
-                        size_t otherwise, size_t *index, tool_error *error)
-{
-    *index = otherwise;
-    return tool_parse_name(options[option].name, values[option], names, count, index, error);
-}
-
 static tool_exit parse_choices(const char *const *values, run_arguments *arguments, tool_error *error)
 {
     static const char *const layouts[] = {"bhnd", "bnhd"};
-    static const char *const scores[] = {"dot", "gaussian"}; /* from CLMGK_SCORE_DOT on */
-    static const char *const esteps[] = {[CLMGK_ESTEP_SOFT] = "soft", [CLMGK_ESTEP_HARD] = "hard"};
-    static const char *const alignments[] = {[CLMGK_ALIGN_BOTTOM_RIGHT] = "bottom-right",
-                                             [CLMGK_ALIGN_TOP_LEFT] = "top-left",
-                                             [CLMGK_ALIGN_LENGTHS] = "lengths"};
-    size_t index = 0;
-    TOOL_TRY(choose(values, OPTION_LAYOUT, layouts, TOOL_COUNT(layouts), 0, &index, error));
-    arguments->tokens_first = index == 1;
-    TOOL_TRY(choose(values, OPTION_SCORE, scores, TOOL_COUNT(scores), 0, &index, error));
-    arguments->score = values[OPTION_SCORE] ? (clmgk_score)(CLMGK_SCORE_DOT + index) : CLMGK_SCORE_DEFAULT;
-    TOOL_TRY(choose(values, OPTION_ESTEP, esteps, TOOL_COUNT(esteps), CLMGK_ESTEP_SOFT, &index, error));
-    arguments->estep = (clmgk_estep)index;
-    TOOL_TRY(choose(values, OPTION_CAUSAL_ALIGN, alignments, TOOL_COUNT(alignments), CLMGK_ALIGN_BOTTOM_RIGHT, &index,
-                    error));
-    arguments->alignment = (clmgk_alignment)index;
+    size_t layout = 0;
+    TOOL_TRY(tool_parse_name("layout", values[OPTION_LAYOUT], layouts, TOOL_COUNT(layouts), &layout, error));
+    arguments->tokens_first = layout == 1;
+    TOOL_TRY(tool_parse_score("score", values[OPTION_SCORE], &arguments->score, error));
+    TOOL_TRY(tool_parse_estep("estep", values[OPTION_ESTEP], &arguments->estep, error));
+    TOOL_TRY(tool_parse_alignment("causal-align", values[OPTION_CAUSAL_ALIGN], &arguments->alignment, error));
     if (arguments->alignment == CLMGK_ALIGN_LENGTHS && !values[OPTION_ARRAYS + CLMGK_ARRAY_LENGTHS])
         return tool_fail(error, TOOL_BAD_INPUT, "--causal-align lengths needs --lengths");
     return TOOL_DONE;

@@ -181,8 +181,8 @@ static json_t *make_json(const run_arguments *arguments, const run_problem *prob
     json_t *root = json_object();
     json_object_set_new(root, "clmgk", tool_json_text(clmgk_version()));
     json_object_set_new(root, "variant", tool_json_text(clmgk_variant_name(arguments->variant)));
-    json_object_set_new(root, "score", tool_json_text(desc->score == CLMGK_SCORE_DOT ? "dot" : "gaussian"));
-    json_object_set_new(root, "estep", tool_json_text(desc->estep == CLMGK_ESTEP_HARD ? "hard" : "soft"));
+    json_object_set_new(root, "score", tool_json_text(clmgk_score_name(desc->score)));
+    json_object_set_new(root, "estep", tool_json_text(clmgk_estep_name(desc->estep)));
     json_object_set_new(root, "dtype", tool_json_text(clmgk_dtype_name(desc->dtype)));
     json_object_set_new(root, "engine", tool_json_text(clmgk_engine_name(info->engine)));
     json_object_set_new(root, "parameters", tool_json_text(info->parameters));

@@ -68,8 +68,8 @@ static tool_exit use_group(worker *w, size_t index, tool_error *error)
 static bench_manner manner_of(const worker *w, const bench_case *item, const char *engine, const char *parameters)
 {
     bench_manner manner = {.cache_dir = w->folder, .untuned = true};
-    while (engine && clmgk_engine_name(manner.engine) && strcmp(engine, clmgk_engine_name(manner.engine)) != 0)
-        manner.engine++;
+    if (engine)
+        (void)clmgk_engine_from_name(engine, &manner.engine, NULL); /* from our own process */
     if (item->pass == BENCH_BACKWARD)
         manner.backward_parameters = parameters;
     else

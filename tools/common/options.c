@@ -244,43 +244,42 @@ tool_exit tool_parse_numbers(const char *option, const char *text, double **numb
     return TOOL_DONE;
 }
 
+/* The library names the value and what was expected; the option stands for the noun. */
+static tool_exit check_name(const char *option, const char *text, clmgk_status status, tool_error *error)
+{
+    if (status == CLMGK_OK)
+        return TOOL_DONE;
+    const char *const expected = strstr(error->library.message, "expected");
+    return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': %s", option, text, expected ? expected : "no such name");
+}
+
 tool_exit tool_parse_variant(const char *option, const char *text, clmgk_variant *variant, tool_error *error)
 {
-#define VARIANT_NAME(name, value, text_name, ...) text_name,
-#define VARIANT_VALUE(name, ...)                  CLMGK_VARIANT_##name,
-    static const char *const names[] = {CLMGK_VARIANT_LIST(VARIANT_NAME)};
-    static const clmgk_variant variants[] = {CLMGK_VARIANT_LIST(VARIANT_VALUE)};
-#undef VARIANT_NAME
-#undef VARIANT_VALUE
-    for (size_t i = 0; i < TOOL_COUNT(names); i++) {
-        if (strcmp(text, names[i]) == 0) {
-            *variant = variants[i];
-            return TOOL_DONE;
-        }
-    }
-    char all[512];
-    list_names(names, TOOL_COUNT(names), all, sizeof all);
-    return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': this version (%s) offers %s", option, text, clmgk_version(),
-                     all);
+    return check_name(option, text, text ? clmgk_variant_from_name(text, variant, &error->library) : CLMGK_OK, error);
 }
 
 tool_exit tool_parse_dtype(const char *option, const char *text, clmgk_dtype *dtype, tool_error *error)
 {
-    static const char *const names[] = {
-        [CLMGK_DTYPE_F32] = "f32", [CLMGK_DTYPE_F16] = "f16", [CLMGK_DTYPE_BF16] = "bf16"};
-    size_t index = (size_t)*dtype;
-    TOOL_TRY(tool_parse_name(option, text, names, TOOL_COUNT(names), &index, error));
-    *dtype = (clmgk_dtype)index;
-    return TOOL_DONE;
+    return check_name(option, text, text ? clmgk_dtype_from_name(text, dtype, &error->library) : CLMGK_OK, error);
 }
 
 tool_exit tool_parse_engine(const char *option, const char *text, clmgk_engine *engine, tool_error *error)
 {
-    const char *names[8];
-    size_t index = (size_t)*engine, count = 0;
-    for (; count < TOOL_COUNT(names) && clmgk_engine_name((clmgk_engine)count); count++)
-        names[count] = clmgk_engine_name((clmgk_engine)count);
-    TOOL_TRY(tool_parse_name(option, text, names, count, &index, error));
-    *engine = (clmgk_engine)index;
-    return TOOL_DONE;
+    return check_name(option, text, text ? clmgk_engine_from_name(text, engine, &error->library) : CLMGK_OK, error);
+}
+
+tool_exit tool_parse_score(const char *option, const char *text, clmgk_score *score, tool_error *error)
+{
+    return check_name(option, text, text ? clmgk_score_from_name(text, score, &error->library) : CLMGK_OK, error);
+}
+
+tool_exit tool_parse_estep(const char *option, const char *text, clmgk_estep *estep, tool_error *error)
+{
+    return check_name(option, text, text ? clmgk_estep_from_name(text, estep, &error->library) : CLMGK_OK, error);
+}
+
+tool_exit tool_parse_alignment(const char *option, const char *text, clmgk_alignment *alignment, tool_error *error)
+{
+    return check_name(option, text, text ? clmgk_alignment_from_name(text, alignment, &error->library) : CLMGK_OK,
+                      error);
 }

@@ -128,10 +128,13 @@ tool_exit tool_parse_name(const char *option, const char *text, const char *cons
 /* Numbers separated by commas. *numbers is for free(). */
 tool_exit tool_parse_numbers(const char *option, const char *text, double **numbers, size_t *count, tool_error *error);
 
-/* The names of the library's enumerations, by value. */
+/* A value of one of the library's enumerations, by its name; NULL: as it is. */
 tool_exit tool_parse_variant(const char *option, const char *text, clmgk_variant *variant, tool_error *error);
 tool_exit tool_parse_dtype(const char *option, const char *text, clmgk_dtype *dtype, tool_error *error);
 tool_exit tool_parse_engine(const char *option, const char *text, clmgk_engine *engine, tool_error *error);
+tool_exit tool_parse_score(const char *option, const char *text, clmgk_score *score, tool_error *error);
+tool_exit tool_parse_estep(const char *option, const char *text, clmgk_estep *estep, tool_error *error);
+tool_exit tool_parse_alignment(const char *option, const char *text, clmgk_alignment *alignment, tool_error *error);
 
 /* "auto (default), lane, ...": for --help. */
 #define TOOL_ENGINE_NAME(name, value, text) ", " #text

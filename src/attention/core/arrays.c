@@ -92,11 +92,6 @@ const clmgk_array_info *clmgk_array_get_info(clmgk_array array)
     return (unsigned)array < MGK_COUNT(infos) ? &infos[array] : NULL;
 }
 
-const char *mgk_array_name(clmgk_array array)
-{
-    return clmgk_array_get_info(array)->name;
-}
-
 clmgk_buffer *clmgk_array_buffer(clmgk_attention_args *args, clmgk_array array)
 {
     static const size_t offsets[] = {
@@ -290,7 +285,7 @@ clmgk_status mgk_fail_missing(const clmgk_attention_desc *desc, clmgk_pass pass,
     if (pass == CLMGK_PASS_BACKWARD && array == CLMGK_ARRAY_LSE)
         return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
                         "lse: NULL: expected L of the forward pass, which gradients depend on");
-    return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: NULL: expected %s (variant %s)", mgk_array_name(array),
+    return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: NULL: expected %s (variant %s)", clmgk_array_name(array),
                     noun, clmgk_variant_name(desc->variant));
 }
 
@@ -306,6 +301,15 @@ int64_t clmgk_array_count(const clmgk_attention_desc *resolved, clmgk_array arra
 {
     clmgk_attention_desc d;
     return mgk_desc_read(resolved, &d) ? mgk_array_count(&d, array) : 0;
+}
+
+int64_t clmgk_array_bytes(const clmgk_attention_desc *resolved, clmgk_array array)
+{
+    clmgk_attention_desc d;
+    int64_t extent = 0;
+    if (!mgk_desc_read(resolved, &d) || !mgk_array_extent(&d, array, &extent))
+        return 0;
+    return extent * (int64_t)mgk_array_element_size(&d, array);
 }
 
 size_t clmgk_array_element_size(const clmgk_attention_desc *resolved, clmgk_array array)

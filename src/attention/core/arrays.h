@@ -15,9 +15,6 @@ static inline bool mgk_has_trait(const clmgk_attention_desc *desc, clmgk_variant
     return (clmgk_variant_traits(desc->variant) & (uint32_t)trait) != 0;
 }
 
-/* The name of the array's field. */
-const char *mgk_array_name(clmgk_array array);
-
 /* The shape that the array would have, whether the descriptor uses it or not. */
 clmgk_shape mgk_array_shape(const clmgk_attention_desc *desc, clmgk_array array);
 

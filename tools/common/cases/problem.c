@@ -26,8 +26,7 @@ const char *bench_gradient_name(int which)
 
 const char *bench_pass_name(bench_pass pass)
 {
-    static const char *const names[BENCH_PASSES] = {"forward", "backward"};
-    return names[pass];
+    return clmgk_pass_name(pass == BENCH_FORWARD ? CLMGK_PASS_FORWARD : CLMGK_PASS_BACKWARD);
 }
 
 bench_names bench_gradient_names(uint32_t set)
