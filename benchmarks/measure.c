@@ -53,8 +53,9 @@ static tool_exit take_plan_info(const bench_runner *run, bench_case *one, clmgk_
     one->parameters = strdup(pass.parameters);
     one->compiler_options = strdup(pass.options);
     one->kernel = strdup(pass.kernel);
+    one->cache_note = strdup(info->cache_note);
     one->tuning = pass.tuning;
-    if (!one->parameters || !one->compiler_options || !one->kernel)
+    if (!one->parameters || !one->compiler_options || !one->kernel || !one->cache_note)
         return tool_fail_memory(error, "a plan's description");
     return TOOL_DONE;
 }

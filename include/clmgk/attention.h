@@ -252,6 +252,9 @@ typedef struct clmgk_plan_info {
      * that do not fit in registers. 0: none, or not reported. */
     uint64_t driver_private_bytes;
     uint64_t backward_driver_private_bytes;
+
+    /* Why a program of the plan is not kept for the next process, which will compile it again; "": all are kept. */
+    const char *cache_note;
 } clmgk_plan_info;
 
 #define CLMGK_PLAN_INFO_INIT CLMGK_INIT(clmgk_plan_info)

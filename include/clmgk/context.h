@@ -202,6 +202,7 @@ typedef struct clmgk_cache_info {
     char path[1024];    /* the folder; empty: no files */
     uint64_t bytes;
     uint64_t entries;
+    char note[CLMGK_ERROR_MESSAGE_SIZE]; /* why no program can be written there; empty: nothing is in the way */
 } clmgk_cache_info;
 
 #define CLMGK_CACHE_INFO_INIT CLMGK_INIT(clmgk_cache_info)

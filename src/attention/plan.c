@@ -194,6 +194,20 @@ static clmgk_status compile(clmgk_plan *plan, clmgk_error *error)
     return status;
 }
 
+/* Of the first program that is not kept; programs live as long as the plan. */
+static const char *cache_note(const clmgk_plan *plan)
+{
+    if (plan->context->keeper == CLMGK_KEEPER_NOBODY)
+        return "no files are used: cache_dir or CLMGK_CACHE_DIR is empty, or neither HOME nor XDG_CACHE_HOME is a path";
+    for (int i = 0; i < CLMGK_PASSES; ++i) {
+        const mgk_steps *const steps = plan->pass[i] != NULL ? &plan->pass[i]->plan.steps : NULL;
+        for (size_t k = 0; steps != NULL && k < steps->count; ++k)
+            if (steps->step[k].program->unsaved.message[0] != '\0')
+                return steps->step[k].program->unsaved.message;
+    }
+    return "";
+}
+
 /* ---- plans -------------------------------------------------------------------------------------------------- */
 
 static clmgk_status print_parameters(const clmgk_plan *plan, mgk_compiled_pass *pass, clmgk_error *error)
@@ -207,6 +221,7 @@ static clmgk_status describe(clmgk_plan *plan, clmgk_error *error)
 {
     clmgk_plan_info *const info = &plan->info;
     info->keeper = plan->context->keeper;
+    info->cache_note = cache_note(plan);
     for (int i = 0; i < CLMGK_PASSES; ++i) {
         if (plan->pass[i] == NULL)
             continue;

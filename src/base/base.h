@@ -174,9 +174,9 @@ clmgk_status mgk_folder_open(const char *path, bool create, mgk_folder *folder, 
 clmgk_status mgk_folder_open_shipped(const char *path, bool create, mgk_folder *folder, clmgk_error *error);
 void mgk_folder_close(mgk_folder *folder);
 
-/* Whether the process can create files in a folder, private or not. ERROR_IO says why not: of a missing folder, what is
- * in its way above. */
-clmgk_status mgk_folder_check_writable(const char *path, clmgk_error *error);
+/* Whether the process can create files in a folder, private or not; with `make`, also in a missing one that it could
+ * make. ERROR_IO says why not: of a missing folder, what is in its way above. */
+clmgk_status mgk_folder_check_writable(const char *path, bool make, clmgk_error *error);
 
 /* Reads a file into *data (mgk_free), NULL if there is none; `touch` sets its time to now in a private folder. ERROR_IO
  * if it can't be read, is larger than max_bytes, or not a regular file that belongs to the user and that nobody else

@@ -158,23 +158,30 @@ void mgk_folder_close(mgk_folder *folder)
     folder->handle = -1;
 }
 
-clmgk_status mgk_folder_check_writable(const char *path, clmgk_error *error)
+/* Cuts the last part of a path off; false: there is nothing above. */
+static bool step_up(char *path)
 {
-    if (access(path, W_OK | X_OK) == 0)
-        return CLMGK_OK;
-    const int code = errno;
-    char parent[MAX_PATH_BYTES];
-    (void)snprintf(parent, sizeof(parent), "%s", path);
-    /* a missing folder: why it can't be made is known of the nearest one that exists */
-    for (char *slash = strrchr(parent, '/'); code == ENOENT && slash != NULL && slash > parent;
-         slash = strrchr(parent, '/')) {
-        *slash = '\0';
-        if (access(parent, W_OK | X_OK) == 0)
-            break;
-        if (errno != ENOENT)
-            return mgk_fail(error, CLMGK_ERROR_IO, "%s: %s: %s", path, parent, strerror(errno));
+    char *const slash = strrchr(path, '/');
+    if (slash == NULL || slash[1] == '\0')
+        return false;
+    slash[slash == path] = '\0';
+    return true;
+}
+
+clmgk_status mgk_folder_check_writable(const char *path, bool make, clmgk_error *error)
+{
+    char place[MAX_PATH_BYTES];
+    (void)snprintf(place, sizeof(place), "%s", path);
+    while (access(place, W_OK | X_OK) != 0) {
+        const int code = errno;
+        if (code == ENOENT && step_up(place))
+            continue;
+        const bool above = strcmp(place, path) != 0;
+        return mgk_fail(error, CLMGK_ERROR_IO, "%s: %s%s%s", path, above ? place : "", above ? ": " : "",
+                        strerror(code));
     }
-    return mgk_fail(error, CLMGK_ERROR_IO, "%s: %s", path, strerror(code));
+    return make || strcmp(place, path) == 0 ? CLMGK_OK
+                                            : mgk_fail(error, CLMGK_ERROR_IO, "%s: %s", path, strerror(ENOENT));
 }
 
 static clmgk_status fail_file(const mgk_folder *folder, const char *name, int code, clmgk_error *error)

@@ -203,6 +203,10 @@ static clmgk_status measure(const mgk_cache *cache, const char *option, clmgk_ca
     if (cache->path != NULL)
         memcpy(found.path, cache->path, length + 1);
     MGK_TRY(mgk_cache_measure(cache, &found.bytes, &found.entries, error));
+    clmgk_error failure = {.message = ""};
+    if (cache->path != NULL && !cache->shipped)
+        (void)mgk_folder_check_writable(cache->path, true, &failure);
+    memcpy(found.note, failure.message, sizeof(found.note));
     mgk_struct_write(info, 0, &found, sizeof(found));
     return CLMGK_OK;
 }

@@ -106,6 +106,7 @@ struct mgk_program {
     char *options;
     clmgk_program_origin origin; /* of the first get */
     bool saved;                  /* the binary is on disk, or never will be */
+    clmgk_error unsaved;         /* why the binary could not be saved; constant after mgk_program_save */
 };
 
 /*
@@ -117,7 +118,7 @@ clmgk_status mgk_program_get(clmgk_context *context, const char *file, const cha
                              clmgk_program_origin *origin, double *compile_ms, clmgk_error *error);
 
 /* Writes the binary of a program that was built and not yet saved to the cache, if the library is the keeper. Call
- * after the program's first launch, when PoCL finishes compiling. Never fails. */
+ * after the program's first launch, when PoCL finishes compiling. A failure is noted in `unsaved`. */
 void mgk_program_save(mgk_program *program);
 
 /* Writes the binaries of all programs of the context to the folder of a program_dir. *count (NULL: not needed): those

@@ -56,7 +56,7 @@ clmgk_status mgk_driver_check_folder(mgk_runtime runtime, clmgk_error *error)
     char path[4096];
     clmgk_error cause = {.message = "its path is too long"};
     if (runtime != MGK_RUNTIME_POCL ||
-        (pocl_folder(path, sizeof(path)) && mgk_folder_check_writable(path, &cause) == CLMGK_OK))
+        (pocl_folder(path, sizeof(path)) && mgk_folder_check_writable(path, false, &cause) == CLMGK_OK))
         return CLMGK_OK;
     return mgk_fail(error, CLMGK_ERROR_IO, "PoCL can't write to its folder: %s (POCL_CACHE_DIR or HOME names another)",
                     cause.message);

@@ -360,8 +360,8 @@ void mgk_program_save(mgk_program *program)
     pthread_mutex_lock(&context->monitor.mutex);
     const bool wanted = !program->saved;
     program->saved = true;
-    if (wanted && get_binary(program, &binary, &length, NULL) == CLMGK_OK)
-        (void)mgk_cache_put(&cache, program->key, binary, length, NULL);
+    if (wanted && get_binary(program, &binary, &length, &program->unsaved) == CLMGK_OK)
+        (void)mgk_cache_put(&cache, program->key, binary, length, &program->unsaved);
     pthread_mutex_unlock(&context->monitor.mutex);
     mgk_free(&context->allocator, binary);
 }

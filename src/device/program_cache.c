@@ -211,7 +211,7 @@ clmgk_status mgk_cache_make(const mgk_cache *cache, clmgk_error *error)
     MGK_TRY(open_path(cache, true, &folder, error));
     mgk_folder_remove_stale(&folder, cache->allocator);
     mgk_folder_close(&folder);
-    return mgk_folder_check_writable(cache->path, error);
+    return mgk_folder_check_writable(cache->path, false, error);
 }
 
 void mgk_cache_drop(const mgk_cache *cache, const char *key)

@@ -416,11 +416,14 @@ TH_HOST_TEST(test_folder_failures_name_path_and_cause)
 
     (void)snprintf(expected, sizeof(expected), "%s: Not a directory", below);
     th_expect_error(mgk_folder_open(below, true, &folder, &th_error), CLMGK_ERROR_IO, expected);
-    th_expect_error(mgk_folder_check_writable(below, &th_error), CLMGK_ERROR_IO, expected);
+    th_expect_error(mgk_folder_check_writable(below, true, &th_error), CLMGK_ERROR_IO, expected);
     (void)snprintf(expected, sizeof(expected), "%s: /proc/clmgk-none can't be made: ", unmakeable);
     th_expect_error(mgk_folder_open(unmakeable, true, &folder, &th_error), CLMGK_ERROR_IO, expected);
-    th_expect_error(mgk_folder_check_writable(unmakeable, &th_error), CLMGK_ERROR_IO, unmakeable);
-    th_expect_ok(mgk_folder_check_writable(root, &th_error));
+    th_expect_error(mgk_folder_check_writable(unmakeable, false, &th_error), CLMGK_ERROR_IO, unmakeable);
+    th_expect_ok(mgk_folder_check_writable(root, false, &th_error));
+    scratch_join(below, root, "a/b");
+    th_expect_ok(mgk_folder_check_writable(below, true, &th_error));
+    th_expect_error(mgk_folder_check_writable(below, false, &th_error), CLMGK_ERROR_IO, "No such file or directory");
     scratch_remove(root);
 }
 

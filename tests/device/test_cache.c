@@ -456,6 +456,10 @@ PLACES_TEST(test_unwritable_home)
     put(&cache, key_text);
     assert_false(hits(&cache, key_text));
     assert_int_equal(clmgk_cache_get_info(NULL, &info, NULL), CLMGK_ERROR_IO);
+    assert_int_equal(clmgk_cache_get_info("/dev", &info, NULL), CLMGK_OK); /* missing, and could be made by root */
+    assert_true((info.note[0] == '\0') == (geteuid() == 0));
+    assert_int_equal(clmgk_cache_get_info("", &info, NULL), CLMGK_OK);
+    assert_string_equal(info.note, "");
     mgk_free(NULL, path);
 }
 
@@ -698,6 +702,7 @@ static clmgk_program_origin run_in(const device *self, clmgk_context *context, c
     launch_and_check(self, program, factor);
     mgk_program_save(program);
     mgk_program_save(program);
+    assert_string_equal(program->unsaved.message, "");
     size_t count = 0;
     if (target != NULL)
         th_expect_ok(clmgk_context_save_programs(context, target, &count, &th_error));

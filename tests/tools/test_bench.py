@@ -60,6 +60,7 @@ CASE_KEYS = {
     "private_bytes": int,
     "compile_ms": NUMBER,
     "program": str,
+    "cache_note": str,
     "first_call_cold_ms": MAYBE,
     "first_call_warm_ms": MAYBE,
     "error": dict,

@@ -36,11 +36,13 @@ class CacheTest(RunTest):
         return self.info(**changes)["programs_kept_by"]
 
     def run_both(self, **changes):
-        """A run of both passes: where its programs came from, and what it wrote."""
+        """A run of both passes: where its programs came from, what it wrote, and why a program is not kept."""
         outputs = {"out": "o.npy", "dq": "dq.npy", "dk": "dk.npy"}
         command = self.arguments("mgk", grad_out="grad.npy", json=True, **outputs)
         done = self.accept(*command, env=self.environment(**changes))
-        return json.loads(done.stdout)["program"], [(self.folder / name).read_bytes() for name in outputs.values()]
+        result = json.loads(done.stdout)
+        written = [(self.folder / name).read_bytes() for name in outputs.values()]
+        return result["program"], written, result["cache_note"]
 
     def compiled(self):
         """What PoCL has compiled, with times: a file for each kernel and local size, and one for each program."""
@@ -61,7 +63,8 @@ class KeptByTheDriver(CacheTest):
         before = self.compiled()
         second = self.run_both()
         self.assertEqual((first[0], second[0]), ("built", "built"))
-        self.assertEqual(first[1], second[1])
+        self.assertEqual(first[1:], second[1:])
+        self.assertEqual(first[2], "")
         self.assertEqual(self.compiled(), before)
 
     def test_no_file_is_ours(self):
@@ -85,17 +88,22 @@ class KeptByTheLibrary(CacheTest):
         self.assertEqual(self.keeper(**off), "library")
         first, second = self.run_both(**off), self.run_both(**off)
         self.assertEqual((first[0], second[0]), ("built", "disk"))
-        self.assertEqual(first[1], second[1])
+        self.assertEqual(first[1:], second[1:])
+        self.assertEqual(first[2], "")
         self.assertGreater(len(list((self.own / "programs").glob("*.bin"))), 0)
         self.assertEqual(first[1], self.run_both()[1])
 
     def test_nobody_keeps_anything(self):
         nothing = {"POCL_KERNEL_CACHE": "0", "CLMGK_CACHE_DIR": ""}
         self.assertEqual(self.keeper(**nothing), "nobody")
-        first, second = self.run_both(**nothing), self.run_both(**nothing)
+        first = self.run_both(**nothing)
+        self.assertIn("no files are used", first[2])
+        self.assertFalse(self.own.exists())
+        # a cache that cannot be written: the same, and the reason
+        second = self.run_both(**nothing | {"CLMGK_CACHE_DIR": "/dev/null"})
         self.assertEqual((first[0], second[0]), ("built", "built"))
         self.assertEqual(first[1], second[1])
-        self.assertFalse(self.own.exists())
+        self.assertEqual(second[2], "/dev/null/programs: Not a directory")
 
 
 class FolderThatCannotBeWritten(CacheTest):

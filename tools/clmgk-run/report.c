@@ -94,6 +94,8 @@ static tool_exit print_words(const run_arguments *arguments, const run_problem *
             execution->device.info.platform, clmgk_engine_name(execution->info.engine),
             clmgk_tuning_source_name(execution->info.tuning), clmgk_program_origin_name(execution->info.origin),
             execution->info.compile_ms);
+    if (execution->info.cache_note[0])
+        fprintf(stderr, "the program is not kept for the next start: %s\n", execution->info.cache_note);
     if (arguments->repeat > 0)
         print_times("time", &execution->forward_ms, execution->forward_flops, arguments->repeat);
     if (arguments->repeat > 0 && d->gradients != 0)
@@ -192,6 +194,7 @@ static json_t *make_json(const run_arguments *arguments, const run_problem *prob
     json_object_set_new(root, "workspace_bytes", json_integer((json_int_t)info->workspace_bytes));
     json_object_set_new(root, "compile_ms", tool_json_number(info->compile_ms));
     json_object_set_new(root, "program", tool_json_text(clmgk_program_origin_name(info->origin)));
+    json_object_set_new(root, "cache_note", tool_json_text(info->cache_note));
     json_object_set_new(root, "outputs", make_outputs(arguments));
     add_work(root, execution->forward_flops, &execution->forward_ms, arguments->repeat);
     if (desc->gradients != 0)

@@ -156,10 +156,11 @@ typedef struct bench_case {
     bool refused;              /* the device cannot: `reason` */
     char reason[CLMGK_ERROR_MESSAGE_SIZE];
 
-    clmgk_engine engine; /* this and the next four: of the pass */
+    clmgk_engine engine; /* this and the next three, and the tuning: of the pass */
     char *parameters;
     char *compiler_options;
     char *kernel;
+    char *cache_note; /* why a program of the plan is not kept for the next process; empty: all are */
     clmgk_tuning_source tuning;
     double flops;
     uint64_t array_bytes; /* of all that a call is given: what it must move at least */

@@ -232,6 +232,7 @@ void bench_free_groups(const bench_request *request, bench_group *groups)
             free(groups[i].cases[c].parameters);
             free(groups[i].cases[c].compiler_options);
             free(groups[i].cases[c].kernel);
+            free(groups[i].cases[c].cache_note);
         }
         free(groups[i].cases);
     }
