@@ -33,6 +33,7 @@ DEVICE_KEYS = {
     "max_work_group": int,
     "architecture": str,
     "products": list,
+    "message": type(None),
 }
 
 VARIANTS = ("softmax", "gaussian", "mgk", "smgk", "fish", "hard-fish", "mish", "hard-mish", "gfish", "hard-gfish",
@@ -56,7 +57,8 @@ class InfoTest(ProgramTest):
 class Listing(InfoTest):
     def test_json(self):
         found = self.info()
-        self.assertEqual(list(found), ["clmgk", "devices", "cache", "tuning_cache", "program_dir"])
+        self.assertEqual(list(found), ["clmgk", "devices", "message", "cache", "tuning_cache", "program_dir"])
+        self.assertIsNone(found["message"])
         self.assertGreater(len(found["devices"]), 0)
         for device in found["devices"]:
             self.assertEqual(set(device), set(DEVICE_KEYS))
@@ -72,7 +74,8 @@ class Listing(InfoTest):
             self.assertEqual((device["tuning"]["current"], device["tuning"]["stale"]), (0, 0))
             self.assertEqual(device["tuned"], device["tuning"]["shipped"] > 0)
         self.assertEqual(sum(device["default"] for device in found["devices"]), 1)
-        self.assertEqual(found["cache"], {"path": str(self.cache / "programs"), "entries": 0, "bytes": 0})
+        self.assertEqual(found["cache"], {"path": str(self.cache / "programs"), "entries": 0, "bytes": 0,
+                                          "message": None})
         self.assertEqual(found["tuning_cache"], {"path": str(self.cache / "tuning"), "entries": 0, "bytes": 0,
                                                  "damaged": 0, "message": ""})
 
@@ -113,11 +116,26 @@ class Listing(InfoTest):
             self.assertEqual([one["selector"] for one in found["devices"]], [device["selector"]])
 
     def test_no_files(self):
-        self.assertEqual(self.info(CLMGK_CACHE_DIR="")["cache"], {"path": None, "entries": 0, "bytes": 0})
+        self.assertEqual(self.info(CLMGK_CACHE_DIR="")["cache"],
+                         {"path": None, "entries": 0, "bytes": 0, "message": None})
         self.assertIsNone(self.info(CLMGK_CACHE_DIR="")["tuning_cache"]["path"])
         text = self.accept(env=self.environment(CLMGK_CACHE_DIR="")).stdout
         self.assertIn("program cache: no files are used", text)
         self.assertIn("tuning cache: no files are used", text)
+
+    def test_caches_that_fail(self):
+        """The rest is listed, and the reason stands beside the cache."""
+        whole = self.info()
+        reason = "/dev/null/programs: Not a directory"
+        broken = self.environment(CLMGK_CACHE_DIR="/dev/null")
+        found = json.loads(self.refuse(4, "--json", env=broken, words=[reason]).stdout)
+        self.assertEqual(found["devices"], whole["devices"])
+        self.assertEqual(found["cache"], {"path": None, "entries": 0, "bytes": 0, "message": reason})
+        self.assertEqual(found["tuning_cache"]["message"], "/dev/null/tuning: Not a directory")
+        text = self.refuse(4, env=broken, words=[reason]).stdout
+        for word in (whole["devices"][0]["name"], f"program cache: not used: {reason}",
+                     "it is passed over: /dev/null/tuning: Not a directory"):
+            self.assertIn(word, text)
 
     def test_programs_made_ahead(self):
         nothing = {"path": None, "entries": 0, "bytes": 0, "message": None}
@@ -137,9 +155,12 @@ class Listing(InfoTest):
         homeless = self.environment(HOME="/dev/null")
         for name in ("POCL_CACHE_DIR", "XDG_CACHE_HOME"):
             homeless.pop(name, None)
-        self.refuse(3, env=homeless,
-                    words=["no OpenCL device", '"Portable Computing Language" is there without a device',
-                           "/dev/null/.cache/pocl", "Not a directory", "POCL_CACHE_DIR", "HOME"])
+        words = ("no OpenCL device", '"Portable Computing Language" is there without a device', "/dev/null/.cache/pocl",
+                 "Not a directory", "POCL_CACHE_DIR", "HOME")
+        listed = self.refuse(3, "--json", env=homeless, words=words)
+        found = json.loads(listed.stdout)
+        self.assertEqual((found["devices"], f"clmgk-info: {found['message']}\n"), ([], listed.stderr))
+        self.assertEqual(found["cache"]["path"], str(self.cache / "programs"))
         self.refuse(3, "--device", "no such device", words=["no such device"])
 
     def test_bad_usage(self):
@@ -290,7 +311,7 @@ class SelfTestAndCache(InfoTest):
         (self.cache / "tuning").mkdir()
         (self.cache / "tuning" / "kept").write_text("kept")
         removed = self.info("--cache-clear")["removed"]
-        self.assertEqual(removed, found["cache"])
+        self.assertEqual({**removed, "message": None}, found["cache"])
         self.assertEqual(self.info()["cache"]["entries"], 0)
         self.assertEqual((self.cache / "tuning" / "kept").read_text(), "kept")
         self.assertIn("removed 0 programs", self.accept("--cache-clear", env=self.environment()).stdout)

@@ -53,7 +53,7 @@ void info_print_tuning(const info_tuning *tuning); /* a part of a line */
 json_t *info_tuning_json(const info_tuning *tuning);
 
 void info_print_tuning_cache(const clmgk_tuning_info *cache);
-json_t *info_tuning_cache_json(const clmgk_tuning_info *cache);
+json_t *info_tuning_cache_json(const clmgk_tuning_info *cache, const char *failure); /* failure: empty, or why not */
 
 /* Prints the tables of kernel parameters. */
 tool_exit info_show_tunables(bool json, tool_error *error);

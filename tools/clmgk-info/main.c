@@ -31,15 +31,22 @@ typedef struct entry {
     info_tuning tuning;
     info_products products;
     info_selftest test; /* count 0: not asked for */
+    tool_error failure; /* of one of these */
 } entry;
 
+/* A part that fails is told in its place, and the rest is listed. */
 typedef struct listing {
     clmgk_cache_info cache;
+    tool_error cache_failure;
     clmgk_tuning_info tuning;
+    tool_error tuning_failure;
     clmgk_cache_info shipped; /* programs made ahead */
-    clmgk_error shipped_error;
+    tool_error shipped_failure;
     entry *entries;
     size_t count;
+    tool_error devices_failure;
+    tool_exit status; /* of the first failure, at the end the program's */
+    const tool_error *failure;
 } listing;
 
 /* ---- gathering ---------------------------------------------------------------------------------------------- */
@@ -54,7 +61,25 @@ static void mark_default(listing *list)
         list->entries[i].is_default = list->entries[i].info.device_id == chosen.device_id;
 }
 
-static tool_exit gather(const char *selector, listing *list, tool_error *error)
+/* Goes on after a failure, which is noted if it is the first. */
+static void note(listing *list, tool_exit status, const tool_error *failure)
+{
+    if (status == TOOL_DONE || list->status != TOOL_DONE)
+        return;
+    list->status = status;
+    list->failure = failure;
+}
+
+static tool_exit describe(entry *one)
+{
+    tool_error *const error = &one->failure;
+    TOOL_TRY(
+        tool_check_library(clmgk_cache_get_keeper(NULL, one->info.device_id, &one->keeper, &error->library), error));
+    TOOL_TRY(info_get_tuning(&one->info, &one->tuning, error));
+    return info_get_products(&one->info, &one->products, error);
+}
+
+static tool_exit list_devices(const char *selector, listing *list, tool_error *error)
 {
     clmgk_device_info *infos = NULL;
     size_t count = 0;
@@ -63,17 +88,26 @@ static tool_exit gather(const char *selector, listing *list, tool_error *error)
     for (; list->entries && list->count < count; list->count++)
         list->entries[list->count].info = infos[list->count];
     free(infos);
-    TOOL_TRY(tool_check_memory(list->entries, "the list of devices", error));
+    return list->entries ? TOOL_DONE : tool_fail_memory(error, "the list of devices");
+}
+
+/* Fails only for a device that was asked for. */
+static tool_exit gather(const char *selector, listing *list, tool_error *error)
+{
+    if (selector)
+        TOOL_TRY(list_devices(selector, list, error));
+    else
+        note(list, list_devices(NULL, list, &list->devices_failure), &list->devices_failure);
     mark_default(list);
-    for (size_t i = 0; i < list->count; i++) {
-        entry *one = &list->entries[i];
-        TOOL_TRY(tool_check_library(clmgk_cache_get_keeper(NULL, one->info.device_id, &one->keeper, &error->library),
-                                    error));
-        TOOL_TRY(info_get_tuning(&one->info, &one->tuning, error));
-        TOOL_TRY(info_get_products(&one->info, &one->products, error));
-    }
-    (void)clmgk_program_dir_get_info(NULL, &list->shipped, &list->shipped_error);
-    return tool_check_library(clmgk_tuning_get_info(NULL, &list->tuning, &error->library), error);
+    for (size_t i = 0; i < list->count; i++)
+        note(list, describe(&list->entries[i]), &list->entries[i].failure);
+    (void)tool_check_library(clmgk_program_dir_get_info(NULL, &list->shipped, &list->shipped_failure.library),
+                             &list->shipped_failure);
+    note(list,
+         tool_check_library(clmgk_tuning_get_info(NULL, &list->tuning, &list->tuning_failure.library),
+                            &list->tuning_failure),
+         &list->tuning_failure);
+    return TOOL_DONE;
 }
 
 /* ---- text --------------------------------------------------------------------------------------------------- */
@@ -114,22 +148,31 @@ static void print_entry(const entry *one)
     printf("\n");
     info_print_products(&one->products);
     printf("    compiled programs are kept by %s\n", keeper_words(one->keeper));
+    if (one->failure.message[0])
+        printf("    failed: %s\n", one->failure.message);
     fflush(stdout);
 }
 
 static void print_caches(const listing *list)
 {
-    if (list->cache.path[0])
+    if (list->cache_failure.message[0])
+        printf("program cache: not used: %s\n", list->cache_failure.message);
+    else if (list->cache.path[0])
         printf("program cache: %s, %" PRIu64 " %s, %.1f MB\n", list->cache.path, list->cache.entries,
                tool_plural(list->cache.entries, "program", "programs"), 1e-6 * (double)list->cache.bytes);
     else
         printf("program cache: no files are used\n");
-    if (list->shipped_error.status != CLMGK_OK)
-        printf("programs made ahead: not read: %s\n", list->shipped_error.message);
+    if (list->cache.note[0])
+        printf("    nothing can be written there: %s\n", list->cache.note);
+    if (list->shipped_failure.message[0])
+        printf("programs made ahead: not read: %s\n", list->shipped_failure.message);
     else if (list->shipped.path[0])
         printf("programs made ahead: %s, %" PRIu64 " %s, %.1f MB\n", list->shipped.path, list->shipped.entries,
                tool_plural(list->shipped.entries, "program", "programs"), 1e-6 * (double)list->shipped.bytes);
-    info_print_tuning_cache(&list->tuning);
+    if (list->tuning_failure.message[0])
+        printf("tuning cache: not used: %s\n", list->tuning_failure.message);
+    else
+        info_print_tuning_cache(&list->tuning);
 }
 
 /* ---- JSON --------------------------------------------------------------------------------------------------- */
@@ -138,6 +181,18 @@ static json_t *cache_json(const clmgk_cache_info *cache)
 {
     return json_pack("{s:s?, s:I, s:I}", "path", cache->path[0] ? cache->path : NULL, "entries",
                      (json_int_t)cache->entries, "bytes", (json_int_t)cache->bytes);
+}
+
+static json_t *message_json(const char *message)
+{
+    return message[0] ? tool_json_text(message) : json_null();
+}
+
+/* `message`: why the folder is not used, or not written. */
+static json_t *folder_json(const clmgk_cache_info *folder, const tool_error *failure)
+{
+    const char *message = failure->message[0] ? failure->message : folder->note;
+    return tool_json_merge(cache_json(folder), json_pack("{s:o}", "message", message_json(message)));
 }
 
 static json_t *selftest_json(const info_selftest *test)
@@ -158,7 +213,8 @@ static json_t *entry_json(const entry *one)
     char selector[32];
     snprintf(selector, sizeof(selector), "%" PRIu32 ":%" PRIu32, info->platform_index, info->device_index);
     json_t *object = json_pack(
-        "{s:s, s:b, s:s, s:s, s:s, s:s, s:s, s:s, s:n, s:s, s:b, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}",
+        "{s:s, s:b, s:s, s:s, s:s, s:s, s:s, s:s, s:n, s:s, s:b, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, "
+        "s:o}",
         "selector", selector, "default", (int)one->is_default, "platform", info->platform, "name", info->name, "vendor",
         info->vendor, "driver", info->driver, "class", clmgk_device_class_name(info->device_class), "engine",
         clmgk_engine_name(info->engine), "matrix_units", "programs_kept_by", clmgk_program_keeper_name(one->keeper),
@@ -167,7 +223,8 @@ static json_t *entry_json(const entry *one)
         (json_int_t)info->native_float_lanes, "global_memory_bytes", (json_int_t)info->global_memory_bytes,
         "local_memory_bytes", (json_int_t)info->local_memory_bytes, "max_allocation_bytes",
         (json_int_t)info->max_allocation_bytes, "max_work_group", (json_int_t)info->max_work_group, "architecture",
-        tool_json_text(info->architecture), "products", info_products_json(&one->products));
+        tool_json_text(info->architecture), "products", info_products_json(&one->products), "message",
+        message_json(one->failure.message));
     return one->test.count ? tool_json_merge(object, json_pack("{s:o}", "selftest", selftest_json(&one->test)))
                            : object;
 }
@@ -177,12 +234,11 @@ static json_t *listing_json(const listing *list)
     json_t *devices = json_array();
     for (size_t i = 0; i < list->count; i++)
         tool_json_append(&devices, entry_json(&list->entries[i]));
-    json_t *shipped =
-        list->shipped_error.status == CLMGK_OK ? json_null() : tool_json_text(list->shipped_error.message);
-    shipped = tool_json_merge(cache_json(&list->shipped), json_pack("{s:o}", "message", shipped));
-    return json_pack("{s:s, s:o, s:o, s:o, s:o}", "clmgk", clmgk_version(), "devices", devices, "cache",
-                     cache_json(&list->cache), "tuning_cache", info_tuning_cache_json(&list->tuning), "program_dir",
-                     shipped);
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o}", "clmgk", clmgk_version(), "devices", devices, "message",
+                     message_json(list->devices_failure.message), "cache",
+                     folder_json(&list->cache, &list->cache_failure), "tuning_cache",
+                     info_tuning_cache_json(&list->tuning, list->tuning_failure.message), "program_dir",
+                     folder_json(&list->shipped, &list->shipped_failure));
 }
 
 static tool_exit clear_cache(bool json, tool_error *error)
@@ -202,20 +258,28 @@ static tool_exit clear_cache(bool json, tool_error *error)
 static tool_exit show(listing *list, bool selftest, clmgk_engine engine, bool json, tool_error *error)
 {
     if (!json)
-        printf("libclmgk %s\n", clmgk_version());
+        printf("libclmgk %s\n%s%s", clmgk_version(), list->devices_failure.message,
+               list->devices_failure.message[0] ? "\n" : "");
     for (size_t i = 0; i < list->count; i++) {
         entry *const one = &list->entries[i];
         if (!json)
             print_entry(one);
         if (selftest)
-            TOOL_TRY(info_run_selftest(&one->info, engine, &one->test, json ? NULL : print_result, error));
+            note(list, info_run_selftest(&one->info, engine, &one->test, json ? NULL : print_result, &one->failure),
+                 &one->failure);
     }
-    TOOL_TRY(tool_check_library(clmgk_cache_get_info(NULL, &list->cache, &error->library), error));
+    note(list,
+         tool_check_library(clmgk_cache_get_info(NULL, &list->cache, &list->cache_failure.library),
+                            &list->cache_failure),
+         &list->cache_failure);
     if (json)
         TOOL_TRY(tool_print_json(listing_json(list), error));
     else
         print_caches(list);
     TOOL_TRY(tool_flush_stdout(error));
+    if (list->status != TOOL_DONE)
+        *error = *list->failure;
+    TOOL_TRY(list->status);
     for (size_t i = 0; i < list->count; i++) {
         if (list->entries[i].test.count && !list->entries[i].test.ok)
             return tool_fail(error, TOOL_CHECK_FAILED, "self-test: %s computes wrongly", list->entries[i].info.name);
