@@ -116,7 +116,7 @@ const tool_program run_program = {
              "\n"
              "--json prints: clmgk (version), variant, score, estep, dtype, engine, parameters, device {name,\n"
              "platform, driver, selector}, batch, heads, kv_heads, components, length, length_k, head_size,\n"
-             "value_size, causal, workspace_bytes, compile_ms, program (memory, disk or built), flops (executed\n"
+             "value_size, causal, workspace_bytes, compile_ms, program (memory, shipped, disk, built), flops (executed\n"
              "products over visible pairs), outputs {option: path}, with --repeat time_ms {median, min, max,\n"
              "repeat} and gflops, with --grad-out backward {gradients: [options], flops, with --repeat time_ms and\n"
              "gflops}, with --check check {ok, option: {error, bound, max, nan, first_nan,\n"
