@@ -580,7 +580,7 @@ TH_TEST(shared_memory)
 {
     for (size_t i = 0; i < TH_COUNT(kinds); i++) {
         fixture f = open_fixture(session, kinds[i]);
-        cl_mem const parent = make_memory(&f, CL_MEM_READ_WRITE, 2 * PARENT_BYTES);
+        cl_mem const parent = make_memory(&f, CL_MEM_READ_WRITE, (size_t)2 * PARENT_BYTES);
         cl_mem const parts[3] = {part_of(parent, 0), part_of(parent, PART_BYTES),
                                  part_of(parent, PART_BYTES + PART_BYTES / 2)};
         for (size_t n = 0; n < TH_COUNT(slots); n++)

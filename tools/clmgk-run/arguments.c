@@ -108,19 +108,20 @@ const tool_program run_program = {
         "Usage: clmgk-run --variant NAME --q F --k F --v F [--out F] [--lse F] [OPTION...]\n"
         "Attention with one or several Gaussian keys per position, or with scores mixed across heads, on arrays\n"
         "in .npy files.",
-    .notes = "F is a .npy file: version 1 to 3, either byte order, C or Fortran order; float16, float32 or float64,\n"
-             "lengths and offsets int32 or int64. A is such a file (its name ends in .npy) or numbers separated by\n"
-             "commas. Outputs are C-order little-endian float32 files; they appear when all of them are complete, and\n"
-             "none may be an input or another output. At least one output, --check or --repeat is given. With\n"
-             "--grad-out and no gradient's file, dQ, dK and dV are computed (for --check and --repeat).\n"
-             "\n"
-             "--json prints: clmgk (version), variant, score, estep, dtype, engine, parameters, device {name,\n"
-             "platform, driver, selector}, batch, heads, kv_heads, components, length, length_k, head_size,\n"
-             "value_size, causal, workspace_bytes, compile_ms, program (memory, shipped, disk, built), flops (executed\n"
-             "products over visible pairs), outputs {option: path}, with --repeat time_ms {median, min, max,\n"
-             "repeat} and gflops, with --grad-out backward {gradients: [options], flops, with --repeat time_ms and\n"
-             "gflops}, with --check check {ok, option: {error, bound, max, nan, first_nan,\n"
-             "infinite, first_infinite}}.",
+    .notes =
+        "F is a .npy file: version 1 to 3, either byte order, C or Fortran order; float16, float32 or float64,\n"
+        "lengths and offsets int32 or int64. A is such a file (its name ends in .npy) or numbers separated by\n"
+        "commas. Outputs are C-order little-endian float32 files; they appear when all of them are complete, and\n"
+        "none may be an input or another output. At least one output, --check or --repeat is given. With\n"
+        "--grad-out and no gradient's file, dQ, dK and dV are computed (for --check and --repeat).\n"
+        "\n"
+        "--json prints: clmgk (version), variant, score, estep, dtype, engine, parameters, device {name,\n"
+        "platform, driver, selector}, batch, heads, kv_heads, components, length, length_k, head_size,\n"
+        "value_size, causal, workspace_bytes, compile_ms, program (memory, shipped, disk, built), flops (executed\n"
+        "products over visible pairs), outputs {option: path}, with --repeat time_ms {median, min, max,\n"
+        "repeat} and gflops, with --grad-out backward {gradients: [options], flops, with --repeat time_ms and\n"
+        "gflops}, with --check check {ok, option: {error, bound, max, nan, first_nan,\n"
+        "infinite, first_infinite}}.",
     .options = options,
     .option_count = TOOL_COUNT(options),
 };
