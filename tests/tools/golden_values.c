@@ -58,7 +58,7 @@ static tool_exit copy_values(const run_problem *problem, clmgk_array array, cl_m
 tool_exit run_execute(const run_arguments *arguments, const run_problem *problem, run_execution *execution,
                       tool_error *error)
 {
-    *execution = (run_execution){0};
+    *execution = (run_execution){.info.cache_note = ""};
     for (clmgk_array array = 0; array < RUN_FILES; array++) {
         const run_slot *const slot = &problem->slot[array];
         cl_mem *const memory = &execution->memory[array];

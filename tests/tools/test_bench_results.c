@@ -37,6 +37,7 @@ static void make(made_up *all, const char *suite, bool short_batches, double pea
             one->error = (bench_error_found){.array = "o", .sampled = 1, .ok = true};
             one->parameters = strdup("");
             one->compiler_options = strdup("");
+            one->cache_note = strdup("");
         }
     }
 }
