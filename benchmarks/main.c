@@ -81,7 +81,7 @@ static json_t *results_json(const bench_run *run)
     return bench_json(run->options.request.shape_count, run->devices, run->device_count);
 }
 
-/* Tables of a group, of a device's peaks, or both; for free(). */
+/* Tables of a group (NULL: none), of a device's peaks (without a device none), or both; for free(). */
 static tool_exit print_tables(const bench_run *run, const bench_device *device, const bench_group *group, bool peaks,
                               bool ended_early, char **text, tool_error *error)
 {
@@ -90,7 +90,7 @@ static tool_exit print_tables(const bench_run *run, const bench_device *device, 
     TOOL_TRY(tool_check_memory(stream, "the tables", error));
     if (group)
         bench_print_group(device, group, stream);
-    if (peaks && device->peaks.fma_gflops > 0)
+    if (peaks && device && device->peaks.fma_gflops > 0)
         bench_print_peaks(device, run->options.request.shape_count, stream);
     if (ended_early)
         fputs("\nended early\n", stream);
@@ -270,6 +270,7 @@ static tool_exit bench(bench_run *run, tool_error *error)
     if (run->options.product_count > 0)
         return measure_products(run, error);
     TOOL_TRY(check_request(run, error));
+    TOOL_TRY(print_and_leave(run, "", NULL, NULL, error)); /* opening devices may take long */
     if (!run->options.keep_caches)
         TOOL_TRY(make_cold_caches(run, error));
     TOOL_TRY(open_devices(run, error));
