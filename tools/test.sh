@@ -86,11 +86,13 @@ if [[ $full -eq 1 ]]; then
     done
 else
     stage clang check_preset clang -L quick -R '^test_(base|reference)$'
-    # Of the sweeps over faults, which the main tests make whole, a part. tests/CMakeLists.txt says which are costly.
-    export CLMGK_FAULT_STEP=6
+    # Of the sweeps over faults a part. tests/CMakeLists.txt says which tests are costly.
+    export CLMGK_FAULT_STEP=12
     stage asan check_preset asan -L quick -LE costly
-    unset CLMGK_FAULT_STEP
+    export CLMGK_TEST_ONLY=thread,at_once,in_flight,wait_lists,_share_,handed_over,held_up,cancelling,release_while
     stage tsan check_preset tsan -L threads
+    unset CLMGK_TEST_ONLY
+    export CLMGK_FAULT_STEP=3
 fi
 
 run_tests() {

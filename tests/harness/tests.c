@@ -2,6 +2,7 @@
 /* A program's tests, which their definitions add before main begins, and the error of the calls that they make. */
 #include "harness/harness.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,6 +51,22 @@ bool th_is_full(void)
     return full && strcmp(full, "1") == 0;
 }
 
+/* CLMGK_TEST_ONLY=word,word: only tests with one of the words in their names. */
+static bool is_chosen(const th_test *test)
+{
+    const char *word = getenv("CLMGK_TEST_ONLY");
+    if (!word)
+        return true;
+    while (*word) {
+        const size_t length = strcspn(word, ",");
+        for (const char *at = test->name; *at; at++)
+            if (length > 0 && strncmp(at, word, length) == 0)
+                return true;
+        word += length + (word[length] == ',');
+    }
+    return false;
+}
+
 int th_run_tests(void)
 {
     struct CMUnitTest list[MOST_TESTS];
@@ -57,9 +74,15 @@ int th_run_tests(void)
     bool session = false;
     for (size_t n = 0; n < test_count; n++) {
         const th_test *const test = &tests[n];
+        if (!is_chosen(test))
+            continue;
         session = session || test->session;
         if (!test->full || th_is_full())
             list[count++] = (struct CMUnitTest){test->name, test->run, test->set_up, test->tear_down, NULL};
+    }
+    if (count == 0 && test_count > 0) {
+        (void)fprintf(stderr, "CLMGK_TEST_ONLY: %s: expected words in names of tests\n", getenv("CLMGK_TEST_ONLY"));
+        return EXIT_FAILURE;
     }
     return _cmocka_run_group_tests("tests", list, count, session ? th_session_open : NULL,
                                    session ? th_session_close : NULL);
