@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What compiling costs: whole processes of clmgk-run on a small problem, with empty caches and again with full ones.
+"""What compiling costs: whole processes of clmgk-run on a small problem, with empty caches, again with full ones, and
+with empty caches and a folder of programs made ahead (clmgk-tune --programs).
 
     compile.py [--bin DIR] [--before DIR] [--runs N] [--json FILE]
 
-Processor seconds (user and system) and wall seconds, of N cold runs with a warm one after each. --before: the programs
-of an older build, in turn with those of --bin. Needs NumPy.
+Processor seconds (user and system) and wall seconds, of N cold runs with a warm and a shipped one after each. --before:
+the programs of an older build, in turn with those of --bin. Needs NumPy.
 """
 import argparse
 import json
@@ -28,6 +29,7 @@ COMPONENTS = 2
 # variant, head size
 CASES = [("mgk", 64), ("softmax", 64), ("hard-fish", 64)]
 PASSES = ("forward", "both")
+STATES = ("cold", "warm", "shipped")
 CACHES = ("CLMGK_CACHE_DIR", "POCL_CACHE_DIR", "CUDA_CACHE_PATH")
 
 
@@ -45,11 +47,14 @@ def command_of(program, variant, size, passes, folder):
     words = [program, "--variant", variant, "--q", save(folder, "q", 1, heads, LENGTH, size),
              "--k", save(folder, "k", *keys), "--v", save(folder, "v", 1, HEADS, LENGTH, size),
              "--out", folder / "o.npy"]
+    if variant == "mgk":  # the cases of clmgk-tune have an array of priors
+        words += ["--prior", ",".join([str(1 / COMPONENTS)] * COMPONENTS)]
     if mixed:
         words += ["--mix", save(folder, "mix", HEADS, COMPONENTS)]
     if passes == "both":
         words += ["--grad-out", save(folder, "grad", 1, HEADS, LENGTH, size)]
-        words += [word for name in ("dq", "dk", "dv") for word in (f"--{name}", folder / f"{name}.npy")]
+        gradients = ("dq", "dk", "dv", "dmix") if mixed else ("dq", "dk", "dv")  # of clmgk-tune's plans
+        words += [word for name in gradients for word in (f"--{name}", folder / f"{name}.npy")]
     return words
 
 
@@ -66,13 +71,29 @@ def timed(command, environment):
     return usage.ru_utime + usage.ru_stime, time.monotonic() - start
 
 
-def cold_and_warm(program, variant, size, passes):
+def with_caches(folder):
+    """An environment with empty caches."""
+    folder.mkdir()
+    return {**os.environ, **{variable: str(folder) for variable in CACHES}}
+
+
+def ship(build, variant, size, passes, folder):
+    """A folder with the programs of the variant's problem."""
+    heads = f"{COMPONENTS}x{HEADS}" if variant == "hard-fish" else HEADS
+    command = [build / "clmgk-tune", "--programs", folder / "programs", "--variants", f"{variant}:{heads}",
+               "--components", COMPONENTS, "--length", LENGTH, "--head-size", size, "--pass", passes]
+    timed([str(word) for word in command], with_caches(folder / "shipping"))
+    return str(folder / "programs")
+
+
+def in_all_states(build, variant, size, passes):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        command = command_of(program, variant, size, passes, folder)
-        (folder / "caches").mkdir()
-        environment = {**os.environ, **{variable: str(folder / "caches") for variable in CACHES}}
-        return {"cold": timed(command, environment), "warm": timed(command, environment)}
+        command = command_of(build / "clmgk-run", variant, size, passes, folder)
+        environment = with_caches(folder / "caches")
+        cold, warm = timed(command, environment), timed(command, environment)
+        shipped = {"CLMGK_PROGRAM_DIR": ship(build, variant, size, passes, folder), **with_caches(folder / "empty")}
+        return dict(zip(STATES, (cold, warm, timed(command, shipped))))
 
 
 def spread(values):
@@ -81,7 +102,7 @@ def spread(values):
 
 def figures(runs):
     return {state: {unit: spread([run[state][i] for run in runs]) for i, unit in enumerate(("processor_s", "wall_s"))}
-            for state in ("cold", "warm")}
+            for state in STATES}
 
 
 def measure(builds, count):
@@ -90,11 +111,11 @@ def measure(builds, count):
             runs = {build: [] for build in builds}
             for _ in range(count):
                 for build, folder in builds.items():
-                    runs[build].append(cold_and_warm(folder / "clmgk-run", variant, size, passes))
+                    runs[build].append(in_all_states(folder, variant, size, passes))
             case = {"variant": variant, "head_size": size, "passes": passes}
             case.update({build: figures(of_build) for build, of_build in runs.items()})
-            line = "   ".join(f"{build} cold {case[build]['cold']['processor_s']['median']:6.2f} s"
-                              f" warm {case[build]['warm']['processor_s']['median']:5.2f} s" for build in builds)
+            line = "   ".join(f"{build}" + "".join(f" {state} {case[build][state]['processor_s']['median']:6.2f} s"
+                                                   for state in STATES) for build in builds)
             print(f"{variant:10} D {size:3} {passes:8} {line}", flush=True)
             yield case
 
