@@ -32,7 +32,7 @@
     A(K, k, STORAGE, IN, ANY, "rrr-", key_axes(d), true)                                                               \
     A(V, v, STORAGE, IN, ANY, "rr--", "BGSE", true)                                                                    \
     A(O, o, STORAGE, OUT, ANY, "rr-r", "BHNE", true)                                                                   \
-    A(LSE, lse, F32, OUT, ANY, "or-o", "BHN", true)                                                                    \
+    A(LSE, lse, F32, OUT, ANY, "or-o", "BHN", !linear(d))                                                              \
     A(PRIOR, prior, F32, IN, NOT_NEGATIVE, "rrr-", prior_axes(d), d->prior_shape != CLMGK_PRIOR_UNIFORM)               \
     A(VARIANCE, variance, F32, IN, POSITIVE, "rrr-", variance_axes(d), d->variance_shape != CLMGK_VARIANCE_NUMBER)     \
     A(SHIFT, shift, F32, IN, ANY, "rrr-", "HMD", has_trait(d, CLMGK_TRAIT_SHIFT))                                      \
@@ -40,27 +40,39 @@
     A(LENGTHS_Q, lengths_q, I32, IN, LENGTHS, "rrr-", "B", d->use_lengths_q)                                           \
     A(OFFSETS, offsets, I32, IN, OFFSETS, "rrr-", "t", d->sequences > 0)                                               \
     A(OFFSETS_K, offsets_k, I32, IN, OFFSETS, "rrr-", "t", d->use_offsets_k)                                           \
-    A(BIAS, bias, F32, IN, NOT_RAISED, "rrr-", "bhns", d->use_bias)                                                    \
-    A(SLOPES, slopes, F32, IN, ANY, "rrr-", "H", d->use_alibi)                                                         \
-    A(SINKS, sinks, F32, IN, ANY, "rrr-", "H", d->use_sinks)                                                           \
+    A(BIAS, bias, F32, IN, NOT_RAISED, "rrr-", "bhns", !linear(d) && d->use_bias)                                      \
+    A(SLOPES, slopes, F32, IN, ANY, "rrr-", "H", !linear(d) && d->use_alibi)                                           \
+    A(SINKS, sinks, F32, IN, ANY, "rrr-", "H", !linear(d) && d->use_sinks)                                             \
     A(MIX, mix, F32, IN, FINITE, "rrr-", mix_axes(d), has_trait(d, CLMGK_TRAIT_ADMIXTURE))                             \
     A(MIX_WEIGHT, mix_weight, F32, IN, FINITE, "rrr-", "HM", generalised(d) && d->use_mix_weight)                      \
-    A(MIX_OFFSET, mix_offset, F32, IN, FINITE, "rrr-", "H", generalised(d) && d->use_mix_offset)                       \
+    A(MIX_OFFSET, mix_offset, F32, IN, FINITE, "rrr-", "H", has_offset(d) && d->use_mix_offset)                        \
     A(NOISE, noise, F32, IN, NOT_NEGATIVE, "rrr-", "M", has_trait(d, CLMGK_TRAIT_NOISE))                               \
+    A(PROJECTION, projection, F32, IN, FINITE, "rr--", "FD", linear(d) && d->feature == CLMGK_FEATURE_FAVOR)           \
+    A(STATE_C, state_c, F32, IN, ANY, "rr--", state_axes(d), linear(d) && d->use_state)                                \
+    A(STATE_Z, state_z, F32, IN, ANY, "rr--", total_axes(d), linear(d) && d->use_state)                                \
+    A(STATE_M, state_m, F32, IN, ANY, "rr--", scale_axes(d), has_scale(d) && d->use_state)                             \
+    A(NEW_STATE_C, new_state_c, F32, OUT, ANY, "r---", state_axes(d), linear(d) && d->use_new_state)                   \
+    A(NEW_STATE_Z, new_state_z, F32, OUT, ANY, "r---", total_axes(d), linear(d) && d->use_new_state)                   \
+    A(NEW_STATE_M, new_state_m, F32, OUT, ANY, "r---", scale_axes(d), has_scale(d) && d->use_new_state)                \
+    A(DENOMINATOR, denominator, F32, OUT, ANY, "or--", "BHN2", linear(d))                                              \
     A(GRAD_O, grad_o, STORAGE, IN, ANY, "-r--", "BHNE", true)                                                          \
-    A(GRAD_LSE, grad_lse, F32, IN, ANY, "-o--", "BHN", true)                                                           \
+    A(GRAD_LSE, grad_lse, F32, IN, ANY, "-o--", "BHN", !linear(d))                                                     \
+    A(GRAD_NEW_STATE_C, grad_new_state_c, F32, IN, ANY, "-o--", state_axes(d), linear(d) && d->use_new_state)          \
+    A(GRAD_NEW_STATE_Z, grad_new_state_z, F32, IN, ANY, "-o--", total_axes(d), linear(d) && d->use_new_state)          \
     G(Q, q, STORAGE, 1, query_axes(d), true)                                                                           \
     G(K, k, STORAGE, 2, key_axes(d), true)                                                                             \
     G(V, v, STORAGE, 4, "BGSE", true)                                                                                  \
     G(PRIOR, prior, F32, 8, prior_axes(d), has_trait(d, CLMGK_TRAIT_PRIOR))                                            \
-    G(VARIANCE, variance, F32, 16, variance_axes(d), !has_trait(d, CLMGK_TRAIT_ADMIXTURE))                             \
+    G(VARIANCE, variance, F32, 16, variance_axes(d), !has_trait(d, CLMGK_TRAIT_ADMIXTURE) && !linear(d))               \
     G(SHIFT, shift, F32, 32, "HMD", has_trait(d, CLMGK_TRAIT_SHIFT))                                                   \
-    G(BIAS, bias, F32, 64, "bhns", d->use_bias)                                                                        \
-    G(SINKS, sinks, F32, 128, "H", d->use_sinks)                                                                       \
+    G(BIAS, bias, F32, 64, "bhns", !linear(d) && d->use_bias)                                                          \
+    G(SINKS, sinks, F32, 128, "H", !linear(d) && d->use_sinks)                                                         \
     G(MIX, mix, F32, 256, mix_axes(d), has_trait(d, CLMGK_TRAIT_ADMIXTURE))                                            \
     G(MIX_WEIGHT, mix_weight, F32, 512, "HM", generalised(d))                                                          \
-    G(MIX_OFFSET, mix_offset, F32, 1024, "H", generalised(d))                                                          \
+    G(MIX_OFFSET, mix_offset, F32, 1024, "H", has_offset(d))                                                           \
     G(NOISE, noise, F32, 2048, "M", has_trait(d, CLMGK_TRAIT_NOISE))                                                   \
+    G(STATE_C, state_c, F32, 4096, state_axes(d), linear(d) && d->use_state)                                           \
+    G(STATE_Z, state_z, F32, 8192, total_axes(d), linear(d) && d->use_state)                                           \
     S(RESPONSIBILITIES, responsibilities, 1, "BHMNS")                                                                  \
     S(COUNTS, counts, 2, prior_axes(d))                                                                                \
     S(NEW_PRIOR, new_prior, 4, prior_axes(d))                                                                          \
@@ -78,7 +90,9 @@
     X(SLOPES, use_alibi)                                                                                               \
     X(SINKS, use_sinks)                                                                                                \
     X(MIX_WEIGHT, use_mix_weight)                                                                                      \
-    X(MIX_OFFSET, use_mix_offset)
+    X(MIX_OFFSET, use_mix_offset)                                                                                      \
+    X(STATE_C, use_state)                                                                                              \
+    X(NEW_STATE_C, use_new_state)
 
 /* Omits one kind of line when the list is expanded. */
 #define CLMGK_ARRAY_NONE(...)
@@ -166,8 +180,8 @@ typedef enum clmgk_presence { CLMGK_ABSENT, CLMGK_OPTIONAL, CLMGK_REQUIRED } clm
 
 /*
  * Shape of an array in axis order. Letters: B batch, H query heads, G key/value heads, N queries, S keys, D and E head
- * sizes, M components or global heads, T packed sequences, t T + 1; b, h, n, s axes of the bias, each 1 or full; 1 an
- * axis of size 1.
+ * sizes, M components or global heads, F features, T packed sequences, t T + 1; b, h, n, s axes of the bias, each 1 or
+ * full; 1 and 2 axes of that size.
  */
 typedef struct clmgk_shape {
     int32_t rank; /* 0: the descriptor does not use the array */

@@ -11,8 +11,8 @@
  * For arrays on the host, without any OpenCL call: clmgk_attention_forward_host, _backward_host, _statistics_host.
  *
  * Symbols: B batch, H query heads, G key/value heads (query head h reads head floor(h G / H)), N queries, S keys,
- * D query/key head size, E value head size, M components per key (admixture family: global heads of Q and K, while H
- * counts the local heads of O). Formulas: variants.h.
+ * D query/key head size, E value head size, M components per key (admixture variants, linear ones included: global
+ * heads of Q and K, while H counts the local heads of O), F features (linear family). Formulas: variants.h.
  */
 #ifndef CLMGK_ATTENTION_H
 #define CLMGK_ATTENTION_H
@@ -24,7 +24,8 @@
 
 #define CLMGK_MAX_HEAD_SIZE   512  /* largest D and E */
 #define CLMGK_MAX_COMPONENTS  1024 /* largest M of the mixture family */
-#define CLMGK_MAX_MIXED_HEADS 256  /* largest M and H of the admixture family */
+#define CLMGK_MAX_MIXED_HEADS 256  /* largest M and H of the admixture variants */
+#define CLMGK_MAX_FEATURES    4096 /* largest R of a projection */
 
 /*
  * Layout of an array. `strided` = 0: dense, in the axis order stated with the array; the other fields are ignored.
@@ -37,7 +38,7 @@ typedef struct clmgk_layout {
     int32_t strided;
     int64_t batch;
     int64_t head;
-    int64_t component; /* K of MGK only */
+    int64_t component; /* K of MGK and MLK only */
     int64_t token;
 } clmgk_layout;
 
@@ -55,24 +56,24 @@ typedef struct clmgk_attention_desc {
 
     int64_t batch;      /* B >= 1; 0 is 1 */
     int64_t heads;      /* H >= 1; 0 is 1 */
-    int64_t kv_heads;   /* G divides H; 0 is H. Admixture family: heads of V alone */
-    int64_t components; /* M >= 1; 0 is 2 for MGK and SMGK, H for the admixture family (TALKING_HEADS: only H), 1 for
-                           SOFTMAX and GAUSSIAN (no other value allowed) */
+    int64_t kv_heads;   /* G divides H; 0 is H. Admixture variants: heads of V alone */
+    int64_t components; /* M >= 1; 0 is 2 for MGK, SMGK, MLK and SMLK, H for the admixture variants (TALKING_HEADS: only
+                           H), 1 for SOFTMAX, GAUSSIAN and LINEAR (no other value allowed) */
     int64_t length;     /* N >= 0: 0 is zero queries (an empty output) */
     int64_t length_k;   /* S >= 1; 0 is N; CLMGK_NO_KEYS is zero keys (O is 0, L is -inf) */
     int64_t head_size;  /* D, 1 .. CLMGK_MAX_HEAD_SIZE */
     int64_t value_size; /* E, 1 .. CLMGK_MAX_HEAD_SIZE; 0 is D */
 
-    clmgk_layout q;   /* [B,H,N,D]; admixture family: [B,M,N,D] */
-    clmgk_layout k;   /* [B,G,S,D], MGK: [B,G,M,S,D], admixture family: [B,M,S,D] */
+    clmgk_layout q;   /* [B,H,N,D]; admixture variants: [B,M,N,D] */
+    clmgk_layout k;   /* [B,G,S,D], MGK and MLK: [B,G,M,S,D], admixture variants: [B,M,S,D] */
     clmgk_layout v;   /* [B,G,S,E] */
     clmgk_layout o;   /* [B,H,N,E] */
     clmgk_layout lse; /* [B,H,N]: here `token` is the stride of the last axis */
 
-    clmgk_prior_shape prior_shape;       /* not with SOFTMAX, nor the admixture family */
-    clmgk_variance_shape variance_shape; /* any; M is 1 for SOFTMAX and GAUSSIAN; admixture family: NUMBER */
+    clmgk_prior_shape prior_shape;       /* not with SOFTMAX and LINEAR, nor the admixture variants */
+    clmgk_variance_shape variance_shape; /* any; M is 1 for SOFTMAX and GAUSSIAN; admixture and linear family: NUMBER */
     double variance;                     /* sigma^2 > 0 with CLMGK_VARIANCE_NUMBER; 0 is sqrt(D). Admixture family: only
-                                            sqrt(D); scale the mixing instead */
+                                            sqrt(D); scale the mixing instead. Linear family: 0 */
 
     int32_t causal;            /* 1: hide keys beyond the diagonal */
     clmgk_alignment alignment; /* of the diagonal */
@@ -121,9 +122,19 @@ typedef struct clmgk_attention_desc {
     clmgk_layout grad_v; /* dV, shape of V */
 
     /* Admixture family. */
-    int32_t use_mix_weight; /* GFISH, HARD_GFISH. 1: w is an array; 0: w is 1 */
+    int32_t use_mix_weight; /* GFISH, HARD_GFISH, LGFISH, LHARD_GFISH. 1: w is an array; 0: w is 1 */
     int32_t use_mix_offset; /* GFISH, HARD_GFISH. 1: c is an array; 0: c is 0 */
-    int32_t shared_noise;   /* FISH, MISH, GFISH. 1: all heads use the eps of head 0 */
+    int32_t shared_noise;   /* FISH, MISH, GFISH, LFISH, LMISH, LGFISH. 1: all heads use the eps of head 0 */
+
+    /* Linear family. Of the masks and modifiers above it has causal, alignment, lengths, lengths_q and packed
+     * sequences; the others, statistics and combine must be 0. */
+    double guard;          /* finite, 0 or more, in the range of f32: added to every denominator */
+    int64_t features;      /* F. FAVOR: R, the rows of the projection, 1 .. CLMGK_MAX_FEATURES; for the other maps 0 is
+                              the only F that they can have, D or 2 D nu */
+    clmgk_feature feature; /* the map phi */
+    int32_t feature_order; /* nu of DPFP, 1 to 3; 0 is 1. Other maps: 0 */
+    int32_t use_state;     /* 1: a state is passed in, which every row sees. Not with packed sequences */
+    int32_t use_new_state; /* 1: the forward pass writes the state after all keys. Not with packed sequences */
 } clmgk_attention_desc;
 
 #define CLMGK_ATTENTION_DESC_INIT CLMGK_INIT(clmgk_attention_desc)
@@ -273,22 +284,32 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  *
  *   q, k, v         inputs. Statistics do not use v
  *   o, lse          O and L (natural logarithm; -inf for a row without visible key). Forward and combine: outputs, lse
- *                   optional. Backward: inputs, both required, as the forward pass wrote them. Statistics: ignored
+ *                   optional. Backward: inputs, both required, as the forward pass wrote them. Statistics: ignored. The
+ *                   linear family has no L
  *   prior           pi, shape prior_shape: required unless UNIFORM
  *   variance        sigma^2, shape variance_shape: required unless NUMBER
- *   shift           b [H,M,D]: required for SMGK
+ *   shift           b [H,M,D]: required for SMGK and SMLK
  *   lengths         int32 [B]: required with use_lengths; lengths_q: with use_lengths_q
  *   offsets         int32 [T+1]: required with sequences > 0; first 0, last N, ascending
  *   offsets_k       int32 [T+1]: required with use_offsets_k; first 0, last S, ascending
  *   bias            [bias_batch,bias_heads,bias_length,bias_length_k]: required with use_bias
  *   slopes          [H]: required with use_alibi; sinks [H]: with use_sinks
- *   mix             p [H,M]; MISH, HARD_MISH: [M]. Any real numbers; required in the admixture family
+ *   mix             p [H,M]; MISH, HARD_MISH, LMISH, LHARD_MISH: [M]. Any real numbers; required for the admixture
+ *                   variants
  *   mix_weight      w [H,M]: required with use_mix_weight
  *   mix_offset      c [H]: required with use_mix_offset. Changes L alone, because all keys have the same c
- *   noise           sigma [M] >= 0: required for FISH, MISH, GFISH. A negative or NaN sigma gives NaN in all rows; 0 is
- *                   exactly the variant without noise
+ *   noise           sigma [M] >= 0: required for FISH, MISH, GFISH and their linear forms. A negative or NaN sigma
+ * gives NaN in all rows; 0 is exactly the variant without noise projection      w [R,D]: required for FAVOR
+ * (clmgk_draw_projection makes one) state_c, ...    the state: see below. state_c [B,H,F,E], state_z [B,H,F], state_m
+ * [B,H]; admixture variants: [B,H,M,F,E], [B,M,F], [B]. Required inputs with use_state; m only for EXP and FAVOR
+ *   new_state_c, ...  likewise with use_new_state: required outputs of the forward pass
+ *   denominator     [B,H,N,2]: the rows' denominators and the logarithms of their scales, with which the backward pass
+ *                   makes the same weights. Forward: an optional output; backward: a required input, as the forward
+ *                   pass wrote it
  *   grad_o          dO [B,H,N,E], storage type, layout grad_o: required for gradients
  *   grad_lse        dL, layout of L: optional. Ignored in rows whose L is -inf
+ *   grad_new_state_c, grad_new_state_z  the gradients of the new state's C and z, as they are stored: optional with
+ *                   use_new_state; 0 if not given
  *   grad_q, ...     gradients in the set desc.gradients: required outputs, each with the shape of its array ([M] for a
  *                   uniform prior, [1] for a variance that is a number)
  *   responsibilities  gamma [B,H,M,N,S]; packed sequences: N and S are the packed axes. It and the next three, if in
@@ -299,6 +320,13 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  *   parts_o         storage type, dense [parts,B,H,N,E], and parts_lse, dense [parts,B,H,N]: for combine
  *   workspace       clmgk_plan_workspace_size bytes (offset in bytes, a multiple of 4); ignored by a pass without
  *                   workspace. Concurrent enqueues need distinct ones
+ *
+ * The state of the linear family is C = sum_j psi_j v_j^T and z = sum_j psi_j over all keys j < lengths[b], whatever
+ * causality and alignment are, and over the keys of the state passed in; psi_j = sum_r pi_r(j) phi(k_jr), in a query
+ * head's own pi and b. The arrays stand for e^m C and e^m z, m of a batch and head (admixture variants: of a batch, for
+ * all heads), so that large exponents of EXP and FAVOR fit; without m they are C and z. A state of zeros, with any
+ * finite m, is that of no keys. New and old state may not share memory. Decoding: N = S = 1 with causal, use_state and
+ * use_new_state, or several tokens at once. The gradients of a state are those of the stored numbers, with m constant.
  *
  * Values of device arrays are not checked. Lengths are clamped to 0 .. S (0 .. N), offsets to their axis: a sequence
  * whose end precedes its start is empty, and rows outside every sequence are not written. A negative or NaN prior or
@@ -381,6 +409,16 @@ CLMGK_API clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue 
  *
  * Generalised, with x_hkij = p_hk (G_kij + sigma_k eps_hij): each term above has the factor w_hk if x > 0 and is 0
  * otherwise (relu's derivative at 0 is 0); dw_hk = sum_ij dA_hij relu(x_hkij); dc_h = sum_ij dA_hij.
+ *
+ * Linear family, with den_i the denominator of O_i, Phi_i the query's side (phi(q_i); admixture variants: the mixed
+ * features of all global heads, one after the other) and psi_j the keys':
+ *
+ *     g_i = dO_i / den_i,   t_i = -(dO_i . O_i) / den_i          both 0 where den_i is 0
+ *     dPhi_i = sum_j (v_j . g_i + t_i) psi_j     dpsi_j = sum_i (v_j . g_i + t_i) Phi_i     dv_j = sum_i (psi_j .
+ * Phi_i) g_i
+ *
+ * and from them dQ, dK, dprior, dshift, dmix, dmix_weight and dnoise by the chain rule; dC = sum_i Phi_i g_i^T and
+ * dz = sum_i t_i Phi_i of the state passed in, to which the gradient of the new state is added.
  *
  * A gradient has the shape of its array; a uniform prior counts as [M], a variance that is a number as [1]. P is
  * recomputed from Q, K and L: no array grows as N S, except the gradient of a bias of that size. Results are bit for
@@ -471,7 +509,7 @@ CLMGK_API clmgk_status clmgk_noise_tile(uint64_t seed, int64_t heads, int64_t b,
 /*
  * The arrays of clmgk_attention_args as pointers to their first elements in host memory. Q, K, V, O and their gradients
  * have the descriptor's dtype (f16, bf16: uint16_t bit patterns), other arrays float or int32_t. NULL: no array. There
- * is no workspace. Backward reads o and lse.
+ * is no workspace. Backward reads o and lse, in the linear family o and denominator.
  */
 typedef struct clmgk_host_args {
     size_t struct_size; /* sizeof(clmgk_host_args) */
@@ -504,11 +542,12 @@ typedef struct clmgk_host_args {
 
 /*
  * The forward pass on host arrays, in one blocking call: picks a device by `selector` (as clmgk_select_device; NULL:
- * the default), moves the arrays, runs, and writes O (and L if given). Elements between the strides of O and L keep
- * their values. Values are checked, too (INVALID_VALUE): lengths within 0 .. S (0 .. N); offsets ascending from 0 to
- * the size of the axis; priors and noise finite and not negative; variances finite and positive; the mixing finite; no
- * +inf or NaN in the bias. An error leaves all outputs unchanged. The descriptor's gradients, statistics and combine
- * must be legal and are otherwise ignored. Makes a context and a plan: programs that call often should keep a plan.
+ * the default), moves the arrays, runs, and writes O (and L, the denominator, the new state if given). Elements between
+ * the strides of O and L keep their values. Values are checked, too (INVALID_VALUE): lengths within 0 .. S (0 .. N);
+ * offsets ascending from 0 to the size of the axis; priors and noise finite and not negative; variances finite and
+ * positive; the mixing and the projection finite; no +inf or NaN in the bias. An error leaves all outputs unchanged.
+ * The descriptor's gradients, statistics and combine must be legal and are otherwise ignored. Makes a context and a
+ * plan: programs that call often should keep a plan.
  */
 CLMGK_API clmgk_status clmgk_attention_forward_host(const char *selector, const clmgk_attention_desc *desc,
                                                     const clmgk_host_args *args, clmgk_error *error);

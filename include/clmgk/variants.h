@@ -42,6 +42,29 @@
  *     MISH, HARD_MISH     p [M], the same for all heads (Eq. 11)
  *     GFISH, HARD_GFISH   the generalised form
  *     TALKING_HEADS       HARD_FISH with M = H: pre-softmax talking-heads attention (Shazeer et al. 2020)
+ *
+ * Linear family: time and memory grow as N and S, and not as their product. With a feature map phi: R^D -> R^F
+ * (CLMGK_FEATURE_LIST), no scale, and sums over the keys that query i sees (MGK paper section 2.4):
+ *
+ *     C_i = sum_j sum_r pi_r(j) phi(k_jr) v_j^T,      z_i = sum_j sum_r pi_r(j) phi(k_jr)
+ *     h_i = C_i^T phi(q_i) / (z_i . phi(q_i) + guard)
+ *
+ *     LINEAR              one component, no prior
+ *     MLK                 M components, each with its own keys
+ *     SMLK                M components that are one key shifted: k_jr = k_j + b_r
+ *
+ * and with M global heads mixed into H local ones (the FiSH paper has no formula; this is our reading of its linear
+ * forms: the global kernels are phi(q_ki) . phi(k_kj)), the noise added to the queries' features f:
+ *
+ *     C_hki = sum_j phi(k_kj) v_hj^T,      z_ki = sum_j phi(k_kj),      x_hkif = phi(q_ki)_f + sigma_k eps_hif
+ *     h_hi = sum_k p_hk C_hki^T x_hki / (sum_k p_hk z_ki . x_hki + guard)
+ *     generalised: w_hk relu(p_hk x_hki), feature by feature, in the place of p_hk x_hki
+ *
+ *     LFISH, LHARD_FISH, LMISH, LHARD_MISH, LGFISH, LHARD_GFISH      as those without L; there is no c
+ *
+ * h_i is 0, and has no gradients, where its denominator is exactly 0: no visible key, features that are all 0. With
+ * signed p the denominator may have either sign. (C, z) over all keys is a state that can be read out and passed in
+ * (attention.h). There is no L.
  */
 #define CLMGK_VARIANT_LIST(X)                                                                                          \
     X(SOFTMAX, 0, "softmax", mixture, 0)                                                                               \
@@ -54,11 +77,23 @@
     X(HARD_MISH, 7, "hard-mish", admixture, CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_SHARED_MIX)                            \
     X(GFISH, 8, "gfish", admixture, CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_NOISE | CLMGK_TRAIT_GENERALISED)               \
     X(HARD_GFISH, 9, "hard-gfish", admixture, CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_GENERALISED)                         \
-    X(TALKING_HEADS, 10, "talking-heads", admixture, CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_SQUARE)
+    X(TALKING_HEADS, 10, "talking-heads", admixture, CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_SQUARE)                       \
+    X(LINEAR, 11, "linear", linear, CLMGK_TRAIT_LINEAR)                                                                \
+    X(MLK, 12, "mlk", linear, CLMGK_TRAIT_LINEAR | CLMGK_TRAIT_PRIOR | CLMGK_TRAIT_KEYS)                               \
+    X(SMLK, 13, "smlk", linear, CLMGK_TRAIT_LINEAR | CLMGK_TRAIT_PRIOR | CLMGK_TRAIT_SHIFT)                            \
+    X(LFISH, 14, "lfish", linear, CLMGK_TRAIT_LINEAR | CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_NOISE)                      \
+    X(LHARD_FISH, 15, "lhard-fish", linear, CLMGK_TRAIT_LINEAR | CLMGK_TRAIT_ADMIXTURE)                                \
+    X(LMISH, 16, "lmish", linear,                                                                                      \
+      CLMGK_TRAIT_LINEAR | CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_NOISE | CLMGK_TRAIT_SHARED_MIX)                         \
+    X(LHARD_MISH, 17, "lhard-mish", linear, CLMGK_TRAIT_LINEAR | CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_SHARED_MIX)       \
+    X(LGFISH, 18, "lgfish", linear,                                                                                    \
+      CLMGK_TRAIT_LINEAR | CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_NOISE | CLMGK_TRAIT_GENERALISED)                        \
+    X(LHARD_GFISH, 19, "lhard-gfish", linear, CLMGK_TRAIT_LINEAR | CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_GENERALISED)
 
 #define CLMGK_FAMILY_LIST(X)                                                                                           \
     X(mixture)                                                                                                         \
-    X(admixture)
+    X(admixture)                                                                                                       \
+    X(linear)
 
 typedef enum clmgk_variant {
 #define CLMGK_VARIANT_ENUM(name, value, ...) CLMGK_VARIANT_##name = (value),
@@ -113,6 +148,32 @@ typedef enum clmgk_alignment {
 #undef CLMGK_ALIGN_ENUM
 } clmgk_alignment;
 
+/*
+ * Feature map phi of the linear family, applied to unscaled queries and keys; F features of D numbers x.
+ *
+ *     ELU1    x + 1 where x > 0, else exp(x); F = D
+ *     RELU    max(x, 0), with the derivative 0 at 0; F = D
+ *     EXP     exp(x); F = D
+ *     DPFP    deterministic parameter-free projection (Schlag et al. 2021) of order nu: with r = [relu(x), relu(-x)],
+ *             feature 2 D (i - 1) + m is r_m r_((m - i) mod 2D), i = 1 .. nu, m = 0 .. 2D - 1; F = 2 D nu
+ *     FAVOR   positive random features (Choromanski et al. 2021): with y = x / D^(1/4), feature f is
+ *             exp(w_f . y - |y|^2 / 2) / sqrt(R), w_f row f of the projection [R,D]; F = R
+ *
+ * EXP and FAVOR take exponents of any size: they are shifted by their maxima.
+ */
+#define CLMGK_FEATURE_LIST(X)                                                                                          \
+    X(ELU1, 0, "elu1")                                                                                                 \
+    X(RELU, 1, "relu")                                                                                                 \
+    X(EXP, 2, "exp")                                                                                                   \
+    X(DPFP, 3, "dpfp")                                                                                                 \
+    X(FAVOR, 4, "favor")
+
+typedef enum clmgk_feature {
+#define CLMGK_FEATURE_ENUM(name, value, ...) CLMGK_FEATURE_##name = (value),
+    CLMGK_FEATURE_LIST(CLMGK_FEATURE_ENUM)
+#undef CLMGK_FEATURE_ENUM
+} clmgk_feature;
+
 /* Shape of the prior pi, which is not negative and need not sum to one. */
 typedef enum clmgk_prior_shape {
     CLMGK_PRIOR_UNIFORM = 0, /* no array: 1/M */
@@ -147,14 +208,15 @@ typedef enum clmgk_engine {
 
 /* Traits of variants. */
 typedef enum clmgk_variant_trait {
-    CLMGK_TRAIT_ADMIXTURE = 1,   /* admixture family: Q and K have M heads, mixed by p */
-    CLMGK_TRAIT_NOISE = 2,       /* noise of deviation sigma: FISH, MISH, GFISH */
-    CLMGK_TRAIT_SHARED_MIX = 4,  /* p is [M]: MISH, HARD_MISH */
-    CLMGK_TRAIT_GENERALISED = 8, /* has w and c: GFISH, HARD_GFISH */
+    CLMGK_TRAIT_ADMIXTURE = 1,   /* Q and K have M heads, mixed by p: admixture family and its linear forms */
+    CLMGK_TRAIT_NOISE = 2,       /* noise of deviation sigma: FISH, MISH, GFISH; LFISH, LMISH, LGFISH */
+    CLMGK_TRAIT_SHARED_MIX = 4,  /* p is [M]: MISH, HARD_MISH; LMISH, LHARD_MISH */
+    CLMGK_TRAIT_GENERALISED = 8, /* has w, and c unless linear: GFISH, HARD_GFISH; LGFISH, LHARD_GFISH */
     CLMGK_TRAIT_SQUARE = 16,     /* M = H: TALKING_HEADS */
-    CLMGK_TRAIT_PRIOR = 32,      /* components have a prior: GAUSSIAN, MGK, SMGK */
-    CLMGK_TRAIT_KEYS = 64,       /* each component has keys of its own: MGK */
-    CLMGK_TRAIT_SHIFT = 128      /* components are one key shifted: SMGK */
+    CLMGK_TRAIT_PRIOR = 32,      /* components have a prior: GAUSSIAN, MGK, SMGK; MLK, SMLK */
+    CLMGK_TRAIT_KEYS = 64,       /* each component has keys of its own: MGK; MLK */
+    CLMGK_TRAIT_SHIFT = 128,     /* components are one key shifted: SMGK; SMLK */
+    CLMGK_TRAIT_LINEAR = 256     /* linear family: features in the place of scores, a state, no L */
 } clmgk_variant_trait;
 
 /* The variant's set of traits; 0 for a value outside the enumeration. */
@@ -176,6 +238,8 @@ CLMGK_API const char *clmgk_estep_name(clmgk_estep estep);
 CLMGK_API clmgk_status clmgk_estep_from_name(const char *name, clmgk_estep *estep, clmgk_error *error);
 CLMGK_API const char *clmgk_alignment_name(clmgk_alignment alignment);
 CLMGK_API clmgk_status clmgk_alignment_from_name(const char *name, clmgk_alignment *alignment, clmgk_error *error);
+CLMGK_API const char *clmgk_feature_name(clmgk_feature feature);
+CLMGK_API clmgk_status clmgk_feature_from_name(const char *name, clmgk_feature *feature, clmgk_error *error);
 CLMGK_API const char *clmgk_engine_name(clmgk_engine engine);
 CLMGK_API clmgk_status clmgk_engine_from_name(const char *name, clmgk_engine *engine, clmgk_error *error);
 

@@ -20,11 +20,29 @@ static clmgk_status check_enums(const clmgk_attention_desc *d, clmgk_error *erro
         int value, count;
     } fields[] = {{ENUM(dtype, 3)},          {ENUM(score, 3)},     {ENUM(estep, 2)},    {ENUM(prior_shape, 4)},
                   {ENUM(variance_shape, 3)}, {ENUM(alignment, 3)}, {ENUM(causal, 2)},   {ENUM(use_window, 2)},
-                  {ENUM(shared_noise, 2)},   {ENUM(combine, 2)},   {ENUM(resolved, 2)}, CLMGK_SWITCH_LIST(SWITCH)};
+                  {ENUM(shared_noise, 2)},   {ENUM(combine, 2)},   {ENUM(resolved, 2)}, {ENUM(feature, 5)},
+                  CLMGK_SWITCH_LIST(SWITCH)};
     for (size_t i = 0; i < MGK_COUNT(fields); ++i)
         if (fields[i].value < 0 || fields[i].value >= fields[i].count)
             return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %d: expected 0 to %d", fields[i].field,
                             fields[i].value, fields[i].count - 1);
+    return CLMGK_OK;
+}
+
+/* The linear family's fields, in other families. */
+static clmgk_status check_no_features(const clmgk_attention_desc *d, clmgk_error *error)
+{
+    const struct {
+        const char *field;
+        double value;
+    } fields[] = {{"feature", d->feature},
+                  {"feature_order", d->feature_order},
+                  {"features", (double)d->features},
+                  {"guard", d->guard}};
+    for (size_t i = 0; i < MGK_COUNT(fields); ++i)
+        if (fields[i].value != 0.0)
+            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %g: expected 0 with variant %s", fields[i].field,
+                            fields[i].value, clmgk_variant_name(d->variant));
     return CLMGK_OK;
 }
 
@@ -37,7 +55,7 @@ static clmgk_status check_foreign_fields(const clmgk_attention_desc *d, clmgk_er
         field = #switch;
     CLMGK_SWITCH_LIST(FIND_FOREIGN)
     if (field == NULL)
-        return CLMGK_OK;
+        return mgk_has_trait(d, CLMGK_TRAIT_LINEAR) ? CLMGK_OK : check_no_features(d, error);
     return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: 1: expected 0 with variant %s", field,
                     clmgk_variant_name(d->variant));
 }
@@ -97,6 +115,8 @@ static clmgk_status resolve_axes(clmgk_attention_desc *d, clmgk_error *error)
 
 static clmgk_status resolve_variance(clmgk_attention_desc *d, clmgk_error *error)
 {
+    if (mgk_has_trait(d, CLMGK_TRAIT_LINEAR)) /* has none */
+        return CLMGK_OK;
     if (d->variance_shape != CLMGK_VARIANCE_NUMBER) {
         if (d->variance != 0.0)
             return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
@@ -372,14 +392,19 @@ static bool fits(const int64_t *factors, size_t count)
     return true;
 }
 
-/* Checks the sizes of dense arrays, and of workspaces (a few f32 numbers for each row, or each key and component). */
+/* Checks the sizes of dense arrays, and of workspaces (a few f32 numbers for each row, or each key and component; some
+ * states of the linear family). */
 static clmgk_status check_extents(const clmgk_attention_desc *d, clmgk_error *error)
 {
     const int64_t rows[] = {d->batch, d->heads, d->components, d->length, 64};
     const int64_t keys[] = {d->batch, d->heads, d->components, d->length_k, 64};
+    const int64_t states[] = {d->batch, d->heads, d->components, d->features, d->value_size, 1 << 16};
     if (!fits(rows, MGK_COUNT(rows)) || !fits(keys, MGK_COUNT(keys)))
         return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "batch * heads * components * %s does not fit in 64 bits",
                         fits(rows, MGK_COUNT(rows)) ? "length_k" : "length");
+    if (!fits(states, MGK_COUNT(states)))
+        return mgk_fail(error, CLMGK_ERROR_OVERFLOW,
+                        "batch * heads * components * features * value_size does not fit in 64 bits");
     for (int i = 0; i < CLMGK_ARRAYS; ++i) {
         int64_t extent = 0;
         if (!mgk_array_extent(d, (clmgk_array)i, &extent))

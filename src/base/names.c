@@ -33,6 +33,7 @@ static const name_list dtypes = LIST("dtype", CLMGK_DTYPE_LIST(ROW));
 static const name_list scores = LIST("score", CLMGK_SCORE_LIST(ROW));
 static const name_list esteps = LIST("estep", CLMGK_ESTEP_LIST(ROW));
 static const name_list alignments = LIST("alignment", CLMGK_ALIGNMENT_LIST(ROW));
+static const name_list features = LIST("feature", CLMGK_FEATURE_LIST(ROW));
 static const name_list engines = LIST("engine", {"auto", CLMGK_ENGINE_AUTO}, CLMGK_ENGINE_LIST(ENGINE_ROW));
 static const name_list arrays = LIST("array", CLMGK_ARRAY_LIST(ARRAY_ROW, GRADIENT_ROW, ARRAY_ROW));
 static const name_list passes = LIST("pass", CLMGK_PASS_LIST(ROW));
@@ -132,6 +133,16 @@ const char *clmgk_alignment_name(clmgk_alignment alignment)
 clmgk_status clmgk_alignment_from_name(const char *name, clmgk_alignment *alignment, clmgk_error *error)
 {
     return from_name(&alignments, name, alignment, error);
+}
+
+const char *clmgk_feature_name(clmgk_feature feature)
+{
+    return name_of(&features, (int)feature);
+}
+
+clmgk_status clmgk_feature_from_name(const char *name, clmgk_feature *feature, clmgk_error *error)
+{
+    return from_name(&features, name, feature, error);
 }
 
 const char *clmgk_engine_name(clmgk_engine engine)

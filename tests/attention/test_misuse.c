@@ -63,10 +63,12 @@ typedef struct bad_desc {
 #define SHAPE    CLMGK_ERROR_INVALID_SHAPE
 #define BIG      ((int64_t)1 << 40)
 #define OF(name) DESC(variant, CLMGK_VARIANT_##name)
+#define DPFP     DESC(feature, CLMGK_FEATURE_DPFP)
+#define FAVOR    DESC(feature, CLMGK_FEATURE_FAVOR)
 
 static const bad_desc bad_descs[] = {
     {{DESC(struct_size, 0)}, VALUE, "struct_size", "0"},
-    {{DESC(variant, 11)}, VALUE, "variant", "11"},
+    {{DESC(variant, 20)}, VALUE, "variant", "20"},
     {{DESC(variant, -1)}, VALUE, "variant", "-1"},
     {{DESC(dtype, 3)}, VALUE, "dtype", "3"},
     {{DESC(score, 3)}, VALUE, "score", "3"},
@@ -163,7 +165,7 @@ static const bad_desc bad_descs[] = {
     {{DESC_REAL(dropout, 1.0)}, VALUE, "dropout", "1"},
     {{DESC_REAL(dropout, (double)NAN)}, VALUE, "dropout", "nan"},
     {{DESC_REAL(dropout, (double)INFINITY)}, VALUE, "dropout", "inf"},
-    {{DESC(gradients, 4096)}, VALUE, "gradients", "4096"},
+    {{DESC(gradients, 16384)}, VALUE, "gradients", "16384"},
     {{DESC(gradients, -1)}, VALUE, "gradients", "4294967295"},
     {{DESC(gradients, CLMGK_GRADIENT_PRIOR)}, VALUE, "gradients", "PRIOR"},
     {{DESC(gradients, CLMGK_GRADIENT_SHIFT)}, VALUE, "gradients", "SHIFT"},
@@ -231,6 +233,58 @@ static const bad_desc bad_descs[] = {
      "grad_q",
      "0"}, /* two global heads in one place, though there is one local head */
     {{OF(GFISH), DESC_REAL(softcap, -2.0)}, VALUE, "softcap", "-2"},
+
+    /* linear family: what it has not, and what the others have not; D = 8 */
+    {{OF(LINEAR), DESC(score, CLMGK_SCORE_DOT)}, VALUE, "score", "linear"},
+    {{OF(MLK), DESC(estep, CLMGK_ESTEP_HARD)}, VALUE, "estep", "mlk"},
+    {{OF(LINEAR), DESC(prior_shape, CLMGK_PRIOR_M)}, VALUE, "prior_shape", "linear"},
+    {{OF(LFISH), DESC(prior_shape, CLMGK_PRIOR_HM)}, VALUE, "prior_shape", "lfish"},
+    {{OF(SMLK), DESC(variance_shape, CLMGK_VARIANCE_M)}, VALUE, "variance_shape", "smlk"},
+    {{OF(MLK), DESC_REAL(variance, 2.5)}, VALUE, "variance", "2.5"},
+    {{OF(LINEAR), DESC(use_window, 1)}, VALUE, "use_window", "linear"},
+    {{OF(LINEAR), DESC(use_bias, 1)}, VALUE, "use_bias", "linear"},
+    {{OF(LMISH), DESC(use_alibi, 1)}, VALUE, "use_alibi", "lmish"},
+    {{OF(SMLK), DESC(use_sinks, 1)}, VALUE, "use_sinks", "smlk"},
+    {{OF(LHARD_FISH), DESC_REAL(softcap, 2.0)}, VALUE, "softcap", "lhard-fish"},
+    {{OF(LINEAR), DESC_REAL(dropout, 0.5)}, VALUE, "dropout", "linear"},
+    {{OF(MLK), DESC(statistics, CLMGK_STATISTIC_NEW_PRIOR)}, VALUE, "statistics", "mlk"},
+    {{OF(LINEAR), DESC(combine, 1)}, VALUE, "combine", "linear"},
+    {{OF(LGFISH), DESC(use_mix_offset, 1)}, VALUE, "use_mix_offset", "lgfish"},
+    {{OF(LHARD_MISH), DESC(shared_noise, 1)}, VALUE, "shared_noise", "lhard-mish"},
+    {{OF(LINEAR), DESC(components, 2)}, VALUE, "components", "linear"},
+    {{OF(MLK), DESC(components, 1025)}, VALUE, "components", "1025"},
+    {{OF(LFISH), DESC(components, 257)}, VALUE, "components", "257"},
+    {{OF(LINEAR), DESC(feature, 5)}, VALUE, "feature", "0 to 4"},
+    {{OF(LINEAR), DESC(feature_order, 1)}, VALUE, "feature_order", "elu1"},
+    {{OF(LINEAR), DPFP, DESC(feature_order, 4)}, VALUE, "feature_order", "1 to 3"},
+    {{OF(LINEAR), DPFP, DESC(feature_order, -1)}, VALUE, "feature_order", "1 to 3"},
+    {{OF(LINEAR), DPFP, DESC(features, 8)}, VALUE, "features", "0 or 16"},
+    {{OF(LINEAR), DESC(features, 9)}, VALUE, "features", "0 or 8"},
+    {{OF(LINEAR), FAVOR}, VALUE, "features", "its projection"},
+    {{OF(LINEAR), FAVOR, DESC(features, CLMGK_MAX_FEATURES + 1)}, VALUE, "features", "4097"},
+    {{OF(LINEAR), DESC_REAL(guard, -1.0)}, VALUE, "guard", "-1"},
+    {{OF(LINEAR), DESC_REAL(guard, (double)NAN)}, VALUE, "guard", "nan"},
+    {{OF(LINEAR), DESC_REAL(guard, 1e39)}, VALUE, "guard", "1e+39"},
+    {{OF(LINEAR), DESC_REAL(guard, 1e-60)}, VALUE, "guard", "1e-60"},
+    {{OF(LINEAR), DESC(use_state, 2)}, VALUE, "use_state", "2"},
+    {{OF(LINEAR), DESC(use_new_state, -1)}, VALUE, "use_new_state", "-1"},
+    {{OF(LINEAR), DESC(use_state, 1), DESC(sequences, 2), DESC(use_offsets_k, 1)}, VALUE, "use_state", "packed"},
+    {{OF(LFISH), DESC(use_new_state, 1), DESC(sequences, 2), DESC(use_offsets_k, 1)}, VALUE, "use_new_state", "packed"},
+    {{OF(LINEAR), DESC(gradients, CLMGK_GRADIENT_STATE_C)}, VALUE, "gradients", "use_state = 1"},
+    {{OF(LINEAR), DESC(gradients, CLMGK_GRADIENT_PRIOR)}, VALUE, "gradients", "PRIOR"},
+    {{OF(MLK), DESC(gradients, CLMGK_GRADIENT_VARIANCE)}, VALUE, "gradients", "VARIANCE"},
+    {{OF(LGFISH), DESC(gradients, CLMGK_GRADIENT_MIX_OFFSET)}, VALUE, "gradients", "MIX_OFFSET"},
+    {{OF(LINEAR), DESC(batch, 1 << 20), DESC(heads, 1 << 20), DESC(value_size, 512)},
+     CLMGK_ERROR_OVERFLOW,
+     "features",
+     ""},
+    {{DESC(feature, CLMGK_FEATURE_RELU)}, VALUE, "feature", "softmax"},
+    {{OF(MGK), DESC(feature_order, 1)}, VALUE, "feature_order", "mgk"},
+    {{OF(FISH), DESC(features, 8)}, VALUE, "features", "fish"},
+    {{DESC_REAL(guard, 0.5)}, VALUE, "guard", "softmax"},
+    {{DESC(use_state, 1)}, VALUE, "use_state", "softmax"},
+    {{OF(TALKING_HEADS), DESC(use_new_state, 1)}, VALUE, "use_new_state", "talking-heads"},
+    {{DESC(gradients, CLMGK_GRADIENT_STATE_Z)}, VALUE, "gradients", "STATE_Z"},
 };
 
 TH_TEST(bad_descriptors)
@@ -386,7 +440,37 @@ TH_TEST(admixtures_are_resolved)
         th_expect_ok(clmgk_attention_validate(&desc, &resolved, &th_error));
     }
     assert_int_equal(clmgk_variant_traits(CLMGK_VARIANT_SOFTMAX), 0);
-    assert_int_equal(clmgk_variant_traits((clmgk_variant)11), 0);
+    assert_int_equal(clmgk_variant_traits((clmgk_variant)20), 0);
+}
+
+/* Every variant of the linear family: defaults, and all that it may be asked for. */
+TH_TEST(linears_are_resolved)
+{
+    static const int64_t features[] = {8, 8, 8, 48, 5};
+    for (size_t n = 0; n < 5 * TH_COUNT(th_linears); n++) {
+        const uint32_t traits = clmgk_variant_traits(th_linears[n / 5]);
+        const bool mixed = (traits & CLMGK_TRAIT_ADMIXTURE) != 0;
+        clmgk_attention_desc desc = good_desc();
+        clmgk_attention_desc resolved;
+        desc.variant = th_linears[n / 5];
+        th_expect_ok(clmgk_attention_validate(&desc, &resolved, &th_error));
+        assert_int_equal(resolved.components, mixed ? 4 : desc.variant == CLMGK_VARIANT_LINEAR ? 1 : 2);
+        assert_true(resolved.features == 8 && resolved.variance == 0.0 && resolved.score == CLMGK_SCORE_DEFAULT);
+
+        desc.feature = (clmgk_feature)(n % 5);
+        desc.feature_order = desc.feature == CLMGK_FEATURE_DPFP ? 3 : 0;
+        desc.features = desc.feature == CLMGK_FEATURE_FAVOR ? 5 : 0;
+        desc.use_state = desc.use_new_state = desc.causal = desc.use_lengths = desc.use_lengths_q = 1;
+        desc.alignment = CLMGK_ALIGN_LENGTHS;
+        desc.guard = 1e-6;
+        desc.use_mix_weight = (traits & CLMGK_TRAIT_GENERALISED) != 0;
+        desc.shared_noise = (traits & CLMGK_TRAIT_NOISE) != 0;
+        desc.gradients = th_all_gradients(&desc);
+        th_expect_ok(clmgk_attention_validate(&desc, &resolved, &th_error));
+        assert_int_equal(resolved.features, features[n % 5]);
+        th_expect_ok(clmgk_attention_validate(&resolved, &desc, &th_error)); /* and again */
+        assert_memory_equal(&desc, &resolved, sizeof(desc));
+    }
 }
 
 /* A caller with a newer, longer structure: taken if it asks for nothing that this library does not know. */

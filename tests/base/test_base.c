@@ -87,11 +87,12 @@ TH_HOST_TEST(test_values_from_names)
         assert_true(name != NULL || strcmp(#type, "tuning_source") == 0);                                              \
     }                                                                                                                  \
     assert_null(clmgk_##type##_name((clmgk_##type)((last) + 1)))
-    EXPECT_NAMES(variant, CLMGK_VARIANT_TALKING_HEADS);
+    EXPECT_NAMES(variant, CLMGK_VARIANT_LHARD_GFISH);
     EXPECT_NAMES(dtype, CLMGK_DTYPE_BF16);
     EXPECT_NAMES(score, CLMGK_SCORE_GAUSSIAN);
     EXPECT_NAMES(estep, CLMGK_ESTEP_HARD);
     EXPECT_NAMES(alignment, CLMGK_ALIGN_LENGTHS);
+    EXPECT_NAMES(feature, CLMGK_FEATURE_FAVOR);
     EXPECT_NAMES(engine, CLMGK_ENGINE_SIMT);
     EXPECT_NAMES(array, CLMGK_ARRAYS - 1);
     EXPECT_NAMES(pass, CLMGK_PASSES - 1);

@@ -30,6 +30,7 @@
 /* What the tests run over. The variants with components come last. */
 extern const clmgk_variant th_variants[4]; /* of the mixture family */
 extern const clmgk_variant th_admixtures[7];
+extern const clmgk_variant th_linears[9];
 extern const clmgk_dtype th_dtypes[3];
 extern const clmgk_score th_scores[2];
 extern const clmgk_estep th_esteps[2];
@@ -140,8 +141,9 @@ typedef enum th_name {
         TH_ARRAYS
 } th_name;
 
-/* Whether a forward call reads the array, whether it is the gradient of one. */
+/* Whether a forward call reads the array, whether it writes it, whether it is the gradient of one. */
 bool th_is_input(th_name name);
+bool th_is_output(th_name name);
 bool th_is_gradient(th_name name);
 
 /* What a plan can be asked to enqueue. Each uses the arrays that its arguments have. */

@@ -29,7 +29,7 @@ void th_set_host_array(clmgk_host_args *args, th_name name, void *memory)
 /* Whether a host call reads the array before any has written it. */
 static bool is_given(th_name name)
 {
-    return th_is_input(name) || name == TH_GRAD_O || name == TH_GRAD_LSE;
+    return th_is_input(name) || (name >= TH_GRAD_O && name <= TH_GRAD_NEW_STATE_Z);
 }
 
 static void make_array(th_host *host, th_array *array, th_name name)

@@ -11,6 +11,9 @@ const clmgk_variant th_variants[4] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_GAUSS
 const clmgk_variant th_admixtures[7] = {CLMGK_VARIANT_FISH,         CLMGK_VARIANT_HARD_FISH, CLMGK_VARIANT_MISH,
                                         CLMGK_VARIANT_HARD_MISH,    CLMGK_VARIANT_GFISH,     CLMGK_VARIANT_HARD_GFISH,
                                         CLMGK_VARIANT_TALKING_HEADS};
+const clmgk_variant th_linears[9] = {CLMGK_VARIANT_LINEAR,     CLMGK_VARIANT_MLK,        CLMGK_VARIANT_SMLK,
+                                     CLMGK_VARIANT_LFISH,      CLMGK_VARIANT_LHARD_FISH, CLMGK_VARIANT_LMISH,
+                                     CLMGK_VARIANT_LHARD_MISH, CLMGK_VARIANT_LGFISH,     CLMGK_VARIANT_LHARD_GFISH};
 const clmgk_dtype th_dtypes[3] = {CLMGK_DTYPE_F32, CLMGK_DTYPE_F16, CLMGK_DTYPE_BF16};
 const clmgk_score th_scores[2] = {CLMGK_SCORE_DOT, CLMGK_SCORE_GAUSSIAN};
 const clmgk_estep th_esteps[2] = {CLMGK_ESTEP_SOFT, CLMGK_ESTEP_HARD};
@@ -85,6 +88,8 @@ static void shape_training(th_problem *problem)
 #undef GRADIENT
     same_shape(problem, TH_GRAD_O, TH_O);
     same_shape(problem, TH_GRAD_LSE, TH_LSE);
+    same_shape(problem, TH_GRAD_NEW_STATE_C, TH_NEW_STATE_C);
+    same_shape(problem, TH_GRAD_NEW_STATE_Z, TH_NEW_STATE_Z);
     set_layout(&a[TH_GRAD_O], &d->grad_o);
     set_layout(&a[TH_GRAD_Q], &d->grad_q);
     set_layout(&a[TH_GRAD_K], &d->grad_k);
@@ -102,11 +107,22 @@ static bool has_trait(const clmgk_attention_desc *desc, clmgk_variant_trait trai
     return (clmgk_variant_traits(desc->variant) & (uint32_t)trait) != 0;
 }
 
+/* A state from C, z and m on: [B,H,F,E], [B,H,F], [B,H]; mixed heads [B,H,M,F,E], [B,M,F], [B]. */
+static void shape_state(th_problem *problem, th_name first)
+{
+    const clmgk_attention_desc *const d = &problem->desc;
+    th_array *const a = &problem->array[first];
+    const bool mixed = has_trait(d, CLMGK_TRAIT_ADMIXTURE);
+    set_shape(&a[0], d->batch, d->heads, mixed ? d->components : 1, d->features, d->value_size);
+    set_shape(&a[1], d->batch, mixed ? d->components : d->heads, 1, d->features, 1);
+    set_shape(&a[2], d->batch, mixed ? 1 : d->heads, 1, 1, 1);
+}
+
 static void shape_arrays(th_problem *problem)
 {
     const clmgk_attention_desc *const d = &problem->desc;
     th_array *const a = problem->array;
-    const int64_t key_components = d->variant == CLMGK_VARIANT_MGK ? d->components : 1;
+    const int64_t key_components = has_trait(d, CLMGK_TRAIT_KEYS) ? d->components : 1;
     const bool mixed = has_trait(d, CLMGK_TRAIT_ADMIXTURE);
     set_shape(&a[TH_Q], d->batch, mixed ? d->components : d->heads, 1, d->length, d->head_size);
     set_shape(&a[TH_K], d->batch, mixed ? d->components : d->kv_heads, key_components, d->length_k, d->head_size);
@@ -133,7 +149,16 @@ static void shape_arrays(th_problem *problem)
     set_shape(&a[TH_MIX_WEIGHT], 1, d->heads, d->components, 1, 1);
     set_shape(&a[TH_MIX_OFFSET], 1, d->heads, 1, 1, 1);
     set_shape(&a[TH_NOISE], 1, 1, d->components, 1, 1);
+    set_shape(&a[TH_PROJECTION], 1, 1, 1, d->features, d->head_size);
+    shape_state(problem, TH_STATE_C);
+    shape_state(problem, TH_NEW_STATE_C);
+    set_shape(&a[TH_DENOMINATOR], d->batch, d->heads, 1, d->length, 2);
     shape_training(problem);
+}
+
+static bool has_scale(const clmgk_attention_desc *desc)
+{
+    return desc->feature == CLMGK_FEATURE_EXP || desc->feature == CLMGK_FEATURE_FAVOR;
 }
 
 static bool is_used(const clmgk_attention_desc *desc, th_name name)
@@ -145,7 +170,7 @@ static bool is_used(const clmgk_attention_desc *desc, th_name name)
     case TH_VARIANCE:
         return desc->variance_shape != CLMGK_VARIANCE_NUMBER;
     case TH_SHIFT:
-        return desc->variant == CLMGK_VARIANT_SMGK;
+        return has_trait(desc, CLMGK_TRAIT_SHIFT);
     case TH_LENGTHS:
         return desc->use_lengths != 0;
     case TH_LENGTHS_Q:
@@ -168,9 +193,29 @@ static bool is_used(const clmgk_attention_desc *desc, th_name name)
         return desc->use_mix_offset != 0;
     case TH_NOISE:
         return has_trait(desc, CLMGK_TRAIT_NOISE);
+    case TH_LSE:
+        return !has_trait(desc, CLMGK_TRAIT_LINEAR);
+    case TH_PROJECTION:
+        return desc->feature == CLMGK_FEATURE_FAVOR;
+    case TH_STATE_C:
+    case TH_STATE_Z:
+        return desc->use_state != 0;
+    case TH_STATE_M:
+        return desc->use_state != 0 && has_scale(desc);
+    case TH_NEW_STATE_C:
+    case TH_NEW_STATE_Z:
+        return desc->use_new_state != 0;
+    case TH_NEW_STATE_M:
+        return desc->use_new_state != 0 && has_scale(desc);
+    case TH_DENOMINATOR:
+        return has_trait(desc, CLMGK_TRAIT_LINEAR);
     case TH_GRAD_O:
-    case TH_GRAD_LSE:
         return desc->gradients != 0;
+    case TH_GRAD_LSE:
+        return desc->gradients != 0 && !has_trait(desc, CLMGK_TRAIT_LINEAR);
+    case TH_GRAD_NEW_STATE_C:
+    case TH_GRAD_NEW_STATE_Z:
+        return desc->gradients != 0 && desc->use_new_state != 0;
     case TH_PARTS_O:
     case TH_PARTS_LSE:
     case TH_WORKSPACE:
@@ -184,12 +229,17 @@ static bool is_used(const clmgk_attention_desc *desc, th_name name)
 
 bool th_is_gradient(th_name name)
 {
-    return name >= TH_GRAD_Q && name <= TH_GRAD_NOISE;
+    return name >= TH_GRAD_Q && name <= TH_GRAD_STATE_Z;
 }
 
 bool th_is_input(th_name name)
 {
-    return name <= TH_NOISE && name != TH_O && name != TH_LSE;
+    return name <= TH_STATE_M && name != TH_O && name != TH_LSE;
+}
+
+bool th_is_output(th_name name)
+{
+    return name == TH_O || name == TH_LSE || (name >= TH_NEW_STATE_C && name <= TH_DENOMINATOR);
 }
 
 static double random_value(const clmgk_attention_desc *desc, th_name name, uint64_t *state)
@@ -211,6 +261,8 @@ static double random_value(const clmgk_attention_desc *desc, th_name name, uint6
         return 0.5 * th_uniform(state);
     case TH_NOISE:
         return th_uniform(state);
+    case TH_STATE_Z:
+        return 0.1 + th_uniform(state);
     default:
         return th_normal(state);
     }
@@ -251,17 +303,30 @@ void th_add_parts(th_problem *problem, int64_t parts)
     make_values(problem, TH_PARTS_LSE);
 }
 
-/* Where an array's random numbers begin. Those of the mixing came last and are counted last, and O and L once came
- * after the inputs: the values of the others are what they were. */
+/* Arrays of the linear family alone. */
+static bool is_linear(th_name name)
+{
+    return (name >= TH_PROJECTION && name <= TH_DENOMINATOR) ||
+           (name >= TH_GRAD_NEW_STATE_C && name <= TH_GRAD_NEW_STATE_Z) ||
+           (name >= TH_GRAD_STATE_C && name <= TH_GRAD_STATE_Z);
+}
+
+/* Where an array's random numbers begin. Those of the mixing and of the linear family came last and are counted last,
+ * and O and L once came after the inputs: the values of the others are what they were. */
 static uint64_t first_state(uint64_t seed, th_name name)
 {
     enum { MIXING = 4, OTHERS = 31 };
+    uint64_t earlier = 0; /* of the linear family */
+    for (th_name other = 0; other < name; other++)
+        earlier += is_linear(other);
+    if (is_linear(name))
+        return seed * OTHERS + OTHERS + 2 * MIXING + earlier;
     if (name >= TH_MIX && name <= TH_NOISE)
         return seed * OTHERS + OTHERS + (name - TH_MIX);
     if (name >= TH_GRAD_MIX && name <= TH_GRAD_NOISE)
         return seed * OTHERS + OTHERS + MIXING + (name - TH_GRAD_MIX);
-    return seed * OTHERS + name - (name >= TH_PRIOR && name < TH_MIX ? 2 : 0) - (name > TH_NOISE ? MIXING : 0) -
-           (name > TH_GRAD_NOISE ? MIXING : 0);
+    return seed * OTHERS + name - earlier - (name >= TH_PRIOR && name < TH_MIX ? 2 : 0) -
+           (name > TH_NOISE ? MIXING : 0) - (name > TH_GRAD_NOISE ? MIXING : 0);
 }
 
 th_problem th_problem_make(const clmgk_attention_desc *desc, uint64_t seed)

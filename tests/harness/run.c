@@ -113,9 +113,9 @@ static bool takes_part(th_pass pass, size_t name)
 {
     switch (pass) {
     case TH_FORWARD:
-        return name <= TH_NOISE;
+        return th_is_input(name) || th_is_output(name);
     case TH_BACKWARD:
-        return name <= TH_GRAD_NOISE;
+        return name <= TH_GRAD_STATE_Z && !(name >= TH_NEW_STATE_C && name <= TH_NEW_STATE_M);
     case TH_STATISTICS:
         return (th_is_input(name) && name != TH_V) || (name >= TH_RESPONSIBILITIES && name <= TH_NLL);
     default:
@@ -131,7 +131,7 @@ static bool is_output(th_pass pass, size_t name)
     case TH_STATISTICS:
         return name >= TH_RESPONSIBILITIES && name <= TH_NLL;
     default:
-        return name == TH_O || name == TH_LSE;
+        return th_is_output(name);
     }
 }
 

@@ -31,17 +31,19 @@ void th_set_shape(clmgk_attention_desc *desc, size_t number, uint64_t *state)
 uint32_t th_all_gradients(const clmgk_attention_desc *desc)
 {
     const uint32_t traits = clmgk_variant_traits(desc->variant);
-    const bool mixed = (traits & CLMGK_TRAIT_ADMIXTURE) != 0;
+    const bool mixed = (traits & CLMGK_TRAIT_ADMIXTURE) != 0, linear = (traits & CLMGK_TRAIT_LINEAR) != 0;
     uint32_t set = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
-    set |= mixed ? CLMGK_GRADIENT_MIX : CLMGK_GRADIENT_VARIANCE;
+    set |= mixed ? CLMGK_GRADIENT_MIX : linear ? 0 : CLMGK_GRADIENT_VARIANCE;
     if ((traits & CLMGK_TRAIT_GENERALISED) != 0)
-        set |= CLMGK_GRADIENT_MIX_WEIGHT | CLMGK_GRADIENT_MIX_OFFSET;
+        set |= CLMGK_GRADIENT_MIX_WEIGHT | (linear ? 0 : CLMGK_GRADIENT_MIX_OFFSET);
     if ((traits & CLMGK_TRAIT_NOISE) != 0)
         set |= CLMGK_GRADIENT_NOISE;
-    if (!mixed && desc->variant != CLMGK_VARIANT_SOFTMAX)
+    if ((traits & CLMGK_TRAIT_PRIOR) != 0)
         set |= CLMGK_GRADIENT_PRIOR;
-    if (desc->variant == CLMGK_VARIANT_SMGK)
+    if ((traits & CLMGK_TRAIT_SHIFT) != 0)
         set |= CLMGK_GRADIENT_SHIFT;
+    if (desc->use_state)
+        set |= CLMGK_GRADIENT_STATE_C | CLMGK_GRADIENT_STATE_Z;
     if (desc->use_bias)
         set |= CLMGK_GRADIENT_BIAS;
     if (desc->use_sinks)

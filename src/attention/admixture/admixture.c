@@ -8,35 +8,15 @@
 
 /* ---- descriptor --------------------------------------------------------------------------------------------- */
 
-static clmgk_status check_default(const clmgk_attention_desc *d, int64_t value, int64_t usual, const char *field,
-                                  clmgk_error *error)
-{
-    if (value == 0 || value == usual)
-        return CLMGK_OK;
-    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %" PRId64 ": expected %s%" PRId64 " with variant %s", field,
-                    value, usual != 0 ? "0 or " : "", usual, clmgk_variant_name(d->variant));
-}
-
-static clmgk_status check_heads(const char *field, int64_t heads, clmgk_error *error)
-{
-    if (heads >= 1 && heads <= CLMGK_MAX_MIXED_HEADS)
-        return CLMGK_OK;
-    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %" PRId64 ": expected 1 to %d in the admixture family",
-                    field, heads, CLMGK_MAX_MIXED_HEADS);
-}
-
 static clmgk_status admixture_resolve(clmgk_attention_desc *d, clmgk_error *error)
 {
     const uint32_t traits = clmgk_variant_traits(d->variant);
-    MGK_TRY(check_default(d, d->score, CLMGK_SCORE_DOT, "score", error));
-    MGK_TRY(check_default(d, d->estep, CLMGK_ESTEP_SOFT, "estep", error));
-    MGK_TRY(check_default(d, d->prior_shape, CLMGK_PRIOR_UNIFORM, "prior_shape", error));
-    MGK_TRY(check_default(d, d->variance_shape, CLMGK_VARIANCE_NUMBER, "variance_shape", error));
-    MGK_TRY(check_default(d, d->statistics, 0, "statistics", error));
-    if (d->components == 0)
-        d->components = d->heads;
-    MGK_TRY(check_heads("components", d->components, error));
-    MGK_TRY(check_heads("heads", d->heads, error));
+    MGK_TRY(mgk_check_usual(d, d->score, CLMGK_SCORE_DOT, "score", error));
+    MGK_TRY(mgk_check_usual(d, d->estep, CLMGK_ESTEP_SOFT, "estep", error));
+    MGK_TRY(mgk_check_usual(d, d->prior_shape, CLMGK_PRIOR_UNIFORM, "prior_shape", error));
+    MGK_TRY(mgk_check_usual(d, d->variance_shape, CLMGK_VARIANCE_NUMBER, "variance_shape", error));
+    MGK_TRY(mgk_check_usual(d, d->statistics, 0, "statistics", error));
+    MGK_TRY(mgk_resolve_mixed_heads(d, error));
     if ((traits & CLMGK_TRAIT_SQUARE) != 0 && d->components != d->heads)
         return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
                         "components: %" PRId64 ": expected heads = %" PRId64 " with variant %s", d->components,

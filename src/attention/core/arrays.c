@@ -16,6 +16,23 @@ static bool generalised(const clmgk_attention_desc *d)
     return has_trait(d, CLMGK_TRAIT_GENERALISED);
 }
 
+static bool linear(const clmgk_attention_desc *d)
+{
+    return has_trait(d, CLMGK_TRAIT_LINEAR);
+}
+
+/* c */
+static bool has_offset(const clmgk_attention_desc *d)
+{
+    return generalised(d) && !linear(d);
+}
+
+/* The state has a logarithmic scale. */
+static bool has_scale(const clmgk_attention_desc *d)
+{
+    return linear(d) && (d->feature == CLMGK_FEATURE_EXP || d->feature == CLMGK_FEATURE_FAVOR);
+}
+
 static const char *query_axes(const clmgk_attention_desc *d)
 {
     return has_trait(d, CLMGK_TRAIT_ADMIXTURE) ? "BMND" : "BHND";
@@ -47,6 +64,22 @@ static const char *variance_axes(const clmgk_attention_desc *d)
 static const char *mix_axes(const clmgk_attention_desc *d)
 {
     return has_trait(d, CLMGK_TRAIT_SHARED_MIX) ? "M" : "HM";
+}
+
+/* C, z and m of the state: of each head, or of each global head, whose z and m no local head differs in. */
+static const char *state_axes(const clmgk_attention_desc *d)
+{
+    return has_trait(d, CLMGK_TRAIT_ADMIXTURE) ? "BHMFE" : "BHFE";
+}
+
+static const char *total_axes(const clmgk_attention_desc *d)
+{
+    return has_trait(d, CLMGK_TRAIT_ADMIXTURE) ? "BMF" : "BHF";
+}
+
+static const char *scale_axes(const clmgk_attention_desc *d)
+{
+    return has_trait(d, CLMGK_TRAIT_ADMIXTURE) ? "B" : "BH";
 }
 
 #define CASE(array, value)                                                                                             \
@@ -121,10 +154,10 @@ static int64_t size_of(const clmgk_attention_desc *d, char axis)
     const struct {
         char axis;
         int64_t size;
-    } sizes[] = {{'B', d->batch},        {'H', d->heads},      {'G', d->kv_heads},   {'N', d->length},
-                 {'S', d->length_k},     {'D', d->head_size},  {'E', d->value_size}, {'M', d->components},
-                 {'T', d->sequences},    {'b', d->bias_batch}, {'h', d->bias_heads}, {'n', d->bias_length},
-                 {'s', d->bias_length_k}};
+    } sizes[] = {
+        {'B', d->batch},      {'H', d->heads},      {'G', d->kv_heads},    {'N', d->length},        {'S', d->length_k},
+        {'D', d->head_size},  {'E', d->value_size}, {'M', d->components},  {'T', d->sequences},     {'F', d->features},
+        {'b', d->bias_batch}, {'h', d->bias_heads}, {'n', d->bias_length}, {'s', d->bias_length_k}, {'2', 2}};
     for (size_t i = 0; i < MGK_COUNT(sizes); ++i)
         if (sizes[i].axis == axis)
             return sizes[i].size;
@@ -241,7 +274,8 @@ bool mgk_array_is_output(clmgk_pass pass, clmgk_array array)
         return info->gradient != 0;
     if (pass == CLMGK_PASS_STATISTICS)
         return info->statistic != 0;
-    return array == CLMGK_ARRAY_O || array == CLMGK_ARRAY_LSE;
+    return array == CLMGK_ARRAY_O || array == CLMGK_ARRAY_LSE || array == CLMGK_ARRAY_DENOMINATOR ||
+           (array >= CLMGK_ARRAY_NEW_STATE_C && array <= CLMGK_ARRAY_NEW_STATE_M);
 }
 
 bool mgk_pass_is_wanted(const clmgk_attention_desc *desc, clmgk_pass pass)
@@ -285,6 +319,9 @@ clmgk_status mgk_fail_missing(const clmgk_attention_desc *desc, clmgk_pass pass,
     if (pass == CLMGK_PASS_BACKWARD && array == CLMGK_ARRAY_LSE)
         return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
                         "lse: NULL: expected L of the forward pass, which gradients depend on");
+    if (pass == CLMGK_PASS_BACKWARD && array == CLMGK_ARRAY_DENOMINATOR)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
+                        "denominator: NULL: expected that of the forward pass, which gradients depend on");
     return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: NULL: expected %s (variant %s)", clmgk_array_name(array),
                     noun, clmgk_variant_name(desc->variant));
 }

@@ -52,6 +52,9 @@ clmgk_status mgk_family_plan(const mgk_family *family, const clmgk_attention_des
 {
     const mgk_attention_request request = {desc,       facts,  mgk_engine_of(engine),
                                            parameters, family, traits_of(family, desc)};
+    if (family->plan[pass] == NULL)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%s: the %s family has no such pass", clmgk_pass_name(pass),
+                        family->name);
     MGK_TRY(family->plan[pass](&request, plan, error));
     for (size_t i = 0; i < plan->steps.count; ++i)
         if (plan->steps.step[i].options.failed)

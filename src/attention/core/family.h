@@ -38,9 +38,10 @@ typedef struct mgk_family {
     void (*add_traits)(const clmgk_attention_desc *desc, struct mgk_attention_traits *traits);
     void (*set_flags)(const struct mgk_attention_request *request, mgk_flags *flags);
 
-    /* For each pass (NULL: the family lacks it): chooses parameters and fills `plan` (all zero except the texts'
-     * allocators) for the request. UNSUPPORTED, with the reason, if the engine does not fit on this device or tuned
-     * values would exceed the limit of the workspace. The caller frees the steps' options, also after a failure. */
+    /* For each pass (NULL: the family lacks it, UNSUPPORTED): chooses parameters and fills `plan` (all zero except the
+     * texts' allocators) for the request. UNSUPPORTED, with the reason, if the engine does not fit on this device or
+     * tuned values would exceed the limit of the workspace. The caller frees the steps' options, also after a failure.
+     */
     clmgk_status (*plan[CLMGK_PASSES])(const struct mgk_attention_request *request, mgk_pass_plan *plan,
                                        clmgk_error *error);
 
@@ -55,6 +56,13 @@ typedef struct mgk_family {
     bool grouped_heads;              /* a block serves several heads, which are not separate tasks */
     bool has_few_rows;               /* special kernels for decoding, if no backward pass follows */
 } mgk_family;
+
+/* Fails unless an enumeration or set is 0 or the only value that the variant has. */
+clmgk_status mgk_check_usual(const clmgk_attention_desc *desc, int64_t value, int64_t usual, const char *field,
+                             clmgk_error *error);
+
+/* Sets M by default to H, and checks both, of an admixture variant. */
+clmgk_status mgk_resolve_mixed_heads(clmgk_attention_desc *desc, clmgk_error *error);
 
 #define MGK_FAMILY(family) extern const mgk_family mgk_##family##_family;
 CLMGK_FAMILY_LIST(MGK_FAMILY)
