@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Linear family, forward (formulas: linear/block.clh). Work-groups: (problem, block of values, range), ranges of
+ * chunks.
+ *
+ *     linear_states   the state of each range; left out where CAUSAL with one range
+ *     linear_prefix   in the slots of the problem's ranges: CAUSAL the states up to each range, else the whole state in
+ *                     the first; left out with one range
+ *     linear_apply    O and denominators; CAUSAL: the state of a range goes on with its chunks, in its slot
+ *
+ * The incoming state begins the first range, the last to add to a state writes the new one.
+ */
+#include "linear/buffers.clh"
+
+#define ARGUMENTS mgk_linear_args
+#define BUFFERS   MGK_LINEAR_FORWARD_BUFFERS
+#include "base/buffers.clh"
+
+#include "linear/block.clh"
+
+PRODUCT(add_states, __global, BLOCK_SPACE, BLOCK_SPACE)
+PRODUCT(add_outputs, BLOCK_SPACE, BLOCK_SPACE, __global)
+PRODUCT(add_tiles, BLOCK_SPACE, BLOCK_SPACE, BLOCK_SPACE)
+
+/* ---- scales ---- */
+
+/* e^(x - y), 0 where x is -inf. */
+FUNCTION float exp_between(float x, float y)
+{
+    return x == -INFINITY ? 0.0f : exp(x - y);
+}
+
+/* What a state relative to `from` is multiplied by to be relative to `to`. */
+FUNCTION float rescale(float from, float to)
+{
+    return from == to ? 1.0f : exp_between(from, to);
+}
+
+/* ---- states ---- */
+
+/* Elements of the incoming and the new state. */
+FUNCTION long state_index(const mgk_linear_args *a, const unit *u, int head, int f)
+{
+    return (((long)u->p.b * a->heads + u->h) * GLOBAL_HEADS + head) * a->features + f;
+}
+
+FUNCTION long total_index(const mgk_linear_args *a, const unit *u, int head, int f)
+{
+    return MIXED_HEADS ? ((long)u->p.b * GLOBAL_HEADS + head) * a->features + f : state_index(a, u, head, f);
+}
+
+FUNCTION long scale_index(const mgk_linear_args *a, const unit *u)
+{
+    return MIXED_HEADS ? u->p.b : (long)u->p.b * a->heads + u->h;
+}
+
+/* The state that a problem begins with. Returns its scale; one without keys has none, whatever number it comes with. */
+FUNCTION float state_begin(const mgk_linear_args *a, const unit *u, bool given, __global const float *state_c,
+                           __global const float *state_z, __global const float *state_m, __global float *slot)
+{
+    bool any_key = false;
+    if (!given) {
+        VECTORS_FOR(i, STATE_FLOATS)
+            REAL_PUT(slot + i, (real)(0.0f));
+    } else {
+        VECTORS_FOR(i, STATE_WIDTH * VALUE_BLOCK) {
+            const int n = i / VALUE_BLOCK, head = n / FEATURES, f = n % FEATURES;
+            real x = (real)(0.0f);
+            if (f < a->features)
+                x = key_load(state_c + state_index(a, u, head, f) * a->value_size, u->e0 + i % VALUE_BLOCK,
+                             a->value_size, 0.0f);
+            REAL_PUT(slot + i, x);
+        }
+        VECTORS_FOR(n, STATE_WIDTH) {
+            const int head = n / FEATURES;
+            REAL_PUT(slot + STATE_WIDTH * VALUE_BLOCK + n,
+                     key_load(state_z + total_index(a, u, head, 0), n % FEATURES, a->features, 0.0f));
+        }
+        BLOCK_SYNC();
+        for (int n = 0; SHIFTED && n < STATE_WIDTH; ++n)
+            any_key |= slot[STATE_WIDTH * VALUE_BLOCK + n] != 0.0f;
+    }
+    BLOCK_SYNC();
+    return SHIFTED && any_key ? state_m[scale_index(a, u)] : -INFINITY;
+}
+
+FUNCTION void new_state_put(const mgk_linear_args *a, const unit *u, __global const float *slot, float scale,
+                            __global float *new_c, __global float *new_z, __global float *new_m)
+{
+    BLOCK_SYNC();
+    ITEMS_FOR(i, STATE_WIDTH * VALUE_BLOCK) {
+        const int n = i / VALUE_BLOCK, head = n / FEATURES, f = n % FEATURES, e = u->e0 + i % VALUE_BLOCK;
+        if (f < a->features && e < a->value_size)
+            new_c[state_index(a, u, head, f) * a->value_size + e] = slot[i];
+    }
+    if (max(u->e0, MIXED_HEADS ? u->h : 0) > 0)
+        return;
+    ITEMS_FOR(n, STATE_WIDTH) {
+        const int head = n / FEATURES, f = n % FEATURES;
+        if (f < a->features)
+            new_z[total_index(a, u, head, f)] = slot[STATE_WIDTH * VALUE_BLOCK + n];
+    }
+    ITEMS_FOR(n, SHIFTED ? 1 : 0)
+        new_m[scale_index(a, u)] = scale == -INFINITY ? 0.0f : scale;
+}
+
+/* Adds block number `block` of the features of a chunk's keys to `factor` times a state. */
+FUNCTION void state_add(__global float *slot, int block, float factor, BLOCK_SPACE const float *psi,
+                        BLOCK_SPACE const float *v, int tokens)
+{
+    __global float *const c = slot + (long)block * FEATURE_BLOCK * VALUE_BLOCK;
+    __global float *const z = slot + STATE_WIDTH * VALUE_BLOCK + block * FEATURE_BLOCK;
+    if (SHIFTED && factor != 1.0f) {
+        VECTORS_FOR(i, FEATURE_BLOCK * VALUE_BLOCK)
+            REAL_PUT(c + i, REAL_AT(c + i) * factor);
+        BLOCK_SYNC();
+        branch_end();
+    }
+    add_states(c, VALUE_BLOCK, psi, 1, FEATURE_BLOCK, v, VALUE_BLOCK, FEATURE_BLOCK, VALUE_BLOCK, tokens);
+    VECTORS_FOR(n, FEATURE_BLOCK) {
+        real sum = REAL_AT(z + n) * factor;
+        for (int t = 0; t < tokens; ++t)
+            sum += REAL_AT(psi + t * FEATURE_BLOCK + n);
+        REAL_PUT(z + n, sum);
+    }
+}
+
+/* x[t][width] *= e^(scale[t] - m) */
+FUNCTION void rows_rescale(BLOCK_SPACE float *x, int width, int tokens, BLOCK_SPACE const float *scale, float m)
+{
+    VECTORS_FOR(i, tokens * width) {
+        const int t = i / width;
+        REAL_PUT(x + i, REAL_AT(x + i) * exp_between(scale[t], m));
+    }
+}
+
+/* The larger of m and the scales of a chunk's keys. */
+FUNCTION float top_of(float m, BLOCK_SPACE const float *scale, int tokens)
+{
+    for (int t = 0; t < tokens; ++t)
+        m = fmax(m, scale[t]);
+    return m;
+}
+
+KERNEL(linear_states)
+{
+    BEGIN_BUFFERS
+    if (a.heads == 0)
+        return;
+    const unit u = unit_of(&a, GROUP_ID, lengths, lengths_q, offsets, offsets_k);
+    const key_source keys = keys_of(&a, &u, k, prior, shift);
+    const span range = range_of(chunks_of(&u.p, u.offset), a.splits, u.range);
+    __global float *const slot = work + a.region[MGK_LINEAR_STATES] + (u.slot + u.range) * SLOT_FLOATS;
+    v += u.p.batch * a.v.batch + (long)u.h * a.kv_heads / a.heads * a.v.head + u.p.key_base * a.v.token + u.e0;
+    DECLARE_FEATURE_PLACE(place, work, &a)
+    DECLARE_TILE(psi, CHUNK * FEATURE_BLOCK)
+    DECLARE_TILE(values, CHUNK * VALUE_BLOCK)
+    DECLARE_TILE(scale, SHIFTED ? CHUNK : 16)
+
+    float m = state_begin(&a, &u, u.range == 0 && is_given(&a.bound, SLOT_STATE_C), state_c, state_z, state_m, slot);
+    for (int c = range.first; c < range.end; ++c) {
+        const int first = c * CHUNK + u.offset;
+        const span places = places_of(first, u.p.keys);
+        const int tokens = tile_tokens(&places);
+        if (is_empty(&places))
+            continue;
+#if SHIFTED
+        key_scales(&place, &a, &keys, first, &places, tokens, scale);
+        const float next = top_of(m, scale, tokens);
+#else
+        const float next = m;
+#endif
+        BLOCK_SYNC();
+        tokens_get(values, VALUE_BLOCK, v, a.v.token, first, &places, tokens, a.value_size - u.e0);
+        for (int block = 0; block < STATE_BLOCKS; ++block) {
+            key_features(&place, &a, &keys, block, first, &places, tokens, scale, psi);
+#if SHIFTED
+            rows_rescale(psi, FEATURE_BLOCK, tokens, scale, next);
+            BLOCK_SYNC();
+#endif
+            state_add(slot, block, rescale(m, next), psi, values, product_rows(places.end));
+        }
+        m = next;
+        branch_end();
+    }
+    BLOCK_SYNC();
+    ITEMS_FOR(i, 1)
+        slot[STATE_FLOATS] = slot[STATE_FLOATS + 1] = m;
+    branch_end();
+}
+
+/* A work-item for each number of a state; the ranges in order. */
+__kernel void linear_prefix(KERNEL_PARAMETERS)
+{
+    BEGIN_BUFFERS
+    const long x = get_global_id(0);
+    const long slots = (long)a.batch * a.heads * (VALUE_SIZE / VALUE_BLOCK);
+    if (x >= slots * STATE_FLOATS)
+        return;
+    const long i = x % STATE_FLOATS;
+    __global float *slot = work + a.region[MGK_LINEAR_STATES] + x / STATE_FLOATS * a.splits * SLOT_FLOATS;
+    __global float *const first = slot;
+    float sum = slot[i], m = slot[STATE_FLOATS];
+    for (int s = 1; s < a.splits; ++s) {
+        slot += SLOT_FLOATS;
+        const float own = slot[i], scale = slot[STATE_FLOATS], next = fmax(m, scale);
+        if (CAUSAL) {
+            slot[i] = sum;
+            if (i == 0)
+                slot[STATE_FLOATS + 1] = m;
+        }
+        sum = SHIFTED ? fma(sum, rescale(m, next), own * rescale(scale, next)) : sum + own;
+        m = next;
+    }
+    if (!CAUSAL) {
+        first[i] = sum;
+        if (i == 0)
+            first[STATE_FLOATS + 1] = m;
+    }
+}
+
+/* ---- outputs ---- */
+
+/* sums[t] = factor sums[t] + phi_t . z */
+FUNCTION void sums_add(BLOCK_SPACE float *sums, BLOCK_SPACE const float *phi, __global const float *z, int tokens)
+{
+    ITEMS_FOR(t, tokens) {
+        real sum = (real)(0.0f);
+        for (int n = 0; n < FEATURE_BLOCK; n += VECTOR)
+            sum = fma(REAL_AT(phi + t * FEATURE_BLOCK + n), REAL_AT(z + n), sum);
+        sums[t] += real_sum(sum);
+    }
+}
+
+#if CAUSAL
+/* Rows that a product with the keys of their chunk takes at a time: it leaves out the keys that none of them sees. */
+#define STRIPE (VECTOR > 1 ? 16 : CHUNK)
+
+/* weights += phi psi^T, keys before a stripe's end */
+FUNCTION void weights_add(BLOCK_SPACE float *weights, BLOCK_SPACE const float *phi,
+                          BLOCK_SPACE const float *psi_columns, int rows, int keys)
+{
+    for (int t = 0; t < rows; t += STRIPE)
+        add_tiles(weights + t * CHUNK, CHUNK, phi + t * FEATURE_BLOCK, FEATURE_BLOCK, 1, psi_columns, CHUNK,
+                  min(STRIPE, rows - t), min(keys, t + STRIPE), FEATURE_BLOCK);
+}
+
+/* The weights of the keys that a row does not see become 0; sums[t] += the others. SHIFTED: weights e^(n_j - M_i). */
+FUNCTION void weights_mask(BLOCK_SPACE float *weights, BLOCK_SPACE float *sums, BLOCK_SPACE const float *key_scale,
+                           BLOCK_SPACE const float *row_scale, int rows, int keys)
+{
+    ITEMS_FOR(t, rows) {
+        real sum = (real)(0.0f);
+        for (int n = 0; n < keys && n < (t / STRIPE + 1) * STRIPE; n += VECTOR) {
+            real x = real_below(REAL_AT(weights + t * CHUNK + n), n, t + 1, 0.0f);
+#if SHIFTED
+            const float top = row_scale[t] == -INFINITY ? 0.0f : row_scale[t];
+            const real e = real_below(REAL_AT(key_scale + n), n, t + 1, -INFINITY) - (real)(top);
+            x *= exp2_real(e * LOG2_E);
+#endif
+            REAL_PUT(weights + t * CHUNK + n, x);
+            sum += x;
+        }
+        sums[t] += real_sum(sum);
+    }
+}
+
+/* outputs += weights v */
+FUNCTION void values_add(BLOCK_SPACE float *outputs, BLOCK_SPACE const float *weights, BLOCK_SPACE const float *v,
+                         int rows, int keys)
+{
+    for (int t = 0; t < rows; t += STRIPE)
+        add_tiles(outputs + t * VALUE_BLOCK, VALUE_BLOCK, weights + t * CHUNK, CHUNK, 1, v, VALUE_BLOCK,
+                  min(STRIPE, rows - t), VALUE_BLOCK, min(keys, t + STRIPE));
+}
+#endif
+
+/* What is added to the denominator of row t, relative as that is. */
+FUNCTION float guard_of(const mgk_linear_args *a, BLOCK_SPACE const float *query_scale,
+                        BLOCK_SPACE const float *row_scale, int t)
+{
+    if (!SHIFTED || a->guard == 0.0f || row_scale[t] == -INFINITY)
+        return a->guard;
+    return a->guard * exp(-query_scale[t] - row_scale[t]);
+}
+
+/* O and denominators of a chunk's rows, zero from row `valid` on. */
+FUNCTION void rows_put(const mgk_linear_args *a, const unit *u, int first, BLOCK_SPACE const float *outputs,
+                       BLOCK_SPACE const float *sums, BLOCK_SPACE const float *row_scale, __global storage *o,
+                       __global float *denominator)
+{
+    const problem *const p = &u->p;
+    const span rows = places_of(first, p->rows);
+    o += p->batch * a->o.batch + u->h * a->o.head + (p->row_base + first) * a->o.token + u->e0;
+    denominator += 2 * ((p->batch * a->heads + u->h) * a->length + p->row_base + first);
+    VECTORS_FOR(i, rows.end * VALUE_BLOCK) {
+        const int t = i / VALUE_BLOCK, e = i % VALUE_BLOCK;
+        if (t >= rows.first) {
+            const float sum = first + t < p->valid ? sums[t] : 0.0f;
+            /* 1 / sum must neither overflow nor lose digits */
+            const float size = fabs(sum), factor = size < 0x1p-64f ? 0x1p60f : size > 0x1p64f ? 0x1p-60f : 1.0f;
+            const real y = REAL_AT(outputs + i) * factor * (1.0f / (sum * factor));
+            row_put(o + t * a->o.token, e, a->value_size - u->e0, sum == 0.0f ? (real)(0.0f) : y);
+        }
+    }
+    if (!is_given(&a->bound, SLOT_DENOMINATOR) || u->e0 > 0)
+        return;
+    ITEMS_FOR(t, rows.end) {
+        if (t >= rows.first) {
+            denominator[2 * t] = first + t < p->valid ? sums[t] : 0.0f;
+            denominator[2 * t + 1] = SHIFTED && first + t < p->valid && row_scale[t] != -INFINITY ? row_scale[t] : 0.0f;
+        }
+    }
+}
+
+KERNEL(linear_apply)
+{
+    BEGIN_BUFFERS
+    if (a.heads == 0)
+        return;
+    const unit u = unit_of(&a, GROUP_ID, lengths, lengths_q, offsets, offsets_k);
+    const query_source queries = queries_of(&a, &u, q, mix, mix_weight, noise);
+    const span all = {0, (u.p.rows + CHUNK - 1) / CHUNK};
+    const span range = range_of(CAUSAL ? chunks_of(&u.p, u.offset) : all, a.splits, u.range);
+    const bool last = u.range == (CAUSAL ? a.splits - 1 : 0), keep = last && is_given(&a.bound, SLOT_NEW_STATE_C);
+    __global float *const slot = work + a.region[MGK_LINEAR_STATES] + (u.slot + (CAUSAL ? u.range : 0)) * SLOT_FLOATS;
+    __global const float *const z = slot + STATE_WIDTH * VALUE_BLOCK;
+    DECLARE_FEATURE_PLACE(place, work, &a)
+    DECLARE_TILE(phi, CHUNK * FEATURE_BLOCK)
+    DECLARE_TILE(outputs, CHUNK * VALUE_BLOCK)
+    DECLARE_TILE(sums, CHUNK)
+    DECLARE_TILE(query_scale, SHIFTED ? CHUNK : 16)
+    DECLARE_TILE(row_scale, SHIFTED ? CHUNK : 16)
+#if CAUSAL
+    const key_source keys = keys_of(&a, &u, k, prior, shift);
+    v += u.p.batch * a.v.batch + (long)u.h * a.kv_heads / a.heads * a.v.head + u.p.key_base * a.v.token + u.e0;
+    DECLARE_TILE(psi, CHUNK * FEATURE_BLOCK)
+    DECLARE_TILE(psi_columns, FEATURE_BLOCK * CHUNK)
+    DECLARE_TILE(values, CHUNK * VALUE_BLOCK)
+    DECLARE_TILE(weights, CHUNK * CHUNK)
+    DECLARE_TILE(key_scale, SHIFTED ? CHUNK : 16)
+    float m = u.range > 0 ? slot[STATE_FLOATS + 1] : -INFINITY;
+    if (u.range == 0)
+        m = state_begin(&a, &u, is_given(&a.bound, SLOT_STATE_C), state_c, state_z, state_m, slot);
+#else
+    const float m = slot[STATE_FLOATS + 1];
+#endif
+
+    for (int c = range.first; c < range.end; ++c) {
+        const int first = c * CHUNK;
+        const span rows = places_of(first, u.p.valid);
+        const int row_tokens = tile_tokens(&rows), row_count = product_rows(rows.end);
+        const bool has_rows = !is_empty(&rows);
+#if CAUSAL
+        const span places = places_of(first + u.offset, u.p.keys);
+        const int tokens = tile_tokens(&places), count = product_rows(places.end);
+        const bool has_keys = !is_empty(&places), adds = has_keys && (keep || !last || c + 1 < range.end);
+        float next = m;
+        BLOCK_SYNC();
+        if (has_keys) {
+            tokens_get(values, VALUE_BLOCK, v, a.v.token, first + u.offset, &places, tokens, a.value_size - u.e0);
+#if SHIFTED
+            key_scales(&place, &a, &keys, first + u.offset, &places, tokens, key_scale);
+            next = top_of(m, key_scale, tokens);
+#endif
+            tile_clear(weights, CHUNK * CHUNK);
+            branch_end();
+        }
+#else
+        BLOCK_SYNC();
+#endif
+        if (has_rows) {
+            tile_clear(outputs, row_tokens * VALUE_BLOCK);
+            ITEMS_FOR(t, row_tokens)
+                sums[t] = 0.0f;
+#if SHIFTED
+            query_scales(&place, &a, &queries, first, &rows, row_tokens, query_scale);
+            ITEMS_FOR(t, row_tokens) {
+                float top = m;
+#if CAUSAL
+                for (int n = 0; n <= t && n < tokens && has_keys; ++n)
+                    top = fmax(top, key_scale[n]);
+#endif
+                row_scale[t] = top;
+            }
+#endif
+            branch_end();
+        }
+
+        for (int block = 0; block < STATE_BLOCKS; ++block) {
+#if CAUSAL
+            if (has_keys)
+                key_features(&place, &a, &keys, block, first + u.offset, &places, tokens, key_scale, psi);
+#endif
+            if (has_rows) {
+                query_features(&place, &a, &queries, block, first, &rows, row_tokens, query_scale, phi);
+                add_outputs(outputs, VALUE_BLOCK, phi, FEATURE_BLOCK, 1,
+                            slot + (long)block * FEATURE_BLOCK * VALUE_BLOCK, VALUE_BLOCK, row_count, VALUE_BLOCK,
+                            FEATURE_BLOCK);
+                sums_add(sums, phi, z + block * FEATURE_BLOCK, row_tokens);
+                branch_end();
+            }
+#if CAUSAL
+            if (has_rows && has_keys) {
+                tile_transpose(psi_columns, CHUNK, psi, FEATURE_BLOCK, tokens, FEATURE_BLOCK);
+                BLOCK_SYNC();
+                weights_add(weights, phi, psi_columns, row_count, tokens);
+                branch_end();
+            }
+            BLOCK_SYNC();
+            if (adds) {
+#if SHIFTED
+                rows_rescale(psi, FEATURE_BLOCK, tokens, key_scale, next);
+                BLOCK_SYNC();
+#endif
+                state_add(slot, block, rescale(m, next), psi, values, count);
+                branch_end();
+            }
+#endif
+        }
+        BLOCK_SYNC();
+        if (has_rows) {
+#if SHIFTED
+            VECTORS_FOR(i, row_tokens * VALUE_BLOCK)
+                REAL_PUT(outputs + i, REAL_AT(outputs + i) * rescale(m, row_scale[i / VALUE_BLOCK]));
+            ITEMS_FOR(t, row_tokens)
+                sums[t] *= rescale(m, row_scale[t]);
+            BLOCK_SYNC();
+#endif
+#if CAUSAL
+            if (has_keys) {
+                weights_mask(weights, sums, key_scale, row_scale, row_count, tokens);
+                BLOCK_SYNC();
+                values_add(outputs, weights, values, row_count, count);
+                BLOCK_SYNC();
+                branch_end();
+            }
+#endif
+            ITEMS_FOR(t, rows.end)
+                sums[t] += guard_of(&a, query_scale, row_scale, t);
+            BLOCK_SYNC();
+            branch_end();
+        }
+        rows_put(&a, &u, first, outputs, sums, row_scale, o, denominator);
+#if CAUSAL
+        m = next;
+#endif
+    }
+    BLOCK_SYNC();
+    if (keep)
+        new_state_put(&a, &u, slot, m, new_state_c, new_state_z, new_state_m);
+    branch_end();
+}
