@@ -6,7 +6,7 @@
  *     measure.c   first calls, and runs of a shape's cases in turn
  *     report.c    text for people            json.c      the stable object
  *     compare.c   two of them                plot.c      a picture
- *     products.c  matrix products
+ *     products.c  matrix products            crossing.c  from which length on linear attention is faster
  */
 #ifndef BENCH_H
 #define BENCH_H
@@ -28,6 +28,8 @@ typedef struct bench_options {
     double seconds;                               /* of repeated runs a shape */
     bool short_batches;                           /* on CPUs */
     double threshold;                             /* a slow-down that is a regression, as a fraction */
+    bool crossing;                                /* lengths in place of cases */
+    double check_multiplications;                 /* of a smaller problem that is checked */
     bool untuned;                                 /* default parameters, whatever was tuned */
     bool keep_caches;                             /* else: caches of this run's own */
     bool json;
@@ -71,6 +73,8 @@ uint64_t bench_memory_bytes(const bench_case *one);
 double bench_fraction_of_peak(const bench_peaks *peaks, const bench_case *one);
 /* Bytes of K and V over the time, as a part of the measured rate of reading. */
 double bench_kv_fraction_of_read(const bench_peaks *peaks, const bench_case *one);
+/* Bytes of incoming and new states over the time, as a part of the measured rate of copying; 0: no states. */
+double bench_state_fraction_of_copy(const bench_peaks *peaks, const bench_case *one);
 /* A remark on a case that was faster than the measured peak; NULL: none. */
 const char *bench_peak_note(const bench_peaks *peaks, const bench_case *one);
 
@@ -83,7 +87,8 @@ void bench_probe_close(bench_device *device);
 tool_exit bench_probe_compute(bench_device *device, tool_error *error);
 /* Makes two large buffers for it. Does nothing where it has just been measured. */
 tool_exit bench_probe_memory(bench_device *device, tool_error *error);
-/* A shorter bench_probe_compute, unless there has just been one: for places that are passed often. */
+/* A shorter bench_probe_compute, unless there has just been one: for places that are passed often. Nothing without
+ * device->probe. */
 tool_exit bench_probe_between(bench_device *device, tool_error *error);
 
 /* Prints the next step of a case on standard error, if the last such line is some seconds old. */
@@ -99,6 +104,10 @@ typedef struct bench_listener {
  * its reason; that is no failure here. */
 tool_exit bench_measure_group(bench_device *device, const bench_options *options, const bench_listener *listener,
                               bench_group *group, tool_error *error);
+
+/* From which length on linear attention is faster than softmax attention, for each head size, measured and printed as
+ * tables or as an object; signals print what there is. TOOL_CHECK_FAILED: a case is wrong. */
+tool_exit bench_crossings(bench_device *device, const bench_options *options, tool_outputs *outputs, tool_error *error);
 
 /* ---- results ------------------------------------------------------------------------------------------------ */
 

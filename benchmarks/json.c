@@ -8,9 +8,9 @@ static json_t *optional_ms(double ms)
     return ms >= 0 ? json_real(ms) : json_null();
 }
 
-static json_t *ratio_json(const bench_group *group, const bench_case *one)
+/* null: `baseline` was not measured. */
+static json_t *ratio_json(const bench_case *baseline, const bench_case *one)
 {
-    const bench_case *baseline = bench_baseline(group, one);
     return baseline ? json_real(one->time_ms.median / baseline->time_ms.median) : json_null();
 }
 
@@ -54,9 +54,11 @@ static json_t *modifiers_json(const clmgk_attention_desc *desc)
     json_t *dropout = desc->dropout > 0 ? json_real(desc->dropout) : json_null();
     json_t *alibi = desc->use_alibi ? json_true() : json_null();
     json_t *sinks = desc->use_sinks ? json_true() : json_null();
-    return json_pack("{s:s?, s:o, s:o, s:o, s:o, s:o, s:o}", "gradients", desc->gradients ? gradients.text : NULL,
-                     "window", window, "sequences", sequences, "bias", bias, "alibi", alibi, "sinks", sinks, "dropout",
-                     dropout);
+    json_t *const object =
+        json_pack("{s:s?, s:o, s:o, s:o, s:o, s:o, s:o}", "gradients", desc->gradients ? gradients.text : NULL,
+                  "window", window, "sequences", sequences, "bias", bias, "alibi", alibi, "sinks", sinks, "dropout",
+                  dropout);
+    return tool_json_merge(object, tool_json_features(desc));
 }
 
 /* What identifies a case. */
@@ -73,8 +75,7 @@ static json_t *case_json(size_t index, const bench_peaks *peaks, const bench_gro
 {
     json_t *rest = json_pack(
         "{s:o, s:f, s:f, s:f, s:s?, s:f, s:I, s:I, s:I, s:f, s:s, s:s, s:o, s:o, s:o, s:b, s:s, s:s, s:s, s:I, s:o, "
-        "s:o, "
-        "s:I}",
+        "s:o, s:o, s:o, s:I}",
         "time_ms", time_json(one), "flops", one->flops, "gflops", bench_gflops(one), "fraction_of_peak",
         bench_fraction_of_peak(peaks, one), "peak_note", bench_peak_note(peaks, one), "kv_fraction_of_read",
         bench_kv_fraction_of_read(peaks, one), "bytes", (json_int_t)one->array_bytes, "memory_bytes",
@@ -83,7 +84,9 @@ static json_t *case_json(size_t index, const bench_peaks *peaks, const bench_gro
         "first_call_cold_ms", optional_ms(one->first_cold_ms), "first_call_warm_ms", optional_ms(one->first_warm_ms),
         "error", error_json(one), "tuned", (int)bench_is_tuned(one), "tuning", clmgk_tuning_source_name(one->tuning),
         "parameters", one->parameters, "options", one->compiler_options, "private_bytes",
-        (json_int_t)one->private_bytes, "ratio_to_baseline", ratio_json(group, one), "paper_operations",
+        (json_int_t)one->private_bytes, "ratio_to_baseline", ratio_json(bench_baseline(group, one), one),
+        "ratio_to_linear", ratio_json(bench_linear_baseline(group, one), one), "state_fraction_of_copy",
+        tool_json_positive(bench_state_fraction_of_copy(peaks, one)), "paper_operations",
         paper_operations_json(group, one), "process_peak_bytes", (json_int_t)one->process_peak_bytes);
     return tool_json_merge(case_key_json(index, one), rest);
 }

@@ -55,6 +55,7 @@ static tool_exit take_plan_info(const bench_runner *run, bench_case *one, clmgk_
     one->kernel = strdup(pass.kernel);
     one->cache_note = strdup(info->cache_note);
     one->tuning = pass.tuning;
+    TOOL_TRY(bench_count_flops(one, pass.parameters, error));
     if (!one->parameters || !one->compiler_options || !one->kernel || !one->cache_note)
         return tool_fail_memory(error, "a plan's description");
     return TOOL_DONE;
@@ -99,17 +100,17 @@ static tool_exit check_reduced(const bench_device *device, const bench_options *
     same.engine = one->engine;
     same.parameters = info->parameters;
     same.backward_parameters = info->backward_parameters;
-    TOOL_TRY(bench_reduce(&one->desc, one->pass, BENCH_REDUCED_MULTIPLICATIONS, &reduced, error));
+    TOOL_TRY(bench_reduce(&one->desc, one->pass, options->check_multiplications, &reduced, error));
     return bench_check(&device->tool, &same, arrays, &reduced, one->pass, &one->error, error);
 }
 
-/* Random numbers depend on batch and head, which a slice has not: with dropout or noise, too, a smaller problem is
- * checked. */
+/* Random numbers depend on batch and head, which a slice has not, and a new state on all keys: with dropout, noise or
+ * states, too, a smaller problem is checked. */
 static tool_exit validate(const bench_device *device, const bench_options *options, const bench_arrays *arrays,
                           const clmgk_plan_info *info, const bench_runner *run, bench_case *one, tool_error *error)
 {
     const bool random = one->desc.dropout > 0 || (clmgk_variant_traits(one->desc.variant) & CLMGK_TRAIT_NOISE);
-    if (one->pass == BENCH_FORWARD && !random)
+    if (one->pass == BENCH_FORWARD && !random && !one->desc.use_new_state)
         return bench_validate_rows(&device->tool, arrays, &one->desc, &run->own.args, VALIDATE_SECONDS, &one->error,
                                    error);
     bench_error_found written = {.ok = true};

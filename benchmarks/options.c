@@ -2,24 +2,32 @@
 /* The command line: which devices, variants, sizes, and what to do with the figures. */
 #include "bench.h"
 
+#define CROSSING_CHECKS 16 /* a crossing checks many lengths, each with a smaller problem */
+
 #define OPTIONS_BEFORE_SIZES(X)                                                                                        \
     X(ALL_DEVICES, "all-devices", NULL, "measure on every device, one after another")                                  \
     X(SUITE, "suite", "NAME",                                                                                          \
       "short (default): some of the papers' sizes, on CPUs with smaller batches; paper: all of\n"                      \
       "them in full; quick: three small sizes; full: many; admixture: the admixture family with\n"                     \
-      "8 heads, beside softmax")                                                                                       \
+      "8 heads, beside softmax; linear: the linear family, long sequences and decoding")                                                                                       \
     X(SHAPES, "shapes", "NAME,...", "named sizes in place of a suite")                                                 \
+    X(CROSSING, "crossing", NULL,                                                                                      \
+      "in place of times: the length from which on linear attention with 8 heads is faster than\n"                     \
+      "softmax attention, for head sizes 32, 64, 128, full and causal, N = S; --variants names\n"                       \
+      "others of its family")                                                                                          \
     X(VARIANTS, "variants", "A,B:H,C:MxH,...",                                                                         \
       "variants, each with a number of heads after a colon, or global and local heads in the\n"                        \
       "admixture family (hard-fish:2x8); default of the heads: the shape's. Default: softmax,\n"                       \
-      "and mgk and smgk with half the heads; of the suite admixture: softmax and that family")
+      "and mgk and smgk with half the heads; of the suite admixture: softmax and that family;\n"                       \
+      "of the suite linear: linear, and mlk and smlk with half the heads")
 
 #define OPTIONS_BEHIND_SIZES(X)                                                                                        \
+    BENCH_FEATURE_OPTIONS(X)                                                                                           \
     X(PASS, "pass", "NAME", "forward (default), backward (apart from its forward pass), or both")                      \
     X(GRADIENTS, "gradients", "A,...",                                                                                 \
       "gradients of the backward pass: q, k, v, prior, variance, shift, bias, sinks, mix,\n"                           \
-      "mix-weight, mix-offset, noise or all, each for the variants that have it. Default: q,\n"                        \
-      "k, v, shift, mix")                                                                                              \
+      "mix-weight, mix-offset, noise, state-c, state-z or all, each for the variants that have\n"                      \
+      "it. Default: q, k, v, shift, mix")                                                                                              \
     X(DTYPE, "dtype", "T,...", "storage types f32, f16, bf16; default f32")                                            \
     X(SECONDS, "seconds", "X",                                                                                         \
       "repeat the runs of a size for X seconds (at least three times); default 4, short: 1.5,\n"                       \
@@ -100,6 +108,25 @@ static tool_exit parse_manner(const char *const *values, bench_options *options,
     return TOOL_DONE;
 }
 
+/* Crossings have lengths and peers of their own. */
+static tool_exit check_crossing(const char *const *values, const bench_request *request, tool_error *error)
+{
+    static const int others[] = {OPTION_SUITE, OPTION_SHAPES, OPTION_PLOT, OPTION_COMPARE, OPTION_ALL_DEVICES,
+                                 OPTION_SECONDS};
+    const char *other = bench_given_size(values + OPTION_SIZES);
+    for (size_t i = 0; i < TOOL_COUNT(others); i++)
+        other = values[others[i]] ? options_table[others[i]].name : other;
+    if (other)
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s is given: expected none of it with --crossing", other);
+    for (size_t i = 0; i < request->variant_count; i++) {
+        if (!tool_is_linear(request->variants[i].variant))
+            return tool_fail(error, TOOL_BAD_INPUT, "--variants '%s': expected variants of the linear family with"
+                                                    " --crossing",
+                             clmgk_variant_name(request->variants[i].variant));
+    }
+    return TOOL_DONE;
+}
+
 /* Products alone: nothing of attention goes with them. */
 static tool_exit parse_products(const char *const *values, bench_options *options, tool_error *error)
 {
@@ -133,14 +160,22 @@ tool_exit bench_parse_options(int argc, char **argv, bench_options *options, boo
         return TOOL_DONE;
     if (values[OPTION_GEMM])
         return parse_products(values, options, error);
+    options->crossing = values[OPTION_CROSSING] != NULL;
+    options->check_multiplications = BENCH_REDUCED_MULTIPLICATIONS / (options->crossing ? CROSSING_CHECKS : 1);
     const bench_choice choice = {.suite = values[OPTION_SUITE],
                                  .shapes = values[OPTION_SHAPES],
                                  .sizes = values + OPTION_SIZES,
-                                 .variants = values[OPTION_VARIANTS],
+                                 .variants = values[OPTION_VARIANTS] || !options->crossing ? values[OPTION_VARIANTS]
+                                                                                           : "linear",
+                                 .feature = values[OPTION_FEATURE],
+                                 .feature_order = values[OPTION_FEATURE_ORDER],
+                                 .features = values[OPTION_FEATURES],
                                  .dtypes = values[OPTION_DTYPE],
                                  .default_suite = "short"};
     unsigned suite = 0;
     TOOL_TRY(bench_parse_choice(&choice, &options->request, &suite, error));
+    if (options->crossing)
+        TOOL_TRY(check_crossing(values, &options->request, error));
     options->short_batches = suite == BENCH_SUITE_SHORT;
     options->seconds = suite == BENCH_SUITE_QUICK ? 0.5 : options->short_batches ? 1.5 : 4;
     return parse_manner(values, options, error);

@@ -132,7 +132,8 @@ tool_exit bench_probe_compute(bench_device *device, tool_error *error)
 
 tool_exit bench_probe_between(bench_device *device, tool_error *error)
 {
-    return tool_now_ms() - device->probe->fma_end_ms < FMA_PAUSE_MS ? TOOL_DONE : measure_windows(device, error);
+    const bool wanted = device->probe && tool_now_ms() - device->probe->fma_end_ms >= FMA_PAUSE_MS;
+    return wanted ? measure_windows(device, error) : TOOL_DONE;
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------- */

@@ -74,6 +74,21 @@ static size_t first_of_pass(const bench_options *options, const bench_group *gro
     return group->count / options->request.pass_count * pass;
 }
 
+/* What times are relative to: softmax, or linear attention where its family is alone. */
+static clmgk_variant base_of(const bench_options *options)
+{
+    for (size_t i = 0; i < options->request.variant_count; i++) {
+        if (!tool_is_linear(options->request.variants[i].variant))
+            return CLMGK_VARIANT_SOFTMAX;
+    }
+    return CLMGK_VARIANT_LINEAR;
+}
+
+static const bench_case *baseline_of(const bench_options *options, const bench_group *group, const bench_case *one)
+{
+    return base_of(options) == CLMGK_VARIANT_SOFTMAX ? bench_baseline(group, one) : bench_linear_baseline(group, one);
+}
+
 /* One line a shape: its name, then a value for each of the first `series` cases. */
 static void write_data(const char *name, const bench_options *options, const bench_device *device, size_t pass,
                        bool ratios, FILE *script)
@@ -84,7 +99,7 @@ static void write_data(const char *name, const bench_options *options, const ben
         fprintf(script, "%s", bench_shape_name(group->shape));
         for (size_t c = 0; c < options->request.variant_count; c++) {
             const bench_case *one = &group->cases[first_of_pass(options, group, pass) + c];
-            const bench_case *baseline = bench_baseline(group, one);
+            const bench_case *baseline = baseline_of(options, group, one);
             if (!one->repetitions || (ratios && !baseline))
                 fputs(" -", script);
             else
@@ -105,7 +120,7 @@ static size_t write_paper(const bench_options *options, const bench_device *devi
     fputs("$paper << END\n", script);
     for (size_t i = 0; i < options->request.shape_count; i++) {
         const bench_group *group = &device->groups[i];
-        const bench_figure *base = bench_find_figure(group->shape, CLMGK_VARIANT_SOFTMAX, group->shape->heads);
+        const bench_figure *base = bench_find_figure(group->shape, base_of(options), group->shape->heads);
         for (size_t c = 0; base && options->request.passes[pass] == BENCH_FORWARD && c < options->request.variant_count;
              c++) {
             const clmgk_attention_desc *desc = &group->cases[c].desc;
@@ -170,8 +185,8 @@ static void write_pass(const bench_options *options, const bench_device *device,
     const size_t points = write_paper(options, device, pass, script);
     fputs("set title '", script);
     write_quoted(device->tool.info.name, script);
-    fprintf(script, ", %s' noenhanced\nset key\nset ylabel 'time / softmax'\nset yrange [0:*]\n",
-            bench_pass_name(options->request.passes[pass]));
+    fprintf(script, ", %s' noenhanced\nset key\nset ylabel 'time / %s'\nset yrange [0:*]\n",
+            bench_pass_name(options->request.passes[pass]), clmgk_variant_name(base_of(options)));
     fprintf(script, "set xrange [-0.6:%zu.6]\n", options->request.shape_count - 1);
     write_series("times", options, script);
     if (points)

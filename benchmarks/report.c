@@ -41,6 +41,11 @@ double bench_kv_fraction_of_read(const bench_peaks *peaks, const bench_case *one
     return bytes / (1e6 * one->time_ms.median * peaks->read_gbps);
 }
 
+double bench_state_fraction_of_copy(const bench_peaks *peaks, const bench_case *one)
+{
+    return (double)bench_state_bytes(&one->desc) / (1e6 * one->time_ms.median * peaks->copy_gbps);
+}
+
 /* ---- tables -------------------------------------------------------------------------------------------------- */
 
 static void print_modifiers(const bench_modifiers *modifiers, FILE *stream)
@@ -58,7 +63,8 @@ static void print_modifiers(const bench_modifiers *modifiers, FILE *stream)
     }
     if (modifiers->dropout > 0)
         fprintf(stream, ", dropout %g", modifiers->dropout);
-    fprintf(stream, "%s%s", modifiers->alibi ? ", ALiBi" : "", modifiers->sinks ? ", sinks" : "");
+    fprintf(stream, "%s%s%s", modifiers->alibi ? ", ALiBi" : "", modifiers->sinks ? ", sinks" : "",
+            modifiers->state ? ", states in and out" : "");
 }
 
 static void print_shape(const bench_group *group, FILE *stream)
@@ -119,6 +125,18 @@ static void print_windows(const bench_group *group, FILE *stream)
     }
 }
 
+/* Beside linear attention with the shape's heads. */
+static void print_linear(const bench_group *group, FILE *stream)
+{
+    for (size_t i = 0; i < group->count; i++) {
+        const bench_case *one = &group->cases[i];
+        const bench_case *baseline = one->repetitions ? bench_linear_baseline(group, one) : NULL;
+        if (baseline && baseline != one)
+            fprintf(stream, "  %s / linear %" PRId64 ": %.3f\n", bench_case_label(one).text, baseline->desc.heads,
+                    one->time_ms.median / baseline->time_ms.median);
+    }
+}
+
 static void print_checks(const bench_group *group, FILE *stream)
 {
     fprintf(stream, "  %-24s %10s %10s %10s %12s %10s %9s %5s\n", "", "compile ms", "first cold", "first warm", "error",
@@ -135,28 +153,44 @@ static void print_checks(const bench_group *group, FILE *stream)
     }
 }
 
+/* The paper's figure for a case; NULL: none, or the case was not measured. */
+static const bench_figure *figure_of(const bench_group *group, const bench_case *one)
+{
+    return one->repetitions && one->pass == BENCH_FORWARD
+               ? bench_find_figure(group->shape, one->desc.variant, one->desc.heads)
+               : NULL;
+}
+
+/* The case's row: time and memory of the whole, and the ratio to what the paper compares it with. */
+static void print_paper_row(const bench_group *group, const bench_case *one, FILE *stream)
+{
+    const bool linear = tool_is_linear(one->desc.variant);
+    const bench_figure *figure = figure_of(group, one);
+    const bench_figure *base = bench_find_figure(
+        group->shape, linear ? CLMGK_VARIANT_LINEAR : CLMGK_VARIANT_SOFTMAX, group->shape->heads);
+    const bench_case *baseline = linear ? bench_linear_baseline(group, one) : bench_baseline(group, one);
+    if (!figure || !base)
+        return;
+    fprintf(stream, "  %-24s %9.3f %9.3f", bench_case_label(one).text, 1e-3 * one->time_ms.median, figure->seconds);
+    print_figure(baseline, 10, 3, baseline ? one->time_ms.median / baseline->time_ms.median : 0, stream);
+    fprintf(stream, " %9.3f %11.2f %9.2f\n", figure->seconds / base->seconds, 1e-9 * (double)bench_memory_bytes(one),
+            figure->gigabytes);
+}
+
 static void print_paper(const bench_group *group, FILE *stream)
 {
     const bench_shape *shape = group->shape;
-    const bench_figure *base = bench_find_figure(shape, CLMGK_VARIANT_SOFTMAX, shape->heads);
-    if (!base)
+    if (!shape->figures)
         return;
-    fprintf(stream, "  Beside the paper, whose figures are for two layers of a network on its GPUs: compare ratios.\n");
+    fprintf(stream, "  Beside the paper, whose figures are for two layers of a network on its GPUs: compare ratios (to softmax;"
+                    " in the linear family to linear).\n");
     if (group->batch != shape->batch)
         fprintf(stream, "  Seconds and memory here are of a batch of %" PRId64 ", the paper's of %" PRId64 ".\n",
                 group->batch, shape->batch);
     fprintf(stream, "  %-24s %9s %9s %9s %9s %11s %9s\n", "", "seconds", "paper", "ratio", "paper", "memory GB",
             "paper");
-    for (size_t i = 0; i < group->count; i++) {
-        const bench_case *one = &group->cases[i];
-        const bench_figure *figure = bench_find_figure(shape, one->desc.variant, one->desc.heads);
-        if (!figure || !one->repetitions || one->pass != BENCH_FORWARD)
-            continue;
-        fprintf(stream, "  %-24s %9.3f %9.3f", bench_case_label(one).text, 1e-3 * one->time_ms.median, figure->seconds);
-        print_ratio(group, one, 10, stream);
-        fprintf(stream, " %9.3f %11.2f %9.2f\n", figure->seconds / base->seconds,
-                1e-9 * (double)bench_memory_bytes(one), figure->gigabytes);
-    }
+    for (size_t i = 0; i < group->count; i++)
+        print_paper_row(group, &group->cases[i], stream);
 }
 
 /* FiSH and softmax: time, products that are executed, and the operations that the paper counts. */
@@ -214,6 +248,7 @@ void bench_print_group(const bench_device *device, const bench_group *group, FIL
     if (!all_refused(group)) {
         print_times(group, stream);
         print_windows(group, stream);
+        print_linear(group, stream);
         print_checks(group, stream);
         print_paper(group, stream);
         print_operations(group, stream);
@@ -246,6 +281,14 @@ static void print_decoding(const bench_peaks *peaks, const bench_group *group, F
         const double part = one->repetitions ? bench_kv_fraction_of_read(peaks, one) : 0;
         if (!one->repetitions || one->pass != BENCH_FORWARD || one->desc.length > DECODING_QUERIES)
             continue;
+        if (one->desc.use_state) {
+            const double touched = bench_state_fraction_of_copy(peaks, one);
+            fprintf(stream,
+                    "  %-16s %s: states are read and written at %.2f of the rate of copying: %.2f times the least"
+                    " time\n",
+                    bench_shape_name(group->shape), bench_case_label(one).text, touched, 1 / touched);
+            continue;
+        }
         fprintf(stream, "  %-16s %s: K and V are read at %.2f of the rate of reading: %.2f times the least time%s\n",
                 bench_shape_name(group->shape), bench_case_label(one).text, part, 1 / part,
                 part > 1 ? " (from a cache, or the peak was not reached by its own measurement)" : "");

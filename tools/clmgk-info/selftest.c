@@ -16,12 +16,13 @@ static const clmgk_variant variants[] = {
 static size_t count_variants(void)
 {
     size_t count = 0;
-    while (count < TOOL_COUNT(variants) && !(clmgk_variant_traits(variants[count]) & CLMGK_TRAIT_LINEAR))
+    while (count < TOOL_COUNT(variants) && !tool_is_linear(variants[count]))
         count++;
     return count;
 }
 
-/* Sizes that no tile divides; the admixture family has three global heads where the others have two components. */
+/* Sizes that no tile divides; the linear family with states, the admixture family with three global heads where the
+ * others have two components. */
 static tool_exit describe(clmgk_variant variant, clmgk_attention_desc *desc, tool_error *error)
 {
     const uint32_t traits = clmgk_variant_traits(variant);
@@ -36,7 +37,9 @@ static tool_exit describe(clmgk_variant variant, clmgk_attention_desc *desc, too
     desc->causal = 1;
     if (tool_is_mixed(variant) && !(traits & CLMGK_TRAIT_SQUARE))
         desc->components = 3;
-    desc->use_mix_weight = desc->use_mix_offset = (traits & CLMGK_TRAIT_GENERALISED) != 0;
+    desc->use_mix_weight = (traits & CLMGK_TRAIT_GENERALISED) != 0;
+    desc->use_mix_offset = desc->use_mix_weight && !tool_is_linear(variant);
+    desc->use_state = desc->use_new_state = tool_is_linear(variant);
     return tool_check_library(clmgk_attention_validate(desc, desc, &error->library), error);
 }
 

@@ -119,9 +119,9 @@ static void count_work(const run_problem *problem, run_execution *execution)
     arrays.lengths_q = problem->slot[CLMGK_ARRAY_LENGTHS_Q].host;
     arrays.offsets = problem->slot[CLMGK_ARRAY_OFFSETS].host;
     arrays.offsets_k = problem->slot[CLMGK_ARRAY_OFFSETS_K].host;
-    const double pairs = tool_visible_pairs(&problem->desc, &arrays);
-    execution->forward_flops = tool_forward_flops(&problem->desc, pairs);
-    execution->backward_flops = tool_backward_flops(&problem->desc, pairs);
+    execution->forward_flops = tool_forward_flops(&problem->desc, &arrays, execution->info.parameters);
+    execution->backward_flops =
+        tool_backward_flops(&problem->desc, &arrays, execution->info.backward_parameters);
 }
 
 tool_exit run_execute(const run_arguments *arguments, const run_problem *problem, run_execution *execution,

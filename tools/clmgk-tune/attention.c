@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_SETS         2 /* those of the mixture and of the admixture family */
+#define MAX_SETS         3 /* one for each family */
 #define SEED             1
 #define LEAST_RUNS       6     /* of a case: without time for so many it is not begun */
 #define LEAST_SHARE_S    1.0   /* of a case, however little time is left for each */

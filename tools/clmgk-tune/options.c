@@ -7,11 +7,12 @@
     X(ALL_DEVICES, "all-devices", NULL, "every device, one after another")                                             \
     X(VARIANTS, "variants", "A,B:H,C:MxH,...",                                                                         \
       "as in clmgk-bench; default softmax, and mgk and smgk with half the heads; of the suite\n"                       \
-      "admixture: softmax and that family")                                                                            \
+      "admixture: softmax and that family; of the suite linear: that family")                                                                            \
     X(SHAPES, "shapes", "NAME,...", "as in clmgk-bench; default: the suite")                                           \
-    X(SUITE, "suite", "NAME", "full (default), paper, short, quick or admixture, of clmgk-bench")
+    X(SUITE, "suite", "NAME", "full (default), paper, short, quick, admixture or linear, of clmgk-bench")
 
 #define OPTIONS_BEHIND_SIZES(X)                                                                                        \
+    BENCH_FEATURE_OPTIONS(X)                                                                                           \
     X(PASS, "pass", "NAME", "forward, backward or both (default)")                                                     \
     X(DTYPE, "dtype", "T,...", "storage types f32, f16, bf16; default f32")                                            \
     X(PRODUCTS, "products", "MxNxK,...",                                                                               \
@@ -56,7 +57,8 @@ static tool_exit check_action(const char *const *values, tool_error *error)
     static const int actions[] = {OPTION_SHOW, OPTION_RESET, OPTION_EXPORT, OPTION_IMPORT, OPTION_PROGRAMS};
     static const int measuring[] = {
         OPTION_BUDGET,   OPTION_CANDIDATE_LIMIT, OPTION_SEARCH, OPTION_RESUME, OPTION_PRODUCTS,
-        OPTION_VARIANTS, OPTION_SHAPES,          OPTION_SUITE,  OPTION_PASS,   OPTION_DTYPE};
+        OPTION_VARIANTS, OPTION_SHAPES,          OPTION_SUITE,  OPTION_PASS,   OPTION_DTYPE,
+        OPTION_FEATURE,  OPTION_FEATURE_ORDER,   OPTION_FEATURES};
     enum { WITHOUT_CASES = 5 };
     int action = -1;
     for (size_t i = 0; i < TOOL_COUNT(actions); i++) {
@@ -100,6 +102,9 @@ tool_exit tune_parse_options(int argc, char **argv, tune_options *options, bool 
                                  .shapes = values[OPTION_SHAPES],
                                  .sizes = values + OPTION_SIZES,
                                  .variants = values[OPTION_VARIANTS],
+                                 .feature = values[OPTION_FEATURE],
+                                 .feature_order = values[OPTION_FEATURE_ORDER],
+                                 .features = values[OPTION_FEATURES],
                                  .dtypes = values[OPTION_DTYPE],
                                  .default_suite = "full"};
     TOOL_TRY(bench_parse_choice(&choice, &options->request, &suite, error));

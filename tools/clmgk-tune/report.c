@@ -12,12 +12,12 @@ void tune_case_key(const bench_case *item, char *key, size_t size)
     snprintf(key, size,
              "%s %s %s b%" PRId64 " h%" PRId64 " g%" PRId64 " m%" PRId64 " n%" PRId64 " s%" PRId64 " d%" PRId64
              " e%" PRId64 " causal%d window%d,%" PRId64 ",%" PRId64 " packed%" PRId64 " bias%d,%" PRId64 ",%" PRId64
-             ",%" PRId64 ",%" PRId64 " alibi%d sinks%d dropout%g gradients%" PRIu32,
+             ",%" PRId64 ",%" PRId64 " alibi%d sinks%d dropout%g gradients%" PRIu32 " %s%" PRId64 " state%d",
              bench_pass_name(item->pass), clmgk_variant_name(d->variant), clmgk_dtype_name(d->dtype), d->batch,
              d->heads, d->kv_heads, d->components, d->length, d->length_k, d->head_size, d->value_size, (int)d->causal,
              (int)d->use_window, d->window_left, d->window_right, d->sequences, (int)d->use_bias, d->bias_batch,
              d->bias_heads, d->bias_length, d->bias_length_k, (int)d->use_alibi, (int)d->use_sinks, d->dropout,
-             d->gradients);
+             d->gradients, clmgk_feature_name(d->feature), d->features, (int)d->use_state);
 }
 
 void tune_case_name(const bench_case *item, char *name, size_t size)
@@ -148,7 +148,7 @@ static json_t *result_json(const tune_result *result)
     json_t *object = tool_json_merge(json_pack("{s:s?, s:s, s:s, s:s}", "shape", result->item->shape->name, "variant",
                                                clmgk_variant_name(d->variant), "dtype", clmgk_dtype_name(d->dtype),
                                                "pass", bench_pass_name(result->item->pass)),
-                                     tool_json_sizes(d));
+                                     tool_json_merge(tool_json_sizes(d), tool_json_features(d)));
     json_t *rest =
         is_measured(result)
             ? json_pack("{s:s, s:s, s:f, s:f, s:f}", "engine", result->engine, "parameters", result->parameters,

@@ -153,6 +153,15 @@ json_t *tool_json_sizes(const clmgk_attention_desc *desc)
                      (json_int_t)desc->value_size, "causal", (int)desc->causal);
 }
 
+json_t *tool_json_features(const clmgk_attention_desc *desc)
+{
+    const bool linear = (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_LINEAR) != 0;
+    json_t *features = linear ? json_integer((json_int_t)desc->features) : json_null();
+    json_t *state = desc->use_state || desc->use_new_state ? json_true() : json_null();
+    return json_pack("{s:s?, s:o, s:o}", "feature", linear ? clmgk_feature_name(desc->feature) : NULL, "features",
+                     features, "state", state);
+}
+
 char *tool_json_lines(json_t *object)
 {
     char *lines = NULL;

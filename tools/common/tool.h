@@ -163,6 +163,9 @@ json_t *tool_json_merge(json_t *object, json_t *rest);
 /* batch, heads, kv_heads, components, length, length_k, head_size, value_size and causal. */
 json_t *tool_json_sizes(const clmgk_attention_desc *desc);
 
+/* feature, features and state: null outside the linear family, state also where there is none. */
+json_t *tool_json_features(const clmgk_attention_desc *desc);
+
 /* The lines of `object`, whose reference is taken, for free(); NULL: out of memory, also before the call. */
 char *tool_json_lines(json_t *object);
 

@@ -1,9 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "work.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 bool tool_is_mixed(clmgk_variant variant)
 {
     return (clmgk_variant_traits(variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
+}
+
+bool tool_is_linear(clmgk_variant variant)
+{
+    return (clmgk_variant_traits(variant) & CLMGK_TRAIT_LINEAR) != 0;
 }
 
 clmgk_dtype tool_array_dtype(const clmgk_attention_desc *desc, clmgk_array array)
@@ -67,13 +75,21 @@ double tool_visible_pairs(const clmgk_attention_desc *desc, const clmgk_host_arg
     return pairs * (double)desc->heads;
 }
 
-/* ---- operations --------------------------------------------------------------------------------------------- */
+/* ---- operations: scores and values --------------------------------------------------------------------------- */
+
+/* Features of a head: of all global heads, one after the other, where they are mixed. */
+static double feature_width(const clmgk_attention_desc *desc)
+{
+    return (double)desc->features * (tool_is_mixed(desc->variant) ? (double)desc->components : 1.0);
+}
 
 double tool_score_products(const clmgk_attention_desc *desc)
 {
     const double components = (double)desc->components, heads = (double)desc->heads;
-    const double products =
-        tool_is_mixed(desc->variant) ? components : heads * (desc->variant == CLMGK_VARIANT_MGK ? components : 1.0);
+    const bool own_keys = (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_KEYS) != 0;
+    if (tool_is_linear(desc->variant))
+        return heads * feature_width(desc);
+    const double products = tool_is_mixed(desc->variant) ? components : heads * (own_keys ? components : 1.0);
     return products * (double)desc->head_size;
 }
 
@@ -82,12 +98,7 @@ double tool_value_products(const clmgk_attention_desc *desc)
     return (double)desc->heads * (double)desc->value_size;
 }
 
-double tool_forward_flops(const clmgk_attention_desc *desc, double visible_pairs)
-{
-    return 2.0 * (tool_score_products(desc) + tool_value_products(desc)) * (visible_pairs / (double)desc->heads);
-}
-
-double tool_backward_flops(const clmgk_attention_desc *desc, double visible_pairs)
+static double backward_products(const clmgk_attention_desc *desc)
 {
     const uint32_t set = desc->gradients;
     const double scores = tool_score_products(desc);
@@ -101,5 +112,129 @@ double tool_backward_flops(const clmgk_attention_desc *desc, double visible_pair
         products += scores;
     if (set & (CLMGK_GRADIENT_K | CLMGK_GRADIENT_SHIFT))
         products += scores;
-    return 2.0 * products * (visible_pairs / (double)desc->heads);
+    return products;
+}
+
+/* ---- operations: linear family -------------------------------------------------------------------------------- */
+
+/* What a head's products go over, summed over the batch. */
+typedef struct extent {
+    double queries, keys;
+    double chunk_pairs; /* of a query and a key that it sees, of the same chunk */
+} extent;
+
+/* "…,name=32,…"; 0: not there. */
+static int64_t parameter_of(const char *parameters, const char *name)
+{
+    const size_t length = strlen(name);
+    for (const char *at = parameters; at != NULL && *at != '\0'; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        if (strncmp(at, name, length) == 0 && at[length] == '=')
+            return strtoll(at + length + 1, NULL, 10);
+    }
+    return 0;
+}
+
+/* Of a sequence whose row i has the diagonal `start` + i: chunk c pairs rows c T ... with keys c T + start ... */
+static double pairs_in_chunks(int64_t start, int64_t rows, int64_t keys, int64_t chunk)
+{
+    double pairs = 0;
+    for (int64_t first = 0; chunk > 0 && first < rows; first += chunk) {
+        const int64_t now = rows - first < chunk ? rows - first : chunk;
+        pairs += sum_clamped(start + first + 1, now, keys) - (double)now * (double)clamp(start + first, 0, keys);
+    }
+    return pairs;
+}
+
+/* A sequence. `shift`: the diagonal of its first row, unless that is the first key. */
+static void add_sequence(const clmgk_attention_desc *desc, int64_t shift, int64_t rows, int64_t keys, int64_t chunk,
+                         extent *sum)
+{
+    const int64_t start = desc->alignment == CLMGK_ALIGN_TOP_LEFT ? 0 : shift;
+    sum->queries += (double)rows;
+    sum->keys += (double)keys;
+    sum->chunk_pairs += desc->causal ? pairs_in_chunks(start, rows, keys, chunk) : 0;
+}
+
+static extent extent_of(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, const char *parameters)
+{
+    const int32_t *const of_keys = arrays && desc->use_offsets_k ? arrays->offsets_k : arrays ? arrays->offsets : NULL;
+    const int64_t chunk = parameter_of(parameters, "chunk");
+    extent sum = {0, 0, 0};
+    for (int64_t t = 0; t < desc->sequences; t++) {
+        const int64_t keys = (int64_t)of_keys[t + 1] - of_keys[t];
+        const int64_t rows = (int64_t)arrays->offsets[t + 1] - arrays->offsets[t];
+        add_sequence(desc, keys - rows, rows, keys, chunk, &sum);
+    }
+    const bool uneven = desc->use_lengths || desc->use_lengths_q;
+    const int64_t batches = desc->sequences > 0 ? 0 : uneven ? desc->batch : 1;
+    for (int64_t b = 0; b < batches; b++) {
+        const int64_t keys = desc->use_lengths ? clamp(arrays->lengths[b], 0, desc->length_k) : desc->length_k;
+        const int64_t last_key = desc->alignment == CLMGK_ALIGN_LENGTHS ? keys : desc->length_k;
+        const int64_t rows = desc->use_lengths_q ? clamp(arrays->lengths_q[b], 0, desc->length) : desc->length;
+        add_sequence(desc, last_key - desc->length, rows, keys, chunk, &sum);
+    }
+    const double times = batches == 1 ? (double)desc->batch : 1;
+    return (extent){times * sum.queries, times * sum.keys, times * sum.chunk_pairs};
+}
+
+/* The products of the map favor with its projection. */
+static double projection_products(const clmgk_attention_desc *desc, double queries, double keys)
+{
+    const uint32_t traits = clmgk_variant_traits(desc->variant);
+    const double components = (double)desc->components;
+    if (desc->feature != CLMGK_FEATURE_FAVOR)
+        return 0;
+    const double of_keys = traits & (CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_KEYS | CLMGK_TRAIT_SHIFT) ? components : 1;
+    const double of_queries = traits & CLMGK_TRAIT_ADMIXTURE ? components : 1;
+    return (double)(desc->features * desc->head_size) * (of_queries * queries + of_keys * keys);
+}
+
+static double linear_forward_products(const clmgk_attention_desc *desc, const extent *over)
+{
+    const double width = feature_width(desc), values = (double)desc->value_size;
+    return (double)desc->heads *
+           ((over->queries + over->keys) * width * (values + 1) + over->chunk_pairs * (width + values) +
+            projection_products(desc, over->queries, over->keys));
+}
+
+static double linear_backward_products(const clmgk_attention_desc *desc, const extent *over)
+{
+    static const uint32_t of_queries =
+        CLMGK_GRADIENT_Q | CLMGK_GRADIENT_MIX | CLMGK_GRADIENT_MIX_WEIGHT | CLMGK_GRADIENT_NOISE;
+    static const uint32_t of_keys = CLMGK_GRADIENT_K | CLMGK_GRADIENT_PRIOR | CLMGK_GRADIENT_SHIFT;
+    const uint32_t set = desc->gradients;
+    const double width = feature_width(desc), values = (double)desc->value_size;
+    const double in_chunk = over->chunk_pairs * (width + values + 1);
+    double products = projection_products(desc, over->queries, over->keys);
+    if (set & of_queries)
+        products += (over->queries + over->keys) * width * (values + 1) + in_chunk +
+                    projection_products(desc, over->queries, 0);
+    if (set & ~of_queries)
+        products += over->queries * width * (values + 1);
+    if (set & CLMGK_GRADIENT_V)
+        products += over->keys * width * values + over->chunk_pairs * (width + values);
+    if (set & of_keys)
+        products += over->keys * width * (values + 1) + in_chunk + projection_products(desc, 0, over->keys);
+    return (double)desc->heads * products;
+}
+
+/* ---- operations ----------------------------------------------------------------------------------------------- */
+
+double tool_forward_flops(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, const char *parameters)
+{
+    if (tool_is_linear(desc->variant)) {
+        const extent over = extent_of(desc, arrays, parameters);
+        return 2.0 * linear_forward_products(desc, &over);
+    }
+    return 2.0 * (tool_score_products(desc) + tool_value_products(desc)) *
+           (tool_visible_pairs(desc, arrays) / (double)desc->heads);
+}
+
+double tool_backward_flops(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, const char *parameters)
+{
+    if (tool_is_linear(desc->variant)) {
+        const extent over = extent_of(desc, arrays, parameters);
+        return desc->gradients != 0 ? 2.0 * linear_backward_products(desc, &over) : 0.0;
+    }
+    return 2.0 * backward_products(desc) * (tool_visible_pairs(desc, arrays) / (double)desc->heads);
 }

@@ -10,6 +10,9 @@
 /* Whether the heads of a variant are mixed: none of them is a problem of its own. */
 bool tool_is_mixed(clmgk_variant variant);
 
+/* Whether it is of the linear family. */
+bool tool_is_linear(clmgk_variant variant);
+
 /* The type of an array of floating-point numbers. */
 clmgk_dtype tool_array_dtype(const clmgk_attention_desc *desc, clmgk_array array);
 
@@ -19,15 +22,31 @@ double tool_visible_pairs(const clmgk_attention_desc *desc, const clmgk_host_arg
 
 /* Multiply-adds of a query and a key over all heads of a resolved descriptor, for scores: P D, with P = H M for MGK, H
  * for the others of its family (the components of SMGK share their product), M for the admixture family (mixing, of M H
- * numbers a pair, is not counted); and for values: H E. */
+ * numbers a pair, is not counted); and for values: H E. Linear family: of the products of features, H W, in the place of
+ * scores, where W is F, in its admixture forms M F. */
 double tool_score_products(const clmgk_attention_desc *desc);
 double tool_value_products(const clmgk_attention_desc *desc);
 
-/* Floating-point operations of the forward pass: 2 (P D + H E) for a query and a key that see each other. */
-double tool_forward_flops(const clmgk_attention_desc *desc, double visible_pairs);
+/*
+ * Floating-point operations of the forward pass: 2 (P D + H E) for a query and a key that see each other. `arrays` are
+ * those of tool_visible_pairs.
+ *
+ * Linear family: for each head, 2 W (E + 1) for a key, which the state C and z takes, and for a query, which reads it;
+ * causal, 2 (W + E) for a query and a key that it sees in its own chunk. The map favor: 2 R D for each vector that it is
+ * made of (M of them for a query or a key of the admixture forms, and for a key of MLK and SMLK). `parameters` are the
+ * pass's, and have the size of chunks; NULL: the products inside of chunks are left out.
+ */
+double tool_forward_flops(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, const char *parameters);
 
-/* The same of the backward pass of the descriptor's gradients: the scores once more (P D) and dO . V (H E, where
- * more than dV is wanted), then dV (H E), dQ (P D), dK and the shift's (P D together). */
-double tool_backward_flops(const clmgk_attention_desc *desc, double visible_pairs);
+/*
+ * The same of the backward pass of the descriptor's gradients: the scores once more (P D) and dO . V (H E, where
+ * more than dV is wanted), then dV (H E), dQ (P D), dK and the shift's (P D together).
+ *
+ * Linear family: the state again and the features' gradient of the queries from it, as forward, where the gradient of
+ * anything on the queries' side is wanted; the queries' sum, 2 W (E + 1) for a query, where that of anything on the
+ * keys' side is, and of it 2 W E for a key for dV, 2 W (E + 1) for the features' gradient of the keys. Causal, each of
+ * the three has products inside of chunks, as forward. favor: its vectors again, and as much for their gradients.
+ */
+double tool_backward_flops(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, const char *parameters);
 
 #endif

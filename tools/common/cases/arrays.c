@@ -15,18 +15,40 @@ static bool is_shared_input(clmgk_array array)
     return array == CLMGK_ARRAY_Q || array == CLMGK_ARRAY_K || array == CLMGK_ARRAY_V || array == CLMGK_ARRAY_GRAD_O;
 }
 
+/* Outputs of the forward pass that the backward pass reads. */
+static bool is_kept(clmgk_array array)
+{
+    return array == CLMGK_ARRAY_O || array == CLMGK_ARRAY_LSE || array == CLMGK_ARRAY_DENOMINATOR;
+}
+
+static bool is_new_state(clmgk_array array)
+{
+    return array == CLMGK_ARRAY_NEW_STATE_C || array == CLMGK_ARRAY_NEW_STATE_Z || array == CLMGK_ARRAY_NEW_STATE_M;
+}
+
+static bool is_state(clmgk_array array)
+{
+    return array == CLMGK_ARRAY_STATE_C || array == CLMGK_ARRAY_STATE_Z || array == CLMGK_ARRAY_STATE_M;
+}
+
+bool bench_is_output(bench_pass pass, clmgk_array array)
+{
+    return pass == BENCH_BACKWARD ? clmgk_array_get_info(array)->gradient != 0 : is_kept(array) || is_new_state(array);
+}
+
 static bool is_output(clmgk_array array)
 {
-    return array == CLMGK_ARRAY_O || array == CLMGK_ARRAY_LSE || clmgk_array_get_info(array)->gradient;
+    return bench_is_output(BENCH_FORWARD, array) || bench_is_output(BENCH_BACKWARD, array);
 }
 
 /* Whether calls of a case are given the array. */
 static bool is_used(const clmgk_attention_desc *desc, clmgk_array array)
 {
     const clmgk_array_info *info = clmgk_array_get_info(array);
-    if (array == CLMGK_ARRAY_GRAD_LSE || array >= CLMGK_ARRAY_PARTS_O || info->statistic)
+    if (array == CLMGK_ARRAY_GRAD_LSE || array == CLMGK_ARRAY_GRAD_NEW_STATE_C ||
+        array == CLMGK_ARRAY_GRAD_NEW_STATE_Z || array >= CLMGK_ARRAY_PARTS_O || info->statistic)
         return false;
-    if (array == CLMGK_ARRAY_GRAD_O)
+    if (array == CLMGK_ARRAY_GRAD_O || array == CLMGK_ARRAY_DENOMINATOR)
         return desc->gradients != 0;
     return !info->gradient || (desc->gradients & info->gradient);
 }
@@ -53,6 +75,15 @@ uint64_t bench_array_bytes(const clmgk_attention_desc *desc)
     return bytes;
 }
 
+uint64_t bench_state_bytes(const clmgk_attention_desc *desc)
+{
+    const bench_elements count = bench_count_elements(desc);
+    uint64_t bytes = 0;
+    for (clmgk_array array = 0; array < CLMGK_ARRAYS; array++)
+        bytes += is_state(array) || is_new_state(array) ? count_bytes(desc, &count, array) : 0;
+    return bytes;
+}
+
 clmgk_attention_desc bench_slice(const clmgk_attention_desc *desc)
 {
     clmgk_attention_desc part = *desc;
@@ -74,6 +105,23 @@ uint64_t bench_slice_bytes(const clmgk_attention_desc *desc)
 
 /* ---- values -------------------------------------------------------------------------------------------------- */
 
+static double pattern_at(const bench_arrays *arrays, const clmgk_attention_desc *desc, clmgk_array array,
+                         size_t element)
+{
+    return arrays->pattern[desc->dtype][((size_t)array * PHASE + element) % BENCH_PATTERN];
+}
+
+/* Of the linear family: a denominator that comes near 0 would say nothing about a kernel, so mixing is positive, noise
+ * small, and a state's z positive. */
+static double linear_value_at(clmgk_array array, size_t element, double value)
+{
+    if (array == CLMGK_ARRAY_STATE_Z)
+        return (double)(1 + element % 4);
+    if (array == CLMGK_ARRAY_NOISE)
+        return 0.03125 * (double)(1 + element % 4);
+    return array == CLMGK_ARRAY_MIX || array == CLMGK_ARRAY_MIX_WEIGHT ? (double)(float)(fabs(value) + 0.125) : value;
+}
+
 /* A value as the storage type holds it, or f32. Slopes are a geometric series, as ALiBi's authors choose it, of eight
  * heads whatever their number; the mixing is so small that a mixture of scores is about as large as one of them. */
 static double value_at(const bench_arrays *arrays, const clmgk_attention_desc *desc, clmgk_array array, size_t element)
@@ -81,9 +129,11 @@ static double value_at(const bench_arrays *arrays, const clmgk_attention_desc *d
     const clmgk_values rule = clmgk_array_get_info(array)->values;
     if (array == CLMGK_ARRAY_SLOPES)
         return ldexp(1.0, -1 - (int)(element % 8));
+    if (tool_is_linear(desc->variant) && array != CLMGK_ARRAY_PRIOR)
+        return linear_value_at(array, element, pattern_at(arrays, desc, array, element));
     if (rule == CLMGK_VALUES_NOT_NEGATIVE || rule == CLMGK_VALUES_POSITIVE)
         return 0.5 * (double)(1 + element % 4);
-    const double value = arrays->pattern[desc->dtype][((size_t)array * PHASE + element) % BENCH_PATTERN];
+    const double value = pattern_at(arrays, desc, array, element);
     return array == CLMGK_ARRAY_MIX ? (double)(float)(value / sqrt((double)desc->components)) : value;
 }
 
@@ -205,20 +255,30 @@ void bench_arrays_release(bench_arrays *arrays)
 
 /* ---- what a case has of its own ----------------------------------------------------------------------------- */
 
+static tool_exit draw_projection(const clmgk_attention_desc *desc, float *out, tool_error *error)
+{
+    return tool_check_library(clmgk_draw_projection(SEED, desc->features, desc->head_size, out, &error->library),
+                              error);
+}
+
 /* A parameter's values as the device holds them: f32, or int32 offsets. */
 static tool_exit make_parameter(const tool_device *device, const bench_arrays *arrays, const clmgk_attention_desc *desc,
                                 clmgk_array array, size_t count, cl_mem *buffer, tool_error *error)
 {
     const bool integers = clmgk_array_get_info(array)->element == CLMGK_ELEMENT_I32;
     void *const values = calloc(count, sizeof(float));
+    tool_exit status = TOOL_DONE;
     TOOL_TRY(tool_check_memory(values, "a parameter's values", error));
-    for (size_t i = 0; i < count; i++) {
+    if (array == CLMGK_ARRAY_PROJECTION)
+        TOOL_TRY_GOTO(status, draw_projection(desc, values, error), done);
+    for (size_t i = 0; array != CLMGK_ARRAY_PROJECTION && i < count; i++) {
         if (integers)
             ((int32_t *)values)[i] = bench_offset(desc, (int64_t)i);
         else
             ((float *)values)[i] = (float)value_at(arrays, desc, array, i);
     }
-    const tool_exit status = tool_make_buffer(device, count * sizeof(float), values, buffer, error);
+    status = tool_make_buffer(device, count * sizeof(float), values, buffer, error);
+done:
     free(values);
     return status;
 }
@@ -231,7 +291,7 @@ tool_exit bench_own_create(const tool_device *device, const bench_arrays *arrays
     own->args.seed = SEED;
     for (clmgk_array array = 0; array < CLMGK_ARRAYS; array++) {
         cl_mem *const memory = &own->memory[array];
-        const bool read = desc->gradients && (array == CLMGK_ARRAY_O || array == CLMGK_ARRAY_LSE);
+        const bool read = desc->gradients && is_kept(array) && count.of[array];
         if (array == CLMGK_ARRAY_WORKSPACE && workspace_bytes)
             TOOL_TRY(tool_make_buffer(device, workspace_bytes, NULL, memory, error));
         else if (read)
@@ -274,8 +334,20 @@ void bench_values_release(bench_values *values)
     *values = (bench_values){.of = {NULL}};
 }
 
-void bench_values_fill(const bench_arrays *arrays, const clmgk_attention_desc *whole, const bench_elements *start,
-                       bench_values *values)
+/* The projection is drawn as a whole: it is the same for all parts. */
+static tool_exit fill_projection(const clmgk_attention_desc *desc, double *values, size_t count, tool_error *error)
+{
+    float *const drawn = calloc(count, sizeof(*drawn));
+    TOOL_TRY(tool_check_memory(drawn, "a projection", error));
+    const tool_exit status = draw_projection(desc, drawn, error);
+    for (size_t i = 0; i < count && status == TOOL_DONE; i++)
+        values[i] = (double)drawn[i];
+    free(drawn);
+    return status;
+}
+
+tool_exit bench_values_fill(const bench_arrays *arrays, const clmgk_attention_desc *whole, const bench_elements *start,
+                            bench_values *values, tool_error *error)
 {
     const bench_elements count = bench_count_elements(&values->problem.desc);
     for (clmgk_array array = 0; array < CLMGK_ARRAYS; array++) {
@@ -287,4 +359,6 @@ void bench_values_fill(const bench_arrays *arrays, const clmgk_attention_desc *w
                 ((double *)values->of[array])[i] = value_at(arrays, whole, array, start->of[array] + i);
         }
     }
+    double *const projection = values->of[CLMGK_ARRAY_PROJECTION];
+    return projection ? fill_projection(whole, projection, count.of[CLMGK_ARRAY_PROJECTION], error) : TOOL_DONE;
 }

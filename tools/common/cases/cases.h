@@ -21,7 +21,8 @@ enum {
     BENCH_SUITE_PAPER = 2,
     BENCH_SUITE_FULL = 4,
     BENCH_SUITE_ADMIXTURE = 8,
-    BENCH_SUITE_SHORT = 16
+    BENCH_SUITE_SHORT = 16,
+    BENCH_SUITE_LINEAR = 32
 };
 
 /* More cases of softmax beside the variants that a shape compares: causal, f16 and bf16, without the window. */
@@ -38,6 +39,7 @@ typedef struct bench_modifiers {
     bool bias, bias_axis[4]; /* the axes of [B,H,N,S] that it has in full; the others are 1 */
     bool alibi, sinks;
     double dropout;
+    bool state; /* an incoming state and a new one */
 } bench_modifiers;
 
 /* A figure of the paper: seconds per iteration and gigabytes of the whole network. */
@@ -76,7 +78,7 @@ typedef struct bench_variant {
 } bench_variant;
 
 #define BENCH_MAX_VARIANTS 16
-#define BENCH_MAX_SHAPES   32
+#define BENCH_MAX_SHAPES   64
 #define BENCH_DTYPES       3
 
 /* What a program was asked to go through. */
@@ -91,6 +93,9 @@ typedef struct bench_request {
     uint32_t named_gradients; /* those of them that some case must have */
     bench_shape shapes[BENCH_MAX_SHAPES];
     size_t shape_count;
+    clmgk_feature feature; /* this and the next two: of the variants of the linear family */
+    int32_t feature_order;
+    int64_t features;
 } bench_request;
 
 /* Values of the options of these names, appended to the request. */
@@ -115,18 +120,27 @@ tool_exit bench_parse_pass(const char *text, bench_request *request, tool_error 
       "an additive bias: b, h, n, s for a full axis, 1 for an axis of size 1: 1hns is [1,H,N,S]")                      \
     X(ALIBI, "alibi", NULL, "a slope per head")                                                                        \
     X(SINKS, "sinks", NULL, "a logit without a key per head")                                                          \
-    X(DROPOUT, "dropout", "P", "probability of dropping a weight")
+    X(DROPOUT, "dropout", "P", "probability of dropping a weight")                                                     \
+    X(STATE, "state", NULL, "linear family: an incoming state, and the new one as an output")
 #define BENCH_SIZE_NUMBER(name, ...) BENCH_SIZE_##name,
 enum { BENCH_SIZE_OPTIONS(BENCH_SIZE_NUMBER) BENCH_SIZE_OPTION_COUNT };
 #undef BENCH_SIZE_NUMBER
+
+/* Options that give the feature map of the linear family, as rows and as the structure's fields below. */
+#define BENCH_FEATURE_OPTIONS(X)                                                                                       \
+    X(FEATURE, "feature", "NAME", "linear family: elu1 (default), relu, exp, dpfp, favor")                             \
+    X(FEATURE_ORDER, "feature-order", "V", "of dpfp: 1 (default) to 3")                                                \
+    X(FEATURES, "features", "R", "of favor: rows of its projection, which is drawn; default D")
 
 /* The name of the first of them that was given; NULL: none. `values` are theirs. */
 const char *bench_given_size(const char *const *values);
 
 /* The values of the options of these names; NULL: not given. `sizes` are those of BENCH_SIZE_OPTIONS. Without variants:
- * softmax, and MGK and sMGK with half the heads; of the suite admixture: softmax and that family. */
+ * softmax, and MGK and sMGK with half the heads; of the suite admixture: softmax and that family; of the suite linear:
+ * linear attention, and MLK and sMLK with half the heads. */
 typedef struct bench_choice {
     const char *suite, *shapes, *variants, *dtypes;
+    const char *feature, *feature_order, *features;
     const char *const *sizes;
     const char *default_suite;
 } bench_choice;
@@ -191,10 +205,13 @@ typedef struct bench_group {
 tool_exit bench_make_groups(const bench_request *request, bool short_batches, bench_group **groups, tool_error *error);
 void bench_free_groups(const bench_request *request, bench_group *groups);
 
+/* Counts a case's operations. `parameters` are those of its pass's plan; NULL: not known yet. */
+tool_exit bench_count_flops(bench_case *one, const char *parameters, tool_error *error);
+
 /* Its name, or "given". */
 const char *bench_shape_name(const bench_shape *shape);
 
-/* "mgk 4", "hard-fish 2x8" */
+/* "mgk 4", "hard-fish 2x8", "linear 8 favor-256" */
 typedef struct bench_label {
     char text[48];
 } bench_label;
@@ -209,6 +226,10 @@ bool bench_fits(const clmgk_device_info *info, bench_group *group);
 /* The softmax case that `one` is compared to: same pass, storage and masks, the shape's number of heads. NULL: not
  * measured. */
 const bench_case *bench_baseline(const bench_group *group, const bench_case *one);
+
+/* The case of linear attention that `one`, of the linear family, is compared to likewise. NULL: not measured, or `one`
+ * is of another family. */
+const bench_case *bench_linear_baseline(const bench_group *group, const bench_case *one);
 
 /* The case with the window of the shape that is otherwise like `full`, a case without it. NULL: none measured. */
 const bench_case *bench_windowed(const bench_group *group, const bench_case *full);
@@ -259,14 +280,18 @@ tool_exit bench_own_create(const tool_device *device, const bench_arrays *arrays
                            size_t workspace_bytes, bench_own *own, tool_error *error);
 void bench_own_release(bench_own *own);
 
+/* Whether the pass writes the array. */
+bool bench_is_output(bench_pass pass, clmgk_array array);
+
 /* Elements of the arrays of a resolved descriptor; 0: it has no such array. */
 typedef struct bench_elements {
     size_t of[CLMGK_ARRAYS];
 } bench_elements;
 bench_elements bench_count_elements(const clmgk_attention_desc *desc);
 
-/* Bytes of the arrays that a call of the descriptor's pass is given, without the workspace. */
+/* Bytes of the arrays that a call of the descriptor's pass is given, without the workspace; of them those of states. */
 uint64_t bench_array_bytes(const clmgk_attention_desc *desc);
+uint64_t bench_state_bytes(const clmgk_attention_desc *desc);
 
 /* One (b,h) of a case, or b with all its heads where these are mixed, as a problem of its own; the bytes of its inputs
  * as double, which a check of sampled rows takes of the host's memory. */
@@ -286,8 +311,8 @@ typedef struct bench_values {
 tool_exit bench_values_create(const clmgk_attention_desc *desc, bench_values *values, tool_error *error);
 void bench_values_release(bench_values *values);
 /* The values of a part, whose arrays begin at the elements `start` of those of the `whole`. */
-void bench_values_fill(const bench_arrays *arrays, const clmgk_attention_desc *whole, const bench_elements *start,
-                       bench_values *values);
+tool_exit bench_values_fill(const bench_arrays *arrays, const clmgk_attention_desc *whole, const bench_elements *start,
+                            bench_values *values, tool_error *error);
 
 /* ---- checks ---------------------------------------------------------------------------------------------------- */
 

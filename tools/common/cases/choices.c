@@ -152,6 +152,7 @@ static tool_exit parse_modifiers(const char *const *values, bench_modifiers *mod
     TOOL_TRY(tool_parse_number("dropout", values[BENCH_SIZE_DROPOUT], &modifiers->dropout, error));
     modifiers->alibi = values[BENCH_SIZE_ALIBI] != NULL;
     modifiers->sinks = values[BENCH_SIZE_SINKS] != NULL;
+    modifiers->state = values[BENCH_SIZE_STATE] != NULL;
     return TOOL_DONE;
 }
 
@@ -181,9 +182,9 @@ tool_exit bench_parse_gradients(const char *text, bench_request *request, tool_e
 
 static tool_exit parse_suite(const char *text, bench_request *request, unsigned *suite, tool_error *error)
 {
-    static const char *const names[] = {"short", "paper", "quick", "full", "admixture"};
-    static const unsigned suites[] = {BENCH_SUITE_SHORT, BENCH_SUITE_PAPER, BENCH_SUITE_QUICK, BENCH_SUITE_FULL,
-                                      BENCH_SUITE_ADMIXTURE};
+    static const char *const names[] = {"short", "paper", "quick", "full", "admixture", "linear"};
+    static const unsigned suites[] = {BENCH_SUITE_SHORT, BENCH_SUITE_PAPER,     BENCH_SUITE_QUICK,
+                                      BENCH_SUITE_FULL,  BENCH_SUITE_ADMIXTURE, BENCH_SUITE_LINEAR};
     size_t index = 0;
     TOOL_TRY(tool_parse_name("suite", text, names, TOOL_COUNT(names), &index, error));
     *suite = suites[index];
@@ -216,9 +217,45 @@ static void take_default_variants(bench_request *request, unsigned suite)
         {CLMGK_VARIANT_SOFTMAX, BENCH_HEADS_OF_SHAPE, 0},       {CLMGK_VARIANT_HARD_FISH, BENCH_HEADS_OF_SHAPE, 2},
         {CLMGK_VARIANT_HARD_FISH, BENCH_HEADS_OF_SHAPE, 4},     {CLMGK_VARIANT_HARD_MISH, BENCH_HEADS_OF_SHAPE, 2},
         {CLMGK_VARIANT_TALKING_HEADS, BENCH_HEADS_OF_SHAPE, 0}, {CLMGK_VARIANT_FISH, BENCH_HEADS_OF_SHAPE, 2}};
-    const bool mixed = suite == BENCH_SUITE_ADMIXTURE;
-    memcpy(request->variants, mixed ? admixture : mixture, mixed ? sizeof(admixture) : sizeof(mixture));
-    request->variant_count = mixed ? TOOL_COUNT(admixture) : TOOL_COUNT(mixture);
+    static const bench_variant linear[] = {{CLMGK_VARIANT_LINEAR, BENCH_HEADS_OF_SHAPE, 0},
+                                           {CLMGK_VARIANT_MLK, BENCH_HEADS_HALF, 0},
+                                           {CLMGK_VARIANT_SMLK, BENCH_HEADS_HALF, 0}};
+    const bench_variant *const variants = suite == BENCH_SUITE_ADMIXTURE ? admixture
+                                          : suite == BENCH_SUITE_LINEAR  ? linear
+                                                                         : mixture;
+    request->variant_count = suite == BENCH_SUITE_ADMIXTURE ? TOOL_COUNT(admixture) : TOOL_COUNT(mixture);
+    memcpy(request->variants, variants, request->variant_count * sizeof(*variants));
+}
+
+/* Whether a variant of the request has features. */
+static bool has_linear(const bench_request *request)
+{
+    bool found = false;
+    for (size_t i = 0; i < request->variant_count; i++)
+        found = found || tool_is_linear(request->variants[i].variant);
+    return found;
+}
+
+#define MAX_ORDER 3
+
+static tool_exit parse_feature(const bench_choice *choice, bench_request *request, tool_error *error)
+{
+    static const char *const names[] = {"feature", "feature-order", "features"};
+    const char *const values[] = {choice->feature, choice->feature_order, choice->features};
+    int64_t order = 0;
+    for (size_t i = 0; i < TOOL_COUNT(values); i++) {
+        if (values[i] && !has_linear(request))
+            return tool_fail(error, TOOL_BAD_INPUT, "--%s is given: expected a variant of the linear family with it",
+                             names[i]);
+    }
+    TOOL_TRY(tool_parse_feature("feature", choice->feature, &request->feature, error));
+    TOOL_TRY(tool_parse_integer("feature-order", choice->feature_order, 1, MAX_ORDER, &order, error));
+    if (choice->feature_order && request->feature != CLMGK_FEATURE_DPFP)
+        return tool_fail(error, TOOL_BAD_INPUT, "--feature-order is given: expected --feature dpfp with it");
+    if (choice->features && request->feature != CLMGK_FEATURE_FAVOR)
+        return tool_fail(error, TOOL_BAD_INPUT, "--features is given: expected --feature favor with it");
+    request->feature_order = (int32_t)order;
+    return tool_parse_integer("features", choice->features, 1, CLMGK_MAX_FEATURES, &request->features, error);
 }
 
 static tool_exit parse_shapes(const bench_choice *choice, bench_request *request, unsigned *suite, tool_error *error)
@@ -242,5 +279,6 @@ tool_exit bench_parse_choice(const bench_choice *choice, bench_request *request,
         TOOL_TRY(parse_list("variants", choice->variants, BENCH_MAX_VARIANTS, add_variant, request, error));
     else
         take_default_variants(request, *suite);
+    TOOL_TRY(parse_feature(choice, request, error));
     return parse_list("dtype", choice->dtypes ? choice->dtypes : "f32", BENCH_DTYPES, add_dtype, request, error);
 }

@@ -50,9 +50,10 @@ static int64_t heads_of(const bench_shape *shape, const bench_variant *variant)
                                                   : variant->heads;
 }
 
+/* Several components of a key, with keys or shifts of their own. */
 static bool has_components(clmgk_variant variant)
 {
-    return variant == CLMGK_VARIANT_MGK || variant == CLMGK_VARIANT_SMGK;
+    return (clmgk_variant_traits(variant) & (CLMGK_TRAIT_KEYS | CLMGK_TRAIT_SHIFT)) != 0;
 }
 
 static int64_t components_of(const bench_shape *shape, const bench_variant *variant)
@@ -79,9 +80,21 @@ static void take_modifiers(const bench_modifiers *modifiers, clmgk_attention_des
     desc->dropout = modifiers->dropout;
 }
 
-static clmgk_attention_desc describe(const bench_group *group, const bench_variant *variant, clmgk_dtype dtype)
+/* What the linear family alone has. */
+static void take_features(const bench_request *request, const bench_shape *shape, clmgk_attention_desc *desc)
+{
+    desc->feature = request->feature;
+    desc->feature_order = request->feature_order;
+    desc->features = request->feature == CLMGK_FEATURE_FAVOR && request->features == 0 ? shape->head_size
+                                                                                        : request->features;
+    desc->use_state = desc->use_new_state = shape->modifiers.state;
+}
+
+static clmgk_attention_desc describe(const bench_request *request, const bench_group *group,
+                                     const bench_variant *variant, clmgk_dtype dtype)
 {
     const bench_shape *const shape = group->shape;
+    const bool linear = tool_is_linear(variant->variant);
     clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
     desc.variant = variant->variant;
     desc.dtype = dtype;
@@ -96,8 +109,11 @@ static clmgk_attention_desc describe(const bench_group *group, const bench_varia
     desc.causal = shape->causal;
     if (has_components(variant->variant)) /* learned per head, as the papers' models do */
         desc.prior_shape = CLMGK_PRIOR_HM;
-    desc.use_mix_weight = desc.use_mix_offset = (clmgk_variant_traits(variant->variant) & CLMGK_TRAIT_GENERALISED) != 0;
+    desc.use_mix_weight = (clmgk_variant_traits(variant->variant) & CLMGK_TRAIT_GENERALISED) != 0;
+    desc.use_mix_offset = desc.use_mix_weight && !linear;
     take_modifiers(&shape->modifiers, &desc);
+    if (linear)
+        take_features(request, shape, &desc);
     return desc;
 }
 
@@ -112,15 +128,17 @@ static uint32_t gradients_had(const clmgk_attention_desc *desc, uint32_t set)
     return had;
 }
 
-static tool_exit count_pairs(const clmgk_attention_desc *desc, double *pairs, tool_error *error)
+tool_exit bench_count_flops(bench_case *one, const char *parameters, tool_error *error)
 {
+    const clmgk_attention_desc *const desc = &one->desc;
     clmgk_host_args arrays = CLMGK_HOST_ARGS_INIT;
     int32_t *offsets = calloc((size_t)desc->sequences + 1, sizeof(*offsets));
     TOOL_TRY(tool_check_memory(offsets, "offsets", error));
     for (int64_t t = 0; t < desc->sequences; t++)
         offsets[t + 1] = bench_offset(desc, t + 1);
     arrays.offsets = offsets;
-    *pairs = tool_visible_pairs(desc, &arrays);
+    one->flops = one->pass == BENCH_BACKWARD ? tool_backward_flops(desc, &arrays, parameters)
+                                             : tool_forward_flops(desc, &arrays, parameters);
     free(offsets);
     return TOOL_DONE;
 }
@@ -129,33 +147,31 @@ static tool_exit make_case(const bench_shape *shape, bench_pass pass, const clmg
                            uint32_t gradients, bench_case *one, tool_error *error)
 {
     clmgk_attention_desc desc;
-    double pairs = 0;
     TOOL_TRY(tool_check_library(clmgk_attention_validate(given, &desc, &error->library), error));
     desc.gradients = pass == BENCH_BACKWARD ? gradients_had(&desc, gradients) : 0;
     TOOL_TRY(tool_check_library(clmgk_attention_validate(&desc, &desc, &error->library), error));
-    TOOL_TRY(count_pairs(&desc, &pairs, error));
     *one = (bench_case){.shape = shape, .pass = pass, .desc = desc};
-    one->flops = pass == BENCH_BACKWARD ? tool_backward_flops(&desc, pairs) : tool_forward_flops(&desc, pairs);
     one->array_bytes = bench_array_bytes(&desc);
-    return TOOL_DONE;
+    return bench_count_flops(one, NULL, error);
 }
 
 /* Cases of softmax that a shape has beside the variants. */
 #define MAX_EXTRA_CASES 4
 
-static size_t list_extra_cases(const bench_group *group, clmgk_attention_desc descs[MAX_EXTRA_CASES])
+static size_t list_extra_cases(const bench_request *request, const bench_group *group,
+                               clmgk_attention_desc descs[MAX_EXTRA_CASES])
 {
     const bench_shape *const shape = group->shape;
     static const bench_variant softmax = {CLMGK_VARIANT_SOFTMAX, BENCH_HEADS_OF_SHAPE, 0};
-    const clmgk_attention_desc plain = describe(group, &softmax, CLMGK_DTYPE_F32);
+    const clmgk_attention_desc plain = describe(request, group, &softmax, CLMGK_DTYPE_F32);
     size_t count = 0;
     if (shape->with & BENCH_WITH_CAUSAL) {
         descs[count] = plain;
         descs[count++].causal = 1;
     }
     if (shape->with & BENCH_WITH_STORAGE) {
-        descs[count++] = describe(group, &softmax, CLMGK_DTYPE_F16);
-        descs[count++] = describe(group, &softmax, CLMGK_DTYPE_BF16);
+        descs[count++] = describe(request, group, &softmax, CLMGK_DTYPE_F16);
+        descs[count++] = describe(request, group, &softmax, CLMGK_DTYPE_BF16);
     }
     if (shape->with & BENCH_WITH_FULL) {
         descs[count] = plain;
@@ -170,12 +186,12 @@ static tool_exit add_pass(const bench_request *request, bench_pass pass, bench_g
     const bench_shape *shape = group->shape;
     for (size_t t = 0; t < request->dtype_count; t++) {
         for (size_t i = 0; i < request->variant_count; i++) {
-            const clmgk_attention_desc desc = describe(group, &request->variants[i], request->dtypes[t]);
+            const clmgk_attention_desc desc = describe(request, group, &request->variants[i], request->dtypes[t]);
             TOOL_TRY(make_case(shape, pass, &desc, request->gradients, &group->cases[group->count++], error));
         }
     }
     clmgk_attention_desc extra[MAX_EXTRA_CASES];
-    const size_t extras = list_extra_cases(group, extra);
+    const size_t extras = list_extra_cases(request, group, extra);
     for (size_t i = 0; i < extras; i++)
         TOOL_TRY(make_case(shape, pass, &extra[i], request->gradients, &group->cases[group->count++], error));
     return TOOL_DONE;
@@ -239,17 +255,28 @@ void bench_free_groups(const bench_request *request, bench_group *groups)
     free(groups);
 }
 
-const bench_case *bench_baseline(const bench_group *group, const bench_case *one)
+/* The case of a variant with the shape's number of heads that is otherwise like `one`; NULL: not measured. */
+static const bench_case *find_beside(const bench_group *group, clmgk_variant variant, const bench_case *one)
 {
     for (size_t i = 0; i < group->count; i++) {
         const bench_case *other = &group->cases[i];
-        if (other->desc.variant == CLMGK_VARIANT_SOFTMAX && other->desc.heads == group->shape->heads &&
+        if (other->desc.variant == variant && other->desc.heads == group->shape->heads &&
             other->pass == one->pass && other->desc.dtype == one->desc.dtype &&
             other->desc.causal == one->desc.causal && other->desc.use_window == one->desc.use_window &&
             other->repetitions)
             return other;
     }
     return NULL;
+}
+
+const bench_case *bench_baseline(const bench_group *group, const bench_case *one)
+{
+    return find_beside(group, CLMGK_VARIANT_SOFTMAX, one);
+}
+
+const bench_case *bench_linear_baseline(const bench_group *group, const bench_case *one)
+{
+    return tool_is_linear(one->desc.variant) ? find_beside(group, CLMGK_VARIANT_LINEAR, one) : NULL;
 }
 
 const bench_case *bench_windowed(const bench_group *group, const bench_case *full)
@@ -269,7 +296,8 @@ bench_operations bench_paper_operations(const bench_case *one, const bench_case 
 {
     const clmgk_attention_desc *desc = &one->desc;
     const uint32_t traits = clmgk_variant_traits(desc->variant);
-    if (!(traits & CLMGK_TRAIT_ADMIXTURE) || (traits & CLMGK_TRAIT_GENERALISED) || one->pass != BENCH_FORWARD)
+    if (!(traits & CLMGK_TRAIT_ADMIXTURE) || (traits & (CLMGK_TRAIT_GENERALISED | CLMGK_TRAIT_LINEAR)) ||
+        one->pass != BENCH_FORWARD)
         return (bench_operations){.counted = false};
     const bool noise = (traits & CLMGK_TRAIT_NOISE) != 0;
     const double m = (double)desc->components, d = (double)desc->head_size;
@@ -296,6 +324,21 @@ static void print_heads(const clmgk_attention_desc *desc, char *text, size_t siz
         snprintf(text, size, "%" PRId64, desc->heads);
 }
 
+/* " favor-256", " dpfp-2"; nothing for the default map and for other families. */
+static void print_feature(const clmgk_attention_desc *desc, char *text, size_t size)
+{
+    text[0] = '\0';
+    if (!tool_is_linear(desc->variant) || desc->feature == CLMGK_FEATURE_ELU1)
+        return;
+    const char *const name = clmgk_feature_name(desc->feature);
+    if (desc->feature == CLMGK_FEATURE_FAVOR)
+        snprintf(text, size, " %s-%" PRId64, name, desc->features);
+    else if (desc->feature == CLMGK_FEATURE_DPFP)
+        snprintf(text, size, " %s-%d", name, (int)desc->feature_order);
+    else
+        snprintf(text, size, " %s", name);
+}
+
 const char *bench_shape_name(const bench_shape *shape)
 {
     return shape->name ? shape->name : "given";
@@ -304,10 +347,11 @@ const char *bench_shape_name(const bench_shape *shape)
 bench_label bench_case_label(const bench_case *one)
 {
     bench_label label;
-    char heads[24];
+    char heads[24], feature[16];
     const clmgk_attention_desc *desc = &one->desc;
     print_heads(desc, heads, sizeof(heads));
-    snprintf(label.text, sizeof(label.text), "%s %s%s%s%s%s%s", clmgk_variant_name(desc->variant), heads,
+    print_feature(desc, feature, sizeof(feature));
+    snprintf(label.text, sizeof(label.text), "%s %s%s%s%s%s%s%s", clmgk_variant_name(desc->variant), heads, feature,
              desc->dtype == CLMGK_DTYPE_F32 ? "" : " ",
              desc->dtype == CLMGK_DTYPE_F32 ? "" : clmgk_dtype_name(desc->dtype),
              desc->causal && !one->shape->causal ? " causal" : "",

@@ -7,11 +7,14 @@ static const bench_figure lra_retrieval_figures[] = {
     {CLMGK_VARIANT_SOFTMAX, 8, 0.357, 58.00},
     {CLMGK_VARIANT_MGK, 4, 0.278, 53.58},
     {CLMGK_VARIANT_SMGK, 4, 0.227, 45.50},
+    {CLMGK_VARIANT_LINEAR, 8, 0.055, 3.38},
+    {CLMGK_VARIANT_MLK, 4, 0.043, 2.90},
+    {CLMGK_VARIANT_SMLK, 4, 0.042, 2.83},
     {CLMGK_VARIANT_SOFTMAX, 0, 0, 0},
 };
 
 enum { PAPER = BENCH_SUITE_PAPER | BENCH_SUITE_FULL, FULL = BENCH_SUITE_FULL, QUICK = BENCH_SUITE_QUICK };
-enum { SHORT = PAPER | BENCH_SUITE_SHORT, ADMIXTURE = BENCH_SUITE_ADMIXTURE };
+enum { SHORT = PAPER | BENCH_SUITE_SHORT, ADMIXTURE = BENCH_SUITE_ADMIXTURE, LINEAR = BENCH_SUITE_LINEAR };
 enum { SQUARE = BENCH_WITH_CAUSAL | BENCH_WITH_STORAGE, BESIDE_FULL = BENCH_WITH_FULL };
 
 /* Modifiers. */
@@ -32,10 +35,15 @@ enum { SQUARE = BENCH_WITH_CAUSAL | BENCH_WITH_STORAGE, BESIDE_FULL = BENCH_WITH
         .bias = true, .bias_axis = { false, true, true, true }                                                         \
     }
 
+#define STATE                                                                                                          \
+    {                                                                                                                  \
+        .state = true                                                                                                  \
+    }
+
 /* Names of fields are left out so that a shape is a line: batch, heads, kv heads, components, N, S, D, E, causal,
  * figures, modifiers, short batch. */
 const bench_shape bench_shapes[] = {
-    {"lra-retrieval", "LRA retrieval, MGK paper Table 7", SHORT, 0, 32, 8, 0, 2, 4096, 0, 32, 0, false,
+    {"lra-retrieval", "LRA retrieval, MGK paper Table 7", SHORT | LINEAR, 0, 32, 8, 0, 2, 4096, 0, 32, 0, false,
      lra_retrieval_figures, PLAIN, 2},
     {"lra-listops", "LRA ListOps, MGK paper A.1.1", SHORT, 0, 32, 8, 0, 2, 2048, 0, 32, 0, false, NULL, PLAIN, 4},
     {"lra-narrow", "LRA with head size 64/H, MGK paper A.1.1", PAPER, 0, 32, 8, 0, 2, 2048, 0, 8, 0, false, NULL, PLAIN,
@@ -71,6 +79,17 @@ const bench_shape bench_shapes[] = {
     {"mixed-32", "N = S = 4096, heads mixed", ADMIXTURE, 0, 1, 8, 0, 2, 4096, 0, 32, 0, false, NULL, PLAIN, 0},
     {"mixed-64", "N = S = 4096, heads mixed", ADMIXTURE, 0, 1, 8, 0, 2, 4096, 0, 64, 0, false, NULL, PLAIN, 0},
     {"mixed-128", "N = S = 4096, heads mixed", ADMIXTURE, 0, 1, 8, 0, 2, 4096, 0, 128, 0, false, NULL, PLAIN, 0},
+    {"linear-32", "N = S = 4096", LINEAR, 0, 1, 8, 0, 2, 4096, 0, 32, 0, false, NULL, PLAIN, 0},
+    {"linear-64", "N = S = 4096", LINEAR, 0, 1, 8, 0, 2, 4096, 0, 64, 0, false, NULL, PLAIN, 0},
+    {"linear-128", "N = S = 4096", LINEAR, 0, 1, 8, 0, 2, 4096, 0, 128, 0, false, NULL, PLAIN, 0},
+    {"linear-64-causal", "N = S = 4096, by chunks", LINEAR, 0, 1, 8, 0, 2, 4096, 0, 64, 0, true, NULL, PLAIN, 0},
+    {"linear-1k", "a short sequence", LINEAR, 0, 1, 8, 0, 2, 1024, 0, 64, 0, false, NULL, PLAIN, 0},
+    {"linear-256k", "a very long sequence", LINEAR, 0, 1, 8, 0, 2, 262144, 0, 64, 0, false, NULL, PLAIN, 0},
+    {"linear-256k-causal", "a very long sequence, by chunks", LINEAR, 0, 1, 8, 0, 2, 262144, 0, 64, 0, true, NULL,
+     PLAIN, 0},
+    {"linear-step", "decoding: a token of a sequence", LINEAR, 0, 1, 8, 0, 2, 1, 0, 64, 0, true, NULL, STATE, 0},
+    {"linear-steps", "decoding: a token of each of 64 sequences", LINEAR, 0, 64, 8, 0, 2, 1, 0, 64, 0, true, NULL,
+     STATE, 0},
 };
 const size_t bench_shape_count = TOOL_COUNT(bench_shapes);
 

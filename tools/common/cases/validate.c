@@ -52,6 +52,8 @@ static bench_elements start_of_batch(const clmgk_attention_desc *desc, const ben
     bench_elements start = {{0}};
     for (clmgk_array array = CLMGK_ARRAY_Q; array <= CLMGK_ARRAY_V; array++)
         start.of[array] = b * count->of[array];
+    for (clmgk_array array = CLMGK_ARRAY_STATE_C; array <= CLMGK_ARRAY_STATE_M; array++)
+        start.of[array] = b * count->of[array];
     if (desc->use_bias)
         start.of[CLMGK_ARRAY_BIAS] = b % (size_t)desc->bias_batch * count->of[CLMGK_ARRAY_BIAS];
     return start;
@@ -72,6 +74,9 @@ static bench_elements start_of(const clmgk_attention_desc *desc, const slice *on
                                    [CLMGK_ARRAY_V] = bg,
                                    [CLMGK_ARRAY_PRIOR] = h,
                                    [CLMGK_ARRAY_SHIFT] = h,
+                                   [CLMGK_ARRAY_STATE_C] = bh,
+                                   [CLMGK_ARRAY_STATE_Z] = bh,
+                                   [CLMGK_ARRAY_STATE_M] = bh,
                                    [CLMGK_ARRAY_SLOPES] = h,
                                    [CLMGK_ARRAY_SINKS] = h,
                                    [CLMGK_ARRAY_BIAS] = bias}};
@@ -90,7 +95,7 @@ static tool_exit read_outputs(const tool_device *device, const clmgk_attention_d
         float lse = 0;
         cl_int code = clEnqueueReadBuffer(device->queue, args->o.memory, CL_TRUE, row * row_bytes, row_bytes,
                                           one->elements, 0, NULL, NULL);
-        if (code == CL_SUCCESS)
+        if (code == CL_SUCCESS && args->lse.memory)
             code = clEnqueueReadBuffer(device->queue, args->lse.memory, CL_TRUE, row * sizeof(lse), sizeof(lse), &lse,
                                        0, NULL, NULL);
         TOOL_TRY(tool_check_cl(code, "clEnqueueReadBuffer", error));
@@ -110,7 +115,8 @@ static tool_exit check_slice(slice *one, size_t b, size_t h, bench_error_found *
         row[i] = first + one->row[i];
     if (!clmgk_ref_solve(problem, (int64_t)one->rows, row, &answer))
         return tool_fail_memory(error, "the reference");
-    const clmgk_ref_verdict verdict = clmgk_ref_check(&answer, one->o, one->lse);
+    const clmgk_ref_verdict verdict =
+        clmgk_ref_check(&answer, one->o, tool_is_linear(problem->desc.variant) ? NULL : one->lse);
     if (!verdict.ok && found->ok)
         snprintf(found->message, sizeof(found->message), "batch %zu, head %zu: %s", b, h, verdict.message);
     found->ok = found->ok && verdict.ok;
@@ -155,7 +161,7 @@ tool_exit bench_validate_rows(const tool_device *device, const bench_arrays *arr
         const size_t b = bh / (size_t)desc->heads, h = bh % (size_t)desc->heads;
         choose_rows(step, desc->length, &one);
         const bench_elements start = start_of(desc, &one, b, h);
-        bench_values_fill(arrays, desc, &start, &one.values);
+        TOOL_TRY_GOTO(status, bench_values_fill(arrays, desc, &start, &one.values, error), done);
         TOOL_TRY_GOTO(status, read_outputs(device, desc, args, bh, &one, error), done);
         TOOL_TRY_GOTO(status, check_slice(&one, b, h, found, error), done);
     }
@@ -305,18 +311,19 @@ static tool_exit check_outputs(const tool_device *device, const bench_values *va
 {
     const clmgk_attention_desc *desc = &values->problem.desc;
     const bench_elements count = bench_count_elements(desc);
+    const size_t of_o = count.of[CLMGK_ARRAY_O], of_lse = count.of[CLMGK_ARRAY_LSE];
     clmgk_ref_answer answer = {0};
     tool_exit status = TOOL_DONE;
-    double *o = calloc(count.of[CLMGK_ARRAY_O], sizeof(*o));
-    double *lse = calloc(count.of[CLMGK_ARRAY_LSE], sizeof(*lse));
-    if (!o || !lse || !clmgk_ref_solve(&values->problem, (int64_t)count.of[CLMGK_ARRAY_LSE], NULL, &answer)) {
+    double *o = calloc(of_o, sizeof(*o));
+    double *lse = calloc(of_lse + 1, sizeof(*lse));
+    if (!o || !lse || !clmgk_ref_solve(&values->problem, desc->batch * desc->heads * desc->length, NULL, &answer)) {
         status = tool_fail_memory(error, "the reference");
         goto done;
     }
-    TOOL_TRY_GOTO(status, read_values(device, desc, own, CLMGK_ARRAY_O, 0, count.of[CLMGK_ARRAY_O], o, error), done);
-    TOOL_TRY_GOTO(status, read_values(device, desc, own, CLMGK_ARRAY_LSE, 0, count.of[CLMGK_ARRAY_LSE], lse, error),
-                  done);
-    const clmgk_ref_verdict verdict = clmgk_ref_check(&answer, o, lse);
+    TOOL_TRY_GOTO(status, read_values(device, desc, own, CLMGK_ARRAY_O, 0, of_o, o, error), done);
+    if (of_lse)
+        TOOL_TRY_GOTO(status, read_values(device, desc, own, CLMGK_ARRAY_LSE, 0, of_lse, lse, error), done);
+    const clmgk_ref_verdict verdict = clmgk_ref_check(&answer, o, of_lse ? lse : NULL);
     take_verdict("o", verdict.error_o, answer.bound_o.bound, verdict.message, found);
 done:
     clmgk_ref_answer_free(&answer);
@@ -334,7 +341,7 @@ tool_exit bench_validate_whole(const tool_device *device, const bench_arrays *ar
     *found = found_in(desc);
     found->sampled = desc->batch * desc->heads * desc->length;
     TOOL_TRY_GOTO(status, bench_values_create(desc, &values, error), done);
-    bench_values_fill(arrays, desc, &beginning, &values);
+    TOOL_TRY_GOTO(status, bench_values_fill(arrays, desc, &beginning, &values, error), done);
     status = pass == BENCH_BACKWARD ? check_gradients(device, &values, own, found, error)
                                     : check_outputs(device, &values, own, found, error);
 done:
@@ -383,10 +390,8 @@ tool_exit bench_spoil(const tool_device *device, const clmgk_attention_desc *des
 {
     static const unsigned char ones = 0xFF; /* NaN */
     const bench_elements count = bench_count_elements(desc);
-    for (clmgk_array array = CLMGK_ARRAY_O; array < CLMGK_ARRAYS; array++) {
-        const bool gradient = clmgk_array_get_info(array)->gradient != 0;
-        if (count.of[array] == 0 || gradient != (pass == BENCH_BACKWARD) ||
-            (!gradient && array != CLMGK_ARRAY_O && array != CLMGK_ARRAY_LSE))
+    for (clmgk_array array = 0; array < CLMGK_ARRAYS; array++) {
+        if (count.of[array] == 0 || !bench_is_output(pass, array))
             continue;
         const size_t bytes = count.of[array] * clmgk_array_element_size(desc, array);
         TOOL_TRY(tool_check_cl(
