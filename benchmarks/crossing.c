@@ -25,10 +25,10 @@ typedef struct crossing {
     clmgk_dtype dtype;
     bench_pass pass;
     bench_label label;
-    int64_t below, length;     /* 0: not found within the limits */
-    double ms, softmax_ms;     /* at `length` */
-    int measured;              /* lengths */
-    const char *reason;        /* NULL, or why nothing could be measured */
+    int64_t below, length; /* 0: not found within the limits */
+    double ms, softmax_ms; /* at `length` */
+    int measured;          /* lengths */
+    const char *reason;    /* NULL, or why nothing could be measured */
     char message[CLMGK_ERROR_MESSAGE_SIZE];
 } crossing;
 
@@ -54,8 +54,8 @@ static tool_exit take_failure(const bench_case *one, crossing *row, tool_error *
     if (!one->refused)
         return tool_fail(error, TOOL_CHECK_FAILED, "%s, N %" PRId64 ": %s", bench_case_label(one).text,
                          one->desc.length, one->error.message);
-    snprintf(row->message, sizeof(row->message), "%s, N %" PRId64 ": %s", bench_case_label(one).text,
-             one->desc.length, one->reason);
+    snprintf(row->message, sizeof(row->message), "%s, N %" PRId64 ": %s", bench_case_label(one).text, one->desc.length,
+             one->reason);
     row->reason = row->message;
     return TOOL_DONE;
 }
@@ -171,11 +171,11 @@ static json_t *row_json(const crossing *row, const bench_request *request)
                      (json_int_t)0, "variant", clmgk_variant_name(row->variant.variant), "heads",
                      (json_int_t)(row->variant.heads ? row->variant.heads : HEADS), "feature",
                      clmgk_feature_name(request->feature), "softmax_heads", (json_int_t)HEADS, "dtype",
-                     clmgk_dtype_name(row->dtype), "pass", bench_pass_name(row->pass), "causal",
-                     (int)row->shape.causal, "batch", (json_int_t)row->shape.batch, "head_size",
-                     (json_int_t)row->shape.head_size, "length", optional_length(row->length), "below",
-                     optional_length(row->below), "time_ms", tool_json_positive(row->ms), "softmax_ms",
-                     tool_json_positive(row->softmax_ms), "measured", row->measured, "refused", row->reason);
+                     clmgk_dtype_name(row->dtype), "pass", bench_pass_name(row->pass), "causal", (int)row->shape.causal,
+                     "batch", (json_int_t)row->shape.batch, "head_size", (json_int_t)row->shape.head_size, "length",
+                     optional_length(row->length), "below", optional_length(row->below), "time_ms",
+                     tool_json_positive(row->ms), "softmax_ms", tool_json_positive(row->softmax_ms), "measured",
+                     row->measured, "refused", row->reason);
 }
 
 /* The object, for free(). */
@@ -229,8 +229,13 @@ static size_t list_rows(const bench_request *request, crossing *rows)
             *row = (crossing){.variant = request->variants[n % request->variant_count],
                               .dtype = request->dtypes[n / request->variant_count % request->dtype_count],
                               .pass = request->passes[n / request->variant_count / request->dtype_count]};
-            row->shape = (bench_shape){.name = "crossing", .what = "", .batch = 1, .heads = HEADS, .components = 2,
-                                       .head_size = head_sizes[i / 2], .causal = i % 2 != 0};
+            row->shape = (bench_shape){.name = "crossing",
+                                       .what = "",
+                                       .batch = 1,
+                                       .heads = HEADS,
+                                       .components = 2,
+                                       .head_size = head_sizes[i / 2],
+                                       .causal = i % 2 != 0};
         }
     }
     return count;

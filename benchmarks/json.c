@@ -54,10 +54,9 @@ static json_t *modifiers_json(const clmgk_attention_desc *desc)
     json_t *dropout = desc->dropout > 0 ? json_real(desc->dropout) : json_null();
     json_t *alibi = desc->use_alibi ? json_true() : json_null();
     json_t *sinks = desc->use_sinks ? json_true() : json_null();
-    json_t *const object =
-        json_pack("{s:s?, s:o, s:o, s:o, s:o, s:o, s:o}", "gradients", desc->gradients ? gradients.text : NULL,
-                  "window", window, "sequences", sequences, "bias", bias, "alibi", alibi, "sinks", sinks, "dropout",
-                  dropout);
+    json_t *const object = json_pack("{s:s?, s:o, s:o, s:o, s:o, s:o, s:o}", "gradients",
+                                     desc->gradients ? gradients.text : NULL, "window", window, "sequences", sequences,
+                                     "bias", bias, "alibi", alibi, "sinks", sinks, "dropout", dropout);
     return tool_json_merge(object, tool_json_features(desc));
 }
 

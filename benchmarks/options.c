@@ -9,11 +9,11 @@
     X(SUITE, "suite", "NAME",                                                                                          \
       "short (default): some of the papers' sizes, on CPUs with smaller batches; paper: all of\n"                      \
       "them in full; quick: three small sizes; full: many; admixture: the admixture family with\n"                     \
-      "8 heads, beside softmax; linear: the linear family, long sequences and decoding")                                                                                       \
+      "8 heads, beside softmax; linear: the linear family, long sequences and decoding")                               \
     X(SHAPES, "shapes", "NAME,...", "named sizes in place of a suite")                                                 \
     X(CROSSING, "crossing", NULL,                                                                                      \
       "in place of times: the length from which on linear attention with 8 heads is faster than\n"                     \
-      "softmax attention, for head sizes 32, 64, 128, full and causal, N = S; --variants names\n"                       \
+      "softmax attention, for head sizes 32, 64, 128, full and causal, N = S; --variants names\n"                      \
       "others of its family")                                                                                          \
     X(VARIANTS, "variants", "A,B:H,C:MxH,...",                                                                         \
       "variants, each with a number of heads after a colon, or global and local heads in the\n"                        \
@@ -27,7 +27,7 @@
     X(GRADIENTS, "gradients", "A,...",                                                                                 \
       "gradients of the backward pass: q, k, v, prior, variance, shift, bias, sinks, mix,\n"                           \
       "mix-weight, mix-offset, noise, state-c, state-z or all, each for the variants that have\n"                      \
-      "it. Default: q, k, v, shift, mix")                                                                                              \
+      "it. Default: q, k, v, shift, mix")                                                                              \
     X(DTYPE, "dtype", "T,...", "storage types f32, f16, bf16; default f32")                                            \
     X(SECONDS, "seconds", "X",                                                                                         \
       "repeat the runs of a size for X seconds (at least three times); default 4, short: 1.5,\n"                       \
@@ -111,8 +111,8 @@ static tool_exit parse_manner(const char *const *values, bench_options *options,
 /* Crossings have lengths and peers of their own. */
 static tool_exit check_crossing(const char *const *values, const bench_request *request, tool_error *error)
 {
-    static const int others[] = {OPTION_SUITE, OPTION_SHAPES, OPTION_PLOT, OPTION_COMPARE, OPTION_ALL_DEVICES,
-                                 OPTION_SECONDS};
+    static const int others[] = {OPTION_SUITE,   OPTION_SHAPES,      OPTION_PLOT,
+                                 OPTION_COMPARE, OPTION_ALL_DEVICES, OPTION_SECONDS};
     const char *other = bench_given_size(values + OPTION_SIZES);
     for (size_t i = 0; i < TOOL_COUNT(others); i++)
         other = values[others[i]] ? options_table[others[i]].name : other;
@@ -120,8 +120,9 @@ static tool_exit check_crossing(const char *const *values, const bench_request *
         return tool_fail(error, TOOL_BAD_INPUT, "--%s is given: expected none of it with --crossing", other);
     for (size_t i = 0; i < request->variant_count; i++) {
         if (!tool_is_linear(request->variants[i].variant))
-            return tool_fail(error, TOOL_BAD_INPUT, "--variants '%s': expected variants of the linear family with"
-                                                    " --crossing",
+            return tool_fail(error, TOOL_BAD_INPUT,
+                             "--variants '%s': expected variants of the linear family with"
+                             " --crossing",
                              clmgk_variant_name(request->variants[i].variant));
     }
     return TOOL_DONE;
@@ -165,8 +166,8 @@ tool_exit bench_parse_options(int argc, char **argv, bench_options *options, boo
     const bench_choice choice = {.suite = values[OPTION_SUITE],
                                  .shapes = values[OPTION_SHAPES],
                                  .sizes = values + OPTION_SIZES,
-                                 .variants = values[OPTION_VARIANTS] || !options->crossing ? values[OPTION_VARIANTS]
-                                                                                           : "linear",
+                                 .variants =
+                                     values[OPTION_VARIANTS] || !options->crossing ? values[OPTION_VARIANTS] : "linear",
                                  .feature = values[OPTION_FEATURE],
                                  .feature_order = values[OPTION_FEATURE_ORDER],
                                  .features = values[OPTION_FEATURES],

@@ -166,8 +166,8 @@ static void print_paper_row(const bench_group *group, const bench_case *one, FIL
 {
     const bool linear = tool_is_linear(one->desc.variant);
     const bench_figure *figure = figure_of(group, one);
-    const bench_figure *base = bench_find_figure(
-        group->shape, linear ? CLMGK_VARIANT_LINEAR : CLMGK_VARIANT_SOFTMAX, group->shape->heads);
+    const bench_figure *base =
+        bench_find_figure(group->shape, linear ? CLMGK_VARIANT_LINEAR : CLMGK_VARIANT_SOFTMAX, group->shape->heads);
     const bench_case *baseline = linear ? bench_linear_baseline(group, one) : bench_baseline(group, one);
     if (!figure || !base)
         return;
@@ -182,8 +182,9 @@ static void print_paper(const bench_group *group, FILE *stream)
     const bench_shape *shape = group->shape;
     if (!shape->figures)
         return;
-    fprintf(stream, "  Beside the paper, whose figures are for two layers of a network on its GPUs: compare ratios (to softmax;"
-                    " in the linear family to linear).\n");
+    fprintf(stream,
+            "  Beside the paper, whose figures are for two layers of a network on its GPUs: compare ratios (to softmax;"
+            " in the linear family to linear).\n");
     if (group->batch != shape->batch)
         fprintf(stream, "  Seconds and memory here are of a batch of %" PRId64 ", the paper's of %" PRId64 ".\n",
                 group->batch, shape->batch);

@@ -48,6 +48,9 @@ CASE_KEYS = {
     "alibi": (bool, type(None)),
     "sinks": (bool, type(None)),
     "dropout": MAYBE,
+    "feature": (str, type(None)),
+    "features": (int, type(None)),
+    "state": (bool, type(None)),
     "time_ms": dict,
     "flops": NUMBER,
     "gflops": NUMBER,
@@ -69,6 +72,8 @@ CASE_KEYS = {
     "parameters": str,
     "options": str,
     "ratio_to_baseline": MAYBE,
+    "ratio_to_linear": MAYBE,
+    "state_fraction_of_copy": MAYBE,
     "paper_operations": (dict, type(None)),
     "process_peak_bytes": int,
 }
@@ -83,7 +88,7 @@ ERROR_KEYS = {
     "length": int,
     "length_k": int,
 }
-MODIFIERS = ("gradients", "window", "sequences", "bias", "alibi", "sinks", "dropout")
+MODIFIERS = ("gradients", "window", "sequences", "bias", "alibi", "sinks", "dropout", "feature", "features", "state")
 
 
 class BenchTest(ProgramTest):
@@ -457,6 +462,16 @@ class Refusals(BenchTest):
             (["--bias"], ["--length", 8, "--head-size", 8, "--bias", "hn"]),
             (["dropout"], ["--length", 8, "--head-size", 8, "--dropout", 1]),
             (["--suite", "--window"], ["--suite", "quick", "--window", "1,1"]),
+            (["--feature", "linear family"], ["--feature", "relu"]),
+            (["--feature", "elu1"], ["--feature", "elu2", "--variants", "linear"]),
+            (["--feature-order", "dpfp"], ["--feature-order", 2, "--variants", "linear"]),
+            (["--feature-order"], ["--feature", "dpfp", "--feature-order", 4, "--variants", "mlk"]),
+            (["--features", "favor"], ["--features", 8, "--variants", "linear"]),
+            (["--features"], ["--feature", "favor", "--features", 0, "--variants", "linear"]),
+            (["use_window", "linear"], ["--length", 8, "--head-size", 8, "--window", "1,1", "--variants", "linear"]),
+            (["--crossing", "--suite"], ["--crossing", "--suite", "quick"]),
+            (["--crossing", "--length"], ["--crossing", "--length", 8, "--head-size", 8]),
+            (["--crossing", "softmax"], ["--crossing", "--variants", "softmax"]),
             (["--suite"], ["--suite", "long"]),
             (["--shapes", "lra-retrieval"], ["--shapes", "nothing"]),
             (["--shapes"], ["--shapes", "swin,"]),

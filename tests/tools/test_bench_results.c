@@ -165,6 +165,37 @@ TH_HOST_TEST(short_suite)
     }
 }
 
+/* The paper's Table 7 of the linear family, with ratios to linear attention; half the heads have half the products. */
+TH_HOST_TEST(linear_suite)
+{
+    made_up all;
+    make(&all, "linear", false, 125);
+    const bench_group *const first = &all.device.groups[0];
+    assert_string_equal(first->shape->name, "lra-retrieval");
+    assert_int_equal(first->count, 3);
+    char *const text = printed(&all, first);
+    assert_int_equal(count_words(text, "Beside the paper"), 1);
+    assert_int_equal(count_words(text, " 0.782 "), 1); /* the paper's ratio of MLK to linear: 0.043 / 0.055 */
+    assert_int_equal(count_words(text, " 0.764 "), 1); /* of sMLK: 0.042 / 0.055 */
+    assert_int_equal(count_words(text, "  mlk 4 / linear 8: 0.625\n"), 1); /* half the products, at 80 GFLOP/s */
+    assert_int_equal(count_words(text, "  smlk 4 / linear 8: 0.833\n"), 1);
+    free(text);
+    json_t *const object = bench_json(all.options.request.shape_count, &all.device, 1);
+    assert_non_null(object);
+    const json_t *const cases = json_object_get(object, "cases");
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        static const double ratios[] = {1, 0.5 * 100 / 80, 0.5 * 100 / 60};
+        const json_t *const one = json_array_get(cases, i);
+        assert_true(fabs(json_number_value(json_object_get(one, "ratio_to_linear")) - ratios[i % 3]) < 1e-6);
+        assert_true(json_is_null(json_object_get(one, "ratio_to_baseline")));
+        const bool state = json_is_true(json_object_get(one, "state"));
+        assert_true(state == (json_number_value(json_object_get(one, "length")) == 1));
+        assert_true(state == json_is_real(json_object_get(one, "state_fraction_of_copy")));
+    }
+    json_decref(object);
+    release(&all);
+}
+
 static void draw(const made_up *all, const char *path, tool_error *error)
 {
     tool_outputs *outputs = NULL;

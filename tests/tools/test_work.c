@@ -113,8 +113,8 @@ static counts count_sequence(const clmgk_ref_problem *problem, int64_t b, const 
     for (int64_t i = row[0]; i < row[1]; i++) {
         found.rows += 1;
         for (int64_t j = key[0]; j < key[1]; j++)
-            found.pairs += clmgk_ref_visible(problem, b, 0, i, j) &&
-                           floor_div(j - key[0] - off, CHUNK) == (i - row[0]) / CHUNK;
+            found.pairs +=
+                clmgk_ref_visible(problem, b, 0, i, j) && floor_div(j - key[0] - off, CHUNK) == (i - row[0]) / CHUNK;
     }
     return found;
 }
@@ -239,7 +239,8 @@ TH_HOST_TEST(products_of_projections)
         desc.length_k = 11;
         plain = desc;
         desc.feature = CLMGK_FEATURE_FAVOR;
-        const double of_rows = heads * rows * forms[i].of_query * vector, of_keys = heads * keys * forms[i].of_key * vector;
+        const double of_rows = heads * rows * forms[i].of_query * vector,
+                     of_keys = heads * keys * forms[i].of_key * vector;
         assert_true(tool_forward_flops(&desc, &arrays, NULL) - tool_forward_flops(&plain, &arrays, NULL) ==
                     of_rows + of_keys);
         desc.gradients = plain.gradients = CLMGK_GRADIENT_K;

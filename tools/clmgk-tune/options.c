@@ -7,7 +7,7 @@
     X(ALL_DEVICES, "all-devices", NULL, "every device, one after another")                                             \
     X(VARIANTS, "variants", "A,B:H,C:MxH,...",                                                                         \
       "as in clmgk-bench; default softmax, and mgk and smgk with half the heads; of the suite\n"                       \
-      "admixture: softmax and that family; of the suite linear: that family")                                                                            \
+      "admixture: softmax and that family; of the suite linear: that family")                                          \
     X(SHAPES, "shapes", "NAME,...", "as in clmgk-bench; default: the suite")                                           \
     X(SUITE, "suite", "NAME", "full (default), paper, short, quick, admixture or linear, of clmgk-bench")
 
@@ -55,10 +55,10 @@ const tool_program tune_program = {
 static tool_exit check_action(const char *const *values, tool_error *error)
 {
     static const int actions[] = {OPTION_SHOW, OPTION_RESET, OPTION_EXPORT, OPTION_IMPORT, OPTION_PROGRAMS};
-    static const int measuring[] = {
-        OPTION_BUDGET,   OPTION_CANDIDATE_LIMIT, OPTION_SEARCH, OPTION_RESUME, OPTION_PRODUCTS,
-        OPTION_VARIANTS, OPTION_SHAPES,          OPTION_SUITE,  OPTION_PASS,   OPTION_DTYPE,
-        OPTION_FEATURE,  OPTION_FEATURE_ORDER,   OPTION_FEATURES};
+    static const int measuring[] = {OPTION_BUDGET,   OPTION_CANDIDATE_LIMIT, OPTION_SEARCH,  OPTION_RESUME,
+                                    OPTION_PRODUCTS, OPTION_VARIANTS,        OPTION_SHAPES,  OPTION_SUITE,
+                                    OPTION_PASS,     OPTION_DTYPE,           OPTION_FEATURE, OPTION_FEATURE_ORDER,
+                                    OPTION_FEATURES};
     enum { WITHOUT_CASES = 5 };
     int action = -1;
     for (size_t i = 0; i < TOOL_COUNT(actions); i++) {

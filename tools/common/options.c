@@ -278,6 +278,11 @@ tool_exit tool_parse_estep(const char *option, const char *text, clmgk_estep *es
     return check_name(option, text, text ? clmgk_estep_from_name(text, estep, &error->library) : CLMGK_OK, error);
 }
 
+tool_exit tool_parse_feature(const char *option, const char *text, clmgk_feature *feature, tool_error *error)
+{
+    return check_name(option, text, text ? clmgk_feature_from_name(text, feature, &error->library) : CLMGK_OK, error);
+}
+
 tool_exit tool_parse_alignment(const char *option, const char *text, clmgk_alignment *alignment, tool_error *error)
 {
     return check_name(option, text, text ? clmgk_alignment_from_name(text, alignment, &error->library) : CLMGK_OK,

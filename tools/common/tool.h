@@ -134,6 +134,7 @@ tool_exit tool_parse_dtype(const char *option, const char *text, clmgk_dtype *dt
 tool_exit tool_parse_engine(const char *option, const char *text, clmgk_engine *engine, tool_error *error);
 tool_exit tool_parse_score(const char *option, const char *text, clmgk_score *score, tool_error *error);
 tool_exit tool_parse_estep(const char *option, const char *text, clmgk_estep *estep, tool_error *error);
+tool_exit tool_parse_feature(const char *option, const char *text, clmgk_feature *feature, tool_error *error);
 tool_exit tool_parse_alignment(const char *option, const char *text, clmgk_alignment *alignment, tool_error *error);
 
 /* "auto (default), lane, ...": for --help. */

@@ -22,8 +22,8 @@ double tool_visible_pairs(const clmgk_attention_desc *desc, const clmgk_host_arg
 
 /* Multiply-adds of a query and a key over all heads of a resolved descriptor, for scores: P D, with P = H M for MGK, H
  * for the others of its family (the components of SMGK share their product), M for the admixture family (mixing, of M H
- * numbers a pair, is not counted); and for values: H E. Linear family: of the products of features, H W, in the place of
- * scores, where W is F, in its admixture forms M F. */
+ * numbers a pair, is not counted); and for values: H E. Linear family: of the products of features, H W, in the place
+ * of scores, where W is F, in its admixture forms M F. */
 double tool_score_products(const clmgk_attention_desc *desc);
 double tool_value_products(const clmgk_attention_desc *desc);
 
@@ -32,9 +32,9 @@ double tool_value_products(const clmgk_attention_desc *desc);
  * those of tool_visible_pairs.
  *
  * Linear family: for each head, 2 W (E + 1) for a key, which the state C and z takes, and for a query, which reads it;
- * causal, 2 (W + E) for a query and a key that it sees in its own chunk. The map favor: 2 R D for each vector that it is
- * made of (M of them for a query or a key of the admixture forms, and for a key of MLK and SMLK). `parameters` are the
- * pass's, and have the size of chunks; NULL: the products inside of chunks are left out.
+ * causal, 2 (W + E) for a query and a key that it sees in its own chunk. The map favor: 2 R D for each vector that it
+ * is made of (M of them for a query or a key of the admixture forms, and for a key of MLK and SMLK). `parameters` are
+ * the pass's, and have the size of chunks; NULL: the products inside of chunks are left out.
  */
 double tool_forward_flops(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, const char *parameters);
 

@@ -85,8 +85,8 @@ static void take_features(const bench_request *request, const bench_shape *shape
 {
     desc->feature = request->feature;
     desc->feature_order = request->feature_order;
-    desc->features = request->feature == CLMGK_FEATURE_FAVOR && request->features == 0 ? shape->head_size
-                                                                                        : request->features;
+    desc->features =
+        request->feature == CLMGK_FEATURE_FAVOR && request->features == 0 ? shape->head_size : request->features;
     desc->use_state = desc->use_new_state = shape->modifiers.state;
 }
 
@@ -260,10 +260,9 @@ static const bench_case *find_beside(const bench_group *group, clmgk_variant var
 {
     for (size_t i = 0; i < group->count; i++) {
         const bench_case *other = &group->cases[i];
-        if (other->desc.variant == variant && other->desc.heads == group->shape->heads &&
-            other->pass == one->pass && other->desc.dtype == one->desc.dtype &&
-            other->desc.causal == one->desc.causal && other->desc.use_window == one->desc.use_window &&
-            other->repetitions)
+        if (other->desc.variant == variant && other->desc.heads == group->shape->heads && other->pass == one->pass &&
+            other->desc.dtype == one->desc.dtype && other->desc.causal == one->desc.causal &&
+            other->desc.use_window == one->desc.use_window && other->repetitions)
             return other;
     }
     return NULL;

@@ -4,12 +4,9 @@
 
 /* MGK paper, Table 7, at test time: two layers on the authors' GPUs. */
 static const bench_figure lra_retrieval_figures[] = {
-    {CLMGK_VARIANT_SOFTMAX, 8, 0.357, 58.00},
-    {CLMGK_VARIANT_MGK, 4, 0.278, 53.58},
-    {CLMGK_VARIANT_SMGK, 4, 0.227, 45.50},
-    {CLMGK_VARIANT_LINEAR, 8, 0.055, 3.38},
-    {CLMGK_VARIANT_MLK, 4, 0.043, 2.90},
-    {CLMGK_VARIANT_SMLK, 4, 0.042, 2.83},
+    {CLMGK_VARIANT_SOFTMAX, 8, 0.357, 58.00}, {CLMGK_VARIANT_MGK, 4, 0.278, 53.58},
+    {CLMGK_VARIANT_SMGK, 4, 0.227, 45.50},    {CLMGK_VARIANT_LINEAR, 8, 0.055, 3.38},
+    {CLMGK_VARIANT_MLK, 4, 0.043, 2.90},      {CLMGK_VARIANT_SMLK, 4, 0.042, 2.83},
     {CLMGK_VARIANT_SOFTMAX, 0, 0, 0},
 };
 
