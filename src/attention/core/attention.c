@@ -91,6 +91,16 @@ static mgk_component_place bias_place(const clmgk_attention_desc *d)
     return place;
 }
 
+/* Axes that the prior lacks have a stride of 0. */
+static mgk_component_place prior_place(const clmgk_attention_desc *d)
+{
+    const bool of_keys = d->prior_shape == CLMGK_PRIOR_HMS;
+    const int64_t keys = of_keys ? d->length_k : 1;
+    return (mgk_component_place){.head = d->prior_shape == CLMGK_PRIOR_M ? 0 : d->components * keys,
+                                 .component = keys,
+                                 .token = of_keys ? 1 : 0};
+}
+
 /* A window's side, limited because larger numbers would overflow sums. */
 static mgk_i32 window_side(int64_t side)
 {
@@ -107,6 +117,7 @@ mgk_forward_args mgk_attention_args_of(const mgk_attention_request *request)
     args.v = mgk_place_of(&d->v);
     args.o = mgk_place_of(&d->o);
     args.lse = mgk_place_of(&d->lse);
+    args.prior = prior_place(d);
     args.bias = bias_place(d);
     args.batch = (mgk_i32)mgk_attention_problems(d);
     args.heads = (mgk_i32)d->heads;

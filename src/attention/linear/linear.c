@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Linear family: linear attention, MLK, sMLK and the linear forms of FiSH and its kin (formulas: clmgk/variants.h). */
-#include "attention/core/attention.h"
+#include "attention/linear/linear.h"
+#include "linear/tunables.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -124,9 +125,18 @@ static void set_flags(const mgk_attention_request *request, mgk_flags *flags)
     flags->SHARED_MIX = t->shared_mix;
     flags->GENERALISED = t->generalised;
     flags->HAS_MIX_WEIGHT = request->desc->use_mix_weight;
+    flags->FEATURE_MAP = request->desc->feature;
+    flags->FEATURE_ORDER = request->desc->feature_order;
+    flags->MIXED_HEADS = has_trait(request->desc, CLMGK_TRAIT_ADMIXTURE);
+    flags->CAUSAL = request->desc->causal;
 }
 
 /* ---- the family ---------------------------------------------------------------------------------------------- */
+
+static const mgk_tunable tunables[] = {MGK_LINEAR_TUNABLES(MGK_TUNABLE_ROW)};
+#define TABLE(NAME, value, name) [value] = #name "-linear",
+static const char *const tables[] = {CLMGK_ENGINE_LIST(TABLE)};
+static const mgk_added_tunables added = {tables, tunables, MGK_COUNT(tunables)};
 
 /* The backward pass makes its features as the forward pass does, and takes the denominators from it. */
 static bool rounds_by_engine(const clmgk_attention_desc *desc)
@@ -145,5 +155,7 @@ const mgk_family mgk_linear_family = {.name = "linear",
                                       .resolve = linear_resolve,
                                       .add_traits = add_traits,
                                       .set_flags = set_flags,
+                                      .plan = {[CLMGK_PASS_FORWARD] = mgk_linear_plan_forward},
                                       .rounds_by_engine = rounds_by_engine,
-                                      .add_to_key = add_to_key};
+                                      .add_to_key = add_to_key,
+                                      .added = &added};

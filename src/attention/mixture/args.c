@@ -15,10 +15,6 @@ mgk_forward_args mgk_mixture_args_of(const mgk_attention_request *request)
 {
     const clmgk_attention_desc *const d = request->desc;
     mgk_forward_args args = mgk_attention_args_of(request);
-    const int64_t keys = d->prior_shape == CLMGK_PRIOR_HMS ? d->length_k : 1;
-    args.prior.token = d->prior_shape == CLMGK_PRIOR_HMS ? 1 : 0;
-    args.prior.component = keys;
-    args.prior.head = d->prior_shape == CLMGK_PRIOR_M ? 0 : d->components * keys;
     args.variance_head = d->variance_shape == CLMGK_VARIANCE_HM ? d->components : 0;
     /* a uniform prior is the same for all keys: it only enters L */
     const bool uniform = !request->traits.hard && !request->traits.has_prior;

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Linear family, forward pass: states of ranges of chunks, their sums, and the outputs. */
+#include "attention/linear/linear.h"
+
+/* Tiles of linear_apply, and of the features (cl/linear/forward.cl, block.clh). */
+static int64_t tiles_of(const mgk_linear_pass *x)
+{
+    const int64_t chunk = x->chunk, features = x->feature_block, values = x->value_block;
+    const int64_t of_causal = x->request->desc->causal ? chunk * (2 * features + values + chunk) : 0;
+    const int64_t of_map = x->request->desc->feature == CLMGK_FEATURE_FAVOR ? chunk * (features + 1) : 16;
+    return chunk * (x->request->traits.head_size + features + values + 8) + of_causal + of_map;
+}
+
+clmgk_status mgk_linear_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
+{
+    static const clmgk_array buffers[] = {MGK_LINEAR_FORWARD_BUFFERS(MGK_BUFFER)};
+    static const char file[] = "linear/forward.cl";
+    mgk_linear_pass x;
+    MGK_TRY(mgk_linear_begin(request, tiles_of, plan, &x, error));
+    const int64_t slots = x.problems * (request->traits.value_size / x.value_block);
+    const int64_t groups = slots * x.args.splits;
+    x.args.region[MGK_LINEAR_STATES] = mgk_steps_region(&plan->steps, groups * mgk_linear_slot_floats(&x));
+    mgk_linear_add_projection(&x);
+    if (groups > 0 && (!request->desc->causal || x.args.splits > 1))
+        mgk_linear_add(&x, file, "linear_states", buffers, MGK_COUNT(buffers), groups, 0);
+    if (x.args.splits > 1)
+        mgk_linear_add(&x, file, "linear_prefix", buffers, MGK_COUNT(buffers), 0,
+                       slots * (mgk_linear_slot_floats(&x) - 16));
+    plan->steps.main = plan->steps.count;
+    mgk_linear_add(&x, file, "linear_apply", buffers, MGK_COUNT(buffers), groups, 0);
+    return CLMGK_OK;
+}

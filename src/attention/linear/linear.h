@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The linear family: what its passes have in common. */
+#ifndef MGK_LINEAR_H
+#define MGK_LINEAR_H
+
+#include "attention/core/attention.h"
+#include "linear/buffers.clh"
+
+/* A pass under construction. */
+typedef struct mgk_linear_pass {
+    const mgk_attention_request *request;
+    mgk_pass_plan *plan;
+    mgk_tunables tunables;
+    mgk_block block; /* of the kernels with an engine */
+    mgk_flags flags; /* of all kernels of the pass */
+    mgk_linear_args args;
+    int chunk, feature_block, value_block;
+    int64_t problems; /* (b, h) */
+} mgk_linear_pass;
+
+/* Floats of a work-group's tiles. */
+typedef int64_t mgk_linear_tiles(const mgk_linear_pass *pass);
+
+/* Reads the parameters and chooses the others, so that the tiles fit in local memory; sets flags and arguments.
+ * UNSUPPORTED if they don't fit. */
+clmgk_status mgk_linear_begin(const mgk_attention_request *request, mgk_linear_tiles *tiles, mgk_pass_plan *plan,
+                              mgk_linear_pass *pass, clmgk_error *error);
+
+/* Numbers of a state: STATE_WIDTH, SLOT_FLOATS of linear/block.clh. */
+int64_t mgk_linear_state_width(const mgk_linear_pass *pass);
+int64_t mgk_linear_slot_floats(const mgk_linear_pass *pass);
+
+/* Appends linear_projection, if the map has one, and places its region. */
+void mgk_linear_add_projection(mgk_linear_pass *pass);
+
+/* Appends a kernel of the pass: with `groups` work-groups of the engine, or (0) a work-item for each of `items`. */
+void mgk_linear_add(mgk_linear_pass *pass, const char *file, const char *name, const clmgk_array *buffers, size_t count,
+                    int64_t groups, int64_t items);
+
+clmgk_status mgk_linear_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
+
+#endif

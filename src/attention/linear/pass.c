@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Linear family: parameters, flags and arguments of a pass. */
+#include "attention/linear/linear.h"
+#include "linear/projection_args.clh"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+/* Work-items of a work-group of a kernel without an engine. */
+#define ITEMS 64
+
+static int64_t rounded(int64_t count, int64_t to)
+{
+    return (count + to - 1) / to * to;
+}
+
+/* ---- parameters --------------------------------------------------------------------------------------------- */
+
+/* F; the maps of one number to one feature have one for each of the class of D. */
+static int64_t features_of(const mgk_attention_request *request)
+{
+    const clmgk_attention_desc *const d = request->desc;
+    const bool elementwise = d->feature != CLMGK_FEATURE_DPFP && d->feature != CLMGK_FEATURE_FAVOR;
+    return elementwise ? request->traits.head_size : d->features;
+}
+
+/* The largest that pads features by a third at most. */
+static int choose_feature_block(int64_t features, int most)
+{
+    int block = most;
+    while (block > 16 && 3 * rounded(features, block) > 4 * rounded(features, 16))
+        block /= 2;
+    return block;
+}
+
+static int64_t local_bytes(mgk_linear_pass *x, mgk_linear_tiles *tiles)
+{
+    x->chunk = mgk_tunable_get(&x->tunables, "chunk");
+    x->feature_block = mgk_tunable_get(&x->tunables, "feature-block");
+    return tiles(x) * (int64_t)sizeof(float) + 256;
+}
+
+static bool halve(mgk_tunables *p, const char *name)
+{
+    const int value = mgk_tunable_get(p, name);
+    if (value <= 16 || !mgk_tunable_is_default(p, name))
+        return false;
+    mgk_tunable_default(p, name, value / 2);
+    return true;
+}
+
+static bool halve_values(mgk_linear_pass *x)
+{
+    if (x->value_block % 32 != 0)
+        return false;
+    x->value_block /= 2;
+    return true;
+}
+
+/* On a CPU tiles are private arrays, on a worker's stack. */
+static int64_t memory_limit(const mgk_linear_pass *x)
+{
+    const mgk_device_facts *const facts = x->request->facts;
+    if (x->request->engine->value == CLMGK_ENGINE_LANE)
+        return facts->info.device_class == CLMGK_DEVICE_CPU ? INT64_C(2) << 20 : INT64_C(16) << 10;
+    return (int64_t)facts->info.local_memory_bytes;
+}
+
+static clmgk_status choose_tiles(mgk_linear_pass *x, mgk_linear_tiles *tiles, clmgk_error *error)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    mgk_tunables *const p = &x->tunables;
+    const bool lane = x->request->engine->value == CLMGK_ENGINE_LANE, few = d->length <= 16 && d->length_k <= 16;
+    const int usual = mgk_tunable_base(p, "chunk", x->request->facts->info.device_class);
+    mgk_tunable_default(p, "chunk", few ? 16 : usual);
+    mgk_tunable_default(p, "feature-block", choose_feature_block(features_of(x->request), lane ? 64 : 32));
+    x->value_block = x->request->traits.value_size;
+    const int64_t limit = memory_limit(x);
+    while (local_bytes(x, tiles) > limit && (halve_values(x) || halve(p, "chunk") || halve(p, "feature-block")))
+        continue;
+    const int64_t bytes = local_bytes(x, tiles);
+    if (bytes > limit)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "engine %s: head_size needs %" PRId64 " bytes of %s memory, expected at most %" PRId64,
+                        clmgk_engine_name(x->request->engine->value), bytes, lane ? "private" : "local", limit);
+    x->block.local_bytes = lane ? 0 : (uint64_t)bytes;
+    x->block.private_bytes = lane ? (uint64_t)bytes : 0;
+    return CLMGK_OK;
+}
+
+/* Ranges of chunks: one, unless problems can't keep all compute units busy. Their number follows from the device, so
+ * the workspace does not grow with N. */
+static int choose_splits(const mgk_linear_pass *x)
+{
+    enum { CHUNKS_EACH = 4, MOST = 128 };
+    const clmgk_attention_desc *const d = x->request->desc;
+    const int64_t units = x->request->facts->info.compute_units;
+    const int64_t groups = x->problems * (x->request->traits.value_size / x->value_block);
+    const int64_t length = (d->length > d->length_k ? d->length : d->length_k) / (d->sequences > 0 ? d->sequences : 1);
+    if (groups % units == 0 && groups >= 2 * units)
+        return 1;
+    int splits = 1;
+    while (splits < MOST && groups * splits < 4 * units && length >= 2 * splits * CHUNKS_EACH * x->chunk)
+        splits *= 2;
+    return splits;
+}
+
+/* ---- arguments ---------------------------------------------------------------------------------------------- */
+
+static void set_args(mgk_linear_pass *x)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    enum { COMMON = offsetof(mgk_linear_args, grad_o) };
+    _Static_assert(offsetof(mgk_forward_args, parts_lse) == COMMON, "both begin alike");
+    const mgk_forward_args common = mgk_attention_args_of(x->request);
+    mgk_linear_args *const args = &x->args;
+    memcpy(args, &common, COMMON);
+    args->mix_head = x->request->traits.shared_mix ? 0 : d->components;
+    args->splits = mgk_tunable_get(&x->tunables, "splits");
+    args->features = (mgk_i32)d->features;
+    args->guard = (float)d->guard;
+    args->uniform_prior = 1.0F / (float)d->components;
+}
+
+clmgk_status mgk_linear_begin(const mgk_attention_request *request, mgk_linear_tiles *tiles, mgk_pass_plan *plan,
+                              mgk_linear_pass *x, clmgk_error *error)
+{
+    static const char *const none[] = {NULL};
+    const mgk_footprint footprint = {
+        .forward = true, .rows = request->desc->length, .row_part = 1, .key_part = 1, .shrink = none};
+    *x = (mgk_linear_pass){.request = request, .plan = plan};
+    x->problems = mgk_attention_problems(request->desc) * request->desc->heads;
+    MGK_TRY(mgk_attention_fit(request, &footprint, &x->tunables, &x->block, error));
+    MGK_TRY(choose_tiles(x, tiles, error));
+    const int splits = choose_splits(x);
+    mgk_tunable_default(&x->tunables, "splits", splits);
+    mgk_tunable_at_most(&x->tunables, "splits", splits);
+    x->flags = mgk_attention_block_flags(request, &x->tunables, &x->block);
+    x->flags.FEATURES = (int)rounded(features_of(request), x->feature_block);
+    x->flags.VALUE_BLOCK = x->value_block == request->traits.value_size ? 0 : x->value_block;
+    set_args(x);
+    plan->tunables = x->tunables;
+    return CLMGK_OK;
+}
+
+int64_t mgk_linear_state_width(const mgk_linear_pass *x)
+{
+    return (int64_t)x->flags.FEATURES * (x->flags.MIXED_HEADS ? x->request->traits.components : 1);
+}
+
+int64_t mgk_linear_slot_floats(const mgk_linear_pass *x)
+{
+    return mgk_linear_state_width(x) * (x->value_block + 1) + 16;
+}
+
+/* ---- steps -------------------------------------------------------------------------------------------------- */
+
+void mgk_linear_add(mgk_linear_pass *x, const char *file, const char *name, const clmgk_array *buffers, size_t count,
+                    int64_t groups, int64_t items)
+{
+    const mgk_attention_step step = {.file = file,
+                                     .name = name,
+                                     .flags = x->flags,
+                                     .tunables = &x->tunables,
+                                     .block = groups > 0 ? &x->block : NULL,
+                                     .buffers = buffers,
+                                     .buffer_count = count,
+                                     .args = &x->args,
+                                     .args_bytes = sizeof(x->args),
+                                     .global = (size_t)(groups > 0 ? groups : rounded(items, ITEMS)),
+                                     .local = ITEMS};
+    mgk_attention_add(&step, x->plan);
+}
+
+void mgk_linear_add_projection(mgk_linear_pass *x)
+{
+    static const clmgk_array buffers[] = {MGK_LINEAR_PROJECTION_BUFFERS(MGK_BUFFER)};
+    const clmgk_attention_desc *const d = x->request->desc;
+    if (d->feature != CLMGK_FEATURE_FAVOR)
+        return;
+    const int64_t floats = (int64_t)x->flags.FEATURES * x->request->traits.head_size;
+    x->args.region[MGK_LINEAR_PROJECTION] = mgk_steps_region(&x->plan->steps, 2 * floats);
+    const mgk_linear_projection_args args = {.work = x->args.region[MGK_LINEAR_PROJECTION],
+                                             .features = (mgk_i32)d->features,
+                                             .head_size = (mgk_i32)d->head_size,
+                                             .row = x->flags.FEATURES,
+                                             .scale = (float)pow((double)d->head_size, -0.25)};
+    const mgk_attention_step step = {.file = "linear/projection.cl",
+                                     .name = "linear_projection",
+                                     .flags = mgk_attention_flags(x->request),
+                                     .buffers = buffers,
+                                     .buffer_count = MGK_COUNT(buffers),
+                                     .args = &args,
+                                     .args_bytes = sizeof(args),
+                                     .global = (size_t)rounded(floats, ITEMS),
+                                     .local = ITEMS};
+    mgk_attention_add(&step, x->plan);
+}
