@@ -16,73 +16,13 @@
 #define BUFFERS   MGK_LINEAR_FORWARD_BUFFERS
 #include "base/buffers.clh"
 
-#include "linear/block.clh"
+#include "linear/state.clh"
 
 PRODUCT(add_states, __global, BLOCK_SPACE, BLOCK_SPACE)
 PRODUCT(add_outputs, BLOCK_SPACE, BLOCK_SPACE, __global)
 PRODUCT(add_tiles, BLOCK_SPACE, BLOCK_SPACE, BLOCK_SPACE)
 
-/* ---- scales ---- */
-
-/* e^(x - y), 0 where x is -inf. */
-FUNCTION float exp_between(float x, float y)
-{
-    return x == -INFINITY ? 0.0f : exp(x - y);
-}
-
-/* What a state relative to `from` is multiplied by to be relative to `to`. */
-FUNCTION float rescale(float from, float to)
-{
-    return from == to ? 1.0f : exp_between(from, to);
-}
-
 /* ---- states ---- */
-
-/* Elements of the incoming and the new state. */
-FUNCTION long state_index(const mgk_linear_args *a, const unit *u, int head, int f)
-{
-    return (((long)u->p.b * a->heads + u->h) * GLOBAL_HEADS + head) * a->features + f;
-}
-
-FUNCTION long total_index(const mgk_linear_args *a, const unit *u, int head, int f)
-{
-    return MIXED_HEADS ? ((long)u->p.b * GLOBAL_HEADS + head) * a->features + f : state_index(a, u, head, f);
-}
-
-FUNCTION long scale_index(const mgk_linear_args *a, const unit *u)
-{
-    return MIXED_HEADS ? u->p.b : (long)u->p.b * a->heads + u->h;
-}
-
-/* The state that a problem begins with. Returns its scale; one without keys has none, whatever number it comes with. */
-FUNCTION float state_begin(const mgk_linear_args *a, const unit *u, bool given, __global const float *state_c,
-                           __global const float *state_z, __global const float *state_m, __global float *slot)
-{
-    bool any_key = false;
-    if (!given) {
-        VECTORS_FOR(i, STATE_FLOATS)
-            REAL_PUT(slot + i, (real)(0.0f));
-    } else {
-        VECTORS_FOR(i, STATE_WIDTH * VALUE_BLOCK) {
-            const int n = i / VALUE_BLOCK, head = n / FEATURES, f = n % FEATURES;
-            real x = (real)(0.0f);
-            if (f < a->features)
-                x = key_load(state_c + state_index(a, u, head, f) * a->value_size, u->e0 + i % VALUE_BLOCK,
-                             a->value_size, 0.0f);
-            REAL_PUT(slot + i, x);
-        }
-        VECTORS_FOR(n, STATE_WIDTH) {
-            const int head = n / FEATURES;
-            REAL_PUT(slot + STATE_WIDTH * VALUE_BLOCK + n,
-                     key_load(state_z + total_index(a, u, head, 0), n % FEATURES, a->features, 0.0f));
-        }
-        BLOCK_SYNC();
-        for (int n = 0; SHIFTED && n < STATE_WIDTH; ++n)
-            any_key |= slot[STATE_WIDTH * VALUE_BLOCK + n] != 0.0f;
-    }
-    BLOCK_SYNC();
-    return SHIFTED && any_key ? state_m[scale_index(a, u)] : -INFINITY;
-}
 
 FUNCTION void new_state_put(const mgk_linear_args *a, const unit *u, __global const float *slot, float scale,
                             __global float *new_c, __global float *new_z, __global float *new_m)
@@ -123,23 +63,6 @@ FUNCTION void state_add(__global float *slot, int block, float factor, BLOCK_SPA
             sum += REAL_AT(psi + t * FEATURE_BLOCK + n);
         REAL_PUT(z + n, sum);
     }
-}
-
-/* x[t][width] *= e^(scale[t] - m) */
-FUNCTION void rows_rescale(BLOCK_SPACE float *x, int width, int tokens, BLOCK_SPACE const float *scale, float m)
-{
-    VECTORS_FOR(i, tokens * width) {
-        const int t = i / width;
-        REAL_PUT(x + i, REAL_AT(x + i) * exp_between(scale[t], m));
-    }
-}
-
-/* The larger of m and the scales of a chunk's keys. */
-FUNCTION float top_of(float m, BLOCK_SPACE const float *scale, int tokens)
-{
-    for (int t = 0; t < tokens; ++t)
-        m = fmax(m, scale[t]);
-    return m;
 }
 
 KERNEL(linear_states)
