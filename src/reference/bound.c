@@ -2,6 +2,7 @@
 /* Exact values of rows, the bound of their error, and the comparison. */
 #include "reference/arrays.h"
 #include "reference/families.h"
+#include "reference/linear.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,9 @@ double clmgk_ref_log_weight(const clmgk_ref_problem *problem, int64_t b, int64_t
 bool clmgk_ref_row(const clmgk_ref_problem *problem, int64_t row, double *o, double *lse)
 {
     exact_row exact;
+    *lse = 0.0;
+    if (ref_form_of(&problem->desc).linear)
+        return ref_linear_row(problem, row, o);
     if (!exact_row_create(problem, ref_family_of(problem->desc.variant)->exact, &exact))
         return false;
     exact_row_solve(&exact, ref_row_of(&problem->desc, row));
@@ -42,26 +46,32 @@ static bool solve_row(const clmgk_ref_problem *problem, ref_plain *plain, clmgk_
     return true;
 }
 
+static bool solve_rows(const clmgk_ref_problem *problem, clmgk_ref_answer *answer)
+{
+    ref_plain plain;
+    bool ok = ref_plain_create(problem, ref_family_of(problem->desc.variant)->plain, &plain);
+    for (int64_t n = 0; ok && n < answer->rows; n++)
+        ok = solve_row(problem, &plain, answer, n);
+    ref_plain_free(&plain);
+    return ok;
+}
+
 bool clmgk_ref_solve(const clmgk_ref_problem *problem, int64_t rows, const int64_t *row, clmgk_ref_answer *answer)
 {
     const size_t size = (size_t)problem->desc.value_size;
     const ref_tolerance tolerance = ref_tolerance_of_outputs(problem->desc.dtype);
-    ref_plain plain;
     *answer = (clmgk_ref_answer){.rows = rows, .value_size = problem->desc.value_size};
     answer->row = malloc(((size_t)rows + 1) * sizeof(int64_t)); /* + 1: NULL means failure only */
     answer->o = malloc(((size_t)rows + 1) * size * sizeof(double));
     answer->lse = malloc(((size_t)rows + 1) * sizeof(double));
 
-    bool ok = ref_plain_create(problem, ref_family_of(problem->desc.variant)->plain, &plain) && answer->row &&
-              answer->o && answer->lse;
-    for (int64_t n = 0; ok && n < rows; n++) {
+    bool ok = answer->row && answer->o && answer->lse;
+    for (int64_t n = 0; ok && n < rows; n++)
         answer->row[n] = row ? row[n] : n;
-        ok = solve_row(problem, &plain, answer, n);
-    }
+    ok = ok && (ref_form_of(&problem->desc).linear ? ref_linear_rows(problem, answer) : solve_rows(problem, answer));
     ref_finish_bound(&answer->bound_o, tolerance);
     ref_finish_bound(&answer->bound_lse, tolerance);
 
-    ref_plain_free(&plain);
     if (!ok)
         clmgk_ref_answer_free(answer);
     return ok;

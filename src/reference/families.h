@@ -6,7 +6,8 @@
 #include "reference/exact.h"
 #include "reference/plain.h"
 
-/* A family's scores, in double precision and in the plain formula: the rest is common to the families. */
+/* A family's scores, in double precision and in the plain formula: the rest is common to the families. The linear
+ * family has none: its rows and gradients are its own (linear.h). */
 typedef struct ref_family {
     const exact_scores *exact;
     const plain_scores *plain;

@@ -4,6 +4,7 @@
 
 #include "reference/arrays.h"
 #include "reference/families.h"
+#include "reference/linear.h"
 
 int64_t clmgk_ref_gradient_count(const clmgk_attention_desc *desc, clmgk_ref_gradient which)
 {
@@ -27,10 +28,18 @@ static int64_t count(const clmgk_attention_desc *desc, int which)
     return clmgk_ref_gradient_count(desc, (clmgk_ref_gradient)which);
 }
 
+static bool exact(const clmgk_ref_problem *problem, const exact_scores *scores, double *const values[],
+                  double *const floor[])
+{
+    return ref_form_of(&problem->desc).linear ? ref_linear_gradients(problem, values, floor)
+                                              : exact_gradients(problem, scores, values, floor);
+}
+
 /* The plain formula rounds gradients to the storage type. */
 static bool rounded(const clmgk_ref_problem *problem, const plain_scores *scores, ref_way way, float *const values[])
 {
-    if (!plain_gradients(problem, scores, way, values))
+    if (!(ref_form_of(&problem->desc).linear ? ref_plain_linear_gradients(problem, way.order, values)
+                                             : plain_gradients(problem, scores, way, values)))
         return false;
     for (int which = 0; which < CLMGK_REF_GRADIENTS; which++)
         for (int64_t n = values[which] ? count(&problem->desc, which) : 0; n-- > 0;)
@@ -43,7 +52,7 @@ bool clmgk_ref_solve_gradients(const clmgk_ref_problem *problem, uint32_t set, c
 #define NAME(name, field, ...) "d" #field,
     static const char *const names[] = {CLMGK_ARRAY_LIST(CLMGK_ARRAY_NONE, NAME, CLMGK_ARRAY_NONE)};
 #undef NAME
-    static const ref_solver solver = {names, true, count, exact_gradients, rounded};
+    static const ref_solver solver = {names, true, count, exact, rounded};
     for (int which = 0; which < CLMGK_REF_GRADIENTS; which++)
         set &= count(&problem->desc, which) > 0 ? ~0U : ~(1U << (unsigned)which);
     return ref_solve_arrays(problem, set, &solver, ref_tolerance_of_gradients(problem->desc.dtype), out);

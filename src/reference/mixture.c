@@ -153,7 +153,7 @@ static void end_component(plain_backward *back, int64_t r)
     const float variance = (float)ref_variance(back->row.problem, back->h, r);
     plain_sum_queries(back, r, variance);
     plain_sum_keys(back, r, variance);
-    if (desc->variant == CLMGK_VARIANT_SMGK && back->values[CLMGK_REF_GRAD_SHIFT]) {
+    if (ref_form_of(desc).shift && back->values[CLMGK_REF_GRAD_SHIFT]) {
         ref_sum_rows(desc->length_k, desc->head_size, back->keys_sum, desc->head_size, order, back->sum);
         plain_add(back, CLMGK_REF_GRAD_SHIFT, ref_shift_index(desc, back->h, r), desc->head_size, variance, back->sum);
     }
@@ -177,18 +177,18 @@ static const plain_scores plain_formula = {load, fill, begin, add_row, end};
 
 static int64_t count(const clmgk_attention_desc *d, clmgk_ref_gradient which)
 {
+    const ref_form form = ref_form_of(d);
     switch (which) {
     case CLMGK_REF_GRAD_Q:
         return d->batch * d->heads * d->length * d->head_size;
     case CLMGK_REF_GRAD_K:
-        return d->batch * d->kv_heads * (d->variant == CLMGK_VARIANT_MGK ? d->components : 1) * d->length_k *
-               d->head_size;
+        return d->batch * d->kv_heads * (form.keys ? d->components : 1) * d->length_k * d->head_size;
     case CLMGK_REF_GRAD_PRIOR:
-        return d->variant == CLMGK_VARIANT_SOFTMAX ? 0 : ref_prior_count(d);
+        return form.prior ? ref_prior_count(d) : 0;
     case CLMGK_REF_GRAD_VARIANCE:
         return ref_variance_index(d, d->heads - 1, d->components - 1) + 1;
     case CLMGK_REF_GRAD_SHIFT:
-        return d->variant == CLMGK_VARIANT_SMGK ? d->heads * d->components * d->head_size : 0;
+        return form.shift ? d->heads * d->components * d->head_size : 0;
     default:
         return 0;
     }

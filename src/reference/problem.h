@@ -32,14 +32,18 @@ static inline int64_t ref_row_number(const clmgk_attention_desc *desc, ref_row r
     return (row.b * desc->heads + row.h) * desc->length + row.i;
 }
 
-/* ---- the admixture family ------------------------------------------------------------------------------------- */
+/* ---- variants ------------------------------------------------------------------------------------------------- */
 
-/* Features of the family's variants; all false in other families. */
+/* What a variant is, by its traits. */
 typedef struct ref_form {
-    bool mixed; /* belongs to the family */
+    bool mixed; /* scores or features of M global heads are mixed */
     bool noisy;
     bool shared_mix; /* p is [M] */
     bool generalised;
+    bool prior;  /* components have a prior */
+    bool keys;   /* components have keys of their own */
+    bool shift;  /* components are one key shifted */
+    bool linear; /* of the linear family */
 } ref_form;
 
 static inline ref_form ref_form_of(const clmgk_attention_desc *desc)
@@ -53,16 +57,20 @@ static inline ref_form ref_form_of(const clmgk_attention_desc *desc)
     return (ref_form){.mixed = (traits & CLMGK_TRAIT_ADMIXTURE) != 0,
                       .noisy = (traits & CLMGK_TRAIT_NOISE) != 0,
                       .shared_mix = (traits & CLMGK_TRAIT_SHARED_MIX) != 0,
-                      .generalised = (traits & CLMGK_TRAIT_GENERALISED) != 0};
+                      .generalised = (traits & CLMGK_TRAIT_GENERALISED) != 0,
+                      .prior = (traits & CLMGK_TRAIT_PRIOR) != 0,
+                      .keys = (traits & CLMGK_TRAIT_KEYS) != 0,
+                      .shift = (traits & CLMGK_TRAIT_SHIFT) != 0,
+                      .linear = (traits & CLMGK_TRAIT_LINEAR) != 0};
 }
 
-/* Components of a key's logit. The admixture family mixes its M scores into one. */
+/* Components of a key's logit. Mixed variants make one of their M scores. */
 static inline int64_t ref_components(const clmgk_attention_desc *desc)
 {
     return ref_form_of(desc).mixed ? 1 : desc->components;
 }
 
-/* Queries of a row: 1, or, in the admixture family, one of every global head. */
+/* Queries of a row: 1, or, in mixed variants, one of every global head. */
 static inline int64_t ref_queries(const clmgk_attention_desc *desc)
 {
     return ref_form_of(desc).mixed ? desc->components : 1;
@@ -149,8 +157,8 @@ static inline int64_t ref_kv_head(const clmgk_attention_desc *desc, int64_t h)
     return h * desc->kv_heads / desc->heads;
 }
 
-/* Index of the first element of q_i, k_jr (SMGK: the key k_j, without its shift b_r), b_r and v_j in their arrays.
- * Admixture family: q_ki and k_kj of global head k = r. */
+/* Index of the first element of q_i, k_jr (shifted components: k_j, without b_r), b_r and v_j in their arrays.
+ * Mixed variants: q_ki and k_kj of global head k = r. */
 static inline int64_t ref_query_index(const clmgk_attention_desc *desc, ref_row row, int64_t r)
 {
     const int64_t head = ref_form_of(desc).mixed ? row.b * desc->components + r : row.b * desc->heads + row.h;
@@ -159,10 +167,11 @@ static inline int64_t ref_query_index(const clmgk_attention_desc *desc, ref_row 
 
 static inline int64_t ref_key_index(const clmgk_attention_desc *desc, int64_t b, int64_t h, int64_t j, int64_t r)
 {
-    if (ref_form_of(desc).mixed)
+    const ref_form form = ref_form_of(desc);
+    if (form.mixed)
         return ((b * desc->components + r) * desc->length_k + j) * desc->head_size;
-    const int64_t components = desc->variant == CLMGK_VARIANT_MGK ? desc->components : 1;
-    const int64_t component = desc->variant == CLMGK_VARIANT_MGK ? r : 0;
+    const int64_t components = form.keys ? desc->components : 1;
+    const int64_t component = form.keys ? r : 0;
     const int64_t head = b * desc->kv_heads + ref_kv_head(desc, h);
     return ((head * components + component) * desc->length_k + j) * desc->head_size;
 }
@@ -180,7 +189,7 @@ static inline int64_t ref_value_index(const clmgk_attention_desc *desc, int64_t 
 /* b_r of head h; NULL if keys are not shifted. */
 static inline const double *ref_shift(const clmgk_ref_problem *p, int64_t h, int64_t r)
 {
-    return p->desc.variant == CLMGK_VARIANT_SMGK ? p->shift + ref_shift_index(&p->desc, h, r) : NULL;
+    return ref_form_of(&p->desc).shift ? p->shift + ref_shift_index(&p->desc, h, r) : NULL;
 }
 
 /* Index of pi_r(j) of head h; a uniform prior counts as [M]. */

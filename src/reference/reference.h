@@ -55,7 +55,7 @@ int64_t clmgk_ref_visible_keys(const clmgk_ref_problem *problem, int64_t b, int6
  * key j in local head h, softcap(A_hij / sqrt(D)) + bias - ALiBi; r is 0. */
 double clmgk_ref_log_weight(const clmgk_ref_problem *problem, int64_t b, int64_t h, int64_t i, int64_t j, int64_t r);
 
-/* Solves a row: h_i in o[E], L_i in *lse. False: out of memory. */
+/* Solves a row: h_i in o[E], L_i in *lse (linear family: 0, it has none). False: out of memory. */
 bool clmgk_ref_row(const clmgk_ref_problem *problem, int64_t row, double *o, double *lse);
 
 /* ---- the bound ---------------------------------------------------------------------------------------------- */
@@ -77,7 +77,7 @@ typedef struct clmgk_ref_answer {
     int64_t value_size; /* E */
     int64_t *row;       /* [rows]: their numbers */
     double *o;          /* [rows,E] */
-    double *lse;        /* [rows] */
+    double *lse;        /* [rows]; 0 in the linear family */
     clmgk_ref_bound bound_o;
     clmgk_ref_bound bound_lse;
 } clmgk_ref_answer;
@@ -140,7 +140,8 @@ clmgk_ref_error clmgk_ref_check_array(const clmgk_ref_arrays *arrays, int which,
 int64_t clmgk_ref_gradient_count(const clmgk_attention_desc *desc, clmgk_ref_gradient which);
 
 /*
- * The gradients of sum(O dO) + sum(L dL) in `set`, a set of clmgk_gradient (gradients that the problem lacks are
+ * The gradients of sum(O dO) + sum(L dL), in the linear family plus sum(C dC) + sum(z dz) of the new state with m held
+ * constant, in `set`, a set of clmgk_gradient (gradients that the problem lacks are
  * ignored), and their bounds: 5 plain_error + c max_abs with c = 1e-5 f32, 1e-3 f16, 8e-3 bf16. With f16 and bf16 the
  * plain formula rounds weights, their gradient, O and all gradients. False: out of memory, nothing to free.
  *
@@ -148,6 +149,23 @@ int64_t clmgk_ref_gradient_count(const clmgk_attention_desc *desc, clmgk_ref_gra
  * rows that are saturated or see one key, dP - delta is exactly 0 but O was rounded, and P depends on a rounded L.
  */
 bool clmgk_ref_solve_gradients(const clmgk_ref_problem *problem, uint32_t set, clmgk_ref_arrays *out);
+
+/* ---- the state of the linear family -------------------------------------------------------------------------- */
+
+/* The state after all keys: C and z stand for e^m C and e^m z; m is 0 for maps without exponents. */
+typedef enum clmgk_ref_state {
+    CLMGK_REF_STATE_C,
+    CLMGK_REF_STATE_Z,
+    CLMGK_REF_STATE_M,
+    CLMGK_REF_STATES
+} clmgk_ref_state;
+
+/* All three arrays, bounds as for f32 outputs. False: out of memory, nothing to free. */
+bool clmgk_ref_solve_state(const clmgk_ref_problem *problem, clmgk_ref_arrays *out);
+
+/* Other C or z, in units of their own e^m (m NULL: true values), in those of the exact ones, for clmgk_ref_check_array.
+ */
+void clmgk_ref_rescale_state(const clmgk_ref_arrays *exact, clmgk_ref_state which, const double *m, double *values);
 
 /* ---- expectation and maximisation ---------------------------------------------------------------------------- */
 

@@ -1,16 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reference's gradients against central differences of the loss sum(O dO) + sum(L dL). */
+/* The reference's gradients against central differences of the loss sum(O dO) + sum(L dL), for a new state
+ * + sum(C dC) + sum(z dz). */
 #include "harness/harness.h"
 
 #include <math.h>
 
 enum { MOST_VALUES = 8 };
 
-/* Over the rows whose L is finite. */
-static double loss(const clmgk_ref_problem *p)
+/* sum(C dC) + sum(z dz), in the units of another state. */
+static double state_loss(const clmgk_ref_problem *p, const clmgk_ref_arrays *units)
+{
+    TH_REF_ARRAYS state = {0};
+    const double *const grad[] = {p->grad_new_state_c, p->grad_new_state_z};
+    double sum = 0.0;
+    assert_true(clmgk_ref_solve_state(p, &state));
+    for (int which = CLMGK_REF_STATE_C; which <= CLMGK_REF_STATE_Z; which++) {
+        clmgk_ref_rescale_state(units, which, state.exact[CLMGK_REF_STATE_M], state.exact[which]);
+        for (int64_t n = 0; grad[which] && n < state.count[which]; n++)
+            sum += grad[which][n] * state.exact[which][n];
+    }
+    return sum;
+}
+
+/* Over the rows whose L is finite. `units`: of the new state, NULL without one. */
+static double loss(const clmgk_ref_problem *p, const clmgk_ref_arrays *units)
 {
     const clmgk_attention_desc *const d = &p->desc;
-    double sum = 0.0;
+    double sum = units ? state_loss(p, units) : 0.0;
     assert_true(d->value_size <= MOST_VALUES);
     for (int64_t row = 0; row < d->batch * d->heads * d->length; row++) {
         double o[MOST_VALUES];
@@ -25,7 +41,7 @@ static double loss(const clmgk_ref_problem *p)
 }
 
 /* dloss / dx by central differences; where x - h would not be legal, from the right. */
-static double numeric(const clmgk_ref_problem *p, double *x, bool positive)
+static double numeric(const clmgk_ref_problem *p, const clmgk_ref_arrays *units, double *x, bool positive)
 {
     static const double h = 1e-5;
     const double x0 = *x;
@@ -33,7 +49,7 @@ static double numeric(const clmgk_ref_problem *p, double *x, bool positive)
     double f[3];
     for (int n = 0; n < 3; n++) {
         *x = x0 + h * (right ? n : n - 1);
-        f[n] = loss(p);
+        f[n] = loss(p, units);
     }
     *x = x0;
     return (right ? -3.0 * f[0] + 4.0 * f[1] - f[2] : f[2] - f[0]) / (2.0 * h);
@@ -42,11 +58,14 @@ static double numeric(const clmgk_ref_problem *p, double *x, bool positive)
 void th_expect_derivatives(const char *name, const clmgk_ref_problem *p, const clmgk_ref_arrays *gradients, int which,
                            double *x, size_t count, bool positive)
 {
+    TH_REF_ARRAYS state = {0};
+    const bool has_state = p->desc.use_new_state != 0;
+    assert_true(!has_state || clmgk_ref_solve_state(p, &state));
     const double scale = fmax(1.0, gradients->bound[which].max_abs);
     assert_int_equal(gradients->count[which], count);
     for (size_t n = 0; n < count; n++) {
         const double exact = gradients->exact[which][n];
-        const double expected = isinf(x[n]) ? 0.0 : numeric(p, &x[n], positive);
+        const double expected = isinf(x[n]) ? 0.0 : numeric(p, has_state ? &state : NULL, &x[n], positive);
         if (fabs(exact - expected) > 1e-7 * scale)
             fail_msg("%s, gradient %d, element %zu: %.12g, differences give %.12g", name, which, n, exact, expected);
     }

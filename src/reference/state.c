@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The state of the linear family after all keys, with its bounds. */
+#include "reference/arrays.h"
+#include "reference/linear.h"
+
+#include <stdlib.h>
+
+static int64_t count(const clmgk_attention_desc *desc, int which)
+{
+    if (which == CLMGK_REF_STATE_C)
+        return desc->batch * desc->heads * ref_queries(desc) * desc->features * desc->value_size;
+    if (which == CLMGK_REF_STATE_Z)
+        return ref_state_z_count(desc);
+    return desc->batch * (ref_form_of(desc).mixed ? 1 : desc->heads);
+}
+
+static bool exact(const clmgk_ref_problem *problem, const exact_scores *scores, double *const values[],
+                  double *const floor[])
+{
+    (void)scores, (void)floor;
+    return ref_linear_state(problem, values);
+}
+
+/* In the exact one's units. */
+static bool plain(const clmgk_ref_problem *problem, const plain_scores *scores, ref_way way, float *const values[])
+{
+    const int64_t scales = count(&problem->desc, CLMGK_REF_STATE_M);
+    double *const scale = calloc((size_t)scales + 1, sizeof(double)); /* + 1: NULL means failure only */
+    double *const only[] = {[CLMGK_REF_STATE_M] = scale};
+    const bool ok =
+        scale && ref_linear_state(problem, only) && ref_plain_linear_state(problem, way.order, scale, values);
+    (void)scores;
+    for (int64_t n = 0; ok && n < scales; n++)
+        values[CLMGK_REF_STATE_M][n] = (float)scale[n];
+    free(scale);
+    return ok;
+}
+
+bool clmgk_ref_solve_state(const clmgk_ref_problem *problem, clmgk_ref_arrays *out)
+{
+    static const char *const names[] = {"new_state_c", "new_state_z", "new_state_m"};
+    static const ref_solver solver = {names, false, count, exact, plain};
+    return ref_solve_arrays(problem, (1U << (unsigned)CLMGK_REF_STATES) - 1, &solver,
+                            ref_tolerance_of_outputs(CLMGK_DTYPE_F32), out);
+}
+
+void clmgk_ref_rescale_state(const clmgk_ref_arrays *exact_state, clmgk_ref_state which, const double *m,
+                             double *values)
+{
+    const double *const scale = exact_state->exact[CLMGK_REF_STATE_M];
+    const int64_t scales = exact_state->count[CLMGK_REF_STATE_M];
+    const int64_t width = scales > 0 ? exact_state->count[which] / scales : 0;
+    for (int64_t n = 0; n < exact_state->count[which]; n++)
+        values[n] *= exp((m ? m[n / width] : 0.0) - scale[n / width]);
+}
