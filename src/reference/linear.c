@@ -188,6 +188,15 @@ double ref_state_scale(const clmgk_ref_problem *problem, int64_t b, int64_t h)
     return scaled ? problem->state_m[ref_state_m_index(desc, b, h)] : 0.0;
 }
 
+bool ref_state_has_keys(const clmgk_ref_problem *problem, int64_t b, int64_t h)
+{
+    const clmgk_attention_desc *const desc = &problem->desc;
+    bool any = desc->use_state && !ref_map_of(problem).shifted;
+    for (int64_t n = 0; desc->use_state && n < ref_queries(desc) * desc->features; n++)
+        any = any || problem->state_z[ref_state_z_index(desc, b, h, n / desc->features, n % desc->features)] != 0.0;
+    return any;
+}
+
 /* Raises the row's scale to the largest part of slope (e^x + s) e^y times a factor. */
 static void raise_scale(exact_head *head, int64_t n, double y, double factor)
 {
@@ -213,12 +222,13 @@ static double state_z(const exact_head *head, int64_t n)
     return p->state_z[ref_state_z_index(&p->desc, head->b, head->h, n / head->map.features, n % head->map.features)];
 }
 
-static void raise_scale_by_state(exact_head *head, int64_t n)
+/* No smaller than any number in C's row and z's element; NaN if one is. */
+static double state_size(const exact_head *head, int64_t n)
 {
-    double largest = fabs(state_z(head, n));
+    double sum = fabs(state_z(head, n));
     for (int64_t e = 0; e < desc_of(head)->value_size; e++)
-        largest = fmax(largest, fabs(state_c(head, n)[e]));
-    raise_scale(head, n, state_y(head), largest);
+        sum += fabs(state_c(head, n)[e]);
+    return sum;
 }
 
 static void find_scale(exact_head *head)
@@ -231,7 +241,7 @@ static void find_scale(exact_head *head)
                 raise_scale(head, ref_part_of(&p->desc, r) * head->map.features + f, key_of(head, r, j)[f],
                             ref_linear_prior(p, head->h, j, r));
     for (int64_t n = 0; p->desc.use_state && n < head->queries * head->map.features; n++)
-        raise_scale_by_state(head, n);
+        raise_scale(head, n, state_y(head), state_size(head, n));
     if (!isfinite(head->scale))
         head->scale = 0.0;
 }
@@ -292,11 +302,11 @@ static void solve_row(exact_head *head, ref_row at)
         add_values(head, w_ij, value_of(head, j), head->o);
     }
     for (int64_t n = 0; desc->use_state && n < head->queries * head->map.features; n++) {
-        const double phi = term(head, n, state_y(head));
+        const double phi = state_size(head, n) != 0.0 ? term(head, n, state_y(head)) : 0.0;
         head->den += phi * state_z(head, n);
         add_values(head, phi, state_c(head, n), head->o);
     }
-    head->den += desc->guard * exp(-head->scale);
+    head->den += desc->guard != 0.0 ? desc->guard * exp(-head->scale) : 0.0;
     for (int64_t e = 0; e < desc->value_size; e++)
         head->o[e] = head->den == 0.0 ? 0.0 : head->o[e] / head->den;
 }
@@ -495,7 +505,7 @@ static void add_row(exact_head *head, ref_row at)
 static double new_scale(const exact_head *head)
 {
     const clmgk_ref_problem *const p = head->problem;
-    double largest = p->desc.use_state ? ref_state_scale(p, head->b, head->h) : -(double)INFINITY;
+    double largest = ref_state_has_keys(p, head->b, head->h) ? ref_state_scale(p, head->b, head->h) : -(double)INFINITY;
     for (int64_t r = 0; r < head->parts; r++)
         for (int64_t j = 0; j < ref_key_limit(p, head->b); j++)
             for (int64_t f = 0; ref_linear_prior(p, head->h, j, r) > 0.0 && f < head->map.features; f++)
@@ -545,7 +555,8 @@ bool ref_linear_state(const clmgk_ref_problem *problem, double *const values[])
     for (int64_t bh = 0; bh < desc->batch * desc->heads; bh++) {
         load_head(&head, bh / desc->heads, bh % desc->heads);
         const double scale = new_scale(&head);
-        const double carried = exp(ref_state_scale(problem, head.b, head.h) - scale);
+        const double carried =
+            ref_state_has_keys(problem, head.b, head.h) ? exp(ref_state_scale(problem, head.b, head.h) - scale) : 0.0;
         values[CLMGK_REF_STATE_M][ref_state_m_index(desc, head.b, head.h)] = scale;
         for (int64_t n = 0; values[CLMGK_REF_STATE_C] && desc->use_state && n < head.queries * desc->features; n++) {
             const int64_t q = n / desc->features, f = n % desc->features;

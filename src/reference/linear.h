@@ -76,6 +76,9 @@ static inline int64_t ref_state_z_count(const clmgk_attention_desc *desc)
 /* m of the incoming state; 0 for maps without scales, and without a state. */
 double ref_state_scale(const clmgk_ref_problem *problem, int64_t b, int64_t h);
 
+/* Whether the incoming state has keys: if all of z is 0, its m is any number and has no part in new scales. */
+bool ref_state_has_keys(const clmgk_ref_problem *problem, int64_t b, int64_t h);
+
 /* z is shared by the heads of a batch: head h adds its gradient, or has its part in the sum. */
 static inline bool ref_has_z(const clmgk_attention_desc *desc, int64_t h)
 {

@@ -24,6 +24,7 @@ typedef struct plain_head {
     float *state_c;    /* [K,E] */
     float *state_z;    /* [K] */
     float state_m;
+    bool state_keys; /* the state has keys */
     float new_m;
     /* the row */
     ref_row at;
@@ -202,7 +203,8 @@ static void load_state(plain_head *head)
             head->new_c_t[e * head->count + n] = head->new_c[n * p->desc.value_size + e];
     }
     head->state_m = given ? (float)ref_state_scale(p, head->b, head->h) : 0.0F;
-    float largest = given ? head->state_m : -INFINITY;
+    head->state_keys = ref_state_has_keys(p, head->b, head->h);
+    float largest = head->state_keys ? head->state_m : -INFINITY;
     for (int64_t j = 0; j < ref_key_limit(p, head->b); j++)
         largest = head->largest[j] > largest ? head->largest[j] : largest;
     head->new_m = head->map.shifted ? finite_or_0(largest) : 0.0F;
@@ -279,7 +281,7 @@ static void fill_weights(plain_head *head)
 {
     const clmgk_attention_desc *const desc = desc_of(head);
     const int64_t first = head->span.first;
-    float largest = desc->use_state ? head->state_m : -INFINITY;
+    float largest = head->state_keys ? head->state_m : -INFINITY;
     for (int64_t j = first; j < head->span.end; j++)
         largest = head->largest[j] > largest ? head->largest[j] : largest;
     head->scale = head->map.shifted ? finite_or_0(largest) : 0.0F;
@@ -307,10 +309,10 @@ static void solve_row(plain_head *head, ref_row at)
     fill_weights(head);
 
     const int64_t first = head->span.first, width = head->span.end - first;
-    const float carried = expf(head->state_m - head->scale);
+    const float carried = head->state_keys ? expf(head->state_m - head->scale) : 0.0F;
     head->den = ref_sum_of(width, head->weight + first, head->order);
     head->den += carried * ref_sum_of_products(head->count, head->phi, head->state_z, head->order);
-    head->den += (float)desc->guard * expf(-head->above - head->scale);
+    head->den += desc->guard != 0.0 ? (float)desc->guard * expf(-head->above - head->scale) : 0.0F;
     sum(head, width, head->weight + first, 1, desc->value_size, head->values + first * desc->value_size, head->o);
     sum(head, head->count, head->phi, 1, desc->value_size, head->state_c, head->out);
     for (int64_t e = 0; e < desc->value_size; e++) {
@@ -342,7 +344,7 @@ static void add_state(const plain_head *head, double scale, float *const values[
 {
     const clmgk_attention_desc *const desc = desc_of(head);
     const int64_t keys = ref_key_limit(head->problem, head->b), size = desc->value_size;
-    const float carried = expf(head->state_m - head->new_m);
+    const float carried = head->state_keys ? expf(head->state_m - head->new_m) : 0.0F;
     const float unit = (float)exp((double)head->new_m - scale);
     float *const c = values[CLMGK_REF_STATE_C] + ref_state_c_index(desc, head->b, head->h, 0, 0);
     for (int64_t n = 0; n < head->count; n++) {
@@ -398,7 +400,7 @@ static void fill_grad_phi(plain_head *head, const float *grad_o, float t)
     for (int64_t n = 0; n < head->count; n++) {
         const float *const c = head->state_c + n * desc->value_size;
         const float x = ref_sum_of_products(desc->value_size, c, grad_o, head->order);
-        head->grad[n] += carried * (x + t * head->state_z[n]);
+        head->grad[n] += head->state_keys ? carried * (x + t * head->state_z[n]) : 0.0F;
         head->phis[head->at.i * head->count + n] = head->phi[n];
         head->carried[head->at.i * head->count + n] = carried * head->phi[n];
     }

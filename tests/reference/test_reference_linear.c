@@ -170,3 +170,512 @@ TH_HOST_TEST(gradients_are_those_of_the_loss)
         }
     }
 }
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+static clmgk_ref_answer solve(const clmgk_ref_problem *p)
+{
+    clmgk_ref_answer answer;
+    assert_true(clmgk_ref_solve(p, p->desc.batch * p->desc.heads * p->desc.length, NULL, &answer));
+    return answer;
+}
+
+static void expect_close(const char *what, int64_t count, const double *values, const double *expected, double within)
+{
+    for (int64_t n = 0; n < count; n++)
+        if (!(values[n] == expected[n] || fabs(values[n] - expected[n]) <= within * fmax(1.0, fabs(expected[n]))))
+            fail_msg("%s, element %lld: %.15g, expected %.15g", what, (long long)n, values[n], expected[n]);
+}
+
+static void expect_same_answer(const char *what, const clmgk_ref_problem *p, const clmgk_ref_problem *expected,
+                               double within)
+{
+    TH_REF_ANSWER one = solve(p), other = solve(expected);
+    expect_close(what, one.rows * E, one.o, other.o, within);
+}
+
+/* One query, two keys, two dimensions; the features of each map by hand: phi(q), phi(k_0), phi(k_1). */
+TH_HOST_TEST(maps_by_hand)
+{
+    static const double q[] = {0.5, -1.0}, k[] = {2.0, -0.25, -3.0, 1.5}, v[] = {5.0, 7.0};
+    static const double w[] = {1.0, -2.0, 0.5, 3.0, -1.0, 0.0}; /* [3,2] */
+    clmgk_ref_problem p = {.desc = {LINEAR, .batch = 1, .heads = 1, .kv_heads = 1, .components = 1, .length = 1,
+                                    .length_k = 2, .head_size = 2, .value_size = 1},
+                           .q = q,
+                           .k = k,
+                           .v = v,
+                           .projection = w};
+    double favor[3][3];
+    for (int x = 0; x < 3; x++) {
+        const double *const in = x == 0 ? q : k + 2 * (x - 1);
+        for (int f = 0; f < 3; f++)
+            favor[x][f] = exp((w[2 * f] * in[0] + w[2 * f + 1] * in[1]) / pow(2.0, 0.25) -
+                              (in[0] * in[0] + in[1] * in[1]) / sqrt(2.0) / 2.0) /
+                          sqrt(3.0);
+    }
+    const struct {
+        clmgk_feature feature;
+        int32_t order;
+        int features;
+        double phi[3][12];
+    } of[] = {
+        {CLMGK_FEATURE_ELU1, 0, 2, {{1.5, exp(-1.0)}, {3.0, exp(-0.25)}, {exp(-3.0), 2.5}}},
+        {CLMGK_FEATURE_RELU, 0, 2, {{0.5, 0.0}, {2.0, 0.0}, {0.0, 1.5}}},
+        {CLMGK_FEATURE_EXP, 0, 2, {{exp(0.5), exp(-1.0)}, {exp(2.0), exp(-0.25)}, {exp(-3.0), exp(1.5)}}},
+        /* r(q) = .5 0 0 1, r(k_0) = 2 0 0 .25, r(k_1) = 0 1.5 3 0; with the one before it, the second before, the third
+         */
+        {CLMGK_FEATURE_DPFP, 1, 4, {{0.5, 0.0, 0.0, 0.0}, {0.5, 0.0, 0.0, 0.0}, {0.0, 0.0, 4.5, 0.0}}},
+        {CLMGK_FEATURE_DPFP,
+         3,
+         12,
+         {{0.5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.5},
+          {0.5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.5},
+          {0, 0, 4.5, 0, 0, 0, 0, 0, 0, 4.5, 0, 0}}},
+        {CLMGK_FEATURE_FAVOR,
+         0,
+         3,
+         {{favor[0][0], favor[0][1], favor[0][2]},
+          {favor[1][0], favor[1][1], favor[1][2]},
+          {favor[2][0], favor[2][1], favor[2][2]}}},
+    };
+    for (size_t n = 0; n < TH_COUNT(of); n++) {
+        double weight[2] = {0.0, 0.0}, o = 0.0, lse = 1.0;
+        for (int f = 0; f < of[n].features; f++)
+            for (int j = 0; j < 2; j++)
+                weight[j] += of[n].phi[0][f] * of[n].phi[j + 1][f];
+        p.desc.feature = of[n].feature;
+        p.desc.feature_order = of[n].order;
+        p.desc.features = of[n].features;
+        for (int guarded = 0; guarded < 2; guarded++) {
+            p.desc.guard = 0.125 * guarded;
+            assert_true(clmgk_ref_row(&p, 0, &o, &lse) && lse == 0.0);
+            expect_close("O", 1, &o,
+                         &(double){(5.0 * weight[0] + 7.0 * weight[1]) / (weight[0] + weight[1] + p.desc.guard)},
+                         1e-14);
+        }
+    }
+}
+
+/* A causal row is that of a problem that ends with its last key. */
+TH_HOST_TEST(causal_rows_are_those_of_fewer_keys)
+{
+    for (size_t n = 0; n < TH_COUNT(forms); n++) {
+        FIXTURE f = make(&forms[n]);
+        clmgk_ref_problem full = f.reference.problem;
+        if (!full.desc.causal || full.desc.sequences > 0 || full.desc.use_lengths)
+            continue;
+        TH_REF_ANSWER causal = solve(&f.reference.problem);
+        full.desc.causal = 0;
+        full.desc.use_lengths = 1;
+        for (int32_t i = 0; i < N; i++) {
+            const int32_t keys = full.desc.alignment == CLMGK_ALIGN_TOP_LEFT ? i + 1 : i + 1 + S - N;
+            const int32_t both[] = {keys, keys};
+            full.lengths = both;
+            TH_REF_ANSWER answer = solve(&full);
+            for (int64_t bh = 0; bh < answer.rows / N; bh++)
+                expect_close(forms[n].name, E, causal.o + (bh * N + i) * E, answer.o + (bh * N + i) * E, 1e-14);
+        }
+    }
+}
+
+/* A denominator of 0 gives 0, and no gradient; with a guard O is 0 as well. */
+TH_HOST_TEST(denominators_of_0)
+{
+    static const test_form form_of[] = {{"relu", {LINEAR, RELU}}, {"dpfp", {LINEAR, DPFP(2)}}};
+    for (size_t n = 0; n < TH_COUNT(form_of); n++) {
+        FIXTURE f = make(&form_of[n]);
+        th_array *const q = &f.problem.array[TH_Q];
+        for (int64_t x = D; x < (int64_t)2 * D; x++) /* row 1 */
+            q->values[x] = n == 0 ? -fabs(q->values[x]) - 0.1 : 0.0;
+        TH_REF_ANSWER answer = solve(&f.reference.problem);
+        TH_REF_ARRAYS gradients = {0};
+        assert_true(clmgk_ref_solve_gradients(&f.reference.problem, CLMGK_GRADIENT_Q, &gradients));
+        for (int64_t e = 0; e < E; e++)
+            assert_true(answer.o[E + e] == 0.0 && answer.o[e] != 0.0);
+        for (int64_t d = 0; d < D; d++)
+            assert_true(gradients.exact[CLMGK_REF_GRAD_Q][D + d] == 0.0);
+    }
+}
+
+/* Adding a number to all exponents of a row or of all keys changes nothing, however large it is. */
+TH_HOST_TEST(large_exponents_cancel)
+{
+    static const test_form form = {"exp", {MLK, EXP, .prior_shape = CLMGK_PRIOR_HM, .causal = 1}};
+    static const double offset[] = {-3000.0, 3000.0, 1e6};
+    for (size_t n = 0; n < TH_COUNT(offset); n++) {
+        FIXTURE f = make(&form), moved = make(&form);
+        for (int name = 0; name < 2; name++) {
+            th_array *const array = &moved.problem.array[name == 0 ? TH_Q : TH_K];
+            for (size_t x = 0; x < array->count; x++)
+                array->values[x] += offset[n];
+        }
+        expect_same_answer("exp", &moved.reference.problem, &f.reference.problem, 1e-8);
+        TH_REF_ARRAYS one = {0}, other = {0};
+        assert_true(clmgk_ref_solve_gradients(&f.reference.problem, CLMGK_GRADIENT_ALL, &one));
+        assert_true(clmgk_ref_solve_gradients(&moved.reference.problem, CLMGK_GRADIENT_ALL, &other));
+        for (int which = CLMGK_REF_GRAD_Q; which <= CLMGK_REF_GRAD_PRIOR; which++)
+            expect_close("gradient", one.count[which], other.exact[which], one.exact[which], 1e-8);
+    }
+}
+
+/* Late keys with large exponents take nothing from the accuracy of rows that do not see them. */
+TH_HOST_TEST(early_rows_do_not_underflow)
+{
+    static const test_form form = {"exp", {LINEAR, EXP, .causal = 1}};
+    FIXTURE f = make(&form), moved = make(&form);
+    th_array *const k = &moved.problem.array[TH_K];
+    for (size_t x = 0; x < k->count; x++)
+        k->values[x] = x / D % S >= 2 ? (double)(float)(k->values[x] + 2000.0) : k->values[x];
+    TH_REF_ANSWER one = solve(&f.reference.problem), other = solve(&moved.reference.problem);
+    expect_close("row 0", E, other.o, one.o, 1e-14); /* of keys 0 and 1 */
+    assert_true(other.bound_o.plain_error < 1e-5);
+}
+
+/* ---- states ------------------------------------------------------------------------------------------------------ */
+
+/* The tokens first .. first + count - 1 of a problem whose arrays are those of all: keys and rows. */
+static th_problem part_of(const th_problem *whole, int64_t first, int64_t count)
+{
+    clmgk_attention_desc desc = whole->desc;
+    desc.length = count;
+    desc.length_k = count;
+    desc.use_state = first > 0;
+    desc.use_new_state = 1;
+    desc.q = desc.k = desc.v = desc.o = (clmgk_layout){0};
+    th_problem part = th_problem_make(&desc, 3);
+    for (th_name name = TH_Q; name < TH_ARRAYS; name++) {
+        th_array *const to = &part.array[name];
+        const th_array *const from = &whole->array[name];
+        const bool tokens = name == TH_Q || name == TH_K || name == TH_V || name == TH_PRIOR;
+        if (!th_is_input(name) || !to->used || !from->used)
+            continue;
+        const int64_t width = from->shape[TH_RANK - 1];
+        for (size_t n = 0; n < to->count; n++) {
+            const int64_t token = (int64_t)n / width % to->shape[TH_RANK - 2];
+            const int64_t outer = (int64_t)n / width / to->shape[TH_RANK - 2];
+            const int64_t moved = tokens && from->shape[TH_RANK - 2] == whole->desc.length ? token + first : token;
+            to->values[n] = from->values[(outer * from->shape[TH_RANK - 2] + moved) * width + (int64_t)n % width];
+        }
+    }
+    return part;
+}
+
+static void pass_on(th_problem *to, const clmgk_ref_arrays *state)
+{
+    for (int which = 0; which < CLMGK_REF_STATES; which++)
+        for (size_t n = 0; to->array[TH_STATE_C + which].used && n < to->array[TH_STATE_C + which].count; n++)
+            to->array[TH_STATE_C + which].values[n] = state->exact[which][n];
+}
+
+/* Rows of the parts, the state handed on, are rows of one pass over all tokens, and the last state is that pass's. */
+static void expect_parts(const char *name, const th_problem *whole, const int64_t *count)
+{
+    th_reference of_whole = th_reference_of(whole);
+    TH_REF_ANSWER all = solve(&of_whole.problem);
+    TH_REF_ARRAYS state = {0};
+    for (int64_t first = 0; first < whole->desc.length; first += *count++) {
+        TH_PROBLEM part = part_of(whole, first, *count);
+        if (first > 0)
+            pass_on(&part, &state);
+        th_reference of_part = th_reference_of(&part);
+        TH_REF_ANSWER answer = solve(&of_part.problem);
+        for (int64_t row = 0; row < answer.rows; row++)
+            expect_close(name, E, answer.o + row * E,
+                         all.o + (row / *count * whole->desc.length + first + row % *count) * E, 1e-13);
+        clmgk_ref_arrays_free(&state);
+        assert_true(clmgk_ref_solve_state(&of_part.problem, &state));
+        th_reference_free(&of_part);
+    }
+    TH_REF_ARRAYS last = {0};
+    assert_true(clmgk_ref_solve_state(&of_whole.problem, &last));
+    for (int which = 0; which < CLMGK_REF_STATES; which++)
+        expect_close(name, last.count[which], state.exact[which], last.exact[which], 1e-13);
+    th_reference_free(&of_whole);
+}
+
+TH_HOST_TEST(parts_are_one_pass)
+{
+    static const int64_t cuts[][4] = {{3, 1, 1, 1}, {1, 4, 1, 0}};
+    for (size_t n = 0; n < TH_COUNT(forms) * TH_COUNT(cuts); n++) {
+        test_form form = forms[n / TH_COUNT(cuts)];
+        form.desc.causal = form.desc.use_new_state = 1;
+        form.desc.use_state = form.desc.use_lengths = form.desc.use_lengths_q = 0;
+        form.desc.alignment = CLMGK_ALIGN_BOTTOM_RIGHT;
+        const bool noisy = (clmgk_variant_traits(form.desc.variant) & CLMGK_TRAIT_NOISE) != 0;
+        if (form.desc.sequences > 0 || noisy) /* noise depends on a row's place in its call */
+            continue;
+        clmgk_attention_desc desc = desc_of(&form);
+        desc.length = desc.length_k = 6;
+        TH_PROBLEM whole = th_problem_make(&desc, 3);
+        tame(&whole);
+        expect_parts(form.name, &whole, cuts[n % TH_COUNT(cuts)]);
+    }
+}
+
+/* A state of zeros is that of no keys, whatever its m. */
+TH_HOST_TEST(a_state_of_zeros_is_none)
+{
+    static const test_form form_of[] = {{"exp", {MLK, EXP, STATES}}, {"favor", {LHARD_FISH, FAVOR, STATES}}};
+    for (size_t n = 0; n < TH_COUNT(form_of); n++) {
+        FIXTURE f = make(&form_of[n]);
+        th_fill(&f.problem, TH_STATE_C, 0.0);
+        th_fill(&f.problem, TH_STATE_Z, 0.0);
+        th_fill(&f.problem, TH_STATE_M, 2000.0);
+        clmgk_ref_problem none = f.reference.problem;
+        none.desc.use_state = 0;
+        expect_same_answer(form_of[n].name, &f.reference.problem, &none, 0.0);
+        TH_REF_ARRAYS one = {0}, other = {0};
+        assert_true(clmgk_ref_solve_state(&f.reference.problem, &one) && clmgk_ref_solve_state(&none, &other));
+        for (int which = 0; which < CLMGK_REF_STATES; which++) {
+            expect_close("state", one.count[which], one.exact[which], other.exact[which], 0.0);
+            assert_true(one.bound[which].bound == other.bound[which].bound);
+        }
+    }
+}
+
+/* Numbers in other units are the same state; in their own they are not. */
+TH_HOST_TEST(states_in_other_units)
+{
+    static const test_form form = {"exp", {LHARD_FISH, EXP, STATES, .components = 3}};
+    FIXTURE f = make(&form);
+    TH_REF_ARRAYS state = {0};
+    char message[128];
+    assert_true(clmgk_ref_solve_state(&f.reference.problem, &state));
+    for (clmgk_ref_state which = CLMGK_REF_STATE_C; which <= CLMGK_REF_STATE_Z; which++) {
+        double *const given = calloc((size_t)state.count[which], sizeof(double));
+        for (int64_t n = 0; n < state.count[which]; n++) /* m 3 and 5 lower */
+            given[n] = state.exact[which][n] * exp(n < state.count[which] / 2 ? 3.0 : 5.0);
+        clmgk_ref_check_array(&state, (int)which, given, message, sizeof(message));
+        assert_true(message[0] != '\0');
+        clmgk_ref_rescale_state(
+            &state, which,
+            (const double[]){state.exact[CLMGK_REF_STATE_M][0] - 3.0, state.exact[CLMGK_REF_STATE_M][1] - 5.0}, given);
+        clmgk_ref_check_array(&state, (int)which, given, message, sizeof(message));
+        assert_string_equal(message, "");
+        free(given);
+    }
+}
+
+/* ---- forms within forms ------------------------------------------------------------------------------------------ */
+
+static void expect_same_gradients(const char *name, const clmgk_ref_problem *one, const clmgk_ref_problem *other,
+                                  uint32_t set)
+{
+    TH_REF_ARRAYS a = {0}, b = {0};
+    assert_true(clmgk_ref_solve_gradients(one, set, &a) && clmgk_ref_solve_gradients(other, set, &b));
+    assert_int_equal(a.set, set);
+    for (int which = 0; which < CLMGK_REF_GRADIENTS; which++) {
+        assert_int_equal(a.count[which], b.count[which]);
+        expect_close(name, a.count[which], a.exact[which], b.exact[which], 1e-12);
+    }
+}
+
+enum { QKV = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V };
+
+/* One component of prior 1 is linear attention, and so is one with a shift of 0. */
+TH_HOST_TEST(one_component_is_linear)
+{
+    static const test_form form_of[] = {{"mlk", {MLK, FAVOR, .components = 1, .causal = 1}},
+                                        {"smlk", {SMLK, EXP, .components = 1}}};
+    for (size_t n = 0; n < TH_COUNT(form_of); n++) {
+        FIXTURE f = make(&form_of[n]);
+        th_scale(&f.problem, TH_SHIFT, 0.0);
+        clmgk_ref_problem linear = f.reference.problem;
+        linear.desc.variant = CLMGK_VARIANT_LINEAR;
+        expect_same_answer(form_of[n].name, &f.reference.problem, &linear, 1e-14);
+        expect_same_gradients(form_of[n].name, &f.reference.problem, &linear, QKV);
+    }
+}
+
+/* sMLK is MLK whose components are the shifted keys. */
+TH_HOST_TEST(smlk_is_mlk_of_shifted_keys)
+{
+    static const test_form form = {"smlk", {SMLK, DPFP(2), .causal = 1, .prior_shape = CLMGK_PRIOR_HM}};
+    FIXTURE f = make(&form);
+    clmgk_ref_problem mlk = f.reference.problem;
+    double *const keys = calloc((size_t)(2 * 2 * 2 * S * D), sizeof(double)), *next = keys;
+    for (int64_t bh = 0; bh < 4; bh++)
+        for (int64_t r = 0; r < 2; r++)
+            for (int64_t n = 0; n < (int64_t)S * D; n++)
+                *next++ = mlk.k[bh * S * D + n] + mlk.shift[(bh % 2 * 2 + r) * D + n % D];
+    mlk.desc.variant = CLMGK_VARIANT_MLK;
+    mlk.k = keys;
+    expect_same_answer("smlk", &f.reference.problem, &mlk, 1e-14);
+    expect_same_gradients("smlk", &f.reference.problem, &mlk,
+                          CLMGK_GRADIENT_Q | CLMGK_GRADIENT_V | CLMGK_GRADIENT_PRIOR);
+    free(keys);
+}
+
+/* Without deviation a form is its hard one; where p > 0, relu and w = 1 do nothing, but at noise. */
+TH_HOST_TEST(mixed_forms_within_forms)
+{
+    static const struct {
+        test_form form;
+        clmgk_variant same;
+    } of[] = {{{"lfish", {LFISH, STATES, .causal = 1}}, CLMGK_VARIANT_LHARD_FISH},
+              {{"lmish", {LMISH, EXP}}, CLMGK_VARIANT_LHARD_MISH},
+              {{"lgfish", {LGFISH, FAVOR, .use_mix_weight = 1}}, CLMGK_VARIANT_LHARD_GFISH},
+              {{"lhard-gfish", {LHARD_GFISH, EXP}}, CLMGK_VARIANT_LHARD_FISH},
+              {{"lhard-gfish, elu1", {LHARD_GFISH, STATES}}, CLMGK_VARIANT_LHARD_FISH}};
+    for (size_t n = 0; n < TH_COUNT(of); n++) {
+        FIXTURE f = make(&of[n].form);
+        th_scale(&f.problem, TH_NOISE, 0.0);
+        th_array *const mix = &f.problem.array[TH_MIX];
+        for (size_t x = 0; x < mix->count; x++)
+            mix->values[x] = fabs(mix->values[x]);
+        clmgk_ref_problem other = f.reference.problem;
+        other.desc.variant = of[n].same;
+        expect_same_answer(of[n].form.name, &f.reference.problem, &other, 1e-14);
+        expect_same_gradients(of[n].form.name, &f.reference.problem, &other, QKV | CLMGK_GRADIENT_MIX);
+    }
+}
+
+/* With the unit matrix for p every local head is linear attention of its global one. */
+TH_HOST_TEST(unit_mixing_is_linear)
+{
+    static const test_form form = {"lhard-fish", {LHARD_FISH, FAVOR, .causal = 1}};
+    FIXTURE f = make(&form);
+    for (int n = 0; n < 4; n++)
+        f.problem.array[TH_MIX].values[n] = n % 3 == 0 ? 1.0 : 0.0;
+    clmgk_ref_problem linear = f.reference.problem;
+    linear.desc.variant = CLMGK_VARIANT_LINEAR;
+    linear.desc.components = 1;
+    expect_same_answer("unit", &f.reference.problem, &linear, 1e-13);
+    expect_same_gradients("unit", &f.reference.problem, &linear, QKV);
+}
+
+/* relu's derivative at 0 is 0: nothing comes back through p = 0. */
+TH_HOST_TEST(relu_at_0_has_no_slope)
+{
+    static const test_form form = {"lhard-gfish", {LHARD_GFISH, EXP, .guard = 1.0, .use_mix_weight = 1}};
+    FIXTURE f = make(&form);
+    th_fill(&f.problem, TH_MIX, 0.0);
+    TH_REF_ARRAYS gradients = {0};
+    assert_true(clmgk_ref_solve_gradients(&f.reference.problem, CLMGK_GRADIENT_ALL, &gradients));
+    assert_true(gradients.bound[CLMGK_REF_GRAD_MIX].max_abs == 0.0);
+    assert_true(gradients.bound[CLMGK_REF_GRAD_K].max_abs == 0.0);
+}
+
+/* ---- noise ------------------------------------------------------------------------------------------------------- */
+
+/* Query features have sigma eps of the library's own numbers, feature f in the place of key j. */
+TH_HOST_TEST(noise_is_the_library_s)
+{
+    static const test_form form_of[] = {{"lmish", {LMISH, RELU, .components = 1}},
+                                        {"shared", {LMISH, RELU, .components = 1, .shared_noise = 1}},
+                                        {"packed", {LMISH, RELU, .components = 1, PACKED}}};
+    for (size_t n = 0; n < TH_COUNT(form_of); n++) {
+        FIXTURE f = make(&form_of[n]);
+        const clmgk_ref_problem *const p = &f.reference.problem;
+        const bool packed = p->desc.sequences > 0;
+        th_fill(&f.problem, TH_Q, -1.0); /* phi(q) = 0: noise alone */
+        th_fill(&f.problem, TH_K, 0.0);
+        for (int64_t j = 0; j < S; j++) /* key j of a sequence: feature j alone; value 0 is 1 for feature 1 */
+            for (int64_t b = 0; b < p->desc.batch; b++) {
+                const int64_t place = !packed || j < 2 ? j : j - 2 - (j >= 3);
+                f.problem.array[TH_K].values[(b * S + j) * D + place % D] = place < D ? 1.0 : 0.0;
+                for (int64_t g = 0; g < p->desc.kv_heads; g++)
+                    f.problem.array[TH_V].values[((b * p->desc.kv_heads + g) * S + j) * E] = place == 1 ? 1.0 : 0.0;
+            }
+        TH_REF_ANSWER answer = solve(p);
+        const int64_t row = packed ? 2 : 3, h = 1, b = packed ? 0 : 1; /* packed: row 1 of sequence 2 */
+        float eps[D];
+        assert_int_equal(clmgk_noise_tile(p->seed, p->desc.heads, packed ? 2 : b, p->desc.shared_noise ? 0 : h,
+                                          packed ? 1 : row, 1, 0, D, eps, NULL),
+                         CLMGK_OK);
+        const double keys = packed ? (double)eps[0] + (double)eps[1] : (double)eps[0] + (double)eps[1] + (double)eps[2];
+        expect_close(form_of[n].name, 1, answer.o + ((b * p->desc.heads + h) * N + row) * E,
+                     &(double){(double)eps[1] / keys}, 1e-5);
+    }
+}
+
+/* ---- bounds and bad values --------------------------------------------------------------------------------------- */
+
+/* The plain formula errs as its number format does, in every form and storage type; what is out of bound is found. */
+TH_HOST_TEST(bounds_hold_and_reject)
+{
+    static const double c[] = {3e-6, 5e-4, 4e-3};
+    for (size_t n = 0; n < TH_COUNT(forms); n++) {
+        for (int dtype = CLMGK_DTYPE_F32; dtype <= CLMGK_DTYPE_BF16; dtype++) {
+            FIXTURE f = make(&forms[n]);
+            f.reference.problem.desc.dtype = (clmgk_dtype)dtype;
+            TH_REF_ANSWER answer = solve(&f.reference.problem);
+            const clmgk_ref_bound bound = answer.bound_o;
+            if (!(bound.plain_error > 0.0 && bound.plain_error < 2.0 * c[dtype] * bound.max_abs))
+                fail_msg("%s: the plain formula errs by %g of %g", forms[n].name, bound.plain_error, bound.max_abs);
+            assert_true(clmgk_ref_check(&answer, answer.o, NULL).ok);
+            answer.o[3] += 1.1 * bound.bound;
+            TH_REF_ANSWER right = solve(&f.reference.problem);
+            assert_false(clmgk_ref_check(&right, answer.o, NULL).ok);
+        }
+    }
+}
+
+TH_HOST_TEST(bounds_of_states)
+{
+    for (size_t n = 0; n < TH_COUNT(forms); n++) {
+        if (!forms[n].desc.use_new_state)
+            continue;
+        FIXTURE f = make(&forms[n]);
+        TH_REF_ARRAYS state = {0};
+        assert_true(clmgk_ref_solve_state(&f.reference.problem, &state));
+        for (int which = CLMGK_REF_STATE_C; which <= CLMGK_REF_STATE_Z; which++) {
+            const clmgk_ref_bound bound = state.bound[which];
+            if (!(bound.plain_error > 0.0 && bound.plain_error < 3e-6 * bound.max_abs))
+                fail_msg("%s: the plain state errs by %g of %g", forms[n].name, bound.plain_error, bound.max_abs);
+        }
+    }
+}
+
+TH_HOST_TEST(wanted_gradients_only)
+{
+    static const test_form form_of[] = {{"lgfish", {LGFISH, STATES, .use_mix_weight = 1}},
+                                        {"smlk", {SMLK, STATES, .prior_shape = CLMGK_PRIOR_HMS}}};
+    for (size_t n = 0; n < TH_COUNT(form_of); n++) {
+        FIXTURE f = make(&form_of[n]);
+        th_expect_wanted_gradients_only(&f.reference.problem);
+    }
+}
+
+/* What lies beyond the lengths may be NaN: it reaches nothing, states and bounds least of all. */
+TH_HOST_TEST(padding_reaches_nothing)
+{
+    static const test_form form_of[] = {{"mlk", {MLK, FAVOR, STATES, .use_lengths = 1, .use_lengths_q = 1}},
+                                        {"lfish", {LFISH, STATES, .use_lengths = 1, .use_lengths_q = 1}}};
+    for (size_t n = 0; n < TH_COUNT(form_of); n++) {
+        FIXTURE clean = make(&form_of[n]), dirty = make(&form_of[n]);
+        th_poison(&dirty.problem, TH_K, 0, 3);
+        th_poison(&dirty.problem, TH_V, 0, 3);
+        th_poison(&dirty.problem, TH_Q, 1, 2);
+        th_poison(&dirty.problem, TH_GRAD_O, 1, 2);
+        expect_same_answer(form_of[n].name, &dirty.reference.problem, &clean.reference.problem, 0.0);
+        TH_REF_ARRAYS one = {0}, other = {0};
+        assert_true(clmgk_ref_solve_gradients(&clean.reference.problem, CLMGK_GRADIENT_ALL, &one));
+        assert_true(clmgk_ref_solve_gradients(&dirty.reference.problem, CLMGK_GRADIENT_ALL, &other));
+        for (int which = 0; which < CLMGK_REF_GRADIENTS; which++) {
+            expect_close(form_of[n].name, one.count[which], other.exact[which], one.exact[which], 0.0);
+            assert_true(one.bound[which].bound == other.bound[which].bound);
+        }
+        TH_REF_ARRAYS state = {0}, poisoned = {0};
+        assert_true(clmgk_ref_solve_state(&clean.reference.problem, &state));
+        assert_true(clmgk_ref_solve_state(&dirty.reference.problem, &poisoned));
+        for (int which = 0; which < CLMGK_REF_STATES; which++)
+            expect_close(form_of[n].name, state.count[which], poisoned.exact[which], state.exact[which], 0.0);
+    }
+}
+
+/* A prior or a deviation that is none gives NaN in the rows that see it. */
+TH_HOST_TEST(bad_values)
+{
+    static const test_form mlk = {"mlk", {MLK, .prior_shape = CLMGK_PRIOR_HMS, .causal = 1}};
+    static const test_form lgfish = {"lgfish", {LGFISH}};
+    FIXTURE f = make(&mlk), g = make(&lgfish);
+    th_set(&f.problem, TH_PRIOR, 0, 1, 0, 3, 0, -1e-30);
+    TH_REF_ANSWER answer = solve(&f.reference.problem);
+    for (int64_t row = 0; row < answer.rows; row++)
+        assert_int_equal(isnan(answer.o[row * E]) != 0, row / N % 2 == 1 && row % N >= 2);
+    g.problem.array[TH_NOISE].values[1] = NAN;
+    TH_REF_ANSWER noisy = solve(&g.reference.problem);
+    for (int64_t row = 0; row < noisy.rows; row++)
+        assert_true(isnan(noisy.o[row * E]));
+}
