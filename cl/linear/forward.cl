@@ -27,7 +27,6 @@ PRODUCT(add_tiles, BLOCK_SPACE, BLOCK_SPACE, BLOCK_SPACE)
 FUNCTION void new_state_put(const mgk_linear_args *a, const unit *u, __global const float *slot, float scale,
                             __global float *new_c, __global float *new_z, __global float *new_m)
 {
-    BLOCK_SYNC();
     ITEMS_FOR(i, STATE_WIDTH * VALUE_BLOCK) {
         const int n = i / VALUE_BLOCK, head = n / FEATURES, f = n % FEATURES, e = u->e0 + i % VALUE_BLOCK;
         if (f < a->features && e < a->value_size)
@@ -50,12 +49,11 @@ FUNCTION void state_add(__global float *slot, int block, float factor, BLOCK_SPA
 {
     __global float *const c = slot + (long)block * FEATURE_BLOCK * VALUE_BLOCK;
     __global float *const z = slot + STATE_WIDTH * VALUE_BLOCK + block * FEATURE_BLOCK;
-    if (SHIFTED && factor != 1.0f) {
-        VECTORS_FOR(i, FEATURE_BLOCK * VALUE_BLOCK)
-            REAL_PUT(c + i, REAL_AT(c + i) * factor);
-        BLOCK_SYNC();
-        branch_end();
-    }
+#if SHIFTED
+    VECTORS_FOR(i, factor == 1.0f ? 0 : FEATURE_BLOCK * VALUE_BLOCK)
+        REAL_PUT(c + i, REAL_AT(c + i) * factor);
+    BLOCK_SYNC();
+#endif
     add_states(c, VALUE_BLOCK, psi, 1, FEATURE_BLOCK, v, VALUE_BLOCK, FEATURE_BLOCK, VALUE_BLOCK, tokens);
     VECTORS_FOR(n, FEATURE_BLOCK) {
         real sum = REAL_AT(z + n) * factor;
@@ -85,8 +83,6 @@ KERNEL(linear_states)
         const int first = c * CHUNK + u.offset;
         const span places = places_of(first, u.p.keys);
         const int tokens = tile_tokens(&places);
-        if (is_empty(&places))
-            continue;
 #if SHIFTED
         key_scales(&place, &a, &keys, first, &places, tokens, scale);
         const float next = top_of(m, scale, tokens);
@@ -273,101 +269,71 @@ KERNEL(linear_apply)
         const int first = c * CHUNK;
         const span rows = places_of(first, u.p.valid);
         const int row_tokens = tile_tokens(&rows), row_count = product_rows(rows.end);
-        const bool has_rows = !is_empty(&rows);
+        BLOCK_SYNC();
 #if CAUSAL
         const span places = places_of(first + u.offset, u.p.keys);
         const int tokens = tile_tokens(&places), count = product_rows(places.end);
-        const bool has_keys = !is_empty(&places), adds = has_keys && (keep || !last || c + 1 < range.end);
+        const bool adds = keep || !last || c + 1 < range.end;
         float next = m;
-        BLOCK_SYNC();
-        if (has_keys) {
-            tokens_get(values, VALUE_BLOCK, v, a.v.token, first + u.offset, &places, tokens, a.value_size - u.e0);
+        tokens_get(values, VALUE_BLOCK, v, a.v.token, first + u.offset, &places, tokens, a.value_size - u.e0);
+        tile_clear(weights, CHUNK * CHUNK);
 #if SHIFTED
-            key_scales(&place, &a, &keys, first + u.offset, &places, tokens, key_scale);
-            next = top_of(m, key_scale, tokens);
+        key_scales(&place, &a, &keys, first + u.offset, &places, tokens, key_scale);
+        next = top_of(m, key_scale, tokens);
 #endif
-            tile_clear(weights, CHUNK * CHUNK);
-            branch_end();
-        }
-#else
-        BLOCK_SYNC();
 #endif
-        if (has_rows) {
-            tile_clear(outputs, row_tokens * VALUE_BLOCK);
-            ITEMS_FOR(t, row_tokens)
-                sums[t] = 0.0f;
+        tile_clear(outputs, row_tokens * VALUE_BLOCK);
+        ITEMS_FOR(t, row_tokens)
+            sums[t] = 0.0f;
 #if SHIFTED
-            query_scales(&place, &a, &queries, first, &rows, row_tokens, query_scale);
-            ITEMS_FOR(t, row_tokens) {
-                float top = m;
+        query_scales(&place, &a, &queries, first, &rows, row_tokens, query_scale);
+        ITEMS_FOR(t, row_tokens) {
+            float top = m;
 #if CAUSAL
-                for (int n = 0; n <= t && n < tokens && has_keys; ++n)
-                    top = fmax(top, key_scale[n]);
+            for (int n = 0; n <= t && n < tokens; ++n)
+                top = fmax(top, key_scale[n]);
 #endif
-                row_scale[t] = top;
-            }
-#endif
-            branch_end();
+            row_scale[t] = top;
         }
+#endif
 
         for (int block = 0; block < STATE_BLOCKS; ++block) {
+            query_features(&place, &a, &queries, block, first, &rows, row_tokens, query_scale, phi);
+            add_outputs(outputs, VALUE_BLOCK, phi, FEATURE_BLOCK, 1, slot + (long)block * FEATURE_BLOCK * VALUE_BLOCK,
+                        VALUE_BLOCK, row_count, VALUE_BLOCK, FEATURE_BLOCK);
+            sums_add(sums, phi, z + block * FEATURE_BLOCK, row_tokens);
 #if CAUSAL
-            if (has_keys)
-                key_features(&place, &a, &keys, block, first + u.offset, &places, tokens, key_scale, psi);
-#endif
-            if (has_rows) {
-                query_features(&place, &a, &queries, block, first, &rows, row_tokens, query_scale, phi);
-                add_outputs(outputs, VALUE_BLOCK, phi, FEATURE_BLOCK, 1,
-                            slot + (long)block * FEATURE_BLOCK * VALUE_BLOCK, VALUE_BLOCK, row_count, VALUE_BLOCK,
-                            FEATURE_BLOCK);
-                sums_add(sums, phi, z + block * FEATURE_BLOCK, row_tokens);
-                branch_end();
-            }
-#if CAUSAL
-            if (has_rows && has_keys) {
-                tile_transpose(psi_columns, CHUNK, psi, FEATURE_BLOCK, tokens, FEATURE_BLOCK);
-                BLOCK_SYNC();
-                weights_add(weights, phi, psi_columns, row_count, tokens);
-                branch_end();
-            }
+            key_features(&place, &a, &keys, block, first + u.offset, &places, tokens, key_scale, psi);
+            tile_transpose(psi_columns, CHUNK, psi, FEATURE_BLOCK, tokens, FEATURE_BLOCK);
             BLOCK_SYNC();
-            if (adds) {
+            weights_add(weights, phi, psi_columns, row_count, tokens);
 #if SHIFTED
-                rows_rescale(psi, FEATURE_BLOCK, tokens, key_scale, next);
-                BLOCK_SYNC();
+            rows_rescale(psi, FEATURE_BLOCK, tokens, key_scale, next);
+            BLOCK_SYNC();
 #endif
+            if (adds)
                 state_add(slot, block, rescale(m, next), psi, values, count);
-                branch_end();
-            }
+            branch_end();
 #endif
         }
         BLOCK_SYNC();
-        if (has_rows) {
 #if SHIFTED
-            VECTORS_FOR(i, row_tokens * VALUE_BLOCK)
-                REAL_PUT(outputs + i, REAL_AT(outputs + i) * rescale(m, row_scale[i / VALUE_BLOCK]));
-            ITEMS_FOR(t, row_tokens)
-                sums[t] *= rescale(m, row_scale[t]);
-            BLOCK_SYNC();
+        VECTORS_FOR(i, row_tokens * VALUE_BLOCK)
+            REAL_PUT(outputs + i, REAL_AT(outputs + i) * rescale(m, row_scale[i / VALUE_BLOCK]));
+        ITEMS_FOR(t, row_tokens)
+            sums[t] *= rescale(m, row_scale[t]);
+        BLOCK_SYNC();
 #endif
 #if CAUSAL
-            if (has_keys) {
-                weights_mask(weights, sums, key_scale, row_scale, row_count, tokens);
-                BLOCK_SYNC();
-                values_add(outputs, weights, values, row_count, count);
-                BLOCK_SYNC();
-                branch_end();
-            }
-#endif
-            ITEMS_FOR(t, rows.end)
-                sums[t] += guard_of(&a, query_scale, row_scale, t);
-            BLOCK_SYNC();
-            branch_end();
-        }
-        rows_put(&a, &u, first, outputs, sums, row_scale, o, denominator);
-#if CAUSAL
+        weights_mask(weights, sums, key_scale, row_scale, row_count, tokens);
+        BLOCK_SYNC();
+        values_add(outputs, weights, values, row_count, count);
         m = next;
 #endif
+        ITEMS_FOR(t, rows.end)
+            sums[t] += guard_of(&a, query_scale, row_scale, t);
+        BLOCK_SYNC();
+        rows_put(&a, &u, first, outputs, sums, row_scale, o, denominator);
     }
     BLOCK_SYNC();
     if (keep)
