@@ -19,6 +19,8 @@
 
 /* ---- what is to be measured -------------------------------------------------------------------------------- */
 
+#define BENCH_MAX_CROSSINGS 8
+
 typedef struct bench_options {
     const char *device;
     bool all_devices;
@@ -28,7 +30,8 @@ typedef struct bench_options {
     double seconds;                               /* of repeated runs a shape */
     bool short_batches;                           /* on CPUs */
     double threshold;                             /* a slow-down that is a regression, as a fraction */
-    bool crossing;                                /* lengths in place of cases */
+    int64_t crossing[BENCH_MAX_CROSSINGS];        /* head sizes */
+    size_t crossing_count;                        /* 0: cases */
     double check_multiplications;                 /* of a smaller problem that is checked */
     bool untuned;                                 /* default parameters, whatever was tuned */
     bool keep_caches;                             /* else: caches of this run's own */

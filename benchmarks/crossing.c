@@ -16,8 +16,6 @@
 #define ROUND_SECONDS 0.05 /* of timing a length */
 #define HEADS         8    /* of softmax, and of variants without a number of their own */
 
-static const int64_t head_sizes[] = {32, 64, 128};
-
 /* Both sides of a crossing: softmax is at least as fast at `below`, the variant is faster at `length`. */
 typedef struct crossing {
     bench_shape shape;
@@ -220,11 +218,12 @@ static tool_exit print_step(const crossing_run *run, tool_error *error)
 /* ---- all of them --------------------------------------------------------------------------------------------- */
 
 /* Every pass, type and variant, for each head size full and causal. */
-static size_t list_rows(const bench_request *request, crossing *rows)
+static size_t list_rows(const bench_options *options, crossing *rows)
 {
+    const bench_request *const request = &options->request;
     size_t count = 0;
     for (size_t n = 0; n < request->pass_count * request->dtype_count * request->variant_count; n++) {
-        for (size_t i = 0; i < 2 * TOOL_COUNT(head_sizes); i++) {
+        for (size_t i = 0; i < 2 * options->crossing_count; i++) {
             crossing *const row = &rows[count++];
             *row = (crossing){.variant = request->variants[n % request->variant_count],
                               .dtype = request->dtypes[n / request->variant_count % request->dtype_count],
@@ -234,7 +233,7 @@ static size_t list_rows(const bench_request *request, crossing *rows)
                                        .batch = 1,
                                        .heads = HEADS,
                                        .components = 2,
-                                       .head_size = head_sizes[i / 2],
+                                       .head_size = options->crossing[i / 2],
                                        .causal = i % 2 != 0};
         }
     }
@@ -245,12 +244,12 @@ tool_exit bench_crossings(bench_device *device, const bench_options *options, to
 {
     const bench_request *const request = &options->request;
     const size_t most =
-        request->pass_count * request->dtype_count * request->variant_count * 2 * TOOL_COUNT(head_sizes);
+        request->pass_count * request->dtype_count * request->variant_count * 2 * options->crossing_count;
     crossing_run run = {device, options, outputs, calloc(most, sizeof(*run.rows)), 0};
     char *text = NULL;
     tool_exit status = TOOL_DONE;
     TOOL_TRY(tool_check_memory(run.rows, "crossings", error));
-    const size_t count = list_rows(request, run.rows);
+    const size_t count = list_rows(options, run.rows);
     TOOL_TRY_GOTO(status, print_step(&run, error), done);
     while (run.count < count) {
         TOOL_TRY_GOTO(status, find_crossing(&run, &run.rows[run.count], error), done);

@@ -283,7 +283,7 @@ static tool_exit bench(bench_run *run, tool_error *error)
 {
     if (run->options.product_count > 0)
         return measure_products(run, error);
-    if (run->options.crossing)
+    if (run->options.crossing_count > 0)
         return measure_crossings(run, error);
     TOOL_TRY(check_request(run, error));
     TOOL_TRY(print_and_leave(run, "", NULL, NULL, error)); /* opening devices may take long */

@@ -11,9 +11,9 @@
       "them in full; quick: three small sizes; full: many; admixture: the admixture family with\n"                     \
       "8 heads, beside softmax; linear: the linear family, long sequences and decoding")                               \
     X(SHAPES, "shapes", "NAME,...", "named sizes in place of a suite")                                                 \
-    X(CROSSING, "crossing", NULL,                                                                                      \
+    X(CROSSING, "crossing", "D,...",                                                                                   \
       "in place of times: the length from which on linear attention with 8 heads is faster than\n"                     \
-      "softmax attention, for head sizes 32, 64, 128, full and causal, N = S; --variants names\n"                      \
+      "softmax attention, N = S, full and causal, for these head sizes (32,64,128); --variants names\n"                \
       "others of its family")                                                                                          \
     X(VARIANTS, "variants", "A,B:H,C:MxH,...",                                                                         \
       "variants, each with a number of heads after a colon, or global and local heads in the\n"                        \
@@ -108,6 +108,22 @@ static tool_exit parse_manner(const char *const *values, bench_options *options,
     return TOOL_DONE;
 }
 
+/* Their head sizes. */
+static tool_exit parse_crossing(const char *text, bench_options *options, tool_error *error)
+{
+    options->check_multiplications = BENCH_REDUCED_MULTIPLICATIONS / (text ? CROSSING_CHECKS : 1);
+    if (!text)
+        return TOOL_DONE;
+    options->crossing_count = 1;
+    for (const char *c = text; *c != '\0'; c++)
+        options->crossing_count += *c == ',';
+    if (options->crossing_count > BENCH_MAX_CROSSINGS)
+        return tool_fail(error, TOOL_BAD_INPUT, "--crossing '%s': expected at most %d head sizes", text,
+                         BENCH_MAX_CROSSINGS);
+    return tool_parse_integers("crossing", text, 1, CLMGK_MAX_HEAD_SIZE, options->crossing_count, options->crossing,
+                               error);
+}
+
 /* Crossings have lengths and peers of their own. */
 static tool_exit check_crossing(const char *const *values, const bench_request *request, tool_error *error)
 {
@@ -161,21 +177,20 @@ tool_exit bench_parse_options(int argc, char **argv, bench_options *options, boo
         return TOOL_DONE;
     if (values[OPTION_GEMM])
         return parse_products(values, options, error);
-    options->crossing = values[OPTION_CROSSING] != NULL;
-    options->check_multiplications = BENCH_REDUCED_MULTIPLICATIONS / (options->crossing ? CROSSING_CHECKS : 1);
-    const bench_choice choice = {.suite = values[OPTION_SUITE],
-                                 .shapes = values[OPTION_SHAPES],
-                                 .sizes = values + OPTION_SIZES,
-                                 .variants =
-                                     values[OPTION_VARIANTS] || !options->crossing ? values[OPTION_VARIANTS] : "linear",
-                                 .feature = values[OPTION_FEATURE],
-                                 .feature_order = values[OPTION_FEATURE_ORDER],
-                                 .features = values[OPTION_FEATURES],
-                                 .dtypes = values[OPTION_DTYPE],
-                                 .default_suite = "short"};
+    TOOL_TRY(parse_crossing(values[OPTION_CROSSING], options, error));
+    const bench_choice choice = {
+        .suite = values[OPTION_SUITE],
+        .shapes = values[OPTION_SHAPES],
+        .sizes = values + OPTION_SIZES,
+        .variants = values[OPTION_VARIANTS] || !options->crossing_count ? values[OPTION_VARIANTS] : "linear",
+        .feature = values[OPTION_FEATURE],
+        .feature_order = values[OPTION_FEATURE_ORDER],
+        .features = values[OPTION_FEATURES],
+        .dtypes = values[OPTION_DTYPE],
+        .default_suite = "short"};
     unsigned suite = 0;
     TOOL_TRY(bench_parse_choice(&choice, &options->request, &suite, error));
-    if (options->crossing)
+    if (options->crossing_count)
         TOOL_TRY(check_crossing(values, &options->request, error));
     options->short_batches = suite == BENCH_SUITE_SHORT;
     options->seconds = suite == BENCH_SUITE_QUICK ? 0.5 : options->short_batches ? 1.5 : 4;

@@ -86,9 +86,14 @@ clmgk_status clmgk_tunable_list(const char *table, clmgk_tunable *tunables, size
     if (capacity > 0)
         MGK_TRY(mgk_struct_room(tunables, "tunables", MGK_SIZE_WITH(clmgk_tunable, gpu_default), error));
     MGK_TRY(need_table(table, &found, error));
-    *count = mgk_tunables_count(&found);
-    for (size_t i = 0; i < *count && i < capacity; ++i)
-        mgk_struct_write(tunables, i, &mgk_tunables_at(&found, i)->shown, sizeof(clmgk_tunable));
+    *count = 0;
+    for (size_t i = 0; i < mgk_tunables_count(&found); ++i) {
+        if (mgk_tunable_is_unused(&found, i))
+            continue;
+        if (*count < capacity)
+            mgk_struct_write(tunables, *count, &mgk_tunables_at(&found, i)->shown, sizeof(clmgk_tunable));
+        ++*count;
+    }
     return CLMGK_OK;
 }
 
@@ -107,10 +112,10 @@ clmgk_status clmgk_tunable_check(const char *table, const char *parameters, clmg
     MGK_TRY(need_table(table, &tunables, error));
     MGK_TRY(mgk_tunables_read(&tunables, &read, error));
     for (size_t i = 0; i < mgk_tunables_count(&tunables); ++i)
-        if (tunables.origin[i] == MGK_ORIGIN_DEFAULT)
+        if (tunables.origin[i] == MGK_ORIGIN_DEFAULT && !mgk_tunable_is_unused(&tunables, i))
             return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "parameters: \"%s\": expected all of table \"%s\": %s",
                             parameters, table, mgk_tunables_at(&tunables, i)->shown.name);
-    return mgk_tunables_check(&tunables, true, error);
+    return mgk_tunables_check(&tunables, tunables.added == NULL || tunables.added->unused == NULL, error);
 }
 
 /* ---- measured values -------------------------------------------------------------------------------------------- */

@@ -27,6 +27,15 @@ static const clmgk_tunable *tunable_at(const mgk_tunables *tunables, size_t i)
     return &mgk_tunables_at(tunables, i)->shown;
 }
 
+bool mgk_tunable_is_unused(const mgk_tunables *tunables, size_t index)
+{
+    const char *const *const unused = tunables->added != NULL ? tunables->added->unused : NULL;
+    bool found = false;
+    for (size_t i = 0; unused != NULL && unused[i] != NULL; ++i)
+        found = found || strcmp(unused[i], tunable_at(tunables, index)->name) == 0;
+    return found;
+}
+
 size_t mgk_tunable_index(const mgk_tunables *tunables, const char *name)
 {
     size_t i = 0;

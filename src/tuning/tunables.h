@@ -62,6 +62,7 @@ typedef struct mgk_added_tunables {
     const char *const *tables;
     const mgk_tunable *tunables;
     size_t count;
+    const char *const *unused; /* engines' parameters that its kernels ignore, ended by NULL; NULL: none */
 } mgk_added_tunables;
 
 /* Source of a value; a higher source replaces a lower one. NEAR: tuned for another bucket or device; it never sets
@@ -89,6 +90,9 @@ mgk_tunables mgk_tunables_of(const mgk_tunable_table *table);
 
 size_t mgk_tunables_count(const mgk_tunables *tunables);
 const mgk_tunable *mgk_tunables_at(const mgk_tunables *tunables, size_t index);
+
+/* Whether the family's kernels ignore it. */
+bool mgk_tunable_is_unused(const mgk_tunables *tunables, size_t index);
 
 /* Index of the parameter with this name, which must exist. */
 size_t mgk_tunable_index(const mgk_tunables *tunables, const char *name);

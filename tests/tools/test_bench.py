@@ -330,6 +330,94 @@ class Admixture(BenchTest):
             self.assertIn(word, text)
 
 
+class Linear(BenchTest):
+    """The linear family: batch 2, 40 queries, 50 keys, D 16, E 24."""
+
+    def test_both_passes(self):
+        found = self.bench("--variants", "linear:4,mlk:2,lgfish:2x3", "--pass", "both")
+        self.assertEqual(found["failures"], [])
+        cases = {(case["variant"], case["pass"]): case for case in found["cases"]}
+        self.assertEqual(len(cases), 6)
+        # queries and keys have 16 features, those of mixed heads 2 x 16; the state has 24 + 1 columns
+        for name, heads, width in (("linear", 4, 16), ("mlk", 2, 16), ("lgfish", 3, 32)):
+            forward, backward = cases[name, "forward"], cases[name, "backward"]
+            for case in (forward, backward):
+                self.check_keys(case, CASE_KEYS)
+                self.assertLessEqual(case["error"]["max"], case["error"]["bound"])
+                self.assertEqual((case["feature"], case["features"], case["state"]), ("elu1", 16, None))
+                self.assertIsNone(case["state_fraction_of_copy"])
+                times = [one["time_ms"]["median"] for one in (case, cases["linear", case["pass"]])]
+                self.assertAlmostEqual(case["ratio_to_linear"], times[0] / times[1], places=6)
+            self.assertEqual(forward["flops"], 2 * 2 * heads * (40 + 50) * width * 25)
+            products = (40 + 50) * 25 + 40 * 25 + 50 * 25 + 50 * 24  # dPhi with its state, the queries' sum, dpsi, dV
+            self.assertEqual(backward["flops"], 2 * 2 * heads * products * width)
+            self.assertEqual(backward["gradients"], "q,k,v,mix" if name == "lgfish" else "q,k,v")
+        # no L; MLK has two keys a position and a prior [H,M], the mixed heads p and w [3,2] and sigma [2]
+        self.assertEqual(cases["linear", "forward"]["bytes"], 4 * 2 * 4 * (40 + 50) * (16 + 24))
+        self.assertEqual(cases["mlk", "forward"]["bytes"], 4 * (2 * 2 * (40 * 40 + 50 * 24 + 2 * 50 * 16) + 2 * 2))
+        stored = 2 * (40 + 50) * (2 * 16 + 3 * 24)
+        self.assertEqual(cases["lgfish", "forward"]["bytes"], 4 * (stored + 2 * 6 + 2))
+        # backward: dO and the denominators; the gradients of q, k and v
+        self.assertEqual(cases["linear", "backward"]["bytes"],
+                         4 * 2 * 4 * (2 * (40 + 50) * (16 + 24) + 40 * 24 + 2 * 40))
+
+    def test_chunks_are_counted(self):
+        case = self.bench("--variants", "linear", "--causal")["cases"][0]
+        chunk = int(dict(word.split("=") for word in case["parameters"].split(","))["chunk"])
+        pairs = sum(i % chunk + 1 for i in range(40))  # row i sees the keys up to 10 + i; chunks begin with key 10
+        self.assertEqual(case["flops"], 2 * 2 * 4 * ((40 + 50) * 16 * 25 + pairs * (16 + 24)))
+
+    def test_states(self):
+        found = self.bench("--variants", "mlk:2", "--causal", "--state")["cases"][0]
+        self.assertTrue(found["state"])
+        self.assertLessEqual(found["error"]["max"], found["error"]["bound"])
+        without = 4 * (2 * 2 * (40 * 40 + 50 * 24 + 2 * 50 * 16) + 2 * 2)
+        states = 2 * 4 * 2 * 2 * 16 * 25
+        self.assertEqual(found["bytes"], without + states)
+        self.assertGreater(found["state_fraction_of_copy"], 0)
+        done = self.accept("--length", 1, "--head-size", 16, "--state", *SHORT, "--variants", "linear:2")
+        self.assertIn("states in and out", done.stdout)
+        self.assertIn("states are read and written at", done.stdout)
+
+    def test_features(self):
+        done = self.accept(*SIZES, *SHORT, "--variants", "linear:4,mlk:2", "--feature", "favor", "--features", 24)
+        for word in ("linear 4 favor-24", "mlk 2 favor-24", "mlk 2 favor-24 / linear 4: "):
+            self.assertIn(word, done.stdout)
+        case = self.bench("--variants", "linear:4", "--feature", "dpfp", "--feature-order", 2)["cases"][0]
+        self.assertEqual((case["feature"], case["features"]), ("dpfp", 64))
+
+    def test_crossing(self):
+        found = json.loads(self.accept("--crossing", 16, "--json", "--keep-caches").stdout)
+        self.assertEqual((found["cases"], found["failures"]), ([], []))
+        self.assertEqual([row["causal"] for row in found["crossings"]], [False, True])
+        for row in found["crossings"]:
+            self.check_keys(row, CROSSING_KEYS)
+            self.assertEqual((row["variant"], row["heads"], row["head_size"]), ("linear", 8, 16))
+            self.assertGreater(row["measured"], 1)
+            self.assertIsNone(row["refused"])
+            self.assertLess(row["below"] or 0, row["length"])
+            self.assertLess(row["time_ms"], row["softmax_ms"])
+
+
+CROSSING_KEYS = {
+    "device": int,
+    "variant": str,
+    "heads": int,
+    "feature": str,
+    "softmax_heads": int,
+    "dtype": str,
+    "pass": str,
+    "causal": bool,
+    "batch": int,
+    "head_size": int,
+    "length": (int, type(None)),
+    "below": (int, type(None)),
+    "time_ms": MAYBE,
+    "softmax_ms": MAYBE,
+    "measured": int,
+    "refused": (str, type(None)),
+}
+
 PRODUCT_KEYS = {
     "device": int,
     "dtype": str,
@@ -469,9 +557,11 @@ class Refusals(BenchTest):
             (["--features", "favor"], ["--features", 8, "--variants", "linear"]),
             (["--features"], ["--feature", "favor", "--features", 0, "--variants", "linear"]),
             (["use_window", "linear"], ["--length", 8, "--head-size", 8, "--window", "1,1", "--variants", "linear"]),
-            (["--crossing", "--suite"], ["--crossing", "--suite", "quick"]),
-            (["--crossing", "--length"], ["--crossing", "--length", 8, "--head-size", 8]),
-            (["--crossing", "softmax"], ["--crossing", "--variants", "softmax"]),
+            (["--crossing", "--suite"], ["--crossing", 32, "--suite", "quick"]),
+            (["--crossing", "--length"], ["--crossing", 32, "--length", 8, "--head-size", 8]),
+            (["--crossing"], ["--crossing", "32,"]),
+            (["--crossing"], ["--crossing", 0]),
+            (["--crossing", "softmax"], ["--crossing", 32, "--variants", "softmax"]),
             (["--suite"], ["--suite", "long"]),
             (["--shapes", "lra-retrieval"], ["--shapes", "nothing"]),
             (["--shapes"], ["--shapes", "swin,"]),

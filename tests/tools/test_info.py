@@ -37,7 +37,7 @@ DEVICE_KEYS = {
 }
 
 VARIANTS = ("softmax", "gaussian", "mgk", "smgk", "fish", "hard-fish", "mish", "hard-mish", "gfish", "hard-gfish",
-            "talking-heads")
+            "talking-heads", "linear", "mlk", "smlk", "lfish", "lhard-fish", "lmish", "lhard-mish", "lgfish", "lhard-gfish")
 
 
 class InfoTest(ProgramTest):

@@ -177,6 +177,23 @@ TH_HOST_TEST(sets_are_checked)
         th_expect_error(clmgk_tunable_check("simt", bad[i].text, &th_error), CLMGK_ERROR_INVALID_VALUE, bad[i].words);
 }
 
+/* The linear family's tables lack what its kernels ignore, and constraints on it hold. */
+TH_HOST_TEST(unused_parameters_are_not_listed)
+{
+    clmgk_tunable list[MGK_MAX_TUNABLES] = {CLMGK_TUNABLE_INIT};
+    size_t count = 0;
+    th_expect_ok(clmgk_tunable_list("lane-linear", list, MGK_MAX_TUNABLES, &count, &th_error));
+    static const char *const names[] = {"lanes", "splits", "chunk", "feature-block"};
+    assert_int_equal(count, TH_COUNT(names));
+    for (size_t i = 0; i < count; i++)
+        assert_string_equal(list[i].name, names[i]);
+    th_expect_ok(clmgk_tunable_check("lane-linear", "lanes=8,splits=2,chunk=16,feature-block=32", &th_error));
+    th_expect_ok(clmgk_tunable_check("simt-linear", "row-threads=8,key-threads=16,splits=2,chunk=16,feature-block=32",
+                                     &th_error));
+    th_expect_error(clmgk_tunable_check("lane-linear", "lanes=8,splits=2,chunk=16", &th_error),
+                    CLMGK_ERROR_INVALID_VALUE, "feature-block");
+}
+
 TH_HOST_TEST(source_names)
 {
     static const char *const names[] = {"class", NULL, "architecture", "device", "nearest", "bucket", "caller"};

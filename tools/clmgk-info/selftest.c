@@ -12,15 +12,6 @@ static const clmgk_variant variants[] = {
 #undef VARIANT_VALUE
 };
 
-/* The linear family has no kernels yet. */
-static size_t count_variants(void)
-{
-    size_t count = 0;
-    while (count < TOOL_COUNT(variants) && !tool_is_linear(variants[count]))
-        count++;
-    return count;
-}
-
 /* Sizes that no tile divides; the linear family with states, the admixture family with three global heads where the
  * others have two components. */
 static tool_exit describe(clmgk_variant variant, clmgk_attention_desc *desc, tool_error *error)
@@ -92,7 +83,7 @@ tool_exit info_run_selftest(const clmgk_device_info *info, clmgk_engine engine, 
                             void (*report)(const info_result *), tool_error *error)
 {
     bench_case cases[TOOL_COUNT(variants)] = {{0}};
-    const bench_group group = {.cases = cases, .count = count_variants()};
+    const bench_group group = {.cases = cases, .count = TOOL_COUNT(variants)};
     tool_device device = {0};
     bench_arrays arrays = {0};
     tool_exit status = TOOL_DONE;

@@ -52,7 +52,7 @@ static void set_flags(const mgk_attention_request *request, mgk_flags *flags)
 static const mgk_tunable tunables[] = {MGK_ADMIXTURE_TUNABLES(MGK_TUNABLE_ROW)};
 #define TABLE(NAME, value, name) [value] = #name "-admixture",
 static const char *const tables[] = {CLMGK_ENGINE_LIST(TABLE)};
-static const mgk_added_tunables added = {tables, tunables, MGK_COUNT(tunables)};
+static const mgk_added_tunables added = {tables, tunables, MGK_COUNT(tunables), NULL};
 
 /* Every engine sums products over features in order, and mixes over global heads in order. */
 static bool rounds_by_engine(const clmgk_attention_desc *desc)

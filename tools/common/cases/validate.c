@@ -306,6 +306,47 @@ static tool_exit check_gradients(const tool_device *device, const bench_values *
     return status;
 }
 
+/* C or z, in whatever units of m the device chose; `m` NULL: true values. */
+static tool_exit check_state(const tool_device *device, const clmgk_attention_desc *desc, const bench_own *own,
+                             const clmgk_ref_arrays *exact, clmgk_ref_state which, const double *m,
+                             bench_error_found *found, tool_error *error)
+{
+    static const clmgk_array arrays[] = {CLMGK_ARRAY_NEW_STATE_C, CLMGK_ARRAY_NEW_STATE_Z};
+    char message[256];
+    const size_t count = (size_t)exact->count[which];
+    double *values = calloc(count, sizeof(*values));
+    TOOL_TRY(tool_check_memory(values, "a state to check", error));
+    const tool_exit status = read_values(device, desc, own, arrays[which], 0, count, values, error);
+    if (status == TOOL_DONE) {
+        clmgk_ref_rescale_state(exact, which, m, values);
+        const clmgk_ref_error worst = clmgk_ref_check_array(exact, (int)which, values, message, sizeof(message));
+        take_verdict(clmgk_array_name(arrays[which]), worst.error, worst.bound, message, found);
+    }
+    free(values);
+    return status;
+}
+
+static tool_exit check_states(const tool_device *device, const bench_values *values, const bench_own *own,
+                              bench_error_found *found, tool_error *error)
+{
+    const clmgk_attention_desc *desc = &values->problem.desc;
+    const size_t scales = bench_count_elements(desc).of[CLMGK_ARRAY_NEW_STATE_M];
+    clmgk_ref_arrays exact;
+    tool_exit status = TOOL_DONE;
+    if (!clmgk_ref_solve_state(&values->problem, &exact))
+        return tool_fail_memory(error, "the reference");
+    double *m = calloc(scales + 1, sizeof(*m));
+    TOOL_TRY_GOTO(status, tool_check_memory(m, "scales to check", error), done);
+    if (scales > 0)
+        TOOL_TRY_GOTO(status, read_values(device, desc, own, CLMGK_ARRAY_NEW_STATE_M, 0, scales, m, error), done);
+    for (clmgk_ref_state which = CLMGK_REF_STATE_C; which <= CLMGK_REF_STATE_Z; which++)
+        TOOL_TRY_GOTO(status, check_state(device, desc, own, &exact, which, scales > 0 ? m : NULL, found, error), done);
+done:
+    free(m);
+    clmgk_ref_arrays_free(&exact);
+    return status;
+}
+
 static tool_exit check_outputs(const tool_device *device, const bench_values *values, const bench_own *own,
                                bench_error_found *found, tool_error *error)
 {
@@ -325,6 +366,8 @@ static tool_exit check_outputs(const tool_device *device, const bench_values *va
         TOOL_TRY_GOTO(status, read_values(device, desc, own, CLMGK_ARRAY_LSE, 0, of_lse, lse, error), done);
     const clmgk_ref_verdict verdict = clmgk_ref_check(&answer, o, of_lse ? lse : NULL);
     take_verdict("o", verdict.error_o, answer.bound_o.bound, verdict.message, found);
+    if (desc->use_new_state)
+        status = check_states(device, values, own, found, error);
 done:
     clmgk_ref_answer_free(&answer);
     free(o);
