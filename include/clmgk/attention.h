@@ -507,6 +507,19 @@ CLMGK_API clmgk_status clmgk_noise_tile(uint64_t seed, int64_t heads, int64_t b,
                                         clmgk_error *error);
 
 /*
+ * A projection for FAVOR (clmgk_feature): writes w to projection[features,head_size] (caller's host memory). Rows
+ * 0 .. D-1, D .. 2D-1, ... are orthogonal to each other within their D; the direction of each is uniform, and its
+ * length that of a vector of D standard normal numbers, as if the rows were drawn independently. With D = head_size:
+ * g_fd and l_fd are the numbers of clmgk_noise_tile's formula with counter = (floor(d/4), f, 0, 2) for g, (floor(d/4),
+ * f, 1, 2) for l; g's rows are made orthogonal in order (Gram and Schmidt, in double precision), and row f gets the
+ * length of l_f. The same on every machine, but for the last bit.
+ * INVALID_VALUE: NULL, features not in 1 .. CLMGK_MAX_FEATURES, head_size not in 1 .. CLMGK_MAX_HEAD_SIZE.
+ * OUT_OF_HOST_MEMORY.
+ */
+CLMGK_API clmgk_status clmgk_draw_projection(uint64_t seed, int64_t features, int64_t head_size, float *projection,
+                                             clmgk_error *error);
+
+/*
  * The arrays of clmgk_attention_args as pointers to their first elements in host memory. Q, K, V, O and their gradients
  * have the descriptor's dtype (f16, bf16: uint16_t bit patterns), other arrays float or int32_t. NULL: no array. There
  * is no workspace. Backward reads o and lse, in the linear family o and denominator.

@@ -5,6 +5,7 @@
 #include "clmgk/attention.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 /* Largest axis of a problem. */
 #define MAX_AXIS (INT64_C(1) << 30)
@@ -26,6 +27,14 @@ void clmgk_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t wor
         words[i] = w[i];
 }
 
+static clmgk_status check_number(const char *name, int64_t value, int64_t least, int64_t most, clmgk_error *error)
+{
+    if (value >= least && value <= most)
+        return CLMGK_OK;
+    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %" PRId64 ": expected %" PRId64 " to %" PRId64, name, value,
+                    least, most);
+}
+
 static clmgk_status check_numbers(int64_t heads, int64_t b, int64_t h, int64_t first_row, int64_t rows,
                                   int64_t first_key, int64_t keys, clmgk_error *error)
 {
@@ -37,14 +46,12 @@ static clmgk_status check_numbers(int64_t heads, int64_t b, int64_t h, int64_t f
                    {"rows", rows, 0, MAX_AXIS},   {"first_key", first_key, 0, MAX_AXIS},
                    {"keys", keys, 0, MAX_AXIS}};
     for (size_t i = 0; i < MGK_COUNT(numbers); ++i)
-        if (numbers[i].value < numbers[i].least || numbers[i].value > numbers[i].most)
-            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %" PRId64 ": expected %" PRId64 " to %" PRId64,
-                            numbers[i].name, numbers[i].value, numbers[i].least, numbers[i].most);
+        MGK_TRY(check_number(numbers[i].name, numbers[i].value, numbers[i].least, numbers[i].most, error));
     return CLMGK_OK;
 }
 
 /* The streams of cl/base/random.clh. */
-enum { STREAM_DROPOUT = 0, STREAM_NOISE = 1 };
+enum { STREAM_DROPOUT = 0, STREAM_NOISE = 1, STREAM_PROJECTION = 2 };
 
 /* A head's counter, without row and key. */
 typedef struct generator {
@@ -116,5 +123,70 @@ clmgk_status clmgk_noise_tile(uint64_t seed, int64_t heads, int64_t b, int64_t h
     generator from = of_head(seed, heads, b, h, STREAM_NOISE);
     for (int64_t row = 0; row < rows; ++row)
         noise_row(&from, first_row + row, first_key, keys, noise + row * keys);
+    return CLMGK_OK;
+}
+
+/* ---- projections ------------------------------------------------------------------------------------------------ */
+
+static double product(const double *a, const double *b, int64_t size)
+{
+    double sum = 0.0;
+    for (int64_t d = 0; d < size; ++d)
+        sum += a[d] * b[d];
+    return sum;
+}
+
+/* Makes `row` orthogonal to `count` orthonormal rows before it, and of length 1. Twice: what rounding left after the
+ * first time is small, even where little of the row was left. */
+static void orthogonalise(double *row, int64_t count, int64_t size)
+{
+    for (int64_t n = 0; n < 2 * count; ++n) {
+        const double *const before = row - (n % count + 1) * size;
+        const double part = product(before, row, size);
+        for (int64_t d = 0; d < size; ++d)
+            row[d] -= part * before[d];
+    }
+    const double length = sqrt(product(row, row, size));
+    for (int64_t d = 0; d < size; ++d)
+        row[d] = length > 0.0 ? row[d] / length : 0.0;
+}
+
+/* Rows first .. first + rows - 1, at most head_size. `room` [rows,D]: the orthonormal ones. */
+static void draw_rows(uint64_t seed, int64_t first, int64_t rows, int64_t size, double *room, float *projection)
+{
+    enum { DIRECTION, LENGTH, DRAWN };
+    generator directions = of_head(seed, DRAWN, 0, DIRECTION, STREAM_PROJECTION);
+    generator lengths = of_head(seed, DRAWN, 0, LENGTH, STREAM_PROJECTION);
+    for (int64_t n = 0; n < rows; ++n) {
+        float *const out = projection + (first + n) * size;
+        double *const row = room + n * size;
+        double square = 0.0;
+        noise_row(&lengths, first + n, 0, size, out);
+        for (int64_t d = 0; d < size; ++d)
+            square += (double)out[d] * (double)out[d];
+        noise_row(&directions, first + n, 0, size, out);
+        for (int64_t d = 0; d < size; ++d)
+            row[d] = (double)out[d];
+        orthogonalise(row, n, size);
+        for (int64_t d = 0; d < size; ++d)
+            out[d] = (float)(row[d] * sqrt(square));
+    }
+}
+
+clmgk_status clmgk_draw_projection(uint64_t seed, int64_t features, int64_t head_size, float *projection,
+                                   clmgk_error *error)
+{
+    MGK_TRY(check_number("features", features, 1, CLMGK_MAX_FEATURES, error));
+    MGK_TRY(check_number("head_size", head_size, 1, CLMGK_MAX_HEAD_SIZE, error));
+    if (projection == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "projection: NULL: expected room for the projection");
+    double *const room = mgk_alloc(NULL, (size_t)(head_size * head_size), sizeof(double));
+    if (room == NULL)
+        return mgk_fail_memory(error, "a projection");
+    for (int64_t first = 0; first < features; first += head_size) {
+        const int64_t left = features - first;
+        draw_rows(seed, first, left < head_size ? left : head_size, head_size, room, projection);
+    }
+    mgk_free(NULL, room);
     return CLMGK_OK;
 }

@@ -575,3 +575,84 @@ TH_HOST_TEST(bad_arguments)
         assert_memory_equal(cells, untouched, sizeof(cells));
     }
 }
+
+/* ---- projections ---------------------------------------------------------------------------------------------------
+ */
+
+enum { FEATURES = 21, SIZE = 8 };
+
+/* The length of D of Box and Muller's numbers of counter (d/4, f, 1, 2). */
+static double drawn_length(uint64_t seed, uint32_t f, int64_t size)
+{
+    const double scale = ldexp(1.0, -32);
+    double square = 0.0;
+    for (uint32_t d = 0; d < size; d++) {
+        const uint32_t counter[4] = {d / 4, f, 1, 2}, key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32U)};
+        uint32_t words[4] = {0};
+        clmgk_ref_philox(counter, key, words);
+        const double u = ((double)words[d % 4 / 2 * 2] + 0.5) * scale;
+        const double angle = 6.283185307179586 * ((double)words[d % 4 / 2 * 2 + 1] + 0.5) * scale;
+        square += -2.0 * log(u) * (d % 2 == 0 ? cos(angle) * cos(angle) : sin(angle) * sin(angle));
+    }
+    return sqrt(square);
+}
+
+static double product(const float *a, const float *b, int64_t size)
+{
+    double sum = 0.0;
+    for (int64_t d = 0; d < size; d++)
+        sum += (double)a[d] * (double)b[d];
+    return sum;
+}
+
+/* Rows of a block of D are orthogonal, rows of others are not; lengths are those drawn. */
+TH_HOST_TEST(projections_are_orthogonal)
+{
+    static const int64_t sizes[] = {1, 3, SIZE, 64};
+    for (size_t n = 0; n < TH_COUNT(sizes); n++) {
+        const int64_t size = sizes[n];
+        const uint64_t seed = 0x123456789abcdef0 + n;
+        float w[FEATURES * 64];
+        th_expect_ok(clmgk_draw_projection(seed, FEATURES, size, w, &th_error));
+        for (int64_t f = 0; f < FEATURES; f++) {
+            const float *const row = w + f * size;
+            const double length = drawn_length(seed, (uint32_t)f, size);
+            assert_true(fabs(sqrt(product(row, row, size)) - length) <= 1e-5 * length);
+            for (int64_t g = 0; g < f; g++) {
+                const double cosine = product(row, w + g * size, size) /
+                                      sqrt(product(row, row, size) * product(w + g * size, w + g * size, size));
+                assert_true((fabs(cosine) < 1e-6) == (f / size == g / size));
+            }
+        }
+    }
+}
+
+/* The same seed gives the same numbers, a longer projection begins with a shorter one's blocks, and the numbers stay
+ * what they are: row 5. */
+TH_HOST_TEST(projections_are_determined)
+{
+    static const float pinned[SIZE] = {0.5474157F,   2.2773353F,  -2.0479851F,  0.090884491F,
+                                       -0.91734139F, 0.84151849F, -0.52621066F, 0.3247319F};
+    float w[FEATURES * SIZE], again[FEATURES * SIZE];
+    th_expect_ok(clmgk_draw_projection(7, FEATURES, SIZE, w, &th_error));
+    th_expect_ok(clmgk_draw_projection(7, FEATURES, SIZE, again, &th_error));
+    assert_memory_equal(w, again, sizeof(w));
+    th_expect_ok(clmgk_draw_projection(7, 3, SIZE, again, &th_error));
+    assert_memory_equal(w, again, 3 * SIZE * sizeof(float));
+    for (size_t n = 0; n < TH_COUNT(pinned); n++)
+        assert_true(fabs((double)w[5 * SIZE + n] - (double)pinned[n]) < 1e-6);
+    th_expect_ok(clmgk_draw_projection(UINT64_C(7) << 32U, FEATURES, SIZE, again, &th_error));
+    assert_memory_not_equal(w, again, sizeof(w));
+}
+
+TH_HOST_TEST(bad_projections)
+{
+    float w[SIZE] = {0.0F};
+    th_expect_error(clmgk_draw_projection(0, 1, SIZE, NULL, &th_error), CLMGK_ERROR_INVALID_VALUE, "projection: NULL");
+    th_expect_error(clmgk_draw_projection(0, 0, SIZE, w, &th_error), CLMGK_ERROR_INVALID_VALUE, "features: 0");
+    th_expect_error(clmgk_draw_projection(0, CLMGK_MAX_FEATURES + 1, SIZE, w, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                    "features: 4097");
+    th_expect_error(clmgk_draw_projection(0, 1, 0, w, &th_error), CLMGK_ERROR_INVALID_VALUE, "head_size: 0");
+    th_expect_error(clmgk_draw_projection(0, 1, CLMGK_MAX_HEAD_SIZE + 1, w, &th_error), CLMGK_ERROR_INVALID_VALUE,
+                    "head_size: 513");
+}
