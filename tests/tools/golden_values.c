@@ -26,13 +26,17 @@ static tool_exit read_values(npy_file *file, clmgk_dtype dtype, size_t count, cl
     return npy_read(file, dtype, values, error);
 }
 
+/* Zeros for an array without a file: the scale of a state of true values, and what the reference does not read. */
 static tool_exit read_golden(const run_problem *problem, clmgk_array array, const char *output, cl_mem *memory,
                              tool_error *error)
 {
     char path[4096];
     npy_file file = {0};
-    const char *const slash = strrchr(output, '/');
+    const char *const slash = output ? strrchr(output, '/') : NULL;
     const run_slot *const slot = &problem->slot[array];
+    *memory = output ? NULL : calloc(slot->count + 1, sizeof(float));
+    if (!output)
+        return tool_check_memory(*memory, run_label(array), error);
     snprintf(path, sizeof path, "%s/%s", getenv("GOLDEN_FOLDER"), slash ? slash + 1 : output);
     tool_exit status = npy_open(run_option(array), path, &file, error);
     if (status == TOOL_DONE && file.header.count != slot->count)

@@ -88,6 +88,8 @@ SHARED_MIX = ("mish", "hard-mish")
 NOISY = ("fish", "mish", "gfish")
 GENERALISED = ("gfish", "hard-gfish")
 ADMIXTURES = ("fish", "hard-fish", "mish", "hard-mish", "gfish", "hard-gfish", "talking-heads")
+LINEARS = {"linear": "softmax", "mlk": "mgk", "smlk": "smgk", "lfish": "fish", "lhard-fish": "hard-fish", "lmish": "mish",
+           "lhard-mish": "hard-mish", "lgfish": "gfish", "lhard-gfish": "hard-gfish"}  # and those that take the same arrays
 
 
 class RunTest(ProgramTest):
@@ -126,16 +128,17 @@ class RunTest(ProgramTest):
     @staticmethod
     def arguments(variant="softmax", **changes):
         """The options of a plain run; None leaves one out, True makes a flag, _ stands for -."""
-        options = {"variant": variant, "q": "q.npy", "k": "km.npy" if variant == "mgk" else "k.npy", "v": "v.npy"}
-        if variant == "smgk":
+        like = LINEARS.get(variant, variant)
+        options = {"variant": variant, "q": "q.npy", "k": "km.npy" if like == "mgk" else "k.npy", "v": "v.npy"}
+        if like == "smgk":
             options["shift"] = "shift.npy"
-        if variant in ADMIXTURES:
+        if like in ADMIXTURES:
             options.update(q="qx.npy", k="kx.npy", mix="mix.npy")
-        if variant == "talking-heads":
+        if like == "talking-heads":
             options.update(q="q.npy", k="kt.npy", mix="mixt.npy")
-        if variant in SHARED_MIX:
+        if like in SHARED_MIX:
             options.update(mix="0.5,-1,2", heads=4)
-        if variant in NOISY:
+        if like in NOISY:
             options["noise"] = "0.5,1,0"
         options["out"] = "o.npy"
         options.update(changes)

@@ -1,12 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "run.h"
 
+#include <stdio.h>
+
 #define OWN_OPTIONS(X)                                                                                                 \
     X(LAYOUT, "layout", "ORDER",                                                                                       \
       "axes of Q, K, V, O and their gradients: bhnd, heads first (default), or bnhd,\n"                                \
       "tokens first: [B,N,H,D], [B,S,G,D] or [B,S,G,M,D], [B,S,G,E], [B,N,H,E]")                                       \
-    X(HEADS, "heads", "H", "mish, hard-mish: local heads; default: heads of dO, or of V")                              \
-    X(SHARED_NOISE, "shared-noise", NULL, "fish, mish, gfish: the same random numbers for all heads")                  \
+    X(HEADS, "heads", "H", "mish, hard-mish and their linear forms: local heads; default: heads of dO, or of V")       \
+    X(SHARED_NOISE, "shared-noise", NULL, "variants with noise: the same random numbers for all heads")                \
+    X(FEATURE, "feature", "NAME", "linear family: elu1 (default), relu, exp, dpfp or favor")                           \
+    X(FEATURE_ORDER, "feature-order", "NU", "of dpfp: 1 (default), 2 or 3")                                            \
+    X(GUARD, "guard", "X", "linear family: added to every denominator; default 0")                                     \
+    X(STATE_IN, "state-in", "P",                                                                                       \
+      "linear family: the state of earlier keys, which every query sees: P.c.npy\n"                                    \
+      "[B,H,F,E] and P.z.npy [B,H,F]; mixed heads: [B,H,M,F,E] and [B,M,F]")                                           \
+    X(STATE_OUT, "state-out", "P",                                                                                     \
+      "writes the state after all keys, likewise; refused where its numbers don't fit\n"                               \
+      "float32")                                                                                                       \
     X(SCORE, "score", "NAME", "dot or gaussian (default): mgk and smgk")                                               \
     X(ESTEP, "estep", "NAME", "soft (default) or hard: softmax, gaussian, mgk, smgk")                                  \
     X(CAUSAL, "causal", NULL, "hide keys beyond the diagonal")                                                         \
@@ -42,18 +53,19 @@ enum {
 static const tool_option options[] = {
     TOOL_STANDARD_OPTIONS,
     [OPTION_VARIANT] = {"variant", "NAME",
-                        "softmax, gaussian, mgk, smgk; admixture family: fish, hard-fish, mish, hard-mish,\n"
-                        "gfish, hard-gfish, talking-heads (required)"},
-    ARRAY(Q) = {"q", "F", "queries [B,H,N,D]; admixture family: [B,M,N,D] (required)"},
+                        "softmax, gaussian, mgk, smgk; mixed heads: fish, hard-fish, mish, hard-mish,\n"
+                        "gfish, hard-gfish, talking-heads; linear family: linear, mlk, smlk, lfish,\n"
+                        "lhard-fish, lmish, lhard-mish, lgfish, lhard-gfish (required)"},
+    ARRAY(Q) = {"q", "F", "queries [B,H,N,D]; mixed heads: [B,M,N,D] (required)"},
     ARRAY(K) = {"k", "F",
-                "keys [B,G,S,D] (one component) or [B,G,M,S,D], G divides H; admixture family:\n"
+                "keys [B,G,S,D] (one component) or [B,G,M,S,D], G divides H; mixed heads:\n"
                 "[B,M,S,D] (required)"},
     ARRAY(V) = {"v", "F", "values [B,G,S,E] (required)"},
     ARRAY(GRAD_O) = {"grad-out", "F", "dO [B,H,N,E]: runs the backward pass too"},
-    ARRAY(PRIOR) = {"prior", "A", "[M], [H,M] or [H,M,S]: gaussian, mgk, smgk; default 1/M"},
+    ARRAY(PRIOR) = {"prior", "A", "[M], [H,M] or [H,M,S]: gaussian, mgk, smgk, mlk, smlk; default 1/M"},
     ARRAY(VARIANCE) = {"variance", "A",
                        "sigma^2: one number, [M] or [H,M]: softmax, gaussian, mgk, smgk; default sqrt(D)"},
-    ARRAY(SHIFT) = {"shift", "F", "b [H,M,D]: smgk, required; gives M"},
+    ARRAY(SHIFT) = {"shift", "F", "b [H,M,D]: smgk, smlk, required; gives M"},
     ARRAY(LENGTHS) = {"lengths", "F", "key lengths: integers [B] from 0 to S"},
     ARRAY(LENGTHS_Q) = {"lengths-q", "F", "query lengths: integers [B] from 0 to N"},
     ARRAY(OFFSETS) = {"offsets", "F",
@@ -66,17 +78,16 @@ static const tool_option options[] = {
     ARRAY(SLOPES) = {"alibi", "A", "slopes [H]: adds -slope |j - d(i)|, d(i) the diagonal"},
     ARRAY(SINKS) = {"sinks", "A", "[H]: adds a logit without a key to every row"},
     ARRAY(MIX) = {"mix", "A",
-                  "p [H,M], in a list row by row: fish, hard-fish, gfish, hard-gfish, talking-heads (H = M);\n"
-                  "p [M]: mish, hard-mish; required in the admixture family"},
-    ARRAY(MIX_WEIGHT) = {"mix-weight", "A", "w [H,M]: gfish, hard-gfish; default 1"},
+                  "p [H,M], in a list row by row: fish, hard-fish, gfish, hard-gfish and their linear forms,\n"
+                  "talking-heads (H = M); p [M]: mish, hard-mish and theirs; required with mixed heads"},
+    ARRAY(MIX_WEIGHT) = {"mix-weight", "A", "w [H,M]: gfish, hard-gfish, lgfish, lhard-gfish; default 1"},
     ARRAY(MIX_OFFSET) = {"mix-offset", "A", "c [H]: gfish, hard-gfish; default 0"},
-    ARRAY(NOISE) = {"noise", "A", "sigma [M]: fish, mish, gfish, required"},
-    ARRAY(GRAD_LSE) = {"grad-lse", "F", "dL [B,H,N]; default 0"},
-    ARRAY(O) = {"out", "F", "writes O [B,H,N,E]"},
+    ARRAY(NOISE) = {"noise", "A", "sigma [M]: fish, mish, gfish, lfish, lmish, lgfish, required"},
+    ARRAY(PROJECTION) = {"projection", "F", "[R,D]: favor, required"},
+    ARRAY(GRAD_LSE) = {"grad-lse", "F", "dL [B,H,N]; default 0"}, ARRAY(O) = {"out", "F", "writes O [B,H,N,E]"},
     ARRAY(LSE) = {"lse", "F", "writes L [B,H,N], the natural log-sum-exp; -inf for a row without keys"},
     ARRAY(GRAD_Q) = {"dq", "F", "writes dQ; every gradient has the shape of its array"},
-    ARRAY(GRAD_K) = {"dk", "F", "writes dK"},
-    ARRAY(GRAD_V) = {"dv", "F", "writes dV"},
+    ARRAY(GRAD_K) = {"dk", "F", "writes dK"}, ARRAY(GRAD_V) = {"dv", "F", "writes dV"},
     ARRAY(GRAD_PRIOR) = {"dprior", "F", "writes the prior's gradient; [M] by default"},
     ARRAY(GRAD_VARIANCE) = {"dvariance", "F", "writes the variance's gradient; [1] by default"},
     ARRAY(GRAD_SHIFT) = {"dshift", "F", "writes the shift's gradient"},
@@ -86,6 +97,13 @@ static const tool_option options[] = {
     ARRAY(GRAD_MIX_WEIGHT) = {"dmix-weight", "F", "writes the mixing weights' gradient; [H,M] by default"},
     ARRAY(GRAD_MIX_OFFSET) = {"dmix-offset", "F", "writes the mixing offsets' gradient; [H] by default"},
     ARRAY(GRAD_NOISE) = {"dnoise", "F", "writes the gradient of the noise's sigma"},
+    /* Arrays that other options stand for, or none does: no options, but labels. */
+    ARRAY(STATE_C) = {"state-in.c", "F", NULL}, ARRAY(STATE_Z) = {"state-in.z", "F", NULL},
+    ARRAY(STATE_M) = {"state-in.m", "F", NULL}, ARRAY(NEW_STATE_C) = {"state-out.c", "F", NULL},
+    ARRAY(NEW_STATE_Z) = {"state-out.z", "F", NULL}, ARRAY(NEW_STATE_M) = {"state-out.m", "F", NULL},
+    ARRAY(DENOMINATOR) = {"denominator", "F", NULL}, ARRAY(GRAD_NEW_STATE_C) = {"grad-state-out.c", "F", NULL},
+    ARRAY(GRAD_NEW_STATE_Z) = {"grad-state-out.z", "F", NULL}, ARRAY(GRAD_STATE_C) = {"dstate-in.c", "F", NULL},
+    ARRAY(GRAD_STATE_Z) = {"dstate-in.z", "F", NULL},
     ARRAY(RESPONSIBILITIES) = {"responsibilities", "F",
                                "writes gamma [B,H,M,N,S], the part of each component in its key (small N S only)"},
     ARRAY(COUNTS) = {"counts", "F",
@@ -93,42 +111,44 @@ static const tool_option options[] = {
                      "several runs may be added"},
     ARRAY(NEW_PRIOR) = {"new-prior", "F", "writes the M-step's prior, in the prior's shape"},
     ARRAY(NLL) = {"nll", "F", "writes the queries' negative log-likelihood [B,H] (packed: [T,H]): gaussian scores"},
-    OWN_OPTIONS(TOOL_OPTION_ROW)
-    /* The rest of the interface, for later versions: refused in words. */
-    {"feature", "NAME", NULL},
-    {"feature-order", "N", NULL},
-    {"projection", "F", NULL},
-    {"state-in", "P", NULL},
-    {"state-out", "P", NULL},
-};
+    OWN_OPTIONS(TOOL_OPTION_ROW)};
 
 const tool_program run_program = {
     .name = "clmgk-run",
     .summary =
         "Usage: clmgk-run --variant NAME --q F --k F --v F [--out F] [--lse F] [OPTION...]\n"
-        "Attention with one or several Gaussian keys per position, or with scores mixed across heads, on arrays\n"
-        "in .npy files.",
-    .notes =
-        "F is a .npy file: version 1 to 3, either byte order, C or Fortran order; float16, float32 or float64,\n"
-        "lengths and offsets int32 or int64. A is such a file (its name ends in .npy) or numbers separated by\n"
-        "commas. Outputs are C-order little-endian float32 files; they appear when all of them are complete, and\n"
-        "none may be an input or another output. At least one output, --check or --repeat is given. With\n"
-        "--grad-out and no gradient's file, dQ, dK and dV are computed (for --check and --repeat).\n"
-        "\n"
-        "--json prints: clmgk (version), variant, score, estep, dtype, engine, parameters, device {name,\n"
-        "platform, driver, selector}, batch, heads, kv_heads, components, length, length_k, head_size,\n"
-        "value_size, causal, workspace_bytes, compile_ms, program (memory, shipped, disk, built), flops (executed\n"
-        "products over visible pairs), outputs {option: path}, with --repeat time_ms {median, min, max,\n"
-        "repeat} and gflops, with --grad-out backward {gradients: [options], flops, with --repeat time_ms and\n"
-        "gflops}, with --check check {ok, option: {error, bound, max, nan, first_nan,\n"
-        "infinite, first_infinite}}.",
+        "Attention with one or several Gaussian keys per position, with scores mixed across heads, or with feature\n"
+        "maps in linear time, on arrays in .npy files.",
+    .notes = "F is a .npy file: version 1 to 3, either byte order, C or Fortran order; float16, float32 or float64,\n"
+             "lengths and offsets int32 or int64. A is such a file (its name ends in .npy) or numbers separated by\n"
+             "commas. Outputs are C-order little-endian float32 files; they appear when all of them are complete, and\n"
+             "none may be an input or another output. At least one output, --check or --repeat is given. With\n"
+             "--grad-out and no gradient's file, dQ, dK and dV are computed (for --check and --repeat).\n"
+             "\n"
+             "--json prints: clmgk (version), variant, score, estep, dtype, engine, parameters, device {name,\n"
+             "platform, driver, selector}, batch, heads, kv_heads, components, length, length_k, head_size,\n"
+             "value_size, causal, in the linear family feature and features (F), workspace_bytes, compile_ms, program "
+             "(memory, shipped, disk, built), flops (executed\n"
+             "products over visible pairs), outputs {option: path}, with --repeat time_ms {median, min, max,\n"
+             "repeat} and gflops, with --grad-out backward {gradients: [options], flops, with --repeat time_ms and\n"
+             "gflops}, with --check check {ok, option: {error, bound, max, nan, first_nan,\n"
+             "infinite, first_infinite}}.",
     .options = options,
     .option_count = TOOL_COUNT(options),
 };
 
-const char *run_option(clmgk_array array)
+const char *run_label(clmgk_array array)
 {
     return options[OPTION_ARRAYS + (int)array].name;
+}
+
+const char *run_option(clmgk_array array)
+{
+    if (array >= CLMGK_ARRAY_STATE_C && array <= CLMGK_ARRAY_STATE_M)
+        return options[OPTION_STATE_IN].name;
+    if (array >= CLMGK_ARRAY_NEW_STATE_C && array <= CLMGK_ARRAY_NEW_STATE_M)
+        return options[OPTION_STATE_OUT].name;
+    return run_label(array);
 }
 
 bool run_takes_numbers(clmgk_array array)
@@ -139,7 +159,8 @@ bool run_takes_numbers(clmgk_array array)
 bool run_is_output(clmgk_array array)
 {
     const clmgk_array_info *info = clmgk_array_get_info(array);
-    return array == CLMGK_ARRAY_O || array == CLMGK_ARRAY_LSE || info->gradient != 0 || info->statistic != 0;
+    return array == CLMGK_ARRAY_O || array == CLMGK_ARRAY_LSE || info->gradient != 0 || info->statistic != 0 ||
+           (array >= CLMGK_ARRAY_NEW_STATE_C && array <= CLMGK_ARRAY_DENOMINATOR);
 }
 
 bool run_is_streamed(clmgk_array array)
@@ -157,19 +178,33 @@ typedef struct option_rule {
 } option_rule;
 
 static const option_rule rules[TOOL_COUNT(options)] = {
+    ARRAY(LSE) = {.has_not = CLMGK_TRAIT_LINEAR},
+    ARRAY(GRAD_LSE) = {.has_not = CLMGK_TRAIT_LINEAR},
     ARRAY(PRIOR) = {.has = CLMGK_TRAIT_PRIOR},
-    ARRAY(VARIANCE) = {.has_not = CLMGK_TRAIT_ADMIXTURE},
+    ARRAY(VARIANCE) = {.has_not = CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_LINEAR},
     ARRAY(SHIFT) = {.has = CLMGK_TRAIT_SHIFT, .required = true},
+    ARRAY(BIAS) = {.has_not = CLMGK_TRAIT_LINEAR},
+    ARRAY(SLOPES) = {.has_not = CLMGK_TRAIT_LINEAR},
+    ARRAY(SINKS) = {.has_not = CLMGK_TRAIT_LINEAR},
     ARRAY(MIX) = {.has = CLMGK_TRAIT_ADMIXTURE, .required = true},
     ARRAY(MIX_WEIGHT) = {.has = CLMGK_TRAIT_GENERALISED},
-    ARRAY(MIX_OFFSET) = {.has = CLMGK_TRAIT_GENERALISED},
+    ARRAY(MIX_OFFSET) = {.has = CLMGK_TRAIT_GENERALISED, .has_not = CLMGK_TRAIT_LINEAR},
     ARRAY(NOISE) = {.has = CLMGK_TRAIT_NOISE, .required = true},
-    ARRAY(RESPONSIBILITIES) = {.has_not = CLMGK_TRAIT_ADMIXTURE},
-    ARRAY(COUNTS) = {.has = CLMGK_TRAIT_PRIOR},
-    ARRAY(NEW_PRIOR) = {.has = CLMGK_TRAIT_PRIOR},
-    ARRAY(NLL) = {.has_not = CLMGK_TRAIT_ADMIXTURE},
-    [OPTION_ESTEP] = {.has_not = CLMGK_TRAIT_ADMIXTURE},
-    [OPTION_SCORE] = {.has = CLMGK_TRAIT_KEYS | CLMGK_TRAIT_SHIFT},
+    ARRAY(PROJECTION) = {.has = CLMGK_TRAIT_LINEAR},
+    ARRAY(RESPONSIBILITIES) = {.has_not = CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_LINEAR},
+    ARRAY(COUNTS) = {.has = CLMGK_TRAIT_PRIOR, .has_not = CLMGK_TRAIT_LINEAR},
+    ARRAY(NEW_PRIOR) = {.has = CLMGK_TRAIT_PRIOR, .has_not = CLMGK_TRAIT_LINEAR},
+    ARRAY(NLL) = {.has_not = CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_LINEAR},
+    [OPTION_WINDOW] = {.has_not = CLMGK_TRAIT_LINEAR},
+    [OPTION_SOFTCAP] = {.has_not = CLMGK_TRAIT_LINEAR},
+    [OPTION_DROPOUT] = {.has_not = CLMGK_TRAIT_LINEAR},
+    [OPTION_FEATURE] = {.has = CLMGK_TRAIT_LINEAR},
+    [OPTION_FEATURE_ORDER] = {.has = CLMGK_TRAIT_LINEAR},
+    [OPTION_GUARD] = {.has = CLMGK_TRAIT_LINEAR},
+    [OPTION_STATE_IN] = {.has = CLMGK_TRAIT_LINEAR},
+    [OPTION_STATE_OUT] = {.has = CLMGK_TRAIT_LINEAR},
+    [OPTION_ESTEP] = {.has_not = CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_LINEAR},
+    [OPTION_SCORE] = {.has = CLMGK_TRAIT_KEYS | CLMGK_TRAIT_SHIFT, .has_not = CLMGK_TRAIT_LINEAR},
     [OPTION_SHARED_NOISE] = {.has = CLMGK_TRAIT_NOISE},
     [OPTION_HEADS] = {.has = CLMGK_TRAIT_SHARED_MIX},
 };
@@ -214,6 +249,17 @@ static const struct {
 } exclusion_rules[] = {
     {OPTION_ARRAYS + CLMGK_ARRAY_LENGTHS, OPTION_ARRAYS + CLMGK_ARRAY_OFFSETS},
     {OPTION_ARRAYS + CLMGK_ARRAY_LENGTHS_Q, OPTION_ARRAYS + CLMGK_ARRAY_OFFSETS},
+    {OPTION_STATE_IN, OPTION_ARRAYS + CLMGK_ARRAY_OFFSETS},
+    {OPTION_STATE_OUT, OPTION_ARRAYS + CLMGK_ARRAY_OFFSETS},
+};
+
+/* Options that mean nothing with another feature map. */
+static const struct {
+    size_t option;
+    clmgk_feature feature;
+} feature_rules[] = {
+    {OPTION_FEATURE_ORDER, CLMGK_FEATURE_DPFP},
+    {OPTION_ARRAYS + CLMGK_ARRAY_PROJECTION, CLMGK_FEATURE_FAVOR},
 };
 
 static tool_exit require(const char *const *values, size_t option, const char *variant, tool_error *error)
@@ -254,7 +300,7 @@ static tool_exit check_companions(const char *const *values, tool_error *error)
 /* Something to do; and the backward pass and the statistics have parameters of their own. */
 static tool_exit check_passes(const char *const *values, tool_error *error)
 {
-    bool any = values[OPTION_CHECK] || values[OPTION_REPEAT];
+    bool any = values[OPTION_CHECK] || values[OPTION_REPEAT] || values[OPTION_STATE_OUT];
     bool backward = values[OPTION_ARRAYS + CLMGK_ARRAY_GRAD_O] != NULL;
     for (int array = 0; array < (int)RUN_FILES; array++) {
         const bool given = values[OPTION_ARRAYS + array] != NULL;
@@ -302,6 +348,38 @@ static tool_exit check_score(const char *const *values, const run_arguments *arg
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------- */
+
+static tool_exit parse_feature(const char *const *values, run_arguments *arguments, tool_error *error)
+{
+    TOOL_TRY(tool_parse_feature("feature", values[OPTION_FEATURE], &arguments->feature, error));
+    TOOL_TRY(tool_parse_integer("feature-order", values[OPTION_FEATURE_ORDER], 1, 3, &arguments->feature_order, error));
+    TOOL_TRY(tool_parse_number("guard", values[OPTION_GUARD], &arguments->guard, error));
+    if (arguments->guard < 0.0)
+        return tool_fail(error, TOOL_BAD_INPUT, "--guard %s: expected 0 or more", values[OPTION_GUARD]);
+    for (size_t i = 0; i < TOOL_COUNT(feature_rules); i++) {
+        const size_t option = feature_rules[i].option;
+        if (values[option] && feature_rules[i].feature != arguments->feature)
+            return tool_fail(error, TOOL_BAD_INPUT, "--%s does not apply to --feature %s", options[option].name,
+                             clmgk_feature_name(arguments->feature));
+    }
+    return arguments->feature == CLMGK_FEATURE_FAVOR
+               ? require(values, OPTION_ARRAYS + CLMGK_ARRAY_PROJECTION, clmgk_feature_name(arguments->feature), error)
+               : TOOL_DONE;
+}
+
+/* P.c.npy and P.z.npy are the files of the arrays from `first` on. */
+static tool_exit name_state(const char *const *values, size_t option, clmgk_array first, char (*paths)[RUN_MAX_PATH],
+                            run_arguments *arguments, tool_error *error)
+{
+    for (int i = 0; values[option] && i < 2; i++) {
+        const int length = snprintf(paths[i], RUN_MAX_PATH, "%s.%c.npy", values[option], "cz"[i]);
+        if (length < 0 || length >= RUN_MAX_PATH)
+            return tool_fail(error, TOOL_BAD_INPUT, "--%s: a path of more than %d bytes", options[option].name,
+                             RUN_MAX_PATH - 1);
+        arguments->file[(int)first + i] = paths[i];
+    }
+    return TOOL_DONE;
+}
 
 static tool_exit parse_choices(const char *const *values, run_arguments *arguments, tool_error *error)
 {
@@ -361,9 +439,14 @@ tool_exit run_parse(int argc, char **argv, run_arguments *arguments, bool *finis
     };
     for (int array = 0; array < (int)RUN_FILES; array++)
         arguments->file[array] = values[OPTION_ARRAYS + array];
+    arguments->state_out = values[OPTION_STATE_OUT];
+    TOOL_TRY(name_state(values, OPTION_STATE_IN, CLMGK_ARRAY_STATE_C, arguments->state_in_files, arguments, error));
+    TOOL_TRY(
+        name_state(values, OPTION_STATE_OUT, CLMGK_ARRAY_NEW_STATE_C, arguments->state_out_files, arguments, error));
     TOOL_TRY(tool_parse_variant("variant", values[OPTION_VARIANT], &arguments->variant, error));
     TOOL_TRY(check_options(values, arguments->variant, error));
     TOOL_TRY(parse_choices(values, arguments, error));
+    TOOL_TRY(parse_feature(values, arguments, error));
     TOOL_TRY(check_score(values, arguments, error));
     TOOL_TRY(parse_modifiers(values, arguments, error));
     return parse_execution(values, arguments, error);

@@ -117,14 +117,16 @@ static void complain(run_check_result *result, const char *message)
 static tool_exit check_forward(const run_problem *problem, const clmgk_ref_problem *reference,
                                const check_values *values, run_check_result *result, tool_error *error)
 {
+    const clmgk_attention_desc *const d = &problem->desc;
     clmgk_ref_answer answer = {0};
-    if (!clmgk_ref_solve(reference, (int64_t)problem->slot[CLMGK_ARRAY_LSE].count, NULL, &answer))
+    if (!clmgk_ref_solve(reference, d->batch * d->heads * d->length, NULL, &answer))
         return tool_fail_memory(error, "--check");
     const clmgk_ref_verdict verdict = clmgk_ref_check(&answer, values->of[CLMGK_ARRAY_O], values->of[CLMGK_ARRAY_LSE]);
     note(problem, CLMGK_ARRAY_O, (check_pair){values->of[CLMGK_ARRAY_O], answer.o},
          (clmgk_ref_error){verdict.error_o, answer.bound_o.bound}, answer.bound_o.max_abs, result);
-    note(problem, CLMGK_ARRAY_LSE, (check_pair){values->of[CLMGK_ARRAY_LSE], answer.lse},
-         (clmgk_ref_error){verdict.error_lse, answer.bound_lse.bound}, answer.bound_lse.max_abs, result);
+    if (values->of[CLMGK_ARRAY_LSE])
+        note(problem, CLMGK_ARRAY_LSE, (check_pair){values->of[CLMGK_ARRAY_LSE], answer.lse},
+             (clmgk_ref_error){verdict.error_lse, answer.bound_lse.bound}, answer.bound_lse.max_abs, result);
     complain(result, verdict.message);
     clmgk_ref_answer_free(&answer);
     return TOOL_DONE;
@@ -153,6 +155,27 @@ static tool_exit check_set(const run_problem *problem, const clmgk_ref_problem *
     return TOOL_DONE;
 }
 
+/* C and z of the new state, in the units of the exact ones. */
+static tool_exit check_state(const run_problem *problem, const clmgk_ref_problem *reference, const check_values *values,
+                             run_check_result *result, tool_error *error)
+{
+    static const clmgk_array arrays[] = {
+        [CLMGK_REF_STATE_C] = CLMGK_ARRAY_NEW_STATE_C, [CLMGK_REF_STATE_Z] = CLMGK_ARRAY_NEW_STATE_Z};
+    clmgk_ref_arrays exact = {0};
+    char message[sizeof result->message] = "";
+    if (!clmgk_ref_solve_state(reference, &exact))
+        return tool_fail_memory(error, "--check");
+    for (size_t n = 0; n < TOOL_COUNT(arrays); n++) {
+        double *const found = values->of[arrays[n]];
+        clmgk_ref_rescale_state(&exact, (clmgk_ref_state)n, values->of[CLMGK_ARRAY_NEW_STATE_M], found);
+        const clmgk_ref_error worst = clmgk_ref_check_array(&exact, (int)n, found, message, sizeof message);
+        note(problem, arrays[n], (check_pair){found, exact.exact[n]}, worst, exact.bound[n].max_abs, result);
+        complain(result, message);
+    }
+    clmgk_ref_arrays_free(&exact);
+    return TOOL_DONE;
+}
+
 tool_exit run_check(const run_problem *problem, const run_execution *execution, run_check_result *result,
                     tool_error *error)
 {
@@ -163,6 +186,8 @@ tool_exit run_check(const run_problem *problem, const run_execution *execution, 
     clmgk_ref_problem reference = {.desc = problem->desc, .seed = problem->seed};
     clmgk_ref_set_arrays(&reference, values.of);
     TOOL_TRY_GOTO(status, check_forward(problem, &reference, &values, result, error), done);
+    if (problem->desc.use_new_state)
+        TOOL_TRY_GOTO(status, check_state(problem, &reference, &values, result, error), done);
     if (problem->desc.gradients != 0)
         TOOL_TRY_GOTO(status, check_set(problem, &reference, &values, true, result, error), done);
     if (problem->desc.statistics != 0)

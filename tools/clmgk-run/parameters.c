@@ -136,9 +136,28 @@ static tool_exit describe_modifiers(const run_arguments *arguments, run_problem 
     return TOOL_DONE;
 }
 
+/* The map, and F. */
+static tool_exit describe_features(const run_arguments *arguments, run_problem *problem, tool_error *error)
+{
+    clmgk_attention_desc *const desc = &problem->desc;
+    desc->feature = arguments->feature;
+    desc->feature_order = (int32_t)arguments->feature_order;
+    desc->guard = arguments->guard;
+    if (desc->feature == CLMGK_FEATURE_FAVOR) {
+        TOOL_TRY(input_take(arguments, problem, CLMGK_ARRAY_PROJECTION, "FD", error));
+        desc->features = input_size(problem, 'F');
+        return TOOL_DONE;
+    }
+    const int64_t order = desc->feature_order > 0 ? desc->feature_order : 1;
+    input_set_size(problem, 'F', desc->head_size * (desc->feature == CLMGK_FEATURE_DPFP ? 2 * order : 1), "feature");
+    return TOOL_DONE;
+}
+
 tool_exit parameters_describe(const run_arguments *arguments, run_problem *problem, tool_error *error)
 {
     const char *const *const file = arguments->file;
+    if (clmgk_variant_traits(arguments->variant) & CLMGK_TRAIT_LINEAR)
+        TOOL_TRY(describe_features(arguments, problem, error));
     if (file[CLMGK_ARRAY_PRIOR])
         TOOL_TRY(describe_prior(arguments, problem, error));
     if (file[CLMGK_ARRAY_VARIANCE])

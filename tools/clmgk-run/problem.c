@@ -28,6 +28,19 @@ static tool_exit read_inputs(const run_arguments *arguments, run_problem *proble
     return TOOL_DONE;
 }
 
+/* The scale of the state in the files, which hold true values: m = 0. */
+static tool_exit make_state_scale(run_problem *problem, tool_error *error)
+{
+    const clmgk_shape shape = clmgk_array_shape(&problem->desc, CLMGK_ARRAY_STATE_M);
+    run_slot *const slot = &problem->slot[CLMGK_ARRAY_STATE_M];
+    if (shape.rank == 0)
+        return TOOL_DONE;
+    input_set_shape(slot, shape.rank, shape.size);
+    slot->used = true;
+    slot->host = calloc(slot->count, sizeof(float));
+    return tool_check_memory(slot->host, "the state", error);
+}
+
 /* The array whose shape, if it is given, is an output's. */
 static clmgk_array model_of(clmgk_array output)
 {
@@ -62,11 +75,14 @@ static void choose_outputs(const run_arguments *arguments, run_problem *problem)
         const clmgk_array_info *info = clmgk_array_get_info(array);
         if (!run_is_output(array))
             continue;
-        problem->slot[array].used = (desc->gradients & info->gradient) || (desc->statistics & info->statistic);
+        problem->slot[array].used = (desc->gradients & info->gradient) || (desc->statistics & info->statistic) ||
+                                    clmgk_array_presence(desc, CLMGK_PASS_FORWARD, array) == CLMGK_REQUIRED;
         shape_output(arguments, problem, array);
     }
-    problem->slot[CLMGK_ARRAY_O].used = true;
-    problem->slot[CLMGK_ARRAY_LSE].used = arguments->file[CLMGK_ARRAY_LSE] || arguments->check || desc->gradients != 0;
+    const bool linear = (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_LINEAR) != 0;
+    problem->slot[CLMGK_ARRAY_LSE].used =
+        !linear && (arguments->file[CLMGK_ARRAY_LSE] || arguments->check || desc->gradients != 0);
+    problem->slot[CLMGK_ARRAY_DENOMINATOR].used = linear && desc->gradients != 0;
 }
 
 tool_exit run_problem_open(const run_arguments *arguments, run_problem *problem, tool_error *error)
@@ -83,6 +99,7 @@ tool_exit run_problem_open(const run_arguments *arguments, run_problem *problem,
         desc->length_k = CLMGK_NO_KEYS;
     TOOL_TRY(tool_check_library(clmgk_attention_validate(desc, desc, &error->library), error));
     TOOL_TRY(read_inputs(arguments, problem, error));
+    TOOL_TRY(make_state_scale(problem, error));
     choose_outputs(arguments, problem);
     return TOOL_DONE;
 }

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 tool_exit run_announce(const run_arguments *arguments, run_outputs *outputs, tool_error *error)
 {
@@ -18,6 +19,17 @@ tool_exit run_announce(const run_arguments *arguments, run_outputs *outputs, too
     return TOOL_DONE;
 }
 
+static tool_exit write_state(const run_problem *problem, const run_execution *execution, clmgk_array array,
+                             const char *path, FILE *stream, tool_error *error)
+{
+    float *values = NULL;
+    tool_exit status = run_true_state(problem, execution, array, &values, error);
+    if (status == TOOL_DONE)
+        status = npy_write(stream, path, CLMGK_DTYPE_F32, values, problem->slot[array].count, error);
+    free(values);
+    return status;
+}
+
 static tool_exit write_array(const run_problem *problem, const run_execution *execution, clmgk_array array,
                              const char *path, FILE *stream, tool_error *error)
 {
@@ -27,6 +39,8 @@ static tool_exit write_array(const run_problem *problem, const run_execution *ex
     TOOL_TRY(npy_write_header(stream, path, slot->axes, slot->shape, error));
     if (slot->count == 0)
         return TOOL_DONE;
+    if (run_is_new_state(array))
+        return write_state(problem, execution, array, path, stream, error);
     TOOL_TRY(run_map(execution, array, slot->count * clmgk_ref_dtype_size(dtype), &elements, error));
     const tool_exit status = npy_write(stream, path, dtype, elements, slot->count, error);
     run_unmap(execution, array, elements);
@@ -61,7 +75,7 @@ static void print_times(const char *what, const tool_spread *milliseconds, doubl
 static void print_found(clmgk_array array, int axes, const run_found *found, const char *what)
 {
     if (found->count > 0)
-        printf("check: %s has %" PRId64 " %s, the first at %s\n", run_option(array), found->count, what,
+        printf("check: %s has %" PRId64 " %s, the first at %s\n", run_label(array), found->count, what,
                npy_shape_text(axes, found->first).text);
 }
 
@@ -71,7 +85,7 @@ static void print_check(const run_check_result *check)
     for (clmgk_array array = 0; array < RUN_FILES; array++) {
         if (!check->checked[array])
             continue;
-        printf("%s%s error %.3g, bound %.3g", between, run_option(array), check->worst[array].error,
+        printf("%s%s error %.3g, bound %.3g", between, run_label(array), check->worst[array].error,
                check->worst[array].bound);
         between = "; ";
     }
@@ -122,7 +136,7 @@ static json_t *make_check(const run_check_result *check)
         if (!check->checked[array])
             continue;
         json_object_set_new(
-            object, run_option(array),
+            object, run_label(array),
             json_pack("{s:o, s:o, s:o, s:I, s:o, s:I, s:o}", "error", tool_json_number(check->worst[array].error),
                       "bound", tool_json_number(check->worst[array].bound), "max",
                       tool_json_number(check->max_abs[array]), "nan", (json_int_t)check->nan[array].count, "first_nan",
@@ -169,9 +183,11 @@ static json_t *make_outputs(const run_arguments *arguments)
 {
     json_t *const outputs = json_object();
     for (clmgk_array array = 0; array < RUN_FILES; array++) {
-        if (arguments->file[array] && run_is_output(array))
+        if (arguments->file[array] && run_is_output(array) && !run_is_new_state(array))
             json_object_set_new(outputs, run_option(array), tool_json_text(arguments->file[array]));
     }
+    if (arguments->state_out)
+        json_object_set_new(outputs, run_option(CLMGK_ARRAY_NEW_STATE_C), tool_json_text(arguments->state_out));
     return outputs;
 }
 
@@ -191,6 +207,10 @@ static json_t *make_json(const run_arguments *arguments, const run_problem *prob
     json_object_set_new(root, "tuning", tool_json_text(clmgk_tuning_source_name(info->tuning)));
     json_object_set_new(root, "device", make_device(&execution->device.info));
     root = tool_json_merge(root, tool_json_sizes(desc));
+    if (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_LINEAR) {
+        json_object_set_new(root, "feature", tool_json_text(clmgk_feature_name(desc->feature)));
+        json_object_set_new(root, "features", json_integer((json_int_t)desc->features));
+    }
     json_object_set_new(root, "workspace_bytes", json_integer((json_int_t)info->workspace_bytes));
     json_object_set_new(root, "compile_ms", tool_json_number(info->compile_ms));
     json_object_set_new(root, "program", tool_json_text(clmgk_program_origin_name(info->origin)));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * clmgk-run: attention on the user's own arrays. In order: arguments.c, problem.c (with tensors.c, parameters.c
- * and input.c), execute.c, check.c, report.c.
+ * and input.c), execute.c, check.c, report.c (with state.c).
  */
 #ifndef RUN_H
 #define RUN_H
@@ -18,13 +18,15 @@
 
 #define RUN_FILES CLMGK_ARRAY_PARTS_O
 
-/* The option of an array, without dashes. */
+/* The option that gives an array, without dashes; its name in results, which tells apart the arrays of one option. */
 const char *run_option(clmgk_array array);
+const char *run_label(clmgk_array array);
 
 /* Whether the option takes a list of numbers, too. */
 bool run_takes_numbers(clmgk_array array);
 
-/* Outputs are O, L, gradients and statistics; inputs the other arrays. */
+/* Outputs are O, L, gradients, statistics, and what the linear family's forward pass writes; inputs the other arrays.
+ */
 bool run_is_output(clmgk_array array);
 
 /* Q, K, V and dO go from their files to the device without a copy on the host. */
@@ -32,6 +34,9 @@ bool run_is_streamed(clmgk_array array);
 
 /* ---- arguments.c: the command line -------------------------------------------------------------------------- */
 
+#define RUN_MAX_PATH 4096 /* of the files of a state */
+
+/* Points into itself: not to be copied. */
 typedef struct run_arguments {
     clmgk_variant variant;
     clmgk_score score;
@@ -56,6 +61,11 @@ typedef struct run_arguments {
     const char *parameters;
     const char *backward_parameters;
     const char *file[RUN_FILES]; /* or a list of numbers, as given; NULL: not given */
+    clmgk_feature feature;
+    int64_t feature_order; /* 0: not given */
+    double guard;
+    const char *state_out; /* as given; NULL: not given */
+    char state_in_files[2][RUN_MAX_PATH], state_out_files[2][RUN_MAX_PATH];
 } run_arguments;
 
 extern const tool_program run_program;
@@ -137,6 +147,15 @@ typedef struct run_check_result {
 
 tool_exit run_check(const run_problem *problem, const run_execution *execution, run_check_result *result,
                     tool_error *error);
+
+/* ---- state.c: a state's numbers as files have them -------------------------------------------------------------- */
+
+/* Whether the array is C or z of the state that the forward pass writes. */
+bool run_is_new_state(clmgk_array array);
+
+/* Its true values, e^m times what the device holds, for free(). Refuses what does not fit float32. */
+tool_exit run_true_state(const run_problem *problem, const run_execution *execution, clmgk_array array, float **values,
+                         tool_error *error);
 
 /* ---- report.c: files and words ------------------------------------------------------------------------------ */
 
