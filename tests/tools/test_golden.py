@@ -14,7 +14,7 @@ import unittest
 
 import numpy as np
 
-from program_test import FULL, QUICK, run
+from program_test import FULL, LINEARS, QUICK, run
 
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden"
 REFERENCE = pathlib.Path(os.environ["CLMGK_GOLDEN_VALUES"])
@@ -23,14 +23,16 @@ CASES = sorted(path.parent for path in GOLDEN.glob("*/case.json"))
 LANE = ("softmax-plain", "softmax-no-keys", "softmax-half", "softmax-decode", "softmax-tokens-first", "softmax-packed",
         "softmax-bias", "softmax-dropout", "mgk-tokens-first", "mgk-masked-grouped", "mgk-prior-position",
         "mgk-responsibilities", "mgk-nll", "smgk-soft", "fish-noise-packed", "gfish-noise", "hard-mish",
-        "talking-heads-masked") + tuple(folder.name for folder in CASES if folder.name.startswith("authors-"))
-SIMT = ("softmax-packed", "mgk-masked-grouped", "smgk-soft", "gfish-noise")
-SIMT_FORWARD = ("softmax-half", "mgk-hard-prior", "hard-fish-softcap", "talking-heads-masked")
+        "talking-heads-masked", "linear-causal-state", "linear-dpfp2", "linear-favor-large", "linear-no-keys",
+        "mlk-causal-state", "smlk-causal-grouped", "lhard-fish-state", "lgfish-noise") + tuple(folder.name for folder in CASES if folder.name.startswith("authors-"))
+SIMT = ("softmax-packed", "mgk-masked-grouped", "smgk-soft", "gfish-noise", "mlk-causal-state")
+SIMT_FORWARD = ("softmax-half", "mgk-hard-prior", "hard-fish-softcap", "talking-heads-masked", "linear-exp-large",
+                "lfish-noise")
 OPTIMISED = ("softmax-plain", "softmax-huge", "softmax-half", "smgk-huge", "smgk-variance-prior-causal", "fish-noise")
 
 
 class Case:
-    """One folder of tests/golden; `gradients` = False: O and L alone."""
+    """One folder of tests/golden; `gradients` = False: O, L and the state alone."""
 
     def __init__(self, folder, gradients=True):
         self.folder = folder
@@ -38,11 +40,18 @@ class Case:
         self.args, self.outputs = description["args"], description["outputs"]
         self.bounds = {name: tolerance["bound"] for name, tolerance in description["tolerance"].items()}
         if not gradients:
-            self.outputs = {option: self.outputs[option] for option in ("--out", "--lse") if option in self.outputs}
-            for option in ("--grad-out", "--grad-lse"):
-                if option in self.args:
-                    at = self.args.index(option)
-                    self.args = self.args[:at] + self.args[at + 2:]
+            self.drop_gradients()
+
+    def drop_gradients(self):
+        self.outputs = {option: self.outputs[option] for option in ("--out", "--lse", "--state-out")
+                        if option in self.outputs}
+        for option in ("--grad-out", "--grad-lse"):
+            if option in self.args:
+                at = self.args.index(option)
+                self.args = self.args[:at] + self.args[at + 2:]
+
+    def is_linear(self):
+        return self.args[self.args.index("--variant") + 1] in LINEARS
 
     def run(self, engine, target, environment):
         """Runs it; the outputs go to the folder `target`."""
@@ -53,6 +62,11 @@ class Case:
         """Holds the reference against the expected values."""
         return run(REFERENCE, *self.args, *self.outputs_in(target), "--check", cwd=self.folder,
                    env={**os.environ, "GOLDEN_FOLDER": str(self.folder)})
+
+    def files(self):
+        """Of the outputs; a state is two."""
+        return [name + ending for option, name in self.outputs.items()
+                for ending in ((".c.npy", ".z.npy") if option == "--state-out" else ("",))]
 
     def outputs_in(self, target):
         return [word for option, name in self.outputs.items() for word in (option, target / name)]
@@ -78,8 +92,8 @@ class Golden(unittest.TestCase):
         result = json.loads(done.stdout)
         self.assertEqual(result["engine"], engine)
         self.assertTrue(result["check"]["ok"])
-        for option, name in case.outputs.items():
-            with self.subTest(output=option):
+        for name in case.files():
+            with self.subTest(output=name):
                 self.compare(np.load(target / name), np.load(case.folder / name), case.bounds[name])
 
     def run_engine(self, engine, cases, environment=QUICK):
@@ -87,6 +101,9 @@ class Golden(unittest.TestCase):
                     cwd=CASES[0])
         if probe.returncode == 2:
             self.skipTest(probe.stderr)
+        for case in cases:
+            if case.is_linear():  # the family has no backward pass yet
+                case.drop_gradients()
         targets = [self.folder / case.folder.name for case in cases]
         for target in targets:
             target.mkdir()
@@ -97,11 +114,11 @@ class Golden(unittest.TestCase):
                 self.judge(case, engine, target, done.result())
 
     def test_there_are_cases(self):
-        self.assertGreater(len(CASES), 80)
+        self.assertGreater(len(CASES), 100)
 
     def test_reference(self):
-        cases = [case for case in map(Case, CASES) if "--lse" in case.outputs]
-        self.assertGreater(len(cases), 70)
+        cases = [case for case in map(Case, CASES) if "--lse" in case.outputs or case.is_linear()]
+        self.assertGreater(len(cases), 90)
         for case in cases:
             with self.subTest(case=case.folder.name):
                 done = case.reference(self.folder)
