@@ -154,11 +154,12 @@ static void add_to_key(const clmgk_attention_desc *desc, char *exact, size_t siz
              mgk_count_class(desc->features));
 }
 
-const mgk_family mgk_linear_family = {.name = "linear",
-                                      .resolve = linear_resolve,
-                                      .add_traits = add_traits,
-                                      .set_flags = set_flags,
-                                      .plan = {[CLMGK_PASS_FORWARD] = mgk_linear_plan_forward},
-                                      .rounds_by_engine = rounds_by_engine,
-                                      .add_to_key = add_to_key,
-                                      .added = &added};
+const mgk_family mgk_linear_family = {
+    .name = "linear",
+    .resolve = linear_resolve,
+    .add_traits = add_traits,
+    .set_flags = set_flags,
+    .plan = {[CLMGK_PASS_FORWARD] = mgk_linear_plan_forward, [CLMGK_PASS_BACKWARD] = mgk_linear_plan_backward},
+    .rounds_by_engine = rounds_by_engine,
+    .add_to_key = add_to_key,
+    .added = &added};

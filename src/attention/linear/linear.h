@@ -38,5 +38,6 @@ void mgk_linear_add(mgk_linear_pass *pass, const char *file, const char *name, c
                     int64_t groups, int64_t items);
 
 clmgk_status mgk_linear_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
+clmgk_status mgk_linear_plan_backward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
 
 #endif

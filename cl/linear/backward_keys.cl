@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Linear family, backward, keys and values: with (g_i, t_i) of linear/backward.clh
+ *
+ *     dv_j   = sum_{i sees j} (psi_j.Phi_i) g_i            dpsi_j = sum_{i sees j} (v_j.g_i + t_i) Phi_i
+ *
+ * from the state R of rows; CAUSAL: of the rows after the chunk, and within the chunk, which the ranges go through from
+ * their ends. From dpsi the gradients of keys, prior and shifts:
+ *
+ *     dphi_jr = pi_r(j) dpsi_j     dpi_r(j) = dpsi_j.phi(k_jr)     db_r = sum_j dk_jr
+ *
+ * A work-group takes (b, head of keys, range of chunks), and the heads that share keys one after the other for each
+ * chunk.
+ */
+#include "linear/buffers.clh"
+
+#define ARGUMENTS mgk_linear_args
+#define BUFFERS   MGK_LINEAR_KEYS_BUFFERS
+#include "base/buffers.clh"
+
+#include "linear/backward.clh"
+
+#define WANT_DPSI (WANT_K || WANT_PRIOR || WANT_SHIFT)
+
+typedef struct key_chunk {
+    const mgk_linear_args *a;
+    feature_place w;
+    query_source queries;
+    key_source keys;
+    __global float *turned, *rows; /* R */
+    __global float *priors, *shifts;
+    BLOCK_SPACE float *g, *values, *weights, *pairs, *psi, *phi, *columns, *part, *grad, *dx, *dv;
+    BLOCK_SPACE float *key_scale, *query_scale, *row_scale, *state_factor, *factor, *dot;
+    int first, key_first; /* the chunk's first row and key */
+    span places, key_places, out_places;
+    bool first_head, last_head, first_value, last_value; /* of those that share keys; values */
+} key_chunk;
+
+/* ---- the pairs of a chunk ---- */
+
+#if CAUSAL
+/* x[j][i] = 0 where row i does not see key j; SHIFTED: times e^(n_j - M_i). */
+FUNCTION void pairs_mask(const key_chunk *x, BLOCK_SPACE float *pairs)
+{
+    ITEMS_FOR(j, CHUNK) {
+        for (int i = 0; i < CHUNK; i += VECTOR) {
+            BLOCK_SPACE float *const at = pairs + j * CHUNK + i;
+            const real y = real_below(REAL_AT(at), i, CHUNK, 0.0f), seen = real_below((real)(0.0f), i, j, 1.0f);
+#if SHIFTED
+            const float n = x->key_scale[j];
+            const real top = REAL_AT(x->row_scale + i);
+            const real e = exp2_real(((real)(n) - (top == (real)(-INFINITY) ? (real)(INFINITY) : top)) * LOG2_E);
+            REAL_PUT(at, seen == (real)(0.0f) ? (real)(0.0f) : y * e);
+#else
+            REAL_PUT(at, seen == (real)(0.0f) ? (real)(0.0f) : y);
+#endif
+        }
+    }
+}
+
+/* pairs[j][i] = v_j.g_i + t_i */
+FUNCTION void value_pairs(const key_chunk *x)
+{
+    tile_transpose(x->columns, CHUNK, x->g, VALUE_ROW, CHUNK, VALUE_ROW);
+    tile_clear(x->pairs, CHUNK * CHUNK);
+    tile_clear(x->weights, CHUNK * CHUNK);
+    BLOCK_SYNC();
+    add_tiles(x->pairs, CHUNK, x->values, VALUE_ROW, 1, x->columns, CHUNK, CHUNK, CHUNK, VALUE_SIZE + 1);
+    BLOCK_SYNC();
+    pairs_mask(x, x->pairs);
+    BLOCK_SYNC();
+}
+
+/* weights[j][i] += a block's part of psi_j.Phi_i */
+FUNCTION void feature_pairs(const key_chunk *x)
+{
+    tile_transpose(x->columns, CHUNK, x->phi, FEATURE_BLOCK, CHUNK, FEATURE_BLOCK);
+    BLOCK_SYNC();
+    add_tiles(x->weights, CHUNK, x->psi, FEATURE_BLOCK, 1, x->columns, CHUNK, CHUNK, CHUNK, FEATURE_BLOCK);
+    BLOCK_SYNC();
+}
+#endif
+
+/* ---- gradients of the keys ---- */
+
+#if WANT_DPSI
+/* dpi_r: per key, or the range's sum. */
+FUNCTION void prior_add(const key_chunk *x, int r, bool is_first)
+{
+    const mgk_linear_args *const a = x->a;
+    tiles_dot(x->dot, x->grad, x->part);
+    BLOCK_SYNC();
+    if (a->prior.token != 0) {
+        __global float *const out = x->priors + (long)r * a->length_k + x->key_first;
+        ITEMS_FOR(j, CHUNK) {
+            if (j >= x->out_places.first && j < x->out_places.end) {
+                const float y = j >= x->key_places.first && j < x->key_places.end ? x->dot[j] : 0.0f;
+                out[j] = is_first ? y : out[j] + y;
+            }
+        }
+    } else {
+        ITEMS_FOR(only, 1) {
+            float sum = 0.0f;
+            for (int j = x->key_places.first; j < x->key_places.end; ++j)
+                sum += x->dot[j];
+            x->priors[r * a->splits] += sum;
+        }
+    }
+    BLOCK_SYNC();
+}
+
+/* db_r: the range's sums. */
+FUNCTION void shift_add(const key_chunk *x, int r)
+{
+    const mgk_linear_args *const a = x->a;
+    ITEMS_FOR(d, a->head_size) {
+        float sum = 0.0f;
+        for (int j = x->key_places.first; j < x->key_places.end; ++j)
+            sum += x->dx[j * HEAD_SIZE + d];
+        x->shifts[((long)r * a->head_size + d) * a->splits] += sum;
+    }
+    BLOCK_SYNC();
+}
+
+/* From a block's dpsi to the gradients of component r, whose keys are in w->x and features in `phi`, their gradient in
+ * `grad`. */
+FUNCTION void component_chain(const key_chunk *x, int r, int f0, BLOCK_SPACE const float *phi,
+                              BLOCK_SPACE const float *grad, const gradient_rows *out)
+{
+    const feature_tile k = feature_tile_of(&x->w, x->a, CHUNK, x->w.top);
+    gradient_rows own = *out;
+    if (!KEYS_SHIFTED) {
+        own.out += (long)r * (MIXED_HEADS ? x->a->grad_k.head : x->a->grad_k.component);
+        own.part += r * (CHUNK * HEAD_SIZE);
+    }
+    tile_clear(x->dx, CHUNK * HEAD_SIZE);
+    BLOCK_SYNC();
+    features_chain(&k, f0, FEATURE_BLOCK, phi, FEATURE_BLOCK, grad, FEATURE_BLOCK, x->dx, HEAD_SIZE);
+    BLOCK_SYNC();
+#if WANT_SHIFT
+    shift_add(x, r);
+#endif
+#if WANT_K
+    const bool first_part = KEYS_SHIFTED == 0 || r == 0, last_part = KEYS_SHIFTED == 0 || r == COMPONENTS - 1;
+    gradient_put(&own, x->first_head && first_part && f0 == 0,
+                 x->last_head && last_part && f0 + FEATURE_BLOCK == FEATURES, x->key_first, &x->out_places, x->dx,
+                 HEAD_SIZE);
+    BLOCK_SYNC();
+#endif
+}
+
+/* From a block's dpsi, which is in `grad`, to all gradients. */
+FUNCTION void key_chain(const key_chunk *x, int block, const gradient_rows *out)
+{
+    const int head = block * FEATURE_BLOCK / FEATURES, f0 = block * FEATURE_BLOCK % FEATURES;
+#if KEY_SUM || WANT_PRIOR
+    const mgk_linear_args *const a = x->a;
+    const feature_tile k = feature_tile_of(&x->w, a, CHUNK, x->w.top);
+    for (int r = 0; r < COMPONENTS; ++r) {
+        keys_get(&x->w, a, &x->keys, r, x->key_first, &x->key_places, CHUNK);
+#if SHIFTED
+        tops_put(&x->w, x->key_scale, CHUNK);
+        BLOCK_SYNC();
+#endif
+        features_put(&k, f0, FEATURE_BLOCK, x->part, FEATURE_BLOCK);
+        BLOCK_SYNC();
+        if (WANT_PRIOR)
+            prior_add(x, r, f0 == 0);
+#if WANT_K || WANT_SHIFT
+        VECTORS_FOR(n, CHUNK * FEATURE_BLOCK) {
+            const int j = n / FEATURE_BLOCK;
+            const bool exists = j >= x->key_places.first && j < x->key_places.end;
+            const float pi = KEY_SUM ? x->w.weight[j] : prior_of(&x->keys, r, x->key_first + j);
+            REAL_PUT(x->psi + n, exists && pi != 0.0f ? REAL_AT(x->grad + n) * pi : (real)(0.0f));
+        }
+        BLOCK_SYNC();
+        component_chain(x, r, f0, x->part, x->psi, out);
+#endif
+    }
+#else
+    component_chain(x, head, f0, x->psi, x->grad, out);
+#endif
+}
+#endif
+
+/* ---- a chunk of a head ---- */
+
+/* A block of features: its part of dv and of the chunk's weights, dpsi, and what the chunk adds to R. */
+FUNCTION void key_block(const key_chunk *x, int block, const gradient_rows *out, float factor, bool pairs, bool state)
+{
+    key_features(&x->w, x->a, &x->keys, block, x->key_first, &x->key_places, CHUNK, x->key_scale, x->psi);
+#if CAUSAL
+    if (pairs || state) {
+        query_features(&x->w, x->a, &x->queries, block, x->first, &x->places, CHUNK, x->query_scale, x->phi);
+        branch_end();
+    }
+    if (pairs && WANT_V) {
+        feature_pairs(x);
+        branch_end();
+    }
+#endif
+#if WANT_V
+    add_tile_of_state(x->dv, VALUE_SIZE, x->psi, FEATURE_BLOCK, 1, x->rows + (long)block * FEATURE_BLOCK * VALUE_SIZE,
+                      VALUE_SIZE, CHUNK, VALUE_SIZE, FEATURE_BLOCK);
+#endif
+#if WANT_DPSI
+    tile_clear(x->grad, CHUNK * FEATURE_BLOCK);
+    BLOCK_SYNC();
+    add_tile_of_state(x->grad, FEATURE_BLOCK, x->values, VALUE_ROW, 1, x->turned + block * FEATURE_BLOCK, STATE_WIDTH,
+                      CHUNK, FEATURE_BLOCK, VALUE_SIZE + 1);
+    BLOCK_SYNC();
+#if SHIFTED
+    rows_scale(x->grad, FEATURE_BLOCK, x->state_factor);
+    BLOCK_SYNC();
+#endif
+    if (pairs) {
+        add_tiles(x->grad, FEATURE_BLOCK, x->pairs, CHUNK, 1, x->phi, FEATURE_BLOCK, CHUNK, FEATURE_BLOCK, CHUNK);
+        BLOCK_SYNC();
+        branch_end();
+    }
+#if CAUSAL && !KEY_SUM && !WANT_PRIOR
+    keys_get(&x->w, x->a, &x->keys, block * FEATURE_BLOCK / FEATURES, x->key_first, &x->key_places, CHUNK);
+#if SHIFTED
+    tops_put(&x->w, x->key_scale, CHUNK);
+    BLOCK_SYNC();
+#endif
+#endif
+    key_chain(x, block, out);
+#endif
+#if CAUSAL
+    BLOCK_SYNC();
+    if (state) {
+#if SHIFTED
+        rows_scale(x->phi, FEATURE_BLOCK, x->factor);
+        BLOCK_SYNC();
+#endif
+        row_state_add(x->rows, block, factor, x->phi, x->g);
+        BLOCK_SYNC();
+        turned_put(x->turned, x->rows, block);
+        BLOCK_SYNC();
+        branch_end();
+    }
+#endif
+}
+
+/* All blocks of features of a chunk of a head. `state`: R goes on to earlier chunks. */
+FUNCTION void key_chunk_gradients(key_chunk *x, const gradient_source *source, __global const storage *v,
+                                  const gradient_rows *out, const gradient_rows *out_v, bool state)
+{
+    const mgk_linear_args *const a = x->a;
+    const bool has_rows = CAUSAL && !is_empty(&x->places), pairs = has_rows && !is_empty(&x->key_places);
+    float before = 0.0f, top = 0.0f;
+    BLOCK_SYNC();
+    values_get(v, a->v.token, x->key_first, &x->key_places, a->value_size, x->values);
+#if WANT_V
+    tile_clear(x->dv, CHUNK * VALUE_SIZE);
+#endif
+#if SHIFTED
+    before = top = x->rows[STATE_FLOATS + 1];
+    key_scales(&x->w, a, &x->keys, x->key_first, &x->key_places, CHUNK, x->key_scale);
+    ITEMS_FOR(j, CHUNK)
+        x->state_factor[j] = x->key_scale[j] == -INFINITY ? 0.0f : exp_between(before, -x->key_scale[j]);
+#endif
+#if CAUSAL
+    if (has_rows) {
+        gradients_get(source, x->first, &x->places, x->g, x->row_scale);
+#if SHIFTED
+        query_scales(&x->w, a, &x->queries, x->first, &x->places, CHUNK, x->query_scale);
+        top = row_state_scale(before, x->row_scale, x->factor);
+#endif
+        branch_end();
+    }
+    if (pairs) {
+        value_pairs(x);
+        branch_end();
+    }
+#endif
+    BLOCK_SYNC();
+    for (int block = 0; block < STATE_BLOCKS; ++block)
+        key_block(x, block, out, rescale(before, top), pairs, state && has_rows);
+    BLOCK_SYNC();
+#if SHIFTED
+    ITEMS_FOR(only, state ? 1 : 0)
+        x->rows[STATE_FLOATS + 1] = top;
+#endif
+#if WANT_V
+#if SHIFTED
+    rows_scale(x->dv, VALUE_SIZE, x->state_factor);
+    BLOCK_SYNC();
+#endif
+#if CAUSAL
+    if (pairs) {
+        pairs_mask(x, x->weights);
+        BLOCK_SYNC();
+        add_tiles(x->dv, VALUE_SIZE, x->weights, CHUNK, 1, x->g, VALUE_ROW, CHUNK, VALUE_SIZE, CHUNK);
+        BLOCK_SYNC();
+        branch_end();
+    }
+#endif
+    gradient_put(out_v, x->first_value, x->last_value, x->key_first, &x->out_places, x->dv, VALUE_SIZE);
+#endif
+    BLOCK_SYNC();
+}
+
+/* ---- the kernel ---- */
+
+/* The range's chunks, with those of the keys that are not among the problem's, whose gradients are 0. */
+FUNCTION span key_range(const mgk_linear_args *a, const unit *u, int keys)
+{
+    span range = range_of(chunks_of(&u->p, u->offset), a->splits, u->range);
+    if (keys > 0 && u->range == 0)
+        range.first = min(range.first, floor_divide(-u->offset, CHUNK));
+    if (keys > 0 && u->range == a->splits - 1)
+        range.end = max(range.end, floor_divide(keys - 1 - u->offset, CHUNK) + 1);
+    return range;
+}
+
+KERNEL(linear_backward_keys)
+{
+    BEGIN_BUFFERS
+    if (a.heads == 0)
+        return;
+    const int ratio = a.heads / a.kv_heads, heads = MIXED_HEADS ? a.heads : ratio;
+    const unit u = group_unit(&a, GROUP_ID, heads, lengths, lengths_q, offsets, offsets_k);
+    const problem *const p = &u.p;
+    const int keys = HAS_SEQUENCES ? p->keys : a.length_k;
+    const span range = key_range(&a, &u, keys);
+    const long batch = HAS_SEQUENCES ? 0 : p->b;
+    DECLARE_FEATURE_PLACE(place, work, &a)
+    DECLARE_TILE(values, CHUNK * VALUE_ROW)
+    DECLARE_TILE(psi, CHUNK * FEATURE_BLOCK)
+    DECLARE_TILE(grad, WANT_DPSI ? CHUNK * FEATURE_BLOCK : 16)
+    DECLARE_TILE(part, KEY_SUM || WANT_PRIOR ? CHUNK * FEATURE_BLOCK : 16)
+    DECLARE_TILE(dx, WANT_DPSI ? CHUNK * HEAD_SIZE : 16)
+    DECLARE_TILE(dv, WANT_V ? CHUNK * VALUE_SIZE : 16)
+    DECLARE_TILE(g, CAUSAL ? CHUNK * VALUE_ROW : 16)
+    DECLARE_TILE(phi, CAUSAL ? CHUNK * FEATURE_BLOCK : 16)
+    DECLARE_TILE(columns, CAUSAL ? CHUNK * (VALUE_ROW > FEATURE_BLOCK ? VALUE_ROW : FEATURE_BLOCK) : 16)
+    DECLARE_TILE(pairs, CAUSAL ? CHUNK * CHUNK : 16)
+    DECLARE_TILE(weights, CAUSAL ? CHUNK * CHUNK : 16)
+    DECLARE_TILE(scales, SHIFTED ? 5 * CHUNK : 16)
+    DECLARE_TILE(dot, CHUNK)
+    key_chunk x = {.a = &a, .w = place};
+    x.g = g, x.values = values, x.weights = weights, x.pairs = pairs, x.psi = psi, x.phi = phi, x.columns = columns;
+    x.part = part, x.grad = grad, x.dx = dx, x.dv = dv, x.dot = dot;
+    x.key_scale = scales;
+    x.query_scale = scales + (SHIFTED ? CHUNK : 0);
+    x.row_scale = scales + (SHIFTED ? 2 * CHUNK : 0);
+    x.state_factor = scales + (SHIFTED ? 3 * CHUNK : 0);
+    x.factor = scales + (SHIFTED ? 4 * CHUNK : 0);
+
+    for (int n = 0; n < heads; ++n) {
+        const long slot = u.slot + (long)n * a.splits, row = slot / a.splits;
+        __global const float *const rows =
+            work + a.region[MGK_LINEAR_ROWS] + (slot + (CAUSAL ? u.range : 0)) * SLOT_FLOATS;
+        __global float *const turned = work + a.region[MGK_LINEAR_TURNED] + (slot + u.range) * TURNED_SLOT;
+        for (int block = 0; block < STATE_BLOCKS; ++block)
+            turned_put(turned, rows, block);
+        if (WANT_PRIOR && a.prior.token == 0)
+            ITEMS_FOR(r, COMPONENTS)
+                work[a.region[MGK_LINEAR_SUMS] + (row * COMPONENTS + r) * a.splits + u.range] = 0.0f;
+        if (WANT_SHIFT)
+            ITEMS_FOR(r, COMPONENTS * a.head_size)
+                work[a.region[MGK_LINEAR_SUMS + 1] + (row * COMPONENTS * a.head_size + r) * a.splits + u.range] = 0.0f;
+        BLOCK_SYNC();
+    }
+    for (int c = range.end - 1; c >= range.first; --c) {
+        for (int n = 0; n < heads; ++n) {
+            const long slot = u.slot + (long)n * a.splits, row = slot / a.splits;
+            unit head = u;
+            head.h += n;
+            const int kv_head = (int)((long)head.h * a.kv_heads / a.heads);
+            x.queries = queries_of(&a, &head, q, mix, mix_weight, noise);
+            x.keys = keys_of(&a, &head, k, prior, shift);
+            x.turned = work + a.region[MGK_LINEAR_TURNED] + (slot + u.range) * TURNED_SLOT;
+            x.rows = work + a.region[MGK_LINEAR_ROWS] + (slot + (CAUSAL ? u.range : 0)) * SLOT_FLOATS;
+            x.priors = work + a.region[MGK_LINEAR_SUMS] +
+                       (a.prior.token != 0 ? (p->batch * a.heads + head.h) * COMPONENTS * a.length_k + p->key_base
+                                           : row * COMPONENTS * a.splits + u.range);
+            x.shifts = work + a.region[MGK_LINEAR_SUMS + 1] + row * COMPONENTS * a.head_size * a.splits + u.range;
+            x.first = c * CHUNK;
+            x.key_first = x.first + u.offset;
+            x.places = places_of(x.first, p->valid);
+            x.key_places = places_of(x.key_first, p->keys);
+            x.out_places = places_of(x.key_first, keys);
+            x.first_head = n == 0;
+            x.last_head = n == heads - 1;
+            x.first_value = head.h % ratio == 0;
+            x.last_value = head.h % ratio == ratio - 1;
+            const gradient_source source = gradients_of(&a, &head, grad_o, o, denominator);
+            const gradient_rows out = {
+                .out = grad_k + batch * a.grad_k.batch + (MIXED_HEADS ? 0 : kv_head) * a.grad_k.head +
+                       p->key_base * a.grad_k.token,
+                .stride = a.grad_k.token,
+                .size = a.head_size,
+                .added = is_added(&a.bound, SLOT_GRAD_K),
+                .part = work + a.region[MGK_LINEAR_PART_K] + GROUP_ID * (COMPONENTS * CHUNK * HEAD_SIZE)};
+            const gradient_rows out_v = {.out = grad_v + batch * a.grad_v.batch + kv_head * a.grad_v.head +
+                                                p->key_base * a.grad_v.token,
+                                         .stride = a.grad_v.token,
+                                         .size = a.value_size,
+                                         .added = is_added(&a.bound, SLOT_GRAD_V),
+                                         .part = work + a.region[MGK_LINEAR_PART_V] + GROUP_ID * (CHUNK * VALUE_SIZE)};
+            key_chunk_gradients(&x, &source, v + batch * a.v.batch + kv_head * a.v.head + p->key_base * a.v.token, &out,
+                                &out_v, CAUSAL && (c > range.first || WANT_STATE));
+            branch_end();
+        }
+    }
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Linear family, backward: the sums of the ranges' states of rows, and the gradient of the incoming state. */
+#include "linear/buffers.clh"
+
+#define ARGUMENTS mgk_linear_args
+#define BUFFERS   MGK_LINEAR_GRADIENTS_BUFFERS
+#include "base/buffers.clh"
+
+#include "linear/backward.clh"
+
+/* Head number x. */
+FUNCTION unit head_of(const mgk_linear_args *a, long x)
+{
+    unit u;
+    u.p.b = (int)(x / a->heads);
+    u.h = (int)(x % a->heads);
+    u.e0 = 0;
+    return u;
+}
+
+/* Element i of the new state's gradient. */
+FUNCTION float new_state_gradient(const mgk_linear_args *a, const unit *u, int i, __global const float *grad_c,
+                                  __global const float *grad_z)
+{
+    const bool total = i >= STATE_WIDTH * VALUE_SIZE;
+    const int n = total ? i - STATE_WIDTH * VALUE_SIZE : i / VALUE_SIZE, e = total ? 0 : i % VALUE_SIZE;
+    const int head = n / FEATURES, f = n % FEATURES;
+    if (f >= a->features || e >= a->value_size)
+        return 0.0f;
+    if (!total)
+        return is_given(&a->bound, SLOT_GRAD_NEW_STATE_C) ? grad_c[state_index(a, u, head, f) * a->value_size + e]
+                                                          : 0.0f;
+    /* z is the same for all mixed heads: it counts once */
+    const bool counts = is_given(&a->bound, SLOT_GRAD_NEW_STATE_Z) && !(MIXED_HEADS && u->h > 0);
+    return counts ? grad_z[total_index(a, u, head, f)] : 0.0f;
+}
+
+/*
+ * A work-item for each number of a state; the ranges in order from the last. CAUSAL: their slots receive the sums of
+ * the ranges after them and of the new state's gradient; else the first receives the sum of all.
+ */
+__kernel void linear_backward_prefix(KERNEL_PARAMETERS)
+{
+    BEGIN_BUFFERS
+    const long x = get_global_id(0);
+    if (x >= (long)a.batch * a.heads * STATE_FLOATS)
+        return;
+    const int i = x % STATE_FLOATS;
+    const long head = x / STATE_FLOATS, last = (head + 1) * a.splits - 1;
+    const unit u = head_of(&a, head);
+    __global float *slot = work + a.region[MGK_LINEAR_ROWS] + last * SLOT_FLOATS;
+    float sum = new_state_gradient(&a, &u, i, grad_new_state_c, grad_new_state_z), m = -INFINITY;
+#if SHIFTED
+    if (is_given(&a.bound, SLOT_GRAD_NEW_STATE_C) || is_given(&a.bound, SLOT_GRAD_NEW_STATE_Z)) {
+        const float scale = work[a.region[MGK_LINEAR_TURNED] + last * TURNED_SLOT + TURNED_FLOATS];
+        m = scale == -INFINITY ? 0.0f : -scale;
+    }
+#endif
+    for (int s = a.splits; s > 0; --s) {
+        const float own = slot[i], scale = slot[STATE_FLOATS], next = fmax(m, scale);
+        if (CAUSAL) {
+            slot[i] = sum;
+            if (i == 0)
+                slot[STATE_FLOATS + 1] = m;
+        }
+        sum = SHIFTED ? fma(sum, rescale(m, next), own * rescale(scale, next)) : sum + own;
+        m = next;
+        slot -= SLOT_FLOATS;
+    }
+    if (!CAUSAL) {
+        slot[SLOT_FLOATS + i] = sum;
+        if (i == 0)
+            slot[SLOT_FLOATS + STATE_FLOATS + 1] = m;
+    }
+}
+
+/* R over all rows as the gradient of the incoming state: relative to its log scale. A work-item for each of its
+ * numbers. */
+__kernel void linear_backward_state(KERNEL_PARAMETERS)
+{
+    BEGIN_BUFFERS
+    const long x = get_global_id(0);
+    if (x >= (long)a.batch * a.heads * STATE_FLOATS)
+        return;
+    const int i = x % STATE_FLOATS;
+    const unit u = head_of(&a, x / STATE_FLOATS);
+    const bool total = i >= STATE_WIDTH * VALUE_SIZE;
+    const int n = total ? i - STATE_WIDTH * VALUE_SIZE : i / VALUE_SIZE, e = total ? 0 : i % VALUE_SIZE;
+    const int head = n / FEATURES, f = n % FEATURES;
+    if (f >= a.features || e >= a.value_size || (total && MIXED_HEADS && u.h > 0))
+        return;
+    float sum = 0.0f;
+    for (int h = 0; h < (total && MIXED_HEADS ? a.heads : 1); ++h) {
+        __global const float *const slot =
+            work + a.region[MGK_LINEAR_ROWS] + (x / STATE_FLOATS + h) * a.splits * SLOT_FLOATS;
+        const float factor = SHIFTED ? exp(state_m[scale_index(&a, &u)] + slot[STATE_FLOATS + 1]) : 1.0f;
+        sum = fma(slot[i], factor, sum);
+    }
+    if (!total && is_given(&a.bound, SLOT_GRAD_STATE_C)) {
+        __global float *const out = grad_state_c + state_index(&a, &u, head, f) * a.value_size + e;
+        *out = is_added(&a.bound, SLOT_GRAD_STATE_C) ? *out + sum : sum;
+    }
+    if (total && is_given(&a.bound, SLOT_GRAD_STATE_Z)) {
+        __global float *const out = grad_state_z + total_index(&a, &u, head, f);
+        *out = is_added(&a.bound, SLOT_GRAD_STATE_Z) ? *out + sum : sum;
+    }
+}

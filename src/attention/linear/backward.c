@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Linear family, backward pass: the states of keys as in the forward pass, the rows, the sums of their states, the
+ * keys, and what remains to be summed (formulas: cl/linear/backward_rows.cl, backward_keys.cl).
+ */
+#include "attention/core/backward.h"
+#include "attention/linear/linear.h"
+
+typedef struct linear_backward {
+    mgk_linear_pass pass;
+    mgk_backward_wants want;
+    bool rows; /* gradients that need the states of rows */
+} linear_backward;
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Tiles of the larger of the kernels, the one of keys. */
+static int64_t tiles_of(const mgk_linear_pass *x)
+{
+    const int64_t chunk = x->chunk, features = x->feature_block;
+    const int64_t head = x->request->traits.head_size, values = x->request->traits.value_size + 16;
+    const int64_t of_causal =
+        x->request->desc->causal ? chunk * (values + features + larger(values, features) + 2 * chunk) : 0;
+    const int64_t of_map = x->request->desc->feature == CLMGK_FEATURE_FAVOR ? chunk * (features + 1) : 16;
+    return chunk * (2 * head + 2 * values + 4 * features + 16) + of_causal + of_map;
+}
+
+static bool wants(const linear_backward *x, clmgk_gradient gradient)
+{
+    return mgk_wants(&x->want, gradient);
+}
+
+static void set_wants(linear_backward *x)
+{
+    const clmgk_attention_desc *const d = x->pass.request->desc;
+    mgk_flags *const flags = &x->pass.flags;
+    x->want = mgk_backward_wants_of(d);
+    flags->WANT_Q = wants(x, CLMGK_GRADIENT_Q);
+    flags->WANT_K = wants(x, CLMGK_GRADIENT_K);
+    flags->WANT_V = wants(x, CLMGK_GRADIENT_V);
+    flags->WANT_PRIOR = wants(x, CLMGK_GRADIENT_PRIOR);
+    flags->WANT_SHIFT = wants(x, CLMGK_GRADIENT_SHIFT);
+    flags->WANT_MIX = wants(x, CLMGK_GRADIENT_MIX);
+    flags->WANT_MIX_WEIGHT = wants(x, CLMGK_GRADIENT_MIX_WEIGHT);
+    flags->WANT_NOISE = wants(x, CLMGK_GRADIENT_NOISE);
+    flags->WANT_STATE = wants(x, CLMGK_GRADIENT_STATE_C) || wants(x, CLMGK_GRADIENT_STATE_Z);
+    flags->WANT_ROWS = flags->WANT_K || flags->WANT_V || flags->WANT_PRIOR || flags->WANT_SHIFT || flags->WANT_STATE;
+    x->rows = flags->WANT_ROWS;
+}
+
+/* ---- the workspace ------------------------------------------------------------------------------------------- */
+
+static mgk_i64 region(linear_backward *x, int64_t floats)
+{
+    return mgk_steps_region(&x->pass.plan->steps, floats);
+}
+
+/* Work-groups of a kernel that takes `heads` heads together. */
+static int64_t groups_of(const linear_backward *x, int64_t heads)
+{
+    return x->pass.problems / heads * x->pass.args.splits;
+}
+
+/* Heads that a work-group of rows, of keys takes. */
+static int64_t row_heads(const linear_backward *x)
+{
+    return x->pass.flags.MIXED_HEADS ? x->pass.request->desc->heads : 1;
+}
+
+static int64_t key_heads(const linear_backward *x)
+{
+    const clmgk_attention_desc *const d = x->pass.request->desc;
+    return x->pass.flags.MIXED_HEADS ? d->heads : d->heads / d->kv_heads;
+}
+
+static void place(linear_backward *x)
+{
+    const clmgk_attention_desc *const d = x->pass.request->desc;
+    const mgk_attention_traits *const t = &x->pass.request->traits;
+    const mgk_flags *const flags = &x->pass.flags;
+    mgk_i64 *const at = x->pass.args.region;
+    const int64_t slots = x->pass.problems * x->pass.args.splits, state = mgk_linear_slot_floats(&x->pass);
+    const int64_t tile = (int64_t)x->pass.chunk * t->head_size, sums = slots * d->components;
+    const bool by_key = d->prior_shape == CLMGK_PRIOR_HMS;
+    at[MGK_LINEAR_STATES] = region(x, slots * state);
+    at[MGK_LINEAR_TURNED] = region(x, slots * state);
+    at[MGK_LINEAR_ROWS] = region(x, slots * state);
+    at[MGK_LINEAR_PART_Q] = region(x, groups_of(x, row_heads(x)) * (flags->MIXED_HEADS ? d->components : 1) * tile);
+    at[MGK_LINEAR_PART_K] = region(x, groups_of(x, key_heads(x)) * d->components * tile);
+    at[MGK_LINEAR_PART_V] = region(x, groups_of(x, key_heads(x)) * x->pass.chunk * t->value_size);
+    if (flags->WANT_PRIOR || flags->WANT_MIX)
+        at[MGK_LINEAR_SUMS] =
+            region(x, flags->WANT_PRIOR && by_key ? d->batch * d->heads * d->components * d->length_k : sums);
+    if (flags->WANT_SHIFT || flags->WANT_MIX_WEIGHT)
+        at[MGK_LINEAR_SUMS + 1] = region(x, flags->WANT_SHIFT ? sums * d->head_size : sums);
+    if (flags->WANT_NOISE)
+        at[MGK_LINEAR_SUMS + 2] = region(x, sums);
+}
+
+/* ---- steps -------------------------------------------------------------------------------------------------- */
+
+static void add_states(linear_backward *x)
+{
+    static const clmgk_array buffers[] = {MGK_LINEAR_FORWARD_BUFFERS(MGK_BUFFER)};
+    static const char file[] = "linear/forward.cl";
+    const int64_t groups = groups_of(x, 1);
+    mgk_linear_add_projection(&x->pass);
+    if (groups > 0 && (!x->pass.request->desc->causal || x->pass.args.splits > 1))
+        mgk_linear_add(&x->pass, file, "linear_states", buffers, MGK_COUNT(buffers), groups, 0);
+    if (x->pass.args.splits > 1)
+        mgk_linear_add(&x->pass, file, "linear_prefix", buffers, MGK_COUNT(buffers), 0,
+                       x->pass.problems * (mgk_linear_slot_floats(&x->pass) - 16));
+}
+
+static void add_gradients(linear_backward *x)
+{
+    static const clmgk_array rows[] = {MGK_LINEAR_ROWS_BUFFERS(MGK_BUFFER)};
+    static const clmgk_array keys[] = {MGK_LINEAR_KEYS_BUFFERS(MGK_BUFFER)};
+    static const clmgk_array states[] = {MGK_LINEAR_GRADIENTS_BUFFERS(MGK_BUFFER)};
+    static const char file[] = "linear/backward_states.cl";
+    const int64_t numbers = x->pass.problems * (mgk_linear_slot_floats(&x->pass) - 16);
+    x->pass.plan->steps.main = x->pass.plan->steps.count;
+    mgk_linear_add(&x->pass, "linear/backward_rows.cl", "linear_backward_rows", rows, MGK_COUNT(rows),
+                   groups_of(x, row_heads(x)), 0);
+    if (!x->rows)
+        return;
+    mgk_linear_add(&x->pass, file, "linear_backward_prefix", states, MGK_COUNT(states), 0, numbers);
+    mgk_linear_add(&x->pass, "linear/backward_keys.cl", "linear_backward_keys", keys, MGK_COUNT(keys),
+                   groups_of(x, key_heads(x)), 0);
+    if (x->pass.flags.WANT_STATE)
+        mgk_linear_add(&x->pass, file, "linear_backward_state", states, MGK_COUNT(states), 0, numbers);
+}
+
+/* Sums of a region [problems,H,own,inner], own = outputs of a head, over problems and `inner`, for [M] and [M,D] over
+ * heads, too. */
+static void add_sum(linear_backward *x, clmgk_array out, int number, int64_t own, int64_t inner, bool by_head)
+{
+    const clmgk_attention_desc *const d = x->pass.request->desc;
+    const bool by_key = own > d->components && out == CLMGK_ARRAY_GRAD_PRIOR; /* for all of a packed axis */
+    mgk_backward b = {.request = x->pass.request, .plan = x->pass.plan};
+    const int64_t head = own * inner, problems = by_key ? d->batch : x->pass.problems / d->heads;
+    const mgk_reduction_args r = {.in = x->pass.args.region[MGK_LINEAR_SUMS + number],
+                                  .outputs = by_head ? d->heads * own : own,
+                                  .row = by_head ? d->heads * own : own,
+                                  .inner = inner,
+                                  .outer = problems,
+                                  .outer_stride = d->heads * head,
+                                  .middle = by_head ? 1 : d->heads,
+                                  .middle_stride = head,
+                                  .scale = 1.0F};
+    mgk_backward_add_reduction(&b, out, false, &r);
+}
+
+static void add_sums(linear_backward *x)
+{
+    const clmgk_attention_desc *const d = x->pass.request->desc;
+    const int64_t ranges = x->pass.args.splits, components = d->components;
+    const bool shared_mix = x->pass.request->traits.shared_mix, by_key = d->prior_shape == CLMGK_PRIOR_HMS;
+    const bool shared_prior = d->prior_shape == CLMGK_PRIOR_UNIFORM || d->prior_shape == CLMGK_PRIOR_M;
+    if (wants(x, CLMGK_GRADIENT_PRIOR) && by_key)
+        add_sum(x, CLMGK_ARRAY_GRAD_PRIOR, 0, components * d->length_k, 1, true);
+    else if (wants(x, CLMGK_GRADIENT_PRIOR))
+        add_sum(x, CLMGK_ARRAY_GRAD_PRIOR, 0, components, ranges, !shared_prior);
+    if (wants(x, CLMGK_GRADIENT_SHIFT))
+        add_sum(x, CLMGK_ARRAY_GRAD_SHIFT, 1, components * d->head_size, ranges, true);
+    if (wants(x, CLMGK_GRADIENT_MIX))
+        add_sum(x, CLMGK_ARRAY_GRAD_MIX, 0, components, ranges, !shared_mix);
+    if (wants(x, CLMGK_GRADIENT_MIX_WEIGHT))
+        add_sum(x, CLMGK_ARRAY_GRAD_MIX_WEIGHT, 1, components, ranges, true);
+    if (wants(x, CLMGK_GRADIENT_NOISE))
+        add_sum(x, CLMGK_ARRAY_GRAD_NOISE, 2, components, ranges, false);
+}
+
+/* ---- the plan ----------------------------------------------------------------------------------------------- */
+
+clmgk_status mgk_linear_plan_backward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
+{
+    linear_backward x = {.rows = false};
+    MGK_TRY(mgk_linear_begin(request, tiles_of, plan, &x.pass, error));
+    const clmgk_attention_desc *const d = request->desc;
+    /* the sums over values need all of them */
+    x.pass.value_block = request->traits.value_size;
+    x.pass.flags.VALUE_BLOCK = 0;
+    x.pass.args.grad_o = mgk_place_of(&d->grad_o);
+    x.pass.args.grad_q = mgk_place_of(&d->grad_q);
+    x.pass.args.grad_k = mgk_component_place_of(&d->grad_k);
+    x.pass.args.grad_v = mgk_place_of(&d->grad_v);
+    set_wants(&x);
+    place(&x);
+    add_states(&x);
+    add_gradients(&x);
+    add_sums(&x);
+    return CLMGK_OK;
+}
