@@ -61,7 +61,7 @@ bool clmgk_ref_solve(const clmgk_ref_problem *problem, int64_t rows, const int64
     const size_t size = (size_t)problem->desc.value_size;
     const ref_tolerance tolerance = ref_tolerance_of_outputs(problem->desc.dtype);
     *answer = (clmgk_ref_answer){.rows = rows, .value_size = problem->desc.value_size};
-    answer->row = malloc(((size_t)rows + 1) * sizeof(int64_t)); /* + 1: NULL means failure only */
+    answer->row = calloc((size_t)rows + 1, sizeof(int64_t)); /* + 1: NULL means failure only */
     answer->o = malloc(((size_t)rows + 1) * size * sizeof(double));
     answer->lse = malloc(((size_t)rows + 1) * sizeof(double));
 

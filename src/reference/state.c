@@ -48,8 +48,9 @@ void clmgk_ref_rescale_state(const clmgk_ref_arrays *exact_state, clmgk_ref_stat
                              double *values)
 {
     const double *const scale = exact_state->exact[CLMGK_REF_STATE_M];
-    const int64_t scales = exact_state->count[CLMGK_REF_STATE_M];
-    const int64_t width = scales > 0 ? exact_state->count[which] / scales : 0;
-    for (int64_t n = 0; n < exact_state->count[which]; n++)
-        values[n] *= exp((m ? m[n / width] : 0.0) - scale[n / width]);
+    const int64_t scales = exact_state->count[CLMGK_REF_STATE_M], numbers = exact_state->count[which];
+    for (int64_t n = 0; n < numbers; n++) {
+        const int64_t at = n * scales / numbers;
+        values[n] *= exp((m ? m[at] : 0.0) - scale[at]);
+    }
 }

@@ -98,19 +98,18 @@ static void tame(th_problem *problem)
     th_scale(problem, TH_NOISE, 0.2);
 }
 
-static void set_integers(th_problem *problem, th_name name, const double *values)
-{
-    th_array *const array = &problem->array[name];
-    for (size_t n = 0; array->used && n < array->count; n++)
-        array->values[n] = values[n];
-}
-
+/* Every sequence has other numbers of rows and keys, one of them no rows. */
 static void fix_masks(th_problem *problem)
 {
-    set_integers(problem, TH_LENGTHS, (const double[]){3, 5});
-    set_integers(problem, TH_LENGTHS_Q, (const double[]){4, 2});
-    set_integers(problem, TH_OFFSETS, (const double[]){0, 1, 1, 4});
-    set_integers(problem, TH_OFFSETS_K, (const double[]){0, 2, 3, 5});
+    static const struct {
+        th_name name;
+        double values[4];
+    } of[] = {{TH_LENGTHS, {3, 5}}, {TH_LENGTHS_Q, {4, 2}}, {TH_OFFSETS, {0, 1, 1, 4}}, {TH_OFFSETS_K, {0, 2, 3, 5}}};
+    for (size_t at = 0; at < TH_COUNT(of); at++) {
+        th_array *const array = &problem->array[of[at].name];
+        for (size_t n = 0; array->used && n < array->count && n < TH_COUNT(of[at].values); n++)
+            array->values[n] = of[at].values[n];
+    }
 }
 
 static clmgk_attention_desc desc_of(const test_form *form)
@@ -206,9 +205,9 @@ TH_HOST_TEST(maps_by_hand)
                            .v = v,
                            .projection = w};
     double favor[3][3];
-    for (int x = 0; x < 3; x++) {
-        const double *const in = x == 0 ? q : k + 2 * (x - 1);
-        for (int f = 0; f < 3; f++)
+    for (size_t x = 0; x < 3; x++) {
+        const double *const in = x == 0 ? q : &k[2 * (x - 1)];
+        for (size_t f = 0; f < 3; f++)
             favor[x][f] = exp((w[2 * f] * in[0] + w[2 * f + 1] * in[1]) / pow(2.0, 0.25) -
                               (in[0] * in[0] + in[1] * in[1]) / sqrt(2.0) / 2.0) /
                           sqrt(3.0);
@@ -379,9 +378,10 @@ static void expect_parts(const char *name, const th_problem *whole, const int64_
             pass_on(&part, &state);
         th_reference of_part = th_reference_of(&part);
         TH_REF_ANSWER answer = solve(&of_part.problem);
-        for (int64_t row = 0; row < answer.rows; row++)
-            expect_close(name, E, answer.o + row * E,
-                         all.o + (row / *count * whole->desc.length + first + row % *count) * E, 1e-13);
+        const int64_t rows = part.desc.length, heads = part.desc.batch * part.desc.heads;
+        for (int64_t bh = 0; bh < heads; bh++)
+            expect_close(name, rows * E, answer.o + bh * rows * E, all.o + (bh * whole->desc.length + first) * E,
+                         1e-13);
         clmgk_ref_arrays_free(&state);
         assert_true(clmgk_ref_solve_state(&of_part.problem, &state));
         th_reference_free(&of_part);
@@ -493,7 +493,7 @@ TH_HOST_TEST(smlk_is_mlk_of_shifted_keys)
     static const test_form form = {"smlk", {SMLK, DPFP(2), .causal = 1, .prior_shape = CLMGK_PRIOR_HM}};
     FIXTURE f = make(&form);
     clmgk_ref_problem mlk = f.reference.problem;
-    double *const keys = calloc((size_t)(2 * 2 * 2 * S * D), sizeof(double)), *next = keys;
+    double *const keys = calloc((size_t)8 * S * D, sizeof(double)), *next = keys;
     for (int64_t bh = 0; bh < 4; bh++)
         for (int64_t r = 0; r < 2; r++)
             for (int64_t n = 0; n < (int64_t)S * D; n++)
@@ -558,34 +558,50 @@ TH_HOST_TEST(relu_at_0_has_no_slope)
 
 /* ---- noise ------------------------------------------------------------------------------------------------------- */
 
+/* phi(q) is 0, but for noise; key j of a sequence has the feature j alone, and the value 1 if j is 1. */
+static void show_noise(th_problem *problem)
+{
+    const clmgk_attention_desc *const d = &problem->desc;
+    th_fill(problem, TH_Q, -1.0);
+    th_fill(problem, TH_K, 0.0);
+    th_fill(problem, TH_V, 0.0);
+    for (int64_t b = 0; b < d->batch; b++) {
+        int64_t place = 0;
+        for (int64_t j = 0; j < S; j++, place++) {
+            if (d->sequences > 0 && (j == 2 || j == 3))
+                place = 0;
+            if (place < D)
+                th_set(problem, TH_K, b, 0, 0, j, place, 1.0);
+            for (int64_t g = 0; g < d->kv_heads && place == 1; g++)
+                th_set(problem, TH_V, b, g, 0, j, 0, 1.0);
+        }
+    }
+}
+
 /* Query features have sigma eps of the library's own numbers, feature f in the place of key j. */
 TH_HOST_TEST(noise_is_the_library_s)
 {
-    static const test_form form_of[] = {{"lmish", {LMISH, RELU, .components = 1}},
-                                        {"shared", {LMISH, RELU, .components = 1, .shared_noise = 1}},
-                                        {"packed", {LMISH, RELU, .components = 1, PACKED}}};
-    for (size_t n = 0; n < TH_COUNT(form_of); n++) {
-        FIXTURE f = make(&form_of[n]);
-        const clmgk_ref_problem *const p = &f.reference.problem;
-        const bool packed = p->desc.sequences > 0;
-        th_fill(&f.problem, TH_Q, -1.0); /* phi(q) = 0: noise alone */
-        th_fill(&f.problem, TH_K, 0.0);
-        for (int64_t j = 0; j < S; j++) /* key j of a sequence: feature j alone; value 0 is 1 for feature 1 */
-            for (int64_t b = 0; b < p->desc.batch; b++) {
-                const int64_t place = !packed || j < 2 ? j : j - 2 - (j >= 3);
-                f.problem.array[TH_K].values[(b * S + j) * D + place % D] = place < D ? 1.0 : 0.0;
-                for (int64_t g = 0; g < p->desc.kv_heads; g++)
-                    f.problem.array[TH_V].values[((b * p->desc.kv_heads + g) * S + j) * E] = place == 1 ? 1.0 : 0.0;
-            }
-        TH_REF_ANSWER answer = solve(p);
-        const int64_t row = packed ? 2 : 3, h = 1, b = packed ? 0 : 1; /* packed: row 1 of sequence 2 */
+    static const struct {
+        test_form form;
+        int64_t b, h, i, features; /* of a row, and the keys that it sees */
+        int64_t sequence, eps_head, position;
+    } of[] = {{{"lmish", {LMISH, RELU, .components = 1}}, 1, 1, 3, 3, 1, 1, 3},
+              {{"shared", {LMISH, RELU, .components = 1, .shared_noise = 1}}, 1, 1, 3, 3, 1, 0, 3},
+              {{"packed", {LMISH, RELU, .components = 1, PACKED}}, 0, 1, 2, 2, 2, 1, 1}};
+    for (size_t n = 0; n < TH_COUNT(of); n++) {
+        FIXTURE f = make(&of[n].form);
+        const clmgk_attention_desc *const d = &f.problem.desc;
         float eps[D];
-        assert_int_equal(clmgk_noise_tile(p->seed, p->desc.heads, packed ? 2 : b, p->desc.shared_noise ? 0 : h,
-                                          packed ? 1 : row, 1, 0, D, eps, NULL),
+        double sum = 0.0;
+        show_noise(&f.problem);
+        assert_int_equal(clmgk_noise_tile(f.problem.seed, d->heads, of[n].sequence, of[n].eps_head, of[n].position, 1,
+                                          0, D, eps, NULL),
                          CLMGK_OK);
-        const double keys = packed ? (double)eps[0] + (double)eps[1] : (double)eps[0] + (double)eps[1] + (double)eps[2];
-        expect_close(form_of[n].name, 1, answer.o + ((b * p->desc.heads + h) * N + row) * E,
-                     &(double){(double)eps[1] / keys}, 1e-5);
+        for (int64_t j = 0; j < of[n].features; j++)
+            sum += (double)eps[j];
+        TH_REF_ANSWER answer = solve(&f.reference.problem);
+        const int64_t row = (of[n].b * d->heads + of[n].h) * N + of[n].i;
+        expect_close(of[n].form.name, 1, answer.o + row * E, &(double){(double)eps[1] / sum}, 1e-5);
     }
 }
 
