@@ -147,6 +147,82 @@ TH_HOST_TEST(arrays_of_mixed_heads)
     expect_arrays(&desc, expected);
 }
 
+TH_HOST_TEST(arrays_of_a_linear_state)
+{
+    const clmgk_attention_desc desc = {.struct_size = sizeof(desc),
+                                       .variant = CLMGK_VARIANT_SMLK,
+                                       .dtype = CLMGK_DTYPE_BF16,
+                                       .batch = 2,
+                                       .heads = 4,
+                                       .kv_heads = 2,
+                                       .components = 3,
+                                       .length = 5,
+                                       .length_k = 6,
+                                       .head_size = 7,
+                                       .value_size = 8,
+                                       .feature = CLMGK_FEATURE_FAVOR,
+                                       .features = 9,
+                                       .use_state = 1,
+                                       .use_new_state = 1,
+                                       .gradients =
+                                           CLMGK_GRADIENT_SHIFT | CLMGK_GRADIENT_STATE_C | CLMGK_GRADIENT_STATE_Z};
+    static const char *const expected[] = {"q BHND 2,4,5,7 140,35,7,1 2 rr--",
+                                           "k BGSD 2,2,6,7 84,42,7,1 2 rr--",
+                                           "v BGSE 2,2,6,8 96,48,8,1 2 rr--",
+                                           "o BHNE 2,4,5,8 160,40,8,1 2 rr--",
+                                           "shift HMD 4,3,7 21,7,1 4 rr--",
+                                           "projection FD 9,7 7,1 4 rr--",
+                                           "state_c BHFE 2,4,9,8 288,72,8,1 4 rr--",
+                                           "state_z BHF 2,4,9 36,9,1 4 rr--",
+                                           "state_m BH 2,4 4,1 4 rr--",
+                                           "new_state_c BHFE 2,4,9,8 288,72,8,1 4 r---",
+                                           "new_state_z BHF 2,4,9 36,9,1 4 r---",
+                                           "new_state_m BH 2,4 4,1 4 r---",
+                                           "denominator BHN2 2,4,5,2 40,10,2,1 4 or--",
+                                           "grad_o BHNE 2,4,5,8 160,40,8,1 2 -r--",
+                                           "grad_new_state_c BHFE 2,4,9,8 288,72,8,1 4 -o--",
+                                           "grad_new_state_z BHF 2,4,9 36,9,1 4 -o--",
+                                           "grad_shift HMD 4,3,7 21,7,1 4 -r--",
+                                           "grad_state_c BHFE 2,4,9,8 288,72,8,1 4 -r--",
+                                           "grad_state_z BHF 2,4,9 36,9,1 4 -r--",
+                                           "workspace    1 oo--",
+                                           NULL};
+    expect_arrays(&desc, expected);
+}
+
+/* A state of mixed heads has one z for all; maps whose features cannot overflow have no m. */
+TH_HOST_TEST(arrays_of_a_linear_state_of_mixed_heads)
+{
+    clmgk_attention_desc desc = {.struct_size = sizeof(desc),
+                                 .variant = CLMGK_VARIANT_LGFISH,
+                                 .batch = 2,
+                                 .heads = 4,
+                                 .components = 3,
+                                 .length = 5,
+                                 .head_size = 2,
+                                 .feature = CLMGK_FEATURE_DPFP,
+                                 .feature_order = 2,
+                                 .use_new_state = 1,
+                                 .use_mix_weight = 1};
+    static const char *const expected[] = {"q BMND 2,3,5,2 30,10,2,1 4 r---",
+                                           "k BMSD 2,3,5,2 30,10,2,1 4 r---",
+                                           "v BGSE 2,4,5,2 40,10,2,1 4 r---",
+                                           "o BHNE 2,4,5,2 40,10,2,1 4 r---",
+                                           "mix HM 4,3 3,1 4 r---",
+                                           "mix_weight HM 4,3 3,1 4 r---",
+                                           "noise M 3 1 4 r---",
+                                           "new_state_c BHMFE 2,4,3,8,2 192,48,16,2,1 4 r---",
+                                           "new_state_z BMF 2,3,8 24,8,1 4 r---",
+                                           "denominator BHN2 2,4,5,2 40,10,2,1 4 o---",
+                                           "workspace    1 o---",
+                                           NULL};
+    expect_arrays(&desc, expected);
+    desc.feature = CLMGK_FEATURE_EXP;
+    desc.feature_order = 0;
+    assert_int_equal(clmgk_attention_validate(&desc, &desc, NULL), CLMGK_OK);
+    assert_int_equal(clmgk_array_count(&desc, CLMGK_ARRAY_NEW_STATE_M), 2);
+}
+
 /* Every field of a call is found by its number; numbers that are no array, and no pass. */
 TH_HOST_TEST(fields_and_numbers)
 {

@@ -13,8 +13,9 @@ static void expect_host(th_session *session, const clmgk_attention_desc *desc, u
     TH_PROBLEM problem = th_problem_make(desc, seed);
     TH_HOST host = th_host_make(&problem);
     th_expect_ok(clmgk_attention_forward_host(NULL, &problem.desc, &host.args, &th_error));
-    th_host_take(&host, &problem, TH_O);
-    th_host_take(&host, &problem, TH_LSE);
+    for (th_name name = 0; name < TH_ARRAYS; name++)
+        if (th_is_output(name) && problem.array[name].used)
+            th_host_take(&host, &problem, name);
     TH_REF_ANSWER answer = th_solve(&problem);
     th_check(session, &problem, CLMGK_ENGINE_AUTO, &answer);
 }
@@ -62,6 +63,26 @@ TH_TEST(every_admixture)
         desc.shared_noise = th_admixtures[n] == CLMGK_VARIANT_MISH;
         expect_host(session, &desc, n);
     }
+}
+
+/* Every array that the family has, but gradients. */
+static clmgk_attention_desc linear_desc(clmgk_variant variant, clmgk_feature feature)
+{
+    clmgk_attention_desc desc = th_small_desc(variant, 21, 34);
+    desc.batch = 2;
+    desc.feature = feature;
+    desc.features = feature == CLMGK_FEATURE_FAVOR ? 11 : 0;
+    desc.use_state = desc.use_new_state = desc.causal = 1;
+    desc.use_mix_weight = (clmgk_variant_traits(variant) & CLMGK_TRAIT_GENERALISED) != 0;
+    return desc;
+}
+
+TH_TEST(states)
+{
+    const clmgk_attention_desc descs[] = {linear_desc(CLMGK_VARIANT_MLK, CLMGK_FEATURE_FAVOR),
+                                          linear_desc(CLMGK_VARIANT_LHARD_FISH, CLMGK_FEATURE_ELU1)};
+    for (size_t n = 0; n < TH_COUNT(descs); n++)
+        expect_host(session, &descs[n], 40 + n);
 }
 
 TH_TEST(strided_outputs_keep_what_lies_between)
@@ -147,12 +168,19 @@ TH_TEST(bad_values)
         {TH_NOISE, (double)NAN, "noise", "nan"},
         {TH_NOISE, (double)INFINITY, "noise", "inf"},
     };
+    static const bad_value bad_linear[] = {
+        {TH_PROJECTION, (double)NAN, "projection", "nan"},
+        {TH_PROJECTION, -(double)INFINITY, "projection", "-inf"},
+    };
     const clmgk_attention_desc full = th_full_desc();
     const clmgk_attention_desc mixed = mixed_desc(CLMGK_VARIANT_GFISH);
+    const clmgk_attention_desc linear = linear_desc(CLMGK_VARIANT_MLK, CLMGK_FEATURE_FAVOR);
     for (size_t n = 0; n < TH_COUNT(bad); n++)
         expect_bad_value(&full, &bad[n]);
     for (size_t n = 0; n < TH_COUNT(bad_mixing); n++)
         expect_bad_value(&mixed, &bad_mixing[n]);
+    for (size_t n = 0; n < TH_COUNT(bad_linear); n++)
+        expect_bad_value(&linear, &bad_linear[n]);
 }
 
 static const char *field_of(th_name name)
@@ -160,14 +188,14 @@ static const char *field_of(th_name name)
     return clmgk_array_get_info((clmgk_array)name)->name;
 }
 
-/* Each of the arrays that a problem has missing, but for L. */
+/* Each of the arrays that a problem has missing, but for L and denominators. */
 static void expect_required(const clmgk_attention_desc *desc)
 {
     TH_PROBLEM problem = th_problem_make(desc, 1);
     TH_HOST host = th_host_make(&problem);
     for (th_name name = 0; name < TH_ARRAYS; name++) {
         clmgk_host_args args = host.args;
-        if (!problem.array[name].used || name == TH_LSE)
+        if (!problem.array[name].used || name == TH_LSE || name == TH_DENOMINATOR)
             continue;
         th_set_host_array(&args, name, NULL);
         expect_refused(NULL, &problem.desc, &host, &args, CLMGK_ERROR_INVALID_BUFFER, field_of(name),
@@ -187,7 +215,11 @@ TH_TEST(foreign_arrays)
         {CLMGK_VARIANT_FISH, TH_MIX_WEIGHT},     {CLMGK_VARIANT_HARD_MISH, TH_MIX_OFFSET},
         {CLMGK_VARIANT_GFISH, TH_PRIOR},         {CLMGK_VARIANT_FISH, TH_VARIANCE},
         {CLMGK_VARIANT_TALKING_HEADS, TH_SHIFT}, {CLMGK_VARIANT_SOFTMAX, TH_MIX},
-        {CLMGK_VARIANT_GAUSSIAN, TH_NOISE},
+        {CLMGK_VARIANT_GAUSSIAN, TH_NOISE},      {CLMGK_VARIANT_SOFTMAX, TH_PROJECTION},
+        {CLMGK_VARIANT_MGK, TH_STATE_C},         {CLMGK_VARIANT_FISH, TH_DENOMINATOR},
+        {CLMGK_VARIANT_LINEAR, TH_LSE},          {CLMGK_VARIANT_LINEAR, TH_NEW_STATE_C},
+        {CLMGK_VARIANT_MLK, TH_STATE_M},         {CLMGK_VARIANT_SMLK, TH_VARIANCE},
+        {CLMGK_VARIANT_LGFISH, TH_MIX_OFFSET},   {CLMGK_VARIANT_LINEAR, TH_PROJECTION},
     };
     float number = 0.0F;
     for (size_t n = 0; n < TH_COUNT(foreign); n++) {
@@ -207,7 +239,9 @@ TH_TEST(bad_arguments)
     const clmgk_attention_desc desc = th_full_desc();
     TH_PROBLEM problem = th_problem_make(&desc, 1);
     TH_HOST host = th_host_make(&problem);
+    const clmgk_attention_desc linear = linear_desc(CLMGK_VARIANT_SMLK, CLMGK_FEATURE_FAVOR);
     expect_required(&desc);
+    expect_required(&linear);
     expect_required(&mixed);
     clmgk_host_args args = host.args;
     args.struct_size = 0;
