@@ -301,9 +301,10 @@ void th_reference_free(th_reference *reference);
 
 /* Whether O or L is the reference's answer, whether a gradient or a statistic is, within the bound. */
 bool th_matches(const th_problem *problem, th_name name, const clmgk_ref_answer *answer, th_message *message);
+bool th_matches_state(const th_problem *problem, th_message *message); /* the new one, if there is any */
 bool th_matches_array(const th_problem *problem, th_name name, const clmgk_ref_arrays *exact, th_message *message);
 
-/* Holds O and L against the reference's answer for a problem. */
+/* Holds O, L and the new state against the reference's answer for a problem. */
 void th_check(th_session *session, const th_problem *problem, clmgk_engine engine, const clmgk_ref_answer *answer);
 
 /* The reference's answer: all rows, or a sample where that takes long. The caller frees it. */

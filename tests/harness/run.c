@@ -425,12 +425,37 @@ bool th_matches(const th_problem *problem, th_name name, const clmgk_ref_answer 
     return verdict.ok || th_say(message, "%s", verdict.message);
 }
 
+bool th_matches_state(const th_problem *problem, th_message *message)
+{
+    const th_array *const state = &problem->array[TH_NEW_STATE_C];
+    message->text[0] = '\0';
+    if (!problem->desc.use_new_state)
+        return true;
+    th_reference reference = th_reference_of(problem);
+    TH_REF_ARRAYS exact;
+    assert_true(clmgk_ref_solve_state(&reference.problem, &exact));
+    th_reference_free(&reference);
+    for (int which = CLMGK_REF_STATE_C; which <= CLMGK_REF_STATE_Z && message->text[0] == '\0'; which++) {
+        const size_t bytes = state[which].count * sizeof(double);
+        double *const values = malloc(bytes + 1);
+        assert_non_null(values);
+        memcpy(values, state[which].values, bytes);
+        clmgk_ref_rescale_state(&exact, which, state[CLMGK_REF_STATE_M].used ? state[CLMGK_REF_STATE_M].values : NULL,
+                                values);
+        clmgk_ref_check_array(&exact, which, values, message->text, sizeof(message->text));
+        free(values);
+    }
+    return message->text[0] == '\0';
+}
+
 void th_check(th_session *session, const th_problem *problem, clmgk_engine engine, const clmgk_ref_answer *answer)
 {
     char text[512];
     th_message message;
     session->cases++;
-    if (th_matches(problem, TH_O, answer, &message) && th_matches(problem, TH_LSE, answer, &message))
+    if (th_matches(problem, TH_O, answer, &message) &&
+        (!problem->array[TH_LSE].used || th_matches(problem, TH_LSE, answer, &message)) &&
+        th_matches_state(problem, &message))
         return;
     th_describe(problem, engine, text, sizeof(text));
     fail_msg("%s: %s", text, message.text);
