@@ -38,6 +38,7 @@ typedef struct exact_head {
     double *noise; /* [Q,F]: s */
     double *gate;  /* [Q,F]: derivative of relu, or 1 */
     double *slope; /* [Q,F]: p, generalised w p gate */
+    double *phi;   /* [Q,F]: Phi; maps without exponents */
     double scale;
     double den;
     double *o; /* [E] */
@@ -46,8 +47,8 @@ typedef struct exact_head {
     double *const *floor;
     double *grad_o;   /* [E]: dO / den */
     double *room;     /* [F], [D] and [D] */
-    amount *along;    /* [Q,F]: sum of e^(x+y), or of x y, over pairs, with weights dw_ij */
-    amount *beside;   /* [Q,F]: of e^y, or y */
+    amount *along;    /* [Q,F]: maps with exponents: sum of e^(x+y) over pairs, with weights dw_ij */
+    amount *beside;   /* [Q,F]: of e^y, where there is noise; other maps: of y */
     amount *grad_key; /* [M,S,F] */
 } exact_head;
 
@@ -73,7 +74,7 @@ static bool open_head(const clmgk_ref_problem *problem, bool gradients, exact_he
     *head = (exact_head){.problem = problem, .map = ref_map_of(problem), .b = -1, .h = -1};
     head->parts = desc->components;
     head->queries = ref_queries(desc);
-    head->memory = calloc(keys + 4 * queries + features + 3 * size + 2 * values, sizeof(double));
+    head->memory = calloc(keys + 5 * queries + features + 3 * size + 2 * values, sizeof(double));
     head->along = calloc(gradients ? 2 * queries + keys : 1, sizeof(amount));
     if (!head->memory || !head->along) {
         close_head(head);
@@ -84,7 +85,8 @@ static bool open_head(const clmgk_ref_problem *problem, bool gradients, exact_he
     head->noise = head->query + queries;
     head->gate = head->noise + queries;
     head->slope = head->gate + queries;
-    head->o = head->slope + queries;
+    head->phi = head->slope + queries;
+    head->o = head->phi + queries;
     head->grad_o = head->o + values;
     head->x = head->grad_o + values;
     head->room = head->x + size;
@@ -148,31 +150,31 @@ static void load_query(exact_head *head, int64_t q)
         head->noise[n] = form.noisy ? ref_deviation(p, q) * eps : 0.0;
         head->gate[n] = form.generalised && mix * scaled_query(head, n) <= 0.0 ? 0.0 : 1.0;
         head->slope[n] = weight * mix * head->gate[n];
+        head->phi[n] = head->slope[n] * (head->query[n] + head->noise[n]);
     }
 }
 
 /* ---- terms of a row -------------------------------------------------------------------------------------------- */
 
-/* phi(x) phi(y) and phi(y), the latter as it stands beside s; both without the row's scale. n: q F + f. */
+/* Of maps with exponents, divided by e^scale: phi(x) phi(y), and phi(y) as it stands beside s. n: q F + f. */
 static double along(const exact_head *head, int64_t n, double y)
 {
-    return head->map.shifted ? exp(head->query[n] + y - head->scale) : head->query[n] * y;
+    return exp(head->query[n] + y - head->scale);
 }
 
 static double beside(const exact_head *head, double y)
 {
-    return head->map.shifted ? exp(y - head->scale) : y;
+    return exp(y - head->scale);
 }
 
-/* Phi_n phi(y) / slope */
-static double pair(const exact_head *head, int64_t n, double y)
-{
-    return along(head, n, y) + (head->noise[n] != 0.0 ? head->noise[n] * beside(head, y) : 0.0);
-}
-
+/* Phi_n phi(y) */
 static double term(const exact_head *head, int64_t n, double y)
 {
-    return head->slope[n] != 0.0 ? head->slope[n] * pair(head, n, y) : 0.0;
+    if (!head->map.shifted)
+        return head->phi[n] * y;
+    if (head->slope[n] == 0.0)
+        return 0.0;
+    return head->slope[n] * (along(head, n, y) + (head->noise[n] != 0.0 ? head->noise[n] * beside(head, y) : 0.0));
 }
 
 /* phi of the state: its scale's place among exponents. */
@@ -389,8 +391,10 @@ static void give_inputs(const exact_head *head, clmgk_ref_gradient which, int64_
 /* x is the gradient of Phi_n phi(y), n = q F + f. */
 static void add_pair(const exact_head *head, int64_t n, double y, amount x)
 {
-    add_to(&head->along[n], x, along(head, n, y));
-    add_to(&head->beside[n], x, beside(head, y));
+    if (head->map.shifted)
+        add_to(&head->along[n], x, along(head, n, y));
+    if (!head->map.shifted || ref_form_of(desc_of(head)).noisy)
+        add_to(&head->beside[n], x, head->map.shifted ? beside(head, y) : y);
 }
 
 /* x is the gradient of component r of w_ij. */
@@ -411,7 +415,7 @@ static void add_component(const exact_head *head, int64_t r, int64_t j, amount x
         if (prior == 0.0)
             continue;
         add_pair(head, n, y[f], weighted);
-        add_to(&grad_key[f], weighted, head->map.shifted ? w_ijrf : head->slope[n] * (head->query[n] + head->noise[n]));
+        add_to(&grad_key[f], weighted, head->map.shifted ? w_ijrf : head->phi[n]);
     }
     give(head, CLMGK_REF_GRAD_PRIOR, ref_prior_index(desc, head->h, j, r),
          (amount){x.value * sum.value, x.size * sum.size}, 1.0);
@@ -465,6 +469,8 @@ static void give_mixing(const exact_head *head, int64_t q)
         const int64_t n = q * head->map.features + f;
         const double eps = ref_noise(p, head->h, &head->span, head->span.origin + f);
         amount x = head->along[n];
+        if (!head->map.shifted)
+            add_to(&x, head->beside[n], head->query[n]);
         if (head->noise[n] != 0.0)
             add_to(&x, head->beside[n], head->noise[n]);
         give(head, CLMGK_REF_GRAD_MIX, ref_mix_index(&p->desc, head->h, q), x, weight * head->gate[n]);
