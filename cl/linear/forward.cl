@@ -212,13 +212,12 @@ FUNCTION void rows_put(const mgk_linear_args *a, const unit *u, int first, BLOCK
     const span rows = places_of(first, p->rows);
     o += p->batch * a->o.batch + u->h * a->o.head + (p->row_base + first) * a->o.token + u->e0;
     denominator += 2 * ((p->batch * a->heads + u->h) * a->length + p->row_base + first);
-    VECTORS_FOR(i, rows.end * VALUE_BLOCK) {
-        const int t = i / VALUE_BLOCK, e = i % VALUE_BLOCK;
+    TILE_FOR(t, e, rows.end, VALUE_BLOCK) {
         if (t >= rows.first) {
             const float sum = first + t < p->valid ? sums[t] : 0.0f;
             /* 1 / sum must neither overflow nor lose digits */
             const float size = fabs(sum), factor = size < 0x1p-64f ? 0x1p60f : size > 0x1p64f ? 0x1p-60f : 1.0f;
-            const real y = REAL_AT(outputs + i) * factor * (1.0f / (sum * factor));
+            const real y = REAL_AT(outputs + t * VALUE_BLOCK + e) * factor * (1.0f / (sum * factor));
             row_put(o + t * a->o.token, e, a->value_size - u->e0, sum == 0.0f ? (real)(0.0f) : y);
         }
     }
