@@ -147,6 +147,31 @@ class Admixture(TuneTest):
         self.assertEqual(found["candidates"]["wrong"], 0, found["candidates"])
 
 
+class Linear(TuneTest):
+    """Tables that leave out the parameters of softmax's blocks."""
+
+    def test_both_passes(self):
+        sizes = ["--length", 96, "--head-size", 16, "--variants", "linear:2"]
+        found = self.tune_until(lambda found: all(one["tried"] > 1 for one in found["cases"]), *sizes,
+                                budgets=(8, 24, 72))
+        self.assertEqual([one["pass"] for one in found["cases"]], ["forward", "backward"])
+        self.assertEqual(found["candidates"]["wrong"], 0, found["candidates"])
+        for one in found["cases"]:
+            self.assertIn(one["outcome"], ("default", "faster"))
+            self.assertEqual((one["feature"], one["features"], one["state"]), ("elu1", 16, None))
+        history = next((self.cache / "tuning").glob("history-*")).read_text().splitlines()
+        candidates = [record for record in map(json.loads, history) if "done" not in record and record.get("case")]
+        self.assertGreater(len(candidates), 0)
+        for record in candidates:
+            names = {word.split("=")[0] for word in record["parameters"].split(",")}
+            self.assertLessEqual({"splits", "chunk", "feature-block"}, names)
+            self.assertTrue(names.isdisjoint({"tile", "block", "unroll", "keys", "values"}), record)
+            self.assertTrue(record["case"].endswith(" elu1-16 state0"), record)
+        done = run("clmgk-bench", *sizes, "--seconds", 0.01, "--json", "--keep-caches", env=self.environment)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([case["tuning"] for case in json.loads(done.stdout)["cases"]], ["bucket"])
+
+
 class Products(TuneTest):
     # Attention that no device holds: all of the budget is for products.
     ALONE = ["--heads", 8, "--length", 64, "--length-k", 500000000, "--head-size", 16, "--variants", "softmax",

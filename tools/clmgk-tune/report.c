@@ -9,15 +9,19 @@
 void tune_case_key(const bench_case *item, char *key, size_t size)
 {
     const clmgk_attention_desc *d = &item->desc;
+    char features[48] = "";
+    if (tool_is_linear(d->variant))
+        snprintf(features, sizeof(features), " %s-%" PRId64 " state%d", clmgk_feature_name(d->feature), d->features,
+                 (int)d->use_state);
     snprintf(key, size,
              "%s %s %s b%" PRId64 " h%" PRId64 " g%" PRId64 " m%" PRId64 " n%" PRId64 " s%" PRId64 " d%" PRId64
              " e%" PRId64 " causal%d window%d,%" PRId64 ",%" PRId64 " packed%" PRId64 " bias%d,%" PRId64 ",%" PRId64
-             ",%" PRId64 ",%" PRId64 " alibi%d sinks%d dropout%g gradients%" PRIu32 " %s%" PRId64 " state%d",
+             ",%" PRId64 ",%" PRId64 " alibi%d sinks%d dropout%g gradients%" PRIu32 "%s",
              bench_pass_name(item->pass), clmgk_variant_name(d->variant), clmgk_dtype_name(d->dtype), d->batch,
              d->heads, d->kv_heads, d->components, d->length, d->length_k, d->head_size, d->value_size, (int)d->causal,
              (int)d->use_window, d->window_left, d->window_right, d->sequences, (int)d->use_bias, d->bias_batch,
              d->bias_heads, d->bias_length, d->bias_length_k, (int)d->use_alibi, (int)d->use_sinks, d->dropout,
-             d->gradients, clmgk_feature_name(d->feature), d->features, (int)d->use_state);
+             d->gradients, features);
 }
 
 void tune_case_name(const bench_case *item, char *name, size_t size)

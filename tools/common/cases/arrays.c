@@ -255,20 +255,30 @@ void bench_arrays_release(bench_arrays *arrays)
 
 /* ---- what a case has of its own ----------------------------------------------------------------------------- */
 
+static tool_exit draw_projection(const clmgk_attention_desc *desc, float *out, tool_error *error)
+{
+    return tool_check_library(clmgk_draw_projection(SEED, desc->features, desc->head_size, out, &error->library),
+                              error);
+}
+
 /* A parameter's values as the device holds them: f32, or int32 offsets. */
 static tool_exit make_parameter(const tool_device *device, const bench_arrays *arrays, const clmgk_attention_desc *desc,
                                 clmgk_array array, size_t count, cl_mem *buffer, tool_error *error)
 {
     const bool integers = clmgk_array_get_info(array)->element == CLMGK_ELEMENT_I32;
     void *const values = calloc(count, sizeof(float));
+    tool_exit status = TOOL_DONE;
     TOOL_TRY(tool_check_memory(values, "a parameter's values", error));
-    for (size_t i = 0; i < count; i++) {
+    if (array == CLMGK_ARRAY_PROJECTION)
+        TOOL_TRY_GOTO(status, draw_projection(desc, values, error), done);
+    for (size_t i = 0; array != CLMGK_ARRAY_PROJECTION && i < count; i++) {
         if (integers)
             ((int32_t *)values)[i] = bench_offset(desc, (int64_t)i);
         else
             ((float *)values)[i] = (float)value_at(arrays, desc, array, i);
     }
-    const tool_exit status = tool_make_buffer(device, count * sizeof(float), values, buffer, error);
+    status = tool_make_buffer(device, count * sizeof(float), values, buffer, error);
+done:
     free(values);
     return status;
 }
@@ -324,6 +334,18 @@ void bench_values_release(bench_values *values)
     *values = (bench_values){.of = {NULL}};
 }
 
+/* The projection is drawn as a whole: it is the same for all parts. */
+static tool_exit fill_projection(const clmgk_attention_desc *desc, double *values, size_t count, tool_error *error)
+{
+    float *const drawn = calloc(count, sizeof(*drawn));
+    TOOL_TRY(tool_check_memory(drawn, "a projection", error));
+    const tool_exit status = draw_projection(desc, drawn, error);
+    for (size_t i = 0; i < count && status == TOOL_DONE; i++)
+        values[i] = (double)drawn[i];
+    free(drawn);
+    return status;
+}
+
 tool_exit bench_values_fill(const bench_arrays *arrays, const clmgk_attention_desc *whole, const bench_elements *start,
                             bench_values *values, tool_error *error)
 {
@@ -337,6 +359,6 @@ tool_exit bench_values_fill(const bench_arrays *arrays, const clmgk_attention_de
                 ((double *)values->of[array])[i] = value_at(arrays, whole, array, start->of[array] + i);
         }
     }
-    (void)error;
-    return TOOL_DONE;
+    double *const projection = values->of[CLMGK_ARRAY_PROJECTION];
+    return projection ? fill_projection(whole, projection, count.of[CLMGK_ARRAY_PROJECTION], error) : TOOL_DONE;
 }
