@@ -35,6 +35,7 @@ typedef struct result {
     float grad_q[Q_COUNT], grad_k[K_COUNT], grad_v[V_COUNT], grad_prior[COMPONENTS], grad_variance[1];
     float responsibilities[RESPONSIBILITY_COUNT], counts[COMPONENTS], new_prior[COMPONENTS], nll[HEADS];
     float combined[Q_COUNT], combined_lse[HEADS * LENGTH];
+    float new_state_c[HEADS * SIZE * SIZE], new_state_z[HEADS * SIZE]; /* of the linear family */
 } result;
 
 /* An output on the device, and where it lies in the result. */
@@ -42,7 +43,7 @@ typedef struct output {
     size_t offset, size;
     clmgk_buffer *buffer;
 } output;
-enum { OUTPUTS = 13 };
+enum { TRAINING_OUTPUTS = 13, OUTPUTS = TRAINING_OUTPUTS + 2 };
 
 typedef struct scene {
     float q[Q_COUNT], k[K_COUNT], v[V_COUNT], prior[COMPONENTS], grad_o[Q_COUNT];
@@ -50,6 +51,7 @@ typedef struct scene {
     int32_t lengths[1];
     clmgk_attention_desc desc;     /* forward */
     clmgk_attention_desc training; /* and everything else */
+    clmgk_attention_desc linear;   /* both passes of MLK with a new state */
     char cache_dir[PATH_SIZE];
     char tuned_dir[PATH_SIZE]; /* with an entry */
     char tuning_dir[PATH_SIZE + 16];
@@ -60,10 +62,11 @@ typedef struct scene {
     cl_device_id device;
     cl_context context;
     cl_command_queue queue;
-    cl_mem memory[24];
+    cl_mem memory[32];
     size_t memory_count;
     clmgk_attention_args args;
     clmgk_attention_args combine; /* O and L of its own */
+    clmgk_attention_args of_linear;
     output outputs[OUTPUTS];
     result forward; /* what the backward pass of host arrays begins with */
 } scene;
@@ -118,6 +121,11 @@ static void make_problem(scene *s)
         CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_PRIOR | CLMGK_GRADIENT_VARIANCE;
     s->training.statistics = CLMGK_STATISTIC_ALL;
     s->training.combine = 1;
+    s->linear = s->desc;
+    s->linear.variant = CLMGK_VARIANT_MLK;
+    s->linear.causal = 1;
+    s->linear.use_new_state = 1;
+    s->linear.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_PRIOR;
 }
 
 static void make_device_objects(scene *s)
@@ -166,6 +174,8 @@ static void make_outputs(scene *s)
         OUTPUT(nll, s->args.nll),
         OUTPUT(combined, s->combine.o),
         OUTPUT(combined_lse, s->combine.lse),
+        OUTPUT(new_state_c, s->of_linear.new_state_c),
+        OUTPUT(new_state_z, s->of_linear.new_state_z),
     };
 #undef OUTPUT
     memcpy(s->outputs, outputs, sizeof(outputs));
@@ -173,18 +183,29 @@ static void make_outputs(scene *s)
         *s->outputs[i].buffer = upload(s, s->outputs[i].size, NULL);
 }
 
-/* Room for any pass, known before anything is made to fail. */
-static void make_workspace(scene *s)
+/* Those of training, without what the linear family has not. */
+static void make_linear(scene *s)
+{
+    const clmgk_buffer none = {NULL, 0}, c = s->of_linear.new_state_c, z = s->of_linear.new_state_z;
+    s->of_linear = s->args;
+    s->of_linear.new_state_c = c;
+    s->of_linear.new_state_z = z;
+    s->of_linear.denominator = upload(s, sizeof(float) * HEADS * LENGTH * 2, NULL);
+    s->of_linear.lse = s->of_linear.grad_variance = none;
+}
+
+/* Room for any pass of a plan, known before anything is made to fail. */
+static clmgk_buffer make_workspace(scene *s, const clmgk_attention_desc *desc)
 {
     clmgk_context *context = NULL;
     clmgk_plan *plan = NULL;
     clmgk_error error = {0};
     assert_int_equal(clmgk_context_create(s->context, s->device, NULL, &context, &error), CLMGK_OK);
-    assert_int_equal(clmgk_plan_create(context, &s->training, NULL, &plan, &error), CLMGK_OK);
-    if (clmgk_plan_workspace_size(plan) > 0)
-        s->args.workspace = upload(s, clmgk_plan_workspace_size(plan), NULL);
+    assert_int_equal(clmgk_plan_create(context, desc, NULL, &plan, &error), CLMGK_OK);
+    const clmgk_buffer workspace = upload(s, clmgk_plan_workspace_size(plan) + 1, NULL); /* OpenCL has none of 0 */
     clmgk_plan_release(plan);
     clmgk_context_release(context);
+    return workspace;
 }
 
 static clmgk_host_args host_args(const scene *s)
@@ -250,7 +271,9 @@ static int set_up(void **state)
      */
     assert_int_equal(setenv("POCL_KERNEL_CACHE", "0", 1), 0);
     make_outputs(s);
-    make_workspace(s);
+    make_linear(s);
+    s->args.workspace = make_workspace(s, &s->training);
+    s->of_linear.workspace = make_workspace(s, &s->linear);
     make_forward(s);
     make_entry(s);
     s->opencl = layer_state();
@@ -296,10 +319,10 @@ static void count_release(void *memory, void *user)
     free(memory);
 }
 
-/* The first `count` outputs. */
-static void read_result(scene *s, size_t count, result *r)
+/* Outputs number `first` to `end` - 1. */
+static void read_result(scene *s, size_t first, size_t end, result *r)
 {
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = first; i < end; i++)
         assert_int_equal(clEnqueueReadBuffer(s->queue, s->outputs[i].buffer->memory, CL_TRUE, 0, s->outputs[i].size,
                                              (unsigned char *)r + s->outputs[i].offset, 0, NULL, NULL),
                          CL_SUCCESS);
@@ -376,7 +399,7 @@ static clmgk_status run_plan(scene *s, result *r, clmgk_error *error)
     *r = (result){.o = {0}};
     const clmgk_status status = run_with(s, &s->desc, NULL, enqueue_forward, error);
     if (status == CLMGK_OK)
-        read_result(s, 2, r);
+        read_result(s, 0, 2, r);
     return status;
 }
 
@@ -386,7 +409,7 @@ static clmgk_status run_tuned(scene *s, result *r, clmgk_error *error)
     *r = (result){.o = {0}};
     const clmgk_status status = run_with(s, &s->desc, s->tuning_dir, enqueue_forward, error);
     if (status == CLMGK_OK)
-        read_result(s, 2, r);
+        read_result(s, 0, 2, r);
     return status;
 }
 
@@ -395,7 +418,32 @@ static clmgk_status run_training(scene *s, result *r, clmgk_error *error)
     *r = (result){.o = {0}};
     const clmgk_status status = run_with(s, &s->training, NULL, enqueue_all, error);
     if (status == CLMGK_OK)
-        read_result(s, OUTPUTS, r);
+        read_result(s, 0, TRAINING_OUTPUTS, r);
+    return status;
+}
+
+/* Both passes of the linear family. */
+static clmgk_status enqueue_linear(scene *s, clmgk_plan *plan, cl_event *last, clmgk_error *error)
+{
+    cl_event event = NULL;
+    clmgk_status status = clmgk_enqueue_forward(plan, s->queue, &s->of_linear, 0, NULL, &event, error);
+    if (keep_event(status, event, last) != CLMGK_OK)
+        return status;
+    event = NULL;
+    status = clmgk_enqueue_backward(plan, s->queue, &s->of_linear, 1, last, &event, error);
+    return keep_event(status, event, last);
+}
+
+static clmgk_status run_linear(scene *s, result *r, clmgk_error *error)
+{
+    enum { O = 0, GRAD_Q = 2, GRAD_VARIANCE = 6 };
+    *r = (result){.o = {0}};
+    const clmgk_status status = run_with(s, &s->linear, NULL, enqueue_linear, error);
+    if (status == CLMGK_OK) {
+        read_result(s, O, O + 1, r);
+        read_result(s, GRAD_Q, GRAD_VARIANCE, r);
+        read_result(s, TRAINING_OUTPUTS, OUTPUTS, r);
+    }
     return status;
 }
 
@@ -595,6 +643,7 @@ typedef struct run_kind {
 static const run_kind runs[] = {
     {"plan, empty cache", run_plan, false},
     {"training, from cache", run_training, true},
+    {"linear family, from cache", run_linear, true},
     {"plan, from cache", run_plan, true},
     {"host call", run_host, true},
     {"host call, backward", run_host_backward, true},
