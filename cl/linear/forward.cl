@@ -310,9 +310,7 @@ KERNEL(linear_apply)
             rows_rescale(psi, FEATURE_BLOCK, tokens, key_scale, next);
             BLOCK_SYNC();
 #endif
-            if (adds)
-                state_add(slot, block, rescale(m, next), psi, values, count);
-            branch_end();
+            state_add(slot, block, rescale(m, next), psi, values, adds ? count : 0);
 #endif
         }
         BLOCK_SYNC();
