@@ -333,10 +333,12 @@ KERNEL(linear_backward_rows)
         unit head = u;
         head.h += n;
         float m = -INFINITY;
-        if (CAUSAL && u.range == 0)
-            m = state_begin(&a, &head, is_given(&a.bound, SLOT_STATE_C), state_c, state_z, state_m, keys);
-        else
+        if (CAUSAL && u.range == 0) {
+            const state_place to = state_of(keys);
+            m = state_begin(&a, &head, is_given(&a.bound, SLOT_STATE_C), state_c, state_z, state_m, &to);
+        } else {
             m = keys[STATE_FLOATS + 1];
+        }
         BLOCK_SYNC();
         __global float *const turned = work + a.region[MGK_LINEAR_TURNED] + (slot + u.range) * TURNED_SLOT;
         for (int block = 0; block < STATE_BLOCKS; ++block)

@@ -24,31 +24,50 @@ PRODUCT(add_tiles, BLOCK_SPACE, BLOCK_SPACE, BLOCK_SPACE)
 
 /* ---- states ---- */
 
-FUNCTION void new_state_put(const mgk_linear_args *a, const unit *u, __global const float *slot, float scale,
+/* Elements from i on of a row of `size` floats; none beyond it. */
+FUNCTION void floats_put(__global float *row, int i, int size, real x)
+{
+    if (i + VECTOR <= size) {
+        REAL_PUT(row + i, x);
+        return;
+    }
+    float t[VECTOR];
+    REAL_PUT(t, x);
+    for (int n = 0; i + n < size; ++n)
+        row[i + n] = t[n];
+}
+
+/* Whether a problem's state can grow in the array of the new one. */
+FUNCTION bool is_direct(const mgk_linear_args *a)
+{
+    return CAUSAL && a->splits == 1 && is_given(&a->bound, SLOT_NEW_STATE_C) && a->features == FEATURES &&
+           a->value_size == VALUE_BLOCK;
+}
+
+FUNCTION void new_state_put(const mgk_linear_args *a, const unit *u, const state_place *from, float scale,
                             __global float *new_c, __global float *new_z, __global float *new_m)
 {
-    ITEMS_FOR(i, STATE_WIDTH * VALUE_BLOCK) {
-        const int n = i / VALUE_BLOCK, head = n / FEATURES, f = n % FEATURES, e = u->e0 + i % VALUE_BLOCK;
-        if (f < a->features && e < a->value_size)
-            new_c[state_index(a, u, head, f) * a->value_size + e] = slot[i];
-    }
-    if (max(u->e0, MIXED_HEADS ? u->h : 0) > 0)
-        return;
-    ITEMS_FOR(n, STATE_WIDTH) {
+    TILE_FOR(n, e, is_direct(a) ? 0 : STATE_WIDTH, VALUE_BLOCK) {
         const int head = n / FEATURES, f = n % FEATURES;
         if (f < a->features)
-            new_z[total_index(a, u, head, f)] = slot[STATE_WIDTH * VALUE_BLOCK + n];
+            floats_put(new_c + state_index(a, u, head, f) * a->value_size, u->e0 + e, a->value_size,
+                       REAL_AT(from->c + (long)n * VALUE_BLOCK + e));
     }
-    ITEMS_FOR(n, SHIFTED ? 1 : 0)
+    const bool owns = max(u->e0, MIXED_HEADS ? u->h : 0) == 0; /* z and m */
+    VECTORS_FOR(n, owns ? STATE_WIDTH : 0) {
+        const int head = n / FEATURES;
+        floats_put(new_z + total_index(a, u, head, 0), n % FEATURES, a->features, REAL_AT(from->z + n));
+    }
+    ITEMS_FOR(n, SHIFTED && owns ? 1 : 0)
         new_m[scale_index(a, u)] = scale == -INFINITY ? 0.0f : scale;
 }
 
 /* Adds block number `block` of the features of a chunk's keys to `factor` times a state. */
-FUNCTION void state_add(__global float *slot, int block, float factor, BLOCK_SPACE const float *psi,
+FUNCTION void state_add(const state_place *to, int block, float factor, BLOCK_SPACE const float *psi,
                         BLOCK_SPACE const float *v, int tokens)
 {
-    __global float *const c = slot + (long)block * FEATURE_BLOCK * VALUE_BLOCK;
-    __global float *const z = slot + STATE_WIDTH * VALUE_BLOCK + block * FEATURE_BLOCK;
+    __global float *const c = to->c + (long)block * FEATURE_BLOCK * VALUE_BLOCK;
+    __global float *const z = to->z + block * FEATURE_BLOCK;
 #if SHIFTED
     VECTORS_FOR(i, factor == 1.0f ? 0 : FEATURE_BLOCK * VALUE_BLOCK)
         REAL_PUT(c + i, REAL_AT(c + i) * factor);
@@ -78,7 +97,8 @@ KERNEL(linear_states)
     DECLARE_TILE(values, CHUNK * VALUE_BLOCK)
     DECLARE_TILE(scale, SHIFTED ? CHUNK : 16)
 
-    float m = state_begin(&a, &u, u.range == 0 && is_given(&a.bound, SLOT_STATE_C), state_c, state_z, state_m, slot);
+    const state_place own = state_of(slot);
+    float m = state_begin(&a, &u, u.range == 0 && is_given(&a.bound, SLOT_STATE_C), state_c, state_z, state_m, &own);
     for (int c = range.first; c < range.end; ++c) {
         const int first = c * CHUNK + u.offset;
         const span places = places_of(first, u.p.keys);
@@ -97,7 +117,7 @@ KERNEL(linear_states)
             rows_rescale(psi, FEATURE_BLOCK, tokens, scale, next);
             BLOCK_SYNC();
 #endif
-            state_add(slot, block, rescale(m, next), psi, values, product_rows(places.end));
+            state_add(&own, block, rescale(m, next), psi, values, product_rows(places.end));
         }
         m = next;
         branch_end();
@@ -242,7 +262,9 @@ KERNEL(linear_apply)
     const span range = range_of(CAUSAL ? chunks_of(&u.p, u.offset) : all, a.splits, u.range);
     const bool last = u.range == (CAUSAL ? a.splits - 1 : 0), keep = last && is_given(&a.bound, SLOT_NEW_STATE_C);
     __global float *const slot = work + a.region[MGK_LINEAR_STATES] + (u.slot + (CAUSAL ? u.range : 0)) * SLOT_FLOATS;
-    __global const float *const z = slot + STATE_WIDTH * VALUE_BLOCK;
+    state_place own = state_of(slot);
+    if (is_direct(&a))
+        own.c = new_state_c + state_index(&a, &u, 0, 0) * VALUE_BLOCK;
     DECLARE_FEATURE_PLACE(place, work, &a)
     DECLARE_TILE(phi, CHUNK * FEATURE_BLOCK)
     DECLARE_TILE(outputs, CHUNK * VALUE_BLOCK)
@@ -259,7 +281,7 @@ KERNEL(linear_apply)
     DECLARE_TILE(key_scale, SHIFTED ? CHUNK : 16)
     float m = u.range > 0 ? slot[STATE_FLOATS + 1] : -INFINITY;
     if (u.range == 0)
-        m = state_begin(&a, &u, is_given(&a.bound, SLOT_STATE_C), state_c, state_z, state_m, slot);
+        m = state_begin(&a, &u, is_given(&a.bound, SLOT_STATE_C), state_c, state_z, state_m, &own);
 #else
     const float m = slot[STATE_FLOATS + 1];
 #endif
@@ -298,9 +320,9 @@ KERNEL(linear_apply)
 
         for (int block = 0; block < STATE_BLOCKS; ++block) {
             query_features(&place, &a, &queries, block, first, &rows, row_tokens, query_scale, phi);
-            add_outputs(outputs, VALUE_BLOCK, phi, FEATURE_BLOCK, 1, slot + (long)block * FEATURE_BLOCK * VALUE_BLOCK,
+            add_outputs(outputs, VALUE_BLOCK, phi, FEATURE_BLOCK, 1, own.c + (long)block * FEATURE_BLOCK * VALUE_BLOCK,
                         VALUE_BLOCK, row_count, VALUE_BLOCK, FEATURE_BLOCK);
-            sums_add(sums, phi, z + block * FEATURE_BLOCK, row_tokens);
+            sums_add(sums, phi, own.z + block * FEATURE_BLOCK, row_tokens);
 #if CAUSAL
             key_features(&place, &a, &keys, block, first + u.offset, &places, tokens, key_scale, psi);
             tile_transpose(psi_columns, CHUNK, psi, FEATURE_BLOCK, tokens, FEATURE_BLOCK);
@@ -310,7 +332,7 @@ KERNEL(linear_apply)
             rows_rescale(psi, FEATURE_BLOCK, tokens, key_scale, next);
             BLOCK_SYNC();
 #endif
-            state_add(slot, block, rescale(m, next), psi, values, adds ? count : 0);
+            state_add(&own, block, rescale(m, next), psi, values, adds ? count : 0);
 #endif
         }
         BLOCK_SYNC();
@@ -334,6 +356,6 @@ KERNEL(linear_apply)
     }
     BLOCK_SYNC();
     if (keep)
-        new_state_put(&a, &u, slot, m, new_state_c, new_state_z, new_state_m);
+        new_state_put(&a, &u, &own, m, new_state_c, new_state_z, new_state_m);
     branch_end();
 }
