@@ -64,13 +64,16 @@ bool clmgk_ref_solve(const clmgk_ref_problem *problem, int64_t rows, const int64
     answer->row = calloc((size_t)rows + 1, sizeof(int64_t)); /* + 1: NULL means failure only */
     answer->o = malloc(((size_t)rows + 1) * size * sizeof(double));
     answer->lse = malloc(((size_t)rows + 1) * sizeof(double));
+    answer->den = calloc((size_t)rows + 1, sizeof(double));
+    answer->scale = calloc((size_t)rows + 1, sizeof(double));
 
-    bool ok = answer->row && answer->o && answer->lse;
+    bool ok = answer->row && answer->o && answer->lse && answer->den && answer->scale;
     for (int64_t n = 0; ok && n < rows; n++)
         answer->row[n] = row ? row[n] : n;
     ok = ok && (ref_form_of(&problem->desc).linear ? ref_linear_rows(problem, answer) : solve_rows(problem, answer));
     ref_finish_bound(&answer->bound_o, tolerance);
     ref_finish_bound(&answer->bound_lse, tolerance);
+    ref_finish_bound(&answer->bound_den, ref_tolerance_of_outputs(CLMGK_DTYPE_F32));
 
     if (!ok)
         clmgk_ref_answer_free(answer);
@@ -82,6 +85,8 @@ void clmgk_ref_answer_free(clmgk_ref_answer *answer)
     free(answer->row);
     free(answer->o);
     free(answer->lse);
+    free(answer->den);
+    free(answer->scale);
     *answer = (clmgk_ref_answer){0};
 }
 
@@ -116,4 +121,16 @@ clmgk_ref_verdict clmgk_ref_check(const clmgk_ref_answer *answer, const double *
         verdict.error_lse = compare(answer, &of_lse, verdict.message, sizeof(verdict.message));
     verdict.ok = verdict.message[0] == '\0';
     return verdict;
+}
+
+bool clmgk_ref_check_denominators(const clmgk_ref_answer *answer, const double *given, char *message, size_t capacity)
+{
+    message[0] = '\0';
+    for (int64_t n = 0; n < answer->rows && message[0] == '\0'; n++) {
+        const double den = given[2 * n] * exp(given[2 * n + 1] - answer->scale[n]);
+        const comparison of_row = {"the denominator", 1, &answer->den[n], &den, answer->bound_den.bound};
+        const clmgk_ref_answer row = {.rows = 1, .row = &answer->row[n]};
+        compare(&row, &of_row, message, capacity);
+    }
+    return message[0] == '\0';
 }

@@ -7,6 +7,7 @@ ref_map ref_map_of(const clmgk_ref_problem *problem)
     const clmgk_attention_desc *const desc = &problem->desc;
     return (ref_map){.kind = desc->feature,
                      .shifted = desc->feature == CLMGK_FEATURE_EXP || desc->feature == CLMGK_FEATURE_FAVOR,
+                     .norm = desc->feature == CLMGK_FEATURE_FAVOR ? log((double)desc->features) / 2.0 : 0.0,
                      .size = desc->head_size,
                      .features = desc->features,
                      .projection = problem->projection};

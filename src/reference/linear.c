@@ -325,6 +325,35 @@ bool ref_linear_row(const clmgk_ref_problem *problem, int64_t row, double *o)
     return true;
 }
 
+/* Of keys first .. end - 1, and the incoming state's m; -inf without keys. */
+static double largest_exponent(const exact_head *head, int64_t first, int64_t end)
+{
+    const clmgk_ref_problem *const p = head->problem;
+    const bool carried = ref_state_has_keys(p, head->b, head->h);
+    double largest = carried ? ref_state_scale(p, head->b, head->h) : -(double)INFINITY;
+    for (int64_t r = 0; r < head->parts; r++)
+        for (int64_t j = first; j < end; j++)
+            for (int64_t f = 0; ref_linear_prior(p, head->h, j, r) > 0.0 && f < head->map.features; f++)
+                largest = fmax(largest, key_of(head, r, j)[f] + head->map.norm);
+    return largest;
+}
+
+/* The denominator as kernels have it: of a row without keys it is the guard. */
+static void relative_denominator(const exact_head *head, double *den, double *scale)
+{
+    const clmgk_ref_problem *const p = head->problem;
+    double above = ref_form_of(&p->desc).noisy ? 0.0 : -(double)INFINITY;
+    *den = head->den;
+    *scale = 0.0;
+    if (!head->map.shifted || head->span.absent)
+        return;
+    for (int64_t n = 0; n < head->queries * head->map.features; n++)
+        above = fmax(above, head->query[n] + head->map.norm);
+    const double largest = largest_exponent(head, head->span.first, head->span.end);
+    *scale = isfinite(largest) ? largest : 0.0;
+    *den = isfinite(largest) ? head->den * exp(head->scale - above - largest) : p->desc.guard;
+}
+
 static bool exact_rows(const clmgk_ref_problem *problem, const clmgk_ref_answer *answer)
 {
     exact_head head;
@@ -335,6 +364,7 @@ static bool exact_rows(const clmgk_ref_problem *problem, const clmgk_ref_answer 
         for (int64_t e = 0; e < answer->value_size; e++)
             answer->o[n * answer->value_size + e] = head.o[e];
         answer->lse[n] = 0.0;
+        relative_denominator(&head, &answer->den[n], &answer->scale[n]);
     }
     close_head(&head);
     return true;
@@ -343,11 +373,12 @@ static bool exact_rows(const clmgk_ref_problem *problem, const clmgk_ref_answer 
 bool ref_linear_rows(const clmgk_ref_problem *problem, clmgk_ref_answer *answer)
 {
     const int64_t count = answer->rows * answer->value_size;
-    float *const plain = calloc((size_t)count + 1, sizeof(float)); /* + 1: NULL means failure only */
+    float *const plain = calloc((size_t)(count + answer->rows) + 1, sizeof(float)); /* + 1: NULL means failure only */
     bool ok = plain && exact_rows(problem, answer);
     for (int order = 0; ok && order < REF_ORDERS; order++) {
-        ok = ref_plain_linear_rows(problem, (ref_order)order, answer->rows, answer->row, plain);
+        ok = ref_plain_linear_rows(problem, (ref_order)order, answer, plain, plain + count);
         ref_observe(&answer->bound_o, count, answer->o, plain);
+        ref_observe(&answer->bound_den, answer->rows, answer->den, plain + count);
     }
     free(plain);
     return ok;
@@ -507,15 +538,10 @@ static void add_row(exact_head *head, ref_row at)
 
 /* ---- the new state --------------------------------------------------------------------------------------------- */
 
-/* m of the state after all keys: the largest exponent, or the incoming m. */
+/* m of the state after all keys. */
 static double new_scale(const exact_head *head)
 {
-    const clmgk_ref_problem *const p = head->problem;
-    double largest = ref_state_has_keys(p, head->b, head->h) ? ref_state_scale(p, head->b, head->h) : -(double)INFINITY;
-    for (int64_t r = 0; r < head->parts; r++)
-        for (int64_t j = 0; j < ref_key_limit(p, head->b); j++)
-            for (int64_t f = 0; ref_linear_prior(p, head->h, j, r) > 0.0 && f < head->map.features; f++)
-                largest = fmax(largest, key_of(head, r, j)[f]);
+    const double largest = largest_exponent(head, 0, ref_key_limit(head->problem, head->b));
     return head->map.shifted && isfinite(largest) ? largest : 0.0;
 }
 

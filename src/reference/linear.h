@@ -19,9 +19,9 @@
 typedef struct ref_map {
     clmgk_feature kind;
     bool shifted;
+    double norm;  /* favor: log sqrt(F). Scales are largest exponents without the factor 1 / sqrt(F) */
     int64_t size; /* D */
     int64_t features;
-    int64_t order;            /* dpfp */
     const double *projection; /* favor: [F,D] */
 } ref_map;
 
@@ -103,8 +103,8 @@ bool ref_linear_state(const clmgk_ref_problem *problem, double *const values[]);
 bool ref_plain_linear_state(const clmgk_ref_problem *problem, ref_order order, const double *scale,
                             float *const values[]);
 
-/* Plain O of rows, [rows,E]. */
-bool ref_plain_linear_rows(const clmgk_ref_problem *problem, ref_order order, int64_t rows, const int64_t *row,
-                           float *o);
+/* Plain O [rows,E] and denominators [rows] of the answer's rows, these in its scales. */
+bool ref_plain_linear_rows(const clmgk_ref_problem *problem, ref_order order, const clmgk_ref_answer *answer, float *o,
+                           float *den);
 
 #endif

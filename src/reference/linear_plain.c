@@ -165,6 +165,7 @@ static void load_key(plain_head *head, int64_t j)
 {
     const clmgk_attention_desc *const desc = desc_of(head);
     const int64_t keys = desc->length_k, features = head->map.features;
+    const float norm = (float)head->map.norm;
     float largest = -INFINITY;
     for (int64_t r = 0; r < head->parts; r++) {
         float *const key = head->keys + (r * keys + j) * desc->head_size;
@@ -172,7 +173,7 @@ static void load_key(plain_head *head, int64_t j)
         ref_plain_load_key(head->problem, head->b, head->h, j, r, 1, key);
         ref_plain_map_apply(&head->map, head->projection, head->order, key, y);
         for (int64_t f = 0; f < features; f++)
-            largest = y[f] > largest && prior_of(head, j, r) > 0.0F ? y[f] : largest;
+            largest = y[f] + norm > largest && prior_of(head, j, r) > 0.0F ? y[f] + norm : largest;
     }
     head->largest[j] = head->map.shifted ? finite_or_0(largest) : 0.0F;
     for (int64_t n = 0; n < head->count; n++)
@@ -265,9 +266,10 @@ static float deviation(const plain_head *head, int64_t q)
 static void fill_phi(plain_head *head)
 {
     const ref_form form = ref_form_of(desc_of(head));
+    const float norm = (float)head->map.norm;
     float largest = form.noisy ? 0.0F : -INFINITY;
     for (int64_t n = 0; n < head->count; n++)
-        largest = head->x[n] > largest ? head->x[n] : largest;
+        largest = head->x[n] + norm > largest ? head->x[n] + norm : largest;
     head->above = head->map.shifted ? finite_or_0(largest) : 0.0F;
     for (int64_t n = 0; n < head->count; n++) {
         const int64_t q = n / head->map.features;
@@ -312,7 +314,9 @@ static void solve_row(plain_head *head, ref_row at)
     const float carried = head->state_keys ? expf(head->state_m - head->scale) : 0.0F;
     head->den = ref_sum_of(width, head->weight + first, head->order);
     head->den += carried * ref_sum_of_products(head->count, head->phi, head->state_z, head->order);
-    head->den += desc->guard != 0.0 ? (float)desc->guard * expf(-head->above - head->scale) : 0.0F;
+    const bool any = width > 0 || head->state_keys; /* else the guard stands alone, as it is */
+    if (desc->guard != 0.0)
+        head->den += (float)desc->guard * (any ? expf(-head->above - head->scale) : 1.0F);
     sum(head, width, head->weight + first, 1, desc->value_size, head->values + first * desc->value_size, head->o);
     sum(head, head->count, head->phi, 1, desc->value_size, head->state_c, head->out);
     for (int64_t e = 0; e < desc->value_size; e++) {
@@ -321,15 +325,16 @@ static void solve_row(plain_head *head, ref_row at)
     }
 }
 
-bool ref_plain_linear_rows(const clmgk_ref_problem *problem, ref_order order, int64_t rows, const int64_t *row,
-                           float *o)
+bool ref_plain_linear_rows(const clmgk_ref_problem *problem, ref_order order, const clmgk_ref_answer *answer, float *o,
+                           float *den)
 {
     const int64_t size = problem->desc.value_size;
     plain_head head;
     if (!open_head(problem, order, NULL, &head))
         return false;
-    for (int64_t n = 0; n < rows; n++) {
-        solve_row(&head, ref_row_of(&problem->desc, row[n]));
+    for (int64_t n = 0; n < answer->rows; n++) {
+        solve_row(&head, ref_row_of(&problem->desc, answer->row[n]));
+        den[n] = (float)((double)head.den * exp((double)head.scale - answer->scale[n]));
         for (int64_t e = 0; e < size; e++)
             o[n * size + e] = head.o[e];
     }

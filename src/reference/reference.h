@@ -78,8 +78,11 @@ typedef struct clmgk_ref_answer {
     int64_t *row;       /* [rows]: their numbers */
     double *o;          /* [rows,E] */
     double *lse;        /* [rows]; 0 in the linear family */
+    double *den;        /* [rows]: linear family: denominators divided by e^(a + scale), a the row's largest exponent */
+    double *scale;      /* [rows]: the largest exponent of the row's keys and its state; 0 for maps without exponents */
     clmgk_ref_bound bound_o;
     clmgk_ref_bound bound_lse;
+    clmgk_ref_bound bound_den;
 } clmgk_ref_answer;
 
 /* Solves the rows row[rows] (NULL: 0, 1, 2, ...). False: out of memory, nothing to free. */
@@ -95,6 +98,10 @@ typedef struct clmgk_ref_verdict {
 
 /* Compares outputs o[rows,E] and lse[rows] (NULL: not checked) with the answer. */
 clmgk_ref_verdict clmgk_ref_check(const clmgk_ref_answer *answer, const double *o, const double *lse);
+
+/* The same for denominators [rows,2] of the linear family, each with a scale of its own. False, and a message, if one
+ * is wrong. */
+bool clmgk_ref_check_denominators(const clmgk_ref_answer *answer, const double *given, char *message, size_t capacity);
 
 /* ---- gradients ---------------------------------------------------------------------------------------------- */
 

@@ -304,7 +304,7 @@ bool th_matches(const th_problem *problem, th_name name, const clmgk_ref_answer 
 bool th_matches_state(const th_problem *problem, th_message *message); /* the new one, if there is any */
 bool th_matches_array(const th_problem *problem, th_name name, const clmgk_ref_arrays *exact, th_message *message);
 
-/* Holds O, L and the new state against the reference's answer for a problem. */
+/* Holds O, L, denominators and the new state against the reference's answer for a problem. */
 void th_check(th_session *session, const th_problem *problem, clmgk_engine engine, const clmgk_ref_answer *answer);
 
 /* The reference's answer: all rows, or a sample where that takes long. The caller frees it. */

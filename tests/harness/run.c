@@ -425,6 +425,20 @@ bool th_matches(const th_problem *problem, th_name name, const clmgk_ref_answer 
     return verdict.ok || th_say(message, "%s", verdict.message);
 }
 
+/* The denominators, of a problem that has them. */
+static bool denominators_match(const th_problem *problem, const clmgk_ref_answer *answer, th_message *message)
+{
+    if (!problem->array[TH_DENOMINATOR].used)
+        return true;
+    double *const given = malloc(((size_t)answer->rows + 1) * 2 * sizeof(*given));
+    assert_non_null(given);
+    for (int64_t n = 0; n < answer->rows; n++)
+        memcpy(given + 2 * n, problem->array[TH_DENOMINATOR].values + 2 * answer->row[n], 2 * sizeof(*given));
+    const bool ok = clmgk_ref_check_denominators(answer, given, message->text, sizeof(message->text));
+    free(given);
+    return ok;
+}
+
 bool th_matches_state(const th_problem *problem, th_message *message)
 {
     const th_array *const state = &problem->array[TH_NEW_STATE_C];
@@ -455,7 +469,7 @@ void th_check(th_session *session, const th_problem *problem, clmgk_engine engin
     session->cases++;
     if (th_matches(problem, TH_O, answer, &message) &&
         (!problem->array[TH_LSE].used || th_matches(problem, TH_LSE, answer, &message)) &&
-        th_matches_state(problem, &message))
+        denominators_match(problem, answer, &message) && th_matches_state(problem, &message))
         return;
     th_describe(problem, engine, text, sizeof(text));
     fail_msg("%s: %s", text, message.text);
