@@ -194,10 +194,10 @@ static char *make_object(const crossing_run *run, bool ended_early)
  * at the end. */
 static tool_exit print_step(const crossing_run *run, tool_error *error)
 {
-    char *text = NULL, *farewell = NULL;
+    char *text = NULL;
     size_t size = 0;
     if (run->options->json) {
-        farewell = make_object(run, true);
+        char *const farewell = make_object(run, true);
         TOOL_TRY(tool_check_memory(farewell, "the results", error));
         return tool_outputs_print(run->outputs, "", stdout, farewell, error);
     }
@@ -208,9 +208,8 @@ static tool_exit print_step(const crossing_run *run, tool_error *error)
     else
         print_row(&run->rows[run->count - 1], stream);
     tool_exit status = fclose(stream) == 0 ? TOOL_DONE : tool_fail_memory(error, "the table");
-    farewell = strdup("ended early\n");
     if (status == TOOL_DONE)
-        status = tool_outputs_print(run->outputs, text, stdout, farewell, error);
+        status = tool_outputs_print(run->outputs, text, stdout, strdup("ended early\n"), error);
     free(text);
     return status;
 }
@@ -248,7 +247,7 @@ tool_exit bench_crossings(bench_device *device, const bench_options *options, to
     crossing_run run = {device, options, outputs, calloc(most, sizeof(*run.rows)), 0};
     char *text = NULL;
     tool_exit status = TOOL_DONE;
-    TOOL_TRY(tool_check_memory(run.rows, "crossings", error));
+    TOOL_TRY_GOTO(status, tool_check_memory(run.rows, "crossings", error), done);
     const size_t count = list_rows(options, run.rows);
     TOOL_TRY_GOTO(status, print_step(&run, error), done);
     while (run.count < count) {

@@ -8,6 +8,7 @@ HEAD_SIZES = (32, 64, 128)
 LENGTH = 4096
 PASSES = ("forward", "backward")
 SOFTMAX = {"variant": "softmax", "heads": 8}
+LINEAR = {"variant": "linear", "heads": 8}
 MIXED = (("hard-fish", 2), ("hard-fish", 4), ("hard-mish", 2), ("talking-heads", 8), ("fish", 2))  # global heads of 8
 
 
@@ -132,6 +133,46 @@ def mixed_rows(cases, name):
     yield f"{name}: with noise / without, fish and hard-fish 2 → 8, time", noise
 
 
+def linear_rows(cases, name):
+    """The linear family, of one pass (suite `linear`)."""
+
+    def each(value, **wanted):
+        return [value(cases, head_size, name, **wanted) for head_size in HEAD_SIZES]
+
+    def of_linear(key):
+        return lambda cases, size, name, **wanted: (find(cases, size, **{"pass": name}, **wanted) or {}).get(key)
+
+    def causal_ratio(cases, size, name):
+        both = [find(cases, size, **{"pass": name}, **LINEAR, causal=causal) for causal in (True, False)]
+        return median(both[0]) / median(both[1]) if all(both) else None
+
+    paper = {"mlk": " (paper: 0.78)", "smlk": " (paper: 0.76)"} if name == "forward" else {"mlk": "", "smlk": ""}
+    yield f"{name}: linear 8 heads, part of the FMA peak of the same run", each(of_linear("fraction_of_peak"), **LINEAR)
+    for variant, text in (("mlk", "MLK"), ("smlk", "sMLK")):
+        ratios = each(of_linear("ratio_to_linear"), variant=variant, heads=4)
+        yield f"{name}: {text} 4 heads / linear 8 heads, time{paper[variant]}", ratios
+    yield f"{name}: linear, causal / full, time", each(causal_ratio)
+
+
+def shape_case(cases, shape, name):
+    wanted = {"shape": shape, "pass": name, "dtype": "f32", "variant": "linear"}
+    return next((case for case in cases if all(case[key] == value for key, value in wanted.items())), None)
+
+
+def linear_other_rows(cases):
+    """The family's figures that are not of the square sizes."""
+    for name in PASSES:
+        for form in ("", "-causal"):
+            both = [shape_case(cases, f"linear-{length}{form}", name) for length in ("256k", "1k")]
+            ratio_of_tokens = median(both[0]) / 256 / median(both[1]) if all(both) else None
+            text = f"{name}: linear{form.replace('-', ', ')}, D = 64, time per token, N = 262,144 / N = 1,024"
+            yield text, ratio_of_tokens
+    for shape, text in (("linear-step", "one sequence"), ("linear-steps", "64 sequences")):
+        found = shape_case(cases, shape, "forward")
+        part = found and found["state_fraction_of_copy"]
+        yield f"decoding, {text}: time / states read and written once at the measured rate of copying", part and 1 / part
+
+
 def paper_ratio(cases, head_size, **wanted):
     one = find(cases, head_size, **wanted)
     return one["paper_operations"]["matrices"] if one and one.get("paper_operations") else None
@@ -180,6 +221,7 @@ def main():
     peers = load(arguments.peers) if arguments.peers else None
     print_sizes("N = S = 4096, f32; H = 8 where not said", lambda name: rows(cases, peers, name))
     print_sizes("N = S = 4096, f32, heads mixed", lambda name: mixed_rows(cases, name))
+    print_sizes("N = S = 4096, f32, linear family, elu1", lambda name: linear_rows(cases, name))
     if arguments.mixed:
         mixed = load(arguments.mixed)
         print_sizes("N = S = 4096, f32, heads mixed", lambda name: eager_rows(mixed, name))
@@ -187,8 +229,9 @@ def main():
     if notes:
         print(f"Parts of the peak above 1: {', '.join(notes)}.\n")
     print("| | |\n|---|---|")
-    for text, value in other_rows(cases, peers):
-        print(f"| {text} | {cell(value)} |")
+    for text, value in [*other_rows(cases, peers), *linear_other_rows(cases)]:
+        if value is not None:
+            print(f"| {text} | {cell(value)} |")
 
 
 if __name__ == "__main__":

@@ -299,9 +299,10 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  *   mix_weight      w [H,M]: required with use_mix_weight
  *   mix_offset      c [H]: required with use_mix_offset. Changes L alone, because all keys have the same c
  *   noise           sigma [M] >= 0: required for FISH, MISH, GFISH and their linear forms. A negative or NaN sigma
- * gives NaN in all rows; 0 is exactly the variant without noise projection      w [R,D]: required for FAVOR
- * (clmgk_draw_projection makes one) state_c, ...    the state: see below. state_c [B,H,F,E], state_z [B,H,F], state_m
- * [B,H]; admixture variants: [B,H,M,F,E], [B,M,F], [B]. Required inputs with use_state; m only for EXP and FAVOR
+ *                   gives NaN in all rows; 0 is exactly the variant without noise
+ *   projection      w [R,D]: required for FAVOR (clmgk_draw_projection makes one)
+ *   state_c, ...    the state: see below. state_c [B,H,F,E], state_z [B,H,F], state_m [B,H]; admixture variants:
+ *                   [B,H,M,F,E], [B,M,F], [B]. Required inputs with use_state; m only for EXP and FAVOR
  *   new_state_c, ...  likewise with use_new_state: required outputs of the forward pass
  *   denominator     [B,H,N,2]: the rows' denominators and the logarithms of their scales, with which the backward pass
  *                   makes the same weights. Forward: an optional output; backward: a required input, as the forward

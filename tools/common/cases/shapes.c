@@ -81,6 +81,7 @@ const bench_shape bench_shapes[] = {
     {"linear-128", "N = S = 4096", LINEAR, 0, 1, 8, 0, 2, 4096, 0, 128, 0, false, NULL, PLAIN, 0},
     {"linear-64-causal", "N = S = 4096, by chunks", LINEAR, 0, 1, 8, 0, 2, 4096, 0, 64, 0, true, NULL, PLAIN, 0},
     {"linear-1k", "a short sequence", LINEAR, 0, 1, 8, 0, 2, 1024, 0, 64, 0, false, NULL, PLAIN, 0},
+    {"linear-1k-causal", "a short sequence, by chunks", LINEAR, 0, 1, 8, 0, 2, 1024, 0, 64, 0, true, NULL, PLAIN, 0},
     {"linear-256k", "a very long sequence", LINEAR, 0, 1, 8, 0, 2, 262144, 0, 64, 0, false, NULL, PLAIN, 0},
     {"linear-256k-causal", "a very long sequence, by chunks", LINEAR, 0, 1, 8, 0, 2, 262144, 0, 64, 0, true, NULL,
      PLAIN, 0},
