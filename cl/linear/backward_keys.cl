@@ -186,18 +186,14 @@ FUNCTION void key_chain(const key_chunk *x, int block, const gradient_rows *out)
 /* ---- a chunk of a head ---- */
 
 /* A block of features: its part of dv and of the chunk's weights, dpsi, and what the chunk adds to R. */
-FUNCTION void key_block(const key_chunk *x, int block, const gradient_rows *out, float factor, bool pairs, bool state)
+FUNCTION void key_block(const key_chunk *x, int block, const gradient_rows *out, float factor)
 {
     key_features(&x->w, x->a, &x->keys, block, x->key_first, &x->key_places, CHUNK, x->key_scale, x->psi);
 #if CAUSAL
-    if (pairs || state) {
-        query_features(&x->w, x->a, &x->queries, block, x->first, &x->places, CHUNK, x->query_scale, x->phi);
-        branch_end();
-    }
-    if (pairs && WANT_V) {
-        feature_pairs(x);
-        branch_end();
-    }
+    query_features(&x->w, x->a, &x->queries, block, x->first, &x->places, CHUNK, x->query_scale, x->phi);
+#if WANT_V
+    feature_pairs(x);
+#endif
 #endif
 #if WANT_V
     add_tile_of_state(x->dv, VALUE_SIZE, x->psi, FEATURE_BLOCK, 1, x->rows + (long)block * FEATURE_BLOCK * VALUE_SIZE,
@@ -213,11 +209,10 @@ FUNCTION void key_block(const key_chunk *x, int block, const gradient_rows *out,
     rows_scale(x->grad, FEATURE_BLOCK, x->state_factor);
     BLOCK_SYNC();
 #endif
-    if (pairs) {
-        add_tiles(x->grad, FEATURE_BLOCK, x->pairs, CHUNK, 1, x->phi, FEATURE_BLOCK, CHUNK, FEATURE_BLOCK, CHUNK);
-        BLOCK_SYNC();
-        branch_end();
-    }
+#if CAUSAL
+    add_tiles(x->grad, FEATURE_BLOCK, x->pairs, CHUNK, 1, x->phi, FEATURE_BLOCK, CHUNK, FEATURE_BLOCK, CHUNK);
+    BLOCK_SYNC();
+#endif
 #if CAUSAL && !KEY_SUM && !WANT_PRIOR
     keys_get(&x->w, x->a, &x->keys, block * FEATURE_BLOCK / FEATURES, x->key_first, &x->key_places, CHUNK);
 #if SHIFTED
@@ -229,26 +224,22 @@ FUNCTION void key_block(const key_chunk *x, int block, const gradient_rows *out,
 #endif
 #if CAUSAL
     BLOCK_SYNC();
-    if (state) {
 #if SHIFTED
-        rows_scale(x->phi, FEATURE_BLOCK, x->factor);
-        BLOCK_SYNC();
+    rows_scale(x->phi, FEATURE_BLOCK, x->factor);
+    BLOCK_SYNC();
 #endif
-        row_state_add(x->rows, block, factor, x->phi, x->g);
-        BLOCK_SYNC();
-        turned_put(x->turned, x->rows, block);
-        BLOCK_SYNC();
-        branch_end();
-    }
+    row_state_add(x->rows, block, factor, x->phi, x->g);
+    BLOCK_SYNC();
+    turned_put(x->turned, x->rows, block);
+    BLOCK_SYNC();
 #endif
 }
 
-/* All blocks of features of a chunk of a head. `state`: R goes on to earlier chunks. */
+/* All blocks of features of a chunk of a head. */
 FUNCTION void key_chunk_gradients(key_chunk *x, const gradient_source *source, __global const storage *v,
-                                  const gradient_rows *out, const gradient_rows *out_v, bool state)
+                                  const gradient_rows *out, const gradient_rows *out_v)
 {
     const mgk_linear_args *const a = x->a;
-    const bool has_rows = CAUSAL && !is_empty(&x->places), pairs = has_rows && !is_empty(&x->key_places);
     float before = 0.0f, top = 0.0f;
     BLOCK_SYNC();
     values_get(v, a->v.token, x->key_first, &x->key_places, a->value_size, x->values);
@@ -262,25 +253,19 @@ FUNCTION void key_chunk_gradients(key_chunk *x, const gradient_source *source, _
         x->state_factor[j] = x->key_scale[j] == -INFINITY ? 0.0f : exp_between(before, -x->key_scale[j]);
 #endif
 #if CAUSAL
-    if (has_rows) {
-        gradients_get(source, x->first, &x->places, x->g, x->row_scale);
+    gradients_get(source, x->first, &x->places, x->g, x->row_scale);
 #if SHIFTED
-        query_scales(&x->w, a, &x->queries, x->first, &x->places, CHUNK, x->query_scale);
-        top = row_state_scale(before, x->row_scale, x->factor);
+    query_scales(&x->w, a, &x->queries, x->first, &x->places, CHUNK, x->query_scale);
+    top = row_state_scale(before, x->row_scale, x->factor);
 #endif
-        branch_end();
-    }
-    if (pairs) {
-        value_pairs(x);
-        branch_end();
-    }
+    value_pairs(x);
 #endif
     BLOCK_SYNC();
     for (int block = 0; block < STATE_BLOCKS; ++block)
-        key_block(x, block, out, rescale(before, top), pairs, state && has_rows);
+        key_block(x, block, out, rescale(before, top));
     BLOCK_SYNC();
 #if SHIFTED
-    ITEMS_FOR(only, state ? 1 : 0)
+    ITEMS_FOR(only, CAUSAL ? 1 : 0)
         x->rows[STATE_FLOATS + 1] = top;
 #endif
 #if WANT_V
@@ -289,13 +274,10 @@ FUNCTION void key_chunk_gradients(key_chunk *x, const gradient_source *source, _
     BLOCK_SYNC();
 #endif
 #if CAUSAL
-    if (pairs) {
-        pairs_mask(x, x->weights);
-        BLOCK_SYNC();
-        add_tiles(x->dv, VALUE_SIZE, x->weights, CHUNK, 1, x->g, VALUE_ROW, CHUNK, VALUE_SIZE, CHUNK);
-        BLOCK_SYNC();
-        branch_end();
-    }
+    pairs_mask(x, x->weights);
+    BLOCK_SYNC();
+    add_tiles(x->dv, VALUE_SIZE, x->weights, CHUNK, 1, x->g, VALUE_ROW, CHUNK, VALUE_SIZE, CHUNK);
+    BLOCK_SYNC();
 #endif
     gradient_put(out_v, x->first_value, x->last_value, x->key_first, &x->out_places, x->dv, VALUE_SIZE);
 #endif
@@ -402,7 +384,7 @@ KERNEL(linear_backward_keys)
                                          .added = is_added(&a.bound, SLOT_GRAD_V),
                                          .part = work + a.region[MGK_LINEAR_PART_V] + GROUP_ID * (CHUNK * VALUE_SIZE)};
             key_chunk_gradients(&x, &source, v + batch * a.v.batch + kv_head * a.v.head + p->key_base * a.v.token, &out,
-                                &out_v, CAUSAL && (c > range.first || WANT_STATE));
+                                &out_v);
             branch_end();
         }
     }

@@ -173,7 +173,7 @@ FUNCTION void row_features(const row_block *x, int block)
 
 /* A block of features of a chunk's rows: their gradients, and their part of R (`state`). */
 FUNCTION void row_block_gradients(const row_block *x, int block, const gradient_rows *out, const parts *of,
-                                  const span *out_places, __global float *sums, float factor, bool state)
+                                  const span *out_places, __global float *sums, float factor)
 {
     BLOCK_SPACE float *const features = MIXED_HEADS ? x->mixed : x->phi;
     row_features(x, block);
@@ -187,8 +187,7 @@ FUNCTION void row_block_gradients(const row_block *x, int block, const gradient_
     query_chain(x, block, out, of, out_places);
 #endif
 #endif
-    if (!state)
-        return;
+#if ROW_STATES
 #if MIXED_HEADS
     const int mixed_head = block * FEATURE_BLOCK / FEATURES;
     VECTORS_FOR(n, CHUNK * FEATURE_BLOCK)
@@ -201,7 +200,7 @@ FUNCTION void row_block_gradients(const row_block *x, int block, const gradient_
 #endif
     row_state_add(x->rows, block, factor, features, x->g);
     BLOCK_SYNC();
-    branch_end();
+#endif
 }
 
 /* Adds a chunk's keys to their state, a block at a time. */
@@ -223,13 +222,11 @@ FUNCTION void key_block_add(const row_block *x, int block)
 
 /* All blocks of features of a chunk of a head. `sums`: of the head's first global head and the range. */
 FUNCTION void row_chunk(row_block *x, const gradient_source *source, __global const storage *v, const unit *u,
-                        const gradient_rows *out, const parts *of, BLOCK_SPACE float *columns, __global float *sums,
-                        bool state, bool last)
+                        const gradient_rows *out, const parts *of, BLOCK_SPACE float *columns, __global float *sums)
 {
     const mgk_linear_args *const a = x->a;
-    const bool has_rows = !is_empty(&x->places), has_keys = CAUSAL && !is_empty(&x->key_places);
     const span out_places = places_of(x->first, u->p.rows);
-    float top = 0.0f, factor = 1.0f;
+    float factor = 1.0f;
     BLOCK_SYNC();
 #if SHIFTED
     x->m = x->next = x->turned[TURNED_FLOATS];
@@ -241,48 +238,34 @@ FUNCTION void row_chunk(row_block *x, const gradient_source *source, __global co
     key_scales(&x->w, a, &x->keys, x->first + u->offset, &x->key_places, CHUNK, x->key_scale);
     x->next = top_of(x->m, x->key_scale, CHUNK);
 #endif
-    if (has_keys && has_rows) {
-        chunk_pairs(x, columns);
-        branch_end();
-    } else {
-        tile_clear(x->pairs, CHUNK * CHUNK);
-        BLOCK_SYNC();
-        branch_end();
-    }
+    chunk_pairs(x, columns);
 #endif
 #if SHIFTED
     query_scales(&x->w, a, &x->queries, x->first, &x->places, CHUNK, x->query_scale);
     ITEMS_FOR(i, CHUNK)
         x->state_factor[i] = x->row_scale[i] == -INFINITY ? 0.0f : exp_between(x->m, x->row_scale[i]);
     BLOCK_SYNC();
-    if (state) {
-        const float before = x->rows[STATE_FLOATS];
-        top = row_state_scale(before, x->row_scale, x->factor);
-        factor = rescale(before, top);
-        branch_end();
-    }
+#if ROW_STATES
+    const float before = x->rows[STATE_FLOATS], top = row_state_scale(before, x->row_scale, x->factor);
+    factor = rescale(before, top);
+#endif
 #endif
     for (int block = 0; block < STATE_BLOCKS; ++block) {
 #if CAUSAL
         key_features(&x->w, a, &x->keys, block, x->first + u->offset, &x->key_places, CHUNK, x->key_scale, x->psi);
 #endif
-        if (!is_empty(&out_places)) {
-            row_block_gradients(x, block, out, of, &out_places, sums, factor, state);
-            branch_end();
-        }
+        row_block_gradients(x, block, out, of, &out_places, sums, factor);
 #if CAUSAL
-        if (has_keys && !last) {
-            key_block_add(x, block);
-            branch_end();
-        }
+        key_block_add(x, block);
 #endif
     }
 #if SHIFTED
     BLOCK_SYNC();
     ITEMS_FOR(only, 1) {
         x->turned[TURNED_FLOATS] = x->next;
-        if (state)
-            x->rows[STATE_FLOATS] = top;
+#if ROW_STATES
+        x->rows[STATE_FLOATS] = top;
+#endif
     }
 #endif
     BLOCK_SYNC();
@@ -299,9 +282,6 @@ KERNEL(linear_backward_rows)
     unit u = group_unit(&a, GROUP_ID, heads, lengths, lengths_q, offsets, offsets_k);
     const problem *const p = &u.p;
     const span range = range_of(chunks_of(p, u.offset), a.splits, u.range);
-    bool state = WANT_ROWS != 0;
-    if (CAUSAL && a.splits == 1)
-        state = false;
     __global const storage *const values = v + p->batch * a.v.batch + p->key_base * a.v.token;
     __global float *const part = work + a.region[MGK_LINEAR_PART_Q] + GROUP_ID * (GLOBAL_HEADS * CHUNK * HEAD_SIZE);
     DECLARE_FEATURE_PLACE(place, work, &a)
@@ -332,17 +312,22 @@ KERNEL(linear_backward_rows)
         __global float *const rows = work + a.region[MGK_LINEAR_ROWS] + (slot + u.range) * SLOT_FLOATS;
         unit head = u;
         head.h += n;
-        float m = -INFINITY;
-        if (CAUSAL && u.range == 0) {
-            const state_place to = state_of(keys);
-            m = state_begin(&a, &head, is_given(&a.bound, SLOT_STATE_C), state_c, state_z, state_m, &to);
-        } else {
-            m = keys[STATE_FLOATS + 1];
+        float m = keys[STATE_FLOATS + 1];
+        __global const float *from = keys;
+#if CAUSAL
+        const state_place to = state_of(rows); /* not in use yet */
+        const float first =
+            state_begin(&a, &head, u.range == 0 && is_given(&a.bound, SLOT_STATE_C), state_c, state_z, state_m, &to);
+        if (u.range == 0) {
+            m = first;
+            from = rows;
         }
+#endif
         BLOCK_SYNC();
         __global float *const turned = work + a.region[MGK_LINEAR_TURNED] + (slot + u.range) * TURNED_SLOT;
         for (int block = 0; block < STATE_BLOCKS; ++block)
-            turned_put(turned, keys, block);
+            turned_put(turned, from, block);
+        BLOCK_SYNC();
         VECTORS_FOR(i, STATE_FLOATS)
             REAL_PUT(rows + i, (real)(0.0f));
         ITEMS_FOR(only, 1) {
@@ -376,7 +361,7 @@ KERNEL(linear_backward_rows)
                                        .part = part};
             const parts of_head = {n == 0, n == heads - 1};
             row_chunk(&x, &source, values + (long)head.h * a.kv_heads / a.heads * a.v.head, &head, &out, &of_head,
-                      columns, work + (slot - u.range) * COMPONENTS + u.range, state, c + 1 == range.end);
+                      columns, work + (slot - u.range) * COMPONENTS + u.range);
             branch_end();
         }
     }

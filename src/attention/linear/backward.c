@@ -9,7 +9,8 @@
 typedef struct linear_backward {
     mgk_linear_pass pass;
     mgk_backward_wants want;
-    bool rows; /* gradients that need the states of rows */
+    bool rows;  /* gradients that need the states of rows */
+    bool state; /* that of the incoming state */
 } linear_backward;
 
 static int64_t larger(int64_t a, int64_t b)
@@ -46,9 +47,9 @@ static void set_wants(linear_backward *x)
     flags->WANT_MIX = wants(x, CLMGK_GRADIENT_MIX);
     flags->WANT_MIX_WEIGHT = wants(x, CLMGK_GRADIENT_MIX_WEIGHT);
     flags->WANT_NOISE = wants(x, CLMGK_GRADIENT_NOISE);
-    flags->WANT_STATE = wants(x, CLMGK_GRADIENT_STATE_C) || wants(x, CLMGK_GRADIENT_STATE_Z);
-    flags->WANT_ROWS = flags->WANT_K || flags->WANT_V || flags->WANT_PRIOR || flags->WANT_SHIFT || flags->WANT_STATE;
-    x->rows = flags->WANT_ROWS;
+    x->state = wants(x, CLMGK_GRADIENT_STATE_C) || wants(x, CLMGK_GRADIENT_STATE_Z);
+    x->rows = flags->WANT_K || flags->WANT_V || flags->WANT_PRIOR || flags->WANT_SHIFT || x->state;
+    flags->ROW_STATES = x->rows && (!d->causal || x->pass.args.splits > 1);
 }
 
 /* ---- the workspace ------------------------------------------------------------------------------------------- */
@@ -130,7 +131,7 @@ static void add_gradients(linear_backward *x)
     mgk_linear_add(&x->pass, file, "linear_backward_prefix", states, MGK_COUNT(states), 0, numbers);
     mgk_linear_add(&x->pass, "linear/backward_keys.cl", "linear_backward_keys", keys, MGK_COUNT(keys),
                    groups_of(x, key_heads(x)), 0);
-    if (x->pass.flags.WANT_STATE)
+    if (x->state)
         mgk_linear_add(&x->pass, file, "linear_backward_state", states, MGK_COUNT(states), 0, numbers);
 }
 
