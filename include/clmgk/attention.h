@@ -325,9 +325,11 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  * The state of the linear family is C = sum_j psi_j v_j^T and z = sum_j psi_j over all keys j < lengths[b], whatever
  * causality and alignment are, and over the keys of the state passed in; psi_j = sum_r pi_r(j) phi(k_jr), in a query
  * head's own pi and b. The arrays stand for e^m C and e^m z, m of a batch and head (admixture variants: of a batch, for
- * all heads), so that large exponents of EXP and FAVOR fit; without m they are C and z. A state of zeros, with any
- * finite m, is that of no keys. New and old state may not share memory. Decoding: N = S = 1 with causal, use_state and
- * use_new_state, or several tokens at once. The gradients of a state are those of the stored numbers, with m constant.
+ * all heads), so that large exponents of EXP and FAVOR fit; without m they are C and z. The m that is written is the
+ * largest exponent (x_d of EXP, w_f . y - |y|^2 / 2 of FAVOR) of all keys in components whose prior is positive, or the
+ * m passed in, if that is larger. A state of zeros, with any finite m, is that of no keys. New and old state may not
+ * share memory. Decoding: N = S = 1 with causal, use_state and use_new_state, or several tokens at once. The gradients
+ * of a state are those of the stored numbers, with m constant.
  *
  * Values of device arrays are not checked. Lengths are clamped to 0 .. S (0 .. N), offsets to their axis: a sequence
  * whose end precedes its start is empty, and rows outside every sequence are not written. A negative or NaN prior or

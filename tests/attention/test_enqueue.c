@@ -41,15 +41,17 @@ static clmgk_status enqueue(const enqueue_call *c, cl_event *event, clmgk_error 
 enum { PARTS = 3, SEQUENCES = 4, LEAD = 3 /* elements before an array */ };
 #define LEAD_BYTES ((size_t)LEAD * sizeof(float))
 
-/* Sets of problems: SMGK with lengths, the same packed, GFISH with lengths. */
+/* Sets of problems: SMGK with lengths, the same packed, GFISH with lengths, SMLK with a state. */
 typedef enum problem_kind {
     PADDED = 1,
     PACKED = 2,
     MIXED = 4,
+    LINEAR = 8,
     MIXTURE = PADDED | PACKED,
-    ALWAYS = MIXTURE | MIXED
+    SOFTMAX = MIXTURE | MIXED,
+    ALWAYS = SOFTMAX | LINEAR
 } problem_kind;
-static const problem_kind kinds[] = {PADDED, PACKED, MIXED};
+static const problem_kind kinds[] = {PADDED, PACKED, MIXED, LINEAR};
 
 typedef struct slot {
     clmgk_array array;
@@ -65,41 +67,53 @@ static const slot slots[] = {
     {CLMGK_ARRAY_K, "BgSD", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
     {CLMGK_ARRAY_V, "BGSE", FORWARD | BACKWARD, 0, 0, ALWAYS},
     {CLMGK_ARRAY_O, "BHNE", FORWARD | BACKWARD | COMBINE, 0, FORWARD | COMBINE, ALWAYS},
-    {CLMGK_ARRAY_LSE, "BHN", BACKWARD, FORWARD | COMBINE, FORWARD | COMBINE, ALWAYS},
-    {CLMGK_ARRAY_PRIOR, "HMS", FORWARD | BACKWARD | STATISTICS, 0, 0, MIXTURE},
+    {CLMGK_ARRAY_LSE, "BHN", BACKWARD, FORWARD | COMBINE, FORWARD | COMBINE, SOFTMAX},
+    {CLMGK_ARRAY_PRIOR, "HMS", FORWARD | BACKWARD | STATISTICS, 0, 0, MIXTURE | LINEAR},
     {CLMGK_ARRAY_VARIANCE, "HM", FORWARD | BACKWARD | STATISTICS, 0, 0, MIXTURE},
-    {CLMGK_ARRAY_SHIFT, "HMD", FORWARD | BACKWARD | STATISTICS, 0, 0, MIXTURE},
-    {CLMGK_ARRAY_LENGTHS, "B", FORWARD | BACKWARD | STATISTICS, 0, 0, PADDED | MIXED},
-    {CLMGK_ARRAY_LENGTHS_Q, "B", FORWARD | BACKWARD | STATISTICS, 0, 0, PADDED | MIXED},
+    {CLMGK_ARRAY_SHIFT, "HMD", FORWARD | BACKWARD | STATISTICS, 0, 0, MIXTURE | LINEAR},
+    {CLMGK_ARRAY_LENGTHS, "B", FORWARD | BACKWARD | STATISTICS, 0, 0, PADDED | MIXED | LINEAR},
+    {CLMGK_ARRAY_LENGTHS_Q, "B", FORWARD | BACKWARD | STATISTICS, 0, 0, PADDED | MIXED | LINEAR},
     {CLMGK_ARRAY_OFFSETS, "T", FORWARD | BACKWARD | STATISTICS, 0, 0, PACKED},
     {CLMGK_ARRAY_OFFSETS_K, "T", FORWARD | BACKWARD | STATISTICS, 0, 0, PACKED},
-    {CLMGK_ARRAY_BIAS, "HS", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
-    {CLMGK_ARRAY_SLOPES, "H", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
-    {CLMGK_ARRAY_SINKS, "H", FORWARD | BACKWARD | STATISTICS, 0, 0, ALWAYS},
+    {CLMGK_ARRAY_BIAS, "HS", FORWARD | BACKWARD | STATISTICS, 0, 0, SOFTMAX},
+    {CLMGK_ARRAY_SLOPES, "H", FORWARD | BACKWARD | STATISTICS, 0, 0, SOFTMAX},
+    {CLMGK_ARRAY_SINKS, "H", FORWARD | BACKWARD | STATISTICS, 0, 0, SOFTMAX},
     {CLMGK_ARRAY_MIX, "HM", FORWARD | BACKWARD, 0, 0, MIXED},
     {CLMGK_ARRAY_MIX_WEIGHT, "HM", FORWARD | BACKWARD, 0, 0, MIXED},
     {CLMGK_ARRAY_MIX_OFFSET, "H", FORWARD | BACKWARD, 0, 0, MIXED},
     {CLMGK_ARRAY_NOISE, "M", FORWARD | BACKWARD, 0, 0, MIXED},
+    {CLMGK_ARRAY_PROJECTION, "FD", FORWARD | BACKWARD, 0, 0, LINEAR},
+    {CLMGK_ARRAY_STATE_C, "BHFE", FORWARD | BACKWARD, 0, 0, LINEAR},
+    {CLMGK_ARRAY_STATE_Z, "BHF", FORWARD | BACKWARD, 0, 0, LINEAR},
+    {CLMGK_ARRAY_STATE_M, "BH", FORWARD | BACKWARD, 0, 0, LINEAR},
+    {CLMGK_ARRAY_NEW_STATE_C, "BHFE", FORWARD, 0, FORWARD, LINEAR},
+    {CLMGK_ARRAY_NEW_STATE_Z, "BHF", FORWARD, 0, FORWARD, LINEAR},
+    {CLMGK_ARRAY_NEW_STATE_M, "BH", FORWARD, 0, FORWARD, LINEAR},
+    {CLMGK_ARRAY_DENOMINATOR, "BHN2", BACKWARD, FORWARD, FORWARD, LINEAR},
     {CLMGK_ARRAY_GRAD_O, "BHNE", BACKWARD, 0, 0, ALWAYS},
-    {CLMGK_ARRAY_GRAD_LSE, "BHN", 0, BACKWARD, 0, ALWAYS},
+    {CLMGK_ARRAY_GRAD_NEW_STATE_C, "BHFE", 0, BACKWARD, 0, LINEAR},
+    {CLMGK_ARRAY_GRAD_NEW_STATE_Z, "BHF", 0, BACKWARD, 0, LINEAR},
+    {CLMGK_ARRAY_GRAD_LSE, "BHN", 0, BACKWARD, 0, SOFTMAX},
     {CLMGK_ARRAY_GRAD_Q, "BhND", BACKWARD, 0, BACKWARD, ALWAYS},
     {CLMGK_ARRAY_GRAD_K, "BgSD", BACKWARD, 0, BACKWARD, ALWAYS},
     {CLMGK_ARRAY_GRAD_V, "BGSE", BACKWARD, 0, BACKWARD, ALWAYS},
-    {CLMGK_ARRAY_GRAD_PRIOR, "HMS", BACKWARD, 0, BACKWARD, MIXTURE},
+    {CLMGK_ARRAY_GRAD_PRIOR, "HMS", BACKWARD, 0, BACKWARD, MIXTURE | LINEAR},
     {CLMGK_ARRAY_GRAD_VARIANCE, "HM", BACKWARD, 0, BACKWARD, MIXTURE},
-    {CLMGK_ARRAY_GRAD_SHIFT, "HMD", BACKWARD, 0, BACKWARD, MIXTURE},
-    {CLMGK_ARRAY_GRAD_BIAS, "HS", BACKWARD, 0, BACKWARD, ALWAYS},
-    {CLMGK_ARRAY_GRAD_SINKS, "H", BACKWARD, 0, BACKWARD, ALWAYS},
+    {CLMGK_ARRAY_GRAD_SHIFT, "HMD", BACKWARD, 0, BACKWARD, MIXTURE | LINEAR},
+    {CLMGK_ARRAY_GRAD_BIAS, "HS", BACKWARD, 0, BACKWARD, SOFTMAX},
+    {CLMGK_ARRAY_GRAD_SINKS, "H", BACKWARD, 0, BACKWARD, SOFTMAX},
     {CLMGK_ARRAY_GRAD_MIX, "HM", BACKWARD, 0, BACKWARD, MIXED},
     {CLMGK_ARRAY_GRAD_MIX_WEIGHT, "HM", BACKWARD, 0, BACKWARD, MIXED},
     {CLMGK_ARRAY_GRAD_MIX_OFFSET, "H", BACKWARD, 0, BACKWARD, MIXED},
     {CLMGK_ARRAY_GRAD_NOISE, "M", BACKWARD, 0, BACKWARD, MIXED},
+    {CLMGK_ARRAY_GRAD_STATE_C, "BHFE", BACKWARD, 0, BACKWARD, LINEAR},
+    {CLMGK_ARRAY_GRAD_STATE_Z, "BHF", BACKWARD, 0, BACKWARD, LINEAR},
     {CLMGK_ARRAY_RESPONSIBILITIES, "BHMNS", STATISTICS, 0, STATISTICS, MIXTURE},
     {CLMGK_ARRAY_COUNTS, "HMS", STATISTICS, 0, STATISTICS, MIXTURE},
     {CLMGK_ARRAY_NEW_PRIOR, "HMS", STATISTICS, 0, STATISTICS, MIXTURE},
     {CLMGK_ARRAY_NLL, "tH", STATISTICS, 0, STATISTICS, MIXTURE},
-    {CLMGK_ARRAY_PARTS_O, "PBHNE", COMBINE, 0, 0, ALWAYS},
-    {CLMGK_ARRAY_PARTS_LSE, "PBHN", COMBINE, 0, 0, ALWAYS},
+    {CLMGK_ARRAY_PARTS_O, "PBHNE", COMBINE, 0, 0, SOFTMAX},
+    {CLMGK_ARRAY_PARTS_LSE, "PBHN", COMBINE, 0, 0, SOFTMAX},
 };
 
 static const char *name_of(const slot *s)
@@ -135,6 +149,10 @@ static int64_t size_of_axis(const clmgk_attention_desc *d, char axis)
         return d->head_size;
     case 'E':
         return d->value_size;
+    case 'F':
+        return d->features;
+    case '2':
+        return 2;
     case 'P':
         return PARTS;
     case 'T': /* offsets */
@@ -177,6 +195,14 @@ static clmgk_attention_desc family_of(problem_kind kind)
 {
     clmgk_attention_desc desc = th_full_desc();
     desc.statistics = CLMGK_STATISTIC_ALL;
+    if (kind == LINEAR) {
+        desc.variant = CLMGK_VARIANT_SMLK;
+        desc.variance_shape = CLMGK_VARIANCE_NUMBER;
+        desc.statistics = 0;
+        desc.feature = CLMGK_FEATURE_FAVOR;
+        desc.features = 9;
+        desc.use_state = desc.use_new_state = 1;
+    }
     if (kind != MIXED)
         return desc;
     desc = th_small_desc(CLMGK_VARIANT_GFISH, desc.length, desc.length_k);
@@ -189,8 +215,11 @@ static clmgk_attention_desc family_of(problem_kind kind)
 static clmgk_attention_desc every_field(problem_kind kind)
 {
     clmgk_attention_desc desc = family_of(kind);
-    desc.combine = 1;
     desc.causal = 1;
+    desc.gradients = th_all_gradients(&desc);
+    if (kind == LINEAR)
+        return desc;
+    desc.combine = 1;
     desc.use_window = 1;
     desc.window_left = 3;
     desc.use_bias = 1;
@@ -248,10 +277,10 @@ static bool has_slot(const slot *s, problem_kind kind)
     return (s->kinds & (int)kind) != 0;
 }
 
-/* Scores that are mixed have no statistics. */
+/* Scores that are mixed have no statistics; the linear family has no partial results either. */
 static bool has_call(problem_kind kind, int which)
 {
-    return kind != MIXED || which != STATISTICS;
+    return (kind & (MIXED | LINEAR)) == 0 || (which != STATISTICS && (kind == MIXED || which != COMBINE));
 }
 
 /* `desc` is that of every_field, or one with other axes. */
@@ -410,7 +439,7 @@ static void bad_numbers(fixture *f)
     expect_refused(f, &call, BUFFER, "parts_o", "");
     call.which = BACKWARD;
     a.accumulate = CLMGK_GRADIENT_ALL + 1;
-    expect_refused(f, &call, VALUE, "accumulate", "4096");
+    expect_refused(f, &call, VALUE, "accumulate", "16384");
 }
 
 TH_TEST(bad_enqueue_arguments)

@@ -9,9 +9,24 @@
 
 enum { GAP = 3, SEQUENCES = 3 };
 
-/* All that a family can have at once, smgk (0, 1) or gfish; odd numbers: sequences instead of lengths. */
+/* All that the linear family can have at once. */
+static clmgk_attention_desc every_linear_array(void)
+{
+    clmgk_attention_desc d = th_small_desc(CLMGK_VARIANT_SMLK, 9, 13);
+    d.batch = 2;
+    d.prior_shape = CLMGK_PRIOR_HM;
+    d.feature = CLMGK_FEATURE_FAVOR;
+    d.features = 11;
+    d.causal = d.use_lengths = d.use_lengths_q = d.use_state = d.use_new_state = 1;
+    d.gradients = th_all_gradients(&d);
+    return d;
+}
+
+/* All that a family can have at once, smgk (0, 1) or gfish; odd numbers: sequences instead of lengths; 4: smlk. */
 static clmgk_attention_desc every_array(int kind)
 {
+    if (kind == 4)
+        return every_linear_array();
     const bool mixed = kind >= 2, packed = kind % 2 != 0;
     clmgk_attention_desc d = mixed ? th_small_desc(CLMGK_VARIANT_GFISH, 9, 13) : th_full_desc();
     d.length = 9;
@@ -56,8 +71,9 @@ static th_problem make_problem(const clmgk_attention_desc *desc, uint64_t seed)
 static void run_forward(th_session *session, th_problem *problem, const th_host *host)
 {
     th_expect_ok(clmgk_attention_forward_host(NULL, &problem->desc, &host->args, &th_error));
-    th_host_take(host, problem, TH_O);
-    th_host_take(host, problem, TH_LSE);
+    for (th_name name = 0; name < TH_ARRAYS; name++)
+        if (th_is_output(name) && problem->array[name].used)
+            th_host_take(host, problem, name);
     TH_REF_ANSWER answer = th_solve(problem);
     th_check(session, problem, CLMGK_ENGINE_AUTO, &answer);
 }
@@ -110,10 +126,10 @@ static void expect_accumulated(th_problem *problem, th_host *host, uint32_t accu
 
 TH_TEST(every_gradient)
 {
-    for (int n = 0; n < 4; n++) {
+    for (int n = 0; n < 5; n++) {
         const clmgk_attention_desc desc = every_array(n);
-        const uint32_t some =
-            CLMGK_GRADIENT_Q | CLMGK_GRADIENT_PRIOR | CLMGK_GRADIENT_BIAS | CLMGK_GRADIENT_MIX | CLMGK_GRADIENT_NOISE;
+        const uint32_t some = CLMGK_GRADIENT_STATE_Z | CLMGK_GRADIENT_Q | CLMGK_GRADIENT_PRIOR | CLMGK_GRADIENT_BIAS |
+                              CLMGK_GRADIENT_MIX | CLMGK_GRADIENT_NOISE;
         TH_PROBLEM problem = make_problem(&desc, 11 + (uint64_t)n);
         TH_HOST host = th_host_make(&problem);
         expect_gradients(session, &problem, &host);
@@ -247,7 +263,7 @@ TH_TEST(bad_arguments)
     th_expect_refusal(BACKWARD(&problem.desc, &args), value, "args.struct_size", "");
     args = host.args;
     args.accumulate = CLMGK_GRADIENT_ALL + 1;
-    th_expect_refusal(BACKWARD(&problem.desc, &args), value, "accumulate", "4096");
+    th_expect_refusal(BACKWARD(&problem.desc, &args), value, "accumulate", "16384");
     desc = problem.desc;
     desc.gradients = 0;
     th_expect_refusal(BACKWARD(&desc, &host.args), value, "gradients", "0");

@@ -23,11 +23,11 @@ CASES = sorted(path.parent for path in GOLDEN.glob("*/case.json"))
 LANE = ("softmax-plain", "softmax-no-keys", "softmax-half", "softmax-decode", "softmax-tokens-first", "softmax-packed",
         "softmax-bias", "softmax-dropout", "mgk-tokens-first", "mgk-masked-grouped", "mgk-prior-position",
         "mgk-responsibilities", "mgk-nll", "smgk-soft", "fish-noise-packed", "gfish-noise", "hard-mish",
-        "talking-heads-masked", "linear-causal-state", "linear-dpfp2", "linear-favor-large", "linear-no-keys",
-        "mlk-causal-state", "smlk-causal-grouped", "lhard-fish-state", "lgfish-noise") + tuple(folder.name for folder in CASES if folder.name.startswith("authors-"))
-SIMT = ("softmax-packed", "mgk-masked-grouped", "smgk-soft", "gfish-noise", "mlk-causal-state")
+        "talking-heads-masked", "linear-causal-state", "linear-no-keys", "mlk-causal-state", "lgfish-noise") + tuple(folder.name for folder in CASES if folder.name.startswith("authors-"))
+LANE_FORWARD = ("linear-dpfp2", "linear-favor-large", "smlk-causal-grouped", "lhard-fish-state")
+SIMT = ("softmax-packed", "mgk-masked-grouped", "smgk-soft", "gfish-noise")
 SIMT_FORWARD = ("softmax-half", "mgk-hard-prior", "hard-fish-softcap", "talking-heads-masked", "linear-exp-large",
-                "lfish-noise")
+                "mlk-causal-state", "lfish-noise")
 OPTIMISED = ("softmax-plain", "softmax-huge", "softmax-half", "smgk-huge", "smgk-variance-prior-causal", "fish-noise")
 
 
@@ -40,15 +40,12 @@ class Case:
         self.args, self.outputs = description["args"], description["outputs"]
         self.bounds = {name: tolerance["bound"] for name, tolerance in description["tolerance"].items()}
         if not gradients:
-            self.drop_gradients()
-
-    def drop_gradients(self):
-        self.outputs = {option: self.outputs[option] for option in ("--out", "--lse", "--state-out")
-                        if option in self.outputs}
-        for option in ("--grad-out", "--grad-lse"):
-            if option in self.args:
-                at = self.args.index(option)
-                self.args = self.args[:at] + self.args[at + 2:]
+            self.outputs = {option: self.outputs[option] for option in ("--out", "--lse", "--state-out")
+                            if option in self.outputs}
+            for option in ("--grad-out", "--grad-lse"):
+                if option in self.args:
+                    at = self.args.index(option)
+                    self.args = self.args[:at] + self.args[at + 2:]
 
     def is_linear(self):
         return self.args[self.args.index("--variant") + 1] in LINEARS
@@ -101,9 +98,6 @@ class Golden(unittest.TestCase):
                     cwd=CASES[0])
         if probe.returncode == 2:
             self.skipTest(probe.stderr)
-        for case in cases:
-            if case.is_linear():  # the family has no backward pass yet
-                case.drop_gradients()
         targets = [self.folder / case.folder.name for case in cases]
         for target in targets:
             target.mkdir()
@@ -149,7 +143,9 @@ class Golden(unittest.TestCase):
         self.run_engine(self.default_engine(), [Case(GOLDEN / name) for name in OPTIMISED], dict(os.environ))
 
     def test_lane_engine(self):
-        self.run_engine("lane", [Case(folder) for folder in CASES if FULL or folder.name in LANE])
+        cases = [Case(folder) for folder in CASES if FULL or folder.name in LANE]
+        cases += [Case(GOLDEN / name, gradients=False) for name in LANE_FORWARD if not FULL]
+        self.run_engine("lane", cases)
 
     def test_simt_engine(self):
         cases = [Case(folder) for folder in CASES]
