@@ -147,10 +147,10 @@ clmgk_ref_error clmgk_ref_check_array(const clmgk_ref_arrays *arrays, int which,
 int64_t clmgk_ref_gradient_count(const clmgk_attention_desc *desc, clmgk_ref_gradient which);
 
 /*
- * The gradients of sum(O dO) + sum(L dL), in the linear family plus sum(C dC) + sum(z dz) of the new state with m held
- * constant, in `set`, a set of clmgk_gradient (gradients that the problem lacks are
+ * The gradients of sum(O dO) + sum(L dL) in `set`, a set of clmgk_gradient (gradients that the problem lacks are
  * ignored), and their bounds: 5 plain_error + c max_abs with c = 1e-5 f32, 1e-3 f16, 8e-3 bf16. With f16 and bf16 the
- * plain formula rounds weights, their gradient, O and all gradients. False: out of memory, nothing to free.
+ * plain formula rounds weights, their gradient, O and all gradients; in the linear family O and all gradients. With a
+ * new state there are also sum(C dC) + sum(z dz), its m held constant. False: out of memory, nothing to free.
  *
  * floor: 2^-22 sum (1 + |L_i|) |term| over the terms of an element, where P (dP - delta + dL) counts as three terms: in
  * rows that are saturated or see one key, dP - delta is exactly 0 but O was rounded, and P depends on a rounded L.
