@@ -11,22 +11,48 @@
 
 const char *rd_axes_of(const clmgk_attention_desc *desc, th_name name)
 {
-    static const char *const mixed[TH_ARRAYS] = {[TH_Q] = "bm-nd", [TH_K] = "bm-sd"};
+    static const char *const mixed[TH_ARRAYS] = {[TH_Q] = "bm-nd",
+                                                 [TH_K] = "bm-sd",
+                                                 [TH_STATE_C] = "bhmfe",
+                                                 [TH_STATE_Z] = "bm-f-",
+                                                 [TH_STATE_M] = "b----",
+                                                 [TH_GRAD_NEW_STATE_C] = "bhmfe",
+                                                 [TH_GRAD_NEW_STATE_Z] = "bm-f-"};
     static const char *const shared[TH_ARRAYS] = {[TH_MIX] = "--m--"};
     static const char *const mgk[TH_ARRAYS] = {[TH_K] = "bgmsd"};
     static const char *const axes[TH_ARRAYS] = {
-        [TH_Q] = "bh-nd",      [TH_K] = "bg-sd",          [TH_V] = "bg-se",          [TH_VARIANCE] = "-hm--",
-        [TH_SHIFT] = "-hm-d",  [TH_LENGTHS] = "b----",    [TH_LENGTHS_Q] = "b----",  [TH_OFFSETS] = "t----",
-        [TH_BIAS] = "bh-ns",   [TH_OFFSETS_K] = "t----",  [TH_SLOPES] = "-h---",     [TH_SINKS] = "-h---",
-        [TH_MIX] = "-hm--",    [TH_MIX_WEIGHT] = "-hm--", [TH_MIX_OFFSET] = "-h---", [TH_NOISE] = "--m--",
-        [TH_GRAD_O] = "bh-ne", [TH_GRAD_LSE] = "bh-n-",   [TH_PRIOR] = "-hms-",
+        [TH_Q] = "bh-nd",
+        [TH_K] = "bg-sd",
+        [TH_V] = "bg-se",
+        [TH_VARIANCE] = "-hm--",
+        [TH_SHIFT] = "-hm-d",
+        [TH_LENGTHS] = "b----",
+        [TH_LENGTHS_Q] = "b----",
+        [TH_OFFSETS] = "t----",
+        [TH_BIAS] = "bh-ns",
+        [TH_OFFSETS_K] = "t----",
+        [TH_SLOPES] = "-h---",
+        [TH_SINKS] = "-h---",
+        [TH_MIX] = "-hm--",
+        [TH_MIX_WEIGHT] = "-hm--",
+        [TH_MIX_OFFSET] = "-h---",
+        [TH_NOISE] = "--m--",
+        [TH_GRAD_O] = "bh-ne",
+        [TH_GRAD_LSE] = "bh-n-",
+        [TH_PRIOR] = "-hms-",
+        [TH_PROJECTION] = "---fd",
+        [TH_STATE_C] = "bh-fe",
+        [TH_STATE_Z] = "bh-f-",
+        [TH_STATE_M] = "bh---",
+        [TH_GRAD_NEW_STATE_C] = "bh-fe",
+        [TH_GRAD_NEW_STATE_Z] = "bh-f-",
     };
     const uint32_t traits = clmgk_variant_traits(desc->variant);
     if ((traits & CLMGK_TRAIT_ADMIXTURE) != 0 && mixed[name])
         return mixed[name];
     if ((traits & CLMGK_TRAIT_SHARED_MIX) != 0 && shared[name])
         return shared[name];
-    if (desc->variant == CLMGK_VARIANT_MGK && mgk[name])
+    if ((traits & CLMGK_TRAIT_KEYS) != 0 && mgk[name])
         return mgk[name];
     return axes[name];
 }
@@ -76,6 +102,13 @@ static void write_array(const rd_case *c, th_name name, const char *path)
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
+/* Options for states take several files. */
+static bool is_of_state(th_name name)
+{
+    return (name >= TH_STATE_C && name <= TH_STATE_M) || name == TH_GRAD_NEW_STATE_C || name == TH_GRAD_NEW_STATE_Z ||
+           name == TH_GRAD_STATE_C || name == TH_GRAD_STATE_Z;
+}
+
 /* The option of clmgk-run that takes the array; false where there is none. */
 static bool option_of(th_name name, char option[64])
 {
@@ -87,7 +120,7 @@ static bool option_of(th_name name, char option[64])
                                  : field);
     for (char *c = strchr(option, '_'); c; c = strchr(c, '_'))
         *c = '-';
-    return name <= TH_NLL && name != TH_O && name != TH_LSE;
+    return name <= TH_NLL && !th_is_output(name) && !is_of_state(name);
 }
 
 typedef struct command {
@@ -120,6 +153,34 @@ static void add_arrays(command *out, const rd_case *c, const char *folder)
     }
 }
 
+/* The state's files have its true numbers. */
+static void add_states(command *out, const rd_case *c, const char *folder)
+{
+    char path[SCRATCH_PATH];
+    if (c->problem.desc.use_state) {
+        static const char *const files[] = {"state.c.npy", "state.z.npy"};
+        for (size_t n = 0; n < TH_COUNT(files); n++) {
+            scratch_join(path, folder, files[n]);
+            write_array(c, TH_STATE_C + n, path);
+        }
+        scratch_join(path, folder, "state");
+        add(out, " --state-in %s", path);
+    }
+    if (c->problem.desc.use_new_state) {
+        scratch_join(path, folder, "new-state");
+        add(out, " --state-out %s", path);
+    }
+}
+
+static void add_linear_options(command *out, const clmgk_attention_desc *d)
+{
+    add(out, " --feature %s", clmgk_feature_name(d->feature));
+    if (d->feature == CLMGK_FEATURE_DPFP)
+        add(out, " --feature-order %d", (int)d->feature_order);
+    if (d->guard > 0.0)
+        add(out, " --guard %.17g", d->guard);
+}
+
 static void add_options(command *out, const rd_case *c)
 {
     const clmgk_attention_desc *const d = &c->problem.desc;
@@ -128,7 +189,9 @@ static void add_options(command *out, const rd_case *c)
         add(out, " --score %s", clmgk_score_name(d->score));
     if (d->estep == CLMGK_ESTEP_HARD)
         add(out, " --estep hard");
-    if ((traits & CLMGK_TRAIT_ADMIXTURE) == 0 && d->variance_shape == CLMGK_VARIANCE_NUMBER)
+    if ((traits & CLMGK_TRAIT_LINEAR) != 0)
+        add_linear_options(out, d);
+    else if ((traits & CLMGK_TRAIT_ADMIXTURE) == 0 && d->variance_shape == CLMGK_VARIANCE_NUMBER)
         add(out, " --variance %.17g", d->variance);
     if ((traits & CLMGK_TRAIT_SHARED_MIX) != 0)
         add(out, " --heads %lld", (long long)d->heads);
@@ -151,6 +214,10 @@ static void add_options(command *out, const rd_case *c)
 /* What a command has no option for. */
 static void add_remarks(command *out, const rd_case *c)
 {
+    if (c->problem.array[TH_STATE_M].used)
+        add(out, "\n# here the state has scales of its own");
+    if (c->problem.array[TH_GRAD_NEW_STATE_C].used || (c->desc.gradients & CLMGK_GRADIENT_STATE_C) != 0)
+        add(out, "\n# here with gradients of states");
     if (c->layout > RD_TOKENS_FIRST)
         add(out, "\n# here with strides of its own: layout %d, repeated %d", c->layout, c->repeated);
     if (c->layout == RD_TOKENS_FIRST)
@@ -172,5 +239,6 @@ void rd_write_command(const rd_case *c, const char *folder, char *text, size_t c
         add(&out, " --backward-parameters %s", c->backward_parameters);
     add_options(&out, c);
     add_arrays(&out, c, folder);
+    add_states(&out, c, folder);
     add_remarks(&out, c);
 }

@@ -50,8 +50,10 @@ static void check_forward(const rd_case *c, rd_verdict *verdict)
     TH_REF_ANSWER answer = th_solve(&c->problem);
     th_message message;
     for (th_name name = TH_O; name <= TH_LSE; name++)
-        if (!check_output(c, name, &answer, &message))
+        if (c->problem.array[name].used && !check_output(c, name, &answer, &message))
             note(verdict, UINT64_C(1) << name, &message);
+    if (!th_matches_state(&c->problem, &message))
+        note(verdict, UINT64_C(1) << TH_NEW_STATE_C, &message);
 }
 
 /* Holds every array against the exact one; the bit of each that is wrong. */
@@ -103,7 +105,7 @@ static void run_backward(th_session *session, rd_case *c, const clmgk_plan_optio
     TH_REF_ARRAYS exact = th_solve_gradients(&c->problem);
     fill_accumulated(&c->problem, &exact);
     if (run(session, c, TH_BACKWARD, options, verdict)) {
-        for (th_name name = TH_GRAD_Q; name <= TH_GRAD_NOISE; name++)
+        for (th_name name = TH_GRAD_Q; name <= TH_GRAD_STATE_Z; name++)
             apply(fault, &c->problem, name);
         check_arrays(c, &exact, TH_GRAD_Q, verdict);
     }

@@ -17,6 +17,9 @@
 #define SOFTCAP     .softcap = 1.0
 #define DROPOUT     .dropout = 0.5
 #define PACKED      .sequences = 1, .use_offsets_k = 1
+#define CAUSAL      .causal = 1
+#define STATE       .use_state = 1
+#define MAP(name)   .feature = CLMGK_FEATURE_##name
 #define ALL         .gradients = CLMGK_GRADIENT_ALL
 #define STATISTICS  .statistics = CLMGK_STATISTIC_ALL
 
@@ -56,6 +59,22 @@ static const rd_configuration listed[] = {
               .gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_MIX | CLMGK_GRADIENT_NOISE}},
 };
 
+/* Linear family. */
+static const rd_configuration linears[] = {
+    {LANE, .desc = {V(LINEAR), SIZES(16, 16), MAP(EXP), CAUSAL, PACKED, ALL}},
+    {LANE, .splits = 4, .desc = {V(MLK), SIZES(32, 16), .components = 2, F16, PRIOR, CAUSAL, STATE, ALL}},
+    {SIMT, .desc = {V(MLK), SIZES(16, 16), .components = 3, PRIOR, MAP(FAVOR), .features = 32, ALL}},
+    {LANE, .desc = {V(SMLK), SIZES(16, 16), .components = 2, PRIOR, MAP(DPFP), .feature_order = 2, ALL}},
+    {LANE, .ratio = 2, .splits = 4, .desc = {V(LFISH), SIZES(16, 16), .components = 2, MAP(RELU), ALL}},
+    {LANE, .ratio = 1,
+     .desc = {V(LHARD_FISH), SIZES(16, 16), .components = 3, MAP(FAVOR), .features = 16, CAUSAL, ALL}},
+    {LANE, .ratio = 2, .desc = {V(LMISH), SIZES(16, 32), .components = 2, BF16, .shared_noise = 1, PACKED, ALL}},
+    {SIMT, .ratio = 1, .splits = 2, .desc = {V(LHARD_MISH), SIZES(16, 16), .components = 2, CAUSAL, ALL}},
+    {LANE, .ratio = 1,
+     .desc = {V(LGFISH), SIZES(16, 16), .components = 2, .use_mix_weight = 1, MAP(EXP), CAUSAL, STATE, ALL}},
+    {LANE, .ratio = 2, .desc = {V(LHARD_GFISH), SIZES(16, 16), .components = 2, .use_mix_weight = 1, ALL}},
+};
+
 /* Where an optimising compiler has most to rearrange; on the lane engine a program of each kind as it is used. */
 static const rd_configuration optimised[] = {
     {LANE, .desc = {V(SOFTMAX), SIZES(16, 16), BIAS, SINKS, SOFTCAP, DROPOUT, ALL}},
@@ -72,6 +91,12 @@ size_t rd_listed(const rd_configuration **list)
 {
     *list = listed;
     return TH_COUNT(listed);
+}
+
+size_t rd_listed_linear(const rd_configuration **list)
+{
+    *list = linears;
+    return TH_COUNT(linears);
 }
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
@@ -149,6 +174,22 @@ static void draw_admixture(clmgk_attention_desc *d, uint64_t *state)
         d->shared_noise = th_chance(state, 3);
 }
 
+static void draw_linear(clmgk_attention_desc *d, uint64_t *state)
+{
+    const uint32_t traits = clmgk_variant_traits(d->variant);
+    d->components = d->variant == CLMGK_VARIANT_LINEAR ? 1 : th_pick(state, 1, 3);
+    d->feature = (clmgk_feature)th_pick(state, CLMGK_FEATURE_ELU1, CLMGK_FEATURE_FAVOR);
+    d->feature_order = d->feature == CLMGK_FEATURE_DPFP ? (int32_t)th_pick(state, 1, 3) : 0;
+    d->features = d->feature == CLMGK_FEATURE_FAVOR ? 16 * th_pick(state, 1, 4) : 0;
+    d->causal = th_chance(state, 2);
+    d->sequences = d->use_offsets_k = th_chance(state, 4);
+    d->use_state = d->sequences == 0 && th_chance(state, 2);
+    if ((traits & CLMGK_TRAIT_PRIOR) != 0 && !th_chance(state, 3))
+        d->prior_shape = CLMGK_PRIOR_M;
+    d->use_mix_weight = (traits & CLMGK_TRAIT_GENERALISED) != 0 && !th_chance(state, 3);
+    d->shared_noise = (traits & CLMGK_TRAIT_NOISE) != 0 && th_chance(state, 3);
+}
+
 static rd_configuration random_configuration(uint64_t seed, uint64_t index)
 {
     static const int64_t sizes[] = {16, 16, 32, 64};
@@ -157,18 +198,23 @@ static rd_configuration random_configuration(uint64_t seed, uint64_t index)
                             .wide = th_chance(&state, 4),
                             .ratio = th_pick(&state, 1, 3)};
     clmgk_attention_desc *const d = &out.desc;
-    const bool mixed = th_chance(&state, 3);
-    d->variant = mixed ? th_admixtures[th_pick(&state, 0, TH_COUNT(th_admixtures) - 1)]
-                       : th_variants[th_pick(&state, 0, TH_COUNT(th_variants) - 1)];
+    const bool mixed = th_chance(&state, 3), linear = index % 4 == 3;
+    d->variant = linear  ? th_linears[th_pick(&state, 0, TH_COUNT(th_linears) - 1)]
+                 : mixed ? th_admixtures[th_pick(&state, 0, TH_COUNT(th_admixtures) - 1)]
+                         : th_variants[th_pick(&state, 0, TH_COUNT(th_variants) - 1)];
     d->dtype = th_chance(&state, 2) ? CLMGK_DTYPE_F32 : th_dtypes[th_pick(&state, 0, 2)];
     d->head_size = sizes[th_pick(&state, 0, 3)];
     d->value_size = sizes[th_pick(&state, 0, 3)];
-    draw_modifiers(d, &state);
-    mixed ? draw_admixture(d, &state) : draw_mixture(d, &state);
+    if (linear) {
+        draw_linear(d, &state);
+    } else {
+        draw_modifiers(d, &state);
+        mixed ? draw_admixture(d, &state) : draw_mixture(d, &state);
+    }
     if ((clmgk_variant_traits(d->variant) & CLMGK_TRAIT_SQUARE) != 0)
         out.ratio = 1;
     if (th_chance(&state, 8)) {
-        out.few = mixed ? 0 : 4;
+        out.few = mixed || linear ? 0 : 4;
         out.splits = (int64_t)1 << th_pick(&state, 0, 2);
     } else {
         d->gradients = th_chance(&state, 3) ? (uint32_t)th_random(&state) & CLMGK_GRADIENT_ALL : CLMGK_GRADIENT_ALL;
@@ -178,6 +224,8 @@ static rd_configuration random_configuration(uint64_t seed, uint64_t index)
 
 rd_configuration rd_configuration_of(uint64_t seed, uint64_t number)
 {
+    if (number >= RD_LINEAR && number < RD_LISTED)
+        return linears[number % TH_COUNT(linears)];
     if (number < RD_LISTED)
         return listed[number % TH_COUNT(listed)];
     if (number < RD_OPTIMISED)

@@ -39,11 +39,16 @@ static void draw_sizes(const rd_configuration *from, clmgk_attention_desc *d, ui
     d->length = from->few > 0 ? th_pick(state, 1, from->few) : draw_length(state);
     d->length_k = draw_length(state);
     /* rows that need several ranges of keys to be worth it */
-    if (from->splits > 1 && d->length * (from->splits - 1) > d->length_k)
+    const int64_t splits = has_trait(d, CLMGK_TRAIT_LINEAR) ? 1 : from->splits;
+    if (splits > 1 && d->length * (splits - 1) > d->length_k)
         d->length_k = LONGEST - th_pick(state, 0, 10);
-    if (from->splits > 1 && d->length * (from->splits - 1) > d->length_k)
-        d->length = d->length_k / (from->splits - 1) - th_pick(state, 0, 3);
+    if (splits > 1 && d->length * (splits - 1) > d->length_k)
+        d->length = d->length_k / (splits - 1) - th_pick(state, 0, 3);
     d->head_size = th_pick(state, rd_class_below(d->head_size) + 1, d->head_size < 34 ? d->head_size : 33);
+    if (d->feature == CLMGK_FEATURE_DPFP) /* 2 D nu features: D of one class of features */
+        d->head_size = from->desc.head_size - th_pick(state, 0, 1);
+    if (d->feature == CLMGK_FEATURE_FAVOR)
+        d->features -= th_pick(state, 0, 15);
     d->value_size = th_pick(state, rd_class_below(d->value_size) + 1, d->value_size < 34 ? d->value_size : 33);
 }
 
@@ -51,9 +56,9 @@ static void draw_sizes(const rd_configuration *from, clmgk_attention_desc *d, ui
 
 static void draw_masks(clmgk_attention_desc *d, uint64_t *state)
 {
-    const bool packed = d->sequences > 0;
-    d->causal = th_chance(state, 3);
-    d->use_window = th_chance(state, 4);
+    const bool packed = d->sequences > 0, linear = has_trait(d, CLMGK_TRAIT_LINEAR);
+    d->causal = linear ? d->causal : th_chance(state, 3); /* linear: another program */
+    d->use_window = th_chance(state, 4) && !linear;
     d->window_left = th_pick(state, -1, 30);
     d->window_right = th_pick(state, -1, 30);
     d->use_lengths = !packed && th_chance(state, 3);
@@ -65,6 +70,20 @@ static void draw_masks(clmgk_attention_desc *d, uint64_t *state)
     d->use_offsets_k = !th_chance(state, 3);
     if (!d->use_offsets_k)
         d->length_k = d->length;
+}
+
+/* The gradient of a state makes another program: only where the configuration has a state. */
+static void draw_states(clmgk_attention_desc *d, uint64_t *state)
+{
+    static const double guards[] = {0.0, 0.0, 1e-6, 1e-2, 2.0};
+    if (!has_trait(d, CLMGK_TRAIT_LINEAR))
+        return;
+    d->guard = guards[th_pick(state, 0, TH_COUNT(guards) - 1)];
+    d->use_new_state = d->sequences == 0 && th_chance(state, 3);
+    if (d->use_state)
+        return;
+    d->use_state = d->sequences == 0 && th_chance(state, 3);
+    d->gradients &= ~(uint32_t)(CLMGK_GRADIENT_STATE_C | CLMGK_GRADIENT_STATE_Z);
 }
 
 static void draw_modifiers(clmgk_attention_desc *d, uint64_t *state)
@@ -84,7 +103,7 @@ static void draw_modifiers(clmgk_attention_desc *d, uint64_t *state)
         d->prior_shape = (clmgk_prior_shape)th_pick(state, CLMGK_PRIOR_M, CLMGK_PRIOR_HMS);
     if (d->variance_shape != CLMGK_VARIANCE_NUMBER)
         d->variance_shape = (clmgk_variance_shape)th_pick(state, CLMGK_VARIANCE_M, CLMGK_VARIANCE_HM);
-    else if (!has_trait(d, CLMGK_TRAIT_ADMIXTURE) && th_chance(state, 2))
+    else if (!has_trait(d, CLMGK_TRAIT_ADMIXTURE) && !has_trait(d, CLMGK_TRAIT_LINEAR) && th_chance(state, 2))
         d->variance = (double)d->head_size * (0.1 + 2.0 * th_uniform(state));
 }
 
@@ -103,6 +122,8 @@ static const char *blocks_of(const rd_configuration *from, bool backward)
 {
     const bool lane = from->engine == CLMGK_ENGINE_LANE;
     const bool mixed = has_trait(&from->desc, CLMGK_TRAIT_ADMIXTURE);
+    if (has_trait(&from->desc, CLMGK_TRAIT_LINEAR))
+        return from->wide ? "chunk=64" : "chunk=16";
     if (!lane)
         return mixed ? "rows=1,keys=1,heads=1" : "rows=1,keys=1";
     if (from->few > 0 && !backward)
@@ -114,7 +135,8 @@ static const char *blocks_of(const rd_configuration *from, bool backward)
 
 static void draw_parameters(const rd_configuration *from, rd_case *c, uint64_t *state)
 {
-    const bool split = from->splits > 1 && c->desc.length * (from->splits - 1) <= c->desc.length_k;
+    const bool linear = has_trait(&from->desc, CLMGK_TRAIT_LINEAR);
+    const bool split = from->splits > 1 && (linear || c->desc.length * (from->splits - 1) <= c->desc.length_k);
     const char *const blocks = blocks_of(from, false);
     snprintf(c->parameters, RD_PARAMETERS, "%s%ssplits=%d", blocks ? blocks : "", blocks ? "," : "",
              split ? (int)from->splits : 1);
@@ -156,7 +178,7 @@ static clmgk_layout tokens_first(const int64_t shape[4], int64_t innermost)
 static void set_layouts(const rd_case *c, clmgk_attention_desc *d)
 {
     const bool mixed = has_trait(d, CLMGK_TRAIT_ADMIXTURE);
-    const int64_t components = d->variant == CLMGK_VARIANT_MGK ? d->components : 1;
+    const int64_t components = has_trait(d, CLMGK_TRAIT_KEYS) ? d->components : 1;
     const int64_t q[4] = {d->batch, mixed ? d->components : d->heads, 1, d->length};
     const int64_t k[4] = {d->batch, mixed ? d->components : d->kv_heads, components, d->length_k};
     const int64_t v[4] = {d->batch, d->kv_heads, 1, d->length_k}, o[4] = {d->batch, d->heads, 1, d->length};
@@ -191,7 +213,7 @@ bool rd_make_problem(rd_case *c, uint64_t seed)
     set_layouts(c, &desc);
     c->problem = th_problem_make(&desc, seed);
     c->problem.accumulate = c->accumulate & desc.gradients;
-    c->problem.array[TH_GRAD_LSE].used = c->grad_lse && desc.gradients != 0;
+    c->problem.array[TH_GRAD_LSE].used = c->grad_lse && desc.gradients != 0 && !has_trait(&desc, CLMGK_TRAIT_LINEAR);
     return true;
 }
 
@@ -206,6 +228,7 @@ rd_case rd_draw(uint64_t seed, uint64_t number)
     draw_masks(&c.desc, &state);
     c.desc.length_k = th_keys(c.desc.length_k);
     draw_modifiers(&c.desc, &state);
+    draw_states(&c.desc, &state);
     drop_outputs(&c.desc);
     draw_parameters(&from, &c, &state);
     if (th_chance(&state, 2))

@@ -44,7 +44,7 @@ static void clamp(th_problem *problem, th_name name, int64_t axis, bool ends)
 
 static void copy_values(th_problem *to, const th_problem *from, const origin *begin)
 {
-    for (th_name name = 0; name <= TH_GRAD_LSE; name++) {
+    for (th_name name = 0; name <= TH_GRAD_NEW_STATE_Z; name++) {
         const th_array *const source = &from->array[name];
         th_array *const array = &to->array[name];
         const char *const axes = rd_axes_of(&to->desc, name);
@@ -350,6 +350,34 @@ static bool drop_offset(rd_case *c)
     return clear(&c->desc.use_mix_offset);
 }
 
+static bool drop_state(rd_case *c)
+{
+    const uint32_t gradients = CLMGK_GRADIENT_STATE_C | CLMGK_GRADIENT_STATE_Z;
+    c->desc.gradients &= ~gradients;
+    return clear(&c->desc.use_state);
+}
+
+static bool drop_new_state(rd_case *c)
+{
+    return clear(&c->desc.use_new_state);
+}
+
+static bool drop_guard(rd_case *c)
+{
+    const bool any = c->desc.guard != 0.0;
+    c->desc.guard = 0.0;
+    return any;
+}
+
+static bool drop_map(rd_case *c)
+{
+    const bool any = c->desc.feature != CLMGK_FEATURE_ELU1;
+    c->desc.feature = CLMGK_FEATURE_ELU1;
+    c->desc.feature_order = 0;
+    c->desc.features = 0;
+    return any;
+}
+
 static bool drop_half(rd_case *c)
 {
     const bool any = c->desc.dtype != CLMGK_DTYPE_F32;
@@ -387,8 +415,9 @@ static bool try_drop(search *x, drop option)
 /* Options of a call, which cost no program. */
 static bool drop_masks(search *x)
 {
-    static const drop options[] = {drop_layout,    drop_window, drop_causal,       drop_alignment, drop_lengths,
-                                   drop_lengths_q, drop_splits, drop_accumulation, drop_grad_lse};
+    static const drop options[] = {drop_layout,   drop_window,    drop_causal,    drop_alignment,
+                                   drop_lengths,  drop_lengths_q, drop_splits,    drop_accumulation,
+                                   drop_grad_lse, drop_state,     drop_new_state, drop_guard};
     bool any = false;
     for (size_t n = 0; n < TH_COUNT(options); n++)
         any = try_drop(x, options[n]) || any;
@@ -398,9 +427,9 @@ static bool drop_masks(search *x)
 /* Options that make another program: all of them at once, else one by one. */
 static bool drop_options(search *x)
 {
-    static const drop options[] = {drop_packing, drop_bias,  drop_alibi,    drop_sinks,    drop_softcap,
-                                   drop_dropout, drop_prior, drop_half,     drop_variance, drop_weight,
-                                   drop_offset,  drop_hard,  simplify_prior};
+    static const drop options[] = {drop_packing, drop_bias,  drop_alibi,     drop_sinks,    drop_softcap,
+                                   drop_dropout, drop_prior, drop_half,      drop_variance, drop_weight,
+                                   drop_offset,  drop_hard,  simplify_prior, drop_map};
     rd_case smaller = *x->best;
     const origin from = {0};
     bool any = false;

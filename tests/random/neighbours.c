@@ -32,10 +32,10 @@ static rd_case neighbour_of(const rd_case *c, uint64_t *state)
     rd_case out = *c;
     assert_true(rd_make_problem(&out, 1));
     out.problem.seed = c->problem.seed;
-    for (th_name name = 0; name <= TH_GRAD_LSE; name++) {
+    for (th_name name = 0; name <= TH_GRAD_NEW_STATE_Z; name++) {
         const th_array *const from = &c->problem.array[name];
         th_array *const to = &out.problem.array[name];
-        if (!from->used || name == TH_O || name == TH_LSE)
+        if (!from->used || th_is_output(name))
             continue;
         memcpy(to->values, from->values, from->count * sizeof(double));
         if (!from->integer)

@@ -113,18 +113,20 @@ static void draw_range(th_session *session, uint64_t first, uint64_t count)
 TH_TEST(draws)
 {
     const rd_configuration *list = NULL;
-    const uint64_t listed = rd_listed(&list);
+    const uint64_t listed = rd_listed(&list), linears = rd_listed_linear(&list);
     failures = 0;
     if (arguments.ranged) {
         draw_range(session, arguments.first, arguments.count);
     } else if (session->full) {
         draw_range(session, 0, 100 * listed);
+        draw_range(session, RD_LINEAR, 100 * linears);
         draw_range(session, RD_LISTED, 100);
         draw_range(session, RD_OPTIMISED, UINT64_C(100) * RD_SHARED);
     } else if (arguments.optimised) {
         draw_range(session, RD_LISTED, 60);
     } else {
         draw_range(session, 0, 20 * listed);
+        draw_range(session, RD_LINEAR, 10 * linears);
     }
     if (failures > 0)
         fail_msg("%zu draws failed", failures);

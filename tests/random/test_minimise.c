@@ -33,18 +33,24 @@ TH_TEST(configurations_hold_every_pair)
 TH_TEST(configurations_hold_every_variant_and_engine)
 {
     const rd_configuration *list = NULL;
-    const size_t count = rd_listed(&list);
-    uint32_t variants = 0, dtypes = 0, forms[2] = {0, 0};
+    const rd_configuration *linears = NULL;
+    const size_t listed = rd_listed(&list), count = listed + rd_listed_linear(&linears);
+    uint32_t variants = 0, dtypes = 0, features = 0, forms[3] = {0}; /* engines of each family */
     for (size_t n = 0; n < count; n++) {
-        const bool mixed = (clmgk_variant_traits(list[n].desc.variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
-        variants |= 1U << list[n].desc.variant;
-        dtypes |= 1U << list[n].desc.dtype;
-        forms[mixed] |= 1U << list[n].engine;
+        const rd_configuration *const c = n < listed ? &list[n] : &linears[n - listed];
+        const uint32_t traits = clmgk_variant_traits(c->desc.variant);
+        variants |= 1U << c->desc.variant;
+        features |= 1U << c->desc.feature;
+        dtypes |= 1U << c->desc.dtype;
+        forms[traits & CLMGK_TRAIT_LINEAR ? 2 : traits & CLMGK_TRAIT_ADMIXTURE ? 1 : 0] |= 1U << c->engine;
     }
     for (size_t n = 0; n < TH_COUNT(th_variants); n++)
         assert_true(variants >> th_variants[n] & 1U);
     for (size_t n = 0; n < TH_COUNT(th_admixtures); n++)
         assert_true(variants >> th_admixtures[n] & 1U);
+    for (size_t n = 0; n < TH_COUNT(th_linears); n++)
+        assert_true(variants >> th_linears[n] & 1U);
+    assert_int_equal(features, (1U << (CLMGK_FEATURE_FAVOR + 1)) - 1U);
     for (size_t n = 0; n < TH_COUNT(th_dtypes); n++)
         assert_true(dtypes >> th_dtypes[n] & 1U);
     for (size_t n = 0; n < TH_COUNT(forms); n++)

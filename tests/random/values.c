@@ -26,6 +26,10 @@ static void scale_arrays(th_problem *problem, uint64_t *state)
     static const th_name names[] = {TH_Q, TH_K, TH_V, TH_SHIFT, TH_GRAD_O, TH_GRAD_LSE, TH_PRIOR, TH_BIAS, TH_MIX};
     for (size_t n = 0; n < TH_COUNT(names); n++)
         th_scale(problem, names[n], draw_scale(1e-3, largest(&problem->desc, names[n]), state));
+    static const th_name states[] = {TH_STATE_C, TH_STATE_Z, TH_STATE_M, TH_GRAD_NEW_STATE_C, TH_GRAD_NEW_STATE_Z};
+    for (size_t n = 0; n < TH_COUNT(states); n++)
+        if (problem->array[states[n]].used) /* numbers are drawn for the linear family alone */
+            th_scale(problem, states[n], draw_scale(1e-3, 30.0, state));
     th_scale(problem, TH_VARIANCE, draw_scale(0.1, 10.0, state));
     th_scale(problem, TH_NOISE, draw_scale(0.1, 10.0, state));
     th_scale(problem, TH_MIX_WEIGHT, draw_scale(0.1, 10.0, state));
