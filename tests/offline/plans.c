@@ -98,6 +98,27 @@ static const problem problems[] = {
      true},
 };
 
+/* A configuration of the linear family; `arrays`: prior, w, an incoming state. */
+typedef struct linear_problem {
+    const char *name;
+    clmgk_variant variant;
+    clmgk_feature feature;
+    clmgk_dtype dtype;
+    int64_t components, size;
+    bool causal, arrays, packed;
+} linear_problem;
+
+static const linear_problem linears[] = {
+    {"linear-64", CLMGK_VARIANT_LINEAR, CLMGK_FEATURE_ELU1, CLMGK_DTYPE_F32, 1, 64, false, false, false},
+    {"linear-causal-64", CLMGK_VARIANT_LINEAR, CLMGK_FEATURE_ELU1, CLMGK_DTYPE_F32, 1, 64, true, false, false},
+    {"linear-relu-f16-128", CLMGK_VARIANT_LINEAR, CLMGK_FEATURE_RELU, CLMGK_DTYPE_F16, 1, 128, true, false, true},
+    {"linear-dpfp-32", CLMGK_VARIANT_LINEAR, CLMGK_FEATURE_DPFP, CLMGK_DTYPE_F32, 1, 32, true, true, false},
+    {"mlk2-64", CLMGK_VARIANT_MLK, CLMGK_FEATURE_ELU1, CLMGK_DTYPE_F32, 2, 64, true, true, false},
+    {"smlk2-favor-64", CLMGK_VARIANT_SMLK, CLMGK_FEATURE_FAVOR, CLMGK_DTYPE_BF16, 2, 64, true, true, false},
+    {"lfish2-exp-64", CLMGK_VARIANT_LFISH, CLMGK_FEATURE_EXP, CLMGK_DTYPE_F32, 2, 64, true, false, false},
+    {"lgfish2-64", CLMGK_VARIANT_LGFISH, CLMGK_FEATURE_ELU1, CLMGK_DTYPE_F32, 2, 64, true, true, false},
+};
+
 /* With 1, 2, 4 queries, for which the lane engine has a form of its own. */
 static const problem decoding[] = {
     {"softmax-few-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false, CLMGK_PASS_FORWARD,
@@ -161,9 +182,29 @@ static void ask(const problem *p, clmgk_attention_desc *desc)
     desc->softcap = p->modified && (mixed || p->variant == CLMGK_VARIANT_SOFTMAX) ? 30.0 : 0.0;
 }
 
-static int print(const problem *p, int64_t length, clmgk_engine engine, const mgk_device_facts *facts)
+static int print_plan(const char *name, clmgk_attention_desc desc, clmgk_pass pass, clmgk_engine engine,
+                      const mgk_device_facts *facts)
 {
     clmgk_error error = {0};
+    const mgk_parameters defaults = {.text = NULL};
+    mgk_pass_plan plan = {0};
+    clmgk_status status = clmgk_attention_validate(&desc, &desc, &error);
+    if (status == CLMGK_OK)
+        status = mgk_family_plan(mgk_family_of(desc.variant), &desc, facts, engine, defaults, pass, &plan, &error);
+    if (status != CLMGK_OK)
+        (void)fprintf(stderr, "%s: %s\n", name, error.message);
+    for (size_t i = 0; i < plan.steps.count; ++i) {
+        /* kernels of one file share their options, mostly */
+        if (status == CLMGK_OK && (i == 0 || strcmp(plan.steps.step[i].file, plan.steps.step[i - 1].file) != 0))
+            (void)printf("%s %s%s %s %s\n", clmgk_engine_name(engine), pass_names[pass], name, plan.steps.step[i].file,
+                         plan.steps.step[i].options.data);
+        mgk_text_free(&plan.steps.step[i].options);
+    }
+    return status == CLMGK_OK ? 0 : 1;
+}
+
+static int print(const problem *p, int64_t length, clmgk_engine engine, const mgk_device_facts *facts)
+{
     clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
     desc.variant = p->variant;
     desc.dtype = p->dtype;
@@ -176,22 +217,33 @@ static int print(const problem *p, int64_t length, clmgk_engine engine, const mg
     desc.score = p->dot ? CLMGK_SCORE_DOT : CLMGK_SCORE_DEFAULT;
     desc.estep = p->hard ? CLMGK_ESTEP_HARD : CLMGK_ESTEP_SOFT;
     ask(p, &desc);
+    return print_plan(p->name, desc, p->pass, engine, facts);
+}
 
-    const mgk_parameters defaults = {.text = NULL};
-    mgk_pass_plan plan = {0};
-    clmgk_status status = clmgk_attention_validate(&desc, &desc, &error);
-    if (status == CLMGK_OK)
-        status = mgk_family_plan(mgk_family_of(desc.variant), &desc, facts, engine, defaults, p->pass, &plan, &error);
-    if (status != CLMGK_OK)
-        (void)fprintf(stderr, "%s: %s\n", p->name, error.message);
-    for (size_t i = 0; i < plan.steps.count; ++i) {
-        /* kernels of one file share their options, mostly */
-        if (status == CLMGK_OK && (i == 0 || strcmp(plan.steps.step[i].file, plan.steps.step[i - 1].file) != 0))
-            (void)printf("%s %s%s %s %s\n", clmgk_engine_name(engine), pass_names[p->pass], p->name,
-                         plan.steps.step[i].file, plan.steps.step[i].options.data);
-        mgk_text_free(&plan.steps.step[i].options);
+static int print_linear(const linear_problem *p, clmgk_pass pass, clmgk_engine engine, const mgk_device_facts *facts)
+{
+    clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
+    const uint32_t traits = clmgk_variant_traits(p->variant);
+    desc.variant = p->variant;
+    desc.dtype = p->dtype;
+    desc.components = p->components;
+    desc.head_size = desc.value_size = p->size;
+    desc.heads = 8;
+    desc.length = desc.length_k = 4096;
+    desc.feature = p->feature;
+    desc.features = p->feature == CLMGK_FEATURE_FAVOR ? 128 : 0;
+    desc.causal = p->causal;
+    desc.sequences = p->packed ? 4 : 0;
+    desc.use_state = p->arrays;
+    desc.prior_shape = p->arrays && (traits & CLMGK_TRAIT_PRIOR) != 0 ? CLMGK_PRIOR_HMS : CLMGK_PRIOR_UNIFORM;
+    desc.use_mix_weight = p->arrays && (traits & CLMGK_TRAIT_GENERALISED) != 0;
+    for (unsigned bit = 0; pass == CLMGK_PASS_BACKWARD && (CLMGK_GRADIENT_ALL >> bit) != 0; ++bit) {
+        clmgk_attention_desc wanted = desc; /* all gradients that the problem has */
+        wanted.gradients = 1U << bit;
+        if (clmgk_attention_validate(&wanted, &wanted, NULL) == CLMGK_OK)
+            desc.gradients |= 1U << bit;
     }
-    return status == CLMGK_OK ? 0 : 1;
+    return print_plan(p->name, desc, pass, engine, facts);
 }
 
 int main(void)
@@ -206,5 +258,12 @@ int main(void)
     }
     for (size_t i = 0; i < MGK_COUNT(decoding); ++i)
         failed |= print(&decoding[i], INT64_C(1) << i, CLMGK_ENGINE_LANE, &cpu);
+    for (size_t i = 0; i < MGK_COUNT(linears); ++i) {
+        for (int pass = CLMGK_PASS_FORWARD; pass <= (i % 2 == 1 ? CLMGK_PASS_BACKWARD : CLMGK_PASS_FORWARD); ++pass) {
+            if (linears[i].size <= 64) /* larger tiles do not fit local memory */
+                failed |= print_linear(&linears[i], (clmgk_pass)pass, CLMGK_ENGINE_SIMT, &gpu);
+            failed |= print_linear(&linears[i], (clmgk_pass)pass, CLMGK_ENGINE_LANE, &cpu);
+        }
+    }
     return failed;
 }
