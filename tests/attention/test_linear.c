@@ -1,0 +1,503 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The linear family on every engine against the reference: variants, feature maps, shapes around the edges of chunks,
+ * masks, states, layouts, how the work is cut up; then what must hold whatever the reference says.
+ * A program takes a second to build: what is chosen at run time varies over few of them.
+ */
+#include "harness/harness.h"
+
+#include <math.h>
+#include <string.h>
+
+static const clmgk_variant variants[] = {CLMGK_VARIANT_LINEAR,     CLMGK_VARIANT_MLK,        CLMGK_VARIANT_SMLK,
+                                         CLMGK_VARIANT_LFISH,      CLMGK_VARIANT_LHARD_FISH, CLMGK_VARIANT_LMISH,
+                                         CLMGK_VARIANT_LHARD_MISH, CLMGK_VARIANT_LGFISH,     CLMGK_VARIANT_LHARD_GFISH};
+
+static const struct {
+    clmgk_feature feature;
+    int32_t order;
+} maps[] = {{CLMGK_FEATURE_ELU1, 0}, {CLMGK_FEATURE_RELU, 0}, {CLMGK_FEATURE_EXP, 0},  {CLMGK_FEATURE_DPFP, 1},
+            {CLMGK_FEATURE_DPFP, 2}, {CLMGK_FEATURE_DPFP, 3}, {CLMGK_FEATURE_FAVOR, 0}};
+
+enum { MAP_ELU1, MAP_RELU, MAP_EXP, MAP_DPFP, MAP_FAVOR = 6, MAPS };
+
+static bool has_trait(const clmgk_attention_desc *desc, clmgk_variant_trait trait)
+{
+    return (clmgk_variant_traits(desc->variant) & (uint32_t)trait) != 0;
+}
+
+/* Every array that the variant has. */
+static clmgk_attention_desc small_desc(clmgk_variant variant, size_t map, int64_t length, int64_t length_k)
+{
+    clmgk_attention_desc desc = th_small_desc(variant, length, length_k);
+    desc.feature = maps[map].feature;
+    desc.feature_order = maps[map].order;
+    desc.features = map == MAP_FAVOR ? 21 : 0;
+    if (has_trait(&desc, CLMGK_TRAIT_PRIOR))
+        desc.prior_shape = CLMGK_PRIOR_HM;
+    desc.use_mix_weight = has_trait(&desc, CLMGK_TRAIT_GENERALISED);
+    return desc;
+}
+
+/* Sums of features stay away from 0: numbers that mix heads are positive, noise is small. */
+static void tame(th_problem *problem)
+{
+    const th_name positive[] = {TH_MIX, TH_MIX_WEIGHT, TH_STATE_Z};
+    for (size_t n = 0; n < TH_COUNT(positive); n++) {
+        const th_array *const array = &problem->array[positive[n]];
+        for (size_t i = 0; array->used && i < array->count; i++)
+            array->values[i] = 0.1 + fabs(array->values[i]);
+    }
+    th_scale(problem, TH_NOISE, 0.1);
+}
+
+static th_problem make(const clmgk_attention_desc *desc, uint64_t seed)
+{
+    th_problem problem = th_problem_make(desc, seed);
+    tame(&problem);
+    return problem;
+}
+
+/* ---- runs ------------------------------------------------------------------------------------------------------ */
+
+/* Chunks are as short as can be, so that short problems have several. */
+static const char *chunks(size_t number)
+{
+    return number % 2 == 0 ? "chunk=16,feature-block=16,splits=1" : "chunk=16,feature-block=16,splits=4";
+}
+
+static void expect_with(th_session *session, th_problem *problem, clmgk_engine engine, const char *parameters)
+{
+    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    options.engine = engine;
+    options.parameters = options.backward_parameters = parameters;
+    th_run_pass(session, problem, TH_FORWARD, &options);
+    TH_REF_ANSWER answer = th_solve(problem);
+    th_check(session, problem, engine, &answer);
+    if (problem->desc.gradients == 0)
+        return;
+    th_run_pass(session, problem, TH_BACKWARD, &options);
+    TH_REF_ARRAYS exact = th_solve_gradients(problem);
+    th_check_gradients(session, problem, engine, &exact);
+}
+
+/* On the device's own engine, on all if `all` or in full. */
+static void expect(th_session *session, th_problem *problem, size_t number, bool all)
+{
+    for (size_t n = 0; n < (all || session->full ? session->engines : 1); n++)
+        expect_with(session, problem, session->engine[n], chunks(number));
+}
+
+static void expect_desc(th_session *session, const clmgk_attention_desc *desc, size_t number, bool all)
+{
+    TH_PROBLEM problem = make(desc, number);
+    if (number % 2 == 1) { /* added to what is there, which is of their own size */
+        problem.accumulate = desc->gradients;
+        for (th_name name = TH_GRAD_Q; name <= TH_GRAD_STATE_Z; name++)
+            th_scale(&problem, name, 0.0625);
+    }
+    expect(session, &problem, number, all);
+}
+
+/* ---- sweeps ---------------------------------------------------------------------------------------------------- */
+
+/* Chunks of 16: none, one, parts of one, several, more rows than keys and the other way round. */
+static const int64_t corner[][2] = {{0, 5},   {5, 0},   {1, 1},   {1, 50},  {33, 1},
+                                    {16, 16}, {17, 47}, {50, 18}, {64, 64}, {3, 100}};
+
+static void set_shape(clmgk_attention_desc *desc, size_t number, uint64_t *state)
+{
+    const bool packed = desc->sequences > 0, mixed = has_trait(desc, CLMGK_TRAIT_ADMIXTURE);
+    desc->batch = packed ? 1 : th_pick(state, 1, 3);
+    desc->kv_heads = th_pick(state, 1, 2);
+    desc->heads = desc->kv_heads * (mixed ? 2 : th_pick(state, 1, 3));
+    desc->length = number < TH_COUNT(corner) ? corner[number][0] : th_pick(state, 2, 90);
+    desc->length_k = th_keys(number < TH_COUNT(corner) ? corner[number][1] : th_pick(state, 2, 90));
+    desc->use_offsets_k = packed;
+    desc->use_lengths = !packed && th_chance(state, 3);
+    desc->use_lengths_q = !packed && th_chance(state, 4);
+    desc->alignment = (clmgk_alignment)th_pick(state, 0, desc->use_lengths ? 2 : 1);
+    desc->use_state = !packed && th_chance(state, 2);
+    desc->use_new_state = !packed && th_chance(state, 2);
+    if (desc->prior_shape != CLMGK_PRIOR_UNIFORM)
+        desc->prior_shape = (clmgk_prior_shape)th_pick(state, CLMGK_PRIOR_M, CLMGK_PRIOR_HMS);
+}
+
+enum { FULL = 1, CAUSAL = 2 };
+
+/* A program for each of `forms` over `count` shapes together. */
+static void expect_program(th_session *session, clmgk_attention_desc desc, int forms, size_t first, size_t count,
+                           bool all)
+{
+    uint64_t random = 100 * (uint64_t)desc.variant + first;
+    for (size_t n = first; n < first + (session->full ? 4 * count : count); n++) {
+        set_shape(&desc, n, &random);
+        if (desc.gradients != 0) {
+            desc.use_state = desc.sequences == 0; /* without one, another program */
+            desc.gradients = th_all_gradients(&desc);
+        }
+        desc.causal = forms == CAUSAL || (forms == (FULL | CAUSAL) && n % 3 != 0);
+        expect_desc(session, &desc, n, all);
+    }
+}
+
+TH_TEST(every_variant)
+{
+    for (size_t n = 0; n < TH_COUNT(variants); n++)
+        expect_program(session, small_desc(variants[n], MAP_ELU1, 0, 0),
+                       n < 4 || session->full ? FULL | CAUSAL : CAUSAL, 0, n < 4 ? 14 : 8, n == 1 || n == 7);
+}
+
+TH_TEST(every_map)
+{
+    static const clmgk_variant with[] = {CLMGK_VARIANT_LINEAR, CLMGK_VARIANT_MLK, CLMGK_VARIANT_SMLK};
+    for (size_t map = 1; map < MAPS; map++)
+        expect_program(session, small_desc(with[map % 3], map, 0, 0),
+                       map == MAP_EXP || map == MAP_FAVOR || session->full ? FULL | CAUSAL : CAUSAL, 1, 12,
+                       map == MAP_FAVOR);
+}
+
+TH_TEST(storage_types)
+{
+    for (size_t n = 0; n < 2; n++) {
+        clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_MLK, MAP_ELU1, 0, 0);
+        desc.dtype = th_dtypes[1 + n];
+        expect_program(session, desc, CAUSAL >> n, 2, 8, n == 1);
+    }
+}
+
+TH_TEST(head_sizes)
+{
+    static const int64_t size[][2] = {{33, 5}, {1, 40}, {64, 64}, {128, 96}, {7, 200}, {256, 16}};
+    for (size_t n = 0; n < (session->full ? TH_COUNT(size) : 4); n++) {
+        clmgk_attention_desc desc = small_desc(variants[n % 3], n % 2 == 0 ? MAP_ELU1 : MAP_DPFP, 0, 0);
+        desc.head_size = size[n][0];
+        desc.value_size = size[n][1];
+        expect_program(session, desc, 1 << n % 2, 5, 4, false);
+    }
+}
+
+TH_TEST(packed_sequences)
+{
+    for (size_t n = 0; n < (session->full ? 3 : 2); n++) {
+        clmgk_attention_desc desc =
+            small_desc(n == 0 ? CLMGK_VARIANT_MLK : variants[2 * n], n == 1 ? MAP_EXP : MAP_ELU1, 0, 0);
+        desc.sequences = 5;
+        for (size_t shape = 6; shape < 12; shape++) {
+            uint64_t random = shape;
+            set_shape(&desc, shape, &random);
+            desc.causal = n == 0;
+            TH_PROBLEM problem = make(&desc, shape);
+            /* an empty sequence; one without keys; one without queries */
+            if (shape % 2 == 0) {
+                double *const q = problem.array[TH_OFFSETS].values, *const k = problem.array[TH_OFFSETS_K].values;
+                q[2] = q[1];
+                k[2] = k[1];
+                k[3] = k[2];
+                q[4] = q[3];
+            }
+            expect(session, &problem, shape, false);
+        }
+    }
+}
+
+/* Chunks of every length, blocks of features, any number of ranges. */
+TH_TEST(kernel_parameters)
+{
+    static const char *const parameters[] = {"chunk=32,splits=1", "chunk=64,splits=2", "chunk=16,splits=64",
+                                             "chunk=32,feature-block=16,splits=4"};
+    for (size_t n = 0; n < TH_COUNT(parameters) * session->engines; n++) {
+        clmgk_attention_desc desc = small_desc(n % 2 == 0 ? CLMGK_VARIANT_MLK : CLMGK_VARIANT_LHARD_FISH,
+                                               n % 4 == 1 ? MAP_EXP : MAP_ELU1, 150, 170);
+        if (n >= TH_COUNT(parameters) && !th_takes(session, n, 3))
+            continue;
+        desc.use_state = desc.use_new_state = 1;
+        desc.causal = n < 2;
+        TH_PROBLEM problem = make(&desc, n);
+        expect_with(session, &problem, session->engine[n / TH_COUNT(parameters)], parameters[n % TH_COUNT(parameters)]);
+    }
+}
+
+/* ---- gradients ------------------------------------------------------------------------------------------------- */
+
+/* Every variant, every map; in full all of them together. */
+TH_TEST(gradients)
+{
+    static const struct {
+        clmgk_variant variant;
+        size_t map;
+        int forms;
+    } programs[] = {{CLMGK_VARIANT_MLK, MAP_ELU1, FULL | CAUSAL}, {CLMGK_VARIANT_LINEAR, MAP_FAVOR, CAUSAL},
+                    {CLMGK_VARIANT_SMLK, MAP_EXP, FULL},          {CLMGK_VARIANT_LFISH, MAP_ELU1, CAUSAL},
+                    {CLMGK_VARIANT_LHARD_FISH, MAP_DPFP, FULL},   {CLMGK_VARIANT_LMISH, MAP_RELU, CAUSAL},
+                    {CLMGK_VARIANT_LHARD_MISH, MAP_FAVOR, FULL},  {CLMGK_VARIANT_LGFISH, MAP_EXP, CAUSAL},
+                    {CLMGK_VARIANT_LHARD_GFISH, MAP_ELU1, FULL}};
+    const size_t count = session->full ? TH_COUNT(variants) * MAPS : TH_COUNT(programs);
+    for (size_t n = 0; n < count; n++) {
+        const clmgk_variant variant = session->full ? variants[n / MAPS] : programs[n].variant;
+        clmgk_attention_desc desc = small_desc(variant, session->full ? n % MAPS : programs[n].map, 0, 0);
+        desc.gradients = CLMGK_GRADIENT_ALL;
+        expect_program(session, desc, session->full ? FULL | CAUSAL : programs[n].forms, 0, n == 0 ? 14 : 10,
+                       n == 0 || n == 7);
+    }
+}
+
+/* Storage types round what is added to; heads of V for several heads; packed sequences. */
+TH_TEST(gradients_of_half_numbers_in_packed_sequences)
+{
+    clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_MLK, MAP_ELU1, 0, 0);
+    desc.dtype = CLMGK_DTYPE_F16;
+    desc.sequences = 4;
+    desc.gradients = CLMGK_GRADIENT_ALL;
+    expect_program(session, desc, CAUSAL, 5, 6, false);
+}
+
+/* ---- layouts --------------------------------------------------------------------------------------------------- */
+
+enum { B = 2, N = 37, S = 50, D = 17, E = 8 };
+
+/* Tokens before heads, gaps after each axis, every array at an odd place. */
+TH_TEST(strides_and_offsets)
+{
+    for (size_t n = 0; n < 6; n++) {
+        clmgk_attention_desc desc =
+            small_desc(n % 2 == 0 ? CLMGK_VARIANT_MLK : CLMGK_VARIANT_LHARD_FISH, MAP_ELU1, N, S);
+        const bool mixed = n % 2 == 1;
+        const int64_t gap = (int64_t)n, m = desc.components, o_token = 4 * (int64_t)E + gap;
+        desc.dtype = mixed ? CLMGK_DTYPE_F32 : th_dtypes[n / 2];
+        desc.batch = B;
+        desc.heads = 4;
+        desc.kv_heads = 2;
+        desc.causal = mixed || n < 4;
+        const int64_t q_heads = mixed ? m : 4, k_heads = mixed ? m : 2, k_parts = mixed ? 1 : m;
+        const int64_t k_head = (D + gap) * k_parts, k_token = k_head * k_heads + gap;
+        desc.q = (clmgk_layout){1, N * ((D + gap) * q_heads + gap), D + gap, 0, (D + gap) * q_heads + gap};
+        desc.k = (clmgk_layout){1, S * k_token, k_head, D + gap, k_token};
+        desc.v = (clmgk_layout){1, S * ((E + gap) * 2), E + gap, 0, (E + gap) * 2};
+        desc.o = (clmgk_layout){1, N * o_token, E, 0, o_token};
+        TH_PROBLEM problem = make(&desc, n);
+        for (size_t name = 0; name < TH_ARRAYS; name++)
+            problem.array[name].offset = 2 * name + n % 2;
+        expect(session, &problem, n, n == 0);
+    }
+}
+
+/* ---- states ---------------------------------------------------------------------------------------------------- */
+
+/* The tokens of the part, from number `begin` of the whole on, and what has no tokens. */
+static void copy_tokens(th_problem *part, const th_problem *whole, int64_t begin)
+{
+    for (th_name name = 0; name < TH_ARRAYS; name++) {
+        const th_array *const from = &whole->array[name], *const to = &part->array[name];
+        if (!th_is_input(name) || !to->used || !from->used)
+            continue;
+        const int64_t size = to->shape[4], tokens = to->shape[3], all = from->shape[3];
+        const int64_t first = tokens == all ? 0 : begin;
+        for (int64_t outer = 0; outer < (int64_t)to->count / (tokens * size); outer++)
+            memcpy(to->values + outer * tokens * size, from->values + (outer * all + first) * size,
+                   (size_t)(tokens * size) * sizeof(double));
+    }
+}
+
+static void copy_values(th_array *to, const th_array *from)
+{
+    if (!to->used)
+        return;
+    assert_int_equal(to->count, from->count);
+    memcpy(to->values, from->values, to->count * sizeof(double));
+}
+
+/* The whole in parts: each takes the state that the one before has left. O of all, and the last state, go to `whole`.
+ */
+static void run_in_parts(th_session *session, th_problem *whole, const clmgk_plan_options *options, const int64_t *cut,
+                         size_t parts)
+{
+    TH_PROBLEM before = {0};
+    for (size_t p = 0; p < parts; p++) {
+        clmgk_attention_desc desc = whole->desc;
+        desc.length = desc.length_k = cut[p + 1] - cut[p];
+        desc.use_state = p > 0 || whole->desc.use_state;
+        desc.q = desc.k = desc.v = desc.o = (clmgk_layout){0};
+        th_problem part = th_problem_make(&desc, 1);
+        copy_tokens(&part, whole, cut[p]);
+        for (size_t n = 0; p > 0 && n < 3; n++)
+            copy_values(&part.array[TH_STATE_C + n], &before.array[TH_NEW_STATE_C + n]);
+        th_run_pass(session, &part, TH_FORWARD, options);
+        const th_array *const from = &part.array[TH_O], *const to = &whole->array[TH_O];
+        const int64_t size = to->shape[4], tokens = from->shape[3], all = to->shape[3];
+        for (int64_t row = 0; row < (int64_t)from->count / size; row++)
+            memcpy(to->values + (row / tokens * all + cut[p] + row % tokens) * size, from->values + row * size,
+                   (size_t)size * sizeof(double));
+        th_problem_free(&before);
+        before = part;
+    }
+    for (size_t n = 0; n < 3; n++)
+        copy_values(&whole->array[TH_NEW_STATE_C + n], &before.array[TH_NEW_STATE_C + n]);
+}
+
+/* A first part of 0 tokens, a long one, single tokens, a few: together one causal pass, for every variant and map. */
+TH_TEST(decoding_goes_on_where_a_state_was_left)
+{
+    static const int64_t cut[] = {0, 35, 36, 37, 41, 60};
+    for (size_t n = 0; n < TH_COUNT(variants) + MAPS - 1; n++) {
+        const size_t map = n < TH_COUNT(variants) ? MAP_ELU1 : n - TH_COUNT(variants) + 1;
+        const clmgk_variant variant = n < TH_COUNT(variants) ? variants[n] : variants[map % 3];
+        clmgk_attention_desc desc = small_desc(variant, map, 60, 60);
+        desc.batch = 2;
+        desc.heads = 4;
+        desc.kv_heads = 2;
+        desc.causal = 1;
+        desc.use_new_state = 1;
+        desc.use_state = n % 2 == 1;
+        TH_PROBLEM problem = make(&desc, n);
+        if (problem.array[TH_NOISE].used)
+            th_fill(&problem, TH_NOISE, 0.0); /* its coordinates count from each part's first row */
+        for (size_t e = 0; e < (n == 1 || n == 7 || session->full ? session->engines : 1); e++) {
+            clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+            options.engine = session->engine[e];
+            options.parameters = chunks(n);
+            th_run_pass(session, &problem, TH_FORWARD, &options); /* rounds the values */
+            TH_REF_ANSWER answer = th_solve(&problem);
+            run_in_parts(session, &problem, &options, cut, TH_COUNT(cut) - 1);
+            th_check(session, &problem, options.engine, &answer);
+        }
+    }
+}
+
+TH_TEST(many_sequences_advance_in_one_call)
+{
+    clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_MLK, MAP_ELU1, 1, 1);
+    desc.batch = 64;
+    desc.use_state = desc.use_new_state = 1;
+    for (desc.causal = 0; desc.causal < 2; desc.causal++)
+        expect_desc(session, &desc, 2, true);
+}
+
+/* ---- denominators ---------------------------------------------------------------------------------------------- */
+
+static void expect_zero_rows(const th_problem *problem, int64_t every)
+{
+    const th_array *const o = &problem->array[TH_O];
+    for (size_t n = 0; n < o->count; n++) {
+        const int64_t i = (int64_t)n / o->shape[4] % o->shape[3];
+        if (i % every == 0)
+            assert_true(o->values[n] == 0.0);
+    }
+}
+
+/* Queries without a positive number have no features under relu: O is 0, without a guard and with one. */
+TH_TEST(rows_without_features)
+{
+    for (size_t n = 0; n < 4; n++) {
+        clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_MLK, MAP_RELU, N, S);
+        desc.causal = 1;
+        desc.guard = n / 2 == 1 ? 0.5 : 0.0;
+        TH_PROBLEM problem = make(&desc, n);
+        const th_array *const q = &problem.array[TH_Q];
+        for (size_t i = 0; i < q->count; i++)
+            if ((int64_t)i / D % N % 4 == 0)
+                q->values[i] = -fabs(q->values[i]);
+        expect(session, &problem, n, n == 0);
+        expect_zero_rows(&problem, 4);
+    }
+}
+
+TH_TEST(guard)
+{
+    static const size_t guarded[] = {MAP_ELU1, MAP_EXP, MAP_FAVOR};
+    for (size_t n = 0; n < 2 * TH_COUNT(guarded); n++) {
+        clmgk_attention_desc desc = small_desc(variants[guarded[n / 2] % 3], guarded[n / 2], N, S);
+        desc.guard = n % 2 == 0 ? 3.0 : 1e-3;
+        desc.causal = n % 2 == 0;
+        expect_desc(session, &desc, n, n == 2);
+    }
+}
+
+/* Signed mixing: denominators of either sign, of which none is near 0. */
+TH_TEST(negative_mixing)
+{
+    clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_LHARD_FISH, MAP_ELU1, N, S);
+    desc.causal = 1;
+    TH_PROBLEM problem = make(&desc, 1);
+    th_scale(&problem, TH_MIX, -1.0);
+    th_set(&problem, TH_MIX, 0, 0, 0, 0, 0, 9.0);
+    expect(session, &problem, 1, false);
+}
+
+/* ---- large exponents ------------------------------------------------------------------------------------------- */
+
+/* Exponents to +-200, with and without one key at the end whose exponent is 80 above all others: rows before it do not
+ * see it, and keep their digits. */
+TH_TEST(large_exponents)
+{
+    for (size_t n = 0; n < 8; n++) {
+        const size_t map = n % 2 == 0 ? MAP_EXP : MAP_FAVOR;
+        clmgk_attention_desc desc = small_desc(map == MAP_FAVOR ? CLMGK_VARIANT_LINEAR
+                                               : n < 4          ? CLMGK_VARIANT_SMLK
+                                                                : CLMGK_VARIANT_LFISH,
+                                               map, 70, 70);
+        desc.causal = n < 6;
+        desc.use_state = desc.use_new_state = n % 4 >= 2;
+        TH_PROBLEM problem = make(&desc, n);
+        th_scale(&problem, TH_Q, 30.0);
+        th_scale(&problem, TH_K, 30.0);
+        if (problem.array[TH_STATE_M].used)
+            th_scale(&problem, TH_STATE_M, 40.0);
+        for (int64_t d = 0; n < 4 && d < D; d++)
+            th_set(&problem, TH_K, 0, 0, 0, 61, d, map == MAP_EXP ? 150.0 : 0.0);
+        expect(session, &problem, n, n == 1);
+    }
+}
+
+/* ---- what no row sees ------------------------------------------------------------------------------------------ */
+
+TH_TEST(padding_is_not_read)
+{
+    for (size_t n = 0; n < 6; n++) {
+        clmgk_attention_desc desc =
+            small_desc(n % 2 == 0 ? CLMGK_VARIANT_MLK : CLMGK_VARIANT_LHARD_FISH, MAP_ELU1, N, S);
+        desc.batch = 2;
+        desc.use_lengths = desc.use_lengths_q = 1;
+        desc.use_new_state = 1;
+        desc.causal = n % 2 == 1 || n >= 2;
+        desc.alignment = n >= 4 ? CLMGK_ALIGN_LENGTHS : CLMGK_ALIGN_BOTTOM_RIGHT;
+        TH_PROBLEM problem = make(&desc, n);
+        for (int64_t b = 0; b < 2; b++) {
+            const int64_t keys = b == 0 ? 19 : 0, rows = b == 0 ? 20 : 36;
+            th_set(&problem, TH_LENGTHS, b, 0, 0, 0, 0, (double)keys);
+            th_set(&problem, TH_LENGTHS_Q, b, 0, 0, 0, 0, (double)rows);
+            th_poison(&problem, TH_K, b, keys);
+            th_poison(&problem, TH_V, b, keys);
+            th_poison(&problem, TH_Q, b, rows);
+        }
+        expect(session, &problem, n, n == 0);
+    }
+}
+
+/* ---- properties ------------------------------------------------------------------------------------------------ */
+
+static void expect_equal_bits(const th_problem *one, const th_problem *other, th_name name)
+{
+    assert_memory_equal(one->array[name].values, other->array[name].values, one->array[name].count * sizeof(double));
+}
+
+/* Again and again the same bits, with denominators and new states or without. */
+TH_TEST(repeated_runs_are_bit_equal)
+{
+    for (size_t e = 0; e < session->engines; e++) {
+        clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_MLK, MAP_ELU1, 150, 150);
+        clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+        options.engine = session->engine[e];
+        options.parameters = chunks(1);
+        desc.causal = 1;
+        desc.use_new_state = 1;
+        TH_PROBLEM one = make(&desc, 1), again = make(&desc, 1);
+        th_run_pass(session, &one, TH_FORWARD, &options);
+        for (int run = 0; run < 3; run++) {
+            again.array[TH_DENOMINATOR].used = run == 0;
+            th_run_pass(session, &again, TH_FORWARD, &options);
+            expect_equal_bits(&one, &again, TH_O);
+            expect_equal_bits(&one, &again, TH_NEW_STATE_C);
+        }
+    }
+}
