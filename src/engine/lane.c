@@ -154,4 +154,11 @@ static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, cons
 
 static const char *const sum_tunables[] = {"lanes", NULL};
 
-const mgk_engine mgk_engine_lane = {CLMGK_ENGINE_LANE, &lane_table, sum_tunables, fit, set_flags};
+const mgk_engine mgk_engine_lane = {.value = CLMGK_ENGINE_LANE,
+                                    .tunables = &lane_table,
+                                    .sum_tunables = sum_tunables,
+                                    .fit = fit,
+                                    .tile_limit = private_limit,
+                                    .private_tiles = true,
+                                    .feature_block = 64,
+                                    .set_flags = set_flags};

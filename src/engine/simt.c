@@ -126,4 +126,14 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
 
 static const char *const sum_tunables[] = {NULL};
 
-const mgk_engine mgk_engine_simt = {CLMGK_ENGINE_SIMT, &simt_table, sum_tunables, fit, NULL};
+static int64_t tile_limit(const mgk_device_facts *facts)
+{
+    return (int64_t)facts->info.local_memory_bytes;
+}
+
+const mgk_engine mgk_engine_simt = {.value = CLMGK_ENGINE_SIMT,
+                                    .tunables = &simt_table,
+                                    .sum_tunables = sum_tunables,
+                                    .fit = fit,
+                                    .tile_limit = tile_limit,
+                                    .feature_block = 32};

@@ -58,34 +58,26 @@ static bool halve_values(mgk_linear_pass *x)
     return true;
 }
 
-/* On a CPU tiles are private arrays, on a worker's stack. */
-static int64_t memory_limit(const mgk_linear_pass *x)
-{
-    const mgk_device_facts *const facts = x->request->facts;
-    if (x->request->engine->value == CLMGK_ENGINE_LANE)
-        return facts->info.device_class == CLMGK_DEVICE_CPU ? INT64_C(2) << 20 : INT64_C(16) << 10;
-    return (int64_t)facts->info.local_memory_bytes;
-}
-
 static clmgk_status choose_tiles(mgk_linear_pass *x, mgk_linear_tiles *tiles, clmgk_error *error)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     mgk_tunables *const p = &x->tunables;
-    const bool lane = x->request->engine->value == CLMGK_ENGINE_LANE, few = d->length <= 16 && d->length_k <= 16;
+    const mgk_engine *const engine = x->request->engine;
+    const bool few = d->length <= 16 && d->length_k <= 16;
     const int usual = mgk_tunable_base(p, "chunk", x->request->facts->info.device_class);
     mgk_tunable_default(p, "chunk", few ? 16 : usual);
-    mgk_tunable_default(p, "feature-block", choose_feature_block(features_of(x->request), lane ? 64 : 32));
+    mgk_tunable_default(p, "feature-block", choose_feature_block(features_of(x->request), engine->feature_block));
     x->value_block = x->request->traits.value_size;
-    const int64_t limit = memory_limit(x);
+    const int64_t limit = engine->tile_limit(x->request->facts);
     while (local_bytes(x, tiles) > limit && (halve_values(x) || halve(p, "chunk") || halve(p, "feature-block")))
         continue;
     const int64_t bytes = local_bytes(x, tiles);
     if (bytes > limit)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "engine %s: head_size needs %" PRId64 " bytes of %s memory, expected at most %" PRId64,
-                        clmgk_engine_name(x->request->engine->value), bytes, lane ? "private" : "local", limit);
-    x->block.local_bytes = lane ? 0 : (uint64_t)bytes;
-    x->block.private_bytes = lane ? (uint64_t)bytes : 0;
+                        clmgk_engine_name(engine->value), bytes, engine->private_tiles ? "private" : "local", limit);
+    x->block.local_bytes = engine->private_tiles ? 0 : (uint64_t)bytes;
+    x->block.private_bytes = engine->private_tiles ? (uint64_t)bytes : 0;
     return CLMGK_OK;
 }
 
