@@ -245,6 +245,11 @@ TH_HOST_TEST(maps_by_hand)
         p.desc.feature = of[n].feature;
         p.desc.feature_order = of[n].order;
         p.desc.features = of[n].features;
+        TH_REF_ARRAYS state = {0}; /* the order of dpfp's features is seen in a state alone */
+        assert_true(clmgk_ref_solve_state(&p, &state));
+        for (int f = 0; f < of[n].features; f++)
+            expect_close("z", 1, &(double){state.exact[CLMGK_REF_STATE_Z][f] * exp(*state.exact[CLMGK_REF_STATE_M])},
+                         &(double){of[n].phi[1][f] + of[n].phi[2][f]}, 1e-14);
         for (int guarded = 0; guarded < 2; guarded++) {
             p.desc.guard = 0.125 * guarded;
             assert_true(clmgk_ref_row(&p, 0, &o, &lse) && lse == 0.0);
