@@ -93,7 +93,7 @@ static int choose_splits(const mgk_linear_pass *x)
     if (groups % units == 0 && groups >= 2 * units)
         return 1;
     int splits = 1;
-    while (splits < MOST && groups * splits < 4 * units && length >= 2 * splits * CHUNKS_EACH * x->chunk)
+    while (splits < MOST && groups * splits < 4 * units && length >= INT64_C(2) * splits * CHUNKS_EACH * x->chunk)
         splits *= 2;
     return splits;
 }
