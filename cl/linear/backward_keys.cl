@@ -65,7 +65,9 @@ FUNCTION void value_pairs(const key_chunk *x)
     tile_clear(x->pairs, CHUNK * CHUNK);
     tile_clear(x->weights, CHUNK * CHUNK);
     BLOCK_SYNC();
-    add_tiles(x->pairs, CHUNK, x->values, VALUE_ROW, 1, x->columns, CHUNK, CHUNK, CHUNK, VALUE_SIZE + 1);
+    for (int t = 0; t < CHUNK; t += STRIPE)
+        add_tiles(x->pairs + t * CHUNK + t, CHUNK, x->values + t * VALUE_ROW, VALUE_ROW, 1, x->columns + t, CHUNK,
+                  STRIPE, CHUNK - t, VALUE_SIZE + 1);
     BLOCK_SYNC();
     pairs_mask(x, x->pairs);
     BLOCK_SYNC();
@@ -76,7 +78,9 @@ FUNCTION void feature_pairs(const key_chunk *x)
 {
     tile_transpose(x->columns, CHUNK, x->phi, FEATURE_BLOCK, CHUNK, FEATURE_BLOCK);
     BLOCK_SYNC();
-    add_tiles(x->weights, CHUNK, x->psi, FEATURE_BLOCK, 1, x->columns, CHUNK, CHUNK, CHUNK, FEATURE_BLOCK);
+    for (int t = 0; t < CHUNK; t += STRIPE)
+        add_tiles(x->weights + t * CHUNK + t, CHUNK, x->psi + t * FEATURE_BLOCK, FEATURE_BLOCK, 1, x->columns + t,
+                  CHUNK, STRIPE, CHUNK - t, FEATURE_BLOCK);
     BLOCK_SYNC();
 }
 #endif
@@ -210,7 +214,9 @@ FUNCTION void key_block(const key_chunk *x, int block, const gradient_rows *out,
     BLOCK_SYNC();
 #endif
 #if CAUSAL
-    add_tiles(x->grad, FEATURE_BLOCK, x->pairs, CHUNK, 1, x->phi, FEATURE_BLOCK, CHUNK, FEATURE_BLOCK, CHUNK);
+    for (int t = 0; t < CHUNK; t += STRIPE)
+        add_tiles(x->grad + t * FEATURE_BLOCK, FEATURE_BLOCK, x->pairs + t * CHUNK + t, CHUNK, 1,
+                  x->phi + t * FEATURE_BLOCK, FEATURE_BLOCK, STRIPE, FEATURE_BLOCK, CHUNK - t);
     BLOCK_SYNC();
 #endif
 #if CAUSAL && !KEY_SUM && !WANT_PRIOR
@@ -276,7 +282,9 @@ FUNCTION void key_chunk_gradients(key_chunk *x, const gradient_source *source, _
 #if CAUSAL
     pairs_mask(x, x->weights);
     BLOCK_SYNC();
-    add_tiles(x->dv, VALUE_SIZE, x->weights, CHUNK, 1, x->g, VALUE_ROW, CHUNK, VALUE_SIZE, CHUNK);
+    for (int t = 0; t < CHUNK; t += STRIPE)
+        add_tiles(x->dv + t * VALUE_SIZE, VALUE_SIZE, x->weights + t * CHUNK + t, CHUNK, 1, x->g + t * VALUE_ROW,
+                  VALUE_ROW, STRIPE, VALUE_SIZE, CHUNK - t);
     BLOCK_SYNC();
 #endif
     gradient_put(out_v, x->first_value, x->last_value, x->key_first, &x->out_places, x->dv, VALUE_SIZE);

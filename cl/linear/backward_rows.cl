@@ -49,7 +49,9 @@ FUNCTION void chunk_pairs(const row_block *x, BLOCK_SPACE float *columns)
     tile_transpose(columns, CHUNK, x->values, VALUE_ROW, CHUNK, VALUE_ROW);
     tile_clear(x->pairs, CHUNK * CHUNK);
     BLOCK_SYNC();
-    add_tiles(x->pairs, CHUNK, x->g, VALUE_ROW, 1, columns, CHUNK, CHUNK, CHUNK, VALUE_SIZE + 1);
+    for (int t = 0; t < CHUNK; t += STRIPE)
+        add_tiles(x->pairs + t * CHUNK, CHUNK, x->g + t * VALUE_ROW, VALUE_ROW, 1, columns, CHUNK, STRIPE, t + STRIPE,
+                  VALUE_SIZE + 1);
     BLOCK_SYNC();
     ITEMS_FOR(i, CHUNK) {
         for (int j = 0; j < CHUNK; j += VECTOR) {
@@ -78,7 +80,9 @@ FUNCTION void block_gradient(const row_block *x, int block)
     BLOCK_SYNC();
 #endif
 #if CAUSAL
-    add_tiles(x->grad, FEATURE_BLOCK, x->pairs, CHUNK, 1, x->psi, FEATURE_BLOCK, CHUNK, FEATURE_BLOCK, CHUNK);
+    for (int t = 0; t < CHUNK; t += STRIPE)
+        add_tiles(x->grad + t * FEATURE_BLOCK, FEATURE_BLOCK, x->pairs + t * CHUNK, CHUNK, 1, x->psi, FEATURE_BLOCK,
+                  STRIPE, FEATURE_BLOCK, t + STRIPE);
     BLOCK_SYNC();
 #endif
 }
