@@ -45,7 +45,7 @@ FUNCTION void pairs_mask(const key_chunk *x, BLOCK_SPACE float *pairs)
     ITEMS_FOR(j, CHUNK) {
         for (int i = 0; i < CHUNK; i += VECTOR) {
             BLOCK_SPACE float *const at = pairs + j * CHUNK + i;
-            const real y = real_below(REAL_AT(at), i, CHUNK, 0.0f), seen = real_below((real)(0.0f), i, j, 1.0f);
+            const real y = REAL_AT(at), seen = real_below((real)(0.0f), i, j, 1.0f);
 #if SHIFTED
             const float n = x->key_scale[j];
             const real top = REAL_AT(x->row_scale + i);
@@ -192,12 +192,13 @@ FUNCTION void key_chain(const key_chunk *x, int block, const gradient_rows *out)
 /* A block of features: its part of dv and of the chunk's weights, dpsi, and what the chunk adds to R. */
 FUNCTION void key_block(const key_chunk *x, int block, const gradient_rows *out, float factor)
 {
-    key_features(&x->w, x->a, &x->keys, block, x->key_first, &x->key_places, CHUNK, x->key_scale, x->psi);
 #if CAUSAL
     query_features(&x->w, x->a, &x->queries, block, x->first, &x->places, CHUNK, x->query_scale, x->phi);
-#if WANT_V
-    feature_pairs(x);
 #endif
+    /* last, so that its keys stay in w.x */
+    key_features(&x->w, x->a, &x->keys, block, x->key_first, &x->key_places, CHUNK, x->key_scale, x->psi);
+#if CAUSAL && WANT_V
+    feature_pairs(x);
 #endif
 #if WANT_V
     add_tile_of_state(x->dv, VALUE_SIZE, x->psi, FEATURE_BLOCK, 1, x->rows + (long)block * FEATURE_BLOCK * VALUE_SIZE,
@@ -218,13 +219,6 @@ FUNCTION void key_block(const key_chunk *x, int block, const gradient_rows *out,
         add_tiles(x->grad + t * FEATURE_BLOCK, FEATURE_BLOCK, x->pairs + t * CHUNK + t, CHUNK, 1,
                   x->phi + t * FEATURE_BLOCK, FEATURE_BLOCK, STRIPE, FEATURE_BLOCK, CHUNK - t);
     BLOCK_SYNC();
-#endif
-#if CAUSAL && !KEY_SUM && !WANT_PRIOR
-    keys_get(&x->w, x->a, &x->keys, block * FEATURE_BLOCK / FEATURES, x->key_first, &x->key_places, CHUNK);
-#if SHIFTED
-    tops_put(&x->w, x->key_scale, CHUNK);
-    BLOCK_SYNC();
-#endif
 #endif
     key_chain(x, block, out);
 #endif
