@@ -16,6 +16,9 @@ static double draw_scale(double low, double high, uint64_t *state)
 /* Whatever is multiplied must stay within f16's range where that is the storage type. */
 static double largest(const clmgk_attention_desc *desc, th_name name)
 {
+    /* where features of queries and keys do not meet, exponents far apart leave a denominator few digits */
+    if ((desc->feature == CLMGK_FEATURE_EXP || desc->feature == CLMGK_FEATURE_FAVOR) && (name == TH_Q || name == TH_K))
+        return 4.0;
     if (desc->dtype != CLMGK_DTYPE_F16)
         return 30.0;
     return name == TH_Q || name == TH_K ? 8.0 : 2.0;
@@ -92,10 +95,20 @@ static void move(th_problem *problem, th_name name, double distance, uint64_t se
     }
 }
 
+/* Denominators that are differences have few digits. */
+static void mix_without_signs(th_problem *problem)
+{
+    const th_array *const mix = &problem->array[TH_MIX];
+    for (size_t n = 0; mix->used && n < mix->count; n++)
+        mix->values[n] = fabs(mix->values[n]);
+}
+
 void rd_spoil_values(th_problem *problem, uint64_t *state)
 {
     static const th_name rows[] = {TH_Q, TH_K, TH_V, TH_GRAD_O};
     scale_arrays(problem, state);
+    if ((clmgk_variant_traits(problem->desc.variant) & CLMGK_TRAIT_LINEAR) != 0)
+        mix_without_signs(problem);
     for (size_t n = 0; n < TH_COUNT(rows); n++)
         spoil_rows(problem, rows[n], state);
     if (th_chance(state, 4))
