@@ -126,7 +126,7 @@ TH_TEST(draws)
         draw_range(session, RD_LISTED, 60);
     } else {
         draw_range(session, 0, 20 * listed);
-        draw_range(session, RD_LINEAR, 10 * linears);
+        draw_range(session, RD_LINEAR, linears / 2);
     }
     if (failures > 0)
         fail_msg("%zu draws failed", failures);
