@@ -37,13 +37,13 @@ static void take(const float *all, size_t rows, size_t first, size_t count, floa
 static clmgk_attention_args new_arrays(device d, size_t tokens)
 {
     clmgk_attention_args args = CLMGK_ATTENTION_ARGS_INIT;
-    const size_t bytes = ROWS * tokens * SIZE * sizeof(float);
+    const size_t bytes = sizeof(float) * ROWS * tokens * SIZE;
     args.q = new_buffer(d, bytes, NULL);
     args.k = new_buffer(d, COMPONENTS * bytes, NULL);
     args.v = new_buffer(d, bytes, NULL);
     args.o = new_buffer(d, bytes, NULL);
-    args.new_state_c = new_buffer(d, ROWS * SIZE * SIZE * sizeof(float), NULL);
-    args.new_state_z = new_buffer(d, ROWS * SIZE * sizeof(float), NULL);
+    args.new_state_c = new_buffer(d, sizeof(float) * ROWS * SIZE * SIZE, NULL);
+    args.new_state_z = new_buffer(d, sizeof(float) * ROWS * SIZE, NULL);
     return args;
 }
 
@@ -54,12 +54,12 @@ static float expected[ROWS * TOKENS * SIZE], part[COMPONENTS * ROWS * TOKENS * S
 static float attend(cl_command_queue queue, clmgk_plan *plan, const clmgk_attention_args *args, size_t first,
                     size_t count)
 {
-    const size_t bytes = ROWS * count * SIZE * sizeof(float);
+    const size_t bytes = sizeof(float) * ROWS * count * SIZE;
     clmgk_error error = {0};
     float worst = 0.0F;
     take(q, ROWS, first, count, part);
     write_buffer(queue, args->q, 0, bytes, part);
-    take(k, COMPONENTS * ROWS, first, count, part);
+    take(k, (size_t)COMPONENTS * ROWS, first, count, part);
     write_buffer(queue, args->k, 0, COMPONENTS * bytes, part);
     take(v, ROWS, first, count, part);
     write_buffer(queue, args->v, 0, bytes, part);

@@ -590,8 +590,9 @@ static double drawn_length(uint64_t seed, uint32_t f, int64_t size)
         const uint32_t counter[4] = {d / 4, f, 1, 2}, key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32U)};
         uint32_t words[4] = {0};
         clmgk_ref_philox(counter, key, words);
-        const double u = ((double)words[d % 4 / 2 * 2] + 0.5) * scale;
-        const double angle = 6.283185307179586 * ((double)words[d % 4 / 2 * 2 + 1] + 0.5) * scale;
+        const uint32_t *const pair = d % 4 < 2 ? words : words + 2;
+        const double u = ((double)pair[0] + 0.5) * scale;
+        const double angle = 6.283185307179586 * ((double)pair[1] + 0.5) * scale;
         square += -2.0 * log(u) * (d % 2 == 0 ? cos(angle) * cos(angle) : sin(angle) * sin(angle));
     }
     return sqrt(square);
@@ -638,9 +639,9 @@ TH_HOST_TEST(projections_are_determined)
     th_expect_ok(clmgk_draw_projection(7, FEATURES, SIZE, again, &th_error));
     assert_memory_equal(w, again, sizeof(w));
     th_expect_ok(clmgk_draw_projection(7, 3, SIZE, again, &th_error));
-    assert_memory_equal(w, again, 3 * SIZE * sizeof(float));
+    assert_memory_equal(w, again, sizeof(float) * 3 * SIZE);
     for (size_t n = 0; n < TH_COUNT(pinned); n++)
-        assert_true(fabs((double)w[5 * SIZE + n] - (double)pinned[n]) < 1e-6);
+        assert_true(fabs((double)w[(size_t)5 * SIZE + n] - (double)pinned[n]) < 1e-6);
     th_expect_ok(clmgk_draw_projection(UINT64_C(7) << 32U, FEATURES, SIZE, again, &th_error));
     assert_memory_not_equal(w, again, sizeof(w));
 }

@@ -320,7 +320,7 @@ static uint64_t first_state(uint64_t seed, th_name name)
     for (th_name other = 0; other < name; other++)
         earlier += is_linear(other);
     if (is_linear(name))
-        return seed * OTHERS + OTHERS + 2 * MIXING + earlier;
+        return seed * OTHERS + OTHERS + (uint64_t)2 * MIXING + earlier;
     if (name >= TH_MIX && name <= TH_NOISE)
         return seed * OTHERS + OTHERS + (name - TH_MIX);
     if (name >= TH_GRAD_MIX && name <= TH_GRAD_NOISE)
