@@ -183,22 +183,6 @@ static double state_y(const exact_head *head)
     return head->map.shifted ? ref_state_scale(head->problem, head->b, head->h) : 1.0;
 }
 
-double ref_state_scale(const clmgk_ref_problem *problem, int64_t b, int64_t h)
-{
-    const clmgk_attention_desc *const desc = &problem->desc;
-    const bool scaled = ref_map_of(problem).shifted && desc->use_state && problem->state_m;
-    return scaled ? problem->state_m[ref_state_m_index(desc, b, h)] : 0.0;
-}
-
-bool ref_state_has_keys(const clmgk_ref_problem *problem, int64_t b, int64_t h)
-{
-    const clmgk_attention_desc *const desc = &problem->desc;
-    bool any = desc->use_state && !ref_map_of(problem).shifted;
-    for (int64_t n = 0; desc->use_state && n < ref_queries(desc) * desc->features; n++)
-        any = any || problem->state_z[ref_state_z_index(desc, b, h, n / desc->features, n % desc->features)] != 0.0;
-    return any;
-}
-
 /* Raises the row's scale to the largest part of slope (e^x + s) e^y times a factor. */
 static void raise_scale(exact_head *head, int64_t n, double y, double factor)
 {

@@ -74,10 +74,22 @@ static inline int64_t ref_state_z_count(const clmgk_attention_desc *desc)
 }
 
 /* m of the incoming state; 0 for maps without scales, and without a state. */
-double ref_state_scale(const clmgk_ref_problem *problem, int64_t b, int64_t h);
+static inline double ref_state_scale(const clmgk_ref_problem *problem, int64_t b, int64_t h)
+{
+    const clmgk_attention_desc *const desc = &problem->desc;
+    const bool scaled = ref_map_of(problem).shifted && desc->use_state && problem->state_m;
+    return scaled ? problem->state_m[ref_state_m_index(desc, b, h)] : 0.0;
+}
 
 /* Whether the incoming state has keys: if all of z is 0, its m is any number and has no part in new scales. */
-bool ref_state_has_keys(const clmgk_ref_problem *problem, int64_t b, int64_t h);
+static inline bool ref_state_has_keys(const clmgk_ref_problem *problem, int64_t b, int64_t h)
+{
+    const clmgk_attention_desc *const desc = &problem->desc;
+    bool any = desc->use_state && !ref_map_of(problem).shifted;
+    for (int64_t n = 0; desc->use_state && n < ref_queries(desc) * desc->features; n++)
+        any = any || problem->state_z[ref_state_z_index(desc, b, h, n / desc->features, n % desc->features)] != 0.0;
+    return any;
+}
 
 /* z is shared by the heads of a batch: head h adds its gradient, or has its part in the sum. */
 static inline bool ref_has_z(const clmgk_attention_desc *desc, int64_t h)
