@@ -125,7 +125,7 @@ static bool open_head(const clmgk_ref_problem *problem, ref_order order, float *
     head->queries = ref_queries(d);
     head->count = (int64_t)count;
     head->memory = ref_room(room, sizeof(room) / sizeof(room[0]));
-    if (head->memory && problem->projection)
+    if (head->memory && d->feature == CLMGK_FEATURE_FAVOR)
         narrow(problem->projection, (int64_t)(features * size), head->projection);
     return head->memory != NULL;
 }
