@@ -77,6 +77,7 @@ class Worker:
             if item["name"] == "WORKING_DIRECTORY":
                 folder = item["value"]
         with tempfile.TemporaryDirectory() as temporary:
+            os.chmod(temporary, 0o755)  # some tests run programs as another user
             environment["TMPDIR"] = temporary
             process = subprocess.Popen(test["command"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                        errors="replace", env=environment, cwd=folder, start_new_session=True)
