@@ -70,6 +70,8 @@ int th_session_open(void **state)
 int th_session_close(void **state)
 {
     th_session *const session = *state;
+    if (!session)
+        return 0; /* opening it has failed */
     print_message("%s: %zu runs checked, %zu plans, %zu programs built and %zu loaded in %.1f s\n", session->info.name,
                   session->cases, session->plans, session->built, session->loaded, session->built_ms / 1000.0);
     for (size_t n = 0; n < session->kept_count; n++)
