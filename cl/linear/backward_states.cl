@@ -22,17 +22,13 @@ FUNCTION unit head_of(const mgk_linear_args *a, long x)
 FUNCTION float new_state_gradient(const mgk_linear_args *a, const unit *u, int i, __global const float *grad_c,
                                   __global const float *grad_z)
 {
-    const bool total = i >= STATE_WIDTH * VALUE_SIZE;
-    const int n = total ? i - STATE_WIDTH * VALUE_SIZE : i / VALUE_SIZE, e = total ? 0 : i % VALUE_SIZE;
-    const int head = n / FEATURES, f = n % FEATURES;
-    if (f >= a->features || e >= a->value_size)
+    const state_number n = state_number_of(a, u, i);
+    if (!n.exists)
         return 0.0f;
-    if (!total)
-        return is_given(&a->bound, SLOT_GRAD_NEW_STATE_C) ? grad_c[state_index(a, u, head, f) * a->value_size + e]
-                                                          : 0.0f;
+    if (!n.total)
+        return is_given(&a->bound, SLOT_GRAD_NEW_STATE_C) ? grad_c[n.index] : 0.0f;
     /* z is the same for all mixed heads: it counts once */
-    const bool counts = is_given(&a->bound, SLOT_GRAD_NEW_STATE_Z) && !(MIXED_HEADS && u->h > 0);
-    return counts ? grad_z[total_index(a, u, head, f)] : 0.0f;
+    return n.own && is_given(&a->bound, SLOT_GRAD_NEW_STATE_Z) ? grad_z[n.index] : 0.0f;
 }
 
 /*
@@ -84,24 +80,18 @@ __kernel void linear_backward_state(KERNEL_PARAMETERS)
         return;
     const int i = x % STATE_FLOATS;
     const unit u = head_of(&a, x / STATE_FLOATS);
-    const bool total = i >= STATE_WIDTH * VALUE_SIZE;
-    const int n = total ? i - STATE_WIDTH * VALUE_SIZE : i / VALUE_SIZE, e = total ? 0 : i % VALUE_SIZE;
-    const int head = n / FEATURES, f = n % FEATURES;
-    if (f >= a.features || e >= a.value_size || (total && MIXED_HEADS && u.h > 0))
+    const state_number n = state_number_of(&a, &u, i);
+    if (!n.exists || !n.own)
         return;
     float sum = 0.0f;
-    for (int h = 0; h < (total && MIXED_HEADS ? a.heads : 1); ++h) {
+    for (int h = 0; h < (n.total && MIXED_HEADS ? a.heads : 1); ++h) {
         __global const float *const slot =
             work + a.region[MGK_LINEAR_ROWS] + (x / STATE_FLOATS + h) * a.splits * SLOT_FLOATS;
         const float factor = SHIFTED ? exp(state_m[scale_index(&a, &u)] + slot[STATE_FLOATS + 1]) : 1.0f;
         sum = fma(slot[i], factor, sum);
     }
-    if (!total && is_given(&a.bound, SLOT_GRAD_STATE_C)) {
-        __global float *const out = grad_state_c + state_index(&a, &u, head, f) * a.value_size + e;
-        *out = is_added(&a.bound, SLOT_GRAD_STATE_C) ? *out + sum : sum;
-    }
-    if (total && is_given(&a.bound, SLOT_GRAD_STATE_Z)) {
-        __global float *const out = grad_state_z + total_index(&a, &u, head, f);
-        *out = is_added(&a.bound, SLOT_GRAD_STATE_Z) ? *out + sum : sum;
-    }
+    if (!n.total && is_given(&a.bound, SLOT_GRAD_STATE_C))
+        grad_state_c[n.index] = is_added(&a.bound, SLOT_GRAD_STATE_C) ? grad_state_c[n.index] + sum : sum;
+    if (n.total && is_given(&a.bound, SLOT_GRAD_STATE_Z))
+        grad_state_z[n.index] = is_added(&a.bound, SLOT_GRAD_STATE_Z) ? grad_state_z[n.index] + sum : sum;
 }
