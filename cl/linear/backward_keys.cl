@@ -131,7 +131,7 @@ FUNCTION void shift_add(const key_chunk *x, int r)
 FUNCTION void component_chain(const key_chunk *x, int r, int f0, BLOCK_SPACE const float *phi,
                               BLOCK_SPACE const float *grad, const gradient_rows *out)
 {
-    const feature_tile k = feature_tile_of(&x->w, x->a, CHUNK, x->w.top);
+    const feature_tile k = feature_tile_of(&x->w, x->a, CHUNK, NULL);
     gradient_rows own = *out;
     if (!KEYS_SHIFTED) {
         own.out += (long)r * (MIXED_HEADS ? x->a->grad_k.head : x->a->grad_k.component);
@@ -159,9 +159,8 @@ FUNCTION void key_chain(const key_chunk *x, int block, const gradient_rows *out)
     const int head = block * FEATURE_BLOCK / FEATURES, f0 = block * FEATURE_BLOCK % FEATURES;
 #if KEY_SUM || WANT_PRIOR
     const mgk_linear_args *const a = x->a;
-    const feature_tile k = feature_tile_of(&x->w, a, CHUNK, x->w.top);
     for (int r = 0; r < COMPONENTS; ++r) {
-        keys_get(&x->w, a, &x->keys, r, x->key_first, &x->key_places, CHUNK);
+        const feature_tile k = keys_get(&x->w, a, &x->keys, r, x->key_first, &x->key_places, CHUNK);
 #if SHIFTED
         tops_put(&x->w, x->key_scale, CHUNK);
         BLOCK_SYNC();

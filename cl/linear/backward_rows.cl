@@ -135,7 +135,7 @@ typedef struct parts {
 FUNCTION void query_chain(const row_block *x, int block, const gradient_rows *out, const parts *of, const span *places)
 {
     const int head = block * FEATURE_BLOCK / FEATURES, f0 = block * FEATURE_BLOCK % FEATURES;
-    const feature_tile k = feature_tile_of(&x->w, x->a, CHUNK, x->w.top);
+    const feature_tile k = feature_tile_of(&x->w, x->a, CHUNK, NULL);
     gradient_rows own = *out;
     own.out += head * x->a->grad_q.head;
     own.part += head * (CHUNK * HEAD_SIZE);
@@ -152,11 +152,10 @@ FUNCTION void query_chain(const row_block *x, int block, const gradient_rows *ou
 FUNCTION void row_features(const row_block *x, int block)
 {
     const int head = block * FEATURE_BLOCK / FEATURES, f0 = block * FEATURE_BLOCK % FEATURES;
-    const feature_tile k = feature_tile_of(&x->w, x->a, CHUNK, x->w.top);
 #if SHIFTED
     tops_put(&x->w, x->query_scale, CHUNK);
 #endif
-    queries_get(&x->w, x->a, &x->queries, head, x->first, &x->places, CHUNK);
+    const feature_tile k = queries_get(&x->w, x->a, &x->queries, head, x->first, &x->places, CHUNK);
     features_put(&k, f0, FEATURE_BLOCK, x->phi, FEATURE_BLOCK);
     BLOCK_SYNC();
 #if MIXED_HEADS

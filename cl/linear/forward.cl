@@ -19,7 +19,9 @@
 #include "linear/state.clh"
 
 PRODUCT(add_states, __global, BLOCK_SPACE, BLOCK_SPACE)
-PRODUCT(add_outputs, BLOCK_SPACE, BLOCK_SPACE, __global)
+/* Sets outputs that have no other parts. */
+#define OUTPUTS_ADD (STATE_BLOCKS > 1)
+PRODUCT_BY(put_outputs, OUTPUTS_ADD, BLOCK_SPACE, BLOCK_SPACE, __global)
 PRODUCT(add_tiles, BLOCK_SPACE, BLOCK_SPACE, BLOCK_SPACE)
 
 /* ---- states ---- */
@@ -62,23 +64,61 @@ FUNCTION void new_state_put(const mgk_linear_args *a, const unit *u, const state
         new_m[scale_index(a, u)] = scale == -INFINITY ? 0.0f : scale;
 }
 
-/* Adds block number `block` of the features of a chunk's keys to `factor` times a state. */
+/* Parts of products of so many rows with VALUE_BLOCK columns. */
+#define PARTS(rows) ((rows) / PART_HEIGHT(rows) * (VALUE_BLOCK / PART_WIDTH(VALUE_BLOCK) + 1))
+
+/* The keys and values of the next chunk, from key `first` on, announced while a chunk is added to the state. */
+typedef struct next_keys {
+    next_rows keys, values;
+    long component;
+} next_keys;
+
+FUNCTION next_keys next_keys_of(const mgk_linear_args *a, const unit *u, const key_source *s, __global const storage *v,
+                                int first)
+{
+    const int parts = PARTS(STATE_WIDTH);
+    const next_keys x = {next_of(s->k, s->token, first, u->p.keys, a->head_size, parts),
+                         next_of(v, a->v.token, first, u->p.keys, min(a->value_size - u->e0, VALUE_BLOCK), parts),
+                         s->component};
+    return x;
+}
+
+FUNCTION void keys_soon(next_keys *x)
+{
+    part_soon(&x->values);
+    for (int r = 1; r < (KEYS_SHIFTED ? 1 : COMPONENTS); ++r) {
+        next_rows keys = x->keys;
+        keys.p += r * x->component;
+        part_soon(&keys);
+    }
+    part_soon(&x->keys);
+}
+
+/* Adds block number `block` of the features of a chunk's keys to `factor` times a state; tokens: those of tiles. */
 FUNCTION void state_add(const state_place *to, int block, float factor, BLOCK_SPACE const float *psi,
-                        BLOCK_SPACE const float *v, int tokens)
+                        BLOCK_SPACE const float *v, int tokens, next_keys *next)
 {
     __global float *const c = to->c + (long)block * FEATURE_BLOCK * VALUE_BLOCK;
     __global float *const z = to->z + block * FEATURE_BLOCK;
+    const int height = PART_HEIGHT(FEATURE_BLOCK), width = PART_WIDTH(VALUE_BLOCK);
 #if SHIFTED
     VECTORS_FOR(i, factor == 1.0f ? 0 : FEATURE_BLOCK * VALUE_BLOCK)
         REAL_PUT(c + i, REAL_AT(c + i) * factor);
     BLOCK_SYNC();
 #endif
-    add_states(c, VALUE_BLOCK, psi, 1, FEATURE_BLOCK, v, VALUE_BLOCK, FEATURE_BLOCK, VALUE_BLOCK, tokens);
+    for (int f = 0; f < FEATURE_BLOCK; f += height)
+        for (int e = 0; e < VALUE_BLOCK; e += width) {
+            keys_soon(next);
+            add_states(c + f * VALUE_BLOCK + e, VALUE_BLOCK, psi + f, 1, FEATURE_BLOCK, v + e, VALUE_BLOCK, height,
+                       min(width, VALUE_BLOCK - e), tokens);
+        }
     VECTORS_FOR(n, FEATURE_BLOCK) {
-        real sum = REAL_AT(z + n) * factor;
-        for (int t = 0; t < tokens; ++t)
-            sum += REAL_AT(psi + t * FEATURE_BLOCK + n);
-        REAL_PUT(z + n, sum);
+        real sum[4] = {REAL_AT(z + n) * factor, (real)(0.0f), (real)(0.0f), (real)(0.0f)};
+        for (int t = 0; t < tokens; t += 4)
+            UNROLL
+        for (int i = 0; i < 4; ++i)
+            sum[i] += REAL_AT(psi + (t + i) * FEATURE_BLOCK + n);
+        REAL_PUT(z + n, sum[0] + sum[1] + (sum[2] + sum[3]));
     }
 }
 
@@ -110,14 +150,16 @@ KERNEL(linear_states)
         const float next = m;
 #endif
         BLOCK_SYNC();
-        tokens_get(values, VALUE_BLOCK, v, a.v.token, first, &places, tokens, a.value_size - u.e0);
+        const token_rows value_rows = rows_of(v, a.v.token, first, &places, a.value_size - u.e0);
+        next_keys coming = next_keys_of(&a, &u, &keys, v, first + CHUNK);
+        tokens_get(values, VALUE_BLOCK, &value_rows, tokens);
         for (int block = 0; block < STATE_BLOCKS; ++block) {
             key_features(&place, &a, &keys, block, first, &places, tokens, scale, psi);
 #if SHIFTED
             rows_rescale(psi, FEATURE_BLOCK, tokens, scale, next);
             BLOCK_SYNC();
 #endif
-            state_add(&own, block, rescale(m, next), psi, values, product_rows(places.end));
+            state_add(&own, block, rescale(m, next), psi, values, tokens, &coming);
         }
         m = next;
         branch_end();
@@ -223,31 +265,53 @@ FUNCTION float guard_of(const mgk_linear_args *a, BLOCK_SPACE const float *query
     return a->guard * exp(-query_scale[t] - row_scale[t]);
 }
 
-/* O and denominators of a chunk's rows, zero from row `valid` on. */
-FUNCTION void rows_put(const mgk_linear_args *a, const unit *u, int first, BLOCK_SPACE const float *outputs,
-                       BLOCK_SPACE const float *sums, BLOCK_SPACE const float *row_scale, __global storage *o,
-                       __global float *denominator)
+/* A block's features of a chunk's rows times the state; announces the next chunk's queries and outputs. */
+FUNCTION void outputs_add(BLOCK_SPACE float *outputs, BLOCK_SPACE const float *phi, __global const float *c, int rows,
+                          next_rows *queries, next_rows *o)
+{
+    const int height = PART_HEIGHT(CHUNK), width = PART_WIDTH(VALUE_BLOCK);
+    for (int t = 0; t < rows; t += height)
+        for (int e = 0; e < VALUE_BLOCK; e += width) {
+            part_soon(queries);
+            part_soon(o);
+            put_outputs(outputs + t * VALUE_BLOCK + e, VALUE_BLOCK, phi + t * FEATURE_BLOCK, FEATURE_BLOCK, 1, c + e,
+                        VALUE_BLOCK, min(height, rows - t), min(width, VALUE_BLOCK - e), FEATURE_BLOCK);
+        }
+}
+
+/* Denominators of a chunk's rows, and their inverse in their place. */
+FUNCTION void denominators_put(const mgk_linear_args *a, const unit *u, int first, BLOCK_SPACE float *outputs,
+                               BLOCK_SPACE float *sums, BLOCK_SPACE const float *row_scale, __global float *denominator)
 {
     const problem *const p = &u->p;
     const span rows = places_of(first, p->rows);
-    o += p->batch * a->o.batch + u->h * a->o.head + (p->row_base + first) * a->o.token + u->e0;
+    const bool wanted = is_given(&a->bound, SLOT_DENOMINATOR) && u->e0 == 0;
     denominator += 2 * ((p->batch * a->heads + u->h) * a->length + p->row_base + first);
-    TILE_FOR(t, e, rows.end, VALUE_BLOCK) {
-        if (t >= rows.first) {
-            const float sum = first + t < p->valid ? sums[t] : 0.0f;
-            /* 1 / sum must neither overflow nor lose digits */
-            const float size = fabs(sum), factor = size < 0x1p-64f ? 0x1p60f : size > 0x1p64f ? 0x1p-60f : 1.0f;
-            const real y = REAL_AT(outputs + t * VALUE_BLOCK + e) * factor * (1.0f / (sum * factor));
-            row_put(o + t * a->o.token, e, a->value_size - u->e0, sum == 0.0f ? (real)(0.0f) : y);
-        }
-    }
-    if (!is_given(&a->bound, SLOT_DENOMINATOR) || u->e0 > 0)
-        return;
     ITEMS_FOR(t, rows.end) {
-        if (t >= rows.first) {
-            denominator[2 * t] = first + t < p->valid ? sums[t] : 0.0f;
+        const float sum = first + t < p->valid ? sums[t] : 0.0f, size = fabs(sum);
+        /* 1 / sum must neither overflow nor lose digits */
+        const float factor = sum == 0.0f ? 0.0f : size < 0x1p-64f ? 0x1p60f : size > 0x1p64f ? 0x1p-60f : 1.0f;
+        if (factor != 1.0f)
+            for (int e = 0; e < VALUE_BLOCK; ++e)
+                outputs[t * VALUE_BLOCK + e] = sum == 0.0f ? 0.0f : outputs[t * VALUE_BLOCK + e] * factor;
+        if (wanted && t >= rows.first) {
+            denominator[2 * t] = sum;
             denominator[2 * t + 1] = SHIFTED && first + t < p->valid && row_scale[t] != -INFINITY ? row_scale[t] : 0.0f;
         }
+        sums[t] = sum == 0.0f ? 0.0f : 1.0f / (sum * factor);
+    }
+}
+
+/* O of a chunk's rows, zero from row `valid` on. */
+FUNCTION void rows_put(const mgk_linear_args *a, const unit *u, int first, BLOCK_SPACE const float *outputs,
+                       BLOCK_SPACE const float *inverse, __global storage *o)
+{
+    const problem *const p = &u->p;
+    const span rows = places_of(first, p->rows);
+    TILE_FOR(t, e, rows.end, VALUE_BLOCK) {
+        if (t >= rows.first)
+            row_put(o + (first + t) * a->o.token, e, a->value_size - u->e0,
+                    REAL_AT(outputs + t * VALUE_BLOCK + e) * inverse[t]);
     }
 }
 
@@ -265,6 +329,7 @@ KERNEL(linear_apply)
     state_place own = state_of(slot);
     if (is_direct(&a))
         own.c = new_state_c + state_index(&a, &u, 0, 0) * VALUE_BLOCK;
+    o += u.p.batch * a.o.batch + u.h * a.o.head + u.p.row_base * a.o.token + u.e0;
     DECLARE_FEATURE_PLACE(place, work, &a)
     DECLARE_TILE(phi, CHUNK * FEATURE_BLOCK)
     DECLARE_TILE(outputs, CHUNK * VALUE_BLOCK)
@@ -296,14 +361,17 @@ KERNEL(linear_apply)
         const int tokens = tile_tokens(&places), count = product_rows(places.end);
         const bool adds = keep || !last || c + 1 < range.end;
         float next = m;
-        tokens_get(values, VALUE_BLOCK, v, a.v.token, first + u.offset, &places, tokens, a.value_size - u.e0);
+        const token_rows value_rows = rows_of(v, a.v.token, first + u.offset, &places, a.value_size - u.e0);
+        next_keys coming = next_keys_of(&a, &u, &keys, v, first + u.offset + CHUNK);
+        tokens_get(values, VALUE_BLOCK, &value_rows, tokens);
         tile_clear(weights, CHUNK * CHUNK);
 #if SHIFTED
         key_scales(&place, &a, &keys, first + u.offset, &places, tokens, key_scale);
         next = top_of(m, key_scale, tokens);
 #endif
 #endif
-        tile_clear(outputs, row_tokens * VALUE_BLOCK);
+        if (OUTPUTS_ADD)
+            tile_clear(outputs, row_tokens * VALUE_BLOCK);
         ITEMS_FOR(t, row_tokens)
             sums[t] = 0.0f;
 #if SHIFTED
@@ -318,10 +386,15 @@ KERNEL(linear_apply)
         }
 #endif
 
+        next_rows coming_o =
+            next_of(o, a.o.token, first + CHUNK, u.p.rows, min(a.value_size - u.e0, VALUE_BLOCK), PARTS(CHUNK));
         for (int block = 0; block < STATE_BLOCKS; ++block) {
+            next_rows coming_q =
+                next_of(queries.q + block * FEATURE_BLOCK / FEATURES * queries.head, queries.token, first + CHUNK,
+                        u.p.valid, block * FEATURE_BLOCK % FEATURES == 0 ? a.head_size : 0, PARTS(CHUNK));
             query_features(&place, &a, &queries, block, first, &rows, row_tokens, query_scale, phi);
-            add_outputs(outputs, VALUE_BLOCK, phi, FEATURE_BLOCK, 1, own.c + (long)block * FEATURE_BLOCK * VALUE_BLOCK,
-                        VALUE_BLOCK, row_count, VALUE_BLOCK, FEATURE_BLOCK);
+            outputs_add(outputs, phi, own.c + (long)block * FEATURE_BLOCK * VALUE_BLOCK, row_count, &coming_q,
+                        &coming_o);
             sums_add(sums, phi, own.z + block * FEATURE_BLOCK, row_tokens);
 #if CAUSAL
             key_features(&place, &a, &keys, block, first + u.offset, &places, tokens, key_scale, psi);
@@ -332,7 +405,7 @@ KERNEL(linear_apply)
             rows_rescale(psi, FEATURE_BLOCK, tokens, key_scale, next);
             BLOCK_SYNC();
 #endif
-            state_add(&own, block, rescale(m, next), psi, values, adds ? count : 0);
+            state_add(&own, block, rescale(m, next), psi, values, adds ? tokens : 0, &coming);
 #endif
         }
         BLOCK_SYNC();
@@ -352,7 +425,9 @@ KERNEL(linear_apply)
         ITEMS_FOR(t, rows.end)
             sums[t] += guard_of(&a, query_scale, row_scale, t);
         BLOCK_SYNC();
-        rows_put(&a, &u, first, outputs, sums, row_scale, o, denominator);
+        denominators_put(&a, &u, first, outputs, sums, row_scale, denominator);
+        BLOCK_SYNC();
+        rows_put(&a, &u, first, outputs, sums, o);
     }
     BLOCK_SYNC();
     if (keep)
