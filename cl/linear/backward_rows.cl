@@ -319,8 +319,8 @@ KERNEL(linear_backward_rows)
         __global const float *from = keys;
 #if CAUSAL
         const state_place to = state_of(rows); /* not in use yet */
-        const float first =
-            state_begin(&a, &head, u.range == 0 && is_given(&a.bound, SLOT_STATE_C), state_c, state_z, state_m, &to);
+        const float first = state_begin(&a, &head, u.range == 0 && is_given(&a.bound, SLOT_STATE_C), true, state_c,
+                                        state_z, state_m, &to);
         if (u.range == 0) {
             m = first;
             from = rows;

@@ -16,83 +16,13 @@
 #define BUFFERS   MGK_LINEAR_FORWARD_BUFFERS
 #include "base/buffers.clh"
 
-#include "linear/state.clh"
+#include "linear/outputs.clh"
 
 PRODUCT(add_states, __global, BLOCK_SPACE, BLOCK_SPACE)
-/* Sets outputs that have no other parts. */
-#define OUTPUTS_ADD (STATE_BLOCKS > 1)
 PRODUCT_BY(put_outputs, OUTPUTS_ADD, BLOCK_SPACE, BLOCK_SPACE, __global)
 PRODUCT(add_tiles, BLOCK_SPACE, BLOCK_SPACE, BLOCK_SPACE)
 
 /* ---- states ---- */
-
-/* Elements from i on of a row of `size` floats; none beyond it. */
-FUNCTION void floats_put(__global float *row, int i, int size, real x)
-{
-    if (i + VECTOR <= size) {
-        REAL_PUT(row + i, x);
-        return;
-    }
-    float t[VECTOR];
-    REAL_PUT(t, x);
-    for (int n = 0; i + n < size; ++n)
-        row[i + n] = t[n];
-}
-
-/* Whether a problem's state can grow in the array of the new one. */
-FUNCTION bool is_direct(const mgk_linear_args *a)
-{
-    return CAUSAL && a->splits == 1 && is_given(&a->bound, SLOT_NEW_STATE_C) && a->features == FEATURES &&
-           a->value_size == VALUE_BLOCK;
-}
-
-FUNCTION void new_state_put(const mgk_linear_args *a, const unit *u, const state_place *from, float scale,
-                            __global float *new_c, __global float *new_z, __global float *new_m)
-{
-    TILE_FOR(n, e, is_direct(a) ? 0 : STATE_WIDTH, VALUE_BLOCK) {
-        const int head = n / FEATURES, f = n % FEATURES;
-        if (f < a->features)
-            floats_put(new_c + state_index(a, u, head, f) * a->value_size, u->e0 + e, a->value_size,
-                       REAL_AT(from->c + (long)n * VALUE_BLOCK + e));
-    }
-    const bool owns = max(u->e0, MIXED_HEADS ? u->h : 0) == 0; /* z and m */
-    VECTORS_FOR(n, owns ? STATE_WIDTH : 0) {
-        const int head = n / FEATURES;
-        floats_put(new_z + total_index(a, u, head, 0), n % FEATURES, a->features, REAL_AT(from->z + n));
-    }
-    ITEMS_FOR(n, SHIFTED && owns ? 1 : 0)
-        new_m[scale_index(a, u)] = scale == -INFINITY ? 0.0f : scale;
-}
-
-/* Parts of products of so many rows with VALUE_BLOCK columns. */
-#define PARTS(rows) ((rows) / PART_HEIGHT(rows) * (VALUE_BLOCK / PART_WIDTH(VALUE_BLOCK) + 1))
-
-/* The keys and values of the next chunk, from key `first` on, announced while a chunk is added to the state. */
-typedef struct next_keys {
-    next_rows keys, values;
-    long component;
-} next_keys;
-
-FUNCTION next_keys next_keys_of(const mgk_linear_args *a, const unit *u, const key_source *s, __global const storage *v,
-                                int first)
-{
-    const int parts = PARTS(STATE_WIDTH);
-    const next_keys x = {next_of(s->k, s->token, first, u->p.keys, a->head_size, parts),
-                         next_of(v, a->v.token, first, u->p.keys, min(a->value_size - u->e0, VALUE_BLOCK), parts),
-                         s->component};
-    return x;
-}
-
-FUNCTION void keys_soon(next_keys *x)
-{
-    part_soon(&x->values);
-    for (int r = 1; r < (KEYS_SHIFTED ? 1 : COMPONENTS); ++r) {
-        next_rows keys = x->keys;
-        keys.p += r * x->component;
-        part_soon(&keys);
-    }
-    part_soon(&x->keys);
-}
 
 /* Adds block number `block` of the features of a chunk's keys to `factor` times a state; tokens: those of tiles. */
 FUNCTION void state_add(const state_place *to, int block, float factor, BLOCK_SPACE const float *psi,
@@ -138,7 +68,8 @@ KERNEL(linear_states)
     DECLARE_TILE(scale, SHIFTED ? CHUNK : 16)
 
     const state_place own = state_of(slot);
-    float m = state_begin(&a, &u, u.range == 0 && is_given(&a.bound, SLOT_STATE_C), state_c, state_z, state_m, &own);
+    float m =
+        state_begin(&a, &u, u.range == 0 && is_given(&a.bound, SLOT_STATE_C), true, state_c, state_z, state_m, &own);
     for (int c = range.first; c < range.end; ++c) {
         const int first = c * CHUNK + u.offset;
         const span places = places_of(first, u.p.keys);
@@ -151,7 +82,7 @@ KERNEL(linear_states)
 #endif
         BLOCK_SYNC();
         const token_rows value_rows = rows_of(v, a.v.token, first, &places, a.value_size - u.e0);
-        next_keys coming = next_keys_of(&a, &u, &keys, v, first + CHUNK);
+        next_keys coming = next_keys_of(&a, &u, &keys, v, first + CHUNK, PARTS(STATE_WIDTH));
         tokens_get(values, VALUE_BLOCK, &value_rows, tokens);
         for (int block = 0; block < STATE_BLOCKS; ++block) {
             key_features(&place, &a, &keys, block, first, &places, tokens, scale, psi);
@@ -256,15 +187,6 @@ FUNCTION void values_add(BLOCK_SPACE float *outputs, BLOCK_SPACE const float *we
 }
 #endif
 
-/* What is added to the denominator of row t, relative as that is. */
-FUNCTION float guard_of(const mgk_linear_args *a, BLOCK_SPACE const float *query_scale,
-                        BLOCK_SPACE const float *row_scale, int t)
-{
-    if (!SHIFTED || a->guard == 0.0f || row_scale[t] == -INFINITY)
-        return a->guard;
-    return a->guard * exp(-query_scale[t] - row_scale[t]);
-}
-
 /* A block's features of a chunk's rows times the state; announces the next chunk's queries and outputs. */
 FUNCTION void outputs_add(BLOCK_SPACE float *outputs, BLOCK_SPACE const float *phi, __global const float *c, int rows,
                           next_rows *queries, next_rows *o)
@@ -277,42 +199,6 @@ FUNCTION void outputs_add(BLOCK_SPACE float *outputs, BLOCK_SPACE const float *p
             put_outputs(outputs + t * VALUE_BLOCK + e, VALUE_BLOCK, phi + t * FEATURE_BLOCK, FEATURE_BLOCK, 1, c + e,
                         VALUE_BLOCK, min(height, rows - t), min(width, VALUE_BLOCK - e), FEATURE_BLOCK);
         }
-}
-
-/* Denominators of a chunk's rows, and their inverse in their place. */
-FUNCTION void denominators_put(const mgk_linear_args *a, const unit *u, int first, BLOCK_SPACE float *outputs,
-                               BLOCK_SPACE float *sums, BLOCK_SPACE const float *row_scale, __global float *denominator)
-{
-    const problem *const p = &u->p;
-    const span rows = places_of(first, p->rows);
-    const bool wanted = is_given(&a->bound, SLOT_DENOMINATOR) && u->e0 == 0;
-    denominator += 2 * ((p->batch * a->heads + u->h) * a->length + p->row_base + first);
-    ITEMS_FOR(t, rows.end) {
-        const float sum = first + t < p->valid ? sums[t] : 0.0f, size = fabs(sum);
-        /* 1 / sum must neither overflow nor lose digits */
-        const float factor = sum == 0.0f ? 0.0f : size < 0x1p-64f ? 0x1p60f : size > 0x1p64f ? 0x1p-60f : 1.0f;
-        if (factor != 1.0f)
-            for (int e = 0; e < VALUE_BLOCK; ++e)
-                outputs[t * VALUE_BLOCK + e] = sum == 0.0f ? 0.0f : outputs[t * VALUE_BLOCK + e] * factor;
-        if (wanted && t >= rows.first) {
-            denominator[2 * t] = sum;
-            denominator[2 * t + 1] = SHIFTED && first + t < p->valid && row_scale[t] != -INFINITY ? row_scale[t] : 0.0f;
-        }
-        sums[t] = sum == 0.0f ? 0.0f : 1.0f / (sum * factor);
-    }
-}
-
-/* O of a chunk's rows, zero from row `valid` on. */
-FUNCTION void rows_put(const mgk_linear_args *a, const unit *u, int first, BLOCK_SPACE const float *outputs,
-                       BLOCK_SPACE const float *inverse, __global storage *o)
-{
-    const problem *const p = &u->p;
-    const span rows = places_of(first, p->rows);
-    TILE_FOR(t, e, rows.end, VALUE_BLOCK) {
-        if (t >= rows.first)
-            row_put(o + (first + t) * a->o.token, e, a->value_size - u->e0,
-                    REAL_AT(outputs + t * VALUE_BLOCK + e) * inverse[t]);
-    }
 }
 
 KERNEL(linear_apply)
@@ -346,7 +232,7 @@ KERNEL(linear_apply)
     DECLARE_TILE(key_scale, SHIFTED ? CHUNK : 16)
     float m = u.range > 0 ? slot[STATE_FLOATS + 1] : -INFINITY;
     if (u.range == 0)
-        m = state_begin(&a, &u, is_given(&a.bound, SLOT_STATE_C), state_c, state_z, state_m, &own);
+        m = state_begin(&a, &u, is_given(&a.bound, SLOT_STATE_C), true, state_c, state_z, state_m, &own);
 #else
     const float m = slot[STATE_FLOATS + 1];
 #endif
@@ -362,7 +248,7 @@ KERNEL(linear_apply)
         const bool adds = keep || !last || c + 1 < range.end;
         float next = m;
         const token_rows value_rows = rows_of(v, a.v.token, first + u.offset, &places, a.value_size - u.e0);
-        next_keys coming = next_keys_of(&a, &u, &keys, v, first + u.offset + CHUNK);
+        next_keys coming = next_keys_of(&a, &u, &keys, v, first + u.offset + CHUNK, PARTS(STATE_WIDTH));
         tokens_get(values, VALUE_BLOCK, &value_rows, tokens);
         tile_clear(weights, CHUNK * CHUNK);
 #if SHIFTED

@@ -11,6 +11,15 @@ static int64_t tiles_of(const mgk_linear_pass *x)
     return chunk * (x->request->traits.head_size + features + values + 8) + of_causal + of_map;
 }
 
+/* Whether keys join the state one by one: where tiles are private a vector has a part of the state, which stays in
+ * registers for several tokens; else for few tokens, where products have nothing to share. */
+static bool by_steps(const mgk_attention_request *request)
+{
+    enum { FEW = 4 };
+    const clmgk_attention_desc *const d = request->desc;
+    return d->causal && (request->engine->private_tiles || (d->length <= FEW && d->length_k <= FEW));
+}
+
 clmgk_status mgk_linear_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
     static const clmgk_array buffers[] = {MGK_LINEAR_FORWARD_BUFFERS(MGK_BUFFER)};
@@ -27,6 +36,9 @@ clmgk_status mgk_linear_plan_forward(const mgk_attention_request *request, mgk_p
         mgk_linear_add(&x, file, "linear_prefix", buffers, MGK_COUNT(buffers), 0,
                        slots * (mgk_linear_slot_floats(&x) - 16));
     plan->steps.main = plan->steps.count;
-    mgk_linear_add(&x, file, "linear_apply", buffers, MGK_COUNT(buffers), groups, 0);
+    if (by_steps(request))
+        mgk_linear_add(&x, "linear/steps.cl", "linear_steps", buffers, MGK_COUNT(buffers), groups, 0);
+    else
+        mgk_linear_add(&x, file, "linear_apply", buffers, MGK_COUNT(buffers), groups, 0);
     return CLMGK_OK;
 }
