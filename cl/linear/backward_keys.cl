@@ -117,11 +117,14 @@ FUNCTION void prior_add(const key_chunk *x, int r, bool is_first)
 FUNCTION void shift_add(const key_chunk *x, int r)
 {
     const mgk_linear_args *const a = x->a;
-    ITEMS_FOR(d, a->head_size) {
-        float sum = 0.0f;
+    VECTORS_FOR(d, HEAD_SIZE) {
+        real sum = (real)(0.0f);
         for (int j = x->key_places.first; j < x->key_places.end; ++j)
-            sum += x->dx[j * HEAD_SIZE + d];
-        x->shifts[((long)r * a->head_size + d) * a->splits] += sum;
+            sum += REAL_AT(x->dx + j * HEAD_SIZE + d);
+        float part[VECTOR];
+        REAL_PUT(part, sum);
+        for (int l = 0; l < VECTOR && d + l < a->head_size; ++l)
+            x->shifts[((long)r * a->head_size + d + l) * a->splits] += part[l];
     }
     BLOCK_SYNC();
 }
