@@ -5,6 +5,7 @@
 #include "reference/arrays.h"
 #include "reference/families.h"
 #include "reference/linear.h"
+#include "reference/linear_plain.h"
 
 int64_t clmgk_ref_gradient_count(const clmgk_attention_desc *desc, clmgk_ref_gradient which)
 {

@@ -5,6 +5,7 @@
 #include "reference/arrays.h"
 #include "reference/families.h"
 #include "reference/gradients.h"
+#include "reference/linear_plain.h"
 
 #include <stdlib.h>
 

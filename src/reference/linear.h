@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The linear family: what its exact and its plain formula have in common. With features phi, query features Phi_i and
- * key features psi_j of head h (F features of each of Q parts: Q = 1, or, in the mixed forms, M):
+ * The linear family: its exact formula, and what its plain one (linear_plain.h) has in common with it. With features
+ * phi, query features Phi_i and key features psi_j of head h (F features of each of Q parts: Q = 1, or, in the mixed
+ * forms, M):
  *
  *     Phi_i = phi(q_i)                           psi_j = sum_r pi_r(j) phi(k_jr)
  *     Phi_ik = p_hk (phi(q_ki) + sigma_k eps)    psi_jk = phi(k_kj)                       mixed
@@ -81,13 +82,20 @@ static inline double ref_state_scale(const clmgk_ref_problem *problem, int64_t b
     return scaled ? problem->state_m[ref_state_m_index(desc, b, h)] : 0.0;
 }
 
-/* Whether the incoming state has keys: if all of z is 0, its m is any number and has no part in new scales. */
+/* Whether the incoming state has keys: if all of z and C that share an m are 0, it is any number and has no part in new
+ * scales. */
 static inline bool ref_state_has_keys(const clmgk_ref_problem *problem, int64_t b, int64_t h)
 {
     const clmgk_attention_desc *const desc = &problem->desc;
+    const bool mixed = ref_form_of(desc).mixed;
+    const int64_t features = desc->use_state ? ref_queries(desc) * desc->features : 0;
+    const int64_t first = ref_state_c_index(desc, b, mixed ? 0 : h, 0, 0);
+    const int64_t values = (mixed ? desc->heads : 1) * features * desc->value_size;
     bool any = desc->use_state && !ref_map_of(problem).shifted;
-    for (int64_t n = 0; desc->use_state && n < ref_queries(desc) * desc->features; n++)
+    for (int64_t n = 0; n < features; n++)
         any = any || problem->state_z[ref_state_z_index(desc, b, h, n / desc->features, n % desc->features)] != 0.0;
+    for (int64_t n = 0; !any && n < values; n++)
+        any = problem->state_c[first + n] != 0.0;
     return any;
 }
 
@@ -105,18 +113,10 @@ bool ref_linear_row(const clmgk_ref_problem *problem, int64_t row, double *o);
 /* O of rows, in all ways, with their bounds before ref_finish_bound. False: out of memory. */
 bool ref_linear_rows(const clmgk_ref_problem *problem, clmgk_ref_answer *answer);
 
-/* By clmgk_ref_gradient, as exact_gradients and plain_gradients. */
+/* By clmgk_ref_gradient, as exact_gradients. */
 bool ref_linear_gradients(const clmgk_ref_problem *problem, double *const values[], double *const floor[]);
-bool ref_plain_linear_gradients(const clmgk_ref_problem *problem, ref_order order, float *const values[]);
 
-/* C and z, which are 0 before, and m, by clmgk_ref_state; without C, m alone. The plain one's are in units of e^scale.
- */
+/* C and z, which are 0 before, and m, by clmgk_ref_state; without C, m alone. */
 bool ref_linear_state(const clmgk_ref_problem *problem, double *const values[]);
-bool ref_plain_linear_state(const clmgk_ref_problem *problem, ref_order order, const double *scale,
-                            float *const values[]);
-
-/* Plain O [rows,E] and denominators [rows] of the answer's rows, these in its scales. */
-bool ref_plain_linear_rows(const clmgk_ref_problem *problem, ref_order order, const clmgk_ref_answer *answer, float *o,
-                           float *den);
 
 #endif

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The linear family's plain formula: whole sums over keys and rows in f32, matrices of a head. Features of a row and of
  * a key are divided by e^maximum (maps with exponents), and so is a row by the largest of its keys' maxima. */
+#include "reference/linear_plain.h"
+
 #include "reference/linear.h"
 
 #include <stdlib.h>

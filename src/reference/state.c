@@ -2,6 +2,7 @@
 /* The state of the linear family after all keys, with its bounds. */
 #include "reference/arrays.h"
 #include "reference/linear.h"
+#include "reference/linear_plain.h"
 
 #include <stdlib.h>
 

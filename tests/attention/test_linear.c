@@ -228,11 +228,9 @@ TH_TEST(gradients)
         clmgk_variant variant;
         size_t map;
         int forms;
-    } programs[] = {{CLMGK_VARIANT_MLK, MAP_ELU1, CAUSAL},
-                    {CLMGK_VARIANT_MLK, MAP_ELU1, FULL},
-                    {CLMGK_VARIANT_SMLK, MAP_EXP, FULL},
-                    {CLMGK_VARIANT_LMISH, MAP_RELU, CAUSAL},
-                    {CLMGK_VARIANT_LGFISH, MAP_EXP, CAUSAL}};
+    } programs[] = {{CLMGK_VARIANT_MLK, MAP_ELU1, CAUSAL},    {CLMGK_VARIANT_MLK, MAP_ELU1, FULL},
+                    {CLMGK_VARIANT_SMLK, MAP_EXP, FULL},      {CLMGK_VARIANT_LMISH, MAP_RELU, CAUSAL},
+                    {CLMGK_VARIANT_LFISH, MAP_FAVOR, CAUSAL}, {CLMGK_VARIANT_LGFISH, MAP_EXP, CAUSAL}};
     const size_t count = session->full ? TH_COUNT(variants) * MAPS : TH_COUNT(programs);
     for (size_t n = 0; n < count; n++) {
         const clmgk_variant variant = session->full ? variants[n / MAPS] : programs[n].variant;
@@ -446,6 +444,24 @@ TH_TEST(large_exponents)
         for (int64_t d = 0; n < 4 && d < D; d++)
             th_set(&problem, TH_K, 0, 0, 0, 61, d, map == MAP_EXP ? 150.0 : 0.0);
         expect(session, &problem, n, n == 1);
+    }
+}
+
+/* The scale belongs to the state if z or any head's C has a number, and to nothing if all of it is 0. */
+TH_TEST(states_without_sums)
+{
+    for (size_t n = 0; n < 4; n++) { /* the programs of large exponents */
+        const clmgk_variant variant = n / 2 == 0 ? CLMGK_VARIANT_SMLK : CLMGK_VARIANT_LFISH;
+        clmgk_attention_desc desc = small_desc(variant, MAP_EXP, 70, 70);
+        desc.causal = variant == CLMGK_VARIANT_SMLK;
+        desc.use_state = desc.use_new_state = 1;
+        TH_PROBLEM problem = make(&desc, n);
+        const th_array *const c = &problem.array[TH_STATE_C];
+        th_fill(&problem, TH_STATE_Z, 0.0);
+        th_fill(&problem, TH_STATE_M, n % 2 == 0 ? 9.0 : 200.0);
+        for (size_t i = 0; i < (n % 2 == 0 ? (size_t)(c->shape[2] * c->shape[3] * c->shape[4]) : c->count); i++)
+            c->values[i] = 0.0;
+        expect(session, &problem, 2, false);
     }
 }
 
