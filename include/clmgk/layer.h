@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The multi-head attention layer: projections, attention of any family, output projection, residual, layer
+ * normalisation; forward and backward.
+ *
+ *     clmgk_layer_desc desc = CLMGK_LAYER_DESC_INIT;      fill in; zero means default
+ *     clmgk_layer_create(context, &desc, NULL, &layer, &error);      validates and compiles; no later call compiles
+ *     clmgk_layer_get_info(layer, &info, &error);                    sizes of activations and workspace
+ *     clmgk_enqueue_layer_forward(layer, queue, &args, 0, NULL, &event, &error);
+ *     clmgk_enqueue_layer_backward(layer, queue, &args, 0, NULL, &event, &error);
+ *
+ * With the symbols of attention.h, and W the width of the model, W2 that of the second input:
+ *
+ *     Y = X [B,N,W], normalised if norm is PRE;   Z = Y, or the second input X2 [B,S,W2] as it is (cross-attention)
+ *     Q = Y W_Q^T + b_Q      K = Z W_K^T + b_K      V = Z W_V^T + b_V
+ *     q_norm: each head's q and k become q g / sqrt(mean(q^2) + norm_epsilon), g [D] their gains
+ *     rotary: each head's q and k are turned by their position (clmgk_rotary)
+ *     O = attention(Q, K, V)                            attention.h, any variant
+ *     R = dropout(concat(O) W_O^T + b_O) + X            X with residual only
+ *     out = LN(R) with norm POST, else R                LN(x) = (x - mean) / sqrt(variance + norm_epsilon) gain + bias
+ *
+ * (MGK paper sections 1.1 and A.11; LRB paper Eq. 8; FiSH paper section 1.1.) Head sizes are free: H D and H E need not
+ * equal W.
+ */
+#ifndef CLMGK_LAYER_H
+#define CLMGK_LAYER_H
+
+#include "attention.h"
+
+/* Place of the layer normalisation. */
+#define CLMGK_NORM_LIST(X)                                                                                             \
+    X(NONE, 0, "none")                                                                                                 \
+    X(POST, 1, "post") /* out = LN(R) */                                                                               \
+    X(PRE, 2, "pre")   /* X is normalised before the projections; the residual is X itself */
+
+typedef enum clmgk_norm {
+#define CLMGK_NORM_ENUM(name, value, ...) CLMGK_NORM_##name = (value),
+    CLMGK_NORM_LIST(CLMGK_NORM_ENUM)
+#undef CLMGK_NORM_ENUM
+} clmgk_norm;
+
+/*
+ * Rotary positions: pair number c of a head's first P = rotary_size elements is turned by the angle
+ * position rotary_base^(-2c/P), (x, y) -> (x cos - y sin, x sin + y cos).
+ */
+#define CLMGK_ROTARY_LIST(X)                                                                                           \
+    X(NONE, 0, "none")                                                                                                 \
+    X(HALVES, 1, "halves") /* pair c is elements c and c + P/2 (GPT-NeoX, Llama in transformers) */                    \
+    X(PAIRS, 2, "pairs")   /* pair c is elements 2c and 2c + 1 (GPT-J, the original paper) */
+
+typedef enum clmgk_rotary {
+#define CLMGK_ROTARY_ENUM(name, value, ...) CLMGK_ROTARY_##name = (value),
+    CLMGK_ROTARY_LIST(CLMGK_ROTARY_ENUM)
+#undef CLMGK_ROTARY_ENUM
+} clmgk_rotary;
+
+/*
+ * The layer's own arrays, in lists as arrays.h has them:
+ *
+ *     A(NAME, field, ELEMENT, ACCESS, passes, axes, has)   passes: forward, backward; r required, o optional, - absent
+ *     G(NAME, field, ELEMENT, bit, axes, has)              gradient of the array NAME, in grad_field
+ *
+ * Axes, all dense in this order: B batch, N queries, S keys, C capacity of the cache, W width, U width_k; q, k, v, o:
+ * the columns of all heads of Q, K, V, O; p = q + k + v; D head size.
+ *
+ * Columns of Q: head by head, [H,D]; admixture variants [M,D]. Of K: [G,D]; MGK, MLK [G,M,D] (M projections for each
+ * key head, MGK paper option A); admixture variants [M,D]. Of V: [G,E]. Of O: [H,E]. A weight matrix has a row for each
+ * column of its result, as torch.nn.Linear has: Q = Y W_Q^T. With packed_weights W_Q, W_K and W_V stand one below the
+ * other in weight_qkv, b_Q, b_K and b_V one after the other in bias_qkv (torch.nn.MultiheadAttention's in_proj_weight
+ * and in_proj_bias).
+ */
+#define CLMGK_LAYER_ARRAY_LIST(A, G)                                                                                   \
+    A(X, x, STORAGE, IN, "rr", "BNW", true)                                                                            \
+    A(X2, x2, STORAGE, IN, "rr", "BSU", d->cross)                                                                      \
+    A(WEIGHT_QKV, weight_qkv, STORAGE, IN, "rr", "pW", d->packed_weights)                                              \
+    A(WEIGHT_Q, weight_q, STORAGE, IN, "rr", "qW", !d->packed_weights)                                                 \
+    A(WEIGHT_K, weight_k, STORAGE, IN, "rr", "kU", !d->packed_weights)                                                 \
+    A(WEIGHT_V, weight_v, STORAGE, IN, "rr", "vU", !d->packed_weights)                                                 \
+    A(WEIGHT_O, weight_o, STORAGE, IN, "rr", "Wo", true)                                                               \
+    A(BIAS_QKV, bias_qkv, F32, IN, "r-", "p", d->use_bias && d->packed_weights)                                        \
+    A(BIAS_Q, bias_q, F32, IN, "r-", "q", d->use_bias && !d->packed_weights)                                           \
+    A(BIAS_K, bias_k, F32, IN, "r-", "k", d->use_bias && !d->packed_weights)                                           \
+    A(BIAS_V, bias_v, F32, IN, "r-", "v", d->use_bias && !d->packed_weights)                                           \
+    A(BIAS_O, bias_o, F32, IN, "r-", "W", d->use_bias_o)                                                               \
+    A(GAIN_Q, gain_q, F32, IN, "rr", "D", d->qk_norm)                                                                  \
+    A(GAIN_K, gain_k, F32, IN, "rr", "D", d->qk_norm)                                                                  \
+    A(NORM_GAIN, norm_gain, F32, IN, "rr", "W", d->norm != CLMGK_NORM_NONE)                                            \
+    A(NORM_BIAS, norm_bias, F32, IN, "rr", "W", d->norm != CLMGK_NORM_NONE)                                            \
+    A(CACHE_K, cache_k, STORAGE, OUT, "r-", "BCk", d->cache_capacity > 0)                                              \
+    A(CACHE_V, cache_v, STORAGE, OUT, "r-", "BCv", d->cache_capacity > 0)                                              \
+    A(OUT, out, STORAGE, OUT, "r-", "BNW", true)                                                                       \
+    A(GRAD_OUT, grad_out, STORAGE, IN, "-r", "BNW", true)                                                              \
+    G(X, x, STORAGE, 1, "BNW", true)                                                                                   \
+    G(X2, x2, STORAGE, 2, "BSU", d->cross)                                                                             \
+    G(WEIGHT_QKV, weight_qkv, STORAGE, 4, "pW", d->packed_weights)                                                     \
+    G(WEIGHT_Q, weight_q, STORAGE, 8, "qW", !d->packed_weights)                                                        \
+    G(WEIGHT_K, weight_k, STORAGE, 16, "kU", !d->packed_weights)                                                       \
+    G(WEIGHT_V, weight_v, STORAGE, 32, "vU", !d->packed_weights)                                                       \
+    G(WEIGHT_O, weight_o, STORAGE, 64, "Wo", true)                                                                     \
+    G(BIAS_QKV, bias_qkv, F32, 128, "p", d->use_bias && d->packed_weights)                                             \
+    G(BIAS_Q, bias_q, F32, 256, "q", d->use_bias && !d->packed_weights)                                                \
+    G(BIAS_K, bias_k, F32, 512, "k", d->use_bias && !d->packed_weights)                                                \
+    G(BIAS_V, bias_v, F32, 1024, "v", d->use_bias && !d->packed_weights)                                               \
+    G(BIAS_O, bias_o, F32, 2048, "W", d->use_bias_o)                                                                   \
+    G(GAIN_Q, gain_q, F32, 4096, "D", d->qk_norm)                                                                      \
+    G(GAIN_K, gain_k, F32, 8192, "D", d->qk_norm)                                                                      \
+    G(NORM_GAIN, norm_gain, F32, 16384, "W", d->norm != CLMGK_NORM_NONE)                                               \
+    G(NORM_BIAS, norm_bias, F32, 32768, "W", d->norm != CLMGK_NORM_NONE)                                               \
+    A(ACTIVATIONS, activations, BYTE, OUT, "or", "", true)                                                             \
+    A(WORKSPACE, workspace, BYTE, OUT, "oo", "", true)
+
+typedef enum clmgk_layer_array {
+#define CLMGK_LAYER_ENUM(name, ...)      CLMGK_LAYER_ARRAY_##name,
+#define CLMGK_LAYER_GRAD_ENUM(name, ...) CLMGK_LAYER_ARRAY_GRAD_##name,
+    CLMGK_LAYER_ARRAY_LIST(CLMGK_LAYER_ENUM, CLMGK_LAYER_GRAD_ENUM)
+#undef CLMGK_LAYER_ENUM
+#undef CLMGK_LAYER_GRAD_ENUM
+        CLMGK_LAYER_ARRAYS
+} clmgk_layer_array;
+
+/* Sets of gradients. */
+typedef enum clmgk_layer_gradient {
+#define CLMGK_LAYER_GRADIENT_ENUM(name, field, element, bit, ...) CLMGK_LAYER_GRADIENT_##name = (bit),
+    CLMGK_LAYER_ARRAY_LIST(CLMGK_ARRAY_NONE, CLMGK_LAYER_GRADIENT_ENUM)
+#undef CLMGK_LAYER_GRADIENT_ENUM
+        CLMGK_LAYER_GRADIENT_ALL = 65535
+} clmgk_layer_gradient;
+
+/* One layer. Zero is the default of every field except struct_size. The structure may grow, as clmgk_attention_desc. */
+typedef struct clmgk_layer_desc {
+    size_t struct_size; /* sizeof(clmgk_layer_desc); CLMGK_LAYER_DESC_INIT sets it */
+
+    /*
+     * The attention inside: variant, dtype (of all STORAGE arrays of the layer too), B, H, G, M, N, S, D, E, masks and
+     * modifiers, state; its gradients are those of its parameters (prior, variance, shift, bias, sinks, mix..., state),
+     * without q, k and v. It has no layouts (the layer chooses), statistics or combine. Without a second input and
+     * without a cache S is N; with a cache S is cache_capacity (0 sets it). Read during the call alone.
+     */
+    const clmgk_attention_desc *attention;
+
+    int64_t width;   /* W >= 1, of X and the output */
+    int64_t width_k; /* W2, of X2; 0 is W. Without `cross` W; with packed_weights W */
+
+    int32_t cross;          /* 1: keys and values come from x2 */
+    int32_t packed_weights; /* 1: weight_qkv and bias_qkv; 0: arrays of their own */
+    int32_t use_bias;       /* 1: b_Q, b_K, b_V */
+    int32_t use_bias_o;     /* 1: b_O */
+    int32_t residual;       /* 1: X is added */
+    int32_t qk_norm;        /* 1: RMS normalisation of each head's q and k */
+    clmgk_norm norm;
+    clmgk_rotary rotary;
+    int64_t rotary_size; /* P, even, 2 .. D; 0 is D (which must be even) */
+    double rotary_base;  /* > 0; 0 is 10000 */
+    double norm_epsilon; /* > 0, of layer and query/key normalisation; 0 is 1e-5 */
+    double dropout;      /* probability p, 0 <= p < 1, of dropping an element of the output projection's result; kept
+                          * ones are divided by 1 - p. Element (b,n,w) draws word w mod 4 of counter (floor(w/4), n, b,
+                          * 3), as clmgk_dropout_mask does. attention->dropout is that of the weights */
+
+    /*
+     * C > 0: a cache of keys and values, C tokens for each sequence: forward only, self-attention, with
+     * attention->use_lengths and alignment LENGTHS. lengths[b] counts the tokens of sequence b, the N new ones
+     * included: the call writes new token n to row lengths[b] - N + n of cache_k and cache_v, and attends to rows 0 ..
+     * lengths[b] - 1. New tokens whose row is not in 0 .. C - 1 are not stored (a full cache keeps its tokens; rows
+     * then see the C stored tokens). One plan serves all lengths. Not with packed sequences, nor the linear family,
+     * whose state takes the cache's place.
+     */
+    int64_t cache_capacity;
+
+    uint32_t gradients;  /* set of clmgk_layer_gradient that the backward pass computes; with attention->gradients 0 as
+                            well: no backward pass, and no activations are kept */
+    uint32_t accumulate; /* set of clmgk_layer_gradient that are added to the values in their arrays */
+} clmgk_layer_desc;
+
+#define CLMGK_LAYER_DESC_INIT CLMGK_INIT(clmgk_layer_desc)
+
+/*
+ * Checks a descriptor; needs no device. As clmgk_attention_validate: the message names the field ("attention.heads:
+ * ..."). On success `resolved` receives the descriptor and `attention` that of the attention inside, both with all
+ * defaults filled in, the latter with the layouts and gradients that the layer gives it; resolved->attention is
+ * `attention`. Both are NULL, or neither.
+ *
+ * Positions of `rotary`: token n of a batch has position n; of packed sequences, its index within its sequence; with a
+ * cache lengths[b] - N + n. SMGK and SMLK: the shift is added to the turned key. In the linear family q and k are
+ * turned before the feature map.
+ */
+CLMGK_API clmgk_status clmgk_layer_validate(const clmgk_layer_desc *desc, clmgk_layer_desc *resolved,
+                                            clmgk_attention_desc *attention, clmgk_error *error);
+
+/* Shape of an array of a resolved descriptor: count of elements (0: not used), bytes, as clmgk_array_count. Of
+ * ACTIVATIONS and WORKSPACE 0: the layer's info has their sizes. */
+CLMGK_API int64_t clmgk_layer_array_count(const clmgk_layer_desc *resolved, clmgk_layer_array array);
+CLMGK_API int64_t clmgk_layer_array_bytes(const clmgk_layer_desc *resolved, clmgk_layer_array array);
+
+/* A layer: one descriptor on one context, compiled. As clmgk_plan: immutable, shared by threads. */
+typedef struct clmgk_layer clmgk_layer;
+
+/* Makes a layer: as clmgk_plan_create, with the plans of its products and its attention. `options`, of the attention's
+ * plan, may be NULL. */
+CLMGK_API clmgk_status clmgk_layer_create(clmgk_context *context, const clmgk_layer_desc *desc,
+                                          const clmgk_plan_options *options, clmgk_layer **out, clmgk_error *error);
+
+/* As clmgk_plan_release. */
+CLMGK_API void clmgk_layer_release(clmgk_layer *layer);
+
+typedef struct clmgk_layer_info {
+    size_t struct_size;                /* sizeof(clmgk_layer_info); CLMGK_LAYER_INFO_INIT sets it */
+    uint64_t activation_bytes;         /* kept from forward to backward; 0: no backward pass */
+    uint64_t workspace_bytes;          /* of a forward call */
+    uint64_t backward_workspace_bytes; /* of a backward call; 0: none */
+    double compile_ms;
+    const char *provider;        /* of the projections' products (gemm.h) */
+    const char *note;            /* why a product is slow or less exact here; "": none is */
+    const clmgk_plan *attention; /* for clmgk_plan_get_info; lives as long as the layer */
+} clmgk_layer_info;
+
+#define CLMGK_LAYER_INFO_INIT CLMGK_INIT(clmgk_layer_info)
+
+/* Fills `info`. Fails only on NULL arguments and on its struct_size (INVALID_VALUE). */
+CLMGK_API clmgk_status clmgk_layer_get_info(const clmgk_layer *layer, clmgk_layer_info *info, clmgk_error *error);
+
+/*
+ * The arrays of a call, all on the device; which are required follows from the descriptor (list above).
+ *
+ *   attention     parameters of the attention inside (lengths, prior, mix, state, ...), their gradients, seed (of
+ * dropout too) and accumulate. Its q, k, v, o, lse, denominator, grad_o, grad_q, ..., workspace stay empty activations
+ * written by forward if a backward pass follows, and read by it: info.activation_bytes workspace info.workspace_bytes
+ * or backward_workspace_bytes. Both: offset in bytes, a multiple of 64
+ *
+ * NaN and infinities of inputs and weights arrive in the output. Aliasing: as in attention.h, inputs may alias each
+ * other, an output may share no element with any other array of the call; but grad_x may be grad_out's memory if it has
+ * the same offset and grad_x is not accumulated.
+ */
+typedef struct clmgk_layer_args {
+    size_t struct_size;                    /* sizeof(clmgk_layer_args) */
+    const clmgk_attention_args *attention; /* NULL: none */
+#define CLMGK_LAYER_FIELD(name, field, ...)      clmgk_buffer field;
+#define CLMGK_LAYER_GRAD_FIELD(name, field, ...) clmgk_buffer grad_##field;
+    CLMGK_LAYER_ARRAY_LIST(CLMGK_LAYER_FIELD, CLMGK_LAYER_GRAD_FIELD)
+#undef CLMGK_LAYER_FIELD
+#undef CLMGK_LAYER_GRAD_FIELD
+} clmgk_layer_args;
+
+#define CLMGK_LAYER_ARGS_INIT CLMGK_INIT(clmgk_layer_args)
+
+/* Enqueue a pass: as clmgk_enqueue_forward and _backward. Backward takes the same inputs and parameters as the forward
+ * call, and its activations; it leaves the activations as they are. */
+CLMGK_API clmgk_status clmgk_enqueue_layer_forward(clmgk_layer *layer, cl_command_queue queue,
+                                                   const clmgk_layer_args *args, cl_uint num_wait,
+                                                   const cl_event *wait_list, cl_event *event, clmgk_error *error);
+CLMGK_API clmgk_status clmgk_enqueue_layer_backward(clmgk_layer *layer, cl_command_queue queue,
+                                                    const clmgk_layer_args *args, cl_uint num_wait,
+                                                    const cl_event *wait_list, cl_event *event, clmgk_error *error);
+
+/* Names, as in variants.h; of an array, its field's. */
+CLMGK_API const char *clmgk_norm_name(clmgk_norm norm);
+CLMGK_API clmgk_status clmgk_norm_from_name(const char *name, clmgk_norm *norm, clmgk_error *error);
+CLMGK_API const char *clmgk_rotary_name(clmgk_rotary rotary);
+CLMGK_API clmgk_status clmgk_rotary_from_name(const char *name, clmgk_rotary *rotary, clmgk_error *error);
+CLMGK_API const char *clmgk_layer_array_name(clmgk_layer_array array);
+CLMGK_API clmgk_status clmgk_layer_array_from_name(const char *name, clmgk_layer_array *array, clmgk_error *error);
+
+#endif
