@@ -8,6 +8,7 @@
  * arrays.h     the list of attention's arrays
  * attention.h  describe, plan, enqueue; the simple calls on host arrays
  * gemm.h       matrix products
+ * counts.h     operations and parameters, as the papers count them
  * tuning.h     kernel parameters and the cache of measured values
  *
  * Thread safety: every function may be called from any thread. Each object's comment says how threads may share it.
@@ -17,6 +18,7 @@
 
 #include "attention.h"
 #include "context.h"
+#include "counts.h"
 #include "gemm.h"
 #include "status.h"
 #include "tuning.h"
