@@ -74,6 +74,9 @@ static inline int64_t ref_state_z_count(const clmgk_attention_desc *desc)
     return ref_state_z_index(desc, desc->batch - 1, desc->heads - 1, ref_queries(desc) - 1, desc->features - 1) + 1;
 }
 
+/* Elements of an array of a state. */
+int64_t ref_state_count(const clmgk_attention_desc *desc, clmgk_ref_state which);
+
 /* m of the incoming state; 0 for maps without scales, and without a state. */
 static inline double ref_state_scale(const clmgk_ref_problem *problem, int64_t b, int64_t h)
 {

@@ -6,13 +6,18 @@
 
 #include <stdlib.h>
 
-static int64_t count(const clmgk_attention_desc *desc, int which)
+int64_t ref_state_count(const clmgk_attention_desc *desc, clmgk_ref_state which)
 {
     if (which == CLMGK_REF_STATE_C)
         return desc->batch * desc->heads * ref_queries(desc) * desc->features * desc->value_size;
     if (which == CLMGK_REF_STATE_Z)
         return ref_state_z_count(desc);
     return desc->batch * (ref_form_of(desc).mixed ? 1 : desc->heads);
+}
+
+static int64_t count(const clmgk_attention_desc *desc, int which)
+{
+    return ref_state_count(desc, (clmgk_ref_state)which);
 }
 
 static bool exact(const clmgk_ref_problem *problem, const exact_scores *scores, double *const values[],
