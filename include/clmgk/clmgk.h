@@ -9,6 +9,7 @@
  * attention.h  describe, plan, enqueue; the simple calls on host arrays
  * gemm.h       matrix products
  * counts.h     operations and parameters, as the papers count them
+ * layer.h      multi-head attention layers
  * tuning.h     kernel parameters and the cache of measured values
  *
  * Thread safety: every function may be called from any thread. Each object's comment says how threads may share it.
@@ -20,6 +21,7 @@
 #include "context.h"
 #include "counts.h"
 #include "gemm.h"
+#include "layer.h"
 #include "status.h"
 #include "tuning.h"
 #include "variants.h"

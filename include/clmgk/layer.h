@@ -150,7 +150,7 @@ typedef struct clmgk_layer_desc {
     clmgk_norm norm;
     clmgk_rotary rotary;
     int64_t rotary_size; /* P, even, 2 .. D; 0 is D (which must be even) */
-    double rotary_base;  /* > 0; 0 is 10000 */
+    double rotary_base;  /* >= 1; 0 is 10000 */
     double norm_epsilon; /* > 0, of layer and query/key normalisation; 0 is 1e-5 */
     double dropout;      /* probability p, 0 <= p < 1, of dropping an element of the output projection's result; kept
                           * ones are divided by 1 - p. Element (b,n,w) draws word w mod 4 of counter (floor(w/4), n, b,
@@ -168,7 +168,7 @@ typedef struct clmgk_layer_desc {
 
     uint32_t gradients;  /* set of clmgk_layer_gradient that the backward pass computes; with attention->gradients 0 as
                             well: no backward pass, and no activations are kept */
-    uint32_t accumulate; /* set of clmgk_layer_gradient that are added to the values in their arrays */
+    uint32_t accumulate; /* those of `gradients` that are added to the values in their arrays; the others overwrite */
 } clmgk_layer_desc;
 
 #define CLMGK_LAYER_DESC_INIT CLMGK_INIT(clmgk_layer_desc)
@@ -194,8 +194,8 @@ CLMGK_API int64_t clmgk_layer_array_bytes(const clmgk_layer_desc *resolved, clmg
 /* A layer: one descriptor on one context, compiled. As clmgk_plan: immutable, shared by threads. */
 typedef struct clmgk_layer clmgk_layer;
 
-/* Makes a layer: as clmgk_plan_create, with the plans of its products and its attention. `options`, of the attention's
- * plan, may be NULL. */
+/* Makes a layer: as clmgk_plan_create, with the plans of its products (clmgk_gemm_plan_create) and of its attention.
+ * `options`, of the attention's plan, may be NULL. Errors: those of clmgk_layer_validate, and of both plans. */
 CLMGK_API clmgk_status clmgk_layer_create(clmgk_context *context, const clmgk_layer_desc *desc,
                                           const clmgk_plan_options *options, clmgk_layer **out, clmgk_error *error);
 
@@ -207,10 +207,10 @@ typedef struct clmgk_layer_info {
     uint64_t activation_bytes;         /* kept from forward to backward; 0: no backward pass */
     uint64_t workspace_bytes;          /* of a forward call */
     uint64_t backward_workspace_bytes; /* of a backward call; 0: none */
-    double compile_ms;
-    const char *provider;        /* of the projections' products (gemm.h) */
-    const char *note;            /* why a product is slow or less exact here; "": none is */
-    const clmgk_plan *attention; /* for clmgk_plan_get_info; lives as long as the layer */
+    double compile_ms;                 /* time spent on making it */
+    const char *provider;              /* of the projections' products (gemm.h) */
+    const char *note;                  /* why a product is slow or less exact here; "": none is */
+    const clmgk_plan *attention;       /* for clmgk_plan_get_info; lives as long as the layer */
 } clmgk_layer_info;
 
 #define CLMGK_LAYER_INFO_INIT CLMGK_INIT(clmgk_layer_info)
@@ -221,10 +221,14 @@ CLMGK_API clmgk_status clmgk_layer_get_info(const clmgk_layer *layer, clmgk_laye
 /*
  * The arrays of a call, all on the device; which are required follows from the descriptor (list above).
  *
- *   attention     parameters of the attention inside (lengths, prior, mix, state, ...), their gradients, seed (of
- * dropout too) and accumulate. Its q, k, v, o, lse, denominator, grad_o, grad_q, ..., workspace stay empty activations
- * written by forward if a backward pass follows, and read by it: info.activation_bytes workspace info.workspace_bytes
- * or backward_workspace_bytes. Both: offset in bytes, a multiple of 64
+ *   attention    parameters of the attention inside (lengths, prior, mix, state, ...), their gradients, the seed
+ *                (of both dropouts and of noise) and accumulate. Its q, k, v, o, lse, denominator, grad_o, grad_lse,
+ *                grad_q, grad_k, grad_v and workspace stay empty: the layer makes them
+ *   activations  info.activation_bytes: written by the forward pass, read by the backward pass
+ *   workspace    info.workspace_bytes, or of a backward call info.backward_workspace_bytes. Concurrent calls need
+ *                distinct ones
+ *
+ * Offsets of activations and workspace are in bytes, and multiples of 64; where the size is 0, none is needed.
  *
  * NaN and infinities of inputs and weights arrive in the output. Aliasing: as in attention.h, inputs may alias each
  * other, an output may share no element with any other array of the call; but grad_x may be grad_out's memory if it has
@@ -242,8 +246,11 @@ typedef struct clmgk_layer_args {
 
 #define CLMGK_LAYER_ARGS_INIT CLMGK_INIT(clmgk_layer_args)
 
-/* Enqueue a pass: as clmgk_enqueue_forward and _backward. Backward takes the same inputs and parameters as the forward
- * call, and its activations; it leaves the activations as they are. */
+/*
+ * Enqueue a pass: as clmgk_enqueue_forward and _backward. All arrays are checked before anything is enqueued. The
+ * backward pass takes the same inputs, parameters and seed as the forward call, and its activations, which stay as they
+ * are; biases are not needed, and ignored. INVALID_VALUE for the backward pass of a layer without gradients.
+ */
 CLMGK_API clmgk_status clmgk_enqueue_layer_forward(clmgk_layer *layer, cl_command_queue queue,
                                                    const clmgk_layer_args *args, cl_uint num_wait,
                                                    const cl_event *wait_list, cl_event *event, clmgk_error *error);

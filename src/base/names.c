@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names of the public enumerations, from their lists; and back. */
 #include "base/base.h"
+#include "clmgk/layer.h"
 #include "clmgk/tuning.h"
 
 #include <stdio.h>
@@ -20,12 +21,14 @@ typedef struct name_list {
 /* clang-format off */
 #define LIST(noun, ...) {noun, (const name_row[]){__VA_ARGS__ {NULL, 0}}}
 /* clang-format on */
-#define STATUS_ROW(NAME, value, text)       {#NAME, value},
-#define VARIANT_ROW(NAME, value, name, ...) {name, value},
-#define ENGINE_ROW(NAME, value, name)       {#name, value},
-#define ROW(NAME, value, name)              {name, value},
-#define ARRAY_ROW(NAME, field, ...)         {#field, CLMGK_ARRAY_##NAME},
-#define GRADIENT_ROW(NAME, field, ...)      {"grad_" #field, CLMGK_ARRAY_GRAD_##NAME},
+#define STATUS_ROW(NAME, value, text)        {#NAME, value},
+#define VARIANT_ROW(NAME, value, name, ...)  {name, value},
+#define ENGINE_ROW(NAME, value, name)        {#name, value},
+#define ROW(NAME, value, name)               {name, value},
+#define ARRAY_ROW(NAME, field, ...)          {#field, CLMGK_ARRAY_##NAME},
+#define GRADIENT_ROW(NAME, field, ...)       {"grad_" #field, CLMGK_ARRAY_GRAD_##NAME},
+#define LAYER_ARRAY_ROW(NAME, field, ...)    {#field, CLMGK_LAYER_ARRAY_##NAME},
+#define LAYER_GRADIENT_ROW(NAME, field, ...) {"grad_" #field, CLMGK_LAYER_ARRAY_GRAD_##NAME},
 
 static const name_list statuses = LIST("status", CLMGK_STATUS_LIST(STATUS_ROW));
 static const name_list variants = LIST("variant", CLMGK_VARIANT_LIST(VARIANT_ROW));
@@ -41,6 +44,10 @@ static const name_list device_classes = LIST("device class", CLMGK_DEVICE_CLASS_
 static const name_list origins = LIST("program origin", CLMGK_PROGRAM_ORIGIN_LIST(ROW));
 static const name_list keepers = LIST("program keeper", CLMGK_PROGRAM_KEEPER_LIST(ROW));
 static const name_list sources = LIST("tuning source", CLMGK_TUNING_SOURCE_LIST(ROW));
+
+static const name_list norms = LIST("norm", CLMGK_NORM_LIST(ROW));
+static const name_list rotaries = LIST("rotary", CLMGK_ROTARY_LIST(ROW));
+static const name_list layer_arrays = LIST("layer array", CLMGK_LAYER_ARRAY_LIST(LAYER_ARRAY_ROW, LAYER_GRADIENT_ROW));
 
 static const char *name_of(const name_list *list, int value)
 {
@@ -213,4 +220,34 @@ const char *clmgk_tuning_source_name(clmgk_tuning_source tuning_source)
 clmgk_status clmgk_tuning_source_from_name(const char *name, clmgk_tuning_source *tuning_source, clmgk_error *error)
 {
     return from_name(&sources, name, tuning_source, error);
+}
+
+const char *clmgk_norm_name(clmgk_norm norm)
+{
+    return name_of(&norms, (int)norm);
+}
+
+clmgk_status clmgk_norm_from_name(const char *name, clmgk_norm *norm, clmgk_error *error)
+{
+    return from_name(&norms, name, norm, error);
+}
+
+const char *clmgk_rotary_name(clmgk_rotary rotary)
+{
+    return name_of(&rotaries, (int)rotary);
+}
+
+clmgk_status clmgk_rotary_from_name(const char *name, clmgk_rotary *rotary, clmgk_error *error)
+{
+    return from_name(&rotaries, name, rotary, error);
+}
+
+const char *clmgk_layer_array_name(clmgk_layer_array layer_array)
+{
+    return name_of(&layer_arrays, (int)layer_array);
+}
+
+clmgk_status clmgk_layer_array_from_name(const char *name, clmgk_layer_array *layer_array, clmgk_error *error)
+{
+    return from_name(&layer_arrays, name, layer_array, error);
 }

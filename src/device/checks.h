@@ -16,7 +16,7 @@ clmgk_status mgk_check_wait_list(const clmgk_context *context, cl_uint num_wait,
 /* What kernels do with an array. */
 enum { MGK_READ = 1, MGK_WRITE = 2 };
 
-enum { MGK_OPERANDS = 64 }; /* most arrays of a call */
+enum { MGK_OPERANDS = 112 }; /* most arrays of a call */
 
 /* An array of a call. */
 typedef struct mgk_operand {

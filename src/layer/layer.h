@@ -9,48 +9,185 @@
 #include "attention/plan.h"
 #include "clmgk/layer.h"
 #include "gemm/gemm.h"
+#include "layer/rows.h"
 
-/* Columns and rows of a resolved layer. */
+/* ---- shapes --------------------------------------------------------------------------------------------------- */
+
+/* Rows and columns of a resolved layer. The projections Q, K and V lie in one array, or in two: Q, and K beside V. */
 typedef struct mgk_layer_sizes {
     int64_t rows, rows_k;              /* B N, B S (with a cache: B N, the new tokens) */
     int64_t q, k, v, o;                /* columns of all heads of Q, K, V, O */
     int64_t heads_q, heads_k, heads_v; /* heads of D, D and E columns each */
     int64_t ld_q, ld_k;                /* columns of the array that Q lies in, that K and V lie in */
+    int64_t at_k, at_v;                /* first column of K and V in theirs; Q's is 0 */
 } mgk_layer_sizes;
 
 mgk_layer_sizes mgk_layer_measure(const clmgk_layer_desc *resolved);
 
-/* Where an operand lies: an array of the call (an array of the layer; or of the attention inside), or a region of the
+/* clmgk_layer_validate for descriptors of this version, whatever the size of `desc`; resolved->attention is
+ * `attention`. */
+clmgk_status mgk_layer_resolve(const clmgk_layer_desc *desc, clmgk_layer_desc *resolved,
+                               clmgk_attention_desc *attention, clmgk_error *error);
+
+/* Gradients of the attention's own parameters; whether a backward pass exists; whether it goes through the attention.
+ */
+uint32_t mgk_layer_own_gradients(const clmgk_layer_desc *resolved);
+bool mgk_layer_has_backward(const clmgk_layer_desc *resolved);
+bool mgk_layer_differentiates(const clmgk_layer_desc *resolved);
+
+/* Whether Q and K get arrays of their own when they are normalised, dense, because the backward pass needs them as they
+ * were before. */
+bool mgk_layer_separates(const clmgk_layer_desc *resolved);
+
+/* Arrays of a resolved descriptor. Of the gradients, `exists` says whether they may be requested. */
+typedef struct mgk_layer_array_info {
+    const char *name; /* of the field */
+    clmgk_element element;
+    uint32_t gradient; /* bit of a gradient, else 0 */
+    bool is_output;    /* some pass writes it */
+} mgk_layer_array_info;
+
+const mgk_layer_array_info *mgk_layer_array_get_info(clmgk_layer_array array);
+bool mgk_layer_array_exists(const clmgk_layer_desc *resolved, clmgk_layer_array array);
+clmgk_presence mgk_layer_array_presence(const clmgk_layer_desc *resolved, clmgk_pass pass, clmgk_layer_array array);
+bool mgk_layer_array_is_of_pass(clmgk_pass pass, clmgk_layer_array array);
+size_t mgk_layer_element_size(const clmgk_layer_desc *resolved, clmgk_layer_array array);
+bool mgk_layer_array_bytes(const clmgk_layer_desc *resolved, clmgk_layer_array array,
+                           int64_t *bytes); /* false: overflow */
+clmgk_buffer *mgk_layer_array_buffer(clmgk_layer_args *args, clmgk_layer_array array);
+
+/* ---- operations ------------------------------------------------------------------------------------------------ */
+
+/* Where an operand lies: an array of the call (of the layer, or of the attention inside), or a region of the
  * activations or of the workspace. */
-typedef enum mgk_base {
-    MGK_BASE_NONE,
-    MGK_BASE_LAYER,
-    MGK_BASE_ATTENTION,
-    MGK_BASE_ACTIVATIONS,
-    MGK_BASE_WORKSPACE
-} mgk_base;
+typedef enum mgk_layer_base {
+    MGK_LAYER_NOWHERE,
+    MGK_LAYER_ARRAY,
+    MGK_LAYER_ATTENTION,
+    MGK_LAYER_ACTIVATIONS,
+    MGK_LAYER_WORKSPACE
+} mgk_layer_base;
 
-typedef struct mgk_place {
-    mgk_base base;
-    int array;      /* of LAYER and ATTENTION */
-    int64_t offset; /* LAYER, ATTENTION: in elements; else in bytes */
-    size_t element; /* bytes: the unit of the call's offset */
-} mgk_place;
+typedef struct mgk_layer_place {
+    mgk_layer_base base;
+    int index;      /* of the array; of the workspace's region */
+    int64_t offset; /* in elements, from the array's start; of the activations, and once a pass is made of the
+                       workspace, from theirs */
+    size_t element; /* bytes; of a workspace of steps as in mgk_call */
+} mgk_layer_place;
 
-/* An operation: the steps of a plan, and the place of each of their buffers. */
+/* An operand of an operation: a buffer of its steps' calls. */
+typedef struct mgk_layer_operand {
+    int buffer;
+    mgk_layer_place place;
+} mgk_layer_operand;
+
+#define MGK_LAYER_OPERANDS 20 /* most of an operation */
+
 typedef struct mgk_layer_operation {
     mgk_steps *steps;
-    mgk_place place[MGK_CALL_BUFFERS];
+    mgk_layer_operand operand[MGK_LAYER_OPERANDS];
+    size_t count;
     uint64_t added;    /* set of buffers: results are added */
-    bool is_attention; /* buffers without a place come from the call's attention arrays; so do seed and `added` */
+    bool is_attention; /* its other buffers are the call's attention arrays, with their `accumulate` */
 } mgk_layer_operation;
 
-#define MGK_LAYER_OPERATIONS 24
+#define MGK_LAYER_ALIGNMENT 64 /* bytes, of regions and of a call's activations and workspace */
+
+/* A region of the workspace, from its first operation to its last. */
+typedef struct mgk_layer_region {
+    uint64_t bytes, begin;
+    size_t first, last;
+    bool placed;
+} mgk_layer_region;
+
+#define MGK_LAYER_OPERATIONS 32
+#define MGK_LAYER_REGIONS    48
 
 typedef struct mgk_layer_pass {
     mgk_layer_operation operation[MGK_LAYER_OPERATIONS];
     size_t count;
+    mgk_layer_region region[MGK_LAYER_REGIONS];
+    size_t regions;
     uint64_t workspace_bytes;
 } mgk_layer_pass;
+
+/* What the forward pass leaves for the backward pass; NOWHERE: nothing. */
+typedef struct mgk_layer_kept {
+    mgk_layer_place norm;     /* statistics of the layer normalisation, f32 [rows,2] */
+    mgk_layer_place p_q, p_k; /* the array that Q lies in, and the one of K and V (without a second input the same) */
+    mgk_layer_place o;        /* the heads' results, [B,N,o] */
+    mgk_layer_place lse;      /* L, or the denominators */
+    mgk_layer_place sum;      /* R, norm POST */
+} mgk_layer_kept;
+
+/* An array of the layer, as each call needs it. */
+typedef struct mgk_layer_line {
+    mgk_extent extent;
+    size_t element;
+    clmgk_presence presence[2]; /* forward, backward */
+} mgk_layer_line;
+
+#define MGK_LAYER_LISTS 32
+
+struct clmgk_layer {
+    clmgk_context *context;
+    clmgk_layer_desc desc; /* resolved; its attention is the next field */
+    clmgk_attention_desc attention;
+    mgk_layer_sizes sizes;
+    mgk_layer_line line[CLMGK_LAYER_ARRAYS];
+    clmgk_plan *plan;                          /* of the attention */
+    clmgk_gemm_plan *product[MGK_LAYER_LISTS]; /* NULL after the last */
+    mgk_steps *rows[MGK_LAYER_LISTS];          /* lists of row kernels; NULL after the last */
+    mgk_layer_kept kept;
+    mgk_layer_pass pass[2]; /* forward, backward */
+    clmgk_layer_info info;
+};
+
+/* ---- making a pass --------------------------------------------------------------------------------------------- */
+
+/* A pass being made. After a failure, which `status` keeps, nothing more is planned: the pass is never enqueued. */
+typedef struct mgk_layer_builder {
+    clmgk_layer *layer;
+    mgk_layer_pass *pass;
+    clmgk_error *error;
+    clmgk_status status;
+    mgk_steps spare; /* in place of lists after a failure */
+} mgk_layer_builder;
+
+/* Places: an array of the call; one of the attention inside; `count` elements of the activations, of the workspace; a
+ * place behind another, in elements. */
+mgk_layer_place mgk_layer_at(const clmgk_layer *layer, clmgk_layer_array array);
+mgk_layer_place mgk_layer_attention_at(clmgk_array array);
+mgk_layer_place mgk_layer_keep(clmgk_layer *layer, int64_t count, size_t element);
+mgk_layer_place mgk_layer_room(mgk_layer_builder *builder, int64_t count, size_t element);
+mgk_layer_place mgk_layer_behind(mgk_layer_place place, int64_t elements);
+
+/* Appends an operation; binds a buffer of it. A place NOWHERE is not bound. */
+mgk_layer_operation *mgk_layer_append(mgk_layer_builder *builder, mgk_steps *steps);
+void mgk_layer_bind(mgk_layer_builder *builder, mgk_layer_operation *operation, int buffer, mgk_layer_place place);
+
+/* An empty list for row kernels. */
+mgk_rows_list mgk_layer_rows(mgk_layer_builder *builder);
+
+/* Appends an operation of row kernels, whose workspace is `buffer`. */
+mgk_layer_operation *mgk_layer_append_rows(mgk_layer_builder *builder, const mgk_rows_list *list, int buffer);
+
+/* Appends C = op(A) op(B) + beta C, of the layer's dtype. */
+void mgk_layer_multiply(mgk_layer_builder *builder, clmgk_gemm_desc product, mgk_layer_place a, mgk_layer_place b,
+                        mgk_layer_place c);
+
+/* Appends a pass of the attention. */
+mgk_layer_operation *mgk_layer_attend(mgk_layer_builder *builder, clmgk_pass pass);
+
+/* Whether the descriptor asks for the gradient. */
+bool mgk_layer_wants(const clmgk_layer *layer, uint32_t gradient);
+
+/* 1 if the gradient is added to its array, else 0. */
+double mgk_layer_adds(const clmgk_layer *layer, uint32_t gradient);
+
+/* Fill the builder's pass. */
+void mgk_layer_make_forward(mgk_layer_builder *builder);
+void mgk_layer_make_backward(mgk_layer_builder *builder);
 
 #endif

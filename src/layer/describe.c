@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Validation of a layer's descriptor, and its defaults. */
+#include "layer/layer.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+#define MAX_AXIS (INT64_C(1) << 30)
+
+enum { INNER_GRADIENTS = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V };
+
+/* ---- fields --------------------------------------------------------------------------------------------------- */
+
+static clmgk_status check_switches(const clmgk_layer_desc *d, clmgk_error *error)
+{
+#define FIELD(field, count) #field, (int)d->field, count
+    const struct {
+        const char *field;
+        int value, count;
+    } fields[] = {{FIELD(cross, 2)},    {FIELD(packed_weights, 2)}, {FIELD(use_bias, 2)}, {FIELD(use_bias_o, 2)},
+                  {FIELD(residual, 2)}, {FIELD(qk_norm, 2)},        {FIELD(norm, 3)},     {FIELD(rotary, 3)}};
+#undef FIELD
+    for (size_t i = 0; i < MGK_COUNT(fields); ++i)
+        if (fields[i].value < 0 || fields[i].value >= fields[i].count)
+            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %d: expected 0 to %d", fields[i].field,
+                            fields[i].value, fields[i].count - 1);
+    return CLMGK_OK;
+}
+
+static clmgk_status check_width(const char *field, int64_t value, clmgk_error *error)
+{
+    if (value > MAX_AXIS)
+        return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: %" PRId64 ": expected at most %" PRId64, field, value,
+                        MAX_AXIS);
+    if (value < 1)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %" PRId64 ": expected 1 to %" PRId64, field, value,
+                        MAX_AXIS);
+    return CLMGK_OK;
+}
+
+static clmgk_status resolve_widths(clmgk_layer_desc *d, clmgk_error *error)
+{
+    MGK_TRY(check_width("width", d->width, error));
+    if (d->width_k == 0)
+        d->width_k = d->width;
+    MGK_TRY(check_width("width_k", d->width_k, error));
+    if (d->width_k == d->width || (d->cross && !d->packed_weights))
+        return CLMGK_OK;
+    return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE, "width_k: %" PRId64 ": expected 0 or width = %" PRId64 " %s",
+                    d->width_k, d->width, d->cross ? "with packed_weights = 1" : "without a second input (cross = 0)");
+}
+
+static clmgk_status resolve_rotary(clmgk_layer_desc *d, clmgk_error *error)
+{
+    const int64_t head_size = d->attention->head_size;
+    if (d->rotary == CLMGK_ROTARY_NONE) {
+        if (d->rotary_size == 0 && d->rotary_base == 0.0)
+            return CLMGK_OK;
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %g: expected 0 without rotary positions (rotary)",
+                        d->rotary_size != 0 ? "rotary_size" : "rotary_base",
+                        d->rotary_size != 0 ? (double)d->rotary_size : d->rotary_base);
+    }
+    if (d->rotary_size == 0)
+        d->rotary_size = head_size;
+    if (d->rotary_size < 2 || d->rotary_size > head_size || d->rotary_size % 2 != 0)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "rotary_size: %" PRId64 ": expected an even number of 2 to attention.head_size = %" PRId64,
+                        d->rotary_size, head_size);
+    if (d->rotary_base == 0.0)
+        d->rotary_base = 10000.0;
+    if (!(d->rotary_base >= 1.0) || isinf(d->rotary_base))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "rotary_base: %g: expected 1 or more, or 0 for 10000",
+                        d->rotary_base);
+    return CLMGK_OK;
+}
+
+static clmgk_status resolve_numbers(clmgk_layer_desc *d, clmgk_error *error)
+{
+    if (d->norm_epsilon == 0.0)
+        d->norm_epsilon = 1e-5;
+    const float single = (float)d->norm_epsilon; /* the kernels take it as an f32 */
+    if (!(single > 0.0F) || isinf(single))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "norm_epsilon: %g: expected a positive number in the range of f32, or 0 for 1e-5",
+                        d->norm_epsilon);
+    if (!(d->dropout >= 0.0 && d->dropout < 1.0))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "dropout: %g: expected a probability, 0 or more and less than 1", d->dropout);
+    return CLMGK_OK;
+}
+
+/* ---- the attention inside -------------------------------------------------------------------------------------- */
+
+/* What the layer decides. A resolved descriptor has it already, and gets it anew. */
+static clmgk_status check_outer_fields(clmgk_attention_desc *a, clmgk_error *error)
+{
+    for (int i = 0; i < CLMGK_ARRAYS; ++i) {
+        clmgk_layout *const layout = mgk_array_layout(a, (clmgk_array)i);
+        if (layout == NULL || i == CLMGK_ARRAY_GRAD_LSE)
+            continue;
+        if (layout->strided != 0 && !a->resolved)
+            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                            "attention.%s.strided: %d: expected 0: the layer chooses the layout",
+                            clmgk_array_name((clmgk_array)i), (int)layout->strided);
+        *layout = (clmgk_layout){.strided = 0};
+    }
+    if ((a->gradients & INNER_GRADIENTS) != 0 && !a->resolved)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "attention.gradients: %" PRIu32 ": expected a set without Q, K and V, which are the layer's",
+                        a->gradients);
+    a->gradients &= ~(uint32_t)INNER_GRADIENTS;
+    if (a->statistics != 0 || a->combine != 0)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "attention.%s: %" PRIu32 ": expected 0 within a layer",
+                        a->statistics != 0 ? "statistics" : "combine",
+                        a->statistics != 0 ? a->statistics : (uint32_t)a->combine);
+    return CLMGK_OK;
+}
+
+/* S of self-attention. */
+static clmgk_status resolve_keys(const clmgk_layer_desc *d, clmgk_attention_desc *a, clmgk_error *error)
+{
+    const int64_t keys = d->cache_capacity > 0 ? d->cache_capacity : a->length;
+    if (d->cross)
+        return CLMGK_OK;
+    if (a->length_k != keys && (a->length_k != 0 || a->resolved))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
+                        "attention.length_k: %" PRId64 ": expected 0 or %s = %" PRId64, a->length_k,
+                        d->cache_capacity > 0 ? "cache_capacity" : "attention.length", keys);
+    a->length_k = keys;
+    if (a->use_offsets_k != 0)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "attention.use_offsets_k: %d: expected 0 without a second input (cross = 0)",
+                        (int)a->use_offsets_k);
+    return CLMGK_OK;
+}
+
+static clmgk_status check_cache(const clmgk_layer_desc *d, const clmgk_attention_desc *a, clmgk_error *error)
+{
+    if (d->cache_capacity < 0 || d->cache_capacity > MAX_AXIS)
+        return mgk_fail(error, d->cache_capacity < 0 ? CLMGK_ERROR_INVALID_VALUE : CLMGK_ERROR_OVERFLOW,
+                        "cache_capacity: %" PRId64 ": expected 0 to %" PRId64, d->cache_capacity, MAX_AXIS);
+    if (d->cache_capacity == 0)
+        return CLMGK_OK;
+    const struct {
+        bool wrong;
+        const char *text;
+    } rules[] = {{d->cross != 0, "cross = 0"},
+                 {d->gradients != 0, "gradients = 0: there is no backward pass"},
+                 {a->gradients != 0, "attention.gradients = 0: there is no backward pass"},
+                 {a->sequences != 0, "attention.sequences = 0"},
+                 {mgk_has_trait(a, CLMGK_TRAIT_LINEAR), "another variant: the linear family has a state (use_state)"},
+                 {a->use_lengths != 1, "attention.use_lengths = 1"},
+                 {a->alignment != CLMGK_ALIGN_LENGTHS, "attention.alignment = LENGTHS"},
+                 {a->length > d->cache_capacity, "attention.length of at most that many tokens"}};
+    for (size_t i = 0; i < MGK_COUNT(rules); ++i)
+        if (rules[i].wrong)
+            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "cache_capacity: %" PRId64 ": expected 0, or %s",
+                            d->cache_capacity, rules[i].text);
+    return CLMGK_OK;
+}
+
+static clmgk_status resolve_attention(clmgk_attention_desc *a, clmgk_error *error)
+{
+    clmgk_error failure = {.status = CLMGK_OK};
+    const clmgk_status status = mgk_attention_resolve(a, a, &failure);
+    return status == CLMGK_OK ? CLMGK_OK : mgk_fail(error, status, "attention.%s", failure.message);
+}
+
+/* ---- gradients ------------------------------------------------------------------------------------------------- */
+
+static clmgk_status check_gradients(const clmgk_layer_desc *d, clmgk_error *error)
+{
+    static const struct {
+        const char *name;
+        clmgk_layer_array array;
+        uint32_t bit;
+    } gradients[] = {
+#define GRADIENT(name, field, element, bit, ...) {#name, CLMGK_LAYER_ARRAY_GRAD_##name, bit},
+        CLMGK_LAYER_ARRAY_LIST(CLMGK_ARRAY_NONE, GRADIENT)};
+    if ((d->gradients & ~(uint32_t)CLMGK_LAYER_GRADIENT_ALL) != 0)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "gradients: %" PRIu32 ": expected a set of flags, at most %d",
+                        d->gradients, CLMGK_LAYER_GRADIENT_ALL);
+    for (size_t i = 0; i < MGK_COUNT(gradients); ++i)
+        if ((d->gradients & gradients[i].bit) != 0 && !mgk_layer_array_exists(d, gradients[i].array))
+            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                            "gradients: %s: expected others: this layer has no such array (cross, packed_weights, "
+                            "use_bias, use_bias_o, qk_norm and norm say which it has)",
+                            gradients[i].name);
+    if ((d->accumulate & ~d->gradients) != 0)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                        "accumulate: %" PRIu32 ": expected a part of gradients = %" PRIu32, d->accumulate,
+                        d->gradients);
+    return CLMGK_OK;
+}
+
+/* ---- sizes ----------------------------------------------------------------------------------------------------- */
+
+/* Rows and columns of the products. The attention's axes are checked: nothing overflows. */
+static clmgk_status check_products(const clmgk_layer_desc *d, clmgk_error *error)
+{
+    const mgk_layer_sizes s = mgk_layer_measure(d);
+    if (s.rows > MAX_AXIS || s.rows_k > MAX_AXIS)
+        return mgk_fail(error, CLMGK_ERROR_OVERFLOW,
+                        "attention.batch: %" PRId64 ": expected at most %" PRId64 " tokens of all batches together",
+                        d->attention->batch, MAX_AXIS);
+    if (s.q + s.k + s.v > MAX_AXIS || s.o > MAX_AXIS)
+        return mgk_fail(error, CLMGK_ERROR_OVERFLOW,
+                        "attention.heads: %" PRId64 ": expected at most %" PRId64 " columns of all heads together",
+                        d->attention->heads, MAX_AXIS);
+    return CLMGK_OK;
+}
+
+static clmgk_status check_arrays(const clmgk_layer_desc *d, clmgk_error *error)
+{
+    for (int i = 0; i < CLMGK_LAYER_ARRAYS; ++i) {
+        int64_t bytes = 0;
+        if (!mgk_layer_array_bytes(d, (clmgk_layer_array)i, &bytes))
+            return mgk_fail(error, CLMGK_ERROR_OVERFLOW, "%s: its bytes do not fit in 64 bits",
+                            mgk_layer_array_get_info((clmgk_layer_array)i)->name);
+    }
+    return CLMGK_OK;
+}
+
+/* ---- layouts --------------------------------------------------------------------------------------------------- */
+
+/* Heads of `width` columns, M of them for each head of K in MGK and MLK, in an array of `ld` columns. */
+static clmgk_layout tokens_first(int64_t tokens, int64_t ld, int64_t width, int64_t components)
+{
+    return (clmgk_layout){.strided = 1,
+                          .batch = (tokens == 0 ? 1 : tokens) * ld,
+                          .head = components * width,
+                          .component = width,
+                          .token = ld};
+}
+
+/* Heads lie side by side in the rows of the projections, so that nothing is transposed. */
+static void set_layouts(const clmgk_layer_desc *d, clmgk_attention_desc *a)
+{
+    const mgk_layer_sizes s = mgk_layer_measure(d);
+    const bool cached = d->cache_capacity > 0, separate = mgk_layer_separates(d);
+    const int64_t keys = mgk_has_trait(a, CLMGK_TRAIT_KEYS) ? a->components : 1;
+    a->q = tokens_first(a->length, separate ? s.q : s.ld_q, a->head_size, 1);
+    a->k = tokens_first(a->length_k, separate || cached ? s.k : s.ld_k, a->head_size, keys);
+    a->v = tokens_first(a->length_k, cached ? s.v : s.ld_k, a->value_size, 1);
+    a->grad_q = tokens_first(a->length, s.ld_q, a->head_size, 1);
+    a->grad_k = tokens_first(a->length_k, s.ld_k, a->head_size, keys);
+    a->grad_v = tokens_first(a->length_k, s.ld_k, a->value_size, 1);
+    a->o = a->grad_o = tokens_first(a->length, s.o, a->value_size, 1);
+}
+
+/* ---- the descriptor -------------------------------------------------------------------------------------------- */
+
+static clmgk_status read_desc(const clmgk_layer_desc *desc, clmgk_layer_desc *d, clmgk_attention_desc *a,
+                              clmgk_error *error)
+{
+    if (desc == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "desc: NULL: expected a descriptor");
+    MGK_TRY(mgk_struct_read(desc, "desc", MGK_SIZE_WITH(clmgk_layer_desc, accumulate), d, sizeof(*d), error));
+    if (d->attention == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "attention: NULL: expected a descriptor");
+    MGK_TRY(mgk_struct_read(d->attention, "attention", MGK_LEAST_DESC_SIZE, a, sizeof(*a), error));
+    d->attention = a;
+    return CLMGK_OK;
+}
+
+clmgk_status mgk_layer_resolve(const clmgk_layer_desc *desc, clmgk_layer_desc *resolved,
+                               clmgk_attention_desc *attention, clmgk_error *error)
+{
+    clmgk_layer_desc d;
+    clmgk_attention_desc a;
+    MGK_TRY(read_desc(desc, &d, &a, error));
+    MGK_TRY(check_switches(&d, error));
+    MGK_TRY(check_outer_fields(&a, error));
+    MGK_TRY(resolve_keys(&d, &a, error));
+    MGK_TRY(resolve_attention(&a, error));
+    MGK_TRY(check_cache(&d, &a, error));
+    MGK_TRY(resolve_widths(&d, error));
+    MGK_TRY(resolve_rotary(&d, error));
+    MGK_TRY(resolve_numbers(&d, error));
+    MGK_TRY(check_products(&d, error));
+    MGK_TRY(check_gradients(&d, error));
+    if (mgk_layer_differentiates(&d))
+        a.gradients |= INNER_GRADIENTS;
+    set_layouts(&d, &a);
+    MGK_TRY(resolve_attention(&a, error));
+    MGK_TRY(check_arrays(&d, error));
+    *resolved = d;
+    *attention = a;
+    resolved->attention = attention;
+    return CLMGK_OK;
+}
+
+clmgk_status clmgk_layer_validate(const clmgk_layer_desc *desc, clmgk_layer_desc *resolved,
+                                  clmgk_attention_desc *attention, clmgk_error *error)
+{
+    clmgk_layer_desc d;
+    clmgk_attention_desc a;
+    if ((resolved == NULL) != (attention == NULL))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected room for both descriptors, or for none",
+                        resolved == NULL ? "resolved" : "attention");
+    MGK_TRY(mgk_layer_resolve(desc, &d, &a, error));
+    if (resolved == NULL)
+        return CLMGK_OK;
+    const size_t size = desc->attention->struct_size; /* `attention` may be desc->attention */
+    resolved->struct_size = desc->struct_size;
+    attention->struct_size = size;
+    mgk_struct_write(attention, 0, &a, sizeof(a));
+    d.attention = attention;
+    mgk_struct_write(resolved, 0, &d, sizeof(d));
+    return CLMGK_OK;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What both passes do. */
+#ifndef MGK_LAYER_FORWARD_H
+#define MGK_LAYER_FORWARD_H
+
+#include "layer/layer.h"
+
+/* Places of Q, K and V, and the columns of the arrays that they lie in. */
+typedef struct mgk_layer_heads {
+    mgk_layer_place place[3];
+    int64_t ld[3];
+} mgk_layer_heads;
+
+/* A matrix of weights, or rows of one, and the columns of a projection that it makes. */
+typedef struct mgk_layer_projection {
+    bool second; /* of X2 */
+    int64_t columns, first;
+    int64_t width; /* of its input */
+    mgk_layer_place weight, grad;
+    uint32_t gradient;
+} mgk_layer_projection;
+
+/* The layer's projections, Q's first; their number. */
+size_t mgk_layer_projections(const clmgk_layer *layer, mgk_layer_projection list[3]);
+
+/* Y: X, or with norm PRE its normalisation, which is made into the workspace, and with it the statistics, if these have
+ * a place. */
+mgk_layer_place mgk_layer_normalised(mgk_layer_builder *builder, mgk_layer_place statistics);
+
+/* Q, K and V where the projections leave them; and where the attention finds them, finished by row kernels where there
+ * is something to do. `again`: in the backward pass, from what the forward pass kept. */
+mgk_layer_heads mgk_layer_projected(const clmgk_layer *layer, mgk_layer_place p_q, mgk_layer_place p_k);
+mgk_layer_heads mgk_layer_finished(mgk_layer_builder *builder, const mgk_layer_heads *in, bool again);
+
+/* Rows for some of Q, K and V, in place; and the parameters of their operation but the biases. With a second input Q
+ * stands alone. */
+mgk_heads_rows mgk_layer_head_rows(const clmgk_layer *layer, const bool with[3]);
+void mgk_layer_bind_heads(mgk_layer_builder *builder, mgk_layer_operation *operation, const bool with[3]);
+
+#endif

@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Layers: their plans, places and passes. */
+#include "layer/layer.h"
+
+/* ---- places ---------------------------------------------------------------------------------------------------- */
+
+mgk_layer_place mgk_layer_at(const clmgk_layer *layer, clmgk_layer_array array)
+{
+    return (mgk_layer_place){MGK_LAYER_ARRAY, array, 0, layer->line[array].element};
+}
+
+mgk_layer_place mgk_layer_attention_at(clmgk_array array)
+{
+    return (mgk_layer_place){MGK_LAYER_ATTENTION, array, 0, 0};
+}
+
+static uint64_t aligned(uint64_t bytes)
+{
+    return (bytes + MGK_LAYER_ALIGNMENT - 1) / MGK_LAYER_ALIGNMENT * MGK_LAYER_ALIGNMENT;
+}
+
+mgk_layer_place mgk_layer_keep(clmgk_layer *layer, int64_t count, size_t element)
+{
+    const uint64_t begin = layer->info.activation_bytes;
+    layer->info.activation_bytes = begin + aligned((uint64_t)count * element);
+    return (mgk_layer_place){MGK_LAYER_ACTIVATIONS, 0, (int64_t)(begin / element), element};
+}
+
+mgk_layer_place mgk_layer_room(mgk_layer_builder *b, int64_t count, size_t element)
+{
+    mgk_layer_pass *const pass = b->pass;
+    pass->region[pass->regions] =
+        (mgk_layer_region){.bytes = aligned((uint64_t)count * element), .first = MGK_LAYER_OPERATIONS};
+    return (mgk_layer_place){MGK_LAYER_WORKSPACE, (int)pass->regions++, 0, element};
+}
+
+mgk_layer_place mgk_layer_behind(mgk_layer_place place, int64_t elements)
+{
+    place.offset += elements;
+    return place;
+}
+
+/* ---- operations ------------------------------------------------------------------------------------------------ */
+
+mgk_layer_operation *mgk_layer_append(mgk_layer_builder *b, mgk_steps *steps)
+{
+    mgk_layer_operation *const operation = &b->pass->operation[b->pass->count++];
+    operation->steps = steps;
+    return operation;
+}
+
+void mgk_layer_bind(mgk_layer_builder *b, mgk_layer_operation *operation, int buffer, mgk_layer_place place)
+{
+    const size_t number = (size_t)(operation - b->pass->operation);
+    if (place.base == MGK_LAYER_NOWHERE)
+        return;
+    operation->operand[operation->count++] = (mgk_layer_operand){buffer, place};
+    if (place.base != MGK_LAYER_WORKSPACE)
+        return;
+    mgk_layer_region *const region = &b->pass->region[place.index];
+    region->first = number < region->first ? number : region->first;
+    region->last = number;
+}
+
+/* A workspace that steps need for themselves. */
+static void bind_scratch(mgk_layer_builder *b, mgk_layer_operation *operation, int buffer, uint64_t bytes,
+                         size_t element)
+{
+    if (bytes > 0)
+        mgk_layer_bind(b, operation, buffer, mgk_layer_room(b, (int64_t)((bytes + element - 1) / element), element));
+}
+
+mgk_rows_list mgk_layer_rows(mgk_layer_builder *b)
+{
+    clmgk_layer *const layer = b->layer;
+    const clmgk_allocator *const allocator = &layer->context->allocator;
+    size_t next = 0;
+    while (layer->rows[next] != NULL)
+        ++next;
+    mgk_steps *const steps = b->status == CLMGK_OK ? mgk_alloc(allocator, 1, sizeof(*steps)) : NULL;
+    if (steps == NULL && b->status == CLMGK_OK)
+        b->status = mgk_fail_memory(b->error, "a layer");
+    mgk_steps_clear(steps != NULL ? steps : &b->spare, allocator);
+    layer->rows[next] = steps;
+    return (mgk_rows_list){steps != NULL ? steps : &b->spare, &layer->context->facts, layer->attention.dtype};
+}
+
+mgk_layer_operation *mgk_layer_append_rows(mgk_layer_builder *b, const mgk_rows_list *list, int buffer)
+{
+    mgk_layer_operation *const operation = mgk_layer_append(b, list->steps);
+    bind_scratch(b, operation, buffer, list->steps->workspace_bytes, sizeof(float));
+    return operation;
+}
+
+/* ---- products -------------------------------------------------------------------------------------------------- */
+
+static bool same_product(const clmgk_gemm_desc *a, const clmgk_gemm_desc *b)
+{
+    return a->m == b->m && a->n == b->n && a->k == b->k && a->transpose_a == b->transpose_a &&
+           a->transpose_b == b->transpose_b && a->lda == b->lda && a->ldb == b->ldb && a->ldc == b->ldc &&
+           a->beta == b->beta;
+}
+
+/* A plan of the product, perhaps one that the layer has already; NULL after a failure. */
+static clmgk_gemm_plan *plan_product(mgk_layer_builder *b, const clmgk_gemm_desc *product)
+{
+    clmgk_layer *const layer = b->layer;
+    clmgk_gemm_desc resolved;
+    if (b->status == CLMGK_OK)
+        b->status = mgk_gemm_resolve(product, &resolved, b->error);
+    if (b->status != CLMGK_OK)
+        return NULL;
+    size_t i = 0;
+    while (layer->product[i] != NULL && !same_product(&layer->product[i]->desc, &resolved))
+        ++i;
+    if (layer->product[i] == NULL)
+        b->status = clmgk_gemm_plan_create(layer->context, product, NULL, &layer->product[i], b->error);
+    return layer->product[i];
+}
+
+void mgk_layer_multiply(mgk_layer_builder *b, clmgk_gemm_desc product, mgk_layer_place a, mgk_layer_place right,
+                        mgk_layer_place c)
+{
+    product.struct_size = sizeof(product);
+    product.dtype = b->layer->attention.dtype;
+    const clmgk_gemm_plan *const plan = plan_product(b, &product);
+    mgk_layer_operation *const operation = mgk_layer_append(b, plan != NULL ? plan->steps : NULL);
+    mgk_layer_bind(b, operation, MGK_GEMM_A, a);
+    mgk_layer_bind(b, operation, MGK_GEMM_B, right);
+    mgk_layer_bind(b, operation, MGK_GEMM_C, c);
+    bind_scratch(b, operation, MGK_GEMM_WORKSPACE, clmgk_gemm_plan_workspace_size(plan), 1);
+}
+
+/* ---- attention ------------------------------------------------------------------------------------------------- */
+
+mgk_layer_operation *mgk_layer_attend(mgk_layer_builder *b, clmgk_pass pass)
+{
+    mgk_steps *const steps = &b->layer->plan->pass[pass]->plan.steps;
+    mgk_layer_operation *const operation = mgk_layer_append(b, steps);
+    operation->is_attention = true;
+    bind_scratch(b, operation, CLMGK_ARRAY_WORKSPACE, steps->workspace_bytes, sizeof(float));
+    return operation;
+}
+
+bool mgk_layer_wants(const clmgk_layer *layer, uint32_t gradient)
+{
+    return (layer->desc.gradients & gradient) != 0;
+}
+
+double mgk_layer_adds(const clmgk_layer *layer, uint32_t gradient)
+{
+    return (layer->desc.accumulate & gradient) != 0 ? 1.0 : 0.0;
+}
+
+/* ---- workspace ------------------------------------------------------------------------------------------------- */
+
+static bool live_together(const mgk_layer_region *a, const mgk_layer_region *b)
+{
+    return a->first <= b->last && b->first <= a->last;
+}
+
+/* The largest region without a place that some operation uses; NULL: none. */
+static mgk_layer_region *next_region(mgk_layer_pass *pass)
+{
+    mgk_layer_region *next = NULL;
+    for (size_t i = 0; i < pass->regions; ++i) {
+        mgk_layer_region *const region = &pass->region[i];
+        if (!region->placed && region->first < MGK_LAYER_OPERATIONS && (next == NULL || region->bytes > next->bytes))
+            next = region;
+    }
+    return next;
+}
+
+/* Moves the region up until it meets no other that is in use at the same time. */
+static void place_region(mgk_layer_pass *pass, mgk_layer_region *region)
+{
+    bool moved = true;
+    while (moved) {
+        moved = false;
+        for (size_t i = 0; i < pass->regions; ++i) {
+            const mgk_layer_region *const other = &pass->region[i];
+            if (!other->placed || !live_together(region, other) || region->begin >= other->begin + other->bytes ||
+                other->begin >= region->begin + region->bytes)
+                continue;
+            region->begin = other->begin + other->bytes;
+            moved = true;
+        }
+    }
+    region->placed = true;
+    const uint64_t end = region->begin + region->bytes;
+    pass->workspace_bytes = end > pass->workspace_bytes ? end : pass->workspace_bytes;
+}
+
+/* Lays out the workspace: regions that are in use at different times share memory. */
+static void lay_out(mgk_layer_pass *pass)
+{
+    for (mgk_layer_region *next = next_region(pass); next != NULL; next = next_region(pass))
+        place_region(pass, next);
+    for (size_t i = 0; i < pass->count; ++i)
+        for (size_t k = 0; k < pass->operation[i].count; ++k) {
+            mgk_layer_place *const place = &pass->operation[i].operand[k].place;
+            if (place->base == MGK_LAYER_WORKSPACE)
+                place->offset += (int64_t)(pass->region[place->index].begin / place->element);
+        }
+}
+
+/* ---- layers ---------------------------------------------------------------------------------------------------- */
+
+/* Bytes are checked with the descriptor. */
+static void list_arrays(clmgk_layer *layer)
+{
+    for (int i = 0; i < CLMGK_LAYER_ARRAYS; ++i) {
+        const clmgk_layer_array array = (clmgk_layer_array)i;
+        mgk_layer_line *const line = &layer->line[i];
+        int64_t bytes = 0;
+        (void)mgk_layer_array_bytes(&layer->desc, array, &bytes);
+        line->extent = mgk_extent_dense(bytes);
+        line->element = mgk_layer_element_size(&layer->desc, array);
+        line->presence[CLMGK_PASS_FORWARD] = mgk_layer_array_presence(&layer->desc, CLMGK_PASS_FORWARD, array);
+        line->presence[CLMGK_PASS_BACKWARD] = mgk_layer_array_presence(&layer->desc, CLMGK_PASS_BACKWARD, array);
+    }
+}
+
+/* Only what the requested gradients need. */
+static void choose_kept(clmgk_layer *layer)
+{
+    const clmgk_layer_desc *const d = &layer->desc;
+    const clmgk_attention_desc *const a = &layer->attention;
+    const mgk_layer_sizes *const s = &layer->sizes;
+    mgk_layer_kept *const kept = &layer->kept;
+    const size_t element = mgk_gemm_element(a->dtype);
+    const bool through = mgk_layer_differentiates(d);
+    const bool post = d->norm == CLMGK_NORM_POST && mgk_layer_has_backward(d);
+    if (post)
+        kept->sum = mgk_layer_keep(layer, s->rows * d->width, element);
+    if (post || (through && d->norm == CLMGK_NORM_PRE))
+        kept->norm = mgk_layer_keep(layer, s->rows * 2, sizeof(float));
+    if (through || mgk_layer_wants(layer, CLMGK_LAYER_GRADIENT_WEIGHT_O))
+        kept->o = mgk_layer_keep(layer, s->rows * s->o, element);
+    if (!through)
+        return;
+    const clmgk_array lse = mgk_has_trait(a, CLMGK_TRAIT_LINEAR) ? CLMGK_ARRAY_DENOMINATOR : CLMGK_ARRAY_LSE;
+    kept->p_q = mgk_layer_keep(layer, s->rows * s->ld_q, element);
+    kept->p_k = d->cross ? mgk_layer_keep(layer, s->rows_k * s->ld_k, element) : kept->p_q;
+    kept->lse = mgk_layer_keep(layer, mgk_array_count(a, lse), sizeof(float));
+}
+
+static clmgk_status make_pass(clmgk_layer *layer, clmgk_pass which, void (*make)(mgk_layer_builder *),
+                              clmgk_error *error)
+{
+    mgk_layer_builder builder = {.layer = layer, .pass = &layer->pass[which], .error = error};
+    make(&builder);
+    lay_out(builder.pass);
+    mgk_steps_clear(&builder.spare, NULL);
+    return builder.status;
+}
+
+static clmgk_status compile_rows(clmgk_layer *layer, clmgk_error *error)
+{
+    mgk_limits limits = {layer->context->facts.info.max_work_group, layer->context->facts.info.local_memory_bytes,
+                         false};
+    clmgk_program_origin origin = CLMGK_PROGRAM_MEMORY;
+    size_t count = 0;
+    while (layer->rows[count] != NULL)
+        ++count;
+    return count > 0 ? mgk_steps_make(layer->context, layer->rows, count, &limits, &origin, error) : CLMGK_OK;
+}
+
+static void describe(clmgk_layer *layer)
+{
+    clmgk_layer_info *const info = &layer->info;
+    info->workspace_bytes = layer->pass[CLMGK_PASS_FORWARD].workspace_bytes;
+    info->backward_workspace_bytes = layer->pass[CLMGK_PASS_BACKWARD].workspace_bytes;
+    info->attention = layer->plan;
+    info->provider = layer->product[0]->info.provider;
+    info->note = "";
+    for (size_t i = 0; layer->product[i] != NULL && info->note[0] == '\0'; ++i)
+        info->note = layer->product[i]->info.note;
+}
+
+static clmgk_status make(clmgk_layer *layer, const clmgk_plan_options *options, clmgk_error *error)
+{
+    const double start = mgk_now_ms();
+    MGK_TRY(clmgk_plan_create(layer->context, &layer->attention, options, &layer->plan, error));
+    choose_kept(layer);
+    MGK_TRY(make_pass(layer, CLMGK_PASS_FORWARD, mgk_layer_make_forward, error));
+    if (mgk_layer_has_backward(&layer->desc))
+        MGK_TRY(make_pass(layer, CLMGK_PASS_BACKWARD, mgk_layer_make_backward, error));
+    MGK_TRY(compile_rows(layer, error));
+    describe(layer);
+    layer->info.compile_ms = mgk_now_ms() - start;
+    return CLMGK_OK;
+}
+
+clmgk_status clmgk_layer_create(clmgk_context *context, const clmgk_layer_desc *desc, const clmgk_plan_options *options,
+                                clmgk_layer **out, clmgk_error *error)
+{
+    if (context == NULL || out == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected %s", context == NULL ? "context" : "out",
+                        context == NULL ? "a context" : "room for the layer");
+    clmgk_layer_desc resolved;
+    clmgk_attention_desc attention;
+    MGK_TRY(mgk_layer_resolve(desc, &resolved, &attention, error));
+    clmgk_layer *const layer = mgk_alloc(&context->allocator, 1, sizeof(*layer));
+    if (layer == NULL)
+        return mgk_fail_memory(error, "a layer");
+    mgk_context_retain(context);
+    layer->context = context;
+    layer->attention = attention;
+    layer->desc = resolved;
+    layer->desc.attention = &layer->attention;
+    layer->sizes = mgk_layer_measure(&layer->desc);
+    list_arrays(layer);
+    const clmgk_status status = make(layer, options, error);
+    if (status == CLMGK_OK)
+        *out = layer;
+    else
+        clmgk_layer_release(layer);
+    return status;
+}
+
+void clmgk_layer_release(clmgk_layer *layer)
+{
+    if (layer == NULL)
+        return;
+    clmgk_context *const context = layer->context;
+    clmgk_plan_release(layer->plan);
+    for (size_t i = 0; i < MGK_LAYER_LISTS; ++i) {
+        clmgk_gemm_plan_release(layer->product[i]);
+        if (layer->rows[i] != NULL)
+            mgk_steps_clear(layer->rows[i], NULL);
+        mgk_free(&context->allocator, layer->rows[i]);
+    }
+    mgk_free(&context->allocator, layer);
+    clmgk_context_release(context);
+}
+
+clmgk_status clmgk_layer_get_info(const clmgk_layer *layer, clmgk_layer_info *info, clmgk_error *error)
+{
+    if (layer == NULL)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "layer: NULL: expected a layer");
+    MGK_TRY(mgk_struct_room(info, "info", MGK_SIZE_WITH(clmgk_layer_info, attention), error));
+    mgk_struct_write(info, 0, &layer->info, sizeof(layer->info));
+    return CLMGK_OK;
+}
