@@ -17,10 +17,27 @@ static json_t *ratio_json(const bench_case *baseline, const bench_case *one)
 /* null: the FiSH paper has no count for it, or there is no softmax beside it. */
 static json_t *paper_operations_json(const bench_group *group, const bench_case *one)
 {
-    const bench_case *baseline = bench_baseline(group, one);
-    const bench_operations paper = baseline ? bench_paper_operations(one, baseline) : (bench_operations){0};
-    return paper.counted ? json_pack("{s:f, s:f}", "matrices", paper.matrices, "with_projections", paper.projections)
-                         : json_null();
+    const bench_operations ratio = bench_compare_counts(group, one);
+    return ratio.counted && ratio.in_paper
+               ? json_pack("{s:f, s:f}", "matrices", ratio.matrices, "with_projections", ratio.projections)
+               : json_null();
+}
+
+/* A layer around the case, as the papers count it. */
+static json_t *counts_json(const bench_group *group, const bench_case *one)
+{
+    const bench_operations ratio = bench_compare_counts(group, one);
+    const clmgk_operations *const parts = one->pass == BENCH_FORWARD ? one->counts.forward : one->counts.backward;
+    clmgk_operations sum = {0, 0};
+    for (clmgk_part part = 0; part < CLMGK_PARTS; part++) {
+        sum.multiplications += parts[part].multiplications;
+        sum.additions += parts[part].additions;
+    }
+    return json_pack("{s:I, s:f, s:f, s:f, s:o, s:o}", "width", (json_int_t)one->width, "multiplications",
+                     sum.multiplications, "additions", sum.additions, "parameters",
+                     clmgk_sum_parameters(&one->counts, CLMGK_PART_ALL), "operations_ratio",
+                     ratio.counted ? json_real(ratio.layer) : json_null(), "parameters_ratio",
+                     ratio.counted ? json_real(ratio.parameters) : json_null());
 }
 
 static json_t *time_json(const bench_case *one)
@@ -74,7 +91,7 @@ static json_t *case_json(size_t index, const bench_peaks *peaks, const bench_gro
 {
     json_t *rest = json_pack(
         "{s:o, s:f, s:f, s:f, s:s?, s:f, s:I, s:I, s:I, s:f, s:s, s:s, s:o, s:o, s:o, s:b, s:s, s:s, s:s, s:I, s:o, "
-        "s:o, s:o, s:o, s:I}",
+        "s:o, s:o, s:o, s:o, s:I}",
         "time_ms", time_json(one), "flops", one->flops, "gflops", bench_gflops(one), "fraction_of_peak",
         bench_fraction_of_peak(peaks, one), "peak_note", bench_peak_note(peaks, one), "kv_fraction_of_read",
         bench_kv_fraction_of_read(peaks, one), "bytes", (json_int_t)one->array_bytes, "memory_bytes",
@@ -86,7 +103,8 @@ static json_t *case_json(size_t index, const bench_peaks *peaks, const bench_gro
         (json_int_t)one->private_bytes, "ratio_to_baseline", ratio_json(bench_baseline(group, one), one),
         "ratio_to_linear", ratio_json(bench_linear_baseline(group, one), one), "state_fraction_of_copy",
         tool_json_positive(bench_state_fraction_of_copy(peaks, one)), "paper_operations",
-        paper_operations_json(group, one), "process_peak_bytes", (json_int_t)one->process_peak_bytes);
+        paper_operations_json(group, one), "counts", counts_json(group, one), "process_peak_bytes",
+        (json_int_t)one->process_peak_bytes);
     return tool_json_merge(case_key_json(index, one), rest);
 }
 

@@ -194,25 +194,45 @@ static void print_paper(const bench_group *group, FILE *stream)
         print_paper_row(group, &group->cases[i], stream);
 }
 
-/* FiSH and softmax: time, products that are executed, and the operations that the paper counts. */
-static void print_operations(const bench_group *group, FILE *stream)
+/* A case's operations and parameters, and their ratios beside those of its time and of the products that it executes.
+ */
+static void print_counts_row(const bench_group *group, const bench_case *one, FILE *stream)
+{
+    const bool linear = tool_is_linear(one->desc.variant);
+    const bench_case *const baseline = linear ? bench_linear_baseline(group, one) : bench_baseline(group, one);
+    const bench_operations ratio = bench_compare_counts(group, one);
+    const clmgk_pass pass = one->pass == BENCH_FORWARD ? CLMGK_PASS_FORWARD : CLMGK_PASS_BACKWARD;
+    fprintf(stream, "  %-24s %9.3f %9.3f", bench_case_label(one).text,
+            1e-9 * clmgk_sum_operations(&one->counts, pass, CLMGK_PART_ALL),
+            1e-6 * clmgk_sum_parameters(&one->counts, CLMGK_PART_ALL));
+    print_figure(baseline, 9, 3, baseline ? one->time_ms.median / baseline->time_ms.median : 0, stream);
+    print_figure(baseline, 9, 3, baseline ? one->flops / baseline->flops : 0, stream);
+    print_figure(ratio.counted, 9, 3, ratio.layer, stream);
+    print_figure(ratio.counted && !linear, 9, 3, ratio.matrices, stream);
+    print_figure(ratio.counted && !linear, 17, 3, ratio.projections, stream);
+    print_figure(ratio.counted, 11, 3, ratio.parameters, stream);
+    fputc('\n', stream);
+}
+
+/* Beside the papers' counts: of the papers' sizes, and of mixed heads. */
+static void print_counts(const bench_group *group, FILE *stream)
 {
     bool head = false;
     for (size_t i = 0; i < group->count; i++) {
         const bench_case *one = &group->cases[i];
-        const bench_case *baseline = one->repetitions ? bench_baseline(group, one) : NULL;
-        const bench_operations paper = baseline ? bench_paper_operations(one, baseline) : (bench_operations){0};
-        if (!paper.counted)
+        const bool wanted = (group->shape->suites & BENCH_SUITE_PAPER) || tool_is_mixed(one->desc.variant);
+        if (!wanted || !one->repetitions)
             continue;
         if (!head)
-            fprintf(stream,
-                    "  Beside the FiSH paper, Appendix D: operations for attention matrices, without softmax and"
-                    " values.\n  %-24s %9s %9s %9s %17s\n",
-                    "ratios to softmax", "time", "products", "paper", "with projections");
+            fprintf(
+                stream,
+                "  Counted as in the MGK paper, Appendix B, and the FiSH paper, Appendix D, without softmax: a layer of"
+                " width %" PRId64 ";\n  ratios to softmax (linear family: to linear) of time, executed products,"
+                " counted operations, attention matrices.\n  %-24s %9s %9s %8s %8s %8s %8s %16s %10s\n",
+                one->width, "", "10^9 op.", "10^6 par.", "time", "products", "layer", "matrices", "with projections",
+                "parameters");
         head = true;
-        fprintf(stream, "  %-24s", bench_case_label(one).text);
-        print_ratio(group, one, 10, stream);
-        fprintf(stream, " %9.3f %9.3f %17.3f\n", one->flops / baseline->flops, paper.matrices, paper.projections);
+        print_counts_row(group, one, stream);
     }
 }
 
@@ -252,7 +272,7 @@ void bench_print_group(const bench_device *device, const bench_group *group, FIL
         print_linear(group, stream);
         print_checks(group, stream);
         print_paper(group, stream);
-        print_operations(group, stream);
+        print_counts(group, stream);
     }
     print_failures(group, stream);
     if (device->tool.info.device_class == CLMGK_DEVICE_CPU && group->cases[0].process_peak_bytes)

@@ -75,6 +75,7 @@ CASE_KEYS = {
     "ratio_to_linear": MAYBE,
     "state_fraction_of_copy": MAYBE,
     "paper_operations": (dict, type(None)),
+    "counts": dict,
     "process_peak_bytes": int,
 }
 
@@ -295,14 +296,27 @@ class Admixture(BenchTest):
         for name, (m, h) in self.ALL.items():
             if not counts[name]:
                 continue
-            noise, matrices = (m if "hard" not in name and name != "talking-heads" else 0), h
-            if name == "hard-mish":
-                matrices = 1  # one for all heads
+            noise = m if "hard" not in name and name != "talking-heads" else 0
+            matrices = 1 if "mish" in name else h  # one for all heads
             mixed = 40 * 50 * (m * dot + noise + matrices * (m + m - 1))
             softmax = 40 * 50 * 4 * dot
             self.assertAlmostEqual(counts[name]["matrices"], mixed / softmax, places=7)
             whole = (mixed + m * project) / (softmax + 4 * project)
             self.assertAlmostEqual(counts[name]["with_projections"], whole, places=7)
+
+    def test_counts_of_a_layer(self):
+        for case in self.bench("--variants", "softmax:4,mgk:2,hard-fish:2x4", "--pass", "both")["cases"]:
+            m, h, found = case["components"], case["heads"], case["counts"]
+            queries, keys = {"softmax": (h, h), "mgk": (h, m * h), "hard-fish": (m, m)}[case["variant"]]
+            extra = {"softmax": 0, "mgk": 2 * h, "hard-fish": m * h}[case["variant"]]
+            self.assertEqual(found["width"], 4 * 16)
+            self.assertEqual(found["parameters"], 64 * ((queries + keys) * 16 + 2 * h * 24) + extra)
+            products = 2 * 64 * (40 * queries * 16 + 50 * keys * 16 + (50 + 40) * h * 24)
+            mixing = m * h if case["variant"] == "hard-fish" else 0
+            products += 2 * 40 * 50 * (keys * 16 + h * 24 + mixing)
+            self.assertEqual(found["multiplications"], products * (2 if case["pass"] == "backward" else 1))
+            for key in ("operations_ratio", "parameters_ratio"):
+                self.assertTrue(case["variant"] == "softmax" or 0 < found[key] < 1)
 
     def test_gradients(self):
         names = "k,mix,mix-weight,mix-offset,noise"
@@ -326,7 +340,7 @@ class Admixture(BenchTest):
 
     def test_text(self):
         text = self.accept(*SIZES, *SHORT, "--variants", "softmax:4,hard-fish:2x4,talking-heads:4").stdout
-        for word in ("hard-fish 2x4", "talking-heads 4", "FiSH paper, Appendix D", "with projections"):
+        for word in ("hard-fish 2x4", "talking-heads 4", "FiSH paper, Appendix D", "with projections", "10^6 par."):
             self.assertIn(word, text)
 
 

@@ -152,6 +152,7 @@ static tool_exit make_case(const bench_shape *shape, bench_pass pass, const clmg
     TOOL_TRY(tool_check_library(clmgk_attention_validate(&desc, &desc, &error->library), error));
     *one = (bench_case){.shape = shape, .pass = pass, .desc = desc};
     one->array_bytes = bench_array_bytes(&desc);
+    TOOL_TRY(bench_count_layer(one, error));
     return bench_count_flops(one, NULL, error);
 }
 
@@ -289,28 +290,6 @@ const bench_case *bench_windowed(const bench_group *group, const bench_case *ful
             return other;
     }
     return NULL;
-}
-
-bench_operations bench_paper_operations(const bench_case *one, const bench_case *baseline)
-{
-    const clmgk_attention_desc *desc = &one->desc;
-    const uint32_t traits = clmgk_variant_traits(desc->variant);
-    if (!(traits & CLMGK_TRAIT_ADMIXTURE) || (traits & (CLMGK_TRAIT_GENERALISED | CLMGK_TRAIT_LINEAR)) ||
-        one->pass != BENCH_FORWARD)
-        return (bench_operations){.counted = false};
-    const bool noise = (traits & CLMGK_TRAIT_NOISE) != 0;
-    const double m = (double)desc->components, d = (double)desc->head_size;
-    /* MiSH without noise: one matrix for all heads */
-    const double h = (traits & CLMGK_TRAIT_SHARED_MIX) && !noise ? 1 : (double)desc->heads;
-    const double all = (double)baseline->desc.heads;
-    const double pairs = (double)desc->length * (double)desc->length_k;
-    /* of one head: 2 N D (2 D_x - 1), where queries and keys are as many */
-    const double projection = ((double)desc->length + (double)desc->length_k) * d * (2 * all * d - 1);
-    const double mixed = pairs * (2 * (d + h) * m - h - (noise ? 0 : m)); /* the paper adds M noises a pair */
-    const double softmax = pairs * all * (2 * d - 1);
-    return (bench_operations){.counted = true,
-                              .matrices = mixed / softmax,
-                              .projections = (mixed + m * projection) / (softmax + all * projection)};
 }
 
 /* "8", "2x8" */
