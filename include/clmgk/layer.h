@@ -246,6 +246,9 @@ typedef struct clmgk_layer_args {
 
 #define CLMGK_LAYER_ARGS_INIT CLMGK_INIT(clmgk_layer_args)
 
+/* The field of an array; NULL for a value outside the enumeration. */
+CLMGK_API clmgk_buffer *clmgk_layer_array_buffer(clmgk_layer_args *args, clmgk_layer_array array);
+
 /*
  * Enqueue a pass: as clmgk_enqueue_forward and _backward. All arrays are checked before anything is enqueued. The
  * backward pass takes the same inputs, parameters and seed as the forward call, and its activations, which stay as they

@@ -92,12 +92,14 @@ bool mgk_layer_array_exists(const clmgk_layer_desc *d, clmgk_layer_array array)
     return false;
 }
 
-clmgk_buffer *mgk_layer_array_buffer(clmgk_layer_args *args, clmgk_layer_array array)
+clmgk_buffer *clmgk_layer_array_buffer(clmgk_layer_args *args, clmgk_layer_array array)
 {
     static const size_t offsets[] = {
 #define OFFSET(name, field, ...)             offsetof(clmgk_layer_args, field),
 #define OFFSET_OF_GRADIENT(name, field, ...) offsetof(clmgk_layer_args, grad_##field),
         CLMGK_LAYER_ARRAY_LIST(OFFSET, OFFSET_OF_GRADIENT)};
+    if (args == NULL || (unsigned)array >= MGK_COUNT(offsets))
+        return NULL;
     return (clmgk_buffer *)(void *)((char *)args + offsets[array]);
 }
 

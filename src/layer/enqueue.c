@@ -80,7 +80,7 @@ static clmgk_status add_own_arrays(layer_call *call, mgk_operands *operands, clm
         const clmgk_layer_array array = (clmgk_layer_array)i;
         const mgk_layer_line *const line = &layer->line[i];
         const mgk_layer_array_info *const info = mgk_layer_array_get_info(array);
-        const clmgk_buffer *const buffer = mgk_layer_array_buffer(&call->args, array);
+        const clmgk_buffer *const buffer = clmgk_layer_array_buffer(&call->args, array);
         /* some gradients are sums in place, and a cache is read */
         const int access = !info->is_output                 ? MGK_READ
                            : array == CLMGK_LAYER_ARRAY_OUT ? MGK_WRITE
@@ -162,7 +162,7 @@ static clmgk_buffer find(layer_call *call, const mgk_layer_place *place)
     case MGK_LAYER_NOWHERE:
         return buffer;
     case MGK_LAYER_ARRAY:
-        buffer = *mgk_layer_array_buffer(&call->args, (clmgk_layer_array)place->index);
+        buffer = *clmgk_layer_array_buffer(&call->args, (clmgk_layer_array)place->index);
         break;
     case MGK_LAYER_ATTENTION:
         buffer = *clmgk_array_buffer(&call->attention, (clmgk_array)place->index);

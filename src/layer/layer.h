@@ -54,7 +54,6 @@ bool mgk_layer_array_is_of_pass(clmgk_pass pass, clmgk_layer_array array);
 size_t mgk_layer_element_size(const clmgk_layer_desc *resolved, clmgk_layer_array array);
 bool mgk_layer_array_bytes(const clmgk_layer_desc *resolved, clmgk_layer_array array,
                            int64_t *bytes); /* false: overflow */
-clmgk_buffer *mgk_layer_array_buffer(clmgk_layer_args *args, clmgk_layer_array array);
 
 /* ---- operations ------------------------------------------------------------------------------------------------ */
 
