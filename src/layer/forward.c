@@ -2,7 +2,7 @@
 /* The forward pass's operations: normalisation, projections, heads, attention, output projection, residual. */
 #include "layer/forward.h"
 
-static mgk_norm_rows width_rows(const clmgk_layer *layer)
+mgk_norm_rows mgk_layer_width_rows(const clmgk_layer *layer)
 {
     return (mgk_norm_rows){.rows = layer->sizes.rows,
                            .length = layer->attention.length,
@@ -16,7 +16,7 @@ mgk_layer_place mgk_layer_normalised(mgk_layer_builder *b, mgk_layer_place stati
     const mgk_layer_place x = mgk_layer_at(layer, CLMGK_LAYER_ARRAY_X);
     if (layer->desc.norm != CLMGK_NORM_PRE)
         return x;
-    const mgk_norm_rows rows = width_rows(layer);
+    const mgk_norm_rows rows = mgk_layer_width_rows(layer);
     const mgk_rows_list list = mgk_layer_rows(b);
     mgk_rows_norm(&list, &rows);
     mgk_layer_operation *const operation = mgk_layer_append_rows(b, &list, MGK_NORM_WORKSPACE);
@@ -225,7 +225,7 @@ static void finish(mgk_layer_builder *b, mgk_layer_place o)
     mgk_layer_multiply(b, product, o, mgk_layer_at(layer, CLMGK_LAYER_ARRAY_WEIGHT_O), sum);
     if (!post && !adds)
         return;
-    mgk_norm_rows rows = width_rows(layer);
+    mgk_norm_rows rows = mgk_layer_width_rows(layer);
     rows.dropout = d->dropout;
     const mgk_rows_list list = mgk_layer_rows(b);
     mgk_rows_norm(&list, &rows);

@@ -20,6 +20,9 @@ typedef struct mgk_layer_projection {
     uint32_t gradient;
 } mgk_layer_projection;
 
+/* Rows of the model's width, without dropout. */
+mgk_norm_rows mgk_layer_width_rows(const clmgk_layer *layer);
+
 /* The layer's projections, Q's first; their number. */
 size_t mgk_layer_projections(const clmgk_layer *layer, mgk_layer_projection list[3]);
 
