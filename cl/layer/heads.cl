@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows of heads: bias, query/key normalisation, rotary positions, cache (src/layer/rows.h). A work-group has a.block
+ * rows. */
+#include "layer/args.clh"
+
+#define ARGUMENTS mgk_heads_args
+#define BUFFERS   MGK_HEADS_BUFFERS
+#include "layer/rows.clh"
+
+#include "base/normal.clh"
+
+#define HALF_LANES       CAT(LANES_HALVED_, LANES)
+#define LANES_HALVED_16  8
+#define LANES_HALVED_8   4
+#define LANES_HALVED_4   2
+#define vload_half_lanes CAT(vload, HALF_LANES)
+typedef CAT(ulong, LANES) turns; /* fractions of 2^64 */
+
+#define HEADS_AT_ONCE (GROUP_SIZE / TEAM)
+#define MEMBER        (ITEM % TEAM)
+
+#define GIVEN(slot) is_given(&a.bound, SLOT_##slot)
+
+/* ---- positions ---- */
+
+FUNCTION long position_of(const mgk_heads_args *a, long row, __global const int *lengths, __global const int *offsets)
+{
+    const int n = (int)(row % a->length);
+    if (a->sequences > 0) {
+        int low = 0, high = a->sequences;
+        while (high - low > 1) {
+            const int middle = (low + high) / 2;
+            if (offsets[middle] <= n)
+                low = middle;
+            else
+                high = middle;
+        }
+        return (long)n - offsets[low];
+    }
+    return is_given(&a->bound, SLOT_LENGTHS) ? (long)lengths[row / a->length] - a->length + n : n;
+}
+
+/* Turns per position of all pairs. */
+FUNCTION void make_frequencies(const mgk_heads_args *a, SHARED ulong *frequency)
+{
+    for (int c = ITEM; c < a->pairs; c += GROUP_SIZE)
+        frequency[c] = mul_hi((ulong)a->slow[c / MGK_TURNS], (ulong)a->fast[c % MGK_TURNS]);
+}
+
+/* Cosines and sines of all pairs, up to a whole number of vectors: products with positions wrap, so nothing is lost. */
+FUNCTION void make_angles(const mgk_heads_args *a, long position, SHARED const ulong *frequency, SHARED float *cosine,
+                          SHARED float *sine)
+{
+    VECTORS_FOR(c, ITEM, GROUP_SIZE, a->pairs) {
+        const turns turn = CAT(vload, LANES)(0, frequency + c) * (turns)((ulong)position);
+        real x, y;
+        scaled_turn(CAT(convert_uint, LANES)(turn >> 32), (real)(1.0f), &x, &y);
+        vstore_real(x, 0, cosine + c);
+        vstore_real(y, 0, sine + c);
+    }
+}
+
+/* ---- a head ---- */
+
+/* What becomes of a head's row: x = in (+ bias), back to `in` with keep; out = turned(x scale (gain)). */
+typedef struct head {
+    __global storage *in, *out;
+    __global const float *bias, *gain; /* 0: none */
+    float scale;
+    bool keep;
+    int rotary, pairs, size;
+    SHARED const float *cosine, *sine;
+    float direction; /* 1; -1: turned back */
+} head;
+
+FUNCTION real biased(const head *h, int c, int size)
+{
+    const real x = load_piece(h->in, c, size);
+    return h->bias != 0 ? x + key_load(h->bias, c, size, 0.0f) : x;
+}
+
+FUNCTION real scaled(const head *h, int c, int size)
+{
+    const real x = biased(h, c, size);
+    if (h->keep)
+        store_piece(h->in, c, size, x);
+    return h->gain != 0 ? x * h->scale * key_load(h->gain, c, size, 0.0f) : x;
+}
+
+FUNCTION void turn_head(const head *h)
+{
+    const int pairs = h->rotary != 0 ? h->pairs : 0;
+    if (h->rotary == 1)
+        VECTORS_FOR(c, MEMBER, TEAM, pairs) {
+            const real x = scaled(h, c, pairs), y = scaled(h, pairs + c, 2 * pairs);
+            const real cosine = vload_real(0, h->cosine + c), sine = h->direction * vload_real(0, h->sine + c);
+            store_piece(h->out, c, pairs, fma(x, cosine, -(y * sine)));
+            store_piece(h->out, pairs + c, 2 * pairs, fma(x, sine, y * cosine));
+        }
+    else
+        VECTORS_FOR(c, MEMBER, TEAM, 2 * pairs) {
+            const real x = scaled(h, c, 2 * pairs);
+            real cosine, sine, turned, y;
+            cosine.even = cosine.odd = vload_half_lanes(0, h->cosine + c / 2);
+            sine.odd = h->direction * vload_half_lanes(0, h->sine + c / 2);
+            sine.even = -sine.odd;
+            turned.even = x.odd;
+            turned.odd = x.even;
+            y = fma(x, cosine, turned * sine);
+            store_piece(h->out, c, 2 * pairs, y);
+        }
+    VECTORS_FOR(c, MEMBER, TEAM, h->size - 2 * pairs)
+        store_piece(h->out, 2 * pairs + c, h->size, scaled(h, 2 * pairs + c, h->size));
+}
+
+/* ---- forward ---- */
+
+/* A row of Q, K or V; in, out and so on are those of head 0. */
+FUNCTION void forward_row(const mgk_heads_args *a, const mgk_heads_part *part, head h, SHARED float *shared)
+{
+    __global storage *const in = h.in, *const out = h.out;
+    __global const float *const bias = h.bias;
+    for (int first = 0; first < part->heads; first += HEADS_AT_ONCE) {
+        const int number = first + ITEM / TEAM;
+        const bool mine = number < part->heads;
+        const int at = number * part->size;
+        h.in = in + at;
+        h.out = out + at;
+        h.bias = bias != 0 ? bias + at : 0;
+        if (h.gain != 0) {
+            real squares = (real)(0.0f);
+            if (mine)
+                VECTORS_FOR(c, MEMBER, TEAM, part->size) {
+                    const real x = biased(&h, c, part->size);
+                    squares = fma(x, x, squares);
+                }
+            h.scale = 1.0f / sqrt(team_sum(squares, shared, TEAM) / part->size + a->epsilon);
+            KEEP_APART;
+        }
+        if (mine)
+            turn_head(&h);
+    }
+}
+
+KERNEL(layer_heads)
+{
+    BEGIN_BUFFERS
+    SHARED_FLOATS(shared, GROUP_SIZE);
+    SHARED ulong frequency[MGK_MOST_PAIRS];
+    SHARED float cosine[MGK_MOST_PAIRS], sine[MGK_MOST_PAIRS];
+    const long first = (long)GROUP_ID * a.block, end = min(first + a.block, a.rows);
+    if (a.rotary != 0)
+        make_frequencies(&a, frequency);
+    for (long row = first; row < end; ++row) {
+        const long position = position_of(&a, row, lengths, offsets);
+        const bool stored = a.capacity == 0 || (position >= 0 && position < a.capacity);
+        const long out_row = a.capacity == 0 ? row : row / a.length * a.capacity + position;
+        if (a.rotary != 0) {
+            GLOBAL_BARRIER(); /* the frequencies are there, the angles of the row before are done with */
+            make_angles(&a, position, frequency, cosine, sine);
+            GLOBAL_BARRIER();
+        }
+        const head turned = {.keep = a.keep_biased,
+                             .rotary = a.rotary,
+                             .pairs = a.pairs,
+                             .cosine = cosine,
+                             .sine = sine,
+                             .direction = 1.0f};
+        for (int n = 0; n < 3; ++n) {
+            const mgk_heads_part *const part = &a.part[n];
+            head h = turned;
+            h.size = part->size;
+            h.in = (n == 0 ? q : n == 1 ? k : v) + row * part->ld;
+            h.out = (n == 0 ? out_q : n == 1 ? out_k : out_v) + (n == 0 ? row : out_row) * part->ld_out;
+            h.bias = n == 0   ? (GIVEN(BIAS_Q) ? bias_q : 0)
+                     : n == 1 ? (GIVEN(BIAS_K) ? bias_k : 0)
+                              : (GIVEN(BIAS_V) ? bias_v : 0);
+            h.gain = n == 0 ? (GIVEN(GAIN_Q) ? gain_q : 0) : n == 1 && GIVEN(GAIN_K) ? gain_k : 0;
+            h.rotary = n < 2 ? a.rotary : 0;
+            if (n == 0 || stored)
+                forward_row(&a, part, h, shared);
+            KEEP_APART;
+        }
+    }
+}
+
+/* ---- backward ---- */
+
+/* A part's row: d holds the gradient; x is what was normalised; sums of columns, and of each team's gains, or 0. */
+typedef struct gradient_row {
+    __global storage *d, *x;
+    __global const float *gain;
+    __global float *biases, *gains;
+    bool later; /* not the first row of the work-group */
+} gradient_row;
+
+/* With s = 1 / sqrt(mean(x^2) + epsilon) and h = d gain: dx = s h - x s^3 mean(h x). */
+FUNCTION void backward_head(const mgk_heads_args *a, const gradient_row *r, int at, int size, bool mine,
+                            bool later_gain, SHARED float *shared)
+{
+    float scale = 1.0f, along = 0.0f;
+    if (r->gain != 0) {
+        real squares = (real)(0.0f), products = (real)(0.0f);
+        if (mine)
+            VECTORS_FOR(c, MEMBER, TEAM, size) {
+                const real x = load_piece(r->x + at, c, size);
+                squares = fma(x, x, squares);
+                products = fma(load_piece(r->d + at, c, size) * key_load(r->gain, c, size, 0.0f), x, products);
+            }
+        scale = 1.0f / sqrt(team_sum(squares, shared, TEAM) / size + a->epsilon);
+        along = team_sum(products, shared, TEAM) / size * scale * scale;
+        KEEP_APART;
+    }
+    if (!mine || (r->gain == 0 && r->biases == 0))
+        return;
+    VECTORS_FOR(c, MEMBER, TEAM, size) {
+        real d = load_piece(r->d + at, c, size);
+        if (r->gain != 0) {
+            const real x = load_piece(r->x + at, c, size);
+            if (r->gains != 0)
+                add_piece(r->gains, c, size, d * x * scale, later_gain);
+            d = scale * fma(d, key_load(r->gain, c, size, 0.0f), -(x * along));
+            store_piece(r->d + at, c, size, d);
+        }
+        if (r->biases != 0)
+            add_piece(r->biases + at, c, size, d, r->later);
+    }
+}
+
+FUNCTION void backward_row(const mgk_heads_args *a, const mgk_heads_part *part, const gradient_row *r, head h,
+                           SHARED float *shared)
+{
+    for (int first = 0; first < part->heads; first += HEADS_AT_ONCE) {
+        const int number = first + ITEM / TEAM, at = number * part->size;
+        const bool mine = number < part->heads;
+        if (h.rotary != 0) {
+            h.in = h.out = r->d + at;
+            if (mine)
+                turn_head(&h);
+            GLOBAL_BARRIER(); /* other members read what this one has turned */
+        }
+        backward_head(a, r, at, part->size, mine, r->later || first > 0, shared);
+        KEEP_APART;
+    }
+}
+
+KERNEL(layer_heads_backward)
+{
+    BEGIN_BUFFERS
+    SHARED_FLOATS(shared, GROUP_SIZE);
+    SHARED ulong frequency[MGK_MOST_PAIRS];
+    SHARED float cosine[MGK_MOST_PAIRS], sine[MGK_MOST_PAIRS];
+    const long first = (long)GROUP_ID * a.block, end = min(first + a.block, a.rows);
+    if (a.rotary != 0)
+        make_frequencies(&a, frequency);
+    for (long row = first; row < end; ++row) {
+        if (a.rotary != 0) {
+            GLOBAL_BARRIER();
+            make_angles(&a, position_of(&a, row, lengths, offsets), frequency, cosine, sine);
+            GLOBAL_BARRIER();
+        }
+        for (int n = 0; n < 3; ++n) {
+            const mgk_heads_part *const part = &a.part[n];
+            const long columns = (long)part->heads * part->size;
+            const long team = (long)GROUP_ID * min(part->heads, HEADS_AT_ONCE) + ITEM / TEAM;
+            const head h = {.rotary = n < 2 ? a.rotary : 0,
+                            .pairs = a.pairs,
+                            .size = 2 * a.pairs, /* the rest stays as it is */
+                            .cosine = cosine,
+                            .sine = sine,
+                            .direction = -1.0f};
+            const gradient_row r = {.d = (n == 0   ? out_q
+                                          : n == 1 ? out_k
+                                                   : out_v) +
+                                         row * part->ld_out,
+                                    .x = (n == 0   ? q
+                                          : n == 1 ? k
+                                                   : v) +
+                                         row * part->ld,
+                                    .gain = n == 0                    ? (GIVEN(GAIN_Q) ? gain_q : 0)
+                                            : n == 1 && GIVEN(GAIN_K) ? gain_k
+                                                                      : 0,
+                                    .biases = a.region[n] >= 0 ? work + a.region[n] + (long)GROUP_ID * columns : 0,
+                                    .gains =
+                                        n < 2 && a.region[3 + n] >= 0 ? work + a.region[3 + n] + team * part->size : 0,
+                                    .later = row > first};
+            backward_row(&a, part, &r, h, shared);
+            KEEP_APART;
+        }
+    }
+}
+
+#define SUMS(X)                                                                                                        \
+    X(0, GRAD_BIAS_Q, grad_bias_q)                                                                                     \
+    X(1, GRAD_BIAS_K, grad_bias_k)                                                                                     \
+    X(2, GRAD_BIAS_V, grad_bias_v)                                                                                     \
+    X(3, GRAD_GAIN_Q, grad_gain_q)                                                                                     \
+    X(4, GRAD_GAIN_K, grad_gain_k)
+#include "layer/sums.clh"

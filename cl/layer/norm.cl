@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows of the model's width: layer normalisation, residual, dropout (src/layer/rows.h). A work-group has a.block rows.
+ */
+#include "layer/args.clh"
+
+#define ARGUMENTS mgk_norm_args
+#define BUFFERS   MGK_NORM_BUFFERS
+#include "layer/rows.clh"
+
+#include "base/random.clh"
+
+/* ---- dropout ---- */
+
+#define DRAWN (4 * LANES) /* elements drawn at a time */
+
+typedef struct dropout {
+    uint token, batch;
+#if LANES > 4
+    float scale[DRAWN];
+#endif
+} dropout;
+
+FUNCTION void draw(const mgk_norm_args *a, const dropout *d, ureal counter, real *scale)
+{
+    ureal word[4] = {counter, (ureal)(d->token), (ureal)(d->batch), (ureal)(STREAM_LAYER)};
+    philox(word, a->bound.seed_low, a->bound.seed_high);
+    UNROLL
+    for (int n = 0; n < 4; ++n)
+        scale[n] = word[n] < (ureal)(a->drop_below) ? (real)(0.0f) : (real)(a->keep_scale);
+}
+
+/* What LANES elements from c on are multiplied by. With more than four lanes c takes all its values in order. */
+FUNCTION real keep(const mgk_norm_args *a, dropout *d, int c)
+{
+    real scale[4];
+#if LANES > 4
+    if (c % DRAWN == 0) {
+        draw(a, d, as_ureal(lane_numbers()) + (ureal)((uint)c / 4), scale);
+        interleave_lanes(scale, 4);
+        interleave_lanes(scale, 4);
+        UNROLL
+        for (int n = 0; n < 4; ++n)
+            vstore_real(scale[n], n, d->scale);
+    }
+    return vload_real(c % DRAWN / LANES, d->scale);
+#else
+    draw(a, d, (ureal)((uint)c / 4), scale);
+    return (real)(scale[0].s0, scale[1].s0, scale[2].s0, scale[3].s0);
+#endif
+}
+
+FUNCTION void begin_row(const mgk_norm_args *a, dropout *d, long row)
+{
+    d->batch = (uint)(row / a->length);
+    d->token = (uint)(row % a->length);
+}
+
+/* ---- forward ---- */
+
+#define GIVEN(slot) is_given(&a.bound, SLOT_##slot)
+
+KERNEL(layer_norm)
+{
+    BEGIN_BUFFERS
+    SHARED_FLOATS(shared, GROUP_SIZE);
+    const bool has_bias = GIVEN(BIAS), has_residual = GIVEN(RESIDUAL), has_sum = GIVEN(SUM), has_gain = GIVEN(GAIN);
+    const bool has_statistics = GIVEN(STATISTICS);
+    const bool made = has_bias || has_residual || has_sum || a.drop_below != 0 || !has_gain;
+    const int width = a.width;
+    const long first = (long)GROUP_ID * a.block, end = min(first + a.block, a.rows);
+    dropout d;
+    for (long row = first; row < end; ++row) {
+        const long at = row * width;
+        begin_row(&a, &d, row);
+        if (made)
+            VECTORS_FOR(c, ITEM, GROUP_SIZE, width) {
+                real x = load_piece(in + at, c, width);
+                if (has_bias)
+                    x += key_load(bias, c, width, 0.0f);
+                if (a.drop_below != 0)
+                    x *= keep(&a, &d, c);
+                if (has_residual)
+                    x += load_piece(residual + at, c, width);
+                if (has_sum)
+                    store_piece(sum + at, c, width, x);
+                if (!has_sum || !has_gain)
+                    store_piece(out + at, c, width, x);
+            }
+        if (!has_gain)
+            continue;
+        __global const storage *const x = (has_sum ? sum : made ? out : in) + at;
+        real total = (real)(0.0f), squares = (real)(0.0f);
+        VECTORS_FOR(c, ITEM, GROUP_SIZE, width)
+            total += load_piece(x, c, width);
+        const float mean = team_sum(total, shared, GROUP_SIZE) / width;
+        VECTORS_FOR(c, ITEM, GROUP_SIZE, width) {
+            const real y = within(load_piece(x, c, width) - mean, c, width);
+            squares = fma(y, y, squares);
+        }
+        const float scale = 1.0f / sqrt(team_sum(squares, shared, GROUP_SIZE) / width + a.epsilon);
+        VECTORS_FOR(c, ITEM, GROUP_SIZE, width) {
+            const real y = (load_piece(x, c, width) - mean) * scale;
+            store_piece(out + at, c, width, fma(y, key_load(gain, c, width, 0.0f), key_load(offset, c, width, 0.0f)));
+        }
+        if (has_statistics && ITEM == 0) {
+            statistics[2 * row] = mean;
+            statistics[2 * row + 1] = scale;
+        }
+        KEEP_APART;
+    }
+}
+
+/* ---- backward ---- */
+
+/* With y = (x - mean) scale and h = g gain: dx = scale (h - mean(h) - y mean(h y)). */
+KERNEL(layer_norm_backward)
+{
+    BEGIN_BUFFERS
+    SHARED_FLOATS(shared, GROUP_SIZE);
+    const bool has_gain = GIVEN(GAIN), has_residual = GIVEN(RESIDUAL), has_out = GIVEN(OUT),
+               has_dropped = GIVEN(DROPPED);
+    const bool adds = is_added(&a.bound, SLOT_OUT);
+    const bool sums_gain = a.region[0] >= 0, sums_offset = a.region[1] >= 0, sums_bias = a.region[2] >= 0;
+    const int width = a.width;
+    const long first = (long)GROUP_ID * a.block, end = min(first + a.block, a.rows);
+    __global float *const gains = work + a.region[0] + (long)GROUP_ID * width;
+    __global float *const offsets = work + a.region[1] + (long)GROUP_ID * width;
+    __global float *const biases = work + a.region[2] + (long)GROUP_ID * width;
+    if (first >= end)
+        return;
+    dropout d;
+    for (long row = first; row < end; ++row) {
+        const long at = row * width;
+        const bool later = row > first;
+        float mean = 0.0f, scale = 1.0f, mean_h = 0.0f, mean_hy = 0.0f;
+        begin_row(&a, &d, row);
+        if (has_gain) {
+            real sum_h = (real)(0.0f), sum_hy = (real)(0.0f);
+            mean = statistics[2 * row];
+            scale = statistics[2 * row + 1];
+            VECTORS_FOR(c, ITEM, GROUP_SIZE, width) {
+                const real g = load_piece(gradient + at, c, width);
+                const real y = (load_piece(in + at, c, width) - mean) * scale;
+                const real h = g * key_load(gain, c, width, 0.0f);
+                sum_h += h;
+                sum_hy = fma(h, y, sum_hy);
+                if (sums_gain)
+                    add_piece(gains, c, width, g * y, later);
+                if (sums_offset)
+                    add_piece(offsets, c, width, g, later);
+            }
+            mean_h = team_sum(sum_h, shared, GROUP_SIZE) / width;
+            mean_hy = team_sum(sum_hy, shared, GROUP_SIZE) / width;
+            KEEP_APART;
+        }
+        if (!has_out && !has_dropped && !sums_bias)
+            continue;
+        VECTORS_FOR(c, ITEM, GROUP_SIZE, width) {
+            real g = load_piece(gradient + at, c, width);
+            if (has_gain) {
+                const real y = (load_piece(in + at, c, width) - mean) * scale;
+                g = scale * (fma(g, key_load(gain, c, width, 0.0f), -mean_h) - y * mean_hy);
+            }
+            if (has_residual)
+                g += load_piece(residual + at, c, width);
+            if (has_out)
+                store_piece(out + at, c, width, adds ? g + load_piece(out + at, c, width) : g);
+            if (a.drop_below != 0)
+                g *= keep(&a, &d, c);
+            if (has_dropped)
+                store_piece(dropped + at, c, width, g);
+            if (sums_bias)
+                add_piece(biases, c, width, g, later);
+        }
+    }
+}
+
+#define SUMS(X) X(0, GRAD_GAIN, grad_gain) X(1, GRAD_OFFSET, grad_offset) X(2, GRAD_BIAS, grad_bias)
+#include "layer/sums.clh"

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Steps of the row kernels (cl/layer): arguments, launches, partial sums. */
+#include "layer/rows.h"
+
+#include "device/flags.h"
+
+#include <math.h>
+#include <string.h>
+
+#define PI 3.14159265358979323846
+
+/* Vectors and work-groups, as cl/layer/rows.clh has them. */
+typedef struct row_form {
+    int lanes, group, team;
+} row_form;
+
+static row_form form_of(const mgk_device_facts *facts)
+{
+    if (facts->info.device_class != CLMGK_DEVICE_CPU)
+        return (row_form){.lanes = 4, .group = 64, .team = 16};
+    return (row_form){.lanes = facts->info.native_float_lanes >= 16 ? 16 : 8, .group = 1, .team = 1};
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t parts_of(int64_t count, int64_t size)
+{
+    return (count + size - 1) / size;
+}
+
+/* ---- steps ---------------------------------------------------------------------------------------------------- */
+
+static void set_options(const mgk_rows_list *list, mgk_text *options)
+{
+    const row_form form = form_of(list->facts);
+    const bool pocl = list->facts->runtime == MGK_RUNTIME_POCL;
+    const mgk_flags flags = {.STORAGE_F16 = list->dtype == CLMGK_DTYPE_F16,
+                             .STORAGE_BF16 = list->dtype == CLMGK_DTYPE_BF16,
+                             .GROUP_SIZE = form.group,
+                             .KERNEL_CALLS = pocl && form.group == 1,
+                             .WIDE_VECTORS = pocl && form.lanes == 16 && list->facts->x86_avx512dq};
+    mgk_text_printf(options, "-cl-std=CL1.2");
+    mgk_flags_options(&flags, options);
+    mgk_text_printf(options, " -DLANES=%d", form.lanes);
+}
+
+/* Appends a kernel of `file` over `buffers` buffers and `groups` work-groups. */
+static void add(const mgk_rows_list *list, const char *file, const char *name, size_t buffers, const void *args,
+                size_t args_bytes, int64_t groups)
+{
+    const size_t group = (size_t)form_of(list->facts).group;
+    mgk_step *const step = &list->steps->step[list->steps->count++];
+    step->file = file;
+    step->name = name;
+    set_options(list, &step->options);
+    step->launch = (mgk_launch){1, {(size_t)groups * group}, {group}};
+    memcpy(step->args, args, args_bytes);
+    step->args_bytes = args_bytes;
+    step->buffers = buffers;
+    for (size_t i = 0; i < buffers; ++i)
+        step->buffer[i] = (unsigned char)i;
+}
+
+/* Rows of a work-group that keeps no sums: on a CPU enough to be worth a task. */
+static int64_t rows_at_once(const mgk_rows_list *list, int64_t columns)
+{
+    enum { TASK = 8192 }; /* elements */
+    return list->facts->info.device_class == CLMGK_DEVICE_CPU && columns < TASK ? TASK / (columns > 0 ? columns : 1)
+                                                                                : 1;
+}
+
+/* Rows of a work-group with sums: few work-groups, whose partial sums are soon added up. */
+static int64_t rows_of_sums(const mgk_rows_list *list, int64_t rows)
+{
+    const int64_t groups = 8 * (int64_t)list->facts->info.compute_units;
+    return rows > groups ? parts_of(rows, groups) : 1;
+}
+
+/* A region for the partial sums of `columns` columns in `parts` parts. */
+static mgk_i64 add_region(const mgk_rows_list *list, mgk_sums_entry *entry, int64_t parts, int64_t columns)
+{
+    *entry = (mgk_sums_entry){.in = mgk_steps_region(list->steps, parts * columns),
+                              .stride = columns,
+                              .parts = (mgk_i32)parts,
+                              .columns = (mgk_i32)columns};
+    return entry->in;
+}
+
+static void add_sums(const mgk_rows_list *list, const char *file, size_t buffers, const mgk_sums_args *args)
+{
+    const row_form form = form_of(list->facts);
+    int64_t vectors = 0;
+    for (size_t i = 0; i < MGK_HEADS_SUMS; ++i)
+        vectors += parts_of(args->entry[i].columns, form.lanes);
+    if (vectors > 0)
+        add(list, file, "layer_sums", buffers, args, sizeof(*args), parts_of(vectors, form.group));
+}
+
+/* ---- rows of the model's width -------------------------------------------------------------------------------- */
+
+static mgk_norm_args norm_args(const mgk_norm_rows *rows, int64_t block)
+{
+    return (mgk_norm_args){.rows = rows->rows,
+                           .region = {-1, -1, -1},
+                           .width = (mgk_i32)rows->width,
+                           .length = (mgk_i32)rows->length,
+                           .block = (mgk_i32)block,
+                           .drop_below = (mgk_u32)(rows->dropout * 4294967296.0),
+                           .keep_scale = (float)(1.0 / (1.0 - rows->dropout)),
+                           .epsilon = (float)rows->epsilon};
+}
+
+void mgk_rows_norm(const mgk_rows_list *list, const mgk_norm_rows *rows)
+{
+    const int64_t block = rows_at_once(list, rows->width);
+    const mgk_norm_args args = norm_args(rows, block);
+    add(list, "layer/norm.cl", "layer_norm", MGK_NORM_COUNT, &args, sizeof(args), parts_of(rows->rows, block));
+}
+
+void mgk_rows_norm_backward(const mgk_rows_list *list, const mgk_norm_rows *rows, const mgk_norm_wants *want)
+{
+    const bool wanted[MGK_NORM_SUMS] = {want->gain, want->offset, want->bias};
+    const int64_t block = rows_of_sums(list, rows->rows), groups = parts_of(rows->rows, block);
+    mgk_norm_args args = norm_args(rows, block);
+    mgk_sums_args sums = {.entry = {{0}}};
+    for (size_t i = 0; i < MGK_NORM_SUMS; ++i)
+        if (wanted[i])
+            args.region[i] = add_region(list, &sums.entry[i], groups, rows->width);
+    add(list, "layer/norm.cl", "layer_norm_backward", MGK_NORM_COUNT, &args, sizeof(args), groups);
+    add_sums(list, "layer/norm.cl", MGK_NORM_COUNT, &sums);
+}
+
+/* ---- rows of heads -------------------------------------------------------------------------------------------- */
+
+/* 2^64 x, 0 <= x <= 1. */
+static mgk_i64 fraction_of(double x)
+{
+    const uint64_t bits = x < 1.0 ? (uint64_t)ldexp(x, 64) : UINT64_MAX;
+    return (mgk_i64)bits;
+}
+
+static mgk_heads_args heads_args(const mgk_heads_rows *rows, int64_t block)
+{
+    mgk_heads_args args = {.rows = rows->rows,
+                           .region = {-1, -1, -1, -1, -1},
+                           .length = (mgk_i32)rows->length,
+                           .sequences = (mgk_i32)rows->sequences,
+                           .capacity = (mgk_i32)rows->capacity,
+                           .block = (mgk_i32)block,
+                           .rotary = (mgk_i32)rows->rotary,
+                           .keep_biased = rows->keep_biased,
+                           .epsilon = (float)rows->epsilon};
+    for (size_t i = 0; i < 3; ++i)
+        args.part[i] = (mgk_heads_part){.ld = rows->part[i].ld,
+                                        .ld_out = rows->part[i].ld_out,
+                                        .heads = (mgk_i32)rows->part[i].heads,
+                                        .size = (mgk_i32)rows->part[i].size};
+    if (rows->rotary == CLMGK_ROTARY_NONE)
+        return args;
+    args.pairs = (mgk_i32)(rows->rotary_size / 2);
+    for (int i = 0; i < MGK_TURNS; ++i) {
+        const double step = -2.0 * i / (double)rows->rotary_size;
+        args.fast[i] = fraction_of(pow(rows->rotary_base, step));
+        args.slow[i] = fraction_of(pow(rows->rotary_base, step * MGK_TURNS) / (2.0 * PI));
+    }
+    return args;
+}
+
+static int64_t columns_of(const mgk_rows_heads *part)
+{
+    return part->heads * part->size;
+}
+
+void mgk_rows_heads_forward(const mgk_rows_list *list, const mgk_heads_rows *rows)
+{
+    const int64_t columns = columns_of(&rows->part[0]) + columns_of(&rows->part[1]) + columns_of(&rows->part[2]);
+    const int64_t block = rows_at_once(list, columns);
+    const mgk_heads_args args = heads_args(rows, block);
+    add(list, "layer/heads.cl", "layer_heads", MGK_HEADS_COUNT, &args, sizeof(args), parts_of(rows->rows, block));
+}
+
+void mgk_rows_heads_backward(const mgk_rows_list *list, const mgk_heads_rows *rows, const mgk_heads_wants *want)
+{
+    const row_form form = form_of(list->facts);
+    const int64_t block = rows_of_sums(list, rows->rows), groups = parts_of(rows->rows, block);
+    mgk_heads_args args = heads_args(rows, block);
+    mgk_sums_args sums = {.entry = {{0}}};
+    for (size_t i = 0; i < 3; ++i)
+        if (want->bias[i])
+            args.region[i] = add_region(list, &sums.entry[i], groups, columns_of(&rows->part[i]));
+    for (size_t i = 0; i < 2; ++i) /* a part for each team that has a head */
+        if (want->gain[i])
+            args.region[3 + i] =
+                add_region(list, &sums.entry[3 + i], groups * least(form.group / form.team, rows->part[i].heads),
+                           rows->part[i].size);
+    add(list, "layer/heads.cl", "layer_heads_backward", MGK_HEADS_COUNT, &args, sizeof(args), groups);
+    add_sums(list, "layer/heads.cl", MGK_HEADS_COUNT, &sums);
+}
