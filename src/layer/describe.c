@@ -266,8 +266,8 @@ static clmgk_status read_desc(const clmgk_layer_desc *desc, clmgk_layer_desc *d,
 clmgk_status mgk_layer_resolve(const clmgk_layer_desc *desc, clmgk_layer_desc *resolved,
                                clmgk_attention_desc *attention, clmgk_error *error)
 {
-    clmgk_layer_desc d;
-    clmgk_attention_desc a;
+    clmgk_layer_desc d = CLMGK_LAYER_DESC_INIT;
+    clmgk_attention_desc a = CLMGK_ATTENTION_DESC_INIT;
     MGK_TRY(read_desc(desc, &d, &a, error));
     MGK_TRY(check_switches(&d, error));
     MGK_TRY(check_outer_fields(&a, error));

@@ -227,22 +227,20 @@ static clmgk_status enqueue_all(layer_call *call, const mgk_queue_place *at, clm
 
 /* ---- the public calls ------------------------------------------------------------------------------------------ */
 
-static clmgk_status read_call(layer_call *call, clmgk_layer *layer, clmgk_pass pass, const clmgk_layer_args *args,
-                              clmgk_error *error)
+static clmgk_status read_call(layer_call *call, const clmgk_layer_args *args, clmgk_error *error)
 {
+    const clmgk_layer *const layer = call->layer;
     if (layer == NULL || args == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected %s", layer == NULL ? "layer" : "args",
                         layer == NULL ? "a layer" : "the call's arrays");
-    if (pass == CLMGK_PASS_BACKWARD && !mgk_layer_has_backward(&layer->desc))
+    if (call->pass == CLMGK_PASS_BACKWARD && !mgk_layer_has_backward(&layer->desc))
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "layer: expected one of a descriptor with gradients");
-    call->layer = layer;
-    call->pass = pass;
     MGK_TRY(mgk_struct_read(args, "args", sizeof(*args), &call->args, sizeof(call->args), error));
     call->attention = (clmgk_attention_args)CLMGK_ATTENTION_ARGS_INIT;
     if (call->args.attention != NULL)
         MGK_TRY(mgk_struct_read(call->args.attention, "attention", sizeof(call->attention), &call->attention,
                                 sizeof(call->attention), error));
-    if (pass == CLMGK_PASS_BACKWARD && (call->attention.accumulate & ~(uint32_t)CLMGK_GRADIENT_ALL) != 0)
+    if (call->pass == CLMGK_PASS_BACKWARD && (call->attention.accumulate & ~(uint32_t)CLMGK_GRADIENT_ALL) != 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
                         "attention.accumulate: %" PRIu32 ": expected a set of flags, at most %d",
                         call->attention.accumulate, CLMGK_GRADIENT_ALL);
@@ -252,8 +250,8 @@ static clmgk_status read_call(layer_call *call, clmgk_layer *layer, clmgk_pass p
 static clmgk_status enqueue(clmgk_layer *layer, clmgk_pass pass, const clmgk_layer_args *args,
                             const mgk_queue_place *at, clmgk_error *error)
 {
-    layer_call call;
-    MGK_TRY(read_call(&call, layer, pass, args, error));
+    layer_call call = {.layer = layer, .pass = pass};
+    MGK_TRY(read_call(&call, args, error));
     MGK_TRY(mgk_check_queue(layer->context, at->queue, error));
     MGK_TRY(mgk_check_wait_list(layer->context, at->num_wait, at->wait_list, error));
     MGK_TRY(check_arrays(&call, error));
