@@ -86,6 +86,7 @@ typedef enum clmgk_rotary {
     A(GAIN_K, gain_k, F32, IN, "rr", "D", d->qk_norm)                                                                  \
     A(NORM_GAIN, norm_gain, F32, IN, "rr", "W", d->norm != CLMGK_NORM_NONE)                                            \
     A(NORM_BIAS, norm_bias, F32, IN, "rr", "W", d->norm != CLMGK_NORM_NONE)                                            \
+    A(POSITIONS, positions, I32, IN, "rr", "B", d->use_positions)                                                      \
     A(CACHE_K, cache_k, STORAGE, OUT, "r-", "BCk", d->cache_capacity > 0)                                              \
     A(CACHE_V, cache_v, STORAGE, OUT, "r-", "BCv", d->cache_capacity > 0)                                              \
     A(OUT, out, STORAGE, OUT, "r-", "BNW", true)                                                                       \
@@ -149,12 +150,14 @@ typedef struct clmgk_layer_desc {
     int32_t qk_norm;        /* 1: RMS normalisation of each head's q and k */
     clmgk_norm norm;
     clmgk_rotary rotary;
-    int64_t rotary_size; /* P, even, 2 .. D; 0 is D (which must be even) */
-    double rotary_base;  /* >= 1; 0 is 10000 */
-    double norm_epsilon; /* > 0, of layer and query/key normalisation; 0 is 1e-5 */
-    double dropout;      /* probability p, 0 <= p < 1, of dropping an element of the output projection's result; kept
-                          * ones are divided by 1 - p. Element (b,n,w) draws word w mod 4 of counter (floor(w/4), n, b,
-                          * 3), as clmgk_dropout_mask does. attention->dropout is that of the weights */
+    int32_t use_positions; /* 1: rotary positions come from the array `positions`. Not with a second input, a cache or
+                            * packed sequences */
+    int64_t rotary_size;   /* P, even, 2 .. D; 0 is D (which must be even) */
+    double rotary_base;    /* >= 1; 0 is 10000 */
+    double norm_epsilon;   /* > 0, of layer and query/key normalisation; 0 is 1e-5 */
+    double dropout;        /* probability p, 0 <= p < 1, of dropping an element of the output projection's result; kept
+                            * ones are divided by 1 - p. Element (b,n,w) draws word w mod 4 of counter (floor(w/4), n, b,
+                            * 3), as clmgk_dropout_mask does. attention->dropout is that of the weights */
 
     /*
      * C > 0: a cache of keys and values, C tokens for each sequence: forward only, self-attention, with
@@ -180,8 +183,9 @@ typedef struct clmgk_layer_desc {
  * `attention`. Both are NULL, or neither.
  *
  * Positions of `rotary`: token n of a batch has position n; of packed sequences, its index within its sequence; with a
- * cache lengths[b] - N + n. SMGK and SMLK: the shift is added to the turned key. In the linear family q and k are
- * turned before the feature map.
+ * cache lengths[b] - N + n; with use_positions positions[b] - N + n, so that positions, too, counts the tokens of a
+ * sequence up to the last new one: a state of the linear family goes on where the call before ended. SMGK and SMLK: the
+ * shift is added to the turned key. In the linear family q and k are turned before the feature map.
  */
 CLMGK_API clmgk_status clmgk_layer_validate(const clmgk_layer_desc *desc, clmgk_layer_desc *resolved,
                                             clmgk_attention_desc *attention, clmgk_error *error);

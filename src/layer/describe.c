@@ -17,8 +17,9 @@ static clmgk_status check_switches(const clmgk_layer_desc *d, clmgk_error *error
     const struct {
         const char *field;
         int value, count;
-    } fields[] = {{FIELD(cross, 2)},    {FIELD(packed_weights, 2)}, {FIELD(use_bias, 2)}, {FIELD(use_bias_o, 2)},
-                  {FIELD(residual, 2)}, {FIELD(qk_norm, 2)},        {FIELD(norm, 3)},     {FIELD(rotary, 3)}};
+    } fields[] = {{FIELD(cross, 2)},      {FIELD(packed_weights, 2)}, {FIELD(use_bias, 2)},
+                  {FIELD(use_bias_o, 2)}, {FIELD(residual, 2)},       {FIELD(qk_norm, 2)},
+                  {FIELD(norm, 3)},       {FIELD(rotary, 3)},         {FIELD(use_positions, 2)}};
 #undef FIELD
     for (size_t i = 0; i < MGK_COUNT(fields); ++i)
         if (fields[i].value < 0 || fields[i].value >= fields[i].count)
@@ -53,6 +54,13 @@ static clmgk_status resolve_widths(clmgk_layer_desc *d, clmgk_error *error)
 static clmgk_status resolve_rotary(clmgk_layer_desc *d, clmgk_error *error)
 {
     const int64_t head_size = d->attention->head_size;
+    if (d->use_positions &&
+        (d->rotary == CLMGK_ROTARY_NONE || d->cross || d->cache_capacity > 0 || d->attention->sequences > 0))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "use_positions: 1: expected 0 %s",
+                        d->rotary == CLMGK_ROTARY_NONE ? "without rotary positions (rotary)"
+                        : d->cross                     ? "with a second input (cross)"
+                        : d->cache_capacity > 0        ? "with a cache, whose lengths are positions"
+                                                       : "with packed sequences");
     if (d->rotary == CLMGK_ROTARY_NONE) {
         if (d->rotary_size == 0 && d->rotary_base == 0.0)
             return CLMGK_OK;

@@ -123,6 +123,8 @@ void mgk_layer_bind_heads(mgk_layer_builder *b, mgk_layer_operation *operation, 
         mgk_layer_bind(b, operation, MGK_HEADS_GAIN_K, mgk_layer_at(layer, CLMGK_LAYER_ARRAY_GAIN_K));
     if (d->cache_capacity > 0)
         mgk_layer_bind(b, operation, MGK_HEADS_LENGTHS, mgk_layer_attention_at(CLMGK_ARRAY_LENGTHS));
+    if (d->use_positions)
+        mgk_layer_bind(b, operation, MGK_HEADS_LENGTHS, mgk_layer_at(layer, CLMGK_LAYER_ARRAY_POSITIONS));
     if (d->rotary != CLMGK_ROTARY_NONE && layer->attention.sequences > 0)
         mgk_layer_bind(b, operation, MGK_HEADS_OFFSETS,
                        mgk_layer_attention_at(layer->attention.use_offsets_k && !with[0] ? CLMGK_ARRAY_OFFSETS_K
