@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SPARE = 5, MOST_WIDTH = 1024 };
+enum { SPARE = 5, BEHIND = 2048, MOST_WIDTH = 1024 };
 
 /* An array on the device: random elements, canaries around them, and what is expected to be there in the end. */
 typedef struct array {
@@ -41,6 +41,8 @@ static bed *bed_make(th_session *session, bool gpu, clmgk_dtype dtype, uint64_t 
     b->facts = session->context->facts;
     if (gpu)
         b->facts.info.device_class = CLMGK_DEVICE_GPU;
+    if (dtype == CLMGK_DTYPE_BF16) /* one of the types in vectors of 8 */
+        b->facts.info.native_float_lanes = 8;
     b->list = (mgk_rows_list){&b->steps, &b->facts, dtype};
     b->state = b->seed = seed;
     for (size_t i = 0; i < MGK_CALL_BUFFERS; i++)
@@ -64,7 +66,7 @@ static void bed_free(bed *b)
 
 static size_t bytes_of(const array *x)
 {
-    return (x->offset + x->count + SPARE) * clmgk_ref_dtype_size(x->dtype);
+    return (x->offset + x->count + BEHIND) * clmgk_ref_dtype_size(x->dtype);
 }
 
 /* Gives the call an array of random numbers, around `centre`. */

@@ -4,6 +4,7 @@
  * the text of configurations.txt, which the test compares and compile.py compiles.
  */
 #include "attention/core/family.h"
+#include "layer/rows.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -246,6 +247,21 @@ static int print_linear(const linear_problem *p, clmgk_pass pass, clmgk_engine e
     return print_plan(p->name, desc, pass, engine, facts);
 }
 
+/* The kernels of a layer's rows: their sizes are not compiled in. */
+static void print_rows(clmgk_engine engine, clmgk_dtype dtype, const mgk_device_facts *facts)
+{
+    static const mgk_norm_rows norm = {.rows = 4096, .length = 1024, .width = 512};
+    static const mgk_heads_rows heads = {.rows = 4096, .length = 1024};
+    mgk_steps steps = {.count = 0};
+    const mgk_rows_list list = {&steps, facts, dtype};
+    mgk_rows_norm(&list, &norm);
+    mgk_rows_heads_forward(&list, &heads);
+    for (size_t i = 0; i < steps.count; ++i)
+        (void)printf("%s layer-%s %s %s\n", clmgk_engine_name(engine), clmgk_dtype_name(dtype), steps.step[i].file,
+                     steps.step[i].options.data);
+    mgk_steps_clear(&steps, NULL);
+}
+
 int main(void)
 {
     const mgk_device_facts gpu = facts_of(CLMGK_DEVICE_GPU);
@@ -264,6 +280,10 @@ int main(void)
                 failed |= print_linear(&linears[i], (clmgk_pass)pass, CLMGK_ENGINE_SIMT, &gpu);
             failed |= print_linear(&linears[i], (clmgk_pass)pass, CLMGK_ENGINE_LANE, &cpu);
         }
+    }
+    for (int dtype = CLMGK_DTYPE_F32; dtype <= CLMGK_DTYPE_BF16; ++dtype) {
+        print_rows(CLMGK_ENGINE_SIMT, (clmgk_dtype)dtype, &gpu);
+        print_rows(CLMGK_ENGINE_LANE, (clmgk_dtype)dtype, &cpu);
     }
     return failed;
 }
