@@ -51,16 +51,25 @@ static clmgk_status resolve_widths(clmgk_layer_desc *d, clmgk_error *error)
                     d->width_k, d->width, d->cross ? "with packed_weights = 1" : "without a second input (cross = 0)");
 }
 
+static clmgk_status check_positions(const clmgk_layer_desc *d, clmgk_error *error)
+{
+    const struct {
+        bool wrong;
+        const char *text;
+    } rules[] = {{d->rotary == CLMGK_ROTARY_NONE, "without rotary positions (rotary)"},
+                 {d->cross != 0, "with a second input (cross)"},
+                 {d->cache_capacity > 0, "with a cache, whose lengths say the positions"},
+                 {d->attention->sequences > 0, "with packed sequences"}};
+    for (size_t i = 0; d->use_positions && i < MGK_COUNT(rules); ++i)
+        if (rules[i].wrong)
+            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "use_positions: 1: expected 0 %s", rules[i].text);
+    return CLMGK_OK;
+}
+
 static clmgk_status resolve_rotary(clmgk_layer_desc *d, clmgk_error *error)
 {
     const int64_t head_size = d->attention->head_size;
-    if (d->use_positions &&
-        (d->rotary == CLMGK_ROTARY_NONE || d->cross || d->cache_capacity > 0 || d->attention->sequences > 0))
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "use_positions: 1: expected 0 %s",
-                        d->rotary == CLMGK_ROTARY_NONE ? "without rotary positions (rotary)"
-                        : d->cross                     ? "with a second input (cross)"
-                        : d->cache_capacity > 0        ? "with a cache, whose lengths are positions"
-                                                       : "with packed sequences");
+    MGK_TRY(check_positions(d, error));
     if (d->rotary == CLMGK_ROTARY_NONE) {
         if (d->rotary_size == 0 && d->rotary_base == 0.0)
             return CLMGK_OK;
