@@ -7,6 +7,7 @@
  *     report.c    text for people            json.c      the stable object
  *     compare.c   two of them                plot.c      a picture
  *     products.c  matrix products            crossing.c  from which length on linear attention is faster
+ *     layer.c     the multi-head layer
  */
 #ifndef BENCH_H
 #define BENCH_H
@@ -35,6 +36,7 @@ typedef struct bench_options {
     double check_multiplications;                 /* of a smaller problem that is checked */
     bool untuned;                                 /* default parameters, whatever was tuned */
     bool keep_caches;                             /* else: caches of this run's own */
+    bool layer;                                   /* the multi-head layer in the place of cases */
     bool json;
     const char *plot;    /* NULL: none */
     const char *compare; /* NULL: none */
@@ -111,6 +113,10 @@ tool_exit bench_measure_group(bench_device *device, const bench_options *options
 /* From which length on linear attention is faster than softmax attention, for each head size, measured and printed as
  * tables or as an object; signals print what there is. TOOL_CHECK_FAILED: a case is wrong. */
 tool_exit bench_crossings(bench_device *device, const bench_options *options, tool_outputs *outputs, tool_error *error);
+
+/* The layer of the request's variants: forward, training and decoding steps, measured and printed as a table or as an
+ * object; signals print what there is. TOOL_CHECK_FAILED: a layer is wrong. */
+tool_exit bench_layers(bench_device *device, const bench_options *options, tool_outputs *outputs, tool_error *error);
 
 /* ---- results ------------------------------------------------------------------------------------------------ */
 

@@ -265,7 +265,8 @@ static tool_exit measure_products(bench_run *run, tool_error *error)
     return status;
 }
 
-static tool_exit measure_crossings(bench_run *run, tool_error *error)
+/* What is no list of cases: lengths at which variants cross, or layers. */
+static tool_exit measure_others(bench_run *run, tool_error *error)
 {
     bench_device device = {.progress_ms = 0};
     TOOL_TRY(tool_outputs_create(&run->outputs, error));
@@ -274,7 +275,8 @@ static tool_exit measure_crossings(bench_run *run, tool_error *error)
     device.cache_dir = run->cache_dir;
     device.tuning_dir = run->cache_dir ? run->tuning.path : NULL;
     TOOL_TRY(tool_device_open(run->options.device, &device.tool, error));
-    const tool_exit status = bench_crossings(&device, &run->options, run->outputs, error);
+    const tool_exit status =
+        (run->options.layer ? bench_layers : bench_crossings)(&device, &run->options, run->outputs, error);
     tool_device_close(&device.tool);
     return status;
 }
@@ -283,8 +285,8 @@ static tool_exit bench(bench_run *run, tool_error *error)
 {
     if (run->options.product_count > 0)
         return measure_products(run, error);
-    if (run->options.crossing_count > 0)
-        return measure_crossings(run, error);
+    if (run->options.crossing_count > 0 || run->options.layer)
+        return measure_others(run, error);
     TOOL_TRY(check_request(run, error));
     TOOL_TRY(print_and_leave(run, "", NULL, NULL, error)); /* opening devices may take long */
     if (!run->options.keep_caches)

@@ -2,6 +2,8 @@
 /* The command line: which devices, variants, sizes, and what to do with the figures. */
 #include "bench.h"
 
+#include <string.h>
+
 #define CROSSING_CHECKS 16 /* a crossing checks many lengths, each with a smaller problem */
 
 #define OPTIONS_BEFORE_SIZES(X)                                                                                        \
@@ -9,7 +11,10 @@
     X(SUITE, "suite", "NAME",                                                                                          \
       "short (default): some of the papers' sizes, on CPUs with smaller batches; paper: all of\n"                      \
       "them in full; quick: three small sizes; full: many; admixture: the admixture family with\n"                     \
-      "8 heads, beside softmax; linear: the linear family, long sequences and decoding")                               \
+      "8 heads, beside softmax; linear: the linear family, long sequences and decoding; layer: the\n"                  \
+      "multi-head layer, forward, training and decoding: by default --batch 4 --heads 8\n"                             \
+      "--length 1024 --head-size 64; beside these with --variants, --device, --seconds, --keep-caches\n"               \
+      "and --json only")                                                                                               \
     X(SHAPES, "shapes", "NAME,...", "named sizes in place of a suite")                                                 \
     X(CROSSING, "crossing", "D,...",                                                                                   \
       "in place of times: the length from which on linear attention with 8 heads is faster than\n"                     \
@@ -144,24 +149,56 @@ static tool_exit check_crossing(const char *const *values, const bench_request *
     return TOOL_DONE;
 }
 
-/* Products alone: nothing of attention goes with them. */
-static tool_exit parse_products(const char *const *values, bench_options *options, tool_error *error)
+/* Takes device, seconds, caches and form; of others only the `count` of `own` may be given. */
+static tool_exit parse_few(const char *const *values, const int *own, size_t count, const char *with,
+                           bench_options *options, tool_error *error)
 {
-    static const int allowed[] = {TOOL_OPTION_DEVICE, TOOL_OPTION_JSON, OPTION_SECONDS, OPTION_KEEP_CACHES,
-                                  OPTION_GEMM};
+    static const int allowed[] = {TOOL_OPTION_DEVICE, TOOL_OPTION_JSON, OPTION_SECONDS, OPTION_KEEP_CACHES};
     for (int i = 0; i < OPTION_COUNT; i++) {
         bool goes = values[i] == NULL;
         for (size_t n = 0; n < TOOL_COUNT(allowed); n++)
             goes = goes || allowed[n] == i;
+        for (size_t n = 0; n < count; n++)
+            goes = goes || own[n] == i;
         if (!goes)
-            return tool_fail(error, TOOL_BAD_INPUT, "--%s is given: expected none of attention's options with --gemm",
-                             options_table[i].name);
+            return tool_fail(error, TOOL_BAD_INPUT, "--%s is given: expected none of attention's options with --%s",
+                             options_table[i].name, with);
     }
     options->seconds = 1;
     TOOL_TRY(tool_parse_positive("seconds", values[OPTION_SECONDS], &options->seconds, error));
     options->device = values[TOOL_OPTION_DEVICE];
     options->json = values[TOOL_OPTION_JSON] != NULL;
     options->keep_caches = values[OPTION_KEEP_CACHES] != NULL;
+    return TOOL_DONE;
+}
+
+/* A layer as wide as its heads: by default as models of the papers have it. */
+static tool_exit parse_layers(const char *const *values, bench_options *options, tool_error *error)
+{
+    static const int own[] = {OPTION_SUITE,
+                              OPTION_VARIANTS,
+                              OPTION_SIZES + BENCH_SIZE_BATCH,
+                              OPTION_SIZES + BENCH_SIZE_HEADS,
+                              OPTION_SIZES + BENCH_SIZE_LENGTH,
+                              OPTION_SIZES + BENCH_SIZE_HEAD_SIZE};
+    const char *sizes[BENCH_SIZE_OPTION_COUNT] = {[BENCH_SIZE_BATCH] = "4",
+                                                  [BENCH_SIZE_HEADS] = "8",
+                                                  [BENCH_SIZE_LENGTH] = "1024",
+                                                  [BENCH_SIZE_HEAD_SIZE] = "64"};
+    const bench_choice choice = {.variants = values[OPTION_VARIANTS], .sizes = sizes};
+    unsigned suite = 0;
+    for (int i = 0; i < BENCH_SIZE_OPTION_COUNT; i++)
+        sizes[i] = values[OPTION_SIZES + i] ? values[OPTION_SIZES + i] : sizes[i];
+    TOOL_TRY(parse_few(values, own, TOOL_COUNT(own), "suite layer", options, error));
+    options->layer = true;
+    return bench_parse_choice(&choice, &options->request, &suite, error);
+}
+
+/* Products alone: nothing of attention goes with them. */
+static tool_exit parse_products(const char *const *values, bench_options *options, tool_error *error)
+{
+    static const int own[] = {OPTION_GEMM};
+    TOOL_TRY(parse_few(values, own, TOOL_COUNT(own), "gemm", options, error));
     TOOL_TRY(tool_parse_products("gemm", values[OPTION_GEMM], options->products, &options->product_count, error));
     for (size_t i = 0; i < options->product_count; i++)
         options->products[i].transpose_b = true; /* as layers have it */
@@ -177,6 +214,8 @@ tool_exit bench_parse_options(int argc, char **argv, bench_options *options, boo
         return TOOL_DONE;
     if (values[OPTION_GEMM])
         return parse_products(values, options, error);
+    if (values[OPTION_SUITE] && strcmp(values[OPTION_SUITE], "layer") == 0)
+        return parse_layers(values, options, error);
     TOOL_TRY(parse_crossing(values[OPTION_CROSSING], options, error));
     const bench_choice choice = {
         .suite = values[OPTION_SUITE],

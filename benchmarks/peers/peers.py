@@ -4,6 +4,9 @@
 - Fused attention (scaled_dot_product_attention) against softmax, with several numbers of heads and head sizes.
 - The MGK paper's formula, and softmax, as plain PyTorch with whole matrices: time and peak memory.
 - Heads mixed (--mixed, and nothing else): Hard FiSH 2 -> 8 and talking heads 8 -> 8, the same.
+- Linear attention (--linear, and nothing else): elu1, full, 8 heads, the same.
+- The layer (--layer, and nothing else): nn.MultiheadAttention and LayerNorm, width 512, 8 heads, N = 1024, batch 4,
+  against the suite `layer`: forward, and forward with backward; bytes kept between them.
 - Swin's windows: thousands of 49 x 49 with a bias.
 
 Same shapes, f32, same number of threads. The two programs alternate, so that what disturbs the machine disturbs both;
@@ -27,6 +30,8 @@ HEADS = 8
 MGK_HEADS = 4
 COMPONENTS = 2
 GLOBAL_HEADS = 2
+LAYER = {"width": 512, "heads": HEADS, "batch": 4, "length": 1024}
+STEPS = ("forward", "training")
 SWIN = {"batch": 4096, "heads": 3, "length": 49, "head_size": 32}
 BENCH = pathlib.Path(__file__).resolve().parents[2] / "build" / "bin" / "clmgk-bench"
 
@@ -96,6 +101,13 @@ def eager_mixed(q, key, v, mix):
     return torch.softmax(mixed / q.shape[-1] ** 0.5, -1) @ v
 
 
+def eager_linear(q, v, key):
+    """phi(q) (phi(k)^T v) / (phi(q) sum phi(k)), phi = elu + 1 (MGK paper, section 2.4)."""
+    query, key = torch.nn.functional.elu(q) + 1, torch.nn.functional.elu(key) + 1
+    total = query @ key.sum(-2).unsqueeze(-1)
+    return (query @ (key.transpose(-1, -2) @ v)) / total
+
+
 def plain_inputs(heads, keys):
     """Q, V and the components of K."""
     return lambda length, head_size: [normals(1, heads, length, head_size) for _ in range(2 + keys)]
@@ -120,6 +132,7 @@ MIXED = {
     "hard-fish": (eager_mixed, mixed_inputs(GLOBAL_HEADS), f"hard-fish:{GLOBAL_HEADS}x{HEADS}"),
     "talking-heads": (eager_mixed, mixed_inputs(HEADS), f"talking-heads:{HEADS}"),
 }
+LINEAR = {"linear": (eager_linear, plain_inputs(HEADS, 1), f"linear:{HEADS}")}
 
 
 def peak_bytes():
@@ -133,7 +146,7 @@ def bytes_of(arrays):
 def eager_child(name, pass_name, length, head_size, seconds):
     """Time and growth of the process's peak memory, also without that of the results (O; backward O, dO and the
     gradients); a process of its own, as that peak never shrinks."""
-    formula, make_inputs, _ = {**EAGER, **MIXED}[name]
+    formula, make_inputs, _ = {**EAGER, **MIXED, **LINEAR}[name]
     inputs = make_inputs(length, head_size)
     with torch.no_grad():  # libraries get their memory before the peak is taken
         out = formula(*make_inputs(8, head_size))
@@ -242,24 +255,24 @@ def compare_eager(arguments, head_size):
     }
 
 
-def compare_mixed(arguments, head_size):
+def compare_whole(arguments, head_size, formulas):
     """Rounds in turn, as of the fused attention."""
     theirs, ours = {}, {}
-    variants = ",".join(case for _, _, case in MIXED.values())
+    variants = ",".join(case for _, _, case in formulas.values())
     sizes = ["--length", arguments.length, "--head-size", head_size, "--variants", variants]
     for _ in range(arguments.rounds):
-        for variant in MIXED:
+        for variant in formulas:
             for name in PASSES:
                 theirs.setdefault((variant, name), []).append(eager(arguments, variant, name, head_size))
         for key, case in bench(arguments, *sizes).items():
             ours.setdefault(key, []).append(case)
     return {
         "head_size": head_size,
-        **{name: {one: mixed_ratios(theirs[one, name], ours[one, name]) for one in MIXED} for name in PASSES},
+        **{name: {one: whole_ratios(theirs[one, name], ours[one, name]) for one in formulas} for name in PASSES},
     }
 
 
-def mixed_ratios(theirs, ours):
+def whole_ratios(theirs, ours):
     eager_ms = statistics.median(one["ms"] for one in theirs)
     ms = statistics.median(one["time_ms"]["median"] for one in ours)
     extra, workspace = min(one["extra_bytes"] for one in theirs), ours[0]["workspace_bytes"]
@@ -269,8 +282,89 @@ def mixed_ratios(theirs, ours):
         "time_ratio": eager_ms / ms,
         "eager_extra_bytes": extra,
         "clmgk_workspace_bytes": workspace,
-        "memory_ratio": workspace / extra,
+        "memory_ratio": workspace / extra if extra > 0 else None,
     }
+
+
+# ---- the layer -------------------------------------------------------------------------------------------------
+
+
+class Block(torch.nn.Module):
+    """LN(X + attention(X)), as most models have it."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = torch.nn.MultiheadAttention(LAYER["width"], LAYER["heads"], batch_first=True)
+        self.norm = torch.nn.LayerNorm(LAYER["width"])
+
+    def forward(self, x):
+        return self.norm(x + self.attention(x, x, x, need_weights=False)[0])
+
+
+def kept_bytes(block, x):
+    """Bytes that a forward pass keeps for the backward pass, beside parameters and input; each storage once."""
+    known = {one.untyped_storage().data_ptr() for one in [x, *block.parameters()]}
+    kept = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in known:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        out = block(x)
+    del out
+    return sum(kept.values())
+
+
+def time_block(seconds):
+    block = Block()
+    x = normals(LAYER["batch"], LAYER["length"], LAYER["width"])
+    grad_out = normals(*x.shape)
+    with torch.no_grad():
+        block.eval()
+        times = {"forward": timed(lambda: block(x), seconds)}
+    block.train()
+    x.requires_grad_()
+    wanted = [x, *block.parameters()]
+    times["training"] = timed(lambda: torch.autograd.grad(block(x), wanted, grad_out), seconds)
+    return times, kept_bytes(block, x)
+
+
+def bench_layer(arguments):
+    command = [arguments.bench, "--suite", "layer", "--json", "--keep-caches", "--seconds", arguments.seconds]
+    if arguments.device:
+        command += ["--device", arguments.device]
+    done = subprocess.run([str(word) for word in command], check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout)["layers"]
+
+
+def compare_layer(arguments):
+    theirs = {step: [] for step in STEPS}
+    ours, bytes_kept = {}, 0
+    for _ in range(arguments.rounds):
+        times, bytes_kept = time_block(arguments.seconds)
+        for step in STEPS:
+            theirs[step] += times[step]
+        for case in bench_layer(arguments):
+            ours.setdefault((case["step"], f"{case['variant']}:{case['heads']}"), []).append(case)
+    found = {**LAYER, "pytorch_kept_bytes": bytes_kept, "steps": {}, "decoding": {}}
+    for step in STEPS:
+        ms = statistics.median(theirs[step])
+        found["steps"][step] = {"pytorch_ms": ms, "clmgk": {}}
+        for (of, variant), cases in ours.items():
+            if of == step:
+                median = statistics.median(case["time_ms"]["median"] for case in cases)
+                found["steps"][step]["clmgk"][variant] = {
+                    "ms": median,
+                    "rate_ratio": ms / median,
+                    "activation_bytes": cases[0]["activation_bytes"],
+                }
+    for (of, variant), cases in ours.items():
+        if of == "decoding":
+            found["decoding"][variant] = statistics.median(case["ratio_to_reading"] for case in cases)
+    return found
 
 
 # ---- text ------------------------------------------------------------------------------------------------------
@@ -303,16 +397,33 @@ def show_eager(found, square):
         row(f"eager / clmgk, {variant}, time", *(f"{ratio:.2f}" for ratio in ratios))
 
 
-def show_mixed(found, length):
+def show_whole(found, length, formulas):
     print(f"N = S = {length}, D = {found['head_size']}: time, and memory beside inputs and results")
     row("", *PASSES)
-    for variant, (_, _, case) in MIXED.items():
+    for variant, (_, _, case) in formulas.items():
         ones = [found[name][variant] for name in PASSES]
         row(f"eager, {case}", *(f"{one['eager_ms']:.1f} ms {1e-6 * one['eager_extra_bytes']:.0f} MB" for one in ones))
         ours = (f"{one['clmgk_ms']:.1f} ms {1e-6 * one['clmgk_workspace_bytes']:.1f} MB" for one in ones)
         row(f"clmgk, {case}", *ours)
         row("time, eager / clmgk", *(f"{one['time_ratio']:.2f}" for one in ones))
-        row("memory, clmgk / eager", *(f"{one['memory_ratio']:.4f}" for one in ones))
+        ratios = (one["memory_ratio"] for one in ones)
+        row("memory, clmgk / eager", *("-" if ratio is None else f"{ratio:.4f}" for ratio in ratios))
+
+
+def show_layer(found):
+    print("layer: batch {batch}, N {length}, width {width}, {heads} heads".format(**found))
+    row("", *STEPS)
+    steps = found["steps"]
+    row("PyTorch", *(f"{steps[step]['pytorch_ms']:.1f} ms" for step in STEPS))
+    for variant in steps["forward"]["clmgk"]:
+        ones = [steps[step]["clmgk"][variant] for step in STEPS]
+        row(f"clmgk, {variant}", *(f"{one['ms']:.1f} ms" for one in ones))
+        row("rate / PyTorch", *(f"{one['rate_ratio']:.2f}" for one in ones))
+    row("kept for backward, PyTorch", "", f"{1e-6 * found['pytorch_kept_bytes']:.1f} MB")
+    for variant, one in steps["training"]["clmgk"].items():
+        row(f"clmgk, {variant}", "", f"{1e-6 * one['activation_bytes']:.1f} MB")
+    for variant, ratio in found["decoding"].items():
+        row(f"decoding / reading, {variant}", f"{ratio:.2f}")
 
 
 def parse():
@@ -326,6 +437,8 @@ def parse():
     parser.add_argument("--seconds", type=float, default=2, help="of each pass of each program in each round")
     parser.add_argument("--no-eager", action="store_true", help="leaves the eager formulas out")
     parser.add_argument("--mixed", action="store_true", help="heads mixed, against the eager formula, and nothing else")
+    parser.add_argument("--linear", action="store_true", help="linear attention, likewise")
+    parser.add_argument("--layer", action="store_true", help="the multi-head layer, and nothing else")
     parser.add_argument("--no-swin", action="store_true", help="leaves Swin's windows out")
     parser.add_argument("--json", help="writes all figures to this file too")
     parser.add_argument("--threads", type=int, help="of PyTorch (default: the processors of this machine)")
@@ -342,11 +455,18 @@ def compare(arguments):
         "eager": [],
         "swin": None,
         "mixed": [],
+        "linear": [],
+        "layer": None,
     }
-    if arguments.mixed:
+    if arguments.layer:
+        result["layer"] = compare_layer(arguments)
+        show_layer(result["layer"])
+        return result
+    if arguments.mixed or arguments.linear:
+        key, formulas = ("mixed", MIXED) if arguments.mixed else ("linear", LINEAR)
         for head_size in arguments.head_sizes:
-            result["mixed"].append(compare_mixed(arguments, head_size))
-            show_mixed(result["mixed"][-1], arguments.length)
+            result[key].append(compare_whole(arguments, head_size, formulas))
+            show_whole(result[key][-1], arguments.length, formulas)
         return result
     for head_size in arguments.head_sizes:
         for heads in arguments.heads:

@@ -269,6 +269,29 @@ clmgk_status clmgk_count_attention(const clmgk_attention_desc *desc, int64_t wid
     return CLMGK_OK;
 }
 
+clmgk_status clmgk_count_layer(const clmgk_layer_desc *desc, clmgk_counts *counts, clmgk_error *error)
+{
+    clmgk_layer_desc layer = CLMGK_LAYER_DESC_INIT;
+    clmgk_attention_desc attention = CLMGK_ATTENTION_DESC_INIT;
+    clmgk_counts found;
+    MGK_TRY(mgk_struct_room(counts, "counts", sizeof(*counts), error));
+    MGK_TRY(clmgk_layer_validate(desc, &layer, &attention, error));
+    count_attention(&attention, layer.width, layer.cross ? layer.width_k : 0, layer.width, &found);
+    const problem p = measure(&attention);
+    if (layer.use_bias) {
+        found.parameters[CLMGK_PART_QUERY_KEY] += (p.query_heads + p.key_heads) * p.head_size;
+        found.parameters[CLMGK_PART_VALUE] += p.kv_heads * p.value_size;
+    }
+    if (layer.qk_norm)
+        found.parameters[CLMGK_PART_QUERY_KEY] += 2 * p.head_size;
+    if (layer.use_bias_o)
+        found.parameters[CLMGK_PART_OUTPUT] += (double)layer.width;
+    if (layer.norm != CLMGK_NORM_NONE)
+        found.parameters[CLMGK_PART_NORM] += 2 * (double)layer.width;
+    mgk_struct_write(counts, 0, &found, sizeof(found));
+    return CLMGK_OK;
+}
+
 /* ---- sums ------------------------------------------------------------------------------------------------------- */
 
 double clmgk_sum_operations(const clmgk_counts *counts, clmgk_pass pass, uint32_t parts)

@@ -799,6 +799,44 @@ TH_HOST_TEST(limits)
     assert_true(fabs(operations(&fish, MATRICES) / operations(&softmax, MATRICES) - 0.25) < 0.005);
 }
 
+/* ---- layers
+ * ---------------------------------------------------------------------------------------------------------- */
+
+/* Operations are those of its attention with the layer's widths; parameters the elements of all inputs that have
+ * gradients. */
+TH_HOST_TEST(whole_layers)
+{
+    static const clmgk_layer_array learned[] = {
+        CLMGK_LAYER_ARRAY_WEIGHT_QKV, CLMGK_LAYER_ARRAY_WEIGHT_Q, CLMGK_LAYER_ARRAY_WEIGHT_K,
+        CLMGK_LAYER_ARRAY_WEIGHT_V,   CLMGK_LAYER_ARRAY_WEIGHT_O, CLMGK_LAYER_ARRAY_BIAS_QKV,
+        CLMGK_LAYER_ARRAY_BIAS_Q,     CLMGK_LAYER_ARRAY_BIAS_K,   CLMGK_LAYER_ARRAY_BIAS_V,
+        CLMGK_LAYER_ARRAY_BIAS_O,     CLMGK_LAYER_ARRAY_GAIN_Q,   CLMGK_LAYER_ARRAY_GAIN_K,
+        CLMGK_LAYER_ARRAY_NORM_GAIN,  CLMGK_LAYER_ARRAY_NORM_BIAS};
+    for (int n = 0; n < 16; n++) {
+        const bool cross = n & 1, packed = n & 2, extras = n & 4;
+        clmgk_attention_desc attention = describe(n & 8 ? CLMGK_VARIANT_MGK : CLMGK_VARIANT_HARD_FISH, 2, cross);
+        clmgk_layer_desc desc = CLMGK_LAYER_DESC_INIT, resolved = CLMGK_LAYER_DESC_INIT;
+        clmgk_counts counts = CLMGK_COUNTS_INIT, inside = CLMGK_COUNTS_INIT;
+        desc.attention = &attention;
+        desc.width = 6;
+        desc.cross = cross;
+        desc.width_k = cross && !packed ? 5 : 0;
+        desc.packed_weights = packed;
+        desc.use_bias = desc.use_bias_o = desc.qk_norm = extras;
+        desc.norm = extras ? CLMGK_NORM_PRE : CLMGK_NORM_NONE;
+        th_expect_ok(clmgk_count_layer(&desc, &counts, &th_error));
+        th_expect_ok(clmgk_count_attention(&attention, 6, cross ? (packed ? 6 : 5) : 0, 6, &inside, &th_error));
+        assert_memory_equal(counts.forward, inside.forward, sizeof(counts.forward));
+        assert_memory_equal(counts.backward, inside.backward, sizeof(counts.backward));
+        double elements = inside.parameters[CLMGK_PART_SCORES];
+        th_expect_ok(clmgk_layer_validate(&desc, &resolved, &attention, &th_error));
+        for (size_t i = 0; i < TH_COUNT(learned); i++)
+            elements += (double)clmgk_layer_array_count(&resolved, learned[i]);
+        assert_true(clmgk_sum_parameters(&counts, CLMGK_PART_ALL) == elements);
+        assert_true(counts.parameters[CLMGK_PART_NORM] == (extras ? 12 : 0));
+    }
+}
+
 /* ---- bad input -----------------------------------------------------------------------------------------------------
  */
 
@@ -820,6 +858,9 @@ TH_HOST_TEST(bad_input)
     desc.head_size = 0;
     counts.struct_size = sizeof(counts);
     th_expect_error(clmgk_count_attention(&desc, 0, 0, 0, &counts, &th_error), CLMGK_ERROR_INVALID_VALUE, "head_size");
+    th_expect_error(clmgk_count_layer(NULL, &counts, &th_error), CLMGK_ERROR_INVALID_VALUE, "desc");
+    th_expect_error(clmgk_count_layer(&(clmgk_layer_desc)CLMGK_LAYER_DESC_INIT, &counts, &th_error),
+                    CLMGK_ERROR_INVALID_VALUE, "attention");
     assert_true(clmgk_sum_operations(NULL, CLMGK_PASS_FORWARD, CLMGK_PART_ALL) == 0);
     assert_true(clmgk_sum_operations(&counts, CLMGK_PASS_COMBINE, CLMGK_PART_ALL) == 0);
     assert_true(clmgk_sum_parameters(NULL, CLMGK_PART_ALL) == 0);

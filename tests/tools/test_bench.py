@@ -256,6 +256,35 @@ class Figures(BenchTest):
             self.assertEqual(text.count(word), 3 if word == "softmax 16" else 1, text)
 
 
+class Layer(BenchTest):
+    """The multi-head layer: width 32, and the decoding step."""
+
+    KEYS = {"device": int, "step": str, "variant": str, "heads": int, "width": int, "head_size": int, "batch": int,
+            "length": int, "cache": int, "time_ms": dict, "ratio_to_softmax": MAYBE, "ratio_to_reading": MAYBE,
+            "activation_bytes": int, "workspace_bytes": NUMBER, "enqueue_us": NUMBER, "enqueue_backward_us": MAYBE,
+            "compile_ms": NUMBER, "provider": str, "note": str, "error": dict}
+
+    def test_steps(self):
+        sizes = ["--batch", 2, "--heads", 2, "--length", 24, "--head-size", 16, "--variants", "softmax"]
+        found = json.loads(self.accept("--suite", "layer", *sizes, *SHORT, "--json").stdout)
+        self.assertEqual((found["cases"], found["failures"]), ([], []))
+        self.assertEqual([case["step"] for case in found["layers"]], ["forward", "training", "decoding"])
+        for case in found["layers"]:
+            self.check_keys(case, self.KEYS)
+            self.assertEqual((case["width"], case["heads"], case["ratio_to_softmax"]), (32, 2, 1))
+            self.assertLessEqual(case["error"]["max"], case["error"]["bound"])
+        forward, training, decoding = found["layers"]
+        self.assertEqual((forward["batch"], forward["length"], forward["cache"]), (2, 24, 0))
+        self.assertEqual((decoding["batch"], decoding["length"], decoding["cache"]), (1, 1, 96))
+        self.assertEqual((forward["activation_bytes"], decoding["activation_bytes"]), (0, 0))
+        self.assertGreaterEqual(training["activation_bytes"], 4 * 48 * 4 * 32)  # Q, K, V and O
+        self.assertIsNone(forward["enqueue_backward_us"])
+        self.assertGreater(decoding["ratio_to_reading"], 0)
+
+    def test_other_options(self):
+        self.refuse(2, "--suite", "layer", "--dtype", "f16", words=["--dtype is given", "--suite layer"])
+
+
 class Admixture(BenchTest):
     """Global heads times local ones: batch 2, 40 queries, 50 keys, D 16, E 24."""
 

@@ -1,0 +1,654 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The multi-head layer: forward, training steps (forward and backward), a decoding step, and the host's time of a
+ * call; variants in turn, each checked on a smaller layer first. */
+#include "reference/layer.h"
+#include "bench.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MIN_ROUNDS 3
+#define MAX_ROUNDS 100
+#define CALLS      30 /* whose host time is taken */
+#define CACHES     4  /* capacity of the cache, which is full, in sequences */
+
+#define SMALL_WIDTH  96 /* of the layer that is checked */
+#define SMALL_LENGTH 40
+
+typedef enum layer_step { FORWARD, TRAINING, DECODING, KINDS } layer_step;
+static const char *const kind_names[] = {"forward", "training", "decoding"};
+
+/* A compiled layer with arrays of its own. */
+typedef struct held_layer {
+    clmgk_layer_desc desc;
+    clmgk_attention_desc attention;
+    clmgk_layer *layer;
+    clmgk_layer_info info;
+    cl_mem memory[CLMGK_LAYER_ARRAYS], own[CLMGK_ARRAYS]; /* own: the attention's */
+    double *values[CLMGK_LAYER_ARRAYS], *own_values[CLMGK_ARRAYS];
+    clmgk_layer_args args;
+    clmgk_attention_args attention_args;
+} held_layer;
+
+typedef struct layer_case {
+    bench_variant variant;
+    layer_step kind;
+    held_layer held;
+    const char *refused; /* NULL, or `message` */
+    char message[CLMGK_ERROR_MESSAGE_SIZE];
+    bench_error_found error;
+    double enqueue_us[2]; /* host time of a call, forward and backward; 0: not this kind */
+    double samples[MAX_ROUNDS];
+    int rounds;
+    tool_spread time_ms;
+} layer_case;
+
+typedef struct layer_run {
+    bench_device *device;
+    const bench_shape *shape; /* its heads are those of the width */
+    const bench_options *options;
+    tool_outputs *outputs;
+    clmgk_context *library;
+    layer_case *cases;
+    size_t count;
+} layer_run;
+
+/* ---- descriptors ------------------------------------------------------------------------------------------------ */
+
+static void describe(const bench_shape *shape, const bench_variant *variant, layer_step kind, bool small,
+                     held_layer *held)
+{
+    const uint32_t traits = clmgk_variant_traits(variant->variant);
+    const bool learned = kind == TRAINING;
+    clmgk_attention_desc *const attention = &held->attention;
+    *attention = (clmgk_attention_desc)CLMGK_ATTENTION_DESC_INIT;
+    held->desc = (clmgk_layer_desc)CLMGK_LAYER_DESC_INIT;
+    attention->variant = variant->variant;
+    attention->batch = kind == DECODING || small ? 1 : shape->batch;
+    attention->heads = variant->heads;
+    attention->components = variant->components;
+    attention->length = kind == DECODING ? 1 : small ? SMALL_LENGTH : shape->length;
+    attention->head_size = shape->head_size;
+    if (traits & (CLMGK_TRAIT_KEYS | CLMGK_TRAIT_SHIFT))
+        attention->prior_shape = CLMGK_PRIOR_HM;
+    if (learned)
+        attention->gradients = (traits & (CLMGK_TRAIT_KEYS | CLMGK_TRAIT_SHIFT) ? CLMGK_GRADIENT_PRIOR : 0) |
+                               (traits & CLMGK_TRAIT_SHIFT ? CLMGK_GRADIENT_SHIFT : 0) |
+                               (traits & CLMGK_TRAIT_ADMIXTURE ? CLMGK_GRADIENT_MIX : 0);
+    held->desc.attention = attention;
+    held->desc.width = small ? SMALL_WIDTH : shape->heads * shape->head_size;
+    held->desc.packed_weights = held->desc.use_bias = held->desc.use_bias_o = held->desc.residual = 1;
+    held->desc.norm = CLMGK_NORM_POST;
+    if (learned)
+        held->desc.gradients = CLMGK_LAYER_GRADIENT_X | CLMGK_LAYER_GRADIENT_WEIGHT_QKV |
+                               CLMGK_LAYER_GRADIENT_WEIGHT_O | CLMGK_LAYER_GRADIENT_BIAS_QKV |
+                               CLMGK_LAYER_GRADIENT_BIAS_O | CLMGK_LAYER_GRADIENT_NORM_GAIN |
+                               CLMGK_LAYER_GRADIENT_NORM_BIAS;
+    if (kind == DECODING && (traits & CLMGK_TRAIT_LINEAR)) {
+        attention->causal = attention->use_state = attention->use_new_state = 1;
+    } else if (kind == DECODING) {
+        held->desc.cache_capacity = small ? SMALL_LENGTH : CACHES * shape->length;
+        attention->use_lengths = 1;
+        attention->alignment = CLMGK_ALIGN_LENGTHS;
+    }
+}
+
+/* ---- arrays -------------------------------------------------------------------------------------------------------
+ */
+
+/* Bit of the gradient that the array is; 0: another array. */
+static uint32_t gradient_bit(clmgk_layer_array array)
+{
+    switch (array) {
+#define BIT(name, field, element, bit, ...)                                                                            \
+    case CLMGK_LAYER_ARRAY_GRAD_##name:                                                                                \
+        return bit;
+        CLMGK_LAYER_ARRAY_LIST(CLMGK_ARRAY_NONE, BIT)
+#undef BIT
+    default:
+        return 0;
+    }
+}
+
+/* `count` numbers from `middle` - `spread` to `middle` + `spread`, in a buffer and for the reference. */
+static tool_exit make_numbers(const tool_device *device, size_t count, double middle, double spread, uint32_t *random,
+                              cl_mem *memory, double **values, tool_error *error)
+{
+    float *const numbers = malloc(count * sizeof(*numbers));
+    *values = malloc(count * sizeof(**values));
+    if (!numbers || !*values) {
+        free(numbers);
+        return tool_fail_memory(error, "arrays of a layer");
+    }
+    for (size_t i = 0; i < count; i++) {
+        *random = *random * 1664525U + 1013904223U;
+        numbers[i] = (float)(middle + spread * ((double)(*random >> 8) / (1 << 23) - 1));
+        (*values)[i] = (double)numbers[i];
+    }
+    const tool_exit status = tool_make_buffer(device, count * sizeof(*numbers), numbers, memory, error);
+    free(numbers);
+    return status;
+}
+
+static double spread_of(const held_layer *held, clmgk_layer_array array)
+{
+    switch (array) {
+    case CLMGK_LAYER_ARRAY_WEIGHT_QKV:
+    case CLMGK_LAYER_ARRAY_WEIGHT_O:
+        return sqrt(3 / (double)held->desc.width);
+    case CLMGK_LAYER_ARRAY_BIAS_QKV:
+    case CLMGK_LAYER_ARRAY_BIAS_O:
+    case CLMGK_LAYER_ARRAY_NORM_BIAS:
+    case CLMGK_LAYER_ARRAY_NORM_GAIN:
+        return 0.25;
+    default:
+        return sqrt(3);
+    }
+}
+
+static tool_exit make_layer_arrays(const tool_device *device, held_layer *held, uint32_t *random, tool_error *error)
+{
+    for (clmgk_layer_array array = 0; array < CLMGK_LAYER_ARRAYS; array++) {
+        const uint32_t bit = gradient_bit(array);
+        const size_t count = (size_t)clmgk_layer_array_count(&held->desc, array);
+        if (count == 0 || (bit && !(held->desc.gradients & bit)) ||
+            (array == CLMGK_LAYER_ARRAY_GRAD_OUT && !held->desc.gradients))
+            continue;
+        TOOL_TRY(make_numbers(device, count, array == CLMGK_LAYER_ARRAY_NORM_GAIN ? 1 : 0, spread_of(held, array),
+                              random, &held->memory[array], &held->values[array], error));
+    }
+    const uint64_t bytes[] = {held->info.activation_bytes,
+                              held->info.workspace_bytes > held->info.backward_workspace_bytes
+                                  ? held->info.workspace_bytes
+                                  : held->info.backward_workspace_bytes};
+    static const clmgk_layer_array scratch[] = {CLMGK_LAYER_ARRAY_ACTIVATIONS, CLMGK_LAYER_ARRAY_WORKSPACE};
+    for (size_t i = 0; i < TOOL_COUNT(scratch); i++) {
+        if (bytes[i])
+            TOOL_TRY(tool_make_buffer(device, bytes[i], NULL, &held->memory[scratch[i]], error));
+    }
+    return TOOL_DONE;
+}
+
+/* Parameters, states and their gradients of the attention inside; the layer makes the other arrays. */
+static bool is_own(const clmgk_attention_desc *desc, clmgk_array array)
+{
+    static const clmgk_array of_layer[] = {CLMGK_ARRAY_Q,
+                                           CLMGK_ARRAY_K,
+                                           CLMGK_ARRAY_V,
+                                           CLMGK_ARRAY_O,
+                                           CLMGK_ARRAY_LSE,
+                                           CLMGK_ARRAY_GRAD_O,
+                                           CLMGK_ARRAY_DENOMINATOR,
+                                           CLMGK_ARRAY_GRAD_LSE,
+                                           CLMGK_ARRAY_GRAD_Q,
+                                           CLMGK_ARRAY_GRAD_K,
+                                           CLMGK_ARRAY_GRAD_V,
+                                           CLMGK_ARRAY_LENGTHS,
+                                           CLMGK_ARRAY_WORKSPACE,
+                                           CLMGK_ARRAY_GRAD_NEW_STATE_C,
+                                           CLMGK_ARRAY_GRAD_NEW_STATE_Z};
+    const clmgk_array_info *const info = clmgk_array_get_info(array);
+    for (size_t i = 0; i < TOOL_COUNT(of_layer); i++) {
+        if (array == of_layer[i])
+            return false;
+    }
+    return clmgk_array_count(desc, array) > 0 && !info->statistic &&
+           (!info->gradient || (desc->gradients & info->gradient));
+}
+
+static tool_exit make_own_arrays(const tool_device *device, held_layer *held, uint32_t *random, tool_error *error)
+{
+    for (clmgk_array array = 0; array < CLMGK_ARRAYS; array++) {
+        if (is_own(&held->attention, array))
+            TOOL_TRY(make_numbers(device, (size_t)clmgk_array_count(&held->attention, array), 0.5, 0.25, random,
+                                  &held->own[array], &held->own_values[array], error));
+    }
+    const int32_t full = (int32_t)held->desc.cache_capacity; /* of a batch of 1 */
+    return full ? tool_make_buffer(device, sizeof(full), &full, &held->own[CLMGK_ARRAY_LENGTHS], error) : TOOL_DONE;
+}
+
+static void bind_arrays(held_layer *held)
+{
+    held->args = (clmgk_layer_args)CLMGK_LAYER_ARGS_INIT;
+    held->attention_args = (clmgk_attention_args)CLMGK_ATTENTION_ARGS_INIT;
+    held->args.attention = &held->attention_args;
+    for (clmgk_layer_array array = 0; array < CLMGK_LAYER_ARRAYS; array++)
+        clmgk_layer_array_buffer(&held->args, array)->memory = held->memory[array];
+    for (clmgk_array array = 0; array < CLMGK_ARRAYS; array++)
+        clmgk_array_buffer(&held->attention_args, array)->memory = held->own[array];
+}
+
+static void close_layer(held_layer *held)
+{
+    for (clmgk_layer_array array = 0; array < CLMGK_LAYER_ARRAYS; array++) {
+        tool_release_buffer(held->memory[array]);
+        free(held->values[array]);
+    }
+    for (clmgk_array array = 0; array < CLMGK_ARRAYS; array++) {
+        tool_release_buffer(held->own[array]);
+        free(held->own_values[array]);
+    }
+    clmgk_layer_release(held->layer);
+    *held = (held_layer){.layer = NULL};
+}
+
+/* On failure `held` holds what close_layer takes. */
+static tool_exit open_layer(const layer_run *run, const layer_case *one, bool small, held_layer *held,
+                            tool_error *error)
+{
+    uint32_t random = 1;
+    clmgk_attention_desc attention = CLMGK_ATTENTION_DESC_INIT;
+    clmgk_layer_desc resolved = CLMGK_LAYER_DESC_INIT;
+    *held = (held_layer){.info = CLMGK_LAYER_INFO_INIT};
+    describe(run->shape, &one->variant, one->kind, small, held);
+    TOOL_TRY(
+        tool_check_library(clmgk_layer_create(run->library, &held->desc, NULL, &held->layer, &error->library), error));
+    TOOL_TRY(tool_check_library(clmgk_layer_validate(&held->desc, &resolved, &attention, &error->library), error));
+    held->attention = attention;
+    held->desc = resolved;
+    held->desc.attention = &held->attention;
+    TOOL_TRY(tool_check_library(clmgk_layer_get_info(held->layer, &held->info, &error->library), error));
+    TOOL_TRY(make_layer_arrays(&run->device->tool, held, &random, error));
+    TOOL_TRY(make_own_arrays(&run->device->tool, held, &random, error));
+    bind_arrays(held);
+    return TOOL_DONE;
+}
+
+/* ---- calls --------------------------------------------------------------------------------------------------------
+ */
+
+/* Enqueues the case's passes behind `gate` (NULL: at once); *us: the host's time of each call. */
+static tool_exit enqueue(const layer_run *run, const held_layer *held, cl_event gate, double us[2], tool_error *error)
+{
+    const cl_command_queue queue = run->device->tool.queue;
+    const double start = tool_now_ms();
+    TOOL_TRY(tool_check_library(clmgk_enqueue_layer_forward(held->layer, queue, &held->args, gate != NULL,
+                                                            gate ? &gate : NULL, NULL, &error->library),
+                                error));
+    const double middle = tool_now_ms();
+    us[0] = 1e3 * (middle - start);
+    us[1] = 0;
+    if (!held->desc.gradients)
+        return TOOL_DONE;
+    TOOL_TRY(tool_check_library(
+        clmgk_enqueue_layer_backward(held->layer, queue, &held->args, 0, NULL, NULL, &error->library), error));
+    us[1] = 1e3 * (tool_now_ms() - middle);
+    return TOOL_DONE;
+}
+
+static tool_exit time_once(const layer_run *run, const held_layer *held, double *ms, tool_error *error)
+{
+    double us[2];
+    const double start = tool_now_ms();
+    const tool_exit status = enqueue(run, held, NULL, us, error);
+    const cl_int code = clFinish(run->device->tool.queue);
+    *ms = tool_now_ms() - start;
+    return status == TOOL_DONE ? tool_check_cl(code, "clFinish", error) : status;
+}
+
+/* The host's time while the device waits: nothing else takes the processors. */
+static tool_exit time_call(const layer_run *run, const held_layer *held, double us[2], tool_error *error)
+{
+    cl_int code = CL_SUCCESS;
+    const cl_event gate = clCreateUserEvent(run->device->tool.context, &code);
+    TOOL_TRY(tool_check_cl(code, "clCreateUserEvent", error));
+    tool_exit status = enqueue(run, held, gate, us, error);
+    code = clSetUserEventStatus(gate, CL_COMPLETE);
+    if (code == CL_SUCCESS)
+        code = clFinish(run->device->tool.queue);
+    clReleaseEvent(gate);
+    return status == TOOL_DONE ? tool_check_cl(code, "clFinish", error) : status;
+}
+
+static tool_exit time_enqueues(const layer_run *run, const held_layer *held, double us[2], tool_error *error)
+{
+    double samples[2][CALLS];
+    for (int i = 0; i < CALLS; i++) {
+        double now[2];
+        TOOL_TRY(time_call(run, held, now, error));
+        samples[0][i] = now[0];
+        samples[1][i] = now[1];
+    }
+    for (int pass = 0; pass < 2; pass++)
+        us[pass] = tool_spread_of(samples[pass], CALLS).median;
+    return TOOL_DONE;
+}
+
+/* ---- checks -------------------------------------------------------------------------------------------------------
+ */
+
+static tool_exit read_numbers(const layer_run *run, cl_mem memory, size_t count, double **out, tool_error *error)
+{
+    float *const numbers = malloc(count * sizeof(*numbers));
+    *out = malloc(count * sizeof(**out));
+    if (!numbers || !*out) {
+        free(numbers);
+        return tool_fail_memory(error, "results of a layer");
+    }
+    const cl_int code = clEnqueueReadBuffer(run->device->tool.queue, memory, CL_TRUE, 0, count * sizeof(*numbers),
+                                            numbers, 0, NULL, NULL);
+    const tool_exit status = tool_check_cl(code, "clEnqueueReadBuffer", error);
+    for (size_t i = 0; i < count && status == TOOL_DONE; i++)
+        (*out)[i] = (double)numbers[i];
+    free(numbers);
+    return status;
+}
+
+static tool_exit compare(const layer_run *run, cl_mem memory, const clmgk_ref_arrays *exact, int which,
+                         bench_error_found *found, tool_error *error)
+{
+    double *values = NULL;
+    char message[sizeof(found->message)];
+    tool_exit status = read_numbers(run, memory, (size_t)exact->count[which], &values, error);
+    if (status == TOOL_DONE) {
+        const clmgk_ref_error at = clmgk_ref_check_array(exact, which, values, message, sizeof(message));
+        if (found->array == NULL || at.error * found->bound > found->max * at.bound) {
+            found->max = at.error;
+            found->bound = at.bound;
+            found->array = exact->names[which];
+        }
+        if (message[0] != '\0' && found->message[0] == '\0')
+            memcpy(found->message, message, sizeof(message));
+    }
+    free(values);
+    return status;
+}
+
+static tool_exit compare_all(const layer_run *run, const held_layer *held, const clmgk_ref_layer_answer *answer,
+                             bench_error_found *found, tool_error *error)
+{
+    TOOL_TRY(compare(run, held->memory[CLMGK_LAYER_ARRAY_OUT], &answer->outputs, CLMGK_REF_LAYER_OUT, found, error));
+    for (clmgk_layer_array array = 0; array < CLMGK_LAYER_ARRAYS; array++) {
+        int which = 0;
+        const uint32_t bit = gradient_bit(array);
+        while (bit >> which > 1)
+            which++;
+        if (held->desc.gradients & bit)
+            TOOL_TRY(compare(run, held->memory[array], &answer->gradients, which, found, error));
+    }
+    for (int which = 0; which < CLMGK_REF_GRADIENTS; which++) {
+        if (held->own[CLMGK_ARRAY_GRAD_Q + which])
+            TOOL_TRY(compare(run, held->own[CLMGK_ARRAY_GRAD_Q + which], &answer->attention, which, found, error));
+    }
+    return TOOL_DONE;
+}
+
+/* A smaller layer of the kind against the reference. */
+static tool_exit check_small(const layer_run *run, const held_layer *held, bench_error_found *found, tool_error *error)
+{
+    const int32_t full = (int32_t)held->desc.cache_capacity;
+    clmgk_ref_layer layer = {.desc = held->desc, .attention = {.desc = held->attention}};
+    clmgk_ref_layer_answer answer;
+    double ms = 0;
+#define VALUES(name, field, ...) layer.field = held->values[CLMGK_LAYER_ARRAY_##name];
+    CLMGK_LAYER_ARRAY_LIST(VALUES, CLMGK_ARRAY_NONE)
+#undef VALUES
+    void *parameters[CLMGK_ARRAYS];
+    for (clmgk_array array = 0; array < CLMGK_ARRAYS; array++)
+        parameters[array] = held->own_values[array];
+    clmgk_ref_set_arrays(&layer.attention, parameters);
+    layer.attention.lengths = full ? &full : NULL;
+    TOOL_TRY(time_once(run, held, &ms, error));
+    if (!clmgk_ref_layer_solve(&layer, held->desc.gradients != 0, &answer))
+        return tool_fail_memory(error, "the reference of a layer");
+    const tool_exit status = compare_all(run, held, &answer, found, error);
+    clmgk_ref_layer_answer_free(&answer);
+    found->ok = found->message[0] == '\0';
+    found->sampled = held->attention.length;
+    return status;
+}
+
+/* ---- cases --------------------------------------------------------------------------------------------------------
+ */
+
+/* What the device cannot do is the case's to say. */
+static tool_exit take_refusal(layer_case *one, tool_exit status, const tool_error *error)
+{
+    if (status == TOOL_DONE || error->library.status != CLMGK_ERROR_UNSUPPORTED)
+        return status;
+    snprintf(one->message, sizeof(one->message), "%s", error->library.message);
+    one->refused = one->message;
+    return TOOL_DONE;
+}
+
+static tool_exit prepare(const layer_run *run, layer_case *one, tool_error *error)
+{
+    held_layer small = {.layer = NULL};
+    tool_exit status = open_layer(run, one, true, &small, error);
+    if (status == TOOL_DONE)
+        status = check_small(run, &small, &one->error, error);
+    if (status == TOOL_DONE)
+        status = time_enqueues(run, &small, one->enqueue_us, error);
+    close_layer(&small);
+    if (status == TOOL_DONE && one->error.ok)
+        status = open_layer(run, one, false, &one->held, error);
+    return take_refusal(one, status, error);
+}
+
+static bool is_timed(const layer_case *one)
+{
+    return !one->refused && one->error.ok;
+}
+
+/* The cases of a kind in turn. */
+static tool_exit measure_kind(const layer_run *run, layer_step kind, tool_error *error)
+{
+    layer_case *const end = run->cases + run->count;
+    for (layer_case *one = run->cases; one < end; one++) {
+        if (one->kind != kind)
+            continue;
+        fprintf(stderr, "clmgk-bench: layer, %s: %s %" PRId64 "\n", kind_names[kind],
+                clmgk_variant_name(one->variant.variant), one->variant.heads);
+        double ms = 0;
+        TOOL_TRY(prepare(run, one, error));
+        if (is_timed(one))
+            TOOL_TRY(time_once(run, &one->held, &ms, error));
+    }
+    const double stop = tool_now_ms() + 1e3 * run->options->seconds;
+    for (int round = 0; round < MAX_ROUNDS && (round < MIN_ROUNDS || tool_now_ms() < stop); round++) {
+        for (layer_case *one = run->cases; one < end; one++) {
+            if (one->kind == kind && is_timed(one))
+                TOOL_TRY(time_once(run, &one->held, &one->samples[one->rounds++], error));
+        }
+    }
+    for (layer_case *one = run->cases; one < end; one++) {
+        if (one->kind == kind && one->rounds)
+            one->time_ms = tool_spread_of(one->samples, (size_t)one->rounds);
+    }
+    return TOOL_DONE;
+}
+
+/* ---- results ------------------------------------------------------------------------------------------------------
+ */
+
+/* Time as a part of softmax's with 8 heads; 0: not measured. */
+static double ratio_to_softmax(const layer_run *run, const layer_case *one)
+{
+    for (const layer_case *other = run->cases; other < run->cases + run->count; other++) {
+        if (other->variant.variant == CLMGK_VARIANT_SOFTMAX && other->variant.heads == run->shape->heads &&
+            other->kind == one->kind && other->rounds)
+            return one->time_ms.median / other->time_ms.median;
+    }
+    return 0;
+}
+
+/* Bytes of weights and cache, which a decoding step reads. */
+static double bytes_read(const layer_case *one)
+{
+    static const clmgk_layer_array arrays[] = {CLMGK_LAYER_ARRAY_WEIGHT_QKV, CLMGK_LAYER_ARRAY_WEIGHT_O,
+                                               CLMGK_LAYER_ARRAY_CACHE_K, CLMGK_LAYER_ARRAY_CACHE_V};
+    double bytes = 0;
+    for (size_t i = 0; i < TOOL_COUNT(arrays) && one->kind == DECODING; i++)
+        bytes += (double)clmgk_layer_array_bytes(&one->held.desc, arrays[i]);
+    return bytes;
+}
+
+/* Time over that of reading them once at the measured rate; 0: no decoding step. */
+static double ratio_to_reading(const layer_run *run, const layer_case *one)
+{
+    const double least_ms = bytes_read(one) / (1e6 * run->device->peaks.read_gbps);
+    return least_ms > 0 ? one->time_ms.median / least_ms : 0;
+}
+
+static double workspace_bytes(const layer_case *one)
+{
+    const clmgk_layer_info *const info = &one->held.info;
+    return fmax((double)info->workspace_bytes, (double)info->backward_workspace_bytes);
+}
+
+static void print_number(double number, int width, int digits, FILE *stream)
+{
+    if (number > 0)
+        fprintf(stream, "%*.*f", width, digits, number);
+    else
+        fprintf(stream, "%*s", width, "-");
+}
+
+static void print_case(const layer_run *run, const layer_case *one, FILE *stream)
+{
+    fprintf(stream, "  %-9s %-13s %3" PRId64, kind_names[one->kind], clmgk_variant_name(one->variant.variant),
+            one->variant.heads);
+    if (!one->rounds) {
+        fprintf(stream, "  %s: %s\n", one->refused ? "not measured" : "WRONG, not timed",
+                one->refused ? one->refused : one->error.message);
+        return;
+    }
+    fprintf(stream, " %10.3f %10.3f %10.3f", one->time_ms.median, one->time_ms.min, one->time_ms.max);
+    print_number(ratio_to_softmax(run, one), 8, 3, stream);
+    print_number(ratio_to_reading(run, one), 9, 2, stream);
+    fprintf(stream, " %12.1f %10.1f %8.0f", 1e-6 * (double)one->held.info.activation_bytes, 1e-6 * workspace_bytes(one),
+            one->enqueue_us[0]);
+    print_number(one->enqueue_us[1], 9, 0, stream);
+    fprintf(stream, " %9.1e %8.1e  %s\n", one->error.max, one->error.bound, one->held.info.provider);
+}
+
+static void print_cases(const layer_run *run, FILE *stream)
+{
+    const bench_shape *const shape = run->shape;
+    fprintf(stream,
+            "layer: width %" PRId64 ", head size %" PRId64 ", biases, residual, normalised behind; forward and training"
+            " (forward and\nbackward, all gradients): batch %" PRId64 ", N %" PRId64
+            "; decoding: batch 1, a token, cache of %" PRId64 "\n",
+            shape->heads * shape->head_size, shape->head_size, shape->batch, shape->length, CACHES * shape->length);
+    fprintf(stream, "  %-27s %10s %21s %7s %8s %12s %10s %8s %8s %9s %8s  %s\n", "", "median ms", "min .. max ms",
+            "ratio", "/reading", "activ. MB", "work. MB", "call us", "backward", "error", "bound", "products by");
+    for (size_t i = 0; i < run->count; i++) {
+        if (run->cases[i].rounds || run->cases[i].refused || run->cases[i].error.message[0] != '\0')
+            print_case(run, &run->cases[i], stream);
+    }
+}
+
+static json_t *case_json(const layer_run *run, const layer_case *one)
+{
+    const bench_shape *const shape = run->shape;
+    const bool step = one->kind == DECODING;
+    const json_int_t cache = step ? CACHES * shape->length : 0;
+    json_t *const key = json_pack(
+        "{s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "device", (json_int_t)0, "step", kind_names[one->kind],
+        "variant", clmgk_variant_name(one->variant.variant), "heads", (json_int_t)one->variant.heads, "width",
+        (json_int_t)(shape->heads * shape->head_size), "head_size", (json_int_t)shape->head_size, "batch",
+        (json_int_t)(step ? 1 : shape->batch), "length", (json_int_t)(step ? 1 : shape->length), "cache", cache);
+    if (!one->rounds)
+        return tool_json_merge(key, json_pack("{s:s}", one->refused ? "refused" : "wrong",
+                                              one->refused ? one->refused : one->error.message));
+    const clmgk_layer_info *const info = &one->held.info;
+    return tool_json_merge(
+        key, json_pack("{s:{s:f, s:f, s:f, s:i}, s:o, s:o, s:I, s:f, s:f, s:o, s:f, s:s, s:s, s:{s:f, s:f, s:s}}",
+                       "time_ms", "median", one->time_ms.median, "min", one->time_ms.min, "max", one->time_ms.max,
+                       "repetitions", one->rounds, "ratio_to_softmax", tool_json_positive(ratio_to_softmax(run, one)),
+                       "ratio_to_reading", tool_json_positive(ratio_to_reading(run, one)), "activation_bytes",
+                       (json_int_t)info->activation_bytes, "workspace_bytes", workspace_bytes(one), "enqueue_us",
+                       one->enqueue_us[0], "enqueue_backward_us", tool_json_positive(one->enqueue_us[1]), "compile_ms",
+                       info->compile_ms, "provider", info->provider, "note", info->note, "error", "max", one->error.max,
+                       "bound", one->error.bound, "array", one->error.array));
+}
+
+/* The object, or the table; for free(). */
+static tool_exit make_text(const layer_run *run, bool ended_early, char **text, tool_error *error)
+{
+    size_t size = 0;
+    if (run->options->json) {
+        const clmgk_device_info *const info = &run->device->tool.info;
+        json_t *rows = json_array();
+        for (size_t i = 0; i < run->count; i++) {
+            if (run->cases[i].rounds || run->cases[i].refused || run->cases[i].error.message[0] != '\0')
+                tool_json_append(&rows, case_json(run, &run->cases[i]));
+        }
+        json_t *const object =
+            json_pack("{s:s, s:[{s:s, s:s, s:s, s:I, s:o}], s:[], s:[], s:o}", "clmgk", clmgk_version(), "devices",
+                      "name", info->name, "platform", info->platform, "driver", info->driver, "compute_units",
+                      (json_int_t)info->compute_units, "peak_read_gbps",
+                      tool_json_positive(run->device->peaks.read_gbps), "cases", "failures", "layers", rows);
+        *text = tool_json_lines(ended_early ? tool_json_merge(object, json_pack("{s:b}", "ended_early", 1)) : object);
+        return tool_check_memory(*text, "the JSON object", error);
+    }
+    FILE *const stream = open_memstream(text, &size);
+    TOOL_TRY(tool_check_memory(stream, "the table", error));
+    print_cases(run, stream);
+    if (ended_early)
+        fputs("ended early\n", stream);
+    return fclose(stream) == 0 ? TOOL_DONE : tool_fail_memory(error, "the table");
+}
+
+static tool_exit measure(const layer_run *run, tool_error *error)
+{
+    for (layer_step kind = 0; kind < KINDS; kind++) {
+        char *text = NULL;
+        TOOL_TRY(bench_probe_memory(run->device, error));
+        TOOL_TRY(measure_kind(run, kind, error));
+        TOOL_TRY(make_text(run, true, &text, error));
+        TOOL_TRY(tool_outputs_print(run->outputs, "", stdout, text, error));
+    }
+    return bench_probe_memory(run->device, error);
+}
+
+static tool_exit report_wrong(const layer_run *run, tool_error *error)
+{
+    size_t wrong = 0;
+    for (size_t i = 0; i < run->count; i++)
+        wrong += !run->cases[i].refused && !run->cases[i].error.ok;
+    return wrong ? tool_fail(error, TOOL_CHECK_FAILED, "%zu %s wrong by the reference", wrong,
+                             tool_plural(wrong, "layer is", "layers are"))
+                 : TOOL_DONE;
+}
+
+tool_exit bench_layers(bench_device *device, const bench_options *options, tool_outputs *outputs, tool_error *error)
+{
+    const bench_request *const request = &options->request;
+    layer_run run = {
+        device, request->shapes, options, outputs, NULL, calloc(KINDS * request->variant_count, sizeof(*run.cases)), 0};
+    clmgk_context_options how = CLMGK_CONTEXT_OPTIONS_INIT;
+    char *text = NULL;
+    tool_exit status = TOOL_DONE;
+    how.cache_dir = device->cache_dir;
+    how.tuning_dir = device->tuning_dir;
+    how.untuned = options->untuned;
+    TOOL_TRY_GOTO(status, tool_check_memory(run.cases, "layers", error), done);
+    for (; run.count < KINDS * request->variant_count; run.count++) {
+        layer_case *const one = &run.cases[run.count];
+        one->kind = (layer_step)(run.count / request->variant_count);
+        one->variant = request->variants[run.count % request->variant_count];
+        if (one->variant.heads <= 0)
+            one->variant.heads = one->variant.heads == BENCH_HEADS_HALF ? (run.shape->heads + 1) / 2 : run.shape->heads;
+    }
+    TOOL_TRY_GOTO(status, bench_probe_open(device, error), done);
+    TOOL_TRY_GOTO(status,
+                  tool_check_library(clmgk_context_create(device->tool.context, device->tool.info.device_id, &how,
+                                                          &run.library, &error->library),
+                                     error),
+                  done);
+    TOOL_TRY_GOTO(status, measure(&run, error), done);
+    TOOL_TRY_GOTO(status, make_text(&run, false, &text, error), done);
+    TOOL_TRY_GOTO(status, tool_outputs_print(outputs, text, stdout, NULL, error), done);
+    status = report_wrong(&run, error);
+done:
+    free(text);
+    for (size_t i = 0; i < run.count; i++)
+        close_layer(&run.cases[i].held);
+    free(run.cases);
+    clmgk_context_release(run.library);
+    bench_probe_close(device);
+    return status;
+}
