@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A layer with a cache over a thousand steps, two sequences of different lengths: nothing is compiled after the layer
- * is made, every step is a row of one causal pass, and a full cache keeps its tokens. */
+/* Tokens one by one: nothing is compiled after the layer is made, and every step is a row of one causal pass. With a
+ * cache, over a thousand steps of two sequences of different lengths, of which one fills it; with a state. */
 #include "harness/harness.h"
 
 #include <math.h>
@@ -49,20 +49,20 @@ static clmgk_attention_desc attention_of(int64_t length, bool cached)
     return desc;
 }
 
-static clmgk_layer *make_layer(const th_session *session, int64_t length, bool cached, clmgk_layer_args *args)
+static clmgk_layer *make_layer(const th_session *session, const clmgk_attention_desc *attention, clmgk_layer_args *args)
 {
-    const clmgk_attention_desc attention = attention_of(length, cached);
     clmgk_layer_desc desc = CLMGK_LAYER_DESC_INIT;
     clmgk_layer_info info = CLMGK_LAYER_INFO_INIT;
     clmgk_layer *layer = NULL;
-    desc.attention = &attention;
+    desc.attention = attention;
     desc.width = WIDTH;
     desc.packed_weights = 1;
     desc.use_bias = 1;
     desc.residual = 1;
     desc.norm = CLMGK_NORM_PRE;
     desc.rotary = CLMGK_ROTARY_PAIRS;
-    desc.cache_capacity = cached ? CAPACITY : 0;
+    desc.cache_capacity = attention->use_lengths ? CAPACITY : 0;
+    desc.use_positions = attention->use_state;
     th_expect_ok(clmgk_layer_create(session->context, &desc, NULL, &layer, &th_error));
     th_expect_ok(clmgk_layer_get_info(layer, &info, &th_error));
     assert_int_equal(info.activation_bytes, 0);
@@ -93,6 +93,18 @@ static void read_back(const th_session *session, clmgk_buffer buffer, size_t cou
         CL_SUCCESS);
 }
 
+static void write_to(const th_session *session, clmgk_buffer buffer, size_t bytes, const void *values)
+{
+    assert_int_equal(clEnqueueWriteBuffer(session->queue, buffer.memory, CL_TRUE, 0, bytes, values, 0, NULL, NULL),
+                     CL_SUCCESS);
+}
+
+static void release_all(const clmgk_buffer *buffers, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        assert_int_equal(clReleaseMemObject(buffers[i].memory), CL_SUCCESS);
+}
+
 static void fill(float *values, size_t count, double scale, uint64_t seed)
 {
     for (size_t i = 0; i < count; i++)
@@ -113,6 +125,12 @@ static void make_weights(const th_session *session, clmgk_layer_args *args)
     args->norm_bias = new_buffer(session, WIDTH, values + WIDTH);
 }
 
+static void release_weights(const clmgk_layer_args *args)
+{
+    const clmgk_buffer weights[] = {args->weight_qkv, args->weight_o, args->bias_qkv, args->norm_gain, args->norm_bias};
+    release_all(weights, TH_COUNT(weights));
+}
+
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 typedef struct generation {
@@ -122,11 +140,10 @@ typedef struct generation {
     const float *x, *expected; /* [B,CAPACITY,WIDTH] */
 } generation;
 
-/* The second sequence begins late; beyond the capacity the last token comes again. Returns whether both have room. */
-static bool take_step(const generation *g, int step, double *worst)
+/* The second sequence begins late; beyond the capacity the last token comes again. */
+static void take_step(const generation *g, int step, double *worst)
 {
     const cl_int lengths[BATCH] = {step + 1, step < LATE ? 0 : step + 1 - LATE};
-    const bool full = lengths[0] > CAPACITY;
     float row[ROWS];
     size_t token[BATCH];
     for (size_t b = 0; b < BATCH; b++) {
@@ -134,12 +151,8 @@ static bool take_step(const generation *g, int step, double *worst)
         token[b] = b * CAPACITY + (size_t)(last < 0 ? 0 : last);
         memcpy(row + b * WIDTH, g->x + token[b] * WIDTH, WIDTH * sizeof(float));
     }
-    assert_int_equal(
-        clEnqueueWriteBuffer(g->session->queue, g->args->x.memory, CL_TRUE, 0, sizeof(row), row, 0, NULL, NULL),
-        CL_SUCCESS);
-    assert_int_equal(clEnqueueWriteBuffer(g->session->queue, g->args->attention->lengths.memory, CL_TRUE, 0,
-                                          sizeof(lengths), lengths, 0, NULL, NULL),
-                     CL_SUCCESS);
+    write_to(g->session, g->args->x, sizeof(row), row);
+    write_to(g->session, g->args->attention->lengths, sizeof(lengths), lengths);
     th_expect_ok(clmgk_enqueue_layer_forward(g->layer, g->session->queue, g->args, 0, NULL, NULL, &th_error));
     read_back(g->session, g->args->out, ROWS, row);
     for (size_t i = 0; i < ROWS; i++) {
@@ -150,7 +163,6 @@ static bool take_step(const generation *g, int step, double *worst)
             *worst = fmax(*worst, fabs((double)row[i] - g->expected[token[b] * WIDTH + c]));
         assert_true(isfinite(row[i]));
     }
-    return !full;
 }
 
 TH_TEST(steps_are_rows_of_one_pass)
@@ -161,14 +173,16 @@ TH_TEST(steps_are_rows_of_one_pass)
     fill(x, TOKENS, 1.0, 4);
     make_weights(session, &whole);
     clmgk_layer_args args = whole;
-    clmgk_layer *layer = make_layer(session, CAPACITY, false, &whole);
+    clmgk_attention_desc attention = attention_of(CAPACITY, false);
+    clmgk_layer *layer = make_layer(session, &attention, &whole);
     whole.x = new_buffer(session, TOKENS, x);
     whole.out = new_buffer(session, TOKENS, NULL);
     th_expect_ok(clmgk_enqueue_layer_forward(layer, session->queue, &whole, 0, NULL, NULL, &th_error));
     read_back(session, whole.out, TOKENS, expected);
     clmgk_layer_release(layer);
 
-    layer = make_layer(session, 1, true, &args);
+    attention = attention_of(1, true);
+    layer = make_layer(session, &attention, &args);
     inner.lengths = new_buffer(session, BATCH, NULL);
     args.attention = &inner;
     args.x = new_buffer(session, ROWS, NULL);
@@ -183,7 +197,7 @@ TH_TEST(steps_are_rows_of_one_pass)
         if (step == CAPACITY)
             for (size_t i = 0; i < 2; i++)
                 read_back(session, caches[i], CACHE, before[i]);
-        assert_int_equal(take_step(&g, step, &worst), step < CAPACITY);
+        take_step(&g, step, &worst);
     }
     assert_int_equal(made, 0);
     print_message("%d steps: largest difference from one pass %.1e\n", STEPS, worst);
@@ -194,9 +208,72 @@ TH_TEST(steps_are_rows_of_one_pass)
     }
 
     clmgk_layer_release(layer);
-    const clmgk_buffer buffers[] = {whole.weight_qkv, whole.weight_o, whole.bias_qkv,  whole.norm_gain, whole.norm_bias,
-                                    whole.x,          whole.out,      whole.workspace, args.x,          args.out,
-                                    args.cache_k,     args.cache_v,   args.workspace,  inner.lengths};
-    for (size_t i = 0; i < TH_COUNT(buffers); i++)
-        assert_int_equal(clReleaseMemObject(buffers[i].memory), CL_SUCCESS);
+    release_weights(&whole);
+    const clmgk_buffer buffers[] = {whole.x,      whole.out,    whole.workspace, args.x,       args.out,
+                                    args.cache_k, args.cache_v, args.workspace,  inner.lengths};
+    release_all(buffers, TH_COUNT(buffers));
+}
+
+/* ---- a state ----------------------------------------------------------------------------------------------------- */
+
+/* The linear family. A state does not tell the position that it goes on from. */
+TH_TEST(states_go_on)
+{
+    enum { LENGTH = 40, ALL = BATCH * LENGTH * WIDTH, SUMS = BATCH * HEADS * SIZE, STATE = SUMS * SIZE };
+    float x[ALL], expected[ALL], row[ROWS], zeros[STATE] = {0};
+    clmgk_layer_args whole = CLMGK_LAYER_ARGS_INIT;
+    clmgk_attention_args inner = CLMGK_ATTENTION_ARGS_INIT;
+    clmgk_attention_desc attention = attention_of(LENGTH, false);
+    attention.variant = CLMGK_VARIANT_LINEAR;
+    fill(x, ALL, 1.0, 5);
+    make_weights(session, &whole);
+    clmgk_layer_args args = whole;
+    clmgk_layer *layer = make_layer(session, &attention, &whole);
+    whole.x = new_buffer(session, ALL, x);
+    whole.out = new_buffer(session, ALL, NULL);
+    th_expect_ok(clmgk_enqueue_layer_forward(layer, session->queue, &whole, 0, NULL, NULL, &th_error));
+    read_back(session, whole.out, ALL, expected);
+    clmgk_layer_release(layer);
+
+    attention.length = 1;
+    attention.use_state = 1;
+    attention.use_new_state = 1;
+    layer = make_layer(session, &attention, &args);
+    inner.state_c = new_buffer(session, STATE, zeros);
+    inner.state_z = new_buffer(session, SUMS, zeros);
+    inner.new_state_c = new_buffer(session, STATE, NULL);
+    inner.new_state_z = new_buffer(session, SUMS, NULL);
+    args.attention = &inner;
+    args.positions = new_buffer(session, BATCH, NULL);
+    args.x = new_buffer(session, ROWS, NULL);
+    args.out = new_buffer(session, ROWS, NULL);
+    double worst = 0.0;
+    made = 0;
+    for (size_t step = 0; step < LENGTH; step++) {
+        const cl_int positions[BATCH] = {(cl_int)step + 1, (cl_int)step + 1};
+        for (size_t b = 0; b < BATCH; b++)
+            memcpy(row + b * WIDTH, x + (b * LENGTH + step) * WIDTH, WIDTH * sizeof(float));
+        write_to(session, args.x, sizeof(row), row);
+        write_to(session, args.positions, sizeof(positions), positions);
+        th_expect_ok(clmgk_enqueue_layer_forward(layer, session->queue, &args, 0, NULL, NULL, &th_error));
+        read_back(session, args.out, ROWS, row);
+        for (size_t i = 0; i < ROWS; i++) {
+            const size_t token = i / WIDTH * LENGTH + step;
+            const double error = fabs((double)row[i] - expected[token * WIDTH + i % WIDTH]);
+            worst = isnan(error) ? INFINITY : fmax(worst, error);
+        }
+        const clmgk_buffer c = inner.state_c, z = inner.state_z; /* old and new change places */
+        inner.state_c = inner.new_state_c, inner.state_z = inner.new_state_z;
+        inner.new_state_c = c, inner.new_state_z = z;
+    }
+    assert_int_equal(made, 0);
+    print_message("%d steps: largest difference from one pass %.1e\n", LENGTH, worst);
+    assert_true(worst < 1e-5);
+
+    clmgk_layer_release(layer);
+    release_weights(&whole);
+    const clmgk_buffer buffers[] = {whole.x,       whole.out,         whole.workspace,  args.x,
+                                    args.out,      args.workspace,    args.positions,   inner.state_c,
+                                    inner.state_z, inner.new_state_c, inner.new_state_z};
+    release_all(buffers, TH_COUNT(buffers));
 }
