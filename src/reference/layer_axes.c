@@ -159,6 +159,8 @@ int64_t ref_layer_position(const layer_pass *pass, const layer_stream *stream, i
     const clmgk_ref_problem *const p = &pass->attention;
     if (pass->layer->desc.cache_capacity > 0)
         return p->lengths[b] - p->desc.length + n;
+    if (pass->layer->desc.use_positions)
+        return (int64_t)pass->layer->positions[b] - p->desc.length + n;
     if (p->desc.sequences == 0)
         return n;
     const bool own = stream->side != LAYER_Q && p->desc.use_offsets_k;

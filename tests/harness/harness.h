@@ -70,6 +70,8 @@ typedef struct th_session {
     double built_ms;   /* time that took */
     clmgk_plan **kept; /* one plan of every program, so that it stays in memory */
     size_t kept_count;
+    clmgk_layer **layers; /* all that were made, likewise */
+    size_t layer_count;
 } th_session;
 
 /* Set-up and tear-down of a cmocka group: *state becomes the session. The latter prints what was built. */
@@ -236,6 +238,20 @@ typedef struct th_device_buffer {
     unsigned char *output; /* per byte: belongs to an element of an output */
     cl_mem memory;
 } th_device_buffer;
+
+/* Its image, all canaries; an array's values in it (the array's become what is stored), or the room of an output; its
+ * memory, where it has bytes; the memory's bytes (free). */
+void th_make_image(th_device_buffer *buffer, size_t bytes);
+void th_write_values(const th_array *array, th_device_buffer *buffer);
+void th_mark_output(const th_array *array, th_device_buffer *buffer);
+void th_make_memory(const th_session *session, th_device_buffer *buffer);
+unsigned char *th_read_back(const th_session *session, const th_device_buffer *buffer);
+
+/* What is no output still has its bytes. `whole`: neither have the outputs changed. */
+bool th_has_canaries(const th_device_buffer *buffer, const unsigned char *bytes, size_t name, bool whole,
+                     th_message *message);
+/* Every element was written, and becomes a value; `added`: to what was there, which is left out of the values. */
+bool th_take_output(th_array *array, const unsigned char *bytes, size_t name, bool added, th_message *message);
 
 typedef struct th_device {
     th_pass pass;

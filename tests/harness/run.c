@@ -74,7 +74,7 @@ void th_get(const th_array *array, const unsigned char *image, size_t flat)
 
 /* ---- upload ------------------------------------------------------------------------------------------------------ */
 
-static void make_image(th_device_buffer *buffer, size_t bytes)
+void th_make_image(th_device_buffer *buffer, size_t bytes)
 {
     buffer->bytes = bytes;
     buffer->image = malloc(bytes);
@@ -84,7 +84,7 @@ static void make_image(th_device_buffer *buffer, size_t bytes)
         buffer->image[n] = canary[n % sizeof(canary)];
 }
 
-static void make_memory(const th_session *session, th_device_buffer *buffer)
+void th_make_memory(const th_session *session, th_device_buffer *buffer)
 {
     cl_int code = CL_SUCCESS;
     if (buffer->bytes == 0)
@@ -94,7 +94,7 @@ static void make_memory(const th_session *session, th_device_buffer *buffer)
     assert_int_equal(code, CL_SUCCESS);
 }
 
-static void write_values(const th_array *array, th_device_buffer *buffer)
+void th_write_values(const th_array *array, th_device_buffer *buffer)
 {
     for (size_t flat = 0; flat < array->count; flat++)
         th_put(array, buffer->image, flat);
@@ -102,7 +102,7 @@ static void write_values(const th_array *array, th_device_buffer *buffer)
         th_get(array, buffer->image, flat); /* rounded; broadcast elements are one */
 }
 
-static void mark_output(const th_array *array, th_device_buffer *buffer)
+void th_mark_output(const th_array *array, th_device_buffer *buffer)
 {
     for (size_t flat = 0; flat < array->count; flat++)
         memset(buffer->output + th_place(array, flat) * array->element, 1, array->element);
@@ -168,9 +168,9 @@ static void make_workspace(const th_session *session, th_device *device, size_t 
     const size_t offset = 256;
     if (bytes == 0)
         return;
-    make_image(buffer, offset + bytes + TRAIL_BYTES);
+    th_make_image(buffer, offset + bytes + TRAIL_BYTES);
     memset(buffer->output + offset, 1, bytes);
-    make_memory(session, buffer);
+    th_make_memory(session, buffer);
     device->args.workspace = (clmgk_buffer){buffer->memory, offset};
 }
 
@@ -187,18 +187,18 @@ th_device th_upload_for(const th_session *session, th_problem *problem, th_pass 
     }
     for (size_t name = 0; name < TH_ARRAYS; name++)
         if (bytes[name] > 0)
-            make_image(&device.buffer[name], bytes[name]);
+            th_make_image(&device.buffer[name], bytes[name]);
     for (size_t name = 0; name < TH_ARRAYS; name++) {
         const th_array *const array = &problem->array[name];
         if (!in_use(pass, problem, name))
             continue;
         if (!is_output(pass, name) || is_accumulated(problem->accumulate, name))
-            write_values(array, &device.buffer[array->home]);
+            th_write_values(array, &device.buffer[array->home]);
         if (is_output(pass, name))
-            mark_output(array, &device.buffer[array->home]);
+            th_mark_output(array, &device.buffer[array->home]);
     }
     for (size_t name = 0; name < TH_ARRAYS; name++)
-        make_memory(session, &device.buffer[name]);
+        th_make_memory(session, &device.buffer[name]);
     set_args(&device, problem);
     make_workspace(session, &device, workspace);
     return device;
@@ -211,7 +211,7 @@ th_device th_upload(const th_session *session, th_problem *problem, size_t works
 
 /* ---- download ---------------------------------------------------------------------------------------------------- */
 
-static unsigned char *read_back(const th_session *session, const th_device_buffer *buffer)
+unsigned char *th_read_back(const th_session *session, const th_device_buffer *buffer)
 {
     unsigned char *const bytes = malloc(buffer->bytes);
     assert_non_null(bytes);
@@ -221,9 +221,8 @@ static unsigned char *read_back(const th_session *session, const th_device_buffe
     return bytes;
 }
 
-/* What is no output still has its bytes. `whole`: neither have the outputs changed. */
-static bool has_canaries(const th_device_buffer *buffer, const unsigned char *bytes, size_t name, bool whole,
-                         th_message *message)
+bool th_has_canaries(const th_device_buffer *buffer, const unsigned char *bytes, size_t name, bool whole,
+                     th_message *message)
 {
     for (size_t n = 0; n < buffer->bytes; n++)
         if (bytes[n] != buffer->image[n] && (whole || !buffer->output[n]))
@@ -231,8 +230,7 @@ static bool has_canaries(const th_device_buffer *buffer, const unsigned char *by
     return true;
 }
 
-/* `added`: to what was there, which is left out of the values. */
-static bool take_output(th_array *array, const unsigned char *bytes, size_t name, bool added, th_message *message)
+bool th_take_output(th_array *array, const unsigned char *bytes, size_t name, bool added, th_message *message)
 {
     for (size_t flat = 0; flat < array->count; flat++) {
         const unsigned char *const at = bytes + th_place(array, flat) * array->element;
@@ -254,13 +252,13 @@ bool th_try_download(const th_session *session, th_problem *problem, const th_de
     for (size_t home = 0; home < TH_ARRAYS; home++) {
         if (device->buffer[home].bytes == 0)
             continue;
-        unsigned char *const bytes = read_back(session, &device->buffer[home]);
-        ok = ok && has_canaries(&device->buffer[home], bytes, home, false, message);
+        unsigned char *const bytes = th_read_back(session, &device->buffer[home]);
+        ok = ok && th_has_canaries(&device->buffer[home], bytes, home, false, message);
         for (size_t name = 0; name < TH_ARRAYS; name++)
             if (in_use(device->pass, problem, name) && is_output(device->pass, name) &&
                 problem->array[name].home == home)
-                ok = ok &&
-                     take_output(&problem->array[name], bytes, name, is_accumulated(device->accumulate, name), message);
+                ok = ok && th_take_output(&problem->array[name], bytes, name, is_accumulated(device->accumulate, name),
+                                          message);
         free(bytes);
     }
     return ok;
@@ -278,9 +276,9 @@ void th_expect_untouched(const th_session *session, const th_device *device)
     for (size_t home = 0; home < TH_ARRAYS; home++) {
         if (device->buffer[home].bytes == 0)
             continue;
-        unsigned char *const bytes = read_back(session, &device->buffer[home]);
+        unsigned char *const bytes = th_read_back(session, &device->buffer[home]);
         th_message message;
-        if (!has_canaries(&device->buffer[home], bytes, home, true, &message))
+        if (!th_has_canaries(&device->buffer[home], bytes, home, true, &message))
             fail_msg("%s", message.text);
         free(bytes);
     }

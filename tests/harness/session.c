@@ -77,6 +77,9 @@ int th_session_close(void **state)
     for (size_t n = 0; n < session->kept_count; n++)
         clmgk_plan_release(session->kept[n]);
     free(session->kept);
+    for (size_t n = 0; n < session->layer_count; n++)
+        clmgk_layer_release(session->layers[n]);
+    free(session->layers);
     clmgk_context_release(session->context);
     assert_int_equal(clReleaseCommandQueue(session->queue), CL_SUCCESS);
     assert_int_equal(clReleaseContext(session->cl), CL_SUCCESS);

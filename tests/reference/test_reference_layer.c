@@ -50,7 +50,7 @@ static const option_set sets[] = {
      .attention = {.dropout = 0.3, .use_sinks = 1, .use_bias = 1},
      .mixture = true},
     {.name = "states",
-     .layer = {.rotary = CLMGK_ROTARY_HALVES, .residual = 1},
+     .layer = {.rotary = CLMGK_ROTARY_HALVES, .use_positions = 1, .residual = 1},
      .attention = {.use_state = 1, .use_new_state = 1, .causal = 1},
      .linear = true},
 };
@@ -94,7 +94,7 @@ static tl_problem make(clmgk_variant variant, const option_set *set, uint64_t se
     a.use_mix_weight = (traits & CLMGK_TRAIT_GENERALISED) != 0;
     if ((traits & CLMGK_TRAIT_LINEAR) != 0 && !a.use_new_state) /* smooth; a state of it has a scale of its own */
         a.feature = CLMGK_FEATURE_EXP;
-    a.gradients = th_all_gradients(&a);
+    a.gradients = th_all_gradients(&a) & ~(uint32_t)(CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V);
     d.attention = &a;
     d.width = W;
     tl_problem problem = tl_make(&d, seed);
@@ -191,7 +191,7 @@ static void check_all(const char *name, tl_problem *problem, uint64_t *state)
     TL_ANSWER answer;
     assert_true(clmgk_ref_layer_solve(&layer, true, &answer));
     for (int which = 0; which < CLMGK_REF_LAYER_GRADIENTS; which++)
-        check(name, &layer, &answer.gradients, which, problem->values[layer_arrays[which]], state);
+        check(name, &layer, &answer.gradients, which, problem->array[layer_arrays[which]].values, state);
     for (int which = 0; which < CLMGK_REF_GRADIENTS; which++) {
         double *const x = problem->attention.array[attention_arrays[which]].values;
         const bool number = which == CLMGK_REF_GRAD_VARIANCE;
@@ -235,16 +235,16 @@ TH_HOST_TEST(packed_weights_are_three)
     static const option_set apart = {.layer = {.use_bias = 1, .rotary = CLMGK_ROTARY_PAIRS}};
     TL_PROBLEM one = make(CLMGK_VARIANT_MGK, &packed, 1);
     TL_PROBLEM three = make(CLMGK_VARIANT_MGK, &apart, 1);
-    const double *from = one.values[CLMGK_LAYER_ARRAY_WEIGHT_QKV];
+    const double *from = one.array[CLMGK_LAYER_ARRAY_WEIGHT_QKV].values;
     for (size_t n = 0; n < TH_COUNT(parts); n++) {
         if (n == 3)
-            from = one.values[CLMGK_LAYER_ARRAY_BIAS_QKV];
-        memcpy(three.values[parts[n]], from, three.count[parts[n]] * sizeof(double));
-        from += three.count[parts[n]];
+            from = one.array[CLMGK_LAYER_ARRAY_BIAS_QKV].values;
+        memcpy(three.array[parts[n]].values, from, three.array[parts[n]].count * sizeof(double));
+        from += three.array[parts[n]].count;
     }
     const clmgk_layer_array same[] = {CLMGK_LAYER_ARRAY_X, CLMGK_LAYER_ARRAY_WEIGHT_O};
     for (size_t n = 0; n < TH_COUNT(same); n++)
-        memcpy(three.values[same[n]], one.values[same[n]], one.count[same[n]] * sizeof(double));
+        memcpy(three.array[same[n]].values, one.array[same[n]].values, one.array[same[n]].count * sizeof(double));
     double out[2][B * N * W];
     const clmgk_ref_layer first = tl_reference(&one), second = tl_reference(&three);
     assert_true(clmgk_ref_layer_forward(&first, out[0], NULL));

@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The multi-head layer against the reference: every variant, every option, awkward shapes, storage types, caches,
+ * single gradients, gradients in place and added up. Sizes of heads are those of th_small_desc: their programs are
+ * other tests', too.
+ */
+#include "harness/layer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Options of layer and attention; widths, lengths and sizes that are 0 get awkward ones. */
+typedef struct option_set {
+    const char *name;
+    clmgk_layer_desc layer;
+    clmgk_attention_desc attention;
+    bool no_linear; /* the linear family has no such option */
+} option_set;
+
+static const option_set sets[] = {
+    {.name = "bare"},
+    {.name = "all weights packed, biases, normalised after",
+     .layer = {.packed_weights = 1, .use_bias = 1, .use_bias_o = 1, .residual = 1, .norm = CLMGK_NORM_POST}},
+    {.name = "cross, biases, normalised before",
+     .layer = {.cross = 1, .width_k = 23, .use_bias = 1, .residual = 1, .norm = CLMGK_NORM_PRE},
+     .attention = {.length_k = 41}},
+    {.name = "cross, packed weights, dropout",
+     .layer = {.cross = 1, .packed_weights = 1, .use_bias_o = 1, .dropout = 0.25, .norm = CLMGK_NORM_POST},
+     .attention = {.length_k = 3, .causal = 1}},
+    {.name = "query and key normalisation, rotation of halves, normalised before",
+     .layer = {.qk_norm = 1, .rotary = CLMGK_ROTARY_HALVES, .use_bias = 1, .norm = CLMGK_NORM_PRE, .residual = 1},
+     .attention = {.head_size = 18, .causal = 1}},
+    {.name = "packed weights, rotation of a part, in pairs",
+     .layer = {.packed_weights = 1, .rotary = CLMGK_ROTARY_PAIRS, .rotary_size = 6, .rotary_base = 30.0}},
+    {.name = "query and key normalisation, packed weights, dropout before normalisation",
+     .layer = {.qk_norm = 1, .packed_weights = 1, .use_bias = 1, .dropout = 0.5, .norm = CLMGK_NORM_POST},
+     .attention = {.use_lengths = 1, .use_lengths_q = 1}},
+    {.name = "packed sequences, rotation, cross, query and key normalisation",
+     .layer = {.cross = 1, .width_k = 50, .rotary = CLMGK_ROTARY_HALVES, .rotary_size = 16, .qk_norm = 1},
+     .attention = {.batch = 1, .length = 70, .length_k = 45, .sequences = 3, .use_offsets_k = 1}},
+    {.name = "packed sequences, rotation in pairs, biases",
+     .layer = {.packed_weights = 1, .rotary = CLMGK_ROTARY_PAIRS, .rotary_size = 16, .use_bias = 1, .residual = 1},
+     .attention = {.batch = 1, .length = 50, .sequences = 4, .causal = 1}},
+    {.name = "grouped heads, wide",
+     .layer = {.width = 130, .qk_norm = 1, .use_bias = 1, .use_bias_o = 1},
+     .attention = {.heads = 4, .kv_heads = 2}},
+    {.name = "weights dropped, sinks, bias, soft-cap, window",
+     .layer = {.norm = CLMGK_NORM_PRE, .dropout = 0.125},
+     .attention = {.use_bias = 1, .use_alibi = 1, .use_window = 1, .window_left = 9, .window_right = 4},
+     .no_linear = true},
+    {.name = "one token",
+     .layer = {.residual = 1, .use_bias = 1, .use_bias_o = 1, .width = 1},
+     .attention = {.length = 1}},
+};
+
+static bool is_linear(clmgk_variant variant)
+{
+    return (clmgk_variant_traits(variant) & CLMGK_TRAIT_LINEAR) != 0;
+}
+
+static tl_problem make(clmgk_variant variant, clmgk_dtype dtype, const option_set *set, uint64_t seed)
+{
+    const uint32_t traits = clmgk_variant_traits(variant);
+    const clmgk_attention_desc small = th_small_desc(variant, 19, 19);
+    clmgk_attention_desc a = set->attention;
+    clmgk_layer_desc d = set->layer;
+    a.variant = variant;
+    a.dtype = dtype;
+    a.batch = a.batch > 0 ? a.batch : 3;
+    a.heads = a.heads > 0 ? a.heads : small.heads;
+    a.components = small.components;
+    a.length = a.length > 0 ? a.length : small.length;
+    a.head_size = a.head_size > 0 ? a.head_size : small.head_size;
+    a.value_size = small.value_size;
+    a.prior_shape = (traits & CLMGK_TRAIT_PRIOR) != 0 ? CLMGK_PRIOR_HM : CLMGK_PRIOR_UNIFORM;
+    d.attention = &a;
+    d.width = d.width > 0 ? d.width : 37;
+    if (d.cache_capacity == 0) {
+        a.gradients = th_all_gradients(&a) & ~(uint32_t)(CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V);
+        d.gradients = tl_all_gradients(&d);
+    }
+    return tl_make(&d, seed);
+}
+
+static void expect(th_session *session, clmgk_variant variant, clmgk_dtype dtype, size_t set)
+{
+    char name[160];
+    snprintf(name, sizeof(name), "%s %s, %s", clmgk_variant_name(variant), clmgk_dtype_name(dtype), sets[set].name);
+    TL_PROBLEM problem = make(variant, dtype, &sets[set], 100 * (uint64_t)variant + set);
+    if (is_linear(variant)) /* denominators away from 0 */
+        for (size_t n = 0; problem.attention.array[TH_MIX].used && n < problem.attention.array[TH_MIX].count; n++)
+            problem.attention.array[TH_MIX].values[n] = 0.5 + fabs(problem.attention.array[TH_MIX].values[n]);
+    tl_expect(session, &problem, name);
+}
+
+/* ---- variants, options, types ------------------------------------------------------------------------------------ */
+
+/* All in full; else those that differ in what the layer does for them. */
+TH_TEST(every_variant)
+{
+    for (clmgk_variant variant = 0; clmgk_variant_name(variant); variant++)
+        if (th_takes(session, variant, 3))
+            expect(session, variant, CLMGK_DTYPE_F32, 1 + variant % 4);
+}
+
+TH_TEST(every_option)
+{
+    for (size_t set = 0; set < TH_COUNT(sets); set++) {
+        expect(session, CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, set);
+        if (th_takes(session, set, 3))
+            expect(session, CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, set);
+        if (!sets[set].no_linear && th_takes(session, set, 4))
+            expect(session, CLMGK_VARIANT_LINEAR, CLMGK_DTYPE_F32, set);
+    }
+}
+
+/* Whether anything here multiplies matrices of the type. */
+static bool has_products(const th_session *session, clmgk_dtype dtype)
+{
+    uint32_t dtypes = 0;
+    for (size_t n = 0; clmgk_gemm_provider(n); n++) {
+        clmgk_gemm_provider_info info = CLMGK_GEMM_PROVIDER_INFO_INIT;
+        th_expect_ok(clmgk_gemm_provider_state(session->info.device_id, n, &info, &th_error));
+        dtypes |= info.dtypes;
+    }
+    return (dtypes >> dtype & 1U) != 0;
+}
+
+TH_TEST(storage_types)
+{
+    for (size_t dtype = 1; dtype < TH_COUNT(th_dtypes); dtype++) {
+        clmgk_layer *none = NULL;
+        TL_PROBLEM problem = make(CLMGK_VARIANT_SOFTMAX, th_dtypes[dtype], &sets[0], 20);
+        const clmgk_layer_desc desc = tl_desc(&problem);
+        if (has_products(session, th_dtypes[dtype]))
+            for (size_t set = 3; set <= 6; set++)
+                expect(session, CLMGK_VARIANT_SOFTMAX, th_dtypes[dtype], set);
+        else
+            th_expect_error(clmgk_layer_create(session->context, &desc, NULL, &none, &th_error),
+                            CLMGK_ERROR_UNSUPPORTED, "no provider");
+    }
+}
+
+TH_TEST(states)
+{
+    static const option_set set = {.layer = {.residual = 1,
+                                             .norm = CLMGK_NORM_PRE,
+                                             .rotary = CLMGK_ROTARY_HALVES,
+                                             .rotary_size = 16,
+                                             .use_positions = 1},
+                                   .attention = {.use_state = 1, .use_new_state = 1, .causal = 1}};
+    TL_PROBLEM problem = make(CLMGK_VARIANT_LINEAR, CLMGK_DTYPE_F32, &set, 11);
+    tl_expect(session, &problem, "states");
+}
+
+/* Nothing to see: O is 0, its biases are not. */
+TH_TEST(no_keys)
+{
+    static const option_set set = {
+        .layer = {.cross = 1, .use_bias = 1, .use_bias_o = 1, .residual = 1, .norm = CLMGK_NORM_POST},
+        .attention = {.length_k = CLMGK_NO_KEYS}};
+    TL_PROBLEM problem = make(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, &set, 12);
+    tl_expect(session, &problem, "no keys");
+}
+
+/* Nothing to do: gradients of weights are 0. */
+TH_TEST(no_queries)
+{
+    clmgk_attention_desc a = th_small_desc(CLMGK_VARIANT_SOFTMAX, 0, 5);
+    clmgk_layer_desc d = {.width = 37, .cross = 1, .use_bias = 1, .norm = CLMGK_NORM_PRE, .attention = &a};
+    d.gradients = tl_all_gradients(&d);
+    TL_PROBLEM problem = tl_make(&d, 13);
+    tl_expect(session, &problem, "no queries");
+}
+
+/* ---- gradients --------------------------------------------------------------------------------------------------- */
+
+/* Each alone is what it is among all. */
+TH_TEST(single_gradients)
+{
+    static const size_t some[] = {2, 4, 6};
+    for (size_t n = 0; n < TH_COUNT(some); n++) {
+        TL_PROBLEM all = make(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, &sets[some[n]], 14);
+        const uint32_t set = all.desc.gradients;
+        for (uint32_t bit = 1; bit != 0 && bit <= set; bit <<= 1U) {
+            if ((set & bit) == 0)
+                continue;
+            clmgk_layer_desc desc = tl_desc(&all);
+            clmgk_attention_desc attention = all.attention.desc;
+            attention.gradients = 0;
+            desc.attention = &attention;
+            desc.gradients = bit;
+            char name[160];
+            snprintf(name, sizeof(name), "%s, gradient %u alone", sets[some[n]].name, (unsigned)bit);
+            TL_PROBLEM one = tl_make(&desc, 14);
+            tl_expect(session, &one, name);
+        }
+    }
+}
+
+/* Gradients are added to what is there. */
+TH_TEST(accumulated_gradients)
+{
+    static const size_t some[] = {2, 6, 8};
+    for (size_t n = 0; n < TH_COUNT(some); n++) {
+        TL_PROBLEM problem = make(CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, &sets[some[n]], 15);
+        problem.desc.accumulate = problem.desc.gradients;
+        problem.attention.accumulate = problem.attention.desc.gradients;
+        tl_expect(session, &problem, "accumulated");
+    }
+}
+
+/* dx where dout was; two runs give the same bits. */
+TH_TEST(gradient_in_place)
+{
+    TL_PROBLEM problem = make(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, &sets[1], 16);
+    clmgk_layer *const layer = tl_layer(session, &problem);
+    const size_t count = problem.array[CLMGK_LAYER_ARRAY_X].count;
+    double *const expected = malloc(count * sizeof(double));
+    assert_non_null(expected);
+    tl_run(session, &problem);
+    memcpy(expected, problem.array[CLMGK_LAYER_ARRAY_GRAD_X].values, count * sizeof(double));
+
+    TL_DEVICE device = tl_upload(session, &problem, layer);
+    device.args[TH_BACKWARD].grad_x = device.args[TH_BACKWARD].grad_out;
+    tl_enqueue(layer, session->queue, &device, TH_FORWARD);
+    tl_enqueue(layer, session->queue, &device, TH_BACKWARD);
+    assert_int_equal(clFinish(session->queue), CL_SUCCESS);
+    th_array *const given = &problem.array[CLMGK_LAYER_ARRAY_GRAD_OUT];
+    unsigned char *const bytes = th_read_back(session, &device.buffer[CLMGK_LAYER_ARRAY_GRAD_OUT]);
+    for (size_t n = 0; n < count; n++) {
+        th_get(given, bytes, n);
+        assert_true(given->values[n] == expected[n]);
+    }
+    free(bytes);
+    free(expected);
+}
+
+/* ---- caches ------------------------------------------------------------------------------------------------------ */
+
+enum { CAPACITY = 21 };
+
+static tl_problem make_cached(clmgk_variant variant, clmgk_dtype dtype, int64_t length)
+{
+    const option_set set = {
+        .layer = {.rotary = CLMGK_ROTARY_HALVES,
+                  .rotary_size = 16,
+                  .qk_norm = 1,
+                  .use_bias = 1,
+                  .residual = 1,
+                  .norm = CLMGK_NORM_PRE,
+                  .cache_capacity = CAPACITY},
+        .attention = {.batch = 4, .length = length, .use_lengths = 1, .causal = 1, .alignment = CLMGK_ALIGN_LENGTHS}};
+    return make(variant, dtype, &set, 17);
+}
+
+/* New tokens at the cache's begin, in its midst, at its end, and beyond: they are not stored. */
+TH_TEST(caches)
+{
+    static const struct {
+        clmgk_variant variant;
+        clmgk_dtype dtype;
+    } kinds[] = {{CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32},
+                 {CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32},
+                 {CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_F32},
+                 {CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_BF16}};
+    for (size_t n = 0; n < TH_COUNT(kinds); n++)
+        for (int64_t length = 1; length <= 6 && has_products(session, kinds[n].dtype); length += 5) {
+            const double lengths[] = {(double)length, 13.0, CAPACITY, CAPACITY + 2.0};
+            TL_PROBLEM problem = make_cached(kinds[n].variant, kinds[n].dtype, length);
+            memcpy(problem.attention.array[TH_LENGTHS].values, lengths, sizeof(lengths));
+            char name[80];
+            snprintf(name, sizeof(name), "cache, %s, %d tokens", clmgk_variant_name(kinds[n].variant), (int)length);
+            tl_expect(session, &problem, name);
+        }
+}
+
+/* One layer over a cache, call after call: the causal layer over all tokens. */
+TH_TEST(generation)
+{
+    TL_PROBLEM step = make_cached(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1);
+    const int64_t batch = step.attention.desc.batch, width = step.desc.width;
+    clmgk_attention_desc a = step.attention.desc;
+    a.use_lengths = 0;
+    a.alignment = CLMGK_ALIGN_BOTTOM_RIGHT;
+    a.length = a.length_k = CAPACITY;
+    clmgk_layer_desc d = tl_desc(&step);
+    d.cache_capacity = 0;
+    d.attention = &a;
+    TL_PROBLEM whole = tl_make(&d, 17); /* the same weights */
+    TL_ANSWER answer;
+    clmgk_layer *const layer = tl_layer(session, &step);
+    for (clmgk_layer_array array = CLMGK_LAYER_ARRAY_WEIGHT_QKV; array <= CLMGK_LAYER_ARRAY_NORM_BIAS; array++)
+        if (whole.array[array].used)
+            memcpy(whole.array[array].values, step.array[array].values, step.array[array].count * sizeof(double));
+    const clmgk_ref_layer reference = tl_reference(&whole);
+    assert_true(clmgk_ref_layer_solve(&reference, false, &answer));
+    double *const out = calloc((size_t)(batch * CAPACITY * width), sizeof(double));
+    assert_non_null(out);
+    for (int64_t n = 0; n < CAPACITY; n++) {
+        for (int64_t b = 0; b < batch; b++)
+            memcpy(step.array[CLMGK_LAYER_ARRAY_X].values + b * width,
+                   whole.array[CLMGK_LAYER_ARRAY_X].values + (b * CAPACITY + n) * width,
+                   (size_t)width * sizeof(double));
+        th_fill(&step.attention, TH_LENGTHS, (double)(n + 1));
+        TL_DEVICE device = tl_upload(session, &step, layer);
+        tl_enqueue(layer, session->queue, &device, TH_FORWARD);
+        tl_download(session, &step, &device, false);
+        for (int64_t b = 0; b < batch; b++)
+            memcpy(out + (b * CAPACITY + n) * width, step.array[CLMGK_LAYER_ARRAY_OUT].values + b * width,
+                   (size_t)width * sizeof(double));
+    }
+    th_message message;
+    clmgk_ref_check_array(&answer.outputs, CLMGK_REF_LAYER_OUT, out, message.text, sizeof(message.text));
+    assert_string_equal(message.text, "");
+    free(out);
+}
+
+/* ---- training ---------------------------------------------------------------------------------------------------- */
+
+/* A weight and its gradient. */
+typedef struct weight {
+    clmgk_layer_array array, gradient;
+} weight;
+
+static const weight weights[] = {
+#define WEIGHT(name, ...) {CLMGK_LAYER_ARRAY_##name, CLMGK_LAYER_ARRAY_GRAD_##name},
+    CLMGK_LAYER_ARRAY_LIST(CLMGK_ARRAY_NONE, WEIGHT)
+#undef WEIGHT
+};
+
+enum { STEPS = 200, LEARNT = 144 };
+
+/* Adam's step (Kingma and Ba 2015); the moments of its numbers lie in m and v. */
+static void learn(th_array *x, const th_array *gradient, int step, double *m, double *v)
+{
+    for (size_t n = 0; n < x->count; n++) {
+        const double g = gradient->values[n];
+        m[n] += 0.1 * (g - m[n]);
+        v[n] += 0.01 * (g * g - v[n]);
+        x->values[n] -= 0.01 * m[n] / (1.0 - pow(0.9, step)) / (sqrt(v[n] / (1.0 - pow(0.99, step))) + 1e-8);
+    }
+}
+
+static void learn_all(tl_problem *problem, int step, double *moments[TH_COUNT(weights)])
+{
+    for (size_t n = 0; n < TH_COUNT(weights); n++) {
+        th_array *const x = &problem->array[weights[n].array];
+        if (weights[n].array <= CLMGK_LAYER_ARRAY_X2 || !x->used)
+            continue;
+        moments[n] = moments[n] ? moments[n] : calloc(2 * x->count, sizeof(double));
+        assert_non_null(moments[n]);
+        learn(x, &problem->array[weights[n].gradient], step, moments[n], moments[n] + x->count);
+    }
+}
+
+/* The squared distance of the output to the target; its gradient becomes dout. */
+static double loss_of(th_session *session, clmgk_layer *layer, tl_problem *problem, const double *target)
+{
+    double loss = 0.0;
+    TL_DEVICE device = tl_upload(session, problem, layer);
+    tl_enqueue(layer, session->queue, &device, TH_FORWARD);
+    tl_download(session, problem, &device, false);
+    for (size_t n = 0; n < LEARNT; n++) {
+        const double error = problem->array[CLMGK_LAYER_ARRAY_OUT].values[n] - target[n];
+        problem->array[CLMGK_LAYER_ARRAY_GRAD_OUT].values[n] = 2.0 * error;
+        loss += error * error;
+    }
+    return loss;
+}
+
+/* All weights of a layer learn a few tokens by heart. */
+TH_TEST(a_layer_learns)
+{
+    static const option_set set = {
+        .layer = {.use_bias = 1, .use_bias_o = 1, .residual = 1, .norm = CLMGK_NORM_PRE, .width = 24},
+        .attention = {.batch = 1, .length = LEARNT / 24}};
+    TL_PROBLEM problem = make(CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, &set, 18);
+    clmgk_layer *const layer = tl_layer(session, &problem);
+    double target[LEARNT], *moments[TH_COUNT(weights)] = {0};
+    double first = 0.0, loss = 0.0;
+    uint64_t state = 19;
+    assert_int_equal(problem.array[CLMGK_LAYER_ARRAY_OUT].count, LEARNT);
+    for (size_t n = 0; n < LEARNT; n++)
+        target[n] = th_normal(&state);
+    for (int step = 1; step <= STEPS; step++) {
+        loss = loss_of(session, layer, &problem, target);
+        first = step == 1 ? loss : first;
+        tl_run_with(session, &problem, layer);
+        learn_all(&problem, step, moments);
+    }
+    for (size_t n = 0; n < TH_COUNT(weights); n++)
+        free(moments[n]);
+    print_message("loss %g to %g in %d steps\n", first, loss, (int)STEPS);
+    assert_true(loss < 0.01 * first);
+}
