@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Cases that others are held against. */
+#include "cases.h"
+
+/* The case of a variant with the shape's number of heads that is otherwise like `one`; NULL: not measured. */
+static const bench_case *find_beside(const bench_group *group, clmgk_variant variant, const bench_case *one)
+{
+    for (size_t i = 0; i < group->count; i++) {
+        const bench_case *other = &group->cases[i];
+        if (other->desc.variant == variant && other->desc.heads == group->shape->heads && other->pass == one->pass &&
+            other->desc.dtype == one->desc.dtype && other->desc.causal == one->desc.causal &&
+            other->desc.use_window == one->desc.use_window && other->repetitions)
+            return other;
+    }
+    return NULL;
+}
+
+const bench_case *bench_baseline(const bench_group *group, const bench_case *one)
+{
+    return find_beside(group, CLMGK_VARIANT_SOFTMAX, one);
+}
+
+const bench_case *bench_linear_baseline(const bench_group *group, const bench_case *one)
+{
+    return tool_is_linear(one->desc.variant) ? find_beside(group, CLMGK_VARIANT_LINEAR, one) : NULL;
+}
+
+const bench_case *bench_windowed(const bench_group *group, const bench_case *full)
+{
+    if (!group->shape->modifiers.window || full->desc.use_window || !full->repetitions)
+        return NULL;
+    for (size_t i = 0; i < group->count; i++) {
+        const bench_case *other = &group->cases[i];
+        if (other->desc.use_window && other->pass == full->pass && other->desc.variant == full->desc.variant &&
+            other->desc.heads == full->desc.heads && other->desc.dtype == full->desc.dtype && other->repetitions)
+            return other;
+    }
+    return NULL;
+}
