@@ -185,6 +185,9 @@ bool mgk_layer_wants(const clmgk_layer *layer, uint32_t gradient);
 /* 1 if the gradient is added to its array, else 0. */
 double mgk_layer_adds(const clmgk_layer *layer, uint32_t gradient);
 
+/* Lays out a pass's workspace: regions that are in use at different times share memory. */
+void mgk_layer_lay_out(mgk_layer_pass *pass);
+
 /* Fill the builder's pass. */
 void mgk_layer_make_forward(mgk_layer_builder *builder);
 void mgk_layer_make_backward(mgk_layer_builder *builder);

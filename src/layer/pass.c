@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Making a pass: places of operands, operations, the layout of the workspace. */
+#include "layer/layer.h"
+
+/* ---- places ---------------------------------------------------------------------------------------------------- */
+
+mgk_layer_place mgk_layer_at(const clmgk_layer *layer, clmgk_layer_array array)
+{
+    return (mgk_layer_place){MGK_LAYER_ARRAY, array, 0, layer->line[array].element};
+}
+
+mgk_layer_place mgk_layer_attention_at(clmgk_array array)
+{
+    return (mgk_layer_place){MGK_LAYER_ATTENTION, array, 0, 0};
+}
+
+static uint64_t aligned(uint64_t bytes)
+{
+    return (bytes + MGK_LAYER_ALIGNMENT - 1) / MGK_LAYER_ALIGNMENT * MGK_LAYER_ALIGNMENT;
+}
+
+mgk_layer_place mgk_layer_keep(clmgk_layer *layer, int64_t count, size_t element)
+{
+    const uint64_t begin = layer->info.activation_bytes;
+    layer->info.activation_bytes = begin + aligned((uint64_t)count * element);
+    return (mgk_layer_place){MGK_LAYER_ACTIVATIONS, 0, (int64_t)(begin / element), element};
+}
+
+mgk_layer_place mgk_layer_room(mgk_layer_builder *b, int64_t count, size_t element)
+{
+    mgk_layer_pass *const pass = b->pass;
+    pass->region[pass->regions] =
+        (mgk_layer_region){.bytes = aligned((uint64_t)count * element), .first = MGK_LAYER_OPERATIONS};
+    return (mgk_layer_place){MGK_LAYER_WORKSPACE, (int)pass->regions++, 0, element};
+}
+
+mgk_layer_place mgk_layer_behind(mgk_layer_place place, int64_t elements)
+{
+    place.offset += elements;
+    return place;
+}
+
+/* ---- operations ------------------------------------------------------------------------------------------------ */
+
+mgk_layer_operation *mgk_layer_append(mgk_layer_builder *b, mgk_steps *steps)
+{
+    mgk_layer_operation *const operation = &b->pass->operation[b->pass->count++];
+    operation->steps = steps;
+    return operation;
+}
+
+void mgk_layer_bind(mgk_layer_builder *b, mgk_layer_operation *operation, int buffer, mgk_layer_place place)
+{
+    const size_t number = (size_t)(operation - b->pass->operation);
+    if (place.base == MGK_LAYER_NOWHERE)
+        return;
+    operation->operand[operation->count++] = (mgk_layer_operand){buffer, place};
+    if (place.base != MGK_LAYER_WORKSPACE)
+        return;
+    mgk_layer_region *const region = &b->pass->region[place.index];
+    region->first = number < region->first ? number : region->first;
+    region->last = number;
+}
+
+/* A workspace that steps need for themselves. */
+static void bind_scratch(mgk_layer_builder *b, mgk_layer_operation *operation, int buffer, uint64_t bytes,
+                         size_t element)
+{
+    if (bytes > 0)
+        mgk_layer_bind(b, operation, buffer, mgk_layer_room(b, (int64_t)((bytes + element - 1) / element), element));
+}
+
+mgk_rows_list mgk_layer_rows(mgk_layer_builder *b)
+{
+    clmgk_layer *const layer = b->layer;
+    const clmgk_allocator *const allocator = &layer->context->allocator;
+    size_t next = 0;
+    while (layer->rows[next] != NULL)
+        ++next;
+    mgk_steps *const steps = b->status == CLMGK_OK ? mgk_alloc(allocator, 1, sizeof(*steps)) : NULL;
+    if (steps == NULL && b->status == CLMGK_OK)
+        b->status = mgk_fail_memory(b->error, "a layer");
+    mgk_steps_clear(steps != NULL ? steps : &b->spare, allocator);
+    layer->rows[next] = steps;
+    return (mgk_rows_list){steps != NULL ? steps : &b->spare, &layer->context->facts, layer->attention.dtype};
+}
+
+mgk_layer_operation *mgk_layer_append_rows(mgk_layer_builder *b, const mgk_rows_list *list, int buffer)
+{
+    mgk_layer_operation *const operation = mgk_layer_append(b, list->steps);
+    bind_scratch(b, operation, buffer, list->steps->workspace_bytes, sizeof(float));
+    return operation;
+}
+
+/* ---- products -------------------------------------------------------------------------------------------------- */
+
+static bool same_product(const clmgk_gemm_desc *a, const clmgk_gemm_desc *b)
+{
+    return a->m == b->m && a->n == b->n && a->k == b->k && a->transpose_a == b->transpose_a &&
+           a->transpose_b == b->transpose_b && a->lda == b->lda && a->ldb == b->ldb && a->ldc == b->ldc &&
+           a->beta == b->beta;
+}
+
+/* A plan of the product, perhaps one that the layer has already; NULL after a failure. */
+static clmgk_gemm_plan *plan_product(mgk_layer_builder *b, const clmgk_gemm_desc *product)
+{
+    clmgk_layer *const layer = b->layer;
+    clmgk_gemm_desc resolved;
+    if (b->status == CLMGK_OK)
+        b->status = mgk_gemm_resolve(product, &resolved, b->error);
+    if (b->status != CLMGK_OK)
+        return NULL;
+    size_t i = 0;
+    while (layer->product[i] != NULL && !same_product(&layer->product[i]->desc, &resolved))
+        ++i;
+    if (layer->product[i] == NULL)
+        b->status = clmgk_gemm_plan_create(layer->context, product, NULL, &layer->product[i], b->error);
+    return layer->product[i];
+}
+
+void mgk_layer_multiply(mgk_layer_builder *b, clmgk_gemm_desc product, mgk_layer_place a, mgk_layer_place right,
+                        mgk_layer_place c)
+{
+    product.struct_size = sizeof(product);
+    product.dtype = b->layer->attention.dtype;
+    const clmgk_gemm_plan *const plan = plan_product(b, &product);
+    mgk_layer_operation *const operation = mgk_layer_append(b, plan != NULL ? plan->steps : NULL);
+    mgk_layer_bind(b, operation, MGK_GEMM_A, a);
+    mgk_layer_bind(b, operation, MGK_GEMM_B, right);
+    mgk_layer_bind(b, operation, MGK_GEMM_C, c);
+    bind_scratch(b, operation, MGK_GEMM_WORKSPACE, clmgk_gemm_plan_workspace_size(plan), 1);
+}
+
+/* ---- attention ------------------------------------------------------------------------------------------------- */
+
+mgk_layer_operation *mgk_layer_attend(mgk_layer_builder *b, clmgk_pass pass)
+{
+    mgk_steps *const steps = &b->layer->plan->pass[pass]->plan.steps;
+    mgk_layer_operation *const operation = mgk_layer_append(b, steps);
+    operation->is_attention = true;
+    bind_scratch(b, operation, CLMGK_ARRAY_WORKSPACE, steps->workspace_bytes, sizeof(float));
+    return operation;
+}
+
+bool mgk_layer_wants(const clmgk_layer *layer, uint32_t gradient)
+{
+    return (layer->desc.gradients & gradient) != 0;
+}
+
+double mgk_layer_adds(const clmgk_layer *layer, uint32_t gradient)
+{
+    return (layer->desc.accumulate & gradient) != 0 ? 1.0 : 0.0;
+}
+
+/* ---- workspace ------------------------------------------------------------------------------------------------- */
+
+static bool live_together(const mgk_layer_region *a, const mgk_layer_region *b)
+{
+    return a->first <= b->last && b->first <= a->last;
+}
+
+/* The largest region without a place that some operation uses; NULL: none. */
+static mgk_layer_region *next_region(mgk_layer_pass *pass)
+{
+    mgk_layer_region *next = NULL;
+    for (size_t i = 0; i < pass->regions; ++i) {
+        mgk_layer_region *const region = &pass->region[i];
+        if (!region->placed && region->first < MGK_LAYER_OPERATIONS && (next == NULL || region->bytes > next->bytes))
+            next = region;
+    }
+    return next;
+}
+
+/* Moves the region up until it meets no other that is in use at the same time. */
+static void place_region(mgk_layer_pass *pass, mgk_layer_region *region)
+{
+    bool moved = true;
+    while (moved) {
+        moved = false;
+        for (size_t i = 0; i < pass->regions; ++i) {
+            const mgk_layer_region *const other = &pass->region[i];
+            if (!other->placed || !live_together(region, other) || region->begin >= other->begin + other->bytes ||
+                other->begin >= region->begin + region->bytes)
+                continue;
+            region->begin = other->begin + other->bytes;
+            moved = true;
+        }
+    }
+    region->placed = true;
+    const uint64_t end = region->begin + region->bytes;
+    pass->workspace_bytes = end > pass->workspace_bytes ? end : pass->workspace_bytes;
+}
+
+void mgk_layer_lay_out(mgk_layer_pass *pass)
+{
+    for (mgk_layer_region *next = next_region(pass); next != NULL; next = next_region(pass))
+        place_region(pass, next);
+    for (size_t i = 0; i < pass->count; ++i)
+        for (size_t k = 0; k < pass->operation[i].count; ++k) {
+            mgk_layer_place *const place = &pass->operation[i].operand[k].place;
+            if (place->base == MGK_LAYER_WORKSPACE)
+                place->offset += (int64_t)(pass->region[place->index].begin / place->element);
+        }
+}
