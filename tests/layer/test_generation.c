@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tokens one by one: nothing is compiled after the layer is made, and every step is a row of one causal pass. With a
- * cache, over a thousand steps of two sequences of different lengths, of which one fills it; with a state. */
+/* Text token by token: nothing is compiled after the layer is made, and every step is a row of one causal pass. With a
+ * cache, over a thousand steps of two sequences of different lengths, of which one fills it; with a state, by parts. */
 #include "harness/harness.h"
 
 #include <math.h>
@@ -219,8 +219,15 @@ TH_TEST(steps_are_rows_of_one_pass)
 /* The linear family. A state does not tell the position that it goes on from. */
 TH_TEST(states_go_on)
 {
-    enum { LENGTH = 40, ALL = BATCH * LENGTH * WIDTH, SUMS = BATCH * HEADS * SIZE, STATE = SUMS * SIZE };
-    float x[ALL], expected[ALL], row[ROWS], zeros[STATE] = {0};
+    enum {
+        LENGTH = 40,
+        PART = 4,
+        PIECE = PART * WIDTH,
+        ALL = BATCH * LENGTH * WIDTH,
+        SUMS = BATCH * HEADS * SIZE,
+        STATE = SUMS * SIZE
+    };
+    float x[ALL], expected[ALL], part[BATCH * PIECE], zeros[STATE] = {0};
     clmgk_layer_args whole = CLMGK_LAYER_ARGS_INIT;
     clmgk_attention_args inner = CLMGK_ATTENTION_ARGS_INIT;
     clmgk_attention_desc attention = attention_of(LENGTH, false);
@@ -235,7 +242,7 @@ TH_TEST(states_go_on)
     read_back(session, whole.out, ALL, expected);
     clmgk_layer_release(layer);
 
-    attention.length = 1;
+    attention.length = PART;
     attention.use_state = 1;
     attention.use_new_state = 1;
     layer = make_layer(session, &attention, &args);
@@ -245,21 +252,21 @@ TH_TEST(states_go_on)
     inner.new_state_z = new_buffer(session, SUMS, NULL);
     args.attention = &inner;
     args.positions = new_buffer(session, BATCH, NULL);
-    args.x = new_buffer(session, ROWS, NULL);
-    args.out = new_buffer(session, ROWS, NULL);
+    args.x = new_buffer(session, TH_COUNT(part), NULL);
+    args.out = new_buffer(session, TH_COUNT(part), NULL);
     double worst = 0.0;
     made = 0;
-    for (size_t step = 0; step < LENGTH; step++) {
-        const cl_int positions[BATCH] = {(cl_int)step + 1, (cl_int)step + 1};
+    for (size_t first = 0; first < LENGTH; first += PART) {
+        const cl_int positions[BATCH] = {(cl_int)first + PART, (cl_int)first + PART};
         for (size_t b = 0; b < BATCH; b++)
-            memcpy(row + b * WIDTH, x + (b * LENGTH + step) * WIDTH, WIDTH * sizeof(float));
-        write_to(session, args.x, sizeof(row), row);
+            memcpy(part + b * PIECE, x + (b * LENGTH + first) * WIDTH, PIECE * sizeof(float));
+        write_to(session, args.x, sizeof(part), part);
         write_to(session, args.positions, sizeof(positions), positions);
         th_expect_ok(clmgk_enqueue_layer_forward(layer, session->queue, &args, 0, NULL, NULL, &th_error));
-        read_back(session, args.out, ROWS, row);
-        for (size_t i = 0; i < ROWS; i++) {
-            const size_t token = i / WIDTH * LENGTH + step;
-            const double error = fabs((double)row[i] - expected[token * WIDTH + i % WIDTH]);
+        read_back(session, args.out, TH_COUNT(part), part);
+        for (size_t i = 0; i < TH_COUNT(part); i++) {
+            const size_t b = i / PIECE, at = (b * LENGTH + first) * WIDTH + i % PIECE;
+            const double error = fabs((double)part[i] - expected[at]);
             worst = isnan(error) ? INFINITY : fmax(worst, error);
         }
         const clmgk_buffer c = inner.state_c, z = inner.state_z; /* old and new change places */
@@ -267,7 +274,7 @@ TH_TEST(states_go_on)
         inner.new_state_c = c, inner.new_state_z = z;
     }
     assert_int_equal(made, 0);
-    print_message("%d steps: largest difference from one pass %.1e\n", LENGTH, worst);
+    print_message("%d tokens: largest difference from one pass %.1e\n", LENGTH, worst);
     assert_true(worst < 1e-5);
 
     clmgk_layer_release(layer);
