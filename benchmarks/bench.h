@@ -83,6 +83,17 @@ double bench_state_fraction_of_copy(const bench_peaks *peaks, const bench_case *
 /* A remark on a case that was faster than the measured peak; NULL: none. */
 const char *bench_peak_note(const bench_peaks *peaks, const bench_case *one);
 
+/* Counts of a case as parts of those of its baseline: softmax with the shape's number of heads; in the linear family
+ * linear attention with as many. */
+typedef struct bench_operations {
+    bool counted;       /* else: no baseline */
+    bool in_paper;      /* the FiSH paper has the next two: not for other families, the generalised form, backward */
+    double matrices;    /* attention matrices of given queries and keys; linear family: features */
+    double projections; /* those of queries and keys counted in */
+    double layer, parameters;
+} bench_operations;
+bench_operations bench_compare_counts(const bench_group *group, const bench_case *one);
+
 /* ---- steps ------------------------------------------------------------------------------------------------- */
 
 /* Makes device->probe. On failure, too, it is for bench_probe_close. */

@@ -544,12 +544,12 @@ static json_t *case_json(const layer_run *run, const layer_case *one)
 {
     const bench_shape *const shape = run->shape;
     const bool step = one->kind == DECODING;
-    const json_int_t cache = step ? CACHES * shape->length : 0;
-    json_t *const key = json_pack(
-        "{s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "device", (json_int_t)0, "step", kind_names[one->kind],
-        "variant", clmgk_variant_name(one->variant.variant), "heads", (json_int_t)one->variant.heads, "width",
-        (json_int_t)(shape->heads * shape->head_size), "head_size", (json_int_t)shape->head_size, "batch",
-        (json_int_t)(step ? 1 : shape->batch), "length", (json_int_t)(step ? 1 : shape->length), "cache", cache);
+    const json_int_t width = shape->heads * shape->head_size, cache = step ? CACHES * shape->length : 0;
+    json_t *const key = json_pack("{s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "device", (json_int_t)0, "step",
+                                  kind_names[one->kind], "variant", clmgk_variant_name(one->variant.variant), "heads",
+                                  (json_int_t)one->variant.heads, "width", width, "head_size",
+                                  (json_int_t)shape->head_size, "batch", (json_int_t)(step ? 1 : shape->batch),
+                                  "length", (json_int_t)(step ? 1 : shape->length), "cache", cache);
     if (!one->rounds)
         return tool_json_merge(key, json_pack("{s:s}", one->refused ? "refused" : "wrong",
                                               one->refused ? one->refused : one->error.message));

@@ -46,6 +46,35 @@ double bench_state_fraction_of_copy(const bench_peaks *peaks, const bench_case *
     return (double)bench_state_bytes(&one->desc) / (1e6 * one->time_ms.median * peaks->copy_gbps);
 }
 
+static clmgk_pass pass_of(const bench_case *one)
+{
+    return one->pass == BENCH_FORWARD ? CLMGK_PASS_FORWARD : CLMGK_PASS_BACKWARD;
+}
+
+static double ratio(const bench_case *one, const bench_case *baseline, uint32_t parts)
+{
+    return clmgk_sum_operations(&one->counts, pass_of(one), parts) /
+           clmgk_sum_operations(&baseline->counts, pass_of(one), parts);
+}
+
+bench_operations bench_compare_counts(const bench_group *group, const bench_case *one)
+{
+    static const uint32_t scores = 1U << CLMGK_PART_SCORES, projections = 1U << CLMGK_PART_QUERY_KEY;
+    const uint32_t traits = clmgk_variant_traits(one->desc.variant);
+    const bool linear = tool_is_linear(one->desc.variant);
+    const bench_case *const baseline = linear ? bench_linear_baseline(group, one) : bench_baseline(group, one);
+    if (!baseline)
+        return (bench_operations){.counted = false};
+    return (bench_operations){.counted = true,
+                              .in_paper = (traits & CLMGK_TRAIT_ADMIXTURE) && !linear &&
+                                          !(traits & CLMGK_TRAIT_GENERALISED) && one->pass == BENCH_FORWARD,
+                              .matrices = ratio(one, baseline, scores),
+                              .projections = ratio(one, baseline, scores | projections),
+                              .layer = ratio(one, baseline, CLMGK_PART_ALL),
+                              .parameters = clmgk_sum_parameters(&one->counts, CLMGK_PART_ALL) /
+                                            clmgk_sum_parameters(&baseline->counts, CLMGK_PART_ALL)};
+}
+
 /* ---- tables -------------------------------------------------------------------------------------------------- */
 
 static void print_modifiers(const bench_modifiers *modifiers, FILE *stream)
@@ -201,9 +230,8 @@ static void print_counts_row(const bench_group *group, const bench_case *one, FI
     const bool linear = tool_is_linear(one->desc.variant);
     const bench_case *const baseline = linear ? bench_linear_baseline(group, one) : bench_baseline(group, one);
     const bench_operations ratio = bench_compare_counts(group, one);
-    const clmgk_pass pass = one->pass == BENCH_FORWARD ? CLMGK_PASS_FORWARD : CLMGK_PASS_BACKWARD;
     fprintf(stream, "  %-24s %9.3f %9.3f", bench_case_label(one).text,
-            1e-9 * clmgk_sum_operations(&one->counts, pass, CLMGK_PART_ALL),
+            1e-9 * clmgk_sum_operations(&one->counts, pass_of(one), CLMGK_PART_ALL),
             1e-6 * clmgk_sum_parameters(&one->counts, CLMGK_PART_ALL));
     print_figure(baseline, 9, 3, baseline ? one->time_ms.median / baseline->time_ms.median : 0, stream);
     print_figure(baseline, 9, 3, baseline ? one->flops / baseline->flops : 0, stream);

@@ -159,7 +159,9 @@ TH_HOST_TEST(short_suite)
         char *const text = printed(&all, first);
         assert_non_null(strstr(text, "Beside the paper"));
         assert_int_equal(count_words(text, "--suite paper"), is_short);
-        assert_int_equal(count_words(text, "0.779"), 1); /* the paper's ratio of MGK to softmax: 0.278 / 0.357 */
+        assert_int_equal(count_words(text, "a layer of width 64;"), 1);
+        assert_int_equal(count_words(text, "    0.066 "), 1); /* millions of parameters: 4 * 8 * 32 * 64 */
+        assert_int_equal(count_words(text, "0.779"), 1);      /* the paper's ratio of MGK to softmax: 0.278 / 0.357 */
         free(text);
         release(&all);
     }

@@ -5,7 +5,6 @@
  *     choices.c   lists on the command line  arrays.c    arrays, on the device and for the reference
  *     shapes.c    sizes, as data             validate.c  rows of the outputs, or a smaller problem, by the reference
  *     problem.c   descriptors and costs      runner.c    plans with their arrays, and timed calls
- *     counts.c    operations and parameters, as the papers count them
  */
 #ifndef BENCH_CASES_H
 #define BENCH_CASES_H
@@ -179,7 +178,7 @@ typedef struct bench_case {
     char *cache_note; /* why a program of the plan is not kept for the next process; empty: all are */
     clmgk_tuning_source tuning;
     double flops;
-    int64_t width; /* of the layer that is counted */
+    int64_t width; /* of a layer around the case, and its operations and parameters as the papers count them */
     clmgk_counts counts;
     uint64_t array_bytes; /* of all that a call is given: what it must move at least */
     uint64_t workspace_bytes;
@@ -237,21 +236,6 @@ const bench_case *bench_linear_baseline(const bench_group *group, const bench_ca
 
 /* The case with the window of the shape that is otherwise like `full`, a case without it. NULL: none measured. */
 const bench_case *bench_windowed(const bench_group *group, const bench_case *full);
-
-/* Counts the operations and parameters of a layer around a case. Noise counts as shared by all heads, as in the FiSH
- * paper. */
-tool_exit bench_count_layer(bench_case *one, tool_error *error);
-
-/* Counts of a case as parts of those of its baseline: softmax with the shape's number of heads; in the linear family
- * linear attention with as many. */
-typedef struct bench_operations {
-    bool counted;       /* else: no baseline */
-    bool in_paper;      /* the FiSH paper has the next two: not for other families, the generalised form, backward */
-    double matrices;    /* attention matrices of given queries and keys; linear family: features */
-    double projections; /* those of queries and keys counted in */
-    double layer, parameters;
-} bench_operations;
-bench_operations bench_compare_counts(const bench_group *group, const bench_case *one);
 
 /* "q,k,v" of a set of clmgk_gradient. */
 typedef struct bench_names {

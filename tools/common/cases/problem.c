@@ -143,6 +143,20 @@ tool_exit bench_count_flops(bench_case *one, const char *parameters, tool_error 
     return TOOL_DONE;
 }
 
+/* A layer around the case. Noise counts as shared by all heads, as in the FiSH paper. */
+static tool_exit count_layer(bench_case *one, tool_error *error)
+{
+    const bench_shape *const shape = one->shape;
+    clmgk_attention_desc desc = one->desc;
+    const bool noise = (clmgk_variant_traits(desc.variant) & CLMGK_TRAIT_NOISE) != 0;
+    desc.shared_noise = noise;
+    one->width = shape->width ? shape->width : shape->heads * shape->head_size;
+    one->counts = (clmgk_counts)CLMGK_COUNTS_INIT;
+    const int64_t width_k = desc.length_k != desc.length ? one->width : 0;
+    return tool_check_library(
+        clmgk_count_attention(&desc, one->width, width_k, one->width, &one->counts, &error->library), error);
+}
+
 static tool_exit make_case(const bench_shape *shape, bench_pass pass, const clmgk_attention_desc *given,
                            uint32_t gradients, bench_case *one, tool_error *error)
 {
@@ -152,7 +166,7 @@ static tool_exit make_case(const bench_shape *shape, bench_pass pass, const clmg
     TOOL_TRY(tool_check_library(clmgk_attention_validate(&desc, &desc, &error->library), error));
     *one = (bench_case){.shape = shape, .pass = pass, .desc = desc};
     one->array_bytes = bench_array_bytes(&desc);
-    TOOL_TRY(bench_count_layer(one, error));
+    TOOL_TRY(count_layer(one, error));
     return bench_count_flops(one, NULL, error);
 }
 
