@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every OpenCL call and allocation of a product made to fail, one after another, by every provider: a status and a
- * reason, nothing leaked, nothing wrong. CLBlast keeps its programs: it is looked at once they are there. */
+/* Every OpenCL call and allocation of a product made to fail, one after another, by every provider, and some of those
+ * of a multi-head layer: a status and a reason, nothing leaked, nothing wrong. CLBlast keeps its programs: it is looked
+ * at once they are there. */
 #include "host_faults.h"
 
 #include "clmgk/clmgk.h"
@@ -17,6 +18,9 @@
 
 enum { M = 9, N = 11, K = 7, BATCH = 2, COUNT = M * N * BATCH };
 
+/* Of the layer; ROOM: bytes of its activations, and of any workspace. */
+enum { TOKENS = 5, WIDTH = 6, HEADS = 2, SIZE = 4, WEIGHT = WIDTH * HEADS * SIZE, ROOM = 1 << 20 };
+
 typedef struct scene {
     fault_state *opencl;
     atomic_long live_memory; /* of the context's allocator */
@@ -25,7 +29,16 @@ typedef struct scene {
     cl_command_queue queue;
     cl_mem matrix[3];
     cl_mem workspace;
+    cl_mem activations;
 } scene;
+
+/* What is run: a product of k, by a provider or any; or a layer. */
+typedef struct subject {
+    const char *name;
+    const char *provider;
+    int64_t k;
+    bool layer;
+} subject;
 
 static void *count_allocate(size_t bytes, void *user)
 {
@@ -75,7 +88,9 @@ static int set_up(void **state)
     for (int i = 0; i < 3; i++)
         s.matrix[i] =
             clCreateBuffer(s.context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, sizeof(values), values, &code);
-    s.workspace = clCreateBuffer(s.context, CL_MEM_READ_WRITE, 1 << 20, NULL, &code);
+    s.workspace = clCreateBuffer(s.context, CL_MEM_READ_WRITE, ROOM, NULL, &code);
+    assert_int_equal(code, CL_SUCCESS);
+    s.activations = clCreateBuffer(s.context, CL_MEM_READ_WRITE, ROOM, NULL, &code);
     assert_int_equal(code, CL_SUCCESS);
     *state = &s;
     return 0;
@@ -87,6 +102,7 @@ static int tear_down(void **state)
     for (int i = 0; i < 3; i++)
         clReleaseMemObject(s->matrix[i]);
     clReleaseMemObject(s->workspace);
+    clReleaseMemObject(s->activations);
     clReleaseCommandQueue(s->queue);
     clReleaseContext(s->context);
     return 0;
@@ -101,39 +117,105 @@ static void expect_no_memory(scene *s)
     assert_int_equal(atomic_load(&s->live_memory), 0);
 }
 
-/* Context, plan, product, release; C into `c`. */
-static clmgk_status run(scene *s, const char *provider, int64_t k, float c[COUNT], clmgk_error *error)
+static void disarm(scene *s)
 {
-    clmgk_context *context = NULL;
+    fault_disarm(s->opencl);
+    fault_disarm(&host_memory_faults);
+}
+
+static clmgk_status run_product(scene *s, clmgk_context *context, const subject *what, cl_event *event,
+                                clmgk_error *error)
+{
     clmgk_gemm_plan *plan = NULL;
-    cl_event event = NULL;
-    clmgk_context_options context_options = CLMGK_CONTEXT_OPTIONS_INIT;
     clmgk_gemm_options options = CLMGK_GEMM_OPTIONS_INIT;
     clmgk_gemm_desc desc = CLMGK_GEMM_DESC_INIT;
     clmgk_gemm_args args = CLMGK_GEMM_ARGS_INIT;
-    context_options.allocator = (clmgk_allocator){count_allocate, count_release, s};
-    context_options.untuned = 1;
-    options.provider = provider;
+    options.provider = what->provider;
     desc.m = M;
     desc.n = N;
-    desc.k = k;
+    desc.k = what->k;
     desc.batch = BATCH;
     args.a.memory = s->matrix[0];
     args.b.memory = s->matrix[1];
     args.c.memory = s->matrix[2];
     args.workspace = (clmgk_buffer){s->workspace, 4};
+    clmgk_status status = clmgk_gemm_plan_create(context, &desc, &options, &plan, error);
+    if (status == CLMGK_OK)
+        status = clmgk_enqueue_gemm(plan, s->queue, &args, 0, NULL, event, error);
+    disarm(s);
+    clmgk_gemm_plan_release(plan);
+    return status;
+}
 
+/* Inputs from the first matrix, outputs into the last. */
+static clmgk_layer_args layer_args(const scene *s)
+{
+    clmgk_layer_args args = CLMGK_LAYER_ARGS_INIT;
+    const clmgk_buffer weight = {s->matrix[0], 0};
+    args.x = (clmgk_buffer){s->matrix[0], WEIGHT};
+    args.weight_q = args.weight_k = args.weight_v = args.weight_o = weight;
+    args.norm_gain = args.norm_bias = weight;
+    args.grad_out = (clmgk_buffer){s->matrix[1], 0};
+    args.out = (clmgk_buffer){s->matrix[2], 0};
+    args.grad_x = (clmgk_buffer){s->matrix[2], TOKENS * WIDTH};
+    args.grad_weight_q = (clmgk_buffer){s->matrix[2], 2 * TOKENS * WIDTH};
+    args.grad_norm_gain = (clmgk_buffer){s->matrix[2], 2 * TOKENS * WIDTH + WEIGHT};
+    args.activations = (clmgk_buffer){s->activations, 0};
+    args.workspace = (clmgk_buffer){s->workspace, 0};
+    return args;
+}
+
+/* Both passes. */
+static clmgk_status enqueue_layer(scene *s, clmgk_layer *layer, cl_event *event, clmgk_error *error)
+{
+    const clmgk_layer_args args = layer_args(s);
+    cl_event forward = NULL;
+    clmgk_status status = clmgk_enqueue_layer_forward(layer, s->queue, &args, 0, NULL, &forward, error);
+    if (status != CLMGK_OK)
+        return status;
+    status = clmgk_enqueue_layer_backward(layer, s->queue, &args, 1, &forward, event, error);
+    disarm(s);
+    assert_int_equal(clReleaseEvent(forward), CL_SUCCESS);
+    return status;
+}
+
+static clmgk_status run_layer(scene *s, clmgk_context *context, cl_event *event, clmgk_error *error)
+{
+    clmgk_layer *layer = NULL;
+    clmgk_layer_desc desc = CLMGK_LAYER_DESC_INIT;
+    clmgk_attention_desc attention = CLMGK_ATTENTION_DESC_INIT;
+    attention.heads = HEADS;
+    attention.length = TOKENS;
+    attention.head_size = SIZE;
+    desc.attention = &attention;
+    desc.width = WIDTH;
+    desc.norm = CLMGK_NORM_PRE;
+    desc.rotary = CLMGK_ROTARY_HALVES;
+    desc.residual = 1;
+    desc.gradients = CLMGK_LAYER_GRADIENT_X | CLMGK_LAYER_GRADIENT_WEIGHT_Q | CLMGK_LAYER_GRADIENT_NORM_GAIN;
+    clmgk_status status = clmgk_layer_create(context, &desc, NULL, &layer, error);
+    if (status == CLMGK_OK)
+        status = enqueue_layer(s, layer, event, error);
+    disarm(s);
+    clmgk_layer_release(layer);
+    return status;
+}
+
+/* Context, plan, product or layer, release; C or the layer's outputs into `c`. */
+static clmgk_status run(scene *s, const subject *what, float c[COUNT], clmgk_error *error)
+{
+    clmgk_context *context = NULL;
+    cl_event event = NULL;
+    clmgk_context_options context_options = CLMGK_CONTEXT_OPTIONS_INIT;
+    context_options.allocator = (clmgk_allocator){count_allocate, count_release, s};
+    context_options.untuned = 1;
     clmgk_status status = clmgk_context_create(s->context, s->device, &context_options, &context, error);
     if (status == CLMGK_OK)
-        status = clmgk_gemm_plan_create(context, &desc, &options, &plan, error);
-    if (status == CLMGK_OK)
-        status = clmgk_enqueue_gemm(plan, s->queue, &args, 0, NULL, &event, error);
-    fault_disarm(s->opencl);
-    fault_disarm(&host_memory_faults);
+        status = what->layer ? run_layer(s, context, &event, error) : run_product(s, context, what, &event, error);
+    disarm(s);
     assert_int_equal(clFinish(s->queue), CL_SUCCESS);
     if (event != NULL)
         assert_int_equal(clReleaseEvent(event), CL_SUCCESS);
-    clmgk_gemm_plan_release(plan);
     clmgk_context_release(context);
     expect_no_memory(s);
     if (status == CLMGK_OK)
@@ -143,21 +225,21 @@ static clmgk_status run(scene *s, const char *provider, int64_t k, float c[COUNT
     return status;
 }
 
-static void fail_everywhere(scene *s, const char *provider, int64_t k, fault_state *faults, int code)
+static void fail_everywhere(scene *s, const subject *what, fault_state *faults, int code)
 {
     float right[COUNT], c[COUNT];
     clmgk_error error = {CLMGK_OK, 0, ""};
-    if (run(s, provider, k, right, &error) != CLMGK_OK) /* also leaves what CLBlast keeps */
+    if (run(s, what, right, &error) != CLMGK_OK) /* also leaves what CLBlast keeps */
         fail_msg("%s", error.message);
     fault_arm(faults, 0, false, 0);
-    assert_int_equal(run(s, provider, k, c, &error), CLMGK_OK);
+    assert_int_equal(run(s, what, c, &error), CLMGK_OK);
     const unsigned long points = atomic_load(&faults->calls);
-    print_message("%s, k %d: %lu %s\n", provider != NULL ? provider : "none", (int)k, points, faults->kind);
-    const unsigned long step = fault_step();
+    print_message("%s, k %d: %lu %s\n", what->name, (int)what->k, points, faults->kind);
+    const unsigned long step = fault_step() * (what->layer ? 20 : 1); /* its plans have sweeps of their own */
     for (unsigned long point = 1 + points % step; point <= points; point += step) {
         const long live = atomic_load(&s->opencl->live);
         fault_arm(faults, point, false, code);
-        const clmgk_status status = run(s, provider, k, c, &error);
+        const clmgk_status status = run(s, what, c, &error);
         const char *const failed = atomic_load(&faults->failed);
         assert_non_null(failed);
         if (atomic_load(&s->opencl->live) != live)
@@ -178,10 +260,13 @@ static bool offers_f32(const scene *s, size_t index)
 
 static void fail_kind(scene *s, fault_state *faults, int code)
 {
-    fail_everywhere(s, NULL, 0, faults, code);
-    for (size_t i = 0; clmgk_gemm_provider(i) != NULL; i++)
+    fail_everywhere(s, &(subject){.name = "none"}, faults, code);
+    for (size_t i = 0; clmgk_gemm_provider(i) != NULL; i++) {
+        const char *const name = clmgk_gemm_provider(i);
         if (offers_f32(s, i))
-            fail_everywhere(s, clmgk_gemm_provider(i), K, faults, code);
+            fail_everywhere(s, &(subject){.name = name, .provider = name, .k = K}, faults, code);
+    }
+    fail_everywhere(s, &(subject){.name = "layer", .layer = true}, faults, code);
 }
 
 static void test_opencl_calls(void **state)
