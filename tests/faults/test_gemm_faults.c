@@ -19,7 +19,16 @@
 enum { M = 9, N = 11, K = 7, BATCH = 2, COUNT = M * N * BATCH };
 
 /* Of the layer; ROOM: bytes of its activations, and of any workspace. */
-enum { TOKENS = 5, WIDTH = 6, HEADS = 2, SIZE = 4, WEIGHT = WIDTH * HEADS * SIZE, ROOM = 1 << 20 };
+enum {
+    TOKENS = 5,
+    WIDTH = 6,
+    HEADS = 2,
+    SIZE = 4,
+    WEIGHT = WIDTH * HEADS * SIZE,
+    ROWS = TOKENS * WIDTH,
+    BOTH = 2 * ROWS,
+    ROOM = 1 << 20
+};
 
 typedef struct scene {
     fault_state *opencl;
@@ -157,9 +166,9 @@ static clmgk_layer_args layer_args(const scene *s)
     args.norm_gain = args.norm_bias = weight;
     args.grad_out = (clmgk_buffer){s->matrix[1], 0};
     args.out = (clmgk_buffer){s->matrix[2], 0};
-    args.grad_x = (clmgk_buffer){s->matrix[2], TOKENS * WIDTH};
-    args.grad_weight_q = (clmgk_buffer){s->matrix[2], 2 * TOKENS * WIDTH};
-    args.grad_norm_gain = (clmgk_buffer){s->matrix[2], 2 * TOKENS * WIDTH + WEIGHT};
+    args.grad_x = (clmgk_buffer){s->matrix[2], ROWS};
+    args.grad_weight_q = (clmgk_buffer){s->matrix[2], BOTH};
+    args.grad_norm_gain = (clmgk_buffer){s->matrix[2], BOTH + WEIGHT};
     args.activations = (clmgk_buffer){s->activations, 0};
     args.workspace = (clmgk_buffer){s->workspace, 0};
     return args;
