@@ -212,7 +212,7 @@ TH_HOST_TEST(names)
 /* ---- calls --------------------------------------------------------------------------------------------------------
  */
 
-static tl_problem make(void)
+static tl_problem make(uint32_t accumulate)
 {
     clmgk_attention_desc attention = th_small_desc(CLMGK_VARIANT_SOFTMAX, 19, 19);
     clmgk_layer_desc desc = {
@@ -220,6 +220,7 @@ static tl_problem make(void)
     attention.batch = 2;
     attention.use_lengths = 1;
     desc.gradients = tl_all_gradients(&desc);
+    desc.accumulate = accumulate;
     return tl_make(&desc, 1);
 }
 
@@ -316,7 +317,7 @@ static void expect_untouched(const th_session *session, const tl_device *device)
 
 TH_TEST(buffers)
 {
-    TL_PROBLEM problem = make();
+    TL_PROBLEM problem = make(0);
     clmgk_layer *const layer = tl_layer(session, &problem);
     TL_DEVICE device = tl_upload(session, &problem, layer);
     for (size_t n = 0; n < TH_COUNT(bad_calls); n++) {
@@ -339,9 +340,20 @@ TH_TEST(buffers)
     expect_untouched(session, &device);
 }
 
+/* dX may have dout's memory, unless it is added to what is there. */
+TH_TEST(added_in_place)
+{
+    TL_PROBLEM problem = make(CLMGK_LAYER_GRADIENT_X);
+    clmgk_layer *const layer = tl_layer(session, &problem);
+    TL_DEVICE device = tl_upload(session, &problem, layer);
+    clmgk_layer_args args = tl_args(&device, TH_BACKWARD);
+    args.grad_x = args.grad_out;
+    th_expect_error(enqueue(session, layer, TH_BACKWARD, &args), BUFFER, "grad_x");
+}
+
 TH_TEST(objects)
 {
-    TL_PROBLEM problem = make();
+    TL_PROBLEM problem = make(0);
     clmgk_layer *const layer = tl_layer(session, &problem), *none = NULL;
     TL_DEVICE device = tl_upload(session, &problem, layer);
     clmgk_layer_args args = tl_args(&device, TH_FORWARD);
@@ -367,7 +379,7 @@ TH_TEST(objects)
 /* A layer without gradients has no backward pass, keeps no activations and needs none. */
 TH_TEST(forward_alone)
 {
-    TL_PROBLEM whole = make();
+    TL_PROBLEM whole = make(0);
     clmgk_layer_desc desc = tl_desc(&whole);
     desc.gradients = 0;
     clmgk_attention_desc attention = whole.attention.desc;
@@ -387,7 +399,7 @@ TH_TEST(forward_alone)
 /* NaN of a weight is in all that depends on it, and nowhere else. */
 TH_TEST(not_a_number)
 {
-    TL_PROBLEM problem = make();
+    TL_PROBLEM problem = make(0);
     th_fill(&problem.attention, TH_LENGTHS, 19.0);
     problem.array[OF_LAYER(WEIGHT_O)].values[0] = (double)NAN;
     tl_run(session, &problem);
