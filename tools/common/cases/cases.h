@@ -5,6 +5,7 @@
  *     choices.c   lists on the command line  arrays.c    arrays, on the device and for the reference
  *     shapes.c    sizes, as data             validate.c  rows of the outputs, or a smaller problem, by the reference
  *     problem.c   descriptors and costs      runner.c    plans with their arrays, and timed calls
+ *     baselines.c cases that others are compared with
  */
 #ifndef BENCH_CASES_H
 #define BENCH_CASES_H
