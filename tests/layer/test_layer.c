@@ -101,7 +101,7 @@ static void expect(th_session *session, clmgk_variant variant, clmgk_dtype dtype
 TH_TEST(every_variant)
 {
     for (clmgk_variant variant = 0; clmgk_variant_name(variant); variant++)
-        if (th_takes(session, variant, 4))
+        if (th_takes(session, variant, 8))
             expect(session, variant, CLMGK_DTYPE_F32, 1 + variant % 4);
 }
 
