@@ -89,7 +89,7 @@ FUNCTION real scaled(const head *h, int c, int size)
 
 FUNCTION void turn_head(const head *h)
 {
-    const int pairs = h->rotary != 0 ? h->pairs : 0;
+    const int pairs = h->rotary != 0 && h->size > 0 ? h->pairs : 0;
     if (h->rotary == 1)
         VECTORS_FOR(c, MEMBER, TEAM, pairs) {
             const real x = scaled(h, c, pairs), y = scaled(h, pairs + c, 2 * pairs);
@@ -122,23 +122,22 @@ FUNCTION void forward_row(const mgk_heads_args *a, const mgk_heads_part *part, h
     __global const float *const bias = h.bias;
     for (int first = 0; first < part->heads; first += HEADS_AT_ONCE) {
         const int number = first + ITEM / TEAM;
-        const bool mine = number < part->heads;
         const int at = number * part->size;
+        h.size = number < part->heads ? part->size : 0;
         h.in = in + at;
         h.out = out + at;
         h.bias = bias != 0 ? bias + at : 0;
         if (h.gain != 0) {
             real squares = (real)(0.0f);
-            if (mine)
-                VECTORS_FOR(c, MEMBER, TEAM, part->size) {
-                    const real x = biased(&h, c, part->size);
-                    squares = fma(x, x, squares);
-                }
+            VECTORS_FOR(c, MEMBER, TEAM, h.size) {
+                const real x = biased(&h, c, h.size);
+                squares = fma(x, x, squares);
+            }
             h.scale = 1.0f / sqrt(team_sum(squares, shared, TEAM) / part->size + a->epsilon);
             KEEP_APART;
         }
-        if (mine)
-            turn_head(&h);
+        turn_head(&h);
+        KEEP_APART;
     }
 }
 
@@ -169,7 +168,6 @@ KERNEL(layer_heads)
         for (int n = 0; n < 3; ++n) {
             const mgk_heads_part *const part = &a.part[n];
             head h = turned;
-            h.size = part->size;
             h.in = (n == 0 ? q : n == 1 ? k : v) + row * part->ld;
             h.out = (n == 0 ? out_q : n == 1 ? out_k : out_v) + (n == 0 ? row : out_row) * part->ld_out;
             h.bias = n == 0   ? (GIVEN(BIAS_Q) ? bias_q : 0)
@@ -194,26 +192,25 @@ typedef struct gradient_row {
     bool later; /* not the first row of the work-group */
 } gradient_row;
 
-/* With s = 1 / sqrt(mean(x^2) + epsilon) and h = d gain: dx = s h - x s^3 mean(h x). */
-FUNCTION void backward_head(const mgk_heads_args *a, const gradient_row *r, int at, int size, bool mine,
+/* With s = 1 / sqrt(mean(x^2) + epsilon) and h = d gain: dx = s h - x s^3 mean(h x). `size` of a head of `whole`: 0 in
+ * a team that has none. */
+FUNCTION void backward_head(const mgk_heads_args *a, const gradient_row *r, int at, int size, int whole,
                             bool later_gain, SHARED float *shared)
 {
     float scale = 1.0f, along = 0.0f;
     if (r->gain != 0) {
         real squares = (real)(0.0f), products = (real)(0.0f);
-        if (mine)
-            VECTORS_FOR(c, MEMBER, TEAM, size) {
-                const real x = load_piece(r->x + at, c, size);
-                squares = fma(x, x, squares);
-                products = fma(load_piece(r->d + at, c, size) * key_load(r->gain, c, size, 0.0f), x, products);
-            }
-        scale = 1.0f / sqrt(team_sum(squares, shared, TEAM) / size + a->epsilon);
-        along = team_sum(products, shared, TEAM) / size * scale * scale;
+        VECTORS_FOR(c, MEMBER, TEAM, size) {
+            const real x = load_piece(r->x + at, c, size);
+            squares = fma(x, x, squares);
+            products = fma(load_piece(r->d + at, c, size) * key_load(r->gain, c, size, 0.0f), x, products);
+        }
+        scale = 1.0f / sqrt(team_sum(squares, shared, TEAM) / whole + a->epsilon);
+        along = team_sum(products, shared, TEAM) / whole * scale * scale;
         KEEP_APART;
     }
-    if (!mine || (r->gain == 0 && r->biases == 0))
-        return;
-    VECTORS_FOR(c, MEMBER, TEAM, size) {
+    const int changed = r->gain != 0 || r->biases != 0 ? size : 0;
+    VECTORS_FOR(c, MEMBER, TEAM, changed) {
         real d = load_piece(r->d + at, c, size);
         if (r->gain != 0) {
             const real x = load_piece(r->x + at, c, size);
@@ -235,11 +232,11 @@ FUNCTION void backward_row(const mgk_heads_args *a, const mgk_heads_part *part, 
         const bool mine = number < part->heads;
         if (h.rotary != 0) {
             h.in = h.out = r->d + at;
-            if (mine)
-                turn_head(&h);
+            h.size = mine ? 2 * h.pairs : 0; /* the rest stays as it is */
+            turn_head(&h);
             GLOBAL_BARRIER(); /* other members read what this one has turned */
         }
-        backward_head(a, r, at, part->size, mine, r->later || first > 0, shared);
+        backward_head(a, r, at, mine ? part->size : 0, part->size, r->later || first > 0, shared);
         KEEP_APART;
     }
 }
@@ -263,12 +260,8 @@ KERNEL(layer_heads_backward)
             const mgk_heads_part *const part = &a.part[n];
             const long columns = (long)part->heads * part->size;
             const long team = (long)GROUP_ID * min(part->heads, HEADS_AT_ONCE) + ITEM / TEAM;
-            const head h = {.rotary = n < 2 ? a.rotary : 0,
-                            .pairs = a.pairs,
-                            .size = 2 * a.pairs, /* the rest stays as it is */
-                            .cosine = cosine,
-                            .sine = sine,
-                            .direction = -1.0f};
+            const head h = {
+                .rotary = n < 2 ? a.rotary : 0, .pairs = a.pairs, .cosine = cosine, .sine = sine, .direction = -1.0f};
             const gradient_row r = {.d = (n == 0   ? out_q
                                           : n == 1 ? out_k
                                                    : out_v) +

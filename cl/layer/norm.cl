@@ -86,25 +86,27 @@ KERNEL(layer_norm)
                 if (!has_sum || !has_gain)
                     store_piece(out + at, c, width, x);
             }
-        if (!has_gain)
-            continue;
-        __global const storage *const x = (has_sum ? sum : made ? out : in) + at;
-        real total = (real)(0.0f), squares = (real)(0.0f);
-        VECTORS_FOR(c, ITEM, GROUP_SIZE, width)
-            total += load_piece(x, c, width);
-        const float mean = team_sum(total, shared, GROUP_SIZE) / width;
-        VECTORS_FOR(c, ITEM, GROUP_SIZE, width) {
-            const real y = within(load_piece(x, c, width) - mean, c, width);
-            squares = fma(y, y, squares);
-        }
-        const float scale = 1.0f / sqrt(team_sum(squares, shared, GROUP_SIZE) / width + a.epsilon);
-        VECTORS_FOR(c, ITEM, GROUP_SIZE, width) {
-            const real y = (load_piece(x, c, width) - mean) * scale;
-            store_piece(out + at, c, width, fma(y, key_load(gain, c, width, 0.0f), key_load(offset, c, width, 0.0f)));
-        }
-        if (has_statistics && ITEM == 0) {
-            statistics[2 * row] = mean;
-            statistics[2 * row + 1] = scale;
+        if (has_gain) {
+            __global const storage *const x = (has_sum ? sum : made ? out : in) + at;
+            real total = (real)(0.0f), squares = (real)(0.0f);
+            VECTORS_FOR(c, ITEM, GROUP_SIZE, width)
+                total += load_piece(x, c, width);
+            const float mean = team_sum(total, shared, GROUP_SIZE) / width;
+            VECTORS_FOR(c, ITEM, GROUP_SIZE, width) {
+                const real y = within(load_piece(x, c, width) - mean, c, width);
+                squares = fma(y, y, squares);
+            }
+            const float scale = 1.0f / sqrt(team_sum(squares, shared, GROUP_SIZE) / width + a.epsilon);
+            VECTORS_FOR(c, ITEM, GROUP_SIZE, width) {
+                const real y = (load_piece(x, c, width) - mean) * scale;
+                store_piece(out + at, c, width,
+                            fma(y, key_load(gain, c, width, 0.0f), key_load(offset, c, width, 0.0f)));
+            }
+            if (has_statistics && ITEM == 0) {
+                statistics[2 * row] = mean;
+                statistics[2 * row + 1] = scale;
+            }
+            KEEP_APART;
         }
         KEEP_APART;
     }
@@ -126,8 +128,6 @@ KERNEL(layer_norm_backward)
     __global float *const gains = work + a.region[0] + (long)GROUP_ID * width;
     __global float *const offsets = work + a.region[1] + (long)GROUP_ID * width;
     __global float *const biases = work + a.region[2] + (long)GROUP_ID * width;
-    if (first >= end)
-        return;
     dropout d;
     for (long row = first; row < end; ++row) {
         const long at = row * width;
@@ -153,9 +153,7 @@ KERNEL(layer_norm_backward)
             mean_hy = team_sum(sum_hy, shared, GROUP_SIZE) / width;
             KEEP_APART;
         }
-        if (!has_out && !has_dropped && !sums_bias)
-            continue;
-        VECTORS_FOR(c, ITEM, GROUP_SIZE, width) {
+        VECTORS_FOR(c, ITEM, GROUP_SIZE, has_out || has_dropped || sums_bias ? width : 0) {
             real g = load_piece(gradient + at, c, width);
             if (has_gain) {
                 const real y = (load_piece(in + at, c, width) - mean) * scale;
@@ -172,6 +170,7 @@ KERNEL(layer_norm_backward)
             if (sums_bias)
                 add_piece(biases, c, width, g, later);
         }
+        KEEP_APART;
     }
 }
 
