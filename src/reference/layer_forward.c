@@ -3,6 +3,7 @@
 #include "reference/families.h"
 #include "reference/layer_pass.h"
 #include "reference/linear.h"
+#include "reference/linear_plain.h"
 
 #include <stdlib.h>
 #include <string.h>
