@@ -45,7 +45,8 @@ static void open_model(model *m, device d)
     const size_t count = place_weights(&desc, NULL, NULL, NULL), cache = sizeof(float) * TOKENS * KV_HEADS * SIZE;
     float *const weights = malloc(count * sizeof(float));
     EXPECT(weights != NULL);
-    fill(m->embedding[0], WORDS * WIDTH, 1), fill(m->output[0], WORDS * WIDTH, 2);
+    fill(m->embedding[0], sizeof(m->embedding) / sizeof(float), 1);
+    fill(m->output[0], sizeof(m->output) / sizeof(float), 2);
     for (size_t i = 0; i < LAYERS; ++i) {
         fill_weights(weights, count, WIDTH, (uint32_t)i + 3);
         m->weights[i] = new_buffer(d, count * sizeof(float), weights);
@@ -125,8 +126,10 @@ int main(void)
     }
     decode(&m, &whole, queue, 0, expected);
     float worst = 0.0F;
-    for (size_t i = 0; i < TOKENS * WIDTH; ++i) {
-        worst = fmaxf(worst, fabsf(hidden[i / WIDTH][i % WIDTH] - expected[i / WIDTH][i % WIDTH]));
+    for (size_t t = 0; t < TOKENS; ++t) {
+        for (size_t c = 0; c < WIDTH; ++c) {
+            worst = fmaxf(worst, fabsf(hidden[t][c] - expected[t][c]));
+        }
     }
     printf("a prompt of %d tokens and %d steps; largest difference from one call: %.1e\n", PROMPT, STEPS,
            (double)worst);

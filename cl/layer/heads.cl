@@ -125,7 +125,7 @@ FUNCTION void forward_row(const mgk_heads_args *a, const mgk_heads_part *part, h
         const int at = number * part->size;
         h.size = number < part->heads ? part->size : 0;
         h.in = in + at;
-        h.out = out + at;
+        h.out = out + number * part->head_out;
         h.bias = bias != 0 ? bias + at : 0;
         if (h.gain != 0) {
             real squares = (real)(0.0f);
@@ -152,8 +152,7 @@ KERNEL(layer_heads)
         make_frequencies(&a, frequency);
     for (long row = first; row < end; ++row) {
         const long position = position_of(&a, row, lengths, offsets);
-        const bool stored = a.capacity == 0 || (position >= 0 && position < a.capacity);
-        const long out_row = a.capacity == 0 ? row : row / a.length * a.capacity + position;
+        const bool stored = position >= 0 && position < a.capacity;
         if (a.rotary != 0) {
             GLOBAL_BARRIER(); /* the frequencies are there, the angles of the row before are done with */
             make_angles(&a, position, frequency, cosine, sine);
@@ -167,15 +166,17 @@ KERNEL(layer_heads)
                              .direction = 1.0f};
         for (int n = 0; n < 3; ++n) {
             const mgk_heads_part *const part = &a.part[n];
+            const bool is_cache = n > 0 && a.capacity > 0;
+            const long out_row = is_cache ? row / a.length * part->heads * a.capacity + position : row;
             head h = turned;
             h.in = (n == 0 ? q : n == 1 ? k : v) + row * part->ld;
-            h.out = (n == 0 ? out_q : n == 1 ? out_k : out_v) + (n == 0 ? row : out_row) * part->ld_out;
+            h.out = (n == 0 ? out_q : n == 1 ? out_k : out_v) + out_row * part->ld_out;
             h.bias = n == 0   ? (GIVEN(BIAS_Q) ? bias_q : 0)
                      : n == 1 ? (GIVEN(BIAS_K) ? bias_k : 0)
                               : (GIVEN(BIAS_V) ? bias_v : 0);
             h.gain = n == 0 ? (GIVEN(GAIN_Q) ? gain_q : 0) : n == 1 && GIVEN(GAIN_K) ? gain_k : 0;
             h.rotary = n < 2 ? a.rotary : 0;
-            if (n == 0 || stored)
+            if (!is_cache || stored)
                 forward_row(&a, part, h, shared);
             KEEP_APART;
         }

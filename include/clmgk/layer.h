@@ -60,8 +60,8 @@ typedef enum clmgk_rotary {
  *     A(NAME, field, ELEMENT, ACCESS, passes, axes, has)   passes: forward, backward; r required, o optional, - absent
  *     G(NAME, field, ELEMENT, bit, axes, has)              gradient of the array NAME, in grad_field
  *
- * Axes, all dense in this order: B batch, N queries, S keys, C capacity of the cache, W width, U width_k; q, k, v, o:
- * the columns of all heads of Q, K, V, O; p = q + k + v; D head size.
+ * Axes, all dense in this order: B batch, N queries, S keys, W width, U width_k; q, k, v, o: the columns of all heads
+ * of Q, K, V, O; p = q + k + v; D head size; C capacity of the cache, which is heads first (clmgk_layer_desc).
  *
  * Columns of Q: head by head, [H,D]; admixture variants [M,D]. Of K: [G,D]; MGK, MLK [G,M,D] (M projections for each
  * key head, MGK paper option A); admixture variants [M,D]. Of V: [G,E]. Of O: [H,E]. A weight matrix has a row for each
@@ -87,8 +87,8 @@ typedef enum clmgk_rotary {
     A(NORM_GAIN, norm_gain, F32, IN, "rr", "W", d->norm != CLMGK_NORM_NONE)                                            \
     A(NORM_BIAS, norm_bias, F32, IN, "rr", "W", d->norm != CLMGK_NORM_NONE)                                            \
     A(POSITIONS, positions, I32, IN, "rr", "B", d->use_positions)                                                      \
-    A(CACHE_K, cache_k, STORAGE, OUT, "r-", "BCk", d->cache_capacity > 0)                                              \
-    A(CACHE_V, cache_v, STORAGE, OUT, "r-", "BCv", d->cache_capacity > 0)                                              \
+    A(CACHE_K, cache_k, STORAGE, OUT, "r-", "BkC", d->cache_capacity > 0)                                              \
+    A(CACHE_V, cache_v, STORAGE, OUT, "r-", "BvC", d->cache_capacity > 0)                                              \
     A(OUT, out, STORAGE, OUT, "r-", "BNW", true)                                                                       \
     A(GRAD_OUT, grad_out, STORAGE, IN, "-r", "BNW", true)                                                              \
     G(X, x, STORAGE, 1, "BNW", true)                                                                                   \
@@ -162,8 +162,9 @@ typedef struct clmgk_layer_desc {
     /*
      * C > 0: a cache of keys and values, C tokens for each sequence: forward only, self-attention, with
      * attention->use_lengths and alignment LENGTHS. lengths[b] counts the tokens of sequence b, the N new ones
-     * included: the call writes new token n to row lengths[b] - N + n of cache_k and cache_v, and attends to rows 0 ..
-     * lengths[b] - 1. New tokens whose row is not in 0 .. C - 1 are not stored (a full cache keeps its tokens; rows
+     * included: the call writes new token n to token lengths[b] - N + n of cache_k and cache_v, and attends to tokens 0
+     * .. lengths[b] - 1. Caches are heads first: cache_k [B,G,C,D]; MGK [B,G,M,C,D]; admixture variants [B,M,C,D];
+     * cache_v [B,G,C,E]. New tokens whose row is not in 0 .. C - 1 are not stored (a full cache keeps its tokens; rows
      * then see the C stored tokens). One plan serves all lengths. Not with packed sequences, nor the linear family,
      * whose state takes the cache's place.
      */

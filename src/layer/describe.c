@@ -250,15 +250,17 @@ static clmgk_layout tokens_first(int64_t tokens, int64_t ld, int64_t width, int6
                           .token = ld};
 }
 
-/* Heads lie side by side in the rows of the projections, so that nothing is transposed. */
+/* Heads lie side by side in the rows of the projections, so that nothing is transposed. Caches are heads first: a step
+ * reads each head's keys and values as one stream. */
 static void set_layouts(const clmgk_layer_desc *d, clmgk_attention_desc *a)
 {
+    const clmgk_layout dense = {.strided = 0};
     const mgk_layer_sizes s = mgk_layer_measure(d);
     const bool cached = d->cache_capacity > 0, separate = mgk_layer_separates(d);
     const int64_t keys = mgk_has_trait(a, CLMGK_TRAIT_KEYS) ? a->components : 1;
     a->q = tokens_first(a->length, separate ? s.q : s.ld_q, a->head_size, 1);
-    a->k = tokens_first(a->length_k, separate || cached ? s.k : s.ld_k, a->head_size, keys);
-    a->v = tokens_first(a->length_k, cached ? s.v : s.ld_k, a->value_size, 1);
+    a->k = cached ? dense : tokens_first(a->length_k, separate ? s.k : s.ld_k, a->head_size, keys);
+    a->v = cached ? dense : tokens_first(a->length_k, s.ld_k, a->value_size, 1);
     a->grad_q = tokens_first(a->length, s.ld_q, a->head_size, 1);
     a->grad_k = tokens_first(a->length_k, s.ld_k, a->head_size, keys);
     a->grad_v = tokens_first(a->length_k, s.ld_k, a->value_size, 1);

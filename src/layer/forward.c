@@ -198,8 +198,6 @@ mgk_layer_heads mgk_layer_finished(mgk_layer_builder *b, const mgk_layer_heads *
     if (cached) {
         out.place[1] = mgk_layer_at(layer, CLMGK_LAYER_ARRAY_CACHE_K);
         out.place[2] = mgk_layer_at(layer, CLMGK_LAYER_ARRAY_CACHE_V);
-        out.ld[1] = s->k;
-        out.ld[2] = s->v;
     }
     const bool with[3] = {bias || turned, bias || turned || cached, bias || cached};
     if (!with[1])

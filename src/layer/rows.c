@@ -153,11 +153,15 @@ static mgk_heads_args heads_args(const mgk_heads_rows *rows, int64_t block)
                            .rotary = (mgk_i32)rows->rotary,
                            .keep_biased = rows->keep_biased,
                            .epsilon = (float)rows->epsilon};
-    for (size_t i = 0; i < 3; ++i)
+    for (size_t i = 0; i < 3; ++i) {
+        const int64_t size = rows->part[i].size;
+        const bool is_cache = i > 0 && rows->capacity > 0;
         args.part[i] = (mgk_heads_part){.ld = rows->part[i].ld,
-                                        .ld_out = rows->part[i].ld_out,
+                                        .ld_out = is_cache ? size : rows->part[i].ld_out,
+                                        .head_out = is_cache ? rows->capacity * size : size,
                                         .heads = (mgk_i32)rows->part[i].heads,
-                                        .size = (mgk_i32)rows->part[i].size};
+                                        .size = (mgk_i32)size};
+    }
     if (rows->rotary == CLMGK_ROTARY_NONE)
         return args;
     args.pairs = (mgk_i32)(rows->rotary_size / 2);

@@ -90,8 +90,9 @@ typedef struct mgk_heads_rows {
     double rotary_base;     /* >= 1 */
     double epsilon;         /* of the RMS normalisation */
     int64_t sequences;
-    int64_t capacity; /* C > 0: OUT_K and OUT_V are caches; the row of position p of batch b is b C + p, and tokens
-                       * whose position is not in 0 .. C - 1 are left out. Needs LENGTHS */
+    int64_t capacity; /* C > 0: OUT_K and OUT_V are caches [batches,heads,C,size], whatever ld_out is: a token goes to
+                       * the row of its position; those whose position is not in 0 .. C - 1 are left out. Needs LENGTHS
+                       */
     bool keep_biased; /* Q, K, V receive their values with the bias, if given: for layer_heads_backward */
 } mgk_heads_rows;
 

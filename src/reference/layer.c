@@ -140,23 +140,13 @@ static bool observe(const layer_pass *pass, const layer_kind *kind, clmgk_ref_ar
 
 /* ---- solving ----------------------------------------------------------------------------------------------------- */
 
-/* What the caches hold after the call. */
-static bool fill_outputs(layer_pass *pass)
+/* Caches are heads first, as keys and values of the attention are. */
+static bool list_outputs(layer_pass *pass)
 {
-    const layer_stream *const streams[] = {NULL, &pass->stream[LAYER_K], &pass->stream[LAYER_V]};
-    const int64_t batch = pass->attention.desc.batch;
+    const layer_stream *const k = &pass->stream[LAYER_K], *const v = &pass->stream[LAYER_V];
     pass->output[CLMGK_REF_LAYER_OUT] = pass->out;
-    for (int which = CLMGK_REF_LAYER_CACHE_K; which < CLMGK_REF_LAYER_OUTPUTS; which++) {
-        const layer_stream *const s = streams[which];
-        const int64_t heads = s->columns / s->size;
-        double *const to = s->cache ? ref_layer_room(pass, batch * s->keys * s->columns) : NULL;
-        pass->output[which] = to;
-        for (int64_t n = 0; to && n < batch * s->keys * s->columns; n++) {
-            const int64_t row = n / s->columns, c = n % s->columns;
-            const int64_t head = row / s->keys * heads + c / s->size;
-            to[n] = s->heads[(head * s->keys + row % s->keys) * s->size + c % s->size];
-        }
-    }
+    pass->output[CLMGK_REF_LAYER_CACHE_K] = k->cache ? k->heads : NULL;
+    pass->output[CLMGK_REF_LAYER_CACHE_V] = v->cache ? v->heads : NULL;
     return !pass->failed;
 }
 
@@ -164,7 +154,7 @@ static bool solve_plain(const clmgk_ref_layer *layer, const ref_way *way, bool b
 {
     layer_pass pass;
     ref_layer_open(layer, way, &pass);
-    bool ok = ref_layer_forward(&pass, answer->state.exact[CLMGK_REF_STATE_M]) && fill_outputs(&pass) &&
+    bool ok = ref_layer_forward(&pass, answer->state.exact[CLMGK_REF_STATE_M]) && list_outputs(&pass) &&
               (!backward || ref_layer_backward(&pass));
     for (int n = 0; ok && n < KINDS; n++)
         ok = observe(&pass, &kinds[n], arrays_of(answer, &kinds[n]));
@@ -178,7 +168,7 @@ bool clmgk_ref_layer_solve(const clmgk_ref_layer *layer, bool backward, clmgk_re
     layer_pass pass;
     *answer = (clmgk_ref_layer_answer){0};
     ref_layer_open(layer, NULL, &pass);
-    bool ok = ref_layer_forward(&pass, NULL) && fill_outputs(&pass) && (!backward || ref_layer_backward(&pass));
+    bool ok = ref_layer_forward(&pass, NULL) && list_outputs(&pass) && (!backward || ref_layer_backward(&pass));
     for (int n = 0; ok && n < KINDS; n++)
         ok = take_exact(&pass, &kinds[n], arrays_of(answer, &kinds[n]));
     ref_layer_close(&pass);

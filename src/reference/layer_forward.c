@@ -28,7 +28,8 @@ static void fill_heads(const layer_pass *pass, const layer_stream *s)
     const clmgk_ref_problem *const p = &pass->attention;
     for (int64_t b = 0; b < p->desc.batch; b++) {
         if (s->cache)
-            spread(s, b, 0, s->keys, s->cache + b * s->keys * s->columns, s->heads);
+            memcpy(s->heads + b * s->keys * s->columns, s->cache + b * s->keys * s->columns,
+                   (size_t)(s->keys * s->columns) * sizeof(double));
         spread(s, b, s->cache ? p->lengths[b] - s->tokens : 0, s->tokens, s->done + b * s->tokens * s->columns,
                s->heads);
     }

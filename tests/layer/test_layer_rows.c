@@ -308,7 +308,7 @@ static void check_norm(th_session *session, size_t form, int64_t width, int with
     if ((with & WITH_GAIN) != 0)
         give_norm(b, &rows);
     if ((with & WITH_STATISTICS) != 0)
-        give(b, MGK_NORM_STATISTICS, CLMGK_DTYPE_F32, 2 * ROWS, 0.0, 1.0);
+        give(b, MGK_NORM_STATISTICS, CLMGK_DTYPE_F32, INT64_C(2) * ROWS, 0.0, 1.0);
     if ((with & IN_PLACE) != 0 && (with & WITH_SUM) == 0)
         b->place[MGK_NORM_OUT] = MGK_NORM_IN;
     else
@@ -405,7 +405,7 @@ static void check_norm_backward(th_session *session, size_t form, int64_t width,
     if ((with & WITH_GAIN) != 0) {
         give_norm(b, &rows);
         give(b, MGK_NORM_IN, b->list.dtype, count, 0.0, 1.0);
-        give(b, MGK_NORM_STATISTICS, CLMGK_DTYPE_F32, 2 * ROWS, 0.5, 1.0);
+        give(b, MGK_NORM_STATISTICS, CLMGK_DTYPE_F32, INT64_C(2) * ROWS, 0.5, 1.0);
     }
     if ((with & WITH_RESIDUAL) != 0)
         give(b, MGK_NORM_RESIDUAL, b->list.dtype, count, 0.0, 1.0);
@@ -549,9 +549,10 @@ static void expect_head(bed *b, const mgk_heads_rows *rows, int n, int64_t row, 
         turn(rows, position, false, x);
     const int64_t batch = row / rows->length;
     const bool is_cache = rows->capacity > 0 && n != Q;
-    const int64_t out_row = is_cache ? batch * rows->capacity + position : row;
+    const int64_t to = is_cache ? ((batch * part->heads + h) * rows->capacity + position) * part->size
+                                : row * part->ld_out + h * part->size;
     for (int64_t e = 0; e < part->size && !(is_cache && (position < 0 || position >= rows->capacity)); e++)
-        expect(b, MGK_HEADS_OUT_Q + n)[out_row * part->ld_out + h * part->size + e] = x[e];
+        expect(b, MGK_HEADS_OUT_Q + n)[to + e] = x[e];
 }
 
 static void check_heads(th_session *session, size_t form, size_t shape, clmgk_rotary rotary, int with)
@@ -573,7 +574,8 @@ static void check_heads(th_session *session, size_t form, size_t shape, clmgk_ro
             b->place[MGK_HEADS_OUT_Q + n] = MGK_HEADS_Q + n;
         else
             give(b, MGK_HEADS_OUT_Q + n, b->list.dtype,
-                 (rows.capacity > 0 && n != Q ? BATCHES * CAPACITY : HEAD_ROWS) * rows.part[n].ld_out, 0.0, 1.0);
+                 rows.capacity > 0 && n != Q ? BATCHES * CAPACITY * columns : HEAD_ROWS * rows.part[n].ld_out, 0.0,
+                 1.0);
         if ((with & WITH_BIAS) != 0)
             give(b, MGK_HEADS_BIAS_Q + n, CLMGK_DTYPE_F32, columns, 0.0, 1.0);
     }
