@@ -574,7 +574,7 @@ static void check_heads(th_session *session, size_t form, size_t shape, clmgk_ro
             b->place[MGK_HEADS_OUT_Q + n] = MGK_HEADS_Q + n;
         else
             give(b, MGK_HEADS_OUT_Q + n, b->list.dtype,
-                 rows.capacity > 0 && n != Q ? BATCHES * CAPACITY * columns : HEAD_ROWS * rows.part[n].ld_out, 0.0,
+                 rows.capacity > 0 && n != Q ? columns * BATCHES * CAPACITY : HEAD_ROWS * rows.part[n].ld_out, 0.0,
                  1.0);
         if ((with & WITH_BIAS) != 0)
             give(b, MGK_HEADS_BIAS_Q + n, CLMGK_DTYPE_F32, columns, 0.0, 1.0);
