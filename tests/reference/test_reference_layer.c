@@ -255,7 +255,7 @@ TH_HOST_TEST(packed_weights_are_three)
 /* Tokens one by one through a cache: the rows of the causal layer over all of them. */
 TH_HOST_TEST(a_cache_holds_what_was)
 {
-    enum { CAPACITY = N + 2, ROW = H * D };
+    enum { CAPACITY = N + 2 };
     static const option_set causal = {.layer = {.rotary = CLMGK_ROTARY_HALVES, .qk_norm = 1, .use_bias = 1},
                                       .attention = {.causal = 1}};
     TL_PROBLEM whole = make(CLMGK_VARIANT_SMGK, &causal, 3);
@@ -263,7 +263,7 @@ TH_HOST_TEST(a_cache_holds_what_was)
     double expected[B * N * W];
     assert_true(clmgk_ref_layer_forward(&layer, expected, NULL));
 
-    double x[B * W], cache_k[B * CAPACITY * ROW] = {0}, cache_v[B * CAPACITY * H * E] = {0};
+    double x[B * W], cache_k[B * H * CAPACITY * D] = {0}, cache_v[B * H * CAPACITY * E] = {0};
     const double *const all = layer.x;
     layer.x = x;
     layer.cache_k = cache_k;
@@ -285,8 +285,8 @@ TH_HOST_TEST(a_cache_holds_what_was)
         memcpy(cache_k, answer.outputs.exact[CLMGK_REF_LAYER_CACHE_K], sizeof(cache_k));
         memcpy(cache_v, answer.outputs.exact[CLMGK_REF_LAYER_CACHE_V], sizeof(cache_v));
     }
-    for (size_t n = 0; n < TH_COUNT(cache_k); n++) /* rows beyond the lengths are as they were */
-        assert_true((cache_k[n] == 0.0) == (n / ROW % CAPACITY >= N));
+    for (size_t n = 0; n < TH_COUNT(cache_k); n++) /* tokens beyond the lengths are as they were */
+        assert_true((cache_k[n] == 0.0) == (n / D % CAPACITY >= N));
 }
 
 /* Two tokens, one head, all weights 1 on the diagonal: O and LN by hand. */
