@@ -308,12 +308,7 @@ KERNEL(linear_apply)
         values_add(outputs, weights, values, row_count, count);
         m = next;
 #endif
-        ITEMS_FOR(t, rows.end)
-            sums[t] += guard_of(&a, query_scale, row_scale, t);
-        BLOCK_SYNC();
-        denominators_put(&a, &u, first, outputs, sums, row_scale, denominator);
-        BLOCK_SYNC();
-        rows_put(&a, &u, first, outputs, sums, o);
+        chunk_put(&a, &u, first, rows.end, outputs, sums, query_scale, row_scale, denominator, o);
     }
     BLOCK_SYNC();
     if (keep)
