@@ -7,7 +7,7 @@
  *     report.c    text for people            json.c      the stable object
  *     compare.c   two of them                plot.c      a picture
  *     products.c  matrix products            crossing.c  from which length on linear attention is faster
- *     layer.c     the multi-head layer
+ *     layer.c     the multi-head layer       counts.c    the papers' figures: figures.c, figures_text.c, figures_plot.c
  */
 #ifndef BENCH_H
 #define BENCH_H
@@ -37,6 +37,8 @@ typedef struct bench_options {
     bool untuned;                                 /* default parameters, whatever was tuned */
     bool keep_caches;                             /* else: caches of this run's own */
     bool layer;                                   /* the multi-head layer in the place of cases */
+    bool counts, measure;                         /* figures; with measured layers */
+    const char *folder;                           /* of the figures; NULL: none */
     bool json;
     const char *plot;    /* NULL: none */
     const char *compare; /* NULL: none */
@@ -129,6 +131,21 @@ tool_exit bench_crossings(bench_device *device, const bench_options *options, to
  * object; signals print what there is. TOOL_CHECK_FAILED: a layer is wrong. */
 tool_exit bench_layers(bench_device *device, const bench_options *options, tool_outputs *outputs, tool_error *error);
 
+/* A layer of attention alone: times and bytes of all arrays of its passes; 0: refused. */
+typedef struct bench_layer_time {
+    bench_variant variant;
+    double forward_ms, training_ms; /* of forward and backward passes */
+    double forward_bytes, training_bytes;
+} bench_layer_time;
+
+/* Measures layers of the shape's width in turn, each checked first. TOOL_CHECK_FAILED: one is wrong. */
+tool_exit bench_time_layers(bench_device *device, const bench_options *options, const bench_shape *shape,
+                            bench_layer_time *layers, size_t count, tool_error *error);
+
+/* The papers' figures, counted and printed as a table or as an object, and as files in options->folder. With a device,
+ * which is opened and closed here, some of their points are measured. */
+tool_exit bench_counts(bench_device *device, const bench_options *options, tool_outputs *outputs, tool_error *error);
+
 /* ---- results ------------------------------------------------------------------------------------------------ */
 
 /* Whether a case will have no figures: refused by the device, or wrong. */
@@ -150,6 +167,8 @@ tool_exit bench_compare(const json_t *before, const json_t *now, double threshol
 
 /* Fails at once, before any measurement, where there is no gnuplot. */
 tool_exit bench_plot_check(tool_error *error);
+/* Has gnuplot draw a script, from its beginning, into a file. */
+tool_exit bench_draw(FILE *script, FILE *picture, tool_error *error);
 /* Draws into output number `output`. */
 tool_exit bench_plot(const bench_options *options, const bench_device *devices, size_t device_count,
                      tool_outputs *outputs, size_t output, tool_error *error);

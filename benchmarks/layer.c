@@ -47,19 +47,25 @@ typedef struct layer_case {
 
 typedef struct layer_run {
     bench_device *device;
-    const bench_shape *shape; /* its heads are those of the width */
+    const bench_shape *shape; /* its heads are those of the width, unless it has one */
     const bench_options *options;
     tool_outputs *outputs;
     clmgk_context *library;
     layer_case *cases;
     size_t count;
+    bool shared_noise; /* of all heads */
 } layer_run;
 
 /* ---- descriptors ------------------------------------------------------------------------------------------------ */
 
-static void describe(const bench_shape *shape, const bench_variant *variant, layer_step kind, bool small,
-                     held_layer *held)
+static int64_t width_of(const bench_shape *shape)
 {
+    return shape->width ? shape->width : shape->heads * shape->head_size;
+}
+
+static void describe(const layer_run *run, const bench_variant *variant, layer_step kind, bool small, held_layer *held)
+{
+    const bench_shape *const shape = run->shape;
     const uint32_t traits = clmgk_variant_traits(variant->variant);
     const bool learned = kind == TRAINING;
     clmgk_attention_desc *const attention = &held->attention;
@@ -73,12 +79,16 @@ static void describe(const bench_shape *shape, const bench_variant *variant, lay
     attention->head_size = shape->head_size;
     if (traits & (CLMGK_TRAIT_KEYS | CLMGK_TRAIT_SHIFT))
         attention->prior_shape = CLMGK_PRIOR_HM;
+    attention->use_mix_weight = (traits & CLMGK_TRAIT_GENERALISED) != 0;
+    attention->use_mix_offset = attention->use_mix_weight && !(traits & CLMGK_TRAIT_LINEAR);
+    attention->shared_noise = run->shared_noise && (traits & CLMGK_TRAIT_NOISE);
     if (learned)
         attention->gradients = (traits & (CLMGK_TRAIT_KEYS | CLMGK_TRAIT_SHIFT) ? CLMGK_GRADIENT_PRIOR : 0) |
                                (traits & CLMGK_TRAIT_SHIFT ? CLMGK_GRADIENT_SHIFT : 0) |
-                               (traits & CLMGK_TRAIT_ADMIXTURE ? CLMGK_GRADIENT_MIX : 0);
+                               (traits & CLMGK_TRAIT_ADMIXTURE ? CLMGK_GRADIENT_MIX : 0) |
+                               (attention->use_mix_weight ? CLMGK_GRADIENT_MIX_WEIGHT : 0);
     held->desc.attention = attention;
-    held->desc.width = small ? SMALL_WIDTH : shape->heads * shape->head_size;
+    held->desc.width = small ? SMALL_WIDTH : width_of(shape);
     held->desc.packed_weights = held->desc.use_bias = held->desc.use_bias_o = held->desc.residual = 1;
     held->desc.norm = CLMGK_NORM_POST;
     if (learned)
@@ -242,7 +252,7 @@ static tool_exit open_layer(const layer_run *run, const layer_case *one, bool sm
     clmgk_attention_desc attention = CLMGK_ATTENTION_DESC_INIT;
     clmgk_layer_desc resolved = CLMGK_LAYER_DESC_INIT;
     *held = (held_layer){.info = CLMGK_LAYER_INFO_INIT};
-    describe(run->shape, &one->variant, one->kind, small, held);
+    describe(run, &one->variant, one->kind, small, held);
     TOOL_TRY(
         tool_check_library(clmgk_layer_create(run->library, &held->desc, NULL, &held->layer, &error->library), error));
     TOOL_TRY(tool_check_library(clmgk_layer_validate(&held->desc, &resolved, &attention, &error->library), error));
@@ -531,7 +541,7 @@ static void print_cases(const layer_run *run, FILE *stream)
             "layer: width %" PRId64 ", head size %" PRId64 ", biases, residual, normalised behind; forward and training"
             " (forward and\nbackward, all gradients): batch %" PRId64 ", N %" PRId64
             "; decoding: batch 1, a token, cache of %" PRId64 "\n",
-            shape->heads * shape->head_size, shape->head_size, shape->batch, shape->length, CACHES * shape->length);
+            width_of(shape), shape->head_size, shape->batch, shape->length, CACHES * shape->length);
     fprintf(stream, "  %-27s %10s %21s %7s %8s %12s %10s %8s %8s %9s %8s  %s\n", "", "median ms", "min .. max ms",
             "ratio", "/reading", "activ. MB", "work. MB", "call us", "backward", "error", "bound", "products by");
     for (size_t i = 0; i < run->count; i++) {
@@ -544,7 +554,7 @@ static json_t *case_json(const layer_run *run, const layer_case *one)
 {
     const bench_shape *const shape = run->shape;
     const bool step = one->kind == DECODING;
-    const json_int_t width = shape->heads * shape->head_size, cache = step ? CACHES * shape->length : 0;
+    const json_int_t width = width_of(shape), cache = step ? CACHES * shape->length : 0;
     json_t *const key = json_pack("{s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "device", (json_int_t)0, "step",
                                   kind_names[one->kind], "variant", clmgk_variant_name(one->variant.variant), "heads",
                                   (json_int_t)one->variant.heads, "width", width, "head_size",
@@ -614,17 +624,36 @@ static tool_exit report_wrong(const layer_run *run, tool_error *error)
                  : TOOL_DONE;
 }
 
+static tool_exit make_context(layer_run *run, tool_error *error)
+{
+    const bench_device *const device = run->device;
+    clmgk_context_options how = CLMGK_CONTEXT_OPTIONS_INIT;
+    how.cache_dir = device->cache_dir;
+    how.tuning_dir = device->tuning_dir;
+    how.untuned = run->options->untuned;
+    return tool_check_library(
+        clmgk_context_create(device->tool.context, device->tool.info.device_id, &how, &run->library, &error->library),
+        error);
+}
+
+static void close_cases(layer_run *run)
+{
+    for (size_t i = 0; i < run->count; i++)
+        close_layer(&run->cases[i].held);
+    free(run->cases);
+    clmgk_context_release(run->library);
+}
+
 tool_exit bench_layers(bench_device *device, const bench_options *options, tool_outputs *outputs, tool_error *error)
 {
     const bench_request *const request = &options->request;
-    layer_run run = {
-        device, request->shapes, options, outputs, NULL, calloc(KINDS * request->variant_count, sizeof(*run.cases)), 0};
-    clmgk_context_options how = CLMGK_CONTEXT_OPTIONS_INIT;
+    layer_run run = {.device = device,
+                     .shape = request->shapes,
+                     .options = options,
+                     .outputs = outputs,
+                     .cases = calloc(KINDS * request->variant_count, sizeof(*run.cases))};
     char *text = NULL;
     tool_exit status = TOOL_DONE;
-    how.cache_dir = device->cache_dir;
-    how.tuning_dir = device->tuning_dir;
-    how.untuned = options->untuned;
     TOOL_TRY_GOTO(status, tool_check_memory(run.cases, "layers", error), done);
     for (; run.count < KINDS * request->variant_count; run.count++) {
         layer_case *const one = &run.cases[run.count];
@@ -634,21 +663,69 @@ tool_exit bench_layers(bench_device *device, const bench_options *options, tool_
             one->variant.heads = one->variant.heads == BENCH_HEADS_HALF ? (run.shape->heads + 1) / 2 : run.shape->heads;
     }
     TOOL_TRY_GOTO(status, bench_probe_open(device, error), done);
-    TOOL_TRY_GOTO(status,
-                  tool_check_library(clmgk_context_create(device->tool.context, device->tool.info.device_id, &how,
-                                                          &run.library, &error->library),
-                                     error),
-                  done);
+    TOOL_TRY_GOTO(status, make_context(&run, error), done);
     TOOL_TRY_GOTO(status, measure(&run, error), done);
     TOOL_TRY_GOTO(status, make_text(&run, false, &text, error), done);
     TOOL_TRY_GOTO(status, tool_outputs_print(outputs, text, stdout, NULL, error), done);
     status = report_wrong(&run, error);
 done:
     free(text);
-    for (size_t i = 0; i < run.count; i++)
-        close_layer(&run.cases[i].held);
-    free(run.cases);
-    clmgk_context_release(run.library);
+    close_cases(&run);
     bench_probe_close(device);
+    return status;
+}
+
+/* ---- layers for others ------------------------------------------------------------------------------------------- */
+
+/* Of all arrays that a case's passes take. */
+static tool_exit count_bytes(const held_layer *held, double *bytes, tool_error *error)
+{
+    *bytes = 0;
+    for (size_t i = 0; i < TOOL_COUNT(held->memory) + TOOL_COUNT(held->own); i++) {
+        const size_t own = i - TOOL_MIN(i, TOOL_COUNT(held->memory));
+        const cl_mem memory = i < TOOL_COUNT(held->memory) ? held->memory[i] : held->own[own];
+        size_t size = 0;
+        if (memory)
+            TOOL_TRY(tool_check_cl(clGetMemObjectInfo(memory, CL_MEM_SIZE, sizeof(size), &size, NULL),
+                                   "clGetMemObjectInfo", error));
+        *bytes += (double)size;
+    }
+    return TOOL_DONE;
+}
+
+static tool_exit take_results(const layer_run *run, bench_layer_time *layers, size_t count, tool_error *error)
+{
+    for (size_t i = 0; i < run->count; i++) {
+        const layer_case *const one = &run->cases[i];
+        bench_layer_time *const layer = &layers[i % count];
+        if (!one->rounds)
+            continue;
+        *(one->kind == FORWARD ? &layer->forward_ms : &layer->training_ms) = one->time_ms.median;
+        TOOL_TRY(count_bytes(&one->held, one->kind == FORWARD ? &layer->forward_bytes : &layer->training_bytes, error));
+    }
+    return TOOL_DONE;
+}
+
+tool_exit bench_time_layers(bench_device *device, const bench_options *options, const bench_shape *shape,
+                            bench_layer_time *layers, size_t count, tool_error *error)
+{
+    layer_run run = {.device = device,
+                     .shape = shape,
+                     .options = options,
+                     .cases = calloc(2 * count, sizeof(*run.cases)),
+                     .shared_noise = true};
+    tool_exit status = TOOL_DONE;
+    TOOL_TRY_GOTO(status, tool_check_memory(run.cases, "layers", error), done);
+    for (; run.count < 2 * count; run.count++) {
+        run.cases[run.count].kind = run.count < count ? FORWARD : TRAINING;
+        run.cases[run.count].variant = layers[run.count % count].variant;
+    }
+    TOOL_TRY_GOTO(status, make_context(&run, error), done);
+    TOOL_TRY_GOTO(status, measure_kind(&run, FORWARD, error), done);
+    TOOL_TRY_GOTO(status, measure_kind(&run, TRAINING, error), done);
+    TOOL_TRY_GOTO(status, take_results(&run, layers, count, error), done);
+    status = report_wrong(&run, error);
+done:
+    close_cases(&run);
     return status;
 }

@@ -281,10 +281,25 @@ static tool_exit measure_others(bench_run *run, tool_error *error)
     return status;
 }
 
+static tool_exit count_figures(bench_run *run, tool_error *error)
+{
+    bench_device device = {.progress_ms = 0};
+    TOOL_TRY(tool_outputs_create(&run->outputs, error));
+    if (!run->options.measure)
+        return bench_counts(NULL, &run->options, run->outputs, error);
+    if (!run->options.keep_caches)
+        TOOL_TRY(make_cold_caches(run, error));
+    device.cache_dir = run->cache_dir;
+    device.tuning_dir = run->cache_dir ? run->tuning.path : NULL;
+    return bench_counts(&device, &run->options, run->outputs, error);
+}
+
 static tool_exit bench(bench_run *run, tool_error *error)
 {
     if (run->options.product_count > 0)
         return measure_products(run, error);
+    if (run->options.counts)
+        return count_figures(run, error);
     if (run->options.crossing_count > 0 || run->options.layer)
         return measure_others(run, error);
     TOOL_TRY(check_request(run, error));

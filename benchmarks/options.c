@@ -14,7 +14,13 @@
       "8 heads, beside softmax; linear: the linear family, long sequences and decoding; layer: the\n"                  \
       "multi-head layer, forward, training and decoding: by default --batch 4 --heads 8\n"                             \
       "--length 1024 --head-size 64; beside these with --variants, --device, --seconds, --keep-caches\n"               \
-      "and --json only")                                                                                               \
+      "and --json only; counts: operations, parameters and memory, the curves of the papers'\n"                        \
+      "figures, without a device; with --output, --measure and --json only")                                           \
+    X(OUTPUT, "output", "FOLDER",                                                                                      \
+      "of the suite counts: writes counts.csv and a picture of each figure (by gnuplot) there")                        \
+    X(MEASURE, "measure", NULL,                                                                                        \
+      "of the suite counts: also measures attention layers at some points, --seconds (default 0.5)\n"                  \
+      "each size and pass; with --device and --keep-caches")                                                           \
     X(SHAPES, "shapes", "NAME,...", "named sizes in place of a suite")                                                 \
     X(CROSSING, "crossing", "D,...",                                                                                   \
       "in place of times: the length from which on linear attention with 8 heads is faster than\n"                     \
@@ -194,6 +200,24 @@ static tool_exit parse_layers(const char *const *values, bench_options *options,
     return bench_parse_choice(&choice, &options->request, &suite, error);
 }
 
+/* Figures: a device only where something is measured. */
+static tool_exit parse_counts(const char *const *values, bench_options *options, tool_error *error)
+{
+    static const int own[] = {OPTION_SUITE, OPTION_OUTPUT, OPTION_MEASURE};
+    static const int of_measuring[] = {TOOL_OPTION_DEVICE, OPTION_SECONDS, OPTION_KEEP_CACHES};
+    for (size_t i = 0; i < TOOL_COUNT(of_measuring); i++) {
+        if (values[of_measuring[i]] && !values[OPTION_MEASURE])
+            return tool_fail(error, TOOL_BAD_INPUT, "--%s is given: expected --measure with it and --suite counts",
+                             options_table[of_measuring[i]].name);
+    }
+    TOOL_TRY(parse_few(values, own, TOOL_COUNT(own), "suite counts", options, error));
+    options->seconds = values[OPTION_SECONDS] ? options->seconds : 0.5;
+    options->counts = true;
+    options->measure = values[OPTION_MEASURE] != NULL;
+    options->folder = values[OPTION_OUTPUT];
+    return TOOL_DONE;
+}
+
 /* Products alone: nothing of attention goes with them. */
 static tool_exit parse_products(const char *const *values, bench_options *options, tool_error *error)
 {
@@ -216,6 +240,13 @@ tool_exit bench_parse_options(int argc, char **argv, bench_options *options, boo
         return parse_products(values, options, error);
     if (values[OPTION_SUITE] && strcmp(values[OPTION_SUITE], "layer") == 0)
         return parse_layers(values, options, error);
+    if (values[OPTION_SUITE] && strcmp(values[OPTION_SUITE], "counts") == 0)
+        return parse_counts(values, options, error);
+    for (int i = OPTION_OUTPUT; i <= OPTION_MEASURE; i++) {
+        if (values[i])
+            return tool_fail(error, TOOL_BAD_INPUT, "--%s is given: expected --suite counts with it",
+                             options_table[i].name);
+    }
     TOOL_TRY(parse_crossing(values[OPTION_CROSSING], options, error));
     const bench_choice choice = {
         .suite = values[OPTION_SUITE],

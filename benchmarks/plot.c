@@ -28,7 +28,7 @@ static tool_exit run_gnuplot(int input, int output, char *argument, tool_error *
     const int code = posix_spawnp(&child, "gnuplot", &actions, NULL, arguments, environ);
     posix_spawn_file_actions_destroy(&actions);
     if (code != 0)
-        return tool_fail(error, TOOL_SYSTEM_ERROR, "--plot needs the program gnuplot, which could not be started: %s",
+        return tool_fail(error, TOOL_SYSTEM_ERROR, "pictures need the program gnuplot, which could not be started: %s",
                          strerror(code));
     while (waitpid(child, &state, 0) < 0) {
         if (errno != EINTR)
@@ -198,6 +198,13 @@ static void write_pass(const bench_options *options, const bench_device *device,
     fputc('\n', script);
 }
 
+tool_exit bench_draw(FILE *script, FILE *picture, tool_error *error)
+{
+    if (fflush(script) != 0 || fseek(script, 0, SEEK_SET) != 0)
+        return tool_fail(error, TOOL_SYSTEM_ERROR, "the script for gnuplot: %s", strerror(errno));
+    return run_gnuplot(fileno(script), fileno(picture), NULL, error);
+}
+
 tool_exit bench_plot(const bench_options *options, const bench_device *devices, size_t device_count,
                      tool_outputs *outputs, size_t output, tool_error *error)
 {
@@ -211,12 +218,8 @@ tool_exit bench_plot(const bench_options *options, const bench_device *devices, 
         for (size_t pass = 0; pass < options->request.pass_count; pass++)
             write_pass(options, &devices[i], pass, script);
     }
-    if (fflush(script) != 0 || fseek(script, 0, SEEK_SET) != 0) {
-        status = tool_fail(error, TOOL_SYSTEM_ERROR, "the script for gnuplot: %s", strerror(errno));
-        goto done;
-    }
     TOOL_TRY_GOTO(status, tool_outputs_open(outputs, output, &picture, error), done);
-    TOOL_TRY_GOTO(status, run_gnuplot(fileno(script), fileno(picture), NULL, error), done);
+    TOOL_TRY_GOTO(status, bench_draw(script, picture, error), done);
     TOOL_TRY_GOTO(status, tool_outputs_commit(outputs, error), done);
 done:
     fclose(script);
