@@ -5,7 +5,7 @@
 
 #define ARGUMENTS mgk_heads_args
 #define BUFFERS   MGK_HEADS_BUFFERS
-#include "layer/rows.clh"
+#include "engine/rows.clh"
 
 #include "base/normal.clh"
 

@@ -5,7 +5,7 @@
 
 #define ARGUMENTS mgk_norm_args
 #define BUFFERS   MGK_NORM_BUFFERS
-#include "layer/rows.clh"
+#include "engine/rows.clh"
 
 #include "base/random.clh"
 

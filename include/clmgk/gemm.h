@@ -6,16 +6,18 @@
  *     clmgk_gemm_plan_create(context, &desc, NULL, &plan, &error);      chooses a provider, compiles
  *     clmgk_enqueue_gemm(plan, queue, &args, 0, NULL, &event, &error);
  *
- * Other libraries, the providers, compute the products. They are loaded at the first call that asks for one, and stay;
- * a library that is missing makes its provider unavailable:
+ * Providers compute the products: other libraries, and the library's own kernels. Libraries are loaded at the first
+ * call that asks for one, and stay; one that is missing makes its provider unavailable:
  *
  *     onednn, openblas    on the host's CPU, if the device is that CPU and runs native kernels (PoCL, Intel's CPU
  *                         runtime): the same buffers, no copy
  *     clblast             any OpenCL device
+ *     clmgk               our own kernels, for any device, all types and shapes; made for few rows (m), where reading B
+ * is what takes the time: they come first up to m = 8, and otherwise last
  *
  * clmgk_gemm_provider_state lists a build's providers and their abilities on a device. A plan uses the fastest measured
- * provider (tuning.h), else the first of this list that supports the problem; clmgk_gemm_info names it and, if it is
- * slow, the reason.
+ * provider (tuning.h), else the first of this list that supports the problem (up to m = 8: "clmgk"); clmgk_gemm_info
+ * names it and, if it is slow, the reason.
  *
  * Result: with e a product's exact value, S = |alpha| sum |a b| + |beta c|, and u = 2^-24 (2^-11 if
  * clmgk_gemm_info.sums is f16),

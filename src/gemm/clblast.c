@@ -491,8 +491,12 @@ done:
     return status;
 }
 
-const mgk_gemm_provider mgk_gemm_clblast = {"clblast",    false,   applicable, check_parameters,
-                                            plan_product, enqueue, release};
+const mgk_gemm_provider mgk_gemm_clblast = {.name = "clblast",
+                                            .applicable = applicable,
+                                            .check_parameters = check_parameters,
+                                            .plan = plan_product,
+                                            .enqueue = enqueue,
+                                            .release = release};
 
 #else
 MGK_GEMM_ABSENT(clblast, "CLBlast", false);

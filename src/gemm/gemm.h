@@ -26,7 +26,8 @@ enum { MGK_GEMM_A, MGK_GEMM_B, MGK_GEMM_C, MGK_GEMM_WORKSPACE };
 
 struct mgk_gemm_provider {
     const char *name;
-    bool is_host; /* a host library behind native kernels */
+    bool is_host;     /* a host library behind native kernels */
+    int64_t few_rows; /* it comes first for products of up to so many rows */
 
     /* Whether it can multiply elements of this type on the device: UNSUPPORTED, with the reason, is a normal answer. */
     clmgk_status (*applicable)(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error);
@@ -42,11 +43,12 @@ struct mgk_gemm_provider {
     void (*release)(clmgk_gemm_plan *plan); /* of plan->state; NULL: it has none */
 };
 
-/* The providers in order of preference; a provider that the build lacks reports so. */
+/* The providers in order of preference, but for `few_rows`; a provider that the build lacks reports so. */
 extern const mgk_gemm_provider mgk_gemm_onednn;
 extern const mgk_gemm_provider mgk_gemm_openblas;
 extern const mgk_gemm_provider mgk_gemm_clblast;
-extern const mgk_gemm_provider *const mgk_gemm_providers[3];
+extern const mgk_gemm_provider mgk_gemm_own;
+extern const mgk_gemm_provider *const mgk_gemm_providers[4];
 
 /* For products without a sum: C = beta C, or nothing to do. Not in the list. */
 extern const mgk_gemm_provider mgk_gemm_scale;

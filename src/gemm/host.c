@@ -39,7 +39,7 @@ clmgk_status mgk_gemm_no_parameters(const char *parameters, clmgk_error *error)
 {
     return parameters[0] == '\0' ? CLMGK_OK
                                  : mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                                            "parameters: \"%s\": expected none: a host library has none", parameters);
+                                            "parameters: \"%s\": expected none: this provider has none", parameters);
 }
 
 static void free_host(mgk_gemm_host *host)

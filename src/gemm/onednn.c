@@ -312,8 +312,13 @@ fail:
     return status;
 }
 
-const mgk_gemm_provider mgk_gemm_onednn = {
-    "onednn", true, applicable, mgk_gemm_no_parameters, plan_product, mgk_gemm_host_enqueue, mgk_gemm_host_release};
+const mgk_gemm_provider mgk_gemm_onednn = {.name = "onednn",
+                                           .is_host = true,
+                                           .applicable = applicable,
+                                           .check_parameters = mgk_gemm_no_parameters,
+                                           .plan = plan_product,
+                                           .enqueue = mgk_gemm_host_enqueue,
+                                           .release = mgk_gemm_host_release};
 
 #else
 MGK_GEMM_ABSENT(onednn, "oneDNN", true);

@@ -67,8 +67,13 @@ static clmgk_status plan_product(clmgk_gemm_plan *plan, const char *parameters, 
     return status;
 }
 
-const mgk_gemm_provider mgk_gemm_openblas = {
-    "openblas", true, applicable, mgk_gemm_no_parameters, plan_product, mgk_gemm_host_enqueue, mgk_gemm_host_release};
+const mgk_gemm_provider mgk_gemm_openblas = {.name = "openblas",
+                                             .is_host = true,
+                                             .applicable = applicable,
+                                             .check_parameters = mgk_gemm_no_parameters,
+                                             .plan = plan_product,
+                                             .enqueue = mgk_gemm_host_enqueue,
+                                             .release = mgk_gemm_host_release};
 
 #else
 MGK_GEMM_ABSENT(openblas, "OpenBLAS", true);

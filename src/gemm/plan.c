@@ -93,18 +93,29 @@ static clmgk_status try_measured(clmgk_gemm_plan *plan, const mgk_gemm_provider 
     return CLMGK_OK;
 }
 
+/* Provider number `rank` in the order of preference for the product: first the one for its number of rows. */
+static const mgk_gemm_provider *ranked(const clmgk_gemm_desc *desc, size_t rank)
+{
+    size_t first = 0;
+    while (first < MGK_COUNT(mgk_gemm_providers) && desc->m > mgk_gemm_providers[first]->few_rows)
+        ++first;
+    if (first == MGK_COUNT(mgk_gemm_providers))
+        return mgk_gemm_providers[rank];
+    return mgk_gemm_providers[rank == 0 ? first : rank <= first ? rank - 1 : rank];
+}
+
 /* The first provider that can. Collects in `reasons` why the earlier ones can't. */
 static clmgk_status try_all(clmgk_gemm_plan *plan, bool may_tune, mgk_text *reasons, clmgk_error *error)
 {
     for (size_t i = 0; i < MGK_COUNT(mgk_gemm_providers); ++i) {
+        const mgk_gemm_provider *const provider = ranked(&plan->desc, i);
         clmgk_error reason = {.status = CLMGK_OK};
-        const clmgk_status status = try_untuned(plan, mgk_gemm_providers[i], may_tune, &reason);
+        const clmgk_status status = try_untuned(plan, provider, may_tune, &reason);
         if (status == CLMGK_OK)
             return CLMGK_OK;
         if (status != CLMGK_ERROR_UNSUPPORTED)
             return mgk_fail_code(error, status, reason.opencl_code, "%s", reason.message);
-        mgk_text_printf(reasons, "%s%s: %s", reasons->length > 0 ? "; " : "", mgk_gemm_providers[i]->name,
-                        reason.message);
+        mgk_text_printf(reasons, "%s%s: %s", reasons->length > 0 ? "; " : "", provider->name, reason.message);
     }
     return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "no provider for this %s product: %s",
                     clmgk_dtype_name(plan->desc.dtype), reasons->data != NULL ? reasons->data : "");
@@ -121,9 +132,13 @@ static void append_note(clmgk_gemm_plan *plan, const char *text)
 static void note_slow_path(clmgk_gemm_plan *plan)
 {
     clmgk_error reason;
-    if (plan->provider != &mgk_gemm_clblast || mgk_gemm_host_device(&plan->context->facts, NULL) != CLMGK_OK)
+    const bool own = plan->provider == &mgk_gemm_own && plan->desc.m > plan->provider->few_rows;
+    if (own)
+        append_note(plan, "slow: the library's own kernels, which are made for few rows");
+    if ((!own && plan->provider != &mgk_gemm_clblast) || mgk_gemm_host_device(&plan->context->facts, NULL) != CLMGK_OK)
         return;
-    append_note(plan, "slow: CLBlast on a CPU, where a host library is several times faster");
+    if (!own)
+        append_note(plan, "slow: CLBlast on a CPU, where a host library is several times faster");
     for (size_t i = 0; i < MGK_COUNT(mgk_gemm_providers); ++i)
         if (mgk_gemm_providers[i]->is_host &&
             mgk_gemm_providers[i]->applicable(&plan->context->facts, plan->desc.dtype, &reason) != CLMGK_OK)

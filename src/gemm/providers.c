@@ -5,7 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-const mgk_gemm_provider *const mgk_gemm_providers[3] = {&mgk_gemm_onednn, &mgk_gemm_openblas, &mgk_gemm_clblast};
+const mgk_gemm_provider *const mgk_gemm_providers[4] = {&mgk_gemm_onednn, &mgk_gemm_openblas, &mgk_gemm_clblast,
+                                                        &mgk_gemm_own};
 
 const mgk_gemm_provider *mgk_gemm_provider_named(const char *name)
 {

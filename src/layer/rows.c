@@ -2,24 +2,12 @@
 /* Steps of the row kernels (cl/layer): arguments, launches, partial sums. */
 #include "layer/rows.h"
 
-#include "device/flags.h"
+#include "operation/rows.h"
 
 #include <math.h>
 #include <string.h>
 
 #define PI 3.14159265358979323846
-
-/* Vectors and work-groups, as cl/layer/rows.clh has them. */
-typedef struct row_form {
-    int lanes, group, team;
-} row_form;
-
-static row_form form_of(const mgk_device_facts *facts)
-{
-    if (facts->info.device_class != CLMGK_DEVICE_CPU)
-        return (row_form){.lanes = 4, .group = 64, .team = 16};
-    return (row_form){.lanes = facts->info.native_float_lanes >= 16 ? 16 : 8, .group = 1, .team = 1};
-}
 
 static int64_t least(int64_t a, int64_t b)
 {
@@ -33,29 +21,15 @@ static int64_t parts_of(int64_t count, int64_t size)
 
 /* ---- steps ---------------------------------------------------------------------------------------------------- */
 
-static void set_options(const mgk_rows_list *list, mgk_text *options)
-{
-    const row_form form = form_of(list->facts);
-    const bool pocl = list->facts->runtime == MGK_RUNTIME_POCL;
-    const mgk_flags flags = {.STORAGE_F16 = list->dtype == CLMGK_DTYPE_F16,
-                             .STORAGE_BF16 = list->dtype == CLMGK_DTYPE_BF16,
-                             .GROUP_SIZE = form.group,
-                             .KERNEL_CALLS = pocl && form.group == 1,
-                             .WIDE_VECTORS = pocl && form.lanes == 16 && list->facts->x86_avx512dq};
-    mgk_text_printf(options, "-cl-std=CL1.2");
-    mgk_flags_options(&flags, options);
-    mgk_text_printf(options, " -DLANES=%d", form.lanes);
-}
-
 /* Appends a kernel of `file` over `buffers` buffers and `groups` work-groups. */
 static void add(const mgk_rows_list *list, const char *file, const char *name, size_t buffers, const void *args,
                 size_t args_bytes, int64_t groups)
 {
-    const size_t group = (size_t)form_of(list->facts).group;
+    const size_t group = (size_t)mgk_rows_form(list->facts).group;
     mgk_step *const step = &list->steps->step[list->steps->count++];
     step->file = file;
     step->name = name;
-    set_options(list, &step->options);
+    mgk_rows_options(list->facts, list->dtype, &step->options);
     step->launch = (mgk_launch){1, {(size_t)groups * group}, {group}};
     memcpy(step->args, args, args_bytes);
     step->args_bytes = args_bytes;
@@ -91,7 +65,7 @@ static mgk_i64 add_region(const mgk_rows_list *list, mgk_sums_entry *entry, int6
 
 static void add_sums(const mgk_rows_list *list, const char *file, size_t buffers, const mgk_sums_args *args)
 {
-    const row_form form = form_of(list->facts);
+    const mgk_row_form form = mgk_rows_form(list->facts);
     int64_t vectors = 0;
     for (size_t i = 0; i < MGK_HEADS_SUMS; ++i)
         vectors += parts_of(args->entry[i].columns, form.lanes);
@@ -188,7 +162,7 @@ void mgk_rows_heads_forward(const mgk_rows_list *list, const mgk_heads_rows *row
 
 void mgk_rows_heads_backward(const mgk_rows_list *list, const mgk_heads_rows *rows, const mgk_heads_wants *want)
 {
-    const row_form form = form_of(list->facts);
+    const mgk_row_form form = mgk_rows_form(list->facts);
     const int64_t block = rows_of_sums(list, rows->rows), groups = parts_of(rows->rows, block);
     mgk_heads_args args = heads_args(rows, block);
     mgk_sums_args sums = {.entry = {{0}}};

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products: every provider of the build against a product in double precision; events, threads, parameters,
  * misuse. */
+#include "device/device.h"
 #include "harness/product.h"
 #include "harness/scratch.h"
 
@@ -156,6 +157,70 @@ TH_TEST(all_batches)
             desc.beta = way % 2;
             desc.transpose_b = way == 5;
             expect_all(session, &desc, (size_t)way, 7);
+        }
+}
+
+/* The library's own kernels, in the forms for CPUs and GPUs. */
+static clmgk_context *context_of_form(const th_session *session, bool gpu, clmgk_dtype dtype)
+{
+    clmgk_context *context = NULL;
+    assert_int_equal(clmgk_context_create(session->cl, session->info.device_id, NULL, &context, NULL), CLMGK_OK);
+    context->facts.info.device_class = gpu ? CLMGK_DEVICE_GPU : CLMGK_DEVICE_CPU;
+    if (dtype == CLMGK_DTYPE_BF16) /* one of the types in vectors of 8 */
+        context->facts.info.native_float_lanes = 8;
+    return context;
+}
+
+/* Single rows, blocks of them and what is left; columns and sums that fill vectors, blocks and work-groups, or not. */
+TH_TEST(few_rows)
+{
+    static const int64_t few[][3] = {{1, 1, 1},     {1, 300, 17}, {1, 130, 512}, {2, 33, 7},
+                                     {3, 16, 1000}, {4, 70, 33},  {5, 129, 65},  {8, 515, 48}};
+    enum { OWN_TURNS = 4 };
+    for (int form = session->info.device_class == CLMGK_DEVICE_CPU ? 0 : 1; form < 2; form++)
+        for (int dtype = 0; dtype < 3; dtype++) {
+            th_session own = *session;
+            own.context = context_of_form(session, form, (clmgk_dtype)dtype);
+            for (size_t n = 0; n < TH_COUNT(few); n++)
+                for (int turned = 0; turned < OWN_TURNS; turned++) {
+                    clmgk_gemm_desc desc = desc_of(few[n][0], few[n][1], few[n][2]);
+                    desc.dtype = (clmgk_dtype)dtype;
+                    desc.transpose_a = turned & 1;
+                    desc.transpose_b = turned >> 1;
+                    desc.alpha = n % 2 ? -0.5 : 1;
+                    desc.beta = n % 3 ? 0 : 2;
+                    tp_expect(&own, &desc, "clmgk", "", n + (size_t)turned, n);
+                }
+            for (int way = 0; way < WAYS; way++) {
+                clmgk_gemm_desc desc = batch_desc(3, 41, 19, way);
+                desc.dtype = (clmgk_dtype)dtype;
+                desc.transpose_b = way % 2;
+                tp_expect(&own, &desc, "clmgk", "", 1, 7);
+            }
+            clmgk_context_release(own.context);
+        }
+}
+
+/* They come first where memory is the limit, and last elsewhere, with a note. */
+TH_TEST(few_rows_have_a_provider_of_their_own)
+{
+    static const int64_t rows[] = {1, 8, 9, 200};
+    for (int dtype = 0; dtype < 3; dtype++)
+        for (size_t n = 0; n < TH_COUNT(rows); n++) {
+            clmgk_gemm_desc desc = desc_of(rows[n], 40, 30);
+            clmgk_gemm_info info = CLMGK_GEMM_INFO_INIT;
+            const char *names[MAX_PROVIDERS];
+            desc.dtype = (clmgk_dtype)dtype;
+            clmgk_gemm_plan *const plan = tp_plan(session, &desc, NULL, "");
+            assert_int_equal(clmgk_gemm_plan_get_info(plan, &info, NULL), CLMGK_OK);
+            assert_true(providers_of(session, desc.dtype, names) > 0);
+            assert_string_equal(info.provider, rows[n] <= 8 ? "clmgk" : names[0]);
+            if (strcmp(info.provider, "clmgk") == 0) {
+                assert_int_equal(info.sums, CLMGK_DTYPE_F32);
+                assert_int_equal(info.workspace_bytes, 0);
+                assert_int_equal(strstr(info.note, "slow") == NULL, rows[n] <= 8);
+            }
+            clmgk_gemm_plan_release(plan);
         }
 }
 
@@ -467,6 +532,7 @@ TH_TEST(wrong_plans)
     }
     if (offers(session, "openblas", CLMGK_DTYPE_F32))
         expect_bad_plan(session, CLMGK_DTYPE_F32, "openblas", "threads=2", CLMGK_ERROR_INVALID_VALUE, "threads=2");
+    expect_bad_plan(session, CLMGK_DTYPE_F32, "clmgk", "rows=2", CLMGK_ERROR_INVALID_VALUE, "rows=2");
     th_expect_error(clmgk_gemm_plan_get_info(NULL, &info, &th_error), CLMGK_ERROR_INVALID_VALUE, "plan: NULL");
     clmgk_gemm_provider_info provider = CLMGK_GEMM_PROVIDER_INFO_INIT;
     th_expect_error(clmgk_gemm_provider_state(NULL, 0, &provider, &th_error), CLMGK_ERROR_INVALID_VALUE,
@@ -485,11 +551,6 @@ TH_TEST(wrong_plans)
 TH_TEST(wrong_calls)
 {
     const clmgk_gemm_desc desc = desc_of(30, 40, 50);
-    const char *names[MAX_PROVIDERS];
-    if (providers_of(session, CLMGK_DTYPE_F32, names) == 0) {
-        expect_bad_plan(session, CLMGK_DTYPE_F32, NULL, NULL, CLMGK_ERROR_UNSUPPORTED, "this build has no");
-        return;
-    }
     TP_PRODUCT product = tp_make(session, &desc, 3, 1);
     clmgk_gemm_plan *const plan = tp_plan(session, &desc, NULL, NULL);
     tp_add_workspace(session, &product, plan, 0);
@@ -661,6 +722,7 @@ TH_TEST(plans_take_what_was_measured)
 {
     char folder[SCRATCH_PATH];
     const clmgk_gemm_desc desc = desc_of(64, 64, 64), near = desc_of(128, 64, 64), other = desc_of(64, 3000, 64);
+    const clmgk_gemm_desc few = desc_of(2, 2000, 64);
     static const char values[] = LOCAL_TILES "," FROM(0);
     static const char others[] = REGISTER_TILES "," FROM(0);
     if (!offers(session, "clblast", CLMGK_DTYPE_F32))
@@ -678,6 +740,8 @@ TH_TEST(plans_take_what_was_measured)
             store(session, folder, &desc, clmgk_gemm_provider(i), NULL);
             expect_choice(session, folder, &desc, clmgk_gemm_provider(i), "", CLMGK_TUNING_BUCKET);
             expect_choice(session, folder, &other, clmgk_gemm_provider(0), "", CLMGK_TUNING_CLASS);
+            store(session, folder, &few, clmgk_gemm_provider(i), NULL);
+            expect_choice(session, folder, &few, clmgk_gemm_provider(i), "", CLMGK_TUNING_BUCKET);
             /* another that gained too little stands for the first */
             store_time(session, folder, &desc, "clblast", values, 1.95);
             expect_choice(session, folder, &desc, clmgk_gemm_provider(0), "", CLMGK_TUNING_BUCKET);

@@ -4,6 +4,7 @@
  * the text of configurations.txt, which the test compares and compile.py compiles.
  */
 #include "attention/core/family.h"
+#include "gemm/gemm.h"
 #include "layer/rows.h"
 
 #include <stdio.h>
@@ -262,6 +263,23 @@ static void print_rows(clmgk_engine engine, clmgk_dtype dtype, const mgk_device_
     mgk_steps_clear(&steps, NULL);
 }
 
+/* The library's own products. */
+static void print_product(clmgk_engine engine, clmgk_dtype dtype, const mgk_device_facts *facts)
+{
+    clmgk_context context = {.facts = *facts};
+    mgk_steps steps = {.count = 0};
+    clmgk_gemm_desc desc = CLMGK_GEMM_DESC_INIT;
+    desc.dtype = dtype;
+    desc.m = 1;
+    desc.n = desc.k = 512;
+    desc.transpose_b = 1;
+    clmgk_gemm_plan plan = {.context = &context, .steps = &steps};
+    if (mgk_gemm_resolve(&desc, &plan.desc, NULL) == CLMGK_OK && mgk_gemm_own.plan(&plan, "", NULL) == CLMGK_OK)
+        (void)printf("%s product-%s %s %s\n", clmgk_engine_name(engine), clmgk_dtype_name(dtype), steps.step[0].file,
+                     steps.step[0].options.data);
+    mgk_steps_clear(&steps, NULL);
+}
+
 int main(void)
 {
     const mgk_device_facts gpu = facts_of(CLMGK_DEVICE_GPU);
@@ -284,6 +302,8 @@ int main(void)
     for (int dtype = CLMGK_DTYPE_F32; dtype <= CLMGK_DTYPE_BF16; ++dtype) {
         print_rows(CLMGK_ENGINE_SIMT, (clmgk_dtype)dtype, &gpu);
         print_rows(CLMGK_ENGINE_LANE, (clmgk_dtype)dtype, &cpu);
+        print_product(CLMGK_ENGINE_SIMT, (clmgk_dtype)dtype, &gpu);
+        print_product(CLMGK_ENGINE_LANE, (clmgk_dtype)dtype, &cpu);
     }
     return failed;
 }
