@@ -4,8 +4,8 @@
  *
  *     dv_j   = sum_{i sees j} (psi_j.Phi_i) g_i            dpsi_j = sum_{i sees j} (v_j.g_i + t_i) Phi_i
  *
- * from the state R of rows; CAUSAL: of the rows after the chunk, and within the chunk, which the ranges go through from
- * their ends. From dpsi the gradients of keys, prior and shifts:
+ * from the state R of rows; CAUSAL: the ranges go through their chunks from the last, R is of the rows after, BY_STEPS
+ * after each key in turn, BY_PAIRS after the chunk, whose own rows give pairs. From dpsi the gradients of keys, prior and shifts:
  *
  *     dphi_jr = pi_r(j) dpsi_j     dpi_r(j) = dpsi_j.phi(k_jr)     db_r = sum_j dk_jr
  *
@@ -30,7 +30,7 @@ typedef struct key_chunk {
     __global float *turned, *rows; /* R */
     __global float *priors, *shifts;
     BLOCK_SPACE float *g, *values, *weights, *pairs, *psi, *phi, *columns, *part, *grad, *dx, *dv;
-    BLOCK_SPACE float *key_scale, *query_scale, *row_scale, *state_factor, *factor, *dot;
+    BLOCK_SPACE float *key_scale, *query_scale, *row_scale, *step_factor, *state_factor, *factor, *dot;
     int first, key_first; /* the chunk's first row and key */
     span places, key_places, out_places;
     bool first_head, last_head, first_value, last_value; /* of those that share keys; values */
@@ -38,7 +38,7 @@ typedef struct key_chunk {
 
 /* ---- the pairs of a chunk ---- */
 
-#if CAUSAL
+#if BY_PAIRS
 /* x[j][i] = 0 where row i does not see key j; SHIFTED: times e^(n_j - M_i). */
 FUNCTION void pairs_mask(const key_chunk *x, BLOCK_SPACE float *pairs)
 {
@@ -65,9 +65,7 @@ FUNCTION void value_pairs(const key_chunk *x)
     tile_clear(x->pairs, CHUNK * CHUNK);
     tile_clear(x->weights, CHUNK * CHUNK);
     BLOCK_SYNC();
-    for (int t = 0; t < CHUNK; t += STRIPE)
-        add_tiles(x->pairs + t * CHUNK + t, CHUNK, x->values + t * VALUE_ROW, VALUE_ROW, 1, x->columns + t, CHUNK,
-                  STRIPE, CHUNK - t, VALUE_SIZE + 1);
+    add_tiles(x->pairs, CHUNK, x->values, VALUE_ROW, 1, x->columns, CHUNK, CHUNK, CHUNK, VALUE_SIZE + 1);
     BLOCK_SYNC();
     pairs_mask(x, x->pairs);
     BLOCK_SYNC();
@@ -78,9 +76,7 @@ FUNCTION void feature_pairs(const key_chunk *x)
 {
     tile_transpose(x->columns, CHUNK, x->phi, FEATURE_BLOCK, CHUNK, FEATURE_BLOCK);
     BLOCK_SYNC();
-    for (int t = 0; t < CHUNK; t += STRIPE)
-        add_tiles(x->weights + t * CHUNK + t, CHUNK, x->psi + t * FEATURE_BLOCK, FEATURE_BLOCK, 1, x->columns + t,
-                  CHUNK, STRIPE, CHUNK - t, FEATURE_BLOCK);
+    add_tiles(x->weights, CHUNK, x->psi, FEATURE_BLOCK, 1, x->columns, CHUNK, CHUNK, CHUNK, FEATURE_BLOCK);
     BLOCK_SYNC();
 }
 #endif
@@ -191,14 +187,26 @@ FUNCTION void key_chain(const key_chunk *x, int block, const gradient_rows *out)
 
 /* ---- a chunk of a head ---- */
 
-/* A block of features: its part of dv and of the chunk's weights, dpsi, and what the chunk adds to R. */
-FUNCTION void key_block(const key_chunk *x, int block, const gradient_rows *out, float factor)
+#if BY_STEPS
+/* From the last row on: a block's features of it join R, from which come the same row's dv and dpsi. */
+FUNCTION void row_steps(const key_chunk *x, int block)
 {
-#if CAUSAL
-    query_features(&x->w, x->a, &x->queries, block, x->first, &x->places, CHUNK, x->query_scale, x->phi);
+    const int last = CHUNK - 1;
+    __global float *const rows = x->rows + (long)block * FEATURE_BLOCK * VALUE_SIZE;
+    __global float *const turned = x->turned + block * FEATURE_BLOCK;
+    BLOCK_SPACE const float *const phi = x->phi + last * FEATURE_BLOCK, *const g = x->g + last * VALUE_ROW;
+#if SHIFTED
+    rows_scale(x->phi, FEATURE_BLOCK, x->factor);
 #endif
-    /* last, so that its keys stay in w.x */
-    key_features(&x->w, x->a, &x->keys, block, x->key_first, &x->key_places, CHUNK, x->key_scale, x->psi);
+    steps_add(rows, VALUE_SIZE, rows, phi, x->psi + last * FEATURE_BLOCK, -FEATURE_BLOCK, g, -VALUE_ROW, x->step_factor,
+              x->dv + last * VALUE_SIZE, -VALUE_SIZE, CHUNK, FEATURE_BLOCK, VALUE_SIZE);
+    steps_put(turned, STATE_WIDTH, turned, g, x->values + last * VALUE_ROW, -VALUE_ROW, phi, -FEATURE_BLOCK,
+              x->step_factor, x->grad + last * FEATURE_BLOCK, -FEATURE_BLOCK, CHUNK, VALUE_SIZE + 1, FEATURE_BLOCK);
+}
+#else
+/* A block's part of dv and of the chunk's weights, and its dpsi. */
+FUNCTION void state_gradients(const key_chunk *x, int block)
+{
 #if CAUSAL && WANT_V
     feature_pairs(x);
 #endif
@@ -212,19 +220,35 @@ FUNCTION void key_block(const key_chunk *x, int block, const gradient_rows *out,
     add_tile_of_state(x->grad, FEATURE_BLOCK, x->values, VALUE_ROW, 1, x->turned + block * FEATURE_BLOCK, STATE_WIDTH,
                       CHUNK, FEATURE_BLOCK, VALUE_SIZE + 1);
     BLOCK_SYNC();
+#endif
+}
+#endif
+
+/* A block of features: its part of dv, what its dpsi gives, and what the chunk adds to R. */
+FUNCTION void key_block(const key_chunk *x, int block, const gradient_rows *out, float factor)
+{
+#if CAUSAL
+    query_features(&x->w, x->a, &x->queries, block, x->first, &x->places, CHUNK, x->query_scale, x->phi);
+#endif
+    /* last, so that its keys stay in w.x */
+    key_features(&x->w, x->a, &x->keys, block, x->key_first, &x->key_places, CHUNK, x->key_scale, x->psi);
+#if BY_STEPS
+    row_steps(x, block);
+#else
+    state_gradients(x, block);
+#endif
+#if WANT_DPSI
 #if SHIFTED
     rows_scale(x->grad, FEATURE_BLOCK, x->state_factor);
     BLOCK_SYNC();
 #endif
-#if CAUSAL
-    for (int t = 0; t < CHUNK; t += STRIPE)
-        add_tiles(x->grad + t * FEATURE_BLOCK, FEATURE_BLOCK, x->pairs + t * CHUNK + t, CHUNK, 1,
-                  x->phi + t * FEATURE_BLOCK, FEATURE_BLOCK, STRIPE, FEATURE_BLOCK, CHUNK - t);
+#if BY_PAIRS
+    add_tiles(x->grad, FEATURE_BLOCK, x->pairs, CHUNK, 1, x->phi, FEATURE_BLOCK, CHUNK, FEATURE_BLOCK, CHUNK);
     BLOCK_SYNC();
 #endif
     key_chain(x, block, out);
 #endif
-#if CAUSAL
+#if BY_PAIRS
     BLOCK_SYNC();
 #if SHIFTED
     rows_scale(x->phi, FEATURE_BLOCK, x->factor);
@@ -237,6 +261,29 @@ FUNCTION void key_block(const key_chunk *x, int block, const gradient_rows *out,
 #endif
 }
 
+#if SHIFTED
+/* What R's rows, R and what comes from it are multiplied by; returns R's log scale after the chunk. */
+FUNCTION float key_factors(const key_chunk *x, float before)
+{
+    float top = before;
+#if BY_STEPS
+    for (int t = CHUNK - 1; t >= 0; --t) {
+        const float last = top, row = -x->row_scale[t];
+        top = row == INFINITY ? last : fmax(last, row);
+        x->step_factor[CHUNK - 1 - t] = rescale(last, top);
+        x->factor[t] = row == INFINITY ? 0.0f : exp(row - top);
+        x->state_factor[t] = x->key_scale[t] == -INFINITY ? 0.0f : exp_between(top, -x->key_scale[t]);
+    }
+#else
+    ITEMS_FOR(j, CHUNK)
+        x->state_factor[j] = x->key_scale[j] == -INFINITY ? 0.0f : exp_between(before, -x->key_scale[j]);
+    if (CAUSAL)
+        top = row_state_scale(before, x->row_scale, x->factor);
+#endif
+    return top;
+}
+#endif
+
 /* All blocks of features of a chunk of a head. */
 FUNCTION void key_chunk_gradients(key_chunk *x, const gradient_source *source, __global const storage *v,
                                   const gradient_rows *out, const gradient_rows *out_v)
@@ -245,21 +292,21 @@ FUNCTION void key_chunk_gradients(key_chunk *x, const gradient_source *source, _
     float before = 0.0f, top = 0.0f;
     BLOCK_SYNC();
     values_get(v, a->v.token, x->key_first, &x->key_places, a->value_size, x->values);
-#if WANT_V
+#if WANT_V || BY_STEPS
     tile_clear(x->dv, CHUNK * VALUE_SIZE);
-#endif
-#if SHIFTED
-    before = top = x->rows[STATE_FLOATS + 1];
-    key_scales(&x->w, a, &x->keys, x->key_first, &x->key_places, CHUNK, x->key_scale);
-    ITEMS_FOR(j, CHUNK)
-        x->state_factor[j] = x->key_scale[j] == -INFINITY ? 0.0f : exp_between(before, -x->key_scale[j]);
 #endif
 #if CAUSAL
     gradients_get(source, x->first, &x->places, x->g, x->row_scale);
-#if SHIFTED
-    query_scales(&x->w, a, &x->queries, x->first, &x->places, CHUNK, x->query_scale);
-    top = row_state_scale(before, x->row_scale, x->factor);
 #endif
+#if SHIFTED
+    key_scales(&x->w, a, &x->keys, x->key_first, &x->key_places, CHUNK, x->key_scale);
+#if CAUSAL
+    query_scales(&x->w, a, &x->queries, x->first, &x->places, CHUNK, x->query_scale);
+#endif
+    before = x->rows[STATE_FLOATS + 1];
+    top = key_factors(x, before);
+#endif
+#if BY_PAIRS
     value_pairs(x);
 #endif
     BLOCK_SYNC();
@@ -275,12 +322,10 @@ FUNCTION void key_chunk_gradients(key_chunk *x, const gradient_source *source, _
     rows_scale(x->dv, VALUE_SIZE, x->state_factor);
     BLOCK_SYNC();
 #endif
-#if CAUSAL
+#if BY_PAIRS
     pairs_mask(x, x->weights);
     BLOCK_SYNC();
-    for (int t = 0; t < CHUNK; t += STRIPE)
-        add_tiles(x->dv + t * VALUE_SIZE, VALUE_SIZE, x->weights + t * CHUNK + t, CHUNK, 1, x->g + t * VALUE_ROW,
-                  VALUE_ROW, STRIPE, VALUE_SIZE, CHUNK - t);
+    add_tiles(x->dv, VALUE_SIZE, x->weights, CHUNK, 1, x->g, VALUE_ROW, CHUNK, VALUE_SIZE, CHUNK);
     BLOCK_SYNC();
 #endif
     gradient_put(out_v, x->first_value, x->last_value, x->key_first, &x->out_places, x->dv, VALUE_SIZE);
@@ -315,16 +360,16 @@ KERNEL(linear_backward_keys)
     DECLARE_FEATURE_PLACE(place, work, &a)
     DECLARE_TILE(values, CHUNK * VALUE_ROW)
     DECLARE_TILE(psi, CHUNK * FEATURE_BLOCK)
-    DECLARE_TILE(grad, WANT_DPSI ? CHUNK * FEATURE_BLOCK : 16)
+    DECLARE_TILE(grad, WANT_DPSI || BY_STEPS ? CHUNK * FEATURE_BLOCK : 16)
     DECLARE_TILE(part, KEY_SUM || WANT_PRIOR ? CHUNK * FEATURE_BLOCK : 16)
     DECLARE_TILE(dx, WANT_DPSI ? CHUNK * HEAD_SIZE : 16)
-    DECLARE_TILE(dv, WANT_V ? CHUNK * VALUE_SIZE : 16)
+    DECLARE_TILE(dv, WANT_V || BY_STEPS ? CHUNK * VALUE_SIZE : 16)
     DECLARE_TILE(g, CAUSAL ? CHUNK * VALUE_ROW : 16)
     DECLARE_TILE(phi, CAUSAL ? CHUNK * FEATURE_BLOCK : 16)
-    DECLARE_TILE(columns, CAUSAL ? CHUNK * (VALUE_ROW > FEATURE_BLOCK ? VALUE_ROW : FEATURE_BLOCK) : 16)
-    DECLARE_TILE(pairs, CAUSAL ? CHUNK * CHUNK : 16)
-    DECLARE_TILE(weights, CAUSAL ? CHUNK * CHUNK : 16)
-    DECLARE_TILE(scales, SHIFTED ? 5 * CHUNK : 16)
+    DECLARE_TILE(columns, BY_PAIRS ? CHUNK * (VALUE_ROW > FEATURE_BLOCK ? VALUE_ROW : FEATURE_BLOCK) : 16)
+    DECLARE_TILE(pairs, BY_PAIRS ? CHUNK * CHUNK : 16)
+    DECLARE_TILE(weights, BY_PAIRS ? CHUNK * CHUNK : 16)
+    DECLARE_TILE(scales, SHIFTED ? 6 * CHUNK : 16)
     DECLARE_TILE(dot, CHUNK)
     key_chunk x = {.a = &a, .w = place};
     x.g = g, x.values = values, x.weights = weights, x.pairs = pairs, x.psi = psi, x.phi = phi, x.columns = columns;
@@ -334,6 +379,7 @@ KERNEL(linear_backward_keys)
     x.row_scale = scales + (SHIFTED ? 2 * CHUNK : 0);
     x.state_factor = scales + (SHIFTED ? 3 * CHUNK : 0);
     x.factor = scales + (SHIFTED ? 4 * CHUNK : 0);
+    x.step_factor = scales + (SHIFTED ? 5 * CHUNK : 0);
 
     for (int n = 0; n < heads; ++n) {
         const long slot = u.slot + (long)n * a.splits, row = slot / a.splits;
@@ -392,4 +438,14 @@ KERNEL(linear_backward_keys)
             branch_end();
         }
     }
+#if BY_STEPS
+    for (int n = 0; n < heads; ++n) {
+        const long slot = u.slot + (long)n * a.splits + u.range;
+        __global float *const z = work + a.region[MGK_LINEAR_ROWS] + slot * SLOT_FLOATS + STATE_WIDTH * VALUE_SIZE;
+        __global const float *const last =
+            work + a.region[MGK_LINEAR_TURNED] + slot * TURNED_SLOT + VALUE_SIZE * STATE_WIDTH;
+        VECTORS_FOR(i, STATE_WIDTH)
+            REAL_PUT(z + i, REAL_AT(last + i));
+    }
+#endif
 }

@@ -2,7 +2,7 @@
 /*
  * Linear family, backward, queries: with (g_i, t_i) of linear/backward.clh
  *
- *     dPhi_i = sum_{j vis i} (v_j.g_i + t_i) psi_j          from the state of keys; CAUSAL: and within the chunk
+ *     dPhi_i = sum_{j vis i} (v_j.g_i + t_i) psi_j          from the state of keys; BY_PAIRS: and within the chunk
  *     R      = sum_i Phi_i (g_i, t_i)^T                     of the range, where a later kernel starts from it
  *
  * and from dPhi the gradients of queries, mixing and noise:
@@ -35,7 +35,7 @@ typedef struct row_block {
     key_source keys;
     __global float *turned, *rows;
     BLOCK_SPACE float *g, *values, *pairs, *psi, *phi, *mixed, *eps, *grad, *dx;
-    BLOCK_SPACE float *key_scale, *query_scale, *row_scale, *state_factor, *factor, *dot;
+    BLOCK_SPACE float *key_scale, *query_scale, *row_scale, *state_factor, *key_factor, *factor, *dot;
     int first, offset; /* the chunk's first row */
     span places, key_places;
     float m, next; /* log scale of the keys' state, before and after the chunk */
@@ -43,15 +43,14 @@ typedef struct row_block {
 
 /* ---- dPhi ---- */
 
+#if BY_PAIRS
 /* pairs[i][j] = v_j.g_i + t_i where row i sees key j of its chunk, else 0; SHIFTED: e^(n_j - M_i) times that. */
 FUNCTION void chunk_pairs(const row_block *x, BLOCK_SPACE float *columns)
 {
     tile_transpose(columns, CHUNK, x->values, VALUE_ROW, CHUNK, VALUE_ROW);
     tile_clear(x->pairs, CHUNK * CHUNK);
     BLOCK_SYNC();
-    for (int t = 0; t < CHUNK; t += STRIPE)
-        add_tiles(x->pairs + t * CHUNK, CHUNK, x->g + t * VALUE_ROW, VALUE_ROW, 1, columns, CHUNK, STRIPE, t + STRIPE,
-                  VALUE_SIZE + 1);
+    add_tiles(x->pairs, CHUNK, x->g, VALUE_ROW, 1, columns, CHUNK, CHUNK, CHUNK, VALUE_SIZE + 1);
     BLOCK_SYNC();
     ITEMS_FOR(i, CHUNK) {
         for (int j = 0; j < CHUNK; j += VECTOR) {
@@ -66,10 +65,19 @@ FUNCTION void chunk_pairs(const row_block *x, BLOCK_SPACE float *columns)
     }
     BLOCK_SYNC();
 }
+#endif
 
-/* dPhi of a block of features. */
+/* dPhi of a block of features; BY_STEPS: the chunk's keys join the state. */
 FUNCTION void block_gradient(const row_block *x, int block)
 {
+#if BY_STEPS
+    __global float *const state = x->turned + block * FEATURE_BLOCK;
+#if SHIFTED
+    rows_scale(x->psi, FEATURE_BLOCK, x->key_factor);
+#endif
+    steps_put(state, STATE_WIDTH, state, x->values, x->g, VALUE_ROW, x->psi, FEATURE_BLOCK, x->state_factor, x->grad,
+              FEATURE_BLOCK, CHUNK, VALUE_SIZE + 1, FEATURE_BLOCK);
+#else
     tile_clear(x->grad, CHUNK * FEATURE_BLOCK);
     BLOCK_SYNC();
     add_tile_of_state(x->grad, FEATURE_BLOCK, x->g, VALUE_ROW, 1, x->turned + block * FEATURE_BLOCK, STATE_WIDTH, CHUNK,
@@ -79,11 +87,10 @@ FUNCTION void block_gradient(const row_block *x, int block)
     rows_scale(x->grad, FEATURE_BLOCK, x->state_factor);
     BLOCK_SYNC();
 #endif
-#if CAUSAL
-    for (int t = 0; t < CHUNK; t += STRIPE)
-        add_tiles(x->grad + t * FEATURE_BLOCK, FEATURE_BLOCK, x->pairs + t * CHUNK, CHUNK, 1, x->psi, FEATURE_BLOCK,
-                  STRIPE, FEATURE_BLOCK, t + STRIPE);
+#if BY_PAIRS
+    add_tiles(x->grad, FEATURE_BLOCK, x->pairs, CHUNK, 1, x->psi, FEATURE_BLOCK, CHUNK, FEATURE_BLOCK, CHUNK);
     BLOCK_SYNC();
+#endif
 #endif
 }
 
@@ -206,6 +213,7 @@ FUNCTION void row_block_gradients(const row_block *x, int block, const gradient_
 #endif
 }
 
+#if BY_PAIRS
 /* Adds a chunk's keys to their state, a block at a time. */
 FUNCTION void key_block_add(const row_block *x, int block)
 {
@@ -222,6 +230,29 @@ FUNCTION void key_block_add(const row_block *x, int block)
     add_states(to, STATE_WIDTH, x->values, 1, VALUE_ROW, x->psi, FEATURE_BLOCK, VALUE_SIZE + 1, FEATURE_BLOCK, CHUNK);
     BLOCK_SYNC();
 }
+#endif
+
+#if SHIFTED
+/* What states and keys are multiplied by, and the state's log scale after the chunk. */
+FUNCTION void row_scales(row_block *x)
+{
+    x->next = x->m;
+#if BY_STEPS
+    for (int t = 0; t < CHUNK; ++t) {
+        const float before = x->next;
+        x->next = fmax(before, x->key_scale[t]);
+        x->state_factor[t] = rescale(before, x->next);
+        x->key_factor[t] = exp_between(x->key_scale[t], x->next);
+    }
+#else
+    if (CAUSAL)
+        x->next = top_of(x->m, x->key_scale, CHUNK);
+    ITEMS_FOR(i, CHUNK)
+        x->state_factor[i] = x->row_scale[i] == -INFINITY ? 0.0f : exp_between(x->m, x->row_scale[i]);
+    BLOCK_SYNC();
+#endif
+}
+#endif
 
 /* All blocks of features of a chunk of a head. `sums`: of the head's first global head and the range. */
 FUNCTION void row_chunk(row_block *x, const gradient_source *source, __global const storage *v, const unit *u,
@@ -231,23 +262,20 @@ FUNCTION void row_chunk(row_block *x, const gradient_source *source, __global co
     const span out_places = places_of(x->first, u->p.rows);
     float factor = 1.0f;
     BLOCK_SYNC();
-#if SHIFTED
-    x->m = x->next = x->turned[TURNED_FLOATS];
-#endif
     gradients_get(source, x->first, &x->places, x->g, x->row_scale);
 #if CAUSAL
     values_get(v, a->v.token, x->first + u->offset, &x->key_places, a->value_size, x->values);
 #if SHIFTED
     key_scales(&x->w, a, &x->keys, x->first + u->offset, &x->key_places, CHUNK, x->key_scale);
-    x->next = top_of(x->m, x->key_scale, CHUNK);
 #endif
+#if BY_PAIRS
     chunk_pairs(x, columns);
+#endif
 #endif
 #if SHIFTED
     query_scales(&x->w, a, &x->queries, x->first, &x->places, CHUNK, x->query_scale);
-    ITEMS_FOR(i, CHUNK)
-        x->state_factor[i] = x->row_scale[i] == -INFINITY ? 0.0f : exp_between(x->m, x->row_scale[i]);
-    BLOCK_SYNC();
+    x->m = x->turned[TURNED_FLOATS];
+    row_scales(x);
 #if ROW_STATES
     const float before = x->rows[STATE_FLOATS], top = row_state_scale(before, x->row_scale, x->factor);
     factor = rescale(before, top);
@@ -258,7 +286,7 @@ FUNCTION void row_chunk(row_block *x, const gradient_source *source, __global co
         key_features(&x->w, a, &x->keys, block, x->first + u->offset, &x->key_places, CHUNK, x->key_scale, x->psi);
 #endif
         row_block_gradients(x, block, out, of, &out_places, sums, factor);
-#if CAUSAL
+#if BY_PAIRS
         key_block_add(x, block);
 #endif
     }
@@ -295,10 +323,10 @@ KERNEL(linear_backward_rows)
     DECLARE_TILE(grad, WANT_DPHI ? CHUNK * FEATURE_BLOCK : 16)
     DECLARE_TILE(dx, WANT_Q ? CHUNK * HEAD_SIZE : 16)
     DECLARE_TILE(tile_v, CAUSAL ? CHUNK * VALUE_ROW : 16)
-    DECLARE_TILE(columns, CAUSAL ? CHUNK * VALUE_ROW : 16)
-    DECLARE_TILE(pairs, CAUSAL ? CHUNK * CHUNK : 16)
+    DECLARE_TILE(columns, BY_PAIRS ? CHUNK * VALUE_ROW : 16)
+    DECLARE_TILE(pairs, BY_PAIRS ? CHUNK * CHUNK : 16)
     DECLARE_TILE(psi, CAUSAL ? CHUNK * FEATURE_BLOCK : 16)
-    DECLARE_TILE(scales, SHIFTED ? 5 * CHUNK : 16)
+    DECLARE_TILE(scales, SHIFTED ? 6 * CHUNK : 16)
     DECLARE_TILE(dot, CHUNK)
     row_block x = {.a = &a, .w = place};
     x.g = g, x.values = tile_v, x.pairs = pairs, x.psi = psi, x.phi = phi, x.mixed = mixed, x.eps = eps;
@@ -308,6 +336,7 @@ KERNEL(linear_backward_rows)
     x.row_scale = scales + (SHIFTED ? 2 * CHUNK : 0);
     x.state_factor = scales + (SHIFTED ? 3 * CHUNK : 0);
     x.factor = scales + (SHIFTED ? 4 * CHUNK : 0);
+    x.key_factor = scales + (SHIFTED ? 5 * CHUNK : 0);
 
     for (int n = 0; n < heads; ++n) {
         const long slot = u.slot + (long)n * a.splits;
