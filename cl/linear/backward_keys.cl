@@ -21,6 +21,8 @@
 #include "linear/backward.clh"
 
 #define WANT_DPSI (WANT_K || WANT_PRIOR || WANT_SHIFT)
+/* Whether the features of a chunk's components are kept for their gradients, or made again. */
+#define KEEP_PARTS (KEY_SUM && WANT_DPSI && VECTOR > 1 && COMPONENTS <= MGK_LINEAR_KEPT)
 
 typedef struct key_chunk {
     const mgk_linear_args *a;
@@ -85,10 +87,10 @@ FUNCTION void feature_pairs(const key_chunk *x)
 
 #if WANT_DPSI
 /* dpi_r: per key, or the range's sum. */
-FUNCTION void prior_add(const key_chunk *x, int r, bool is_first)
+FUNCTION void prior_add(const key_chunk *x, int r, BLOCK_SPACE const float *phi, bool is_first)
 {
     const mgk_linear_args *const a = x->a;
-    tiles_dot(x->dot, x->grad, x->part);
+    tiles_dot(x->dot, x->grad, phi);
     BLOCK_SYNC();
     if (a->prior.token != 0) {
         __global float *const out = x->priors + (long)r * a->length_k + x->key_first;
@@ -160,23 +162,25 @@ FUNCTION void key_chain(const key_chunk *x, int block, const gradient_rows *out)
     const mgk_linear_args *const a = x->a;
     for (int r = 0; r < COMPONENTS; ++r) {
         const feature_tile k = keys_get(&x->w, a, &x->keys, r, x->key_first, &x->key_places, CHUNK);
+        BLOCK_SPACE float *const phi = x->part + (KEEP_PARTS ? r * CHUNK * FEATURE_BLOCK : 0);
+        if (!KEEP_PARTS) {
 #if SHIFTED
-        tops_put(&x->w, x->key_scale, CHUNK);
-        BLOCK_SYNC();
+            tops_put(&x->w, x->key_scale, CHUNK);
+            BLOCK_SYNC();
 #endif
-        features_put(&k, f0, FEATURE_BLOCK, x->part, FEATURE_BLOCK);
-        BLOCK_SYNC();
+            features_put(&k, f0, FEATURE_BLOCK, phi, FEATURE_BLOCK);
+            BLOCK_SYNC();
+        }
         if (WANT_PRIOR)
-            prior_add(x, r, f0 == 0);
+            prior_add(x, r, phi, f0 == 0);
 #if WANT_K || WANT_SHIFT
-        VECTORS_FOR(n, CHUNK * FEATURE_BLOCK) {
-            const int j = n / FEATURE_BLOCK;
-            const bool exists = j >= x->key_places.first && j < x->key_places.end;
-            const float pi = KEY_SUM ? x->w.weight[j] : prior_of(&x->keys, r, x->key_first + j);
-            REAL_PUT(x->psi + n, exists && pi != 0.0f ? REAL_AT(x->grad + n) * pi : (real)(0.0f));
+        TILE_FOR(j, n, CHUNK, FEATURE_BLOCK) {
+            const int at = j * FEATURE_BLOCK + n;
+            const float pi = x->w.weight[j];
+            REAL_PUT(x->psi + at, pi != 0.0f ? REAL_AT(x->grad + at) * pi : (real)(0.0f));
         }
         BLOCK_SYNC();
-        component_chain(x, r, f0, x->part, x->psi, out);
+        component_chain(x, r, f0, phi, x->psi, out);
 #endif
     }
 #else
@@ -231,7 +235,8 @@ FUNCTION void key_block(const key_chunk *x, int block, const gradient_rows *out,
     query_features(&x->w, x->a, &x->queries, block, x->first, &x->places, CHUNK, x->query_scale, x->phi);
 #endif
     /* last, so that its keys stay in w.x */
-    key_features(&x->w, x->a, &x->keys, block, x->key_first, &x->key_places, CHUNK, x->key_scale, x->psi);
+    key_features(&x->w, x->a, &x->keys, block, x->key_first, &x->key_places, CHUNK, x->key_scale,
+                 KEEP_PARTS ? x->part : NULL, x->psi);
 #if BY_STEPS
     row_steps(x, block);
 #else
@@ -361,7 +366,7 @@ KERNEL(linear_backward_keys)
     DECLARE_TILE(values, CHUNK * VALUE_ROW)
     DECLARE_TILE(psi, CHUNK * FEATURE_BLOCK)
     DECLARE_TILE(grad, WANT_DPSI || BY_STEPS ? CHUNK * FEATURE_BLOCK : 16)
-    DECLARE_TILE(part, KEY_SUM || WANT_PRIOR ? CHUNK * FEATURE_BLOCK : 16)
+    DECLARE_TILE(part, KEY_SUM || WANT_PRIOR ? (KEEP_PARTS ? COMPONENTS : 1) * CHUNK * FEATURE_BLOCK : 16)
     DECLARE_TILE(dx, WANT_DPSI ? CHUNK * HEAD_SIZE : 16)
     DECLARE_TILE(dv, WANT_V || BY_STEPS ? CHUNK * VALUE_SIZE : 16)
     DECLARE_TILE(g, CAUSAL ? CHUNK * VALUE_ROW : 16)

@@ -158,14 +158,9 @@ FUNCTION void query_chain(const row_block *x, int block, const gradient_rows *ou
 /* x->phi, and with mixed heads x->eps and x->mixed, of a block of features; leaves the queries in w->x. */
 FUNCTION void row_features(const row_block *x, int block)
 {
-    const int head = block * FEATURE_BLOCK / FEATURES, f0 = block * FEATURE_BLOCK % FEATURES;
-#if SHIFTED
-    tops_put(&x->w, x->query_scale, CHUNK);
-#endif
-    const feature_tile k = queries_get(&x->w, x->a, &x->queries, head, x->first, &x->places, CHUNK);
-    features_put(&k, f0, FEATURE_BLOCK, x->phi, FEATURE_BLOCK);
-    BLOCK_SYNC();
+    plain_features(&x->w, x->a, &x->queries, block, x->first, &x->places, CHUNK, x->query_scale, x->phi);
 #if MIXED_HEADS
+    const int head = block * FEATURE_BLOCK / FEATURES, f0 = block * FEATURE_BLOCK % FEATURES;
     VECTORS_FOR(n, CHUNK * FEATURE_BLOCK)
         REAL_PUT(x->mixed + n, REAL_AT(x->phi + n));
     BLOCK_SYNC();
@@ -283,7 +278,7 @@ FUNCTION void row_chunk(row_block *x, const gradient_source *source, __global co
 #endif
     for (int block = 0; block < STATE_BLOCKS; ++block) {
 #if CAUSAL
-        key_features(&x->w, a, &x->keys, block, x->first + u->offset, &x->key_places, CHUNK, x->key_scale, x->psi);
+        key_features(&x->w, a, &x->keys, block, x->first + u->offset, &x->key_places, CHUNK, x->key_scale, NULL, x->psi);
 #endif
         row_block_gradients(x, block, out, of, &out_places, sums, factor);
 #if BY_PAIRS

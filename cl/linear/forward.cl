@@ -85,7 +85,7 @@ KERNEL(linear_states)
         next_keys coming = next_keys_of(&a, &u, &keys, v, first + CHUNK, PARTS(STATE_WIDTH));
         tokens_get(values, VALUE_BLOCK, &value_rows, tokens);
         for (int block = 0; block < STATE_BLOCKS; ++block) {
-            key_features(&place, &a, &keys, block, first, &places, tokens, scale, psi);
+            key_features(&place, &a, &keys, block, first, &places, tokens, scale, NULL, psi);
 #if SHIFTED
             rows_rescale(psi, FEATURE_BLOCK, tokens, scale, next);
             BLOCK_SYNC();
@@ -283,7 +283,7 @@ KERNEL(linear_apply)
                         &coming_o);
             sums_add(sums, phi, own.z + block * FEATURE_BLOCK, row_tokens);
 #if CAUSAL
-            key_features(&place, &a, &keys, block, first + u.offset, &places, tokens, key_scale, psi);
+            key_features(&place, &a, &keys, block, first + u.offset, &places, tokens, key_scale, NULL, psi);
             tile_transpose(psi_columns, CHUNK, psi, FEATURE_BLOCK, tokens, FEATURE_BLOCK);
             BLOCK_SYNC();
             weights_add(weights, phi, psi_columns, row_count, tokens);

@@ -133,7 +133,7 @@ KERNEL(linear_steps)
                 next_of(queries.q + block * FEATURE_BLOCK / FEATURES * queries.head, queries.token, first + CHUNK,
                         u.p.valid, block * FEATURE_BLOCK % FEATURES == 0 ? a.head_size : 0, STEP_PARTS);
             query_features(&place, &a, &queries, block, first, &rows, tokens, query_scale, phi);
-            key_features(&place, &a, &keys, block, first + u.offset, &places, tokens, key_scale, psi);
+            key_features(&place, &a, &keys, block, first + u.offset, &places, tokens, key_scale, NULL, psi);
 #if SHIFTED
             rows_rescale_each(psi, FEATURE_BLOCK, tokens, key_scale, row_scale);
             BLOCK_SYNC();

@@ -21,12 +21,15 @@ static int64_t larger(int64_t a, int64_t b)
 /* Tiles of the larger of the kernels, the one of keys. */
 static int64_t tiles_of(const mgk_linear_pass *x)
 {
-    const int64_t chunk = x->chunk, features = x->feature_block;
+    const clmgk_attention_desc *const d = x->request->desc;
+    const bool private_tiles = x->request->engine->private_tiles;
+    const int64_t chunk = x->chunk, features = x->feature_block, components = d->components;
     const int64_t head = x->request->traits.head_size, values = x->request->traits.value_size + 16;
-    const int64_t of_causal =
-        x->request->desc->causal ? chunk * (values + features + larger(values, features) + 2 * chunk) : 0;
-    const int64_t of_map = x->request->desc->feature == CLMGK_FEATURE_FAVOR ? chunk * (features + 1) : 16;
-    return chunk * (2 * head + 2 * values + 4 * features + 16) + of_causal + of_map;
+    const int64_t of_pairs = private_tiles ? 0 : larger(values, features) + 2 * chunk;
+    const int64_t of_causal = d->causal ? chunk * (values + features + of_pairs) : 0;
+    const int64_t of_map = d->feature == CLMGK_FEATURE_FAVOR ? chunk * (features + 1) : 16;
+    const int64_t kept = private_tiles && components <= MGK_LINEAR_KEPT ? components : 1;
+    return chunk * (2 * head + 2 * values + (3 + kept) * features + 16) + of_causal + of_map;
 }
 
 static bool wants(const linear_backward *x, clmgk_gradient gradient)
