@@ -5,7 +5,8 @@
  *     dv_j   = sum_{i sees j} (psi_j.Phi_i) g_i            dpsi_j = sum_{i sees j} (v_j.g_i + t_i) Phi_i
  *
  * from the state R of rows; CAUSAL: the ranges go through their chunks from the last, R is of the rows after, BY_STEPS
- * after each key in turn, BY_PAIRS after the chunk, whose own rows give pairs. From dpsi the gradients of keys, prior and shifts:
+ * after each key in turn, BY_PAIRS after the chunk, whose own rows give pairs. From dpsi the gradients of keys, prior
+ * and shifts:
  *
  *     dphi_jr = pi_r(j) dpsi_j     dpi_r(j) = dpsi_j.phi(k_jr)     db_r = sum_j dk_jr
  *
@@ -33,6 +34,7 @@ typedef struct key_chunk {
     __global float *priors, *shifts;
     BLOCK_SPACE float *g, *values, *weights, *pairs, *psi, *phi, *columns, *part, *grad, *dx, *dv;
     BLOCK_SPACE float *key_scale, *query_scale, *row_scale, *step_factor, *state_factor, *factor, *dot;
+    next_chunk coming;
     int first, key_first; /* the chunk's first row and key */
     span places, key_places, out_places;
     bool first_head, last_head, first_value, last_value; /* of those that share keys; values */
@@ -193,7 +195,7 @@ FUNCTION void key_chain(const key_chunk *x, int block, const gradient_rows *out)
 
 #if BY_STEPS
 /* From the last row on: a block's features of it join R, from which come the same row's dv and dpsi. */
-FUNCTION void row_steps(const key_chunk *x, int block)
+FUNCTION void row_steps(key_chunk *x, int block)
 {
     const int last = CHUNK - 1;
     __global float *const rows = x->rows + (long)block * FEATURE_BLOCK * VALUE_SIZE;
@@ -203,33 +205,34 @@ FUNCTION void row_steps(const key_chunk *x, int block)
     rows_scale(x->phi, FEATURE_BLOCK, x->factor);
 #endif
     steps_add(rows, VALUE_SIZE, rows, phi, x->psi + last * FEATURE_BLOCK, -FEATURE_BLOCK, g, -VALUE_ROW, x->step_factor,
-              x->dv + last * VALUE_SIZE, -VALUE_SIZE, CHUNK, FEATURE_BLOCK, VALUE_SIZE);
+              x->dv + last * VALUE_SIZE, -VALUE_SIZE, CHUNK, FEATURE_BLOCK, VALUE_SIZE, &x->coming);
     steps_put(turned, STATE_WIDTH, turned, g, x->values + last * VALUE_ROW, -VALUE_ROW, phi, -FEATURE_BLOCK,
-              x->step_factor, x->grad + last * FEATURE_BLOCK, -FEATURE_BLOCK, CHUNK, VALUE_SIZE + 1, FEATURE_BLOCK);
+              x->step_factor, x->grad + last * FEATURE_BLOCK, -FEATURE_BLOCK, CHUNK, VALUE_SIZE + 1, FEATURE_BLOCK,
+              &x->coming);
 }
 #else
 /* A block's part of dv and of the chunk's weights, and its dpsi. */
-FUNCTION void state_gradients(const key_chunk *x, int block)
+FUNCTION void state_gradients(key_chunk *x, int block)
 {
 #if CAUSAL && WANT_V
     feature_pairs(x);
 #endif
 #if WANT_V
-    add_tile_of_state(x->dv, VALUE_SIZE, x->psi, FEATURE_BLOCK, 1, x->rows + (long)block * FEATURE_BLOCK * VALUE_SIZE,
-                      VALUE_SIZE, CHUNK, VALUE_SIZE, FEATURE_BLOCK);
+    add_tile_of_state(x->dv, x->psi, FEATURE_BLOCK, x->rows + (long)block * FEATURE_BLOCK * VALUE_SIZE, VALUE_SIZE,
+                      VALUE_SIZE, FEATURE_BLOCK, &x->coming);
 #endif
 #if WANT_DPSI
     tile_clear(x->grad, CHUNK * FEATURE_BLOCK);
     BLOCK_SYNC();
-    add_tile_of_state(x->grad, FEATURE_BLOCK, x->values, VALUE_ROW, 1, x->turned + block * FEATURE_BLOCK, STATE_WIDTH,
-                      CHUNK, FEATURE_BLOCK, VALUE_SIZE + 1);
+    add_tile_of_state(x->grad, x->values, VALUE_ROW, x->turned + block * FEATURE_BLOCK, STATE_WIDTH, FEATURE_BLOCK,
+                      VALUE_SIZE + 1, &x->coming);
     BLOCK_SYNC();
 #endif
 }
 #endif
 
 /* A block of features: its part of dv, what its dpsi gives, and what the chunk adds to R. */
-FUNCTION void key_block(const key_chunk *x, int block, const gradient_rows *out, float factor)
+FUNCTION void key_block(key_chunk *x, int block, const gradient_rows *out, float factor)
 {
 #if CAUSAL
     query_features(&x->w, x->a, &x->queries, block, x->first, &x->places, CHUNK, x->query_scale, x->phi);
@@ -290,11 +293,19 @@ FUNCTION float key_factors(const key_chunk *x, float before)
 #endif
 
 /* All blocks of features of a chunk of a head. */
-FUNCTION void key_chunk_gradients(key_chunk *x, const gradient_source *source, __global const storage *v,
+FUNCTION void key_chunk_gradients(key_chunk *x, const unit *u, const gradient_source *source, __global const storage *v,
                                   const gradient_rows *out, const gradient_rows *out_v)
 {
     const mgk_linear_args *const a = x->a;
+    const int parts =
+        (WANT_V || BY_STEPS ? NEXT_PARTS(VALUE_SIZE) : 0) + (WANT_DPSI || BY_STEPS ? NEXT_PARTS(FEATURE_BLOCK) : 0);
     float before = 0.0f, top = 0.0f;
+    x->coming.count = 0;
+    next_keys_add(&x->coming, a, u, &x->keys, v, x->key_first - CHUNK, parts);
+#if CAUSAL
+    next_queries_add(&x->coming, a, u, &x->queries, x->first - CHUNK, parts);
+    next_gradients_add(&x->coming, source, x->first - CHUNK, u->p.valid, parts);
+#endif
     BLOCK_SYNC();
     values_get(v, a->v.token, x->key_first, &x->key_places, a->value_size, x->values);
 #if WANT_V || BY_STEPS
@@ -438,8 +449,8 @@ KERNEL(linear_backward_keys)
                                          .size = a.value_size,
                                          .added = is_added(&a.bound, SLOT_GRAD_V),
                                          .part = work + a.region[MGK_LINEAR_PART_V] + GROUP_ID * (CHUNK * VALUE_SIZE)};
-            key_chunk_gradients(&x, &source, v + batch * a.v.batch + kv_head * a.v.head + p->key_base * a.v.token, &out,
-                                &out_v);
+            key_chunk_gradients(&x, &head, &source,
+                                v + batch * a.v.batch + kv_head * a.v.head + p->key_base * a.v.token, &out, &out_v);
             branch_end();
         }
     }

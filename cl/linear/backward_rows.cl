@@ -38,6 +38,7 @@ typedef struct row_block {
     BLOCK_SPACE float *key_scale, *query_scale, *row_scale, *state_factor, *key_factor, *factor, *dot;
     int first, offset; /* the chunk's first row */
     span places, key_places;
+    next_chunk coming;
     float m, next; /* log scale of the keys' state, before and after the chunk */
 } row_block;
 
@@ -68,7 +69,7 @@ FUNCTION void chunk_pairs(const row_block *x, BLOCK_SPACE float *columns)
 #endif
 
 /* dPhi of a block of features; BY_STEPS: the chunk's keys join the state. */
-FUNCTION void block_gradient(const row_block *x, int block)
+FUNCTION void block_gradient(row_block *x, int block)
 {
 #if BY_STEPS
     __global float *const state = x->turned + block * FEATURE_BLOCK;
@@ -76,12 +77,12 @@ FUNCTION void block_gradient(const row_block *x, int block)
     rows_scale(x->psi, FEATURE_BLOCK, x->key_factor);
 #endif
     steps_put(state, STATE_WIDTH, state, x->values, x->g, VALUE_ROW, x->psi, FEATURE_BLOCK, x->state_factor, x->grad,
-              FEATURE_BLOCK, CHUNK, VALUE_SIZE + 1, FEATURE_BLOCK);
+              FEATURE_BLOCK, CHUNK, VALUE_SIZE + 1, FEATURE_BLOCK, &x->coming);
 #else
     tile_clear(x->grad, CHUNK * FEATURE_BLOCK);
     BLOCK_SYNC();
-    add_tile_of_state(x->grad, FEATURE_BLOCK, x->g, VALUE_ROW, 1, x->turned + block * FEATURE_BLOCK, STATE_WIDTH, CHUNK,
-                      FEATURE_BLOCK, VALUE_SIZE + 1);
+    add_tile_of_state(x->grad, x->g, VALUE_ROW, x->turned + block * FEATURE_BLOCK, STATE_WIDTH, FEATURE_BLOCK,
+                      VALUE_SIZE + 1, &x->coming);
     BLOCK_SYNC();
 #if SHIFTED
     rows_scale(x->grad, FEATURE_BLOCK, x->state_factor);
@@ -177,7 +178,7 @@ FUNCTION void row_features(const row_block *x, int block)
 }
 
 /* A block of features of a chunk's rows: their gradients, and their part of R (`state`). */
-FUNCTION void row_block_gradients(const row_block *x, int block, const gradient_rows *out, const parts *of,
+FUNCTION void row_block_gradients(row_block *x, int block, const gradient_rows *out, const parts *of,
                                   const span *out_places, __global float *sums, float factor)
 {
     BLOCK_SPACE float *const features = MIXED_HEADS ? x->mixed : x->phi;
@@ -258,7 +259,11 @@ FUNCTION void row_chunk(row_block *x, const gradient_source *source, __global co
     float factor = 1.0f;
     BLOCK_SYNC();
     gradients_get(source, x->first, &x->places, x->g, x->row_scale);
+    x->coming.count = 0;
+    next_gradients_add(&x->coming, source, x->first + CHUNK, u->p.valid, NEXT_PARTS(FEATURE_BLOCK));
+    next_queries_add(&x->coming, a, u, &x->queries, x->first + CHUNK, NEXT_PARTS(FEATURE_BLOCK));
 #if CAUSAL
+    next_keys_add(&x->coming, a, u, &x->keys, v, x->first + u->offset + CHUNK, NEXT_PARTS(FEATURE_BLOCK));
     values_get(v, a->v.token, x->first + u->offset, &x->key_places, a->value_size, x->values);
 #if SHIFTED
     key_scales(&x->w, a, &x->keys, x->first + u->offset, &x->key_places, CHUNK, x->key_scale);
@@ -278,7 +283,8 @@ FUNCTION void row_chunk(row_block *x, const gradient_source *source, __global co
 #endif
     for (int block = 0; block < STATE_BLOCKS; ++block) {
 #if CAUSAL
-        key_features(&x->w, a, &x->keys, block, x->first + u->offset, &x->key_places, CHUNK, x->key_scale, NULL, x->psi);
+        key_features(&x->w, a, &x->keys, block, x->first + u->offset, &x->key_places, CHUNK, x->key_scale, NULL,
+                     x->psi);
 #endif
         row_block_gradients(x, block, out, of, &out_places, sums, factor);
 #if BY_PAIRS

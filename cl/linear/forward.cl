@@ -22,11 +22,14 @@ PRODUCT(add_states, __global, BLOCK_SPACE, BLOCK_SPACE)
 PRODUCT_BY(put_outputs, OUTPUTS_ADD, BLOCK_SPACE, BLOCK_SPACE, __global)
 PRODUCT(add_tiles, BLOCK_SPACE, BLOCK_SPACE, BLOCK_SPACE)
 
+/* Parts of products of so many rows with VALUE_BLOCK columns. */
+#define PARTS(rows) (COUNT_OF(rows, PART_HEIGHT(rows)) * COUNT_OF(VALUE_BLOCK, PART_WIDTH(VALUE_BLOCK)))
+
 /* ---- states ---- */
 
 /* Adds block number `block` of the features of a chunk's keys to `factor` times a state; tokens: those of tiles. */
 FUNCTION void state_add(const state_place *to, int block, float factor, BLOCK_SPACE const float *psi,
-                        BLOCK_SPACE const float *v, int tokens, next_keys *next)
+                        BLOCK_SPACE const float *v, int tokens, next_chunk *next)
 {
     __global float *const c = to->c + (long)block * FEATURE_BLOCK * VALUE_BLOCK;
     __global float *const z = to->z + block * FEATURE_BLOCK;
@@ -38,7 +41,7 @@ FUNCTION void state_add(const state_place *to, int block, float factor, BLOCK_SP
 #endif
     for (int f = 0; f < FEATURE_BLOCK; f += height)
         for (int e = 0; e < VALUE_BLOCK; e += width) {
-            keys_soon(next);
+            chunk_soon(next);
             add_states(c + f * VALUE_BLOCK + e, VALUE_BLOCK, psi + f, 1, FEATURE_BLOCK, v + e, VALUE_BLOCK, height,
                        min(width, VALUE_BLOCK - e), tokens);
         }
@@ -82,7 +85,8 @@ KERNEL(linear_states)
 #endif
         BLOCK_SYNC();
         const token_rows value_rows = rows_of(v, a.v.token, first, &places, a.value_size - u.e0);
-        next_keys coming = next_keys_of(&a, &u, &keys, v, first + CHUNK, PARTS(STATE_WIDTH));
+        next_chunk coming = {.count = 0};
+        next_keys_add(&coming, &a, &u, &keys, v, first + CHUNK, PARTS(STATE_WIDTH));
         tokens_get(values, VALUE_BLOCK, &value_rows, tokens);
         for (int block = 0; block < STATE_BLOCKS; ++block) {
             key_features(&place, &a, &keys, block, first, &places, tokens, scale, NULL, psi);
@@ -189,13 +193,12 @@ FUNCTION void values_add(BLOCK_SPACE float *outputs, BLOCK_SPACE const float *we
 
 /* A block's features of a chunk's rows times the state; announces the next chunk's queries and outputs. */
 FUNCTION void outputs_add(BLOCK_SPACE float *outputs, BLOCK_SPACE const float *phi, __global const float *c, int rows,
-                          next_rows *queries, next_rows *o)
+                          next_chunk *next)
 {
     const int height = PART_HEIGHT(CHUNK), width = PART_WIDTH(VALUE_BLOCK);
     for (int t = 0; t < rows; t += height)
         for (int e = 0; e < VALUE_BLOCK; e += width) {
-            part_soon(queries);
-            part_soon(o);
+            chunk_soon(next);
             put_outputs(outputs + t * VALUE_BLOCK + e, VALUE_BLOCK, phi + t * FEATURE_BLOCK, FEATURE_BLOCK, 1, c + e,
                         VALUE_BLOCK, min(height, rows - t), min(width, VALUE_BLOCK - e), FEATURE_BLOCK);
         }
@@ -248,7 +251,8 @@ KERNEL(linear_apply)
         const bool adds = keep || !last || c + 1 < range.end;
         float next = m;
         const token_rows value_rows = rows_of(v, a.v.token, first + u.offset, &places, a.value_size - u.e0);
-        next_keys coming = next_keys_of(&a, &u, &keys, v, first + u.offset + CHUNK, PARTS(STATE_WIDTH));
+        next_chunk coming_keys = {.count = 0};
+        next_keys_add(&coming_keys, &a, &u, &keys, v, first + u.offset + CHUNK, PARTS(STATE_WIDTH));
         tokens_get(values, VALUE_BLOCK, &value_rows, tokens);
         tile_clear(weights, CHUNK * CHUNK);
 #if SHIFTED
@@ -272,15 +276,12 @@ KERNEL(linear_apply)
         }
 #endif
 
-        next_rows coming_o =
-            next_of(o, a.o.token, first + CHUNK, u.p.rows, min(a.value_size - u.e0, VALUE_BLOCK), PARTS(CHUNK));
+        next_chunk coming = {.count = 0};
+        next_queries_add(&coming, &a, &u, &queries, first + CHUNK, PARTS(CHUNK) * GLOBAL_HEADS);
+        next_outputs_add(&coming, &a, &u, o, first + CHUNK, PARTS(CHUNK));
         for (int block = 0; block < STATE_BLOCKS; ++block) {
-            next_rows coming_q =
-                next_of(queries.q + block * FEATURE_BLOCK / FEATURES * queries.head, queries.token, first + CHUNK,
-                        u.p.valid, block * FEATURE_BLOCK % FEATURES == 0 ? a.head_size : 0, PARTS(CHUNK));
             query_features(&place, &a, &queries, block, first, &rows, row_tokens, query_scale, phi);
-            outputs_add(outputs, phi, own.c + (long)block * FEATURE_BLOCK * VALUE_BLOCK, row_count, &coming_q,
-                        &coming_o);
+            outputs_add(outputs, phi, own.c + (long)block * FEATURE_BLOCK * VALUE_BLOCK, row_count, &coming);
             sums_add(sums, phi, own.z + block * FEATURE_BLOCK, row_tokens);
 #if CAUSAL
             key_features(&place, &a, &keys, block, first + u.offset, &places, tokens, key_scale, NULL, psi);
@@ -291,7 +292,7 @@ KERNEL(linear_apply)
             rows_rescale(psi, FEATURE_BLOCK, tokens, key_scale, next);
             BLOCK_SYNC();
 #endif
-            state_add(&own, block, rescale(m, next), psi, values, adds ? tokens : 0, &coming);
+            state_add(&own, block, rescale(m, next), psi, values, adds ? tokens : 0, &coming_keys);
 #endif
         }
         BLOCK_SYNC();

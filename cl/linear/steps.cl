@@ -14,38 +14,11 @@
 #include "base/buffers.clh"
 
 #include "linear/outputs.clh"
+#include "linear/steps.clh"
 
-STEPS_BY(steps_add, OUTPUTS_ADD, SHIFTED)
+CHUNK_STEPS(steps_add, OUTPUTS_ADD)
 
-/* Rows of the arrays that the next chunk needs. */
-typedef struct next_chunk {
-    next_keys keys;
-    next_rows queries, outputs;
-} next_chunk;
-
-/* Parts of a chunk between which rows are announced. */
-#define STEP_PARTS (CHUNK / STEP_TOKENS * (VALUE_BLOCK / PART_WIDTH(VALUE_BLOCK) + 1))
-
-/* A block of features: C, and its part of the outputs. */
-FUNCTION void block_steps(__global float *c, __global const float *from, BLOCK_SPACE const float *psi,
-                          BLOCK_SPACE const float *phi, BLOCK_SPACE const float *values,
-                          BLOCK_SPACE const float *factor, BLOCK_SPACE float *outputs, int tokens, next_chunk *next)
-{
-    for (int t = 0; t < tokens; t += STEP_TOKENS) {
-        const int count = min(STEP_TOKENS, tokens - t);
-        const int width = count < STEP_TOKENS ? VALUE_BLOCK : PART_WIDTH(VALUE_BLOCK);
-        for (int e = 0; e < VALUE_BLOCK; e += width) {
-            keys_soon(&next->keys);
-            part_soon(&next->queries);
-            part_soon(&next->outputs);
-            steps_add(c + e, VALUE_BLOCK, (t == 0 ? from : c) + e, psi + t * FEATURE_BLOCK, phi + t * FEATURE_BLOCK,
-                      FEATURE_BLOCK, values + t * VALUE_BLOCK + e, VALUE_BLOCK, factor + t,
-                      outputs + t * VALUE_BLOCK + e, VALUE_BLOCK, count, FEATURE_BLOCK, min(width, VALUE_BLOCK - e));
-        }
-    }
-}
-
-/* The same for z: totals[t] = z after token t, whose products with phi are added to the sums. */
+/* z: totals[t] = z after token t, whose products with phi are added to the sums. */
 FUNCTION void total_steps(__global float *z, BLOCK_SPACE const float *psi, BLOCK_SPACE const float *phi,
                           BLOCK_SPACE const float *factor, BLOCK_SPACE float *totals, BLOCK_SPACE float *sums,
                           int tokens)
@@ -107,10 +80,10 @@ KERNEL(linear_steps)
         const span rows = places_of(first, u.p.valid), places = places_of(first + u.offset, u.p.keys);
         const int count = max(rows.end, places.end), tokens = (count + 3) & ~3; /* noise takes four */
         const token_rows value_rows = rows_of(v, a.v.token, first + u.offset, &places, a.value_size - u.e0);
-        next_chunk coming;
-        coming.keys = next_keys_of(&a, &u, &keys, v, first + u.offset + CHUNK, STEP_PARTS);
-        coming.outputs =
-            next_of(o, a.o.token, first + CHUNK, u.p.rows, min(a.value_size - u.e0, VALUE_BLOCK), STEP_PARTS);
+        next_chunk coming = {.count = 0};
+        next_keys_add(&coming, &a, &u, &keys, v, first + u.offset + CHUNK, STEP_PARTS(VALUE_BLOCK));
+        next_queries_add(&coming, &a, &u, &queries, first + CHUNK, STEP_PARTS(VALUE_BLOCK) * GLOBAL_HEADS);
+        next_outputs_add(&coming, &a, &u, o, first + CHUNK, STEP_PARTS(VALUE_BLOCK));
         BLOCK_SYNC();
         tokens_get(values, VALUE_BLOCK, &value_rows, tokens);
         if (OUTPUTS_ADD)
@@ -129,16 +102,14 @@ KERNEL(linear_steps)
 #endif
         for (int block = 0; block < STATE_BLOCKS; ++block) {
             const long at = (long)block * FEATURE_BLOCK * VALUE_BLOCK;
-            coming.queries =
-                next_of(queries.q + block * FEATURE_BLOCK / FEATURES * queries.head, queries.token, first + CHUNK,
-                        u.p.valid, block * FEATURE_BLOCK % FEATURES == 0 ? a.head_size : 0, STEP_PARTS);
             query_features(&place, &a, &queries, block, first, &rows, tokens, query_scale, phi);
             key_features(&place, &a, &keys, block, first + u.offset, &places, tokens, key_scale, NULL, psi);
 #if SHIFTED
             rows_rescale_each(psi, FEATURE_BLOCK, tokens, key_scale, row_scale);
             BLOCK_SYNC();
 #endif
-            block_steps(own.c + at, from + at, psi, phi, values, factor, outputs, count, &coming);
+            steps_add(own.c + at, VALUE_BLOCK, from + at, psi, phi, FEATURE_BLOCK, values, VALUE_BLOCK, factor, outputs,
+                      VALUE_BLOCK, count, FEATURE_BLOCK, VALUE_BLOCK, &coming);
             total_steps(own.z + block * FEATURE_BLOCK, psi, phi, factor, totals, sums, count);
         }
         from = own.c;
