@@ -25,6 +25,9 @@
 /* Whether the features of a chunk's components are kept for their gradients, or made again. */
 #define KEEP_PARTS (KEY_SUM && WANT_DPSI && VECTOR > 1 && COMPONENTS <= MGK_LINEAR_KEPT)
 
+/* From one component's or global head's gradient to the next. */
+#define GRAD_COMPONENT(a) (MIXED_HEADS ? (a)->grad_k.head : (a)->grad_k.component)
+
 typedef struct key_chunk {
     const mgk_linear_args *a;
     feature_place w;
@@ -137,7 +140,7 @@ FUNCTION void component_chain(const key_chunk *x, int r, int f0, BLOCK_SPACE con
     const feature_tile k = feature_tile_of(&x->w, x->a, CHUNK, NULL);
     gradient_rows own = *out;
     if (!KEYS_SHIFTED) {
-        own.out += (long)r * (MIXED_HEADS ? x->a->grad_k.head : x->a->grad_k.component);
+        own.out += r * GRAD_COMPONENT(x->a);
         own.part += r * (CHUNK * HEAD_SIZE);
     }
     tile_clear(x->dx, CHUNK * HEAD_SIZE);
@@ -302,6 +305,9 @@ FUNCTION void key_chunk_gradients(key_chunk *x, const unit *u, const gradient_so
     float before = 0.0f, top = 0.0f;
     x->coming.count = 0;
     next_keys_add(&x->coming, a, u, &x->keys, v, x->key_first - CHUNK, parts);
+    next_add(&x->coming, out->out, out->stride, GRAD_COMPONENT(a), WANT_K ? (KEYS_SHIFTED ? 1 : COMPONENTS) : 0,
+             x->key_first - CHUNK, u->p.keys, out->size, parts);
+    next_add(&x->coming, out_v->out, out_v->stride, 0, WANT_V, x->key_first - CHUNK, u->p.keys, out_v->size, parts);
 #if CAUSAL
     next_queries_add(&x->coming, a, u, &x->queries, x->first - CHUNK, parts);
     next_gradients_add(&x->coming, source, x->first - CHUNK, u->p.valid, parts);

@@ -262,6 +262,8 @@ FUNCTION void row_chunk(row_block *x, const gradient_source *source, __global co
     x->coming.count = 0;
     next_gradients_add(&x->coming, source, x->first + CHUNK, u->p.valid, NEXT_PARTS(FEATURE_BLOCK));
     next_queries_add(&x->coming, a, u, &x->queries, x->first + CHUNK, NEXT_PARTS(FEATURE_BLOCK));
+    next_add(&x->coming, out->out, out->stride, a->grad_q.head, WANT_Q ? GLOBAL_HEADS : 0, x->first + CHUNK, u->p.rows,
+             out->size, NEXT_PARTS(FEATURE_BLOCK));
 #if CAUSAL
     next_keys_add(&x->coming, a, u, &x->keys, v, x->first + u->offset + CHUNK, NEXT_PARTS(FEATURE_BLOCK));
     values_get(v, a->v.token, x->first + u->offset, &x->key_places, a->value_size, x->values);
