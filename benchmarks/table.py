@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Prints the tables of README.md from `clmgk-bench --json` and, for the rows of PyTorch, from peers/run.sh --json."""
+"""Prints the tables of README.md from `clmgk-bench --json` (also of --suite layer) and, for the rows of PyTorch, from
+peers/run.sh --json."""
 import argparse
 import json
 
@@ -154,6 +155,95 @@ def linear_rows(cases, name):
     yield f"{name}: linear, causal / full, time", each(causal_ratio)
 
 
+def linear_peer_rows(cases, peers):
+    """README's table of one head size: values of both passes."""
+    found = next((one for one in peers["linear"] if one["head_size"] == 64), None) if peers else None
+    theirs = {name: found[name]["linear"] for name in PASSES} if found else {}
+
+    def each(value, **wanted):
+        both = [find(cases, 64, **{"pass": name}, **wanted) for name in PASSES]
+        return [one and value(one) for one in both]
+
+    def milliseconds(one):
+        return f"{median(one):.1f}"
+
+    def memory(one):
+        ours, whole = (1e-6 * one[f"{key}_bytes"] for key in ("clmgk_workspace", "eager_extra"))
+        return f"{ours:.1f} / {whole:.0f}"
+
+    def by_linear(one):
+        return one["ratio_to_linear"]
+
+    yield "linear 8 heads, ms", each(milliseconds, **LINEAR)
+    if theirs:
+        times = [theirs[name]["time_ratio"] for name in PASSES]
+        yield "PyTorch's eager formula / linear 8 heads, time", [f"{value:.1f}" for value in times]
+        yield "memory beside inputs and results: libclmgk / PyTorch, MB", [memory(theirs[name]) for name in PASSES]
+    yield "MLK 4 heads / linear 8 heads, time (paper, forward: 0.78)", each(by_linear, variant="mlk", heads=4)
+    yield "sMLK 4 heads / linear 8 heads, time (paper, forward: 0.76)", each(by_linear, variant="smlk", heads=4)
+    yield "linear, causal, ms", each(milliseconds, **LINEAR, causal=True)
+    for variant, text in (("mlk", "MLK"), ("smlk", "sMLK")):
+        values = each(by_linear, variant=variant, heads=4, causal=True)
+        yield f"causal: {text} 4 heads / linear 8 heads, time", values
+
+
+# ---- the layer
+
+HEADS_NAMES = {"softmax": "softmax", "mgk": "MGK", "smgk": "sMGK", "linear": "linear", "mlk": "MLK", "smlk": "sMLK"}
+
+
+def layer_name(variant):
+    name, heads = variant.split(":")
+    return f"{HEADS_NAMES.get(name, name)} {heads} heads"
+
+
+def layer_peer_rows(layer):
+    """Columns forward, forward and backward, megabytes kept in between; first PyTorch and softmax, then ratios."""
+    steps = [layer["steps"][step] for step in ("forward", "training")]
+    base = f"softmax:{layer['heads']}"
+    kept = {variant: f"{1e-6 * one['activation_bytes']:.1f}" for variant, one in steps[1]["clmgk"].items()}
+    ms = {variant: [step["clmgk"][variant]["ms"] for step in steps] for variant in steps[0]["clmgk"]}
+    yield ("PyTorch (`nn.MultiheadAttention`, `LayerNorm`), ms", *(f"{step['pytorch_ms']:.0f}" for step in steps),
+           f"{1e-6 * layer['pytorch_kept_bytes']:.1f}")
+    yield f"libclmgk, {layer_name(base)}, ms", *(f"{value:.0f}" for value in ms[base]), kept[base]
+    ratios = (step["clmgk"][base]["rate_ratio"] for step in steps)
+    yield f"PyTorch / {layer_name(base)}, time", *(f"{value:.2f}" for value in ratios), ""
+    for variant in ms:
+        if variant != base:
+            ratios = (one / other for one, other in zip(ms[variant], ms[base]))
+            text = f"{layer_name(variant)} / {layer_name(base)}, time"
+            yield text, *(f"{value:.2f}" for value in ratios), kept[variant]
+
+
+def layer_rows(layers):
+    """Of each variant: times, host time of a call (and our own part of it), a decoding step / reading."""
+    found = {}
+    for one in layers:
+        if "time_ms" in one:
+            found.setdefault(f"{one['variant']}:{one['heads']}", {})[one["step"]] = one
+
+    def call(one, name):
+        total, own = one[f"enqueue{name}_us"], one.get(f"enqueue{name}_own_us")
+        return f"{total:.0f}" + ("" if own is None else f" ({own:.0f})")
+
+    for variant, steps in found.items():
+        forward, training, decoding = (steps.get(step) for step in ("forward", "training", "decoding"))
+        yield (layer_name(variant), f"{median(forward):.1f}" if forward else "",
+               f"{median(training):.1f}" if training else "", call(forward, "") if forward else "",
+               call(training, "") if training else "", call(training, "_backward") if training else "",
+               cell(decoding["ratio_to_reading"]) if decoding else "")
+
+
+def print_table(head, lines):
+    def row(cells):
+        return "|" + "|".join(f" {one} " if one else " " for one in cells) + "|"
+
+    print(row(head) + "\n|" + "---|" * len(head))
+    for line in lines:
+        print(row(line))
+    print()
+
+
 def shape_case(cases, shape, name):
     wanted = {"shape": shape, "pass": name, "dtype": "f32", "variant": "linear"}
     return next((case for case in cases if all(case[key] == value for key, value in wanted.items())), None)
@@ -203,6 +293,8 @@ def print_sizes(title, rows_of):
 def cell(value):
     if value is None:
         return ""
+    if isinstance(value, str):
+        return value
     return f"{value:.2f}" if value >= 0.02 or value == 0 else f"{value:.4f}"
 
 
@@ -211,13 +303,16 @@ def main():
     parser.add_argument("results", help="object of clmgk-bench --suite full --pass both --json (or --shapes square-32,...)")
     parser.add_argument("--peers", help="object of peers/run.sh --json")
     parser.add_argument("--mixed", help="object of peers/run.sh --mixed --json")
+    parser.add_argument("--linear", help="object of peers/run.sh --linear --json")
+    parser.add_argument("--layer", help="object of peers/run.sh --layer --json")
     parser.add_argument("--device", type=int, default=0, help="place in the object's list of devices")
     arguments = parser.parse_args()
     results = load(arguments.results)
     cases = [case for case in results["cases"] if case["device"] == arguments.device]
     device = results["devices"][arguments.device]
-    print(f"{device['name']}, {device['platform']} {device['driver']}, {device['compute_units']} compute units, ", end="")
-    print(f"FMA {device['peak_fma_gflops']:.0f} GFLOP/s, copy {device['peak_copy_gbps']:.1f} GB/s\n")
+    print(f"{device['name']}, {device['platform']} {device['driver']}, {device['compute_units']} compute units", end="")
+    peaks = (("FMA {:.0f} GFLOP/s", "peak_fma_gflops"), ("copy {:.1f} GB/s", "peak_copy_gbps"))
+    print("".join(", " + text.format(device[key]) for text, key in peaks if device.get(key)) + "\n")
     peers = load(arguments.peers) if arguments.peers else None
     print_sizes("N = S = 4096, f32; H = 8 where not said", lambda name: rows(cases, peers, name))
     print_sizes("N = S = 4096, f32, heads mixed", lambda name: mixed_rows(cases, name))
@@ -225,13 +320,24 @@ def main():
     if arguments.mixed:
         mixed = load(arguments.mixed)
         print_sizes("N = S = 4096, f32, heads mixed", lambda name: eager_rows(mixed, name))
+    lines = list(linear_peer_rows(cases, load(arguments.linear) if arguments.linear else None))
+    if any(value is not None for _, values in lines for value in values):
+        head = ("N = S = 4096, D = 64, f32, elu1", *PASSES)
+        print_table(head, [(text, *map(cell, values)) for text, values in lines])
+    if arguments.layer:
+        head = ("", "forward", "forward and backward", "kept for backward, MB")
+        print_table(head, layer_peer_rows(load(arguments.layer)["layer"]))
+    layers = [one for one in results.get("layers", []) if one["device"] == arguments.device]
+    if layers:
+        head = ("", "forward, ms", "forward and backward, ms", "call forward, µs (own)", "call in training, µs (own)",
+                "call backward, µs (own)", "decoding / reading once")
+        print_table(head, layer_rows(layers))
     notes = {case["peak_note"] for case in cases if case.get("peak_note")}
     if notes:
         print(f"Parts of the peak above 1: {', '.join(notes)}.\n")
-    print("| | |\n|---|---|")
-    for text, value in [*other_rows(cases, peers), *linear_other_rows(cases)]:
-        if value is not None:
-            print(f"| {text} | {cell(value)} |")
+    others = [(text, cell(value)) for text, value in [*other_rows(cases, peers), *linear_other_rows(cases)] if value is not None]
+    if others:
+        print_table(("", ""), others)
 
 
 if __name__ == "__main__":
