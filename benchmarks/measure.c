@@ -55,7 +55,7 @@ static tool_exit take_plan_info(const bench_runner *run, bench_case *one, clmgk_
     one->kernel = strdup(pass.kernel);
     one->cache_note = strdup(info->cache_note);
     one->tuning = pass.tuning;
-    TOOL_TRY(bench_count_flops(one, pass.parameters, error));
+    TOOL_TRY(bench_count_flops(one, info, error));
     if (!one->parameters || !one->compiler_options || !one->kernel || !one->cache_note)
         return tool_fail_memory(error, "a plan's description");
     return TOOL_DONE;

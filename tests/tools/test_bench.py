@@ -412,10 +412,13 @@ class Linear(BenchTest):
         self.assertEqual(cases["linear", "backward"]["bytes"], 4 * 2 * 4 * (2 * (40 + 50) * (16 + 24) + 2 * 40))
 
     def test_chunks_are_counted(self):
-        case = self.bench("--variants", "linear", "--causal")["cases"][0]
-        chunk = int(dict(word.split("=") for word in case["parameters"].split(","))["chunk"])
-        pairs = sum(i % chunk + 1 for i in range(40))  # row i sees the keys up to 10 + i; chunks begin with key 10
-        self.assertEqual(case["flops"], 2 * 2 * 4 * ((40 + 50) * 16 * 25 + pairs * (16 + 24)))
+        """Products of pairs inside chunks, which the lane engine's steps have not."""
+        for engine in ("lane", "simt"):
+            case = self.bench("--variants", "linear", "--causal", "--engine", engine)["cases"][0]
+            chunk = int(dict(word.split("=") for word in case["parameters"].split(","))["chunk"])
+            # row i sees the keys up to 10 + i; chunks begin with key 10
+            pairs = sum(i % chunk + 1 for i in range(40)) if engine == "simt" else 0
+            self.assertEqual(case["flops"], 2 * 2 * 4 * ((40 + 50) * 16 * 25 + pairs * (16 + 24)))
 
     def test_states(self):
         found = self.bench("--variants", "mlk:2", "--causal", "--state")["cases"][0]

@@ -91,7 +91,11 @@ TH_HOST_TEST(pairs_of_long_sequences)
 /* ---- the linear family's products ------------------------------------------------------------------------------ */
 
 enum { FEATURES = 6, HEAD_SIZE = 4, VALUE_SIZE = 5, CHUNK = 4 };
-static const char parameters[] = "lanes=16,chunk=4,chunks=9";
+static const clmgk_plan_info by_chunks = {.kernel = "linear_apply",
+                                          .parameters = "lanes=16,chunk=4,chunks=9",
+                                          .backward_parameters = "lanes=16,chunk=4,chunks=9"};
+static const clmgk_plan_info by_steps = {.kernel = "linear_steps", .parameters = "lanes=16,chunk=4,chunks=9"};
+static const clmgk_plan_info no_chunks = {.kernel = "linear_apply", .parameters = "chunks=4"};
 
 /* Multiply-adds of a head, counted one by one: what the keys, the rows and the pairs of a chunk take. */
 typedef struct counts {
@@ -176,15 +180,16 @@ static void check_linear(const clmgk_attention_desc *given, const clmgk_host_arg
                     {CLMGK_GRADIENT_STATE_C, n.rows * w * (e + 1)},
                     {CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V,
                      2 * (state + inside) + n.keys * w * e + n.pairs * (w + e)}};
-    assert_true(tool_forward_flops(&desc, arrays, parameters) == h * (state + n.pairs * (w + e)));
-    assert_true(tool_forward_flops(&desc, arrays, "chunks=4") == h * state);
+    assert_true(tool_forward_flops(&desc, arrays, &by_chunks) == h * (state + n.pairs * (w + e)));
+    assert_true(tool_forward_flops(&desc, arrays, &by_steps) == h * state);
+    assert_true(tool_forward_flops(&desc, arrays, &no_chunks) == h * state);
     assert_true(tool_forward_flops(&desc, arrays, NULL) == h * state);
     for (size_t i = 0; i < TH_COUNT(backward); i++) {
         desc.gradients = backward[i].set;
-        assert_true(tool_backward_flops(&desc, arrays, parameters) == h * backward[i].products);
+        assert_true(tool_backward_flops(&desc, arrays, &by_chunks) == h * backward[i].products);
     }
     desc.gradients = 0;
-    assert_true(tool_backward_flops(&desc, arrays, parameters) == 0);
+    assert_true(tool_backward_flops(&desc, arrays, &by_chunks) == 0);
 }
 
 TH_HOST_TEST(products_of_the_linear_family)

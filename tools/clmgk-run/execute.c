@@ -119,8 +119,8 @@ static void count_work(const run_problem *problem, run_execution *execution)
     arrays.lengths_q = problem->slot[CLMGK_ARRAY_LENGTHS_Q].host;
     arrays.offsets = problem->slot[CLMGK_ARRAY_OFFSETS].host;
     arrays.offsets_k = problem->slot[CLMGK_ARRAY_OFFSETS_K].host;
-    execution->forward_flops = tool_forward_flops(&problem->desc, &arrays, execution->info.parameters);
-    execution->backward_flops = tool_backward_flops(&problem->desc, &arrays, execution->info.backward_parameters);
+    execution->forward_flops = tool_forward_flops(&problem->desc, &arrays, &execution->info);
+    execution->backward_flops = tool_backward_flops(&problem->desc, &arrays, &execution->info);
 }
 
 tool_exit run_execute(const run_arguments *arguments, const run_problem *problem, run_execution *execution,

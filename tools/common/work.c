@@ -155,10 +155,9 @@ static void add_sequence(const clmgk_attention_desc *desc, int64_t shift, int64_
     sum->chunk_pairs += desc->causal ? pairs_in_chunks(start, rows, keys, chunk) : 0;
 }
 
-static extent extent_of(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, const char *parameters)
+static extent extent_of(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, int64_t chunk)
 {
     const int32_t *const of_keys = arrays && desc->use_offsets_k ? arrays->offsets_k : arrays ? arrays->offsets : NULL;
-    const int64_t chunk = parameter_of(parameters, "chunk");
     extent sum = {0, 0, 0};
     for (int64_t t = 0; t < desc->sequences; t++) {
         const int64_t keys = (int64_t)of_keys[t + 1] - of_keys[t];
@@ -220,20 +219,27 @@ static double linear_backward_products(const clmgk_attention_desc *desc, const e
 
 /* ---- operations ----------------------------------------------------------------------------------------------- */
 
-double tool_forward_flops(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, const char *parameters)
+/* Tokens of a chunk whose pairs the forward pass multiplies; 0: none. */
+static int64_t forward_chunk(const clmgk_plan_info *plan)
+{
+    return plan != NULL && strcmp(plan->kernel, "linear_steps") != 0 ? parameter_of(plan->parameters, "chunk") : 0;
+}
+
+double tool_forward_flops(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, const clmgk_plan_info *plan)
 {
     if (tool_is_linear(desc->variant)) {
-        const extent over = extent_of(desc, arrays, parameters);
+        const extent over = extent_of(desc, arrays, forward_chunk(plan));
         return 2.0 * linear_forward_products(desc, &over);
     }
     return 2.0 * (tool_score_products(desc) + tool_value_products(desc)) *
            (tool_visible_pairs(desc, arrays) / (double)desc->heads);
 }
 
-double tool_backward_flops(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, const char *parameters)
+double tool_backward_flops(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, const clmgk_plan_info *plan)
 {
     if (tool_is_linear(desc->variant)) {
-        const extent over = extent_of(desc, arrays, parameters);
+        const int64_t chunk = plan != NULL ? parameter_of(plan->backward_parameters, "chunk") : 0;
+        const extent over = extent_of(desc, arrays, chunk);
         return desc->gradients != 0 ? 2.0 * linear_backward_products(desc, &over) : 0.0;
     }
     return 2.0 * backward_products(desc) * (tool_visible_pairs(desc, arrays) / (double)desc->heads);

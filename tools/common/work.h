@@ -32,11 +32,12 @@ double tool_value_products(const clmgk_attention_desc *desc);
  * those of tool_visible_pairs.
  *
  * Linear family: for each head, 2 W (E + 1) for a key, which the state C and z takes, and for a query, which reads it;
- * causal, 2 (W + E) for a query and a key that it sees in its own chunk. The map favor: 2 R D for each vector that it
- * is made of (M of them for a query or a key of the admixture forms, and for a key of MLK and SMLK). `parameters` are
- * the pass's, and have the size of chunks; NULL: the products inside of chunks are left out.
+ * causal by chunks, 2 (W + E) for a query and a key that it sees in its own chunk; by steps, which give each query a
+ * state of its own, none. The map favor: 2 R D for each vector that it
+ * is made of (M of them for a query or a key of the admixture forms, and for a key of MLK and SMLK). `plan` says
+ * which it is, and the size of chunks; NULL: the products inside of chunks are left out.
  */
-double tool_forward_flops(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, const char *parameters);
+double tool_forward_flops(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, const clmgk_plan_info *plan);
 
 /*
  * The same of the backward pass of the descriptor's gradients: the scores once more (P D) and dO . V (H E, where
@@ -47,6 +48,7 @@ double tool_forward_flops(const clmgk_attention_desc *desc, const clmgk_host_arg
  * keys' side is, and of it 2 W E for a key for dV, 2 W (E + 1) for the features' gradient of the keys. Causal, each of
  * the three has products inside of chunks, as forward. favor: its vectors again, and as much for their gradients.
  */
-double tool_backward_flops(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, const char *parameters);
+double tool_backward_flops(const clmgk_attention_desc *desc, const clmgk_host_args *arrays,
+                           const clmgk_plan_info *plan);
 
 #endif

@@ -209,8 +209,8 @@ typedef struct bench_group {
 tool_exit bench_make_groups(const bench_request *request, bool short_batches, bench_group **groups, tool_error *error);
 void bench_free_groups(const bench_request *request, bench_group *groups);
 
-/* Counts a case's operations. `parameters` are those of its pass's plan; NULL: not known yet. */
-tool_exit bench_count_flops(bench_case *one, const char *parameters, tool_error *error);
+/* Counts a case's operations. `plan` NULL: not known yet. */
+tool_exit bench_count_flops(bench_case *one, const clmgk_plan_info *plan, tool_error *error);
 
 /* Its name, or "given". */
 const char *bench_shape_name(const bench_shape *shape);

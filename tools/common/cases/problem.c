@@ -128,7 +128,7 @@ static uint32_t gradients_had(const clmgk_attention_desc *desc, uint32_t set)
     return had;
 }
 
-tool_exit bench_count_flops(bench_case *one, const char *parameters, tool_error *error)
+tool_exit bench_count_flops(bench_case *one, const clmgk_plan_info *plan, tool_error *error)
 {
     const clmgk_attention_desc *const desc = &one->desc;
     clmgk_host_args arrays = CLMGK_HOST_ARGS_INIT;
@@ -137,8 +137,8 @@ tool_exit bench_count_flops(bench_case *one, const char *parameters, tool_error 
     for (int64_t t = 0; t < desc->sequences; t++)
         offsets[t + 1] = bench_offset(desc, t + 1);
     arrays.offsets = offsets;
-    one->flops = one->pass == BENCH_BACKWARD ? tool_backward_flops(desc, &arrays, parameters)
-                                             : tool_forward_flops(desc, &arrays, parameters);
+    one->flops = one->pass == BENCH_BACKWARD ? tool_backward_flops(desc, &arrays, plan)
+                                             : tool_forward_flops(desc, &arrays, plan);
     free(offsets);
     return TOOL_DONE;
 }
