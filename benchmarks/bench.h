@@ -8,6 +8,7 @@
  *     compare.c   two of them                plot.c      a picture
  *     products.c  matrix products            crossing.c  from which length on linear attention is faster
  *     layer.c     the multi-head layer       counts.c    the papers' figures: figures.c, figures_text.c, figures_plot.c
+ *     call.c      one call of a small problem
  */
 #ifndef BENCH_H
 #define BENCH_H
@@ -36,7 +37,7 @@ typedef struct bench_options {
     double check_multiplications;                 /* of a smaller problem that is checked */
     bool untuned;                                 /* default parameters, whatever was tuned */
     bool keep_caches;                             /* else: caches of this run's own */
-    bool layer;                                   /* the multi-head layer in the place of cases */
+    bool layer, call;                             /* the multi-head layer, or single calls, in the place of cases */
     bool counts, measure;                         /* figures; with measured layers */
     const char *folder;                           /* of the figures; NULL: none */
     bool json;
@@ -130,6 +131,10 @@ tool_exit bench_crossings(bench_device *device, const bench_options *options, to
 /* The layer of the request's variants: forward, training and decoding steps, measured and printed as a table or as an
  * object; signals print what there is. TOOL_CHECK_FAILED: a layer is wrong. */
 tool_exit bench_layers(bench_device *device, const bench_options *options, tool_outputs *outputs, tool_error *error);
+
+/* One call of the request's variants, from the enqueue to the end of clFinish, in turn with an empty kernel, measured
+ * and printed as a table or as an object; signals print what there is. TOOL_CHECK_FAILED: a call is wrong. */
+tool_exit bench_calls(bench_device *device, const bench_options *options, tool_outputs *outputs, tool_error *error);
 
 /* A layer of attention alone: times and bytes of all arrays of its passes; 0: refused. */
 typedef struct bench_layer_time {

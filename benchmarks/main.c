@@ -265,7 +265,7 @@ static tool_exit measure_products(bench_run *run, tool_error *error)
     return status;
 }
 
-/* What is no list of cases: lengths at which variants cross, or layers. */
+/* What is no list of cases: lengths at which variants cross, layers, or single calls. */
 static tool_exit measure_others(bench_run *run, tool_error *error)
 {
     bench_device device = {.progress_ms = 0};
@@ -275,8 +275,9 @@ static tool_exit measure_others(bench_run *run, tool_error *error)
     device.cache_dir = run->cache_dir;
     device.tuning_dir = run->cache_dir ? run->tuning.path : NULL;
     TOOL_TRY(tool_device_open(run->options.device, &device.tool, error));
-    const tool_exit status =
-        (run->options.layer ? bench_layers : bench_crossings)(&device, &run->options, run->outputs, error);
+    const tool_exit status = (run->options.layer  ? bench_layers
+                              : run->options.call ? bench_calls
+                                                  : bench_crossings)(&device, &run->options, run->outputs, error);
     tool_device_close(&device.tool);
     return status;
 }
@@ -300,7 +301,7 @@ static tool_exit bench(bench_run *run, tool_error *error)
         return measure_products(run, error);
     if (run->options.counts)
         return count_figures(run, error);
-    if (run->options.crossing_count > 0 || run->options.layer)
+    if (run->options.crossing_count > 0 || run->options.layer || run->options.call)
         return measure_others(run, error);
     TOOL_TRY(check_request(run, error));
     TOOL_TRY(print_and_leave(run, "", NULL, NULL, error)); /* opening devices may take long */

@@ -14,8 +14,10 @@
       "8 heads, beside softmax; linear: the linear family, long sequences and decoding; layer: the\n"                  \
       "multi-head layer, forward, training and decoding: by default --batch 4 --heads 8\n"                             \
       "--length 1024 --head-size 64; beside these with --variants, --device, --seconds, --keep-caches\n"               \
-      "and --json only; counts: operations, parameters and memory, the curves of the papers'\n"                        \
-      "figures, without a device; with --output, --measure and --json only")                                           \
+      "and --json only; call: one call of a small problem beside an empty kernel, by default\n"                        \
+      "--batch 1 --heads 1 --length 16 --head-size 64 --variants softmax, with the same options;\n"                    \
+      "counts: operations, parameters and memory, the curves of the papers' figures, without a\n"                      \
+      "device; with --output, --measure and --json only")                                                              \
     X(OUTPUT, "output", "FOLDER",                                                                                      \
       "of the suite counts: writes counts.csv and a picture of each figure (by gnuplot) there")                        \
     X(MEASURE, "measure", NULL,                                                                                        \
@@ -178,8 +180,9 @@ static tool_exit parse_few(const char *const *values, const int *own, size_t cou
     return TOOL_DONE;
 }
 
-/* A layer as wide as its heads: by default as models of the papers have it. */
-static tool_exit parse_layers(const char *const *values, bench_options *options, tool_error *error)
+/* A size of attention, with its variants, for what is no list of cases. NULL: no default. */
+static tool_exit parse_one_size(const char *const *values, const char *with, const char *variants,
+                                const char *const *defaults, bench_options *options, tool_error *error)
 {
     static const int own[] = {OPTION_SUITE,
                               OPTION_VARIANTS,
@@ -187,17 +190,34 @@ static tool_exit parse_layers(const char *const *values, bench_options *options,
                               OPTION_SIZES + BENCH_SIZE_HEADS,
                               OPTION_SIZES + BENCH_SIZE_LENGTH,
                               OPTION_SIZES + BENCH_SIZE_HEAD_SIZE};
-    const char *sizes[BENCH_SIZE_OPTION_COUNT] = {[BENCH_SIZE_BATCH] = "4",
-                                                  [BENCH_SIZE_HEADS] = "8",
-                                                  [BENCH_SIZE_LENGTH] = "1024",
-                                                  [BENCH_SIZE_HEAD_SIZE] = "64"};
-    const bench_choice choice = {.variants = values[OPTION_VARIANTS], .sizes = sizes};
+    const char *sizes[BENCH_SIZE_OPTION_COUNT];
+    const bench_choice choice = {.variants = values[OPTION_VARIANTS] ? values[OPTION_VARIANTS] : variants,
+                                 .sizes = sizes};
     unsigned suite = 0;
     for (int i = 0; i < BENCH_SIZE_OPTION_COUNT; i++)
-        sizes[i] = values[OPTION_SIZES + i] ? values[OPTION_SIZES + i] : sizes[i];
-    TOOL_TRY(parse_few(values, own, TOOL_COUNT(own), "suite layer", options, error));
-    options->layer = true;
+        sizes[i] = values[OPTION_SIZES + i] ? values[OPTION_SIZES + i] : defaults[i];
+    TOOL_TRY(parse_few(values, own, TOOL_COUNT(own), with, options, error));
+    TOOL_TRY(bench_parse_pass("forward", &options->request, error));
     return bench_parse_choice(&choice, &options->request, &suite, error);
+}
+
+/* A layer as wide as its heads: by default as models of the papers have it. */
+static tool_exit parse_layers(const char *const *values, bench_options *options, tool_error *error)
+{
+    static const char *const sizes[BENCH_SIZE_OPTION_COUNT] = {[BENCH_SIZE_BATCH] = "4",
+                                                               [BENCH_SIZE_HEADS] = "8",
+                                                               [BENCH_SIZE_LENGTH] = "1024",
+                                                               [BENCH_SIZE_HEAD_SIZE] = "64"};
+    options->layer = true;
+    return parse_one_size(values, "suite layer", NULL, sizes, options, error);
+}
+
+static tool_exit parse_calls(const char *const *values, bench_options *options, tool_error *error)
+{
+    static const char *const sizes[BENCH_SIZE_OPTION_COUNT] = {
+        [BENCH_SIZE_BATCH] = "1", [BENCH_SIZE_HEADS] = "1", [BENCH_SIZE_LENGTH] = "16", [BENCH_SIZE_HEAD_SIZE] = "64"};
+    options->call = true;
+    return parse_one_size(values, "suite call", "softmax", sizes, options, error);
 }
 
 /* Figures: a device only where something is measured. */
@@ -242,6 +262,8 @@ tool_exit bench_parse_options(int argc, char **argv, bench_options *options, boo
         return parse_layers(values, options, error);
     if (values[OPTION_SUITE] && strcmp(values[OPTION_SUITE], "counts") == 0)
         return parse_counts(values, options, error);
+    if (values[OPTION_SUITE] && strcmp(values[OPTION_SUITE], "call") == 0)
+        return parse_calls(values, options, error);
     for (int i = OPTION_OUTPUT; i <= OPTION_MEASURE; i++) {
         if (values[i])
             return tool_fail(error, TOOL_BAD_INPUT, "--%s is given: expected --suite counts with it",

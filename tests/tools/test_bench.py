@@ -293,6 +293,34 @@ class Layer(BenchTest):
         self.refuse(2, "--suite", "layer", "--dtype", "f16", words=["--dtype is given", "--suite layer"])
 
 
+class Call(BenchTest):
+    """One call of a small problem: 5 queries and keys, D 8."""
+
+    KEYS = {"device": int, "variant": str, "batch": int, "heads": int, "components": int, "length": int,
+            "length_k": int, "head_size": int, "value_size": int, "time_us": dict, "empty_us": dict, "ratio": NUMBER,
+            "enqueue_us": NUMBER, "empty_enqueue_us": NUMBER, "repetitions": int, "error": dict}
+    SIZES = ["--suite", "call", "--length", 5, "--head-size", 8]
+
+    def test_json(self):
+        found = json.loads(self.accept(*self.SIZES, *SHORT, "--json").stdout)
+        self.assertEqual((found["cases"], found["failures"], len(found["calls"])), ([], [], 1))
+        call = found["calls"][0]
+        self.check_keys(call, self.KEYS)
+        self.assertEqual((call["variant"], call["heads"], call["length_k"], call["value_size"]), ("softmax", 1, 5, 8))
+        self.assertGreaterEqual(call["repetitions"], 100)
+        self.assertAlmostEqual(call["ratio"], call["time_us"]["median"] / call["empty_us"]["median"])
+        self.assertLess(call["enqueue_us"], call["time_us"]["max"])
+        self.assertLessEqual(call["error"]["max"], call["error"]["bound"])
+
+    def test_text(self):
+        text = self.accept(*self.SIZES, *SHORT).stdout
+        self.assertIn("one call, enqueue to finish: batch 1, N 5, S 5, D 8, E 8", text)
+        self.assertRegex(text, r"\n  softmax 1 +\d")
+
+    def test_other_options(self):
+        self.refuse(2, "--suite", "call", "--pass", "both", words=["--pass is given", "--suite call"])
+
+
 class Admixture(BenchTest):
     """Global heads times local ones: batch 2, 40 queries, 50 keys, D 16, E 24."""
 

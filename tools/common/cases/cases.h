@@ -375,6 +375,9 @@ typedef struct bench_pass_info {
 } bench_pass_info;
 tool_exit bench_runner_info(const bench_runner *run, clmgk_plan_info *plan, bench_pass_info *pass, tool_error *error);
 
+/* Enqueues the pass once. `event`: NULL: none. */
+tool_exit bench_enqueue(const tool_device *device, const bench_runner *run, cl_event *event, tool_error *error);
+
 /* Milliseconds a call by the host's clock, and by the device's (negative: not known). */
 typedef struct bench_call_time {
     double host, device;

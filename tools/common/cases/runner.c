@@ -25,7 +25,7 @@ static double event_span_ms(cl_event first, cl_event last)
     return 1e-6 * (double)(end - start);
 }
 
-static tool_exit enqueue_call(const tool_device *device, const bench_runner *run, cl_event *event, tool_error *error)
+tool_exit bench_enqueue(const tool_device *device, const bench_runner *run, cl_event *event, tool_error *error)
 {
     return tool_check_library((run->pass == BENCH_BACKWARD ? clmgk_enqueue_backward : clmgk_enqueue_forward)(
                                   run->plan, device->queue, &run->own.args, 0, NULL, event, &error->library),
@@ -39,7 +39,7 @@ static tool_exit enqueue_calls(const tool_device *device, const bench_runner *ru
     TOOL_TRY(tool_check_cl(clEnqueueMarkerWithWaitList(device->queue, 0, NULL, first), "clEnqueueMarkerWithWaitList",
                            error));
     for (int i = 0; i < calls; i++)
-        TOOL_TRY(enqueue_call(device, run, i == calls - 1 ? last : NULL, error));
+        TOOL_TRY(bench_enqueue(device, run, i == calls - 1 ? last : NULL, error));
     return TOOL_DONE;
 }
 
