@@ -25,8 +25,9 @@ mgk_tuning_key mgk_attention_key(const clmgk_attention_desc *desc, clmgk_pass pa
              "variant=%s dtype=%s score=%s estep=%s components=%d head=%d value=%d causal=%d window=%d packed=%d"
              " modified=%d few=%d",
              clmgk_variant_name(d->variant), clmgk_dtype_name(d->dtype), clmgk_score_name(d->score),
-             clmgk_estep_name(d->estep), mgk_count_class(d->components), mgk_size_class(d->head_size),
-             mgk_size_class(d->value_size), d->causal != 0, d->use_window != 0, d->sequences > 0, modified, few);
+             clmgk_estep_name(d->estep), mgk_count_class(d->components), mgk_size_class(family, d->head_size),
+             mgk_size_class(family, d->value_size), d->causal != 0, d->use_window != 0, d->sequences > 0, modified,
+             few);
     const size_t used = strlen(key.exact);
     if (family->add_to_key != NULL)
         family->add_to_key(d, key.exact + used, sizeof(key.exact) - used);

@@ -23,6 +23,11 @@ static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
     return (uint64_t)floats * sizeof(float) + 64;
 }
 
+static int at_most(int value, int limit)
+{
+    return value < limit ? value : limit;
+}
+
 static void halve(mgk_tunables *p, const char *name)
 {
     const int value = mgk_tunable_get(p, name);
@@ -30,10 +35,11 @@ static void halve(mgk_tunables *p, const char *name)
         mgk_tunable_default(p, name, value / 2);
 }
 
-static void choose_threads(const mgk_device_facts *facts, mgk_tunables *p)
+/* Work-items that share a row own whole numbers of features and values. */
+static void choose_threads(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
     const clmgk_device_class kind = facts->info.device_class;
-    const int key_threads = mgk_tunable_base(p, "key-threads", kind);
+    const int key_threads = at_most(mgk_tunable_base(p, "key-threads", kind), f->narrowest);
     int row_threads = mgk_tunable_base(p, "row-threads", kind);
     while (row_threads > 1 && (uint64_t)row_threads * (uint64_t)key_threads > facts->info.max_work_group)
         row_threads /= 2;
@@ -80,8 +86,8 @@ static void choose_values(mgk_tunables *p)
 static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
     const clmgk_device_class kind = facts->info.device_class;
-    choose_threads(facts, p);
-    mgk_tunable_default(p, "features", mgk_tunable_base(p, "features", kind));
+    choose_threads(f, facts, p);
+    mgk_tunable_default(p, "features", at_most(mgk_tunable_base(p, "features", kind), f->narrowest));
     mgk_tunable_default(p, "values", mgk_tunable_base(p, "values", kind));
     choose_share(f, facts, p);
     for (const char *const *name = f->shrink; *name != NULL; ++name)
@@ -107,6 +113,10 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
     MGK_TRY(mgk_tunables_check(p, true, error));
     const int row_threads = mgk_tunable_get(p, "row-threads"), key_threads = mgk_tunable_get(p, "key-threads");
     const uint64_t threads = (uint64_t)row_threads * (uint64_t)key_threads, local = local_bytes_of(f, p);
+    if (key_threads > f->narrowest || mgk_tunable_get(p, "features") > f->narrowest)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "engine simt: key-threads=%d, features=%d: expected at most %d for head_size and value_size",
+                        key_threads, mgk_tunable_get(p, "features"), f->narrowest);
     if (threads > facts->info.max_work_group || threads > facts->work_item_limit)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "engine simt: a work-group of %" PRIu64 ", the device takes %" PRIu64, threads,

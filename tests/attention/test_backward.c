@@ -165,12 +165,13 @@ TH_TEST(storage_types)
 
 TH_TEST(head_sizes)
 {
-    static const int64_t size[][2] = {{33, 5}, {1, 40}, {64, 64}, {128, 96}, {7, 200}, {256, 16}};
-    for (size_t n = 0; n < (session->full ? TH_COUNT(size) * TH_COUNT(th_variants) : 1); n++) {
+    static const int64_t size[][2] = {{33, 5}, {8, 8}, {1, 40}, {64, 64}, {128, 96}, {7, 200}, {256, 16}};
+    for (size_t n = 0; n < TH_COUNT(size) * TH_COUNT(th_variants); n++) {
         clmgk_attention_desc desc = {.variant = th_variants[n % TH_COUNT(th_variants)],
                                      .head_size = size[n / TH_COUNT(th_variants)][0],
                                      .value_size = size[n / TH_COUNT(th_variants)][1]};
-        expect_program(session, desc, 5, 4, false);
+        if (session->full || n == 0 || n == 6) /* softmax, and MGK with narrow heads */
+            expect_program(session, desc, 5, 4, false);
     }
 }
 

@@ -26,23 +26,23 @@
 static const rd_configuration listed[] = {
     {LANE, .desc = {V(SOFTMAX), SIZES(16, 16), BIAS, SINKS, SOFTCAP, DROPOUT, ALL}},
     {LANE, .desc = {V(SOFTMAX), SIZES(32, 16), F16, VARIANCE, BIAS, .bias_length_k = 1, ALIBI, PACKED, ALL}},
-    {SIMT, .desc = {V(SOFTMAX), SIZES(16, 16), ALIBI, SINKS, SOFTCAP, DROPOUT, PACKED, ALL}},
-    {LANE, .desc = {V(GAUSSIAN), SIZES(16, 16), PRIOR, SINKS, STATISTICS, ALL}},
+    {SIMT, .desc = {V(SOFTMAX), SIZES(8, 16), ALIBI, SINKS, SOFTCAP, DROPOUT, PACKED, ALL}},
+    {LANE, .desc = {V(GAUSSIAN), SIZES(8, 16), PRIOR, SINKS, STATISTICS, ALL}},
     {SIMT, .desc = {V(GAUSSIAN), SIZES(16, 32), F16, PRIOR, VARIANCE, BIAS, .bias_length = 1, ALL}},
     {LANE, .desc = {V(MGK), SIZES(16, 16), .components = 2, SINKS, ALL}},
     {LANE, .wide = true,
      .desc = {V(MGK), SIZES(16, 16), .components = 3, DOT, HARD, PRIOR, VARIANCE, BIAS, ALIBI, STATISTICS, ALL}},
-    {LANE, .desc = {V(MGK), SIZES(16, 16), .components = 2, BF16, PRIOR, SINKS, ALIBI, PACKED, STATISTICS, ALL}},
+    {LANE, .desc = {V(MGK), SIZES(16, 8), .components = 2, BF16, PRIOR, SINKS, ALIBI, PACKED, STATISTICS, ALL}},
     {SIMT, .desc = {V(MGK), SIZES(16, 16), .components = 2, DOT, PRIOR, VARIANCE, SINKS, DROPOUT, ALL}},
     {LANE, .splits = 2,
-     .desc = {V(MGK), SIZES(16, 16), .components = 1, DOT, F16, PRIOR, VARIANCE, BIAS, SOFTCAP, DROPOUT, PACKED,
+     .desc = {V(MGK), SIZES(8, 8), .components = 1, DOT, F16, PRIOR, VARIANCE, BIAS, SOFTCAP, DROPOUT, PACKED,
               .gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_V | CLMGK_GRADIENT_PRIOR, STATISTICS}},
-    {LANE, .desc = {V(SMGK), SIZES(16, 16), .components = 2, PRIOR, SINKS, ALL}},
+    {LANE, .desc = {V(SMGK), SIZES(8, 8), .components = 2, PRIOR, SINKS, ALL}},
     {LANE, .wide = true, .desc = {V(SMGK), SIZES(64, 16), .components = 2, PRIOR, VARIANCE, DROPOUT, ALL}},
     {LANE,
      .desc = {V(SMGK), SIZES(16, 16), .components = 3, DOT, BF16, PRIOR, VARIANCE, BIAS, ALIBI, DROPOUT, PACKED, ALL}},
-    {SIMT, .desc = {V(SMGK), SIZES(16, 16), .components = 2, HARD, VARIANCE, SINKS, STATISTICS, ALL}},
-    {LANE, .few = 4, .splits = 4, .desc = {V(SMGK), SIZES(32, 16), .components = 2, PRIOR, BIAS, SINKS}},
+    {SIMT, .desc = {V(SMGK), SIZES(16, 8), .components = 2, HARD, VARIANCE, SINKS, STATISTICS, ALL}},
+    {LANE, .few = 4, .splits = 4, .desc = {V(SMGK), SIZES(8, 16), .components = 2, PRIOR, BIAS, SINKS}},
     {LANE, .ratio = 1, .desc = {V(FISH), SIZES(16, 16), .components = 2, BIAS, SINKS, ALL}},
     {LANE, .ratio = 2, .desc = {V(HARD_FISH), SIZES(32, 16), .components = 3, F16, ALIBI, SOFTCAP, DROPOUT, ALL}},
     {LANE, .ratio = 3, .desc = {V(MISH), SIZES(16, 16), .components = 2, SINKS, PACKED, ALL}},
@@ -127,9 +127,12 @@ uint32_t rd_options_of(const rd_configuration *configuration)
 
 /* ---- classes of D and E ------------------------------------------------------------------------------------------ */
 
-int64_t rd_class_below(int64_t size)
+int64_t rd_class_below(const clmgk_attention_desc *desc, int64_t size)
 {
-    return size <= 16 ? 0 : size <= 32 ? 16 : 32; /* the first of what the library rounds up to */
+    const bool linear = (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_LINEAR) != 0;
+    if (size <= 16) /* the first of what the library rounds up to */
+        return size <= 8 || linear ? 0 : 8;
+    return size <= 32 ? 16 : 32;
 }
 
 /* ---- random ones ------------------------------------------------------------------------------------------------- */
@@ -192,7 +195,7 @@ static void draw_linear(clmgk_attention_desc *d, uint64_t *state)
 
 static rd_configuration random_configuration(uint64_t seed, uint64_t index)
 {
-    static const int64_t sizes[] = {16, 16, 32, 64};
+    static const int64_t sizes[] = {8, 16, 32, 64};
     uint64_t state = seed ^ (index * 0x9e3779b97f4a7c15U);
     rd_configuration out = {.engine = th_chance(&state, 3) ? CLMGK_ENGINE_SIMT : CLMGK_ENGINE_LANE,
                             .wide = th_chance(&state, 4),

@@ -44,12 +44,12 @@ static void draw_sizes(const rd_configuration *from, clmgk_attention_desc *d, ui
         d->length_k = LONGEST - th_pick(state, 0, 10);
     if (splits > 1 && d->length * (splits - 1) > d->length_k)
         d->length = d->length_k / (splits - 1) - th_pick(state, 0, 3);
-    d->head_size = th_pick(state, rd_class_below(d->head_size) + 1, d->head_size < 34 ? d->head_size : 33);
+    d->head_size = th_pick(state, rd_class_below(d, d->head_size) + 1, d->head_size < 34 ? d->head_size : 33);
     if (d->feature == CLMGK_FEATURE_DPFP) /* 2 D nu features: D of one class of features */
         d->head_size = from->desc.head_size - th_pick(state, 0, 1);
     if (d->feature == CLMGK_FEATURE_FAVOR)
         d->features -= th_pick(state, 0, 15);
-    d->value_size = th_pick(state, rd_class_below(d->value_size) + 1, d->value_size < 34 ? d->value_size : 33);
+    d->value_size = th_pick(state, rd_class_below(d, d->value_size) + 1, d->value_size < 34 ? d->value_size : 33);
 }
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */

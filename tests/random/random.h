@@ -47,7 +47,7 @@ size_t rd_listed(const rd_configuration **list);
 size_t rd_listed_linear(const rd_configuration **list);
 
 /* The largest size of the class of head sizes before that of `size`. */
-int64_t rd_class_below(int64_t size);
+int64_t rd_class_below(const clmgk_attention_desc *desc, int64_t size);
 
 /* ---- draw.c, values.c ------------------------------------------------------------------------------------------- */
 

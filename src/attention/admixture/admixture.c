@@ -78,4 +78,5 @@ const mgk_family mgk_admixture_family = {.name = "admixture",
                                          .rounds_by_engine = rounds_by_engine,
                                          .add_to_key = add_to_key,
                                          .added = &added,
-                                         .grouped_heads = true};
+                                         .grouped_heads = true,
+                                         .has_narrow_heads = true};

@@ -8,12 +8,12 @@
 
 #define LOG2_E 1.4426950408889634
 
-/* D and E are rounded up to a class, so that programs are few. All are multiples of 16. */
-static const int size_classes[] = {16, 32, 64, 96, 128, 192, 256, 384, 512};
+/* D and E are rounded up to a class, so that programs are few. All but the first are multiples of 16. */
+static const int size_classes[] = {8, 16, 32, 64, 96, 128, 192, 256, 384, 512};
 
-int mgk_size_class(int64_t size)
+int mgk_size_class(const mgk_family *family, int64_t size)
 {
-    size_t i = 0;
+    size_t i = family->has_narrow_heads ? 0 : 1;
     while (size_classes[i] < size)
         ++i;
     return size_classes[i];
@@ -37,8 +37,8 @@ int mgk_count_class(int64_t count)
 /* One product for each component, unless the family says otherwise. */
 static mgk_attention_traits traits_of(const mgk_family *family, const clmgk_attention_desc *d)
 {
-    mgk_attention_traits t = {.head_size = mgk_size_class(d->head_size),
-                              .value_size = mgk_size_class(d->value_size),
+    mgk_attention_traits t = {.head_size = mgk_size_class(family, d->head_size),
+                              .value_size = mgk_size_class(family, d->value_size),
                               .components = (int)d->components,
                               .products = (int)d->components,
                               .modified = d->use_bias || d->use_alibi || d->softcap > 0.0 || d->dropout > 0.0};
@@ -190,9 +190,12 @@ mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
 clmgk_status mgk_attention_fit(const mgk_attention_request *request, const mgk_footprint *footprint,
                                mgk_tunables *tunables, mgk_block *block, clmgk_error *error)
 {
+    const mgk_attention_traits *const t = &request->traits;
+    mgk_footprint own = *footprint;
+    own.narrowest = t->head_size < t->value_size ? t->head_size : t->value_size;
     *tunables = mgk_engine_tunables(request->engine, request->family->added);
     MGK_TRY(mgk_tunables_read(tunables, &request->parameters, error));
-    return request->engine->fit(footprint, request->facts, tunables, block, error);
+    return request->engine->fit(&own, request->facts, tunables, block, error);
 }
 
 mgk_flags mgk_attention_block_flags(const mgk_attention_request *request, const mgk_tunables *tunables,
@@ -270,7 +273,8 @@ static void add_combine(const mgk_attention_request *request, bool internal, con
                                      .global = rows * (size_t)size,
                                      .local = size % 64 == 0   ? 64
                                               : size % 32 == 0 ? 32
-                                                               : 16};
+                                              : size % 16 == 0 ? 16
+                                                               : 8};
     mgk_attention_add(&step, plan);
 }
 

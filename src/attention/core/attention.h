@@ -33,8 +33,8 @@ typedef struct mgk_attention_request {
     mgk_attention_traits traits;
 } mgk_attention_request;
 
-/* D, E rounded up, so that programs are few: a multiple of 16. */
-int mgk_size_class(int64_t size);
+/* D, E rounded up, so that programs are few: a multiple of 16, or 8 in families with narrow heads. */
+int mgk_size_class(const mgk_family *family, int64_t size);
 
 /* For tuning keys: rounds counts of components or heads beyond 8 up to powers of two. */
 int mgk_count_class(int64_t count);

@@ -54,6 +54,7 @@ typedef struct mgk_family {
 
     const mgk_added_tunables *added; /* to the engines' parameters; NULL: none */
     bool grouped_heads;              /* a block serves several heads, which are not separate tasks */
+    bool has_narrow_heads;           /* kernels for D and E up to 8 */
     bool has_few_rows;               /* special kernels for decoding, if no backward pass follows */
 } mgk_family;
 

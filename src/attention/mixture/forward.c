@@ -86,7 +86,7 @@ static void make_density(const mgk_attention_request *request, clmgk_attention_d
     density->traits.hard = false;
     density->traits.has_prior = d->prior_shape != CLMGK_PRIOR_UNIFORM;
     density->traits.has_factor = d->components > 1;
-    density->traits.value_size = mgk_size_class(1);
+    density->traits.value_size = mgk_size_class(request->family, 16); /* no values: as wide as any parameters take */
 }
 
 /* A work-group for each (b, h) sums up the rows. */

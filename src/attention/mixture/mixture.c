@@ -84,4 +84,5 @@ const mgk_family mgk_mixture_family = {.name = "mixture",
                                                 [CLMGK_PASS_STATISTICS] = mgk_mixture_plan_statistics,
                                                 [CLMGK_PASS_COMBINE] = mgk_attention_plan_combine},
                                        .rounds_by_engine = rounds_by_engine,
+                                       .has_narrow_heads = true,
                                        .has_few_rows = true};
