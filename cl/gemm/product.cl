@@ -68,22 +68,11 @@ FUNCTION void put1(const mgk_gemm_product_args *a, const part *p, int row, int c
 #if GROUP_SIZE == 1
 /* ---- a work-item makes all: vectors along the contiguous axis of B ---- */
 
-#define AHEAD 8 /* vectors along a row of B, and rows, between a prefetch and its use */
-
-FUNCTION void expect_line(__global const storage *p)
-{
-#if WIDE_VECTORS
-    __asm__ volatile("prefetcht0 %0" : : "m"(*p));
-#endif
-}
-
 /* LANES elements from l on of a block's rows of A and B; sums[v * columns + u] is of row v and column u. */
 FUNCTION void row_step(const mgk_gemm_product_args *a, __global const storage *const *left,
                        __global const storage *const *right, int l, const int rows, const bool whole, real *sums)
 {
     const int columns = LANES / rows;
-    /* in this row, else in the one that the next block has in its place */
-    const long soon = l + AHEAD * LANES < a->k ? l + AHEAD * LANES : columns * a->ldb + l + AHEAD * LANES - a->k;
     real x[ROWS];
     UNROLL
     for (int v = 0; v < rows; ++v)
@@ -91,7 +80,6 @@ FUNCTION void row_step(const mgk_gemm_product_args *a, __global const storage *c
     UNROLL
     for (int u = 0; u < columns; ++u) {
         const real y = whole ? load_lanes(right[u] + l) : load_piece(right[u], l, a->k);
-        expect_line(right[u] + soon);
         UNROLL
         for (int v = 0; v < rows; ++v)
             sums[v * columns + u] = fma(x[v], y, sums[v * columns + u]);
@@ -141,6 +129,15 @@ KERNEL(gemm_product_rows)
     for (int column = p.column; column < p.end_column; column += LANES / ROWS)
         for (int row = p.row; row < p.end_row; row += ROWS)
             row_block(&a, &p, row, column, ROWS);
+}
+
+#define AHEAD 8 /* rows of B between a prefetch and its use */
+
+FUNCTION void expect_line(__global const storage *p)
+{
+#if WIDE_VECTORS
+    __asm__ volatile("prefetcht0 %0" : : "m"(*p));
+#endif
 }
 
 /* `vectors` vectors of columns from `column` on. `whole`: they are full. */
