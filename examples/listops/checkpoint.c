@@ -19,13 +19,15 @@ char *plan_describe(const plan *p)
     char *text = NULL;
     const int length = asprintf(
         &text,
-        "variant %s, heads %d, components %d, layers %d, width %d, head size %d, hidden %d, tokens %d, lengths %d to "
+        "variant %s, heads %d, components %d, layers %d, width %d, head size %d, hidden %d, pooling %s, tokens %d, "
+        "lengths %d to "
         "%d, "
         "depth %d, arguments %d, nested %.17g, seed %" PRIu64 ", steps %" PRId64 ", warm-up %" PRId64
         ", rate %.17g, decay %.17g, prior %s every %" PRId64 ", report %" PRId64 ", test every %" PRId64 " of %" PRId64,
-        clmgk_variant_name(s->variant), s->heads, s->components, s->layers, s->width, s->head_size, s->hidden, s->rows,
-        t->min_length, t->max_length, t->depth, t->arguments, t->nested, t->seed, p->steps, p->warm_up, p->rate,
-        p->decay, s->em ? "em" : "sgd", s->em ? p->em_every : 0, p->report, p->test_every, p->test_count);
+        clmgk_variant_name(s->variant), s->heads, s->components, s->layers, s->width, s->head_size, s->hidden,
+        s->first ? "first" : "mean", s->rows, t->min_length, t->max_length, t->depth, t->arguments, t->nested, t->seed,
+        p->steps, p->warm_up, p->rate, p->decay, s->em ? "em" : "sgd", s->em ? p->em_every : 0, p->report,
+        p->test_every, p->test_count);
     if (length < 0) {
         fail(EXIT_SYSTEM, "out of memory");
     }

@@ -183,10 +183,10 @@ __kernel void add_bias(ARRAY(float16, x), ARRAY(const float16, bias), const int 
 
 /* ---- pooling, classes; a work-item is a sequence ----------------------------------------------------------------- */
 
-/* pooled [sequences,W] = mean of the sequence's rows of y */
-__kernel void pool(ARRAY(const int, offsets), ARRAY(const float16, y), ARRAY(float16, pooled))
+/* pooled [sequences,W] = mean of the sequence's rows of y, of the first `most` of them */
+__kernel void pool(ARRAY(const int, offsets), ARRAY(const float16, y), ARRAY(float16, pooled), const int most)
 {
-    const int t = get_global_id(0), first = AT(offsets)[t], end = AT(offsets)[t + 1];
+    const int t = get_global_id(0), first = AT(offsets)[t], end = min(AT(offsets)[t + 1], first + most);
     float16 sum[W];
     for (int c = 0; c < W; ++c)
         sum[c] = 0.0f;
@@ -248,18 +248,18 @@ __kernel void classify_backward(ARRAY(const float16, pooled), ARRAY(const float,
     ((__global float *)AT(dbias))[k] = total;
 }
 
-/* dy = the gradient of the sequence's mean, in each of its rows */
+/* dy = the gradient of that mean, in each of its rows; 0 in the others */
 __kernel void pool_backward(ARRAY(const int, offsets), ARRAY(const float16, weight), ARRAY(const float, dlogits),
-                            ARRAY(float16, dy))
+                            ARRAY(float16, dy), const int most)
 {
-    const int t = get_global_id(0), first = AT(offsets)[t], end = AT(offsets)[t + 1];
+    const int t = get_global_id(0), first = AT(offsets)[t], end = AT(offsets)[t + 1], pooled = min(end, first + most);
     for (int c = 0; c < W; ++c) {
         float16 sum = 0.0f;
         for (int k = 0; k < CLASSES; ++k)
             sum += AT(dlogits)[16 * t + k] * AT(weight)[k * W + c];
-        sum /= (float)max(end - first, 1);
+        sum /= (float)max(pooled - first, 1);
         for (int row = first; row < end; ++row)
-            AT(dy)[row * W + c] = sum;
+            AT(dy)[row * W + c] = row < pooled ? sum : 0.0f;
     }
 }
 

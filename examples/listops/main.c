@@ -14,7 +14,7 @@ typedef struct options {
     plan plan;
     watch watch;
     comparison comparison;
-    const char *device, *variant, *prior;
+    const char *device, *variant, *prior, *pooling;
     const char *curve, *plot, *export; /* files, a folder */
     bool time, describe;
     bool json;
@@ -51,20 +51,22 @@ static size_t list_options(options *o, option_line *line)
         {"seed", "U64", "of examples and first weights (1)", UNSIGNED64, &t->seed, 0, 0},
         {"steps", "N", "of training (400)", INTEGER64, &o->plan.steps, 1, 1e9},
         {"warm-up", "N", "steps in which the rate rises; then it falls to 0 (50)", INTEGER64, &o->plan.warm_up, 1, 1e9},
-        {"rate", "X", "AdamW's rate after the warm-up (0.001)", NUMBER, &o->plan.rate, 0, 1},
+        {"rate", "X", "AdamW's rate after the warm-up (0.002)", NUMBER, &o->plan.rate, 0, 1},
         {"decay", "X", "of matrices (0.01)", NUMBER, &o->plan.decay, 0, 1},
         {"prior", "sgd|em", "how priors are learned: by gradients, or by the M-step (sgd)", TEXT, &o->prior, 0, 0},
         {"em-every", "N", "steps from M-step to M-step (10)", INTEGER64, &o->plan.em_every, 1, 1e9},
         {"layers", "N", "of the network (2)", INTEGER32, &s->layers, 1, MAX_LAYERS},
         {"width", "N", "of tokens (128)", INTEGER32, &s->width, 16, 4096},
-        {"head-size", "N", "of every head (32)", INTEGER32, &s->head_size, 16, CLMGK_MAX_HEAD_SIZE},
+        {"head-size", "N", "of every head (16)", INTEGER32, &s->head_size, 16, CLMGK_MAX_HEAD_SIZE},
         {"hidden", "N", "width between the feed-forward products (256)", INTEGER32, &s->hidden, 16, 16384},
+        {"pooling", "first|mean", "what is classified: the first token's row, or the mean of all (first)", TEXT,
+         &o->pooling, 0, 0},
         {"tokens", "N", "of a batch, filled with whole sequences (4096)", INTEGER32, &s->rows, 32, 1 << 24},
         {"min-length", "N", "tokens of an expression, at least (100)", INTEGER32, &t->min_length, 4, 1 << 20},
         {"max-length", "N", "and at most (500)", INTEGER32, &t->max_length, 4, 1 << 20},
-        {"depth", "N", "operations inside each other, at most (4)", INTEGER32, &t->depth, 1, 64},
-        {"arguments", "N", "of an operation, at most (10)", INTEGER32, &t->arguments, 2, MAX_ARGUMENTS},
-        {"nested", "X", "probability that an argument is an operation (0.3)", NUMBER, &t->nested, 0, 1},
+        {"depth", "N", "operations inside each other, at most (6)", INTEGER32, &t->depth, 1, 64},
+        {"arguments", "N", "of an operation, at most (5)", INTEGER32, &t->arguments, 2, MAX_ARGUMENTS},
+        {"nested", "X", "probability that an argument is an operation (0.5)", NUMBER, &t->nested, 0, 1},
         {"test", "N", "sequences of the test (1000)", INTEGER64, &o->plan.test_count, 1, 1e9},
         {"test-every", "N", "steps from test to test while training, on a quarter of them; 0: none (0)", INTEGER64,
          &o->plan.test_every, 0, 1e9},
@@ -91,11 +93,11 @@ static size_t list_options(options *o, option_line *line)
 
 static options defaults(void)
 {
-    options o = {.variant = "mgk:4", .prior = "sgd"};
-    o.plan = (plan){.steps = 400, .warm_up = 50, .rate = 1e-3, .decay = 0.01, .em_every = 10, .report = 25};
+    options o = {.variant = "mgk:4", .prior = "sgd", .pooling = "first"};
+    o.plan = (plan){.steps = 400, .warm_up = 50, .rate = 2e-3, .decay = 0.01, .em_every = 10, .report = 25};
     o.plan.test_count = 1000;
-    o.plan.task = (task){.seed = 1, .min_length = 100, .max_length = 500, .depth = 4, .arguments = 10, .nested = 0.3};
-    o.plan.settings = (settings){.layers = 2, .width = 128, .head_size = 32, .hidden = 256, .rows = 4096};
+    o.plan.task = (task){.seed = 1, .min_length = 100, .max_length = 500, .depth = 6, .arguments = 5, .nested = 0.5};
+    o.plan.settings = (settings){.layers = 2, .width = 128, .head_size = 16, .hidden = 256, .rows = 4096};
     o.watch = (watch){.name = "", .save = 100};
     o.comparison = (comparison){.folder = "listops-runs", .seeds = 3};
     return o;
@@ -203,11 +205,15 @@ static void complete(options *o)
     p->settings.min_length = p->task.min_length;
     p->settings.max_length = p->task.max_length;
     p->settings.em = strcmp(o->prior, "em") == 0;
+    p->settings.first = strcmp(o->pooling, "first") == 0;
     parse_variant(o->variant, &p->settings);
     o->comparison.plot = o->plot;
     o->comparison.json = o->json;
     if (strcmp(o->prior, "em") != 0 && strcmp(o->prior, "sgd") != 0) {
         fail(EXIT_USAGE, "--prior: \"%s\": expected sgd or em", o->prior);
+    }
+    if (strcmp(o->pooling, "first") != 0 && strcmp(o->pooling, "mean") != 0) {
+        fail(EXIT_USAGE, "--pooling: \"%s\": expected first or mean", o->pooling);
     }
     if (p->task.min_length > p->task.max_length) {
         fail(EXIT_USAGE, "--min-length: %d: expected at most --max-length, %d", p->task.min_length, p->task.max_length);

@@ -6,7 +6,7 @@
  *     x_0 [N,W] = words[token] + places[position]
  *     r_l [N,W] = x_l + attention(LN(x_l)) W_o^T + b_o            the library's layer, any variant
  *     x_(l+1)   = r_l + gelu(LN(r_l) W_1^T + b_1) W_2^T + b_2     W_1 [U,W], W_2 [W,U]
- *     logits [T,10] = mean over the sequence of LN(x_last), times W_c^T, + b_c
+ *     logits [T,10] = LN(x_last) of the sequence's first row (or the mean of all), times W_c^T, + b_c
  *
  * All parameters are one buffer, their gradients another: one kernel is the optimiser, one write a checkpoint.
  */
@@ -25,6 +25,7 @@ typedef struct settings {
     int32_t rows;                   /* N: tokens of a batch */
     int32_t min_length, max_length; /* of a sequence */
     bool em;                        /* priors by the M-step in place of gradients */
+    bool first;                     /* the sequence's first row is its class's, not the mean of all */
     uint64_t seed;                  /* of the first weights */
 } settings;
 

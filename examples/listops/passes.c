@@ -82,6 +82,12 @@ static size_t rows(const network *n)
     return (size_t)n->settings.rows;
 }
 
+/* Rows of a sequence that are pooled, at most. */
+static int32_t pooled_rows(const network *n)
+{
+    return n->settings.first ? 1 : n->settings.max_length;
+}
+
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
 
 void network_load(network *n, const batch *b)
@@ -141,7 +147,8 @@ void network_forward(network *n, uint64_t seed)
            ARRAYS(n->layer[last].next, value(n, n->last_gain), value(n, n->last_bias), n->y, n->last_statistics, none,
                   none),
            SCALARS(INTEGER(0)));
-    launch(n, KERNEL_pool, (size_t)n->sequences, 1, ARRAYS(n->offsets, n->y, n->pooled), NO_SCALARS);
+    launch(n, KERNEL_pool, (size_t)n->sequences, 1, ARRAYS(n->offsets, n->y, n->pooled),
+           SCALARS(INTEGER(pooled_rows(n))));
     launch(n, KERNEL_classify, (size_t)n->sequences, 1,
            ARRAYS(n->pooled, value(n, n->w_class), value(n, n->b_class), n->answers, n->results, n->dlogits),
            SCALARS(FLOAT(1.0 / (n->count > 0 ? n->count : 1))));
@@ -176,7 +183,7 @@ void network_backward(network *n, uint64_t seed)
            ARRAYS(n->pooled, n->dlogits, gradient(n, n->w_class), gradient(n, n->b_class)),
            SCALARS(INTEGER(sequences)));
     launch(n, KERNEL_pool_backward, sequences, 1,
-           ARRAYS(n->offsets, value(n, n->w_class), n->dlogits, n->gradient_norm), NO_SCALARS);
+           ARRAYS(n->offsets, value(n, n->w_class), n->dlogits, n->gradient_norm), SCALARS(INTEGER(pooled_rows(n))));
     launch(n, KERNEL_norm_backward, blocks, 1,
            ARRAYS(n->gradient_norm, n->layer[last].next, n->last_statistics, value(n, n->last_gain), n->gradient,
                   sums(n, n->last_gain), sums(n, n->last_bias), none),

@@ -261,6 +261,8 @@ int main(void)
     device_open(&d, NULL);
     run_open(&r, &d, &p);
     test_gradients(&r);
+    r.network.settings.first = true; /* what is pooled is an argument of kernels */
+    test_gradients(&r);
     test_overfit(&r);
     test_same_bits(&d, &p); /* beside the other run: its programs are there */
     run_close(&r);

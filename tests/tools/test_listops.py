@@ -148,6 +148,7 @@ class ListopsTest(ProgramTest):
             (["--variant", "mgk:x"], ["heads"]),
             (["--variant", "nothing:4"], ["nothing"]),
             (["--prior", "no"], ["sgd or em"]),
+            (["--pooling", "no"], ["first or mean"]),
             (["--variant", "softmax:2", "--prior", "em"], ["softmax"]),
             (["--width", 20], ["multiple of 16"]),
             (["--tokens", 320], ["--max-length"]),
