@@ -22,6 +22,21 @@ void batch_close(batch *b)
     free(b->answers);
 }
 
+/* Empty sequences come first: devices hand out work-groups in their order, half of them to the first of two cores. */
+static void put_last(batch *b)
+{
+    b->first = b->capacity - 1 - b->count;
+    (void)memmove(b->offsets + b->first, b->offsets, (size_t)b->count * sizeof(int32_t));
+    (void)memmove(b->answers + b->first, b->answers, (size_t)b->count * sizeof(int32_t));
+    for (int32_t i = 0; i < b->first; ++i) {
+        b->offsets[i] = 0;
+        b->answers[i] = -1;
+    }
+    b->offsets[b->capacity - 1] = b->used;
+    b->offsets[b->capacity] = b->rows;
+    b->answers[b->capacity - 1] = -1;
+}
+
 uint64_t batch_fill(batch *b, const task *t, stream from, uint64_t index, uint64_t end)
 {
     int32_t *const tokens = allocate((size_t)t->max_length, sizeof(int32_t)), answer = 0;
@@ -47,11 +62,7 @@ uint64_t batch_fill(batch *b, const task *t, stream from, uint64_t index, uint64
         b->tokens[row] = TOKEN_PADDING;
         b->positions[row] = 0;
     }
-    b->offsets[b->count] = b->used;
-    for (int32_t i = b->count; i < b->capacity; ++i) {
-        b->offsets[i + 1] = b->rows;
-        b->answers[i] = -1;
-    }
+    put_last(b);
     free(tokens);
     return index;
 }

@@ -45,6 +45,7 @@ static void write_npy(const char *folder, int32_t layer, const char *name, const
 static void write_heads(const char *folder, int32_t layer, const char *name, const batch *b, const float *qkv,
                         int64_t ld, const int64_t *shape, int axes)
 {
+    const int32_t *const offsets = b->offsets + b->first;
     const int64_t sequences = shape[0], length = shape[axes - 2], size = shape[axes - 1];
     int64_t heads = 1;
     for (int i = 1; i < axes - 2; ++i) {
@@ -52,9 +53,9 @@ static void write_heads(const char *folder, int32_t layer, const char *name, con
     }
     float *const out = allocate((size_t)(sequences * heads * length * size), sizeof(float));
     for (int64_t t = 0; t < sequences; ++t) {
-        for (int64_t i = b->offsets[t]; i < b->offsets[t + 1]; ++i) {
+        for (int64_t i = offsets[t]; i < offsets[t + 1]; ++i) {
             for (int64_t h = 0; h < heads; ++h) {
-                (void)memcpy(out + ((t * heads + h) * length + i - b->offsets[t]) * size, qkv + i * ld + h * size,
+                (void)memcpy(out + ((t * heads + h) * length + i - offsets[t]) * size, qkv + i * ld + h * size,
                              (size_t)size * sizeof(float));
             }
         }
@@ -100,17 +101,18 @@ static void write_parameters(const run *r, const char *folder, int32_t layer)
 
 static void write_batch(const char *folder, const batch *b, int64_t sequences, int64_t length)
 {
+    const int32_t *const offsets = b->offsets + b->first;
     int32_t *const tokens = allocate((size_t)(sequences * length), sizeof(int32_t));
     int32_t *const lengths = allocate((size_t)sequences, sizeof(int32_t));
     for (int64_t t = 0; t < sequences; ++t) {
-        lengths[t] = b->offsets[t + 1] - b->offsets[t];
+        lengths[t] = offsets[t + 1] - offsets[t];
         for (int64_t i = 0; i < length; ++i) {
-            tokens[t * length + i] = i < lengths[t] ? b->tokens[b->offsets[t] + i] : TOKEN_PADDING;
+            tokens[t * length + i] = i < lengths[t] ? b->tokens[offsets[t] + i] : TOKEN_PADDING;
         }
     }
     write_npy(folder, -1, "tokens", "<i4", 2, (const int64_t[]){sequences, length}, tokens);
     write_npy(folder, -1, "lengths", "<i4", 1, &sequences, lengths);
-    write_npy(folder, -1, "answers", "<i4", 1, &sequences, b->answers);
+    write_npy(folder, -1, "answers", "<i4", 1, &sequences, b->answers + b->first);
     free(tokens);
     free(lengths);
 }
@@ -128,8 +130,8 @@ void export_arrays(run *r, const char *folder)
     (void)batch_fill(&r->batch, &r->plan.task, STREAM_TEST, 0, EXPORTED);
     const int64_t sequences = r->batch.count;
     for (int64_t t = 0; t < sequences; ++t) {
-        const int64_t its = r->batch.offsets[t + 1] - r->batch.offsets[t];
-        length = its > length ? its : length;
+        const int32_t *const its = r->batch.offsets + r->batch.first + t;
+        length = its[1] - its[0] > length ? its[1] - its[0] : length;
     }
     write_batch(folder, &r->batch, sequences, length);
     float *const qkv = allocate((size_t)(r->batch.rows * ld), sizeof(float));

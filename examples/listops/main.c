@@ -286,8 +286,9 @@ static void report_time(device *d, const options *o)
                ", \"parameters\": %zu, \"tokens\": %d, \"lengths\": [",
                o->variant, 1e3 * t.step, 1e3 * t.attention, network_bytes(&r->network), r->network.layout.numbers,
                r->batch.used);
+        const int32_t *const offsets = r->batch.offsets + r->batch.first;
         for (int32_t i = 0; i < r->batch.count; ++i) {
-            printf("%s%d", i > 0 ? ", " : "", r->batch.offsets[i + 1] - r->batch.offsets[i]);
+            printf("%s%d", i > 0 ? ", " : "", offsets[i + 1] - offsets[i]);
         }
         printf("]}\n");
     } else {

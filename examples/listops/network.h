@@ -31,11 +31,11 @@ typedef struct settings {
 
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
 
-/* Sequences, as many as fit, one after another. The rows that are left are a sequence of their own, without an answer;
- * further sequences are empty. */
+/* Sequences, as many as fit, one after another. The rows that are left are a sequence of their own, the last one,
+ * without an answer; those before the first one are empty. */
 typedef struct batch {
     int32_t rows, capacity;      /* N; sequences, the one of the rest included */
-    int32_t count, used;         /* sequences with an answer, and their tokens */
+    int32_t first, count, used;  /* the first sequence with an answer, how many there are, their tokens */
     int32_t *tokens, *positions; /* [N] */
     int32_t *offsets;            /* [capacity + 1] */
     int32_t *answers;            /* [capacity], -1: none */

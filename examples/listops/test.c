@@ -128,12 +128,12 @@ static void test_batches(void)
         const uint64_t first = next;
         next = batch_fill(&b, &p.task, STREAM_TRAINING, next, 100);
         expect(next > first && b.count == (int32_t)(next - first), "a batch has the examples that it says");
-        expect(b.offsets[0] == 0 && b.offsets[b.count] == b.used && b.offsets[b.capacity] == b.rows,
+        expect(b.offsets[b.first] == 0 && b.offsets[b.first + b.count] == b.used && b.offsets[b.capacity] == b.rows,
                "a batch's offsets cover all rows");
         for (int32_t t = 0; t < b.capacity; ++t) {
-            const int32_t length = b.offsets[t + 1] - b.offsets[t];
-            expect(t < b.count ? evaluate(b.tokens + b.offsets[t], length) == b.answers[t] : b.answers[t] == -1,
-                   "a batch's answers");
+            const int32_t *const tokens = b.tokens + b.offsets[t], length = b.offsets[t + 1] - b.offsets[t];
+            const bool answered = t >= b.first && t < b.first + b.count;
+            expect(b.answers[t] == (answered ? evaluate(tokens, length) : -1), "a batch's answers");
         }
     }
     batch_close(&b);
