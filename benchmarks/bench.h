@@ -170,10 +170,6 @@ tool_exit bench_load_json(const char *path, json_t **out, tool_error *error);
 /* Prints what changed beyond noise to `stream`; TOOL_CHECK_FAILED: something became slower beyond the threshold. */
 tool_exit bench_compare(const json_t *before, const json_t *now, double threshold, FILE *stream, tool_error *error);
 
-/* Fails at once, before any measurement, where there is no gnuplot. */
-tool_exit bench_plot_check(tool_error *error);
-/* Has gnuplot draw a script, from its beginning, into a file. */
-tool_exit bench_draw(FILE *script, FILE *picture, tool_error *error);
 /* Draws into output number `output`. */
 tool_exit bench_plot(const bench_options *options, const bench_device *devices, size_t device_count,
                      tool_outputs *outputs, size_t output, tool_error *error);

@@ -3,6 +3,8 @@
 #include "bench.h"
 #include "figures_text.h"
 
+#include "gnuplot.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -150,7 +152,7 @@ static tool_exit announce_files(counts_run *run, tool_error *error)
     const char *const folder = run->options->folder;
     if (!folder)
         return TOOL_DONE;
-    TOOL_TRY(bench_plot_check(error));
+    TOOL_TRY(tool_gnuplot_check(error));
     run->picture_paths = calloc(bench_figure_count, sizeof(*run->picture_paths));
     run->pictures = calloc(bench_figure_count, sizeof(*run->pictures));
     if (!run->picture_paths || !run->pictures)
@@ -173,7 +175,7 @@ static tool_exit draw(const counts_run *run, size_t index, tool_error *error)
     figure_write_script(&run->results, &bench_figures[index], run->device ? run->device->tool.info.name : NULL, script);
     tool_exit status = tool_outputs_open(run->outputs, run->pictures[index], &picture, error);
     if (status == TOOL_DONE)
-        status = bench_draw(script, picture, error);
+        status = tool_gnuplot_run(script, picture, error);
     fclose(script);
     return status;
 }

@@ -2,6 +2,8 @@
 /* clmgk-bench: what is asked for, on which devices, in which form. */
 #include "bench.h"
 
+#include "gnuplot.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -185,7 +187,7 @@ static tool_exit check_request(bench_run *run, tool_error *error)
     if (!run->options.plot)
         return TOOL_DONE;
     TOOL_TRY(tool_outputs_add(run->outputs, "plot", run->options.plot, &run->plot, error));
-    return bench_plot_check(error);
+    return tool_gnuplot_check(error);
 }
 
 /* Memory is what most shapes lack: peaks are not measured for those alone. */

@@ -2,52 +2,10 @@
 /* A picture by gnuplot: times relative to softmax beside the paper's, and parts of the measured peak. */
 #include "bench.h"
 
-#include <errno.h>
+#include "gnuplot.h"
+
 #include <inttypes.h>
-#include <spawn.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-extern char **environ;
-
-/* ---- the program -------------------------------------------------------------------------------------------- */
-
-/* Runs gnuplot with standard input and output on these files, and waits. */
-static tool_exit run_gnuplot(int input, int output, char *argument, tool_error *error)
-{
-    char *const arguments[] = {"gnuplot", argument, NULL};
-    posix_spawn_file_actions_t actions;
-    pid_t child = 0;
-    int state = 0;
-    if (posix_spawn_file_actions_init(&actions) != 0)
-        return tool_fail_memory(error, "a call of gnuplot");
-    posix_spawn_file_actions_adddup2(&actions, input, STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
-    const int code = posix_spawnp(&child, "gnuplot", &actions, NULL, arguments, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    if (code != 0)
-        return tool_fail(error, TOOL_SYSTEM_ERROR, "pictures need the program gnuplot, which could not be started: %s",
-                         strerror(code));
-    while (waitpid(child, &state, 0) < 0) {
-        if (errno != EINTR)
-            return tool_fail(error, TOOL_SYSTEM_ERROR, "gnuplot: %s", strerror(errno));
-    }
-    if (!WIFEXITED(state) || WEXITSTATUS(state) != 0)
-        return tool_fail(error, TOOL_SYSTEM_ERROR, "gnuplot failed");
-    return TOOL_DONE;
-}
-
-tool_exit bench_plot_check(tool_error *error)
-{
-    FILE *nothing = tmpfile();
-    if (!nothing)
-        return tool_fail(error, TOOL_SYSTEM_ERROR, "no temporary file: %s", strerror(errno));
-    const tool_exit status = run_gnuplot(fileno(nothing), fileno(nothing), "--version", error);
-    fclose(nothing);
-    return status;
-}
 
 /* ---- the script --------------------------------------------------------------------------------------------- */
 
@@ -153,16 +111,6 @@ static void write_series(const char *name, const bench_options *options, FILE *s
     }
 }
 
-/* A device's name inside gnuplot's single quotes. */
-static void write_quoted(const char *text, FILE *script)
-{
-    for (; *text; text++) {
-        if (*text == '\'')
-            fputc('\'', script);
-        fputc(*text, script);
-    }
-}
-
 /* The remark on a case of the picture that was faster than the measured peak; NULL: none was. */
 static const char *find_note(const bench_options *options, const bench_device *device, size_t pass)
 {
@@ -184,7 +132,7 @@ static void write_pass(const bench_options *options, const bench_device *device,
     write_data("rates", options, device, pass, false, script);
     const size_t points = write_paper(options, device, pass, script);
     fputs("set title '", script);
-    write_quoted(device->tool.info.name, script);
+    tool_gnuplot_quoted(device->tool.info.name, script);
     fprintf(script, ", %s' noenhanced\nset key\nset ylabel 'time / %s'\nset yrange [0:*]\n",
             bench_pass_name(options->request.passes[pass]), clmgk_variant_name(base_of(options)));
     fprintf(script, "set xrange [-0.6:%zu.6]\n", options->request.shape_count - 1);
@@ -198,28 +146,20 @@ static void write_pass(const bench_options *options, const bench_device *device,
     fputc('\n', script);
 }
 
-tool_exit bench_draw(FILE *script, FILE *picture, tool_error *error)
-{
-    if (fflush(script) != 0 || fseek(script, 0, SEEK_SET) != 0)
-        return tool_fail(error, TOOL_SYSTEM_ERROR, "the script for gnuplot: %s", strerror(errno));
-    return run_gnuplot(fileno(script), fileno(picture), NULL, error);
-}
-
 tool_exit bench_plot(const bench_options *options, const bench_device *devices, size_t device_count,
                      tool_outputs *outputs, size_t output, tool_error *error)
 {
     FILE *picture = NULL;
     tool_exit status = TOOL_DONE;
-    FILE *script = tmpfile();
-    if (!script)
-        return tool_fail(error, TOOL_SYSTEM_ERROR, "no temporary file: %s", strerror(errno));
+    FILE *script = NULL;
+    TOOL_TRY(tool_gnuplot_begin(&script, error));
     write_head(2 * device_count * options->request.pass_count, script);
     for (size_t i = 0; i < device_count; i++) {
         for (size_t pass = 0; pass < options->request.pass_count; pass++)
             write_pass(options, &devices[i], pass, script);
     }
     TOOL_TRY_GOTO(status, tool_outputs_open(outputs, output, &picture, error), done);
-    TOOL_TRY_GOTO(status, bench_draw(script, picture, error), done);
+    TOOL_TRY_GOTO(status, tool_gnuplot_run(script, picture, error), done);
     TOOL_TRY_GOTO(status, tool_outputs_commit(outputs, error), done);
 done:
     fclose(script);

@@ -27,18 +27,18 @@ static tool_exit read_values(npy_file *file, clmgk_dtype dtype, size_t count, cl
 }
 
 /* Zeros for an array without a file: the scale of a state of true values, and what the reference does not read. */
-static tool_exit read_golden(const run_problem *problem, clmgk_array array, const char *output, cl_mem *memory,
+static tool_exit read_golden(const tool_problem *problem, clmgk_array array, const char *output, cl_mem *memory,
                              tool_error *error)
 {
     char path[4096];
     npy_file file = {0};
     const char *const slash = output ? strrchr(output, '/') : NULL;
-    const run_slot *const slot = &problem->slot[array];
+    const tool_slot *const slot = &problem->slot[array];
     *memory = output ? NULL : calloc(slot->count + 1, sizeof(float));
     if (!output)
-        return tool_check_memory(*memory, run_label(array), error);
+        return tool_check_memory(*memory, tool_array_label(array), error);
     snprintf(path, sizeof path, "%s/%s", getenv("GOLDEN_FOLDER"), slash ? slash + 1 : output);
-    tool_exit status = npy_open(run_option(array), path, &file, error);
+    tool_exit status = npy_open(tool_array_option(array), path, &file, error);
     if (status == TOOL_DONE && file.header.count != slot->count)
         status = tool_fail(error, TOOL_BAD_INPUT, "%s: not of the shape that the problem has", path);
     if (status == TOOL_DONE)
@@ -48,33 +48,33 @@ static tool_exit read_golden(const run_problem *problem, clmgk_array array, cons
 }
 
 /* A copy of what the host has. */
-static tool_exit copy_values(const run_problem *problem, clmgk_array array, cl_mem *memory, tool_error *error)
+static tool_exit copy_values(const tool_problem *problem, clmgk_array array, cl_mem *memory, tool_error *error)
 {
     const size_t bytes = problem->slot[array].count * clmgk_array_element_size(&problem->desc, array);
     void *const values = malloc(tool_buffer_bytes(bytes, 1));
     if (!values)
-        return tool_fail_memory(error, run_option(array));
+        return tool_fail_memory(error, tool_array_option(array));
     memcpy(values, problem->slot[array].host, bytes);
     *memory = values;
     return TOOL_DONE;
 }
 
-tool_exit run_execute(const run_arguments *arguments, const run_problem *problem, run_execution *execution,
+tool_exit run_execute(const run_arguments *arguments, const tool_problem *problem, run_execution *execution,
                       tool_error *error)
 {
     *execution = (run_execution){.info.cache_note = ""};
-    for (clmgk_array array = 0; array < RUN_FILES; array++) {
-        const run_slot *const slot = &problem->slot[array];
+    for (clmgk_array array = 0; array < TOOL_FILES; array++) {
+        const tool_slot *const slot = &problem->slot[array];
         cl_mem *const memory = &execution->memory[array];
-        npy_file file = run_is_streamed(array) ? problem->file[array] : (npy_file){0};
+        npy_file file = tool_is_streamed(array) ? problem->file[array] : (npy_file){0};
         if (!slot->used)
             continue;
-        if (run_is_streamed(array))
+        if (tool_is_streamed(array))
             TOOL_TRY(read_values(&file, tool_array_dtype(&problem->desc, array), slot->count, memory, error));
-        else if (!run_is_output(array))
+        else if (!tool_is_output(array))
             TOOL_TRY(copy_values(problem, array, memory, error));
         else
-            TOOL_TRY(read_golden(problem, array, arguments->file[array], memory, error));
+            TOOL_TRY(read_golden(problem, array, arguments->problem.file[array], memory, error));
     }
     return TOOL_DONE;
 }
@@ -94,7 +94,7 @@ void run_unmap(const run_execution *execution, clmgk_array array, const void *el
 
 void run_close(run_execution *execution)
 {
-    for (clmgk_array array = 0; array < RUN_FILES; array++)
+    for (clmgk_array array = 0; array < TOOL_FILES; array++)
         free(of(execution, array));
     *execution = (run_execution){0};
 }

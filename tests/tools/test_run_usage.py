@@ -79,7 +79,7 @@ class Usage(RunTest):
     def test_labels_are_refused(self):
         for label in LABELS:
             with self.subTest(label=label):
-                self.refuse_run(f"--{label}", "not offered by this version", **{label: "x.npy"})
+                self.refuse_run(f"--{label}", "not an option of clmgk-run", **{label: "x.npy"})
 
     def test_unknown_variants(self):
         for variant in ("", "SOFTMAX", "soft"):

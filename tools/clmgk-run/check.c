@@ -5,29 +5,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Where an element, given by its number in axis order, lies in the array. */
-static size_t offset_of(const clmgk_shape *shape, size_t element)
-{
-    int64_t rest = (int64_t)element, offset = 0;
-    for (int axis = shape->rank - 1; axis >= 0; axis--) {
-        offset += rest % shape->size[axis] * shape->stride[axis];
-        rest /= shape->size[axis];
-    }
-    return (size_t)offset;
-}
-
 /* The values that the device holds, dense and in axis order. */
-static tool_exit gather(const run_problem *problem, const run_execution *execution, clmgk_array array, double *values,
+static tool_exit gather(const tool_problem *problem, const run_execution *execution, clmgk_array array, double *values,
                         tool_error *error)
 {
-    const clmgk_dtype dtype = tool_array_dtype(&problem->desc, array);
-    const clmgk_shape shape = clmgk_array_shape(&problem->desc, array);
-    const size_t count = problem->slot[array].count, size = clmgk_ref_dtype_size(dtype);
-    const size_t width = shape.rank > 0 ? (size_t)shape.size[shape.rank - 1] : 1;
+    const size_t size = clmgk_ref_dtype_size(tool_array_dtype(&problem->desc, array));
     const void *elements = NULL;
-    TOOL_TRY(run_map(execution, array, tool_buffer_bytes(count, size), &elements, error));
-    for (size_t done = 0; done < count; done += width)
-        clmgk_ref_load(dtype, (const char *)elements + offset_of(&shape, done) * size, width, values + done);
+    TOOL_TRY(run_map(execution, array, tool_buffer_bytes(problem->slot[array].count, size), &elements, error));
+    tool_gather(problem, array, elements, values);
     run_unmap(execution, array, elements);
     return TOOL_DONE;
 }
@@ -42,10 +27,10 @@ static bool is_integers(clmgk_array array)
     return clmgk_array_get_info(array)->element == CLMGK_ELEMENT_I32;
 }
 
-static tool_exit gather_all(const run_problem *problem, const run_execution *execution, check_values *values,
+static tool_exit gather_all(const tool_problem *problem, const run_execution *execution, check_values *values,
                             tool_error *error)
 {
-    for (clmgk_array array = 0; array < RUN_FILES; array++) {
+    for (clmgk_array array = 0; array < TOOL_FILES; array++) {
         if (is_integers(array))
             values->of[array] = problem->slot[array].host;
         if (!problem->slot[array].used || is_integers(array))
@@ -73,17 +58,17 @@ static bool is_unexpectedly_infinite(check_pair values, size_t n)
 }
 
 /* The file is dense: its index follows from where the element lies. */
-static run_found find(const run_problem *problem, clmgk_array array, check_pair values,
+static run_found find(const tool_problem *problem, clmgk_array array, check_pair values,
                       bool (*wanted)(check_pair values, size_t n))
 {
-    const run_slot *const slot = &problem->slot[array];
+    const tool_slot *const slot = &problem->slot[array];
     const clmgk_shape shape = clmgk_array_shape(&problem->desc, array);
     run_found found = {.count = 0};
     size_t first = SIZE_MAX;
     for (size_t n = 0; n < slot->count; n++) {
         if (!wanted(values, n))
             continue;
-        const size_t offset = offset_of(&shape, n);
+        const size_t offset = tool_offset_of(&shape, n);
         first = offset < first ? offset : first;
         found.count++;
     }
@@ -94,7 +79,7 @@ static run_found find(const run_problem *problem, clmgk_array array, check_pair 
     return found;
 }
 
-static void note(const run_problem *problem, clmgk_array array, check_pair values, clmgk_ref_error worst,
+static void note(const tool_problem *problem, clmgk_array array, check_pair values, clmgk_ref_error worst,
                  double max_abs, run_check_result *result)
 {
     result->checked[array] = true;
@@ -114,7 +99,7 @@ static void complain(run_check_result *result, const char *message)
     snprintf(result->message, sizeof result->message, "%s", message);
 }
 
-static tool_exit check_forward(const run_problem *problem, const clmgk_ref_problem *reference,
+static tool_exit check_forward(const tool_problem *problem, const clmgk_ref_problem *reference,
                                const check_values *values, run_check_result *result, tool_error *error)
 {
     const clmgk_attention_desc *const d = &problem->desc;
@@ -133,7 +118,7 @@ static tool_exit check_forward(const run_problem *problem, const clmgk_ref_probl
 }
 
 /* The gradients, or the statistics. */
-static tool_exit check_set(const run_problem *problem, const clmgk_ref_problem *reference, const check_values *values,
+static tool_exit check_set(const tool_problem *problem, const clmgk_ref_problem *reference, const check_values *values,
                            bool gradients, run_check_result *result, tool_error *error)
 {
     clmgk_ref_arrays exact = {0};
@@ -156,8 +141,8 @@ static tool_exit check_set(const run_problem *problem, const clmgk_ref_problem *
 }
 
 /* C and z of the new state, in the units of the exact ones. */
-static tool_exit check_state(const run_problem *problem, const clmgk_ref_problem *reference, const check_values *values,
-                             run_check_result *result, tool_error *error)
+static tool_exit check_state(const tool_problem *problem, const clmgk_ref_problem *reference,
+                             const check_values *values, run_check_result *result, tool_error *error)
 {
     static const clmgk_array arrays[] = {
         [CLMGK_REF_STATE_C] = CLMGK_ARRAY_NEW_STATE_C, [CLMGK_REF_STATE_Z] = CLMGK_ARRAY_NEW_STATE_Z};
@@ -176,7 +161,7 @@ static tool_exit check_state(const run_problem *problem, const clmgk_ref_problem
     return TOOL_DONE;
 }
 
-tool_exit run_check(const run_problem *problem, const run_execution *execution, run_check_result *result,
+tool_exit run_check(const tool_problem *problem, const run_execution *execution, run_check_result *result,
                     tool_error *error)
 {
     check_values values = {{0}};
@@ -193,7 +178,7 @@ tool_exit run_check(const run_problem *problem, const run_execution *execution, 
     if (problem->desc.statistics != 0)
         TOOL_TRY_GOTO(status, check_set(problem, &reference, &values, false, result, error), done);
 done:
-    for (clmgk_array array = 0; array < RUN_FILES; array++) {
+    for (clmgk_array array = 0; array < TOOL_FILES; array++) {
         if (!is_integers(array))
             free(values.of[array]);
     }

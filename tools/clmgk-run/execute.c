@@ -42,7 +42,7 @@ void run_unmap(const run_execution *execution, clmgk_array array, const void *el
 }
 
 /* Reads a file straight into memory that the device sees. */
-static tool_exit load_file(const run_problem *problem, clmgk_array array, run_execution *execution, tool_error *error)
+static tool_exit load_file(const tool_problem *problem, clmgk_array array, run_execution *execution, tool_error *error)
 {
     npy_file file = problem->file[array]; /* of which the stream alone moves on */
     const clmgk_dtype dtype = tool_array_dtype(&problem->desc, array);
@@ -59,11 +59,11 @@ static tool_exit load_file(const run_problem *problem, clmgk_array array, run_ex
     return status == TOOL_DONE ? tool_check_cl(code, "clEnqueueUnmapMemObject", error) : status;
 }
 
-static tool_exit create_arrays(const run_problem *problem, run_execution *execution, tool_error *error)
+static tool_exit create_arrays(const tool_problem *problem, run_execution *execution, tool_error *error)
 {
-    for (clmgk_array array = 0; array < RUN_FILES; array++) {
-        const run_slot *const slot = &problem->slot[array];
-        if (slot->used && run_is_streamed(array))
+    for (clmgk_array array = 0; array < TOOL_FILES; array++) {
+        const tool_slot *const slot = &problem->slot[array];
+        if (slot->used && tool_is_streamed(array))
             TOOL_TRY(load_file(problem, array, execution, error));
         else if (slot->used)
             TOOL_TRY(create_array(execution, array, slot->count, clmgk_array_element_size(&problem->desc, array),
@@ -73,7 +73,7 @@ static tool_exit create_arrays(const run_problem *problem, run_execution *execut
     return workspace > 0 ? create_array(execution, CLMGK_ARRAY_WORKSPACE, workspace, 1, NULL, error) : TOOL_DONE;
 }
 
-static clmgk_attention_args bind(const run_problem *problem, const run_execution *execution)
+static clmgk_attention_args bind(const tool_problem *problem, const run_execution *execution)
 {
     clmgk_attention_args args = CLMGK_ATTENTION_ARGS_INIT;
     for (int array = 0; array < (int)CLMGK_ARRAYS; array++)
@@ -112,7 +112,7 @@ static tool_exit run_and_time(const run_execution *execution, clmgk_pass pass, c
     return status;
 }
 
-static void count_work(const run_problem *problem, run_execution *execution)
+static void count_work(const tool_problem *problem, run_execution *execution)
 {
     clmgk_host_args arrays = CLMGK_HOST_ARGS_INIT;
     arrays.lengths = problem->slot[CLMGK_ARRAY_LENGTHS].host;
@@ -123,7 +123,7 @@ static void count_work(const run_problem *problem, run_execution *execution)
     execution->backward_flops = tool_backward_flops(&problem->desc, &arrays, &execution->info);
 }
 
-tool_exit run_execute(const run_arguments *arguments, const run_problem *problem, run_execution *execution,
+tool_exit run_execute(const run_arguments *arguments, const tool_problem *problem, run_execution *execution,
                       tool_error *error)
 {
     const clmgk_attention_desc *const desc = &problem->desc;

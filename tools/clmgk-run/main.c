@@ -4,7 +4,7 @@
 /* Everything after the command line. */
 static tool_exit run(const run_arguments *arguments, run_outputs *outputs, tool_error *error)
 {
-    run_problem problem = {0};
+    tool_problem problem = {0};
     run_execution execution = {0};
     run_check_result check = {0};
     tool_exit status = TOOL_DONE;
@@ -17,7 +17,7 @@ static tool_exit run(const run_arguments *arguments, run_outputs *outputs, tool_
     status = run_report(arguments, &problem, &execution, arguments->check ? &check : NULL, error);
 done:
     run_close(&execution);
-    run_problem_close(&problem);
+    tool_problem_close(&problem);
     return status;
 }
 

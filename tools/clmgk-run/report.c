@@ -7,19 +7,16 @@
 
 tool_exit run_announce(const run_arguments *arguments, run_outputs *outputs, tool_error *error)
 {
-    const char *const *const file = arguments->file;
-    for (clmgk_array array = 0; array < RUN_FILES; array++) {
-        if (file[array] && run_is_output(array))
-            TOOL_TRY(tool_outputs_add(outputs->files, run_option(array), file[array], &outputs->place[array], error));
+    const char *const *const file = arguments->problem.file;
+    for (clmgk_array array = 0; array < TOOL_FILES; array++) {
+        if (file[array] && tool_is_output(array))
+            TOOL_TRY(
+                tool_outputs_add(outputs->files, tool_array_option(array), file[array], &outputs->place[array], error));
     }
-    for (clmgk_array array = 0; array < RUN_FILES; array++) {
-        if (file[array] && !run_is_output(array)) /* a list of numbers is no file's name */
-            TOOL_TRY(tool_outputs_refuse_input(outputs->files, run_option(array), file[array], error));
-    }
-    return TOOL_DONE;
+    return tool_refuse_inputs(&arguments->problem, outputs->files, error);
 }
 
-static tool_exit write_state(const run_problem *problem, const run_execution *execution, clmgk_array array,
+static tool_exit write_state(const tool_problem *problem, const run_execution *execution, clmgk_array array,
                              const char *path, FILE *stream, tool_error *error)
 {
     float *values = NULL;
@@ -30,10 +27,10 @@ static tool_exit write_state(const run_problem *problem, const run_execution *ex
     return status;
 }
 
-static tool_exit write_array(const run_problem *problem, const run_execution *execution, clmgk_array array,
+static tool_exit write_array(const tool_problem *problem, const run_execution *execution, clmgk_array array,
                              const char *path, FILE *stream, tool_error *error)
 {
-    const run_slot *const slot = &problem->slot[array];
+    const tool_slot *const slot = &problem->slot[array];
     const clmgk_dtype dtype = tool_array_dtype(&problem->desc, array);
     const void *elements = NULL;
     TOOL_TRY(npy_write_header(stream, path, slot->axes, slot->shape, error));
@@ -47,13 +44,13 @@ static tool_exit write_array(const run_problem *problem, const run_execution *ex
     return status;
 }
 
-tool_exit run_write(const run_arguments *arguments, const run_problem *problem, const run_execution *execution,
+tool_exit run_write(const run_arguments *arguments, const tool_problem *problem, const run_execution *execution,
                     run_outputs *outputs, tool_error *error)
 {
-    for (clmgk_array array = 0; array < RUN_FILES; array++) {
-        const char *const path = arguments->file[array];
+    for (clmgk_array array = 0; array < TOOL_FILES; array++) {
+        const char *const path = arguments->problem.file[array];
         FILE *stream = NULL;
-        if (!path || !run_is_output(array))
+        if (!path || !tool_is_output(array))
             continue;
         TOOL_TRY(tool_outputs_open(outputs->files, outputs->place[array], &stream, error));
         TOOL_TRY(write_array(problem, execution, array, path, stream, error));
@@ -75,35 +72,35 @@ static void print_times(const char *what, const tool_spread *milliseconds, doubl
 static void print_found(clmgk_array array, int axes, const run_found *found, const char *what)
 {
     if (found->count > 0)
-        printf("check: %s has %" PRId64 " %s, the first at %s\n", run_label(array), found->count, what,
+        printf("check: %s has %" PRId64 " %s, the first at %s\n", tool_array_label(array), found->count, what,
                npy_shape_text(axes, found->first).text);
 }
 
 static void print_check(const run_check_result *check)
 {
     const char *between = "check: ";
-    for (clmgk_array array = 0; array < RUN_FILES; array++) {
+    for (clmgk_array array = 0; array < TOOL_FILES; array++) {
         if (!check->checked[array])
             continue;
-        printf("%s%s error %.3g, bound %.3g", between, run_label(array), check->worst[array].error,
+        printf("%s%s error %.3g, bound %.3g", between, tool_array_label(array), check->worst[array].error,
                check->worst[array].bound);
         between = "; ";
     }
     printf(": %s\n", check->ok ? "passed" : "FAILED");
-    for (clmgk_array array = 0; array < RUN_FILES; array++) {
+    for (clmgk_array array = 0; array < TOOL_FILES; array++) {
         print_found(array, check->axes[array], &check->nan[array], "NaN");
         print_found(array, check->axes[array], &check->infinite[array], "infinities where the reference has none");
     }
 }
 
-static tool_exit print_words(const run_arguments *arguments, const run_problem *problem, const run_execution *execution,
-                             const run_check_result *check, tool_error *error)
+static tool_exit print_words(const run_arguments *arguments, const tool_problem *problem,
+                             const run_execution *execution, const run_check_result *check, tool_error *error)
 {
     const clmgk_attention_desc *const d = &problem->desc;
     fprintf(stderr,
             "%s %s, B %" PRId64 ", H %" PRId64 ", G %" PRId64 ", M %" PRId64 ", N %" PRId64 ", S %" PRId64
             ", D %" PRId64 ", E %" PRId64 ", on %s (%s), %s engine, parameters of the %s, program: %s, %.1f ms\n",
-            clmgk_variant_name(arguments->variant), clmgk_dtype_name(d->dtype), d->batch, d->heads, d->kv_heads,
+            clmgk_variant_name(arguments->problem.variant), clmgk_dtype_name(d->dtype), d->batch, d->heads, d->kv_heads,
             d->components, d->length, d->length_k, d->head_size, d->value_size, execution->device.info.name,
             execution->device.info.platform, clmgk_engine_name(execution->info.engine),
             clmgk_tuning_source_name(execution->info.tuning), clmgk_program_origin_name(execution->info.origin),
@@ -132,11 +129,11 @@ static json_t *make_check(const run_check_result *check)
 {
     json_t *const object = json_object();
     json_object_set_new(object, "ok", json_boolean(check->ok));
-    for (clmgk_array array = 0; array < RUN_FILES; array++) {
+    for (clmgk_array array = 0; array < TOOL_FILES; array++) {
         if (!check->checked[array])
             continue;
         json_object_set_new(
-            object, run_label(array),
+            object, tool_array_label(array),
             json_pack("{s:o, s:o, s:o, s:I, s:o, s:I, s:o}", "error", tool_json_number(check->worst[array].error),
                       "bound", tool_json_number(check->worst[array].bound), "max",
                       tool_json_number(check->max_abs[array]), "nan", (json_int_t)check->nan[array].count, "first_nan",
@@ -159,13 +156,13 @@ static void add_work(json_t *object, double flops, const tool_spread *millisecon
     json_object_set_new(object, "gflops", tool_json_number(gflops(flops, milliseconds)));
 }
 
-static json_t *make_backward(const run_problem *problem, const run_execution *execution, int64_t repeat)
+static json_t *make_backward(const tool_problem *problem, const run_execution *execution, int64_t repeat)
 {
     json_t *const object = json_object();
     json_t *const gradients = json_array();
-    for (clmgk_array array = 0; array < RUN_FILES; array++) {
+    for (clmgk_array array = 0; array < TOOL_FILES; array++) {
         if (problem->slot[array].used && clmgk_array_get_info(array)->gradient)
-            json_array_append_new(gradients, tool_json_text(run_option(array)));
+            json_array_append_new(gradients, tool_json_text(tool_array_option(array)));
     }
     json_object_set_new(object, "gradients", gradients);
     add_work(object, execution->backward_flops, &execution->backward_ms, repeat);
@@ -182,23 +179,23 @@ static json_t *make_device(const clmgk_device_info *info)
 static json_t *make_outputs(const run_arguments *arguments)
 {
     json_t *const outputs = json_object();
-    for (clmgk_array array = 0; array < RUN_FILES; array++) {
-        if (arguments->file[array] && run_is_output(array) && !run_is_new_state(array))
-            json_object_set_new(outputs, run_option(array), tool_json_text(arguments->file[array]));
+    for (clmgk_array array = 0; array < TOOL_FILES; array++) {
+        if (arguments->problem.file[array] && tool_is_output(array) && !run_is_new_state(array))
+            json_object_set_new(outputs, tool_array_option(array), tool_json_text(arguments->problem.file[array]));
     }
     if (arguments->state_out)
-        json_object_set_new(outputs, run_option(CLMGK_ARRAY_NEW_STATE_C), tool_json_text(arguments->state_out));
+        json_object_set_new(outputs, tool_array_option(CLMGK_ARRAY_NEW_STATE_C), tool_json_text(arguments->state_out));
     return outputs;
 }
 
-static json_t *make_json(const run_arguments *arguments, const run_problem *problem, const run_execution *execution,
+static json_t *make_json(const run_arguments *arguments, const tool_problem *problem, const run_execution *execution,
                          const run_check_result *check)
 {
     const clmgk_attention_desc *const desc = &problem->desc;
     const clmgk_plan_info *const info = &execution->info;
     json_t *root = json_object();
     json_object_set_new(root, "clmgk", tool_json_text(clmgk_version()));
-    json_object_set_new(root, "variant", tool_json_text(clmgk_variant_name(arguments->variant)));
+    json_object_set_new(root, "variant", tool_json_text(clmgk_variant_name(arguments->problem.variant)));
     json_object_set_new(root, "score", tool_json_text(clmgk_score_name(desc->score)));
     json_object_set_new(root, "estep", tool_json_text(clmgk_estep_name(desc->estep)));
     json_object_set_new(root, "dtype", tool_json_text(clmgk_dtype_name(desc->dtype)));
@@ -224,7 +221,7 @@ static json_t *make_json(const run_arguments *arguments, const run_problem *prob
     return root;
 }
 
-tool_exit run_report(const run_arguments *arguments, const run_problem *problem, const run_execution *execution,
+tool_exit run_report(const run_arguments *arguments, const tool_problem *problem, const run_execution *execution,
                      const run_check_result *check, tool_error *error)
 {
     TOOL_TRY(arguments->json ? tool_print_json(make_json(arguments, problem, execution, check), error)

@@ -12,7 +12,7 @@ bool run_is_new_state(clmgk_array array)
 }
 
 /* A copy of what the device holds; of an array that the state has not: NULL. */
-static tool_exit copy(const run_problem *problem, const run_execution *execution, clmgk_array array, float **values,
+static tool_exit copy(const tool_problem *problem, const run_execution *execution, clmgk_array array, float **values,
                       tool_error *error)
 {
     const size_t bytes = tool_buffer_bytes(problem->slot[array].count, sizeof(float));
@@ -45,7 +45,7 @@ static bool scale(float *values, size_t count, double m, double least)
 }
 
 /* Products of z and features are divided by: a z that vanishes is no state. */
-static tool_exit scale_all(const run_problem *problem, clmgk_array array, const float *m, float *values,
+static tool_exit scale_all(const tool_problem *problem, clmgk_array array, const float *m, float *values,
                            tool_error *error)
 {
     const size_t scales = problem->slot[CLMGK_ARRAY_NEW_STATE_M].count;
@@ -55,12 +55,12 @@ static tool_exit scale_all(const run_problem *problem, clmgk_array array, const 
         if (!scale(values + n * width, width, (double)m[n], least))
             return tool_fail(error, TOOL_BAD_INPUT,
                              "--%s: the state does not fit float32: part %zu of its numbers has the factor e^%g",
-                             run_option(array), n, (double)m[n]);
+                             tool_array_option(array), n, (double)m[n]);
     }
     return TOOL_DONE;
 }
 
-tool_exit run_true_state(const run_problem *problem, const run_execution *execution, clmgk_array array, float **values,
+tool_exit run_true_state(const tool_problem *problem, const run_execution *execution, clmgk_array array, float **values,
                          tool_error *error)
 {
     float *m = NULL;

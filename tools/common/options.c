@@ -80,8 +80,7 @@ static tool_exit take_option(const tool_program *program, size_t index, const ch
     if (strcspn(word, "=") != strlen(option->name) + 2) /* getopt_long takes unambiguous beginnings */
         return fail_word(program, word, error);
     if (!option->help)
-        return tool_fail(error, TOOL_BAD_INPUT, "--%s is not offered by this version (%s)", option->name,
-                         clmgk_version());
+        return tool_fail(error, TOOL_BAD_INPUT, "--%s is not an option of %s", option->name, program->name);
     if (values[index])
         return tool_fail(error, TOOL_BAD_INPUT, "--%s is given more than once", option->name);
     values[index] = value ? value : "";

@@ -67,7 +67,7 @@ tool_exit tool_check_memory(const void *made, const char *what, tool_error *erro
 typedef struct tool_option {
     const char *name;     /* without dashes */
     const char *argument; /* its name in --help; NULL: a flag */
-    const char *help;     /* lines separated by '\n'; NULL: known, but not offered by this version */
+    const char *help;     /* lines separated by '\n'; NULL: a name that other programs or results have */
 } tool_option;
 
 enum {

@@ -12,7 +12,7 @@ static tool_exit fail_numbers(const npy_file *file, const char *expected, const 
                      desc->heads, desc->components, desc->length_k);
 }
 
-static tool_exit describe_prior(const run_arguments *arguments, run_problem *problem, tool_error *error)
+static tool_exit describe_prior(const tool_problem_arguments *arguments, tool_problem *problem, tool_error *error)
 {
     static const clmgk_prior_shape shapes[] = {CLMGK_PRIOR_M, CLMGK_PRIOR_HM, CLMGK_PRIOR_HMS};
     static const char *const axes[] = {"M", "HM", "HMS"};
@@ -27,11 +27,11 @@ static tool_exit describe_prior(const run_arguments *arguments, run_problem *pro
     return fail_numbers(file, "[M], [H,M] or [H,M,S]", &problem->desc, error);
 }
 
-static tool_exit describe_variance(const run_arguments *arguments, run_problem *problem, tool_error *error)
+static tool_exit describe_variance(const tool_problem_arguments *arguments, tool_problem *problem, tool_error *error)
 {
     clmgk_attention_desc *const desc = &problem->desc;
     const npy_file *const file = &problem->file[CLMGK_ARRAY_VARIANCE];
-    run_slot *const slot = &problem->slot[CLMGK_ARRAY_VARIANCE];
+    tool_slot *const slot = &problem->slot[CLMGK_ARRAY_VARIANCE];
     TOOL_TRY(input_open(arguments, problem, CLMGK_ARRAY_VARIANCE, error));
     const bool number = file->header.axes <= 1 && file->header.count == 1;
     const bool matrix = input_matches(problem, &file->header, "HM");
@@ -56,7 +56,7 @@ static tool_exit expect_full_or_one(const npy_file *file, int axis, const char *
                      file->path, npy_shape_text(file->header.axes, file->header.shape).text, axis, size, symbol, full);
 }
 
-static tool_exit describe_bias(const run_arguments *arguments, run_problem *problem, tool_error *error)
+static tool_exit describe_bias(const tool_problem_arguments *arguments, tool_problem *problem, tool_error *error)
 {
     clmgk_attention_desc *const desc = &problem->desc;
     const npy_file *const file = &problem->file[CLMGK_ARRAY_BIAS];
@@ -78,7 +78,7 @@ static tool_exit describe_bias(const run_arguments *arguments, run_problem *prob
     return input_read(problem, CLMGK_ARRAY_BIAS, error);
 }
 
-static tool_exit describe_offsets(const run_arguments *arguments, run_problem *problem, clmgk_array array,
+static tool_exit describe_offsets(const tool_problem_arguments *arguments, tool_problem *problem, clmgk_array array,
                                   tool_error *error)
 {
     clmgk_attention_desc *const desc = &problem->desc;
@@ -92,17 +92,17 @@ static tool_exit describe_offsets(const run_arguments *arguments, run_problem *p
     if (array == CLMGK_ARRAY_OFFSETS_K && sequences != desc->sequences)
         return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: has shape %s; expected T + 1 = %" PRId64 " as in --%s",
                          file->option, file->path, npy_shape_text(1, file->header.shape).text, desc->sequences + 1,
-                         run_option(CLMGK_ARRAY_OFFSETS));
+                         tool_array_option(CLMGK_ARRAY_OFFSETS));
     desc->sequences = sequences;
     return input_read(problem, array, error);
 }
 
-static tool_exit describe_sequences(const run_arguments *arguments, run_problem *problem, tool_error *error)
+static tool_exit describe_sequences(const tool_problem_arguments *arguments, tool_problem *problem, tool_error *error)
 {
     clmgk_attention_desc *const desc = &problem->desc;
     if (desc->batch != 1)
         return tool_fail(error, TOOL_BAD_INPUT, "--q %s: has B = %" PRId64 "; expected B = 1 with --%s",
-                         problem->file[CLMGK_ARRAY_Q].path, desc->batch, run_option(CLMGK_ARRAY_OFFSETS));
+                         problem->file[CLMGK_ARRAY_Q].path, desc->batch, tool_array_option(CLMGK_ARRAY_OFFSETS));
     TOOL_TRY(describe_offsets(arguments, problem, CLMGK_ARRAY_OFFSETS, error));
     desc->use_offsets_k = arguments->file[CLMGK_ARRAY_OFFSETS_K] != NULL;
     if (desc->use_offsets_k)
@@ -110,12 +110,12 @@ static tool_exit describe_sequences(const run_arguments *arguments, run_problem 
     if (desc->length != desc->length_k)
         return tool_fail(error, TOOL_BAD_INPUT,
                          "--%s: --q has N = %" PRId64 ", --k has S = %" PRId64 "; expected --%s where they differ",
-                         run_option(CLMGK_ARRAY_OFFSETS), desc->length, desc->length_k,
-                         run_option(CLMGK_ARRAY_OFFSETS_K));
+                         tool_array_option(CLMGK_ARRAY_OFFSETS), desc->length, desc->length_k,
+                         tool_array_option(CLMGK_ARRAY_OFFSETS_K));
     return TOOL_DONE;
 }
 
-static tool_exit describe_modifiers(const run_arguments *arguments, run_problem *problem, tool_error *error)
+static tool_exit describe_modifiers(const tool_problem_arguments *arguments, tool_problem *problem, tool_error *error)
 {
     clmgk_attention_desc *const desc = &problem->desc;
     const char *const *const file = arguments->file;
@@ -137,7 +137,7 @@ static tool_exit describe_modifiers(const run_arguments *arguments, run_problem 
 }
 
 /* The map, and F. */
-static tool_exit describe_features(const run_arguments *arguments, run_problem *problem, tool_error *error)
+static tool_exit describe_features(const tool_problem_arguments *arguments, tool_problem *problem, tool_error *error)
 {
     clmgk_attention_desc *const desc = &problem->desc;
     desc->feature = arguments->feature;
@@ -153,7 +153,7 @@ static tool_exit describe_features(const run_arguments *arguments, run_problem *
     return TOOL_DONE;
 }
 
-tool_exit parameters_describe(const run_arguments *arguments, run_problem *problem, tool_error *error)
+tool_exit parameters_describe(const tool_problem_arguments *arguments, tool_problem *problem, tool_error *error)
 {
     const char *const *const file = arguments->file;
     if (clmgk_variant_traits(arguments->variant) & CLMGK_TRAIT_LINEAR)

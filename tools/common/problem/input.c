@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "input.h"
 
+#include "opencl.h"
+
+#include "reference/reference.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -14,14 +18,14 @@ tool_exit input_fail_shape(const npy_file *file, const char *expected, tool_erro
 
 /* ---- sizes -------------------------------------------------------------------------------------------------- */
 
-int64_t input_size(const run_problem *problem, char letter)
+int64_t input_size(const tool_problem *problem, char letter)
 {
     return problem->size[letter - 'A'].value;
 }
 
-void input_set_size(run_problem *problem, char letter, int64_t value, const char *source)
+void input_set_size(tool_problem *problem, char letter, int64_t value, const char *source)
 {
-    problem->size[letter - 'A'] = (run_size){value, source};
+    problem->size[letter - 'A'] = (tool_size){value, source};
 }
 
 axes_text input_axes_text(const char *axes)
@@ -37,9 +41,9 @@ axes_text input_axes_text(const char *axes)
 }
 
 /* G divides H, and is H where nothing else gives that. */
-static tool_exit expect_groups(run_problem *problem, const npy_file *file, int64_t groups, tool_error *error)
+static tool_exit expect_groups(tool_problem *problem, const npy_file *file, int64_t groups, tool_error *error)
 {
-    const run_size *const heads = &problem->size['H' - 'A'];
+    const tool_size *const heads = &problem->size['H' - 'A'];
     if (!heads->source)
         input_set_size(problem, 'H', groups, file->option);
     if (heads->value % groups == 0)
@@ -49,10 +53,10 @@ static tool_exit expect_groups(run_problem *problem, const npy_file *file, int64
                      file->option, file->path, groups, heads->value, heads->source);
 }
 
-static tool_exit expect_axis(run_problem *problem, const npy_file *file, int axis, char letter, tool_error *error)
+static tool_exit expect_axis(tool_problem *problem, const npy_file *file, int axis, char letter, tool_error *error)
 {
     const npy_header *const header = &file->header;
-    const run_size *const size = &problem->size[letter - 'A'];
+    const tool_size *const size = &problem->size[letter - 'A'];
     const int64_t found = header->shape[axis];
     const bool square = letter == 'H' && (clmgk_variant_traits(problem->desc.variant) & CLMGK_TRAIT_SQUARE) != 0;
     if (size->source && found != size->value)
@@ -70,22 +74,22 @@ static tool_exit expect_axis(run_problem *problem, const npy_file *file, int axi
 }
 
 /* A list of numbers as a matrix [H,M]. */
-static tool_exit fold_list(run_problem *problem, clmgk_array array, tool_error *error)
+static tool_exit fold_list(tool_problem *problem, clmgk_array array, tool_error *error)
 {
     npy_header *const header = &problem->file[array].header;
     const int64_t count = header->shape[0], components = input_size(problem, 'M');
     if (count % components != 0)
         return tool_fail(error, TOOL_BAD_INPUT,
                          "--%s: has %" PRId64 " numbers; expected [H,M], rows of M = %" PRId64 " as in --%s",
-                         run_option(array), count, components, problem->size['M' - 'A'].source);
+                         tool_array_option(array), count, components, problem->size['M' - 'A'].source);
     header->axes = 2;
     header->shape[0] = count / components;
     header->shape[1] = components;
-    input_set_shape(&problem->slot[array], header->axes, header->shape);
+    tool_set_shape(&problem->slot[array], header->axes, header->shape);
     return TOOL_DONE;
 }
 
-tool_exit input_expect(run_problem *problem, clmgk_array array, const char *axes, tool_error *error)
+tool_exit input_expect(tool_problem *problem, clmgk_array array, const char *axes, tool_error *error)
 {
     const npy_file *const file = &problem->file[array];
     const int rank = (int)strlen(axes);
@@ -101,7 +105,7 @@ tool_exit input_expect(run_problem *problem, clmgk_array array, const char *axes
     return TOOL_DONE;
 }
 
-bool input_matches(const run_problem *problem, const npy_header *header, const char *axes)
+bool input_matches(const tool_problem *problem, const npy_header *header, const char *axes)
 {
     bool same = header->axes == (int)strlen(axes);
     for (int axis = 0; same && axis < header->axes; axis++)
@@ -111,7 +115,7 @@ bool input_matches(const run_problem *problem, const npy_header *header, const c
 
 /* ---- opening ------------------------------------------------------------------------------------------------ */
 
-void input_set_shape(run_slot *slot, int axes, const int64_t *shape)
+void tool_set_shape(tool_slot *slot, int axes, const int64_t *shape)
 {
     slot->axes = axes;
     slot->count = 1;
@@ -127,22 +131,22 @@ static bool is_file(const char *text)
     return length >= 4 && strcmp(text + length - 4, ".npy") == 0;
 }
 
-static tool_exit make_room(run_slot *slot, size_t size, const char *what, tool_error *error)
+static tool_exit make_room(tool_slot *slot, size_t size, const char *what, tool_error *error)
 {
     slot->host = malloc(tool_buffer_bytes(slot->count, size));
     return tool_check_memory(slot->host, what, error);
 }
 
-static tool_exit take_list(run_problem *problem, clmgk_array array, const char *text, tool_error *error)
+static tool_exit take_list(tool_problem *problem, clmgk_array array, const char *text, tool_error *error)
 {
     npy_file *const file = &problem->file[array];
-    run_slot *const slot = &problem->slot[array];
+    tool_slot *const slot = &problem->slot[array];
     double *numbers = NULL;
     size_t count = 0;
-    *file = (npy_file){.option = run_option(array), .path = text};
+    *file = (npy_file){.option = tool_array_option(array), .path = text};
     TOOL_TRY(tool_parse_numbers(file->option, text, &numbers, &count, error));
     file->header = (npy_header){.axes = 1, .shape = {(int64_t)count}, .count = count};
-    input_set_shape(slot, 1, file->header.shape);
+    tool_set_shape(slot, 1, file->header.shape);
     const tool_exit status = make_room(slot, sizeof(float), text, error);
     if (status == TOOL_DONE)
         clmgk_ref_store(CLMGK_DTYPE_F32, numbers, count, slot->host);
@@ -150,18 +154,19 @@ static tool_exit take_list(run_problem *problem, clmgk_array array, const char *
     return status;
 }
 
-tool_exit input_open(const run_arguments *arguments, run_problem *problem, clmgk_array array, tool_error *error)
+tool_exit input_open(const tool_problem_arguments *arguments, tool_problem *problem, clmgk_array array,
+                     tool_error *error)
 {
     const char *const text = arguments->file[array];
     npy_file *const file = &problem->file[array];
     const bool integers = clmgk_array_get_info(array)->element == CLMGK_ELEMENT_I32;
-    if (run_takes_numbers(array) && !is_file(text))
+    if (tool_takes_numbers(array) && !is_file(text))
         return take_list(problem, array, text, error);
-    TOOL_TRY(npy_open(run_option(array), text, file, error));
+    TOOL_TRY(npy_open(tool_array_option(array), text, file, error));
     if (npy_is_float(file->header.type) == integers)
         return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: holds %s; expected %s", file->option, text,
                          npy_type_name(file->header.type), integers ? "int32 or int64" : "float16, float32 or float64");
-    input_set_shape(&problem->slot[array], file->header.axes, file->header.shape);
+    tool_set_shape(&problem->slot[array], file->header.axes, file->header.shape);
     return TOOL_DONE;
 }
 
@@ -183,7 +188,7 @@ static bool is_allowed(clmgk_values rule, float value)
     }
 }
 
-static tool_exit check_floats(const npy_file *file, const run_slot *slot, clmgk_values rule, tool_error *error)
+static tool_exit check_floats(const npy_file *file, const tool_slot *slot, clmgk_values rule, tool_error *error)
 {
     static const char *const expected[] = {[CLMGK_VALUES_FINITE] = "a finite number",
                                            [CLMGK_VALUES_NOT_NEGATIVE] = "a finite number not below 0",
@@ -199,7 +204,7 @@ static tool_exit check_floats(const npy_file *file, const run_slot *slot, clmgk_
 }
 
 /* A state's numbers come from sums that may be anything, but files may hold more than float32 does. */
-static tool_exit check_state(const npy_file *file, const run_slot *slot, tool_error *error)
+static tool_exit check_state(const npy_file *file, const tool_slot *slot, tool_error *error)
 {
     const float *const values = slot->host;
     for (size_t i = 0; i < slot->count; i++) {
@@ -210,7 +215,7 @@ static tool_exit check_state(const npy_file *file, const run_slot *slot, tool_er
     return TOOL_DONE;
 }
 
-static tool_exit check_lengths(const npy_file *file, const run_slot *slot, int64_t limit, tool_error *error)
+static tool_exit check_lengths(const npy_file *file, const tool_slot *slot, int64_t limit, tool_error *error)
 {
     const int32_t *const lengths = slot->host;
     for (size_t b = 0; b < slot->count; b++) {
@@ -222,7 +227,8 @@ static tool_exit check_lengths(const npy_file *file, const run_slot *slot, int64
 }
 
 /* First 0, then not descending, last the axis. */
-static tool_exit check_offsets(const npy_file *file, const run_slot *slot, char letter, int64_t axis, tool_error *error)
+static tool_exit check_offsets(const npy_file *file, const tool_slot *slot, char letter, int64_t axis,
+                               tool_error *error)
 {
     const int32_t *const offsets = slot->host;
     const size_t last = slot->count - 1;
@@ -241,10 +247,10 @@ static tool_exit check_offsets(const npy_file *file, const run_slot *slot, char 
     return TOOL_DONE;
 }
 
-static tool_exit check_values(const run_problem *problem, clmgk_array array, tool_error *error)
+static tool_exit check_values(const tool_problem *problem, clmgk_array array, tool_error *error)
 {
     const npy_file *const file = &problem->file[array];
-    const run_slot *const slot = &problem->slot[array];
+    const tool_slot *const slot = &problem->slot[array];
     const clmgk_values rule = clmgk_array_get_info(array)->values;
     const bool queries = array == CLMGK_ARRAY_LENGTHS_Q || array == CLMGK_ARRAY_OFFSETS;
     const char letter = queries ? 'N' : 'S';
@@ -255,18 +261,18 @@ static tool_exit check_values(const run_problem *problem, clmgk_array array, too
     if (rule == CLMGK_VALUES_OFFSETS)
         return check_offsets(file, slot, letter, input_size(problem, letter), error);
     /* Numbers that a user writes are finite. */
-    return check_floats(file, slot, rule == CLMGK_VALUES_ANY && run_takes_numbers(array) ? CLMGK_VALUES_FINITE : rule,
+    return check_floats(file, slot, rule == CLMGK_VALUES_ANY && tool_takes_numbers(array) ? CLMGK_VALUES_FINITE : rule,
                         error);
 }
 
 /* ---- reading ------------------------------------------------------------------------------------------------ */
 
-tool_exit input_read(run_problem *problem, clmgk_array array, tool_error *error)
+tool_exit input_read(tool_problem *problem, clmgk_array array, tool_error *error)
 {
     npy_file *const file = &problem->file[array];
-    run_slot *const slot = &problem->slot[array];
+    tool_slot *const slot = &problem->slot[array];
     slot->used = true;
-    if (run_is_streamed(array))
+    if (tool_is_streamed(array))
         return TOOL_DONE;
     if (file->stream) { /* a list of numbers is there already */
         const bool is_float = npy_is_float(file->header.type);
@@ -277,8 +283,8 @@ tool_exit input_read(run_problem *problem, clmgk_array array, tool_error *error)
     return check_values(problem, array, error);
 }
 
-tool_exit input_take(const run_arguments *arguments, run_problem *problem, clmgk_array array, const char *axes,
-                     tool_error *error)
+tool_exit input_take(const tool_problem_arguments *arguments, tool_problem *problem, clmgk_array array,
+                     const char *axes, tool_error *error)
 {
     TOOL_TRY(input_open(arguments, problem, array, error));
     TOOL_TRY(input_expect(problem, array, axes, error));

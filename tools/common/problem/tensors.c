@@ -42,15 +42,15 @@ static tool_exit layout_of(const npy_file *file, const char *axes, bool tokens_f
     return TOOL_DONE;
 }
 
-static tool_exit describe(const run_arguments *arguments, run_problem *problem, clmgk_array array, const char *axes,
-                          clmgk_layout *layout, tool_error *error)
+static tool_exit describe(const tool_problem_arguments *arguments, tool_problem *problem, clmgk_array array,
+                          const char *axes, clmgk_layout *layout, tool_error *error)
 {
     TOOL_TRY(input_expect(problem, array, tensors_file_axes(axes, arguments->tokens_first).text, error));
     TOOL_TRY(layout_of(&problem->file[array], axes, arguments->tokens_first, layout, error));
     return input_read(problem, array, error);
 }
 
-static tool_exit describe_q(const run_arguments *arguments, run_problem *problem, tool_error *error)
+static tool_exit describe_q(const tool_problem_arguments *arguments, tool_problem *problem, tool_error *error)
 {
     clmgk_attention_desc *const desc = &problem->desc;
     const bool mixed = tool_is_mixed(arguments->variant);
@@ -60,7 +60,7 @@ static tool_exit describe_q(const run_arguments *arguments, run_problem *problem
                   : problem->file[CLMGK_ARRAY_Q].header.type == NPY_F16 ? CLMGK_DTYPE_F16
                                                                         : CLMGK_DTYPE_F32;
     if (clmgk_variant_traits(arguments->variant) & CLMGK_TRAIT_SQUARE)
-        input_set_size(problem, 'H', input_size(problem, 'M'), run_option(CLMGK_ARRAY_Q));
+        input_set_size(problem, 'H', input_size(problem, 'M'), tool_array_option(CLMGK_ARRAY_Q));
     return TOOL_DONE;
 }
 
@@ -76,7 +76,7 @@ static void drop_single_component(npy_header *header, bool tokens_first)
 }
 
 /* A file with an axis of components (even if it is of the wrong rank) is read as the variant has it. */
-static tool_exit describe_k(const run_arguments *arguments, run_problem *problem, tool_error *error)
+static tool_exit describe_k(const tool_problem_arguments *arguments, tool_problem *problem, tool_error *error)
 {
     npy_file *const k = &problem->file[CLMGK_ARRAY_K];
     const uint32_t traits = clmgk_variant_traits(arguments->variant);
@@ -92,18 +92,18 @@ static tool_exit describe_k(const run_arguments *arguments, run_problem *problem
     if (keys && k->header.axes != 4)
         axes = "BGMSD";
     else if (!(traits & (CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_SHIFT)))
-        input_set_size(problem, 'M', 1, run_option(CLMGK_ARRAY_K));
+        input_set_size(problem, 'M', 1, tool_array_option(CLMGK_ARRAY_K));
     return describe(arguments, problem, CLMGK_ARRAY_K, axes, &problem->desc.k, error);
 }
 
-static tool_exit describe_grad_o(const run_arguments *arguments, run_problem *problem, tool_error *error)
+static tool_exit describe_grad_o(const tool_problem_arguments *arguments, tool_problem *problem, tool_error *error)
 {
     TOOL_TRY(input_open(arguments, problem, CLMGK_ARRAY_GRAD_O, error));
     return describe(arguments, problem, CLMGK_ARRAY_GRAD_O, "BHNE", &problem->desc.grad_o, error);
 }
 
 /* p, which gives H; where it is the same for all heads, --heads, dO or V does. */
-static tool_exit describe_mix(const run_arguments *arguments, run_problem *problem, tool_error *error)
+static tool_exit describe_mix(const tool_problem_arguments *arguments, tool_problem *problem, tool_error *error)
 {
     const bool shared = (clmgk_variant_traits(arguments->variant) & CLMGK_TRAIT_SHARED_MIX) != 0;
     TOOL_TRY(input_take(arguments, problem, CLMGK_ARRAY_MIX, shared ? "M" : "HM", error));
@@ -114,8 +114,25 @@ static tool_exit describe_mix(const run_arguments *arguments, run_problem *probl
                : TOOL_DONE;
 }
 
+/* Without values, as their weights alone are wanted, E is 1. */
+static tool_exit describe_v(const tool_problem_arguments *arguments, tool_problem *problem, tool_error *error)
+{
+    const tool_size *const heads = &problem->size['H' - 'A'];
+    if (arguments->file[CLMGK_ARRAY_V]) {
+        TOOL_TRY(input_open(arguments, problem, CLMGK_ARRAY_V, error));
+        return describe(arguments, problem, CLMGK_ARRAY_V, "BGSE", &problem->desc.v, error);
+    }
+    if (!heads->source)
+        return tool_fail(error, TOOL_BAD_INPUT, "--heads is required with %s without --%s",
+                         clmgk_variant_name(arguments->variant), tool_array_option(CLMGK_ARRAY_V));
+    if (!problem->size['G' - 'A'].source)
+        input_set_size(problem, 'G', heads->value, heads->source);
+    input_set_size(problem, 'E', 1, NULL);
+    return TOOL_DONE;
+}
+
 /* O and its gradient in Q's order of axes; L is dense. */
-static tool_exit describe_o(const run_arguments *arguments, run_problem *problem, tool_error *error)
+static tool_exit describe_o(const tool_problem_arguments *arguments, tool_problem *problem, tool_error *error)
 {
     npy_file o = {.option = "out", .header = {.axes = 4}};
     const file_axes order = tensors_file_axes("BHNE", arguments->tokens_first);
@@ -126,15 +143,14 @@ static tool_exit describe_o(const run_arguments *arguments, run_problem *problem
     return TOOL_DONE;
 }
 
-tool_exit tensors_describe(const run_arguments *arguments, run_problem *problem, tool_error *error)
+tool_exit tensors_describe(const tool_problem_arguments *arguments, tool_problem *problem, tool_error *error)
 {
     clmgk_attention_desc *const desc = &problem->desc;
     TOOL_TRY(describe_q(arguments, problem, error));
     TOOL_TRY(describe_k(arguments, problem, error));
     if (tool_is_mixed(arguments->variant))
         TOOL_TRY(describe_mix(arguments, problem, error));
-    TOOL_TRY(input_open(arguments, problem, CLMGK_ARRAY_V, error));
-    TOOL_TRY(describe(arguments, problem, CLMGK_ARRAY_V, "BGSE", &desc->v, error));
+    TOOL_TRY(describe_v(arguments, problem, error));
     if (arguments->file[CLMGK_ARRAY_GRAD_O] && !problem->slot[CLMGK_ARRAY_GRAD_O].used)
         TOOL_TRY(describe_grad_o(arguments, problem, error));
     if (arguments->file[CLMGK_ARRAY_SHIFT])

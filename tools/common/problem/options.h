@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Options that describe a problem, shared by programs: their lines of --help, and their places in a program's table. */
+#ifndef TOOL_PROBLEM_OPTIONS_H
+#define TOOL_PROBLEM_OPTIONS_H
+
+#include "tool.h"
+
+#define TOOL_FILES CLMGK_ARRAY_PARTS_O /* arrays before it may have an option */
+
+/* X(array, option, argument, help): A is a file or numbers, F a file. */
+#define TOOL_INPUT_LIST(X)                                                                                             \
+    X(Q, "q", "F", "queries [B,H,N,D]; mixed heads: [B,M,N,D] (required)")                                             \
+    X(K, "k", "F",                                                                                                     \
+      "keys [B,G,S,D] (one component) or [B,G,M,S,D], G divides H; mixed heads:\n"                                     \
+      "[B,M,S,D] (required)")                                                                                          \
+    X(V, "v", "F", "values [B,G,S,E]")                                                                                 \
+    X(PRIOR, "prior", "A", "[M], [H,M] or [H,M,S]: gaussian, mgk, smgk, mlk, smlk; default 1/M")                       \
+    X(VARIANCE, "variance", "A", "sigma^2: one number, [M] or [H,M]: softmax, gaussian, mgk, smgk; default sqrt(D)")   \
+    X(SHIFT, "shift", "F", "b [H,M,D]: smgk, smlk, required; gives M")                                                 \
+    X(LENGTHS, "lengths", "F", "key lengths: integers [B] from 0 to S")                                                \
+    X(LENGTHS_Q, "lengths-q", "F", "query lengths: integers [B] from 0 to N")                                          \
+    X(OFFSETS, "offsets", "F",                                                                                         \
+      "packed sequences: integers [T+1], from 0 to N, ascending; B is 1, and the axes N\n"                             \
+      "and S hold T sequences back to back; not with lengths")                                                         \
+    X(OFFSETS_K, "offsets-k", "F", "offsets of the keys, from 0 to S; default: --offsets")                             \
+    X(BIAS, "bias", "F",                                                                                               \
+      "added to the scaled scores: [B,H,N,S]; any axis may be 1, the first any divisor of\n"                           \
+      "B; -inf hides a key")                                                                                           \
+    X(SLOPES, "alibi", "A", "slopes [H]: adds -slope |j - d(i)|, d(i) the diagonal")                                   \
+    X(SINKS, "sinks", "A", "[H]: adds a logit without a key to every row")                                             \
+    X(MIX, "mix", "A",                                                                                                 \
+      "p [H,M], in a list row by row: fish, hard-fish, gfish, hard-gfish and their linear forms,\n"                    \
+      "talking-heads (H = M); p [M]: mish, hard-mish and theirs; required with mixed heads")                           \
+    X(MIX_WEIGHT, "mix-weight", "A", "w [H,M]: gfish, hard-gfish, lgfish, lhard-gfish; default 1")                     \
+    X(MIX_OFFSET, "mix-offset", "A", "c [H]: gfish, hard-gfish; default 0")                                            \
+    X(NOISE, "noise", "A", "sigma [M]: fish, mish, gfish, lfish, lmish, lgfish, required")                             \
+    X(PROJECTION, "projection", "F", "[R,D]: favor, required")
+
+/* Arrays of a call's results and gradients, for programs that compute them. */
+#define TOOL_OUTPUT_LIST(X)                                                                                            \
+    X(GRAD_O, "grad-out", "F", "dO [B,H,N,E]: runs the backward pass too")                                             \
+    X(GRAD_LSE, "grad-lse", "F", "dL [B,H,N]; default 0")                                                              \
+    X(O, "out", "F", "writes O [B,H,N,E]")                                                                             \
+    X(LSE, "lse", "F", "writes L [B,H,N], the natural log-sum-exp; -inf for a row without keys")                       \
+    X(GRAD_Q, "dq", "F", "writes dQ; every gradient has the shape of its array")                                       \
+    X(GRAD_K, "dk", "F", "writes dK")                                                                                  \
+    X(GRAD_V, "dv", "F", "writes dV")                                                                                  \
+    X(GRAD_PRIOR, "dprior", "F", "writes the prior's gradient; [M] by default")                                        \
+    X(GRAD_VARIANCE, "dvariance", "F", "writes the variance's gradient; [1] by default")                               \
+    X(GRAD_SHIFT, "dshift", "F", "writes the shift's gradient")                                                        \
+    X(GRAD_BIAS, "dbias", "F", "writes the bias's gradient")                                                           \
+    X(GRAD_SINKS, "dsinks", "F", "writes the sinks' gradient")                                                         \
+    X(GRAD_MIX, "dmix", "F", "writes the mixing's gradient")                                                           \
+    X(GRAD_MIX_WEIGHT, "dmix-weight", "F", "writes the mixing weights' gradient; [H,M] by default")                    \
+    X(GRAD_MIX_OFFSET, "dmix-offset", "F", "writes the mixing offsets' gradient; [H] by default")                      \
+    X(GRAD_NOISE, "dnoise", "F", "writes the gradient of the noise's sigma")                                           \
+    X(RESPONSIBILITIES, "responsibilities", "F",                                                                       \
+      "writes gamma [B,H,M,N,S], the part of each component in its key (small N S only)")                              \
+    X(COUNTS, "counts", "F",                                                                                           \
+      "writes N_r, the sums of gamma, in the prior's shape ([M] by default); counts of\n"                              \
+      "several runs may be added")                                                                                     \
+    X(NEW_PRIOR, "new-prior", "F", "writes the M-step's prior, in the prior's shape")                                  \
+    X(NLL, "nll", "F", "writes the queries' negative log-likelihood [B,H] (packed: [T,H]): gaussian scores")
+
+/* Arrays that other options stand for, or none does: labels. */
+#define TOOL_LABEL_LIST(X)                                                                                             \
+    X(STATE_C, "state-in.c", "F", NULL)                                                                                \
+    X(STATE_Z, "state-in.z", "F", NULL)                                                                                \
+    X(STATE_M, "state-in.m", "F", NULL)                                                                                \
+    X(NEW_STATE_C, "state-out.c", "F", NULL)                                                                           \
+    X(NEW_STATE_Z, "state-out.z", "F", NULL)                                                                           \
+    X(NEW_STATE_M, "state-out.m", "F", NULL)                                                                           \
+    X(DENOMINATOR, "denominator", "F", NULL)                                                                           \
+    X(GRAD_NEW_STATE_C, "grad-state-out.c", "F", NULL)                                                                 \
+    X(GRAD_NEW_STATE_Z, "grad-state-out.z", "F", NULL)                                                                 \
+    X(GRAD_STATE_C, "dstate-in.c", "F", NULL)                                                                          \
+    X(GRAD_STATE_Z, "dstate-in.z", "F", NULL)
+
+/* X(NAME, option, argument, help) */
+#define TOOL_PROBLEM_OPTIONS(X)                                                                                        \
+    X(LAYOUT, "layout", "ORDER",                                                                                       \
+      "axes of Q, K, V, O and their gradients: bhnd, heads first (default), or bnhd,\n"                                \
+      "tokens first: [B,N,H,D], [B,S,G,D] or [B,S,G,M,D], [B,S,G,E], [B,N,H,E]")                                       \
+    X(HEADS, "heads", "H", "mish, hard-mish and their linear forms: local heads; default: heads of dO, or of V")       \
+    X(SHARED_NOISE, "shared-noise", NULL, "variants with noise: the same random numbers for all heads")                \
+    X(FEATURE, "feature", "NAME", "linear family: elu1 (default), relu, exp, dpfp or favor")                           \
+    X(FEATURE_ORDER, "feature-order", "NU", "of dpfp: 1 (default), 2 or 3")                                            \
+    X(GUARD, "guard", "X", "linear family: added to every denominator; default 0")                                     \
+    X(STATE_IN, "state-in", "P",                                                                                       \
+      "linear family: the state of earlier keys, which every query sees: P.c.npy\n"                                    \
+      "[B,H,F,E] and P.z.npy [B,H,F]; mixed heads: [B,H,M,F,E] and [B,M,F]")                                           \
+    X(SCORE, "score", "NAME", "dot or gaussian (default): mgk and smgk")                                               \
+    X(ESTEP, "estep", "NAME", "soft (default) or hard: softmax, gaussian, mgk, smgk")                                  \
+    X(CAUSAL, "causal", NULL, "hide keys beyond the diagonal")                                                         \
+    X(CAUSAL_ALIGN, "causal-align", "WHERE",                                                                           \
+      "the diagonal: bottom-right (default), top-left, or lengths (the end of\n"                                       \
+      "each sequence's keys)")                                                                                         \
+    X(WINDOW, "window", "L,R", "hide keys beyond L before and R after the diagonal; -1: no limit")                     \
+    X(SOFTCAP, "softcap", "X", "scores s become X tanh(s/X): dot scores of one component, or mixed scores")            \
+    X(DROPOUT, "dropout", "P", "drops weights with probability P, 0 <= P < 1")                                         \
+    X(SEED, "seed", "U64", "seed of dropout and noise; default 0")                                                     \
+    X(DTYPE, "dtype", "TYPE",                                                                                          \
+      "storage on the device: f32, f16 or bf16; default f16 if Q is float16, else\n"                                   \
+      "f32")
+
+#define TOOL_PROBLEM_OPTION_NUMBER(name, ...) TOOL_OPTION_##name,
+enum {
+    TOOL_OPTION_VARIANT = TOOL_STANDARD_OPTION_COUNT,
+    TOOL_OPTION_ARRAYS, /* from here in the order of clmgk_array */
+    TOOL_OPTION_LAST_ARRAY = TOOL_OPTION_ARRAYS + (int)TOOL_FILES - 1,
+    TOOL_PROBLEM_OPTIONS(TOOL_PROBLEM_OPTION_NUMBER) TOOL_PROBLEM_OPTION_COUNT /* the first of the program's own */
+};
+
+/* A program's table: TOOL_STANDARD_OPTIONS, TOOL_PROBLEM_ROWS, TOOL_OUTPUT_LIST by TOOL_ARRAY_ROW, or by
+ * TOOL_HIDDEN_ROW in a program that computes none of them; then from TOOL_PROBLEM_OPTION_COUNT on its own. */
+#define TOOL_ARRAY_ROW(array, ...) [TOOL_OPTION_ARRAYS + CLMGK_ARRAY_##array] = {__VA_ARGS__},
+#define TOOL_HIDDEN_ROW(array, name, argument, help)                                                                   \
+    [TOOL_OPTION_ARRAYS + CLMGK_ARRAY_##array] = {name, argument, NULL},
+#define TOOL_PROBLEM_ROW(name, ...) [TOOL_OPTION_##name] = {__VA_ARGS__},
+#define TOOL_PROBLEM_ROWS                                                                                              \
+    [TOOL_OPTION_VARIANT] = {"variant", "NAME",                                                                        \
+                             "softmax, gaussian, mgk, smgk; mixed heads: fish, hard-fish, mish, hard-mish,\n"          \
+                             "gfish, hard-gfish, talking-heads; linear family: linear, mlk, smlk, lfish,\n"            \
+                             "lhard-fish, lmish, lhard-mish, lgfish, lhard-gfish (required)"},                         \
+    TOOL_INPUT_LIST(TOOL_ARRAY_ROW) TOOL_LABEL_LIST(TOOL_ARRAY_ROW) TOOL_PROBLEM_OPTIONS(TOOL_PROBLEM_ROW)
+
+#endif
