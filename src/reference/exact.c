@@ -31,7 +31,7 @@ bool exact_row_create(const clmgk_ref_problem *problem, const exact_scores *scor
 {
     const size_t keys = (size_t)problem->desc.length_k;
     const size_t components = (size_t)ref_components(&problem->desc);
-    const size_t doubles = 2 * components * keys + (keys + 1) + components;
+    const size_t doubles = 3 * components * keys + (keys + 1) + components;
     *row = (exact_row){.problem = problem, .scores = scores};
     row->visible = malloc((keys + 1) * sizeof(bool));
     row->score = malloc(doubles * sizeof(double));
@@ -42,6 +42,7 @@ bool exact_row_create(const clmgk_ref_problem *problem, const exact_scores *scor
     row->weight = row->score + components * keys;
     row->log_w = row->weight + components * keys;
     row->room = row->log_w + keys + 1; /* + 1: the sink's logit */
+    row->terms = row->room + components;
     return true;
 }
 

@@ -20,6 +20,7 @@ typedef struct exact_row {
     double *weight; /* [M,S]: s_ijr - log pi_r(j) */
     double *log_w;  /* [S]: w_ij */
     double *room;   /* [M] */
+    double *terms;  /* [M S] */
     double lse;     /* L_i */
 } exact_row;
 
@@ -46,6 +47,9 @@ int64_t exact_arg_max(const exact_row *row, int64_t j);
 
 /* gamma_ijr */
 double exact_responsibility(const exact_row *row, int64_t j, int64_t r);
+
+/* log p(q_i) = log( 1/S sum_jr pi_r(j) N(q_i; k_jr, sigma_r^2 I) ) over the visible keys; false if there are none. */
+bool exact_log_likelihood(exact_row *row, double *result);
 
 /* h_i */
 void exact_row_output(const exact_row *row, double *o);

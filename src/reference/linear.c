@@ -42,7 +42,8 @@ typedef struct exact_head {
     double *phi;   /* [Q,F]: Phi; maps without exponents */
     double scale;
     double den;
-    double *o; /* [E] */
+    double *weight; /* [S]: w_ij of the row's keys */
+    double *o;      /* [E] */
     /* gradients */
     double *const *values; /* by clmgk_ref_gradient */
     double *const *floor;
@@ -75,7 +76,8 @@ static bool open_head(const clmgk_ref_problem *problem, bool gradients, exact_he
     *head = (exact_head){.problem = problem, .map = ref_map_of(problem), .b = -1, .h = -1};
     head->parts = desc->components;
     head->queries = ref_queries(desc);
-    head->memory = calloc(keys + 5 * queries + features + 3 * size + 2 * values, sizeof(double));
+    head->memory =
+        calloc(keys + 5 * queries + features + 3 * size + 2 * values + (size_t)desc->length_k, sizeof(double));
     head->along = calloc(gradients ? 2 * queries + keys : 1, sizeof(amount));
     if (!head->memory || !head->along) {
         close_head(head);
@@ -90,7 +92,8 @@ static bool open_head(const clmgk_ref_problem *problem, bool gradients, exact_he
     head->o = head->phi + queries;
     head->grad_o = head->o + values;
     head->x = head->grad_o + values;
-    head->room = head->x + size;
+    head->weight = head->x + size;
+    head->room = head->weight + desc->length_k;
     head->beside = head->along + queries;
     head->grad_key = head->beside + queries;
     return true;
@@ -233,6 +236,12 @@ static void find_scale(exact_head *head)
         head->scale = 0.0;
 }
 
+/* What C's row and z's element of feature n are multiplied by. */
+static double carried_term(const exact_head *head, int64_t n)
+{
+    return state_size(head, n) != 0.0 ? term(head, n, state_y(head)) : 0.0;
+}
+
 /* w_ijr: Phi_i . phi(k_jr) */
 static double component(const exact_head *head, int64_t r, int64_t j)
 {
@@ -266,15 +275,14 @@ static void add_values(const exact_head *head, double factor, const double *y, d
         x[e] += factor * y[e];
 }
 
-static void solve_row(exact_head *head, ref_row at)
+/* The row's weights and its denominator, both divided by e^scale. */
+static void weigh_row(exact_head *head, ref_row at)
 {
     const clmgk_attention_desc *const desc = desc_of(head);
     load_head(head, at.b, at.h);
     head->at = at;
     head->span = ref_span_of(head->problem, at.b, at.i);
     head->den = 0.0;
-    for (int64_t e = 0; e < desc->value_size; e++)
-        head->o[e] = 0.0;
     if (head->span.absent)
         return;
     for (int64_t q = 0; q < head->queries; q++)
@@ -284,18 +292,46 @@ static void solve_row(exact_head *head, ref_row at)
         find_scale(head);
 
     for (int64_t j = head->span.first; j < head->span.end; j++) {
-        const double w_ij = weight(head, j);
-        head->den += w_ij;
-        add_values(head, w_ij, value_of(head, j), head->o);
+        head->weight[j] = weight(head, j);
+        head->den += head->weight[j];
     }
-    for (int64_t n = 0; desc->use_state && n < head->queries * head->map.features; n++) {
-        const double phi = state_size(head, n) != 0.0 ? term(head, n, state_y(head)) : 0.0;
-        head->den += phi * state_z(head, n);
-        add_values(head, phi, state_c(head, n), head->o);
-    }
+    for (int64_t n = 0; desc->use_state && n < head->queries * head->map.features; n++)
+        head->den += carried_term(head, n) * state_z(head, n);
     head->den += desc->guard != 0.0 ? desc->guard * exp(-head->scale) : 0.0;
+}
+
+static void solve_row(exact_head *head, ref_row at)
+{
+    const clmgk_attention_desc *const desc = desc_of(head);
+    weigh_row(head, at);
+    for (int64_t e = 0; e < desc->value_size; e++)
+        head->o[e] = 0.0;
+    if (head->span.absent)
+        return;
+    for (int64_t j = head->span.first; j < head->span.end; j++)
+        add_values(head, head->weight[j], value_of(head, j), head->o);
+    for (int64_t n = 0; desc->use_state && n < head->queries * head->map.features; n++)
+        add_values(head, carried_term(head, n), state_c(head, n), head->o);
     for (int64_t e = 0; e < desc->value_size; e++)
         head->o[e] = head->den == 0.0 ? 0.0 : head->o[e] / head->den;
+}
+
+bool ref_linear_weights(const clmgk_ref_problem *problem, int64_t rows, const int64_t *row, double *weights)
+{
+    const clmgk_attention_desc *const desc = &problem->desc;
+    exact_head head;
+    if (!open_head(problem, false, &head))
+        return false;
+    for (int64_t n = 0; n < rows; n++) {
+        double *const a = weights + n * desc->length_k;
+        weigh_row(&head, ref_row_of(desc, row[n]));
+        for (int64_t j = 0; j < desc->length_k; j++) {
+            const bool seen = !head.span.absent && j >= head.span.first && j < head.span.end;
+            a[j] = seen && head.den != 0.0 ? head.weight[j] / head.den : 0.0;
+        }
+    }
+    close_head(&head);
+    return true;
 }
 
 bool ref_linear_row(const clmgk_ref_problem *problem, int64_t row, double *o)

@@ -113,6 +113,9 @@ static inline bool ref_has_z(const clmgk_attention_desc *desc, int64_t h)
 /* O of a row, exact. False: out of memory. */
 bool ref_linear_row(const clmgk_ref_problem *problem, int64_t row, double *o);
 
+/* Weights [rows,S] of rows, exact. False: out of memory. */
+bool ref_linear_weights(const clmgk_ref_problem *problem, int64_t rows, const int64_t *row, double *weights);
+
 /* O of rows, in all ways, with their bounds before ref_finish_bound. False: out of memory. */
 bool ref_linear_rows(const clmgk_ref_problem *problem, clmgk_ref_answer *answer);
 

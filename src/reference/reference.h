@@ -58,6 +58,17 @@ double clmgk_ref_log_weight(const clmgk_ref_problem *problem, int64_t b, int64_t
 /* Solves a row: h_i in o[E], L_i in *lse (linear family: 0, it has none). False: out of memory. */
 bool clmgk_ref_row(const clmgk_ref_problem *problem, int64_t row, double *o, double *lse);
 
+/* The attention matrix, row by row: [rows,S], 0 for hidden keys. */
+typedef struct clmgk_ref_weight_rows {
+    double *weights;          /* what values are multiplied by: with dropout, kept weights are larger */
+    double *responsibilities; /* [rows,M,S]; NULL: not wanted; mixture family */
+    double *log_likelihood;   /* [rows]: log p(q_i), NaN for a row without keys; NULL: not wanted; mixture family */
+} clmgk_ref_weight_rows;
+
+/* Fills the rows row[rows]; V is not read. Neighbours of one head share its work. False: out of memory. */
+bool clmgk_ref_weights(const clmgk_ref_problem *problem, int64_t rows, const int64_t *row,
+                       const clmgk_ref_weight_rows *out);
+
 /* ---- the bound ---------------------------------------------------------------------------------------------- */
 
 /*

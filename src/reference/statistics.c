@@ -59,19 +59,17 @@ static double given_prior(const clmgk_ref_problem *p, int64_t n)
 
 /* ---- exact ---------------------------------------------------------------------------------------------------- */
 
-/* log p(q_i) = log( 1/S sum_jr pi_r(j) N(q_i; k_jr, sigma_r^2 I) ) over the visible keys; false if there are none.
- * `terms`: room for M S numbers. */
-static bool log_likelihood(const exact_row *row, double *terms, double *result)
+bool exact_log_likelihood(exact_row *row, double *result)
 {
     const clmgk_ref_problem *const p = row->problem;
     int64_t keys = 0, count = 0;
     for (int64_t j = row->span.first; j < row->span.end; j++) {
         keys += row->visible[j];
         for (int64_t r = 0; row->visible[j] && r < p->desc.components; r++)
-            terms[count++] =
+            row->terms[count++] =
                 log(ref_prior(p, row->at.h, j, r)) + log_normal(p, row->at.h, r) + row->score[r * p->desc.length_k + j];
     }
-    *result = exact_log_sum_exp(terms, count) - log((double)keys);
+    *result = exact_log_sum_exp(row->terms, count) - log((double)keys);
     return keys > 0;
 }
 
@@ -105,12 +103,11 @@ static void solve_rows(exact_row *row, double *counts, double *sums, double *con
     const clmgk_attention_desc *const desc = &p->desc;
     const int64_t cells = sequences(desc) * desc->heads;
     double *const seen = sums + cells;
-    double *const terms = seen + cells;
     for (int64_t n = 0; n < desc->batch * desc->heads * desc->length; n++) {
         double log_p = 0.0;
         exact_row_solve(row, ref_row_of(desc, n));
         add_responsibilities(row, values[CLMGK_REF_STAT_RESPONSIBILITIES], counts);
-        if (values[CLMGK_REF_STAT_NLL] && log_likelihood(row, terms, &log_p)) {
+        if (values[CLMGK_REF_STAT_NLL] && exact_log_likelihood(row, &log_p)) {
             const int64_t cell = row->span.sequence * desc->heads + row->at.h;
             sums[cell] -= log_p;
             seen[cell] += 1.0;
@@ -127,8 +124,7 @@ static bool exact_statistics(const clmgk_ref_problem *problem, const exact_score
     const clmgk_attention_desc *const desc = &problem->desc;
     const int64_t count = ref_prior_count(desc);
     const size_t cells = (size_t)(sequences(desc) * desc->heads);
-    double *const counts =
-        calloc((size_t)count + 2 * cells + (size_t)(desc->components * desc->length_k), sizeof(double));
+    double *const counts = calloc((size_t)count + 2 * cells, sizeof(double));
     exact_row row;
     if (!counts || !exact_row_create(problem, scores, &row)) {
         free(counts);
