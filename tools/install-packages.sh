@@ -7,10 +7,10 @@
 set -euo pipefail
 
 build=(gcc libc6-dev cmake ninja-build pkg-config ocl-icd-opencl-dev pocl-opencl-icd libxxhash-dev libjansson-dev
-    gnuplot-nox libclblast-dev)
+    gnuplot-nox libclblast-dev libopenblas-dev)
 test=("${build[@]}" g++ make git libcmocka-dev python3 python3-numpy
     clang libclang-rt-14-dev clang-format clang-tidy shellcheck
-    libopenblas-dev libdnnl-dev
+    libdnnl-dev
     mesa-opencl-icd oclgrind
     clang-19 rocm-device-libs intel-opencl-icd)
 

@@ -361,6 +361,10 @@ void th_run_training(th_session *session, th_problem *problem, const clmgk_plan_
 void th_expect_derivatives(const char *name, const clmgk_ref_problem *p, const clmgk_ref_arrays *gradients, int which,
                            double *x, size_t count, bool positive);
 
+/* The reference's weights times V are its outputs, and its responsibilities and likelihoods its statistics. `p` has no
+ * state, or one whose C is 0. */
+void th_expect_weights(const char *name, const clmgk_ref_problem *p);
+
 /* Gradients that are not asked for are not there, and change nothing of the others. */
 void th_expect_wanted_gradients_only(const clmgk_ref_problem *p);
 

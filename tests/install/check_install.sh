@@ -15,7 +15,7 @@ warnings=(-Wall -Wextra -Wpedantic -Wshadow -Werror)
 
 echo "== install"
 cmake --install "$build" --prefix "$prefix" >"$work/install.log" || { cat "$work/install.log"; exit 1; }
-for program in clmgk-run clmgk-info clmgk-bench; do
+for program in clmgk-run clmgk-analyze clmgk-info clmgk-bench; do
     "$prefix/bin/$program" --version
 done
 

@@ -361,6 +361,15 @@ static void check_gradient(const char *name, fixture *f, const clmgk_ref_arrays 
     th_expect_derivatives(name, &p, gradients, which, x, f->count[which], which == NOISE);
 }
 
+TH_HOST_TEST(weights_are_those_of_outputs)
+{
+    static fixture f;
+    for (size_t n = 0; n < TH_COUNT(forms); n++) {
+        make(&forms[n], &f);
+        th_expect_weights(forms[n].name, &f.problem);
+    }
+}
+
 TH_HOST_TEST(gradients_are_those_of_the_loss)
 {
     static fixture f;

@@ -527,6 +527,15 @@ TH_HOST_TEST(statistics_are_as_defined)
     }
 }
 
+TH_HOST_TEST(weights_are_those_of_outputs)
+{
+    static fixture f;
+    for (size_t n = 0; n < TH_COUNT(forms); n++) {
+        make(&forms[n], &f);
+        th_expect_weights(forms[n].name, &f.problem);
+    }
+}
+
 /* What the M-step maximises is the sum of w_ij over the pairs that see each other: it never falls. */
 static double log_weights(const clmgk_ref_problem *p)
 {

@@ -193,6 +193,15 @@ static void expect_same_answer(const char *what, const clmgk_ref_problem *p, con
     expect_close(what, one.rows * E, one.o, other.o, within);
 }
 
+TH_HOST_TEST(weights_are_those_of_outputs)
+{
+    for (size_t n = 0; n < TH_COUNT(forms); n++) {
+        FIXTURE f = make(&forms[n]);
+        th_scale(&f.problem, TH_STATE_C, 0.0);
+        th_expect_weights(forms[n].name, &f.reference.problem);
+    }
+}
+
 /* One query, two keys, two dimensions; the features of each map by hand: phi(q), phi(k_0), phi(k_1). */
 TH_HOST_TEST(maps_by_hand)
 {

@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""clmgk-analyze: analyses against values known by construction, and its command line."""
+import json
+import os
+import signal
+import subprocess
+import time
+import unittest
+import xml.dom.minidom
+
+import numpy as np
+
+from program_test import ADMIXTURES, BIN, LINEARS, QUICK, RunTest, run
+
+
+class AnalyzeTest(RunTest):
+    program = "clmgk-analyze"
+
+    def arguments(self, variant="softmax", **changes):
+        return super().arguments(variant, **{"out": None, "v": None, **changes})
+
+    def analyze(self, variant="softmax", **changes):
+        return json.loads(self.accept(*self.arguments(variant, json=True, **changes)).stdout)
+
+    def save_matrices(self, p):
+        """Arrays whose attention matrices are p [B,H,N,S]: queries of 0, and a bias."""
+        b, h, n, s = p.shape
+        self.save("q0", np.zeros((b, h, n, 1), np.float32))
+        self.save("k0", np.zeros((b, h, s, 1), np.float32))
+        with np.errstate(divide="ignore"):
+            self.save("bias", np.log(p).astype(np.float32))
+        return {"q": "q0.npy", "k": "k0.npy", "bias": "bias.npy"}
+
+    def stochastic(self, *shape):
+        p = self.random.random(shape) + 0.05
+        return p / p.sum(-1, keepdims=True)
+
+
+@unittest.skipUnless((BIN / "clmgk-analyze").exists(), "not built")
+class Values(AnalyzeTest):
+    def test_uniform(self):
+        found = self.analyze(**self.save_matrices(np.full((1, 2, 6, 8), 1 / 8)))
+        for head in found["matrices"]:
+            self.assertAlmostEqual(head["row_entropy"], np.log(8), places=6)
+            self.assertAlmostEqual(head["largest"], 1 / 8, places=7)
+        self.assertEqual([head["rank"] for head in found["rank"]["heads"]], [1, 1])
+        self.assertEqual(found["distances"]["mean"], 0)
+        self.assertEqual(found["components_of_variance"]["count"], 1)
+        self.assertEqual(found["components_of_variance"]["count_about_mean"], 0)
+
+    def test_rank_of_repeated_rows(self):
+        p = self.stochastic(1, 1, 3, 9)[:, :, np.arange(12) % 3]
+        found = self.analyze(**self.save_matrices(p))["rank"]["heads"][0]
+        self.assertEqual(found["rank"], 3)
+        self.assertEqual(found["rank_bounds"], [3, 3])
+        self.assertAlmostEqual(found["largest_singular_value"], np.linalg.svd(p[0, 0])[1][0], places=5)
+
+    def test_rank_above_threshold(self):
+        """A diagonal of known singular values in every row's last key."""
+        values = np.array([0.5, 1e-2, 1e-4, 1e-6, 1e-8])
+        p = np.concatenate([np.diag(values), 1 - values[:, None]], axis=1)[None, None]
+        exact = np.linalg.svd(p[0, 0])[1]
+        for threshold in (0.1, 1e-3, 1e-5, 1e-7):
+            found = self.analyze(analyses="rank", threshold=threshold, **self.save_matrices(p))
+            self.assertEqual(found["rank"]["heads"][0]["rank"], (exact > threshold).sum())
+
+    def test_large_ranks(self):
+        """By the Gram matrix: few distinct rows, and a key to which all queries attend."""
+        n = 1200
+        few = self.stochastic(1, 1, 7, n)[:, :, np.arange(n) % 7]
+        sink = 1e-2 * self.stochastic(1, 1, 40, n)[:, :, np.arange(n) % 40]
+        sink[..., 0] += 1 - sink.sum(-1)
+        for p, rank in ((few, 7), (sink, 40)):
+            arrays = self.save_matrices(p)
+            found = self.analyze(analyses="rank", **arrays)["rank"]
+            exact = self.analyze(analyses="rank", full_svd=True, **arrays)["rank"]
+            self.assertEqual([found["method"], exact["method"]], ["dsyrk, dsyevd_2stage", "dgesdd"])
+            self.assertEqual(exact["heads"][0]["rank"], rank)
+            self.assertEqual(found["heads"][0]["rank_bounds"], [rank, rank])
+            for key in ("largest_singular_value", "smallest_singular_value"):
+                self.assertAlmostEqual(found["heads"][0][key], exact["heads"][0][key], places=6)
+
+    def test_orthogonal_heads(self):
+        """Head h attends to key h alone: squared distances of 2 N, and matrices of one length at right angles."""
+        p = np.zeros((1, 4, 6, 8))
+        for h in range(4):
+            p[0, h, :, h] = 1
+        arrays = self.save_matrices(p)
+        for rows in (None, 2):  # sampled: the estimate is exact
+            found = self.analyze(rows=rows, **arrays)
+            self.assertEqual([found["rows"], found["sampled"]], [rows or 6, rows is not None])
+            self.assertAlmostEqual(found["distances"]["mean"], 12)
+            self.assertAlmostEqual(found["distances"]["variance"], 0)
+            self.assertEqual(found["distances"]["pairs"], 6)
+            np.testing.assert_allclose(found["distances"]["matrix"], 12 * (1 - np.eye(4)))
+            self.assertEqual(found["components_of_variance"]["count"], 4)
+            self.assertEqual(found["components_of_variance"]["count_about_mean"], 3)
+
+    def test_distances_and_components(self):
+        p = self.stochastic(3, 4, 10, 12)
+        found = self.analyze(fraction=0.9, **self.save_matrices(p))
+        flat = np.exp(np.log(p).astype(np.float32).astype(float)).reshape(3, 4, -1)
+        squared = ((flat[:, :, None] - flat[:, None]) ** 2).sum(-1)
+        pairs = squared[(slice(None), *np.triu_indices(4, 1))]
+        self.assertAlmostEqual(found["distances"]["mean"], pairs.mean(), places=6)
+        self.assertAlmostEqual(found["distances"]["variance"], pairs.var(), places=6)
+        np.testing.assert_allclose(found["distances"]["matrix"], squared.mean(0), atol=1e-6)
+        whole = flat.reshape(12, -1)
+        for key, rows in (("", whole), ("_about_mean", whole - whole.mean(0))):
+            values = np.linalg.svd(rows)[1] ** 2 / 12
+            expected = np.searchsorted(np.cumsum(values) / values.sum(), 0.9) + 1
+            self.assertEqual(found["components_of_variance"]["count" + key], expected)
+            np.testing.assert_allclose(found["components_of_variance"]["eigenvalues" + key], values, atol=1e-6)
+
+    def test_components_of_a_known_spectrum(self):
+        """Matrices U +- a_c E_c about U, the E_c at right angles: eigenvalues 2 a_c^2 |E_c|^2 / 8."""
+        n, heights = 8, np.array([0.08, 0.04, 0.02, 0.01])
+        p = np.full((1, 8, n, n), 1 / n)
+        for c, a in enumerate(heights):
+            for sign in (0, 1):
+                p[0, 2 * c + sign, :, 2 * c] += a * (-1) ** sign
+                p[0, 2 * c + sign, :, 2 * c + 1] -= a * (-1) ** sign
+        values = 2 * (2 * n * heights**2) / 8
+        found = self.analyze(**self.save_matrices(p))["components_of_variance"]
+        np.testing.assert_allclose(found["eigenvalues_about_mean"], [*values, 0, 0, 0, 0], atol=1e-6)
+        self.assertEqual(found["count_about_mean"], np.searchsorted(np.cumsum(values) / values.sum(), 0.95) + 1)
+
+    def test_statistics_are_those_of_the_library(self):
+        for variant in ("mgk", "smgk"):
+            outputs = {"nll": "nll.npy", "responsibilities": "gamma.npy"}
+            done = run("clmgk-run", *RunTest.arguments(variant, causal=True, causal_align="top-left", **outputs),
+                       cwd=self.folder)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            found = self.analyze(variant, causal=True, causal_align="top-left")
+            nll, gamma = self.load("nll.npy"), self.load("gamma.npy").astype(float)
+            self.assertEqual(len(found["nll"]), 8)
+            for item in found["nll"]:
+                self.assertAlmostEqual(item["nll"], nll[item["batch"], item["head"]], places=4)
+            for item in found["responsibilities"]:
+                own = gamma[item["batch"], item["head"]]
+                pairs = own.sum()
+                np.testing.assert_allclose(item["share"], own.sum((1, 2)) / pairs, atol=1e-5)
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    entropy = -np.nansum(own * np.log(own)) / pairs
+                self.assertAlmostEqual(item["entropy"], entropy, places=4)
+
+    def test_every_variant(self):
+        """With what clmgk-run takes for it; V changes nothing."""
+        for variant in ("softmax", "gaussian", "mgk", "smgk", *ADMIXTURES, *LINEARS):
+            with self.subTest(variant=variant):
+                found = self.analyze(variant)
+                self.assertEqual(found["variant"], variant)
+                self.assertEqual(len(found["rank"]["heads"]), 8)
+                self.assertEqual(found["distances"]["pairs"], 12)
+                self.assertEqual(self.analyze(variant, v="v.npy")["rank"], found["rank"])
+
+    def test_chosen_heads(self):
+        all_heads = self.analyze("mgk")
+        some = self.analyze("mgk", batch_list="1", head_list="3,0")
+        self.assertEqual([some["batch_list"], some["head_list"]], [[1], [3, 0]])
+        for key in ("matrices", "nll"):
+            self.assertEqual(some[key], [all_heads[key][7], all_heads[key][4]])
+
+    def test_packed_sequences(self):
+        """Each has a likelihood of its own; the matrix has their blocks on its diagonal."""
+        n = 6
+        q, k = self.normal(1, 2, n, 8), self.normal(1, 2, n, 8)
+        self.save("qp", q)
+        self.save("kp", k)
+        self.save("offsets", np.array([0, 2, 2, n], np.int32))
+        found = self.analyze("gaussian", q="qp.npy", k="kp.npy", offsets="offsets.npy")
+        for s, (first, end) in enumerate(((0, 2), (2, 2), (2, n))):
+            if first == end:
+                self.assertEqual(found["nll"][2 * s]["nll"], 0)
+                continue
+            self.save("qs", q[:, :, first:end])
+            self.save("ks", k[:, :, first:end])
+            alone = self.analyze("gaussian", q="qs.npy", k="ks.npy")
+            for h in range(2):
+                self.assertEqual(found["nll"][2 * s + h]["batch"], s)
+                self.assertAlmostEqual(found["nll"][2 * s + h]["nll"], alone["nll"][h]["nll"], places=6)
+
+    def test_layouts_and_types(self):
+        plain = self.analyze()
+        for name in ("q", "k"):
+            self.save(name + "t", self.arrays[name].transpose(0, 2, 1, 3).astype(">f8"))
+        other = self.analyze(q="qt.npy", k="kt.npy", layout="bnhd")
+        self.assertEqual(other["matrices"], plain["matrices"])
+        self.assertNotEqual(self.analyze(dtype="bf16")["matrices"], plain["matrices"])
+
+
+@unittest.skipUnless((BIN / "clmgk-analyze").exists(), "not built")
+class Program(AnalyzeTest):
+    def test_words(self):
+        words = self.accept(*self.arguments("mgk", rows=3)).stdout
+        for word in ("row entropy", "rank", "3 of 5 rows", "squared L2 distances", "95 %", "negative log-likelihood",
+                     "shares"):
+            self.assertIn(word, words)
+
+    def test_help_and_version(self):
+        words = self.accept("--help").stdout
+        for option in ("variant", "q", "analyses", "plots", "theorems", "threshold", "window"):
+            self.assertRegex(words, rf"(?m)^  --{option}( |$)")
+        for option in ("out", "dq", "engine", "repeat", "state-out"):
+            self.assertNotRegex(words, rf"(?m)^  --{option}( |$)")
+        self.assertRegex(self.accept("--version").stdout, r"^clmgk-analyze \d+\.\d+\.\d+\n$")
+
+    def test_bad_usage(self):
+        for words, changes in (
+            (("--k", "required"), {"k": None}),
+            (("--analyses", "expected one of matrices"), {"analyses": "rank,x"}),
+            (("nll does not apply to dot scores",), {"analyses": "nll"}),
+            (("--head-list", "from 0 to 3"), {"head_list": "0,4"}),
+            (("--head-list", "more than once"), {"head_list": "1,1"}),
+            (("--batch-list",), {"batch_list": "0,"}),
+            (("distances does not apply to one head",), {"analyses": "distances", "head_list": "2"}),
+            (("--rows 6", "at most N = 5"), {"rows": 6}),
+            (("--threshold", "above 0"), {"threshold": 0}),
+            (("--fraction", "at most 1"), {"fraction": 1.5}),
+            (("--plot-format needs --plots",), {"plot_format": "png"}),
+            (("--plots", "No such file"), {"plots": "none/p"}),
+            (("--device does not apply without --theorems",), {"device": "pocl"}),
+            (("--tokens does not apply without --theorems",), {"tokens": 4}),
+            (("--out is not an option of clmgk-analyze",), {"out": "o.npy"}),
+            (("--state-in does not apply to softmax",), {"state_in": "s"}),
+        ):
+            with self.subTest(words=words):
+                self.refuse(4 if changes.get("plots") else 2, *self.arguments(**changes), words=words)
+        self.refuse(2, *self.arguments()[2:], words=["--variant", "required"])
+        self.refuse(2, *self.arguments("mish", heads=None), words=["--heads is required with mish without --v"])
+        self.refuse(2, *self.arguments("fish", analyses="responsibilities"), words=["does not apply to fish"])
+        self.refuse(2, "--theorems", "--q", "q.npy", words=["--q does not apply with --theorems"])
+        self.refuse(2, "--theorems", "--tokens", "33", words=["from 2 to 32"])
+
+    def test_bad_arrays(self):
+        self.save("qn", np.where(np.arange(320).reshape(2, 4, 5, 8) == 200, np.nan, self.arrays["q"]))
+        self.refuse_run("batch 1, head 1", "query 0", "nan", q="qn.npy", plots="p")
+        self.save("q_empty", self.arrays["q"][:, :, :0])
+        self.refuse_run("--q q_empty.npy: has N = 0", q="q_empty.npy")
+        self.save("k_empty", self.arrays["k"][:, :, :0])
+        self.refuse_run("--k k_empty.npy: has S = 0", k="k_empty.npy")
+        self.refuse_run("--q none.npy", q="none.npy")
+
+    def test_hidden_rows_are_zero(self):
+        """A row without keys has no likelihood and no weight."""
+        self.save("lengths", np.array([0, 7], np.int32))
+        found = self.analyze("gaussian", lengths="lengths.npy")
+        self.assertEqual([head["rank"] for head in found["rank"]["heads"]][:4], [0] * 4)
+        self.assertEqual([item["nll"] for item in found["nll"]][:4], [0] * 4)
+
+    def test_plots(self):
+        kinds = ["matrices", "rank", "distances", "components", "responsibilities"]
+        found = self.analyze("mgk", plots="p")
+        self.assertEqual(found["plots"], {kind: f"p-{kind}.svg" for kind in kinds})
+        for kind in kinds:
+            text = (self.folder / f"p-{kind}.svg").read_text()
+            xml.dom.minidom.parseString(text)
+            self.assertIn("mgk", text)
+        self.analyze(plots="s", plot_format="png", analyses="rank,matrices")
+        self.assertEqual(sorted(path.name for path in self.folder.glob("s-*")), ["s-matrices.png", "s-rank.png"])
+        for path in self.folder.glob("s-*"):
+            self.assertEqual(path.read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
+
+    def test_plots_replace_no_input(self):
+        os.rename(self.folder / "q.npy", self.folder / "p-rank.svg")
+        self.refuse_run("--plots would overwrite the input", q="p-rank.svg", plots="p", analyses="rank")
+
+    def test_without_gnuplot(self):
+        self.refuse(4, *self.arguments(plots="p"), words=["gnuplot"], env={**QUICK, "PATH": str(self.folder)})
+
+    def test_signals_leave_nothing(self):
+        n = 2000
+        self.save("ql", self.normal(1, 4, n, 16))
+        before = self.snapshot()
+        command = [str(BIN / "clmgk-analyze")] + self.arguments(q="ql.npy", k="ql.npy", plots="p")
+        program = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(0.5)
+        program.send_signal(signal.SIGINT)
+        self.assertEqual(program.wait(60), -signal.SIGINT)
+        self.assertEqual(self.snapshot(), before)
+
+    def memory_of(self, heads):
+        """Largest resident size, in MiB."""
+        self.save("qm", self.normal(1, heads, 1024, 1))
+        command = [str(BIN / "clmgk-analyze")] + self.arguments(q="qm.npy", k="qm.npy",
+                                                                analyses="matrices,distances,components")
+        program = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(program.pid, 0)
+        program.returncode = status
+        self.assertEqual(status, 0)
+        return usage.ru_maxrss / 1024
+
+    def test_memory_is_that_of_one_matrix(self):
+        """A matrix is 8 MiB; those of 18 further heads would be 144."""
+        self.assertLess(self.memory_of(20) - self.memory_of(2), 30)
+
+
+@unittest.skipUnless((BIN / "clmgk-analyze").exists(), "not built")
+class Theorems(AnalyzeTest):
+    def test_both_hold(self):
+        done = self.accept("--theorems", "--tokens", 4, "--trials", 3, "--json", "--plots", "t")
+        found = json.loads(done.stdout)
+        self.assertTrue(found["ok"])
+        one, two = found["theorem1"], found["theorem2"]
+        self.assertEqual([case["head_size"] for case in one["below"]], [1, 2, 3])
+        self.assertEqual([case["head_size"] for case in one["at_least"]], [4, 6, 8])
+        reached = max(case["error"] for case in one["at_least"])
+        for case in one["at_least"]:
+            self.assertLess(case["error"], case["bound"])
+            self.assertLess(case["bound"], 1e-4)
+        for case in one["below"]:
+            self.assertLess(case["gradient"], 1e-8)
+            self.assertGreater(case["lower_bound_min"], 10 * reached)
+            self.assertGreaterEqual(case["distance_min"], case["lower_bound_min"])
+            self.assertGreaterEqual(case["distance_mean"], case["distance_min"])
+        # [0.5 0.75; 0.5 0.25], whose second column no weights reach: (1 - d / 0.75) (1 - d / 0.25) = 1/3
+        self.assertAlmostEqual(one["paper_example"]["distance"], 0.25)
+        self.assertAlmostEqual(one["paper_example"]["lower_bound"], (2 - np.sqrt(2)) / 4, places=6)
+        for value in two["least_difference"].values():
+            self.assertGreater(value, 1e-3)
+        self.assertLess(two["inclusion_error"], 1e-12)
+        text = (self.folder / "t-theorems.svg").read_text()
+        xml.dom.minidom.parseString(text)
+        self.assertIn("head size D", text)
+        self.assertEqual(found["plots"], {"theorems": "t-theorems.svg"})
+
+    def test_no_device(self):
+        self.refuse(3, "--theorems", "--device", "nonesuch")
+
+
+if __name__ == "__main__":
+    unittest.main()
