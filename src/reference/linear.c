@@ -187,14 +187,16 @@ static double state_y(const exact_head *head)
     return head->map.shifted ? ref_state_scale(head->problem, head->b, head->h) : 1.0;
 }
 
-/* Raises the row's scale to the largest part of slope (e^x + s) e^y times a factor. */
-static void raise_scale(exact_head *head, int64_t n, double y, double factor)
+/* Raises the row's scale to the largest part of slope (e^x + s) e^more. */
+static void raise_scale(exact_head *head, int64_t n, double more)
 {
-    const double more = y + log(fabs(factor));
-    const double up = head->query[n] + more, side = log(fabs(head->noise[n])) + more;
+    const double up = head->query[n] + more;
     if (head->slope[n] == 0.0)
         return;
     head->scale = up > head->scale ? up : head->scale;
+    if (head->noise[n] == 0.0)
+        return;
+    const double side = log(fabs(head->noise[n])) + more;
     head->scale = side > head->scale ? side : head->scale;
 }
 
@@ -226,12 +228,13 @@ static void find_scale(exact_head *head)
     const clmgk_ref_problem *const p = head->problem;
     head->scale = log(fabs(p->desc.guard));
     for (int64_t r = 0; r < head->parts; r++)
-        for (int64_t j = head->span.first; j < head->span.end; j++)
+        for (int64_t j = head->span.first; j < head->span.end; j++) {
+            const double prior = log(fabs(ref_linear_prior(p, head->h, j, r)));
             for (int64_t f = 0; f < head->map.features; f++)
-                raise_scale(head, ref_part_of(&p->desc, r) * head->map.features + f, key_of(head, r, j)[f],
-                            ref_linear_prior(p, head->h, j, r));
+                raise_scale(head, ref_part_of(&p->desc, r) * head->map.features + f, key_of(head, r, j)[f] + prior);
+        }
     for (int64_t n = 0; p->desc.use_state && n < head->queries * head->map.features; n++)
-        raise_scale(head, n, state_y(head), state_size(head, n));
+        raise_scale(head, n, state_y(head) + log(fabs(state_size(head, n))));
     if (!isfinite(head->scale))
         head->scale = 0.0;
 }

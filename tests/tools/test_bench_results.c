@@ -2,6 +2,7 @@
 /* Results of clmgk-bench from made-up measurements: tables, JSON and picture. */
 #include "bench.h"
 #include "figures_text.h"
+#include "gnuplot.h"
 #include "harness/harness.h"
 
 #include <math.h>
@@ -261,7 +262,7 @@ TH_HOST_TEST(picture)
     static const char *const words[] = {"lra-retrieval", "softmax", "mgk, half the heads", "time / softmax",
                                         "MGK paper, Table 7"};
     tool_error error = {.message = ""};
-    if (bench_plot_check(&error) != TOOL_DONE)
+    if (tool_gnuplot_check(&error) != TOOL_DONE)
         skip();
     for (int low = 0; low < 2; low++) {
         char path[] = "test_bench_results_XXXXXX";

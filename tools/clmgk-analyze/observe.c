@@ -166,7 +166,7 @@ tool_exit analyze_observe(const analyze_population *population, int64_t count, c
         const double *const weights = rows->weights + n * keys;
         analyze_member *const member = &observations->member[m];
         TOOL_TRY(check_finite(population, m, row, weights, error));
-        for (int64_t j = 0; j < keys; j++) {
+        for (int64_t j = 0; population->wanted[ANALYZE_MATRICES] && j < keys; j++) {
             member->entropy += surprise(weights[j]);
             member->largest = fmax(member->largest, weights[j]);
         }
