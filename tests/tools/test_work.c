@@ -93,9 +93,16 @@ TH_HOST_TEST(pairs_of_long_sequences)
 enum { FEATURES = 6, HEAD_SIZE = 4, VALUE_SIZE = 5, CHUNK = 4 };
 static const clmgk_plan_info by_chunks = {.kernel = "linear_apply",
                                           .parameters = "lanes=16,chunk=4,chunks=9",
+                                          .backward_engine = CLMGK_ENGINE_SIMT,
                                           .backward_parameters = "lanes=16,chunk=4,chunks=9"};
-static const clmgk_plan_info by_steps = {.kernel = "linear_steps", .parameters = "lanes=16,chunk=4,chunks=9"};
-static const clmgk_plan_info no_chunks = {.kernel = "linear_apply", .parameters = "chunks=4"};
+static const clmgk_plan_info by_steps = {.kernel = "linear_steps",
+                                         .parameters = "lanes=16,chunk=4,chunks=9",
+                                         .backward_engine = CLMGK_ENGINE_LANE,
+                                         .backward_parameters = "lanes=16,chunk=4,chunks=9"};
+static const clmgk_plan_info no_chunks = {.kernel = "linear_apply",
+                                          .parameters = "chunks=4",
+                                          .backward_engine = CLMGK_ENGINE_SIMT,
+                                          .backward_parameters = "chunks=4"};
 
 /* Multiply-adds of a head, counted one by one: what the keys, the rows and the pairs of a chunk take. */
 typedef struct counts {
@@ -169,27 +176,28 @@ static void check_linear(const clmgk_attention_desc *given, const clmgk_host_arg
 {
     clmgk_attention_desc desc = *given;
     const counts n = count_all(&desc, arrays);
+    const clmgk_plan_info *const plans[] = {&by_chunks, &by_steps, &no_chunks, NULL};
     const double w = FEATURES * (tool_is_mixed(desc.variant) ? 3 : 1), e = VALUE_SIZE, h = 2 * 2;
-    const double state = (n.rows + n.keys) * w * (e + 1), inside = n.pairs * (w + e + 1);
-    const struct {
-        uint32_t set;
-        double products;
-    } backward[] = {{CLMGK_GRADIENT_Q, state + inside},
-                    {CLMGK_GRADIENT_V, n.rows * w * (e + 1) + n.keys * w * e + n.pairs * (w + e)},
-                    {CLMGK_GRADIENT_K, state + inside},
-                    {CLMGK_GRADIENT_STATE_C, n.rows * w * (e + 1)},
-                    {CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V,
-                     2 * (state + inside) + n.keys * w * e + n.pairs * (w + e)}};
-    assert_true(tool_forward_flops(&desc, arrays, &by_chunks) == h * (state + n.pairs * (w + e)));
-    assert_true(tool_forward_flops(&desc, arrays, &by_steps) == h * state);
-    assert_true(tool_forward_flops(&desc, arrays, &no_chunks) == h * state);
-    assert_true(tool_forward_flops(&desc, arrays, NULL) == h * state);
-    for (size_t i = 0; i < TH_COUNT(backward); i++) {
-        desc.gradients = backward[i].set;
-        assert_true(tool_backward_flops(&desc, arrays, &by_chunks) == h * backward[i].products);
+    for (size_t p = 0; p < TH_COUNT(plans); p++) {
+        const double pairs = plans[p] == &by_chunks ? n.pairs : 0;
+        const double state = (n.rows + n.keys) * w * (e + 1), inside = pairs * (w + e + 1);
+        const struct {
+            uint32_t set;
+            double products;
+        } backward[] = {{CLMGK_GRADIENT_Q, state + inside},
+                        {CLMGK_GRADIENT_V, n.rows * w * (e + 1) + n.keys * w * e + pairs * (w + e)},
+                        {CLMGK_GRADIENT_K, state + inside},
+                        {CLMGK_GRADIENT_STATE_C, n.rows * w * (e + 1)},
+                        {CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V,
+                         2 * (state + inside) + n.keys * w * e + pairs * (w + e)}};
+        assert_true(tool_forward_flops(&desc, arrays, plans[p]) == h * (state + pairs * (w + e)));
+        for (size_t i = 0; i < TH_COUNT(backward); i++) {
+            desc.gradients = backward[i].set;
+            assert_true(tool_backward_flops(&desc, arrays, plans[p]) == h * backward[i].products);
+        }
+        desc.gradients = 0;
+        assert_true(tool_backward_flops(&desc, arrays, plans[p]) == 0);
     }
-    desc.gradients = 0;
-    assert_true(tool_backward_flops(&desc, arrays, &by_chunks) == 0);
 }
 
 TH_HOST_TEST(products_of_the_linear_family)

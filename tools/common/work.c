@@ -225,6 +225,13 @@ static int64_t forward_chunk(const clmgk_plan_info *plan)
     return plan != NULL && strcmp(plan->kernel, "linear_steps") != 0 ? parameter_of(plan->parameters, "chunk") : 0;
 }
 
+/* The same of the backward pass, which goes by steps on the lane engine. */
+static int64_t backward_chunk(const clmgk_plan_info *plan)
+{
+    return plan != NULL && plan->backward_engine != CLMGK_ENGINE_LANE ? parameter_of(plan->backward_parameters, "chunk")
+                                                                      : 0;
+}
+
 double tool_forward_flops(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, const clmgk_plan_info *plan)
 {
     if (tool_is_linear(desc->variant)) {
@@ -238,8 +245,7 @@ double tool_forward_flops(const clmgk_attention_desc *desc, const clmgk_host_arg
 double tool_backward_flops(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, const clmgk_plan_info *plan)
 {
     if (tool_is_linear(desc->variant)) {
-        const int64_t chunk = plan != NULL ? parameter_of(plan->backward_parameters, "chunk") : 0;
-        const extent over = extent_of(desc, arrays, chunk);
+        const extent over = extent_of(desc, arrays, backward_chunk(plan));
         return desc->gradients != 0 ? 2.0 * linear_backward_products(desc, &over) : 0.0;
     }
     return 2.0 * backward_products(desc) * (tool_visible_pairs(desc, arrays) / (double)desc->heads);

@@ -45,8 +45,9 @@ double tool_forward_flops(const clmgk_attention_desc *desc, const clmgk_host_arg
  *
  * Linear family: the state again and the features' gradient of the queries from it, as forward, where the gradient of
  * anything on the queries' side is wanted; the queries' sum, 2 W (E + 1) for a query, where that of anything on the
- * keys' side is, and of it 2 W E for a key for dV, 2 W (E + 1) for the features' gradient of the keys. Causal, each of
- * the three has products inside of chunks, as forward. favor: its vectors again, and as much for their gradients.
+ * keys' side is, and of it 2 W E for a key for dV, 2 W (E + 1) for the features' gradient of the keys. Causal by
+ * chunks, each of the three has products inside of chunks, as forward. favor: its vectors again, and as much for their
+ * gradients.
  */
 double tool_backward_flops(const clmgk_attention_desc *desc, const clmgk_host_args *arrays,
                            const clmgk_plan_info *plan);
