@@ -368,6 +368,24 @@ FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_att
 }
 #endif
 
+#define EXPECTS_NEXT (!HAS_SEQUENCES && !FEW_ROWS && !DENSITY)
+
+#if EXPECTS_NEXT
+/* Announces a share of the rows that the next work-group begins with, where each has a whole (b, h): drivers run them
+ * in order. */
+FUNCTION void expect_next(const mgk_attention_args *a, int h, long g, __global const storage *q,
+                          __global const storage *k, __global const storage *v, int part)
+{
+    const int next = h + 1 < a->heads ? h + 1 : 0;
+    const long batches = next == 0, heads = next - h, kv_heads = (long)next * a->kv_heads / a->heads - g;
+    rows_expect(q + batches * a->q.batch + heads * a->q.head, a->q.token, 0, a->length, a->head_size, part);
+    for (int r = 0; r < PRODUCTS; ++r)
+        rows_expect(k + batches * a->k.batch + kv_heads * a->k.head + r * a->k.component, a->k.token, 0, a->length_k,
+                    a->head_size, part);
+    rows_expect(v + batches * a->v.batch + kv_heads * a->v.head, a->v.token, 0, a->length_k, a->value_size, part);
+}
+#endif
+
 KERNEL(mixture_forward)
 {
     BEGIN_BUFFERS
@@ -425,6 +443,10 @@ KERNEL(mixture_forward)
 #endif
         for (int n = 0; n < PANELS; ++n) {
             const int panel_first = first + n * PANEL_ROWS;
+#if EXPECTS_NEXT
+            if (a.length <= GROUP_ROWS && k0 + TILE_KEYS >= end)
+                expect_next(&a, h, g, q, k, v, n);
+#endif
             if (!view_tile(&e, &a, &p, panel_first, range, k0, &view))
                 continue;
 #if HAS_BIAS
