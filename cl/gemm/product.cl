@@ -68,53 +68,75 @@ FUNCTION void put1(const mgk_gemm_product_args *a, const part *p, int row, int c
 #if GROUP_SIZE == 1
 /* ---- a work-item makes all: vectors along the contiguous axis of B ---- */
 
-/* LANES elements from l on of a block's rows of A and B; sums[v * columns + u] is of row v and column u. */
-FUNCTION void row_step(const mgk_gemm_product_args *a, __global const storage *const *left,
-                       __global const storage *const *right, int l, const int rows, const bool whole, real *sums)
+#define COLUMNS (LANES / ROWS) /* of a block: a lane for each of its sums */
+#define CHAINS  4              /* of sums of a single row */
+
+/* A row of A times LANES rows of B from `column` on, one after the other: memory is fastest read in order. */
+FUNCTION void single_row(const mgk_gemm_product_args *a, const part *p, int row, int column)
 {
-    const int columns = LANES / rows;
+    __global const storage *const left = left_row(a, p, row, 0);
+    const int contiguous = a->step_a == 1 ? a->k : 0;
+    real sums[LANES];
+    for (int u = 0; u < LANES; ++u) {
+        __global const storage *const right = p->b + min(column + u, p->end_column - 1) * a->ldb;
+        real s[CHAINS];
+        UNROLL
+        for (int i = 0; i < CHAINS; ++i)
+            s[i] = (real)(0.0f);
+        int l = 0;
+        for (; l + CHAINS * LANES <= contiguous; l += CHAINS * LANES) {
+            UNROLL
+            for (int i = 0; i < CHAINS; ++i)
+                s[i] = fma(load_lanes(left + l + i * LANES), load_lanes(right + l + i * LANES), s[i]);
+        }
+        for (; l < a->k; l += LANES)
+            s[0] = fma(left_piece(a, left, l), load_piece(right, l, a->k), s[0]);
+        sums[u] = (s[0] + s[1]) + (s[2] + s[3]);
+    }
+    put_piece(a, p, row, column, lane_sums(sums));
+}
+
+/* LANES elements from l on of a block's rows of A and B; sums[v * COLUMNS + u] is of row v and column u. */
+FUNCTION void block_step(const mgk_gemm_product_args *a, __global const storage *const *left,
+                         __global const storage *const *right, int l, const bool whole, real *sums)
+{
     real x[ROWS];
     UNROLL
-    for (int v = 0; v < rows; ++v)
+    for (int v = 0; v < ROWS; ++v)
         x[v] = left_piece(a, left[v], l);
     UNROLL
-    for (int u = 0; u < columns; ++u) {
+    for (int u = 0; u < COLUMNS; ++u) {
         const real y = whole ? load_lanes(right[u] + l) : load_piece(right[u], l, a->k);
         UNROLL
-        for (int v = 0; v < rows; ++v)
-            sums[v * columns + u] = fma(x[v], y, sums[v * columns + u]);
+        for (int v = 0; v < ROWS; ++v)
+            sums[v * COLUMNS + u] = fma(x[v], y, sums[v * COLUMNS + u]);
     }
 }
 
-/* LANES / rows columns from `column` on. */
-FUNCTION void row_block(const mgk_gemm_product_args *a, const part *p, int row, int column, const int rows)
+/* COLUMNS columns from `column` on. */
+FUNCTION void row_block(const mgk_gemm_product_args *a, const part *p, int row, int column)
 {
-    const int columns = LANES / rows, whole = a->k / LANES * LANES;
-    __global const storage *left[ROWS], *right[LANES];
+    const int whole = a->k / LANES * LANES;
+    __global const storage *left[ROWS], *right[COLUMNS];
     real sums[LANES];
     UNROLL
     for (int n = 0; n < LANES; ++n)
         sums[n] = (real)(0.0f);
     UNROLL
-    for (int v = 0; v < rows; ++v)
+    for (int v = 0; v < ROWS; ++v)
         left[v] = left_row(a, p, row, v);
     UNROLL
-    for (int u = 0; u < columns; ++u)
+    for (int u = 0; u < COLUMNS; ++u)
         right[u] = p->b + min(column + u, p->end_column - 1) * a->ldb;
     for (int l = 0; l < whole; l += LANES)
-        row_step(a, left, right, l, rows, true, sums);
+        block_step(a, left, right, l, true, sums);
     if (whole < a->k)
-        row_step(a, left, right, whole, rows, false, sums);
-    const real total = lane_sums(sums);
-    if (rows == 1) {
-        put_piece(a, p, row, column, total);
-        return;
-    }
+        block_step(a, left, right, whole, false, sums);
     float t[LANES];
-    vstore_real(total, 0, t);
-    for (int v = 0; v < min(rows, p->end_row - row); ++v)
-        for (int u = 0; u < min(columns, p->end_column - column); ++u)
-            put1(a, p, row + v, column + u, t[v * columns + u]);
+    vstore_real(lane_sums(sums), 0, t);
+    for (int v = 0; v < min(ROWS, p->end_row - row); ++v)
+        for (int u = 0; u < min(COLUMNS, p->end_column - column); ++u)
+            put1(a, p, row + v, column + u, t[v * COLUMNS + u]);
 }
 
 /* B is stored [n,k]. */
@@ -123,12 +145,12 @@ KERNEL(gemm_product_rows)
     BEGIN_PART
     if (p.end_row - p.row == 1) {
         for (int column = p.column; column < p.end_column; column += LANES)
-            row_block(&a, &p, p.row, column, 1);
+            single_row(&a, &p, p.row, column);
         return;
     }
-    for (int column = p.column; column < p.end_column; column += LANES / ROWS)
+    for (int column = p.column; column < p.end_column; column += COLUMNS)
         for (int row = p.row; row < p.end_row; row += ROWS)
-            row_block(&a, &p, row, column, ROWS);
+            row_block(&a, &p, row, column);
 }
 
 #define AHEAD 8 /* rows of B between a prefetch and its use */
