@@ -143,8 +143,6 @@ FUNCTION void component_chain(const key_chunk *x, int r, int f0, BLOCK_SPACE con
         own.out += r * GRAD_COMPONENT(x->a);
         own.part += r * (CHUNK * HEAD_SIZE);
     }
-    tile_clear(x->dx, CHUNK * HEAD_SIZE);
-    BLOCK_SYNC();
     features_chain(&k, f0, FEATURE_BLOCK, phi, FEATURE_BLOCK, grad, FEATURE_BLOCK, x->dx, HEAD_SIZE);
     BLOCK_SYNC();
 #if WANT_SHIFT
@@ -314,7 +312,7 @@ FUNCTION void key_chunk_gradients(key_chunk *x, const unit *u, const gradient_so
 #endif
     BLOCK_SYNC();
     values_get(v, a->v.token, x->key_first, &x->key_places, a->value_size, x->values);
-#if WANT_V || BY_STEPS
+#if BY_STEPS ? STATE_BLOCKS > 1 : WANT_V
     tile_clear(x->dv, CHUNK * VALUE_SIZE);
 #endif
 #if CAUSAL

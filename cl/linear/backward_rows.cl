@@ -147,8 +147,6 @@ FUNCTION void query_chain(const row_block *x, int block, const gradient_rows *ou
     gradient_rows own = *out;
     own.out += head * x->a->grad_q.head;
     own.part += head * (CHUNK * HEAD_SIZE);
-    tile_clear(x->dx, CHUNK * HEAD_SIZE);
-    BLOCK_SYNC();
     features_chain(&k, f0, FEATURE_BLOCK, x->phi, FEATURE_BLOCK, x->grad, FEATURE_BLOCK, x->dx, HEAD_SIZE);
     BLOCK_SYNC();
     gradient_put(&own, of->first && f0 == 0, of->last && f0 + FEATURE_BLOCK == FEATURES, x->first, places, x->dx,
@@ -366,7 +364,7 @@ KERNEL(linear_backward_rows)
         VECTORS_FOR(i, STATE_FLOATS)
             REAL_PUT(rows + i, (real)(0.0f));
         ITEMS_FOR(only, 1) {
-            rows[STATE_FLOATS] = -INFINITY;
+            rows[STATE_FLOATS] = rows[STATE_FLOATS + 1] = -INFINITY;
             turned[TURNED_FLOATS] = m;
         }
         for (int kind = 0; kind < 3; ++kind)

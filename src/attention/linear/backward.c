@@ -131,7 +131,9 @@ static void add_gradients(linear_backward *x)
                    groups_of(x, row_heads(x)), 0);
     if (!x->rows)
         return;
-    mgk_linear_add(&x->pass, file, "linear_backward_prefix", states, MGK_COUNT(states), 0, numbers);
+    /* a single causal range starts from nothing */
+    if (!x->pass.request->desc->causal || x->pass.args.splits > 1 || x->pass.request->desc->use_new_state)
+        mgk_linear_add(&x->pass, file, "linear_backward_prefix", states, MGK_COUNT(states), 0, numbers);
     mgk_linear_add(&x->pass, "linear/backward_keys.cl", "linear_backward_keys", keys, MGK_COUNT(keys),
                    groups_of(x, key_heads(x)), 0);
     if (x->state)
