@@ -20,6 +20,8 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     const mgk_device_facts *const facts = request->facts;
     const int64_t keys = (int64_t)t->products * t->head_size, width = t->head_size + t->value_size;
     const int64_t row_terms = t->shifted ? 2 * t->components + 2 : t->components;
+    /* few rows read keys in place, with norms or shifts several times: a tile stays in the first-level cache */
+    const bool again = d->gradients == 0 && mgk_attention_rows(d) <= MGK_FEW_ROWS && (t->gaussian || t->shifted);
     return (mgk_footprint){
         .forward = true,
         /* the backward pass computes its scores by the usual form's operations */
@@ -37,7 +39,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
         .block = {.row = width},
         .staged = {.key = keys},
         .block_bytes = INT64_C(288) << 10,
-        .staged_bytes = INT64_C(96) << 10,
+        .staged_bytes = (int64_t)(again ? 4 : 96) << 10,
         .least_tile = 16,
         /* more rows would spill: with several components everywhere, with one on Intel GPUs (tests/offline) */
         .row_part = facts->info.device_class != CLMGK_DEVICE_CPU && t->modified ? 2 : 1,
