@@ -8,7 +8,7 @@ install(TARGETS clmgk_shared clmgk_static EXPORT clmgkTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 # The programs install themselves; they find the shared library beside them.
 file(RELATIVE_PATH libdir_from_bin ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
-foreach(program clmgk-run clmgk-info clmgk-bench clmgk-tune)
+foreach(program clmgk-run clmgk-analyze clmgk-info clmgk-bench clmgk-tune)
   if(TARGET ${program})
     set_target_properties(${program} PROPERTIES INSTALL_RPATH $ORIGIN/${libdir_from_bin})
   endif()

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * clmgk-analyze: what the papers look at. Matrices: arguments.c, population.c (which matrices, and their rows),
- * observe.c, pairs.c and rank.c (the analyses), report.c and pictures.c. --theorems: theorem1.c and theorem2.c,
+ * observe.c, pairs.c and rank.c (the analyses), report.c and pictures.c. --theorems: cases.c, theorem1.c, theorem2.c,
  * theorems.c.
  */
 #ifndef ANALYZE_H
@@ -11,7 +11,7 @@
 
 #include "reference/reference.h"
 
-/* ---- arguments.c -------------------------------------------------------------------------------------------- */
+/* ---- arguments.c ------------------------------------------------------------------------------------------------ */
 
 /* X(NAME, name, whether there is a picture of it) */
 #define ANALYZE_LIST(X)                                                                                                \
@@ -61,7 +61,7 @@ tool_exit analyze_parse(int argc, char **argv, analyze_arguments *arguments, boo
 tool_exit analyze_parse_indices(const char *option, const char *text, int64_t limit, int64_t **indices, int64_t *count,
                                 tool_error *error);
 
-/* ---- population.c: which matrices, and their rows ------------------------------------------------------------- */
+/* ---- population.c: which matrices, and their rows --------------------------------------------------------------- */
 
 #define ANALYZE_MAX_ROWS     4096               /* of a matrix, unless --rows says otherwise */
 #define ANALYZE_MAX_ELEMENTS (INT64_C(1) << 26) /* likewise */
@@ -96,7 +96,7 @@ int64_t analyze_head_of(const analyze_population *population, int64_t member);
 tool_exit analyze_weigh(analyze_population *population, int64_t count, const int64_t *number,
                         const clmgk_ref_weight_rows *out, tool_error *error);
 
-/* ---- observe.c: analyses of single rows ----------------------------------------------------------------------- */
+/* ---- observe.c: analyses of single rows ------------------------------------------------------------------------- */
 
 #define ANALYZE_PICTURES 16  /* members that are drawn, at most */
 #define ANALYZE_PIXELS   160 /* of a side, at most */
@@ -132,7 +132,7 @@ void analyze_free_rows(clmgk_ref_weight_rows *rows);
 tool_exit analyze_observe(const analyze_population *population, int64_t count, const int64_t *number,
                           const clmgk_ref_weight_rows *rows, analyze_observations *observations, tool_error *error);
 
-/* ---- pairs.c: distances and principal components --------------------------------------------------------------- */
+/* ---- pairs.c: distances and principal components ---------------------------------------------------------------- */
 
 typedef struct analyze_pairs {
     double *distance; /* [batches,heads,heads]: |A_h - A_h'|^2 for h < h' */
@@ -151,7 +151,7 @@ void analyze_pairs_free(analyze_pairs *pairs);
 double analyze_mean_distance(const analyze_population *population, const analyze_pairs *pairs, int64_t head,
                              int64_t other);
 
-/* ---- rank.c --------------------------------------------------------------------------------------------------- */
+/* ---- rank.c ----------------------------------------------------------------------------------------------------- */
 
 typedef struct analyze_rank {
     int64_t rank;
@@ -170,7 +170,7 @@ tool_exit analyze_ranks_solve(analyze_population *population, const analyze_argu
                               analyze_observations *observations, analyze_ranks *ranks, tool_error *error);
 void analyze_ranks_free(const analyze_population *population, analyze_ranks *ranks);
 
-/* ---- report.c and pictures.c ---------------------------------------------------------------------------------- */
+/* ---- report.c and pictures.c ------------------------------------------------------------------------------------ */
 
 typedef struct analyze_results {
     const analyze_population *population;
@@ -200,7 +200,7 @@ tool_exit analyze_draw(const analyze_arguments *arguments, const analyze_results
 tool_exit analyze_report(const analyze_arguments *arguments, const analyze_results *results,
                          const analyze_plot plots[ANALYZE_KINDS], tool_error *error);
 
-/* ---- theorems.c ----------------------------------------------------------------------------------------------- */
+/* ---- theorems.c ------------------------------------------------------------------------------------------------- */
 
 tool_exit analyze_theorems(const analyze_arguments *arguments, tool_outputs *outputs, tool_error *error);
 

@@ -5,8 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* ---- room ---------------------------------------------------------------------------------------------------------
- */
+/* ---- room ------------------------------------------------------------------------------------------------------- */
 
 static tool_exit create_member(const analyze_population *population, const analyze_observations *all, int64_t number,
                                tool_error *error)
@@ -84,8 +83,7 @@ void analyze_free_rows(clmgk_ref_weight_rows *rows)
     rows->responsibilities = rows->log_likelihood = NULL;
 }
 
-/* ---- one row -------------------------------------------------------------------------------------------------------
- */
+/* ---- one row ---------------------------------------------------------------------------------------------------- */
 
 /* -x log x, by its limit at 0. Weights of the linear family may be negative: they have no entropy. */
 static double surprise(double x)

@@ -151,8 +151,7 @@ done:
     return status;
 }
 
-/* ---- both ---------------------------------------------------------------------------------------------------------
- */
+/* ---- both ------------------------------------------------------------------------------------------------------- */
 
 static tool_exit create_pairs(const analyze_population *population, analyze_pairs *pairs, tool_error *error)
 {

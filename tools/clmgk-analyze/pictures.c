@@ -6,8 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* ---- files --------------------------------------------------------------------------------------------------------
- */
+/* ---- files ------------------------------------------------------------------------------------------------------ */
 
 tool_exit analyze_announce(const analyze_arguments *arguments, const char *name, tool_outputs *outputs,
                            analyze_plot *plot, tool_error *error)
@@ -42,8 +41,7 @@ tool_exit analyze_end_plot(FILE *script, FILE *picture, tool_error *error)
     return status;
 }
 
-/* ---- matrices ------------------------------------------------------------------------------------------------------
- */
+/* ---- matrices --------------------------------------------------------------------------------------------------- */
 
 /* How many of `count` things fall into place `n` of `places`. */
 static int64_t share_of(int64_t count, int64_t places, int64_t n)
@@ -155,8 +153,7 @@ static void write_responsibilities(const analyze_results *results, int64_t panel
     }
 }
 
-/* ---- ranks ---------------------------------------------------------------------------------------------------------
- */
+/* ---- ranks ------------------------------------------------------------------------------------------------------ */
 
 static int compare_ranks(const void *left, const void *right)
 {
@@ -220,8 +217,7 @@ static bool write_spectra(const analyze_arguments *arguments, const analyze_resu
     return true;
 }
 
-/* ---- pairs ---------------------------------------------------------------------------------------------------------
- */
+/* ---- pairs ------------------------------------------------------------------------------------------------------ */
 
 static void write_distances(const analyze_results *results, FILE *script)
 {
@@ -279,8 +275,7 @@ static void write_components(const analyze_arguments *arguments, const analyze_r
             results->pairs.centred_components, arguments->fraction, arguments->fraction);
 }
 
-/* ---- all -----------------------------------------------------------------------------------------------------------
- */
+/* ---- all -------------------------------------------------------------------------------------------------------- */
 
 static bool write_picture(const analyze_arguments *arguments, const analyze_results *results, analyze_kind kind,
                           int64_t panels, FILE *script)

@@ -141,8 +141,7 @@ int64_t analyze_head_of(const analyze_population *population, int64_t member)
     return population->head[member % population->heads];
 }
 
-/* ---- their rows ---------------------------------------------------------------------------------------------------
- */
+/* ---- their rows ------------------------------------------------------------------------------------------------- */
 
 #define MAX_THREADS 64
 

@@ -4,8 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* ---- numbers --------------------------------------------------------------------------------------------------------
- */
+/* ---- numbers ---------------------------------------------------------------------------------------------------- */
 
 static double row_entropy(const analyze_results *results, int64_t member)
 {
@@ -25,8 +24,7 @@ static int64_t sequence_name(const analyze_results *results, int64_t sequence)
     return results->population->problem.desc.sequences > 0 ? sequence : results->population->batch[sequence];
 }
 
-/* ---- JSON -----------------------------------------------------------------------------------------------------------
- */
+/* ---- JSON ------------------------------------------------------------------------------------------------------- */
 
 static json_t *make_indices(const int64_t *indices, int64_t count)
 {
@@ -172,8 +170,7 @@ static json_t *make_json(const analyze_arguments *arguments, const analyze_resul
     return root;
 }
 
-/* ---- words
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- words ------------------------------------------------------------------------------------------------------ */
 
 static void print_heads(const analyze_results *results)
 {

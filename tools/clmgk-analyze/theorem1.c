@@ -12,8 +12,7 @@
 
 #define TOKENS 32 /* most */
 
-/* ---- cases ----------------------------------------------------------------------------------------------------------
- */
+/* ---- cases ------------------------------------------------------------------------------------------------------ */
 
 /* A positive column-stochastic matrix: columns of exp(scale x), x normal. */
 static void draw_matrix(theorem_random *random, int64_t n, double scale, double *p)
@@ -23,7 +22,7 @@ static void draw_matrix(theorem_random *random, int64_t n, double scale, double 
     theorem_softmax(n, logits, p);
 }
 
-/* ---- D >= n: the proof's construction ---------------------------------------------------------------------------- */
+/* ---- D >= n: the proof's construction --------------------------------------------------------------------------- */
 
 /* X^+ = (X^T X)^-1 X^T [n,D] of X [D,n]; false: X has no full column rank. */
 static bool invert(int64_t n, int64_t size, const double *x, double *inverse)
@@ -131,8 +130,9 @@ done:
     return status;
 }
 
-/* ---- D < n: the best weights
- * ------------------------------------------------------------------------------------------ With B [D,n] an
+/* ---- D < n: the best weights ------------------------------------------------------------------------------------ */
+
+/* With B [D,n] an
  * orthonormal basis of X's rows, logits are B^T W B for any W [D,D]. The Kullback-Leibler divergence of P from their
  * softmax is convex in W: Newton's method finds its least value. */
 
@@ -251,8 +251,9 @@ static double distance_of(const fit *own)
     return largest;
 }
 
-/* ---- D < n: what no weights can go below
- * -------------------------------------------------------------------------------- Take z with X z = 0. Logits times z
+/* ---- D < n: what no weights can go below ------------------------------------------------------------------------ */
+
+/* Take z with X z = 0. Logits times z
  * are 0, so sum_i z_i log p_ji is the same for all keys j, whatever the weights. If P has g = sum_i z_i (log P_ji - log
  * P_j'i) != 0, and no element of p is further than d from P's, then |g| <= sum_i |z_i| (-log(1 - d / P_ji) - log(1 - d
  * / P_j'i)), which bounds d from below. */
@@ -302,8 +303,7 @@ static double least_distance(const fit *own)
     return best;
 }
 
-/* ---- D < n: together
- * ------------------------------------------------------------------------------------------------- */
+/* ---- D < n: together -------------------------------------------------------------------------------------------- */
 
 /* Orthonormal rows of the same span, by Gram and Schmidt, twice. */
 static void make_basis(int64_t n, int64_t size, double *x)

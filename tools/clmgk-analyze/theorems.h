@@ -5,7 +5,7 @@
 
 #include "analyze.h"
 
-/* ---- random numbers: Philox by counter ------------------------------------------------------------------------- */
+/* ---- cases.c: random numbers, by Philox and a counter, and products --------------------------------------------- */
 
 typedef struct theorem_random {
     uint64_t seed;

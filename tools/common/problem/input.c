@@ -16,7 +16,7 @@ tool_exit input_fail_shape(const npy_file *file, const char *expected, tool_erro
                      npy_shape_text(file->header.axes, file->header.shape).text, expected);
 }
 
-/* ---- sizes -------------------------------------------------------------------------------------------------- */
+/* ---- sizes ------------------------------------------------------------------------------------------------------ */
 
 int64_t input_size(const tool_problem *problem, char letter)
 {
@@ -113,7 +113,7 @@ bool input_matches(const tool_problem *problem, const npy_header *header, const 
     return same;
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------------ */
+/* ---- opening ---------------------------------------------------------------------------------------------------- */
 
 void tool_set_shape(tool_slot *slot, int axes, const int64_t *shape)
 {
@@ -170,7 +170,7 @@ tool_exit input_open(const tool_problem_arguments *arguments, tool_problem *prob
     return TOOL_DONE;
 }
 
-/* ---- values ------------------------------------------------------------------------------------------------- */
+/* ---- values ----------------------------------------------------------------------------------------------------- */
 
 static bool is_allowed(clmgk_values rule, float value)
 {
@@ -265,7 +265,7 @@ static tool_exit check_values(const tool_problem *problem, clmgk_array array, to
                         error);
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------ */
+/* ---- reading ---------------------------------------------------------------------------------------------------- */
 
 tool_exit input_read(tool_problem *problem, clmgk_array array, tool_error *error)
 {

@@ -5,7 +5,7 @@
 
 #include "problem.h"
 
-/* ---- input.c: all that they open and read belongs to `problem`, also where they fail ------------------------- */
+/* ---- input.c: all that they open and read belongs to `problem`, also where they fail ---------------------------- */
 
 /* Opens the file that is given to the array's option, or takes a list of numbers. */
 tool_exit input_open(const tool_problem_arguments *arguments, tool_problem *problem, clmgk_array array,
@@ -38,7 +38,7 @@ axes_text input_axes_text(const char *axes);
 /* Names the option, the file, its shape and what was expected. */
 tool_exit input_fail_shape(const npy_file *file, const char *expected, tool_error *error);
 
-/* ---- tensors.c: Q, K, V, dO, the mixing and the shift, which give the sizes ------------------------------------ */
+/* ---- tensors.c: Q, K, V, dO, the mixing and the shift, which give the sizes ------------------------------------- */
 
 tool_exit tensors_describe(const tool_problem_arguments *arguments, tool_problem *problem, tool_error *error);
 
@@ -48,7 +48,7 @@ typedef struct file_axes {
 } file_axes;
 file_axes tensors_file_axes(const char *axes, bool tokens_first);
 
-/* ---- parameters.c: inputs of which the descriptor has the form, masks and modifiers ---------------------------- */
+/* ---- parameters.c: inputs of which the descriptor has the form, masks and modifiers ----------------------------- */
 
 tool_exit parameters_describe(const tool_problem_arguments *arguments, tool_problem *problem, tool_error *error);
 

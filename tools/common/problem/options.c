@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-/* ---- names -------------------------------------------------------------------------------------------------- */
+/* ---- names ------------------------------------------------------------------------------------------------------ */
 
 static const tool_option options[TOOL_PROBLEM_OPTION_COUNT] = {TOOL_PROBLEM_ROWS TOOL_OUTPUT_LIST(TOOL_ARRAY_ROW)};
 
@@ -38,7 +38,7 @@ bool tool_is_streamed(clmgk_array array)
     return clmgk_array_get_info(array)->element == CLMGK_ELEMENT_STORAGE && !tool_is_output(array);
 }
 
-/* ---- which options apply ------------------------------------------------------------------------------------ */
+/* ---- which options apply ---------------------------------------------------------------------------------------- */
 
 /* An option that means something only to variants with one of the traits `has`, and to none with one of `has_not`.
  * Gradients follow their arrays. */
@@ -199,7 +199,7 @@ static tool_exit check_score(const char *const *values, const tool_problem_argum
     return TOOL_DONE;
 }
 
-/* ---- values ------------------------------------------------------------------------------------------------- */
+/* ---- values ----------------------------------------------------------------------------------------------------- */
 
 static tool_exit parse_feature(const char *const *values, tool_problem_arguments *arguments, tool_error *error)
 {

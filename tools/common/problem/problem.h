@@ -27,7 +27,7 @@ bool tool_is_output(clmgk_array array);
 /* Q, K, V and dO go from their files to the device without a copy on the host. */
 bool tool_is_streamed(clmgk_array array);
 
-/* ---- options.c: the command line ---------------------------------------------------------------------------- */
+/* ---- options.c: the command line -------------------------------------------------------------------------------- */
 
 #define TOOL_MAX_PATH 4096 /* of the files of a state */
 
@@ -68,7 +68,7 @@ tool_exit tool_name_state(const char *option, const char *prefix, clmgk_array fi
 /* Refuses an input file that is also one of the outputs announced so far. */
 tool_exit tool_refuse_inputs(const tool_problem_arguments *arguments, const tool_outputs *outputs, tool_error *error);
 
-/* ---- problem.c: what the files hold ------------------------------------------------------------------------- */
+/* ---- problem.c: what the files hold ----------------------------------------------------------------------------- */
 
 /* One array: its shape, in the file's order of axes, and what the host holds of it. */
 typedef struct tool_slot {
@@ -102,7 +102,7 @@ typedef struct tool_problem {
 tool_exit tool_problem_open(const tool_problem_arguments *arguments, tool_problem *problem, tool_error *error);
 void tool_problem_close(tool_problem *problem);
 
-/* ---- values.c: an array's numbers, dense and in axis order --------------------------------------------------- */
+/* ---- values.c: an array's numbers, dense and in axis order ------------------------------------------------------ */
 
 /* Where an element, given by its number in axis order, lies in the array. */
 size_t tool_offset_of(const clmgk_shape *shape, size_t element);
