@@ -132,9 +132,8 @@ done:
 
 /* ---- D < n: the best weights ------------------------------------------------------------------------------------ */
 
-/* With B [D,n] an
- * orthonormal basis of X's rows, logits are B^T W B for any W [D,D]. The Kullback-Leibler divergence of P from their
- * softmax is convex in W: Newton's method finds its least value. */
+/* With B [D,n] an orthonormal basis of X's rows, logits are B^T W B for any W [D,D]. The Kullback-Leibler divergence of
+ * P from their softmax is convex in W: Newton's method finds its least value. */
 
 typedef struct fit {
     int64_t n, size;
@@ -253,10 +252,12 @@ static double distance_of(const fit *own)
 
 /* ---- D < n: what no weights can go below ------------------------------------------------------------------------ */
 
-/* Take z with X z = 0. Logits times z
- * are 0, so sum_i z_i log p_ji is the same for all keys j, whatever the weights. If P has g = sum_i z_i (log P_ji - log
- * P_j'i) != 0, and no element of p is further than d from P's, then |g| <= sum_i |z_i| (-log(1 - d / P_ji) - log(1 - d
- * / P_j'i)), which bounds d from below. */
+/*
+ * Take z with X z = 0. Logits times z are 0, so sum_i z_i log p_ji is the same for all keys j, whatever the weights. If
+ * P has g = sum_i z_i (log P_ji - log P_j'i) != 0, and no element of p is further than d from P's, then
+ *     |g| <= sum_i |z_i| (-log(1 - d / P_ji) - log(1 - d / P_j'i)),
+ * which bounds d from below.
+ */
 
 static double room_for(const fit *own, const double *z, int64_t j, int64_t other, double d)
 {
