@@ -21,6 +21,7 @@ void catch_signals(void)
     struct sigaction action = {.sa_handler = stop, .sa_flags = SA_RESETHAND}; /* the second one ends the program */
     (void)sigaction(SIGINT, &action, NULL);
     (void)sigaction(SIGTERM, &action, NULL);
+    (void)sigaction(SIGHUP, &action, NULL);
     (void)signal(SIGXFSZ, SIG_IGN); /* writing beyond a limit is an error of the write */
 }
 
