@@ -35,7 +35,7 @@ typedef struct scorer {
 #include "attention/tile.clh"
 
 FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, int panel, int sub, const bool lazy,
-                           const real *base, real *growth, real (*w)[BLOCK_ROWS], real (*factor)[BLOCK_ROWS])
+                           const real *base, real (*w)[BLOCK_ROWS], real (*factor)[BLOCK_ROWS])
 {
     real eps[BLOCK_KEYS][BLOCK_ROWS];
 #if OWN_NOISE
@@ -54,14 +54,9 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
 #if HAS_SOFTCAP
             s = softcap_real(s, x->modifiers.softcap);
 #endif
-            s = modified(e, &x->modifiers, view, sub, u, v, s) - base[v];
-            growth[v] = max_real(growth[v], s);
-            w[u][v] = s;
+            s = modified(e, &x->modifiers, view, sub, u, v, s);
+            w[u][v] = lazy ? exp2_real(s - base[v]) : s;
         }
-    if (lazy)
-        KEYS_FOR(u)
-            ROWS_FOR(v)
-                w[u][v] = exp2_real(w[u][v]);
 }
 
 FUNCTION void left_out(const engine *e, int panel, real *norm)
@@ -190,7 +185,7 @@ KERNEL(admixture_forward)
                                  ignored);
                 }
                 expect_rows(&a, k, v + g * a.v.head, h, heads, k0 + TILE_KEYS, end, n);
-                tile_accumulate(&e, acc, g, view.begin, view.end);
+                tile_accumulate(&e, acc, g, view.begin, view.end, view.edge);
                 branch_end();
             }
             branch_end();

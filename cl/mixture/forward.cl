@@ -32,6 +32,7 @@
 #include "mixture/block.clh"
 
 #define SCORE_SLOTS (HAS_BIAS ? 3 : 2)
+#define SOON        (2 * PRODUCTS + 4) /* slots: see below */
 
 #include "engine/engine.clh"
 
@@ -240,12 +241,12 @@ FUNCTION real factored_score(const engine *e, const mixture *x, const tile_view 
 #endif
 
 /*
- * Scores of one sub-tile, relative to the row values `base` (subtracted from every exponent).
- * lazy: w receives the weights 2^(s - base) summed over components, `growth` the largest exponent so far.
+ * Scores of one sub-tile.
+ * lazy: w receives the weights 2^(s - base) summed over components.
  * else: (w, factor) receive the pair (E, C).
  */
 FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, int panel, int sub, const bool lazy,
-                           const real *base, real *growth, real (*w)[BLOCK_ROWS], real (*factor)[BLOCK_ROWS])
+                           const real *base, real (*w)[BLOCK_ROWS], real (*factor)[BLOCK_ROWS])
 {
     const mixture_keys *const t = &x->keys;
 #if KEYS_SHIFTED
@@ -263,9 +264,8 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
         KEYS_FOR(u)
             ROWS_FOR(v) {
                 real c;
-                const real s = factored_score(e, x, view, panel, sub, u, v, product[u][v], &c) - base[v];
-                growth[v] = max_real(growth[v], s);
-                w[u][v] = lazy ? exp2_real(s) * c : s;
+                const real s = factored_score(e, x, view, panel, sub, u, v, product[u][v], &c);
+                w[u][v] = lazy ? exp2_real(s - base[v]) * c : s;
                 factor[u][v] = c;
             }
         return;
@@ -291,8 +291,9 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
 #endif
         KEYS_FOR(u)
             ROWS_FOR(v) {
-                s[u][v] = finish_score(e, x, t, view, panel, sub, u, v, r, s[u][v]) - base[v];
-                growth[v] = max_real(growth[v], s[u][v]);
+                s[u][v] = finish_score(e, x, t, view, panel, sub, u, v, r, s[u][v]);
+                if (lazy)
+                    s[u][v] -= base[v];
 #if ESTEP_HARD
                 w[u][v] = r == 0 ? s[u][v] : max_or_nan(w[u][v], s[u][v]);
 #else
@@ -315,9 +316,9 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
             ROWS_FOR(v) {
                 real c;
                 const ireal taken = is_factored(x->spread[panel][v], (real)(key_get(e, t->spread, sub, u)));
-                const real s = factored_score(e, x, view, panel, sub, u, v, product[u][v], &c) - base[v];
-                growth[v] = taken ? max_real(growth[v], s) : growth[v];
-                w[u][v] = taken ? (lazy ? exp2_real(s) * c : s) : w[u][v];
+                const real s = factored_score(e, x, view, panel, sub, u, v, product[u][v], &c);
+                const real factored = lazy ? exp2_real(s - base[v]) * c : s;
+                w[u][v] = taken ? factored : w[u][v];
                 factor[u][v] = taken ? c : factor[u][v];
             }
 #elif ESTEP_HARD
@@ -368,23 +369,40 @@ FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_att
 }
 #endif
 
-#define EXPECTS_NEXT (!HAS_SEQUENCES && !FEW_ROWS && !DENSITY)
+/* Slots of rows_ahead: arrays of the next work-group, then those of the next tile. */
+enum { SOON_Q, SOON_O, SOON_V, SOON_TILE_V, SOON_K, SOON_TILE_K = SOON_K + PRODUCTS };
 
-#if EXPECTS_NEXT
-/* Announces a share of the rows that the next work-group begins with, where each has a whole (b, h): drivers run them
- * in order. */
-FUNCTION void expect_next(const mgk_attention_args *a, int h, long g, __global const storage *q,
-                          __global const storage *k, __global const storage *v, int part)
+/* Sub-tiles of scores that a block computes for `keys` keys, at least: with causality half of them. */
+FUNCTION int steps_of(const mgk_attention_args *a, const row_block *block, int keys)
 {
-    const int next = h + 1 < a->heads ? h + 1 : 0;
-    const long batches = next == 0, heads = next - h, kv_heads = (long)next * a->kv_heads / a->heads - g;
-    rows_expect(q + batches * a->q.batch + heads * a->q.head, a->q.token, 0, a->length, a->head_size, part);
-    for (int r = 0; r < PRODUCTS; ++r)
-        rows_expect(k + batches * a->k.batch + kv_heads * a->k.head + r * a->k.component, a->k.token, 0, a->length_k,
-                    a->head_size, part);
-    rows_expect(v + batches * a->v.batch + kv_heads * a->v.head, a->v.token, 0, a->length_k, a->value_size, part);
+    const int panels = min((a->length - block->first + PANEL_ROWS - 1) / PANEL_ROWS, PANELS);
+    return max(panels * ((keys + SUB_KEYS - 1) / SUB_KEYS) / (a->right < 0 ? 1 : 2), 1);
 }
-#endif
+
+/* Keys and values of a tile. */
+FUNCTION void tile_soon(engine *e, const mgk_attention_args *a, int slot_k, int slot_v, __global const storage *k,
+                        __global const storage *v, int k0, int end, int steps)
+{
+    const int limit = min(k0 + TILE_KEYS, end);
+    for (int r = 0; r < PRODUCTS; ++r)
+        rows_ahead(e, slot_k + r, k + r * a->k.component, a->k.token, k0, limit, a->head_size, steps);
+    rows_ahead(e, slot_v, v, a->v.token, k0, limit, a->value_size, steps);
+}
+
+/* What the next work-group reads and writes, which the same core probably executes; q, k, v and o are the block's. */
+FUNCTION void block_soon(engine *e, const mgk_attention_args *a, const row_block *block, const row_block *next,
+                         __global const storage *q, __global const storage *k, __global const storage *v,
+                         __global const storage *o, int steps)
+{
+    const long b = next->b - block->b, h = next->h - block->h;
+    const long g = (long)next->h * a->kv_heads / a->heads - (long)block->h * a->kv_heads / a->heads;
+    const int end = min(next->first + GROUP_ROWS, a->length);
+    rows_ahead(e, SOON_Q, q + b * a->q.batch + h * a->q.head, a->q.token, next->first, end, a->head_size, steps);
+    rows_ahead(e, SOON_O, o + b * a->o.batch + h * a->o.head, a->o.token, next->first, end, a->value_size, steps);
+    if (b != 0 || g != 0)
+        tile_soon(e, a, SOON_K, SOON_V, k + b * a->k.batch + g * a->k.head, v + b * a->v.batch + g * a->v.head, 0,
+                  a->length_k, steps);
+}
 
 KERNEL(mixture_forward)
 {
@@ -430,12 +448,20 @@ KERNEL(mixture_forward)
 
     int range, end;
     key_range(&a, &p, &block, &range, &end);
+#if !HAS_SEQUENCES && !SPLIT_KEYS && !DENSITY
+    const row_block next = row_block_of(&a, GROUP_ID + 1, a.heads, offsets);
+    block_soon(&e, &a, &block, &next, q, k, v, out.o, steps_of(&a, &block, end - range));
+#endif
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
         keys_stage(&e, PRODUCTS, k, a.k.component, a.k.token, k0, end, a.head_size, x.stage_scale);
 #if !DENSITY
         values_stage(&e, 1, v, 0, a.v.token, k0, end, a.value_size);
 #endif
         key_terms(&e, &x, &a, k0, end, prior, shift);
+#if !DENSITY
+        if (k0 + TILE_KEYS < end)
+            tile_soon(&e, &a, SOON_TILE_K, SOON_TILE_V, k, v, k0 + TILE_KEYS, end, steps_of(&a, &block, TILE_KEYS));
+#endif
         tile_view view;
         view.factored = false;
 #if HAS_FACTORED
@@ -443,10 +469,6 @@ KERNEL(mixture_forward)
 #endif
         for (int n = 0; n < PANELS; ++n) {
             const int panel_first = first + n * PANEL_ROWS;
-#if EXPECTS_NEXT
-            if (a.length <= GROUP_ROWS && k0 + TILE_KEYS >= end)
-                expect_next(&a, h, g, q, k, v, n);
-#endif
             if (!view_tile(&e, &a, &p, panel_first, range, k0, &view))
                 continue;
 #if HAS_BIAS
@@ -457,7 +479,7 @@ KERNEL(mixture_forward)
 #if DENSITY
             flags_lower(&e);
 #else
-            tile_accumulate(&e, n, 0, view.begin, view.end);
+            tile_accumulate(&e, n, 0, view.begin, view.end, view.edge);
 #endif
             branch_end();
         }
