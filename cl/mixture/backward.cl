@@ -15,7 +15,9 @@
  * P = E sum_r u w, sum_r dS = T sum_r u w, row sums u_ir sum_j T w_jr, key sums w_jr sum_i T u_ir: five products.
  *
  * A work-group owns every `splits`-th block of the keys of a list of (b, g), one after the other: dQ is summed in a
- * fixed order, one copy per split.
+ * fixed order, one copy per split. With ROWS_INSIDE it owns all blocks: the first that meets a tile of queries prepares
+ * log_i, delta_i and alpha_ir by the formulas of mixture/rows.cl, the last finishes dQ, and the workspace holds both
+ * only between the blocks.
  */
 #define PASS_BACKWARD
 #include "mixture/buffers.clh"
@@ -86,13 +88,18 @@ typedef struct query_terms {
     KEY_SPACE float (*u)[TILE_KEYS];     /* u_ir */
     KEY_SPACE float *top;                /* A_i */
     KEY_SPACE float *spread;             /* of alpha_ir, over r */
+#if ROWS_INSIDE
+    float (*row_sums)[TILE_KEYS]; /* sum_j dS_ijr of the blocks so far */
+#endif
 } query_terms;
 
 /* Where a (b, h) finds its arrays: element 0 of its rows and keys. */
 typedef struct places {
-    __global const storage *q, *k, *v, *grad_o;
+    __global const storage *q, *k, *v, *grad_o, *o;
+    __global const float *lse, *grad_lse; /* grad_lse: 0 where it is not given */
+    __global storage *grad_q;
     __global float *work;     /* the workspace */
-    __global float *grad_q;   /* this split's rows of dQ */
+    __global float *query;    /* this split's rows of dQ */
     __global float *row_sums; /* and of the row sums, component 0 */
     long bh;                  /* b H + h of the arrays */
     long row;                 /* number of its first row in the regions [rows] */
@@ -268,32 +275,152 @@ FUNCTION void query_factors(const key_block *b, int c)
         key_put(t->u[r], c, exp2_real(key_vector(t->alpha[r], c) - top));
 }
 
-/* Terms of the tile's queries from i0 on. */
-FUNCTION void tile_terms(const key_block *b, int i0)
+#if ROWS_INSIDE
+/* Terms of the queries i0 + c .., lane = query, by the operations of mixture/rows.cl. */
+FUNCTION void prepare_terms(const key_block *b, int i0, int c)
 {
     const mgk_attention_args *const a = b->a;
     const places *const at = b->at;
     const query_terms *const t = b->t;
-    const int limit = b->p->valid;
-    __global const float *const log_rows = at->work + a->region[MGK_REGION_LOG] + at->row;
-    __global const float *const delta_rows = at->work + a->region[MGK_REGION_DELTA] + at->row;
-    __global const float *const alpha =
-        at->work + a->region[MGK_REGION_ALPHA] + at->bh * ROW_TERMS * a->length + (at->row - at->bh * a->length);
+    const int limit = b->p->valid, first = i0 + c;
+    kreal norm = (kreal)(0.0f), product[COMPONENTS];
+    if (HAS_ROW_TERMS || ROW_NORM_LATER)
+        queries_dot(b->g, c, at->shift, KEYS_SHIFTED ? COMPONENTS : 0, a->head_size, &norm, product);
+    for (int r = 0; r < ALPHA_TERMS; ++r) {
+        const kreal own = SCORE_GAUSSIAN && !ROW_NORM_LATER ? norm : (kreal)(0.0f);
+        key_put(t->alpha[r], c,
+                fma((kreal)(-0.5f), own, KEYS_SHIFTED ? product[r] : (kreal)(0.0f)) * b->x->scale[r]);
+    }
+    if (ROW_NORM_TERM)
+        key_put(t->alpha[ALPHA_TERMS], c, (-0.5f * a->scale) * norm);
+
+    const kreal l = entries_load(at->lse, a->lse.token, first, limit, -INFINITY);
+    kreal delta = (kreal)(0.0f);
+    if (at->grad_lse)
+        delta = entries_load(at->grad_lse, a->lse.token, first, limit, 0.0f);
+    if (HAS_SCORE_GRADIENTS)
+        delta -= grad_out_dot(b->g, c, at->o, a->o.token, first, limit, a->value_size);
+    const kreal high = l * LOG2_E, low = fma(l, (kreal)(LOG2_E_LOW), fma(l, (kreal)(LOG2_E), -high));
+    kreal log_row = -high;
+    if (ROW_NORM_LATER)
+        log_row = fma((kreal)(-0.5f * a->scale), norm, log_row);
+    log_row = log_row - low + a->lse_offset;
+    key_put(t->log, c, l == (kreal)(-INFINITY) ? (kreal)(-INFINITY) : log_row);
+    key_put(t->delta, c, l == (kreal)(-INFINITY) ? (kreal)(0.0f) : delta);
+}
+#endif
+
+/* The workspace's values of the head's rows from i0 on. */
+typedef struct row_regions {
+    __global float *log, *delta, *alpha, *row_sums, *query;
+} row_regions;
+
+FUNCTION row_regions row_regions_of(const key_block *b, int i0)
+{
+    const mgk_attention_args *const a = b->a;
+    const places *const at = b->at;
+    const row_regions x = {at->work + a->region[MGK_REGION_LOG] + at->row + i0,
+                           at->work + a->region[MGK_REGION_DELTA] + at->row + i0,
+                           at->work + a->region[MGK_REGION_ALPHA] + at->bh * ROW_TERMS * a->length +
+                               (at->row - at->bh * a->length) + i0,
+                           at->row_sums + i0, at->query + (long)i0 * HEAD_SIZE};
+    return x;
+}
+
+/* A tile of queries: `rows` of the array, of which `entries` see keys; is this block of keys the first, the last that
+ * it meets? Without ROWS_INSIDE it is neither. */
+typedef struct query_tile {
+    int i0, rows, entries;
+    bool first, last;
+} query_tile;
+
+/* Terms of the tile's queries. */
+FUNCTION void tile_terms(const key_block *b, const query_tile *tile)
+{
+    const query_terms *const t = b->t;
+    const long length = b->a->length;
+    const int entries = tile->entries;
+    const row_regions rows = row_regions_of(b, tile->i0);
     TILE_KEYS_FOR(&b->g->base, c, TILE_KEYS) {
-        if (EXPECTATION) {
-            key_put(t->log, c, entries_below(i0 + c, limit));
-        } else {
-            key_put(t->log, c, key_load(log_rows, i0 + c, limit, -INFINITY));
-            key_put(t->delta, c, key_load(delta_rows, i0 + c, limit, 0.0f));
+        if (EXPECTATION)
+            key_put(t->log, c, entries_below(c, entries));
+#if ROWS_INSIDE
+        if (tile->first)
+            prepare_terms(b, tile->i0, c);
+#endif
+        if (!EXPECTATION && !tile->first) {
+            key_put(t->log, c, key_load(rows.log, c, entries, -INFINITY));
+            key_put(t->delta, c, key_load(rows.delta, c, entries, 0.0f));
         }
-        if (HAS_ROW_TERMS)
+        if (!tile->first)
             for (int r = 0; r < ROW_TERMS; ++r)
-                key_put(t->alpha[r], c, key_load(alpha + r * (long)a->length, i0 + c, limit, 0.0f));
+                key_put(t->alpha[r], c, key_load(rows.alpha + r * length, c, entries, 0.0f));
         if (HAS_FACTORED)
             query_factors(b, c);
     }
     sync_keys(&b->g->base);
 }
+
+#if ROWS_INSIDE
+/* Begins the sums over keys of the tile's queries. */
+FUNCTION void tile_sums_begin(const key_block *b, const query_tile *tile)
+{
+    const row_regions rows = row_regions_of(b, tile->i0);
+    if (WANT_Q)
+        grad_queries_begin(b->g, tile->first ? 0 : rows.query, tile->rows);
+    if (HAS_ROW_SUMS)
+        for (int r = 0; r < COMPONENTS; ++r)
+            for (int c = 0; c < TILE_KEYS; c += LANES)
+                key_put(b->t->row_sums[r], c,
+                        tile->first ? (kreal)(0.0f)
+                                    : key_load(rows.row_sums + r * (long)b->a->length, c, tile->rows, 0.0f));
+}
+
+/* What other blocks and kernels read of the tile's queries. */
+FUNCTION void tile_keep(const key_block *b, const query_tile *tile)
+{
+    const query_terms *const t = b->t;
+    const long length = b->a->length;
+    const row_regions rows = row_regions_of(b, tile->i0);
+    if (tile->first && (!tile->last || WANT_SHIFT))
+        entries_keep(t->log, rows.log, tile->rows);
+    if (HAS_ROW_SUMS && (!tile->last || WANT_SHIFT))
+        for (int r = 0; r < COMPONENTS; ++r)
+            entries_keep(t->row_sums[r], rows.row_sums + r * length, tile->rows);
+    if (tile->last)
+        return;
+    if (tile->first) {
+        entries_keep(t->delta, rows.delta, tile->rows);
+        for (int r = 0; r < ROW_TERMS; ++r)
+            entries_keep(t->alpha[r], rows.alpha + r * length, tile->rows);
+    }
+    if (WANT_Q)
+        grad_queries_keep(b->g, rows.query, tile->rows);
+}
+
+/* Rows of dQ, as mixture_rows_finish makes them. */
+FUNCTION void tile_finish(const key_block *b, const query_tile *tile)
+{
+    const mgk_attention_args *const a = b->a;
+    const places *const at = b->at;
+    const query_terms *const t = b->t;
+    const bool add = is_added(&a->bound, SLOT_GRAD_Q);
+    for (int c = 0; c < tile->rows; ++c) {
+        const int i = tile->i0 + c;
+        const bool seen = t->log[c] != -INFINITY;
+        float own = 0.0f, component[COMPONENTS]; /* R_ir / sigma_r^2 */
+        if (SCORE_GAUSSIAN && !HAS_ROW_SUMS && at->grad_lse && seen)
+            own = at->grad_lse[i * a->lse.token] * (-a->scale * LN_2);
+        for (int r = 0; HAS_ROW_SUMS && r < COMPONENTS; ++r) {
+            component[r] = t->row_sums[r][c] * (b->x->scale[r] * LN_2);
+            own -= SCORE_GAUSSIAN ? component[r] : 0.0f;
+        }
+        grad_query_store(b->g, c, HAS_VARIANCE ? 1.0f : a->scale * LN_2, own, component, at->shift,
+                         KEYS_SHIFTED && HAS_ROW_SUMS ? COMPONENTS : 0, seen, at->grad_q + i * a->grad_q.token,
+                         a->head_size, add);
+    }
+}
+#endif
 
 /* ---- entries: a query and a vector of keys ---------------------------------------------------------------------- */
 
@@ -614,7 +741,11 @@ FUNCTION void tile_gradients(const key_block *b, const panel_tile *m)
         for (int r = 0; r < PRODUCTS; ++r)
             accumulate_keys(g, panel, r, r, entries);
     if (WANT_Q)
-        scatter_queries(g, panel, 0, PRODUCTS, 0, b->at->grad_q + (long)m->i0 * HEAD_SIZE, entries);
+#if ROWS_INSIDE
+        scatter_queries(g, panel, 0, PRODUCTS, 0, g->grad_queries, entries);
+#else
+        scatter_queries(g, panel, 0, PRODUCTS, 0, b->at->query + (long)m->i0 * HEAD_SIZE, entries);
+#endif
 }
 
 /* The sums over the block's keys of a tile's queries to global memory. */
@@ -622,10 +753,16 @@ FUNCTION void store_entry_sums(const key_block *b, int i0, int entries, const bo
 {
     const places *const at = b->at;
     __global float *const bias = at->work + b->a->region[MGK_REGION_BIAS] + at->row + i0;
+#if ROWS_INSIDE
+    if (HAS_ROW_SUMS)
+        for (int r = 0; r < COMPONENTS; ++r)
+            entry_sums_join(b->g, r, HAS_FACTORED && factored ? b->t->u[r] : 0, b->t->row_sums[r]);
+#else
     if (HAS_ROW_SUMS)
         for (int r = 0; r < COMPONENTS; ++r)
             entry_sums_store(b->g, r, HAS_FACTORED && factored ? b->t->u[r] : 0,
                              at->row_sums + r * (long)b->a->length + i0, entries);
+#endif
     if (BIAS_SUMS_APART)
         entry_sums_store(b->g, BIAS_SUM, 0, bias, entries);
     else if (HAS_BIAS_ROW_SUMS)
@@ -641,11 +778,27 @@ FUNCTION void block_queries(const key_block *b)
     const problem *const p = b->p;
     int begin, end;
     block_rows(a, p, b->k0, &begin, &end);
+    if (ROWS_INSIDE && b->k0 == 0) { /* queries that see no key have gradients too: 0 */
+        begin = 0;
+        end = p->rows;
+    }
     for (int i0 = begin; i0 < end; i0 += TILE_KEYS) {
         const int stop = min(i0 + TILE_KEYS, p->valid);
+        query_tile tile = {i0, min(p->rows - i0, TILE_KEYS), stop - i0, false, false};
+#if ROWS_INSIDE
+        int first, last;
+        tile_blocks(a, p, i0, stop, &first, &last);
+        if (b->k0 < first || b->k0 > last)
+            continue;
+        tile.first = b->k0 == first;
+        tile.last = b->k0 == last;
+#endif
         queries_stage(g, b->at->q, 0, a->q.token, i0, p->valid, a->head_size);
         grad_out_stage(g, 1, b->at->grad_o, 0, a->grad_o.token, i0, p->valid, a->value_size);
-        tile_terms(b, i0);
+        tile_terms(b, &tile);
+#if ROWS_INSIDE
+        tile_sums_begin(b, &tile);
+#endif
         bool factored = false;
         if (HAS_FACTORED)
             factored = !flag_read(&g->base, FLAG_SPREAD);
@@ -659,6 +812,11 @@ FUNCTION void block_queries(const key_block *b)
             branch_end();
         }
         store_entry_sums(b, i0, stop - i0, factored);
+#if ROWS_INSIDE
+        tile_keep(b, &tile);
+        if (WANT_Q && tile.last)
+            tile_finish(b, &tile);
+#endif
         tile_end(g);
     }
 }
@@ -748,7 +906,12 @@ KERNEL(mixture_backward)
     KEY_SPACE float log_terms[TILE_KEYS], delta_terms[TILE_KEYS], top_terms[TILE_KEYS], spread_terms[TILE_KEYS];
     KEY_SPACE float alpha_terms[HAS_ROW_TERMS ? ROW_TERMS : 1][TILE_KEYS];
     KEY_SPACE float u_terms[HAS_FACTORED ? COMPONENTS : 1][TILE_KEYS];
+#if ROWS_INSIDE
+    float row_sums[HAS_ROW_SUMS ? COMPONENTS : 1][TILE_KEYS];
+    const query_terms t = {log_terms, delta_terms, alpha_terms, u_terms, top_terms, spread_terms, row_sums};
+#else
     const query_terms t = {log_terms, delta_terms, alpha_terms, u_terms, top_terms, spread_terms};
+#endif
     places at;
 
     for (int task = task_begin; task < task_end; ++task) {
@@ -763,7 +926,9 @@ KERNEL(mixture_backward)
         __global storage *const dv =
             grad_v + p.batch * a.grad_v.batch + kv_head * a.grad_v.head + p.key_base * a.grad_v.token;
 
-        for (int k0 = split * GROUP_ROWS; k0 < keys; k0 += a.splits * GROUP_ROWS) {
+        /* with ROWS_INSIDE the first block finishes queries that see nothing */
+        const int end = ROWS_INSIDE ? max(keys, 1) : keys;
+        for (int k0 = split * GROUP_ROWS; k0 < end; k0 += a.splits * GROUP_ROWS) {
             const key_block b = {&g, &a, &p, &at, &x, &t, &key, k0};
             for (int panel = 0; panel < PANELS; ++panel) {
                 panel_clear_keys(&g, panel);
@@ -777,8 +942,13 @@ KERNEL(mixture_backward)
                 at.grad_o = grad_o + p.batch * a.grad_o.batch + h * a.grad_o.head + p.row_base * a.grad_o.token;
                 at.prior = prior + h * a.prior.head + (a.prior.token ? p.key_base : 0);
                 at.shift = shift + (long)h * COMPONENTS * a.head_size;
+                at.o = o + p.batch * a.o.batch + h * a.o.head + p.row_base * a.o.token;
+                const long row_lse = p.batch * a.lse.batch + h * a.lse.head + p.row_base * a.lse.token;
+                at.lse = lse + row_lse;
+                at.grad_lse = is_given(&a.bound, SLOT_GRAD_LSE) ? grad_lse + row_lse : 0;
+                at.grad_q = grad_q + p.batch * a.grad_q.batch + h * a.grad_q.head + p.row_base * a.grad_q.token;
                 at.work = work;
-                at.grad_q = work + a.region[MGK_REGION_QUERY] + (split * rows + at.row) * HEAD_SIZE;
+                at.query = work + a.region[MGK_REGION_QUERY] + (split * rows + at.row) * HEAD_SIZE;
                 at.row_sums =
                     work + a.region[MGK_REGION_ROW_SUMS] + (split * rows + at.bh * a.length) * COMPONENTS + p.row_base;
                 at.bias = HAS_BIAS ? bias_of(&a, &p, h, bias) : 0;

@@ -33,6 +33,7 @@ typedef struct mgk_backward {
     int64_t tasks;       /* number of tasks: a work-group processes a list of tasks for its keys */
     int64_t copy_floats; /* of a copy of dQ; 0: not requested */
     int64_t array_bytes; /* f32 bytes of a call's larger inputs and outputs */
+    bool rows_private;   /* no other kernel or block of keys needs what the kernel of keys knows of a row */
 } mgk_backward;
 
 /* Work-group size of kernels with a work-item per element; number of work-items for `count` elements. */

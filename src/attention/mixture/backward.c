@@ -42,6 +42,18 @@ static mgk_flags main_flags(const mgk_backward *x)
     return flags;
 }
 
+/*
+ * Whether the kernel of keys may prepare the rows and finish dQ itself: an engine whose work-group sees its writes, all
+ * keys of a (b, g) in one work-group, and no sums that other kernels of rows begin. Packed axes have rows that belong
+ * to no sequence.
+ */
+static bool rows_inside(const mgk_backward *x)
+{
+    const mgk_flags rows = mgk_backward_rows_flags(x);
+    return x->request->engine->private_tiles && x->args.splits == 1 && x->request->desc->sequences == 0 &&
+           !rows.WANT_SINKS && !rows.WANT_BIAS_ROWS && !x->want.expectation;
+}
+
 /* Rows of the regions. */
 static int64_t rows_of(const clmgk_attention_desc *d)
 {
@@ -166,9 +178,9 @@ static void place_regions(mgk_backward *x)
     mgk_i64 *const region = x->args.region;
     mgk_pass_plan *const plan = x->plan;
     mgk_backward_place(x);
-    if (HAS_ROW_TERMS)
+    if (HAS_ROW_TERMS && !x->rows_private)
         region[MGK_REGION_ALPHA] = mgk_steps_region(&plan->steps, rows * ROW_TERMS);
-    if (HAS_ROW_SUMS)
+    if (HAS_ROW_SUMS && (!x->rows_private || flags->WANT_SHIFT))
         region[MGK_REGION_ROW_SUMS] = mgk_steps_region(&plan->steps, rows * m * x->args.splits);
     if (mgk_wants(w, CLMGK_GRADIENT_PRIOR) || w->expectation)
         region[MGK_REGION_KEY_SUMS] = mgk_steps_region(&plan->steps, keys * m);
@@ -196,6 +208,8 @@ static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
     x->array_bytes =
         8 * (rows * (d->head_size + d->value_size) + keys * ((int64_t)t->products * d->head_size + d->value_size));
     MGK_TRY(mgk_backward_share(x, error));
+    x->flags.ROWS_INSIDE = rows_inside(x);
+    x->rows_private = x->flags.ROWS_INSIDE && d->length_k <= x->block.rows;
     place_regions(x);
     return CLMGK_OK;
 }
@@ -207,9 +221,10 @@ clmgk_status mgk_mixture_plan_backward(const mgk_attention_request *request, mgk
     const mgk_backward_wants *const w = &x.want;
     MGK_TRY(prepare(&x, error));
     mgk_backward_begin_bias(&x);
-    add_rows(&x, "mixture_rows_begin", rows_of(d));
+    if (!x.flags.ROWS_INSIDE)
+        add_rows(&x, "mixture_rows_begin", rows_of(d));
     add_main(&x);
-    if (mgk_wants(w, CLMGK_GRADIENT_Q))
+    if (mgk_wants(w, CLMGK_GRADIENT_Q) && !x.flags.ROWS_INSIDE)
         add_rows(&x, "mixture_rows_finish", rows_of(d));
     if (mgk_wants(w, CLMGK_GRADIENT_SHIFT))
         add_shift_gradient(&x);
