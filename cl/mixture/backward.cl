@@ -56,6 +56,10 @@
 
 #define FLAG_SPREAD 1
 
+/* How much of a next task is prefetched, of the second-level cache. */
+#define AHEAD_BYTES     (256 << 10)
+#define AHEAD_ROW_BYTES ((2 * PRODUCTS * HEAD_SIZE + 2 * HEAD_SIZE + 4 * VALUE_SIZE) * (int)sizeof(storage))
+
 /* What a block knows of its components: as in mixture/forward.cl. */
 typedef struct components {
     float scale[COMPONENTS];      /* c_r */
@@ -109,6 +113,12 @@ typedef struct places {
     float slope; /* times log2 e */
 } places;
 
+/* The next task's arrays, which are prefetched by shares of `step` rows. */
+typedef struct next_task {
+    __global const storage *q, *k, *v, *o, *grad_o, *grad_q, *grad_k, *grad_v;
+    int row, step, rows; /* the next row, of so many */
+} next_task;
+
 FUNCTION void components_begin(components *x, const mgk_attention_args *a, int h, const places *at,
                                __global const float *variance)
 {
@@ -135,7 +145,8 @@ typedef struct key_block {
     const components *x;
     const query_terms *t;
     key_values *key;
-    int k0; /* its first key */
+    int k0;          /* its first key */
+    next_task *next; /* 0: not yet */
 } key_block;
 
 FUNCTION ireal is_tiny(const key_values *key, int panel, int r, int v)
@@ -712,6 +723,33 @@ FUNCTION void add_key_sums(const key_block *b, const panel_tile *m, real (*sums)
         }
 }
 
+#if ROWS_INSIDE
+/* Prefetches the next share of the next task. */
+FUNCTION void expect_next(const key_block *b)
+{
+    const mgk_attention_args *const a = b->a;
+    next_task *const n = b->next;
+    if (!n || n->row >= n->rows)
+        return;
+    const int begin = n->row, end = min(begin + n->step, n->rows);
+    const int row_end = min(end, a->length), key_end = min(end, a->length_k);
+    n->row = end;
+    rows_ahead(n->q, a->q.token, begin, row_end, a->head_size, false);
+    rows_ahead(n->o, a->o.token, begin, row_end, a->value_size, false);
+    rows_ahead(n->grad_o, a->grad_o.token, begin, row_end, a->value_size, false);
+    if (WANT_Q)
+        rows_ahead(n->grad_q, a->grad_q.token, begin, row_end, a->head_size, true);
+    for (int r = 0; r < PRODUCTS; ++r) {
+        rows_ahead(n->k + r * a->k.component, a->k.token, begin, key_end, a->head_size, false);
+        if (WANT_K)
+            rows_ahead(n->grad_k + r * a->grad_k.component, a->grad_k.token, begin, key_end, a->head_size, true);
+    }
+    rows_ahead(n->v, a->v.token, begin, key_end, a->value_size, false);
+    if (WANT_V)
+        rows_ahead(n->grad_v, a->grad_v.token, begin, key_end, a->value_size, true);
+}
+#endif
+
 /* Scores, weights, and the products with them. */
 FUNCTION void tile_gradients(const key_block *b, const panel_tile *m)
 {
@@ -730,6 +768,9 @@ FUNCTION void tile_gradients(const key_block *b, const panel_tile *m)
                 d[u][v] = (real)(0.0f);
         if (HAS_SCORE_GRADIENTS)
             value_product(g, panel, 0, 0, sub, d);
+#if ROWS_INSIDE
+        expect_next(b);
+#endif
         KEYS_FOR(u)
             query_gradients(b, m, sub, u, d[u], key_sums);
     }
@@ -913,6 +954,7 @@ KERNEL(mixture_backward)
     const query_terms t = {log_terms, delta_terms, alpha_terms, u_terms, top_terms, spread_terms};
 #endif
     places at;
+    next_task next;
 
     for (int task = task_begin; task < task_end; ++task) {
         const int kv_head = task % a.kv_heads;
@@ -929,7 +971,7 @@ KERNEL(mixture_backward)
         /* with ROWS_INSIDE the first block finishes queries that see nothing */
         const int end = ROWS_INSIDE ? max(keys, 1) : keys;
         for (int k0 = split * GROUP_ROWS; k0 < end; k0 += a.splits * GROUP_ROWS) {
-            const key_block b = {&g, &a, &p, &at, &x, &t, &key, k0};
+            key_block b = {&g, &a, &p, &at, &x, &t, &key, k0, 0};
             for (int panel = 0; panel < PANELS; ++panel) {
                 panel_clear_keys(&g, panel);
                 panel_clear_values(&g, panel);
@@ -963,6 +1005,27 @@ KERNEL(mixture_backward)
                 if (WANT_GAMMA)
                     at.gamma =
                         gamma + at.bh * COMPONENTS * a.length * a.length_k + p.row_base * (long)a.length_k + p.key_base;
+#if ROWS_INSIDE
+                /* groups are mostly run in order */
+                if (h == (kv_head + 1) * group - 1 && k0 + GROUP_ROWS >= end && task + 1 < list) {
+                    const long next_b = (task + 1) / a.kv_heads, next_g = (task + 1) % a.kv_heads;
+                    const long next_h = next_g * group;
+                    next.q = q + next_b * a.q.batch + next_h * a.q.head;
+                    next.o = o + next_b * a.o.batch + next_h * a.o.head;
+                    next.grad_o = grad_o + next_b * a.grad_o.batch + next_h * a.grad_o.head;
+                    next.grad_q = grad_q + next_b * a.grad_q.batch + next_h * a.grad_q.head;
+                    next.k = k + next_b * a.k.batch + next_g * a.k.head;
+                    next.v = v + next_b * a.v.batch + next_g * a.v.head;
+                    next.grad_k = grad_k + next_b * a.grad_k.batch + next_g * a.grad_k.head;
+                    next.grad_v = grad_v + next_b * a.grad_v.batch + next_g * a.grad_v.head;
+                    next.rows = min(max(a.length, a.length_k), AHEAD_BYTES / AHEAD_ROW_BYTES);
+                    const int panels = (min(keys - k0, GROUP_ROWS) + PANEL_ROWS - 1) / PANEL_ROWS;
+                    const int shares = max(1, panels * ((a.length + BLOCK_KEYS - 1) / BLOCK_KEYS));
+                    next.row = 0;
+                    next.step = (2 * next.rows + shares - 1) / shares;
+                    b.next = &next;
+                }
+#endif
                 components_begin(&x, &a, h, &at, variance);
                 key.spread = 0.0f;
                 key.tiny = false;
