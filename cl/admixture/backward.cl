@@ -360,7 +360,7 @@ FUNCTION void head_tile(const key_block *b, const panel_tile *m, int value_head,
     if (HAS_BIAS_KEY_SUMS)
         add_key_sums(b, m, key_sums);
     if (WANT_V)
-        accumulate_values(b->g, m->panel, value_head, grad_head, WEIGHT_SLOT, m->entries);
+        accumulate_values(b->g, m->panel, value_head, grad_head, WEIGHT_SLOT, 0, m->entries);
     if (HAS_BIAS_ROW_SUMS)
         entry_sums_store(b->g, 0, 0, b->at->work + a->region[MGK_REGION_BIAS] + row, m->entries);
     if (SUMS > 0)
@@ -375,9 +375,9 @@ FUNCTION void score_products(const key_block *b, const panel_tile *m)
     {
         const int slot = GRAD_SLOT + (SHARED_MIX ? 0 : k);
         if (WANT_K)
-            accumulate_keys(b->g, m->panel, k, slot, m->entries);
+            accumulate_keys(b->g, m->panel, k, slot, 0, m->entries);
         if (WANT_Q)
-            scatter_queries(b->g, m->panel, k, 1, slot, b->at->grad_q + ((long)k * b->a->length + m->i0) * HEAD_SIZE,
+            scatter_queries(b->g, m->panel, k, 1, slot, b->at->grad_q + ((long)k * b->a->length + m->i0) * HEAD_SIZE, 0,
                             m->entries);
     }
 }

@@ -299,8 +299,7 @@ FUNCTION void prepare_terms(const key_block *b, int i0, int c)
         queries_dot(b->g, c, at->shift, KEYS_SHIFTED ? COMPONENTS : 0, a->head_size, &norm, product);
     for (int r = 0; r < ALPHA_TERMS; ++r) {
         const kreal own = SCORE_GAUSSIAN && !ROW_NORM_LATER ? norm : (kreal)(0.0f);
-        key_put(t->alpha[r], c,
-                fma((kreal)(-0.5f), own, KEYS_SHIFTED ? product[r] : (kreal)(0.0f)) * b->x->scale[r]);
+        key_put(t->alpha[r], c, fma((kreal)(-0.5f), own, KEYS_SHIFTED ? product[r] : (kreal)(0.0f)) * b->x->scale[r]);
     }
     if (ROW_NORM_TERM)
         key_put(t->alpha[ALPHA_TERMS], c, (-0.5f * a->scale) * norm);
@@ -330,11 +329,10 @@ FUNCTION row_regions row_regions_of(const key_block *b, int i0)
 {
     const mgk_attention_args *const a = b->a;
     const places *const at = b->at;
-    const row_regions x = {at->work + a->region[MGK_REGION_LOG] + at->row + i0,
-                           at->work + a->region[MGK_REGION_DELTA] + at->row + i0,
-                           at->work + a->region[MGK_REGION_ALPHA] + at->bh * ROW_TERMS * a->length +
-                               (at->row - at->bh * a->length) + i0,
-                           at->row_sums + i0, at->query + (long)i0 * HEAD_SIZE};
+    const row_regions x = {
+        at->work + a->region[MGK_REGION_LOG] + at->row + i0, at->work + a->region[MGK_REGION_DELTA] + at->row + i0,
+        at->work + a->region[MGK_REGION_ALPHA] + at->bh * ROW_TERMS * a->length + (at->row - at->bh * a->length) + i0,
+        at->row_sums + i0, at->query + (long)i0 * HEAD_SIZE};
     return x;
 }
 
@@ -646,10 +644,11 @@ FUNCTION void entry_responsibilities(const key_block *b, const entry *n, int k0,
 
 /* A tile of queries that a panel meets. */
 typedef struct panel_tile {
-    int panel, k0;   /* the panel, its first key */
-    int i0, entries; /* the first query; so many are in use */
-    bool factored;   /* all pairs take the factored form */
-    bool masked;     /* some query does not see some key */
+    int panel, k0;  /* the panel, its first key */
+    int i0;         /* the tile's first query */
+    int begin, end; /* entries that see any of the panel's keys, from a sub-tile's first on */
+    bool factored;  /* all pairs take the factored form */
+    bool masked;    /* some query does not see some key */
 } panel_tile;
 
 /* An entry's part of dbias, sum_r dS_ijr. */
@@ -754,13 +753,12 @@ FUNCTION void expect_next(const key_block *b)
 FUNCTION void tile_gradients(const key_block *b, const panel_tile *m)
 {
     grad_engine *const g = b->g;
-    const int panel = m->panel, entries = m->entries;
-    const int subs = SUB_TILES == 1 ? 1 : (entries + BLOCK_KEYS - 1) / BLOCK_KEYS;
+    const int panel = m->panel;
     real key_sums[COMPONENTS][BLOCK_ROWS];
     COMPONENTS_FOR(r)
         ROWS_FOR(v)
             key_sums[r][v] = (real)(0.0f);
-    for (int sub = 0; sub < subs; ++sub) {
+    for (int sub = m->begin / BLOCK_KEYS; SUB_TILES == 1 ? sub < 1 : sub * BLOCK_KEYS < m->end; ++sub) {
         real d[BLOCK_KEYS][BLOCK_ROWS];
         block_scores(b, panel, sub);
         KEYS_FOR(u)
@@ -777,15 +775,15 @@ FUNCTION void tile_gradients(const key_block *b, const panel_tile *m)
     if (HAS_KEY_SUMS)
         add_key_sums(b, m, key_sums);
     if (WANT_V)
-        accumulate_values(g, panel, 0, 0, PRODUCTS, entries);
+        accumulate_values(g, panel, 0, 0, PRODUCTS, m->begin, m->end);
     if (HAS_GRAD_KEYS)
         for (int r = 0; r < PRODUCTS; ++r)
-            accumulate_keys(g, panel, r, r, entries);
+            accumulate_keys(g, panel, r, r, m->begin, m->end);
     if (WANT_Q)
 #if ROWS_INSIDE
-        scatter_queries(g, panel, 0, PRODUCTS, 0, g->grad_queries, entries);
+        scatter_queries(g, panel, 0, PRODUCTS, 0, g->grad_queries, m->begin, m->end);
 #else
-        scatter_queries(g, panel, 0, PRODUCTS, 0, b->at->query + (long)m->i0 * HEAD_SIZE, entries);
+        scatter_queries(g, panel, 0, PRODUCTS, 0, b->at->query + (long)m->i0 * HEAD_SIZE, m->begin, m->end);
 #endif
 }
 
@@ -846,9 +844,11 @@ FUNCTION void block_queries(const key_block *b)
         if (HAS_ENTRY_SUMS)
             entry_sums_clear(g);
         for (int panel = 0; panel < PANELS; ++panel) {
-            panel_tile m = {panel, b->k0 + panel * PANEL_ROWS, i0, stop - i0, factored, false};
+            panel_tile m = {panel, b->k0 + panel * PANEL_ROWS, i0, 0, stop - i0, factored, false};
             if (!panel_meets(a, p, m.k0, i0, stop, &m.masked))
                 continue;
+            if (SUB_TILES > 1)
+                panel_entries(a, p, m.k0, i0, &m.begin, &m.end);
             tile_gradients(b, &m);
             branch_end();
         }
