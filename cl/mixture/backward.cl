@@ -298,7 +298,9 @@ FUNCTION void prepare_terms(const key_block *b, int i0, int c)
     if (HAS_ROW_TERMS || ROW_NORM_LATER)
         queries_dot(b->g, c, at->shift, KEYS_SHIFTED ? COMPONENTS : 0, a->head_size, &norm, product);
     for (int r = 0; r < ALPHA_TERMS; ++r) {
-        const kreal own = SCORE_GAUSSIAN && !ROW_NORM_LATER ? norm : (kreal)(0.0f);
+        kreal own = (kreal)(0.0f);
+        if (SCORE_GAUSSIAN)
+            own = ROW_NORM_LATER ? own : norm;
         key_put(t->alpha[r], c, fma((kreal)(-0.5f), own, KEYS_SHIFTED ? product[r] : (kreal)(0.0f)) * b->x->scale[r]);
     }
     if (ROW_NORM_TERM)
@@ -418,8 +420,8 @@ FUNCTION void tile_finish(const key_block *b, const query_tile *tile)
         const int i = tile->i0 + c;
         const bool seen = t->log[c] != -INFINITY;
         float own = 0.0f, component[COMPONENTS]; /* R_ir / sigma_r^2 */
-        if (SCORE_GAUSSIAN && !HAS_ROW_SUMS && at->grad_lse && seen)
-            own = at->grad_lse[i * a->lse.token] * (-a->scale * LN_2);
+        if (at->grad_lse && seen)
+            own = HAS_ROW_SUMS ? 0.0f : at->grad_lse[i * a->lse.token] * (-a->scale * LN_2);
         for (int r = 0; HAS_ROW_SUMS && r < COMPONENTS; ++r) {
             component[r] = t->row_sums[r][c] * (b->x->scale[r] * LN_2);
             own -= SCORE_GAUSSIAN ? component[r] : 0.0f;
@@ -954,7 +956,9 @@ KERNEL(mixture_backward)
     const query_terms t = {log_terms, delta_terms, alpha_terms, u_terms, top_terms, spread_terms};
 #endif
     places at;
+#if ROWS_INSIDE
     next_task next;
+#endif
 
     for (int task = task_begin; task < task_end; ++task) {
         const int kv_head = task % a.kv_heads;
