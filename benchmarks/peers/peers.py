@@ -10,6 +10,7 @@
 - A network that learns (--listops, and nothing else): the encoder of examples/listops as plain modules, a whole step of
   training with AdamW against the program's, on batches of the same lengths: padded to the longest, with a mask (None
   where nothing is padded), and of the same number of tokens in sequences of one length.
+- The papers' sizes (--paper, and nothing else): fused attention, softmax, MGK and sMGK on short sequences and small heads.
 - Swin's windows: thousands of 49 x 49 with a bias.
 
 Same shapes, f32, same number of threads. The two programs alternate, so that what disturbs the machine disturbs both;
@@ -36,6 +37,9 @@ GLOBAL_HEADS = 2
 LAYER = {"width": 512, "heads": HEADS, "batch": 4, "length": 1024}
 STEPS = ("forward", "training")
 SWIN = {"batch": 4096, "heads": 3, "length": 49, "head_size": 32}
+# Of clmgk-bench; sMGK and MGK have half the heads.
+PAPER = ("swin", "iwslt", "wmt", "lra-narrow", "lra-listops", "wikitext-small", "wikitext-medium", "lm1b", "bert-128",
+         "bert-512")
 BENCH = pathlib.Path(__file__).resolve().parents[2] / "build" / "bin" / "clmgk-bench"
 LISTOPS = {"width": 128, "head_size": 16, "hidden": 256, "layers": 2, "vocabulary": 16, "classes": 10, "max_length": 500}
 NETWORKS = {"softmax:8": 8, "mgk:4": 4}
@@ -72,11 +76,11 @@ def timed_passes(forward, inputs, seconds):
     return times
 
 
-def fused(batch, heads, length, head_size, bias, seconds):
+def fused(batch, heads, length, head_size, bias, seconds, causal=False):
     inputs = [normals(batch, heads, length, head_size) for _ in range(3)]
 
     def forward(q, k, v):
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal)
 
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         return timed_passes(forward, inputs, seconds)
@@ -251,6 +255,19 @@ def compare_swin(arguments):
             lambda: bench(arguments, "--shapes", "swin-49", "--variants", f"softmax:{heads}"),
         ),
     }
+
+
+def compare_paper(arguments, shape):
+    """One of the papers' sizes, as clmgk-bench has it."""
+
+    def ours(variants="softmax"):
+        return bench(arguments, "--shapes", shape, "--variants", variants)
+
+    case = ours()["softmax", "forward"]
+    size = {key: case[key] for key in ("batch", "heads", "length", "head_size", "causal")}
+    variants = f"softmax:{size['heads']},mgk:{size['heads'] // 2},smgk:{size['heads'] // 2}"
+    theirs = {**size, "bias": None, "seconds": arguments.seconds}
+    return {"shape": shape, **size, **in_turn(arguments.rounds, lambda: fused(**theirs), lambda: ours(variants))}
 
 
 def compare_eager(arguments, head_size):
@@ -474,6 +491,11 @@ def compare_listops(arguments):
 # ---- text ------------------------------------------------------------------------------------------------------
 
 
+def show_paper(found):
+    title = "{shape}: batch {batch}, {heads} heads of {head_size}, N {length}".format(**found)
+    show_fused(title + (", causal" if found["causal"] else ""), found)
+
+
 def row(*cells):
     print(f"  {cells[0]:<30}" + "".join(f"{cell:>22}" for cell in cells[1:]))
 
@@ -556,6 +578,8 @@ def parse():
     parser.add_argument("--mixed", action="store_true", help="heads mixed, against the eager formula, and nothing else")
     parser.add_argument("--linear", action="store_true", help="linear attention, likewise")
     parser.add_argument("--layer", action="store_true", help="the multi-head layer, and nothing else")
+    parser.add_argument("--paper", action="store_true", help="the papers' sizes, and nothing else")
+    parser.add_argument("--shapes", nargs="+", choices=PAPER, default=PAPER, help="of these (default: all)")
     parser.add_argument("--listops", action="store_true", help="a network that learns, and nothing else")
     parser.add_argument("--listops-program", default=str(BENCH.with_name("listops")), help="(default: of build/)")
     parser.add_argument("--no-swin", action="store_true", help="leaves Swin's windows out")
@@ -577,7 +601,13 @@ def compare(arguments):
         "linear": [],
         "layer": None,
         "listops": None,
+        "paper": [],
     }
+    if arguments.paper:
+        for shape in arguments.shapes:
+            result["paper"].append(compare_paper(arguments, shape))
+            show_paper(result["paper"][-1])
+        return result
     if arguments.listops:
         result["listops"] = compare_listops(arguments)
         show_listops(result["listops"])
