@@ -171,31 +171,36 @@ static clmgk_context *context_of_form(const th_session *session, bool gpu, clmgk
     return context;
 }
 
-/* Single rows, blocks of them and what is left; columns and sums that fill vectors, blocks and work-groups, or not. */
-TH_TEST(few_rows)
+static void expect_few_rows(const th_session *own, clmgk_dtype dtype)
 {
     static const int64_t few[][3] = {{1, 1, 1},     {1, 300, 17}, {1, 130, 512}, {2, 33, 7},
                                      {3, 16, 1000}, {4, 70, 33},  {5, 129, 65},  {8, 515, 48}};
+    for (size_t n = 0; n < TH_COUNT(few); n++)
+        for (int turned = 0; turned < 2; turned++) {
+            clmgk_gemm_desc desc = desc_of(few[n][0], few[n][1], few[n][2]);
+            desc.dtype = dtype;
+            desc.transpose_a = (turned + (int)n) % 2;
+            desc.transpose_b = turned;
+            desc.alpha = n % 2 ? -0.5 : 1;
+            desc.beta = n % 3 ? 0 : 2;
+            tp_expect(own, &desc, "clmgk", "", n + (size_t)turned, n);
+        }
+    for (int way = 0; way < WAYS; way++) {
+        clmgk_gemm_desc desc = batch_desc(3, 41, 19, way);
+        desc.dtype = dtype;
+        desc.transpose_b = way % 2;
+        tp_expect(own, &desc, "clmgk", "", 1, 7);
+    }
+}
+
+/* Single rows, blocks of them and what is left; columns and sums that fill vectors, blocks and work-groups, or not. */
+TH_TEST(few_rows)
+{
     for (int form = session->info.device_class == CLMGK_DEVICE_CPU ? 0 : 1; form < 2; form++)
         for (int dtype = 0; dtype < (form ? 1 : 3); dtype++) {
             th_session own = *session;
             own.context = context_of_form(session, form, (clmgk_dtype)dtype);
-            for (size_t n = 0; n < TH_COUNT(few); n++)
-                for (int turned = 0; turned < 2; turned++) {
-                    clmgk_gemm_desc desc = desc_of(few[n][0], few[n][1], few[n][2]);
-                    desc.dtype = (clmgk_dtype)dtype;
-                    desc.transpose_a = (turned + (int)n) % 2;
-                    desc.transpose_b = turned;
-                    desc.alpha = n % 2 ? -0.5 : 1;
-                    desc.beta = n % 3 ? 0 : 2;
-                    tp_expect(&own, &desc, "clmgk", "", n + (size_t)turned, n);
-                }
-            for (int way = 0; way < WAYS; way++) {
-                clmgk_gemm_desc desc = batch_desc(3, 41, 19, way);
-                desc.dtype = (clmgk_dtype)dtype;
-                desc.transpose_b = way % 2;
-                tp_expect(&own, &desc, "clmgk", "", 1, 7);
-            }
+            expect_few_rows(&own, (clmgk_dtype)dtype);
             clmgk_context_release(own.context);
         }
 }
