@@ -45,15 +45,13 @@ static mgk_flags main_flags(const mgk_backward *x)
 /*
  * Whether the kernel of keys may prepare the rows and finish dQ itself: an engine whose work-group sees its writes, all
  * keys of a (b, g) in one work-group, and no sums that other kernels of rows begin. Packed axes have rows that belong
- * to no sequence, and heads narrower than a vector have forms of their own.
+ * to no sequence.
  */
 static bool rows_inside(const mgk_backward *x)
 {
     const mgk_flags rows = mgk_backward_rows_flags(x);
-    const mgk_attention_traits *const t = &x->request->traits;
     return x->request->engine->private_tiles && x->args.splits == 1 && x->request->desc->sequences == 0 &&
-           t->head_size >= 16 && t->value_size >= 16 && !rows.WANT_SINKS && !rows.WANT_BIAS_ROWS &&
-           !x->want.expectation;
+           !rows.WANT_SINKS && !rows.WANT_BIAS_ROWS && !x->want.expectation;
 }
 
 /* Rows of the regions. */
