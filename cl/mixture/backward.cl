@@ -735,19 +735,19 @@ FUNCTION void expect_next(const key_block *b)
     const int begin = n->row, end = min(begin + n->step, n->rows);
     const int row_end = min(end, a->length), key_end = min(end, a->length_k);
     n->row = end;
-    rows_ahead(n->q, a->q.token, begin, row_end, a->head_size, false);
-    rows_ahead(n->o, a->o.token, begin, row_end, a->value_size, false);
-    rows_ahead(n->grad_o, a->grad_o.token, begin, row_end, a->value_size, false);
+    rows_fetch(n->q, a->q.token, begin, row_end, a->head_size, false);
+    rows_fetch(n->o, a->o.token, begin, row_end, a->value_size, false);
+    rows_fetch(n->grad_o, a->grad_o.token, begin, row_end, a->value_size, false);
     if (WANT_Q)
-        rows_ahead(n->grad_q, a->grad_q.token, begin, row_end, a->head_size, true);
+        rows_fetch(n->grad_q, a->grad_q.token, begin, row_end, a->head_size, true);
     for (int r = 0; r < PRODUCTS; ++r) {
-        rows_ahead(n->k + r * a->k.component, a->k.token, begin, key_end, a->head_size, false);
+        rows_fetch(n->k + r * a->k.component, a->k.token, begin, key_end, a->head_size, false);
         if (WANT_K)
-            rows_ahead(n->grad_k + r * a->grad_k.component, a->grad_k.token, begin, key_end, a->head_size, true);
+            rows_fetch(n->grad_k + r * a->grad_k.component, a->grad_k.token, begin, key_end, a->head_size, true);
     }
-    rows_ahead(n->v, a->v.token, begin, key_end, a->value_size, false);
+    rows_fetch(n->v, a->v.token, begin, key_end, a->value_size, false);
     if (WANT_V)
-        rows_ahead(n->grad_v, a->grad_v.token, begin, key_end, a->value_size, true);
+        rows_fetch(n->grad_v, a->grad_v.token, begin, key_end, a->value_size, true);
 }
 #endif
 
