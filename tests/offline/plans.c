@@ -124,6 +124,14 @@ static const linear_problem linears[] = {
     {"lgfish2-64", CLMGK_VARIANT_LGFISH, CLMGK_FEATURE_ELU1, CLMGK_DTYPE_F32, 2, 64, true, true, false},
 };
 
+/* Enough heads for all units: a work-group of the lane engine has all keys of its rows. */
+static const problem batches[] = {
+    {"softmax-batch-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false, CLMGK_PASS_BACKWARD,
+     false},
+    {"mgk2-batch-f16-8", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F16, 2, 8, 8, false, false, true, CLMGK_PASS_BACKWARD, false},
+    {"smgk2-batch-32", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 2, 32, 32, false, false, true, CLMGK_PASS_BACKWARD, false},
+};
+
 /* With 1, 2, 4 queries, for which the lane engine has a form of its own. */
 static const problem decoding[] = {
     {"softmax-few-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false, CLMGK_PASS_FORWARD,
@@ -208,7 +216,7 @@ static int print_plan(const char *name, clmgk_attention_desc desc, clmgk_pass pa
     return status == CLMGK_OK ? 0 : 1;
 }
 
-static int print(const problem *p, int64_t length, clmgk_engine engine, const mgk_device_facts *facts)
+static int print(const problem *p, int64_t batch, int64_t length, clmgk_engine engine, const mgk_device_facts *facts)
 {
     clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
     desc.variant = p->variant;
@@ -216,6 +224,7 @@ static int print(const problem *p, int64_t length, clmgk_engine engine, const mg
     desc.components = p->components;
     desc.head_size = p->head_size;
     desc.value_size = p->value_size;
+    desc.batch = batch;
     desc.heads = 8;
     desc.length = length;
     desc.length_k = 4096;
@@ -290,11 +299,13 @@ int main(void)
     int failed = 0;
     (void)puts("# Made by tests/offline/plans.c: kernel configurations that plans make.");
     for (size_t i = 0; i < MGK_COUNT(problems); ++i) {
-        failed |= print(&problems[i], 4096, CLMGK_ENGINE_SIMT, &gpu);
-        failed |= print(&problems[i], 4096, CLMGK_ENGINE_LANE, &cpu);
+        failed |= print(&problems[i], 1, 4096, CLMGK_ENGINE_SIMT, &gpu);
+        failed |= print(&problems[i], 1, 4096, CLMGK_ENGINE_LANE, &cpu);
     }
+    for (size_t i = 0; i < MGK_COUNT(batches); ++i)
+        failed |= print(&batches[i], 64, 4096, CLMGK_ENGINE_LANE, &cpu);
     for (size_t i = 0; i < MGK_COUNT(decoding); ++i)
-        failed |= print(&decoding[i], INT64_C(1) << i, CLMGK_ENGINE_LANE, &cpu);
+        failed |= print(&decoding[i], 1, INT64_C(1) << i, CLMGK_ENGINE_LANE, &cpu);
     for (size_t i = 0; i < MGK_COUNT(linears); ++i) {
         for (int pass = CLMGK_PASS_FORWARD; pass <= (i % 2 == 1 ? CLMGK_PASS_BACKWARD : CLMGK_PASS_FORWARD); ++pass) {
             if (linears[i].size <= 64) /* larger tiles do not fit local memory */
