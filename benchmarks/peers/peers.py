@@ -217,6 +217,7 @@ def compare_pass(name, torch_ms, cases):
             "ms": statistics.median(case["time_ms"]["median"] for case in repeated),
             "memory_bytes": repeated[0]["memory_bytes"],
             "workspace_bytes": repeated[0]["workspace_bytes"],
+            "fraction_of_peak": statistics.median(case["fraction_of_peak"] for case in repeated),
         }
         for (variant, of), repeated in cases.items()
         if of == name
@@ -494,6 +495,11 @@ def compare_listops(arguments):
 def show_paper(found):
     title = "{shape}: batch {batch}, {heads} heads of {head_size}, N {length}".format(**found)
     show_fused(title + (", causal" if found["causal"] else ""), found)
+    parts = (found[name]["clmgk"]["softmax"]["fraction_of_peak"] for name in PASSES)
+    row("softmax, part of the FMA peak", *(f"{part:.2f}" for part in parts))
+    for variant in ("mgk", "smgk"):
+        ones = (found[name]["clmgk"] for name in PASSES)
+        row(f"{variant} / softmax, time", *(f"{one[variant]['ms'] / one['softmax']['ms']:.2f}" for one in ones))
 
 
 def row(*cells):
