@@ -58,10 +58,17 @@ def run(command, folder):
 
 
 def figures(text, patterns):
-    """A row of the table from a compiler's report, and the spills in it (what the report leaves out is 0)."""
-    values = {label: sum(map(int, re.findall(pattern, text))) for label, pattern in patterns.items()}
+    """A row of the table from a compiler's report, the most of any kernel, and the spills in it (what the report leaves
+    out is 0)."""
+    values = {label: max(map(int, re.findall(pattern, text)), default=0) for label, pattern in patterns.items()}
     row = "".join(f"{value:6d} {label}" for label, value in values.items())
     return row, next(value for label, value in values.items() if "spilled" in label)
+
+
+def ptxas_figures(text, kernel):
+    """What ptxas -v says of one kernel."""
+    part = re.search(rf"entry function '{kernel}'.*?(?=entry function '|\Z)", text, re.DOTALL)
+    return {label: sum(map(int, re.findall(pattern, part[0]))) for label, pattern in PTXAS_FIGURES.items()}
 
 
 def clang(target, compiler=CLANG):
@@ -187,15 +194,18 @@ class Cuda:
     def missing(self):
         return None if find_cuda("nvcc") else "nvcc (a CUDA toolkit, in PATH or CUDA_HOME)"
 
-    def compile(self, source, options, folder):
+    def build(self, source, options, folder):
+        """Makes k.cubin; returns the report of ptxas."""
         text = run(["cc", "-E", "-P", "-undef", "-x", "c", "-D__OPENCL_C_VERSION__=120", f"-I{KERNELS}",
                     *[x for x in options if x.startswith("-D")], source], folder)
         for pattern, replacement in self.EDITS:
             text = pattern.sub(replacement, text)
         (folder / "k.cu").write_text(f'#include "{HERE / "opencl.cuh"}"\n{text}')
-        text = run([find_cuda("nvcc"), f"-arch={self.architecture}", "-std=c++17", "-O3", "-w", "-fmad=false",
+        return run([find_cuda("nvcc"), f"-arch={self.architecture}", "-std=c++17", "-O3", "-w", "-fmad=false",
                     "-Xptxas", "-v", "-cubin", "k.cu", "-o", "k.cubin"], folder)
-        return figures(text, PTXAS_FIGURES)
+
+    def compile(self, source, options, folder):
+        return figures(self.build(source, options, folder), PTXAS_FIGURES)
 
 
 class Intel:

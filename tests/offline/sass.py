@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Reads NVIDIA's machine code of the SIMT engine's kernels, without a card: what the loops of their products execute.
+
+    sass.py --configurations softmax-64,backward-softmax-64 [--architectures sm_80,sm_90] [--kernels FOLDER]
+
+Compiles configurations of configurations.txt by nvcc (compile.py's target cuda_*) and prints, for each kernel, registers,
+stack, local memory and the work-items that fit a multiprocessor, and for each loop with products (FFMA) the instructions
+of one iteration, without those of loops inside it. An instruction of a warp takes one issue slot.
+Fails on spills and on a stack. Needs a CUDA toolkit (PATH or CUDA_HOME); nvdisasm is taken from there, or from PyPI into
+a cache. Without them it says so and ends with status 77.
+"""
+import argparse
+import concurrent.futures
+import dataclasses
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import compile as offline
+
+# Of a multiprocessor, and what a work-group takes for itself (CUDA's occupancy rules).
+LOCAL_BYTES = {"sm_80": 164 << 10, "sm_90": 228 << 10}
+REGISTERS, WARPS, GROUPS, LOCAL_OF_GROUP = 65536, 64, 32, 1 << 10
+PRODUCTS = 8  # FFMA of an iteration, from which on a loop is listed
+CLASSES = {
+    "FFMA": r"FFMA\b", "MUFU": r"MUFU", "FADD/FMUL": r"FADD|FMUL|FMNMX|FSETP|FSEL|FSET",
+    "LDS.128": r"LDS\.128", "LDS.64": r"LDS\.64", "LDS.32": r"LDS", "STS.128": r"STS\.128", "STS.64": r"STS\.64",
+    "STS.32": r"STS", "LDG.128": r"LDG?\.E\.128", "LDG.64": r"LDG?\.E\.64", "LDG.32": r"LDG?\.E(?!\.[US]\d)",
+    "LDG.16": r"LDG?\.E", "STG": r"STG?\.E", "stack": r"LDL|STL", "SHFL": r"SHFL", "BAR": r"BAR",
+}
+
+
+def fetch_nvdisasm():
+    """Of a CUDA toolkit, or PyPI's copy in the cache; None where neither can be had."""
+    own = offline.find_cuda("nvdisasm")
+    if own is not None:
+        return own
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "clmgk-test/nvdisasm"
+    if not any(cache.rglob("nvdisasm")):
+        subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", cache,
+                        "nvidia-cuda-nvdisasm"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    return next((path for path in cache.rglob("nvdisasm") if os.access(path, os.X_OK)), None)
+
+
+@dataclasses.dataclass
+class Instruction:
+    address: int
+    guard: str  # @P0, @!UP1 or nothing
+    name: str
+    operands: str
+
+    @property
+    def kind(self):
+        return next((kind for kind, pattern in CLASSES.items() if re.match(pattern, self.name)), "other")
+
+
+@dataclasses.dataclass
+class Kernel:
+    name: str
+    instructions: list
+    labels: dict
+
+    def loops(self):
+        """(first, last) addresses of loops, by branches back; those with the same first instruction are one."""
+        last = {}
+        for one in self.instructions:
+            target = re.search(r"`\((\.L\w+)\)", one.operands)
+            if one.name.startswith("BRA") and target and self.labels.get(target[1], one.address + 1) <= one.address:
+                first = self.labels[target[1]]
+                last[first] = max(last.get(first, 0), one.address)
+        return sorted((first, end) for first, end in last.items() if first != end)  # the padding branches to itself
+
+    def own(self, loop):
+        """Its instructions, without those of loops inside it."""
+        inner = [x for x in self.loops() if loop[0] <= x[0] and x[1] <= loop[1] and x != loop]
+        return [one for one in self.instructions
+                if loop[0] <= one.address <= loop[1] and not any(a <= one.address <= b for a, b in inner)]
+
+
+def read_kernels(listing):
+    """The kernels in nvdisasm's text."""
+    kernels = []
+    for line in listing.splitlines():
+        section = re.match(r"\s*\.section\s+\.text\.(\w+)", line)
+        label = re.match(r"(\.L\w+|\$[\w$]+):", line)
+        code = re.match(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*?)\s*;", line)
+        if section:
+            kernels.append(Kernel(section[1], [], {}))
+        elif kernels and label:
+            kernels[-1].labels[label[1]] = kernels[-1].instructions[-1].address + 16 if kernels[-1].instructions else 0
+        elif kernels and code:
+            kernels[-1].instructions.append(Instruction(int(code[1], 16), code[2] or "", code[3], code[4]))
+    return kernels
+
+
+def residents(architecture, registers, local_bytes, threads):
+    """Work-items that fit a multiprocessor together."""
+    warps = threads // 32
+    by_registers = REGISTERS // (-(-registers // 8) * 8 * 32) // warps
+    by_local = LOCAL_BYTES[architecture] // (local_bytes + LOCAL_OF_GROUP)
+    return min(by_registers, by_local, WARPS // warps, GROUPS) * threads
+
+
+def tunable(options, name, rest):
+    return next((int(x.split("=")[1]) for x in options if x.startswith(f"-D{name}=")), rest)
+
+
+def describe(job):
+    """The lines of a configuration's table, and whether it keeps the rules."""
+    architecture, name, source, options, nvdisasm, work = job
+    folder = pathlib.Path(tempfile.mkdtemp(dir=work))
+    title = f"{architecture} {name} {source}"
+    try:
+        report = offline.Cuda(architecture).build(offline.KERNELS / source, options, folder)
+        listing = offline.run([nvdisasm, "-c", folder / "k.cubin"], folder)
+    except (offline.Failure, subprocess.TimeoutExpired) as failure:
+        return [f"{title} FAILED", str(failure)], False
+    threads = tunable(options, "THREADS_ROW", 8) * tunable(options, "THREADS_KEY", 16)
+    lines, good = [], True
+    for kernel in read_kernels(listing):
+        products = [loop for loop in kernel.loops()
+                    if sum(one.kind == "FFMA" for one in kernel.own(loop)) >= PRODUCTS]
+        figures = offline.ptxas_figures(report, kernel.name)
+        fits = figures["B spilled"] == 0 and figures["B stack"] == 0
+        good &= fits
+        if fits and not products:
+            continue
+        lines.append(f"{title} {kernel.name}: " + ", ".join(f"{value} {label}" for label, value in figures.items()) +
+                     f", {residents(architecture, figures['registers'], figures['B local'], threads)} work-items of "
+                     f"{threads} a multiprocessor" + ("" if fits else "  FAILED: spills or stack"))
+        for loop in products:
+            own = kernel.own(loop)
+            counts = {kind: sum(one.kind == kind for one in own) for kind in [*CLASSES, "other"]}
+            lines.append(f"    {loop[0]:04x}-{loop[1]:04x} {len(own):5d} slots, {counts['FFMA'] / len(own):4.0%} FFMA: " +
+                         ", ".join(f"{count} {kind}" for kind, count in counts.items() if count))
+    return lines, good
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--configurations", default="softmax-64,softmax-128,mgk2-64,smgk2-64,hard-fish2-64",
+                        help="names separated by commas, `all`, or a regular expression of a whole name")
+    parser.add_argument("--architectures", default="sm_80,sm_90")
+    parser.add_argument("--kernels", type=pathlib.Path, default=offline.KERNELS, help="another folder of kernels")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    arguments = parser.parse_args()
+    offline.KERNELS = arguments.kernels.resolve()
+    missing = offline.Cuda("sm_90").missing()
+    nvdisasm = None if missing else fetch_nvdisasm()
+    if nvdisasm is None:
+        print(f"skipped: {missing or 'nvdisasm (of a CUDA toolkit, or nvidia-cuda-nvdisasm from PyPI)'} is not there")
+        return 77
+
+    names = [re.compile(".*" if name == "all" else name) for name in arguments.configurations.split(",")]
+    chosen = [one[1:] for one in offline.read_configurations()
+              if one[0] == "simt" and any(name.fullmatch(one[1]) for name in names)]
+    failed = 0
+    with tempfile.TemporaryDirectory() as work, concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        jobs = [(architecture, *one, nvdisasm, work)
+                for one in chosen for architecture in arguments.architectures.split(",")]
+        for lines, good in pool.map(describe, jobs):
+            print("\n".join(lines), flush=True)
+            failed += not good
+    print(f"{len(jobs)} compiled, {failed} failed")
+    return 1 if failed or not jobs else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
