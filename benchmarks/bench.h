@@ -15,7 +15,7 @@
 
 #include "cases.h"
 #include "output.h"
-#include "products.h"
+#include "product.h"
 
 #include <jansson.h>
 
@@ -136,6 +136,10 @@ tool_exit bench_layers(bench_device *device, const bench_options *options, tool_
  * and printed as a table or as an object; signals print what there is. TOOL_CHECK_FAILED: a call is wrong. */
 tool_exit bench_calls(bench_device *device, const bench_options *options, tool_outputs *outputs, tool_error *error);
 
+/* Matrix products by every provider, measured and printed as tables or as an object; signals print what there is.
+ * TOOL_CHECK_FAILED: a product is wrong. */
+tool_exit bench_products(bench_device *device, const bench_options *options, tool_outputs *outputs, tool_error *error);
+
 /* A layer of attention alone: times and bytes of all arrays of its passes; 0: refused. */
 typedef struct bench_layer_time {
     bench_variant variant;
@@ -163,6 +167,24 @@ void bench_print_peaks(const bench_device *device, size_t group_count, FILE *str
 
 /* The stable JSON object (README.md), without cases that are still to come; NULL: out of memory. */
 json_t *bench_json(size_t group_count, const bench_device *devices, size_t device_count);
+
+/* That object with `rows` under `name` in the place of cases; takes `rows`. */
+json_t *bench_rows_json(const bench_device *device, const char *name, json_t *rows);
+
+/* An object as text, for free(); takes it. NULL: out of memory. */
+char *bench_json_lines(json_t *object, bool ended_early);
+
+/* Results that are no cases. */
+typedef struct bench_results {
+    tool_outputs *outputs;
+    bool json;
+    json_t *(*object)(const void *run);
+    void (*print)(const void *run, FILE *stream);
+    const void *run;
+} bench_results;
+
+/* Prints the object or the table; `ended_early`: leaves it to signals. */
+tool_exit bench_give_results(const bench_results *results, bool ended_early, tool_error *error);
 
 /* Reads an earlier object. */
 tool_exit bench_load_json(const char *path, json_t **out, tool_error *error);

@@ -136,8 +136,9 @@ static void print_case(const call_case *call, FILE *stream)
                 call->empty_enqueue_us, one->error.max, one->error.bound);
 }
 
-static void print_cases(const call_run *run, FILE *stream)
+static void print_cases(const void *of, FILE *stream)
 {
+    const call_run *const run = of;
     const clmgk_attention_desc *const desc = &run->group->cases[0].desc;
     fprintf(stream,
             "one call, enqueue to finish: batch %" PRId64 ", N %" PRId64 ", S %" PRId64 ", D %" PRId64 ", E %" PRId64
@@ -176,60 +177,34 @@ static json_t *case_json(const call_case *call)
                                      "max", one->error.max, "bound", one->error.bound, "array", one->error.array));
 }
 
-/* The object, or the table; for free(). */
-static tool_exit make_text(const call_run *run, bool ended_early, char **text, tool_error *error)
+static json_t *make_object(const void *of)
 {
-    size_t size = 0;
-    if (run->options->json) {
-        const clmgk_device_info *const info = &run->device->tool.info;
-        json_t *rows = json_array();
-        for (size_t i = 0; i < run->group->count; i++) {
-            if (is_settled(&run->cases[i]))
-                tool_json_append(&rows, case_json(&run->cases[i]));
-        }
-        json_t *const object =
-            json_pack("{s:s, s:[{s:s, s:s, s:s, s:I}], s:[], s:[], s:o}", "clmgk", clmgk_version(), "devices", "name",
-                      info->name, "platform", info->platform, "driver", info->driver, "compute_units",
-                      (json_int_t)info->compute_units, "cases", "failures", "calls", rows);
-        *text = tool_json_lines(ended_early ? tool_json_merge(object, json_pack("{s:b}", "ended_early", 1)) : object);
-        return tool_check_memory(*text, "the JSON object", error);
+    const call_run *const run = of;
+    json_t *rows = json_array();
+    for (size_t i = 0; i < run->group->count; i++) {
+        if (is_settled(&run->cases[i]))
+            tool_json_append(&rows, case_json(&run->cases[i]));
     }
-    FILE *const stream = open_memstream(text, &size);
-    TOOL_TRY(tool_check_memory(stream, "the table", error));
-    print_cases(run, stream);
-    if (ended_early)
-        fputs("ended early\n", stream);
-    return fclose(stream) == 0 ? TOOL_DONE : tool_fail_memory(error, "the table");
-}
-
-/* Leaves to signals what there is. */
-static tool_exit leave(const call_run *run, tool_error *error)
-{
-    char *text = NULL;
-    TOOL_TRY(make_text(run, true, &text, error));
-    return tool_outputs_print(run->outputs, "", stdout, text, error);
+    return bench_rows_json(run->device, "calls", rows);
 }
 
 /* ---- all of them ----------------------------------------------------------------------------------------------- */
 
 static tool_exit measure(const call_run *run, const bench_arrays *arrays, tool_error *error)
 {
+    const bench_results results = {run->outputs, run->options->json, make_object, print_cases, run};
     size_t wrong = 0;
-    char *text = NULL;
     for (size_t i = 0; i < run->group->count; i++) {
         run->cases[i].one = &run->group->cases[i];
         TOOL_TRY(measure_case(run, arrays, &run->cases[i], error));
         wrong += !run->group->cases[i].refused && !run->group->cases[i].error.ok;
         if (i + 1 < run->group->count)
-            TOOL_TRY(leave(run, error));
+            TOOL_TRY(bench_give_results(&results, true, error));
     }
-    TOOL_TRY(make_text(run, false, &text, error));
-    const tool_exit status = tool_outputs_print(run->outputs, text, stdout, NULL, error);
-    free(text);
-    if (status == TOOL_DONE && wrong)
-        return tool_fail(error, TOOL_CHECK_FAILED, "%zu %s wrong by the reference", wrong,
-                         tool_plural(wrong, "call is", "calls are"));
-    return status;
+    TOOL_TRY(bench_give_results(&results, false, error));
+    return wrong ? tool_fail(error, TOOL_CHECK_FAILED, "%zu %s wrong by the reference", wrong,
+                             tool_plural(wrong, "call is", "calls are"))
+                 : TOOL_DONE;
 }
 
 tool_exit bench_calls(bench_device *device, const bench_options *options, tool_outputs *outputs, tool_error *error)

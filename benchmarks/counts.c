@@ -96,40 +96,35 @@ static tool_exit measure_sizes(counts_run *run, const figure_point *sizes, tool_
 /* ---- results ------------------------------------------------------------------------------------------------------
  */
 
-/* The object, or the table; for free(). */
-static tool_exit make_text(const counts_run *run, bool ended_early, char **text, tool_error *error)
+static json_t *make_object(const void *of)
 {
-    size_t size = 0;
-    if (run->options->json) {
-        json_t *object = figure_json(&run->results);
-        if (run->device)
-            object = tool_json_merge(
-                object, json_pack("{s:[{s:s, s:s, s:s, s:I}]}", "devices", "name", run->device->tool.info.name,
-                                  "platform", run->device->tool.info.platform, "driver", run->device->tool.info.driver,
-                                  "compute_units", (json_int_t)run->device->tool.info.compute_units));
-        *text = tool_json_lines(ended_early ? tool_json_merge(object, json_pack("{s:b}", "ended_early", 1)) : object);
-        return tool_check_memory(*text, "the JSON object", error);
-    }
-    FILE *const stream = open_memstream(text, &size);
-    TOOL_TRY(tool_check_memory(stream, "the table", error));
+    const counts_run *const run = of;
+    json_t *const object = figure_json(&run->results);
+    return run->device ? tool_json_merge(object, bench_json(0, run->device, 1)) : object;
+}
+
+static void print_figures(const void *of, FILE *stream)
+{
+    const counts_run *const run = of;
     figure_print(&run->results, stream);
     if (run->device)
         fprintf(stream, "\nMeasured on %s\n", run->device->tool.info.name);
-    if (ended_early)
-        fputs("\nended early\n", stream);
-    return fclose(stream) == 0 ? TOOL_DONE : tool_fail_memory(error, "the table");
+}
+
+static tool_exit give(const counts_run *run, bool ended_early, tool_error *error)
+{
+    const bench_results results = {run->outputs, run->options->json, make_object, print_figures, run};
+    return bench_give_results(&results, ended_early, error);
 }
 
 static tool_exit measure(counts_run *run, tool_error *error)
 {
     for (size_t i = 0; i < run->results.count; i++) {
         const figure_point *const point = &run->results.points[i];
-        char *text = NULL;
         if (!point->measurable || !is_first(run, point))
             continue;
         TOOL_TRY(measure_sizes(run, point, error));
-        TOOL_TRY(make_text(run, true, &text, error));
-        TOOL_TRY(tool_outputs_print(run->outputs, "", stdout, text, error));
+        TOOL_TRY(give(run, true, error));
     }
     return TOOL_DONE;
 }
@@ -205,7 +200,6 @@ static void close_run(counts_run *run)
 tool_exit bench_counts(bench_device *device, const bench_options *options, tool_outputs *outputs, tool_error *error)
 {
     counts_run run = {.device = device, .options = options, .outputs = outputs};
-    char *text = NULL;
     tool_exit status = figure_open(&run.results, error);
     if (status == TOOL_DONE)
         status = announce_files(&run, error);
@@ -216,10 +210,7 @@ tool_exit bench_counts(bench_device *device, const bench_options *options, tool_
     if (status == TOOL_DONE)
         status = write_files(&run, error);
     if (status == TOOL_DONE)
-        status = make_text(&run, false, &text, error);
-    if (status == TOOL_DONE)
-        status = tool_outputs_print(outputs, text, stdout, NULL, error);
-    free(text);
+        status = give(&run, false, error);
     if (device)
         tool_device_close(&device->tool);
     close_run(&run);

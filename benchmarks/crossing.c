@@ -176,18 +176,19 @@ static json_t *row_json(const crossing *row, const bench_request *request)
                      row->measured, "refused", row->reason);
 }
 
-/* The object, for free(). */
-static char *make_object(const crossing_run *run, bool ended_early)
+static json_t *make_object(const void *of)
 {
-    const clmgk_device_info *const info = &run->device->tool.info;
+    const crossing_run *const run = of;
     json_t *rows = json_array();
     for (size_t i = 0; i < run->count; i++)
         tool_json_append(&rows, row_json(&run->rows[i], &run->options->request));
-    json_t *const object =
-        json_pack("{s:s, s:[{s:s, s:s, s:s, s:I}], s:[], s:[], s:o}", "clmgk", clmgk_version(), "devices", "name",
-                  info->name, "platform", info->platform, "driver", info->driver, "compute_units",
-                  (json_int_t)info->compute_units, "cases", "failures", "crossings", rows);
-    return tool_json_lines(ended_early ? tool_json_merge(object, json_pack("{s:b}", "ended_early", 1)) : object);
+    return bench_rows_json(run->device, "crossings", rows);
+}
+
+static tool_exit give_object(const crossing_run *run, bool ended_early, tool_error *error)
+{
+    const bench_results results = {run->outputs, true, make_object, NULL, run};
+    return bench_give_results(&results, ended_early, error);
 }
 
 /* Prints the latest row, or the head before the first one, and leaves to signals what there is; in JSON all is printed
@@ -196,11 +197,8 @@ static tool_exit print_step(const crossing_run *run, tool_error *error)
 {
     char *text = NULL;
     size_t size = 0;
-    if (run->options->json) {
-        char *const farewell = make_object(run, true);
-        TOOL_TRY(tool_check_memory(farewell, "the results", error));
-        return tool_outputs_print(run->outputs, "", stdout, farewell, error);
-    }
+    if (run->options->json)
+        return give_object(run, true, error);
     FILE *const stream = open_memstream(&text, &size);
     TOOL_TRY(tool_check_memory(stream, "the table", error));
     if (run->count == 0)
@@ -245,7 +243,6 @@ tool_exit bench_crossings(bench_device *device, const bench_options *options, to
     const size_t most =
         request->pass_count * request->dtype_count * request->variant_count * 2 * options->crossing_count;
     crossing_run run = {device, options, outputs, calloc(most, sizeof(*run.rows)), 0};
-    char *text = NULL;
     tool_exit status = TOOL_DONE;
     TOOL_TRY_GOTO(status, tool_check_memory(run.rows, "crossings", error), done);
     const size_t count = list_rows(options, run.rows);
@@ -255,11 +252,8 @@ tool_exit bench_crossings(bench_device *device, const bench_options *options, to
         run.count++;
         TOOL_TRY_GOTO(status, print_step(&run, error), done);
     }
-    text = options->json ? make_object(&run, false) : strdup("");
-    TOOL_TRY_GOTO(status, tool_check_memory(text, "the results", error), done);
-    status = tool_outputs_print(outputs, text, stdout, NULL, error);
+    status = options->json ? give_object(&run, false, error) : tool_outputs_print(outputs, "", stdout, NULL, error);
 done:
-    free(text);
     free(run.rows);
     return status;
 }

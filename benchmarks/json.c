@@ -144,6 +144,16 @@ json_t *bench_json(size_t group_count, const bench_device *devices, size_t devic
                      failures);
 }
 
+json_t *bench_rows_json(const bench_device *device, const char *name, json_t *rows)
+{
+    return tool_json_merge(bench_json(0, device, 1), json_pack("{s:o}", name, rows));
+}
+
+char *bench_json_lines(json_t *object, bool ended_early)
+{
+    return tool_json_lines(ended_early ? tool_json_merge(object, json_pack("{s:b}", "ended_early", 1)) : object);
+}
+
 tool_exit bench_load_json(const char *path, json_t **out, tool_error *error)
 {
     json_error_t where;

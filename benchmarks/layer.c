@@ -57,7 +57,6 @@ typedef struct layer_run {
     bench_device *device;
     const bench_shape *shape; /* its heads are those of the width, unless it has one */
     const bench_options *options;
-    tool_outputs *outputs;
     clmgk_context *library;
     layer_case *cases;
     size_t count;
@@ -569,8 +568,9 @@ static void print_case(const layer_run *run, const layer_case *one, FILE *stream
     fprintf(stream, " %9.1e %8.1e  %s\n", one->error.max, one->error.bound, one->held.info.provider);
 }
 
-static void print_cases(const layer_run *run, FILE *stream)
+static void print_cases(const void *of, FILE *stream)
 {
+    const layer_run *const run = of;
     const bench_shape *const shape = run->shape;
     fprintf(stream,
             "layer: width %" PRId64 ", head size %" PRId64 ", biases, residual, normalised behind; forward and training"
@@ -615,41 +615,23 @@ static json_t *case_json(const layer_run *run, const layer_case *one)
                   info->note, "error", "max", one->error.max, "bound", one->error.bound, "array", one->error.array));
 }
 
-/* The object, or the table; for free(). */
-static tool_exit make_text(const layer_run *run, bool ended_early, char **text, tool_error *error)
+static json_t *make_object(const void *of)
 {
-    size_t size = 0;
-    if (run->options->json) {
-        const clmgk_device_info *const info = &run->device->tool.info;
-        json_t *rows = json_array();
-        for (size_t i = 0; i < run->count; i++) {
-            if (run->cases[i].rounds || run->cases[i].refused || run->cases[i].error.message[0] != '\0')
-                tool_json_append(&rows, case_json(run, &run->cases[i]));
-        }
-        json_t *const object =
-            json_pack("{s:s, s:[{s:s, s:s, s:s, s:I, s:o}], s:[], s:[], s:o}", "clmgk", clmgk_version(), "devices",
-                      "name", info->name, "platform", info->platform, "driver", info->driver, "compute_units",
-                      (json_int_t)info->compute_units, "peak_read_gbps",
-                      tool_json_positive(run->device->peaks.read_gbps), "cases", "failures", "layers", rows);
-        *text = tool_json_lines(ended_early ? tool_json_merge(object, json_pack("{s:b}", "ended_early", 1)) : object);
-        return tool_check_memory(*text, "the JSON object", error);
+    const layer_run *const run = of;
+    json_t *rows = json_array();
+    for (size_t i = 0; i < run->count; i++) {
+        if (run->cases[i].rounds || run->cases[i].refused || run->cases[i].error.message[0] != '\0')
+            tool_json_append(&rows, case_json(run, &run->cases[i]));
     }
-    FILE *const stream = open_memstream(text, &size);
-    TOOL_TRY(tool_check_memory(stream, "the table", error));
-    print_cases(run, stream);
-    if (ended_early)
-        fputs("ended early\n", stream);
-    return fclose(stream) == 0 ? TOOL_DONE : tool_fail_memory(error, "the table");
+    return bench_rows_json(run->device, "layers", rows);
 }
 
-static tool_exit measure(const layer_run *run, tool_error *error)
+static tool_exit measure(const layer_run *run, const bench_results *results, tool_error *error)
 {
     for (layer_step kind = 0; kind < KINDS; kind++) {
-        char *text = NULL;
         TOOL_TRY(bench_probe_memory(run->device, error));
         TOOL_TRY(measure_kind(run, kind, error));
-        TOOL_TRY(make_text(run, true, &text, error));
-        TOOL_TRY(tool_outputs_print(run->outputs, "", stdout, text, error));
+        TOOL_TRY(bench_give_results(results, true, error));
     }
     return bench_probe_memory(run->device, error);
 }
@@ -690,9 +672,8 @@ tool_exit bench_layers(bench_device *device, const bench_options *options, tool_
     layer_run run = {.device = device,
                      .shape = request->shapes,
                      .options = options,
-                     .outputs = outputs,
                      .cases = calloc(KINDS * request->variant_count, sizeof(*run.cases))};
-    char *text = NULL;
+    const bench_results results = {outputs, options->json, make_object, print_cases, &run};
     tool_exit status = TOOL_DONE;
     TOOL_TRY_GOTO(status, tool_check_memory(run.cases, "layers", error), done);
     for (; run.count < KINDS * request->variant_count; run.count++) {
@@ -704,12 +685,10 @@ tool_exit bench_layers(bench_device *device, const bench_options *options, tool_
     }
     TOOL_TRY_GOTO(status, bench_probe_open(device, error), done);
     TOOL_TRY_GOTO(status, make_context(&run, error), done);
-    TOOL_TRY_GOTO(status, measure(&run, error), done);
-    TOOL_TRY_GOTO(status, make_text(&run, false, &text, error), done);
-    TOOL_TRY_GOTO(status, tool_outputs_print(outputs, text, stdout, NULL, error), done);
+    TOOL_TRY_GOTO(status, measure(&run, &results, error), done);
+    TOOL_TRY_GOTO(status, bench_give_results(&results, false, error), done);
     status = report_wrong(&run, error);
 done:
-    free(text);
     close_cases(&run);
     bench_probe_close(device);
     return status;

@@ -105,7 +105,7 @@ static tool_exit print_and_leave(const bench_run *run, const char *text, const b
 {
     char *farewell = NULL;
     if (run->options.json) {
-        farewell = tool_json_lines(tool_json_merge(results_json(run), json_pack("{s:b}", "ended_early", 1)));
+        farewell = bench_json_lines(results_json(run), true);
         TOOL_TRY(tool_check_memory(farewell, "the results", error));
     } else {
         TOOL_TRY(print_tables(run, device, group, true, true, &farewell, error));
@@ -254,20 +254,7 @@ static void close_run(bench_run *run)
     tool_outputs_destroy(run->outputs);
 }
 
-static tool_exit measure_products(bench_run *run, tool_error *error)
-{
-    tool_device device = {0};
-    TOOL_TRY(tool_outputs_create(&run->outputs, error));
-    if (!run->options.keep_caches)
-        TOOL_TRY(make_cold_caches(run, error));
-    TOOL_TRY(tool_device_open(run->options.device, &device, error));
-    const tool_exit status = bench_products(&device, run->outputs, run->options.products, run->options.product_count,
-                                            run->options.seconds, run->options.json, error);
-    tool_device_close(&device);
-    return status;
-}
-
-/* What is no list of cases: lengths at which variants cross, layers, or single calls. */
+/* What is no list of cases: products, lengths at which variants cross, layers, or single calls. */
 static tool_exit measure_others(bench_run *run, tool_error *error)
 {
     bench_device device = {.progress_ms = 0};
@@ -277,8 +264,9 @@ static tool_exit measure_others(bench_run *run, tool_error *error)
     device.cache_dir = run->cache_dir;
     device.tuning_dir = run->cache_dir ? run->tuning.path : NULL;
     TOOL_TRY(tool_device_open(run->options.device, &device.tool, error));
-    const tool_exit status = (run->options.layer  ? bench_layers
-                              : run->options.call ? bench_calls
+    const tool_exit status = (run->options.product_count > 0 ? bench_products
+                              : run->options.layer           ? bench_layers
+                              : run->options.call            ? bench_calls
                                                   : bench_crossings)(&device, &run->options, run->outputs, error);
     tool_device_close(&device.tool);
     return status;
@@ -299,11 +287,9 @@ static tool_exit count_figures(bench_run *run, tool_error *error)
 
 static tool_exit bench(bench_run *run, tool_error *error)
 {
-    if (run->options.product_count > 0)
-        return measure_products(run, error);
     if (run->options.counts)
         return count_figures(run, error);
-    if (run->options.crossing_count > 0 || run->options.layer || run->options.call)
+    if (run->options.product_count > 0 || run->options.crossing_count > 0 || run->options.layer || run->options.call)
         return measure_others(run, error);
     TOOL_TRY(check_request(run, error));
     TOOL_TRY(print_and_leave(run, "", NULL, NULL, error)); /* opening devices may take long */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products C [m,n] = A [m,k] B [n,k]^T in f32, as layers have them: every provider beside the host libraries called
  * directly, and CLBlast with its own parameters. */
-#include "products.h"
+#include "bench.h"
 
 #include "host_product.h"
 
@@ -182,58 +182,48 @@ static json_t *way_json(const row *r, const way *w)
                      tool_json_positive(ratio_to_untuned(r, w)), "plan_ms", w->plan_ms, "first_ms", w->first_ms);
 }
 
-static json_t *rows_json(const tool_device *device, const row *rows, size_t count)
-{
-    json_t *products = json_array();
-    for (size_t n = 0; n < count; n++)
-        for (size_t i = 0; i < rows[n].count; i++)
-            tool_json_append(&products, way_json(&rows[n], &rows[n].ways[i]));
-    return json_pack("{s:s, s:[{s:s, s:s, s:s, s:I}], s:[], s:[], s:o}", "clmgk", clmgk_version(), "devices", "name",
-                     device->info.name, "platform", device->info.platform, "driver", device->info.driver,
-                     "compute_units", (json_int_t)device->info.compute_units, "cases", "failures", "products",
-                     products);
-}
-
 /* ---- all of them --------------------------------------------------------------------------------------------- */
 
 typedef struct product_run {
-    const tool_device *device;
+    const bench_device *device;
+    const bench_options *options;
     tool_outputs *outputs;
-    double seconds;
-    bool json;
     row *rows;
     size_t count;
 } product_run;
 
-/* The object, or the table; for free(). */
-static tool_exit make_text(const product_run *run, bool ended_early, char **text, tool_error *error)
+static json_t *make_object(const void *of)
 {
-    size_t size = 0;
-    if (run->json) {
-        json_t *const object = rows_json(run->device, run->rows, run->count);
-        *text = tool_json_lines(ended_early ? tool_json_merge(object, json_pack("{s:b}", "ended_early", 1)) : object);
-        return tool_check_memory(*text, "the JSON object", error);
-    }
-    FILE *const stream = open_memstream(text, &size);
-    TOOL_TRY(tool_check_memory(stream, "the table", error));
+    const product_run *const run = of;
+    json_t *products = json_array();
+    for (size_t n = 0; n < run->count; n++)
+        for (size_t i = 0; i < run->rows[n].count; i++)
+            tool_json_append(&products, way_json(&run->rows[n], &run->rows[n].ways[i]));
+    return bench_rows_json(run->device, "products", products);
+}
+
+static void print_rows(const void *of, FILE *stream)
+{
+    const product_run *const run = of;
     for (size_t i = 0; i < run->count; i++)
         print_row(&run->rows[i], stream);
-    if (ended_early)
-        fputs("ended early\n", stream);
-    return fclose(stream) == 0 ? TOOL_DONE : tool_fail_memory(error, "the table");
+}
+
+static tool_exit give(const product_run *run, bool ended_early, tool_error *error)
+{
+    const bench_results results = {run->outputs, run->options->json, make_object, print_rows, run};
+    return bench_give_results(&results, ended_early, error);
 }
 
 static tool_exit measure_row(const product_run *run, row *r, size_t before, tool_error *error)
 {
-    scene s = {.device = run->device, .seconds = run->seconds};
-    char *text = NULL;
-    tool_exit status = tool_matrices_create(run->device, &r->size, &s.matrices, error);
+    scene s = {.device = &run->device->tool, .seconds = run->options->seconds};
+    tool_exit status = tool_matrices_create(s.device, &r->size, &s.matrices, error);
     if (status == TOOL_DONE)
         status = measure(&s, r->ways + before, r->count - before, error);
     tool_matrices_release(&s.matrices);
     TOOL_TRY(status);
-    TOOL_TRY(make_text(run, true, &text, error));
-    return tool_outputs_print(run->outputs, "", stdout, text, error);
+    return give(run, true, error);
 }
 
 /* One round over all sizes: the first measures CLBlast's own parameters, which are lost once others are set. */
@@ -245,9 +235,9 @@ static tool_exit round_over(const product_run *run, bool untuned, tool_error *er
             r->ways[r->count++] = (way){.name = "clblast", .parameters = ""};
             r->has_untuned = true;
         } else {
-            TOOL_TRY(list_ways(run->device, r->ways, &r->count, error));
+            TOOL_TRY(list_ways(&run->device->tool, r->ways, &r->count, error));
         }
-        fprintf(stderr, "clmgk-bench: %s: %s%s\n", run->device->info.name, tool_product_name(&r->size).text,
+        fprintf(stderr, "clmgk-bench: %s: %s%s\n", run->device->tool.info.name, tool_product_name(&r->size).text,
                 untuned ? ", CLBlast with its own parameters" : "");
         TOOL_TRY(measure_row(run, r, before, error));
     }
@@ -260,27 +250,24 @@ static tool_exit measure_rows(const product_run *run, tool_error *error)
         bool can = false;
         if (strcmp(clmgk_gemm_provider(i), "clblast") != 0)
             continue;
-        TOOL_TRY(can_f32(run->device, i, &can, error));
+        TOOL_TRY(can_f32(&run->device->tool, i, &can, error));
         if (can)
             TOOL_TRY(round_over(run, true, error));
     }
     return round_over(run, false, error);
 }
 
-tool_exit bench_products(const tool_device *device, tool_outputs *outputs, const tool_product *products, size_t count,
-                         double seconds, bool json, tool_error *error)
+tool_exit bench_products(bench_device *device, const bench_options *options, tool_outputs *outputs, tool_error *error)
 {
+    const size_t count = options->product_count;
+    const product_run run = {device, options, outputs, calloc(count, sizeof(*run.rows)), count};
     tool_exit status = TOOL_DONE;
-    char *text = NULL;
-    const product_run run = {device, outputs, seconds, json, calloc(count, sizeof(*run.rows)), count};
     TOOL_TRY(tool_check_memory(run.rows, "products", error));
     for (size_t i = 0; i < count; i++)
-        run.rows[i].size = products[i];
+        run.rows[i].size = options->products[i];
     TOOL_TRY_GOTO(status, measure_rows(&run, error), done);
-    TOOL_TRY_GOTO(status, make_text(&run, false, &text, error), done);
-    status = tool_outputs_print(outputs, text, stdout, NULL, error);
+    status = give(&run, false, error);
 done:
-    free(text);
     for (size_t i = 0; i < count; i++)
         for (size_t w = 0; w < run.rows[i].count; w++)
             free(run.rows[i].ways[w].times);
