@@ -4,6 +4,7 @@ import os
 import pathlib
 import subprocess
 import tempfile
+import time
 import unittest
 
 import numpy as np
@@ -42,6 +43,14 @@ def run(program, *args, **options):
         if "LeakSanitizer has encountered a fatal error" not in done.stderr:
             break
     return done
+
+
+def wait_until_empty(folder):
+    """A killed program's temporary folder is removed by another process, soon."""
+    end = time.monotonic() + LIMIT_S
+    while any(folder.iterdir()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not any(folder.iterdir())
 
 
 class ProgramTest(unittest.TestCase):

@@ -14,7 +14,7 @@ import unittest
 
 import numpy as np
 
-from program_test import BIN, LIMIT_S, QUICK, ProgramTest, run
+from program_test import BIN, LIMIT_S, QUICK, ProgramTest, run, wait_until_empty
 
 KERNELS = pathlib.Path(__file__).resolve().parents[2] / "cl"
 SIZES = ["--heads", 2, "--length", 96, "--head-size", 16]
@@ -284,7 +284,7 @@ class Resuming(TuneTest):
             process.send_signal(signal.SIGINT)
             self.assertIn("--resume", process.stderr.read())
             self.assertEqual(process.wait(LIMIT_S), -signal.SIGINT)
-        self.assertEqual(list(scratch.iterdir()), [])
+        self.assertTrue(wait_until_empty(scratch))
         before = self.own_entries()
         self.assertTrue(before)
         self.check_resumed()

@@ -130,17 +130,12 @@ static int spawn(tune_child *child, const int in[2], const int out[2])
     return code;
 }
 
-static bool make_pipe(int ends[2])
-{
-    if (pipe(ends) != 0)
-        return false;
-    return fcntl(ends[0], F_SETFD, FD_CLOEXEC) == 0 && fcntl(ends[1], F_SETFD, FD_CLOEXEC) == 0;
-}
-
 static tool_exit start(tune_child *child, tool_error *error)
 {
     int in[2] = {-1, -1}, out[2] = {-1, -1};
-    int code = make_pipe(in) && make_pipe(out) ? 0 : errno;
+    int code = tool_make_pipe(in);
+    if (code == 0)
+        code = tool_make_pipe(out);
     if (code == 0)
         code = spawn(child, in, out);
     if (in[0] >= 0)

@@ -1,54 +1,96 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _XOPEN_SOURCE 700 /* nftw */
 #include "folder.h"
 
+#include "tool.h"
+
 #include <errno.h>
-#include <ftw.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-#define OPEN_FOLDERS 16
-#define ATTEMPTS     50
-#define PAUSE_NS     10000000
+extern char **environ;
 
-char *tool_make_temporary_folder(void)
+/* Reads until the owner's end is closed. Again where another process still puts something in. */
+static const char script[] = "trap '' HUP INT TERM; cat >/dev/null; for pause in 0 0.1 0.1 0.3 0.5 1 1 1 1; do "
+                             "sleep $pause; rm -rf -- \"$1\" && ! [ -e \"$1\" ] && break; done";
+
+static char *make_path(void)
 {
     static const char name[] = "/clmgk-XXXXXX";
     const char *given = getenv("TMPDIR");
     const char *const parent = given && given[0] == '/' ? given : "/tmp";
     const size_t size = strlen(parent) + sizeof name;
     char *const path = malloc(size);
-    if (!path)
-        return NULL;
-    snprintf(path, size, "%s%s", parent, name);
-    if (!mkdtemp(path)) {
-        const int code = errno;
-        free(path);
-        errno = code;
-        return NULL;
-    }
+    if (path)
+        snprintf(path, size, "%s%s", parent, name);
     return path;
 }
 
-static int remove_entry(const char *path, const struct stat *facts, int kind, struct FTW *place)
+/* In a process group of its own, which signals of the terminal do not reach. */
+static int start_keeper(tool_folder *folder, int end)
 {
-    (void)facts;
-    (void)kind;
-    (void)place;
-    (void)remove(path);
-    return 0;
+    char *const arguments[] = {"sh", "-c", (char *)script, "sh", folder->path, NULL};
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    int code = posix_spawn_file_actions_init(&actions);
+    if (code != 0)
+        return code;
+    code = posix_spawnattr_init(&attributes);
+    if (code == 0) {
+        (void)posix_spawnattr_setpgroup(&attributes, 0);
+        (void)posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+        code = posix_spawn_file_actions_adddup2(&actions, end, STDIN_FILENO);
+        for (int stream = STDOUT_FILENO; stream <= STDERR_FILENO && code == 0; stream++)
+            code = posix_spawn_file_actions_addopen(&actions, stream, "/dev/null", O_WRONLY, 0);
+        if (code == 0)
+            code = posix_spawnp(&folder->keeper, "sh", &actions, &attributes, arguments, environ);
+        posix_spawnattr_destroy(&attributes);
+    }
+    posix_spawn_file_actions_destroy(&actions);
+    return code;
 }
 
-/* Again where another thread, a driver's that compiles, put something in meanwhile. */
-void tool_remove_folder(const char *path)
+static int make(tool_folder *folder, int end)
 {
-    const struct timespec pause = {.tv_nsec = PAUSE_NS};
-    for (int attempt = 0; attempt < ATTEMPTS && access(path, F_OK) == 0; attempt++) {
-        if (attempt > 0)
-            (void)nanosleep(&pause, NULL);
-        (void)nftw(path, remove_entry, OPEN_FOLDERS, FTW_DEPTH | FTW_PHYS);
+    if (!mkdtemp(folder->path))
+        return errno;
+    const int code = start_keeper(folder, end);
+    if (code != 0)
+        (void)rmdir(folder->path);
+    return code;
+}
+
+int tool_folder_make(tool_folder *folder)
+{
+    int ends[2];
+    *folder = (tool_folder){.path = make_path()};
+    int code = folder->path ? tool_make_pipe(ends) : ENOMEM;
+    if (code == 0) {
+        folder->pipe = ends[1];
+        code = make(folder, ends[0]);
+        close(ends[0]);
+        if (code != 0)
+            close(ends[1]);
     }
+    if (code != 0) {
+        free(folder->path);
+        folder->path = NULL;
+    }
+    return code;
+}
+
+void tool_folder_remove(tool_folder *folder)
+{
+    if (!folder->path)
+        return;
+    close(folder->pipe);
+    while (waitpid(folder->keeper, NULL, 0) < 0 && errno == EINTR) {
+    }
+    free(folder->path);
+    folder->path = NULL;
 }

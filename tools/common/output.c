@@ -33,7 +33,7 @@ struct tool_outputs {
     int pipe[2];
     bool caught[SIGNALS];
     struct sigaction before[SIGNALS];
-    char *folder;   /* NULL: none */
+    tool_folder folder;
     char *farewell; /* NULL: none */
     int farewell_stream;
     pid_t processes[TOOL_MAX_PROCESSES]; /* 0: none */
@@ -53,8 +53,6 @@ static void remove_temporaries(tool_outputs *outputs)
         if (outputs->processes[i] > 0)
             kill(-outputs->processes[i], SIGKILL);
     }
-    if (outputs->folder)
-        tool_remove_folder(outputs->folder);
 }
 
 /* Past stdio, whose locks other threads may hold. */
@@ -142,15 +140,13 @@ tool_exit tool_outputs_create(tool_outputs **out, tool_error *error)
     tool_outputs *const outputs = calloc(1, sizeof *outputs);
     TOOL_TRY(tool_check_memory(outputs, "the output files", error));
     signal(SIGXFSZ, SIG_IGN);
-    if (pipe(outputs->pipe) != 0) {
-        const int code = errno;
+    int code = tool_make_pipe(outputs->pipe);
+    if (code != 0) {
         free(outputs);
         return tool_fail(error, TOOL_SYSTEM_ERROR, "no pipe for signals: %s", strerror(code));
     }
-    (void)fcntl(outputs->pipe[0], F_SETFD, FD_CLOEXEC);
-    (void)fcntl(outputs->pipe[1], F_SETFD, FD_CLOEXEC);
     pthread_mutex_init(&outputs->mutex, NULL);
-    const int code = pthread_create(&outputs->watcher, NULL, watch_signals, outputs);
+    code = pthread_create(&outputs->watcher, NULL, watch_signals, outputs);
     if (code != 0) {
         close_pipe(outputs);
         pthread_mutex_destroy(&outputs->mutex);
@@ -171,6 +167,7 @@ void tool_outputs_destroy(tool_outputs *outputs)
     pthread_join(outputs->watcher, NULL);
     close(outputs->pipe[0]);
     remove_temporaries(outputs);
+    tool_folder_remove(&outputs->folder);
     for (size_t i = 0; i < outputs->count; i++) {
         output_file *const file = &outputs->file[i];
         if (file->stream)
@@ -178,7 +175,6 @@ void tool_outputs_destroy(tool_outputs *outputs)
         free(file->temporary);
         free(file->target);
     }
-    free(outputs->folder);
     free(outputs->farewell);
     pthread_mutex_destroy(&outputs->mutex);
     free(outputs);
@@ -186,12 +182,9 @@ void tool_outputs_destroy(tool_outputs *outputs)
 
 tool_exit tool_outputs_make_folder(tool_outputs *outputs, const char **path, tool_error *error)
 {
-    pthread_mutex_lock(&outputs->mutex);
-    outputs->folder = tool_make_temporary_folder();
-    const int code = errno;
-    pthread_mutex_unlock(&outputs->mutex);
-    *path = outputs->folder;
-    return *path ? TOOL_DONE : tool_fail(error, TOOL_SYSTEM_ERROR, "no temporary folder: %s", strerror(code));
+    const int code = tool_folder_make(&outputs->folder);
+    *path = outputs->folder.path;
+    return code == 0 ? TOOL_DONE : tool_fail(error, TOOL_SYSTEM_ERROR, "no temporary folder: %s", strerror(code));
 }
 
 /* Puts `to` in the place of the first process that is `from`. */

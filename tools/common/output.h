@@ -24,11 +24,11 @@ tool_exit tool_outputs_create(tool_outputs **out, tool_error *error);
 void tool_outputs_destroy(tool_outputs *outputs);
 
 /* Makes a folder for what the program needs while it runs, at most once. It is removed with all that is in it when
- * `outputs` is destroyed, and by those signals. *path lives as long as `outputs`. */
+ * `outputs` is destroyed, and soon after the program has ended in another way. *path lives as long as `outputs`. */
 tool_exit tool_outputs_make_folder(tool_outputs *outputs, const char **path, tool_error *error);
 
-/* A process of the program's own that writes into that folder, leader of a process group: those signals end the group
- * before the folder is removed. At most TOOL_MAX_PROCESSES at a time; more are not ended so. */
+/* A process of the program's own that writes into that folder, leader of a process group: those signals end the
+ * group. At most TOOL_MAX_PROCESSES at a time; more are not ended so. */
 #define TOOL_MAX_PROCESSES 16
 void tool_outputs_add_process(tool_outputs *outputs, pid_t process);
 void tool_outputs_remove_process(tool_outputs *outputs, pid_t process);

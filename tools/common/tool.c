@@ -3,11 +3,13 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 tool_exit tool_fail(tool_error *error, tool_exit status, const char *format, ...)
 {
@@ -185,4 +187,18 @@ tool_exit tool_print_json(json_t *object, tool_error *error)
     free(lines);
     return printed ? tool_flush_stdout(error)
                    : tool_fail(error, TOOL_SYSTEM_ERROR, "standard output: %s", strerror(errno));
+}
+
+int tool_make_pipe(int ends[2])
+{
+    int code = pipe(ends) == 0 ? 0 : errno;
+    if (code != 0) {
+        ends[0] = ends[1] = -1;
+    } else if (fcntl(ends[0], F_SETFD, FD_CLOEXEC) != 0 || fcntl(ends[1], F_SETFD, FD_CLOEXEC) != 0) {
+        code = errno;
+        close(ends[0]);
+        close(ends[1]);
+        ends[0] = ends[1] = -1;
+    }
+    return code;
 }

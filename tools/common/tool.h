@@ -174,6 +174,9 @@ char *tool_json_lines(json_t *object);
  * constructors of jansson return without memory) is out of memory. */
 tool_exit tool_print_json(json_t *object, tool_error *error);
 
+/* A pipe that programs started later do not inherit. 0, or a number of errno; then both ends are -1. */
+int tool_make_pipe(int ends[2]);
+
 /* Sees that everything printed on standard output got there. */
 tool_exit tool_flush_stdout(tool_error *error);
 
