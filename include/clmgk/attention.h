@@ -429,8 +429,8 @@ CLMGK_API clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue 
  *
  * Accuracy: both passes round scores alike, so rounding errors of large scores cancel. P inherits the rounding of L, an
  * f32: a relative error of up to 2^-22 |L|, common to a row. O is rounded as well: in a row with nearly all its weight
- * on one key, dP and delta are nearly equal and their difference is mostly rounding, 2^-22 of their size. dpi of a
- * component is computed without its prior: if the prior is 0 or tiny and without it the component would outweigh all
+ * on one key, dP and delta are nearly equal and their difference is mostly rounding, 2^-22 of |dP| + sum |dO O|. dpi of
+ * a component is computed without its prior: if the prior is 0 or tiny and without it the component would outweigh all
  * others by more than 2^128, dpi exceeds f32 (infinite, or NaN if its terms have both signs); no other gradient is
  * affected.
  */

@@ -368,9 +368,10 @@ TH_TEST(deviations_on_the_edge)
 
 /* ---- values ---------------------------------------------------------------------------------------------------- */
 
+/* No term of dp is below 2^-126: OpenCL leaves it to the device what becomes of such numbers. */
 TH_TEST(huge_and_tiny_logits)
 {
-    static const double factors[] = {1e-20, 1e-3, 5.0, 10.0, 30.0};
+    static const double factors[] = {1e-17, 1e-3, 5.0, 10.0, 30.0};
     for (size_t n = 0; n < TH_COUNT(factors) * TH_COUNT(forms); n++) {
         clmgk_attention_desc desc = small_desc(forms[n % TH_COUNT(forms)], 40, 130);
         const double factor = factors[n / TH_COUNT(forms)];

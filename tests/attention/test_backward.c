@@ -261,9 +261,10 @@ static void expect_finite(th_session *session, th_problem *problem)
             assert_true(isfinite(problem->array[name].values[n]));
 }
 
+/* No term of dvariance is below 2^-126: OpenCL leaves it to the device what becomes of such numbers. */
 TH_TEST(huge_and_tiny_logits)
 {
-    static const double factors[] = {1e-20, 1e-3, 5.0, 10.0, 30.0, 1e4};
+    static const double factors[] = {1e-17, 1e-3, 5.0, 10.0, 30.0, 1e4};
     static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_SMGK};
     for (size_t n = 0; n < TH_COUNT(factors) * TH_COUNT(variants); n++) {
         clmgk_attention_desc desc = th_small_desc(variants[n % 2], 40, 130);
@@ -346,15 +347,16 @@ TH_TEST(sinks_and_gaussian_scores)
     }
 }
 
-/* One key's weight is 1, whatever the query: dQ and dK are 0 but for what dL gives them. */
+/* One key's weight is 1, whatever the query: dQ and dK are 0 but for what dL gives them. What is left is rounding, of O
+ * above all: many seeds, for a row in which dO's products with it cancel. */
 TH_TEST(one_key_has_no_gradient)
 {
-    for (size_t v = 0; v < TH_COUNT(th_variants); v += 3) {
-        clmgk_attention_desc desc = th_small_desc(th_variants[v], 70, 1);
+    for (size_t n = 0; n < 20 * TH_COUNT(th_variants); n++) {
+        clmgk_attention_desc desc = th_small_desc(th_variants[n % TH_COUNT(th_variants)], 70, 1);
         desc.gradients = th_all_gradients(&desc);
-        TH_PROBLEM problem = th_problem_make(&desc, v);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
         problem.array[TH_GRAD_LSE].used = false;
-        th_expect_gradients(session, &problem, false);
+        th_expect_gradients(session, &problem, n < TH_COUNT(th_variants));
     }
 }
 
