@@ -10,7 +10,7 @@
     T(key_threads, "key-threads", "THREADS_KEY", 16, 16, "work-items that share a row", 2, 4, 8, 16)                   \
     T(rows, "rows", "ROWS_PER_THREAD", 2, 4, "rows of a work-item", 1, 2, 4, 8)                                        \
     T(keys, "keys", "KEYS_PER_THREAD", 2, 4, "keys of a work-item", 1, 2, 4, 8)                                        \
-    T(features, "features", "FEATURE_CHUNK", 16, 16, "features staged at a time", 4, 8, 16)                            \
+    T(features, "features", "FEATURE_CHUNK", 16, 16, "features staged at a time", 8, 16, 32)                           \
     T(values, "values", "VALUE_CHUNK", 16, 16, "keys of values staged at a time", 2, 4, 8, 16)                         \
     T(splits, "splits", NULL, 0, 0, "ranges of keys that work-groups share out", 1, 2, 4, 8, 16, 32, 64, 128)
 

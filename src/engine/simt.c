@@ -15,11 +15,13 @@ static bool exceeds(int64_t count, int64_t most)
 /* Layout: cl/engine/simt.clh, simt_backward.clh. */
 static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
 {
+    enum { PADS = 2 * 32 };
     const int64_t rows = (int64_t)mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "rows");
     const int64_t keys = (int64_t)mgk_tunable_get(p, "key-threads") * mgk_tunable_get(p, "keys");
-    const int64_t products = mgk_tunable_get(p, "features") * (rows + keys);
-    const int64_t values = f->forward ? mgk_tunable_get(p, "values") * f->value_size : 0;
-    const int64_t floats = (products > values ? products : values) + keys * (rows + f->key_terms);
+    const int64_t products = mgk_tunable_get(p, "features") * (rows + keys) + PADS;
+    const int64_t values = f->forward ? 2 * mgk_tunable_get(p, "values") * f->value_size : 0;
+    const int64_t work = keys * rows > products ? keys * rows : products;
+    const int64_t floats = (products > values ? products : values) + work + keys * f->key_terms;
     return (uint64_t)floats * sizeof(float) + 64;
 }
 

@@ -184,6 +184,7 @@ class Cuda:
         (r"__kernel", r'extern "C" __global__'),
         (r"__local (?=\w+ \w+\[)", "__shared__ "),
         (r"__(local|global|private) ", ""),
+        (r"\((float4|uint4|piece)\)\(", r"\1("),
         # a compound literal of arrays
         (r"x\.keys = \(mixture_keys\)(\{.*?\});", r"x.keys = mixture_keys\1;"),
     ]]

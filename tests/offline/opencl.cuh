@@ -19,6 +19,13 @@ struct __align__(16) vector4 { /* float4, which has no operators in CUDA */
     __device__ vector4(float a, float b, float c, float d) : s0(a), s1(b), s2(c), s3(d) {}
 };
 #define float4 vector4
+struct __align__(16) words4 {
+    uint x, y, z, w;
+    words4() = default;
+    __device__ words4(uint a) : x(a), y(a), z(a), w(a) {}
+    __device__ words4(uint a, uint b, uint c, uint d) : x(a), y(b), z(c), w(d) {}
+};
+#define uint4 words4
 
 #define CLK_LOCAL_MEM_FENCE 0
 #define barrier(fence)      __syncthreads()
@@ -64,8 +71,7 @@ DEVICE float vload_half(long i, const half *p) { return __half2float(p[i]); }
 DEVICE void vstore_half_rte(float x, long i, half *p) { p[i] = __float2half_rn(x); }
 
 /* Of bf16 alone. */
-struct words4 { uint s0, s1, s2, s3; };
-DEVICE words4 vload4(long i, const ushort *p) { p += 4 * i; return {p[0], p[1], p[2], p[3]}; }
+DEVICE words4 vload4(long i, const ushort *p) { p += 4 * i; return words4(p[0], p[1], p[2], p[3]); }
 DEVICE words4 convert_uint4(words4 x) { return x; }
-DEVICE words4 operator<<(words4 x, int n) { return {x.s0 << n, x.s1 << n, x.s2 << n, x.s3 << n}; }
-DEVICE float4 as_float4(words4 x) { return float4(as_float(x.s0), as_float(x.s1), as_float(x.s2), as_float(x.s3)); }
+DEVICE words4 operator<<(words4 x, int n) { return words4(x.x << n, x.y << n, x.z << n, x.w << n); }
+DEVICE float4 as_float4(words4 x) { return float4(as_float(x.x), as_float(x.y), as_float(x.z), as_float(x.w)); }
