@@ -24,12 +24,11 @@ static double cap_slope(const clmgk_attention_desc *desc, double x)
     return 1.0 / (t * t);
 }
 
-/* dP_ij - delta_i + dL_i; with `sizes` the sum of the absolute values, where delta_i counts by its own terms: each
- * element of O was rounded by itself. */
+/* dP_ij - delta_i + dL_i; with `sizes` the sum of the three absolute values. */
 static double score_gradient(const exact_backward *back, double product)
 {
     if (back->sizes)
-        return fabs(product) + back->delta_size + fabs(back->grad_lse);
+        return fabs(product) + fabs(back->delta) + fabs(back->grad_lse);
     return product - back->delta + back->grad_lse;
 }
 
@@ -102,11 +101,9 @@ static void add_row(exact_backward *back, ref_row at)
     exact_row_output(row, back->o);
     back->grad_o = p->grad_o ? ref_grad_o(p, at) : back->zero;
     back->grad_lse = ref_grad_lse(p, at);
-    back->delta = back->delta_size = 0.0;
-    for (int64_t e = 0; e < p->desc.value_size; e++) {
+    back->delta = 0.0;
+    for (int64_t e = 0; e < p->desc.value_size; e++)
         back->delta += back->grad_o[e] * back->o[e];
-        back->delta_size += fabs(back->grad_o[e] * back->o[e]);
-    }
     add_keys(back, false);
     add_keys(back, true);
 }

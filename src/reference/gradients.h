@@ -22,7 +22,6 @@ struct exact_backward {
     const double *grad_o;  /* [E]: dO_i */
     double grad_lse;       /* dL_i */
     double delta;          /* dO_i . O_i */
-    double delta_size;     /* sum of the absolute values of its terms */
     double *o;             /* [E] */
     double *zero;          /* [E]: in place of a missing dO */
     double *to_query;      /* [D]: room for `scores` */

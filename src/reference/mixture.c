@@ -22,12 +22,6 @@ static double score(const clmgk_ref_problem *p, ref_row at, const ref_span *span
     return dot ? sum / variance : -sum / (2.0 * variance);
 }
 
-/* x - y; where sizes are wanted those of two terms: expanded distances make them so. */
-static double difference(const exact_backward *back, double x, double y)
-{
-    return back->sizes ? fabs(x) + fabs(y) : x - y;
-}
-
 /*
  * dX to query, key, shift and variance:
  *     dot        dq += dX k / sigma^2            dk += dX q / sigma^2
@@ -46,8 +40,8 @@ static void add(const exact_backward *back, int64_t j, int64_t r, double grad_x)
     const bool dot = desc->score == CLMGK_SCORE_DOT;
     for (int64_t d = 0; d < desc->head_size; d++) {
         const double k_jrd = key[d] + (shift ? shift[d] : 0.0);
-        back->to_query[d] = dot ? k_jrd : difference(back, k_jrd, query[d]);
-        back->to_key[d] = dot ? query[d] : difference(back, query[d], k_jrd);
+        back->to_query[d] = dot ? k_jrd : k_jrd - query[d];
+        back->to_key[d] = dot ? query[d] : query[d] - k_jrd;
     }
     const double factor = grad_x / variance;
     const int64_t size = desc->head_size;

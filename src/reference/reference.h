@@ -163,10 +163,8 @@ int64_t clmgk_ref_gradient_count(const clmgk_attention_desc *desc, clmgk_ref_gra
  * plain formula rounds weights, their gradient, O and all gradients; in the linear family O and all gradients. With a
  * new state there are also sum(C dC) + sum(z dz), its m held constant. False: out of memory, nothing to free.
  *
- * floor: 2^-22 sum (1 + |L_i|) |term| over the terms of an element. P (dP - delta + dL) counts as P |dP|, P |dL| and
- * P sum_e |dO_ie O_ie|: in rows that are saturated or see one key, dP - delta is exactly 0, but each element of O was
- * rounded by itself, and what that leaves of delta is small beside these products, not beside their sum. k - q of
- * gaussian scores counts as two terms: so it does where distances are expanded. P depends on a rounded L.
+ * floor: 2^-22 sum (1 + |L_i|) |term| over the terms of an element, where P (dP - delta + dL) counts as three terms: in
+ * rows that are saturated or see one key, dP - delta is exactly 0 but O was rounded, and P depends on a rounded L.
  */
 bool clmgk_ref_solve_gradients(const clmgk_ref_problem *problem, uint32_t set, clmgk_ref_arrays *out);
 
