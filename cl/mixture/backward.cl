@@ -16,8 +16,8 @@
  *
  * A work-group owns every `splits`-th block of the keys of a list of (b, g), one after the other: dQ is summed in a
  * fixed order, one copy per split. With ROWS_INSIDE it owns all blocks: the first that meets a tile of queries prepares
- * log_i, delta_i and alpha_ir by the formulas of mixture/rows.cl, the last finishes dQ, and the workspace holds both
- * only between the blocks.
+ * log_i, delta_i and alpha_ir by the formulas of mixture/rows.cl, the last finishes dQ and adds the rows' part of
+ * dshift, and the workspace holds the rows only between the blocks.
  */
 #define PASS_BACKWARD
 #include "mixture/buffers.clh"
@@ -33,7 +33,10 @@
 #define HAS_SCORE_GRADIENTS (WANT_Q || WANT_K || WANT_PRIOR || WANT_VARIANCE || WANT_SHIFT || WANT_BIAS)
 #define HAS_KEY_GRADIENTS   (WANT_Q || WANT_K)
 #define HAS_GRAD_KEYS       WANT_K
-#define HAS_FACTORED        (KEYS_SHIFTED && HAS_FACTOR && !EXPECTATION)
+/* dshift is summed where rows are finished, without a kernel for it. */
+#define SHIFT_INSIDE (WANT_SHIFT && ROWS_INSIDE)
+#define HAS_KEY_ROWS (WANT_Q || (SHIFT_INSIDE && SCORE_GAUSSIAN))
+#define HAS_FACTORED (KEYS_SHIFTED && HAS_FACTOR && !EXPECTATION)
 /* dprior must be right where pi is 0, or so small that P is: the sums of such components are made without it. */
 #define PRIOR_APART  (WANT_PRIOR && HAS_PRIOR)
 #define HAS_KEY_SUMS (WANT_PRIOR || EXPECTATION || (SCORE_GAUSSIAN && (WANT_K || WANT_SHIFT)))
@@ -80,6 +83,8 @@ typedef struct key_values {
     real apart[PRIOR_APART ? PANELS : 1][COMPONENTS][BLOCK_ROWS];     /* the same without pi_r(j), where it is tiny */
     real variance[WANT_VARIANCE ? PANELS : 1][VARIANCES][BLOCK_ROWS]; /* sum_i dS_ijr score_ijr */
     real bias[HAS_BIAS_KEY_SUMS ? PANELS : 1][BLOCK_ROWS];            /* sum_i sum_r dS_ijr */
+    float shift[SHIFT_INSIDE ? COMPONENTS : 1][HEAD_SIZE];            /* dshift, but for its factor and b_r's term */
+    float shift_weight[COMPONENTS];                                   /* sum_i R_ir of its rows */
     float spread;                                                     /* the largest `own` of the block */
     bool tiny;                                                        /* the block has a tiny prior */
 } key_values;
@@ -387,20 +392,19 @@ FUNCTION void tile_sums_begin(const key_block *b, const query_tile *tile)
                                     : key_load(rows.row_sums + r * (long)b->a->length, c, tile->rows, 0.0f));
 }
 
-/* What other blocks and kernels read of the tile's queries. */
+/* What other blocks read of the tile's queries. */
 FUNCTION void tile_keep(const key_block *b, const query_tile *tile)
 {
     const query_terms *const t = b->t;
     const long length = b->a->length;
     const row_regions rows = row_regions_of(b, tile->i0);
-    if (tile->first && (!tile->last || WANT_SHIFT))
-        entries_keep(t->log, rows.log, tile->rows);
-    if (HAS_ROW_SUMS && (!tile->last || WANT_SHIFT))
-        for (int r = 0; r < COMPONENTS; ++r)
-            entries_keep(t->row_sums[r], rows.row_sums + r * length, tile->rows);
     if (tile->last)
         return;
+    if (HAS_ROW_SUMS)
+        for (int r = 0; r < COMPONENTS; ++r)
+            entries_keep(t->row_sums[r], rows.row_sums + r * length, tile->rows);
     if (tile->first) {
+        entries_keep(t->log, rows.log, tile->rows);
         entries_keep(t->delta, rows.delta, tile->rows);
         for (int r = 0; r < ROW_TERMS; ++r)
             entries_keep(t->alpha[r], rows.alpha + r * length, tile->rows);
@@ -429,6 +433,61 @@ FUNCTION void tile_finish(const key_block *b, const query_tile *tile)
         grad_query_store(b->g, c, HAS_VARIANCE ? 1.0f : a->scale * LN_2, own, component, at->shift,
                          KEYS_SHIFTED && HAS_ROW_SUMS ? COMPONENTS : 0, seen, at->grad_q + i * a->grad_q.token,
                          a->head_size, add);
+    }
+}
+#endif
+
+#if SHIFT_INSIDE
+FUNCTION void shift_begin(key_values *key)
+{
+    for (int r = 0; r < COMPONENTS; ++r) {
+        key->shift_weight[r] = 0.0f;
+        for (int d = 0; d < HEAD_SIZE; ++d)
+            key->shift[r][d] = 0.0f;
+    }
+}
+
+/* sum_i R_ir q_i of a finished tile. What a row holds that sees no key is not looked at. */
+FUNCTION void tile_shift(const key_block *b, const query_tile *tile)
+{
+    const query_terms *const t = b->t;
+    float weight[COMPONENTS][TILE_KEYS];
+    for (int r = 0; r < COMPONENTS; ++r) {
+        kreal sum = (kreal)(0.0f);
+        for (int c = 0; c < TILE_KEYS; c += LANES) {
+            const ireal unseen = key_vector(t->log, c) == (kreal)(-INFINITY);
+            const kreal x = unseen ? (kreal)(0.0f) : key_vector(t->row_sums[r], c);
+            key_put(weight[r], c, x);
+            sum += x;
+        }
+        b->key->shift_weight[r] += lanes_total(sum);
+    }
+    queries_join(b->g, weight[0], tile->rows, b->key->shift);
+}
+
+/* - sum_j C_jr k_j of a panel's keys, C their sums. */
+FUNCTION void panel_shift(const key_block *b, int panel)
+{
+    float weight[COMPONENTS][PANEL_ROWS];
+    for (int r = 0; r < COMPONENTS; ++r)
+        ROWS_FOR(v)
+            vstore_real(-b->key->sum[panel][r][v], v, weight[r]);
+    keys_join(b->g, panel, weight[0], b->key->shift);
+}
+
+/* A head's part of dshift, with what earlier blocks of keys left. */
+FUNCTION void store_shift(const key_block *b)
+{
+    const mgk_attention_args *const a = b->a;
+    const key_values *const key = b->key;
+    __global float *out = b->at->work + a->region[MGK_REGION_SLICES] + b->at->bh * COMPONENTS * a->head_size;
+    for (int r = 0; r < COMPONENTS; ++r) {
+        const float scale = b->x->scale[r] * LN_2, own = SCORE_GAUSSIAN ? -key->shift_weight[r] : 0.0f;
+        for (int d = 0; d < a->head_size; ++d) {
+            const int i = r * a->head_size + d;
+            const float part = fma(own, b->at->shift[i], key->shift[r][d]) * scale;
+            out[i] = b->k0 == 0 ? part : out[i] + part;
+        }
     }
 }
 #endif
@@ -860,6 +919,10 @@ FUNCTION void block_queries(const key_block *b)
         if (WANT_Q && tile.last)
             tile_finish(b, &tile);
 #endif
+#if SHIFT_INSIDE
+        if (tile.last)
+            tile_shift(b, &tile);
+#endif
         tile_end(g);
     }
 }
@@ -886,8 +949,9 @@ FUNCTION void store_key_sums(const key_block *b, int panel, int r, int keys)
         }
         rows_store(&b->g->base, stored, b->at->work + a->region[MGK_REGION_KEY_SUMS] + row, 1, first, keys);
     }
-    if (WANT_SHIFT && SCORE_GAUSSIAN)
-        rows_store(&b->g->base, key->sum[panel][r], b->at->work + a->region[MGK_REGION_SHIFT] + row, 1, first, keys);
+#if WANT_SHIFT && SCORE_GAUSSIAN && !ROWS_INSIDE
+    rows_store(&b->g->base, key->sum[panel][r], b->at->work + a->region[MGK_REGION_SHIFT] + row, 1, first, keys);
+#endif
 }
 
 /* Gaussian: - sum_i dS_ijr k_jr to dK [/ sigma_r^2 where the sums of products have it], staged keys being
@@ -918,6 +982,9 @@ FUNCTION void panel_finish(const key_block *b, int panel, int keys)
             if (WANT_K && SCORE_GAUSSIAN)
                 add_own_keys(b, panel, r);
         }
+#if SHIFT_INSIDE && SCORE_GAUSSIAN
+    panel_shift(b, panel);
+#endif
     if (WANT_VARIANCE)
         for (int r = 0; r < VARIANCES; ++r) {
             const long row = (b->at->bh * VARIANCES + r) * a->length_k + b->p->key_base;
@@ -1033,6 +1100,9 @@ KERNEL(mixture_backward)
                 components_begin(&x, &a, h, &at, variance);
                 key.spread = 0.0f;
                 key.tiny = false;
+#if SHIFT_INSIDE
+                shift_begin(&key);
+#endif
                 for (int panel = 0; panel < PANELS; ++panel) {
                     const int first = k0 + panel * PANEL_ROWS;
                     if (HAS_VARIANCE || h == kv_head * group)
@@ -1043,6 +1113,9 @@ KERNEL(mixture_backward)
                 block_queries(&b);
                 for (int panel = 0; panel < PANELS; ++panel)
                     panel_finish(&b, panel, keys);
+#if SHIFT_INSIDE
+                store_shift(&b);
+#endif
             }
             for (int panel = 0; panel < PANELS; ++panel) {
                 const int first = k0 + panel * PANEL_ROWS;

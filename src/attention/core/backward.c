@@ -156,10 +156,10 @@ void mgk_backward_place(mgk_backward *x)
     const mgk_backward_wants *const w = &x->want;
     const int64_t rows = d->batch * d->heads * d->length, keys = d->batch * d->heads * d->length_k;
     mgk_i64 *const region = x->args.region;
-    if (!w->expectation && (!x->rows_private || mgk_wants(w, CLMGK_GRADIENT_SHIFT)))
+    if (!w->expectation && !x->rows_private) {
         region[MGK_REGION_LOG] = mgk_steps_region(&x->plan->steps, rows);
-    if (!w->expectation && !x->rows_private)
         region[MGK_REGION_DELTA] = mgk_steps_region(&x->plan->steps, rows);
+    }
     if (x->copy_floats > 0 && !x->rows_private)
         region[MGK_REGION_QUERY] = mgk_steps_region(&x->plan->steps, x->copy_floats * x->args.splits);
     if (mgk_wants(w, CLMGK_GRADIENT_BIAS) && !w->bias_full)

@@ -19,10 +19,12 @@ static mgk_backward_wants wants_of(const mgk_attention_request *request)
     return w;
 }
 
-/* Parts of dshift. */
-static int64_t shift_slices(const clmgk_attention_desc *d)
+/* Parts of dshift: of a batch, or of a slice of its rows and keys. */
+static int64_t shift_slices(const mgk_backward *x)
 {
-    return d->batch * MGK_SHIFT_SLICES(d->length > d->length_k ? d->length : d->length_k);
+    const clmgk_attention_desc *const d = x->request->desc;
+    const int64_t longest = d->length > d->length_k ? d->length : d->length_k;
+    return x->flags.ROWS_INSIDE ? d->batch : d->batch * MGK_SHIFT_SLICES(longest);
 }
 
 /* Sets the gradients' flags of the kernels of rows and of keys. */
@@ -104,12 +106,14 @@ static void add_shift_gradient(mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     const int64_t outputs = d->heads * d->components * d->head_size;
-    add_rows(x, "mixture_shift_gradient", shift_slices(d) * d->heads * d->components * ((d->head_size + 3) / 4));
+    const int64_t slices = shift_slices(x);
+    if (!x->flags.ROWS_INSIDE)
+        add_rows(x, "mixture_shift_gradient", slices * d->heads * d->components * ((d->head_size + 3) / 4));
     const mgk_reduction_args r = {.in = x->args.region[MGK_REGION_SLICES],
                                   .outputs = outputs,
                                   .row = outputs,
                                   .inner = 1,
-                                  .outer = shift_slices(d),
+                                  .outer = slices,
                                   .outer_stride = outputs,
                                   .middle = 1,
                                   .scale = 1.0f};
@@ -180,15 +184,15 @@ static void place_regions(mgk_backward *x)
     mgk_backward_place(x);
     if (HAS_ROW_TERMS && !x->rows_private)
         region[MGK_REGION_ALPHA] = mgk_steps_region(&plan->steps, rows * ROW_TERMS);
-    if (HAS_ROW_SUMS && (!x->rows_private || flags->WANT_SHIFT))
+    if (HAS_ROW_SUMS && !x->rows_private)
         region[MGK_REGION_ROW_SUMS] = mgk_steps_region(&plan->steps, rows * m * x->args.splits);
     if (mgk_wants(w, CLMGK_GRADIENT_PRIOR) || w->expectation)
         region[MGK_REGION_KEY_SUMS] = mgk_steps_region(&plan->steps, keys * m);
     if (mgk_wants(w, CLMGK_GRADIENT_VARIANCE))
         region[MGK_REGION_VARIANCE] = mgk_steps_region(&plan->steps, keys * (t->has_variance ? m : 1));
     if (mgk_wants(w, CLMGK_GRADIENT_SHIFT))
-        region[MGK_REGION_SLICES] = mgk_steps_region(&plan->steps, shift_slices(d) * d->heads * m * d->head_size);
-    if (mgk_wants(w, CLMGK_GRADIENT_SHIFT) && t->gaussian)
+        region[MGK_REGION_SLICES] = mgk_steps_region(&plan->steps, shift_slices(x) * d->heads * m * d->head_size);
+    if (mgk_wants(w, CLMGK_GRADIENT_SHIFT) && t->gaussian && !flags->ROWS_INSIDE)
         region[MGK_REGION_SHIFT] = mgk_steps_region(&plan->steps, keys * m);
 }
 
