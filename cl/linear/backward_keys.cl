@@ -72,7 +72,7 @@ FUNCTION void value_pairs(const key_chunk *x)
     tile_clear(x->pairs, CHUNK * CHUNK);
     tile_clear(x->weights, CHUNK * CHUNK);
     BLOCK_SYNC();
-    add_tiles(x->pairs, CHUNK, x->values, VALUE_ROW, 1, x->columns, CHUNK, CHUNK, CHUNK, VALUE_SIZE + 1);
+    add_tiles(x->pairs, CHUNK, x->values, VALUE_ROW, x->columns, CHUNK, CHUNK, CHUNK, VALUE_SIZE + 1);
     BLOCK_SYNC();
     pairs_mask(x, x->pairs);
     BLOCK_SYNC();
@@ -83,7 +83,7 @@ FUNCTION void feature_pairs(const key_chunk *x)
 {
     tile_transpose(x->columns, CHUNK, x->phi, FEATURE_BLOCK, CHUNK, FEATURE_BLOCK);
     BLOCK_SYNC();
-    add_tiles(x->weights, CHUNK, x->psi, FEATURE_BLOCK, 1, x->columns, CHUNK, CHUNK, CHUNK, FEATURE_BLOCK);
+    add_tiles(x->weights, CHUNK, x->psi, FEATURE_BLOCK, x->columns, CHUNK, CHUNK, CHUNK, FEATURE_BLOCK);
     BLOCK_SYNC();
 }
 #endif
@@ -252,7 +252,7 @@ FUNCTION void key_block(key_chunk *x, int block, const gradient_rows *out, float
     BLOCK_SYNC();
 #endif
 #if BY_PAIRS
-    add_tiles(x->grad, FEATURE_BLOCK, x->pairs, CHUNK, 1, x->phi, FEATURE_BLOCK, CHUNK, FEATURE_BLOCK, CHUNK);
+    add_tiles(x->grad, FEATURE_BLOCK, x->pairs, CHUNK, x->phi, FEATURE_BLOCK, CHUNK, FEATURE_BLOCK, CHUNK);
     BLOCK_SYNC();
 #endif
     key_chain(x, block, out);
@@ -345,7 +345,7 @@ FUNCTION void key_chunk_gradients(key_chunk *x, const unit *u, const gradient_so
 #if BY_PAIRS
     pairs_mask(x, x->weights);
     BLOCK_SYNC();
-    add_tiles(x->dv, VALUE_SIZE, x->weights, CHUNK, 1, x->g, VALUE_ROW, CHUNK, VALUE_SIZE, CHUNK);
+    add_tiles(x->dv, VALUE_SIZE, x->weights, CHUNK, x->g, VALUE_ROW, CHUNK, VALUE_SIZE, CHUNK);
     BLOCK_SYNC();
 #endif
     gradient_put(out_v, x->first_value, x->last_value, x->key_first, &x->out_places, x->dv, VALUE_SIZE);

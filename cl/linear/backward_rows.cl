@@ -51,7 +51,7 @@ FUNCTION void chunk_pairs(const row_block *x, BLOCK_SPACE float *columns)
     tile_transpose(columns, CHUNK, x->values, VALUE_ROW, CHUNK, VALUE_ROW);
     tile_clear(x->pairs, CHUNK * CHUNK);
     BLOCK_SYNC();
-    add_tiles(x->pairs, CHUNK, x->g, VALUE_ROW, 1, columns, CHUNK, CHUNK, CHUNK, VALUE_SIZE + 1);
+    add_tiles(x->pairs, CHUNK, x->g, VALUE_ROW, columns, CHUNK, CHUNK, CHUNK, VALUE_SIZE + 1);
     BLOCK_SYNC();
     ITEMS_FOR(i, CHUNK) {
         for (int j = 0; j < CHUNK; j += VECTOR) {
@@ -89,7 +89,7 @@ FUNCTION void block_gradient(row_block *x, int block)
     BLOCK_SYNC();
 #endif
 #if BY_PAIRS
-    add_tiles(x->grad, FEATURE_BLOCK, x->pairs, CHUNK, 1, x->psi, FEATURE_BLOCK, CHUNK, FEATURE_BLOCK, CHUNK);
+    add_tiles(x->grad, FEATURE_BLOCK, x->pairs, CHUNK, x->psi, FEATURE_BLOCK, CHUNK, FEATURE_BLOCK, CHUNK);
     BLOCK_SYNC();
 #endif
 #endif
@@ -221,7 +221,7 @@ FUNCTION void key_block_add(const row_block *x, int block)
     rows_rescale(x->psi, FEATURE_BLOCK, CHUNK, x->key_scale, x->next);
     BLOCK_SYNC();
 #endif
-    add_states(to, STATE_WIDTH, x->values, 1, VALUE_ROW, x->psi, FEATURE_BLOCK, VALUE_SIZE + 1, FEATURE_BLOCK, CHUNK);
+    add_states(to, STATE_WIDTH, x->values, VALUE_ROW, x->psi, FEATURE_BLOCK, VALUE_SIZE + 1, FEATURE_BLOCK, CHUNK);
     BLOCK_SYNC();
 }
 #endif

@@ -18,8 +18,8 @@
 
 #include "linear/outputs.clh"
 
-PRODUCT(add_states, __global, BLOCK_SPACE, BLOCK_SPACE)
-PRODUCT_BY(put_outputs, OUTPUTS_ADD, BLOCK_SPACE, BLOCK_SPACE, __global)
+PRODUCT_TURNED(add_states, __global, BLOCK_SPACE, BLOCK_SPACE)
+PRODUCT_BY(put_outputs, OUTPUTS_ADD, 0, BLOCK_SPACE, BLOCK_SPACE, __global)
 PRODUCT(add_tiles, BLOCK_SPACE, BLOCK_SPACE, BLOCK_SPACE)
 
 /* Parts of products of so many rows with VALUE_BLOCK columns. */
@@ -42,7 +42,7 @@ FUNCTION void state_add(const state_place *to, int block, float factor, BLOCK_SP
     for (int f = 0; f < FEATURE_BLOCK; f += height)
         for (int e = 0; e < VALUE_BLOCK; e += width) {
             chunk_soon(next);
-            add_states(c + f * VALUE_BLOCK + e, VALUE_BLOCK, psi + f, 1, FEATURE_BLOCK, v + e, VALUE_BLOCK, height,
+            add_states(c + f * VALUE_BLOCK + e, VALUE_BLOCK, psi + f, FEATURE_BLOCK, v + e, VALUE_BLOCK, height,
                        min(width, VALUE_BLOCK - e), tokens);
         }
     VECTORS_FOR(n, FEATURE_BLOCK) {
@@ -157,7 +157,7 @@ FUNCTION void weights_add(BLOCK_SPACE float *weights, BLOCK_SPACE const float *p
                           BLOCK_SPACE const float *psi_columns, int rows, int keys)
 {
     for (int t = 0; t < rows; t += STRIPE)
-        add_tiles(weights + t * CHUNK, CHUNK, phi + t * FEATURE_BLOCK, FEATURE_BLOCK, 1, psi_columns, CHUNK,
+        add_tiles(weights + t * CHUNK, CHUNK, phi + t * FEATURE_BLOCK, FEATURE_BLOCK, psi_columns, CHUNK,
                   min(STRIPE, rows - t), min(keys, t + STRIPE), FEATURE_BLOCK);
 }
 
@@ -186,7 +186,7 @@ FUNCTION void values_add(BLOCK_SPACE float *outputs, BLOCK_SPACE const float *we
                          int rows, int keys)
 {
     for (int t = 0; t < rows; t += STRIPE)
-        add_tiles(outputs + t * VALUE_BLOCK, VALUE_BLOCK, weights + t * CHUNK, CHUNK, 1, v, VALUE_BLOCK,
+        add_tiles(outputs + t * VALUE_BLOCK, VALUE_BLOCK, weights + t * CHUNK, CHUNK, v, VALUE_BLOCK,
                   min(STRIPE, rows - t), VALUE_BLOCK, min(keys, t + STRIPE));
 }
 #endif
@@ -199,7 +199,7 @@ FUNCTION void outputs_add(BLOCK_SPACE float *outputs, BLOCK_SPACE const float *p
     for (int t = 0; t < rows; t += height)
         for (int e = 0; e < VALUE_BLOCK; e += width) {
             chunk_soon(next);
-            put_outputs(outputs + t * VALUE_BLOCK + e, VALUE_BLOCK, phi + t * FEATURE_BLOCK, FEATURE_BLOCK, 1, c + e,
+            put_outputs(outputs + t * VALUE_BLOCK + e, VALUE_BLOCK, phi + t * FEATURE_BLOCK, FEATURE_BLOCK, c + e,
                         VALUE_BLOCK, min(height, rows - t), min(width, VALUE_BLOCK - e), FEATURE_BLOCK);
         }
 }
