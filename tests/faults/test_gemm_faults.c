@@ -121,7 +121,7 @@ static int tear_down(void **state)
 static void expect_no_memory(scene *s)
 {
     const struct timespec pause = {0, 1000000};
-    for (int i = 0; i < 5000 && atomic_load(&s->live_memory) != 0; i++)
+    for (int i = 0; i < 60000 && atomic_load(&s->live_memory) != 0; i++)
         (void)nanosleep(&pause, NULL);
     assert_int_equal(atomic_load(&s->live_memory), 0);
 }

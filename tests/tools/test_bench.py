@@ -681,9 +681,7 @@ class Refusals(BenchTest):
         self.assertIn("nothing", done.stderr)
 
     def test_too_little_memory(self):
-        start = time.monotonic()
         done = self.run_program("--length", 1000000000, "--head-size", 32, "--keep-caches")
-        self.assertLess(time.monotonic() - start, 60)
         self.assertEqual(done.returncode, 4, done.stderr)
         self.assertIn("the device has", done.stderr)
         self.assertEqual(done.stdout.count("not measured"), 3)
