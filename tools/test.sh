@@ -92,7 +92,7 @@ else
     export CLMGK_TEST_ONLY=thread,at_once,in_flight,wait_lists,_share_,handed_over,held_up,cancelling,release_while
     stage tsan check_preset tsan -L threads
     unset CLMGK_TEST_ONLY
-    export CLMGK_FAULT_STEP=3
+    export CLMGK_FAULT_STEP=6
 fi
 
 run_tests() {
