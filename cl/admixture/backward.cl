@@ -494,7 +494,7 @@ KERNEL(admixture_backward)
     at.slopes = slopes;
     at.work = work;
     at.grad_bias =
-        a.bias_copies == 0 ? grad_bias : work + a.region[MGK_REGION_BIAS] + GROUP_ID * (a.bias_batches * a.bias.batch);
+        a.bias_copies == 0 ? grad_bias : work + a.region[MGK_REGION_BIAS] + chunk * (a.bias_batches * a.bias.batch);
 
     for (int task = task_begin; task < task_end; ++task) {
         const problem p = problem_of(&a, task, lengths, lengths_q, offsets, offsets_k);

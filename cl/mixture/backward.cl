@@ -15,9 +15,10 @@
  * P = E sum_r u w, sum_r dS = T sum_r u w, row sums u_ir sum_j T w_jr, key sums w_jr sum_i T u_ir: five products.
  *
  * A work-group owns every `splits`-th block of the keys of a list of (b, g), one after the other: dQ is summed in a
- * fixed order, one copy per split. With ROWS_INSIDE it owns all blocks: the first that meets a tile of queries prepares
- * log_i, delta_i and alpha_ir by the formulas of mixture/rows.cl, the last finishes dQ and adds the rows' part of
- * dshift, and the workspace holds the rows only between the blocks.
+ * fixed order, one copy per split. QUERIES_APART: dQ and the row sums are mixture/backward_queries.cl's. With
+ * ROWS_INSIDE it owns all blocks: the first that meets a tile of queries prepares log_i, delta_i and alpha_ir by the
+ * formulas of mixture/rows.cl, the last finishes dQ and adds the rows' part of dshift, and the workspace holds the rows
+ * only between the blocks.
  */
 #define PASS_BACKWARD
 #include "mixture/buffers.clh"
@@ -40,10 +41,12 @@
 /* dprior must be right where pi is 0, or so small that P is: the sums of such components are made without it. */
 #define PRIOR_APART  (WANT_PRIOR && HAS_PRIOR)
 #define HAS_KEY_SUMS (WANT_PRIOR || EXPECTATION || (SCORE_GAUSSIAN && (WANT_K || WANT_SHIFT)))
+/* Sums over keys are the kernel of queries' where there is one (mixture/backward_queries.cl). */
+#define KEEPS_ROW_SUMS (HAS_ROW_SUMS && !QUERIES_APART)
 /* The bias' row sums are those of all components, unless a soft-cap comes between. */
-#define BIAS_SUMS_APART (HAS_BIAS_ROW_SUMS && (HAS_SOFTCAP || !HAS_ROW_SUMS))
-#define HAS_ENTRY_SUMS  (HAS_ROW_SUMS || HAS_BIAS_ROW_SUMS)
-#define BIAS_SUM        (HAS_ROW_SUMS ? COMPONENTS : 0)
+#define BIAS_SUMS_APART (HAS_BIAS_ROW_SUMS && (HAS_SOFTCAP || !KEEPS_ROW_SUMS))
+#define HAS_ENTRY_SUMS  (KEEPS_ROW_SUMS || HAS_BIAS_ROW_SUMS)
+#define BIAS_SUM        (KEEPS_ROW_SUMS ? COMPONENTS : 0)
 #define ENTRY_SUMS      (HAS_ENTRY_SUMS ? BIAS_SUM + BIAS_SUMS_APART : 1)
 #define VARIANCES       (HAS_VARIANCE ? COMPONENTS : 1)
 
@@ -153,6 +156,11 @@ typedef struct key_block {
     int k0;          /* its first key */
     next_task *next; /* 0: not yet */
 } key_block;
+
+typedef key_block pair_block;
+typedef float query_term;
+typedef real key_term;
+#include "mixture/pairs.clh"
 
 FUNCTION ireal is_tiny(const key_values *key, int panel, int r, int v)
 {
@@ -384,7 +392,7 @@ FUNCTION void tile_sums_begin(const key_block *b, const query_tile *tile)
     const row_regions rows = row_regions_of(b, tile->i0);
     if (WANT_Q)
         grad_queries_begin(b->g, tile->first ? 0 : rows.query, tile->rows);
-    if (HAS_ROW_SUMS)
+    if (KEEPS_ROW_SUMS)
         for (int r = 0; r < COMPONENTS; ++r)
             for (int c = 0; c < TILE_KEYS; c += LANES)
                 key_put(b->t->row_sums[r], c,
@@ -400,7 +408,7 @@ FUNCTION void tile_keep(const key_block *b, const query_tile *tile)
     const row_regions rows = row_regions_of(b, tile->i0);
     if (tile->last)
         return;
-    if (HAS_ROW_SUMS)
+    if (KEEPS_ROW_SUMS)
         for (int r = 0; r < COMPONENTS; ++r)
             entries_keep(t->row_sums[r], rows.row_sums + r * length, tile->rows);
     if (tile->first) {
@@ -425,13 +433,13 @@ FUNCTION void tile_finish(const key_block *b, const query_tile *tile)
         const bool seen = t->log[c] != -INFINITY;
         float own = 0.0f, component[COMPONENTS]; /* R_ir / sigma_r^2 */
         if (at->grad_lse && seen)
-            own = HAS_ROW_SUMS ? 0.0f : at->grad_lse[i * a->lse.token] * (-a->scale * LN_2);
-        for (int r = 0; HAS_ROW_SUMS && r < COMPONENTS; ++r) {
+            own = KEEPS_ROW_SUMS ? 0.0f : at->grad_lse[i * a->lse.token] * (-a->scale * LN_2);
+        for (int r = 0; KEEPS_ROW_SUMS && r < COMPONENTS; ++r) {
             component[r] = t->row_sums[r][c] * (b->x->scale[r] * LN_2);
             own -= SCORE_GAUSSIAN ? component[r] : 0.0f;
         }
         grad_query_store(b->g, c, HAS_VARIANCE ? 1.0f : a->scale * LN_2, own, component, at->shift,
-                         KEYS_SHIFTED && HAS_ROW_SUMS ? COMPONENTS : 0, seen, at->grad_q + i * a->grad_q.token,
+                         KEYS_SHIFTED && KEEPS_ROW_SUMS ? COMPONENTS : 0, seen, at->grad_q + i * a->grad_q.token,
                          a->head_size, add);
     }
 }
@@ -498,7 +506,7 @@ FUNCTION void store_shift(const key_block *b)
 FUNCTION void block_scores(const key_block *b, int panel, int sub)
 {
     const key_values *const key = b->key;
-    for (int r = 0; r < PRODUCTS; ++r) {
+    PRODUCTS_FOR(r) {
         real s[BLOCK_KEYS][BLOCK_ROWS];
         KEYS_FOR(u)
             ROWS_FOR(v) {
@@ -516,160 +524,70 @@ FUNCTION void block_scores(const key_block *b, int panel, int sub)
     }
 }
 
-/* Query u of a sub-tile and the keys of vector v. */
-typedef struct entry {
-    int panel, sub, u, v;
-    entry_terms common; /* its log is -inf where the key is hidden */
-    real t;             /* t_ij */
-    real keep;          /* the factor of dropout */
-} entry;
-
-/* e_ijr by the operations of mixture/forward.cl up to log_i, and the same without the prior; `own`: the score before
- * soft-cap and all that components have in common, in base 2. */
-typedef struct exponents {
-    real e, bare, own;
-} exponents;
-
-FUNCTION exponents exponents_of(const key_block *b, const entry *n, int r)
+FUNCTION query_term alpha_of(const key_block *b, const entry *n, int r)
 {
-    const int panel = n->panel, v = n->v;
-    const float alpha = ALPHA_TERMS > 0 ? key_get(&b->g->base, b->t->alpha[r], n->sub, n->u) : 0.0f;
-    exponents out;
-    real s = slot_get(b->g, KEYS_SHIFTED ? 0 : r, n->sub, n->u, v);
-    if (KEYS_SHIFTED)
-        s = shifted_score(s, b->x->scale[r], HAS_FACTORED ? b->key->top[panel][v] : (real)(0.0f),
-                          alpha + b->key->beta[panel][r][v]);
-    else if (ALPHA_TERMS > 0)
-        s += alpha;
-    out.own = s;
-    if (HAS_SOFTCAP)
-        s = softcap_real(s, b->a->softcap);
-    out.bare = join_terms(&n->common, s);
-    if (HAS_PRIOR)
-        s += b->key->log_prior[panel][r][v];
-    out.e = join_terms(&n->common, s);
-    return out;
+    return key_get(&b->g->base, b->t->alpha[r], n->sub, n->u);
 }
 
-/* x_ijr, the scaled score alone. */
-FUNCTION real score_of(const key_block *b, const entry *n, real own)
+FUNCTION query_term u_of(const key_block *b, const entry *n, int r)
 {
-    return ROW_NORM_TERM ? own + key_get(&b->g->base, b->t->alpha[ALPHA_TERMS], n->sub, n->u) : own;
+    return key_get(&b->g->base, b->t->u[r], n->sub, n->u);
 }
 
-/* 2^E_ij of the factored form, by the operations of mixture/forward.cl up to log_i. */
-FUNCTION real factored_weight(const key_block *b, const entry *n)
+FUNCTION query_term query_top(const key_block *b, const entry *n)
 {
-    const real product = slot_get(b->g, 0, n->sub, n->u, n->v);
-    const real row = (real)(key_get(&b->g->base, b->t->top, n->sub, n->u));
-    return exp2_real(join_terms(&n->common, shifted_score(product, b->x->scale[0], b->key->top[n->panel][n->v], row)));
+    return key_get(&b->g->base, b->t->top, n->sub, n->u);
 }
 
-/* The sums that an entry takes part in, and its own over the components. */
-typedef struct entry_sums {
-    real (*key)[BLOCK_ROWS]; /* sum_i dS_ijr of the tile, without w_jr where the tile is factored */
-    real *row;               /* sum_j dS_ijr, without u_ir likewise */
-    real probability;        /* sum_r P_ijr */
-    real gradient;           /* sum_r dS_ijr */
-    real weight;             /* the same with what the one product's keys lack */
-} entry_sums;
-
-/* Adds dS_ijr x_ijr. Hidden: dS is 0 and so must be the product, even if a score is not finite. */
-FUNCTION void add_variance(const key_block *b, const entry *n, int r, real ds, real own)
+FUNCTION query_term query_spread(const key_block *b, const entry *n)
 {
-    const real part = ds == (real)(0.0f) ? ds : ds * score_of(b, n, own);
+    return key_get(&b->g->base, b->t->spread, n->sub, n->u);
+}
+
+FUNCTION key_term beta_of(const key_block *b, const entry *n, int r)
+{
+    return b->key->beta[n->panel][r][n->v];
+}
+
+FUNCTION key_term log_prior_of(const key_block *b, const entry *n, int r)
+{
+    return b->key->log_prior[n->panel][r][n->v];
+}
+
+FUNCTION key_term w_of(const key_block *b, const entry *n, int r)
+{
+    return b->key->w[n->panel][r][n->v];
+}
+
+FUNCTION key_term key_top(const key_block *b, const entry *n)
+{
+    return b->key->top[n->panel][n->v];
+}
+
+FUNCTION key_term key_spread(const key_block *b, const entry *n)
+{
+    return b->key->own[n->panel][n->v];
+}
+
+#if PRIOR_APART
+FUNCTION void entry_apart(const key_block *b, const entry *n, int r, real bare)
+{
+    if (b->key->tiny)
+        add_apart(b->key, n->panel, r, n->v, bare, n->t);
+}
+#endif
+
+#if WANT_VARIANCE
+/* Hidden: dS is 0 and so must be the product, even if a score is not finite. */
+FUNCTION void entry_variance(const key_block *b, const entry *n, int r, real ds, real own)
+{
+    real score = own; /* alone */
+    if (ROW_NORM_TERM)
+        score += key_get(&b->g->base, b->t->alpha[ALPHA_TERMS], n->sub, n->u);
+    const real part = ds == (real)(0.0f) ? ds : ds * score;
     b->key->variance[n->panel][VARIANCES == 1 ? 0 : r][n->v] += part;
 }
-
-/* An entry of a tile all of whose pairs take the factored form. */
-FUNCTION void factored_gradients(const key_block *b, const entry *n, real big, entry_sums *sums)
-{
-    const real big_t = big * n->t;
-    real c = (real)(0.0f);
-    COMPONENTS_FOR(r) {
-        const float u = key_get(&b->g->base, b->t->u[r], n->sub, n->u);
-        const real w = b->key->w[n->panel][r][n->v];
-        if (HAS_KEY_SUMS)
-            sums->key[r][n->v] = fma(big_t, (real)(u), sums->key[r][n->v]);
-        if (HAS_ROW_SUMS)
-            sums->row[r] = fma(big_t, w, sums->row[r]);
-        if (WANT_VARIANCE)
-            add_variance(b, n, r, big_t * (u * w), exponents_of(b, n, r).own);
-        c = fma(w, (real)(u), c);
-    }
-    sums->probability = big * c;
-    sums->gradient = big_t * c;
-    sums->weight = SCALE_LATER ? sums->gradient * (b->x->scale[0] * LN_2) : sums->gradient;
-}
-
-/* Hard: the component that takes the entry, found before log_i joins, which may hide how they differ. */
-FUNCTION ireal best_component(const key_block *b, const entry *n)
-{
-    real best = (real)(-INFINITY);
-    ireal arg = (ireal)(0);
-    COMPONENTS_FOR(r) {
-        const real own = exponents_of(b, n, r).own;
-        const ireal better = own > best;
-        arg = better ? (ireal)(r) : arg;
-        best = max_or_nan(best, own);
-    }
-    return arg;
-}
-
-/* An entry of any other tile. */
-FUNCTION void component_gradients(const key_block *b, const entry *n, real big, entry_sums *sums)
-{
-    key_values *const key = b->key;
-    const int panel = n->panel, v = n->v;
-    ireal arg, factored;
-    if (ESTEP_HARD)
-        arg = best_component(b, n);
-    if (HAS_FACTORED)
-        factored = is_factored((real)(key_get(&b->g->base, b->t->spread, n->sub, n->u)), key->own[panel][v]);
-    sums->probability = sums->gradient = sums->weight = (real)(0.0f);
-    COMPONENTS_FOR(r) {
-        const exponents x = exponents_of(b, n, r);
-        real p = exp2_real(x.e);
-        if (ESTEP_HARD)
-            p = arg == (ireal)(r) ? p : (real)(0.0f);
-        if (HAS_FACTORED)
-            p = factored ? big * (key_get(&b->g->base, b->t->u[r], n->sub, n->u) * key->w[panel][r][v]) : p;
-        real ds = p * n->t;
-        if (HAS_KEY_SUMS)
-            sums->key[r][v] += ds;
-        if (PRIOR_APART && key->tiny)
-            add_apart(key, panel, r, v, x.bare, n->t);
-        sums->probability += p;
-        sums->gradient += ds;
-        if (HAS_SOFTCAP)
-            ds *= softcap_slope(score_of(b, n, x.own), b->a->softcap);
-        if (HAS_ROW_SUMS)
-            sums->row[r] += ds;
-        if (WANT_VARIANCE)
-            add_variance(b, n, r, ds, x.own);
-        if (HAS_VARIANCE)
-            ds *= b->x->scale[r] * LN_2;
-        if (KEYS_SHIFTED)
-            sums->weight += ds;
-        else if (HAS_KEY_GRADIENTS)
-            slot_put(b->g, r, n->sub, n->u, v, ds);
-    }
-}
-
-/* From the slots' scores to weights in the slots (r: dS of a product's keys, PRODUCTS: P with dropout), and all sums.
- */
-FUNCTION void entry_gradients(const key_block *b, const entry *n, const bool factored, entry_sums *sums)
-{
-    const real big = HAS_FACTORED ? factored_weight(b, n) : (real)(0.0f);
-    if (HAS_FACTORED && factored)
-        factored_gradients(b, n, big, sums);
-    else
-        component_gradients(b, n, big, sums);
-    if (KEYS_SHIFTED && HAS_KEY_GRADIENTS)
-        slot_put(b->g, 0, n->sub, n->u, n->v, sums->weight);
-    if (WANT_V)
-        slot_put(b->g, PRODUCTS, n->sub, n->u, n->v, sums->probability * n->keep);
-}
+#endif
 
 /* Responsibilities of query i's entry: gamma_ijr = 2^(e_ijr - log2 sum_r 2^e_ijr); hard: one-hot. `k0`: the panel's
  * first key. */
@@ -761,7 +679,7 @@ FUNCTION void query_gradients(const key_block *b, const panel_tile *m, int sub, 
             add_bias(b, m, i, v, sums.gradient);
         }
     }
-    if (HAS_ROW_SUMS)
+    if (KEEPS_ROW_SUMS)
         COMPONENTS_FOR(r)
             entry_sums_add(b->g, r, sub, u, row_sums[r]);
     if (BIAS_SUMS_APART)
@@ -838,7 +756,7 @@ FUNCTION void tile_gradients(const key_block *b, const panel_tile *m)
     if (WANT_V)
         accumulate_values(g, panel, 0, 0, PRODUCTS, m->begin, m->end);
     if (HAS_GRAD_KEYS)
-        for (int r = 0; r < PRODUCTS; ++r)
+        PRODUCTS_FOR(r)
             accumulate_keys(g, panel, r, r, m->begin, m->end);
     if (WANT_Q)
 #if ROWS_INSIDE
@@ -854,11 +772,11 @@ FUNCTION void store_entry_sums(const key_block *b, int i0, int entries, const bo
     const places *const at = b->at;
     __global float *const bias = at->work + b->a->region[MGK_REGION_BIAS] + at->row + i0;
 #if ROWS_INSIDE
-    if (HAS_ROW_SUMS)
+    if (KEEPS_ROW_SUMS)
         for (int r = 0; r < COMPONENTS; ++r)
             entry_sums_join(b->g, r, HAS_FACTORED && factored ? b->t->u[r] : 0, b->t->row_sums[r]);
 #else
-    if (HAS_ROW_SUMS)
+    if (KEEPS_ROW_SUMS)
         for (int r = 0; r < COMPONENTS; ++r)
             entry_sums_store(b->g, r, HAS_FACTORED && factored ? b->t->u[r] : 0,
                              at->row_sums + r * (long)b->a->length + i0, entries);
@@ -1017,7 +935,7 @@ KERNEL(mixture_backward)
     KEY_SPACE float alpha_terms[HAS_ROW_TERMS ? ROW_TERMS : 1][TILE_KEYS];
     KEY_SPACE float u_terms[HAS_FACTORED ? COMPONENTS : 1][TILE_KEYS];
 #if ROWS_INSIDE
-    float row_sums[HAS_ROW_SUMS ? COMPONENTS : 1][TILE_KEYS];
+    float row_sums[KEEPS_ROW_SUMS ? COMPONENTS : 1][TILE_KEYS];
     const query_terms t = {log_terms, delta_terms, alpha_terms, u_terms, top_terms, spread_terms, row_sums};
 #else
     const query_terms t = {log_terms, delta_terms, alpha_terms, u_terms, top_terms, spread_terms};
@@ -1069,7 +987,7 @@ KERNEL(mixture_backward)
                 if (HAS_BIAS_ENTRIES) {
                     at.grad_bias = a.bias_copies == 0
                                        ? grad_bias
-                                       : work + a.region[MGK_REGION_BIAS] + GROUP_ID * (a.bias_batches * a.bias.batch);
+                                       : work + a.region[MGK_REGION_BIAS] + chunk * (a.bias_batches * a.bias.batch);
                     at.grad_bias += (p.batch % a.bias_batches) * a.bias.batch + h * a.bias.head +
                                     p.row_base * a.bias.component + p.key_base * a.bias.token;
                 }
@@ -1120,7 +1038,7 @@ KERNEL(mixture_backward)
             for (int panel = 0; panel < PANELS; ++panel) {
                 const int first = k0 + panel * PANEL_ROWS;
                 if (WANT_K)
-                    for (int r = 0; r < PRODUCTS; ++r)
+                    PRODUCTS_FOR(r)
                         store_keys(&g, panel, r, HAS_VARIANCE ? 1.0f : a.scale * LN_2, dk + r * a.grad_k.component,
                                    a.grad_k.token, first, keys, a.head_size, is_added(&a.bound, SLOT_GRAD_K));
                 if (WANT_V)

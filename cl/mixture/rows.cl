@@ -89,6 +89,7 @@ __kernel void mixture_rows_begin(KERNEL_PARAMETERS)
 #if WANT_SINKS
     work[a.region[MGK_REGION_SINKS] + x] = sink;
 #endif
+#if !QUERIES_APART
 #if WANT_BIAS_ROWS
     work[a.region[MGK_REGION_BIAS] + x] = 0.0f;
 #endif
@@ -105,14 +106,15 @@ __kernel void mixture_rows_begin(KERNEL_PARAMETERS)
 #endif
     }
 #endif
+#endif
 }
 
 #if HAS_ROW_SUMS
-/* R_ir over all splits. */
+/* R_ir over all splits, or as the kernel of queries stored it. */
 FUNCTION float row_sum(const mgk_attention_args *a, const row_place *at, int r, __global const float *work)
 {
     float sum = 0.0f;
-    for (int split = 0; split < a->splits; ++split)
+    for (int split = 0; split < (QUERIES_APART ? 1 : a->splits); ++split)
         sum += work[a->region[MGK_REGION_ROW_SUMS] +
                     (((split * (rows_of(a) / a->length) + at->b * a->heads + at->h) * COMPONENTS + r) * a->length +
                      at->i)];

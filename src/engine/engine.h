@@ -31,7 +31,7 @@ typedef struct mgk_footprint {
     int64_t rows;                 /* of a problem, on average */
     int64_t heads, problems;      /* number of heads and problems, whose rows are split into blocks */
     int64_t held_heads;           /* heads that a block could hold (the parameter `heads`); 0: the kernel has one */
-    int narrowest;                /* the smaller of the classes of D and E */
+    int narrowest, widest;        /* the smaller and the larger of the classes of D and E */
     int64_t value_size;           /* of a head's staged values; backward: of its accumulators */
     int64_t row_terms, key_terms; /* floats kept for each row, and for each key of a tile */
     int64_t head_terms;           /* floats kept for each row and head */

@@ -19,7 +19,7 @@ static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
     const int64_t rows = (int64_t)mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "rows");
     const int64_t keys = (int64_t)mgk_tunable_get(p, "key-threads") * mgk_tunable_get(p, "keys");
     const int64_t products = mgk_tunable_get(p, "features") * (rows + keys) + PADS;
-    const int64_t values = f->forward ? 2 * mgk_tunable_get(p, "values") * f->value_size : 0;
+    const int64_t values = 2 * mgk_tunable_get(p, "values") * (f->forward ? f->value_size : f->widest);
     const int64_t work = keys * rows > products ? keys * rows : products;
     const int64_t floats = (products > values ? products : values) + work + keys * f->key_terms;
     return (uint64_t)floats * sizeof(float) + 64;

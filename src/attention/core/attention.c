@@ -193,6 +193,7 @@ clmgk_status mgk_attention_fit(const mgk_attention_request *request, const mgk_f
     const mgk_attention_traits *const t = &request->traits;
     mgk_footprint own = *footprint;
     own.narrowest = t->head_size < t->value_size ? t->head_size : t->value_size;
+    own.widest = t->head_size < t->value_size ? t->value_size : t->head_size;
     *tunables = mgk_engine_tunables(request->engine, request->family->added);
     MGK_TRY(mgk_tunables_read(tunables, &request->parameters, error));
     return request->engine->fit(&own, request->facts, tunables, block, error);
@@ -221,8 +222,7 @@ int64_t mgk_attention_rows(const clmgk_attention_desc *d)
     return d->sequences > 0 ? (d->length + d->sequences - 1) / d->sequences : d->length;
 }
 
-/* Number of work-groups, each with `rows` rows of one of `heads` heads or groups of heads. */
-static int64_t groups_of(const clmgk_attention_desc *d, int64_t heads, int64_t rows)
+int64_t mgk_attention_groups(const clmgk_attention_desc *d, int64_t heads, int64_t rows)
 {
     if (d->sequences > 0) /* as sequence_of_block counts them */
         return d->length == 0 ? 0 : (d->length / rows + d->sequences) * heads;
@@ -318,7 +318,7 @@ void mgk_forward_add(const mgk_forward *x, mgk_attention_step step, const mgk_fo
     step.block = &x->block;
     step.args = args;
     step.args_bytes = sizeof(*args);
-    step.global = (size_t)(groups_of(x->request->desc, x->head_groups, x->block.rows) * args->splits);
+    step.global = (size_t)(mgk_attention_groups(x->request->desc, x->head_groups, x->block.rows) * args->splits);
     mgk_attention_add(&step, plan);
 }
 

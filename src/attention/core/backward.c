@@ -45,21 +45,37 @@ void mgk_backward_add_rows(mgk_backward *x, const char *file, const char *name, 
     mgk_attention_add(&step, x->plan);
 }
 
-void mgk_backward_add_main(mgk_backward *x, const char *file, const char *name, const clmgk_array *buffers,
-                           size_t count)
+/* Appends a kernel with the pass's block, in `groups` work-groups. */
+static void add_block(mgk_backward *x, const char *file, const char *name, const mgk_flags *flags,
+                      const clmgk_array *buffers, size_t count, int64_t groups)
 {
     const mgk_attention_step step = {.file = file,
                                      .name = name,
-                                     .flags = x->flags,
+                                     .flags = *flags,
                                      .tunables = &x->plan->tunables,
                                      .block = &x->block,
                                      .buffers = buffers,
                                      .buffer_count = count,
                                      .args = &x->args,
                                      .args_bytes = sizeof(x->args),
-                                     .global = (size_t)x->args.chunks * (size_t)x->args.splits};
-    x->plan->steps.main = x->plan->steps.count;
+                                     .global = (size_t)groups};
     mgk_attention_add(&step, x->plan);
+}
+
+void mgk_backward_add_main(mgk_backward *x, const char *file, const char *name, const clmgk_array *buffers,
+                           size_t count)
+{
+    x->plan->steps.main = x->plan->steps.count;
+    add_block(x, file, name, &x->flags, buffers, count, (int64_t)x->args.chunks * x->args.splits);
+}
+
+void mgk_backward_add_queries(mgk_backward *x, const char *file, const char *name, const mgk_flags *flags,
+                              const clmgk_array *buffers, size_t count)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    if (!x->has_keys)
+        x->plan->steps.main = x->plan->steps.count;
+    add_block(x, file, name, flags, buffers, count, mgk_attention_groups(d, d->heads, x->block.rows));
 }
 
 mgk_flags mgk_backward_main_flags(const mgk_backward *x)
@@ -107,19 +123,28 @@ static int64_t choose_splits(const mgk_backward *x, int64_t block_keys)
     return splits;
 }
 
+/* Blocks of a problem's keys; packed: of a sequence's on average. */
+static int64_t key_blocks(const mgk_backward *x)
+{
+    const clmgk_attention_desc *const d = x->request->desc;
+    const int64_t keys = d->sequences > 0 ? (d->length_k + d->sequences - 1) / d->sequences : d->length_k;
+    const int64_t blocks = (keys + x->block.rows - 1) / x->block.rows;
+    return blocks > 1 ? blocks : 1;
+}
+
 static int64_t bias_count(const clmgk_attention_desc *d)
 {
     return d->bias_batch * d->bias_heads * d->bias_length * d->bias_length_k;
 }
 
 /* Lists of tasks: one per task, unless tasks add to the same bias gradient: then limited by the copies of it. */
-static int64_t choose_chunks(const mgk_backward *x, int64_t splits)
+static int64_t choose_chunks(const mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     if (!x->want.bias_full || !x->want.bias_shared)
         return x->tasks;
     int64_t chunks = 512; /* a constant, because these sums must not depend on the number of compute units */
-    while (chunks > 1 && chunks * splits * bias_count(d) * 4 > x->array_bytes / 2)
+    while (chunks > 1 && chunks * bias_count(d) * 4 > x->array_bytes / 2)
         chunks /= 2;
     return chunks < x->tasks ? chunks : x->tasks;
 }
@@ -140,14 +165,15 @@ clmgk_status mgk_backward_share(mgk_backward *x, clmgk_error *error)
     const clmgk_attention_desc *const d = x->request->desc;
     mgk_tunables *const p = &x->plan->tunables;
     mgk_tunable_default(p, "splits", (int)choose_splits(x, x->block.rows));
-    /* sums over keys have no copy per split, whatever the source of `splits` */
-    if (mgk_wants(&x->want, CLMGK_GRADIENT_BIAS) && !x->want.bias_full && d->bias_length > 1)
+    /* without sums over keys the parameter has no effect; others have no copy per split, whatever its source */
+    if (x->queries_apart || (mgk_wants(&x->want, CLMGK_GRADIENT_BIAS) && !x->want.bias_full && d->bias_length > 1))
         p->value[mgk_tunable_index(p, "splits")] = 1;
-    x->args.splits = mgk_tunable_get(p, "splits");
-    x->args.chunks = (mgk_i32)choose_chunks(x, x->args.splits);
-    const bool copies = x->want.bias_full && x->want.bias_shared && x->args.chunks * x->args.splits > 1;
-    x->args.bias_copies = copies ? x->args.chunks * x->args.splits : 0;
-    return check_splits(x, error);
+    x->args.splits = x->queries_apart ? (mgk_i32)key_blocks(x) : mgk_tunable_get(p, "splits");
+    x->args.chunks = (mgk_i32)choose_chunks(x);
+    /* splits of a list own different keys */
+    const bool copies = x->want.bias_full && x->want.bias_shared && x->args.chunks > 1;
+    x->args.bias_copies = copies ? x->args.chunks : 0;
+    return x->queries_apart ? CLMGK_OK : check_splits(x, error);
 }
 
 void mgk_backward_place(mgk_backward *x)
@@ -160,7 +186,7 @@ void mgk_backward_place(mgk_backward *x)
         region[MGK_REGION_LOG] = mgk_steps_region(&x->plan->steps, rows);
         region[MGK_REGION_DELTA] = mgk_steps_region(&x->plan->steps, rows);
     }
-    if (x->copy_floats > 0 && !x->rows_private)
+    if (x->copy_floats > 0 && !x->rows_private && !x->queries_apart)
         region[MGK_REGION_QUERY] = mgk_steps_region(&x->plan->steps, x->copy_floats * x->args.splits);
     if (mgk_wants(w, CLMGK_GRADIENT_BIAS) && !w->bias_full)
         region[MGK_REGION_BIAS] = mgk_steps_region(&x->plan->steps, d->bias_length == 1 ? keys : rows);

@@ -33,6 +33,8 @@ typedef struct mgk_backward {
     int64_t tasks;       /* number of tasks: a work-group processes a list of tasks for its keys */
     int64_t copy_floats; /* of a copy of dQ; 0: not requested */
     int64_t array_bytes; /* f32 bytes of a call's larger inputs and outputs */
+    bool queries_apart;  /* another kernel makes all sums over keys: each block of keys has a work-group of its own */
+    bool has_keys;       /* the pass needs the kernel of keys */
     bool rows_private;   /* no other kernel or block of keys needs what the kernel of keys knows of a row */
 } mgk_backward;
 
@@ -52,6 +54,11 @@ void mgk_backward_add_rows(mgk_backward *pass, const char *file, const char *nam
 /* Appends the kernel of keys, the main step. */
 void mgk_backward_add_main(mgk_backward *pass, const char *file, const char *name, const clmgk_array *buffers,
                            size_t count);
+
+/* Appends the kernel of queries, with the parameters and the block of the kernel of keys; the main step if there is no
+ * kernel of keys. */
+void mgk_backward_add_queries(mgk_backward *pass, const char *file, const char *name, const mgk_flags *flags,
+                              const clmgk_array *buffers, size_t count);
 
 /* Begins the pass's arguments with the members of all passes. */
 void mgk_backward_args_begin(mgk_backward *pass, const mgk_forward_args *args);

@@ -35,10 +35,29 @@ static void set_wants(const mgk_backward_wants *w, mgk_flags *flags)
     flags->EXPECTATION = w->expectation;
 }
 
+/* Sums over keys: dQ, those for dshift, and the gradient of a bias without key axis. */
+static bool has_queries(const mgk_backward *x)
+{
+    return mgk_wants(&x->want, CLMGK_GRADIENT_Q) || mgk_wants(&x->want, CLMGK_GRADIENT_SHIFT) ||
+           mgk_backward_rows_flags(x).WANT_BIAS_ROWS;
+}
+
+/* Everything else. */
+static bool has_keys(const mgk_backward *x)
+{
+    const uint32_t of_keys = CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | CLMGK_GRADIENT_PRIOR | CLMGK_GRADIENT_VARIANCE;
+    return !x->queries_apart || (x->want.gradients & of_keys) != 0 ||
+           (mgk_wants(&x->want, CLMGK_GRADIENT_SHIFT) && x->request->traits.gaussian) ||
+           (mgk_wants(&x->want, CLMGK_GRADIENT_BIAS) && !mgk_backward_rows_flags(x).WANT_BIAS_ROWS);
+}
+
 static mgk_flags main_flags(const mgk_backward *x)
 {
     mgk_flags flags = mgk_backward_main_flags(x);
     set_wants(&x->want, &flags);
+    flags.QUERIES_APART = x->queries_apart;
+    flags.WANT_Q = flags.WANT_Q && !x->queries_apart;
+    flags.WANT_BIAS = flags.WANT_BIAS && !(x->queries_apart && mgk_backward_rows_flags(x).WANT_BIAS_ROWS);
     flags.WANT_PRIOR = mgk_wants(&x->want, CLMGK_GRADIENT_PRIOR);
     flags.WANT_GAMMA = x->want.gamma;
     return flags;
@@ -66,7 +85,8 @@ static int64_t rows_of(const clmgk_attention_desc *d)
 
 static mgk_footprint footprint_of(const mgk_attention_request *request)
 {
-    static const char *const shrink[] = {"keys", "rows", "keys", "rows", "features", "features", NULL};
+    static const char *const shrink[] = {"keys",     "rows",   "keys",   "rows", "features",
+                                         "features", "values", "values", NULL};
     const mgk_attention_traits *const t = &request->traits;
     const int64_t m = t->components;
     /* larger blocks spill (tests/offline) */
@@ -76,7 +96,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
                                .score = t->products + 1,
                                .key_lane = m};
     return (mgk_footprint){.rows = request->desc->length_k,
-                           .key_terms = 2 * m + 4,
+                           .key_terms = 3 * m + 4,
                            .arrays = arrays,
                            .block = arrays,
                            .block_bytes = INT64_C(880) << 10,
@@ -93,6 +113,7 @@ static void add_rows(mgk_backward *x, const char *name, int64_t work)
     static const clmgk_array buffers[] = {MGK_MIXTURE_ROWS_BUFFERS(MGK_BUFFER)};
     mgk_flags flags = mgk_backward_rows_flags(x);
     set_wants(&x->want, &flags);
+    flags.QUERIES_APART = x->queries_apart;
     mgk_backward_add_rows(x, "mixture/rows.cl", name, &flags, buffers, MGK_COUNT(buffers), work);
 }
 
@@ -100,6 +121,18 @@ static void add_main(mgk_backward *x)
 {
     static const clmgk_array buffers[] = {MGK_MIXTURE_BACKWARD_BUFFERS(MGK_BUFFER)};
     mgk_backward_add_main(x, "mixture/backward.cl", "mixture_backward", buffers, MGK_COUNT(buffers));
+}
+
+static void add_queries(mgk_backward *x)
+{
+    static const clmgk_array buffers[] = {MGK_MIXTURE_QUERIES_BUFFERS(MGK_BUFFER)};
+    mgk_flags flags = mgk_backward_main_flags(x);
+    flags.QUERIES_APART = true;
+    flags.WANT_K = flags.WANT_V = false;
+    flags.WANT_SHIFT = mgk_wants(&x->want, CLMGK_GRADIENT_SHIFT);
+    flags.WANT_BIAS = mgk_backward_rows_flags(x).WANT_BIAS_ROWS;
+    mgk_backward_add_queries(x, "mixture/backward_queries.cl", "mixture_backward_queries", &flags, buffers,
+                             MGK_COUNT(buffers));
 }
 
 static void add_shift_gradient(mgk_backward *x)
@@ -185,7 +218,8 @@ static void place_regions(mgk_backward *x)
     if (HAS_ROW_TERMS && !x->rows_private)
         region[MGK_REGION_ALPHA] = mgk_steps_region(&plan->steps, rows * ROW_TERMS);
     if (HAS_ROW_SUMS && !x->rows_private)
-        region[MGK_REGION_ROW_SUMS] = mgk_steps_region(&plan->steps, rows * m * x->args.splits);
+        region[MGK_REGION_ROW_SUMS] =
+            mgk_steps_region(&plan->steps, rows * m * (x->queries_apart ? 1 : x->args.splits));
     if (mgk_wants(w, CLMGK_GRADIENT_PRIOR) || w->expectation)
         region[MGK_REGION_KEY_SUMS] = mgk_steps_region(&plan->steps, keys * m);
     if (mgk_wants(w, CLMGK_GRADIENT_VARIANCE))
@@ -206,6 +240,8 @@ static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
     const int64_t rows = rows_of(d), keys = d->batch * d->kv_heads * d->length_k;
     const mgk_forward_args args = mgk_mixture_args_of(x->request);
     mgk_backward_args_begin(x, &args);
+    x->queries_apart = !x->request->engine->private_tiles && !x->want.expectation;
+    x->has_keys = has_keys(x);
     x->flags = main_flags(x);
     x->tasks = mgk_attention_problems(d) * d->kv_heads;
     x->copy_floats = mgk_wants(&x->want, CLMGK_GRADIENT_Q) ? rows * t->head_size : 0;
@@ -227,8 +263,11 @@ clmgk_status mgk_mixture_plan_backward(const mgk_attention_request *request, mgk
     mgk_backward_begin_bias(&x);
     if (!x.flags.ROWS_INSIDE)
         add_rows(&x, "mixture_rows_begin", rows_of(d));
-    add_main(&x);
-    if (mgk_wants(w, CLMGK_GRADIENT_Q) && !x.flags.ROWS_INSIDE)
+    if (x.has_keys)
+        add_main(&x);
+    if (x.queries_apart && has_queries(&x))
+        add_queries(&x);
+    if (mgk_wants(w, CLMGK_GRADIENT_Q) && !x.queries_apart && !x.flags.ROWS_INSIDE)
         add_rows(&x, "mixture_rows_finish", rows_of(d));
     if (mgk_wants(w, CLMGK_GRADIENT_SHIFT))
         add_shift_gradient(&x);

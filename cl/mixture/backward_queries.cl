@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mixture family, backward pass, the kernel of queries: a work-group owns a block of queries, as in mixture/forward.cl,
+ * and visits tiles of keys. It computes the scores once more, and what is summed over keys (formulas, and the gradients
+ * that are summed over queries: mixture/backward.cl):
+ *
+ *     dQ_i = sum_jr dS_ijr (k_jr [gaussian: - q_i]) / sigma_r^2       R_ir = sum_j dS_ijr, for dshift
+ *     dbias_i = sum_jr dS_ijr, of a bias without key axis
+ *
+ * Engines whose work-group sums dQ in the kernel of keys (engine/lane_backward.clh) have none.
+ */
+#define PASS_BACKWARD
+#ifndef ENGINE
+#define ENGINE 2
+#endif
+#include "mixture/buffers.clh"
+
+#define ARGUMENTS mgk_attention_args
+#define BUFFERS   MGK_MIXTURE_QUERIES_BUFFERS
+#include "base/buffers.clh"
+
+#include "mixture/block.clh"
+
+#define SLOTS             PRODUCTS
+#define HAS_KEY_GRADIENTS WANT_Q
+#define HAS_KEY_SUMS      0
+#define PRIOR_APART       0
+#define KEEPS_ROW_SUMS    HAS_ROW_SUMS
+
+#include "engine/backward.clh"
+
+#include "mixture/terms.clh"
+
+/* The bias' row sums are those of all components, unless a soft-cap comes between. */
+#define BIAS_SUMS_APART (HAS_BIAS_ROW_SUMS && (HAS_SOFTCAP || !HAS_ROW_SUMS))
+
+/* Values of the block's rows. */
+typedef struct query_values {
+    real log[BLOCK_ROWS], delta[BLOCK_ROWS];
+    real sum[HAS_ROW_SUMS ? COMPONENTS : 1][BLOCK_ROWS]; /* R_ir */
+    real bias[BLOCK_ROWS];                               /* sum_jr dS_ijr */
+} query_values;
+
+/* A block of queries and the tile that it is at. */
+typedef struct query_block {
+    grad_engine *g;
+    const mgk_attention_args *a;
+    const mixture *x;
+    const tile_view *view;
+    query_values *query;
+} query_block;
+
+typedef query_block pair_block;
+typedef real query_term;
+typedef float key_term;
+#include "mixture/pairs.clh"
+
+FUNCTION query_term alpha_of(const query_block *b, const entry *n, int r)
+{
+#if HAS_ROW_TERMS
+    return b->x->alpha[n->panel][r][n->v];
+#else
+    return (real)(0.0f);
+#endif
+}
+
+FUNCTION key_term beta_of(const query_block *b, const entry *n, int r)
+{
+    return key_get(&b->g->base, b->x->keys.beta[r], n->sub, n->u);
+}
+
+FUNCTION key_term log_prior_of(const query_block *b, const entry *n, int r)
+{
+    return key_get(&b->g->base, b->x->keys.log_prior[r], n->sub, n->u);
+}
+
+FUNCTION key_term w_of(const query_block *b, const entry *n, int r)
+{
+    return key_get(&b->g->base, b->x->keys.w[r], n->sub, n->u);
+}
+
+FUNCTION key_term key_top(const query_block *b, const entry *n)
+{
+    return key_get(&b->g->base, b->x->keys.top, n->sub, n->u);
+}
+
+FUNCTION key_term key_spread(const query_block *b, const entry *n)
+{
+    return key_get(&b->g->base, b->x->keys.spread, n->sub, n->u);
+}
+
+FUNCTION query_term u_of(const query_block *b, const entry *n, int r)
+{
+#if HAS_FACTORED
+    return b->x->u[n->panel][r][n->v];
+#else
+    return (real)(1.0f);
+#endif
+}
+
+FUNCTION query_term query_top(const query_block *b, const entry *n)
+{
+#if HAS_FACTORED
+    return b->x->alpha_max[n->panel][n->v];
+#else
+    return (real)(0.0f);
+#endif
+}
+
+FUNCTION query_term query_spread(const query_block *b, const entry *n)
+{
+#if HAS_FACTORED
+    return b->x->spread[n->panel][n->v];
+#else
+    return (real)(0.0f);
+#endif
+}
+
+/* q.k of every product into the slots, begun as in mixture/forward.cl. */
+FUNCTION void block_scores(const query_block *b, int panel, int sub)
+{
+    engine *const e = &b->g->base;
+    PRODUCTS_FOR(r) {
+        real s[BLOCK_KEYS][BLOCK_ROWS];
+        KEYS_FOR(u)
+            ROWS_FOR(v) {
+                s[u][v] = (real)(0.0f);
+                if (!KEYS_SHIFTED && HAS_KEY_TERMS)
+                    s[u][v] = (real)(key_get(e, b->x->keys.beta[r], sub, u));
+                else if (!SCALE_LATER && HAS_FACTORED)
+                    s[u][v] = (real)(key_get(e, b->x->keys.top, sub, u));
+            }
+        tile_product(e, panel, sub, 0, r, s);
+        KEYS_FOR(u)
+            ROWS_FOR(v)
+                slot_put(b->g, r, sub, u, v, s[u][v]);
+    }
+}
+
+/* What bias, ALiBi and mask add to the score of an entry, and log_i. */
+FUNCTION entry_terms terms_of(const query_block *b, int sub, int u, int v)
+{
+    const engine *const e = &b->g->base;
+    const tile_view *const view = b->view;
+    entry_terms c = {(real)(0.0f), (real)(0.0f), b->x->modifiers.slope, b->query->log[v]};
+    if (HAS_BIAS)
+        c.bias = bias_get(e, sub, u, v);
+    if (HAS_ALIBI)
+        c.distance = -fabs(view->diagonal[v] - convert_real((ireal)(key_index(e, sub, u))));
+    if (sub < view->whole_begin || sub >= view->whole_end)
+        c.log = is_hidden(e, view, sub, u, v) ? (real)(-INFINITY) : c.log;
+    return c;
+}
+
+/* Scores of a sub-tile, their gradients into the slots, and the sums over its keys. */
+FUNCTION void sub_tile_gradients(const query_block *b, int panel, int sub, real (*sums)[BLOCK_ROWS])
+{
+    real d[BLOCK_KEYS][BLOCK_ROWS], keep[BLOCK_KEYS][BLOCK_ROWS];
+    block_scores(b, panel, sub);
+    KEYS_FOR(u)
+        ROWS_FOR(v) {
+            d[u][v] = (real)(0.0f);
+            keep[u][v] = (real)(HAS_DROPOUT ? b->a->keep_scale : 1.0f);
+        }
+    grad_out_product(b->g, panel, sub, d);
+#if HAS_DROPOUT
+    drop_weights(&b->g->base, &b->x->modifiers, b->view, sub, keep);
+#endif
+    KEYS_FOR(u)
+        ROWS_FOR(v) {
+            real row[COMPONENTS];
+            COMPONENTS_FOR(r)
+                row[r] = (real)(0.0f);
+            entry n = {panel, sub, u, v, terms_of(b, sub, u, v), (real)(0.0f), keep[u][v]};
+            n.t = fma(d[u][v], n.keep, b->query->delta[v]);
+            entry_sums own;
+            own.key = 0;
+            own.row = row;
+            entry_gradients(b, &n, b->view->factored, &own);
+            if (HAS_ROW_SUMS)
+                COMPONENTS_FOR(r)
+                    sums[r][v] += row[r];
+            if (BIAS_SUMS_APART)
+                b->query->bias[v] += own.gradient;
+        }
+}
+
+/* A panel's part in the gradients of a tile. */
+FUNCTION void tile_gradients(const query_block *b, int panel)
+{
+    real sums[COMPONENTS][BLOCK_ROWS];
+    COMPONENTS_FOR(r)
+        ROWS_FOR(v)
+            sums[r][v] = (real)(0.0f);
+    for (int sub = b->view->begin; sub < b->view->end; ++sub)
+        sub_tile_gradients(b, panel, sub, sums);
+#if HAS_ROW_SUMS
+    COMPONENTS_FOR(r)
+        ROWS_FOR(v)
+#if HAS_FACTORED
+            b->query->sum[r][v] = b->view->factored ? fma(b->x->u[panel][r][v], sums[r][v], b->query->sum[r][v])
+                                                    : b->query->sum[r][v] + sums[r][v];
+#else
+            b->query->sum[r][v] += sums[r][v];
+#endif
+#endif
+    if (WANT_Q)
+        PRODUCTS_FOR(r)
+            accumulate_queries(b->g, panel, r, r);
+}
+
+/* Where the block's (b, h) finds its results: element 0 of its rows. */
+typedef struct query_results {
+    __global storage *grad_q;
+    __global float *bias, *row_sums;        /* regions; row_sums: of component 0 */
+    __global const float *grad_lse, *shift; /* grad_lse: 0 where it is not given */
+} query_results;
+
+/* Completes the sums over keys, 0 in rows that see none, and stores those that other kernels read. */
+FUNCTION void finish_sums(const query_block *b, const problem *p, int first, const query_results *out)
+{
+    engine *const e = &b->g->base;
+    query_values *const query = b->query;
+#if HAS_ROW_SUMS
+    COMPONENTS_FOR(r) {
+        rows_sum(e, query->sum[r]);
+        ROWS_FOR(v) {
+            query->sum[r][v] = query->log[v] == (real)(-INFINITY) ? (real)(0.0f) : query->sum[r][v];
+            if (!BIAS_SUMS_APART)
+                query->bias[v] += query->sum[r][v];
+        }
+        if (WANT_SHIFT)
+            rows_store(e, query->sum[r], out->row_sums + r * (long)b->a->length, 1, first, p->rows);
+    }
+#endif
+#if HAS_BIAS_ROW_SUMS
+    if (BIAS_SUMS_APART)
+        rows_sum(e, query->bias);
+    ROWS_FOR(v)
+        query->bias[v] = query->log[v] == (real)(-INFINITY) ? (real)(0.0f) : query->bias[v];
+    rows_store(e, query->bias, out->bias, 1, first, p->rows);
+#endif
+}
+
+/* dQ: the factor of its products, and the terms without a product. */
+FUNCTION void finish_queries(const query_block *b, const problem *p, int panel, int first, const query_results *out)
+{
+    grad_engine *const g = b->g;
+    const mgk_attention_args *const a = b->a;
+    real own[BLOCK_ROWS]; /* of q_i: - sum_r R_ir / sigma_r^2 */
+    grad_queries_scale(g, panel, HAS_VARIANCE ? 1.0f : a->scale * LN_2);
+    ROWS_FOR(v)
+        own[v] = (real)(0.0f);
+#if SCORE_GAUSSIAN && !HAS_ROW_SUMS
+    ROWS_FOR(v) {
+        const int row = row_index(&g->base, first, v);
+        if (out->grad_lse && row < p->valid)
+            own[v] = out->grad_lse[row * a->lse.token] * (-a->scale * LN_2);
+    }
+#endif
+#if HAS_ROW_SUMS
+    COMPONENTS_FOR(r) {
+        real component[BLOCK_ROWS]; /* R_ir / sigma_r^2 */
+        ROWS_FOR(v) {
+            component[v] = b->query->sum[r][v] * (b->x->scale[r] * LN_2);
+            own[v] -= component[v];
+        }
+        if (KEYS_SHIFTED)
+            grad_queries_add_row(g, panel, out->shift + r * a->head_size, a->head_size, component);
+    }
+#endif
+    if (SCORE_GAUSSIAN)
+        grad_queries_add_queries(g, panel, own);
+    ROWS_FOR(v) /* a row that sees nothing may hold anything */
+        own[v] = b->query->log[v] == (real)(-INFINITY) ? (real)(0.0f) : (real)(1.0f);
+    grad_queries_store(g, panel, own, out->grad_q, a->grad_q.token, first, p->rows, a->head_size,
+                       is_added(&a->bound, SLOT_GRAD_Q));
+}
+
+KERNEL(mixture_backward_queries)
+{
+    BEGIN_BUFFERS
+    if (a.heads == 0)
+        return;
+    const row_block block = row_block_of(&a, GROUP_ID, a.heads, offsets);
+    const int h = block.h, first = block.first;
+    const problem p = problem_of(&a, block.b, lengths, lengths_q, offsets, offsets_k);
+    if (first >= p.rows)
+        return;
+    const long kv_head = (long)h * a.kv_heads / a.heads, bh = p.batch * a.heads + h;
+    const long row = bh * a.length + p.row_base; /* number of row 0 in the regions [rows] */
+    const long row_lse = p.batch * a.lse.batch + h * a.lse.head + p.row_base * a.lse.token;
+    q += p.batch * a.q.batch + h * a.q.head + p.row_base * a.q.token;
+    grad_o += p.batch * a.grad_o.batch + h * a.grad_o.head + p.row_base * a.grad_o.token;
+    k += p.batch * a.k.batch + kv_head * a.k.head + p.key_base * a.k.token;
+    v += p.batch * a.v.batch + kv_head * a.v.head + p.key_base * a.v.token;
+    prior += h * a.prior.head + p.key_base * a.prior.token;
+    shift += (long)h * COMPONENTS * a.head_size;
+    const query_results out = {grad_q + p.batch * a.grad_q.batch + h * a.grad_q.head + p.row_base * a.grad_q.token,
+                               work + a.region[MGK_REGION_BIAS] + row,
+                               work + a.region[MGK_REGION_ROW_SUMS] + bh * COMPONENTS * a.length + p.row_base,
+                               is_given(&a.bound, SLOT_GRAD_LSE) ? grad_lse + row_lse : 0, shift};
+
+    GRAD_ENGINE_DECLARE(g)
+    engine *const e = &g.base;
+    mixture x;
+    KEY_SPACE float beta[HAS_KEY_TERMS ? COMPONENTS : 1][TILE_KEYS];
+    KEY_SPACE float log_prior[HAS_LOG_PRIOR ? COMPONENTS : 1][TILE_KEYS];
+    KEY_SPACE float w[HAS_FACTORED ? COMPONENTS : 1][TILE_KEYS];
+    KEY_SPACE float top[TILE_KEYS], spread[TILE_KEYS];
+    x.keys = (mixture_keys){beta, log_prior, w, top, spread};
+    query_values query;
+    tile_view view;
+    const query_block b = {&g, &a, &x, &view, &query};
+
+    mixture_begin(&x, &a, block.b, h, prior, variance, shift, slopes);
+    query_load(e, 0, q, 0, a.q.token, first, p.valid, a.head_size);
+    grad_out_load(&g, 0, grad_o, a.grad_o.token);
+    grad_queries_clear(&g, 0);
+    row_terms(e, &x, 0, shift, a.head_size);
+    rows_load(&g, work + a.region[MGK_REGION_LOG] + row, first, p.valid, -INFINITY, query.log);
+    rows_load(&g, work + a.region[MGK_REGION_DELTA] + row, first, p.valid, 0.0f, query.delta);
+    ROWS_FOR(i)
+        query.bias[i] = (real)(0.0f);
+    COMPONENTS_FOR(r)
+        ROWS_FOR(i)
+            query.sum[HAS_ROW_SUMS ? r : 0][i] = (real)(0.0f);
+
+    int range, end;
+    key_range(&a, &p, &block, &range, &end);
+    for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
+        keys_stage(e, PRODUCTS, k, a.k.component, a.k.token, k0, end, a.head_size, x.stage_scale);
+        values_stage(e, 1, v, 0, a.v.token, k0, end, a.value_size);
+        key_terms(e, &x, &a, k0, end, prior, shift);
+        view.factored = false;
+#if HAS_FACTORED
+        view.factored = !flag_read(e, FLAG_SPREAD);
+#endif
+        if (!view_tile(e, &a, &p, first, range, k0, &view))
+            continue;
+        if (HAS_BIAS)
+            bias_stage(e, bias_of(&a, &p, h, bias), a.bias.component, a.bias.token, first, p.rows, k0, end, view.begin,
+                       view.end);
+        tile_gradients(&b, 0);
+        if (!WANT_Q) /* without products with keys */
+            flags_lower(e);
+        branch_end();
+    }
+    finish_sums(&b, &p, first, &out);
+    if (WANT_Q)
+        finish_queries(&b, &p, 0, first, &out);
+    branch_end();
+}
