@@ -269,16 +269,18 @@ end_in_time() {
     [[ $SECONDS -lt $deadline ]] || exit 124
 }
 
-# One case of a program that prints JSON: its result, or its status, becomes a line of FILE.
+# One case of a program that prints JSON: its result, or its status, becomes a line of FILE. A program that the stage's
+# end cuts off prints what it has.
 json_case() { # FILE CASE SECONDS COMMAND...
-    local status=0 start=$SECONDS text
+    local status=0 start=$SECONDS text name=$2
     has "$1" "$2" && return
     say "$2"
-    text=$(limited "${@:3}" 2>"$work/stderr") || status=$?
-    end_in_time
+    text=$(limited "${@:3}" 2>"$work/stderr" | tr -s ' \n\t' ' ') || status=$?
     [[ $status -eq 0 ]] || sed 's/^/    /' "$work/stderr" >&2
-    text=$(tr -s ' \n\t' ' ' <<<"$text")
-    record "$1" "{\"case\":\"$2\",\"status\":$status,\"seconds\":$((SECONDS - start)),\"result\":${text:-null}}"
+    [[ $text == "{"*"} " ]] || text=null
+    [[ $SECONDS -lt $deadline ]] || name+=" (cut off)"
+    record "$1" "{\"case\":\"$name\",\"status\":$status,\"seconds\":$((SECONDS - start)),\"result\":$text}"
+    end_in_time
 }
 
 # At most $jobs of them at a time.
@@ -398,11 +400,13 @@ stage_peaks() {
     sed -nE 's/^\{"case":"(lane_[a-z_]*)".*"gbps":([0-9.]*).*/\1: \2 GB\/s/p' "$results/peaks.jsonl"
 }
 
-# A line for each case of a result of clmgk-bench.
+# A line for each case of a result of clmgk-bench: what was measured beside the peak.
 print_cases() {
-    grep -oE '"shape": [^,]*, "variant": "[^"]*"|"dtype": "[^"]*", "pass": "[^"]*"|"(median|gflops)": [0-9.e+-]*' |
-        sed -E 's/"(shape|variant|dtype|pass)"://g; s/"median": (.*)/\1 ms/; s/"gflops": (.*)/\1 GFLOP\/s/; s/[",]//g' |
-        paste -sd '   \n'
+    grep -oE '"shape": [^,]*, "variant": "[^"]*"|"dtype": "[^"]*", "pass": "[^"]*"'\
+'|"(median|gflops|fraction_of_peak)": ([0-9.e+-]*|null)' |
+        sed -E 's/"(shape|variant|dtype|pass)"://g; s/"median": (.*)/\1 ms/; s/"gflops": (.*)/\1 GFLOP\/s/
+            s/"fraction_of_peak": (.*)/\1 of the peak/; s/[",]//g' |
+        paste -sd '    \n'
 }
 
 bench_case() { # NAME PASS OPTION...
@@ -460,7 +464,7 @@ stage_tune() {
 
 # Profilers know nothing of OpenCL's kernels on NVIDIA's cards: the binaries (PTX there) are for replaying.
 stage_counters() {
-    local tool path
+    local tool path kernels
     for tool in ncu nsys cuobjdump ptxas rocprof rocprofv3 unitrace vtune; do
         path=$(command -v "$tool") || path=
         has counters.jsonl "tool $tool" || record counters.jsonl "{\"case\":\"tool $tool\",\"path\":\"$path\"}"
@@ -473,18 +477,20 @@ stage_counters() {
         limited 150 "$run" gpu_probe --builds "$work/counters" --binaries "$results/binaries" \
             --output "$results/counters.jsonl" || failures=1
     fi
-    say "binaries of $(grep -o '"name":"[^"]*"' "$results/counters.jsonl" | sort -u | wc -l) kernels in $results/binaries"
+    kernels=$(grep -o '"name":"[^"]*"' "$results/counters.jsonl" | sort -u | wc -l)
+    say "binaries of $kernels kernels in $results/binaries"
 }
 
 # ---- the command line ---------------------------------------------------------------------------------------
 
 # In a process of its own, below `timeout`.
 run_inside() { # STAGE
-    deadline=$((limit - 3)) # to tell that it has passed
+    deadline=$((limit - 5)) # for what programs print at their end
     failures=0
     "stage_$1"
-    # A fact that ends its process is a fact.
-    [[ $1 == facts ]] || failures=$((failures + $(grep -c '"status":[1-9]' "$results/$1.jsonl" || true)))
+    # A fact that ends its process is a fact; what was cut off is there once more.
+    [[ $1 == facts ]] ||
+        failures=$((failures + $(grep -v ' (cut off)"' "$results/$1.jsonl" | grep -c '"status":[1-9]' || true)))
     [[ $failures -eq 0 ]] || fail 1 "$1: $failures failed: $results has the details"
 }
 
@@ -540,7 +546,7 @@ parse() {
         [[ $value =~ ^([1-9][0-9]{0,4})?$ ]] || fail 2 "'$value': expected a positive number after --limit or --jobs"
     done
     [[ ${#chosen[@]} -gt 0 ]] || fail 2 "expected a stage: prepare, all, short, ${stages[*]}"
-    [[ -z $limit || ($limit -ge 5 && $limit -lt 540) ]] || fail 2 "--limit $limit: expected 5 to 539"
+    [[ -z $limit || ($limit -ge 10 && $limit -lt 540) ]] || fail 2 "--limit $limit: expected 10 to 539"
     [[ -z $build || ${chosen[0]} == prepare ]] || fail 2 "--build is of prepare alone"
     [[ -n $jobs ]] || jobs=$(($(nproc) < 16 ? $(nproc) : 16))
     short=${GPU_CHECK_SHORT:-$short}

@@ -92,12 +92,16 @@ class Rehearsal(unittest.TestCase):
 
     def test_stopped(self):
         """The time is over, or Ctrl-C: what is there is whole, and the next run goes on."""
-        done = self.run_script("late", "--limit", "5", "peaks")
+        done = self.run_script("late", "--limit", "10", "bench")
         self.assertEqual(done.returncode, 1)
         self.assertIn("out of time", done.stderr)
-        self.accept("late", "peaks")
+        cut = self.answers("late", "bench")[-1]
+        self.assertIn(" (cut off)", cut["case"])
+        self.accept("late", "bench")
+        self.assertEqual([answer["status"] for answer in self.answers("late", "bench")[-2:]], [0, 0])
         environment = {**os.environ, "TMPDIR": str(self.folder)}
-        with subprocess.Popen(self.command("stopped", "facts"), env=environment, stderr=subprocess.PIPE, text=True) as run:
+        stage = self.command("stopped", "facts")
+        with subprocess.Popen(stage, env=environment, stderr=subprocess.PIPE, text=True) as run:
             file = self.folder / "stopped/facts.jsonl"
             while run.poll() is None and not file.exists():
                 time.sleep(0.05)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/gpu-check.sh: its command line, and its first stage in a bundle of links. rehearse_gpu_check.py has all stages."""
+"""tools/gpu-check.sh: its command line, and its first stage in a bundle of links. rehearse_gpu_check.py has all."""
 import json
 import os
 import pathlib
