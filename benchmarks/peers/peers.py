@@ -39,7 +39,7 @@ STEPS = ("forward", "training")
 SWIN = {"batch": 4096, "heads": 3, "length": 49, "head_size": 32}
 # Of clmgk-bench; sMGK and MGK have half the heads.
 PAPER = ("swin", "iwslt", "wmt", "lra-narrow", "lra-listops", "wikitext-small", "wikitext-medium", "lm1b", "bert-128",
-         "bert-512")
+         "bert-512", "short-24")
 BENCH = pathlib.Path(__file__).resolve().parents[2] / "build" / "bin" / "clmgk-bench"
 LISTOPS = {"width": 128, "head_size": 16, "hidden": 256, "layers": 2, "vocabulary": 16, "classes": 10, "max_length": 500}
 NETWORKS = {"softmax:8": 8, "mgk:4": 4}

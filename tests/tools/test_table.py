@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""benchmarks/table.py: the README's tables are those of the results behind them."""
+"""benchmarks/table.py: the README's tables are those of the results behind them. benchmarks/bound.py: its counts are
+those of the compiled kernels."""
+import importlib.util
 import pathlib
 import subprocess
 import sys
@@ -43,6 +45,52 @@ class Table(unittest.TestCase):
         text = table(RESULTS / "epyc-zen4-linear.json", "--linear", RESULTS / "epyc-zen4-pytorch-linear.json")
         self.check(rows(text, title), 8)
         self.check(rows(table(RESULTS / "epyc-zen4-linear.json"), title), 6)
+
+
+# Multiplications and multiply-adds of vectors by products, exponentials and terms of a head of the compiled kernels,
+# from single steps: variant, pass, N, D, causal.
+EXECUTED = {
+    ("softmax", "forward", 64, 64, False): 34068,
+    ("softmax", "forward", 49, 32, False): 14020,
+    ("softmax", "forward", 256, 32, True): 152912,
+    ("softmax", "forward", 256, 16, True): 83420,
+    ("softmax", "backward", 64, 64, False): 83720,
+    ("softmax", "backward", 49, 32, False): 36520,
+    ("mgk", "forward", 64, 64, False): 53240,
+    ("mgk", "backward", 64, 64, False): 136000,
+    ("smgk", "forward", 64, 64, False): 37320,
+}
+
+
+class Bound(unittest.TestCase):
+    def setUp(self):
+        spec = importlib.util.spec_from_file_location("bound", BENCHMARKS / "bound.py")
+        self.bound = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(self.bound)
+
+    def case(self, variant, name, length, head_size, causal):
+        panels = 2 if length <= 64 else 8
+        return {
+            "variant": variant, "pass": name, "length": length, "length_k": length, "causal": causal, "heads": 1,
+            "head_size": head_size, "value_size": head_size, "components": 2, "batch": 1, "bytes": 0,
+            "flops": 4e4, "parameters": f"lanes=16,vectors=2,panels={panels},tile=64,block=8,unroll=4,splits=1",
+        }
+
+    def test_counts_are_those_of_the_kernels(self):
+        for key, executed in EXECUTED.items():
+            work = self.bound.count(self.case(*key))
+            found = work["products"] + work["exponentials"] + work.get("terms", 0)
+            self.assertAlmostEqual(found / executed, 1, delta=0.02, msg=str(key))
+
+    def test_memory_is_hidden_at_best(self):
+        case = self.case("softmax", "forward", 64, 64, False)
+        device = {"peak_fma_gflops": 200.0, "peak_copy_gbps": 40.0}
+        found = self.bound.bound(case, device)
+        slots = sum(self.bound.count(case).values())
+        self.assertAlmostEqual(found["bound"], case["flops"] / 32 / slots)
+        case["bytes"] = slots * 32 / 5  # as long as the work
+        found = self.bound.bound(case, device)
+        self.assertAlmostEqual(found["with_memory"], found["bound"] / 2)
 
 
 if __name__ == "__main__":

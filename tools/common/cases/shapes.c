@@ -62,6 +62,7 @@ const bench_shape bench_shapes[] = {
      512},
     {"bert-512", "BERT fixed head size, LRB paper 4", SHORT, 0, 4, 32, 0, 2, 512, 0, 128, 0, false, NULL, PLAIN, 1,
      512},
+    {"short-24", "N = 24, 12 heads", 0, 0, 256, 12, 0, 2, 24, 0, 64, 0, false, NULL, PLAIN, 0, 768},
     {"square-32", "N = S = 4096", FULL, SQUARE, 1, 8, 0, 2, 4096, 0, 32, 0, false, NULL, PLAIN, 0, 0},
     {"square-64", "N = S = 4096", FULL, SQUARE, 1, 8, 0, 2, 4096, 0, 64, 0, false, NULL, PLAIN, 0, 0},
     {"square-128", "N = S = 4096", FULL, SQUARE, 1, 8, 0, 2, 4096, 0, 128, 0, false, NULL, PLAIN, 0, 0},

@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The least times of softmax attention, MGK and sMGK by the lane engine, counted from a plan's tiles, beside measured ones.
+
+Times are counted in vector multiply-adds (slots), of which a core with vectors of 512 bits makes one in a cycle:
+
+- products: whole register blocks, with the rows, keys and features that the plan's tiles add;
+- exponentials: multiplications and multiply-adds of a vector of scores beside the products; additions, comparisons and
+  conversions use other units at the same time;
+- terms of queries and keys (MGK, sMGK): norms, and products with the shifts;
+- transposes of LANES x LANES numbers, log2(LANES) shuffles a vector; copies of vectors to tiles and from accumulators,
+  two slots for a store.
+
+The rest (loads, addresses, loops) uses units of its own. Memory: all arrays once at the measured rate of copying, in
+the shadow of the work at best ("bound"), beside it at worst ("with memory"). docs/short-sequences.md has the details.
+"""
+import argparse
+import collections
+import json
+import math
+import pathlib
+import subprocess
+
+# Multiplications and multiply-adds of a vector of scores, counted in the compiled kernels: of a pair, of a component.
+EXPONENTIALS = {
+    ("softmax", "forward"): (0, 5), ("mgk", "forward"): (0, 5), ("smgk", "forward"): (7, 1),
+    ("softmax", "backward"): (1, 6), ("mgk", "backward"): (1, 6), ("smgk", "backward"): (11, 3),
+}
+COPY = 2
+
+
+def ceiling(count, unit):
+    return -(-count // unit) * unit
+
+
+class Plan:
+    """Tiles of a case's plan, and its sizes rounded as the kernels round them."""
+
+    def __init__(self, case):
+        parameters = dict(item.split("=") for item in case["parameters"].split(","))
+        for name in ("lanes", "vectors", "panels", "tile", "block", "unroll"):
+            setattr(self, name, int(parameters[name]))
+        self.rows = self.vectors * self.lanes
+        self.group = self.panels * self.rows
+        self.n, self.s, self.causal = case["length"], case["length_k"], case["causal"]
+        self.products = case["components"] if case["variant"] == "mgk" else 1
+        self.d, self.e = (self.width(case[key]) for key in ("head_size", "value_size"))
+
+    def width(self, size):
+        return self.lanes // 2 if size <= self.lanes // 2 else ceiling(size, self.lanes)
+
+    def transpose(self, size):
+        """A panel's rows of `size` features."""
+        return self.vectors * size * math.log2(self.lanes)
+
+    def last_key(self, row):
+        """The number of keys that rows up to `row` see."""
+        return min(max(row + 1 + self.s - self.n, 0), self.s) if self.causal else self.s
+
+    def first_row(self, key):
+        return max(key - (self.s - self.n), 0) if self.causal else 0
+
+
+def forward(x):
+    """Slots of a head's products, transposes and copies, and its vectors of scores."""
+    work = collections.Counter()
+    stripe = 2 if x.e % (2 * x.lanes) == 0 else 1
+    block = min(x.block * x.vectors // stripe, x.rows)
+    for first in range(0, x.n, x.rows):
+        rows = min(x.n - first, x.rows)
+        scores = ceiling(x.last_key(first + rows - 1), x.block) * x.vectors
+        work["scores"] += scores
+        work["products"] += scores * x.d * x.products
+        work["products"] += sum(x.last_key(first + i + block - 1) * block * x.e / x.lanes for i in range(0, rows, block))
+        work["transposes"] += x.transpose(x.d)
+    for first in range(0, x.n, x.group):
+        keys = x.last_key(min(first + x.group, x.n) - 1)
+        work["copies"] += COPY * ceiling(keys, 16) * (x.products * x.d + x.e) / x.lanes
+    work["copies"] += COPY * x.n * x.e / x.lanes
+    return work
+
+
+def backward(x):
+    work = collections.Counter()
+    for key in range(0, x.s, x.rows):
+        # keys and values, and their gradients
+        work["transposes"] += 2 * (x.transpose(x.d) * x.products + x.transpose(x.e))
+        work["copies"] += COPY * x.rows * (2 * x.d * x.products + x.e) / x.lanes
+        for query in range(0, x.n, x.tile):
+            begin = max(x.first_row(key) - query, 0) // x.block * x.block
+            entries = min(x.n - query, x.tile) - begin
+            if entries <= 0:
+                continue
+            scores = ceiling(entries, x.block) * x.vectors
+            work["scores"] += scores
+            work["products"] += scores * (x.products * x.d + x.e)  # scores, dP
+            step = min(x.unroll, x.block)
+            work["products"] += ceiling(entries, step) * x.vectors * (x.products * x.d + x.e)  # dK, dV
+            work["products"] += ceiling(entries, x.block) * x.rows * x.products * x.d / x.lanes  # dQ
+    for key in range(0, x.s, x.group):
+        for query in range(x.first_row(key) // x.tile * x.tile, x.n, x.tile):
+            work["copies"] += COPY * x.tile * (x.d + x.e) / x.lanes
+            if key == 0 or x.causal and x.first_row(key) >= query + x.tile:
+                continue
+            work["copies"] += 2 * COPY * x.tile * x.d / x.lanes  # dQ between blocks of keys
+    tiles = ceiling(x.n, x.tile)
+    work["transposes"] += 2 * tiles * x.e * math.log2(x.lanes) / x.lanes  # O and dO
+    work["copies"] += COPY * (tiles + x.n) * x.d / x.lanes  # dQ
+    return work
+
+
+def terms(x, shifts):
+    """Norms of queries and keys, and their products with the shifts."""
+    return (x.n * (1 + shifts) + x.s * (2 * x.products + shifts)) * x.d / x.lanes
+
+
+def count(case):
+    """Slots of all heads, by kind; products that a case needs are in its `flops`."""
+    plan = Plan(case)
+    work = forward(plan) if case["pass"] == "forward" else backward(plan)
+    pair, component = EXPONENTIALS[case["variant"], case["pass"]]
+    components = case["components"] if case["variant"] != "softmax" else 1
+    work["exponentials"] = work.pop("scores") * (pair + component * components)
+    if case["variant"] != "softmax":
+        work["terms"] = terms(plan, components if case["variant"] == "smgk" else 0)
+    heads = case["batch"] * case["heads"]
+    return {kind: slots * heads for kind, slots in work.items()}
+
+
+def bound(case, device):
+    """Parts of the peak: of all counted work, and with memory beside it; and the kinds' parts of the work."""
+    lanes = Plan(case).lanes
+    work = count(case)
+    total = sum(work.values())
+    needed = case["flops"] / (2 * lanes)
+    slots_of_memory = case["bytes"] / (1e9 * device["peak_copy_gbps"]) * 1e9 * device["peak_fma_gflops"] / (2 * lanes)
+    return {
+        "bound": needed / max(total, slots_of_memory),
+        "with_memory": needed / (total + slots_of_memory),
+        "padding": work["products"] / needed,
+        "memory": slots_of_memory / total,
+        **{kind: slots / total for kind, slots in work.items()},
+    }
+
+
+# ---- results -----------------------------------------------------------------------------------------------------
+
+
+def load(path):
+    """Cases of the lane engine by shape, pass and variant, each with its bound."""
+    results = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    found = {}
+    for case in results["cases"]:
+        if case["engine"] == "lane" and (case["variant"], case["pass"]) in EXPONENTIALS and case["dtype"] == "f32":
+            best = case["fraction_of_peak"] * case["time_ms"]["median"] / case["time_ms"]["min"]
+            case = {**case, "best": best, **bound(case, results["devices"][case["device"]])}
+            found[case["shape"], case["pass"], case["variant"]] = case
+    return found
+
+
+COLUMNS = ("products", "exponentials", "terms", "transposes", "copies", "memory", "bound", "with_memory", "fraction_of_peak",
+           "best")
+TITLES = ("padding", "products", "exponentials", "terms", "transposes", "copies", "memory", "bound", "with memory", "median",
+          "best")
+
+
+def print_table(cases, before):
+    titles = (*TITLES, "before") if before else TITLES
+    print("| | " + " | ".join(titles) + " |\n|---|" + "---|" * len(titles))
+    for (shape, name, variant), case in cases.items():
+        cells = [f"{case.get(key, 0):.2f}" for key in ("padding", *COLUMNS)]
+        if before:
+            old = before.get((shape, name, variant))
+            cells.append(f"{old['fraction_of_peak']:.2f}" if old else "")
+        print(f"| {shape}, {name}, {variant} {case['heads']} | " + " | ".join(cells) + " |")
+
+
+def plot(cases, before, path):
+    """Parts of the peak, of softmax: before and now as bars, the bounds as points."""
+    script = [f"set terminal svg size 1000,700 dynamic font 'sans-serif,13' background rgb 'white'\nset output '{path}'",
+              "set multiplot layout 2,1\nset style data histograms\nset style fill solid 0.9 noborder\nset border 3",
+              "set grid ytics lc rgb '#dddddd'\nset xtics nomirror rotate by -20 scale 0\nset ytics nomirror",
+              "set datafile missing '-'\nset yrange [0:1]\nset ylabel 'part of the FMA peak'"]
+    for name in ("forward", "backward"):
+        lines = []
+        for (shape, of, variant), case in cases.items():
+            if (of, variant) == (name, "softmax"):
+                old = before.get((shape, of, variant))
+                first = f"{old['fraction_of_peak']:.3f}" if old else "-"
+                lines.append(f"{shape} {first} {case['fraction_of_peak']:.3f} {case['bound']:.3f} {case['with_memory']:.3f}")
+        bars = [f"${name} using 2:xtic(1) lc rgb '#bbbbbb' title 'before'", f"${name} using 3 lc rgb '#0072B2' title 'now'"]
+        points = [f"${name} using 0:{column} with points pt 2 ps 1.2 lw 2 lc rgb '{colour}' title '{title}'"
+                  for column, colour, title in ((4, "#D55E00", "bound"), (5, "#009E73", "bound with memory beside it"))]
+        script += [f"${name} << END", *lines, "END", f"set title 'softmax, {name}'", "plot " + ", ".join(bars + points)]
+    subprocess.run(["gnuplot"], input="\n".join(script), check=True, text=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", help="object of clmgk-bench --json")
+    parser.add_argument("--before", help="object of an older version")
+    parser.add_argument("--plot", help="picture of softmax's parts of the peak (SVG, by gnuplot)")
+    arguments = parser.parse_args()
+    cases = load(arguments.results)
+    before = load(arguments.before) if arguments.before else {}
+    print_table(cases, before)
+    if arguments.plot:
+        plot(cases, before, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()
