@@ -23,8 +23,8 @@ import subprocess
 
 # Multiplications and multiply-adds of a vector of scores, counted in the compiled kernels: of a pair, of a component.
 EXPONENTIALS = {
-    ("softmax", "forward"): (0, 5), ("mgk", "forward"): (0, 5), ("smgk", "forward"): (7, 1),
-    ("softmax", "backward"): (1, 6), ("mgk", "backward"): (1, 6), ("smgk", "backward"): (11, 3),
+    ("softmax", "forward"): (0, 5), ("mgk", "forward"): (0, 5), ("smgk", "forward"): (7, 2),
+    ("softmax", "backward"): (1, 6), ("mgk", "backward"): (1, 6), ("smgk", "backward"): (13, 5),
 }
 COPY = 2
 
@@ -109,9 +109,11 @@ def backward(x):
     return work
 
 
-def terms(x, shifts):
-    """Norms of queries and keys, and their products with the shifts."""
-    return (x.n * (1 + shifts) + x.s * (2 * x.products + shifts)) * x.d / x.lanes
+def terms(x, shifts, gradients):
+    """Norms of queries and keys, and their products with the shifts; backward also their parts of dQ and dK."""
+    queries, keys = 1 + shifts, x.products + shifts
+    passes = 2 if gradients else 1
+    return (x.n * queries * passes + x.s * (x.products + keys * passes)) * x.d / x.lanes
 
 
 def count(case):
@@ -122,7 +124,7 @@ def count(case):
     components = case["components"] if case["variant"] != "softmax" else 1
     work["exponentials"] = work.pop("scores") * (pair + component * components)
     if case["variant"] != "softmax":
-        work["terms"] = terms(plan, components if case["variant"] == "smgk" else 0)
+        work["terms"] = terms(plan, components if case["variant"] == "smgk" else 0, case["pass"] == "backward")
     heads = case["batch"] * case["heads"]
     return {kind: slots * heads for kind, slots in work.items()}
 
