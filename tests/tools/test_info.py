@@ -147,10 +147,11 @@ class Listing(InfoTest):
         self.assertEqual(self.info(CLMGK_PROGRAM_DIR=str(folder))["program_dir"], {**nothing, "path": str(folder)})
         folder.mkdir()
         folder.chmod(0o777)
-        found = self.info(CLMGK_PROGRAM_DIR=str(folder))["program_dir"]
-        self.assertIn(f"{folder}: has mode 0777, expected 0755", found["message"])
-        text = self.accept(env=self.environment(CLMGK_PROGRAM_DIR=str(folder))).stdout
-        self.assertIn("programs made ahead: not read: ", text)
+        reason = f"{folder}: has mode 0777, expected 0755"
+        unusable = self.environment(CLMGK_PROGRAM_DIR=str(folder))
+        self.assertIn(f"programs made ahead: not read: {reason}", self.refuse(4, env=unusable, words=[reason]).stdout)
+        found = json.loads(self.refuse(4, "--json", env=unusable, words=[reason]).stdout)["program_dir"]
+        self.assertIn(reason, found["message"])
 
     def test_no_device(self):
         self.refuse(3, env=self.environment(OCL_ICD_VENDORS=str(self.folder)), words=["no OpenCL device", "no platform"])

@@ -101,8 +101,10 @@ static tool_exit gather(const char *selector, listing *list, tool_error *error)
     mark_default(list);
     for (size_t i = 0; i < list->count; i++)
         note(list, describe(&list->entries[i]), &list->entries[i].failure);
-    (void)tool_check_library(clmgk_program_dir_get_info(NULL, &list->shipped, &list->shipped_failure.library),
-                             &list->shipped_failure);
+    note(list,
+         tool_check_library(clmgk_program_dir_get_info(NULL, &list->shipped, &list->shipped_failure.library),
+                            &list->shipped_failure),
+         &list->shipped_failure);
     note(list,
          tool_check_library(clmgk_tuning_get_info(NULL, &list->tuning, &list->tuning_failure.library),
                             &list->tuning_failure),
