@@ -19,6 +19,7 @@ from program_test import BIN, LIMIT_S, QUICK, ProgramTest, run, wait_until_empty
 KERNELS = pathlib.Path(__file__).resolve().parents[2] / "cl"
 SIZES = ["--heads", 2, "--length", 96, "--head-size", 16]
 SMALL = [*SIZES, "--variants", "softmax", "--pass", "forward"]
+SEVERAL = (4, 12, 36, 108)  # budgets for two cases
 MACROS = {"lanes": "LANES", "vectors": "ROW_VECTORS", "panels": "PANELS", "tile": "TILE_KEYS", "block": "BLOCK_KEYS",
           "unroll": "UNROLL_PRODUCT"}
 
@@ -44,8 +45,9 @@ class TuneTest(ProgramTest):
     def tune(self, *args, **options):
         return json.loads(self.accept(*args, "--json", **options).stdout)["devices"][0]
 
-    def tune_until(self, enough, *args, budgets=(4, 12, 36), **options):
-        """With the smallest budget of a few that is enough: a machine may be busy, or a build slow."""
+    def tune_until(self, enough, *args, budgets=(1, 4, 12, 36), **options):
+        """With the smallest budget of a few that is enough: a machine may be busy, or a build slow. Any budget does for one
+        case, and a few candidates."""
         for budget in budgets:
             found = self.tune(*args, "--budget", budget, **options)
             if enough(found):
@@ -71,11 +73,9 @@ class TuneTest(ProgramTest):
 
 class Measuring(TuneTest):
     def test_results(self):
-        found = self.tune(*SIZES, "--variants", "softmax,mgk:1", "--budget", 6)
-        for budget in (20, 60, 180):  # more where compiling is slow
-            if all(one["outcome"] != "unmeasured" for one in found["cases"] if one["pass"] == "forward"):
-                break
-            found = self.tune(*SIZES, "--variants", "softmax,mgk:1", "--budget", budget)
+        found = self.tune_until(
+            lambda found: all(one["outcome"] != "unmeasured" for one in found["cases"] if one["pass"] == "forward"),
+            *SIZES, "--variants", "softmax,mgk:1", budgets=SEVERAL)
         cases = found["cases"]
         # forward before backward, and what costs less first: one head before two
         self.assertEqual([(one["variant"], one["pass"]) for one in cases],
@@ -103,7 +103,7 @@ class Measuring(TuneTest):
     def test_text_and_nothing_else_is_left_behind(self):
         scratch = self.folder / "scratch"
         scratch.mkdir()
-        done = self.accept(*SMALL, "--budget", 3, env={**self.environment, "TMPDIR": str(scratch)})
+        done = self.accept(*SMALL, "--budget", 1, env={**self.environment, "TMPDIR": str(scratch)})
         self.assertEqual(list(scratch.iterdir()), [])
         for word in ("default ms", "tuned ms", "given softmax 2", "geometric mean", "1 case: ", " of all there are"):
             self.assertIn(word, done.stdout)
@@ -123,7 +123,7 @@ class Admixture(TuneTest):
         sizes = ["--length", 96, "--head-size", 16]
         variants = ["--variants", "softmax:1,hard-fish:2x3"]
         found = self.tune_until(lambda found: all(one["tried"] > 1 for one in found["cases"]), *sizes, *variants,
-                                "--pass", "forward", budgets=(8, 24, 72))
+                                "--pass", "forward", budgets=SEVERAL)
         cases = {one["variant"]: one for one in found["cases"]}
         self.assertEqual(list(cases), ["softmax", "hard-fish"])
         self.assertEqual((cases["hard-fish"]["components"], cases["hard-fish"]["heads"]), (2, 3))
@@ -142,7 +142,7 @@ class Admixture(TuneTest):
 
     def test_backward(self):
         found = self.tune_until(lambda found: all(one["tried"] > 1 for one in found["cases"]), "--length", 96,
-                                "--head-size", 16, "--variants", "fish:3x2", "--pass", "backward", budgets=(12, 36, 108))
+                                "--head-size", 16, "--variants", "fish:3x2", "--pass", "backward")
         self.assertIn(found["cases"][0]["outcome"], ("default", "faster"))
         self.assertEqual(found["candidates"]["wrong"], 0, found["candidates"])
 
@@ -153,7 +153,7 @@ class Linear(TuneTest):
     def test_both_passes(self):
         sizes = ["--length", 96, "--head-size", 16, "--variants", "linear:2"]
         found = self.tune_until(lambda found: all(one["tried"] > 1 for one in found["cases"]), *sizes,
-                                budgets=(8, 24, 72))
+                                budgets=SEVERAL)
         self.assertEqual([one["pass"] for one in found["cases"]], ["forward", "backward"])
         self.assertEqual(found["candidates"]["wrong"], 0, found["candidates"])
         for one in found["cases"]:
@@ -250,7 +250,10 @@ class ChangedKernels(TuneTest):
 
 
 class Resuming(TuneTest):
-    CASES = [*SIZES, "--variants", "softmax,gaussian,mgk:1", "--pass", "forward"]
+    # So many that time is left after the first, however slow a machine is: each has its part of the budget.
+    VARIANTS = [f"{name}:{heads}" for heads in range(1, 6) for name in ("softmax", "gaussian", "mgk")]
+    CASES = ["--length", 96, "--head-size", 16, "--variants", ",".join(VARIANTS), "--dtype", "f32,f16"]
+    COUNT = 4 * len(VARIANTS)  # both passes
 
     def start(self, *args, **options):
         return subprocess.Popen([str(BIN / self.program), *map(str, args)], cwd=self.folder, env=self.environment,
@@ -265,9 +268,9 @@ class Resuming(TuneTest):
 
     def check_resumed(self):
         """The first case is known from the start; the others have their turn before it is looked at any closer."""
-        done = self.accept(*self.CASES, "--budget", 2, "--resume", "--json")
-        first = next(line for line in done.stderr.splitlines() if " of 3: " in line)
-        self.assertIn("1 of 3", first)
+        done = self.accept(*self.CASES, "--budget", 1, "--resume", "--json")
+        first = next(line for line in done.stderr.splitlines() if f" of {self.COUNT}: " in line)
+        self.assertIn(f"1 of {self.COUNT}", first)
         self.assertIn("; 0 tried", first)
         case = json.loads(done.stdout)["devices"][0]["cases"][0]
         self.assertIn(case["outcome"], ("default", "faster"))
@@ -277,10 +280,10 @@ class Resuming(TuneTest):
         scratch = self.folder / "scratch"
         scratch.mkdir()
         self.environment["TMPDIR"] = str(scratch)
-        with self.start(*self.CASES, "--budget", 6) as process:
-            self.assertIn("3 cases of attention", process.stderr.readline())  # before anything takes time
+        with self.start(*self.CASES, "--budget", 2 * self.COUNT) as process:
+            self.assertIn(f"{self.COUNT} cases of attention", process.stderr.readline())  # before anything takes time
             self.assertRegex(process.stderr.readline(), r": (compiling|measuring the defaults)$")
-            self.wait_for(process.stderr, "1 of 3")
+            self.wait_for(process.stderr, f"1 of {self.COUNT}: ")
             process.send_signal(signal.SIGINT)
             self.assertIn("--resume", process.stderr.read())
             self.assertEqual(process.wait(LIMIT_S), -signal.SIGINT)
@@ -291,8 +294,8 @@ class Resuming(TuneTest):
         self.assertLessEqual({entry["bucket"] for entry in before}, {entry["bucket"] for entry in self.own_entries()})
 
     def test_killed_and_damaged(self):
-        with self.start(*self.CASES, "--budget", 6) as process:
-            self.wait_for(process.stderr, "1 of 3")
+        with self.start(*self.CASES, "--budget", 2 * self.COUNT) as process:
+            self.wait_for(process.stderr, f"1 of {self.COUNT}: ")
             process.kill()
             process.stderr.read()
         history = next((self.cache / "tuning").glob("history-*"))
@@ -306,7 +309,7 @@ class Resuming(TuneTest):
         self.assertGreater(self.tune(*SMALL, "--budget", 1)["cases"][0]["tried"], 1)  # the other engine; candidates
 
     def test_two_at_once(self):
-        with self.start(*self.CASES, "--budget", 60) as process:
+        with self.start(*self.CASES, "--budget", 600) as process:
             while process.poll() is None and not list((self.cache / "tuning").glob("history-*")):
                 time.sleep(0.02)
             done = self.run_program(*SMALL, "--budget", 1)
@@ -326,7 +329,7 @@ class Cache(TuneTest):
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
         cls.tuned = pathlib.Path(folder.name) / "cache"
-        done = run(cls.program, *SMALL, "--budget", 2, env={**QUICK, "CLMGK_CACHE_DIR": str(cls.tuned)})
+        done = run(cls.program, *SMALL, "--budget", 1, env={**QUICK, "CLMGK_CACHE_DIR": str(cls.tuned)})
         if done.returncode != 0:
             raise AssertionError(done.stderr)
 

@@ -290,8 +290,8 @@ static size_t count_turns(const attention *all, size_t first, int round)
     return count;
 }
 
-/* Each case gets its part of the time that is left. What earlier ones did not use goes to later ones. *worked: whether
- * any had its turn. */
+/* Each case gets its part of the time that is left. What earlier ones did not use goes to later ones; the first without
+ * a result has its turn however small the budget. *worked: whether any had its turn. */
 static tool_exit tune_round(attention *all, int round, double end_ms, bool *worked, tool_error *error)
 {
     size_t prepared = 0;
@@ -300,7 +300,8 @@ static tool_exit tune_round(attention *all, int round, double end_ms, bool *work
         tuned_case *const c = &all->cases[i];
         const double now = tool_now_ms();
         const size_t turns = count_turns(all, i, round);
-        if (!has_turn(c, round) || now >= end_ms || LEAST_RUNS * all->ms_per_flop * c->item->flops > end_ms - now)
+        const bool fits = now < end_ms && LEAST_RUNS * all->ms_per_flop * c->item->flops <= end_ms - now;
+        if (!has_turn(c, round) || !(fits || (round == 0 && !*worked)))
             continue;
         if (i >= prepared && !c->measured) {
             const size_t left = all->count - i;
@@ -376,7 +377,7 @@ static tool_exit tune_cases(attention *all, double end_ms, tool_error *error)
         if (all->cases[i].result->outcome != TUNE_UNMEASURED)
             announce(all, &all->cases[i], 0);
     }
-    for (int round = 0; tool_now_ms() < end_ms && (round < 2 || worked); round++)
+    for (int round = 0; round == 0 || (tool_now_ms() < end_ms && (round < 2 || worked)); round++)
         TOOL_TRY(tune_round(all, round, end_ms, &worked, error));
     return TOOL_DONE;
 }
