@@ -33,6 +33,7 @@
 
 #define SCORE_SLOTS (HAS_BIAS ? 3 : 2)
 #define SOON        (2 * PRODUCTS + 4) /* slots: see below */
+#define KEY_NORMS   SCORE_GAUSSIAN
 
 #include "engine/engine.clh"
 

@@ -35,6 +35,7 @@ typedef struct mgk_footprint {
     int64_t value_size;           /* of a head's staged values; backward: of its accumulators */
     int64_t row_terms, key_terms; /* floats kept for each row, and for each key of a tile */
     int64_t head_terms;           /* floats kept for each row and head */
+    int64_t products, query_size; /* products of a row and key; floats of the queries of a row */
 
     /* Engines with the whole block in a work-item's private memory: bytes that should stay in a core's caches. */
     mgk_floats arrays;
@@ -86,6 +87,9 @@ CLMGK_ENGINE_LIST(MGK_ENGINE_DECLARE)
 #define MGK_ENGINE_PLACE(NAME, value, name) MGK_PLACE_OF_##NAME,
 enum { CLMGK_ENGINE_LIST(MGK_ENGINE_PLACE) MGK_ENGINES };
 extern const mgk_engine *const mgk_engines[MGK_ENGINES];
+
+/* The number of rows of the form for few rows; 0: the problem has more, or the kernel no such form here. */
+int mgk_few_rows(const mgk_footprint *footprint);
 
 /* The parameters of an engine and those added by a family (NULL: none), all values 0. */
 mgk_tunables mgk_engine_tunables(const mgk_engine *engine, const mgk_added_tunables *added);

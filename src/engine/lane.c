@@ -112,10 +112,7 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
 /* Rows of a block whose lanes are keys: for decoding, where most row lanes would be idle. */
 static int few_rows(const mgk_footprint *f, const mgk_tunables *p)
 {
-    if (!f->few_rows || f->rows > MGK_FEW_ROWS || !mgk_tunable_is_default(p, "vectors") ||
-        !mgk_tunable_is_default(p, "panels"))
-        return 0;
-    return f->rows <= 1 ? 1 : f->rows == 2 ? 2 : 4;
+    return mgk_tunable_is_default(p, "vectors") && mgk_tunable_is_default(p, "panels") ? mgk_few_rows(f) : 0;
 }
 
 static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p, mgk_block *block,

@@ -25,6 +25,34 @@ static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
     return (uint64_t)floats * sizeof(float) + 64;
 }
 
+static int64_t threads_of(const mgk_tunables *p)
+{
+    return (int64_t)mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "key-threads");
+}
+
+/* Layout: cl/engine/simt_keys.clh. */
+static uint64_t few_local_bytes(const mgk_footprint *f, const mgk_tunables *p, int rows)
+{
+    enum { TEAM = 4, SEGMENTS = 8 };
+    const int64_t threads = threads_of(p), team = 2 * threads * (TEAM + 1), reduction = (threads + SEGMENTS) * rows;
+    const int64_t scratch = team > reduction ? team : reduction;
+    const int64_t floats = rows * f->query_size + threads * (rows + f->key_terms) + scratch;
+    return (uint64_t)floats * sizeof(float) + 64;
+}
+
+/* Rows of a block whose work-items are keys: for decoding, where most rows of a block would be empty. */
+static int few_rows(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
+{
+    enum { PIECE = 4, MOST_TERMS = 8, MOST_TERMS_OF_ROW = 40 }; /* of a work-item's registers */
+    const int64_t terms = f->products + f->row_terms;
+    int rows = mgk_few_rows(f);
+    while (rows > 1 && rows * terms > MOST_TERMS)
+        rows /= 2;
+    const bool fits = threads_of(p) * PIECE >= f->value_size && terms <= MOST_TERMS_OF_ROW &&
+                      few_local_bytes(f, p, rows) <= facts->info.local_memory_bytes;
+    return fits && mgk_tunable_is_default(p, "rows") && mgk_tunable_is_default(p, "keys") ? rows : 0;
+}
+
 static int at_most(int value, int limit)
 {
     return value < limit ? value : limit;
@@ -113,8 +141,9 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
 {
     choose(f, facts, p);
     MGK_TRY(mgk_tunables_check(p, true, error));
-    const int row_threads = mgk_tunable_get(p, "row-threads"), key_threads = mgk_tunable_get(p, "key-threads");
-    const uint64_t threads = (uint64_t)row_threads * (uint64_t)key_threads, local = local_bytes_of(f, p);
+    const int key_threads = mgk_tunable_get(p, "key-threads"), few = few_rows(f, facts, p);
+    const uint64_t threads = (uint64_t)threads_of(p);
+    const uint64_t local = few > 0 ? few_local_bytes(f, p, few) : local_bytes_of(f, p);
     if (key_threads > f->narrowest || mgk_tunable_get(p, "features") > f->narrowest)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "engine simt: key-threads=%d, features=%d: expected at most %d for head_size and value_size",
@@ -128,12 +157,21 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
                         "engine simt: value_size and components need %" PRIu64
                         " bytes of local memory, the device has %" PRIu64,
                         local, facts->info.local_memory_bytes);
-    *block = (mgk_block){.rows = (int64_t)row_threads * mgk_tunable_get(p, "rows"),
-                         .tile = (int64_t)key_threads * mgk_tunable_get(p, "keys"),
+    const int64_t rows = (int64_t)mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "rows");
+    *block = (mgk_block){.rows = few > 0 ? few : rows,
+                         .tile = few > 0 ? (int64_t)threads : (int64_t)key_threads * mgk_tunable_get(p, "keys"),
                          .threads = (size_t)threads,
+                         .few_rows = few,
                          .local_bytes = local,
                          .private_bytes = (uint64_t)private_bytes_of(f, p)};
     return CLMGK_OK;
+}
+
+static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, const mgk_block *block, mgk_flags *flags)
+{
+    (void)facts;
+    (void)p;
+    flags->FEW_ROWS = block->few_rows;
 }
 
 static const char *const sum_tunables[] = {NULL};
@@ -148,4 +186,5 @@ const mgk_engine mgk_engine_simt = {.value = CLMGK_ENGINE_SIMT,
                                     .sum_tunables = sum_tunables,
                                     .fit = fit,
                                     .tile_limit = tile_limit,
-                                    .feature_block = 32};
+                                    .feature_block = 32,
+                                    .set_flags = set_flags};

@@ -102,6 +102,38 @@ TH_TEST(engine_parameters)
     }
 }
 
+/* The engines' forms for few rows: around the edges of tiles and ranges of keys, of pieces of rows, and of the rows. */
+TH_TEST(few_rows)
+{
+    static const struct {
+        clmgk_variant variant;
+        clmgk_dtype dtype;
+        int64_t length, head_size, value_size;
+    } problems[] = {{CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 64, 96},
+                    {CLMGK_VARIANT_GAUSSIAN, CLMGK_DTYPE_F16, 2, 42, 17},
+                    {CLMGK_VARIANT_MGK, CLMGK_DTYPE_BF16, 3, 24, 8},
+                    {CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 4, 6, 64}};
+    static const int64_t keys[] = {0, 1, 127, 128, 129, 700};
+    for (size_t n = 0; n < TH_COUNT(problems) * TH_COUNT(keys); n++) {
+        const size_t number = n / TH_COUNT(keys);
+        if (!session->full && number % 3 != 0)
+            continue;
+        clmgk_attention_desc desc =
+            th_small_desc(problems[number].variant, problems[number].length, keys[n % TH_COUNT(keys)]);
+        desc.dtype = problems[number].dtype;
+        desc.head_size = problems[number].head_size;
+        desc.value_size = problems[number].value_size;
+        desc.batch = 2;
+        desc.heads = 4;
+        desc.kv_heads = 2;
+        desc.use_lengths = n % 2 == 1;
+        desc.causal = n % 3 == 1;
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        for (size_t e = 0; e < session->engines; e++)
+            th_expect_with(session, &problem, session->engine[e], NULL);
+    }
+}
+
 TH_TEST(batches_and_heads)
 {
     static const int64_t heads[][2] = {{1, 1}, {4, 4}, {4, 2}, {6, 2}, {6, 3}, {5, 1}, {8, 1}};

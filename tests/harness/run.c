@@ -343,8 +343,8 @@ void th_run(th_session *session, th_problem *problem, size_t n)
 {
     const clmgk_attention_desc *const desc = &problem->desc;
     const int64_t sequences = desc->sequences > 0 ? desc->sequences : 1;
-    /* the lane engine has a form for few rows, which parameters of the usual one would rule out */
-    const bool few = session->engine[n] == CLMGK_ENGINE_LANE && desc->length <= 4 * sequences;
+    /* engines have a form for few rows, which parameters of the usual one would rule out */
+    const bool few = desc->length <= 4 * sequences;
     th_run_with(session, problem, session->engine[n], few ? NULL : session->parameters[n]);
 }
 

@@ -132,12 +132,17 @@ static const problem batches[] = {
     {"smgk2-batch-32", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F32, 2, 32, 32, false, false, true, CLMGK_PASS_BACKWARD, false},
 };
 
-/* With 1, 2, 4 queries, for which the lane engine has a form of its own. */
+/* With 1, 2, 4 queries, for which engines have forms of their own. */
 static const problem decoding[] = {
     {"softmax-few-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false, CLMGK_PASS_FORWARD,
      false},
     {"mgk2-few-128", CLMGK_VARIANT_MGK, CLMGK_DTYPE_BF16, 2, 128, 128, false, false, true, CLMGK_PASS_FORWARD, false},
     {"smgk2-few-64", CLMGK_VARIANT_SMGK, CLMGK_DTYPE_F16, 2, 64, 64, false, false, false, CLMGK_PASS_FORWARD, false},
+    {"softmax-few-modified-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F16, 1, 64, 64, false, false, false,
+     CLMGK_PASS_FORWARD, true},
+    {"gaussian-few-192-128", CLMGK_VARIANT_GAUSSIAN, CLMGK_DTYPE_F32, 1, 192, 128, false, false, false,
+     CLMGK_PASS_FORWARD, false},
+    {"mgk4-few-128", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 4, 128, 128, false, false, true, CLMGK_PASS_FORWARD, true},
 };
 
 static const char *const pass_names[CLMGK_PASSES] = {[CLMGK_PASS_FORWARD] = "",
@@ -190,6 +195,7 @@ static void ask(const problem *p, clmgk_attention_desc *desc)
     desc->statistics = p->pass == CLMGK_PASS_STATISTICS ? CLMGK_STATISTIC_ALL : 0;
     desc->combine = p->pass == CLMGK_PASS_COMBINE;
     desc->sequences = p->modified ? 4 : 0;
+    desc->use_offsets_k = p->modified && desc->length != desc->length_k;
     desc->use_bias = desc->use_alibi = desc->use_sinks = p->modified;
     desc->dropout = p->modified ? 0.1 : 0.0;
     desc->softcap = p->modified && (mixed || p->variant == CLMGK_VARIANT_SOFTMAX) ? 30.0 : 0.0;
@@ -304,8 +310,10 @@ int main(void)
     }
     for (size_t i = 0; i < MGK_COUNT(batches); ++i)
         failed |= print(&batches[i], 64, 4096, CLMGK_ENGINE_LANE, &cpu);
-    for (size_t i = 0; i < MGK_COUNT(decoding); ++i)
-        failed |= print(&decoding[i], 1, INT64_C(1) << i, CLMGK_ENGINE_LANE, &cpu);
+    for (size_t i = 0; i < MGK_COUNT(decoding); ++i) {
+        failed |= print(&decoding[i], 1, INT64_C(1) << i % 3, CLMGK_ENGINE_SIMT, &gpu);
+        failed |= print(&decoding[i], 1, INT64_C(1) << i % 3, CLMGK_ENGINE_LANE, &cpu);
+    }
     for (size_t i = 0; i < MGK_COUNT(linears); ++i) {
         for (int pass = CLMGK_PASS_FORWARD; pass <= (i % 2 == 1 ? CLMGK_PASS_BACKWARD : CLMGK_PASS_FORWARD); ++pass) {
             if (linears[i].size <= 64) /* larger tiles do not fit local memory */

@@ -47,6 +47,18 @@ TH_TEST(arrays)
     }
 }
 
+/* Tiles of the SIMT engine's form have more keys. */
+TH_TEST(few_rows)
+{
+    static const clmgk_variant variants[] = {CLMGK_VARIANT_GAUSSIAN, CLMGK_VARIANT_SMGK};
+    for (size_t v = 0; v < TH_COUNT(variants); v++) {
+        clmgk_attention_desc desc = tiny(variants[v]);
+        desc.length = 2 - (int64_t)v;
+        desc.length_k = 2 * KEYS;
+        th_sweep_desc(session, &desc, v, 0);
+    }
+}
+
 TH_TEST(gradients)
 {
     static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_SMGK};

@@ -236,16 +236,18 @@ static int64_t busy_groups_of(const clmgk_attention_desc *d, int64_t heads, int6
 }
 
 /* Ranges of keys: one, unless the blocks of rows can't keep all compute units busy; each has several tiles, so that the
- * workspace stays below the size of the arrays. */
-static int choose_splits(const mgk_attention_request *request, int64_t heads, int64_t rows, int64_t tile)
+ * workspace stays below the size of the arrays. A tile that work-items share is long enough for few rows. */
+static int choose_splits(const mgk_attention_request *request, int64_t heads, const mgk_block *block)
 {
     enum { TILES_EACH = 8, MOST = 128 };
+    const int64_t rows = block->rows;
+    const int64_t least = block->tile * (block->few_rows > 0 && block->threads > 1 ? 1 : TILES_EACH);
     const clmgk_attention_desc *const d = request->desc;
     const int64_t units = request->facts->info.compute_units;
     const int64_t groups = busy_groups_of(d, heads, rows), keys = d->length_k / mgk_attention_problems(d);
     const int64_t longest = d->sequences > 0 ? keys : d->length_k;
     int64_t splits = 1;
-    while (splits < MOST && groups * splits < 4 * units && longest >= 2 * splits * TILES_EACH * tile &&
+    while (splits < MOST && groups * splits < 4 * units && longest >= 2 * splits * least &&
            2 * splits * d->length <= d->length + d->length_k)
         splits *= 2;
     return (int)splits;
@@ -306,7 +308,7 @@ clmgk_status mgk_forward_begin(const mgk_attention_request *request, const mgk_f
     MGK_TRY(mgk_attention_fit(request, footprint, p, &x->block, error));
     const int64_t heads = footprint->held_heads > 0 ? mgk_tunable_get(p, "heads") : 1;
     x->head_groups = (request->desc->heads + heads - 1) / heads;
-    mgk_tunable_default(p, "splits", choose_splits(request, x->head_groups, x->block.rows, x->block.tile));
+    mgk_tunable_default(p, "splits", choose_splits(request, x->head_groups, &x->block));
     x->flags = mgk_attention_block_flags(request, p, &x->block);
     return CLMGK_OK;
 }

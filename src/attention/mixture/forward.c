@@ -32,6 +32,8 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
         .value_size = t->value_size,
         .row_terms = row_terms,
         .key_terms = key_terms(t),
+        .products = t->products,
+        .query_size = t->head_size,
         .arrays = {.row = width + row_terms + 3,
                    .key = keys + t->value_size + key_terms(t),
                    .score = d->use_bias ? 3 : 2,
