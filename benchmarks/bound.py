@@ -182,7 +182,7 @@ def plot(cases, before, path):
     script = [f"set terminal svg size 1000,700 dynamic font 'sans-serif,13' background rgb 'white'\nset output '{path}'",
               "set multiplot layout 2,1\nset style data histograms\nset style fill solid 0.9 noborder\nset border 3",
               "set grid ytics lc rgb '#dddddd'\nset xtics nomirror rotate by -20 scale 0\nset ytics nomirror",
-              "set datafile missing '-'\nset yrange [0:1]\nset ylabel 'part of the FMA peak'"]
+              "set datafile missing '-'\nset key outside top center horizontal\nset yrange [0:1]\nset ylabel 'part of the FMA peak'"]
     for name in ("forward", "backward"):
         lines = []
         for (shape, of, variant), case in cases.items():
