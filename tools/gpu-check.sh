@@ -304,7 +304,8 @@ stage_facts() {
         end_in_time
         [[ $status -eq 0 ]] || record facts.jsonl "{\"case\":\"$name\",\"status\":$status}"
     done < <("$run" gpu_probe --list)
-    sed -nE 's/^\{"case":"([^"]*)".*"right":(true|false).*/    \1: \2/p' "$results/facts.jsonl"
+    sed -nE 's/^\{"case":"([^"]*)".*"right":(true|false).*/    \1: \2/p
+        s/^\{"case":"([^"]*)","status":([0-9]+).*/    \1: the process ended, status \2/p' "$results/facts.jsonl"
     grep '"case":"plain"' "$results/facts.jsonl" | grep -q '"right":true' ||
         fail 3 "the driver compiles or runs not even a plain kernel: its log is in facts.jsonl, case plain"
 }
