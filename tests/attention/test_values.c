@@ -76,6 +76,7 @@ TH_TEST(growing_maxima)
             clmgk_attention_desc desc = th_small_desc(th_variants[v], 50, 700);
             desc.score = v < 2 ? CLMGK_SCORE_DEFAULT : CLMGK_SCORE_DOT;
             desc.heads = 1;
+            desc.value_size = n % 2 == 0 ? 24 : 8; /* the lane engine has two forms of accumulators */
             TH_PROBLEM problem = th_problem_make(&desc, n);
             for (int64_t j = 0; j < desc.length_k; j++) {
                 const double size = n < TH_COUNT(slopes) ? slopes[n] * (double)j : (j == 333 ? 300.0 : 0.0);
