@@ -47,6 +47,15 @@ def fetch_nvdisasm():
     return next((path for path in cache.rglob("nvdisasm") if os.access(path, os.X_OK)), None)
 
 
+def find_tools():
+    """nvdisasm, where nvcc is there too; else says what is missing."""
+    missing = offline.Cuda("sm_90").missing()
+    nvdisasm = None if missing else fetch_nvdisasm()
+    if nvdisasm is None:
+        print(f"skipped: {missing or 'nvdisasm (of a CUDA toolkit, or nvidia-cuda-nvdisasm from PyPI)'} is not there")
+    return nvdisasm
+
+
 @dataclasses.dataclass
 class Instruction:
     address: int
@@ -136,7 +145,8 @@ def describe(job):
         for loop in products:
             own = kernel.own(loop)
             counts = {kind: sum(one.kind == kind for one in own) for kind in [*CLASSES, "other"]}
-            lines.append(f"    {loop[0]:04x}-{loop[1]:04x} {len(own):5d} slots, {counts['FFMA'] / len(own):4.0%} FFMA: " +
+            part = counts["FFMA"] / len(own)
+            lines.append(f"    {loop[0]:04x}-{loop[1]:04x} {len(own):5d} slots, {part:4.0%} FFMA: " +
                          ", ".join(f"{count} {kind}" for kind, count in counts.items() if count))
     return lines, good
 
@@ -150,10 +160,8 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     offline.KERNELS = arguments.kernels.resolve()
-    missing = offline.Cuda("sm_90").missing()
-    nvdisasm = None if missing else fetch_nvdisasm()
+    nvdisasm = find_tools()
     if nvdisasm is None:
-        print(f"skipped: {missing or 'nvdisasm (of a CUDA toolkit, or nvidia-cuda-nvdisasm from PyPI)'} is not there")
         return 77
 
     names = [re.compile(".*" if name == "all" else name) for name in arguments.configurations.split(",")]
@@ -164,7 +172,7 @@ def main():
         jobs = [(architecture, *one, nvdisasm, work)
                 for one in chosen for architecture in arguments.architectures.split(",")]
         for lines, good in pool.map(describe, jobs):
-            print("\n".join(lines), flush=True)
+            print(*lines, sep="\n", end="\n" if lines else "", flush=True)
             failed += not good
     print(f"{len(jobs)} compiled, {failed} failed")
     return 1 if failed or not jobs else 0

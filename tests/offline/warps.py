@@ -1,0 +1,595 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Executes a work-group of NVIDIA's machine code (as nvdisasm prints it, sm_90), for bounds.py: results, and what each
+instruction costs. As much of the instruction set as the kernels with products of f32 use; an unknown one is an error.
+
+Lanes of a warp that are at the lowest address go first, so that branches join again where the compiler's do. The cost of
+a load or store of local memory is the number of passes through its 32 banks of 4 bytes: a pass serves one word of each
+bank, to any number of lanes. Accesses of 8 and 16 bytes are served by half-warps and quarter-warps; two of these go
+together where, in all of them, lanes n and n ^ 1, or n and n ^ 2, have the same address.
+"""
+import collections
+import functools
+import re
+
+import numpy as np
+
+LANES = np.arange(32)
+PARAMETERS = 0x210  # of kernels in the constant bank
+LOCAL = 0x400       # first address of local memory in its window
+GLOBAL = 1 << 32    # first address of global memory here
+STACK = 1 << 15     # bytes of a work-item's
+WINDOW = 0x7f       # upper half of the addresses of local memory for instructions that take any
+np.seterr(all="ignore")
+
+
+def passes(address, size):
+    """Passes of an access of active lanes' addresses (None: inactive) through the banks."""
+    lanes = [None if x < 0 else int(x) for x in address]
+    groups = [range(32)]
+    if size > 4:
+        groups = [range(16 * i, 16 * i + 16) for i in range(2)]
+        for step in (1, 2):
+            if all(lanes[n] == lanes[n ^ step] or None in (lanes[n], lanes[n ^ step]) for n in range(32)):
+                if size == 8:
+                    groups = [range(32)]
+                break
+        else:
+            if size == 16:
+                groups = [range(8 * i, 8 * i + 8) for i in range(4)]
+    count = 0
+    for group in groups:
+        banks = collections.defaultdict(set)
+        for n in group:
+            if lanes[n] is not None:
+                for word in range(lanes[n] // 4, (lanes[n] + size) // 4):
+                    banks[word % 32].add(word)
+        count += max((len(words) for words in banks.values()), default=0)
+    return count
+
+
+def signed(x):
+    return x.astype(np.uint32).view(np.int32).astype(np.int64)
+
+
+def floats(x):
+    return x.astype(np.uint32).view(np.float32)
+
+
+def bits(x):
+    return np.asarray(x, np.float32).view(np.uint32).astype(np.uint64)
+
+
+FULL = np.uint64(0xffffffff)
+
+
+@functools.lru_cache(None)
+def register_of(name):
+    """Whether it is uniform, and its number; -1: zero."""
+    number = name.lstrip("UR")
+    return name[0] == "U", -1 if number == "Z" else int(number)
+
+
+@functools.lru_cache(None)
+def operand_of(text, real):
+    """Its kind, and its register's name, place in the constant bank, or 32 numbers."""
+    text = re.sub(r"\.(reuse|64|H0_H0|H1_H1)", "", text)
+    constant = re.fullmatch(r"c\[0x0\]\[(0x[0-9a-f]+)\]", text)
+    if re.fullmatch(r"U?R(\d+|Z)", text):
+        return "register", text
+    if constant:
+        return "constant", int(constant[1], 16)
+    if text == "SRZ":
+        return "number", np.zeros(32, np.uint64)
+    if re.fullmatch(r"-?0x[0-9a-f]+|-?\d+", text) and not real:
+        return "number", np.full(32, int(text, 0) & 0xffffffff, np.uint64)
+    special = {"+INF": np.inf, "-INF": -np.inf, "+QNAN": np.nan, "-QNAN": np.nan}
+    return "number", np.full(32, bits(special[text] if text in special else float(text)), np.uint64)
+
+
+@functools.lru_cache(None)
+def sign_of(text):
+    """An integer's sign (-, ~ or | where it has one), and what follows."""
+    if text[0] in "~|" or text[0] == "-" and not re.match(r"-\d", text):
+        return text[0], text.strip("-~|")
+    return "", text
+
+
+@functools.lru_cache(None)
+def float_sign_of(text):
+    """Whether a number is negated, and made positive before, and what follows."""
+    sign = text.startswith("-") and not re.match(r"-(\d|INF|QNAN)", text)
+    text = text.replace(".reuse", "")[sign:]
+    return sign, text.startswith("|"), text.strip("|")
+
+
+@functools.lru_cache(None)
+def terms_of(text):
+    """(sign, operand, whether it is a pair) of [R1.64+UR2+0x10] and such."""
+    parts = [re.fullmatch(r"([+-]?)(.*?)(\.X\d+)?", part).groups()
+             for part in re.findall(r"[+-]?[^+-]+", text.strip("[]"))]
+    return [(-1 if sign == "-" else 1, name, name.endswith(".64")) for sign, name, _ in parts]
+
+
+class Warp:
+    def __init__(self, group, number):
+        self.group, self.number = group, number
+        self.r, self.ur = np.zeros((257, 32), np.uint64), np.zeros((65, 32), np.uint64)
+        self.p, self.up = np.zeros((8, 32), bool), np.zeros((8, 32), bool)
+        self.p[7] = self.up[7] = True
+        self.pc, self.live, self.waits = np.zeros(32, np.int64), np.ones(32, bool), False
+
+    # ---- operands ----
+
+    def register(self, name):
+        """The array and row of a register; RZ and URZ are the last rows, which nothing else reads."""
+        uniform, row = register_of(name)
+        return (self.ur, 64 if row < 0 else row) if uniform else (self.r, 256 if row < 0 else row)
+
+    def read(self, text, real=False):
+        """Bits of an operand, as 32 unsigned numbers."""
+        kind, value = operand_of(text, real)
+        if kind == "register":
+            array, row = self.register(value)
+            return array[row].copy()
+        return self.group.constant(value) if kind == "constant" else value.copy()
+
+    def integer(self, text):
+        sign, text = sign_of(text)
+        if sign == "-":
+            return (-self.read(text).astype(np.int64)).astype(np.uint64) & FULL
+        if sign == "~":
+            return ~self.read(text) & FULL
+        return np.abs(signed(self.read(text))).astype(np.uint64) if sign == "|" else self.read(text)
+
+    def wide(self, text):
+        """64 bits of a pair of registers (or a constant's)."""
+        kind, value = operand_of(text, False)
+        low = self.read(text)
+        if kind == "constant":
+            return low | self.group.constant(value + 4) << np.uint64(32)
+        if kind == "register":
+            array, row = self.register(value)
+            return low if row == len(array) - 1 else low | array[row + 1] << np.uint64(32)
+        return low
+
+    def float(self, text):
+        sign, absolute, text = float_sign_of(text)
+        value = floats(self.read(text, True))
+        value = np.abs(value) if absolute else value
+        return -value if sign else value
+
+    def predicate(self, text):
+        text, invert = text.lstrip("!"), text.startswith("!")
+        array, name = (self.up, text[2:]) if text.startswith("UP") else (self.p, text[1:])
+        value = array[7 if name == "T" else int(name)]
+        return ~value if invert else value.copy()
+
+    def write(self, text, value, mask):
+        array, row = self.register(text)
+        if row != len(array) - 1:
+            mask = np.ones(32, bool) if array is self.ur else mask
+            array[row][mask] = (np.asarray(value).astype(np.uint64) & np.uint64(0xffffffff))[mask]
+
+    def write_wide(self, text, value, mask):
+        array, row = self.register(text.replace(".64", ""))
+        if row != len(array) - 1:
+            prefix = "UR" if array is self.ur else "R"
+            self.write(f"{prefix}{row}", value & np.uint64(0xffffffff), mask)
+            self.write(f"{prefix}{row + 1}", value >> np.uint64(32), mask)
+
+    def write_predicate(self, text, value, mask):
+        array = self.up if text.startswith("UP") else self.p
+        if text[-1] != "T":
+            mask = np.ones(32, bool) if array is self.up else mask
+            array[int(text[-1])][mask] = np.asarray(value, bool)[mask]
+
+    def address(self, text):
+        """Of [R1.64+UR2+0x10] and such."""
+        total = np.zeros(32, np.int64)
+        for sign, name, pair in terms_of(text):
+            total += sign * (self.wide(name) if pair else self.integer(name)).astype(np.int64)
+        return total
+
+    # ---- steps ----
+
+    def step(self):
+        """Executes the instruction at the lowest address of the live lanes."""
+        pc = int(self.pc[self.live].min())
+        one = self.group.code[pc]
+        mask = self.live & (self.pc == pc)
+        if one.guard:
+            guard = self.predicate(one.guard)
+            taken = mask & guard
+        else:
+            taken = mask
+        self.group.count(one, self, taken)
+        self.pc[mask] = pc + 16
+        if taken.any() or one.name.startswith("U"):
+            base, *modifiers = one.name.split(".")
+            base = "P2R" if base == "UP2UR" else base
+            action = getattr(self, base, None) or getattr(self, base[1:])
+            action(one, modifiers, one.parts, taken)
+
+    def nothing(self, one, modifiers, x, mask):
+        pass
+
+    BSSY = BSYNC = WARPSYNC = NOP = BREAK = nothing
+
+    def EXIT(self, one, modifiers, x, mask):
+        self.live &= ~mask
+
+    def BRA(self, one, modifiers, x, mask):
+        if len(x) > 1:  # a predicate beside the guard
+            mask = mask & self.predicate(x[0])
+        self.pc[mask] = self.group.labels[x[-1]]
+
+    def CALL(self, one, modifiers, x, mask):
+        self.pc[mask] = self.group.labels[x[-1]]
+
+    def RET(self, one, modifiers, x, mask):
+        self.pc[mask] = self.integer(x[0].split()[0])[mask].astype(np.int64)
+
+    def BAR(self, one, modifiers, x, mask):
+        self.waits = True
+
+    # integers
+
+    def carries(self, x):
+        """Splits the destination predicates off: (destination, predicates written, the rest)."""
+        rest = list(x)
+        written = []
+        if re.fullmatch(r"U?P[\dT]", rest[0]):
+            written.append(rest.pop(0))
+        to = rest.pop(0)
+        while rest and re.fullmatch(r"U?P[\dT]", rest[0]):
+            written.append(rest.pop(0))
+        return to, written, rest
+
+    def IADD3(self, one, modifiers, x, mask):
+        to, written, rest = self.carries(x)
+        total = np.zeros(32, np.int64)
+        for operand in rest[:3]:
+            total += self.integer(operand).astype(np.int64)
+        if "X" in modifiers:
+            for operand in rest[3:]:
+                total += self.predicate(operand)
+        for i, name in enumerate(written):
+            self.write_predicate(name, (total >> (32 + i)) != 0 if i == 0 else total >= (2 << 32), mask)
+        self.write(to, total.astype(np.uint64), mask)
+
+    UIADD3 = IADD3
+
+    def VIADD(self, one, modifiers, x, mask):
+        self.write(x[0], self.integer(x[1]) + self.integer(x[2]), mask)
+
+    def IMAD(self, one, modifiers, x, mask):
+        to, written, rest = self.carries(x)
+        if "WIDE" in modifiers:
+            left, right = self.integer(rest[0]), self.integer(rest[1])
+            if "U32" not in modifiers:
+                left, right = signed(left).astype(np.uint64), signed(right).astype(np.uint64)
+            total = left * right + self.wide(rest[2])
+            self.write_wide(to, total, mask)
+            for name in written:
+                self.write_predicate(name, total < self.wide(rest[2]), mask)
+            return
+        if "HI" in modifiers:
+            left, right = self.integer(rest[0]), self.integer(rest[1])
+            if "U32" not in modifiers:
+                left, right = signed(left).astype(np.uint64), signed(right).astype(np.uint64)
+            total = left * right + self.wide(rest[2])
+            self.write(to, total >> np.uint64(32), mask)
+            return
+        total = self.integer(rest[0]) * self.integer(rest[1]) + self.integer(rest[2])
+        if "X" in modifiers:
+            total = total + self.predicate(rest[3]).astype(np.uint64)
+        for name in written:
+            self.write_predicate(name, (total >> np.uint64(32)) != 0, mask)
+        self.write(to, total, mask)
+
+    def LEA(self, one, modifiers, x, mask):
+        to, written, rest = self.carries(x)
+        carry = 0
+        if "X" in modifiers:
+            carry = self.predicate(rest.pop()).astype(np.uint64)
+        if "HI" in modifiers:
+            shift = np.uint64(int(rest[-1], 0))
+            low = self.integer(rest[0])
+            if "SX32" in modifiers:
+                pair = signed(low).astype(np.uint64)
+            else:
+                pair = low | self.integer(rest[2]) << np.uint64(32)
+            part = ((pair << shift) >> np.uint64(32)) & np.uint64(0xffffffff)
+            total = part + self.integer(rest[1]) + carry
+        else:
+            shift = np.uint64(int(rest[2], 0))
+            total = ((self.integer(rest[0]) << shift) & np.uint64(0xffffffff)) + self.integer(rest[1]) + carry
+        for name in written:
+            self.write_predicate(name, (total >> np.uint64(32)) != 0, mask)
+        self.write(to, total, mask)
+
+    def LOP3(self, one, modifiers, x, mask):
+        to, written, rest = self.carries(x)
+        a, b, c = (self.integer(operand) for operand in rest[:3])
+        table, out = int(rest[3], 0), np.zeros(32, np.uint64)
+        full = np.uint64(0xffffffff)
+        for i in range(8):
+            if table >> i & 1:
+                out |= (a if i & 4 else ~a & full) & (b if i & 2 else ~b & full) & (c if i & 1 else ~c & full)
+        for name in written:
+            self.write_predicate(name, out != 0, mask)
+        self.write(to, out, mask)
+
+    def SHF(self, one, modifiers, x, mask):
+        low, shift, high = self.integer(x[1]), self.integer(x[2]), self.integer(x[3])
+        pair = low | high << np.uint64(32)
+        if "L" in modifiers:
+            out = (pair << shift) >> np.uint64(32) if "HI" in modifiers else low << shift
+        elif "HI" in modifiers:
+            out = signed(high) >> shift.astype(np.int64) if "S32" in modifiers else high >> shift
+        else:
+            out = pair.view(np.int64) >> shift.astype(np.int64) if "S64" in modifiers else pair >> shift
+        self.write(x[0], out.astype(np.uint64), mask)
+
+    def compare(self, kind, a, b):
+        return {"EQ": a == b, "NE": a != b, "LT": a < b, "LE": a <= b, "GT": a > b, "GE": a >= b,
+                "NEU": ~(a == b), "GEU": ~(a < b), "GTU": ~(a <= b), "LTU": ~(a >= b), "LEU": ~(a > b),
+                "EQU": ~((a < b) | (a > b)), "NAN": (a != a) | (b != b), "NUM": (a == a) & (b == b)}[kind]
+
+    def ISETP(self, one, modifiers, x, mask):
+        a, b = self.integer(x[2]), self.integer(x[3])
+        if "EX" in modifiers:
+            equal, below = a == b, self.predicate(x[5])
+            high = (a, b) if "U32" in modifiers else (signed(a), signed(b))
+            strict = {"GE": "GT", "LE": "LT"}.get(modifiers[0], modifiers[0])
+            out = {"EQ": equal & below, "NE": ~equal | below}.get(
+                modifiers[0], self.compare(strict, *high) | equal & below)
+        else:
+            if "U32" not in modifiers:
+                a, b = signed(a), signed(b)
+            out = self.compare(modifiers[0], a, b)
+        self.combine(one, modifiers, x, out, self.predicate(x[4]), mask)
+
+    def combine(self, one, modifiers, x, out, other, mask):
+        joined = (lambda p, q: p | q) if "OR" in modifiers else (lambda p, q: p & q)
+        self.write_predicate(x[0], joined(out, other), mask)
+        self.write_predicate(x[1], joined(~out, other), mask)
+
+    def SEL(self, one, modifiers, x, mask):
+        self.write(x[0], np.where(self.predicate(x[3]), self.integer(x[1]), self.integer(x[2])), mask)
+
+    def IABS(self, one, modifiers, x, mask):
+        self.write(x[0], np.abs(signed(self.integer(x[1]))).astype(np.uint64), mask)
+
+    def VIMNMX(self, one, modifiers, x, mask):
+        a, b = self.integer(x[1]), self.integer(x[2])
+        if "U32" not in modifiers:
+            a, b = signed(a), signed(b)
+        self.write(x[0], np.where(self.predicate(x[3]), np.minimum(a, b), np.maximum(a, b)).astype(np.uint64), mask)
+
+    def VIADDMNMX(self, one, modifiers, x, mask):
+        total = signed(self.integer(x[1]) + self.integer(x[2]) & np.uint64(0xffffffff))
+        other = signed(self.integer(x[3]))
+        least, most = np.minimum(total, other), np.maximum(total, other)
+        self.write(x[0], np.where(self.predicate(x[4]), least, most).astype(np.uint64), mask)
+
+    def PRMT(self, one, modifiers, x, mask):
+        a, choice, b = (self.integer(operand) for operand in x[1:4])
+        pair, out = a | b << np.uint64(32), np.zeros(32, np.uint64)
+        for i in range(4):
+            nibble = choice >> np.uint64(4 * i) & np.uint64(15)
+            byte = pair >> ((nibble & np.uint64(7)) * np.uint64(8)) & np.uint64(255)
+            sign = (byte >> np.uint64(7)) * np.uint64(255)
+            out |= np.where(nibble & np.uint64(8), sign, byte) << np.uint64(8 * i)
+        self.write(x[0], out, mask)
+
+    def MOV(self, one, modifiers, x, mask):
+        self.write(x[0], self.integer(x[1]), mask)
+
+    R2UR = MOV
+
+    def CS2R(self, one, modifiers, x, mask):
+        self.write(x[0], np.zeros(32), mask)
+        if "32" not in modifiers:
+            self.write(f"R{int(x[0][1:]) + 1}", np.zeros(32), mask)
+
+    def S2R(self, one, modifiers, x, mask):
+        self.write(x[0], {"SR_TID.X": 32 * self.number + LANES, "SR_CTAID.X": np.zeros(32),
+                          "SR_CgaCtaId": np.zeros(32), "SR_SWINHI": np.full(32, WINDOW)}[x[1]], mask)
+
+    S2UR = S2R
+
+    def LDC(self, one, modifiers, x, mask):
+        at = self.address(re.search(r"\[0x0\](\[.*\])", x[1])[1]).astype(np.int64)
+        size = {"64": 8, "U8": 1, "U16": 2}.get(modifiers[0] if modifiers else "", 4)
+        value = np.array([int.from_bytes(self.group.bank[i:i + size], "little") for i in at], np.uint64)
+        (self.write_wide if size == 8 else self.write)(x[0], value, mask)
+
+    ULDC = LDC
+
+    def P2R(self, one, modifiers, x, mask):
+        value = sum(self.predicate(f"P{i}").astype(np.uint64) << np.uint64(i) for i in range(7))
+        self.write(x[0], value & self.integer(x[-1]) | self.integer(x[2]) & ~self.integer(x[-1]), mask)
+
+    def PLOP3(self, one, modifiers, x, mask):
+        a, b, c = (self.predicate(operand) for operand in x[2:5])
+        for to, table in zip(x[:2], (int(x[5], 0), int(x[6], 0))):
+            out = np.zeros(32, bool)
+            for i in range(8):
+                if table >> i & 1:
+                    out |= (a == bool(i & 4)) & (b == bool(i & 2)) & (c == bool(i & 1))
+            self.write_predicate(to, out, mask)
+
+    # floats
+
+    def FADD(self, one, modifiers, x, mask):
+        self.write(x[0], bits(self.float(x[1]) + self.float(x[2])), mask)
+
+    def FMUL(self, one, modifiers, x, mask):
+        self.write(x[0], bits(self.float(x[1]) * self.float(x[2])), mask)
+
+    def FFMA(self, one, modifiers, x, mask):
+        a, b, c = (self.float(operand).astype(np.float64) for operand in x[1:4])
+        out = (a * b + c).astype(np.float32)
+        self.write(x[0], bits(np.clip(out, 0, 1) if "SAT" in modifiers else out), mask)
+
+    def HFMA2(self, one, modifiers, x, mask):  # a constant: two halves
+        halves = np.array([float(x[-1]), float(x[-2])], np.float16).view(np.uint16).astype(np.uint64)
+        if [y.strip("-") for y in x[1:3]] != ["RZ", "RZ"]:
+            raise NotImplementedError(one)
+        self.write(x[0], np.full(32, halves[0] | halves[1] << np.uint64(16)), mask)
+
+    def FSEL(self, one, modifiers, x, mask):
+        self.write(x[0], bits(np.where(self.predicate(x[3]), self.float(x[1]), self.float(x[2]))), mask)
+
+    def FMNMX(self, one, modifiers, x, mask):
+        a, b = self.float(x[1]), self.float(x[2])
+        self.write(x[0], bits(np.where(self.predicate(x[3]), np.fmin(a, b), np.fmax(a, b))), mask)
+
+    def FSETP(self, one, modifiers, x, mask):
+        out = self.compare(modifiers[0], self.float(x[2]), self.float(x[3]))
+        self.combine(one, modifiers, x, out, self.predicate(x[4]), mask)
+
+    def FSET(self, one, modifiers, x, mask):
+        out = self.compare(modifiers[1], self.float(x[1]), self.float(x[2])) & self.predicate(x[3])
+        self.write(x[0], bits(out.astype(np.float32)), mask)
+
+    def MUFU(self, one, modifiers, x, mask):
+        a = self.float(x[1])
+        self.write(x[0], bits({"EX2": np.exp2, "RCP": lambda y: 1 / y, "RSQ": lambda y: 1 / np.sqrt(y),
+                               "LG2": np.log2}[modifiers[0]](a)), mask)
+
+    def FCHK(self, one, modifiers, x, mask):
+        self.write_predicate(x[0], np.zeros(32, bool), mask)
+
+    def I2F(self, one, modifiers, x, mask):
+        if "U64" in modifiers:
+            raise NotImplementedError(one)
+        a = self.integer(x[1])
+        out = (a if "U32" in modifiers else signed(a)).astype(np.float32)
+        self.write(x[0], bits(out) - np.uint64("RP" in modifiers), mask)  # below, so that a quotient is not too large
+
+    I2FP = I2F
+
+    def F2I(self, one, modifiers, x, mask):
+        self.write(x[0], np.clip(np.trunc(self.float(x[1]).astype(np.float64)), 0, 2**32 - 1).astype(np.uint64), mask)
+
+    # memory
+
+    def width(self, modifiers):
+        sizes = {"64": 8, "128": 16, "U8": 1, "S8": 1, "U16": 2, "S16": 2}
+        return next((sizes[m] for m in modifiers if m in sizes), 4)
+
+    def load(self, memory, at, modifiers, x, mask):
+        size = self.width(modifiers)
+        to = int(x[0][1:])
+        for i in range(0, max(size, 4), 4):
+            count = min(size, 4)
+            value = np.zeros(32, np.uint64)
+            if count == 4:
+                value[mask] = memory.view(np.uint32)[at[mask] + i >> 2]
+            else:
+                for byte in range(count):
+                    value[mask] |= memory[at[mask] + byte].astype(np.uint64) << np.uint64(8 * byte)
+            self.write(f"R{to + i // 4}", value, mask)
+
+    def store(self, memory, at, modifiers, source, mask):
+        size = self.width(modifiers)
+        for i in range(0, max(size, 4), 4):
+            array, row = self.register(source)
+            value = np.zeros(32, np.uint64) if row == len(array) - 1 else array[row + i // 4]
+            if size >= 4:
+                memory.view(np.uint32)[at[mask] + i >> 2] = value[mask]
+                continue
+            for byte in range(size):
+                memory[at[mask] + byte] = value[mask] >> np.uint64(8 * byte) & np.uint64(255)
+
+    def global_place(self, text):
+        return self.address(re.sub(r"^desc\[UR\d+\]", "", text)) - GLOBAL
+
+    def LDG(self, one, modifiers, x, mask):
+        self.load(self.group.memory, self.global_place(x[1]), modifiers, x, mask)
+
+    def STG(self, one, modifiers, x, mask):
+        self.store(self.group.memory, self.global_place(x[0]), modifiers, x[1], mask)
+
+    def LDS(self, one, modifiers, x, mask):
+        self.load(self.group.local, self.address(x[1]), modifiers, x, mask)
+
+    def STS(self, one, modifiers, x, mask):
+        self.store(self.group.local, self.address(x[0]), modifiers, x[1], mask)
+
+    def any_place(self, text, mask):
+        """Memory and address of a load or store of any space; lanes agree about it."""
+        at = self.global_place(text) + GLOBAL
+        if (at[mask] >> 32 == WINDOW).all():
+            return self.group.local, at & 0xffffffff
+        return self.group.memory, at - GLOBAL
+
+    def LD(self, one, modifiers, x, mask):
+        self.load(*self.any_place(x[1], mask), modifiers, x, mask)
+
+    def ST(self, one, modifiers, x, mask):
+        self.store(*self.any_place(x[0], mask), modifiers, x[1], mask)
+
+    def LDL(self, one, modifiers, x, mask):
+        self.load(self.group.private[self.number], self.address(x[1]) + LANES * STACK, modifiers, x, mask)
+
+    def STL(self, one, modifiers, x, mask):
+        self.store(self.group.private[self.number], self.address(x[0]) + LANES * STACK, modifiers, x[1], mask)
+
+
+class Group:
+    """A work-group: `bank` is the constant bank, `memory` global memory as bytes."""
+
+    def __init__(self, kernel, threads, bank, memory):
+        self.code = {one.address: one for one in kernel.instructions}
+        self.labels = kernel.labels
+        for one in kernel.instructions:
+            text = re.sub(r"\(\*.*?\*\)", "", one.operands)
+            target = re.search(r"`\(([^)]*)\)", text)
+            one.parts = [part.strip() for part in re.sub(r"`\([^)]*\)", target[1] if target else "", text).split(",")]
+        self.bank, self.memory, self.local = bank, memory, np.zeros(1 << 18, np.uint8)
+        self.private = np.zeros((threads // 32, 32 * STACK), np.uint8)
+        self.warps = [Warp(self, number) for number in range(threads // 32)]
+        self.counts = collections.Counter()
+        self.known = {}
+
+    @functools.lru_cache(None)
+    def constant(self, at):
+        return np.full(32, int.from_bytes(self.bank[at:at + 4], "little"), np.uint64)
+
+    def count(self, one, warp, mask):
+        """Adds the cost of an instruction of a warp."""
+        self.counts["slots"] += 1
+        if one.name.startswith(("FFMA", "FADD", "FMUL")):
+            self.counts["fma" if one.name.startswith("FFMA") else "float"] += 1
+        elif one.name.startswith("MUFU"):
+            self.counts["mufu"] += 1
+        elif one.name.startswith("BAR"):
+            self.counts["barriers"] += 1
+        elif one.name.startswith(("LDS", "STS")) and mask.any():
+            size = warp.width(one.name.split("."))
+            at = warp.address(one.parts[1 if one.name.startswith("LDS") else 0])
+            at = np.where(mask, at, -1)
+            key = size, at.tobytes()
+            if key not in self.known:
+                self.known[key] = passes(at, size)
+            self.counts["passes"] += self.known[key]
+        elif one.name.startswith(("LDG", "STG")) and mask.any():
+            size = warp.width(one.name.split("."))
+            at = warp.global_place(one.parts[1 if one.name.startswith("LDG") else 0])[mask]
+            sectors = {int(a) // 32 for a in at} | {(int(a) + size - 1) // 32 for a in at}
+            self.counts["sectors"] += len(sectors)
+            if one.name.startswith("LDG"):
+                self.counts["load bytes"] += size * int(mask.sum())
+                self.counts["narrow loads"] += size < 16
+
+    def run(self):
+        while any(warp.live.any() for warp in self.warps):
+            for warp in self.warps:
+                while warp.live.any() and not warp.waits:
+                    warp.step()
+            for warp in self.warps:
+                warp.waits = False
+        return self.counts
