@@ -40,15 +40,17 @@ static uint64_t few_local_bytes(const mgk_footprint *f, const mgk_tunables *p, i
     return (uint64_t)floats * sizeof(float) + 64;
 }
 
+#define MOST_PIECE 8 /* columns of a value that a work-item of this form has */
+
 /* Rows of a block whose work-items are keys: for decoding, where most rows of a block would be empty. */
 static int few_rows(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
-    enum { PIECE = 4, MOST_TERMS = 8, MOST_TERMS_OF_ROW = 40 }; /* of a work-item's registers */
+    enum { LEAST_PIECE = 4, MOST_TERMS = 8, MOST_TERMS_OF_ROW = 40 }; /* of a work-item's registers */
     const int64_t terms = f->products + f->row_terms;
     int rows = mgk_few_rows(f);
     while (rows > 1 && rows * terms > MOST_TERMS)
         rows /= 2;
-    const bool fits = threads_of(p) * PIECE >= f->value_size && terms <= MOST_TERMS_OF_ROW &&
+    const bool fits = threads_of(p) * LEAST_PIECE >= f->value_size && terms <= MOST_TERMS_OF_ROW &&
                       few_local_bytes(f, p, rows) <= facts->info.local_memory_bytes;
     return fits && mgk_tunable_is_default(p, "rows") && mgk_tunable_is_default(p, "keys") ? rows : 0;
 }
@@ -93,7 +95,9 @@ static void choose_share(const mgk_footprint *f, const mgk_device_facts *facts, 
     mgk_tunable_default(p, "keys", (int)keys);
     if (f->held_heads == 0)
         return;
-    const int64_t sums = (f->forward ? mgk_tunable_get(p, "rows") : rows) * (f->value_size / key_threads);
+    const int few = few_rows(f, facts, p);
+    const int64_t usual = (f->forward ? mgk_tunable_get(p, "rows") : rows) * (f->value_size / key_threads);
+    const int64_t sums = few > 0 ? few * MOST_PIECE : usual;
     int heads = 1;
     /* on a CPU this engine is for tests: fewer unrolled copies compile faster */
     while (kind != CLMGK_DEVICE_CPU && heads < f->held_heads)

@@ -112,6 +112,23 @@ TH_TEST(sequence_lengths)
     }
 }
 
+/* The SIMT engine's form for few rows: heads that share a tile, its edges, several products. */
+TH_TEST(few_rows)
+{
+    static const int64_t shape[][3] = {{1, 129, 5}, {2, 300, 3}, {4, 128, 2}, {1, 5, 8}};
+    for (size_t n = 0; n < (session->full ? TH_COUNT(forms) * TH_COUNT(shape) : 3); n++) {
+        const size_t s = session->full ? n / TH_COUNT(forms) : n;
+        clmgk_attention_desc desc = small_desc(forms[n % TH_COUNT(forms)], shape[s][0], shape[s][1]);
+        desc.heads = shape[s][2];
+        desc.batch = 2;
+        desc.use_lengths = 1;
+        desc.causal = n % 2 == 0;
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        for (size_t e = 0; e < session->engines; e++)
+            th_expect_with(session, &problem, session->engine[e], NULL);
+    }
+}
+
 /* What plans take by themselves: many rows, few rows against many keys, many heads. */
 TH_TEST(own_parameters)
 {

@@ -143,6 +143,11 @@ static const problem decoding[] = {
     {"gaussian-few-192-128", CLMGK_VARIANT_GAUSSIAN, CLMGK_DTYPE_F32, 1, 192, 128, false, false, false,
      CLMGK_PASS_FORWARD, false},
     {"mgk4-few-128", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 4, 128, 128, false, false, true, CLMGK_PASS_FORWARD, true},
+    {"hard-fish2-few-64", CLMGK_VARIANT_HARD_FISH, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false, CLMGK_PASS_FORWARD,
+     false},
+    {"fish2-few-64", CLMGK_VARIANT_FISH, CLMGK_DTYPE_BF16, 2, 64, 64, false, false, false, CLMGK_PASS_FORWARD, true},
+    {"talking-heads8-few-64", CLMGK_VARIANT_TALKING_HEADS, CLMGK_DTYPE_F32, 8, 64, 64, false, false, false,
+     CLMGK_PASS_FORWARD, false},
 };
 
 static const char *const pass_names[CLMGK_PASSES] = {[CLMGK_PASS_FORWARD] = "",
