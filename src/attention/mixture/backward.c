@@ -89,9 +89,11 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
                                          "features", "values", "values", NULL};
     const mgk_attention_traits *const t = &request->traits;
     const int64_t m = t->components;
-    /* larger blocks spill (tests/offline): those of wide heads for their accumulators, one for each row */
-    const bool halved = request->facts->info.device_class == CLMGK_DEVICE_CPU || m > 1 || t->modified;
-    const bool wide = t->head_size + t->value_size > 128;
+    /* larger blocks spill (tests/offline): those of wide heads for their accumulators, those of sMGK with variances for
+     * the sums of components */
+    const bool cpu = request->facts->info.device_class == CLMGK_DEVICE_CPU, halved = cpu || m > 1 || t->modified;
+    const bool half_rows = halved || t->head_size + t->value_size > 128;
+    const bool quarter_rows = !cpu && t->shifted && t->has_variance;
     const mgk_floats arrays = {.row = 3 * (int64_t)t->products * t->head_size + 2 * (int64_t)t->value_size + 6 * m,
                                .key = t->head_size + t->value_size + 2 * m + 4,
                                .score = t->products + 1,
@@ -102,7 +104,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
                            .block = arrays,
                            .block_bytes = INT64_C(880) << 10,
                            .fixed_tile = true,
-                           .row_part = halved || wide ? 2 : 1,
+                           .row_part = (half_rows ? 2 : 1) * (quarter_rows && half_rows ? 2 : 1),
                            .key_part = halved ? 2 : 1,
                            .shrink = shrink};
 }
