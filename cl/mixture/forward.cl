@@ -69,8 +69,8 @@ FUNCTION real factored_score(const engine *e, const mixture *x, const tile_view 
 {
     const mixture_keys *const t = &x->keys;
     real c = x->u[panel][0][v] * key_get(e, t->w[0], sub, u);
-    for (int r = 1; r < COMPONENTS; ++r)
-        c = fma(x->u[panel][r][v], (real)(key_get(e, t->w[r], sub, u)), c);
+    COPIES_FOR(r, 1, COMPONENTS)
+    c = fma(x->u[panel][r][v], (real)(key_get(e, t->w[r], sub, u)), c);
     *factor = c;
     const real s = shifted_score(product, x->scale[0], (real)(key_get(e, t->top, sub, u)), x->alpha_max[panel][v]);
     return modified(e, &x->modifiers, view, sub, u, v, s);
@@ -109,7 +109,8 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
     }
 #endif
 #endif
-    for (int r = 0; r < COMPONENTS; ++r) {
+    COPIES_FOR(r, 0, COMPONENTS)
+    {
         real s[BLOCK_KEYS][BLOCK_ROWS];
         KEYS_FOR(u)
             ROWS_FOR(v) {
@@ -192,9 +193,11 @@ FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_att
     rows_sum(e, seen);
 #else
     ireal begin[BLOCK_ROWS], count[BLOCK_ROWS];
-    rows_see(e, a, p, first, begin, count);
-    ROWS_FOR(v)
+    const seen_keys keys = seen_keys_of(a, p);
+    ROWS_FOR(v) {
+        row_sees(&keys, row_index(e, first, v), &begin[v], &count[v]);
         seen[v] = convert_real(count[v]);
+    }
 #endif
     left_out(e, panel, norm);
     ROWS_FOR(v) {

@@ -18,6 +18,9 @@ typedef enum mgk_runtime {
     MGK_RUNTIME_OCLGRIND
 } mgk_runtime;
 
+/* The maker of a GPU. */
+typedef enum mgk_gpu { MGK_GPU_OTHER = 0, MGK_GPU_NVIDIA, MGK_GPU_AMD } mgk_gpu;
+
 typedef struct mgk_device_facts {
     clmgk_device_info info;
     mgk_runtime runtime; /* from the platform's name: chosen before any trial build */
@@ -35,6 +38,9 @@ bool mgk_cpu_has_avx512dq(void);
 
 /* Includes platform_index and device_index. */
 clmgk_status mgk_device_get_facts(cl_device_id device, mgk_device_facts *facts, clmgk_error *error);
+
+/* OTHER for what is not a GPU. */
+mgk_gpu mgk_gpu_of(const mgk_device_facts *facts);
 
 /* Whether the driver's own cache of compiled programs replaces ours. */
 bool mgk_driver_keeps_programs(const mgk_device_facts *facts);

@@ -92,6 +92,14 @@ static clmgk_status query_text(text_query query, char *target, size_t size, clmg
     return CLMGK_OK;
 }
 
+mgk_gpu mgk_gpu_of(const mgk_device_facts *facts)
+{
+    if (facts->info.device_class != CLMGK_DEVICE_GPU)
+        return MGK_GPU_OTHER;
+    const bool amd = strstr(facts->info.vendor, "Advanced Micro Devices") != NULL;
+    return strstr(facts->info.vendor, "NVIDIA") != NULL ? MGK_GPU_NVIDIA : amd ? MGK_GPU_AMD : MGK_GPU_OTHER;
+}
+
 clmgk_status mgk_platform_get_facts(cl_platform_id platform, mgk_device_facts *facts, clmgk_error *error)
 {
     clmgk_device_info *const info = &facts->info;

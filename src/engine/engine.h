@@ -56,8 +56,9 @@ typedef struct mgk_footprint {
 /* The block that follows from the parameters. */
 typedef struct mgk_block {
     int64_t rows, tile;
-    size_t threads; /* work-items of a work-group */
-    int few_rows;   /* number of rows of the special form; 0: the usual form */
+    size_t threads;    /* work-items of a work-group */
+    bool whole_chunks; /* loops over staged chunks are unrolled whole */
+    int few_rows;      /* number of rows of the special form; 0: the usual form */
     uint64_t local_bytes, private_bytes;
 } mgk_block;
 

@@ -107,11 +107,29 @@ static void choose_share(const mgk_footprint *f, const mgk_device_facts *facts, 
     mgk_tunable_default(p, "heads", heads);
 }
 
-/* A divisor of the tile, which depends on the other parameters. */
-static void choose_values(mgk_tunables *p)
+/* Blocks of as many rows where a work-item has fewer of them: the copying of a tile is shared by more products. */
+static void choose_block(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
+    enum { NVIDIA_ROWS = 64 };
+    const int key_threads = mgk_tunable_get(p, "key-threads"), rows = mgk_tunable_get(p, "rows");
+    int row_threads = mgk_tunable_get(p, "row-threads");
+    if (!f->forward || f->held_heads > 0 || mgk_gpu_of(facts) != MGK_GPU_NVIDIA)
+        return;
+    while (row_threads * rows < NVIDIA_ROWS && row_threads * rows < f->rows && row_threads * key_threads < 256 &&
+           2 * (uint64_t)row_threads * (uint64_t)key_threads <= facts->info.max_work_group)
+        row_threads *= 2;
+    mgk_tunable_default(p, "row-threads", row_threads);
+}
+
+/* A divisor of the tile, which depends on the other parameters; on a GPU two chunks of no more than 8 KB. */
+static void choose_values(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
+{
+    enum { CHUNKS = 2048 };
     const int tile = mgk_tunable_get(p, "key-threads") * mgk_tunable_get(p, "keys");
+    const bool limited = f->forward && facts->info.device_class != CLMGK_DEVICE_CPU;
     int values = mgk_tunable_get(p, "values");
+    while (limited && values > 4 && 2 * values * f->value_size > CHUNKS)
+        values /= 2;
     while (values > 2 && tile % values != 0)
         values /= 2;
     mgk_tunable_default(p, "values", values);
@@ -124,10 +142,12 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
     mgk_tunable_default(p, "features", at_most(mgk_tunable_base(p, "features", kind), f->narrowest));
     mgk_tunable_default(p, "values", mgk_tunable_base(p, "values", kind));
     choose_share(f, facts, p);
+    choose_block(f, facts, p);
+    choose_values(f, facts, p);
     for (const char *const *name = f->shrink; *name != NULL; ++name)
         if (local_bytes_of(f, p) > facts->info.local_memory_bytes)
             halve(p, *name);
-    choose_values(p);
+    choose_values(f, facts, p);
 }
 
 /* Of the forward pass; the backward pass's kernels hold too much for an estimate. */
@@ -166,6 +186,7 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
                          .tile = few > 0 ? (int64_t)threads : (int64_t)key_threads * mgk_tunable_get(p, "keys"),
                          .threads = (size_t)threads,
                          .few_rows = few,
+                         .whole_chunks = f->forward && f->held_heads == 0 && mgk_gpu_of(facts) == MGK_GPU_NVIDIA,
                          .local_bytes = local,
                          .private_bytes = (uint64_t)private_bytes_of(f, p)};
     return CLMGK_OK;
@@ -176,6 +197,7 @@ static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, cons
     (void)facts;
     (void)p;
     flags->FEW_ROWS = block->few_rows;
+    flags->WHOLE_CHUNKS = block->whole_chunks;
 }
 
 static const char *const sum_tunables[] = {NULL};

@@ -161,7 +161,7 @@ def main():
     if nvdisasm is None:
         return 77
     names = arguments.configurations.split(",")
-    chosen = [one[1:] for one in offline.read_configurations() if one[0] == "simt" and one[1] in names and
+    chosen = [one[1:] for one in offline.read_configurations() if one[0] == "simt-nvidia" and one[1] in names and
               re.search(r"(mixture|admixture)/(forward|backward|backward_queries)\.cl", one[2])]
     print("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS) if arguments.markdown else ", ".join(COLUMNS))
     failed = 0

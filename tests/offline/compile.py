@@ -79,7 +79,7 @@ class Lint:
     """Portable OpenCL C 1.2 without extensions: stray doubles, undeclared functions, implicit conversions."""
 
     kind = "lint"
-    engines = ("simt", "lane")
+    engines = ("simt", "simt-nvidia", "lane")
 
     def missing(self):
         return next((name for name in (CLANG, OLDER_CLANG) if not shutil.which(name)), None)
@@ -148,7 +148,7 @@ class Amd:
 
 class Nvidia:
     kind = "nvidia"
-    engines = ("simt",)
+    engines = ("simt-nvidia",)
 
     def __init__(self, architecture):
         self.architecture = architecture
@@ -159,7 +159,9 @@ class Nvidia:
         return None if libclc_folder().is_dir() else "libclc-19"
 
     def compile(self, source, options, folder):
-        run(clang("nvptx64-nvidia-nvcl") + ["-Xclang", "-target-cpu", "-Xclang", self.architecture, "-Xclang",
+        # libclc's native_exp2 needs a library
+        run(clang("nvptx64-nvidia-nvcl") + ["-Dnative_exp2=__nvvm_ex2_approx_ftz_f",
+                                            "-Xclang", "-target-cpu", "-Xclang", self.architecture, "-Xclang",
                                             "-target-feature", "-Xclang", "+ptx78", "-O3", "-Xclang",
                                             "-mlink-builtin-bitcode", "-Xclang", libclc_folder() / "nvptx64--nvidiacl.bc",
                                             "-Wno-linker-warnings", *options, "-S", source, "-o", "k.ptx"], folder)
@@ -176,7 +178,7 @@ class Cuda:
     group on a multiprocessor. What counts here is that all would fit."""
 
     kind = "cuda"
-    engines = ("simt",)
+    engines = ("simt-nvidia",)
     EDITS = [(re.compile(pattern, re.MULTILINE), text) for pattern, text in [
         (r"^#pragma OPENCL .*$", ""),
         (r"static inline __attribute__\(\(always_inline\)\)", "DEVICE"),

@@ -51,6 +51,13 @@ DEVICE uint as_bits(float x) { return __float_as_uint(x); }
 DEVICE uint as_bits(int x) { return (uint)x; }
 DEVICE uint as_bits(uint x) { return x; }
 
+DEVICE float native_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 DEVICE int clamp(int x, int low, int high) { return min(max(x, low), high); }
 
 DEVICE float4 operator*(float4 a, float b) { return float4(a.s0 * b, a.s1 * b, a.s2 * b, a.s3 * b); }

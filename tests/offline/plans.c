@@ -155,9 +155,10 @@ static const char *const pass_names[CLMGK_PASSES] = {[CLMGK_PASS_FORWARD] = "",
                                                      [CLMGK_PASS_STATISTICS] = "statistics-",
                                                      [CLMGK_PASS_COMBINE] = ""};
 
-static mgk_device_facts facts_of(clmgk_device_class device_class)
+static mgk_device_facts facts_of(clmgk_device_class device_class, const char *vendor)
 {
     mgk_device_facts facts = {.runtime = MGK_RUNTIME_OTHER, .usable = true};
+    (void)snprintf(facts.info.vendor, sizeof(facts.info.vendor), "%s", vendor);
     facts.info.device_class = device_class;
     facts.info.compute_units = 64;
     facts.info.native_float_lanes = device_class == CLMGK_DEVICE_CPU ? 16 : 1;
@@ -206,6 +207,12 @@ static void ask(const problem *p, clmgk_attention_desc *desc)
     desc->softcap = p->modified && (mixed || p->variant == CLMGK_VARIANT_SOFTMAX) ? 30.0 : 0.0;
 }
 
+/* The engine, "simt-nvidia" where its defaults are NVIDIA's. */
+static const char *engine_of(clmgk_engine engine, const mgk_device_facts *facts)
+{
+    return mgk_gpu_of(facts) == MGK_GPU_NVIDIA ? "simt-nvidia" : clmgk_engine_name(engine);
+}
+
 static int print_plan(const char *name, clmgk_attention_desc desc, clmgk_pass pass, clmgk_engine engine,
                       const mgk_device_facts *facts)
 {
@@ -220,7 +227,7 @@ static int print_plan(const char *name, clmgk_attention_desc desc, clmgk_pass pa
     for (size_t i = 0; i < plan.steps.count; ++i) {
         /* kernels of one file share their options, mostly */
         if (status == CLMGK_OK && (i == 0 || strcmp(plan.steps.step[i].file, plan.steps.step[i - 1].file) != 0))
-            (void)printf("%s %s%s %s %s\n", clmgk_engine_name(engine), pass_names[pass], name, plan.steps.step[i].file,
+            (void)printf("%s %s%s %s %s\n", engine_of(engine, facts), pass_names[pass], name, plan.steps.step[i].file,
                          plan.steps.step[i].options.data);
         mgk_text_free(&plan.steps.step[i].options);
     }
@@ -281,7 +288,7 @@ static void print_rows(clmgk_engine engine, clmgk_dtype dtype, const mgk_device_
     mgk_rows_norm(&list, &norm);
     mgk_rows_heads_forward(&list, &heads);
     for (size_t i = 0; i < steps.count; ++i)
-        (void)printf("%s layer-%s %s %s\n", clmgk_engine_name(engine), clmgk_dtype_name(dtype), steps.step[i].file,
+        (void)printf("%s layer-%s %s %s\n", engine_of(engine, facts), clmgk_dtype_name(dtype), steps.step[i].file,
                      steps.step[i].options.data);
     mgk_steps_clear(&steps, NULL);
 }
@@ -298,19 +305,21 @@ static void print_product(clmgk_engine engine, clmgk_dtype dtype, const mgk_devi
     desc.transpose_b = 1;
     clmgk_gemm_plan plan = {.context = &context, .steps = &steps};
     if (mgk_gemm_resolve(&desc, &plan.desc, NULL) == CLMGK_OK && mgk_gemm_own.plan(&plan, "", NULL) == CLMGK_OK)
-        (void)printf("%s product-%s %s %s\n", clmgk_engine_name(engine), clmgk_dtype_name(dtype), steps.step[0].file,
+        (void)printf("%s product-%s %s %s\n", engine_of(engine, facts), clmgk_dtype_name(dtype), steps.step[0].file,
                      steps.step[0].options.data);
     mgk_steps_clear(&steps, NULL);
 }
 
 int main(void)
 {
-    const mgk_device_facts gpu = facts_of(CLMGK_DEVICE_GPU);
-    const mgk_device_facts cpu = facts_of(CLMGK_DEVICE_CPU);
+    const mgk_device_facts gpu = facts_of(CLMGK_DEVICE_GPU, "Advanced Micro Devices, Inc.");
+    const mgk_device_facts nvidia = facts_of(CLMGK_DEVICE_GPU, "NVIDIA Corporation");
+    const mgk_device_facts cpu = facts_of(CLMGK_DEVICE_CPU, "");
     int failed = 0;
     (void)puts("# Made by tests/offline/plans.c: kernel configurations that plans make.");
     for (size_t i = 0; i < MGK_COUNT(problems); ++i) {
         failed |= print(&problems[i], 1, 4096, CLMGK_ENGINE_SIMT, &gpu);
+        failed |= print(&problems[i], 1, 4096, CLMGK_ENGINE_SIMT, &nvidia);
         failed |= print(&problems[i], 1, 4096, CLMGK_ENGINE_LANE, &cpu);
     }
     for (size_t i = 0; i < MGK_COUNT(batches); ++i)
@@ -321,15 +330,19 @@ int main(void)
     }
     for (size_t i = 0; i < MGK_COUNT(linears); ++i) {
         for (int pass = CLMGK_PASS_FORWARD; pass <= (i % 2 == 1 ? CLMGK_PASS_BACKWARD : CLMGK_PASS_FORWARD); ++pass) {
-            if (linears[i].size <= 64) /* larger tiles do not fit local memory */
+            if (linears[i].size <= 64) { /* larger tiles do not fit local memory */
                 failed |= print_linear(&linears[i], (clmgk_pass)pass, CLMGK_ENGINE_SIMT, &gpu);
+                failed |= print_linear(&linears[i], (clmgk_pass)pass, CLMGK_ENGINE_SIMT, &nvidia);
+            }
             failed |= print_linear(&linears[i], (clmgk_pass)pass, CLMGK_ENGINE_LANE, &cpu);
         }
     }
     for (int dtype = CLMGK_DTYPE_F32; dtype <= CLMGK_DTYPE_BF16; ++dtype) {
         print_rows(CLMGK_ENGINE_SIMT, (clmgk_dtype)dtype, &gpu);
+        print_rows(CLMGK_ENGINE_SIMT, (clmgk_dtype)dtype, &nvidia);
         print_rows(CLMGK_ENGINE_LANE, (clmgk_dtype)dtype, &cpu);
         print_product(CLMGK_ENGINE_SIMT, (clmgk_dtype)dtype, &gpu);
+        print_product(CLMGK_ENGINE_SIMT, (clmgk_dtype)dtype, &nvidia);
         print_product(CLMGK_ENGINE_LANE, (clmgk_dtype)dtype, &cpu);
     }
     return failed;

@@ -166,7 +166,7 @@ def main():
 
     names = [re.compile(".*" if name == "all" else name) for name in arguments.configurations.split(",")]
     chosen = [one[1:] for one in offline.read_configurations()
-              if one[0] == "simt" and any(name.fullmatch(one[1]) for name in names)]
+              if one[0] == "simt-nvidia" and any(name.fullmatch(one[1]) for name in names)]
     failed = 0
     with tempfile.TemporaryDirectory() as work, concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         jobs = [(architecture, *one, nvdisasm, work)

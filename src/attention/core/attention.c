@@ -149,6 +149,8 @@ mgk_flags mgk_attention_flags(const mgk_attention_request *request)
     mgk_flags flags = {0};
     flags.ENGINE = request->engine->value;
     flags.EXP2_BUILTIN = request->facts->info.device_class != CLMGK_DEVICE_CPU;
+    /* NVIDIA's and AMD's exp2 is the instruction with scaling for subnormal results, which a softmax needs not */
+    flags.EXP2_NATIVE = mgk_gpu_of(request->facts) != MGK_GPU_OTHER;
     flags.STORAGE_F16 = d->dtype == CLMGK_DTYPE_F16;
     flags.STORAGE_BF16 = d->dtype == CLMGK_DTYPE_BF16;
     flags.HEAD_SIZE = t->head_size;

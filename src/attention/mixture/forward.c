@@ -14,7 +14,7 @@ static int64_t key_terms(const mgk_attention_traits *t)
 
 static mgk_footprint footprint_of(const mgk_attention_request *request)
 {
-    static const char *const shrink[] = {"keys", "keys", "rows", "rows", "rows", "values", "values", NULL};
+    static const char *const shrink[] = {"values", "values", "keys", "keys", "rows", "rows", "rows", NULL};
     const clmgk_attention_desc *const d = request->desc;
     const mgk_attention_traits *const t = &request->traits;
     const mgk_device_facts *const facts = request->facts;
