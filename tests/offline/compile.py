@@ -79,7 +79,7 @@ class Lint:
     """Portable OpenCL C 1.2 without extensions: stray doubles, undeclared functions, implicit conversions."""
 
     kind = "lint"
-    engines = ("simt", "simt-nvidia", "lane")
+    engines = ("simt", "lane")
 
     def missing(self):
         return next((name for name in (CLANG, OLDER_CLANG) if not shutil.which(name)), None)

@@ -22,35 +22,37 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     const int64_t row_terms = t->shifted ? 2 * t->components + 2 : t->components;
     /* few rows read keys in place, with norms or shifts several times: a tile stays in the first-level cache */
     const bool again = d->gradients == 0 && mgk_attention_rows(d) <= MGK_FEW_ROWS && (t->gaussian || t->shifted);
-    return (mgk_footprint){
-        .forward = true,
-        /* the backward pass computes its scores by the usual form's operations */
-        .few_rows = d->gradients == 0,
-        .rows = mgk_attention_rows(d),
-        .heads = d->heads,
-        .problems = mgk_attention_problems(d),
-        .value_size = t->value_size,
-        .row_terms = row_terms,
-        .key_terms = key_terms(t),
-        .products = t->products,
-        .query_size = t->head_size,
-        .arrays = {.row = width + row_terms + 3,
-                   .key = keys + t->value_size + key_terms(t),
-                   .score = d->use_bias ? 3 : 2,
-                   .fixed = 4 * (int64_t)t->components},
-        .block = {.row = width},
-        .staged = {.key = keys},
-        .block_bytes = INT64_C(288) << 10,
-        .staged_bytes = (int64_t)(again ? 4 : 96) << 10,
-        .least_tile = 16,
-        /* more rows would spill: with several components everywhere, with one on Intel GPUs (tests/offline) */
-        .row_part = facts->info.device_class != CLMGK_DEVICE_CPU && t->modified ? 2 : 1,
-        .key_part = 1,
-        .row_sums = t->value_size,
-        /* more spill on GPUs; rusticl of Mesa 22 miscompiles private arrays beyond 48 */
-        .most_sums = facts->runtime == MGK_RUNTIME_RUSTICL ? 32 : 64,
-        .scores = 2,
-        .shrink = shrink};
+    /* more rows would spill: with several components and modifiers, on Intel's also with one; of many components
+     * without them NVIDIA's compiler alone keeps four rows (tests/offline) */
+    const bool gpu = facts->info.device_class != CLMGK_DEVICE_CPU;
+    const bool many = t->components > 2 && mgk_gpu_of(facts) != MGK_GPU_NVIDIA;
+    return (mgk_footprint){.forward = true,
+                           /* the backward pass computes its scores by the usual form's operations */
+                           .few_rows = d->gradients == 0,
+                           .rows = mgk_attention_rows(d),
+                           .heads = d->heads,
+                           .problems = mgk_attention_problems(d),
+                           .value_size = t->value_size,
+                           .row_terms = row_terms,
+                           .key_terms = key_terms(t),
+                           .products = t->products,
+                           .query_size = t->head_size,
+                           .arrays = {.row = width + row_terms + 3,
+                                      .key = keys + t->value_size + key_terms(t),
+                                      .score = d->use_bias ? 3 : 2,
+                                      .fixed = 4 * (int64_t)t->components},
+                           .block = {.row = width},
+                           .staged = {.key = keys},
+                           .block_bytes = INT64_C(288) << 10,
+                           .staged_bytes = (int64_t)(again ? 4 : 96) << 10,
+                           .least_tile = 16,
+                           .row_part = gpu && (t->modified || many) ? 2 : 1,
+                           .key_part = 1,
+                           .row_sums = t->value_size,
+                           /* more spill on GPUs; rusticl of Mesa 22 miscompiles private arrays beyond 48 */
+                           .most_sums = facts->runtime == MGK_RUNTIME_RUSTICL ? 32 : 64,
+                           .scores = 2,
+                           .shrink = shrink};
 }
 
 /* ---- steps -------------------------------------------------------------------------------------------------- */
