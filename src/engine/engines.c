@@ -13,13 +13,6 @@ mgk_tunables mgk_engine_tunables(const mgk_engine *engine, const mgk_added_tunab
     return tunables;
 }
 
-int mgk_few_rows(const mgk_footprint *footprint)
-{
-    if (!footprint->few_rows || footprint->rows > MGK_FEW_ROWS)
-        return 0;
-    return footprint->rows <= 1 ? 1 : footprint->rows == 2 ? 2 : 4;
-}
-
 const mgk_engine *mgk_engine_of(clmgk_engine value)
 {
     for (size_t i = 0; i < MGK_ENGINES; ++i)

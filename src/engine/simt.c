@@ -19,7 +19,7 @@ static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
     const int64_t rows = (int64_t)mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "rows");
     const int64_t keys = (int64_t)mgk_tunable_get(p, "key-threads") * mgk_tunable_get(p, "keys");
     const int64_t products = mgk_tunable_get(p, "features") * (rows + keys) + PADS;
-    const int64_t values = 2 * mgk_tunable_get(p, "values") * (f->forward ? f->value_size : f->widest);
+    const int64_t values = 2 * (int64_t)mgk_tunable_get(p, "values") * (f->forward ? f->value_size : f->widest);
     const int64_t work = keys * rows > products ? keys * rows : products;
     const int64_t floats = (products > values ? products : values) + work + keys * f->key_terms;
     return (uint64_t)floats * sizeof(float) + 64;
@@ -97,7 +97,7 @@ static void choose_share(const mgk_footprint *f, const mgk_device_facts *facts, 
         return;
     const int few = few_rows(f, facts, p);
     const int64_t usual = (f->forward ? mgk_tunable_get(p, "rows") : rows) * (f->value_size / key_threads);
-    const int64_t sums = few > 0 ? few * MOST_PIECE : usual;
+    const int64_t sums = few > 0 ? (int64_t)few * MOST_PIECE : usual;
     int heads = 1;
     /* on a CPU this engine is for tests: fewer unrolled copies compile faster */
     while (kind != CLMGK_DEVICE_CPU && heads < f->held_heads)
@@ -111,14 +111,14 @@ static void choose_share(const mgk_footprint *f, const mgk_device_facts *facts, 
 static void choose_block(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
     enum { NVIDIA_ROWS = 64 };
-    const int key_threads = mgk_tunable_get(p, "key-threads"), rows = mgk_tunable_get(p, "rows");
-    int row_threads = mgk_tunable_get(p, "row-threads");
+    const int64_t key_threads = mgk_tunable_get(p, "key-threads"), rows = mgk_tunable_get(p, "rows");
+    int64_t row_threads = mgk_tunable_get(p, "row-threads");
     if (!f->forward || f->held_heads > 0 || mgk_gpu_of(facts) != MGK_GPU_NVIDIA)
         return;
     while (row_threads * rows < NVIDIA_ROWS && row_threads * rows < f->rows && row_threads * key_threads < 256 &&
            2 * (uint64_t)row_threads * (uint64_t)key_threads <= facts->info.max_work_group)
         row_threads *= 2;
-    mgk_tunable_default(p, "row-threads", row_threads);
+    mgk_tunable_default(p, "row-threads", (int)row_threads);
 }
 
 /* A divisor of the tile, which depends on the other parameters; on a GPU two chunks of no more than 8 KB. */
@@ -128,7 +128,7 @@ static void choose_values(const mgk_footprint *f, const mgk_device_facts *facts,
     const int tile = mgk_tunable_get(p, "key-threads") * mgk_tunable_get(p, "keys");
     const bool limited = f->forward && facts->info.device_class != CLMGK_DEVICE_CPU;
     int values = mgk_tunable_get(p, "values");
-    while (limited && values > 4 && 2 * values * f->value_size > CHUNKS)
+    while (limited && values > 4 && 2 * (int64_t)values * f->value_size > CHUNKS)
         values /= 2;
     while (values > 2 && tile % values != 0)
         values /= 2;

@@ -54,7 +54,7 @@ TH_TEST(few_rows)
     for (size_t v = 0; v < TH_COUNT(variants); v++) {
         clmgk_attention_desc desc = tiny(variants[v]);
         desc.length = 2 - (int64_t)v;
-        desc.length_k = 2 * KEYS;
+        desc.length_k = 2 * (int64_t)KEYS;
         th_sweep_desc(session, &desc, v, 0);
     }
 }
