@@ -128,7 +128,7 @@ prepare() {
     bundle_libraries "$bundle" "$build"
     cp -r "$root"/tests/golden/*/ "$bundle/golden/"
     list_golden "$root/tests/golden" >"$bundle/golden.txt"
-    grep '^simt ' "$root/tests/offline/configurations.txt" | awk '!seen[$1, $3, substr($0, index($0, $4))]++' \
+    grep -E '^simt(-nvidia)? ' "$root/tests/offline/configurations.txt" | awk '!seen[$1, $3, substr($0, index($0, $4))]++' \
         >"$bundle/configurations.txt"
     cp "$self" "$root/benchmarks/peers/gpu.py" "$root/docs/gpu.md" "$root/LICENSE" "$bundle/"
     {
@@ -241,6 +241,13 @@ choose_device() {
     fi
 }
 
+# Those of the device's plans, which are others on NVIDIA's GPUs.
+configurations() {
+    local plans=simt
+    ! grep -q '"vendor":"NVIDIA' "$work/device.jsonl" || plans=simt-nvidia
+    grep "^$plans " "$bundle/configurations.txt"
+}
+
 # Caches of these stages alone: what a stage compiles the next ones find.
 choose_caches() { # FOLDER
     export CLMGK_CACHE_DIR=$1/clmgk CUDA_CACHE_PATH=$1/cuda CUDA_CACHE_MAXSIZE=4294967296
@@ -338,7 +345,7 @@ stage_builds() {
     export POCL_CACHE_DIR=$work/cache-builds/pocl
     mkdir -p "$POCL_CACHE_DIR"
     for ((i = 0; i < jobs; i++)); do
-        awk "NR % $every == 0 && int(NR / $every) % $jobs == $i" "$bundle/configurations.txt" >"$work/builds-$i"
+        configurations | awk "NR % $every == 0 && int(NR / $every) % $jobs == $i" >"$work/builds-$i"
         build_list "$work/builds-$i" &
     done
     wait
@@ -472,7 +479,7 @@ stage_counters() {
     done
     mkdir -p "$results/binaries"
     choose_caches "$work/cache"
-    grep -E '^simt (backward-)?(softmax|mgk2|smgk2)-(64|128) ' "$bundle/configurations.txt" |
+    configurations | grep -E '^\S+ (backward-)?(softmax|mgk2|smgk2)-(64|128) ' |
         awk "$rehearse == 0 || NR == 1" >"$work/counters"
     if ! has counters.jsonl "$(tail -n 1 "$work/counters")"; then
         limited 150 "$run" gpu_probe --builds "$work/counters" --binaries "$results/binaries" \
