@@ -5,92 +5,38 @@
     bounds.py [--configurations softmax-64,backward-softmax-64] [--markdown]
 
 Compiles configurations of configurations.txt as sass.py does, executes a work-group of each kernel with products by its
-machine code (warps.py; N = S, no masks), for two lengths, and counts what a further tile takes. Its time is that of the
-busiest part of a multiprocessor, were the others never waited for; the bound is the multiply-adds' share of it. O of
-softmax is compared with numpy's. Fails on wrong results, on spills or a stack, where softmax loads rows by less than 16
-bytes, and where a kernel keeps the banks of local memory busier than stated below. Needs what sass.py needs.
+machine code (warps.py; N = S, or few queries; no masks but causality), for two lengths, and counts what a further tile
+takes. Its time is that of the busiest part of a multiprocessor, were the others never waited for; the bound is the
+multiply-adds' share of it. Outputs and gradients are compared with numpy's, where calls.py has them. Fails on wrong
+results, on spills or a stack, where softmax loads rows by less than 16 bytes, and where a kernel keeps the banks of local
+memory busier than stated below. Needs what sass.py needs, and numpy.
 """
 import argparse
 import concurrent.futures
 import os
 import pathlib
 import re
-import subprocess
 import sys
 import tempfile
 
-import numpy as np
-
+try:
+    import calls
+    import warps
+except ModuleNotFoundError as missing:
+    print(f"skipped: {missing.name} is not there")
+    sys.exit(77)
 import compile as offline
 import sass
-import warps
 
 ARCHITECTURE = "sm_90"
 NAMES = ["softmax-64", "softmax-128", "mgk2-64", "mgk2-128", "mgk4-64", "smgk2-64", "smgk2-128", "hard-fish2-64",
-         "hard-fish2-128", "backward-softmax-64", "backward-mgk2-64", "backward-smgk2-64", "backward-hard-fish2-64",
-         "backward-hard-fish2-128"]
+         "hard-fish2-128", "fish2-64", "talking-heads8-64", "backward-softmax-64", "backward-mgk2-64",
+         "backward-smgk2-64", "backward-hard-fish2-64", "backward-hard-fish2-128", "softmax-few-64",
+         "gaussian-few-192-128", "hard-fish2-few-64", "linear-64", "linear-causal-64", "mlk2-64", "lfish2-exp-64",
+         "backward-linear-causal-64"]
 # What a multiprocessor does in a cycle, in instructions of a warp (passes: of the banks of local memory).
 RATES = {"slots": 4, "fma": 4, "passes": 1, "mufu": 0.5}
 MOST_PASSES = {"forward": 1.25, "backward": 3.5}  # cycles of the banks, to those of the multiply-adds
-ARGUMENTS = """
-#include "attention/args.clh"
-#include <stdio.h>
-int main(void)
-{
-    mgk_backward_args a = {0}; /* begins as those of the forward pass */
-    const mgk_place rows = {0, N * D, D}, values = {0, N * D, D};
-    const mgk_component_place keys = {0, N * D, N * D, D};
-    a.q = a.o = a.grad_o = a.grad_q = rows, a.v = a.grad_v = values, a.k = a.grad_k = keys;
-    a.lse.head = N, a.lse.token = 1;
-    a.mix_head = M, a.batch = a.chunks = 1, a.splits = SPLITS, a.heads = a.kv_heads = H;
-    a.length = a.length_k = N, a.head_size = a.value_size = D, a.left = a.right = -1;
-    a.keep_scale = 1.0f, a.scale = SCALE;
-    for (int i = 0; i < MGK_REGIONS; ++i)
-        a.region[i] = i << 18;
-    fwrite(&a, 1, sizeof(ARGS), stdout);
-}
-"""
-LOG2_E = 1.44269504
-SPACE = 1 << 20  # bytes of an array; of the workspace, which is the last, what is left
-MEMORY = 1 << 25
-
-
-class Call:
-    """A kernel's arguments and arrays, for N queries and keys."""
-
-    def __init__(self, kind, names, options, length, block, threads, folder):
-        self.length, self.size = length, sass.tunable(options, "HEAD_SIZE", 64)
-        components = sass.tunable(options, "COMPONENTS", 1)
-        values = {"N": length, "D": self.size, "M": components, "H": 8 if "MIX" in "".join(options) else 1,
-                  "SCALE": LOG2_E / self.size ** 0.5, "ARGS": kind,
-                  "SPLITS": length // block if kind == "mgk_backward_args" else 1}  # of blocks of keys: one each
-        (folder / "args.c").write_text(ARGUMENTS)
-        offline.run(["cc", f"-I{offline.KERNELS}", *[f"-D{name}={value}" for name, value in values.items()], "args.c",
-                     "-o", "args"], folder)
-        arguments = subprocess.run([folder / "args"], check=True, stdout=subprocess.PIPE).stdout
-        self.memory = np.zeros(MEMORY, np.uint8)
-        random = np.random.default_rng(1)
-        self.place = {name: i * SPACE for i, name in enumerate(names)}
-        for name, at in self.place.items():
-            if name in ("q", "k", "v", "o", "grad_o", "mix"):
-                self.memory[at:at + SPACE].view(np.float32)[:] = random.standard_normal(SPACE // 4)
-        bank = bytearray(1 << 12)
-        bank[0x28:0x2c] = warps.STACK.to_bytes(4, "little")
-        bank[0:4] = threads.to_bytes(4, "little")
-        pointers = b"".join((warps.GLOBAL + at).to_bytes(8, "little") for at in self.place.values())
-        bank[warps.PARAMETERS:warps.PARAMETERS + len(arguments) + len(pointers)] = arguments + pointers
-        self.bank = bytes(bank)
-
-    def array(self, name):
-        at = self.place[name]
-        return self.memory[at:at + 4 * self.length * self.size].view(np.float32).reshape(self.length, self.size)
-
-    def error(self, rows):
-        """Of O, softmax, in the block of rows that the work-group has."""
-        score = self.array("q") @ self.array("k").T / self.size ** 0.5
-        weight = np.exp(score - score.max(1, keepdims=True))
-        error = abs(self.array("o") - weight @ self.array("v") / weight.sum(1, keepdims=True))
-        return min(error[first:first + rows].max() for first in range(0, self.length, rows))
 
 
 def measure(job):
@@ -99,44 +45,48 @@ def measure(job):
     folder = pathlib.Path(tempfile.mkdtemp(dir=work))
     report = offline.Cuda(ARCHITECTURE).build(offline.KERNELS / source, options, folder)
     text = (folder / "k.cu").read_text()
-    threads_row, threads_key = (sass.tunable(options, x, 1) for x in ("THREADS_ROW", "THREADS_KEY"))
-    threads = threads_row * threads_key
-    rows = threads_row * sass.tunable(options, "ROWS_PER_THREAD", 1)
-    keys = threads_key * sass.tunable(options, "KEYS_PER_THREAD", 1)
-    lines = []  # of figures, or None, and faults
-    for kernel in sass.read_kernels(offline.run([nvdisasm, "-c", folder / "k.cubin"], folder)):
-        figures = offline.ptxas_figures(report, kernel.name)
-        signature = re.search(rf"__global__\s+void {kernel.name}\((.*?)\)", text, re.DOTALL)[1]
-        names = re.findall(r"(\w+)\s*(?:,|$)", signature)[1:]
-        kind = "mgk_backward_args" if "backward" in source else "mgk_forward_args"
-        if not any(one.kind == "FFMA" for one in kernel.instructions):
-            continue
-        counts, faults = [], []
+    problem = calls.Problem(source, options)
+    kernels = [kernel for kernel in sass.read_kernels(offline.run([nvdisasm, "-c", folder / "k.cubin"], folder))
+               if any(one.kind == "FFMA" for one in kernel.instructions)]
+    # in the order of the text, in which they are run
+    places = {kernel.name: re.search(rf"__global__\s+void {kernel.name}\((.*?)\)", text, re.DOTALL)
+              for kernel in kernels}
+    kernels.sort(key=lambda kernel: places[kernel.name].start())
+    if not kernels:
+        return []
+    names = re.findall(r"(\w+)\s*(?:,|$)", places[kernels[0].name][1])[1:]
+    runs = [calls.Call(problem, names, tiles, folder) for tiles in (2, 3)]
+    lines = []
+    for kernel in kernels:
+        title = f"{name}, {kernel.name}"
         try:
-            for tiles in (2, 3):
-                call = Call(kind, names, options, tiles * max(rows, keys), rows, threads, folder)
-                counts.append(warps.Group(kernel, threads, call.bank, call.memory).run())
+            counts = [warps.Group(kernel, problem.threads, call.bank(), call.memory).run() for call in runs]
         except (NotImplementedError, AttributeError, IndexError) as error:  # generic addresses of a stack, for one
-            lines.append((None, [f"{name}, {kernel.name} was not executed: {error}"]))
+            lines.append((None, [f"{title} was not executed: {error}"]))
             continue
-        if "softmax" in name and "forward" in kernel.name and call.error(rows) > 1e-5:
-            faults.append(f"O is wrong by {call.error(rows):.1e}")
-        further = {key: (counts[1][key] - counts[0][key]) / (max(rows, keys) // keys) for key in counts[1]}
-        cycles = {part: further.get(part, 0) / rate for part, rate in RATES.items()}
-        if cycles["fma"] == 0:
-            continue
-        if figures["B spilled"] or figures["B stack"]:
-            faults.append("spills or stack")
-        if "softmax" in name and further.get("narrow loads", 0) > 0 and "forward" in kernel.name:
-            faults.append("loads of less than 16 bytes")
-        if cycles["passes"] > MOST_PASSES["backward" if "backward" in name else "forward"] * cycles["fma"]:
-            faults.append("banks of local memory")
-        faults = [f"{name}, {kernel.name}: {fault}" for fault in faults]
-        figures |= {"name": name, "kernel": kernel.name, "tile": f"{rows} x {keys}", "threads": threads,
-                    "resident": sass.residents(ARCHITECTURE, figures["registers"], figures["B local"], threads),
-                    "barriers": further["barriers"] * 32 / threads, "sectors": further["sectors"], **cycles}
-        lines.append((figures, faults))
-    return lines
+        faults = [fault for call in runs for fault in call.wrong()] if kernel is kernels[-1] else []
+        lines.append(judge(title, kernel, problem, counts, offline.ptxas_figures(report, kernel.name), faults))
+    return [line for line in lines if line is not None]
+
+
+def judge(title, kernel, problem, counts, figures, faults):
+    """A kernel's (figures, faults); None where a further tile has no products."""
+    steps = problem.lengths(3)[1] - problem.lengths(2)[1]
+    further = {key: (counts[1][key] - counts[0][key]) * problem.keys / steps for key in counts[1]}
+    cycles = {part: further.get(part, 0) / rate for part, rate in RATES.items()}
+    if cycles["fma"] == 0:
+        return None
+    if figures["B spilled"] or figures["B stack"]:
+        faults.append("spills or stack")
+    if "softmax" in title and further.get("narrow loads", 0) > 0 and "forward" in kernel.name:
+        faults.append("loads of less than 16 bytes")
+    if cycles["passes"] > MOST_PASSES["backward" if problem.backward else "forward"] * cycles["fma"]:
+        faults.append("banks of local memory")
+    resident = sass.residents(ARCHITECTURE, figures["registers"], figures["B local"], problem.threads)
+    figures |= {"name": title, "tile": f"{problem.rows} x {problem.keys}", "threads": problem.threads,
+                "resident": resident, "barriers": further["barriers"] * 32 / problem.threads,
+                "sectors": further["sectors"], **cycles}
+    return figures, [f"{title}: {fault}" for fault in faults]
 
 
 COLUMNS = ["configuration, kernel", "tile", "work-items", "resident", "registers", "slots", "FMA", "banks", "MUFU",
@@ -144,7 +94,7 @@ COLUMNS = ["configuration, kernel", "tile", "work-items", "resident", "registers
 
 
 def row_of(x):
-    return [f"{x['name']}, {x['kernel']}", x["tile"], x["threads"], x["resident"], x["registers"],
+    return [x["name"], x["tile"], x["threads"], x["resident"], x["registers"],
             *(f"{x[part]:.0f}" for part in ("slots", "fma", "passes", "mufu", "barriers", "sectors")),
             f"{x['fma'] / max(x[part] for part in RATES):.2f}"]
 
@@ -162,7 +112,7 @@ def main():
         return 77
     names = arguments.configurations.split(",")
     chosen = [one[1:] for one in offline.read_configurations() if one[0] == "simt-nvidia" and one[1] in names and
-              re.search(r"(mixture|admixture)/(forward|backward|backward_queries)\.cl", one[2])]
+              re.search(r"/(forward|backward(_queries|_rows|_keys)?)\.cl", one[2])]
     print("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS) if arguments.markdown else ", ".join(COLUMNS))
     failed = 0
     with tempfile.TemporaryDirectory() as work, concurrent.futures.ProcessPoolExecutor(arguments.jobs) as pool:

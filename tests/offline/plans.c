@@ -326,6 +326,7 @@ int main(void)
         failed |= print(&batches[i], 64, 4096, CLMGK_ENGINE_LANE, &cpu);
     for (size_t i = 0; i < MGK_COUNT(decoding); ++i) {
         failed |= print(&decoding[i], 1, INT64_C(1) << i % 3, CLMGK_ENGINE_SIMT, &gpu);
+        failed |= print(&decoding[i], 1, INT64_C(1) << i % 3, CLMGK_ENGINE_SIMT, &nvidia);
         failed |= print(&decoding[i], 1, INT64_C(1) << i % 3, CLMGK_ENGINE_LANE, &cpu);
     }
     for (size_t i = 0; i < MGK_COUNT(linears); ++i) {

@@ -204,7 +204,7 @@ class Warp:
             taken = mask
         self.group.count(one, self, taken)
         self.pc[mask] = pc + 16
-        if taken.any() or one.name.startswith("U"):
+        if taken.any():
             base, *modifiers = one.name.split(".")
             base = "P2R" if base == "UP2UR" else base
             action = getattr(self, base, None) or getattr(self, base[1:])
@@ -410,6 +410,18 @@ class Warp:
     def P2R(self, one, modifiers, x, mask):
         value = sum(self.predicate(f"P{i}").astype(np.uint64) << np.uint64(i) for i in range(7))
         self.write(x[0], value & self.integer(x[-1]) | self.integer(x[2]) & ~self.integer(x[-1]), mask)
+
+    def VOTE(self, one, modifiers, x, mask):
+        held = self.predicate(x[-1]) & mask
+        vote = held.any() if "ANY" in modifiers else (held == mask).all()
+        ballot = np.full(32, (held.astype(np.uint64) << LANES.astype(np.uint64)).sum(), np.uint64)
+        for to in x[:-1]:
+            if re.fullmatch(r"U?P[\dT]", to):
+                self.write_predicate(to, np.full(32, vote), mask)
+            else:
+                self.write(to, ballot, mask)
+
+    VOTEU = VOTE
 
     def PLOP3(self, one, modifiers, x, mask):
         a, b, c = (self.predicate(operand) for operand in x[2:5])
