@@ -130,15 +130,16 @@ typedef struct next_task {
 FUNCTION void components_begin(components *x, const mgk_attention_args *a, int h, const places *at,
                                __global const float *variance)
 {
-    for (int r = 0; r < COMPONENTS; ++r) {
+    COPIES_FOR(r, 0, COMPONENTS)
+    {
         x->scale[r] = component_scale(a, h, r, variance);
         if (HAS_PRIOR)
             x->prior[r] = a->prior.token ? 0.0f : at->prior[r * a->prior.component];
         if (KEYS_SHIFTED)
             x->shift_norm[r] = shift_norm(a, r, at->shift, x->scale[r]);
     }
-    for (int r = 0; r < PRODUCTS; ++r)
-        x->stage_scale[r] = SCALE_LATER ? 1.0f : x->scale[r];
+    COPIES_FOR(r, 0, PRODUCTS)
+    x->stage_scale[r] = SCALE_LATER ? 1.0f : x->scale[r];
     x->one_scale = has_one_scale(x->scale);
 }
 
@@ -219,11 +220,12 @@ FUNCTION void panel_factors(const key_block *b, int panel)
     real spread = (real)(0.0f);
     ROWS_FOR(v) {
         real top = (real)(-INFINITY), high = (real)(0.0f), low = (real)(0.0f);
-        for (int r = 0; r < COMPONENTS; ++r)
-            top = top_of(top, key->beta[panel][r][v], HAS_PRIOR ? key->log_prior[panel][r][v] : (real)(0.0f));
+        COPIES_FOR(r, 0, COMPONENTS)
+        top = top_of(top, key->beta[panel][r][v], HAS_PRIOR ? key->log_prior[panel][r][v] : (real)(0.0f));
         top = x->one_scale ? top : (real)(0.0f);
         key->top[panel][v] = finite_max(top);
-        for (int r = 0; r < COMPONENTS; ++r) {
+        COPIES_FOR(r, 0, COMPONENTS)
+        {
             key->beta[panel][r][v] -= finite_max(top);
             real log_weight = key->beta[panel][r][v];
             if (HAS_PRIOR)
@@ -245,7 +247,8 @@ FUNCTION void panel_factors(const key_block *b, int panel)
 FUNCTION void panel_sums_clear(const key_block *b, int panel)
 {
     key_values *const key = b->key;
-    for (int r = 0; r < COMPONENTS; ++r) {
+    COPIES_FOR(r, 0, COMPONENTS)
+    {
         if (HAS_KEY_SUMS)
             ROWS_FOR(v)
                 key->sum[panel][r][v] = (real)(0.0f);
@@ -259,9 +262,9 @@ FUNCTION void panel_sums_clear(const key_block *b, int panel)
         }
     }
     if (WANT_VARIANCE)
-        for (int r = 0; r < VARIANCES; ++r)
-            ROWS_FOR(v)
-                key->variance[panel][r][v] = (real)(0.0f);
+        COPIES_FOR(r, 0, VARIANCES)
+    ROWS_FOR(v)
+        key->variance[panel][r][v] = (real)(0.0f);
     if (HAS_BIAS_KEY_SUMS)
         ROWS_FOR(v)
             key->bias[panel][v] = (real)(0.0f);
@@ -269,7 +272,8 @@ FUNCTION void panel_sums_clear(const key_block *b, int panel)
 
 FUNCTION void panel_begin(const key_block *b, int panel)
 {
-    for (int r = 0; r < COMPONENTS; ++r) {
+    COPIES_FOR(r, 0, COMPONENTS)
+    {
         if (HAS_PRIOR)
             panel_priors(b, panel, r);
         if (HAS_KEY_TERMS)
@@ -773,8 +777,8 @@ FUNCTION void store_entry_sums(const key_block *b, int i0, int entries, const bo
     __global float *const bias = at->work + b->a->region[MGK_REGION_BIAS] + at->row + i0;
 #if ROWS_INSIDE
     if (KEEPS_ROW_SUMS)
-        for (int r = 0; r < COMPONENTS; ++r)
-            entry_sums_join(b->g, r, HAS_FACTORED && factored ? b->t->u[r] : 0, b->t->row_sums[r]);
+        COPIES_FOR(r, 0, COMPONENTS)
+    entry_sums_join(b->g, r, HAS_FACTORED && factored ? b->t->u[r] : 0, b->t->row_sums[r]);
 #else
     if (KEEPS_ROW_SUMS)
         for (int r = 0; r < COMPONENTS; ++r)
@@ -784,8 +788,8 @@ FUNCTION void store_entry_sums(const key_block *b, int i0, int entries, const bo
     if (BIAS_SUMS_APART)
         entry_sums_store(b->g, BIAS_SUM, 0, bias, entries);
     else if (HAS_BIAS_ROW_SUMS)
-        for (int r = 0; r < COMPONENTS; ++r)
-            entry_sums_store(b->g, r, HAS_FACTORED && factored ? b->t->u[r] : 0, bias, entries);
+        COPIES_FOR(r, 0, COMPONENTS)
+    entry_sums_store(b->g, r, HAS_FACTORED && factored ? b->t->u[r] : 0, bias, entries);
 }
 
 /* All tiles of queries that meet the block of keys. */
@@ -895,7 +899,8 @@ FUNCTION void panel_finish(const key_block *b, int panel, int keys)
     key_values *const key = b->key;
     const int first = b->k0 + panel * PANEL_ROWS;
     if (HAS_KEY_SUMS)
-        for (int r = 0; r < COMPONENTS; ++r) {
+        COPIES_FOR(r, 0, COMPONENTS)
+        {
             store_key_sums(b, panel, r, keys);
             if (WANT_K && SCORE_GAUSSIAN)
                 add_own_keys(b, panel, r);
@@ -904,7 +909,8 @@ FUNCTION void panel_finish(const key_block *b, int panel, int keys)
     panel_shift(b, panel);
 #endif
     if (WANT_VARIANCE)
-        for (int r = 0; r < VARIANCES; ++r) {
+        COPIES_FOR(r, 0, VARIANCES)
+        {
             const long row = (b->at->bh * VARIANCES + r) * a->length_k + b->p->key_base;
             rows_sum(&b->g->base, key->variance[panel][r]);
             rows_store(&b->g->base, key->variance[panel][r], b->at->work + a->region[MGK_REGION_VARIANCE] + row, 1,

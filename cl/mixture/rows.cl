@@ -207,8 +207,12 @@ __kernel void mixture_shift_gradient(KERNEL_PARAMETERS)
     const float scale = component_scale(&a, at.h, r, variance) * LN_2;
     const float parts[4] = {sum.s0, sum.s1, sum.s2, sum.s3};
     const long vector = (h * COMPONENTS + r) * a.head_size;
-    for (int i = d; i < min(d + 4, a.head_size); ++i) {
-        float part = parts[i - d];
+    UNROLL
+    for (int n = 0; n < 4; ++n) {
+        const int i = d + n;
+        float part = parts[n];
+        if (i >= a.head_size)
+            continue;
 #if SCORE_GAUSSIAN
         part = fma(-weight, shift[vector + i], part);
 #endif
