@@ -194,8 +194,8 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
 
 static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, const mgk_block *block, mgk_flags *flags)
 {
-    (void)facts;
     (void)p;
+    flags->KERNEL_CALLS = facts->runtime == MGK_RUNTIME_POCL;
     flags->FEW_ROWS = block->few_rows;
     flags->WHOLE_CHUNKS = block->whole_chunks;
 }
