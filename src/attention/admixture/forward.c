@@ -51,7 +51,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
                        .row_sums = t->value_size,
                        .most_sums = 64,
                        .scores = held,
-                       .most_scores = t->modified ? scores / 2 : scores,
+                       .most_scores = t->modified ? 8 : scores,
                        .most_scores_of_rows = 32,
                        /* noise, relu and modifiers take additional registers (tests/offline) */
                        .most_head_sums = head_sums / ((t->noise || t->generalised ? 4 : 1) * (t->modified ? 2 : 1)),
