@@ -65,7 +65,7 @@ def forward(x):
     """Slots of a head's products, transposes and copies, and its vectors of scores."""
     work = collections.Counter()
     stripe = 2 if x.e % (2 * x.lanes) == 0 else 1
-    block = min(x.block * x.vectors // stripe, x.rows)
+    block = min(max(x.block * x.vectors, x.lanes) // stripe, x.rows)
     for first in range(0, x.n, x.rows):
         rows = min(x.n - first, x.rows)
         scores = ceiling(x.last_key(first + rows - 1), x.block) * x.vectors

@@ -77,7 +77,8 @@ static void choose_vectors(const mgk_footprint *f, const mgk_device_facts *facts
     mgk_tunable_default(p, "lanes", mgk_tunable_base(p, "lanes", kind) / part);
     mgk_tunable_default(p, "block", mgk_tunable_base(p, "block", kind) / part);
     mgk_tunable_default(p, "unroll", mgk_tunable_base(p, "unroll", kind));
-    const bool one = f->forward && f->rows <= mgk_tunable_get(p, "lanes");
+    const int lanes = mgk_tunable_get(p, "lanes");
+    const bool one = f->forward && (f->rows <= lanes || (f->one_vector && lanes >= 16));
     mgk_tunable_default(p, "vectors", one ? 1 : mgk_tunable_base(p, "vectors", kind));
 }
 

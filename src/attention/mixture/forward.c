@@ -12,6 +12,18 @@ static int64_t key_terms(const mgk_attention_traits *t)
     return (t->gaussian || t->shifted ? m : 1) + (has_log_prior ? m : 1) + (t->shifted && t->has_factor ? m : 1) + 2;
 }
 
+/* Rows up to which causal problems have panels of one vector: longer ones lose little on the diagonal. */
+#define SHORT_CAUSAL 1024
+
+/* Whether panels of one vector of rows are faster (docs/engine.md): they compute less beyond the diagonal, and with
+ * narrow heads exponentials run beside the next products. */
+static bool one_vector(const mgk_attention_request *request)
+{
+    const clmgk_attention_desc *const d = request->desc;
+    const mgk_attention_traits *const t = &request->traits;
+    return (d->causal && mgk_attention_rows(d) <= SHORT_CAUSAL) || (t->head_size <= 8 && t->value_size <= 8);
+}
+
 static mgk_footprint footprint_of(const mgk_attention_request *request)
 {
     static const char *const shrink[] = {"values", "values", "keys", "keys", "rows", "rows", "rows", NULL};
@@ -29,6 +41,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     return (mgk_footprint){.forward = true,
                            /* the backward pass computes its scores by the usual form's operations */
                            .few_rows = d->gradients == 0,
+                           .one_vector = one_vector(request),
                            .rows = mgk_attention_rows(d),
                            .heads = d->heads,
                            .problems = mgk_attention_problems(d),
