@@ -5,8 +5,9 @@
 Fails on a compile error, a warning of clang (drivers print them), and where a work-item's registers spill beyond the
 target's limit.
 Targets: lint (portable OpenCL C 1.2, all engines), x86 (lane engine, optimised: pragmas that cannot be met), AMD gfx*,
-NVIDIA sm_* by clang and cuda_* by nvcc, Intel names (SIMT engine). A target whose compiler is absent is skipped and said so (exit status 77 if nothing ran); with
-CLMGK_TEST_REQUIRE_ALL set it is a failure, but for cuda_*: Debian's free packages have no nvcc.
+NVIDIA sm_* by clang and cuda_* by nvcc, Intel names (SIMT engine). A target whose compiler is absent is skipped and
+said so (exit status 77 if nothing ran); with CLMGK_TEST_REQUIRE_ALL set it is a failure, but for cuda_*: Debian's free
+packages have no nvcc.
 """
 import argparse
 import concurrent.futures
@@ -25,7 +26,7 @@ OLDER_CLANG = "clang"  # the system's, near those of installed drivers: it warns
 AMD_LIBRARY = pathlib.Path("/usr/lib/x86_64-linux-gnu/amdgcn/bitcode")
 # Debian's device library ends before these; a processor's file holds one constant.
 AMD_LATER = {"gfx942": 9402, "gfx1100": 11000, "gfx1201": 12001}
-QUICK_GPU = ["gfx90a", "gfx1100", "sm_80", "pvc"]  # share the configurations among them, unless they are asked for
+QUICK_GPU = ["gfx90a", "gfx1100", "sm_80", "pvc"]  # share a sample among them, unless they are asked for
 QUICK = ["lint", "x86"] + QUICK_GPU
 FULL = QUICK + ["gfx942", "gfx1201", "sm_75", "sm_90", "skl", "tgllp", "dg2-g10"]
 # Largest spill: vector registers (AMD), bytes of a work-item (NVIDIA), registers of 16 work-items (Intel: those with
@@ -256,6 +257,25 @@ def read_configurations():
                 yield engine, name, source, options
 
 
+def flags(configuration):
+    """What a sample has once: a source with each of its flags."""
+    source, options = configuration[2:]
+    return {source} | {(source, option) for option in options if option.endswith("=1")}
+
+
+def share(lists):
+    """A sample of each list: each source with each of its flags is in one of them."""
+    left = {flag for mine in lists.values() for configuration in mine for flag in flags(configuration)}
+    samples = {name: [] for name in lists}
+    while left:
+        for name, mine in lists.items():
+            best = max(mine, key=lambda configuration: len(left & flags(configuration)))
+            if left & flags(best):
+                samples[name].append(best)
+                left -= flags(best)
+    return samples
+
+
 def compile_one(job):
     name, target, engine, configuration, source, options, work = job
     folder = pathlib.Path(tempfile.mkdtemp(dir=work))
@@ -282,7 +302,11 @@ def main():
 
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
-        jobs, failed = [], 0
+        jobs, failed, samples = [], 0, {}
+        if not chosen:
+            targets = {name: make_target(name, work) for name in QUICK_GPU}
+            samples = share({name: [one for one in read_configurations() if one[0] in target.engines]
+                             for name, target in targets.items() if target.missing() is None})
         for name in names:
             target = make_target(name, work)
             missing = target.missing()
@@ -293,9 +317,7 @@ def main():
                 continue
             if isinstance(target, Amd):
                 target.prepare()
-            mine = [one for one in read_configurations() if one[0] in target.engines]
-            if not chosen and name in QUICK_GPU:
-                mine = mine[QUICK_GPU.index(name)::len(QUICK_GPU)]
+            mine = samples.get(name) or [one for one in read_configurations() if one[0] in target.engines]
             if not chosen and name == "x86":
                 mine = [one for i, one in enumerate(mine) if i % 8 == 0 or any("FEW_ROWS" in x for x in one[3])]
             jobs += [(name, target, engine, configuration, source, options, work)
