@@ -17,9 +17,10 @@ import numpy as np
 from program_test import BIN, LIMIT_S, QUICK, ProgramTest, run, wait_until_empty
 
 KERNELS = pathlib.Path(__file__).resolve().parents[2] / "cl"
-SIZES = ["--heads", 2, "--length", 96, "--head-size", 16]
+LENGTH = 24  # so few queries that the other engine, whose programs take long to compile, is not looked at
+SIZES = ["--heads", 2, "--length", LENGTH, "--head-size", 16]
 SMALL = [*SIZES, "--variants", "softmax", "--pass", "forward"]
-SEVERAL = (4, 12, 36, 108)  # budgets for two cases
+BOTH_ENGINES = ["--heads", 2, "--length", 96, "--head-size", 16, "--variants", "softmax", "--pass", "forward"]
 MACROS = {"lanes": "LANES", "vectors": "ROW_VECTORS", "panels": "PANELS", "tile": "TILE_KEYS", "block": "BLOCK_KEYS",
           "unroll": "UNROLL_PRODUCT"}
 
@@ -54,6 +55,16 @@ class TuneTest(ProgramTest):
                 break
         return found
 
+    def tune_all(self, *args):
+        """However slow the machine: each run goes on where the last one ended, and at least one case has its turn."""
+        found = self.tune(*args, "--budget", 1)
+        for _ in found["cases"]:
+            self.assertEqual(found["candidates"]["wrong"], 0, found["candidates"])
+            if all(one["outcome"] != "unmeasured" for one in found["cases"]):
+                break
+            found = self.tune(*args, "--budget", 1, "--resume")
+        return found
+
     def entries(self):
         return json.loads(self.accept("--show", "--json").stdout)["entries"]
 
@@ -63,7 +74,7 @@ class TuneTest(ProgramTest):
     def plan(self, **environment):
         """What clmgk-run's plan takes for the shape of SMALL."""
         for name in ("q", "k", "v"):
-            array = self.random.standard_normal((1, 2, 96, 16), dtype=np.float32)
+            array = self.random.standard_normal((1, 2, LENGTH, 16), dtype=np.float32)
             np.save(self.folder / f"{name}.npy", array)
         done = run("clmgk-run", "--variant", "softmax", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out",
                    "o.npy", "--check", "--json", cwd=self.folder, env={**self.environment, **environment})
@@ -73,25 +84,20 @@ class TuneTest(ProgramTest):
 
 class Measuring(TuneTest):
     def test_results(self):
-        found = self.tune_until(
-            lambda found: all(one["outcome"] != "unmeasured" for one in found["cases"] if one["pass"] == "forward"),
-            *SIZES, "--variants", "softmax,mgk:1", budgets=SEVERAL)
+        found = self.tune_all(*SIZES, "--variants", "softmax,mgk:1")
         cases = found["cases"]
         # forward before backward, and what costs less first: one head before two
         self.assertEqual([(one["variant"], one["pass"]) for one in cases],
                          [("mgk", "forward"), ("softmax", "forward"), ("mgk", "backward"), ("softmax", "backward")])
         self.assertEqual([one["heads"] for one in cases], [1, 2, 1, 2])
-        measured = [one for one in cases if one["outcome"] in ("default", "faster")]
-        self.assertTrue(measured)
-        for one in measured:
+        for one in cases:
+            self.assertIn(one["outcome"], ("default", "faster"))
             self.assertGreater(one["default_ms"], 0)
             self.assertLessEqual(one["ratio"], 1)
             self.assertEqual(one["outcome"] == "faster", one["ratio"] <= 0.97)
             self.assertTrue(one["outcome"] == "faster" or one["ratio"] == 1)
             self.assertIn(one["engine"], ("lane", "simt"))
-        for one in cases:
-            self.assertIn(one["outcome"], ("default", "faster", "unmeasured"))
-        self.assertEqual(len(self.own_entries()), len(measured))
+        self.assertEqual(len(self.own_entries()), len(cases))
         for entry in self.own_entries():  # what gains less is not kept: the defaults are
             self.assertEqual(entry["defaults"], entry["time_ms"] == entry["default_ms"])
             self.assertTrue(not entry["defaults"] or entry["parameters"] == "")
@@ -112,7 +118,7 @@ class Measuring(TuneTest):
         self.assertIn("variant=softmax", self.accept("--show").stdout)
 
     def test_random_search(self):
-        found = self.tune_until(lambda found: found["candidates"]["tried"] > 1, *SMALL, "--search", "random")
+        found = self.tune_until(lambda found: found["candidates"]["tried"] > 1, *BOTH_ENGINES, "--search", "random")
         self.assertGreater(found["candidates"]["tried"], 1)
 
 
@@ -120,14 +126,12 @@ class Admixture(TuneTest):
     """Kernels with a table of tunables of their own, beside those of the other family."""
 
     def test_both_families(self):
-        sizes = ["--length", 96, "--head-size", 16]
+        sizes = ["--length", LENGTH, "--head-size", 16]
         variants = ["--variants", "softmax:1,hard-fish:2x3"]
-        found = self.tune_until(lambda found: all(one["tried"] > 1 for one in found["cases"]), *sizes, *variants,
-                                "--pass", "forward", budgets=SEVERAL)
+        found = self.tune_all(*sizes, *variants, "--pass", "forward")
         cases = {one["variant"]: one for one in found["cases"]}
         self.assertEqual(list(cases), ["softmax", "hard-fish"])
         self.assertEqual((cases["hard-fish"]["components"], cases["hard-fish"]["heads"]), (2, 3))
-        self.assertEqual(found["candidates"]["wrong"], 0, found["candidates"])
         for one in cases.values():
             self.assertIn(one["outcome"], ("default", "faster"))
         history = next((self.cache / "tuning").glob("history-*")).read_text().splitlines()
@@ -141,7 +145,7 @@ class Admixture(TuneTest):
         self.assertEqual([case["tuning"] for case in json.loads(done.stdout)["cases"]], ["bucket", "bucket"])
 
     def test_backward(self):
-        found = self.tune_until(lambda found: all(one["tried"] > 1 for one in found["cases"]), "--length", 96,
+        found = self.tune_until(lambda found: all(one["tried"] > 1 for one in found["cases"]), "--length", LENGTH,
                                 "--head-size", 16, "--variants", "fish:3x2", "--pass", "backward")
         self.assertIn(found["cases"][0]["outcome"], ("default", "faster"))
         self.assertEqual(found["candidates"]["wrong"], 0, found["candidates"])
@@ -151,11 +155,9 @@ class Linear(TuneTest):
     """Tables that leave out the parameters of softmax's blocks."""
 
     def test_both_passes(self):
-        sizes = ["--length", 96, "--head-size", 16, "--variants", "linear:2"]
-        found = self.tune_until(lambda found: all(one["tried"] > 1 for one in found["cases"]), *sizes,
-                                budgets=SEVERAL)
+        sizes = ["--length", LENGTH, "--head-size", 16, "--variants", "linear:2"]
+        found = self.tune_all(*sizes)
         self.assertEqual([one["pass"] for one in found["cases"]], ["forward", "backward"])
-        self.assertEqual(found["candidates"]["wrong"], 0, found["candidates"])
         for one in found["cases"]:
             self.assertIn(one["outcome"], ("default", "faster"))
             self.assertEqual((one["feature"], one["features"], one["state"]), ("elu1", 16, None))
@@ -252,7 +254,7 @@ class ChangedKernels(TuneTest):
 class Resuming(TuneTest):
     # So many that time is left after the first, however slow a machine is: each has its part of the budget.
     VARIANTS = [f"{name}:{heads}" for heads in range(1, 6) for name in ("softmax", "gaussian", "mgk")]
-    CASES = ["--length", 96, "--head-size", 16, "--variants", ",".join(VARIANTS), "--dtype", "f32,f16"]
+    CASES = ["--length", LENGTH, "--head-size", 16, "--variants", ",".join(VARIANTS), "--dtype", "f32,f16"]
     COUNT = 4 * len(VARIANTS)  # both passes
 
     def start(self, *args, **options):
@@ -305,8 +307,8 @@ class Resuming(TuneTest):
         self.assertTrue(history.read_bytes().startswith(whole))
 
     def test_without_resume_it_begins_anew(self):
-        self.tune(*SMALL, "--budget", 1)
-        self.assertGreater(self.tune(*SMALL, "--budget", 1)["cases"][0]["tried"], 1)  # the other engine; candidates
+        self.tune(*BOTH_ENGINES, "--budget", 1)
+        self.assertGreater(self.tune(*BOTH_ENGINES, "--budget", 1)["cases"][0]["tried"], 1)  # the other engine; candidates
 
     def test_two_at_once(self):
         with self.start(*self.CASES, "--budget", 600) as process:
@@ -483,7 +485,7 @@ class Cache(TuneTest):
             resource.setrlimit(resource.RLIMIT_FSIZE, (size + 40, size + 40))
 
         # A small limit stops the programs' cache of drivers, too: their files are left alone by --resume of a done case.
-        done = self.run_program("--heads", 1, "--length", 40, "--head-size", 16, "--variants", "softmax,gaussian",
+        done = self.run_program("--heads", 1, "--length", LENGTH, "--head-size", 16, "--variants", "softmax,gaussian",
                                 "--pass", "forward", "--budget", 4, "--resume", preexec_fn=limit)
         self.assertEqual(done.returncode, 4, done.stdout + done.stderr)
         self.assertEqual(done.stderr.splitlines()[-1].count("clmgk-tune: "), 1, done.stderr)
