@@ -958,14 +958,10 @@ KERNEL(mixture_backward)
         const int keys = HAS_SEQUENCES ? p.keys : a.length_k;
         at.k = k + p.batch * a.k.batch + kv_head * a.k.head + p.key_base * a.k.token;
         at.v = v + p.batch * a.v.batch + kv_head * a.v.head + p.key_base * a.v.token;
-        __global storage *const dk =
-            grad_k + p.batch * a.grad_k.batch + kv_head * a.grad_k.head + p.key_base * a.grad_k.token;
-        __global storage *const dv =
-            grad_v + p.batch * a.grad_v.batch + kv_head * a.grad_v.head + p.key_base * a.grad_v.token;
 
         /* with ROWS_INSIDE the first block finishes queries that see nothing */
         const int end = ROWS_INSIDE ? max(keys, 1) : keys;
-        for (int k0 = split * GROUP_ROWS; k0 < end; k0 += a.splits * GROUP_ROWS) {
+        for (int k0 = split * GROUP_ROWS; k0 < end; k0 = QUERIES_APART ? end : k0 + a.splits * GROUP_ROWS) {
             key_block b = {&g, &a, &p, &at, &x, &t, &key, k0, 0};
             for (int panel = 0; panel < PANELS; ++panel) {
                 panel_clear_keys(&g, panel);
@@ -1041,6 +1037,10 @@ KERNEL(mixture_backward)
                 store_shift(&b);
 #endif
             }
+            __global storage *const dk =
+                grad_k + p.batch * a.grad_k.batch + kv_head * a.grad_k.head + p.key_base * a.grad_k.token;
+            __global storage *const dv =
+                grad_v + p.batch * a.grad_v.batch + kv_head * a.grad_v.head + p.key_base * a.grad_v.token;
             for (int panel = 0; panel < PANELS; ++panel) {
                 const int first = k0 + panel * PANEL_ROWS;
                 if (WANT_K)
@@ -1051,6 +1051,7 @@ KERNEL(mixture_backward)
                     store_values(&g, panel, 0, dv, a.grad_v.token, first, keys, a.value_size,
                                  is_added(&a.bound, SLOT_GRAD_V));
             }
+            branch_end();
         }
     }
     branch_end();

@@ -186,7 +186,7 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
                          .tile = few > 0 ? (int64_t)threads : (int64_t)key_threads * mgk_tunable_get(p, "keys"),
                          .threads = (size_t)threads,
                          .few_rows = few,
-                         .whole_chunks = f->forward && mgk_gpu_of(facts) == MGK_GPU_NVIDIA,
+                         .whole_chunks = (f->forward || f->held_heads == 0) && mgk_gpu_of(facts) == MGK_GPU_NVIDIA,
                          .local_bytes = local,
                          .private_bytes = (uint64_t)private_bytes_of(f, p)};
     return CLMGK_OK;
