@@ -21,6 +21,23 @@ typedef CAT(ulong, LANES) turns; /* fractions of 2^64 */
 
 #define GIVEN(slot) is_given(&a.bound, SLOT_##slot)
 
+/* ---- arguments ---- */
+
+/* Indices of arguments are constants, or compilers copy all arguments of a GPU's work-item to memory. */
+FUNCTION mgk_i64 pick(const mgk_i64 *list, const int count, int i)
+{
+    mgk_i64 x = list[0];
+    UNROLL
+    for (int n = 1; n < count; ++n)
+        x = n == i ? list[n] : x;
+    return x;
+}
+
+FUNCTION mgk_heads_part part_of(const mgk_heads_args *a, int n)
+{
+    return n == 0 ? a->part[0] : n == 1 ? a->part[1] : a->part[2];
+}
+
 /* ---- positions ---- */
 
 FUNCTION long position_of(const mgk_heads_args *a, long row, __global const int *lengths, __global const int *offsets)
@@ -44,7 +61,8 @@ FUNCTION long position_of(const mgk_heads_args *a, long row, __global const int 
 FUNCTION void make_frequencies(const mgk_heads_args *a, SHARED ulong *frequency)
 {
     for (int c = ITEM; c < a->pairs; c += GROUP_SIZE)
-        frequency[c] = mul_hi((ulong)a->slow[c / MGK_TURNS], (ulong)a->fast[c % MGK_TURNS]);
+        frequency[c] =
+            mul_hi((ulong)pick(a->slow, MGK_TURNS, c / MGK_TURNS), (ulong)pick(a->fast, MGK_TURNS, c % MGK_TURNS));
 }
 
 /* Cosines and sines of all pairs, up to a whole number of vectors: products with positions wrap, so nothing is lost. */
@@ -165,19 +183,19 @@ KERNEL(layer_heads)
                              .sine = sine,
                              .direction = 1.0f};
         for (int n = 0; n < 3; ++n) {
-            const mgk_heads_part *const part = &a.part[n];
+            const mgk_heads_part part = part_of(&a, n);
             const bool is_cache = n > 0 && a.capacity > 0;
-            const long out_row = is_cache ? row / a.length * part->heads * a.capacity + position : row;
+            const long out_row = is_cache ? row / a.length * part.heads * a.capacity + position : row;
             head h = turned;
-            h.in = (n == 0 ? q : n == 1 ? k : v) + row * part->ld;
-            h.out = (n == 0 ? out_q : n == 1 ? out_k : out_v) + out_row * part->ld_out;
+            h.in = (n == 0 ? q : n == 1 ? k : v) + row * part.ld;
+            h.out = (n == 0 ? out_q : n == 1 ? out_k : out_v) + out_row * part.ld_out;
             h.bias = n == 0   ? (GIVEN(BIAS_Q) ? bias_q : 0)
                      : n == 1 ? (GIVEN(BIAS_K) ? bias_k : 0)
                               : (GIVEN(BIAS_V) ? bias_v : 0);
             h.gain = n == 0 ? (GIVEN(GAIN_Q) ? gain_q : 0) : n == 1 && GIVEN(GAIN_K) ? gain_k : 0;
             h.rotary = n < 2 ? a.rotary : 0;
             if (!is_cache || stored)
-                forward_row(&a, part, h, shared);
+                forward_row(&a, &part, h, shared);
             KEEP_APART;
         }
     }
@@ -258,27 +276,27 @@ KERNEL(layer_heads_backward)
             GLOBAL_BARRIER();
         }
         for (int n = 0; n < 3; ++n) {
-            const mgk_heads_part *const part = &a.part[n];
-            const long columns = (long)part->heads * part->size;
-            const long team = (long)GROUP_ID * min(part->heads, HEADS_AT_ONCE) + ITEM / TEAM;
+            const mgk_heads_part part = part_of(&a, n);
+            const mgk_i64 biases = pick(a.region, 3, n), gains = n < 2 ? pick(a.region + 3, 2, n) : -1;
+            const long columns = (long)part.heads * part.size;
+            const long team = (long)GROUP_ID * min(part.heads, HEADS_AT_ONCE) + ITEM / TEAM;
             const head h = {
                 .rotary = n < 2 ? a.rotary : 0, .pairs = a.pairs, .cosine = cosine, .sine = sine, .direction = -1.0f};
             const gradient_row r = {.d = (n == 0   ? out_q
                                           : n == 1 ? out_k
                                                    : out_v) +
-                                         row * part->ld_out,
+                                         row * part.ld_out,
                                     .x = (n == 0   ? q
                                           : n == 1 ? k
                                                    : v) +
-                                         row * part->ld,
+                                         row * part.ld,
                                     .gain = n == 0                    ? (GIVEN(GAIN_Q) ? gain_q : 0)
                                             : n == 1 && GIVEN(GAIN_K) ? gain_k
                                                                       : 0,
-                                    .biases = a.region[n] >= 0 ? work + a.region[n] + (long)GROUP_ID * columns : 0,
-                                    .gains =
-                                        n < 2 && a.region[3 + n] >= 0 ? work + a.region[3 + n] + team * part->size : 0,
+                                    .biases = biases >= 0 ? work + biases + (long)GROUP_ID * columns : 0,
+                                    .gains = gains >= 0 ? work + gains + team * part.size : 0,
                                     .later = row > first};
-            backward_row(&a, part, &r, h, shared);
+            backward_row(&a, &part, &r, h, shared);
             KEEP_APART;
         }
     }
