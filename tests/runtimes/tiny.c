@@ -10,11 +10,16 @@ static clmgk_attention_desc tiny(clmgk_variant variant)
     return (clmgk_attention_desc){.variant = variant, .length = LENGTH, .length_k = KEYS, .head_size = SIZE};
 }
 
+/* Keys of the second tile are larger: maxima grow. */
 TH_TEST(plain)
 {
     for (int variant = CLMGK_VARIANT_SOFTMAX; variant <= CLMGK_VARIANT_SMGK; variant++) {
         const clmgk_attention_desc desc = tiny((clmgk_variant)variant);
-        th_sweep_desc(session, &desc, (uint64_t)variant, 0);
+        TH_PROBLEM problem = th_problem_make(&desc, (uint64_t)variant);
+        th_array *const keys = &problem.array[TH_K];
+        for (size_t i = 0; i < keys->count; i++)
+            keys->values[i] *= i / SIZE % KEYS < 64 ? 1.0 : 20.0;
+        th_sweep(session, &problem, 0);
     }
 }
 
@@ -59,16 +64,37 @@ TH_TEST(few_rows)
     }
 }
 
+/* Shifts, where there are any, that are too large for a product of exponentials. */
+static void spread(th_problem *problem)
+{
+    th_array *const shift = &problem->array[TH_SHIFT];
+    for (size_t i = 0; shift->used && i < shift->count; i++)
+        shift->values[i] *= i % 2 == 0 ? 20.0 : 1.0;
+}
+
+/* Two tiles of queries and of keys. */
 TH_TEST(gradients)
 {
     static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_SMGK};
     for (size_t v = 0; v < TH_COUNT(variants); v++) {
         clmgk_attention_desc desc = tiny(variants[v]);
+        desc.length = desc.length_k = 36;
         desc.causal = 1;
+        desc.prior_shape = v == 0 ? CLMGK_PRIOR_UNIFORM : CLMGK_PRIOR_HMS;
         desc.gradients = th_all_gradients(&desc);
         TH_PROBLEM problem = th_problem_make(&desc, v);
+        spread(&problem);
         th_expect_gradients(session, &problem, true);
     }
+}
+
+TH_TEST(likelihood)
+{
+    clmgk_attention_desc desc = tiny(CLMGK_VARIANT_SMGK);
+    desc.statistics = CLMGK_STATISTIC_NLL;
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
+    spread(&problem);
+    th_expect_statistics(session, &problem, true);
 }
 
 /* Several heads over the same scores, with a softmax each and with one. */
@@ -79,6 +105,9 @@ TH_TEST(mixed_heads)
         clmgk_attention_desc desc = tiny(variants[v]);
         desc.components = 2;
         desc.heads = 4;
+        desc.use_bias = v == 0; /* one for all keys */
+        desc.bias_length = LENGTH;
+        desc.bias_length_k = 1;
         desc.gradients = v == 0 ? th_all_gradients(&desc) : 0;
         TH_PROBLEM problem = th_problem_make(&desc, v);
         for (size_t n = 0; n < session->engines; n++)
@@ -86,5 +115,19 @@ TH_TEST(mixed_heads)
                            session->engine[n] == CLMGK_ENGINE_SIMT ? "rows=1,keys=1,heads=4,splits=1" : NULL);
         if (desc.gradients != 0)
             th_expect_gradients(session, &problem, true);
+    }
+}
+
+/* A state that goes on from chunk to chunk, and back; with one for all queries, too. Some denominators are 0. */
+TH_TEST(linear)
+{
+    for (int causal = 0; causal <= 1; causal++) {
+        clmgk_attention_desc desc = tiny(CLMGK_VARIANT_MLK);
+        desc.length = desc.length_k = 40;
+        desc.causal = causal;
+        desc.feature = CLMGK_FEATURE_RELU;
+        desc.gradients = th_all_gradients(&desc);
+        TH_PROBLEM problem = th_problem_make(&desc, 1);
+        th_expect_gradients(session, &problem, true);
     }
 }
