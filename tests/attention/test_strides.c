@@ -53,8 +53,8 @@ static void set_permutation(clmgk_attention_desc *desc, int number, int64_t gap)
 
 TH_TEST(strides_in_any_order)
 {
-    for (int number = 0; number < 24; number++) {
-        for (size_t v = 0; v < TH_COUNT(variants); v++) {
+    for (size_t v = 0; v < TH_COUNT(variants); v++) {
+        for (int number = 0; number < 24; number++) {
             clmgk_attention_desc desc = base_desc(variants[v], th_dtypes[((size_t)number + v) % TH_COUNT(th_dtypes)]);
             set_permutation(&desc, number, number % 4);
             th_expect_desc(session, &desc, (uint64_t)number);

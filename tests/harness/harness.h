@@ -68,6 +68,7 @@ typedef struct th_session {
     size_t built;      /* programs compiled */
     size_t loaded;     /* programs from the cache */
     double built_ms;   /* time that took */
+    size_t program;    /* the last plan's, by the order in which its engine's programs were made */
     clmgk_plan **kept; /* one plan of every program, so that it stays in memory */
     size_t kept_count;
     clmgk_layer **layers; /* all that were made, likewise */
@@ -333,9 +334,12 @@ void th_expect_combined(th_session *session, th_problem *problem, const clmgk_pl
 /* th_run_with, and its result held against the reference. */
 void th_expect_with(th_session *session, th_problem *problem, clmgk_engine engine, const char *parameters);
 
-/* Whether engines that are not the device's own take this problem: in full all, else every third seed. Programs that
- * no compiler has optimised are slow, on a CPU the SIMT engine's most of all. */
+/* Whether engines that are not the device's own take this problem, which that one has run: in full all, else every
+ * third seed of every third program. On a CPU the SIMT engine's programs take three times as long to compile, and
+ * those that no compiler has optimised are slow. */
 bool th_other_engines(const th_session *session, const th_problem *problem);
+/* The same of every third program's problems alone. */
+bool th_is_third_program(const th_session *session);
 
 /* Runs the problem on these engines and checks it; the same for random arrays of `desc`. */
 void th_expect(th_session *session, th_problem *problem);
@@ -393,7 +397,7 @@ void th_set_shape(clmgk_attention_desc *desc, size_t number, uint64_t *state);
  * common. O and dV of the first head are made to show P_ij for TH_PROBES rows and keys, whatever V and dO were. The
  * problem has as many rows, keys and value elements at least, heads of V for all heads, wants dV, and has no dropout.
  */
-enum { TH_PROBES = 16 };
+enum { TH_PROBES = 8 };
 void th_expect_equal_weights(th_session *session, th_problem *problem, const clmgk_plan_options *options);
 
 /* Every gradient that a problem of this kind has. */

@@ -473,17 +473,33 @@ void th_check(th_session *session, const th_problem *problem, clmgk_engine engin
     fail_msg("%s: %s", text, message.text);
 }
 
-void th_sweep(th_session *session, th_problem *problem, size_t index)
+bool th_is_third_program(const th_session *session)
 {
-    const size_t engines = session->full || index % 4 == 0 ? session->engines : 1;
-    clmgk_ref_answer answer = {0};
-    for (size_t n = 0; n < engines; n++) {
+    return session->full || session->program % 3 == 0;
+}
+
+bool th_other_engines(const th_session *session, const th_problem *problem)
+{
+    return session->full || (th_is_third_program(session) && problem->seed < UINT64_MAX / 3);
+}
+
+/* On so many engines; 0: on those that th_other_engines chooses. */
+static void expect_on(th_session *session, th_problem *problem, size_t engines)
+{
+    TH_REF_ANSWER answer = {0};
+    for (size_t n = 0; n == 0 || n < engines; n++) {
         th_run(session, problem, n);
-        if (n == 0)
+        if (n == 0) {
             answer = th_solve(problem); /* of the values as the device holds them */
+            engines = engines == 0 && th_other_engines(session, problem) ? session->engines : engines;
+        }
         th_check(session, problem, session->engine[n], &answer);
     }
-    clmgk_ref_answer_free(&answer);
+}
+
+void th_sweep(th_session *session, th_problem *problem, size_t index)
+{
+    expect_on(session, problem, session->full || index % 4 == 0 ? session->engines : 1);
 }
 
 /* The values of the part's keys, from key `begin` of the whole on, and all others. */
@@ -539,14 +555,9 @@ void th_expect_with(th_session *session, th_problem *problem, clmgk_engine engin
     clmgk_ref_answer_free(&answer);
 }
 
-bool th_other_engines(const th_session *session, const th_problem *problem)
-{
-    return session->full || problem->seed < UINT64_MAX / 3;
-}
-
 void th_expect(th_session *session, th_problem *problem)
 {
-    th_sweep(session, problem, th_other_engines(session, problem) ? 0 : 1);
+    expect_on(session, problem, 0);
 }
 
 void th_sweep_desc(th_session *session, const clmgk_attention_desc *desc, uint64_t seed, size_t index)

@@ -92,6 +92,19 @@ bool th_takes(const th_session *session, size_t index, size_t step)
     return session->full || index % step == 0;
 }
 
+static size_t number_of(const th_session *session, const clmgk_plan_info *plan)
+{
+    size_t number = 0;
+    for (size_t n = 0; n < session->kept_count; n++) {
+        clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
+        assert_int_equal(clmgk_plan_get_info(session->kept[n], &info, NULL), CLMGK_OK);
+        if (strcmp(info.options, plan->options) == 0)
+            return number;
+        number += info.engine == plan->engine;
+    }
+    return number;
+}
+
 /* Another plan of the same program, which holds it in memory. */
 static void keep(th_session *session, clmgk_plan *plan)
 {
@@ -113,6 +126,7 @@ clmgk_plan *th_try_plan(th_session *session, const clmgk_attention_desc *desc, c
     assert_int_equal(clmgk_plan_get_info(plan, &info, NULL), CLMGK_OK);
     assert_true(options->engine == CLMGK_ENGINE_AUTO || info.engine == options->engine);
     session->plans++;
+    session->program = number_of(session, &info);
     session->built += info.origin == CLMGK_PROGRAM_BUILT;
     session->loaded += info.origin == CLMGK_PROGRAM_DISK;
     if (info.origin == CLMGK_PROGRAM_MEMORY)
