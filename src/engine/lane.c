@@ -69,6 +69,12 @@ static void choose_tile(const mgk_footprint *f, lane_block *b)
         b->tile /= 2;
 }
 
+/* Families without them would have a program for each number of rows. */
+static bool has_blocks(const mgk_tunables *p)
+{
+    return !mgk_tunable_is_unused(p, mgk_tunable_index(p, "panels"));
+}
+
 /* The table's defaults are for vectors of 16 floats. */
 static void choose_vectors(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
@@ -78,7 +84,7 @@ static void choose_vectors(const mgk_footprint *f, const mgk_device_facts *facts
     mgk_tunable_default(p, "block", mgk_tunable_base(p, "block", kind) / part);
     mgk_tunable_default(p, "unroll", mgk_tunable_base(p, "unroll", kind));
     const int lanes = mgk_tunable_get(p, "lanes");
-    const bool one = f->forward && (f->rows <= lanes || (f->one_vector && lanes >= 16));
+    const bool one = !has_blocks(p) || (f->forward && (f->rows <= lanes || (f->one_vector && lanes >= 16)));
     mgk_tunable_default(p, "vectors", one ? 1 : mgk_tunable_base(p, "vectors", kind));
 }
 
@@ -101,7 +107,7 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
         mgk_tunable_default(p, "tile", tile);
         b.tile = mgk_tunable_get(p, "tile");
     }
-    b.panels = mgk_tunable_base(p, "panels", facts->info.device_class);
+    b.panels = has_blocks(p) ? mgk_tunable_base(p, "panels", facts->info.device_class) : 1;
     choose_panels(f, facts, &b);
     b.tile = tile;
     choose_tile(f, &b);

@@ -490,6 +490,23 @@ TH_TEST(padding_is_not_read)
     }
 }
 
+/* The lane engine's kernels have no blocks of rows: whatever their number is, the program is the same. */
+TH_TEST(lengths_share_a_program)
+{
+    static const int64_t lengths[] = {1, 20, 300};
+    size_t first = 0;
+    for (size_t n = 0; n < TH_COUNT(lengths) * session->engines; n++) {
+        clmgk_attention_desc desc =
+            small_desc(CLMGK_VARIANT_MLK, MAP_ELU1, lengths[n / session->engines], lengths[n / session->engines]);
+        desc.causal = 1;
+        if (session->engine[n % session->engines] != CLMGK_ENGINE_LANE)
+            continue;
+        clmgk_plan_release(th_plan(session, &desc, CLMGK_ENGINE_LANE, chunks(0)));
+        first = n < session->engines ? session->program : first;
+        assert_int_equal(session->program, first);
+    }
+}
+
 /* ---- properties ------------------------------------------------------------------------------------------------ */
 
 static void expect_equal_bits(const th_problem *one, const th_problem *other, th_name name)
