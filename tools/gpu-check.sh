@@ -349,6 +349,7 @@ stage_builds() {
         build_list "$work/builds-$i" &
     done
     wait
+    [[ -s $results/builds.jsonl ]] || fail 1 "builds: the bundle's list has nothing for this device"
     failed=$(grep -vc '"build":"CL_SUCCESS"' "$results/builds.jsonl") || true
     say "$(wc -l <"$results/builds.jsonl") configurations, $failed failed," \
         "$(grep -c '"spill_store_bytes":[1-9]' "$results/builds.jsonl") spill registers"
