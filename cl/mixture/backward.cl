@@ -747,6 +747,9 @@ FUNCTION void tile_gradients(const key_block *b, const panel_tile *m)
             key_sums[r][v] = (real)(0.0f);
     for (int sub = m->begin / BLOCK_KEYS; SUB_TILES == 1 ? sub < 1 : sub * BLOCK_KEYS < m->end; ++sub) {
         real d[BLOCK_KEYS][BLOCK_ROWS];
+#if ROWS_INSIDE
+        expect_next(b);
+#endif
         block_scores(b, panel, sub);
         KEYS_FOR(u)
             ROWS_FOR(v)
@@ -1015,9 +1018,11 @@ KERNEL(mixture_backward)
                     next.grad_v = grad_v + next_b * a.grad_v.batch + next_g * a.grad_v.head;
                     next.rows = min(max(a.length, a.length_k), AHEAD_BYTES / AHEAD_ROW_BYTES);
                     const int panels = (min(keys - k0, GROUP_ROWS) + PANEL_ROWS - 1) / PANEL_ROWS;
-                    const int shares = max(1, panels * ((a.length + BLOCK_KEYS - 1) / BLOCK_KEYS));
+                    /* two a sub-tile, of which causality leaves half: a core waits where it asks for much at once */
+                    const int shares =
+                        max(1, (a.right < 0 ? 2 : 1) * panels * ((a.length + BLOCK_KEYS - 1) / BLOCK_KEYS));
                     next.row = 0;
-                    next.step = (2 * next.rows + shares - 1) / shares;
+                    next.step = (next.rows + shares - 1) / shares;
                     b.next = &next;
                 }
 #endif
