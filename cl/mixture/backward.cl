@@ -50,6 +50,8 @@
 #define ENTRY_SUMS      (HAS_ENTRY_SUMS ? BIAS_SUM + BIAS_SUMS_APART : 1)
 #define VARIANCES       (HAS_VARIANCE ? COMPONENTS : 1)
 
+#define KEEP_PLACES (COMPONENTS == 1 || KEYS_SHIFTED) /* SIMT: registers are short with all keys of more */
+
 #include "engine/backward.clh"
 
 #include "attention/backward.clh"

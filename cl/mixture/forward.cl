@@ -77,6 +77,42 @@ FUNCTION real factored_score(const engine *e, const mixture *x, const tile_view 
 }
 #endif
 
+/* Adds the weights of component r's scores relative to the rows' bases. */
+FUNCTION void add_weights(int r, const real *base, real (*s)[BLOCK_ROWS], real (*w)[BLOCK_ROWS])
+{
+    KEYS_FOR(u)
+        ROWS_FOR(v) {
+            const real relative = s[u][v] - base[v];
+#if ESTEP_HARD
+            w[u][v] = r == 0 ? relative : max_or_nan(w[u][v], relative);
+#else
+            w[u][v] = r == 0 ? exp2_real(relative) : w[u][v] + exp2_real(relative);
+#endif
+        }
+}
+
+/* Adds the scores of component r to the pairs (w, factor); where only their maxima will be used, w is the larger. */
+FUNCTION void add_scores(int r, real (*s)[BLOCK_ROWS], real (*w)[BLOCK_ROWS], real (*factor)[BLOCK_ROWS])
+{
+    KEYS_FOR(u)
+        ROWS_FOR(v) {
+#if ESTEP_HARD
+            w[u][v] = r == 0 ? s[u][v] : max_or_nan(w[u][v], s[u][v]);
+#elif EXACT_TWICE
+            w[u][v] = r == 0 ? s[u][v] : max_real(w[u][v], s[u][v]);
+#else
+            if (r == 0) {
+                w[u][v] = s[u][v];
+                factor[u][v] = (real)(1.0f);
+            } else {
+                const real top = max_real(w[u][v], s[u][v]), finite = finite_max(top);
+                factor[u][v] = fma(factor[u][v], exp2_real(w[u][v] - finite), exp2_real(s[u][v] - finite));
+                w[u][v] = top;
+            }
+#endif
+        }
+}
+
 /*
  * Scores of one sub-tile.
  * lazy: w receives the weights 2^(s - base) summed over components.
@@ -128,25 +164,12 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
         tile_product(e, panel, sub, 0, r, s);
 #endif
         KEYS_FOR(u)
-            ROWS_FOR(v) {
+            ROWS_FOR(v)
                 s[u][v] = finish_score(e, x, t, view, panel, sub, u, v, r, s[u][v]);
-                if (lazy)
-                    s[u][v] -= base[v];
-#if ESTEP_HARD
-                w[u][v] = r == 0 ? s[u][v] : max_or_nan(w[u][v], s[u][v]);
-#else
-                if (lazy) {
-                    w[u][v] = r == 0 ? exp2_real(s[u][v]) : w[u][v] + exp2_real(s[u][v]);
-                } else if (r == 0) {
-                    w[u][v] = s[u][v];
-                    factor[u][v] = (real)(1.0f);
-                } else {
-                    const real top = max_real(w[u][v], s[u][v]), finite = finite_max(top);
-                    factor[u][v] = fma(factor[u][v], exp2_real(w[u][v] - finite), exp2_real(s[u][v] - finite));
-                    w[u][v] = top;
-                }
-#endif
-            }
+        if (lazy)
+            add_weights(r, base, s, w);
+        else
+            add_scores(r, s, w, factor);
     }
 #if HAS_FACTORED
     if (x->one_scale)

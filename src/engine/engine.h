@@ -48,6 +48,7 @@ typedef struct mgk_footprint {
 
     /* Engines whose work-items share a block: registers of a work-item. */
     int row_part, key_part;                           /* divisors of a work-item's default rows and keys */
+    bool double_rows;                                 /* twice the default rows */
     int64_t row_sums, most_sums;                      /* accumulators of a row, of a work-item's rows */
     int64_t scores, most_scores, most_scores_of_rows; /* kept per row and key; the second limit reduces the rows */
     int64_t most_head_sums;                           /* accumulators of a work-item's rows and heads */

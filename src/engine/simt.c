@@ -84,7 +84,7 @@ static void choose_share(const mgk_footprint *f, const mgk_device_facts *facts, 
 {
     const clmgk_device_class kind = facts->info.device_class;
     const int key_threads = mgk_tunable_get(p, "key-threads");
-    int64_t rows = mgk_tunable_base(p, "rows", kind) / f->row_part;
+    int64_t rows = mgk_tunable_base(p, "rows", kind) * (f->double_rows ? 2 : 1) / f->row_part;
     int64_t keys = mgk_tunable_base(p, "keys", kind) / f->key_part;
     while (rows > 1 && (exceeds(rows * (f->row_sums / key_threads), f->most_sums) ||
                         exceeds(rows * keys * f->scores, f->most_scores_of_rows)))
@@ -107,15 +107,15 @@ static void choose_share(const mgk_footprint *f, const mgk_device_facts *facts, 
     mgk_tunable_default(p, "heads", heads);
 }
 
-/* Blocks of as many rows where a work-item has fewer of them: the copying of a tile is shared by more products. */
+/* Blocks of more rows: the copying of a tile is shared by more products. */
 static void choose_block(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
-    enum { NVIDIA_ROWS = 64 };
+    enum { NVIDIA_ROW_THREADS = 16 };
     const int64_t key_threads = mgk_tunable_get(p, "key-threads"), rows = mgk_tunable_get(p, "rows");
     int64_t row_threads = mgk_tunable_get(p, "row-threads");
     if (!f->forward || mgk_gpu_of(facts) != MGK_GPU_NVIDIA)
         return;
-    while (row_threads * rows < NVIDIA_ROWS && row_threads * rows < f->rows && row_threads * key_threads < 256 &&
+    while (row_threads < NVIDIA_ROW_THREADS && row_threads * rows < f->rows && row_threads * key_threads < 256 &&
            2 * (uint64_t)row_threads * (uint64_t)key_threads <= facts->info.max_work_group)
         row_threads *= 2;
     mgk_tunable_default(p, "row-threads", (int)row_threads);

@@ -24,6 +24,20 @@ static bool one_vector(const mgk_attention_request *request)
     return (d->causal && mgk_attention_rows(d) <= SHORT_CAUSAL) || (t->head_size <= 8 && t->value_size <= 8);
 }
 
+/* Whether a work-item of an NVIDIA GPU has twice the rows, 128 in a block: fewer loads and copies for a product, where
+ * the registers are enough (tests/offline) and no unit is left without a block. */
+static bool double_rows(const mgk_attention_request *request)
+{
+    enum { ROWS = 128, MOST_WIDTH = 64 };
+    const clmgk_attention_desc *const d = request->desc;
+    const mgk_attention_traits *const t = &request->traits;
+    const int64_t blocks = mgk_attention_problems(d) * d->heads * ((mgk_attention_rows(d) + ROWS - 1) / ROWS);
+    const bool narrow = t->head_size <= MOST_WIDTH && t->value_size <= MOST_WIDTH;
+    return mgk_gpu_of(request->facts) == MGK_GPU_NVIDIA && blocks >= (int64_t)request->facts->info.compute_units &&
+           (t->components == 1 || (t->components == 2 && narrow && !t->shifted)) && !t->modified && !t->has_prior &&
+           !t->has_variance;
+}
+
 static mgk_footprint footprint_of(const mgk_attention_request *request)
 {
     static const char *const shrink[] = {"values", "values", "keys", "keys", "rows", "rows", "rows", NULL};
@@ -61,6 +75,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
                            .least_tile = 16,
                            .row_part = gpu && (t->modified || many) ? 2 : 1,
                            .key_part = 1,
+                           .double_rows = double_rows(request),
                            .row_sums = t->value_size,
                            /* more spill on GPUs; rusticl of Mesa 22 miscompiles private arrays beyond 48 */
                            .most_sums = facts->runtime == MGK_RUNTIME_RUSTICL ? 32 : 64,
