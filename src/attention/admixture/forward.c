@@ -54,7 +54,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
                        .most_scores = t->modified ? 8 : scores,
                        .most_scores_of_rows = 32,
                        /* noise, relu and modifiers take additional registers (tests/offline) */
-                       .most_head_sums = head_sums / ((t->noise || t->generalised ? 4 : 1) * (t->modified ? 2 : 1)),
+                       .most_head_sums = head_sums / (t->noise || t->generalised ? 4 : 1) / (t->modified ? 2 : 1),
                        .shrink = mgk_admixture_shrink};
     /* arrays have room for all heads of a block, even if there are fewer heads */
     f.block.most_heads = d->heads;
