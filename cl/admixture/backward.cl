@@ -111,8 +111,7 @@ FUNCTION void hold_scores(const key_block *b, const panel_tile *m)
         real s[BLOCK_KEYS][BLOCK_ROWS], eps[BLOCK_KEYS][BLOCK_ROWS];
         if (SHARED_NOISE)
             tile_noise(g, &b->x->modifiers, (uint)b->p->b * (uint)b->a->heads, m->i0 + sub * BLOCK_KEYS, m->k0, eps);
-        COPIES_FOR(k, 0, COMPONENTS)
-        {
+        COPIES_FOR(k, 0, COMPONENTS) {
             if (!SHARED_MIX || k == 0)
                 KEYS_FOR(u)
                     ROWS_FOR(v)
@@ -156,9 +155,9 @@ FUNCTION void mix_scores(const key_block *b, int sub, real (*eps)[BLOCK_ROWS], r
         ROWS_FOR(v)
             s[u][v] = mixed_begin(x, eps[u][v]);
     COPIES_FOR(k, 0, HELD_SCORES)
-    KEYS_FOR(u)
-        ROWS_FOR(v)
-            s[u][v] = mixed_term(x, k, slot_get(b->g, SCORE_SLOT + k, sub, u, v), eps[u][v], s[u][v]);
+        KEYS_FOR(u)
+            ROWS_FOR(v)
+                s[u][v] = mixed_term(x, k, slot_get(b->g, SCORE_SLOT + k, sub, u, v), eps[u][v], s[u][v]);
 }
 
 /* From scores to the logarithms of P. */
@@ -192,8 +191,7 @@ FUNCTION void spread_gradients(const key_block *b, int sub, real (*grad)[BLOCK_R
 {
     grad_engine *const g = b->g;
     const mixing *const x = &b->x->mixing;
-    COPIES_FOR(k, 0, HELD_SCORES)
-    {
+    COPIES_FOR(k, 0, HELD_SCORES) {
         const float p = SHARED_MIX ? 1.0f : x->p[k], factor = GENERALISED ? weight_of(x, k) * x->p[k] : p;
         real score_sum[BLOCK_ROWS], noise_sum[BLOCK_ROWS];
         ROWS_FOR(v)
@@ -371,8 +369,7 @@ FUNCTION void head_tile(const key_block *b, const panel_tile *m, int value_head,
 /* The products of a panel's tile with dG. */
 FUNCTION void score_products(const key_block *b, const panel_tile *m)
 {
-    COPIES_FOR(k, 0, COMPONENTS)
-    {
+    COPIES_FOR(k, 0, COMPONENTS) {
         const int slot = GRAD_SLOT + (SHARED_MIX ? 0 : k);
         if (WANT_K)
             accumulate_keys(b->g, m->panel, k, slot, 0, m->entries);
@@ -464,9 +461,9 @@ FUNCTION void finish_keys(const key_block *b)
     if (WANT_K)
         for (int panel = 0; panel < PANELS; ++panel)
             COPIES_FOR(k, 0, COMPONENTS)
-    store_keys(b->g, panel, k, (SHARED_MIX ? b->x->mixing.p[k] : 1.0f) * a->scale * LN_2,
-               b->at->grad_k + k * a->grad_k.head, a->grad_k.token, b->k0 + panel * PANEL_ROWS, b->keys, a->head_size,
-               is_added(&a->bound, SLOT_GRAD_K));
+                store_keys(b->g, panel, k, (SHARED_MIX ? b->x->mixing.p[k] : 1.0f) * a->scale * LN_2,
+                           b->at->grad_k + k * a->grad_k.head, a->grad_k.token, b->k0 + panel * PANEL_ROWS, b->keys,
+                           a->head_size, is_added(&a->bound, SLOT_GRAD_K));
 }
 
 KERNEL(admixture_backward)

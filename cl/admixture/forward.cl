@@ -45,9 +45,10 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
         ROWS_FOR(v)
             w[u][v] = mixed_begin(&x->mixing, OWN_NOISE ? eps[u][v] : (real)(0.0f));
     COPIES_FOR(k, 0, HELD_SCORES)
-    KEYS_FOR(u)
-        ROWS_FOR(v)
-            w[u][v] = mixed_term(&x->mixing, k, held_get(e, k, sub, u, v), OWN_NOISE ? eps[u][v] : w[u][v], w[u][v]);
+        KEYS_FOR(u)
+            ROWS_FOR(v)
+                w[u][v] =
+                    mixed_term(&x->mixing, k, held_get(e, k, sub, u, v), OWN_NOISE ? eps[u][v] : w[u][v], w[u][v]);
     KEYS_FOR(u)
         ROWS_FOR(v) {
             real s = w[u][v];
@@ -79,8 +80,7 @@ FUNCTION void hold_scores(engine *e, const scorer *x, const tile_view *view, uin
         real eps[BLOCK_KEYS][BLOCK_ROWS];
         block_noise(e, &x->modifiers, noise_head, view->row, view->k0, sub, eps);
 #endif
-        COPIES_FOR(k, 0, COMPONENTS)
-        {
+        COPIES_FOR(k, 0, COMPONENTS) {
             if (!SHARED_MIX || k == 0)
                 KEYS_FOR(u)
                     ROWS_FOR(v)

@@ -136,8 +136,7 @@ typedef struct next_task {
 FUNCTION void components_begin(components *x, const mgk_attention_args *a, int h, const places *at,
                                __global const float *variance)
 {
-    COPIES_FOR(r, 0, COMPONENTS)
-    {
+    COPIES_FOR(r, 0, COMPONENTS) {
         x->scale[r] = component_scale(a, h, r, variance);
         if (HAS_PRIOR)
             x->prior[r] = a->prior.token ? 0.0f : at->prior[r * a->prior.component];
@@ -145,7 +144,7 @@ FUNCTION void components_begin(components *x, const mgk_attention_args *a, int h
             x->shift_norm[r] = shift_norm(a, r, at->shift, x->scale[r]);
     }
     COPIES_FOR(r, 0, PRODUCTS)
-    x->stage_scale[r] = SCALE_LATER ? 1.0f : x->scale[r];
+        x->stage_scale[r] = SCALE_LATER ? 1.0f : x->scale[r];
     x->one_scale = has_one_scale(x->scale);
 }
 
@@ -227,11 +226,10 @@ FUNCTION void panel_factors(const key_block *b, int panel)
     ROWS_FOR(v) {
         real top = (real)(-INFINITY), high = (real)(0.0f), low = (real)(0.0f);
         COPIES_FOR(r, 0, COMPONENTS)
-        top = top_of(top, key->beta[panel][r][v], HAS_PRIOR ? key->log_prior[panel][r][v] : (real)(0.0f));
+            top = top_of(top, key->beta[panel][r][v], HAS_PRIOR ? key->log_prior[panel][r][v] : (real)(0.0f));
         top = x->one_scale ? top : (real)(0.0f);
         key->top[panel][v] = finite_max(top);
-        COPIES_FOR(r, 0, COMPONENTS)
-        {
+        COPIES_FOR(r, 0, COMPONENTS) {
             key->beta[panel][r][v] -= finite_max(top);
             real log_weight = key->beta[panel][r][v];
             if (HAS_PRIOR)
@@ -253,8 +251,7 @@ FUNCTION void panel_factors(const key_block *b, int panel)
 FUNCTION void panel_sums_clear(const key_block *b, int panel)
 {
     key_values *const key = b->key;
-    COPIES_FOR(r, 0, COMPONENTS)
-    {
+    COPIES_FOR(r, 0, COMPONENTS) {
         if (HAS_KEY_SUMS)
             ROWS_FOR(v)
                 key->sum[panel][r][v] = (real)(0.0f);
@@ -269,8 +266,8 @@ FUNCTION void panel_sums_clear(const key_block *b, int panel)
     }
     if (WANT_VARIANCE)
         COPIES_FOR(r, 0, VARIANCES)
-    ROWS_FOR(v)
-        key->variance[panel][r][v] = (real)(0.0f);
+            ROWS_FOR(v)
+                key->variance[panel][r][v] = (real)(0.0f);
     if (HAS_BIAS_KEY_SUMS)
         ROWS_FOR(v)
             key->bias[panel][v] = (real)(0.0f);
@@ -278,8 +275,7 @@ FUNCTION void panel_sums_clear(const key_block *b, int panel)
 
 FUNCTION void panel_begin(const key_block *b, int panel)
 {
-    COPIES_FOR(r, 0, COMPONENTS)
-    {
+    COPIES_FOR(r, 0, COMPONENTS) {
         if (HAS_PRIOR)
             panel_priors(b, panel, r);
         if (HAS_KEY_TERMS)
@@ -787,7 +783,7 @@ FUNCTION void store_entry_sums(const key_block *b, int i0, int entries, const bo
 #if ROWS_INSIDE
     if (KEEPS_ROW_SUMS)
         COPIES_FOR(r, 0, COMPONENTS)
-    entry_sums_join(b->g, r, HAS_FACTORED && factored ? b->t->u[r] : 0, b->t->row_sums[r]);
+            entry_sums_join(b->g, r, HAS_FACTORED && factored ? b->t->u[r] : 0, b->t->row_sums[r]);
 #else
     if (KEEPS_ROW_SUMS)
         for (int r = 0; r < COMPONENTS; ++r)
@@ -798,7 +794,7 @@ FUNCTION void store_entry_sums(const key_block *b, int i0, int entries, const bo
         entry_sums_store(b->g, BIAS_SUM, 0, bias, entries);
     else if (HAS_BIAS_ROW_SUMS)
         COPIES_FOR(r, 0, COMPONENTS)
-    entry_sums_store(b->g, r, HAS_FACTORED && factored ? b->t->u[r] : 0, bias, entries);
+            entry_sums_store(b->g, r, HAS_FACTORED && factored ? b->t->u[r] : 0, bias, entries);
 }
 
 /* All tiles of queries that meet the block of keys. */
@@ -908,8 +904,7 @@ FUNCTION void panel_finish(const key_block *b, int panel, int keys)
     key_values *const key = b->key;
     const int first = b->k0 + panel * PANEL_ROWS;
     if (HAS_KEY_SUMS)
-        COPIES_FOR(r, 0, COMPONENTS)
-        {
+        COPIES_FOR(r, 0, COMPONENTS) {
             store_key_sums(b, panel, r, keys);
             if (WANT_K && SCORE_GAUSSIAN)
                 add_own_keys(b, panel, r);
@@ -918,8 +913,7 @@ FUNCTION void panel_finish(const key_block *b, int panel, int keys)
     panel_shift(b, panel);
 #endif
     if (WANT_VARIANCE)
-        COPIES_FOR(r, 0, VARIANCES)
-        {
+        COPIES_FOR(r, 0, VARIANCES) {
             const long row = (b->at->bh * VARIANCES + r) * a->length_k + b->p->key_base;
             rows_sum(&b->g->base, key->variance[panel][r]);
             rows_store(&b->g->base, key->variance[panel][r], b->at->work + a->region[MGK_REGION_VARIANCE] + row, 1,

@@ -70,7 +70,7 @@ FUNCTION real factored_score(const engine *e, const mixture *x, const tile_view 
     const mixture_keys *const t = &x->keys;
     real c = x->u[panel][0][v] * key_get(e, t->w[0], sub, u);
     COPIES_FOR(r, 1, COMPONENTS)
-    c = fma(x->u[panel][r][v], (real)(key_get(e, t->w[r], sub, u)), c);
+        c = fma(x->u[panel][r][v], (real)(key_get(e, t->w[r], sub, u)), c);
     *factor = c;
     const real s = shifted_score(product, x->scale[0], (real)(key_get(e, t->top, sub, u)), x->alpha_max[panel][v]);
     return modified(e, &x->modifiers, view, sub, u, v, s);
@@ -145,8 +145,7 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
     }
 #endif
 #endif
-    COPIES_FOR(r, 0, COMPONENTS)
-    {
+    COPIES_FOR(r, 0, COMPONENTS) {
         real s[BLOCK_KEYS][BLOCK_ROWS];
         KEYS_FOR(u)
             ROWS_FOR(v) {
