@@ -10,9 +10,10 @@
  *     MiSH: one dA for all k, sum_h dA_hij; p_k comes later
  *
  * M products make the scores of a tile, two for each head follow, and 2 M with dG: 3 M + 2 H in all where softmax has
- * 5 H. A work-group owns every `splits`-th block of the keys of a list of batches, one after the other,
- * with all their heads: dQ is summed in a fixed order, one copy per split. It holds the values and dV of HEADS heads of
- * values; where there are more, it goes over the tiles again for the next ones.
+ * 5 H. A work-group owns every `splits`-th block of the keys of a list of batches, one after the other, with all their
+ * heads: dQ is summed in a fixed order, one copy per split, where no kernel of queries makes it
+ * (admixture/backward_queries.cl). It holds the values and dV of HEADS heads of values; where there are more, it goes
+ * over the tiles again for the next ones.
  */
 #define PASS_BACKWARD
 #include "admixture/buffers.clh"
@@ -192,7 +193,7 @@ FUNCTION void spread_gradients(const key_block *b, int sub, real (*grad)[BLOCK_R
     grad_engine *const g = b->g;
     const mixing *const x = &b->x->mixing;
     COPIES_FOR(k, 0, HELD_SCORES) {
-        const float p = SHARED_MIX ? 1.0f : x->p[k], factor = GENERALISED ? weight_of(x, k) * x->p[k] : p;
+        const float factor = held_factor(x, k);
         real score_sum[BLOCK_ROWS], noise_sum[BLOCK_ROWS];
         ROWS_FOR(v)
             score_sum[v] = noise_sum[v] = (real)(0.0f);
@@ -203,7 +204,7 @@ FUNCTION void spread_gradients(const key_block *b, int sub, real (*grad)[BLOCK_R
                     score = slot_get(g, SCORE_SLOT + k, sub, u, v);
                 if (GENERALISED) {
                     score = noisy_score(x, k, score, eps[u][v]);
-                    part = rectified(x, k, score) == (real)(0.0f) ? (real)(0.0f) : part; /* a NaN score stays */
+                    part = passed(x, k, score, part);
                 }
                 if (HAS_DG)
                     slot_put(g, GRAD_SLOT + k, sub, u, v,
@@ -373,9 +374,10 @@ FUNCTION void score_products(const key_block *b, const panel_tile *m)
         const int slot = GRAD_SLOT + (SHARED_MIX ? 0 : k);
         if (WANT_K)
             accumulate_keys(b->g, m->panel, k, slot, 0, m->entries);
-        if (WANT_Q)
-            scatter_queries(b->g, m->panel, k, 1, slot, b->at->grad_q + ((long)k * b->a->length + m->i0) * HEAD_SIZE, 0,
-                            m->entries);
+#if WANT_Q
+        scatter_queries(b->g, m->panel, k, 1, slot, b->at->grad_q + ((long)k * b->a->length + m->i0) * HEAD_SIZE, 0,
+                        m->entries);
+#endif
     }
 }
 

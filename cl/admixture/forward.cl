@@ -22,15 +22,7 @@
 
 #include "engine/engine.clh"
 
-#include "base/random.clh"
-
-#include "admixture/score.clh"
-
-/* What a work-group knows of the head that it is at. */
-typedef struct scorer {
-    modifiers modifiers;
-    mixing mixing;
-} scorer;
+#include "admixture/tile.clh"
 
 #include "attention/tile.clh"
 
@@ -38,17 +30,7 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
                            const real *base, real (*w)[BLOCK_ROWS], real (*factor)[BLOCK_ROWS])
 {
     real eps[BLOCK_KEYS][BLOCK_ROWS];
-#if OWN_NOISE
-    block_noise(e, &x->modifiers, x->modifiers.head, view->row, view->k0, sub, eps);
-#endif
-    KEYS_FOR(u)
-        ROWS_FOR(v)
-            w[u][v] = mixed_begin(&x->mixing, OWN_NOISE ? eps[u][v] : (real)(0.0f));
-    COPIES_FOR(k, 0, HELD_SCORES)
-        KEYS_FOR(u)
-            ROWS_FOR(v)
-                w[u][v] =
-                    mixed_term(&x->mixing, k, held_get(e, k, sub, u, v), OWN_NOISE ? eps[u][v] : w[u][v], w[u][v]);
+    head_scores(e, x, view, sub, eps, w);
     KEYS_FOR(u)
         ROWS_FOR(v) {
             real s = w[u][v];
@@ -69,33 +51,6 @@ FUNCTION void left_out(const engine *e, int panel, real *norm)
 FUNCTION real whole_log(const scorer *x, const mgk_attention_args *a, real norm, real y)
 {
     return y;
-}
-
-/* The held scores of a panel's tile. `x`: of any head. */
-FUNCTION void hold_scores(engine *e, const scorer *x, const tile_view *view, uint noise_head, int panel)
-{
-    for (int sub = view->begin; sub < view->end; ++sub) {
-        real s[BLOCK_KEYS][BLOCK_ROWS];
-#if SHARED_NOISE
-        real eps[BLOCK_KEYS][BLOCK_ROWS];
-        block_noise(e, &x->modifiers, noise_head, view->row, view->k0, sub, eps);
-#endif
-        COPIES_FOR(k, 0, COMPONENTS) {
-            if (!SHARED_MIX || k == 0)
-                KEYS_FOR(u)
-                    ROWS_FOR(v)
-                        s[u][v] = (real)(0.0f);
-            tile_product(e, panel, sub, k, k, s);
-            if (SHARED_MIX && k < COMPONENTS - 1)
-                continue;
-#if SHARED_NOISE
-            KEYS_FOR(u)
-                ROWS_FOR(v)
-                    s[u][v] = fma(eps[u][v], (real)(held_noise(&x->mixing, k)), s[u][v]);
-#endif
-            held_put(e, SHARED_MIX ? 0 : k, sub, s);
-        }
-    }
 }
 
 /* The value head that head h reads. */

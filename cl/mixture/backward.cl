@@ -767,11 +767,10 @@ FUNCTION void tile_gradients(const key_block *b, const panel_tile *m)
     if (HAS_GRAD_KEYS)
         PRODUCTS_FOR(r)
             accumulate_keys(g, panel, r, r, m->begin, m->end);
-    if (WANT_Q)
-#if ROWS_INSIDE
-        scatter_queries(g, panel, 0, PRODUCTS, 0, g->grad_queries, m->begin, m->end);
-#else
-        scatter_queries(g, panel, 0, PRODUCTS, 0, b->at->query + (long)m->i0 * HEAD_SIZE, m->begin, m->end);
+#if WANT_Q && ROWS_INSIDE
+    scatter_queries(g, panel, 0, PRODUCTS, 0, g->grad_queries, m->begin, m->end);
+#elif WANT_Q
+    scatter_queries(g, panel, 0, PRODUCTS, 0, b->at->query + (long)m->i0 * HEAD_SIZE, m->begin, m->end);
 #endif
 }
 

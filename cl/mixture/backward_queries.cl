@@ -248,7 +248,7 @@ FUNCTION void finish_queries(const query_block *b, const problem *p, int panel, 
     grad_engine *const g = b->g;
     const mgk_attention_args *const a = b->a;
     real own[BLOCK_ROWS]; /* of q_i: - sum_r R_ir / sigma_r^2 */
-    grad_queries_scale(g, panel, HAS_VARIANCE ? 1.0f : a->scale * LN_2);
+    grad_queries_scale(g, panel, 0, HAS_VARIANCE ? 1.0f : a->scale * LN_2);
     ROWS_FOR(v)
         own[v] = (real)(0.0f);
 #if SCORE_GAUSSIAN && !HAS_ROW_SUMS
@@ -273,7 +273,7 @@ FUNCTION void finish_queries(const query_block *b, const problem *p, int panel, 
         grad_queries_add_queries(g, panel, own);
     ROWS_FOR(v) /* a row that sees nothing may hold anything */
         own[v] = b->query->log[v] == (real)(-INFINITY) ? (real)(0.0f) : (real)(1.0f);
-    grad_queries_store(g, panel, own, out->grad_q, a->grad_q.token, first, p->rows, a->head_size,
+    grad_queries_store(g, panel, 0, own, out->grad_q, a->grad_q.token, first, p->rows, a->head_size,
                        is_added(&a->bound, SLOT_GRAD_Q));
 }
 

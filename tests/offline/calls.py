@@ -151,14 +151,21 @@ class Call:
         return {("o", shape): weights @ self.array("v", self.s, x.size) / weights.sum(1, keepdims=True)}
 
     def admixture(self):
-        x = self.problem
-        if x.backward:
-            return {}
-        q, k = self.array("q", x.components, self.n, x.size), self.array("k", x.components, self.s, x.size)
-        mix = self.array("mix", x.heads, x.components)
-        weights = softmax(np.einsum("hr,rnd,rsd->hns", mix, q, k, optimize=True) / x.size ** 0.5)
-        shape = (x.heads, self.n, x.size)
-        return {(1 if x.split else "o", shape): weights @ self.array("v", x.heads, self.s, x.size)}
+        """Scores are [head][query][key], their gradients' mixtures [component][query][key]."""
+        x, scale = self.problem, self.problem.size ** -0.5
+        q, k, v = (self.array(name, count, length, x.size).astype(np.float64) for name, count, length in
+                   (("q", x.components, self.n), ("k", x.components, self.s), ("v", x.heads, self.s)))
+        mix = self.array("mix", x.heads, x.components).astype(np.float64)
+        score = np.einsum("hr,rnd,rsd->hns", mix, q, k, optimize=True) * scale
+        log = log_sum(score, 2)
+        p = np.exp(score - log)
+        o = p @ v
+        if not x.backward:
+            return {(1 if x.split else "o", o.shape): o}
+        grad_o, delta = self.row_terms(log, o)
+        ds = np.einsum("hr,hns->rns", mix, p * (grad_o @ v.transpose(0, 2, 1) - delta)) * scale
+        return self.wanted({"grad_q": ds @ k, "grad_k": ds.transpose(0, 2, 1) @ q,
+                            "grad_v": p.transpose(0, 2, 1) @ grad_o})
 
     def mixture(self):
         """Keys are [component][key][feature]; P [component][query][key]."""
@@ -168,24 +175,32 @@ class Call:
         if x.shifted:
             k = k + self.array("shift", x.components, 1, x.size)
         score = (q @ k.transpose(0, 2, 1) - (k ** 2).sum(2)[:, None] / 2 * bool(x.gaussian)) * scale
-        log = score.max((0, 2)) + np.log(np.exp(score - score.max((0, 2))[:, None]).sum((0, 2)))
-        p = np.exp(score - log[:, None])
+        log = log_sum(score, (0, 2))[0]
+        p = np.exp(score - log)
         o = p.sum(0) @ v
         if not x.backward:
             return {(1 if x.split else "o", shape): o}
         if x.shifted:
             return {}
-        grad_o = self.array("grad_o", *shape).astype(np.float64)
-        delta = (grad_o * o).sum(1)
-        self.array(0, self.n)[:] = -log * LOG2_E
-        self.array(1, self.n)[:] = -delta
-        ds = p * (grad_o @ v.T - delta[:, None]) * scale
-        results = {"grad_q": sum(ds @ k), "grad_v": p.sum(0).T @ grad_o,
-                   "grad_k": ds.transpose(0, 2, 1) @ q - k * ds.sum(1)[:, :, None] * bool(x.gaussian)}
-        ours = ("grad_q",) if "queries" in x.source else ("grad_k", "grad_v")
-        return {(name, results[name].shape): results[name] for name in ours}
+        grad_o, delta = self.row_terms(log, o)
+        ds = p * (grad_o @ v.T - delta) * scale
+        return self.wanted({"grad_q": sum(ds @ k), "grad_v": p.sum(0).T @ grad_o,
+                            "grad_k": ds.transpose(0, 2, 1) @ q - k * ds.sum(1)[:, :, None] * bool(x.gaussian)})
+
+    def row_terms(self, log, o):
+        """What a kernel of rows leaves in the workspace; dO, and dO.O [..., query, 1] as `log` is."""
+        grad_o = self.array("grad_o", *o.shape).astype(np.float64)
+        delta = (grad_o * o).sum(-1, keepdims=True)
+        self.array(0, *log.shape)[:] = -log * LOG2_E
+        self.array(1, *log.shape)[:] = -delta
+        return grad_o, delta
+
+    def wanted(self, results):
+        """Those that the kernel makes."""
+        return {(name, one.shape): one for name, one in results.items()
+                if f"-DWANT_{name[-1].upper()}=1" in self.problem.options}
 
 
-def softmax(score):
-    weight = np.exp(score - score.max(-1, keepdims=True))
-    return weight / weight.sum(-1, keepdims=True)
+def log_sum(score, axes):
+    top = score.max(axes, keepdims=True)
+    return top + np.log(np.exp(score - top).sum(axes, keepdims=True))

@@ -22,12 +22,20 @@ static bool needs_query(const mgk_attention_traits *t, const mgk_backward_wants 
     return mgk_wants(w, CLMGK_GRADIENT_Q) || (t->shared_mix && mgk_wants(w, CLMGK_GRADIENT_MIX));
 }
 
+/* Whether there is a kernel of queries, and it has something to do: dQ, or the gradient of a bias without key axis. */
+static bool has_queries(const mgk_backward *x)
+{
+    return x->queries_apart &&
+           (needs_query(&x->request->traits, &x->want) || mgk_backward_rows_flags(x).WANT_BIAS_ROWS);
+}
+
 static mgk_flags main_flags(const mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     mgk_flags flags = mgk_backward_main_flags(x);
     set_wants(&x->want, &flags);
-    flags.WANT_Q = needs_query(&x->request->traits, &x->want);
+    flags.WANT_Q = needs_query(&x->request->traits, &x->want) && !x->queries_apart;
+    flags.WANT_BIAS = flags.WANT_BIAS && !(x->queries_apart && mgk_backward_rows_flags(x).WANT_BIAS_ROWS);
     flags.HEAD_RATIO = (int)(d->heads / d->kv_heads);
     return flags;
 }
@@ -88,6 +96,17 @@ static void add_main(mgk_backward *x)
     mgk_backward_add_main(x, "admixture/backward.cl", "admixture_backward", buffers, MGK_COUNT(buffers));
 }
 
+static void add_queries(mgk_backward *x)
+{
+    static const clmgk_array buffers[] = {MGK_ADMIXTURE_QUERIES_BUFFERS(MGK_BUFFER)};
+    mgk_flags flags = mgk_backward_main_flags(x);
+    flags.WANT_K = flags.WANT_V = false;
+    flags.WANT_MIX = x->request->traits.shared_mix && mgk_wants(&x->want, CLMGK_GRADIENT_MIX);
+    flags.WANT_BIAS = mgk_backward_rows_flags(x).WANT_BIAS_ROWS;
+    mgk_backward_add_queries(x, "admixture/backward_queries.cl", "admixture_backward_queries", &flags, buffers,
+                             MGK_COUNT(buffers), 1);
+}
+
 /* MiSH: q . dQ over rows and batches. */
 static void add_mix_totals(mgk_backward *x)
 {
@@ -120,6 +139,13 @@ static int64_t sums_count(const mgk_backward *x)
     return x->tasks * x->args.splits * x->request->desc->heads * SUMS;
 }
 
+/* What the kernel of keys computes. */
+static bool has_keys(const mgk_backward *x)
+{
+    const mgk_flags *const flags = &x->flags;
+    return flags->WANT_Q || flags->WANT_K || flags->WANT_V || flags->WANT_BIAS || SUMS > 0;
+}
+
 /* Chooses parameters, then distributes the work of the resulting blocks, then places the regions of the workspace. */
 static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
 {
@@ -129,7 +155,9 @@ static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
     MGK_TRY(mgk_attention_fit(x->request, &footprint, &x->plan->tunables, &x->block, error));
     const mgk_forward_args args = mgk_admixture_args_of(x->request);
     mgk_backward_args_begin(x, &args);
+    x->queries_apart = !x->request->engine->private_tiles;
     x->flags = main_flags(x);
+    x->has_keys = has_keys(x);
     x->tasks = mgk_attention_problems(d);
     x->copy_floats = x->flags.WANT_Q ? query_rows(d) * t->head_size : 0;
     x->array_bytes = 8 * d->batch *
@@ -157,6 +185,9 @@ static void add_begin(mgk_backward *x)
         mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, region[MGK_REGION_BIAS], d->batch * d->heads * d->length_k);
     if (x->copy_floats > 0)
         mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, region[MGK_REGION_QUERY], x->copy_floats * x->args.splits);
+    /* rows of no sequence */
+    if (has_queries(x) && d->sequences > 0 && x->request->traits.shared_mix && mgk_wants(w, CLMGK_GRADIENT_MIX))
+        mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, region[MGK_REGION_MIX_ROWS], query_rows(d));
     if (sums_count(x) > 0)
         mgk_backward_add_zeros(x, CLMGK_ARRAY_WORKSPACE, region[MGK_REGION_MIX_SUMS], sums_count(x));
     add_rows(x, "admixture_rows_begin", d->batch * d->heads * d->length);
@@ -168,7 +199,10 @@ clmgk_status mgk_admixture_plan_backward(const mgk_attention_request *request, m
     const mgk_attention_traits *const t = &request->traits;
     MGK_TRY(prepare(&x, error));
     add_begin(&x);
-    add_main(&x);
+    if (x.has_keys)
+        add_main(&x);
+    if (has_queries(&x))
+        add_queries(&x);
     if (x.flags.WANT_Q)
         add_rows(&x, "admixture_rows_finish", query_rows(request->desc));
     if (t->shared_mix && mgk_wants(&x.want, CLMGK_GRADIENT_MIX))

@@ -70,12 +70,11 @@ void mgk_backward_add_main(mgk_backward *x, const char *file, const char *name, 
 }
 
 void mgk_backward_add_queries(mgk_backward *x, const char *file, const char *name, const mgk_flags *flags,
-                              const clmgk_array *buffers, size_t count)
+                              const clmgk_array *buffers, size_t count, int64_t heads)
 {
-    const clmgk_attention_desc *const d = x->request->desc;
     if (!x->has_keys)
         x->plan->steps.main = x->plan->steps.count;
-    add_block(x, file, name, flags, buffers, count, mgk_attention_groups(d, d->heads, x->block.rows));
+    add_block(x, file, name, flags, buffers, count, mgk_attention_groups(x->request->desc, heads, x->block.rows));
 }
 
 mgk_flags mgk_backward_main_flags(const mgk_backward *x)

@@ -55,10 +55,10 @@ void mgk_backward_add_rows(mgk_backward *pass, const char *file, const char *nam
 void mgk_backward_add_main(mgk_backward *pass, const char *file, const char *name, const clmgk_array *buffers,
                            size_t count);
 
-/* Appends the kernel of queries, with the parameters and the block of the kernel of keys; the main step if there is no
- * kernel of keys. */
+/* Appends the kernel of queries, with the parameters and the block of the kernel of keys, for `heads` heads of a
+ * problem; the main step if there is no kernel of keys. */
 void mgk_backward_add_queries(mgk_backward *pass, const char *file, const char *name, const mgk_flags *flags,
-                              const clmgk_array *buffers, size_t count);
+                              const clmgk_array *buffers, size_t count, int64_t heads);
 
 /* Begins the pass's arguments with the members of all passes. */
 void mgk_backward_args_begin(mgk_backward *pass, const mgk_forward_args *args);

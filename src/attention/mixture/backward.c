@@ -137,7 +137,7 @@ static void add_queries(mgk_backward *x)
     flags.WANT_SHIFT = mgk_wants(&x->want, CLMGK_GRADIENT_SHIFT);
     flags.WANT_BIAS = mgk_backward_rows_flags(x).WANT_BIAS_ROWS;
     mgk_backward_add_queries(x, "mixture/backward_queries.cl", "mixture_backward_queries", &flags, buffers,
-                             MGK_COUNT(buffers));
+                             MGK_COUNT(buffers), x->request->desc->heads);
 }
 
 static void add_shift_gradient(mgk_backward *x)
