@@ -30,6 +30,8 @@ static clmgk_status try_engine(clmgk_plan *plan, clmgk_pass which, clmgk_engine 
     mgk_device_facts facts = plan->context->facts;
     facts.info.max_work_group = plan->limits.group;
     facts.info.local_memory_bytes = plan->limits.local;
+    if (engine == CLMGK_ENGINE_SIMT)
+        facts.sub_group = mgk_context_sub_group(plan->context);
     mgk_steps_clear(&pass->plan.steps, &plan->context->allocator);
     pass->plan.tunables = (mgk_tunables){0};
     pass->engine = engine;

@@ -21,6 +21,13 @@ typedef enum mgk_runtime {
 /* The maker of a GPU. */
 typedef enum mgk_gpu { MGK_GPU_OTHER = 0, MGK_GPU_NVIDIA, MGK_GPU_AMD } mgk_gpu;
 
+/* How work-items exchange numbers by registers. All zero: not at all. */
+typedef struct mgk_sub_group {
+    bool known;
+    int shuffle; /* a value of the kernels' flag SHUFFLE */
+    int size;    /* work-items, neighbours by number */
+} mgk_sub_group;
+
 typedef struct mgk_device_facts {
     clmgk_device_info info;
     mgk_runtime runtime; /* from the platform's name: chosen before any trial build */
@@ -29,6 +36,7 @@ typedef struct mgk_device_facts {
     bool usable;              /* available, and with a compiler */
     bool x86_avx512dq;        /* the host's CPU, where the device is the host's CPU (PoCL, Intel's CPU runtime) */
     uint64_t work_item_limit; /* CL_DEVICE_MAX_WORK_ITEM_SIZES[0] */
+    mgk_sub_group sub_group;  /* only where a context was asked: mgk_context_sub_group */
 } mgk_device_facts;
 
 /* The host's CPU as in clmgk_device_info.architecture: "x86-64 AuthenticAMD 25/17 avx512"; empty if unknown. */
@@ -78,10 +86,12 @@ struct clmgk_context {
     struct mgk_tuning *tuning;   /* tuned values (tuning/database.h); NULL: ignored */
     cl_mem stand_in;             /* bound in place of a launch's missing arrays */
 
-    /* Guards `references`, `programs` and saving. Changed: a program of the list was built, or failed and is gone. */
+    /* Guards `references`, `programs`, `sub_group` and saving. Changed: a program of the list was built, or failed and
+     * is gone. */
     mgk_monitor monitor;
     int references;
     mgk_program *programs; /* list of live programs, newest first */
+    mgk_sub_group sub_group;
 };
 
 void mgk_context_retain(clmgk_context *context);
@@ -132,6 +142,10 @@ void mgk_program_save(mgk_program *program);
 clmgk_status mgk_programs_ship(clmgk_context *context, const char *folder, size_t *count, clmgk_error *error);
 
 void mgk_program_release(mgk_program *program);
+
+/* The device's sub-groups. The first call compiles and runs a probe, if the device may have any, and waits for it;
+ * whatever fails there means none. */
+mgk_sub_group mgk_context_sub_group(clmgk_context *context);
 
 /* ---- kernels ---------------------------------------------------------------------------------------------- */
 

@@ -198,6 +198,8 @@ static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, cons
     flags->KERNEL_CALLS = facts->runtime == MGK_RUNTIME_POCL;
     flags->FEW_ROWS = block->few_rows;
     flags->WHOLE_CHUNKS = block->whole_chunks;
+    flags->SHUFFLE = facts->sub_group.shuffle;
+    flags->SUB_GROUP_SIZE = facts->sub_group.size;
 }
 
 static const char *const sum_tunables[] = {NULL};

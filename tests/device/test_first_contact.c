@@ -8,12 +8,16 @@
 #include "device/device.h"
 #include "harness/harness.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static cl_int build_code; /* what clBuildProgram answers, if not success */
-static const char *build_log;
+static const char *build_log = "";
 static size_t group_limit;       /* of every kernel; 0: what the driver says */
 static cl_ulong local_memory[2]; /* of the next two kernels, likewise */
+static const char *extensions;   /* of the device; NULL: what the driver says */
+static const char *shuffle;      /* what its compiler takes for a shuffle; NULL: what it has */
+static size_t probes;            /* programs that shuffle and were given to the compiler */
 
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): names that the linker's --wrap gives */
 cl_int __real_clBuildProgram(cl_program program, cl_uint count, const cl_device_id *devices, const char *options,
@@ -23,6 +27,8 @@ cl_int __wrap_clBuildProgram(cl_program program, cl_uint count, const cl_device_
 cl_int __wrap_clGetProgramBuildInfo(cl_program program, cl_device_id device, cl_program_build_info name, size_t size,
                                     void *value, size_t *size_out);
 
+cl_int __real_clGetDeviceInfo(cl_device_id device, cl_device_info name, size_t size, void *value, size_t *size_out);
+cl_int __wrap_clGetDeviceInfo(cl_device_id device, cl_device_info name, size_t size, void *value, size_t *size_out);
 cl_int __real_clGetKernelWorkGroupInfo(cl_kernel kernel, cl_device_id device, cl_kernel_work_group_info name,
                                        size_t size, void *value, size_t *size_out);
 cl_int __wrap_clGetKernelWorkGroupInfo(cl_kernel kernel, cl_device_id device, cl_kernel_work_group_info name,
@@ -31,9 +37,25 @@ cl_int __wrap_clGetKernelWorkGroupInfo(cl_kernel kernel, cl_device_id device, cl
 cl_int __wrap_clBuildProgram(cl_program program, cl_uint count, const cl_device_id *devices, const char *options,
                              void(CL_CALLBACK *notify)(cl_program, void *), void *user)
 {
+    char all[1024];
     if (build_code != CL_SUCCESS)
         return build_code;
-    return __real_clBuildProgram(program, count, devices, options, notify, user);
+    const bool shuffles = strstr(options, "-DSHUFFLE") != NULL;
+    probes += shuffles && !strstr(options, "-DSUB_GROUP_SIZE");
+    (void)snprintf(all, sizeof(all), "%s%s%s", options, shuffles && shuffle ? " -Dsub_group_shuffle_xor(x,m)=" : "",
+                   shuffles && shuffle ? shuffle : "");
+    return __real_clBuildProgram(program, count, devices, all, notify, user);
+}
+
+cl_int __wrap_clGetDeviceInfo(cl_device_id device, cl_device_info name, size_t size, void *value, size_t *size_out)
+{
+    if (name != CL_DEVICE_EXTENSIONS || !extensions)
+        return __real_clGetDeviceInfo(device, name, size, value, size_out);
+    if (size_out)
+        *size_out = strlen(extensions) + 1;
+    if (value)
+        memcpy(value, extensions, strlen(extensions) + 1);
+    return CL_SUCCESS;
 }
 
 cl_int __wrap_clGetProgramBuildInfo(cl_program program, cl_device_id device, cl_program_build_info name, size_t size,
@@ -205,4 +227,54 @@ TH_TEST(lane_engine_on_a_gpu)
             assert_non_null(strstr(error.message, "private memory, expected at most 16384"));
         }
     }
+}
+
+/* A device that has sub-groups, or says so: the plan's options tell what its kernels use. Where the compiler knows
+ * shuffles, its declarations are in the way. */
+TH_TEST(sub_groups)
+{
+    char own[16384] = "";
+    (void)clGetDeviceInfo(session->info.device_id, CL_DEVICE_EXTENSIONS, sizeof(own) - 1, own, NULL);
+    if (strstr(own, "subgroup"))
+        skip();
+#define REQUIRED "cl_intel_required_subgroup_size"
+#define KHR      "cl_khr_subgroup_shuffle"
+#define OWN      "(get_local_id(0)^(m))"
+    static const struct {
+        const char *extensions, *shuffle, *expected; /* NULL: local memory */
+        size_t probes;
+    } devices[] = {
+        {"", NULL, NULL, 0},
+        {"cl_khr_fp64 " KHR "_relative " REQUIRED, OWN, NULL, 0},
+        {KHR, OWN, NULL, 0},                       /* a sub-group of any size */
+        {KHR " " REQUIRED, "unknown(x)", NULL, 1}, /* the compiler does not know it */
+        {"cl_khr_fp64 " REQUIRED " cl_intel_subgroups " KHR, "(x)", NULL, 2},
+        {REQUIRED " " KHR " ", "((m)<16?(float)" OWN ":-1.0f)", "-DSHUFFLE=1 -DSUB_GROUP_SIZE=16 ", 1},
+        {REQUIRED " " KHR, "(float)" OWN, "-DSHUFFLE=1 -DSUB_GROUP_SIZE=32 ", 1}, /* no more are used */
+        {REQUIRED " " KHR, "(get_local_id(0)<5?-1.0f:(float)" OWN ")", NULL, 1},  /* some do not get their numbers */
+    };
+    const clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 5, 6);
+    const clmgk_context_options no_files = {.struct_size = sizeof(no_files), .cache_dir = ""};
+    for (size_t n = 0; n < TH_COUNT(devices); n++) {
+        clmgk_context *context = NULL;
+        clmgk_plan *plan = NULL;
+        clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
+        clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+        options.engine = CLMGK_ENGINE_SIMT;
+        extensions = devices[n].extensions;
+        shuffle = devices[n].shuffle;
+        probes = 0;
+        th_expect_ok(clmgk_context_create(session->cl, session->info.device_id, &no_files, &context, &th_error));
+        for (int again = 0; again < 2; again++) {
+            th_expect_ok(clmgk_plan_create(context, &desc, &options, &plan, &th_error));
+            th_expect_ok(clmgk_plan_get_info(plan, &info, &th_error));
+            const char *const expected = devices[n].expected ? devices[n].expected : "-DSHUFFLE";
+            if ((strstr(info.options, expected) != NULL) != (devices[n].expected != NULL))
+                fail_msg("device %zu: %s", n, info.options);
+            clmgk_plan_release(plan);
+            assert_int_equal(probes, devices[n].probes); /* once for a context */
+        }
+        clmgk_context_release(context);
+    }
+    extensions = shuffle = NULL;
 }

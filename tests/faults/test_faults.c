@@ -244,7 +244,7 @@ static void make_entry(scene *s)
 /* The layer is ignored silently where it cannot be loaded: then this test must fail, not pass. */
 static fault_state *layer_state(void)
 {
-    const char *path = getenv("OPENCL_LAYERS");
+    const char *path = getenv("FAULT_LAYER");
     assert_non_null(path);
     void *layer = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
     assert_non_null(layer);
@@ -410,6 +410,27 @@ static clmgk_status run_tuned(scene *s, result *r, clmgk_error *error)
     const clmgk_status status = run_with(s, &s->desc, s->tuning_dir, enqueue_forward, error);
     if (status == CLMGK_OK)
         read_result(s, 0, 2, r);
+    return status;
+}
+
+/* The layer below has sub-groups: where the probe fails the plan does without. */
+static clmgk_status run_sub_groups(scene *s, result *r, clmgk_error *error)
+{
+    clmgk_context *context = NULL;
+    clmgk_plan *plan = NULL;
+    clmgk_context_options options = CLMGK_CONTEXT_OPTIONS_INIT;
+    clmgk_plan_options of_plan = CLMGK_PLAN_OPTIONS_INIT;
+    of_plan.engine = CLMGK_ENGINE_SIMT;
+    options.cache_dir = s->cache_dir;
+    options.allocator = (clmgk_allocator){count_allocate, count_release, s};
+    *r = (result){.o = {0}};
+    clmgk_status status = clmgk_context_create(s->context, s->device, &options, &context, error);
+    if (status == CLMGK_OK)
+        status = clmgk_plan_create(context, &s->desc, &of_plan, &plan, error);
+    disarm(s);
+    clmgk_plan_release(plan);
+    clmgk_context_release(context);
+    assert_int_equal(atomic_load(&s->live_memory), 0);
     return status;
 }
 
@@ -649,6 +670,7 @@ static const run_kind runs[] = {
     {"host call, backward", run_host_backward, true},
     {"host call, statistics", run_host_statistics, true},
     {"plan, tuned", run_tuned, true},
+    {"sub-groups", run_sub_groups, true},
     {"tuning", run_tuning, true},
 };
 

@@ -68,7 +68,7 @@ static void count_release(void *memory, void *user)
 
 static fault_state *layer_state(void)
 {
-    const char *const path = getenv("OPENCL_LAYERS");
+    const char *const path = getenv("FAULT_LAYER");
     fault_layer_state_fn *get = NULL;
     assert_non_null(path);
     void *const layer = dlopen(path, RTLD_NOW | RTLD_NOLOAD);

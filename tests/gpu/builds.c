@@ -91,11 +91,15 @@ static bool split(char *line, configuration *parts)
     return false;
 }
 
-/* Nothing else says how many registers NVIDIA's kernels take. */
-static void choose_options(const probe_context *probe, const char *options, char *text, size_t size)
+/* As plans on this device have them; nothing else says how many registers NVIDIA's kernels take. */
+static void choose_options(const probe_context *probe, const configuration *parts, char *text, size_t size)
 {
+    char shuffles[64] = "";
     const bool nvidia = strncmp(probe->device.info.architecture, "sm_", 3) == 0;
-    snprintf(text, size, "%s%s", options, nvidia ? " -cl-nv-verbose" : "");
+    const mgk_sub_group found = mgk_context_sub_group(probe->device.library);
+    if (found.size > 1 && strncmp(parts->engine, "simt", 4) == 0)
+        snprintf(shuffles, sizeof(shuffles), " -DSHUFFLE=%d -DSUB_GROUP_SIZE=%d", found.shuffle, found.size);
+    snprintf(text, size, "%s%s%s", parts->options, shuffles, nvidia ? " -cl-nv-verbose" : "");
 }
 
 static tool_exit build(const probe_context *probe, const char *line, configuration *parts, size_t number,
@@ -105,7 +109,7 @@ static tool_exit build(const probe_context *probe, const char *line, configurati
     mgk_text source = {0};
     tool_exit status = TOOL_DONE;
     TOOL_TRY(tool_check_library(mgk_source_expand(NULL, parts->file, &source, &error->library), error));
-    choose_options(probe, parts->options, options, sizeof(options));
+    choose_options(probe, parts, options, sizeof(options));
     probe_program made = probe_build(probe, source.data, options);
     mgk_text_free(&source);
     const bool built = made.code == CL_SUCCESS;

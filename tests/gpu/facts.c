@@ -2,6 +2,8 @@
 /* Facts of a device: what it states, which text its compiler takes, and what that computes. */
 #include "probe.h"
 
+#include "device/device.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -342,6 +344,18 @@ static tool_exit describe_binary(const probe_context *probe, tool_error *error)
     return probe_append(probe, answer, error);
 }
 
+/* ---- what the library makes of it --------------------------------------------------------------------------- */
+
+/* Work-items whose registers its kernels exchange, and by which means (cl/engine/shuffles.clh). */
+static tool_exit describe_sub_groups(const probe_context *probe, tool_error *error)
+{
+    const mgk_sub_group found = mgk_context_sub_group(probe->device.library);
+    return probe_append(probe,
+                        json_pack("{s:s, s:i, s:i}", "case", "sub-groups", "shuffle", found.shuffle, "size",
+                                  found.size > 1 ? found.size : 1),
+                        error);
+}
+
 /* ---- by name ----------------------------------------------------------------------------------------------- */
 
 static const char *const exponentials[] = {"exp2", "native_exp2"};
@@ -354,6 +368,7 @@ void probe_list_facts(void)
     for (size_t i = 0; i < TOOL_COUNT(exponentials); i++)
         puts(exponentials[i]);
     puts("binary");
+    puts("sub-groups");
 }
 
 static tool_exit attempt_here(const probe_context *probe, const probe_trial *trial, tool_error *error)
@@ -369,6 +384,8 @@ tool_exit probe_fact(const probe_context *probe, const char *name, tool_error *e
         return probe_append(probe, describe_device(&probe->device.info), error);
     if (strcmp(name, "binary") == 0)
         return describe_binary(probe, error);
+    if (strcmp(name, "sub-groups") == 0)
+        return describe_sub_groups(probe, error);
     for (size_t i = 0; i < TOOL_COUNT(exponentials); i++) {
         if (strcmp(name, exponentials[i]) == 0)
             return sweep_exponential(probe, exponentials[i], error);

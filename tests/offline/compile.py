@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles the configurations of configurations.txt for devices that need not be here, and prints what they take.
 
+The SIMT engine's kernels exchange numbers in sub-groups as each target can (cl/engine/shuffle.clh; lint: not at all).
 Fails on a compile error, a warning of clang (drivers print them), and where a work-item's registers spill, or its
 private arrays are in memory (a stack), beyond the target's limits.
 Targets: lint (portable OpenCL C 1.2, all engines), x86 (lane engine, optimised: pragmas that cannot be met), AMD gfx*,
@@ -118,6 +119,7 @@ class X86:
 class Amd:
     kind = "amd"
     engines = ("simt",)
+    sub_groups = ["-DSHUFFLE=4", "-DSUB_GROUP_SIZE=32"]
 
     def __init__(self, processor, work):
         self.processor = processor
@@ -143,8 +145,8 @@ class Amd:
 
     def compile(self, source, options, folder):
         text = run(clang("amdgcn-amd-amdhsa") + [f"-mcpu={self.processor}", "-O3", "-Rpass-analysis=kernel-resource-usage",
-                                                 f"--rocm-device-lib-path={self.library}", *options, "-c", source,
-                                                 "-o", "k.o"], folder)
+                                                 f"--rocm-device-lib-path={self.library}", *options, *self.sub_groups, "-c",
+                                                 source, "-o", "k.o"], folder)
         return figures(text, {"registers": r" VGPRs: (\d+)", "accumulation": r"AGPRs: (\d+)",
                               "spilled": r"VGPRs Spill: (\d+)", "B stack": r"ScratchSize [^:]*: (\d+)",
                               "B local": r"LDS Size [^:]*: (\d+)", "waves": r"Occupancy [^:]*: (\d+)"})
@@ -153,6 +155,7 @@ class Amd:
 class Nvidia:
     kind = "nvidia"
     engines = ("simt-nvidia",)
+    sub_groups = ["-DSHUFFLE=3", "-DSUB_GROUP_SIZE=32"]
 
     def __init__(self, architecture):
         self.architecture = architecture
@@ -168,7 +171,8 @@ class Nvidia:
                                             "-Xclang", "-target-cpu", "-Xclang", self.architecture, "-Xclang",
                                             "-target-feature", "-Xclang", "+ptx78", "-O3", "-Xclang",
                                             "-mlink-builtin-bitcode", "-Xclang", libclc_folder() / "nvptx64--nvidiacl.bc",
-                                            "-Wno-linker-warnings", *options, "-S", source, "-o", "k.ptx"], folder)
+                                            "-Wno-linker-warnings", *options, *self.sub_groups, "-S", source, "-o",
+                                            "k.ptx"], folder)
         ptxas = find_cuda("ptxas")
         if ptxas is None:
             return {}
@@ -183,6 +187,7 @@ class Cuda:
 
     kind = "cuda"
     engines = ("simt-nvidia",)
+    sub_groups = Nvidia.sub_groups
     EDITS = [(re.compile(pattern, re.MULTILINE), text) for pattern, text in [
         (r"^#pragma OPENCL .*$", ""),
         (r"static inline __attribute__\(\(always_inline\)\)", "DEVICE"),
@@ -204,7 +209,7 @@ class Cuda:
     def build(self, source, options, folder):
         """Makes k.cubin; returns the report of ptxas."""
         text = run(["cc", "-E", "-P", "-undef", "-x", "c", "-D__OPENCL_C_VERSION__=120", f"-I{KERNELS}",
-                    *[x for x in options if x.startswith("-D")], source], folder)
+                    *[x for x in [*options, *self.sub_groups] if x.startswith("-D")], source], folder)
         for pattern, replacement in self.EDITS:
             text = pattern.sub(replacement, text)
         (folder / "k.cu").write_text(f'#include "{HERE / "opencl.cuh"}"\n{text}')
@@ -218,6 +223,7 @@ class Cuda:
 class Intel:
     kind = "intel"
     engines = ("simt",)
+    sub_groups = ["-DSHUFFLE=2", "-DSUB_GROUP_SIZE=16"]
 
     def __init__(self, device):
         self.device = device
@@ -227,7 +233,7 @@ class Intel:
 
     def compile(self, source, options, folder):
         text = run(["ocloc", "compile", "-file", source, "-device", self.device, "-options",
-                    " ".join([f"-I{KERNELS}", *options])], folder)
+                    " ".join([f"-I{KERNELS}", *options, *self.sub_groups])], folder)
         if "Build succeeded" not in text:
             raise Failure(text)
         return figures(text, {"spilled": r"spilled around (\d+)"}) | {"B scratch": self.scratch(folder)}

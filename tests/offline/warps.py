@@ -411,6 +411,13 @@ class Warp:
         value = sum(self.predicate(f"P{i}").astype(np.uint64) << np.uint64(i) for i in range(7))
         self.write(x[0], value & self.integer(x[-1]) | self.integer(x[2]) & ~self.integer(x[-1]), mask)
 
+    def R2P(self, one, modifiers, x, mask):
+        shift = 8 * int(modifiers[0][1]) if modifiers else 0
+        chosen, value = int(x[2], 0), self.integer(x[1]) >> np.uint64(shift)
+        for i in range(7):
+            if chosen >> i & 1:
+                self.write_predicate(f"P{i}", value >> np.uint64(i) & np.uint64(1), mask)
+
     def VOTE(self, one, modifiers, x, mask):
         held = self.predicate(x[-1]) & mask
         vote = held.any() if "ANY" in modifiers else (held == mask).all()
@@ -485,6 +492,13 @@ class Warp:
 
     def F2I(self, one, modifiers, x, mask):
         self.write(x[0], np.clip(np.trunc(self.float(x[1]).astype(np.float64)), 0, 2**32 - 1).astype(np.uint64), mask)
+
+    def SHFL(self, one, modifiers, x, mask):
+        """Of all lanes; a butterfly within the warp."""
+        to, step, clamp = x[1], self.integer(x[3]).astype(np.int64), self.integer(x[4])
+        if modifiers != ["BFLY"] or x[0] != "PT" or (clamp != 0x1f).any() or not mask.all():
+            raise NotImplementedError(one)
+        self.write(to, self.read(x[2])[LANES ^ step], mask)
 
     # memory
 

@@ -73,6 +73,7 @@ class GpuCheck(unittest.TestCase):
         found = {answer["case"]: answer for answer in self.answers()}
         self.assertGreater(found["device"]["local_memory_bytes"], 0)
         self.assertIsInstance(found["device"]["extensions"], str)
+        self.assertGreater(found["sub-groups"]["size"], 0)
         for name in ("plain", "null buffer", "no contraction", "fma"):
             self.assertTrue(found[name]["right"], found[name])
         self.assertEqual(len(found), len(self.answers()))
