@@ -27,6 +27,7 @@ EXPONENTIALS = {
     ("softmax", "backward"): (1, 6), ("mgk", "backward"): (1, 6), ("smgk", "backward"): (13, 5),
 }
 COPY = 2
+FEW = 2  # so many keys of a last sub-tile, backward queries, have a register block of their own
 
 
 def ceiling(count, unit):
@@ -53,6 +54,11 @@ class Plan:
         """A panel's rows of `size` features."""
         return self.vectors * size * math.log2(self.lanes)
 
+    def entries(self, count):
+        """Keys, backward queries, of the products of scores and dP."""
+        rest = count % self.block
+        return count - rest + (FEW if 0 < rest <= FEW else ceiling(rest, self.block))
+
     def last_key(self, row):
         """The number of keys that rows up to `row` see."""
         return min(max(row + 1 + self.s - self.n, 0), self.s) if self.causal else self.s
@@ -68,9 +74,9 @@ def forward(x):
     block = min(max(x.block * x.vectors, x.lanes) // stripe, x.rows)
     for first in range(0, x.n, x.rows):
         rows = min(x.n - first, x.rows)
-        scores = ceiling(x.last_key(first + rows - 1), x.block) * x.vectors
-        work["scores"] += scores
-        work["products"] += scores * x.d * x.products
+        keys = x.last_key(first + rows - 1)
+        work["scores"] += ceiling(keys, x.block) * x.vectors
+        work["products"] += x.entries(keys) * x.vectors * x.d * x.products
         work["products"] += sum(x.last_key(first + i + block - 1) * block * x.e / x.lanes for i in range(0, rows, block))
         work["transposes"] += x.transpose(x.d)
     for first in range(0, x.n, x.group):
@@ -91,12 +97,12 @@ def backward(x):
             entries = min(x.n - query, x.tile) - begin
             if entries <= 0:
                 continue
-            scores = ceiling(entries, x.block) * x.vectors
-            work["scores"] += scores
-            work["products"] += scores * (x.products * x.d + x.e)  # scores, dP
             step = min(x.unroll, x.block)
+            keys = ceiling(min(x.s - key, x.rows), step)
+            work["scores"] += ceiling(entries, x.block) * x.vectors
+            work["products"] += x.entries(entries) * x.vectors * (x.products * x.d + x.e)  # scores, dP
             work["products"] += ceiling(entries, step) * x.vectors * (x.products * x.d + x.e)  # dK, dV
-            work["products"] += ceiling(entries, x.block) * x.rows * x.products * x.d / x.lanes  # dQ
+            work["products"] += ceiling(entries, x.block) * keys * x.products * x.d / x.lanes  # dQ
     for key in range(0, x.s, x.group):
         for query in range(x.first_row(key) // x.tile * x.tile, x.n, x.tile):
             work["copies"] += COPY * x.tile * (x.d + x.e) / x.lanes
