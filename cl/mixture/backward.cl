@@ -247,23 +247,29 @@ FUNCTION void panel_factors(const key_block *b, int panel)
     key->spread = block_spread > key->spread ? block_spread : key->spread;
 }
 
-/* Begins the sums over queries, and finds tiny priors. */
+/* Begins the sum for a tiny prior of component r, and finds whether there are such. */
+FUNCTION void apart_clear(const key_block *b, int panel, int r)
+{
+    key_values *const key = b->key;
+    real tiny = (real)(0.0f);
+    ROWS_FOR(v) {
+        key->apart[panel][r][v] = (real)(0.0f);
+        tiny = is_tiny(key, panel, r, v) ? (real)(1.0f) : tiny;
+    }
+    key->tiny = rows_max_all(&b->g->base, tiny) > 0.0f || key->tiny;
+}
+
+/* Begins the sums over queries. */
 FUNCTION void panel_sums_clear(const key_block *b, int panel)
 {
     key_values *const key = b->key;
-    COPIES_FOR(r, 0, COMPONENTS) {
-        if (HAS_KEY_SUMS)
+    if (HAS_KEY_SUMS)
+        COPIES_FOR(r, 0, COMPONENTS)
             ROWS_FOR(v)
                 key->sum[panel][r][v] = (real)(0.0f);
-        if (PRIOR_APART) {
-            real tiny = (real)(0.0f);
-            ROWS_FOR(v) {
-                key->apart[panel][r][v] = (real)(0.0f);
-                tiny = is_tiny(key, panel, r, v) ? (real)(1.0f) : tiny;
-            }
-            key->tiny = rows_max_all(&b->g->base, tiny) > 0.0f || key->tiny;
-        }
-    }
+#define APART(r) apart_clear(b, panel, r)
+    if (PRIOR_APART)
+        COPIES(APART, COMPONENTS);
     if (WANT_VARIANCE)
         COPIES_FOR(r, 0, VARIANCES)
             ROWS_FOR(v)
@@ -275,12 +281,12 @@ FUNCTION void panel_sums_clear(const key_block *b, int panel)
 
 FUNCTION void panel_begin(const key_block *b, int panel)
 {
-    COPIES_FOR(r, 0, COMPONENTS) {
-        if (HAS_PRIOR)
-            panel_priors(b, panel, r);
-        if (HAS_KEY_TERMS)
-            panel_betas(b, panel, r);
-    }
+#define PRIORS(r) panel_priors(b, panel, r)
+    if (HAS_PRIOR)
+        COPIES(PRIORS, COMPONENTS);
+#define BETAS(r) panel_betas(b, panel, r)
+    if (HAS_KEY_TERMS)
+        COPIES(BETAS, COMPONENTS);
     panel_sums_clear(b, panel);
     if (HAS_FACTORED)
         panel_factors(b, panel);
@@ -508,26 +514,30 @@ FUNCTION void store_shift(const key_block *b)
 
 /* ---- entries: a query and a vector of keys ---------------------------------------------------------------------- */
 
-/* q.k of every component into the slots, begun as in mixture/forward.cl. */
-FUNCTION void block_scores(const key_block *b, int panel, int sub)
+/* q.k of product r into its slot, begun as in mixture/forward.cl. */
+FUNCTION void product_scores(const key_block *b, int panel, int sub, int r)
 {
     const key_values *const key = b->key;
-    PRODUCTS_FOR(r) {
-        real s[BLOCK_KEYS][BLOCK_ROWS];
-        KEYS_FOR(u)
-            ROWS_FOR(v) {
-                if (!KEYS_SHIFTED && HAS_KEY_TERMS)
-                    s[u][v] = key->beta[panel][r][v];
-                else if (!SCALE_LATER && HAS_FACTORED)
-                    s[u][v] = key->top[panel][v];
-                else
-                    s[u][v] = (real)(0.0f);
-            }
-        key_product(b->g, panel, sub, r, s);
-        KEYS_FOR(u)
-            ROWS_FOR(v)
-                slot_put(b->g, r, sub, u, v, s[u][v]);
-    }
+    real s[BLOCK_KEYS][BLOCK_ROWS];
+    KEYS_FOR(u)
+        ROWS_FOR(v) {
+            if (!KEYS_SHIFTED && HAS_KEY_TERMS)
+                s[u][v] = key->beta[panel][r][v];
+            else if (!SCALE_LATER && HAS_FACTORED)
+                s[u][v] = key->top[panel][v];
+            else
+                s[u][v] = (real)(0.0f);
+        }
+    key_product(b->g, panel, sub, r, s);
+    KEYS_FOR(u)
+        ROWS_FOR(v)
+            slot_put(b->g, r, sub, u, v, s[u][v]);
+}
+
+FUNCTION void block_scores(const key_block *b, int panel, int sub)
+{
+#define SCORES(r) product_scores(b, panel, sub, r)
+    COPIES(SCORES, PRODUCTS);
 }
 
 FUNCTION query_term alpha_of(const key_block *b, const entry *n, int r)
@@ -764,9 +774,9 @@ FUNCTION void tile_gradients(const key_block *b, const panel_tile *m)
         add_key_sums(b, m, key_sums);
     if (WANT_V)
         accumulate_values(g, panel, 0, 0, PRODUCTS, m->begin, m->end);
+#define ACCUMULATE_KEYS(r) accumulate_keys(g, panel, r, r, m->begin, m->end)
     if (HAS_GRAD_KEYS)
-        PRODUCTS_FOR(r)
-            accumulate_keys(g, panel, r, r, m->begin, m->end);
+        COPIES(ACCUMULATE_KEYS, PRODUCTS);
 #if WANT_Q && ROWS_INSIDE
     scatter_queries(g, panel, 0, PRODUCTS, 0, g->grad_queries, m->begin, m->end);
 #elif WANT_Q

@@ -116,25 +116,29 @@ FUNCTION query_term query_spread(const query_block *b, const entry *n)
 #endif
 }
 
-/* q.k of every product into the slots, begun as in mixture/forward.cl. */
-FUNCTION void block_scores(const query_block *b, int panel, int sub)
+/* q.k of product r into its slot, begun as in mixture/forward.cl. */
+FUNCTION void product_scores(const query_block *b, int panel, int sub, int r)
 {
     engine *const e = &b->g->base;
-    PRODUCTS_FOR(r) {
-        real s[BLOCK_KEYS][BLOCK_ROWS];
-        KEYS_FOR(u)
-            ROWS_FOR(v) {
-                s[u][v] = (real)(0.0f);
-                if (!KEYS_SHIFTED && HAS_KEY_TERMS)
-                    s[u][v] = (real)(key_get(e, b->x->keys.beta[r], sub, u));
-                else if (!SCALE_LATER && HAS_FACTORED)
-                    s[u][v] = (real)(key_get(e, b->x->keys.top, sub, u));
-            }
-        tile_product(e, panel, sub, 0, r, s);
-        KEYS_FOR(u)
-            ROWS_FOR(v)
-                slot_put(b->g, r, sub, u, v, s[u][v]);
-    }
+    real s[BLOCK_KEYS][BLOCK_ROWS];
+    KEYS_FOR(u)
+        ROWS_FOR(v) {
+            s[u][v] = (real)(0.0f);
+            if (!KEYS_SHIFTED && HAS_KEY_TERMS)
+                s[u][v] = (real)(key_get(e, b->x->keys.beta[r], sub, u));
+            else if (!SCALE_LATER && HAS_FACTORED)
+                s[u][v] = (real)(key_get(e, b->x->keys.top, sub, u));
+        }
+    tile_product(e, panel, sub, 0, r, s);
+    KEYS_FOR(u)
+        ROWS_FOR(v)
+            slot_put(b->g, r, sub, u, v, s[u][v]);
+}
+
+FUNCTION void block_scores(const query_block *b, int panel, int sub)
+{
+#define SCORES(r) product_scores(b, panel, sub, r)
+    COPIES(SCORES, PRODUCTS);
 }
 
 /* What bias, ALiBi and mask add to the score of an entry, and log_i. */
@@ -204,9 +208,9 @@ FUNCTION void tile_gradients(const query_block *b, int panel)
             b->query->sum[r][v] += sums[r][v];
 #endif
 #endif
+#define ACCUMULATE_QUERIES(r) accumulate_queries(b->g, panel, r, r)
     if (WANT_Q)
-        PRODUCTS_FOR(r)
-            accumulate_queries(b->g, panel, r, r);
+        COPIES(ACCUMULATE_QUERIES, PRODUCTS);
 }
 
 /* Where the block's (b, h) finds its results: element 0 of its rows. */

@@ -113,6 +113,37 @@ FUNCTION void add_scores(int r, real (*s)[BLOCK_ROWS], real (*w)[BLOCK_ROWS], re
         }
 }
 
+/* Component r's part in a sub-tile's scores; `product`: of sMGK's keys. */
+FUNCTION void component_scores(engine *e, const scorer *x, const tile_view *view, int panel, int sub, const int r,
+                               const bool lazy, const real *base, real (*product)[BLOCK_ROWS], real (*w)[BLOCK_ROWS],
+                               real (*factor)[BLOCK_ROWS])
+{
+    const mixture_keys *const t = &x->keys;
+    real s[BLOCK_KEYS][BLOCK_ROWS];
+    KEYS_FOR(u)
+        ROWS_FOR(v) {
+#if KEYS_SHIFTED
+            const real top = (real)(HAS_FACTORED ? key_get(e, t->top, sub, u) : 0.0f);
+            s[u][v] =
+                shifted_score(product[u][v], x->scale[r], top, x->alpha[panel][r][v] + key_get(e, t->beta[r], sub, u));
+#elif HAS_KEY_TERMS
+            s[u][v] = (real)(key_get(e, t->beta[r], sub, u));
+#else
+            s[u][v] = (real)(0.0f);
+#endif
+        }
+#if !KEYS_SHIFTED
+    tile_product(e, panel, sub, 0, r, s);
+#endif
+    KEYS_FOR(u)
+        ROWS_FOR(v)
+            s[u][v] = finish_score(e, x, t, view, panel, sub, u, v, r, s[u][v]);
+    if (lazy)
+        add_weights(r, base, s, w);
+    else
+        add_scores(r, s, w, factor);
+}
+
 /*
  * Scores of one sub-tile.
  * lazy: w receives the weights 2^(s - base) summed over components.
@@ -122,8 +153,8 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
                            const real *base, real (*w)[BLOCK_ROWS], real (*factor)[BLOCK_ROWS])
 {
     const mixture_keys *const t = &x->keys;
-#if KEYS_SHIFTED
     real product[BLOCK_KEYS][BLOCK_ROWS];
+#if KEYS_SHIFTED
     KEYS_FOR(u)
         ROWS_FOR(v) {
             product[u][v] = (real)(0.0f);
@@ -145,31 +176,8 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
     }
 #endif
 #endif
-    COPIES_FOR(r, 0, COMPONENTS) {
-        real s[BLOCK_KEYS][BLOCK_ROWS];
-        KEYS_FOR(u)
-            ROWS_FOR(v) {
-#if KEYS_SHIFTED
-                const real top = (real)(HAS_FACTORED ? key_get(e, t->top, sub, u) : 0.0f);
-                s[u][v] = shifted_score(product[u][v], x->scale[r], top,
-                                        x->alpha[panel][r][v] + key_get(e, t->beta[r], sub, u));
-#elif HAS_KEY_TERMS
-                s[u][v] = (real)(key_get(e, t->beta[r], sub, u));
-#else
-                s[u][v] = (real)(0.0f);
-#endif
-            }
-#if !KEYS_SHIFTED
-        tile_product(e, panel, sub, 0, r, s);
-#endif
-        KEYS_FOR(u)
-            ROWS_FOR(v)
-                s[u][v] = finish_score(e, x, t, view, panel, sub, u, v, r, s[u][v]);
-        if (lazy)
-            add_weights(r, base, s, w);
-        else
-            add_scores(r, s, w, factor);
-    }
+#define SCORES(r) component_scores(e, x, view, panel, sub, r, lazy, base, product, w, factor)
+    COPIES(SCORES, COMPONENTS);
 #if HAS_FACTORED
     if (x->one_scale)
         KEYS_FOR(u)

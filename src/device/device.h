@@ -19,7 +19,7 @@ typedef enum mgk_runtime {
 } mgk_runtime;
 
 /* The maker of a GPU. */
-typedef enum mgk_gpu { MGK_GPU_OTHER = 0, MGK_GPU_NVIDIA, MGK_GPU_AMD } mgk_gpu;
+typedef enum mgk_gpu { MGK_GPU_OTHER = 0, MGK_GPU_NVIDIA, MGK_GPU_AMD, MGK_GPU_INTEL } mgk_gpu;
 
 /* How work-items exchange numbers by registers. All zero: not at all. */
 typedef struct mgk_sub_group {
@@ -37,6 +37,7 @@ typedef struct mgk_device_facts {
     bool x86_avx512dq;        /* the host's CPU, where the device is the host's CPU (PoCL, Intel's CPU runtime) */
     uint64_t work_item_limit; /* CL_DEVICE_MAX_WORK_ITEM_SIZES[0] */
     mgk_sub_group sub_group;  /* only where a context was asked: mgk_context_sub_group */
+    int least_sub_group;      /* Intel's GPUs: the smallest that a kernel may demand; 0: none */
 } mgk_device_facts;
 
 /* The host's CPU as in clmgk_device_info.architecture: "x86-64 AuthenticAMD 25/17 avx512"; empty if unknown. */
@@ -68,6 +69,11 @@ clmgk_status mgk_platform_get_facts(cl_platform_id platform, mgk_device_facts *f
 /* All platforms, and a platform's devices, in *out (mgk_free with NULL). None at all is no error: *out is NULL. */
 clmgk_status mgk_platform_list(cl_platform_id **out, cl_uint *count, clmgk_error *error);
 clmgk_status mgk_platform_devices(cl_platform_id platform, cl_device_id **out, cl_uint *count, clmgk_error *error);
+
+/* ---- options ---------------------------------------------------------------------------------------------- */
+
+/* Intel's compilers: twice the registers for half the hardware threads, where the processor has the choice. */
+#define MGK_MOST_REGISTERS "-cl-intel-256-GRF-per-thread"
 
 /* ---- context ---------------------------------------------------------------------------------------------- */
 

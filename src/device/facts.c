@@ -96,8 +96,14 @@ mgk_gpu mgk_gpu_of(const mgk_device_facts *facts)
 {
     if (facts->info.device_class != CLMGK_DEVICE_GPU)
         return MGK_GPU_OTHER;
-    const bool amd = strstr(facts->info.vendor, "Advanced Micro Devices") != NULL;
-    return strstr(facts->info.vendor, "NVIDIA") != NULL ? MGK_GPU_NVIDIA : amd ? MGK_GPU_AMD : MGK_GPU_OTHER;
+    static const struct {
+        const char *vendor;
+        mgk_gpu gpu;
+    } makers[] = {{"NVIDIA", MGK_GPU_NVIDIA}, {"Advanced Micro Devices", MGK_GPU_AMD}, {"Intel", MGK_GPU_INTEL}};
+    for (size_t i = 0; i < MGK_COUNT(makers); ++i)
+        if (strstr(facts->info.vendor, makers[i].vendor) != NULL)
+            return makers[i].gpu;
+    return MGK_GPU_OTHER;
 }
 
 clmgk_status mgk_platform_get_facts(cl_platform_id platform, mgk_device_facts *facts, clmgk_error *error)
@@ -178,6 +184,18 @@ static clmgk_status query_work_item_limit(cl_device_id device, uint64_t *limit, 
     MGK_TRY(query_value(device, CL_DEVICE_MAX_WORK_ITEM_SIZES, limits, dimensions * sizeof(limits[0]), error));
     *limit = limits[0];
     return CLMGK_OK;
+}
+
+#define SUB_GROUP_SIZES_INTEL 0x4108
+
+static int query_least_sub_group(cl_device_id device)
+{
+    size_t sizes[8] = {0}, bytes = 0, least = 0;
+    if (clGetDeviceInfo(device, SUB_GROUP_SIZES_INTEL, sizeof(sizes), sizes, &bytes) != CL_SUCCESS)
+        return 0;
+    for (size_t i = 0; i < bytes / sizeof(sizes[0]); ++i)
+        least = least == 0 || sizes[i] < least ? sizes[i] : least;
+    return (int)least;
 }
 
 /* ---- architecture ------------------------------------------------------------------------------------------ */
@@ -273,6 +291,7 @@ clmgk_status mgk_device_get_facts(cl_device_id device, mgk_device_facts *facts, 
     info->engine = engine_of(info->device_class, found.runtime);
     const bool is_host_cpu = info->device_class == CLMGK_DEVICE_CPU &&
                              (found.runtime == MGK_RUNTIME_POCL || found.runtime == MGK_RUNTIME_INTEL_CPU);
+    found.least_sub_group = mgk_gpu_of(&found) == MGK_GPU_INTEL ? query_least_sub_group(device) : 0;
     found.x86_avx512dq = is_host_cpu && mgk_cpu_has_avx512dq();
     MGK_TRY(find_architecture(info, found.runtime, error));
     *facts = found;

@@ -80,6 +80,20 @@ static clmgk_status fail_build(const clmgk_context *context, cl_program program,
     return status;
 }
 
+/* A compiler that does not know MGK_MOST_REGISTERS builds without it. */
+static cl_int build(const clmgk_context *context, cl_program program, const char *options)
+{
+    const cl_int code = clBuildProgram(program, 1, &context->device, options, NULL, NULL);
+    const char *const place = strstr(options, MGK_MOST_REGISTERS);
+    if (code == CL_SUCCESS || place == NULL)
+        return code;
+    mgk_text rest = {.allocator = &context->allocator};
+    mgk_text_printf(&rest, "%.*s%s", (int)(place - options), options, place + strlen(MGK_MOST_REGISTERS));
+    const cl_int again = rest.failed ? code : clBuildProgram(program, 1, &context->device, rest.data, NULL, NULL);
+    mgk_text_free(&rest);
+    return again;
+}
+
 static clmgk_status build_source(const clmgk_context *context, const char *file, const mgk_text *source,
                                  const char *options, cl_program *out, clmgk_error *error)
 {
@@ -88,7 +102,7 @@ static clmgk_status build_source(const clmgk_context *context, const char *file,
     cl_program program = clCreateProgramWithSource(context->context, 1, (const char **)&text, &source->length, &code);
     MGK_TRY(mgk_check_cl(error, code, "clCreateProgramWithSource"));
 
-    code = clBuildProgram(program, 1, &context->device, options, NULL, NULL);
+    code = build(context, program, options);
     if (code == CL_SUCCESS) {
         *out = program;
         return CLMGK_OK;
@@ -117,7 +131,7 @@ static cl_program load_binary(const clmgk_context *context, const mgk_cache *cac
     cl_program program = clCreateProgramWithBinary(context->context, 1, &context->device, &length,
                                                    (const unsigned char **)&bytes, &status, &code);
     if (code == CL_SUCCESS && status == CL_SUCCESS)
-        code = clBuildProgram(program, 1, &context->device, options, NULL, NULL);
+        code = build(context, program, options);
     if (program != NULL && (code != CL_SUCCESS || status != CL_SUCCESS)) {
         clReleaseProgram(program);
         program = NULL;

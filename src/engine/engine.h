@@ -62,6 +62,7 @@ typedef struct mgk_block {
     bool whole_chunks; /* loops over staged chunks are unrolled whole */
     int few_rows;      /* number of rows of the special form; 0: the usual form */
     uint64_t local_bytes, private_bytes;
+    const char *compiler; /* options of the device's compiler; NULL: none */
 } mgk_block;
 
 typedef struct mgk_engine {

@@ -99,8 +99,9 @@ static void choose_share(const mgk_footprint *f, const mgk_device_facts *facts, 
     const int64_t usual = (f->forward ? mgk_tunable_get(p, "rows") : rows) * (f->value_size / key_threads);
     const int64_t sums = few > 0 ? (int64_t)few * MOST_PIECE : usual;
     int heads = 1;
-    /* on a CPU this engine is for tests: fewer unrolled copies compile faster */
-    while (kind != CLMGK_DEVICE_CPU && heads < f->held_heads)
+    /* on a CPU this engine is for tests: fewer unrolled copies compile faster; Intel's compiler makes no copies of a
+     * loop with loops inside, and spills with those that a kernel has */
+    while (kind != CLMGK_DEVICE_CPU && mgk_gpu_of(facts) != MGK_GPU_INTEL && heads < f->held_heads)
         heads *= 2;
     while (heads > 1 && exceeds(heads * sums, f->most_head_sums))
         heads /= 2;
@@ -188,7 +189,8 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
                          .few_rows = few,
                          .whole_chunks = (f->forward || f->held_heads == 0) && mgk_gpu_of(facts) == MGK_GPU_NVIDIA,
                          .local_bytes = local,
-                         .private_bytes = (uint64_t)private_bytes_of(f, p)};
+                         .private_bytes = (uint64_t)private_bytes_of(f, p),
+                         .compiler = mgk_gpu_of(facts) == MGK_GPU_INTEL ? MGK_MOST_REGISTERS : NULL};
     return CLMGK_OK;
 }
 
@@ -200,6 +202,7 @@ static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, cons
     flags->WHOLE_CHUNKS = block->whole_chunks;
     flags->SHUFFLE = facts->sub_group.shuffle;
     flags->SUB_GROUP_SIZE = facts->sub_group.size;
+    flags->LEAST_SUB_GROUP = facts->least_sub_group;
 }
 
 static const char *const sum_tunables[] = {NULL};

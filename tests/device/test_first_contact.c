@@ -13,11 +13,12 @@
 
 static cl_int build_code; /* what clBuildProgram answers, if not success */
 static const char *build_log = "";
-static size_t group_limit;       /* of every kernel; 0: what the driver says */
-static cl_ulong local_memory[2]; /* of the next two kernels, likewise */
-static const char *extensions;   /* of the device; NULL: what the driver says */
-static const char *shuffle;      /* what its compiler takes for a shuffle; NULL: what it has */
-static size_t probes;            /* programs that shuffle and were given to the compiler */
+static bool knows_registers = true; /* the compiler takes MGK_MOST_REGISTERS */
+static size_t group_limit;          /* of every kernel; 0: what the driver says */
+static cl_ulong local_memory[2];    /* of the next two kernels, likewise */
+static const char *extensions;      /* of the device; NULL: what the driver says */
+static const char *shuffle;         /* what its compiler takes for a shuffle; NULL: what it has */
+static size_t probes;               /* programs that shuffle and were given to the compiler */
 
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): names that the linker's --wrap gives */
 cl_int __real_clBuildProgram(cl_program program, cl_uint count, const cl_device_id *devices, const char *options,
@@ -40,6 +41,8 @@ cl_int __wrap_clBuildProgram(cl_program program, cl_uint count, const cl_device_
     char all[1024];
     if (build_code != CL_SUCCESS)
         return build_code;
+    if (!knows_registers && strstr(options, MGK_MOST_REGISTERS))
+        return CL_INVALID_BUILD_OPTIONS;
     const bool shuffles = strstr(options, "-DSHUFFLE") != NULL;
     probes += shuffles && !strstr(options, "-DSUB_GROUP_SIZE");
     (void)snprintf(all, sizeof(all), "%s%s%s", options, shuffles && shuffle ? " -Dsub_group_shuffle_xor(x,m)=" : "",
@@ -112,6 +115,20 @@ TH_TEST(failed_builds)
         if (!strstr(error.message, builds[n].expected))
             fail_msg("%s", error.message);
     }
+}
+
+TH_TEST(compilers_without_the_option_for_registers)
+{
+    const char *const options = "-cl-std=CL1.2 " MGK_MOST_REGISTERS " -DGROUPED=1";
+    mgk_program *program = NULL;
+    clmgk_program_origin origin;
+    double compile_ms;
+    knows_registers = false;
+    th_expect_ok(
+        mgk_program_get(session->context, "attention/reduce.cl", options, &program, &origin, &compile_ms, &th_error));
+    knows_registers = true;
+    assert_string_equal(program->options, options);
+    mgk_program_release(program);
 }
 
 /* Whether the options leave all operations as the text has them. */

@@ -207,10 +207,17 @@ static void ask(const problem *p, clmgk_attention_desc *desc)
     desc->softcap = p->modified && (mixed || p->variant == CLMGK_VARIANT_SOFTMAX) ? 30.0 : 0.0;
 }
 
-/* The engine, "simt-nvidia" where its defaults are NVIDIA's. */
+/* The engine, with the maker of the GPU: defaults and options depend on it. */
 static const char *engine_of(clmgk_engine engine, const mgk_device_facts *facts)
 {
-    return mgk_gpu_of(facts) == MGK_GPU_NVIDIA ? "simt-nvidia" : clmgk_engine_name(engine);
+    switch (mgk_gpu_of(facts)) {
+    case MGK_GPU_NVIDIA:
+        return "simt-nvidia";
+    case MGK_GPU_INTEL:
+        return "simt-intel";
+    default:
+        return clmgk_engine_name(engine);
+    }
 }
 
 static int print_plan(const char *name, clmgk_attention_desc desc, clmgk_pass pass, clmgk_engine engine,
@@ -314,12 +321,14 @@ int main(void)
 {
     const mgk_device_facts gpu = facts_of(CLMGK_DEVICE_GPU, "Advanced Micro Devices, Inc.");
     const mgk_device_facts nvidia = facts_of(CLMGK_DEVICE_GPU, "NVIDIA Corporation");
+    const mgk_device_facts intel = facts_of(CLMGK_DEVICE_GPU, "Intel(R) Corporation");
     const mgk_device_facts cpu = facts_of(CLMGK_DEVICE_CPU, "");
     int failed = 0;
     (void)puts("# Made by tests/offline/plans.c: kernel configurations that plans make.");
     for (size_t i = 0; i < MGK_COUNT(problems); ++i) {
         failed |= print(&problems[i], 1, 4096, CLMGK_ENGINE_SIMT, &gpu);
         failed |= print(&problems[i], 1, 4096, CLMGK_ENGINE_SIMT, &nvidia);
+        failed |= print(&problems[i], 1, 4096, CLMGK_ENGINE_SIMT, &intel);
         failed |= print(&problems[i], 1, 4096, CLMGK_ENGINE_LANE, &cpu);
     }
     for (size_t i = 0; i < MGK_COUNT(batches); ++i)
@@ -327,6 +336,7 @@ int main(void)
     for (size_t i = 0; i < MGK_COUNT(decoding); ++i) {
         failed |= print(&decoding[i], 1, INT64_C(1) << i % 3, CLMGK_ENGINE_SIMT, &gpu);
         failed |= print(&decoding[i], 1, INT64_C(1) << i % 3, CLMGK_ENGINE_SIMT, &nvidia);
+        failed |= print(&decoding[i], 1, INT64_C(1) << i % 3, CLMGK_ENGINE_SIMT, &intel);
         failed |= print(&decoding[i], 1, INT64_C(1) << i % 3, CLMGK_ENGINE_LANE, &cpu);
     }
     for (size_t i = 0; i < MGK_COUNT(linears); ++i) {
@@ -334,6 +344,7 @@ int main(void)
             if (linears[i].size <= 64) { /* larger tiles do not fit local memory */
                 failed |= print_linear(&linears[i], (clmgk_pass)pass, CLMGK_ENGINE_SIMT, &gpu);
                 failed |= print_linear(&linears[i], (clmgk_pass)pass, CLMGK_ENGINE_SIMT, &nvidia);
+                failed |= print_linear(&linears[i], (clmgk_pass)pass, CLMGK_ENGINE_SIMT, &intel);
             }
             failed |= print_linear(&linears[i], (clmgk_pass)pass, CLMGK_ENGINE_LANE, &cpu);
         }
@@ -341,9 +352,11 @@ int main(void)
     for (int dtype = CLMGK_DTYPE_F32; dtype <= CLMGK_DTYPE_BF16; ++dtype) {
         print_rows(CLMGK_ENGINE_SIMT, (clmgk_dtype)dtype, &gpu);
         print_rows(CLMGK_ENGINE_SIMT, (clmgk_dtype)dtype, &nvidia);
+        print_rows(CLMGK_ENGINE_SIMT, (clmgk_dtype)dtype, &intel);
         print_rows(CLMGK_ENGINE_LANE, (clmgk_dtype)dtype, &cpu);
         print_product(CLMGK_ENGINE_SIMT, (clmgk_dtype)dtype, &gpu);
         print_product(CLMGK_ENGINE_SIMT, (clmgk_dtype)dtype, &nvidia);
+        print_product(CLMGK_ENGINE_SIMT, (clmgk_dtype)dtype, &intel);
         print_product(CLMGK_ENGINE_LANE, (clmgk_dtype)dtype, &cpu);
     }
     return failed;

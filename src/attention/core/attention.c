@@ -150,7 +150,8 @@ mgk_flags mgk_attention_flags(const mgk_attention_request *request)
     flags.ENGINE = request->engine->value;
     flags.EXP2_BUILTIN = request->facts->info.device_class != CLMGK_DEVICE_CPU;
     /* NVIDIA's and AMD's exp2 is the instruction with scaling for subnormal results, which a softmax needs not */
-    flags.EXP2_NATIVE = mgk_gpu_of(request->facts) != MGK_GPU_OTHER;
+    const mgk_gpu gpu = mgk_gpu_of(request->facts);
+    flags.EXP2_NATIVE = gpu == MGK_GPU_NVIDIA || gpu == MGK_GPU_AMD;
     flags.STORAGE_F16 = d->dtype == CLMGK_DTYPE_F16;
     flags.STORAGE_BF16 = d->dtype == CLMGK_DTYPE_BF16;
     flags.HEAD_SIZE = t->head_size;
@@ -178,6 +179,8 @@ mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
         mgk_tunables_options(step->tunables, &kernel->options);
     const mgk_block no_block = {.threads = 1}, *const block = step->block != NULL ? step->block : &no_block;
     const size_t local = step->block != NULL ? block->threads : step->local;
+    if (block->compiler != NULL)
+        mgk_text_printf(&kernel->options, " %s", block->compiler);
     kernel->launch = (mgk_launch){1, {step->global * block->threads, 1, 1}, {local, 1, 1}};
     kernel->local_bytes = block->local_bytes;
     kernel->private_bytes = block->private_bytes;
