@@ -28,8 +28,10 @@
 #define HAS_SCORE_GRADIENTS (WANT_Q || WANT_K || WANT_BIAS || SUMS > 0)
 #define HAS_DG              (WANT_Q || WANT_K)
 #define QUERY_COMPONENTS    COMPONENTS
-#define VALUE_HEADS         HEADS
-#define GRAD_HEADS          (HEADS * HEAD_RATIO)
+/* Without dV a work-item has nothing of a head in registers: all heads take their turn in a tile. */
+#define ALL_HEADS   (BLOCK_REGISTERS && !WANT_V)
+#define VALUE_HEADS (ALL_HEADS ? 1 : HEADS)
+#define GRAD_HEADS  (VALUE_HEADS * HEAD_RATIO)
 
 /* While a panel is at a tile: the held scores, their gradients, the weights, and the noise where one serves all heads.
  */
@@ -259,6 +261,11 @@ FUNCTION void block_gradients(const key_block *b, const panel_tile *m, int value
     const head *const x = b->x;
     real d[BLOCK_KEYS][BLOCK_ROWS], s[BLOCK_KEYS][BLOCK_ROWS], eps[BLOCK_KEYS][BLOCK_ROWS];
     real slope[BLOCK_KEYS][BLOCK_ROWS];
+    KEYS_FOR(u)
+        ROWS_FOR(v)
+            d[u][v] = (real)(0.0f);
+    if (HAS_SCORE_GRADIENTS)
+        value_product(g, m->panel, value_head, grad_head, sub, d);
     block_eps(b, m, sub, eps);
     mix_scores(b, sub, eps, s);
     if (HAS_SOFTCAP)
@@ -271,12 +278,6 @@ FUNCTION void block_gradients(const key_block *b, const panel_tile *m, int value
     KEYS_FOR(u)
         ROWS_FOR(v) {
             s[u][v] = exp2_real(s[u][v]);
-            d[u][v] = (real)(0.0f);
-        }
-    if (HAS_SCORE_GRADIENTS)
-        value_product(g, m->panel, value_head, grad_head, sub, d);
-    KEYS_FOR(u)
-        ROWS_FOR(v) {
             real keep = (real)(1.0f);
             if (HAS_DROPOUT)
                 keep = keep_of(b->a, x->modifiers.head, m->i0 + key_index(&g->base, sub, u),
@@ -400,14 +401,32 @@ FUNCTION void load_values(const key_block *b, int g0)
     const mgk_attention_args *const a = b->a;
     for (int panel = 0; panel < PANELS; ++panel) {
         panel_clear_values(b->g, panel);
-        for (int n = 0; n < min(HEADS, a->kv_heads - g0); ++n)
+        for (int n = 0; n < min(VALUE_HEADS, a->kv_heads - g0); ++n)
             panel_load_values(b->g, panel, n, b->at->v + (g0 + n) * a->v.head, a->v.token, b->k0 + panel * PANEL_ROWS,
                               b->p->keys, a->value_size);
     }
 }
 
-/* All tiles of queries that meet the block, for the heads of HEADS heads of values from g0 on, and these heads' dV. */
-FUNCTION void value_heads(const key_block *b, int g0)
+/* A panel's tile and VALUE_HEADS heads of values from m->g0 on. */
+FUNCTION void group_tile(const key_block *b, const panel_tile *m)
+{
+    if (ALL_HEADS) {
+        load_values(b, m->g0);
+        tile_stage(b, m->g0, m->i0);
+    }
+    HEADS_FOR(n)
+    {
+        if (m->g0 + n >= b->a->kv_heads)
+            continue;
+        for (int i = 0; i < HEAD_RATIO; ++i)
+            head_tile(b, m, n, n * HEAD_RATIO + i);
+        branch_end();
+    }
+}
+
+/* All tiles of queries that meet the block, for the heads of values g0 .. end_g - 1, and the dV of these VALUE_HEADS.
+ */
+FUNCTION void value_heads(const key_block *b, int g0, int end_g)
 {
     grad_engine *const g = b->g;
     const mgk_attention_args *const a = b->a;
@@ -424,14 +443,8 @@ FUNCTION void value_heads(const key_block *b, int g0)
             if (!panel_meets(a, p, m.k0, i0, stop, &m.masked))
                 continue;
             hold_scores(b, &m);
-            HEADS_FOR(n)
-            {
-                if (g0 + n >= a->kv_heads)
-                    continue;
-                for (int i = 0; i < HEAD_RATIO; ++i)
-                    head_tile(b, &m, n, n * HEAD_RATIO + i);
-                branch_end();
-            }
+            for (; m.g0 < end_g; m.g0 += VALUE_HEADS)
+                group_tile(b, &m);
             score_products(b, &m);
             branch_end();
         }
@@ -515,8 +528,8 @@ KERNEL(admixture_backward)
         for (int k0 = split * GROUP_ROWS; k0 < keys; k0 += a.splits * GROUP_ROWS) {
             const key_block b = {&g, &a, &p, &at, &x, k0, keys};
             load_keys(&b, scale);
-            for (int g0 = 0; g0 < a.kv_heads; g0 += HEADS)
-                value_heads(&b, g0);
+            for (int g0 = 0; g0 < a.kv_heads; g0 += ALL_HEADS ? a.kv_heads : VALUE_HEADS)
+                value_heads(&b, g0, ALL_HEADS ? a.kv_heads : g0 + 1);
             finish_keys(&b);
         }
     }

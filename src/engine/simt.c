@@ -114,7 +114,7 @@ static void choose_block(const mgk_footprint *f, const mgk_device_facts *facts, 
     enum { NVIDIA_ROW_THREADS = 16 };
     const int64_t key_threads = mgk_tunable_get(p, "key-threads"), rows = mgk_tunable_get(p, "rows");
     int64_t row_threads = mgk_tunable_get(p, "row-threads");
-    if (!f->forward || mgk_gpu_of(facts) != MGK_GPU_NVIDIA)
+    if ((!f->forward && f->held_heads == 0) || mgk_gpu_of(facts) != MGK_GPU_NVIDIA)
         return;
     while (row_threads < NVIDIA_ROW_THREADS && row_threads * rows < f->rows && row_threads * key_threads < 256 &&
            2 * (uint64_t)row_threads * (uint64_t)key_threads <= facts->info.max_work_group)
@@ -187,7 +187,7 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
                          .tile = few > 0 ? (int64_t)threads : (int64_t)key_threads * mgk_tunable_get(p, "keys"),
                          .threads = (size_t)threads,
                          .few_rows = few,
-                         .whole_chunks = (f->forward || f->held_heads == 0) && mgk_gpu_of(facts) == MGK_GPU_NVIDIA,
+                         .whole_chunks = mgk_gpu_of(facts) == MGK_GPU_NVIDIA,
                          .local_bytes = local,
                          .private_bytes = (uint64_t)private_bytes_of(f, p),
                          .compiler = mgk_gpu_of(facts) == MGK_GPU_INTEL ? MGK_MOST_REGISTERS : NULL};

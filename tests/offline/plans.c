@@ -232,12 +232,13 @@ static int print_plan(const char *name, clmgk_attention_desc desc, clmgk_pass pa
     if (status != CLMGK_OK)
         (void)fprintf(stderr, "%s: %s\n", name, error.message);
     for (size_t i = 0; i < plan.steps.count; ++i) {
-        /* kernels of one file share their options, mostly */
-        if (status == CLMGK_OK && (i == 0 || strcmp(plan.steps.step[i].file, plan.steps.step[i - 1].file) != 0))
-            (void)printf("%s %s%s %s %s\n", engine_of(engine, facts), pass_names[pass], name, plan.steps.step[i].file,
-                         plan.steps.step[i].options.data);
-        mgk_text_free(&plan.steps.step[i].options);
+        const mgk_step *const step = &plan.steps.step[i];
+        if (status == CLMGK_OK && (i == 0 || strcmp(step->file, step[-1].file) != 0 ||
+                                   strcmp(step->options.data, step[-1].options.data) != 0))
+            (void)printf("%s %s%s %s %s\n", engine_of(engine, facts), pass_names[pass], name, step->file,
+                         step->options.data);
     }
+    mgk_steps_clear(&plan.steps, NULL);
     return status == CLMGK_OK ? 0 : 1;
 }
 

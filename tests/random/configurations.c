@@ -55,8 +55,8 @@ static const rd_configuration listed[] = {
      .desc = {V(HARD_GFISH), SIZES(16, 16), .components = 3, BF16, .use_mix_weight = 1, ALIBI, SINKS, ALL}},
     {LANE, .ratio = 1, .desc = {V(TALKING_HEADS), SIZES(16, 16), .components = 2, BIAS, ALIBI, DROPOUT, PACKED, ALL}},
     {SIMT, .ratio = 1,
-     .desc = {V(FISH), SIZES(16, 16), .components = 2, .shared_noise = 1, ALIBI, DROPOUT,
-              .gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_MIX | CLMGK_GRADIENT_NOISE}},
+     .desc = {V(FISH), SIZES(16, 16), .components = 2, .shared_noise = 1, BIAS, .bias_length_k = 1, ALIBI, DROPOUT,
+              .gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_BIAS | CLMGK_GRADIENT_MIX | CLMGK_GRADIENT_NOISE}},
 };
 
 /* Linear family. */

@@ -48,6 +48,11 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     const mgk_attention_traits *const t = &request->traits;
     const int64_t keys = (int64_t)t->components * t->head_size;
     const int64_t slots = 2 * mgk_admixture_held(t) + (t->shared_noise ? 1 : 0);
+    /* NVIDIA's compiler gives a work-item more registers: a larger block of scores, with fewer loads for each; half as
+     * many keys with noise or wide heads, whose code spilled (tests/offline) */
+    enum { MOST_COPIES = 4 }; /* of components, in registers: COPIES_FOR */
+    const bool large =
+        mgk_gpu_of(request->facts) == MGK_GPU_NVIDIA && t->components <= MOST_COPIES && !t->generalised && !t->modified;
     const mgk_floats arrays = {.row = 3 * keys,
                                .key = keys + 2,
                                .score = slots + 1,
@@ -65,13 +70,13 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
                            .block_bytes = INT64_C(1664) << 10, /* more than the cache: fewer blocks stream tiles */
                            .staged_bytes = INT64_C(16) << 10,
                            .least_tile = 32,
-                           .row_part = 2,
-                           .key_part = 2,
+                           .row_part = large ? 1 : 2,
+                           .key_part = large && !t->noise && t->head_size + t->value_size <= 128 ? 1 : 2,
                            .row_sums = t->value_size + keys,
                            .most_sums = 128,
                            .scores = slots + 1,
-                           .most_scores = 24,
-                           .most_head_sums = 32,
+                           .most_scores = large ? 96 : 24,
+                           .most_head_sums = large ? 64 : 32,
                            .shrink = mgk_admixture_shrink};
 }
 
@@ -90,10 +95,35 @@ static int64_t query_rows(const clmgk_attention_desc *d)
     return d->batch * d->components * d->length;
 }
 
-static void add_main(mgk_backward *x)
+static void add_keys(mgk_backward *x)
 {
     static const clmgk_array buffers[] = {MGK_ADMIXTURE_BACKWARD_BUFFERS(MGK_BUFFER)};
     mgk_backward_add_main(x, "admixture/backward.cl", "admixture_backward", buffers, MGK_COUNT(buffers));
+}
+
+/* What the kernel of keys computes. */
+static bool has_keys(const mgk_backward *x)
+{
+    const mgk_flags *const flags = &x->flags;
+    return flags->WANT_Q || flags->WANT_K || flags->WANT_V || flags->WANT_BIAS || SUMS > 0;
+}
+
+/* The kernel of keys; on a GPU once for dV and once for all else, which is no more work: without the accumulators of dV
+ * all heads share a tile's scores, and blocks may be larger. On a CPU this engine is for tests, and compiles it once.
+ */
+static void add_main(mgk_backward *x)
+{
+    const mgk_flags all = x->flags;
+    if (all.WANT_V && x->queries_apart && x->request->facts->info.device_class != CLMGK_DEVICE_CPU) {
+        x->flags.WANT_K = x->flags.WANT_BIAS = false;
+        x->flags.WANT_MIX = x->flags.WANT_MIX_WEIGHT = x->flags.WANT_MIX_OFFSET = x->flags.WANT_NOISE = false;
+        add_keys(x);
+        x->flags = all;
+        x->flags.WANT_V = false;
+    }
+    if (has_keys(x))
+        add_keys(x);
+    x->flags = all;
 }
 
 static void add_queries(mgk_backward *x)
@@ -137,13 +167,6 @@ static int64_t sums_count(const mgk_backward *x)
 {
     const mgk_flags *const flags = &x->flags;
     return x->tasks * x->args.splits * x->request->desc->heads * SUMS;
-}
-
-/* What the kernel of keys computes. */
-static bool has_keys(const mgk_backward *x)
-{
-    const mgk_flags *const flags = &x->flags;
-    return flags->WANT_Q || flags->WANT_K || flags->WANT_V || flags->WANT_BIAS || SUMS > 0;
 }
 
 /* Chooses parameters, then distributes the work of the resulting blocks, then places the regions of the workspace. */
