@@ -8,8 +8,9 @@ Compiles configurations of configurations.txt as sass.py does, executes a work-g
 machine code (warps.py; N = S, or few queries; no masks but causality), for two lengths, and counts what a further tile
 takes. Its time is that of the busiest part of a multiprocessor, were the others never waited for; the bound is the
 multiply-adds' share of it. Outputs and gradients are compared with numpy's, where calls.py has them. Fails on wrong
-results, on spills or a stack, where softmax loads rows by less than 16 bytes, and where a kernel keeps the banks of local
-memory busier than stated below. Needs what sass.py needs, and numpy.
+results, on spills, on a stack beyond compile.py's limit, where softmax loads rows by less than 16 bytes, and where a
+kernel keeps the banks of local memory busier, or has a lower bound, than stated below. Needs what sass.py needs, and
+numpy.
 """
 import argparse
 import concurrent.futures
@@ -36,7 +37,11 @@ NAMES = ["softmax-64", "softmax-128", "mgk2-64", "mgk2-128", "mgk4-64", "smgk2-6
          "backward-linear-causal-64"]
 # What a multiprocessor does in a cycle, in instructions of a warp (passes: of the banks of local memory).
 RATES = {"slots": 4, "fma": 4, "passes": 1, "mufu": 0.5}
-MOST_PASSES = {"forward": 1.25, "backward": 3.5}  # cycles of the banks, to those of the multiply-adds
+# Cycles of the banks, to those of the multiply-adds. A few rows' kernel reads its keys once and has few products.
+MOST_PASSES = {"forward": 1.25, "backward": 3.5, "linear": 2.75}
+# Least bounds, by a kernel's title.
+LEAST = {r"(softmax|mgk2)-\d+, mixture_forward": 0.80, r"smgk2-\d+, mixture_forward": 0.70,
+         r"backward-\w+-\d+, mixture_backward(_queries)?": 0.65}
 
 
 def measure(job):
@@ -76,16 +81,21 @@ def judge(title, kernel, problem, counts, figures, faults):
     cycles = {part: further.get(part, 0) / rate for part, rate in RATES.items()}
     if cycles["fma"] == 0:
         return None
-    if figures["B spilled"] or figures["B stack"]:
+    if figures["B spilled"] or figures["B stack"] > offline.STACK_LIMIT.get((problem.source, "cuda"), 0):
         faults.append("spills or stack")
     if "softmax" in title and further.get("narrow loads", 0) > 0 and "forward" in kernel.name:
         faults.append("loads of less than 16 bytes")
-    if cycles["passes"] > MOST_PASSES["backward" if problem.backward else "forward"] * cycles["fma"]:
+    most = MOST_PASSES["backward" if problem.backward else problem.kind]
+    if not problem.few and cycles["passes"] > most * cycles["fma"]:
         faults.append("banks of local memory")
+    bound = cycles["fma"] / max(cycles.values())
+    least = next((least for pattern, least in LEAST.items() if re.fullmatch(pattern, title)), 0)
+    if bound < least:
+        faults.append(f"a bound below {least:.2f}")
     resident = sass.residents(ARCHITECTURE, figures["registers"], figures["B local"], problem.threads)
     figures |= {"name": title, "tile": f"{problem.rows} x {problem.keys}", "threads": problem.threads,
                 "resident": resident, "barriers": further["barriers"] * 32 / problem.threads,
-                "sectors": further["sectors"], **cycles}
+                "sectors": further["sectors"], "bound": bound, **cycles}
     return figures, [f"{title}: {fault}" for fault in faults]
 
 
@@ -96,7 +106,7 @@ COLUMNS = ["configuration, kernel", "tile", "work-items", "resident", "registers
 def row_of(x):
     return [x["name"], x["tile"], x["threads"], x["resident"], x["registers"],
             *(f"{x[part]:.0f}" for part in ("slots", "fma", "passes", "mufu", "barriers", "sectors")),
-            f"{x['fma'] / max(x[part] for part in RATES):.2f}"]
+            f"{x['bound']:.2f}"]
 
 
 def main():

@@ -15,17 +15,17 @@ ARGUMENTS = """
 int main(void)
 {
     KIND a = {0};
-    const mgk_place rows = {0, N * D, D}, values = {0, S * D, D};
+    const mgk_place rows = {0, N * D, D}, results = {0, N * E, E}, values = {0, S * E, E};
     const mgk_component_place keys = {0, S * D, S * D, D};
-    a.q = a.o = rows, a.v = values, a.k = keys;
+    a.q = rows, a.o = results, a.v = values, a.k = keys;
     a.lse.head = N, a.lse.token = 1;
     a.mix_head = M, a.batch = 1, a.splits = SPLITS, a.heads = a.kv_heads = H;
-    a.length = N, a.length_k = S, a.head_size = a.value_size = D, a.left = a.right = -1;
+    a.length = N, a.length_k = S, a.head_size = D, a.value_size = E, a.left = a.right = -1;
     a.keep_scale = 1.0f, a.scale = SCALE;
 #if FORWARD
     a.parts_o = PART;
 #else
-    a.grad_o = a.grad_q = rows, a.grad_v = values, a.grad_k = keys;
+    a.grad_o = results, a.grad_q = rows, a.grad_v = values, a.grad_k = keys;
     for (unsigned i = 0; i < sizeof(a.region) / sizeof(a.region[0]); ++i)
         a.region[i] = i * PART;
 #if LINEAR
@@ -55,7 +55,8 @@ class Problem:
         self.source, self.options = source, options
         self.linear, self.admixture = "linear/" in source, "admixture/" in source
         self.backward, self.few = "backward" in source, get("FEW_ROWS")
-        self.size, self.components = get("HEAD_SIZE", 64), get("COMPONENTS", 1)
+        self.size, self.value_size = get("HEAD_SIZE", 64), get("VALUE_SIZE", 64)
+        self.components = get("COMPONENTS", 1)
         self.features, self.causal = get("FEATURES"), get("CAUSAL")
         self.mixed = self.admixture or get("MIXED_HEADS") != 0
         self.heads = 8 if self.mixed else 1
@@ -85,9 +86,10 @@ class Call:
     def __init__(self, problem, names, tiles, folder):
         self.problem, self.names = problem, names
         self.n, self.s = problem.lengths(tiles)
-        values = {"N": self.n, "S": self.s, "D": problem.size, "M": problem.components, "H": problem.heads,
-                  "F": problem.features, "CAUSAL": problem.causal, "SCALE": LOG2_E / problem.size ** 0.5,
-                  "KIND": f"mgk_{problem.kind}_args", "FORWARD": int(problem.kind == "forward"),
+        values = {"N": self.n, "S": self.s, "D": problem.size, "E": problem.value_size, "M": problem.components,
+                  "H": problem.heads, "F": problem.features, "CAUSAL": problem.causal,
+                  "SCALE": LOG2_E / problem.size ** 0.5, "KIND": f"mgk_{problem.kind}_args",
+                  "FORWARD": int(problem.kind == "forward"),
                   "LINEAR": int(problem.linear), "PART": SPACE // 4,
                   # a work-group of the backward pass has a block of keys
                   "SPLITS": self.s // problem.rows if problem.kind == "backward" else 1}
@@ -129,7 +131,7 @@ class Call:
             written = after != self.array(name, *shape)
             self.memory = run
             error = abs(after - right)[written].max(initial=0) / max(1, abs(right).max())
-            if written.sum() < 0.9 * self.problem.size * min(self.problem.rows, self.n) or not error < 1e-5:
+            if written.sum() < 0.9 * shape[-1] * min(self.problem.rows, self.n) or not error < 1e-5:
                 faults.append(f"{name} is wrong by {error:.1e} in {written.sum()} numbers")
         return faults
 
@@ -144,17 +146,18 @@ class Call:
         def positive(y):
             return np.where(y > 0, y + 1, np.exp(y))
 
-        x, shape = self.problem, (self.n, self.problem.size)
+        x, shape = self.problem, (self.n, self.problem.value_size)
         keys = self.array("k", x.components, self.s, x.size)
-        weights = positive(self.array("q", *shape)) @ positive(keys).mean(0).T
+        weights = positive(self.array("q", self.n, x.size)) @ positive(keys).mean(0).T
         weights = np.tril(weights) if x.causal else weights
-        return {("o", shape): weights @ self.array("v", self.s, x.size) / weights.sum(1, keepdims=True)}
+        return {("o", shape): weights @ self.array("v", self.s, x.value_size) / weights.sum(1, keepdims=True)}
 
     def admixture(self):
         """Scores are [head][query][key], their gradients' mixtures [component][query][key]."""
         x, scale = self.problem, self.problem.size ** -0.5
-        q, k, v = (self.array(name, count, length, x.size).astype(np.float64) for name, count, length in
-                   (("q", x.components, self.n), ("k", x.components, self.s), ("v", x.heads, self.s)))
+        q, k, v = (self.array(name, count, length, size).astype(np.float64) for name, count, length, size in
+                   (("q", x.components, self.n, x.size), ("k", x.components, self.s, x.size),
+                    ("v", x.heads, self.s, x.value_size)))
         mix = self.array("mix", x.heads, x.components).astype(np.float64)
         score = np.einsum("hr,rnd,rsd->hns", mix, q, k, optimize=True) * scale
         log = log_sum(score, 2)
@@ -169,8 +172,9 @@ class Call:
 
     def mixture(self):
         """Keys are [component][key][feature]; P [component][query][key]."""
-        x, scale, shape = self.problem, self.problem.size ** -0.5, (self.n, self.problem.size)
-        q, v = (self.array(name, length, x.size).astype(np.float64) for name, length in (("q", self.n), ("v", self.s)))
+        x, scale, shape = self.problem, self.problem.size ** -0.5, (self.n, self.problem.value_size)
+        q = self.array("q", self.n, x.size).astype(np.float64)
+        v = self.array("v", self.s, x.value_size).astype(np.float64)
         k = self.array("k", 1 if x.shifted else x.components, self.s, x.size).astype(np.float64)
         if x.shifted:
             k = k + self.array("shift", x.components, 1, x.size)

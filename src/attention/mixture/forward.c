@@ -28,14 +28,12 @@ static bool one_vector(const mgk_attention_request *request)
  * the registers are enough (tests/offline) and no unit is left without a block. */
 static bool double_rows(const mgk_attention_request *request)
 {
-    enum { ROWS = 128, MOST_WIDTH = 64 };
+    enum { ROWS = 128 };
     const clmgk_attention_desc *const d = request->desc;
     const mgk_attention_traits *const t = &request->traits;
     const int64_t blocks = mgk_attention_problems(d) * d->heads * ((mgk_attention_rows(d) + ROWS - 1) / ROWS);
-    const bool narrow = t->head_size <= MOST_WIDTH && t->value_size <= MOST_WIDTH;
     return mgk_gpu_of(request->facts) == MGK_GPU_NVIDIA && blocks >= (int64_t)request->facts->info.compute_units &&
-           (t->components == 1 || (t->components == 2 && narrow && !t->shifted)) && !t->modified && !t->has_prior &&
-           !t->has_variance;
+           t->components <= (t->shifted ? 1 : 2) && !t->modified && !t->has_prior && !t->has_variance;
 }
 
 static mgk_footprint footprint_of(const mgk_attention_request *request)
