@@ -64,9 +64,9 @@
 
 #define FLAG_SPREAD 1
 
-/* 1: the kernel knows that a work-group has one block of keys (so it is with QUERIES_APART). It saves registers in
- * NVIDIA's compiler and costs some in AMD's. */
-#define ONE_BLOCK (QUERIES_APART && WHOLE_CHUNKS)
+/* 1: the kernel knows that a work-group has one block of keys: so it is with QUERIES_APART, but for sequences that are
+ * longer than the average. It saves registers in NVIDIA's compiler and costs some in AMD's. */
+#define ONE_BLOCK (QUERIES_APART && WHOLE_CHUNKS && !HAS_SEQUENCES)
 
 /* How much of a next task is prefetched, of the second-level cache. */
 #define AHEAD_BYTES     (256 << 10)

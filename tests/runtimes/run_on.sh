@@ -4,6 +4,7 @@
 #   run_on.sh pocl|rusticl PROGRAM [ARGUMENT...]
 #   run_on.sh oclgrind-races|oclgrind-uninitialised PROGRAM...   fails if Oclgrind has anything to say
 #   run_on.sh layer:FILE PROGRAM...                              on PoCL; fails if the layer was not loaded
+#   run_on.sh whole-chunks PROGRAM...                            on PoCL, the SIMT engine's text for NVIDIA's GPUs
 # Exit status 77 if the implementation is not installed; 1 if CLMGK_TEST_REQUIRE_ALL is set.
 set -euo pipefail
 
@@ -66,6 +67,13 @@ layer:*)
     # The loader ignores a layer that it cannot load.
     grep -q ' layer: active$' "$work/stderr"
     exit "$status"
+    ;;
+whole-chunks)
+    use_only pocl
+    cp -r "$(dirname "$0")/../../cl" "$work/cl"
+    sed -i 's/^#define WHOLE_CHUNKS 0/#define WHOLE_CHUNKS 1/' "$work/cl/base/flags.clh"
+    grep -q '^#define WHOLE_CHUNKS 1' "$work/cl/base/flags.clh"
+    CLMGK_KERNEL_DIR=$work/cl CLMGK_CACHE_DIR='' CLMGK_TEST_ENGINE=simt "$@"
     ;;
 *)
     echo "run_on.sh: unknown runtime $runtime" >&2
