@@ -50,7 +50,7 @@ static bool may_have(const clmgk_context *context, int shuffle)
 static clmgk_status launch(const clmgk_context *context, cl_kernel kernel, cl_mem buffer, cl_int *neighbours,
                            clmgk_error *error)
 {
-    const mgk_launch launch = {1, {PROBE_GROUPS * PROBE_ITEMS, 1, 1}, {PROBE_ITEMS, 1, 1}};
+    const mgk_launch launch = {1, {(size_t)PROBE_GROUPS * PROBE_ITEMS, 1, 1}, {PROBE_ITEMS, 1, 1}};
     const mgk_kernel_arg arg = {sizeof(buffer), &buffer};
     cl_int code = CL_SUCCESS;
     cl_command_queue queue = clCreateCommandQueue(context->context, context->device, 0, &code);
