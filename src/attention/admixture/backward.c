@@ -50,9 +50,9 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     const int64_t slots = 2 * mgk_admixture_held(t) + (t->shared_noise ? 1 : 0);
     /* NVIDIA's compiler gives a work-item more registers: a larger block of scores, with fewer loads for each; half as
      * many keys with noise or wide heads, whose code spilled (tests/offline) */
-    enum { MOST_COPIES = 4 }; /* of components, in registers: COPIES_FOR */
-    const bool large =
-        mgk_gpu_of(request->facts) == MGK_GPU_NVIDIA && t->components <= MOST_COPIES && !t->generalised && !t->modified;
+    enum { MOST_COMPONENTS = 4 }; /* that have the larger block */
+    const bool large = mgk_gpu_of(request->facts) == MGK_GPU_NVIDIA && t->components <= MOST_COMPONENTS &&
+                       !t->generalised && !t->modified;
     const mgk_floats arrays = {.row = 3 * keys,
                                .key = keys + 2,
                                .score = slots + 1,
