@@ -70,6 +70,9 @@ clmgk_status mgk_platform_get_facts(cl_platform_id platform, mgk_device_facts *f
 clmgk_status mgk_platform_list(cl_platform_id **out, cl_uint *count, clmgk_error *error);
 clmgk_status mgk_platform_devices(cl_platform_id platform, cl_device_id **out, cl_uint *count, clmgk_error *error);
 
+/* Whether the device has an extension of this name. */
+clmgk_status mgk_device_has_extension(cl_device_id device, const char *name, bool *found, clmgk_error *error);
+
 /* ---- options ---------------------------------------------------------------------------------------------- */
 
 /* Intel's compilers: twice the registers for half the hardware threads, where the processor has the choice. */

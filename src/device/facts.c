@@ -198,6 +198,26 @@ static int query_least_sub_group(cl_device_id device)
     return (int)least;
 }
 
+clmgk_status mgk_device_has_extension(cl_device_id device, const char *name, bool *found, clmgk_error *error)
+{
+    size_t size = 0;
+    cl_int code = clGetDeviceInfo(device, CL_DEVICE_EXTENSIONS, 0, NULL, &size);
+    MGK_TRY(mgk_check_cl(error, code, "clGetDeviceInfo"));
+    char *const text = mgk_alloc(NULL, size + 1, 1);
+    if (text == NULL)
+        return mgk_fail_memory(error, "the device's extensions");
+    const size_t length = strlen(name);
+    *found = false;
+    code = clGetDeviceInfo(device, CL_DEVICE_EXTENSIONS, size, text, NULL);
+    for (const char *word = text + strspn(text, " "); code == CL_SUCCESS && *word != '\0' && !*found;) {
+        const size_t span = strcspn(word, " ");
+        *found = span == length && strncmp(word, name, length) == 0;
+        word += span + strspn(word + span, " ");
+    }
+    mgk_free(NULL, text);
+    return mgk_check_cl(error, code, "clGetDeviceInfo");
+}
+
 /* ---- architecture ------------------------------------------------------------------------------------------ */
 
 #define COMPUTE_CAPABILITY_MAJOR_NV 0x4000

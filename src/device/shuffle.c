@@ -3,30 +3,14 @@
 #include "device/device.h"
 #include "engine/shuffles.clh"
 
-#include <string.h>
-
 /* As in cl/engine/shuffle_probe.cl. */
 #define PROBE_ITEMS  128
 #define PROBE_GROUPS 2
 
 static bool has_extension(cl_device_id device, const char *name)
 {
-    size_t size = 0;
-    if (clGetDeviceInfo(device, CL_DEVICE_EXTENSIONS, 0, NULL, &size) != CL_SUCCESS)
-        return false;
-    char *const text = mgk_alloc(NULL, size + 1, 1);
-    if (text == NULL)
-        return false;
     bool found = false;
-    const size_t length = strlen(name);
-    if (clGetDeviceInfo(device, CL_DEVICE_EXTENSIONS, size, text, NULL) == CL_SUCCESS)
-        for (const char *word = text + strspn(text, " "); *word != '\0' && !found;) {
-            const size_t span = strcspn(word, " ");
-            found = span == length && strncmp(word, name, length) == 0;
-            word += span + strspn(word + span, " ");
-        }
-    mgk_free(NULL, text);
-    return found;
+    return mgk_device_has_extension(device, name, &found, NULL) == CLMGK_OK && found;
 }
 
 /* By an extension only where kernels can demand the probe's size of a sub-group: compilers may choose it for each

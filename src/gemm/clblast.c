@@ -328,22 +328,13 @@ static clmgk_status load(mgk_clblast *blas, clmgk_error *error)
 static clmgk_status applicable(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error)
 {
     mgk_clblast blas;
-    char *extensions = NULL;
-    size_t size = 0;
+    bool has_half = false;
     if (dtype == CLMGK_DTYPE_BF16)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "CLBlast has no bf16");
     MGK_TRY(load(&blas, error));
     if (dtype == CLMGK_DTYPE_F32)
         return CLMGK_OK;
-    cl_int code = clGetDeviceInfo(facts->info.device_id, CL_DEVICE_EXTENSIONS, 0, NULL, &size);
-    MGK_TRY(mgk_check_cl(error, code, "clGetDeviceInfo"));
-    extensions = mgk_alloc(NULL, size + 1, 1);
-    if (extensions == NULL)
-        return mgk_fail_memory(error, "the device's extensions");
-    code = clGetDeviceInfo(facts->info.device_id, CL_DEVICE_EXTENSIONS, size, extensions, NULL);
-    const bool has_half = strstr(extensions, "cl_khr_fp16") != NULL;
-    mgk_free(NULL, extensions);
-    MGK_TRY(mgk_check_cl(error, code, "clGetDeviceInfo"));
+    MGK_TRY(mgk_device_has_extension(facts->info.device_id, "cl_khr_fp16", &has_half, error));
     return has_half ? CLMGK_OK
                     : mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "CLBlast multiplies f16 only with cl_khr_fp16");
 }
