@@ -12,6 +12,7 @@ packages have no nvcc.
 """
 import argparse
 import concurrent.futures
+import itertools
 import os
 import pathlib
 import re
@@ -284,22 +285,25 @@ def read_configurations():
                 yield engine, name, source, options
 
 
-def flags(configuration):
-    """What a sample has once: a source with each of its flags."""
+def flags(configuration, together):
+    """What a sample has once: a source with each of its flags, or with each `together` of them."""
     source, options = configuration[2:]
-    return {source} | {(source, option) for option in options if option.endswith("=1")}
+    own = sorted(option for option in options if option.endswith("=1") or option.startswith("-DENGINE="))
+    return {(source, *some) for size in range(together + 1) for some in itertools.combinations(own, size)}
 
 
-def share(lists):
+def share(lists, together=1):
     """A sample of each list: each source with each of its flags is in one of them."""
-    left = {flag for mine in lists.values() for configuration in mine for flag in flags(configuration)}
+    have = {name: [(flags(configuration, together), configuration) for configuration in mine]
+            for name, mine in lists.items()}
+    left = set().union(*(own for mine in have.values() for own, _ in mine))
     samples = {name: [] for name in lists}
     while left:
-        for name, mine in lists.items():
-            best = max(mine, key=lambda configuration: len(left & flags(configuration)))
-            if left & flags(best):
+        for name, mine in have.items():
+            own, best = max(mine, key=lambda one: len(left & one[0]))
+            if left & own:
                 samples[name].append(best)
-                left -= flags(best)
+                left -= own
     return samples
 
 
@@ -344,6 +348,7 @@ def main():
             targets = {name: make_target(name, work) for name in QUICK_GPU}
             samples = share({name: [one for one in read_configurations() if one[0] in target.engines]
                              for name, target in targets.items() if target.missing() is None})
+            samples |= share({"lint": [one for one in read_configurations() if one[0] in Lint.engines]}, together=2)
         for name in names:
             target = make_target(name, work)
             missing = target.missing()

@@ -75,16 +75,17 @@ static const rd_configuration linears[] = {
     {LANE, .ratio = 2, .desc = {V(LHARD_GFISH), SIZES(16, 16), .components = 2, .use_mix_weight = 1, ALL}},
 };
 
-/* Where an optimising compiler has most to rearrange; on the lane engine a program of each kind as it is used. */
+/* Where an optimising compiler has most to rearrange; on the lane engine a program of each kind as it is used. The
+ * quick tier has the even ones. */
 static const rd_configuration optimised[] = {
     {LANE, .desc = {V(SOFTMAX), SIZES(16, 16), BIAS, SINKS, SOFTCAP, DROPOUT, ALL}},
-    {LANE, .desc = {V(MGK), SIZES(64, 32), .components = 2, F16, PRIOR, ALIBI, PACKED, ALL}},
     {LANE, .wide = true,
      .desc = {V(SMGK), SIZES(16, 16), .components = 3, BF16, PRIOR, VARIANCE, SINKS, STATISTICS, ALL}},
+    {LANE, .desc = {V(MGK), SIZES(64, 32), .components = 2, F16, PRIOR, ALIBI, PACKED, ALL}},
     {LANE, .ratio = 2, .desc = {V(GFISH), SIZES(32, 16), .components = 2, .use_mix_weight = 1, BIAS, DROPOUT, ALL}},
-    {SIMT, .desc = {V(SMGK), SIZES(16, 16), .components = 2, PRIOR, SINKS, ALL}},
     {SIMT, .ratio = 2,
      .desc = {V(HARD_GFISH), SIZES(16, 16), .components = 2, .use_mix_weight = 1, BIAS, DROPOUT, ALL}},
+    {SIMT, .desc = {V(SMGK), SIZES(16, 16), .components = 2, PRIOR, SINKS, ALL}},
 };
 
 size_t rd_listed(const rd_configuration **list)

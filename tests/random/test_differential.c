@@ -123,7 +123,8 @@ TH_TEST(draws)
         draw_range(session, RD_LISTED, 100);
         draw_range(session, RD_OPTIMISED, UINT64_C(100) * RD_SHARED);
     } else if (arguments.optimised) {
-        draw_range(session, RD_LISTED, 60);
+        for (uint64_t n = 0; n < 60; n += 2)
+            draw_range(session, RD_LISTED + n, 1);
     } else {
         draw_range(session, 0, 20 * listed);
         draw_range(session, RD_LINEAR, linears / 2);

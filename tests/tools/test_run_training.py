@@ -9,6 +9,9 @@ import numpy as np
 from program_test import QUICK, RunTest
 
 TOKENS_FIRST = {4: (0, 2, 1, 3), 5: (0, 3, 1, 2, 4)}
+# The same sets again and again: another set is another program.
+OF_MGK = ("dq", "dk", "dv", "dprior", "dvariance")
+EVERY_STATISTIC = ("responsibilities", "counts", "new-prior", "nll")
 EVERY_GRADIENT = ("dq", "dk", "dv", "dprior", "dvariance", "dshift", "dbias", "dsinks")
 
 
@@ -50,12 +53,12 @@ class Shapes(TrainingTest):
         self.assertEqual(result["backward"]["gradients"], list(EVERY_GRADIENT))
 
     def test_defaults(self):
-        shapes = {"dprior": (3,), "dvariance": (1,), "dk": (2, 2, 3, 7, 8)}
-        _, arrays = self.gradients("mgk", shapes)
-        self.assertEqual({name: array.shape for name, array in arrays.items()}, shapes)
-        _, arrays = self.gradients("mgk", ("dvariance",), variance=self.save("number", np.float32(2.5)))
+        _, arrays = self.gradients("mgk", OF_MGK)
+        self.assertEqual([arrays[name].shape for name in OF_MGK[1:]],
+                         [(2, 2, 3, 7, 8), (2, 2, 7, 6), (3,), (1,)])
+        _, arrays = self.gradients("mgk", OF_MGK, variance=self.save("number", np.float32(2.5)))
         self.assertEqual(arrays["dvariance"].shape, ())
-        _, arrays = self.gradients("mgk", ("dvariance",), variance="2.5")
+        _, arrays = self.gradients("mgk", OF_MGK, variance="2.5")
         self.assertEqual(arrays["dvariance"].shape, (1,))
 
     def test_a_component_axis_of_one_is_kept(self):
@@ -66,7 +69,7 @@ class Shapes(TrainingTest):
         np.testing.assert_array_equal(five["dk"][:, :, 0], four["dk"])
 
     def test_tokens_first(self):
-        outputs = ("dq", "dk", "dv", "dprior")
+        outputs = OF_MGK
         _, expected = self.gradients("mgk", outputs, **{"grad-lse": "gl.npy"})
         for name in ("q", "km", "v"):
             array = self.arrays[name]
@@ -80,7 +83,7 @@ class Shapes(TrainingTest):
 
     def test_statistics(self):
         self.save("prior", np.abs(self.normal(4, 3)) + 0.5)
-        outputs = ("responsibilities", "counts", "new-prior", "nll")
+        outputs = EVERY_STATISTIC
         _, arrays = self.run_for("mgk", outputs)
         self.assertEqual({name: array.shape for name, array in arrays.items()},
                          {"responsibilities": (2, 4, 3, 5, 7), "counts": (3,), "new-prior": (3,), "nll": (2, 4)})
@@ -129,8 +132,8 @@ class Values(TrainingTest):
                 np.testing.assert_allclose(alone[name], array, atol=1e-6)
 
     def test_runs_are_bit_equal(self):
-        first = self.gradients("mgk", ("dq", "dk", "dv", "dprior"))[1]
-        again = self.gradients("mgk", ("dq", "dk", "dv", "dprior"), repeat="2")[1]
+        first = self.gradients("mgk", OF_MGK)[1]
+        again = self.gradients("mgk", OF_MGK, repeat="2")[1]
         for name, array in first.items():
             np.testing.assert_array_equal(again[name], array)
 
@@ -258,9 +261,9 @@ class Reports(TrainingTest):
         self.assertEqual(set(result["check"]), {"ok", "out", "lse", "dq", "dk", "dv"})
 
     def test_statistics(self):
-        result, _ = self.run_for("mgk", ("new-prior", "nll"))
-        self.assertEqual(set(result["check"]), {"ok", "out", "lse", "new-prior", "nll"})
-        self.assertEqual(result["outputs"], {"new-prior": "new-prior.npy", "nll": "nll.npy"})
+        result, _ = self.run_for("mgk", EVERY_STATISTIC)
+        self.assertEqual(set(result["check"]), {"ok", "out", "lse", *EVERY_STATISTIC})
+        self.assertEqual(result["outputs"], {name: name + ".npy" for name in EVERY_STATISTIC})
         self.assertNotIn("backward", result)
 
     def test_words(self):
