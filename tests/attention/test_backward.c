@@ -185,11 +185,11 @@ TH_TEST(whole_bias_with_sinks_and_alibi)
     expect_program(session, desc, 0, 14, false);
 }
 
-/* Packed sequences with everything that a mixture can have, its bias having one axis only. */
-TH_TEST(packed_with_everything)
+/* Packed sequences with everything that a mixture can have, its bias having one axis only: every other of eight. */
+static void expect_packed(th_session *session, clmgk_variant variant, size_t first)
 {
-    for (size_t n = 0; n < (session->full ? 8 : 2); n++) {
-        clmgk_attention_desc desc = th_small_desc(th_variants[3 - n % 2], 0, 0);
+    for (size_t n = first; n < (session->full ? 8 : first + 1); n += 2) {
+        clmgk_attention_desc desc = th_small_desc(variant, 0, 0);
         desc.sequences = 4;
         desc.use_bias = desc.use_sinks = desc.use_alibi = 1;
         desc.bias_length = n / 2 % 2 == (n & 1U) ? 1 : 0;
@@ -198,6 +198,16 @@ TH_TEST(packed_with_everything)
         desc.dropout = 0.25;
         expect_program(session, desc, 2, 8, false);
     }
+}
+
+TH_TEST(packed_with_everything)
+{
+    expect_packed(session, CLMGK_VARIANT_SMGK, 0);
+}
+
+TH_TEST(packed_components_with_everything)
+{
+    expect_packed(session, CLMGK_VARIANT_MGK, 1);
 }
 
 TH_TEST(softcap_and_dropout)

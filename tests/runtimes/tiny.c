@@ -73,19 +73,26 @@ static void spread(th_problem *problem)
 }
 
 /* Two tiles of queries and of keys. */
+static void expect_gradients(th_session *session, clmgk_variant variant, clmgk_prior_shape prior, uint64_t seed)
+{
+    clmgk_attention_desc desc = tiny(variant);
+    desc.length = desc.length_k = 36;
+    desc.causal = 1;
+    desc.prior_shape = prior;
+    desc.gradients = th_all_gradients(&desc);
+    TH_PROBLEM problem = th_problem_make(&desc, seed);
+    spread(&problem);
+    th_expect_gradients(session, &problem, true);
+}
+
 TH_TEST(gradients)
 {
-    static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_SMGK};
-    for (size_t v = 0; v < TH_COUNT(variants); v++) {
-        clmgk_attention_desc desc = tiny(variants[v]);
-        desc.length = desc.length_k = 36;
-        desc.causal = 1;
-        desc.prior_shape = v == 0 ? CLMGK_PRIOR_UNIFORM : CLMGK_PRIOR_HMS;
-        desc.gradients = th_all_gradients(&desc);
-        TH_PROBLEM problem = th_problem_make(&desc, v);
-        spread(&problem);
-        th_expect_gradients(session, &problem, true);
-    }
+    expect_gradients(session, CLMGK_VARIANT_SOFTMAX, CLMGK_PRIOR_UNIFORM, 0);
+}
+
+TH_TEST(shifts_and_their_gradients)
+{
+    expect_gradients(session, CLMGK_VARIANT_SMGK, CLMGK_PRIOR_HMS, 1);
 }
 
 TH_TEST(likelihood)
