@@ -89,7 +89,7 @@ run_tests() {
         CLMGK_TEST_FULL=1 ctest --preset gcc -j "$jobs" -L 'quick|full'
     else
         # Of the sweeps over faults a part.
-        CLMGK_FAULT_STEP=6 ctest --preset gcc -j "$jobs" -L quick
+        CLMGK_FAULT_STEP=12 ctest --preset gcc -j "$jobs" -L quick
     fi | tee "$log"
 }
 

@@ -128,7 +128,8 @@ TH_TEST(few_rows)
         desc.causal = n % 2 == 0;
         TH_PROBLEM problem = th_problem_make(&desc, n);
         for (size_t e = 0; e < session->engines; e++)
-            th_expect_with(session, &problem, session->engine[e], NULL);
+            if (session->full || session->engine[e] == CLMGK_ENGINE_SIMT)
+                th_expect_with(session, &problem, session->engine[e], NULL);
     }
 }
 
@@ -976,13 +977,15 @@ TH_TEST(offsets_reach_only_lse)
 TH_TEST(repeated_runs_are_bit_equal)
 {
     for (size_t n = 0; n < session->engines * TH_COUNT(forms); n++) {
-        clmgk_attention_desc desc = small_desc(forms[n % TH_COUNT(forms)], 300, 130);
+        if (n > TH_COUNT(forms) && !session->full)
+            break;
+        clmgk_attention_desc desc = small_desc(forms[n % TH_COUNT(forms)], 100, 130);
         desc.heads = 8;
         desc.causal = 1;
         const size_t e = n / TH_COUNT(forms);
         TH_PROBLEM one = th_problem_make(&desc, n), again = th_problem_make(&desc, n);
         th_run_with(session, &one, session->engine[e], parameters_of(session, e));
-        for (int run = 0; run < 4; run++) {
+        for (int run = 0; run < 2; run++) {
             th_run_with(session, &again, session->engine[e], parameters_of(session, e));
             expect_equal_bits(&one, &again);
         }

@@ -285,17 +285,26 @@ def read_configurations():
                 yield engine, name, source, options
 
 
-def flags(configuration, together):
-    """What a sample has once: a source with each of its flags, or with each `together` of them."""
+def is_flag(option):
+    return option.endswith("=1") or option.startswith("-DENGINE=")
+
+
+def parts(configuration):
+    """What all samples together have once: sources and flags."""
     source, options = configuration[2:]
-    own = sorted(option for option in options if option.endswith("=1") or option.startswith("-DENGINE="))
-    return {(source, *some) for size in range(together + 1) for some in itertools.combinations(own, size)}
+    return {source} | set(filter(is_flag, options))
 
 
-def share(lists, together=1):
-    """A sample of each list: each source with each of its flags is in one of them."""
-    have = {name: [(flags(configuration, together), configuration) for configuration in mine]
-            for name, mine in lists.items()}
+def pairs(configuration):
+    """The same, of a sample by itself: a source with each of its flags and each pair of them."""
+    source, options = configuration[2:]
+    own = sorted(filter(is_flag, options))
+    return {(source, *some) for size in range(3) for some in itertools.combinations(own, size)}
+
+
+def share(lists, of):
+    """A sample of each list: each of what configurations have is in one of them."""
+    have = {name: [(of(configuration), configuration) for configuration in mine] for name, mine in lists.items()}
     left = set().union(*(own for mine in have.values() for own, _ in mine))
     samples = {name: [] for name in lists}
     while left:
@@ -347,8 +356,8 @@ def main():
         if not chosen:
             targets = {name: make_target(name, work) for name in QUICK_GPU}
             samples = share({name: [one for one in read_configurations() if one[0] in target.engines]
-                             for name, target in targets.items() if target.missing() is None})
-            samples |= share({"lint": [one for one in read_configurations() if one[0] in Lint.engines]}, together=2)
+                             for name, target in targets.items() if target.missing() is None}, parts)
+            samples |= share({"lint": [one for one in read_configurations() if one[0] in Lint.engines]}, pairs)
         for name in names:
             target = make_target(name, work)
             missing = target.missing()
