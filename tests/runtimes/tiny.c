@@ -85,7 +85,7 @@ static void expect_gradients(th_session *session, clmgk_variant variant, clmgk_p
     th_expect_gradients(session, &problem, true);
 }
 
-TH_TEST(gradients)
+TH_TEST(plain_gradients)
 {
     expect_gradients(session, CLMGK_VARIANT_SOFTMAX, CLMGK_PRIOR_UNIFORM, 0);
 }
