@@ -47,6 +47,16 @@
 #include "admixture/score.clh"
 #include "attention/backward.clh"
 
+/* f(k) for each component. Of many copies with wide sub-groups Intel's compiler spills more than the arrays that a loop
+ * leaves in memory. */
+#if COMPONENTS * LEAST_SUB_GROUP > 64
+#define COMPONENTS_FOR(f)                                                                                              \
+    COPIES_FOR(r_, 0, COMPONENTS)                                                                                      \
+    f(r_)
+#else
+#define COMPONENTS_FOR(f) COPIES(f, COMPONENTS)
+#endif
+
 /* The head that a tile is at. */
 typedef struct head {
     modifiers modifiers;
@@ -106,6 +116,27 @@ FUNCTION void tile_terms(const key_block *b, int i0, int h)
     sync_keys(&b->g->base);
 }
 
+/* Product k of a sub-tile's scores, added to the one before if heads share a mixing. */
+FUNCTION void hold_product(const key_block *b, const panel_tile *m, int sub, int k, real (*eps)[BLOCK_ROWS],
+                           real (*s)[BLOCK_ROWS])
+{
+    grad_engine *const g = b->g;
+    if (!SHARED_MIX || k == 0)
+        KEYS_FOR(u)
+            ROWS_FOR(v)
+                s[u][v] = (real)(0.0f);
+    key_product(g, m->panel, sub, k, s);
+    if (!SHARED_MIX || k == COMPONENTS - 1)
+        KEYS_FOR(u)
+            ROWS_FOR(v) {
+                if (SHARED_NOISE)
+                    s[u][v] = fma(eps[u][v], (real)(held_noise(&b->x->mixing, k)), s[u][v]);
+                slot_put(g, SCORE_SLOT + (SHARED_MIX ? 0 : k), sub, u, v, s[u][v]);
+                if (HAS_DG)
+                    slot_put(g, GRAD_SLOT + (SHARED_MIX ? 0 : k), sub, u, v, (real)(0.0f));
+            }
+}
+
 /* The held scores of a panel's tile, by the operations of admixture/forward.cl. */
 FUNCTION void hold_scores(const key_block *b, const panel_tile *m)
 {
@@ -114,23 +145,9 @@ FUNCTION void hold_scores(const key_block *b, const panel_tile *m)
         real s[BLOCK_KEYS][BLOCK_ROWS], eps[BLOCK_KEYS][BLOCK_ROWS];
         if (SHARED_NOISE)
             tile_noise(g, &b->x->modifiers, (uint)b->p->b * (uint)b->a->heads, m->i0 + sub * BLOCK_KEYS, m->k0, eps);
-        COPIES_FOR(k, 0, COMPONENTS) {
-            if (!SHARED_MIX || k == 0)
-                KEYS_FOR(u)
-                    ROWS_FOR(v)
-                        s[u][v] = (real)(0.0f);
-            key_product(g, m->panel, sub, k, s);
-            if (SHARED_MIX && k < COMPONENTS - 1)
-                continue;
-            KEYS_FOR(u)
-                ROWS_FOR(v) {
-                    if (SHARED_NOISE)
-                        s[u][v] = fma(eps[u][v], (real)(held_noise(&b->x->mixing, k)), s[u][v]);
-                    slot_put(g, SCORE_SLOT + (SHARED_MIX ? 0 : k), sub, u, v, s[u][v]);
-                    if (HAS_DG)
-                        slot_put(g, GRAD_SLOT + (SHARED_MIX ? 0 : k), sub, u, v, (real)(0.0f));
-                }
-        }
+#define HOLD(k) hold_product(b, m, sub, k, eps, s)
+        COMPONENTS_FOR(HOLD)
+            ;
         if (KEEP_NOISE)
             KEYS_FOR(u)
                 ROWS_FOR(v)
@@ -368,18 +385,23 @@ FUNCTION void head_tile(const key_block *b, const panel_tile *m, int value_head,
                        b->at->work + a->region[MGK_REGION_MIX_SUMS] + (b->at->sums * a->heads + h) * SUMS);
 }
 
-/* The products of a panel's tile with dG. */
+/* Product k of a panel's tile with dG. */
+FUNCTION void score_product(const key_block *b, const panel_tile *m, int k)
+{
+    const int slot = GRAD_SLOT + (SHARED_MIX ? 0 : k);
+    if (WANT_K)
+        accumulate_keys(b->g, m->panel, k, slot, 0, m->entries);
+#if WANT_Q
+    scatter_queries(b->g, m->panel, k, 1, slot, b->at->grad_q + ((long)k * b->a->length + m->i0) * HEAD_SIZE, 0,
+                    m->entries);
+#endif
+}
+
 FUNCTION void score_products(const key_block *b, const panel_tile *m)
 {
-    COPIES_FOR(k, 0, COMPONENTS) {
-        const int slot = GRAD_SLOT + (SHARED_MIX ? 0 : k);
-        if (WANT_K)
-            accumulate_keys(b->g, m->panel, k, slot, 0, m->entries);
-#if WANT_Q
-        scatter_queries(b->g, m->panel, k, 1, slot, b->at->grad_q + ((long)k * b->a->length + m->i0) * HEAD_SIZE, 0,
-                        m->entries);
-#endif
-    }
+#define SCORE_PRODUCT(k) score_product(b, m, k)
+    COMPONENTS_FOR(SCORE_PRODUCT)
+        ;
 }
 
 /* ---- blocks ----------------------------------------------------------------------------------------------------- */
@@ -401,7 +423,8 @@ FUNCTION void load_values(const key_block *b, int g0)
     const mgk_attention_args *const a = b->a;
     for (int panel = 0; panel < PANELS; ++panel) {
         panel_clear_values(b->g, panel);
-        for (int n = 0; n < min(VALUE_HEADS, a->kv_heads - g0); ++n)
+        HEADS_FOR(n)
+        if (g0 + n < a->kv_heads)
             panel_load_values(b->g, panel, n, b->at->v + (g0 + n) * a->v.head, a->v.token, b->k0 + panel * PANEL_ROWS,
                               b->p->keys, a->value_size);
     }
@@ -469,16 +492,22 @@ FUNCTION void load_keys(const key_block *b, const float *scale)
     }
 }
 
-/* dK of the block. */
-FUNCTION void finish_keys(const key_block *b)
+/* dK of component k of the block. */
+FUNCTION void finish_component(const key_block *b, int k)
 {
     const mgk_attention_args *const a = b->a;
+    for (int panel = 0; panel < PANELS; ++panel)
+        store_keys(b->g, panel, k, (SHARED_MIX ? b->x->mixing.p[k] : 1.0f) * a->scale * LN_2,
+                   b->at->grad_k + k * a->grad_k.head, a->grad_k.token, b->k0 + panel * PANEL_ROWS, b->keys,
+                   a->head_size, is_added(&a->bound, SLOT_GRAD_K));
+}
+
+FUNCTION void finish_keys(const key_block *b)
+{
+#define FINISH(k) finish_component(b, k)
     if (WANT_K)
-        for (int panel = 0; panel < PANELS; ++panel)
-            COPIES_FOR(k, 0, COMPONENTS)
-                store_keys(b->g, panel, k, (SHARED_MIX ? b->x->mixing.p[k] : 1.0f) * a->scale * LN_2,
-                           b->at->grad_k + k * a->grad_k.head, a->grad_k.token, b->k0 + panel * PANEL_ROWS, b->keys,
-                           a->head_size, is_added(&a->bound, SLOT_GRAD_K));
+        COMPONENTS_FOR(FINISH)
+            ;
 }
 
 KERNEL(admixture_backward)

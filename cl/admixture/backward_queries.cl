@@ -123,25 +123,29 @@ typedef struct query_results {
     __global float *mix_rows; /* of component 0 */
 } query_results;
 
-FUNCTION void finish_queries(const query_block *b, __global const float *mix, const query_results *out)
+FUNCTION void finish_component(const query_block *b, __global const float *mix, const query_results *out, int k)
 {
     grad_engine *const g = b->g;
     const mgk_attention_args *const a = b->a;
-    COPIES_FOR(k, 0, COMPONENTS) {
 #if HAS_MIX_ROWS
-        real row[BLOCK_ROWS];
-        grad_queries_dot(g, 0, k, row);
-        rows_sum(&g->base, row);
-        ROWS_FOR(v)
-            row[v] = b->seen[v] == (real)(0.0f) ? (real)(0.0f) : row[v];
-        rows_store(&g->base, row, out->mix_rows + k * (long)a->length, 1, b->first, b->p->rows);
+    real row[BLOCK_ROWS];
+    grad_queries_dot(g, 0, k, row);
+    rows_sum(&g->base, row);
+    ROWS_FOR(v)
+        row[v] = b->seen[v] == (real)(0.0f) ? (real)(0.0f) : row[v];
+    rows_store(&g->base, row, out->mix_rows + k * (long)a->length, 1, b->first, b->p->rows);
 #endif
 #if WANT_Q
-        grad_queries_scale(g, 0, k, a->scale * LN_2 * (SHARED_MIX ? mix[k] : 1.0f));
-        grad_queries_store(g, 0, k, b->seen, out->grad_q + k * a->grad_q.head, a->grad_q.token, b->first, b->p->rows,
-                           a->head_size, is_added(&a->bound, SLOT_GRAD_Q));
+    grad_queries_scale(g, 0, k, a->scale * LN_2 * (SHARED_MIX ? mix[k] : 1.0f));
+    grad_queries_store(g, 0, k, b->seen, out->grad_q + k * a->grad_q.head, a->grad_q.token, b->first, b->p->rows,
+                       a->head_size, is_added(&a->bound, SLOT_GRAD_Q));
 #endif
-    }
+}
+
+FUNCTION void finish_queries(const query_block *b, __global const float *mix, const query_results *out)
+{
+#define FINISH(k) finish_component(b, mix, out, k)
+    COPIES(FINISH, COMPONENTS);
 }
 
 KERNEL(admixture_backward_queries)
@@ -202,9 +206,9 @@ KERNEL(admixture_backward_queries)
             head_gradients(&b, &x, h);
             branch_end();
         }
+#define ACCUMULATE_QUERIES(r) accumulate_queries(&g, 0, r, SHARED_MIX ? 0 : (r))
         if (HAS_DG)
-            COPIES_FOR(i, 0, COMPONENTS)
-                accumulate_queries(&g, 0, i, SHARED_MIX ? 0 : i);
+            COPIES(ACCUMULATE_QUERIES, COMPONENTS);
         branch_end();
     }
     if (HAS_DG)

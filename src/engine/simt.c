@@ -136,12 +136,19 @@ static void choose_values(const mgk_footprint *f, const mgk_device_facts *facts,
     mgk_tunable_default(p, "values", values);
 }
 
+/* Intel's compiler spills with longer chunks (tests/offline). */
+static int chunk_of(const mgk_device_facts *facts, const mgk_tunables *p, const char *name)
+{
+    enum { INTEL_CHUNK = 8 };
+    const int chunk = mgk_tunable_base(p, name, facts->info.device_class);
+    return mgk_gpu_of(facts) == MGK_GPU_INTEL ? at_most(chunk, INTEL_CHUNK) : chunk;
+}
+
 static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
-    const clmgk_device_class kind = facts->info.device_class;
     choose_threads(f, facts, p);
-    mgk_tunable_default(p, "features", at_most(mgk_tunable_base(p, "features", kind), f->narrowest));
-    mgk_tunable_default(p, "values", mgk_tunable_base(p, "values", kind));
+    mgk_tunable_default(p, "features", at_most(chunk_of(facts, p, "features"), f->narrowest));
+    mgk_tunable_default(p, "values", chunk_of(facts, p, "values"));
     choose_share(f, facts, p);
     choose_block(f, facts, p);
     choose_values(f, facts, p);

@@ -72,6 +72,7 @@ static clmgk_status own_plan(clmgk_gemm_plan *plan, const char *parameters, clmg
     step->file = "gemm/product.cl";
     step->name = desc->transpose_b != 0 ? "gemm_product_rows" : "gemm_product_columns";
     mgk_rows_options(&plan->context->facts, desc->dtype, &step->options);
+    mgk_rows_most_registers(&plan->context->facts, &step->options);
     step->launch = (mgk_launch){1, {groups * (size_t)form.group}, {(size_t)form.group}};
     memcpy(step->args, &args, sizeof(args));
     step->args_bytes = sizeof(args);

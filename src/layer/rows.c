@@ -22,8 +22,8 @@ static int64_t parts_of(int64_t count, int64_t size)
 /* ---- steps ---------------------------------------------------------------------------------------------------- */
 
 /* Appends a kernel of `file` over `buffers` buffers and `groups` work-groups. */
-static void add(const mgk_rows_list *list, const char *file, const char *name, size_t buffers, const void *args,
-                size_t args_bytes, int64_t groups)
+static mgk_step *add(const mgk_rows_list *list, const char *file, const char *name, size_t buffers, const void *args,
+                     size_t args_bytes, int64_t groups)
 {
     const size_t group = (size_t)mgk_rows_form(list->facts).group;
     mgk_step *const step = &list->steps->step[list->steps->count++];
@@ -36,6 +36,7 @@ static void add(const mgk_rows_list *list, const char *file, const char *name, s
     step->buffers = buffers;
     for (size_t i = 0; i < buffers; ++i)
         step->buffer[i] = (unsigned char)i;
+    return step;
 }
 
 /* Rows of a work-group that keeps no sums: on a CPU enough to be worth a task. */
@@ -70,7 +71,7 @@ static void add_sums(const mgk_rows_list *list, const char *file, size_t buffers
     for (size_t i = 0; i < MGK_HEADS_SUMS; ++i)
         vectors += parts_of(args->entry[i].columns, form.lanes);
     if (vectors > 0)
-        add(list, file, "layer_sums", buffers, args, sizeof(*args), parts_of(vectors, form.group));
+        (void)add(list, file, "layer_sums", buffers, args, sizeof(*args), parts_of(vectors, form.group));
 }
 
 /* ---- rows of the model's width -------------------------------------------------------------------------------- */
@@ -91,7 +92,7 @@ void mgk_rows_norm(const mgk_rows_list *list, const mgk_norm_rows *rows)
 {
     const int64_t block = rows_at_once(list, rows->width);
     const mgk_norm_args args = norm_args(rows, block);
-    add(list, "layer/norm.cl", "layer_norm", MGK_NORM_COUNT, &args, sizeof(args), parts_of(rows->rows, block));
+    (void)add(list, "layer/norm.cl", "layer_norm", MGK_NORM_COUNT, &args, sizeof(args), parts_of(rows->rows, block));
 }
 
 void mgk_rows_norm_backward(const mgk_rows_list *list, const mgk_norm_rows *rows, const mgk_norm_wants *want)
@@ -103,7 +104,7 @@ void mgk_rows_norm_backward(const mgk_rows_list *list, const mgk_norm_rows *rows
     for (size_t i = 0; i < MGK_NORM_SUMS; ++i)
         if (wanted[i])
             args.region[i] = add_region(list, &sums.entry[i], groups, rows->width);
-    add(list, "layer/norm.cl", "layer_norm_backward", MGK_NORM_COUNT, &args, sizeof(args), groups);
+    (void)add(list, "layer/norm.cl", "layer_norm_backward", MGK_NORM_COUNT, &args, sizeof(args), groups);
     add_sums(list, "layer/norm.cl", MGK_NORM_COUNT, &sums);
 }
 
@@ -157,7 +158,9 @@ void mgk_rows_heads_forward(const mgk_rows_list *list, const mgk_heads_rows *row
     const int64_t columns = columns_of(&rows->part[0]) + columns_of(&rows->part[1]) + columns_of(&rows->part[2]);
     const int64_t block = rows_at_once(list, columns);
     const mgk_heads_args args = heads_args(rows, block);
-    add(list, "layer/heads.cl", "layer_heads", MGK_HEADS_COUNT, &args, sizeof(args), parts_of(rows->rows, block));
+    mgk_step *const step =
+        add(list, "layer/heads.cl", "layer_heads", MGK_HEADS_COUNT, &args, sizeof(args), parts_of(rows->rows, block));
+    mgk_rows_most_registers(list->facts, &step->options);
 }
 
 void mgk_rows_heads_backward(const mgk_rows_list *list, const mgk_heads_rows *rows, const mgk_heads_wants *want)
@@ -174,6 +177,8 @@ void mgk_rows_heads_backward(const mgk_rows_list *list, const mgk_heads_rows *ro
             args.region[3 + i] =
                 add_region(list, &sums.entry[3 + i], groups * least(form.group / form.team, rows->part[i].heads),
                            rows->part[i].size);
-    add(list, "layer/heads.cl", "layer_heads_backward", MGK_HEADS_COUNT, &args, sizeof(args), groups);
+    mgk_step *const step =
+        add(list, "layer/heads.cl", "layer_heads_backward", MGK_HEADS_COUNT, &args, sizeof(args), groups);
+    mgk_rows_most_registers(list->facts, &step->options);
     add_sums(list, "layer/heads.cl", MGK_HEADS_COUNT, &sums);
 }

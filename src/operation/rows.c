@@ -24,3 +24,9 @@ void mgk_rows_options(const mgk_device_facts *facts, clmgk_dtype dtype, mgk_text
     mgk_flags_options(&flags, options);
     mgk_text_printf(options, " -DLANES=%d", form.lanes);
 }
+
+void mgk_rows_most_registers(const mgk_device_facts *facts, mgk_text *options)
+{
+    if (mgk_gpu_of(facts) == MGK_GPU_INTEL)
+        mgk_text_printf(options, " " MGK_MOST_REGISTERS);
+}

@@ -15,4 +15,7 @@ mgk_row_form mgk_rows_form(const mgk_device_facts *facts);
 /* Appends the compiler's options. */
 void mgk_rows_options(const mgk_device_facts *facts, clmgk_dtype dtype, mgk_text *options);
 
+/* The same for kernels with more numbers than a work-item's usual registers. */
+void mgk_rows_most_registers(const mgk_device_facts *facts, mgk_text *options);
+
 #endif

@@ -49,10 +49,11 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     const int64_t keys = (int64_t)t->components * t->head_size;
     const int64_t slots = 2 * mgk_admixture_held(t) + (t->shared_noise ? 1 : 0);
     /* NVIDIA's compiler gives a work-item more registers: a larger block of scores, with fewer loads for each; half as
-     * many keys with noise or wide heads, whose code spilled (tests/offline) */
-    enum { MOST_COMPONENTS = 4 }; /* that have the larger block */
-    const bool large = mgk_gpu_of(request->facts) == MGK_GPU_NVIDIA && t->components <= MOST_COMPONENTS &&
-                       !t->generalised && !t->modified;
+     * many keys with noise or wide heads, and half as many heads with noise, whose code spilled (tests/offline) */
+    enum { MOST_COMPONENTS = 4 }; /* that have the larger block, on Intel's GPUs the usual one */
+    const mgk_gpu gpu = mgk_gpu_of(request->facts);
+    const bool few = t->components <= MOST_COMPONENTS;
+    const bool large = gpu == MGK_GPU_NVIDIA && few && !t->generalised && !t->modified;
     const mgk_floats arrays = {.row = 3 * keys,
                                .key = keys + 2,
                                .score = slots + 1,
@@ -70,13 +71,13 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
                            .block_bytes = INT64_C(1664) << 10, /* more than the cache: fewer blocks stream tiles */
                            .staged_bytes = INT64_C(16) << 10,
                            .least_tile = 32,
-                           .row_part = large ? 1 : 2,
+                           .row_part = (large ? 1 : 2) * (gpu == MGK_GPU_INTEL && !few ? 2 : 1),
                            .key_part = large && !t->noise && t->head_size + t->value_size <= 128 ? 1 : 2,
                            .row_sums = t->value_size + keys,
                            .most_sums = 128,
                            .scores = slots + 1,
                            .most_scores = large ? 96 : 24,
-                           .most_head_sums = large ? 64 : 32,
+                           .most_head_sums = large && !t->noise ? 64 : 32,
                            .shrink = mgk_admixture_shrink};
 }
 

@@ -177,7 +177,8 @@ mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
     mgk_flags_options(&step->flags, &kernel->options);
     if (step->tunables != NULL)
         mgk_tunables_options(step->tunables, &kernel->options);
-    const mgk_block no_block = {.threads = 1}, *const block = step->block != NULL ? step->block : &no_block;
+    const mgk_block no_block = {.threads = 1, .compiler = step->compiler};
+    const mgk_block *const block = step->block != NULL ? step->block : &no_block;
     const size_t local = step->block != NULL ? block->threads : step->local;
     if (block->compiler != NULL)
         mgk_text_printf(&kernel->options, " %s", block->compiler);

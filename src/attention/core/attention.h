@@ -50,8 +50,9 @@ typedef struct mgk_attention_step {
     size_t buffer_count;
     const void *args; /* begins with mgk_bound */
     size_t args_bytes;
-    size_t global; /* work-items, with a block work-groups; 0: none to run */
-    size_t local;  /* without a block */
+    size_t global;        /* work-items, with a block work-groups; 0: none to run */
+    size_t local;         /* without a block */
+    const char *compiler; /* without a block, options of the device's compiler; NULL: none */
 } mgk_attention_step;
 
 /* The flags of a problem, common and of the family; a step adds its own. */

@@ -161,7 +161,8 @@ void mgk_linear_add(mgk_linear_pass *x, const char *file, const char *name, cons
                                      .args = &x->args,
                                      .args_bytes = sizeof(x->args),
                                      .global = (size_t)(groups > 0 ? groups : rounded(items, ITEMS)),
-                                     .local = ITEMS};
+                                     .local = ITEMS,
+                                     .compiler = x->block.compiler}; /* one program for all kernels of a file */
     mgk_attention_add(&step, x->plan);
 }
 
