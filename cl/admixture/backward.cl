@@ -50,11 +50,11 @@
 /* f(k) for each component. Of many copies with wide sub-groups Intel's compiler spills more than the arrays that a loop
  * leaves in memory. */
 #if COMPONENTS * LEAST_SUB_GROUP > 64
-#define COMPONENTS_FOR(f)                                                                                              \
+#define PRODUCT_COPIES(f)                                                                                              \
     COPIES_FOR(r_, 0, COMPONENTS)                                                                                      \
     f(r_)
 #else
-#define COMPONENTS_FOR(f) COPIES(f, COMPONENTS)
+#define PRODUCT_COPIES(f) COPIES(f, COMPONENTS)
 #endif
 
 /* The head that a tile is at. */
@@ -146,8 +146,7 @@ FUNCTION void hold_scores(const key_block *b, const panel_tile *m)
         if (SHARED_NOISE)
             tile_noise(g, &b->x->modifiers, (uint)b->p->b * (uint)b->a->heads, m->i0 + sub * BLOCK_KEYS, m->k0, eps);
 #define HOLD(k) hold_product(b, m, sub, k, eps, s)
-        COMPONENTS_FOR(HOLD)
-            ;
+        PRODUCT_COPIES(HOLD);
         if (KEEP_NOISE)
             KEYS_FOR(u)
                 ROWS_FOR(v)
@@ -400,8 +399,7 @@ FUNCTION void score_product(const key_block *b, const panel_tile *m, int k)
 FUNCTION void score_products(const key_block *b, const panel_tile *m)
 {
 #define SCORE_PRODUCT(k) score_product(b, m, k)
-    COMPONENTS_FOR(SCORE_PRODUCT)
-        ;
+    PRODUCT_COPIES(SCORE_PRODUCT);
 }
 
 /* ---- blocks ----------------------------------------------------------------------------------------------------- */
@@ -506,8 +504,7 @@ FUNCTION void finish_keys(const key_block *b)
 {
 #define FINISH(k) finish_component(b, k)
     if (WANT_K)
-        COMPONENTS_FOR(FINISH)
-            ;
+        PRODUCT_COPIES(FINISH);
 }
 
 KERNEL(admixture_backward)
