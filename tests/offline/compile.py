@@ -38,6 +38,7 @@ CLANG_PTX_LIMIT = {"mixture/forward.cl": 160, "mixture/backward.cl": 176, "admix
 # private arrays of a work-item, or, with spills, a power of two of all 16 work-items of a hardware thread (pvc).
 STACK_LIMIT = {
     ("mixture/forward.cl", "dg2-g10"): 128,  # sMGK of few rows
+    ("admixture/forward.cl", "dg2-g10"): 304,  # eight heads of few rows
     ("linear/backward_keys.cl", "dg2-g10"): 144,
     ("admixture/forward.cl", "pvc"): 8192,  # few rows
     ("admixture/backward.cl", "pvc"): 16384,  # eight heads or components, heads of 128, modifiers
