@@ -118,6 +118,7 @@ class Measuring(TuneTest):
         self.assertIn("to go", done.stderr)
         self.assertIn("variant=softmax", self.accept("--show").stdout)
 
+    @unittest.skipUnless(FULL, "in full")
     def test_random_search(self):
         found = self.tune_until(lambda found: found["candidates"]["tried"] > 1, *BOTH_ENGINES, "--search", "random")
         self.assertGreater(found["candidates"]["tried"], 1)
@@ -145,6 +146,7 @@ class Admixture(TuneTest):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual([case["tuning"] for case in json.loads(done.stdout)["cases"]], ["bucket", "bucket"])
 
+    @unittest.skipUnless(FULL, "in full")
     def test_backward(self):
         found = self.tune_until(lambda found: all(one["tried"] > 1 for one in found["cases"]), "--length", LENGTH,
                                 "--head-size", 16, "--variants", "fish:3x2", "--pass", "backward")
