@@ -51,6 +51,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     /* NVIDIA's compiler gives a work-item more registers: a larger block of scores, with fewer loads for each; half as
      * many keys with noise or wide heads, and half as many heads with noise, whose code spilled (tests/offline) */
     enum { MOST_COMPONENTS = 4 }; /* that have the larger block, on Intel's GPUs the usual one */
+    const bool cpu = request->facts->info.device_class == CLMGK_DEVICE_CPU;
     const mgk_gpu gpu = mgk_gpu_of(request->facts);
     const bool few = t->components <= MOST_COMPONENTS;
     const bool large = gpu == MGK_GPU_NVIDIA && few && !t->generalised && !t->modified;
@@ -71,7 +72,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
                            .block_bytes = INT64_C(1664) << 10, /* more than the cache: fewer blocks stream tiles */
                            .staged_bytes = INT64_C(16) << 10,
                            .least_tile = 32,
-                           .row_part = (large ? 1 : 2) * (gpu == MGK_GPU_INTEL && !few ? 2 : 1),
+                           .row_part = (large || cpu ? 1 : 2) * (gpu == MGK_GPU_INTEL && !few ? 2 : 1),
                            .key_part = large && !t->noise && t->head_size + t->value_size <= 128 ? 1 : 2,
                            .row_sums = t->value_size + keys,
                            .most_sums = 128,

@@ -95,7 +95,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     const bool nvidia = mgk_gpu_of(request->facts) == MGK_GPU_NVIDIA;
     const bool intel = mgk_gpu_of(request->facts) == MGK_GPU_INTEL;
     const bool halved = cpu || (m > 1 && !nvidia) || t->modified;
-    const bool half_rows = halved || intel || t->head_size + t->value_size > 128;
+    const bool half_rows = (halved && !cpu) || intel || t->head_size + t->value_size > 128;
     const bool quarter_rows = (!cpu && m > 1 && t->has_variance) || (intel && halved);
     const mgk_floats arrays = {.row = 3 * (int64_t)t->products * t->head_size + 2 * (int64_t)t->value_size + 6 * m,
                                .key = t->head_size + t->value_size + 2 * m + 4,
