@@ -52,7 +52,7 @@ check_cheap() { # PRESET
 }
 
 lint_format() {
-    git ls-files -z '*.c' '*.h' '*.cpp' '*.cl' '*.clh' | xargs -0 clang-format --dry-run -Werror
+    git ls-files -z '*.c' '*.h' '*.cpp' '*.cl' '*.clh' | xargs -0 -P "$jobs" -n 50 clang-format --dry-run -Werror
 }
 
 # Clang's static analyzer takes twenty times as long as all other checks together.

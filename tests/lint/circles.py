@@ -13,16 +13,16 @@ from pathlib import Path
 
 def read_symbols(objects):
     """{object: (defined, used)} by nm; weak and local symbols are no dependency."""
-    symbols = {}
-    for path in objects:
-        defined, used = set(), set()
-        for line in subprocess.run(["nm", "-P", path], check=True, capture_output=True, text=True).stdout.splitlines():
-            name, kind = line.split()[:2]
-            if kind == "U":
-                used.add(name)
-            elif kind in "TDBRC":
-                defined.add(name)
-        symbols[path] = (defined, used)
+    symbols = {path: (set(), set()) for path in objects}
+    for line in subprocess.run(["nm", "-A", "-P", *objects], check=True, capture_output=True,
+                               text=True).stdout.splitlines():
+        path, rest = line.split(": ", 1)
+        name, kind = rest.split()[:2]
+        defined, used = symbols[Path(path)]
+        if kind == "U":
+            used.add(name)
+        elif kind in "TDBRC":
+            defined.add(name)
     return symbols
 
 
@@ -71,12 +71,13 @@ def check_circles(name, graph):
 def check_layers(build, graph):
     """cmake/layers.cmake links the folders that each layer sees into src/seen/LAYER."""
     failures = 0
+    layers = build / "src/seen"
+    seen = {layer.name: tuple(f"{link.relative_to(layer)}/" for link in layer.rglob("*") if link.is_symlink())
+            for layer in layers.iterdir()}
     for path, uses in graph.items():
         target = path.relative_to(build / "src/CMakeFiles").parts[0]
-        layer = build / "src/seen" / target.removeprefix("clmgk_").removesuffix(".dir")
-        seen = tuple(f"{link.relative_to(layer)}/" for link in layer.rglob("*") if link.is_symlink())
         for other, symbol in uses.items():
-            if not source(other).startswith(seen):
+            if not source(other).startswith(seen[target.removeprefix("clmgk_").removesuffix(".dir")]):
                 print(f"src: {source(path)} uses {symbol} of {source(other)}, which its layer does not see")
                 failures += 1
     return failures
