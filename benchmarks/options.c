@@ -35,7 +35,6 @@
       "of the suite linear: linear, and mlk and smlk with half the heads")
 
 #define OPTIONS_BEHIND_SIZES(X)                                                                                        \
-    BENCH_FEATURE_OPTIONS(X)                                                                                           \
     X(PASS, "pass", "NAME", "forward (default), backward (apart from its forward pass), or both")                      \
     X(GRADIENTS, "gradients", "A,...",                                                                                 \
       "gradients of the backward pass: q, k, v, prior, variance, shift, bias, sinks, mix,\n"                           \
@@ -59,16 +58,7 @@
       "matrix products in place of attention, in f32, by every provider; layer: the products of\n"                     \
       "a layer. With --device, --seconds (a size; default 1), --keep-caches and --json only")
 
-enum {
-    OPTION_FIRST = TOOL_STANDARD_OPTION_COUNT - 1,
-    OPTIONS_BEFORE_SIZES(TOOL_OPTION_NUMBER) OPTION_SIZES,
-    OPTION_LAST_SIZE = OPTION_SIZES + BENCH_SIZE_OPTION_COUNT - 1,
-    OPTIONS_BEHIND_SIZES(TOOL_OPTION_NUMBER) OPTION_COUNT
-};
-
-static const tool_option options_table[OPTION_COUNT] = {
-    TOOL_STANDARD_OPTIONS,
-    OPTIONS_BEFORE_SIZES(TOOL_OPTION_ROW) BENCH_SIZE_OPTIONS(TOOL_OPTION_ROW) OPTIONS_BEHIND_SIZES(TOOL_OPTION_ROW)};
+BENCH_OPTIONS_TABLE;
 
 const tool_program bench_program = {
     .name = "clmgk-bench",

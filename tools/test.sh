@@ -105,7 +105,7 @@ if [[ $full -eq 1 ]]; then
     done
     stage mutations tests/mutations/run.py
 else
-    export CLMGK_FAULT_STEP=48
+    export CLMGK_FAULT_STEP=96
     stage asan check_cheap asan
     # One build by Clang: of all, with the thread sanitizer.
     stage clang check_preset tsan -L quick -R '^test_(base|reference)$'

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of the programs share: a folder per test, runs of a program, and what a refusal looks like."""
+import json
 import os
 import pathlib
 import subprocess
@@ -163,3 +164,20 @@ class RunTest(ProgramTest):
 
     def accept_run(self, variant="softmax", **changes):
         return self.accept(*self.arguments(variant, **changes))
+
+
+class TrainingTest(RunTest):
+    """RunTest's arrays and dO, dL; a call names the outputs that it wants."""
+
+    def setUp(self):
+        super().setUp()
+        self.save("g", self.normal(2, 4, 5, 6))
+        self.save("gl", self.normal(2, 4, 5))
+
+    def run_for(self, variant, outputs, **changes):
+        """The JSON object of a run that passed its check, and the arrays that it wrote."""
+        files = {name: name + ".npy" for name in outputs}
+        words = {"out": None, **files, **changes}
+        result = json.loads(self.accept_run(variant, json=True, check=True, **words).stdout)
+        self.assertTrue(result["check"]["ok"])
+        return result, {name: self.load(file) for name, file in files.items()}

@@ -1,31 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """clmgk-run: the variants that mix scores across heads."""
-import json
 import unittest
 
 import numpy as np
 
-from program_test import ADMIXTURES, FULL, GENERALISED, NOISY, SHARED_MIX, RunTest
+from program_test import ADMIXTURES, FULL, GENERALISED, NOISY, SHARED_MIX, TrainingTest
 
 TOKENS_FIRST = (0, 2, 1, 3)
 
 
-class MixingTest(RunTest):
-    """RunTest's arrays, dO and dL."""
-
-    def setUp(self):
-        super().setUp()
-        self.save("g", self.normal(2, 4, 5, 6))
-        self.save("gl", self.normal(2, 4, 5))
-
-    def run_for(self, variant, outputs, **changes):
-        """The JSON object of a run that passed its check, and the arrays that it wrote."""
-        files = {name: name + ".npy" for name in outputs}
-        words = {"out": None, **files, **changes}
-        result = json.loads(self.accept_run(variant, json=True, check=True, **words).stdout)
-        self.assertTrue(result["check"]["ok"])
-        return result, {name: self.load(file) for name, file in files.items()}
-
+class MixingTest(TrainingTest):
     def output(self, variant, **changes):
         return self.run_for(variant, ("out",), **changes)[1]["out"]
 
@@ -74,11 +58,9 @@ class Forward(MixingTest):
         mix = self.arrays["mix"].astype(np.float32)
         text = ",".join(repr(float(value)) for value in mix.ravel())
         np.testing.assert_array_equal(self.output("hard-gfish", mix=text), self.output("hard-gfish"))
-        np.testing.assert_array_equal(self.output("hard-gfish", mix_weight=text),
-                                      self.output("hard-gfish", mix_weight="mix.npy"))
         numbers = self.save("numbers", np.array([0.5, -1, 2, 0]))
-        np.testing.assert_array_equal(self.output("hard-gfish", mix_offset="0.5,-1,2,0"),
-                                      self.output("hard-gfish", mix_offset=numbers))
+        np.testing.assert_array_equal(self.output("hard-gfish", mix_weight=text, mix_offset="0.5,-1,2,0"),
+                                      self.output("hard-gfish", mix_weight="mix.npy", mix_offset=numbers))
         three = self.save("three", np.array([0.5, 1, 0], ">f8"))
         np.testing.assert_array_equal(self.output("mish"), self.output("mish", mix="0.5,-1,2", noise=three))
 
@@ -94,7 +76,7 @@ class Forward(MixingTest):
         for variant in SHARED_MIX if FULL else ("hard-mish",):
             with self.subTest(variant=variant):
                 self.assertEqual(self.output(variant, heads=None).shape[1], 2)
-                self.assertEqual(self.output(variant, heads=8).shape[1], 8)
+                self.assertEqual(self.output(variant, heads=6).shape[1], 6)
                 self.assertEqual(self.output(variant, heads=None, grad_out="g6.npy").shape[1], 6)
                 self.assertEqual(self.output(variant, heads=6, grad_out="g6.npy").shape[1], 6)
         one = self.output("hard-mish", heads=2)
@@ -107,16 +89,15 @@ class Forward(MixingTest):
     def test_modifiers(self):
         self.save("lengths", np.array([0, 5]))
         self.save("bias", self.normal(1, 4, 5, 7))
-        for variant, changes in (("hard-fish", {"softcap": "2", "alibi": "0.5,0.25,0,1"}),
+        for variant, changes in (("hard-fish", {"softcap": "2", "alibi": "0.5,0.25,0,1", "bias": "bias.npy"}),
                                  ("fish", {"causal": True, "lengths": "lengths.npy", "dropout": "0.25", "seed": "3"}),
-                                 ("hard-mish", {"sinks": "0.5,1,-1,0", "window": "2,0"}),
-                                 ("gfish", {"bias": "bias.npy"})):
+                                 ("hard-mish", {"sinks": "0.5,1,-1,0", "window": "2,0"})):
             with self.subTest(variant=variant, changes=changes):
                 plain = self.output(variant)
                 self.assertFalse(np.array_equal(self.output(variant, **changes), plain))
 
     def test_storage_types(self):
-        for variant, dtype in (("fish", "f16"), ("hard-mish", "bf16")):
+        for variant, dtype in (("fish", "f16"), ("hard-mish", "bf16")) if FULL else (("hard-mish", "bf16"),):
             with self.subTest(variant=variant, dtype=dtype):
                 result, _ = self.run_for(variant, ("out",), dtype=dtype)
                 self.assertEqual(result["dtype"], dtype)
@@ -155,7 +136,7 @@ class Backward(MixingTest):
         return names + (["dnoise"] if variant in NOISY else [])
 
     def test_gradients_have_the_shape_of_their_parameters(self):
-        for variant in ADMIXTURES if FULL else ("hard-fish", "mish", "gfish", "talking-heads"):
+        for variant in ADMIXTURES if FULL else ("hard-fish", "mish", "gfish"):
             with self.subTest(variant=variant):
                 heads = 4 if variant == "talking-heads" else 3
                 shapes = {"dq": (2, heads, 5, 8), "dk": (2, heads, 7, 8), "dv": (2, 2, 7, 6),
@@ -176,7 +157,8 @@ class Backward(MixingTest):
         self.assertEqual([arrays[name].shape for name in self.gradients("gfish")[3:]], [(4, 3), (4, 3), (4,), (3,)])
 
     def test_an_offset_moves_nothing_but_l(self):
-        _, arrays = self.run_for("gfish", self.gradients("gfish"), grad_out="g.npy", mix_offset="1,2,3,4")
+        _, arrays = self.run_for("gfish", self.gradients("gfish"), grad_out="g.npy", mix_weight="mix.npy",
+                                 mix_offset="1,2,3,4")
         np.testing.assert_allclose(arrays["dmix-offset"], 0, atol=1e-4)
 
     def test_tokens_first(self):

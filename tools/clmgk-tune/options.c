@@ -12,7 +12,6 @@
     X(SUITE, "suite", "NAME", "full (default), paper, short, quick, admixture or linear, of clmgk-bench")
 
 #define OPTIONS_BEHIND_SIZES(X)                                                                                        \
-    BENCH_FEATURE_OPTIONS(X)                                                                                           \
     X(PASS, "pass", "NAME", "forward, backward or both (default)")                                                     \
     X(DTYPE, "dtype", "T,...", "storage types f32, f16, bf16; default f32")                                            \
     X(PRODUCTS, "products", "MxNxK,...",                                                                               \
@@ -30,16 +29,7 @@
     X(PROGRAMS, "programs", "DIR",                                                                                     \
       "compile the programs of the cases into a folder for an application to ship, and measure nothing")
 
-enum {
-    OPTION_FIRST = TOOL_STANDARD_OPTION_COUNT - 1,
-    OPTIONS_BEFORE_SIZES(TOOL_OPTION_NUMBER) OPTION_SIZES,
-    OPTION_LAST_SIZE = OPTION_SIZES + BENCH_SIZE_OPTION_COUNT - 1,
-    OPTIONS_BEHIND_SIZES(TOOL_OPTION_NUMBER) OPTION_COUNT
-};
-
-static const tool_option options_table[OPTION_COUNT] = {
-    TOOL_STANDARD_OPTIONS,
-    OPTIONS_BEFORE_SIZES(TOOL_OPTION_ROW) BENCH_SIZE_OPTIONS(TOOL_OPTION_ROW) OPTIONS_BEHIND_SIZES(TOOL_OPTION_ROW)};
+BENCH_OPTIONS_TABLE;
 
 const tool_program tune_program = {
     .name = "clmgk-tune",

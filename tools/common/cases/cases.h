@@ -134,6 +134,19 @@ enum { BENCH_SIZE_OPTIONS(BENCH_SIZE_NUMBER) BENCH_SIZE_OPTION_COUNT };
     X(FEATURE_ORDER, "feature-order", "V", "of dpfp: 1 (default) to 3")                                                \
     X(FEATURES, "features", "R", "of favor: rows of its projection, which is drawn; default D")
 
+/* The numbers and the table of a program's options: its lists OPTIONS_BEFORE_SIZES and OPTIONS_BEHIND_SIZES, and
+ * between them those of sizes and feature maps. */
+#define BENCH_OPTIONS_TABLE                                                                                            \
+    enum {                                                                                                             \
+        OPTION_FIRST = TOOL_STANDARD_OPTION_COUNT - 1,                                                                 \
+        OPTIONS_BEFORE_SIZES(TOOL_OPTION_NUMBER) OPTION_SIZES,                                                         \
+        OPTION_LAST_SIZE = OPTION_SIZES + BENCH_SIZE_OPTION_COUNT - 1,                                                 \
+        BENCH_FEATURE_OPTIONS(TOOL_OPTION_NUMBER) OPTIONS_BEHIND_SIZES(TOOL_OPTION_NUMBER) OPTION_COUNT                \
+    };                                                                                                                 \
+    static const tool_option options_table[OPTION_COUNT] = {                                                           \
+        TOOL_STANDARD_OPTIONS, OPTIONS_BEFORE_SIZES(TOOL_OPTION_ROW) BENCH_SIZE_OPTIONS(TOOL_OPTION_ROW)               \
+                                   BENCH_FEATURE_OPTIONS(TOOL_OPTION_ROW) OPTIONS_BEHIND_SIZES(TOOL_OPTION_ROW)}
+
 /* The name of the first of them that was given; NULL: none. `values` are theirs. */
 const char *bench_given_size(const char *const *values);
 
