@@ -31,11 +31,12 @@ static void accumulate_some(th_problem *problem, uint64_t *state)
         th_scale(problem, name, 0.0625);
 }
 
-/* A program of all gradients over `shapes` shapes; every other time the keys are split, if the engine takes that. */
+/* A program of all gradients over `shapes` shapes. Every other time the keys are split, if the engine takes that:
+ * another program, of which the quick tier has one or the other but for what runs on all engines. */
 static void expect_program(th_session *session, clmgk_attention_desc desc, size_t first, size_t shapes, bool all)
 {
     static const char *const splits[] = {"panels=2,splits=1", "panels=2,splits=2", "panels=2,splits=4"};
-    const bool lane = session->engine[0] == CLMGK_ENGINE_LANE;
+    const bool lane = session->engine[0] == CLMGK_ENGINE_LANE, split = (first / 2 + (size_t)desc.variant) % 2 == 1;
     uint64_t random = 100 * (uint64_t)desc.variant + first;
     if (desc.gradients == 0)
         desc.gradients = th_all_gradients(&desc);
@@ -47,7 +48,9 @@ static void expect_program(th_session *session, clmgk_attention_desc desc, size_
         /* one key's weight is 1: without dL all is 0 but for rounding, which one_key_has_no_gradient looks at */
         problem.array[TH_GRAD_LSE].used =
             th_chance(&random, 2) || n < TH_CORNERS || (desc.use_window && desc.window_left == 0);
-        if (n % 2 == 1 && lane)
+        if (lane && !session->full && !all)
+            expect_with(session, &problem, splits[split ? th_pick(&random, 1, 2) : 0]);
+        else if (n % 2 == 1 && lane)
             expect_with(session, &problem, splits[th_pick(&random, 0, 2)]);
         else
             th_expect_gradients(session, &problem, all && th_takes(session, n, 4));

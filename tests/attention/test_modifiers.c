@@ -254,7 +254,7 @@ TH_TEST(decoding)
         clmgk_attention_desc desc = th_small_desc(variants[n % 3], rows[n], 5000);
         desc.heads = 1;
         desc.causal = 1;
-        th_sweep_desc(session, &desc, n, n);
+        th_sweep_desc(session, &desc, n, session->full ? n : 1); /* test_forward has few rows on other engines */
     }
 }
 

@@ -335,11 +335,11 @@ void th_expect_combined(th_session *session, th_problem *problem, const clmgk_pl
 void th_expect_with(th_session *session, th_problem *problem, clmgk_engine engine, const char *parameters);
 
 /* Whether engines that are not the device's own take this problem, which that one has run: in full all, else every
- * third seed of every third program. On a CPU the SIMT engine's programs take three times as long to compile, and
+ * third seed of every fifth program. On a CPU the SIMT engine's programs take three times as long to compile, and
  * those that no compiler has optimised are slow. */
 bool th_other_engines(const th_session *session, const th_problem *problem);
-/* The same of every third program's problems alone. */
-bool th_is_third_program(const th_session *session);
+/* The same of every fifth program's problems alone. */
+bool th_is_fifth_program(const th_session *session);
 
 /* Runs the problem on these engines and checks it; the same for random arrays of `desc`. */
 void th_expect(th_session *session, th_problem *problem);
