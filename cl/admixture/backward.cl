@@ -47,16 +47,6 @@
 #include "admixture/score.clh"
 #include "attention/backward.clh"
 
-/* f(k) for each component. Of many copies with wide sub-groups Intel's compiler spills more than the arrays that a loop
- * leaves in memory. */
-#if COMPONENTS * LEAST_SUB_GROUP > 64
-#define PRODUCT_COPIES(f)                                                                                              \
-    COPIES_FOR(r_, 0, COMPONENTS)                                                                                      \
-    f(r_)
-#else
-#define PRODUCT_COPIES(f) COPIES(f, COMPONENTS)
-#endif
-
 /* The head that a tile is at. */
 typedef struct head {
     modifiers modifiers;
@@ -146,7 +136,7 @@ FUNCTION void hold_scores(const key_block *b, const panel_tile *m)
         if (SHARED_NOISE)
             tile_noise(g, &b->x->modifiers, (uint)b->p->b * (uint)b->a->heads, m->i0 + sub * BLOCK_KEYS, m->k0, eps);
 #define HOLD(k) hold_product(b, m, sub, k, eps, s)
-        PRODUCT_COPIES(HOLD);
+        COPIES(HOLD, COMPONENTS);
         if (KEEP_NOISE)
             KEYS_FOR(u)
                 ROWS_FOR(v)
@@ -399,7 +389,7 @@ FUNCTION void score_product(const key_block *b, const panel_tile *m, int k)
 FUNCTION void score_products(const key_block *b, const panel_tile *m)
 {
 #define SCORE_PRODUCT(k) score_product(b, m, k)
-    PRODUCT_COPIES(SCORE_PRODUCT);
+    COPIES(SCORE_PRODUCT, COMPONENTS);
 }
 
 /* ---- blocks ----------------------------------------------------------------------------------------------------- */
@@ -504,7 +494,7 @@ FUNCTION void finish_keys(const key_block *b)
 {
 #define FINISH(k) finish_component(b, k)
     if (WANT_K)
-        PRODUCT_COPIES(FINISH);
+        COPIES(FINISH, COMPONENTS);
 }
 
 KERNEL(admixture_backward)

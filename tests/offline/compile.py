@@ -34,17 +34,8 @@ FULL = QUICK + ["gfx942", "gfx1201", "sm_75", "sm_90", "skl", "tgllp", "dg2-g10"
 # Bytes that a work-item spills in clang's PTX, for blocks that suit NVIDIA's own compiler: its code has no spills
 # (targets cuda_*). 0 elsewhere.
 CLANG_PTX_LIMIT = {"mixture/forward.cl": 160, "mixture/backward.cl": 176, "admixture/backward.cl": 176}
-# Largest stack, bytes of a work-item: private arrays that did not become registers. 0 elsewhere. On Intel's it is
-# private arrays of a work-item, or, with spills, a power of two of all 16 work-items of a hardware thread (pvc).
-STACK_LIMIT = {
-    ("mixture/forward.cl", "dg2-g10"): 128,  # sMGK of few rows
-    ("linear/backward_keys.cl", "dg2-g10"): 144,
-    ("admixture/forward.cl", "pvc"): 8192,  # few rows
-    ("admixture/backward.cl", "pvc"): 16384,  # eight heads or components, heads of 128, modifiers
-    ("mixture/forward.cl", "pvc"): 16384,  # softmax of 512 features
-    ("mixture/backward.cl", "pvc"): 16384,  # sMGK, components with arrays
-    ("linear/backward_keys.cl", "pvc"): 4096, ("linear/backward_rows.cl", "pvc"): 4096}
-# Intel's processors without 256 registers, for which no block is chosen: the most of any kernel.
+# Largest stack: private arrays that did not become registers, on Intel's also spills, of a work-item or of all those of
+# a hardware thread. 0 elsewhere: these are processors without 256 registers, for which no block is chosen.
 FEW_REGISTERS = {"skl": 16384, "tgllp": 16384}
 # What ptxas -v says.
 PTXAS_FIGURES = {"registers": r"Used (\d+) registers", "B spilled": r"(\d+) bytes spill stores",
@@ -313,8 +304,7 @@ def share(lists, of):
 def limits(name, kind, source):
     """The most of each figure that has a limit."""
     spills = CLANG_PTX_LIMIT.get(source, 0) if kind == "nvidia" else 0
-    most = STACK_LIMIT.get((source, name), STACK_LIMIT.get((source, kind), FEW_REGISTERS.get(name, 0)))
-    stack = {} if kind == "nvidia" else {"B stack": most}
+    stack = {} if kind == "nvidia" else {"B stack": FEW_REGISTERS.get(name, 0)}
     return {"spilled": spills, "B spilled": spills} | stack
 
 
