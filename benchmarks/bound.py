@@ -44,6 +44,7 @@ class Plan:
         self.rows = self.vectors * self.lanes
         self.group = self.panels * self.rows
         self.n, self.s, self.causal = case["length"], case["length_k"], case["causal"]
+        self.bias = bool(case.get("bias")) and self.n > 1
         self.products = case["components"] if case["variant"] == "mgk" else 1
         self.d, self.e = (self.width(case[key]) for key in ("head_size", "value_size"))
 
@@ -77,8 +78,15 @@ def forward(x):
         keys = x.last_key(first + rows - 1)
         work["scores"] += ceiling(keys, x.block) * x.vectors
         work["products"] += x.entries(keys) * x.vectors * x.d * x.products
-        work["products"] += sum(x.last_key(first + i + block - 1) * block * x.e / x.lanes for i in range(0, rows, block))
+        for i in range(0, rows, block):
+            count = 1 if i + 1 == rows else block
+            work["products"] += x.last_key(first + i + count - 1) * count * x.e / x.lanes
         work["transposes"] += x.transpose(x.d)
+        if x.bias:
+            # vectors with more than one row transpose theirs; a key's biases are stored as a vector
+            several = ceiling(rows - 1, x.lanes) // x.lanes
+            work["transposes"] += several * (keys // x.lanes) * x.lanes * math.log2(x.lanes)
+            work["copies"] += COPY * x.vectors * keys
     for first in range(0, x.n, x.group):
         keys = x.last_key(min(first + x.group, x.n) - 1)
         work["copies"] += COPY * ceiling(keys, 16) * (x.products * x.d + x.e) / x.lanes

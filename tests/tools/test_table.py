@@ -51,7 +51,7 @@ class Table(unittest.TestCase):
 # from single steps: variant, pass, N, D, causal, vectors of rows in a panel.
 EXECUTED = {
     ("softmax", "forward", 64, 64, False, 2): 34076,
-    ("softmax", "forward", 49, 32, False, 2): 13264,
+    ("softmax", "forward", 49, 32, False, 2): 12578,
     ("softmax", "forward", 256, 32, True, 2): 152912,
     ("softmax", "forward", 256, 16, True, 2): 83420,
     ("softmax", "forward", 128, 16, True, 1): 21608,
