@@ -285,7 +285,6 @@ KERNEL(mixture_forward)
     if (first >= p.rows)
         return;
     const long g = (long)h * a.kv_heads / a.heads;
-    const results out = results_of(&a, &p, h, block.split, o, lse, work);
     q += p.batch * a.q.batch + h * a.q.head + p.row_base * a.q.token;
     k += p.batch * a.k.batch + g * a.k.head + p.key_base * a.k.token;
 #if !DENSITY
@@ -320,7 +319,8 @@ KERNEL(mixture_forward)
     key_range(&a, &p, &block, &range, &end);
 #if !HAS_SEQUENCES && !SPLIT_KEYS && !DENSITY
     const row_block next = row_block_of(&a, GROUP_ID + 1, a.heads, offsets);
-    block_soon(&e, &a, &block, &next, q, k, v, out.o, steps_of(&a, &block, end - range));
+    block_soon(&e, &a, &block, &next, q, k, v, results_of(&a, &p, h, block.split, o, lse, work).o,
+               steps_of(&a, &block, end - range));
 #endif
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
         keys_stage(&e, PRODUCTS, k, a.k.component, a.k.token, k0, end, a.head_size, x.stage_scale);
@@ -354,6 +354,7 @@ KERNEL(mixture_forward)
             branch_end();
         }
     }
+    const results out = results_of(&a, &p, h, block.split, o, lse, work);
     for (int n = 0; n < PANELS; ++n) {
 #if DENSITY
         panel_finish(&e, &x, n, &a, &p, first + n * PANEL_ROWS, row_max[n], row_sum[n], seen[n], &out);

@@ -31,9 +31,6 @@ AMD_LATER = {"gfx942": 9402, "gfx1100": 11000, "gfx1201": 12001}
 QUICK_GPU = ["gfx90a", "gfx1100", "sm_80", "pvc"]  # share a sample among them, unless they are asked for
 QUICK = ["lint", "x86"] + QUICK_GPU
 FULL = QUICK + ["gfx942", "gfx1201", "sm_75", "sm_90", "skl", "tgllp", "dg2-g10"]
-# Bytes that a work-item spills in clang's PTX, for blocks that suit NVIDIA's own compiler: its code has no spills
-# (targets cuda_*). 0 elsewhere.
-CLANG_PTX_LIMIT = {"mixture/forward.cl": 160, "mixture/backward.cl": 176, "admixture/backward.cl": 176}
 # Largest stack: private arrays that did not become registers, on Intel's also spills, of a work-item or of all those of
 # a hardware thread. 0 elsewhere: these are processors without 256 registers, for which no block is chosen.
 FEW_REGISTERS = {"skl": 16384, "tgllp": 16384}
@@ -195,6 +192,8 @@ class Cuda:
         (r"__local (?=\w+ \w+\[)", "__shared__ "),
         (r"__(local|global|private) ", ""),
         (r"\((float4|uint4|piece)\)\(", r"\1("),
+        # C++ has no address spaces: what an asm statement returns might be anywhere
+        (r'(__asm__ volatile\("" : "\+l"\((.*?)\)\))', r"\1; __builtin_assume(__isGlobal(\2))"),
         # a compound literal of arrays
         (r"x\.keys = \(mixture_keys\)(\{.*?\});", r"x.keys = mixture_keys\1;"),
     ]]
@@ -303,9 +302,7 @@ def share(lists, of):
 
 def limits(name, kind, source):
     """The most of each figure that has a limit."""
-    spills = CLANG_PTX_LIMIT.get(source, 0) if kind == "nvidia" else 0
-    stack = {} if kind == "nvidia" else {"B stack": FEW_REGISTERS.get(name, 0)}
-    return {"spilled": spills, "B spilled": spills} | stack
+    return {"spilled": 0, "B spilled": 0, "B stack": FEW_REGISTERS.get(name, 0)}
 
 
 def compile_one(job):
