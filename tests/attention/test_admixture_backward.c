@@ -84,13 +84,25 @@ static void set_heads(clmgk_attention_desc *desc, int64_t ratio)
         desc->heads = desc->kv_heads * ratio;
 }
 
-/* A program of all gradients over `shapes` shapes. Every other time the keys are split, if the engine takes that:
- * another program, of which the quick tier has one or the other but for what runs on all engines. */
-static void expect_program(th_session *session, clmgk_attention_desc desc, size_t first, size_t shapes, bool all)
+/* Every other time the keys are split, if the engine takes that: another program, of which the quick tier has one or
+ * the other (`split`) but for what runs on all engines. */
+static void expect_shape(th_session *session, th_problem *problem, size_t n, bool split, bool all, uint64_t *random)
 {
     static const char *const splits[] = {"panels=2,heads=2,splits=1", "panels=2,heads=2,splits=2",
                                          "panels=2,heads=2,splits=4"};
-    const bool lane = session->engine[0] == CLMGK_ENGINE_LANE, split = (first / 2 + (size_t)desc.variant) % 2 == 1;
+    const bool lane = session->engine[0] == CLMGK_ENGINE_LANE, one = lane && !session->full && !all;
+    if (one)
+        expect_with(session, problem, CLMGK_ENGINE_LANE, splits[split ? th_pick(random, 1, 2) : 0]);
+    else if (n % 2 == 1 && lane)
+        expect_with(session, problem, CLMGK_ENGINE_LANE, splits[th_pick(random, 0, 2)]);
+    if (!one && (n % 2 == 0 || !lane || all))
+        expect(session, problem, all && th_takes(session, n, 2));
+}
+
+/* A program of all gradients over `shapes` shapes. */
+static void expect_program(th_session *session, clmgk_attention_desc desc, size_t first, size_t shapes, bool all)
+{
+    const bool split = (first / 2 + (size_t)desc.variant) % 2 == 1;
     uint64_t random = 100 * (uint64_t)desc.variant + first;
     if (desc.gradients == 0)
         desc.gradients = th_all_gradients(&desc);
@@ -105,13 +117,7 @@ static void expect_program(th_session *session, clmgk_attention_desc desc, size_
         /* one key's weight is 1: without dL all is 0 but for rounding, which one_key_has_no_gradient looks at */
         problem.array[TH_GRAD_LSE].used =
             th_chance(&random, 2) || n < TH_CORNERS || (desc.use_window && desc.window_left == 0);
-        const bool one = lane && !session->full && !all;
-        if (one)
-            expect_with(session, &problem, CLMGK_ENGINE_LANE, splits[split ? th_pick(&random, 1, 2) : 0]);
-        else if (n % 2 == 1 && lane)
-            expect_with(session, &problem, CLMGK_ENGINE_LANE, splits[th_pick(&random, 0, 2)]);
-        if (!one && (n % 2 == 0 || !lane || all))
-            expect(session, &problem, all && th_takes(session, n, 2));
+        expect_shape(session, &problem, n, split, all, &random);
     }
 }
 

@@ -108,7 +108,8 @@ def main():
         for variable, kind in KINDS.items():
             _, _, reports = run(variable, "0")
             count = reports[kind][0]
-            points = [f"{point}{mode}" for mode in modes for point in range(1 + count % step, count + 1, step)]
+            first = min(1 + count % step, count)  # the last point, if there are fewer than a step
+            points = [f"{point}{mode}" for mode in modes for point in range(first, count + 1, step)]
             print(f"{kind}: {count}", flush=True)
             if not points or reports.get("OpenCL calls") is None:
                 print("nothing to fail, or no layer")
