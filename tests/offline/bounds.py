@@ -36,7 +36,7 @@ NAMES = ["softmax-64", "softmax-128", "mgk2-64", "mgk2-128", "mgk4-64", "smgk2-6
          "gaussian-few-192-128", "hard-fish2-few-64", "linear-64", "linear-causal-64", "mlk2-64", "lfish2-exp-64",
          "backward-linear-causal-64"]
 # What a multiprocessor does in a cycle, in instructions of a warp (passes: of the banks of local memory).
-RATES = {"slots": 4, "fma": 4, "passes": 1, "load passes": 1, "mufu": 0.5}
+RATES = {"slots": 4, "fma": 4, "passes": 1, "mufu": 0.5}
 # Cycles of the banks, to those of the multiply-adds. A few rows' kernel reads its keys once and has few products.
 MOST_PASSES = {"forward": 1.25, "backward": 3.5, "linear": 2.75}
 # Least bounds, by a kernel's title.
@@ -99,13 +99,13 @@ def judge(title, kernel, problem, counts, figures, faults):
     return figures, [f"{title}: {fault}" for fault in faults]
 
 
-COLUMNS = ["configuration, kernel", "tile", "work-items", "resident", "registers", "slots", "FMA", "banks", "of loads",
-           "MUFU", "barriers", "32-byte sectors", "bound"]
+COLUMNS = ["configuration, kernel", "tile", "work-items", "resident", "registers", "slots", "FMA", "banks", "MUFU",
+           "barriers", "32-byte sectors", "bound"]
 
 
 def row_of(x):
     return [x["name"], x["tile"], x["threads"], x["resident"], x["registers"],
-            *(f"{x[part]:.0f}" for part in ("slots", "fma", "passes", "load passes", "mufu", "barriers", "sectors")),
+            *(f"{x[part]:.0f}" for part in ("slots", "fma", "passes", "mufu", "barriers", "sectors")),
             f"{x['bound']:.2f}"]
 
 

@@ -32,7 +32,7 @@ QUICK_GPU = ["gfx90a", "gfx1100", "sm_80", "pvc"]  # share a sample among them, 
 QUICK = ["lint", "x86"] + QUICK_GPU
 FULL = QUICK + ["gfx942", "gfx1201", "sm_75", "sm_90", "skl", "tgllp", "dg2-g10"]
 # Bytes that a work-item spills in clang's PTX: MGK's hard E-step. 0 elsewhere.
-CLANG_PTX_LIMIT = {"mixture/forward.cl": 4}
+CLANG_PTX_LIMIT = {("mixture/forward.cl", "sm_75"): 4}
 # Largest stack: private arrays that did not become registers, on Intel's also spills, of a work-item or of all those of
 # a hardware thread. 0 elsewhere: these are processors without 256 registers, for which no block is chosen.
 FEW_REGISTERS = {"skl": 16384, "tgllp": 16384}
@@ -304,7 +304,7 @@ def share(lists, of):
 
 def limits(name, kind, source):
     """The most of each figure that has a limit."""
-    spills = CLANG_PTX_LIMIT.get(source, 0) if kind == "nvidia" else 0
+    spills = CLANG_PTX_LIMIT.get((source, name), 0)
     stack = {} if kind == "nvidia" else {"B stack": FEW_REGISTERS.get(name, 0)}
     return {"spilled": spills, "B spilled": spills} | stack
 

@@ -602,7 +602,6 @@ class Group:
             if key not in self.known:
                 self.known[key] = passes(at, size)
             self.counts["passes"] += self.known[key]
-            self.counts["load passes"] += self.known[key] if one.name.startswith("LDS") else 0
         elif one.name.startswith(("LDG", "STG")) and mask.any():
             size = warp.width(one.name.split("."))
             at = warp.global_place(one.parts[1 if one.name.startswith("LDG") else 0])[mask]
