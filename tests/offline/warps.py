@@ -602,6 +602,8 @@ class Group:
             if key not in self.known:
                 self.known[key] = passes(at, size)
             self.counts["passes"] += self.known[key]
+            if one.name.startswith("LDS"):
+                self.counts["load passes"] += self.known[key]
         elif one.name.startswith(("LDG", "STG")) and mask.any():
             size = warp.width(one.name.split("."))
             at = warp.global_place(one.parts[1 if one.name.startswith("LDG") else 0])[mask]
