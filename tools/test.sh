@@ -45,10 +45,9 @@ check_preset() { # PRESET CTEST_ARGUMENT...
     build "$1" && ctest --preset "$1" -j "$jobs" "${@:2}"
 }
 
-# Nothing is built that only costly tests run (tests/CMakeLists.txt).
-check_cheap() { # PRESET
-    cmake --preset "$1" && cmake --build --preset "$1" --target cheap_tests &&
-        ctest --preset "$1" -j "$jobs" -L quick -LE costly
+# No more is built than the tests need (tests/CMakeLists.txt).
+check_part() { # PRESET TARGET CTEST_ARGUMENT...
+    cmake --preset "$1" && cmake --build --preset "$1" --target "$2" && ctest --preset "$1" -j "$jobs" "${@:3}"
 }
 
 lint_format() {
@@ -106,11 +105,11 @@ if [[ $full -eq 1 ]]; then
     stage mutations tests/mutations/run.py
 else
     export CLMGK_FAULT_STEP=96
-    stage asan check_cheap asan
-    # One build by Clang: of all, with the thread sanitizer.
-    stage clang check_preset tsan -L quick -R '^test_(base|reference)$'
+    stage asan check_part asan cheap_tests -L quick -LE costly
+    # One build by Clang: with the thread sanitizer. Its warnings about all the rest are clang-tidy's (lint).
+    stage clang check_part tsan thread_tests -L quick -R '^test_(base|reference)$'
     export CLMGK_TEST_ONLY=thread,at_once,in_flight,wait_lists,_share_,handed_over,held_up,cancelling,release_while
-    stage tsan check_preset tsan -L threads
+    stage tsan check_part tsan thread_tests -L threads
 fi
 
 echo "==== stages"
