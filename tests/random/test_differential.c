@@ -126,7 +126,7 @@ TH_TEST(draws)
         for (uint64_t n = 0; n < 60; n += 2)
             draw_range(session, RD_LISTED + n, 1);
     } else {
-        draw_range(session, 0, 20 * listed);
+        draw_range(session, 0, 12 * listed);
         draw_range(session, RD_LINEAR, linears / 2);
     }
     if (failures > 0)

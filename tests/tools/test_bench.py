@@ -103,6 +103,19 @@ class BenchTest(ProgramTest):
     def bench(self, *args, **options):
         return json.loads(self.accept(*SIZES, *SHORT, "--json", *args, **options).stdout)
 
+    def check_counts_of_a_layer(self, case):
+        m, h, found = case["components"], case["heads"], case["counts"]
+        queries, keys = {"softmax": (h, h), "mgk": (h, m * h), "hard-fish": (m, m)}[case["variant"]]
+        extra = {"softmax": 0, "mgk": 2 * h, "hard-fish": m * h}[case["variant"]]
+        self.assertEqual(found["width"], 4 * 16)
+        self.assertEqual(found["parameters"], 64 * ((queries + keys) * 16 + 2 * h * 24) + extra)
+        products = 2 * 64 * (40 * queries * 16 + 50 * keys * 16 + (50 + 40) * h * 24)
+        mixing = m * h if case["variant"] == "hard-fish" else 0
+        products += 2 * 40 * 50 * (keys * 16 + h * 24 + mixing)
+        self.assertEqual(found["multiplications"], products * (2 if case["pass"] == "backward" else 1))
+        for key in ("operations_ratio", "parameters_ratio"):
+            self.assertTrue(case["variant"] == "softmax" or 0 < found[key] < 1)
+
 
 class Figures(BenchTest):
     def test_all_variants(self):
@@ -174,8 +187,10 @@ class Figures(BenchTest):
         self.assertEqual(found["failures"], [])
         passes = {(case["pass"], case["variant"]): case for case in found["cases"]}
         self.assertEqual(len(passes), 6)
-        for (name, _), case in passes.items():
+        for (name, variant), case in passes.items():
             self.check_case(case, found["devices"][0], passes[name, "softmax"])
+            if variant != "smgk":
+                self.check_counts_of_a_layer(case)
         # S, dQ and dK: D each, for every key of mgk; dP and dV: E each
         for variant, heads, keys in (("softmax", 4, 1), ("mgk", 2, 2), ("smgk", 2, 1)):
             case = passes["backward", variant]
@@ -335,10 +350,15 @@ class Admixture(BenchTest):
             self.assertEqual([case["variant"] for case in found["cases"]], ["softmax", *names])
             cases.update({(case["variant"], which): case for case in found["cases"]})
         self.check_operations_of_the_paper(list(cases.values()))
+        hard, noisy = (cases[name, "forward"]["error"]["sampled"] for name in ("hard-fish", "fish"))
+        self.assertEqual(hard, 8 * 2 * 4)  # rows: as many in each (b,h)
+        self.assertEqual(noisy, 2 * 4 * 40)  # a smaller problem: here the whole
         pairs = 2 * 40 * 50
         for name in self.ALL if FULL else self.QUICK["forward"]:
             (m, h), forward, backward = self.ALL[name], cases[name, "forward"], cases.get((name, "backward"))
             for case in filter(None, (forward, backward)):
+                if name == "hard-fish":
+                    self.check_counts_of_a_layer(case)
                 self.assertEqual(set(case), set(CASE_KEYS))
                 self.assertEqual((case["components"], case["heads"]), (m, h))
                 self.assertLessEqual(case["error"]["max"], case["error"]["bound"])
@@ -372,20 +392,6 @@ class Admixture(BenchTest):
             whole = (mixed + m * project) / (softmax + 4 * project)
             self.assertAlmostEqual(counts[name]["with_projections"], whole, places=7)
 
-    def test_counts_of_a_layer(self):
-        for case in self.bench("--variants", "softmax:4,mgk:2,hard-fish:2x4", "--pass", "both")["cases"]:
-            m, h, found = case["components"], case["heads"], case["counts"]
-            queries, keys = {"softmax": (h, h), "mgk": (h, m * h), "hard-fish": (m, m)}[case["variant"]]
-            extra = {"softmax": 0, "mgk": 2 * h, "hard-fish": m * h}[case["variant"]]
-            self.assertEqual(found["width"], 4 * 16)
-            self.assertEqual(found["parameters"], 64 * ((queries + keys) * 16 + 2 * h * 24) + extra)
-            products = 2 * 64 * (40 * queries * 16 + 50 * keys * 16 + (50 + 40) * h * 24)
-            mixing = m * h if case["variant"] == "hard-fish" else 0
-            products += 2 * 40 * 50 * (keys * 16 + h * 24 + mixing)
-            self.assertEqual(found["multiplications"], products * (2 if case["pass"] == "backward" else 1))
-            for key in ("operations_ratio", "parameters_ratio"):
-                self.assertTrue(case["variant"] == "softmax" or 0 < found[key] < 1)
-
     def test_gradients(self):
         names = "k,mix,mix-weight,mix-offset,noise"
         expected = {"gfish:2x3": names, "mish:2x3": "k,mix,noise"} if FULL else {"gfish:2x3": names}
@@ -401,11 +407,6 @@ class Admixture(BenchTest):
         self.assertEqual(case["kv_heads"], 2)
         self.assertLessEqual(case["error"]["max"], case["error"]["bound"])
         self.assertEqual(case["flops"], 2 * (3 * 16 + 4 * 24) * 2 * sum(i + 11 for i in range(40)))
-
-    def test_rows_of_all_heads_are_checked(self):
-        hard, noisy = self.bench("--variants", "hard-fish:2x4,fish:2x4")["cases"]
-        self.assertEqual(hard["error"]["sampled"], 8 * 2 * 4)  # as many in each (b,h)
-        self.assertEqual(noisy["error"]["sampled"], 2 * 4 * 40)  # a smaller problem: here the whole
 
     def test_text(self):
         text = self.accept(*SIZES, *SHORT, "--variants", "softmax:4,hard-fish:2x4,talking-heads:4").stdout
