@@ -7,6 +7,9 @@ import subprocess
 import unittest
 import xml.dom.minidom
 
+# Where other tests take the cores, OpenBLAS's threads wait for each other many times as long as one takes for all.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
 import numpy as np
 
 from program_test import ADMIXTURES, BIN, LIMIT_S, LINEARS, QUICK, RunTest, run
