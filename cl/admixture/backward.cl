@@ -349,7 +349,8 @@ FUNCTION void head_begin(const key_block *b, int h)
 FUNCTION void head_tile(const key_block *b, const panel_tile *m, int value_head, int grad_head)
 {
     const mgk_attention_args *const a = b->a;
-    const int h = m->g0 * HEAD_RATIO + grad_head;
+    int h = m->g0 * HEAD_RATIO + grad_head;
+    FORGET(h);
     const long row = (b->p->batch * a->heads + h) * a->length + b->p->row_base + m->i0;
     real sums[SUMS > 0 ? SUMS : 1], key_sums[BLOCK_ROWS];
     for (int i = 0; i < SUMS; ++i)

@@ -235,6 +235,7 @@ KERNEL(gemm_product_rows)
                 for (int v = 0; v < ROWS; ++v)
                     sums[v] = fma(left_piece(&a, left_row(&a, &p, row, v), l), y, sums[v]);
             }
+            UNROLL
             for (int v = 0; v < ROWS; ++v) {
                 const float sum = team_sum(sums[v], shared, TEAM);
                 if (ITEM % TEAM == 0 && column < p.end_column && row + v < p.end_row)
@@ -262,6 +263,7 @@ KERNEL(gemm_product_columns)
                 for (int v = 0; v < ROWS; ++v)
                     sums[v] = fma((real)(load1(left_row(&a, &p, row, v), l * a.step_a)), y, sums[v]);
             }
+            UNROLL
             for (int v = 0; v < ROWS; ++v) {
                 shared[ITEM] = sums[v];
                 LOCAL_BARRIER();

@@ -33,9 +33,13 @@ FUNCTION mgk_i64 pick(const mgk_i64 *list, const int count, int i)
     return x;
 }
 
+/* Field by field for the same reason. */
 FUNCTION mgk_heads_part part_of(const mgk_heads_args *a, int n)
 {
-    return n == 0 ? a->part[0] : n == 1 ? a->part[1] : a->part[2];
+#define PART_FIELD(field) (n == 0 ? a->part[0].field : n == 1 ? a->part[1].field : a->part[2].field)
+    return (mgk_heads_part){PART_FIELD(ld), PART_FIELD(ld_out), PART_FIELD(head_out), PART_FIELD(heads),
+                            PART_FIELD(size)};
+#undef PART_FIELD
 }
 
 /* ---- positions ---- */

@@ -42,7 +42,7 @@ MOST_PASSES = {"forward": 1.25, "backward": 3.5, "linear": 2.75}
 # Least bounds, and the banks' most cycles for loads to those of the multiply-adds, by a kernel's title. The products
 # of the backward pass have 1; the terms of keys come on top.
 LIMITS = {r"(softmax|mgk2)-\d+, mixture_forward": (0.80, 0.80), r"smgk2-\d+, mixture_forward": (0.70, 1.10),
-          r"backward-\w+-\d+, mixture_backward(_queries)?": (0.65, 1.10)}
+          r"backward-[\w-]+-\d+, (ad)?mixture_backward(_queries)?": (0.65, 1.10)}
 
 
 def measure(job):

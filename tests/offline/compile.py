@@ -305,8 +305,7 @@ def share(lists, of):
 def limits(name, kind, source):
     """The most of each figure that has a limit."""
     spills = CLANG_PTX_LIMIT.get((source, name), 0)
-    stack = {} if kind == "nvidia" else {"B stack": FEW_REGISTERS.get(name, 0)}
-    return {"spilled": spills, "B spilled": spills} | stack
+    return {"spilled": spills, "B spilled": spills, "B stack": FEW_REGISTERS.get(name, 2 * spills)}
 
 
 def compile_one(job):

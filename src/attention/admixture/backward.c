@@ -73,7 +73,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
                            .staged_bytes = INT64_C(16) << 10,
                            .least_tile = 32,
                            .row_part = (large || cpu ? 1 : 2) * (gpu == MGK_GPU_INTEL && !few ? 2 : 1),
-                           .key_part = large && !t->noise && t->head_size + t->value_size <= 128 ? 1 : 2,
+                           .key_part = large && !t->noise && t->head_size + t->value_size <= 256 ? 1 : 2,
                            .row_sums = t->value_size + keys,
                            .most_sums = 128,
                            .scores = slots + 1,
