@@ -35,7 +35,7 @@ typedef struct key_chunk {
     key_source keys;
     __global float *turned, *rows; /* R */
     __global float *priors, *shifts;
-    BLOCK_SPACE float *g, *values, *weights, *pairs, *psi, *phi, *columns, *part, *grad, *dx, *dv;
+    BLOCK_SPACE float *g, *values, *weights, *pairs, *psi, *phi, *part, *grad, *dx, *dv;
     BLOCK_SPACE float *key_scale, *query_scale, *row_scale, *step_factor, *state_factor, *factor, *dot;
     next_chunk coming;
     int first, key_first; /* the chunk's first row and key */
@@ -51,15 +51,15 @@ FUNCTION void pairs_mask(const key_chunk *x, BLOCK_SPACE float *pairs)
 {
     ITEMS_FOR(j, CHUNK) {
         for (int i = 0; i < CHUNK; i += VECTOR) {
-            BLOCK_SPACE float *const at = pairs + j * CHUNK + i;
+            BLOCK_SPACE float *const at = pairs + j * CHUNK_ROW + i;
             const real y = REAL_AT(at), seen = real_below((real)(0.0f), i, j, 1.0f);
 #if SHIFTED
             const float n = x->key_scale[j];
             const real top = REAL_AT(x->row_scale + i);
-            const real e = exp2_real(((real)(n) - (top == (real)(-INFINITY) ? (real)(INFINITY) : top)) * LOG2_E);
-            REAL_PUT(at, seen == (real)(0.0f) ? (real)(0.0f) : y * e);
+            const real e = exp2_real(((real)(n)-CHOOSE(top == (real)(-INFINITY), (real)(INFINITY), top)) * LOG2_E);
+            REAL_PUT(at, CHOOSE(seen == (real)(0.0f), (real)(0.0f), y * e));
 #else
-            REAL_PUT(at, seen == (real)(0.0f) ? (real)(0.0f) : y);
+            REAL_PUT(at, CHOOSE(seen == (real)(0.0f), (real)(0.0f), y));
 #endif
         }
     }
@@ -68,11 +68,10 @@ FUNCTION void pairs_mask(const key_chunk *x, BLOCK_SPACE float *pairs)
 /* pairs[j][i] = v_j.g_i + t_i */
 FUNCTION void value_pairs(const key_chunk *x)
 {
-    tile_transpose(x->columns, CHUNK, x->g, VALUE_ROW, CHUNK, VALUE_ROW);
-    tile_clear(x->pairs, CHUNK * CHUNK);
-    tile_clear(x->weights, CHUNK * CHUNK);
+    tile_clear(x->pairs, CHUNK * CHUNK_ROW);
+    tile_clear(x->weights, CHUNK * CHUNK_ROW);
     BLOCK_SYNC();
-    add_tiles(x->pairs, CHUNK, x->values, VALUE_ROW, x->columns, CHUNK, CHUNK, CHUNK, VALUE_SIZE + 1);
+    add_pairs(x->pairs, CHUNK_ROW, x->values, VALUE_ROW, x->g, VALUE_ROW, CHUNK, CHUNK, VALUE_SIZE + 1);
     BLOCK_SYNC();
     pairs_mask(x, x->pairs);
     BLOCK_SYNC();
@@ -81,9 +80,7 @@ FUNCTION void value_pairs(const key_chunk *x)
 /* weights[j][i] += a block's part of psi_j.Phi_i */
 FUNCTION void feature_pairs(const key_chunk *x)
 {
-    tile_transpose(x->columns, CHUNK, x->phi, FEATURE_BLOCK, CHUNK, FEATURE_BLOCK);
-    BLOCK_SYNC();
-    add_tiles(x->weights, CHUNK, x->psi, FEATURE_BLOCK, x->columns, CHUNK, CHUNK, CHUNK, FEATURE_BLOCK);
+    add_pairs(x->weights, CHUNK_ROW, x->psi, FEATURE_ROW, x->phi, FEATURE_ROW, CHUNK, CHUNK, FEATURE_BLOCK);
     BLOCK_SYNC();
 }
 #endif
@@ -126,8 +123,9 @@ FUNCTION void shift_add(const key_chunk *x, int r)
             sum += REAL_AT(x->dx + j * HEAD_SIZE + d);
         float part[VECTOR];
         REAL_PUT(part, sum);
-        for (int l = 0; l < VECTOR && d + l < a->head_size; ++l)
-            x->shifts[((long)r * a->head_size + d + l) * a->splits] += part[l];
+        for (int l = 0; l < VECTOR; ++l)
+            if (d + l < a->head_size)
+                x->shifts[((long)r * a->head_size + d + l) * a->splits] += part[l];
     }
     BLOCK_SYNC();
 }
@@ -143,7 +141,7 @@ FUNCTION void component_chain(const key_chunk *x, int r, int f0, BLOCK_SPACE con
         own.out += r * GRAD_COMPONENT(x->a);
         own.part += r * (CHUNK * HEAD_SIZE);
     }
-    features_chain(&k, f0, FEATURE_BLOCK, phi, FEATURE_BLOCK, grad, FEATURE_BLOCK, x->dx, HEAD_SIZE);
+    features_chain(&k, f0, FEATURE_BLOCK, phi, FEATURE_ROW, grad, FEATURE_ROW, x->dx, HEAD_SIZE);
     BLOCK_SYNC();
 #if WANT_SHIFT
     shift_add(x, r);
@@ -165,20 +163,20 @@ FUNCTION void key_chain(const key_chunk *x, int block, const gradient_rows *out)
     const mgk_linear_args *const a = x->a;
     for (int r = 0; r < COMPONENTS; ++r) {
         const feature_tile k = keys_get(&x->w, a, &x->keys, r, x->key_first, &x->key_places, CHUNK);
-        BLOCK_SPACE float *const phi = x->part + (KEEP_PARTS ? r * CHUNK * FEATURE_BLOCK : 0);
+        BLOCK_SPACE float *const phi = x->part + (KEEP_PARTS ? r * CHUNK * FEATURE_ROW : 0);
         if (!KEEP_PARTS) {
 #if SHIFTED
             tops_put(&x->w, x->key_scale, CHUNK);
             BLOCK_SYNC();
 #endif
-            features_put(&k, f0, FEATURE_BLOCK, phi, FEATURE_BLOCK);
+            features_put(&k, f0, FEATURE_BLOCK, phi, FEATURE_ROW);
             BLOCK_SYNC();
         }
         if (WANT_PRIOR)
             prior_add(x, r, phi, f0 == 0);
 #if WANT_K || WANT_SHIFT
         TILE_FOR(j, n, CHUNK, FEATURE_BLOCK) {
-            const int at = j * FEATURE_BLOCK + n;
+            const int at = j * FEATURE_ROW + n;
             const float pi = x->w.weight[j];
             REAL_PUT(x->psi + at, pi != 0.0f ? REAL_AT(x->grad + at) * pi : (real)(0.0f));
         }
@@ -201,14 +199,14 @@ FUNCTION void row_steps(key_chunk *x, int block)
     const int last = CHUNK - 1;
     __global float *const rows = x->rows + (long)block * FEATURE_BLOCK * VALUE_SIZE;
     __global float *const turned = x->turned + block * FEATURE_BLOCK;
-    BLOCK_SPACE const float *const phi = x->phi + last * FEATURE_BLOCK, *const g = x->g + last * VALUE_ROW;
+    BLOCK_SPACE const float *const phi = x->phi + last * FEATURE_ROW, *const g = x->g + last * VALUE_ROW;
 #if SHIFTED
-    rows_scale(x->phi, FEATURE_BLOCK, x->factor);
+    rows_scale(x->phi, FEATURE_BLOCK, FEATURE_ROW, x->factor);
 #endif
-    steps_add(rows, VALUE_SIZE, rows, phi, x->psi + last * FEATURE_BLOCK, -FEATURE_BLOCK, g, -VALUE_ROW, x->step_factor,
+    steps_add(rows, VALUE_SIZE, rows, phi, x->psi + last * FEATURE_ROW, -FEATURE_ROW, g, -VALUE_ROW, x->step_factor,
               x->dv + last * VALUE_SIZE, -VALUE_SIZE, CHUNK, FEATURE_BLOCK, VALUE_SIZE, &x->coming);
-    steps_put(turned, STATE_WIDTH, turned, g, x->values + last * VALUE_ROW, -VALUE_ROW, phi, -FEATURE_BLOCK,
-              x->step_factor, x->grad + last * FEATURE_BLOCK, -FEATURE_BLOCK, CHUNK, VALUE_SIZE + 1, FEATURE_BLOCK,
+    steps_put(turned, STATE_WIDTH, turned, g, x->values + last * VALUE_ROW, -VALUE_ROW, phi, -FEATURE_ROW,
+              x->step_factor, x->grad + last * FEATURE_ROW, -FEATURE_ROW, CHUNK, VALUE_SIZE + 1, FEATURE_BLOCK,
               &x->coming);
 }
 #else
@@ -219,14 +217,14 @@ FUNCTION void state_gradients(key_chunk *x, int block)
     feature_pairs(x);
 #endif
 #if WANT_V
-    add_tile_of_state(x->dv, x->psi, FEATURE_BLOCK, x->rows + (long)block * FEATURE_BLOCK * VALUE_SIZE, VALUE_SIZE,
-                      VALUE_SIZE, FEATURE_BLOCK, &x->coming);
+    add_tile_of_state(x->dv, VALUE_SIZE, x->psi, FEATURE_ROW, x->rows + (long)block * FEATURE_BLOCK * VALUE_SIZE,
+                      VALUE_SIZE, VALUE_SIZE, FEATURE_BLOCK, &x->coming);
 #endif
 #if WANT_DPSI
-    tile_clear(x->grad, CHUNK * FEATURE_BLOCK);
+    tile_clear(x->grad, CHUNK * FEATURE_ROW);
     BLOCK_SYNC();
-    add_tile_of_state(x->grad, x->values, VALUE_ROW, x->turned + block * FEATURE_BLOCK, STATE_WIDTH, FEATURE_BLOCK,
-                      VALUE_SIZE + 1, &x->coming);
+    add_tile_of_state(x->grad, FEATURE_ROW, x->values, VALUE_ROW, x->turned + block * FEATURE_BLOCK, STATE_WIDTH,
+                      FEATURE_BLOCK, VALUE_SIZE + 1, &x->coming);
     BLOCK_SYNC();
 #endif
 }
@@ -248,11 +246,11 @@ FUNCTION void key_block(key_chunk *x, int block, const gradient_rows *out, float
 #endif
 #if WANT_DPSI
 #if SHIFTED
-    rows_scale(x->grad, FEATURE_BLOCK, x->state_factor);
+    rows_scale(x->grad, FEATURE_BLOCK, FEATURE_ROW, x->state_factor);
     BLOCK_SYNC();
 #endif
 #if BY_PAIRS
-    add_tiles(x->grad, FEATURE_BLOCK, x->pairs, CHUNK, x->phi, FEATURE_BLOCK, CHUNK, FEATURE_BLOCK, CHUNK);
+    add_tiles(x->grad, FEATURE_ROW, x->pairs, CHUNK_ROW, x->phi, FEATURE_ROW, CHUNK, FEATURE_BLOCK, CHUNK);
     BLOCK_SYNC();
 #endif
     key_chain(x, block, out);
@@ -260,7 +258,7 @@ FUNCTION void key_block(key_chunk *x, int block, const gradient_rows *out, float
 #if BY_PAIRS
     BLOCK_SYNC();
 #if SHIFTED
-    rows_scale(x->phi, FEATURE_BLOCK, x->factor);
+    rows_scale(x->phi, FEATURE_BLOCK, FEATURE_ROW, x->factor);
     BLOCK_SYNC();
 #endif
     row_state_add(x->rows, block, factor, x->phi, x->g);
@@ -339,13 +337,13 @@ FUNCTION void key_chunk_gradients(key_chunk *x, const unit *u, const gradient_so
 #endif
 #if WANT_V
 #if SHIFTED
-    rows_scale(x->dv, VALUE_SIZE, x->state_factor);
+    rows_scale(x->dv, VALUE_SIZE, VALUE_SIZE, x->state_factor);
     BLOCK_SYNC();
 #endif
 #if BY_PAIRS
     pairs_mask(x, x->weights);
     BLOCK_SYNC();
-    add_tiles(x->dv, VALUE_SIZE, x->weights, CHUNK, x->g, VALUE_ROW, CHUNK, VALUE_SIZE, CHUNK);
+    add_tiles(x->dv, VALUE_SIZE, x->weights, CHUNK_ROW, x->g, VALUE_ROW, CHUNK, VALUE_SIZE, CHUNK);
     BLOCK_SYNC();
 #endif
     gradient_put(out_v, x->first_value, x->last_value, x->key_first, &x->out_places, x->dv, VALUE_SIZE);
@@ -379,20 +377,19 @@ KERNEL(linear_backward_keys)
     const long batch = HAS_SEQUENCES ? 0 : p->b;
     DECLARE_FEATURE_PLACE(place, work, &a)
     DECLARE_TILE(values, CHUNK * VALUE_ROW)
-    DECLARE_TILE(psi, CHUNK * FEATURE_BLOCK)
-    DECLARE_TILE(grad, WANT_DPSI || BY_STEPS ? CHUNK * FEATURE_BLOCK : 16)
-    DECLARE_TILE(part, KEY_SUM || WANT_PRIOR ? (KEEP_PARTS ? COMPONENTS : 1) * CHUNK * FEATURE_BLOCK : 16)
+    DECLARE_TILE(psi, CHUNK * FEATURE_ROW)
+    DECLARE_TILE(grad, WANT_DPSI || BY_STEPS ? CHUNK * FEATURE_ROW : 16)
+    DECLARE_TILE(part, KEY_SUM || WANT_PRIOR ? (KEEP_PARTS ? COMPONENTS : 1) * CHUNK * FEATURE_ROW : 16)
     DECLARE_TILE(dx, WANT_DPSI ? CHUNK * HEAD_SIZE : 16)
     DECLARE_TILE(dv, WANT_V || BY_STEPS ? CHUNK * VALUE_SIZE : 16)
     DECLARE_TILE(g, CAUSAL ? CHUNK * VALUE_ROW : 16)
-    DECLARE_TILE(phi, CAUSAL ? CHUNK * FEATURE_BLOCK : 16)
-    DECLARE_TILE(columns, BY_PAIRS ? CHUNK * (VALUE_ROW > FEATURE_BLOCK ? VALUE_ROW : FEATURE_BLOCK) : 16)
-    DECLARE_TILE(pairs, BY_PAIRS ? CHUNK * CHUNK : 16)
-    DECLARE_TILE(weights, BY_PAIRS ? CHUNK * CHUNK : 16)
+    DECLARE_TILE(phi, CAUSAL ? CHUNK * FEATURE_ROW : 16)
+    DECLARE_TILE(pairs, BY_PAIRS ? CHUNK * CHUNK_ROW : 16)
+    DECLARE_TILE(weights, BY_PAIRS ? CHUNK * CHUNK_ROW : 16)
     DECLARE_TILE(scales, SHIFTED ? 6 * CHUNK : 16)
     DECLARE_TILE(dot, CHUNK)
     key_chunk x = {.a = &a, .w = place};
-    x.g = g, x.values = values, x.weights = weights, x.pairs = pairs, x.psi = psi, x.phi = phi, x.columns = columns;
+    x.g = g, x.values = values, x.weights = weights, x.pairs = pairs, x.psi = psi, x.phi = phi;
     x.part = part, x.grad = grad, x.dx = dx, x.dv = dv, x.dot = dot;
     x.key_scale = scales;
     x.query_scale = scales + (SHIFTED ? CHUNK : 0);

@@ -46,16 +46,15 @@ typedef struct row_block {
 
 #if BY_PAIRS
 /* pairs[i][j] = v_j.g_i + t_i where row i sees key j of its chunk, else 0; SHIFTED: e^(n_j - M_i) times that. */
-FUNCTION void chunk_pairs(const row_block *x, BLOCK_SPACE float *columns)
+FUNCTION void chunk_pairs(const row_block *x)
 {
-    tile_transpose(columns, CHUNK, x->values, VALUE_ROW, CHUNK, VALUE_ROW);
-    tile_clear(x->pairs, CHUNK * CHUNK);
+    tile_clear(x->pairs, CHUNK * CHUNK_ROW);
     BLOCK_SYNC();
-    add_tiles(x->pairs, CHUNK, x->g, VALUE_ROW, columns, CHUNK, CHUNK, CHUNK, VALUE_SIZE + 1);
+    add_pairs(x->pairs, CHUNK_ROW, x->g, VALUE_ROW, x->values, VALUE_ROW, CHUNK, CHUNK, VALUE_SIZE + 1);
     BLOCK_SYNC();
     ITEMS_FOR(i, CHUNK) {
         for (int j = 0; j < CHUNK; j += VECTOR) {
-            BLOCK_SPACE float *const at = x->pairs + i * CHUNK + j;
+            BLOCK_SPACE float *const at = x->pairs + i * CHUNK_ROW + j;
             real y = real_below(REAL_AT(at), j, i + 1, 0.0f);
 #if SHIFTED
             const float top = x->row_scale[i] == -INFINITY ? INFINITY : x->row_scale[i];
@@ -74,22 +73,22 @@ FUNCTION void block_gradient(row_block *x, int block)
 #if BY_STEPS
     __global float *const state = x->turned + block * FEATURE_BLOCK;
 #if SHIFTED
-    rows_scale(x->psi, FEATURE_BLOCK, x->key_factor);
+    rows_scale(x->psi, FEATURE_BLOCK, FEATURE_ROW, x->key_factor);
 #endif
-    steps_put(state, STATE_WIDTH, state, x->values, x->g, VALUE_ROW, x->psi, FEATURE_BLOCK, x->state_factor, x->grad,
-              FEATURE_BLOCK, CHUNK, VALUE_SIZE + 1, FEATURE_BLOCK, &x->coming);
+    steps_put(state, STATE_WIDTH, state, x->values, x->g, VALUE_ROW, x->psi, FEATURE_ROW, x->state_factor, x->grad,
+              FEATURE_ROW, CHUNK, VALUE_SIZE + 1, FEATURE_BLOCK, &x->coming);
 #else
-    tile_clear(x->grad, CHUNK * FEATURE_BLOCK);
+    tile_clear(x->grad, CHUNK * FEATURE_ROW);
     BLOCK_SYNC();
-    add_tile_of_state(x->grad, x->g, VALUE_ROW, x->turned + block * FEATURE_BLOCK, STATE_WIDTH, FEATURE_BLOCK,
-                      VALUE_SIZE + 1, &x->coming);
+    add_tile_of_state(x->grad, FEATURE_ROW, x->g, VALUE_ROW, x->turned + block * FEATURE_BLOCK, STATE_WIDTH,
+                      FEATURE_BLOCK, VALUE_SIZE + 1, &x->coming);
     BLOCK_SYNC();
 #if SHIFTED
-    rows_scale(x->grad, FEATURE_BLOCK, x->state_factor);
+    rows_scale(x->grad, FEATURE_BLOCK, FEATURE_ROW, x->state_factor);
     BLOCK_SYNC();
 #endif
 #if BY_PAIRS
-    add_tiles(x->grad, FEATURE_BLOCK, x->pairs, CHUNK, x->psi, FEATURE_BLOCK, CHUNK, FEATURE_BLOCK, CHUNK);
+    add_tiles(x->grad, FEATURE_ROW, x->pairs, CHUNK_ROW, x->psi, FEATURE_ROW, CHUNK, FEATURE_BLOCK, CHUNK);
     BLOCK_SYNC();
 #endif
 #endif
@@ -105,9 +104,10 @@ FUNCTION void mixing_chain(const row_block *x, int head, __global float *sums)
     const query_source *const s = &x->queries;
     const float p = s->mix[head], w = GENERALISED && HAS_MIX_WEIGHT ? s->weight[head] : 1.0f;
     if (GENERALISED) {
-        VECTORS_FOR(n, CHUNK * FEATURE_BLOCK) {
-            const real y = REAL_AT(x->mixed + n) * p;
-            REAL_PUT(x->grad + n, y <= (real)(0.0f) ? (real)(0.0f) : REAL_AT(x->grad + n));
+        TILE_FOR(t, n, CHUNK, FEATURE_BLOCK) {
+            const int at = t * FEATURE_ROW + n;
+            const real y = REAL_AT(x->mixed + at) * p;
+            REAL_PUT(x->grad + at, CHOOSE(y <= (real)(0.0f), (real)(0.0f), REAL_AT(x->grad + at)));
         }
         BLOCK_SYNC();
     }
@@ -126,8 +126,10 @@ FUNCTION void mixing_chain(const row_block *x, int head, __global float *sums)
     chunk_sum_add(sums + a->region[MGK_LINEAR_SUMS + 2], x->dot, w * p);
     BLOCK_SYNC();
 #endif
-    VECTORS_FOR(n, CHUNK * FEATURE_BLOCK)
-        REAL_PUT(x->grad + n, REAL_AT(x->grad + n) * (w * p));
+    TILE_FOR(t, n, CHUNK, FEATURE_BLOCK) {
+        BLOCK_SPACE float *const at = x->grad + t * FEATURE_ROW + n;
+        REAL_PUT(at, REAL_AT(at) * (w * p));
+    }
     BLOCK_SYNC();
 }
 #endif
@@ -147,7 +149,7 @@ FUNCTION void query_chain(const row_block *x, int block, const gradient_rows *ou
     gradient_rows own = *out;
     own.out += head * x->a->grad_q.head;
     own.part += head * (CHUNK * HEAD_SIZE);
-    features_chain(&k, f0, FEATURE_BLOCK, x->phi, FEATURE_BLOCK, x->grad, FEATURE_BLOCK, x->dx, HEAD_SIZE);
+    features_chain(&k, f0, FEATURE_BLOCK, x->phi, FEATURE_ROW, x->grad, FEATURE_ROW, x->dx, HEAD_SIZE);
     BLOCK_SYNC();
     gradient_put(&own, of->first && f0 == 0, of->last && f0 + FEATURE_BLOCK == FEATURES, x->first, places, x->dx,
                  HEAD_SIZE);
@@ -160,13 +162,13 @@ FUNCTION void row_features(const row_block *x, int block)
     plain_features(&x->w, x->a, &x->queries, block, x->first, &x->places, CHUNK, x->query_scale, x->phi);
 #if MIXED_HEADS
     const int head = block * FEATURE_BLOCK / FEATURES, f0 = block * FEATURE_BLOCK % FEATURES;
-    VECTORS_FOR(n, CHUNK * FEATURE_BLOCK)
-        REAL_PUT(x->mixed + n, REAL_AT(x->phi + n));
+    TILE_FOR(t, n, CHUNK, FEATURE_BLOCK)
+        REAL_PUT(x->mixed + t * FEATURE_ROW + n, REAL_AT(x->phi + t * FEATURE_ROW + n));
     BLOCK_SYNC();
 #if HAS_NOISE
     noise_add(x->a, &x->queries, sigma_of(&x->queries, head), f0, x->first, CHUNK, x->query_scale, x->mixed);
 #if WANT_NOISE
-    tile_clear(x->eps, CHUNK * FEATURE_BLOCK);
+    tile_clear(x->eps, CHUNK * FEATURE_ROW);
     BLOCK_SYNC();
     noise_add(x->a, &x->queries, 1.0f, f0, x->first, CHUNK, x->query_scale, x->eps);
 #endif
@@ -194,12 +196,14 @@ FUNCTION void row_block_gradients(row_block *x, int block, const gradient_rows *
 #if ROW_STATES
 #if MIXED_HEADS
     const int mixed_head = block * FEATURE_BLOCK / FEATURES;
-    VECTORS_FOR(n, CHUNK * FEATURE_BLOCK)
-        REAL_PUT(features + n, mixed_feature(&x->queries, mixed_head, REAL_AT(features + n)));
+    TILE_FOR(t, n, CHUNK, FEATURE_BLOCK) {
+        BLOCK_SPACE float *const at = features + t * FEATURE_ROW + n;
+        REAL_PUT(at, mixed_feature(&x->queries, mixed_head, REAL_AT(at)));
+    }
     BLOCK_SYNC();
 #endif
 #if SHIFTED
-    rows_scale(features, FEATURE_BLOCK, x->factor);
+    rows_scale(features, FEATURE_BLOCK, FEATURE_ROW, x->factor);
     BLOCK_SYNC();
 #endif
     row_state_add(x->rows, block, factor, features, x->g);
@@ -214,14 +218,14 @@ FUNCTION void key_block_add(const row_block *x, int block)
     __global float *const to = x->turned + block * FEATURE_BLOCK;
 #if SHIFTED
     const float factor = rescale(x->m, x->next);
-    VECTORS_FOR(n, (VALUE_SIZE + 1) * FEATURE_BLOCK) {
-        __global float *const at = to + n / FEATURE_BLOCK * STATE_WIDTH + n % FEATURE_BLOCK;
+    TILE_FOR(e, n, VALUE_SIZE + 1, FEATURE_BLOCK) {
+        __global float *const at = to + e * STATE_WIDTH + n;
         REAL_PUT(at, REAL_AT(at) * factor);
     }
-    rows_rescale(x->psi, FEATURE_BLOCK, CHUNK, x->key_scale, x->next);
+    rows_rescale(x->psi, CHUNK, x->key_scale, x->next);
     BLOCK_SYNC();
 #endif
-    add_states(to, STATE_WIDTH, x->values, VALUE_ROW, x->psi, FEATURE_BLOCK, VALUE_SIZE + 1, FEATURE_BLOCK, CHUNK);
+    add_states(to, STATE_WIDTH, x->values, VALUE_ROW, x->psi, FEATURE_ROW, VALUE_SIZE + 1, FEATURE_BLOCK, CHUNK);
     BLOCK_SYNC();
 }
 #endif
@@ -250,7 +254,7 @@ FUNCTION void row_scales(row_block *x)
 
 /* All blocks of features of a chunk of a head. `sums`: of the head's first global head and the range. */
 FUNCTION void row_chunk(row_block *x, const gradient_source *source, __global const storage *v, const unit *u,
-                        const gradient_rows *out, const parts *of, BLOCK_SPACE float *columns, __global float *sums)
+                        const gradient_rows *out, const parts *of, __global float *sums)
 {
     const mgk_linear_args *const a = x->a;
     const span out_places = places_of(x->first, u->p.rows);
@@ -269,7 +273,7 @@ FUNCTION void row_chunk(row_block *x, const gradient_source *source, __global co
     key_scales(&x->w, a, &x->keys, x->first + u->offset, &x->key_places, CHUNK, x->key_scale);
 #endif
 #if BY_PAIRS
-    chunk_pairs(x, columns);
+    chunk_pairs(x);
 #endif
 #endif
 #if SHIFTED
@@ -318,15 +322,14 @@ KERNEL(linear_backward_rows)
     __global float *const part = work + a.region[MGK_LINEAR_PART_Q] + GROUP_ID * (GLOBAL_HEADS * CHUNK * HEAD_SIZE);
     DECLARE_FEATURE_PLACE(place, work, &a)
     DECLARE_TILE(g, CHUNK * VALUE_ROW)
-    DECLARE_TILE(phi, CHUNK * FEATURE_BLOCK)
-    DECLARE_TILE(mixed, MIXED_HEADS ? CHUNK * FEATURE_BLOCK : 16)
-    DECLARE_TILE(eps, KEEP_EPS ? CHUNK * FEATURE_BLOCK : 16)
-    DECLARE_TILE(grad, WANT_DPHI ? CHUNK * FEATURE_BLOCK : 16)
+    DECLARE_TILE(phi, CHUNK * FEATURE_ROW)
+    DECLARE_TILE(mixed, MIXED_HEADS ? CHUNK * FEATURE_ROW : 16)
+    DECLARE_TILE(eps, KEEP_EPS ? CHUNK * FEATURE_ROW : 16)
+    DECLARE_TILE(grad, WANT_DPHI ? CHUNK * FEATURE_ROW : 16)
     DECLARE_TILE(dx, WANT_Q ? CHUNK * HEAD_SIZE : 16)
     DECLARE_TILE(tile_v, CAUSAL ? CHUNK * VALUE_ROW : 16)
-    DECLARE_TILE(columns, BY_PAIRS ? CHUNK * VALUE_ROW : 16)
-    DECLARE_TILE(pairs, BY_PAIRS ? CHUNK * CHUNK : 16)
-    DECLARE_TILE(psi, CAUSAL ? CHUNK * FEATURE_BLOCK : 16)
+    DECLARE_TILE(pairs, BY_PAIRS ? CHUNK * CHUNK_ROW : 16)
+    DECLARE_TILE(psi, CAUSAL ? CHUNK * FEATURE_ROW : 16)
     DECLARE_TILE(scales, SHIFTED ? 6 * CHUNK : 16)
     DECLARE_TILE(dot, CHUNK)
     row_block x = {.a = &a, .w = place};
@@ -394,7 +397,7 @@ KERNEL(linear_backward_rows)
                                        .part = part};
             const parts of_head = {n == 0, n == heads - 1};
             row_chunk(&x, &source, values + (long)head.h * a.kv_heads / a.heads * a.v.head, &head, &out, &of_head,
-                      columns, work + (slot - u.range) * COMPONENTS + u.range);
+                      work + (slot - u.range) * COMPONENTS + u.range);
             branch_end();
         }
     }

@@ -21,6 +21,7 @@
 PRODUCT_TURNED(add_states, __global, BLOCK_SPACE, BLOCK_SPACE)
 PRODUCT_BY(put_outputs, OUTPUTS_ADD, 0, BLOCK_SPACE, BLOCK_SPACE, __global)
 PRODUCT(add_tiles, BLOCK_SPACE, BLOCK_SPACE, BLOCK_SPACE)
+PRODUCT_OF_ROWS(add_pairs, BLOCK_SPACE, BLOCK_SPACE, BLOCK_SPACE)
 
 /* Parts of products of so many rows with VALUE_BLOCK columns. */
 #define PARTS(rows) (COUNT_OF(rows, PART_HEIGHT(rows)) * COUNT_OF(VALUE_BLOCK, PART_WIDTH(VALUE_BLOCK)))
@@ -42,7 +43,7 @@ FUNCTION void state_add(const state_place *to, int block, float factor, BLOCK_SP
     for (int f = 0; f < FEATURE_BLOCK; f += height)
         for (int e = 0; e < VALUE_BLOCK; e += width) {
             chunk_soon(next);
-            add_states(c + f * VALUE_BLOCK + e, VALUE_BLOCK, psi + f, FEATURE_BLOCK, v + e, VALUE_BLOCK, height,
+            add_states(c + f * VALUE_BLOCK + e, VALUE_BLOCK, psi + f, FEATURE_ROW, v + e, VALUE_BLOCK, height,
                        min(width, VALUE_BLOCK - e), tokens);
         }
     VECTORS_FOR(n, FEATURE_BLOCK) {
@@ -50,7 +51,7 @@ FUNCTION void state_add(const state_place *to, int block, float factor, BLOCK_SP
         for (int t = 0; t < tokens; t += 4)
             UNROLL
         for (int i = 0; i < 4; ++i)
-            sum[i] += REAL_AT(psi + (t + i) * FEATURE_BLOCK + n);
+            sum[i] += REAL_AT(psi + (t + i) * FEATURE_ROW + n);
         REAL_PUT(z + n, sum[0] + sum[1] + (sum[2] + sum[3]));
     }
 }
@@ -66,7 +67,7 @@ KERNEL(linear_states)
     __global float *const slot = work + a.region[MGK_LINEAR_STATES] + (u.slot + u.range) * SLOT_FLOATS;
     v += u.p.batch * a.v.batch + (long)u.h * a.kv_heads / a.heads * a.v.head + u.p.key_base * a.v.token + u.e0;
     DECLARE_FEATURE_PLACE(place, work, &a)
-    DECLARE_TILE(psi, CHUNK * FEATURE_BLOCK)
+    DECLARE_TILE(psi, CHUNK * FEATURE_ROW)
     DECLARE_TILE(values, CHUNK * VALUE_BLOCK)
     DECLARE_TILE(scale, SHIFTED ? CHUNK : 16)
 
@@ -84,14 +85,14 @@ KERNEL(linear_states)
         const float next = m;
 #endif
         BLOCK_SYNC();
-        const token_rows value_rows = rows_of(v, a.v.token, first, &places, a.value_size - u.e0);
+        const token_rows value_rows = rows_of(v, a.v.token, first, &places, a.value_size - u.e0, VALUE_BLOCK);
         next_chunk coming = {.count = 0};
         next_keys_add(&coming, &a, &u, &keys, v, first + CHUNK, PARTS(STATE_WIDTH));
-        tokens_get(values, VALUE_BLOCK, &value_rows, tokens);
+        tokens_get(values, VALUE_BLOCK, VALUE_BLOCK, &value_rows, tokens);
         for (int block = 0; block < STATE_BLOCKS; ++block) {
             key_features(&place, &a, &keys, block, first, &places, tokens, scale, NULL, psi);
 #if SHIFTED
-            rows_rescale(psi, FEATURE_BLOCK, tokens, scale, next);
+            rows_rescale(psi, tokens, scale, next);
             BLOCK_SYNC();
 #endif
             state_add(&own, block, rescale(m, next), psi, values, tokens, &coming);
@@ -143,22 +144,23 @@ FUNCTION void sums_add(BLOCK_SPACE float *sums, BLOCK_SPACE const float *phi, __
     ITEMS_FOR(t, tokens) {
         real sum = (real)(0.0f);
         for (int n = 0; n < FEATURE_BLOCK; n += VECTOR)
-            sum = fma(REAL_AT(phi + t * FEATURE_BLOCK + n), REAL_AT(z + n), sum);
+            sum = fma(REAL_AT(phi + t * FEATURE_ROW + n), REAL_AT(z + n), sum);
         sums[t] += real_sum(sum);
     }
 }
 
 #if CAUSAL
 /* Rows that a product with the keys of their chunk takes at a time: it leaves out the keys that none of them sees. */
-#define STRIPE (VECTOR > 1 ? 16 : CHUNK)
+#define STRIPE (LOCAL_TILES ? CHUNK : 16)
 
 /* weights += phi psi^T, keys before a stripe's end */
-FUNCTION void weights_add(BLOCK_SPACE float *weights, BLOCK_SPACE const float *phi,
-                          BLOCK_SPACE const float *psi_columns, int rows, int keys)
+FUNCTION void weights_add(BLOCK_SPACE float *weights, BLOCK_SPACE const float *phi, BLOCK_SPACE const float *psi,
+                          BLOCK_SPACE float *columns, int rows, int keys)
 {
+    BLOCK_SPACE const float *const x = columns_of(columns, CHUNK, psi, FEATURE_ROW, keys, FEATURE_BLOCK);
     for (int t = 0; t < rows; t += STRIPE)
-        add_tiles(weights + t * CHUNK, CHUNK, phi + t * FEATURE_BLOCK, FEATURE_BLOCK, psi_columns, CHUNK,
-                  min(STRIPE, rows - t), min(keys, t + STRIPE), FEATURE_BLOCK);
+        add_pairs(weights + t * CHUNK_ROW, CHUNK_ROW, phi + t * FEATURE_ROW, FEATURE_ROW, x,
+                  COLUMNS_ROW(CHUNK, FEATURE_ROW), min(STRIPE, rows - t), min(keys, t + STRIPE), FEATURE_BLOCK);
 }
 
 /* The weights of the keys that a row does not see become 0; sums[t] += the others. SHIFTED: weights e^(n_j - M_i). */
@@ -168,13 +170,13 @@ FUNCTION void weights_mask(BLOCK_SPACE float *weights, BLOCK_SPACE float *sums, 
     ITEMS_FOR(t, rows) {
         real sum = (real)(0.0f);
         for (int n = 0; n < keys && n < (t / STRIPE + 1) * STRIPE; n += VECTOR) {
-            real x = real_below(REAL_AT(weights + t * CHUNK + n), n, t + 1, 0.0f);
+            real x = real_below(REAL_AT(weights + t * CHUNK_ROW + n), n, t + 1, 0.0f);
 #if SHIFTED
             const float top = row_scale[t] == -INFINITY ? 0.0f : row_scale[t];
             const real e = real_below(REAL_AT(key_scale + n), n, t + 1, -INFINITY) - (real)(top);
             x *= exp2_real(e * LOG2_E);
 #endif
-            REAL_PUT(weights + t * CHUNK + n, x);
+            REAL_PUT(weights + t * CHUNK_ROW + n, x);
             sum += x;
         }
         sums[t] += real_sum(sum);
@@ -186,7 +188,7 @@ FUNCTION void values_add(BLOCK_SPACE float *outputs, BLOCK_SPACE const float *we
                          int rows, int keys)
 {
     for (int t = 0; t < rows; t += STRIPE)
-        add_tiles(outputs + t * VALUE_BLOCK, VALUE_BLOCK, weights + t * CHUNK, CHUNK, v, VALUE_BLOCK,
+        add_tiles(outputs + t * VALUE_BLOCK, VALUE_BLOCK, weights + t * CHUNK_ROW, CHUNK_ROW, v, VALUE_BLOCK,
                   min(STRIPE, rows - t), VALUE_BLOCK, min(keys, t + STRIPE));
 }
 #endif
@@ -199,7 +201,7 @@ FUNCTION void outputs_add(BLOCK_SPACE float *outputs, BLOCK_SPACE const float *p
     for (int t = 0; t < rows; t += height)
         for (int e = 0; e < VALUE_BLOCK; e += width) {
             chunk_soon(next);
-            put_outputs(outputs + t * VALUE_BLOCK + e, VALUE_BLOCK, phi + t * FEATURE_BLOCK, FEATURE_BLOCK, c + e,
+            put_outputs(outputs + t * VALUE_BLOCK + e, VALUE_BLOCK, phi + t * FEATURE_ROW, FEATURE_ROW, c + e,
                         VALUE_BLOCK, min(height, rows - t), min(width, VALUE_BLOCK - e), FEATURE_BLOCK);
         }
 }
@@ -220,7 +222,7 @@ KERNEL(linear_apply)
         own.c = new_state_c + state_index(&a, &u, 0, 0) * VALUE_BLOCK;
     o += u.p.batch * a.o.batch + u.h * a.o.head + u.p.row_base * a.o.token + u.e0;
     DECLARE_FEATURE_PLACE(place, work, &a)
-    DECLARE_TILE(phi, CHUNK * FEATURE_BLOCK)
+    DECLARE_TILE(phi, CHUNK * FEATURE_ROW)
     DECLARE_TILE(outputs, CHUNK * VALUE_BLOCK)
     DECLARE_TILE(sums, CHUNK)
     DECLARE_TILE(query_scale, SHIFTED ? CHUNK : 16)
@@ -228,10 +230,10 @@ KERNEL(linear_apply)
 #if CAUSAL
     const key_source keys = keys_of(&a, &u, k, prior, shift);
     v += u.p.batch * a.v.batch + (long)u.h * a.kv_heads / a.heads * a.v.head + u.p.key_base * a.v.token + u.e0;
-    DECLARE_TILE(psi, CHUNK * FEATURE_BLOCK)
-    DECLARE_TILE(psi_columns, FEATURE_BLOCK * CHUNK)
+    DECLARE_TILE(psi, CHUNK * FEATURE_ROW)
+    DECLARE_TILE(columns, COLUMNS_FLOATS(FEATURE_BLOCK * CHUNK))
     DECLARE_TILE(values, CHUNK * VALUE_BLOCK)
-    DECLARE_TILE(weights, CHUNK * CHUNK)
+    DECLARE_TILE(weights, CHUNK * CHUNK_ROW)
     DECLARE_TILE(key_scale, SHIFTED ? CHUNK : 16)
     float m = u.range > 0 ? slot[STATE_FLOATS + 1] : -INFINITY;
     if (u.range == 0)
@@ -250,11 +252,12 @@ KERNEL(linear_apply)
         const int tokens = tile_tokens(&places), count = product_rows(places.end);
         const bool adds = keep || !last || c + 1 < range.end;
         float next = m;
-        const token_rows value_rows = rows_of(v, a.v.token, first + u.offset, &places, a.value_size - u.e0);
+        const token_rows value_rows =
+            rows_of(v, a.v.token, first + u.offset, &places, a.value_size - u.e0, VALUE_BLOCK);
         next_chunk coming_keys = {.count = 0};
         next_keys_add(&coming_keys, &a, &u, &keys, v, first + u.offset + CHUNK, PARTS(STATE_WIDTH));
-        tokens_get(values, VALUE_BLOCK, &value_rows, tokens);
-        tile_clear(weights, CHUNK * CHUNK);
+        tokens_get(values, VALUE_BLOCK, VALUE_BLOCK, &value_rows, tokens);
+        tile_clear(weights, CHUNK * CHUNK_ROW);
 #if SHIFTED
         key_scales(&place, &a, &keys, first + u.offset, &places, tokens, key_scale);
         next = top_of(m, key_scale, tokens);
@@ -285,11 +288,10 @@ KERNEL(linear_apply)
             sums_add(sums, phi, own.z + block * FEATURE_BLOCK, row_tokens);
 #if CAUSAL
             key_features(&place, &a, &keys, block, first + u.offset, &places, tokens, key_scale, NULL, psi);
-            tile_transpose(psi_columns, CHUNK, psi, FEATURE_BLOCK, tokens, FEATURE_BLOCK);
-            BLOCK_SYNC();
-            weights_add(weights, phi, psi_columns, row_count, tokens);
+            weights_add(weights, phi, psi, columns, row_count, tokens);
 #if SHIFTED
-            rows_rescale(psi, FEATURE_BLOCK, tokens, key_scale, next);
+            BLOCK_SYNC();
+            rows_rescale(psi, tokens, key_scale, next);
             BLOCK_SYNC();
 #endif
             state_add(&own, block, rescale(m, next), psi, values, adds ? tokens : 0, &coming_keys);

@@ -26,9 +26,9 @@ FUNCTION void total_steps(__global float *z, BLOCK_SPACE const float *psi, BLOCK
     VECTORS_FOR(n, FEATURE_BLOCK) {
         real total = REAL_AT(z + n);
         for (int t = 0; t < tokens; ++t) {
-            const real x = REAL_AT(psi + t * FEATURE_BLOCK + n);
+            const real x = REAL_AT(psi + t * FEATURE_ROW + n);
             total = SHIFTED ? fma(total, (real)(factor[t]), x) : total + x;
-            REAL_PUT(totals + t * FEATURE_BLOCK + n, total);
+            REAL_PUT(totals + t * FEATURE_ROW + n, total);
         }
         REAL_PUT(z + n, total);
     }
@@ -36,7 +36,7 @@ FUNCTION void total_steps(__global float *z, BLOCK_SPACE const float *psi, BLOCK
     ITEMS_FOR(t, tokens) {
         real sum = (real)(0.0f);
         for (int n = 0; n < FEATURE_BLOCK; n += VECTOR)
-            sum = fma(REAL_AT(phi + t * FEATURE_BLOCK + n), REAL_AT(totals + t * FEATURE_BLOCK + n), sum);
+            sum = fma(REAL_AT(phi + t * FEATURE_ROW + n), REAL_AT(totals + t * FEATURE_ROW + n), sum);
         sums[t] += real_sum(sum);
     }
 }
@@ -61,9 +61,9 @@ KERNEL(linear_steps)
     v += u.p.batch * a.v.batch + (long)u.h * a.kv_heads / a.heads * a.v.head + u.p.key_base * a.v.token + u.e0;
     o += u.p.batch * a.o.batch + u.h * a.o.head + u.p.row_base * a.o.token + u.e0;
     DECLARE_FEATURE_PLACE(place, work, &a)
-    DECLARE_TILE(phi, CHUNK * FEATURE_BLOCK)
-    DECLARE_TILE(psi, CHUNK * FEATURE_BLOCK)
-    DECLARE_TILE(totals, CHUNK * FEATURE_BLOCK)
+    DECLARE_TILE(phi, CHUNK * FEATURE_ROW)
+    DECLARE_TILE(psi, CHUNK * FEATURE_ROW)
+    DECLARE_TILE(totals, CHUNK * FEATURE_ROW)
     DECLARE_TILE(values, CHUNK * VALUE_BLOCK)
     DECLARE_TILE(outputs, CHUNK * VALUE_BLOCK)
     DECLARE_TILE(sums, CHUNK)
@@ -79,13 +79,14 @@ KERNEL(linear_steps)
         const int first = c * CHUNK;
         const span rows = places_of(first, u.p.valid), places = places_of(first + u.offset, u.p.keys);
         const int count = max(rows.end, places.end), tokens = (count + 3) & ~3; /* noise takes four */
-        const token_rows value_rows = rows_of(v, a.v.token, first + u.offset, &places, a.value_size - u.e0);
+        const token_rows value_rows =
+            rows_of(v, a.v.token, first + u.offset, &places, a.value_size - u.e0, VALUE_BLOCK);
         next_chunk coming = {.count = 0};
         next_keys_add(&coming, &a, &u, &keys, v, first + u.offset + CHUNK, STEP_PARTS(VALUE_BLOCK));
         next_queries_add(&coming, &a, &u, &queries, first + CHUNK, STEP_PARTS(VALUE_BLOCK) * GLOBAL_HEADS);
         next_outputs_add(&coming, &a, &u, o, first + CHUNK, STEP_PARTS(VALUE_BLOCK));
         BLOCK_SYNC();
-        tokens_get(values, VALUE_BLOCK, &value_rows, tokens);
+        tokens_get(values, VALUE_BLOCK, VALUE_BLOCK, &value_rows, tokens);
         if (OUTPUTS_ADD)
             tile_clear(outputs, tokens * VALUE_BLOCK);
         ITEMS_FOR(t, tokens)
@@ -105,10 +106,10 @@ KERNEL(linear_steps)
             query_features(&place, &a, &queries, block, first, &rows, tokens, query_scale, phi);
             key_features(&place, &a, &keys, block, first + u.offset, &places, tokens, key_scale, NULL, psi);
 #if SHIFTED
-            rows_rescale_each(psi, FEATURE_BLOCK, tokens, key_scale, row_scale);
+            rows_rescale_each(psi, tokens, key_scale, row_scale);
             BLOCK_SYNC();
 #endif
-            steps_add(own.c + at, VALUE_BLOCK, from + at, psi, phi, FEATURE_BLOCK, values, VALUE_BLOCK, factor, outputs,
+            steps_add(own.c + at, VALUE_BLOCK, from + at, psi, phi, FEATURE_ROW, values, VALUE_BLOCK, factor, outputs,
                       VALUE_BLOCK, count, FEATURE_BLOCK, VALUE_BLOCK, &coming);
             total_steps(own.z + block * FEATURE_BLOCK, psi, phi, factor, totals, sums, count);
         }

@@ -57,7 +57,7 @@ static clmgk_status check_arrays(const clmgk_plan *plan, clmgk_pass pass, const 
     for (int i = 0; i < CLMGK_ARRAY_WORKSPACE; ++i)
         if (plan->array[i].presence[pass] != CLMGK_ABSENT)
             MGK_TRY(add_array(plan, pass, (clmgk_array)i, call, &arrays, error));
-    const uint64_t bytes = plan->pass[pass]->plan.steps.workspace_bytes;
+    const uint64_t bytes = mgk_steps_workspace_size(&plan->pass[pass]->plan.steps);
     MGK_TRY(mgk_operands_add_workspace(&arrays.operands, workspace, bytes, error));
     return mgk_check_operands(plan->context, &arrays.operands, error);
 }
@@ -122,7 +122,7 @@ static clmgk_status enqueue(clmgk_plan *plan, clmgk_pass pass, const clmgk_atten
     MGK_TRY(mgk_check_queue(plan->context, at->queue, error));
     MGK_TRY(mgk_check_wait_list(plan->context, at->num_wait, at->wait_list, error));
     MGK_TRY(check_arrays(plan, pass, &call, &args.workspace, error));
-    args.workspace.offset /= sizeof(float); /* call's, too */
+    args.workspace.offset = mgk_aligned_workspace(args.workspace.offset) / sizeof(float); /* call's, too */
     return mgk_steps_enqueue(&plan->pass[pass]->plan.steps, &call, at, error);
 }
 

@@ -7,7 +7,8 @@
 #include <string.h>
 #include <tgmath.h>
 
-#define FUNCTION static inline
+#define FUNCTION                static inline
+#define CHOOSE(condition, x, y) ((condition) ? (x) : (y))
 
 typedef float real;
 typedef int32_t ireal;

@@ -228,8 +228,9 @@ static clmgk_status describe(clmgk_plan *plan, clmgk_error *error)
         if (plan->pass[i] == NULL)
             continue;
         MGK_TRY(print_parameters(plan, plan->pass[i], error));
-        if (plan->pass[i]->plan.steps.workspace_bytes > info->workspace_bytes)
-            info->workspace_bytes = plan->pass[i]->plan.steps.workspace_bytes;
+        const uint64_t workspace = mgk_steps_workspace_size(&plan->pass[i]->plan.steps);
+        if (workspace > info->workspace_bytes)
+            info->workspace_bytes = workspace;
     }
     const mgk_compiled_pass *const forward = plan->pass[CLMGK_PASS_FORWARD];
     const mgk_step *const kernel = &forward->plan.steps.step[forward->plan.steps.main];
@@ -248,7 +249,7 @@ static clmgk_status describe(clmgk_plan *plan, clmgk_error *error)
     const mgk_step *const keys = &backward->plan.steps.step[backward->plan.steps.main];
     info->backward_engine = backward->engine;
     info->backward_tuning = backward->source;
-    info->backward_workspace_bytes = backward->plan.steps.workspace_bytes;
+    info->backward_workspace_bytes = mgk_steps_workspace_size(&backward->plan.steps);
     info->backward_parameters = backward->parameters.data;
     info->backward_options = keys->options.data;
     info->backward_kernel = keys->name;

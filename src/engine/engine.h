@@ -77,8 +77,8 @@ typedef struct mgk_engine {
 
     /* Bytes that a family which lays its tiles out itself may take for a work-group; where they are. */
     int64_t (*tile_limit)(const mgk_device_facts *facts);
-    bool private_tiles; /* private arrays; else local memory */
-    int feature_block;  /* features that such a family computes at a time, at most */
+    bool private_tiles;                                  /* private arrays; else local memory */
+    int (*feature_block)(const mgk_device_facts *facts); /* features that such a family computes at a time, at most */
 
     /* Sets the flags of a kernel with this block; NULL: none. */
     void (*set_flags)(const mgk_device_facts *facts, const mgk_tunables *tunables, const mgk_block *block,

@@ -158,11 +158,17 @@ static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, cons
 
 static const char *const sum_tunables[] = {"lanes", NULL};
 
+static int feature_block(const mgk_device_facts *facts)
+{
+    (void)facts;
+    return 64;
+}
+
 const mgk_engine mgk_engine_lane = {.value = CLMGK_ENGINE_LANE,
                                     .tunables = &lane_table,
                                     .sum_tunables = sum_tunables,
                                     .fit = fit,
                                     .tile_limit = private_limit,
                                     .private_tiles = true,
-                                    .feature_block = 64,
+                                    .feature_block = feature_block,
                                     .set_flags = set_flags};

@@ -219,10 +219,16 @@ static int64_t tile_limit(const mgk_device_facts *facts)
     return (int64_t)facts->info.local_memory_bytes;
 }
 
+/* Local memory holds several work-groups with tiles of 64 on NVIDIA's. */
+static int feature_block(const mgk_device_facts *facts)
+{
+    return mgk_gpu_of(facts) == MGK_GPU_NVIDIA ? 64 : 32;
+}
+
 const mgk_engine mgk_engine_simt = {.value = CLMGK_ENGINE_SIMT,
                                     .tunables = &simt_table,
                                     .sum_tunables = sum_tunables,
                                     .fit = fit,
                                     .tile_limit = tile_limit,
-                                    .feature_block = 32,
+                                    .feature_block = feature_block,
                                     .set_flags = set_flags};

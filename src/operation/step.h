@@ -65,8 +65,14 @@ typedef struct mgk_steps {
 /* Empties a list. */
 void mgk_steps_clear(mgk_steps *steps, const clmgk_allocator *allocator);
 
-/* Adds `floats` floats to the workspace. Returns their offset, aligned to 64 bytes. */
+/* Adds `floats` floats to the workspace, which begins at a multiple of MGK_WORKSPACE_ALIGNMENT bytes. Returns their
+ * offset from there, another multiple. */
 mgk_i64 mgk_steps_region(mgk_steps *steps, int64_t floats);
+#define MGK_WORKSPACE_ALIGNMENT 64
+
+/* Bytes of a workspace that may begin at any float; the next offset in bytes, from `offset` on, where it can begin. */
+uint64_t mgk_steps_workspace_size(const mgk_steps *steps);
+uint64_t mgk_aligned_workspace(uint64_t offset);
 
 /* Limits of a work-group: the device's, or less if a compiled kernel did not fit (narrowed). */
 typedef struct mgk_limits {

@@ -34,9 +34,20 @@ void mgk_steps_clear(mgk_steps *steps, const clmgk_allocator *allocator)
 
 mgk_i64 mgk_steps_region(mgk_steps *steps, int64_t floats)
 {
-    const uint64_t begin = (steps->workspace_bytes + 63) / 64 * 64;
+    const uint64_t begin = mgk_aligned_workspace(steps->workspace_bytes);
     steps->workspace_bytes = begin + (uint64_t)floats * sizeof(float);
     return (mgk_i64)(begin / sizeof(float));
+}
+
+uint64_t mgk_aligned_workspace(uint64_t offset)
+{
+    return (offset + MGK_WORKSPACE_ALIGNMENT - 1) / MGK_WORKSPACE_ALIGNMENT * MGK_WORKSPACE_ALIGNMENT;
+}
+
+uint64_t mgk_steps_workspace_size(const mgk_steps *steps)
+{
+    const uint64_t bytes = steps->workspace_bytes;
+    return bytes > 0 ? bytes + MGK_WORKSPACE_ALIGNMENT - sizeof(float) : 0;
 }
 
 /* ---- launches ----------------------------------------------------------------------------------------------- */

@@ -163,9 +163,7 @@ class Nvidia:
         return None if libclc_folder().is_dir() else "libclc-19"
 
     def compile(self, source, options, folder):
-        # libclc's native_exp2 needs a library
-        run(clang("nvptx64-nvidia-nvcl") + ["-Dnative_exp2=__nvvm_ex2_approx_ftz_f",
-                                            "-Xclang", "-target-cpu", "-Xclang", self.architecture, "-Xclang",
+        run(clang("nvptx64-nvidia-nvcl") + ["-include", HERE / "ptx.clh", "-Xclang", "-target-cpu", "-Xclang", self.architecture, "-Xclang",
                                             "-target-feature", "-Xclang", "+ptx78", "-O3", "-Xclang",
                                             "-mlink-builtin-bitcode", "-Xclang", libclc_folder() / "nvptx64--nvidiacl.bc",
                                             "-Wno-linker-warnings", *options, *self.sub_groups, "-S", source, "-o",
@@ -188,12 +186,15 @@ class Cuda:
     sub_groups = Nvidia.sub_groups
     EDITS = [(re.compile(pattern, re.MULTILINE), text) for pattern, text in [
         (r"^#pragma OPENCL .*$", ""),
-        (r"static inline __attribute__\(\(always_inline\)\)", "DEVICE"),
         (r"__attribute__\(\(reqd_work_group_size\(.*?, 1, 1\)\)\)", ""),
         (r"__kernel", r'extern "C" __global__'),
+        # of functions that differ by address spaces, which C++ does not have, one is left
+        (r"^static inline [^\n;]*overloadable[^{]*(\(__local |\((const )?float)[^}]*^\}", ""),
+        (r"__attribute__\(\(overloadable\)\)", ""),
+        (r"static inline __attribute__\(\(always_inline\)\)", "DEVICE"),
         (r"__local (?=\w+ \w+\[)", "__shared__ "),
         (r"__(local|global|private) ", ""),
-        (r"\((float4|uint4|piece)\)\(", r"\1("),
+        (r"\((float4|int4|uint4|piece|i?u?real)\)\(", r"\1("),
         # C++ has no address spaces: what an asm statement returns might be anywhere
         (r'(__asm__ volatile\("" : "\+l"\((.*?)\)\))', r"\1; __builtin_assume(__isGlobal(\2))"),
         # a compound literal of arrays
@@ -208,7 +209,8 @@ class Cuda:
 
     def build(self, source, options, folder):
         """Makes k.cubin; returns the report of ptxas."""
-        text = run(["cc", "-E", "-P", "-undef", "-x", "c", "-D__OPENCL_C_VERSION__=120", f"-I{KERNELS}",
+        text = run(["cc", "-E", "-P", "-undef", "-x", "c", "-D__OPENCL_C_VERSION__=120",
+                    "-DCHOOSE(condition,x,y)=choose(condition,x,y)", f"-I{KERNELS}",
                     *[x for x in [*options, *self.sub_groups] if x.startswith("-D")], source], folder)
         for pattern, replacement in self.EDITS:
             text = pattern.sub(replacement, text)

@@ -26,6 +26,13 @@ struct __align__(16) words4 {
     __device__ words4(uint a, uint b, uint c, uint d) : x(a), y(b), z(c), w(d) {}
 };
 #define uint4 words4
+struct __align__(16) integers4 { /* also conditions: 0 or -1 */
+    int x, y, z, w;
+    integers4() = default;
+    __device__ integers4(int a) : x(a), y(a), z(a), w(a) {}
+    __device__ integers4(int a, int b, int c, int d) : x(a), y(b), z(c), w(d) {}
+};
+#define int4 integers4
 
 #define CLK_LOCAL_MEM_FENCE 0
 #define barrier(fence)      __syncthreads()
@@ -39,7 +46,6 @@ struct __align__(16) words4 {
 #define as_uint(x)       as_bits(x)
 #define as_int(x)        ((int)as_bits(x))
 #define convert_float(x) ((float)(x))
-#define mul_hi(a, b)     __umulhi(a, b)
 #ifndef NAN
 #define NAN __int_as_float(0x7fffffff)
 #endif
@@ -47,6 +53,7 @@ struct __align__(16) words4 {
 #define INFINITY __int_as_float(0x7f800000)
 #endif
 
+DEVICE uint mul_hi(uint a, uint b) { return __umulhi(a, b); }
 DEVICE uint as_bits(float x) { return __float_as_uint(x); }
 DEVICE uint as_bits(int x) { return (uint)x; }
 DEVICE uint as_bits(uint x) { return x; }
@@ -60,7 +67,67 @@ DEVICE float native_exp2(float x)
 
 DEVICE int clamp(int x, int low, int high) { return min(max(x, low), high); }
 
-DEVICE float4 operator*(float4 a, float b) { return float4(a.s0 * b, a.s1 * b, a.s2 * b, a.s3 * b); }
+#define EACH(type, f) return type(f(a.s0, b.s0), f(a.s1, b.s1), f(a.s2, b.s2), f(a.s3, b.s3))
+#define EACH_WORD(type, f) return type(f(a.x, b.x), f(a.y, b.y), f(a.z, b.z), f(a.w, b.w))
+#define ADD(x, y) ((x) + (y))
+#define SUBTRACT(x, y) ((x) - (y))
+#define MULTIPLY(x, y) ((x) * (y))
+#define DIVIDE(x, y) ((x) / (y))
+#define BELOW(x, y) (-((x) < (y)))
+#define AT_MOST(x, y) (-((x) <= (y)))
+#define EQUAL(x, y) (-((x) == (y)))
+#define UNEQUAL(x, y) (-((x) != (y)))
+#define AND(x, y) ((x) & (y))
+#define OR(x, y) ((x) | (y))
+#define XOR(x, y) ((x) ^ (y))
+#define SHIFTED_DOWN(x, y) ((x) >> (y))
+DEVICE float4 operator+(float4 a, float4 b) { EACH(float4, ADD); }
+DEVICE float4 operator-(float4 a, float4 b) { EACH(float4, SUBTRACT); }
+DEVICE float4 operator*(float4 a, float4 b) { EACH(float4, MULTIPLY); }
+DEVICE float4 operator/(float4 a, float4 b) { EACH(float4, DIVIDE); }
+DEVICE float4 operator-(float4 a) { return float4(0.0f) - a; }
+DEVICE float4 &operator+=(float4 &a, float4 b) { return a = a + b; }
+DEVICE float4 &operator*=(float4 &a, float4 b) { return a = a * b; }
+DEVICE int4 operator<(float4 a, float4 b) { EACH(int4, BELOW); }
+DEVICE int4 operator>(float4 a, float4 b) { return b < a; }
+DEVICE int4 operator<=(float4 a, float4 b) { EACH(int4, AT_MOST); }
+DEVICE int4 operator==(float4 a, float4 b) { EACH(int4, EQUAL); }
+DEVICE int4 operator!=(float4 a, float4 b) { EACH(int4, UNEQUAL); }
+DEVICE int4 operator||(int4 a, int4 b) { EACH_WORD(int4, OR); }
+DEVICE int4 operator+(int4 a, int4 b) { EACH_WORD(int4, ADD); }
+DEVICE int4 operator<(int4 a, int4 b) { EACH_WORD(int4, BELOW); }
+DEVICE int4 operator>(int4 a, int4 b) { return b < a; }
+DEVICE int4 operator==(int4 a, int4 b) { EACH_WORD(int4, EQUAL); }
+DEVICE int4 operator/(int4 a, int b) { return int4(a.x / b, a.y / b, a.z / b, a.w / b); }
+DEVICE int4 operator%(int4 a, int b) { return int4(a.x % b, a.y % b, a.z % b, a.w % b); }
+DEVICE uint4 operator+(uint4 a, uint4 b) { EACH_WORD(uint4, ADD); }
+DEVICE uint4 operator-(uint4 a, uint4 b) { EACH_WORD(uint4, SUBTRACT); }
+DEVICE uint4 operator*(uint4 a, uint4 b) { EACH_WORD(uint4, MULTIPLY); }
+DEVICE uint4 operator&(uint4 a, uint4 b) { EACH_WORD(uint4, AND); }
+DEVICE uint4 operator|(uint4 a, uint4 b) { EACH_WORD(uint4, OR); }
+DEVICE uint4 operator^(uint4 a, uint4 b) { EACH_WORD(uint4, XOR); }
+DEVICE uint4 operator>>(uint4 a, uint4 b) { EACH_WORD(uint4, SHIFTED_DOWN); }
+DEVICE int4 operator==(uint4 a, uint4 b) { EACH_WORD(int4, EQUAL); }
+DEVICE uint4 mul_hi(uint4 a, uint4 b) { EACH_WORD(uint4, __umulhi); }
+DEVICE float4 copysign(float4 a, float4 b) { EACH(float4, copysign); }
+#define OF_EACH(f) return float4(f(x.s0), f(x.s1), f(x.s2), f(x.s3))
+DEVICE float4 native_exp2(float4 x) { OF_EACH(native_exp2); }
+DEVICE float4 log2(float4 x) { OF_EACH(log2); }
+DEVICE float4 sqrt(float4 x) { OF_EACH(sqrt); }
+DEVICE float4 fabs(float4 x) { OF_EACH(fabs); }
+
+/* What a ternary operator is to vectors. */
+template <class T> DEVICE T choose(bool condition, T x, T y) { return condition ? x : y; }
+DEVICE float choose(bool condition, float x, float y) { return condition ? x : y; }
+DEVICE uint4 choose(int4 c, uint4 x, uint4 y)
+{
+    return uint4(c.x ? x.x : y.x, c.y ? x.y : y.y, c.z ? x.z : y.z, c.w ? x.w : y.w);
+}
+DEVICE float4 choose(int4 condition, float4 x, float4 y)
+{
+    return float4(condition.x ? x.s0 : y.s0, condition.y ? x.s1 : y.s1, condition.z ? x.s2 : y.s2,
+                  condition.w ? x.s3 : y.s3);
+}
 DEVICE float4 fma(float4 a, float4 b, float4 c)
 {
     return float4(fma(a.s0, b.s0, c.s0), fma(a.s1, b.s1, c.s1), fma(a.s2, b.s2, c.s2), fma(a.s3, b.s3, c.s3));
@@ -82,3 +149,7 @@ DEVICE words4 vload4(long i, const ushort *p) { p += 4 * i; return words4(p[0], 
 DEVICE words4 convert_uint4(words4 x) { return x; }
 DEVICE words4 operator<<(words4 x, int n) { return words4(x.x << n, x.y << n, x.z << n, x.w << n); }
 DEVICE float4 as_float4(words4 x) { return float4(as_float(x.x), as_float(x.y), as_float(x.z), as_float(x.w)); }
+DEVICE uint4 as_uint4(float4 x) { return uint4(as_bits(x.s0), as_bits(x.s1), as_bits(x.s2), as_bits(x.s3)); }
+DEVICE uint4 as_uint4(int4 x) { return uint4((uint)x.x, (uint)x.y, (uint)x.z, (uint)x.w); }
+DEVICE int4 as_int4(uint4 x) { return int4((int)x.x, (int)x.y, (int)x.z, (int)x.w); }
+DEVICE float4 convert_float4(int4 x) { return float4((float)x.x, (float)x.y, (float)x.z, (float)x.w); }

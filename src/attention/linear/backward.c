@@ -13,19 +13,15 @@ typedef struct linear_backward {
     bool state; /* that of the incoming state */
 } linear_backward;
 
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Tiles of the larger of the kernels, the one of keys. */
 static int64_t tiles_of(const mgk_linear_pass *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     const bool private_tiles = x->request->engine->private_tiles;
-    const int64_t chunk = x->chunk, features = x->feature_block, components = d->components;
-    const int64_t head = x->request->traits.head_size, values = x->request->traits.value_size + 16;
-    const int64_t of_pairs = private_tiles ? 0 : larger(values, features) + 2 * chunk;
+    const int64_t chunk = x->chunk, components = d->components, pad = private_tiles ? 0 : MGK_LINEAR_PAD;
+    const int64_t features = x->feature_block + pad, head = x->request->traits.head_size + pad;
+    const int64_t values = x->request->traits.value_size + (private_tiles ? 16 : 12);
+    const int64_t of_pairs = private_tiles ? 0 : 2 * (chunk + pad);
     const int64_t of_causal = d->causal ? chunk * (values + features + of_pairs) : 0;
     const int64_t of_map = d->feature == CLMGK_FEATURE_FAVOR ? chunk * (features + 1) : 16;
     const int64_t kept = private_tiles && components <= MGK_LINEAR_KEPT ? components : 1;

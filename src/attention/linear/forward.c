@@ -5,10 +5,12 @@
 /* Tiles of linear_apply, and of the features (cl/linear/forward.cl, block.clh). */
 static int64_t tiles_of(const mgk_linear_pass *x)
 {
-    const int64_t chunk = x->chunk, features = x->feature_block, values = x->value_block;
-    const int64_t of_causal = x->request->desc->causal ? chunk * (2 * features + values + chunk) : 0;
+    const bool private_tiles = x->request->engine->private_tiles;
+    const int64_t chunk = x->chunk, values = x->value_block, pad = private_tiles ? 0 : MGK_LINEAR_PAD;
+    const int64_t features = x->feature_block + pad, columns = private_tiles ? features : 0;
+    const int64_t of_causal = x->request->desc->causal ? chunk * (features + columns + values + chunk + pad) : 0;
     const int64_t of_map = x->request->desc->feature == CLMGK_FEATURE_FAVOR ? chunk * (features + 1) : 16;
-    return chunk * (x->request->traits.head_size + features + values + 8) + of_causal + of_map;
+    return chunk * (x->request->traits.head_size + pad + features + values + 8) + of_causal + of_map;
 }
 
 /* Whether keys join the state one by one: where tiles are private a vector has a part of the state, which stays in

@@ -66,7 +66,8 @@ static clmgk_status choose_tiles(mgk_linear_pass *x, mgk_linear_tiles *tiles, cl
     const bool few = d->length <= 16 && d->length_k <= 16;
     const int usual = mgk_tunable_base(p, "chunk", x->request->facts->info.device_class);
     mgk_tunable_default(p, "chunk", few ? 16 : usual);
-    mgk_tunable_default(p, "feature-block", choose_feature_block(features_of(x->request), engine->feature_block));
+    mgk_tunable_default(p, "feature-block",
+                        choose_feature_block(features_of(x->request), engine->feature_block(x->request->facts)));
     x->value_block = x->request->traits.value_size;
     const int64_t limit = engine->tile_limit(x->request->facts);
     while (local_bytes(x, tiles) > limit && (halve_values(x) || halve(p, "chunk") || halve(p, "feature-block")))
@@ -119,8 +120,8 @@ clmgk_status mgk_linear_begin(const mgk_attention_request *request, mgk_linear_t
                               mgk_linear_pass *x, clmgk_error *error)
 {
     static const char *const none[] = {NULL};
-    const mgk_footprint footprint = {
-        .forward = true, .rows = request->desc->length, .row_part = 1, .key_part = 1, .shrink = none};
+    /* no block of rows that a larger work-group could share */
+    const mgk_footprint footprint = {.forward = true, .rows = 1, .row_part = 1, .key_part = 1, .shrink = none};
     *x = (mgk_linear_pass){.request = request, .plan = plan};
     x->problems = mgk_attention_problems(request->desc) * request->desc->heads;
     MGK_TRY(mgk_attention_fit(request, &footprint, &x->tunables, &x->block, error));
