@@ -221,6 +221,8 @@ TH_TEST(kernel_parameters)
             continue;
         desc.use_state = desc.use_new_state = 1;
         desc.causal = n < 2;
+        if (session->engine[n / TH_COUNT(parameters)] == CLMGK_ENGINE_SIMT)
+            desc.value_size = 128; /* states by tall blocks */
         TH_PROBLEM problem = make(&desc, n);
         expect_with(session, &problem, session->engine[n / TH_COUNT(parameters)], parameters[n % TH_COUNT(parameters)]);
     }
