@@ -165,7 +165,7 @@ static void set_args(th_device *device, const th_problem *problem)
 static void make_workspace(const th_session *session, th_device *device, size_t bytes)
 {
     th_device_buffer *const buffer = &device->buffer[TH_WORKSPACE];
-    const size_t offset = 256;
+    const size_t offset = 252; /* aligned for a float only */
     if (bytes == 0)
         return;
     th_make_image(buffer, offset + bytes + TRAIL_BYTES);
