@@ -2,17 +2,6 @@
 /* Linear family, forward pass: states of ranges of chunks, their sums, and the outputs. */
 #include "attention/linear/linear.h"
 
-/* Tiles of linear_apply, and of the features (cl/linear/forward.cl, block.clh). */
-static int64_t tiles_of(const mgk_linear_pass *x)
-{
-    const bool private_tiles = x->request->engine->private_tiles;
-    const int64_t chunk = x->chunk, values = x->value_block, pad = private_tiles ? 0 : MGK_LINEAR_PAD;
-    const int64_t features = x->feature_block + pad, columns = private_tiles ? features : 0;
-    const int64_t of_causal = x->request->desc->causal ? chunk * (features + columns + values + chunk + pad) : 0;
-    const int64_t of_map = x->request->desc->feature == CLMGK_FEATURE_FAVOR ? chunk * (features + 1) : 16;
-    return chunk * (x->request->traits.head_size + pad + features + values + 8) + of_causal + of_map;
-}
-
 /* Whether keys join the state one by one: where tiles are private a vector has a part of the state, which stays in
  * registers for several tokens; else for few tokens, where products have nothing to share. */
 static bool by_steps(const mgk_attention_request *request)
@@ -20,6 +9,18 @@ static bool by_steps(const mgk_attention_request *request)
     enum { FEW = 4 };
     const clmgk_attention_desc *const d = request->desc;
     return d->causal && (request->engine->private_tiles || (d->length <= FEW && d->length_k <= FEW));
+}
+
+/* Tiles of linear_apply or linear_steps, and of the features (cl/linear/forward.cl, steps.cl, block.clh). */
+static int64_t tiles_of(const mgk_linear_pass *x)
+{
+    const bool private_tiles = x->request->engine->private_tiles;
+    const int64_t chunk = x->chunk, values = x->value_block, pad = private_tiles ? 0 : MGK_LINEAR_PAD;
+    const int64_t features = x->feature_block + pad;
+    const int64_t totals = by_steps(x->request) ? features : 0, pairs = by_steps(x->request) ? 0 : chunk + pad;
+    const int64_t of_causal = x->request->desc->causal ? chunk * (features + values + totals + pairs) : 0;
+    const int64_t of_map = x->request->desc->feature == CLMGK_FEATURE_FAVOR ? chunk * (features + 1) : 16;
+    return chunk * (x->request->traits.head_size + pad + features + values + 8) + of_causal + of_map;
 }
 
 clmgk_status mgk_linear_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
