@@ -133,8 +133,8 @@ KERNEL(admixture_forward)
                 if (!SHARED_SOFTMAX || h == 0) {
                     sync_keys(&e); /* weights of the head before are done with */
 #if HAS_BIAS
-                    bias_stage(&e, bias_of(&a, &p, h0 + h, bias), a.bias.component, a.bias.token, panel_first, p.rows,
-                               k0, end, view.begin, view.end);
+                    bias_stage(&e, bias_of(&a, &p, h0 + h, BIAS_ARRAY), a.bias.component, a.bias.token, panel_first,
+                               p.rows, k0, end, view.begin, view.end);
 #endif
                     tile_weights(&e, &x[h], &view, n, acc, SHARED_SOFTMAX ? heads : 1, row_max[acc], row_sum[acc],
                                  ignored);

@@ -342,7 +342,7 @@ KERNEL(mixture_forward)
             if (!view_tile(&e, &a, &p, panel_first, range, k0, &view))
                 continue;
 #if HAS_BIAS
-            bias_stage(&e, bias_of(&a, &p, h, bias), a.bias.component, a.bias.token, panel_first, p.rows, k0, end,
+            bias_stage(&e, bias_of(&a, &p, h, BIAS_ARRAY), a.bias.component, a.bias.token, panel_first, p.rows, k0, end,
                        view.begin, view.end);
 #endif
             tile_weights(&e, &x, &view, n, n, 1, row_max[n], row_sum[n], seen[n]);

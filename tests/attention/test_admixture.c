@@ -325,6 +325,20 @@ TH_FULL_TEST(biases)
     }
 }
 
+/* Biases of which the lane engine makes a copy with lane = row (test_modifiers has their shapes). */
+TH_TEST(shared_biases)
+{
+    for (size_t n = 0; n < TH_COUNT(forms); n++) {
+        if (!th_takes(session, n, 4))
+            continue;
+        clmgk_attention_desc desc = small_desc(forms[n], 49, 49);
+        desc.batch = 14;
+        th_set_bias_axes(&desc, n % 2);
+        desc.bias_batch = 1;
+        expect_desc(session, &desc, n);
+    }
+}
+
 /* Rows that the bias hides from every key, from all but the last, or from the first two tiles; and enormous biases. */
 TH_FULL_TEST(hiding_biases)
 {

@@ -97,6 +97,35 @@ TH_TEST(biases)
     }
 }
 
+/* Biases of so many (b, h) that the lane engine makes a copy with lane = row: parts of a vector of rows and of keys, a
+ * panel's vectors beyond the last row, and where rows see a range of keys. Some hide keys or whole rows. */
+TH_TEST(shared_biases)
+{
+    static const int64_t shape[][2] = {{49, 49}, {33, 70}, {19, 100}, {80, 90}};
+    static const char *const lane[] = {"", "vectors=4,tile=32", "lanes=8,block=4", "splits=2,tile=16"};
+    for (size_t n = 0; n < TH_COUNT(shape); n++) {
+        if (!th_takes(session, n, 3))
+            continue;
+        clmgk_attention_desc desc = th_small_desc(variants[n % 3], shape[n][0], shape[n][1]);
+        desc.batch = 14;
+        th_set_bias_axes(&desc, n % 3 == 2 ? 1 : 0);
+        desc.bias_batch = n % 2 == 0 ? 2 : 1;
+        desc.use_window = n % 3 == 2;
+        desc.window_left = 15;
+        desc.window_right = 40;
+        desc.use_lengths = desc.use_lengths_q = n % 2 == 1;
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        for (int64_t i = 0; i < desc.length; i += 3)
+            for (int64_t j = 0; j < desc.length_k; j++)
+                if (i % 2 == 0 || j % 5 != 0)
+                    th_set(&problem, TH_BIAS, 0, 0, 0, i, j, i % 2 == 0 ? -INFINITY : -3.4e38);
+        for (size_t e = 0; e < (session->full ? session->engines : 1); e++) {
+            const clmgk_engine engine = session->engine[e];
+            th_expect_with(session, &problem, engine, engine == CLMGK_ENGINE_LANE ? lane[n] : "");
+        }
+    }
+}
+
 /* Rows that the bias hides from every key, from all but the last, or from the first two tiles; and enormous biases. */
 TH_TEST(hiding_biases)
 {

@@ -330,13 +330,63 @@ void mgk_forward_add(const mgk_forward *x, mgk_attention_step step, const mgk_fo
     mgk_attention_add(&step, plan);
 }
 
+/* Whether enough (b, h) share a bias that the lane engine reads it from a copy with lane = row (cl/attention/bias.cl):
+ * the copy is not larger than O. */
+static bool turns_bias(const mgk_forward *x)
+{
+    enum { LEAST_USES = 4 };
+    const clmgk_attention_desc *const d = x->request->desc;
+    if (x->request->engine->value != CLMGK_ENGINE_LANE || x->block.few_rows > 0 || d->sequences > 0 || !d->use_bias ||
+        d->bias_length == 1 || d->bias_length_k == 1)
+        return false;
+    const int64_t biases = d->bias_batch * d->bias_heads, problems = d->batch * d->heads;
+    return problems >= LEAST_USES * biases && biases * d->length_k <= problems * d->value_size;
+}
+
+/* Appends the kernel that makes the copy, places it in the workspace, and has the arguments of later steps tell it. */
+static void turn_bias(const mgk_forward *x, mgk_pass_plan *plan, mgk_forward_args *args)
+{
+    static const clmgk_array buffers[] = {MGK_BIAS_BUFFERS(MGK_BUFFER)};
+    enum { MOST_BLOCK = 16 }; /* keys of a block of registers */
+    const clmgk_attention_desc *const d = x->request->desc;
+    const int64_t lanes = mgk_tunable_get(&x->tunables, "lanes"), vectors = (d->length + lanes - 1) / lanes;
+    const int64_t keys = (d->length_k + MOST_BLOCK - 1) / MOST_BLOCK * MOST_BLOCK;
+    const int64_t matrix = vectors * keys * lanes;
+    mgk_bias_args copy = {
+        .bias = args->bias, .heads = (mgk_i32)d->bias_heads, .length = args->length, .length_k = args->length_k};
+    copy.out.token = lanes;
+    copy.out.component = keys * lanes;
+    copy.out.head = d->bias_heads == 1 ? 0 : matrix;
+    copy.out.batch = d->bias_heads * matrix;
+    copy.turned = args->turned = mgk_steps_region(&plan->steps, d->bias_batch * copy.out.batch);
+    args->bias = copy.out;
+    const mgk_attention_step step = {
+        .file = "attention/bias.cl",
+        .name = "attention_bias",
+        .flags = {.ENGINE = x->flags.ENGINE, .WIDE_VECTORS = x->flags.WIDE_VECTORS},
+        .buffers = buffers,
+        .buffer_count = MGK_COUNT(buffers),
+        .args = &copy,
+        .args_bytes = sizeof(copy),
+        .global = (size_t)(d->bias_batch * d->bias_heads * vectors),
+        .local = 1,
+        .compiler = x->block.compiler,
+    };
+    mgk_step *const kernel = mgk_attention_add(&step, plan);
+    mgk_text_printf(&kernel->options, " -DLANES=%d", (int)lanes);
+}
+
 clmgk_status mgk_forward_plan(const mgk_forward *x, const mgk_attention_step *step, mgk_forward_args *args,
                               mgk_pass_plan *plan, clmgk_error *error)
 {
+    mgk_attention_step kernel = *step;
     plan->tunables = x->tunables;
-    plan->steps.main = plan->steps.count;
     MGK_TRY(place_splits(x->request, plan, args, error));
-    mgk_forward_add(x, *step, args, plan);
+    kernel.flags.BIAS_TURNED = turns_bias(x);
+    if (kernel.flags.BIAS_TURNED)
+        turn_bias(x, plan, args);
+    plan->steps.main = plan->steps.count;
+    mgk_forward_add(x, kernel, args, plan);
     if (args->splits > 1)
         add_combine(x->request, true, args, plan);
     return CLMGK_OK;
