@@ -44,7 +44,8 @@ class Plan:
         self.rows = self.vectors * self.lanes
         self.group = self.panels * self.rows
         self.n, self.s, self.causal = case["length"], case["length_k"], case["causal"]
-        self.bias = bool(case.get("bias")) and self.n > 1
+        # a bias that several heads share is turned once for all: it is only loaded
+        self.bias = bool(case.get("bias")) and self.n > 1 and "BIAS_TURNED" not in case["options"]
         self.products = case["components"] if case["variant"] == "mgk" else 1
         self.d, self.e = (self.width(case[key]) for key in ("head_size", "value_size"))
 

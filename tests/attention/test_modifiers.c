@@ -97,8 +97,17 @@ TH_TEST(biases)
     }
 }
 
+/* Of every third row the first bias hides all keys, or all but every fifth. */
+static void hide_third_rows(th_problem *problem, const clmgk_attention_desc *desc)
+{
+    for (int64_t i = 0; i < desc->length; i += 3)
+        for (int64_t j = 0; j < desc->length_k; j++)
+            if (i % 2 == 0 || j % 5 != 0)
+                th_set(problem, TH_BIAS, 0, 0, 0, i, j, i % 2 == 0 ? -INFINITY : -3.4e38);
+}
+
 /* Biases of so many (b, h) that the lane engine makes a copy with lane = row: parts of a vector of rows and of keys, a
- * panel's vectors beyond the last row, and where rows see a range of keys. Some hide keys or whole rows. */
+ * panel's vectors beyond the last row, and where rows see a range of keys. */
 TH_TEST(shared_biases)
 {
     static const int64_t shape[][2] = {{49, 49}, {33, 70}, {19, 100}, {80, 90}};
@@ -115,10 +124,7 @@ TH_TEST(shared_biases)
         desc.window_right = 40;
         desc.use_lengths = desc.use_lengths_q = n % 2 == 1;
         TH_PROBLEM problem = th_problem_make(&desc, n);
-        for (int64_t i = 0; i < desc.length; i += 3)
-            for (int64_t j = 0; j < desc.length_k; j++)
-                if (i % 2 == 0 || j % 5 != 0)
-                    th_set(&problem, TH_BIAS, 0, 0, 0, i, j, i % 2 == 0 ? -INFINITY : -3.4e38);
+        hide_third_rows(&problem, &desc);
         for (size_t e = 0; e < (session->full ? session->engines : 1); e++) {
             const clmgk_engine engine = session->engine[e];
             th_expect_with(session, &problem, engine, engine == CLMGK_ENGINE_LANE ? lane[n] : "");

@@ -85,6 +85,16 @@ class Bound(unittest.TestCase):
             found = work["products"] + work["exponentials"] + work.get("terms", 0)
             self.assertAlmostEqual(found / executed, 1, delta=0.03, msg=str(key))
 
+    def test_shared_biases_are_turned_once(self):
+        case = self.case("softmax", "forward", 49, 32, False)
+        plain = self.bound.count(case)
+        shared = self.bound.count({**case, "bias": [1, 1, 49, 49], "options": "-DHAS_BIAS=1 -DBIAS_TURNED=1"})
+        own = self.bound.count({**case, "bias": [1, 1, 49, 49], "options": "-DHAS_BIAS=1"})
+        self.assertEqual(shared, plain)
+        # 3 vectors with several rows, whose 48 keys are transposed by squares of 16; 4 vectors of 49 keys are copied
+        self.assertEqual(own["transposes"] - plain["transposes"], 3 * 3 * 64)
+        self.assertEqual(own["copies"] - plain["copies"], 2 * 4 * 49)
+
     def test_memory_is_hidden_at_best(self):
         case = self.case("softmax", "forward", 64, 64, False)
         device = {"peak_fma_gflops": 200.0, "peak_copy_gbps": 40.0}
