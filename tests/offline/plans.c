@@ -260,6 +260,19 @@ static int print(const problem *p, int64_t batch, int64_t length, clmgk_engine e
     return print_plan(p->name, desc, p->pass, engine, facts);
 }
 
+/* Swin's windows: a bias that all of them share. */
+static int print_windows(const mgk_device_facts *facts)
+{
+    clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
+    desc.batch = 64;
+    desc.heads = 3;
+    desc.length = 49;
+    desc.head_size = 32;
+    desc.use_bias = 1;
+    desc.bias_batch = 1;
+    return print_plan("softmax-windows-32", desc, CLMGK_PASS_FORWARD, CLMGK_ENGINE_LANE, facts);
+}
+
 static int print_linear(const linear_problem *p, clmgk_pass pass, clmgk_engine engine, const mgk_device_facts *facts)
 {
     clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
@@ -334,6 +347,7 @@ int main(void)
     }
     for (size_t i = 0; i < MGK_COUNT(batches); ++i)
         failed |= print(&batches[i], 64, 4096, CLMGK_ENGINE_LANE, &cpu);
+    failed |= print_windows(&cpu);
     for (size_t i = 0; i < MGK_COUNT(decoding); ++i) {
         failed |= print(&decoding[i], 1, INT64_C(1) << i % 3, CLMGK_ENGINE_SIMT, &gpu);
         failed |= print(&decoding[i], 1, INT64_C(1) << i % 3, CLMGK_ENGINE_SIMT, &nvidia);
