@@ -116,7 +116,7 @@ TH_TEST(shared_biases)
         if (!th_takes(session, n, 3))
             continue;
         clmgk_attention_desc desc = th_small_desc(variants[n % 3], shape[n][0], shape[n][1]);
-        desc.batch = 14;
+        desc.batch = 16;
         th_set_bias_axes(&desc, n % 3 == 2 ? 1 : 0);
         desc.bias_batch = n % 2 == 0 ? 2 : 1;
         desc.use_window = n % 3 == 2;

@@ -330,17 +330,18 @@ void mgk_forward_add(const mgk_forward *x, mgk_attention_step step, const mgk_fo
     mgk_attention_add(&step, plan);
 }
 
-/* Whether enough (b, h) share a bias that the lane engine reads it from a copy with lane = row (cl/attention/bias.cl):
- * the copy is not larger than O. */
+/* Whether enough (b, h) share a bias that the lane engine reads it from a copy with lane = row (cl/attention/bias.cl),
+ * which takes a kernel more: the copy is not larger than O. */
 static bool turns_bias(const mgk_forward *x)
 {
-    enum { LEAST_USES = 4 };
+    enum { LEAST_USES = 4, LEAST_PROBLEMS = 32 };
     const clmgk_attention_desc *const d = x->request->desc;
     if (x->request->engine->value != CLMGK_ENGINE_LANE || x->block.few_rows > 0 || d->sequences > 0 || !d->use_bias ||
         d->bias_length == 1 || d->bias_length_k == 1)
         return false;
     const int64_t biases = d->bias_batch * d->bias_heads, problems = d->batch * d->heads;
-    return problems >= LEAST_USES * biases && biases * d->length_k <= problems * d->value_size;
+    return problems >= LEAST_PROBLEMS && problems >= LEAST_USES * biases &&
+           biases * d->length_k <= problems * d->value_size;
 }
 
 /* Appends the kernel that makes the copy, places it in the workspace, and has the arguments of later steps tell it. */
