@@ -98,7 +98,9 @@ class Rehearsal(unittest.TestCase):
         cut = self.answers("late", "bench")[-1]
         self.assertIn(" (cut off)", cut["case"])
         self.accept("late", "bench")
-        self.assertEqual([answer["status"] for answer in self.answers("late", "bench")[-2:]], [0, 0])
+        # The case that was cut off, the first or a later one, is there now.
+        done = [answer["case"] for answer in self.answers("late", "bench") if answer["status"] == 0]
+        self.assertIn(cut["case"].removesuffix(" (cut off)"), done)
         environment = {**os.environ, "TMPDIR": str(self.folder)}
         stage = self.command("stopped", "facts")
         with subprocess.Popen(stage, env=environment, stderr=subprocess.PIPE, text=True) as run:
