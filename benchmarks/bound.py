@@ -110,9 +110,7 @@ def backward(x):
             keys = ceiling(min(x.s - key, x.rows), step)
             work["scores"] += ceiling(entries, x.block) * x.vectors
             work["products"] += x.entries(entries) * x.vectors * (x.products * x.d + x.e)  # scores, dP
-            alone = x.rows - x.lanes + 1 == min(x.s - key, x.rows)  # a last vector's only key has lane = feature
-            vectors = x.vectors - 1 + 1 / x.lanes if alone else x.vectors
-            work["products"] += ceiling(entries, step) * vectors * (x.products * x.d + x.e)  # dK, dV
+            work["products"] += ceiling(entries, step) * x.vectors * (x.products * x.d + x.e)  # dK, dV
             work["products"] += ceiling(entries, x.block) * keys * x.products * x.d / x.lanes  # dQ
     for key in range(0, x.s, x.group):
         for query in range(x.first_row(key) // x.tile * x.tile, x.n, x.tile):
