@@ -192,25 +192,6 @@ TH_TEST(head_sizes)
     }
 }
 
-/* A last vector of keys with one key alone, of 16 lanes or 8: its dK and dV are sums with lane = feature. */
-TH_TEST(last_key_alone)
-{
-    static const int64_t shape[][2] = {{49, 49}, {30, 81}, {70, 17}, {40, 57}};
-    for (size_t n = 0; n < TH_COUNT(shape); n++) {
-        clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, shape[n][0], shape[n][1]);
-        desc.head_size = 16;
-        desc.value_size = 32;
-        desc.batch = 2;
-        desc.causal = n == 1;
-        desc.use_lengths_q = n == 3;
-        desc.gradients = th_all_gradients(&desc);
-        TH_PROBLEM problem = th_problem_make(&desc, n);
-        if (n % 2 == 1)
-            problem.accumulate = CLMGK_GRADIENT_ALL;
-        th_expect_gradients(session, &problem, false);
-    }
-}
-
 /* ---- modifiers ------------------------------------------------------------------------------------------------- */
 
 /* Bias of the whole score matrix, shared by batches and heads or not. */
