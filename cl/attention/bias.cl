@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The bias as the lane engine's scores read it, [bias batch, bias head, vector of rows, key, lane = row]: made once,
- * where several (b, h) share it. The last vector's lanes beyond the last row have its biases. A work-item makes a
- * vector of rows.
+ * where several (b, h) share it. The last vector's lanes beyond the last row have its biases. Beyond the last key there
+ * are zeros: sums of hidden keys use them, and a multiply-add of a denormal number, which memory without a value may
+ * hold, takes Intel's CPUs a hundred cycles. A work-item makes a vector of rows.
  */
 #include "attention/buffers.clh"
 
@@ -34,4 +35,6 @@ __kernel KERNEL_ATTRIBUTES void attention_bias(KERNEL_PARAMETERS)
     }
     for (; j < a.length_k; ++j)
         vstore_real(bias_rows(bias + j, a.bias.component, count), j, out);
+    for (; j * LANES < a.out.component; ++j)
+        vstore_real((real)(0.0f), j, out);
 }
