@@ -50,6 +50,11 @@
 #define ENTRY_SUMS      (HAS_ENTRY_SUMS ? BIAS_SUM + BIAS_SUMS_APART : 1)
 #define VARIANCES       (HAS_VARIANCE ? COMPONENTS : 1)
 
+#if ROWS_INSIDE
+#define SOON        (2 * PRODUCTS + 6) /* slots: see below */
+#define SOON_WRITES 1
+#endif
+
 #define KEEP_PLACES (COMPONENTS == 1 || KEYS_SHIFTED) /* SIMT: registers are short with all keys of more */
 
 #include "engine/backward.clh"
@@ -127,12 +132,6 @@ typedef struct places {
     float slope; /* times log2 e */
 } places;
 
-/* The next task's arrays, which are prefetched by shares of `step` rows. */
-typedef struct next_task {
-    __global const storage *q, *k, *v, *o, *grad_o, *grad_q, *grad_k, *grad_v;
-    int row, step, rows; /* the next row, of so many */
-} next_task;
-
 FUNCTION void components_begin(components *x, const mgk_attention_args *a, int h, const places *at,
                                __global const float *variance)
 {
@@ -159,8 +158,7 @@ typedef struct key_block {
     const components *x;
     const query_terms *t;
     key_values *key;
-    int k0;          /* its first key */
-    next_task *next; /* 0: not yet */
+    int k0; /* its first key */
 } key_block;
 
 typedef key_block pair_block;
@@ -717,33 +715,6 @@ FUNCTION void add_key_sums(const key_block *b, const panel_tile *m, real (*sums)
         }
 }
 
-#if ROWS_INSIDE
-/* Prefetches the next share of the next task. */
-FUNCTION void expect_next(const key_block *b)
-{
-    const mgk_attention_args *const a = b->a;
-    next_task *const n = b->next;
-    if (!n || n->row >= n->rows)
-        return;
-    const int begin = n->row, end = min(begin + n->step, n->rows);
-    const int row_end = min(end, a->length), key_end = min(end, a->length_k);
-    n->row = end;
-    rows_fetch(n->q, a->q.token, begin, row_end, a->head_size, false);
-    rows_fetch(n->o, a->o.token, begin, row_end, a->value_size, false);
-    rows_fetch(n->grad_o, a->grad_o.token, begin, row_end, a->value_size, false);
-    if (WANT_Q)
-        rows_fetch(n->grad_q, a->grad_q.token, begin, row_end, a->head_size, true);
-    for (int r = 0; r < PRODUCTS; ++r) {
-        rows_fetch(n->k + r * a->k.component, a->k.token, begin, key_end, a->head_size, false);
-        if (WANT_K)
-            rows_fetch(n->grad_k + r * a->grad_k.component, a->grad_k.token, begin, key_end, a->head_size, true);
-    }
-    rows_fetch(n->v, a->v.token, begin, key_end, a->value_size, false);
-    if (WANT_V)
-        rows_fetch(n->grad_v, a->grad_v.token, begin, key_end, a->value_size, true);
-}
-#endif
-
 /* Scores, weights, and the products with them. */
 FUNCTION void tile_gradients(const key_block *b, const panel_tile *m)
 {
@@ -756,7 +727,7 @@ FUNCTION void tile_gradients(const key_block *b, const panel_tile *m)
     for (int sub = m->begin / BLOCK_KEYS; SUB_TILES == 1 ? sub < 1 : sub * BLOCK_KEYS < m->end; ++sub) {
         real d[BLOCK_KEYS][BLOCK_ROWS];
 #if ROWS_INSIDE
-        expect_next(b);
+        fetch_soon(&g->base);
 #endif
         block_scores(b, panel, sub);
         KEYS_FOR(u)
@@ -765,7 +736,7 @@ FUNCTION void tile_gradients(const key_block *b, const panel_tile *m)
         if (HAS_SCORE_GRADIENTS)
             value_product(g, panel, 0, 0, sub, d);
 #if ROWS_INSIDE
-        expect_next(b);
+        fetch_soon(&g->base);
 #endif
         KEYS_FOR(u)
             query_gradients(b, m, sub, u, d[u], key_sums);
@@ -935,6 +906,17 @@ FUNCTION void panel_finish(const key_block *b, int panel, int keys)
     }
 }
 
+#if ROWS_INSIDE
+enum { SOON_Q, SOON_O, SOON_GRAD_O, SOON_GRAD_Q, SOON_V, SOON_GRAD_V, SOON_K, SOON_GRAD_K = SOON_K + PRODUCTS };
+
+/* Announces the first rows of an array of the next task: `head` is its first. */
+FUNCTION void array_soon(const key_block *b, int slot, __global const storage *head, long stride, int length, int size,
+                         int steps, const bool write)
+{
+    rows_ahead(&b->g->base, slot, head, stride, 0, min(length, AHEAD_BYTES / AHEAD_ROW_BYTES), size, steps, write);
+}
+#endif
+
 KERNEL(mixture_backward)
 {
     BEGIN_BUFFERS
@@ -959,9 +941,6 @@ KERNEL(mixture_backward)
     const query_terms t = {log_terms, delta_terms, alpha_terms, u_terms, top_terms, spread_terms};
 #endif
     places at;
-#if ROWS_INSIDE
-    next_task next;
-#endif
 
     for (int task = task_begin; task < task_end; ++task) {
         const int kv_head = task % a.kv_heads;
@@ -974,7 +953,7 @@ KERNEL(mixture_backward)
         /* with ROWS_INSIDE the first block finishes queries that see nothing */
         const int end = ROWS_INSIDE ? max(keys, 1) : keys;
         for (int k0 = split * GROUP_ROWS; k0 < end; k0 = ONE_BLOCK ? end : k0 + a.splits * GROUP_ROWS) {
-            key_block b = {&g, &a, &p, &at, &x, &t, &key, k0, 0};
+            key_block b = {&g, &a, &p, &at, &x, &t, &key, k0};
             for (int panel = 0; panel < PANELS; ++panel) {
                 panel_clear_keys(&g, panel);
                 panel_clear_values(&g, panel);
@@ -1013,22 +992,33 @@ KERNEL(mixture_backward)
                 if (h == (kv_head + 1) * group - 1 && k0 + GROUP_ROWS >= end && task + 1 < list) {
                     const long next_b = (task + 1) / a.kv_heads, next_g = (task + 1) % a.kv_heads;
                     const long next_h = next_g * group;
-                    next.q = q + next_b * a.q.batch + next_h * a.q.head;
-                    next.o = o + next_b * a.o.batch + next_h * a.o.head;
-                    next.grad_o = grad_o + next_b * a.grad_o.batch + next_h * a.grad_o.head;
-                    next.grad_q = grad_q + next_b * a.grad_q.batch + next_h * a.grad_q.head;
-                    next.k = k + next_b * a.k.batch + next_g * a.k.head;
-                    next.v = v + next_b * a.v.batch + next_g * a.v.head;
-                    next.grad_k = grad_k + next_b * a.grad_k.batch + next_g * a.grad_k.head;
-                    next.grad_v = grad_v + next_b * a.grad_v.batch + next_g * a.grad_v.head;
-                    next.rows = min(max(a.length, a.length_k), AHEAD_BYTES / AHEAD_ROW_BYTES);
                     const int panels = (min(keys - k0, GROUP_ROWS) + PANEL_ROWS - 1) / PANEL_ROWS;
-                    /* two a sub-tile, of which causality leaves half: a core waits where it asks for much at once */
-                    const int shares =
+                    /* two parts a sub-tile, of which causality leaves half: a core waits where it asks for much */
+                    const int steps =
                         max(1, (a.right < 0 ? 2 : 1) * panels * ((a.length + BLOCK_KEYS - 1) / BLOCK_KEYS));
-                    next.row = 0;
-                    next.step = (next.rows + shares - 1) / shares;
-                    b.next = &next;
+                    array_soon(&b, SOON_Q, q + next_b * a.q.batch + next_h * a.q.head, a.q.token, a.length, a.head_size,
+                               steps, false);
+                    array_soon(&b, SOON_O, o + next_b * a.o.batch + next_h * a.o.head, a.o.token, a.length,
+                               a.value_size, steps, false);
+                    array_soon(&b, SOON_GRAD_O, grad_o + next_b * a.grad_o.batch + next_h * a.grad_o.head,
+                               a.grad_o.token, a.length, a.value_size, steps, false);
+                    if (WANT_Q)
+                        array_soon(&b, SOON_GRAD_Q, grad_q + next_b * a.grad_q.batch + next_h * a.grad_q.head,
+                                   a.grad_q.token, a.length, a.head_size, steps, true);
+                    array_soon(&b, SOON_V, v + next_b * a.v.batch + next_g * a.v.head, a.v.token, a.length_k,
+                               a.value_size, steps, false);
+                    if (WANT_V)
+                        array_soon(&b, SOON_GRAD_V, grad_v + next_b * a.grad_v.batch + next_g * a.grad_v.head,
+                                   a.grad_v.token, a.length_k, a.value_size, steps, true);
+                    for (int r = 0; r < PRODUCTS; ++r) {
+                        array_soon(&b, SOON_K + r, k + next_b * a.k.batch + next_g * a.k.head + r * a.k.component,
+                                   a.k.token, a.length_k, a.head_size, steps, false);
+                        if (WANT_K)
+                            array_soon(
+                                &b, SOON_GRAD_K + r,
+                                grad_k + next_b * a.grad_k.batch + next_g * a.grad_k.head + r * a.grad_k.component,
+                                a.grad_k.token, a.length_k, a.head_size, steps, true);
+                    }
                 }
 #endif
                 components_begin(&x, &a, h, &at, variance);
