@@ -255,8 +255,8 @@ FUNCTION void tile_soon(engine *e, const mgk_attention_args *a, int slot_k, int 
 {
     const int limit = min(k0 + TILE_KEYS, end);
     for (int r = 0; r < PRODUCTS; ++r)
-        rows_ahead(e, slot_k + r, k + r * a->k.component, a->k.token, k0, limit, a->head_size, steps, false);
-    rows_ahead(e, slot_v, v, a->v.token, k0, limit, a->value_size, steps, false);
+        rows_ahead(e, slot_k + r, k + r * a->k.component, a->k.token, k0, limit, a->head_size, steps);
+    rows_ahead(e, slot_v, v, a->v.token, k0, limit, a->value_size, steps);
 }
 
 /* What the next work-group reads and writes, which the same core probably executes; q, k, v and o are the block's. */
@@ -267,10 +267,8 @@ FUNCTION void block_soon(engine *e, const mgk_attention_args *a, const row_block
     const long b = next->b - block->b, h = next->h - block->h;
     const long g = (long)next->h * a->kv_heads / a->heads - (long)block->h * a->kv_heads / a->heads;
     const int end = min(next->first + GROUP_ROWS, a->length);
-    rows_ahead(e, SOON_Q, q + b * a->q.batch + h * a->q.head, a->q.token, next->first, end, a->head_size, steps,
-               false);
-    rows_ahead(e, SOON_O, o + b * a->o.batch + h * a->o.head, a->o.token, next->first, end, a->value_size, steps,
-               false);
+    rows_ahead(e, SOON_Q, q + b * a->q.batch + h * a->q.head, a->q.token, next->first, end, a->head_size, steps);
+    rows_ahead(e, SOON_O, o + b * a->o.batch + h * a->o.head, a->o.token, next->first, end, a->value_size, steps);
     if (b != 0 || g != 0)
         tile_soon(e, a, SOON_K, SOON_V, k + b * a->k.batch + g * a->k.head, v + b * a->v.batch + g * a->v.head, 0,
                   a->length_k, steps);
