@@ -55,13 +55,26 @@ static clmgk_gemm_desc desc_of(int64_t m, int64_t n, int64_t k)
     return desc;
 }
 
+/* oneDNN refuses a product on CPUs with AMX, where it would end the process (docs/gemm.md). */
+static bool is_refused(const th_session *session, const clmgk_gemm_desc *desc, const char *provider)
+{
+    if (strcmp(provider, "onednn") != 0 || desc->dtype != CLMGK_DTYPE_BF16 || desc->k != 63)
+        return false;
+    clmgk_gemm_options options = CLMGK_GEMM_OPTIONS_INIT;
+    clmgk_gemm_plan *plan = NULL;
+    options.provider = provider;
+    const clmgk_status status = clmgk_gemm_plan_create(session->context, desc, &options, &plan, &th_error);
+    clmgk_gemm_plan_release(plan);
+    return status == CLMGK_ERROR_UNSUPPORTED;
+}
+
 /* On all providers of the descriptor's type; their own parameters. */
 static void expect_all(const th_session *session, const clmgk_gemm_desc *desc, size_t offset, uint64_t seed)
 {
     const char *names[MAX_PROVIDERS];
     const size_t count = providers_of(session, desc->dtype, names);
     for (size_t i = 0; i < count; i++)
-        tp_expect(session, desc, names[i], "", offset, seed);
+        tp_expect(session, desc, is_refused(session, desc, names[i]) ? NULL : names[i], "", offset, seed);
 }
 
 TH_TEST(states_have_a_reason)
