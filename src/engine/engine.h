@@ -51,7 +51,7 @@ typedef struct mgk_footprint {
     bool double_rows;                                 /* twice the default rows */
     int64_t row_sums, most_sums;                      /* accumulators of a row, of a work-item's rows */
     int64_t scores, most_scores, most_scores_of_rows; /* kept per row and key; the second limit reduces the rows */
-    int64_t most_head_sums;                           /* accumulators of a work-item's rows and heads */
+    int64_t most_head_sums, most_few_head_sums;       /* accumulators of a work-item's rows and heads; of few rows */
     const char *const *shrink; /* parameters, in the order in which they are halved until local memory suffices */
 } mgk_footprint;
 

@@ -103,7 +103,7 @@ static void choose_share(const mgk_footprint *f, const mgk_device_facts *facts, 
      * loop with loops inside, and spills with those that a kernel has */
     while (kind != CLMGK_DEVICE_CPU && mgk_gpu_of(facts) != MGK_GPU_INTEL && heads < f->held_heads)
         heads *= 2;
-    while (heads > 1 && exceeds(heads * sums, f->most_head_sums))
+    while (heads > 1 && exceeds(heads * sums, few > 0 ? f->most_few_head_sums : f->most_head_sums))
         heads /= 2;
     mgk_tunable_default(p, "heads", heads);
 }

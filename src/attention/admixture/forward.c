@@ -19,9 +19,13 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     const mgk_attention_traits *const t = &request->traits;
     const int64_t keys = (int64_t)t->components * t->head_size, held = mgk_admixture_held(t);
     /* NVIDIA's compiler gives a work-item more registers: a larger block of scores, with fewer loads for each. What is
-     * kept of each head then limits the number of heads with small values. */
-    const bool large = mgk_gpu_of(request->facts) == MGK_GPU_NVIDIA;
-    const int64_t scores = large ? 32 : 16, head_sums = large && t->value_size < 64 ? 32 : 64;
+     * kept of each head then limits the number of heads with small values; and many held scores have two rows, for
+     * fewer heads: other work-groups compute the products again, but a single row has three loads for each
+     * multiply-add. */
+    const bool large = mgk_gpu_of(request->facts) == MGK_GPU_NVIDIA, many = large && held >= 8;
+    const int64_t scores = many ? 64 : large ? 32 : 16, head_sums = large && t->value_size < 64 ? 32 : 64;
+    /* noise, relu and modifiers take additional registers (tests/offline) */
+    const int64_t more = (t->noise || t->generalised ? 4 : 1) * (t->modified ? 2 : 1);
     const mgk_floats arrays = {.row = keys,
                                .key = keys,
                                .score = held + 1 + (d->use_bias ? 1 : 0),
@@ -52,9 +56,9 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
                        .most_sums = 64,
                        .scores = held,
                        .most_scores = t->modified ? 8 : scores,
-                       .most_scores_of_rows = 32,
-                       /* noise, relu and modifiers take additional registers (tests/offline) */
-                       .most_head_sums = head_sums / (t->noise || t->generalised ? 4 : 1) / (t->modified ? 2 : 1),
+                       .most_scores_of_rows = many ? 64 : 32,
+                       .most_head_sums = (many ? 32 : head_sums) / more,
+                       .most_few_head_sums = head_sums / more,
                        .shrink = mgk_admixture_shrink};
     /* arrays have room for all heads of a block, even if there are fewer heads */
     f.block.most_heads = d->heads;
