@@ -13,6 +13,9 @@ Times are counted in vector multiply-adds (slots), of which a core with vectors 
 
 The rest (loads, addresses, loops) uses units of its own. Memory: all arrays once at the measured rate of copying, in
 the shadow of the work at best ("bound"), beside it at worst ("with memory"). docs/short-sequences.md has the details.
+
+--shared-units: two units make multiply-adds, and all other vector instructions as well (Intel's CPUs). Then additions and
+conversions of the exponentials count too, and a copy is its multiplication: stores have a unit of their own.
 """
 import argparse
 import collections
@@ -25,6 +28,11 @@ import subprocess
 EXPONENTIALS = {
     ("softmax", "forward"): (0, 5), ("mgk", "forward"): (0, 5), ("smgk", "forward"): (7, 2),
     ("softmax", "backward"): (1, 6), ("mgk", "backward"): (1, 6), ("smgk", "backward"): (13, 5),
+}
+# Their additions, subtractions and conversions.
+OTHERS = {
+    ("softmax", "forward"): (0, 4), ("mgk", "forward"): (0, 4), ("smgk", "forward"): (5, 0),
+    ("softmax", "backward"): (0, 5), ("mgk", "backward"): (1, 5), ("smgk", "backward"): (7, 0),
 }
 COPY = 2
 FEW = 2  # so many keys of a last sub-tile, backward queries, have a register block of their own
@@ -131,11 +139,15 @@ def terms(x, shifts, gradients):
     return (x.n * queries * passes + x.s * (x.products + keys * passes)) * x.d / x.lanes
 
 
-def count(case):
+def count(case, shared_units=False):
     """Slots of all heads, by kind; products that a case needs are in its `flops`."""
     plan = Plan(case)
     work = forward(plan) if case["pass"] == "forward" else backward(plan)
     pair, component = EXPONENTIALS[case["variant"], case["pass"]]
+    if shared_units:
+        others = OTHERS[case["variant"], case["pass"]]
+        pair, component = pair + others[0], component + others[1]
+        work["copies"] /= COPY
     components = case["components"] if case["variant"] != "softmax" else 1
     work["exponentials"] = work.pop("scores") * (pair + component * components)
     if case["variant"] != "softmax":
@@ -144,10 +156,10 @@ def count(case):
     return {kind: slots * heads for kind, slots in work.items()}
 
 
-def bound(case, device):
+def bound(case, device, shared_units=False):
     """Parts of the peak: of all counted work, and with memory beside it; and the kinds' parts of the work."""
     lanes = Plan(case).lanes
-    work = count(case)
+    work = count(case, shared_units)
     total = sum(work.values())
     needed = case["flops"] / (2 * lanes)
     slots_of_memory = case["bytes"] / (1e9 * device["peak_copy_gbps"]) * 1e9 * device["peak_fma_gflops"] / (2 * lanes)
@@ -163,14 +175,14 @@ def bound(case, device):
 # ---- results -----------------------------------------------------------------------------------------------------
 
 
-def load(path):
+def load(path, shared_units):
     """Cases of the lane engine by shape, pass and variant, each with its bound."""
     results = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
     found = {}
     for case in results["cases"]:
         if case["engine"] == "lane" and (case["variant"], case["pass"]) in EXPONENTIALS and case["dtype"] == "f32":
             best = case["fraction_of_peak"] * case["time_ms"]["median"] / case["time_ms"]["min"]
-            case = {**case, "best": best, **bound(case, results["devices"][case["device"]])}
+            case = {**case, "best": best, **bound(case, results["devices"][case["device"]], shared_units)}
             found[case["shape"], case["pass"], case["variant"]] = case
     return found
 
@@ -216,10 +228,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", help="object of clmgk-bench --json")
     parser.add_argument("--before", help="object of an older version")
+    parser.add_argument("--shared-units", action="store_true", help="the CPU has no units beside those of multiply-adds")
     parser.add_argument("--plot", help="picture of softmax's parts of the peak (SVG, by gnuplot)")
     arguments = parser.parse_args()
-    cases = load(arguments.results)
-    before = load(arguments.before) if arguments.before else {}
+    cases = load(arguments.results, arguments.shared_units)
+    before = load(arguments.before, arguments.shared_units) if arguments.before else {}
     print_table(cases, before)
     if arguments.plot:
         plot(cases, before, arguments.plot)

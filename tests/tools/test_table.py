@@ -65,6 +65,13 @@ EXECUTED = {
 }
 
 
+# All vector instructions of a head but loads, stores and moves, likewise: N = D = 64, full.
+EXECUTED_OF_ALL = {
+    ("softmax", "forward"): 37401, ("mgk", "forward"): 58229, ("smgk", "forward"): 40821,
+    ("softmax", "backward"): 92898, ("mgk", "backward"): 150978, ("smgk", "backward"): 102130,
+}
+
+
 class Bound(unittest.TestCase):
     def setUp(self):
         spec = importlib.util.spec_from_file_location("bound", BENCHMARKS / "bound.py")
@@ -84,6 +91,11 @@ class Bound(unittest.TestCase):
             work = self.bound.count(self.case(*key))
             found = work["products"] + work["exponentials"] + work.get("terms", 0)
             self.assertAlmostEqual(found / executed, 1, delta=0.03, msg=str(key))
+
+    def test_shared_units_execute_all_vector_instructions(self):
+        for key, executed in EXECUTED_OF_ALL.items():
+            work = self.bound.count(self.case(*key, 64, 64, False), shared_units=True)
+            self.assertAlmostEqual(sum(work.values()) / executed, 1, delta=0.03, msg=str(key))
 
     def test_shared_biases_are_turned_once(self):
         case = self.case("softmax", "forward", 49, 32, False)
