@@ -307,7 +307,7 @@ static const char draw_kernel[] =
     "    ureal word[4];\n"
     "    real normal[4];\n"
     "    for (int m = 0; m < 4; ++m)\n"
-    "        word[m] = vload_real(0, words + m * counters + first);\n"
+    "        word[m] = as_ureal(vload_real(0, (__global const float *)words + m * counters + first));\n"
     "    box_muller(word, normal);\n"
     "    for (int m = 0; m < 4; ++m)\n"
     "        vstore_real(normal[m], 0, normals + m * counters + first);\n"
