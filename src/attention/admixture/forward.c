@@ -25,7 +25,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     const bool large = mgk_gpu_of(request->facts) == MGK_GPU_NVIDIA, many = large && held >= 8;
     const int64_t scores = many ? 64 : large ? 32 : 16, head_sums = large && t->value_size < 64 ? 32 : 64;
     /* noise, relu and modifiers take additional registers (tests/offline) */
-    const int64_t more = (t->noise || t->generalised ? 4 : 1) * (t->modified ? 2 : 1);
+    const int more = (t->noise || t->generalised ? 4 : 1) * (t->modified ? 2 : 1);
     const mgk_floats arrays = {.row = keys,
                                .key = keys,
                                .score = held + 1 + (d->use_bias ? 1 : 0),
