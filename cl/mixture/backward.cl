@@ -908,11 +908,11 @@ FUNCTION void panel_finish(const key_block *b, int panel, int keys)
 #if ROWS_INSIDE
 enum { SOON_Q, SOON_O, SOON_GRAD_O, SOON_GRAD_Q, SOON_V, SOON_GRAD_V, SOON_K, SOON_GRAD_K = SOON_K + PRODUCTS };
 
-/* Announces the first rows of an array of the next task: `head` is its first. */
-FUNCTION void array_soon(const key_block *b, int slot, __global const storage *head, long stride, int length, int size,
+/* Announces rows 0 .. of an array of the next task, as many as the second-level cache may keep. */
+FUNCTION void array_soon(engine *e, int slot, __global const storage *rows, long stride, int length, int size,
                          int steps)
 {
-    rows_ahead(&b->g->base, slot, head, stride, 0, min(length, AHEAD_BYTES / AHEAD_ROW_BYTES), size, steps);
+    rows_ahead(e, slot, rows, stride, 0, min(length, AHEAD_BYTES / AHEAD_ROW_BYTES), size, steps);
 }
 #endif
 
@@ -995,25 +995,25 @@ KERNEL(mixture_backward)
                     /* two parts a sub-tile, of which causality leaves half: a core waits where it asks for much */
                     const int steps =
                         max(1, (a.right < 0 ? 2 : 1) * panels * ((a.length + BLOCK_KEYS - 1) / BLOCK_KEYS));
-                    array_soon(&b, SOON_Q, q + next_b * a.q.batch + next_h * a.q.head, a.q.token, a.length, a.head_size,
-                               steps);
-                    array_soon(&b, SOON_O, o + next_b * a.o.batch + next_h * a.o.head, a.o.token, a.length,
+                    array_soon(&g.base, SOON_Q, q + next_b * a.q.batch + next_h * a.q.head, a.q.token, a.length,
+                               a.head_size, steps);
+                    array_soon(&g.base, SOON_O, o + next_b * a.o.batch + next_h * a.o.head, a.o.token, a.length,
                                a.value_size, steps);
-                    array_soon(&b, SOON_GRAD_O, grad_o + next_b * a.grad_o.batch + next_h * a.grad_o.head,
+                    array_soon(&g.base, SOON_GRAD_O, grad_o + next_b * a.grad_o.batch + next_h * a.grad_o.head,
                                a.grad_o.token, a.length, a.value_size, steps);
                     if (WANT_Q)
-                        array_soon(&b, SOON_GRAD_Q, grad_q + next_b * a.grad_q.batch + next_h * a.grad_q.head,
+                        array_soon(&g.base, SOON_GRAD_Q, grad_q + next_b * a.grad_q.batch + next_h * a.grad_q.head,
                                    a.grad_q.token, a.length, a.head_size, steps);
-                    array_soon(&b, SOON_V, v + next_b * a.v.batch + next_g * a.v.head, a.v.token, a.length_k,
+                    array_soon(&g.base, SOON_V, v + next_b * a.v.batch + next_g * a.v.head, a.v.token, a.length_k,
                                a.value_size, steps);
                     if (WANT_V)
-                        array_soon(&b, SOON_GRAD_V, grad_v + next_b * a.grad_v.batch + next_g * a.grad_v.head,
+                        array_soon(&g.base, SOON_GRAD_V, grad_v + next_b * a.grad_v.batch + next_g * a.grad_v.head,
                                    a.grad_v.token, a.length_k, a.value_size, steps);
                     for (int r = 0; r < PRODUCTS; ++r) {
-                        array_soon(&b, SOON_K + r, k + next_b * a.k.batch + next_g * a.k.head + r * a.k.component,
+                        array_soon(&g.base, SOON_K + r, k + next_b * a.k.batch + next_g * a.k.head + r * a.k.component,
                                    a.k.token, a.length_k, a.head_size, steps);
                         if (WANT_K)
-                            array_soon(&b, SOON_GRAD_K + r,
+                            array_soon(&g.base, SOON_GRAD_K + r,
                                        grad_k + next_b * a.grad_k.batch + next_g * a.grad_k.head +
                                            r * a.grad_k.component,
                                        a.grad_k.token, a.length_k, a.head_size, steps);

@@ -39,8 +39,6 @@ NAMES = ["softmax-64", "softmax-128", "mgk2-64", "mgk2-128", "mgk4-64", "smgk2-6
 RATES = {"slots": 4, "fma": 4, "passes": 1, "load passes": 1, "mufu": 0.5}
 # Cycles of the banks, to those of the multiply-adds. A few rows' kernel reads its keys once and has few products.
 MOST_PASSES = {"forward": 1.25, "backward": 3.5, "linear": 2.0}
-# With the scores of eight heads held, a work-item has two rows.
-MOST_PASSES_OF = {"talking-heads8-64, admixture_forward": 1.7}
 # Least bounds, and the banks' most cycles for loads to those of the multiply-adds, by a kernel's title. The products
 # of the backward pass have 1; the terms of keys come on top.
 LIMITS = {r"(softmax|mgk2)-\d+, mixture_forward": (0.80, 0.80), r"smgk2-\d+, mixture_forward": (0.70, 1.10),
@@ -89,7 +87,7 @@ def judge(title, kernel, problem, counts, figures, faults):
         faults.append("spills or stack")
     if "softmax" in title and further.get("narrow loads", 0) > 0 and "forward" in kernel.name:
         faults.append("loads of less than 16 bytes")
-    most = MOST_PASSES_OF.get(title, MOST_PASSES["backward" if problem.backward else problem.kind])
+    most = MOST_PASSES["backward" if problem.backward else problem.kind]
     if not problem.few and cycles["passes"] > most * cycles["fma"]:
         faults.append("banks of local memory")
     bound = cycles["fma"] / max(cycles.values())
