@@ -73,7 +73,7 @@
 #define ONE_BLOCK (QUERIES_APART && WHOLE_CHUNKS && !HAS_SEQUENCES)
 
 /* How much of a next task is prefetched, of the second-level cache. */
-#define AHEAD_BYTES     (256 << 10)
+#define AHEAD_BYTES     (512 << 10)
 #define AHEAD_ROW_BYTES ((2 * PRODUCTS * HEAD_SIZE + 2 * HEAD_SIZE + 4 * VALUE_SIZE) * (int)sizeof(storage))
 
 /* What a block knows of its components: as in mixture/forward.cl. */

@@ -12,16 +12,28 @@
 #define HOST_TELLS 0
 #endif
 
-enum { EXTENDED_FAMILY = 15, INTEL_FAMILY = 6 };
+enum { EXTENDED_FAMILY = 15, INTEL_FAMILY = 6, ZEN_4_FAMILY = 25 };
+enum { VENDOR_SIZE = 13 };
 
-/* Family and model as the manuals number them: CPUID 1, EAX. */
+/* Families and models as the manuals number them: CPUID 1, EAX. */
+static uint32_t family_of(uint32_t signature)
+{
+    const uint32_t base = signature >> 8 & 15;
+    return base == EXTENDED_FAMILY ? base + (signature >> 20 & 255) : base;
+}
+
 void mgk_cpu_describe(const char *vendor, uint32_t signature, const char *vectors, char *target, size_t size)
 {
     const uint32_t base = signature >> 8 & 15;
-    const uint32_t family = base == EXTENDED_FAMILY ? base + (signature >> 20 & 255) : base;
     const bool extended = base == EXTENDED_FAMILY || base == INTEL_FAMILY;
     const uint32_t model = (signature >> 4 & 15) | (extended ? signature >> 12 & 0xf0 : 0);
-    snprintf(target, size, "x86-64 %s %u/%u %s", vendor, (unsigned)family, (unsigned)model, vectors);
+    snprintf(target, size, "x86-64 %s %u/%u %s", vendor, (unsigned)family_of(signature), (unsigned)model, vectors);
+}
+
+/* All but AMD's up to Zen 4, which takes two cycles for what else would need two units. */
+bool mgk_cpu_makes_two(const char *vendor, uint32_t signature)
+{
+    return strcmp(vendor, "AuthenticAMD") != 0 || family_of(signature) > ZEN_4_FAMILY;
 }
 
 #if HOST_TELLS
@@ -34,22 +46,31 @@ static const char *host_vectors(void)
         return "avx2";
     return __builtin_cpu_supports("avx") ? "avx" : "sse2";
 }
+
+static bool host_identity(char vendor[VENDOR_SIZE], uint32_t *signature)
+{
+    unsigned most = 0;
+    unsigned name[3] = {0}; /* EBX, EDX, ECX: "GenuineIntel" */
+    unsigned eax = 0;
+    unsigned ignored[3];
+    if (__get_cpuid(0, &most, &name[0], &name[2], &name[1]) == 0 ||
+        __get_cpuid(1, &eax, &ignored[0], &ignored[1], &ignored[2]) == 0)
+        return false;
+    memcpy(vendor, name, sizeof(name));
+    vendor[VENDOR_SIZE - 1] = '\0';
+    *signature = eax;
+    return true;
+}
 #endif
 
 void mgk_cpu_name(char *target, size_t size)
 {
     target[0] = '\0';
 #if HOST_TELLS
-    unsigned most = 0;
-    unsigned name[3] = {0}; /* EBX, EDX, ECX: "GenuineIntel" */
-    unsigned signature = 0;
-    unsigned ignored[3];
-    char vendor[sizeof(name) + 1] = "";
-    if (__get_cpuid(0, &most, &name[0], &name[2], &name[1]) == 0 ||
-        __get_cpuid(1, &signature, &ignored[0], &ignored[1], &ignored[2]) == 0)
-        return;
-    memcpy(vendor, name, sizeof(name));
-    mgk_cpu_describe(vendor, signature, host_vectors(), target, size);
+    char vendor[VENDOR_SIZE];
+    uint32_t signature;
+    if (host_identity(vendor, &signature))
+        mgk_cpu_describe(vendor, signature, host_vectors(), target, size);
 #else
     (void)size;
 #endif
@@ -59,6 +80,17 @@ bool mgk_cpu_has_avx512dq(void)
 {
 #if HOST_TELLS
     return __builtin_cpu_supports("avx512dq") != 0;
+#else
+    return false;
+#endif
+}
+
+bool mgk_cpu_has_two_units(void)
+{
+#if HOST_TELLS
+    char vendor[VENDOR_SIZE];
+    uint32_t signature;
+    return mgk_cpu_has_avx512dq() && host_identity(vendor, &signature) && mgk_cpu_makes_two(vendor, signature);
 #else
     return false;
 #endif

@@ -35,6 +35,7 @@ typedef struct mgk_device_facts {
     char platform_version[256];
     bool usable;              /* available, and with a compiler */
     bool x86_avx512dq;        /* the host's CPU, where the device is the host's CPU (PoCL, Intel's CPU runtime) */
+    bool x86_two_units;       /* the same: makes two multiply-adds of 16 floats in a cycle */
     uint64_t work_item_limit; /* CL_DEVICE_MAX_WORK_ITEM_SIZES[0] */
     mgk_sub_group sub_group;  /* only where a context was asked: mgk_context_sub_group */
     int least_sub_group;      /* Intel's GPUs: the smallest that a kernel may demand; 0: none */
@@ -44,6 +45,10 @@ typedef struct mgk_device_facts {
 void mgk_cpu_name(char *target, size_t size);
 void mgk_cpu_describe(const char *vendor, uint32_t signature, const char *vectors, char *target, size_t size);
 bool mgk_cpu_has_avx512dq(void);
+
+/* Whether a CPU with AVX-512 makes two multiply-adds of 16 floats in a cycle. */
+bool mgk_cpu_makes_two(const char *vendor, uint32_t signature);
+bool mgk_cpu_has_two_units(void);
 
 /* Includes platform_index and device_index. */
 clmgk_status mgk_device_get_facts(cl_device_id device, mgk_device_facts *facts, clmgk_error *error);

@@ -313,6 +313,7 @@ clmgk_status mgk_device_get_facts(cl_device_id device, mgk_device_facts *facts, 
                              (found.runtime == MGK_RUNTIME_POCL || found.runtime == MGK_RUNTIME_INTEL_CPU);
     found.least_sub_group = mgk_gpu_of(&found) == MGK_GPU_INTEL ? query_least_sub_group(device) : 0;
     found.x86_avx512dq = is_host_cpu && mgk_cpu_has_avx512dq();
+    found.x86_two_units = is_host_cpu && mgk_cpu_has_two_units();
     MGK_TRY(find_architecture(info, found.runtime, error));
     *facts = found;
     return CLMGK_OK;

@@ -84,7 +84,8 @@ static void choose_vectors(const mgk_footprint *f, const mgk_device_facts *facts
     mgk_tunable_default(p, "block", mgk_tunable_base(p, "block", kind) / part);
     mgk_tunable_default(p, "unroll", mgk_tunable_base(p, "unroll", kind));
     const int lanes = mgk_tunable_get(p, "lanes");
-    const bool one = !has_blocks(p) || (f->forward && (f->rows <= lanes || (f->one_vector && lanes >= 16)));
+    const bool one =
+        !has_blocks(p) || (f->forward && (f->rows <= lanes || (f->one_vector && lanes >= 16 && !facts->x86_two_units)));
     mgk_tunable_default(p, "vectors", one ? 1 : mgk_tunable_base(p, "vectors", kind));
 }
 
@@ -153,6 +154,7 @@ static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, cons
     /* PoCL compiles a kernel's text three times, but a called function once. Intel's compiler takes three times as
      * long. */
     flags->KERNEL_CALLS = pocl;
+    flags->ONE_SPACE = pocl && facts->info.device_class == CLMGK_DEVICE_CPU;
     flags->FEW_ROWS = block->few_rows;
 }
 

@@ -1104,18 +1104,20 @@ TH_HOST_TEST(cpus_are_told_apart)
         const char *vendor;
         uint32_t signature;
         const char *vectors, *name;
+        bool makes_two;
     } cpus[] = {
-        {"AuthenticAMD", 0x00a10f11, "avx512", "x86-64 AuthenticAMD 25/17 avx512"}, /* Zen 4 */
-        {"AuthenticAMD", 0x00b00f21, "avx512", "x86-64 AuthenticAMD 26/2 avx512"},  /* Zen 5 */
-        {"GenuineIntel", 0x00050654, "avx512", "x86-64 GenuineIntel 6/85 avx512"},  /* Skylake-X */
-        {"GenuineIntel", 0x000806f8, "avx512", "x86-64 GenuineIntel 6/143 avx512"}, /* Sapphire Rapids */
-        {"AuthenticAMD", 0x00a00f11, "avx2", "x86-64 AuthenticAMD 25/1 avx2"},      /* Zen 3 */
-        {"AuthenticAMD", 0x00a10f11, "avx2", "x86-64 AuthenticAMD 25/17 avx2"},     /* Zen 4 with AVX-512 hidden */
+        {"AuthenticAMD", 0x00a10f11, "avx512", "x86-64 AuthenticAMD 25/17 avx512", false}, /* Zen 4 */
+        {"AuthenticAMD", 0x00b00f21, "avx512", "x86-64 AuthenticAMD 26/2 avx512", true},   /* Zen 5 */
+        {"GenuineIntel", 0x00050654, "avx512", "x86-64 GenuineIntel 6/85 avx512", true},   /* Skylake-X */
+        {"GenuineIntel", 0x000806f8, "avx512", "x86-64 GenuineIntel 6/143 avx512", true},  /* Sapphire Rapids */
+        {"AuthenticAMD", 0x00a00f11, "avx2", "x86-64 AuthenticAMD 25/1 avx2", false},      /* Zen 3 */
+        {"AuthenticAMD", 0x00a10f11, "avx2", "x86-64 AuthenticAMD 25/17 avx2", false}, /* Zen 4 with AVX-512 hidden */
     };
     for (size_t i = 0; i < TH_COUNT(cpus); i++) {
         char name[64];
         mgk_cpu_describe(cpus[i].vendor, cpus[i].signature, cpus[i].vectors, name, sizeof(name));
         assert_string_equal(name, cpus[i].name);
+        assert_int_equal(mgk_cpu_makes_two(cpus[i].vendor, cpus[i].signature), cpus[i].makes_two);
     }
 }
 
