@@ -15,7 +15,8 @@ The rest (loads, addresses, loops) uses units of its own. Memory: all arrays onc
 the shadow of the work at best ("bound"), beside it at worst ("with memory"). docs/short-sequences.md has the details.
 
 --shared-units: two units make multiply-adds, and all other vector instructions as well (Intel's CPUs). Then additions and
-conversions of the exponentials count too, and a copy is its multiplication: stores have a unit of their own.
+conversions of the exponentials count too, and a copy is its multiplication: stores have a unit of their own. Products
+whose multiply-adds each load a factor wait for the two loads of a cycle.
 """
 import argparse
 import collections
@@ -35,6 +36,8 @@ OTHERS = {
     ("softmax", "backward"): (0, 5), ("mgk", "backward"): (1, 5), ("smgk", "backward"): (7, 0),
 }
 COPY = 2
+# Slots of a multiply-add that loads its factor, beside one more load for eight or sixteen of them: measured.
+LOADED = {8: 1.21, 16: 1.12}
 FEW = 2  # so many keys of a last sub-tile, backward queries, have a register block of their own
 
 
@@ -53,9 +56,14 @@ class Plan:
         self.group = self.panels * self.rows
         self.n, self.s, self.causal = case["length"], case["length_k"], case["causal"]
         # a bias that several heads share is turned once for all: it is only loaded
-        self.bias = bool(case.get("bias")) and self.n > 1 and "BIAS_TURNED" not in case["options"]
+        options = case.get("options", "")
+        self.bias = bool(case.get("bias")) and self.n > 1 and "BIAS_TURNED" not in options
         self.products = case["components"] if case["variant"] == "mgk" else 1
         self.d, self.e = (self.width(case[key]) for key in ("head_size", "value_size"))
+        # benchmarks have no gaps between rows
+        self.in_place = "ONE_SPACE" in options and (self.d, self.e) == (case["head_size"], case["value_size"])
+        # accumulators of heads of up to a vector have lane = row
+        self.columns = self.e < self.lanes or (self.e == self.lanes and self.vectors > 1)
 
     def width(self, size):
         return self.lanes // 2 if size <= self.lanes // 2 else ceiling(size, self.lanes)
@@ -63,6 +71,10 @@ class Plan:
     def transpose(self, size):
         """A panel's rows of `size` features."""
         return self.vectors * size * math.log2(self.lanes)
+
+    def waits(self, vectors, factors):
+        """Slots more for a multiply-add if each of the block's `factors` is loaded for as many `vectors`."""
+        return LOADED[factors] - 1 if vectors == 1 and factors in LOADED else 0
 
     def entries(self, count):
         """Keys, backward queries, of the products of scores and dP."""
@@ -86,10 +98,19 @@ def forward(x):
         rows = min(x.n - first, x.rows)
         keys = x.last_key(first + rows - 1)
         work["scores"] += ceiling(keys, x.block) * x.vectors
-        work["products"] += x.entries(keys) * x.vectors * x.d * x.products
-        for i in range(0, rows, block):
+        scores = x.entries(keys) * x.vectors * x.d * x.products
+        work["products"] += scores
+        work["loads"] += scores * x.waits(x.vectors, x.block)
+        if x.columns:
+            values = ceiling(keys, x.block) * x.vectors * x.e
+            work["products"] += values
+            work["loads"] += values * x.waits(x.vectors, x.block)
+            work["transposes"] += x.vectors * x.e * math.log2(x.e)
+        for i in range(0, 0 if x.columns else rows, block):
             count = 1 if i + 1 == rows else block
-            work["products"] += x.last_key(first + i + count - 1) * count * x.e / x.lanes
+            values = x.last_key(first + i + count - 1) * count * x.e / x.lanes
+            work["products"] += values
+            work["loads"] += values * x.waits(stripe, block)
         work["transposes"] += x.transpose(x.d)
         if x.bias:
             # vectors with more than one row transpose theirs; a key's biases are stored as a vector
@@ -98,7 +119,8 @@ def forward(x):
             work["copies"] += COPY * x.vectors * keys
     for first in range(0, x.n, x.group):
         keys = x.last_key(min(first + x.group, x.n) - 1)
-        work["copies"] += COPY * ceiling(keys, 16) * (x.products * x.d + x.e) / x.lanes
+        values = (keys % x.tile if x.columns else 0) if x.in_place else keys
+        work["copies"] += COPY * (ceiling(keys, 16) * x.products * x.d + ceiling(values, 16) * x.e) / x.lanes
     work["copies"] += COPY * x.n * x.e / x.lanes
     return work
 
@@ -108,7 +130,8 @@ def backward(x):
     for key in range(0, x.s, x.rows):
         # keys and values, and their gradients
         work["transposes"] += 2 * (x.transpose(x.d) * x.products + x.transpose(x.e))
-        work["copies"] += COPY * x.rows * (2 * x.d * x.products + x.e) / x.lanes
+        rows = 0 if x.in_place and x.s - key >= x.rows else 1
+        work["copies"] += COPY * x.rows * ((1 + rows) * x.d * x.products + x.e) / x.lanes
         for query in range(0, x.n, x.tile):
             begin = max(x.first_row(key) - query, 0) // x.block * x.block
             entries = min(x.n - query, x.tile) - begin
@@ -119,10 +142,13 @@ def backward(x):
             work["scores"] += ceiling(entries, x.block) * x.vectors
             work["products"] += x.entries(entries) * x.vectors * (x.products * x.d + x.e)  # scores, dP
             work["products"] += ceiling(entries, step) * x.vectors * (x.products * x.d + x.e)  # dK, dV
-            work["products"] += ceiling(entries, x.block) * keys * x.products * x.d / x.lanes  # dQ
+            queries = ceiling(entries, x.block) * keys * x.products * x.d / x.lanes  # dQ
+            work["products"] += queries
+            work["loads"] += queries * x.waits(2 if x.d % (2 * x.lanes) == 0 else 1, x.block)
     for key in range(0, x.s, x.group):
         for query in range(x.first_row(key) // x.tile * x.tile, x.n, x.tile):
-            work["copies"] += COPY * x.tile * (x.d + x.e) / x.lanes
+            if not (x.in_place and x.n - query >= x.tile):
+                work["copies"] += COPY * x.tile * (x.d + x.e) / x.lanes
             if key == 0 or x.causal and x.first_row(key) >= query + x.tile:
                 continue
             work["copies"] += 2 * COPY * x.tile * x.d / x.lanes  # dQ between blocks of keys
@@ -148,6 +174,8 @@ def count(case, shared_units=False):
         others = OTHERS[case["variant"], case["pass"]]
         pair, component = pair + others[0], component + others[1]
         work["copies"] /= COPY
+    else:
+        del work["loads"]
     components = case["components"] if case["variant"] != "softmax" else 1
     work["exponentials"] = work.pop("scores") * (pair + component * components)
     if case["variant"] != "softmax":
@@ -187,9 +215,9 @@ def load(path, shared_units):
     return found
 
 
-COLUMNS = ("products", "exponentials", "terms", "transposes", "copies", "memory", "bound", "with_memory", "fraction_of_peak",
+COLUMNS = ("products", "loads", "exponentials", "terms", "transposes", "copies", "memory", "bound", "with_memory", "fraction_of_peak",
            "best")
-TITLES = ("padding", "products", "exponentials", "terms", "transposes", "copies", "memory", "bound", "with memory", "median",
+TITLES = ("padding", "products", "loads", "exponentials", "terms", "transposes", "copies", "memory", "bound", "with memory", "median",
           "best")
 
 
