@@ -246,7 +246,7 @@ class Figures(BenchTest):
 
     def interrupted(self, number, *args):
         """What a run prints that is ended by a signal after a round of timing."""
-        command = [BIN / self.program, "--heads", "16", "--length", "512", "--head-size", "16", "--variants", "softmax",
+        command = [BIN / self.program, "--heads", "16", "--length", "1024", "--head-size", "16", "--variants", "softmax",
                    "--seconds", "600", "--keep-caches", *args]
         with subprocess.Popen(command, env=QUICK, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             timing = (line for line in process.stderr if line.endswith(": timing\n"))
