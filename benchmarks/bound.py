@@ -103,14 +103,13 @@ def forward(x):
         work["loads"] += scores * x.waits(x.vectors, x.block)
         if x.columns:
             values = ceiling(keys, x.block) * x.vectors * x.e
-            work["products"] += values
             work["loads"] += values * x.waits(x.vectors, x.block)
             work["transposes"] += x.vectors * x.e * math.log2(x.e)
-        for i in range(0, 0 if x.columns else rows, block):
-            count = 1 if i + 1 == rows else block
-            values = x.last_key(first + i + count - 1) * count * x.e / x.lanes
-            work["products"] += values
+        else:
+            counts = {i: 1 if i + 1 == rows else block for i in range(0, rows, block)}
+            values = sum(x.last_key(first + i + n - 1) * n for i, n in counts.items()) * x.e / x.lanes
             work["loads"] += values * x.waits(stripe, block)
+        work["products"] += values
         work["transposes"] += x.transpose(x.d)
         if x.bias:
             # vectors with more than one row transpose theirs; a key's biases are stored as a vector
@@ -215,10 +214,10 @@ def load(path, shared_units):
     return found
 
 
-COLUMNS = ("products", "loads", "exponentials", "terms", "transposes", "copies", "memory", "bound", "with_memory", "fraction_of_peak",
-           "best")
-TITLES = ("padding", "products", "loads", "exponentials", "terms", "transposes", "copies", "memory", "bound", "with memory", "median",
-          "best")
+COLUMNS = ("products", "loads", "exponentials", "terms", "transposes", "copies", "memory", "bound", "with_memory",
+           "fraction_of_peak", "best")
+TITLES = ("padding", "products", "loads", "exponentials", "terms", "transposes", "copies", "memory", "bound", "with memory",
+          "median", "best")
 
 
 def print_table(cases, before):

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Canaries after the last element. */
+/* Canaries after the last element. CLMGK_TEST_TIGHT: none after inputs, where the guard layer's page follows. */
 #define TRAIL_BYTES 320
 
 /* Products of the reference that one problem may cost before its rows are sampled. */
@@ -178,11 +178,12 @@ th_device th_upload_for(const th_session *session, th_problem *problem, th_pass 
 {
     th_device device = {.pass = pass, .accumulate = problem->accumulate};
     size_t bytes[TH_ARRAYS] = {0};
+    const bool tight = getenv("CLMGK_TEST_TIGHT") != NULL;
     for (size_t name = 0; name < TH_ARRAYS; name++) {
         const th_array *const array = &problem->array[name];
         if (!in_use(pass, problem, name))
             continue;
-        const size_t end = end_bytes(array) + TRAIL_BYTES;
+        const size_t end = end_bytes(array) + (tight && !is_output(pass, name) ? 0 : TRAIL_BYTES);
         bytes[array->home] = end > bytes[array->home] ? end : bytes[array->home];
     }
     for (size_t name = 0; name < TH_ARRAYS; name++)
