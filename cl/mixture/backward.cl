@@ -51,7 +51,8 @@
 #define VARIANCES       (HAS_VARIANCE ? COMPONENTS : 1)
 
 #if ROWS_INSIDE
-#define SOON (2 * PRODUCTS + 6) /* slots: see below */
+#define SOON          (2 * PRODUCTS + 6) /* slots: see below */
+#define SOON_FEATURES ((3 * PRODUCTS * HEAD_SIZE + 2 * VALUE_SIZE) / 2)
 #endif
 
 #define KEEP_PLACES (COMPONENTS == 1 || KEYS_SHIFTED) /* SIMT: registers are short with all keys of more */
@@ -908,6 +909,16 @@ FUNCTION void panel_finish(const key_block *b, int panel, int keys)
 #if ROWS_INSIDE
 enum { SOON_Q, SOON_O, SOON_GRAD_O, SOON_GRAD_Q, SOON_V, SOON_GRAD_V, SOON_K, SOON_GRAD_K = SOON_K + PRODUCTS };
 
+/* Steps of rows_ahead in a block of keys: two for each sub-tile of a panel; causality hides half of the diagonal's. */
+FUNCTION int steps_of(const mgk_attention_args *a, const problem *p, int k0, int keys)
+{
+    int begin, end;
+    block_rows(a, p, k0, &begin, &end);
+    const int rows = end - begin, hidden = a->right < 0 ? 0 : min(rows, keys) / 2;
+    const int panels = (keys + PANEL_ROWS - 1) / PANEL_ROWS;
+    return max(2 * panels * ((rows - hidden + BLOCK_KEYS - 1) / BLOCK_KEYS), 1);
+}
+
 /* Announces rows 0 .. of an array of the next task, as many as the second-level cache may keep. */
 FUNCTION void array_soon(engine *e, int slot, __global const storage *rows, long stride, int length, int size,
                          int steps)
@@ -991,10 +1002,7 @@ KERNEL(mixture_backward)
                 if (h == (kv_head + 1) * group - 1 && k0 + GROUP_ROWS >= end && task + 1 < list) {
                     const long next_b = (task + 1) / a.kv_heads, next_g = (task + 1) % a.kv_heads;
                     const long next_h = next_g * group;
-                    const int panels = (min(keys - k0, GROUP_ROWS) + PANEL_ROWS - 1) / PANEL_ROWS;
-                    /* two parts a sub-tile, of which causality leaves half: a core waits where it asks for much */
-                    const int steps =
-                        max(1, (a.right < 0 ? 2 : 1) * panels * ((a.length + BLOCK_KEYS - 1) / BLOCK_KEYS));
+                    const int steps = steps_of(&a, &p, k0, min(keys - k0, GROUP_ROWS));
                     array_soon(&g.base, SOON_Q, q + next_b * a.q.batch + next_h * a.q.head, a.q.token, a.length,
                                a.head_size, steps);
                     array_soon(&g.base, SOON_O, o + next_b * a.o.batch + next_h * a.o.head, a.o.token, a.length,

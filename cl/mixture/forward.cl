@@ -31,9 +31,10 @@
 
 #include "mixture/block.clh"
 
-#define SCORE_SLOTS (HAS_BIAS ? 3 : 2)
-#define SOON        (2 * PRODUCTS + 4) /* slots: see below */
-#define KEY_NORMS   SCORE_GAUSSIAN
+#define SCORE_SLOTS   (HAS_BIAS ? 3 : 2)
+#define SOON          (2 * PRODUCTS + 4) /* slots: see below */
+#define SOON_FEATURES (PRODUCTS * HEAD_SIZE + VALUE_SIZE)
+#define KEY_NORMS     SCORE_GAUSSIAN
 
 #include "engine/engine.clh"
 

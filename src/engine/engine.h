@@ -29,6 +29,7 @@ typedef struct mgk_footprint {
     bool forward;
     bool few_rows;                /* the kernel has the form for MGK_FEW_ROWS, and may use it here */
     bool one_vector;              /* with vectors of 16 floats and one unit for them, panels of one are faster */
+    bool one_block;               /* a block of all rows saves more than one of twice the default size costs */
     int64_t rows;                 /* of a problem, on average */
     int64_t heads, problems;      /* number of heads and problems, whose rows are split into blocks */
     int64_t held_heads;           /* heads that a block could hold (the parameter `heads`); 0: the kernel has one */

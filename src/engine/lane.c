@@ -118,6 +118,8 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
         b.tile = mgk_tunable_get(p, "tile");
     }
     b.panels = has_blocks(p) ? mgk_tunable_base(p, "panels", facts->info.device_class) : 1;
+    if (f->one_block && f->rows <= 2 * b.panels * b.panel_rows)
+        b.panels *= 2;
     choose_panels(f, facts, &b);
     b.tile = tile;
     choose_tile(f, &b);

@@ -580,7 +580,7 @@ TH_TEST(engine_parameters)
         const char *parameters;
     } blocks[] = {{CLMGK_ENGINE_LANE, "panels=4,tile=16,lanes=8"},
                   {CLMGK_ENGINE_LANE, "panels=1,tile=128,vectors=1,splits=2"},
-                  {CLMGK_ENGINE_LANE, "panels=8,tile=32,block=4,unroll=1"},
+                  {CLMGK_ENGINE_LANE, "panels=16,tile=32,block=4,unroll=1"},
                   {CLMGK_ENGINE_SIMT, "row-threads=4,key-threads=8,rows=2,keys=2,features=8,splits=2"},
                   {CLMGK_ENGINE_SIMT, "rows=2,keys=1"}};
     for (size_t n = 0; n < 2 * TH_COUNT(blocks); n++) {
@@ -798,29 +798,47 @@ TH_TEST(repeated_runs_are_bit_equal)
 
 /* ---- memory ---------------------------------------------------------------------------------------------------- */
 
-static double workspace_ratio(th_session *session, int64_t batch, int64_t heads, int64_t length)
+static uint64_t workspace_bytes(th_session *session, const clmgk_attention_desc *desc, const char *parameters)
+{
+    clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
+    clmgk_plan_options options = th_options(session, 0);
+    options.backward_parameters = parameters;
+    clmgk_plan *const plan = th_plan_of(session, desc, &options);
+    assert_int_equal(clmgk_plan_get_info(plan, &info, NULL), CLMGK_OK);
+    clmgk_plan_release(plan);
+    return info.backward_workspace_bytes;
+}
+
+static clmgk_attention_desc wide_desc(int64_t batch, int64_t heads, int64_t length)
 {
     clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, length, length);
     desc.batch = batch;
     desc.heads = heads;
     desc.head_size = 32;
     desc.gradients = th_all_gradients(&desc);
-    clmgk_plan_info info = CLMGK_PLAN_INFO_INIT;
-    const clmgk_plan_options options = th_options(session, 0);
-    clmgk_plan *const plan = th_plan_of(session, &desc, &options);
-    assert_int_equal(clmgk_plan_get_info(plan, &info, NULL), CLMGK_OK);
-    clmgk_plan_release(plan);
-    const double arrays = 4.0 * (32.0 + 8.0) + 1.0; /* Q, K, V, O, their gradients, L */
-    return (double)info.backward_workspace_bytes / ((double)(batch * heads * length) * arrays * sizeof(float));
+    return desc;
 }
 
 TH_TEST(workspace_is_linear)
 {
     static const int64_t shape[][2] = {{1, 1}, {1, 8}, {32, 8}, {4096, 3}};
-    for (size_t n = 0; n < TH_COUNT(shape); n++) {
-        const int64_t length = n == 3 ? 49 : 4096;
-        const double ratio = workspace_ratio(session, shape[n][0], shape[n][1], length);
-        assert_true(ratio < 2.0);
-        assert_true(workspace_ratio(session, shape[n][0], shape[n][1], 2 * length) < 2.0);
+    const char *const usual = th_options(session, 0).backward_parameters;
+    for (size_t n = 0; n < 2 * TH_COUNT(shape); n++) {
+        const int64_t length = (n < 6 ? 4096 : 49) * (int64_t)(n % 2 + 1);
+        const clmgk_attention_desc desc = wide_desc(shape[n / 2][0], shape[n / 2][1], length);
+        const double floats = 4.0 * (32.0 + 8.0) + 1.0; /* a row of Q, K, V, O, their gradients, L */
+        const double arrays = (double)(desc.batch * desc.heads * length) * floats * sizeof(float);
+        assert_true((double)workspace_bytes(session, &desc, usual) < 2.0 * arrays);
     }
+}
+
+/* By default all keys are in one block, of twice the usual size if they need it: dQ is summed up in private memory. */
+TH_TEST(one_block_needs_no_workspace)
+{
+    if (session->engine[0] != CLMGK_ENGINE_LANE)
+        skip();
+    clmgk_attention_desc desc =
+        wide_desc(4 * (int64_t)session->info.compute_units, 1, session->info.native_float_lanes >= 16 ? 400 : 200);
+    desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+    assert_int_equal(workspace_bytes(session, &desc, NULL), 0);
 }

@@ -105,13 +105,19 @@ void mgk_backward_args_begin(mgk_backward *x, const mgk_forward_args *args)
 
 /* ---- distribution of work ------------------------------------------------------------------------------------ */
 
+bool mgk_backward_keeps_busy(const mgk_attention_request *request, int64_t tasks)
+{
+    const int64_t units = request->facts->info.compute_units;
+    return tasks >= 4 * units || (tasks >= 2 * units && tasks % units == 0);
+}
+
 /* Ranges of keys: enough work-groups for all compute units, but limited copies of dQ. */
 static int64_t choose_splits(const mgk_backward *x, int64_t block_keys)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     const int64_t units = x->request->facts->info.compute_units;
     const int64_t blocks = (d->length_k + block_keys - 1) / block_keys;
-    if (x->tasks >= 4 * units || (x->tasks >= 2 * units && x->tasks % units == 0))
+    if (mgk_backward_keeps_busy(x->request, x->tasks))
         return 1;
     if (mgk_wants(&x->want, CLMGK_GRADIENT_BIAS) && !x->want.bias_full) /* sums over keys have no copy per split */
         return 1;

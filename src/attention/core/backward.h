@@ -63,6 +63,9 @@ void mgk_backward_add_queries(mgk_backward *pass, const char *file, const char *
 /* Begins the pass's arguments with the members of all passes. */
 void mgk_backward_args_begin(mgk_backward *pass, const mgk_forward_args *args);
 
+/* Whether so many tasks occupy all compute units without a split of their keys. */
+bool mgk_backward_keeps_busy(const mgk_attention_request *request, int64_t tasks);
+
 /* Sets splits, chunks and copies of the bias gradient in args, for the parameters in plan->tunables. UNSUPPORTED:
  * values tuned for another shape would make the workspace larger than the arrays. */
 clmgk_status mgk_backward_share(mgk_backward *pass, clmgk_error *error);

@@ -83,6 +83,11 @@ static int64_t rows_of(const clmgk_attention_desc *d)
 
 /* ---- blocks ------------------------------------------------------------------------------------------------- */
 
+static int64_t tasks_of(const clmgk_attention_desc *d)
+{
+    return mgk_attention_problems(d) * d->kv_heads;
+}
+
 static mgk_footprint footprint_of(const mgk_attention_request *request)
 {
     static const char *const shrink[] = {"keys",     "rows",   "keys",   "rows", "features",
@@ -101,7 +106,10 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
                                .key = t->head_size + t->value_size + 2 * m + 4,
                                .score = t->products + 1,
                                .key_lane = m};
-    return (mgk_footprint){.rows = request->desc->length_k,
+    const clmgk_attention_desc *const d = request->desc;
+    return (mgk_footprint){.rows = d->length_k,
+                           /* then dQ of a tile of queries needs no workspace: rows_private */
+                           .one_block = d->sequences == 0 && mgk_backward_keeps_busy(request, tasks_of(d)),
                            .key_terms = 3 * m + 4,
                            .arrays = arrays,
                            .block = arrays,
@@ -249,7 +257,7 @@ static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
     x->queries_apart = !x->request->engine->private_tiles && !x->want.expectation;
     x->has_keys = has_keys(x);
     x->flags = main_flags(x);
-    x->tasks = mgk_attention_problems(d) * d->kv_heads;
+    x->tasks = tasks_of(d);
     x->copy_floats = mgk_wants(&x->want, CLMGK_GRADIENT_Q) ? rows * t->head_size : 0;
     x->array_bytes =
         8 * (rows * (d->head_size + d->value_size) + keys * ((int64_t)t->products * d->head_size + d->value_size));
