@@ -375,7 +375,7 @@ FUNCTION void tile_terms(const key_block *b, const query_tile *tile)
     const long length = b->a->length;
     const int entries = tile->entries;
     const row_regions rows = row_regions_of(b, tile->i0);
-    TILE_KEYS_FOR(&b->g->base, c, TILE_KEYS) {
+    TILE_KEYS_FOR(&b->g->base, c, ROWS_INSIDE ? tile->rows : TILE_KEYS) {
         if (EXPECTATION)
             key_put(t->log, c, entries_below(c, entries));
 #if ROWS_INSIDE
