@@ -376,6 +376,10 @@ FUNCTION void tile_terms(const key_block *b, const query_tile *tile)
     const int entries = tile->entries;
     const row_regions rows = row_regions_of(b, tile->i0);
     TILE_KEYS_FOR(&b->g->base, c, ROWS_INSIDE ? tile->rows : TILE_KEYS) {
+        if (ROWS_INSIDE && c >= entries) { /* what finishes dQ asks for these alone */
+            key_put(t->log, c, (kreal)(-INFINITY));
+            continue;
+        }
         if (EXPECTATION)
             key_put(t->log, c, entries_below(c, entries));
 #if ROWS_INSIDE
@@ -472,7 +476,7 @@ FUNCTION void tile_shift(const key_block *b, const query_tile *tile)
     float weight[COMPONENTS][TILE_KEYS];
     for (int r = 0; r < COMPONENTS; ++r) {
         kreal sum = (kreal)(0.0f);
-        for (int c = 0; c < TILE_KEYS; c += LANES) {
+        for (int c = 0; c < tile->rows; c += LANES) {
             const ireal unseen = key_vector(t->log, c) == (kreal)(-INFINITY);
             const kreal x = unseen ? (kreal)(0.0f) : key_vector(t->row_sums[r], c);
             key_put(weight[r], c, x);
@@ -763,7 +767,7 @@ FUNCTION void store_entry_sums(const key_block *b, int i0, int entries, const bo
 #if ROWS_INSIDE
     if (KEEPS_ROW_SUMS)
         COPIES_FOR(r, 0, COMPONENTS)
-            entry_sums_join(b->g, r, HAS_FACTORED && factored ? b->t->u[r] : 0, b->t->row_sums[r]);
+            entry_sums_join(b->g, r, HAS_FACTORED && factored ? b->t->u[r] : 0, b->t->row_sums[r], entries);
 #else
     if (KEEPS_ROW_SUMS)
         for (int r = 0; r < COMPONENTS; ++r)
