@@ -1030,6 +1030,7 @@ KERNEL(mixture_backward)
                                            r * a.grad_k.component,
                                        a.grad_k.token, a.length_k, a.head_size, steps);
                     }
+                    rows_announced(&g.base);
                 }
 #endif
                 components_begin(&x, &a, h, &at, variance);

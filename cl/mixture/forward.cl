@@ -273,6 +273,7 @@ FUNCTION void block_soon(engine *e, const mgk_attention_args *a, const row_block
     if (b != 0 || g != 0)
         tile_soon(e, a, SOON_K, SOON_V, k + b * a->k.batch + g * a->k.head, v + b * a->v.batch + g * a->v.head, 0,
                   a->length_k, steps);
+    rows_announced(e);
 }
 
 KERNEL(mixture_forward)
