@@ -165,14 +165,19 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
         }
     tile_product(e, panel, sub, 0, 0, product);
 #if HAS_FACTORED
-    if (view->factored) {
+    if (view->factored && lazy) {
         KEYS_FOR(u)
             ROWS_FOR(v) {
                 real c;
                 const real s = factored_score(e, x, view, panel, sub, u, v, product[u][v], &c);
-                w[u][v] = lazy ? exp2_real(s - base[v]) * c : s;
-                factor[u][v] = c;
+                w[u][v] = exp2_real(s - base[v]) * c;
             }
+        return;
+    }
+    if (view->factored) {
+        KEYS_FOR(u)
+            ROWS_FOR(v)
+                w[u][v] = factored_score(e, x, view, panel, sub, u, v, product[u][v], &factor[u][v]);
         return;
     }
 #endif
