@@ -248,11 +248,13 @@ FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_att
 /* Slots of rows_ahead: arrays of the next work-group, then those of the next tile. */
 enum { SOON_Q, SOON_O, SOON_V, SOON_TILE_V, SOON_K, SOON_TILE_K = SOON_K + PRODUCTS };
 
-/* Sub-tiles of scores that a block computes for `keys` keys, at least: with causality half of them. */
-FUNCTION int steps_of(const mgk_attention_args *a, const row_block *block, int keys)
+/* Sub-tiles of scores that a block computes for `keys` keys from k0 on; causality hides them from half of the rows that
+ * are their queries. */
+FUNCTION int steps_of(const mgk_attention_args *a, const row_block *block, int k0, int keys)
 {
-    const int panels = min((a->length - block->first + PANEL_ROWS - 1) / PANEL_ROWS, PANELS);
-    return max(panels * ((keys + SUB_KEYS - 1) / SUB_KEYS) / (a->right < 0 ? 1 : 2), 1);
+    const int rows = min(a->length - block->first, GROUP_ROWS), panels = (rows + PANEL_ROWS - 1) / PANEL_ROWS;
+    const int hidden = a->right < 0 ? 0 : clamp(k0 + keys - block->first - rows / 2, 0, keys);
+    return max(panels * ((keys - hidden + SUB_KEYS - 1) / SUB_KEYS), 1);
 }
 
 /* Keys and values of a tile. */
@@ -327,7 +329,7 @@ KERNEL(mixture_forward)
 #if !HAS_SEQUENCES && !SPLIT_KEYS && !DENSITY
     const row_block next = row_block_of(&a, GROUP_ID + 1, a.heads, offsets);
     block_soon(&e, &a, &block, &next, q, k, v, results_of(&a, &p, h, block.split, o, lse, work).o,
-               steps_of(&a, &block, end - range));
+               steps_of(&a, &block, range, end - range));
 #endif
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
         keys_stage(&e, PRODUCTS, k, a.k.component, a.k.token, k0, end, a.head_size, x.stage_scale);
@@ -337,7 +339,7 @@ KERNEL(mixture_forward)
         key_terms(&e, &x, &a, k0, end, prior, shift);
 #if !DENSITY
         if (k0 + TILE_KEYS < end)
-            tile_soon(&e, &a, SOON_TILE_K, SOON_TILE_V, k, v, k0 + TILE_KEYS, end, steps_of(&a, &block, TILE_KEYS));
+            tile_soon(&e, &a, SOON_TILE_K, SOON_TILE_V, k, v, k0 + TILE_KEYS, end, steps_of(&a, &block, k0, TILE_KEYS));
 #endif
         tile_view view;
         view.factored = false;
