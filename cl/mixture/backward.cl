@@ -235,6 +235,8 @@ FUNCTION void panel_factors(const key_block *b, int panel)
             high = max_real(high, log_weight);
             low = lowest_of(low, log_weight);
             key->w[panel][r][v] = exp2_real(log_weight);
+            if (PRIOR_APART) /* of a component without a prior: add_apart has it for all queries at once */
+                spread = max_real(spread, key->beta[panel][r][v]);
         }
         const real own = x->one_scale ? high - low : (real)(INFINITY);
         /* without a prior nothing bounds E_ij */

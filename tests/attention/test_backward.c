@@ -456,6 +456,23 @@ TH_TEST(zero_prior_of_the_nearest_component)
     }
 }
 
+/* sMGK: a component without a prior far from the queries and near the keys. What its dprior sums leaves f32 for a key
+ * alone, not with the factors of the queries. */
+TH_TEST(zero_prior_of_a_far_shift)
+{
+    static const double sizes[] = {4.0, 8.0, 12.0, 16.0};
+    for (size_t n = 0; n < TH_COUNT(sizes) * 2; n++) {
+        TH_PROBLEM problem = with_arrays(1, n);
+        th_fill(&problem, TH_VARIANCE, 4.0);
+        th_scale(&problem, TH_K, sizes[n / 2]);
+        th_scale(&problem, TH_SHIFT, sizes[n / 2]);
+        for (int64_t j = 0; j < 130; j++)
+            for (int64_t h = 0; h < 2; h++)
+                th_set(&problem, TH_PRIOR, 0, h, 0, j, 0, n % 2 == 0 ? 0.0 : 1e-30);
+        th_expect_gradients(session, &problem, false);
+    }
+}
+
 /* NaN beyond the lengths reaches nothing; there the gradients are 0. */
 TH_TEST(padding_does_not_leak)
 {
