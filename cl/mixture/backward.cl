@@ -51,7 +51,7 @@
 #define VARIANCES       (HAS_VARIANCE ? COMPONENTS : 1)
 
 #if ROWS_INSIDE
-#define SOON          (2 * PRODUCTS + 6) /* slots: see below */
+#define SOON          (2 * PRODUCTS + 10) /* slots: see below */
 #define SOON_FEATURES ((3 * PRODUCTS * HEAD_SIZE + 2 * VALUE_SIZE) / 2)
 #endif
 
@@ -73,7 +73,7 @@
  * longer than the average. It saves registers in NVIDIA's compiler and costs some in AMD's. */
 #define ONE_BLOCK (QUERIES_APART && WHOLE_CHUNKS && !HAS_SEQUENCES)
 
-/* How much of a next task is prefetched, of the second-level cache. */
+/* How much of the second-level cache a next task's rows of queries, and with them its other arrays, may take. */
 #define AHEAD_BYTES     (512 << 10)
 #define AHEAD_ROW_BYTES ((2 * PRODUCTS * HEAD_SIZE + 2 * HEAD_SIZE + 4 * VALUE_SIZE) * (int)sizeof(storage))
 
@@ -783,6 +783,47 @@ FUNCTION void store_entry_sums(const key_block *b, int i0, int entries, const bo
             entry_sums_store(b->g, r, HAS_FACTORED && factored ? b->t->u[r] : 0, bias, entries);
 }
 
+#if ROWS_INSIDE
+enum {
+    SOON_TILE_Q,
+    SOON_TILE_O,
+    SOON_TILE_GRAD_O,
+    SOON_TILE_GRAD_Q,
+    SOON_Q,
+    SOON_O,
+    SOON_GRAD_O,
+    SOON_GRAD_Q,
+    SOON_V,
+    SOON_GRAD_V,
+    SOON_K,
+    SOON_GRAD_K = SOON_K + PRODUCTS
+};
+
+/* So many first rows of the next task are prefetched. */
+FUNCTION int rows_of_next(const mgk_attention_args *a)
+{
+    return min(a->length, AHEAD_BYTES / AHEAD_ROW_BYTES);
+}
+
+/* Announces the rows of a tile of queries, for the products of the tile before. */
+FUNCTION void tile_soon(const key_block *b, int i0)
+{
+    engine *const e = &b->g->base;
+    const mgk_attention_args *const a = b->a;
+    const places *const at = b->at;
+    const int keys = min(b->p->keys - b->k0, GROUP_ROWS), end = min(i0 + TILE_KEYS, b->p->valid);
+    const int steps = max(2 * ((keys + PANEL_ROWS - 1) / PANEL_ROWS) * SUB_TILES, 1);
+    if (b->k0 == 0 && i0 < rows_of_next(a)) /* the task before has had them fetched */
+        return;
+    rows_ahead(e, SOON_TILE_Q, at->q, a->q.token, i0, end, a->head_size, steps);
+    rows_ahead(e, SOON_TILE_GRAD_O, at->grad_o, a->grad_o.token, i0, end, a->value_size, steps);
+    if (b->k0 == 0)
+        rows_ahead(e, SOON_TILE_O, at->o, a->o.token, i0, end, a->value_size, steps);
+    if (WANT_Q && b->k0 + GROUP_ROWS >= b->p->keys)
+        rows_ahead(e, SOON_TILE_GRAD_Q, at->grad_q, a->grad_q.token, i0, end, a->head_size, steps);
+}
+#endif
+
 /* All tiles of queries that meet the block of keys. */
 FUNCTION void block_queries(const key_block *b)
 {
@@ -805,6 +846,8 @@ FUNCTION void block_queries(const key_block *b)
             continue;
         tile.first = b->k0 == first;
         tile.last = b->k0 == last;
+        if (i0 + TILE_KEYS < end)
+            tile_soon(b, i0 + TILE_KEYS);
 #endif
         queries_stage(g, b->at->q, 0, a->q.token, i0, p->valid, a->head_size);
         grad_out_stage(g, 1, b->at->grad_o, 0, a->grad_o.token, i0, p->valid, a->value_size);
@@ -913,7 +956,6 @@ FUNCTION void panel_finish(const key_block *b, int panel, int keys)
 }
 
 #if ROWS_INSIDE
-enum { SOON_Q, SOON_O, SOON_GRAD_O, SOON_GRAD_Q, SOON_V, SOON_GRAD_V, SOON_K, SOON_GRAD_K = SOON_K + PRODUCTS };
 
 /* Steps of rows_ahead in a block of keys: two for each sub-tile of a panel; causality hides half of the diagonal's. */
 FUNCTION int steps_of(const mgk_attention_args *a, const problem *p, int k0, int keys)
@@ -925,11 +967,41 @@ FUNCTION int steps_of(const mgk_attention_args *a, const problem *p, int k0, int
     return max(2 * panels * ((rows - hidden + BLOCK_KEYS - 1) / BLOCK_KEYS), 1);
 }
 
-/* Announces rows 0 .. of an array of the next task, as many as the second-level cache may keep. */
-FUNCTION void array_soon(engine *e, int slot, __global const storage *rows, long stride, int length, int size,
-                         int steps)
+/* Arrays of a task, element 0 of the first head. */
+typedef struct task_arrays {
+    __global const storage *q, *k, *v, *o, *grad_o, *grad_q;
+} task_arrays;
+
+/* Announces, for the products of a block of keys, its rows of dK and dV, and keys and values of the next block: if that
+ * is the next task's (groups are mostly run in order), first rows of the other arrays too. `x`: of the next task. */
+FUNCTION void block_soon(const key_block *b, int keys, bool has_next, const task_arrays *x, __global const storage *dk,
+                         __global const storage *dv)
 {
-    rows_ahead(e, slot, rows, stride, 0, min(length, AHEAD_BYTES / AHEAD_ROW_BYTES), size, steps);
+    engine *const e = &b->g->base;
+    const mgk_attention_args *const a = b->a;
+    const int end = min(b->k0 + GROUP_ROWS, keys), steps = steps_of(a, b->p, b->k0, end - b->k0);
+    const bool ends = end == keys;
+    rows_arrived(e);
+    for (int r = 0; WANT_K && r < PRODUCTS; ++r)
+        rows_ahead(e, SOON_GRAD_K + r, dk + r * a->grad_k.component, a->grad_k.token, b->k0, end, a->head_size, steps);
+    if (WANT_V)
+        rows_ahead(e, SOON_GRAD_V, dv, a->grad_v.token, b->k0, end, a->value_size, steps);
+    if (!ends || has_next) {
+        __global const storage *const k = ends ? x->k : b->at->k, *const v = ends ? x->v : b->at->v;
+        const int first = ends ? 0 : end, last = min(first + GROUP_ROWS, ends ? a->length_k : keys);
+        for (int r = 0; r < PRODUCTS; ++r)
+            rows_ahead(e, SOON_K + r, k + r * a->k.component, a->k.token, first, last, a->head_size, steps);
+        rows_ahead(e, SOON_V, v, a->v.token, first, last, a->value_size, steps);
+    }
+    if (ends && has_next) {
+        const int rows = rows_of_next(a);
+        rows_ahead(e, SOON_Q, x->q, a->q.token, 0, rows, a->head_size, steps);
+        rows_ahead(e, SOON_O, x->o, a->o.token, 0, rows, a->value_size, steps);
+        rows_ahead(e, SOON_GRAD_O, x->grad_o, a->grad_o.token, 0, rows, a->value_size, steps);
+        if (WANT_Q)
+            rows_ahead(e, SOON_GRAD_Q, x->grad_q, a->grad_q.token, 0, rows, a->head_size, steps);
+    }
+    rows_announced(e);
 }
 #endif
 
@@ -965,6 +1037,10 @@ KERNEL(mixture_backward)
         const int keys = HAS_SEQUENCES ? p.keys : a.length_k;
         at.k = k + p.batch * a.k.batch + kv_head * a.k.head + p.key_base * a.k.token;
         at.v = v + p.batch * a.v.batch + kv_head * a.v.head + p.key_base * a.v.token;
+        __global storage *const dk =
+            grad_k + p.batch * a.grad_k.batch + kv_head * a.grad_k.head + p.key_base * a.grad_k.token;
+        __global storage *const dv =
+            grad_v + p.batch * a.grad_v.batch + kv_head * a.grad_v.head + p.key_base * a.grad_v.token;
 
         /* with ROWS_INSIDE the first block finishes queries that see nothing */
         const int end = ROWS_INSIDE ? max(keys, 1) : keys;
@@ -1004,35 +1080,16 @@ KERNEL(mixture_backward)
                     at.gamma =
                         gamma + at.bh * COMPONENTS * a.length * a.length_k + p.row_base * (long)a.length_k + p.key_base;
 #if ROWS_INSIDE
-                /* groups are mostly run in order */
-                if (h == (kv_head + 1) * group - 1 && k0 + GROUP_ROWS >= end && task + 1 < list) {
-                    const long next_b = (task + 1) / a.kv_heads, next_g = (task + 1) % a.kv_heads;
-                    const long next_h = next_g * group;
-                    const int steps = steps_of(&a, &p, k0, min(keys - k0, GROUP_ROWS));
-                    array_soon(&g.base, SOON_Q, q + next_b * a.q.batch + next_h * a.q.head, a.q.token, a.length,
-                               a.head_size, steps);
-                    array_soon(&g.base, SOON_O, o + next_b * a.o.batch + next_h * a.o.head, a.o.token, a.length,
-                               a.value_size, steps);
-                    array_soon(&g.base, SOON_GRAD_O, grad_o + next_b * a.grad_o.batch + next_h * a.grad_o.head,
-                               a.grad_o.token, a.length, a.value_size, steps);
-                    if (WANT_Q)
-                        array_soon(&g.base, SOON_GRAD_Q, grad_q + next_b * a.grad_q.batch + next_h * a.grad_q.head,
-                                   a.grad_q.token, a.length, a.head_size, steps);
-                    array_soon(&g.base, SOON_V, v + next_b * a.v.batch + next_g * a.v.head, a.v.token, a.length_k,
-                               a.value_size, steps);
-                    if (WANT_V)
-                        array_soon(&g.base, SOON_GRAD_V, grad_v + next_b * a.grad_v.batch + next_g * a.grad_v.head,
-                                   a.grad_v.token, a.length_k, a.value_size, steps);
-                    for (int r = 0; r < PRODUCTS; ++r) {
-                        array_soon(&g.base, SOON_K + r, k + next_b * a.k.batch + next_g * a.k.head + r * a.k.component,
-                                   a.k.token, a.length_k, a.head_size, steps);
-                        if (WANT_K)
-                            array_soon(&g.base, SOON_GRAD_K + r,
-                                       grad_k + next_b * a.grad_k.batch + next_g * a.grad_k.head +
-                                           r * a.grad_k.component,
-                                       a.grad_k.token, a.length_k, a.head_size, steps);
-                    }
-                    rows_announced(&g.base);
+                if (h == (kv_head + 1) * group - 1) {
+                    const long next_b = (task + 1) / a.kv_heads, next_g = (task + 1) % a.kv_heads,
+                               next_h = next_g * group;
+                    const task_arrays next = {q + next_b * a.q.batch + next_h * a.q.head,
+                                              k + next_b * a.k.batch + next_g * a.k.head,
+                                              v + next_b * a.v.batch + next_g * a.v.head,
+                                              o + next_b * a.o.batch + next_h * a.o.head,
+                                              grad_o + next_b * a.grad_o.batch + next_h * a.grad_o.head,
+                                              grad_q + next_b * a.grad_q.batch + next_h * a.grad_q.head};
+                    block_soon(&b, keys, task + 1 < list, &next, dk, dv);
                 }
 #endif
                 components_begin(&x, &a, h, &at, variance);
@@ -1055,10 +1112,6 @@ KERNEL(mixture_backward)
                 store_shift(&b);
 #endif
             }
-            __global storage *const dk =
-                grad_k + p.batch * a.grad_k.batch + kv_head * a.grad_k.head + p.key_base * a.grad_k.token;
-            __global storage *const dv =
-                grad_v + p.batch * a.grad_v.batch + kv_head * a.grad_v.head + p.key_base * a.grad_v.token;
             for (int panel = 0; panel < PANELS; ++panel) {
                 const int first = k0 + panel * PANEL_ROWS;
                 if (WANT_K)
