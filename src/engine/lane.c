@@ -69,13 +69,14 @@ static void choose_tile(const mgk_footprint *f, lane_block *b)
         b->tile /= 2;
 }
 
-/* A tile of narrow heads may be twice as long and still fits, and begins and ends half as often. Only measured with two
- * units, where the products between take half the time. */
+/* A tile twice as long begins and ends half as often, where rows are enough to fill it and its keys fit beside the rest.
+ * Only measured with two units, where the products between take half the time. */
 static int longest_tile(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
-    enum { NARROW = 16 };
-    const bool narrow = f->forward && !f->fixed_tile && f->query_size <= NARROW && f->value_size <= NARROW;
-    return mgk_tunable_base(p, "tile", facts->info.device_class) * (narrow && facts->x86_two_units ? 2 : 1);
+    enum { WIDEST = 64 };
+    const int tile = mgk_tunable_base(p, "tile", facts->info.device_class);
+    const bool fits = (f->products > 1 ? f->products : 1) * f->widest <= WIDEST;
+    return facts->x86_two_units && fits && f->rows > tile ? 2 * tile : tile;
 }
 
 /* Families without them would have a program for each number of rows. */
