@@ -6,6 +6,7 @@
  * With arguments this program is one of several processes on one cache (processes_share_a_file).
  */
 #include "attention/plan.h"
+#include "engine/engine.h"
 #include "harness/harness.h"
 #include "harness/scratch.h"
 #include "tuning/entries.h"
@@ -203,6 +204,34 @@ TH_HOST_TEST(source_names)
     assert_null(clmgk_tuning_source_name((clmgk_tuning_source)1));
     assert_null(clmgk_tuning_source_name((clmgk_tuning_source)7));
     assert_null(clmgk_tuning_source_name((clmgk_tuning_source)-1));
+}
+
+/* The lane engine's tiles where two units make multiply-adds: longer if a problem fills them and its keys fit beside
+ * the rest. Without products: a backward pass. */
+TH_HOST_TEST(tiles_of_two_units)
+{
+    static const struct {
+        bool two_units;
+        int rows, widest, products, tile;
+    } cases[] = {{true, 65, 64, 1, 128},  {true, 64, 64, 1, 64},    {true, 65, 96, 1, 64},   {true, 2048, 32, 2, 128},
+                 {true, 2048, 64, 2, 64}, {true, 2048, 64, 0, 128}, {true, 2048, 96, 0, 64}, {false, 2048, 64, 1, 64}};
+    for (size_t i = 0; i < TH_COUNT(cases); i++) {
+        const mgk_device_facts facts = {
+            .info = {.device_class = CLMGK_DEVICE_CPU, .compute_units = 2, .native_float_lanes = 16},
+            .x86_two_units = cases[i].two_units};
+        const mgk_footprint footprint = {.forward = cases[i].products > 0,
+                                         .rows = cases[i].rows,
+                                         .heads = 8,
+                                         .problems = 8,
+                                         .widest = cases[i].widest,
+                                         .products = cases[i].products,
+                                         .least_tile = 16};
+        mgk_tunables tunables = mgk_engine_tunables(&mgk_engine_lane, NULL);
+        mgk_block block;
+        th_expect_ok(mgk_engine_lane.fit(&footprint, &facts, &tunables, &block, &th_error));
+        assert_int_equal(block.tile, cases[i].tile);
+        assert_int_equal(mgk_tunable_get(&tunables, "tile"), cases[i].tile);
+    }
 }
 
 /* ---- lookup ---------------------------------------------------------------------------------------------------- */
