@@ -69,20 +69,14 @@ static void choose_tile(const mgk_footprint *f, lane_block *b)
         b->tile /= 2;
 }
 
-/* A tile twice as long begins and ends half as often, where rows are enough to fill it and its keys fit beside the rest.
- * Only measured with two units, where the products between take half the time. */
+/* A tile twice as long begins and ends half as often, where rows are enough to fill it and its keys fit beside the
+ * rest. Only measured with two units, where the products between take half the time. */
 static int longest_tile(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     enum { WIDEST = 64 };
     const int tile = mgk_tunable_base(p, "tile", facts->info.device_class);
     const bool fits = (f->products > 1 ? f->products : 1) * f->widest <= WIDEST;
     return facts->x86_two_units && fits && f->rows > tile ? 2 * tile : tile;
-}
-
-/* Families without them would have a program for each number of rows. */
-static bool has_blocks(const mgk_tunables *p)
-{
-    return !mgk_tunable_is_unused(p, mgk_tunable_index(p, "panels"));
 }
 
 /* The table's defaults are for vectors of 16 floats. */
@@ -94,8 +88,7 @@ static void choose_vectors(const mgk_footprint *f, const mgk_device_facts *facts
     mgk_tunable_default(p, "block", mgk_tunable_base(p, "block", kind) / part);
     mgk_tunable_default(p, "unroll", mgk_tunable_base(p, "unroll", kind));
     const int lanes = mgk_tunable_get(p, "lanes");
-    const bool one =
-        !has_blocks(p) || (f->forward && (f->rows <= lanes || (f->one_vector && lanes >= 16 && !facts->x86_two_units)));
+    const bool one = f->forward && (f->rows <= lanes || (f->one_vector && lanes >= 16 && !facts->x86_two_units));
     mgk_tunable_default(p, "vectors", one ? 1 : mgk_tunable_base(p, "vectors", kind));
 }
 
@@ -118,7 +111,7 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
         mgk_tunable_default(p, "tile", tile);
         b.tile = mgk_tunable_get(p, "tile");
     }
-    b.panels = has_blocks(p) ? mgk_tunable_base(p, "panels", facts->info.device_class) : 1;
+    b.panels = mgk_tunable_base(p, "panels", facts->info.device_class);
     if (f->one_block && f->rows <= 2 * b.panels * b.panel_rows)
         b.panels *= 2;
     choose_panels(f, facts, &b);
