@@ -69,14 +69,14 @@ static void choose_tile(const mgk_footprint *f, lane_block *b)
         b->tile /= 2;
 }
 
-/* A tile twice as long begins and ends half as often, where rows are enough to fill it and its keys fit beside the
- * rest. Only measured with two units, where the products between take half the time. */
-static int longest_tile(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
+/* A tile twice as long begins and ends half as often, where the block's rows are enough to fill it and its keys fit
+ * beside the rest. Only measured with two units, where the products between take half the time. It follows from the
+ * block, not from the problem, or there would be more programs. */
+static int64_t longest_tile(const mgk_footprint *f, const mgk_device_facts *facts, const lane_block *b, int64_t tile)
 {
     enum { WIDEST = 64 };
-    const int tile = mgk_tunable_base(p, "tile", facts->info.device_class);
     const bool fits = (f->products > 1 ? f->products : 1) * f->widest <= WIDEST;
-    return facts->x86_two_units && fits && f->rows > tile ? 2 * tile : tile;
+    return facts->x86_two_units && fits && b->panels * b->panel_rows > tile ? 2 * tile : tile;
 }
 
 /* The table's defaults are for vectors of 16 floats. */
@@ -96,7 +96,7 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
 {
     choose_vectors(f, facts, p);
     const int64_t lanes = mgk_tunable_get(p, "lanes");
-    const int tile = longest_tile(f, facts, p);
+    const int tile = mgk_tunable_base(p, "tile", facts->info.device_class);
     lane_block b = {.lanes = lanes,
                     .panel_rows = lanes * mgk_tunable_get(p, "vectors"),
                     .panels = 1,
@@ -115,7 +115,7 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
     if (f->one_block && f->rows <= 2 * b.panels * b.panel_rows)
         b.panels *= 2;
     choose_panels(f, facts, &b);
-    b.tile = tile;
+    b.tile = longest_tile(f, facts, &b, tile);
     choose_tile(f, &b);
     mgk_tunable_default(p, "tile", (int)b.tile);
     mgk_tunable_default(p, "panels", (int)b.panels);
