@@ -206,7 +206,7 @@ TH_HOST_TEST(source_names)
     assert_null(clmgk_tuning_source_name((clmgk_tuning_source)-1));
 }
 
-/* The lane engine's tiles where two units make multiply-adds: longer if a problem fills them and its keys fit beside
+/* The lane engine's tiles where two units make multiply-adds: longer if a block fills them and its keys fit beside
  * the rest. Without products: a backward pass. */
 TH_HOST_TEST(tiles_of_two_units)
 {
