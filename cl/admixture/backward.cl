@@ -179,7 +179,7 @@ FUNCTION void mask_scores(const key_block *b, const panel_tile *m, int sub, real
             const int i = m->i0 + key_index(e, sub, u);
             const entry_terms common =
                 entry_terms_of(b->g, b->a, b->p, x->bias, x->modifiers.slope, m->k0, i, v, key_get(e, x->log, sub, u));
-            s[u][v] = join_terms(&common, s[u][v]);
+            s[u][v] = join_terms(&common, s[u][v], (real)(1.0f));
         }
     if (m->masked)
         KEYS_FOR(u) {

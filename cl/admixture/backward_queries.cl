@@ -64,7 +64,7 @@ FUNCTION void score_gradients(const query_block *b, const scorer *x, int h, real
         ROWS_FOR(v) {
             const real own = s[u][v];
             real y = HAS_SOFTCAP ? softcap_real(own, x->modifiers.softcap) : own;
-            y = modified(e, &x->modifiers, view, 0, u, v, y) + log[v];
+            y = modified(e, &x->modifiers, view, 0, u, v, y, (real)(1.0f), -log[v]);
             if (masked)
                 y = is_hidden(e, view, 0, u, v) ? (real)(-INFINITY) : y;
             d[u][v] = (d[u][v] + delta[v]) * exp2_real(y);

@@ -37,8 +37,8 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
 #if HAS_SOFTCAP
             s = softcap_real(s, x->modifiers.softcap);
 #endif
-            s = modified(e, &x->modifiers, view, sub, u, v, s);
-            w[u][v] = lazy ? exp2_real(s - base[v]) : s;
+            s = modified(e, &x->modifiers, view, sub, u, v, s, (real)(1.0f), base[v]);
+            w[u][v] = lazy ? exp2_real(s) : s;
         }
 }
 

@@ -80,7 +80,6 @@
 /* What a block knows of its components: as in mixture/forward.cl. */
 typedef struct components {
     float scale[COMPONENTS];      /* c_r */
-    float stage_scale[PRODUCTS];  /* what staged keys are multiplied by: c_r, or 1 where that comes later */
     float prior[COMPONENTS];      /* pi_r, where it does not depend on the key */
     float shift_norm[COMPONENTS]; /* c_r |b_r|^2 / 2 */
     bool one_scale;               /* all components have one sigma: the factored form exists */
@@ -88,10 +87,10 @@ typedef struct components {
 
 /* Row values of the block's keys. */
 typedef struct key_values {
-    real beta[HAS_KEY_TERMS ? PANELS : 1][COMPONENTS][BLOCK_ROWS];    /* beta_jr; HAS_FACTORED: - B_j */
+    real beta[HAS_KEY_TERMS ? PANELS : 1][COMPONENTS][BLOCK_ROWS];    /* beta_jr [/ c_r]; HAS_FACTORED: - B_j */
     real log_prior[HAS_PRIOR ? PANELS : 1][COMPONENTS][BLOCK_ROWS];   /* log2 pi_r(j) */
     real w[HAS_FACTORED ? PANELS : 1][COMPONENTS][BLOCK_ROWS];        /* w_jr */
-    real top[HAS_FACTORED ? PANELS : 1][BLOCK_ROWS];                  /* B_j; 0 where no component has a prior */
+    real top[HAS_FACTORED ? PANELS : 1][BLOCK_ROWS];                  /* B_j / c; 0 where no component has a prior */
     real own[HAS_FACTORED ? PANELS : 1][BLOCK_ROWS];                  /* spread of log2 w_jr, over r and 0 */
     real sum[HAS_KEY_SUMS ? PANELS : 1][COMPONENTS][BLOCK_ROWS];      /* sum_i dS_ijr */
     real apart[PRIOR_APART ? PANELS : 1][COMPONENTS][BLOCK_ROWS];     /* the same without pi_r(j), where it is tiny */
@@ -142,8 +141,6 @@ FUNCTION void components_begin(components *x, const mgk_attention_args *a, int h
         if (KEYS_SHIFTED)
             x->shift_norm[r] = shift_norm(a, r, at->shift, x->scale[r]);
     }
-    COPIES_FOR(r, 0, PRODUCTS)
-        x->stage_scale[r] = SCALE_LATER ? 1.0f : x->scale[r];
     x->one_scale = has_one_scale(x->scale);
 }
 
@@ -193,22 +190,22 @@ FUNCTION void panel_priors(const key_block *b, int panel, int r)
         b->key->log_prior[panel][r][v] = log2(prior[v]);
 }
 
-/* beta_jr of a panel, by the operations of mixture/forward.cl. */
+/* beta_jr of a panel (PRODUCTS == COMPONENTS: / c_r), by the operations of mixture/forward.cl. */
 FUNCTION void panel_betas(const key_block *b, int panel, int r)
 {
     const components *const x = b->x;
     const int size = b->a->head_size;
     real norm[BLOCK_ROWS], product[BLOCK_ROWS];
     if (SCORE_GAUSSIAN && KEYS_SHIFTED) {
-        panel_norm(b->g, panel, 0, x->stage_scale[0], norm);
+        panel_norm(b->g, panel, 0, norm);
         panel_dot(b->g, panel, b->at->shift + r * size, size, product);
     } else if (SCORE_GAUSSIAN) {
-        panel_norm(b->g, panel, r, x->stage_scale[r], norm);
+        panel_norm(b->g, panel, r, norm);
     }
     ROWS_FOR(v) {
         real beta = (real)(0.0f);
         if (SCORE_GAUSSIAN && KEYS_SHIFTED)
-            beta = shifted_key_term(norm[v], product[v], SCALE_LATER ? x->scale[r] : 1.0f, x->shift_norm[r]);
+            beta = shifted_key_term(norm[v], product[v], x->scale[r], x->shift_norm[r]);
         else if (SCORE_GAUSSIAN)
             beta = (real)(-0.5f) * norm[v];
         b->key->beta[panel][r][v] = beta;
@@ -226,7 +223,7 @@ FUNCTION void panel_factors(const key_block *b, int panel)
         COPIES_FOR(r, 0, COMPONENTS)
             top = top_of(top, key->beta[panel][r][v], HAS_PRIOR ? key->log_prior[panel][r][v] : (real)(0.0f));
         top = x->one_scale ? top : (real)(0.0f);
-        key->top[panel][v] = finite_max(top);
+        key->top[panel][v] = top_in_product(finite_max(top), x->scale);
         COPIES_FOR(r, 0, COMPONENTS) {
             key->beta[panel][r][v] -= finite_max(top);
             real log_weight = key->beta[panel][r][v];
@@ -527,7 +524,7 @@ FUNCTION void product_scores(const key_block *b, int panel, int sub, int r)
         ROWS_FOR(v) {
             if (!KEYS_SHIFTED && HAS_KEY_TERMS)
                 s[u][v] = key->beta[panel][r][v];
-            else if (!SCALE_LATER && HAS_FACTORED)
+            else if (HAS_FACTORED)
                 s[u][v] = key->top[panel][v];
             else
                 s[u][v] = (real)(0.0f);
@@ -577,11 +574,6 @@ FUNCTION key_term log_prior_of(const key_block *b, const entry *n, int r)
 FUNCTION key_term w_of(const key_block *b, const entry *n, int r)
 {
     return b->key->w[n->panel][r][n->v];
-}
-
-FUNCTION key_term key_top(const key_block *b, const entry *n)
-{
-    return b->key->top[n->panel][n->v];
 }
 
 FUNCTION key_term key_spread(const key_block *b, const entry *n)
@@ -910,8 +902,7 @@ FUNCTION void store_key_sums(const key_block *b, int panel, int r, int keys)
 #endif
 }
 
-/* Gaussian: - sum_i dS_ijr k_jr to dK [/ sigma_r^2 where the sums of products have it], staged keys being
- * stage_scale * k. */
+/* Gaussian: - sum_i dS_ijr k_jr to dK [/ sigma_r^2 where the sums of products have it]. */
 FUNCTION void add_own_keys(const key_block *b, int panel, int r)
 {
     const components *const x = b->x;
@@ -921,8 +912,6 @@ FUNCTION void add_own_keys(const key_block *b, int panel, int r)
         factor[v] = -b->key->sum[panel][r][v] * (HAS_VARIANCE ? x->scale[r] * LN_2 : 1.0f);
     if (KEYS_SHIFTED)
         grad_keys_add_row(b->g, panel, b->at->shift + r * size, size, factor);
-    ROWS_FOR(v)
-        factor[v] *= 1.0f / x->stage_scale[product];
     grad_keys_add_keys(b->g, panel, product, factor);
 }
 
@@ -1101,8 +1090,7 @@ KERNEL(mixture_backward)
                 for (int panel = 0; panel < PANELS; ++panel) {
                     const int first = k0 + panel * PANEL_ROWS;
                     if (HAS_VARIANCE || h == kv_head * group)
-                        panel_load_keys(&g, panel, at.k, a.k.component, a.k.token, first, p.keys, a.head_size,
-                                        x.stage_scale);
+                        panel_load_keys(&g, panel, at.k, a.k.component, a.k.token, first, p.keys, a.head_size, 0);
                     panel_begin(&b, panel);
                 }
                 block_queries(&b);

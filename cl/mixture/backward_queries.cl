@@ -79,11 +79,6 @@ FUNCTION key_term w_of(const query_block *b, const entry *n, int r)
     return key_get(&b->g->base, b->x->keys.w[r], n->sub, n->u);
 }
 
-FUNCTION key_term key_top(const query_block *b, const entry *n)
-{
-    return key_get(&b->g->base, b->x->keys.top, n->sub, n->u);
-}
-
 FUNCTION key_term key_spread(const query_block *b, const entry *n)
 {
     return key_get(&b->g->base, b->x->keys.spread, n->sub, n->u);
@@ -126,7 +121,7 @@ FUNCTION void product_scores(const query_block *b, int panel, int sub, int r)
             s[u][v] = (real)(0.0f);
             if (!KEYS_SHIFTED && HAS_KEY_TERMS)
                 s[u][v] = (real)(key_get(e, b->x->keys.beta[r], sub, u));
-            else if (!SCALE_LATER && HAS_FACTORED)
+            else if (HAS_FACTORED)
                 s[u][v] = (real)(key_get(e, b->x->keys.top, sub, u));
         }
     tile_product(e, panel, sub, 0, r, s);
@@ -333,7 +328,7 @@ KERNEL(mixture_backward_queries)
     int range, end;
     key_range(&a, &p, &block, &range, &end);
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
-        keys_stage(e, PRODUCTS, k, a.k.component, a.k.token, k0, end, a.head_size, x.stage_scale);
+        keys_stage(e, PRODUCTS, k, a.k.component, a.k.token, k0, end, a.head_size, 0);
         values_stage(e, 1, v, 0, a.v.token, k0, end, a.value_size);
         key_terms(e, &x, &a, k0, end, prior, shift);
         view.factored = false;

@@ -34,7 +34,6 @@
 #define SCORE_SLOTS   (HAS_BIAS ? 3 : 2)
 #define SOON          (2 * PRODUCTS + 4) /* slots: see below */
 #define SOON_FEATURES (PRODUCTS * HEAD_SIZE + VALUE_SIZE)
-#define KEY_NORMS     SCORE_GAUSSIAN
 
 #include "engine/engine.clh"
 
@@ -44,50 +43,57 @@ typedef mixture scorer;
 #include "attention/tile.clh"
 
 /*
- * A score of component r from c_r q.k + beta_jr (sMGK: + alpha_ir). The backward pass makes it by the same operations
- * in the same order, and only the row's maximum is subtracted after them: what rounding does to large scores is then
- * the same in both, and cancels in the gradients.
+ * A score of component r less `base`, from q.k + beta_jr / c_r (sMGK: q.k + B_j / c). The backward pass makes it by the
+ * same operations in the same order, with L in place of the base: what rounding does to large products is then the same
+ * in both, and cancels in the gradients. `lacking`: what s is still to be multiplied by, in a multiply-add with
+ * whatever comes next.
  */
 FUNCTION real finish_score(const engine *e, const mixture *x, const mixture_keys *t, const tile_view *view, int panel,
-                           int sub, int u, int v, int r, real s)
+                           int sub, int u, int v, int r, real s, real base)
 {
-#if HAS_ROW_TERMS && !KEYS_SHIFTED
-    s += x->alpha[panel][r][v];
+    real lacking = (real)(x->scale[r]);
+#if KEYS_SHIFTED
+    s = fma(s, lacking, x->alpha[panel][r][v] + key_get(e, t->beta[r], sub, u));
+    lacking = (real)(1.0f);
+#elif HAS_ROW_TERMS
+    s = fma(s, lacking, x->alpha[panel][r][v]);
+    lacking = (real)(1.0f);
 #endif
 #if HAS_SOFTCAP
-    s = softcap_real(s, x->modifiers.softcap);
+    s = softcap_real(s * lacking, x->modifiers.softcap);
+    lacking = (real)(1.0f);
 #endif
 #if HAS_LOG_PRIOR
-    s += key_get(e, t->log_prior[r], sub, u);
+    s = fma(s, lacking, (real)(key_get(e, t->log_prior[r], sub, u)));
+    lacking = (real)(1.0f);
 #endif
-    return modified(e, &x->modifiers, view, sub, u, v, s);
+    return modified(e, &x->modifiers, view, sub, u, v, s, lacking, base);
 }
 
 #if HAS_FACTORED
-/* The exponent of the factored form, and its factor: E_ij and sum_r u_ir w_jr. */
+/* The exponent of the factored form less `base`, and its factor: E_ij and sum_r u_ir w_jr. */
 FUNCTION real factored_score(const engine *e, const mixture *x, const tile_view *view, int panel, int sub, int u, int v,
-                             real product, real *factor)
+                             real product, real base, real *factor)
 {
     const mixture_keys *const t = &x->keys;
     real c = x->u[panel][0][v] * key_get(e, t->w[0], sub, u);
     COPIES_FOR(r, 1, COMPONENTS)
         c = fma(x->u[panel][r][v], (real)(key_get(e, t->w[r], sub, u)), c);
     *factor = c;
-    const real s = shifted_score(product, x->scale[0], (real)(key_get(e, t->top, sub, u)), x->alpha_max[panel][v]);
-    return modified(e, &x->modifiers, view, sub, u, v, s);
+    const real s = fma(product, (real)(x->scale[0]), x->alpha_max[panel][v]);
+    return modified(e, &x->modifiers, view, sub, u, v, s, (real)(1.0f), base);
 }
 #endif
 
-/* Adds the weights of component r's scores relative to the rows' bases. */
-FUNCTION void add_weights(int r, const real *base, real (*s)[BLOCK_ROWS], real (*w)[BLOCK_ROWS])
+/* Adds the weights of component r's scores, relative to the rows' bases. */
+FUNCTION void add_weights(int r, real (*s)[BLOCK_ROWS], real (*w)[BLOCK_ROWS])
 {
     KEYS_FOR(u)
         ROWS_FOR(v) {
-            const real relative = s[u][v] - base[v];
 #if ESTEP_HARD
-            w[u][v] = r == 0 ? relative : max_or_nan(w[u][v], relative);
+            w[u][v] = r == 0 ? s[u][v] : max_or_nan(w[u][v], s[u][v]);
 #else
-            w[u][v] = r == 0 ? exp2_real(relative) : w[u][v] + exp2_real(relative);
+            w[u][v] = r == 0 ? exp2_real(s[u][v]) : w[u][v] + exp2_real(s[u][v]);
 #endif
         }
 }
@@ -124,9 +130,7 @@ FUNCTION void component_scores(engine *e, const scorer *x, const tile_view *view
     KEYS_FOR(u)
         ROWS_FOR(v) {
 #if KEYS_SHIFTED
-            const real top = (real)(HAS_FACTORED ? key_get(e, t->top, sub, u) : 0.0f);
-            s[u][v] =
-                shifted_score(product[u][v], x->scale[r], top, x->alpha[panel][r][v] + key_get(e, t->beta[r], sub, u));
+            s[u][v] = product[u][v];
 #elif HAS_KEY_TERMS
             s[u][v] = (real)(key_get(e, t->beta[r], sub, u));
 #else
@@ -138,9 +142,9 @@ FUNCTION void component_scores(engine *e, const scorer *x, const tile_view *view
 #endif
     KEYS_FOR(u)
         ROWS_FOR(v)
-            s[u][v] = finish_score(e, x, t, view, panel, sub, u, v, r, s[u][v]);
+            s[u][v] = finish_score(e, x, t, view, panel, sub, u, v, r, s[u][v], base[v]);
     if (lazy)
-        add_weights(r, base, s, w);
+        add_weights(r, s, w);
     else
         add_scores(r, s, w, factor);
 }
@@ -148,7 +152,7 @@ FUNCTION void component_scores(engine *e, const scorer *x, const tile_view *view
 /*
  * Scores of one sub-tile.
  * lazy: w receives the weights 2^(s - base) summed over components.
- * else: (w, factor) receive the pair (E, C).
+ * else: (w, factor) receive the pair (E - base, C).
  */
 FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, int panel, int sub, const bool lazy,
                            const real *base, real (*w)[BLOCK_ROWS], real (*factor)[BLOCK_ROWS])
@@ -159,7 +163,7 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
     KEYS_FOR(u)
         ROWS_FOR(v) {
             product[u][v] = (real)(0.0f);
-#if HAS_FACTORED && !SCALE_LATER
+#if HAS_FACTORED
             product[u][v] = (real)(key_get(e, t->top, sub, u));
 #endif
         }
@@ -169,15 +173,15 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
         KEYS_FOR(u)
             ROWS_FOR(v) {
                 real c;
-                const real s = factored_score(e, x, view, panel, sub, u, v, product[u][v], &c);
-                w[u][v] = exp2_real(s - base[v]) * c;
+                const real s = factored_score(e, x, view, panel, sub, u, v, product[u][v], base[v], &c);
+                w[u][v] = exp2_real(s) * c;
             }
         return;
     }
     if (view->factored) {
         KEYS_FOR(u)
             ROWS_FOR(v)
-                w[u][v] = factored_score(e, x, view, panel, sub, u, v, product[u][v], &factor[u][v]);
+                w[u][v] = factored_score(e, x, view, panel, sub, u, v, product[u][v], base[v], &factor[u][v]);
         return;
     }
 #endif
@@ -190,8 +194,8 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
             ROWS_FOR(v) {
                 real c;
                 const ireal taken = is_factored(x->spread[panel][v], (real)(key_get(e, t->spread, sub, u)));
-                const real s = factored_score(e, x, view, panel, sub, u, v, product[u][v], &c);
-                const real factored = lazy ? exp2_real(s - base[v]) * c : s;
+                const real s = factored_score(e, x, view, panel, sub, u, v, product[u][v], base[v], &c);
+                const real factored = lazy ? exp2_real(s) * c : s;
                 w[u][v] = taken ? factored : w[u][v];
                 factor[u][v] = taken ? c : factor[u][v];
             }
@@ -332,7 +336,7 @@ KERNEL(mixture_forward)
                steps_of(&a, &block, range, end - range));
 #endif
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
-        keys_stage(&e, PRODUCTS, k, a.k.component, a.k.token, k0, end, a.head_size, x.stage_scale);
+        keys_stage(&e, PRODUCTS, k, a.k.component, a.k.token, k0, end, a.head_size, 0);
 #if !DENSITY
         values_stage(&e, 1, v, 0, a.v.token, k0, end, a.value_size);
 #endif
