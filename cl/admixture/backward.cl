@@ -253,8 +253,9 @@ FUNCTION void bias_gradients(const key_block *b, const panel_tile *m, int sub, r
             else if (i < b->p->valid)
                 keys_add(b->g, b->x->grad_bias + i * b->a->bias.component + m->k0, v, grad[u][v], b->p->keys - m->k0);
         }
-        if (HAS_BIAS_ROW_SUMS)
-            entry_sums_add(b->g, 0, sub, u, row_sum);
+#if HAS_BIAS_ROW_SUMS
+        entry_sums_add(b->g, 0, sub, u, row_sum);
+#endif
     }
 }
 
@@ -359,8 +360,9 @@ FUNCTION void head_tile(const key_block *b, const panel_tile *m, int value_head,
         key_sums[v] = (real)(0.0f);
     head_begin(b, h);
     tile_terms(b, m->i0, h);
-    if (HAS_BIAS_ROW_SUMS)
-        entry_sums_clear(b->g);
+#if HAS_BIAS_ROW_SUMS
+    entry_sums_clear(b->g);
+#endif
     expect_rows(b, m, h);
     for (int sub = 0; sub < m->subs; ++sub)
         block_gradients(b, m, value_head, grad_head, sub, sums, key_sums);
@@ -368,8 +370,9 @@ FUNCTION void head_tile(const key_block *b, const panel_tile *m, int value_head,
         add_key_sums(b, m, key_sums);
     if (WANT_V)
         accumulate_values(b->g, m->panel, value_head, grad_head, WEIGHT_SLOT, 0, m->entries);
-    if (HAS_BIAS_ROW_SUMS)
-        entry_sums_store(b->g, 0, 0, b->at->work + a->region[MGK_REGION_BIAS] + row, m->entries);
+#if HAS_BIAS_ROW_SUMS
+    entry_sums_store(b->g, 0, 0, b->at->work + a->region[MGK_REGION_BIAS] + row, m->entries);
+#endif
     if (SUMS > 0)
         block_sums_add(b->g, sums, SUMS,
                        b->at->work + a->region[MGK_REGION_MIX_SUMS] + (b->at->sums * a->heads + h) * SUMS);

@@ -45,7 +45,7 @@
 #define KEEPS_ROW_SUMS (HAS_ROW_SUMS && !QUERIES_APART)
 /* The bias' row sums are those of all components, unless a soft-cap comes between. */
 #define BIAS_SUMS_APART (HAS_BIAS_ROW_SUMS && (HAS_SOFTCAP || !KEEPS_ROW_SUMS))
-#define HAS_ENTRY_SUMS  (KEEPS_ROW_SUMS || HAS_BIAS_ROW_SUMS)
+#define HAS_ENTRY_SUMS  (KEEPS_ROW_SUMS || HAS_BIAS_ROW_SUMS) /* the lane engine's alone */
 #define BIAS_SUM        (KEEPS_ROW_SUMS ? COMPONENTS : 0)
 #define ENTRY_SUMS      (HAS_ENTRY_SUMS ? BIAS_SUM + BIAS_SUMS_APART : 1)
 #define VARIANCES       (HAS_VARIANCE ? COMPONENTS : 1)
@@ -691,11 +691,13 @@ FUNCTION void query_gradients(const key_block *b, const panel_tile *m, int sub, 
             add_bias(b, m, i, v, sums.gradient);
         }
     }
+#if HAS_ENTRY_SUMS
     if (KEEPS_ROW_SUMS)
         COMPONENTS_FOR(r)
             entry_sums_add(b->g, r, sub, u, row_sums[r]);
     if (BIAS_SUMS_APART)
         entry_sums_add(b->g, BIAS_SUM, sub, u, total);
+#endif
 }
 
 /* Joins a tile's sums per key to the panel's. */
@@ -753,6 +755,7 @@ FUNCTION void tile_gradients(const key_block *b, const panel_tile *m)
 #endif
 }
 
+#if HAS_ENTRY_SUMS
 /* The sums over the block's keys of a tile's queries to global memory. */
 FUNCTION void store_entry_sums(const key_block *b, int i0, int entries, const bool factored)
 {
@@ -774,6 +777,7 @@ FUNCTION void store_entry_sums(const key_block *b, int i0, int entries, const bo
         COPIES_FOR(r, 0, COMPONENTS)
             entry_sums_store(b->g, r, HAS_FACTORED && factored ? b->t->u[r] : 0, bias, entries);
 }
+#endif
 
 #if ROWS_INSIDE
 enum {
@@ -850,8 +854,9 @@ FUNCTION void block_queries(const key_block *b)
         bool factored = false;
         if (HAS_FACTORED)
             factored = !flag_read(&g->base, FLAG_SPREAD);
-        if (HAS_ENTRY_SUMS)
-            entry_sums_clear(g);
+#if HAS_ENTRY_SUMS
+        entry_sums_clear(g);
+#endif
         for (int panel = 0; panel < PANELS; ++panel) {
             panel_tile m = {panel, b->k0 + panel * PANEL_ROWS, i0, 0, stop - i0, factored, false};
             if (!panel_meets(a, p, m.k0, i0, stop, &m.masked))
@@ -861,7 +866,9 @@ FUNCTION void block_queries(const key_block *b)
             tile_gradients(b, &m);
             branch_end();
         }
+#if HAS_ENTRY_SUMS
         store_entry_sums(b, i0, stop - i0, factored);
+#endif
 #if ROWS_INSIDE
         tile_keep(b, &tile);
         if (WANT_Q && tile.last)
