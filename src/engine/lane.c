@@ -86,8 +86,10 @@ static void choose_vectors(const mgk_footprint *f, const mgk_device_facts *facts
     const int part = facts->info.native_float_lanes >= 16 ? 1 : 2;
     mgk_tunable_default(p, "lanes", mgk_tunable_base(p, "lanes", kind) / part);
     mgk_tunable_default(p, "block", mgk_tunable_base(p, "block", kind) / part);
-    mgk_tunable_default(p, "unroll", mgk_tunable_base(p, "unroll", kind));
     const int lanes = mgk_tunable_get(p, "lanes");
+    /* the loops of narrow heads are short; others gain nothing by more copies, which only compile longer */
+    const bool narrow = 2 * f->widest <= lanes;
+    mgk_tunable_default(p, "unroll", mgk_tunable_base(p, "unroll", kind) / (narrow ? 1 : 2));
     const bool one = f->forward && (f->rows <= lanes || (f->one_vector && lanes >= 16 && !facts->x86_two_units));
     mgk_tunable_default(p, "vectors", one ? 1 : mgk_tunable_base(p, "vectors", kind));
 }

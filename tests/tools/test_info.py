@@ -204,7 +204,7 @@ class Tuning(InfoTest):
             f'vendor="{text["vendor"]}" class={device["class"]} units={device["compute_units"]} '
             f'architecture="{text["architecture"]}"\n'
             f'entry device=1 date=2026-01-31T23:59:59Z operation="forward" choice="{device["engine"]}" '
-            f'parameters="{"unroll=2" if device["engine"] == "lane" else "features=8"}" time_ns={time}000000 '
+            f'parameters="{"unroll=4" if device["engine"] == "lane" else "features=8"}" time_ns={time}000000 '
             f'default_ns=2000000 bucket="{self.BUCKET}" near="rows=7 keys=7 tasks=1"\n{damage}')
 
     def plan(self):

@@ -57,7 +57,7 @@ EXECUTED = {
     ("softmax", "forward", 128, 16, True, 1): 22016,
     ("softmax", "forward", 96, 8, False, 1): 12804,
     ("softmax", "backward", 64, 64, False, 2): 84236,
-    ("softmax", "backward", 49, 32, False, 2): 33802,
+    ("softmax", "backward", 49, 32, False, 2): 33066,
     ("mgk", "forward", 64, 64, False, 2): 53292,
     ("mgk", "backward", 64, 64, False, 2): 136728,
     ("smgk", "forward", 64, 64, False, 2): 36792,
@@ -83,7 +83,7 @@ class Bound(unittest.TestCase):
         return {
             "variant": variant, "pass": name, "length": length, "length_k": length, "causal": causal, "heads": 1,
             "head_size": head_size, "value_size": head_size, "components": 2, "batch": 1, "bytes": 0,
-            "flops": 4e4, "parameters": f"lanes=16,vectors={vectors},panels={panels},tile=64,block=8,unroll=4,splits=1",
+            "flops": 4e4, "parameters": f"lanes=16,vectors={vectors},panels={panels},tile=64,block=8,unroll=2,splits=1",
             "options": "-DONE_SPACE=1",
         }
 

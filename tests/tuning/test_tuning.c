@@ -234,6 +234,25 @@ TH_HOST_TEST(tiles_of_two_units)
     }
 }
 
+/* Product loops of narrow heads have more copies. */
+TH_HOST_TEST(copies_of_narrow_heads)
+{
+    static const struct {
+        int lanes, widest, unroll;
+    } cases[] = {{16, 8, 4}, {16, 16, 2}, {16, 128, 2}, {8, 4, 4}, {8, 8, 2}};
+    for (size_t i = 0; i < TH_COUNT(cases); i++) {
+        const mgk_device_facts facts = {.info = {.device_class = CLMGK_DEVICE_CPU,
+                                                 .compute_units = 2,
+                                                 .native_float_lanes = (uint32_t)cases[i].lanes}};
+        const mgk_footprint footprint = {
+            .forward = true, .rows = 64, .heads = 8, .problems = 8, .widest = cases[i].widest, .least_tile = 16};
+        mgk_tunables tunables = mgk_engine_tunables(&mgk_engine_lane, NULL);
+        mgk_block block;
+        th_expect_ok(mgk_engine_lane.fit(&footprint, &facts, &tunables, &block, &th_error));
+        assert_int_equal(mgk_tunable_get(&tunables, "unroll"), cases[i].unroll);
+    }
+}
+
 /* ---- lookup ---------------------------------------------------------------------------------------------------- */
 
 TH_HOST_TEST(sizes_are_rounded_to_powers)
@@ -887,7 +906,7 @@ static chosen choose(const fixture *self, const clmgk_attention_desc *desc, cons
 /* A legal value of a tunable that is not the default, for the device's own engine: it changes no program's size. */
 static const char *tuned_parameters(const fixture *self)
 {
-    return self->session->info.engine == CLMGK_ENGINE_LANE ? "unroll=2" : "features=8";
+    return self->session->info.engine == CLMGK_ENGINE_LANE ? "unroll=4" : "features=8";
 }
 
 static void store(const fixture *self, const clmgk_attention_desc *desc, clmgk_tuned_pass pass, const char *parameters)
@@ -1181,19 +1200,19 @@ CACHE_TEST(backward_follows_forward)
     const char *const own = wide ? "lanes=16" : "lanes=8";
     const char *const other = wide ? "lanes=8" : "lanes=16";
     char text[64];
-    store(self, &desc, CLMGK_TUNED_BACKWARD, "panels=1,unroll=2");
+    store(self, &desc, CLMGK_TUNED_BACKWARD, "panels=1,unroll=4");
     chosen found = choose(self, &desc, NULL);
     assert_int_equal(found.source, CLMGK_TUNING_CLASS);
     assert_int_equal(found.backward_source, CLMGK_TUNING_BUCKET);
-    assert_non_null(strstr(found.backward_parameters, "unroll=2"));
+    assert_non_null(strstr(found.backward_parameters, "unroll=4"));
     assert_non_null(strstr(found.backward_parameters, own));
     store(self, &desc, CLMGK_TUNED_FORWARD, other);
     found = choose(self, &desc, NULL);
     assert_non_null(strstr(found.parameters, other));
     assert_int_equal(found.backward_source, CLMGK_TUNING_BUCKET);
-    assert_non_null(strstr(found.backward_parameters, "unroll=2"));
+    assert_non_null(strstr(found.backward_parameters, "unroll=4"));
     assert_non_null(strstr(found.backward_parameters, other));
-    snprintf(text, sizeof(text), "panels=1,unroll=2,%s", own);
+    snprintf(text, sizeof(text), "panels=1,unroll=4,%s", own);
     store(self, &desc, CLMGK_TUNED_BACKWARD, text);
     found = choose(self, &desc, NULL);
     assert_int_equal(found.backward_source, CLMGK_TUNING_CLASS);
@@ -1242,7 +1261,7 @@ CACHE_TEST(values_that_do_not_compile_give_way)
     clmgk_plan_options given = CLMGK_PLAN_OPTIONS_INIT;
     clmgk_context *context = NULL;
     clmgk_plan *plan = NULL;
-    write_kernels(self->root, lane ? "UNROLL_PRODUCT == 2" : "FEATURE_CHUNK == 8");
+    write_kernels(self->root, lane ? "UNROLL_PRODUCT == 4" : "FEATURE_CHUNK == 8");
     store(self, &desc, CLMGK_TUNED_FORWARD, tuned_parameters(self));
     options.kernel_dir = self->root;
     options.cache_dir = "";
@@ -1280,7 +1299,7 @@ CACHE_TEST(near_entries_leave_the_shape_alone)
 {
     clmgk_attention_desc desc = test_desc();
     const bool lane = self->session->info.engine == CLMGK_ENGINE_LANE;
-    const char *const tuned = lane ? "panels=8,unroll=2,splits=2" : "features=8,splits=2";
+    const char *const tuned = lane ? "panels=8,unroll=4,splits=2" : "features=8,splits=2";
     desc.length = 32;
     desc.length_k = 256;
     store(self, &desc, CLMGK_TUNED_FORWARD, tuned);
