@@ -87,7 +87,7 @@ typedef struct components {
 
 /* Row values of the block's keys. */
 typedef struct key_values {
-    real beta[HAS_KEY_TERMS ? PANELS : 1][COMPONENTS][BLOCK_ROWS];    /* beta_jr [/ c_r]; HAS_FACTORED: - B_j */
+    real beta[HAS_KEY_TERMS ? PANELS : 1][COMPONENTS][BLOCK_ROWS];    /* as in mixture/terms.clh */
     real log_prior[HAS_PRIOR ? PANELS : 1][COMPONENTS][BLOCK_ROWS];   /* log2 pi_r(j) */
     real w[HAS_FACTORED ? PANELS : 1][COMPONENTS][BLOCK_ROWS];        /* w_jr */
     real top[HAS_FACTORED ? PANELS : 1][BLOCK_ROWS];                  /* B_j / c; 0 where no component has a prior */
@@ -190,7 +190,7 @@ FUNCTION void panel_priors(const key_block *b, int panel, int r)
         b->key->log_prior[panel][r][v] = log2(prior[v]);
 }
 
-/* beta_jr of a panel (PRODUCTS == COMPONENTS: / c_r), by the operations of mixture/forward.cl. */
+/* beta_jr of a panel (without KEYS_SHIFTED: / c_r), by the operations of mixture/forward.cl. */
 FUNCTION void panel_betas(const key_block *b, int panel, int r)
 {
     const components *const x = b->x;
