@@ -85,6 +85,7 @@ typedef struct panel_tile {
     int g0;          /* the first head of the values that are held */
     int i0, entries; /* the first query; so many are in use */
     int subs;        /* sub-tiles with queries in use */
+    int edge;        /* query i0 + c sees none of the panel's keys from edge + c on */
     bool masked;     /* some query does not see some key */
 } panel_tile;
 
@@ -115,7 +116,7 @@ FUNCTION void hold_product(const key_block *b, const panel_tile *m, int sub, int
         KEYS_FOR(u)
             ROWS_FOR(v)
                 s[u][v] = (real)(0.0f);
-    key_product(g, m->panel, sub, k, s);
+    key_product(g, m->panel, sub, k, m->edge, s);
     if (!SHARED_MIX || k == COMPONENTS - 1)
         KEYS_FOR(u)
             ROWS_FOR(v) {
@@ -272,7 +273,7 @@ FUNCTION void block_gradients(const key_block *b, const panel_tile *m, int value
         ROWS_FOR(v)
             d[u][v] = (real)(0.0f);
     if (HAS_SCORE_GRADIENTS)
-        value_product(g, m->panel, value_head, grad_head, sub, d);
+        value_product(g, m->panel, value_head, grad_head, sub, m->edge, d);
     block_eps(b, m, sub, eps);
     mix_scores(b, sub, eps, s);
     if (HAS_SOFTCAP)
@@ -369,7 +370,7 @@ FUNCTION void head_tile(const key_block *b, const panel_tile *m, int value_head,
     if (HAS_BIAS_KEY_SUMS)
         add_key_sums(b, m, key_sums);
     if (WANT_V)
-        accumulate_values(b->g, m->panel, value_head, grad_head, WEIGHT_SLOT, 0, m->entries);
+        accumulate_values(b->g, m->panel, value_head, grad_head, WEIGHT_SLOT, 0, m->entries, m->edge);
 #if HAS_BIAS_ROW_SUMS
     entry_sums_store(b->g, 0, 0, b->at->work + a->region[MGK_REGION_BIAS] + row, m->entries);
 #endif
@@ -383,10 +384,10 @@ FUNCTION void score_product(const key_block *b, const panel_tile *m, int k)
 {
     const int slot = GRAD_SLOT + (SHARED_MIX ? 0 : k);
     if (WANT_K)
-        accumulate_keys(b->g, m->panel, k, slot, 0, m->entries);
+        accumulate_keys(b->g, m->panel, k, slot, 0, m->entries, m->edge);
 #if WANT_Q
     scatter_queries(b->g, m->panel, k, 1, slot, b->at->grad_q + ((long)k * b->a->length + m->i0) * HEAD_SIZE, 0,
-                    m->entries);
+                    m->entries, m->edge);
 #endif
 }
 
@@ -454,7 +455,8 @@ FUNCTION void value_heads(const key_block *b, int g0, int end_g)
         const int subs = SUB_TILES == 1 ? 1 : (entries + BLOCK_KEYS - 1) / BLOCK_KEYS;
         tile_stage(b, g0, i0);
         for (int panel = 0; panel < PANELS; ++panel) {
-            panel_tile m = {panel, b->k0 + panel * PANEL_ROWS, g0, i0, entries, subs, false};
+            const int first = b->k0 + panel * PANEL_ROWS;
+            panel_tile m = {panel, first, g0, i0, entries, subs, panel_edge(a, p, first, i0), false};
             if (!panel_meets(a, p, m.k0, i0, stop, &m.masked))
                 continue;
             hold_scores(b, &m);

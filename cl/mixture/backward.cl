@@ -513,12 +513,23 @@ FUNCTION void store_shift(const key_block *b)
 }
 #endif
 
+/* A tile of queries that a panel meets. */
+typedef struct panel_tile {
+    int panel, k0;  /* the panel, its first key */
+    int i0;         /* the tile's first query */
+    int begin, end; /* entries that see any of the panel's keys, from a sub-tile's first on */
+    int edge;       /* entry c sees none of the panel's keys from edge + c on */
+    bool factored;  /* all pairs take the factored form */
+    bool masked;    /* some query does not see some key */
+} panel_tile;
+
 /* ---- entries: a query and a vector of keys ---------------------------------------------------------------------- */
 
 /* q.k of product r into its slot, begun as in mixture/forward.cl. */
-FUNCTION void product_scores(const key_block *b, int panel, int sub, int r)
+FUNCTION void product_scores(const key_block *b, const panel_tile *m, int sub, int r)
 {
     const key_values *const key = b->key;
+    const int panel = m->panel;
     real s[BLOCK_KEYS][BLOCK_ROWS];
     KEYS_FOR(u)
         ROWS_FOR(v) {
@@ -529,15 +540,15 @@ FUNCTION void product_scores(const key_block *b, int panel, int sub, int r)
             else
                 s[u][v] = (real)(0.0f);
         }
-    key_product(b->g, panel, sub, r, s);
+    key_product(b->g, panel, sub, r, m->edge, s);
     KEYS_FOR(u)
         ROWS_FOR(v)
             slot_put(b->g, r, sub, u, v, s[u][v]);
 }
 
-FUNCTION void block_scores(const key_block *b, int panel, int sub)
+FUNCTION void block_scores(const key_block *b, const panel_tile *m, int sub)
 {
-#define SCORES(r) product_scores(b, panel, sub, r)
+#define SCORES(r) product_scores(b, m, sub, r)
     COPIES(SCORES, PRODUCTS);
 }
 
@@ -633,15 +644,6 @@ FUNCTION void entry_responsibilities(const key_block *b, const entry *n, int k0,
 
 /* ---- tiles ----------------------------------------------------------------------------------------------------- */
 
-/* A tile of queries that a panel meets. */
-typedef struct panel_tile {
-    int panel, k0;  /* the panel, its first key */
-    int i0;         /* the tile's first query */
-    int begin, end; /* entries that see any of the panel's keys, from a sub-tile's first on */
-    bool factored;  /* all pairs take the factored form */
-    bool masked;    /* some query does not see some key */
-} panel_tile;
-
 /* An entry's part of dbias, sum_r dS_ijr. */
 FUNCTION void add_bias(const key_block *b, const panel_tile *m, int i, int v, real gradient)
 {
@@ -729,12 +731,12 @@ FUNCTION void tile_gradients(const key_block *b, const panel_tile *m)
 #if ROWS_INSIDE
         fetch_soon(&g->base);
 #endif
-        block_scores(b, panel, sub);
+        block_scores(b, m, sub);
         KEYS_FOR(u)
             ROWS_FOR(v)
                 d[u][v] = (real)(0.0f);
         if (HAS_SCORE_GRADIENTS)
-            value_product(g, panel, 0, 0, sub, d);
+            value_product(g, panel, 0, 0, sub, m->edge, d);
 #if ROWS_INSIDE
         fetch_soon(&g->base);
 #endif
@@ -744,14 +746,14 @@ FUNCTION void tile_gradients(const key_block *b, const panel_tile *m)
     if (HAS_KEY_SUMS)
         add_key_sums(b, m, key_sums);
     if (WANT_V)
-        accumulate_values(g, panel, 0, 0, PRODUCTS, m->begin, m->end);
-#define ACCUMULATE_KEYS(r) accumulate_keys(g, panel, r, r, m->begin, m->end)
+        accumulate_values(g, panel, 0, 0, PRODUCTS, m->begin, m->end, m->edge);
+#define ACCUMULATE_KEYS(r) accumulate_keys(g, panel, r, r, m->begin, m->end, m->edge)
     if (HAS_GRAD_KEYS)
         COPIES(ACCUMULATE_KEYS, PRODUCTS);
 #if WANT_Q && ROWS_INSIDE
-    scatter_queries(g, panel, 0, PRODUCTS, 0, g->grad_queries, m->begin, m->end);
+    scatter_queries(g, panel, 0, PRODUCTS, 0, g->grad_queries, m->begin, m->end, m->edge);
 #elif WANT_Q
-    scatter_queries(g, panel, 0, PRODUCTS, 0, b->at->query + (long)m->i0 * HEAD_SIZE, m->begin, m->end);
+    scatter_queries(g, panel, 0, PRODUCTS, 0, b->at->query + (long)m->i0 * HEAD_SIZE, m->begin, m->end, m->edge);
 #endif
 }
 
@@ -858,7 +860,8 @@ FUNCTION void block_queries(const key_block *b)
         entry_sums_clear(g);
 #endif
         for (int panel = 0; panel < PANELS; ++panel) {
-            panel_tile m = {panel, b->k0 + panel * PANEL_ROWS, i0, 0, stop - i0, factored, false};
+            const int first = b->k0 + panel * PANEL_ROWS;
+            panel_tile m = {panel, first, i0, 0, stop - i0, panel_edge(a, p, first, i0), factored, false};
             if (!panel_meets(a, p, m.k0, i0, stop, &m.masked))
                 continue;
             if (SUB_TILES > 1)

@@ -124,7 +124,7 @@ FUNCTION void product_scores(const query_block *b, int panel, int sub, int r)
             else if (HAS_FACTORED)
                 s[u][v] = (real)(key_get(e, b->x->keys.top, sub, u));
         }
-    tile_product(e, panel, sub, 0, r, s);
+    tile_product(e, panel, sub, 0, r, b->view->edge, s);
     KEYS_FOR(u)
         ROWS_FOR(v)
             slot_put(b->g, r, sub, u, v, s[u][v]);

@@ -138,7 +138,7 @@ FUNCTION void component_scores(engine *e, const scorer *x, const tile_view *view
 #endif
         }
 #if !KEYS_SHIFTED
-    tile_product(e, panel, sub, 0, r, s);
+    tile_product(e, panel, sub, 0, r, view->edge, s);
 #endif
     KEYS_FOR(u)
         ROWS_FOR(v)
@@ -167,7 +167,7 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
             product[u][v] = (real)(key_get(e, t->top, sub, u));
 #endif
         }
-    tile_product(e, panel, sub, 0, 0, product);
+    tile_product(e, panel, sub, 0, 0, view->edge, product);
 #if HAS_FACTORED
     if (view->factored && lazy) {
         KEYS_FOR(u)
