@@ -52,6 +52,7 @@ class Plan:
         parameters = dict(item.split("=") for item in case["parameters"].split(","))
         for name in ("lanes", "vectors", "panels", "tile", "block", "unroll"):
             setattr(self, name, int(parameters[name]))
+        self.step = min(self.unroll, self.block)
         self.rows = self.vectors * self.lanes
         self.group = self.panels * self.rows
         self.n, self.s, self.causal = case["length"], case["length_k"], case["causal"]
@@ -62,6 +63,8 @@ class Plan:
         self.d, self.e = (self.width(case[key]) for key in ("head_size", "value_size"))
         # benchmarks have no gaps between rows
         self.in_place = "ONE_SPACE" in options and (self.d, self.e) == (case["head_size"], case["value_size"])
+        # on a diagonal the other half of a panel may see nothing
+        self.half = ceiling(self.vectors, 2) // 2
         # accumulators of heads of up to a vector have lane = row
         self.columns = self.e < self.lanes or (self.e == self.lanes and self.vectors > 1)
 
@@ -97,12 +100,17 @@ def forward(x):
     for first in range(0, x.n, x.rows):
         rows = min(x.n - first, x.rows)
         keys = x.last_key(first + rows - 1)
+        all_see = min(x.last_key(first + x.half * x.lanes - 1), keys) if x.vectors > 1 else keys  # of both halves
+        whole = min(ceiling(all_see, x.block), keys)
         work["scores"] += ceiling(keys, x.block) * x.vectors
-        scores = x.entries(keys) * x.vectors * x.d * x.products
+        scores = x.entries(whole) * x.vectors + ceiling(keys - whole, x.block) * (x.vectors - x.half)
+        scores *= x.d * x.products
         work["products"] += scores
         work["loads"] += scores * x.waits(x.vectors, x.block)
         if x.columns:
-            values = ceiling(keys, x.block) * x.vectors * x.e
+            last = ceiling(keys, x.block)
+            whole = min(ceiling(all_see, x.step), last) if x.vectors > 1 else last
+            values = (whole * x.vectors + (last - whole) * (x.vectors - x.half)) * x.e
             work["loads"] += values * x.waits(x.vectors, x.block)
             work["transposes"] += x.vectors * x.e * math.log2(x.e)
         else:
@@ -125,6 +133,18 @@ def forward(x):
     return work
 
 
+def gradient_keys(x, key, query, entries):
+    """Keys of a panel that meet queries in dQ's register blocks, times queries."""
+    wide = 1 if x.d % (2 * x.lanes) == 0 else 2  # sub-tiles of a register block
+    products, at = 0, 0
+    while at < entries:
+        count = (wide if entries - at > x.block else 1) * x.block
+        seen = x.last_key(query + at + count - 1) - key
+        products += count * ceiling(min(seen, x.s - key, x.rows), x.step)
+        at += count
+    return products
+
+
 def backward(x):
     work = collections.Counter()
     for key in range(0, x.s, x.rows):
@@ -137,12 +157,15 @@ def backward(x):
             entries = min(x.n - query, x.tile) - begin
             if entries <= 0:
                 continue
-            step = min(x.unroll, x.block)
-            keys = ceiling(min(x.s - key, x.rows), step)
+            # the first entries see nothing of half of the panel
+            few = x.first_row(key + x.half * x.lanes) - query - begin if x.vectors > 1 else 0
+            few = min(max(few, 0), entries)
+            blocks, steps = few // x.block * x.block, few // x.step * x.step
             work["scores"] += ceiling(entries, x.block) * x.vectors
-            work["products"] += x.entries(entries) * x.vectors * (x.products * x.d + x.e)  # scores, dP
-            work["products"] += ceiling(entries, step) * x.vectors * (x.products * x.d + x.e)  # dK, dV
-            queries = ceiling(entries, x.block) * keys * x.products * x.d / x.lanes  # dQ
+            vectors = x.entries(entries - blocks) * x.vectors + blocks * x.half  # scores, dP
+            vectors += ceiling(entries - steps, x.step) * x.vectors + steps * x.half  # dK, dV
+            work["products"] += vectors * (x.products * x.d + x.e)
+            queries = gradient_keys(x, key, query + begin, entries) * x.products * x.d / x.lanes  # dQ
             work["products"] += queries
             work["loads"] += queries * x.waits(2 if x.d % (2 * x.lanes) == 0 else 1, x.block)
     for key in range(0, x.s, x.group):

@@ -2,6 +2,7 @@
 /* What must hold between problems, whatever the reference says. */
 #include "harness/harness.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -185,6 +186,18 @@ TH_TEST(shifted_dot_keys_are_softmax)
         answer.bound_lse = shifted.bound_lse;
         expect_answer(session, &changed, &answer);
     }
+}
+
+/* c = 0, as a device without denormal numbers has it from a variance of 1e38 on: all keys weigh the same. */
+TH_TEST(infinite_variances_weigh_all_keys_alike)
+{
+    clmgk_attention_desc desc = base_desc(CLMGK_VARIANT_SMGK);
+    desc.variance_shape = CLMGK_VARIANCE_HM;
+    TH_PROBLEM problem = th_problem_make(&desc, 6);
+    th_fill(&problem, TH_VARIANCE, 1e30);
+    TH_REF_ANSWER answer = th_solve(&problem);
+    th_fill(&problem, TH_VARIANCE, (double)INFINITY);
+    expect_answer(session, &problem, &answer);
 }
 
 /* Weights of a row sum to one: equal values come out as they went in. */
