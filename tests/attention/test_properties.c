@@ -188,13 +188,16 @@ TH_TEST(shifted_dot_keys_are_softmax)
     }
 }
 
-/* c = 0, as a device without denormal numbers has it from a variance of 1e38 on: all keys weigh the same. */
-TH_TEST(infinite_variances_weigh_all_keys_alike)
+/* c = 0, as a device without denormal numbers has it from a variance of 1e38 on: keys weigh what their priors do. */
+TH_TEST(infinite_variances_leave_the_priors)
 {
     clmgk_attention_desc desc = base_desc(CLMGK_VARIANT_SMGK);
     desc.variance_shape = CLMGK_VARIANCE_HM;
+    desc.prior_shape = CLMGK_PRIOR_HMS;
     TH_PROBLEM problem = th_problem_make(&desc, 6);
     th_fill(&problem, TH_VARIANCE, 1e30);
+    for (size_t n = 0; n < 4; n++) /* a key without any prior */
+        th_set(&problem, TH_PRIOR, 0, n / 2, n % 2, 3, 0, 0.0);
     TH_REF_ANSWER answer = th_solve(&problem);
     th_fill(&problem, TH_VARIANCE, (double)INFINITY);
     expect_answer(session, &problem, &answer);
