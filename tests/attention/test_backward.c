@@ -595,7 +595,7 @@ TH_TEST(engine_parameters)
     static const struct {
         clmgk_engine engine;
         const char *parameters;
-    } blocks[] = {{CLMGK_ENGINE_LANE, "panels=4,tile=16,lanes=8"},
+    } blocks[] = {{CLMGK_ENGINE_LANE, "panels=2,vectors=4,tile=16,lanes=8,unroll=8"},
                   {CLMGK_ENGINE_LANE, "panels=1,tile=128,vectors=1,splits=2"},
                   {CLMGK_ENGINE_LANE, "panels=16,tile=32,block=4,unroll=1"},
                   {CLMGK_ENGINE_SIMT, "row-threads=4,key-threads=8,rows=2,keys=2,features=8,splits=2"},
