@@ -157,9 +157,9 @@ def backward(x):
             entries = min(x.n - query, x.tile) - begin
             if entries <= 0:
                 continue
-            # the first entries see nothing of half of the panel
-            few = x.first_row(key + x.half * x.lanes) - query - begin if x.vectors > 1 else 0
-            few = min(max(few, 0), entries)
+            # the first entries see nothing of half of the panel, or there are no keys
+            few = entries if x.s - key <= x.half * x.lanes else x.first_row(key + x.half * x.lanes) - query - begin
+            few = min(max(few, 0), entries) if x.vectors > 1 else 0
             blocks, steps = few // x.block * x.block, few // x.step * x.step
             work["scores"] += ceiling(entries, x.block) * x.vectors
             vectors = x.entries(entries - blocks) * x.vectors + blocks * x.half  # scores, dP

@@ -58,6 +58,7 @@ EXECUTED = {
     ("softmax", "forward", 96, 8, False, 1): 12804,
     ("softmax", "backward", 64, 64, False, 2): 84236,
     ("softmax", "backward", 49, 32, False, 2): 33066,
+    ("softmax", "backward", 48, 32, False, 2): 24649,
     ("softmax", "backward", 256, 32, True, 2): 363312,
     ("softmax", "backward", 256, 16, True, 2): 190768,
     ("mgk", "forward", 64, 64, False, 2): 53292,
