@@ -100,7 +100,7 @@ def forward(x):
     for first in range(0, x.n, x.rows):
         rows = min(x.n - first, x.rows)
         keys = x.last_key(first + rows - 1)
-        all_see = min(x.last_key(first + x.half * x.lanes - 1), keys) if x.vectors > 1 else keys  # of both halves
+        all_see = min(x.last_key(first + x.half * x.lanes - 1), keys)  # some rows of both halves do
         whole = min(ceiling(all_see, x.block), keys)
         work["scores"] += ceiling(keys, x.block) * x.vectors
         scores = x.entries(whole) * x.vectors + ceiling(keys - whole, x.block) * (x.vectors - x.half)
@@ -109,7 +109,7 @@ def forward(x):
         work["loads"] += scores * x.waits(x.vectors, x.block)
         if x.columns:
             last = ceiling(keys, x.block)
-            whole = min(ceiling(all_see, x.step), last) if x.vectors > 1 else last
+            whole = min(ceiling(all_see, x.step), last) if all_see < keys else last
             values = (whole * x.vectors + (last - whole) * (x.vectors - x.half)) * x.e
             work["loads"] += values * x.waits(x.vectors, x.block)
             work["transposes"] += x.vectors * x.e * math.log2(x.e)
@@ -159,7 +159,7 @@ def backward(x):
                 continue
             # the first entries see nothing of half of the panel, or there are no keys
             few = entries if x.s - key <= x.half * x.lanes else x.first_row(key + x.half * x.lanes) - query - begin
-            few = min(max(few, 0), entries) if x.vectors > 1 else 0
+            few = min(max(few, 0), entries)
             blocks, steps = few // x.block * x.block, few // x.step * x.step
             work["scores"] += ceiling(entries, x.block) * x.vectors
             vectors = x.entries(entries - blocks) * x.vectors + blocks * x.half  # scores, dP

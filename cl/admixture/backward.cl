@@ -456,7 +456,7 @@ FUNCTION void value_heads(const key_block *b, int g0, int end_g)
         tile_stage(b, g0, i0);
         for (int panel = 0; panel < PANELS; ++panel) {
             const int first = b->k0 + panel * PANEL_ROWS;
-            panel_tile m = {panel, first, g0, i0, entries, subs, panel_edge(a, p, first, i0), false};
+            panel_tile m = {panel, first, g0, i0, entries, subs, edge_of(a, p, i0, first), false};
             if (!panel_meets(a, p, m.k0, i0, stop, &m.masked))
                 continue;
             hold_scores(b, &m);

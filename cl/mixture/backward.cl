@@ -861,7 +861,7 @@ FUNCTION void block_queries(const key_block *b)
 #endif
         for (int panel = 0; panel < PANELS; ++panel) {
             const int first = b->k0 + panel * PANEL_ROWS;
-            panel_tile m = {panel, first, i0, 0, stop - i0, panel_edge(a, p, first, i0), factored, false};
+            panel_tile m = {panel, first, i0, 0, stop - i0, edge_of(a, p, i0, first), factored, false};
             if (!panel_meets(a, p, m.k0, i0, stop, &m.masked))
                 continue;
             if (SUB_TILES > 1)
