@@ -196,7 +196,7 @@ TH_TEST(infinite_variances_leave_the_priors)
     desc.prior_shape = CLMGK_PRIOR_HMS;
     TH_PROBLEM problem = th_problem_make(&desc, 6);
     th_fill(&problem, TH_VARIANCE, 1e30);
-    for (size_t n = 0; n < 4; n++) /* a key without any prior */
+    for (int64_t n = 0; n < 4; n++) /* a key without any prior */
         th_set(&problem, TH_PRIOR, 0, n / 2, n % 2, 3, 0, 0.0);
     TH_REF_ANSWER answer = th_solve(&problem);
     th_fill(&problem, TH_VARIANCE, (double)INFINITY);
