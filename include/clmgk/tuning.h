@@ -129,7 +129,7 @@ typedef struct clmgk_tuning_entry {
  * The entries of file and library: at most `capacity` of them (NULL if 0; entries[0].struct_size must be set), the full
  * number in *count. `device` NULL:
  * entries of all devices, each as its own device would use it. Else all entries that plans on the device may use, by
- * the plans' own rule, and entries under its name that plans may not use, with the reason.
+ * the plans' own rule, and entries of the file under its name that plans may not use, with the reason.
  */
 CLMGK_API clmgk_status clmgk_tuning_list(const char *cache_dir, cl_device_id device, clmgk_tuning_entry *entries,
                                          size_t capacity, size_t *count, clmgk_error *error);
