@@ -93,7 +93,7 @@ FUNCTION void single_row(const mgk_gemm_product_args *a, const part *p, int row,
             s[0] = fma(left_piece(a, left, l), load_piece(right, l, a->k), s[0]);
         sums[u] = (s[0] + s[1]) + (s[2] + s[3]);
     }
-    put_piece(a, p, row, column, lane_sums(sums));
+    put_piece(a, p, row, column, lane_sums(sums, LANES));
 }
 
 /* LANES elements from l on of a block's rows of A and B; sums[v * COLUMNS + u] is of row v and column u. */
@@ -133,7 +133,7 @@ FUNCTION void row_block(const mgk_gemm_product_args *a, const part *p, int row, 
     if (whole < a->k)
         block_step(a, left, right, whole, false, sums);
     float t[LANES];
-    vstore_real(lane_sums(sums), 0, t);
+    vstore_real(lane_sums(sums, LANES), 0, t);
     for (int v = 0; v < min(ROWS, p->end_row - row); ++v)
         for (int u = 0; u < min(COLUMNS, p->end_column - column); ++u)
             put1(a, p, row + v, column + u, t[v * COLUMNS + u]);

@@ -4,6 +4,7 @@
 #include "engine/lane_tunables.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 MGK_TUNABLE_TABLE(lane, "lane", MGK_LANE_TUNABLES, MGK_LANE_CONSTRAINTS);
 
@@ -130,6 +131,17 @@ static int few_rows(const mgk_footprint *f, const mgk_tunables *p)
     return mgk_tunable_is_default(p, "vectors") && mgk_tunable_is_default(p, "panels") ? mgk_few_rows(f) : 0;
 }
 
+/* Whether the last panel has up to half of its rows and one, as in Swin's windows of 49, and there are so few panels
+ * that it matters. */
+static bool short_panel(const mgk_footprint *f, const mgk_tunables *p)
+{
+    enum { MOST_PANELS = 8 };
+    const int64_t lanes = mgk_tunable_get(p, "lanes"), vectors = mgk_tunable_get(p, "vectors");
+    const int64_t last = f->rows % (vectors * lanes);
+    return f->any_order && vectors > 1 && f->narrowest >= lanes && f->rows <= MOST_PANELS * vectors * lanes &&
+           last > 0 && last <= vectors / 2 * lanes + 1;
+}
+
 static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p, mgk_block *block,
                         clmgk_error *error)
 {
@@ -149,6 +161,7 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
                         bytes, limit);
     *block = (mgk_block){.tile = b.tile, .threads = 1, .few_rows = few_rows(f, p), .private_bytes = (uint64_t)bytes};
     block->rows = block->few_rows > 0 ? block->few_rows : b.panel_rows * b.panels;
+    block->short_panel = block->few_rows == 0 && short_panel(f, p);
     return CLMGK_OK;
 }
 
@@ -158,11 +171,14 @@ static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, cons
     /* PoCL's compiler would use only 256 bits by itself, and accepts inline assembly */
     const bool pocl = facts->runtime == MGK_RUNTIME_POCL;
     flags->WIDE_VECTORS = flags->EXP2_SCALEF = mgk_tunable_get(p, "lanes") == 16 && facts->x86_avx512dq && pocl;
+    /* measured on a Zen 5; an Intel Xeon waits for fewer */
+    flags->EAGER_LINES = flags->WIDE_VECTORS && facts->x86_two_units && strcmp(facts->info.vendor, "AuthenticAMD") == 0;
     /* PoCL compiles a kernel's text three times, but a called function once. Intel's compiler takes three times as
      * long. */
     flags->KERNEL_CALLS = pocl;
     flags->ONE_SPACE = pocl && facts->info.device_class == CLMGK_DEVICE_CPU;
     flags->FEW_ROWS = block->few_rows;
+    flags->SHORT_PANEL = block->short_panel;
 }
 
 static const char *const sum_tunables[] = {"lanes", NULL};

@@ -102,6 +102,24 @@ TH_TEST(engine_parameters)
     }
 }
 
+/* The lane engine's last panel with one row, half of its rows, and one more. */
+TH_TEST(short_panels)
+{
+    static const char *const blocks[] = {NULL, "lanes=8,vectors=4,panels=1,block=16"};
+    static const int64_t lengths[] = {49, 17, 48, 81, 65};
+    for (size_t n = 0; session->engine[0] == CLMGK_ENGINE_LANE && n < 2 * TH_COUNT(blocks) * TH_COUNT(lengths); n++) {
+        clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, lengths[n % TH_COUNT(lengths)], 0);
+        desc.head_size = 24;
+        desc.value_size = 40;
+        desc.batch = 2;
+        desc.length_k = n % 3 == 1 ? 70 : desc.length;
+        desc.causal = n / TH_COUNT(lengths) % 2 == 1;
+        desc.use_lengths_q = n % TH_COUNT(lengths) == 3;
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        th_expect_with(session, &problem, CLMGK_ENGINE_LANE, blocks[n / (2 * TH_COUNT(lengths))]);
+    }
+}
+
 /* The engines' forms for few rows: around the edges of tiles and ranges of keys, of pieces of rows, and of the rows. */
 TH_TEST(few_rows)
 {

@@ -234,6 +234,51 @@ TH_HOST_TEST(tiles_of_two_units)
     }
 }
 
+/* The lane engine's form for a last panel of few rows; by default a panel has 32. */
+TH_HOST_TEST(short_last_panels)
+{
+    static const struct {
+        int rows, narrowest, any_order, is_short;
+    } cases[] = {{49, 32, 1, 1}, {49, 32, 0, 0}, {49, 8, 1, 0},   {48, 16, 1, 1}, {50, 32, 1, 0},
+                 {64, 32, 1, 0}, {65, 32, 1, 1}, {225, 32, 1, 1}, {257, 32, 1, 0}};
+    for (size_t i = 0; i < TH_COUNT(cases); i++) {
+        const mgk_device_facts facts = {
+            .info = {.device_class = CLMGK_DEVICE_CPU, .compute_units = 2, .native_float_lanes = 16}};
+        const mgk_footprint footprint = {.forward = true,
+                                         .any_order = cases[i].any_order,
+                                         .rows = cases[i].rows,
+                                         .heads = 8,
+                                         .problems = 8,
+                                         .narrowest = cases[i].narrowest,
+                                         .widest = 32,
+                                         .least_tile = 16};
+        mgk_tunables tunables = mgk_engine_tunables(&mgk_engine_lane, NULL);
+        mgk_block block;
+        th_expect_ok(mgk_engine_lane.fit(&footprint, &facts, &tunables, &block, &th_error));
+        assert_int_equal(block.short_panel, cases[i].is_short);
+    }
+}
+
+/* Two lines for a pair of steps: measured on a Zen 5 alone. */
+TH_HOST_TEST(cpus_that_fetch_early)
+{
+    static const struct {
+        const char *vendor;
+        bool two_units, eager;
+    } cases[] = {{"AuthenticAMD", true, true}, {"AuthenticAMD", false, false}, {"GenuineIntel", true, false}};
+    for (size_t i = 0; i < TH_COUNT(cases); i++) {
+        mgk_device_facts facts = {
+            .runtime = MGK_RUNTIME_POCL, .x86_avx512dq = true, .x86_two_units = cases[i].two_units};
+        snprintf(facts.info.vendor, sizeof(facts.info.vendor), "%s", cases[i].vendor);
+        mgk_tunables tunables = mgk_engine_tunables(&mgk_engine_lane, NULL);
+        mgk_tunable_default(&tunables, "lanes", 16);
+        const mgk_block block = {0};
+        mgk_flags flags = {0};
+        mgk_engine_lane.set_flags(&facts, &tunables, &block, &flags);
+        assert_int_equal(flags.EAGER_LINES, cases[i].eager);
+    }
+}
+
 /* Product loops of narrow heads have more copies. */
 TH_HOST_TEST(copies_of_narrow_heads)
 {
