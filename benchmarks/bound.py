@@ -38,6 +38,8 @@ OTHERS = {
 COPY = 2
 # Slots of a multiply-add that loads its factor, beside one more load for eight or sixteen of them: measured.
 LOADED = {8: 1.21, 16: 1.12}
+# Shuffles for an entry's sum over the lanes of the features of a short panel's last row.
+LONE_SHUFFLES = 3
 FEW = 2  # so many keys of a last sub-tile, backward queries, have a register block of their own
 
 
@@ -65,6 +67,7 @@ class Plan:
         self.in_place = "ONE_SPACE" in options and (self.d, self.e) == (case["head_size"], case["value_size"])
         # on a diagonal the other half of a panel may see nothing
         self.half = ceiling(self.vectors, 2) // 2
+        self.short = "SHORT_PANEL" in options
         # accumulators of heads of up to a vector have lane = row
         self.columns = self.e < self.lanes or (self.e == self.lanes and self.vectors > 1)
 
@@ -83,6 +86,18 @@ class Plan:
         """Keys, backward queries, of the products of scores and dP."""
         rest = count % self.block
         return count - rest + (FEW if 0 < rest <= FEW else ceiling(rest, self.block))
+
+    def short_part(self, rows, entries, seen, lone):
+        """The same of a panel of `rows` rows, in vectors, if it is short: half of the panel, of the `seen` entries that
+        it sees, and the last row's sums of the `lone` entries, lane = feature, with the shuffles of these sums. None if
+        it is not."""
+        if not self.short or rows > self.half * self.lanes + 1:
+            return None
+        few = entries % self.block if entries % self.block <= FEW else 0
+        whole = ceiling(entries - few, self.block)
+        lone = min(ceiling(lone, self.block), whole) if rows > self.half * self.lanes else 0
+        of_half = min(ceiling(seen, self.block), whole) * self.half
+        return of_half + lone / self.lanes + (FEW * self.vectors if few else 0), LONE_SHUFFLES * lone
 
     def last_key(self, row):
         """The number of keys that rows up to `row` see."""
@@ -103,7 +118,12 @@ def forward(x):
         all_see = min(x.last_key(first + x.half * x.lanes - 1), keys)  # some rows of both halves do
         whole = min(ceiling(all_see, x.block), keys)
         work["scores"] += ceiling(keys, x.block) * x.vectors
-        scores = x.entries(whole) * x.vectors + ceiling(keys - whole, x.block) * (x.vectors - x.half)
+        short = x.short_part(rows, keys, all_see, keys)
+        if short:
+            scores, shuffles = short
+            work["transposes"] += shuffles * x.products
+        else:
+            scores = x.entries(whole) * x.vectors + ceiling(keys - whole, x.block) * (x.vectors - x.half)
         scores *= x.d * x.products
         work["products"] += scores
         work["loads"] += scores * x.waits(x.vectors, x.block)
@@ -162,8 +182,14 @@ def backward(x):
             few = min(max(few, 0), entries)
             blocks, steps = few // x.block * x.block, few // x.step * x.step
             work["scores"] += ceiling(entries, x.block) * x.vectors
-            vectors = x.entries(entries - blocks) * x.vectors + blocks * x.half  # scores, dP
-            vectors += ceiling(entries - steps, x.step) * x.vectors + steps * x.half  # dK, dV
+            short = x.short_part(x.s - key, entries, entries, entries - blocks)
+            if short:
+                vectors, shuffles = short  # scores, dP
+                vectors += ceiling(entries, x.step) * (x.half + (x.s - key > x.half * x.lanes) / x.lanes)  # dK, dV
+                work["transposes"] += shuffles * (x.products + 1)
+            else:
+                vectors = x.entries(entries - blocks) * x.vectors + blocks * x.half
+                vectors += ceiling(entries - steps, x.step) * x.vectors + steps * x.half
             work["products"] += vectors * (x.products * x.d + x.e)
             queries = gradient_keys(x, key, query + begin, entries) * x.products * x.d / x.lanes  # dQ
             work["products"] += queries

@@ -135,7 +135,7 @@ static int few_rows(const mgk_footprint *f, const mgk_tunables *p)
  * that it matters. */
 static bool short_panel(const mgk_footprint *f, const mgk_tunables *p)
 {
-    enum { MOST_PANELS = 8 };
+    enum { MOST_PANELS = 4 };
     const int64_t lanes = mgk_tunable_get(p, "lanes"), vectors = mgk_tunable_get(p, "vectors");
     const int64_t last = f->rows % (vectors * lanes);
     return f->any_order && vectors > 1 && f->narrowest >= lanes && f->rows <= MOST_PANELS * vectors * lanes &&
