@@ -105,10 +105,16 @@ TH_TEST(engine_parameters)
 /* The lane engine's last panel with one row, half of its rows, and one more. */
 TH_TEST(short_panels)
 {
-    static const char *const blocks[] = {NULL, "lanes=8,vectors=4,panels=1,block=16"};
+    static const struct {
+        clmgk_variant variant;
+        const char *parameters;
+    } forms[] = {{CLMGK_VARIANT_SOFTMAX, NULL},
+                 {CLMGK_VARIANT_MGK, NULL},
+                 {CLMGK_VARIANT_SMGK, "lanes=8,vectors=4,panels=1,block=16"}};
     static const int64_t lengths[] = {49, 17, 48, 81, 65};
-    for (size_t n = 0; session->engine[0] == CLMGK_ENGINE_LANE && n < 2 * TH_COUNT(blocks) * TH_COUNT(lengths); n++) {
-        clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, lengths[n % TH_COUNT(lengths)], 0);
+    for (size_t n = 0; session->engine[0] == CLMGK_ENGINE_LANE && n < 2 * TH_COUNT(forms) * TH_COUNT(lengths); n++) {
+        const size_t form = n / (2 * TH_COUNT(lengths));
+        clmgk_attention_desc desc = th_small_desc(forms[form].variant, lengths[n % TH_COUNT(lengths)], 0);
         desc.head_size = 24;
         desc.value_size = 40;
         desc.batch = 2;
@@ -116,7 +122,7 @@ TH_TEST(short_panels)
         desc.causal = n / TH_COUNT(lengths) % 2 == 1;
         desc.use_lengths_q = n % TH_COUNT(lengths) == 3;
         TH_PROBLEM problem = th_problem_make(&desc, n);
-        th_expect_with(session, &problem, CLMGK_ENGINE_LANE, blocks[n / (2 * TH_COUNT(lengths))]);
+        th_expect_with(session, &problem, CLMGK_ENGINE_LANE, forms[form].parameters);
     }
 }
 

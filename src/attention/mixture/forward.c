@@ -54,7 +54,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
                            /* the backward pass computes its scores by the usual form's operations */
                            .few_rows = d->gradients == 0,
                            .one_vector = one_vector(request),
-                           .any_order = !t->gaussian && !t->shifted,
+                           .any_order = d->gradients == 0 || (!t->gaussian && !t->shifted),
                            .rows = mgk_attention_rows(d),
                            .heads = d->heads,
                            .problems = mgk_attention_problems(d),
