@@ -89,15 +89,15 @@ class Plan:
 
     def short_part(self, rows, entries, seen, lone):
         """The same of a panel of `rows` rows, in vectors, if it is short: half of the panel, of the `seen` entries that
-        it sees, and the last row's sums of the `lone` entries, lane = feature, with the shuffles of these sums. None if
-        it is not."""
+        it sees; the rest, with the last row's sums of the `lone` entries, lane = feature; the shuffles of these sums.
+        None if it is not."""
         if not self.short or rows > self.half * self.lanes + 1:
             return None
         few = entries % self.block if entries % self.block <= FEW else 0
         whole = ceiling(entries - few, self.block)
         lone = min(ceiling(lone, self.block), whole) if rows > self.half * self.lanes else 0
         of_half = min(ceiling(seen, self.block), whole) * self.half
-        return of_half + lone / self.lanes + (FEW * self.vectors if few else 0), LONE_SHUFFLES * lone
+        return of_half, lone / self.lanes + (FEW * self.vectors if few else 0), LONE_SHUFFLES * lone
 
     def last_key(self, row):
         """The number of keys that rows up to `row` see."""
@@ -120,13 +120,15 @@ def forward(x):
         work["scores"] += ceiling(keys, x.block) * x.vectors
         short = x.short_part(rows, keys, all_see, keys)
         if short:
-            scores, shuffles = short
+            of_half, rest, shuffles = short
+            scores = of_half + rest
             work["transposes"] += shuffles * x.products
+            work["loads"] += of_half * x.d * x.products * x.waits(x.half, x.block)
         else:
             scores = x.entries(whole) * x.vectors + ceiling(keys - whole, x.block) * (x.vectors - x.half)
+            work["loads"] += scores * x.d * x.products * x.waits(x.vectors, x.block)
         scores *= x.d * x.products
         work["products"] += scores
-        work["loads"] += scores * x.waits(x.vectors, x.block)
         if x.columns:
             last = ceiling(keys, x.block)
             whole = min(ceiling(all_see, x.step), last) if all_see < keys else last
@@ -184,9 +186,12 @@ def backward(x):
             work["scores"] += ceiling(entries, x.block) * x.vectors
             short = x.short_part(x.s - key, entries, entries, entries - blocks)
             if short:
-                vectors, shuffles = short  # scores, dP
-                vectors += ceiling(entries, x.step) * (x.half + (x.s - key > x.half * x.lanes) / x.lanes)  # dK, dV
+                of_half, rest, shuffles = short  # scores, dP
+                of_half += ceiling(entries, x.step) * x.half  # dK, dV
+                rest += ceiling(entries, x.step) * (x.s - key > x.half * x.lanes) / x.lanes
+                vectors = of_half + rest
                 work["transposes"] += shuffles * (x.products + 1)
+                work["loads"] += of_half * (x.products * x.d + x.e) * x.waits(x.half, x.block)
             else:
                 vectors = x.entries(entries - blocks) * x.vectors + blocks * x.half
                 vectors += ceiling(entries - steps, x.step) * x.vectors + steps * x.half
