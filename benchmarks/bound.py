@@ -74,9 +74,13 @@ class Plan:
     def width(self, size):
         return self.lanes // 2 if size <= self.lanes // 2 else ceiling(size, self.lanes)
 
-    def transpose(self, size):
-        """A panel's rows of `size` features."""
-        return self.vectors * size * math.log2(self.lanes)
+    def transpose(self, size, vectors):
+        """Vectors of rows of `size` features."""
+        return vectors * size * math.log2(self.lanes)
+
+    def is_short(self, rows):
+        """Whether a panel of `rows` rows has the form for half of them and one."""
+        return self.short and rows <= self.half * self.lanes + 1
 
     def waits(self, vectors, factors):
         """Slots more for a multiply-add if each of the block's `factors` is loaded for as many `vectors`."""
@@ -87,17 +91,15 @@ class Plan:
         rest = count % self.block
         return count - rest + (FEW if 0 < rest <= FEW else ceiling(rest, self.block))
 
-    def short_part(self, rows, entries, seen, lone):
-        """The same of a panel of `rows` rows, in vectors, if it is short: half of the panel, of the `seen` entries that
-        it sees; the rest, with the last row's sums of the `lone` entries, lane = feature; the shuffles of these sums.
-        None if it is not."""
-        if not self.short or rows > self.half * self.lanes + 1:
+    def short_part(self, rows, entries):
+        """The same of a panel of `rows` rows, in vectors, if it is short: half of the panel; the rest, with the last
+        row's sums, lane = feature; the shuffles of these sums. None if it is not."""
+        if not self.is_short(rows):
             return None
         few = entries % self.block if entries % self.block <= FEW else 0
         whole = ceiling(entries - few, self.block)
-        lone = min(ceiling(lone, self.block), whole) if rows > self.half * self.lanes else 0
-        of_half = min(ceiling(seen, self.block), whole) * self.half
-        return of_half, lone / self.lanes + (FEW * self.vectors if few else 0), LONE_SHUFFLES * lone
+        lone = whole if rows > self.half * self.lanes else 0
+        return whole * self.half, lone / self.lanes + (FEW * self.vectors if few else 0), LONE_SHUFFLES * lone
 
     def last_key(self, row):
         """The number of keys that rows up to `row` see."""
@@ -118,7 +120,7 @@ def forward(x):
         all_see = min(x.last_key(first + x.half * x.lanes - 1), keys)  # some rows of both halves do
         whole = min(ceiling(all_see, x.block), keys)
         work["scores"] += ceiling(keys, x.block) * x.vectors
-        short = x.short_part(rows, keys, all_see, keys)
+        short = x.short_part(rows, keys)
         if short:
             of_half, rest, shuffles = short
             scores = of_half + rest
@@ -140,7 +142,7 @@ def forward(x):
             values = sum(x.last_key(first + i + n - 1) * n for i, n in counts.items()) * x.e / x.lanes
             work["loads"] += values * x.waits(stripe, block)
         work["products"] += values
-        work["transposes"] += x.transpose(x.d)
+        work["transposes"] += x.transpose(x.d, x.half if short else x.vectors)
         if x.bias:
             # vectors with more than one row transpose theirs; a key's biases are stored as a vector
             several = ceiling(rows - 1, x.lanes) // x.lanes
@@ -171,7 +173,8 @@ def backward(x):
     work = collections.Counter()
     for key in range(0, x.s, x.rows):
         # keys and values, and their gradients
-        work["transposes"] += 2 * (x.transpose(x.d) * x.products + x.transpose(x.e))
+        vectors = x.vectors + (x.half if x.is_short(x.s - key) else x.vectors)
+        work["transposes"] += x.transpose(x.d * x.products + x.e, vectors)
         rows = 0 if x.in_place and x.s - key >= x.rows else 1
         work["copies"] += COPY * x.rows * ((1 + rows) * x.d * x.products + x.e) / x.lanes
         for query in range(0, x.n, x.tile):
@@ -184,7 +187,7 @@ def backward(x):
             few = min(max(few, 0), entries)
             blocks, steps = few // x.block * x.block, few // x.step * x.step
             work["scores"] += ceiling(entries, x.block) * x.vectors
-            short = x.short_part(x.s - key, entries, entries, entries - blocks)
+            short = x.short_part(x.s - key, entries)
             if short:
                 of_half, rest, shuffles = short  # scores, dP
                 of_half += ceiling(entries, x.step) * x.half  # dK, dV
