@@ -46,6 +46,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     const int64_t row_terms = t->shifted ? 2 * t->components + 2 : t->components;
     /* few rows read keys in place, with norms or shifts several times: a tile stays in the first-level cache */
     const bool again = d->gradients == 0 && mgk_attention_rows(d) <= MGK_FEW_ROWS && (t->gaussian || t->shifted);
+    const bool alone = d->gradients == 0 && d->statistics == 0; /* no other pass computes the scores again */
     /* more rows would spill: with several components and modifiers, on Intel's also with one; of many components
      * without them NVIDIA's compiler alone keeps four rows (tests/offline) */
     const bool gpu = facts->info.device_class != CLMGK_DEVICE_CPU;
@@ -54,7 +55,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
                            /* the backward pass computes its scores by the usual form's operations */
                            .few_rows = d->gradients == 0,
                            .one_vector = one_vector(request),
-                           .any_order = d->gradients == 0 || (!t->gaussian && !t->shifted),
+                           .any_order = alone || (!t->gaussian && !t->shifted),
                            .rows = mgk_attention_rows(d),
                            .heads = d->heads,
                            .problems = mgk_attention_problems(d),
