@@ -270,7 +270,17 @@ static int print_windows(const mgk_device_facts *facts)
     desc.head_size = 32;
     desc.use_bias = 1;
     desc.bias_batch = 1;
-    return print_plan("softmax-windows-32", desc, CLMGK_PASS_FORWARD, CLMGK_ENGINE_LANE, facts);
+    int failed = print_plan("softmax-windows-32", desc, CLMGK_PASS_FORWARD, CLMGK_ENGINE_LANE, facts);
+    desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+    failed |= print_plan("softmax-windows-32", desc, CLMGK_PASS_BACKWARD, CLMGK_ENGINE_LANE, facts);
+    /* Gaussian scores: the other passes sum them up in the same order */
+    desc.variant = CLMGK_VARIANT_MGK;
+    failed |= print_plan("mgk2-windows-32-with-gradients", desc, CLMGK_PASS_FORWARD, CLMGK_ENGINE_LANE, facts);
+    desc.gradients = 0;
+    failed |= print_plan("mgk2-windows-32-alone", desc, CLMGK_PASS_FORWARD, CLMGK_ENGINE_LANE, facts);
+    desc.statistics = CLMGK_STATISTIC_COUNTS;
+    failed |= print_plan("mgk2-windows-32-with-counts", desc, CLMGK_PASS_FORWARD, CLMGK_ENGINE_LANE, facts);
+    return failed;
 }
 
 static int print_linear(const linear_problem *p, clmgk_pass pass, clmgk_engine engine, const mgk_device_facts *facts)
