@@ -173,8 +173,9 @@ def backward(x):
     work = collections.Counter()
     for key in range(0, x.s, x.rows):
         # keys and values, and their gradients
-        vectors = x.vectors + (x.half if x.is_short(x.s - key) else x.vectors)
-        work["transposes"] += x.transpose(x.d * x.products + x.e, vectors)
+        loaded = x.half if x.is_short(x.s - key) else x.vectors
+        stored = min(ceiling(x.s - key, x.lanes) // x.lanes, x.vectors)
+        work["transposes"] += x.transpose(x.d * x.products + x.e, loaded + stored)
         rows = 0 if x.in_place and x.s - key >= x.rows else 1
         work["copies"] += COPY * x.rows * ((1 + rows) * x.d * x.products + x.e) / x.lanes
         for query in range(0, x.n, x.tile):

@@ -154,9 +154,9 @@ static clmgk_status show_entries(const mgk_tuning_set *set, const mgk_tuning_dev
     for (size_t i = 0; i < set->count; ++i) {
         const mgk_tuning_entry *const entry = &set->entries[i];
         const mgk_tuning_device *const other = &set->devices[entry->device];
-        /* one name stands for several microarchitectures, for each of which the library may have entries */
-        const bool named = !entry->shipped && facts != NULL && same_name(other, facts);
-        if (facts != NULL && !named && mgk_tuning_serves(set, entry, facts) == CLMGK_TUNING_CLASS)
+        /* the library's entries of the name may be for another microarchitecture */
+        if (facts != NULL && (entry->shipped || !same_name(other, facts)) &&
+            mgk_tuning_serves(set, entry, facts) == CLMGK_TUNING_CLASS)
             continue;
         if (*count < capacity) {
             clmgk_tuning_entry shown;

@@ -120,7 +120,7 @@ TH_TEST(short_panels)
         desc.batch = 2;
         desc.length_k = n % 3 == 1 ? 70 : desc.length;
         desc.causal = n / TH_COUNT(lengths) % 2 == 1;
-        desc.alignment = CLMGK_ALIGN_TOP_LEFT; /* of some sub-tiles the last row alone sees keys */
+        desc.alignment = n % 2 == 1 ? CLMGK_ALIGN_TOP_LEFT : CLMGK_ALIGN_BOTTOM_RIGHT;
         desc.use_lengths_q = n % TH_COUNT(lengths) == 3;
         TH_PROBLEM problem = th_problem_make(&desc, n);
         th_expect_with(session, &problem, CLMGK_ENGINE_LANE, forms[form].parameters);
