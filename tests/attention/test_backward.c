@@ -626,10 +626,16 @@ TH_TEST(engine_parameters)
 /* The lane engine's last panel with one key, half of its keys, and one more. */
 TH_TEST(short_panels)
 {
-    static const char *const blocks[] = {NULL, "lanes=8,vectors=4,block=4,unroll=1"};
+    static const struct {
+        clmgk_variant variant;
+        const char *parameters;
+    } forms[] = {{CLMGK_VARIANT_SOFTMAX, NULL},
+                 {CLMGK_VARIANT_SOFTMAX, "lanes=8,vectors=4,block=4,unroll=1"},
+                 {CLMGK_VARIANT_MGK, NULL}};
     static const int64_t lengths[] = {49, 17, 48, 81, 65};
-    for (size_t n = 0; session->engine[0] == CLMGK_ENGINE_LANE && n < 2 * TH_COUNT(blocks) * TH_COUNT(lengths); n++) {
-        clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 0, lengths[n % TH_COUNT(lengths)]);
+    for (size_t n = 0; session->engine[0] == CLMGK_ENGINE_LANE && n < 2 * TH_COUNT(forms) * TH_COUNT(lengths); n++) {
+        const size_t form = n / (2 * TH_COUNT(lengths));
+        clmgk_attention_desc desc = th_small_desc(forms[form].variant, 0, lengths[n % TH_COUNT(lengths)]);
         desc.head_size = 24;
         desc.value_size = 40;
         desc.batch = 2;
@@ -638,7 +644,7 @@ TH_TEST(short_panels)
         desc.use_lengths = n % TH_COUNT(lengths) == 3;
         desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
         TH_PROBLEM problem = th_problem_make(&desc, n);
-        expect_with(session, &problem, blocks[n / (2 * TH_COUNT(lengths))]);
+        expect_with(session, &problem, forms[form].parameters);
     }
 }
 

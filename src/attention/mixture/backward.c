@@ -110,7 +110,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     return (mgk_footprint){.rows = d->length_k,
                            /* then dQ of a tile of queries needs no workspace: rows_private */
                            .one_block = d->sequences == 0 && mgk_backward_keeps_busy(request, tasks_of(d)),
-                           .any_order = !t->gaussian && !t->shifted,
+                           .short_panels = true,
                            .key_terms = 3 * m + 4,
                            .arrays = arrays,
                            .block = arrays,
