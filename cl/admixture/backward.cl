@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Admixture family, backward: blocks of keys meet tiles of queries. With the scores A_hij of admixture/block.clh in
- * base 2 and log_hi as admixture/rows.cl prepares it:
+ * the unit of scores and log_hi as admixture/rows.cl prepares it:
  *
  *     P_hij  = 2^(A_hij + bias + ALiBi + log_hi)         t_hij = keep_hij dO_hi.v_hj + delta_hi
  *     dA_hij = P_hij t_hij (times the slope of the soft-cap)
@@ -285,7 +285,7 @@ FUNCTION void block_gradients(const key_block *b, const panel_tile *m, int value
     mask_scores(b, m, sub, s);
     KEYS_FOR(u)
         ROWS_FOR(v) {
-            s[u][v] = exp2_real(s[u][v]);
+            s[u][v] = probability_of(s[u][v]);
             real keep = (real)(1.0f);
             if (HAS_DROPOUT)
                 keep = keep_of(b->a, x->modifiers.head, m->i0 + key_index(&g->base, sub, u),
@@ -491,7 +491,7 @@ FUNCTION void finish_component(const key_block *b, int k)
 {
     const mgk_attention_args *const a = b->a;
     for (int panel = 0; panel < PANELS; ++panel)
-        store_keys(b->g, panel, k, (SHARED_MIX ? b->x->mixing.p[k] : 1.0f) * a->scale * LN_2,
+        store_keys(b->g, panel, k, (SHARED_MIX ? b->x->mixing.p[k] : 1.0f) * a->scale * NATS_PER_UNIT,
                    b->at->grad_k + k * a->grad_k.head, a->grad_k.token, b->k0 + panel * PANEL_ROWS, b->keys,
                    a->head_size, is_added(&a->bound, SLOT_GRAD_K));
 }

@@ -67,7 +67,7 @@ FUNCTION void score_gradients(const query_block *b, const scorer *x, int h, real
             y = modified(e, &x->modifiers, view, 0, u, v, y, (real)(1.0f), -log[v]);
             if (masked)
                 y = is_hidden(e, view, 0, u, v) ? (real)(-INFINITY) : y;
-            d[u][v] = (d[u][v] + delta[v]) * exp2_real(y);
+            d[u][v] = (d[u][v] + delta[v]) * probability_of(y);
             row_sum[v] += d[u][v];
             if (HAS_SOFTCAP)
                 d[u][v] *= softcap_slope(own, x->modifiers.softcap);
@@ -136,7 +136,7 @@ FUNCTION void finish_component(const query_block *b, __global const float *mix, 
     rows_store(&g->base, row, out->mix_rows + k * (long)a->length, 1, b->first, b->p->rows);
 #endif
 #if WANT_Q
-    grad_queries_scale(g, 0, k, a->scale * LN_2 * (SHARED_MIX ? mix[k] : 1.0f));
+    grad_queries_scale(g, 0, k, a->scale * NATS_PER_UNIT * (SHARED_MIX ? mix[k] : 1.0f));
     grad_queries_store(g, 0, k, b->seen, out->grad_q + k * a->grad_q.head, a->grad_q.token, b->first, b->p->rows,
                        a->head_size, is_added(&a->bound, SLOT_GRAD_Q));
 #endif

@@ -2,8 +2,8 @@
 /*
  * Admixture family, backward pass, what is done per row before and after the keys, and the gradients of the mixing:
  *
- *     log_hi = - L_hi in base 2      delta_hi = dL_hi - dO_hi.O_hi      dsink = sum_i e^(sink - L_hi) delta_hi
- *     dQ_ki = (sum of the splits' products) / sqrt(D)     MiSH: p_k times that
+ *     log_hi = - L_hi in the unit of scores      delta_hi = dL_hi - dO_hi.O_hi      dsink = sum_i e^(sink - L_hi)
+ * delta_hi dQ_ki = (sum of the splits' products) / sqrt(D)     MiSH: p_k times that
  */
 #define PASS_BACKWARD
 #include "admixture/buffers.clh"
@@ -48,7 +48,7 @@ __kernel void admixture_rows_finish(KERNEL_PARAMETERS)
     __global const float *const product = work + a.region[MGK_REGION_QUERY] + x * HEAD_SIZE;
     __global const storage *const query = q + b * a.q.batch + k * a.q.head + i * a.q.token;
     __global storage *const out = grad_q + b * a.grad_q.batch + k * a.grad_q.head + i * a.grad_q.token;
-    const float scale = a.scale * LN_2 * (SHARED_MIX ? mix[k] : 1.0f);
+    const float scale = a.scale * NATS_PER_UNIT * (SHARED_MIX ? mix[k] : 1.0f);
     float row = 0.0f;
     for (int d = 0; d < a.head_size; ++d) {
         float sum = 0.0f;
@@ -99,7 +99,7 @@ FUNCTION float mix_gradient(const mgk_attention_args *a, long h, int k, const mi
     sum = fma(a->scale * m->sigma[k], mix_sum(a, work, h, MIX_SUMS), sum);
 #endif
 #endif
-    return sum * LN_2;
+    return sum * NATS_PER_UNIT;
 }
 #endif
 
@@ -139,7 +139,7 @@ __kernel void admixture_offset_gradient(KERNEL_PARAMETERS)
 #if WANT_MIX_OFFSET
     const long h = get_global_id(0);
     if (a.heads != 0 && h < a.heads)
-        put(grad_mix_offset, h, mix_sum(&a, work, h, MIX_SUMS + NOISE_SUMS) * (a.scale * LN_2),
+        put(grad_mix_offset, h, mix_sum(&a, work, h, MIX_SUMS + NOISE_SUMS) * (a.scale * NATS_PER_UNIT),
             is_added(&a.bound, SLOT_GRAD_MIX_OFFSET));
 #endif
 }
@@ -157,6 +157,6 @@ __kernel void admixture_noise_gradient(KERNEL_PARAMETERS)
         const mixing m = mixing_of(&a, h, mix, mix_weight, noise);
         sum = fma(m.p[k] * weight_of(&m, k), mix_sum(&a, work, h, MIX_SUMS + (GENERALISED ? k : 0)), sum);
     }
-    put(grad_noise, k, sum * (a.scale * LN_2), is_added(&a.bound, SLOT_GRAD_NOISE));
+    put(grad_noise, k, sum * (a.scale * NATS_PER_UNIT), is_added(&a.bound, SLOT_GRAD_NOISE));
 #endif
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mixture family, backward pass and responsibilities: blocks of keys meet tiles of queries. In base 2, with the
- * exponents e_ijr = log2 (P_ijr) of mixture/forward.cl less L, as mixture/rows.cl prepares it per row (log_i):
+ * Mixture family, backward pass and responsibilities: blocks of keys meet tiles of queries. In the unit of scores,
+ * here powers of two, with the exponents e_ijr = log2 (P_ijr) of mixture/forward.cl less L, as mixture/rows.cl prepares
+ * it per row (log_i):
  *
  *     e_ijr = c_r q_i.k_jr + beta_jr + alpha_ir + log2 pi_r(j) + bias + ALiBi + log_i          P_ijr = 2^e_ijr
  *     t_ij  = keep_ij dO_i.v_j + delta_i          delta_i = dL_i - dO_i.O_i
@@ -64,8 +65,8 @@
 #include "mixture/score.clh"
 
 #define HAS_KEY_TERMS (SCORE_GAUSSIAN || KEYS_SHIFTED)
-/* log2 of the least prior that sums for dprior are divided by. */
-#define PRIOR_TINY -66.0f
+/* Logarithm of the least prior, 2^-66, that sums for dprior are divided by. */
+#define PRIOR_TINY (-66.0f * UNITS_PER_OCTAVE)
 
 #define FLAG_SPREAD 1
 
@@ -88,10 +89,10 @@ typedef struct components {
 /* Row values of the block's keys. */
 typedef struct key_values {
     real beta[HAS_KEY_TERMS ? PANELS : 1][COMPONENTS][BLOCK_ROWS];    /* as in mixture/terms.clh */
-    real log_prior[HAS_PRIOR ? PANELS : 1][COMPONENTS][BLOCK_ROWS];   /* log2 pi_r(j) */
+    real log_prior[HAS_PRIOR ? PANELS : 1][COMPONENTS][BLOCK_ROWS];   /* log pi_r(j) */
     real w[HAS_FACTORED ? PANELS : 1][COMPONENTS][BLOCK_ROWS];        /* w_jr */
     real top[HAS_FACTORED ? PANELS : 1][BLOCK_ROWS];                  /* B_j / c; 0 where no component has a prior */
-    real own[HAS_FACTORED ? PANELS : 1][BLOCK_ROWS];                  /* spread of log2 w_jr, over r and 0 */
+    real own[HAS_FACTORED ? PANELS : 1][BLOCK_ROWS];                  /* spread of log w_jr, over r and 0 */
     real sum[HAS_KEY_SUMS ? PANELS : 1][COMPONENTS][BLOCK_ROWS];      /* sum_i dS_ijr */
     real apart[PRIOR_APART ? PANELS : 1][COMPONENTS][BLOCK_ROWS];     /* the same without pi_r(j), where it is tiny */
     real variance[WANT_VARIANCE ? PANELS : 1][VARIANCES][BLOCK_ROWS]; /* sum_i dS_ijr score_ijr */
@@ -128,7 +129,7 @@ typedef struct places {
     __global const float *prior, *shift, *bias;
     __global float *grad_bias;
     __global float *gamma;
-    float slope; /* times log2 e */
+    float slope; /* in units of scores */
 } places;
 
 FUNCTION void components_begin(components *x, const mgk_attention_args *a, int h, const places *at,
@@ -172,12 +173,13 @@ FUNCTION ireal is_tiny(const key_values *key, int panel, int r, int v)
  */
 FUNCTION void add_apart(key_values *key, int panel, int r, int v, real e, real t)
 {
-    const real part = e < (real)(128.0f) ? exp2_real(e - 1.0f) : (e != e ? e : (real)(INFINITY));
+    const real octaves = e * OCTAVES_PER_UNIT;
+    const real part = octaves < (real)(128.0f) ? exp2_real(octaves - 1.0f) : (e != e ? e : (real)(INFINITY));
     const ireal adds = is_tiny(key, panel, r, v) && t != (real)(0.0f);
     key->apart[panel][r][v] += adds ? part * t * 2.0f : (real)(0.0f);
 }
 
-/* log2 pi_r(j) of a panel. */
+/* log pi_r(j) of a panel. */
 FUNCTION void panel_priors(const key_block *b, int panel, int r)
 {
     const mgk_attention_args *const a = b->a;
@@ -187,7 +189,7 @@ FUNCTION void panel_priors(const key_block *b, int panel, int r)
     if (a->prior.token)
         rows_load(b->g, b->at->prior + r * a->prior.component, b->k0 + panel * PANEL_ROWS, b->p->keys, 1.0f, prior);
     ROWS_FOR(v)
-        b->key->log_prior[panel][r][v] = log2(prior[v]);
+        b->key->log_prior[panel][r][v] = log2(prior[v]) * UNITS_PER_OCTAVE;
 }
 
 /* beta_jr of a panel (without KEYS_SHIFTED: / c_r), by the operations of mixture/forward.cl. */
@@ -231,7 +233,7 @@ FUNCTION void panel_factors(const key_block *b, int panel)
                 log_weight += key->log_prior[panel][r][v];
             high = max_real(high, log_weight);
             low = lowest_of(low, log_weight);
-            key->w[panel][r][v] = exp2_real(log_weight);
+            key->w[panel][r][v] = power_of(log_weight);
             if (PRIOR_APART) /* of a component without a prior: add_apart has it for all queries at once */
                 spread = max_real(spread, key->beta[panel][r][v]);
         }
@@ -305,7 +307,7 @@ FUNCTION void query_factors(const key_block *b, int c)
     key_put(t->spread, c, top - bottom);
     flag_raise(&b->g->base, FLAG_SPREAD, !is_factored(top - bottom, (kreal)(b->key->spread)));
     for (int r = 0; r < COMPONENTS; ++r)
-        key_put(t->u[r], c, exp2_real(key_vector(t->alpha[r], c) - top));
+        key_put(t->u[r], c, power_of(key_vector(t->alpha[r], c) - top));
 }
 
 #if ROWS_INSIDE
@@ -334,7 +336,8 @@ FUNCTION void prepare_terms(const key_block *b, int i0, int c)
         delta = entries_load(at->grad_lse, a->lse.token, first, limit, 0.0f);
     if (HAS_SCORE_GRADIENTS)
         delta -= grad_out_dot(b->g, c, at->o, a->o.token, first, limit, a->value_size);
-    const kreal high = l * LOG2_E, low = fma(l, (kreal)(LOG2_E_LOW), fma(l, (kreal)(LOG2_E), -high));
+    const kreal high = l * UNITS_PER_NAT;
+    const kreal low = fma(l, (kreal)(UNITS_PER_NAT_LOW), fma(l, (kreal)(UNITS_PER_NAT), -high));
     kreal log_row = -high;
     if (ROW_NORM_LATER)
         log_row = fma((kreal)(-0.5f * a->scale), norm, log_row);
@@ -446,12 +449,12 @@ FUNCTION void tile_finish(const key_block *b, const query_tile *tile)
         const bool seen = t->log[c] != -INFINITY;
         float own = 0.0f, component[COMPONENTS]; /* R_ir / sigma_r^2 */
         if (at->grad_lse && seen)
-            own = KEEPS_ROW_SUMS ? 0.0f : at->grad_lse[i * a->lse.token] * (-a->scale * LN_2);
+            own = KEEPS_ROW_SUMS ? 0.0f : at->grad_lse[i * a->lse.token] * (-a->scale * NATS_PER_UNIT);
         for (int r = 0; KEEPS_ROW_SUMS && r < COMPONENTS; ++r) {
-            component[r] = t->row_sums[r][c] * (b->x->scale[r] * LN_2);
+            component[r] = t->row_sums[r][c] * (b->x->scale[r] * NATS_PER_UNIT);
             own -= SCORE_GAUSSIAN ? component[r] : 0.0f;
         }
-        grad_query_store(b->g, c, HAS_VARIANCE ? 1.0f : a->scale * LN_2, own, component, at->shift,
+        grad_query_store(b->g, c, HAS_VARIANCE ? 1.0f : a->scale * NATS_PER_UNIT, own, component, at->shift,
                          KEYS_SHIFTED && KEEPS_ROW_SUMS ? COMPONENTS : 0, seen, at->grad_q + i * a->grad_q.token,
                          a->head_size, add);
     }
@@ -503,7 +506,7 @@ FUNCTION void store_shift(const key_block *b)
     const key_values *const key = b->key;
     __global float *out = b->at->work + a->region[MGK_REGION_SLICES] + b->at->bh * COMPONENTS * a->head_size;
     for (int r = 0; r < COMPONENTS; ++r) {
-        const float scale = b->x->scale[r] * LN_2, own = SCORE_GAUSSIAN ? -key->shift_weight[r] : 0.0f;
+        const float scale = b->x->scale[r] * NATS_PER_UNIT, own = SCORE_GAUSSIAN ? -key->shift_weight[r] : 0.0f;
         for (int d = 0; d < a->head_size; ++d) {
             const int i = r * a->head_size + d;
             const float part = fma(own, b->at->shift[i], key->shift[r][d]) * scale;
@@ -596,7 +599,8 @@ FUNCTION key_term key_spread(const key_block *b, const entry *n)
 FUNCTION void entry_apart(const key_block *b, const entry *n, int r, real bare)
 {
     if (b->key->tiny)
-        add_apart(b->key, n->panel, r, n->v, bare, n->t);
+        /* P <= 1, whatever the rounding of log_i */
+        add_apart(b->key, n->panel, r, n->v, min_real(-b->key->log_prior[n->panel][r][n->v], bare), n->t);
 }
 #endif
 
@@ -612,7 +616,7 @@ FUNCTION void entry_variance(const key_block *b, const entry *n, int r, real ds,
 }
 #endif
 
-/* Responsibilities of query i's entry: gamma_ijr = 2^(e_ijr - log2 sum_r 2^e_ijr); hard: one-hot. `k0`: the panel's
+/* Responsibilities of query i's entry: gamma_ijr = 2^e_ijr / sum_r 2^e_ijr; hard: one-hot. `k0`: the panel's
  * first key. */
 FUNCTION void entry_responsibilities(const key_block *b, const entry *n, int k0, int i, real (*key_sums)[BLOCK_ROWS])
 {
@@ -628,14 +632,14 @@ FUNCTION void entry_responsibilities(const key_block *b, const entry *n, int k0,
     }
     const real base = finite_max(best);
     COMPONENTS_FOR(r)
-        sum += exp2_real(exponents_of(b, n, r).e - base);
+        sum += power_of(exponents_of(b, n, r).e - base);
     const real seen = best == (real)(-INFINITY) ? (real)(0.0f) : (real)(1.0f);
     COMPONENTS_FOR(r) {
         real gamma;
         if (ESTEP_HARD)
             gamma = arg == (ireal)(r) ? seen : (real)(0.0f);
         else
-            gamma = seen == (real)(0.0f) ? seen : exp2_real(exponents_of(b, n, r).e - base) / sum;
+            gamma = seen == (real)(0.0f) ? seen : power_of(exponents_of(b, n, r).e - base) / sum;
         key_sums[r][n->v] += gamma;
         if (WANT_GAMMA && i < b->p->valid)
             keys_add(b->g, b->at->gamma + ((long)r * a->length + i) * a->length_k + k0, n->v, gamma, b->p->keys - k0);
@@ -903,7 +907,7 @@ FUNCTION void store_key_sums(const key_block *b, int panel, int r, int keys)
             rows_sum(&b->g->base, key->apart[panel][r]);
             ROWS_FOR(v)
                 stored[v] = is_tiny(key, panel, r, v) ? key->apart[panel][r][v]
-                                                      : stored[v] * exp2_real(-key->log_prior[panel][r][v]);
+                                                      : stored[v] * power_of(-key->log_prior[panel][r][v]);
         }
         rows_store(&b->g->base, stored, b->at->work + a->region[MGK_REGION_KEY_SUMS] + row, 1, first, keys);
     }
@@ -919,7 +923,7 @@ FUNCTION void add_own_keys(const key_block *b, int panel, int r)
     const int size = b->a->head_size, product = KEYS_SHIFTED ? 0 : r;
     real factor[BLOCK_ROWS];
     ROWS_FOR(v)
-        factor[v] = -b->key->sum[panel][r][v] * (HAS_VARIANCE ? x->scale[r] * LN_2 : 1.0f);
+        factor[v] = -b->key->sum[panel][r][v] * (HAS_VARIANCE ? x->scale[r] * NATS_PER_UNIT : 1.0f);
     if (KEYS_SHIFTED)
         grad_keys_add_row(b->g, panel, b->at->shift + r * size, size, factor);
     grad_keys_add_keys(b->g, panel, product, factor);
@@ -1067,7 +1071,7 @@ KERNEL(mixture_backward)
                 at.row_sums =
                     work + a.region[MGK_REGION_ROW_SUMS] + (split * rows + at.bh * a.length) * COMPONENTS + p.row_base;
                 at.bias = HAS_BIAS ? bias_of(&a, &p, h, bias) : 0;
-                at.slope = HAS_ALIBI ? slopes[h] * LOG2_E : 0.0f;
+                at.slope = HAS_ALIBI ? slopes[h] * UNITS_PER_NAT : 0.0f;
                 if (HAS_BIAS_ENTRIES) {
                     at.grad_bias = a.bias_copies == 0
                                        ? grad_bias
@@ -1114,8 +1118,9 @@ KERNEL(mixture_backward)
                 const int first = k0 + panel * PANEL_ROWS;
                 if (WANT_K)
                     PRODUCTS_FOR(r)
-                        store_keys(&g, panel, r, HAS_VARIANCE ? 1.0f : a.scale * LN_2, dk + r * a.grad_k.component,
-                                   a.grad_k.token, first, keys, a.head_size, is_added(&a.bound, SLOT_GRAD_K));
+                        store_keys(&g, panel, r, HAS_VARIANCE ? 1.0f : a.scale * NATS_PER_UNIT,
+                                   dk + r * a.grad_k.component, a.grad_k.token, first, keys, a.head_size,
+                                   is_added(&a.bound, SLOT_GRAD_K));
                 if (WANT_V)
                     store_values(&g, panel, 0, dv, a.grad_v.token, first, keys, a.value_size,
                                  is_added(&a.bound, SLOT_GRAD_V));

@@ -247,21 +247,21 @@ FUNCTION void finish_queries(const query_block *b, const problem *p, int panel, 
     grad_engine *const g = b->g;
     const mgk_attention_args *const a = b->a;
     real own[BLOCK_ROWS]; /* of q_i: - sum_r R_ir / sigma_r^2 */
-    grad_queries_scale(g, panel, 0, HAS_VARIANCE ? 1.0f : a->scale * LN_2);
+    grad_queries_scale(g, panel, 0, HAS_VARIANCE ? 1.0f : a->scale * NATS_PER_UNIT);
     ROWS_FOR(v)
         own[v] = (real)(0.0f);
 #if SCORE_GAUSSIAN && !HAS_ROW_SUMS
     ROWS_FOR(v) {
         const int row = row_index(&g->base, first, v);
         if (out->grad_lse && row < p->valid)
-            own[v] = out->grad_lse[row * a->lse.token] * (-a->scale * LN_2);
+            own[v] = out->grad_lse[row * a->lse.token] * (-a->scale * NATS_PER_UNIT);
     }
 #endif
 #if HAS_ROW_SUMS
     COMPONENTS_FOR(r) {
         real component[BLOCK_ROWS]; /* R_ir / sigma_r^2 */
         ROWS_FOR(v) {
-            component[v] = b->query->sum[r][v] * (b->x->scale[r] * LN_2);
+            component[v] = b->query->sum[r][v] * (b->x->scale[r] * NATS_PER_UNIT);
             own[v] -= component[v];
         }
         if (KEYS_SHIFTED)

@@ -6,7 +6,11 @@
 #include <math.h>
 #include <string.h>
 
-#define LOG2_E 1.4426950408889634
+double mgk_attention_unit(const clmgk_attention_desc *desc)
+{
+    const double log2_e = 1.4426950408889634;
+    return desc->use_bias ? 1.0 : log2_e;
+}
 
 /* D and E are rounded up to a class, so that programs are few. All but the first are multiples of 16. */
 static const int size_classes[] = {8, 16, 32, 64, 96, 128, 192, 256, 384, 512};
@@ -137,8 +141,8 @@ mgk_forward_args mgk_attention_args_of(const mgk_attention_request *request)
     args.splits = 1;
     args.drop_below = (mgk_u32)(d->dropout * 4294967296.0);
     args.keep_scale = (float)(1.0 / (1.0 - d->dropout));
-    args.scale = d->variance > 0.0 ? (float)(LOG2_E / d->variance) : 0.0f;
-    args.softcap = (float)(d->softcap * LOG2_E);
+    args.scale = d->variance > 0.0 ? (float)(mgk_attention_unit(d) / d->variance) : 0.0f;
+    args.softcap = (float)(d->softcap * mgk_attention_unit(d));
     return args;
 }
 
