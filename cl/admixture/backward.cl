@@ -51,8 +51,8 @@
 typedef struct head {
     modifiers modifiers;
     mixing mixing;
-    KEY_SPACE float *log;   /* log_i */
-    KEY_SPACE float *delta; /* delta_i */
+    KEY_SPACE float *log, *log_low; /* log_i; HAS_LSE_LOW: what its float lacks */
+    KEY_SPACE float *delta;         /* delta_i */
     __global const float *bias;
     __global float *grad_bias; /* (0, 0) of it, or key 0 of the sums over rows */
 } head;
@@ -98,11 +98,14 @@ FUNCTION void tile_terms(const key_block *b, int i0, int h)
     const int limit = b->p->valid;
     const long row = (b->p->batch * a->heads + h) * a->length + b->p->row_base;
     __global const float *const log_rows = b->at->work + a->region[MGK_REGION_LOG] + row;
+    __global const float *const low_rows = b->at->work + a->region[MGK_REGION_LOG_LOW] + row;
     __global const float *const delta_rows = b->at->work + a->region[MGK_REGION_DELTA] + row;
     sync_keys(&b->g->base); /* the head before is done with its own */
     TILE_KEYS_FOR(&b->g->base, c, TILE_KEYS) {
         key_put(b->x->log, c, key_load(log_rows, i0 + c, limit, -INFINITY));
         key_put(b->x->delta, c, key_load(delta_rows, i0 + c, limit, 0.0f));
+        if (HAS_LSE_LOW)
+            key_put(b->x->log_low, c, key_load(low_rows, i0 + c, limit, 0.0f));
     }
     sync_keys(&b->g->base);
 }
@@ -179,7 +182,8 @@ FUNCTION void mask_scores(const key_block *b, const panel_tile *m, int sub, real
         ROWS_FOR(v) {
             const int i = m->i0 + key_index(e, sub, u);
             const entry_terms common =
-                entry_terms_of(b->g, b->a, b->p, x->bias, x->modifiers.slope, m->k0, i, v, key_get(e, x->log, sub, u));
+                entry_terms_of(b->g, b->a, b->p, x->bias, x->modifiers.slope, m->k0, i, v, key_get(e, x->log, sub, u),
+                               HAS_LSE_LOW ? key_get(e, x->log_low, sub, u) : 0.0f);
             s[u][v] = join_terms(&common, s[u][v], (real)(1.0f));
         }
     if (m->masked)
@@ -514,10 +518,11 @@ KERNEL(admixture_backward)
     const int batches = HAS_SEQUENCES ? 1 : a.batch;
 
     GRAD_ENGINE_DECLARE(g)
-    KEY_SPACE float log_terms[TILE_KEYS], delta_terms[TILE_KEYS];
+    KEY_SPACE float log_terms[TILE_KEYS], log_low_terms[HAS_LSE_LOW ? TILE_KEYS : 1], delta_terms[TILE_KEYS];
     float scale[COMPONENTS];
     head x;
     x.log = log_terms;
+    x.log_low = log_low_terms;
     x.delta = delta_terms;
     places at;
     at.mix = mix;

@@ -52,9 +52,11 @@ FUNCTION void score_gradients(const query_block *b, const scorer *x, int h, real
     const tile_view *const view = b->view;
     const long row = b->row + (long)h * a->length;
     const bool masked = view->whole_begin > 0 || view->whole_end < 1;
-    real s[BLOCK_KEYS][BLOCK_ROWS], log[BLOCK_ROWS], delta[BLOCK_ROWS];
+    real s[BLOCK_KEYS][BLOCK_ROWS], log[BLOCK_ROWS], log_low[BLOCK_ROWS], delta[BLOCK_ROWS];
     rows_load(b->g, b->work + a->region[MGK_REGION_LOG] + row, b->first, b->p->valid, -INFINITY, log);
     rows_load(b->g, b->work + a->region[MGK_REGION_DELTA] + row, b->first, b->p->valid, 0.0f, delta);
+    if (HAS_LSE_LOW)
+        rows_load(b->g, b->work + a->region[MGK_REGION_LOG_LOW] + row, b->first, b->p->valid, 0.0f, log_low);
     head_scores(e, x, view, 0, eps, s);
     ROWS_FOR(v) {
         b->seen[v] = log[v] == (real)(-INFINITY) ? b->seen[v] : (real)(1.0f);
@@ -64,7 +66,10 @@ FUNCTION void score_gradients(const query_block *b, const scorer *x, int h, real
         ROWS_FOR(v) {
             const real own = s[u][v];
             real y = HAS_SOFTCAP ? softcap_real(own, x->modifiers.softcap) : own;
-            y = modified(e, &x->modifiers, view, 0, u, v, y, (real)(1.0f), -log[v]);
+            const real base = HAS_LSE_LOW ? base_part(log[v]) : log[v];
+            y = modified(e, &x->modifiers, view, 0, u, v, y, (real)(1.0f), -base);
+            if (HAS_LSE_LOW)
+                y += log[v] - base + log_low[v];
             if (masked)
                 y = is_hidden(e, view, 0, u, v) ? (real)(-INFINITY) : y;
             d[u][v] = (d[u][v] + delta[v]) * probability_of(y);

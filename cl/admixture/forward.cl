@@ -60,7 +60,7 @@ FUNCTION void left_out(const engine *e, int panel, real *norm)
         norm[v] = (real)(0.0f);
 }
 
-FUNCTION real whole_log(const scorer *x, const mgk_attention_args *a, real norm, real y)
+FUNCTION real whole_log(const scorer *x, const mgk_attention_args *a, real norm, real y, real *low)
 {
     return y;
 }
@@ -164,7 +164,7 @@ KERNEL(admixture_forward)
             if (h >= heads)
                 continue;
             const int acc = n * HEADS + h, own = SHARED_SOFTMAX ? n * HEADS : acc;
-            const results out = results_of(&a, &p, h0 + h, block.split, o, lse, work);
+            const results out = results_of(&a, &p, h0 + h, block.split, o, lse, lse_low, work);
             /* one range of the keys has it */
             const float sink = HAS_SINKS && block.split == 0 ? sinks[h0 + h] : -INFINITY;
             real sum[BLOCK_ROWS];

@@ -26,8 +26,13 @@ __kernel void admixture_rows_begin(KERNEL_PARAMETERS)
         return;
     const row_place at = row_of(&a, x);
     row_values own = {0.0f, 0.0f, 0.0f, 0.0f};
-    const bool seen = row_values_of(&a, &at, o, lse, grad_o, grad_lse, sinks, &own);
+    const bool seen = row_values_of(&a, &at, o, lse, lse_low, grad_o, grad_lse, sinks, &own);
+#if HAS_LSE_LOW
+    work[a.region[MGK_REGION_LOG] + x] = seen ? -own.log_high : -INFINITY;
+    work[a.region[MGK_REGION_LOG_LOW] + x] = -own.log_low;
+#else
     work[a.region[MGK_REGION_LOG] + x] = seen ? -own.log_high - own.log_low : -INFINITY;
+#endif
     work[a.region[MGK_REGION_DELTA] + x] = own.delta;
 #if WANT_SINKS
     work[a.region[MGK_REGION_SINKS] + x] = own.sink;

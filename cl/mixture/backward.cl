@@ -105,7 +105,7 @@ typedef struct key_values {
 
 /* Terms of a tile's queries, visible to all keys. */
 typedef struct query_terms {
-    KEY_SPACE float *log;                /* log_i */
+    KEY_SPACE float *log, *log_low;      /* log_i; HAS_LSE_LOW: what its float lacks */
     KEY_SPACE float *delta;              /* delta_i */
     KEY_SPACE float (*alpha)[TILE_KEYS]; /* alpha_ir */
     KEY_SPACE float (*u)[TILE_KEYS];     /* u_ir */
@@ -119,7 +119,7 @@ typedef struct query_terms {
 /* Where a (b, h) finds its arrays: element 0 of its rows and keys. */
 typedef struct places {
     __global const storage *q, *k, *v, *grad_o, *o;
-    __global const float *lse, *grad_lse; /* grad_lse: 0 where it is not given */
+    __global const float *lse, *lse_low, *grad_lse; /* grad_lse: 0 where it is not given */
     __global storage *grad_q;
     __global float *work;     /* the workspace */
     __global float *query;    /* this split's rows of dQ */
@@ -339,9 +339,20 @@ FUNCTION void prepare_terms(const key_block *b, int i0, int c)
     const kreal high = l * UNITS_PER_NAT;
     const kreal low = fma(l, (kreal)(UNITS_PER_NAT_LOW), fma(l, (kreal)(UNITS_PER_NAT), -high));
     kreal log_row = -high;
+#if HAS_LSE_LOW
+    kreal log_low = -fma(entries_load(at->lse_low, a->lse.token, first, limit, 0.0f), (kreal)(UNITS_PER_NAT), low);
+    if (ROW_NORM_LATER) {
+        const kreal half_scale = (kreal)(-0.5f * a->scale), term = half_scale * norm;
+        log_low += fma(half_scale, norm, -term);
+        log_row = add_exactly(log_row, term, &log_low);
+    }
+    log_row = add_exactly(log_row, (kreal)(a->lse_offset), &log_low);
+    key_put(t->log_low, c, l == (kreal)(-INFINITY) ? (kreal)(0.0f) : log_low);
+#else
     if (ROW_NORM_LATER)
         log_row = fma((kreal)(-0.5f * a->scale), norm, log_row);
     log_row = log_row - low + a->lse_offset;
+#endif
     key_put(t->log, c, l == (kreal)(-INFINITY) ? (kreal)(-INFINITY) : log_row);
     key_put(t->delta, c, l == (kreal)(-INFINITY) ? (kreal)(0.0f) : delta);
 }
@@ -349,17 +360,20 @@ FUNCTION void prepare_terms(const key_block *b, int i0, int c)
 
 /* The workspace's values of the head's rows from i0 on. */
 typedef struct row_regions {
-    __global float *log, *delta, *alpha, *row_sums, *query;
+    __global float *log, *log_low, *delta, *alpha, *row_sums, *query;
 } row_regions;
 
 FUNCTION row_regions row_regions_of(const key_block *b, int i0)
 {
     const mgk_attention_args *const a = b->a;
     const places *const at = b->at;
-    const row_regions x = {
-        at->work + a->region[MGK_REGION_LOG] + at->row + i0, at->work + a->region[MGK_REGION_DELTA] + at->row + i0,
-        at->work + a->region[MGK_REGION_ALPHA] + at->bh * ROW_TERMS * a->length + (at->row - at->bh * a->length) + i0,
-        at->row_sums + i0, at->query + (long)i0 * HEAD_SIZE};
+    const row_regions x = {at->work + a->region[MGK_REGION_LOG] + at->row + i0,
+                           at->work + a->region[MGK_REGION_LOG_LOW] + at->row + i0,
+                           at->work + a->region[MGK_REGION_DELTA] + at->row + i0,
+                           at->work + a->region[MGK_REGION_ALPHA] + at->bh * ROW_TERMS * a->length +
+                               (at->row - at->bh * a->length) + i0,
+                           at->row_sums + i0,
+                           at->query + (long)i0 * HEAD_SIZE};
     return x;
 }
 
@@ -391,6 +405,8 @@ FUNCTION void tile_terms(const key_block *b, const query_tile *tile)
         if (!EXPECTATION && !tile->first) {
             key_put(t->log, c, key_load(rows.log, c, entries, -INFINITY));
             key_put(t->delta, c, key_load(rows.delta, c, entries, 0.0f));
+            if (HAS_LSE_LOW)
+                key_put(t->log_low, c, key_load(rows.log_low, c, entries, 0.0f));
         }
         if (!tile->first)
             for (int r = 0; r < ROW_TERMS; ++r)
@@ -429,6 +445,8 @@ FUNCTION void tile_keep(const key_block *b, const query_tile *tile)
             entries_keep(t->row_sums[r], rows.row_sums + r * length, tile->rows);
     if (tile->first) {
         entries_keep(t->log, rows.log, tile->rows);
+        if (HAS_LSE_LOW)
+            entries_keep(t->log_low, rows.log_low, tile->rows);
         entries_keep(t->delta, rows.delta, tile->rows);
         for (int r = 0; r < ROW_TERMS; ++r)
             entries_keep(t->alpha[r], rows.alpha + r * length, tile->rows);
@@ -679,7 +697,8 @@ FUNCTION void query_gradients(const key_block *b, const panel_tile *m, int sub, 
         n.sub = sub;
         n.u = u;
         n.v = v;
-        n.common = entry_terms_of(b->g, b->a, b->p, at->bias, at->slope, m->k0, i, v, key_get(e, b->t->log, sub, u));
+        n.common = entry_terms_of(b->g, b->a, b->p, at->bias, at->slope, m->k0, i, v, key_get(e, b->t->log, sub, u),
+                                  HAS_LSE_LOW && !EXPECTATION ? key_get(e, b->t->log_low, sub, u) : 0.0f);
         if (m->masked)
             n.common.log = j < (ireal)(begin) || j >= (ireal)(end) ? (real)(-INFINITY) : n.common.log;
         if (EXPECTATION) {
@@ -1023,13 +1042,15 @@ KERNEL(mixture_backward)
     components x;
     key_values key;
     KEY_SPACE float log_terms[TILE_KEYS], delta_terms[TILE_KEYS], top_terms[TILE_KEYS], spread_terms[TILE_KEYS];
+    KEY_SPACE float log_low_terms[HAS_LSE_LOW ? TILE_KEYS : 1];
     KEY_SPACE float alpha_terms[HAS_ROW_TERMS ? ROW_TERMS : 1][TILE_KEYS];
     KEY_SPACE float u_terms[HAS_FACTORED ? COMPONENTS : 1][TILE_KEYS];
 #if ROWS_INSIDE
     float row_sums[KEEPS_ROW_SUMS ? COMPONENTS : 1][TILE_KEYS];
-    const query_terms t = {log_terms, delta_terms, alpha_terms, u_terms, top_terms, spread_terms, row_sums};
+    const query_terms t = {log_terms, log_low_terms, delta_terms,  alpha_terms,
+                           u_terms,   top_terms,     spread_terms, row_sums};
 #else
-    const query_terms t = {log_terms, delta_terms, alpha_terms, u_terms, top_terms, spread_terms};
+    const query_terms t = {log_terms, log_low_terms, delta_terms, alpha_terms, u_terms, top_terms, spread_terms};
 #endif
     places at;
 
@@ -1064,6 +1085,7 @@ KERNEL(mixture_backward)
                 at.o = o + p.batch * a.o.batch + h * a.o.head + p.row_base * a.o.token;
                 const long row_lse = p.batch * a.lse.batch + h * a.lse.head + p.row_base * a.lse.token;
                 at.lse = lse + row_lse;
+                at.lse_low = lse_low + row_lse;
                 at.grad_lse = is_given(&a.bound, SLOT_GRAD_LSE) ? grad_lse + row_lse : 0;
                 at.grad_q = grad_q + p.batch * a.grad_q.batch + h * a.grad_q.head + p.row_base * a.grad_q.token;
                 at.work = work;

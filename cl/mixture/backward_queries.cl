@@ -36,7 +36,7 @@
 
 /* Values of the block's rows. */
 typedef struct query_values {
-    real log[BLOCK_ROWS], delta[BLOCK_ROWS];
+    real log[BLOCK_ROWS], log_low[BLOCK_ROWS], delta[BLOCK_ROWS];
     real sum[HAS_ROW_SUMS ? COMPONENTS : 1][BLOCK_ROWS]; /* R_ir */
     real bias[BLOCK_ROWS];                               /* sum_jr dS_ijr */
 } query_values;
@@ -141,7 +141,8 @@ FUNCTION entry_terms terms_of(const query_block *b, int sub, int u, int v)
 {
     const engine *const e = &b->g->base;
     const tile_view *const view = b->view;
-    entry_terms c = {(real)(0.0f), (real)(0.0f), b->x->modifiers.slope, b->query->log[v]};
+    entry_terms c = {(real)(0.0f), (real)(0.0f), b->x->modifiers.slope, b->query->log[v],
+                     HAS_LSE_LOW ? b->query->log_low[v] : (real)(0.0f)};
     if (HAS_BIAS)
         c.bias = bias_get(e, sub, u, v);
     if (HAS_ALIBI)
@@ -319,6 +320,8 @@ KERNEL(mixture_backward_queries)
     row_terms(e, &x, 0, shift, a.head_size);
     rows_load(&g, work + a.region[MGK_REGION_LOG] + row, first, p.valid, -INFINITY, query.log);
     rows_load(&g, work + a.region[MGK_REGION_DELTA] + row, first, p.valid, 0.0f, query.delta);
+    if (HAS_LSE_LOW)
+        rows_load(&g, work + a.region[MGK_REGION_LOG_LOW] + row, first, p.valid, 0.0f, query.log_low);
     ROWS_FOR(i)
         query.bias[i] = (real)(0.0f);
     COMPONENTS_FOR(r)

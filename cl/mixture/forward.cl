@@ -186,9 +186,14 @@ FUNCTION void left_out(const engine *e, int panel, real *norm)
         norm[v] = (real)(0.0f);
 #endif
 }
-FUNCTION real whole_log(const mixture *x, const mgk_attention_args *a, real norm, real y)
+FUNCTION real whole_log(const mixture *x, const mgk_attention_args *a, real norm, real y, real *low)
 {
-    return (ROW_NORM_LATER ? fma((real)(-0.5f * x->scale[0]), norm, y) : y) + a->lse_offset;
+    if (ROW_NORM_LATER) {
+        const real scale = (real)(-0.5f * x->scale[0]), term = scale * norm;
+        *low += fma(scale, norm, -term);
+        y = add_exactly(y, term, low);
+    }
+    return add_exactly(y, (real)(a->lse_offset), low);
 }
 
 #if DENSITY
@@ -210,7 +215,8 @@ FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_att
 #endif
     left_out(e, panel, norm);
     ROWS_FOR(v) {
-        const real l = whole_log(x, a, norm[v], finite_max(row_max[v]) + exponent_of(row_sum[v])) + a->density -
+        real low = (real)(0.0f);
+        const real l = whole_log(x, a, norm[v], finite_max(row_max[v]) + exponent_of(row_sum[v]), &low) + a->density -
                        exponent_of(seen[v]);
         const ireal in_use = row_index(e, first, v) < (ireal)(p->valid);
         density[v] = in_use && seen[v] > (real)(0.0f) ? l * NATS_PER_UNIT : (real)(INFINITY);
@@ -302,7 +308,7 @@ KERNEL(mixture_forward)
     key_range(&a, &p, &block, &range, &end);
 #if !HAS_SEQUENCES && !SPLIT_KEYS && !DENSITY
     const row_block next = row_block_of(&a, GROUP_ID + 1, a.heads, offsets);
-    block_soon(&e, &a, &block, &next, q, k, v, results_of(&a, &p, h, block.split, o, lse, work).o,
+    block_soon(&e, &a, &block, &next, q, k, v, results_of(&a, &p, h, block.split, o, lse, lse_low, work).o,
                steps_of(&a, &block, range, end - range));
 #endif
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
@@ -337,7 +343,7 @@ KERNEL(mixture_forward)
             branch_end();
         }
     }
-    const results out = results_of(&a, &p, h, block.split, o, lse, work);
+    const results out = results_of(&a, &p, h, block.split, o, lse, lse_low, work);
     for (int n = 0; n < PANELS; ++n) {
 #if DENSITY
         panel_finish(&e, &x, n, &a, &p, first + n * PANEL_ROWS, row_max[n], row_sum[n], seen[n], &out);

@@ -72,19 +72,32 @@ __kernel void mixture_rows_begin(KERNEL_PARAMETERS)
 #endif
 
 #if !EXPECTATION
-    float log_row = -INFINITY, delta = 0.0f, sink = 0.0f;
+    float log_row = -INFINITY, log_low = 0.0f, delta = 0.0f, sink = 0.0f;
     row_values own;
-    if (row_values_of(&a, &at, o, lse, grad_o, grad_lse, sinks, &own)) {
+    if (row_values_of(&a, &at, o, lse, lse_low, grad_o, grad_lse, sinks, &own)) {
         delta = own.delta;
         sink = own.sink;
         /* what cancels first */
         log_row = -own.log_high;
+#if HAS_LSE_LOW
+        log_low = -own.log_low;
+#if ROW_NORM_LATER
+        const float half_scale = -0.5f * a.scale, norm = row_norm(query, a.head_size), term = half_scale * norm;
+        log_low += fma(half_scale, norm, -term);
+        log_row = add_exactly1(log_row, term, &log_low);
+#endif
+        log_row = add_exactly1(log_row, a.lse_offset, &log_low);
+#else
 #if ROW_NORM_LATER
         log_row = fma(-0.5f * a.scale, row_norm(query, a.head_size), log_row);
 #endif
         log_row = log_row - own.log_low + a.lse_offset;
+#endif
     }
     work[a.region[MGK_REGION_LOG] + x] = log_row;
+#if HAS_LSE_LOW
+    work[a.region[MGK_REGION_LOG_LOW] + x] = log_low;
+#endif
     work[a.region[MGK_REGION_DELTA] + x] = delta;
 #if WANT_SINKS
     work[a.region[MGK_REGION_SINKS] + x] = sink;

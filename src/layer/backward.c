@@ -118,6 +118,7 @@ static void attend(mgk_layer_builder *b, mgk_layer_place grad_o, const mgk_layer
     mgk_layer_bind(b, operation, CLMGK_ARRAY_V, heads.place[2]);
     mgk_layer_bind(b, operation, CLMGK_ARRAY_O, kept->o);
     mgk_layer_bind(b, operation, linear ? CLMGK_ARRAY_DENOMINATOR : CLMGK_ARRAY_LSE, kept->lse);
+    mgk_layer_bind(b, operation, CLMGK_ARRAY_LSE_LOW, kept->lse_low);
     mgk_layer_bind(b, operation, CLMGK_ARRAY_GRAD_O, grad_o);
     mgk_layer_bind(b, operation, CLMGK_ARRAY_GRAD_Q, gradients->place[0]);
     mgk_layer_bind(b, operation, CLMGK_ARRAY_GRAD_K, gradients->place[1]);

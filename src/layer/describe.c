@@ -298,8 +298,11 @@ clmgk_status mgk_layer_resolve(const clmgk_layer_desc *desc, clmgk_layer_desc *r
     MGK_TRY(resolve_numbers(&d, error));
     MGK_TRY(check_products(&d, error));
     MGK_TRY(check_gradients(&d, error));
-    if (mgk_layer_differentiates(&d))
+    if (mgk_layer_differentiates(&d)) {
         a.gradients |= INNER_GRADIENTS;
+        /* a bias that masks makes |L| so large that gradients need what its float lacks */
+        a.use_lse_low |= a.use_bias;
+    }
     set_layouts(&d, &a);
     MGK_TRY(resolve_attention(&a, error));
     MGK_TRY(check_arrays(&d, error));

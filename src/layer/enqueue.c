@@ -38,6 +38,7 @@ static bool is_inner(clmgk_array array)
     case CLMGK_ARRAY_V:
     case CLMGK_ARRAY_O:
     case CLMGK_ARRAY_LSE:
+    case CLMGK_ARRAY_LSE_LOW:
     case CLMGK_ARRAY_DENOMINATOR:
     case CLMGK_ARRAY_GRAD_O:
     case CLMGK_ARRAY_GRAD_LSE:

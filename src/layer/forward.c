@@ -274,5 +274,6 @@ void mgk_layer_make_forward(mgk_layer_builder *b)
     mgk_layer_bind(b, attention, CLMGK_ARRAY_V, heads.place[2]);
     mgk_layer_bind(b, attention, CLMGK_ARRAY_O, o);
     mgk_layer_bind(b, attention, linear ? CLMGK_ARRAY_DENOMINATOR : CLMGK_ARRAY_LSE, kept->lse);
+    mgk_layer_bind(b, attention, CLMGK_ARRAY_LSE_LOW, kept->lse_low);
     finish(b, o);
 }

@@ -39,8 +39,8 @@ static const uint32_t bits[] = {
 /* What the layer makes itself. */
 static bool is_kept(th_name name)
 {
-    static const th_name kept[] = {TH_Q,      TH_K,        TH_V,      TH_O,      TH_LSE,   TH_DENOMINATOR,
-                                   TH_GRAD_O, TH_GRAD_LSE, TH_GRAD_Q, TH_GRAD_K, TH_GRAD_V};
+    static const th_name kept[] = {TH_Q,           TH_K,      TH_V,        TH_O,      TH_LSE,    TH_LSE_LOW,
+                                   TH_DENOMINATOR, TH_GRAD_O, TH_GRAD_LSE, TH_GRAD_Q, TH_GRAD_K, TH_GRAD_V};
     for (size_t n = 0; n < TH_COUNT(kept); n++)
         if (kept[n] == name)
             return true;

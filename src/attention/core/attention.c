@@ -165,6 +165,7 @@ mgk_flags mgk_attention_flags(const mgk_attention_request *request)
     flags.HAS_BIAS = d->use_bias;
     flags.HAS_ALIBI = d->use_alibi;
     flags.HAS_SINKS = d->use_sinks;
+    flags.HAS_LSE_LOW = d->use_lse_low;
     flags.HAS_SOFTCAP = d->softcap > 0.0;
     flags.HAS_DROPOUT = d->dropout > 0.0;
     request->family->set_flags(request, &flags);
@@ -303,6 +304,7 @@ static clmgk_status place_splits(const mgk_attention_request *request, mgk_pass_
     if (args->splits > 1) {
         const int64_t rows = args->splits * d->batch * d->heads * d->length;
         args->parts_lse = mgk_steps_region(&plan->steps, rows);
+        args->parts_low = mgk_steps_region(&plan->steps, rows);
         args->parts_o = mgk_steps_region(&plan->steps, rows * d->value_size);
     }
     return CLMGK_OK;
