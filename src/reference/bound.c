@@ -12,7 +12,7 @@ double clmgk_ref_log_weight(const clmgk_ref_problem *problem, int64_t b, int64_t
     const ref_row at = {b, h, i};
     const ref_span span = ref_span_of(problem, b, i);
     const double x = ref_family_of(problem->desc.variant)->exact->score(problem, at, &span, j, r);
-    const double s = exact_weight(problem, at, &span, j, x);
+    const double s = exact_weight(problem, at, &span, j, x).high;
     return problem->desc.estep == CLMGK_ESTEP_HARD ? s : log(ref_prior(problem, h, j, r)) + s;
 }
 

@@ -44,10 +44,10 @@ static void add_component(const exact_backward *back, int64_t j, int64_t r, doub
     const exact_row *const row = &back->row;
     const clmgk_attention_desc *const desc = &row->problem->desc;
     const int64_t n = r * desc->length_k + j;
-    const double grad_s = exp(exact_log_weight(row, j, r) - row->lse) * grad_w;
+    const double grad_s = exact_share(row, exact_log_weight(row, j, r)) * grad_w;
     if (desc->estep == CLMGK_ESTEP_SOFT)
         exact_add_one(back, CLMGK_REF_GRAD_PRIOR, ref_prior_index(desc, row->at.h, j, r),
-                      exp(row->weight[n] - row->lse) * grad_w);
+                      exact_share(row, row->weight[n]) * grad_w);
     if (desc->use_bias)
         exact_add_one(back, CLMGK_REF_GRAD_BIAS, ref_bias_index(desc, row->at, j), grad_s);
     row->scores->add(back, j, r, grad_s * cap_slope(desc, row->score[n]));
@@ -65,7 +65,7 @@ static void add_key(const exact_backward *back, int64_t j)
     for (int64_t e = 0; e < desc->value_size; e++)
         product += back->grad_o[e] * value[e];
     const double weight = back->sizes ? floor_weight(row) : 1.0;
-    exact_add(back, CLMGK_REF_GRAD_V, at, desc->value_size, weight * exp(row->log_w[j] - row->lse) * kept,
+    exact_add(back, CLMGK_REF_GRAD_V, at, desc->value_size, weight * exact_share(row, row->log_w[j]) * kept,
               back->grad_o);
 
     const double grad_w = weight * score_gradient(back, kept * product);
@@ -87,7 +87,7 @@ static void add_keys(exact_backward *back, bool sizes)
             add_key(back, j);
     if (p->desc.use_sinks)
         exact_add_one(back, CLMGK_REF_GRAD_SINKS, row->at.h,
-                      (sizes ? floor_weight(row) : 1.0) * exp(p->sinks[row->at.h] - row->lse) *
+                      (sizes ? floor_weight(row) : 1.0) * exact_share(row, (exact_logit){p->sinks[row->at.h], 0.0}) *
                           score_gradient(back, 0.0));
 }
 

@@ -66,10 +66,12 @@ bool exact_log_likelihood(exact_row *row, double *result)
     for (int64_t j = row->span.first; j < row->span.end; j++) {
         keys += row->visible[j];
         for (int64_t r = 0; row->visible[j] && r < p->desc.components; r++)
-            row->terms[count++] =
-                log(ref_prior(p, row->at.h, j, r)) + log_normal(p, row->at.h, r) + row->score[r * p->desc.length_k + j];
+            row->terms[count++] = (exact_logit){log(ref_prior(p, row->at.h, j, r)) + log_normal(p, row->at.h, r) +
+                                                    row->score[r * p->desc.length_k + j],
+                                                0.0};
     }
-    *result = exact_log_sum_exp(row->terms, count) - log((double)keys);
+    const exact_log_sum sum = exact_log_sum_exp(row->terms, count);
+    *result = sum.largest.high + (sum.log - log((double)keys));
     return keys > 0;
 }
 
