@@ -10,6 +10,14 @@ static double capped(const clmgk_ref_problem *p, double s)
     return cap > 0.0 ? cap * tanh(s / cap) : s;
 }
 
+/* The largest |score| + |bias| + |ALiBi| that f32 resolves well enough, to 2^-6, and the largest sum of the absolute
+ * values of all terms, with those of the score. */
+#define LARGEST_LOGIT 0x1p18
+#define LARGEST_SUM   0x1p22
+
+/* Keys have no weight if rounding cannot bring their logits nearer than this to the largest one. */
+#define NO_WEIGHT 64.0
+
 /* Knuth's sum: the error of a + x in double is a double. */
 exact_logit exact_plus(exact_logit a, double x)
 {
@@ -44,13 +52,15 @@ bool exact_row_create(const clmgk_ref_problem *problem, const exact_scores *scor
     const size_t keys = (size_t)problem->desc.length_k;
     const size_t logits = (size_t)ref_components(&problem->desc) * keys;
     *row = (exact_row){.problem = problem, .scores = scores};
-    row->visible = malloc((keys + 1) * sizeof(bool));
-    row->score = malloc((logits + 1) * sizeof(double)); /* + 1: NULL means failure only */
+    row->visible = malloc((keys + logits + 1) * sizeof(bool));
+    row->score = malloc((2 * logits + 1) * sizeof(double)); /* + 1: NULL means failure only */
     row->weight = malloc((2 * logits + (size_t)ref_components(&problem->desc) + keys + 1) * sizeof(exact_logit));
     if (!row->visible || !row->score || !row->weight) {
         exact_row_free(row);
         return false;
     }
+    row->huge = row->visible + keys;
+    row->size = row->score + logits;
     row->terms = row->weight + logits;
     row->log_w = row->terms + logits + ref_components(&problem->desc);
     return true;
@@ -100,6 +110,17 @@ static exact_logit key_weight(const exact_row *row, int64_t j)
     return exact_plus(sum.largest, sum.log);
 }
 
+/* The size of logit n, of key j. */
+static void measure(exact_row *row, int64_t j, int64_t n)
+{
+    const clmgk_ref_problem *const p = row->problem;
+    const double others = fabs(ref_bias(p, row->at, j)) + fabs(ref_penalty(p, row->at.h, &row->span, j));
+    if (p->desc.softcap > 0.0)
+        row->size[n] = fmin(row->size[n], p->desc.softcap);
+    row->huge[n] = fabs(capped(p, row->score[n])) + others > LARGEST_LOGIT || row->size[n] + others > LARGEST_SUM;
+    row->size[n] += others;
+}
+
 /* Fills in key j of the row. */
 static void solve_key(exact_row *row, int64_t j)
 {
@@ -110,10 +131,109 @@ static void solve_key(exact_row *row, int64_t j)
         return;
     for (int64_t r = 0; r < ref_components(&p->desc); r++) {
         const int64_t n = r * p->desc.length_k + j;
-        row->score[n] = row->scores->score(p, row->at, &row->span, j, r);
+        row->score[n] = row->scores->score(p, row->at, &row->span, j, r, &row->size[n]);
+        measure(row, j, n);
         row->weight[n] = exact_weight(p, row->at, &row->span, j, row->score[n]);
     }
     row->log_w[j] = key_weight(row, j);
+}
+
+/* The rounding error in f32 of a logit whose terms add up to `size`, whatever the order of their sum. */
+static double rounding_of(const exact_row *row, double size)
+{
+    const clmgk_attention_desc *const desc = &row->problem->desc;
+    return ldexp((double)(desc->head_size + desc->components + 8) * size, -24);
+}
+
+/* A survey of the terms exp(x) of a row's sum. */
+typedef struct survey {
+    double least;    /* of what rounding may make of the largest logit */
+    double rounding; /* the largest of logits that reach it */
+    bool huge;       /* one of them is */
+} survey;
+
+/* A logit. */
+typedef struct term {
+    double x, rounding;
+    bool huge;
+} term;
+
+static void find_least(survey *of, term t)
+{
+    of->least = fmax(of->least, t.x - t.rounding);
+}
+
+static void find_largest(survey *of, term t)
+{
+    if (t.x + t.rounding < of->least - NO_WEIGHT)
+        return;
+    of->rounding = fmax(of->rounding, t.rounding);
+    of->huge = of->huge || t.huge;
+}
+
+static term term_of_key(const exact_row *row, int64_t j, int64_t r)
+{
+    const int64_t n = r * row->problem->desc.length_k + j;
+    return (term){exact_log_weight(row, j, r).high, rounding_of(row, row->size[n]), row->huge[n]};
+}
+
+static term term_of_sink(const exact_row *row)
+{
+    const double sink = row->problem->sinks[row->at.h];
+    return (term){sink, rounding_of(row, fabs(sink)), fabs(sink) > LARGEST_LOGIT};
+}
+
+static void add_terms(survey *of, const exact_row *row, void (*add)(survey *, term))
+{
+    const clmgk_ref_problem *const p = row->problem;
+    for (int64_t j = row->span.first; j < row->span.end; j++)
+        for (int64_t r = 0; row->visible[j] && r < ref_components(&p->desc); r++)
+            add(of, term_of_key(row, j, r));
+    if (p->desc.use_sinks && !row->span.absent)
+        add(of, term_of_sink(row));
+}
+
+/* Whether the row is lost. Keys without weight, such as those that a bias masks, have no say. */
+static void judge(exact_row *row)
+{
+    survey of = {-(double)INFINITY, 0.0, false};
+    if (!isfinite(row->lse))
+        return;
+    add_terms(&of, row, find_least);
+    add_terms(&of, row, find_largest);
+    row->lost = of.huge;
+    row->rounding = of.rounding;
+}
+
+double exact_reach(const exact_row *row, exact_logit x, double size, double limit)
+{
+    const double exponent = exact_minus(x, row->sum.largest) + rounding_of(row, size) + row->rounding;
+    return exp(fmin(exponent, log(limit)));
+}
+
+double exact_key_reach(const exact_row *row, int64_t j)
+{
+    const clmgk_attention_desc *const desc = &row->problem->desc;
+    double largest = 0.0;
+    for (int64_t r = 0; r < ref_components(desc); r++)
+        largest = fmax(largest, exact_reach(row, exact_log_weight(row, j, r), row->size[r * desc->length_k + j], 1.0));
+    return largest > exp(-NO_WEIGHT) ? fmin((double)ref_components(desc) * largest, 1.0) : 0.0;
+}
+
+double exact_sink_reach(const exact_row *row)
+{
+    const double sink = row->problem->sinks[row->at.h];
+    const double reach = exact_reach(row, (exact_logit){sink, 0.0}, fabs(sink), 1.0);
+    return reach > exp(-NO_WEIGHT) ? reach : 0.0;
+}
+
+bool exact_loses_key(const exact_row *row, int64_t j)
+{
+    const clmgk_attention_desc *const desc = &row->problem->desc;
+    bool lost = false;
+    for (int64_t r = 0; r < ref_components(desc); r++)
+        lost = lost || row->huge[r * desc->length_k + j];
+    return lost;
 }
 
 void exact_row_solve(exact_row *row, ref_row at)
@@ -132,6 +252,13 @@ void exact_row_solve(exact_row *row, ref_row at)
     }
     row->sum = exact_log_sum_exp(row->log_w + row->span.first, logits);
     row->lse = row->sum.largest.high + (row->sum.largest.low + row->sum.log);
+
+    row->lost = false;
+    bool any = p->desc.use_sinks && term_of_sink(row).huge;
+    for (int64_t j = row->span.first; j < row->span.end; j++)
+        any = any || (row->visible[j] && exact_loses_key(row, j));
+    if (any)
+        judge(row);
 }
 
 double exact_responsibility(const exact_row *row, int64_t j, int64_t r)
@@ -143,6 +270,11 @@ double exact_responsibility(const exact_row *row, int64_t j, int64_t r)
     return exp(exact_minus(exact_log_weight(row, j, r), row->log_w[j]));
 }
 
+double exact_value_weight(const exact_row *row, int64_t j)
+{
+    return exact_share(row, row->log_w[j]) * ref_kept(row->problem, row->at.h, &row->span, j);
+}
+
 void exact_row_output(const exact_row *row, double *o)
 {
     const clmgk_ref_problem *const p = row->problem;
@@ -152,7 +284,7 @@ void exact_row_output(const exact_row *row, double *o)
         if (!row->visible[j] || row->lse == -(double)INFINITY)
             continue;
         const double *const value = p->v + ref_value_index(&p->desc, row->at.b, row->at.h, j);
-        const double a_ij = exact_share(row, row->log_w[j]) * ref_kept(p, row->at.h, &row->span, j);
+        const double a_ij = exact_value_weight(row, j);
         for (int64_t e = 0; e < p->desc.value_size; e++)
             o[e] += a_ij * value[e];
     }

@@ -45,17 +45,22 @@ typedef struct exact_row {
     ref_span span;
     bool *visible;       /* [S] */
     double *score;       /* [M,S]: the scaled score x_ijr: exact_scores */
+    double *size;        /* [M,S]: sum of the absolute values of the logit's terms */
+    bool *huge;          /* [M,S]: too large for f32: reference.h */
     exact_logit *weight; /* [M,S]: s_ijr - log pi_r(j) */
     exact_logit *log_w;  /* [S]: w_ij */
     exact_logit *terms;  /* [M S]: room for the terms of a sum */
     exact_log_sum sum;   /* of the row's logits, including the sink's */
     double lse;          /* L_i: `sum` in one number */
+    bool lost;           /* f32 loses the row's weights: reference.h */
+    double rounding;     /* of a lost row: the largest rounding error of a logit that may have weight */
 } exact_row;
 
-/* A family's scores: the scaled score x_ijr, and its gradient dX traced back to the inputs. All later steps are common
- * to the families. */
+/* A family's scores: the scaled score x_ijr with *size, the sum of the absolute values of its terms, and its gradient
+ * dX traced back to the inputs. All later steps are common to the families. */
 struct exact_scores {
-    double (*score)(const clmgk_ref_problem *problem, ref_row at, const ref_span *span, int64_t j, int64_t r);
+    double (*score)(const clmgk_ref_problem *problem, ref_row at, const ref_span *span, int64_t j, int64_t r,
+                    double *size);
     void (*add)(const exact_backward *back, int64_t j, int64_t r, double grad_x);
 };
 
@@ -73,6 +78,16 @@ exact_logit exact_log_weight(const exact_row *row, int64_t j, int64_t r);
 /* exp(x - L_i) */
 double exact_share(const exact_row *row, exact_logit x);
 
+/* The largest value of exp(x - L_i) that rounding in f32 may lead to, in a lost row: at most `limit`. `size`: of x. */
+double exact_reach(const exact_row *row, exact_logit x, double size, double limit);
+
+/* The same of key j's part of the row, at most 1, and of the sink's. */
+double exact_key_reach(const exact_row *row, int64_t j);
+double exact_sink_reach(const exact_row *row);
+
+/* Whether f32 loses the differences between the components of key j. */
+bool exact_loses_key(const exact_row *row, int64_t j);
+
 /* The largest component of key j; of equals, the first. */
 int64_t exact_arg_max(const exact_row *row, int64_t j);
 
@@ -82,7 +97,22 @@ double exact_responsibility(const exact_row *row, int64_t j, int64_t r);
 /* log p(q_i) = log( 1/S sum_jr pi_r(j) N(q_i; k_jr, sigma_r^2 I) ) over the visible keys; false if there are none. */
 bool exact_log_likelihood(exact_row *row, double *result);
 
+/*
+ * Sums over the rows of a problem, array by array: values[n], and the sums of the absolute values of terms with their
+ * weights in the bound, floor[n], and without, size[n]. Arrays that are not wanted are NULL.
+ */
+typedef struct exact_sums {
+    double *const *values;
+    double *const *floor;
+    double *const *size;
+    bool *lost;     /* rows, or keys of rows, that f32 loses: becomes true for them; NULL: there are none */
+    bool with_lost; /* sum over lost ones too */
+} exact_sums;
+
 /* h_i */
 void exact_row_output(const exact_row *row, double *o);
+
+/* The weight of v_j */
+double exact_value_weight(const exact_row *row, int64_t j);
 
 #endif
