@@ -72,17 +72,18 @@ static bool same_place(double exact, double given)
     return exact == given; /* infinities with their signs */
 }
 
-clmgk_ref_error ref_compare(int64_t count, const double *exact, const double *given, double bound, const double *floor,
-                            int64_t *wrong)
+clmgk_ref_error ref_compare(int64_t count, const double *exact, const double *given, const clmgk_ref_bound *bound,
+                            const double *floor, int64_t *wrong)
 {
-    clmgk_ref_error worst = {0.0, bound};
+    clmgk_ref_error worst = {0.0, bound->bound};
     *wrong = -1;
     for (int64_t n = 0; n < count; n++) {
         const bool finite = isfinite(exact[n]) && isfinite(given[n]);
-        const double allowed = bound + (floor && isfinite(floor[n]) ? floor[n] : 0.0);
+        const double allowed = bound->bound + (floor && isfinite(floor[n]) ? floor[n] : 0.0);
         const double error = finite ? fabs(given[n] - exact[n]) : 0.0;
         const bool right = finite ? error <= allowed : same_place(exact[n], given[n]);
-        if (error * worst.bound > worst.error * allowed)
+        const bool proves = bound->scale == 0.0 || allowed <= bound->scale;
+        if (proves && error * worst.bound > worst.error * allowed)
             worst = (clmgk_ref_error){error, allowed};
         if (!right && *wrong < 0)
             *wrong = n;
@@ -107,8 +108,7 @@ clmgk_ref_error clmgk_ref_check_array(const clmgk_ref_arrays *arrays, int which,
     const double *const exact = arrays->exact[which];
     const double *const floor = arrays->floor[which];
     int64_t wrong = -1;
-    const clmgk_ref_error worst =
-        ref_compare(arrays->count[which], exact, given, arrays->bound[which].bound, floor, &wrong);
+    const clmgk_ref_error worst = ref_compare(arrays->count[which], exact, given, &arrays->bound[which], floor, &wrong);
     message[0] = '\0';
     ref_expect_proof(arrays->names[which], &arrays->bound[which], message, capacity);
     if (wrong >= 0 && message[0] == '\0')

@@ -25,10 +25,11 @@ void ref_finish_bound(clmgk_ref_bound *bound, ref_tolerance tolerance);
 /* Writes to `message` that the bound is larger than the values, if it is. */
 void ref_expect_proof(const char *name, const clmgk_ref_bound *bound, char *message, size_t capacity);
 
-/* The worst error of given[count] where both sides are finite; the limit of element n is bound + floor[n] (floor NULL:
- * bound). *wrong: the first element beyond its limit, or finite on one side only; -1 if there is none. */
-clmgk_ref_error ref_compare(int64_t count, const double *exact, const double *given, double bound, const double *floor,
-                            int64_t *wrong);
+/* The worst error of given[count] where both sides are finite and the limit is within the values; the limit of element
+ * n is the bound + floor[n] (floor NULL: the bound). *wrong: the first element beyond its limit, or finite on one side
+ * only; -1 if there is none. */
+clmgk_ref_error ref_compare(int64_t count, const double *exact, const double *given, const clmgk_ref_bound *bound,
+                            const double *floor, int64_t *wrong);
 
 /*
  * Computes the arrays of a kind. `exact` and `plain` add to values[n], initially zero, for every requested array n; the

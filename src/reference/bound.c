@@ -201,7 +201,7 @@ static double compare(const clmgk_ref_answer *answer, const comparison *c, char 
             continue;
         int64_t wrong = -1;
         const int64_t at = n * c->width;
-        const double error = ref_compare(c->width, c->exact + at, c->given + at, c->bound->bound, NULL, &wrong).error;
+        const double error = ref_compare(c->width, c->exact + at, c->given + at, c->bound, NULL, &wrong).error;
         largest = fmax(largest, error);
         if (wrong >= 0 && message[0] == '\0')
             complain(answer, c, n, wrong, c->bound->bound, message, capacity);

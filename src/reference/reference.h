@@ -171,7 +171,8 @@ typedef struct clmgk_ref_arrays {
     clmgk_ref_bound bound[CLMGK_REF_ARRAYS];
 } clmgk_ref_arrays;
 
-/* Error and bound of the element with the largest error relative to its bound. */
+/* Error and bound of the element with the largest error relative to its bound, of those whose bound is within the
+ * values (clmgk_ref_bound). */
 typedef struct clmgk_ref_error {
     double error;
     double bound;
