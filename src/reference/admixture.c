@@ -16,28 +16,35 @@ static double relu(double x)
     return x <= 0.0 ? 0.0 : x;
 }
 
-/* G_kij */
-static double product(const clmgk_ref_problem *p, ref_row at, int64_t j, int64_t k)
+/* G_kij, and the sum of the absolute values of its terms. */
+static double product(const clmgk_ref_problem *p, ref_row at, int64_t j, int64_t k, double *size)
 {
     const double *const query = p->q + ref_query_index(&p->desc, at, k);
     const double *const key = p->k + ref_key_index(&p->desc, at.b, at.h, j, k);
     double sum = 0.0;
-    for (int64_t d = 0; d < p->desc.head_size; d++)
+    *size = 0.0;
+    for (int64_t d = 0; d < p->desc.head_size; d++) {
         sum += query[d] * key[d];
+        *size += fabs(query[d] * key[d]);
+    }
     return sum;
 }
 
 /* A_hij / sqrt(D) */
-static double score(const clmgk_ref_problem *p, ref_row at, const ref_span *span, int64_t j, int64_t r)
+static double score(const clmgk_ref_problem *p, ref_row at, const ref_span *span, int64_t j, int64_t r, double *size)
 {
     const bool generalised = ref_form_of(&p->desc).generalised;
     const double eps = ref_noise(p, at.h, span, j);
-    double sum = generalised ? ref_mix_offset(p, at.h) : 0.0;
+    double sum = generalised ? ref_mix_offset(p, at.h) : 0.0, sizes = fabs(sum);
     (void)r;
     for (int64_t k = 0; k < p->desc.components; k++) {
-        const double x = ref_mix(p, at.h, k) * (product(p, at, j, k) + ref_deviation(p, k) * eps);
-        sum += generalised ? ref_mix_weight(p, at.h, k) * relu(x) : x;
+        double terms = 0.0;
+        const double x = ref_mix(p, at.h, k) * (product(p, at, j, k, &terms) + ref_deviation(p, k) * eps);
+        const double weight = generalised ? ref_mix_weight(p, at.h, k) : 1.0;
+        sum += generalised ? weight * relu(x) : x;
+        sizes += fabs(weight * ref_mix(p, at.h, k)) * (terms + ref_deviation(p, k) * (1.0 + fabs(eps)));
     }
+    *size = sizes / sqrt((double)p->desc.head_size);
     return sum / sqrt((double)p->desc.head_size);
 }
 
@@ -52,7 +59,8 @@ static void add_global(const exact_backward *back, int64_t j, int64_t k, double 
     const ref_form form = ref_form_of(desc);
     const ref_row at = back->row.at;
     const double mix = ref_mix(p, at.h, k);
-    const double y = product(p, at, j, k) + ref_deviation(p, k) * eps;
+    double size = 0.0;
+    const double y = product(p, at, j, k, &size) + ref_deviation(p, k) * eps;
     const double slope = mix * y > 0.0 ? ref_mix_weight(p, at.h, k) : 0.0;
     const double grad_x = form.generalised ? grad_a * slope : grad_a;
     const int64_t query = ref_query_index(desc, at, k);

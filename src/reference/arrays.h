@@ -11,6 +11,7 @@
 typedef struct ref_tolerance {
     double factor;
     double part;
+    double least; /* normal number of the storage type: smaller values have no relative bound */
 } ref_tolerance;
 
 ref_tolerance ref_tolerance_of_outputs(clmgk_dtype dtype);
@@ -21,22 +22,28 @@ ref_tolerance ref_tolerance_of_gradients(clmgk_dtype dtype);
 void ref_observe(clmgk_ref_bound *bound, int64_t count, const double *exact, const float *plain);
 void ref_finish_bound(clmgk_ref_bound *bound, ref_tolerance tolerance);
 
-/* The worst error of given[count] where both sides are finite; the limit of element n is bound + floor[n] (floor NULL:
- * bound). *wrong: the first element beyond its limit, or finite on one side only; -1 if there is none. */
-clmgk_ref_error ref_compare(int64_t count, const double *exact, const double *given, double bound, const double *floor,
-                            int64_t *wrong);
+/* Writes to `message` that the bound is larger than the values, if it is. */
+void ref_expect_proof(const char *name, const clmgk_ref_bound *bound, char *message, size_t capacity);
+
+/* The worst error of given[count] where both sides are finite and the limit is within the values; the limit of element
+ * n is the bound + floor[n] (floor NULL: the bound). *wrong: the first element beyond its limit, or finite on one side
+ * only; -1 if there is none. */
+clmgk_ref_error ref_compare(int64_t count, const double *exact, const double *given, const clmgk_ref_bound *bound,
+                            const double *floor, int64_t *wrong);
 
 /*
  * Computes the arrays of a kind. `exact` and `plain` add to values[n], initially zero, for every requested array n; the
- * others are NULL. `exact` also adds the sizes of terms to floor[n] if has_floor. False: out of memory.
+ * others are NULL. `exact` also adds the sizes of terms to floor[n] and size[n] if has_sizes, and says in lost[B H N],
+ * or [B H N S] if lost_keys, what f32 loses: `plain` leaves that out. False: out of memory.
  */
 typedef struct ref_solver {
     const char *const *names;
-    bool has_floor;
+    bool has_sizes; /* else the largest value stands for the largest sum of terms */
+    bool lost_keys;
     int64_t (*count)(const clmgk_attention_desc *desc, int which);
-    bool (*exact)(const clmgk_ref_problem *problem, const exact_scores *scores, double *const values[],
-                  double *const floor[]);
-    bool (*plain)(const clmgk_ref_problem *problem, const plain_scores *scores, ref_way way, float *const values[]);
+    bool (*exact)(const clmgk_ref_problem *problem, const exact_scores *scores, const exact_sums *sums);
+    bool (*plain)(const clmgk_ref_problem *problem, const plain_scores *scores, ref_way way, const bool *lost,
+                  float *const values[]);
 } ref_solver;
 
 bool ref_solve_arrays(const clmgk_ref_problem *problem, uint32_t set, const ref_solver *solver, ref_tolerance tolerance,

@@ -4,6 +4,7 @@
 #include "reference/families.h"
 #include "reference/linear.h"
 
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -11,8 +12,9 @@ double clmgk_ref_log_weight(const clmgk_ref_problem *problem, int64_t b, int64_t
 {
     const ref_row at = {b, h, i};
     const ref_span span = ref_span_of(problem, b, i);
-    const double x = ref_family_of(problem->desc.variant)->exact->score(problem, at, &span, j, r);
-    const double s = exact_weight(problem, at, &span, j, x);
+    double size = 0.0;
+    const double x = ref_family_of(problem->desc.variant)->exact->score(problem, at, &span, j, r, &size);
+    const double s = exact_weight(problem, at, &span, j, x).high;
     return problem->desc.estep == CLMGK_ESTEP_HARD ? s : log(ref_prior(problem, h, j, r)) + s;
 }
 
@@ -31,28 +33,101 @@ bool clmgk_ref_row(const clmgk_ref_problem *problem, int64_t row, double *o, dou
     return true;
 }
 
-/* Row n of the answer: exact values, then the plain formula in every way. */
-static bool solve_row(const clmgk_ref_problem *problem, ref_plain *plain, clmgk_ref_answer *answer, int64_t n)
+static bool is_zero(int64_t count, const float *values)
 {
-    double *const exact = answer->o + n * answer->value_size;
-    if (!clmgk_ref_row(problem, answer->row[n], exact, &answer->lse[n]))
-        return false;
+    bool zero = true;
+    for (int64_t n = 0; n < count; n++)
+        zero = zero && values[n] == 0.0F;
+    return zero;
+}
+
+/* The largest sum of the absolute values of the terms of an element of O. */
+static double output_size(const exact_row *row)
+{
+    const clmgk_attention_desc *const desc = &row->problem->desc;
+    double largest = 0.0;
+    for (int64_t e = 0; e < desc->value_size; e++) {
+        double sum = 0.0;
+        for (int64_t j = row->span.first; j < row->span.end && row->lse != -(double)INFINITY; j++)
+            if (row->visible[j])
+                sum += exact_value_weight(row, j) *
+                       fabs(row->problem->v[ref_value_index(desc, row->at.b, row->at.h, j) + e]);
+        largest = fmax(largest, sum);
+    }
+    return largest;
+}
+
+/* Widens [low, high] of a lost row by what key j adds to O if it has all the weight. */
+static void add_value(const exact_row *row, int64_t j, double *low, double *high)
+{
+    const clmgk_attention_desc *const desc = &row->problem->desc;
+    const double *const value = row->problem->v + ref_value_index(desc, row->at.b, row->at.h, j);
+    const double kept = ref_kept(row->problem, row->at.h, &row->span, j);
+    for (int64_t e = 0; e < desc->value_size; e++) {
+        low[e] = fmin(low[e], kept * value[e]);
+        high[e] = fmax(high[e], kept * value[e]);
+    }
+}
+
+static void fill_range(const exact_row *row, double *low, double *high)
+{
+    const clmgk_ref_problem *const p = row->problem;
+    const int64_t size = p->desc.value_size;
+    const bool sink = p->desc.use_sinks && exact_sink_reach(row) > 0.0;
+    for (int64_t e = 0; e < size; e++) {
+        low[e] = sink ? 0.0 : (double)INFINITY;
+        high[e] = sink ? 0.0 : -(double)INFINITY;
+    }
+    for (int64_t j = row->span.first; j < row->span.end; j++)
+        if (row->visible[j] && exact_key_reach(row, j) > 0.0)
+            add_value(row, j, low, high);
+    for (int64_t e = 0; e < size; e++) {
+        const double room = ref_tolerance_of_gradients(p->desc.dtype).part * fmax(fabs(low[e]), fabs(high[e]));
+        low[e] -= room;
+        high[e] += room;
+    }
+}
+
+/* Row n of the answer: exact values, then the plain formula in every way. */
+static void solve_row(exact_row *exact, ref_plain *plain, clmgk_ref_answer *answer, int64_t n)
+{
+    const clmgk_attention_desc *const desc = &exact->problem->desc;
+    const int64_t size = answer->value_size;
+    double *const o = answer->o + n * size;
+    const ref_row at = ref_row_of(desc, answer->row[n]);
+    exact_row_solve(exact, at);
+    exact_row_output(exact, o);
+    answer->lse[n] = exact->lse;
+    answer->lost[n] = (clmgk_ref_lost_row){.is = exact->lost, .rounding = exact->rounding};
+    if (exact->lost)
+        fill_range(exact, answer->low + n * size, answer->high + n * size);
+    else
+        answer->bound_o.scale = fmax(answer->bound_o.scale, output_size(exact));
     ref_way way;
-    for (int number = 0; ref_way_of(&problem->desc, number, &way); number++) {
-        ref_plain_solve(plain, ref_row_of(&problem->desc, answer->row[n]), way);
-        ref_observe(&answer->bound_o, answer->value_size, exact, plain->o);
+    for (int number = 0; ref_way_of(desc, number, &way); number++) {
+        ref_plain_solve(plain, at, way);
+        if (exact->lost) {
+            answer->lost[n].may_be_zero = answer->lost[n].may_be_zero || is_zero(size, plain->o);
+            continue;
+        }
+        ref_observe(&answer->bound_o, size, o, plain->o);
         ref_observe(&answer->bound_lse, 1, &answer->lse[n], &plain->lse);
     }
-    return true;
 }
 
 static bool solve_rows(const clmgk_ref_problem *problem, clmgk_ref_answer *answer)
 {
+    const ref_family *const family = ref_family_of(problem->desc.variant);
+    exact_row exact;
     ref_plain plain;
-    bool ok = ref_plain_create(problem, ref_family_of(problem->desc.variant)->plain, &plain);
+    if (!exact_row_create(problem, family->exact, &exact))
+        return false;
+    const bool ok = ref_plain_create(problem, family->plain, &plain);
     for (int64_t n = 0; ok && n < answer->rows; n++)
-        ok = solve_row(problem, &plain, answer, n);
+        solve_row(&exact, &plain, answer, n);
+    answer->bound_lse.scale = fmax(1.0, answer->bound_lse.max_abs);
     ref_plain_free(&plain);
+    exact_row_free(&exact);
     return ok;
 }
 
@@ -66,8 +141,12 @@ bool clmgk_ref_solve(const clmgk_ref_problem *problem, int64_t rows, const int64
     answer->lse = malloc(((size_t)rows + 1) * sizeof(double));
     answer->den = calloc((size_t)rows + 1, sizeof(double));
     answer->scale = calloc((size_t)rows + 1, sizeof(double));
+    answer->lost = calloc((size_t)rows + 1, sizeof(clmgk_ref_lost_row));
+    answer->low = malloc(((size_t)rows + 1) * size * sizeof(double));
+    answer->high = malloc(((size_t)rows + 1) * size * sizeof(double));
 
-    bool ok = answer->row && answer->o && answer->lse && answer->den && answer->scale;
+    bool ok = answer->row && answer->o && answer->lse && answer->den && answer->scale && answer->lost && answer->low &&
+              answer->high;
     for (int64_t n = 0; ok && n < rows; n++)
         answer->row[n] = row ? row[n] : n;
     ok = ok && (ref_form_of(&problem->desc).linear ? ref_linear_rows(problem, answer) : solve_rows(problem, answer));
@@ -87,6 +166,9 @@ void clmgk_ref_answer_free(clmgk_ref_answer *answer)
     free(answer->lse);
     free(answer->den);
     free(answer->scale);
+    free(answer->lost);
+    free(answer->low);
+    free(answer->high);
     *answer = (clmgk_ref_answer){0};
 }
 
@@ -96,29 +178,92 @@ typedef struct comparison {
     int64_t width; /* elements in a row */
     const double *exact;
     const double *given;
-    double bound;
+    const clmgk_ref_bound *bound;
 } comparison;
 
-/* The largest error; describes the first wrong element in `message`, if that is empty. */
+/* Describes element `wrong` of row n. */
+static void complain(const clmgk_ref_answer *answer, const comparison *c, int64_t n, int64_t wrong, double room,
+                     char *message, size_t capacity)
+{
+    const int64_t at = n * c->width + wrong;
+    snprintf(message, capacity, "%s of row %lld, element %lld: %.9g, expected %.9g within %.3g", c->name,
+             (long long)answer->row[n], (long long)wrong, c->given[at], c->exact[at], room);
+}
+
+/* The largest error of the rows that are not lost; describes the first wrong element in `message`, if that is empty. */
 static double compare(const clmgk_ref_answer *answer, const comparison *c, char *message, size_t capacity)
 {
-    int64_t wrong = -1;
-    const double largest = ref_compare(answer->rows * c->width, c->exact, c->given, c->bound, NULL, &wrong).error;
-    if (wrong >= 0 && message[0] == '\0')
-        snprintf(message, capacity, "%s of row %lld, element %lld: %.9g, expected %.9g within %.3g", c->name,
-                 (long long)answer->row[wrong / c->width], (long long)(wrong % c->width), c->given[wrong],
-                 c->exact[wrong], c->bound);
+    double largest = 0.0;
+    if (message[0] == '\0')
+        ref_expect_proof(c->name, c->bound, message, capacity);
+    for (int64_t n = 0; n < answer->rows; n++) {
+        if (answer->lost[n].is)
+            continue;
+        int64_t wrong = -1;
+        const int64_t at = n * c->width;
+        const double error = ref_compare(c->width, c->exact + at, c->given + at, c->bound, NULL, &wrong).error;
+        largest = fmax(largest, error);
+        if (wrong >= 0 && message[0] == '\0')
+            complain(answer, c, n, wrong, c->bound->bound, message, capacity);
+    }
     return largest;
+}
+
+/* Whether O of a lost row is an average of values that may have weight. */
+static bool is_average(const clmgk_ref_answer *answer, int64_t n, const double *given, int64_t *wrong)
+{
+    const int64_t first = n * answer->value_size;
+    bool zero = !answer->lost[n].may_be_zero;
+    *wrong = -1;
+    for (int64_t e = answer->value_size - 1; e >= 0; e--) {
+        const bool right = isfinite(answer->o[first + e])
+                               ? answer->low[first + e] <= given[e] && given[e] <= answer->high[first + e]
+                               : !isfinite(given[e]);
+        zero = zero && given[e] == 0.0;
+        *wrong = right ? *wrong : e;
+    }
+    if (zero && *wrong < 0)
+        *wrong = 0;
+    return *wrong < 0;
+}
+
+/* Holds O of the lost rows against the values that they see; describes the first wrong element. */
+static void check_lost_rows(const clmgk_ref_answer *answer, const double *o, char *message, size_t capacity)
+{
+    int64_t wrong = -1;
+    for (int64_t n = 0; n < answer->rows && message[0] == '\0'; n++) {
+        const int64_t at = n * answer->value_size;
+        if (!answer->lost[n].is || is_average(answer, n, o + at, &wrong))
+            continue;
+        snprintf(message, capacity, "O of row %lld, element %lld: %.9g, no average of the values there, %.9g to %.9g",
+                 (long long)answer->row[n], (long long)wrong, o[at + wrong], answer->low[at + wrong],
+                 answer->high[at + wrong]);
+    }
+}
+
+/* The same for L, which has the rounding of the largest logit. */
+static void check_lost_sums(const clmgk_ref_answer *answer, const comparison *c, char *message, size_t capacity)
+{
+    for (int64_t n = 0; n < answer->rows && message[0] == '\0'; n++) {
+        const double error = fabs(c->given[n] - c->exact[n]), room = answer->lost[n].rounding;
+        const bool overflows = fabs(c->exact[n]) > (double)FLT_MAX && isinf(c->given[n]);
+        if (answer->lost[n].is && !(error <= room) && !overflows) /* NaN is wrong */
+            complain(answer, c, n, 0, room, message, capacity);
+    }
 }
 
 clmgk_ref_verdict clmgk_ref_check(const clmgk_ref_answer *answer, const double *o, const double *lse)
 {
     clmgk_ref_verdict verdict = {0};
-    const comparison of_o = {"O", answer->value_size, answer->o, o, answer->bound_o.bound};
-    const comparison of_lse = {"L", 1, answer->lse, lse, answer->bound_lse.bound};
-    verdict.error_o = compare(answer, &of_o, verdict.message, sizeof(verdict.message));
-    if (lse)
-        verdict.error_lse = compare(answer, &of_lse, verdict.message, sizeof(verdict.message));
+    const size_t capacity = sizeof(verdict.message);
+    const comparison of_o = {"O", answer->value_size, answer->o, o, &answer->bound_o};
+    const comparison of_lse = {"L", 1, answer->lse, lse, &answer->bound_lse};
+    verdict.error_o = compare(answer, &of_o, verdict.message, capacity);
+    check_lost_rows(answer, o, verdict.message, capacity);
+    if (lse) {
+        verdict.error_lse = compare(answer, &of_lse, verdict.message, capacity);
+        check_lost_sums(answer, &of_lse, verdict.message, capacity);
+    }
     verdict.ok = verdict.message[0] == '\0';
     return verdict;
 }
@@ -128,8 +273,8 @@ bool clmgk_ref_check_denominators(const clmgk_ref_answer *answer, const double *
     message[0] = '\0';
     for (int64_t n = 0; n < answer->rows && message[0] == '\0'; n++) {
         const double den = given[2 * n] * exp(given[2 * n + 1] - answer->scale[n]);
-        const comparison of_row = {"the denominator", 1, &answer->den[n], &den, answer->bound_den.bound};
-        const clmgk_ref_answer row = {.rows = 1, .row = &answer->row[n]};
+        const comparison of_row = {"the denominator", 1, &answer->den[n], &den, &answer->bound_den};
+        const clmgk_ref_answer row = {.rows = 1, .row = &answer->row[n], .lost = &answer->lost[n]};
         compare(&row, &of_row, message, capacity);
     }
     return message[0] == '\0';

@@ -7,9 +7,15 @@
 void exact_add(const exact_backward *back, clmgk_ref_gradient which, int64_t at, int64_t count, double factor,
                const double *x)
 {
-    double *const sums = back->sizes ? back->floor[which] : back->values[which];
-    for (int64_t n = 0; sums && n < count; n++)
-        sums[at + n] += back->sizes ? fabs(factor * x[n]) : factor * x[n];
+    const exact_sums *const sums = back->sums;
+    double *const values = sums->values[which];
+    for (int64_t n = 0; values && !back->sizes && n < count; n++)
+        values[at + n] += factor * x[n];
+    for (int64_t n = 0; values && back->sizes && n < count; n++) {
+        sums->floor[which][at + n] += back->weight * fabs(factor * x[n]);
+        if (sums->size && !back->row.lost)
+            sums->size[which][at + n] += fabs(factor * x[n]);
+    }
 }
 
 void exact_add_one(const exact_backward *back, clmgk_ref_gradient which, int64_t at, double x)
@@ -32,71 +38,114 @@ static double score_gradient(const exact_backward *back, double product)
     return product - back->delta + back->grad_lse;
 }
 
-/* Weight of a row's terms in the floor: 1 for their own rounding, |L_i| for the rounding of L_i. */
-static double floor_weight(const exact_row *row)
+/* exp(x - L_i). For the sizes of a lost row the largest value that rounding may lead to: at most 1, or 1/pi without the
+ * prior. */
+static double share(const exact_backward *back, exact_logit x, double size, double limit)
 {
-    return 1.0 + fabs(row->lse);
+    const bool lost = back->sizes && back->row.lost;
+    return lost ? exact_reach(&back->row, x, size, limit) : exact_share(&back->row, x);
 }
 
 /* Component r of key j; grad_w = dP_ij - delta_i + dL_i, or its size. */
 static void add_component(const exact_backward *back, int64_t j, int64_t r, double grad_w)
 {
+    static const double most = 1e300; /* in place of 1/pi of a prior of 0 */
     const exact_row *const row = &back->row;
     const clmgk_attention_desc *const desc = &row->problem->desc;
     const int64_t n = r * desc->length_k + j;
-    const double grad_s = exp(exact_log_weight(row, j, r) - row->lse) * grad_w;
+    const double grad_s = share(back, exact_log_weight(row, j, r), row->size[n], 1.0) * grad_w;
     if (desc->estep == CLMGK_ESTEP_SOFT)
-        exact_add_one(back, CLMGK_REF_GRAD_PRIOR, ref_prior_index(desc, row->at.h, j, r),
-                      exp(row->weight[n] - row->lse) * grad_w);
+        exact_add_one(
+            back, CLMGK_REF_GRAD_PRIOR, ref_prior_index(desc, row->at.h, j, r),
+            share(back, row->weight[n], row->size[n], fmin(1.0 / ref_prior(row->problem, row->at.h, j, r), most)) *
+                grad_w);
     if (desc->use_bias)
         exact_add_one(back, CLMGK_REF_GRAD_BIAS, ref_bias_index(desc, row->at, j), grad_s);
     row->scores->add(back, j, r, grad_s * cap_slope(desc, row->score[n]));
 }
 
-/* Adds key j to the gradients, or (`sizes`) to their floors. */
+/* dP_ij; of the sizes of a lost row the sum of the absolute values of its terms. */
+static double value_gradient(const exact_backward *back, int64_t j)
+{
+    const exact_row *const row = &back->row;
+    const clmgk_attention_desc *const desc = &row->problem->desc;
+    const double *const value = row->problem->v + ref_value_index(desc, row->at.b, row->at.h, j);
+    double product = 0.0;
+    for (int64_t e = 0; e < desc->value_size; e++)
+        product += back->sizes && row->lost ? fabs(back->grad_o[e] * value[e]) : back->grad_o[e] * value[e];
+    return ref_kept(row->problem, row->at.h, &row->span, j) * product;
+}
+
+/* Adds key j to the gradients, or (`sizes`) to the sums of absolute values. */
 static void add_key(const exact_backward *back, int64_t j)
 {
     const exact_row *const row = &back->row;
     const clmgk_attention_desc *const desc = &row->problem->desc;
-    const int64_t at = ref_value_index(desc, row->at.b, row->at.h, j);
-    const double *const value = row->problem->v + at;
+    const bool lost = back->sizes && row->lost;
     const double kept = ref_kept(row->problem, row->at.h, &row->span, j);
-    double product = 0.0;
-    for (int64_t e = 0; e < desc->value_size; e++)
-        product += back->grad_o[e] * value[e];
-    const double weight = back->sizes ? floor_weight(row) : 1.0;
-    exact_add(back, CLMGK_REF_GRAD_V, at, desc->value_size, weight * exp(row->log_w[j] - row->lse) * kept,
-              back->grad_o);
+    exact_add(back, CLMGK_REF_GRAD_V, ref_value_index(desc, row->at.b, row->at.h, j), desc->value_size,
+              (lost ? exact_key_reach(row, j) : exact_share(row, row->log_w[j])) * kept, back->grad_o);
 
-    const double grad_w = weight * score_gradient(back, kept * product);
-    if (desc->estep == CLMGK_ESTEP_HARD) {
+    const double grad_w = score_gradient(back, value_gradient(back, j));
+    if (desc->estep == CLMGK_ESTEP_HARD && !lost) {
         add_component(back, j, exact_arg_max(row, j), grad_w);
         return;
     }
-    for (int64_t r = 0; r < ref_components(desc); r++)
+    for (int64_t r = 0; r < ref_components(desc); r++) /* rounding may make any component the largest one */
         add_component(back, j, r, grad_w);
 }
 
-static void add_keys(exact_backward *back, bool sizes)
+static void add_keys(exact_backward *back)
 {
     const exact_row *const row = &back->row;
     const clmgk_ref_problem *const p = row->problem;
-    back->sizes = sizes;
     for (int64_t j = row->span.first; j < row->span.end; j++)
         if (row->visible[j])
             add_key(back, j);
-    if (p->desc.use_sinks)
+    if (p->desc.use_sinks) {
+        const double sink = p->sinks[row->at.h];
         exact_add_one(back, CLMGK_REF_GRAD_SINKS, row->at.h,
-                      (sizes ? floor_weight(row) : 1.0) * exp(p->sinks[row->at.h] - row->lse) *
-                          score_gradient(back, 0.0));
+                      share(back, (exact_logit){sink, 0.0}, fabs(sink), 1.0) * score_gradient(back, 0.0));
+    }
 }
 
-static void add_row(exact_backward *back, ref_row at)
+/* The largest |delta_i| of any weights that rounding may lead to. */
+static double largest_delta(const exact_backward *back)
+{
+    const exact_row *const row = &back->row;
+    double sum = 0.0, largest = 0.0;
+    for (int64_t j = row->span.first; j < row->span.end; j++) {
+        const double size = row->visible[j] ? value_gradient(back, j) : 0.0;
+        sum += size > 0.0 ? exact_key_reach(row, j) * size : 0.0;
+        largest = fmax(largest, size);
+    }
+    return fmin(sum, largest);
+}
+
+/*
+ * A term of a row counts 2^-22 (1 + |L_i|) times in the floor: 1 for its own rounding, |L_i| for the rounding of L_i. A
+ * lost row's terms are of the largest size that rounding may give them, and the floor is the distance of two of them.
+ */
+static void add_sizes(exact_backward *back)
+{
+    back->sizes = true;
+    back->weight = back->row.lost ? 0x1p23 : 1.0 + fabs(back->row.lse);
+    if (back->row.lost)
+        back->delta = largest_delta(back);
+    add_keys(back);
+    back->sizes = false;
+}
+
+static void add_row(exact_backward *back, int64_t number)
 {
     exact_row *const row = &back->row;
     const clmgk_ref_problem *const p = row->problem;
+    const ref_row at = ref_row_of(&p->desc, number);
     exact_row_solve(row, at);
-    if (row->lse == -(double)INFINITY)
+    row->lost = row->lost && back->sums->lost;
+    if (row->lost)
+        back->sums->lost[number] = true;
+    if (row->lse == -(double)INFINITY || (row->lost && !back->sums->with_lost))
         return;
     exact_row_output(row, back->o);
     back->grad_o = p->grad_o ? ref_grad_o(p, at) : back->zero;
@@ -104,16 +153,15 @@ static void add_row(exact_backward *back, ref_row at)
     back->delta = 0.0;
     for (int64_t e = 0; e < p->desc.value_size; e++)
         back->delta += back->grad_o[e] * back->o[e];
-    add_keys(back, false);
-    add_keys(back, true);
+    add_keys(back);
+    add_sizes(back);
 }
 
-bool exact_gradients(const clmgk_ref_problem *problem, const exact_scores *scores, double *const values[],
-                     double *const floor[])
+bool exact_gradients(const clmgk_ref_problem *problem, const exact_scores *scores, const exact_sums *sums)
 {
     const clmgk_attention_desc *const desc = &problem->desc;
     const size_t size = (size_t)desc->head_size, value_size = (size_t)desc->value_size;
-    exact_backward back = {.values = values, .floor = floor};
+    exact_backward back = {.sums = sums};
     double *const memory = calloc(2 * value_size + 2 * size, sizeof(double));
     if (!memory || !exact_row_create(problem, scores, &back.row)) {
         free(memory);
@@ -124,7 +172,7 @@ bool exact_gradients(const clmgk_ref_problem *problem, const exact_scores *score
     back.to_query = back.o + value_size;
     back.to_key = back.to_query + size;
     for (int64_t row = 0; row < desc->batch * desc->heads * desc->length; row++)
-        add_row(&back, ref_row_of(desc, row));
+        add_row(&back, row);
     exact_row_free(&back.row);
     free(memory);
     return true;

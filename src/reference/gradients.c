@@ -29,18 +29,24 @@ static int64_t count(const clmgk_attention_desc *desc, int which)
     return clmgk_ref_gradient_count(desc, (clmgk_ref_gradient)which);
 }
 
-static bool exact(const clmgk_ref_problem *problem, const exact_scores *scores, double *const values[],
-                  double *const floor[])
+static bool exact(const clmgk_ref_problem *problem, const exact_scores *scores, const exact_sums *sums)
 {
-    return ref_form_of(&problem->desc).linear ? ref_linear_gradients(problem, values, floor)
-                                              : exact_gradients(problem, scores, values, floor);
+    if (!ref_form_of(&problem->desc).linear)
+        return exact_gradients(problem, scores, sums);
+    if (!ref_linear_gradients(problem, sums->values, sums->floor))
+        return false;
+    for (int which = 0; which < CLMGK_REF_GRADIENTS; which++)
+        for (int64_t n = sums->values[which] ? count(&problem->desc, which) : 0; n-- > 0;)
+            sums->size[which][n] = sums->floor[which][n];
+    return true;
 }
 
 /* The plain formula rounds gradients to the storage type. */
-static bool rounded(const clmgk_ref_problem *problem, const plain_scores *scores, ref_way way, float *const values[])
+static bool rounded(const clmgk_ref_problem *problem, const plain_scores *scores, ref_way way, const bool *lost,
+                    float *const values[])
 {
     if (!(ref_form_of(&problem->desc).linear ? ref_plain_linear_gradients(problem, way.order, values)
-                                             : plain_gradients(problem, scores, way, values)))
+                                             : plain_gradients(problem, scores, way, lost, values)))
         return false;
     for (int which = 0; which < CLMGK_REF_GRADIENTS; which++)
         for (int64_t n = values[which] ? count(&problem->desc, which) : 0; n-- > 0;)
@@ -53,7 +59,7 @@ bool clmgk_ref_solve_gradients(const clmgk_ref_problem *problem, uint32_t set, c
 #define NAME(name, field, ...) "d" #field,
     static const char *const names[] = {CLMGK_ARRAY_LIST(CLMGK_ARRAY_NONE, NAME, CLMGK_ARRAY_NONE)};
 #undef NAME
-    static const ref_solver solver = {names, true, count, exact, rounded};
+    static const ref_solver solver = {names, true, false, count, exact, rounded};
     for (int which = 0; which < CLMGK_REF_GRADIENTS; which++)
         set &= count(&problem->desc, which) > 0 ? ~0U : ~(1U << (unsigned)which);
     return ref_solve_arrays(problem, set, &solver, ref_tolerance_of_gradients(problem->desc.dtype), out);

@@ -7,28 +7,30 @@
 #include "reference/plain.h"
 
 /* False: out of memory. */
-bool exact_gradients(const clmgk_ref_problem *problem, const exact_scores *scores, double *const values[],
-                     double *const floor[]);
-bool plain_gradients(const clmgk_ref_problem *problem, const plain_scores *scores, ref_way way, float *const values[]);
+bool exact_gradients(const clmgk_ref_problem *problem, const exact_scores *scores, const exact_sums *sums);
+/* Without the rows where `lost`; NULL: all. */
+bool plain_gradients(const clmgk_ref_problem *problem, const plain_scores *scores, ref_way way, const bool *lost,
+                     float *const values[]);
 
 /* ---- between the exact formula and its families ----------------------------------------------------------------- */
 
 /* The backward pass of a row. */
 struct exact_backward {
     exact_row row;
-    double *const *values; /* by clmgk_ref_gradient: the requested gradients, the others NULL */
-    double *const *floor;  /* likewise: sums of the absolute values of terms */
-    bool sizes;            /* add absolute values to `floor` instead */
-    const double *grad_o;  /* [E]: dO_i */
-    double grad_lse;       /* dL_i */
-    double delta;          /* dO_i . O_i */
-    double *o;             /* [E] */
-    double *zero;          /* [E]: in place of a missing dO */
-    double *to_query;      /* [D]: room for `scores` */
-    double *to_key;        /* [D] */
+    const exact_sums *sums; /* by clmgk_ref_gradient */
+    bool sizes;             /* add absolute values to `floor` and `size`, in place of values */
+    double weight;          /* of the row's terms in `floor` */
+    const double *grad_o;   /* [E]: dO_i */
+    double grad_lse;        /* dL_i */
+    double delta;           /* dO_i . O_i; for the sizes of a lost row the largest value that it may have */
+    double *o;              /* [E] */
+    double *zero;           /* [E]: in place of a missing dO */
+    double *to_query;       /* [D]: room for `scores` */
+    double *to_key;         /* [D] */
 };
 
-/* values[which][at + n] += factor x[n], if requested (with `sizes`: floor, |factor x[n]|); the same of one number. */
+/* values[which][at + n] += factor x[n], if requested (with `sizes`: |factor x[n]| to floor and size); the same of one
+ * number. */
 void exact_add(const exact_backward *back, clmgk_ref_gradient which, int64_t at, int64_t count, double factor,
                const double *x);
 void exact_add_one(const exact_backward *back, clmgk_ref_gradient which, int64_t at, double x);
@@ -38,6 +40,7 @@ void exact_add_one(const exact_backward *back, clmgk_ref_gradient which, int64_t
 /* Matrices of head (b,h). Zero for keys hidden from a row. */
 struct plain_backward {
     ref_plain row;
+    const bool *lost; /* [B,H,N], or NULL */
     float *const *values;
     int64_t b, h;
     bool first, last; /* head of its batch */

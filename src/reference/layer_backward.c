@@ -23,7 +23,8 @@ static bool exact_attention(layer_pass *pass)
     const clmgk_ref_problem *const p = &pass->attention;
     if (ref_form_of(&p->desc).linear)
         return ref_linear_gradients(p, pass->of_attention, pass->floor);
-    return exact_gradients(p, ref_family_of(p->desc.variant)->exact, pass->of_attention, pass->floor);
+    const exact_sums sums = {.values = pass->of_attention, .floor = pass->floor};
+    return exact_gradients(p, ref_family_of(p->desc.variant)->exact, &sums);
 }
 
 static bool plain_attention(layer_pass *pass)
@@ -40,7 +41,7 @@ static bool plain_attention(layer_pass *pass)
     if (ok)
         ok = ref_form_of(&p->desc).linear
                  ? ref_plain_linear_gradients(p, pass->way.order, values)
-                 : plain_gradients(p, ref_family_of(p->desc.variant)->plain, pass->way, values);
+                 : plain_gradients(p, ref_family_of(p->desc.variant)->plain, pass->way, NULL, values);
     for (int which = 0; which < CLMGK_REF_GRADIENTS; which++) {
         const int64_t count = clmgk_ref_gradient_count(&p->desc, (clmgk_ref_gradient)which);
         for (int64_t n = 0; ok && n < count; n++)

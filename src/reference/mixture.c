@@ -5,20 +5,24 @@
 
 /* ---- exact ---------------------------------------------------------------------------------------------------- */
 
-/* q_i . k_jr / sigma_r^2  or  - |q_i - k_jr|^2 / (2 sigma_r^2), where k_jr = k_j + b_r with SMGK. */
-static double score(const clmgk_ref_problem *p, ref_row at, const ref_span *span, int64_t j, int64_t r)
+/* q_i . k_jr / sigma_r^2  or  - |q_i - k_jr|^2 / (2 sigma_r^2), where k_jr = k_j + b_r with SMGK. The size of a
+ * distance is that of its expanded form. */
+static double score(const clmgk_ref_problem *p, ref_row at, const ref_span *span, int64_t j, int64_t r, double *size)
 {
     const double *const query = p->q + ref_query_index(&p->desc, at, r);
     const double *const key = p->k + ref_key_index(&p->desc, at.b, at.h, j, r);
     const double *const shift = ref_shift(p, at.h, r);
     const double variance = ref_variance(p, at.h, r);
     const bool dot = p->desc.score == CLMGK_SCORE_DOT;
-    double sum = 0.0;
+    double sum = 0.0, sizes = 0.0;
     (void)span;
     for (int64_t d = 0; d < p->desc.head_size; d++) {
         const double k_jrd = key[d] + (shift ? shift[d] : 0.0);
+        const double both = fabs(query[d]) + fabs(k_jrd);
         sum += dot ? query[d] * k_jrd : (query[d] - k_jrd) * (query[d] - k_jrd);
+        sizes += dot ? fabs(query[d] * k_jrd) : both * both;
     }
+    *size = sizes / (dot ? variance : 2.0 * variance);
     return dot ? sum / variance : -sum / (2.0 * variance);
 }
 

@@ -2,6 +2,7 @@
 /* The plain formula, row by row: the part common to all families. */
 #include "reference/plain.h"
 
+#include <float.h>
 #include <stdlib.h>
 
 bool ref_way_of(const clmgk_attention_desc *desc, int number, ref_way *way)
@@ -86,6 +87,13 @@ static void load_head(ref_plain *plain)
 
 /* ---- a row ----------------------------------------------------------------------------------------------------- */
 
+/* A sum of finite terms that overflows is the largest float: attention needs differences of logits only. */
+static float logit_of(float score, float bias, float penalty)
+{
+    const float sum = score + bias - penalty;
+    return isinf(sum) && isfinite(score) && isfinite(bias) ? copysignf(FLT_MAX, sum) : sum;
+}
+
 /* From scores to s_ijr; then their maximum. */
 static void fill_weights(ref_plain *plain)
 {
@@ -99,7 +107,7 @@ static void fill_weights(ref_plain *plain)
         for (int64_t r = 0; r < ref_components(desc); r++) {
             const int64_t n = r * desc->length_k + j;
             const float score = cap > 0.0F ? cap * tanhf(plain->score[n] / cap) : plain->score[n];
-            plain->weight[n] = hidden ? -INFINITY : score + bias - penalty;
+            plain->weight[n] = hidden ? -INFINITY : logit_of(score, bias, penalty);
             plain->log_term[n] = plain->weight[n];
             if (desc->estep == CLMGK_ESTEP_SOFT)
                 plain->log_term[n] += logf((float)ref_prior(plain->problem, plain->at.h, j, r));

@@ -60,6 +60,11 @@ static void load_head(plain_backward *back)
 
 /* ---- a row: matrices ------------------------------------------------------------------------------------------- */
 
+static bool is_lost(const plain_backward *back, int64_t i)
+{
+    return back->lost && back->lost[ref_row_number(desc_of(back), (ref_row){back->b, back->h, i})];
+}
+
 static void load_row(plain_backward *back, int64_t i)
 {
     const clmgk_attention_desc *const desc = desc_of(back);
@@ -103,7 +108,7 @@ static void fill_row(plain_backward *back, int64_t i, ref_way way)
     const clmgk_attention_desc *const desc = desc_of(back);
     ref_plain_solve(&back->row, (ref_row){back->b, back->h, i}, way);
     load_row(back, i);
-    if (back->row.lse == -INFINITY)
+    if (back->row.lse == -INFINITY || is_lost(back, i))
         return;
     fill_grad_w(back, i);
     for (int64_t j = back->row.span.first; j < back->row.span.end; j++)
@@ -242,13 +247,15 @@ static void solve_head(plain_backward *back, ref_way way)
     sum_head(back);
 }
 
-bool plain_gradients(const clmgk_ref_problem *problem, const plain_scores *scores, ref_way way, float *const values[])
+bool plain_gradients(const clmgk_ref_problem *problem, const plain_scores *scores, ref_way way, const bool *lost,
+                     float *const values[])
 {
     const clmgk_attention_desc *const desc = &problem->desc;
     const int64_t heads = desc->batch * desc->heads;
     plain_backward back;
     if (!create(problem, scores, values, &back))
         return false;
+    back.lost = lost;
     for (int64_t n = 0; n < heads; n++) {
         const int64_t number = way.order == REF_ORDER_BACKWARD ? heads - 1 - n : n;
         back.b = number / desc->heads;

@@ -75,12 +75,43 @@ bool clmgk_ref_weights(const clmgk_ref_problem *problem, int64_t rows, const int
  * error <= 3 plain_error + c max_abs, in the maximum norm over the rows of an answer. plain_error is the worst error of
  * the plain formula (whole rows, maximum subtracted, f32 sums) over summation orders and direct and expanded distances;
  * with f16 and bf16 storage it rounds weights and O. c: 3e-6 f32, 5e-4 f16, 4e-3 bf16.
+ *
+ * A bound larger than the values proves nothing: then every comparison fails, with a message that says so. The size of
+ * the values is `scale`, the largest sum of the absolute values of an element's terms, so that elements that are 0 by
+ * cancellation may have a small bound. Where an answer has no such sums it is max_abs; for logarithms at least 1.
+ *
+ * Lost rows. In f32 a logit of 1e9 is a multiple of 64. So the plain formula loses the weights of a row that a bias
+ * masks as a whole, or whose scores are as large, and a bound from its error would prove nothing for the other rows
+ * either. A row is lost if, for a key that may have weight in it, |score| + |bias| + |ALiBi| is beyond 2^18, where f32
+ * resolves 2^-6, or the same with the absolute values of all terms of the score (of a distance: in its expanded form)
+ * is beyond 2^22. A key has no weight if no rounding of the row's logits brings it within 64 of the largest one: a mask
+ * that leaves a key to a row loses nothing. plain_error, max_abs and scale are those of the other rows. A lost row must
+ * be what some rounding of its logits leads to. The rounding error of a logit in f32, its `rounding`, is at most (D + M
+ * + 8) 2^-24 times the sum of the absolute values of its terms. Therefore:
+ *
+ * - O is an average of the values of keys that may have weight (times dropout's factors; 0 for a sink). Each feature
+ *   lies between the least and the largest of them, with room for the rounding of the sum: c of gradients, below. O is
+ *   not 0 in all features, unless it is for the plain formula.
+ * - L differs from the exact value by the row's largest rounding at most.
+ * - P_ij is at most exp(logit - largest logit + the roundings of both), and at most 1. The row's term of a gradient may
+ *   differ by twice the largest size that such a P, and such an average in delta, can give it. Elements without terms
+ *   of lost rows, such as those of other heads, have no such room; nor have the terms of a row whose dO and dL are 0.
+ * - gamma_ijr of a key beyond these limits, with weight or without, lies between 0 and 1. Counts and new priors have
+ * the room of their terms.
  */
 typedef struct clmgk_ref_bound {
     double plain_error;
     double max_abs; /* largest finite |exact| */
+    double scale;   /* 0: not known, every bound will do */
     double bound;
 } clmgk_ref_bound;
+
+/* Whether a row of an answer is lost. */
+typedef struct clmgk_ref_lost_row {
+    bool is;
+    bool may_be_zero; /* the plain formula's O is 0 */
+    double rounding;  /* the largest of a logit that may have weight: L's error */
+} clmgk_ref_lost_row;
 
 /* Exact values of chosen rows, and their bounds. */
 typedef struct clmgk_ref_answer {
@@ -91,6 +122,8 @@ typedef struct clmgk_ref_answer {
     double *lse;        /* [rows]; 0 in the linear family */
     double *den;        /* [rows]: linear family: denominators divided by e^(a + scale), a the row's largest exponent */
     double *scale;      /* [rows]: the largest exponent of the row's keys and its state; 0 for maps without exponents */
+    clmgk_ref_lost_row *lost; /* [rows] */
+    double *low, *high;       /* [rows,E]: the range of O in lost rows */
     clmgk_ref_bound bound_o;
     clmgk_ref_bound bound_lse;
     clmgk_ref_bound bound_den;
@@ -102,7 +135,7 @@ void clmgk_ref_answer_free(clmgk_ref_answer *answer);
 
 typedef struct clmgk_ref_verdict {
     bool ok;           /* within the bounds, and NaN and infinities at the same elements */
-    double error_o;    /* largest error of elements that are finite on both sides */
+    double error_o;    /* largest error of elements that are finite on both sides, in rows that are not lost */
     double error_lse;  /* 0 without lse */
     char message[256]; /* the first error; empty if ok */
 } clmgk_ref_verdict;
@@ -138,7 +171,8 @@ typedef struct clmgk_ref_arrays {
     clmgk_ref_bound bound[CLMGK_REF_ARRAYS];
 } clmgk_ref_arrays;
 
-/* Error and bound of the element with the largest error relative to its bound. */
+/* Error and bound of the element with the largest error relative to its bound, of those whose bound is within the
+ * values (clmgk_ref_bound). */
 typedef struct clmgk_ref_error {
     double error;
     double bound;
@@ -165,6 +199,7 @@ int64_t clmgk_ref_gradient_count(const clmgk_attention_desc *desc, clmgk_ref_gra
  *
  * floor: 2^-22 sum (1 + |L_i|) |term| over the terms of an element, where P (dP - delta + dL) counts as three terms: in
  * rows that are saturated or see one key, dP - delta is exactly 0 but O was rounded, and P depends on a rounded L.
+ * Terms of lost rows: see clmgk_ref_bound.
  */
 bool clmgk_ref_solve_gradients(const clmgk_ref_problem *problem, uint32_t set, clmgk_ref_arrays *out);
 

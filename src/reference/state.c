@@ -20,22 +20,22 @@ static int64_t count(const clmgk_attention_desc *desc, int which)
     return ref_state_count(desc, (clmgk_ref_state)which);
 }
 
-static bool exact(const clmgk_ref_problem *problem, const exact_scores *scores, double *const values[],
-                  double *const floor[])
+static bool exact(const clmgk_ref_problem *problem, const exact_scores *scores, const exact_sums *sums)
 {
-    (void)scores, (void)floor;
-    return ref_linear_state(problem, values);
+    (void)scores;
+    return ref_linear_state(problem, sums->values);
 }
 
 /* In the exact one's units. */
-static bool plain(const clmgk_ref_problem *problem, const plain_scores *scores, ref_way way, float *const values[])
+static bool plain(const clmgk_ref_problem *problem, const plain_scores *scores, ref_way way, const bool *lost,
+                  float *const values[])
 {
     const int64_t scales = count(&problem->desc, CLMGK_REF_STATE_M);
     double *const scale = calloc((size_t)scales + 1, sizeof(double)); /* + 1: NULL means failure only */
     double *const only[] = {[CLMGK_REF_STATE_M] = scale};
     const bool ok =
         scale && ref_linear_state(problem, only) && ref_plain_linear_state(problem, way.order, scale, values);
-    (void)scores;
+    (void)scores, (void)lost;
     for (int64_t n = 0; ok && n < scales; n++)
         values[CLMGK_REF_STATE_M][n] = (float)scale[n];
     free(scale);
@@ -45,7 +45,7 @@ static bool plain(const clmgk_ref_problem *problem, const plain_scores *scores, 
 bool clmgk_ref_solve_state(const clmgk_ref_problem *problem, clmgk_ref_arrays *out)
 {
     static const char *const names[] = {"new_state_c", "new_state_z", "new_state_m"};
-    static const ref_solver solver = {names, false, count, exact, plain};
+    static const ref_solver solver = {names, false, false, count, exact, plain};
     return ref_solve_arrays(problem, (1U << (unsigned)CLMGK_REF_STATES) - 1, &solver,
                             ref_tolerance_of_outputs(CLMGK_DTYPE_F32), out);
 }

@@ -59,6 +59,9 @@ static double given_prior(const clmgk_ref_problem *p, int64_t n)
 
 /* ---- exact ---------------------------------------------------------------------------------------------------- */
 
+/* The floor of a gamma that f32 loses, in units of floors. */
+#define LOST_GAMMA 0x1p22
+
 bool exact_log_likelihood(exact_row *row, double *result)
 {
     const clmgk_ref_problem *const p = row->problem;
@@ -66,79 +69,110 @@ bool exact_log_likelihood(exact_row *row, double *result)
     for (int64_t j = row->span.first; j < row->span.end; j++) {
         keys += row->visible[j];
         for (int64_t r = 0; row->visible[j] && r < p->desc.components; r++)
-            row->terms[count++] =
-                log(ref_prior(p, row->at.h, j, r)) + log_normal(p, row->at.h, r) + row->score[r * p->desc.length_k + j];
+            row->terms[count++] = (exact_logit){log(ref_prior(p, row->at.h, j, r)) + log_normal(p, row->at.h, r) +
+                                                    row->score[r * p->desc.length_k + j],
+                                                0.0};
     }
-    *result = exact_log_sum_exp(row->terms, count) - log((double)keys);
+    const exact_log_sum sum = exact_log_sum_exp(row->terms, count);
+    *result = sum.largest.high + (sum.log - log((double)keys));
     return keys > 0;
 }
 
-/* Adds a row to gamma and N_r. */
-static void add_responsibilities(const exact_row *row, double *gamma, double *counts)
+/* Sums over rows. */
+typedef struct exact_counts {
+    double *of;   /* N_r, in the prior's shape */
+    double *lost; /* the number of gammas in it that f32 loses: each may be anything from 0 to 1 */
+} exact_counts;
+
+static void add_responsibility(const exact_row *row, int64_t j, int64_t r, bool lost, const exact_sums *sums,
+                               const exact_counts *counts)
 {
     const clmgk_attention_desc *const desc = &row->problem->desc;
+    const int64_t to = ref_prior_index(desc, row->at.h, j, r), at = responsibility_index(desc, row->at, j, r);
+    const double gamma = exact_responsibility(row, j, r);
+    counts->of[to] += gamma;
+    counts->lost[to] += lost ? 1.0 : 0.0;
+    if (sums->values[CLMGK_REF_STAT_RESPONSIBILITIES]) {
+        sums->values[CLMGK_REF_STAT_RESPONSIBILITIES][at] = gamma;
+        sums->floor[CLMGK_REF_STAT_RESPONSIBILITIES][at] = lost ? LOST_GAMMA : 0.0;
+    }
+}
+
+/* Adds a row to gamma and N_r. */
+static void add_responsibilities(const exact_row *row, const exact_sums *sums, const exact_counts *counts)
+{
+    const clmgk_attention_desc *const desc = &row->problem->desc;
+    bool *const lost = sums->lost + ref_row_number(desc, row->at) * desc->length_k;
     for (int64_t j = row->span.first; j < row->span.end; j++) {
-        for (int64_t r = 0; r < desc->components; r++) {
-            const double gamma_ijr = exact_responsibility(row, j, r);
-            counts[ref_prior_index(desc, row->at.h, j, r)] += gamma_ijr;
-            if (gamma)
-                gamma[responsibility_index(desc, row->at, j, r)] = gamma_ijr;
+        lost[j] = row->visible[j] && exact_loses_key(row, j);
+        for (int64_t r = 0; r < desc->components && (!lost[j] || sums->with_lost); r++)
+            add_responsibility(row, j, r, lost[j], sums, counts);
+    }
+}
+
+/* sum_r' N_r' of the prior of element n */
+static double total_of(const clmgk_attention_desc *desc, const double *counts, int64_t n)
+{
+    const component_axis axis = components_of(desc, n);
+    double total = 0.0;
+    for (int64_t r = 0; r < desc->components; r++)
+        total += counts[axis.first + r * axis.step];
+    return total;
+}
+
+/* N_r, and new pi_r = N_r / sum_r' N_r'. */
+static void give_counts(const clmgk_ref_problem *p, const exact_counts *counts, const exact_sums *sums)
+{
+    for (int64_t n = 0; n < ref_prior_count(&p->desc); n++) {
+        const double total = total_of(&p->desc, counts->of, n);
+        if (sums->values[CLMGK_REF_STAT_COUNTS]) {
+            sums->values[CLMGK_REF_STAT_COUNTS][n] = counts->of[n];
+            sums->floor[CLMGK_REF_STAT_COUNTS][n] = LOST_GAMMA * counts->lost[n];
+        }
+        if (sums->values[CLMGK_REF_STAT_NEW_PRIOR]) {
+            sums->values[CLMGK_REF_STAT_NEW_PRIOR][n] = total == 0.0 ? given_prior(p, n) : counts->of[n] / total;
+            sums->floor[CLMGK_REF_STAT_NEW_PRIOR][n] = total == 0.0 ? 0.0 : LOST_GAMMA * counts->lost[n] / total;
         }
     }
 }
 
-/* New pi_r = N_r / sum_r' N_r'; element n. */
-static double maximised(const clmgk_ref_problem *p, const double *counts, int64_t n)
-{
-    const component_axis axis = components_of(&p->desc, n);
-    double total = 0.0;
-    for (int64_t r = 0; r < p->desc.components; r++)
-        total += counts[axis.first + r * axis.step];
-    return total == 0.0 ? given_prior(p, n) : counts[n] / total;
-}
-
-static void solve_rows(exact_row *row, double *counts, double *sums, double *const values[])
+static void solve_rows(exact_row *row, const exact_counts *counts, double *cell_sums, const exact_sums *sums)
 {
     const clmgk_ref_problem *const p = row->problem;
     const clmgk_attention_desc *const desc = &p->desc;
     const int64_t cells = sequences(desc) * desc->heads;
-    double *const seen = sums + cells;
+    double *const seen = cell_sums + cells;
+    double *const nll = sums->values[CLMGK_REF_STAT_NLL];
     for (int64_t n = 0; n < desc->batch * desc->heads * desc->length; n++) {
         double log_p = 0.0;
         exact_row_solve(row, ref_row_of(desc, n));
-        add_responsibilities(row, values[CLMGK_REF_STAT_RESPONSIBILITIES], counts);
-        if (values[CLMGK_REF_STAT_NLL] && exact_log_likelihood(row, &log_p)) {
+        add_responsibilities(row, sums, counts);
+        if (nll && exact_log_likelihood(row, &log_p)) {
             const int64_t cell = row->span.sequence * desc->heads + row->at.h;
-            sums[cell] -= log_p;
+            cell_sums[cell] -= log_p;
             seen[cell] += 1.0;
         }
     }
-    for (int64_t cell = 0; values[CLMGK_REF_STAT_NLL] && cell < cells; cell++)
-        values[CLMGK_REF_STAT_NLL][cell] = seen[cell] > 0.0 ? sums[cell] / seen[cell] : 0.0;
+    for (int64_t cell = 0; nll && cell < cells; cell++)
+        nll[cell] = seen[cell] > 0.0 ? cell_sums[cell] / seen[cell] : 0.0;
 }
 
-static bool exact_statistics(const clmgk_ref_problem *problem, const exact_scores *scores, double *const values[],
-                             double *const floor[])
+static bool exact_statistics(const clmgk_ref_problem *problem, const exact_scores *scores, const exact_sums *sums)
 {
-    (void)floor; /* statistics have none */
     const clmgk_attention_desc *const desc = &problem->desc;
     const int64_t count = ref_prior_count(desc);
     const size_t cells = (size_t)(sequences(desc) * desc->heads);
-    double *const counts = calloc((size_t)count + 2 * cells, sizeof(double));
+    double *const room = calloc(2 * ((size_t)count + cells), sizeof(double));
+    const exact_counts counts = {room, room + count};
     exact_row row;
-    if (!counts || !exact_row_create(problem, scores, &row)) {
-        free(counts);
+    if (!room || !exact_row_create(problem, scores, &row)) {
+        free(room);
         return false;
     }
-    solve_rows(&row, counts, counts + count, values);
-    for (int64_t n = 0; n < count; n++) {
-        if (values[CLMGK_REF_STAT_COUNTS])
-            values[CLMGK_REF_STAT_COUNTS][n] = counts[n];
-        if (values[CLMGK_REF_STAT_NEW_PRIOR])
-            values[CLMGK_REF_STAT_NEW_PRIOR][n] = maximised(problem, counts, n);
-    }
+    solve_rows(&row, &counts, room + 2 * count, sums);
+    give_counts(problem, &counts, sums);
     exact_row_free(&row);
-    free(counts);
+    free(room);
     return true;
 }
 
@@ -225,7 +259,7 @@ static void fill_likelihood(plain_head *head, int64_t i)
     head->likelihood[i] = base + logf(ref_sum_of(count, head->room, row->way.order)) - logf((float)keys);
 }
 
-static void fill_head(plain_head *head, int64_t b, int64_t h, ref_way way)
+static void fill_head(plain_head *head, int64_t b, int64_t h, ref_way way, const bool *lost)
 {
     const clmgk_attention_desc *const desc = &head->row.problem->desc;
     const int64_t step = desc->length * desc->length_k;
@@ -233,8 +267,10 @@ static void fill_head(plain_head *head, int64_t b, int64_t h, ref_way way)
         head->gamma[n] = 0.0F;
     for (int64_t i = 0; i < desc->length; i++) {
         ref_plain_solve(&head->row, (ref_row){b, h, i}, way);
+        const bool *const of_row = lost + ref_row_number(desc, (ref_row){b, h, i}) * desc->length_k;
         for (int64_t j = head->row.span.first; j < head->row.span.end; j++)
-            fill_gamma(&head->row, j, step, head->gamma + i * desc->length_k + j);
+            if (!of_row[j])
+                fill_gamma(&head->row, j, step, head->gamma + i * desc->length_k + j);
         fill_likelihood(head, i);
     }
 }
@@ -273,7 +309,7 @@ static float plain_maximised(const clmgk_ref_problem *p, const float *counts, in
 }
 
 static bool plain_statistics(const clmgk_ref_problem *problem, const plain_scores *scores, ref_way way,
-                             float *const values[])
+                             const bool *lost, float *const values[])
 {
     const clmgk_attention_desc *const desc = &problem->desc;
     const int64_t heads = desc->batch * desc->heads;
@@ -282,7 +318,7 @@ static bool plain_statistics(const clmgk_ref_problem *problem, const plain_score
         return false;
     for (int64_t n = 0; n < heads; n++) {
         const int64_t number = way.order == REF_ORDER_BACKWARD ? heads - 1 - n : n;
-        fill_head(&head, number / desc->heads, number % desc->heads, way);
+        fill_head(&head, number / desc->heads, number % desc->heads, way, lost);
         sum_head(&head, number / desc->heads, number % desc->heads, way.order, values);
     }
     for (int64_t n = 0; n < ref_prior_count(desc); n++) {
@@ -305,6 +341,9 @@ static int64_t count_of(const clmgk_attention_desc *desc, int which)
 bool clmgk_ref_solve_statistics(const clmgk_ref_problem *problem, uint32_t set, clmgk_ref_arrays *out)
 {
     static const char *const names[CLMGK_REF_STATISTICS] = {"responsibilities", "counts", "new prior", "nll"};
-    static const ref_solver solver = {names, false, count_of, exact_statistics, plain_statistics};
-    return ref_solve_arrays(problem, set, &solver, ref_tolerance_of_outputs(problem->desc.dtype), out);
+    static const ref_solver solver = {names, false, true, count_of, exact_statistics, plain_statistics};
+    if (!ref_solve_arrays(problem, set, &solver, ref_tolerance_of_outputs(problem->desc.dtype), out))
+        return false;
+    out->bound[CLMGK_REF_STAT_NLL].scale = fmax(out->bound[CLMGK_REF_STAT_NLL].scale, 1.0); /* a logarithm */
+    return true;
 }

@@ -11,7 +11,7 @@ static void copy_weights(const exact_row *row, double *weights)
         weights[j] = 0.0;
     for (int64_t j = row->span.first; j < row->span.end && row->lse != -(double)INFINITY; j++)
         if (row->visible[j])
-            weights[j] = exp(row->log_w[j] - row->lse) * ref_kept(p, row->at.h, &row->span, j);
+            weights[j] = exact_value_weight(row, j);
 }
 
 static void copy_responsibilities(const exact_row *row, double *responsibilities)

@@ -191,6 +191,17 @@ class Reports(RunTest):
         self.assertIn("softmax f32", done.stderr)
         self.assertEqual(self.accept_run().stdout, "")
 
+    def test_masked_rows_are_judged_apart(self):
+        """A finite mask over a whole row leaves the bound of the other rows as it is; over a part of a row it is none."""
+        bias = np.zeros((2, 1, 5, 7), np.float32)
+        bias[0, 0, 1] = bias[1, 0, 2, :4] = -1e9
+        check = json.loads(self.accept_run(json=True, check=True, lse="l.npy", bias=self.save("b", bias)).stdout)["check"]
+        self.assertEqual(check["lost_rows"], 4)
+        self.assertLess(check["out"]["bound"], 1e-4)
+        self.assertLess(check["lse"]["bound"], 1e-4)
+        self.assertIn("the logits of 4 rows", self.accept_run(check=True, bias="b.npy").stdout)
+        np.testing.assert_allclose(self.load("l.npy")[0, :, 1], -1e9)
+
     def test_nan_is_told(self):
         """It is the reference's, too, so the check passes; it says how many, and where the first is in the file."""
         self.arrays["q"][1, 2, 3, 0] = np.nan

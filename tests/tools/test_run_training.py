@@ -223,7 +223,7 @@ class Reports(GradientTest):
         self.assertTrue(0 < times["min"] <= times["median"] <= times["max"])
         pairs = 2 * 4 * 5 * 7  # scores and dQ: a product of 8 each; dO . v: one of 6
         self.assertEqual(backward["flops"], 2 * (8 + 6 + 8) * pairs)
-        self.assertEqual(set(result["check"]), {"ok", "out", "lse", "dq"})
+        self.assertEqual(set(result["check"]), {"ok", "lost_rows", "out", "lse", "dq"})
         part = result["check"]["dq"]
         self.assertEqual(set(part), {"error", "bound", "max", "nan", "first_nan", "infinite", "first_infinite"})
         self.assertLessEqual(part["error"], part["bound"])
@@ -248,11 +248,11 @@ class Reports(GradientTest):
     def test_without_a_gradient_named(self):
         result, _ = self.gradients("softmax", ())
         self.assertEqual(result["backward"]["gradients"], ["dq", "dk", "dv"])
-        self.assertEqual(set(result["check"]), {"ok", "out", "lse", "dq", "dk", "dv"})
+        self.assertEqual(set(result["check"]), {"ok", "lost_rows", "out", "lse", "dq", "dk", "dv"})
 
     def test_statistics(self):
         result, _ = self.run_for("mgk", EVERY_STATISTIC)
-        self.assertEqual(set(result["check"]), {"ok", "out", "lse", *EVERY_STATISTIC})
+        self.assertEqual(set(result["check"]), {"ok", "lost_rows", "out", "lse", *EVERY_STATISTIC})
         self.assertEqual(result["outputs"], {name: name + ".npy" for name in EVERY_STATISTIC})
         self.assertNotIn("backward", result)
 

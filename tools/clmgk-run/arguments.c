@@ -40,7 +40,7 @@ const tool_program run_program = {
              "(memory, shipped, disk, built), flops (executed\n"
              "products over visible pairs), outputs {option: path}, with --repeat time_ms {median, min, max,\n"
              "repeat} and gflops, with --grad-out backward {gradients: [options], flops, with --repeat time_ms and\n"
-             "gflops}, with --check check {ok, option: {error, bound, max, nan, first_nan,\n"
+             "gflops}, with --check check {ok, lost_rows, option: {error, bound, max, nan, first_nan,\n"
              "infinite, first_infinite}}.",
     .options = options,
     .option_count = TOOL_COUNT(options),

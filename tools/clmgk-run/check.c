@@ -112,6 +112,8 @@ static tool_exit check_forward(const tool_problem *problem, const clmgk_ref_prob
     if (values->of[CLMGK_ARRAY_LSE])
         note(problem, CLMGK_ARRAY_LSE, (check_pair){values->of[CLMGK_ARRAY_LSE], answer.lse},
              (clmgk_ref_error){verdict.error_lse, answer.bound_lse.bound}, answer.bound_lse.max_abs, result);
+    for (int64_t n = 0; n < answer.rows; n++)
+        result->lost_rows += answer.lost[n].is;
     complain(result, verdict.message);
     clmgk_ref_answer_free(&answer);
     return TOOL_DONE;

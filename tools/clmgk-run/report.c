@@ -87,6 +87,10 @@ static void print_check(const run_check_result *check)
         between = "; ";
     }
     printf(": %s\n", check->ok ? "passed" : "FAILED");
+    if (check->lost_rows > 0)
+        printf("check: float32 cannot resolve the logits of %" PRId64
+               " rows: these were held against the range of their values instead\n",
+               check->lost_rows);
     for (clmgk_array array = 0; array < TOOL_FILES; array++) {
         print_found(array, check->axes[array], &check->nan[array], "NaN");
         print_found(array, check->axes[array], &check->infinite[array], "infinities where the reference has none");
@@ -129,6 +133,7 @@ static json_t *make_check(const run_check_result *check)
 {
     json_t *const object = json_object();
     json_object_set_new(object, "ok", json_boolean(check->ok));
+    json_object_set_new(object, "lost_rows", json_integer((json_int_t)check->lost_rows));
     for (clmgk_array array = 0; array < TOOL_FILES; array++) {
         if (!check->checked[array])
             continue;

@@ -71,6 +71,7 @@ typedef struct run_found {
 typedef struct run_check_result {
     bool ok;
     char message[256];        /* the first thing that is wrong; empty if ok */
+    int64_t lost_rows;        /* judged apart: reference/reference.h */
     bool checked[TOOL_FILES]; /* outputs */
     clmgk_ref_error worst[TOOL_FILES];
     double max_abs[TOOL_FILES]; /* largest exact value */
