@@ -162,11 +162,16 @@ typedef struct clmgk_layer_desc {
     /*
      * C > 0: a cache of keys and values, C tokens for each sequence: forward only, self-attention, with
      * attention->use_lengths and alignment LENGTHS. lengths[b] counts the tokens of sequence b, the N new ones
-     * included: the call writes new token n to token lengths[b] - N + n of cache_k and cache_v, and attends to tokens 0
-     * .. lengths[b] - 1. Caches are heads first: cache_k [B,G,C,D]; MGK [B,G,M,C,D]; admixture variants [B,M,C,D];
-     * cache_v [B,G,C,E]. New tokens whose row is not in 0 .. C - 1 are not stored (a full cache keeps its tokens; rows
-     * then see the C stored tokens). One plan serves all lengths. Not with packed sequences, nor the linear family,
-     * whose state takes the cache's place.
+     * included: new token n has position lengths[b] - N + n. The call writes it to that row of cache_k and cache_v, and
+     * attends to rows 0 .. lengths[b] - 1. Caches are heads first: cache_k [B,G,C,D]; MGK [B,G,M,C,D]; admixture
+     * variants [B,M,C,D]; cache_v [B,G,C,E]. One plan serves all lengths. Not with packed sequences, nor the linear
+     * family, whose state takes the cache's place.
+     *
+     * Overflow: tokens whose position is not in 0 .. C - 1 are not stored, and stored ones stay as they are. Every new
+     * token, stored or not, keeps its position for rotation, causality, window and ALiBi. So the output of a stored
+     * token is the same as in a larger cache, if causality hides later tokens. A token that is not stored sees the
+     * tokens in the cache that mask and window admit, itself not among them; if they admit none, its heads are 0.
+     * Lengths are the caller's, on the device: a length above C means that the sequence has outgrown its cache.
      */
     int64_t cache_capacity;
 

@@ -150,7 +150,7 @@ static int64_t packed_position(const int32_t *offsets, int64_t sequences, int64_
 {
     for (int64_t t = 0; t < sequences; t++)
         if (offsets[t] <= i && i < offsets[t + 1])
-            return i - offsets[t];
+            return i - (offsets[t] > 0 ? offsets[t] : 0);
     return 0;
 }
 

@@ -18,8 +18,8 @@
 /*
  * A problem. `desc` is resolved by clmgk_attention_validate; its strides are ignored. The arrays, a field for each line
  * A of CLMGK_ARRAY_LIST (clmgk/arrays.h), are dense in axis order and hold the values of the stored elements
- * (clmgk_ref_load). NULL: no array; dO and dL: zero. Lengths and offsets beyond their axis are clamped. Only Q, K, V,
- * dO, dL and the arrays that the descriptor uses are read.
+ * (clmgk_ref_load). NULL: no array; dO and dL: zero. Lengths and offsets beyond their axis are clamped, as in
+ * attention.h. Only Q, K, V, dO, dL and the arrays that the descriptor uses are read.
  */
 typedef struct clmgk_ref_problem {
     clmgk_attention_desc desc;

@@ -263,6 +263,106 @@ TH_TEST(generation)
     TL_PROBLEM step = make_cached(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1);
     const int64_t batch = step.attention.desc.batch, width = step.desc.width;
     clmgk_attention_desc a = step.attention.desc;
+/* Masks and lengths of the four sequences whose chunks overflow their caches. */
+typedef struct overflow {
+    bool causal;
+    int64_t window; /* its left side; 0: none */
+    double lengths[4];
+} overflow;
+
+static const overflow overflows[] = {
+    {true, 0, {CAPACITY - 1, CAPACITY + 1, CAPACITY + 3, CAPACITY + 5}},
+    {true, 0, {CAPACITY + 6, CAPACITY + 7, INT32_MAX, INT32_MIN}},
+    {true, 4, {CAPACITY + 2, CAPACITY + 5, CAPACITY + 9, 1e9}},
+    {false, 0, {CAPACITY, CAPACITY + 1, CAPACITY + 4, CAPACITY + 100}},
+    {false, 7, {CAPACITY + 1, CAPACITY + 4, CAPACITY + 6, -1}},
+};
+
+static void set_masks(th_problem *attention, const overflow *o)
+{
+    attention->desc.causal = o->causal;
+    attention->desc.use_window = o->window > 0;
+    attention->desc.window_left = o->window;
+    attention->desc.window_right = 2;
+    memcpy(attention->array[TH_LENGTHS].values, o->lengths, sizeof(o->lengths));
+}
+
+/* Tokens that have no room: the others are stored, and every token has its own position. */
+TH_TEST(chunks_overflow_caches)
+{
+    enum { LENGTH = 6 };
+    const size_t engines = session->engines;
+    for (size_t n = 0; n < engines * TH_COUNT(overflows); n++) {
+        TL_PROBLEM problem = make_cached(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, LENGTH);
+        char name[80];
+        problem.engine = n / TH_COUNT(overflows);
+        set_masks(&problem.attention, &overflows[n % TH_COUNT(overflows)]);
+        snprintf(name, sizeof(name), "engine %zu, overflow %zu", problem.engine, n % TH_COUNT(overflows));
+        tl_expect(session, &problem, name);
+    }
+}
+
+/* Copies to a cache the rows of one with fewer, those of all heads of size `size`. */
+static void copy_rows(const th_array *from, int64_t rows, const th_array *to, int64_t more, int64_t size)
+{
+    for (size_t n = 0; n < from->count; n++) {
+        const size_t head = n / (size_t)(rows * size), rest = n % (size_t)(rows * size);
+        to->values[head * (size_t)(more * size) + rest] = from->values[n];
+    }
+}
+
+/* The stored tokens of a chunk are what they are in a larger cache. */
+TH_TEST(stored_tokens_do_not_see_the_overflow)
+{
+    enum { LENGTH = 6, LARGER = CAPACITY + LENGTH };
+    const overflow *const o = &overflows[0];
+    TL_PROBLEM small = make_cached(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, LENGTH);
+    clmgk_layer_desc desc = tl_desc(&small);
+    clmgk_attention_desc attention = small.attention.desc;
+    attention.length_k = LARGER;
+    desc.cache_capacity = LARGER;
+    desc.attention = &attention;
+    TL_PROBLEM large = tl_make(&desc, 17);
+    set_masks(&small.attention, o);
+    set_masks(&large.attention, o);
+    const int64_t size = attention.head_size, value_size = attention.value_size;
+    for (clmgk_layer_array array = 0; array < CLMGK_LAYER_ARRAYS; array++)
+        if (small.array[array].count == large.array[array].count)
+            memcpy(large.array[array].values, small.array[array].values, small.array[array].count * sizeof(double));
+    copy_rows(&small.array[CLMGK_LAYER_ARRAY_CACHE_K], CAPACITY, &large.array[CLMGK_LAYER_ARRAY_CACHE_K], LARGER, size);
+    copy_rows(&small.array[CLMGK_LAYER_ARRAY_CACHE_V], CAPACITY, &large.array[CLMGK_LAYER_ARRAY_CACHE_V], LARGER,
+              value_size);
+    TL_ANSWER answer;
+    const clmgk_ref_layer reference = tl_reference(&large);
+    assert_true(clmgk_ref_layer_solve(&reference, false, &answer));
+    tl_run(session, &small);
+
+    const double *const exact = answer.outputs.exact[CLMGK_REF_LAYER_OUT];
+    double *const out = small.array[CLMGK_LAYER_ARRAY_OUT].values;
+    size_t stored = 0;
+    for (size_t n = 0; n < small.array[CLMGK_LAYER_ARRAY_OUT].count; n++) {
+        const int64_t row = (int64_t)n / small.desc.width;
+        if (o->lengths[row / LENGTH] - LENGTH + (double)(row % LENGTH) < CAPACITY)
+            stored++;
+        else
+            out[n] = exact[n];
+    }
+    assert_int_equal(stored, (6 + 5 + 3 + 1) * small.desc.width);
+    th_message message;
+    clmgk_ref_check_array(&answer.outputs, CLMGK_REF_LAYER_OUT, out, message.text, sizeof(message.text));
+    assert_string_equal(message.text, "");
+}
+
+/* Offsets before the axis are clamped, those of positions, too: queries and keys of a sequence begin together. */
+TH_TEST(positions_follow_clamped_offsets)
+{
+    enum { PACKED = 7 }; /* with offsets of queries and of keys */
+    TL_PROBLEM problem = make(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, &sets[PACKED], 20);
+    problem.attention.array[TH_OFFSETS].values[0] = -3.0;
+    problem.attention.array[TH_OFFSETS_K].values[0] = -5.0;
+    tl_expect(session, &problem, "clamped offsets");
+}
+
     a.use_lengths = 0;
     a.alignment = CLMGK_ALIGN_BOTTOM_RIGHT;
     a.length = a.length_k = CAPACITY;
