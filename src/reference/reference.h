@@ -128,7 +128,7 @@ typedef enum clmgk_ref_gradient {
  * Arrays of a whole problem: exact values, dense, and their bounds. Array number n exists if bit n of `set` is set; the
  * others are NULL and have no elements.
  */
-#define CLMGK_REF_ARRAYS 16 /* of the largest set, a layer's gradients */
+#define CLMGK_REF_ARRAYS 17 /* of the largest set, a layer's gradients */
 typedef struct clmgk_ref_arrays {
     const char *const *names; /* for messages */
     uint32_t set;

@@ -55,8 +55,9 @@ static double random_value(const tl_problem *problem, clmgk_layer_array array, u
     case CLMGK_LAYER_ARRAY_WEIGHT_Q:
         return th_normal(state) / sqrt((double)problem->desc.width);
     case CLMGK_LAYER_ARRAY_WEIGHT_K:
-    case CLMGK_LAYER_ARRAY_WEIGHT_V:
         return th_normal(state) / sqrt((double)problem->desc.width_k);
+    case CLMGK_LAYER_ARRAY_WEIGHT_V:
+        return th_normal(state) / sqrt((double)problem->desc.width_v);
     case CLMGK_LAYER_ARRAY_WEIGHT_O:
         return th_normal(state) / sqrt((double)(a->heads * a->value_size));
     case CLMGK_LAYER_ARRAY_GAIN_Q:

@@ -53,6 +53,12 @@ static const option_set sets[] = {
     {.name = "one token",
      .layer = {.residual = 1, .use_bias = 1, .use_bias_o = 1, .width = 1},
      .attention = {.length = 1}},
+    {.name = "keys and values of inputs of their own",
+     .layer = {.cross = 1, .cross_v = 1, .width_k = 23, .width_v = 31, .use_bias = 1, .residual = 1},
+     .attention = {.length_k = 41}},
+    {.name = "keys and values of inputs of their own, packed weights, query and key normalisation",
+     .layer = {.cross = 1, .cross_v = 1, .packed_weights = 1, .use_bias = 1, .qk_norm = 1, .norm = CLMGK_NORM_PRE},
+     .attention = {.length_k = 3}},
 };
 
 static bool is_linear(clmgk_variant variant)
@@ -161,7 +167,7 @@ TH_TEST(no_queries)
 /* Each alone is what it is among all. */
 TH_TEST(single_gradients)
 {
-    static const size_t some[] = {2, 4, 6};
+    static const size_t some[] = {2, 4, 6, 12};
     for (size_t n = 0; n < TH_COUNT(some); n++) {
         TL_PROBLEM all = make(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, &sets[some[n]], 14);
         const uint32_t set = all.desc.gradients;
@@ -184,7 +190,7 @@ TH_TEST(single_gradients)
 /* Gradients are added to what is there. */
 TH_TEST(accumulated_gradients)
 {
-    static const size_t some[] = {2, 5, 6};
+    static const size_t some[] = {2, 5, 6, 12, 13};
     for (size_t n = 0; n < TH_COUNT(some); n++) {
         TL_PROBLEM problem = make(CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, &sets[some[n]], 15);
         problem.desc.accumulate = problem.desc.gradients;
@@ -257,12 +263,6 @@ TH_TEST(caches)
         }
 }
 
-/* One layer over a cache, call after call: the causal layer over all tokens. */
-TH_TEST(generation)
-{
-    TL_PROBLEM step = make_cached(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1);
-    const int64_t batch = step.attention.desc.batch, width = step.desc.width;
-    clmgk_attention_desc a = step.attention.desc;
 /* Masks and lengths of the four sequences whose chunks overflow their caches. */
 typedef struct overflow {
     bool causal;
@@ -363,6 +363,12 @@ TH_TEST(positions_follow_clamped_offsets)
     tl_expect(session, &problem, "clamped offsets");
 }
 
+/* One layer over a cache, call after call: the causal layer over all tokens. */
+TH_TEST(generation)
+{
+    TL_PROBLEM step = make_cached(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1);
+    const int64_t batch = step.attention.desc.batch, width = step.desc.width;
+    clmgk_attention_desc a = step.attention.desc;
     a.use_lengths = 0;
     a.alignment = CLMGK_ALIGN_BOTTOM_RIGHT;
     a.length = a.length_k = CAPACITY;
