@@ -46,7 +46,8 @@ typedef struct mgk_norm_rows {
  *           if given; OUT = v without GAIN   (GAIN and OFFSET are given together)
  *
  * IN, SUM and OUT may be the same memory, but SUM is not OUT with GAIN. With GAIN and anything to add or to drop, v is
- * rounded to storage before it is normalised. Squared deviations must be within f32: |v - mean| < 10^18.
+ * rounded to storage before it is normalised. Squared deviations must be within f32: |v - mean| < 10^18. The mean of a
+ * row of equal elements is exactly the element, so OUT is OFFSET, and with width 1 the gradient is 0.
  */
 void mgk_rows_norm(const mgk_rows_list *list, const mgk_norm_rows *rows);
 

@@ -53,6 +53,11 @@ static const option_set sets[] = {
     {.name = "one token",
      .layer = {.residual = 1, .use_bias = 1, .use_bias_o = 1, .width = 1},
      .attention = {.length = 1}},
+    {.name = "width 1, normalised after",
+     .layer = {.width = 1, .residual = 1, .use_bias = 1, .use_bias_o = 1, .norm = CLMGK_NORM_POST}},
+    {.name = "width 1, normalised before, cross",
+     .layer = {.width = 1, .cross = 1, .width_k = 23, .residual = 1, .use_bias = 1, .norm = CLMGK_NORM_PRE},
+     .attention = {.length_k = 41}},
     {.name = "keys and values of inputs of their own",
      .layer = {.cross = 1, .cross_v = 1, .width_k = 23, .width_v = 31, .use_bias = 1, .residual = 1},
      .attention = {.length_k = 41}},
@@ -167,7 +172,7 @@ TH_TEST(no_queries)
 /* Each alone is what it is among all. */
 TH_TEST(single_gradients)
 {
-    static const size_t some[] = {2, 4, 6, 12};
+    static const size_t some[] = {2, 4, 6, 14};
     for (size_t n = 0; n < TH_COUNT(some); n++) {
         TL_PROBLEM all = make(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, &sets[some[n]], 14);
         const uint32_t set = all.desc.gradients;
@@ -190,7 +195,7 @@ TH_TEST(single_gradients)
 /* Gradients are added to what is there. */
 TH_TEST(accumulated_gradients)
 {
-    static const size_t some[] = {2, 5, 6, 12, 13};
+    static const size_t some[] = {2, 5, 6, 14, 15};
     for (size_t n = 0; n < TH_COUNT(some); n++) {
         TL_PROBLEM problem = make(CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, &sets[some[n]], 15);
         problem.desc.accumulate = problem.desc.gradients;
