@@ -292,17 +292,19 @@ static void set_masks(th_problem *attention, const overflow *o)
     memcpy(attention->array[TH_LENGTHS].values, o->lengths, sizeof(o->lengths));
 }
 
-/* Tokens that have no room: the others are stored, and every token has its own position. */
+/* Tokens that have no room: the others are stored, and every token has its own position. Few rows have kernels of their
+ * own. */
 TH_TEST(chunks_overflow_caches)
 {
-    enum { LENGTH = 6 };
-    const size_t engines = session->engines;
-    for (size_t n = 0; n < engines * TH_COUNT(overflows); n++) {
-        TL_PROBLEM problem = make_cached(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, LENGTH);
+    static const int64_t tokens[] = {6, 3};
+    for (size_t n = 0; n < session->engines * TH_COUNT(tokens) * TH_COUNT(overflows); n++) {
+        const size_t which = n % TH_COUNT(overflows);
+        const int64_t length = tokens[n / TH_COUNT(overflows) % TH_COUNT(tokens)];
+        TL_PROBLEM problem = make_cached(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, length);
         char name[80];
-        problem.engine = n / TH_COUNT(overflows);
-        set_masks(&problem.attention, &overflows[n % TH_COUNT(overflows)]);
-        snprintf(name, sizeof(name), "engine %zu, overflow %zu", problem.engine, n % TH_COUNT(overflows));
+        problem.engine = n / TH_COUNT(overflows) / TH_COUNT(tokens);
+        set_masks(&problem.attention, &overflows[which]);
+        snprintf(name, sizeof(name), "engine %zu, %d tokens, overflow %zu", problem.engine, (int)length, which);
         tl_expect(session, &problem, name);
     }
 }
