@@ -79,7 +79,7 @@ typedef struct mgk_rows_heads {
  *
  *     n                                      without lengths and sequences
  *     LENGTHS[b] - length + n                if the call gives LENGTHS
- *     n - the begin of its sequence          sequences > 0, from OFFSETS [sequences + 1]
+ *     n - the begin of its sequence          sequences > 0, from OFFSETS [sequences + 1], 0 for a negative one
  *
  * Turns are right to 2e-7 for positions up to 2^31.
  */
