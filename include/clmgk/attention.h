@@ -340,7 +340,9 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  *
  * Values of device arrays are not checked. Lengths are clamped to 0 .. S (0 .. N), offsets to their axis: a sequence
  * whose end precedes its start is empty, and rows outside every sequence are not written. A negative or NaN prior or
- * variance gives NaN in its rows. No access is ever out of range.
+ * variance gives NaN in its rows. No access is ever out of range. Only the diagonal of alignment LENGTHS follows a
+ * length beyond S (up to 2^29, or S if that is more): the last lengths[b] - S tokens found no room among the keys, and
+ * every row keeps the position that it has among all tokens.
  * Inputs may alias each other. Outputs and workspace may share a cl_mem with other arrays, but no element of an output
  * may belong to any other array of the call. Calls refuse an output that shares a byte with another array of the same
  * cl_mem, or of sub-buffers of one; interleaved arrays (packed dQKV) are told apart exactly, except in layouts with so

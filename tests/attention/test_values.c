@@ -6,7 +6,7 @@
 
 /* ---- masks ----------------------------------------------------------------------------------------------------- */
 
-static const int32_t length_patterns[][4] = {{0, 1, 64, 65}, {200, 0, 0, 129}, {-5, 1000, 17, 199}};
+static const int32_t length_patterns[][4] = {{0, 1, 64, 65}, {200, 0, 0, 129}, {-5, 1000, 230, 199}};
 
 static void mask_problem(th_session *session, const clmgk_attention_desc *desc, size_t pattern)
 {
