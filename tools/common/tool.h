@@ -125,7 +125,7 @@ tool_exit tool_parse_positive(const char *option, const char *text, double *valu
 tool_exit tool_parse_name(const char *option, const char *text, const char *const *names, size_t count, size_t *index,
                           tool_error *error);
 
-/* Numbers separated by commas. *numbers is for free(). */
+/* Numbers separated by commas, in the range of float or written as infinities or NaN. *numbers is for free(). */
 tool_exit tool_parse_numbers(const char *option, const char *text, double **numbers, size_t *count, tool_error *error);
 
 /* A value of one of the library's enumerations, by its name; NULL: as it is. */
