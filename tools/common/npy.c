@@ -431,8 +431,9 @@ tool_exit npy_read_i32(npy_file *file, int32_t *elements, tool_error *error)
         TOOL_TRY(reader_next(&reader, &place, &bits, error));
         const int64_t value = file->header.type == NPY_I32 ? (int64_t)(int32_t)bits : (int64_t)bits;
         if (value < INT32_MIN || value > INT32_MAX)
-            return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: element %" PRIu64 " is %" PRId64 "; expected a 32-bit integer",
-                             file->option, file->path, place, value);
+            return tool_fail(error, TOOL_BAD_INPUT,
+                             "--%s %s: element %" PRIu64 " is %" PRId64 "; expected a 32-bit integer", file->option,
+                             file->path, place, value);
         elements[place] = (int32_t)value;
     }
     return TOOL_DONE;
