@@ -250,7 +250,7 @@ TH_TEST(lane_engine_on_a_gpu)
 }
 
 /* Options of kernels on a GPU whose maker has instructions that need no extension; the driver says how many work-items
- * share a register. Empty: no such GPU. */
+ * can exchange numbers. Empty: no such GPU. */
 static void find_own_shuffle(const th_session *session, char *options, size_t size)
 {
     enum { MOST_NEIGHBOURS = 32 }; /* no more are used */

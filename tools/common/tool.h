@@ -80,8 +80,8 @@ enum {
 
 #define TOOL_STANDARD_OPTIONS                                                                                          \
     {"device", "SEL",                                                                                                  \
-     "PLATFORM:DEVICE as clmgk-info prints them, or a part of a device's or platform's\n"                              \
-     "name; default: $CLMGK_DEVICE, else the first GPU, else the first CPU"},                                          \
+     "PLATFORM:DEVICE as clmgk-info prints them, cpu or gpu (the first one), or a part of a\n"                         \
+     "device's or platform's name; default: $CLMGK_DEVICE, else the first GPU, else the first CPU"},                   \
         {"json", NULL, "print one JSON object on standard output"}, {"help", NULL, "print this help"},                 \
     {                                                                                                                  \
         "version", NULL, "print the version"                                                                           \
