@@ -68,6 +68,7 @@ class Plan:
         # on a diagonal the other half of a panel may see nothing
         self.half = ceiling(self.vectors, 2) // 2
         self.short = "SHORT_PANEL" in options
+        self.any_order = "ANY_ORDER" in options  # the scores of a single row are summed by lanes
         # accumulators of heads of up to a vector have lane = row
         self.columns = self.e < self.lanes or (self.e == self.lanes and self.vectors > 1)
 
@@ -91,10 +92,11 @@ class Plan:
         rest = count % self.block
         return count - rest + (FEW if 0 < rest <= FEW else ceiling(rest, self.block))
 
-    def short_part(self, rows, entries):
+    def short_part(self, rows, entries, single):
         """The same of a panel of `rows` rows, in vectors, if it is short: half of the panel; the rest, with the last
-        row's sums, lane = feature; the shuffles of these sums. None if it is not."""
-        if not self.is_short(rows):
+        row's sums, lane = feature; the shuffles of these sums. None if it is not, or if it has the last row and no such
+        form for a `single` row."""
+        if not self.is_short(rows) or (rows > self.half * self.lanes and not single):
             return None
         few = entries % self.block if entries % self.block <= FEW else 0
         whole = ceiling(entries - few, self.block)
@@ -120,7 +122,7 @@ def forward(x):
         all_see = min(x.last_key(first + x.half * x.lanes - 1), keys)  # some rows of both halves do
         whole = min(ceiling(all_see, x.block), keys)
         work["scores"] += ceiling(keys, x.block) * x.vectors
-        short = x.short_part(rows, keys)
+        short = x.short_part(rows, keys, x.any_order)
         if short:
             of_half, rest, shuffles = short
             scores = of_half + rest
@@ -142,7 +144,7 @@ def forward(x):
             values = sum(x.last_key(first + i + n - 1) * n for i, n in counts.items()) * x.e / x.lanes
             work["loads"] += values * x.waits(stripe, block)
         work["products"] += values
-        work["transposes"] += x.transpose(x.d, x.half if short else x.vectors)
+        work["transposes"] += x.transpose(x.d, x.half if x.is_short(rows) else x.vectors)
         if x.bias:
             # vectors with more than one row transpose theirs; a key's biases are stored as a vector
             several = ceiling(rows - 1, x.lanes) // x.lanes
@@ -188,18 +190,21 @@ def backward(x):
             few = min(max(few, 0), entries)
             blocks, steps = few // x.block * x.block, few // x.step * x.step
             work["scores"] += ceiling(entries, x.block) * x.vectors
-            short = x.short_part(x.s - key, entries)
+            scores = values = x.entries(entries - blocks) * x.vectors + blocks * x.half  # of S, of dP
+            gradients = ceiling(entries - steps, x.step) * x.vectors + steps * x.half  # of dK, of dV
+            short = x.short_part(x.s - key, entries, True)
             if short:
-                of_half, rest, shuffles = short  # scores, dP
-                of_half += ceiling(entries, x.step) * x.half  # dK, dV
-                rest += ceiling(entries, x.step) * (x.s - key > x.half * x.lanes) / x.lanes
-                vectors = of_half + rest
-                work["transposes"] += shuffles * (x.products + 1)
-                work["loads"] += of_half * (x.products * x.d + x.e) * x.waits(x.half, x.block)
-            else:
-                vectors = x.entries(entries - blocks) * x.vectors + blocks * x.half
-                vectors += ceiling(entries - steps, x.step) * x.vectors + steps * x.half
-            work["products"] += vectors * (x.products * x.d + x.e)
+                of_half, rest, shuffles = short
+                values = of_half + rest
+                gradients = ceiling(entries, x.step) * (x.half + (x.s - key > x.half * x.lanes) / x.lanes)
+                work["transposes"] += shuffles
+                halves = of_half * x.e + ceiling(entries, x.step) * x.half * (x.products * x.d + x.e)
+                if x.short_part(x.s - key, entries, x.any_order):
+                    scores = values
+                    work["transposes"] += shuffles * x.products
+                    halves += of_half * x.products * x.d
+                work["loads"] += halves * x.waits(x.half, x.block)
+            work["products"] += scores * x.products * x.d + values * x.e + gradients * (x.products * x.d + x.e)
             queries = gradient_keys(x, key, query + begin, entries) * x.products * x.d / x.lanes  # dQ
             work["products"] += queries
             work["loads"] += queries * x.waits(2 if x.d % (2 * x.lanes) == 0 else 1, x.block)

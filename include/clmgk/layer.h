@@ -239,8 +239,8 @@ CLMGK_API clmgk_status clmgk_layer_get_info(const clmgk_layer *layer, clmgk_laye
  * The arrays of a call, all on the device; which are required follows from the descriptor (list above).
  *
  *   attention    parameters of the attention inside (lengths, prior, mix, state, ...), their gradients, the seed
- *                (of both dropouts and of noise) and accumulate. Its q, k, v, o, lse, denominator, grad_o, grad_lse,
- *                grad_q, grad_k, grad_v and workspace stay empty: the layer makes them
+ *                (of both dropouts and of noise) and accumulate. Its q, k, v, o, lse, lse_low, denominator, grad_o,
+ *                grad_lse, grad_q, grad_k, grad_v and workspace stay empty: the layer makes them
  *   activations  info.activation_bytes: written by the forward pass, read by the backward pass
  *   workspace    info.workspace_bytes, or of a backward call info.backward_workspace_bytes. Concurrent calls need
  *                distinct ones

@@ -58,8 +58,8 @@ EXECUTED = {
     ("softmax", "forward", 128, 16, True, 1): 22016,
     ("softmax", "forward", 96, 8, False, 1): 12804,
     ("softmax", "backward", 64, 64, False, 2): 84236,
-    ("softmax", "backward", 49, 32, False, 2): 27182,
-    ("softmax", "backward", 49, 32, True, 2): 18158,
+    ("softmax", "backward", 49, 32, False, 2): 29018,
+    ("softmax", "backward", 49, 32, True, 2): 18522,
     ("softmax", "backward", 48, 32, False, 2): 24649,
     ("softmax", "backward", 256, 32, True, 2): 363312,
     ("softmax", "backward", 256, 16, True, 2): 190768,
@@ -89,7 +89,8 @@ class Bound(unittest.TestCase):
             "variant": variant, "pass": name, "length": length, "length_k": length, "causal": causal, "heads": 1,
             "head_size": head_size, "value_size": head_size, "components": 2, "batch": 1, "bytes": 0,
             "flops": 4e4, "parameters": f"lanes=16,vectors={vectors},panels={panels},tile=64,block=8,unroll=2,splits=1",
-            "options": "-DONE_SPACE=1" + (" -DSHORT_PANEL=1" if length in (48, 49) else ""),
+            "options": "-DONE_SPACE=1" + (" -DSHORT_PANEL=1" if length in (48, 49) else "")
+            + (" -DANY_ORDER=1" if length in (48, 49) and name == "forward" else ""),
         }
 
     def test_counts_are_those_of_the_kernels(self):
