@@ -98,6 +98,38 @@ static void expect_equal_arrays(size_t kind, const clmgk_ref_arrays *values, con
                          values->count[which]);
 }
 
+/* ---- what the check takes --------------------------------------------------------------------------------------- */
+
+/* Whether the check takes the exact answer with another row of O: row[E], or the exact one if NULL, times `factor`. */
+static bool takes_o(const clmgk_ref_answer *answer, int64_t row, const double *other, double factor)
+{
+    double o[1024];
+    const int64_t width = answer->value_size, count = answer->rows * width;
+    assert_true((size_t)count <= TH_COUNT(o));
+    for (int64_t n = 0; n < count; n++)
+        o[n] = n / width != row ? answer->o[n] : (other ? other[n % width] : answer->o[n]) * factor;
+    return clmgk_ref_check(answer, o, NULL).ok;
+}
+
+/* The same with all elements of the row `value`; with another L. */
+static bool takes_value(const clmgk_ref_answer *answer, int64_t row, double value)
+{
+    double values[64];
+    assert_true((size_t)answer->value_size <= TH_COUNT(values));
+    for (int64_t e = 0; e < answer->value_size; e++)
+        values[e] = value;
+    return takes_o(answer, row, values, 1.0);
+}
+
+static bool takes_lse(const clmgk_ref_answer *answer, int64_t row, double value)
+{
+    double lse[64];
+    assert_true((size_t)answer->rows <= TH_COUNT(lse));
+    for (int64_t n = 0; n < answer->rows; n++)
+        lse[n] = n == row ? value : answer->lse[n];
+    return clmgk_ref_check(answer, answer->o, lse).ok;
+}
+
 /* ---- the exact formula ------------------------------------------------------------------------------------------ */
 
 /* Attention does not depend on what is added to all logits of a row, the sink's included: only L does. */
@@ -175,6 +207,10 @@ TH_HOST_TEST(tied_huge_scores_share_a_row)
             const double *const v = problem.array[TH_V].values + at / (ROWS * width) * KEYS * width + at % width;
             assert_true(fabs(answer.rows.o[at] - 0.5 * (v[2 * width] + v[5 * width])) <= 1e-12);
         }
+        assert_int_equal(answer.rows.lost[0].is, size > 1e3);
+        assert_true(takes_o(&answer.rows, 0, NULL, 1.0));
+        assert_false(takes_o(&answer.rows, 0, NULL, 1.07));
+        assert_false(takes_o(&answer.rows, 0, problem.array[TH_V].values + 2 * width, 1.0));
         for (int64_t at = 0; at < answer.gradients.count[CLMGK_REF_GRAD_V]; at++) {
             const int64_t key = at / width % KEYS;
             const double *const grad_o =
@@ -243,26 +279,6 @@ static th_problem masked_problem(size_t kind, double bias)
     return problem;
 }
 
-/* Whether the check takes the exact answer with another row of O, all `value`; with another L. */
-static bool takes_o(const clmgk_ref_answer *answer, int64_t row, double value)
-{
-    double o[64 * KEYS];
-    const int64_t count = answer->rows * answer->value_size;
-    assert_true((size_t)count <= TH_COUNT(o));
-    for (int64_t n = 0; n < count; n++)
-        o[n] = n / answer->value_size == row ? value : answer->o[n];
-    return clmgk_ref_check(answer, o, NULL).ok;
-}
-
-static bool takes_lse(const clmgk_ref_answer *answer, int64_t row, double value)
-{
-    double lse[64];
-    assert_true((size_t)answer->rows <= TH_COUNT(lse));
-    for (int64_t n = 0; n < answer->rows; n++)
-        lse[n] = n == row ? value : answer->lse[n];
-    return clmgk_ref_check(answer, answer->o, lse).ok;
-}
-
 /* A masked row leaves the bound of the others as it is, and must itself be an average of V, its L the bias. */
 TH_HOST_TEST(a_masked_row_is_judged_apart)
 {
@@ -279,8 +295,8 @@ TH_HOST_TEST(a_masked_row_is_judged_apart)
         assert_true(clmgk_ref_check(&answer, answer.o, answer.lse).ok);
         static const double wrong[] = {0.0, (double)NAN, (double)INFINITY, 100.0, -40.5};
         for (size_t w = 0; w < TH_COUNT(wrong); w++)
-            assert_false(takes_o(&answer, 1, wrong[w]));
-        assert_false(takes_o(&answer, 4, answer.o[4 * answer.value_size]));
+            assert_false(takes_value(&answer, 1, wrong[w]));
+        assert_false(takes_o(&answer, 4, NULL, 1.01));
         assert_true(takes_lse(&answer, 1, (double)(float)bias));
         assert_false(takes_lse(&answer, 1, 0.99 * bias));
         assert_false(takes_lse(&answer, 1, (double)NAN));
@@ -301,10 +317,10 @@ TH_HOST_TEST(masked_rows_have_the_values_of_their_largest_bias)
     for (int64_t e = 0; e < problem.desc.value_size; e++)
         th_set(&problem, TH_V, 0, 1, 0, 3, e, 5.0);
     TH_REF_ANSWER answer = th_solve(&problem);
-    assert_true(takes_o(&answer, ROWS, 5.0));
-    assert_false(takes_o(&answer, ROWS, 1.0));
-    assert_false(takes_o(&answer, ROWS, 4.9));
-    assert_true(takes_o(&answer, 0, 1.0));
+    assert_true(takes_value(&answer, ROWS, 5.0));
+    assert_false(takes_value(&answer, ROWS, 1.0));
+    assert_false(takes_value(&answer, ROWS, 4.9));
+    assert_true(takes_value(&answer, 0, 1.0));
 }
 
 /* The check notices if element `at` of the exact array is `value`. */
