@@ -196,6 +196,7 @@ static bool is_own(const clmgk_attention_desc *desc, clmgk_array array)
                                            CLMGK_ARRAY_V,
                                            CLMGK_ARRAY_O,
                                            CLMGK_ARRAY_LSE,
+                                           CLMGK_ARRAY_LSE_LOW,
                                            CLMGK_ARRAY_GRAD_O,
                                            CLMGK_ARRAY_DENOMINATOR,
                                            CLMGK_ARRAY_GRAD_LSE,

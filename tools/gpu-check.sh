@@ -33,7 +33,7 @@ stages, each on its own or several in turn; a case that has a result already is 
 
 options:
   --output DIR    folder of the results (default: gpu-results; of prepare: build/gpu-check)
-  --device SEL    PLATFORM:DEVICE or a part of a name; default: $CLMGK_DEVICE, else the first GPU
+  --device SEL    PLATFORM:DEVICE, gpu (the first one) or a part of a name; default: $CLMGK_DEVICE, else gpu
   --limit SECONDS of each stage, in place of its own
   --jobs N        processes at a time, default: processors, at most 16
   --fresh         begin the given stages anew

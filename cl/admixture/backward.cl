@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Admixture family, backward: blocks of keys meet tiles of queries. With the scores A_hij of admixture/block.clh in
- * base 2 and log_hi as admixture/rows.cl prepares it:
+ * the unit of scores and log_hi as admixture/rows.cl prepares it:
  *
  *     P_hij  = 2^(A_hij + bias + ALiBi + log_hi)         t_hij = keep_hij dO_hi.v_hj + delta_hi
  *     dA_hij = P_hij t_hij (times the slope of the soft-cap)
@@ -51,8 +51,8 @@
 typedef struct head {
     modifiers modifiers;
     mixing mixing;
-    KEY_SPACE float *log;   /* log_i */
-    KEY_SPACE float *delta; /* delta_i */
+    KEY_SPACE float *log, *log_low; /* log_i; HAS_LSE_LOW: what its float lacks */
+    KEY_SPACE float *delta;         /* delta_i */
     __global const float *bias;
     __global float *grad_bias; /* (0, 0) of it, or key 0 of the sums over rows */
 } head;
@@ -98,11 +98,14 @@ FUNCTION void tile_terms(const key_block *b, int i0, int h)
     const int limit = b->p->valid;
     const long row = (b->p->batch * a->heads + h) * a->length + b->p->row_base;
     __global const float *const log_rows = b->at->work + a->region[MGK_REGION_LOG] + row;
+    __global const float *const low_rows = b->at->work + a->region[MGK_REGION_LOG_LOW] + row;
     __global const float *const delta_rows = b->at->work + a->region[MGK_REGION_DELTA] + row;
     sync_keys(&b->g->base); /* the head before is done with its own */
     TILE_KEYS_FOR(&b->g->base, c, TILE_KEYS) {
         key_put(b->x->log, c, key_load(log_rows, i0 + c, limit, -INFINITY));
         key_put(b->x->delta, c, key_load(delta_rows, i0 + c, limit, 0.0f));
+        if (HAS_LSE_LOW)
+            key_put(b->x->log_low, c, key_load(low_rows, i0 + c, limit, 0.0f));
     }
     sync_keys(&b->g->base);
 }
@@ -179,7 +182,8 @@ FUNCTION void mask_scores(const key_block *b, const panel_tile *m, int sub, real
         ROWS_FOR(v) {
             const int i = m->i0 + key_index(e, sub, u);
             const entry_terms common =
-                entry_terms_of(b->g, b->a, b->p, x->bias, x->modifiers.slope, m->k0, i, v, key_get(e, x->log, sub, u));
+                entry_terms_of(b->g, b->a, b->p, x->bias, x->modifiers.slope, m->k0, i, v, key_get(e, x->log, sub, u),
+                               HAS_LSE_LOW ? key_get(e, x->log_low, sub, u) : 0.0f);
             s[u][v] = join_terms(&common, s[u][v], (real)(1.0f));
         }
     if (m->masked)
@@ -285,7 +289,7 @@ FUNCTION void block_gradients(const key_block *b, const panel_tile *m, int value
     mask_scores(b, m, sub, s);
     KEYS_FOR(u)
         ROWS_FOR(v) {
-            s[u][v] = exp2_real(s[u][v]);
+            s[u][v] = probability_of(s[u][v]);
             real keep = (real)(1.0f);
             if (HAS_DROPOUT)
                 keep = keep_of(b->a, x->modifiers.head, m->i0 + key_index(&g->base, sub, u),
@@ -491,7 +495,7 @@ FUNCTION void finish_component(const key_block *b, int k)
 {
     const mgk_attention_args *const a = b->a;
     for (int panel = 0; panel < PANELS; ++panel)
-        store_keys(b->g, panel, k, (SHARED_MIX ? b->x->mixing.p[k] : 1.0f) * a->scale * LN_2,
+        store_keys(b->g, panel, k, (SHARED_MIX ? b->x->mixing.p[k] : 1.0f) * a->scale * NATS_PER_UNIT,
                    b->at->grad_k + k * a->grad_k.head, a->grad_k.token, b->k0 + panel * PANEL_ROWS, b->keys,
                    a->head_size, is_added(&a->bound, SLOT_GRAD_K));
 }
@@ -514,10 +518,11 @@ KERNEL(admixture_backward)
     const int batches = HAS_SEQUENCES ? 1 : a.batch;
 
     GRAD_ENGINE_DECLARE(g)
-    KEY_SPACE float log_terms[TILE_KEYS], delta_terms[TILE_KEYS];
+    KEY_SPACE float log_terms[TILE_KEYS], log_low_terms[HAS_LSE_LOW ? TILE_KEYS : 1], delta_terms[TILE_KEYS];
     float scale[COMPONENTS];
     head x;
     x.log = log_terms;
+    x.log_low = log_low_terms;
     x.delta = delta_terms;
     places at;
     at.mix = mix;

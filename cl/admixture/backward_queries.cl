@@ -52,9 +52,11 @@ FUNCTION void score_gradients(const query_block *b, const scorer *x, int h, real
     const tile_view *const view = b->view;
     const long row = b->row + (long)h * a->length;
     const bool masked = view->whole_begin > 0 || view->whole_end < 1;
-    real s[BLOCK_KEYS][BLOCK_ROWS], log[BLOCK_ROWS], delta[BLOCK_ROWS];
+    real s[BLOCK_KEYS][BLOCK_ROWS], log[BLOCK_ROWS], log_low[BLOCK_ROWS], delta[BLOCK_ROWS];
     rows_load(b->g, b->work + a->region[MGK_REGION_LOG] + row, b->first, b->p->valid, -INFINITY, log);
     rows_load(b->g, b->work + a->region[MGK_REGION_DELTA] + row, b->first, b->p->valid, 0.0f, delta);
+    if (HAS_LSE_LOW)
+        rows_load(b->g, b->work + a->region[MGK_REGION_LOG_LOW] + row, b->first, b->p->valid, 0.0f, log_low);
     head_scores(e, x, view, 0, eps, s);
     ROWS_FOR(v) {
         b->seen[v] = log[v] == (real)(-INFINITY) ? b->seen[v] : (real)(1.0f);
@@ -64,10 +66,13 @@ FUNCTION void score_gradients(const query_block *b, const scorer *x, int h, real
         ROWS_FOR(v) {
             const real own = s[u][v];
             real y = HAS_SOFTCAP ? softcap_real(own, x->modifiers.softcap) : own;
-            y = modified(e, &x->modifiers, view, 0, u, v, y, (real)(1.0f), -log[v]);
+            const real base = HAS_LSE_LOW ? base_part(log[v]) : log[v];
+            y = modified(e, &x->modifiers, view, 0, u, v, y, (real)(1.0f), -base);
+            if (HAS_LSE_LOW)
+                y += log[v] - base + log_low[v];
             if (masked)
                 y = is_hidden(e, view, 0, u, v) ? (real)(-INFINITY) : y;
-            d[u][v] = (d[u][v] + delta[v]) * exp2_real(y);
+            d[u][v] = (d[u][v] + delta[v]) * probability_of(y);
             row_sum[v] += d[u][v];
             if (HAS_SOFTCAP)
                 d[u][v] *= softcap_slope(own, x->modifiers.softcap);
@@ -136,7 +141,7 @@ FUNCTION void finish_component(const query_block *b, __global const float *mix, 
     rows_store(&g->base, row, out->mix_rows + k * (long)a->length, 1, b->first, b->p->rows);
 #endif
 #if WANT_Q
-    grad_queries_scale(g, 0, k, a->scale * LN_2 * (SHARED_MIX ? mix[k] : 1.0f));
+    grad_queries_scale(g, 0, k, a->scale * NATS_PER_UNIT * (SHARED_MIX ? mix[k] : 1.0f));
     grad_queries_store(g, 0, k, b->seen, out->grad_q + k * a->grad_q.head, a->grad_q.token, b->first, b->p->rows,
                        a->head_size, is_added(&a->bound, SLOT_GRAD_Q));
 #endif

@@ -26,20 +26,32 @@
 
 #include "attention/tile.clh"
 
-FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, int panel, int sub, const bool lazy,
-                           const real *base, real (*w)[BLOCK_ROWS], real (*factor)[BLOCK_ROWS])
+/* The one product of a row and key here is its mixed score. */
+FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, int panel, int sub, const bool known,
+                           const bool lazy, const row_base *base, real (*product)[BLOCK_ROWS], real (*w)[BLOCK_ROWS])
 {
     real eps[BLOCK_KEYS][BLOCK_ROWS];
-    head_scores(e, x, view, sub, eps, w);
+    if (known) {
+        score_get(e, 0, sub, product);
+    } else {
+        head_scores(e, x, view, sub, eps, product);
+        if (!lazy)
+            score_put(e, 0, sub, product);
+    }
     KEYS_FOR(u)
         ROWS_FOR(v) {
-            real s = w[u][v];
+            real s = product[u][v];
 #if HAS_SOFTCAP
             s = softcap_real(s, x->modifiers.softcap);
 #endif
-            s = modified(e, &x->modifiers, view, sub, u, v, s, (real)(1.0f), base[v]);
-            w[u][v] = lazy ? exp2_real(s) : s;
+            w[u][v] = modified(e, &x->modifiers, view, sub, u, v, s, (real)(1.0f), base->base[v]);
         }
+    if (!lazy)
+        return;
+    subtract_rest(base, w);
+    KEYS_FOR(u)
+        ROWS_FOR(v)
+            w[u][v] = power_of(w[u][v]);
 }
 
 FUNCTION void left_out(const engine *e, int panel, real *norm)
@@ -48,7 +60,7 @@ FUNCTION void left_out(const engine *e, int panel, real *norm)
         norm[v] = (real)(0.0f);
 }
 
-FUNCTION real whole_log(const scorer *x, const mgk_attention_args *a, real norm, real y)
+FUNCTION real whole_log(const scorer *x, const mgk_attention_args *a, real norm, real y, real *low)
 {
     return y;
 }
@@ -152,7 +164,7 @@ KERNEL(admixture_forward)
             if (h >= heads)
                 continue;
             const int acc = n * HEADS + h, own = SHARED_SOFTMAX ? n * HEADS : acc;
-            const results out = results_of(&a, &p, h0 + h, block.split, o, lse, work);
+            const results out = results_of(&a, &p, h0 + h, block.split, o, lse, lse_low, work);
             /* one range of the keys has it */
             const float sink = HAS_SINKS && block.split == 0 ? sinks[h0 + h] : -INFINITY;
             real sum[BLOCK_ROWS];

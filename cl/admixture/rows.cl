@@ -2,8 +2,8 @@
 /*
  * Admixture family, backward pass, what is done per row before and after the keys, and the gradients of the mixing:
  *
- *     log_hi = - L_hi in base 2      delta_hi = dL_hi - dO_hi.O_hi      dsink = sum_i e^(sink - L_hi) delta_hi
- *     dQ_ki = (sum of the splits' products) / sqrt(D)     MiSH: p_k times that
+ *     log_hi = - L_hi in the unit of scores      delta_hi = dL_hi - dO_hi.O_hi      dsink = sum_i e^(sink - L_hi)
+ * delta_hi dQ_ki = (sum of the splits' products) / sqrt(D)     MiSH: p_k times that
  */
 #define PASS_BACKWARD
 #include "admixture/buffers.clh"
@@ -26,8 +26,13 @@ __kernel void admixture_rows_begin(KERNEL_PARAMETERS)
         return;
     const row_place at = row_of(&a, x);
     row_values own = {0.0f, 0.0f, 0.0f, 0.0f};
-    const bool seen = row_values_of(&a, &at, o, lse, grad_o, grad_lse, sinks, &own);
+    const bool seen = row_values_of(&a, &at, o, lse, lse_low, grad_o, grad_lse, sinks, &own);
+#if HAS_LSE_LOW
+    work[a.region[MGK_REGION_LOG] + x] = seen ? -own.log_high : -INFINITY;
+    work[a.region[MGK_REGION_LOG_LOW] + x] = -own.log_low;
+#else
     work[a.region[MGK_REGION_LOG] + x] = seen ? -own.log_high - own.log_low : -INFINITY;
+#endif
     work[a.region[MGK_REGION_DELTA] + x] = own.delta;
 #if WANT_SINKS
     work[a.region[MGK_REGION_SINKS] + x] = own.sink;
@@ -48,7 +53,7 @@ __kernel void admixture_rows_finish(KERNEL_PARAMETERS)
     __global const float *const product = work + a.region[MGK_REGION_QUERY] + x * HEAD_SIZE;
     __global const storage *const query = q + b * a.q.batch + k * a.q.head + i * a.q.token;
     __global storage *const out = grad_q + b * a.grad_q.batch + k * a.grad_q.head + i * a.grad_q.token;
-    const float scale = a.scale * LN_2 * (SHARED_MIX ? mix[k] : 1.0f);
+    const float scale = a.scale * NATS_PER_UNIT * (SHARED_MIX ? mix[k] : 1.0f);
     float row = 0.0f;
     for (int d = 0; d < a.head_size; ++d) {
         float sum = 0.0f;
@@ -99,7 +104,7 @@ FUNCTION float mix_gradient(const mgk_attention_args *a, long h, int k, const mi
     sum = fma(a->scale * m->sigma[k], mix_sum(a, work, h, MIX_SUMS), sum);
 #endif
 #endif
-    return sum * LN_2;
+    return sum * NATS_PER_UNIT;
 }
 #endif
 
@@ -139,7 +144,7 @@ __kernel void admixture_offset_gradient(KERNEL_PARAMETERS)
 #if WANT_MIX_OFFSET
     const long h = get_global_id(0);
     if (a.heads != 0 && h < a.heads)
-        put(grad_mix_offset, h, mix_sum(&a, work, h, MIX_SUMS + NOISE_SUMS) * (a.scale * LN_2),
+        put(grad_mix_offset, h, mix_sum(&a, work, h, MIX_SUMS + NOISE_SUMS) * (a.scale * NATS_PER_UNIT),
             is_added(&a.bound, SLOT_GRAD_MIX_OFFSET));
 #endif
 }
@@ -157,6 +162,6 @@ __kernel void admixture_noise_gradient(KERNEL_PARAMETERS)
         const mixing m = mixing_of(&a, h, mix, mix_weight, noise);
         sum = fma(m.p[k] * weight_of(&m, k), mix_sum(&a, work, h, MIX_SUMS + (GENERALISED ? k : 0)), sum);
     }
-    put(grad_noise, k, sum * (a.scale * LN_2), is_added(&a.bound, SLOT_GRAD_NOISE));
+    put(grad_noise, k, sum * (a.scale * NATS_PER_UNIT), is_added(&a.bound, SLOT_GRAD_NOISE));
 #endif
 }

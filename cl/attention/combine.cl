@@ -4,8 +4,8 @@
  *
  *     L_i = log sum_p exp(L_i^p)          O_i = sum_p exp(L_i^p - L_i) O_i^p
  *
- * The parts are dense, [parts,B,H,N,E] and [parts,B,H,N]: the caller's, or (SPLIT_KEYS) f32 parts in the workspace. A
- * work-item computes an element of O; elements of a row are adjacent.
+ * The parts are dense, [parts,B,H,N,E] and [parts,B,H,N]: the caller's, or (SPLIT_KEYS) f32 parts in the workspace with
+ * L as a sum of two floats. A work-item computes an element of O; elements of a row are adjacent.
  */
 #include "attention/buffers.clh"
 
@@ -14,6 +14,13 @@
 #include "base/buffers.clh"
 
 #include "attention/block.clh"
+
+/* What the float of element i of a part's L lacks. */
+#if SPLIT_KEYS
+#define PART_LOW(i) parts_low[i]
+#else
+#define PART_LOW(i) 0.0f
+#endif
 
 /* Element i of a part's O. */
 FUNCTION float load_part(__global const output *p, long i)
@@ -60,23 +67,36 @@ __kernel void attention_combine(KERNEL_PARAMETERS)
 #if SPLIT_KEYS
     const int parts = a.splits;
     parts_lse = work + a.parts_lse;
+    __global const float *const parts_low = work + a.parts_low;
     parts_o = work + a.parts_o;
 #else
     const int parts = a.bound.parts;
 #endif
-    float top = -INFINITY, sum = 0.0f, value = 0.0f;
-    for (int p = 0; p < parts; ++p)
-        top = fmax(top, parts_lse[p * rows + row]);
+    float top = -INFINITY, top_low = 0.0f, sum = 0.0f, value = 0.0f;
+    for (int p = 0; p < parts; ++p) {
+        const float l = parts_lse[p * rows + row];
+        if (l > top)
+            top_low = PART_LOW(p * rows + row);
+        top = fmax(top, l);
+    }
     top = top == -INFINITY ? 0.0f : top;
     for (int p = 0; p < parts; ++p) {
         const float l = parts_lse[p * rows + row];
         if (l == -INFINITY) /* no visible key in this part */
             continue;
-        const float weight = exp(l - top);
+        const float weight = exp(l - top + (PART_LOW(p * rows + row) - top_low));
         sum += weight;
         value = fma(weight, load_part(parts_o, (p * rows + row) * a.value_size + e), value);
     }
     store1(o, b * a.o.batch + h * a.o.head + i * a.o.token + e, sum == 0.0f ? 0.0f : value / sum);
+    const long at = b * a.lse.batch + h * a.lse.head + i * a.lse.token;
+    const float log_sum = log(sum) + top_low, whole = top + log_sum;
     if (e == 0 && is_given(&a.bound, SLOT_LSE))
-        lse[b * a.lse.batch + h * a.lse.head + i * a.lse.token] = top + log(sum);
+        lse[at] = whole;
+#if HAS_LSE_LOW
+    if (e == 0 && is_given(&a.bound, SLOT_LSE_LOW)) {
+        const float of_sum = whole - top;
+        lse_low[at] = sum == 0.0f ? 0.0f : (top - (whole - of_sum)) + (log_sum - of_sum);
+    }
+#endif
 }

@@ -56,7 +56,7 @@ FUNCTION long position_of(const mgk_heads_args *a, long row, __global const int 
             else
                 high = middle;
         }
-        return (long)n - offsets[low];
+        return n - max(offsets[low], 0); /* sequences begin where those of the attention do */
     }
     return is_given(&a->bound, SLOT_LENGTHS) ? (long)lengths[row / a->length] - a->length + n : n;
 }

@@ -59,6 +59,7 @@ FUNCTION void begin_row(const mgk_norm_args *a, dropout *d, long row)
 
 #define GIVEN(slot) is_given(&a.bound, SLOT_##slot)
 
+/* The mean is the first element plus that of the differences from it: of equal elements it is exactly the element. */
 KERNEL(layer_norm)
 {
     BEGIN_BUFFERS
@@ -89,9 +90,12 @@ KERNEL(layer_norm)
         if (has_gain) {
             __global const storage *const x = (has_sum ? sum : made ? out : in) + at;
             real total = (real)(0.0f), squares = (real)(0.0f);
+            if (made)
+                GLOBAL_BARRIER(); /* all read what one has made */
+            const float origin = load1(x, 0);
             VECTORS_FOR(c, ITEM, GROUP_SIZE, width)
-                total += load_piece(x, c, width);
-            const float mean = team_sum(total, shared, GROUP_SIZE) / width;
+                total += within(load_piece(x, c, width) - origin, c, width);
+            const float mean = origin + team_sum(total, shared, GROUP_SIZE) / width;
             VECTORS_FOR(c, ITEM, GROUP_SIZE, width) {
                 const real y = within(load_piece(x, c, width) - mean, c, width);
                 squares = fma(y, y, squares);
@@ -114,7 +118,8 @@ KERNEL(layer_norm)
 
 /* ---- backward ---- */
 
-/* With y = (x - mean) scale and h = g gain: dx = scale (h - mean(h) - y mean(h y)). */
+/* With y = (x - mean) scale and h = g gain: dx = scale (h - mean(h) - y mean(h y)). The difference of h and its mean is
+ * one of differences from the first element's h, a rounded product as all of them: of equal h it is 0. */
 KERNEL(layer_norm_backward)
 {
     BEGIN_BUFFERS
@@ -132,17 +137,18 @@ KERNEL(layer_norm_backward)
     for (long row = first; row < end; ++row) {
         const long at = row * width;
         const bool later = row > first;
-        float mean = 0.0f, scale = 1.0f, mean_h = 0.0f, mean_hy = 0.0f;
+        float mean = 0.0f, scale = 1.0f, origin = 0.0f, mean_h = 0.0f, mean_hy = 0.0f; /* h is relative to origin */
         begin_row(&a, &d, row);
         if (has_gain) {
             real sum_h = (real)(0.0f), sum_hy = (real)(0.0f);
             mean = statistics[2 * row];
             scale = statistics[2 * row + 1];
+            origin = load1(gradient + at, 0) * gain[0];
             VECTORS_FOR(c, ITEM, GROUP_SIZE, width) {
                 const real g = load_piece(gradient + at, c, width);
                 const real y = (load_piece(in + at, c, width) - mean) * scale;
                 const real h = g * key_load(gain, c, width, 0.0f);
-                sum_h += h;
+                sum_h += within(h - origin, c, width);
                 sum_hy = fma(h, y, sum_hy);
                 if (sums_gain)
                     add_piece(gains, c, width, g * y, later);
@@ -157,7 +163,8 @@ KERNEL(layer_norm_backward)
             real g = load_piece(gradient + at, c, width);
             if (has_gain) {
                 const real y = (load_piece(in + at, c, width) - mean) * scale;
-                g = scale * (fma(g, key_load(gain, c, width, 0.0f), -mean_h) - y * mean_hy);
+                const real h = g * key_load(gain, c, width, 0.0f);
+                g = scale * (h - origin - mean_h - y * mean_hy);
             }
             if (has_residual)
                 g += load_piece(residual + at, c, width);

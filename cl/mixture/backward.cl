@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mixture family, backward pass and responsibilities: blocks of keys meet tiles of queries. In base 2, with the
- * exponents e_ijr = log2 (P_ijr) of mixture/forward.cl less L, as mixture/rows.cl prepares it per row (log_i):
+ * Mixture family, backward pass and responsibilities: blocks of keys meet tiles of queries. In the unit of scores,
+ * here powers of two, with the exponents e_ijr = log2 (P_ijr) of mixture/forward.cl less L, as mixture/rows.cl prepares
+ * it per row (log_i):
  *
  *     e_ijr = c_r q_i.k_jr + beta_jr + alpha_ir + log2 pi_r(j) + bias + ALiBi + log_i          P_ijr = 2^e_ijr
  *     t_ij  = keep_ij dO_i.v_j + delta_i          delta_i = dL_i - dO_i.O_i
@@ -64,8 +65,8 @@
 #include "mixture/score.clh"
 
 #define HAS_KEY_TERMS (SCORE_GAUSSIAN || KEYS_SHIFTED)
-/* log2 of the least prior that sums for dprior are divided by. */
-#define PRIOR_TINY -66.0f
+/* Logarithm of the least prior, 2^-66, that sums for dprior are divided by. */
+#define PRIOR_TINY (-66.0f * UNITS_PER_OCTAVE)
 
 #define FLAG_SPREAD 1
 
@@ -88,10 +89,10 @@ typedef struct components {
 /* Row values of the block's keys. */
 typedef struct key_values {
     real beta[HAS_KEY_TERMS ? PANELS : 1][COMPONENTS][BLOCK_ROWS];    /* as in mixture/terms.clh */
-    real log_prior[HAS_PRIOR ? PANELS : 1][COMPONENTS][BLOCK_ROWS];   /* log2 pi_r(j) */
+    real log_prior[HAS_PRIOR ? PANELS : 1][COMPONENTS][BLOCK_ROWS];   /* log pi_r(j) */
     real w[HAS_FACTORED ? PANELS : 1][COMPONENTS][BLOCK_ROWS];        /* w_jr */
     real top[HAS_FACTORED ? PANELS : 1][BLOCK_ROWS];                  /* B_j / c; 0 where no component has a prior */
-    real own[HAS_FACTORED ? PANELS : 1][BLOCK_ROWS];                  /* spread of log2 w_jr, over r and 0 */
+    real own[HAS_FACTORED ? PANELS : 1][BLOCK_ROWS];                  /* spread of log w_jr, over r and 0 */
     real sum[HAS_KEY_SUMS ? PANELS : 1][COMPONENTS][BLOCK_ROWS];      /* sum_i dS_ijr */
     real apart[PRIOR_APART ? PANELS : 1][COMPONENTS][BLOCK_ROWS];     /* the same without pi_r(j), where it is tiny */
     real variance[WANT_VARIANCE ? PANELS : 1][VARIANCES][BLOCK_ROWS]; /* sum_i dS_ijr score_ijr */
@@ -104,7 +105,7 @@ typedef struct key_values {
 
 /* Terms of a tile's queries, visible to all keys. */
 typedef struct query_terms {
-    KEY_SPACE float *log;                /* log_i */
+    KEY_SPACE float *log, *log_low;      /* log_i; HAS_LSE_LOW: what its float lacks */
     KEY_SPACE float *delta;              /* delta_i */
     KEY_SPACE float (*alpha)[TILE_KEYS]; /* alpha_ir */
     KEY_SPACE float (*u)[TILE_KEYS];     /* u_ir */
@@ -118,7 +119,7 @@ typedef struct query_terms {
 /* Where a (b, h) finds its arrays: element 0 of its rows and keys. */
 typedef struct places {
     __global const storage *q, *k, *v, *grad_o, *o;
-    __global const float *lse, *grad_lse; /* grad_lse: 0 where it is not given */
+    __global const float *lse, *lse_low, *grad_lse; /* grad_lse: 0 where it is not given */
     __global storage *grad_q;
     __global float *work;     /* the workspace */
     __global float *query;    /* this split's rows of dQ */
@@ -128,7 +129,7 @@ typedef struct places {
     __global const float *prior, *shift, *bias;
     __global float *grad_bias;
     __global float *gamma;
-    float slope; /* times log2 e */
+    float slope; /* in units of scores */
 } places;
 
 FUNCTION void components_begin(components *x, const mgk_attention_args *a, int h, const places *at,
@@ -172,12 +173,13 @@ FUNCTION ireal is_tiny(const key_values *key, int panel, int r, int v)
  */
 FUNCTION void add_apart(key_values *key, int panel, int r, int v, real e, real t)
 {
-    const real part = e < (real)(128.0f) ? exp2_real(e - 1.0f) : (e != e ? e : (real)(INFINITY));
+    const real octaves = e * OCTAVES_PER_UNIT;
+    const real part = octaves < (real)(128.0f) ? exp2_real(octaves - 1.0f) : (e != e ? e : (real)(INFINITY));
     const ireal adds = is_tiny(key, panel, r, v) && t != (real)(0.0f);
     key->apart[panel][r][v] += adds ? part * t * 2.0f : (real)(0.0f);
 }
 
-/* log2 pi_r(j) of a panel. */
+/* log pi_r(j) of a panel. */
 FUNCTION void panel_priors(const key_block *b, int panel, int r)
 {
     const mgk_attention_args *const a = b->a;
@@ -187,7 +189,7 @@ FUNCTION void panel_priors(const key_block *b, int panel, int r)
     if (a->prior.token)
         rows_load(b->g, b->at->prior + r * a->prior.component, b->k0 + panel * PANEL_ROWS, b->p->keys, 1.0f, prior);
     ROWS_FOR(v)
-        b->key->log_prior[panel][r][v] = log2(prior[v]);
+        b->key->log_prior[panel][r][v] = log2(prior[v]) * UNITS_PER_OCTAVE;
 }
 
 /* beta_jr of a panel (without KEYS_SHIFTED: / c_r), by the operations of mixture/forward.cl. */
@@ -231,7 +233,7 @@ FUNCTION void panel_factors(const key_block *b, int panel)
                 log_weight += key->log_prior[panel][r][v];
             high = max_real(high, log_weight);
             low = lowest_of(low, log_weight);
-            key->w[panel][r][v] = exp2_real(log_weight);
+            key->w[panel][r][v] = power_of(log_weight);
             if (PRIOR_APART) /* of a component without a prior: add_apart has it for all queries at once */
                 spread = max_real(spread, key->beta[panel][r][v]);
         }
@@ -305,7 +307,7 @@ FUNCTION void query_factors(const key_block *b, int c)
     key_put(t->spread, c, top - bottom);
     flag_raise(&b->g->base, FLAG_SPREAD, !is_factored(top - bottom, (kreal)(b->key->spread)));
     for (int r = 0; r < COMPONENTS; ++r)
-        key_put(t->u[r], c, exp2_real(key_vector(t->alpha[r], c) - top));
+        key_put(t->u[r], c, power_of(key_vector(t->alpha[r], c) - top));
 }
 
 #if ROWS_INSIDE
@@ -334,11 +336,23 @@ FUNCTION void prepare_terms(const key_block *b, int i0, int c)
         delta = entries_load(at->grad_lse, a->lse.token, first, limit, 0.0f);
     if (HAS_SCORE_GRADIENTS)
         delta -= grad_out_dot(b->g, c, at->o, a->o.token, first, limit, a->value_size);
-    const kreal high = l * LOG2_E, low = fma(l, (kreal)(LOG2_E_LOW), fma(l, (kreal)(LOG2_E), -high));
+    const kreal high = l * UNITS_PER_NAT;
+    const kreal low = fma(l, (kreal)(UNITS_PER_NAT_LOW), fma(l, (kreal)(UNITS_PER_NAT), -high));
     kreal log_row = -high;
+#if HAS_LSE_LOW
+    kreal log_low = -fma(entries_load(at->lse_low, a->lse.token, first, limit, 0.0f), (kreal)(UNITS_PER_NAT), low);
+    if (ROW_NORM_LATER) {
+        const kreal half_scale = (kreal)(-0.5f * a->scale), term = half_scale * norm;
+        log_low += fma(half_scale, norm, -term);
+        log_row = add_exactly(log_row, term, &log_low);
+    }
+    log_row = add_exactly(log_row, (kreal)(a->lse_offset), &log_low);
+    key_put(t->log_low, c, l == (kreal)(-INFINITY) ? (kreal)(0.0f) : log_low);
+#else
     if (ROW_NORM_LATER)
         log_row = fma((kreal)(-0.5f * a->scale), norm, log_row);
     log_row = log_row - low + a->lse_offset;
+#endif
     key_put(t->log, c, l == (kreal)(-INFINITY) ? (kreal)(-INFINITY) : log_row);
     key_put(t->delta, c, l == (kreal)(-INFINITY) ? (kreal)(0.0f) : delta);
 }
@@ -346,17 +360,20 @@ FUNCTION void prepare_terms(const key_block *b, int i0, int c)
 
 /* The workspace's values of the head's rows from i0 on. */
 typedef struct row_regions {
-    __global float *log, *delta, *alpha, *row_sums, *query;
+    __global float *log, *log_low, *delta, *alpha, *row_sums, *query;
 } row_regions;
 
 FUNCTION row_regions row_regions_of(const key_block *b, int i0)
 {
     const mgk_attention_args *const a = b->a;
     const places *const at = b->at;
-    const row_regions x = {
-        at->work + a->region[MGK_REGION_LOG] + at->row + i0, at->work + a->region[MGK_REGION_DELTA] + at->row + i0,
-        at->work + a->region[MGK_REGION_ALPHA] + at->bh * ROW_TERMS * a->length + (at->row - at->bh * a->length) + i0,
-        at->row_sums + i0, at->query + (long)i0 * HEAD_SIZE};
+    const row_regions x = {at->work + a->region[MGK_REGION_LOG] + at->row + i0,
+                           at->work + a->region[MGK_REGION_LOG_LOW] + at->row + i0,
+                           at->work + a->region[MGK_REGION_DELTA] + at->row + i0,
+                           at->work + a->region[MGK_REGION_ALPHA] + at->bh * ROW_TERMS * a->length +
+                               (at->row - at->bh * a->length) + i0,
+                           at->row_sums + i0,
+                           at->query + (long)i0 * HEAD_SIZE};
     return x;
 }
 
@@ -388,6 +405,8 @@ FUNCTION void tile_terms(const key_block *b, const query_tile *tile)
         if (!EXPECTATION && !tile->first) {
             key_put(t->log, c, key_load(rows.log, c, entries, -INFINITY));
             key_put(t->delta, c, key_load(rows.delta, c, entries, 0.0f));
+            if (HAS_LSE_LOW)
+                key_put(t->log_low, c, key_load(rows.log_low, c, entries, 0.0f));
         }
         if (!tile->first)
             for (int r = 0; r < ROW_TERMS; ++r)
@@ -426,6 +445,8 @@ FUNCTION void tile_keep(const key_block *b, const query_tile *tile)
             entries_keep(t->row_sums[r], rows.row_sums + r * length, tile->rows);
     if (tile->first) {
         entries_keep(t->log, rows.log, tile->rows);
+        if (HAS_LSE_LOW)
+            entries_keep(t->log_low, rows.log_low, tile->rows);
         entries_keep(t->delta, rows.delta, tile->rows);
         for (int r = 0; r < ROW_TERMS; ++r)
             entries_keep(t->alpha[r], rows.alpha + r * length, tile->rows);
@@ -446,12 +467,12 @@ FUNCTION void tile_finish(const key_block *b, const query_tile *tile)
         const bool seen = t->log[c] != -INFINITY;
         float own = 0.0f, component[COMPONENTS]; /* R_ir / sigma_r^2 */
         if (at->grad_lse && seen)
-            own = KEEPS_ROW_SUMS ? 0.0f : at->grad_lse[i * a->lse.token] * (-a->scale * LN_2);
+            own = KEEPS_ROW_SUMS ? 0.0f : at->grad_lse[i * a->lse.token] * (-a->scale * NATS_PER_UNIT);
         for (int r = 0; KEEPS_ROW_SUMS && r < COMPONENTS; ++r) {
-            component[r] = t->row_sums[r][c] * (b->x->scale[r] * LN_2);
+            component[r] = t->row_sums[r][c] * (b->x->scale[r] * NATS_PER_UNIT);
             own -= SCORE_GAUSSIAN ? component[r] : 0.0f;
         }
-        grad_query_store(b->g, c, HAS_VARIANCE ? 1.0f : a->scale * LN_2, own, component, at->shift,
+        grad_query_store(b->g, c, HAS_VARIANCE ? 1.0f : a->scale * NATS_PER_UNIT, own, component, at->shift,
                          KEYS_SHIFTED && KEEPS_ROW_SUMS ? COMPONENTS : 0, seen, at->grad_q + i * a->grad_q.token,
                          a->head_size, add);
     }
@@ -503,7 +524,7 @@ FUNCTION void store_shift(const key_block *b)
     const key_values *const key = b->key;
     __global float *out = b->at->work + a->region[MGK_REGION_SLICES] + b->at->bh * COMPONENTS * a->head_size;
     for (int r = 0; r < COMPONENTS; ++r) {
-        const float scale = b->x->scale[r] * LN_2, own = SCORE_GAUSSIAN ? -key->shift_weight[r] : 0.0f;
+        const float scale = b->x->scale[r] * NATS_PER_UNIT, own = SCORE_GAUSSIAN ? -key->shift_weight[r] : 0.0f;
         for (int d = 0; d < a->head_size; ++d) {
             const int i = r * a->head_size + d;
             const float part = fma(own, b->at->shift[i], key->shift[r][d]) * scale;
@@ -596,7 +617,8 @@ FUNCTION key_term key_spread(const key_block *b, const entry *n)
 FUNCTION void entry_apart(const key_block *b, const entry *n, int r, real bare)
 {
     if (b->key->tiny)
-        add_apart(b->key, n->panel, r, n->v, bare, n->t);
+        /* P <= 1, whatever the rounding of log_i */
+        add_apart(b->key, n->panel, r, n->v, min_real(-b->key->log_prior[n->panel][r][n->v], bare), n->t);
 }
 #endif
 
@@ -612,7 +634,7 @@ FUNCTION void entry_variance(const key_block *b, const entry *n, int r, real ds,
 }
 #endif
 
-/* Responsibilities of query i's entry: gamma_ijr = 2^(e_ijr - log2 sum_r 2^e_ijr); hard: one-hot. `k0`: the panel's
+/* Responsibilities of query i's entry: gamma_ijr = 2^e_ijr / sum_r 2^e_ijr; hard: one-hot. `k0`: the panel's
  * first key. */
 FUNCTION void entry_responsibilities(const key_block *b, const entry *n, int k0, int i, real (*key_sums)[BLOCK_ROWS])
 {
@@ -628,14 +650,14 @@ FUNCTION void entry_responsibilities(const key_block *b, const entry *n, int k0,
     }
     const real base = finite_max(best);
     COMPONENTS_FOR(r)
-        sum += exp2_real(exponents_of(b, n, r).e - base);
+        sum += power_of(exponents_of(b, n, r).e - base);
     const real seen = best == (real)(-INFINITY) ? (real)(0.0f) : (real)(1.0f);
     COMPONENTS_FOR(r) {
         real gamma;
         if (ESTEP_HARD)
             gamma = arg == (ireal)(r) ? seen : (real)(0.0f);
         else
-            gamma = seen == (real)(0.0f) ? seen : exp2_real(exponents_of(b, n, r).e - base) / sum;
+            gamma = seen == (real)(0.0f) ? seen : power_of(exponents_of(b, n, r).e - base) / sum;
         key_sums[r][n->v] += gamma;
         if (WANT_GAMMA && i < b->p->valid)
             keys_add(b->g, b->at->gamma + ((long)r * a->length + i) * a->length_k + k0, n->v, gamma, b->p->keys - k0);
@@ -675,7 +697,8 @@ FUNCTION void query_gradients(const key_block *b, const panel_tile *m, int sub, 
         n.sub = sub;
         n.u = u;
         n.v = v;
-        n.common = entry_terms_of(b->g, b->a, b->p, at->bias, at->slope, m->k0, i, v, key_get(e, b->t->log, sub, u));
+        n.common = entry_terms_of(b->g, b->a, b->p, at->bias, at->slope, m->k0, i, v, key_get(e, b->t->log, sub, u),
+                                  HAS_LSE_LOW && !EXPECTATION ? key_get(e, b->t->log_low, sub, u) : 0.0f);
         if (m->masked)
             n.common.log = j < (ireal)(begin) || j >= (ireal)(end) ? (real)(-INFINITY) : n.common.log;
         if (EXPECTATION) {
@@ -903,7 +926,7 @@ FUNCTION void store_key_sums(const key_block *b, int panel, int r, int keys)
             rows_sum(&b->g->base, key->apart[panel][r]);
             ROWS_FOR(v)
                 stored[v] = is_tiny(key, panel, r, v) ? key->apart[panel][r][v]
-                                                      : stored[v] * exp2_real(-key->log_prior[panel][r][v]);
+                                                      : stored[v] * power_of(-key->log_prior[panel][r][v]);
         }
         rows_store(&b->g->base, stored, b->at->work + a->region[MGK_REGION_KEY_SUMS] + row, 1, first, keys);
     }
@@ -919,7 +942,7 @@ FUNCTION void add_own_keys(const key_block *b, int panel, int r)
     const int size = b->a->head_size, product = KEYS_SHIFTED ? 0 : r;
     real factor[BLOCK_ROWS];
     ROWS_FOR(v)
-        factor[v] = -b->key->sum[panel][r][v] * (HAS_VARIANCE ? x->scale[r] * LN_2 : 1.0f);
+        factor[v] = -b->key->sum[panel][r][v] * (HAS_VARIANCE ? x->scale[r] * NATS_PER_UNIT : 1.0f);
     if (KEYS_SHIFTED)
         grad_keys_add_row(b->g, panel, b->at->shift + r * size, size, factor);
     grad_keys_add_keys(b->g, panel, product, factor);
@@ -1019,13 +1042,15 @@ KERNEL(mixture_backward)
     components x;
     key_values key;
     KEY_SPACE float log_terms[TILE_KEYS], delta_terms[TILE_KEYS], top_terms[TILE_KEYS], spread_terms[TILE_KEYS];
+    KEY_SPACE float log_low_terms[HAS_LSE_LOW ? TILE_KEYS : 1];
     KEY_SPACE float alpha_terms[HAS_ROW_TERMS ? ROW_TERMS : 1][TILE_KEYS];
     KEY_SPACE float u_terms[HAS_FACTORED ? COMPONENTS : 1][TILE_KEYS];
 #if ROWS_INSIDE
     float row_sums[KEEPS_ROW_SUMS ? COMPONENTS : 1][TILE_KEYS];
-    const query_terms t = {log_terms, delta_terms, alpha_terms, u_terms, top_terms, spread_terms, row_sums};
+    const query_terms t = {log_terms, log_low_terms, delta_terms,  alpha_terms,
+                           u_terms,   top_terms,     spread_terms, row_sums};
 #else
-    const query_terms t = {log_terms, delta_terms, alpha_terms, u_terms, top_terms, spread_terms};
+    const query_terms t = {log_terms, log_low_terms, delta_terms, alpha_terms, u_terms, top_terms, spread_terms};
 #endif
     places at;
 
@@ -1060,6 +1085,7 @@ KERNEL(mixture_backward)
                 at.o = o + p.batch * a.o.batch + h * a.o.head + p.row_base * a.o.token;
                 const long row_lse = p.batch * a.lse.batch + h * a.lse.head + p.row_base * a.lse.token;
                 at.lse = lse + row_lse;
+                at.lse_low = lse_low + row_lse;
                 at.grad_lse = is_given(&a.bound, SLOT_GRAD_LSE) ? grad_lse + row_lse : 0;
                 at.grad_q = grad_q + p.batch * a.grad_q.batch + h * a.grad_q.head + p.row_base * a.grad_q.token;
                 at.work = work;
@@ -1067,7 +1093,7 @@ KERNEL(mixture_backward)
                 at.row_sums =
                     work + a.region[MGK_REGION_ROW_SUMS] + (split * rows + at.bh * a.length) * COMPONENTS + p.row_base;
                 at.bias = HAS_BIAS ? bias_of(&a, &p, h, bias) : 0;
-                at.slope = HAS_ALIBI ? slopes[h] * LOG2_E : 0.0f;
+                at.slope = HAS_ALIBI ? slopes[h] * UNITS_PER_NAT : 0.0f;
                 if (HAS_BIAS_ENTRIES) {
                     at.grad_bias = a.bias_copies == 0
                                        ? grad_bias
@@ -1114,8 +1140,9 @@ KERNEL(mixture_backward)
                 const int first = k0 + panel * PANEL_ROWS;
                 if (WANT_K)
                     PRODUCTS_FOR(r)
-                        store_keys(&g, panel, r, HAS_VARIANCE ? 1.0f : a.scale * LN_2, dk + r * a.grad_k.component,
-                                   a.grad_k.token, first, keys, a.head_size, is_added(&a.bound, SLOT_GRAD_K));
+                        store_keys(&g, panel, r, HAS_VARIANCE ? 1.0f : a.scale * NATS_PER_UNIT,
+                                   dk + r * a.grad_k.component, a.grad_k.token, first, keys, a.head_size,
+                                   is_added(&a.bound, SLOT_GRAD_K));
                 if (WANT_V)
                     store_values(&g, panel, 0, dv, a.grad_v.token, first, keys, a.value_size,
                                  is_added(&a.bound, SLOT_GRAD_V));

@@ -36,7 +36,7 @@
 
 /* Values of the block's rows. */
 typedef struct query_values {
-    real log[BLOCK_ROWS], delta[BLOCK_ROWS];
+    real log[BLOCK_ROWS], log_low[BLOCK_ROWS], delta[BLOCK_ROWS];
     real sum[HAS_ROW_SUMS ? COMPONENTS : 1][BLOCK_ROWS]; /* R_ir */
     real bias[BLOCK_ROWS];                               /* sum_jr dS_ijr */
 } query_values;
@@ -141,7 +141,8 @@ FUNCTION entry_terms terms_of(const query_block *b, int sub, int u, int v)
 {
     const engine *const e = &b->g->base;
     const tile_view *const view = b->view;
-    entry_terms c = {(real)(0.0f), (real)(0.0f), b->x->modifiers.slope, b->query->log[v]};
+    entry_terms c = {(real)(0.0f), (real)(0.0f), b->x->modifiers.slope, b->query->log[v],
+                     HAS_LSE_LOW ? b->query->log_low[v] : (real)(0.0f)};
     if (HAS_BIAS)
         c.bias = bias_get(e, sub, u, v);
     if (HAS_ALIBI)
@@ -247,21 +248,21 @@ FUNCTION void finish_queries(const query_block *b, const problem *p, int panel, 
     grad_engine *const g = b->g;
     const mgk_attention_args *const a = b->a;
     real own[BLOCK_ROWS]; /* of q_i: - sum_r R_ir / sigma_r^2 */
-    grad_queries_scale(g, panel, 0, HAS_VARIANCE ? 1.0f : a->scale * LN_2);
+    grad_queries_scale(g, panel, 0, HAS_VARIANCE ? 1.0f : a->scale * NATS_PER_UNIT);
     ROWS_FOR(v)
         own[v] = (real)(0.0f);
 #if SCORE_GAUSSIAN && !HAS_ROW_SUMS
     ROWS_FOR(v) {
         const int row = row_index(&g->base, first, v);
         if (out->grad_lse && row < p->valid)
-            own[v] = out->grad_lse[row * a->lse.token] * (-a->scale * LN_2);
+            own[v] = out->grad_lse[row * a->lse.token] * (-a->scale * NATS_PER_UNIT);
     }
 #endif
 #if HAS_ROW_SUMS
     COMPONENTS_FOR(r) {
         real component[BLOCK_ROWS]; /* R_ir / sigma_r^2 */
         ROWS_FOR(v) {
-            component[v] = b->query->sum[r][v] * (b->x->scale[r] * LN_2);
+            component[v] = b->query->sum[r][v] * (b->x->scale[r] * NATS_PER_UNIT);
             own[v] -= component[v];
         }
         if (KEYS_SHIFTED)
@@ -319,6 +320,8 @@ KERNEL(mixture_backward_queries)
     row_terms(e, &x, 0, shift, a.head_size);
     rows_load(&g, work + a.region[MGK_REGION_LOG] + row, first, p.valid, -INFINITY, query.log);
     rows_load(&g, work + a.region[MGK_REGION_DELTA] + row, first, p.valid, 0.0f, query.delta);
+    if (HAS_LSE_LOW)
+        rows_load(&g, work + a.region[MGK_REGION_LOG_LOW] + row, first, p.valid, 0.0f, query.log_low);
     ROWS_FOR(i)
         query.bias[i] = (real)(0.0f);
     COMPONENTS_FOR(r)

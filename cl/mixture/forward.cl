@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Mixture family, forward: softmax, Gaussian, MGK and sMGK attention with an online softmax over keys and components.
- * In base 2, with c_r = log2(e) / sigma_r^2:
+ * In the unit of scores (attention/units.clh), here powers of two, with c_r = log2(e) / sigma_r^2:
  *
  *     s_ijr = c_r q_i.k_jr + beta_jr + alpha_ir + log2 pi_r(j)
  *     beta_jr  = 0             [gaussian: - c_r |k_jr|^2 / 2]
@@ -13,8 +13,9 @@
  *
  * The prior joins a score last: dvariance wants the score without it, and dprior the weight.
  *
- * A score is held as a pair: exponent E and factor C with 2^w_ij = C 2^E; weights are C 2^(E - m), m the row maximum
- * of E. Soft-cap, bias and ALiBi change E, and so every component alike. The softmax itself: attention/tile.clh.
+ * A key's weight is sum_r 2^(s_ijr - m), m the row's maximum of s_ijr over keys and components; in the factored form
+ * C 2^(E - m) with the exponent E, of which m then is the maximum. Soft-cap, bias and ALiBi change every component
+ * alike. The softmax itself: attention/tile.clh.
  *
  * SPLIT_KEYS: a work-group takes one of `splits` ranges of the keys; its O and L are partial results in the workspace,
  * which attention/combine.cl joins. DENSITY: no values; L becomes the log-density of the query,
@@ -40,6 +41,7 @@
 #include "mixture/terms.clh"
 
 typedef mixture scorer;
+#define KEPT_PRODUCTS PRODUCTS
 #include "attention/tile.clh"
 
 /*
@@ -71,143 +73,110 @@ FUNCTION real finish_score(const engine *e, const mixture *x, const mixture_keys
 }
 
 #if HAS_FACTORED
-/* The exponent of the factored form less `base`, and its factor: E_ij and sum_r u_ir w_jr. */
-FUNCTION real factored_score(const engine *e, const mixture *x, const tile_view *view, int panel, int sub, int u, int v,
-                             real product, real base, real *factor)
+/* The factored form: lazy, the weight, the power of E_ij times sum_r u_ir w_jr; else E_ij, relative to the base. */
+FUNCTION real factored_weight(const engine *e, const mixture *x, const tile_view *view, int panel, int sub, int u,
+                              int v, const bool lazy, const row_base *base, real product)
 {
     const mixture_keys *const t = &x->keys;
     real c = x->u[panel][0][v] * key_get(e, t->w[0], sub, u);
     COPIES_FOR(r, 1, COMPONENTS)
         c = fma(x->u[panel][r][v], (real)(key_get(e, t->w[r], sub, u)), c);
-    *factor = c;
     const real s = fma(product, (real)(x->scale[0]), x->alpha_max[panel][v]);
-    return modified(e, &x->modifiers, view, sub, u, v, s, (real)(1.0f), base);
+    const real exponent = modified(e, &x->modifiers, view, sub, u, v, s, (real)(1.0f), base->base[v]);
+    return lazy ? power_of(exponent - base->rest[v]) * c : exponent;
 }
 #endif
 
-/* Adds the weights of component r's scores, relative to the rows' bases. */
-FUNCTION void add_weights(int r, real (*s)[BLOCK_ROWS], real (*w)[BLOCK_ROWS])
+/* Joins component r's scores: lazy, their weights (hard: the larger score); else the larger. NaN stays in weights. */
+FUNCTION void join_component(int r, const bool lazy, real (*s)[BLOCK_ROWS], real (*w)[BLOCK_ROWS])
 {
     KEYS_FOR(u)
         ROWS_FOR(v) {
-#if ESTEP_HARD
-            w[u][v] = r == 0 ? s[u][v] : max_or_nan(w[u][v], s[u][v]);
-#else
-            w[u][v] = r == 0 ? exp2_real(s[u][v]) : w[u][v] + exp2_real(s[u][v]);
-#endif
+            if (ESTEP_HARD)
+                w[u][v] = r == 0 ? s[u][v] : max_or_nan(w[u][v], s[u][v]);
+            else if (lazy)
+                w[u][v] = r == 0 ? power_of(s[u][v]) : w[u][v] + power_of(s[u][v]);
+            else
+                w[u][v] = r == 0 ? s[u][v] : max_real(w[u][v], s[u][v]);
         }
 }
 
-/* Adds the scores of component r to the pairs (w, factor); where only their maxima will be used, w is the larger. */
-FUNCTION void add_scores(int r, real (*s)[BLOCK_ROWS], real (*w)[BLOCK_ROWS], real (*factor)[BLOCK_ROWS])
-{
-    KEYS_FOR(u)
-        ROWS_FOR(v) {
-#if ESTEP_HARD
-            w[u][v] = r == 0 ? s[u][v] : max_or_nan(w[u][v], s[u][v]);
-#elif EXACT_TWICE
-            w[u][v] = r == 0 ? s[u][v] : max_real(w[u][v], s[u][v]);
-#else
-            if (r == 0) {
-                w[u][v] = s[u][v];
-                factor[u][v] = (real)(1.0f);
-            } else {
-                const real top = max_real(w[u][v], s[u][v]), finite = finite_max(top);
-                factor[u][v] = fma(factor[u][v], exp2_real(w[u][v] - finite), exp2_real(s[u][v] - finite));
-                w[u][v] = top;
-            }
-#endif
-        }
-}
-
-/* Component r's part in a sub-tile's scores; `product`: of sMGK's keys. */
-FUNCTION void component_scores(engine *e, const scorer *x, const tile_view *view, int panel, int sub, const int r,
-                               const bool lazy, const real *base, real (*product)[BLOCK_ROWS], real (*w)[BLOCK_ROWS],
-                               real (*factor)[BLOCK_ROWS])
+/* Product r of a sub-tile's rows and keys, from what it begins with: beta_jr / c_r, for sMGK B_j / c. */
+FUNCTION void score_product(engine *e, const scorer *x, const tile_view *view, int panel, int sub, const int r,
+                            const bool known, const bool lazy, real (*product)[BLOCK_ROWS])
 {
     const mixture_keys *const t = &x->keys;
-    real s[BLOCK_KEYS][BLOCK_ROWS];
-    KEYS_FOR(u)
-        ROWS_FOR(v) {
-#if KEYS_SHIFTED
-            s[u][v] = product[u][v];
-#elif HAS_KEY_TERMS
-            s[u][v] = (real)(key_get(e, t->beta[r], sub, u));
-#else
-            s[u][v] = (real)(0.0f);
-#endif
-        }
-#if !KEYS_SHIFTED
-    tile_product(e, panel, sub, 0, r, view->edge, s);
-#endif
-    KEYS_FOR(u)
-        ROWS_FOR(v)
-            s[u][v] = finish_score(e, x, t, view, panel, sub, u, v, r, s[u][v], base[v]);
-    if (lazy)
-        add_weights(r, s, w);
-    else
-        add_scores(r, s, w, factor);
-}
-
-/*
- * Scores of one sub-tile.
- * lazy: w receives the weights 2^(s - base) summed over components.
- * else: (w, factor) receive the pair (E - base, C).
- */
-FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, int panel, int sub, const bool lazy,
-                           const real *base, real (*w)[BLOCK_ROWS], real (*factor)[BLOCK_ROWS])
-{
-    const mixture_keys *const t = &x->keys;
-    real product[BLOCK_KEYS][BLOCK_ROWS];
-#if KEYS_SHIFTED
+    if (known) {
+        score_get(e, r, sub, product);
+        return;
+    }
     KEYS_FOR(u)
         ROWS_FOR(v) {
             product[u][v] = (real)(0.0f);
 #if HAS_FACTORED
             product[u][v] = (real)(key_get(e, t->top, sub, u));
+#elif HAS_KEY_TERMS && !KEYS_SHIFTED
+            product[u][v] = (real)(key_get(e, t->beta[r], sub, u));
 #endif
         }
-    tile_product(e, panel, sub, 0, 0, view->edge, product);
+    tile_product(e, panel, sub, 0, r, view->edge, product);
+#if !EXACT_TWICE
+    if (!lazy)
+        score_put(e, r, sub, product);
+#endif
+    branch_end();
+}
+
+/* Component r's part in a sub-tile's scores; `product`: of sMGK's keys. */
+FUNCTION void component_scores(engine *e, const scorer *x, const tile_view *view, int panel, int sub, const int r,
+                               const bool known, const bool lazy, const row_base *base, real (*product)[BLOCK_ROWS],
+                               real (*w)[BLOCK_ROWS])
+{
+    real s[BLOCK_KEYS][BLOCK_ROWS];
+#if !KEYS_SHIFTED
+    score_product(e, x, view, panel, sub, r, known, lazy, product);
+#endif
+    KEYS_FOR(u)
+        ROWS_FOR(v)
+            s[u][v] = finish_score(e, x, &x->keys, view, panel, sub, u, v, r, product[u][v], base->base[v]);
+    if (lazy)
+        subtract_rest(base, s);
+    join_component(r, lazy, s, w);
+}
+
+FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, int panel, int sub, const bool known,
+                           const bool lazy, const row_base *base, real (*product)[BLOCK_ROWS], real (*w)[BLOCK_ROWS])
+{
+#if KEYS_SHIFTED
+    score_product(e, x, view, panel, sub, 0, known, lazy, product);
+#endif
 #if HAS_FACTORED
-    if (view->factored && lazy) {
-        KEYS_FOR(u)
-            ROWS_FOR(v) {
-                real c;
-                const real s = factored_score(e, x, view, panel, sub, u, v, product[u][v], base[v], &c);
-                w[u][v] = exp2_real(s) * c;
-            }
-        return;
-    }
     if (view->factored) {
         KEYS_FOR(u)
             ROWS_FOR(v)
-                w[u][v] = factored_score(e, x, view, panel, sub, u, v, product[u][v], base[v], &factor[u][v]);
+                w[u][v] = factored_weight(e, x, view, panel, sub, u, v, lazy, base, product[u][v]);
         return;
     }
 #endif
-#endif
-#define SCORES(r) component_scores(e, x, view, panel, sub, r, lazy, base, product, w, factor)
+#define SCORES(r) component_scores(e, x, view, panel, sub, r, known, lazy, base, product, w)
     COPIES(SCORES, COMPONENTS);
 #if HAS_FACTORED
     if (x->one_scale)
         KEYS_FOR(u)
             ROWS_FOR(v) {
-                real c;
-                const ireal taken = is_factored(x->spread[panel][v], (real)(key_get(e, t->spread, sub, u)));
-                const real s = factored_score(e, x, view, panel, sub, u, v, product[u][v], base[v], &c);
-                const real factored = lazy ? exp2_real(s) * c : s;
+                const ireal taken = is_factored(x->spread[panel][v], (real)(key_get(e, x->keys.spread, sub, u)));
+                const real factored = factored_weight(e, x, view, panel, sub, u, v, lazy, base, product[u][v]);
                 w[u][v] = taken ? factored : w[u][v];
-                factor[u][v] = taken ? c : factor[u][v];
             }
 #elif ESTEP_HARD
     if (lazy)
         KEYS_FOR(u)
             ROWS_FOR(v)
-                w[u][v] = exp2_real(w[u][v]);
+                w[u][v] = power_of(w[u][v]);
 #endif
 }
 
-/* What the exponents of a panel's rows left out: log2 of all weights is y + this; y is first added to the larger. */
+/* What the scores of a panel's rows left out: the logarithm of all weights is y + this. */
 FUNCTION void left_out(const engine *e, int panel, real *norm)
 {
 #if ROW_NORM_LATER
@@ -217,9 +186,14 @@ FUNCTION void left_out(const engine *e, int panel, real *norm)
         norm[v] = (real)(0.0f);
 #endif
 }
-FUNCTION real whole_log(const mixture *x, const mgk_attention_args *a, real norm, real y)
+FUNCTION real whole_log(const mixture *x, const mgk_attention_args *a, real norm, real y, real *low)
 {
-    return (ROW_NORM_LATER ? fma((real)(-0.5f * x->scale[0]), norm, y) : y) + a->lse_offset;
+    if (ROW_NORM_LATER) {
+        const real scale = (real)(-0.5f * x->scale[0]), term = scale * norm;
+        *low += fma(scale, norm, -term);
+        y = add_exactly(y, term, low);
+    }
+    return add_exactly(y, (real)(a->lse_offset), low);
 }
 
 #if DENSITY
@@ -241,9 +215,11 @@ FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_att
 #endif
     left_out(e, panel, norm);
     ROWS_FOR(v) {
-        const real l = whole_log(x, a, norm[v], finite_max(row_max[v]) + log2(row_sum[v])) + a->density - log2(seen[v]);
+        real low = (real)(0.0f);
+        const real l = whole_log(x, a, norm[v], finite_max(row_max[v]) + exponent_of(row_sum[v]), &low) + a->density -
+                       exponent_of(seen[v]);
         const ireal in_use = row_index(e, first, v) < (ireal)(p->valid);
-        density[v] = in_use && seen[v] > (real)(0.0f) ? l * LN_2 : (real)(INFINITY);
+        density[v] = in_use && seen[v] > (real)(0.0f) ? l * NATS_PER_UNIT : (real)(INFINITY);
     }
     rows_store(e, density, out->lse, out->lse_stride, first, p->rows);
 }
@@ -332,7 +308,7 @@ KERNEL(mixture_forward)
     key_range(&a, &p, &block, &range, &end);
 #if !HAS_SEQUENCES && !SPLIT_KEYS && !DENSITY
     const row_block next = row_block_of(&a, GROUP_ID + 1, a.heads, offsets);
-    block_soon(&e, &a, &block, &next, q, k, v, results_of(&a, &p, h, block.split, o, lse, work).o,
+    block_soon(&e, &a, &block, &next, q, k, v, results_of(&a, &p, h, block.split, o, lse, lse_low, work).o,
                steps_of(&a, &block, range, end - range));
 #endif
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
@@ -367,7 +343,7 @@ KERNEL(mixture_forward)
             branch_end();
         }
     }
-    const results out = results_of(&a, &p, h, block.split, o, lse, work);
+    const results out = results_of(&a, &p, h, block.split, o, lse, lse_low, work);
     for (int n = 0; n < PANELS; ++n) {
 #if DENSITY
         panel_finish(&e, &x, n, &a, &p, first + n * PANEL_ROWS, row_max[n], row_sum[n], seen[n], &out);

@@ -2,7 +2,7 @@
 /*
  * Rows of the backward pass, before and after mixture/backward.cl: a work-item is a row (b, h, i).
  *
- *     log_i   = - L_i log2 e + what the exponents leave out     delta_i = dL_i - dO_i.O_i
+ *     log_i   = - L_i in units of scores + what the exponents leave out     delta_i = dL_i - dO_i.O_i
  *     alpha_ir = c_r q_i.b_r [gaussian: - c_r |q_i|^2 / 2]      dsink   = sum_i e^(sink - L_i) delta_i
  *
  *     dQ_i = (sum of the splits' products) / sigma^2, and with R_ir = sum_j dS_ijr
@@ -72,19 +72,32 @@ __kernel void mixture_rows_begin(KERNEL_PARAMETERS)
 #endif
 
 #if !EXPECTATION
-    float log_row = -INFINITY, delta = 0.0f, sink = 0.0f;
+    float log_row = -INFINITY, log_low = 0.0f, delta = 0.0f, sink = 0.0f;
     row_values own;
-    if (row_values_of(&a, &at, o, lse, grad_o, grad_lse, sinks, &own)) {
+    if (row_values_of(&a, &at, o, lse, lse_low, grad_o, grad_lse, sinks, &own)) {
         delta = own.delta;
         sink = own.sink;
         /* what cancels first */
         log_row = -own.log_high;
+#if HAS_LSE_LOW
+        log_low = -own.log_low;
+#if ROW_NORM_LATER
+        const float half_scale = -0.5f * a.scale, norm = row_norm(query, a.head_size), term = half_scale * norm;
+        log_low += fma(half_scale, norm, -term);
+        log_row = add_exactly1(log_row, term, &log_low);
+#endif
+        log_row = add_exactly1(log_row, a.lse_offset, &log_low);
+#else
 #if ROW_NORM_LATER
         log_row = fma(-0.5f * a.scale, row_norm(query, a.head_size), log_row);
 #endif
         log_row = log_row - own.log_low + a.lse_offset;
+#endif
     }
     work[a.region[MGK_REGION_LOG] + x] = log_row;
+#if HAS_LSE_LOW
+    work[a.region[MGK_REGION_LOG_LOW] + x] = log_low;
+#endif
     work[a.region[MGK_REGION_DELTA] + x] = delta;
 #if WANT_SINKS
     work[a.region[MGK_REGION_SINKS] + x] = sink;
@@ -136,17 +149,17 @@ __kernel void mixture_rows_finish(KERNEL_PARAMETERS)
     float own = 0.0f; /* of q_i: - sum_r R_ir / sigma_r^2 */
 #if SCORE_GAUSSIAN && !HAS_ROW_SUMS
     if (is_given(&a.bound, SLOT_GRAD_LSE))
-        own = grad_lse[row_lse(&a, &at)] * (-a.scale * LN_2);
+        own = grad_lse[row_lse(&a, &at)] * (-a.scale * NATS_PER_UNIT);
 #endif
 #if HAS_ROW_SUMS
     float component[COMPONENTS]; /* R_ir / sigma_r^2 */
     for (int r = 0; r < COMPONENTS; ++r) {
-        component[r] = row_sum(&a, &at, r, work) * (component_scale(&a, at.h, r, variance) * LN_2);
+        component[r] = row_sum(&a, &at, r, work) * (component_scale(&a, at.h, r, variance) * NATS_PER_UNIT);
         own -= SCORE_GAUSSIAN ? component[r] : 0.0f;
     }
 #endif
     const bool seen = work[a.region[MGK_REGION_LOG] + x] != -INFINITY;
-    const float scale = HAS_VARIANCE ? 1.0f : a.scale * LN_2;
+    const float scale = HAS_VARIANCE ? 1.0f : a.scale * NATS_PER_UNIT;
     for (int d = 0; d < a.head_size; ++d) {
         float sum = 0.0f;
         for (int split = 0; split < a.splits; ++split)
@@ -204,7 +217,7 @@ __kernel void mixture_shift_gradient(KERNEL_PARAMETERS)
         if (key_sum[j] != 0.0f)
             sum = fma((float4)(-key_sum[j]), load4_padded(key + j * a.k.token, d, a.head_size), sum);
 #endif
-    const float scale = component_scale(&a, at.h, r, variance) * LN_2;
+    const float scale = component_scale(&a, at.h, r, variance) * NATS_PER_UNIT;
     const float parts[4] = {sum.s0, sum.s1, sum.s2, sum.s3};
     const long vector = (h * COMPONENTS + r) * a.head_size;
     UNROLL

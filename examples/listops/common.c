@@ -124,7 +124,8 @@ output output_open(const char *path)
     output o = {.path = allocate(strlen(path) + 1, 1), .temporary = allocate(strlen(path) + 5, 1)};
     (void)strcpy(o.path, path);
     (void)strcat(strcpy(o.temporary, path), ".tmp");
-    o.stream = fopen(o.temporary, "wb");
+    (void)unlink(o.temporary);            /* of a run that was killed, or somebody's link, which must not be followed */
+    o.stream = fopen(o.temporary, "wbx"); /* "x": a new file */
     if (o.stream == NULL) {
         output_fail(&o, "create it");
     }

@@ -38,8 +38,8 @@ static size_t list_options(options *o, option_line *line)
     settings *const s = &o->plan.settings;
     const option_line list[] = {
         {"device", "SEL",
-         "PLATFORM:DEVICE, or a part of a name; default: $CLMGK_DEVICE, else the first GPU, else the\n"
-         "first CPU",
+         "PLATFORM:DEVICE, cpu or gpu (the first one), or a part of a name; default: $CLMGK_DEVICE,\n"
+         "else the first GPU, else the first CPU",
          TEXT, &o->device, 0, 0},
         {"variant", "V", "NAME:HEADS or NAME:COMPONENTSxHEADS, any variant of clmgk-run (mgk:4)", TEXT, &o->variant, 0,
          0},

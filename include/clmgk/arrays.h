@@ -77,6 +77,7 @@
     S(COUNTS, counts, 2, prior_axes(d))                                                                                \
     S(NEW_PRIOR, new_prior, 4, prior_axes(d))                                                                          \
     S(NLL, nll, 8, d->sequences > 0 ? "TH" : "BH")                                                                     \
+    A(LSE_LOW, lse_low, F32, OUT, ANY, "or--", "BHN", !linear(d) && d->use_lse_low)                                    \
     A(PARTS_O, parts_o, STORAGE, IN, ANY, "---r", "BHNE", d->combine)                                                  \
     A(PARTS_LSE, parts_lse, F32, IN, ANY, "---r", "BHN", d->combine)                                                   \
     A(WORKSPACE, workspace, BYTE, OUT, ANY, "oooo", "", true)
@@ -91,6 +92,7 @@
     X(SINKS, use_sinks)                                                                                                \
     X(MIX_WEIGHT, use_mix_weight)                                                                                      \
     X(MIX_OFFSET, use_mix_offset)                                                                                      \
+    X(LSE_LOW, use_lse_low)                                                                                            \
     X(STATE_C, use_state)                                                                                              \
     X(NEW_STATE_C, use_new_state)
 

@@ -135,6 +135,11 @@ typedef struct clmgk_attention_desc {
     int32_t feature_order; /* nu of DPFP, 1 to 3; 0 is 1. Other maps: 0 */
     int32_t use_state;     /* 1: a state is passed in, which every row sees. Not with packed sequences */
     int32_t use_new_state; /* 1: the forward pass writes the state after all keys. Not with packed sequences */
+
+    /* 1: the forward pass also writes lse_low, the part of L that lse, an f32, lacks, and the backward pass needs it.
+     * Then P has full precision, and its sum over a row is 1 within rounding, whatever the size of L: in rows all of
+     * whose keys carry a large negative bias (-1e9), or whose scores are huge. Not in the linear family. */
+    int32_t use_lse_low;
 } clmgk_attention_desc;
 
 #define CLMGK_ATTENTION_DESC_INIT CLMGK_INIT(clmgk_attention_desc)
@@ -286,6 +291,8 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  *   o, lse          O and L (natural logarithm; -inf for a row without visible key). Forward and combine: outputs, lse
  *                   optional. Backward: inputs, both required, as the forward pass wrote them. Statistics: ignored. The
  *                   linear family has no L
+ *   lse_low         layout of lse: L is lse + lse_low; 0 where lse is -inf. Only with use_lse_low. Forward: an optional
+ *                   output; backward: a required input, as the forward pass wrote it
  *   prior           pi, shape prior_shape: required unless UNIFORM
  *   variance        sigma^2, shape variance_shape: required unless NUMBER
  *   shift           b [H,M,D]: required for SMGK and SMLK
@@ -333,7 +340,9 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  *
  * Values of device arrays are not checked. Lengths are clamped to 0 .. S (0 .. N), offsets to their axis: a sequence
  * whose end precedes its start is empty, and rows outside every sequence are not written. A negative or NaN prior or
- * variance gives NaN in its rows. No access is ever out of range.
+ * variance gives NaN in its rows. No access is ever out of range. Only the diagonal of alignment LENGTHS follows a
+ * length beyond S (up to 2^29, or S if that is more): the last lengths[b] - S tokens found no room among the keys, and
+ * every row keeps the position that it has among all tokens.
  * Inputs may alias each other. Outputs and workspace may share a cl_mem with other arrays, but no element of an output
  * may belong to any other array of the call. Calls refuse an output that shares a byte with another array of the same
  * cl_mem, or of sub-buffers of one; interleaved arrays (packed dQKV) are told apart exactly, except in layouts with so
@@ -428,11 +437,11 @@ CLMGK_API clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue 
  * bit the same in every run with the same parameters of the plan.
  *
  * Accuracy: both passes round scores alike, so rounding errors of large scores cancel. P inherits the rounding of L, an
- * f32: a relative error of up to 2^-22 |L|, common to a row. O is rounded as well: in a row with nearly all its weight
- * on one key, dP and delta are nearly equal and their difference is mostly rounding, 2^-22 of |dP| + sum |dO O|. dpi of
- * a component is computed without its prior: if the prior is 0 or tiny and without it the component would outweigh all
- * others by more than 2^128, dpi exceeds f32 (infinite, or NaN if its terms have both signs); no other gradient is
- * affected.
+ * f32: a relative error of up to 2^-22 |L|, common to a row; it never exceeds 1. With use_lse_low it has no such error.
+ * O is rounded as well: in a row with nearly all its weight on one key, dP and delta are nearly equal and their
+ * difference is mostly rounding, 2^-22 of |dP| + sum |dO O|. dpi of a component is computed without its prior: if the
+ * prior is 0 or tiny and without it the component would outweigh all others by more than 2^128, dpi exceeds f32
+ * (infinite, or NaN if its terms have both signs); no other gradient is affected.
  */
 
 /*

@@ -132,8 +132,9 @@ CLMGK_API clmgk_status clmgk_list_devices(clmgk_device_info *infos, size_t capac
 CLMGK_API clmgk_status clmgk_get_device_info(cl_device_id device, clmgk_device_info *info, clmgk_error *error);
 
 /*
- * Picks a device. `selector` is "PLATFORM:DEVICE" or a case-insensitive part of a device's or platform's name.
- * NULL or empty: the environment's CLMGK_DEVICE, else the first GPU, else the first CPU, else the first device.
+ * Picks a device. `selector` is "PLATFORM:DEVICE", "cpu" or "gpu" (the first device of that class), or a part of a
+ * device's or platform's name; upper and lower case are the same. NULL or empty: the selector in the environment's
+ * CLMGK_DEVICE, else the first GPU, else the first CPU, else the first device.
  * Errors: NO_DEVICE (no match, or no device: the message says of each platform why), INVALID_VALUE (several matches:
  * the message lists them).
  */

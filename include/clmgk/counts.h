@@ -73,8 +73,8 @@ typedef struct clmgk_counts {
 CLMGK_API clmgk_status clmgk_count_attention(const clmgk_attention_desc *desc, int64_t width, int64_t width_k,
                                              int64_t width_out, clmgk_counts *counts, clmgk_error *error);
 
-/* Counts a layer: the above with its widths, and the parameters of biases, gains and normalisation. Errors: those of
- * clmgk_layer_validate, INVALID_VALUE. */
+/* Counts a layer: the above with its widths, that of a third input included, and the parameters of biases, gains and
+ * normalisation. Errors: those of clmgk_layer_validate, INVALID_VALUE. */
 CLMGK_API clmgk_status clmgk_count_layer(const clmgk_layer_desc *desc, clmgk_counts *counts, clmgk_error *error);
 
 /* Multiplications and additions of a set of parts in the pass FORWARD or BACKWARD; of other passes 0. */

@@ -9,10 +9,11 @@
  *     clmgk_enqueue_layer_forward(layer, queue, &args, 0, NULL, &event, &error);
  *     clmgk_enqueue_layer_backward(layer, queue, &args, 0, NULL, &event, &error);
  *
- * With the symbols of attention.h, and W the width of the model, W2 that of the second input:
+ * With the symbols of attention.h, and W the width of the model, W2 and W3 those of a second and a third input:
  *
  *     Y = X [B,N,W], normalised if norm is PRE;   Z = Y, or the second input X2 [B,S,W2] as it is (cross-attention)
- *     Q = Y W_Q^T + b_Q      K = Z W_K^T + b_K      V = Z W_V^T + b_V
+ *     Z' = Z, or the third input X3 [B,S,W3] as it is (cross-attention with values of their own)
+ *     Q = Y W_Q^T + b_Q      K = Z W_K^T + b_K      V = Z' W_V^T + b_V
  *     q_norm: each head's q and k become q g / sqrt(mean(q^2) + norm_epsilon), g [D] their gains
  *     rotary: each head's q and k are turned by their position (clmgk_rotary)
  *     O = attention(Q, K, V)                            attention.h, any variant
@@ -60,8 +61,9 @@ typedef enum clmgk_rotary {
  *     A(NAME, field, ELEMENT, ACCESS, passes, axes, has)   passes: forward, backward; r required, o optional, - absent
  *     G(NAME, field, ELEMENT, bit, axes, has)              gradient of the array NAME, in grad_field
  *
- * Axes, all dense in this order: B batch, N queries, S keys, W width, U width_k; q, k, v, o: the columns of all heads
- * of Q, K, V, O; p = q + k + v; D head size; C capacity of the cache, which is heads first (clmgk_layer_desc).
+ * Axes, all dense in this order: B batch, N queries, S keys, W width, U width_k, T width_v; q, k, v, o: the columns of
+ * all heads of Q, K, V, O; p = q + k + v; D head size; C capacity of the cache, which is heads first
+ * (clmgk_layer_desc).
  *
  * Columns of Q: head by head, [H,D]; admixture variants [M,D]. Of K: [G,D]; MGK, MLK [G,M,D] (M projections for each
  * key head, MGK paper option A); admixture variants [M,D]. Of V: [G,E]. Of O: [H,E]. A weight matrix has a row for each
@@ -75,7 +77,7 @@ typedef enum clmgk_rotary {
     A(WEIGHT_QKV, weight_qkv, STORAGE, IN, "rr", "pW", d->packed_weights)                                              \
     A(WEIGHT_Q, weight_q, STORAGE, IN, "rr", "qW", !d->packed_weights)                                                 \
     A(WEIGHT_K, weight_k, STORAGE, IN, "rr", "kU", !d->packed_weights)                                                 \
-    A(WEIGHT_V, weight_v, STORAGE, IN, "rr", "vU", !d->packed_weights)                                                 \
+    A(WEIGHT_V, weight_v, STORAGE, IN, "rr", "vT", !d->packed_weights)                                                 \
     A(WEIGHT_O, weight_o, STORAGE, IN, "rr", "Wo", true)                                                               \
     A(BIAS_QKV, bias_qkv, F32, IN, "r-", "p", d->use_bias && d->packed_weights)                                        \
     A(BIAS_Q, bias_q, F32, IN, "r-", "q", d->use_bias && !d->packed_weights)                                           \
@@ -96,7 +98,7 @@ typedef enum clmgk_rotary {
     G(WEIGHT_QKV, weight_qkv, STORAGE, 4, "pW", d->packed_weights)                                                     \
     G(WEIGHT_Q, weight_q, STORAGE, 8, "qW", !d->packed_weights)                                                        \
     G(WEIGHT_K, weight_k, STORAGE, 16, "kU", !d->packed_weights)                                                       \
-    G(WEIGHT_V, weight_v, STORAGE, 32, "vU", !d->packed_weights)                                                       \
+    G(WEIGHT_V, weight_v, STORAGE, 32, "vT", !d->packed_weights)                                                       \
     G(WEIGHT_O, weight_o, STORAGE, 64, "Wo", true)                                                                     \
     G(BIAS_QKV, bias_qkv, F32, 128, "p", d->use_bias && d->packed_weights)                                             \
     G(BIAS_Q, bias_q, F32, 256, "q", d->use_bias && !d->packed_weights)                                                \
@@ -108,7 +110,9 @@ typedef enum clmgk_rotary {
     G(NORM_GAIN, norm_gain, F32, 16384, "W", d->norm != CLMGK_NORM_NONE)                                               \
     G(NORM_BIAS, norm_bias, F32, 32768, "W", d->norm != CLMGK_NORM_NONE)                                               \
     A(ACTIVATIONS, activations, BYTE, OUT, "or", "", true)                                                             \
-    A(WORKSPACE, workspace, BYTE, OUT, "oo", "", true)
+    A(WORKSPACE, workspace, BYTE, OUT, "oo", "", true)                                                                 \
+    A(X3, x3, STORAGE, IN, "rr", "BST", d->cross_v)                                                                    \
+    G(X3, x3, STORAGE, 65536, "BST", d->cross_v)
 
 typedef enum clmgk_layer_array {
 #define CLMGK_LAYER_ENUM(name, ...)      CLMGK_LAYER_ARRAY_##name,
@@ -124,7 +128,7 @@ typedef enum clmgk_layer_gradient {
 #define CLMGK_LAYER_GRADIENT_ENUM(name, field, element, bit, ...) CLMGK_LAYER_GRADIENT_##name = (bit),
     CLMGK_LAYER_ARRAY_LIST(CLMGK_ARRAY_NONE, CLMGK_LAYER_GRADIENT_ENUM)
 #undef CLMGK_LAYER_GRADIENT_ENUM
-        CLMGK_LAYER_GRADIENT_ALL = 65535
+        CLMGK_LAYER_GRADIENT_ALL = 131071
 } clmgk_layer_gradient;
 
 /* One layer. Zero is the default of every field except struct_size. The structure may grow, as clmgk_attention_desc. */
@@ -142,7 +146,7 @@ typedef struct clmgk_layer_desc {
     int64_t width;   /* W >= 1, of X and the output */
     int64_t width_k; /* W2, of X2; 0 is W. Without `cross` W; with packed_weights W */
 
-    int32_t cross;          /* 1: keys and values come from x2 */
+    int32_t cross;          /* 1: keys and values come from x2; with cross_v, below, keys alone */
     int32_t packed_weights; /* 1: weight_qkv and bias_qkv; 0: arrays of their own */
     int32_t use_bias;       /* 1: b_Q, b_K, b_V */
     int32_t use_bias_o;     /* 1: b_O */
@@ -162,17 +166,25 @@ typedef struct clmgk_layer_desc {
     /*
      * C > 0: a cache of keys and values, C tokens for each sequence: forward only, self-attention, with
      * attention->use_lengths and alignment LENGTHS. lengths[b] counts the tokens of sequence b, the N new ones
-     * included: the call writes new token n to token lengths[b] - N + n of cache_k and cache_v, and attends to tokens 0
-     * .. lengths[b] - 1. Caches are heads first: cache_k [B,G,C,D]; MGK [B,G,M,C,D]; admixture variants [B,M,C,D];
-     * cache_v [B,G,C,E]. New tokens whose row is not in 0 .. C - 1 are not stored (a full cache keeps its tokens; rows
-     * then see the C stored tokens). One plan serves all lengths. Not with packed sequences, nor the linear family,
-     * whose state takes the cache's place.
+     * included: new token n has position lengths[b] - N + n. The call writes it to that row of cache_k and cache_v, and
+     * attends to rows 0 .. lengths[b] - 1. Caches are heads first: cache_k [B,G,C,D]; MGK [B,G,M,C,D]; admixture
+     * variants [B,M,C,D]; cache_v [B,G,C,E]. One plan serves all lengths. Not with packed sequences, nor the linear
+     * family, whose state takes the cache's place.
+     *
+     * Overflow: tokens whose position is not in 0 .. C - 1 are not stored, and stored ones stay as they are. Every new
+     * token, stored or not, keeps its position for rotation, causality, window and ALiBi. So the output of a stored
+     * token is the same as in a larger cache, if causality hides later tokens. A token that is not stored sees the
+     * tokens in the cache that mask and window admit, itself not among them; if they admit none, its heads are 0.
+     * Lengths are the caller's, on the device: a length above C means that the sequence has outgrown its cache.
      */
     int64_t cache_capacity;
 
     uint32_t gradients;  /* set of clmgk_layer_gradient that the backward pass computes; with attention->gradients 0 as
                             well: no backward pass, and no activations are kept */
     uint32_t accumulate; /* those of `gradients` that are added to the values in their arrays; the others overwrite */
+
+    int64_t width_v; /* W3, of X3; 0 is W2. Without `cross_v` W2; with packed_weights W */
+    int32_t cross_v; /* 1: values come from x3, as torch.nn.MultiheadAttention's `value`. Only with `cross` */
 } clmgk_layer_desc;
 
 #define CLMGK_LAYER_DESC_INIT CLMGK_INIT(clmgk_layer_desc)
@@ -240,7 +252,7 @@ CLMGK_API clmgk_status clmgk_layer_get_info(const clmgk_layer *layer, clmgk_laye
  * the same offset and grad_x is not accumulated.
  */
 typedef struct clmgk_layer_args {
-    size_t struct_size;                    /* sizeof(clmgk_layer_args) */
+    size_t struct_size;                    /* sizeof(clmgk_layer_args): CLMGK_LAYER_ARGS_INIT sets it */
     const clmgk_attention_args *attention; /* NULL: none */
 #define CLMGK_LAYER_FIELD(name, field, ...)      clmgk_buffer field;
 #define CLMGK_LAYER_GRAD_FIELD(name, field, ...) clmgk_buffer grad_##field;

@@ -140,12 +140,14 @@ typedef struct clmgk_tuning_info {
     uint64_t bytes;     /* of tuning.txt */
     uint64_t entries;
     uint64_t damaged;  /* number of invalid lines, which are skipped */
-    char message[256]; /* the first invalid line, with the reason; empty if there is none */
+    char message[256]; /* the first invalid line, with the reason; with damaged = 0 the reason why the whole file is
+                        * skipped (it cannot be read, or has another version); else empty */
 } clmgk_tuning_info;
 
 #define CLMGK_TUNING_INFO_INIT CLMGK_INIT(clmgk_tuning_info)
 
-/* Location and contents of the tuning cache's file. A missing file is an empty cache. */
+/* Location and contents of the tuning cache's file. A missing file is an empty cache. So is a file that is skipped as a
+ * whole, which `message` tells. */
 CLMGK_API clmgk_status clmgk_tuning_get_info(const char *cache_dir, clmgk_tuning_info *info, clmgk_error *error);
 
 /* Removes the file's entries of a device, under any driver; NULL: of all devices. */
@@ -153,7 +155,8 @@ CLMGK_API clmgk_status clmgk_tuning_reset(const char *cache_dir, cl_device_id de
 
 /*
  * The file's entries of a device (NULL: of all devices) in the format that clmgk_tuning_import reads: writes at most
- * `capacity` bytes (no NUL) to `text` and the full number to *length.
+ * `capacity` bytes (no NUL) to `text` and the full number to *length. ERROR_IO if the file is there and skipped as a
+ * whole: it cannot be read, or has another version.
  */
 CLMGK_API clmgk_status clmgk_tuning_export(const char *cache_dir, cl_device_id device, char *text, size_t capacity,
                                            size_t *length, clmgk_error *error);

@@ -140,7 +140,7 @@ typedef enum clmgk_estep {
 #define CLMGK_ALIGNMENT_LIST(X)                                                                                        \
     X(BOTTOM_RIGHT, 0, "bottom-right") /* d(i) = i + S - N: the last query sees the last key */                        \
     X(TOP_LEFT, 1, "top-left")         /* d(i) = i */                                                                  \
-    X(LENGTHS, 2, "lengths")           /* d(i) = i + lengths[b] - N: for a partly filled key cache; needs lengths */
+    X(LENGTHS, 2, "lengths")           /* d(i) = i + lengths[b] - N: for a cache of keys; needs use_lengths */
 
 typedef enum clmgk_alignment {
 #define CLMGK_ALIGN_ENUM(name, value, ...) CLMGK_ALIGN_##name = (value),

@@ -244,6 +244,27 @@ clmgk_status clmgk_tuning_reset(const char *cache_dir, cl_device_id device, clmg
     return status;
 }
 
+/* Fails where the file is there and its entries are not known. */
+static clmgk_status expect_read(const char *path, const mgk_tuning *tuning, clmgk_error *error)
+{
+    const mgk_tuning_reading *const reading = &tuning->reading;
+    if (reading->message[0] == '\0' || reading->damaged > 0)
+        return CLMGK_OK;
+    return mgk_fail(error, CLMGK_ERROR_IO, "the tuning cache can't be read: %s%s%s", reading->newer ? path : "",
+                    reading->newer ? ": " : "", reading->message);
+}
+
+/* Drops the library's entries; prints those of the device, or all if it is NULL. */
+static void print_own_entries(mgk_tuning_set *set, const mgk_tuning_device *device, mgk_text *text)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < set->count; ++i)
+        if (!set->entries[i].shipped)
+            set->entries[kept++] = set->entries[i];
+    set->count = kept;
+    mgk_tuning_print(set, device != NULL ? is_of_device : NULL, device, text);
+}
+
 clmgk_status clmgk_tuning_export(const char *cache_dir, cl_device_id device, char *text, size_t capacity,
                                  size_t *length, clmgk_error *error)
 {
@@ -256,20 +277,17 @@ clmgk_status clmgk_tuning_export(const char *cache_dir, cl_device_id device, cha
         return fail_null("text", "room for the text", error);
     MGK_TRY(describe_device(device, &facts, error));
     MGK_TRY(open_cache(cache_dir, &path, &tuning, error));
-
-    size_t kept = 0;
-    for (size_t i = 0; i < tuning->set.count; ++i)
-        if (!tuning->set.entries[i].shipped)
-            tuning->set.entries[kept++] = tuning->set.entries[i];
-    tuning->set.count = kept;
     mgk_text printed = {0};
-    mgk_tuning_print(&tuning->set, device != NULL ? is_of_device : NULL, &facts, &printed);
-    const clmgk_status status = printed.failed ? mgk_fail_memory(error, "the tuning cache's text") : CLMGK_OK;
+    clmgk_status status;
+    MGK_TRY_GOTO(status, expect_read(path, tuning, error), cleanup);
+    print_own_entries(&tuning->set, device != NULL ? &facts : NULL, &printed);
+    status = printed.failed ? mgk_fail_memory(error, "the tuning cache's text") : CLMGK_OK;
     if (status == CLMGK_OK) {
         *length = printed.length;
         if (capacity > 0)
             memcpy(text, printed.data, printed.length < capacity ? printed.length : capacity);
     }
+cleanup:
     mgk_text_free(&printed);
     close_cache(path, tuning);
     return status;

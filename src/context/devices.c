@@ -86,11 +86,12 @@ clmgk_status clmgk_get_device_info(cl_device_id device, clmgk_device_info *info,
 
 /* ---- choice ------------------------------------------------------------------------------------------------ */
 
-/* A parsed selector. */
+/* A parsed selector: PLATFORM:DEVICE, a class of devices, or part of a name. */
 typedef struct device_choice {
     const char *text;
-    bool is_pair; /* PLATFORM:DEVICE */
+    bool is_pair, is_class;
     uint32_t platform, device;
+    clmgk_device_class device_class;
 } device_choice;
 
 /* Reads digits; *end points behind them. False if there are none or too many. */
@@ -104,15 +105,6 @@ static bool read_index(const char *text, uint32_t *index, const char **end)
     return true;
 }
 
-static device_choice read_choice(const char *text)
-{
-    device_choice choice = {.text = text};
-    const char *end = text;
-    choice.is_pair = read_index(text, &choice.platform, &end) && *end == ':' &&
-                     read_index(end + 1, &choice.device, &end) && *end == '\0';
-    return choice;
-}
-
 static bool contains(const char *text, const char *part)
 {
     const size_t length = strlen(part);
@@ -124,6 +116,25 @@ static bool contains(const char *text, const char *part)
             return true;
     }
     return false;
+}
+
+static device_choice read_choice(const char *text)
+{
+    static const struct {
+        const char *name;
+        clmgk_device_class device_class;
+    } classes[] = {{"cpu", CLMGK_DEVICE_CPU}, {"gpu", CLMGK_DEVICE_GPU}};
+    device_choice choice = {.text = text};
+    const char *end = text;
+    for (size_t i = 0; i < MGK_COUNT(classes); ++i) {
+        if (strlen(text) == strlen(classes[i].name) && contains(text, classes[i].name)) {
+            choice.is_class = true;
+            choice.device_class = classes[i].device_class;
+        }
+    }
+    choice.is_pair = read_index(text, &choice.platform, &end) && *end == ':' &&
+                     read_index(end + 1, &choice.device, &end) && *end == '\0';
+    return choice;
 }
 
 /* A runtime's short name also matches, because PoCL's platform name does not contain "pocl". */
@@ -162,34 +173,43 @@ static clmgk_status fail_choice(const device_list *list, const device_choice *ch
     return status;
 }
 
+/* NULL: there is none. */
+static const clmgk_device_info *first_of_class(const device_list *list, clmgk_device_class wanted)
+{
+    for (size_t i = 0; i < list->count; ++i)
+        if (list->devices[i].info.device_class == wanted)
+            return &list->devices[i].info;
+    return NULL;
+}
+
+/* The last match, and the number of matches. */
+static const clmgk_device_info *find_match(const device_list *list, const device_choice *choice, size_t *count)
+{
+    const clmgk_device_info *match = NULL;
+    for (size_t i = 0; i < list->count; ++i) {
+        if (matches(&list->devices[i], choice)) {
+            match = &list->devices[i].info;
+            ++*count;
+        }
+    }
+    return match;
+}
+
 static clmgk_status choose(const device_list *list, const char *selector, const clmgk_device_info **info,
                            clmgk_error *error)
 {
     const device_choice choice = read_choice(selector);
-    const mgk_device_facts *match = NULL;
     size_t count = 0;
-    for (size_t i = 0; i < list->count; ++i) {
-        if (matches(&list->devices[i], &choice)) {
-            match = &list->devices[i];
-            ++count;
-        }
-    }
-    if (match == NULL || count > 1)
-        return fail_choice(list, &choice, count, error);
-    *info = &match->info;
-    return CLMGK_OK;
+    *info = choice.is_class ? first_of_class(list, choice.device_class) : find_match(list, &choice, &count);
+    return *info == NULL || count > 1 ? fail_choice(list, &choice, count, error) : CLMGK_OK;
 }
 
 /* The first GPU, else the first CPU, else the first device; the list is not empty. */
 static const clmgk_device_info *default_device(const device_list *list)
 {
-    static const clmgk_device_class order[] = {CLMGK_DEVICE_GPU, CLMGK_DEVICE_CPU};
-    for (size_t wanted = 0; wanted < MGK_COUNT(order); ++wanted) {
-        for (size_t i = 0; i < list->count; ++i)
-            if (list->devices[i].info.device_class == order[wanted])
-                return &list->devices[i].info;
-    }
-    return &list->devices[0].info;
+    const clmgk_device_info *const gpu = first_of_class(list, CLMGK_DEVICE_GPU);
+    const clmgk_device_info *const cpu = first_of_class(list, CLMGK_DEVICE_CPU);
+    return gpu != NULL ? gpu : cpu != NULL ? cpu : &list->devices[0].info;
 }
 
 /* "; platform 0 "NAME" is there without a device: WHY" */

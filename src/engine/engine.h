@@ -30,7 +30,8 @@ typedef struct mgk_footprint {
     bool few_rows;                /* the kernel has the form for MGK_FEW_ROWS, and may use it here */
     bool one_vector;              /* with vectors of 16 floats and one unit for them, panels of one are faster */
     bool one_block;               /* a block of all rows saves more than one of twice the default size costs */
-    bool any_order;               /* the sum of a score may have another order than the other pass has */
+    bool short_panels;            /* the kernel has a form for a nearly empty last panel */
+    bool any_order;               /* no other pass computes the scores: their sums may have any order */
     int64_t rows;                 /* of a problem, on average */
     int64_t heads, problems;      /* number of heads and problems, whose rows are split into blocks */
     int64_t held_heads;           /* heads that a block could hold (the parameter `heads`); 0: the kernel has one */
@@ -64,6 +65,7 @@ typedef struct mgk_block {
     bool whole_chunks; /* loops over staged chunks are unrolled whole */
     int few_rows;      /* number of rows of the special form; 0: the usual form */
     bool short_panel;  /* the last panel has a form for half of its rows and one */
+    bool any_order;    /* of the footprint, with a short panel */
     uint64_t local_bytes, private_bytes;
     const char *compiler; /* options of the device's compiler; NULL: none */
 } mgk_block;

@@ -138,7 +138,7 @@ static bool short_panel(const mgk_footprint *f, const mgk_tunables *p)
     enum { MOST_PANELS = 4 };
     const int64_t lanes = mgk_tunable_get(p, "lanes"), vectors = mgk_tunable_get(p, "vectors");
     const int64_t last = f->rows % (vectors * lanes);
-    return f->any_order && vectors > 1 && f->narrowest >= lanes && f->rows <= MOST_PANELS * vectors * lanes &&
+    return f->short_panels && vectors > 1 && f->narrowest >= lanes && f->rows <= MOST_PANELS * vectors * lanes &&
            last > 0 && last <= vectors / 2 * lanes + 1;
 }
 
@@ -162,6 +162,7 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
     *block = (mgk_block){.tile = b.tile, .threads = 1, .few_rows = few_rows(f, p), .private_bytes = (uint64_t)bytes};
     block->rows = block->few_rows > 0 ? block->few_rows : b.panel_rows * b.panels;
     block->short_panel = block->few_rows == 0 && short_panel(f, p);
+    block->any_order = block->short_panel && f->any_order;
     return CLMGK_OK;
 }
 
@@ -179,6 +180,7 @@ static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, cons
     flags->ONE_SPACE = pocl && facts->info.device_class == CLMGK_DEVICE_CPU;
     flags->FEW_ROWS = block->few_rows;
     flags->SHORT_PANEL = block->short_panel;
+    flags->ANY_ORDER = block->any_order;
 }
 
 static const char *const sum_tunables[] = {"lanes", NULL};

@@ -43,6 +43,7 @@ static int64_t size_of(const clmgk_layer_desc *d, char axis)
                  {'C', d->cache_capacity},
                  {'W', d->width},
                  {'U', d->width_k},
+                 {'T', d->width_v},
                  {'q', s.q},
                  {'k', s.k},
                  {'v', s.v},
@@ -200,6 +201,8 @@ static bool read_resolved(const clmgk_layer_desc *given, clmgk_layer_desc *d, cl
         !mgk_desc_read(d->attention, attention))
         return false;
     d->attention = attention;
+    if (d->width_v == 0) /* of a caller that does not know the field */
+        d->width_v = d->width_k;
     return true;
 }
 

@@ -118,6 +118,7 @@ static void attend(mgk_layer_builder *b, mgk_layer_place grad_o, const mgk_layer
     mgk_layer_bind(b, operation, CLMGK_ARRAY_V, heads.place[2]);
     mgk_layer_bind(b, operation, CLMGK_ARRAY_O, kept->o);
     mgk_layer_bind(b, operation, linear ? CLMGK_ARRAY_DENOMINATOR : CLMGK_ARRAY_LSE, kept->lse);
+    mgk_layer_bind(b, operation, CLMGK_ARRAY_LSE_LOW, kept->lse_low);
     mgk_layer_bind(b, operation, CLMGK_ARRAY_GRAD_O, grad_o);
     mgk_layer_bind(b, operation, CLMGK_ARRAY_GRAD_Q, gradients->place[0]);
     mgk_layer_bind(b, operation, CLMGK_ARRAY_GRAD_K, gradients->place[1]);
@@ -187,43 +188,39 @@ static void undo_all_heads(mgk_layer_builder *b, const mgk_layer_heads *gradient
 static void differentiate_weights(mgk_layer_builder *b, mgk_layer_place p_q, mgk_layer_place p_k)
 {
     const clmgk_layer *const layer = b->layer;
-    const mgk_layer_sizes *const s = &layer->sizes;
     mgk_layer_projection list[3];
     mgk_layer_place y = nowhere;
     const size_t count = mgk_layer_projections(layer, list);
     for (size_t i = 0; i < count; ++i) {
         const mgk_layer_projection *const part = &list[i];
+        const bool first = part->input == MGK_LAYER_FIRST;
         if (!mgk_layer_wants(layer, part->gradient))
             continue;
-        if (!part->second && y.base == MGK_LAYER_NOWHERE)
+        if (first && y.base == MGK_LAYER_NOWHERE)
             y = mgk_layer_normalised(b, nowhere);
         const clmgk_gemm_desc product = {.m = part->columns,
                                          .n = part->width,
-                                         .k = part->second ? s->rows_k : s->rows,
+                                         .k = part->rows,
                                          .transpose_a = 1,
-                                         .lda = part->second ? s->ld_k : s->ld_q,
+                                         .lda = part->ld,
                                          .beta = mgk_layer_adds(layer, part->gradient)};
-        mgk_layer_multiply(b, product, mgk_layer_behind(part->second ? p_k : p_q, part->first),
-                           part->second ? mgk_layer_at(layer, CLMGK_LAYER_ARRAY_X2) : y, part->grad);
+        mgk_layer_multiply(b, product, mgk_layer_behind(first ? p_q : p_k, part->first),
+                           mgk_layer_input_at(layer, part->input, y), part->grad);
     }
 }
 
 /* out = beta out + dP W, over the projections of an input. */
-static void differentiate_input(mgk_layer_builder *b, bool second, mgk_layer_place p, mgk_layer_place out, double beta)
+static void differentiate_input(mgk_layer_builder *b, mgk_layer_input input, mgk_layer_place p, mgk_layer_place out,
+                                double beta)
 {
-    const clmgk_layer *const layer = b->layer;
-    const mgk_layer_sizes *const s = &layer->sizes;
     mgk_layer_projection list[3];
-    const size_t count = mgk_layer_projections(layer, list);
+    const size_t count = mgk_layer_projections(b->layer, list);
     for (size_t i = 0; i < count; ++i) {
         const mgk_layer_projection *const part = &list[i];
-        if (part->second != second)
+        if (part->input != input)
             continue;
-        const clmgk_gemm_desc product = {.m = second ? s->rows_k : s->rows,
-                                         .n = part->width,
-                                         .k = part->columns,
-                                         .lda = second ? s->ld_k : s->ld_q,
-                                         .beta = beta};
+        const clmgk_gemm_desc product = {
+            .m = part->rows, .n = part->width, .k = part->columns, .lda = part->ld, .beta = beta};
         mgk_layer_multiply(b, product, mgk_layer_behind(p, part->first), part->weight, out);
         beta = 1.0;
     }
@@ -241,11 +238,11 @@ static void differentiate_x(mgk_layer_builder *b, mgk_layer_place p_q, mgk_layer
         return;
     if ((!pre && !d->residual) || begins_in_place(layer)) {
         const bool adds = begins_in_place(layer) || mgk_layer_adds(layer, CLMGK_LAYER_GRADIENT_X) != 0.0;
-        differentiate_input(b, false, p_q, grad_x, adds ? 1.0 : 0.0);
+        differentiate_input(b, MGK_LAYER_FIRST, p_q, grad_x, adds ? 1.0 : 0.0);
         return;
     }
     const mgk_layer_place dy = mgk_layer_room(b, layer->sizes.rows * d->width, x.element);
-    differentiate_input(b, false, p_q, dy, 0.0);
+    differentiate_input(b, MGK_LAYER_FIRST, p_q, dy, 0.0);
     mgk_layer_operation *const operation = append_norm(b, pre, false);
     mgk_layer_bind(b, operation, MGK_NORM_GRADIENT, dy);
     if (pre)
@@ -277,6 +274,9 @@ void mgk_layer_make_backward(mgk_layer_builder *b)
     differentiate_weights(b, p_q, p_k);
     differentiate_x(b, p_q, dz);
     if (mgk_layer_wants(layer, CLMGK_LAYER_GRADIENT_X2))
-        differentiate_input(b, true, p_k, mgk_layer_at(layer, CLMGK_LAYER_ARRAY_GRAD_X2),
+        differentiate_input(b, MGK_LAYER_SECOND, p_k, mgk_layer_at(layer, CLMGK_LAYER_ARRAY_GRAD_X2),
                             mgk_layer_adds(layer, CLMGK_LAYER_GRADIENT_X2));
+    if (mgk_layer_wants(layer, CLMGK_LAYER_GRADIENT_X3))
+        differentiate_input(b, MGK_LAYER_THIRD, p_k, mgk_layer_at(layer, CLMGK_LAYER_ARRAY_GRAD_X3),
+                            mgk_layer_adds(layer, CLMGK_LAYER_GRADIENT_X3));
 }

@@ -76,21 +76,28 @@ static void add_projection(double rows, double columns, double width, double res
     counts->parameters[part] += columns * width;
 }
 
+/* Widths of X, X2, X3 and the output; 0: there is none. */
+typedef struct widths {
+    double x, x2, x3, out;
+} widths;
+
 /* Values begin the gradient of an input that they share with keys, and with queries. */
-static void count_projections(const problem *p, double width, double width_k, double width_out, clmgk_counts *counts)
+static void count_projections(const problem *p, const widths *width, clmgk_counts *counts)
 {
-    const bool cross = width_k > 0;
+    const bool cross = width->x2 > 0, apart = width->x3 > 0;
     const double rows = p->batch * p->length, rows_k = p->batch * (cross ? p->length_k : p->length);
-    const double of_keys = cross ? width_k : width, out = p->heads * p->value_size;
-    if (width > 0)
-        add_projection(rows, p->query_heads * p->head_size, width, cross ? rows * width : 0, CLMGK_PART_QUERY_KEY,
+    const double of_keys = cross ? width->x2 : width->x, of_values = apart ? width->x3 : of_keys;
+    const double out = p->heads * p->value_size;
+    if (width->x > 0)
+        add_projection(rows, p->query_heads * p->head_size, width->x, cross ? rows * width->x : 0, CLMGK_PART_QUERY_KEY,
                        counts);
-    if (of_keys > 0) {
-        add_projection(rows_k, p->key_heads * p->head_size, of_keys, 0, CLMGK_PART_QUERY_KEY, counts);
-        add_projection(rows_k, p->kv_heads * p->value_size, of_keys, rows_k * of_keys, CLMGK_PART_VALUE, counts);
-    }
-    if (width_out > 0)
-        add_projection(rows, width_out, out, rows * out, CLMGK_PART_OUTPUT, counts);
+    if (of_keys > 0)
+        add_projection(rows_k, p->key_heads * p->head_size, of_keys, apart ? rows_k * of_keys : 0, CLMGK_PART_QUERY_KEY,
+                       counts);
+    if (of_values > 0)
+        add_projection(rows_k, p->kv_heads * p->value_size, of_values, rows_k * of_values, CLMGK_PART_VALUE, counts);
+    if (width->out > 0)
+        add_projection(rows, width->out, out, rows * out, CLMGK_PART_OUTPUT, counts);
 }
 
 /* ---- scores and values ----------------------------------------------------------------------------------------- */
@@ -230,13 +237,12 @@ static double count_parameters(const problem *p)
     return sum;
 }
 
-static void count_attention(const clmgk_attention_desc *resolved, int64_t width, int64_t width_k, int64_t width_out,
-                            clmgk_counts *counts)
+static void count_attention(const clmgk_attention_desc *resolved, const widths *width, clmgk_counts *counts)
 {
     const problem p = measure(resolved);
     clmgk_operations *const forward = counts->forward, *const backward = counts->backward;
     *counts = (clmgk_counts){.struct_size = sizeof(*counts)};
-    count_projections(&p, (double)width, (double)width_k, (double)width_out, counts);
+    count_projections(&p, width, counts);
     counts->parameters[CLMGK_PART_SCORES] = count_parameters(&p);
     if (p.linear)
         count_linear_scores(&p, &forward[CLMGK_PART_SCORES], &backward[CLMGK_PART_SCORES]);
@@ -253,18 +259,18 @@ static void count_attention(const clmgk_attention_desc *resolved, int64_t width,
 clmgk_status clmgk_count_attention(const clmgk_attention_desc *desc, int64_t width, int64_t width_k, int64_t width_out,
                                    clmgk_counts *counts, clmgk_error *error)
 {
-    const int64_t widths[] = {width, width_k, width_out};
+    const int64_t given[] = {width, width_k, width_out};
     static const char *const names[] = {"width", "width_k", "width_out"};
     clmgk_attention_desc resolved;
     clmgk_counts found;
     MGK_TRY(mgk_struct_room(counts, "counts", sizeof(*counts), error));
-    for (size_t i = 0; i < MGK_COUNT(widths); i++) {
-        if (widths[i] < 0)
+    for (size_t i = 0; i < MGK_COUNT(given); i++) {
+        if (given[i] < 0)
             return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %" PRId64 ": expected 0 or more", names[i],
-                            widths[i]);
+                            given[i]);
     }
     MGK_TRY(mgk_attention_resolve(desc, &resolved, error));
-    count_attention(&resolved, width, width_k, width_out, &found);
+    count_attention(&resolved, &(widths){.x = (double)width, .x2 = (double)width_k, .out = (double)width_out}, &found);
     mgk_struct_write(counts, 0, &found, sizeof(found));
     return CLMGK_OK;
 }
@@ -276,7 +282,9 @@ clmgk_status clmgk_count_layer(const clmgk_layer_desc *desc, clmgk_counts *count
     clmgk_counts found;
     MGK_TRY(mgk_struct_room(counts, "counts", sizeof(*counts), error));
     MGK_TRY(clmgk_layer_validate(desc, &layer, &attention, error));
-    count_attention(&attention, layer.width, layer.cross ? layer.width_k : 0, layer.width, &found);
+    const double width = (double)layer.width, width_k = (double)layer.width_k, width_v = (double)layer.width_v;
+    count_attention(&attention, &(widths){width, layer.cross ? width_k : 0, layer.cross_v ? width_v : 0, width},
+                    &found);
     const problem p = measure(&attention);
     if (layer.use_bias) {
         found.parameters[CLMGK_PART_QUERY_KEY] += (p.query_heads + p.key_heads) * p.head_size;

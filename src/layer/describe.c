@@ -17,9 +17,9 @@ static clmgk_status check_switches(const clmgk_layer_desc *d, clmgk_error *error
     const struct {
         const char *field;
         int value, count;
-    } fields[] = {{FIELD(cross, 2)},      {FIELD(packed_weights, 2)}, {FIELD(use_bias, 2)},
-                  {FIELD(use_bias_o, 2)}, {FIELD(residual, 2)},       {FIELD(qk_norm, 2)},
-                  {FIELD(norm, 3)},       {FIELD(rotary, 3)},         {FIELD(use_positions, 2)}};
+    } fields[] = {{FIELD(cross, 2)},         {FIELD(packed_weights, 2)}, {FIELD(use_bias, 2)}, {FIELD(use_bias_o, 2)},
+                  {FIELD(residual, 2)},      {FIELD(qk_norm, 2)},        {FIELD(norm, 3)},     {FIELD(rotary, 3)},
+                  {FIELD(use_positions, 2)}, {FIELD(cross_v, 2)}};
 #undef FIELD
     for (size_t i = 0; i < MGK_COUNT(fields); ++i)
         if (fields[i].value < 0 || fields[i].value >= fields[i].count)
@@ -45,10 +45,21 @@ static clmgk_status resolve_widths(clmgk_layer_desc *d, clmgk_error *error)
     if (d->width_k == 0)
         d->width_k = d->width;
     MGK_TRY(check_width("width_k", d->width_k, error));
-    if (d->width_k == d->width || (d->cross && !d->packed_weights))
-        return CLMGK_OK;
-    return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE, "width_k: %" PRId64 ": expected 0 or width = %" PRId64 " %s",
-                    d->width_k, d->width, d->cross ? "with packed_weights = 1" : "without a second input (cross = 0)");
+    if (d->width_v == 0)
+        d->width_v = d->width_k;
+    MGK_TRY(check_width("width_v", d->width_v, error));
+    if (d->cross_v && !d->cross)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "cross_v: 1: expected 0 without a second input (cross = 0)");
+    const bool free = d->cross && !d->packed_weights;
+    if (d->width_k != d->width && !free)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE, "width_k: %" PRId64 ": expected 0 or width = %" PRId64 " %s",
+                        d->width_k, d->width,
+                        d->cross ? "with packed_weights = 1" : "without a second input (cross = 0)");
+    if (d->width_v != d->width_k && !(free && d->cross_v))
+        return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
+                        "width_v: %" PRId64 ": expected 0 or width_k = %" PRId64 " %s", d->width_v, d->width_k,
+                        d->cross_v ? "with packed_weights = 1" : "without a third input (cross_v = 0)");
+    return CLMGK_OK;
 }
 
 static clmgk_status check_positions(const clmgk_layer_desc *d, clmgk_error *error)
@@ -200,8 +211,8 @@ static clmgk_status check_gradients(const clmgk_layer_desc *d, clmgk_error *erro
     for (size_t i = 0; i < MGK_COUNT(gradients); ++i)
         if ((d->gradients & gradients[i].bit) != 0 && !mgk_layer_array_exists(d, gradients[i].array))
             return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                            "gradients: %s: expected others: this layer has no such array (cross, packed_weights, "
-                            "use_bias, use_bias_o, qk_norm and norm say which it has)",
+                            "gradients: %s: expected others: this layer has no such array (cross, cross_v, "
+                            "packed_weights, use_bias, use_bias_o, qk_norm and norm say which it has)",
                             gradients[i].name);
     if ((d->accumulate & ~d->gradients) != 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
@@ -298,8 +309,11 @@ clmgk_status mgk_layer_resolve(const clmgk_layer_desc *desc, clmgk_layer_desc *r
     MGK_TRY(resolve_numbers(&d, error));
     MGK_TRY(check_products(&d, error));
     MGK_TRY(check_gradients(&d, error));
-    if (mgk_layer_differentiates(&d))
+    if (mgk_layer_differentiates(&d)) {
         a.gradients |= INNER_GRADIENTS;
+        /* a bias that masks makes |L| so large that gradients need what its float lacks */
+        a.use_lse_low |= a.use_bias;
+    }
     set_layouts(&d, &a);
     MGK_TRY(resolve_attention(&a, error));
     MGK_TRY(check_arrays(&d, error));

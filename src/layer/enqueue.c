@@ -38,6 +38,7 @@ static bool is_inner(clmgk_array array)
     case CLMGK_ARRAY_V:
     case CLMGK_ARRAY_O:
     case CLMGK_ARRAY_LSE:
+    case CLMGK_ARRAY_LSE_LOW:
     case CLMGK_ARRAY_DENOMINATOR:
     case CLMGK_ARRAY_GRAD_O:
     case CLMGK_ARRAY_GRAD_LSE:
@@ -76,7 +77,7 @@ static bool in_place(const clmgk_layer *layer, const clmgk_layer_args *args)
 static clmgk_status add_own_arrays(layer_call *call, mgk_operands *operands, clmgk_error *error)
 {
     const clmgk_layer *const layer = call->layer;
-    for (int i = 0; i < CLMGK_LAYER_ARRAY_ACTIVATIONS; ++i) {
+    for (int i = 0; i < CLMGK_LAYER_ARRAYS; ++i) {
         const clmgk_layer_array array = (clmgk_layer_array)i;
         const mgk_layer_line *const line = &layer->line[i];
         const mgk_layer_array_info *const info = mgk_layer_array_get_info(array);
@@ -85,6 +86,8 @@ static clmgk_status add_own_arrays(layer_call *call, mgk_operands *operands, clm
         const int access = !info->is_output                 ? MGK_READ
                            : array == CLMGK_LAYER_ARRAY_OUT ? MGK_WRITE
                                                             : MGK_READ | MGK_WRITE;
+        if (info->element == CLMGK_ELEMENT_BYTE) /* activations and workspace: add_bytes */
+            continue;
         if (array == CLMGK_LAYER_ARRAY_GRAD_OUT && call->pass == CLMGK_PASS_BACKWARD && in_place(layer, &call->args))
             continue;
         if (line->presence[call->pass] != CLMGK_ABSENT)
@@ -235,7 +238,8 @@ static clmgk_status read_call(layer_call *call, const clmgk_layer_args *args, cl
                         layer == NULL ? "a layer" : "the call's arrays");
     if (call->pass == CLMGK_PASS_BACKWARD && !mgk_layer_has_backward(&layer->desc))
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "layer: expected one of a descriptor with gradients");
-    MGK_TRY(mgk_struct_read(args, "args", sizeof(*args), &call->args, sizeof(call->args), error));
+    MGK_TRY(mgk_struct_read(args, "args", MGK_SIZE_WITH(clmgk_layer_args, workspace), &call->args, sizeof(call->args),
+                            error));
     call->attention = (clmgk_attention_args)CLMGK_ATTENTION_ARGS_INIT;
     if (call->args.attention != NULL)
         MGK_TRY(mgk_struct_read(call->args.attention, "attention", sizeof(call->attention), &call->attention,

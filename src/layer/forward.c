@@ -31,65 +31,63 @@ mgk_layer_place mgk_layer_normalised(mgk_layer_builder *b, mgk_layer_place stati
 
 /* ---- projections ----------------------------------------------------------------------------------------------- */
 
+/* With packed weights neighbours of one input are one product. */
 size_t mgk_layer_projections(const clmgk_layer *layer, mgk_layer_projection list[3])
 {
     const clmgk_layer_desc *const d = &layer->desc;
     const mgk_layer_sizes *const s = &layer->sizes;
-    const mgk_layer_place packed = mgk_layer_at(layer, CLMGK_LAYER_ARRAY_WEIGHT_QKV);
-    const mgk_layer_place grad = mgk_layer_at(layer, CLMGK_LAYER_ARRAY_GRAD_WEIGHT_QKV);
-    if (d->packed_weights && !d->cross) {
-        list[0] = (mgk_layer_projection){false, s->ld_q, 0, d->width, packed, grad, CLMGK_LAYER_GRADIENT_WEIGHT_QKV};
-        return 1;
-    }
-    if (d->packed_weights) {
-        list[0] = (mgk_layer_projection){false, s->q, 0, d->width, packed, grad, CLMGK_LAYER_GRADIENT_WEIGHT_QKV};
-        list[1] = (mgk_layer_projection){true,
-                                         s->ld_k,
-                                         0,
-                                         d->width,
-                                         mgk_layer_behind(packed, s->q * d->width),
-                                         mgk_layer_behind(grad, s->q * d->width),
-                                         CLMGK_LAYER_GRADIENT_WEIGHT_QKV};
-        return 2;
-    }
+    const mgk_layer_input of_keys = d->cross ? MGK_LAYER_SECOND : MGK_LAYER_FIRST;
+    const bool packed = d->packed_weights != 0;
     const struct {
-        bool keys;
-        int64_t columns, first;
+        mgk_layer_input input;
+        int64_t width, columns, first;
         clmgk_layer_array weight, grad;
-        uint32_t gradient;
-    } parts[] = {
-        {false, s->q, 0, CLMGK_LAYER_ARRAY_WEIGHT_Q, CLMGK_LAYER_ARRAY_GRAD_WEIGHT_Q, CLMGK_LAYER_GRADIENT_WEIGHT_Q},
-        {true, s->k, s->at_k, CLMGK_LAYER_ARRAY_WEIGHT_K, CLMGK_LAYER_ARRAY_GRAD_WEIGHT_K,
-         CLMGK_LAYER_GRADIENT_WEIGHT_K},
-        {true, s->v, s->at_v, CLMGK_LAYER_ARRAY_WEIGHT_V, CLMGK_LAYER_ARRAY_GRAD_WEIGHT_V,
-         CLMGK_LAYER_GRADIENT_WEIGHT_V}};
-    for (size_t i = 0; i < MGK_COUNT(parts); ++i)
-        list[i] = (mgk_layer_projection){parts[i].keys && d->cross,
-                                         parts[i].columns,
-                                         parts[i].first,
-                                         parts[i].keys ? d->width_k : d->width,
-                                         mgk_layer_at(layer, parts[i].weight),
-                                         mgk_layer_at(layer, parts[i].grad),
-                                         parts[i].gradient};
-    return MGK_COUNT(parts);
+    } parts[] = {{MGK_LAYER_FIRST, d->width, s->q, 0, CLMGK_LAYER_ARRAY_WEIGHT_Q, CLMGK_LAYER_ARRAY_GRAD_WEIGHT_Q},
+                 {of_keys, d->width_k, s->k, s->at_k, CLMGK_LAYER_ARRAY_WEIGHT_K, CLMGK_LAYER_ARRAY_GRAD_WEIGHT_K},
+                 {d->cross_v ? MGK_LAYER_THIRD : of_keys, d->width_v, s->v, s->at_v, CLMGK_LAYER_ARRAY_WEIGHT_V,
+                  CLMGK_LAYER_ARRAY_GRAD_WEIGHT_V}};
+    int64_t above = 0; /* elements of packed weights before this part's */
+    size_t count = 0;
+    for (size_t i = 0; i < MGK_COUNT(parts); ++i) {
+        const bool first = parts[i].input == MGK_LAYER_FIRST;
+        const clmgk_layer_array grad = packed ? CLMGK_LAYER_ARRAY_GRAD_WEIGHT_QKV : parts[i].grad;
+        const clmgk_layer_array weight = packed ? CLMGK_LAYER_ARRAY_WEIGHT_QKV : parts[i].weight;
+        if (packed && i > 0 && parts[i].input == parts[i - 1].input)
+            list[count - 1].columns += parts[i].columns;
+        else
+            list[count++] = (mgk_layer_projection){parts[i].input,
+                                                   parts[i].width,
+                                                   first ? s->rows : s->rows_k,
+                                                   first ? s->ld_q : s->ld_k,
+                                                   parts[i].columns,
+                                                   parts[i].first,
+                                                   mgk_layer_behind(mgk_layer_at(layer, weight), above),
+                                                   mgk_layer_behind(mgk_layer_at(layer, grad), above),
+                                                   mgk_layer_array_get_info(grad)->gradient};
+        above += packed ? parts[i].columns * parts[i].width : 0;
+    }
+    return count;
+}
+
+mgk_layer_place mgk_layer_input_at(const clmgk_layer *layer, mgk_layer_input input, mgk_layer_place y)
+{
+    return input == MGK_LAYER_FIRST
+               ? y
+               : mgk_layer_at(layer, input == MGK_LAYER_SECOND ? CLMGK_LAYER_ARRAY_X2 : CLMGK_LAYER_ARRAY_X3);
 }
 
 /* P = Y W^T, for each matrix of weights into its columns. */
 static void project(mgk_layer_builder *b, mgk_layer_place y, mgk_layer_place p_q, mgk_layer_place p_k)
 {
-    const clmgk_layer *const layer = b->layer;
-    const mgk_layer_sizes *const s = &layer->sizes;
     mgk_layer_projection list[3];
-    const size_t count = mgk_layer_projections(layer, list);
+    const size_t count = mgk_layer_projections(b->layer, list);
     for (size_t i = 0; i < count; ++i) {
         const mgk_layer_projection *const part = &list[i];
-        const clmgk_gemm_desc product = {.m = part->second ? s->rows_k : s->rows,
-                                         .n = part->columns,
-                                         .k = part->width,
-                                         .transpose_b = 1,
-                                         .ldc = part->second ? s->ld_k : s->ld_q};
-        const mgk_layer_place in = part->second ? mgk_layer_at(layer, CLMGK_LAYER_ARRAY_X2) : y;
-        mgk_layer_multiply(b, product, in, part->weight, mgk_layer_behind(part->second ? p_k : p_q, part->first));
+        const clmgk_gemm_desc product = {
+            .m = part->rows, .n = part->columns, .k = part->width, .transpose_b = 1, .ldc = part->ld};
+        const mgk_layer_place to = part->input == MGK_LAYER_FIRST ? p_q : p_k;
+        mgk_layer_multiply(b, product, mgk_layer_input_at(b->layer, part->input, y), part->weight,
+                           mgk_layer_behind(to, part->first));
     }
 }
 
@@ -274,5 +272,6 @@ void mgk_layer_make_forward(mgk_layer_builder *b)
     mgk_layer_bind(b, attention, CLMGK_ARRAY_V, heads.place[2]);
     mgk_layer_bind(b, attention, CLMGK_ARRAY_O, o);
     mgk_layer_bind(b, attention, linear ? CLMGK_ARRAY_DENOMINATOR : CLMGK_ARRAY_LSE, kept->lse);
+    mgk_layer_bind(b, attention, CLMGK_ARRAY_LSE_LOW, kept->lse_low);
     finish(b, o);
 }

@@ -11,11 +11,15 @@ typedef struct mgk_layer_heads {
     int64_t ld[3];
 } mgk_layer_heads;
 
+/* What a projection reads: Y, X2, X3. */
+typedef enum mgk_layer_input { MGK_LAYER_FIRST, MGK_LAYER_SECOND, MGK_LAYER_THIRD } mgk_layer_input;
+
 /* A matrix of weights, or rows of one, and the columns of a projection that it makes. */
 typedef struct mgk_layer_projection {
-    bool second; /* of X2 */
-    int64_t columns, first;
-    int64_t width; /* of its input */
+    mgk_layer_input input;
+    int64_t width;          /* of its input */
+    int64_t rows, ld;       /* of the array that the projections of Y, or those of X2 and X3, lie in */
+    int64_t columns, first; /* its own there */
     mgk_layer_place weight, grad;
     uint32_t gradient;
 } mgk_layer_projection;
@@ -25,6 +29,9 @@ mgk_norm_rows mgk_layer_width_rows(const clmgk_layer *layer);
 
 /* The layer's projections, Q's first; their number. */
 size_t mgk_layer_projections(const clmgk_layer *layer, mgk_layer_projection list[3]);
+
+/* An input's array; `y` is the place of Y. */
+mgk_layer_place mgk_layer_input_at(const clmgk_layer *layer, mgk_layer_input input, mgk_layer_place y);
 
 /* Y: X, or with norm PRE its normalisation, which is made into the workspace, and with it the statistics, if these have
  * a place. */

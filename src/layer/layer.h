@@ -117,6 +117,7 @@ typedef struct mgk_layer_kept {
     mgk_layer_place p_q, p_k; /* the array that Q lies in, and the one of K and V (without a second input the same) */
     mgk_layer_place o;        /* the heads' results, [B,N,o] */
     mgk_layer_place lse;      /* L, or the denominators */
+    mgk_layer_place lse_low;  /* what that L lacks: with attention.use_lse_low */
     mgk_layer_place sum;      /* R, norm POST */
 } mgk_layer_kept;
 

@@ -39,6 +39,8 @@ static void choose_kept(clmgk_layer *layer)
     kept->p_q = mgk_layer_keep(layer, s->rows * s->ld_q, element);
     kept->p_k = d->cross ? mgk_layer_keep(layer, s->rows_k * s->ld_k, element) : kept->p_q;
     kept->lse = mgk_layer_keep(layer, mgk_array_count(a, lse), sizeof(float));
+    if (a->use_lse_low)
+        kept->lse_low = mgk_layer_keep(layer, mgk_array_count(a, CLMGK_ARRAY_LSE_LOW), sizeof(float));
 }
 
 static clmgk_status make_pass(clmgk_layer *layer, clmgk_pass which, void (*make)(mgk_layer_builder *),

@@ -46,7 +46,8 @@ typedef struct mgk_norm_rows {
  *           if given; OUT = v without GAIN   (GAIN and OFFSET are given together)
  *
  * IN, SUM and OUT may be the same memory, but SUM is not OUT with GAIN. With GAIN and anything to add or to drop, v is
- * rounded to storage before it is normalised. Squared deviations must be within f32: |v - mean| < 10^18.
+ * rounded to storage before it is normalised. Squared deviations must be within f32: |v - mean| < 10^18. The mean of a
+ * row of equal elements is exactly the element, so OUT is OFFSET, and with width 1 the gradient is 0.
  */
 void mgk_rows_norm(const mgk_rows_list *list, const mgk_norm_rows *rows);
 
@@ -78,7 +79,7 @@ typedef struct mgk_rows_heads {
  *
  *     n                                      without lengths and sequences
  *     LENGTHS[b] - length + n                if the call gives LENGTHS
- *     n - the begin of its sequence          sequences > 0, from OFFSETS [sequences + 1]
+ *     n - the begin of its sequence          sequences > 0, from OFFSETS [sequences + 1], 0 for a negative one
  *
  * Turns are right to 2e-7 for positions up to 2^31.
  */

@@ -129,7 +129,7 @@ static double largest_delta(const exact_backward *back)
 static void add_sizes(exact_backward *back)
 {
     back->sizes = true;
-    back->weight = back->row.lost ? 0x1p23 : 1.0 + fabs(back->row.lse);
+    back->weight = back->row.lost ? 0x1p23 : 1.0 + (back->row.problem->desc.use_lse_low ? 0.0 : fabs(back->row.lse));
     if (back->row.lost)
         back->delta = largest_delta(back);
     add_keys(back);

@@ -41,6 +41,8 @@ typedef enum clmgk_ref_layer_gradient {
         CLMGK_REF_LAYER_GRADIENTS
 } clmgk_ref_layer_gradient;
 
+_Static_assert((int)CLMGK_REF_LAYER_GRADIENTS <= CLMGK_REF_ARRAYS, "gradients of a layer");
+
 /*
  * Exact values and bounds of all that the layer has, for clmgk_ref_check_array. The plain formula sums in f32, in
  * several orders, and rounds to f32 what is no array, to the storage type what is one, and what may be kept in one: the

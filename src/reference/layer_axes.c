@@ -41,6 +41,8 @@ static int64_t axis(const clmgk_ref_layer *layer, char letter)
         return layer->desc.width;
     case 'U':
         return layer->desc.width_k;
+    case 'T':
+        return layer->desc.width_v;
     case 'D':
         return a->head_size;
     default:
@@ -111,16 +113,19 @@ static void open_streams(const clmgk_ref_layer *layer, layer_pass *pass)
     const double *const bias[] = {layer->bias_q, layer->bias_k, layer->bias_v};
     const double *const gain[] = {layer->gain_q, layer->gain_k, NULL};
     const double *const cache[] = {NULL, layer->cache_k, layer->cache_v};
+    const layer_side of_keys = d->cross ? LAYER_K : LAYER_Q;
+    const layer_side source[] = {LAYER_Q, of_keys, d->cross_v ? LAYER_V : of_keys};
+    const int64_t inputs[] = {d->width, d->width_k, d->width_v};
     int64_t first = 0;
     for (int side = 0; side < LAYER_SIDES; side++) {
         layer_stream *const s = &pass->stream[side];
-        const bool second = side != LAYER_Q && d->cross;
         s->side = (layer_side)side;
-        s->tokens = second ? a->length_k : a->length;
+        s->source = source[side];
+        s->tokens = s->source == LAYER_Q ? a->length : a->length_k;
         s->keys = side == LAYER_Q ? a->length : a->length_k;
         s->columns = ref_layer_columns(a, "qkv"[side]);
         s->size = side == LAYER_V ? a->value_size : a->head_size;
-        s->inputs = second ? d->width_k : d->width;
+        s->inputs = inputs[side];
         s->weight = d->packed_weights ? layer->weight_qkv + first * d->width : weight[side];
         s->bias = d->packed_weights && d->use_bias ? layer->bias_qkv + first : NULL;
         if (d->use_bias && !d->packed_weights)
@@ -150,7 +155,7 @@ static int64_t packed_position(const int32_t *offsets, int64_t sequences, int64_
 {
     for (int64_t t = 0; t < sequences; t++)
         if (offsets[t] <= i && i < offsets[t + 1])
-            return i - offsets[t];
+            return i - (offsets[t] > 0 ? offsets[t] : 0);
     return 0;
 }
 

@@ -123,6 +123,7 @@ static void place(layer_pass *pass)
     double *const bias[] = {g[CLMGK_REF_LAYER_GRAD_BIAS_Q], g[CLMGK_REF_LAYER_GRAD_BIAS_K],
                             g[CLMGK_REF_LAYER_GRAD_BIAS_V]};
     double *const gain[] = {g[CLMGK_REF_LAYER_GRAD_GAIN_Q], g[CLMGK_REF_LAYER_GRAD_GAIN_K], NULL};
+    double *const input[] = {pass->grad_y, g[CLMGK_REF_LAYER_GRAD_X2], g[CLMGK_REF_LAYER_GRAD_X3]};
     const bool packed = pass->layer->desc.packed_weights != 0;
     int64_t first = 0;
     for (int side = 0; side < LAYER_SIDES; side++) {
@@ -132,7 +133,7 @@ static void place(layer_pass *pass)
         if (packed && s->grad_bias)
             s->grad_bias += first;
         s->grad_gain = gain[side];
-        s->grad_input = side != LAYER_Q && pass->layer->desc.cross ? g[CLMGK_REF_LAYER_GRAD_X2] : pass->grad_y;
+        s->grad_input = input[s->source];
         s->grad_heads = pass->of_attention[side];
         first += s->columns;
     }
@@ -189,7 +190,7 @@ bool ref_layer_backward(layer_pass *pass)
         return false;
     place(pass);
     for (int side = 0; side < LAYER_SIDES && !pass->failed; side++)
-        project_back(pass, &pass->stream[side], pass->layer->desc.cross ? side == LAYER_V : side != LAYER_Q);
+        project_back(pass, &pass->stream[side], pass->stream[side].source != (layer_side)side);
     if (!pass->failed)
         fill_grad_x(pass);
     return !pass->failed;

@@ -43,7 +43,8 @@ static void project(layer_pass *pass, layer_stream *s)
     s->heads = ref_layer_room(pass, batch * s->keys * s->columns);
     if (pass->failed)
         return;
-    s->input = s->side != LAYER_Q && pass->layer->desc.cross ? pass->layer->x2 : pass->y;
+    const double *const inputs[] = {pass->y, pass->layer->x2, pass->layer->x3};
+    s->input = inputs[s->source];
     ref_layer_product(pass, rows, s->columns, s->inputs, (layer_matrix){s->input, s->inputs, 1},
                       (layer_matrix){s->weight, 1, s->inputs}, false, s->raw);
     for (int64_t n = 0; s->bias && n < rows * s->columns; n++)

@@ -14,11 +14,12 @@ typedef enum layer_side { LAYER_Q, LAYER_K, LAYER_V, LAYER_SIDES } layer_side;
 /* Q, K or V, on the way from its input to the attention, and its gradient on the way back. */
 typedef struct layer_stream {
     layer_side side;
+    layer_side source;   /* whose input it has: Q's y, K's x2, V's x3 */
     int64_t tokens;      /* of a batch, projected by this call */
     int64_t keys;        /* of a batch, in the attention: the same, or the cache's */
     int64_t columns;     /* of all heads */
     int64_t size;        /* of a head */
-    int64_t inputs;      /* numbers of a token: W or W2 */
+    int64_t inputs;      /* numbers of a token: W, W2 or W3 */
     const double *input; /* [B,tokens,inputs] */
     const double *weight, *bias, *gain, *cache;
     double *raw;                                 /* [B,tokens,columns]: with the bias */

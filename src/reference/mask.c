@@ -44,14 +44,15 @@ int64_t ref_key_limit(const clmgk_ref_problem *problem, int64_t b)
     return desc->use_lengths ? clamp(problem->lengths[b], desc->length_k) : desc->length_k;
 }
 
-/* d(i) */
+/* d(i). Lengths beyond the keys keep their meaning: tokens that had no room have positions, too. */
 static int64_t diagonal(const clmgk_ref_problem *p, const sequence *seq, int64_t b, int64_t i)
 {
+    static const int64_t most = INT64_C(1) << 29;
     switch (p->desc.alignment) {
     case CLMGK_ALIGN_TOP_LEFT:
         return i;
     case CLMGK_ALIGN_LENGTHS:
-        return i + ref_key_limit(p, b) - seq->rows;
+        return i + clamp(p->lengths[b], p->desc.length_k > most ? p->desc.length_k : most) - seq->rows;
     case CLMGK_ALIGN_BOTTOM_RIGHT:
         break;
     }

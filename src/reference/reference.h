@@ -18,8 +18,8 @@
 /*
  * A problem. `desc` is resolved by clmgk_attention_validate; its strides are ignored. The arrays, a field for each line
  * A of CLMGK_ARRAY_LIST (clmgk/arrays.h), are dense in axis order and hold the values of the stored elements
- * (clmgk_ref_load). NULL: no array; dO and dL: zero. Lengths and offsets beyond their axis are clamped. Only Q, K, V,
- * dO, dL and the arrays that the descriptor uses are read.
+ * (clmgk_ref_load). NULL: no array; dO and dL: zero. Lengths and offsets beyond their axis are clamped, as in
+ * attention.h. Only Q, K, V, dO, dL and the arrays that the descriptor uses are read.
  */
 typedef struct clmgk_ref_problem {
     clmgk_attention_desc desc;
@@ -162,7 +162,7 @@ typedef enum clmgk_ref_gradient {
  * Arrays of a whole problem: exact values, dense, and their bounds. Array number n exists if bit n of `set` is set; the
  * others are NULL and have no elements.
  */
-#define CLMGK_REF_ARRAYS 16 /* of the largest set, a layer's gradients */
+#define CLMGK_REF_ARRAYS 17 /* of the largest set, a layer's gradients */
 typedef struct clmgk_ref_arrays {
     const char *const *names; /* for messages */
     uint32_t set;

@@ -6,6 +6,7 @@
  */
 #include "harness/harness.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -357,6 +358,77 @@ TH_TEST(both_passes_weigh_alike)
     }
 }
 
+/* Keys that compete at scores of 10^4, a float's step of which changes a weight by a thousandth: keys are nearly equal
+ * and far from 0. Rows of equal scores weigh them alike, which no rounding may change. */
+static void make_rivals(th_problem *problem, uint64_t seed)
+{
+    const clmgk_attention_desc *const d = &problem->desc;
+    const int64_t components = (clmgk_variant_traits(d->variant) & CLMGK_TRAIT_KEYS) != 0 ? d->components : 1;
+    const int64_t heads = (clmgk_variant_traits(d->variant) & CLMGK_TRAIT_ADMIXTURE) != 0 ? d->components : d->kv_heads;
+    uint64_t state = seed;
+    th_scale(problem, TH_Q, 30.0);
+    for (int64_t n = 0; n < heads * components * d->length_k; n++)
+        for (int64_t e = 0; e < d->head_size; e++) {
+            const double apart = n % 3 == 0 ? 0.0 : 0.02 * th_normal(&state);
+            th_set(problem, TH_K, 0, n / d->length_k / components, n / d->length_k % components, n % d->length_k, e,
+                   e % 2 == 0 ? 400.0 + apart : -100.0 + apart);
+        }
+}
+
+TH_TEST(rivals_at_large_scores)
+{
+    static const struct {
+        clmgk_variant variant;
+        int64_t length;
+        int32_t use_lse_low, use_bias;
+    } cases[] = {{CLMGK_VARIANT_SOFTMAX, 70, 0, 0},   {CLMGK_VARIANT_SOFTMAX, 49, 1, 0},
+                 {CLMGK_VARIANT_SOFTMAX, 70, 1, 1},   {CLMGK_VARIANT_GAUSSIAN, 49, 0, 0},
+                 {CLMGK_VARIANT_MGK, 70, 1, 0},       {CLMGK_VARIANT_SMGK, 70, 1, 0},
+                 {CLMGK_VARIANT_HARD_FISH, 70, 0, 0}, {CLMGK_VARIANT_HARD_GFISH, 70, 1, 1}};
+    for (size_t n = 0; n < TH_COUNT(cases); n++)
+        for (size_t e = 0; e < session->engines && (e == 0 || n % 3 == 0 || session->full); e++) {
+            clmgk_attention_desc desc = th_small_desc(cases[n].variant, cases[n].length, cases[n].length);
+            desc.heads = desc.kv_heads = 2;
+            desc.use_lse_low = cases[n].use_lse_low;
+            desc.use_bias = cases[n].use_bias;
+            desc.gradients = th_all_gradients(&desc);
+            TH_PROBLEM problem = th_problem_make(&desc, n);
+            make_rivals(&problem, n + 1);
+            const clmgk_plan_options options = th_options(session, e);
+            th_expect_equal_weights(session, &problem, &options);
+        }
+}
+
+/* Large finite biases as masks: of all keys of a row, which then is like any other, of some, and of different sizes. */
+TH_TEST(finite_masks)
+{
+    static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_GAUSSIAN, CLMGK_VARIANT_MGK,
+                                             CLMGK_VARIANT_SMGK, CLMGK_VARIANT_HARD_FISH};
+    static const double masks[] = {-1e4, -1e9, -1e10, -1e30, -FLT_MAX, 3e38};
+    for (size_t n = 0; n < 2 * TH_COUNT(variants); n++)
+        for (size_t e = 0; e < session->engines && (e == 0 || n % 3 == 0 || session->full); e++) {
+            clmgk_attention_desc desc = th_small_desc(variants[n / 2], 40, 150);
+            desc.use_bias = 1;
+            desc.bias_heads = 1;
+            desc.use_lse_low = n % 2 == 0;
+            desc.gradients = th_all_gradients(&desc);
+            TH_PROBLEM problem = th_problem_make(&desc, n);
+            for (int64_t i = 0; i < desc.length; i++)
+                for (int64_t j = 0; j < desc.length_k; j++) {
+                    const double mask = masks[(size_t)i / 4 % TH_COUNT(masks)];
+                    const bool all = i % 4 == 0, some = i % 4 == 1 && j % 3 != 0, first = i % 4 == 2 && j < 100;
+                    if (all || some || first)
+                        th_set(&problem, TH_BIAS, 0, 0, 0, i, j, i % 4 == 2 && j % 2 == 0 ? 0.5 * mask : mask);
+                }
+            const clmgk_plan_options options = th_options(session, e);
+            th_run_training(session, &problem, &options);
+            TH_REF_ANSWER answer = th_solve(&problem);
+            th_check(session, &problem, options.engine, &answer);
+            TH_REF_ARRAYS exact = th_solve_gradients(&problem);
+            th_check_gradients(session, &problem, options.engine, &exact);
+        }
+}
+
 /* A sink that has nearly all the weight; scores much larger than it. */
 TH_TEST(sinks_and_gaussian_scores)
 {
@@ -626,10 +698,16 @@ TH_TEST(engine_parameters)
 /* The lane engine's last panel with one key, half of its keys, and one more. */
 TH_TEST(short_panels)
 {
-    static const char *const blocks[] = {NULL, "lanes=8,vectors=4,block=4,unroll=1"};
+    static const struct {
+        clmgk_variant variant;
+        const char *parameters;
+    } forms[] = {{CLMGK_VARIANT_SOFTMAX, NULL},
+                 {CLMGK_VARIANT_SOFTMAX, "lanes=8,vectors=4,block=4,unroll=1"},
+                 {CLMGK_VARIANT_MGK, NULL}};
     static const int64_t lengths[] = {49, 17, 48, 81, 65};
-    for (size_t n = 0; session->engine[0] == CLMGK_ENGINE_LANE && n < 2 * TH_COUNT(blocks) * TH_COUNT(lengths); n++) {
-        clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 0, lengths[n % TH_COUNT(lengths)]);
+    for (size_t n = 0; session->engine[0] == CLMGK_ENGINE_LANE && n < 2 * TH_COUNT(forms) * TH_COUNT(lengths); n++) {
+        const size_t form = n / (2 * TH_COUNT(lengths));
+        clmgk_attention_desc desc = th_small_desc(forms[form].variant, 0, lengths[n % TH_COUNT(lengths)]);
         desc.head_size = 24;
         desc.value_size = 40;
         desc.batch = 2;
@@ -638,7 +716,7 @@ TH_TEST(short_panels)
         desc.use_lengths = n % TH_COUNT(lengths) == 3;
         desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
         TH_PROBLEM problem = th_problem_make(&desc, n);
-        expect_with(session, &problem, blocks[n / (2 * TH_COUNT(lengths))]);
+        expect_with(session, &problem, forms[form].parameters);
     }
 }
 

@@ -508,6 +508,20 @@ TH_TEST(padding_is_not_read)
     }
 }
 
+/* Tokens that are not among the keys: the diagonal counts them. However many they are, they take no time. */
+TH_TEST(lengths_beyond_the_keys)
+{
+    clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_MLK, MAP_ELU1, N, S);
+    desc.batch = 4;
+    desc.use_lengths = desc.use_new_state = desc.causal = 1;
+    desc.alignment = CLMGK_ALIGN_LENGTHS;
+    TH_PROBLEM problem = make(&desc, 7);
+    static const int32_t beyond[] = {1, N - 3, N + 1};
+    for (int64_t b = 0; b < 4; b++)
+        th_set(&problem, TH_LENGTHS, b, 0, 0, 0, 0, b < 3 ? (double)(S + beyond[b]) : INT32_MAX);
+    expect(session, &problem, 0, true);
+}
+
 /* The lane engine's kernels have no blocks of rows: whatever their number is, the program is the same. */
 TH_TEST(lengths_share_a_program)
 {

@@ -6,7 +6,7 @@
 
 /* ---- masks ----------------------------------------------------------------------------------------------------- */
 
-static const int32_t length_patterns[][4] = {{0, 1, 64, 65}, {200, 0, 0, 129}, {-5, 1000, 17, 199}};
+static const int32_t length_patterns[][4] = {{0, 1, 64, 65}, {200, 0, 0, 129}, {-5, 1000, 230, 199}};
 
 static void mask_problem(th_session *session, const clmgk_attention_desc *desc, size_t pattern)
 {
@@ -54,7 +54,7 @@ TH_TEST(lengths_without_causality)
 
 TH_TEST(huge_and_tiny_logits)
 {
-    static const double factors[] = {1e-20, 1e-3, 10.0, 30.0, 100.0};
+    static const double factors[] = {1e-20, 1e-3, 10.0, 30.0, 100.0, 3e3, 1e5, 1e9};
     for (size_t v = 0; v < TH_COUNT(th_variants); v++) {
         for (size_t n = 0; n < TH_COUNT(factors) * 2; n++) {
             clmgk_attention_desc desc = th_small_desc(th_variants[v], 40, 300);
@@ -65,6 +65,59 @@ TH_TEST(huge_and_tiny_logits)
             th_expect(session, &problem);
         }
     }
+}
+
+/* O is the mean of the visible V, every element within rounding. */
+static void expect_mean(const th_problem *problem)
+{
+    const clmgk_attention_desc *const d = &problem->desc;
+    for (int64_t e = 0; e < d->value_size; e++) {
+        double sum = 0.0;
+        for (int64_t j = 0; j < d->length_k; j++)
+            sum += problem->array[TH_V].values[j * d->value_size + e] / (double)d->length_k;
+        for (int64_t i = 0; i < d->length; i++)
+            assert_true(fabs(problem->array[TH_O].values[i * d->value_size + e] - sum) < 2e-6);
+    }
+}
+
+/* Equal scores have equal weights, whatever their size, in all tiles and ranges of keys. */
+TH_TEST(equal_huge_scores)
+{
+    static const double sizes[] = {1e3, 4e6, 7e7, 2e9, 1e18};
+    static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_MGK, CLMGK_VARIANT_HARD_FISH};
+    for (size_t n = 0; n < TH_COUNT(variants) * TH_COUNT(sizes) * 2; n++) {
+        const size_t v = n / (2 * TH_COUNT(sizes));
+        clmgk_attention_desc desc = th_small_desc(variants[v], 9, n % 2 == 0 ? 33 : 301);
+        desc.heads = 1;
+        desc.score = v == 1 ? CLMGK_SCORE_DOT : CLMGK_SCORE_DEFAULT;
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        th_fill(&problem, TH_Q, 1.1);
+        th_fill(&problem, TH_K, sizes[n / 2 % TH_COUNT(sizes)]);
+        for (size_t e = 0; e < session->engines && (e == 0 || session->full || v == 0); e++) {
+            th_run(session, &problem, e);
+            expect_mean(&problem);
+        }
+    }
+}
+
+/* The same of a row all of whose keys have one large bias, in ranges of keys of different lengths. */
+TH_TEST(equal_huge_biases)
+{
+    static const double biases[] = {-1e9, -1e30, 3e38};
+    static const char *const parameters[][TH_COUNT(biases)] = {
+        [CLMGK_ENGINE_LANE] = {NULL, "panels=1,tile=64,splits=3", NULL},
+        [CLMGK_ENGINE_SIMT] = {"splits=3", "rows=1,keys=1,splits=3", "splits=3"}};
+    for (size_t n = 0; n < TH_COUNT(biases); n++)
+        for (size_t e = 0; e < session->engines && (e == 0 || n == 0); e++) {
+            clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 3, 150);
+            desc.heads = desc.bias_length = desc.bias_length_k = 1;
+            desc.use_bias = 1;
+            TH_PROBLEM problem = th_problem_make(&desc, n);
+            th_fill(&problem, TH_BIAS, biases[n]);
+            th_scale(&problem, TH_Q, 0.0);
+            th_run_with(session, &problem, session->engine[e], parameters[session->engine[e]][n]);
+            expect_mean(&problem);
+        }
 }
 
 /* Every tile outgrows the maximum of those before it, or none does, or one does in the middle. */

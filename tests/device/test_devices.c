@@ -362,6 +362,15 @@ MACHINE_TEST(test_default_choice)
     assert_string_equal(info.name, "pthread-model CPU");
     assert_int_equal(clmgk_select_device("3:2", &info, NULL), CLMGK_OK);
     assert_string_equal(info.name, "Model GPU three");
+    assert_int_equal(setenv("CLMGK_DEVICE", "cpu", 1), 0);
+    assert_int_equal(clmgk_select_device(NULL, &info, NULL), CLMGK_OK);
+    assert_string_equal(info.name, "pthread-model CPU");
+    assert_int_equal(clmgk_select_device("gpu", &info, NULL), CLMGK_OK);
+    assert_string_equal(info.name, "Model GPU two");
+    platform_count = 3;
+    th_expect_error(clmgk_select_device("gpu", &info, &th_error), CLMGK_ERROR_NO_DEVICE,
+                    "device selector \"gpu\" matches none of the usable devices: 2:0 \"pthread-model CPU\"");
+    platform_count = 5;
     assert_int_equal(setenv("CLMGK_DEVICE", "", 1), 0);
     assert_int_equal(clmgk_select_device(NULL, &info, NULL), CLMGK_OK);
     assert_string_equal(info.name, "Model GPU two");
@@ -379,6 +388,9 @@ MACHINE_TEST(test_selectors)
         {"gpu THREE", "Model GPU three", CLMGK_OK, NULL},
         {"portable", "pthread-model CPU", CLMGK_OK, NULL},
         {"PoCL", "pthread-model CPU", CLMGK_OK, NULL},
+        {"gpu", "Model GPU two", CLMGK_OK, NULL}, /* the first of several */
+        {"CPU", "pthread-model CPU", CLMGK_OK, NULL},
+        {"cpus", NULL, CLMGK_ERROR_NO_DEVICE, "matches none"},
         {"3:0", NULL, CLMGK_ERROR_NO_DEVICE, "\"3:0\" matches none"},
         {"0:0", NULL, CLMGK_ERROR_NO_DEVICE, "3:2 \"Model GPU three\" (NVIDIA CUDA)"},
         {"9999999999:0", NULL, CLMGK_ERROR_NO_DEVICE, "matches none"},

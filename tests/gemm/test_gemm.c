@@ -701,13 +701,16 @@ static clmgk_context *context_of(const th_session *session, const char *folder)
     return context;
 }
 
+/* The plan of a context that reads this folder; `wanted`: the provider that the caller asks for, NULL: none. */
 static void expect_choice(const th_session *session, const char *folder, const clmgk_gemm_desc *desc,
-                          const char *provider, const char *parameters, clmgk_tuning_source source)
+                          const char *wanted, const char *provider, const char *parameters, clmgk_tuning_source source)
 {
     clmgk_context *const context = context_of(session, folder);
     clmgk_gemm_plan *plan = NULL;
     clmgk_gemm_info info = CLMGK_GEMM_INFO_INIT;
-    th_expect_ok(clmgk_gemm_plan_create(context, desc, NULL, &plan, &th_error));
+    clmgk_gemm_options options = CLMGK_GEMM_OPTIONS_INIT;
+    options.provider = wanted;
+    th_expect_ok(clmgk_gemm_plan_create(context, desc, &options, &plan, &th_error));
     assert_int_equal(clmgk_gemm_plan_get_info(plan, &info, NULL), CLMGK_OK);
     assert_string_equal(info.provider, provider);
     assert_string_equal(info.parameters, parameters);
@@ -735,33 +738,49 @@ static void store(const th_session *session, const char *folder, const clmgk_gem
     store_time(session, folder, desc, choice, parameters, 1.0);
 }
 
+/* What a product of many rows gets where no measurement chooses a provider: the first that can multiply here. CLBlast,
+ * if it is that one, takes the values that were measured on the device for any shape. */
+static void expect_first(const th_session *session, const char *folder, const clmgk_gemm_desc *desc,
+                         const char *clblast_values, clmgk_tuning_source source)
+{
+    const char *names[MAX_PROVIDERS];
+    assert_true(providers_of(session, CLMGK_DTYPE_F32, names) > 0);
+    const bool is_clblast = strcmp(names[0], "clblast") == 0;
+    if (is_clblast && source == CLMGK_TUNING_CLASS)
+        source = CLMGK_TUNING_DEVICE;
+    expect_choice(session, folder, desc, NULL, names[0], is_clblast ? clblast_values : "", source);
+}
+
 TH_TEST(plans_take_what_was_measured)
 {
     char folder[SCRATCH_PATH];
     const clmgk_gemm_desc desc = desc_of(64, 64, 64), near = desc_of(128, 64, 64), other = desc_of(64, 3000, 64);
     const clmgk_gemm_desc few = desc_of(2, 2000, 64);
+    const char *names[MAX_PROVIDERS];
+    const size_t count = providers_of(session, CLMGK_DTYPE_F32, names);
     static const char values[] = LOCAL_TILES "," FROM(0);
     static const char others[] = REGISTER_TILES "," FROM(0);
     if (!offers(session, "clblast", CLMGK_DTYPE_F32))
         return;
     scratch_create(folder);
     store(session, folder, &desc, "clblast", values);
-    expect_choice(session, folder, &desc, "clblast", values, CLMGK_TUNING_BUCKET);
-    expect_choice(session, folder, &near, "clblast", values, CLMGK_TUNING_NEAREST);
+    expect_choice(session, folder, &desc, NULL, "clblast", values, CLMGK_TUNING_BUCKET);
+    expect_choice(session, folder, &near, NULL, "clblast", values, CLMGK_TUNING_NEAREST);
     store(session, folder, NULL, "clblast", others);
     store(session, folder, &desc, "clblast", "");
-    expect_choice(session, folder, &desc, "clblast", others, CLMGK_TUNING_BUCKET);
-    for (size_t i = 0; clmgk_gemm_provider(i); i++)
-        if (strcmp(clmgk_gemm_provider(i), "clblast") != 0 &&
-            offers(session, clmgk_gemm_provider(i), CLMGK_DTYPE_F32)) {
-            store(session, folder, &desc, clmgk_gemm_provider(i), NULL);
-            expect_choice(session, folder, &desc, clmgk_gemm_provider(i), "", CLMGK_TUNING_BUCKET);
-            expect_choice(session, folder, &other, clmgk_gemm_provider(0), "", CLMGK_TUNING_CLASS);
-            store(session, folder, &few, clmgk_gemm_provider(i), NULL);
-            expect_choice(session, folder, &few, clmgk_gemm_provider(i), "", CLMGK_TUNING_BUCKET);
-            /* another that gained too little stands for the first */
-            store_time(session, folder, &desc, "clblast", values, 1.95);
-            expect_choice(session, folder, &desc, clmgk_gemm_provider(0), "", CLMGK_TUNING_BUCKET);
-        }
+    expect_choice(session, folder, &desc, NULL, "clblast", others, CLMGK_TUNING_BUCKET);
+    expect_choice(session, folder, &other, "clblast", "clblast", others, CLMGK_TUNING_DEVICE);
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(names[i], "clblast") == 0)
+            continue;
+        store(session, folder, &desc, names[i], NULL);
+        expect_choice(session, folder, &desc, NULL, names[i], "", CLMGK_TUNING_BUCKET);
+        expect_first(session, folder, &other, others, CLMGK_TUNING_CLASS);
+        store(session, folder, &few, names[i], NULL);
+        expect_choice(session, folder, &few, NULL, names[i], "", CLMGK_TUNING_BUCKET);
+        /* another that gained too little stands for the first */
+        store_time(session, folder, &desc, "clblast", values, 1.95);
+        expect_first(session, folder, &desc, others, CLMGK_TUNING_BUCKET);
+    }
     scratch_remove(folder);
 }

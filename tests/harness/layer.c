@@ -39,8 +39,8 @@ static const uint32_t bits[] = {
 /* What the layer makes itself. */
 static bool is_kept(th_name name)
 {
-    static const th_name kept[] = {TH_Q,      TH_K,        TH_V,      TH_O,      TH_LSE,   TH_DENOMINATOR,
-                                   TH_GRAD_O, TH_GRAD_LSE, TH_GRAD_Q, TH_GRAD_K, TH_GRAD_V};
+    static const th_name kept[] = {TH_Q,           TH_K,      TH_V,        TH_O,      TH_LSE,    TH_LSE_LOW,
+                                   TH_DENOMINATOR, TH_GRAD_O, TH_GRAD_LSE, TH_GRAD_Q, TH_GRAD_K, TH_GRAD_V};
     for (size_t n = 0; n < TH_COUNT(kept); n++)
         if (kept[n] == name)
             return true;
@@ -55,8 +55,9 @@ static double random_value(const tl_problem *problem, clmgk_layer_array array, u
     case CLMGK_LAYER_ARRAY_WEIGHT_Q:
         return th_normal(state) / sqrt((double)problem->desc.width);
     case CLMGK_LAYER_ARRAY_WEIGHT_K:
-    case CLMGK_LAYER_ARRAY_WEIGHT_V:
         return th_normal(state) / sqrt((double)problem->desc.width_k);
+    case CLMGK_LAYER_ARRAY_WEIGHT_V:
+        return th_normal(state) / sqrt((double)problem->desc.width_v);
     case CLMGK_LAYER_ARRAY_WEIGHT_O:
         return th_normal(state) / sqrt((double)(a->heads * a->value_size));
     case CLMGK_LAYER_ARRAY_GAIN_Q:
@@ -160,12 +161,12 @@ bool tl_has_backward(const tl_problem *problem)
 clmgk_layer *tl_layer(th_session *session, const tl_problem *problem)
 {
     const clmgk_layer_desc desc = tl_desc(problem);
-    const clmgk_plan_options options = th_options(session, 0);
-    /* few rows have a form of their own, which these parameters would rule out */
-    const bool few = problem->attention.desc.length <= 4;
+    clmgk_plan_options options = th_options(session, problem->engine);
     clmgk_layer_info info = CLMGK_LAYER_INFO_INIT;
     clmgk_layer *layer = NULL;
-    th_expect_ok(clmgk_layer_create(session->context, &desc, few ? NULL : &options, &layer, &th_error));
+    if (problem->attention.desc.length <= 4) /* few rows have a form of their own, which parameters would rule out */
+        options.parameters = NULL;
+    th_expect_ok(clmgk_layer_create(session->context, &desc, &options, &layer, &th_error));
     th_expect_ok(clmgk_layer_get_info(layer, &info, &th_error));
     session->plans++;
     session->built_ms += info.compile_ms;

@@ -16,6 +16,7 @@ typedef struct tl_problem {
     th_problem attention;
     th_reference integers; /* what the reference's problem points to */
     th_array array[CLMGK_LAYER_ARRAYS];
+    size_t engine; /* the session's engine number that runs it */
 } tl_problem;
 
 /* Random arrays: weights of variance 1 / inputs, gains around 1; the attention's as th_problem_make has them. */

@@ -129,11 +129,13 @@ static void shape_arrays(th_problem *problem)
     set_shape(&a[TH_V], d->batch, d->kv_heads, 1, d->length_k, d->value_size);
     set_shape(&a[TH_O], d->batch, d->heads, 1, d->length, d->value_size);
     set_shape(&a[TH_LSE], d->batch, d->heads, 1, d->length, 1);
+    set_shape(&a[TH_LSE_LOW], d->batch, d->heads, 1, d->length, 1);
     set_layout(&a[TH_Q], &d->q);
     set_layout(&a[TH_K], &d->k);
     set_layout(&a[TH_V], &d->v);
     set_layout(&a[TH_O], &d->o);
     set_layout(&a[TH_LSE], &d->lse);
+    set_layout(&a[TH_LSE_LOW], &d->lse);
     set_shape(&a[TH_PRIOR], 1, d->prior_shape >= CLMGK_PRIOR_HM ? d->heads : 1, d->components,
               d->prior_shape == CLMGK_PRIOR_HMS ? d->length_k : 1, 1);
     set_shape(&a[TH_VARIANCE], 1, d->variance_shape == CLMGK_VARIANCE_HM ? d->heads : 1, d->components, 1, 1);
@@ -195,6 +197,8 @@ static bool is_used(const clmgk_attention_desc *desc, th_name name)
         return has_trait(desc, CLMGK_TRAIT_NOISE);
     case TH_LSE:
         return !has_trait(desc, CLMGK_TRAIT_LINEAR);
+    case TH_LSE_LOW:
+        return desc->use_lse_low != 0;
     case TH_PROJECTION:
         return desc->feature == CLMGK_FEATURE_FAVOR;
     case TH_STATE_C:
@@ -239,7 +243,7 @@ bool th_is_input(th_name name)
 
 bool th_is_output(th_name name)
 {
-    return name == TH_O || name == TH_LSE || (name >= TH_NEW_STATE_C && name <= TH_DENOMINATOR);
+    return name == TH_O || name == TH_LSE || name == TH_LSE_LOW || (name >= TH_NEW_STATE_C && name <= TH_DENOMINATOR);
 }
 
 static double random_value(const clmgk_attention_desc *desc, th_name name, uint64_t *state)

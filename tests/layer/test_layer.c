@@ -53,6 +53,17 @@ static const option_set sets[] = {
     {.name = "one token",
      .layer = {.residual = 1, .use_bias = 1, .use_bias_o = 1, .width = 1},
      .attention = {.length = 1}},
+    {.name = "width 1, normalised after",
+     .layer = {.width = 1, .residual = 1, .use_bias = 1, .use_bias_o = 1, .norm = CLMGK_NORM_POST}},
+    {.name = "width 1, normalised before, cross",
+     .layer = {.width = 1, .cross = 1, .width_k = 23, .residual = 1, .use_bias = 1, .norm = CLMGK_NORM_PRE},
+     .attention = {.length_k = 41}},
+    {.name = "keys and values of inputs of their own",
+     .layer = {.cross = 1, .cross_v = 1, .width_k = 23, .width_v = 31, .use_bias = 1, .residual = 1},
+     .attention = {.length_k = 41}},
+    {.name = "keys and values of inputs of their own, packed weights, query and key normalisation",
+     .layer = {.cross = 1, .cross_v = 1, .packed_weights = 1, .use_bias = 1, .qk_norm = 1, .norm = CLMGK_NORM_PRE},
+     .attention = {.length_k = 3}},
 };
 
 static bool is_linear(clmgk_variant variant)
@@ -161,7 +172,7 @@ TH_TEST(no_queries)
 /* Each alone is what it is among all. */
 TH_TEST(single_gradients)
 {
-    static const size_t some[] = {2, 4, 6};
+    static const size_t some[] = {2, 4, 6, 14};
     for (size_t n = 0; n < TH_COUNT(some); n++) {
         TL_PROBLEM all = make(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, &sets[some[n]], 14);
         const uint32_t set = all.desc.gradients;
@@ -184,7 +195,7 @@ TH_TEST(single_gradients)
 /* Gradients are added to what is there. */
 TH_TEST(accumulated_gradients)
 {
-    static const size_t some[] = {2, 5, 6};
+    static const size_t some[] = {2, 5, 6, 14, 15};
     for (size_t n = 0; n < TH_COUNT(some); n++) {
         TL_PROBLEM problem = make(CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, &sets[some[n]], 15);
         problem.desc.accumulate = problem.desc.gradients;
@@ -255,6 +266,108 @@ TH_TEST(caches)
             snprintf(name, sizeof(name), "cache, %s, %d tokens", clmgk_variant_name(kinds[n].variant), (int)length);
             tl_expect(session, &problem, name);
         }
+}
+
+/* Masks and lengths of the four sequences whose chunks overflow their caches. */
+typedef struct overflow {
+    bool causal;
+    int64_t window; /* its left side; 0: none */
+    double lengths[4];
+} overflow;
+
+static const overflow overflows[] = {
+    {true, 0, {CAPACITY - 1, CAPACITY + 1, CAPACITY + 3, CAPACITY + 5}},
+    {true, 0, {CAPACITY + 6, CAPACITY + 7, INT32_MAX, INT32_MIN}},
+    {true, 4, {CAPACITY + 2, CAPACITY + 5, CAPACITY + 9, 1e9}},
+    {false, 0, {CAPACITY, CAPACITY + 1, CAPACITY + 4, CAPACITY + 100}},
+    {false, 7, {CAPACITY + 1, CAPACITY + 4, CAPACITY + 6, -1}},
+};
+
+static void set_masks(th_problem *attention, const overflow *o)
+{
+    attention->desc.causal = o->causal;
+    attention->desc.use_window = o->window > 0;
+    attention->desc.window_left = o->window;
+    attention->desc.window_right = 2;
+    memcpy(attention->array[TH_LENGTHS].values, o->lengths, sizeof(o->lengths));
+}
+
+/* Tokens that have no room: the others are stored, and every token has its own position. Few rows have kernels of their
+ * own. */
+TH_TEST(chunks_overflow_caches)
+{
+    static const int64_t tokens[] = {6, 3};
+    for (size_t n = 0; n < session->engines * TH_COUNT(tokens) * TH_COUNT(overflows); n++) {
+        const size_t which = n % TH_COUNT(overflows);
+        const int64_t length = tokens[n / TH_COUNT(overflows) % TH_COUNT(tokens)];
+        TL_PROBLEM problem = make_cached(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, length);
+        char name[80];
+        problem.engine = n / TH_COUNT(overflows) / TH_COUNT(tokens);
+        set_masks(&problem.attention, &overflows[which]);
+        snprintf(name, sizeof(name), "engine %zu, %d tokens, overflow %zu", problem.engine, (int)length, which);
+        tl_expect(session, &problem, name);
+    }
+}
+
+/* Copies to a cache the rows of one with fewer, those of all heads of size `size`. */
+static void copy_rows(const th_array *from, int64_t rows, const th_array *to, int64_t more, int64_t size)
+{
+    for (size_t n = 0; n < from->count; n++) {
+        const size_t head = n / (size_t)(rows * size), rest = n % (size_t)(rows * size);
+        to->values[head * (size_t)(more * size) + rest] = from->values[n];
+    }
+}
+
+/* The stored tokens of a chunk are what they are in a larger cache. */
+TH_TEST(stored_tokens_do_not_see_the_overflow)
+{
+    enum { LENGTH = 6, LARGER = CAPACITY + LENGTH };
+    const overflow *const o = &overflows[0];
+    TL_PROBLEM small = make_cached(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, LENGTH);
+    clmgk_layer_desc desc = tl_desc(&small);
+    clmgk_attention_desc attention = small.attention.desc;
+    attention.length_k = LARGER;
+    desc.cache_capacity = LARGER;
+    desc.attention = &attention;
+    TL_PROBLEM large = tl_make(&desc, 17);
+    set_masks(&small.attention, o);
+    set_masks(&large.attention, o);
+    const int64_t size = attention.head_size, value_size = attention.value_size;
+    for (clmgk_layer_array array = 0; array < CLMGK_LAYER_ARRAYS; array++)
+        if (small.array[array].count == large.array[array].count)
+            memcpy(large.array[array].values, small.array[array].values, small.array[array].count * sizeof(double));
+    copy_rows(&small.array[CLMGK_LAYER_ARRAY_CACHE_K], CAPACITY, &large.array[CLMGK_LAYER_ARRAY_CACHE_K], LARGER, size);
+    copy_rows(&small.array[CLMGK_LAYER_ARRAY_CACHE_V], CAPACITY, &large.array[CLMGK_LAYER_ARRAY_CACHE_V], LARGER,
+              value_size);
+    TL_ANSWER answer;
+    const clmgk_ref_layer reference = tl_reference(&large);
+    assert_true(clmgk_ref_layer_solve(&reference, false, &answer));
+    tl_run(session, &small);
+
+    const double *const exact = answer.outputs.exact[CLMGK_REF_LAYER_OUT];
+    double *const out = small.array[CLMGK_LAYER_ARRAY_OUT].values;
+    size_t stored = 0;
+    for (size_t n = 0; n < small.array[CLMGK_LAYER_ARRAY_OUT].count; n++) {
+        const int64_t row = (int64_t)n / small.desc.width;
+        if (o->lengths[row / LENGTH] - LENGTH + (double)(row % LENGTH) < CAPACITY)
+            stored++;
+        else
+            out[n] = exact[n];
+    }
+    assert_int_equal(stored, (6 + 5 + 3 + 1) * small.desc.width);
+    th_message message;
+    clmgk_ref_check_array(&answer.outputs, CLMGK_REF_LAYER_OUT, out, message.text, sizeof(message.text));
+    assert_string_equal(message.text, "");
+}
+
+/* Offsets before the axis are clamped, those of positions, too: queries and keys of a sequence begin together. */
+TH_TEST(positions_follow_clamped_offsets)
+{
+    enum { PACKED = 7 }; /* with offsets of queries and of keys */
+    TL_PROBLEM problem = make(CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, &sets[PACKED], 20);
+    problem.attention.array[TH_OFFSETS].values[0] = -3.0;
+    problem.attention.array[TH_OFFSETS_K].values[0] = -5.0;
+    tl_expect(session, &problem, "clamped offsets");
 }
 
 /* One layer over a cache, call after call: the causal layer over all tokens. */

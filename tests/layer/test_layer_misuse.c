@@ -36,6 +36,15 @@ static const bad_desc bad_descs[] = {
     {L(.width_k = -2), .status = VALUE, .field = "width_k", .value = "-2"},
     {L(.width_k = 7), .status = SHAPE, .field = "width_k", .value = "cross"},
     {L(.cross = 1, .packed_weights = 1, .width_k = 7), .status = SHAPE, .field = "width_k", .value = "packed_weights"},
+    {L(.width_v = -3), .status = VALUE, .field = "width_v", .value = "-3"},
+    {L(.width_v = BIG), .status = CLMGK_ERROR_OVERFLOW, .field = "width_v", .value = "1099511627776"},
+    {L(.width_v = 7), .status = SHAPE, .field = "width_v", .value = "cross_v"},
+    {L(.cross = 1, .width_v = 7), .status = SHAPE, .field = "width_v", .value = "cross_v"},
+    {L(.cross = 1, .width_k = 7, .width_v = 12), .status = SHAPE, .field = "width_v", .value = "width_k = 7"},
+    {L(.cross = 1, .cross_v = 1, .packed_weights = 1, .width_v = 7), .status = SHAPE, .field = "width_v",
+     .value = "packed_weights"},
+    {L(.cross_v = 1), .status = VALUE, .field = "cross_v", .value = "cross = 0"},
+    {L(.cross = 1, .cross_v = 2), .status = VALUE, .field = "cross_v", .value = "2"},
     {L(.cross = 2), .status = VALUE, .field = "cross", .value = "2"},
     {L(.packed_weights = -1), .status = VALUE, .field = "packed_weights", .value = "-1"},
     {L(.use_bias = 2), .status = VALUE, .field = "use_bias", .value = "2"},
@@ -60,7 +69,8 @@ static const bad_desc bad_descs[] = {
     {L(.norm_epsilon = 1e-60), .status = VALUE, .field = "norm_epsilon", .value = "1e-60"},
     {L(.dropout = 1.0), .status = VALUE, .field = "dropout", .value = "1"},
     {L(.dropout = (double)NAN), .status = VALUE, .field = "dropout", .value = "nan"},
-    {L(.gradients = 65536), .status = VALUE, .field = "gradients", .value = "65536"},
+    {L(.gradients = 131072), .status = VALUE, .field = "gradients", .value = "131072"},
+    {L(.gradients = CLMGK_LAYER_GRADIENT_X3, .cross = 1), .status = VALUE, .field = "gradients", .value = "X3"},
     {L(.gradients = CLMGK_LAYER_GRADIENT_X2), .status = VALUE, .field = "gradients", .value = "X2"},
     {L(.gradients = CLMGK_LAYER_GRADIENT_WEIGHT_QKV), .status = VALUE, .field = "gradients", .value = "WEIGHT_QKV"},
     {L(.gradients = CLMGK_LAYER_GRADIENT_WEIGHT_K, .packed_weights = 1), .status = VALUE, .field = "gradients",
@@ -146,6 +156,7 @@ TH_HOST_TEST(resolved_descriptors)
     desc.gradients = CLMGK_LAYER_GRADIENT_X;
     th_expect_ok(clmgk_layer_validate(&desc, &once, &first, &th_error));
     assert_int_equal(once.width_k, 12);
+    assert_int_equal(once.width_v, 12);
     assert_int_equal(once.rotary_size, 8);
     assert_true(once.rotary_base == 10000.0 && once.norm_epsilon == 1e-5);
     assert_ptr_equal(once.attention, &first);
@@ -170,7 +181,8 @@ TH_HOST_TEST(shapes)
         {{.variant = CLMGK_VARIANT_LMISH, .heads = 4, .components = 2}, 16, 16, 32, 32},
     };
     for (size_t n = 0; n < TH_COUNT(cases); n++) {
-        clmgk_layer_desc desc = {.struct_size = sizeof(desc), .width = 12, .width_k = 9, .cross = 1};
+        clmgk_layer_desc desc = {
+            .struct_size = sizeof(desc), .width = 12, .width_k = 9, .width_v = 4, .cross = 1, .cross_v = 1};
         clmgk_attention_desc attention = cases[n].attention, inner = CLMGK_ATTENTION_DESC_INIT;
         attention.struct_size = sizeof(attention);
         attention.batch = 3;
@@ -181,9 +193,10 @@ TH_HOST_TEST(shapes)
         th_expect_ok(clmgk_layer_validate(&desc, &desc, &inner, &th_error));
         assert_int_equal(clmgk_layer_array_count(&desc, CLMGK_LAYER_ARRAY_X), 3 * 5 * 12);
         assert_int_equal(clmgk_layer_array_count(&desc, CLMGK_LAYER_ARRAY_X2), 3 * 7 * 9);
+        assert_int_equal(clmgk_layer_array_count(&desc, CLMGK_LAYER_ARRAY_X3), 3 * 7 * 4);
         assert_int_equal(clmgk_layer_array_count(&desc, CLMGK_LAYER_ARRAY_WEIGHT_Q), cases[n].q * 12);
         assert_int_equal(clmgk_layer_array_count(&desc, CLMGK_LAYER_ARRAY_WEIGHT_K), cases[n].k * 9);
-        assert_int_equal(clmgk_layer_array_count(&desc, CLMGK_LAYER_ARRAY_WEIGHT_V), cases[n].v * 9);
+        assert_int_equal(clmgk_layer_array_count(&desc, CLMGK_LAYER_ARRAY_WEIGHT_V), cases[n].v * 4);
         assert_int_equal(clmgk_layer_array_bytes(&desc, CLMGK_LAYER_ARRAY_WEIGHT_O), cases[n].o * 12 * 4);
         assert_int_equal(clmgk_layer_array_count(&desc, CLMGK_LAYER_ARRAY_BIAS_Q), 0);
         assert_int_equal(clmgk_layer_array_count(&desc, CLMGK_LAYER_ARRAY_WEIGHT_QKV), 0);
@@ -255,10 +268,12 @@ static const bad_call bad_calls[] = {
     {TH_BACKWARD, NO_MEMORY, OF_LAYER(ACTIVATIONS), 0},
     {TH_BACKWARD, NO_MEMORY, OF_LAYER(WORKSPACE), 0},
     {TH_FORWARD, UNUSED, OF_LAYER(X2), 0},
+    {TH_FORWARD, UNUSED, OF_LAYER(X3), 0},
     {TH_FORWARD, UNUSED, OF_LAYER(WEIGHT_QKV), 0},
     {TH_FORWARD, UNUSED, OF_LAYER(CACHE_K), 0},
     {TH_FORWARD, UNUSED, OF_LAYER(BIAS_O), 0},
     {TH_BACKWARD, UNUSED, OF_LAYER(GRAD_GAIN_Q), 0},
+    {TH_BACKWARD, UNUSED, OF_LAYER(GRAD_X3), 0},
     {TH_FORWARD, TOO_LATE, OF_LAYER(WEIGHT_V), 0},
     {TH_FORWARD, TOO_LATE, OF_LAYER(OUT), 0},
     {TH_FORWARD, TOO_LATE, OF_LAYER(ACTIVATIONS), 0},
@@ -298,6 +313,39 @@ static clmgk_status enqueue(const th_session *session, clmgk_layer *layer, th_pa
 {
     return (pass == TH_FORWARD ? clmgk_enqueue_layer_forward
                                : clmgk_enqueue_layer_backward)(layer, session->queue, args, 0, NULL, NULL, &th_error);
+}
+
+/* A caller that was compiled when the structures ended with `accumulate` and `workspace`: one input of keys and values,
+ * whatever lies behind. */
+TH_TEST(older_callers)
+{
+    enum { OLD_DESC = offsetof(clmgk_layer_desc, width_v), OLD_ARGS = offsetof(clmgk_layer_args, x3) };
+    TL_PROBLEM problem = make(0);
+    clmgk_layer_desc older, resolved;
+    clmgk_attention_desc attention = CLMGK_ATTENTION_DESC_INIT;
+    const clmgk_layer_desc desc = tl_desc(&problem);
+    memset(&older, 0xff, sizeof(older));
+    memset(&resolved, 0xff, sizeof(resolved));
+    memcpy(&older, &desc, OLD_DESC);
+    older.struct_size = resolved.struct_size = OLD_DESC;
+    th_expect_ok(clmgk_layer_validate(&older, &resolved, &attention, &th_error));
+    assert_int_equal(resolved.cross_v, -1); /* as it was */
+    for (clmgk_layer_array array = 0; array < CLMGK_LAYER_ARRAYS; array++)
+        assert_int_equal(clmgk_layer_array_count(&resolved, array), clmgk_layer_array_count(&desc, array));
+
+    clmgk_layer *layer = NULL;
+    th_expect_ok(clmgk_layer_create(session->context, &resolved, NULL, &layer, &th_error));
+    TL_DEVICE device = tl_upload(session, &problem, layer);
+    for (th_pass pass = TH_FORWARD; pass <= TH_BACKWARD; pass++) {
+        clmgk_layer_args args = tl_args(&device, pass);
+        args.struct_size = OLD_ARGS;
+        memset((char *)&args + OLD_ARGS, 0xff, sizeof(args) - OLD_ARGS);
+        th_expect_ok(enqueue(session, layer, pass, &args));
+        args.struct_size = OLD_ARGS - 1; /* there is no older one than the first */
+        th_expect_error(enqueue(session, layer, pass, &args), VALUE, "struct_size");
+    }
+    assert_int_equal(clFinish(session->queue), CL_SUCCESS);
+    clmgk_layer_release(layer);
 }
 
 /* Not a byte of any array was written. */

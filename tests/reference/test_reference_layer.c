@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { B = 2, H = 2, N = 3, S = 4, M = 3, D = 4, E = 3, W = 5, W2 = 6 };
+enum { B = 2, H = 2, N = 3, S = 4, M = 3, D = 4, E = 3, W = 5, W2 = 6, W3 = 2 };
 
 /* Options of layer and attention, for every variant. */
 typedef struct option_set {
@@ -27,6 +27,12 @@ static const option_set sets[] = {
      .layer = {.packed_weights = 1, .use_bias = 1, .use_bias_o = 1, .residual = 1, .norm = CLMGK_NORM_POST}},
     {.name = "cross, biases, normalised before",
      .layer = {.cross = 1, .width_k = W2, .use_bias = 1, .residual = 1, .norm = CLMGK_NORM_PRE},
+     .attention = {.length_k = S}},
+    {.name = "keys and values of inputs of their own, biases",
+     .layer = {.cross = 1, .cross_v = 1, .width_k = W2, .width_v = W3, .use_bias = 1},
+     .attention = {.length_k = S}},
+    {.name = "keys and values of inputs of their own, all weights packed",
+     .layer = {.cross = 1, .cross_v = 1, .packed_weights = 1, .use_bias = 1, .rotary = CLMGK_ROTARY_PAIRS},
      .attention = {.length_k = S}},
     {.name = "query and key normalisation, rotation of halves",
      .layer = {.qk_norm = 1, .rotary = CLMGK_ROTARY_HALVES, .norm_epsilon = 0.1, .use_bias = 1}},
@@ -304,7 +310,7 @@ TH_HOST_TEST(rotation_normalisation_and_residual)
                              .weight_o = unit,
                              .norm_gain = gain,
                              .norm_bias = bias};
-    layer.desc.width_k = layer.desc.rotary_size = 2;
+    layer.desc.width_k = layer.desc.width_v = layer.desc.rotary_size = 2;
     layer.desc.rotary = CLMGK_ROTARY_PAIRS;
     layer.desc.rotary_base = 10.0;
     th_expect_ok(clmgk_attention_validate(&desc, &layer.attention.desc, &th_error));

@@ -14,6 +14,7 @@ BIN = pathlib.Path(os.environ["CLMGK_BIN"])
 LIMIT_S = 900
 FULL = os.environ.get("CLMGK_TEST_FULL", "") not in ("", "0")
 BUILD_FLAGS = "POCL_EXTRA_BUILD_FLAGS"
+OWNER, STRANGER = 12345, 12346  # users other than root
 
 
 def quick_environment():
@@ -70,11 +71,29 @@ class ProgramTest(unittest.TestCase):
         return run(self.program, *args, **options)
 
     def snapshot(self):
-        """Everything in the folder: names, times and contents."""
-        return {
-            path.relative_to(self.folder): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else None)
-            for path in self.folder.rglob("*")
-        }
+        """Everything in the folder: names, times and contents, of links their targets' names."""
+
+        def contents(path):
+            if path.is_symlink():
+                return os.readlink(path)
+            return path.read_bytes() if path.is_file() else None
+
+        return {path.relative_to(self.folder): (path.lstat().st_mtime_ns, contents(path))
+                for path in self.folder.rglob("*")}
+
+    def foreign_link(self, name, target):
+        """A link of another user in a folder like /tmp that belongs to a third one; its path. Only root can make it."""
+        if os.geteuid() != 0:
+            self.skipTest("only root can make links of other users")
+        shared = self.folder / "shared"
+        if not shared.exists():
+            shared.mkdir()
+            os.chown(shared, OWNER, -1)
+            shared.chmod(0o1777)
+        link = shared / name
+        link.symlink_to(target)
+        os.chown(link, STRANGER, -1, follow_symlinks=False)
+        return link
 
     def accept(self, *args, **options):
         done = self.run_program(*args, **options)

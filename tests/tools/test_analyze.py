@@ -2,6 +2,7 @@
 """clmgk-analyze: analyses against values known by construction, and its command line."""
 import json
 import os
+import shutil
 import signal
 import subprocess
 import unittest
@@ -243,6 +244,15 @@ class Program(AnalyzeTest):
         self.refuse_run("--k k_empty.npy: has S = 0", k="k_empty.npy")
         self.refuse_run("--q none.npy", q="none.npy")
 
+    def test_numbers_beyond_the_storage_type(self):
+        for name, dtype, value in (("q", "f32", -1e300), ("k", "f32", 1e300), ("q", "f16", 7e4), ("k", "bf16", 3.4e38)):
+            with self.subTest(name=name, dtype=dtype):
+                array = self.arrays[name].astype(np.float64)
+                array.flat[9] = value
+                self.refuse_run(f"--{name} bad.npy: element 9 is {value:g}; expected a number in the range of {dtype}",
+                                dtype=dtype, **{name: self.save("bad", array)})
+        self.refuse_run("--sinks", "element 3 is 1e300;", "range of f32", sinks="0,0,0,1e300")
+
     def test_hidden_rows_are_zero(self):
         """A row without keys has no likelihood and no weight."""
         self.save("lengths", np.array([0, 7], np.int32))
@@ -262,6 +272,12 @@ class Program(AnalyzeTest):
         self.assertEqual(sorted(path.name for path in self.folder.glob("s-*")), ["s-matrices.png", "s-rank.png"])
         for path in self.folder.glob("s-*"):
             self.assertEqual(path.read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
+
+    @unittest.skipUnless(shutil.which("gnuplot"), "gnuplot is not installed")
+    def test_plots_through_links_of_other_users(self):
+        (self.folder / "x.svg").write_text("old")
+        link = self.foreign_link("p-rank.svg", "../x.svg")
+        self.refuse(4, *self.arguments(plots=link.parent / "p"), words=["--plots", "is a link of user 12346"])
 
     def test_plots_replace_no_input(self):
         os.rename(self.folder / "q.npy", self.folder / "p-rank.svg")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """clmgk-bench: figures, JSON, comparison, plot, refusals."""
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -611,11 +612,24 @@ class Comparison(BenchTest):
     def test_not_an_object(self):
         (self.folder / "damaged.json").write_text('{"cases": [')
         (self.folder / "other.json").write_text('{"cases": 3}')
-        for name in ("absent.json", "damaged.json", "other.json"):
-            self.refuse(2, "--compare", name, words=["--compare", name])
+        for name, word in (("absent.json", "No such file"), ("damaged.json", "an object of --json"),
+                           ("other.json", "an object of --json"), (self.folder, "not a regular file")):
+            self.refuse(2, "--compare", name, words=[f"--compare {name}", word])
+
+    def test_a_fifo_is_not_waited_for(self):
+        os.mkfifo(self.folder / "fifo")
+        done = self.run_program("--compare", "fifo")
+        self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+        self.assertIn("--compare fifo: is not a regular file", done.stderr)
 
 
 class Plot(BenchTest):
+    def test_links_of_other_users(self):
+        (self.folder / "x.svg").write_text("old")
+        for words in (["--plot", self.foreign_link("f.svg", "../x.svg")],
+                      ["--suite", "counts", "--output", self.foreign_link("folder", "..")]):
+            self.refuse(4, *([] if "--suite" in words else [*SIZES, *SHORT]), *words, words=["is a link of user 12346"])
+
     @unittest.skipUnless(shutil.which("gnuplot"), "gnuplot is not installed")
     def test_picture(self):
         self.accept(*SIZES, *SHORT, "--plot", "f.svg", "--variants", "softmax,hard-fish:2x4")

@@ -127,6 +127,18 @@ class Listing(InfoTest):
             found = self.info("--device", selector)
             self.assertEqual([one["selector"] for one in found["devices"]], [device["selector"]])
 
+    def test_devices_by_class(self):
+        devices = self.info()["devices"]
+        for word in ("cpu", "gpu", "CPU"):
+            first = next((one["selector"] for one in devices if one["class"] == word.lower()), None)
+            with self.subTest(word=word, first=first):
+                if first is None:
+                    self.refuse(3, "--device", word, words=[f'"{word}" matches none'], env=self.environment())
+                    continue
+                self.assertEqual([one["selector"] for one in self.info("--device", word)["devices"]], [first])
+                found = self.info(CLMGK_DEVICE=word)["devices"]
+                self.assertEqual([one["selector"] for one in found if one["default"]], [first])
+
     def test_no_files(self):
         self.assertEqual(self.info(CLMGK_CACHE_DIR="")["cache"],
                          {"path": None, "entries": 0, "bytes": 0, "message": None})

@@ -31,6 +31,9 @@ class ListopsTest(ProgramTest):
     # ---- runs
 
     def test_same_bits_again_also_when_resumed(self):
+        (self.folder / "mine.txt").write_text("mine")
+        for name in ("whole.tsv.tmp", "run.checkpoint.tmp"):  # links that are in the way are not followed
+            (self.folder / name).symlink_to("mine.txt")
         whole = self.train("--curve", "whole.tsv")
         self.assertEqual(self.train()["digest"], whole["digest"])
         self.assertNotEqual(self.train("--seed", 2)["digest"], whole["digest"])
@@ -39,6 +42,8 @@ class ListopsTest(ProgramTest):
         self.assertEqual((resumed["digest"], resumed["loss"]), (whole["digest"], whole["loss"]))
         self.assertEqual((self.folder / "resumed.tsv").read_text(), (self.folder / "whole.tsv").read_text())
         self.assertEqual(self.train("--checkpoint", self.checkpoint)["digest"], whole["digest"])  # nothing left to do
+        self.assertEqual((self.folder / "mine.txt").read_text(), "mine")
+        self.assertFalse(self.checkpoint.is_symlink())
 
     def test_signal_leaves_a_checkpoint(self):
         command = [BIN / "listops", *SMALL, "--steps", 1000000, "--variant", "mgk:2", "--checkpoint", self.checkpoint]

@@ -90,7 +90,7 @@ class Usage(RunTest):
             self.refuse_run("--state-in p.c.npy", "F = 32 as in --feature", variant=variant, state_in="p",
                             feature="dpfp", feature_order="2")
             self.save("p.c", np.full(c, 1e300))
-            self.refuse_run("--state-in p.c.npy", "does not fit float32", variant=variant, state_in="p")
+            self.refuse_run("--state-in p.c.npy", "element 0 is 1e+300", variant=variant, state_in="p")
             (self.folder / "p.c.npy").unlink()
             self.refuse_run("--state-in p.c.npy", variant=variant, state_in="p")
         for option in ("state-in", "state-out"):

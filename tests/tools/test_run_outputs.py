@@ -28,6 +28,48 @@ class Outputs(RunTest):
         self.assertTrue((self.folder / "o.npy").is_symlink())
         self.assertEqual(np.load(self.folder / "there" / "o.npy").ndim, 4)
 
+    def test_links_to_files_that_are_not_there_yet(self):
+        (self.folder / "there").mkdir()
+        (self.folder / "o.npy").symlink_to("again")
+        (self.folder / "again").symlink_to(self.folder / "there" / ".." / "there" / "o.npy")
+        self.accept_run()
+        self.assertTrue((self.folder / "o.npy").is_symlink() and (self.folder / "again").is_symlink())
+        self.assertEqual(np.load(self.folder / "there" / "o.npy").ndim, 4)
+
+    def test_links_that_lead_nowhere(self):
+        (self.folder / "o.npy").symlink_to("o.npy")
+        (self.folder / "p.npy").symlink_to("missing/p.npy")
+        self.refuse_unwritable("o.npy", "levels of symbolic links")
+        self.refuse_unwritable("p.npy", "No such file")
+        self.refuse_unwritable(300 * "p", "name too long")
+
+    def test_links_of_other_users(self):
+        """Refused in a folder like /tmp, wherever in the path they are and whatever they lead to, also by way of a link of
+        one's own. Not refused: links of the folder's owner and one's own."""
+        (self.folder / "there").mkdir()
+        victim = self.folder / "there" / "x.npy"
+        victim.write_bytes(b"old")
+        (self.folder / "own.npy").symlink_to(self.foreign_link("o.npy", victim))
+        self.foreign_link("new.npy", self.folder / "there" / "new.npy")
+        self.foreign_link("folder", "../there")
+        self.foreign_link("nowhere", "missing")
+        for target in ("shared/o.npy", "own.npy", "shared/new.npy", "shared/folder/x.npy", "there/../shared/./folder/y.npy",
+                       "shared/nowhere"):
+            with self.subTest(target=target):
+                self.refuse(4, *self.arguments(out=target),
+                            words=[f"--out {target}: cannot be written: {self.folder}/shared/", " is a link of user 12346",
+                                   "expected a link of user 0", "user 12345"])
+        link = self.folder / "shared" / "o.npy"
+        for change in (lambda: os.chown(link, 0, -1, follow_symlinks=False),
+                       lambda: os.chown(link, 12345, -1, follow_symlinks=False),
+                       lambda: (os.chown(link, 12346, -1, follow_symlinks=False), link.parent.chmod(0o0777)),
+                       lambda: link.parent.chmod(0o1775)):
+            change()
+            victim.write_bytes(b"old")
+            self.accept_run(out="shared/o.npy")
+            self.assertTrue(link.is_symlink())
+            self.assertEqual(np.load(victim).ndim, 4)
+
     def test_new_files_get_ordinary_permissions(self):
         self.accept(*self.arguments(), preexec_fn=lambda: os.umask(0o027))
         self.assertEqual((self.folder / "o.npy").stat().st_mode & 0o777, 0o640)

@@ -426,9 +426,6 @@ class Cache(TuneTest):
                 self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
                 self.assertIn("bad.txt", done.stderr)
                 self.assertEqual(self.file.read_bytes(), before)
-        done = self.run_program("--import", "absent.txt")
-        self.assertEqual(done.returncode, 2)
-        self.assertIn("absent.txt", done.stderr)
 
     def test_edited_value_is_passed_over(self):
         self.measure_as("tile=3", 0.5)
@@ -513,6 +510,89 @@ class Cache(TuneTest):
         self.accept("--reset")
         for case in (untuned, bench("--keep-caches")):
             self.assertEqual((case["tuned"], case["tuning"]), (False, "class"))
+
+
+class Files(TuneTest):
+    """Files of all kinds, without measuring."""
+
+    def test_imports_that_are_no_files(self):
+        os.mkfifo(self.folder / "fifo")  # nobody writes into it: it is not waited for
+        (self.folder / "large.txt").touch()
+        os.truncate(self.folder / "large.txt", (16 << 20) + 1)
+        for name, word in (("absent.txt", "No such file"), ("fifo", "not a regular file"), (".", "not a regular file"),
+                           ("large.txt", "expected at most 16777216")):
+            with self.subTest(name=name):
+                done = self.run_program("--import", name)
+                self.assertEqual((done.returncode, done.stdout), (2, ""))
+                self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+                self.assertIn(f"--import {name}: ", done.stderr)
+                self.assertIn(word, done.stderr)
+                self.assertFalse(self.cache.exists())
+
+    def make_unreadable(self, way):
+        """Makes a cache that even root cannot read, and returns a part of the reason."""
+        shutil.rmtree(self.cache, ignore_errors=True)
+        folder = self.file.parent
+        folder.mkdir(mode=0o700, parents=True)
+        if way == "folder":
+            self.file.mkdir()
+        elif way == "fifo":
+            os.mkfifo(self.file)
+        elif way == "shared":
+            self.file.write_text("clmgk-tuning 1\n")
+            self.file.chmod(0o666)
+        elif way == "version":
+            self.file.write_text("clmgk-tuning 2\n")
+            self.file.chmod(0o600)
+            return "a format other than 1"
+        else:
+            folder.rmdir()
+            folder.write_text("in the way")
+            return "Not a directory"
+        return "tuning.txt: expected a regular file that belongs to the user and that nobody else may write"
+
+    def test_caches_that_cannot_be_read(self):
+        """Their entries are not known, which is not the same as none."""
+        for way in ("folder", "fifo", "shared", "version", "file"):
+            with self.subTest(way=way):
+                reason = self.make_unreadable(way)
+                shown = self.accept("--show").stdout
+                self.assertIn("    it is passed over: ", shown)
+                self.assertIn(reason, shown)
+                self.assertNotIn("\nno entries", shown)
+                found = json.loads(self.accept("--show", "--json").stdout)
+                self.assertEqual((found["damaged"], [entry for entry in found["entries"] if not entry["shipped"]]), (0, []))
+                self.assertIn(reason, found["message"])
+                done = self.run_program("--export", "out.txt")
+                self.assertEqual((done.returncode, done.stdout), (4, ""))
+                self.assertIn("the tuning cache can't be read: ", done.stderr)
+                self.assertIn(reason, done.stderr)
+                self.assertFalse((self.folder / "out.txt").exists())
+                told = run("clmgk-info", env=self.environment).stdout
+                self.assertIn("    it is passed over: ", told)
+                self.assertIn(reason, told)
+
+    def test_damaged_lines_are_shown(self):
+        self.accept("--import", self.written("clmgk-tuning 1\n"))
+        self.file.write_text("clmgk-tuning 1\nentry cut\n")
+        shown = self.accept("--show").stdout
+        self.assertIn("    1 damaged line is passed over: line 2: ", shown)
+        self.assertIn("line 2: ", json.loads(self.accept("--show", "--json").stdout)["message"])
+        self.accept("--export", "out.txt")  # of the other lines
+        self.file.unlink()
+        self.assertIn("\nno entries", self.accept("--show").stdout)
+
+    def written(self, text):
+        (self.folder / "in.txt").write_text(text)
+        return "in.txt"
+
+    def test_links_of_other_users(self):
+        (self.folder / "x.txt").write_text("old")
+        self.refuse(4, "--export", self.foreign_link("x.txt", "../x.txt"), words=["is a link of user 12346"])
+        (self.folder / "mine").mkdir()
+        link = self.foreign_link("programs", "../mine")
+        self.refuse(4, *SMALL, "--programs", link, words=["--programs", "is a link of user 12346"])
+        self.refuse(4, *SMALL, "--programs", link / "new" / "folder", words=["is a link of user 12346"])
 
 
 class Usage(TuneTest):

@@ -238,13 +238,14 @@ TH_HOST_TEST(tiles_of_two_units)
 TH_HOST_TEST(short_last_panels)
 {
     static const struct {
-        int rows, narrowest, any_order, is_short;
-    } cases[] = {{49, 32, 1, 1}, {49, 32, 0, 0}, {49, 8, 1, 0},   {48, 16, 1, 1}, {50, 32, 1, 0},
-                 {64, 32, 1, 0}, {65, 32, 1, 1}, {113, 32, 1, 1}, {129, 32, 1, 0}};
+        int rows, narrowest, has_form, any_order, is_short;
+    } cases[] = {{49, 32, 1, 1, 1}, {49, 32, 1, 0, 1}, {49, 32, 0, 0, 0}, {49, 8, 1, 1, 0},   {48, 16, 1, 1, 1},
+                 {50, 32, 1, 1, 0}, {64, 32, 1, 1, 0}, {65, 32, 1, 1, 1}, {113, 32, 1, 1, 1}, {129, 32, 1, 1, 0}};
     for (size_t i = 0; i < TH_COUNT(cases); i++) {
         const mgk_device_facts facts = {
             .info = {.device_class = CLMGK_DEVICE_CPU, .compute_units = 2, .native_float_lanes = 16}};
         const mgk_footprint footprint = {.forward = true,
+                                         .short_panels = cases[i].has_form,
                                          .any_order = cases[i].any_order,
                                          .rows = cases[i].rows,
                                          .heads = 8,
@@ -256,6 +257,7 @@ TH_HOST_TEST(short_last_panels)
         mgk_block block;
         th_expect_ok(mgk_engine_lane.fit(&footprint, &facts, &tunables, &block, &th_error));
         assert_int_equal(block.short_panel, cases[i].is_short);
+        assert_int_equal(block.any_order, cases[i].is_short && cases[i].any_order);
     }
 }
 
@@ -602,13 +604,23 @@ CACHE_TEST(sizes_are_bounded)
     free(text);
 }
 
+/* No entries, the reason why, and an export is not an empty one. */
+static void expect_unread(const fixture *self, const char *reason)
+{
+    size_t length = 7;
+    const clmgk_tuning_info info = get_info(self);
+    assert_int_equal(info.entries, 0);
+    assert_int_equal(info.damaged, 0);
+    assert_non_null(strstr(info.message, reason));
+    th_expect_error(clmgk_tuning_export(self->root, NULL, NULL, 0, &length, &th_error), CLMGK_ERROR_IO, reason);
+    assert_int_equal(length, 7);
+}
+
 CACHE_TEST(newer_files_are_left_alone)
 {
     static const char newer[] = "clmgk-tuning 2\nsomething else\n";
     write_file(self, newer);
-    const clmgk_tuning_info info = get_info(self);
-    assert_true(info.entries == 0 && info.damaged == 0);
-    assert_non_null(strstr(info.message, "format"));
+    expect_unread(self, "format");
     th_expect_error(clmgk_tuning_import(self->root, small_file, strlen(small_file), NULL, &th_error), CLMGK_ERROR_IO,
                     "left alone");
     th_expect_error(clmgk_tuning_reset(self->root, NULL, &th_error), CLMGK_ERROR_IO, "left alone");
@@ -801,17 +813,17 @@ CACHE_TEST(unusable_folders)
     assert_int_equal(mkdir(self->folder, S_IRWXU), 0);
     assert_int_equal(chmod(self->folder, 0755), 0);
     th_expect_error(clmgk_tuning_import(self->root, HEADER, strlen(HEADER), NULL, &th_error), CLMGK_ERROR_IO, "0755");
-    assert_non_null(strstr(get_info(self).message, "0755"));
+    expect_unread(self, "0755");
     scratch_remove(self->folder);
     scratch_write(self->folder, "x", 1);
     th_expect_error(clmgk_tuning_import(self->root, HEADER, strlen(HEADER), NULL, &th_error), CLMGK_ERROR_IO,
                     self->folder);
+    expect_unread(self, self->folder);
     scratch_remove(self->folder);
     /* a file that others may write is not the user's word */
     write_file(self, small_file);
     assert_int_equal(chmod(self->file, 0666), 0);
-    assert_int_equal(get_info(self).entries, 0);
-    assert_non_null(strstr(get_info(self).message, "nobody else may write"));
+    expect_unread(self, "nobody else may write");
     th_expect_error(clmgk_tuning_import(self->root, HEADER, strlen(HEADER), NULL, &th_error), CLMGK_ERROR_IO,
                     "nobody else may write");
     expect_file(self, small_file);

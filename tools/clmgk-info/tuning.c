@@ -59,11 +59,7 @@ void info_print_tuning_cache(const clmgk_tuning_info *cache)
                tool_plural(cache->entries, "entry", "entries"), 1e-3 * (double)cache->bytes);
     else
         printf("tuning cache: no files are used\n");
-    if (cache->damaged > 0)
-        printf("    %" PRIu64 " damaged %s passed over: %s\n", cache->damaged,
-               tool_plural(cache->damaged, "line is", "lines are"), cache->message);
-    else if (cache->message[0])
-        printf("    it is passed over: %s\n", cache->message);
+    tool_print_passed_over(cache);
 }
 
 json_t *info_tuning_cache_json(const clmgk_tuning_info *cache, const char *failure)

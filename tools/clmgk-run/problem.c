@@ -42,12 +42,16 @@ static void choose_outputs(const run_arguments *arguments, tool_problem *problem
     const bool linear = (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_LINEAR) != 0;
     problem->slot[CLMGK_ARRAY_LSE].used =
         !linear && (arguments->problem.file[CLMGK_ARRAY_LSE] || arguments->check || desc->gradients != 0);
+    problem->slot[CLMGK_ARRAY_LSE_LOW].used = desc->use_lse_low != 0;
     problem->slot[CLMGK_ARRAY_DENOMINATOR].used = linear && desc->gradients != 0;
 }
 
 tool_exit run_problem_open(const run_arguments *arguments, tool_problem *problem, tool_error *error)
 {
     TOOL_TRY(tool_problem_open(&arguments->problem, problem, error));
+    /* gradients are right for rows of any size */
+    const bool linear = (clmgk_variant_traits(problem->desc.variant) & CLMGK_TRAIT_LINEAR) != 0;
+    problem->desc.use_lse_low = !linear && problem->desc.gradients != 0;
     choose_outputs(arguments, problem);
     return TOOL_DONE;
 }

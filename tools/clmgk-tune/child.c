@@ -17,6 +17,7 @@
 extern char **environ;
 
 #define END_MS      2000 /* a process that was killed is gone after so long, or its driver keeps it */
+#define MOST_MS     1e9  /* eleven days: the longest wait, whatever the limit of a candidate is */
 #define MAX_ANSWER  (1 << 20)
 #define WORKER_ARGS 4 /* the option with its two values, and the end of the list */
 
@@ -193,7 +194,7 @@ static tune_reply receive(tune_child *child, double limit_ms, json_t **answer)
         }
         const double left = end - tool_now_ms();
         struct pollfd ready = {.fd = child->from, .events = POLLIN};
-        const int count = left > 0 ? poll(&ready, 1, (int)left + 1) : 0;
+        const int count = left > 0 ? poll(&ready, 1, 1 + (int)TOOL_MIN(left, MOST_MS)) : 0;
         if (count < 0 && errno == EINTR)
             continue;
         if (count == 0)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cache without measuring: what is in it, taken out, put in, thrown away. */
+#include "input_file.h"
 #include "tune.h"
 #include "tuned.h"
 
@@ -7,7 +8,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define MAX_FILE_BYTES ((size_t)16 << 20)
 
@@ -48,7 +48,7 @@ static json_t *show_json(const clmgk_tuning_info *cache, const clmgk_tuning_entr
         tool_json_append(&list, entry_json(&entries[i]));
     return json_pack("{s:s, s:s?, s:I, s:o, s:o}", "clmgk", clmgk_version(), "path",
                      cache->path[0] ? cache->path : NULL, "damaged", (json_int_t)cache->damaged, "message",
-                     cache->damaged ? tool_json_text(cache->message) : json_null(), "entries", list);
+                     cache->message[0] ? tool_json_text(cache->message) : json_null(), "entries", list);
 }
 
 static void print_entry(const clmgk_tuning_entry *entry)
@@ -73,9 +73,7 @@ static tool_exit print_entries(const clmgk_tuning_info *cache, const clmgk_tunin
 {
     const char *device = "";
     printf("tuning cache: %s\n", cache->path[0] ? cache->path : "no files are used");
-    if (cache->damaged)
-        printf("%" PRIu64 " %s could not be understood: %s\n", cache->damaged,
-               tool_plural(cache->damaged, "line", "lines"), cache->message);
+    tool_print_passed_over(cache);
     for (size_t i = 0; i < count; i++) {
         if (strcmp(device, entries[i].device) != 0)
             printf("%s, %s\n", entries[i].device, entries[i].platform);
@@ -83,7 +81,8 @@ static tool_exit print_entries(const clmgk_tuning_info *cache, const clmgk_tunin
         print_entry(&entries[i]);
     }
     if (count == 0)
-        printf("no entries%s%s: the defaults are used\n", info->device_id ? " for " : "", info->name);
+        printf("no %sentries%s%s: the defaults are used\n", cache->message[0] ? "other " : "",
+               info->device_id ? " for " : "", info->name);
     return tool_flush_stdout(error);
 }
 
@@ -136,7 +135,7 @@ static tool_exit write_text(const char *path, const char *text, size_t length, t
     TOOL_TRY_GOTO(status, tool_outputs_add(outputs, "export", path, &index, error), done);
     TOOL_TRY_GOTO(status, tool_outputs_open(outputs, index, &stream, error), done);
     if (fwrite(text, 1, length, stream) != length)
-        status = tool_fail(error, TOOL_SYSTEM_ERROR, "--export '%s': %s", path, strerror(errno));
+        status = tool_fail(error, TOOL_SYSTEM_ERROR, "--export %s: %s", path, strerror(errno));
     else
         status = tool_outputs_commit(outputs, error);
 done:
@@ -195,25 +194,6 @@ tool_exit tune_export(const tune_options *options, tool_error *error)
     return status;
 }
 
-static tool_exit read_text(const char *path, char **text, size_t *length, tool_error *error)
-{
-    struct stat facts;
-    FILE *stream = fopen(path, "r");
-    if (!stream)
-        return tool_fail(error, TOOL_BAD_INPUT, "--import '%s': %s", path, strerror(errno));
-    tool_exit status = TOOL_DONE;
-    if (fstat(fileno(stream), &facts) != 0 || !S_ISREG(facts.st_mode) || (size_t)facts.st_size > MAX_FILE_BYTES)
-        status = tool_fail(error, TOOL_BAD_INPUT, "--import '%s': expected a regular file of at most %zu MB", path,
-                           MAX_FILE_BYTES >> 20);
-    *text = status == TOOL_DONE ? malloc(MAX_FILE_BYTES) : NULL;
-    if (status == TOOL_DONE && !*text)
-        status = tool_fail_memory(error, "the file");
-    if (*text)
-        *length = fread(*text, 1, MAX_FILE_BYTES, stream);
-    (void)fclose(stream);
-    return status;
-}
-
 tool_exit tune_import(const tune_options *options, tool_error *error)
 {
     clmgk_tuning_info cache = CLMGK_TUNING_INFO_INIT;
@@ -222,11 +202,11 @@ tool_exit tune_import(const tune_options *options, tool_error *error)
     TOOL_TRY(get_cache(&cache, error));
     if (!cache.path[0])
         return tool_fail(error, TOOL_BAD_INPUT, "CLMGK_CACHE_DIR is empty: there is no cache to import into");
-    tool_exit status = read_text(options->import_path, &text, &length, error);
+    tool_exit status = tool_read_input("import", options->import_path, MAX_FILE_BYTES, &text, &length, error);
     if (status == TOOL_DONE)
         status = tool_check_library(clmgk_tuning_import(NULL, text, length, &taken, &error->library), error);
     if (error->library.status == CLMGK_ERROR_INVALID_VALUE)
-        status = tool_fail(error, TOOL_BAD_INPUT, "--import '%s': %s", options->import_path, error->library.message);
+        status = tool_fail(error, TOOL_BAD_INPUT, "--import %s: %s", options->import_path, error->library.message);
     free(text);
     return status == TOOL_DONE ? tell_count(options, "taken", options->import_path, taken, error) : status;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Programs made ahead: the cases' plans are made, and their programs written to a folder that an application ships. */
+#include "resolve.h"
 #include "tune.h"
 
 #include <inttypes.h>
@@ -8,6 +9,7 @@
 /* A device's programs. */
 typedef struct maker {
     const tune_options *options;
+    const char *folder; /* where the programs go: a path without links */
     tool_device device;
     bench_group *groups;
     clmgk_plan **plans; /* held until their programs are written */
@@ -47,15 +49,14 @@ static tool_exit make_plan(maker *m, clmgk_context *context, const bench_case *i
 
 static tool_exit fill_folder(maker *m, clmgk_context *context, tool_error *error)
 {
-    const char *folder = m->options->programs_path;
     size_t count = 0;
     /* an empty context: whether the folder can be written, before anything takes time */
-    TOOL_TRY(tool_check_library(clmgk_context_save_programs(context, folder, &count, &error->library), error));
+    TOOL_TRY(tool_check_library(clmgk_context_save_programs(context, m->folder, &count, &error->library), error));
     for (size_t g = 0; g < m->options->request.shape_count; g++) {
         for (size_t i = 0; i < m->groups[g].count; i++)
             TOOL_TRY(make_plan(m, context, &m->groups[g].cases[i], error));
     }
-    TOOL_TRY(tool_check_library(clmgk_context_save_programs(context, folder, &count, &error->library), error));
+    TOOL_TRY(tool_check_library(clmgk_context_save_programs(context, m->folder, &count, &error->library), error));
     m->programs += count;
     return TOOL_DONE;
 }
@@ -93,9 +94,10 @@ static tool_exit make_all(maker *m, tool_error *error)
     return make_with(m, "", error);
 }
 
-static tool_exit make_for(const tune_options *options, const clmgk_device_info *info, json_t **list, tool_error *error)
+static tool_exit make_for(const tune_options *options, const char *folder, const clmgk_device_info *info, json_t **list,
+                          tool_error *error)
 {
-    maker m = {.options = options};
+    maker m = {.options = options, .folder = folder};
     tool_exit status = tool_device_open_info(info, &m.device, error);
     if (status == TOOL_DONE)
         status = make_all(&m, error);
@@ -113,17 +115,26 @@ static tool_exit make_for(const tune_options *options, const clmgk_device_info *
     return status;
 }
 
-tool_exit tune_make_programs(const tune_options *options, tool_error *error)
+/* For all chosen devices; *list gets an object of each. */
+static tool_exit make_for_devices(const tune_options *options, const char *folder, json_t **list, tool_error *error)
 {
     clmgk_device_info *infos = NULL;
     size_t count = 0;
-    json_t *list = NULL;
     TOOL_TRY(tool_list_devices(options->device, options->all_devices, &infos, &count, error));
     tool_exit status = TOOL_DONE;
-    list = json_array();
     for (size_t i = 0; i < count && status == TOOL_DONE; i++)
-        status = make_for(options, &infos[i], &list, error);
+        status = make_for(options, folder, &infos[i], list, error);
     free(infos);
+    return status;
+}
+
+tool_exit tune_make_programs(const tune_options *options, tool_error *error)
+{
+    char *folder = NULL;
+    TOOL_TRY(tool_resolve_output("programs", options->programs_path, &folder, error));
+    json_t *list = json_array();
+    const tool_exit status = make_for_devices(options, folder, &list, error);
+    free(folder);
     if (status != TOOL_DONE || !options->json) {
         json_decref(list);
         return status == TOOL_DONE ? tool_flush_stdout(error) : status;

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "npy.h"
 
+#include "input_file.h"
+
 #include "reference/reference.h"
 
 #include <errno.h>
-#include <fcntl.h>
+#include <float.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static const struct {
     const char *code; /* without the byte order */
@@ -281,21 +282,10 @@ static tool_exit read_header(npy_file *file, uint64_t file_size, tool_error *err
 
 tool_exit npy_open(const char *option, const char *path, npy_file *file, tool_error *error)
 {
-    struct stat facts;
+    uint64_t size = 0;
     *file = (npy_file){.option = option, .path = path};
-    const int descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a FIFO must not make it wait */
-    if (descriptor < 0)
-        return fail_file(error, file, strerror(errno));
-    if (fstat(descriptor, &facts) != 0 || !S_ISREG(facts.st_mode)) {
-        close(descriptor);
-        return fail_file(error, file, "is not a regular file");
-    }
-    file->stream = fdopen(descriptor, "rb");
-    if (!file->stream) {
-        close(descriptor);
-        return tool_fail_memory(error, path);
-    }
-    return read_header(file, (uint64_t)facts.st_size, error);
+    TOOL_TRY(tool_open_input(option, path, &file->stream, &size, error));
+    return read_header(file, size, error);
 }
 
 void npy_close(npy_file *file)
@@ -395,6 +385,23 @@ static double float_of_bits(npy_type type, uint64_t bits)
     return value;
 }
 
+/* Rounds one element to `dtype`. A finite number must stay finite. */
+static tool_exit store(const npy_file *file, uint64_t place, double value, clmgk_dtype dtype, void *elements,
+                       tool_error *error)
+{
+    static const double largest[] = {
+        [CLMGK_DTYPE_F32] = (double)FLT_MAX, [CLMGK_DTYPE_F16] = 65504.0, [CLMGK_DTYPE_BF16] = 0x1.fep127};
+    void *const element = (char *)elements + place * clmgk_ref_dtype_size(dtype);
+    double stored = 0.0;
+    clmgk_ref_store(dtype, &value, 1, element);
+    clmgk_ref_load(dtype, element, 1, &stored);
+    if (isfinite(stored) || !isfinite(value))
+        return TOOL_DONE;
+    return tool_fail(error, TOOL_BAD_INPUT,
+                     "--%s %s: element %" PRIu64 " is %.9g; expected a number in the range of %s, at most %.9g in size",
+                     file->option, file->path, place, value, clmgk_dtype_name(dtype), largest[dtype]);
+}
+
 /* Whether the file holds exactly the bytes that are wanted. */
 static bool is_verbatim(const npy_header *header, clmgk_dtype dtype)
 {
@@ -406,14 +413,12 @@ static bool is_verbatim(const npy_header *header, clmgk_dtype dtype)
 tool_exit npy_read(npy_file *file, clmgk_dtype dtype, void *elements, tool_error *error)
 {
     const uint64_t count = file->header.count;
-    const size_t size = clmgk_ref_dtype_size(dtype);
     if (is_verbatim(&file->header, dtype))
-        return read_raw(file, elements, size, (size_t)count, error);
+        return read_raw(file, elements, clmgk_ref_dtype_size(dtype), (size_t)count, error);
     element_reader reader = {.file = file, .walk = walk_start(&file->header), .left = count};
     for (uint64_t i = 0, place = 0, bits = 0; i < count; i++) {
         TOOL_TRY(reader_next(&reader, &place, &bits, error));
-        const double value = float_of_bits(file->header.type, bits);
-        clmgk_ref_store(dtype, &value, 1, (char *)elements + place * size);
+        TOOL_TRY(store(file, place, float_of_bits(file->header.type, bits), dtype, elements, error));
     }
     return TOOL_DONE;
 }
@@ -426,8 +431,9 @@ tool_exit npy_read_i32(npy_file *file, int32_t *elements, tool_error *error)
         TOOL_TRY(reader_next(&reader, &place, &bits, error));
         const int64_t value = file->header.type == NPY_I32 ? (int64_t)(int32_t)bits : (int64_t)bits;
         if (value < INT32_MIN || value > INT32_MAX)
-            return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: has the value %" PRId64 "; expected 32-bit integers",
-                             file->option, file->path, value);
+            return tool_fail(error, TOOL_BAD_INPUT,
+                             "--%s %s: element %" PRIu64 " is %" PRId64 "; expected a 32-bit integer", file->option,
+                             file->path, place, value);
         elements[place] = (int32_t)value;
     }
     return TOOL_DONE;

@@ -47,9 +47,10 @@ typedef struct npy_text {
 } npy_text;
 npy_text npy_shape_text(int axes, const int64_t *shape);
 
-/* Read all elements, once, in C order. Floating-point files: rounded to `dtype` to the nearest. */
+/* Read all elements, once, in C order. Floating-point files: rounded to the nearest number of `dtype`; a finite number
+ * that would become infinite is an error. Infinities and NaN of the file stay what they are. */
 tool_exit npy_read(npy_file *file, clmgk_dtype dtype, void *elements, tool_error *error);
-/* Integer files: values that do not fit are an error. */
+/* Integer files: values that do not fit int32 are an error. */
 tool_exit npy_read_i32(npy_file *file, int32_t *elements, tool_error *error);
 
 /* Write a C-order little-endian float32 array: the header, then its elements in any number of calls. `name` is the

@@ -2,6 +2,7 @@
 #include "tool.h"
 
 #include <errno.h>
+#include <float.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
@@ -219,6 +220,26 @@ tool_exit tool_parse_name(const char *option, const char *text, const char *cons
     return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected one of %s", option, text, all);
 }
 
+/* Number `index` of a list, at *at, which moves on to the next. */
+static tool_exit take_number(const char *option, const char *text, size_t index, bool last, const char **at,
+                             double *value, tool_error *error)
+{
+    const char *const first = *at;
+    char *end = NULL;
+    errno = 0;
+    *value = strtod(first, &end);
+    const bool overflows = isinf(*value) && errno == ERANGE;
+    if (end == first || *end != (last ? '\0' : ','))
+        return tool_fail(error, TOOL_BAD_INPUT,
+                         "--%s '%s': expected numbers separated by commas, or a file that ends in .npy", option, text);
+    if (overflows || (isfinite(*value) && isinf((float)*value)))
+        return tool_fail(error, TOOL_BAD_INPUT,
+                         "--%s '%s': element %zu is %.*s; expected a number in the range of f32, at most %.9g in size",
+                         option, text, index, (int)(end - first), first, (double)FLT_MAX);
+    *at = end + 1;
+    return TOOL_DONE;
+}
+
 tool_exit tool_parse_numbers(const char *option, const char *text, double **numbers, size_t *count, tool_error *error)
 {
     size_t fields = 1;
@@ -227,20 +248,15 @@ tool_exit tool_parse_numbers(const char *option, const char *text, double **numb
     double *const values = calloc(fields, sizeof *values);
     TOOL_TRY(tool_check_memory(values, option, error));
     const char *at = text;
-    for (size_t i = 0; i < fields; i++) {
-        char *end = NULL;
-        values[i] = strtod(at, &end);
-        if (end == at || *end != (i + 1 < fields ? ',' : '\0')) {
-            free(values);
-            return tool_fail(error, TOOL_BAD_INPUT,
-                             "--%s '%s': expected numbers separated by commas, or a file that ends in .npy", option,
-                             text);
-        }
-        at = end + 1;
-    }
+    tool_exit status = TOOL_DONE;
+    for (size_t i = 0; i < fields; i++)
+        TOOL_TRY_GOTO(status, take_number(option, text, i, i + 1 == fields, &at, &values[i], error), fail);
     *numbers = values;
     *count = fields;
     return TOOL_DONE;
+fail:
+    free(values);
+    return status;
 }
 
 /* The library names the value and what was expected; the option stands for the noun. */

@@ -2,10 +2,10 @@
 #include "output.h"
 
 #include "folder.h"
+#include "resolve.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static volatile sig_atomic_t signal_pipe = -1;
 typedef struct output_file {
     const char *option;
     const char *path;
-    char *target;    /* absolute, links resolved */
+    char *target;    /* absolute, without links */
     char *temporary; /* in the target's folder; NULL: not there */
     FILE *stream;
 } output_file;
@@ -238,24 +238,6 @@ static char *join(const char *left, const char *middle, const char *right)
     return text;
 }
 
-/* The absolute path of a file that need not exist, in a folder that must. NULL: errno tells. */
-static char *resolve_target(const char *path)
-{
-    char *const existing = realpath(path, NULL);
-    if (existing || errno != ENOENT)
-        return existing;
-    const char *const slash = strrchr(path, '/');
-    const char *const name = slash ? slash + 1 : path;
-    char *const folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
-    char *const resolved = folder ? realpath(folder, NULL) : NULL;
-    const int code = errno;
-    char *const target = resolved ? join(resolved, "/", name) : NULL;
-    free(folder);
-    free(resolved);
-    errno = resolved ? ENOMEM : code;
-    return target;
-}
-
 /* The folder of an absolute path, with its slash. */
 static char *folder_of(const char *target)
 {
@@ -275,7 +257,8 @@ static tool_exit check_folder(const output_file *file, tool_error *error)
 static tool_exit check_target(const output_file *file, tool_error *error)
 {
     struct stat facts;
-    const bool exists = stat(file->target, &facts) == 0;
+    const bool exists =
+        stat(file->path, &facts) == 0; /* also what has no path of its own, such as a pipe below /dev/fd */
     if (!exists && errno != ENOENT)
         return fail_output(error, file, strerror(errno));
     if (exists && !S_ISREG(facts.st_mode))
@@ -292,9 +275,8 @@ tool_exit tool_outputs_add(tool_outputs *outputs, const char *option, const char
         return tool_fail(error, TOOL_BAD_INPUT, "--%s '%s': expected a file name", option, path);
     if (outputs->count == TOOL_MAX_OUTPUTS)
         return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: more than %d outputs", option, path, TOOL_MAX_OUTPUTS);
-    output_file file = {.option = option, .path = path, .target = resolve_target(path)};
-    if (!file.target)
-        return fail_output(error, &file, strerror(errno));
+    output_file file = {.option = option, .path = path};
+    TOOL_TRY(tool_resolve_output(option, path, &file.target, error));
     tool_exit status = TOOL_DONE;
     for (size_t i = 0; i < outputs->count; i++) {
         if (strcmp(outputs->file[i].target, file.target) == 0) {

@@ -80,8 +80,8 @@ enum {
 
 #define TOOL_STANDARD_OPTIONS                                                                                          \
     {"device", "SEL",                                                                                                  \
-     "PLATFORM:DEVICE as clmgk-info prints them, or a part of a device's or platform's\n"                              \
-     "name; default: $CLMGK_DEVICE, else the first GPU, else the first CPU"},                                          \
+     "PLATFORM:DEVICE as clmgk-info prints them, cpu or gpu (the first one), or a part of a\n"                         \
+     "device's or platform's name; default: $CLMGK_DEVICE, else the first GPU, else the first CPU"},                   \
         {"json", NULL, "print one JSON object on standard output"}, {"help", NULL, "print this help"},                 \
     {                                                                                                                  \
         "version", NULL, "print the version"                                                                           \
@@ -125,7 +125,7 @@ tool_exit tool_parse_positive(const char *option, const char *text, double *valu
 tool_exit tool_parse_name(const char *option, const char *text, const char *const *names, size_t count, size_t *index,
                           tool_error *error);
 
-/* Numbers separated by commas. *numbers is for free(). */
+/* Numbers separated by commas, in the range of float or written as infinities or NaN. *numbers is for free(). */
 tool_exit tool_parse_numbers(const char *option, const char *text, double **numbers, size_t *count, tool_error *error);
 
 /* A value of one of the library's enumerations, by its name; NULL: as it is. */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tuned.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 tool_exit tool_list_tuned(cl_device_id device, clmgk_tuning_entry **entries, size_t *count, tool_error *error)
@@ -18,4 +20,13 @@ tool_exit tool_list_tuned(cl_device_id device, clmgk_tuning_entry **entries, siz
         *entries = list;
     *count = now < expected ? now : expected;
     return status;
+}
+
+void tool_print_passed_over(const clmgk_tuning_info *cache)
+{
+    if (cache->damaged > 0)
+        printf("    %" PRIu64 " damaged %s passed over: %s\n", cache->damaged,
+               tool_plural(cache->damaged, "line is", "lines are"), cache->message);
+    else if (cache->message[0])
+        printf("    it is passed over: %s\n", cache->message);
 }

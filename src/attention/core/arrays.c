@@ -175,11 +175,11 @@ static int64_t product(int64_t a, int64_t b)
 static size_t layout_offset(clmgk_array array)
 {
 #define OFFSET_OF_LAYOUT(NAME, field) [CLMGK_ARRAY_##NAME] = offsetof(clmgk_attention_desc, field)
-    static const size_t offsets[CLMGK_ARRAYS] = {OFFSET_OF_LAYOUT(Q, q),           OFFSET_OF_LAYOUT(K, k),
-                                                 OFFSET_OF_LAYOUT(V, v),           OFFSET_OF_LAYOUT(O, o),
-                                                 OFFSET_OF_LAYOUT(LSE, lse),       OFFSET_OF_LAYOUT(GRAD_LSE, lse),
-                                                 OFFSET_OF_LAYOUT(GRAD_O, grad_o), OFFSET_OF_LAYOUT(GRAD_Q, grad_q),
-                                                 OFFSET_OF_LAYOUT(GRAD_K, grad_k), OFFSET_OF_LAYOUT(GRAD_V, grad_v)};
+    static const size_t offsets[CLMGK_ARRAYS] = {
+        OFFSET_OF_LAYOUT(Q, q),           OFFSET_OF_LAYOUT(K, k),           OFFSET_OF_LAYOUT(V, v),
+        OFFSET_OF_LAYOUT(O, o),           OFFSET_OF_LAYOUT(LSE, lse),       OFFSET_OF_LAYOUT(GRAD_LSE, lse),
+        OFFSET_OF_LAYOUT(LSE_LOW, lse),   OFFSET_OF_LAYOUT(GRAD_O, grad_o), OFFSET_OF_LAYOUT(GRAD_Q, grad_q),
+        OFFSET_OF_LAYOUT(GRAD_K, grad_k), OFFSET_OF_LAYOUT(GRAD_V, grad_v)};
     return offsets[array];
 }
 
@@ -274,8 +274,8 @@ bool mgk_array_is_output(clmgk_pass pass, clmgk_array array)
         return info->gradient != 0;
     if (pass == CLMGK_PASS_STATISTICS)
         return info->statistic != 0;
-    return array == CLMGK_ARRAY_O || array == CLMGK_ARRAY_LSE || array == CLMGK_ARRAY_DENOMINATOR ||
-           (array >= CLMGK_ARRAY_NEW_STATE_C && array <= CLMGK_ARRAY_NEW_STATE_M);
+    return array == CLMGK_ARRAY_O || array == CLMGK_ARRAY_LSE || array == CLMGK_ARRAY_LSE_LOW ||
+           array == CLMGK_ARRAY_DENOMINATOR || (array >= CLMGK_ARRAY_NEW_STATE_C && array <= CLMGK_ARRAY_NEW_STATE_M);
 }
 
 bool mgk_pass_is_wanted(const clmgk_attention_desc *desc, clmgk_pass pass)
@@ -319,6 +319,9 @@ clmgk_status mgk_fail_missing(const clmgk_attention_desc *desc, clmgk_pass pass,
     if (pass == CLMGK_PASS_BACKWARD && array == CLMGK_ARRAY_LSE)
         return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
                         "lse: NULL: expected L of the forward pass, which gradients depend on");
+    if (pass == CLMGK_PASS_BACKWARD && array == CLMGK_ARRAY_LSE_LOW)
+        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
+                        "lse_low: NULL: expected that of the forward pass, because the descriptor's use_lse_low is 1");
     if (pass == CLMGK_PASS_BACKWARD && array == CLMGK_ARRAY_DENOMINATOR)
         return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
                         "denominator: NULL: expected that of the forward pass, which gradients depend on");

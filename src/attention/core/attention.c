@@ -6,7 +6,11 @@
 #include <math.h>
 #include <string.h>
 
-#define LOG2_E 1.4426950408889634
+double mgk_attention_unit(const clmgk_attention_desc *desc)
+{
+    const double log2_e = 1.4426950408889634;
+    return desc->use_bias ? 1.0 : log2_e;
+}
 
 /* D and E are rounded up to a class, so that programs are few. All but the first are multiples of 16. */
 static const int size_classes[] = {8, 16, 32, 64, 96, 128, 192, 256, 384, 512};
@@ -137,8 +141,8 @@ mgk_forward_args mgk_attention_args_of(const mgk_attention_request *request)
     args.splits = 1;
     args.drop_below = (mgk_u32)(d->dropout * 4294967296.0);
     args.keep_scale = (float)(1.0 / (1.0 - d->dropout));
-    args.scale = d->variance > 0.0 ? (float)(LOG2_E / d->variance) : 0.0f;
-    args.softcap = (float)(d->softcap * LOG2_E);
+    args.scale = d->variance > 0.0 ? (float)(mgk_attention_unit(d) / d->variance) : 0.0f;
+    args.softcap = (float)(d->softcap * mgk_attention_unit(d));
     return args;
 }
 
@@ -161,6 +165,7 @@ mgk_flags mgk_attention_flags(const mgk_attention_request *request)
     flags.HAS_BIAS = d->use_bias;
     flags.HAS_ALIBI = d->use_alibi;
     flags.HAS_SINKS = d->use_sinks;
+    flags.HAS_LSE_LOW = d->use_lse_low;
     flags.HAS_SOFTCAP = d->softcap > 0.0;
     flags.HAS_DROPOUT = d->dropout > 0.0;
     request->family->set_flags(request, &flags);
@@ -299,6 +304,7 @@ static clmgk_status place_splits(const mgk_attention_request *request, mgk_pass_
     if (args->splits > 1) {
         const int64_t rows = args->splits * d->batch * d->heads * d->length;
         args->parts_lse = mgk_steps_region(&plan->steps, rows);
+        args->parts_low = mgk_steps_region(&plan->steps, rows);
         args->parts_o = mgk_steps_region(&plan->steps, rows * d->value_size);
     }
     return CLMGK_OK;

@@ -33,6 +33,9 @@ typedef struct mgk_attention_request {
     mgk_attention_traits traits;
 } mgk_attention_request;
 
+/* The unit of the kernels' scores (cl/attention/units.clh): so many in a nat. */
+double mgk_attention_unit(const clmgk_attention_desc *desc);
+
 /* D, E rounded up, so that programs are few: a multiple of 16, or 8 in families with narrow heads. */
 int mgk_size_class(const mgk_family *family, int64_t size);
 

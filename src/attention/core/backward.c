@@ -190,6 +190,8 @@ void mgk_backward_place(mgk_backward *x)
     if (!w->expectation && !x->rows_private) {
         region[MGK_REGION_LOG] = mgk_steps_region(&x->plan->steps, rows);
         region[MGK_REGION_DELTA] = mgk_steps_region(&x->plan->steps, rows);
+        if (d->use_lse_low)
+            region[MGK_REGION_LOG_LOW] = mgk_steps_region(&x->plan->steps, rows);
     }
     if (x->copy_floats > 0 && !x->rows_private && !x->queries_apart)
         region[MGK_REGION_QUERY] = mgk_steps_region(&x->plan->steps, x->copy_floats * x->args.splits);

@@ -4,11 +4,12 @@
 
 #include <math.h>
 
-/* log2 of (2 pi sigma^2)^(-D/2) */
+/* The logarithm of (2 pi sigma^2)^(-D/2) */
 static float density_of(const clmgk_attention_desc *d)
 {
     const double two_pi = 6.283185307179586;
-    return d->variance > 0.0 ? (float)(-0.5 * (double)d->head_size * log2(two_pi * d->variance)) : 0.0f;
+    return d->variance > 0.0 ? (float)(-0.5 * (double)d->head_size * log(two_pi * d->variance) * mgk_attention_unit(d))
+                             : 0.0f;
 }
 
 mgk_forward_args mgk_mixture_args_of(const mgk_attention_request *request)
@@ -18,7 +19,7 @@ mgk_forward_args mgk_mixture_args_of(const mgk_attention_request *request)
     args.variance_head = d->variance_shape == CLMGK_VARIANCE_HM ? d->components : 0;
     /* a uniform prior is the same for all keys: it only enters L */
     const bool uniform = !request->traits.hard && !request->traits.has_prior;
-    args.lse_offset = uniform ? (float)-log2((double)d->components) : 0.0f;
+    args.lse_offset = uniform ? (float)(-log((double)d->components) * mgk_attention_unit(d)) : 0.0f;
     args.density = density_of(d);
     return args;
 }

@@ -110,7 +110,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     return (mgk_footprint){.rows = d->length_k,
                            /* then dQ of a tile of queries needs no workspace: rows_private */
                            .one_block = d->sequences == 0 && mgk_backward_keeps_busy(request, tasks_of(d)),
-                           .any_order = !t->gaussian && !t->shifted,
+                           .short_panels = true,
                            .key_terms = 3 * m + 4,
                            .arrays = arrays,
                            .block = arrays,
@@ -206,15 +206,15 @@ static void add_prior_gradient(mgk_backward *x)
     mgk_backward_add_reduction(x, CLMGK_ARRAY_GRAD_PRIOR, false, &r);
 }
 
-/* ds/dsigma^2 = - s / sigma^2; the sums are over scores in base 2 */
+/* ds/dsigma^2 = - s / sigma^2; the sums are over scores in their unit */
 static void add_variance_gradient(mgk_backward *x)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     const bool array = x->request->traits.has_variance;
     mgk_reduction_args r =
         reduce_keys(x, x->args.region[MGK_REGION_VARIANCE], variance_rank(d), array ? d->components : 1);
-    const double ln_2 = 0.6931471805599453;
-    r.scale = (float)(array ? -ln_2 : -ln_2 / d->variance);
+    const double nats = 1.0 / mgk_attention_unit(d);
+    r.scale = (float)(array ? -nats : -nats / d->variance);
     mgk_backward_add_reduction(x, CLMGK_ARRAY_GRAD_VARIANCE, array, &r);
 }
 

@@ -55,7 +55,8 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
                            /* the backward pass computes its scores by the usual form's operations */
                            .few_rows = d->gradients == 0,
                            .one_vector = one_vector(request),
-                           .any_order = alone || (!t->gaussian && !t->shifted),
+                           .short_panels = true,
+                           .any_order = alone,
                            .rows = mgk_attention_rows(d),
                            .heads = d->heads,
                            .problems = mgk_attention_problems(d),

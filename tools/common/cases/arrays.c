@@ -18,7 +18,8 @@ static bool is_shared_input(clmgk_array array)
 /* Outputs of the forward pass that the backward pass reads. */
 static bool is_kept(clmgk_array array)
 {
-    return array == CLMGK_ARRAY_O || array == CLMGK_ARRAY_LSE || array == CLMGK_ARRAY_DENOMINATOR;
+    return array == CLMGK_ARRAY_O || array == CLMGK_ARRAY_LSE || array == CLMGK_ARRAY_LSE_LOW ||
+           array == CLMGK_ARRAY_DENOMINATOR;
 }
 
 static bool is_new_state(clmgk_array array)

@@ -203,18 +203,6 @@ static tool_exit check_floats(const npy_file *file, const tool_slot *slot, clmgk
     return TOOL_DONE;
 }
 
-/* A state's numbers come from sums that may be anything, but files may hold more than float32 does. */
-static tool_exit check_state(const npy_file *file, const tool_slot *slot, tool_error *error)
-{
-    const float *const values = slot->host;
-    for (size_t i = 0; i < slot->count; i++) {
-        if (isinf(values[i]))
-            return tool_fail(error, TOOL_BAD_INPUT, "--%s %s: element %zu does not fit float32", file->option,
-                             file->path, i);
-    }
-    return TOOL_DONE;
-}
-
 static tool_exit check_lengths(const npy_file *file, const tool_slot *slot, int64_t limit, tool_error *error)
 {
     const int32_t *const lengths = slot->host;
@@ -254,8 +242,6 @@ static tool_exit check_values(const tool_problem *problem, clmgk_array array, to
     const clmgk_values rule = clmgk_array_get_info(array)->values;
     const bool queries = array == CLMGK_ARRAY_LENGTHS_Q || array == CLMGK_ARRAY_OFFSETS;
     const char letter = queries ? 'N' : 'S';
-    if (array == CLMGK_ARRAY_STATE_C || array == CLMGK_ARRAY_STATE_Z)
-        return check_state(file, slot, error);
     if (rule == CLMGK_VALUES_LENGTHS)
         return check_lengths(file, slot, input_size(problem, letter), error);
     if (rule == CLMGK_VALUES_OFFSETS)

@@ -29,8 +29,8 @@ bool tool_takes_numbers(clmgk_array array)
 bool tool_is_output(clmgk_array array)
 {
     const clmgk_array_info *info = clmgk_array_get_info(array);
-    return array == CLMGK_ARRAY_O || array == CLMGK_ARRAY_LSE || info->gradient != 0 || info->statistic != 0 ||
-           (array >= CLMGK_ARRAY_NEW_STATE_C && array <= CLMGK_ARRAY_DENOMINATOR);
+    return array == CLMGK_ARRAY_O || array == CLMGK_ARRAY_LSE || array == CLMGK_ARRAY_LSE_LOW || info->gradient != 0 ||
+           info->statistic != 0 || (array >= CLMGK_ARRAY_NEW_STATE_C && array <= CLMGK_ARRAY_DENOMINATOR);
 }
 
 bool tool_is_streamed(clmgk_array array)

@@ -70,6 +70,7 @@
     X(NEW_STATE_C, "state-out.c", "F", NULL)                                                                           \
     X(NEW_STATE_Z, "state-out.z", "F", NULL)                                                                           \
     X(NEW_STATE_M, "state-out.m", "F", NULL)                                                                           \
+    X(LSE_LOW, "lse-low", "F", NULL)                                                                                   \
     X(DENOMINATOR, "denominator", "F", NULL)                                                                           \
     X(GRAD_NEW_STATE_C, "grad-state-out.c", "F", NULL)                                                                 \
     X(GRAD_NEW_STATE_Z, "grad-state-out.z", "F", NULL)                                                                 \
