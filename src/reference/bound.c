@@ -84,8 +84,16 @@ static bool are_same(const exact_row *row, int64_t j, int64_t other)
     return same;
 }
 
-/* The range of O before its rounding. Keys that are all the same have the same weight: O is exact. */
-static void fill_values(const exact_row *row, const double *o, double *low, double *high)
+/* Widens the range by the rounding of the sum, c times the values. */
+static void add_room(const clmgk_attention_desc *desc, int64_t e, double size, double *low, double *high)
+{
+    const double room = ref_tolerance_of_gradients(desc->dtype).part * size;
+    low[e] -= room;
+    high[e] += room;
+}
+
+/* The range of O. Keys that are all the same have the same weight: O is exact. */
+static void fill_range(const exact_row *row, const double *o, double *low, double *high)
 {
     const clmgk_ref_problem *const p = row->problem;
     const bool sink = p->desc.use_sinks && exact_sink_reach(row) > 0.0;
@@ -102,18 +110,11 @@ static void fill_values(const exact_row *row, const double *o, double *low, doub
         first = first < 0 ? j : first;
         same = same && are_same(row, j, first);
     }
-    for (int64_t e = 0; same && e < p->desc.value_size; e++)
-        low[e] = high[e] = o[e];
-}
-
-static void fill_range(const exact_row *row, const double *o, double *low, double *high)
-{
-    const clmgk_attention_desc *const desc = &row->problem->desc;
-    fill_values(row, o, low, high);
-    for (int64_t e = 0; e < desc->value_size; e++) {
-        const double room = ref_tolerance_of_gradients(desc->dtype).part * fmax(fabs(low[e]), fabs(high[e]));
-        low[e] -= room;
-        high[e] += room;
+    for (int64_t e = 0; e < p->desc.value_size; e++) {
+        const double size = fmax(fabs(low[e]), fabs(high[e]));
+        if (same)
+            low[e] = high[e] = o[e];
+        add_room(&p->desc, e, size, low, high);
     }
 }
 

@@ -44,15 +44,24 @@ static clmgk_attention_desc desc_of(size_t n)
     return desc;
 }
 
+static bool has_softcap(const clmgk_attention_desc *desc)
+{
+    return desc->variant == CLMGK_VARIANT_SOFTMAX || (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
+}
+
+static bool has_prior(const clmgk_attention_desc *desc)
+{
+    return (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_PRIOR) != 0;
+}
+
 /* Modifiers and statistics of the kind. */
 static void add_modifiers(clmgk_attention_desc *desc)
 {
-    const uint32_t traits = clmgk_variant_traits(desc->variant);
     desc->use_alibi = desc->use_sinks = 1;
     desc->dropout = 0.3;
-    desc->softcap = desc->variant == CLMGK_VARIANT_SOFTMAX || (traits & CLMGK_TRAIT_ADMIXTURE) != 0 ? 2.0 : 0.0;
+    desc->softcap = has_softcap(desc) ? 2.0 : 0.0;
     desc->gradients = th_all_gradients(desc);
-    if ((traits & CLMGK_TRAIT_PRIOR) == 0)
+    if (!has_prior(desc))
         return;
     desc->prior_shape = CLMGK_PRIOR_HM;
     desc->statistics = CLMGK_STATISTIC_RESPONSIBILITIES | CLMGK_STATISTIC_COUNTS | CLMGK_STATISTIC_NEW_PRIOR;
@@ -222,6 +231,25 @@ TH_HOST_TEST(tied_huge_scores_share_a_row)
         }
         answers_free(&answer);
     }
+}
+
+/* One key, and a prior of 0 of a component that is e^1000 times as likely: nothing depends on the prior. */
+TH_HOST_TEST(a_prior_of_zero_multiplies_nothing)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 1, 1);
+    desc.score = CLMGK_SCORE_DOT;
+    desc.prior_shape = CLMGK_PRIOR_M;
+    desc.gradients = CLMGK_GRADIENT_PRIOR;
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
+    th_fill(&problem, TH_Q, 20.0);
+    th_fill(&problem, TH_K, 20.0);
+    th_fill(&problem, TH_GRAD_O, 0.0);
+    th_fill(&problem, TH_GRAD_LSE, 0.0);
+    th_set(&problem, TH_PRIOR, 0, 0, 0, 0, 0, 0.0);
+    for (int64_t d = 0; d < problem.desc.head_size; d++)
+        th_set(&problem, TH_K, 0, 0, 1, 0, d, 1.0);
+    TH_REF_ARRAYS exact = th_solve_gradients(&problem);
+    assert_true(exact.exact[CLMGK_REF_GRAD_PRIOR][0] == 0.0);
 }
 
 /* ---- the plain formula ------------------------------------------------------------------------------------------ */
@@ -489,8 +517,13 @@ TH_HOST_TEST(the_plain_formula_passes)
         desc.use_sinks = th_chance(&state, 2);
         desc.use_alibi = th_chance(&state, 2);
         desc.dropout = th_chance(&state, 3) ? 0.3 : 0.0;
+        desc.softcap = has_softcap(&desc) && th_chance(&state, 2) ? 2.0 : 0.0;
+        desc.prior_shape = has_prior(&desc) && th_chance(&state, 2) ? CLMGK_PRIOR_HMS : CLMGK_PRIOR_UNIFORM;
         desc.gradients = th_all_gradients(&desc);
         TH_PROBLEM problem = th_problem_make(&desc, n);
+        for (size_t at = 0; at < problem.array[TH_PRIOR].count; at += 3)
+            if (problem.array[TH_PRIOR].used)
+                problem.array[TH_PRIOR].values[at] = 0.0;
         const double size = sizes[n / TH_COUNT(kinds) % TH_COUNT(sizes)];
         th_scale(&problem, TH_Q, size);
         th_scale(&problem, TH_K, size);
