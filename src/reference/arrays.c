@@ -72,6 +72,9 @@ static bool same_place(double exact, double given)
     return exact == given; /* infinities with their signs */
 }
 
+/* Beyond this every f32 number is within the bound. Terms of such a size may be infinite, of both signs. */
+#define UNBOUNDED 0x1p130
+
 clmgk_ref_error ref_compare(int64_t count, const double *exact, const double *given, const clmgk_ref_bound *bound,
                             const double *floor, int64_t *wrong)
 {
@@ -79,13 +82,14 @@ clmgk_ref_error ref_compare(int64_t count, const double *exact, const double *gi
     *wrong = -1;
     for (int64_t n = 0; n < count; n++) {
         const bool finite = isfinite(exact[n]) && isfinite(given[n]);
-        const double allowed = bound->bound + (floor && isfinite(floor[n]) ? floor[n] : 0.0);
+        const double allowed = bound->bound + (floor && !isnan(floor[n]) ? floor[n] : 0.0);
         const double error = finite ? fabs(given[n] - exact[n]) : 0.0;
         const bool right = finite ? error <= allowed : same_place(exact[n], given[n]);
+        const bool unbounded = allowed > UNBOUNDED && (!isnan(given[n]) || !isfinite(exact[n]));
         const bool proves = bound->scale == 0.0 || allowed <= bound->scale;
         if (proves && error * worst.bound > worst.error * allowed)
             worst = (clmgk_ref_error){error, allowed};
-        if (!right && *wrong < 0)
+        if (!right && !unbounded && *wrong < 0)
             *wrong = n;
     }
     return worst;

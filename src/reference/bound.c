@@ -69,22 +69,52 @@ static void add_value(const exact_row *row, int64_t j, double *low, double *high
     }
 }
 
-static void fill_range(const exact_row *row, double *low, double *high)
+/* Whether all that makes the logits of keys j and other is the same, so that any rounding leaves them equal. */
+static bool are_same(const exact_row *row, int64_t j, int64_t other)
 {
     const clmgk_ref_problem *const p = row->problem;
-    const int64_t size = p->desc.value_size;
+    const clmgk_attention_desc *const desc = &p->desc;
+    const ref_row at = row->at;
+    bool same = exact_minus(row->log_w[j], row->log_w[other]) == 0.0 && ref_bias(p, at, j) == ref_bias(p, at, other) &&
+                ref_penalty(p, at.h, &row->span, j) == ref_penalty(p, at.h, &row->span, other);
+    for (int64_t n = 0; same && n < desc->components * desc->head_size; n++) {
+        const int64_t r = n / desc->head_size, d = n % desc->head_size;
+        same = p->k[ref_key_index(desc, at.b, at.h, j, r) + d] == p->k[ref_key_index(desc, at.b, at.h, other, r) + d];
+    }
+    return same;
+}
+
+/* Widens the range by the rounding of the sum, c times the values. */
+static void add_room(const clmgk_attention_desc *desc, int64_t e, double size, double *low, double *high)
+{
+    const double room = ref_tolerance_of_gradients(desc->dtype).part * size;
+    low[e] -= room;
+    high[e] += room;
+}
+
+/* The range of O. Keys that are all the same have the same weight: O is exact. */
+static void fill_range(const exact_row *row, const double *o, double *low, double *high)
+{
+    const clmgk_ref_problem *const p = row->problem;
     const bool sink = p->desc.use_sinks && exact_sink_reach(row) > 0.0;
-    for (int64_t e = 0; e < size; e++) {
+    int64_t first = -1;
+    bool same = !sink;
+    for (int64_t e = 0; e < p->desc.value_size; e++) {
         low[e] = sink ? 0.0 : (double)INFINITY;
         high[e] = sink ? 0.0 : -(double)INFINITY;
     }
-    for (int64_t j = row->span.first; j < row->span.end; j++)
-        if (row->visible[j] && exact_key_reach(row, j) > 0.0)
-            add_value(row, j, low, high);
-    for (int64_t e = 0; e < size; e++) {
-        const double room = ref_tolerance_of_gradients(p->desc.dtype).part * fmax(fabs(low[e]), fabs(high[e]));
-        low[e] -= room;
-        high[e] += room;
+    for (int64_t j = row->span.first; j < row->span.end; j++) {
+        if (!row->visible[j] || !(exact_key_reach(row, j) > 0.0))
+            continue;
+        add_value(row, j, low, high);
+        first = first < 0 ? j : first;
+        same = same && are_same(row, j, first);
+    }
+    for (int64_t e = 0; e < p->desc.value_size; e++) {
+        const double size = fmax(fabs(low[e]), fabs(high[e]));
+        if (same)
+            low[e] = high[e] = o[e];
+        add_room(&p->desc, e, size, low, high);
     }
 }
 
@@ -100,7 +130,7 @@ static void solve_row(exact_row *exact, ref_plain *plain, clmgk_ref_answer *answ
     answer->lse[n] = exact->lse;
     answer->lost[n] = (clmgk_ref_lost_row){.is = exact->lost, .rounding = exact->rounding};
     if (exact->lost)
-        fill_range(exact, answer->low + n * size, answer->high + n * size);
+        fill_range(exact, o, answer->low + n * size, answer->high + n * size);
     else
         answer->bound_o.scale = fmax(answer->bound_o.scale, output_size(exact));
     ref_way way;

@@ -46,6 +46,12 @@ static double share(const exact_backward *back, exact_logit x, double size, doub
     return lost ? exact_reach(&back->row, x, size, limit) : exact_share(&back->row, x);
 }
 
+/* x y, 0 if x is 0, although y may be infinite: P without a prior of 0. */
+static double product_of(double x, double y)
+{
+    return x == 0.0 ? 0.0 : x * y;
+}
+
 /* Component r of key j; grad_w = dP_ij - delta_i + dL_i, or its size. */
 static void add_component(const exact_backward *back, int64_t j, int64_t r, double grad_w)
 {
@@ -54,14 +60,20 @@ static void add_component(const exact_backward *back, int64_t j, int64_t r, doub
     const clmgk_attention_desc *const desc = &row->problem->desc;
     const int64_t n = r * desc->length_k + j;
     const double grad_s = share(back, exact_log_weight(row, j, r), row->size[n], 1.0) * grad_w;
+    const double slope = cap_slope(desc, row->score[n]);
     if (desc->estep == CLMGK_ESTEP_SOFT)
-        exact_add_one(
-            back, CLMGK_REF_GRAD_PRIOR, ref_prior_index(desc, row->at.h, j, r),
-            share(back, row->weight[n], row->size[n], fmin(1.0 / ref_prior(row->problem, row->at.h, j, r), most)) *
-                grad_w);
+        exact_add_one(back, CLMGK_REF_GRAD_PRIOR, ref_prior_index(desc, row->at.h, j, r),
+                      product_of(grad_w, share(back, row->weight[n], row->size[n],
+                                               fmin(1.0 / ref_prior(row->problem, row->at.h, j, r), most))));
     if (desc->use_bias)
         exact_add_one(back, CLMGK_REF_GRAD_BIAS, ref_bias_index(desc, row->at, j), grad_s);
-    row->scores->add(back, j, r, grad_s * cap_slope(desc, row->score[n]));
+    if (!back->sizes) {
+        row->scores->add(back, j, r, grad_s * slope);
+        return;
+    }
+    exact_backward sized = *back; /* the slope is a difference, 1 - tanh^2: the size is the sum, 2 - slope */
+    sized.weight *= (row->lost ? 1.0 : slope) / (2.0 - slope);
+    row->scores->add(&sized, j, r, grad_s * (2.0 - slope));
 }
 
 /* dP_ij; of the sizes of a lost row the sum of the absolute values of its terms. */

@@ -404,7 +404,6 @@ bool ref_linear_rows(const clmgk_ref_problem *problem, clmgk_ref_answer *answer)
         ref_observe(&answer->bound_o, count, answer->o, plain);
         ref_observe(&answer->bound_den, answer->rows, answer->den, plain + count);
     }
-    answer->bound_o.scale = answer->bound_o.max_abs;
     free(plain);
     return ok;
 }

@@ -91,7 +91,8 @@ bool clmgk_ref_weights(const clmgk_ref_problem *problem, int64_t rows, const int
  *
  * - O is an average of the values of keys that may have weight (times dropout's factors; 0 for a sink). Each feature
  *   lies between the least and the largest of them, with room for the rounding of the sum: c of gradients, below. O is
- *   not 0 in all features, unless it is for the plain formula.
+ *   not 0 in all features, unless it is for the plain formula. Where these keys (vectors, bias, prior) are all the
+ * same, they have the same weight, and O is the exact one.
  * - L differs from the exact value by the row's largest rounding at most.
  * - P_ij is at most exp(logit - largest logit + the roundings of both), and at most 1. The row's term of a gradient may
  *   differ by twice the largest size that such a P, and such an average in delta, can give it. Elements without terms
@@ -183,7 +184,8 @@ void clmgk_ref_arrays_free(clmgk_ref_arrays *arrays);
 /*
  * Compares given[count] with exact array `which`. `message` (`capacity` > 0) names the array and the first element that
  * is out of bound, or not finite on one side only; empty if there is none. For an exact value beyond 2^120 every value
- * that is not finite is right, because its terms may be infinite, of both signs.
+ * that is not finite is right, because its terms may be infinite, of both signs; so it is where the floor is that
+ * large.
  */
 clmgk_ref_error clmgk_ref_check_array(const clmgk_ref_arrays *arrays, int which, const double *given, char *message,
                                       size_t capacity);

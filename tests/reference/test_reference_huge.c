@@ -44,15 +44,24 @@ static clmgk_attention_desc desc_of(size_t n)
     return desc;
 }
 
+static bool has_softcap(const clmgk_attention_desc *desc)
+{
+    return desc->variant == CLMGK_VARIANT_SOFTMAX || (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_ADMIXTURE) != 0;
+}
+
+static bool has_prior(const clmgk_attention_desc *desc)
+{
+    return (clmgk_variant_traits(desc->variant) & CLMGK_TRAIT_PRIOR) != 0;
+}
+
 /* Modifiers and statistics of the kind. */
 static void add_modifiers(clmgk_attention_desc *desc)
 {
-    const uint32_t traits = clmgk_variant_traits(desc->variant);
     desc->use_alibi = desc->use_sinks = 1;
     desc->dropout = 0.3;
-    desc->softcap = desc->variant == CLMGK_VARIANT_SOFTMAX || (traits & CLMGK_TRAIT_ADMIXTURE) != 0 ? 2.0 : 0.0;
+    desc->softcap = has_softcap(desc) ? 2.0 : 0.0;
     desc->gradients = th_all_gradients(desc);
-    if ((traits & CLMGK_TRAIT_PRIOR) == 0)
+    if (!has_prior(desc))
         return;
     desc->prior_shape = CLMGK_PRIOR_HM;
     desc->statistics = CLMGK_STATISTIC_RESPONSIBILITIES | CLMGK_STATISTIC_COUNTS | CLMGK_STATISTIC_NEW_PRIOR;
@@ -96,6 +105,38 @@ static void expect_equal_arrays(size_t kind, const clmgk_ref_arrays *values, con
         if ((values->set >> (unsigned)which & 1U) != 0)
             expect_equal(kind, values->names[which], values->exact[which], expected->exact[which],
                          values->count[which]);
+}
+
+/* ---- what the check takes --------------------------------------------------------------------------------------- */
+
+/* Whether the check takes the exact answer with another row of O: row[E], or the exact one if NULL, times `factor`. */
+static bool takes_o(const clmgk_ref_answer *answer, int64_t row, const double *other, double factor)
+{
+    double o[1024];
+    const int64_t width = answer->value_size, count = answer->rows * width;
+    assert_true((size_t)count <= TH_COUNT(o));
+    for (int64_t n = 0; n < count; n++)
+        o[n] = n / width != row ? answer->o[n] : (other ? other[n % width] : answer->o[n]) * factor;
+    return clmgk_ref_check(answer, o, NULL).ok;
+}
+
+/* The same with all elements of the row `value`; with another L. */
+static bool takes_value(const clmgk_ref_answer *answer, int64_t row, double value)
+{
+    double values[64];
+    assert_true((size_t)answer->value_size <= TH_COUNT(values));
+    for (int64_t e = 0; e < answer->value_size; e++)
+        values[e] = value;
+    return takes_o(answer, row, values, 1.0);
+}
+
+static bool takes_lse(const clmgk_ref_answer *answer, int64_t row, double value)
+{
+    double lse[64];
+    assert_true((size_t)answer->rows <= TH_COUNT(lse));
+    for (int64_t n = 0; n < answer->rows; n++)
+        lse[n] = n == row ? value : answer->lse[n];
+    return clmgk_ref_check(answer, answer->o, lse).ok;
 }
 
 /* ---- the exact formula ------------------------------------------------------------------------------------------ */
@@ -175,6 +216,10 @@ TH_HOST_TEST(tied_huge_scores_share_a_row)
             const double *const v = problem.array[TH_V].values + at / (ROWS * width) * KEYS * width + at % width;
             assert_true(fabs(answer.rows.o[at] - 0.5 * (v[2 * width] + v[5 * width])) <= 1e-12);
         }
+        assert_int_equal(answer.rows.lost[0].is, size > 1e3);
+        assert_true(takes_o(&answer.rows, 0, NULL, 1.0));
+        assert_false(takes_o(&answer.rows, 0, NULL, 1.07));
+        assert_false(takes_o(&answer.rows, 0, problem.array[TH_V].values + 2 * width, 1.0));
         for (int64_t at = 0; at < answer.gradients.count[CLMGK_REF_GRAD_V]; at++) {
             const int64_t key = at / width % KEYS;
             const double *const grad_o =
@@ -186,6 +231,25 @@ TH_HOST_TEST(tied_huge_scores_share_a_row)
         }
         answers_free(&answer);
     }
+}
+
+/* One key, and a prior of 0 of a component that is e^1000 times as likely: nothing depends on the prior. */
+TH_HOST_TEST(a_prior_of_zero_multiplies_nothing)
+{
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_MGK, 1, 1);
+    desc.score = CLMGK_SCORE_DOT;
+    desc.prior_shape = CLMGK_PRIOR_M;
+    desc.gradients = CLMGK_GRADIENT_PRIOR;
+    TH_PROBLEM problem = th_problem_make(&desc, 1);
+    th_fill(&problem, TH_Q, 20.0);
+    th_fill(&problem, TH_K, 20.0);
+    th_fill(&problem, TH_GRAD_O, 0.0);
+    th_fill(&problem, TH_GRAD_LSE, 0.0);
+    th_set(&problem, TH_PRIOR, 0, 0, 0, 0, 0, 0.0);
+    for (int64_t d = 0; d < problem.desc.head_size; d++)
+        th_set(&problem, TH_K, 0, 0, 1, 0, d, 1.0);
+    TH_REF_ARRAYS exact = th_solve_gradients(&problem);
+    assert_true(exact.exact[CLMGK_REF_GRAD_PRIOR][0] == 0.0);
 }
 
 /* ---- the plain formula ------------------------------------------------------------------------------------------ */
@@ -243,26 +307,6 @@ static th_problem masked_problem(size_t kind, double bias)
     return problem;
 }
 
-/* Whether the check takes the exact answer with another row of O, all `value`; with another L. */
-static bool takes_o(const clmgk_ref_answer *answer, int64_t row, double value)
-{
-    double o[64 * KEYS];
-    const int64_t count = answer->rows * answer->value_size;
-    assert_true((size_t)count <= TH_COUNT(o));
-    for (int64_t n = 0; n < count; n++)
-        o[n] = n / answer->value_size == row ? value : answer->o[n];
-    return clmgk_ref_check(answer, o, NULL).ok;
-}
-
-static bool takes_lse(const clmgk_ref_answer *answer, int64_t row, double value)
-{
-    double lse[64];
-    assert_true((size_t)answer->rows <= TH_COUNT(lse));
-    for (int64_t n = 0; n < answer->rows; n++)
-        lse[n] = n == row ? value : answer->lse[n];
-    return clmgk_ref_check(answer, answer->o, lse).ok;
-}
-
 /* A masked row leaves the bound of the others as it is, and must itself be an average of V, its L the bias. */
 TH_HOST_TEST(a_masked_row_is_judged_apart)
 {
@@ -279,8 +323,8 @@ TH_HOST_TEST(a_masked_row_is_judged_apart)
         assert_true(clmgk_ref_check(&answer, answer.o, answer.lse).ok);
         static const double wrong[] = {0.0, (double)NAN, (double)INFINITY, 100.0, -40.5};
         for (size_t w = 0; w < TH_COUNT(wrong); w++)
-            assert_false(takes_o(&answer, 1, wrong[w]));
-        assert_false(takes_o(&answer, 4, answer.o[4 * answer.value_size]));
+            assert_false(takes_value(&answer, 1, wrong[w]));
+        assert_false(takes_o(&answer, 4, NULL, 1.01));
         assert_true(takes_lse(&answer, 1, (double)(float)bias));
         assert_false(takes_lse(&answer, 1, 0.99 * bias));
         assert_false(takes_lse(&answer, 1, (double)NAN));
@@ -301,10 +345,10 @@ TH_HOST_TEST(masked_rows_have_the_values_of_their_largest_bias)
     for (int64_t e = 0; e < problem.desc.value_size; e++)
         th_set(&problem, TH_V, 0, 1, 0, 3, e, 5.0);
     TH_REF_ANSWER answer = th_solve(&problem);
-    assert_true(takes_o(&answer, ROWS, 5.0));
-    assert_false(takes_o(&answer, ROWS, 1.0));
-    assert_false(takes_o(&answer, ROWS, 4.9));
-    assert_true(takes_o(&answer, 0, 1.0));
+    assert_true(takes_value(&answer, ROWS, 5.0));
+    assert_false(takes_value(&answer, ROWS, 1.0));
+    assert_false(takes_value(&answer, ROWS, 4.9));
+    assert_true(takes_value(&answer, 0, 1.0));
 }
 
 /* The check notices if element `at` of the exact array is `value`. */
@@ -473,8 +517,13 @@ TH_HOST_TEST(the_plain_formula_passes)
         desc.use_sinks = th_chance(&state, 2);
         desc.use_alibi = th_chance(&state, 2);
         desc.dropout = th_chance(&state, 3) ? 0.3 : 0.0;
+        desc.softcap = has_softcap(&desc) && th_chance(&state, 2) ? 2.0 : 0.0;
+        desc.prior_shape = has_prior(&desc) && th_chance(&state, 2) ? CLMGK_PRIOR_HMS : CLMGK_PRIOR_UNIFORM;
         desc.gradients = th_all_gradients(&desc);
         TH_PROBLEM problem = th_problem_make(&desc, n);
+        for (size_t at = 0; at < problem.array[TH_PRIOR].count; at += 3)
+            if (problem.array[TH_PRIOR].used)
+                problem.array[TH_PRIOR].values[at] = 0.0;
         const double size = sizes[n / TH_COUNT(kinds) % TH_COUNT(sizes)];
         th_scale(&problem, TH_Q, size);
         th_scale(&problem, TH_K, size);
