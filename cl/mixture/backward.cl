@@ -698,7 +698,7 @@ FUNCTION void query_gradients(const key_block *b, const panel_tile *m, int sub, 
         n.u = u;
         n.v = v;
         n.common = entry_terms_of(b->g, b->a, b->p, at->bias, at->slope, m->k0, i, v, key_get(e, b->t->log, sub, u),
-                                  HAS_LSE_LOW && !EXPECTATION ? key_get(e, b->t->log_low, sub, u) : 0.0f);
+                                  HAS_LSE_LOW ? key_get(e, b->t->log_low, sub, u) : 0.0f);
         if (m->masked)
             n.common.log = j < (ireal)(begin) || j >= (ireal)(end) ? (real)(-INFINITY) : n.common.log;
         if (EXPECTATION) {

@@ -18,7 +18,7 @@ typedef struct problem {
     bool dot, hard, arrays; /* dot score in place of the variant's own; hard E-step; prior and variance, w and c as
                                arrays */
     clmgk_pass pass;
-    bool modified; /* with every mask and modifier */
+    bool modified; /* with every mask and modifier, and lse_low */
 } problem;
 
 static const problem problems[] = {
@@ -202,7 +202,7 @@ static void ask(const problem *p, clmgk_attention_desc *desc)
     desc->combine = p->pass == CLMGK_PASS_COMBINE;
     desc->sequences = p->modified ? 4 : 0;
     desc->use_offsets_k = p->modified && desc->length != desc->length_k;
-    desc->use_bias = desc->use_alibi = desc->use_sinks = p->modified;
+    desc->use_bias = desc->use_alibi = desc->use_sinks = desc->use_lse_low = p->modified;
     desc->dropout = p->modified ? 0.1 : 0.0;
     desc->softcap = p->modified && (mixed || p->variant == CLMGK_VARIANT_SOFTMAX) ? 30.0 : 0.0;
 }
@@ -273,7 +273,7 @@ static int print_windows(const mgk_device_facts *facts)
     int failed = print_plan("softmax-windows-32", desc, CLMGK_PASS_FORWARD, CLMGK_ENGINE_LANE, facts);
     desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
     failed |= print_plan("softmax-windows-32", desc, CLMGK_PASS_BACKWARD, CLMGK_ENGINE_LANE, facts);
-    /* Gaussian scores: the other passes sum them up in the same order */
+    /* the other passes sum scores up in the same order */
     desc.variant = CLMGK_VARIANT_MGK;
     failed |= print_plan("mgk2-windows-32-with-gradients", desc, CLMGK_PASS_FORWARD, CLMGK_ENGINE_LANE, facts);
     desc.gradients = 0;

@@ -33,6 +33,7 @@ static void set_wants(const mgk_backward_wants *w, mgk_flags *flags)
     flags->WANT_VARIANCE = mgk_wants(w, CLMGK_GRADIENT_VARIANCE);
     flags->WANT_SHIFT = mgk_wants(w, CLMGK_GRADIENT_SHIFT);
     flags->EXPECTATION = w->expectation;
+    flags->HAS_LSE_LOW = flags->HAS_LSE_LOW && !w->expectation;
 }
 
 /* Sums over keys: dQ, those for dshift, and the gradient of a bias without key axis. */
