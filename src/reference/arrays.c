@@ -72,8 +72,13 @@ static bool same_place(double exact, double given)
     return exact == given; /* infinities with their signs */
 }
 
-/* Beyond this every f32 number is within the bound. Terms of such a size may be infinite, of both signs. */
-#define UNBOUNDED 0x1p130
+/* Whether terms are so large that any sum of them is right: beyond double precision, of both signs, or those of a lost
+ * row whose prior is 0. */
+static bool is_any(double exact, double floor)
+{
+    static const double of_lost_row = 1e240;
+    return isinf(floor) ? isnan(exact) : floor > of_lost_row;
+}
 
 clmgk_ref_error ref_compare(int64_t count, const double *exact, const double *given, const clmgk_ref_bound *bound,
                             const double *floor, int64_t *wrong)
@@ -82,14 +87,14 @@ clmgk_ref_error ref_compare(int64_t count, const double *exact, const double *gi
     *wrong = -1;
     for (int64_t n = 0; n < count; n++) {
         const bool finite = isfinite(exact[n]) && isfinite(given[n]);
-        const double allowed = bound->bound + (floor && !isnan(floor[n]) ? floor[n] : 0.0);
+        const double allowed = bound->bound + (floor && isfinite(floor[n]) ? floor[n] : 0.0);
         const double error = finite ? fabs(given[n] - exact[n]) : 0.0;
         const bool right = finite ? error <= allowed : same_place(exact[n], given[n]);
-        const bool unbounded = allowed > UNBOUNDED && (!isnan(given[n]) || !isfinite(exact[n]));
+        const bool any = floor && is_any(exact[n], floor[n]);
         const bool proves = bound->scale == 0.0 || allowed <= bound->scale;
         if (proves && error * worst.bound > worst.error * allowed)
             worst = (clmgk_ref_error){error, allowed};
-        if (!right && !unbounded && *wrong < 0)
+        if (!right && !any && *wrong < 0)
             *wrong = n;
     }
     return worst;
