@@ -72,12 +72,14 @@ static bool same_place(double exact, double given)
     return exact == given; /* infinities with their signs */
 }
 
-/* Whether terms are so large that any sum of them is right: beyond double precision, of both signs, or those of a lost
- * row whose prior is 0. */
-static bool is_any(double exact, double floor)
+/* Whether terms are so large that `given` may be right though it is not near: they are beyond double precision or the
+ * storage type, or those of a lost row whose prior is 0. */
+static bool overflows(const clmgk_ref_bound *bound, double exact, double floor, double given)
 {
     static const double of_lost_row = 1e240;
-    return isinf(floor) ? isnan(exact) : floor > of_lost_row;
+    if (isinf(floor))
+        return isnan(exact) || (isinf(exact) && !isfinite(given));
+    return floor > of_lost_row || (isinf(given) && bound->most > 0.0 && fabs(exact) + floor > bound->most);
 }
 
 clmgk_ref_error ref_compare(int64_t count, const double *exact, const double *given, const clmgk_ref_bound *bound,
@@ -90,7 +92,7 @@ clmgk_ref_error ref_compare(int64_t count, const double *exact, const double *gi
         const double allowed = bound->bound + (floor && isfinite(floor[n]) ? floor[n] : 0.0);
         const double error = finite ? fabs(given[n] - exact[n]) : 0.0;
         const bool right = finite ? error <= allowed : same_place(exact[n], given[n]);
-        const bool any = floor && is_any(exact[n], floor[n]);
+        const bool any = floor && overflows(bound, exact[n], floor[n], given[n]);
         const bool proves = bound->scale == 0.0 || allowed <= bound->scale;
         if (proves && error * worst.bound > worst.error * allowed)
             worst = (clmgk_ref_error){error, allowed};

@@ -104,6 +104,7 @@ typedef struct clmgk_ref_bound {
     double plain_error;
     double max_abs; /* largest finite |exact| */
     double scale;   /* 0: not known, every bound will do */
+    double most;    /* largest number of the array's storage type, if that is less than f32's; else 0 */
     double bound;
 } clmgk_ref_bound;
 
