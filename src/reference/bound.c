@@ -129,7 +129,8 @@ static void solve_row(exact_row *exact, ref_plain *plain, clmgk_ref_answer *answ
     exact_row_solve(exact, at);
     exact_row_output(exact, o);
     answer->lse[n] = exact->lse;
-    answer->lost[n] = (clmgk_ref_lost_row){.is = exact->lost, .rounding = exact->rounding};
+    answer->lost[n] =
+        (clmgk_ref_lost_row){.is = exact->lost, .may_be_zero = desc->dropout > 0.0, .rounding = exact->rounding};
     if (exact->lost)
         fill_range(exact, o, answer->low + n * size, answer->high + n * size);
     else

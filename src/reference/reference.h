@@ -111,7 +111,7 @@ typedef struct clmgk_ref_bound {
 /* Whether a row of an answer is lost. */
 typedef struct clmgk_ref_lost_row {
     bool is;
-    bool may_be_zero; /* the plain formula's O is 0 */
+    bool may_be_zero; /* the plain formula's O is 0, or dropout may have dropped the key with the weight */
     double rounding;  /* the largest of a logit that may have weight: L's error */
 } clmgk_ref_lost_row;
 
