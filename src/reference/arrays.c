@@ -72,8 +72,15 @@ static bool same_place(double exact, double given)
     return exact == given; /* infinities with their signs */
 }
 
-/* Beyond this every f32 number is within the bound. Terms of such a size may be infinite, of both signs. */
-#define UNBOUNDED 0x1p130
+/* Whether terms are so large that `given` may be right though it is not near: they are beyond double precision or the
+ * storage type, or those of a lost row whose prior is 0. */
+static bool overflows(const clmgk_ref_bound *bound, double exact, double floor, double given)
+{
+    static const double of_lost_row = 1e240;
+    if (isinf(floor))
+        return isnan(exact) || (isinf(exact) && !isfinite(given));
+    return floor > of_lost_row || (isinf(given) && bound->most > 0.0 && fabs(exact) + floor > bound->most);
+}
 
 clmgk_ref_error ref_compare(int64_t count, const double *exact, const double *given, const clmgk_ref_bound *bound,
                             const double *floor, int64_t *wrong)
@@ -82,14 +89,14 @@ clmgk_ref_error ref_compare(int64_t count, const double *exact, const double *gi
     *wrong = -1;
     for (int64_t n = 0; n < count; n++) {
         const bool finite = isfinite(exact[n]) && isfinite(given[n]);
-        const double allowed = bound->bound + (floor && !isnan(floor[n]) ? floor[n] : 0.0);
+        const double allowed = bound->bound + (floor && isfinite(floor[n]) ? floor[n] : 0.0);
         const double error = finite ? fabs(given[n] - exact[n]) : 0.0;
         const bool right = finite ? error <= allowed : same_place(exact[n], given[n]);
-        const bool unbounded = allowed > UNBOUNDED && (!isnan(given[n]) || !isfinite(exact[n]));
+        const bool any = floor && overflows(bound, exact[n], floor[n], given[n]);
         const bool proves = bound->scale == 0.0 || allowed <= bound->scale;
         if (proves && error * worst.bound > worst.error * allowed)
             worst = (clmgk_ref_error){error, allowed};
-        if (!right && !unbounded && *wrong < 0)
+        if (!right && !any && *wrong < 0)
             *wrong = n;
     }
     return worst;

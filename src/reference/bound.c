@@ -87,7 +87,8 @@ static bool are_same(const exact_row *row, int64_t j, int64_t other)
 /* Widens the range by the rounding of the sum, c times the values. */
 static void add_room(const clmgk_attention_desc *desc, int64_t e, double size, double *low, double *high)
 {
-    const double room = ref_tolerance_of_gradients(desc->dtype).part * size;
+    const double underflow = desc->dtype == CLMGK_DTYPE_F16 ? 0x1p-24 : (double)FLT_MIN;
+    const double room = ref_tolerance_of_gradients(desc->dtype).part * size + underflow;
     low[e] -= room;
     high[e] += room;
 }
@@ -128,7 +129,8 @@ static void solve_row(exact_row *exact, ref_plain *plain, clmgk_ref_answer *answ
     exact_row_solve(exact, at);
     exact_row_output(exact, o);
     answer->lse[n] = exact->lse;
-    answer->lost[n] = (clmgk_ref_lost_row){.is = exact->lost, .rounding = exact->rounding};
+    answer->lost[n] =
+        (clmgk_ref_lost_row){.is = exact->lost, .may_be_zero = desc->dropout > 0.0, .rounding = exact->rounding};
     if (exact->lost)
         fill_range(exact, o, answer->low + n * size, answer->high + n * size);
     else

@@ -55,7 +55,7 @@ static double product_of(double x, double y)
 /* Component r of key j; grad_w = dP_ij - delta_i + dL_i, or its size. */
 static void add_component(const exact_backward *back, int64_t j, int64_t r, double grad_w)
 {
-    static const double most = 1e300; /* in place of 1/pi of a prior of 0 */
+    static const double most = 1e250; /* in place of 1/pi of a prior of 0 */
     const exact_row *const row = &back->row;
     const clmgk_attention_desc *const desc = &row->problem->desc;
     const int64_t n = r * desc->length_k + j;

@@ -59,8 +59,13 @@ bool clmgk_ref_solve_gradients(const clmgk_ref_problem *problem, uint32_t set, c
 #define NAME(name, field, ...) "d" #field,
     static const char *const names[] = {CLMGK_ARRAY_LIST(CLMGK_ARRAY_NONE, NAME, CLMGK_ARRAY_NONE)};
 #undef NAME
+    static const double largest_f16 = 65504.0;
     static const ref_solver solver = {names, true, false, count, exact, rounded};
     for (int which = 0; which < CLMGK_REF_GRADIENTS; which++)
         set &= count(&problem->desc, which) > 0 ? ~0U : ~(1U << (unsigned)which);
-    return ref_solve_arrays(problem, set, &solver, ref_tolerance_of_gradients(problem->desc.dtype), out);
+    if (!ref_solve_arrays(problem, set, &solver, ref_tolerance_of_gradients(problem->desc.dtype), out))
+        return false;
+    for (int which = CLMGK_REF_GRAD_Q; which <= CLMGK_REF_GRAD_V; which++)
+        out->bound[which].most = problem->desc.dtype == CLMGK_DTYPE_F16 ? largest_f16 : 0.0;
+    return true;
 }

@@ -104,13 +104,14 @@ typedef struct clmgk_ref_bound {
     double plain_error;
     double max_abs; /* largest finite |exact| */
     double scale;   /* 0: not known, every bound will do */
+    double most;    /* largest number of the array's storage type, if that is less than f32's; else 0 */
     double bound;
 } clmgk_ref_bound;
 
 /* Whether a row of an answer is lost. */
 typedef struct clmgk_ref_lost_row {
     bool is;
-    bool may_be_zero; /* the plain formula's O is 0 */
+    bool may_be_zero; /* the plain formula's O is 0, or dropout may have dropped the key with the weight */
     double rounding;  /* the largest of a logit that may have weight: L's error */
 } clmgk_ref_lost_row;
 
@@ -184,8 +185,8 @@ void clmgk_ref_arrays_free(clmgk_ref_arrays *arrays);
 /*
  * Compares given[count] with exact array `which`. `message` (`capacity` > 0) names the array and the first element that
  * is out of bound, or not finite on one side only; empty if there is none. For an exact value beyond 2^120 every value
- * that is not finite is right, because its terms may be infinite, of both signs; so it is where the floor is that
- * large.
+ * that is not finite is right, because its terms may be infinite, of both signs. Where terms are beyond double
+ * precision, of both signs, or those of a lost row whose prior is 0, every value is right.
  */
 clmgk_ref_error clmgk_ref_check_array(const clmgk_ref_arrays *arrays, int which, const double *given, char *message,
                                       size_t capacity);

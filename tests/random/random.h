@@ -72,7 +72,7 @@ void rd_case_free(rd_case *c);
 /* The problem's arrays for the case's descriptor: random ones. False: the descriptor is none. */
 bool rd_make_problem(rd_case *c, uint64_t seed);
 
-/* Scales, zeros, ties, hidden keys, and lengths beyond the keys (which clmgk-run refuses). */
+/* Scales, zeros, ties, hidden keys, finite masks, huge scores, lengths beyond the keys (clmgk-run refuses these). */
 void rd_spoil_values(th_problem *problem, uint64_t *state);
 
 /* ---- compare.c -------------------------------------------------------------------------------------------------- */

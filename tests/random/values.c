@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "random/random.h"
 
+#include <float.h>
 #include <math.h>
 
 /* ---- magnitudes -------------------------------------------------------------------------------------------------- */
@@ -111,6 +112,54 @@ static void overfill(th_problem *problem, uint64_t *state)
         lengths->values[n] += (double)th_pick(state, 0, problem->desc.length);
 }
 
+/* ---- logits beyond what f32 resolves ----------------------------------------------------------------------------- */
+
+/* Finite biases that mask, over whole keys, whole rows, or anywhere; what hides a key goes on hiding it. */
+static void mask(th_problem *problem, uint64_t *state)
+{
+    static const double masks[] = {-1e4, -1e9, -1e30, -(double)FLT_MAX, 3e38};
+    const th_array *const bias = &problem->array[TH_BIAS];
+    const int64_t keys = bias->shape[4], way = th_pick(state, 0, 2), every = th_pick(state, 2, 5);
+    const double first = masks[th_pick(state, 0, TH_COUNT(masks) - 1)];
+    const double second = th_chance(state, 2) ? first : masks[th_pick(state, 0, TH_COUNT(masks) - 1)];
+    for (size_t n = 0; n < bias->count; n++) {
+        const int64_t place = way == 0 ? (int64_t)n % keys : (int64_t)n / keys;
+        const bool masked = way == 2 ? th_chance(state, every) : place % every == 1;
+        if (masked && isfinite(bias->values[n]))
+            bias->values[n] = th_chance(state, 2) ? first : second;
+    }
+}
+
+static double largest_value(const th_array *array)
+{
+    double largest = 0.0;
+    for (size_t n = 0; n < array->count; n++)
+        largest = fmax(largest, fabs(array->values[n]));
+    return largest;
+}
+
+/* Queries and keys so large that products of their largest values reach `size`. */
+static void raise_scores(th_problem *problem, double size)
+{
+    for (th_name name = TH_Q; name <= TH_K; name++) {
+        const double limit = problem->array[name].dtype == CLMGK_DTYPE_F16 ? 3e4 : size;
+        const double most = largest_value(&problem->array[name]);
+        if (most > 0.0)
+            th_scale(problem, name, fmin(sqrt(size), limit) / most);
+    }
+}
+
+static void make_huge(th_problem *problem, uint64_t *state)
+{
+    static const double sizes[] = {1e4, 1e6, 1e9};
+    if ((clmgk_variant_traits(problem->desc.variant) & CLMGK_TRAIT_LINEAR) != 0)
+        return;
+    if (problem->array[TH_BIAS].used && th_chance(state, 3))
+        mask(problem, state);
+    if (th_chance(state, 8))
+        raise_scores(problem, sizes[th_pick(state, 0, TH_COUNT(sizes) - 1)]);
+}
+
 void rd_spoil_values(th_problem *problem, uint64_t *state)
 {
     static const th_name rows[] = {TH_Q, TH_K, TH_V, TH_GRAD_O};
@@ -136,4 +185,5 @@ void rd_spoil_values(th_problem *problem, uint64_t *state)
     }
     if (problem->desc.alignment == CLMGK_ALIGN_LENGTHS && th_chance(state, 3))
         overfill(problem, state);
+    make_huge(problem, state); /* last, so that the other draws stay as they are */
 }
