@@ -52,7 +52,9 @@ static int64_t diagonal(const clmgk_ref_problem *p, const sequence *seq, int64_t
     case CLMGK_ALIGN_TOP_LEFT:
         return i;
     case CLMGK_ALIGN_LENGTHS:
-        return i + clamp(p->lengths[b], p->desc.length_k > most ? p->desc.length_k : most) - seq->rows;
+        return i - seq->rows +
+               (p->desc.use_lengths ? clamp(p->lengths[b], p->desc.length_k > most ? p->desc.length_k : most)
+                                    : p->desc.length_k);
     case CLMGK_ALIGN_BOTTOM_RIGHT:
         break;
     }

@@ -257,7 +257,7 @@ TH_HOST_TEST(visible_keys)
         {0, 1, 1, CLMGK_ALIGN_BOTTOM_RIGHT, {{3, 3, 0}, {0, 0, 0}, {5, 0, 0}, {0, 0, 0}}},
         {1, 1, 0, CLMGK_ALIGN_BOTTOM_RIGHT, {{3, 3, 3}, {0, 0, 0}, {3, 4, 5}, {0, 0, 0}}},
         {1, 1, 0, CLMGK_ALIGN_TOP_LEFT, {{1, 2, 3}, {0, 0, 0}, {1, 2, 3}, {0, 0, 0}}},
-        {1, 1, 0, CLMGK_ALIGN_LENGTHS, {{1, 2, 3}, {0, 0, 0}, {3, 4, 5}, {0, 0, 0}}},
+        {1, 1, 0, CLMGK_ALIGN_LENGTHS, {{1, 2, 3}, {0, 0, 0}, {5, 5, 5}, {0, 0, 0}}},
     };
     for (size_t c = 0; c < TH_COUNT(cases); c++) {
         p.desc.causal = cases[c].causal;
