@@ -27,14 +27,20 @@
 #include "attention/tile.clh"
 
 /* The one product of a row and key here is its mixed score. */
+FUNCTION void block_product(engine *e, const scorer *x, const tile_view *view, int panel, int sub,
+                            real (*product)[BLOCK_ROWS])
+{
+    real eps[BLOCK_KEYS][BLOCK_ROWS];
+    head_scores(e, x, view, sub, eps, product);
+}
+
 FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, int panel, int sub, const bool known,
                            const bool lazy, const row_base *base, real (*product)[BLOCK_ROWS], real (*w)[BLOCK_ROWS])
 {
-    real eps[BLOCK_KEYS][BLOCK_ROWS];
     if (known) {
         score_get(e, 0, sub, product);
     } else {
-        head_scores(e, x, view, sub, eps, product);
+        block_product(e, x, view, panel, sub, product);
         if (!lazy)
             score_put(e, 0, sub, product);
     }
@@ -44,7 +50,7 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
 #if HAS_SOFTCAP
             s = softcap_real(s, x->modifiers.softcap);
 #endif
-            w[u][v] = modified(e, &x->modifiers, view, sub, u, v, s, (real)(1.0f), base->base[v]);
+            w[u][v] = modified(e, &x->modifiers, view, sub, u, v, s, (real)(1.0f), base_of(base, v));
         }
     if (!lazy)
         return;

@@ -82,8 +82,8 @@ FUNCTION real factored_weight(const engine *e, const mixture *x, const tile_view
     COPIES_FOR(r, 1, COMPONENTS)
         c = fma(x->u[panel][r][v], (real)(key_get(e, t->w[r], sub, u)), c);
     const real s = fma(product, (real)(x->scale[0]), x->alpha_max[panel][v]);
-    const real exponent = modified(e, &x->modifiers, view, sub, u, v, s, (real)(1.0f), base->base[v]);
-    return lazy ? power_of(exponent - base->rest[v]) * c : exponent;
+    const real exponent = modified(e, &x->modifiers, view, sub, u, v, s, (real)(1.0f), base_of(base, v));
+    return lazy ? power_of(exponent - rest_of(base, v)) * c : exponent;
 }
 #endif
 
@@ -127,6 +127,14 @@ FUNCTION void score_product(engine *e, const scorer *x, const tile_view *view, i
     branch_end();
 }
 
+#if BLOCK_REGISTERS && !EXACT_TWICE
+FUNCTION void block_product(engine *e, const scorer *x, const tile_view *view, int panel, int sub,
+                            real (*product)[BLOCK_ROWS])
+{
+    score_product(e, x, view, panel, sub, 0, false, true, product);
+}
+#endif
+
 /* Component r's part in a sub-tile's scores; `product`: of sMGK's keys. */
 FUNCTION void component_scores(engine *e, const scorer *x, const tile_view *view, int panel, int sub, const int r,
                                const bool known, const bool lazy, const row_base *base, real (*product)[BLOCK_ROWS],
@@ -138,7 +146,7 @@ FUNCTION void component_scores(engine *e, const scorer *x, const tile_view *view
 #endif
     KEYS_FOR(u)
         ROWS_FOR(v)
-            s[u][v] = finish_score(e, x, &x->keys, view, panel, sub, u, v, r, product[u][v], base->base[v]);
+            s[u][v] = finish_score(e, x, &x->keys, view, panel, sub, u, v, r, product[u][v], base_of(base, v));
     if (lazy)
         subtract_rest(base, s);
     join_component(r, lazy, s, w);
