@@ -66,8 +66,9 @@ bool clmgk_ref_solve(const clmgk_ref_problem *problem, int64_t rows, const int64
     answer->lse = malloc(((size_t)rows + 1) * sizeof(double));
     answer->den = calloc((size_t)rows + 1, sizeof(double));
     answer->scale = calloc((size_t)rows + 1, sizeof(double));
+    answer->left_out = calloc((size_t)rows + 1, sizeof(double));
 
-    bool ok = answer->row && answer->o && answer->lse && answer->den && answer->scale;
+    bool ok = answer->row && answer->o && answer->lse && answer->den && answer->scale && answer->left_out;
     for (int64_t n = 0; ok && n < rows; n++)
         answer->row[n] = row ? row[n] : n;
     ok = ok && (ref_form_of(&problem->desc).linear ? ref_linear_rows(problem, answer) : solve_rows(problem, answer));
@@ -87,6 +88,7 @@ void clmgk_ref_answer_free(clmgk_ref_answer *answer)
     free(answer->lse);
     free(answer->den);
     free(answer->scale);
+    free(answer->left_out);
     *answer = (clmgk_ref_answer){0};
 }
 
@@ -127,7 +129,7 @@ bool clmgk_ref_check_denominators(const clmgk_ref_answer *answer, const double *
 {
     message[0] = '\0';
     for (int64_t n = 0; n < answer->rows && message[0] == '\0'; n++) {
-        const double den = given[2 * n] * exp(given[2 * n + 1] - answer->scale[n]);
+        const double den = given[2 * n] * exp(given[2 * n + 1] - answer->left_out[n] - answer->scale[n]);
         const comparison of_row = {"the denominator", 1, &answer->den[n], &den, answer->bound_den.bound};
         const clmgk_ref_answer row = {.rows = 1, .row = &answer->row[n]};
         compare(&row, &of_row, message, capacity);
