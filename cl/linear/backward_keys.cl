@@ -36,7 +36,9 @@ typedef struct key_chunk {
     __global float *turned, *rows; /* R */
     __global float *priors, *shifts;
     BLOCK_SPACE float *g, *values, *weights, *pairs, *psi, *phi, *part, *grad, *dx, *dv;
-    BLOCK_SPACE float *key_scale, *query_scale, *row_scale, *step_factor, *state_factor, *factor, *dot;
+    BLOCK_SPACE float *row_scale, *factor, *dot; /* row_scale[i] = M_i */
+    state_scales scales;                         /* of R */
+    feature_scales query_scale, key_scale;
     next_chunk coming;
     int first, key_first; /* the chunk's first row and key */
     span places, key_places, out_places;
@@ -46,22 +48,13 @@ typedef struct key_chunk {
 /* ---- the pairs of a chunk ---- */
 
 #if BY_PAIRS
-/* x[j][i] = 0 where row i does not see key j; SHIFTED: times e^(n_j - M_i). */
-FUNCTION void pairs_mask(const key_chunk *x, BLOCK_SPACE float *pairs)
+/* x[j][i] = 0 where row i does not see key j */
+FUNCTION void pairs_mask(BLOCK_SPACE float *pairs)
 {
-    ITEMS_FOR(j, CHUNK) {
-        for (int i = 0; i < CHUNK; i += VECTOR) {
-            BLOCK_SPACE float *const at = pairs + j * CHUNK_ROW + i;
-            const real y = REAL_AT(at), seen = real_below((real)(0.0f), i, j, 1.0f);
-#if SHIFTED
-            const float n = x->key_scale[j];
-            const real top = REAL_AT(x->row_scale + i);
-            const real e = exp2_real(((real)(n)-CHOOSE(top == (real)(-INFINITY), (real)(INFINITY), top)) * LOG2_E);
-            REAL_PUT(at, CHOOSE(seen == (real)(0.0f), (real)(0.0f), y * e));
-#else
-            REAL_PUT(at, CHOOSE(seen == (real)(0.0f), (real)(0.0f), y));
-#endif
-        }
+    TILE_FOR(j, i, CHUNK, CHUNK) {
+        BLOCK_SPACE float *const at = pairs + j * CHUNK_ROW + i;
+        const real seen = real_below((real)(0.0f), i, j, 1.0f);
+        REAL_PUT(at, CHOOSE(seen == (real)(0.0f), (real)(0.0f), REAL_AT(at)));
     }
 }
 
@@ -73,7 +66,7 @@ FUNCTION void value_pairs(const key_chunk *x)
     BLOCK_SYNC();
     add_pairs(x->pairs, CHUNK_ROW, x->values, VALUE_ROW, x->g, VALUE_ROW, CHUNK, CHUNK, VALUE_SIZE + 1);
     BLOCK_SYNC();
-    pairs_mask(x, x->pairs);
+    pairs_mask(x->pairs);
     BLOCK_SYNC();
 }
 
@@ -162,11 +155,12 @@ FUNCTION void key_chain(const key_chunk *x, int block, const gradient_rows *out)
 #if KEY_SUM || WANT_PRIOR
     const mgk_linear_args *const a = x->a;
     for (int r = 0; r < COMPONENTS; ++r) {
-        const feature_tile k = keys_get(&x->w, a, &x->keys, r, x->key_first, &x->key_places, CHUNK);
+        const feature_tile k =
+            with_scales(keys_get(&x->w, a, &x->keys, r, x->key_first, &x->key_places, CHUNK), &x->key_scale, block);
         BLOCK_SPACE float *const phi = x->part + (KEEP_PARTS ? r * CHUNK * FEATURE_ROW : 0);
         if (!KEEP_PARTS) {
 #if SHIFTED
-            tops_put(&x->w, x->key_scale, CHUNK);
+            shifts_put(&x->w, NULL, CHUNK);
             BLOCK_SYNC();
 #endif
             features_put(&k, f0, FEATURE_BLOCK, phi, FEATURE_ROW);
@@ -200,14 +194,10 @@ FUNCTION void row_steps(key_chunk *x, int block)
     __global float *const rows = x->rows + (long)block * FEATURE_BLOCK * VALUE_SIZE;
     __global float *const turned = x->turned + block * FEATURE_BLOCK;
     BLOCK_SPACE const float *const phi = x->phi + last * FEATURE_ROW, *const g = x->g + last * VALUE_ROW;
-#if SHIFTED
-    rows_scale(x->phi, FEATURE_BLOCK, FEATURE_ROW, x->factor);
-#endif
-    steps_add(rows, VALUE_SIZE, rows, phi, x->psi + last * FEATURE_ROW, -FEATURE_ROW, g, -VALUE_ROW, x->step_factor,
+    steps_add(rows, VALUE_SIZE, rows, phi, x->psi + last * FEATURE_ROW, -FEATURE_ROW, g, -VALUE_ROW,
               x->dv + last * VALUE_SIZE, -VALUE_SIZE, CHUNK, FEATURE_BLOCK, VALUE_SIZE, &x->coming);
     steps_put(turned, STATE_WIDTH, turned, g, x->values + last * VALUE_ROW, -VALUE_ROW, phi, -FEATURE_ROW,
-              x->step_factor, x->grad + last * FEATURE_ROW, -FEATURE_ROW, CHUNK, VALUE_SIZE + 1, FEATURE_BLOCK,
-              &x->coming);
+              x->grad + last * FEATURE_ROW, -FEATURE_ROW, CHUNK, VALUE_SIZE + 1, FEATURE_BLOCK, &x->coming);
 }
 #else
 /* A block's part of dv and of the chunk's weights, and its dpsi. */
@@ -231,13 +221,19 @@ FUNCTION void state_gradients(key_chunk *x, int block)
 #endif
 
 /* A block of features: its part of dv, what its dpsi gives, and what the chunk adds to R. */
-FUNCTION void key_block(key_chunk *x, int block, const gradient_rows *out, float factor)
+FUNCTION void key_block(key_chunk *x, int block, const gradient_rows *out)
 {
+#if CHUNK_SPANS
+    const state_place rows = state_of(x->rows);
+    factors_put(block, &x->scales, x->factor);
+    state_rescale(&rows, x->rows, block, x->factor);
+    turned_rescale(x->turned, block, x->factor);
+#endif
 #if CAUSAL
-    query_features(&x->w, x->a, &x->queries, block, x->first, &x->places, CHUNK, x->query_scale, x->phi);
+    query_features(&x->w, x->a, &x->queries, block, x->first, &x->places, CHUNK, &x->query_scale, x->row_scale, x->phi);
 #endif
     /* last, so that its keys stay in w.x */
-    key_features(&x->w, x->a, &x->keys, block, x->key_first, &x->key_places, CHUNK, x->key_scale,
+    key_features(&x->w, x->a, &x->keys, block, x->key_first, &x->key_places, CHUNK, &x->key_scale,
                  KEEP_PARTS ? x->part : NULL, x->psi);
 #if BY_STEPS
     row_steps(x, block);
@@ -245,10 +241,6 @@ FUNCTION void key_block(key_chunk *x, int block, const gradient_rows *out, float
     state_gradients(x, block);
 #endif
 #if WANT_DPSI
-#if SHIFTED
-    rows_scale(x->grad, FEATURE_BLOCK, FEATURE_ROW, x->state_factor);
-    BLOCK_SYNC();
-#endif
 #if BY_PAIRS
     add_tiles(x->grad, FEATURE_ROW, x->pairs, CHUNK_ROW, x->phi, FEATURE_ROW, CHUNK, FEATURE_BLOCK, CHUNK);
     BLOCK_SYNC();
@@ -257,48 +249,81 @@ FUNCTION void key_block(key_chunk *x, int block, const gradient_rows *out, float
 #endif
 #if BY_PAIRS
     BLOCK_SYNC();
-#if SHIFTED
-    rows_scale(x->phi, FEATURE_BLOCK, FEATURE_ROW, x->factor);
-    BLOCK_SYNC();
-#endif
-    row_state_add(x->rows, block, factor, x->phi, x->g);
+    row_state_add(x->rows, block, x->phi, x->g);
     BLOCK_SYNC();
     turned_put(x->turned, x->rows, block);
     BLOCK_SYNC();
 #endif
 }
 
-#if SHIFTED
-/* What R's rows, R and what comes from it are multiplied by; returns R's log scale after the chunk. */
-FUNCTION float key_factors(const key_chunk *x, float before)
+#if CHUNK_SPANS
+/* Exponents of a block of features of the chunk's rows, with noise and less M_i, -inf where they have no part. */
+FUNCTION void row_exponents(const key_chunk *x, int block)
 {
-    float top = before;
-#if BY_STEPS
-    for (int t = CHUNK - 1; t >= 0; --t) {
-        const float last = top, row = -x->row_scale[t];
-        top = row == INFINITY ? last : fmax(last, row);
-        x->step_factor[CHUNK - 1 - t] = rescale(last, top);
-        x->factor[t] = row == INFINITY ? 0.0f : exp(row - top);
-        x->state_factor[t] = x->key_scale[t] == -INFINITY ? 0.0f : exp_between(top, -x->key_scale[t]);
+    const int head = block * FEATURE_BLOCK / FEATURES;
+    const head_part part = part_of_head(&x->queries, head);
+    const feature_tile k = queries_get(&x->w, x->a, &x->queries, head, x->first, &x->places, CHUNK);
+    ITEMS_FOR(t, CHUNK)
+        x->w.weight[t] = part.own ? 1.0f : 0.0f;
+    BLOCK_SYNC();
+    exponents_put(&k, block * FEATURE_BLOCK % FEATURES, FEATURE_BLOCK, x->w.weight, false, x->phi, FEATURE_ROW);
+    BLOCK_SYNC();
+    TILE_FOR(t, n, CHUNK, FEATURE_BLOCK) {
+        BLOCK_SPACE float *const at = x->phi + t * FEATURE_ROW + n;
+        const bool has_part = part.factor != -INFINITY && x->row_scale[t] != -INFINITY;
+        const real y = max_real(REAL_AT(at), (real)(part.noise)) - x->row_scale[t];
+        REAL_PUT(at, has_part ? y : (real)(-INFINITY));
     }
-#else
-    ITEMS_FOR(j, CHUNK)
-        x->state_factor[j] = x->key_scale[j] == -INFINITY ? 0.0f : exp_between(before, -x->key_scale[j]);
-    if (CAUSAL)
-        top = row_state_scale(before, x->row_scale, x->factor);
-#endif
-    return top;
+    BLOCK_SYNC();
+}
+
+/* The next scales of R, with those of the chunk's rows before place `end` that are a span; returns its first place.
+ * Other rows lose their M_i. */
+FUNCTION int row_scales(const key_chunk *x, int end)
+{
+    int begin = 0;
+    bool cut = true;
+    while (cut) {
+        cut_begin(&x->w);
+        for (int block = 0; block < STATE_BLOCKS; ++block) {
+            row_exponents(x, block);
+            columns_max(&x->w, x->phi + (end - 1) * FEATURE_ROW, -FEATURE_ROW, end - begin,
+                        x->scales.top + block * FEATURE_BLOCK, x->scales.next + block * FEATURE_BLOCK);
+        }
+        const int count = cut_end(&x->w);
+        cut = count < end - begin;
+        if (cut)
+            begin = end - count;
+    }
+    BLOCK_SYNC();
+    ITEMS_FOR(t, begin)
+        x->row_scale[t] = -INFINITY;
+    BLOCK_SYNC();
+    return begin;
 }
 #endif
 
-/* All blocks of features of a chunk of a head. */
-FUNCTION void key_chunk_gradients(key_chunk *x, const unit *u, const gradient_source *source, __global const storage *v,
-                                  const gradient_rows *out, const gradient_rows *out_v)
+/* All blocks of features of a chunk of a head, or of the span of its tokens before place `end`; returns its first
+ * place.
+ */
+FUNCTION int key_chunk_gradients(key_chunk *x, int end, const unit *u, const gradient_source *source,
+                                 __global const storage *v, const gradient_rows *out, const gradient_rows *out_v)
 {
     const mgk_linear_args *const a = x->a;
     const int parts =
         (WANT_V || BY_STEPS ? NEXT_PARTS(VALUE_SIZE) : 0) + (WANT_DPSI || BY_STEPS ? NEXT_PARTS(FEATURE_BLOCK) : 0);
-    float before = 0.0f, top = 0.0f;
+    int begin = 0;
+    x->places = places_of(x->first, u->p.valid);
+    x->key_places = places_of(x->key_first, u->p.keys);
+    x->out_places = places_of(x->key_first, HAS_SEQUENCES ? u->p.keys : a->length_k);
+#if CHUNK_SPANS
+    x->places = span_within(&x->places, 0, end);
+    gradients_get(source, x->first, &x->places, x->g, x->row_scale);
+    begin = row_scales(x, end);
+    x->key_places = span_within(&x->key_places, begin, end), x->out_places = span_within(&x->out_places, begin, end);
+#elif CAUSAL
+    gradients_get(source, x->first, &x->places, x->g, x->row_scale);
+#endif
     x->coming.count = 0;
     next_keys_add(&x->coming, a, u, &x->keys, v, x->key_first - CHUNK, parts);
     next_add(&x->coming, out->out, out->stride, GRAD_COMPONENT(a), WANT_K ? (KEYS_SHIFTED ? 1 : COMPONENTS) : 0,
@@ -313,35 +338,19 @@ FUNCTION void key_chunk_gradients(key_chunk *x, const unit *u, const gradient_so
 #if BY_STEPS ? STATE_BLOCKS > 1 : WANT_V
     tile_clear(x->dv, CHUNK * VALUE_SIZE);
 #endif
-#if CAUSAL
-    gradients_get(source, x->first, &x->places, x->g, x->row_scale);
-#endif
-#if SHIFTED
-    key_scales(&x->w, a, &x->keys, x->key_first, &x->key_places, CHUNK, x->key_scale);
-#if CAUSAL
-    query_scales(&x->w, a, &x->queries, x->first, &x->places, CHUNK, x->query_scale);
-#endif
-    before = x->rows[STATE_FLOATS + 1];
-    top = key_factors(x, before);
-#endif
 #if BY_PAIRS
     value_pairs(x);
 #endif
     BLOCK_SYNC();
     for (int block = 0; block < STATE_BLOCKS; ++block)
-        key_block(x, block, out, rescale(before, top));
+        key_block(x, block, out);
     BLOCK_SYNC();
-#if SHIFTED
-    ITEMS_FOR(only, CAUSAL ? 1 : 0)
-        x->rows[STATE_FLOATS + 1] = top;
+#if CHUNK_SPANS
+    scales_advance(&x->scales);
 #endif
 #if WANT_V
-#if SHIFTED
-    rows_scale(x->dv, VALUE_SIZE, VALUE_SIZE, x->state_factor);
-    BLOCK_SYNC();
-#endif
 #if BY_PAIRS
-    pairs_mask(x, x->weights);
+    pairs_mask(x->weights);
     BLOCK_SYNC();
     add_tiles(x->dv, VALUE_SIZE, x->weights, CHUNK_ROW, x->g, VALUE_ROW, CHUNK, VALUE_SIZE, CHUNK);
     BLOCK_SYNC();
@@ -349,6 +358,7 @@ FUNCTION void key_chunk_gradients(key_chunk *x, const unit *u, const gradient_so
     gradient_put(out_v, x->first_value, x->last_value, x->key_first, &x->out_places, x->dv, VALUE_SIZE);
 #endif
     BLOCK_SYNC();
+    return begin;
 }
 
 /* ---- the kernel ---- */
@@ -386,25 +396,23 @@ KERNEL(linear_backward_keys)
     DECLARE_TILE(phi, CAUSAL ? CHUNK * FEATURE_ROW : 16)
     DECLARE_TILE(pairs, BY_PAIRS ? CHUNK * CHUNK_ROW : 16)
     DECLARE_TILE(weights, BY_PAIRS ? CHUNK * CHUNK_ROW : 16)
-    DECLARE_TILE(scales, SHIFTED ? 6 * CHUNK : 16)
+    DECLARE_TILE(row_scale, SHIFTED ? CHUNK : 16)
+    DECLARE_TILE(factor, SHIFTED ? FEATURE_BLOCK : 16)
     DECLARE_TILE(dot, CHUNK)
     key_chunk x = {.a = &a, .w = place};
     x.g = g, x.values = values, x.weights = weights, x.pairs = pairs, x.psi = psi, x.phi = phi;
-    x.part = part, x.grad = grad, x.dx = dx, x.dv = dv, x.dot = dot;
-    x.key_scale = scales;
-    x.query_scale = scales + (SHIFTED ? CHUNK : 0);
-    x.row_scale = scales + (SHIFTED ? 2 * CHUNK : 0);
-    x.state_factor = scales + (SHIFTED ? 3 * CHUNK : 0);
-    x.factor = scales + (SHIFTED ? 4 * CHUNK : 0);
-    x.step_factor = scales + (SHIFTED ? 5 * CHUNK : 0);
+    x.part = part, x.grad = grad, x.dx = dx, x.dv = dv, x.dot = dot, x.row_scale = row_scale, x.factor = factor;
 
     for (int n = 0; n < heads; ++n) {
         const long slot = u.slot + (long)n * a.splits, row = slot / a.splits;
-        __global const float *const rows =
-            work + a.region[MGK_LINEAR_ROWS] + (slot + (CAUSAL ? u.range : 0)) * SLOT_FLOATS;
+        __global float *const rows = work + a.region[MGK_LINEAR_ROWS] + (slot + (CAUSAL ? u.range : 0)) * SLOT_FLOATS;
         __global float *const turned = work + a.region[MGK_LINEAR_TURNED] + (slot + u.range) * TURNED_SLOT;
         for (int block = 0; block < STATE_BLOCKS; ++block)
             turned_put(turned, rows, block);
+#if CHUNK_SPANS
+        const state_scales scales = scales_of(rows + STATE_FLOATS);
+        scales_copy(scales.sum, scales.top);
+#endif
         if (WANT_PRIOR && a.prior.token == 0)
             ITEMS_FOR(r, COMPONENTS)
                 work[a.region[MGK_LINEAR_SUMS] + (row * COMPONENTS + r) * a.splits + u.range] = 0.0f;
@@ -427,11 +435,11 @@ KERNEL(linear_backward_keys)
                        (a.prior.token != 0 ? (p->batch * a.heads + head.h) * COMPONENTS * a.length_k + p->key_base
                                            : row * COMPONENTS * a.splits + u.range);
             x.shifts = work + a.region[MGK_LINEAR_SUMS + 1] + row * COMPONENTS * a.head_size * a.splits + u.range;
+            x.scales = scales_of(x.rows + STATE_FLOATS);
+            x.query_scale.scale = x.key_scale.scale = CAUSAL ? x.scales.next : x.scales.top;
+            x.query_scale.sign = -1.0f, x.key_scale.sign = 1.0f;
             x.first = c * CHUNK;
             x.key_first = x.first + u.offset;
-            x.places = places_of(x.first, p->valid);
-            x.key_places = places_of(x.key_first, p->keys);
-            x.out_places = places_of(x.key_first, keys);
             x.first_head = n == 0;
             x.last_head = n == heads - 1;
             x.first_value = head.h % ratio == 0;
@@ -450,8 +458,12 @@ KERNEL(linear_backward_keys)
                                          .size = a.value_size,
                                          .added = is_added(&a.bound, SLOT_GRAD_V),
                                          .part = work + a.region[MGK_LINEAR_PART_V] + GROUP_ID * (CHUNK * VALUE_SIZE)};
-            key_chunk_gradients(&x, &head, &source,
-                                v + batch * a.v.batch + kv_head * a.v.head + p->key_base * a.v.token, &out, &out_v);
+            for (int end = CHUNK; end > 0;) {
+                const int begin = key_chunk_gradients(
+                    &x, end, &head, &source, v + batch * a.v.batch + kv_head * a.v.head + p->key_base * a.v.token, &out,
+                    &out_v);
+                end = CHUNK_SPANS ? begin : 0;
+            }
             branch_end();
         }
     }

@@ -35,17 +35,18 @@ typedef struct row_block {
     key_source keys;
     __global float *turned, *rows;
     BLOCK_SPACE float *g, *values, *pairs, *psi, *phi, *mixed, *eps, *grad, *dx;
-    BLOCK_SPACE float *key_scale, *query_scale, *row_scale, *state_factor, *key_factor, *factor, *dot;
-    int first, offset; /* the chunk's first row */
-    span places, key_places;
+    BLOCK_SPACE float *row_scale, *factor, *dot; /* row_scale[i] = M_i */
+    state_scales scales;                         /* of the keys' state */
+    feature_scales query_scale, key_scale;
+    int first; /* the chunk's first row */
+    span places, key_places, out_places;
     next_chunk coming;
-    float m, next; /* log scale of the keys' state, before and after the chunk */
 } row_block;
 
 /* ---- dPhi ---- */
 
 #if BY_PAIRS
-/* pairs[i][j] = v_j.g_i + t_i where row i sees key j of its chunk, else 0; SHIFTED: e^(n_j - M_i) times that. */
+/* pairs[i][j] = v_j.g_i + t_i where row i sees key j of its chunk, else 0 */
 FUNCTION void chunk_pairs(const row_block *x)
 {
     tile_clear(x->pairs, CHUNK * CHUNK_ROW);
@@ -55,12 +56,7 @@ FUNCTION void chunk_pairs(const row_block *x)
     ITEMS_FOR(i, CHUNK) {
         for (int j = 0; j < CHUNK; j += VECTOR) {
             BLOCK_SPACE float *const at = x->pairs + i * CHUNK_ROW + j;
-            real y = real_below(REAL_AT(at), j, i + 1, 0.0f);
-#if SHIFTED
-            const float top = x->row_scale[i] == -INFINITY ? INFINITY : x->row_scale[i];
-            y *= exp2_real((real_below(REAL_AT(x->key_scale + j), j, i + 1, -INFINITY) - (real)(top)) * LOG2_E);
-#endif
-            REAL_PUT(at, y);
+            REAL_PUT(at, real_below(REAL_AT(at), j, i + 1, 0.0f));
         }
     }
     BLOCK_SYNC();
@@ -72,21 +68,14 @@ FUNCTION void block_gradient(row_block *x, int block)
 {
 #if BY_STEPS
     __global float *const state = x->turned + block * FEATURE_BLOCK;
-#if SHIFTED
-    rows_scale(x->psi, FEATURE_BLOCK, FEATURE_ROW, x->key_factor);
-#endif
-    steps_put(state, STATE_WIDTH, state, x->values, x->g, VALUE_ROW, x->psi, FEATURE_ROW, x->state_factor, x->grad,
-              FEATURE_ROW, CHUNK, VALUE_SIZE + 1, FEATURE_BLOCK, &x->coming);
+    steps_put(state, STATE_WIDTH, state, x->values, x->g, VALUE_ROW, x->psi, FEATURE_ROW, x->grad, FEATURE_ROW, CHUNK,
+              VALUE_SIZE + 1, FEATURE_BLOCK, &x->coming);
 #else
     tile_clear(x->grad, CHUNK * FEATURE_ROW);
     BLOCK_SYNC();
     add_tile_of_state(x->grad, FEATURE_ROW, x->g, VALUE_ROW, x->turned + block * FEATURE_BLOCK, STATE_WIDTH,
                       FEATURE_BLOCK, VALUE_SIZE + 1, &x->coming);
     BLOCK_SYNC();
-#if SHIFTED
-    rows_scale(x->grad, FEATURE_BLOCK, FEATURE_ROW, x->state_factor);
-    BLOCK_SYNC();
-#endif
 #if BY_PAIRS
     add_tiles(x->grad, FEATURE_ROW, x->pairs, CHUNK_ROW, x->psi, FEATURE_ROW, CHUNK, FEATURE_BLOCK, CHUNK);
     BLOCK_SYNC();
@@ -106,7 +95,7 @@ FUNCTION void mixing_chain(const row_block *x, int head, __global float *sums)
     if (GENERALISED) {
         TILE_FOR(t, n, CHUNK, FEATURE_BLOCK) {
             const int at = t * FEATURE_ROW + n;
-            const real y = REAL_AT(x->mixed + at) * p;
+            const real y = p == 0.0f ? (real)(0.0f) : REAL_AT(x->mixed + at) * p; /* may be inf */
             REAL_PUT(x->grad + at, CHOOSE(y <= (real)(0.0f), (real)(0.0f), REAL_AT(x->grad + at)));
         }
         BLOCK_SYNC();
@@ -142,7 +131,7 @@ typedef struct parts {
 } parts;
 
 /* The gradient of the queries from a block's dphi. */
-FUNCTION void query_chain(const row_block *x, int block, const gradient_rows *out, const parts *of, const span *places)
+FUNCTION void query_chain(const row_block *x, int block, const gradient_rows *out, const parts *of)
 {
     const int head = block * FEATURE_BLOCK / FEATURES, f0 = block * FEATURE_BLOCK % FEATURES;
     const feature_tile k = feature_tile_of(&x->w, x->a, CHUNK, NULL);
@@ -151,35 +140,54 @@ FUNCTION void query_chain(const row_block *x, int block, const gradient_rows *ou
     own.part += head * (CHUNK * HEAD_SIZE);
     features_chain(&k, f0, FEATURE_BLOCK, x->phi, FEATURE_ROW, x->grad, FEATURE_ROW, x->dx, HEAD_SIZE);
     BLOCK_SYNC();
-    gradient_put(&own, of->first && f0 == 0, of->last && f0 + FEATURE_BLOCK == FEATURES, x->first, places, x->dx,
-                 HEAD_SIZE);
+    gradient_put(&own, of->first && f0 == 0, of->last && f0 + FEATURE_BLOCK == FEATURES, x->first, &x->out_places,
+                 x->dx, HEAD_SIZE);
     BLOCK_SYNC();
 }
 
 /* x->phi, and with mixed heads x->eps and x->mixed, of a block of features; leaves the queries in w->x. */
 FUNCTION void row_features(const row_block *x, int block)
 {
-    plain_features(&x->w, x->a, &x->queries, block, x->first, &x->places, CHUNK, x->query_scale, x->phi);
+    plain_features(&x->w, x->a, &x->queries, block, x->first, &x->places, CHUNK, &x->query_scale, x->row_scale, x->phi);
 #if MIXED_HEADS
-    const int head = block * FEATURE_BLOCK / FEATURES, f0 = block * FEATURE_BLOCK % FEATURES;
     TILE_FOR(t, n, CHUNK, FEATURE_BLOCK)
         REAL_PUT(x->mixed + t * FEATURE_ROW + n, REAL_AT(x->phi + t * FEATURE_ROW + n));
     BLOCK_SYNC();
 #if HAS_NOISE
-    noise_add(x->a, &x->queries, sigma_of(&x->queries, head), f0, x->first, CHUNK, x->query_scale, x->mixed);
+    const float sigma = sigma_of(&x->queries, block * FEATURE_BLOCK / FEATURES);
+    noise_add(&x->w, x->a, &x->queries, sigma, block, x->first, CHUNK, &x->query_scale, x->mixed);
 #if WANT_NOISE
     tile_clear(x->eps, CHUNK * FEATURE_ROW);
     BLOCK_SYNC();
-    noise_add(x->a, &x->queries, 1.0f, f0, x->first, CHUNK, x->query_scale, x->eps);
+    noise_add(&x->w, x->a, &x->queries, 1.0f, block, x->first, CHUNK, &x->query_scale, x->eps);
 #endif
     BLOCK_SYNC();
 #endif
 #endif
 }
 
-/* A block of features of a chunk's rows: their gradients, and their part of R (`state`). */
+#if ROW_STATES && CHUNK_SPANS
+/* Features of rows, which are relative to the keys' scales, become relative to those of R. */
+FUNCTION void range_rescale(const row_block *x, int block, BLOCK_SPACE float *features)
+{
+    __global const float *const scale = x->rows + STATE_FLOATS + block * FEATURE_BLOCK;
+    BLOCK_SYNC();
+    VECTORS_FOR(n, FEATURE_BLOCK) {
+        const real r = REAL_AT(scale + n), m = CHOOSE(r == (real)(-INFINITY), r, -r);
+        REAL_PUT(x->factor + n, rescale_reals(m, REAL_AT(x->scales.next + block * FEATURE_BLOCK + n)));
+    }
+    BLOCK_SYNC();
+    TILE_FOR(t, n, CHUNK, FEATURE_BLOCK) {
+        BLOCK_SPACE float *const at = features + t * FEATURE_ROW + n;
+        REAL_PUT(at, REAL_AT(at) * REAL_AT(x->factor + n));
+    }
+    BLOCK_SYNC();
+}
+#endif
+
+/* A block of features of a chunk's rows: their gradients, and their part of R. */
 FUNCTION void row_block_gradients(row_block *x, int block, const gradient_rows *out, const parts *of,
-                                  const span *out_places, __global float *sums, float factor)
+                                  __global float *sums)
 {
     BLOCK_SPACE float *const features = MIXED_HEADS ? x->mixed : x->phi;
     row_features(x, block);
@@ -190,7 +198,7 @@ FUNCTION void row_block_gradients(row_block *x, int block, const gradient_rows *
     mixing_chain(x, head, sums + (long)head * x->a->splits);
 #endif
 #if WANT_Q
-    query_chain(x, block, out, of, out_places);
+    query_chain(x, block, out, of);
 #endif
 #endif
 #if ROW_STATES
@@ -202,64 +210,29 @@ FUNCTION void row_block_gradients(row_block *x, int block, const gradient_rows *
     }
     BLOCK_SYNC();
 #endif
-#if SHIFTED
-    rows_scale(features, FEATURE_BLOCK, FEATURE_ROW, x->factor);
-    BLOCK_SYNC();
+#if CHUNK_SPANS
+    range_rescale(x, block, features);
 #endif
-    row_state_add(x->rows, block, factor, features, x->g);
+    row_state_add(x->rows, block, features, x->g);
     BLOCK_SYNC();
 #endif
 }
 
-#if BY_PAIRS
-/* Adds a chunk's keys to their state, a block at a time. */
-FUNCTION void key_block_add(const row_block *x, int block)
-{
-    __global float *const to = x->turned + block * FEATURE_BLOCK;
-#if SHIFTED
-    const float factor = rescale(x->m, x->next);
-    TILE_FOR(e, n, VALUE_SIZE + 1, FEATURE_BLOCK) {
-        __global float *const at = to + e * STATE_WIDTH + n;
-        REAL_PUT(at, REAL_AT(at) * factor);
-    }
-    rows_rescale(x->psi, CHUNK, x->key_scale, x->next);
-    BLOCK_SYNC();
-#endif
-    add_states(to, STATE_WIDTH, x->values, VALUE_ROW, x->psi, FEATURE_ROW, VALUE_SIZE + 1, FEATURE_BLOCK, CHUNK);
-    BLOCK_SYNC();
-}
-#endif
-
-#if SHIFTED
-/* What states and keys are multiplied by, and the state's log scale after the chunk. */
-FUNCTION void row_scales(row_block *x)
-{
-    x->next = x->m;
-#if BY_STEPS
-    for (int t = 0; t < CHUNK; ++t) {
-        const float before = x->next;
-        x->next = fmax(before, x->key_scale[t]);
-        x->state_factor[t] = rescale(before, x->next);
-        x->key_factor[t] = exp_between(x->key_scale[t], x->next);
-    }
-#else
-    if (CAUSAL)
-        x->next = top_of(x->m, x->key_scale, CHUNK);
-    ITEMS_FOR(i, CHUNK)
-        x->state_factor[i] = x->row_scale[i] == -INFINITY ? 0.0f : exp_between(x->m, x->row_scale[i]);
-    BLOCK_SYNC();
-#endif
-}
-#endif
-
-/* All blocks of features of a chunk of a head. `sums`: of the head's first global head and the range. */
-FUNCTION void row_chunk(row_block *x, const gradient_source *source, __global const storage *v, const unit *u,
-                        const gradient_rows *out, const parts *of, __global float *sums)
+/* All blocks of features of a chunk of a head, or of the span of its tokens from place `begin` on; returns its end.
+ * `sums`: of the head's first global head and the range. */
+FUNCTION int row_chunk(row_block *x, int begin, const gradient_source *source, __global const storage *v, const unit *u,
+                       const gradient_rows *out, const parts *of, __global float *sums)
 {
     const mgk_linear_args *const a = x->a;
-    const span out_places = places_of(x->first, u->p.rows);
-    float factor = 1.0f;
+    int end = CHUNK;
+    x->places = places_of(x->first, u->p.valid), x->out_places = places_of(x->first, u->p.rows);
+    x->key_places = places_of(x->first + u->offset, u->p.keys);
     BLOCK_SYNC();
+#if CHUNK_SPANS
+    x->key_places.first = max(x->key_places.first, begin);
+    end = key_scales(&x->w, a, &x->keys, true, x->first + u->offset, begin, &x->key_places, CHUNK, &x->scales, x->psi);
+    x->places = span_within(&x->places, begin, end), x->out_places = span_within(&x->out_places, begin, end);
+#endif
     gradients_get(source, x->first, &x->places, x->g, x->row_scale);
     x->coming.count = 0;
     next_gradients_add(&x->coming, source, x->first + CHUNK, u->p.valid, NEXT_PARTS(FEATURE_BLOCK));
@@ -269,43 +242,49 @@ FUNCTION void row_chunk(row_block *x, const gradient_source *source, __global co
 #if CAUSAL
     next_keys_add(&x->coming, a, u, &x->keys, v, x->first + u->offset + CHUNK, NEXT_PARTS(FEATURE_BLOCK));
     values_get(v, a->v.token, x->first + u->offset, &x->key_places, a->value_size, x->values);
-#if SHIFTED
-    key_scales(&x->w, a, &x->keys, x->first + u->offset, &x->key_places, CHUNK, x->key_scale);
-#endif
 #if BY_PAIRS
     chunk_pairs(x);
 #endif
 #endif
-#if SHIFTED
-    query_scales(&x->w, a, &x->queries, x->first, &x->places, CHUNK, x->query_scale);
-    x->m = x->turned[TURNED_FLOATS];
-    row_scales(x);
-#if ROW_STATES
-    const float before = x->rows[STATE_FLOATS], top = row_state_scale(before, x->row_scale, x->factor);
-    factor = rescale(before, top);
-#endif
-#endif
     for (int block = 0; block < STATE_BLOCKS; ++block) {
+#if CHUNK_SPANS
+        factors_put(block, &x->scales, x->factor);
+        turned_rescale(x->turned, block, x->factor);
+#endif
 #if CAUSAL
-        key_features(&x->w, a, &x->keys, block, x->first + u->offset, &x->key_places, CHUNK, x->key_scale, NULL,
+        key_features(&x->w, a, &x->keys, block, x->first + u->offset, &x->key_places, CHUNK, &x->key_scale, NULL,
                      x->psi);
 #endif
-        row_block_gradients(x, block, out, of, &out_places, sums, factor);
+        row_block_gradients(x, block, out, of, sums);
 #if BY_PAIRS
-        key_block_add(x, block);
+        add_states(x->turned + block * FEATURE_BLOCK, STATE_WIDTH, x->values, VALUE_ROW, x->psi, FEATURE_ROW,
+                   VALUE_SIZE + 1, FEATURE_BLOCK, CHUNK);
+        BLOCK_SYNC();
 #endif
     }
-#if SHIFTED
-    BLOCK_SYNC();
-    ITEMS_FOR(only, 1) {
-        x->turned[TURNED_FLOATS] = x->next;
-#if ROW_STATES
-        x->rows[STATE_FLOATS] = top;
-#endif
-    }
+#if CHUNK_SPANS
+    scales_advance(&x->scales);
 #endif
     BLOCK_SYNC();
+    return end;
 }
+
+#if SHIFTED
+/* The scales with which a head begins: of the turned state of keys, whose numbers have those at `sum`, and whose
+ * exponents are at `top`; of R, those of the keys before the range, negative. */
+FUNCTION void row_scales_begin(const state_scales *turned, const state_scales *rows, __global const float *sum,
+                               __global const float *top)
+{
+    VECTORS_FOR(n, STATE_WIDTH) { /* `sum` and `top` may be those of R */
+        const real m = REAL_AT(top + n);
+        REAL_PUT(turned->sum + n, REAL_AT(sum + n));
+        REAL_PUT(turned->top + n, m);
+        REAL_PUT(turned->next + n, m);
+        REAL_PUT(rows->sum + n, CHOOSE(m == (real)(-INFINITY), m, -m));
+        REAL_PUT(rows->top + n, (real)(-INFINITY));
+    }
+}
+#endif
 
 /* ---- the kernel ---- */
 
@@ -330,17 +309,12 @@ KERNEL(linear_backward_rows)
     DECLARE_TILE(tile_v, CAUSAL ? CHUNK * VALUE_ROW : 16)
     DECLARE_TILE(pairs, BY_PAIRS ? CHUNK * CHUNK_ROW : 16)
     DECLARE_TILE(psi, CAUSAL ? CHUNK * FEATURE_ROW : 16)
-    DECLARE_TILE(scales, SHIFTED ? 6 * CHUNK : 16)
+    DECLARE_TILE(row_scale, SHIFTED ? CHUNK : 16)
+    DECLARE_TILE(factor, SHIFTED ? FEATURE_BLOCK : 16)
     DECLARE_TILE(dot, CHUNK)
     row_block x = {.a = &a, .w = place};
     x.g = g, x.values = tile_v, x.pairs = pairs, x.psi = psi, x.phi = phi, x.mixed = mixed, x.eps = eps;
-    x.grad = grad, x.dx = dx, x.dot = dot;
-    x.key_scale = scales;
-    x.query_scale = scales + (SHIFTED ? CHUNK : 0);
-    x.row_scale = scales + (SHIFTED ? 2 * CHUNK : 0);
-    x.state_factor = scales + (SHIFTED ? 3 * CHUNK : 0);
-    x.factor = scales + (SHIFTED ? 4 * CHUNK : 0);
-    x.key_factor = scales + (SHIFTED ? 5 * CHUNK : 0);
+    x.grad = grad, x.dx = dx, x.dot = dot, x.row_scale = row_scale, x.factor = factor;
 
     for (int n = 0; n < heads; ++n) {
         const long slot = u.slot + (long)n * a.splits;
@@ -348,28 +322,31 @@ KERNEL(linear_backward_rows)
         __global float *const rows = work + a.region[MGK_LINEAR_ROWS] + (slot + u.range) * SLOT_FLOATS;
         unit head = u;
         head.h += n;
-        float m = keys[STATE_FLOATS + 1];
-        __global const float *from = keys;
+        __global float *const turned = work + a.region[MGK_LINEAR_TURNED] + (slot + u.range) * TURNED_SLOT;
+        const state_scales of_keys = scales_of(keys + STATE_FLOATS), of_rows = scales_of(rows + STATE_FLOATS);
+        const state_scales own = scales_of(turned + TURNED_FLOATS);
+        __global const float *from = keys, *sum = of_keys.top, *top = of_keys.top;
+        float m = -INFINITY;
 #if CAUSAL
         const state_place to = state_of(rows); /* not in use yet */
-        const float first = state_begin(&a, &head, u.range == 0 && is_given(&a.bound, SLOT_STATE_C), true, state_c,
-                                        state_z, state_m, &to);
-        if (u.range == 0) {
-            m = first;
-            from = rows;
-        }
+        m = state_begin(&a, &head, u.range == 0 && is_given(&a.bound, SLOT_STATE_C), true, state_c, state_z, state_m,
+                        &to, rows + STATE_FLOATS);
+        if (u.range == 0)
+            from = rows, sum = of_rows.sum, top = of_rows.top;
 #endif
         BLOCK_SYNC();
-        __global float *const turned = work + a.region[MGK_LINEAR_TURNED] + (slot + u.range) * TURNED_SLOT;
         for (int block = 0; block < STATE_BLOCKS; ++block)
             turned_put(turned, from, block);
         BLOCK_SYNC();
         VECTORS_FOR(i, STATE_FLOATS)
             REAL_PUT(rows + i, (real)(0.0f));
-        ITEMS_FOR(only, 1) {
-            rows[STATE_FLOATS] = rows[STATE_FLOATS + 1] = -INFINITY;
-            turned[TURNED_FLOATS] = m;
-        }
+#if SHIFTED
+        row_scales_begin(&own, &of_rows, sum, top);
+        if (!CAUSAL || u.range > 0)
+            m = scales_of(work + a.region[MGK_LINEAR_STATES] + slot * SLOT_FLOATS + STATE_FLOATS).m[0];
+        ITEMS_FOR(only, 1)
+            own.m[0] = m;
+#endif
         for (int kind = 0; kind < 3; ++kind)
             if (MIXED_HEADS && a.region[MGK_LINEAR_SUMS + kind] > 0)
                 ITEMS_FOR(k, COMPONENTS)
@@ -385,9 +362,10 @@ KERNEL(linear_backward_rows)
             x.keys = keys_of(&a, &head, k, prior, shift);
             x.turned = work + a.region[MGK_LINEAR_TURNED] + slot * TURNED_SLOT;
             x.rows = work + a.region[MGK_LINEAR_ROWS] + slot * SLOT_FLOATS;
+            x.scales = scales_of(x.turned + TURNED_FLOATS);
+            x.query_scale.scale = x.key_scale.scale = x.scales.next;
+            x.query_scale.sign = 1.0f, x.key_scale.sign = -1.0f;
             x.first = c * CHUNK;
-            x.places = places_of(x.first, p->valid);
-            x.key_places = places_of(x.first + u.offset, p->keys);
             const gradient_source source = gradients_of(&a, &head, grad_o, o, denominator);
             const gradient_rows out = {.out = grad_q + p->batch * a.grad_q.batch +
                                               (MIXED_HEADS ? 0 : head.h) * a.grad_q.head + p->row_base * a.grad_q.token,
@@ -396,9 +374,21 @@ KERNEL(linear_backward_rows)
                                        .added = is_added(&a.bound, SLOT_GRAD_Q),
                                        .part = part};
             const parts of_head = {n == 0, n == heads - 1};
-            row_chunk(&x, &source, values + (long)head.h * a.kv_heads / a.heads * a.v.head, &head, &out, &of_head,
-                      work + (slot - u.range) * COMPONENTS + u.range);
+            for (int begin = 0; begin < CHUNK;) {
+                const int end = row_chunk(&x, begin, &source, values + (long)head.h * a.kv_heads / a.heads * a.v.head,
+                                          &head, &out, &of_head, work + (slot - u.range) * COMPONENTS + u.range);
+                begin = CHUNK_SPANS ? end : CHUNK;
+            }
             branch_end();
         }
     }
+#if SHIFTED
+    for (int n = 0; n < heads; ++n) {
+        const state_scales own = scales_of(work + a.region[MGK_LINEAR_TURNED] +
+                                           (u.slot + (long)n * a.splits + u.range) * TURNED_SLOT + TURNED_FLOATS);
+        BLOCK_SYNC();
+        ITEMS_FOR(only, 1)
+            own.m[0] = fmax(own.m[0], largest_scale(own.top));
+    }
+#endif
 }

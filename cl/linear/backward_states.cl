@@ -41,23 +41,22 @@ __kernel void linear_backward_prefix(KERNEL_PARAMETERS)
     const long x = get_global_id(0);
     if (x >= (long)a.batch * a.heads * STATE_FLOATS)
         return;
-    const int i = x % STATE_FLOATS;
+    const int i = (int)(x % STATE_FLOATS), n = feature_of_number(i);
     const long head = x / STATE_FLOATS, last = (head + 1) * a.splits - 1;
     const unit u = head_of(&a, head);
     __global float *slot = work + a.region[MGK_LINEAR_ROWS] + last * SLOT_FLOATS;
     float sum = new_state_gradient(&a, &u, i, grad_new_state_c, grad_new_state_z), m = -INFINITY;
-#if SHIFTED
-    if (is_given(&a.bound, SLOT_GRAD_NEW_STATE_C) || is_given(&a.bound, SLOT_GRAD_NEW_STATE_Z)) {
-        const float scale = work[a.region[MGK_LINEAR_TURNED] + last * TURNED_SLOT + TURNED_FLOATS];
-        m = scale == -INFINITY ? 0.0f : -scale;
+    if (SHIFTED && (is_given(&a.bound, SLOT_GRAD_NEW_STATE_C) || is_given(&a.bound, SLOT_GRAD_NEW_STATE_Z))) {
+        const float of_state = scales_of(work + a.region[MGK_LINEAR_TURNED] + last * TURNED_SLOT + TURNED_FLOATS).m[0];
+        m = of_state == -INFINITY ? 0.0f : -of_state;
     }
-#endif
     for (int s = a.splits; s > 0; --s) {
-        const float own = slot[i], scale = slot[STATE_FLOATS], next = fmax(m, scale);
+        const state_scales scales = scales_of(slot + STATE_FLOATS);
+        const float own = slot[i], scale = SHIFTED ? scales.sum[n] : 0.0f, next = fmax(m, scale);
         if (CAUSAL) {
             slot[i] = sum;
-            if (i == 0)
-                slot[STATE_FLOATS + 1] = m;
+            if (SHIFTED && is_total(i))
+                scales.top[n] = m;
         }
         sum = SHIFTED ? fma(sum, rescale(m, next), own * rescale(scale, next)) : sum + own;
         m = next;
@@ -65,8 +64,8 @@ __kernel void linear_backward_prefix(KERNEL_PARAMETERS)
     }
     if (!CAUSAL) {
         slot[SLOT_FLOATS + i] = sum;
-        if (i == 0)
-            slot[SLOT_FLOATS + STATE_FLOATS + 1] = m;
+        if (SHIFTED && is_total(i))
+            scales_of(slot + SLOT_FLOATS + STATE_FLOATS).top[n] = m;
     }
 }
 
@@ -85,10 +84,11 @@ __kernel void linear_backward_state(KERNEL_PARAMETERS)
         return;
     float sum = 0.0f;
     for (int h = 0; h < (n.total && MIXED_HEADS ? a.heads : 1); ++h) {
-        __global const float *const slot =
-            work + a.region[MGK_LINEAR_ROWS] + (x / STATE_FLOATS + h) * a.splits * SLOT_FLOATS;
-        const float factor = SHIFTED ? exp(state_m[scale_index(&a, &u)] + slot[STATE_FLOATS + 1]) : 1.0f;
-        sum = fma(slot[i], factor, sum);
+        __global float *const slot = work + a.region[MGK_LINEAR_ROWS] + (x / STATE_FLOATS + h) * a.splits * SLOT_FLOATS;
+        float y = slot[i];
+        if (SHIFTED && y != 0.0f) /* the factor may be inf */
+            y *= exp(state_m[scale_index(&a, &u)] + scales_of(slot + STATE_FLOATS).top[feature_of_number(i)]);
+        sum += y;
     }
     if (!n.total && is_given(&a.bound, SLOT_GRAD_STATE_C))
         grad_state_c[n.index] = is_added(&a.bound, SLOT_GRAD_STATE_C) ? grad_state_c[n.index] + sum : sum;

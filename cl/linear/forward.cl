@@ -28,18 +28,13 @@ PRODUCT_OF_ROWS(add_pairs, BLOCK_SPACE, BLOCK_SPACE, BLOCK_SPACE)
 
 /* ---- states ---- */
 
-/* Adds block number `block` of the features of a chunk's keys to `factor` times a state; tokens: those of tiles. */
-FUNCTION void state_add(const state_place *to, int block, float factor, BLOCK_SPACE const float *psi,
-                        BLOCK_SPACE const float *v, int tokens, next_chunk *next)
+/* Adds block number `block` of the features of a chunk's keys to a state; tokens: those of tiles. */
+FUNCTION void state_add(const state_place *to, int block, BLOCK_SPACE const float *psi, BLOCK_SPACE const float *v,
+                        int tokens, next_chunk *next)
 {
     __global float *const c = to->c + (long)block * FEATURE_BLOCK * VALUE_BLOCK;
     __global float *const z = to->z + block * FEATURE_BLOCK;
     const int height = PART_HEIGHT(FEATURE_BLOCK), width = PART_WIDTH(VALUE_BLOCK);
-#if SHIFTED
-    VECTORS_FOR(i, factor == 1.0f ? 0 : FEATURE_BLOCK * VALUE_BLOCK)
-        REAL_PUT(c + i, REAL_AT(c + i) * factor);
-    BLOCK_SYNC();
-#endif
     for (int f = 0; f < FEATURE_BLOCK; f += height)
         for (int e = 0; e < VALUE_BLOCK; e += width) {
             chunk_soon(next);
@@ -47,7 +42,7 @@ FUNCTION void state_add(const state_place *to, int block, float factor, BLOCK_SP
                        min(width, VALUE_BLOCK - e), tokens);
         }
     VECTORS_FOR(n, FEATURE_BLOCK) {
-        real sum[4] = {REAL_AT(z + n) * factor, (real)(0.0f), (real)(0.0f), (real)(0.0f)};
+        real sum[4] = {REAL_AT(z + n), (real)(0.0f), (real)(0.0f), (real)(0.0f)};
         for (int t = 0; t < tokens; t += 4)
             UNROLL
         for (int i = 0; i < 4; ++i)
@@ -69,40 +64,49 @@ KERNEL(linear_states)
     DECLARE_FEATURE_PLACE(place, work, &a)
     DECLARE_TILE(psi, CHUNK * FEATURE_ROW)
     DECLARE_TILE(values, CHUNK * VALUE_BLOCK)
-    DECLARE_TILE(scale, SHIFTED ? CHUNK : 16)
+    DECLARE_TILE(factor, SHIFTED ? FEATURE_BLOCK : 16)
 
     const state_place own = state_of(slot);
-    float m =
-        state_begin(&a, &u, u.range == 0 && is_given(&a.bound, SLOT_STATE_C), true, state_c, state_z, state_m, &own);
+    const float m = state_begin(&a, &u, u.range == 0 && is_given(&a.bound, SLOT_STATE_C), true, state_c, state_z,
+                                state_m, &own, slot + STATE_FLOATS);
+#if SHIFTED
+    const state_scales scales = scales_of(slot + STATE_FLOATS);
+    const feature_scales key_scale = {scales.next, -1.0f};
+#else
+    const feature_scales key_scale = {NULL, 1.0f};
+#endif
     for (int c = range.first; c < range.end; ++c) {
         const int first = c * CHUNK + u.offset;
-        const span places = places_of(first, u.p.keys);
+        span places = places_of(first, u.p.keys);
         const int tokens = tile_tokens(&places);
-#if SHIFTED
-        key_scales(&place, &a, &keys, first, &places, tokens, scale);
-        const float next = top_of(m, scale, tokens);
-#else
-        const float next = m;
-#endif
         BLOCK_SYNC();
         const token_rows value_rows = rows_of(v, a.v.token, first, &places, a.value_size - u.e0, VALUE_BLOCK);
         next_chunk coming = {.count = 0};
         next_keys_add(&coming, &a, &u, &keys, v, first + CHUNK, PARTS(STATE_WIDTH));
         tokens_get(values, VALUE_BLOCK, VALUE_BLOCK, &value_rows, tokens);
-        for (int block = 0; block < STATE_BLOCKS; ++block) {
-            key_features(&place, &a, &keys, block, first, &places, tokens, scale, NULL, psi);
 #if SHIFTED
-            rows_rescale(psi, tokens, scale, next);
-            BLOCK_SYNC();
+        key_scales(&place, &a, &keys, false, first, 0, &places, tokens, &scales, psi);
 #endif
-            state_add(&own, block, rescale(m, next), psi, values, tokens, &coming);
+        for (int block = 0; block < STATE_BLOCKS; ++block) {
+            key_features(&place, &a, &keys, block, first, &places, tokens, &key_scale, NULL, psi);
+#if SHIFTED
+            factors_put(block, &scales, factor);
+            state_rescale(&own, own.c, block, factor);
+#endif
+            state_add(&own, block, psi, values, tokens, &coming);
         }
-        m = next;
+#if SHIFTED
+        scales_advance(&scales);
+#endif
         branch_end();
     }
     BLOCK_SYNC();
+#if SHIFTED
+    if (is_empty(&range))
+        state_settle(&own, &scales, factor);
     ITEMS_FOR(i, 1)
-        slot[STATE_FLOATS] = slot[STATE_FLOATS + 1] = m;
+        scales.m[0] = m;
+#endif
     branch_end();
 }
 
@@ -114,25 +118,26 @@ __kernel void linear_prefix(KERNEL_PARAMETERS)
     const long slots = (long)a.batch * a.heads * (VALUE_SIZE / VALUE_BLOCK);
     if (x >= slots * STATE_FLOATS)
         return;
-    const long i = x % STATE_FLOATS;
+    const int i = (int)(x % STATE_FLOATS), n = feature_of_number(i);
     __global float *slot = work + a.region[MGK_LINEAR_STATES] + x / STATE_FLOATS * a.splits * SLOT_FLOATS;
     __global float *const first = slot;
-    float sum = slot[i], m = slot[STATE_FLOATS];
+    float sum = slot[i], m = SHIFTED ? scales_of(slot + STATE_FLOATS).sum[n] : 0.0f;
     for (int s = 1; s < a.splits; ++s) {
         slot += SLOT_FLOATS;
-        const float own = slot[i], scale = slot[STATE_FLOATS], next = fmax(m, scale);
+        const state_scales scales = scales_of(slot + STATE_FLOATS);
+        const float own = slot[i], scale = SHIFTED ? scales.sum[n] : 0.0f, next = fmax(m, scale);
         if (CAUSAL) {
             slot[i] = sum;
-            if (i == 0)
-                slot[STATE_FLOATS + 1] = m;
+            if (SHIFTED && is_total(i))
+                scales.top[n] = m;
         }
         sum = SHIFTED ? fma(sum, rescale(m, next), own * rescale(scale, next)) : sum + own;
         m = next;
     }
     if (!CAUSAL) {
         first[i] = sum;
-        if (i == 0)
-            first[STATE_FLOATS + 1] = m;
+        if (SHIFTED && is_total(i))
+            scales_of(first + STATE_FLOATS).top[n] = m;
     }
 }
 
@@ -163,19 +168,13 @@ FUNCTION void weights_add(BLOCK_SPACE float *weights, BLOCK_SPACE const float *p
                   COLUMNS_ROW(CHUNK, FEATURE_ROW), min(STRIPE, rows - t), min(keys, t + STRIPE), FEATURE_BLOCK);
 }
 
-/* The weights of the keys that a row does not see become 0; sums[t] += the others. SHIFTED: weights e^(n_j - M_i). */
-FUNCTION void weights_mask(BLOCK_SPACE float *weights, BLOCK_SPACE float *sums, BLOCK_SPACE const float *key_scale,
-                           BLOCK_SPACE const float *row_scale, int rows, int keys)
+/* The weights of the keys that a row does not see become 0; sums[t] += the others. */
+FUNCTION void weights_mask(BLOCK_SPACE float *weights, BLOCK_SPACE float *sums, int rows, int keys)
 {
     ITEMS_FOR(t, rows) {
         real sum = (real)(0.0f);
         for (int n = 0; n < keys && n < (t / STRIPE + 1) * STRIPE; n += VECTOR) {
-            real x = real_below(REAL_AT(weights + t * CHUNK_ROW + n), n, t + 1, 0.0f);
-#if SHIFTED
-            const float top = row_scale[t] == -INFINITY ? 0.0f : row_scale[t];
-            const real e = real_below(REAL_AT(key_scale + n), n, t + 1, -INFINITY) - (real)(top);
-            x *= exp2_real(e * LOG2_E);
-#endif
+            const real x = real_below(REAL_AT(weights + t * CHUNK_ROW + n), n, t + 1, 0.0f);
             REAL_PUT(weights + t * CHUNK_ROW + n, x);
             sum += x;
         }
@@ -225,8 +224,19 @@ KERNEL(linear_apply)
     DECLARE_TILE(phi, CHUNK * FEATURE_ROW)
     DECLARE_TILE(outputs, CHUNK * VALUE_BLOCK)
     DECLARE_TILE(sums, CHUNK)
-    DECLARE_TILE(query_scale, SHIFTED ? CHUNK : 16)
     DECLARE_TILE(row_scale, SHIFTED ? CHUNK : 16)
+    DECLARE_TILE(whole_scale, SHIFTED ? CHUNK : 16)
+    DECLARE_TILE(factor, SHIFTED ? FEATURE_BLOCK : 16)
+    float m = -INFINITY;
+    feature_scales query_scale = {NULL, 1.0f};
+    __global const float *sum_scale = NULL;
+#if SHIFTED
+    const state_scales scales = scales_of(slot + STATE_FLOATS);
+    query_scale.scale = CAUSAL ? scales.next : scales.top;
+    sum_scale = CAUSAL ? scales.sum : scales.top;
+    if (!CAUSAL || u.range > 0)
+        m = scales_of(work + a.region[MGK_LINEAR_STATES] + u.slot * SLOT_FLOATS + STATE_FLOATS).m[0];
+#endif
 #if CAUSAL
     const key_source keys = keys_of(&a, &u, k, prior, shift);
     v += u.p.batch * a.v.batch + (long)u.h * a.kv_heads / a.heads * a.v.head + u.p.key_base * a.v.token + u.e0;
@@ -234,87 +244,80 @@ KERNEL(linear_apply)
     DECLARE_TILE(columns, COLUMNS_FLOATS(FEATURE_BLOCK * CHUNK))
     DECLARE_TILE(values, CHUNK * VALUE_BLOCK)
     DECLARE_TILE(weights, CHUNK * CHUNK_ROW)
-    DECLARE_TILE(key_scale, SHIFTED ? CHUNK : 16)
-    float m = u.range > 0 ? slot[STATE_FLOATS + 1] : -INFINITY;
+    const feature_scales key_scale = {query_scale.scale, -1.0f};
     if (u.range == 0)
-        m = state_begin(&a, &u, is_given(&a.bound, SLOT_STATE_C), true, state_c, state_z, state_m, &own);
-#else
-    const float m = slot[STATE_FLOATS + 1];
+        m = state_begin(&a, &u, is_given(&a.bound, SLOT_STATE_C), true, state_c, state_z, state_m, &own,
+                        slot + STATE_FLOATS);
+#if SHIFTED
+    else
+        scales_copy(scales.sum, scales.top);
+#endif
 #endif
 
-    for (int c = range.first; c < range.end; ++c) {
+    for (int c = range.first, begin = 0; c < range.end;) {
         const int first = c * CHUNK;
-        const span rows = places_of(first, u.p.valid);
-        const int row_tokens = tile_tokens(&rows), row_count = product_rows(rows.end);
+        span rows = places_of(first, u.p.valid), out_rows = places_of(first, u.p.rows);
         BLOCK_SYNC();
 #if CAUSAL
-        const span places = places_of(first + u.offset, u.p.keys);
+        span places = places_of(first + u.offset, u.p.keys);
+#endif
+        int end = CHUNK;
+#if CHUNK_SPANS
+        places.first = max(places.first, begin);
+        end = key_scales(&place, &a, &keys, true, first + u.offset, begin, &places, tile_tokens(&places), &scales, psi);
+        rows = span_within(&rows, begin, end), out_rows = span_within(&out_rows, begin, end);
+#endif
+        const int row_tokens = tile_tokens(&rows), row_count = product_rows(rows.end);
+#if CAUSAL
         const int tokens = tile_tokens(&places), count = product_rows(places.end);
-        const bool adds = keep || !last || c + 1 < range.end;
-        float next = m;
+        const bool adds = keep || !last || c + 1 < range.end || end < CHUNK;
         const token_rows value_rows =
             rows_of(v, a.v.token, first + u.offset, &places, a.value_size - u.e0, VALUE_BLOCK);
         next_chunk coming_keys = {.count = 0};
         next_keys_add(&coming_keys, &a, &u, &keys, v, first + u.offset + CHUNK, PARTS(STATE_WIDTH));
         tokens_get(values, VALUE_BLOCK, VALUE_BLOCK, &value_rows, tokens);
         tile_clear(weights, CHUNK * CHUNK_ROW);
-#if SHIFTED
-        key_scales(&place, &a, &keys, first + u.offset, &places, tokens, key_scale);
-        next = top_of(m, key_scale, tokens);
-#endif
 #endif
         if (OUTPUTS_ADD)
             tile_clear(outputs, row_tokens * VALUE_BLOCK);
         ITEMS_FOR(t, row_tokens)
             sums[t] = 0.0f;
 #if SHIFTED
-        query_scales(&place, &a, &queries, first, &rows, row_tokens, query_scale);
-        ITEMS_FOR(t, row_tokens) {
-            float top = m;
-#if CAUSAL
-            for (int n = 0; n <= t && n < tokens; ++n)
-                top = fmax(top, key_scale[n]);
-#endif
-            row_scale[t] = top;
-        }
+        query_scales(&place, &a, &queries, first, &rows, row_tokens, query_scale.scale, row_scale, whole_scale);
 #endif
 
         next_chunk coming = {.count = 0};
         next_queries_add(&coming, &a, &u, &queries, first + CHUNK, PARTS(CHUNK) * GLOBAL_HEADS);
         next_outputs_add(&coming, &a, &u, o, first + CHUNK, PARTS(CHUNK));
         for (int block = 0; block < STATE_BLOCKS; ++block) {
-            query_features(&place, &a, &queries, block, first, &rows, row_tokens, query_scale, phi);
+#if CHUNK_SPANS
+            factors_put(block, &scales, factor);
+            state_rescale(&own, own.c, block, factor);
+#endif
+            query_features(&place, &a, &queries, block, first, &rows, row_tokens, &query_scale, row_scale, phi);
             outputs_add(outputs, phi, own.c + (long)block * FEATURE_BLOCK * VALUE_BLOCK, row_count, &coming);
             sums_add(sums, phi, own.z + block * FEATURE_BLOCK, row_tokens);
 #if CAUSAL
-            key_features(&place, &a, &keys, block, first + u.offset, &places, tokens, key_scale, NULL, psi);
+            key_features(&place, &a, &keys, block, first + u.offset, &places, tokens, &key_scale, NULL, psi);
             weights_add(weights, phi, psi, columns, row_count, tokens);
-#if SHIFTED
-            BLOCK_SYNC();
-            rows_rescale(psi, tokens, key_scale, next);
-            BLOCK_SYNC();
-#endif
-            state_add(&own, block, rescale(m, next), psi, values, adds ? tokens : 0, &coming_keys);
+            state_add(&own, block, psi, values, adds ? tokens : 0, &coming_keys);
 #endif
         }
         BLOCK_SYNC();
-#if SHIFTED
-        VECTORS_FOR(i, row_tokens * VALUE_BLOCK)
-            REAL_PUT(outputs + i, REAL_AT(outputs + i) * rescale(m, row_scale[i / VALUE_BLOCK]));
-        ITEMS_FOR(t, row_tokens)
-            sums[t] *= rescale(m, row_scale[t]);
-        BLOCK_SYNC();
-#endif
 #if CAUSAL
-        weights_mask(weights, sums, key_scale, row_scale, row_count, tokens);
+        weights_mask(weights, sums, row_count, tokens);
         BLOCK_SYNC();
         values_add(outputs, weights, values, row_count, count);
-        m = next;
 #endif
-        chunk_put(&a, &u, first, rows.end, outputs, sums, query_scale, row_scale, denominator, o);
+        chunk_put(&a, &u, first, &out_rows, outputs, sums, row_scale, whole_scale, denominator, o);
+#if CHUNK_SPANS
+        scales_advance(&scales);
+#endif
+        begin = end < CHUNK ? end : 0;
+        c += end < CHUNK ? 0 : 1;
     }
     BLOCK_SYNC();
     if (keep)
-        new_state_put(&a, &u, &own, m, new_state_c, new_state_z, new_state_m);
+        new_state_put(&a, &u, &own, sum_scale, m, factor, new_state_c, new_state_z, new_state_m);
     branch_end();
 }

@@ -5,7 +5,7 @@
  * tokens. For decoding, whose states are read and written once, and where vectors make it faster than products inside
  * chunks. Chunks are only the tokens whose features are made together; ranges of them as in linear_apply.
  *
- * SHIFTED: the state before and after each token is relative to the largest n_j so far, M_t of that row.
+ * SHIFTED: the state is relative to the scales after the last of the tokens whose features are made together.
  */
 #include "linear/buffers.clh"
 
@@ -18,16 +18,22 @@
 
 CHUNK_STEPS(steps_add, OUTPUTS_ADD)
 
+/* Whether a state may be read where it was passed in; where it is rescaled, by reals, which local tiles have aligned.
+ */
+#if SHIFTED && LOCAL_TILES
+#define READS_IN_PLACE 0
+#else
+#define READS_IN_PLACE 1
+#endif
+
 /* z: totals[t] = z after token t, whose products with phi are added to the sums. */
 FUNCTION void total_steps(__global float *z, BLOCK_SPACE const float *psi, BLOCK_SPACE const float *phi,
-                          BLOCK_SPACE const float *factor, BLOCK_SPACE float *totals, BLOCK_SPACE float *sums,
-                          int tokens)
+                          BLOCK_SPACE float *totals, BLOCK_SPACE float *sums, int tokens)
 {
     VECTORS_FOR(n, FEATURE_BLOCK) {
         real total = REAL_AT(z + n);
         for (int t = 0; t < tokens; ++t) {
-            const real x = REAL_AT(psi + t * FEATURE_ROW + n);
-            total = SHIFTED ? fma(total, (real)(factor[t]), x) : total + x;
+            total += REAL_AT(psi + t * FEATURE_ROW + n);
             REAL_PUT(totals + t * FEATURE_ROW + n, total);
         }
         REAL_PUT(z + n, total);
@@ -51,7 +57,9 @@ KERNEL(linear_steps)
     const key_source keys = keys_of(&a, &u, k, prior, shift);
     const span range = range_of(chunks_of(&u.p, u.offset), a.splits, u.range);
     const bool keep = u.range == a.splits - 1 && is_given(&a.bound, SLOT_NEW_STATE_C);
-    const bool given = u.range == 0 && is_given(&a.bound, SLOT_STATE_C), read = given && is_direct(&a);
+    const bool given = u.range == 0 && is_given(&a.bound, SLOT_STATE_C);
+    /* whether the first chunk reads the state where it was passed in */
+    const bool read = READS_IN_PLACE && given && is_direct(&a) && !is_empty(&range);
     __global float *const slot = work + a.region[MGK_LINEAR_STATES] + (u.slot + u.range) * SLOT_FLOATS;
     state_place own = state_of(slot);
     const long index = state_index(&a, &u, 0, 0) * VALUE_BLOCK;
@@ -67,17 +75,34 @@ KERNEL(linear_steps)
     DECLARE_TILE(values, CHUNK * VALUE_BLOCK)
     DECLARE_TILE(outputs, CHUNK * VALUE_BLOCK)
     DECLARE_TILE(sums, CHUNK)
-    DECLARE_TILE(query_scale, SHIFTED ? CHUNK : 16)
-    DECLARE_TILE(key_scale, SHIFTED ? CHUNK : 16)
     DECLARE_TILE(row_scale, SHIFTED ? CHUNK : 16)
-    DECLARE_TILE(factor, SHIFTED ? CHUNK : 16)
-    float m = u.range > 0 ? slot[STATE_FLOATS + 1] : -INFINITY;
+    DECLARE_TILE(whole_scale, SHIFTED ? CHUNK : 16)
+    DECLARE_TILE(factor, SHIFTED ? FEATURE_BLOCK : 16)
+    feature_scales query_scale = {NULL, 1.0f}, key_scale = {NULL, -1.0f};
+    __global const float *sum_scale = NULL;
+    float m = -INFINITY;
     if (u.range == 0)
-        m = state_begin(&a, &u, given, !read, state_c, state_z, state_m, &own);
+        m = state_begin(&a, &u, given, !read, state_c, state_z, state_m, &own, slot + STATE_FLOATS);
+#if SHIFTED
+    const state_scales scales = scales_of(slot + STATE_FLOATS);
+    query_scale.scale = key_scale.scale = scales.next, sum_scale = scales.sum;
+    if (u.range > 0) {
+        m = scales_of(work + a.region[MGK_LINEAR_STATES] + u.slot * SLOT_FLOATS + STATE_FLOATS).m[0];
+        scales_copy(scales.sum, scales.top);
+    }
+#endif
 
-    for (int c = range.first; c < range.end; ++c) {
+    for (int c = range.first, begin = 0; c < range.end;) {
         const int first = c * CHUNK;
-        const span rows = places_of(first, u.p.valid), places = places_of(first + u.offset, u.p.keys);
+        span rows = places_of(first, u.p.valid), out_rows = places_of(first, u.p.rows);
+        span places = places_of(first + u.offset, u.p.keys);
+        int end = CHUNK;
+        BLOCK_SYNC();
+#if SHIFTED
+        places.first = max(places.first, begin);
+        end = key_scales(&place, &a, &keys, true, first + u.offset, begin, &places, tile_tokens(&places), &scales, psi);
+        rows = span_within(&rows, begin, end), out_rows = span_within(&out_rows, begin, end);
+#endif
         const int count = max(rows.end, places.end), tokens = (count + 3) & ~3; /* noise takes four */
         const token_rows value_rows =
             rows_of(v, a.v.token, first + u.offset, &places, a.value_size - u.e0, VALUE_BLOCK);
@@ -85,40 +110,40 @@ KERNEL(linear_steps)
         next_keys_add(&coming, &a, &u, &keys, v, first + u.offset + CHUNK, STEP_PARTS(VALUE_BLOCK));
         next_queries_add(&coming, &a, &u, &queries, first + CHUNK, STEP_PARTS(VALUE_BLOCK) * GLOBAL_HEADS);
         next_outputs_add(&coming, &a, &u, o, first + CHUNK, STEP_PARTS(VALUE_BLOCK));
-        BLOCK_SYNC();
         tokens_get(values, VALUE_BLOCK, VALUE_BLOCK, &value_rows, tokens);
         if (OUTPUTS_ADD)
             tile_clear(outputs, tokens * VALUE_BLOCK);
         ITEMS_FOR(t, tokens)
             sums[t] = 0.0f;
 #if SHIFTED
-        key_scales(&place, &a, &keys, first + u.offset, &places, tokens, key_scale);
-        query_scales(&place, &a, &queries, first, &rows, tokens, query_scale);
-        ITEMS_FOR(t, tokens) {
-            const float before = top_of(m, key_scale, t);
-            row_scale[t] = fmax(before, key_scale[t]);
-            factor[t] = rescale(before, row_scale[t]);
-        }
-        m = top_of(m, key_scale, tokens);
+        query_scales(&place, &a, &queries, first, &rows, tokens, query_scale.scale, row_scale, whole_scale);
 #endif
         for (int block = 0; block < STATE_BLOCKS; ++block) {
             const long at = (long)block * FEATURE_BLOCK * VALUE_BLOCK;
-            query_features(&place, &a, &queries, block, first, &rows, tokens, query_scale, phi);
-            key_features(&place, &a, &keys, block, first + u.offset, &places, tokens, key_scale, NULL, psi);
+            query_features(&place, &a, &queries, block, first, &rows, tokens, &query_scale, row_scale, phi);
+            key_features(&place, &a, &keys, block, first + u.offset, &places, tokens, &key_scale, NULL, psi);
 #if SHIFTED
-            rows_rescale_each(psi, tokens, key_scale, row_scale);
-            BLOCK_SYNC();
-#endif
-            steps_add(own.c + at, VALUE_BLOCK, from + at, psi, phi, FEATURE_ROW, values, VALUE_BLOCK, factor, outputs,
+            factors_put(block, &scales, factor);
+            state_rescale(&own, from, block, factor);
+            steps_add(own.c + at, VALUE_BLOCK, own.c + at, psi, phi, FEATURE_ROW, values, VALUE_BLOCK, outputs,
                       VALUE_BLOCK, count, FEATURE_BLOCK, VALUE_BLOCK, &coming);
-            total_steps(own.z + block * FEATURE_BLOCK, psi, phi, factor, totals, sums, count);
+#else
+            steps_add(own.c + at, VALUE_BLOCK, from + at, psi, phi, FEATURE_ROW, values, VALUE_BLOCK, outputs,
+                      VALUE_BLOCK, count, FEATURE_BLOCK, VALUE_BLOCK, &coming);
+#endif
+            total_steps(own.z + block * FEATURE_BLOCK, psi, phi, totals, sums, count);
         }
         from = own.c;
         BLOCK_SYNC();
-        chunk_put(&a, &u, first, rows.end, outputs, sums, query_scale, row_scale, denominator, o);
+        chunk_put(&a, &u, first, &out_rows, outputs, sums, row_scale, whole_scale, denominator, o);
+#if SHIFTED
+        scales_advance(&scales);
+#endif
+        begin = end < CHUNK ? end : 0;
+        c += end < CHUNK ? 0 : 1;
     }
     BLOCK_SYNC();
     if (keep)
-        new_state_put(&a, &u, &own, m, new_state_c, new_state_z, new_state_m);
+        new_state_put(&a, &u, &own, sum_scale, m, factor, new_state_c, new_state_z, new_state_m);
     branch_end();
 }

@@ -312,8 +312,9 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  *                   [B,H,M,F,E], [B,M,F], [B]. Required inputs with use_state; m only for EXP and FAVOR
  *   new_state_c, ...  likewise with use_new_state: required outputs of the forward pass
  *   denominator     [B,H,N,2]: the rows' denominators and the logarithms of their scales, with which the backward pass
- *                   makes the same weights. Forward: an optional output; backward: a required input, as the forward
- *                   pass wrote it
+ *                   makes the same weights: a row's denominator is x e^y (FAVOR without mixed heads: of query features
+ *                   without e^(-|y|^2 / 2), which cancels). Forward: an optional output; backward: a required input,
+ *                   as the forward pass wrote it
  *   grad_o          dO [B,H,N,E], storage type, layout grad_o: required for gradients
  *   grad_lse        dL, layout of L: optional. Ignored in rows whose L is -inf
  *   grad_new_state_c, grad_new_state_z  the gradients of the new state's C and z, as they are stored: optional with
@@ -334,9 +335,11 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  * head's own pi and b. The arrays stand for e^m C and e^m z, m of a batch and head (admixture variants: of a batch, for
  * all heads), so that large exponents of EXP and FAVOR fit; without m they are C and z. The m that is written is the
  * largest exponent (x_d of EXP, w_f . y - |y|^2 / 2 of FAVOR) of all keys in components whose prior is positive, or the
- * m passed in, if that is larger. A state of zeros, with any finite m, is that of no keys. New and old state may not
- * share memory. Decoding: N = S = 1 with causal, use_state and use_new_state, or several tokens at once. The gradients
- * of a state are those of the stored numbers, with m constant.
+ * m passed in, if that is larger and the state passed in is not all zeros; 0 without any key. A state of zeros, with
+ * any finite m, is that of no keys. All features share m: those that are e^87 times smaller than the largest or more
+ * are 0 in the arrays, and later calls do without them. New and old state may not share memory. Decoding: N = S = 1
+ * with causal, use_state and use_new_state, or several tokens at once. The gradients of a state are those of the stored
+ * numbers, with m constant.
  *
  * Values of device arrays are not checked. Lengths are clamped to 0 .. S (0 .. N), offsets to their axis: a sequence
  * whose end precedes its start is empty, and rows outside every sequence are not written. A negative or NaN prior or

@@ -159,7 +159,10 @@ typedef enum clmgk_alignment {
  *     FAVOR   positive random features (Choromanski et al. 2021): with y = x / D^(1/4), feature f is
  *             exp(w_f . y - |y|^2 / 2) / sqrt(R), w_f row f of the projection [R,D]; F = R
  *
- * EXP and FAVOR take exponents of any size: they are shifted by their maxima.
+ * EXP and FAVOR take exponents of any size, in any features: each feature and each row is shifted by a maximum of its
+ * own. An exponent's rounding error in f32, 6e-8 of its size, is a relative error of a weight; beyond about 1e7 (inputs
+ * of FAVOR around 1e4) outputs are finite means of values, and nothing else holds. States hold features down to e^-87
+ * of their largest (attention.h). The other maps' denominators count as 0 below 2^-126.
  */
 #define CLMGK_FEATURE_LIST(X)                                                                                          \
     X(ELU1, 0, "elu1")                                                                                                 \

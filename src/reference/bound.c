@@ -173,12 +173,13 @@ bool clmgk_ref_solve(const clmgk_ref_problem *problem, int64_t rows, const int64
     answer->lse = malloc(((size_t)rows + 1) * sizeof(double));
     answer->den = calloc((size_t)rows + 1, sizeof(double));
     answer->scale = calloc((size_t)rows + 1, sizeof(double));
+    answer->left_out = calloc((size_t)rows + 1, sizeof(double));
     answer->lost = calloc((size_t)rows + 1, sizeof(clmgk_ref_lost_row));
     answer->low = malloc(((size_t)rows + 1) * size * sizeof(double));
     answer->high = malloc(((size_t)rows + 1) * size * sizeof(double));
 
-    bool ok = answer->row && answer->o && answer->lse && answer->den && answer->scale && answer->lost && answer->low &&
-              answer->high;
+    bool ok = answer->row && answer->o && answer->lse && answer->den && answer->scale && answer->left_out &&
+              answer->lost && answer->low && answer->high;
     for (int64_t n = 0; ok && n < rows; n++)
         answer->row[n] = row ? row[n] : n;
     ok = ok && (ref_form_of(&problem->desc).linear ? ref_linear_rows(problem, answer) : solve_rows(problem, answer));
@@ -198,6 +199,7 @@ void clmgk_ref_answer_free(clmgk_ref_answer *answer)
     free(answer->lse);
     free(answer->den);
     free(answer->scale);
+    free(answer->left_out);
     free(answer->lost);
     free(answer->low);
     free(answer->high);
@@ -304,7 +306,7 @@ bool clmgk_ref_check_denominators(const clmgk_ref_answer *answer, const double *
 {
     message[0] = '\0';
     for (int64_t n = 0; n < answer->rows && message[0] == '\0'; n++) {
-        const double den = given[2 * n] * exp(given[2 * n + 1] - answer->scale[n]);
+        const double den = given[2 * n] * exp(given[2 * n + 1] - answer->left_out[n] - answer->scale[n]);
         const comparison of_row = {"the denominator", 1, &answer->den[n], &den, &answer->bound_den};
         const clmgk_ref_answer row = {.rows = 1, .row = &answer->row[n], .lost = &answer->lost[n]};
         compare(&row, &of_row, message, capacity);

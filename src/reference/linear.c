@@ -7,6 +7,7 @@
 #include "reference/gradients.h"
 #include "reference/linear_plain.h"
 
+#include <float.h>
 #include <stdlib.h>
 
 /* A value, and the sum of its terms' absolute values. */
@@ -285,12 +286,11 @@ static void weigh_row(exact_head *head, ref_row at)
     load_head(head, at.b, at.h);
     head->at = at;
     head->span = ref_span_of(head->problem, at.b, at.i);
-    head->den = 0.0;
+    head->den = head->scale = 0.0;
     if (head->span.absent)
         return;
     for (int64_t q = 0; q < head->queries; q++)
         load_query(head, q);
-    head->scale = 0.0;
     if (head->map.shifted)
         find_scale(head);
 
@@ -301,6 +301,8 @@ static void weigh_row(exact_head *head, ref_row at)
     for (int64_t n = 0; desc->use_state && n < head->queries * head->map.features; n++)
         head->den += carried_term(head, n) * state_z(head, n);
     head->den += desc->guard != 0.0 ? desc->guard * exp(-head->scale) : 0.0;
+    if (!head->map.shifted && fabs(head->den) < (double)FLT_MIN)
+        head->den = 0.0;
 }
 
 static void solve_row(exact_head *head, ref_row at)
@@ -362,20 +364,16 @@ static double largest_exponent(const exact_head *head, int64_t first, int64_t en
     return largest;
 }
 
-/* The denominator as kernels have it: of a row without keys it is the guard. */
-static void relative_denominator(const exact_head *head, double *den, double *scale)
+/* What kernels leave out of the exponents of a row: favor's |y|^2 / 2, the same for all features of one query. */
+static double left_out(const exact_head *head)
 {
-    const clmgk_ref_problem *const p = head->problem;
-    double above = ref_form_of(&p->desc).noisy ? 0.0 : -(double)INFINITY;
-    *den = head->den;
-    *scale = 0.0;
-    if (!head->map.shifted || head->span.absent)
-        return;
-    for (int64_t n = 0; n < head->queries * head->map.features; n++)
-        above = fmax(above, head->query[n] + head->map.norm);
-    const double largest = largest_exponent(head, head->span.first, head->span.end);
-    *scale = isfinite(largest) ? largest : 0.0;
-    *den = isfinite(largest) ? head->den * exp(head->scale - above - largest) : p->desc.guard;
+    const double *const q = query_of(head, 0);
+    double sum = 0.0;
+    if (head->map.kind != CLMGK_FEATURE_FAVOR || ref_form_of(desc_of(head)).mixed || head->span.absent)
+        return 0.0;
+    for (int64_t d = 0; d < head->map.size; d++)
+        sum += q[d] * q[d];
+    return sum / (2.0 * sqrt((double)head->map.size));
 }
 
 static bool exact_rows(const clmgk_ref_problem *problem, const clmgk_ref_answer *answer)
@@ -388,7 +386,9 @@ static bool exact_rows(const clmgk_ref_problem *problem, const clmgk_ref_answer 
         for (int64_t e = 0; e < answer->value_size; e++)
             answer->o[n * answer->value_size + e] = head.o[e];
         answer->lse[n] = 0.0;
-        relative_denominator(&head, &answer->den[n], &answer->scale[n]);
+        answer->den[n] = head.den;
+        answer->scale[n] = head.scale;
+        answer->left_out[n] = left_out(&head);
     }
     close_head(&head);
     return true;
@@ -404,6 +404,7 @@ bool ref_linear_rows(const clmgk_ref_problem *problem, clmgk_ref_answer *answer)
         ref_observe(&answer->bound_o, count, answer->o, plain);
         ref_observe(&answer->bound_den, answer->rows, answer->den, plain + count);
     }
+    answer->bound_o.scale = answer->bound_o.max_abs;
     free(plain);
     return ok;
 }

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The linear family's plain formula: whole sums over keys and rows in f32, matrices of a head. Features of a row and of
- * a key are divided by e^maximum (maps with exponents), and so is a row by the largest of its keys' maxima. */
+/*
+ * The linear family's plain formula: whole sums over keys and rows in f32, matrices of a head. Maps with exponents:
+ * with m_n the largest exponent of feature n in the keys and the state that a row sees, keys have e^(y_n - m_n), the
+ * row e^(x_n + m_n - scale), whose largest is about 1.
+ */
 #include "reference/linear_plain.h"
 
 #include "reference/linear.h"
 
+#include <float.h>
 #include <stdlib.h>
 
 /* Head (b,h). K: Q F features of a row or a key. */
@@ -18,28 +22,28 @@ typedef struct plain_head {
     float *projection; /* [F,D] */
     float *keys;       /* [M,S,D]: k_jr */
     float *y;          /* [M,S,F]: their features, or exponents of features */
-    float *largest;    /* [S]: of a key's exponents; 0 for other maps */
-    float *psi;        /* [S,K] */
-    float *psi_t;      /* [K,S] */
     float *values;     /* [S,E] */
     float *values_t;   /* [E,S] */
     float *state_c;    /* [K,E] */
     float *state_z;    /* [K] */
+    float *state_top;  /* [K]: the largest exponent that a feature of the state can have; -inf without keys */
     float state_m;
-    bool state_keys; /* the state has keys */
     float new_m;
     /* the row */
     ref_row at;
     ref_span span;
-    float *query;  /* [Q,D] */
-    float *x;      /* [K]: features of the query, or exponents */
-    float *eps;    /* [K] */
-    float *base;   /* [K]: (phi(x) + sigma eps) e^-above */
-    float *gate;   /* [K]: derivative of relu, or 1 */
-    float *phi;    /* [K]: p base, generalised w p gate base */
-    float above;   /* the row's largest exponent */
-    float scale;   /* the largest exponent of its keys and its state */
-    float *weight; /* [S]: w_ij e^-(above + scale) */
+    float *query;   /* [Q,D] */
+    float *x;       /* [K]: features of the query, or exponents */
+    float *m;       /* [K]: 0 for other maps */
+    float *psi;     /* [S,K]: e^(y - m), or y */
+    float *psi_t;   /* [K,S] */
+    float *state_w; /* [K]: what the state's numbers are multiplied by, e^(state_m - m) */
+    float *eps;     /* [K]: in units of e^(scale - m) */
+    float *base;    /* [K]: phi(x) + sigma eps, likewise */
+    float *gate;    /* [K]: derivative of relu, or 1 */
+    float *phi;     /* [K]: p base, generalised w p gate base */
+    float scale;
+    float *weight; /* [S]: w_ij e^-scale */
     float den;     /* likewise */
     float *o;      /* [E] */
     /* gradients: matrices of the head, then of a row, of a key */
@@ -47,6 +51,7 @@ typedef struct plain_head {
     float *grad_o;        /* [N,E]: dO / den */
     float *t;             /* [N]: -dO . O / den */
     float *phis;          /* [N,K] */
+    float *ms;            /* [N,K]: m */
     float *carried;       /* [N,K]: the part that meets the state */
     float *weights;       /* [N,S] */
     float *grad_w;        /* [N,S] */
@@ -57,6 +62,7 @@ typedef struct plain_head {
     float *out;           /* [max(K, E)] */
     float *grad_x;        /* [M,S,D] */
     float *prior;         /* [M,S]: dprior */
+    float *terms;         /* [max(N, S, K)] */
     float *new_c, *new_z; /* [K,E], [K]: gradients of the new state */
     float *new_c_t;       /* [E,K] */
 } plain_head;
@@ -86,19 +92,22 @@ static bool open_head(const clmgk_ref_problem *problem, ref_order order, float *
     const size_t features = (size_t)d->features, size = (size_t)d->head_size, values = (size_t)d->value_size;
     const size_t keys = (size_t)d->length_k, parts = (size_t)d->components, queries = (size_t)ref_queries(d);
     const size_t count = queries * features, rows = to ? (size_t)d->length : 0;
+    const size_t longest = rows > keys ? rows : keys;
     const ref_part room[] = {
         {&head->projection, problem->projection ? features * size : 0},
         {&head->keys, parts * keys * size},
         {&head->y, parts * keys * features},
-        {&head->largest, keys},
-        {&head->psi, keys * count},
-        {&head->psi_t, keys * count},
         {&head->values, keys * values},
         {&head->values_t, keys * values},
         {&head->state_c, count * values},
         {&head->state_z, count},
+        {&head->state_top, count},
         {&head->query, queries * size},
         {&head->x, count},
+        {&head->m, count},
+        {&head->psi, keys * count},
+        {&head->psi_t, keys * count},
+        {&head->state_w, count},
         {&head->eps, count},
         {&head->base, count},
         {&head->gate, count},
@@ -108,6 +117,7 @@ static bool open_head(const clmgk_ref_problem *problem, ref_order order, float *
         {&head->grad_o, rows * values},
         {&head->t, rows},
         {&head->phis, rows * count},
+        {&head->ms, rows * count},
         {&head->carried, rows * count},
         {&head->weights, rows * keys},
         {&head->grad_w, rows * keys},
@@ -118,6 +128,7 @@ static bool open_head(const clmgk_ref_problem *problem, ref_order order, float *
         {&head->out, count + values},
         {&head->grad_x, (parts * keys + 1) * size}, /* + 1: of a query */
         {&head->prior, parts * keys},
+        {&head->terms, longest > count ? longest : count},
         {&head->new_c, count * values},
         {&head->new_z, count},
         {&head->new_c_t, count * values},
@@ -145,6 +156,12 @@ static float finite_or_0(float x)
     return isfinite(x) ? x : 0.0F;
 }
 
+/* x y, and 0 where x is, whatever y is. */
+static float times(float x, float y)
+{
+    return x != 0.0F ? x * y : 0.0F;
+}
+
 /* ---- a head ---------------------------------------------------------------------------------------------------- */
 
 static float prior_of(const plain_head *head, int64_t j, int64_t r)
@@ -157,35 +174,55 @@ static const float *y_of(const plain_head *head, int64_t j, int64_t r)
     return head->y + (r * desc_of(head)->length_k + j) * head->map.features;
 }
 
-/* phi of the key's feature e^-largest */
-static float unit(const plain_head *head, int64_t j, float y)
+/* phi of a key's feature in units of e^m */
+static float unit(const plain_head *head, float y, float m)
 {
-    return head->map.shifted ? expf(y - head->largest[j]) : y;
+    return head->map.shifted ? expf(y - m) : y;
 }
 
 static void load_key(plain_head *head, int64_t j)
 {
     const clmgk_attention_desc *const desc = desc_of(head);
-    const int64_t keys = desc->length_k, features = head->map.features;
-    const float norm = (float)head->map.norm;
-    float largest = -INFINITY;
     for (int64_t r = 0; r < head->parts; r++) {
-        float *const key = head->keys + (r * keys + j) * desc->head_size;
-        float *const y = head->y + (r * keys + j) * features;
+        float *const key = head->keys + (r * desc->length_k + j) * desc->head_size;
         ref_plain_load_key(head->problem, head->b, head->h, j, r, 1, key);
-        ref_plain_map_apply(&head->map, head->projection, head->order, key, y);
-        for (int64_t f = 0; f < features; f++)
-            largest = y[f] + norm > largest && prior_of(head, j, r) > 0.0F ? y[f] + norm : largest;
+        ref_plain_map_apply(&head->map, head->projection, head->order, key,
+                            head->y + (r * desc->length_k + j) * head->map.features);
     }
-    head->largest[j] = head->map.shifted ? finite_or_0(largest) : 0.0F;
-    for (int64_t n = 0; n < head->count; n++)
-        head->psi[j * head->count + n] = 0.0F;
+}
+
+/* sum_r pi_r phi(k_jr) of feature n in units of e^m */
+static float psi_of(const plain_head *head, int64_t j, int64_t n, float m)
+{
+    float total = 0.0F;
     for (int64_t r = 0; r < head->parts; r++)
-        for (int64_t f = 0; f < features; f++)
-            head->psi[j * head->count + ref_part_of(desc, r) * features + f] +=
-                prior_of(head, j, r) * unit(head, j, y_of(head, j, r)[f]);
-    for (int64_t n = 0; n < head->count; n++)
-        head->psi_t[n * keys + j] = head->psi[j * head->count + n];
+        if (ref_part_of(desc_of(head), r) == n / head->map.features && prior_of(head, j, r) != 0.0F)
+            total += prior_of(head, j, r) * unit(head, y_of(head, j, r)[n % head->map.features], m);
+    return total;
+}
+
+/* The largest exponent of feature n in keys first .. end - 1, and `least`. */
+static float largest_of(const plain_head *head, int64_t n, int64_t first, int64_t end, float least)
+{
+    float largest = least;
+    for (int64_t r = 0; head->map.shifted && r < head->parts; r++)
+        for (int64_t j = first; ref_part_of(desc_of(head), r) == n / head->map.features && j < end; j++)
+            if (prior_of(head, j, r) > 0.0F)
+                largest = fmaxf(largest, y_of(head, j, r)[n % head->map.features]);
+    return largest;
+}
+
+/* Of feature n of the incoming state: m and the logarithm of z, where z is less than 1. */
+static float top_of_state(const plain_head *head, int64_t n)
+{
+    const int64_t size = desc_of(head)->value_size;
+    const float z = head->state_z[n];
+    bool any = z != 0.0F;
+    for (int64_t e = 0; e < size; e++)
+        any = any || head->state_c[n * size + e] != 0.0F;
+    if (!any || !desc_of(head)->use_state)
+        return -INFINITY;
+    return head->state_m + (z > 0.0F && z < 1.0F ? logf(z) : 0.0F);
 }
 
 static void load_state(plain_head *head)
@@ -196,20 +233,20 @@ static void load_state(plain_head *head)
     const bool given = p->desc.use_state, asked = p->desc.use_new_state;
     narrow(given ? p->state_c + at : NULL, numbers, head->state_c);
     narrow(asked && p->grad_new_state_c ? p->grad_new_state_c + at : NULL, numbers, head->new_c);
+    head->state_m = given ? (float)ref_state_scale(p, head->b, head->h) : 0.0F;
+    float largest = ref_state_has_keys(p, head->b, head->h) ? head->state_m : -INFINITY;
     for (int64_t n = 0; n < head->count; n++) {
         const int64_t q = n / head->map.features, f = n % head->map.features;
         const int64_t z = ref_state_z_index(&p->desc, head->b, head->h, q, f);
         const bool passed = asked && p->grad_new_state_z && ref_has_z(&p->desc, head->h);
         head->state_z[n] = given ? (float)p->state_z[z] : 0.0F;
+        head->state_top[n] = top_of_state(head, n);
         head->new_z[n] = passed ? (float)p->grad_new_state_z[z] : 0.0F;
         for (int64_t e = 0; e < p->desc.value_size; e++)
             head->new_c_t[e * head->count + n] = head->new_c[n * p->desc.value_size + e];
+        const float of_keys = largest_of(head, n, 0, ref_key_limit(p, head->b), -INFINITY) + (float)head->map.norm;
+        largest = fmaxf(largest, of_keys);
     }
-    head->state_m = given ? (float)ref_state_scale(p, head->b, head->h) : 0.0F;
-    head->state_keys = ref_state_has_keys(p, head->b, head->h);
-    float largest = head->state_keys ? head->state_m : -INFINITY;
-    for (int64_t j = 0; j < ref_key_limit(p, head->b); j++)
-        largest = head->largest[j] > largest ? head->largest[j] : largest;
     head->new_m = head->map.shifted ? finite_or_0(largest) : 0.0F;
 }
 
@@ -254,46 +291,73 @@ static void load_query(plain_head *head, int64_t q)
         head->eps[n] = ref_plain_noise(p, head->h, &head->span, head->span.origin + n - first);
 }
 
-/* phi(x), or e^(x - above) */
+/* phi(x), or e^(x + m - scale) */
 static float feature(const plain_head *head, int64_t n)
 {
-    return head->map.shifted ? expf(head->x[n] - head->above) : head->x[n];
+    return head->map.shifted ? expf(head->x[n] + head->m[n] - head->scale) : head->x[n];
 }
 
-static float deviation(const plain_head *head, int64_t q)
+/* The row's m, and its keys' features. */
+static void fill_psi(plain_head *head)
 {
-    return (float)ref_deviation(head->problem, q) * (head->map.shifted ? expf(-head->above) : 1.0F);
+    const int64_t keys = desc_of(head)->length_k;
+    for (int64_t n = 0; n < head->count; n++) {
+        const float top = largest_of(head, n, head->span.first, head->span.end, head->state_top[n]);
+        head->m[n] = head->map.shifted ? finite_or_0(top) : 0.0F;
+        head->state_w[n] = !isfinite(head->state_top[n]) ? 0.0F
+                           : head->map.shifted           ? expf(head->state_m - head->m[n])
+                                                         : 1.0F;
+        for (int64_t j = head->span.first; j < head->span.end; j++)
+            head->psi[j * head->count + n] = head->psi_t[n * keys + j] = psi_of(head, j, n, head->m[n]);
+        head->m[n] = head->map.shifted ? top : 0.0F;
+    }
+}
+
+/* w p, 0 where relu is */
+static float slope(const plain_head *head, int64_t n)
+{
+    const int64_t q = n / head->map.features;
+    return mix_weight_of(head, q) * head->gate[n] * mix_of(head, q);
+}
+
+/* The sign of phi(x) + sigma eps, which does not overflow. */
+static float sign_of(const plain_head *head, int64_t n, float noise)
+{
+    const float x = head->x[n], above = fmaxf(x, 0.0F);
+    return head->map.shifted ? expf(x - above) + noise * expf(-above) : x + noise;
+}
+
+/* The largest of a row's features of keys' ones. */
+static float largest_product(const plain_head *head)
+{
+    float largest = -INFINITY;
+    for (int64_t n = 0; n < head->count; n++) {
+        const float noise = fabsf((float)ref_deviation(head->problem, n / head->map.features) * head->eps[n]);
+        if (slope(head, n) == 0.0F)
+            continue;
+        largest = fmaxf(largest, head->x[n] + head->m[n] + logf(fabsf(slope(head, n))));
+        if (noise > 0.0F)
+            largest = fmaxf(largest, logf(noise) + head->m[n] + logf(fabsf(slope(head, n))));
+    }
+    return largest;
 }
 
 static void fill_phi(plain_head *head)
 {
     const ref_form form = ref_form_of(desc_of(head));
-    const float norm = (float)head->map.norm;
-    float largest = form.noisy ? 0.0F : -INFINITY;
-    for (int64_t n = 0; n < head->count; n++)
-        largest = head->x[n] + norm > largest ? head->x[n] + norm : largest;
-    head->above = head->map.shifted ? finite_or_0(largest) : 0.0F;
     for (int64_t n = 0; n < head->count; n++) {
         const int64_t q = n / head->map.features;
-        head->base[n] = feature(head, n) + (form.noisy ? deviation(head, q) * head->eps[n] : 0.0F);
-        head->gate[n] = form.generalised && mix_of(head, q) * head->base[n] <= 0.0F ? 0.0F : 1.0F;
-        head->phi[n] = mix_weight_of(head, q) * head->gate[n] * (mix_of(head, q) * head->base[n]);
+        const float noise = form.noisy ? (float)ref_deviation(head->problem, q) * head->eps[n] : 0.0F;
+        head->eps[n] = form.noisy ? head->eps[n] : 0.0F;
+        head->gate[n] = form.generalised && mix_of(head, q) * sign_of(head, n, noise) <= 0.0F ? 0.0F : 1.0F;
     }
-}
-
-static void fill_weights(plain_head *head)
-{
-    const clmgk_attention_desc *const desc = desc_of(head);
-    const int64_t first = head->span.first;
-    float largest = head->state_keys ? head->state_m : -INFINITY;
-    for (int64_t j = first; j < head->span.end; j++)
-        largest = head->largest[j] > largest ? head->largest[j] : largest;
-    head->scale = head->map.shifted ? finite_or_0(largest) : 0.0F;
-    const ref_terms terms = {REF_TERM_PRODUCT, head->count, head->span.end - first, head->phi, 1, head->psi_t + first,
-                             desc->length_k,   NULL};
-    ref_sum(&terms, head->order, head->weight + first);
-    for (int64_t j = first; j < head->span.end; j++)
-        head->weight[j] *= expf(head->largest[j] - head->scale);
+    head->scale = head->map.shifted ? finite_or_0(largest_product(head)) : 0.0F;
+    for (int64_t n = 0; n < head->count; n++) {
+        const float deviation = form.noisy ? (float)ref_deviation(head->problem, n / head->map.features) : 0.0F;
+        head->eps[n] *= head->map.shifted ? expf(head->m[n] - head->scale) : 1.0F;
+        head->base[n] = feature(head, n) + (deviation != 0.0F ? deviation * head->eps[n] : 0.0F);
+        head->phi[n] = slope(head, n) != 0.0F ? slope(head, n) * head->base[n] : 0.0F;
+    }
 }
 
 static void solve_row(plain_head *head, ref_row at)
@@ -309,20 +373,25 @@ static void solve_row(plain_head *head, ref_row at)
         return;
     for (int64_t q = 0; q < head->queries; q++)
         load_query(head, q);
+    fill_psi(head);
     fill_phi(head);
-    fill_weights(head);
 
     const int64_t first = head->span.first, width = head->span.end - first;
-    const float carried = head->state_keys ? expf(head->state_m - head->scale) : 0.0F;
+    const ref_terms products = {REF_TERM_PRODUCT,    head->count,    width, head->phi, 1,
+                                head->psi_t + first, desc->length_k, NULL};
+    ref_sum(&products, head->order, head->weight + first);
+    for (int64_t n = 0; n < head->count; n++)
+        head->terms[n] = times(head->state_w[n], head->phi[n]);
     head->den = ref_sum_of(width, head->weight + first, head->order);
-    head->den += carried * ref_sum_of_products(head->count, head->phi, head->state_z, head->order);
-    const bool any = width > 0 || head->state_keys; /* else the guard stands alone, as it is */
+    head->den += ref_sum_of_products(head->count, head->terms, head->state_z, head->order);
     if (desc->guard != 0.0)
-        head->den += (float)desc->guard * (any ? expf(-head->above - head->scale) : 1.0F);
+        head->den += (float)desc->guard * expf(-head->scale);
+    if (!head->map.shifted && fabsf(head->den) < FLT_MIN)
+        head->den = 0.0F;
     sum(head, width, head->weight + first, 1, desc->value_size, head->values + first * desc->value_size, head->o);
-    sum(head, head->count, head->phi, 1, desc->value_size, head->state_c, head->out);
+    sum(head, head->count, head->terms, 1, desc->value_size, head->state_c, head->out);
     for (int64_t e = 0; e < desc->value_size; e++) {
-        const float o = (head->o[e] + carried * head->out[e]) / head->den;
+        const float o = (head->o[e] + head->out[e]) / head->den;
         head->o[e] = head->den == 0.0F ? 0.0F : ref_rounded(desc->dtype, o);
     }
 }
@@ -347,24 +416,24 @@ bool ref_plain_linear_rows(const clmgk_ref_problem *problem, ref_order order, co
 /* ---- the new state --------------------------------------------------------------------------------------------- */
 
 /* Sums over keys of pi phi(k) and v, and the incoming state, in units of e^scale. */
-static void add_state(const plain_head *head, double scale, float *const values[])
+static void add_state(plain_head *head, double scale, float *const values[])
 {
     const clmgk_attention_desc *const desc = desc_of(head);
     const int64_t keys = ref_key_limit(head->problem, head->b), size = desc->value_size;
-    const float carried = head->state_keys ? expf(head->state_m - head->new_m) : 0.0F;
-    const float unit = (float)exp((double)head->new_m - scale);
+    const bool any = ref_state_has_keys(head->problem, head->b, head->h);
+    const float carried = any ? expf(head->state_m - head->new_m) : 0.0F;
+    const float of_scale = (float)exp((double)head->new_m - scale);
     float *const c = values[CLMGK_REF_STATE_C] + ref_state_c_index(desc, head->b, head->h, 0, 0);
     for (int64_t n = 0; n < head->count; n++) {
         const int64_t q = n / head->map.features, f = n % head->map.features;
-        float *const room = head->weight;
         for (int64_t j = 0; j < keys; j++)
-            room[j] = head->psi_t[n * desc->length_k + j] * expf(head->largest[j] - head->new_m);
-        sum(head, keys, room, 1, size, head->values, head->out);
+            head->terms[j] = psi_of(head, j, n, head->new_m);
+        sum(head, keys, head->terms, 1, size, head->values, head->out);
         for (int64_t e = 0; e < size; e++)
-            c[n * size + e] = (head->out[e] + carried * head->state_c[n * size + e]) * unit;
-        const float z = ref_sum_of(keys, room, head->order) + carried * head->state_z[n];
+            c[n * size + e] = (head->out[e] + carried * head->state_c[n * size + e]) * of_scale;
+        const float z = ref_sum_of(keys, head->terms, head->order) + carried * head->state_z[n];
         if (ref_has_z(desc, head->h))
-            values[CLMGK_REF_STATE_Z][ref_state_z_index(desc, head->b, head->h, q, f)] = z * unit;
+            values[CLMGK_REF_STATE_Z][ref_state_z_index(desc, head->b, head->h, q, f)] = z * of_scale;
     }
 }
 
@@ -395,22 +464,30 @@ static void give(const plain_head *head, clmgk_ref_gradient which, int64_t at, i
 static void fill_grad_phi(plain_head *head, const float *grad_o, float t)
 {
     const clmgk_attention_desc *const desc = desc_of(head);
-    const int64_t first = head->span.first, width = head->span.end - first;
+    const int64_t first = head->span.first, width = head->span.end - first, row = head->at.i * head->count;
     float *const grad_w = head->grad_w + head->at.i * desc->length_k + first;
     const ref_terms products = {REF_TERM_PRODUCT,       desc->value_size, width, grad_o, 1,
                                 head->values_t + first, desc->length_k,   NULL};
-    const float carried = desc->use_state ? expf(head->state_m - head->scale) : 0.0F;
     ref_sum(&products, head->order, grad_w);
     for (int64_t n = 0; n < width; n++)
-        grad_w[n] = (grad_w[n] + t) * expf(head->largest[first + n] - head->scale);
+        grad_w[n] += t;
     sum(head, width, grad_w, 1, head->count, head->psi + first * head->count, head->grad);
     for (int64_t n = 0; n < head->count; n++) {
         const float *const c = head->state_c + n * desc->value_size;
-        const float x = ref_sum_of_products(desc->value_size, c, grad_o, head->order);
-        head->grad[n] += head->state_keys ? carried * (x + t * head->state_z[n]) : 0.0F;
-        head->phis[head->at.i * head->count + n] = head->phi[n];
-        head->carried[head->at.i * head->count + n] = carried * head->phi[n];
+        const float x = ref_sum_of_products(desc->value_size, c, grad_o, head->order) + t * head->state_z[n];
+        head->grad[n] += times(head->state_w[n], x);
+        head->phis[row + n] = head->phi[n];
+        head->ms[row + n] = head->m[n];
+        head->carried[row + n] = times(head->phi[n], head->map.shifted ? expf(head->state_m - head->m[n]) : 1.0F);
     }
+}
+
+/* sum_f of those */
+static float products_of(plain_head *head, const float *x, const float *y)
+{
+    for (int64_t f = 0; f < head->map.features; f++)
+        head->terms[f] = times(x[f], y[f]);
+    return ref_sum_of(head->map.features, head->terms, head->order);
 }
 
 /* From dphi to dQ and the parameters of part q. */
@@ -422,15 +499,14 @@ static void give_query(plain_head *head, int64_t q)
     float *const part = head->grad + first, *const out = head->out;
     for (int64_t f = 0; f < features; f++)
         part[f] *= head->gate[first + f];
-    const float both = ref_sum_of_products(features, part, head->base + first, head->order);
+    const float both = products_of(head, part, head->base + first);
     head->mix[at] = weight * both;
     head->mix_weight[at] = mix * both;
     for (int64_t f = 0; f < features; f++)
         part[f] *= weight * mix;
-    head->noise[at] = ref_sum_of_products(features, part, head->eps + first, head->order);
-    head->noise[at] *= head->map.shifted ? expf(-head->above) : 1.0F;
+    head->noise[at] = products_of(head, part, head->eps + first);
     for (int64_t f = 0; f < features; f++)
-        out[f] = head->map.shifted ? part[f] * feature(head, first + f) : part[f];
+        out[f] = head->map.shifted ? times(part[f], feature(head, first + f)) : part[f];
     ref_plain_map_back(&head->map, head->projection, head->order, head->query + q * desc->head_size, out, head->grad_x);
     give(head, CLMGK_REF_GRAD_Q, ref_query_index(desc, head->at, q), desc->head_size, head->grad_x);
 }
@@ -456,11 +532,9 @@ static void add_row(plain_head *head, int64_t i)
 
 /* ---- gradients: sums over rows --------------------------------------------------------------------------------- */
 
-/* psi's factor in the new state; 0 for a key that is not in it, or without one. */
-static float in_new_state(const plain_head *head, int64_t j)
+static bool in_new_state(const plain_head *head, int64_t j)
 {
-    const bool used = desc_of(head)->use_new_state && j < ref_key_limit(head->problem, head->b);
-    return used ? expf(head->largest[j] - head->new_m) : 0.0F;
+    return desc_of(head)->use_new_state && j < ref_key_limit(head->problem, head->b);
 }
 
 static void give_value(plain_head *head, int64_t j)
@@ -470,35 +544,49 @@ static void give_value(plain_head *head, int64_t j)
     float *const total = head->out;
     sum(head, desc->length, head->weights + j, desc->length_k, size, head->grad_o, total);
     give(head, CLMGK_REF_GRAD_V, ref_value_index(desc, head->b, head->h, j), size, total);
-    sum(head, head->count, head->psi + j * head->count, 1, size, head->new_c, total);
-    for (int64_t e = 0; e < size; e++)
-        total[e] *= in_new_state(head, j);
+    if (!in_new_state(head, j))
+        return;
+    for (int64_t n = 0; n < head->count; n++)
+        head->terms[n] = psi_of(head, j, n, head->new_m);
+    sum(head, head->count, head->terms, 1, size, head->new_c, total);
     give(head, CLMGK_REF_GRAD_V, ref_value_index(desc, head->b, head->h, j), size, total);
 }
 
-/* grad = dpsi of key j */
-static void fill_grad_psi(plain_head *head, int64_t j)
+/* The gradient of feature n of component r of key j without its prior, for maps with exponents times the feature. */
+static float grad_feature(plain_head *head, int64_t j, int64_t r, int64_t n)
 {
     const clmgk_attention_desc *const desc = desc_of(head);
-    sum(head, desc->length, head->grad_w + j, desc->length_k, head->count, head->phis, head->grad);
-    sum(head, desc->value_size, head->values + j * desc->value_size, 1, head->count, head->new_c_t, head->out);
-    for (int64_t n = 0; n < head->count; n++)
-        head->grad[n] += in_new_state(head, j) * (head->out[n] + head->new_z[n]);
+    const float y = y_of(head, j, r)[n % head->map.features];
+    const bool shifted = head->map.shifted;
+    const ref_terms terms = {REF_TERM_PRODUCT, desc->length, 1, head->grad_w + j, desc->length_k, head->terms, 1, NULL};
+    float total = 0.0F;
+    for (int64_t i = 0; i < desc->length; i++) {
+        const float phi = head->phis[i * head->count + n];
+        const bool seen = head->grad_w[i * desc->length_k + j] != 0.0F;
+        head->terms[i] = seen && shifted ? times(phi, unit(head, y, head->ms[i * head->count + n])) : phi;
+    }
+    ref_sum(&terms, head->order, &total);
+    if (in_new_state(head, j))
+        total += (head->out[n] + head->new_z[n]) * (shifted ? unit(head, y, head->new_m) : 1.0F);
+    return total;
 }
 
-/* From dpsi to component r of key j. */
+/* From the matrices to component r of key j. */
 static void give_key(plain_head *head, int64_t j, int64_t r)
 {
     const clmgk_attention_desc *const desc = desc_of(head);
-    const int64_t features = head->map.features, size = desc->head_size;
-    const float *const grad = head->grad + ref_part_of(desc, r) * features;
-    float *const out = head->out, *const grad_x = head->grad_x + (r * desc->length_k + j) * size;
+    const int64_t features = head->map.features, size = desc->head_size, first = ref_part_of(desc, r) * features;
+    const float prior = prior_of(head, j, r);
+    float *const grad = head->grad, *const grad_x = head->grad_x + (r * desc->length_k + j) * size;
+    sum(head, desc->value_size, head->values + j * desc->value_size, 1, head->count, head->new_c_t, head->out);
     for (int64_t f = 0; f < features; f++)
-        out[f] = unit(head, j, y_of(head, j, r)[f]);
-    head->prior[r * desc->length_k + j] = ref_sum_of_products(features, grad, out, head->order);
+        grad[f] = grad_feature(head, j, r, first + f);
+    head->prior[r * desc->length_k + j] = head->map.shifted
+                                              ? ref_sum_of(features, grad, head->order)
+                                              : ref_sum_of_products(features, grad, y_of(head, j, r), head->order);
     for (int64_t f = 0; f < features; f++)
-        out[f] = prior_of(head, j, r) * grad[f] * (head->map.shifted ? out[f] : 1.0F);
-    ref_plain_map_back(&head->map, head->projection, head->order, head->keys + (r * desc->length_k + j) * size, out,
+        grad[f] = times(prior, grad[f]);
+    ref_plain_map_back(&head->map, head->projection, head->order, head->keys + (r * desc->length_k + j) * size, grad,
                        grad_x);
     give(head, CLMGK_REF_GRAD_K, ref_key_index(desc, head->b, head->h, j, r), size, grad_x);
 }
@@ -558,7 +646,6 @@ static void solve_head(plain_head *head)
         add_row(head, i);
     for (int64_t j = 0; j < desc->length_k; j++) {
         give_value(head, j);
-        fill_grad_psi(head, j);
         for (int64_t r = 0; r < head->parts; r++)
             give_key(head, j, r);
     }

@@ -122,8 +122,9 @@ typedef struct clmgk_ref_answer {
     int64_t *row;       /* [rows]: their numbers */
     double *o;          /* [rows,E] */
     double *lse;        /* [rows]; 0 in the linear family */
-    double *den;        /* [rows]: linear family: denominators divided by e^(a + scale), a the row's largest exponent */
-    double *scale;      /* [rows]: the largest exponent of the row's keys and its state; 0 for maps without exponents */
+    double *den;        /* [rows]: linear family: denominators divided by e^scale */
+    double *scale;      /* [rows]: the largest exponent of a row's terms; 0 for maps without exponents */
+    double *left_out;   /* [rows]: the exponent that kernels leave out of their denominators: |y|^2 / 2 of favor */
     clmgk_ref_lost_row *lost; /* [rows] */
     double *low, *high;       /* [rows,E]: the range of O in lost rows */
     clmgk_ref_bound bound_o;

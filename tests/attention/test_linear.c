@@ -415,6 +415,28 @@ TH_TEST(rows_without_features)
     }
 }
 
+/* Features of queries and keys of e^-38 or so: denominators of 1e-33 have gradients as others have. Of e^-50: they are
+ * below the least normal number, and count as 0. */
+TH_TEST(small_denominators)
+{
+    static const double exponent[] = {-38.0, -50.0};
+    for (size_t n = 0; n < TH_COUNT(exponent); n++) {
+        clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_MLK, MAP_ELU1, N, S); /* a program of `gradients` */
+        desc.causal = desc.use_state = 1;
+        desc.gradients = th_all_gradients(&desc);
+        TH_PROBLEM problem = make(&desc, n);
+        const th_name of[] = {TH_Q, TH_K};
+        for (size_t at = 0; at < TH_COUNT(of); at++)
+            for (size_t i = 0; i < problem.array[of[at]].count; i++)
+                problem.array[of[at]].values[i] = exponent[n] + 0.5 * problem.array[of[at]].values[i];
+        th_scale(&problem, TH_STATE_C, exp(exponent[n]));
+        th_scale(&problem, TH_STATE_Z, exp(exponent[n]));
+        expect(session, &problem, 0, true);
+        if (n == 1)
+            expect_zero_rows(&problem, 1);
+    }
+}
+
 TH_TEST(guard)
 {
     static const size_t guarded[] = {MAP_ELU1, MAP_EXP, MAP_FAVOR};
@@ -462,6 +484,129 @@ TH_TEST(large_exponents)
         for (int64_t d = 0; n < 4 && d < D; d++)
             th_set(&problem, TH_K, 0, 0, 0, 61, d, map == MAP_EXP ? 150.0 : 0.0);
         expect(session, &problem, n, n == 1);
+    }
+}
+
+/* Adds `size` to a feature of its own of every row of an array: `turn` rows have the same one. */
+static void raise_features(th_problem *problem, th_name name, int64_t turn, int64_t features, double size)
+{
+    const th_array *const array = &problem->array[name];
+    const int64_t width = array->shape[TH_RANK - 1];
+    for (int64_t row = 0; row < (int64_t)array->count / width; row++)
+        array->values[row * width + row / turn % features] += size;
+}
+
+/*
+ * The large exponents of queries and of keys are in different features: their sums are far below the sums of the
+ * maxima. Causal, the features of keys grow again and again, also within chunks.
+ */
+TH_TEST(exponents_in_different_features)
+{
+    static const struct {
+        clmgk_variant variant;
+        int32_t causal;
+        bool all;
+    } cases[] = {{CLMGK_VARIANT_LINEAR, 1, true}, {CLMGK_VARIANT_LGFISH, 1, false}, {CLMGK_VARIANT_SMLK, 0, false}};
+    static const double size[] = {30.0, 110.0};
+    for (size_t n = 0; n < TH_COUNT(cases) * TH_COUNT(size); n++) {
+        clmgk_attention_desc desc = small_desc(cases[n / 2].variant, MAP_EXP, 70, 70);
+        desc.causal = cases[n / 2].causal;
+        desc.use_state = desc.use_new_state = 1;
+        desc.gradients = th_all_gradients(&desc);
+        TH_PROBLEM problem = make(&desc, n);
+        raise_features(&problem, TH_Q, 1, 3, size[n % 2]);
+        raise_features(&problem, TH_K, 7, 5, size[n % 2]);
+        expect(session, &problem, 0, cases[n / 2].all);
+    }
+}
+
+/* Rows that see little but the small features of a state, near the smallest that it can hold, as well as others do. */
+TH_TEST(small_features_of_a_state)
+{
+    clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_LINEAR, MAP_EXP, 70, 70); /* a program of the test before */
+    desc.causal = desc.use_state = desc.use_new_state = 1;
+    desc.gradients = th_all_gradients(&desc);
+    TH_PROBLEM problem = make(&desc, 5);
+    const th_array *const q = &problem.array[TH_Q], *const k = &problem.array[TH_K];
+    const th_array *const z = &problem.array[TH_STATE_Z], *const c = &problem.array[TH_STATE_C];
+    th_scale(&problem, TH_GRAD_O, 1e-6); /* the state's gradient is e^84 times as large */
+    for (size_t i = 0; i < k->count; i++)
+        k->values[i] -= 200.0;
+    for (size_t i = 0; i < q->count; i++)
+        q->values[i] += i % D == 2 ? 110.0 : i % D == 5 ? 107.0 : 0.0;
+    for (size_t i = 0; i < z->count; i++)
+        z->values[i] *= i % D % 3 == 2 ? exp(-84.0) : 1.0;
+    for (size_t i = 0; i < c->count; i++)
+        c->values[i] *= i / (size_t)c->shape[4] % D % 3 == 2 ? exp(-84.0) : 1.0;
+    expect(session, &problem, 0, true);
+}
+
+/* A token at a time, through states: what they hold is features up to e^-87 of the largest. */
+TH_TEST(states_of_different_features)
+{
+    clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_SMLK, MAP_EXP, 60, 60);
+    static const int64_t cut[] = {0, 35, 36, 37, 41, 60};
+    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    desc.batch = 2;
+    desc.heads = 4;
+    desc.kv_heads = 2;
+    desc.causal = desc.use_new_state = 1;
+    TH_PROBLEM problem = make(&desc, 1);
+    raise_features(&problem, TH_Q, 1, 3, 75.0);
+    raise_features(&problem, TH_K, 7, 5, 75.0);
+    options.parameters = "chunk=16,feature-block=16,splits=1";
+    th_run_pass(session, &problem, TH_FORWARD, &options);
+    TH_REF_ANSWER answer = th_solve(&problem);
+    run_in_parts(session, &problem, &options, cut, TH_COUNT(cut) - 1);
+    th_check(session, &problem, CLMGK_ENGINE_AUTO, &answer);
+}
+
+/*
+ * A global head whose exponents are far above the others', and that has no part in the heads: p is 0, or the
+ * generalised form's relu leaves nothing of it. The gradient of p, which is not 0, grows with the distance, and must
+ * fit f32.
+ */
+TH_TEST(heads_without_weight)
+{
+    static const double gap[] = {60.0, 80.0, 120.0};
+    for (size_t n = 0; n < 5; n++) {
+        const bool generalised = n % 2 == 1;
+        clmgk_attention_desc desc =
+            small_desc(generalised ? CLMGK_VARIANT_LHARD_GFISH : CLMGK_VARIANT_LHARD_FISH, MAP_EXP, 20, 20);
+        desc.use_mix_weight = 0;
+        desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V | (n < 4 ? CLMGK_GRADIENT_MIX : 0);
+        TH_PROBLEM problem = make(&desc, n);
+        const th_array *const q = &problem.array[TH_Q], *const mix = &problem.array[TH_MIX];
+        const size_t parts = (size_t)desc.components;
+        for (size_t i = 0; i < q->count; i++)
+            q->values[i] += i / (size_t)(q->shape[3] * q->shape[4]) % parts == 0 ? gap[n / 2] : 0.0;
+        for (size_t i = 0; i < mix->count; i += parts)
+            mix->values[i] = generalised ? -0.5 : 0.0;
+        expect(session, &problem, 0, n < 2);
+    }
+}
+
+/* Nothing but the key that a query sees best: features of favor at inputs of 100; at 1e5 exponents in f32 are wrong by
+ * thousands, and rows are means of values all the same. */
+TH_TEST(large_inputs_of_favor)
+{
+    static const double size[] = {100.0, 1e5};
+    for (size_t n = 0; n < TH_COUNT(size); n++) {
+        clmgk_attention_desc desc = small_desc(CLMGK_VARIANT_LINEAR, MAP_FAVOR, 70, 70);
+        desc.causal = 1;
+        for (size_t e = 0; e < session->engines; e++) {
+            TH_PROBLEM problem = make(&desc, 3);
+            clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+            options.engine = session->engine[e];
+            options.parameters = chunks(session, &desc, options.engine, 0);
+            th_scale(&problem, TH_Q, size[n]);
+            th_scale(&problem, TH_K, size[n]);
+            th_fill(&problem, TH_V, 1.5);
+            th_run_pass(session, &problem, TH_FORWARD, &options);
+            const th_array *const o = &problem.array[TH_O];
+            for (size_t i = 0; i < o->count; i++)
+                assert_true(fabs(o->values[i] - 1.5) < 1e-5);
+        }
     }
 }
 

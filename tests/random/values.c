@@ -17,8 +17,11 @@ static double draw_scale(double low, double high, uint64_t *state)
 /* Whatever is multiplied must stay within f16's range where that is the storage type. */
 static double largest(const clmgk_attention_desc *desc, th_name name)
 {
-    /* where features of queries and keys do not meet, exponents far apart leave a denominator few digits */
-    if ((desc->feature == CLMGK_FEATURE_EXP || desc->feature == CLMGK_FEATURE_FAVOR) && (name == TH_Q || name == TH_K))
+    const uint32_t traits = clmgk_variant_traits(desc->variant);
+    /* the gradient of a weight of 0 grows with the exponents that it leaves out, and must fit f32 */
+    const bool weighs = (traits & (CLMGK_TRAIT_ADMIXTURE | CLMGK_TRAIT_PRIOR)) != 0;
+    const bool exponents = desc->feature == CLMGK_FEATURE_EXP || desc->feature == CLMGK_FEATURE_FAVOR;
+    if (exponents && weighs && (name == TH_Q || name == TH_K))
         return 4.0;
     if (desc->dtype != CLMGK_DTYPE_F16)
         return 30.0;

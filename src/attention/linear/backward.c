@@ -112,7 +112,7 @@ static void add_states(linear_backward *x)
         mgk_linear_add(&x->pass, file, "linear_states", buffers, MGK_COUNT(buffers), groups, 0);
     if (x->pass.args.splits > 1)
         mgk_linear_add(&x->pass, file, "linear_prefix", buffers, MGK_COUNT(buffers), 0,
-                       x->pass.problems * (mgk_linear_slot_floats(&x->pass) - 16));
+                       x->pass.problems * mgk_linear_state_floats(&x->pass));
 }
 
 static void add_gradients(linear_backward *x)
@@ -121,7 +121,7 @@ static void add_gradients(linear_backward *x)
     static const clmgk_array keys[] = {MGK_LINEAR_KEYS_BUFFERS(MGK_BUFFER)};
     static const clmgk_array states[] = {MGK_LINEAR_GRADIENTS_BUFFERS(MGK_BUFFER)};
     static const char file[] = "linear/backward_states.cl";
-    const int64_t numbers = x->pass.problems * (mgk_linear_slot_floats(&x->pass) - 16);
+    const int64_t numbers = x->pass.problems * mgk_linear_state_floats(&x->pass);
     x->pass.plan->steps.main = x->pass.plan->steps.count;
     mgk_linear_add(&x->pass, "linear/backward_rows.cl", "linear_backward_rows", rows, MGK_COUNT(rows),
                    groups_of(x, row_heads(x)), 0);

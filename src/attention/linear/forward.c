@@ -20,7 +20,8 @@ static int64_t tiles_of(const mgk_linear_pass *x)
     const int64_t totals = by_steps(x->request) ? features : 0, pairs = by_steps(x->request) ? 0 : chunk + pad;
     const int64_t of_causal = x->request->desc->causal ? chunk * (features + values + totals + pairs) : 0;
     const int64_t of_map = x->request->desc->feature == CLMGK_FEATURE_FAVOR ? chunk * (features + 1) : 16;
-    return chunk * (x->request->traits.head_size + pad + features + values + 8) + of_causal + of_map;
+    const int64_t of_scales = x->feature_block + 16;
+    return chunk * (x->request->traits.head_size + pad + features + values + 8) + of_causal + of_map + of_scales;
 }
 
 clmgk_status mgk_linear_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
@@ -36,8 +37,7 @@ clmgk_status mgk_linear_plan_forward(const mgk_attention_request *request, mgk_p
     if (groups > 0 && (!request->desc->causal || x.args.splits > 1))
         mgk_linear_add(&x, file, "linear_states", buffers, MGK_COUNT(buffers), groups, 0);
     if (x.args.splits > 1)
-        mgk_linear_add(&x, file, "linear_prefix", buffers, MGK_COUNT(buffers), 0,
-                       slots * (mgk_linear_slot_floats(&x) - 16));
+        mgk_linear_add(&x, file, "linear_prefix", buffers, MGK_COUNT(buffers), 0, slots * mgk_linear_state_floats(&x));
     plan->steps.main = plan->steps.count;
     if (by_steps(request))
         mgk_linear_add(&x, "linear/steps.cl", "linear_steps", buffers, MGK_COUNT(buffers), groups, 0);

@@ -29,8 +29,9 @@ typedef int64_t mgk_linear_tiles(const mgk_linear_pass *pass);
 clmgk_status mgk_linear_begin(const mgk_attention_request *request, mgk_linear_tiles *tiles, mgk_pass_plan *plan,
                               mgk_linear_pass *pass, clmgk_error *error);
 
-/* Numbers of a state: STATE_WIDTH, SLOT_FLOATS of linear/block.clh. */
+/* Numbers of a state: STATE_WIDTH, STATE_FLOATS, SLOT_FLOATS of linear/block.clh. */
 int64_t mgk_linear_state_width(const mgk_linear_pass *pass);
+int64_t mgk_linear_state_floats(const mgk_linear_pass *pass);
 int64_t mgk_linear_slot_floats(const mgk_linear_pass *pass);
 
 /* Appends linear_projection, if the map has one, and places its region. */
