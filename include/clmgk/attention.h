@@ -96,8 +96,9 @@ typedef struct clmgk_attention_desc {
     int32_t use_offsets_k; /* 1: keys have offsets of their own (offsets_k); 0: keys use `offsets` (needs N = S) */
 
     /* Additive bias, f32, dense [bias_batch,bias_heads,bias_length,bias_length_k], added to every component's scaled
-     * score; -inf hides the key. bias_batch must divide B: batch b uses bias b mod bias_batch. The other axes are 1 or
-     * full. 0: the full axis (B, H, N, S). */
+     * score. Any finite number is legal, masks of -1e9 or -FLT_MAX included: a row all of whose keys carry the same one
+     * attends as without it, as far as an f32 resolves scores beside it. -inf hides the key. bias_batch must divide B:
+     * batch b uses bias b mod bias_batch. The other axes are 1 or full. 0: the full axis (B, H, N, S). */
     int32_t use_bias;
     int64_t bias_batch;
     int64_t bias_heads;
