@@ -72,14 +72,15 @@ static bool same_place(double exact, double given)
     return exact == given; /* infinities with their signs */
 }
 
-/* Whether terms are so large that `given` may be right though it is not near: they are beyond double precision or the
- * storage type, or those of a lost row whose prior is 0. */
+/* Whether terms are so large that `given` may be right though it is not near: they are beyond double precision, may
+ * take a value beyond the storage type, or are those of a lost row whose prior is 0. */
 static bool overflows(const clmgk_ref_bound *bound, double exact, double floor, double given)
 {
     static const double of_lost_row = 1e240;
     if (isinf(floor))
         return isnan(exact) || (isinf(exact) && !isfinite(given));
-    return floor > of_lost_row || (isinf(given) && bound->most > 0.0 && fabs(exact) + floor > bound->most);
+    const bool may_leave = fabs(exact) <= bound->most && fabs(exact) + floor > bound->most;
+    return floor > of_lost_row || (isinf(given) && may_leave);
 }
 
 clmgk_ref_error ref_compare(int64_t count, const double *exact, const double *given, const clmgk_ref_bound *bound,

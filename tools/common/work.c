@@ -47,6 +47,13 @@ static double count_pairs(const clmgk_attention_desc *desc, int64_t start, int64
     return ends - (left ? sum_clamped(start - desc->window_left, rows, keys) : 0);
 }
 
+/* Where the tokens of batch b end, from which the diagonal is counted; a length may exceed the keys. */
+static int64_t end_of(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, int64_t b)
+{
+    return desc->alignment == CLMGK_ALIGN_LENGTHS && desc->use_lengths ? clamp(arrays->lengths[b], 0, INT32_MAX)
+                                                                       : desc->length_k;
+}
+
 /* Pairs of a head of batch b; without packing, its sequence is the whole axes. */
 static double batch_pairs(const clmgk_attention_desc *desc, const clmgk_host_args *arrays, int64_t b)
 {
@@ -61,7 +68,7 @@ static double batch_pairs(const clmgk_attention_desc *desc, const clmgk_host_arg
         return pairs;
     const int64_t keys = desc->use_lengths ? clamp(arrays->lengths[b], 0, desc->length_k) : desc->length_k;
     const int64_t rows = desc->use_lengths_q ? clamp(arrays->lengths_q[b], 0, desc->length) : desc->length;
-    const int64_t last_key = desc->alignment == CLMGK_ALIGN_LENGTHS ? keys : desc->length_k;
+    const int64_t last_key = end_of(desc, arrays, b);
     return count_pairs(desc, desc->alignment == CLMGK_ALIGN_TOP_LEFT ? 0 : last_key - desc->length, rows, keys);
 }
 
