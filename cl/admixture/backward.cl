@@ -181,10 +181,10 @@ FUNCTION void mask_scores(const key_block *b, const panel_tile *m, int sub, real
     KEYS_FOR(u)
         ROWS_FOR(v) {
             const int i = m->i0 + key_index(e, sub, u);
-            const entry_terms common =
-                entry_terms_of(b->g, b->a, b->p, x->bias, x->modifiers.slope, m->k0, i, v, key_get(e, x->log, sub, u),
-                               HAS_LSE_LOW ? key_get(e, x->log_low, sub, u) : 0.0f);
-            s[u][v] = join_terms(&common, s[u][v], (real)(1.0f));
+            entry_terms common = terms_of_log((real)(key_get(e, x->log, sub, u)),
+                                              (real)(HAS_LSE_LOW ? key_get(e, x->log_low, sub, u) : 0.0f));
+            add_entry_modifiers(b->g, b->a, b->p, x->bias, x->modifiers.slope, m->k0, i, v, &common);
+            s[u][v] = complete(&common, join_terms(&common, s[u][v], (real)(1.0f)));
         }
     if (m->masked)
         KEYS_FOR(u) {

@@ -66,10 +66,9 @@ FUNCTION void score_gradients(const query_block *b, const scorer *x, int h, real
         ROWS_FOR(v) {
             const real own = s[u][v];
             real y = HAS_SOFTCAP ? softcap_real(own, x->modifiers.softcap) : own;
-            const real base = HAS_LSE_LOW ? base_part(log[v]) : log[v];
-            y = modified(e, &x->modifiers, view, 0, u, v, y, (real)(1.0f), -base);
-            if (HAS_LSE_LOW)
-                y += log[v] - base + log_low[v];
+            entry_terms common = terms_of_log(log[v], HAS_LSE_LOW ? log_low[v] : (real)(0.0f));
+            add_modifiers(e, &x->modifiers, view, 0, u, v, &common);
+            y = complete(&common, join_terms(&common, y, (real)(1.0f)));
             if (masked)
                 y = is_hidden(e, view, 0, u, v) ? (real)(-INFINITY) : y;
             d[u][v] = (d[u][v] + delta[v]) * probability_of(y);

@@ -50,7 +50,9 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
 #if HAS_SOFTCAP
             s = softcap_real(s, x->modifiers.softcap);
 #endif
-            w[u][v] = modified(e, &x->modifiers, view, sub, u, v, s, (real)(1.0f), base_of(base, v));
+            entry_terms common = terms_of_base(-base_of(base, v));
+            add_modifiers(e, &x->modifiers, view, sub, u, v, &common);
+            w[u][v] = join_terms(&common, s, (real)(1.0f));
         }
     if (!lazy)
         return;

@@ -697,10 +697,11 @@ FUNCTION void query_gradients(const key_block *b, const panel_tile *m, int sub, 
         n.sub = sub;
         n.u = u;
         n.v = v;
-        n.common = entry_terms_of(b->g, b->a, b->p, at->bias, at->slope, m->k0, i, v, key_get(e, b->t->log, sub, u),
-                                  HAS_LSE_LOW ? key_get(e, b->t->log_low, sub, u) : 0.0f);
+        real log = (real)(key_get(e, b->t->log, sub, u));
         if (m->masked)
-            n.common.log = j < (ireal)(begin) || j >= (ireal)(end) ? (real)(-INFINITY) : n.common.log;
+            log = j < (ireal)(begin) || j >= (ireal)(end) ? (real)(-INFINITY) : log;
+        n.common = terms_of_log(log, (real)(HAS_LSE_LOW ? key_get(e, b->t->log_low, sub, u) : 0.0f));
+        add_entry_modifiers(b->g, b->a, b->p, at->bias, at->slope, m->k0, i, v, &n.common);
         if (EXPECTATION) {
             entry_responsibilities(b, &n, m->k0, i, key_sums);
         } else {

@@ -141,14 +141,11 @@ FUNCTION entry_terms terms_of(const query_block *b, int sub, int u, int v)
 {
     const engine *const e = &b->g->base;
     const tile_view *const view = b->view;
-    entry_terms c = {(real)(0.0f), (real)(0.0f), b->x->modifiers.slope, b->query->log[v],
-                     HAS_LSE_LOW ? b->query->log_low[v] : (real)(0.0f)};
-    if (HAS_BIAS)
-        c.bias = bias_get(e, sub, u, v);
-    if (HAS_ALIBI)
-        c.distance = -fabs(view->diagonal[v] - convert_real((ireal)(key_index(e, sub, u))));
+    real log = b->query->log[v];
     if (sub < view->whole_begin || sub >= view->whole_end)
-        c.log = is_hidden(e, view, sub, u, v) ? (real)(-INFINITY) : c.log;
+        log = is_hidden(e, view, sub, u, v) ? (real)(-INFINITY) : log;
+    entry_terms c = terms_of_log(log, HAS_LSE_LOW ? b->query->log_low[v] : (real)(0.0f));
+    add_modifiers(e, &b->x->modifiers, view, sub, u, v, &c);
     return c;
 }
 

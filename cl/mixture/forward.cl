@@ -69,7 +69,9 @@ FUNCTION real finish_score(const engine *e, const mixture *x, const mixture_keys
     s = fma(s, lacking, (real)(key_get(e, t->log_prior[r], sub, u)));
     lacking = (real)(1.0f);
 #endif
-    return modified(e, &x->modifiers, view, sub, u, v, s, lacking, base);
+    entry_terms common = terms_of_base(-base);
+    add_modifiers(e, &x->modifiers, view, sub, u, v, &common);
+    return join_terms(&common, s, lacking);
 }
 
 #if HAS_FACTORED
@@ -82,7 +84,9 @@ FUNCTION real factored_weight(const engine *e, const mixture *x, const tile_view
     COPIES_FOR(r, 1, COMPONENTS)
         c = fma(x->u[panel][r][v], (real)(key_get(e, t->w[r], sub, u)), c);
     const real s = fma(product, (real)(x->scale[0]), x->alpha_max[panel][v]);
-    const real exponent = modified(e, &x->modifiers, view, sub, u, v, s, (real)(1.0f), base_of(base, v));
+    entry_terms common = terms_of_base(-base_of(base, v));
+    add_modifiers(e, &x->modifiers, view, sub, u, v, &common);
+    const real exponent = join_terms(&common, s, (real)(1.0f));
     return lazy ? power_of(exponent - rest_of(base, v)) * c : exponent;
 }
 #endif
