@@ -406,13 +406,19 @@ FUNCTION void score_products(const key_block *b, const panel_tile *m)
 /* The loops over heads of values and tiles are in few functions: compilers go once more over all that a function
  * inlines. */
 
-FUNCTION void tile_stage(const key_block *b, int g0, int i0)
+/* dO of the heads of g0. */
+FUNCTION __global const storage *grad_out_of(const key_block *b, int g0)
+{
+    return b->at->grad_o + (long)g0 * HEAD_RATIO * b->a->grad_o.head;
+}
+
+/* Stages the queries from i0 on, with dO of the heads of g0; then come those of next_g from `next` on, -1: none. */
+FUNCTION void tile_stage(const key_block *b, int g0, int i0, int next_g, int next)
 {
     const mgk_attention_args *const a = b->a;
-    queries_stage(b->g, b->at->q, a->q.head, a->q.token, i0, b->p->valid, a->head_size);
-    grad_out_stage(b->g, min(GRAD_HEADS, a->heads - g0 * HEAD_RATIO),
-                   b->at->grad_o + (long)g0 * HEAD_RATIO * a->grad_o.head, a->grad_o.head, a->grad_o.token, i0,
-                   b->p->valid, a->value_size);
+    queries_stage(b->g, b->at->q, a->q.head, a->q.token, i0, b->p->valid, a->head_size, tile_at(b->at->q, next));
+    grad_out_stage(b->g, min(GRAD_HEADS, a->heads - g0 * HEAD_RATIO), grad_out_of(b, g0), a->grad_o.head,
+                   a->grad_o.token, i0, b->p->valid, a->value_size, tile_at(grad_out_of(b, next_g), next));
 }
 
 FUNCTION void load_values(const key_block *b, int g0)
@@ -427,12 +433,14 @@ FUNCTION void load_values(const key_block *b, int g0)
     }
 }
 
-/* A panel's tile and VALUE_HEADS heads of values from m->g0 on. */
-FUNCTION void group_tile(const key_block *b, const panel_tile *m)
+/* A panel's tile and VALUE_HEADS heads of values from m->g0 on. ALL_HEADS: then come the next heads of this tile, or
+ * the first of the tile at `next`. */
+FUNCTION void group_tile(const key_block *b, const panel_tile *m, int next)
 {
     if (ALL_HEADS) {
+        const bool ends = m->g0 + VALUE_HEADS >= b->a->kv_heads;
         load_values(b, m->g0);
-        tile_stage(b, m->g0, m->i0);
+        tile_stage(b, m->g0, m->i0, ends ? 0 : m->g0 + VALUE_HEADS, ends ? next : m->i0);
     }
     HEADS_FOR(n)
     {
@@ -457,7 +465,8 @@ FUNCTION void value_heads(const key_block *b, int g0, int end_g)
     for (int i0 = begin; i0 < end; i0 += TILE_KEYS) {
         const int stop = min(i0 + TILE_KEYS, p->valid), entries = stop - i0;
         const int subs = SUB_TILES == 1 ? 1 : (entries + BLOCK_KEYS - 1) / BLOCK_KEYS;
-        tile_stage(b, g0, i0);
+        const int next = i0 + TILE_KEYS < end ? i0 + TILE_KEYS : -1;
+        tile_stage(b, g0, i0, g0, ALL_HEADS ? i0 : next);
         for (int panel = 0; panel < PANELS; ++panel) {
             const int first = b->k0 + panel * PANEL_ROWS;
             panel_tile m = {panel, first, g0, i0, entries, subs, edge_of(a, p, i0, first), false};
@@ -465,7 +474,7 @@ FUNCTION void value_heads(const key_block *b, int g0, int end_g)
                 continue;
             hold_scores(b, &m);
             for (; m.g0 < end_g; m.g0 += VALUE_HEADS)
-                group_tile(b, &m);
+                group_tile(b, &m, next);
             score_products(b, &m);
             branch_end();
         }

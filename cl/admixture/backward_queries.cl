@@ -188,7 +188,7 @@ KERNEL(admixture_backward_queries)
     int range, end;
     key_range(&a, &p, &block, &range, &end);
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
-        keys_stage(e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, scale);
+        keys_stage(e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, scale, tile_after(k, k0, end));
         if (!view_tile(e, &a, &p, first, range, k0, &view))
             continue;
         /* shared noise is any head's */
@@ -203,7 +203,10 @@ KERNEL(admixture_backward_queries)
             x.modifiers = modifiers_of(&a, block.b, h, slopes);
             x.mixing = mixing_of(&a, h, mix, mix_weight, noise);
             x.mixing.added = added_of(&a, h, mix_offset);
-            values_stage(e, 1, v + (long)h * a.kv_heads / a.heads * a.v.head, 0, a.v.token, k0, end, a.value_size);
+            const tile_start next = h + 1 < a.heads ? tile_at(v + (long)(h + 1) * a.kv_heads / a.heads * a.v.head, k0)
+                                                    : tile_after(v, k0, end);
+            values_stage(e, 1, v + (long)h * a.kv_heads / a.heads * a.v.head, 0, a.v.token, k0, end, a.value_size,
+                         next);
             grad_out_load(&g, 0, grad_o + h * a.grad_o.head, a.grad_o.token);
             if (HAS_BIAS)
                 bias_stage(e, bias_of(&a, &p, h, bias), a.bias.component, a.bias.token, first, p.rows, k0, end, 0, 1);

@@ -138,8 +138,8 @@ KERNEL(admixture_forward)
     key_range(&a, &p, &block, &range, &end);
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
         tile_view view;
-        keys_stage(&e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, scale);
-        values_stage(&e, value_heads, v, a.v.head, a.v.token, k0, end, a.value_size);
+        keys_stage(&e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, scale, tile_after(k, k0, end));
+        values_stage(&e, value_heads, v, a.v.head, a.v.token, k0, end, a.value_size, tile_after(v, k0, end));
         for (int n = 0; n < PANELS; ++n) {
             const int panel_first = first + n * PANEL_ROWS;
             if (!view_tile(&e, &a, &p, panel_first, range, k0, &view))

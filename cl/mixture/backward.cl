@@ -846,6 +846,20 @@ FUNCTION void tile_soon(const key_block *b, int i0)
 }
 #endif
 
+/* The first of the tiles of queries i0, i0 + TILE_KEYS, ... that the block of keys meets, or -1. Only the first block
+ * may pass over tiles: with ROWS_INSIDE it has those whose queries see nothing, too. */
+FUNCTION int met_tile(const key_block *b, int i0, int end)
+{
+#if ROWS_INSIDE
+    for (int first, last; i0 < end; i0 += TILE_KEYS) {
+        tile_blocks(b->a, b->p, i0, min(i0 + TILE_KEYS, b->p->valid), &first, &last);
+        if (first <= b->k0 && b->k0 <= last)
+            break;
+    }
+#endif
+    return i0 < end ? i0 : -1;
+}
+
 /* All tiles of queries that meet the block of keys. */
 FUNCTION void block_queries(const key_block *b)
 {
@@ -868,11 +882,15 @@ FUNCTION void block_queries(const key_block *b)
             continue;
         tile.first = b->k0 == first;
         tile.last = b->k0 == last;
-        if (i0 + TILE_KEYS < end)
-            tile_soon(b, i0 + TILE_KEYS);
 #endif
-        queries_stage(g, b->at->q, 0, a->q.token, i0, p->valid, a->head_size);
-        grad_out_stage(g, 1, b->at->grad_o, 0, a->grad_o.token, i0, p->valid, a->value_size);
+        const int next = met_tile(b, i0 + TILE_KEYS, end);
+#if ROWS_INSIDE
+        if (next >= 0)
+            tile_soon(b, next);
+#endif
+        queries_stage(g, b->at->q, 0, a->q.token, i0, p->valid, a->head_size, tile_at(b->at->q, next));
+        grad_out_stage(g, 1, b->at->grad_o, 0, a->grad_o.token, i0, p->valid, a->value_size,
+                       tile_at(b->at->grad_o, next));
         tile_terms(b, &tile);
 #if ROWS_INSIDE
         tile_sums_begin(b, &tile);
