@@ -7,12 +7,9 @@
  *     dQ_ki = sum_j dG_kij k_kj      MiSH: q_ki . dQ_ki without p_k, for dp
  *     dbias_hi = sum_j dS_hij, of a bias without key axis
  *
- * Engines whose work-group sums dQ in the kernel of keys (engine/lane_backward.clh) have none.
+ * For engines with SCATTERS_QUERIES 0 (engine/engine.clh).
  */
 #define PASS_BACKWARD
-#ifndef ENGINE
-#define ENGINE 2
-#endif
 #include "admixture/buffers.clh"
 
 #define ARGUMENTS mgk_attention_args

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernel parameter that the admixture family adds to the engines', in the form of engine/lane_tunables.h. */
+/* The kernel parameter that the admixture family adds to the engines', in the form of engine/lane/tunables.h. */
 #ifndef MGK_ADMIXTURE_TUNABLES_H
 #define MGK_ADMIXTURE_TUNABLES_H
 

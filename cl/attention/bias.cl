@@ -11,9 +11,10 @@
 #define BUFFERS   MGK_BIAS_BUFFERS
 #include "base/buffers.clh"
 
+#include "engine/files.clh"
 #include "engine/lanes.clh"
 
-#include "engine/bias.clh"
+#include ENGINE_FILE(bias.clh)
 
 __kernel KERNEL_ATTRIBUTES void attention_bias(KERNEL_PARAMETERS)
 {

@@ -7,12 +7,9 @@
  *     dQ_i = sum_jr dS_ijr (k_jr [gaussian: - q_i]) / sigma_r^2       R_ir = sum_j dS_ijr, for dshift
  *     dbias_i = sum_jr dS_ijr, of a bias without key axis
  *
- * Engines whose work-group sums dQ in the kernel of keys (engine/lane_backward.clh) have none.
+ * For engines with SCATTERS_QUERIES 0 (engine/engine.clh).
  */
 #define PASS_BACKWARD
-#ifndef ENGINE
-#define ENGINE 2
-#endif
 #include "mixture/buffers.clh"
 
 #define ARGUMENTS mgk_attention_args

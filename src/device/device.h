@@ -121,8 +121,11 @@ typedef struct mgk_embedded_file {
 extern const mgk_embedded_file mgk_embedded_files[];
 
 /* Appends the text of kernel file `name` to `out`; the first `#include "x"` of each file is replaced by its text, with
- * #line directives. Reads from kernel_dir, or, if NULL, from the embedded table. */
-clmgk_status mgk_source_expand(const char *kernel_dir, const char *name, mgk_text *out, clmgk_error *error);
+ * #line directives, wherever it is: conditions are not evaluated. So is `#include ENGINE_FILE(x)`, where x is a file of
+ * the engine that the compiler options name by -DENGINE=<name> (cl/engine/files.clh). Reads from kernel_dir, or, if
+ * NULL, from the embedded table. */
+clmgk_status mgk_source_expand(const char *kernel_dir, const char *name, const char *options, mgk_text *out,
+                               clmgk_error *error);
 
 /* ---- programs --------------------------------------------------------------------------------------------- */
 

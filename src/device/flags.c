@@ -10,6 +10,8 @@ static void append(mgk_text *text, const char *name, int value)
 
 void mgk_flags_options(const mgk_flags *flags, mgk_text *text)
 {
+    if (flags->engine != CLMGK_ENGINE_AUTO)
+        mgk_text_printf(text, " -DENGINE=%s", clmgk_engine_name(flags->engine));
 #define MGK_FLAG(name) append(text, #name, flags->name);
     MGK_FLAG_LIST(MGK_FLAG)
 #undef MGK_FLAG

@@ -8,6 +8,7 @@
 
 /* 0: the flag is not set. */
 typedef struct mgk_flags {
+    clmgk_engine engine; /* ENGINE: the engine whose files the program includes (cl/engine/files.clh) */
 #define MGK_FLAG(name) int name;
     MGK_FLAG_LIST(MGK_FLAG)
 #undef MGK_FLAG
@@ -16,7 +17,7 @@ typedef struct mgk_flags {
 /* A flag in a formula of a kernel's header, read from the `flags` in scope. */
 #define FLAG(name) (flags->name)
 
-/* Appends " -DNAME=value" for each flag that is set. */
+/* Appends " -DENGINE=<name>", then " -DNAME=value" for each flag that is set. */
 void mgk_flags_options(const mgk_flags *flags, mgk_text *text);
 
 #endif

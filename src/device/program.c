@@ -266,7 +266,7 @@ clmgk_status mgk_program_get(clmgk_context *context, const char *file, const cha
     clmgk_status status;
     mgk_text source = {.allocator = &context->allocator};
     mgk_text key = {.allocator = &context->allocator};
-    MGK_TRY_GOTO(status, mgk_source_expand(context->kernel_dir, file, &source, error), cleanup);
+    MGK_TRY_GOTO(status, mgk_source_expand(context->kernel_dir, file, options, &source, error), cleanup);
     MGK_TRY_GOTO(status, make_key(context, &source, options, &key, error), cleanup);
 
     status = find_or_create(context, file, &source, options, key.data, out, origin, error);

@@ -72,7 +72,7 @@ static clmgk_status build_and_run(clmgk_context *context, int shuffle, cl_int *n
     clmgk_program_origin origin;
     double ms = 0.0;
     mgk_text options = {.allocator = &context->allocator};
-    mgk_text_printf(&options, "-cl-std=CL1.2 -DENGINE=%d -DSHUFFLE=%d -DLEAST_SUB_GROUP=%d", CLMGK_ENGINE_SIMT, shuffle,
+    mgk_text_printf(&options, "-cl-std=CL1.2 -DSHUFFLE=%d -DLEAST_SUB_GROUP=%d", shuffle,
                     context->facts.least_sub_group);
     if (options.failed)
         return mgk_fail_memory(error, "compiler options");

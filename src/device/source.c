@@ -3,6 +3,7 @@
  * the complete key of the program. */
 #include "device/device.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { MAX_SOURCE_BYTES = 1 << 24 };
@@ -16,6 +17,8 @@ typedef struct source_file {
 
 typedef struct expansion {
     const char *kernel_dir;
+    const char *engine; /* name of the engine among the program's options, and its length; NULL: none */
+    size_t engine_length;
     mgk_text *out;
     mgk_text seen; /* names so far, each between newlines */
     clmgk_error *error;
@@ -45,23 +48,38 @@ static clmgk_status open_in_folder(const expansion *run, const char *name, sourc
     return status;
 }
 
-/* The name between the quotes of an `#include "name"` line, and its length; 0 for other lines. */
-static size_t included_name(const char *line, size_t length, const char **name)
+/* What an include line names: `engine_file`, a file of the engine. */
+typedef struct included {
+    const char *name; /* NULL: the line includes nothing */
+    size_t length;
+    bool engine_file;
+} included;
+
+/* Whether `text` comes next in the line at *c, after blanks; then *c is behind it. */
+static bool skip(const char **c, const char *end, const char *text)
+{
+    const size_t size = strlen(text);
+    while (*c < end && (**c == ' ' || **c == '\t'))
+        ++*c;
+    if ((size_t)(end - *c) < size || memcmp(*c, text, size) != 0)
+        return false;
+    *c += size;
+    return true;
+}
+
+/* Of an `#include "name"` or `#include ENGINE_FILE(name)` line. */
+static included included_file(const char *line, size_t length)
 {
     const char *const end = line + length;
-    const char *const words[] = {"#", "include", "\""};
     const char *c = line;
-    for (size_t i = 0; i < MGK_COUNT(words); ++i) {
-        while (c < end && (*c == ' ' || *c == '\t'))
-            ++c;
-        const size_t size = strlen(words[i]);
-        if ((size_t)(end - c) < size || memcmp(c, words[i], size) != 0)
-            return 0;
-        c += size;
-    }
-    const char *const quote = memchr(c, '"', (size_t)(end - c));
-    *name = c;
-    return quote == NULL ? 0 : (size_t)(quote - c);
+    const included none = {0};
+    if (!skip(&c, end, "#") || !skip(&c, end, "include"))
+        return none;
+    const bool engine_file = skip(&c, end, "ENGINE_FILE(");
+    if (!engine_file && !skip(&c, end, "\""))
+        return none;
+    const char *const close = memchr(c, engine_file ? ')' : '"', (size_t)(end - c));
+    return close != NULL && close > c ? (included){c, (size_t)(close - c), engine_file} : none;
 }
 
 /* Adds `name` to the names seen; false if it was there. */
@@ -79,17 +97,30 @@ static bool first_time(mgk_text *seen, const char *name)
 
 static clmgk_status expand_file(expansion *run, const char *name);
 
-/* Replaces an include line by the file's text, the first time only. */
-static clmgk_status expand_include(expansion *run, const char *name, size_t length)
+/* Writes the path of the file below the folder of kernels; as much of it as fits. */
+static clmgk_status path_of(const expansion *run, const included *include, char *path, size_t size)
 {
-    char file[256];
-    const size_t kept = length < sizeof(file) ? length : sizeof(file) - 1;
-    memcpy(file, name, kept);
-    file[kept] = '\0';
-    if (kept < length || file[0] == '/' || strstr(file, "..") != NULL)
+    const int length = (int)include->length, engine = (int)run->engine_length;
+    if (include->engine_file && run->engine == NULL)
+        return mgk_fail(run->error, CLMGK_ERROR_COMPILE, "#include ENGINE_FILE(%.*s): no option -DENGINE=<name>",
+                        length, include->name);
+    int written = 0;
+    if (include->engine_file)
+        written = snprintf(path, size, "engine/%.*s/%.*s", engine, run->engine, length, include->name);
+    else
+        written = snprintf(path, size, "%.*s", length, include->name);
+    if ((size_t)written >= size || path[0] == '/' || strstr(path, "..") != NULL)
         return mgk_fail(run->error, CLMGK_ERROR_COMPILE,
-                        "#include \"%s\": expected the path of a kernel file below the folder of kernels", file);
-    return first_time(&run->seen, file) ? expand_file(run, file) : CLMGK_OK;
+                        "#include \"%s\": expected the path of a kernel file below the folder of kernels", path);
+    return CLMGK_OK;
+}
+
+/* Replaces an include line by the file's text, the first time only. */
+static clmgk_status expand_include(expansion *run, const included *include)
+{
+    char path[256];
+    MGK_TRY(path_of(run, include, path, sizeof(path)));
+    return first_time(&run->seen, path) ? expand_file(run, path) : CLMGK_OK;
 }
 
 static clmgk_status expand_lines(expansion *run, const char *name, const source_file *file)
@@ -100,10 +131,9 @@ static clmgk_status expand_lines(expansion *run, const char *name, const source_
     for (const char *line = file->text; line < end; ++number) {
         const char *const newline = memchr(line, '\n', (size_t)(end - line));
         const size_t length = (size_t)((newline != NULL ? newline : end) - line);
-        const char *include = NULL;
-        const size_t include_length = included_name(line, length, &include);
-        if (include_length > 0) {
-            MGK_TRY(expand_include(run, include, include_length));
+        const included include = included_file(line, length);
+        if (include.name != NULL) {
+            MGK_TRY(expand_include(run, &include));
             mgk_text_printf(run->out, "#line %d \"%s\"\n", number + 1, name);
         } else {
             mgk_text_append(run->out, line, length);
@@ -124,9 +154,22 @@ static clmgk_status expand_file(expansion *run, const char *name)
     return status;
 }
 
-clmgk_status mgk_source_expand(const char *kernel_dir, const char *name, mgk_text *out, clmgk_error *error)
+/* The engine that the options name, if they do. */
+static void find_engine(expansion *run, const char *options)
+{
+    static const char option[] = "-DENGINE=";
+    const char *const found = strstr(options, option);
+    if (found == NULL)
+        return;
+    run->engine = found + sizeof(option) - 1;
+    run->engine_length = strcspn(run->engine, " ");
+}
+
+clmgk_status mgk_source_expand(const char *kernel_dir, const char *name, const char *options, mgk_text *out,
+                               clmgk_error *error)
 {
     expansion run = {.kernel_dir = kernel_dir, .out = out, .seen = {.allocator = out->allocator}, .error = error};
+    find_engine(&run, options);
     clmgk_status status = first_time(&run.seen, name) ? expand_file(&run, name) : CLMGK_OK;
     if (status == CLMGK_OK && (out->failed || run.seen.failed))
         status = mgk_fail_memory(error, "a kernel's source");

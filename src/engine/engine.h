@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Engines: each computes a block of rows against a tile of keys. To add an engine, write its file here and its files in
- * cl/engine, and add a line to CLMGK_ENGINE_LIST and to the lists of cl/engine (engine.clh, backward.clh).
+ * cl/engine/<name>/, and add a line to CLMGK_ENGINE_LIST.
  */
 #ifndef MGK_ENGINE_H
 #define MGK_ENGINE_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The lane engine: a work-item is a whole block, whose rows are the lanes of its vectors. */
 #include "engine/engine.h"
-#include "engine/lane_tunables.h"
+#include "engine/lane/tunables.h"
 
 #include <inttypes.h>
 #include <string.h>

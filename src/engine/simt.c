@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The SIMT engine: the work-items of a work-group share a block's rows and a tile's keys. */
 #include "engine/engine.h"
-#include "engine/simt_tunables.h"
+#include "engine/simt/tunables.h"
 
 #include <inttypes.h>
 
@@ -12,7 +12,7 @@ static bool exceeds(int64_t count, int64_t most)
     return most > 0 && count > most;
 }
 
-/* Layout: cl/engine/simt.clh, simt_backward.clh. */
+/* Layout: cl/engine/simt/block.clh, backward.clh. */
 static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
 {
     enum { PADS = 2 * 32 };
@@ -30,7 +30,7 @@ static int64_t threads_of(const mgk_tunables *p)
     return (int64_t)mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "key-threads");
 }
 
-/* Layout: cl/engine/simt_keys.clh. */
+/* Layout: cl/engine/simt/few_rows.clh. */
 static uint64_t few_local_bytes(const mgk_footprint *f, const mgk_tunables *p, int rows)
 {
     enum { TEAM = 4, SEGMENTS = 8 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The parameters of CLBlast's kernels for products, as in its own tuner (CLBlast 1.5: src/tuning/kernels/xgemm.hpp and
- * xgemm_direct.hpp, src/tuning/routines/xgemm.cpp). Same form as cl/engine/lane_tunables.h, without macros; the default
+ * xgemm_direct.hpp, src/tuning/routines/xgemm.cpp). Same form as cl/engine/lane/tunables.h, without macros; the default
  * 0 means the value of CLBlast's own database.
  */
 #ifndef MGK_CLBLAST_TUNABLES_H

@@ -28,7 +28,7 @@ typedef struct mgk_tunable_table {
 /*
  * Defines `static const mgk_tunable_table PREFIX_table` from a list of tunables T(identifier, name, macro, CPU default,
  * GPU default, meaning, values...) and a list of constraints C(expression of identifiers), as in
- * cl/engine/lane_tunables.h.
+ * cl/engine/lane/tunables.h.
  */
 #define MGK_TUNABLE_COUNT(...) (sizeof((int32_t[]){__VA_ARGS__}) / sizeof(int32_t))
 #define MGK_TUNABLE_ROW(id, name, macro, cpu, gpu, meaning, ...)                                                       \

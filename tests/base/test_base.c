@@ -465,7 +465,7 @@ TH_HOST_TEST(test_source_expansion)
     write_kernel(folder, "main.cl", "first\n #\tinclude \"a.clh\" // why\n#include \"b.clh\"\n#include <c.h>\nlast");
     write_kernel(folder, "a.clh", "in a\n#include \"b.clh\"\n");
     write_kernel(folder, "b.clh", "in b\n#include \"a.clh\"\n#include \"main.cl\"\n");
-    assert_int_equal(mgk_source_expand(folder, "main.cl", &source, NULL), CLMGK_OK);
+    assert_int_equal(mgk_source_expand(folder, "main.cl", "", &source, NULL), CLMGK_OK);
     assert_string_equal(source.data, "#line 1 \"main.cl\"\nfirst\n"
                                      "#line 1 \"a.clh\"\nin a\n"
                                      "#line 1 \"b.clh\"\nin b\n"
@@ -473,6 +473,32 @@ TH_HOST_TEST(test_source_expansion)
                                      "#line 3 \"a.clh\"\n"
                                      "#line 3 \"main.cl\"\n#line 4 \"main.cl\"\n"
                                      "#include <c.h>\nlast\n");
+    mgk_text_free(&source);
+    scratch_remove(folder);
+}
+
+TH_HOST_TEST(test_source_engine_files)
+{
+    static const char included[] = "#line 1 \"main.cl\"\n#line 1 \"engine/two/a.clh\"\n2\n#line 2 \"main.cl\"\n"
+                                   "#line 3 \"main.cl\"\n#line 4 \"main.cl\"\n";
+    char folder[SCRATCH_PATH];
+    mgk_text source = {0};
+    clmgk_error error = {0};
+    scratch_create(folder);
+    write_kernel(folder, "engine/two/a.clh", "2\n");
+    write_kernel(folder, "main.cl",
+                 "#include ENGINE_FILE(a.clh)\n #  include ENGINE_FILE(a.clh)\n"
+                 "#include \"engine/two/a.clh\"\n");
+    assert_int_equal(mgk_source_expand(folder, "main.cl", "-DX=1 -DENGINE=two -DY=1", &source, NULL), CLMGK_OK);
+    assert_string_equal(source.data, included);
+    mgk_text_free(&source);
+    assert_int_equal(mgk_source_expand(folder, "main.cl", "-DENGINE=tw", &source, &error), CLMGK_ERROR_IO);
+    assert_non_null(strstr(error.message, "engine/tw/a.clh"));
+    mgk_text_free(&source);
+    assert_int_equal(mgk_source_expand(folder, "main.cl", "-DENGINE=..", &source, &error), CLMGK_ERROR_COMPILE);
+    mgk_text_free(&source);
+    assert_int_equal(mgk_source_expand(folder, "main.cl", "-DX=1", &source, &error), CLMGK_ERROR_COMPILE);
+    assert_non_null(strstr(error.message, "-DENGINE="));
     mgk_text_free(&source);
     scratch_remove(folder);
 }
@@ -485,13 +511,13 @@ TH_HOST_TEST(test_source_failures)
     scratch_create(folder);
     write_kernel(folder, "outside.cl", "#include \"../secret\"\n");
     write_kernel(folder, "absent.cl", "#include \"absent.clh\"\n");
-    assert_int_equal(mgk_source_expand(folder, "outside.cl", &source, &error), CLMGK_ERROR_COMPILE);
+    assert_int_equal(mgk_source_expand(folder, "outside.cl", "", &source, &error), CLMGK_ERROR_COMPILE);
     assert_non_null(strstr(error.message, "../secret"));
     mgk_text_free(&source);
-    assert_int_equal(mgk_source_expand(folder, "absent.cl", &source, &error), CLMGK_ERROR_IO);
+    assert_int_equal(mgk_source_expand(folder, "absent.cl", "", &source, &error), CLMGK_ERROR_IO);
     assert_non_null(strstr(error.message, "absent.clh"));
     mgk_text_free(&source);
-    assert_int_equal(mgk_source_expand(NULL, "absent.cl", &source, &error), CLMGK_ERROR_COMPILE);
+    assert_int_equal(mgk_source_expand(NULL, "absent.cl", "", &source, &error), CLMGK_ERROR_COMPILE);
     assert_non_null(strstr(error.message, "absent.cl"));
     mgk_text_free(&source);
     scratch_remove(folder);
@@ -509,7 +535,7 @@ TH_HOST_TEST(test_source_without_memory)
         counting counts = {.budget = budget};
         const clmgk_allocator allocator = {.allocate = count_allocate, .release = count_release, .user = &counts};
         mgk_text source = {.allocator = &allocator};
-        status = mgk_source_expand(folder, "main.cl", &source, NULL);
+        status = mgk_source_expand(folder, "main.cl", "", &source, NULL);
         assert_true(status == CLMGK_OK || status == CLMGK_ERROR_OUT_OF_HOST_MEMORY);
         mgk_text_free(&source);
         assert_int_equal(counts.live, 0);

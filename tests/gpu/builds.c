@@ -108,7 +108,7 @@ static tool_exit build(const probe_context *probe, const char *line, configurati
     char options[MAX_LINE];
     mgk_text source = {0};
     tool_exit status = TOOL_DONE;
-    TOOL_TRY(tool_check_library(mgk_source_expand(NULL, parts->file, &source, &error->library), error));
+    TOOL_TRY(tool_check_library(mgk_source_expand(NULL, parts->file, parts->options, &source, &error->library), error));
     choose_options(probe, parts, options, sizeof(options));
     probe_program made = probe_build(probe, source.data, options);
     mgk_text_free(&source);

@@ -211,7 +211,7 @@ class ChangedKernels(TuneTest):
         source = (kernels / "mixture/forward.cl").read_text()
         start = "    if (a.length == 0)\n        return;\n"
         self.assertEqual(source.count(start), 1)
-        condition = f"#if ENGINE == 1 && {'' if defaults else '!'}({same})\n{text}\n#endif\n"
+        condition = f"#if !BLOCK_REGISTERS && {'' if defaults else '!'}({same})\n{text}\n#endif\n"
         (kernels / "mixture/forward.cl").write_text(source.replace(start, condition + start))
         return {**self.environment, "CLMGK_KERNEL_DIR": str(kernels)}
 

@@ -151,7 +151,7 @@ mgk_flags mgk_attention_flags(const mgk_attention_request *request)
     const clmgk_attention_desc *const d = request->desc;
     const mgk_attention_traits *const t = &request->traits;
     mgk_flags flags = {0};
-    flags.ENGINE = request->engine->value;
+    flags.engine = request->engine->value;
     flags.EXP2_BUILTIN = request->facts->info.device_class != CLMGK_DEVICE_CPU;
     /* NVIDIA's and AMD's exp2 is the instruction with scaling for subnormal results, which a softmax needs not */
     const mgk_gpu gpu = mgk_gpu_of(request->facts);
@@ -370,7 +370,7 @@ static void turn_bias(const mgk_forward *x, mgk_pass_plan *plan, mgk_forward_arg
     const mgk_attention_step step = {
         .file = "attention/bias.cl",
         .name = "attention_bias",
-        .flags = {.ENGINE = x->flags.ENGINE, .WIDE_VECTORS = x->flags.WIDE_VECTORS},
+        .flags = {.engine = x->flags.engine, .WIDE_VECTORS = x->flags.WIDE_VECTORS},
         .buffers = buffers,
         .buffer_count = MGK_COUNT(buffers),
         .args = &copy,

@@ -18,7 +18,7 @@ typedef struct mgk_linear_pass {
     int64_t problems; /* (b, h) */
 } mgk_linear_pass;
 
-/* Floats between the rows of local tiles (TILE_ROW of engine/simt_product.clh). */
+/* Floats between the rows of local tiles (TILE_ROW of engine/simt/product.clh). */
 #define MGK_LINEAR_PAD 4
 
 /* Floats of a work-group's tiles. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The SIMT engine's kernel parameters, in the form of engine/lane_tunables.h. In the backward pass rows and keys change
+/* The SIMT engine's kernel parameters, in the form of engine/lane/tunables.h. In the backward pass rows and keys change
  * roles: a block holds keys. */
-#ifndef MGK_ENGINE_SIMT_TUNABLES_H
-#define MGK_ENGINE_SIMT_TUNABLES_H
+#ifndef MGK_SIMT_TUNABLES_H
+#define MGK_SIMT_TUNABLES_H
 
 /* On a CPU this engine is for tests: small blocks compile several times faster there, and chunks of more features need
  * fewer barriers. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The lane engine's kernel parameters, for the host. The defaults in the kernels (engine/lane.clh) only serve to
+ * The lane engine's kernel parameters, for the host. The defaults in the kernels (engine/lane/block.clh) only serve to
  * compile them alone.
  *
  *     T(identifier, name, macro (NULL: a run-time number), default on CPUs, on GPUs (0: follows from the shape),
@@ -9,8 +9,8 @@
  *
  * Defaults are upper limits: a plan reduces them to fit the device and the shape.
  */
-#ifndef MGK_ENGINE_LANE_TUNABLES_H
-#define MGK_ENGINE_LANE_TUNABLES_H
+#ifndef MGK_LANE_TUNABLES_H
+#define MGK_LANE_TUNABLES_H
 
 #define MGK_LANE_TUNABLES(T)                                                                                           \
     T(lanes, "lanes", "LANES", 16, 16, "lanes of a vector", 8, 16)                                                     \
