@@ -6,6 +6,7 @@
  */
 #include "harness/layer.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -165,6 +166,69 @@ TH_TEST(no_queries)
     d.gradients = tl_all_gradients(&d);
     TL_PROBLEM problem = tl_make(&d, 13);
     tl_expect(session, &problem, "no queries");
+}
+
+/* ---- masks ------------------------------------------------------------------------------------------------------- */
+
+enum { MASKED = 12 }; /* the first rows of every sequence: one large negative bias masks all of a row's keys */
+
+static void set_masks_of_rows(tl_problem *problem, const double values[4])
+{
+    const clmgk_attention_desc *const a = &problem->attention.desc;
+    for (int64_t i = 0; i < MASKED; i++)
+        for (int64_t j = 0; j < a->length_k; j++)
+            th_set(&problem->attention, TH_BIAS, 0, 0, 0, i, j, values[i % 4]);
+}
+
+/* Gives the masked rows no gradient, as does a loss that skips padding. */
+static void ignore_masked_rows(tl_problem *problem)
+{
+    const int64_t sequence = problem->attention.desc.length * problem->desc.width;
+    double *const gradient = problem->array[CLMGK_LAYER_ARRAY_GRAD_OUT].values;
+    for (int64_t b = 0; b < problem->attention.desc.batch; b++)
+        memset(gradient + b * sequence, 0, (size_t)(MASKED * problem->desc.width) * sizeof(double));
+}
+
+/* The masks that most code uses. The float sum of a score and such a mask holds nothing of the score. */
+static const double masks[4] = {-1e9, -1e10, -1e30, -(double)FLT_MAX};
+/* Smaller masks cancel: outputs and gradients are those of a layer without them, within that layer's bound. */
+static const double small_masks[4] = {-1e4, -1e6, -1e7, -6e7};
+static const double no_masks[4] = {0};
+
+/* The gradients of masked rows need L in two parts. The descriptor does not ask for them, so the layer must do so
+ * itself; the reference's bound takes it for granted. */
+static void expect_masked(th_session *session, tl_problem *problem, bool small, const char *name)
+{
+    TL_ANSWER answer;
+    clmgk_layer *const layer = tl_layer(session, problem);
+    set_masks_of_rows(problem, small ? no_masks : masks);
+    TL_DEVICE rounded = tl_upload(session, problem, layer); /* the values become what the device holds */
+    clmgk_ref_layer reference = tl_reference(problem);
+    reference.attention.desc.use_lse_low = 1;
+    assert_true(clmgk_ref_layer_solve(&reference, true, &answer));
+    set_masks_of_rows(problem, small ? small_masks : masks);
+    tl_run_with(session, problem, layer);
+    tl_check(session, problem, &answer, name);
+}
+
+TH_TEST(rows_masked_by_a_finite_bias)
+{
+    static const option_set set = {.layer = {.use_bias = 1},
+                                   .attention = {.use_bias = 1, .bias_heads = 1, .bias_batch = 1}};
+    static const clmgk_variant variants[] = {CLMGK_VARIANT_SOFTMAX, CLMGK_VARIANT_GAUSSIAN, CLMGK_VARIANT_HARD_FISH};
+    for (size_t n = 0; n < 4 * TH_COUNT(variants); n++)
+        for (size_t engine = 0; engine < (n < 4 ? session->engines : 1); engine++) {
+            const bool ignored = n % 2 == 0, small = n / 2 % 2 == 1;
+            char name[120];
+            snprintf(name, sizeof(name), "%s, engine %zu, %s masks, masked rows %s a gradient",
+                     clmgk_variant_name(variants[n / 4]), engine, small ? "small" : "large",
+                     ignored ? "without" : "with");
+            TL_PROBLEM problem = make(variants[n / 4], CLMGK_DTYPE_F32, &set, 21 + n);
+            problem.engine = engine;
+            if (ignored)
+                ignore_masked_rows(&problem);
+            expect_masked(session, &problem, small, name);
+        }
 }
 
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
