@@ -4,12 +4,10 @@
 #include "gemm/product_args.clh"
 #include "operation/rows.h"
 
-#include <string.h>
-
 /* Up to so many rows they come first: measured on CPUs (docs/gemm.md). */
 #define FEW_ROWS 8
 
-#define MGK_GEMM_BUFFER(NAME, name, type) MGK_GEMM_##NAME,
+#define MGK_GEMM_BUFFER(NAME, name, type, needed) {MGK_GEMM_##NAME, needed},
 
 static clmgk_status own_applicable(const mgk_device_facts *facts, clmgk_dtype dtype, clmgk_error *error)
 {
@@ -49,7 +47,7 @@ static void share(const clmgk_gemm_plan *plan, const mgk_row_form *form, mgk_gem
 
 static clmgk_status own_plan(clmgk_gemm_plan *plan, const char *parameters, clmgk_error *error)
 {
-    static const unsigned char buffers[] = {MGK_GEMM_PRODUCT_BUFFERS(MGK_GEMM_BUFFER)};
+    static const mgk_step_buffer list[] = {MGK_GEMM_PRODUCT_BUFFERS(MGK_GEMM_BUFFER)};
     const clmgk_gemm_desc *const desc = &plan->desc;
     const mgk_row_form form = mgk_rows_form(&plan->context->facts);
     mgk_gemm_product_args args = {.stride_a = desc->stride_a,
@@ -74,10 +72,7 @@ static clmgk_status own_plan(clmgk_gemm_plan *plan, const char *parameters, clmg
     mgk_rows_options(&plan->context->facts, desc->dtype, &step->options);
     mgk_rows_most_registers(&plan->context->facts, &step->options);
     step->launch = (mgk_launch){1, {groups * (size_t)form.group}, {(size_t)form.group}};
-    memcpy(step->args, &args, sizeof(args));
-    step->args_bytes = sizeof(args);
-    memcpy(step->buffer, buffers, sizeof(buffers));
-    step->buffers = sizeof(buffers);
+    mgk_step_bind(step, &args, sizeof(args), list, MGK_COUNT(list));
     plan->info.sums = CLMGK_DTYPE_F32;
     plan->info.cached = plan->context->keeper != CLMGK_KEEPER_NOBODY;
     return CLMGK_OK;

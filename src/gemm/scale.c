@@ -4,14 +4,12 @@
 #include "gemm/gemm.h"
 #include "gemm/scale_args.clh"
 
-#include <string.h>
-
-#define MGK_GEMM_BUFFER(NAME, name, type) MGK_GEMM_##NAME,
+#define MGK_GEMM_BUFFER(NAME, name, type, needed) {MGK_GEMM_##NAME, needed},
 
 static clmgk_status scale_plan(clmgk_gemm_plan *plan, const char *parameters, clmgk_error *error)
 {
     enum { GROUP = 64 };
-    static const unsigned char buffers[] = {MGK_GEMM_SCALE_BUFFERS(MGK_GEMM_BUFFER)};
+    static const mgk_step_buffer list[] = {MGK_GEMM_SCALE_BUFFERS(MGK_GEMM_BUFFER)};
     const clmgk_gemm_desc *const desc = &plan->desc;
     const mgk_flags flags = {.STORAGE_F16 = desc->dtype == CLMGK_DTYPE_F16,
                              .STORAGE_BF16 = desc->dtype == CLMGK_DTYPE_BF16};
@@ -32,10 +30,7 @@ static clmgk_status scale_plan(clmgk_gemm_plan *plan, const char *parameters, cl
     mgk_text_printf(&step->options, "-cl-std=CL1.2");
     mgk_flags_options(&flags, &step->options);
     step->launch = (mgk_launch){1, {((size_t)args.elements + GROUP - 1) / GROUP * GROUP}, {GROUP}};
-    memcpy(step->args, &args, sizeof(args));
-    step->args_bytes = sizeof(args);
-    memcpy(step->buffer, buffers, sizeof(buffers));
-    step->buffers = sizeof(buffers);
+    mgk_step_bind(step, &args, sizeof(args), list, MGK_COUNT(list));
     return CLMGK_OK;
 }
 

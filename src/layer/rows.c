@@ -5,7 +5,6 @@
 #include "operation/rows.h"
 
 #include <math.h>
-#include <string.h>
 
 #define PI 3.14159265358979323846
 
@@ -21,21 +20,29 @@ static int64_t parts_of(int64_t count, int64_t size)
 
 /* ---- steps ---------------------------------------------------------------------------------------------------- */
 
-/* Appends a kernel of `file` over `buffers` buffers and `groups` work-groups. */
-static mgk_step *add(const mgk_rows_list *list, const char *file, const char *name, size_t buffers, const void *args,
+/* A file's kernels and their buffers. */
+typedef struct kernels {
+    const char *file;
+    mgk_step_buffer buffer[MGK_BUFFERS];
+    size_t count;
+} kernels;
+
+#define NORM_BUFFER(NAME, name, type, needed)  {MGK_NORM_##NAME, needed},
+#define HEADS_BUFFER(NAME, name, type, needed) {MGK_HEADS_##NAME, needed},
+static const kernels norm = {"layer/norm.cl", {MGK_NORM_BUFFERS(NORM_BUFFER)}, MGK_NORM_COUNT};
+static const kernels heads = {"layer/heads.cl", {MGK_HEADS_BUFFERS(HEADS_BUFFER)}, MGK_HEADS_COUNT};
+
+/* Appends a kernel in `groups` work-groups. */
+static mgk_step *add(const mgk_rows_list *list, const kernels *kernel, const char *name, const void *args,
                      size_t args_bytes, int64_t groups)
 {
     const size_t group = (size_t)mgk_rows_form(list->facts).group;
     mgk_step *const step = &list->steps->step[list->steps->count++];
-    step->file = file;
+    step->file = kernel->file;
     step->name = name;
     mgk_rows_options(list->facts, list->dtype, &step->options);
     step->launch = (mgk_launch){1, {(size_t)groups * group}, {group}};
-    memcpy(step->args, args, args_bytes);
-    step->args_bytes = args_bytes;
-    step->buffers = buffers;
-    for (size_t i = 0; i < buffers; ++i)
-        step->buffer[i] = (unsigned char)i;
+    mgk_step_bind(step, args, args_bytes, kernel->buffer, kernel->count);
     return step;
 }
 
@@ -64,14 +71,14 @@ static mgk_i64 add_region(const mgk_rows_list *list, mgk_sums_entry *entry, int6
     return entry->in;
 }
 
-static void add_sums(const mgk_rows_list *list, const char *file, size_t buffers, const mgk_sums_args *args)
+static void add_sums(const mgk_rows_list *list, const kernels *kernel, const mgk_sums_args *args)
 {
     const mgk_row_form form = mgk_rows_form(list->facts);
     int64_t vectors = 0;
     for (size_t i = 0; i < MGK_HEADS_SUMS; ++i)
         vectors += parts_of(args->entry[i].columns, form.lanes);
     if (vectors > 0)
-        (void)add(list, file, "layer_sums", buffers, args, sizeof(*args), parts_of(vectors, form.group));
+        (void)add(list, kernel, "layer_sums", args, sizeof(*args), parts_of(vectors, form.group));
 }
 
 /* ---- rows of the model's width -------------------------------------------------------------------------------- */
@@ -92,7 +99,7 @@ void mgk_rows_norm(const mgk_rows_list *list, const mgk_norm_rows *rows)
 {
     const int64_t block = rows_at_once(list, rows->width);
     const mgk_norm_args args = norm_args(rows, block);
-    (void)add(list, "layer/norm.cl", "layer_norm", MGK_NORM_COUNT, &args, sizeof(args), parts_of(rows->rows, block));
+    (void)add(list, &norm, "layer_norm", &args, sizeof(args), parts_of(rows->rows, block));
 }
 
 void mgk_rows_norm_backward(const mgk_rows_list *list, const mgk_norm_rows *rows, const mgk_norm_wants *want)
@@ -104,8 +111,8 @@ void mgk_rows_norm_backward(const mgk_rows_list *list, const mgk_norm_rows *rows
     for (size_t i = 0; i < MGK_NORM_SUMS; ++i)
         if (wanted[i])
             args.region[i] = add_region(list, &sums.entry[i], groups, rows->width);
-    (void)add(list, "layer/norm.cl", "layer_norm_backward", MGK_NORM_COUNT, &args, sizeof(args), groups);
-    add_sums(list, "layer/norm.cl", MGK_NORM_COUNT, &sums);
+    (void)add(list, &norm, "layer_norm_backward", &args, sizeof(args), groups);
+    add_sums(list, &norm, &sums);
 }
 
 /* ---- rows of heads -------------------------------------------------------------------------------------------- */
@@ -158,8 +165,7 @@ void mgk_rows_heads_forward(const mgk_rows_list *list, const mgk_heads_rows *row
     const int64_t columns = columns_of(&rows->part[0]) + columns_of(&rows->part[1]) + columns_of(&rows->part[2]);
     const int64_t block = rows_at_once(list, columns);
     const mgk_heads_args args = heads_args(rows, block);
-    mgk_step *const step =
-        add(list, "layer/heads.cl", "layer_heads", MGK_HEADS_COUNT, &args, sizeof(args), parts_of(rows->rows, block));
+    mgk_step *const step = add(list, &heads, "layer_heads", &args, sizeof(args), parts_of(rows->rows, block));
     mgk_rows_most_registers(list->facts, &step->options);
 }
 
@@ -177,8 +183,7 @@ void mgk_rows_heads_backward(const mgk_rows_list *list, const mgk_heads_rows *ro
             args.region[3 + i] =
                 add_region(list, &sums.entry[3 + i], groups * least(form.group / form.team, rows->part[i].heads),
                            rows->part[i].size);
-    mgk_step *const step =
-        add(list, "layer/heads.cl", "layer_heads_backward", MGK_HEADS_COUNT, &args, sizeof(args), groups);
+    mgk_step *const step = add(list, &heads, "layer_heads_backward", &args, sizeof(args), groups);
     mgk_rows_most_registers(list->facts, &step->options);
-    add_sums(list, "layer/heads.cl", MGK_HEADS_COUNT, &sums);
+    add_sums(list, &heads, &sums);
 }

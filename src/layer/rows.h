@@ -15,8 +15,8 @@
 #include "layer/args.clh"
 #include "operation/step.h"
 
-#define MGK_NORM_NUMBER(NAME, name, type)  MGK_NORM_##NAME,
-#define MGK_HEADS_NUMBER(NAME, name, type) MGK_HEADS_##NAME,
+#define MGK_NORM_NUMBER(NAME, name, type, needed)  MGK_NORM_##NAME,
+#define MGK_HEADS_NUMBER(NAME, name, type, needed) MGK_HEADS_##NAME,
 enum { MGK_NORM_BUFFERS(MGK_NORM_NUMBER) MGK_NORM_COUNT };
 enum { MGK_HEADS_BUFFERS(MGK_HEADS_NUMBER) MGK_HEADS_COUNT };
 

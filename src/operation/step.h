@@ -45,8 +45,8 @@ typedef struct mgk_step {
     uint64_t private_bytes;                 /* private arrays of a work-item */
     unsigned char args[MGK_ARGUMENT_BYTES]; /* the kernel's first argument; each call sets its mgk_bound */
     size_t args_bytes;
-    size_t buffers;                  /* its other arguments */
-    unsigned char buffer[MGK_SLOTS]; /* numbers of its buffers in a call, in the order of the arguments */
+    size_t buffers;                    /* that it takes; mgk_step_check: not too many */
+    unsigned char buffer[MGK_BUFFERS]; /* their numbers in a call, in the order of the arguments */
 
     mgk_program *program; /* steps may share one */
     cl_kernel kernel;
@@ -61,6 +61,18 @@ typedef struct mgk_steps {
     pthread_mutex_t mutex; /* guards the kernels' arguments: clSetKernelArg is not thread-safe */
     bool made;             /* the mutex is initialised */
 } mgk_steps;
+
+/* A line of a kernel's list of buffers (cl/base/bound.clh): its number in a call, and whether the kernel takes it. */
+typedef struct mgk_step_buffer {
+    unsigned char number;
+    bool needed;
+} mgk_step_buffer;
+
+/* Sets the step's arguments, and the buffers of its kernel's list that it takes. */
+void mgk_step_bind(mgk_step *step, const void *args, size_t args_bytes, const mgk_step_buffer *list, size_t count);
+
+/* UNSUPPORTED, with the reason: the step's arguments are more than OpenCL guarantees. */
+clmgk_status mgk_step_check(const mgk_step *step, clmgk_error *error);
 
 /* Empties a list. */
 void mgk_steps_clear(mgk_steps *steps, const clmgk_allocator *allocator);

@@ -50,6 +50,33 @@ uint64_t mgk_steps_workspace_size(const mgk_steps *steps)
     return bytes > 0 ? bytes + MGK_WORKSPACE_ALIGNMENT - sizeof(float) : 0;
 }
 
+/* ---- arguments ---------------------------------------------------------------------------------------------- */
+
+void mgk_step_bind(mgk_step *step, const void *args, size_t args_bytes, const mgk_step_buffer *list, size_t count)
+{
+    memcpy(step->args, args, args_bytes);
+    step->args_bytes = args_bytes;
+    for (size_t i = 0; i < count; ++i) {
+        if (!list[i].needed)
+            continue;
+        if (step->buffers < MGK_BUFFERS)
+            step->buffer[step->buffers] = list[i].number;
+        ++step->buffers;
+    }
+}
+
+clmgk_status mgk_step_check(const mgk_step *step, clmgk_error *error)
+{
+    enum { POINTER = 8, START = sizeof(mgk_i64) };
+    const size_t bytes = step->args_bytes + step->buffers * (POINTER + START);
+    if (step->buffers > MGK_BUFFERS || bytes > MGK_ARGUMENT_BYTES)
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
+                        "kernel %s: %zu buffers, with them %zu bytes of arguments: expected at most %d buffers and the "
+                        "%d bytes that OpenCL guarantees",
+                        step->name, step->buffers, bytes, MGK_BUFFERS, MGK_ARGUMENT_BYTES);
+    return CLMGK_OK;
+}
+
 /* ---- launches ----------------------------------------------------------------------------------------------- */
 
 /* The call's part of a kernel's arguments. */
@@ -59,8 +86,8 @@ static mgk_bound bound_of(const mgk_step *step, const mgk_call *call)
         .seed_low = (mgk_u32)call->seed, .seed_high = (mgk_u32)(call->seed >> 32), .parts = (mgk_i32)call->parts};
     for (size_t i = 0; i < step->buffers; ++i) {
         const clmgk_buffer *const buffer = call->buffers[step->buffer[i]];
-        bound.offset[i] = (mgk_i64)buffer->offset;
         bound.given |= (mgk_u32)(buffer->memory != NULL) << i;
+        bound.aligned |= (mgk_u32)(buffer->offset % MGK_ALIGNED == 0) << i;
         bound.added |= (mgk_u32)(call->added >> step->buffer[i] & 1u) << i;
     }
     return bound;
@@ -72,16 +99,20 @@ static clmgk_status launch(const mgk_step *step, const mgk_launch *grid, const v
 {
     const cl_mem *const stand_in = &step->program->context->stand_in;
     const mgk_bound bound = bound_of(step, call);
+    enum { FIRST = 2 }; /* the first buffer's argument */
     unsigned char bytes[MGK_ARGUMENT_BYTES];
-    mgk_kernel_arg list[1 + MGK_SLOTS];
+    mgk_i64 starts[MGK_BUFFERS];
+    mgk_kernel_arg list[FIRST + MGK_BUFFERS];
     memcpy(bytes, args, step->args_bytes);
     memcpy(bytes, &bound, sizeof(bound));
     list[0] = (mgk_kernel_arg){step->args_bytes, bytes};
+    list[1] = (mgk_kernel_arg){step->buffers * sizeof(starts[0]), starts};
     for (size_t i = 0; i < step->buffers; ++i) {
-        const cl_mem *const memory = &call->buffers[step->buffer[i]]->memory;
-        list[i + 1] = (mgk_kernel_arg){sizeof(cl_mem), *memory != NULL ? memory : stand_in};
+        const clmgk_buffer *const buffer = call->buffers[step->buffer[i]];
+        starts[i] = (mgk_i64)buffer->offset;
+        list[FIRST + i] = (mgk_kernel_arg){sizeof(cl_mem), buffer->memory != NULL ? &buffer->memory : stand_in};
     }
-    return mgk_launch_kernel(at->queue, step->kernel, grid, step->buffers + 1, list, at->num_wait, at->wait_list,
+    return mgk_launch_kernel(at->queue, step->kernel, grid, FIRST + step->buffers, list, at->num_wait, at->wait_list,
                              at->event, error);
 }
 
@@ -188,6 +219,7 @@ static clmgk_status compile_step(clmgk_context *context, mgk_step *step, cl_comm
         return CLMGK_OK;
     if (step->options.failed)
         return mgk_fail_memory(error, "compiler options");
+    MGK_TRY(mgk_step_check(step, error));
     MGK_TRY(mgk_program_get(context, step->file, step->options.data, &step->program, &own, &ignored, error));
     *origin = own > *origin ? own : *origin;
     cl_int code = CL_SUCCESS;

@@ -61,7 +61,7 @@ def measure(job):
     kernels.sort(key=lambda kernel: places[kernel.name].start())
     if not kernels:
         return []
-    names = re.findall(r"(\w+)\s*(?:,|$)", places[kernels[0].name][1])[1:]
+    names = re.findall(r"(\w+)\s*(?:,|$)", places[kernels[0].name][1])[2:]
     runs = [calls.Call(problem, names, tiles, folder) for tiles in (2, 3)]
     lines = []
     for kernel in kernels:

@@ -112,7 +112,7 @@ class Call:
         bank[0:4] = self.problem.threads.to_bytes(4, "little")
         bank[0x28:0x2c] = warps.STACK.to_bytes(4, "little")
         pointers = b"".join((warps.GLOBAL + at).to_bytes(8, "little") for at in self.place.values())
-        data = self.arguments + pointers
+        data = self.arguments + bytes(8 * len(self.names)) + pointers  # each array begins at element 0
         bank[warps.PARAMETERS:warps.PARAMETERS + len(data)] = data
         return bytes(bank)
 

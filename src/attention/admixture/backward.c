@@ -84,12 +84,15 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
 
 /* ---- steps -------------------------------------------------------------------------------------------------- */
 
+MGK_BINDING(bind_rows, MGK_ADMIXTURE_ROWS_BUFFERS)
+MGK_BINDING(bind_main, MGK_ADMIXTURE_BACKWARD_BUFFERS)
+MGK_BINDING(bind_queries, MGK_ADMIXTURE_QUERIES_BUFFERS)
+
 static void add_rows(mgk_backward *x, const char *name, int64_t work)
 {
-    static const clmgk_array buffers[] = {MGK_ADMIXTURE_ROWS_BUFFERS(MGK_BUFFER)};
     mgk_flags flags = mgk_backward_rows_flags(x);
     set_wants(&x->want, &flags);
-    mgk_backward_add_rows(x, "admixture/rows.cl", name, &flags, buffers, MGK_COUNT(buffers), work);
+    mgk_backward_add_rows(x, "admixture/rows.cl", name, &flags, bind_rows, work);
 }
 
 static int64_t query_rows(const clmgk_attention_desc *d)
@@ -99,8 +102,7 @@ static int64_t query_rows(const clmgk_attention_desc *d)
 
 static void add_keys(mgk_backward *x)
 {
-    static const clmgk_array buffers[] = {MGK_ADMIXTURE_BACKWARD_BUFFERS(MGK_BUFFER)};
-    mgk_backward_add_main(x, "admixture/backward.cl", "admixture_backward", buffers, MGK_COUNT(buffers));
+    mgk_backward_add_main(x, "admixture/backward.cl", "admixture_backward", bind_main);
 }
 
 /* What the kernel of keys computes. */
@@ -130,13 +132,11 @@ static void add_main(mgk_backward *x)
 
 static void add_queries(mgk_backward *x)
 {
-    static const clmgk_array buffers[] = {MGK_ADMIXTURE_QUERIES_BUFFERS(MGK_BUFFER)};
     mgk_flags flags = mgk_backward_main_flags(x);
     flags.WANT_K = flags.WANT_V = false;
     flags.WANT_MIX = x->request->traits.shared_mix && mgk_wants(&x->want, CLMGK_GRADIENT_MIX);
     flags.WANT_BIAS = mgk_backward_rows_flags(x).WANT_BIAS_ROWS;
-    mgk_backward_add_queries(x, "admixture/backward_queries.cl", "admixture_backward_queries", &flags, buffers,
-                             MGK_COUNT(buffers), 1);
+    mgk_backward_add_queries(x, "admixture/backward_queries.cl", "admixture_backward_queries", &flags, bind_queries, 1);
 }
 
 /* MiSH: q . dQ over rows and batches. */

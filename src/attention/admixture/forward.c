@@ -68,18 +68,16 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
 
 /* ---- the plan ----------------------------------------------------------------------------------------------- */
 
+MGK_BINDING(bind_forward, MGK_ADMIXTURE_FORWARD_BUFFERS)
+
 clmgk_status mgk_admixture_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
-    static const clmgk_array buffers[] = {MGK_ADMIXTURE_FORWARD_BUFFERS(MGK_BUFFER)};
     const mgk_footprint footprint = footprint_of(request);
     mgk_forward_args args = mgk_admixture_args_of(request);
     mgk_forward x;
     MGK_TRY(mgk_forward_begin(request, &footprint, &x, error));
-    mgk_attention_step kernel = {.file = "admixture/forward.cl",
-                                 .name = "admixture_forward",
-                                 .flags = x.flags,
-                                 .buffers = buffers,
-                                 .buffer_count = MGK_COUNT(buffers)};
+    mgk_attention_step kernel = {
+        .file = "admixture/forward.cl", .name = "admixture_forward", .flags = x.flags, .bind = bind_forward};
     kernel.flags.SHARED_SOFTMAX = shares_softmax(request);
     return mgk_forward_plan(&x, &kernel, &args, plan, error);
 }

@@ -60,9 +60,11 @@ clmgk_status mgk_family_plan(const mgk_family *family, const clmgk_attention_des
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%s: the %s family has no such pass", clmgk_pass_name(pass),
                         family->name);
     MGK_TRY(family->plan[pass](&request, plan, error));
-    for (size_t i = 0; i < plan->steps.count; ++i)
+    for (size_t i = 0; i < plan->steps.count; ++i) {
         if (plan->steps.step[i].options.failed)
             return mgk_fail_memory(error, "compiler options");
+        MGK_TRY(mgk_step_check(&plan->steps.step[i], error));
+    }
     return CLMGK_OK;
 }
 
@@ -190,11 +192,8 @@ mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
     kernel->launch = (mgk_launch){1, {step->global * block->threads, 1, 1}, {local, 1, 1}};
     kernel->local_bytes = block->local_bytes;
     kernel->private_bytes = block->private_bytes;
-    memcpy(kernel->args, step->args, step->args_bytes);
-    kernel->args_bytes = step->args_bytes;
-    for (size_t i = 0; i < step->buffer_count; ++i)
-        kernel->buffer[i] = (unsigned char)step->buffers[i];
-    kernel->buffers = step->buffer_count;
+    if (step->bind != NULL)
+        step->bind(&step->flags, step->args, step->args_bytes, kernel);
     return kernel;
 }
 
@@ -266,12 +265,13 @@ static int choose_splits(const mgk_attention_request *request, int64_t heads, co
 
 /* ---- partial results ------------------------------------------------------------------------------------------- */
 
+MGK_BINDING(bind_combine, MGK_COMBINE_BUFFERS)
+
 /* A work-item per element of O, rounded up to the class of E. `internal`: the parts are the workspace's. */
 static void add_combine(const mgk_attention_request *request, bool internal, const mgk_forward_args *args,
                         mgk_pass_plan *plan)
 {
     const clmgk_attention_desc *const d = request->desc;
-    static const clmgk_array buffers[] = {MGK_COMBINE_BUFFERS(MGK_BUFFER)};
     const int size = request->traits.value_size;
     mgk_flags flags = mgk_attention_flags(request);
     flags.SPLIT_KEYS = internal;
@@ -279,8 +279,7 @@ static void add_combine(const mgk_attention_request *request, bool internal, con
     const mgk_attention_step step = {.file = "attention/combine.cl",
                                      .name = "attention_combine",
                                      .flags = flags,
-                                     .buffers = buffers,
-                                     .buffer_count = MGK_COUNT(buffers),
+                                     .bind = bind_combine,
                                      .args = args,
                                      .args_bytes = sizeof(*args),
                                      .global = rows * (size_t)size,
@@ -350,10 +349,11 @@ static bool turns_bias(const mgk_forward *x)
            biases * d->length_k <= problems * d->value_size;
 }
 
+MGK_BINDING(bind_bias, MGK_BIAS_BUFFERS)
+
 /* Appends the kernel that makes the copy, places it in the workspace, and has the arguments of later steps tell it. */
 static void turn_bias(const mgk_forward *x, mgk_pass_plan *plan, mgk_forward_args *args)
 {
-    static const clmgk_array buffers[] = {MGK_BIAS_BUFFERS(MGK_BUFFER)};
     enum { MOST_BLOCK = 16 }; /* keys of a block of registers */
     const clmgk_attention_desc *const d = x->request->desc;
     const int64_t lanes = mgk_tunable_get(&x->tunables, "lanes"), vectors = (d->length + lanes - 1) / lanes;
@@ -371,8 +371,7 @@ static void turn_bias(const mgk_forward *x, mgk_pass_plan *plan, mgk_forward_arg
         .file = "attention/bias.cl",
         .name = "attention_bias",
         .flags = {.engine = x->flags.engine, .WIDE_VECTORS = x->flags.WIDE_VECTORS},
-        .buffers = buffers,
-        .buffer_count = MGK_COUNT(buffers),
+        .bind = bind_bias,
         .args = &copy,
         .args_bytes = sizeof(copy),
         .global = (size_t)(d->bias_batch * d->bias_heads * vectors),

@@ -49,9 +49,8 @@ typedef struct mgk_attention_step {
     mgk_flags flags;
     const mgk_tunables *tunables; /* NULL: the kernel has none */
     const mgk_block *block;       /* an engine's; NULL: none */
-    const clmgk_array *buffers;
-    size_t buffer_count;
-    const void *args; /* begins with mgk_bound */
+    mgk_binding *bind;            /* of the kernel's list of buffers; NULL: the caller binds the step */
+    const void *args;             /* begins with mgk_bound */
     size_t args_bytes;
     size_t global;        /* work-items, with a block work-groups; 0: none to run */
     size_t local;         /* without a block */

@@ -31,13 +31,12 @@ mgk_flags mgk_backward_rows_flags(const mgk_backward *x)
 }
 
 void mgk_backward_add_rows(mgk_backward *x, const char *file, const char *name, const mgk_flags *flags,
-                           const clmgk_array *buffers, size_t count, int64_t work)
+                           mgk_binding *bind, int64_t work)
 {
     const mgk_attention_step step = {.file = file,
                                      .name = name,
                                      .flags = *flags,
-                                     .buffers = buffers,
-                                     .buffer_count = count,
+                                     .bind = bind,
                                      .args = &x->args,
                                      .args_bytes = sizeof(x->args),
                                      .global = mgk_backward_items(work),
@@ -46,35 +45,33 @@ void mgk_backward_add_rows(mgk_backward *x, const char *file, const char *name, 
 }
 
 /* Appends a kernel with the pass's block, in `groups` work-groups. */
-static void add_block(mgk_backward *x, const char *file, const char *name, const mgk_flags *flags,
-                      const clmgk_array *buffers, size_t count, int64_t groups)
+static void add_block(mgk_backward *x, const char *file, const char *name, const mgk_flags *flags, mgk_binding *bind,
+                      int64_t groups)
 {
     const mgk_attention_step step = {.file = file,
                                      .name = name,
                                      .flags = *flags,
                                      .tunables = &x->plan->tunables,
                                      .block = &x->block,
-                                     .buffers = buffers,
-                                     .buffer_count = count,
+                                     .bind = bind,
                                      .args = &x->args,
                                      .args_bytes = sizeof(x->args),
                                      .global = (size_t)groups};
     mgk_attention_add(&step, x->plan);
 }
 
-void mgk_backward_add_main(mgk_backward *x, const char *file, const char *name, const clmgk_array *buffers,
-                           size_t count)
+void mgk_backward_add_main(mgk_backward *x, const char *file, const char *name, mgk_binding *bind)
 {
     x->plan->steps.main = x->plan->steps.count;
-    add_block(x, file, name, &x->flags, buffers, count, (int64_t)x->args.chunks * x->args.splits);
+    add_block(x, file, name, &x->flags, bind, (int64_t)x->args.chunks * x->args.splits);
 }
 
 void mgk_backward_add_queries(mgk_backward *x, const char *file, const char *name, const mgk_flags *flags,
-                              const clmgk_array *buffers, size_t count, int64_t heads)
+                              mgk_binding *bind, int64_t heads)
 {
     if (!x->has_keys)
         x->plan->steps.main = x->plan->steps.count;
-    add_block(x, file, name, flags, buffers, count, mgk_attention_groups(x->request->desc, heads, x->block.rows));
+    add_block(x, file, name, flags, bind, mgk_attention_groups(x->request->desc, heads, x->block.rows));
 }
 
 mgk_flags mgk_backward_main_flags(const mgk_backward *x)
@@ -217,22 +214,25 @@ mgk_reduction_args mgk_sum_rows(const clmgk_attention_desc *d, mgk_i64 in, int64
                                 .scale = 1.0f};
 }
 
+/* Lines of lists whose buffer OUT is the array `out` in scope. */
+#define NUMBER_OF_VARIANCE                      CLMGK_ARRAY_VARIANCE
+#define NUMBER_OF_WORKSPACE                     CLMGK_ARRAY_WORKSPACE
+#define NUMBER_OF_OUT                           (unsigned char)out
+#define OUTPUT_BUFFER(NAME, name, type, needed) {NUMBER_OF_##NAME, needed},
+
 void mgk_backward_add_reduction(mgk_backward *x, clmgk_array out, bool by_variance, const mgk_reduction_args *args)
 {
     /* shorter sums take a single work-item */
     const bool grouped = args->inner * args->outer * args->middle > 4096;
-    const clmgk_array buffers[] = {CLMGK_ARRAY_VARIANCE, out, CLMGK_ARRAY_WORKSPACE}; /* MGK_REDUCE_BUFFERS */
     const mgk_attention_step step = {
         .file = "attention/reduce.cl",
         .name = "attention_reduce",
         .flags = {.BY_VARIANCE = by_variance, .GROUPED = grouped, .GROUP_SIZE = MGK_BACKWARD_ITEMS},
-        .buffers = buffers,
-        .buffer_count = MGK_COUNT(buffers),
-        .args = args,
-        .args_bytes = sizeof(*args),
         .global = grouped ? (size_t)args->outputs * MGK_BACKWARD_ITEMS : mgk_backward_items(args->outputs),
         .local = MGK_BACKWARD_ITEMS};
-    mgk_attention_add(&step, x->plan);
+    const mgk_flags *const flags = &step.flags;
+    const mgk_step_buffer list[] = {MGK_REDUCE_BUFFERS(OUTPUT_BUFFER)};
+    mgk_step_bind(mgk_attention_add(&step, x->plan), args, sizeof(*args), list, MGK_COUNT(list));
 }
 
 void mgk_backward_add_zeros(mgk_backward *x, clmgk_array out, mgk_i64 first, int64_t count)
@@ -240,13 +240,10 @@ void mgk_backward_add_zeros(mgk_backward *x, clmgk_array out, mgk_i64 first, int
     const mgk_reduction_args args = {.out = first, .outputs = count};
     const mgk_attention_step step = {.file = "attention/fill.cl",
                                      .name = "attention_fill",
-                                     .buffers = &out,
-                                     .buffer_count = 1,
-                                     .args = &args,
-                                     .args_bytes = sizeof(args),
                                      .global = mgk_backward_items(count),
                                      .local = MGK_BACKWARD_ITEMS};
-    mgk_attention_add(&step, x->plan);
+    const mgk_step_buffer list[] = {MGK_FILL_BUFFERS(OUTPUT_BUFFER)};
+    mgk_step_bind(mgk_attention_add(&step, x->plan), &args, sizeof(args), list, MGK_COUNT(list));
 }
 
 /* The sum of the copies, or the sums per row or key over batches and heads that share a bias. */

@@ -49,16 +49,15 @@ mgk_flags mgk_backward_main_flags(const mgk_backward *pass);
 
 /* Appends a kernel with a work-item for each of `work` elements. */
 void mgk_backward_add_rows(mgk_backward *pass, const char *file, const char *name, const mgk_flags *flags,
-                           const clmgk_array *buffers, size_t count, int64_t work);
+                           mgk_binding *bind, int64_t work);
 
 /* Appends the kernel of keys, the main step. */
-void mgk_backward_add_main(mgk_backward *pass, const char *file, const char *name, const clmgk_array *buffers,
-                           size_t count);
+void mgk_backward_add_main(mgk_backward *pass, const char *file, const char *name, mgk_binding *bind);
 
 /* Appends the kernel of queries, with the parameters and the block of the kernel of keys, for `heads` heads of a
  * problem; the main step if there is no kernel of keys. */
 void mgk_backward_add_queries(mgk_backward *pass, const char *file, const char *name, const mgk_flags *flags,
-                              const clmgk_array *buffers, size_t count, int64_t heads);
+                              mgk_binding *bind, int64_t heads);
 
 /* Begins the pass's arguments with the members of all passes. */
 void mgk_backward_args_begin(mgk_backward *pass, const mgk_forward_args *args);

@@ -14,8 +14,20 @@
 /* A call's buffers are its arrays. */
 _Static_assert((int)CLMGK_ARRAYS <= MGK_CALL_BUFFERS, "arrays of a call");
 
-/* An entry of a kernel's table of arrays, from its list of buffers. */
-#define MGK_BUFFER(NAME, name, type) CLMGK_ARRAY_##NAME,
+/* A line of a kernel's list of buffers, for `flags` in scope. */
+#define MGK_BUFFER(NAME, name, type, needed) {CLMGK_ARRAY_##NAME, needed},
+
+/* Sets a step's arguments, and the buffers of its kernel's list that the flags need. */
+typedef void mgk_binding(const mgk_flags *flags, const void *args, size_t args_bytes, mgk_step *step);
+
+/* Defines such a function, of this name, for a list. */
+#define MGK_BINDING(function, LIST)                                                                                    \
+    static void function(const mgk_flags *flags, const void *args, size_t args_bytes, mgk_step *step)                  \
+    {                                                                                                                  \
+        const mgk_step_buffer list[] = {LIST(MGK_BUFFER)};                                                             \
+        (void)flags;                                                                                                   \
+        mgk_step_bind(step, args, args_bytes, list, MGK_COUNT(list));                                                  \
+    }
 
 /* A pass; 0 steps: the plan can't do it. */
 typedef struct mgk_pass_plan {

@@ -102,38 +102,39 @@ static void place(linear_backward *x)
 
 /* ---- steps -------------------------------------------------------------------------------------------------- */
 
+MGK_BINDING(bind_forward, MGK_LINEAR_FORWARD_BUFFERS)
+MGK_BINDING(bind_rows, MGK_LINEAR_ROWS_BUFFERS)
+MGK_BINDING(bind_keys, MGK_LINEAR_KEYS_BUFFERS)
+MGK_BINDING(bind_states, MGK_LINEAR_GRADIENTS_BUFFERS)
+
 static void add_states(linear_backward *x)
 {
-    static const clmgk_array buffers[] = {MGK_LINEAR_FORWARD_BUFFERS(MGK_BUFFER)};
     static const char file[] = "linear/forward.cl";
     const int64_t groups = groups_of(x, 1);
     mgk_linear_add_projection(&x->pass);
     if (groups > 0 && (!x->pass.request->desc->causal || x->pass.args.splits > 1))
-        mgk_linear_add(&x->pass, file, "linear_states", buffers, MGK_COUNT(buffers), groups, 0);
+        mgk_linear_add(&x->pass, file, "linear_states", bind_forward, groups, 0);
     if (x->pass.args.splits > 1)
-        mgk_linear_add(&x->pass, file, "linear_prefix", buffers, MGK_COUNT(buffers), 0,
+        mgk_linear_add(&x->pass, file, "linear_prefix", bind_forward, 0,
                        x->pass.problems * mgk_linear_state_floats(&x->pass));
 }
 
 static void add_gradients(linear_backward *x)
 {
-    static const clmgk_array rows[] = {MGK_LINEAR_ROWS_BUFFERS(MGK_BUFFER)};
-    static const clmgk_array keys[] = {MGK_LINEAR_KEYS_BUFFERS(MGK_BUFFER)};
-    static const clmgk_array states[] = {MGK_LINEAR_GRADIENTS_BUFFERS(MGK_BUFFER)};
     static const char file[] = "linear/backward_states.cl";
     const int64_t numbers = x->pass.problems * mgk_linear_state_floats(&x->pass);
     x->pass.plan->steps.main = x->pass.plan->steps.count;
-    mgk_linear_add(&x->pass, "linear/backward_rows.cl", "linear_backward_rows", rows, MGK_COUNT(rows),
-                   groups_of(x, row_heads(x)), 0);
+    mgk_linear_add(&x->pass, "linear/backward_rows.cl", "linear_backward_rows", bind_rows, groups_of(x, row_heads(x)),
+                   0);
     if (!x->rows)
         return;
     /* a single causal range starts from nothing */
     if (!x->pass.request->desc->causal || x->pass.args.splits > 1 || x->pass.request->desc->use_new_state)
-        mgk_linear_add(&x->pass, file, "linear_backward_prefix", states, MGK_COUNT(states), 0, numbers);
-    mgk_linear_add(&x->pass, "linear/backward_keys.cl", "linear_backward_keys", keys, MGK_COUNT(keys),
-                   groups_of(x, key_heads(x)), 0);
+        mgk_linear_add(&x->pass, file, "linear_backward_prefix", bind_states, 0, numbers);
+    mgk_linear_add(&x->pass, "linear/backward_keys.cl", "linear_backward_keys", bind_keys, groups_of(x, key_heads(x)),
+                   0);
     if (x->state)
-        mgk_linear_add(&x->pass, file, "linear_backward_state", states, MGK_COUNT(states), 0, numbers);
+        mgk_linear_add(&x->pass, file, "linear_backward_state", bind_states, 0, numbers);
 }
 
 /* Sums of a region [problems,H,own,inner], own = outputs of a head, over problems and `inner`, for [M] and [M,D] over

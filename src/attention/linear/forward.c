@@ -24,9 +24,10 @@ static int64_t tiles_of(const mgk_linear_pass *x)
     return chunk * (x->request->traits.head_size + pad + features + values + 8) + of_causal + of_map + of_scales;
 }
 
+MGK_BINDING(bind_forward, MGK_LINEAR_FORWARD_BUFFERS)
+
 clmgk_status mgk_linear_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error)
 {
-    static const clmgk_array buffers[] = {MGK_LINEAR_FORWARD_BUFFERS(MGK_BUFFER)};
     static const char file[] = "linear/forward.cl";
     mgk_linear_pass x;
     MGK_TRY(mgk_linear_begin(request, tiles_of, plan, &x, error));
@@ -35,13 +36,13 @@ clmgk_status mgk_linear_plan_forward(const mgk_attention_request *request, mgk_p
     x.args.region[MGK_LINEAR_STATES] = mgk_steps_region(&plan->steps, groups * mgk_linear_slot_floats(&x));
     mgk_linear_add_projection(&x);
     if (groups > 0 && (!request->desc->causal || x.args.splits > 1))
-        mgk_linear_add(&x, file, "linear_states", buffers, MGK_COUNT(buffers), groups, 0);
+        mgk_linear_add(&x, file, "linear_states", bind_forward, groups, 0);
     if (x.args.splits > 1)
-        mgk_linear_add(&x, file, "linear_prefix", buffers, MGK_COUNT(buffers), 0, slots * mgk_linear_state_floats(&x));
+        mgk_linear_add(&x, file, "linear_prefix", bind_forward, 0, slots * mgk_linear_state_floats(&x));
     plan->steps.main = plan->steps.count;
     if (by_steps(request))
-        mgk_linear_add(&x, "linear/steps.cl", "linear_steps", buffers, MGK_COUNT(buffers), groups, 0);
+        mgk_linear_add(&x, "linear/steps.cl", "linear_steps", bind_forward, groups, 0);
     else
-        mgk_linear_add(&x, file, "linear_apply", buffers, MGK_COUNT(buffers), groups, 0);
+        mgk_linear_add(&x, file, "linear_apply", bind_forward, groups, 0);
     return CLMGK_OK;
 }

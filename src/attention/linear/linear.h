@@ -38,8 +38,8 @@ int64_t mgk_linear_slot_floats(const mgk_linear_pass *pass);
 void mgk_linear_add_projection(mgk_linear_pass *pass);
 
 /* Appends a kernel of the pass: with `groups` work-groups of the engine, or (0) a work-item for each of `items`. */
-void mgk_linear_add(mgk_linear_pass *pass, const char *file, const char *name, const clmgk_array *buffers, size_t count,
-                    int64_t groups, int64_t items);
+void mgk_linear_add(mgk_linear_pass *pass, const char *file, const char *name, mgk_binding *bind, int64_t groups,
+                    int64_t items);
 
 clmgk_status mgk_linear_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
 clmgk_status mgk_linear_plan_backward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);

@@ -156,16 +156,15 @@ int64_t mgk_linear_slot_floats(const mgk_linear_pass *x)
 
 /* ---- steps -------------------------------------------------------------------------------------------------- */
 
-void mgk_linear_add(mgk_linear_pass *x, const char *file, const char *name, const clmgk_array *buffers, size_t count,
-                    int64_t groups, int64_t items)
+void mgk_linear_add(mgk_linear_pass *x, const char *file, const char *name, mgk_binding *bind, int64_t groups,
+                    int64_t items)
 {
     const mgk_attention_step step = {.file = file,
                                      .name = name,
                                      .flags = x->flags,
                                      .tunables = &x->tunables,
                                      .block = groups > 0 ? &x->block : NULL,
-                                     .buffers = buffers,
-                                     .buffer_count = count,
+                                     .bind = bind,
                                      .args = &x->args,
                                      .args_bytes = sizeof(x->args),
                                      .global = (size_t)(groups > 0 ? groups : rounded(items, ITEMS)),
@@ -174,9 +173,10 @@ void mgk_linear_add(mgk_linear_pass *x, const char *file, const char *name, cons
     mgk_attention_add(&step, x->plan);
 }
 
+MGK_BINDING(bind_projection, MGK_LINEAR_PROJECTION_BUFFERS)
+
 void mgk_linear_add_projection(mgk_linear_pass *x)
 {
-    static const clmgk_array buffers[] = {MGK_LINEAR_PROJECTION_BUFFERS(MGK_BUFFER)};
     const clmgk_attention_desc *const d = x->request->desc;
     if (d->feature != CLMGK_FEATURE_FAVOR)
         return;
@@ -190,8 +190,7 @@ void mgk_linear_add_projection(mgk_linear_pass *x)
     const mgk_attention_step step = {.file = "linear/projection.cl",
                                      .name = "linear_projection",
                                      .flags = mgk_attention_flags(x->request),
-                                     .buffers = buffers,
-                                     .buffer_count = MGK_COUNT(buffers),
+                                     .bind = bind_projection,
                                      .args = &args,
                                      .args_bytes = sizeof(args),
                                      .global = (size_t)rounded(floats, ITEMS),

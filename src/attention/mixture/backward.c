@@ -124,31 +124,33 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
 
 /* ---- steps -------------------------------------------------------------------------------------------------- */
 
+MGK_BINDING(bind_rows, MGK_MIXTURE_ROWS_BUFFERS)
+MGK_BINDING(bind_main, MGK_MIXTURE_BACKWARD_BUFFERS)
+MGK_BINDING(bind_queries, MGK_MIXTURE_QUERIES_BUFFERS)
+MGK_BINDING(bind_new_prior, MGK_MIXTURE_NEW_PRIOR_BUFFERS)
+
 static void add_rows(mgk_backward *x, const char *name, int64_t work)
 {
-    static const clmgk_array buffers[] = {MGK_MIXTURE_ROWS_BUFFERS(MGK_BUFFER)};
     mgk_flags flags = mgk_backward_rows_flags(x);
     set_wants(&x->want, &flags);
     flags.QUERIES_APART = x->queries_apart;
-    mgk_backward_add_rows(x, "mixture/rows.cl", name, &flags, buffers, MGK_COUNT(buffers), work);
+    mgk_backward_add_rows(x, "mixture/rows.cl", name, &flags, bind_rows, work);
 }
 
 static void add_main(mgk_backward *x)
 {
-    static const clmgk_array buffers[] = {MGK_MIXTURE_BACKWARD_BUFFERS(MGK_BUFFER)};
-    mgk_backward_add_main(x, "mixture/backward.cl", "mixture_backward", buffers, MGK_COUNT(buffers));
+    mgk_backward_add_main(x, "mixture/backward.cl", "mixture_backward", bind_main);
 }
 
 static void add_queries(mgk_backward *x)
 {
-    static const clmgk_array buffers[] = {MGK_MIXTURE_QUERIES_BUFFERS(MGK_BUFFER)};
     mgk_flags flags = mgk_backward_main_flags(x);
     flags.QUERIES_APART = true;
     flags.WANT_K = flags.WANT_V = false;
     flags.WANT_SHIFT = mgk_wants(&x->want, CLMGK_GRADIENT_SHIFT);
     flags.WANT_BIAS = mgk_backward_rows_flags(x).WANT_BIAS_ROWS;
-    mgk_backward_add_queries(x, "mixture/backward_queries.cl", "mixture_backward_queries", &flags, buffers,
-                             MGK_COUNT(buffers), x->request->desc->heads);
+    mgk_backward_add_queries(x, "mixture/backward_queries.cl", "mixture_backward_queries", &flags, bind_queries,
+                             x->request->desc->heads);
 }
 
 static void add_shift_gradient(mgk_backward *x)
@@ -298,7 +300,6 @@ clmgk_status mgk_mixture_plan_backward(const mgk_attention_request *request, mgk
 /* New pi from the counts at offset `counts` of the workspace. */
 static void add_new_prior(mgk_backward *x, mgk_i64 counts)
 {
-    static const clmgk_array buffers[] = {MGK_MIXTURE_NEW_PRIOR_BUFFERS(MGK_BUFFER)};
     const clmgk_attention_desc *const d = x->request->desc;
     const int rank = prior_rank(d);
     const int64_t keys = rank == 3 && d->length_k > 0 ? d->length_k : 1;
@@ -312,8 +313,7 @@ static void add_new_prior(mgk_backward *x, mgk_i64 counts)
                                      .outer_stride = keys};
     const mgk_attention_step step = {.file = "mixture/new_prior.cl",
                                      .name = "mixture_new_prior",
-                                     .buffers = buffers,
-                                     .buffer_count = MGK_COUNT(buffers),
+                                     .bind = bind_new_prior,
                                      .args = &args,
                                      .args_bytes = sizeof(args),
                                      .global = mgk_backward_items(args.outputs),

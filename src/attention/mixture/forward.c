@@ -86,14 +86,13 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
 
 /* ---- steps -------------------------------------------------------------------------------------------------- */
 
+MGK_BINDING(bind_forward, MGK_MIXTURE_FORWARD_BUFFERS)
+MGK_BINDING(bind_density, MGK_MIXTURE_DENSITY_BUFFERS)
+
 static mgk_attention_step kernel_of(const mgk_forward *x)
 {
-    static const clmgk_array buffers[] = {MGK_MIXTURE_FORWARD_BUFFERS(MGK_BUFFER)};
-    return (mgk_attention_step){.file = "mixture/forward.cl",
-                                .name = "mixture_forward",
-                                .flags = x->flags,
-                                .buffers = buffers,
-                                .buffer_count = MGK_COUNT(buffers)};
+    return (mgk_attention_step){
+        .file = "mixture/forward.cl", .name = "mixture_forward", .flags = x->flags, .bind = bind_forward};
 }
 
 /* ---- plans -------------------------------------------------------------------------------------------------- */
@@ -127,7 +126,6 @@ static void make_density(const mgk_attention_request *request, clmgk_attention_d
 /* A work-group for each (b, h) sums up the rows. */
 static void add_density_sum(const mgk_attention_request *request, const mgk_forward_args *args, mgk_pass_plan *plan)
 {
-    static const clmgk_array buffers[] = {MGK_MIXTURE_DENSITY_BUFFERS(MGK_BUFFER)};
     enum { THREADS = 64 };
     const clmgk_attention_desc *const d = request->desc;
     mgk_flags flags = mgk_attention_flags(request);
@@ -135,8 +133,7 @@ static void add_density_sum(const mgk_attention_request *request, const mgk_forw
     const mgk_attention_step step = {.file = "mixture/density.cl",
                                      .name = "mixture_density",
                                      .flags = flags,
-                                     .buffers = buffers,
-                                     .buffer_count = MGK_COUNT(buffers),
+                                     .bind = bind_density,
                                      .args = args,
                                      .args_bytes = sizeof(*args),
                                      .global = (size_t)(mgk_attention_problems(d) * d->heads) * THREADS,
