@@ -170,15 +170,17 @@ typedef enum clmgk_tuning_source {
 #undef CLMGK_TUNING_ENUM
 } clmgk_tuning_source;
 
-/* Options of a plan. All zero: the library decides. */
+/* Options of a plan. All zero: the library decides. All passes have one engine (if it can't do one of them, all take
+ * another), because the backward pass must round scores as the forward pass did; with Gaussian scores and SMGK it also
+ * takes `lanes` from there. O and L of another plan serve only if its engine and `lanes` are the same. */
 typedef struct clmgk_plan_options {
     size_t struct_size;  /* sizeof(clmgk_plan_options) */
-    clmgk_engine engine; /* AUTO, or an engine: then values tuned for another engine are ignored */
+    clmgk_engine engine; /* of all passes. AUTO, or an engine: then values tuned for another engine are ignored */
     /* Kernel parameters in place of the defaults: "name=value,name=value" with the names of clmgk_plan_info.parameters
      * (tuning.h lists them); parameters not named keep their defaults. NULL: tuned values, else the defaults. "": the
      * defaults. An unknown name or a value outside its range is an error. */
     const char *parameters;          /* of the forward pass */
-    const char *backward_parameters; /* of the backward pass and the statistics: clmgk_plan_info.backward_parameters */
+    const char *backward_parameters; /* of the backward pass and the statistics; name no other `lanes` than forward's */
 } clmgk_plan_options;
 
 #define CLMGK_PLAN_OPTIONS_INIT CLMGK_INIT(clmgk_plan_options)
@@ -243,7 +245,7 @@ CLMGK_API void clmgk_plan_release(clmgk_plan *plan);
  * kernel belong to a pass's main kernel. */
 typedef struct clmgk_plan_info {
     size_t struct_size;  /* sizeof(clmgk_plan_info); CLMGK_PLAN_INFO_INIT sets it */
-    clmgk_engine engine; /* of the forward pass */
+    clmgk_engine engine; /* of all passes */
     clmgk_program_origin origin;
     double compile_ms;        /* time spent on loading or compiling the programs */
     uint64_t workspace_bytes; /* the largest of all passes: see clmgk_attention_args.workspace */
@@ -254,7 +256,7 @@ typedef struct clmgk_plan_info {
     const char *kernel;       /* its name */
 
     /* The backward pass; AUTO, 0 and NULL in a plan without gradients. */
-    clmgk_engine backward_engine;
+    clmgk_engine backward_engine; /* the same */
     uint64_t backward_workspace_bytes;
     const char *backward_parameters;
     const char *backward_options;
@@ -272,6 +274,7 @@ typedef struct clmgk_plan_info {
 
     /* Why a program of the plan is not kept for the next process, which will compile it again; "": all are kept. */
     const char *cache_note;
+    const char *engine_reason; /* why this engine; then, for each that was tried before, why it can't do all passes */
 } clmgk_plan_info;
 
 #define CLMGK_PLAN_INFO_INIT CLMGK_INIT(clmgk_plan_info)

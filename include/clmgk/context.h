@@ -105,7 +105,7 @@ typedef struct clmgk_device_info {
     char vendor[128];
     char driver[128]; /* CL_DRIVER_VERSION */
     clmgk_device_class device_class;
-    clmgk_engine engine; /* a plan's default engine */
+    clmgk_engine engine; /* that of plans, unless their problem, options or measured values make them take another */
     uint32_t compute_units;
     uint32_t clock_mhz;
     uint32_t native_float_lanes; /* CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT */
@@ -117,6 +117,8 @@ typedef struct clmgk_device_info {
      * instruction set ("16 floats, x86-64 AuthenticAMD 25/17 avx512"); NVIDIA: compute capability ("sm_90"); else the
      * device's name. */
     char architecture[64];
+    int32_t matrix_units;    /* 1: the engine's products run on units for small matrices */
+    char engine_reason[128]; /* why this engine: "work-items share tiles in local memory" */
 } clmgk_device_info;
 
 #define CLMGK_DEVICE_INFO_INIT CLMGK_INIT(clmgk_device_info)

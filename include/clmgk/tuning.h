@@ -89,8 +89,8 @@ typedef struct clmgk_tuned {
 
 /* Whether a plan of the descriptor on the context's device could use an engine and parameters (times are ignored):
  * INVALID_VALUE, with the reason, if not. A backward pass must also match the same plan's forward pass in everything
- * that affects the rounding of scores: with Gaussian scores and SMGK, the engine and the lane engine's `lanes`. If not
- * named, `lanes` is the forward pass's. Reads and compiles nothing. */
+ * that affects the rounding of scores: the engine, and with Gaussian scores and SMGK the lane engine's `lanes`. If not
+ * named, `lanes` is the forward pass's. Statistics have the forward pass's engine. Reads and compiles nothing. */
 CLMGK_API clmgk_status clmgk_tuning_check(clmgk_context *context, const clmgk_attention_desc *desc,
                                           clmgk_tuned_pass pass, const clmgk_tuned *tuned, clmgk_error *error);
 

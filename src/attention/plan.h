@@ -30,6 +30,7 @@ struct clmgk_plan {
     bool untuned; /* ignore tuned values, which do not work here */
     mgk_limits limits;
     mgk_compiled_pass *pass[CLMGK_PASSES]; /* NULL: not requested by the descriptor */
+    char engine_reason[2 * CLMGK_ERROR_MESSAGE_SIZE];
     clmgk_plan_info info;
 };
 
@@ -42,6 +43,15 @@ clmgk_status mgk_attention_resolve(const clmgk_attention_desc *desc, clmgk_atten
 
 /* The tuning bucket of a resolved descriptor. The statistics use the backward pass's. */
 mgk_tuning_key mgk_attention_key(const clmgk_attention_desc *desc, clmgk_pass pass);
+
+/* Sets what a plan needs before its passes can be chosen. */
+void mgk_plan_begin(clmgk_plan *plan, clmgk_context *context, const clmgk_attention_desc *resolved);
+
+/* Chooses one engine for all passes that the descriptor asks for, and the parameters of each, in place of an earlier
+ * choice. Compiles nothing, but for the probe of sub-groups. UNSUPPORTED, with each engine's reason, if none can do all
+ * passes. */
+clmgk_status mgk_plan_choose(clmgk_plan *plan, const clmgk_plan_options *options, clmgk_error *error);
+void mgk_plan_free_passes(clmgk_plan *plan);
 
 /* Whether the pass of a resolved descriptor can be planned with a tuned engine and parameters: INVALID_VALUE, with the
  * reason, if not. Compiles nothing. */

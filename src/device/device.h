@@ -29,11 +29,12 @@ typedef struct mgk_sub_group {
 } mgk_sub_group;
 
 typedef struct mgk_device_facts {
-    clmgk_device_info info;
-    mgk_runtime runtime; /* from the platform's name: chosen before any trial build */
+    clmgk_device_info info; /* without the engine, which the layer of engines chooses (engine/engine.h) */
+    mgk_runtime runtime;    /* from the platform's name: chosen before any trial build */
     char opencl_version[128];
     char platform_version[256];
     bool usable;              /* available, and with a compiler */
+    bool simd_vectors;        /* the compiler turns a work-item's wide vectors into SIMD registers */
     bool x86_avx512dq;        /* the host's CPU, where the device is the host's CPU (PoCL, Intel's CPU runtime) */
     bool x86_two_units;       /* the same: makes two multiply-adds of 16 floats in a cycle */
     uint64_t work_item_limit; /* CL_DEVICE_MAX_WORK_ITEM_SIZES[0] */

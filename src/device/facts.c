@@ -45,13 +45,11 @@ static clmgk_device_class class_of(cl_device_type type)
     return (type & CL_DEVICE_TYPE_GPU) != 0 ? CLMGK_DEVICE_GPU : CLMGK_DEVICE_OTHER;
 }
 
-/* The lane engine needs a compiler that turns a work-item's wide vectors into SIMD registers. Two CPU runtimes do not:
- * rusticl runs work-items in its own SIMD lanes and miscompiles large private arrays, Oclgrind interprets. */
-static clmgk_engine engine_of(clmgk_device_class device_class, mgk_runtime runtime)
+/* Two CPU runtimes do not: rusticl runs work-items in its own SIMD lanes and miscompiles large private arrays, Oclgrind
+ * interprets. */
+static bool makes_simd_vectors(clmgk_device_class device_class, mgk_runtime runtime)
 {
-    const bool lanes =
-        device_class == CLMGK_DEVICE_CPU && runtime != MGK_RUNTIME_RUSTICL && runtime != MGK_RUNTIME_OCLGRIND;
-    return lanes ? CLMGK_ENGINE_LANE : CLMGK_ENGINE_SIMT;
+    return device_class == CLMGK_DEVICE_CPU && runtime != MGK_RUNTIME_RUSTICL && runtime != MGK_RUNTIME_OCLGRIND;
 }
 
 /* ---- queries ---------------------------------------------------------------------------------------------- */
@@ -308,7 +306,7 @@ clmgk_status mgk_device_get_facts(cl_device_id device, mgk_device_facts *facts, 
     MGK_TRY(find_platform(info->platform_id, &info->platform_index, error));
     MGK_TRY(find_device(info->platform_id, device, &info->device_index, error));
 
-    info->engine = engine_of(info->device_class, found.runtime);
+    found.simd_vectors = makes_simd_vectors(info->device_class, found.runtime);
     const bool is_host_cpu = info->device_class == CLMGK_DEVICE_CPU &&
                              (found.runtime == MGK_RUNTIME_POCL || found.runtime == MGK_RUNTIME_INTEL_CPU);
     found.least_sub_group = mgk_gpu_of(&found) == MGK_GPU_INTEL ? query_least_sub_group(device) : 0;

@@ -6,6 +6,7 @@
 #ifndef MGK_ENGINE_H
 #define MGK_ENGINE_H
 
+#include "clmgk/attention.h"
 #include "device/device.h"
 #include "device/flags.h"
 #include "tuning/tunables.h"
@@ -66,14 +67,51 @@ typedef struct mgk_block {
     int few_rows;      /* number of rows of the special form; 0: the usual form */
     bool short_panel;  /* the last panel has a form for half of its rows and one */
     bool any_order;    /* of the footprint, with a short panel */
+    int lanes;         /* rows of a vector, which reads a bias faster from a copy with lane = row; 0: there is none */
+    int most_keys;     /* with lanes: keys of a register block, whose multiple the copy is padded to */
     uint64_t local_bytes, private_bytes;
     const char *compiler; /* options of the device's compiler; NULL: none */
 } mgk_block;
 
+/* How well an engine suits a device, or a problem on it. A plan takes the engine with the most points of those that can
+ * plan all of its passes. */
+typedef struct mgk_rank {
+    int points;         /* a value below, or between or above them; 0: the engine can't */
+    const char *reason; /* a constant text, for people: "the device has local memory" */
+} mgk_rank;
+enum { MGK_RANK_NONE = 0, MGK_RANK_LAST_RESORT = 10, MGK_RANK_MADE_FOR = 100 };
+
+/* Sums over features that both passes of a plan compute, and must round alike. */
+typedef enum mgk_sums {
+    MGK_SUMS_NONE,     /* passes share no scores */
+    MGK_SUMS_PRODUCTS, /* products of queries and keys */
+    MGK_SUMS_NORMS,    /* also norms of keys, or products of keys with shifts */
+    MGK_SUMS_COUNT
+} mgk_sums;
+
+/* For an engine whose kernels load and store by cl/base/common.clh. */
+#define MGK_DTYPE_BIT(name, value, ...) | 1U << (value)
+#define MGK_ALL_DTYPES                  (0U CLMGK_DTYPE_LIST(MGK_DTYPE_BIT))
+
 typedef struct mgk_engine {
     clmgk_engine value;
     const mgk_tunable_table *tunables;
-    const char *const *sum_tunables; /* names, ended by NULL, of parameters that affect sums over a key's features */
+
+    /* ---- traits: what plans and families ask instead of an engine's name */
+    uint32_t dtypes;        /* set of 1 << clmgk_dtype: storage types of its kernels */
+    bool matrix_units;      /* products run on units for small matrices */
+    bool private_tiles;     /* a work-group is one work-item, with its tiles in private arrays; else in local memory */
+    bool queries_apart;     /* dQ has a kernel of its own, of queries; else the kernel of keys sums it, in order */
+    bool few_rows_of_heads; /* the form for few rows serves blocks of several heads */
+    bool exchanges;         /* work-items of a sub-group exchange numbers: fit needs facts->sub_group */
+
+    /* The engine's rank on a device; for a problem (a resolved descriptor) or, with NULL, in general. Its storage type
+     * need not be looked at: mgk_engine_rank does. */
+    mgk_rank (*rank)(const mgk_device_facts *facts, const clmgk_attention_desc *desc);
+
+    /* All that makes two passes of the engine round these sums alike: names, ended by NULL, of the parameters on which
+     * their order or precision depends. Passes on different engines never count as alike. */
+    const char *const *sum_tunables[MGK_SUMS_COUNT];
 
     /* Sets defaults of the parameters that were not given, and computes the block. UNSUPPORTED, with the reason, if it
      * does not fit on the device. */
@@ -82,7 +120,6 @@ typedef struct mgk_engine {
 
     /* Bytes that a family which lays its tiles out itself may take for a work-group; where they are. */
     int64_t (*tile_limit)(const mgk_device_facts *facts);
-    bool private_tiles;                                  /* private arrays; else local memory */
     int (*feature_block)(const mgk_device_facts *facts); /* features that such a family computes at a time, at most */
 
     /* Sets the flags of a kernel with this block; NULL: none. */
@@ -102,6 +139,16 @@ int mgk_few_rows(const mgk_footprint *footprint);
 
 /* The parameters of an engine and those added by a family (NULL: none), all values 0. */
 mgk_tunables mgk_engine_tunables(const mgk_engine *engine, const mgk_added_tunables *added);
+
+/* The engine's rank, whether or not it supports the problem's storage type. */
+mgk_rank mgk_engine_rank(const mgk_engine *engine, const mgk_device_facts *facts, const clmgk_attention_desc *desc);
+
+/* All engines, those with more points first; engines that can't come last. */
+typedef struct mgk_ranked {
+    const mgk_engine *engine;
+    mgk_rank rank;
+} mgk_ranked;
+void mgk_engines_rank(const mgk_device_facts *facts, const clmgk_attention_desc *desc, mgk_ranked ranked[MGK_ENGINES]);
 
 /* The engine of this value or name; NULL if there is none. */
 const mgk_engine *mgk_engine_of(clmgk_engine value);

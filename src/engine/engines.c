@@ -4,6 +4,24 @@
 #define ENGINE(NAME, value, name) &mgk_engine_##name,
 const mgk_engine *const mgk_engines[MGK_ENGINES] = {CLMGK_ENGINE_LIST(ENGINE)};
 
+mgk_rank mgk_engine_rank(const mgk_engine *engine, const mgk_device_facts *facts, const clmgk_attention_desc *desc)
+{
+    if (desc != NULL && (engine->dtypes >> desc->dtype & 1U) == 0)
+        return (mgk_rank){MGK_RANK_NONE, "it has no kernels for this storage type"};
+    return engine->rank(facts, desc);
+}
+
+void mgk_engines_rank(const mgk_device_facts *facts, const clmgk_attention_desc *desc, mgk_ranked ranked[MGK_ENGINES])
+{
+    for (size_t i = 0; i < MGK_ENGINES; ++i) {
+        const mgk_ranked one = {mgk_engines[i], mgk_engine_rank(mgk_engines[i], facts, desc)};
+        size_t place = i;
+        for (; place > 0 && ranked[place - 1].rank.points < one.rank.points; --place)
+            ranked[place] = ranked[place - 1];
+        ranked[place] = one;
+    }
+}
+
 mgk_tunables mgk_engine_tunables(const mgk_engine *engine, const mgk_added_tunables *added)
 {
     mgk_tunables tunables = mgk_tunables_of(engine->tunables);

@@ -11,6 +11,9 @@ MGK_TUNABLE_TABLE(lane, "lane", MGK_LANE_TUNABLES, MGK_LANE_CONSTRAINTS);
 /* The shortest tile, assumed when heads and panels are chosen. */
 #define SHORT_TILE 16
 
+/* The largest value of the parameter `block`. */
+#define MOST_BLOCK 16
+
 typedef struct lane_block {
     int64_t lanes, panel_rows, panels, tile, heads;
 } lane_block;
@@ -161,6 +164,8 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
                         bytes, limit);
     *block = (mgk_block){.tile = b.tile, .threads = 1, .few_rows = few_rows(f, p), .private_bytes = (uint64_t)bytes};
     block->rows = block->few_rows > 0 ? block->few_rows : b.panel_rows * b.panels;
+    block->lanes = block->few_rows > 0 ? 0 : (int)lanes;
+    block->most_keys = MOST_BLOCK;
     block->short_panel = block->few_rows == 0 && short_panel(f, p);
     block->any_order = block->short_panel && f->any_order;
     return CLMGK_OK;
@@ -183,7 +188,17 @@ static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, cons
     flags->ANY_ORDER = block->any_order;
 }
 
-static const char *const sum_tunables[] = {"lanes", NULL};
+/* Products are summed over features in order; norms of keys, and products with shifts, lane by lane. */
+static const char *const in_order[] = {NULL};
+static const char *const by_lanes[] = {"lanes", NULL};
+
+static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *desc)
+{
+    (void)desc;
+    if (facts->simd_vectors)
+        return (mgk_rank){MGK_RANK_MADE_FOR, "the compiler makes SIMD registers of a work-item's vectors"};
+    return (mgk_rank){MGK_RANK_LAST_RESORT, "works without local memory and barriers"};
+}
 
 static int feature_block(const mgk_device_facts *facts)
 {
@@ -193,9 +208,11 @@ static int feature_block(const mgk_device_facts *facts)
 
 const mgk_engine mgk_engine_lane = {.value = CLMGK_ENGINE_LANE,
                                     .tunables = &lane_table,
-                                    .sum_tunables = sum_tunables,
+                                    .dtypes = MGK_ALL_DTYPES,
+                                    .private_tiles = true,
+                                    .rank = rank,
+                                    .sum_tunables = {in_order, in_order, by_lanes},
                                     .fit = fit,
                                     .tile_limit = private_limit,
-                                    .private_tiles = true,
                                     .feature_block = feature_block,
                                     .set_flags = set_flags};

@@ -212,7 +212,16 @@ static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, cons
     flags->LEAST_SUB_GROUP = facts->least_sub_group;
 }
 
-static const char *const sum_tunables[] = {NULL};
+/* All sums over features are in order, or by fours, whatever the parameters. */
+static const char *const no_tunables[] = {NULL};
+
+static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *desc)
+{
+    (void)desc;
+    if (facts->simd_vectors)
+        return (mgk_rank){MGK_RANK_LAST_RESORT, "runs where work-items are loops, for tests"};
+    return (mgk_rank){MGK_RANK_MADE_FOR, "work-items share tiles in local memory"};
+}
 
 static int64_t tile_limit(const mgk_device_facts *facts)
 {
@@ -227,7 +236,12 @@ static int feature_block(const mgk_device_facts *facts)
 
 const mgk_engine mgk_engine_simt = {.value = CLMGK_ENGINE_SIMT,
                                     .tunables = &simt_table,
-                                    .sum_tunables = sum_tunables,
+                                    .dtypes = MGK_ALL_DTYPES,
+                                    .queries_apart = true,
+                                    .few_rows_of_heads = true,
+                                    .exchanges = true,
+                                    .rank = rank,
+                                    .sum_tunables = {no_tunables, no_tunables, no_tunables},
                                     .fit = fit,
                                     .tile_limit = tile_limit,
                                     .feature_block = feature_block,

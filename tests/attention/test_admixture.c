@@ -27,12 +27,14 @@ static clmgk_attention_desc small_desc(clmgk_variant variant, int64_t length, in
 /* One program serves every number of local heads, in groups that may hold some too many. */
 static const char *parameters_of(const th_session *session, size_t n)
 {
-    const bool lane = session->engine[n] == CLMGK_ENGINE_LANE;
+    static const char panels[] = "panels=2,vectors=2,heads=2,splits=1", smallest[] = "rows=1,keys=1,heads=1,splits=1";
+    const bool lane = th_has_parameters(session, n, CLMGK_VARIANT_HARD_FISH, panels);
     if (session->full && (lane || n == 0))
         return NULL;
-    return lane                                        ? "panels=2,vectors=2,heads=2,splits=1"
-           : session->info.engine == CLMGK_ENGINE_LANE ? "rows=1,keys=1,heads=1,splits=1"
-                                                       : NULL;
+    if (lane)
+        return panels;
+    const bool own = session->engine[n] == session->info.engine;
+    return !own && th_has_parameters(session, n, CLMGK_VARIANT_HARD_FISH, smallest) ? smallest : NULL;
 }
 
 /* Runs on the first `engines` engines, or if 0 on those that th_other_engines chooses: the outputs must be those of

@@ -28,10 +28,11 @@ static clmgk_attention_desc small_desc(clmgk_variant variant, int64_t length, in
 static clmgk_plan_options options_of(const th_session *session, size_t n)
 {
     clmgk_plan_options options = th_options(session, n);
-    const bool lane = options.engine == CLMGK_ENGINE_LANE;
-    options.parameters = lane                                        ? "panels=2,vectors=2,heads=2,splits=1"
-                         : session->info.engine == CLMGK_ENGINE_LANE ? "rows=1,keys=1,heads=1,splits=1"
-                                                                     : NULL;
+    static const char panels[] = "panels=2,vectors=2,heads=2,splits=1", smallest[] = "rows=1,keys=1,heads=1,splits=1";
+    const bool lane = th_has_parameters(session, n, CLMGK_VARIANT_HARD_FISH, panels);
+    const bool small =
+        options.engine != session->info.engine && th_has_parameters(session, n, CLMGK_VARIANT_HARD_FISH, smallest);
+    options.parameters = lane ? panels : small ? smallest : NULL;
     options.backward_parameters = lane ? "panels=2,heads=2" : NULL;
     return options;
 }

@@ -3,7 +3,7 @@
  * Facts, the list of devices, the choice of one, and making contexts: on made-up platforms. This program defines the
  * OpenCL calls that these parts use; they stand in for the loader's.
  */
-#include "device/device.h"
+#include "engine/engine.h"
 #include "harness/harness.h"
 
 #include <stdlib.h>
@@ -337,7 +337,9 @@ MACHINE_TEST(test_runtimes)
         assert_int_equal(status, CLMGK_OK);
         assert_int_equal(facts.runtime, cases[i].runtime);
         assert_string_equal(mgk_runtime_name(facts.runtime), cases[i].name);
-        assert_int_equal(facts.info.engine, cases[i].engine);
+        mgk_ranked ranked[MGK_ENGINES];
+        mgk_engines_rank(&facts, NULL, ranked);
+        assert_int_equal(ranked[0].engine->value, cases[i].engine);
         if (facts.runtime != MGK_RUNTIME_POCL && facts.runtime != MGK_RUNTIME_INTEL_CPU)
             assert_false(facts.x86_avx512dq || facts.x86_two_units);
     }

@@ -51,7 +51,8 @@ void th_expect_refusal(clmgk_status status, clmgk_status expected, const char *f
 
 /* ---- one context for a test program -------------------------------------------------------------------------- */
 
-#define TH_ENGINES 2
+#define TH_ENGINE_PLACE(name, ...) TH_PLACE_OF_##name,
+enum { CLMGK_ENGINE_LIST(TH_ENGINE_PLACE) TH_ENGINES };
 
 typedef struct th_session {
     clmgk_device_info info; /* of the device that CLMGK_DEVICE names */
@@ -128,6 +129,9 @@ clmgk_plan *th_plan_of(th_session *session, const clmgk_attention_desc *desc, co
 /* NULL, and a message, where there is none. */
 clmgk_plan *th_try_plan(th_session *session, const clmgk_attention_desc *desc, const clmgk_plan_options *options,
                         th_message *message);
+
+/* Whether the session's engine number `n` has these kernel parameters for a variant. */
+bool th_has_parameters(const th_session *session, size_t n, clmgk_variant variant, const char *parameters);
 
 /* The options of the session's engine number `n`: one program of a kind serves problems of every size. */
 clmgk_plan_options th_options(const th_session *session, size_t n);

@@ -5,45 +5,64 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* By default blocks follow the problem's size: with these one program serves all. */
-static const char *few_programs(const th_session *session, size_t n)
+bool th_has_parameters(const th_session *session, size_t n, clmgk_variant variant, const char *parameters)
 {
-    if (session->engine[n] == CLMGK_ENGINE_LANE)
-        return "panels=2,vectors=2";
-    /* on a CPU the smallest blocks build fastest */
-    return session->info.engine == CLMGK_ENGINE_LANE ? "rows=1,keys=1,splits=1" : NULL;
+    return clmgk_tunable_check(clmgk_tunable_table_of(variant, session->engine[n]), parameters, NULL) == CLMGK_OK;
 }
 
-/* Every engine that makes a plan here, or only the one that CLMGK_TEST_ENGINE names; "own": the device's own. */
+/* By default blocks follow the problem's size: with these one program serves all. NULL: no such parameters. */
+static const char *few_programs(const th_session *session, size_t n)
+{
+    static const char panels[] = "panels=2,vectors=2", smallest[] = "rows=1,keys=1,splits=1";
+    if (th_has_parameters(session, n, CLMGK_VARIANT_SOFTMAX, panels))
+        return panels;
+    /* on a device that has another engine of its own the smallest blocks build fastest */
+    const bool own = session->engine[n] == session->info.engine;
+    return !own && th_has_parameters(session, n, CLMGK_VARIANT_SOFTMAX, smallest) ? smallest : NULL;
+}
+
+/* Adds the engine if it makes a plan here; prints the reason if not. The device's own must. */
+static void add_engine(th_session *session, clmgk_engine engine)
+{
+    const clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 16, 16);
+    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    clmgk_plan *plan = NULL;
+    clmgk_error error = {0};
+    options.engine = engine;
+    const clmgk_status status = clmgk_plan_create(session->context, &desc, &options, &plan, &error);
+    if (status == CLMGK_OK)
+        session->engine[session->engines++] = engine;
+    else if (engine == session->info.engine || status != CLMGK_ERROR_UNSUPPORTED)
+        fail_msg("engine %s: %s", clmgk_engine_name(engine), error.message);
+    else
+        print_message("engine %s is not tested here: %s\n", clmgk_engine_name(engine), error.message);
+    clmgk_plan_release(plan);
+}
+
+/* Every engine that makes a plan here, the device's own first, or only the one that CLMGK_TEST_ENGINE names; "own": the
+ * device's own. */
 static void find_engines(th_session *session)
 {
-    const bool simt = session->info.engine == CLMGK_ENGINE_SIMT;
-    const clmgk_engine engines[TH_ENGINES] = {session->info.engine, simt ? CLMGK_ENGINE_LANE : CLMGK_ENGINE_SIMT};
+#define ENGINE(NAME, value, name) CLMGK_ENGINE_##NAME,
+    static const clmgk_engine engines[TH_ENGINES] = {CLMGK_ENGINE_LIST(ENGINE)};
+#undef ENGINE
+    const clmgk_engine own = session->info.engine;
     const char *const name = getenv("CLMGK_TEST_ENGINE");
-    clmgk_engine only = engines[0];
+    clmgk_engine only = own;
     if (name && strcmp(name, "own") != 0)
         th_expect_ok(clmgk_engine_from_name(name, &only, &th_error));
-    const clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 16, 16);
-    for (size_t n = 0; n < TH_ENGINES; n++) {
-        if (name && only != engines[n])
-            continue;
-        clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
-        clmgk_plan *plan = NULL;
-        clmgk_error error = {0};
-        options.engine = engines[n];
-        const clmgk_status status = clmgk_plan_create(session->context, &desc, &options, &plan, &error);
-        if (status == CLMGK_OK)
-            session->engine[session->engines++] = engines[n];
-        else if (n == 0 || status != CLMGK_ERROR_UNSUPPORTED)
-            fail_msg("engine %s: %s", clmgk_engine_name(engines[n]), error.message);
-        clmgk_plan_release(plan);
-    }
+    if (!name || only == own)
+        add_engine(session, own);
+    for (size_t n = 0; n < TH_ENGINES; n++)
+        if (engines[n] != own && (!name || only == engines[n]))
+            add_engine(session, engines[n]);
     if (session->engines == 0)
         fail_msg("CLMGK_TEST_ENGINE=%s: not offered here", name ? name : "");
     for (size_t n = 0; n < session->engines; n++) {
-        const bool lane = session->engine[n] == CLMGK_ENGINE_LANE;
-        session->parameters[n] = session->full && (lane || n == 0) ? NULL : few_programs(session, n);
-        session->backward_parameters[n] = lane ? "panels=2" : NULL;
+        const char *const few = few_programs(session, n);
+        const bool panels = th_has_parameters(session, n, CLMGK_VARIANT_SOFTMAX, "panels=2");
+        session->parameters[n] = session->full && (panels || session->engine[n] == own) ? NULL : few;
+        session->backward_parameters[n] = panels ? "panels=2" : NULL;
     }
 }
 

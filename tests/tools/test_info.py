@@ -34,6 +34,7 @@ DEVICE_KEYS = {
     "architecture": str,
     "products": list,
     "message": type(None),
+    "engine_reason": str,
 }
 
 VARIANTS = ("softmax", "gaussian", "mgk", "smgk", "fish", "hard-fish", "mish", "hard-mish", "gfish", "hard-gfish",
@@ -92,7 +93,7 @@ class Listing(InfoTest):
         device = self.info()["devices"][0]
         text = self.accept(env=self.environment()).stdout
         for word in (device["selector"], device["name"], device["driver"], f"engine {device['engine']}", "program cache", "tuning cache",
-                     "    products by ", "    compiled programs are kept by "):
+                     f"    this engine because {device['engine_reason']}", "    products by ", "    compiled programs are kept by "):
             self.assertIn(word, text)
 
     def test_product_libraries(self):

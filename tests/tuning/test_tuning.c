@@ -1284,9 +1284,11 @@ CACHE_TEST(backward_follows_forward)
     tuned.parameters = "";
     th_expect_error(clmgk_tuning_check(context, &desc, CLMGK_TUNED_BACKWARD, &tuned, &th_error),
                     CLMGK_ERROR_INVALID_VALUE, "engine lane");
-    clmgk_context_release(context);
-    /* scores of the other kind are the same whatever the lanes */
+    /* scores of the other kind are the same whatever the lanes, but not whatever the engine */
     desc.score = CLMGK_SCORE_DOT;
+    th_expect_error(clmgk_tuning_check(context, &desc, CLMGK_TUNED_BACKWARD, &tuned, &th_error),
+                    CLMGK_ERROR_INVALID_VALUE, "engine lane");
+    clmgk_context_release(context);
     store(self, &desc, CLMGK_TUNED_FORWARD, other);
     store(self, &desc, CLMGK_TUNED_BACKWARD, text);
     found = choose(self, &desc, NULL);

@@ -145,9 +145,9 @@ static void print_entry(const entry *one)
     printf("    memory %.0f MB, buffers up to %.0f MB, local memory %.0f KB, work-groups up to %" PRIu64 "\n",
            1e-6 * (double)info->global_memory_bytes, 1e-6 * (double)info->max_allocation_bytes,
            1e-3 * (double)info->local_memory_bytes, info->max_work_group);
-    printf("    engine %s, matrix units not used, ", clmgk_engine_name(info->engine));
+    printf("    engine %s, matrix units %sused, ", clmgk_engine_name(info->engine), info->matrix_units ? "" : "not ");
     info_print_tuning(&one->tuning);
-    printf("\n");
+    printf("\n    this engine because %s\n", info->engine_reason);
     info_print_products(&one->products);
     printf("    compiled programs are kept by %s\n", keeper_words(one->keeper));
     if (one->failure.message[0])
@@ -215,18 +215,19 @@ static json_t *entry_json(const entry *one)
     char selector[32];
     snprintf(selector, sizeof(selector), "%" PRIu32 ":%" PRIu32, info->platform_index, info->device_index);
     json_t *object = json_pack(
-        "{s:s, s:b, s:s, s:s, s:s, s:s, s:s, s:s, s:n, s:s, s:b, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, "
-        "s:o}",
+        "{s:s, s:b, s:s, s:s, s:s, s:s, s:s, s:s, s:o, s:s, s:b, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, "
+        "s:o, s:s}",
         "selector", selector, "default", (int)one->is_default, "platform", info->platform, "name", info->name, "vendor",
         info->vendor, "driver", info->driver, "class", clmgk_device_class_name(info->device_class), "engine",
-        clmgk_engine_name(info->engine), "matrix_units", "programs_kept_by", clmgk_program_keeper_name(one->keeper),
-        "tuned", (int)info_is_tuned(&one->tuning), "tuning", info_tuning_json(&one->tuning), "compute_units",
-        (json_int_t)info->compute_units, "clock_mhz", (json_int_t)info->clock_mhz, "native_float_lanes",
-        (json_int_t)info->native_float_lanes, "global_memory_bytes", (json_int_t)info->global_memory_bytes,
-        "local_memory_bytes", (json_int_t)info->local_memory_bytes, "max_allocation_bytes",
-        (json_int_t)info->max_allocation_bytes, "max_work_group", (json_int_t)info->max_work_group, "architecture",
-        tool_json_text(info->architecture), "products", info_products_json(&one->products), "message",
-        message_json(one->failure.message));
+        clmgk_engine_name(info->engine), "matrix_units", info->matrix_units ? json_true() : json_null(),
+        "programs_kept_by", clmgk_program_keeper_name(one->keeper), "tuned", (int)info_is_tuned(&one->tuning), "tuning",
+        info_tuning_json(&one->tuning), "compute_units", (json_int_t)info->compute_units, "clock_mhz",
+        (json_int_t)info->clock_mhz, "native_float_lanes", (json_int_t)info->native_float_lanes, "global_memory_bytes",
+        (json_int_t)info->global_memory_bytes, "local_memory_bytes", (json_int_t)info->local_memory_bytes,
+        "max_allocation_bytes", (json_int_t)info->max_allocation_bytes, "max_work_group",
+        (json_int_t)info->max_work_group, "architecture", tool_json_text(info->architecture), "products",
+        info_products_json(&one->products), "message", message_json(one->failure.message), "engine_reason",
+        info->engine_reason);
     return one->test.count ? tool_json_merge(object, json_pack("{s:o}", "selftest", selftest_json(&one->test)))
                            : object;
 }

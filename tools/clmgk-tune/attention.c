@@ -116,7 +116,11 @@ static tool_exit look_at_other(tuned_case *c, size_t other, tool_error *error)
     const bench_pass pass = c->item->pass;
     engine_space *const space = &c->set->spaces[other];
     candidate *const x = &c->defaults[other];
-    if (c->item->desc.length < FEW_QUERIES || (space->looked_at[pass] && !space->near[pass]))
+    const clmgk_tuned tuned = {.choice = space->name, .parameters = ""};
+    /* a plan's passes have one engine: the backward pass can only take what the forward pass has */
+    const bool allowed =
+        clmgk_tuning_check(space->library, &c->item->desc, candidate_pass(c->item), &tuned, NULL) == CLMGK_OK;
+    if (!allowed || c->item->desc.length < FEW_QUERIES || (space->looked_at[pass] && !space->near[pass]))
         return TOOL_DONE;
     const double more_ms = c->more_ms;
     x->space = other;

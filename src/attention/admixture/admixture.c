@@ -54,11 +54,11 @@ static const mgk_tunable tunables[] = {MGK_ADMIXTURE_TUNABLES(MGK_TUNABLE_ROW)};
 static const char *const tables[] = {CLMGK_ENGINE_LIST(TABLE)};
 static const mgk_added_tunables added = {tables, tunables, MGK_COUNT(tunables), NULL};
 
-/* Every engine sums products over features in order, and mixes over global heads in order. */
-static bool rounds_by_engine(const clmgk_attention_desc *desc)
+/* They are mixed over global heads in order. */
+static mgk_sums sums(const clmgk_attention_desc *desc)
 {
     (void)desc;
-    return false;
+    return MGK_SUMS_PRODUCTS;
 }
 
 /* The number of heads affects how many heads fit into a work-group. */
@@ -75,7 +75,7 @@ const mgk_family mgk_admixture_family = {.name = "admixture",
                                          .plan = {[CLMGK_PASS_FORWARD] = mgk_admixture_plan_forward,
                                                   [CLMGK_PASS_BACKWARD] = mgk_admixture_plan_backward,
                                                   [CLMGK_PASS_COMBINE] = mgk_attention_plan_combine},
-                                         .rounds_by_engine = rounds_by_engine,
+                                         .sums = sums,
                                          .add_to_key = add_to_key,
                                          .added = &added,
                                          .grouped_heads = true,

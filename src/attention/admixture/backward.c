@@ -180,7 +180,7 @@ static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
     MGK_TRY(mgk_attention_fit(x->request, &footprint, &x->plan->tunables, &x->block, error));
     const mgk_forward_args args = mgk_admixture_args_of(x->request);
     mgk_backward_args_begin(x, &args);
-    x->queries_apart = !x->request->engine->private_tiles;
+    x->queries_apart = x->request->engine->queries_apart;
     x->flags = main_flags(x);
     x->has_keys = has_keys(x);
     x->tasks = mgk_attention_problems(d);

@@ -34,8 +34,7 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
                                .head_key = t->value_size,
                                .head_fixed = 24};
     mgk_footprint f = {.forward = true,
-                       /* the lane engine's form has one accumulator, and keeps no scores */
-                       .few_rows = d->gradients == 0 && !request->engine->private_tiles,
+                       .few_rows = d->gradients == 0 && request->engine->few_rows_of_heads,
                        .rows = mgk_attention_rows(d),
                        .heads = d->heads,
                        .problems = mgk_attention_problems(d),

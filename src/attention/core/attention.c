@@ -335,14 +335,13 @@ void mgk_forward_add(const mgk_forward *x, mgk_attention_step step, const mgk_fo
     mgk_attention_add(&step, plan);
 }
 
-/* Whether enough (b, h) share a bias that the lane engine reads it from a copy with lane = row (cl/attention/bias.cl),
- * which takes a kernel more: the copy is not larger than O. */
+/* Whether enough (b, h) share a bias that a block with rows in lanes reads it from a copy with lane = row
+ * (cl/attention/bias.cl), which takes a kernel more: the copy is not larger than O. */
 static bool turns_bias(const mgk_forward *x)
 {
     enum { LEAST_USES = 4, LEAST_PROBLEMS = 32 };
     const clmgk_attention_desc *const d = x->request->desc;
-    if (x->request->engine->value != CLMGK_ENGINE_LANE || x->block.few_rows > 0 || d->sequences > 0 || !d->use_bias ||
-        d->bias_length == 1 || d->bias_length_k == 1)
+    if (x->block.lanes == 0 || d->sequences > 0 || !d->use_bias || d->bias_length == 1 || d->bias_length_k == 1)
         return false;
     const int64_t biases = d->bias_batch * d->bias_heads, problems = d->batch * d->heads;
     return problems >= LEAST_PROBLEMS && problems >= LEAST_USES * biases &&
@@ -354,10 +353,9 @@ MGK_BINDING(bind_bias, MGK_BIAS_BUFFERS)
 /* Appends the kernel that makes the copy, places it in the workspace, and has the arguments of later steps tell it. */
 static void turn_bias(const mgk_forward *x, mgk_pass_plan *plan, mgk_forward_args *args)
 {
-    enum { MOST_BLOCK = 16 }; /* keys of a block of registers */
     const clmgk_attention_desc *const d = x->request->desc;
-    const int64_t lanes = mgk_tunable_get(&x->tunables, "lanes"), vectors = (d->length + lanes - 1) / lanes;
-    const int64_t keys = (d->length_k + MOST_BLOCK - 1) / MOST_BLOCK * MOST_BLOCK;
+    const int64_t lanes = x->block.lanes, vectors = (d->length + lanes - 1) / lanes;
+    const int64_t keys = (d->length_k + x->block.most_keys - 1) / x->block.most_keys * x->block.most_keys;
     const int64_t matrix = vectors * keys * lanes;
     mgk_bias_args copy = {
         .bias = args->bias, .heads = (mgk_i32)d->bias_heads, .length = args->length, .length_k = args->length_k};

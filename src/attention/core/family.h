@@ -7,9 +7,8 @@
 #define MGK_FAMILY_H
 
 #include "attention/core/arrays.h"
-#include "device/flags.h"
+#include "engine/engine.h"
 #include "operation/step.h"
-#include "tuning/tunables.h"
 
 /* A call's buffers are its arrays. */
 _Static_assert((int)CLMGK_ARRAYS <= MGK_CALL_BUFFERS, "arrays of a call");
@@ -57,9 +56,9 @@ typedef struct mgk_family {
     clmgk_status (*plan[CLMGK_PASSES])(const struct mgk_attention_request *request, mgk_pass_plan *plan,
                                        clmgk_error *error);
 
-    /* Whether the rounding of this problem's scores depends on the engine: forward and backward pass must agree on it,
-     * and on its sum_tunables. */
-    bool (*rounds_by_engine)(const clmgk_attention_desc *desc);
+    /* The sums that forward and backward pass of a problem must round alike: beyond having one engine, as all passes of
+     * a plan do, they agree on the engine's sum_tunables for these. */
+    mgk_sums (*sums)(const clmgk_attention_desc *desc);
 
     /* Appends fields to the exact part of a tuning key. NULL: none. */
     void (*add_to_key)(const clmgk_attention_desc *desc, char *exact, size_t size);

@@ -142,10 +142,10 @@ static const char *const unused[] = {"vectors", "panels", "tile",     "block",  
 static const mgk_added_tunables added = {tables, tunables, MGK_COUNT(tunables), unused};
 
 /* The backward pass makes its features as the forward pass does, and takes the denominators from it. */
-static bool rounds_by_engine(const clmgk_attention_desc *desc)
+static mgk_sums sums(const clmgk_attention_desc *desc)
 {
     (void)desc;
-    return false;
+    return MGK_SUMS_NONE;
 }
 
 static void add_to_key(const clmgk_attention_desc *desc, char *exact, size_t size)
@@ -160,6 +160,6 @@ const mgk_family mgk_linear_family = {
     .add_traits = add_traits,
     .set_flags = set_flags,
     .plan = {[CLMGK_PASS_FORWARD] = mgk_linear_plan_forward, [CLMGK_PASS_BACKWARD] = mgk_linear_plan_backward},
-    .rounds_by_engine = rounds_by_engine,
+    .sums = sums,
     .add_to_key = add_to_key,
     .added = &added};

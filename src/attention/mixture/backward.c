@@ -258,7 +258,7 @@ static clmgk_status prepare(mgk_backward *x, clmgk_error *error)
     const int64_t rows = rows_of(d), keys = d->batch * d->kv_heads * d->length_k;
     const mgk_forward_args args = mgk_mixture_args_of(x->request);
     mgk_backward_args_begin(x, &args);
-    x->queries_apart = !x->request->engine->private_tiles && !x->want.expectation;
+    x->queries_apart = x->request->engine->queries_apart && !x->want.expectation;
     x->has_keys = has_keys(x);
     x->flags = main_flags(x);
     x->tasks = tasks_of(d);

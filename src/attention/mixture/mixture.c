@@ -68,11 +68,10 @@ static clmgk_status mixture_resolve(clmgk_attention_desc *d, clmgk_error *error)
 
 /* ---- the family ---------------------------------------------------------------------------------------------- */
 
-/* Every engine sums products over features in order. Norms of keys, and their products with shifts, are summed by lanes
- * in the lane engine and by fours in the SIMT engine. */
-static bool rounds_by_engine(const clmgk_attention_desc *desc)
+static mgk_sums sums(const clmgk_attention_desc *desc)
 {
-    return desc->score == CLMGK_SCORE_GAUSSIAN || desc->variant == CLMGK_VARIANT_SMGK;
+    const bool norms = desc->score == CLMGK_SCORE_GAUSSIAN || desc->variant == CLMGK_VARIANT_SMGK;
+    return norms ? MGK_SUMS_NORMS : MGK_SUMS_PRODUCTS;
 }
 
 const mgk_family mgk_mixture_family = {.name = "mixture",
@@ -83,6 +82,6 @@ const mgk_family mgk_mixture_family = {.name = "mixture",
                                                 [CLMGK_PASS_BACKWARD] = mgk_mixture_plan_backward,
                                                 [CLMGK_PASS_STATISTICS] = mgk_mixture_plan_statistics,
                                                 [CLMGK_PASS_COMBINE] = mgk_attention_plan_combine},
-                                       .rounds_by_engine = rounds_by_engine,
+                                       .sums = sums,
                                        .has_narrow_heads = true,
                                        .has_few_rows = true};

@@ -1,10 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of devices, and the choice of a device. */
-#include "device/device.h"
+/* The list of devices, each with its engine, and the choice of a device. */
+#include "engine/engine.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- engines ----------------------------------------------------------------------------------------------- */
+
+/* Writes element `index` of the caller's list: the facts, and the engine that plans take unless a problem has another
+ * rank. */
+static void write_info(clmgk_device_info *infos, size_t index, const mgk_device_facts *facts)
+{
+    clmgk_device_info info = facts->info;
+    mgk_ranked ranked[MGK_ENGINES];
+    mgk_engines_rank(facts, NULL, ranked);
+    info.engine = ranked[0].engine->value;
+    info.matrix_units = ranked[0].engine->matrix_units;
+    (void)snprintf(info.engine_reason, sizeof(info.engine_reason), "%s", ranked[0].rank.reason);
+    mgk_struct_write(infos, index, &info, sizeof(info));
+}
 
 /* ---- list -------------------------------------------------------------------------------------------------- */
 
@@ -67,7 +83,7 @@ clmgk_status clmgk_list_devices(clmgk_device_info *infos, size_t capacity, size_
         MGK_TRY(mgk_struct_room(infos, "infos", LEAST_INFO_SIZE, error));
     MGK_TRY(list_devices(&list, error));
     for (size_t i = 0; i < list.count && i < capacity; ++i)
-        mgk_struct_write(infos, i, &list.devices[i].info, sizeof(list.devices[i].info));
+        write_info(infos, i, &list.devices[i]);
     *count = list.count;
     mgk_free(NULL, list.devices);
     return CLMGK_OK;
@@ -80,7 +96,7 @@ clmgk_status clmgk_get_device_info(cl_device_id device, clmgk_device_info *info,
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "device: NULL: expected a device");
     MGK_TRY(mgk_struct_room(info, "info", LEAST_INFO_SIZE, error));
     MGK_TRY(mgk_device_get_facts(device, &facts, error));
-    mgk_struct_write(info, 0, &facts.info, sizeof(facts.info));
+    write_info(info, 0, &facts);
     return CLMGK_OK;
 }
 
@@ -174,42 +190,42 @@ static clmgk_status fail_choice(const device_list *list, const device_choice *ch
 }
 
 /* NULL: there is none. */
-static const clmgk_device_info *first_of_class(const device_list *list, clmgk_device_class wanted)
+static const mgk_device_facts *first_of_class(const device_list *list, clmgk_device_class wanted)
 {
     for (size_t i = 0; i < list->count; ++i)
         if (list->devices[i].info.device_class == wanted)
-            return &list->devices[i].info;
+            return &list->devices[i];
     return NULL;
 }
 
 /* The last match, and the number of matches. */
-static const clmgk_device_info *find_match(const device_list *list, const device_choice *choice, size_t *count)
+static const mgk_device_facts *find_match(const device_list *list, const device_choice *choice, size_t *count)
 {
-    const clmgk_device_info *match = NULL;
+    const mgk_device_facts *match = NULL;
     for (size_t i = 0; i < list->count; ++i) {
         if (matches(&list->devices[i], choice)) {
-            match = &list->devices[i].info;
+            match = &list->devices[i];
             ++*count;
         }
     }
     return match;
 }
 
-static clmgk_status choose(const device_list *list, const char *selector, const clmgk_device_info **info,
+static clmgk_status choose(const device_list *list, const char *selector, const mgk_device_facts **chosen,
                            clmgk_error *error)
 {
     const device_choice choice = read_choice(selector);
     size_t count = 0;
-    *info = choice.is_class ? first_of_class(list, choice.device_class) : find_match(list, &choice, &count);
-    return *info == NULL || count > 1 ? fail_choice(list, &choice, count, error) : CLMGK_OK;
+    *chosen = choice.is_class ? first_of_class(list, choice.device_class) : find_match(list, &choice, &count);
+    return *chosen == NULL || count > 1 ? fail_choice(list, &choice, count, error) : CLMGK_OK;
 }
 
 /* The first GPU, else the first CPU, else the first device; the list is not empty. */
-static const clmgk_device_info *default_device(const device_list *list)
+static const mgk_device_facts *default_device(const device_list *list)
 {
-    const clmgk_device_info *const gpu = first_of_class(list, CLMGK_DEVICE_GPU);
-    const clmgk_device_info *const cpu = first_of_class(list, CLMGK_DEVICE_CPU);
-    return gpu != NULL ? gpu : cpu != NULL ? cpu : &list->devices[0].info;
+    const mgk_device_facts *const gpu = first_of_class(list, CLMGK_DEVICE_GPU);
+    const mgk_device_facts *const cpu = first_of_class(list, CLMGK_DEVICE_CPU);
+    return gpu != NULL ? gpu : cpu != NULL ? cpu : &list->devices[0];
 }
 
 /* "; platform 0 "NAME" is there without a device: WHY" */
@@ -255,7 +271,7 @@ clmgk_status clmgk_select_device(const char *selector, clmgk_device_info *info, 
     const bool given = selector != NULL && selector[0] != '\0';
     const char *const wanted = given ? selector : mgk_environment("CLMGK_DEVICE");
     device_list list;
-    const clmgk_device_info *chosen = NULL;
+    const mgk_device_facts *chosen = NULL;
     MGK_TRY(mgk_struct_room(info, "info", LEAST_INFO_SIZE, error));
     MGK_TRY(list_devices(&list, error));
 
@@ -267,7 +283,7 @@ clmgk_status clmgk_select_device(const char *selector, clmgk_device_info *info, 
     else
         chosen = default_device(&list);
     if (status == CLMGK_OK)
-        mgk_struct_write(info, 0, chosen, sizeof(*chosen));
+        write_info(info, 0, chosen);
     mgk_free(NULL, list.devices);
     return status;
 }

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The choice of a plan's engine and of the parameters of each pass. All passes have one engine, because the backward
+ * pass must round its scores as the forward pass does: an engine that can't do one of them is left out for all.
+ */
+#include "attention/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Engines in the order of their ranks, and those that turned out not to be able to do all passes. */
+typedef struct engine_list {
+    mgk_ranked ranked[MGK_ENGINES];
+    bool refused[MGK_ENGINES];
+    char reasons[CLMGK_ERROR_MESSAGE_SIZE]; /* of those that refused: "...; ..." */
+} engine_list;
+
+/* The choice of a pass's parameters. */
+typedef struct choice {
+    clmgk_plan *plan;
+    const engine_list *list;
+    clmgk_pass which;
+    const mgk_engine *wanted; /* NULL: any of the list */
+    const char *given;        /* the caller's parameters */
+    const char *const *names; /* parameters that the backward pass takes from the forward pass; NULL: none */
+    mgk_text followed;        /* their values */
+} choice;
+
+/* ---- engines ------------------------------------------------------------------------------------------------ */
+
+static bool may_try(const engine_list *list, size_t place)
+{
+    return list->ranked[place].rank.points > MGK_RANK_NONE && !list->refused[place];
+}
+
+/* The place in the list of the best engine that is left; MGK_ENGINES: there is none. */
+static size_t best_place(const engine_list *list)
+{
+    size_t place = 0;
+    while (place < MGK_ENGINES && !may_try(list, place))
+        ++place;
+    return place;
+}
+
+static size_t place_of(const engine_list *list, const mgk_engine *engine)
+{
+    size_t place = 0;
+    while (list->ranked[place].engine != engine)
+        ++place;
+    return place;
+}
+
+static void refuse(engine_list *list, size_t place, const char *reason)
+{
+    const size_t used = strlen(list->reasons);
+    list->refused[place] = true;
+    (void)snprintf(list->reasons + used, sizeof(list->reasons) - used, "%s%s", used > 0 ? "; " : "", reason);
+}
+
+static clmgk_status fail_by_rank(const mgk_ranked *one, clmgk_error *error)
+{
+    return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "engine %s: %s", clmgk_engine_name(one->engine->value),
+                    one->rank.reason);
+}
+
+/* No engine is left. */
+static clmgk_status fail_all(engine_list *list, clmgk_error *error)
+{
+    for (size_t i = 0; i < MGK_ENGINES; ++i) {
+        clmgk_error reason;
+        if (list->ranked[i].rank.points == MGK_RANK_NONE && fail_by_rank(&list->ranked[i], &reason) != CLMGK_OK)
+            refuse(list, i, reason.message);
+    }
+    return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "%s", list->reasons);
+}
+
+/* ---- a pass ------------------------------------------------------------------------------------------------- */
+
+static clmgk_status try_engine(const choice *c, const mgk_engine *engine, const char *text, mgk_origin origin,
+                               clmgk_error *error)
+{
+    clmgk_plan *const plan = c->plan;
+    mgk_compiled_pass *const pass = plan->pass[c->which];
+    mgk_device_facts facts = plan->context->facts;
+    facts.info.max_work_group = plan->limits.group;
+    facts.info.local_memory_bytes = plan->limits.local;
+    if (engine->exchanges)
+        facts.sub_group = mgk_context_sub_group(plan->context);
+    mgk_steps_clear(&pass->plan.steps, &plan->context->allocator);
+    pass->plan.tunables = (mgk_tunables){0};
+    pass->engine = engine->value;
+    const bool follows = c->names != NULL && engine->value == plan->pass[CLMGK_PASS_FORWARD]->engine;
+    const mgk_parameters parameters = {.text = text, .origin = origin, .followed = follows ? c->followed.data : NULL};
+    return mgk_family_plan(plan->family, &plan->desc, &facts, engine->value, parameters, c->which, &pass->plan, error);
+}
+
+static clmgk_status choose_default(const choice *c, clmgk_error *error)
+{
+    const bool named = c->given != NULL && c->given[0] != '\0';
+    const mgk_engine *const engine = c->wanted != NULL ? c->wanted : c->list->ranked[best_place(c->list)].engine;
+    c->plan->pass[c->which]->source = named ? CLMGK_TUNING_CALLER : CLMGK_TUNING_CLASS;
+    return try_engine(c, engine, c->given, MGK_ORIGIN_CALLER, error);
+}
+
+/* Whether the backward pass computes the same scores as the forward pass. */
+static bool scores_agree(const choice *c)
+{
+    const mgk_compiled_pass *const forward = c->plan->pass[CLMGK_PASS_FORWARD];
+    const mgk_compiled_pass *const own = c->plan->pass[c->which];
+    bool agree = forward->engine == own->engine;
+    for (const char *const *name = c->names; agree && name != NULL && *name != NULL; ++name)
+        agree = mgk_tunable_get(&forward->plan.tunables, *name) == mgk_tunable_get(&own->plan.tunables, *name);
+    return agree;
+}
+
+static clmgk_status try_measured(const choice *c, const mgk_tuning_choice *entry, const mgk_engine *engine,
+                                 clmgk_error *error)
+{
+    const mgk_origin origin = entry->source == CLMGK_TUNING_BUCKET ? MGK_ORIGIN_TUNED : MGK_ORIGIN_NEAR;
+    return entry->choice != NULL ? try_engine(c, engine, entry->parameters, origin, error) : choose_default(c, error);
+}
+
+/* The engine of an entry, which says nothing of it where the defaults were the fastest; NULL: the plan can't take it.
+ */
+static const mgk_engine *engine_of_entry(const choice *c, const mgk_tuning_choice *entry)
+{
+    const mgk_engine *const named = entry->choice != NULL ? mgk_engine_named(entry->choice) : c->list->ranked[0].engine;
+    const bool fits =
+        named != NULL && (c->wanted != NULL ? c->wanted == named : may_try(c->list, place_of(c->list, named)));
+    return fits ? named : NULL;
+}
+
+/* The best tuned entry that is legal here; *found: whether there is any. Fails only without memory. */
+static clmgk_status choose_tuned(const choice *c, bool *found, clmgk_error *error)
+{
+    const clmgk_context *const context = c->plan->context;
+    const mgk_tuning_key key = mgk_attention_key(&c->plan->desc, c->which);
+    mgk_tuning_choice entry;
+    *found = false;
+    for (size_t rank = 0; !*found && mgk_tuning_find(context->tuning, &context->facts, &key, rank, &entry); ++rank) {
+        const mgk_engine *const engine = engine_of_entry(c, &entry);
+        if (engine == NULL)
+            continue;
+        clmgk_error passed_over;
+        const clmgk_status status = try_measured(c, &entry, engine, &passed_over);
+        if (status == CLMGK_ERROR_OUT_OF_HOST_MEMORY)
+            return mgk_fail_memory(error, "a plan");
+        *found = status == CLMGK_OK && scores_agree(c);
+        c->plan->pass[c->which]->source = entry.source;
+    }
+    return CLMGK_OK;
+}
+
+/* The forward pass's values of the parameters that affect scores. */
+static clmgk_status follow_forward(choice *c, clmgk_error *error)
+{
+    const mgk_compiled_pass *const forward = c->plan->pass[CLMGK_PASS_FORWARD];
+    c->names = mgk_engine_of(forward->engine)->sum_tunables[c->plan->family->sums(&c->plan->desc)];
+    for (const char *const *name = c->names; *name != NULL; ++name)
+        mgk_text_printf(&c->followed, "%s%s=%d", c->followed.length == 0 ? "" : ",", *name,
+                        mgk_tunable_get(&forward->plan.tunables, *name));
+    return c->followed.failed ? mgk_fail_memory(error, "a plan's parameters") : CLMGK_OK;
+}
+
+/* Free `followed`, also after a failure. `wanted`: of the forward pass, whose engine the others have. */
+static clmgk_status make_choice(clmgk_plan *plan, const engine_list *list, clmgk_pass which, const mgk_engine *wanted,
+                                const clmgk_plan_options *options, choice *c, clmgk_error *error)
+{
+    /* the combination has none worth choosing */
+    const char *const parameters[CLMGK_PASSES] = {options->parameters, options->backward_parameters,
+                                                  options->backward_parameters, NULL};
+    const bool first = which == CLMGK_PASS_FORWARD;
+    *c = (choice){.plan = plan,
+                  .list = list,
+                  .which = which,
+                  .wanted = first ? wanted : mgk_engine_of(plan->pass[CLMGK_PASS_FORWARD]->engine),
+                  .given = parameters[which],
+                  .followed = {.allocator = &plan->context->allocator}};
+    plan->pass[which] = mgk_alloc(&plan->context->allocator, 1, sizeof(*plan->pass[which]));
+    if (plan->pass[which] == NULL)
+        return mgk_fail_memory(error, "a plan's pass");
+    return which == CLMGK_PASS_BACKWARD ? follow_forward(c, error) : CLMGK_OK;
+}
+
+/* Takes the caller's parameters, else tuned values, else the defaults. The combination has no parameters. */
+static clmgk_status add_pass(clmgk_plan *plan, const engine_list *list, clmgk_pass which, const mgk_engine *wanted,
+                             const clmgk_plan_options *options, clmgk_error *error)
+{
+    choice c;
+    bool found = false;
+    clmgk_status status = make_choice(plan, list, which, wanted, options, &c, error);
+    if (status == CLMGK_OK && c.given == NULL && which != CLMGK_PASS_COMBINE && !plan->untuned)
+        status = choose_tuned(&c, &found, error);
+    if (status == CLMGK_OK && !found)
+        status = choose_default(&c, error);
+    mgk_text_free(&c.followed);
+    return status;
+}
+
+/* ---- all passes --------------------------------------------------------------------------------------------- */
+
+void mgk_plan_free_passes(clmgk_plan *plan)
+{
+    for (int i = 0; i < CLMGK_PASSES; ++i) {
+        mgk_compiled_pass *const pass = plan->pass[i];
+        if (pass != NULL) {
+            mgk_steps_clear(&pass->plan.steps, NULL);
+            mgk_text_free(&pass->parameters);
+        }
+        mgk_free(&plan->context->allocator, pass);
+        plan->pass[i] = NULL;
+    }
+}
+
+/* The passes up to `last` that the descriptor asks for. */
+static clmgk_status add_passes(clmgk_plan *plan, const engine_list *list, clmgk_pass last, const mgk_engine *wanted,
+                               const clmgk_plan_options *options, clmgk_error *error)
+{
+    mgk_plan_free_passes(plan);
+    for (clmgk_pass which = CLMGK_PASS_FORWARD; which <= last; ++which)
+        if (mgk_pass_is_wanted(&plan->desc, which))
+            MGK_TRY(add_pass(plan, list, which, wanted, options, error));
+    return CLMGK_OK;
+}
+
+/* The passes on the best engine that can do all of them. */
+static clmgk_status choose_engine(clmgk_plan *plan, engine_list *list, clmgk_pass last,
+                                  const clmgk_plan_options *options, clmgk_error *error)
+{
+    for (size_t place; (place = best_place(list)) < MGK_ENGINES;) {
+        clmgk_error failure = {.status = CLMGK_OK};
+        const clmgk_status status = add_passes(plan, list, last, NULL, options, &failure);
+        /* the caller's parameters can be those of one engine alone: an error with that one, a refusal of another */
+        const bool refusal =
+            status == CLMGK_ERROR_UNSUPPORTED || (status == CLMGK_ERROR_INVALID_VALUE && list->reasons[0] != '\0');
+        if (!refusal) {
+            if (status != CLMGK_OK && error != NULL)
+                *error = failure;
+            return status;
+        }
+        refuse(list, place_of(list, mgk_engine_of(plan->pass[CLMGK_PASS_FORWARD]->engine)), failure.message);
+    }
+    return fail_all(list, error);
+}
+
+static engine_list list_engines(const clmgk_plan *plan)
+{
+    engine_list list = {.reasons = ""};
+    mgk_engines_rank(&plan->context->facts, &plan->desc, list.ranked);
+    return list;
+}
+
+/* Why the plan has its engine, and why better ones could not be had. */
+static void explain(clmgk_plan *plan, const engine_list *list, bool named)
+{
+    const mgk_compiled_pass *const forward = plan->pass[CLMGK_PASS_FORWARD];
+    const bool measured = forward->source != CLMGK_TUNING_CLASS && forward->source != CLMGK_TUNING_CALLER;
+    const char *const own = named      ? "named by the options"
+                            : measured ? "named by measured values"
+                                       : list->ranked[place_of(list, mgk_engine_of(forward->engine))].rank.reason;
+    (void)snprintf(plan->engine_reason, sizeof(plan->engine_reason), "%s%s%s", own,
+                   list->reasons[0] != '\0' ? "; " : "", list->reasons);
+}
+
+static clmgk_status choose_up_to(clmgk_plan *plan, clmgk_pass last, const clmgk_plan_options *options,
+                                 engine_list *list, clmgk_error *error)
+{
+    const mgk_engine *const named = mgk_engine_of(options->engine);
+    if (named == NULL)
+        return choose_engine(plan, list, last, options, error);
+    const mgk_ranked *const own = &list->ranked[place_of(list, named)];
+    if (own->rank.points == MGK_RANK_NONE)
+        return fail_by_rank(own, error);
+    return add_passes(plan, list, last, named, options, error);
+}
+
+clmgk_status mgk_plan_choose(clmgk_plan *plan, const clmgk_plan_options *options, clmgk_error *error)
+{
+    engine_list list = list_engines(plan);
+    MGK_TRY(choose_up_to(plan, (clmgk_pass)(CLMGK_PASSES - 1), options, &list, error));
+    explain(plan, &list, options->engine != CLMGK_ENGINE_AUTO);
+    return CLMGK_OK;
+}
+
+/* ---- measured values ---------------------------------------------------------------------------------------- */
+
+/* Plans a pass as if these were its tuned values. */
+static clmgk_status try_tuned(clmgk_plan *plan, engine_list *list, clmgk_pass which, clmgk_engine engine,
+                              const char *parameters, clmgk_error *error)
+{
+    const clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    const mgk_engine *const tuned = mgk_engine_of(engine);
+    choice c;
+    if (which != CLMGK_PASS_FORWARD)
+        MGK_TRY(choose_up_to(plan, CLMGK_PASS_FORWARD, &options, list, error));
+    clmgk_status status = make_choice(plan, list, which, tuned, &options, &c, error);
+    if (status == CLMGK_OK)
+        status = try_engine(&c, tuned, parameters, MGK_ORIGIN_TUNED, error);
+    if (status == CLMGK_OK && !scores_agree(&c))
+        status =
+            mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
+                     "parameters: \"%s\": the backward pass must make its scores as the forward pass does: "
+                     "expected engine %s with %s",
+                     parameters != NULL ? parameters : "", clmgk_engine_name(plan->pass[CLMGK_PASS_FORWARD]->engine),
+                     c.followed.data != NULL ? c.followed.data : "any parameters");
+    mgk_text_free(&c.followed);
+    return status;
+}
+
+void mgk_plan_begin(clmgk_plan *plan, clmgk_context *context, const clmgk_attention_desc *resolved)
+{
+    plan->context = context;
+    plan->desc = *resolved;
+    plan->family = mgk_family_of(resolved->variant);
+    plan->limits.group = context->facts.info.max_work_group;
+    plan->limits.local = context->facts.info.local_memory_bytes;
+}
+
+clmgk_status mgk_plan_try(clmgk_context *context, const clmgk_attention_desc *desc, clmgk_pass which,
+                          clmgk_engine engine, const char *parameters, clmgk_error *error)
+{
+    clmgk_plan *const plan = mgk_alloc(&context->allocator, 1, sizeof(*plan));
+    if (plan == NULL)
+        return mgk_fail_memory(error, "a plan");
+    mgk_plan_begin(plan, context, desc);
+    engine_list list = list_engines(plan);
+    const clmgk_status status = try_tuned(plan, &list, which, engine, parameters, error);
+    mgk_plan_free_passes(plan);
+    mgk_free(&context->allocator, plan);
+    if (status == CLMGK_ERROR_UNSUPPORTED && error != NULL)
+        error->status = CLMGK_ERROR_INVALID_VALUE;
+    return status == CLMGK_ERROR_UNSUPPORTED ? CLMGK_ERROR_INVALID_VALUE : status;
+}

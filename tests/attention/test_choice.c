@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine of a plan, chosen from an engine's rank and from what fits: on made-up devices, so that nothing is
+ * compiled.
+ */
+#include "attention/plan.h"
+#include "engine/engine.h"
+#include "harness/harness.h"
+
+#include <string.h>
+
+static mgk_device_facts facts_of(clmgk_device_class device_class)
+{
+    mgk_device_facts facts = {.usable = true, .work_item_limit = 1024};
+    facts.info.device_class = device_class;
+    facts.simd_vectors = device_class == CLMGK_DEVICE_CPU;
+    facts.info.compute_units = 8;
+    facts.info.native_float_lanes = device_class == CLMGK_DEVICE_CPU ? 16 : 1;
+    facts.info.local_memory_bytes = UINT64_C(64) << 10;
+    facts.info.max_work_group = 1024;
+    facts.info.global_memory_bytes = UINT64_C(16) << 30;
+    facts.info.max_allocation_bytes = UINT64_C(4) << 30;
+    return facts;
+}
+
+/* A plan whose passes are chosen on a device; its context is `context`. */
+static clmgk_status choose(const mgk_device_facts *facts, const clmgk_attention_desc *given,
+                           const clmgk_plan_options *options, clmgk_context *context, clmgk_plan *plan,
+                           clmgk_error *error)
+{
+    clmgk_attention_desc desc = *given;
+    th_expect_ok(clmgk_attention_validate(&desc, &desc, &th_error));
+    memset(context, 0, sizeof(*context));
+    memset(plan, 0, sizeof(*plan));
+    context->facts = *facts;
+    context->sub_group.known = true; /* none */
+    th_expect_ok(mgk_monitor_init(&context->monitor, &th_error));
+    mgk_plan_begin(plan, context, &desc);
+    return mgk_plan_choose(plan, options, error);
+}
+
+static void discard(clmgk_context *context, clmgk_plan *plan)
+{
+    mgk_plan_free_passes(plan);
+    mgk_monitor_destroy(&context->monitor);
+}
+
+/* Kernels that hold all keys of so many components, as the lane engine's backward pass does, have no room on a CPU. */
+static clmgk_attention_desc wide_desc(clmgk_variant variant, clmgk_score score)
+{
+    clmgk_attention_desc desc = th_small_desc(variant, 40, 40);
+    desc.heads = 4;
+    desc.components = 16;
+    desc.head_size = desc.value_size = 512;
+    desc.score = score;
+    return desc;
+}
+
+/* If one pass takes another engine, so does the other. */
+TH_HOST_TEST(passes_have_one_engine)
+{
+    static const struct {
+        clmgk_variant variant;
+        clmgk_score score;
+    } cases[] = {{CLMGK_VARIANT_MGK, CLMGK_SCORE_DOT},
+                 {CLMGK_VARIANT_MGK, CLMGK_SCORE_GAUSSIAN},
+                 {CLMGK_VARIANT_HARD_FISH, CLMGK_SCORE_DOT}};
+    const mgk_device_facts facts = facts_of(CLMGK_DEVICE_CPU);
+    const clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    for (size_t n = 0; n < TH_COUNT(cases); n++) {
+        clmgk_context context;
+        clmgk_plan plan;
+        clmgk_attention_desc desc = wide_desc(cases[n].variant, cases[n].score);
+        th_expect_ok(choose(&facts, &desc, &options, &context, &plan, &th_error));
+        assert_int_equal(plan.pass[CLMGK_PASS_FORWARD]->engine, CLMGK_ENGINE_LANE);
+        assert_string_equal(plan.engine_reason, "the compiler makes SIMD registers of a work-item's vectors");
+        discard(&context, &plan);
+
+        desc.gradients = CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V;
+        th_expect_ok(choose(&facts, &desc, &options, &context, &plan, &th_error));
+        assert_int_equal(plan.pass[CLMGK_PASS_BACKWARD]->engine, CLMGK_ENGINE_SIMT);
+        assert_int_equal(plan.pass[CLMGK_PASS_FORWARD]->engine, CLMGK_ENGINE_SIMT);
+        assert_non_null(strstr(plan.engine_reason, "; engine lane: head_size, value_size and components need "));
+        discard(&context, &plan);
+
+        clmgk_plan_options named = options;
+        named.engine = CLMGK_ENGINE_LANE;
+        th_expect_error(choose(&facts, &desc, &named, &context, &plan, &th_error), CLMGK_ERROR_UNSUPPORTED,
+                        "engine lane: head_size, value_size and components need");
+        discard(&context, &plan);
+    }
+}
+
+/* The caller's parameters can be too large for one pass, and unknown to all other engines: every reason is told. */
+TH_HOST_TEST(no_engine_is_left)
+{
+    const mgk_device_facts facts = facts_of(CLMGK_DEVICE_CPU);
+    clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    clmgk_attention_desc desc = wide_desc(CLMGK_VARIANT_MGK, CLMGK_SCORE_DOT);
+    clmgk_context context;
+    clmgk_plan plan;
+    desc.components = 2;
+    desc.gradients = CLMGK_GRADIENT_ALL & (CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K);
+    options.backward_parameters = "panels=16";
+    th_expect_error(choose(&facts, &desc, &options, &context, &plan, &th_error), CLMGK_ERROR_UNSUPPORTED,
+                    "of private memory, expected at most 2097152; parameters: \"panels=16\": expected name=value with "
+                    "a name of \"simt\"");
+    discard(&context, &plan);
+}
+
+/* The defaults of a GPU are another engine's. */
+TH_HOST_TEST(ranks)
+{
+    static const clmgk_device_class classes[] = {CLMGK_DEVICE_CPU, CLMGK_DEVICE_GPU, CLMGK_DEVICE_OTHER};
+    static const clmgk_engine best[] = {CLMGK_ENGINE_LANE, CLMGK_ENGINE_SIMT, CLMGK_ENGINE_SIMT};
+    const clmgk_attention_desc desc = {.dtype = CLMGK_DTYPE_BF16};
+    for (size_t n = 0; n < TH_COUNT(classes); n++) {
+        const mgk_device_facts facts = facts_of(classes[n]);
+        mgk_ranked ranked[MGK_ENGINES];
+        mgk_engines_rank(&facts, &desc, ranked);
+        assert_int_equal(ranked[0].engine->value, best[n]);
+        for (size_t i = 0; i < MGK_ENGINES; i++) {
+            assert_true(ranked[i].rank.points > MGK_RANK_NONE && ranked[i].rank.reason[0] != '\0');
+            assert_true(i == 0 || ranked[i].rank.points <= ranked[i - 1].rank.points);
+        }
+    }
+    /* an engine of other storage types can't */
+    const mgk_device_facts facts = facts_of(CLMGK_DEVICE_GPU);
+    mgk_engine other = mgk_engine_simt;
+    other.dtypes = 1U << CLMGK_DTYPE_F16;
+    assert_int_equal(mgk_engine_rank(&other, &facts, &desc).points, MGK_RANK_NONE);
+    assert_true(mgk_engine_rank(&other, &facts, NULL).points > MGK_RANK_NONE);
+}
