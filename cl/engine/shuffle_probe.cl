@@ -4,7 +4,6 @@
  * number of neighbours, from bit 0 of its local number on, whose numbers it receives. Others do not take part, as in
  * kernels: a compiler may get it wrong then. No more than 32: AMD's compiler chooses between 32 and 64 for each kernel.
  */
-#define ENGINE 2
 #include "base/common.clh"
 
 #define THREADS 128
