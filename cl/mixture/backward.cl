@@ -38,7 +38,6 @@
 /* dshift is summed where rows are finished, without a kernel for it. */
 #define SHIFT_INSIDE (WANT_SHIFT && ROWS_INSIDE)
 #define HAS_KEY_ROWS (WANT_Q || (SHIFT_INSIDE && SCORE_GAUSSIAN))
-#define HAS_FACTORED (KEYS_SHIFTED && HAS_FACTOR && !EXPECTATION)
 /* dprior must be right where pi is 0, or so small that P is: the sums of such components are made without it. */
 #define PRIOR_APART  (WANT_PRIOR && HAS_PRIOR)
 #define HAS_KEY_SUMS (WANT_PRIOR || EXPECTATION || (SCORE_GAUSSIAN && (WANT_K || WANT_SHIFT)))
@@ -64,11 +63,8 @@
 
 #include "mixture/score.clh"
 
-#define HAS_KEY_TERMS (SCORE_GAUSSIAN || KEYS_SHIFTED)
 /* Logarithm of the least prior, 2^-66, that sums for dprior are divided by. */
 #define PRIOR_TINY (-66.0f * UNITS_PER_OCTAVE)
-
-#define FLAG_SPREAD 1
 
 /* 1: the kernel knows that a work-group has one block of keys: so it is with QUERIES_APART, but for sequences that are
  * longer than the average. It saves registers in NVIDIA's compiler and costs some in AMD's. */
@@ -78,17 +74,9 @@
 #define AHEAD_BYTES     (512 << 10)
 #define AHEAD_ROW_BYTES ((2 * PRODUCTS * HEAD_SIZE + 2 * HEAD_SIZE + 4 * VALUE_SIZE) * (int)sizeof(storage))
 
-/* What a block knows of its components: as in mixture/forward.cl. */
-typedef struct components {
-    float scale[COMPONENTS];      /* c_r */
-    float prior[COMPONENTS];      /* pi_r, where it does not depend on the key */
-    float shift_norm[COMPONENTS]; /* c_r |b_r|^2 / 2 */
-    bool one_scale;               /* all components have one sigma: the factored form exists */
-} components;
-
 /* Row values of the block's keys. */
 typedef struct key_values {
-    real beta[HAS_KEY_TERMS ? PANELS : 1][COMPONENTS][BLOCK_ROWS];    /* as in mixture/terms.clh */
+    real beta[HAS_KEY_TERMS ? PANELS : 1][COMPONENTS][BLOCK_ROWS];    /* as in mixture/score.clh */
     real log_prior[HAS_PRIOR ? PANELS : 1][COMPONENTS][BLOCK_ROWS];   /* log pi_r(j) */
     real w[HAS_FACTORED ? PANELS : 1][COMPONENTS][BLOCK_ROWS];        /* w_jr */
     real top[HAS_FACTORED ? PANELS : 1][BLOCK_ROWS];                  /* B_j / c; 0 where no component has a prior */
@@ -132,23 +120,10 @@ typedef struct places {
     float slope; /* in units of scores */
 } places;
 
-FUNCTION void components_begin(components *x, const mgk_attention_args *a, int h, const places *at,
-                               __global const float *variance)
-{
-    COPIES_FOR(r, 0, COMPONENTS) {
-        x->scale[r] = component_scale(a, h, r, variance);
-        if (HAS_PRIOR)
-            x->prior[r] = a->prior.token ? 0.0f : at->prior[r * a->prior.component];
-        if (KEYS_SHIFTED)
-            x->shift_norm[r] = shift_norm(a, r, at->shift, x->scale[r]);
-    }
-    x->one_scale = has_one_scale(x->scale);
-}
-
 /* ---- keys ---------------------------------------------------------------------------------------------------- */
 
 /* A block of keys, and the head that it is at. */
-typedef struct key_block {
+typedef struct pair_block {
     grad_engine *g;
     const mgk_attention_args *a;
     const problem *p;
@@ -159,9 +134,6 @@ typedef struct key_block {
     int k0; /* its first key */
 } key_block;
 
-typedef key_block pair_block;
-typedef float query_term;
-typedef real key_term;
 #include "mixture/pairs.clh"
 
 FUNCTION ireal is_tiny(const key_values *key, int panel, int r, int v)
@@ -185,64 +157,55 @@ FUNCTION void panel_priors(const key_block *b, int panel, int r)
     const mgk_attention_args *const a = b->a;
     real prior[BLOCK_ROWS];
     ROWS_FOR(v)
-        prior[v] = (real)(b->x->prior[r]);
-    if (a->prior.token)
-        rows_load(b->g, b->at->prior + r * a->prior.component, b->k0 + panel * PANEL_ROWS, b->p->keys, 1.0f, prior);
+        b->key->log_prior[panel][r][v] = (real)(b->x->log_prior[r]);
+    if (!a->prior.token)
+        return;
+    rows_load(b->g, b->at->prior + r * a->prior.component, b->k0 + panel * PANEL_ROWS, b->p->keys, 1.0f, prior);
     ROWS_FOR(v)
-        b->key->log_prior[panel][r][v] = log2(prior[v]) * UNITS_PER_OCTAVE;
+        b->key->log_prior[panel][r][v] = LOG_PRIOR(prior[v]);
 }
 
-/* beta_jr of a panel (without KEYS_SHIFTED: / c_r), by the operations of mixture/forward.cl. */
+/* beta_jr of a panel. */
 FUNCTION void panel_betas(const key_block *b, int panel, int r)
 {
-    const components *const x = b->x;
     const int size = b->a->head_size;
     real norm[BLOCK_ROWS], product[BLOCK_ROWS];
+    ROWS_FOR(v)
+        norm[v] = product[v] = (real)(0.0f);
     if (SCORE_GAUSSIAN && KEYS_SHIFTED) {
         panel_norm(b->g, panel, 0, norm);
         panel_dot(b->g, panel, b->at->shift + r * size, size, product);
     } else if (SCORE_GAUSSIAN) {
         panel_norm(b->g, panel, r, norm);
     }
-    ROWS_FOR(v) {
-        real beta = (real)(0.0f);
-        if (SCORE_GAUSSIAN && KEYS_SHIFTED)
-            beta = shifted_key_term(norm[v], product[v], x->scale[r], x->shift_norm[r]);
-        else if (SCORE_GAUSSIAN)
-            beta = (real)(-0.5f) * norm[v];
-        b->key->beta[panel][r][v] = beta;
-    }
+    ROWS_FOR(v)
+        b->key->beta[panel][r][v] = key_beta(b->x, r, norm[v], product[v]);
 }
 
 /* B_j, w_jr and their spread of a panel, from beta_jr, which becomes relative to B_j. */
 FUNCTION void panel_factors(const key_block *b, int panel)
 {
-    const components *const x = b->x;
     key_values *const key = b->key;
-    real spread = (real)(0.0f);
+    real largest = (real)(0.0f);
     ROWS_FOR(v) {
-        real top = (real)(-INFINITY), high = (real)(0.0f), low = (real)(0.0f);
-        COPIES_FOR(r, 0, COMPONENTS)
-            top = top_of(top, key->beta[panel][r][v], HAS_PRIOR ? key->log_prior[panel][r][v] : (real)(0.0f));
-        top = x->one_scale ? top : (real)(0.0f);
-        key->top[panel][v] = top_in_product(finite_max(top), x->scale);
+        real beta[COMPONENTS], log_prior[COMPONENTS], w[COMPONENTS], top, spread;
         COPIES_FOR(r, 0, COMPONENTS) {
-            key->beta[panel][r][v] -= finite_max(top);
-            real log_weight = key->beta[panel][r][v];
-            if (HAS_PRIOR)
-                log_weight += key->log_prior[panel][r][v];
-            high = max_real(high, log_weight);
-            low = lowest_of(low, log_weight);
-            key->w[panel][r][v] = power_of(log_weight);
-            if (PRIOR_APART) /* of a component without a prior: add_apart has it for all queries at once */
-                spread = max_real(spread, key->beta[panel][r][v]);
+            beta[r] = key->beta[panel][r][v];
+            log_prior[r] = HAS_PRIOR ? key->log_prior[panel][r][v] : (real)(0.0f);
         }
-        const real own = x->one_scale ? high - low : (real)(INFINITY);
+        key_factors(b->x, beta, log_prior, w, &top, &spread);
+        COPIES_FOR(r, 0, COMPONENTS) {
+            key->beta[panel][r][v] = beta[r];
+            key->w[panel][r][v] = w[r];
+            if (PRIOR_APART) /* of a component without a prior: add_apart has it for all queries at once */
+                largest = max_real(largest, beta[r]);
+        }
+        key->top[panel][v] = top_in_product(b->x, finite_max(top));
         /* without a prior nothing bounds E_ij */
-        key->own[panel][v] = top == (real)(-INFINITY) ? (real)(INFINITY) : own;
-        spread = max_real(spread, key->own[panel][v]);
+        key->own[panel][v] = top == (real)(-INFINITY) ? (real)(INFINITY) : spread;
+        largest = max_real(largest, key->own[panel][v]);
     }
-    const float block_spread = rows_max_all(&b->g->base, spread);
+    const float block_spread = rows_max_all(&b->g->base, largest);
     key->spread = block_spread > key->spread ? block_spread : key->spread;
 }
 
@@ -297,21 +260,19 @@ FUNCTION void panel_begin(const key_block *b, int panel)
 FUNCTION void query_factors(const key_block *b, int c)
 {
     const query_terms *const t = b->t;
-    kreal top = key_vector(t->alpha[0], c), bottom = top;
-    for (int r = 1; r < COMPONENTS; ++r) {
-        const kreal x = key_vector(t->alpha[r], c);
-        top = max_real(top, x);
-        bottom = x < bottom ? x : bottom;
-    }
+    kreal alpha[COMPONENTS], u[COMPONENTS], top, spread;
+    COPIES_FOR(r, 0, COMPONENTS)
+        alpha[r] = key_vector(t->alpha[r], c);
+    row_factors(b->x, alpha, u, &top, &spread);
+    COPIES_FOR(r, 0, COMPONENTS)
+        key_put(t->u[r], c, u[r]);
     key_put(t->top, c, top);
-    key_put(t->spread, c, top - bottom);
-    flag_raise(&b->g->base, FLAG_SPREAD, !is_factored(top - bottom, (kreal)(b->key->spread)));
-    for (int r = 0; r < COMPONENTS; ++r)
-        key_put(t->u[r], c, power_of(key_vector(t->alpha[r], c) - top));
+    key_put(t->spread, c, spread);
+    flag_raise(&b->g->base, FLAG_SPREAD, !is_factored(spread, (kreal)(b->key->spread)));
 }
 
 #if ROWS_INSIDE
-/* Terms of the queries i0 + c .., lane = query, by the operations of mixture/rows.cl. */
+/* Terms of the queries i0 + c .., lane = query, as mixture/rows.cl makes them. */
 FUNCTION void prepare_terms(const key_block *b, int i0, int c)
 {
     const mgk_attention_args *const a = b->a;
@@ -321,14 +282,10 @@ FUNCTION void prepare_terms(const key_block *b, int i0, int c)
     kreal norm = (kreal)(0.0f), product[COMPONENTS];
     if (HAS_ROW_TERMS || ROW_NORM_LATER)
         queries_dot(b->g, c, at->shift, KEYS_SHIFTED ? COMPONENTS : 0, a->head_size, &norm, product);
-    for (int r = 0; r < ALPHA_TERMS; ++r) {
-        kreal own = (kreal)(0.0f);
-        if (SCORE_GAUSSIAN)
-            own = ROW_NORM_LATER ? own : norm;
-        key_put(t->alpha[r], c, fma((kreal)(-0.5f), own, KEYS_SHIFTED ? product[r] : (kreal)(0.0f)) * b->x->scale[r]);
-    }
+    for (int r = 0; r < ALPHA_TERMS; ++r)
+        key_put(t->alpha[r], c, row_alpha(norm, KEYS_SHIFTED ? product[r] : (kreal)(0.0f), b->x->scale[r]));
     if (ROW_NORM_TERM)
-        key_put(t->alpha[ALPHA_TERMS], c, (-0.5f * a->scale) * norm);
+        key_put(t->alpha[ALPHA_TERMS], c, row_norm_term(norm, a->scale));
 
     const kreal l = entries_load(at->lse, a->lse.token, first, limit, -INFINITY);
     kreal delta = (kreal)(0.0f);
@@ -336,23 +293,14 @@ FUNCTION void prepare_terms(const key_block *b, int i0, int c)
         delta = entries_load(at->grad_lse, a->lse.token, first, limit, 0.0f);
     if (HAS_SCORE_GRADIENTS)
         delta -= grad_out_dot(b->g, c, at->o, a->o.token, first, limit, a->value_size);
-    const kreal high = l * UNITS_PER_NAT;
-    const kreal low = fma(l, (kreal)(UNITS_PER_NAT_LOW), fma(l, (kreal)(UNITS_PER_NAT), -high));
-    kreal log_row = -high;
-#if HAS_LSE_LOW
-    kreal log_low = -fma(entries_load(at->lse_low, a->lse.token, first, limit, 0.0f), (kreal)(UNITS_PER_NAT), low);
-    if (ROW_NORM_LATER) {
-        const kreal half_scale = (kreal)(-0.5f * a->scale), term = half_scale * norm;
-        log_low += fma(half_scale, norm, -term);
-        log_row = add_exactly(log_row, term, &log_low);
-    }
-    log_row = add_exactly(log_row, (kreal)(a->lse_offset), &log_low);
-    key_put(t->log_low, c, l == (kreal)(-INFINITY) ? (kreal)(0.0f) : log_low);
-#else
-    if (ROW_NORM_LATER)
-        log_row = fma((kreal)(-0.5f * a->scale), norm, log_row);
-    log_row = log_row - low + a->lse_offset;
-#endif
+    kreal log_low, l_low = (kreal)(0.0f);
+    if (HAS_LSE_LOW)
+        l_low = entries_load(at->lse_low, a->lse.token, first, limit, 0.0f);
+    const kreal high = log_in_units(l, l_low, &log_low);
+    log_low = -log_low;
+    const kreal log_row = row_log(a, -high, norm, &log_low);
+    if (HAS_LSE_LOW)
+        key_put(t->log_low, c, l == (kreal)(-INFINITY) ? (kreal)(0.0f) : log_low);
     key_put(t->log, c, l == (kreal)(-INFINITY) ? (kreal)(-INFINITY) : log_row);
     key_put(t->delta, c, l == (kreal)(-INFINITY) ? (kreal)(0.0f) : delta);
 }
@@ -546,20 +494,15 @@ typedef struct panel_tile {
 
 /* ---- entries: a query and a vector of keys ---------------------------------------------------------------------- */
 
-/* q.k of product r into its slot, begun as in mixture/forward.cl. */
+/* Product r into its slot. */
 FUNCTION void product_scores(const key_block *b, const panel_tile *m, int sub, int r)
 {
-    const key_values *const key = b->key;
     const int panel = m->panel;
     real s[BLOCK_KEYS][BLOCK_ROWS];
     KEYS_FOR(u)
         ROWS_FOR(v) {
-            if (!KEYS_SHIFTED && HAS_KEY_TERMS)
-                s[u][v] = key->beta[panel][r][v];
-            else if (HAS_FACTORED)
-                s[u][v] = key->top[panel][v];
-            else
-                s[u][v] = (real)(0.0f);
+            const entry n = entry_at(panel, sub, u, v);
+            s[u][v] = product_start(b, &n, r);
         }
     key_product(b->g, panel, sub, r, m->edge, s);
     KEYS_FOR(u)
@@ -573,42 +516,57 @@ FUNCTION void block_scores(const key_block *b, const panel_tile *m, int sub)
     COPIES(SCORES, PRODUCTS);
 }
 
-FUNCTION query_term alpha_of(const key_block *b, const entry *n, int r)
+FUNCTION const components *components_of(const key_block *b)
 {
-    return key_get(&b->g->base, b->t->alpha[r], n->sub, n->u);
+    return b->x;
 }
 
-FUNCTION query_term u_of(const key_block *b, const entry *n, int r)
+FUNCTION float softcap_of(const key_block *b)
 {
-    return key_get(&b->g->base, b->t->u[r], n->sub, n->u);
+    return b->a->softcap;
 }
 
-FUNCTION query_term query_top(const key_block *b, const entry *n)
+FUNCTION real alpha_of(const key_block *b, const entry *n, int r)
 {
-    return key_get(&b->g->base, b->t->top, n->sub, n->u);
+    return (real)(key_get(&b->g->base, b->t->alpha[r], n->sub, n->u));
 }
 
-FUNCTION query_term query_spread(const key_block *b, const entry *n)
+FUNCTION real u_of(const key_block *b, const entry *n, int r)
 {
-    return key_get(&b->g->base, b->t->spread, n->sub, n->u);
+    return (real)(key_get(&b->g->base, b->t->u[r], n->sub, n->u));
 }
 
-FUNCTION key_term beta_of(const key_block *b, const entry *n, int r)
+FUNCTION real row_top(const key_block *b, const entry *n)
+{
+    return (real)(key_get(&b->g->base, b->t->top, n->sub, n->u));
+}
+
+FUNCTION real row_spread(const key_block *b, const entry *n)
+{
+    return (real)(key_get(&b->g->base, b->t->spread, n->sub, n->u));
+}
+
+FUNCTION real beta_of(const key_block *b, const entry *n, int r)
 {
     return b->key->beta[n->panel][r][n->v];
 }
 
-FUNCTION key_term log_prior_of(const key_block *b, const entry *n, int r)
+FUNCTION real log_prior_of(const key_block *b, const entry *n, int r)
 {
     return b->key->log_prior[n->panel][r][n->v];
 }
 
-FUNCTION key_term w_of(const key_block *b, const entry *n, int r)
+FUNCTION real w_of(const key_block *b, const entry *n, int r)
 {
     return b->key->w[n->panel][r][n->v];
 }
 
-FUNCTION key_term key_spread(const key_block *b, const entry *n)
+FUNCTION real key_top(const key_block *b, const entry *n)
+{
+    return b->key->top[n->panel][n->v];
+}
+
+FUNCTION real key_spread(const key_block *b, const entry *n)
 {
     return b->key->own[n->panel][n->v];
 }
@@ -642,7 +600,7 @@ FUNCTION void entry_responsibilities(const key_block *b, const entry *n, int k0,
     real best = (real)(-INFINITY), best_own = best, sum = (real)(0.0f);
     ireal arg = (ireal)(0);
     COMPONENTS_FOR(r) {
-        const exponents x_ijr = exponents_of(b, n, r);
+        const score x_ijr = entry_score(b, n, r);
         const ireal better = x_ijr.own > best_own;
         arg = better ? (ireal)(r) : arg;
         best_own = max_or_nan(best_own, x_ijr.own);
@@ -650,14 +608,14 @@ FUNCTION void entry_responsibilities(const key_block *b, const entry *n, int k0,
     }
     const real base = finite_max(best);
     COMPONENTS_FOR(r)
-        sum += power_of(exponents_of(b, n, r).e - base);
+        sum += power_of(entry_score(b, n, r).e - base);
     const real seen = best == (real)(-INFINITY) ? (real)(0.0f) : (real)(1.0f);
     COMPONENTS_FOR(r) {
         real gamma;
         if (ESTEP_HARD)
             gamma = arg == (ireal)(r) ? seen : (real)(0.0f);
         else
-            gamma = seen == (real)(0.0f) ? seen : power_of(exponents_of(b, n, r).e - base) / sum;
+            gamma = seen == (real)(0.0f) ? seen : power_of(entry_score(b, n, r).e - base) / sum;
         key_sums[r][n->v] += gamma;
         if (WANT_GAMMA && i < b->p->valid)
             keys_add(b->g, b->at->gamma + ((long)r * a->length + i) * a->length_k + k0, n->v, gamma, b->p->keys - k0);
@@ -682,24 +640,20 @@ FUNCTION void query_gradients(const key_block *b, const panel_tile *m, int sub, 
     const engine *const e = &b->g->base;
     const places *const at = b->at;
     const int i = m->i0 + key_index(e, sub, u);
-    int begin = 0, end = 0;
+    int begin = 0, count = 0;
     if (m->masked) {
         begin = first_key(b->a, b->p, i);
-        end = end_key(b->a, b->p, i);
+        count = end_key(b->a, b->p, i) - begin;
     }
     real row_sums[COMPONENTS], total = (real)(0.0f);
     COMPONENTS_FOR(r)
         row_sums[r] = (real)(0.0f);
     ROWS_FOR(v) {
         const ireal j = row_index(e, m->k0, v);
-        entry n;
-        n.panel = m->panel;
-        n.sub = sub;
-        n.u = u;
-        n.v = v;
+        entry n = entry_at(m->panel, sub, u, v);
         real log = (real)(key_get(e, b->t->log, sub, u));
         if (m->masked)
-            log = j < (ireal)(begin) || j >= (ireal)(end) ? (real)(-INFINITY) : log;
+            log = is_outside(j, (ireal)(begin), (ireal)(count)) ? (real)(-INFINITY) : log;
         n.common = terms_of_log(log, (real)(HAS_LSE_LOW ? key_get(e, b->t->log_low, sub, u) : 0.0f));
         add_entry_modifiers(b->g, b->a, b->p, at->bias, at->slope, m->k0, i, v, &n.common);
         if (EXPECTATION) {
@@ -1136,7 +1090,7 @@ KERNEL(mixture_backward)
                     block_soon(&b, keys, task + 1 < list, &next, dk, dv);
                 }
 #endif
-                components_begin(&x, &a, h, &at, variance);
+                components_begin(&x, &a, h, at.prior, variance, at.shift);
                 key.spread = 0.0f;
                 key.tiny = false;
 #if SHIFT_INSIDE

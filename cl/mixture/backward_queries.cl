@@ -39,87 +39,28 @@ typedef struct query_values {
 } query_values;
 
 /* A block of queries and the tile that it is at. */
-typedef struct query_block {
+typedef struct pair_block {
     grad_engine *g;
+    const engine *e;
     const mgk_attention_args *a;
     const mixture *x;
     const tile_view *view;
     query_values *query;
 } query_block;
 
-typedef query_block pair_block;
-typedef real query_term;
-typedef float key_term;
+#include "mixture/row_pairs.clh"
+
 #include "mixture/pairs.clh"
 
-FUNCTION query_term alpha_of(const query_block *b, const entry *n, int r)
-{
-#if HAS_ROW_TERMS
-    return b->x->alpha[n->panel][r][n->v];
-#else
-    return (real)(0.0f);
-#endif
-}
-
-FUNCTION key_term beta_of(const query_block *b, const entry *n, int r)
-{
-    return key_get(&b->g->base, b->x->keys.beta[r], n->sub, n->u);
-}
-
-FUNCTION key_term log_prior_of(const query_block *b, const entry *n, int r)
-{
-    return key_get(&b->g->base, b->x->keys.log_prior[r], n->sub, n->u);
-}
-
-FUNCTION key_term w_of(const query_block *b, const entry *n, int r)
-{
-    return key_get(&b->g->base, b->x->keys.w[r], n->sub, n->u);
-}
-
-FUNCTION key_term key_spread(const query_block *b, const entry *n)
-{
-    return key_get(&b->g->base, b->x->keys.spread, n->sub, n->u);
-}
-
-FUNCTION query_term u_of(const query_block *b, const entry *n, int r)
-{
-#if HAS_FACTORED
-    return b->x->u[n->panel][r][n->v];
-#else
-    return (real)(1.0f);
-#endif
-}
-
-FUNCTION query_term query_top(const query_block *b, const entry *n)
-{
-#if HAS_FACTORED
-    return b->x->alpha_max[n->panel][n->v];
-#else
-    return (real)(0.0f);
-#endif
-}
-
-FUNCTION query_term query_spread(const query_block *b, const entry *n)
-{
-#if HAS_FACTORED
-    return b->x->spread[n->panel][n->v];
-#else
-    return (real)(0.0f);
-#endif
-}
-
-/* q.k of product r into its slot, begun as in mixture/forward.cl. */
+/* Product r into its slot. */
 FUNCTION void product_scores(const query_block *b, int panel, int sub, int r)
 {
     engine *const e = &b->g->base;
     real s[BLOCK_KEYS][BLOCK_ROWS];
     KEYS_FOR(u)
         ROWS_FOR(v) {
-            s[u][v] = (real)(0.0f);
-            if (!KEYS_SHIFTED && HAS_KEY_TERMS)
-                s[u][v] = (real)(key_get(e, b->x->keys.beta[r], sub, u));
-            else if (HAS_FACTORED)
-                s[u][v] = (real)(key_get(e, b->x->keys.top, sub, u));
+            const entry n = entry_at(panel, sub, u, v);
+            s[u][v] = product_start(b, &n, r);
         }
     tile_product(e, panel, sub, 0, r, b->view->edge, s);
     KEYS_FOR(u)
@@ -256,7 +197,7 @@ FUNCTION void finish_queries(const query_block *b, const problem *p, int panel, 
     COMPONENTS_FOR(r) {
         real component[BLOCK_ROWS]; /* R_ir / sigma_r^2 */
         ROWS_FOR(v) {
-            component[v] = b->query->sum[r][v] * (b->x->scale[r] * NATS_PER_UNIT);
+            component[v] = b->query->sum[r][v] * (b->x->components.scale[r] * NATS_PER_UNIT);
             own[v] -= component[v];
         }
         if (KEYS_SHIFTED)
@@ -305,7 +246,7 @@ KERNEL(mixture_backward_queries)
     x.keys = (mixture_keys){beta, log_prior, w, top, spread};
     query_values query;
     tile_view view;
-    const query_block b = {&g, &a, &x, &view, &query};
+    const query_block b = {&g, e, &a, &x, &view, &query};
 
     mixture_begin(&x, &a, block.b, h, prior, variance, shift, slopes);
     query_load(e, 0, q, 0, a.q.token, first, p.valid, a.head_size);

@@ -9,9 +9,9 @@
  *
  *     sMGK, k_jr = k_j + b_r: one product q_i.k_j, and
  *     alpha_ir += c_r q_i.b_r        beta_jr = 0 [gaussian: - c_r (|k_j|^2/2 + k_j.b_r + |b_r|^2/2)]
- *     one sigma: the sum over components factors (mixture/score.clh)
+ *     one sigma: the sum over components factors
  *
- * The prior joins a score last: dvariance wants the score without it, and dprior the weight.
+ * The text of scores: mixture/score.clh.
  *
  * A key's weight is sum_r 2^(s_ijr - m), m the row's maximum of s_ijr over keys and components; in the factored form
  * C 2^(E - m) with the exponent E, of which m then is the maximum. Soft-cap, bias and ALiBi change every component
@@ -44,52 +44,30 @@ typedef mixture scorer;
 #define KEPT_PRODUCTS PRODUCTS
 #include "attention/tile.clh"
 
-/*
- * A score of component r less `base`, from q.k + beta_jr / c_r (sMGK: q.k + B_j / c). The backward pass makes it by the
- * same operations in the same order, with L in place of the base: what rounding does to large products is then the same
- * in both, and cancels in the gradients. `lacking`: what s is still to be multiplied by, in a multiply-add with
- * whatever comes next.
- */
-FUNCTION real finish_score(const engine *e, const mixture *x, const mixture_keys *t, const tile_view *view, int panel,
-                           int sub, int u, int v, int r, real s, real base)
+/* A block of rows and its tile. */
+struct pair_block {
+    const engine *e;
+    const mixture *x;
+};
+
+#include "mixture/row_pairs.clh"
+
+/* A sub-tile's entry, with its terms. */
+FUNCTION entry tile_entry(const pair_block *b, const tile_view *view, int panel, int sub, int u, int v,
+                          const row_base *base)
 {
-    real lacking = (real)(x->scale[r]);
-#if KEYS_SHIFTED
-    s = fma(s, lacking, x->alpha[panel][r][v] + key_get(e, t->beta[r], sub, u));
-    lacking = (real)(1.0f);
-#elif HAS_ROW_TERMS
-    s = fma(s, lacking, x->alpha[panel][r][v]);
-    lacking = (real)(1.0f);
-#endif
-#if HAS_SOFTCAP
-    s = softcap_real(s * lacking, x->modifiers.softcap);
-    lacking = (real)(1.0f);
-#endif
-#if HAS_LOG_PRIOR
-    s = fma(s, lacking, (real)(key_get(e, t->log_prior[r], sub, u)));
-    lacking = (real)(1.0f);
-#endif
-    entry_terms common = terms_of_base(-base);
-    add_modifiers(e, &x->modifiers, view, sub, u, v, &common);
-    return join_terms(&common, s, lacking);
+    entry n = entry_at(panel, sub, u, v);
+    n.common.base = -base_of(base, v);
+    add_modifiers(b->e, &b->x->modifiers, view, sub, u, v, &n.common);
+    return n;
 }
 
-#if HAS_FACTORED
 /* The factored form: lazy, the weight, the power of E_ij times sum_r u_ir w_jr; else E_ij, relative to the base. */
-FUNCTION real factored_weight(const engine *e, const mixture *x, const tile_view *view, int panel, int sub, int u,
-                              int v, const bool lazy, const row_base *base, real product)
+FUNCTION real factored_weight(const pair_block *b, const entry *n, const bool lazy, const row_base *base, real product)
 {
-    const mixture_keys *const t = &x->keys;
-    real c = x->u[panel][0][v] * key_get(e, t->w[0], sub, u);
-    COPIES_FOR(r, 1, COMPONENTS)
-        c = fma(x->u[panel][r][v], (real)(key_get(e, t->w[r], sub, u)), c);
-    const real s = fma(product, (real)(x->scale[0]), x->alpha_max[panel][v]);
-    entry_terms common = terms_of_base(-base_of(base, v));
-    add_modifiers(e, &x->modifiers, view, sub, u, v, &common);
-    const real exponent = join_terms(&common, s, (real)(1.0f));
-    return lazy ? power_of(exponent - rest_of(base, v)) * c : exponent;
+    const real exponent = factored_score(b, n, product);
+    return lazy ? power_of(exponent - rest_of(base, n->v)) * factor_of(b, n) : exponent;
 }
-#endif
 
 /* Joins component r's scores: lazy, their weights (hard: the larger score); else the larger. NaN stays in weights. */
 FUNCTION void join_component(int r, const bool lazy, real (*s)[BLOCK_ROWS], real (*w)[BLOCK_ROWS])
@@ -105,23 +83,19 @@ FUNCTION void join_component(int r, const bool lazy, real (*s)[BLOCK_ROWS], real
         }
 }
 
-/* Product r of a sub-tile's rows and keys, from what it begins with: beta_jr / c_r, for sMGK B_j / c. */
+/* Product r of a sub-tile's rows and keys. */
 FUNCTION void score_product(engine *e, const scorer *x, const tile_view *view, int panel, int sub, const int r,
                             const bool known, const bool lazy, real (*product)[BLOCK_ROWS])
 {
-    const mixture_keys *const t = &x->keys;
     if (known) {
         score_get(e, r, sub, product);
         return;
     }
+    const pair_block b = {e, x};
     KEYS_FOR(u)
         ROWS_FOR(v) {
-            product[u][v] = (real)(0.0f);
-#if HAS_FACTORED
-            product[u][v] = (real)(key_get(e, t->top, sub, u));
-#elif HAS_KEY_TERMS && !KEYS_SHIFTED
-            product[u][v] = (real)(key_get(e, t->beta[r], sub, u));
-#endif
+            const entry n = entry_at(panel, sub, u, v);
+            product[u][v] = product_start(&b, &n, r);
         }
     tile_product(e, panel, sub, 0, r, view->edge, product);
 #if !EXACT_TWICE
@@ -148,9 +122,12 @@ FUNCTION void component_scores(engine *e, const scorer *x, const tile_view *view
 #if !KEYS_SHIFTED
     score_product(e, x, view, panel, sub, r, known, lazy, product);
 #endif
+    const pair_block b = {e, x};
     KEYS_FOR(u)
-        ROWS_FOR(v)
-            s[u][v] = finish_score(e, x, &x->keys, view, panel, sub, u, v, r, product[u][v], base_of(base, v));
+        ROWS_FOR(v) {
+            const entry n = tile_entry(&b, view, panel, sub, u, v, base);
+            s[u][v] = score_of(&b, &n, r, product[u][v]).e;
+        }
     if (lazy)
         subtract_rest(base, s);
     join_component(r, lazy, s, w);
@@ -163,21 +140,25 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
     score_product(e, x, view, panel, sub, 0, known, lazy, product);
 #endif
 #if HAS_FACTORED
+    const pair_block b = {e, x};
     if (view->factored) {
         KEYS_FOR(u)
-            ROWS_FOR(v)
-                w[u][v] = factored_weight(e, x, view, panel, sub, u, v, lazy, base, product[u][v]);
+            ROWS_FOR(v) {
+                const entry n = tile_entry(&b, view, panel, sub, u, v, base);
+                w[u][v] = factored_weight(&b, &n, lazy, base, product[u][v]);
+            }
         return;
     }
 #endif
 #define SCORES(r) component_scores(e, x, view, panel, sub, r, known, lazy, base, product, w)
     COPIES(SCORES, COMPONENTS);
 #if HAS_FACTORED
-    if (x->one_scale)
+    if (x->components.one_scale)
         KEYS_FOR(u)
             ROWS_FOR(v) {
-                const ireal taken = is_factored(x->spread[panel][v], (real)(key_get(e, x->keys.spread, sub, u)));
-                const real factored = factored_weight(e, x, view, panel, sub, u, v, lazy, base, product[u][v]);
+                const entry n = tile_entry(&b, view, panel, sub, u, v, base);
+                const ireal taken = is_factored(row_spread(&b, &n), key_spread(&b, &n));
+                const real factored = factored_weight(&b, &n, lazy, base, product[u][v]);
                 w[u][v] = taken ? factored : w[u][v];
             }
 #elif ESTEP_HARD
@@ -200,12 +181,7 @@ FUNCTION void left_out(const engine *e, int panel, real *norm)
 }
 FUNCTION real whole_log(const mixture *x, const mgk_attention_args *a, real norm, real y, real *low)
 {
-    if (ROW_NORM_LATER) {
-        const real scale = (real)(-0.5f * x->scale[0]), term = scale * norm;
-        *low += fma(scale, norm, -term);
-        y = add_exactly(y, term, low);
-    }
-    return add_exactly(y, (real)(a->lse_offset), low);
+    return add_left_out(a, y, norm, x->components.scale[0], low);
 }
 
 #if DENSITY

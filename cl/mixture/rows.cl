@@ -19,9 +19,9 @@
 #include "base/common.clh"
 #include "mixture/block.clh"
 
-#include "mixture/rows.clh"
-
 #include "attention/rows.clh"
+
+#include "mixture/row_terms.clh"
 
 FUNCTION __global const storage *row_query(const mgk_attention_args *a, const row_place *at, __global const storage *q)
 {
@@ -65,9 +65,9 @@ __kernel void mixture_rows_begin(KERNEL_PARAMETERS)
 #endif
     for (int r = 0; r < ALPHA_TERMS; ++r)
         alpha[r * (long)a.length] =
-            fma(-0.5f, ROW_NORM_LATER ? 0.0f : own_norm, product[r]) * component_scale(&a, at.h, r, variance);
+            row_alpha(own_norm, product[r], component_scale(&a, at.h, r, variance));
 #if ROW_NORM_TERM
-    alpha[ALPHA_TERMS * (long)a.length] = -0.5f * a.scale * own_norm;
+    alpha[ALPHA_TERMS * (long)a.length] = row_norm_term(own_norm, a.scale);
 #endif
 #endif
 
@@ -77,22 +77,8 @@ __kernel void mixture_rows_begin(KERNEL_PARAMETERS)
     if (row_values_of(&a, &at, o, lse, lse_low, grad_o, grad_lse, sinks, &own)) {
         delta = own.delta;
         sink = own.sink;
-        /* what cancels first */
-        log_row = -own.log_high;
-#if HAS_LSE_LOW
         log_low = -own.log_low;
-#if ROW_NORM_LATER
-        const float half_scale = -0.5f * a.scale, norm = row_norm(query, a.head_size), term = half_scale * norm;
-        log_low += fma(half_scale, norm, -term);
-        log_row = add_exactly1(log_row, term, &log_low);
-#endif
-        log_row = add_exactly1(log_row, a.lse_offset, &log_low);
-#else
-#if ROW_NORM_LATER
-        log_row = fma(-0.5f * a.scale, row_norm(query, a.head_size), log_row);
-#endif
-        log_row = log_row - own.log_low + a.lse_offset;
-#endif
+        log_row = row_log(&a, -own.log_high, ROW_NORM_LATER ? row_norm(query, a.head_size) : 0.0f, &log_low);
     }
     work[a.region[MGK_REGION_LOG] + x] = log_row;
 #if HAS_LSE_LOW
