@@ -64,8 +64,7 @@ __kernel void mixture_rows_begin(KERNEL_PARAMETERS)
     }
 #endif
     for (int r = 0; r < ALPHA_TERMS; ++r)
-        alpha[r * (long)a.length] =
-            row_alpha(own_norm, product[r], component_scale(&a, at.h, r, variance));
+        alpha[r * (long)a.length] = row_alpha(own_norm, product[r], component_scale(&a, at.h, r, variance));
 #if ROW_NORM_TERM
     alpha[ALPHA_TERMS * (long)a.length] = row_norm_term(own_norm, a.scale);
 #endif
