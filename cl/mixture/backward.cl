@@ -66,13 +66,13 @@
  * longer than the average. It saves registers in NVIDIA's compiler and costs some in AMD's. */
 #define ONE_BLOCK (QUERIES_APART && WHOLE_CHUNKS && !HAS_SEQUENCES)
 
-/* The first of the tiles of queries i0, i0 + TILE_KEYS, ... that the block of keys meets, or -1. Only the first block
- * may pass over tiles: with ROWS_INSIDE it has those whose queries see nothing, too. */
+/* The first of the tiles of queries i0, i0 + TILE_STREAMED, ... that the block of keys meets, or -1. Only the first
+ * block may pass over tiles: with ROWS_INSIDE it has those whose queries see nothing, too. */
 FUNCTION int met_tile(const key_block *b, int i0, int end)
 {
 #if ROWS_INSIDE
-    for (int first, last; i0 < end; i0 += TILE_KEYS) {
-        tile_blocks(b->a, b->p, i0, min(i0 + TILE_KEYS, b->p->valid), &first, &last);
+    for (int first, last; i0 < end; i0 += TILE_STREAMED) {
+        tile_blocks(b->a, b->p, i0, min(i0 + TILE_STREAMED, b->p->valid), &first, &last);
         if (first <= b->k0 && b->k0 <= last)
             break;
     }
@@ -92,9 +92,9 @@ FUNCTION void block_queries(const key_block *b)
         begin = 0;
         end = p->rows;
     }
-    for (int i0 = begin; i0 < end; i0 += TILE_KEYS) {
-        const int stop = min(i0 + TILE_KEYS, p->valid);
-        query_tile tile = {i0, min(p->rows - i0, TILE_KEYS), stop - i0, false, false};
+    for (int i0 = begin; i0 < end; i0 += TILE_STREAMED) {
+        const int stop = min(i0 + TILE_STREAMED, p->valid);
+        query_tile tile = {i0, min(p->rows - i0, TILE_STREAMED), stop - i0, false, false};
 #if ROWS_INSIDE
         int first, last;
         tile_blocks(a, p, i0, stop, &first, &last);
@@ -103,7 +103,7 @@ FUNCTION void block_queries(const key_block *b)
         tile.first = b->k0 == first;
         tile.last = b->k0 == last;
 #endif
-        const int next = met_tile(b, i0 + TILE_KEYS, end);
+        const int next = met_tile(b, i0 + TILE_STREAMED, end);
 #if ROWS_INSIDE
         if (next >= 0)
             tile_soon(b, next);
@@ -122,7 +122,7 @@ FUNCTION void block_queries(const key_block *b)
         entry_sums_clear(g);
 #endif
         for (int panel = 0; panel < PANELS; ++panel) {
-            const int first = b->k0 + panel * PANEL_ROWS;
+            const int first = b->k0 + panel * PANEL_HELD;
             panel_tile m = {panel, first, i0, 0, stop - i0, edge_of(a, p, i0, first), factored, false};
             if (!panel_meets(a, p, m.k0, i0, stop, &m.masked))
                 continue;
@@ -161,12 +161,13 @@ KERNEL(mixture_backward)
     GRAD_ENGINE_DECLARE(g)
     components x;
     key_values key;
-    KEY_SPACE float log_terms[TILE_KEYS], delta_terms[TILE_KEYS], top_terms[TILE_KEYS], spread_terms[TILE_KEYS];
-    KEY_SPACE float log_low_terms[HAS_LSE_LOW ? TILE_KEYS : 1];
-    KEY_SPACE float alpha_terms[HAS_ROW_TERMS ? ROW_TERMS : 1][TILE_KEYS];
-    KEY_SPACE float u_terms[HAS_FACTORED ? COMPONENTS : 1][TILE_KEYS];
+    STREAMED_SPACE float log_terms[TILE_STREAMED], delta_terms[TILE_STREAMED], top_terms[TILE_STREAMED],
+        spread_terms[TILE_STREAMED];
+    STREAMED_SPACE float log_low_terms[HAS_LSE_LOW ? TILE_STREAMED : 1];
+    STREAMED_SPACE float alpha_terms[HAS_ROW_TERMS ? ROW_TERMS : 1][TILE_STREAMED];
+    STREAMED_SPACE float u_terms[HAS_FACTORED ? COMPONENTS : 1][TILE_STREAMED];
 #if ROWS_INSIDE
-    float row_sums[KEEPS_ROW_SUMS ? COMPONENTS : 1][TILE_KEYS];
+    float row_sums[KEEPS_ROW_SUMS ? COMPONENTS : 1][TILE_STREAMED];
     const query_terms t = {log_terms, log_low_terms, delta_terms,  alpha_terms,
                            u_terms,   top_terms,     spread_terms, row_sums};
 #else
@@ -188,12 +189,12 @@ KERNEL(mixture_backward)
 
         /* with ROWS_INSIDE the first block finishes queries that see nothing */
         const int end = ROWS_INSIDE ? max(keys, 1) : keys;
-        for (int k0 = split * GROUP_ROWS; k0 < end; k0 = ONE_BLOCK ? end : k0 + a.splits * GROUP_ROWS) {
+        for (int k0 = split * GROUP_HELD; k0 < end; k0 = ONE_BLOCK ? end : k0 + a.splits * GROUP_HELD) {
             key_block b = {&g, &a, &p, &at, &x, &t, &key, k0};
             for (int panel = 0; panel < PANELS; ++panel) {
                 panel_clear_keys(&g, panel);
                 panel_clear_values(&g, panel);
-                panel_load_values(&g, panel, 0, at.v, a.v.token, k0 + panel * PANEL_ROWS, p.keys, a.value_size);
+                panel_load_values(&g, panel, 0, at.v, a.v.token, k0 + panel * PANEL_HELD, p.keys, a.value_size);
             }
             for (int h = kv_head * group; h < (kv_head + 1) * group; ++h) {
                 at.bh = p.batch * a.heads + h;
@@ -244,7 +245,7 @@ KERNEL(mixture_backward)
                 shift_begin(&key);
 #endif
                 for (int panel = 0; panel < PANELS; ++panel) {
-                    const int first = k0 + panel * PANEL_ROWS;
+                    const int first = k0 + panel * PANEL_HELD;
                     if (HAS_VARIANCE || h == kv_head * group)
                         panel_load_keys(&g, panel, at.k, a.k.component, a.k.token, first, p.keys, a.head_size, 0);
                     panel_begin(&b, panel);
@@ -257,7 +258,7 @@ KERNEL(mixture_backward)
 #endif
             }
             for (int panel = 0; panel < PANELS; ++panel) {
-                const int first = k0 + panel * PANEL_ROWS;
+                const int first = k0 + panel * PANEL_HELD;
                 if (WANT_K)
                     PRODUCTS_FOR(r)
                         store_keys(&g, panel, r, HAS_VARIANCE ? 1.0f : a.scale * NATS_PER_UNIT,
