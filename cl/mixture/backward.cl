@@ -20,6 +20,10 @@
  * ROWS_INSIDE it owns all blocks: the first that meets a tile of queries prepares log_i, delta_i and alpha_ir by the
  * formulas of mixture/rows.cl, the last finishes dQ and adds the rows' part of dshift, and the workspace holds the rows
  * only between the blocks.
+ *
+ * A block's keys: mixture/key_block.clh; a tile of queries: query_tile.clh; their pairs: key_gradients.clh, pairs.clh;
+ * what a head leaves in the keys: key_results.clh; what some kernels of keys do beside: backward_sums_inside.clh,
+ * backward_rows_inside.clh.
  */
 #define PASS_BACKWARD
 #include "mixture/buffers.clh"
