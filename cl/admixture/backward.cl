@@ -110,25 +110,27 @@ FUNCTION void tile_terms(const key_block *b, int i0, int h)
     sync_keys(&b->g->base);
 }
 
-/* Product k of a sub-tile's scores, added to the one before if heads share a mixing. */
-FUNCTION void hold_product(const key_block *b, const panel_tile *m, int sub, int k, real (*eps)[BLOCK_ROWS],
-                           real (*s)[BLOCK_ROWS])
+/* Product k of a sub-tile to the held scores. */
+FUNCTION void hold_product(const key_block *b, const panel_tile *m, int sub, int k, real (*eps)[BLOCK_ROWS])
 {
     grad_engine *const g = b->g;
-    if (!SHARED_MIX || k == 0)
-        KEYS_FOR(u)
-            ROWS_FOR(v)
-                s[u][v] = (real)(0.0f);
+    const int slot = SHARED_MIX ? 0 : k;
+    real s[BLOCK_KEYS][BLOCK_ROWS];
+    KEYS_FOR(u)
+        ROWS_FOR(v)
+            s[u][v] = (real)(0.0f);
     key_product(g, m->panel, sub, k, m->edge, s);
-    if (!SHARED_MIX || k == COMPONENTS - 1)
-        KEYS_FOR(u)
-            ROWS_FOR(v) {
-                if (SHARED_NOISE)
-                    s[u][v] = fma(eps[u][v], (real)(held_noise(&b->x->mixing, k)), s[u][v]);
-                slot_put(g, SCORE_SLOT + (SHARED_MIX ? 0 : k), sub, u, v, s[u][v]);
-                if (HAS_DG)
-                    slot_put(g, GRAD_SLOT + (SHARED_MIX ? 0 : k), sub, u, v, (real)(0.0f));
-            }
+    KEYS_FOR(u)
+        ROWS_FOR(v) {
+            if (SHARED_MIX)
+                s[u][v] =
+                    fma((real)(b->x->mixing.p[k]), s[u][v], k > 0 ? slot_get(g, SCORE_SLOT, sub, u, v) : (real)(0.0f));
+            if ((!SHARED_MIX || k == COMPONENTS - 1) && SHARED_NOISE)
+                s[u][v] = fma(eps[u][v], (real)(held_noise(&b->x->mixing, k)), s[u][v]);
+            slot_put(g, SCORE_SLOT + slot, sub, u, v, s[u][v]);
+            if ((!SHARED_MIX || k == 0) && HAS_DG)
+                slot_put(g, GRAD_SLOT + slot, sub, u, v, (real)(0.0f));
+        }
 }
 
 /* The held scores of a panel's tile, by the operations of admixture/forward.cl. */
@@ -136,10 +138,10 @@ FUNCTION void hold_scores(const key_block *b, const panel_tile *m)
 {
     grad_engine *const g = b->g;
     for (int sub = 0; sub < m->subs; ++sub) {
-        real s[BLOCK_KEYS][BLOCK_ROWS], eps[BLOCK_KEYS][BLOCK_ROWS];
+        real eps[BLOCK_KEYS][BLOCK_ROWS];
         if (SHARED_NOISE)
             tile_noise(g, &b->x->modifiers, (uint)b->p->b * (uint)b->a->heads, m->i0 + sub * BLOCK_KEYS, m->k0, eps);
-#define HOLD(k) hold_product(b, m, sub, k, eps, s)
+#define HOLD(k) hold_product(b, m, sub, k, eps)
         COPIES(HOLD, COMPONENTS);
         if (KEEP_NOISE)
             KEYS_FOR(u)
@@ -184,7 +186,7 @@ FUNCTION void mask_scores(const key_block *b, const panel_tile *m, int sub, real
             entry_terms common = terms_of_log((real)(key_get(e, x->log, sub, u)),
                                               (real)(HAS_LSE_LOW ? key_get(e, x->log_low, sub, u) : 0.0f));
             add_entry_modifiers(b->g, b->a, b->p, x->bias, x->modifiers.slope, m->k0, i, v, &common);
-            s[u][v] = complete(&common, join_terms(&common, s[u][v], (real)(1.0f)));
+            s[u][v] = complete(&common, join_terms(&common, s[u][v], (real)(HAS_SOFTCAP ? 1.0f : x->mixing.scale)));
         }
     if (m->masked)
         KEYS_FOR(u) {
@@ -283,8 +285,9 @@ FUNCTION void block_gradients(const key_block *b, const panel_tile *m, int value
     if (HAS_SOFTCAP)
         KEYS_FOR(u)
             ROWS_FOR(v) {
-                slope[u][v] = softcap_slope(s[u][v], x->modifiers.softcap);
-                s[u][v] = softcap_real(s[u][v], x->modifiers.softcap);
+                const real own = s[u][v] * x->mixing.scale;
+                slope[u][v] = softcap_slope(own, x->modifiers.softcap);
+                s[u][v] = softcap_real(own, x->modifiers.softcap);
             }
     mask_scores(b, m, sub, s);
     KEYS_FOR(u)
@@ -341,7 +344,7 @@ FUNCTION void head_begin(const key_block *b, int h)
     head *const x = b->x;
     x->modifiers = modifiers_of(a, p->b, h, at->slopes);
     x->mixing = mixing_of(a, h, at->mix, at->mix_weight, at->noise);
-    x->mixing.added = added_of(a, h, at->mix_offset);
+    x->mixing.added = added_of(h, at->mix_offset);
     if (HAS_BIAS)
         x->bias = bias_of(a, p, h, at->bias);
     if (HAS_BIAS_KEY_SUMS)
@@ -488,14 +491,13 @@ FUNCTION void value_heads(const key_block *b, int g0, int end_g)
                      b->k0 + panel * PANEL_ROWS, b->keys, a->value_size, is_added(&a->bound, SLOT_GRAD_V));
 }
 
-/* `scale`: of the staged keys of each global head. */
-FUNCTION void load_keys(const key_block *b, const float *scale)
+FUNCTION void load_keys(const key_block *b)
 {
     const mgk_attention_args *const a = b->a;
     for (int panel = 0; panel < PANELS; ++panel) {
         panel_clear_keys(b->g, panel);
         panel_load_keys(b->g, panel, b->at->k, a->k.head, a->k.token, b->k0 + panel * PANEL_ROWS, b->p->keys,
-                        a->head_size, scale);
+                        a->head_size, 0);
     }
 }
 
@@ -528,7 +530,6 @@ KERNEL(admixture_backward)
 
     GRAD_ENGINE_DECLARE(g)
     KEY_SPACE float log_terms[TILE_KEYS], log_low_terms[HAS_LSE_LOW ? TILE_KEYS : 1], delta_terms[TILE_KEYS];
-    float scale[COMPONENTS];
     head x;
     x.log = log_terms;
     x.log_low = log_low_terms;
@@ -556,14 +557,12 @@ KERNEL(admixture_backward)
         at.grad_q = work + a.region[MGK_REGION_QUERY] +
                     (((long)split * batches + p.batch) * COMPONENTS * a.length + p.row_base) * HEAD_SIZE;
         at.sums = (long)task * a.splits + split;
-        /* the keys' factors and shared noise are any head's */
+        /* shared noise and a shared mixing are any head's */
         x.modifiers = modifiers_of(&a, p.b, 0, slopes);
         x.mixing = mixing_of(&a, 0, mix, mix_weight, noise);
-        for (int i = 0; i < COMPONENTS; ++i)
-            scale[i] = stage_scale(&x.mixing, i);
         for (int k0 = split * GROUP_ROWS; k0 < keys; k0 += a.splits * GROUP_ROWS) {
             const key_block b = {&g, &a, &p, &at, &x, k0, keys};
-            load_keys(&b, scale);
+            load_keys(&b);
             for (int g0 = 0; g0 < a.kv_heads; g0 += ALL_HEADS ? a.kv_heads : VALUE_HEADS)
                 value_heads(&b, g0, ALL_HEADS ? a.kv_heads : g0 + 1);
             finish_keys(&b);

@@ -61,11 +61,15 @@ FUNCTION void score_gradients(const query_block *b, const scorer *x, int h, real
     }
     KEYS_FOR(u)
         ROWS_FOR(v) {
-            const real own = s[u][v];
-            real y = HAS_SOFTCAP ? softcap_real(own, x->modifiers.softcap) : own;
+            real y = s[u][v], lacking = (real)(x->mixing.scale);
+            const real own = y * lacking;
+            if (HAS_SOFTCAP) {
+                y = softcap_real(own, x->modifiers.softcap);
+                lacking = (real)(1.0f);
+            }
             entry_terms common = terms_of_log(log[v], HAS_LSE_LOW ? log_low[v] : (real)(0.0f));
             add_modifiers(e, &x->modifiers, view, 0, u, v, &common);
-            y = complete(&common, join_terms(&common, y, (real)(1.0f)));
+            y = complete(&common, join_terms(&common, y, lacking));
             if (masked)
                 y = is_hidden(e, view, 0, u, v) ? (real)(-INFINITY) : y;
             d[u][v] = (d[u][v] + delta[v]) * probability_of(y);
@@ -171,12 +175,8 @@ KERNEL(admixture_backward_queries)
     scorer x;
     tile_view view;
     real seen[BLOCK_ROWS];
-    float scale[COMPONENTS];
     const query_block b = {&g, &a, &p, &view, work, p.batch * a.heads * a.length + p.row_base, first, seen};
 
-    x.mixing = mixing_of(&a, 0, mix, mix_weight, noise);
-    COPIES_FOR(i, 0, COMPONENTS)
-        scale[i] = stage_scale(&x.mixing, i);
     query_load(e, 0, q, a.q.head, a.q.token, first, p.valid, a.head_size);
     grad_queries_clear(&g, 0);
     ROWS_FOR(i)
@@ -185,10 +185,10 @@ KERNEL(admixture_backward_queries)
     int range, end;
     key_range(&a, &p, &block, &range, &end);
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
-        keys_stage(e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, scale, tile_after(k, k0, end));
+        keys_stage(e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, 0, tile_after(k, k0, end));
         if (!view_tile(e, &a, &p, first, range, k0, &view))
             continue;
-        /* shared noise is any head's */
+        /* shared noise and a shared mixing are any head's */
         x.modifiers = modifiers_of(&a, block.b, 0, slopes);
         x.mixing = mixing_of(&a, 0, mix, mix_weight, noise);
         hold_scores(e, &x, &view, (uint)block.b * (uint)a.heads, 0);
@@ -199,7 +199,7 @@ KERNEL(admixture_backward_queries)
         for (int h = 0; h < a.heads; ++h) {
             x.modifiers = modifiers_of(&a, block.b, h, slopes);
             x.mixing = mixing_of(&a, h, mix, mix_weight, noise);
-            x.mixing.added = added_of(&a, h, mix_offset);
+            x.mixing.added = added_of(h, mix_offset);
             const tile_start next = h + 1 < a.heads ? tile_at(v + (long)(h + 1) * a.kv_heads / a.heads * a.v.head, k0)
                                                     : tile_after(v, k0, end);
             values_stage(e, 1, v + (long)h * a.kv_heads / a.heads * a.v.head, 0, a.v.token, k0, end, a.value_size,

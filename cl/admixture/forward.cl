@@ -46,13 +46,14 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
     }
     KEYS_FOR(u)
         ROWS_FOR(v) {
-            real s = product[u][v];
+            real s = product[u][v], lacking = (real)(x->mixing.scale);
 #if HAS_SOFTCAP
-            s = softcap_real(s, x->modifiers.softcap);
+            s = softcap_real(s * lacking, x->modifiers.softcap);
+            lacking = (real)(1.0f);
 #endif
             entry_terms common = terms_of_base(-base_of(base, v));
             add_modifiers(e, &x->modifiers, view, sub, u, v, &common);
-            w[u][v] = join_terms(&common, s, (real)(1.0f));
+            w[u][v] = join_terms(&common, s, lacking);
         }
     if (!lazy)
         return;
@@ -107,7 +108,6 @@ KERNEL(admixture_forward)
 
     ENGINE_DECLARE(e, PRODUCTS)
     scorer x[HEADS];
-    float scale[COMPONENTS];
     real row_max[PANELS * HEADS][BLOCK_ROWS], row_sum[PANELS * HEADS][BLOCK_ROWS], ignored[BLOCK_ROWS];
     const uint noise_head = (uint)block.b * (uint)a.heads;
 
@@ -117,10 +117,8 @@ KERNEL(admixture_forward)
             continue;
         x[h].modifiers = modifiers_of(&a, block.b, h0 + h, slopes);
         x[h].mixing = mixing_of(&a, h0 + h, mix, mix_weight, noise);
-        x[h].mixing.added = added_of(&a, h0 + h, mix_offset);
+        x[h].mixing.added = added_of(h0 + h, mix_offset);
     }
-    for (int i = 0; i < COMPONENTS; ++i)
-        scale[i] = stage_scale(&x[0].mixing, i);
     for (int n = 0; n < PANELS; ++n) {
         query_load(&e, n, q, a.q.head, a.q.token, first + n * PANEL_ROWS, p.valid, a.head_size);
         HEADS_FOR(h)
@@ -138,7 +136,7 @@ KERNEL(admixture_forward)
     key_range(&a, &p, &block, &range, &end);
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
         tile_view view;
-        keys_stage(&e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, scale, tile_after(k, k0, end));
+        keys_stage(&e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, 0, tile_after(k, k0, end));
         values_stage(&e, value_heads, v, a.v.head, a.v.token, k0, end, a.value_size, tile_after(v, k0, end));
         for (int n = 0; n < PANELS; ++n) {
             const int panel_first = first + n * PANEL_ROWS;

@@ -93,18 +93,18 @@ FUNCTION float mix_gradient(const mgk_attention_args *a, long h, int k, const mi
 {
     float sum = 0.0f;
 #if SHARED_MIX
-    sum = work[a->region[MGK_REGION_MIX_TOTALS] + k] * a->scale;
+    sum = work[a->region[MGK_REGION_MIX_TOTALS] + k];
 #if MIX_HAS_NOISE
     for (long n = 0; n < a->heads; ++n)
-        sum = fma(a->scale * m->sigma[k], mix_sum(a, work, n, MIX_SUMS), sum);
+        sum = fma(m->sigma[k], mix_sum(a, work, n, MIX_SUMS), sum);
 #endif
 #else
     sum = mix_sum(a, work, h, k);
 #if MIX_HAS_NOISE
-    sum = fma(a->scale * m->sigma[k], mix_sum(a, work, h, MIX_SUMS), sum);
+    sum = fma(m->sigma[k], mix_sum(a, work, h, MIX_SUMS), sum);
 #endif
 #endif
-    return sum * NATS_PER_UNIT;
+    return sum * (a->scale * NATS_PER_UNIT);
 }
 #endif
 
