@@ -42,52 +42,12 @@
 #define NOISE_SLOT  (WEIGHT_SLOT + 1)
 #define SLOTS       (NOISE_SLOT + KEEP_NOISE)
 
+#define KEEPS_WEIGHTS WANT_V
+#define KEEPS_SUMS    1
+
 #include "engine/backward.clh"
 
-#include "admixture/score.clh"
-#include "attention/backward.clh"
-
-/* The head that a tile is at. */
-typedef struct head {
-    modifiers modifiers;
-    mixing mixing;
-    KEY_SPACE float *log, *log_low; /* log_i; HAS_LSE_LOW: what its float lacks */
-    KEY_SPACE float *delta;         /* delta_i */
-    __global const float *bias;
-    __global float *grad_bias; /* (0, 0) of it, or key 0 of the sums over rows */
-} head;
-
-/* Where a task, a batch or a sequence with all its heads, finds its arrays: element 0 of its rows and keys. */
-typedef struct places {
-    __global const storage *q, *k, *v, *grad_o;
-    __global storage *grad_k, *grad_v;
-    __global float *grad_q;    /* this split's rows of dQ */
-    __global float *grad_bias; /* the whole array, or this work-group's copy */
-    __global float *work;      /* the workspace */
-    long sums;                 /* number of this split's sums [H, SUMS] in it */
-    __global const float *mix, *mix_weight, *mix_offset, *noise, *bias, *slopes;
-} places;
-
-/* A block of keys. */
-typedef struct key_block {
-    grad_engine *g;
-    const mgk_attention_args *a;
-    const problem *p;
-    const places *at;
-    head *x;
-    int k0;   /* its first key */
-    int keys; /* of the array: those beyond the key length have gradients too, 0 */
-} key_block;
-
-/* A tile of queries that a panel meets. */
-typedef struct panel_tile {
-    int panel, k0;   /* the panel, its first key */
-    int g0;          /* the first head of the values that are held */
-    int i0, entries; /* the first query; so many are in use */
-    int subs;        /* sub-tiles with queries in use */
-    int edge;        /* query i0 + c sees none of the panel's keys from edge + c on */
-    bool masked;     /* some query does not see some key */
-} panel_tile;
+#include "admixture/keys.clh"
 
 /* ---- scores -------------------------------------------------------------------------------------------------- */
 
@@ -110,206 +70,15 @@ FUNCTION void tile_terms(const key_block *b, int i0, int h)
     sync_keys(&b->g->base);
 }
 
-/* Product k of a sub-tile to the held scores. */
-FUNCTION void hold_product(const key_block *b, const panel_tile *m, int sub, int k, real (*eps)[BLOCK_ROWS])
+/* The held scores of a panel's tile, and dG, which begins with 0. */
+FUNCTION void hold_tile(const key_block *b, const panel_tile *m)
 {
-    grad_engine *const g = b->g;
-    const int slot = SHARED_MIX ? 0 : k;
-    real s[BLOCK_KEYS][BLOCK_ROWS];
-    KEYS_FOR(u)
-        ROWS_FOR(v)
-            s[u][v] = (real)(0.0f);
-    key_product(g, m->panel, sub, k, m->edge, s);
-    KEYS_FOR(u)
-        ROWS_FOR(v) {
-            if (SHARED_MIX)
-                s[u][v] =
-                    fma((real)(b->x->mixing.p[k]), s[u][v], k > 0 ? slot_get(g, SCORE_SLOT, sub, u, v) : (real)(0.0f));
-            if ((!SHARED_MIX || k == COMPONENTS - 1) && SHARED_NOISE)
-                s[u][v] = fma(eps[u][v], (real)(held_noise(&b->x->mixing, k)), s[u][v]);
-            slot_put(g, SCORE_SLOT + slot, sub, u, v, s[u][v]);
-            if ((!SHARED_MIX || k == 0) && HAS_DG)
-                slot_put(g, GRAD_SLOT + slot, sub, u, v, (real)(0.0f));
-        }
-}
-
-/* The held scores of a panel's tile, by the operations of admixture/forward.cl. */
-FUNCTION void hold_scores(const key_block *b, const panel_tile *m)
-{
-    grad_engine *const g = b->g;
+    const pair_block at = {b->g, &b->x->scorer, b, m, 0};
     for (int sub = 0; sub < m->subs; ++sub) {
-        real eps[BLOCK_KEYS][BLOCK_ROWS];
-        if (SHARED_NOISE)
-            tile_noise(g, &b->x->modifiers, (uint)b->p->b * (uint)b->a->heads, m->i0 + sub * BLOCK_KEYS, m->k0, eps);
-#define HOLD(k) hold_product(b, m, sub, k, eps)
-        COPIES(HOLD, COMPONENTS);
-        if (KEEP_NOISE)
-            KEYS_FOR(u)
-                ROWS_FOR(v)
-                    slot_put(g, NOISE_SLOT, sub, u, v, eps[u][v]);
+        hold_scores(&at, (uint)b->p->b * (uint)b->a->heads, sub);
+        if (HAS_DG)
+            clear_gradients(&at, sub);
     }
-}
-
-/* The noise of a sub-tile's elements for one head. */
-FUNCTION void block_eps(const key_block *b, const panel_tile *m, int sub, real (*eps)[BLOCK_ROWS])
-{
-    const modifiers *const x = &b->x->modifiers;
-    if (OWN_NOISE)
-        tile_noise(b->g, x, x->head, m->i0 + sub * BLOCK_KEYS, m->k0, eps);
-    else
-        KEYS_FOR(u)
-            ROWS_FOR(v)
-                eps[u][v] = KEEP_NOISE ? slot_get(b->g, NOISE_SLOT, sub, u, v) : (real)(0.0f);
-}
-
-/* A_hij, by the operations of admixture/forward.cl. */
-FUNCTION void mix_scores(const key_block *b, int sub, real (*eps)[BLOCK_ROWS], real (*s)[BLOCK_ROWS])
-{
-    const mixing *const x = &b->x->mixing;
-    KEYS_FOR(u)
-        ROWS_FOR(v)
-            s[u][v] = mixed_begin(x, eps[u][v]);
-    COPIES_FOR(k, 0, HELD_SCORES)
-        KEYS_FOR(u)
-            ROWS_FOR(v)
-                s[u][v] = mixed_term(x, k, slot_get(b->g, SCORE_SLOT + k, sub, u, v), eps[u][v], s[u][v]);
-}
-
-/* From scores to the logarithms of P. */
-FUNCTION void mask_scores(const key_block *b, const panel_tile *m, int sub, real (*s)[BLOCK_ROWS])
-{
-    const engine *const e = &b->g->base;
-    const head *const x = b->x;
-    KEYS_FOR(u)
-        ROWS_FOR(v) {
-            const int i = m->i0 + key_index(e, sub, u);
-            entry_terms common = terms_of_log((real)(key_get(e, x->log, sub, u)),
-                                              (real)(HAS_LSE_LOW ? key_get(e, x->log_low, sub, u) : 0.0f));
-            add_entry_modifiers(b->g, b->a, b->p, x->bias, x->modifiers.slope, m->k0, i, v, &common);
-            s[u][v] = complete(&common, join_terms(&common, s[u][v], (real)(HAS_SOFTCAP ? 1.0f : x->mixing.scale)));
-        }
-    if (m->masked)
-        KEYS_FOR(u) {
-            const int i = m->i0 + key_index(e, sub, u);
-            const int begin = first_key(b->a, b->p, i), end = end_key(b->a, b->p, i);
-            ROWS_FOR(v) {
-                const ireal j = row_index(e, m->k0, v);
-                s[u][v] = j < (ireal)(begin) || j >= (ireal)(end) ? (real)(-INFINITY) : s[u][v];
-            }
-        }
-}
-
-/* ---- gradients of a head's scores ------------------------------------------------------------------------------- */
-
-/* dA of a sub-tile to dG and to the head's sums. */
-FUNCTION void spread_gradients(const key_block *b, int sub, real (*grad)[BLOCK_ROWS], real (*eps)[BLOCK_ROWS],
-                               real *sums)
-{
-    grad_engine *const g = b->g;
-    const mixing *const x = &b->x->mixing;
-    COPIES_FOR(k, 0, HELD_SCORES) {
-        const float factor = held_factor(x, k);
-        real score_sum[BLOCK_ROWS], noise_sum[BLOCK_ROWS];
-        ROWS_FOR(v)
-            score_sum[v] = noise_sum[v] = (real)(0.0f);
-        KEYS_FOR(u)
-            ROWS_FOR(v) {
-                real part = grad[u][v], score = (real)(0.0f);
-                if (GENERALISED || HAS_MIX_SUMS)
-                    score = slot_get(g, SCORE_SLOT + k, sub, u, v);
-                if (GENERALISED) {
-                    score = noisy_score(x, k, score, eps[u][v]);
-                    part = passed(x, k, score, part);
-                }
-                if (HAS_DG)
-                    slot_put(g, GRAD_SLOT + k, sub, u, v,
-                             fma(part, (real)(factor), slot_get(g, GRAD_SLOT + k, sub, u, v)));
-                if (HAS_MIX_SUMS)
-                    score_sum[v] = fma(part, score, score_sum[v]);
-                if (HAS_NOISE_SUMS && GENERALISED)
-                    noise_sum[v] = fma(part, eps[u][v], noise_sum[v]);
-            }
-        if (HAS_MIX_SUMS)
-            ROWS_FOR(v)
-                sums[k] += score_sum[v];
-        if (HAS_NOISE_SUMS && GENERALISED)
-            ROWS_FOR(v)
-                sums[MIX_SUMS + k] += noise_sum[v];
-    }
-    if (!GENERALISED && HAS_NOISE_SUMS)
-        KEYS_FOR(u)
-            ROWS_FOR(v)
-                sums[MIX_SUMS] = fma(grad[u][v], eps[u][v], sums[MIX_SUMS]);
-    if (WANT_MIX_OFFSET)
-        KEYS_FOR(u)
-            ROWS_FOR(v)
-                sums[MIX_SUMS + NOISE_SUMS] += grad[u][v];
-}
-
-/* dS of a sub-tile to the gradient of the bias. */
-FUNCTION void bias_gradients(const key_block *b, const panel_tile *m, int sub, real (*grad)[BLOCK_ROWS], real *key_sums)
-{
-    KEYS_FOR(u) {
-        const int i = m->i0 + key_index(&b->g->base, sub, u);
-        real row_sum = (real)(0.0f);
-        ROWS_FOR(v) {
-            if (HAS_BIAS_ROW_SUMS)
-                row_sum += grad[u][v];
-            else if (HAS_BIAS_KEY_SUMS)
-                key_sums[v] += grad[u][v];
-            else if (i < b->p->valid)
-                keys_add(b->g, b->x->grad_bias + i * b->a->bias.component + m->k0, v, grad[u][v], b->p->keys - m->k0);
-        }
-#if HAS_BIAS_ROW_SUMS
-        entry_sums_add(b->g, 0, sub, u, row_sum);
-#endif
-    }
-}
-
-/* A sub-tile of a panel: scores, weights, and all that their gradients add to. The heads of values and of dO by their
- * numbers among those that are held. */
-FUNCTION void block_gradients(const key_block *b, const panel_tile *m, int value_head, int grad_head, int sub,
-                              real *sums, real *key_sums)
-{
-    grad_engine *const g = b->g;
-    const head *const x = b->x;
-    real d[BLOCK_KEYS][BLOCK_ROWS], s[BLOCK_KEYS][BLOCK_ROWS], eps[BLOCK_KEYS][BLOCK_ROWS];
-    real slope[BLOCK_KEYS][BLOCK_ROWS];
-    KEYS_FOR(u)
-        ROWS_FOR(v)
-            d[u][v] = (real)(0.0f);
-    if (HAS_SCORE_GRADIENTS)
-        value_product(g, m->panel, value_head, grad_head, sub, m->edge, d);
-    block_eps(b, m, sub, eps);
-    mix_scores(b, sub, eps, s);
-    if (HAS_SOFTCAP)
-        KEYS_FOR(u)
-            ROWS_FOR(v) {
-                const real own = s[u][v] * x->mixing.scale;
-                slope[u][v] = softcap_slope(own, x->modifiers.softcap);
-                s[u][v] = softcap_real(own, x->modifiers.softcap);
-            }
-    mask_scores(b, m, sub, s);
-    KEYS_FOR(u)
-        ROWS_FOR(v) {
-            s[u][v] = probability_of(s[u][v]);
-            real keep = (real)(1.0f);
-            if (HAS_DROPOUT)
-                keep = keep_of(b->a, x->modifiers.head, m->i0 + key_index(&g->base, sub, u),
-                               row_index(&g->base, m->k0, v));
-            d[u][v] = fma(d[u][v], keep, (real)(key_get(&g->base, x->delta, sub, u)));
-            if (WANT_V)
-                slot_put(g, WEIGHT_SLOT, sub, u, v, s[u][v] * keep);
-            d[u][v] *= s[u][v];
-        }
-    if (WANT_BIAS)
-        bias_gradients(b, m, sub, d, key_sums);
-    if (HAS_SOFTCAP)
-        KEYS_FOR(u)
-            ROWS_FOR(v)
-                d[u][v] *= slope[u][v];
-    if (SUMS > 0 || HAS_DG)
-        spread_gradients(b, sub, d, eps, sums);
 }
 
 /* Sums over queries of the bias's gradients, added to the head's. */
@@ -342,9 +111,9 @@ FUNCTION void head_begin(const key_block *b, int h)
     const problem *const p = b->p;
     const places *const at = b->at;
     head *const x = b->x;
-    x->modifiers = modifiers_of(a, p->b, h, at->slopes);
-    x->mixing = mixing_of(a, h, at->mix, at->mix_weight, at->noise);
-    x->mixing.added = added_of(h, at->mix_offset);
+    x->scorer.modifiers = modifiers_of(a, p->b, h, at->slopes);
+    x->scorer.mixing = mixing_of(a, h, at->mix, at->mix_weight, at->noise);
+    x->scorer.mixing.added = added_of(h, at->mix_offset);
     if (HAS_BIAS)
         x->bias = bias_of(a, p, h, at->bias);
     if (HAS_BIAS_KEY_SUMS)
@@ -360,27 +129,30 @@ FUNCTION void head_tile(const key_block *b, const panel_tile *m, int value_head,
     const mgk_attention_args *const a = b->a;
     int h = m->g0 * HEAD_RATIO + grad_head;
     FORGET(h);
-    const long row = (b->p->batch * a->heads + h) * a->length + b->p->row_base + m->i0;
     real sums[SUMS > 0 ? SUMS : 1], key_sums[BLOCK_ROWS];
+    const pair_block at = {b->g, &b->x->scorer, b, m, key_sums};
     for (int i = 0; i < SUMS; ++i)
         sums[i] = (real)(0.0f);
     ROWS_FOR(v)
         key_sums[v] = (real)(0.0f);
     head_begin(b, h);
     tile_terms(b, m->i0, h);
-#if HAS_BIAS_ROW_SUMS
-    entry_sums_clear(b->g);
-#endif
+    begin_row_sums(b->g);
     expect_rows(b, m, h);
-    for (int sub = 0; sub < m->subs; ++sub)
-        block_gradients(b, m, value_head, grad_head, sub, sums, key_sums);
+    for (int sub = 0; sub < m->subs; ++sub) {
+        real d[BLOCK_KEYS][BLOCK_ROWS];
+        KEYS_FOR(u)
+            ROWS_FOR(v)
+                d[u][v] = (real)(0.0f);
+        if (HAS_SCORE_GRADIENTS)
+            value_product(b->g, m->panel, value_head, grad_head, sub, m->edge, d);
+        block_gradients(&at, sub, d, sums);
+    }
     if (HAS_BIAS_KEY_SUMS)
         add_key_sums(b, m, key_sums);
     if (WANT_V)
         accumulate_values(b->g, m->panel, value_head, grad_head, WEIGHT_SLOT, 0, m->entries, m->edge);
-#if HAS_BIAS_ROW_SUMS
-    entry_sums_store(b->g, 0, 0, b->at->work + a->region[MGK_REGION_BIAS] + row, m->entries);
-#endif
+    store_row_sums(b, m, h);
     if (SUMS > 0)
         block_sums_add(b->g, sums, SUMS,
                        b->at->work + a->region[MGK_REGION_MIX_SUMS] + (b->at->sums * a->heads + h) * SUMS);
@@ -392,10 +164,7 @@ FUNCTION void score_product(const key_block *b, const panel_tile *m, int k)
     const int slot = GRAD_SLOT + (SHARED_MIX ? 0 : k);
     if (WANT_K)
         accumulate_keys(b->g, m->panel, k, slot, 0, m->entries, m->edge);
-#if WANT_Q
-    scatter_queries(b->g, m->panel, k, 1, slot, b->at->grad_q + ((long)k * b->a->length + m->i0) * HEAD_SIZE, 0,
-                    m->entries, m->edge);
-#endif
+    add_query_gradients(b, m, k, slot);
 }
 
 FUNCTION void score_products(const key_block *b, const panel_tile *m)
@@ -475,7 +244,7 @@ FUNCTION void value_heads(const key_block *b, int g0, int end_g)
             panel_tile m = {panel, first, g0, i0, entries, subs, edge_of(a, p, i0, first), false};
             if (!panel_meets(a, p, m.k0, i0, stop, &m.masked))
                 continue;
-            hold_scores(b, &m);
+            hold_tile(b, &m);
             for (; m.g0 < end_g; m.g0 += VALUE_HEADS)
                 group_tile(b, &m, next);
             score_products(b, &m);
@@ -506,7 +275,7 @@ FUNCTION void finish_component(const key_block *b, int k)
 {
     const mgk_attention_args *const a = b->a;
     for (int panel = 0; panel < PANELS; ++panel)
-        store_keys(b->g, panel, k, (SHARED_MIX ? b->x->mixing.p[k] : 1.0f) * a->scale * NATS_PER_UNIT,
+        store_keys(b->g, panel, k, (SHARED_MIX ? b->x->scorer.mixing.p[k] : 1.0f) * a->scale * NATS_PER_UNIT,
                    b->at->grad_k + k * a->grad_k.head, a->grad_k.token, b->k0 + panel * PANEL_ROWS, b->keys,
                    a->head_size, is_added(&a->bound, SLOT_GRAD_K));
 }
@@ -558,8 +327,8 @@ KERNEL(admixture_backward)
                     (((long)split * batches + p.batch) * COMPONENTS * a.length + p.row_base) * HEAD_SIZE;
         at.sums = (long)task * a.splits + split;
         /* shared noise and a shared mixing are any head's */
-        x.modifiers = modifiers_of(&a, p.b, 0, slopes);
-        x.mixing = mixing_of(&a, 0, mix, mix_weight, noise);
+        x.scorer.modifiers = modifiers_of(&a, p.b, 0, slopes);
+        x.scorer.mixing = mixing_of(&a, 0, mix, mix_weight, noise);
         for (int k0 = split * GROUP_ROWS; k0 < keys; k0 += a.splits * GROUP_ROWS) {
             const key_block b = {&g, &a, &p, &at, &x, k0, keys};
             load_keys(&b);

@@ -23,103 +23,107 @@
 #define QUERY_COMPONENTS COMPONENTS
 #define QUERY_GRADIENTS  COMPONENTS
 #define SLOTS            HELD_SCORES
+#define GRAD_SLOT        0
+#define KEEPS_WEIGHTS    0
+#define KEEPS_SUMS       0
 
 #include "engine/backward.clh"
 
+#include "attention/view.clh"
+
+/* A block of queries with its tile and head. */
+typedef struct pair_block {
+    grad_engine *g;
+    engine *e;
+    const scorer *x;
+    const tile_view *view;
+    int panel;
+    const mgk_attention_args *a;
+    const real *log, *log_low, *delta; /* log_i, what its float lacks, and delta_i */
+    real *row_sum;                     /* of dS over the keys of the tile */
+} pair_block;
+
 #include "admixture/tile.clh"
 
-/* A block of queries and the tile that it is at. */
+#include "admixture/gradients.clh"
+
+FUNCTION entry_terms pair_terms(const pair_block *b, int sub, int u, int v)
+{
+    entry_terms common = terms_of_log(b->log[v], HAS_LSE_LOW ? b->log_low[v] : (real)(0.0f));
+    add_modifiers(b->e, &b->x->modifiers, b->view, sub, u, v, &common);
+    return common;
+}
+
+FUNCTION void hide_pairs(const pair_block *b, int sub, real (*s)[BLOCK_ROWS])
+{
+    if (b->view->whole_begin > 0 || b->view->whole_end < 1)
+        KEYS_FOR(u)
+            ROWS_FOR(v)
+                s[u][v] = is_hidden(b->e, b->view, sub, u, v) ? (real)(-INFINITY) : s[u][v];
+}
+
+FUNCTION real pair_delta(const pair_block *b, int sub, int u, int v)
+{
+    return b->delta[v];
+}
+
+#if HAS_DROPOUT
+FUNCTION void pair_keep(const pair_block *b, int sub, real (*keep)[BLOCK_ROWS])
+{
+    KEYS_FOR(u)
+        ROWS_FOR(v)
+            keep[u][v] = (real)(b->a->keep_scale);
+    drop_weights(b->e, &b->x->modifiers, b->view, sub, keep);
+}
+#endif
+
+#if WANT_BIAS
+FUNCTION void bias_gradients(const pair_block *b, int sub, real (*grad)[BLOCK_ROWS])
+{
+    KEYS_FOR(u)
+        ROWS_FOR(v)
+            b->row_sum[v] += grad[u][v];
+}
+#endif
+
+/* A block of queries. */
 typedef struct query_block {
     grad_engine *g;
     const mgk_attention_args *a;
     const problem *p;
-    const tile_view *view;
     __global float *work;
     long row; /* number of row 0 of head 0 in the regions [rows] */
     int first;
     real *seen; /* 0 in rows that see no key */
 } query_block;
 
-/* Scores of a head to their gradients; `row_sum`: over the keys of the tile. */
-FUNCTION void score_gradients(const query_block *b, const scorer *x, int h, real (*eps)[BLOCK_ROWS],
-                              real (*d)[BLOCK_ROWS], real *row_sum)
+/* Head h's part in the gradients of a tile. */
+FUNCTION void head_gradients(const query_block *b, const scorer *x, const tile_view *view, int h)
 {
-    const engine *const e = &b->g->base;
+    grad_engine *const g = b->g;
     const mgk_attention_args *const a = b->a;
-    const tile_view *const view = b->view;
     const long row = b->row + (long)h * a->length;
-    const bool masked = view->whole_begin > 0 || view->whole_end < 1;
-    real s[BLOCK_KEYS][BLOCK_ROWS], log[BLOCK_ROWS], log_low[BLOCK_ROWS], delta[BLOCK_ROWS];
-    rows_load(b->g, b->work + a->region[MGK_REGION_LOG] + row, b->first, b->p->valid, -INFINITY, log);
-    rows_load(b->g, b->work + a->region[MGK_REGION_DELTA] + row, b->first, b->p->valid, 0.0f, delta);
+    real d[BLOCK_KEYS][BLOCK_ROWS], log[BLOCK_ROWS], log_low[BLOCK_ROWS], delta[BLOCK_ROWS], row_sum[BLOCK_ROWS];
+    const pair_block at = {g, &g->base, x, view, 0, a, log, log_low, delta, row_sum};
+    KEYS_FOR(u)
+        ROWS_FOR(v)
+            d[u][v] = (real)(0.0f);
+    grad_out_product(g, 0, 0, d);
+    rows_load(g, b->work + a->region[MGK_REGION_LOG] + row, b->first, b->p->valid, -INFINITY, log);
+    rows_load(g, b->work + a->region[MGK_REGION_DELTA] + row, b->first, b->p->valid, 0.0f, delta);
     if (HAS_LSE_LOW)
-        rows_load(b->g, b->work + a->region[MGK_REGION_LOG_LOW] + row, b->first, b->p->valid, 0.0f, log_low);
-    head_scores(e, x, view, 0, eps, s);
+        rows_load(g, b->work + a->region[MGK_REGION_LOG_LOW] + row, b->first, b->p->valid, 0.0f, log_low);
     ROWS_FOR(v) {
         b->seen[v] = log[v] == (real)(-INFINITY) ? b->seen[v] : (real)(1.0f);
         row_sum[v] = (real)(0.0f);
     }
-    KEYS_FOR(u)
-        ROWS_FOR(v) {
-            real y = s[u][v], lacking = (real)(x->mixing.scale);
-            const real own = y * lacking;
-            if (HAS_SOFTCAP) {
-                y = softcap_real(own, x->modifiers.softcap);
-                lacking = (real)(1.0f);
-            }
-            entry_terms common = terms_of_log(log[v], HAS_LSE_LOW ? log_low[v] : (real)(0.0f));
-            add_modifiers(e, &x->modifiers, view, 0, u, v, &common);
-            y = complete(&common, join_terms(&common, y, lacking));
-            if (masked)
-                y = is_hidden(e, view, 0, u, v) ? (real)(-INFINITY) : y;
-            d[u][v] = (d[u][v] + delta[v]) * probability_of(y);
-            row_sum[v] += d[u][v];
-            if (HAS_SOFTCAP)
-                d[u][v] *= softcap_slope(own, x->modifiers.softcap);
-        }
+    block_gradients(&at, 0, d, 0);
+#if HAS_BIAS_ROW_SUMS
     ROWS_FOR(v)
         row_sum[v] = log[v] == (real)(-INFINITY) ? (real)(0.0f) : row_sum[v];
-}
-
-/* dA of a head to dG. */
-FUNCTION void spread_gradients(const query_block *b, const scorer *x, real (*eps)[BLOCK_ROWS], real (*d)[BLOCK_ROWS])
-{
-    COPIES_FOR(k, 0, HELD_SCORES) {
-        const float factor = held_factor(&x->mixing, k);
-        KEYS_FOR(u)
-            ROWS_FOR(v) {
-                real part = d[u][v];
-                if (GENERALISED)
-                    part = passed(&x->mixing, k,
-                                  noisy_score(&x->mixing, k, held_get(&b->g->base, k, 0, u, v), eps[u][v]), part);
-                slot_put(b->g, k, 0, u, v, fma(part, (real)(factor), slot_get(b->g, k, 0, u, v)));
-            }
-    }
-}
-
-/* A head's part in the gradients of a tile. */
-FUNCTION void head_gradients(const query_block *b, const scorer *x, int h)
-{
-    const mgk_attention_args *const a = b->a;
-    engine *const e = &b->g->base;
-    real d[BLOCK_KEYS][BLOCK_ROWS], eps[BLOCK_KEYS][BLOCK_ROWS], row_sum[BLOCK_ROWS];
-    KEYS_FOR(u)
-        ROWS_FOR(v)
-            d[u][v] = (real)(0.0f);
-    grad_out_product(b->g, 0, 0, d);
-#if HAS_DROPOUT
-    KEYS_FOR(u)
-        ROWS_FOR(v)
-            d[u][v] *= a->keep_scale;
-    drop_weights(e, &x->modifiers, b->view, 0, d);
+    rows_sum(&g->base, row_sum);
+    rows_add(&g->base, row_sum, b->work + a->region[MGK_REGION_BIAS] + row, b->first, b->p->valid);
 #endif
-    score_gradients(b, x, h, eps, d, row_sum);
-#if HAS_BIAS_ROW_SUMS
-    rows_sum(e, row_sum);
-    rows_add(e, row_sum, b->work + a->region[MGK_REGION_BIAS] + b->row + (long)h * a->length, b->first, b->p->valid);
-#endif
-    if (HAS_DG)
-        spread_gradients(b, x, eps, d);
 }
 
 /* Where the block's batch finds its results: element 0 of its rows. */
@@ -175,8 +179,7 @@ KERNEL(admixture_backward_queries)
     scorer x;
     tile_view view;
     real seen[BLOCK_ROWS];
-    const query_block b = {&g, &a, &p, &view, work, p.batch * a.heads * a.length + p.row_base, first, seen};
-
+    const query_block b = {&g, &a, &p, work, p.batch * a.heads * a.length + p.row_base, first, seen};
     query_load(e, 0, q, a.q.head, a.q.token, first, p.valid, a.head_size);
     grad_queries_clear(&g, 0);
     ROWS_FOR(i)
@@ -191,11 +194,9 @@ KERNEL(admixture_backward_queries)
         /* shared noise and a shared mixing are any head's */
         x.modifiers = modifiers_of(&a, block.b, 0, slopes);
         x.mixing = mixing_of(&a, 0, mix, mix_weight, noise);
-        hold_scores(e, &x, &view, (uint)block.b * (uint)a.heads, 0);
-        COPIES_FOR(i, 0, HELD_SCORES)
-            KEYS_FOR(u)
-                ROWS_FOR(n)
-                    slot_put(&g, i, 0, u, n, (real)(0.0f));
+        const pair_block any_head = {&g, e, &x, &view, 0, &a, 0, 0, 0, 0};
+        hold_scores(&any_head, (uint)block.b * (uint)a.heads, 0);
+        clear_gradients(&any_head, 0);
         for (int h = 0; h < a.heads; ++h) {
             x.modifiers = modifiers_of(&a, block.b, h, slopes);
             x.mixing = mixing_of(&a, h, mix, mix_weight, noise);
@@ -207,7 +208,7 @@ KERNEL(admixture_backward_queries)
             grad_out_load(&g, 0, grad_o + h * a.grad_o.head, a.grad_o.token);
             if (HAS_BIAS)
                 bias_stage(e, bias_of(&a, &p, h, bias), a.bias.component, a.bias.token, first, p.rows, k0, end, 0, 1);
-            head_gradients(&b, &x, h);
+            head_gradients(&b, &x, &view, h);
             branch_end();
         }
 #define ACCUMULATE_QUERIES(r) accumulate_queries(&g, 0, r, SHARED_MIX ? 0 : (r))

@@ -22,16 +22,34 @@
 
 #include "engine/engine.clh"
 
+#include "attention/tile.clh"
+
+/* A panel with its tile and head, as admixture/tile.clh wants it. */
+typedef struct pair_block {
+    engine *e;
+    const scorer *x;
+    const tile_view *view;
+    int panel;
+    const row_base *base; /* what the scores are relative to */
+} pair_block;
+
 #include "admixture/tile.clh"
 
-#include "attention/tile.clh"
+FUNCTION entry_terms pair_terms(const pair_block *b, int sub, int u, int v)
+{
+    entry_terms common = terms_of_base(-base_of(b->base, v));
+    add_modifiers(b->e, &b->x->modifiers, b->view, sub, u, v, &common);
+    return common;
+}
 
 /* The one product of a row and key here is its mixed score. */
 FUNCTION void block_product(engine *e, const scorer *x, const tile_view *view, int panel, int sub,
                             real (*product)[BLOCK_ROWS])
 {
     real eps[BLOCK_KEYS][BLOCK_ROWS];
-    head_scores(e, x, view, sub, eps, product);
+    const pair_block b = {e, x, view, panel, 0};
+    head_noise(&b, sub, eps);
+    mix_scores(&b, sub, eps, product);
 }
 
 FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, int panel, int sub, const bool known,
@@ -44,17 +62,9 @@ FUNCTION void block_scores(engine *e, const scorer *x, const tile_view *view, in
         if (!lazy)
             score_put(e, 0, sub, product);
     }
-    KEYS_FOR(u)
-        ROWS_FOR(v) {
-            real s = product[u][v], lacking = (real)(x->mixing.scale);
-#if HAS_SOFTCAP
-            s = softcap_real(s * lacking, x->modifiers.softcap);
-            lacking = (real)(1.0f);
-#endif
-            entry_terms common = terms_of_base(-base_of(base, v));
-            add_modifiers(e, &x->modifiers, view, sub, u, v, &common);
-            w[u][v] = join_terms(&common, s, lacking);
-        }
+    const pair_block b = {e, x, view, panel, base};
+    real slope[BLOCK_KEYS][BLOCK_ROWS];
+    find_exponents(&b, sub, product, w, slope);
     if (!lazy)
         return;
     subtract_rest(base, w);
@@ -142,7 +152,9 @@ KERNEL(admixture_forward)
             const int panel_first = first + n * PANEL_ROWS;
             if (!view_tile(&e, &a, &p, panel_first, range, k0, &view))
                 continue;
-            hold_scores(&e, &x[0], &view, noise_head, n);
+            const pair_block any_head = {&e, &x[0], &view, n, 0};
+            for (int sub = view.begin; sub < view.end; ++sub)
+                hold_scores(&any_head, noise_head, sub);
             HEADS_FOR(h)
             {
                 if (h >= heads)
