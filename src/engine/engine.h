@@ -14,49 +14,52 @@
 /* Most rows for which the forward pass may have a special form, for decoding. */
 #define MGK_FEW_ROWS 4
 
-/* Floats of a work-item's arrays for each row of a block, key of a tile, row and key of a panel's tile, key and vector
- * lane; and for each head, if a block holds several heads. */
-typedef struct mgk_floats {
-    int64_t row, key, score, key_lane, fixed;
-    int64_t head_row, head_key, head_fixed;
-    int64_t most_heads, most_key_heads; /* limit of the heads counted; 0: all that fit in a block */
-} mgk_floats;
+/* Floats of a row of a block, or of a key of a tile. */
+typedef struct mgk_side {
+    int64_t features; /* of its queries or keys */
+    int64_t terms;    /* numbers that scores take, and sums of the row */
+} mgk_side;
 
 /*
- * Needs of a family's pass: sizes, and limits beyond which blocks are made smaller (0: none). In the backward pass rows
- * and keys change roles: a block holds keys, a tile queries.
+ * What a family's pass computes with, whatever engine computes it: a block of rows meets tiles of keys. Counts are of
+ * floats, unless they say otherwise; each engine lays its own arrays out, and knows what fits in its registers and
+ * caches. In the backward pass a block holds keys and their gradients, and a tile brings queries.
  */
 typedef struct mgk_footprint {
     bool forward;
-    bool few_rows;                /* the kernel has the form for MGK_FEW_ROWS, and may use it here */
-    bool one_vector;              /* with vectors of 16 floats and one unit for them, panels of one are faster */
-    bool one_block;               /* a block of all rows saves more than one of twice the default size costs */
-    bool short_panels;            /* the kernel has a form for a nearly empty last panel */
-    bool any_order;               /* no other pass computes the scores: their sums may have any order */
-    int64_t rows;                 /* of a problem, on average */
-    int64_t heads, problems;      /* number of heads and problems, whose rows are split into blocks */
-    int64_t held_heads;           /* heads that a block could hold (the parameter `heads`); 0: the kernel has one */
-    int narrowest, widest;        /* the smaller and the larger of the classes of D and E */
-    int64_t value_size;           /* of a head's staged values; backward: of its accumulators */
-    int64_t row_terms, key_terms; /* floats kept for each row, and for each key of a tile */
-    int64_t head_terms;           /* floats kept for each row and head */
-    int64_t products, query_size; /* products of a row and key; floats of the queries of a row */
 
-    /* Engines with the whole block in a work-item's private memory: bytes that should stay in a core's caches. */
-    mgk_floats arrays;
-    mgk_floats block;  /* the part read for every tile: second-level cache */
-    mgk_floats staged; /* the part read for every panel: first-level cache */
-    int64_t block_bytes, staged_bytes;
-    int least_tile;  /* shorter tiles cost more than staged_bytes gain */
-    bool fixed_tile; /* block_bytes does not limit the tile */
+    /* ---- the problem */
+    bool causal;
+    int64_t rows;            /* of a problem, on average */
+    int64_t heads, problems; /* number of heads and problems, whose rows are split into blocks */
+    int narrowest, widest;   /* the smaller and the larger of the classes of D and E */
 
-    /* Engines whose work-items share a block: registers of a work-item. */
-    int row_part, key_part;                           /* divisors of a work-item's default rows and keys */
-    bool double_rows;                                 /* twice the default rows */
-    int64_t row_sums, most_sums;                      /* accumulators of a row, of a work-item's rows */
-    int64_t scores, most_scores, most_scores_of_rows; /* kept per row and key; the second limit reduces the rows */
-    int64_t most_head_sums, most_few_head_sums;       /* accumulators of a work-item's rows and heads; of few rows */
-    const char *const *shrink; /* parameters, in the order in which they are halved until local memory suffices */
+    /* ---- the kernel's forms */
+    bool few_rows;     /* it has the form for MGK_FEW_ROWS, and may use it here */
+    bool short_panels; /* it has a form for a nearly empty last panel */
+    bool any_order;    /* no other pass computes the scores: their sums may have any order */
+    bool one_block;    /* a block of all rows saves more than one of twice the default size costs */
+
+    /* ---- state */
+    mgk_side block, tile;
+    int64_t apart_terms; /* backward, where dQ has a kernel of its own: terms of a key in that kernel's tiles */
+    int64_t tile_sums;   /* backward: sums over the block for each query of a tile */
+    int64_t value_size;  /* E: of a head's values, and of its sums of them */
+    int64_t held_heads;  /* heads that a block could hold (the parameter `heads`); 0: the kernel has one */
+    int64_t value_heads; /* heads of values that these read */
+    int64_t tile_heads;  /* heads of E in a tile for each head of the block: values; backward: dO */
+    int64_t head_terms;  /* of each row and head */
+    int64_t products;    /* of each row and key */
+    int64_t scores;      /* kept of each row and key, beside the weights; 0: the family has no softmax over keys */
+    int64_t pair_terms;  /* other numbers of each row and key */
+    int64_t fixed, head_fixed;
+
+    /* ---- the text of a pair's score: each of these takes registers */
+    int64_t components;      /* whose scores are added up or mixed */
+    bool keys_read_again;    /* for norms, or products with shifts */
+    bool modified;           /* bias, ALiBi, soft-cap, dropout */
+    bool priors, variances;  /* are arrays */
+    bool noise, generalised; /* of mixed heads */
 } mgk_footprint;
 
 /* The block that follows from the parameters. */

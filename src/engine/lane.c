@@ -18,18 +18,82 @@ typedef struct lane_block {
     int64_t lanes, panel_rows, panels, tile, heads;
 } lane_block;
 
-static int64_t bounded(int64_t count, int64_t most)
+static bool has_heads(const mgk_footprint *f)
 {
-    return most > 0 && count > most ? most : count;
+    return f->held_heads > 0;
 }
 
-static int64_t bytes_of(const mgk_floats *f, const lane_block *b)
+/* ---- memory ------------------------------------------------------------------------------------------------- */
+
+/* Backward: the keys of a row, a copy of them and their gradients. */
+static int64_t row_floats(const mgk_footprint *f)
 {
-    const int64_t heads = bounded(b->heads, f->most_heads), key_heads = bounded(b->heads, f->most_key_heads);
-    const int64_t of_rows = b->panels * b->panel_rows * (f->row + heads * f->head_row);
-    const int64_t of_keys = b->tile * (f->key + key_heads * f->head_key + b->lanes * f->key_lane);
-    const int64_t of_scores = b->tile * b->panel_rows * f->score;
-    return (of_rows + of_keys + of_scores + f->fixed + heads * f->head_fixed) * (int64_t)sizeof(float);
+    return (f->forward ? 1 : 3) * f->block.features + f->block.terms;
+}
+
+/* Backward: the values of a row and their gradients. */
+static int64_t head_row_floats(const mgk_footprint *f)
+{
+    return (f->forward ? 1 : 2) * f->value_size + f->head_terms;
+}
+
+/* With a vector of weights for each key. */
+static int64_t pair_floats(const mgk_footprint *f)
+{
+    return f->scores > 0 ? f->scores + 1 + f->pair_terms : 0;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* All arrays of a work-item, for so many heads of sums and of values. */
+static int64_t bytes_with(const mgk_footprint *f, const lane_block *b, int64_t heads, int64_t value_heads)
+{
+    const int64_t of_rows = b->panels * b->panel_rows * (row_floats(f) + heads * head_row_floats(f));
+    const int64_t of_keys = b->tile * (f->tile.features + f->tile.terms + value_heads * f->tile_heads * f->value_size +
+                                       b->lanes * f->tile_sums);
+    const int64_t of_pairs = b->tile * b->panel_rows * pair_floats(f);
+    return (of_rows + of_keys + of_pairs + f->fixed + heads * f->head_fixed) * (int64_t)sizeof(float);
+}
+
+static int64_t bytes_of(const mgk_footprint *f, const lane_block *b)
+{
+    return bytes_with(f, b, b->heads, b->heads);
+}
+
+/* The part that is read for every tile, and should stay in a core's second-level cache. Forward: of one head the rows
+ * alone count, since keys are copied to few places; of several those that there are, for which a block has room. */
+static int64_t block_bytes(const mgk_footprint *f, const lane_block *b)
+{
+    if (f->forward && !has_heads(f))
+        return b->panels * b->panel_rows * (f->block.features + f->value_size) * (int64_t)sizeof(float);
+    if (f->forward)
+        return bytes_with(f, b, least(b->heads, f->held_heads), least(b->heads, f->value_heads));
+    return bytes_of(f, b);
+}
+
+/* Of several heads more than the cache: fewer blocks stream tiles. */
+static int64_t most_block_bytes(const mgk_footprint *f)
+{
+    const int64_t kilobytes = has_heads(f) ? (f->forward ? 1280 : 1664) : (f->forward ? 288 : 880);
+    return kilobytes << 10;
+}
+
+/* The part that is read for every panel, and should stay in the first-level cache: a tile's keys; of several heads the
+ * scores that are kept. */
+static int64_t staged_bytes(const mgk_footprint *f, const lane_block *b)
+{
+    const int64_t floats = has_heads(f) ? b->panel_rows * f->scores : f->tile.features;
+    return b->tile * floats * (int64_t)sizeof(float);
+}
+
+/* Few rows read keys in place, several times for norms or shifts: a tile stays in the cache. */
+static int64_t most_staged_bytes(const mgk_footprint *f)
+{
+    const bool again = f->keys_read_again && mgk_few_rows(f) > 0;
+    return (int64_t)(has_heads(f) ? 16 : again ? 4 : 96) << 10;
 }
 
 /* On a CPU private arrays are on a worker's stack. GPUs, where the engine is the last resort, hang or fail with arrays
@@ -38,6 +102,8 @@ static int64_t private_limit(const mgk_device_facts *facts)
 {
     return facts->info.device_class == CLMGK_DEVICE_CPU ? INT64_C(2) << 20 : INT64_C(16) << 10;
 }
+
+/* ---- blocks ------------------------------------------------------------------------------------------------- */
 
 /* Whether there are fewer blocks than the compute units need. The backward pass distributes work differently. */
 static bool too_few(const mgk_footprint *f, const lane_block *b, int64_t groups)
@@ -52,24 +118,34 @@ static void choose_heads(const mgk_footprint *f, const mgk_device_facts *facts, 
     const int64_t limit = private_limit(facts) / (f->forward ? 2 : 1);
     while (b->heads < f->held_heads)
         b->heads *= 2;
-    while (b->heads > 1 && (bytes_of(&f->block, b) > limit || too_few(f, b, (int64_t)facts->info.compute_units)))
+    while (b->heads > 1 && (block_bytes(f, b) > limit || too_few(f, b, (int64_t)facts->info.compute_units)))
         b->heads /= 2;
 }
 
 /* The most panels that keep the compute units busy and fit into the cache: all panels share the loading of a tile. */
 static void choose_panels(const mgk_footprint *f, const mgk_device_facts *facts, lane_block *b)
 {
-    while (b->panels > 1 && (bytes_of(&f->block, b) > f->block_bytes || f->rows <= b->panels / 2 * b->panel_rows ||
+    while (b->panels > 1 && (block_bytes(f, b) > most_block_bytes(f) || f->rows <= b->panels / 2 * b->panel_rows ||
                              too_few(f, b, 4 * (int64_t)facts->info.compute_units)))
         b->panels /= 2;
 }
 
-/* The longest tile that fits into the caches. */
+/* Whether the tile is as long as the parameter's default says, and the rows follow from it. */
+static bool has_fixed_tile(const mgk_footprint *f)
+{
+    return !f->forward && !has_heads(f);
+}
+
+/* The longest tile that fits into the caches; of several heads shorter ones cost more than the first-level cache gains.
+ */
 static void choose_tile(const mgk_footprint *f, lane_block *b)
 {
-    while (b->tile > f->least_tile && bytes_of(&f->staged, b) > f->staged_bytes)
+    const int64_t least_tile = has_heads(f) ? 2 * SHORT_TILE : SHORT_TILE;
+    if (has_fixed_tile(f))
+        return;
+    while (b->tile > least_tile && staged_bytes(f, b) > most_staged_bytes(f))
         b->tile /= 2;
-    while (!f->fixed_tile && b->tile > SHORT_TILE && bytes_of(&f->block, b) > f->block_bytes)
+    while (b->tile > SHORT_TILE && block_bytes(f, b) > most_block_bytes(f))
         b->tile /= 2;
 }
 
@@ -79,8 +155,18 @@ static void choose_tile(const mgk_footprint *f, lane_block *b)
 static int64_t longest_tile(const mgk_footprint *f, const mgk_device_facts *facts, const lane_block *b, int64_t tile)
 {
     enum { WIDEST = 64 };
-    const bool fits = (f->products > 1 ? f->products : 1) * f->widest <= WIDEST;
+    const bool fits = (f->forward && f->products > 1 ? f->products : 1) * f->widest <= WIDEST;
     return facts->x86_two_units && fits && b->panels * b->panel_rows > tile ? 2 * tile : tile;
+}
+
+/* Whether panels of one vector of rows are faster, with vectors of 16 floats and one unit for them (docs/engine.md):
+ * they compute less beyond the diagonal, where longer problems lose little, and with narrow heads exponentials run
+ * beside the next products. */
+static bool one_vector(const mgk_footprint *f, const mgk_device_facts *facts, int lanes)
+{
+    enum { SHORT_CAUSAL = 1024, NARROW = 8 };
+    const bool faster = !has_heads(f) && ((f->causal && f->rows <= SHORT_CAUSAL) || f->widest <= NARROW);
+    return f->forward && (f->rows <= lanes || (faster && lanes >= 16 && !facts->x86_two_units));
 }
 
 /* The table's defaults are for vectors of 16 floats. */
@@ -94,8 +180,7 @@ static void choose_vectors(const mgk_footprint *f, const mgk_device_facts *facts
     /* the loops of narrow heads are short; others gain nothing by more copies, which only compile longer */
     const bool narrow = 2 * f->widest <= lanes;
     mgk_tunable_default(p, "unroll", mgk_tunable_base(p, "unroll", kind) / (narrow ? 1 : 2));
-    const bool one = f->forward && (f->rows <= lanes || (f->one_vector && lanes >= 16 && !facts->x86_two_units));
-    mgk_tunable_default(p, "vectors", one ? 1 : mgk_tunable_base(p, "vectors", kind));
+    mgk_tunable_default(p, "vectors", one_vector(f, facts, lanes) ? 1 : mgk_tunable_base(p, "vectors", kind));
 }
 
 static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
@@ -108,12 +193,12 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
                     .panels = 1,
                     .tile = SHORT_TILE,
                     .heads = 1};
-    if (f->held_heads > 0) {
+    if (has_heads(f)) {
         choose_heads(f, facts, &b);
         mgk_tunable_default(p, "heads", (int)b.heads);
         b.heads = mgk_tunable_get(p, "heads");
     }
-    if (f->fixed_tile) {
+    if (has_fixed_tile(f)) {
         mgk_tunable_default(p, "tile", tile);
         b.tile = mgk_tunable_get(p, "tile");
     }
@@ -155,8 +240,8 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
                           .panel_rows = lanes * mgk_tunable_get(p, "vectors"),
                           .panels = mgk_tunable_get(p, "panels"),
                           .tile = mgk_tunable_get(p, "tile"),
-                          .heads = f->held_heads > 0 ? mgk_tunable_get(p, "heads") : 1};
-    const int64_t bytes = bytes_of(&f->arrays, &b), limit = private_limit(facts);
+                          .heads = has_heads(f) ? mgk_tunable_get(p, "heads") : 1};
+    const int64_t bytes = bytes_of(f, &b), limit = private_limit(facts);
     if (bytes > limit)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "engine lane: head_size, value_size and components need %" PRId64

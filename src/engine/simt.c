@@ -12,6 +12,17 @@ static bool exceeds(int64_t count, int64_t most)
     return most > 0 && count > most;
 }
 
+static bool has_heads(const mgk_footprint *f)
+{
+    return f->held_heads > 0;
+}
+
+/* Of a key of a tile. The block of the backward pass serves the kernel of queries too. */
+static int64_t key_terms(const mgk_footprint *f)
+{
+    return !f->forward && f->apart_terms > f->tile.terms ? f->apart_terms : f->tile.terms;
+}
+
 /* Layout: cl/engine/simt/block.clh, backward.clh. */
 static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
 {
@@ -21,7 +32,7 @@ static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
     const int64_t products = mgk_tunable_get(p, "features") * (rows + keys) + PADS;
     const int64_t values = 2 * (int64_t)mgk_tunable_get(p, "values") * (f->forward ? f->value_size : f->widest);
     const int64_t work = keys * rows > products ? keys * rows : products;
-    const int64_t floats = (products > values ? products : values) + work + keys * f->key_terms;
+    const int64_t floats = (products > values ? products : values) + work + keys * key_terms(f);
     return (uint64_t)floats * sizeof(float) + 64;
 }
 
@@ -36,7 +47,7 @@ static uint64_t few_local_bytes(const mgk_footprint *f, const mgk_tunables *p, i
     enum { TEAM = 4, SEGMENTS = 8 };
     const int64_t threads = threads_of(p), team = 2 * threads * (TEAM + 1), reduction = (threads + SEGMENTS) * rows;
     const int64_t scratch = team > reduction ? team : reduction;
-    const int64_t floats = rows * f->query_size + threads * (rows + f->key_terms) + scratch;
+    const int64_t floats = rows * f->block.features + threads * (rows + key_terms(f)) + scratch;
     return (uint64_t)floats * sizeof(float) + 64;
 }
 
@@ -46,7 +57,7 @@ static uint64_t few_local_bytes(const mgk_footprint *f, const mgk_tunables *p, i
 static int few_rows(const mgk_footprint *f, const mgk_device_facts *facts, const mgk_tunables *p)
 {
     enum { LEAST_PIECE = 4, MOST_TERMS = 8, MOST_TERMS_OF_ROW = 40 }; /* of a work-item's registers */
-    const int64_t terms = f->products + f->row_terms;
+    const int64_t terms = f->products + f->block.terms;
     int rows = mgk_few_rows(f);
     while (rows > 1 && rows * terms > MOST_TERMS)
         rows /= 2;
@@ -79,34 +90,150 @@ static void choose_threads(const mgk_footprint *f, const mgk_device_facts *facts
     mgk_tunable_default(p, "row-threads", row_threads);
 }
 
-/* Rows, keys and heads of a work-item, as many as fit in its registers. */
-static void choose_share(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
+/* ---- registers ---------------------------------------------------------------------------------------------- */
+
+/* Limits of a work-item's rows, keys and heads, found by compiling (tests/offline): more spill. 0: none. */
+typedef struct share {
+    int row_part, key_part;                   /* divisors of its default rows and keys */
+    bool double_rows;                         /* twice the default rows */
+    int64_t row_sums, most_sums;              /* sums of a row that work-items share, and of a work-item's rows */
+    int64_t scores;                           /* of a row and key */
+    int64_t most_scores, most_scores_of_rows; /* the second limit reduces the rows */
+    int64_t most_head_sums;                   /* sums of a work-item's rows and heads */
+    int64_t most_few_head_sums;               /* the same of few rows */
+} share;
+
+static bool is_cpu(const mgk_device_facts *facts)
+{
+    return facts->info.device_class == CLMGK_DEVICE_CPU;
+}
+
+/* Whether a work-item of an NVIDIA GPU has twice the rows, 128 in a block: fewer loads and copies for a product, where
+ * the registers are enough and no unit is left without a block. */
+static bool double_rows(const mgk_footprint *f, const mgk_device_facts *facts)
+{
+    enum { ROWS = 128, MOST_COMPONENTS = 2 };
+    const int64_t blocks = f->problems * f->heads * ((f->rows + ROWS - 1) / ROWS);
+    return mgk_gpu_of(facts) == MGK_GPU_NVIDIA && blocks >= (int64_t)facts->info.compute_units &&
+           f->components <= MOST_COMPONENTS && f->products == f->components && !f->modified && !f->priors &&
+           !f->variances;
+}
+
+/* Several components and modifiers take the registers of rows, on Intel's also one; of many components without them
+ * NVIDIA's compiler alone keeps four rows. */
+static share share_of_forward(const mgk_footprint *f, const mgk_device_facts *facts)
+{
+    const bool many = f->components > 2 && mgk_gpu_of(facts) != MGK_GPU_NVIDIA;
+    return (share){.row_part = !is_cpu(facts) && (f->modified || many) ? 2 : 1,
+                   .key_part = 1,
+                   .double_rows = double_rows(f, facts),
+                   .row_sums = f->value_size,
+                   /* rusticl of Mesa 22 miscompiles private arrays beyond 48 */
+                   .most_sums = facts->runtime == MGK_RUNTIME_RUSTICL ? 32 : 64};
+}
+
+/* Wide heads take registers for their sums, components with variances for theirs; Intel's compiler needs some for
+ * addresses too. */
+static share share_of_backward(const mgk_footprint *f, const mgk_device_facts *facts)
+{
+    enum { WIDE = 128 };
+    const bool cpu = is_cpu(facts), several = f->components > 1, intel = mgk_gpu_of(facts) == MGK_GPU_INTEL;
+    const bool halved = cpu || (several && mgk_gpu_of(facts) != MGK_GPU_NVIDIA) || f->modified;
+    const bool half_rows = (halved && !cpu) || intel || f->narrowest + f->widest > WIDE;
+    const bool quarter_rows = (!cpu && several && f->variances) || (intel && halved);
+    return (share){.row_part = (half_rows ? 2 : 1) * (quarter_rows && half_rows ? 2 : 1), .key_part = halved ? 2 : 1};
+}
+
+/* NVIDIA's compiler gives a work-item more registers: a larger block of scores, with fewer loads for each. What is kept
+ * of each head then limits the number of heads with small values; and many held scores have two rows, for fewer heads:
+ * other work-groups compute the products again, but a single row has three loads for each multiply-add. Noise, relu and
+ * modifiers take additional registers. */
+static share share_of_heads_forward(const mgk_footprint *f, const mgk_device_facts *facts)
+{
+    const bool large = mgk_gpu_of(facts) == MGK_GPU_NVIDIA, many = large && f->scores >= 8;
+    const int64_t scores = many ? 64 : large ? 32 : 16, head_sums = large && f->value_size < 64 ? 32 : 64;
+    const int more = (f->noise || f->generalised ? 4 : 1) * (f->modified ? 2 : 1);
+    return (share){.row_part = 1,
+                   .key_part = 1,
+                   .row_sums = f->value_size,
+                   .most_sums = 64,
+                   .scores = f->scores,
+                   .most_scores = f->modified ? 8 : scores,
+                   .most_scores_of_rows = many ? 64 : 32,
+                   .most_head_sums = (many ? 32 : head_sums) / more,
+                   .most_few_head_sums = head_sums / more};
+}
+
+/* NVIDIA's larger block, and Intel's usual one, for few components; half as many keys with noise or wide heads, and
+ * half as many heads with noise, whose code spilled. */
+static share share_of_heads_backward(const mgk_footprint *f, const mgk_device_facts *facts)
+{
+    enum { MOST_COMPONENTS = 4, WIDE = 256 };
+    const mgk_gpu gpu = mgk_gpu_of(facts);
+    const bool few = f->components <= MOST_COMPONENTS;
+    const bool large = gpu == MGK_GPU_NVIDIA && few && !f->generalised && !f->modified;
+    return (share){.row_part = (large || is_cpu(facts) ? 1 : 2) * (gpu == MGK_GPU_INTEL && !few ? 2 : 1),
+                   .key_part = large && !f->noise && f->narrowest + f->widest <= WIDE ? 1 : 2,
+                   .row_sums = f->value_size + f->block.features,
+                   .most_sums = 128,
+                   .scores = f->scores + 1,
+                   .most_scores = large ? 96 : 24,
+                   .most_head_sums = large && !f->noise ? 64 : 32};
+}
+
+static share share_of(const mgk_footprint *f, const mgk_device_facts *facts)
+{
+    if (f->scores == 0) /* no block whose rows and keys are to be chosen */
+        return (share){.row_part = 1, .key_part = 1};
+    if (has_heads(f))
+        return f->forward ? share_of_heads_forward(f, facts) : share_of_heads_backward(f, facts);
+    return f->forward ? share_of_forward(f, facts) : share_of_backward(f, facts);
+}
+
+/* Rows and keys of a work-item, as many as fit in its registers. Returns the rows. */
+static int64_t choose_rows(const share *s, const mgk_device_facts *facts, mgk_tunables *p)
 {
     const clmgk_device_class kind = facts->info.device_class;
     const int key_threads = mgk_tunable_get(p, "key-threads");
-    int64_t rows = mgk_tunable_base(p, "rows", kind) * (f->double_rows ? 2 : 1) / f->row_part;
-    int64_t keys = mgk_tunable_base(p, "keys", kind) / f->key_part;
-    while (rows > 1 && (exceeds(rows * (f->row_sums / key_threads), f->most_sums) ||
-                        exceeds(rows * keys * f->scores, f->most_scores_of_rows)))
+    int64_t rows = mgk_tunable_base(p, "rows", kind) * (s->double_rows ? 2 : 1) / s->row_part;
+    int64_t keys = mgk_tunable_base(p, "keys", kind) / s->key_part;
+    while (rows > 1 && (exceeds(rows * (s->row_sums / key_threads), s->most_sums) ||
+                        exceeds(rows * keys * s->scores, s->most_scores_of_rows)))
         rows /= 2;
-    while (keys > 1 && exceeds(rows * keys * f->scores, f->most_scores))
+    while (keys > 1 && exceeds(rows * keys * s->scores, s->most_scores))
         keys /= 2;
     mgk_tunable_default(p, "rows", (int)rows);
     mgk_tunable_default(p, "keys", (int)keys);
-    if (f->held_heads == 0)
-        return;
+    return rows;
+}
+
+/* Heads of a work-item, likewise. */
+static void choose_heads(const mgk_footprint *f, const share *s, int64_t rows, const mgk_device_facts *facts,
+                         mgk_tunables *p)
+{
     const int few = few_rows(f, facts, p);
-    const int64_t usual = (f->forward ? mgk_tunable_get(p, "rows") : rows) * (f->value_size / key_threads);
+    const int64_t usual =
+        (f->forward ? mgk_tunable_get(p, "rows") : rows) * (f->value_size / mgk_tunable_get(p, "key-threads"));
     const int64_t sums = few > 0 ? (int64_t)few * MOST_PIECE : usual;
     int heads = 1;
     /* on a CPU this engine is for tests: fewer unrolled copies compile faster; Intel's compiler makes no copies of a
      * loop with loops inside, and spills with those that a kernel has */
-    while (kind != CLMGK_DEVICE_CPU && mgk_gpu_of(facts) != MGK_GPU_INTEL && heads < f->held_heads)
+    while (!is_cpu(facts) && mgk_gpu_of(facts) != MGK_GPU_INTEL && heads < f->held_heads)
         heads *= 2;
-    while (heads > 1 && exceeds(heads * sums, few > 0 ? f->most_few_head_sums : f->most_head_sums))
+    while (heads > 1 && exceeds(heads * sums, few > 0 ? s->most_few_head_sums : s->most_head_sums))
         heads /= 2;
     mgk_tunable_default(p, "heads", heads);
 }
+
+static void choose_share(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
+{
+    const share s = share_of(f, facts);
+    const int64_t rows = choose_rows(&s, facts, p);
+    if (has_heads(f))
+        choose_heads(f, &s, rows, facts, p);
+}
+
+/* ---- blocks ------------------------------------------------------------------------------------------------- */
 
 /* Blocks of more rows: the copying of a tile is shared by more products. */
 static void choose_block(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
@@ -114,7 +241,7 @@ static void choose_block(const mgk_footprint *f, const mgk_device_facts *facts, 
     enum { NVIDIA_ROW_THREADS = 16 };
     const int64_t key_threads = mgk_tunable_get(p, "key-threads"), rows = mgk_tunable_get(p, "rows");
     int64_t row_threads = mgk_tunable_get(p, "row-threads");
-    if ((!f->forward && f->held_heads == 0) || mgk_gpu_of(facts) != MGK_GPU_NVIDIA)
+    if ((!f->forward && !has_heads(f)) || mgk_gpu_of(facts) != MGK_GPU_NVIDIA)
         return;
     while (row_threads < NVIDIA_ROW_THREADS && row_threads * rows < f->rows && row_threads * key_threads < 256 &&
            2 * (uint64_t)row_threads * (uint64_t)key_threads <= facts->info.max_work_group)
@@ -144,6 +271,17 @@ static int chunk_of(const mgk_device_facts *facts, const mgk_tunables *p, const 
     return mgk_gpu_of(facts) == MGK_GPU_INTEL ? at_most(chunk, INTEL_CHUNK) : chunk;
 }
 
+/* The parameters in the order in which they are halved until local memory suffices, ended by NULL. */
+static const char *const *shrink_order(const mgk_footprint *f)
+{
+    static const char *const none[] = {NULL};
+    static const char *const forward[] = {"values", "values", "keys", "keys", "rows", "rows", "rows", NULL};
+    static const char *const backward[] = {"keys",     "rows",   "keys",   "rows", "features",
+                                           "features", "values", "values", NULL};
+    static const char *const heads[] = {"keys", "keys", "rows", "rows", "rows", "values", "values", "features", NULL};
+    return f->scores == 0 ? none : has_heads(f) ? heads : f->forward ? forward : backward;
+}
+
 static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
     choose_threads(f, facts, p);
@@ -152,7 +290,7 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
     choose_share(f, facts, p);
     choose_block(f, facts, p);
     choose_values(f, facts, p);
-    for (const char *const *name = f->shrink; *name != NULL; ++name)
+    for (const char *const *name = shrink_order(f); *name != NULL; ++name)
         if (local_bytes_of(f, p) > facts->info.local_memory_bytes)
             halve(p, *name);
     choose_values(f, facts, p);
@@ -161,10 +299,10 @@ static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tu
 /* Of the forward pass; the backward pass's kernels hold too much for an estimate. */
 static int64_t private_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
 {
-    const int64_t heads = f->held_heads > 0 ? mgk_tunable_get(p, "heads") : 1;
-    const int64_t row = f->row_terms + f->scores * mgk_tunable_get(p, "keys") +
+    const int64_t heads = has_heads(f) ? mgk_tunable_get(p, "heads") : 1;
+    const int64_t row = f->block.terms + (f->scores + 1) * mgk_tunable_get(p, "keys") +
                         heads * (f->value_size / mgk_tunable_get(p, "key-threads") + f->head_terms);
-    const int64_t floats = mgk_tunable_get(p, "rows") * row + f->arrays.fixed + heads * f->arrays.head_fixed;
+    const int64_t floats = mgk_tunable_get(p, "rows") * row + f->fixed + heads * f->head_fixed;
     return f->forward ? floats * (int64_t)sizeof(float) : 0;
 }
 

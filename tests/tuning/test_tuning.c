@@ -224,8 +224,7 @@ TH_HOST_TEST(tiles_of_two_units)
                                          .heads = 8,
                                          .problems = 8,
                                          .widest = cases[i].widest,
-                                         .products = cases[i].products,
-                                         .least_tile = 16};
+                                         .products = cases[i].products};
         mgk_tunables tunables = mgk_engine_tunables(&mgk_engine_lane, NULL);
         mgk_block block;
         th_expect_ok(mgk_engine_lane.fit(&footprint, &facts, &tunables, &block, &th_error));
@@ -251,8 +250,7 @@ TH_HOST_TEST(short_last_panels)
                                          .heads = 8,
                                          .problems = 8,
                                          .narrowest = cases[i].narrowest,
-                                         .widest = 32,
-                                         .least_tile = 16};
+                                         .widest = 32};
         mgk_tunables tunables = mgk_engine_tunables(&mgk_engine_lane, NULL);
         mgk_block block;
         th_expect_ok(mgk_engine_lane.fit(&footprint, &facts, &tunables, &block, &th_error));
@@ -292,7 +290,7 @@ TH_HOST_TEST(copies_of_narrow_heads)
                                                  .compute_units = 2,
                                                  .native_float_lanes = (uint32_t)cases[i].lanes}};
         const mgk_footprint footprint = {
-            .forward = true, .rows = 64, .heads = 8, .problems = 8, .widest = cases[i].widest, .least_tile = 16};
+            .forward = true, .rows = 64, .heads = 8, .problems = 8, .widest = cases[i].widest};
         mgk_tunables tunables = mgk_engine_tunables(&mgk_engine_lane, NULL);
         mgk_block block;
         th_expect_ok(mgk_engine_lane.fit(&footprint, &facts, &tunables, &block, &th_error));

@@ -12,9 +12,6 @@ mgk_forward_args mgk_admixture_args_of(const mgk_attention_request *request);
 /* Scores that a tile keeps for all heads: HELD_SCORES of the kernels. */
 int64_t mgk_admixture_held(const mgk_attention_traits *traits);
 
-/* The order in which parameters are halved until local memory suffices. */
-extern const char *const mgk_admixture_shrink[];
-
 clmgk_status mgk_admixture_plan_forward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
 clmgk_status mgk_admixture_plan_backward(const mgk_attention_request *request, mgk_pass_plan *plan, clmgk_error *error);
 

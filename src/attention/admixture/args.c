@@ -13,6 +13,3 @@ int64_t mgk_admixture_held(const mgk_attention_traits *traits)
 {
     return traits->shared_mix ? 1 : traits->components;
 }
-
-const char *const mgk_admixture_shrink[] = {"keys",   "keys",   "rows",     "rows", "rows",
-                                            "values", "values", "features", NULL};

@@ -47,39 +47,16 @@ static mgk_footprint footprint_of(const mgk_attention_request *request)
     const clmgk_attention_desc *const d = request->desc;
     const mgk_attention_traits *const t = &request->traits;
     const int64_t keys = (int64_t)t->components * t->head_size;
-    const int64_t slots = 2 * mgk_admixture_held(t) + (t->shared_noise ? 1 : 0);
-    /* NVIDIA's compiler gives a work-item more registers: a larger block of scores, with fewer loads for each; half as
-     * many keys with noise or wide heads, and half as many heads with noise, whose code spilled (tests/offline) */
-    enum { MOST_COMPONENTS = 4 }; /* that have the larger block, on Intel's GPUs the usual one */
-    const bool cpu = request->facts->info.device_class == CLMGK_DEVICE_CPU;
-    const mgk_gpu gpu = mgk_gpu_of(request->facts);
-    const bool few = t->components <= MOST_COMPONENTS;
-    const bool large = gpu == MGK_GPU_NVIDIA && few && !t->generalised && !t->modified;
-    const mgk_floats arrays = {.row = 3 * keys,
-                               .key = keys + 2,
-                               .score = slots + 1,
-                               .key_lane = 1,
-                               .fixed = INT64_C(64) * t->components,
-                               .head_row = 2 * (int64_t)t->value_size,
-                               .head_key = d->heads / d->kv_heads * t->value_size};
-    return (mgk_footprint){.rows = d->length_k,
-                           .held_heads = d->kv_heads,
-                           .value_size = t->value_size,
-                           .key_terms = 2,
-                           .arrays = arrays,
-                           .block = arrays,
-                           .staged = {.score = slots},
-                           .block_bytes = INT64_C(1664) << 10, /* more than the cache: fewer blocks stream tiles */
-                           .staged_bytes = INT64_C(16) << 10,
-                           .least_tile = 32,
-                           .row_part = (large || cpu ? 1 : 2) * (gpu == MGK_GPU_INTEL && !few ? 2 : 1),
-                           .key_part = large && !t->noise && t->head_size + t->value_size <= 256 ? 1 : 2,
-                           .row_sums = t->value_size + keys,
-                           .most_sums = 128,
-                           .scores = slots + 1,
-                           .most_scores = large ? 96 : 24,
-                           .most_head_sums = large && !t->noise ? 64 : 32,
-                           .shrink = mgk_admixture_shrink};
+    mgk_footprint f = mgk_attention_footprint(request);
+    f.rows = d->length_k;
+    f.block.features = keys;
+    f.tile = (mgk_side){keys, 2};
+    f.tile_sums = 1;
+    f.held_heads = f.value_heads = d->kv_heads;
+    f.tile_heads = d->heads / d->kv_heads;
+    f.scores = 2 * mgk_admixture_held(t) + (t->shared_noise ? 1 : 0); /* and their gradients */
+    f.fixed = INT64_C(64) * t->components;
+    return f;
 }
 
 /* ---- steps -------------------------------------------------------------------------------------------------- */

@@ -197,6 +197,26 @@ mgk_step *mgk_attention_add(const mgk_attention_step *step, mgk_pass_plan *plan)
     return kernel;
 }
 
+mgk_footprint mgk_attention_footprint(const mgk_attention_request *request)
+{
+    const clmgk_attention_desc *const d = request->desc;
+    const mgk_attention_traits *const t = &request->traits;
+    return (mgk_footprint){.causal = d->causal,
+                           .rows = mgk_attention_rows(d),
+                           .heads = d->heads,
+                           .problems = mgk_attention_problems(d),
+                           .value_size = t->value_size,
+                           .tile_heads = 1,
+                           .products = t->products,
+                           .components = t->components,
+                           .keys_read_again = t->gaussian || t->shifted,
+                           .modified = t->modified,
+                           .priors = t->has_prior,
+                           .variances = t->has_variance,
+                           .noise = t->noise,
+                           .generalised = t->generalised};
+}
+
 clmgk_status mgk_attention_fit(const mgk_attention_request *request, const mgk_footprint *footprint,
                                mgk_tunables *tunables, mgk_block *block, clmgk_error *error)
 {

@@ -68,6 +68,10 @@ mgk_forward_args mgk_attention_args_of(const mgk_attention_request *request);
 mgk_place mgk_place_of(const clmgk_layout *layout);
 mgk_component_place mgk_component_place_of(const clmgk_layout *layout);
 
+/* The part of a footprint that is the same for all passes of all families with a softmax over keys: the problem's
+ * sizes, and the text of a pair's score. */
+mgk_footprint mgk_attention_footprint(const mgk_attention_request *request);
+
 /* Reads the request's parameters, sets defaults of the others, and computes the block. */
 clmgk_status mgk_attention_fit(const mgk_attention_request *request, const mgk_footprint *footprint,
                                mgk_tunables *tunables, mgk_block *block, clmgk_error *error);

@@ -119,9 +119,8 @@ static void set_args(mgk_linear_pass *x)
 clmgk_status mgk_linear_begin(const mgk_attention_request *request, mgk_linear_tiles *tiles, mgk_pass_plan *plan,
                               mgk_linear_pass *x, clmgk_error *error)
 {
-    static const char *const none[] = {NULL};
     /* no block of rows that a larger work-group could share */
-    const mgk_footprint footprint = {.forward = true, .rows = 1, .row_part = 1, .key_part = 1, .shrink = none};
+    const mgk_footprint footprint = {.forward = true, .rows = 1};
     *x = (mgk_linear_pass){.request = request, .plan = plan};
     x->problems = mgk_attention_problems(request->desc) * request->desc->heads;
     MGK_TRY(mgk_attention_fit(request, &footprint, &x->tunables, &x->block, error));

@@ -91,35 +91,20 @@ static int64_t tasks_of(const clmgk_attention_desc *d)
 
 static mgk_footprint footprint_of(const mgk_attention_request *request)
 {
-    static const char *const shrink[] = {"keys",     "rows",   "keys",   "rows", "features",
-                                         "features", "values", "values", NULL};
+    const clmgk_attention_desc *const d = request->desc;
     const mgk_attention_traits *const t = &request->traits;
     const int64_t m = t->components;
-    /* larger blocks spill (tests/offline): those of wide heads for their accumulators, those of components with
-     * variances for their sums; Intel's compiler needs registers for addresses too */
-    const bool cpu = request->facts->info.device_class == CLMGK_DEVICE_CPU;
-    const bool nvidia = mgk_gpu_of(request->facts) == MGK_GPU_NVIDIA;
-    const bool intel = mgk_gpu_of(request->facts) == MGK_GPU_INTEL;
-    const bool halved = cpu || (m > 1 && !nvidia) || t->modified;
-    const bool half_rows = (halved && !cpu) || intel || t->head_size + t->value_size > 128;
-    const bool quarter_rows = (!cpu && m > 1 && t->has_variance) || (intel && halved);
-    const mgk_floats arrays = {.row = 3 * (int64_t)t->products * t->head_size + 2 * (int64_t)t->value_size + 6 * m,
-                               .key = t->head_size + t->value_size + 2 * m + 4,
-                               .score = t->products + 1,
-                               .key_lane = m};
-    const clmgk_attention_desc *const d = request->desc;
-    return (mgk_footprint){.rows = d->length_k,
-                           /* then dQ of a tile of queries needs no workspace: rows_private */
-                           .one_block = d->sequences == 0 && mgk_backward_keeps_busy(request, tasks_of(d)),
-                           .short_panels = true,
-                           .key_terms = 3 * m + 4,
-                           .arrays = arrays,
-                           .block = arrays,
-                           .block_bytes = INT64_C(880) << 10,
-                           .fixed_tile = true,
-                           .row_part = (half_rows ? 2 : 1) * (quarter_rows && half_rows ? 2 : 1),
-                           .key_part = halved ? 2 : 1,
-                           .shrink = shrink};
+    mgk_footprint f = mgk_attention_footprint(request);
+    f.rows = d->length_k;
+    /* then dQ of a tile of queries needs no workspace: rows_private */
+    f.one_block = d->sequences == 0 && mgk_backward_keeps_busy(request, tasks_of(d));
+    f.short_panels = true;
+    f.block = (mgk_side){(int64_t)t->products * t->head_size, 6 * m};
+    f.tile = (mgk_side){t->head_size, 2 * m + 4};
+    f.apart_terms = 3 * m + 4;
+    f.tile_sums = m;
+    f.scores = t->products;
+    return f;
 }
 
 /* ---- steps -------------------------------------------------------------------------------------------------- */

@@ -12,76 +12,22 @@ static int64_t key_terms(const mgk_attention_traits *t)
     return (t->gaussian || t->shifted ? m : 1) + (has_log_prior ? m : 1) + (t->shifted && t->has_factor ? m : 1) + 2;
 }
 
-/* Rows up to which causal problems have panels of one vector: longer ones lose little on the diagonal. */
-#define SHORT_CAUSAL 1024
-
-/* Whether panels of one vector of rows are faster (docs/engine.md): they compute less beyond the diagonal, and with
- * narrow heads exponentials run beside the next products. */
-static bool one_vector(const mgk_attention_request *request)
-{
-    const clmgk_attention_desc *const d = request->desc;
-    const mgk_attention_traits *const t = &request->traits;
-    return (d->causal && mgk_attention_rows(d) <= SHORT_CAUSAL) || (t->head_size <= 8 && t->value_size <= 8);
-}
-
-/* Whether a work-item of an NVIDIA GPU has twice the rows, 128 in a block: fewer loads and copies for a product, where
- * the registers are enough (tests/offline) and no unit is left without a block. */
-static bool double_rows(const mgk_attention_request *request)
-{
-    enum { ROWS = 128 };
-    const clmgk_attention_desc *const d = request->desc;
-    const mgk_attention_traits *const t = &request->traits;
-    const int64_t blocks = mgk_attention_problems(d) * d->heads * ((mgk_attention_rows(d) + ROWS - 1) / ROWS);
-    return mgk_gpu_of(request->facts) == MGK_GPU_NVIDIA && blocks >= (int64_t)request->facts->info.compute_units &&
-           t->components <= (t->shifted ? 1 : 2) && !t->modified && !t->has_prior && !t->has_variance;
-}
-
 static mgk_footprint footprint_of(const mgk_attention_request *request)
 {
-    static const char *const shrink[] = {"values", "values", "keys", "keys", "rows", "rows", "rows", NULL};
     const clmgk_attention_desc *const d = request->desc;
     const mgk_attention_traits *const t = &request->traits;
-    const mgk_device_facts *const facts = request->facts;
-    const int64_t keys = (int64_t)t->products * t->head_size, width = t->head_size + t->value_size;
-    const int64_t row_terms = t->shifted ? 2 * t->components + 2 : t->components;
-    /* few rows read keys in place, with norms or shifts several times: a tile stays in the first-level cache */
-    const bool again = d->gradients == 0 && mgk_attention_rows(d) <= MGK_FEW_ROWS && (t->gaussian || t->shifted);
-    const bool alone = d->gradients == 0 && d->statistics == 0; /* no other pass computes the scores again */
-    /* more rows would spill: with several components and modifiers, on Intel's also with one; of many components
-     * without them NVIDIA's compiler alone keeps four rows (tests/offline) */
-    const bool gpu = facts->info.device_class != CLMGK_DEVICE_CPU;
-    const bool many = t->components > 2 && mgk_gpu_of(facts) != MGK_GPU_NVIDIA;
-    return (mgk_footprint){.forward = true,
-                           /* the backward pass computes its scores by the usual form's operations */
-                           .few_rows = d->gradients == 0,
-                           .one_vector = one_vector(request),
-                           .short_panels = true,
-                           .any_order = alone,
-                           .rows = mgk_attention_rows(d),
-                           .heads = d->heads,
-                           .problems = mgk_attention_problems(d),
-                           .value_size = t->value_size,
-                           .row_terms = row_terms,
-                           .key_terms = key_terms(t),
-                           .products = t->products,
-                           .query_size = t->head_size,
-                           .arrays = {.row = width + row_terms + 3,
-                                      .key = keys + t->value_size + key_terms(t),
-                                      .score = d->use_bias ? 3 : 2,
-                                      .fixed = 4 * (int64_t)t->components},
-                           .block = {.row = width},
-                           .staged = {.key = keys},
-                           .block_bytes = INT64_C(288) << 10,
-                           .staged_bytes = (int64_t)(again ? 4 : 96) << 10,
-                           .least_tile = 16,
-                           .row_part = gpu && (t->modified || many) ? 2 : 1,
-                           .key_part = 1,
-                           .double_rows = double_rows(request),
-                           .row_sums = t->value_size,
-                           /* more spill on GPUs; rusticl of Mesa 22 miscompiles private arrays beyond 48 */
-                           .most_sums = facts->runtime == MGK_RUNTIME_RUSTICL ? 32 : 64,
-                           .scores = 2,
-                           .shrink = shrink};
+    mgk_footprint f = mgk_attention_footprint(request);
+    f.forward = true;
+    f.few_rows = d->gradients == 0; /* the backward pass computes its scores by the usual form's operations */
+    f.short_panels = true;
+    f.any_order = d->gradients == 0 && d->statistics == 0; /* no other pass computes the scores again */
+    f.block = (mgk_side){t->head_size, t->shifted ? 2 * t->components + 2 : t->components};
+    f.tile = (mgk_side){(int64_t)t->products * t->head_size, key_terms(t)};
+    f.head_terms = 3;
+    f.scores = 1;
+    f.pair_terms = d->use_bias ? 1 : 0;
+    f.fixed = 4 * (int64_t)t->components;
+    return f;
 }
 
 /* ---- steps -------------------------------------------------------------------------------------------------- */
