@@ -169,13 +169,13 @@ static clmgk_status make_choice(clmgk_plan *plan, const engine_list *list, clmgk
     /* the combination has none worth choosing */
     const char *const parameters[CLMGK_PASSES] = {options->parameters, options->backward_parameters,
                                                   options->backward_parameters, NULL};
-    const bool first = which == CLMGK_PASS_FORWARD;
-    *c = (choice){.plan = plan,
-                  .list = list,
-                  .which = which,
-                  .wanted = first ? wanted : mgk_engine_of(plan->pass[CLMGK_PASS_FORWARD]->engine),
-                  .given = parameters[which],
-                  .followed = {.allocator = &plan->context->allocator}};
+    *c =
+        (choice){.plan = plan,
+                 .list = list,
+                 .which = which,
+                 .wanted = which == CLMGK_PASS_FORWARD ? wanted : mgk_engine_of(plan->pass[CLMGK_PASS_FORWARD]->engine),
+                 .given = parameters[which],
+                 .followed = {.allocator = &plan->context->allocator}};
     plan->pass[which] = mgk_alloc(&plan->context->allocator, 1, sizeof(*plan->pass[which]));
     if (plan->pass[which] == NULL)
         return mgk_fail_memory(error, "a plan's pass");

@@ -6,6 +6,7 @@
 #include "attention/plan.h"
 #include "engine/engine.h"
 #include "harness/harness.h"
+#include "harness/scratch.h"
 
 #include <string.h>
 
@@ -23,25 +24,36 @@ static mgk_device_facts facts_of(clmgk_device_class device_class)
     return facts;
 }
 
-/* A plan whose passes are chosen on a device; its context is `context`. */
-static clmgk_status choose(const mgk_device_facts *facts, const clmgk_attention_desc *given,
-                           const clmgk_plan_options *options, clmgk_context *context, clmgk_plan *plan,
-                           clmgk_error *error)
+/* A plan whose passes are chosen on a device, with measured values of `folder` (NULL: none); its context is `context`.
+ */
+static clmgk_status choose_tuned(const mgk_device_facts *facts, const char *folder, const clmgk_attention_desc *given,
+                                 const clmgk_plan_options *options, clmgk_context *context, clmgk_plan *plan,
+                                 clmgk_error *error)
 {
     clmgk_attention_desc desc = *given;
     th_expect_ok(clmgk_attention_validate(&desc, &desc, &th_error));
     memset(context, 0, sizeof(*context));
     memset(plan, 0, sizeof(*plan));
     context->facts = *facts;
+    if (folder)
+        th_expect_ok(mgk_tuning_read(NULL, folder, &context->tuning, &th_error));
     context->sub_group.known = true; /* none */
     th_expect_ok(mgk_monitor_init(&context->monitor, &th_error));
     mgk_plan_begin(plan, context, &desc);
     return mgk_plan_choose(plan, options, error);
 }
 
+static clmgk_status choose(const mgk_device_facts *facts, const clmgk_attention_desc *desc,
+                           const clmgk_plan_options *options, clmgk_context *context, clmgk_plan *plan,
+                           clmgk_error *error)
+{
+    return choose_tuned(facts, NULL, desc, options, context, plan, error);
+}
+
 static void discard(clmgk_context *context, clmgk_plan *plan)
 {
     mgk_plan_free_passes(plan);
+    mgk_tuning_free(NULL, context->tuning);
     mgk_monitor_destroy(&context->monitor);
 }
 
@@ -89,6 +101,31 @@ TH_HOST_TEST(passes_have_one_engine)
                         "engine lane: head_size, value_size and components need");
         discard(&context, &plan);
     }
+}
+
+/* What was measured of the forward pass names an engine for all. */
+TH_HOST_TEST(passes_follow_a_measured_engine)
+{
+    const mgk_device_facts facts = facts_of(CLMGK_DEVICE_CPU);
+    const clmgk_plan_options options = CLMGK_PLAN_OPTIONS_INIT;
+    const clmgk_tuned tuned[] = {{"simt", "", 1.0, 2.0}, {"lane", "panels=2", 1.0, 2.0}};
+    clmgk_attention_desc desc = th_small_desc(CLMGK_VARIANT_SOFTMAX, 40, 40);
+    clmgk_context context;
+    clmgk_plan plan;
+    char folder[SCRATCH_PATH];
+    desc.gradients = CLMGK_GRADIENT_Q;
+    th_expect_ok(clmgk_attention_validate(&desc, &desc, &th_error));
+    scratch_create(folder);
+    for (clmgk_pass pass = CLMGK_PASS_FORWARD; pass <= CLMGK_PASS_BACKWARD; pass++) {
+        const mgk_tuning_key key = mgk_attention_key(&desc, pass);
+        th_expect_ok(mgk_tuning_write(NULL, folder, &facts, &key, &tuned[pass], &th_error));
+    }
+    th_expect_ok(choose_tuned(&facts, folder, &desc, &options, &context, &plan, &th_error));
+    assert_int_equal(plan.pass[CLMGK_PASS_FORWARD]->engine, CLMGK_ENGINE_SIMT);
+    assert_int_equal(plan.pass[CLMGK_PASS_BACKWARD]->engine, CLMGK_ENGINE_SIMT);
+    assert_string_equal(plan.engine_reason, "named by measured values");
+    discard(&context, &plan);
+    scratch_remove(folder);
 }
 
 /* The caller's parameters can be too large for one pass, and unknown to all other engines: every reason is told. */
