@@ -2,8 +2,8 @@
 /* The multi-head layer: forward, training steps (forward and backward), a decoding step, and the host's time of a
  * call; variants in turn, each checked on a smaller layer first. */
 #include "reference/layer.h"
-#include "bench.h"
 #include "driver_time.h"
+#include "layer_held.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -13,25 +13,8 @@
 #define MIN_ROUNDS 3
 #define MAX_ROUNDS 100
 #define CALLS      30 /* whose host time is taken */
-#define CACHES     4  /* capacity of the cache, which is full, in sequences */
 
-#define SMALL_WIDTH  96 /* of the layer that is checked */
-#define SMALL_LENGTH 40
-
-typedef enum layer_step { FORWARD, TRAINING, DECODING, KINDS } layer_step;
 static const char *const kind_names[] = {"forward", "training", "decoding"};
-
-/* A compiled layer with arrays of its own. */
-typedef struct held_layer {
-    clmgk_layer_desc desc;
-    clmgk_attention_desc attention;
-    clmgk_layer *layer;
-    clmgk_layer_info info;
-    cl_mem memory[CLMGK_LAYER_ARRAYS], own[CLMGK_ARRAYS]; /* own: the attention's */
-    double *values[CLMGK_LAYER_ARRAYS], *own_values[CLMGK_ARRAYS];
-    clmgk_layer_args args;
-    clmgk_attention_args attention_args;
-} held_layer;
 
 /* Host time of a call, forward and backward, all of it and outside of OpenCL, and its calls of OpenCL; 0: not this
  * kind. */
@@ -54,235 +37,20 @@ typedef struct layer_case {
 } layer_case;
 
 typedef struct layer_run {
-    bench_device *device;
-    const bench_shape *shape; /* its heads are those of the width, unless it has one */
+    layer_wish wish;
     const bench_options *options;
-    clmgk_context *library;
     layer_case *cases;
     size_t count;
-    bool shared_noise; /* of all heads */
 } layer_run;
 
-/* ---- descriptors ------------------------------------------------------------------------------------------------ */
-
-static int64_t width_of(const bench_shape *shape)
-{
-    return shape->width ? shape->width : shape->heads * shape->head_size;
-}
-
-static void describe(const layer_run *run, const bench_variant *variant, layer_step kind, bool small, held_layer *held)
-{
-    const bench_shape *const shape = run->shape;
-    const uint32_t traits = clmgk_variant_traits(variant->variant);
-    const bool learned = kind == TRAINING;
-    clmgk_attention_desc *const attention = &held->attention;
-    *attention = (clmgk_attention_desc)CLMGK_ATTENTION_DESC_INIT;
-    held->desc = (clmgk_layer_desc)CLMGK_LAYER_DESC_INIT;
-    attention->variant = variant->variant;
-    attention->batch = kind == DECODING || small ? 1 : shape->batch;
-    attention->heads = variant->heads;
-    attention->components = variant->components;
-    attention->length = kind == DECODING ? 1 : small ? SMALL_LENGTH : shape->length;
-    attention->head_size = shape->head_size;
-    if (traits & (CLMGK_TRAIT_KEYS | CLMGK_TRAIT_SHIFT))
-        attention->prior_shape = CLMGK_PRIOR_HM;
-    attention->use_mix_weight = (traits & CLMGK_TRAIT_GENERALISED) != 0;
-    attention->use_mix_offset = attention->use_mix_weight && !(traits & CLMGK_TRAIT_LINEAR);
-    attention->shared_noise = run->shared_noise && (traits & CLMGK_TRAIT_NOISE);
-    if (learned)
-        attention->gradients = (traits & (CLMGK_TRAIT_KEYS | CLMGK_TRAIT_SHIFT) ? CLMGK_GRADIENT_PRIOR : 0) |
-                               (traits & CLMGK_TRAIT_SHIFT ? CLMGK_GRADIENT_SHIFT : 0) |
-                               (traits & CLMGK_TRAIT_ADMIXTURE ? CLMGK_GRADIENT_MIX : 0) |
-                               (attention->use_mix_weight ? CLMGK_GRADIENT_MIX_WEIGHT : 0);
-    held->desc.attention = attention;
-    held->desc.width = small ? SMALL_WIDTH : width_of(shape);
-    held->desc.packed_weights = held->desc.use_bias = held->desc.use_bias_o = held->desc.residual = 1;
-    held->desc.norm = CLMGK_NORM_POST;
-    if (learned)
-        held->desc.gradients = CLMGK_LAYER_GRADIENT_X | CLMGK_LAYER_GRADIENT_WEIGHT_QKV |
-                               CLMGK_LAYER_GRADIENT_WEIGHT_O | CLMGK_LAYER_GRADIENT_BIAS_QKV |
-                               CLMGK_LAYER_GRADIENT_BIAS_O | CLMGK_LAYER_GRADIENT_NORM_GAIN |
-                               CLMGK_LAYER_GRADIENT_NORM_BIAS;
-    if (kind == DECODING && (traits & CLMGK_TRAIT_LINEAR)) {
-        attention->causal = attention->use_state = attention->use_new_state = 1;
-    } else if (kind == DECODING) {
-        held->desc.cache_capacity = small ? SMALL_LENGTH : CACHES * shape->length;
-        attention->use_lengths = 1;
-        attention->alignment = CLMGK_ALIGN_LENGTHS;
-    }
-}
-
-/* ---- arrays -------------------------------------------------------------------------------------------------------
- */
-
-/* Bit of the gradient that the array is; 0: another array. */
-static uint32_t gradient_bit(clmgk_layer_array array)
-{
-    switch (array) {
-#define BIT(name, field, element, bit, ...)                                                                            \
-    case CLMGK_LAYER_ARRAY_GRAD_##name:                                                                                \
-        return bit;
-        CLMGK_LAYER_ARRAY_LIST(CLMGK_ARRAY_NONE, BIT)
-#undef BIT
-    default:
-        return 0;
-    }
-}
-
-/* `count` numbers from `middle` - `spread` to `middle` + `spread`, in a buffer and for the reference. */
-static tool_exit make_numbers(const tool_device *device, size_t count, double middle, double spread, uint32_t *random,
-                              cl_mem *memory, double **values, tool_error *error)
-{
-    float *const numbers = malloc(count * sizeof(*numbers));
-    *values = malloc(count * sizeof(**values));
-    if (!numbers || !*values) {
-        free(numbers);
-        return tool_fail_memory(error, "arrays of a layer");
-    }
-    for (size_t i = 0; i < count; i++) {
-        *random = *random * 1664525U + 1013904223U;
-        numbers[i] = (float)(middle + spread * ((double)(*random >> 8) / (1 << 23) - 1));
-        (*values)[i] = (double)numbers[i];
-    }
-    const tool_exit status = tool_make_buffer(device, count * sizeof(*numbers), numbers, memory, error);
-    free(numbers);
-    return status;
-}
-
-static double spread_of(const held_layer *held, clmgk_layer_array array)
-{
-    switch (array) {
-    case CLMGK_LAYER_ARRAY_WEIGHT_QKV:
-    case CLMGK_LAYER_ARRAY_WEIGHT_O:
-        return sqrt(3 / (double)held->desc.width);
-    case CLMGK_LAYER_ARRAY_BIAS_QKV:
-    case CLMGK_LAYER_ARRAY_BIAS_O:
-    case CLMGK_LAYER_ARRAY_NORM_BIAS:
-    case CLMGK_LAYER_ARRAY_NORM_GAIN:
-        return 0.25;
-    default:
-        return sqrt(3);
-    }
-}
-
-static tool_exit make_layer_arrays(const tool_device *device, held_layer *held, uint32_t *random, tool_error *error)
-{
-    for (clmgk_layer_array array = 0; array < CLMGK_LAYER_ARRAYS; array++) {
-        const uint32_t bit = gradient_bit(array);
-        const size_t count = (size_t)clmgk_layer_array_count(&held->desc, array);
-        if (count == 0 || (bit && !(held->desc.gradients & bit)) ||
-            (array == CLMGK_LAYER_ARRAY_GRAD_OUT && !held->desc.gradients))
-            continue;
-        TOOL_TRY(make_numbers(device, count, array == CLMGK_LAYER_ARRAY_NORM_GAIN ? 1 : 0, spread_of(held, array),
-                              random, &held->memory[array], &held->values[array], error));
-    }
-    const uint64_t bytes[] = {held->info.activation_bytes,
-                              held->info.workspace_bytes > held->info.backward_workspace_bytes
-                                  ? held->info.workspace_bytes
-                                  : held->info.backward_workspace_bytes};
-    static const clmgk_layer_array scratch[] = {CLMGK_LAYER_ARRAY_ACTIVATIONS, CLMGK_LAYER_ARRAY_WORKSPACE};
-    for (size_t i = 0; i < TOOL_COUNT(scratch); i++) {
-        if (bytes[i])
-            TOOL_TRY(tool_make_buffer(device, bytes[i], NULL, &held->memory[scratch[i]], error));
-    }
-    return TOOL_DONE;
-}
-
-/* Parameters, states and their gradients of the attention inside; the layer makes the other arrays. */
-static bool is_own(const clmgk_attention_desc *desc, clmgk_array array)
-{
-    static const clmgk_array of_layer[] = {CLMGK_ARRAY_Q,
-                                           CLMGK_ARRAY_K,
-                                           CLMGK_ARRAY_V,
-                                           CLMGK_ARRAY_O,
-                                           CLMGK_ARRAY_LSE,
-                                           CLMGK_ARRAY_LSE_LOW,
-                                           CLMGK_ARRAY_GRAD_O,
-                                           CLMGK_ARRAY_DENOMINATOR,
-                                           CLMGK_ARRAY_GRAD_LSE,
-                                           CLMGK_ARRAY_GRAD_Q,
-                                           CLMGK_ARRAY_GRAD_K,
-                                           CLMGK_ARRAY_GRAD_V,
-                                           CLMGK_ARRAY_LENGTHS,
-                                           CLMGK_ARRAY_WORKSPACE,
-                                           CLMGK_ARRAY_GRAD_NEW_STATE_C,
-                                           CLMGK_ARRAY_GRAD_NEW_STATE_Z};
-    const clmgk_array_info *const info = clmgk_array_get_info(array);
-    for (size_t i = 0; i < TOOL_COUNT(of_layer); i++) {
-        if (array == of_layer[i])
-            return false;
-    }
-    return clmgk_array_count(desc, array) > 0 && !info->statistic &&
-           (!info->gradient || (desc->gradients & info->gradient));
-}
-
-static tool_exit make_own_arrays(const tool_device *device, held_layer *held, uint32_t *random, tool_error *error)
-{
-    for (clmgk_array array = 0; array < CLMGK_ARRAYS; array++) {
-        if (is_own(&held->attention, array))
-            TOOL_TRY(make_numbers(device, (size_t)clmgk_array_count(&held->attention, array), 0.5, 0.25, random,
-                                  &held->own[array], &held->own_values[array], error));
-    }
-    const int32_t full = (int32_t)held->desc.cache_capacity; /* of a batch of 1 */
-    return full ? tool_make_buffer(device, sizeof(full), &full, &held->own[CLMGK_ARRAY_LENGTHS], error) : TOOL_DONE;
-}
-
-static void bind_arrays(held_layer *held)
-{
-    held->args = (clmgk_layer_args)CLMGK_LAYER_ARGS_INIT;
-    held->attention_args = (clmgk_attention_args)CLMGK_ATTENTION_ARGS_INIT;
-    held->args.attention = &held->attention_args;
-    for (clmgk_layer_array array = 0; array < CLMGK_LAYER_ARRAYS; array++)
-        clmgk_layer_array_buffer(&held->args, array)->memory = held->memory[array];
-    for (clmgk_array array = 0; array < CLMGK_ARRAYS; array++)
-        clmgk_array_buffer(&held->attention_args, array)->memory = held->own[array];
-}
-
-static void close_layer(held_layer *held)
-{
-    for (clmgk_layer_array array = 0; array < CLMGK_LAYER_ARRAYS; array++) {
-        tool_release_buffer(held->memory[array]);
-        free(held->values[array]);
-    }
-    for (clmgk_array array = 0; array < CLMGK_ARRAYS; array++) {
-        tool_release_buffer(held->own[array]);
-        free(held->own_values[array]);
-    }
-    clmgk_layer_release(held->layer);
-    *held = (held_layer){.layer = NULL};
-}
-
-/* On failure `held` holds what close_layer takes. */
-static tool_exit open_layer(const layer_run *run, const layer_case *one, bool small, held_layer *held,
-                            tool_error *error)
-{
-    uint32_t random = 1;
-    clmgk_attention_desc attention = CLMGK_ATTENTION_DESC_INIT;
-    clmgk_layer_desc resolved = CLMGK_LAYER_DESC_INIT;
-    *held = (held_layer){.info = CLMGK_LAYER_INFO_INIT};
-    describe(run, &one->variant, one->kind, small, held);
-    TOOL_TRY(
-        tool_check_library(clmgk_layer_create(run->library, &held->desc, NULL, &held->layer, &error->library), error));
-    TOOL_TRY(tool_check_library(clmgk_layer_validate(&held->desc, &resolved, &attention, &error->library), error));
-    held->attention = attention;
-    held->desc = resolved;
-    held->desc.attention = &held->attention;
-    TOOL_TRY(tool_check_library(clmgk_layer_get_info(held->layer, &held->info, &error->library), error));
-    TOOL_TRY(make_layer_arrays(&run->device->tool, held, &random, error));
-    TOOL_TRY(make_own_arrays(&run->device->tool, held, &random, error));
-    bind_arrays(held);
-    return TOOL_DONE;
-}
-
-/* ---- calls --------------------------------------------------------------------------------------------------------
- */
+/* ---- calls ----------------------------------------------------------------------------------------------------- */
 
 /* Enqueues a pass of the case behind `gate` (NULL: at once). */
 static tool_exit enqueue_pass(const layer_run *run, const held_layer *held, int pass, cl_event gate, tool_error *error)
 {
     return tool_check_library((pass == 0 ? clmgk_enqueue_layer_forward : clmgk_enqueue_layer_backward)(
-                                  held->layer, run->device->tool.queue, &held->args, gate != NULL, gate ? &gate : NULL,
-                                  NULL, &error->library),
+                                  held->layer, run->wish.device->tool.queue, &held->args, gate != NULL,
+                                  gate ? &gate : NULL, NULL, &error->library),
                               error);
 }
 
@@ -318,7 +86,7 @@ static tool_exit time_once(const layer_run *run, const held_layer *held, double 
     call_sample sample;
     const double start = tool_now_ms();
     const tool_exit status = enqueue(run, held, NULL, false, &sample, error);
-    const cl_int code = clFinish(run->device->tool.queue);
+    const cl_int code = clFinish(run->wish.device->tool.queue);
     *ms = tool_now_ms() - start;
     return status == TOOL_DONE ? tool_check_cl(code, "clFinish", error) : status;
 }
@@ -328,12 +96,12 @@ static tool_exit time_call(const layer_run *run, const held_layer *held, bool ap
                            tool_error *error)
 {
     cl_int code = CL_SUCCESS;
-    const cl_event gate = clCreateUserEvent(run->device->tool.context, &code);
+    const cl_event gate = clCreateUserEvent(run->wish.device->tool.context, &code);
     TOOL_TRY(tool_check_cl(code, "clCreateUserEvent", error));
     tool_exit status = enqueue(run, held, gate, apart, sample, error);
     code = clSetUserEventStatus(gate, CL_COMPLETE);
     if (code == CL_SUCCESS)
-        code = clFinish(run->device->tool.queue);
+        code = clFinish(run->wish.device->tool.queue);
     clReleaseEvent(gate);
     return status == TOOL_DONE ? tool_check_cl(code, "clFinish", error) : status;
 }
@@ -359,8 +127,7 @@ static tool_exit time_enqueues(const layer_run *run, const held_layer *held, lay
     return TOOL_DONE;
 }
 
-/* ---- checks -------------------------------------------------------------------------------------------------------
- */
+/* ---- checks ---------------------------------------------------------------------------------------------------- */
 
 static tool_exit read_numbers(const layer_run *run, cl_mem memory, size_t count, double **out, tool_error *error)
 {
@@ -370,7 +137,7 @@ static tool_exit read_numbers(const layer_run *run, cl_mem memory, size_t count,
         free(numbers);
         return tool_fail_memory(error, "results of a layer");
     }
-    const cl_int code = clEnqueueReadBuffer(run->device->tool.queue, memory, CL_TRUE, 0, count * sizeof(*numbers),
+    const cl_int code = clEnqueueReadBuffer(run->wish.device->tool.queue, memory, CL_TRUE, 0, count * sizeof(*numbers),
                                             numbers, 0, NULL, NULL);
     const tool_exit status = tool_check_cl(code, "clEnqueueReadBuffer", error);
     for (size_t i = 0; i < count && status == TOOL_DONE; i++)
@@ -405,7 +172,7 @@ static tool_exit compare_all(const layer_run *run, const held_layer *held, const
     TOOL_TRY(compare(run, held->memory[CLMGK_LAYER_ARRAY_OUT], &answer->outputs, CLMGK_REF_LAYER_OUT, found, error));
     for (clmgk_layer_array array = 0; array < CLMGK_LAYER_ARRAYS; array++) {
         int which = 0;
-        const uint32_t bit = gradient_bit(array);
+        const uint32_t bit = bench_layer_gradient(array);
         while (bit >> which > 1)
             which++;
         if (held->desc.gradients & bit)
@@ -443,8 +210,7 @@ static tool_exit check_small(const layer_run *run, const held_layer *held, bench
     return status;
 }
 
-/* ---- cases --------------------------------------------------------------------------------------------------------
- */
+/* ---- cases ----------------------------------------------------------------------------------------------------- */
 
 /* What the device cannot do is the case's to say. */
 static tool_exit take_refusal(layer_case *one, tool_exit status, const tool_error *error)
@@ -459,14 +225,14 @@ static tool_exit take_refusal(layer_case *one, tool_exit status, const tool_erro
 static tool_exit prepare(const layer_run *run, layer_case *one, tool_error *error)
 {
     held_layer small = {.layer = NULL};
-    tool_exit status = open_layer(run, one, true, &small, error);
+    tool_exit status = bench_open_layer(&run->wish, &one->variant, one->kind, true, &small, error);
     if (status == TOOL_DONE)
         status = check_small(run, &small, &one->error, error);
     if (status == TOOL_DONE)
         status = time_enqueues(run, &small, &one->calls, error);
-    close_layer(&small);
+    bench_close_layer(&small);
     if (status == TOOL_DONE && one->error.ok)
-        status = open_layer(run, one, false, &one->held, error);
+        status = bench_open_layer(&run->wish, &one->variant, one->kind, false, &one->held, error);
     return take_refusal(one, status, error);
 }
 
@@ -503,14 +269,13 @@ static tool_exit measure_kind(const layer_run *run, layer_step kind, tool_error 
     return TOOL_DONE;
 }
 
-/* ---- results ------------------------------------------------------------------------------------------------------
- */
+/* ---- results --------------------------------------------------------------------------------------------------- */
 
 /* Time as a part of softmax's with 8 heads; 0: not measured. */
 static double ratio_to_softmax(const layer_run *run, const layer_case *one)
 {
     for (const layer_case *other = run->cases; other < run->cases + run->count; other++) {
-        if (other->variant.variant == CLMGK_VARIANT_SOFTMAX && other->variant.heads == run->shape->heads &&
+        if (other->variant.variant == CLMGK_VARIANT_SOFTMAX && other->variant.heads == run->wish.shape->heads &&
             other->kind == one->kind && other->rounds)
             return one->time_ms.median / other->time_ms.median;
     }
@@ -531,7 +296,7 @@ static double bytes_read(const layer_case *one)
 /* Time over that of reading them once at the measured rate; 0: no decoding step. */
 static double ratio_to_reading(const layer_run *run, const layer_case *one)
 {
-    const double least_ms = bytes_read(one) / (1e6 * run->device->peaks.read_gbps);
+    const double least_ms = bytes_read(one) / (1e6 * run->wish.device->peaks.read_gbps);
     return least_ms > 0 ? one->time_ms.median / least_ms : 0;
 }
 
@@ -572,12 +337,12 @@ static void print_case(const layer_run *run, const layer_case *one, FILE *stream
 static void print_cases(const void *of, FILE *stream)
 {
     const layer_run *const run = of;
-    const bench_shape *const shape = run->shape;
+    const bench_shape *const shape = run->wish.shape;
     fprintf(stream,
             "layer: width %" PRId64 ", head size %" PRId64 ", biases, residual, normalised behind; forward and training"
             " (forward and\nbackward, all gradients): batch %" PRId64 ", N %" PRId64
             "; decoding: batch 1, a token, cache of %" PRId64 "\n",
-            width_of(shape), shape->head_size, shape->batch, shape->length, CACHES * shape->length);
+            bench_layer_width(shape), shape->head_size, shape->batch, shape->length, LAYER_CACHES * shape->length);
     fprintf(stream, "  %-27s %10s %21s %7s %8s %12s %10s %8s %5s %8s %5s %9s %8s  %s\n", "", "median ms",
             "min .. max ms", "ratio", "/reading", "activ. MB", "work. MB", "call us", "own", "backward", "own", "error",
             "bound", "products by");
@@ -589,9 +354,9 @@ static void print_cases(const void *of, FILE *stream)
 
 static json_t *case_json(const layer_run *run, const layer_case *one)
 {
-    const bench_shape *const shape = run->shape;
+    const bench_shape *const shape = run->wish.shape;
     const bool step = one->kind == DECODING;
-    const json_int_t width = width_of(shape), cache = step ? CACHES * shape->length : 0;
+    const json_int_t width = bench_layer_width(shape), cache = step ? LAYER_CACHES * shape->length : 0;
     json_t *const key = json_pack("{s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "device", (json_int_t)0, "step",
                                   kind_names[one->kind], "variant", clmgk_variant_name(one->variant.variant), "heads",
                                   (json_int_t)one->variant.heads, "width", width, "head_size",
@@ -624,17 +389,17 @@ static json_t *make_object(const void *of)
         if (run->cases[i].rounds || run->cases[i].refused || run->cases[i].error.message[0] != '\0')
             tool_json_append(&rows, case_json(run, &run->cases[i]));
     }
-    return bench_rows_json(run->device, "layers", rows);
+    return bench_rows_json(run->wish.device, "layers", rows);
 }
 
 static tool_exit measure(const layer_run *run, const bench_results *results, tool_error *error)
 {
     for (layer_step kind = 0; kind < KINDS; kind++) {
-        TOOL_TRY(bench_probe_memory(run->device, error));
+        TOOL_TRY(bench_probe_memory(run->wish.device, error));
         TOOL_TRY(measure_kind(run, kind, error));
         TOOL_TRY(bench_give_results(results, true, error));
     }
-    return bench_probe_memory(run->device, error);
+    return bench_probe_memory(run->wish.device, error);
 }
 
 static tool_exit report_wrong(const layer_run *run, tool_error *error)
@@ -649,29 +414,28 @@ static tool_exit report_wrong(const layer_run *run, tool_error *error)
 
 static tool_exit make_context(layer_run *run, tool_error *error)
 {
-    const bench_device *const device = run->device;
+    const bench_device *const device = run->wish.device;
     clmgk_context_options how = CLMGK_CONTEXT_OPTIONS_INIT;
     how.cache_dir = device->cache_dir;
     how.tuning_dir = device->tuning_dir;
     how.untuned = run->options->untuned;
-    return tool_check_library(
-        clmgk_context_create(device->tool.context, device->tool.info.device_id, &how, &run->library, &error->library),
-        error);
+    return tool_check_library(clmgk_context_create(device->tool.context, device->tool.info.device_id, &how,
+                                                   &run->wish.library, &error->library),
+                              error);
 }
 
 static void close_cases(layer_run *run)
 {
     for (size_t i = 0; i < run->count; i++)
-        close_layer(&run->cases[i].held);
+        bench_close_layer(&run->cases[i].held);
     free(run->cases);
-    clmgk_context_release(run->library);
+    clmgk_context_release(run->wish.library);
 }
 
 tool_exit bench_layers(bench_device *device, const bench_options *options, tool_outputs *outputs, tool_error *error)
 {
     const bench_request *const request = &options->request;
-    layer_run run = {.device = device,
-                     .shape = request->shapes,
+    layer_run run = {.wish = {.device = device, .shape = request->shapes},
                      .options = options,
                      .cases = calloc(KINDS * request->variant_count, sizeof(*run.cases))};
     const bench_results results = {outputs, options->json, make_object, print_cases, &run};
@@ -682,7 +446,8 @@ tool_exit bench_layers(bench_device *device, const bench_options *options, tool_
         one->kind = (layer_step)(run.count / request->variant_count);
         one->variant = request->variants[run.count % request->variant_count];
         if (one->variant.heads <= 0)
-            one->variant.heads = one->variant.heads == BENCH_HEADS_HALF ? (run.shape->heads + 1) / 2 : run.shape->heads;
+            one->variant.heads =
+                one->variant.heads == BENCH_HEADS_HALF ? (run.wish.shape->heads + 1) / 2 : run.wish.shape->heads;
     }
     TOOL_TRY_GOTO(status, bench_probe_open(device, error), done);
     TOOL_TRY_GOTO(status, make_context(&run, error), done);
@@ -729,11 +494,9 @@ static tool_exit take_results(const layer_run *run, bench_layer_time *layers, si
 tool_exit bench_time_layers(bench_device *device, const bench_options *options, const bench_shape *shape,
                             bench_layer_time *layers, size_t count, tool_error *error)
 {
-    layer_run run = {.device = device,
-                     .shape = shape,
+    layer_run run = {.wish = {.device = device, .shape = shape, .shared_noise = true},
                      .options = options,
-                     .cases = calloc(2 * count, sizeof(*run.cases)),
-                     .shared_noise = true};
+                     .cases = calloc(2 * count, sizeof(*run.cases))};
     tool_exit status = TOOL_DONE;
     TOOL_TRY_GOTO(status, tool_check_memory(run.cases, "layers", error), done);
     for (; run.count < 2 * count; run.count++) {
