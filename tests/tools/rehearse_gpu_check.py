@@ -82,7 +82,7 @@ class Rehearsal(unittest.TestCase):
         self.addCleanup(configurations.write_text, text)
         other = "simt good mixture/new_prior.cl -cl-std=CL1.2\n" * 24  # it takes every 25th
         configurations.write_text(f"{other}simt absent mixture/none.cl -cl-std=CL1.2\n"
-                                  f"{other}simt wrong mixture/forward.cl -cl-std=CL1.2 -DENGINE=7\n")
+                                  f"{other}simt wrong mixture/forward.cl -cl-std=CL1.2 -DENGINE=lane -DLANES=7\n")
         done = self.run_script("failed", "--jobs", "1", "builds")
         self.assertEqual(done.returncode, 1)
         self.assertIn("builds: 2 failed", done.stderr)
