@@ -109,7 +109,7 @@ static bool scores_agree(const choice *c)
     const mgk_compiled_pass *const own = c->plan->pass[c->which];
     bool agree = forward->engine == own->engine;
     for (const char *const *name = c->names; agree && name != NULL && *name != NULL; ++name)
-        agree = mgk_tunable_get(&forward->plan.tunables, *name) == mgk_tunable_get(&own->plan.tunables, *name);
+        agree = mgk_tunable_get(&forward->plan.tunables, (mgk_tunable_name){*name}) == mgk_tunable_get(&own->plan.tunables, (mgk_tunable_name){*name});
     return agree;
 }
 
@@ -158,7 +158,7 @@ static clmgk_status follow_forward(choice *c, clmgk_error *error)
     c->names = mgk_engine_of(forward->engine)->sum_tunables[c->plan->family->sums(&c->plan->desc)];
     for (const char *const *name = c->names; *name != NULL; ++name)
         mgk_text_printf(&c->followed, "%s%s=%d", c->followed.length == 0 ? "" : ",", *name,
-                        mgk_tunable_get(&forward->plan.tunables, *name));
+                        mgk_tunable_get(&forward->plan.tunables, (mgk_tunable_name){*name}));
     return c->followed.failed ? mgk_fail_memory(error, "a plan's parameters") : CLMGK_OK;
 }
 

@@ -11,6 +11,11 @@
 #include "device/flags.h"
 #include "tuning/tunables.h"
 
+/* Parameters that are known whatever the engine: each has `splits`; families whose blocks hold several heads add
+ * `heads`. */
+#define MGK_KNOWN_TUNABLES(T) T(splits, "splits") T(heads, "heads")
+MGK_TUNABLE_NAMES(MGK_KNOWN_TUNABLES)
+
 /* Most rows for which the forward pass may have a special form, for decoding. */
 #define MGK_FEW_ROWS 4
 
@@ -136,6 +141,9 @@ CLMGK_ENGINE_LIST(MGK_ENGINE_DECLARE)
 #define MGK_ENGINE_PLACE(NAME, value, name) MGK_PLACE_OF_##NAME,
 enum { CLMGK_ENGINE_LIST(MGK_ENGINE_PLACE) MGK_ENGINES };
 extern const mgk_engine *const mgk_engines[MGK_ENGINES];
+
+/* Parameters that every engine has, or that a family adds to each: the steps common to families read them. */
+#define MGK_COMMON_TUNABLES(X) X(splits, ) X(heads, )
 
 /* The number of rows of the form for few rows; 0: the problem has more, or the kernel no such form here. */
 int mgk_few_rows(const mgk_footprint *footprint);

@@ -174,49 +174,52 @@ static void choose_vectors(const mgk_footprint *f, const mgk_device_facts *facts
 {
     const clmgk_device_class kind = facts->info.device_class;
     const int part = facts->info.native_float_lanes >= 16 ? 1 : 2;
-    mgk_tunable_default(p, "lanes", mgk_tunable_base(p, "lanes", kind) / part);
-    mgk_tunable_default(p, "block", mgk_tunable_base(p, "block", kind) / part);
-    const int lanes = mgk_tunable_get(p, "lanes");
+    mgk_tunable_default(p, MGK_NAMED(lanes), mgk_tunable_base(p, MGK_NAMED(lanes), kind) / part);
+    mgk_tunable_default(p, MGK_NAMED(block), mgk_tunable_base(p, MGK_NAMED(block), kind) / part);
+    const int lanes = mgk_tunable_get(p, MGK_NAMED(lanes));
     /* the loops of narrow heads are short; others gain nothing by more copies, which only compile longer */
     const bool narrow = 2 * f->widest <= lanes;
-    mgk_tunable_default(p, "unroll", mgk_tunable_base(p, "unroll", kind) / (narrow ? 1 : 2));
-    mgk_tunable_default(p, "vectors", one_vector(f, facts, lanes) ? 1 : mgk_tunable_base(p, "vectors", kind));
+    mgk_tunable_default(p, MGK_NAMED(unroll), mgk_tunable_base(p, MGK_NAMED(unroll), kind) / (narrow ? 1 : 2));
+    mgk_tunable_default(p, MGK_NAMED(vectors),
+                        one_vector(f, facts, lanes) ? 1 : mgk_tunable_base(p, MGK_NAMED(vectors), kind));
 }
 
 static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
     choose_vectors(f, facts, p);
-    const int64_t lanes = mgk_tunable_get(p, "lanes");
-    const int tile = mgk_tunable_base(p, "tile", facts->info.device_class);
+    const int64_t lanes = mgk_tunable_get(p, MGK_NAMED(lanes));
+    const int tile = mgk_tunable_base(p, MGK_NAMED(tile), facts->info.device_class);
     lane_block b = {.lanes = lanes,
-                    .panel_rows = lanes * mgk_tunable_get(p, "vectors"),
+                    .panel_rows = lanes * mgk_tunable_get(p, MGK_NAMED(vectors)),
                     .panels = 1,
                     .tile = SHORT_TILE,
                     .heads = 1};
     if (has_heads(f)) {
         choose_heads(f, facts, &b);
-        mgk_tunable_default(p, "heads", (int)b.heads);
-        b.heads = mgk_tunable_get(p, "heads");
+        mgk_tunable_default(p, MGK_NAMED(heads), (int)b.heads);
+        b.heads = mgk_tunable_get(p, MGK_NAMED(heads));
     }
     if (has_fixed_tile(f)) {
-        mgk_tunable_default(p, "tile", tile);
-        b.tile = mgk_tunable_get(p, "tile");
+        mgk_tunable_default(p, MGK_NAMED(tile), tile);
+        b.tile = mgk_tunable_get(p, MGK_NAMED(tile));
     }
-    b.panels = mgk_tunable_base(p, "panels", facts->info.device_class);
+    b.panels = mgk_tunable_base(p, MGK_NAMED(panels), facts->info.device_class);
     if (f->one_block && f->rows <= 2 * b.panels * b.panel_rows)
         b.panels *= 2;
     choose_panels(f, facts, &b);
     b.tile = longest_tile(f, facts, &b, tile);
     choose_tile(f, &b);
-    mgk_tunable_default(p, "tile", (int)b.tile);
-    mgk_tunable_default(p, "panels", (int)b.panels);
-    mgk_tunable_at_most(p, "panels", (int)b.panels);
+    mgk_tunable_default(p, MGK_NAMED(tile), (int)b.tile);
+    mgk_tunable_default(p, MGK_NAMED(panels), (int)b.panels);
+    mgk_tunable_at_most(p, MGK_NAMED(panels), (int)b.panels);
 }
 
 /* Rows of a block whose lanes are keys: for decoding, where most row lanes would be idle. */
 static int few_rows(const mgk_footprint *f, const mgk_tunables *p)
 {
-    return mgk_tunable_is_default(p, "vectors") && mgk_tunable_is_default(p, "panels") ? mgk_few_rows(f) : 0;
+    return mgk_tunable_is_default(p, MGK_NAMED(vectors)) && mgk_tunable_is_default(p, MGK_NAMED(panels))
+               ? mgk_few_rows(f)
+               : 0;
 }
 
 /* Whether the last panel has up to half of its rows and one, as in Swin's windows of 49, and there are so few panels
@@ -224,7 +227,7 @@ static int few_rows(const mgk_footprint *f, const mgk_tunables *p)
 static bool short_panel(const mgk_footprint *f, const mgk_tunables *p)
 {
     enum { MOST_PANELS = 4 };
-    const int64_t lanes = mgk_tunable_get(p, "lanes"), vectors = mgk_tunable_get(p, "vectors");
+    const int64_t lanes = mgk_tunable_get(p, MGK_NAMED(lanes)), vectors = mgk_tunable_get(p, MGK_NAMED(vectors));
     const int64_t last = f->rows % (vectors * lanes);
     return f->short_panels && vectors > 1 && f->narrowest >= lanes && f->rows <= MOST_PANELS * vectors * lanes &&
            last > 0 && last <= vectors / 2 * lanes + 1;
@@ -235,12 +238,12 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
 {
     choose(f, facts, p);
     MGK_TRY(mgk_tunables_check(p, true, error));
-    const int64_t lanes = mgk_tunable_get(p, "lanes");
+    const int64_t lanes = mgk_tunable_get(p, MGK_NAMED(lanes));
     const lane_block b = {.lanes = lanes,
-                          .panel_rows = lanes * mgk_tunable_get(p, "vectors"),
-                          .panels = mgk_tunable_get(p, "panels"),
-                          .tile = mgk_tunable_get(p, "tile"),
-                          .heads = has_heads(f) ? mgk_tunable_get(p, "heads") : 1};
+                          .panel_rows = lanes * mgk_tunable_get(p, MGK_NAMED(vectors)),
+                          .panels = mgk_tunable_get(p, MGK_NAMED(panels)),
+                          .tile = mgk_tunable_get(p, MGK_NAMED(tile)),
+                          .heads = has_heads(f) ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1};
     const int64_t bytes = bytes_of(f, &b), limit = private_limit(facts);
     if (bytes > limit)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
@@ -261,7 +264,8 @@ static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, cons
 {
     /* PoCL's compiler would use only 256 bits by itself, and accepts inline assembly */
     const bool pocl = facts->runtime == MGK_RUNTIME_POCL;
-    flags->WIDE_VECTORS = flags->EXP2_SCALEF = mgk_tunable_get(p, "lanes") == 16 && facts->x86_avx512dq && pocl;
+    flags->WIDE_VECTORS = flags->EXP2_SCALEF =
+        mgk_tunable_get(p, MGK_NAMED(lanes)) == 16 && facts->x86_avx512dq && pocl;
     /* measured on a Zen 5; an Intel Xeon waits for fewer */
     flags->EAGER_LINES = flags->WIDE_VECTORS && facts->x86_two_units && strcmp(facts->info.vendor, "AuthenticAMD") == 0;
     /* PoCL compiles a kernel's text three times, but a called function once. Intel's compiler takes three times as
@@ -275,7 +279,7 @@ static void set_flags(const mgk_device_facts *facts, const mgk_tunables *p, cons
 
 /* Products are summed over features in order; norms of keys, and products with shifts, lane by lane. */
 static const char *const in_order[] = {NULL};
-static const char *const by_lanes[] = {"lanes", NULL};
+static const char *const by_lanes[] = {MGK_NAMED_TEXT(lanes), NULL};
 
 static mgk_rank rank(const mgk_device_facts *facts, const clmgk_attention_desc *desc)
 {

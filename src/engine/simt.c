@@ -27,10 +27,11 @@ static int64_t key_terms(const mgk_footprint *f)
 static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
 {
     enum { PADS = 2 * 32 };
-    const int64_t rows = (int64_t)mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "rows");
-    const int64_t keys = (int64_t)mgk_tunable_get(p, "key-threads") * mgk_tunable_get(p, "keys");
-    const int64_t products = mgk_tunable_get(p, "features") * (rows + keys) + PADS;
-    const int64_t values = 2 * (int64_t)mgk_tunable_get(p, "values") * (f->forward ? f->value_size : f->widest);
+    const int64_t rows = (int64_t)mgk_tunable_get(p, MGK_NAMED(row_threads)) * mgk_tunable_get(p, MGK_NAMED(rows));
+    const int64_t keys = (int64_t)mgk_tunable_get(p, MGK_NAMED(key_threads)) * mgk_tunable_get(p, MGK_NAMED(keys));
+    const int64_t products = mgk_tunable_get(p, MGK_NAMED(features)) * (rows + keys) + PADS;
+    const int64_t values =
+        2 * (int64_t)mgk_tunable_get(p, MGK_NAMED(values)) * (f->forward ? f->value_size : f->widest);
     const int64_t work = keys * rows > products ? keys * rows : products;
     const int64_t floats = (products > values ? products : values) + work + keys * key_terms(f);
     return (uint64_t)floats * sizeof(float) + 64;
@@ -38,7 +39,7 @@ static uint64_t local_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
 
 static int64_t threads_of(const mgk_tunables *p)
 {
-    return (int64_t)mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "key-threads");
+    return (int64_t)mgk_tunable_get(p, MGK_NAMED(row_threads)) * mgk_tunable_get(p, MGK_NAMED(key_threads));
 }
 
 /* Layout: cl/engine/simt/few_rows.clh. */
@@ -63,7 +64,7 @@ static int few_rows(const mgk_footprint *f, const mgk_device_facts *facts, const
         rows /= 2;
     const bool fits = threads_of(p) * LEAST_PIECE >= f->value_size && terms <= MOST_TERMS_OF_ROW &&
                       few_local_bytes(f, p, rows) <= facts->info.local_memory_bytes;
-    return fits && mgk_tunable_is_default(p, "rows") && mgk_tunable_is_default(p, "keys") ? rows : 0;
+    return fits && mgk_tunable_is_default(p, MGK_NAMED(rows)) && mgk_tunable_is_default(p, MGK_NAMED(keys)) ? rows : 0;
 }
 
 static int at_most(int value, int limit)
@@ -71,7 +72,7 @@ static int at_most(int value, int limit)
     return value < limit ? value : limit;
 }
 
-static void halve(mgk_tunables *p, const char *name)
+static void halve(mgk_tunables *p, mgk_tunable_name name)
 {
     const int value = mgk_tunable_get(p, name);
     if (value > 1)
@@ -82,12 +83,12 @@ static void halve(mgk_tunables *p, const char *name)
 static void choose_threads(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
     const clmgk_device_class kind = facts->info.device_class;
-    const int key_threads = at_most(mgk_tunable_base(p, "key-threads", kind), f->narrowest);
-    int row_threads = mgk_tunable_base(p, "row-threads", kind);
+    const int key_threads = at_most(mgk_tunable_base(p, MGK_NAMED(key_threads), kind), f->narrowest);
+    int row_threads = mgk_tunable_base(p, MGK_NAMED(row_threads), kind);
     while (row_threads > 1 && (uint64_t)row_threads * (uint64_t)key_threads > facts->info.max_work_group)
         row_threads /= 2;
-    mgk_tunable_default(p, "key-threads", key_threads);
-    mgk_tunable_default(p, "row-threads", row_threads);
+    mgk_tunable_default(p, MGK_NAMED(key_threads), key_threads);
+    mgk_tunable_default(p, MGK_NAMED(row_threads), row_threads);
 }
 
 /* ---- registers ---------------------------------------------------------------------------------------------- */
@@ -194,16 +195,16 @@ static share share_of(const mgk_footprint *f, const mgk_device_facts *facts)
 static int64_t choose_rows(const share *s, const mgk_device_facts *facts, mgk_tunables *p)
 {
     const clmgk_device_class kind = facts->info.device_class;
-    const int key_threads = mgk_tunable_get(p, "key-threads");
-    int64_t rows = mgk_tunable_base(p, "rows", kind) * (s->double_rows ? 2 : 1) / s->row_part;
-    int64_t keys = mgk_tunable_base(p, "keys", kind) / s->key_part;
+    const int key_threads = mgk_tunable_get(p, MGK_NAMED(key_threads));
+    int64_t rows = mgk_tunable_base(p, MGK_NAMED(rows), kind) * (s->double_rows ? 2 : 1) / s->row_part;
+    int64_t keys = mgk_tunable_base(p, MGK_NAMED(keys), kind) / s->key_part;
     while (rows > 1 && (exceeds(rows * (s->row_sums / key_threads), s->most_sums) ||
                         exceeds(rows * keys * s->scores, s->most_scores_of_rows)))
         rows /= 2;
     while (keys > 1 && exceeds(rows * keys * s->scores, s->most_scores))
         keys /= 2;
-    mgk_tunable_default(p, "rows", (int)rows);
-    mgk_tunable_default(p, "keys", (int)keys);
+    mgk_tunable_default(p, MGK_NAMED(rows), (int)rows);
+    mgk_tunable_default(p, MGK_NAMED(keys), (int)keys);
     return rows;
 }
 
@@ -212,8 +213,8 @@ static void choose_heads(const mgk_footprint *f, const share *s, int64_t rows, c
                          mgk_tunables *p)
 {
     const int few = few_rows(f, facts, p);
-    const int64_t usual =
-        (f->forward ? mgk_tunable_get(p, "rows") : rows) * (f->value_size / mgk_tunable_get(p, "key-threads"));
+    const int64_t usual = (f->forward ? mgk_tunable_get(p, MGK_NAMED(rows)) : rows) *
+                          (f->value_size / mgk_tunable_get(p, MGK_NAMED(key_threads)));
     const int64_t sums = few > 0 ? (int64_t)few * MOST_PIECE : usual;
     int heads = 1;
     /* on a CPU this engine is for tests: fewer unrolled copies compile faster; Intel's compiler makes no copies of a
@@ -222,7 +223,7 @@ static void choose_heads(const mgk_footprint *f, const share *s, int64_t rows, c
         heads *= 2;
     while (heads > 1 && exceeds(heads * sums, few > 0 ? s->most_few_head_sums : s->most_head_sums))
         heads /= 2;
-    mgk_tunable_default(p, "heads", heads);
+    mgk_tunable_default(p, MGK_NAMED(heads), heads);
 }
 
 static void choose_share(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
@@ -239,32 +240,32 @@ static void choose_share(const mgk_footprint *f, const mgk_device_facts *facts, 
 static void choose_block(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
     enum { NVIDIA_ROW_THREADS = 16 };
-    const int64_t key_threads = mgk_tunable_get(p, "key-threads"), rows = mgk_tunable_get(p, "rows");
-    int64_t row_threads = mgk_tunable_get(p, "row-threads");
+    const int64_t key_threads = mgk_tunable_get(p, MGK_NAMED(key_threads)), rows = mgk_tunable_get(p, MGK_NAMED(rows));
+    int64_t row_threads = mgk_tunable_get(p, MGK_NAMED(row_threads));
     if ((!f->forward && !has_heads(f)) || mgk_gpu_of(facts) != MGK_GPU_NVIDIA)
         return;
     while (row_threads < NVIDIA_ROW_THREADS && row_threads * rows < f->rows && row_threads * key_threads < 256 &&
            2 * (uint64_t)row_threads * (uint64_t)key_threads <= facts->info.max_work_group)
         row_threads *= 2;
-    mgk_tunable_default(p, "row-threads", (int)row_threads);
+    mgk_tunable_default(p, MGK_NAMED(row_threads), (int)row_threads);
 }
 
 /* A divisor of the tile, which depends on the other parameters; on a GPU two chunks of no more than 8 KB. */
 static void choose_values(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
     enum { CHUNKS = 2048 };
-    const int tile = mgk_tunable_get(p, "key-threads") * mgk_tunable_get(p, "keys");
+    const int tile = mgk_tunable_get(p, MGK_NAMED(key_threads)) * mgk_tunable_get(p, MGK_NAMED(keys));
     const bool limited = f->forward && facts->info.device_class != CLMGK_DEVICE_CPU;
-    int values = mgk_tunable_get(p, "values");
+    int values = mgk_tunable_get(p, MGK_NAMED(values));
     while (limited && values > 4 && 2 * (int64_t)values * f->value_size > CHUNKS)
         values /= 2;
     while (values > 2 && tile % values != 0)
         values /= 2;
-    mgk_tunable_default(p, "values", values);
+    mgk_tunable_default(p, MGK_NAMED(values), values);
 }
 
 /* Intel's compiler spills with longer chunks (tests/offline). */
-static int chunk_of(const mgk_device_facts *facts, const mgk_tunables *p, const char *name)
+static int chunk_of(const mgk_device_facts *facts, const mgk_tunables *p, mgk_tunable_name name)
 {
     enum { INTEL_CHUNK = 8 };
     const int chunk = mgk_tunable_base(p, name, facts->info.device_class);
@@ -285,24 +286,24 @@ static const char *const *shrink_order(const mgk_footprint *f)
 static void choose(const mgk_footprint *f, const mgk_device_facts *facts, mgk_tunables *p)
 {
     choose_threads(f, facts, p);
-    mgk_tunable_default(p, "features", at_most(chunk_of(facts, p, "features"), f->narrowest));
-    mgk_tunable_default(p, "values", chunk_of(facts, p, "values"));
+    mgk_tunable_default(p, MGK_NAMED(features), at_most(chunk_of(facts, p, MGK_NAMED(features)), f->narrowest));
+    mgk_tunable_default(p, MGK_NAMED(values), chunk_of(facts, p, MGK_NAMED(values)));
     choose_share(f, facts, p);
     choose_block(f, facts, p);
     choose_values(f, facts, p);
     for (const char *const *name = shrink_order(f); *name != NULL; ++name)
         if (local_bytes_of(f, p) > facts->info.local_memory_bytes)
-            halve(p, *name);
+            halve(p, (mgk_tunable_name){*name});
     choose_values(f, facts, p);
 }
 
 /* Of the forward pass; the backward pass's kernels hold too much for an estimate. */
 static int64_t private_bytes_of(const mgk_footprint *f, const mgk_tunables *p)
 {
-    const int64_t heads = has_heads(f) ? mgk_tunable_get(p, "heads") : 1;
-    const int64_t row = f->block.terms + (f->scores + 1) * mgk_tunable_get(p, "keys") +
-                        heads * (f->value_size / mgk_tunable_get(p, "key-threads") + f->head_terms);
-    const int64_t floats = mgk_tunable_get(p, "rows") * row + f->fixed + heads * f->head_fixed;
+    const int64_t heads = has_heads(f) ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1;
+    const int64_t row = f->block.terms + (f->scores + 1) * mgk_tunable_get(p, MGK_NAMED(keys)) +
+                        heads * (f->value_size / mgk_tunable_get(p, MGK_NAMED(key_threads)) + f->head_terms);
+    const int64_t floats = mgk_tunable_get(p, MGK_NAMED(rows)) * row + f->fixed + heads * f->head_fixed;
     return f->forward ? floats * (int64_t)sizeof(float) : 0;
 }
 
@@ -311,13 +312,13 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
 {
     choose(f, facts, p);
     MGK_TRY(mgk_tunables_check(p, true, error));
-    const int key_threads = mgk_tunable_get(p, "key-threads"), few = few_rows(f, facts, p);
+    const int key_threads = mgk_tunable_get(p, MGK_NAMED(key_threads)), few = few_rows(f, facts, p);
     const uint64_t threads = (uint64_t)threads_of(p);
     const uint64_t local = few > 0 ? few_local_bytes(f, p, few) : local_bytes_of(f, p);
-    if (key_threads > f->narrowest || mgk_tunable_get(p, "features") > f->narrowest)
+    if (key_threads > f->narrowest || mgk_tunable_get(p, MGK_NAMED(features)) > f->narrowest)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "engine simt: key-threads=%d, features=%d: expected at most %d for head_size and value_size",
-                        key_threads, mgk_tunable_get(p, "features"), f->narrowest);
+                        key_threads, mgk_tunable_get(p, MGK_NAMED(features)), f->narrowest);
     if (threads > facts->info.max_work_group || threads > facts->work_item_limit)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "engine simt: a work-group of %" PRIu64 ", the device takes %" PRIu64, threads,
@@ -327,15 +328,16 @@ static clmgk_status fit(const mgk_footprint *f, const mgk_device_facts *facts, m
                         "engine simt: value_size and components need %" PRIu64
                         " bytes of local memory, the device has %" PRIu64,
                         local, facts->info.local_memory_bytes);
-    const int64_t rows = (int64_t)mgk_tunable_get(p, "row-threads") * mgk_tunable_get(p, "rows");
-    *block = (mgk_block){.rows = few > 0 ? few : rows,
-                         .tile = few > 0 ? (int64_t)threads : (int64_t)key_threads * mgk_tunable_get(p, "keys"),
-                         .threads = (size_t)threads,
-                         .few_rows = few,
-                         .whole_chunks = mgk_gpu_of(facts) == MGK_GPU_NVIDIA,
-                         .local_bytes = local,
-                         .private_bytes = (uint64_t)private_bytes_of(f, p),
-                         .compiler = mgk_gpu_of(facts) == MGK_GPU_INTEL ? MGK_MOST_REGISTERS : NULL};
+    const int64_t rows = (int64_t)mgk_tunable_get(p, MGK_NAMED(row_threads)) * mgk_tunable_get(p, MGK_NAMED(rows));
+    *block =
+        (mgk_block){.rows = few > 0 ? few : rows,
+                    .tile = few > 0 ? (int64_t)threads : (int64_t)key_threads * mgk_tunable_get(p, MGK_NAMED(keys)),
+                    .threads = (size_t)threads,
+                    .few_rows = few,
+                    .whole_chunks = mgk_gpu_of(facts) == MGK_GPU_NVIDIA,
+                    .local_bytes = local,
+                    .private_bytes = (uint64_t)private_bytes_of(f, p),
+                    .compiler = mgk_gpu_of(facts) == MGK_GPU_INTEL ? MGK_MOST_REGISTERS : NULL};
     return CLMGK_OK;
 }
 

@@ -36,38 +36,57 @@ bool mgk_tunable_is_unused(const mgk_tunables *tunables, size_t index)
     return found;
 }
 
-size_t mgk_tunable_index(const mgk_tunables *tunables, const char *name)
+/* Whether a character of an identifier, or of a name, is this one of a name. */
+static bool is_same(char given, char shown)
 {
-    size_t i = 0;
-    while (i + 1 < mgk_tunables_count(tunables) && strcmp(tunable_at(tunables, i)->name, name) != 0)
-        ++i;
-    return i;
+    return given == shown || (given == '_' && shown == '-');
 }
 
-int mgk_tunable_get(const mgk_tunables *tunables, const char *name)
+static bool has_name(const clmgk_tunable *tunable, mgk_tunable_name name)
+{
+    const char *const shown = tunable->name;
+    size_t i = 0;
+    while (shown[i] != '\0' && is_same(name.text[i], shown[i]))
+        ++i;
+    return shown[i] == '\0' && name.text[i] == '\0';
+}
+
+size_t mgk_tunable_index(const mgk_tunables *tunables, mgk_tunable_name name)
+{
+    const size_t count = mgk_tunables_count(tunables);
+    size_t i = 0;
+    while (i < count && !has_name(tunable_at(tunables, i), name))
+        ++i;
+    return i < count ? i : MGK_MAX_TUNABLES;
+}
+
+int mgk_tunable_get(const mgk_tunables *tunables, mgk_tunable_name name)
 {
     return tunables->value[mgk_tunable_index(tunables, name)];
 }
 
-bool mgk_tunable_is_default(const mgk_tunables *tunables, const char *name)
+bool mgk_tunable_is_default(const mgk_tunables *tunables, mgk_tunable_name name)
 {
     return tunables->origin[mgk_tunable_index(tunables, name)] == MGK_ORIGIN_DEFAULT;
 }
 
-int mgk_tunable_base(const mgk_tunables *tunables, const char *name, clmgk_device_class device_class)
+int mgk_tunable_base(const mgk_tunables *tunables, mgk_tunable_name name, clmgk_device_class device_class)
 {
-    const clmgk_tunable *const tunable = tunable_at(tunables, mgk_tunable_index(tunables, name));
+    const size_t i = mgk_tunable_index(tunables, name);
+    if (i == MGK_MAX_TUNABLES)
+        return 0;
+    const clmgk_tunable *const tunable = tunable_at(tunables, i);
     return device_class == CLMGK_DEVICE_CPU ? tunable->cpu_default : tunable->gpu_default;
 }
 
-void mgk_tunable_default(mgk_tunables *tunables, const char *name, int value)
+void mgk_tunable_default(mgk_tunables *tunables, mgk_tunable_name name, int value)
 {
     const size_t i = mgk_tunable_index(tunables, name);
-    if (tunables->origin[i] == MGK_ORIGIN_DEFAULT)
+    if (i < MGK_MAX_TUNABLES && tunables->origin[i] == MGK_ORIGIN_DEFAULT)
         tunables->value[i] = value;
 }
 
-void mgk_tunable_at_most(mgk_tunables *tunables, const char *name, int value)
+void mgk_tunable_at_most(mgk_tunables *tunables, mgk_tunable_name name, int value)
 {
     const size_t i = mgk_tunable_index(tunables, name);
     if (tunables->origin[i] == MGK_ORIGIN_NEAR && tunables->value[i] > value)
@@ -176,7 +195,7 @@ static bool mentions(const char *expression, const char *name)
         while (is_word(at[word]))
             ++word;
         size_t same = 0;
-        while (same < word && same < length && (at[same] == name[same] || (at[same] == '_' && name[same] == '-')))
+        while (same < word && same < length && is_same(at[same], name[same]))
             ++same;
         if (word > 0 && word == length && same == length)
             return true;

@@ -15,6 +15,19 @@ typedef struct mgk_tunable {
     const char *macro; /* as in cl/; NULL: a run-time number */
 } mgk_tunable;
 
+/*
+ * The name of a parameter. In code MGK_NAMED(row_threads) is "row-threads", and compiles only where the identifier is
+ * declared: by MGK_TUNABLE_TABLE, or by MGK_TUNABLE_NAMES of a list.
+ */
+typedef struct mgk_tunable_name {
+    const char *text; /* of the identifier (_ for -), or as shown */
+} mgk_tunable_name;
+
+#define MGK_TUNABLE_NAMED(id, ...)  typedef char mgk_tunable_named_##id;
+#define MGK_TUNABLE_NAMES(TUNABLES) TUNABLES(MGK_TUNABLE_NAMED)
+#define MGK_NAMED(id)               ((mgk_tunable_name){MGK_NAMED_TEXT(id)})
+#define MGK_NAMED_TEXT(id)          (&#id[0 * sizeof(mgk_tunable_named_##id)]) /* in a constant list */
+
 /* The parameters of an engine, or of another library's kernel. */
 typedef struct mgk_tunable_table {
     const char *name;
@@ -39,6 +52,7 @@ typedef struct mgk_tunable_table {
 #define MGK_TUNABLE_CONSTRAINT_TEXT(...)   #__VA_ARGS__,
 #define MGK_TUNABLE_CONSTRAINT_RESULT(...) (__VA_ARGS__),
 #define MGK_TUNABLE_TABLE(prefix, table_name, TUNABLES, CONSTRAINTS)                                                   \
+    MGK_TUNABLE_NAMES(TUNABLES)                                                                                        \
     static const mgk_tunable prefix##_tunables[] = {TUNABLES(MGK_TUNABLE_ROW)};                                        \
     static const char *const prefix##_constraints[] = {CONSTRAINTS(MGK_TUNABLE_CONSTRAINT_TEXT) NULL};                 \
     static bool prefix##_holds(size_t which_, const int32_t *given_)                                                   \
@@ -69,13 +83,13 @@ typedef struct mgk_added_tunables {
  * parameters that depend on the shape (default 0). */
 typedef enum mgk_origin { MGK_ORIGIN_DEFAULT = 0, MGK_ORIGIN_NEAR, MGK_ORIGIN_TUNED, MGK_ORIGIN_CALLER } mgk_origin;
 
-/* A set of parameters with the values in use. */
+/* A set of parameters with the values in use. One more place is that of every parameter that the set lacks. */
 typedef struct mgk_tunables {
     const char *name;
     const mgk_tunable_table *table;
     const mgk_added_tunables *added; /* after the table's; NULL: none */
-    int32_t value[MGK_MAX_TUNABLES];
-    mgk_origin origin[MGK_MAX_TUNABLES];
+    int32_t value[MGK_MAX_TUNABLES + 1];
+    mgk_origin origin[MGK_MAX_TUNABLES + 1];
 } mgk_tunables;
 
 /* Parameters as text, "name=value,..."; NULL: none. */
@@ -94,21 +108,22 @@ const mgk_tunable *mgk_tunables_at(const mgk_tunables *tunables, size_t index);
 /* Whether the family's kernels ignore it. */
 bool mgk_tunable_is_unused(const mgk_tunables *tunables, size_t index);
 
-/* Index of the parameter with this name, which must exist. */
-size_t mgk_tunable_index(const mgk_tunables *tunables, const char *name);
-int mgk_tunable_get(const mgk_tunables *tunables, const char *name);
+/* Index of the parameter with this name; MGK_MAX_TUNABLES, where a value is always 0 by default, if the set lacks it.
+ */
+size_t mgk_tunable_index(const mgk_tunables *tunables, mgk_tunable_name name);
+int mgk_tunable_get(const mgk_tunables *tunables, mgk_tunable_name name);
 
 /* Whether the value is a default. */
-bool mgk_tunable_is_default(const mgk_tunables *tunables, const char *name);
+bool mgk_tunable_is_default(const mgk_tunables *tunables, mgk_tunable_name name);
 
 /* The table's default for a class of devices. */
-int mgk_tunable_base(const mgk_tunables *tunables, const char *name, clmgk_device_class device_class);
+int mgk_tunable_base(const mgk_tunables *tunables, mgk_tunable_name name, clmgk_device_class device_class);
 
 /* Sets a default; no effect if the value has another source. */
-void mgk_tunable_default(mgk_tunables *tunables, const char *name, int value);
+void mgk_tunable_default(mgk_tunables *tunables, mgk_tunable_name name, int value);
 
 /* Limits a value that was tuned for another shape. */
-void mgk_tunable_at_most(mgk_tunables *tunables, const char *name, int value);
+void mgk_tunable_at_most(mgk_tunables *tunables, mgk_tunable_name name, int value);
 
 /* Reads parameters. INVALID_VALUE for an unknown name or a value that is not allowed. */
 clmgk_status mgk_tunables_read(mgk_tunables *tunables, const mgk_parameters *parameters, clmgk_error *error);

@@ -7,6 +7,7 @@
  */
 #include "attention/plan.h"
 #include "engine/engine.h"
+#include "engine/lane/tunables.h"
 #include "harness/harness.h"
 #include "harness/scratch.h"
 #include "tuning/entries.h"
@@ -22,6 +23,8 @@
 #include <unistd.h>
 
 extern char **environ;
+
+MGK_TUNABLE_NAMES(MGK_LANE_TUNABLES)
 
 /* ---- helpers --------------------------------------------------------------------------------------------------- */
 
@@ -229,8 +232,39 @@ TH_HOST_TEST(tiles_of_two_units)
         mgk_block block;
         th_expect_ok(mgk_engine_lane.fit(&footprint, &facts, &tunables, &block, &th_error));
         assert_int_equal(block.tile, cases[i].tile);
-        assert_int_equal(mgk_tunable_get(&tunables, "tile"), cases[i].tile);
+        assert_int_equal(mgk_tunable_get(&tunables, MGK_NAMED(tile)), cases[i].tile);
     }
+}
+
+/* Code has names that the compiler checks; these are in lists. A name that a set lacks is none of its parameters. */
+TH_HOST_TEST(names_of_parameters)
+{
+    mgk_tunables sets[MGK_ENGINES];
+    for (size_t e = 0; e < MGK_ENGINES; e++) {
+        sets[e] = mgk_engine_tunables(mgk_engines[e], NULL);
+        const size_t splits = mgk_tunable_index(&sets[e], MGK_NAMED(splits));
+        assert_true(splits < mgk_tunables_count(&sets[e]));
+        assert_string_equal(mgk_tunables_at(&sets[e], splits)->shown.name, "splits");
+    }
+    for (int variant = 0; mgk_family_of((clmgk_variant)variant) != NULL; variant++) {
+        const mgk_added_tunables *const added = mgk_family_of((clmgk_variant)variant)->added;
+        for (size_t i = 0; added != NULL && added->unused != NULL && added->unused[i] != NULL; i++) {
+            bool found = false;
+            for (size_t e = 0; e < MGK_ENGINES; e++)
+                found = found || mgk_tunable_index(&sets[e], (mgk_tunable_name){added->unused[i]}) < MGK_MAX_TUNABLES;
+            assert_true(found);
+        }
+    }
+    mgk_tunables lane = mgk_engine_tunables(&mgk_engine_lane, NULL);
+    const mgk_tunables before = lane;
+    for (size_t i = 0; i < 2; i++) {
+        const mgk_tunable_name name = {i == 0 ? "split" : "splitss"};
+        mgk_tunable_default(&lane, name, 7);
+        mgk_tunable_at_most(&lane, name, 7);
+        assert_int_equal(mgk_tunable_get(&lane, name), 0);
+        assert_int_equal(mgk_tunable_base(&lane, name, CLMGK_DEVICE_CPU), 0);
+    }
+    assert_memory_equal(&lane, &before, sizeof(lane));
 }
 
 /* The lane engine's form for a last panel of few rows; by default a panel has 32. */
@@ -271,7 +305,7 @@ TH_HOST_TEST(cpus_that_fetch_early)
             .runtime = MGK_RUNTIME_POCL, .x86_avx512dq = true, .x86_two_units = cases[i].two_units};
         snprintf(facts.info.vendor, sizeof(facts.info.vendor), "%s", cases[i].vendor);
         mgk_tunables tunables = mgk_engine_tunables(&mgk_engine_lane, NULL);
-        mgk_tunable_default(&tunables, "lanes", 16);
+        mgk_tunable_default(&tunables, MGK_NAMED(lanes), 16);
         const mgk_block block = {0};
         mgk_flags flags = {0};
         mgk_engine_lane.set_flags(&facts, &tunables, &block, &flags);
@@ -294,7 +328,7 @@ TH_HOST_TEST(copies_of_narrow_heads)
         mgk_tunables tunables = mgk_engine_tunables(&mgk_engine_lane, NULL);
         mgk_block block;
         th_expect_ok(mgk_engine_lane.fit(&footprint, &facts, &tunables, &block, &th_error));
-        assert_int_equal(mgk_tunable_get(&tunables, "unroll"), cases[i].unroll);
+        assert_int_equal(mgk_tunable_get(&tunables, MGK_NAMED(unroll)), cases[i].unroll);
     }
 }
 

@@ -6,6 +6,8 @@
 #include <math.h>
 #include <string.h>
 
+MGK_TUNABLE_NAMES(MGK_COMMON_TUNABLES)
+
 double mgk_attention_unit(const clmgk_attention_desc *desc)
 {
     const double log2_e = 1.4426950408889634;
@@ -240,7 +242,7 @@ mgk_flags mgk_attention_block_flags(const mgk_attention_request *request, const 
 
 bool mgk_attention_splits_tuned(const mgk_tunables *tunables)
 {
-    const size_t i = mgk_tunable_index(tunables, "splits");
+    const size_t i = mgk_tunable_index(tunables, MGK_NAMED(splits));
     return tunables->origin[i] == MGK_ORIGIN_TUNED && tunables->value[i] > 1;
 }
 
@@ -315,7 +317,7 @@ static clmgk_status place_splits(const mgk_attention_request *request, mgk_pass_
                                  clmgk_error *error)
 {
     const clmgk_attention_desc *const d = request->desc;
-    args->splits = mgk_tunable_get(&plan->tunables, "splits");
+    args->splits = mgk_tunable_get(&plan->tunables, MGK_NAMED(splits));
     if (mgk_attention_splits_tuned(&plan->tunables) && args->splits * d->length > d->length + d->length_k)
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
                         "parameters: splits=%d: expected fewer: their workspace would be larger than the arrays",
@@ -337,9 +339,9 @@ clmgk_status mgk_forward_begin(const mgk_attention_request *request, const mgk_f
     mgk_tunables *const p = &x->tunables;
     x->request = request;
     MGK_TRY(mgk_attention_fit(request, footprint, p, &x->block, error));
-    const int64_t heads = footprint->held_heads > 0 ? mgk_tunable_get(p, "heads") : 1;
+    const int64_t heads = footprint->held_heads > 0 ? mgk_tunable_get(p, MGK_NAMED(heads)) : 1;
     x->head_groups = (request->desc->heads + heads - 1) / heads;
-    mgk_tunable_default(p, "splits", choose_splits(request, x->head_groups, &x->block));
+    mgk_tunable_default(p, MGK_NAMED(splits), choose_splits(request, x->head_groups, &x->block));
     x->flags = mgk_attention_block_flags(request, p, &x->block);
     return CLMGK_OK;
 }

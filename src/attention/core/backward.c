@@ -166,11 +166,11 @@ clmgk_status mgk_backward_share(mgk_backward *x, clmgk_error *error)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     mgk_tunables *const p = &x->plan->tunables;
-    mgk_tunable_default(p, "splits", (int)choose_splits(x, x->block.rows));
+    mgk_tunable_default(p, MGK_NAMED(splits), (int)choose_splits(x, x->block.rows));
     /* without sums over keys the parameter has no effect; others have no copy per split, whatever its source */
     if (x->queries_apart || (mgk_wants(&x->want, CLMGK_GRADIENT_BIAS) && !x->want.bias_full && d->bias_length > 1))
-        p->value[mgk_tunable_index(p, "splits")] = 1;
-    x->args.splits = x->queries_apart ? (mgk_i32)key_blocks(x) : mgk_tunable_get(p, "splits");
+        p->value[mgk_tunable_index(p, MGK_NAMED(splits))] = 1;
+    x->args.splits = x->queries_apart ? (mgk_i32)key_blocks(x) : mgk_tunable_get(p, MGK_NAMED(splits));
     x->args.chunks = (mgk_i32)choose_chunks(x);
     /* splits of a list own different keys */
     const bool copies = x->want.bias_full && x->want.bias_shared && x->args.chunks > 1;

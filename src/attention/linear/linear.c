@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Linear family: linear attention, MLK, sMLK and the linear forms of FiSH and its kin (formulas: clmgk/variants.h). */
 #include "attention/linear/linear.h"
-#include "linear/tunables.h"
 
 #include <inttypes.h>
 #include <math.h>

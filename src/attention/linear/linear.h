@@ -5,6 +5,9 @@
 
 #include "attention/core/attention.h"
 #include "linear/buffers.clh"
+#include "linear/tunables.h"
+
+MGK_TUNABLE_NAMES(MGK_LINEAR_TUNABLES)
 
 /* A pass under construction. */
 typedef struct mgk_linear_pass {

@@ -36,12 +36,12 @@ static int choose_feature_block(int64_t features, int most)
 
 static int64_t local_bytes(mgk_linear_pass *x, mgk_linear_tiles *tiles)
 {
-    x->chunk = mgk_tunable_get(&x->tunables, "chunk");
-    x->feature_block = mgk_tunable_get(&x->tunables, "feature-block");
+    x->chunk = mgk_tunable_get(&x->tunables, MGK_NAMED(chunk));
+    x->feature_block = mgk_tunable_get(&x->tunables, MGK_NAMED(feature_block));
     return tiles(x) * (int64_t)sizeof(float) + 256;
 }
 
-static bool halve(mgk_tunables *p, const char *name)
+static bool halve(mgk_tunables *p, mgk_tunable_name name)
 {
     const int value = mgk_tunable_get(p, name);
     if (value <= 16 || !mgk_tunable_is_default(p, name))
@@ -64,13 +64,14 @@ static clmgk_status choose_tiles(mgk_linear_pass *x, mgk_linear_tiles *tiles, cl
     mgk_tunables *const p = &x->tunables;
     const mgk_engine *const engine = x->request->engine;
     const bool few = d->length <= 16 && d->length_k <= 16;
-    const int usual = mgk_tunable_base(p, "chunk", x->request->facts->info.device_class);
-    mgk_tunable_default(p, "chunk", few ? 16 : usual);
-    mgk_tunable_default(p, "feature-block",
+    const int usual = mgk_tunable_base(p, MGK_NAMED(chunk), x->request->facts->info.device_class);
+    mgk_tunable_default(p, MGK_NAMED(chunk), few ? 16 : usual);
+    mgk_tunable_default(p, MGK_NAMED(feature_block),
                         choose_feature_block(features_of(x->request), engine->feature_block(x->request->facts)));
     x->value_block = x->request->traits.value_size;
     const int64_t limit = engine->tile_limit(x->request->facts);
-    while (local_bytes(x, tiles) > limit && (halve_values(x) || halve(p, "chunk") || halve(p, "feature-block")))
+    while (local_bytes(x, tiles) > limit &&
+           (halve_values(x) || halve(p, MGK_NAMED(chunk)) || halve(p, MGK_NAMED(feature_block))))
         continue;
     const int64_t bytes = local_bytes(x, tiles);
     if (bytes > limit)
@@ -110,7 +111,7 @@ static void set_args(mgk_linear_pass *x)
     mgk_linear_args *const args = &x->args;
     memcpy(args, &common, COMMON);
     args->mix_head = x->request->traits.shared_mix ? 0 : d->components;
-    args->splits = mgk_tunable_get(&x->tunables, "splits");
+    args->splits = mgk_tunable_get(&x->tunables, MGK_NAMED(splits));
     args->features = (mgk_i32)d->features;
     args->guard = (float)d->guard;
     args->uniform_prior = 1.0F / (float)d->components;
@@ -126,8 +127,8 @@ clmgk_status mgk_linear_begin(const mgk_attention_request *request, mgk_linear_t
     MGK_TRY(mgk_attention_fit(request, &footprint, &x->tunables, &x->block, error));
     MGK_TRY(choose_tiles(x, tiles, error));
     const int splits = choose_splits(x);
-    mgk_tunable_default(&x->tunables, "splits", splits);
-    mgk_tunable_at_most(&x->tunables, "splits", splits);
+    mgk_tunable_default(&x->tunables, MGK_NAMED(splits), splits);
+    mgk_tunable_at_most(&x->tunables, MGK_NAMED(splits), splits);
     x->flags = mgk_attention_block_flags(request, &x->tunables, &x->block);
     x->flags.FEATURES = (int)rounded(features_of(request), x->feature_block);
     x->flags.VALUE_BLOCK = x->value_block == request->traits.value_size ? 0 : x->value_block;

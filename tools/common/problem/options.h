@@ -77,6 +77,22 @@
     X(GRAD_STATE_C, "dstate-in.c", "F", NULL)                                                                          \
     X(GRAD_STATE_Z, "dstate-in.z", "F", NULL)
 
+/* Arrays from TOOL_FILES on, without an option. */
+#define TOOL_OTHER_LIST(X)                                                                                             \
+    X(PARTS_O, )                                                                                                       \
+    X(PARTS_LSE, )                                                                                                     \
+    X(WORKSPACE, )
+
+/* Every array has one line in one of the lists; one without does not compile. */
+#define TOOL_LINE_OF(array, ...)        TOOL_LINE_OF_##array,
+#define TOOL_NEEDS_LINE(name, ...)      TOOL_ARRAY_##name = TOOL_LINE_OF_##name,
+#define TOOL_GRAD_NEEDS_LINE(name, ...) TOOL_ARRAY_GRAD_##name = TOOL_LINE_OF_GRAD_##name,
+enum {
+    TOOL_INPUT_LIST(TOOL_LINE_OF) TOOL_OUTPUT_LIST(TOOL_LINE_OF) TOOL_LABEL_LIST(TOOL_LINE_OF)
+        TOOL_OTHER_LIST(TOOL_LINE_OF) TOOL_LINES
+};
+enum { CLMGK_ARRAY_LIST(TOOL_NEEDS_LINE, TOOL_GRAD_NEEDS_LINE, TOOL_NEEDS_LINE) };
+
 /* X(NAME, option, argument, help) */
 #define TOOL_PROBLEM_OPTIONS(X)                                                                                        \
     X(LAYOUT, "layout", "ORDER",                                                                                       \
