@@ -160,6 +160,13 @@ typedef enum clmgk_ref_gradient {
         CLMGK_REF_GRADIENTS
 } clmgk_ref_gradient;
 
+#define CLMGK_REF_IN_ORDER(name, field, element, bit, ...)                                                             \
+    _Static_assert((int)CLMGK_ARRAY_GRAD_##name == (int)CLMGK_ARRAY_GRAD_Q + (int)CLMGK_REF_GRAD_##name &&             \
+                       (bit) == 1 << (int)CLMGK_REF_GRAD_##name,                                                       \
+                   "gradients follow one another, with the next bits: " #name);
+CLMGK_ARRAY_LIST(CLMGK_ARRAY_NONE, CLMGK_REF_IN_ORDER, CLMGK_ARRAY_NONE)
+#undef CLMGK_REF_IN_ORDER
+
 /*
  * Arrays of a whole problem: exact values, dense, and their bounds. Array number n exists if bit n of `set` is set; the
  * others are NULL and have no elements.
@@ -233,6 +240,13 @@ typedef enum clmgk_ref_statistic {
 #undef CLMGK_REF_STATISTIC
         CLMGK_REF_STATISTICS
 } clmgk_ref_statistic;
+
+#define CLMGK_REF_IN_ORDER(name, field, bit, ...)                                                                      \
+    _Static_assert((int)CLMGK_ARRAY_##name == (int)CLMGK_ARRAY_RESPONSIBILITIES + (int)CLMGK_REF_STAT_##name &&        \
+                       (bit) == 1 << (int)CLMGK_REF_STAT_##name,                                                       \
+                   "statistics follow one another, with the next bits: " #name);
+CLMGK_ARRAY_LIST(CLMGK_ARRAY_NONE, CLMGK_ARRAY_NONE, CLMGK_REF_IN_ORDER)
+#undef CLMGK_REF_IN_ORDER
 
 /* As for gradients; `set` is a set of clmgk_statistic; bounds as for outputs, 3 plain_error + c max_abs. */
 int64_t clmgk_ref_statistic_count(const clmgk_attention_desc *desc, clmgk_ref_statistic which);
