@@ -70,13 +70,22 @@ bool mgk_tunable_is_default(const mgk_tunables *tunables, mgk_tunable_name name)
     return tunables->origin[mgk_tunable_index(tunables, name)] == MGK_ORIGIN_DEFAULT;
 }
 
+static int base_of(const clmgk_tunable *tunable, clmgk_device_class device_class)
+{
+    return device_class == CLMGK_DEVICE_CPU ? tunable->cpu_default : tunable->gpu_default;
+}
+
 int mgk_tunable_base(const mgk_tunables *tunables, mgk_tunable_name name, clmgk_device_class device_class)
 {
     const size_t i = mgk_tunable_index(tunables, name);
-    if (i == MGK_MAX_TUNABLES)
-        return 0;
-    const clmgk_tunable *const tunable = tunable_at(tunables, i);
-    return device_class == CLMGK_DEVICE_CPU ? tunable->cpu_default : tunable->gpu_default;
+    return i < MGK_MAX_TUNABLES ? base_of(tunable_at(tunables, i), device_class) : 0;
+}
+
+void mgk_tunables_begin(mgk_tunables *tunables, clmgk_device_class device_class)
+{
+    for (size_t i = 0; i < mgk_tunables_count(tunables); ++i)
+        if (tunables->origin[i] == MGK_ORIGIN_DEFAULT)
+            tunables->value[i] = base_of(tunable_at(tunables, i), device_class);
 }
 
 void mgk_tunable_default(mgk_tunables *tunables, mgk_tunable_name name, int value)

@@ -119,6 +119,9 @@ bool mgk_tunable_is_default(const mgk_tunables *tunables, mgk_tunable_name name)
 /* The table's default for a class of devices. */
 int mgk_tunable_base(const mgk_tunables *tunables, mgk_tunable_name name, clmgk_device_class device_class);
 
+/* Sets all defaults to the table's, which a plan then reduces. */
+void mgk_tunables_begin(mgk_tunables *tunables, clmgk_device_class device_class);
+
 /* Sets a default; no effect if the value has another source. */
 void mgk_tunable_default(mgk_tunables *tunables, mgk_tunable_name name, int value);
 

@@ -228,6 +228,7 @@ clmgk_status mgk_attention_fit(const mgk_attention_request *request, const mgk_f
     own.widest = t->head_size < t->value_size ? t->value_size : t->head_size;
     *tunables = mgk_engine_tunables(request->engine, request->family->added);
     MGK_TRY(mgk_tunables_read(tunables, &request->parameters, error));
+    mgk_tunables_begin(tunables, request->facts->info.device_class);
     return request->engine->fit(&own, request->facts, tunables, block, error);
 }
 
