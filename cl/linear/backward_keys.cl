@@ -194,9 +194,9 @@ FUNCTION void row_steps(key_chunk *x, int block)
     __global float *const rows = x->rows + (long)block * FEATURE_BLOCK * VALUE_SIZE;
     __global float *const turned = x->turned + block * FEATURE_BLOCK;
     BLOCK_SPACE const float *const phi = x->phi + last * FEATURE_ROW, *const g = x->g + last * VALUE_ROW;
-    steps_add(rows, VALUE_SIZE, rows, phi, x->psi + last * FEATURE_ROW, -FEATURE_ROW, g, -VALUE_ROW,
+    steps_add(rows, VALUE_SIZE, rows, NULL, NULL, phi, x->psi + last * FEATURE_ROW, -FEATURE_ROW, g, -VALUE_ROW,
               x->dv + last * VALUE_SIZE, -VALUE_SIZE, CHUNK, FEATURE_BLOCK, VALUE_SIZE, &x->coming);
-    steps_put(turned, STATE_WIDTH, turned, g, x->values + last * VALUE_ROW, -VALUE_ROW, phi, -FEATURE_ROW,
+    steps_put(turned, STATE_WIDTH, turned, NULL, NULL, g, x->values + last * VALUE_ROW, -VALUE_ROW, phi, -FEATURE_ROW,
               x->grad + last * FEATURE_ROW, -FEATURE_ROW, CHUNK, VALUE_SIZE + 1, FEATURE_BLOCK, &x->coming);
 }
 #else

@@ -18,20 +18,16 @@
 
 CHUNK_STEPS(steps_add, OUTPUTS_ADD)
 
-/* Whether a state may be read where it was passed in; where it is rescaled, by reals, which local tiles have aligned.
+/* z: totals[t] = z after token t, whose products with phi are added to the sums. z times `before`, unless NULL, first.
  */
-#if SHIFTED && LOCAL_TILES
-#define READS_IN_PLACE 0
-#else
-#define READS_IN_PLACE 1
-#endif
-
-/* z: totals[t] = z after token t, whose products with phi are added to the sums. */
-FUNCTION void total_steps(__global float *z, BLOCK_SPACE const float *psi, BLOCK_SPACE const float *phi,
+FUNCTION void total_steps(__global float *z, BLOCK_SPACE const float *before, BLOCK_SPACE const float *psi,
+                          BLOCK_SPACE const float *phi,
                           BLOCK_SPACE float *totals, BLOCK_SPACE float *sums, int tokens)
 {
     VECTORS_FOR(n, FEATURE_BLOCK) {
         real total = REAL_AT(z + n);
+        if (before)
+            total *= REAL_AT(before + n);
         for (int t = 0; t < tokens; ++t) {
             total += REAL_AT(psi + t * FEATURE_ROW + n);
             REAL_PUT(totals + t * FEATURE_ROW + n, total);
@@ -59,7 +55,9 @@ KERNEL(linear_steps)
     const bool keep = u.range == a.splits - 1 && is_given(&a.bound, SLOT_NEW_STATE_C);
     const bool given = u.range == 0 && is_given(&a.bound, SLOT_STATE_C);
     /* whether the first chunk reads the state where it was passed in */
-    const bool read = READS_IN_PLACE && given && is_direct(&a) && !is_empty(&range);
+    const bool read = given && is_direct(&a) && !is_empty(&range);
+    /* the last chunk leaves C as the new state has it */
+    const bool settles = keep && is_direct(&a), settled = settles && !is_empty(&range);
     __global float *const slot = work + a.region[MGK_LINEAR_STATES] + (u.slot + u.range) * SLOT_FLOATS;
     state_place own = state_of(slot);
     const long index = state_index(&a, &u, 0, 0) * VALUE_BLOCK;
@@ -78,6 +76,7 @@ KERNEL(linear_steps)
     DECLARE_TILE(row_scale, SHIFTED ? CHUNK : 16)
     DECLARE_TILE(whole_scale, SHIFTED ? CHUNK : 16)
     DECLARE_TILE(factor, SHIFTED ? FEATURE_BLOCK : 16)
+    DECLARE_TILE(last_factor, SHIFTED ? FEATURE_BLOCK : 16)
     feature_scales query_scale = {NULL, 1.0f}, key_scale = {NULL, -1.0f};
     __global const float *sum_scale = NULL;
     float m = -INFINITY;
@@ -103,7 +102,8 @@ KERNEL(linear_steps)
         end = key_scales(&place, &a, &keys, true, first + u.offset, begin, &places, tile_tokens(&places), &scales, psi);
         rows = span_within(&rows, begin, end), out_rows = span_within(&out_rows, begin, end);
 #endif
-        const int count = max(rows.end, places.end), tokens = (count + 3) & ~3; /* noise takes four */
+        /* one token at least, of zeros: a step that has none would not move the state */
+        const int count = max(max(rows.end, places.end), 1), tokens = (count + 3) & ~3; /* noise takes four */
         const token_rows value_rows =
             rows_of(v, a.v.token, first + u.offset, &places, a.value_size - u.e0, VALUE_BLOCK);
         next_chunk coming = {.count = 0};
@@ -115,8 +115,12 @@ KERNEL(linear_steps)
             tile_clear(outputs, tokens * VALUE_BLOCK);
         ITEMS_FOR(t, tokens)
             sums[t] = 0.0f;
+        BLOCK_SPACE const float *before = NULL, *after = NULL;
 #if SHIFTED
         query_scales(&place, &a, &queries, first, &rows, tokens, query_scale.scale, row_scale, whole_scale);
+        const bool last = settles && c + 1 == range.end && end == CHUNK;
+        const float top = last ? fmax(m, largest_scale(scales.next)) : 0.0f;
+        before = factor, after = last ? last_factor : NULL;
 #endif
         for (int block = 0; block < STATE_BLOCKS; ++block) {
             const long at = (long)block * FEATURE_BLOCK * VALUE_BLOCK;
@@ -124,14 +128,13 @@ KERNEL(linear_steps)
             key_features(&place, &a, &keys, block, first + u.offset, &places, tokens, &key_scale, NULL, psi);
 #if SHIFTED
             factors_put(block, &scales, factor);
-            state_rescale(&own, from, block, factor);
-            steps_add(own.c + at, VALUE_BLOCK, own.c + at, psi, phi, FEATURE_ROW, values, VALUE_BLOCK, outputs,
-                      VALUE_BLOCK, count, FEATURE_BLOCK, VALUE_BLOCK, &coming);
-#else
-            steps_add(own.c + at, VALUE_BLOCK, from + at, psi, phi, FEATURE_ROW, values, VALUE_BLOCK, outputs,
-                      VALUE_BLOCK, count, FEATURE_BLOCK, VALUE_BLOCK, &coming);
+            if (last)
+                new_factors_put(block * FEATURE_BLOCK, scales.next, top, last_factor);
+            BLOCK_SYNC();
 #endif
-            total_steps(own.z + block * FEATURE_BLOCK, psi, phi, totals, sums, count);
+            steps_add(own.c + at, VALUE_BLOCK, from + at, before, after, psi, phi, FEATURE_ROW, values, VALUE_BLOCK,
+                      outputs, VALUE_BLOCK, count, FEATURE_BLOCK, VALUE_BLOCK, &coming);
+            total_steps(own.z + block * FEATURE_BLOCK, before, psi, phi, totals, sums, count);
         }
         from = own.c;
         BLOCK_SYNC();
@@ -144,6 +147,6 @@ KERNEL(linear_steps)
     }
     BLOCK_SYNC();
     if (keep)
-        new_state_put(&a, &u, &own, sum_scale, m, factor, new_state_c, new_state_z, new_state_m);
+        new_state_put(&a, &u, &own, settled, sum_scale, m, factor, new_state_c, new_state_z, new_state_m);
     branch_end();
 }

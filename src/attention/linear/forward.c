@@ -20,7 +20,7 @@ static int64_t tiles_of(const mgk_linear_pass *x)
     const int64_t totals = by_steps(x->request) ? features : 0, pairs = by_steps(x->request) ? 0 : chunk + pad;
     const int64_t of_causal = x->request->desc->causal ? chunk * (features + values + totals + pairs) : 0;
     const int64_t of_map = x->request->desc->feature == CLMGK_FEATURE_FAVOR ? chunk * (features + 1) : 16;
-    const int64_t of_scales = x->feature_block + 16;
+    const int64_t of_scales = (by_steps(x->request) ? 2 : 1) * x->feature_block + 16;
     return chunk * (x->request->traits.head_size + pad + features + values + 8) + of_causal + of_map + of_scales;
 }
 
