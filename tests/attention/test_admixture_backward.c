@@ -412,6 +412,21 @@ TH_TEST(both_passes_weigh_alike)
     }
 }
 
+/* Other tests have the programs of the device's own engine, and on the other that of the first form; the rest are
+ * programs of dV alone, which shows P. */
+TH_TEST(rivals_at_large_scores)
+{
+    for (size_t n = 0; n < TH_COUNT(forms); n++)
+        for (size_t e = 0; e < session->engines; e++) {
+            clmgk_attention_desc desc = small_desc(forms[n], 70, 130);
+            desc.gradients = e > 0 && n > 0 ? CLMGK_GRADIENT_V : th_all_gradients(&desc);
+            TH_PROBLEM problem = th_problem_make(&desc, n);
+            th_make_rivals(&problem, n + 1);
+            const clmgk_plan_options options = options_of(session, e);
+            th_expect_equal_weights(session, &problem, &options);
+        }
+}
+
 /* Mixing of no weight and of both signs. */
 TH_TEST(any_mixing)
 {

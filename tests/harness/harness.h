@@ -404,6 +404,10 @@ void th_set_shape(clmgk_attention_desc *desc, size_t number, uint64_t *state);
 enum { TH_PROBES = 8 };
 void th_expect_equal_weights(th_session *session, th_problem *problem, const clmgk_plan_options *options);
 
+/* Makes the keys compete at scores of 10^4, a float's step of which changes a weight by a thousandth: they are nearly
+ * equal and far from 0. A third of them are equal, which no rounding may weigh differently. */
+void th_make_rivals(th_problem *problem, uint64_t seed);
+
 /* Every gradient that a problem of this kind has. */
 uint32_t th_all_gradients(const clmgk_attention_desc *desc);
 
