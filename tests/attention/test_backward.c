@@ -368,7 +368,7 @@ TH_TEST(rivals_at_large_scores)
         size_t shared; /* engines whose programs other tests have */
     } cases[] = {{CLMGK_VARIANT_SOFTMAX, 70, 0, 0, 2},  {CLMGK_VARIANT_SOFTMAX, 49, 0, 0, 2},
                  {CLMGK_VARIANT_SOFTMAX, 70, 1, 1, 2},  {CLMGK_VARIANT_GAUSSIAN, 70, 0, 0, 1},
-                 {CLMGK_VARIANT_MGK, 70, 0, 0, 1},      {CLMGK_VARIANT_SMGK, 70, 1, 0, 0},
+                 {CLMGK_VARIANT_MGK, 70, 1, 0, 0},      {CLMGK_VARIANT_SMGK, 70, 0, 0, 2},
                  {CLMGK_VARIANT_HARD_FISH, 70, 1, 1, 2}};
     for (size_t n = 0; n < TH_COUNT(cases); n++)
         for (size_t e = 0; e < session->engines; e++) {
