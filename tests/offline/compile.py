@@ -31,9 +31,8 @@ AMD_LATER = {"gfx942": 9402, "gfx1100": 11000, "gfx1201": 12001}
 QUICK_GPU = ["gfx90a", "gfx1100", "sm_80", "pvc"]  # share a sample among them, unless they are asked for
 QUICK = ["lint", "x86"] + QUICK_GPU
 FULL = QUICK + ["gfx942", "gfx1201", "sm_75", "sm_90", "skl", "tgllp", "dg2-g10"]
-# Bytes that a work-item spills in clang's PTX: MGK's hard E-step; one of the two forms of mixed heads with D = 128, whose
-# registers are full. 0 elsewhere.
-CLANG_PTX_LIMIT = {("mixture/forward.cl", "sm_75"): 4, ("admixture/backward.cl", "sm_80"): 4}
+# Bytes that a work-item spills in clang's PTX: MGK's hard E-step. 0 elsewhere.
+CLANG_PTX_LIMIT = {("mixture/forward.cl", "sm_75"): 4}
 # Largest stack: private arrays that did not become registers, on Intel's also spills, of a work-item or of all those of
 # a hardware thread. 0 elsewhere: these are processors without 256 registers, for which no block is chosen.
 FEW_REGISTERS = {"skl": 16384, "tgllp": 16384}
