@@ -210,8 +210,8 @@ FUNCTION void load_values(const key_block *b, int g0)
 FUNCTION void group_tile(const key_block *b, const panel_tile *m, int next)
 {
     if (ALL_HEADS) {
-        const bool ends = m->g0 + VALUE_HEADS >= b->a->kv_heads;
         load_values(b, m->g0);
+        const bool ends = m->g0 + VALUE_HEADS >= b->a->kv_heads;
         tile_stage(b, m->g0, m->i0, ends ? 0 : m->g0 + VALUE_HEADS, ends ? next : m->i0);
     }
     HEADS_FOR(n)
