@@ -29,13 +29,13 @@ import time
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-PASSES = ("forward", "backward")
+from tables import PASSES, STEPS, show_eager, show_fused, show_layer, show_listops, show_paper, show_whole
+
 HEADS = 8
 MGK_HEADS = 4
 COMPONENTS = 2
 GLOBAL_HEADS = 2
 LAYER = {"width": 512, "heads": HEADS, "batch": 4, "length": 1024}
-STEPS = ("forward", "training")
 SWIN = {"batch": 4096, "heads": 3, "length": 49, "head_size": 32}
 # Of clmgk-bench; sMGK and MGK have half the heads.
 PAPER = ("swin", "iwslt", "wmt", "lra-narrow", "lra-listops", "wikitext-small", "wikitext-medium", "lm1b", "bert-128",
@@ -489,86 +489,7 @@ def compare_listops(arguments):
     return {**LISTOPS, "lengths": lengths, "networks": networks}
 
 
-# ---- text ------------------------------------------------------------------------------------------------------
-
-
-def show_paper(found):
-    title = "{shape}: batch {batch}, {heads} heads of {head_size}, N {length}".format(**found)
-    show_fused(title + (", causal" if found["causal"] else ""), found)
-    parts = (found[name]["clmgk"]["softmax"]["fraction_of_peak"] for name in PASSES)
-    row("softmax, part of the FMA peak", *(f"{part:.2f}" for part in parts))
-    for variant in ("mgk", "smgk"):
-        ones = (found[name]["clmgk"] for name in PASSES)
-        row(f"{variant} / softmax, time", *(f"{one[variant]['ms'] / one['softmax']['ms']:.2f}" for one in ones))
-
-
-def row(*cells):
-    print(f"  {cells[0]:<30}" + "".join(f"{cell:>22}" for cell in cells[1:]))
-
-
-def show_fused(title, found):
-    print(title)
-    row("", *PASSES)
-    row("PyTorch fused", *(f"{found[name]['pytorch_fused_ms']:.1f} ms" for name in PASSES))
-    for variant in found["forward"]["clmgk"]:
-        row(f"clmgk, {variant}", *(f"{found[name]['clmgk'][variant]['ms']:.1f} ms" for name in PASSES))
-    row("softmax, rate / PyTorch fused", *(f"{found[name]['rate_ratio']:.2f}" for name in PASSES))
-
-
-def time_and_memory(found, key):
-    return f"{found['ms']:.1f} ms {1e-6 * found[key]:.0f} MB"
-
-
-def show_eager(found, square):
-    for variant, (_, _, case) in EAGER.items():
-        cells = (time_and_memory(found[name][variant], "peak_bytes") for name in PASSES)
-        row(f"eager formula, {case}", *cells)
-        cells = (time_and_memory(square[name]["clmgk"][variant], "memory_bytes") for name in PASSES)
-        row(f"clmgk, {case}", *cells)
-        ratios = (found[name][variant]["ms"] / square[name]["clmgk"][variant]["ms"] for name in PASSES)
-        row(f"eager / clmgk, {variant}, time", *(f"{ratio:.2f}" for ratio in ratios))
-
-
-def show_whole(found, length, formulas):
-    print(f"N = S = {length}, D = {found['head_size']}: time, and memory beside inputs and results")
-    row("", *PASSES)
-    for variant, (_, _, case) in formulas.items():
-        ones = [found[name][variant] for name in PASSES]
-        row(f"eager, {case}", *(f"{one['eager_ms']:.1f} ms {1e-6 * one['eager_extra_bytes']:.0f} MB" for one in ones))
-        ours = (f"{one['clmgk_ms']:.1f} ms {1e-6 * one['clmgk_workspace_bytes']:.1f} MB" for one in ones)
-        row(f"clmgk, {case}", *ours)
-        row("time, eager / clmgk", *(f"{one['time_ratio']:.2f}" for one in ones))
-        ratios = (one["memory_ratio"] for one in ones)
-        row("memory, clmgk / eager", *("-" if ratio is None else f"{ratio:.4f}" for ratio in ratios))
-
-
-def show_layer(found):
-    print("layer: batch {batch}, N {length}, width {width}, {heads} heads".format(**found))
-    row("", *STEPS)
-    steps = found["steps"]
-    row("PyTorch", *(f"{steps[step]['pytorch_ms']:.1f} ms" for step in STEPS))
-    for variant in steps["forward"]["clmgk"]:
-        ones = [steps[step]["clmgk"][variant] for step in STEPS]
-        row(f"clmgk, {variant}", *(f"{one['ms']:.1f} ms" for one in ones))
-        row("rate / PyTorch", *(f"{one['rate_ratio']:.2f}" for one in ones))
-    row("kept for backward, PyTorch", "", f"{1e-6 * found['pytorch_kept_bytes']:.1f} MB")
-    for variant, one in steps["training"]["clmgk"].items():
-        row(f"clmgk, {variant}", "", f"{1e-6 * one['activation_bytes']:.1f} MB")
-    for variant, ratio in found["decoding"].items():
-        row(f"decoding / reading, {variant}", f"{ratio:.2f}")
-
-
-def show_listops(found):
-    print(f"a step of training, {sum(found['lengths'])} tokens in {len(found['lengths'])} sequences")
-    row("", *found["networks"])
-    for key, text in (
-        ("pytorch_padded_ms", "PyTorch, padded, ms"),
-        ("pytorch_equal_ms", "PyTorch, one length, ms"),
-        ("clmgk_ms", "clmgk, ms"),
-        ("padded_ratio", "PyTorch, padded / clmgk"),
-        ("equal_ratio", "PyTorch, one length / clmgk"),
-    ):
-        row(text, *(f"{one[key]:.2f}" for one in found["networks"].values()))
+# ---- the command ------------------------------------------------------------------------------------------------
 
 
 def parse():
@@ -634,7 +555,7 @@ def compare(arguments):
             show_fused(f"N = S = {arguments.length}, {heads} heads, D = {head_size}", result["sizes"][-1])
             if heads == HEADS and not arguments.no_eager:
                 result["eager"].append(compare_eager(arguments, head_size))
-                show_eager(result["eager"][-1], result["sizes"][-1])
+                show_eager(result["eager"][-1], result["sizes"][-1], EAGER)
     if not arguments.no_swin:
         result["swin"] = compare_swin(arguments)
         title = "Swin: {batch} windows of {length}, {heads} heads of {head_size}, bias".format(**SWIN)

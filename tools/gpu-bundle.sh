@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The bundle that gpu-check.sh runs from: `gpu-check.sh prepare` sources this file, which needs a checkout.
+# shellcheck disable=SC2154 # gpu-check.sh sets the names of programs and libraries
+
+# NAME PATH of all libraries that a program needs.
+needed_by() {
+    ldd "$1" | sed -nE 's|^\s*(\S+) => (/\S+) .*|\1 \2|p; s|^\s*(/\S*/)(ld-linux\S+) .*|\2 \1\2|p'
+}
+
+copy_library() { # BUNDLE NAME PATH
+    local folder=lib
+    [[ $2 =~ $c_library ]] && folder=libc
+    [[ -e $1/$folder/$2 ]] || cp -L "$3" "$1/$folder/$2"
+}
+
+bundle_libraries() { # BUNDLE BUILD
+    local clblast program name path
+    clblast=$(ldconfig -p | sed -nE 's|.*\slibclblast\.so\.1 .* => (\S+)$|\1|p' | head -n 1)
+    [[ -z $clblast ]] || copy_library "$1" libclblast.so.1 "$clblast"
+    for program in "${programs[@]/#/$2/bin/}" $clblast; do
+        while read -r name path; do
+            copy_library "$1" "$name" "$path"
+        done < <(needed_by "$program")
+    done
+}
+
+# "NAME ARGUMENT...", quoted for the shell: a line for each golden case, outputs in ./.
+list_golden() { # FOLDER
+    python3 - "$1" <<'TEXT'
+import json, pathlib, shlex, sys
+for path in sorted(pathlib.Path(sys.argv[1]).glob("*/case.json")):
+    case = json.loads(path.read_text())
+    outputs = [word for option, name in case["outputs"].items() for word in (option, "$target/" + name)]
+    print(path.parent.name, *map(shlex.quote, case["args"]), *(f'"{word}"' for word in outputs))
+TEXT
+}
+
+newest_glibc() { # FILE... : the newest version of the C library that they ask for
+    objdump -T "$@" | grep -o 'GLIBC_2\.[0-9]*' | sort -uV | tail -n 1 | sed 's/GLIBC_//'
+}
+
+prepare() {
+    local root build=$1 bundle=$2
+    root=$(dirname "$here")
+    if [[ -z $build ]]; then
+        build=$root/build
+        if ! { cmake -S "$root" -B "$build" -G Ninja -DCLMGK_BUILD_TESTS=ON && cmake --build "$build"; } >&2; then
+            fail 4 "prepare: the build failed"
+        fi
+    fi
+    build=$(realpath "$build")
+    local program missing=()
+    for program in "${programs[@]}"; do
+        [[ -x $build/bin/$program ]] || missing+=("$program")
+    done
+    [[ ${#missing[@]} -eq 0 ]] || fail 2 "prepare: $build/bin lacks ${missing[*]}: expected a whole build with tests"
+    [[ ! -e $bundle || -f $bundle/MANIFEST ]] || fail 2 "prepare: --output '$bundle' is there and is no bundle"
+    rm -rf "$bundle"
+    mkdir -p "$bundle"/{bin,lib,libc,golden}
+    say "copying programs, libraries and golden cases to $bundle"
+    for program in "${programs[@]}"; do
+        strip -o "$bundle/bin/$program" "$build/bin/$program"
+    done
+    bundle_libraries "$bundle" "$build"
+    cp -r "$root"/tests/golden/*/ "$bundle/golden/"
+    list_golden "$root/tests/golden" >"$bundle/golden.txt"
+    grep -E '^simt(-nvidia)? ' "$root/tests/offline/configurations.txt" | awk '!seen[$1, $3, substr($0, index($0, $4))]++' \
+        >"$bundle/configurations.txt"
+    cp "$self" "$root/benchmarks/peers/gpu.py" "$root/docs/gpu.md" "$root/LICENSE" "$bundle/"
+    {
+        echo "commit $(git -C "$root" describe --always --dirty 2>/dev/null || echo unknown)"
+        echo "machine $(uname -m)"
+        echo "glibc $(newest_glibc "$bundle"/bin/* "$bundle"/lib/libclmgk* "$bundle"/lib/libOpenCL*)"
+    } >"$bundle/MANIFEST"
+    tar -C "$(dirname "$bundle")" -czf "$bundle.tar.gz" "$(basename "$bundle")"
+    say "$(du -sh --apparent-size "$bundle" | cut -f 1) in $bundle," \
+        "$(du -h "$bundle.tar.gz" | cut -f 1) in $bundle.tar.gz"
+    say "on the card: tar xf $(basename "$bundle").tar.gz && $(basename "$bundle")/gpu-check.sh all"
+}
