@@ -62,7 +62,7 @@ static tool_exit copy_values(const tool_problem *problem, clmgk_array array, cl_
 tool_exit run_execute(const run_arguments *arguments, const tool_problem *problem, run_execution *execution,
                       tool_error *error)
 {
-    *execution = (run_execution){.info.cache_note = ""};
+    *execution = (run_execution){.info = {.cache_note = "", .engine_reason = ""}};
     for (clmgk_array array = 0; array < TOOL_FILES; array++) {
         const tool_slot *const slot = &problem->slot[array];
         cl_mem *const memory = &execution->memory[array];

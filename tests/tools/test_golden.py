@@ -130,7 +130,9 @@ class Golden(unittest.TestCase):
     def default_engine(self):
         done = run("clmgk-run", *Case(CASES[0], False).args, "--repeat", 1, "--json", cwd=CASES[0])
         self.assertEqual(done.returncode, 0, done.stderr)
-        return json.loads(done.stdout)["engine"]
+        result = json.loads(done.stdout)
+        self.assertNotIn(result["engine_reason"], ("", "named by the options"))
+        return result["engine"]
 
     def test_default_engine_is_tested(self):
         self.assertIn(self.default_engine(), ("lane", "simt"))

@@ -205,6 +205,7 @@ static json_t *make_json(const run_arguments *arguments, const tool_problem *pro
     json_object_set_new(root, "estep", tool_json_text(clmgk_estep_name(desc->estep)));
     json_object_set_new(root, "dtype", tool_json_text(clmgk_dtype_name(desc->dtype)));
     json_object_set_new(root, "engine", tool_json_text(clmgk_engine_name(info->engine)));
+    json_object_set_new(root, "engine_reason", tool_json_text(info->engine_reason));
     json_object_set_new(root, "parameters", tool_json_text(info->parameters));
     json_object_set_new(root, "tuning", tool_json_text(clmgk_tuning_source_name(info->tuning)));
     json_object_set_new(root, "device", make_device(&execution->device.info));
