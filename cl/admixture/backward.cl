@@ -266,7 +266,7 @@ FUNCTION void load_keys(const key_block *b)
     for (int panel = 0; panel < PANELS; ++panel) {
         panel_clear_keys(b->g, panel);
         panel_load_keys(b->g, panel, b->at->k, a->k.head, a->k.token, b->k0 + panel * PANEL_ROWS, b->p->keys,
-                        a->head_size, 0);
+                        a->head_size);
     }
 }
 

@@ -188,7 +188,7 @@ KERNEL(admixture_backward_queries)
     int range, end;
     key_range(&a, &p, &block, &range, &end);
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
-        keys_stage(e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, 0, tile_after(k, k0, end));
+        keys_stage(e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, tile_after(k, k0, end));
         if (!view_tile(e, &a, &p, first, range, k0, &view))
             continue;
         /* shared noise and a shared mixing are any head's */

@@ -146,7 +146,7 @@ KERNEL(admixture_forward)
     key_range(&a, &p, &block, &range, &end);
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
         tile_view view;
-        keys_stage(&e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, 0, tile_after(k, k0, end));
+        keys_stage(&e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, tile_after(k, k0, end));
         values_stage(&e, value_heads, v, a.v.head, a.v.token, k0, end, a.value_size, tile_after(v, k0, end));
         for (int n = 0; n < PANELS; ++n) {
             const int panel_first = first + n * PANEL_ROWS;

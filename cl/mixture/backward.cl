@@ -251,7 +251,7 @@ KERNEL(mixture_backward)
                 for (int panel = 0; panel < PANELS; ++panel) {
                     const int first = k0 + panel * PANEL_HELD;
                     if (HAS_VARIANCE || h == kv_head * group)
-                        panel_load_keys(&g, panel, at.k, a.k.component, a.k.token, first, p.keys, a.head_size, 0);
+                        panel_load_keys(&g, panel, at.k, a.k.component, a.k.token, first, p.keys, a.head_size);
                     panel_begin(&b, panel);
                 }
                 block_queries(&b);

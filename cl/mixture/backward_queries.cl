@@ -266,7 +266,7 @@ KERNEL(mixture_backward_queries)
     int range, end;
     key_range(&a, &p, &block, &range, &end);
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
-        keys_stage(e, PRODUCTS, k, a.k.component, a.k.token, k0, end, a.head_size, 0, tile_after(k, k0, end));
+        keys_stage(e, PRODUCTS, k, a.k.component, a.k.token, k0, end, a.head_size, tile_after(k, k0, end));
         values_stage(e, 1, v, 0, a.v.token, k0, end, a.value_size, tile_after(v, k0, end));
         key_terms(e, &x, &a, k0, end, prior, shift);
         view.factored = false;

@@ -300,7 +300,7 @@ KERNEL(mixture_forward)
                steps_of(&a, &block, range, end - range));
 #endif
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
-        keys_stage(&e, PRODUCTS, k, a.k.component, a.k.token, k0, end, a.head_size, 0, tile_after(k, k0, end));
+        keys_stage(&e, PRODUCTS, k, a.k.component, a.k.token, k0, end, a.head_size, tile_after(k, k0, end));
 #if !DENSITY
         values_stage(&e, 1, v, 0, a.v.token, k0, end, a.value_size, tile_after(v, k0, end));
 #endif
