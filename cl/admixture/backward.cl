@@ -60,14 +60,14 @@ FUNCTION void tile_terms(const key_block *b, int i0, int h)
     __global const float *const log_rows = b->at->work + a->region[MGK_REGION_LOG] + row;
     __global const float *const low_rows = b->at->work + a->region[MGK_REGION_LOG_LOW] + row;
     __global const float *const delta_rows = b->at->work + a->region[MGK_REGION_DELTA] + row;
-    sync_keys(&b->g->base); /* the head before is done with its own */
-    TILE_KEYS_FOR(&b->g->base, c, TILE_KEYS) {
-        key_put(b->x->log, c, key_load(log_rows, i0 + c, limit, -INFINITY));
-        key_put(b->x->delta, c, key_load(delta_rows, i0 + c, limit, 0.0f));
+    sync_streamed(&b->g->base); /* the head before is done with its own */
+    TILE_STREAMED_FOR(&b->g->base, c, TILE_STREAMED) {
+        streamed_put(b->x->log, c, streamed_load(log_rows, i0 + c, limit, -INFINITY));
+        streamed_put(b->x->delta, c, streamed_load(delta_rows, i0 + c, limit, 0.0f));
         if (HAS_LSE_LOW)
-            key_put(b->x->log_low, c, key_load(low_rows, i0 + c, limit, 0.0f));
+            streamed_put(b->x->log_low, c, streamed_load(low_rows, i0 + c, limit, 0.0f));
     }
-    sync_keys(&b->g->base);
+    sync_streamed(&b->g->base);
 }
 
 /* The held scores of a panel's tile, and dG, which begins with 0. */
@@ -84,12 +84,12 @@ FUNCTION void hold_tile(const key_block *b, const panel_tile *m)
 /* Sums over queries of the bias's gradients, added to the head's. */
 FUNCTION void add_key_sums(const key_block *b, const panel_tile *m, real *key_sums)
 {
-    real before[BLOCK_ROWS];
-    rows_sum(&b->g->base, key_sums);
-    rows_load(b->g, b->x->grad_bias, m->k0, b->p->keys, 0.0f, before);
-    ROWS_FOR(v)
+    real before[BLOCK_HELD];
+    held_sum(&b->g->base, key_sums);
+    held_load(b->g, b->x->grad_bias, m->k0, b->p->keys, 0.0f, before);
+    HELD_FOR(v)
         key_sums[v] += before[v];
-    rows_store(&b->g->base, key_sums, b->x->grad_bias, 1, m->k0, b->p->keys);
+    held_store(&b->g->base, key_sums, b->x->grad_bias, 1, m->k0, b->p->keys);
 }
 
 /* ---- tiles ------------------------------------------------------------------------------------------------------ */
@@ -99,7 +99,7 @@ FUNCTION void add_key_sums(const key_block *b, const panel_tile *m, real *key_su
 FUNCTION void expect_rows(const key_block *b, const panel_tile *m, int h)
 {
     const mgk_attention_args *const a = b->a;
-    const int i0 = m->i0 + TILE_KEYS, limit = b->p->valid;
+    const int i0 = m->i0 + TILE_STREAMED, limit = b->p->valid;
     rows_expect(b->at->grad_o + h * a->grad_o.head, a->grad_o.token, i0, limit, a->value_size, m->panel);
     for (int k = h; k < COMPONENTS; k += a->heads)
         rows_expect(b->at->q + k * a->q.head, a->q.token, i0, limit, a->head_size, m->panel);
@@ -129,20 +129,20 @@ FUNCTION void head_tile(const key_block *b, const panel_tile *m, int value_head,
     const mgk_attention_args *const a = b->a;
     int h = m->g0 * HEAD_RATIO + grad_head;
     FORGET(h);
-    real sums[SUMS > 0 ? SUMS : 1], key_sums[BLOCK_ROWS];
+    real sums[SUMS > 0 ? SUMS : 1], key_sums[BLOCK_HELD];
     const pair_block at = {b->g, &b->x->scorer, b, m, key_sums};
     for (int i = 0; i < SUMS; ++i)
         sums[i] = (real)(0.0f);
-    ROWS_FOR(v)
+    HELD_FOR(v)
         key_sums[v] = (real)(0.0f);
     head_begin(b, h);
     tile_terms(b, m->i0, h);
     begin_row_sums(b->g);
     expect_rows(b, m, h);
     for (int sub = 0; sub < m->subs; ++sub) {
-        real d[BLOCK_KEYS][BLOCK_ROWS];
-        KEYS_FOR(u)
-            ROWS_FOR(v)
+        real d[BLOCK_STREAMED][BLOCK_HELD];
+        STREAMED_FOR(u)
+            HELD_FOR(v)
                 d[u][v] = (real)(0.0f);
         if (HAS_SCORE_GRADIENTS)
             value_product(b->g, m->panel, value_head, grad_head, sub, m->edge, d);
@@ -200,7 +200,7 @@ FUNCTION void load_values(const key_block *b, int g0)
         panel_clear_values(b->g, panel);
         HEADS_FOR(n)
         if (g0 + n < a->kv_heads)
-            panel_load_values(b->g, panel, n, b->at->v + (g0 + n) * a->v.head, a->v.token, b->k0 + panel * PANEL_ROWS,
+            panel_load_values(b->g, panel, n, b->at->v + (g0 + n) * a->v.head, a->v.token, b->k0 + panel * PANEL_HELD,
                               b->p->keys, a->value_size);
     }
 }
@@ -234,13 +234,13 @@ FUNCTION void value_heads(const key_block *b, int g0, int end_g)
     int begin, end;
     load_values(b, g0);
     block_rows(a, p, b->k0, &begin, &end);
-    for (int i0 = begin; i0 < end; i0 += TILE_KEYS) {
-        const int stop = min(i0 + TILE_KEYS, p->valid), entries = stop - i0;
-        const int subs = SUB_TILES == 1 ? 1 : (entries + BLOCK_KEYS - 1) / BLOCK_KEYS;
-        const int next = i0 + TILE_KEYS < end ? i0 + TILE_KEYS : -1;
+    for (int i0 = begin; i0 < end; i0 += TILE_STREAMED) {
+        const int stop = min(i0 + TILE_STREAMED, p->valid), entries = stop - i0;
+        const int subs = SUB_TILES == 1 ? 1 : (entries + BLOCK_STREAMED - 1) / BLOCK_STREAMED;
+        const int next = i0 + TILE_STREAMED < end ? i0 + TILE_STREAMED : -1;
         tile_stage(b, g0, i0, g0, ALL_HEADS ? i0 : next);
         for (int panel = 0; panel < PANELS; ++panel) {
-            const int first = b->k0 + panel * PANEL_ROWS;
+            const int first = b->k0 + panel * PANEL_HELD;
             panel_tile m = {panel, first, g0, i0, entries, subs, edge_of(a, p, i0, first), false};
             if (!panel_meets(a, p, m.k0, i0, stop, &m.masked))
                 continue;
@@ -257,7 +257,7 @@ FUNCTION void value_heads(const key_block *b, int g0, int end_g)
             HEADS_FOR(n)
     if (g0 + n < a->kv_heads)
         store_values(g, panel, n, b->at->grad_v + (g0 + n) * a->grad_v.head, a->grad_v.token,
-                     b->k0 + panel * PANEL_ROWS, b->keys, a->value_size, is_added(&a->bound, SLOT_GRAD_V));
+                     b->k0 + panel * PANEL_HELD, b->keys, a->value_size, is_added(&a->bound, SLOT_GRAD_V));
 }
 
 FUNCTION void load_keys(const key_block *b)
@@ -265,7 +265,7 @@ FUNCTION void load_keys(const key_block *b)
     const mgk_attention_args *const a = b->a;
     for (int panel = 0; panel < PANELS; ++panel) {
         panel_clear_keys(b->g, panel);
-        panel_load_keys(b->g, panel, b->at->k, a->k.head, a->k.token, b->k0 + panel * PANEL_ROWS, b->p->keys,
+        panel_load_keys(b->g, panel, b->at->k, a->k.head, a->k.token, b->k0 + panel * PANEL_HELD, b->p->keys,
                         a->head_size);
     }
 }
@@ -276,7 +276,7 @@ FUNCTION void finish_component(const key_block *b, int k)
     const mgk_attention_args *const a = b->a;
     for (int panel = 0; panel < PANELS; ++panel)
         store_keys(b->g, panel, k, (SHARED_MIX ? b->x->scorer.mixing.p[k] : 1.0f) * a->scale * NATS_PER_UNIT,
-                   b->at->grad_k + k * a->grad_k.head, a->grad_k.token, b->k0 + panel * PANEL_ROWS, b->keys,
+                   b->at->grad_k + k * a->grad_k.head, a->grad_k.token, b->k0 + panel * PANEL_HELD, b->keys,
                    a->head_size, is_added(&a->bound, SLOT_GRAD_K));
 }
 
@@ -298,7 +298,8 @@ KERNEL(admixture_backward)
     const int batches = HAS_SEQUENCES ? 1 : a.batch;
 
     GRAD_ENGINE_DECLARE(g)
-    KEY_SPACE float log_terms[TILE_KEYS], log_low_terms[HAS_LSE_LOW ? TILE_KEYS : 1], delta_terms[TILE_KEYS];
+    STREAMED_SPACE float log_terms[TILE_STREAMED], log_low_terms[HAS_LSE_LOW ? TILE_STREAMED : 1],
+        delta_terms[TILE_STREAMED];
     head x;
     x.log = log_terms;
     x.log_low = log_low_terms;
@@ -329,7 +330,7 @@ KERNEL(admixture_backward)
         /* shared noise and a shared mixing are any head's */
         x.scorer.modifiers = modifiers_of(&a, p.b, 0, slopes);
         x.scorer.mixing = mixing_of(&a, 0, mix, mix_weight, noise);
-        for (int k0 = split * GROUP_ROWS; k0 < keys; k0 += a.splits * GROUP_ROWS) {
+        for (int k0 = split * GROUP_HELD; k0 < keys; k0 += a.splits * GROUP_HELD) {
             const key_block b = {&g, &a, &p, &at, &x, k0, keys};
             load_keys(&b);
             for (int g0 = 0; g0 < a.kv_heads; g0 += ALL_HEADS ? a.kv_heads : VALUE_HEADS)
