@@ -3,6 +3,7 @@
  * As much of OpenCL C as the SIMT engine's kernels need, in CUDA C++: so that NVIDIA's own compiler can be asked for
  * their registers. Nothing of it is ever run. compile.py does what macros can't.
  */
+#include <cfloat>
 #include <cuda_fp16.h>
 
 #define DEVICE static __device__ __forceinline__
