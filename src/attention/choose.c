@@ -109,7 +109,8 @@ static bool scores_agree(const choice *c)
     const mgk_compiled_pass *const own = c->plan->pass[c->which];
     bool agree = forward->engine == own->engine;
     for (const char *const *name = c->names; agree && name != NULL && *name != NULL; ++name)
-        agree = mgk_tunable_get(&forward->plan.tunables, (mgk_tunable_name){*name}) == mgk_tunable_get(&own->plan.tunables, (mgk_tunable_name){*name});
+        agree = mgk_tunable_get(&forward->plan.tunables, (mgk_tunable_name){*name}) ==
+                mgk_tunable_get(&own->plan.tunables, (mgk_tunable_name){*name});
     return agree;
 }
 
