@@ -68,8 +68,8 @@ FUNCTION void block_gradient(row_block *x, int block)
 {
 #if BY_STEPS
     __global float *const state = x->turned + block * FEATURE_BLOCK;
-    steps_put(state, STATE_WIDTH, state, NULL, NULL, x->values, x->g, VALUE_ROW, x->psi, FEATURE_ROW, x->grad, FEATURE_ROW, CHUNK,
-              VALUE_SIZE + 1, FEATURE_BLOCK, &x->coming);
+    steps_put(state, STATE_WIDTH, state, NULL, NULL, x->values, x->g, VALUE_ROW, x->psi, FEATURE_ROW, x->grad,
+              FEATURE_ROW, CHUNK, VALUE_SIZE + 1, FEATURE_BLOCK, &x->coming);
 #else
     tile_clear(x->grad, CHUNK * FEATURE_ROW);
     BLOCK_SYNC();

@@ -318,6 +318,7 @@ KERNEL(linear_apply)
     }
     BLOCK_SYNC();
     if (keep)
-        new_state_put(&a, &u, &own, !SHIFTED && is_direct(&a), sum_scale, m, factor, new_state_c, new_state_z, new_state_m);
+        new_state_put(&a, &u, &own, !SHIFTED && is_direct(&a), sum_scale, m, factor, new_state_c, new_state_z,
+                      new_state_m);
     branch_end();
 }

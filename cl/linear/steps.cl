@@ -21,8 +21,7 @@ CHUNK_STEPS(steps_add, OUTPUTS_ADD)
 /* z: totals[t] = z after token t, whose products with phi are added to the sums. z times `before`, unless NULL, first.
  */
 FUNCTION void total_steps(__global float *z, BLOCK_SPACE const float *before, BLOCK_SPACE const float *psi,
-                          BLOCK_SPACE const float *phi,
-                          BLOCK_SPACE float *totals, BLOCK_SPACE float *sums, int tokens)
+                          BLOCK_SPACE const float *phi, BLOCK_SPACE float *totals, BLOCK_SPACE float *sums, int tokens)
 {
     VECTORS_FOR(n, FEATURE_BLOCK) {
         real total = REAL_AT(z + n);
