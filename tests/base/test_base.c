@@ -87,8 +87,9 @@ TH_HOST_TEST(test_values_from_names)
         assert_true(name != NULL || strcmp(#type, "tuning_source") == 0);                                              \
     }                                                                                                                  \
     assert_null(clmgk_##type##_name((clmgk_##type)((last) + 1)))
-#define ONE(...) +1
-    EXPECT_NAMES(variant, CLMGK_VARIANT_LIST(ONE) - 1);
+#define PLACE(NAME, ...) PLACE_OF_##NAME,
+    enum { CLMGK_VARIANT_LIST(PLACE) VARIANTS };
+    EXPECT_NAMES(variant, VARIANTS - 1);
     EXPECT_NAMES(dtype, CLMGK_DTYPE_BF16);
     EXPECT_NAMES(score, CLMGK_SCORE_GAUSSIAN);
     EXPECT_NAMES(estep, CLMGK_ESTEP_HARD);
