@@ -39,12 +39,9 @@ static void add_traits(const clmgk_attention_desc *d, mgk_attention_traits *t)
 static void set_flags(const mgk_attention_request *request, mgk_flags *flags)
 {
     const mgk_attention_traits *const t = &request->traits;
-    flags->HAS_NOISE = t->noise;
     flags->SHARED_NOISE = t->shared_noise;
     flags->SHARED_MIX = t->shared_mix;
     flags->GENERALISED = t->generalised;
-    flags->HAS_MIX_WEIGHT = request->desc->use_mix_weight;
-    flags->HAS_MIX_OFFSET = request->desc->use_mix_offset;
 }
 
 /* ---- the family ---------------------------------------------------------------------------------------------- */

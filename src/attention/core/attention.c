@@ -166,10 +166,10 @@ mgk_flags mgk_attention_flags(const mgk_attention_request *request)
     flags.VALUE_SIZE = t->value_size;
     flags.COMPONENTS = t->components;
     flags.HAS_SEQUENCES = d->sequences > 0;
-    flags.HAS_BIAS = d->use_bias;
+#define SET_FLAG(flag, NAME) flags.flag = mgk_array_exists(d, CLMGK_ARRAY_##NAME);
+    MGK_ARRAY_FLAG_LIST(SET_FLAG)
+#undef SET_FLAG
     flags.HAS_ALIBI = d->use_alibi;
-    flags.HAS_SINKS = d->use_sinks;
-    flags.HAS_LSE_LOW = d->use_lse_low;
     flags.HAS_SOFTCAP = d->softcap > 0.0;
     flags.HAS_DROPOUT = d->dropout > 0.0;
     request->family->set_flags(request, &flags);

@@ -57,7 +57,8 @@ typedef struct mgk_attention_step {
     const char *compiler; /* without a block, options of the device's compiler; NULL: none */
 } mgk_attention_step;
 
-/* The flags of a problem, common and of the family; a step adds its own. */
+/* The flags of a problem: those of its arrays, the other common ones, then the family's set_flags; a step adds its own.
+ */
 mgk_flags mgk_attention_flags(const mgk_attention_request *request);
 
 /* Appends a step. */

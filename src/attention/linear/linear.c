@@ -118,12 +118,9 @@ static void set_flags(const mgk_attention_request *request, mgk_flags *flags)
 {
     const mgk_attention_traits *const t = &request->traits;
     flags->KEYS_SHIFTED = t->shifted;
-    flags->HAS_PRIOR = t->has_prior;
-    flags->HAS_NOISE = t->noise;
     flags->SHARED_NOISE = t->shared_noise;
     flags->SHARED_MIX = t->shared_mix;
     flags->GENERALISED = t->generalised;
-    flags->HAS_MIX_WEIGHT = request->desc->use_mix_weight;
     flags->FEATURE_MAP = request->desc->feature;
     flags->FEATURE_ORDER = request->desc->feature_order;
     flags->MIXED_HEADS = has_trait(request->desc, CLMGK_TRAIT_ADMIXTURE);

@@ -30,8 +30,7 @@ static void set_flags(const mgk_attention_request *request, mgk_flags *flags)
     flags->SCORE_GAUSSIAN = t->gaussian;
     flags->KEYS_SHIFTED = t->shifted;
     flags->ESTEP_HARD = t->hard;
-    flags->HAS_PRIOR = t->has_prior;
-    flags->HAS_VARIANCE = t->has_variance;
+    flags->HAS_PRIOR = t->has_prior; /* the hard E-step uses none */
 }
 
 /* ---- descriptor --------------------------------------------------------------------------------------------- */
