@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The lane engine's kernel parameters, for the host. The defaults in the kernels (engine/lane/block.clh) only serve to
- * compile them alone.
+ * The lane engine's kernel parameters, for the host. The kernels' own defaults (engine/lane/block.clh) are only used
+ * when a kernel file is compiled without the library.
  *
  *     T(identifier, name, macro (NULL: a run-time number), default on CPUs, on GPUs (0: follows from the shape),
  *       meaning, values...)
