@@ -36,7 +36,7 @@ def find(cases, head_size, **wanted):
         "dropout": None,
     }
     properties.update(wanted)
-    return next((case for case in cases if all(case[key] == value for key, value in properties.items())), None)
+    return next((case for case in cases if all(case.get(key) == value for key, value in properties.items())), None)
 
 
 def median(case):
@@ -87,12 +87,12 @@ def rows(cases, peers, name):
 
 def softmax_cases(cases, shape, name):
     wanted = {"shape": shape, "pass": name, "dtype": "f32", "variant": "softmax"}
-    return [case for case in cases if all(case[key] == value for key, value in wanted.items())]
+    return [case for case in cases if all(case.get(key) == value for key, value in wanted.items())]
 
 
 def window_ratio(cases, name):
     """Softmax with the window / without it."""
-    found = {case["window"] is not None: case for case in softmax_cases(cases, "window-16k", name)}
+    found = {case.get("window") is not None: case for case in softmax_cases(cases, "window-16k", name)}
     return median(found[True]) / median(found[False]) if len(found) == 2 else None
 
 
@@ -110,7 +110,7 @@ def other_rows(cases, peers):
         text = f"decoding, N = {queries}, S = 65,536: time / reading K and V once at the measured rate of reading"
         yield text, reading_ratio(cases, shape)
     for name in PASSES:
-        found = peers["swin"] if peers else None
+        found = peers.get("swin") if peers else None
         text = f"{name}: Swin's windows (4,096 of 49, 3 heads of 32, bias), rate against PyTorch's fused attention"
         yield text, found and found[name]["rate_ratio"]
 
@@ -246,7 +246,7 @@ def print_table(head, lines):
 
 def shape_case(cases, shape, name):
     wanted = {"shape": shape, "pass": name, "dtype": "f32", "variant": "linear"}
-    return next((case for case in cases if all(case[key] == value for key, value in wanted.items())), None)
+    return next((case for case in cases if all(case.get(key) == value for key, value in wanted.items())), None)
 
 
 def linear_other_rows(cases):
@@ -259,7 +259,7 @@ def linear_other_rows(cases):
             yield text, ratio_of_tokens
     for shape, text in (("linear-step", "one sequence"), ("linear-steps", "64 sequences")):
         found = shape_case(cases, shape, "forward")
-        part = found and found["state_fraction_of_copy"]
+        part = found and found.get("state_fraction_of_copy")
         yield f"decoding, {text}: time / states read and written once at the measured rate of copying", part and 1 / part
 
 

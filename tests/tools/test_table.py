@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """benchmarks/table.py: the README's tables are those of the results behind them. benchmarks/bound.py: its counts are
-those of the compiled kernels."""
+those of the compiled kernels. benchmarks/compact.py: every file of results has been shortened."""
 import importlib.util
+import json
 import pathlib
 import subprocess
 import sys
@@ -10,6 +11,14 @@ import unittest
 BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 RESULTS = BENCHMARKS / "results"
 README = (BENCHMARKS / "README.md").read_text(encoding="utf-8").splitlines()
+
+
+def load(name):
+    """A script of benchmarks/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def table(results, *arguments):
@@ -47,6 +56,24 @@ class Table(unittest.TestCase):
         self.check(rows(table(RESULTS / "epyc-zen4-linear.json"), title), 6)
 
 
+class Compact(unittest.TestCase):
+    def test_results_are_short(self):
+        compact = load("compact").compact
+        for path in RESULTS.glob("*.json"):
+            found = path.read_text(encoding="utf-8")
+            self.assertEqual(compact(json.loads(found)), found, path.name)
+
+    def test_a_case_keeps_its_times_and_conditions(self):
+        case = {"device": 0, "variant": "mgk", "bias": None, "causal": False, "compile_ms": 31.5, "flops": 1.71798692e10,
+                "time_ms": {"median": 1.23456789, "min": 1.0}, "parameters": "lanes=16",
+                "options": "-cl-std=CL1.2 -DENGINE=1 -DLANES=16 -DHAS_BIAS=1 -DHEAD_SIZE=1 -DFEW_ROWS=0"}
+        results = {"clmgk": "0.1.0", "devices": [], "cases": [case]}
+        self.assertEqual(load("compact").compact(results).splitlines(), [
+            "{", ' "clmgk": "0.1.0",', ' "devices": [],', ' "cases": [',
+            '  {"device": 0, "variant": "mgk", "causal": false, "flops": 17179869200, "time_ms": {"median": 1.234568, "min": 1}, '
+            '"parameters": "lanes=16", "options": "-DHAS_BIAS=1"}', " ]", "}"])
+
+
 # Multiplications and multiply-adds of vectors by products, exponentials and terms of a head of the compiled kernels,
 # from single steps: variant, pass, N, D, causal, vectors of rows in a panel.
 EXECUTED = {
@@ -79,9 +106,7 @@ EXECUTED_OF_ALL = {
 
 class Bound(unittest.TestCase):
     def setUp(self):
-        spec = importlib.util.spec_from_file_location("bound", BENCHMARKS / "bound.py")
-        self.bound = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(self.bound)
+        self.bound = load("bound")
 
     def case(self, variant, name, length, head_size, causal, vectors=2):
         panels = 2 if length <= 64 else 8
