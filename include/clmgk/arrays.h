@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The list of attention's arrays. Argument structures, enumerations, names in messages and the programs' options are
- * made from it.
+ * The list of attention's arrays. Argument structures, enumerations, names in messages and the programs' options derive
+ * from it.
  *
  * CLMGK_ARRAY_LIST(A, G, S) has a line for each array:
  *
@@ -10,13 +10,18 @@
  *                                                          the field grad_field; CLMGK_GRADIENT_NAME = bit
  *     S(NAME, field, bit, axes)                            a statistic, f32: CLMGK_ARRAY_NAME; CLMGK_STATISTIC_NAME
  *
- * ELEMENT: STORAGE (the descriptor's dtype), F32, I32 or BYTE. ACCESS: IN, or OUT if some pass writes the array.
- * VALUES: range of an input, checked by the calls on host arrays: ANY, FINITE, NOT_NEGATIVE (and finite), POSITIVE (and
- * finite), NOT_RAISED (no +inf, no NaN), LENGTHS (0 .. size of the axis), OFFSETS (ascending from 0 to the size of the
- * axis). passes: a letter for each clmgk_pass: r required, o optional, - absent. axes (letters of clmgk_shape) and has
- * (whether descriptor d uses the array) are expressions that only the library evaluates.
+ *     ELEMENT   element type: STORAGE (the descriptor's dtype), F32, I32 or BYTE
+ *     ACCESS    IN, or OUT if some pass writes the array
+ *     VALUES    legal values of an input, which the calls on host arrays check: ANY, FINITE, NOT_NEGATIVE (and finite),
+ *               POSITIVE (and finite), NOT_RAISED (no +inf, no NaN), LENGTHS (0 .. size of the axis), OFFSETS
+ *               (ascending from 0 to the size of the axis)
+ *     passes    a letter for each clmgk_pass: r required, o optional, - absent
+ *     axes      the array's axes, in the letters of clmgk_shape
+ *     has       whether descriptor d uses the array
  *
- * A new array is a new line, and a line in CLMGK_SWITCH_LIST if a field of the descriptor asks for it.
+ * axes and has are expressions that only the library evaluates.
+ *
+ * A new array is a new line in this list, and a line in CLMGK_SWITCH_LIST if a field of the descriptor switches it on.
  * clmgk_attention_args describes each array; variants.h and attention.h give the formulas.
  */
 #ifndef CLMGK_ARRAYS_H
@@ -82,7 +87,7 @@
     A(PARTS_LSE, parts_lse, F32, IN, ANY, "---r", "BHN", d->combine)                                                   \
     A(WORKSPACE, workspace, BYTE, OUT, ANY, "oooo", "", true)
 
-/* X(NAME, field): the array NAME is used with 1 in the descriptor's field. */
+/* X(NAME, field): the value 1 in the descriptor's field switches the array NAME on. */
 #define CLMGK_SWITCH_LIST(X)                                                                                           \
     X(LENGTHS, use_lengths)                                                                                            \
     X(LENGTHS_Q, use_lengths_q)                                                                                        \
@@ -132,7 +137,7 @@ typedef enum clmgk_element {
     CLMGK_ELEMENT_BYTE
 } clmgk_element;
 
-/* Range of an input's values. */
+/* Legal values of an input: CLMGK_ARRAY_LIST. */
 typedef enum clmgk_values {
     CLMGK_VALUES_ANY,
     CLMGK_VALUES_FINITE,
@@ -143,13 +148,13 @@ typedef enum clmgk_values {
     CLMGK_VALUES_OFFSETS
 } clmgk_values;
 
-/* A line of the list. */
+/* A line of CLMGK_ARRAY_LIST. */
 typedef struct clmgk_array_info {
     const char *name; /* of the field */
     clmgk_element element;
     clmgk_values values;
-    uint32_t gradient;  /* bit of a gradient, else 0 */
-    uint32_t statistic; /* bit of a statistic, else 0 */
+    uint32_t gradient;  /* clmgk_gradient bit of a gradient, else 0 */
+    uint32_t statistic; /* clmgk_statistic bit of a statistic, else 0 */
 } clmgk_array_info;
 
 /* The array's line; NULL for a value outside the enumeration. */
@@ -169,21 +174,21 @@ typedef enum clmgk_pass {
         CLMGK_PASSES
 } clmgk_pass;
 
-/* Names (variants.h): of an array, its field's ("grad_q"); of a pass, "forward", ... */
+/* Names, as in variants.h. The name of an array is that of its field ("grad_q"); passes are "forward", ... */
 CLMGK_API const char *clmgk_array_name(clmgk_array array);
 CLMGK_API clmgk_status clmgk_array_from_name(const char *name, clmgk_array *array, clmgk_error *error);
 CLMGK_API const char *clmgk_pass_name(clmgk_pass pass);
 CLMGK_API clmgk_status clmgk_pass_from_name(const char *name, clmgk_pass *pass, clmgk_error *error);
 
-/* Whether a call must, may or cannot take an array. */
+/* Whether a call rejects, accepts or requires an array. */
 typedef enum clmgk_presence { CLMGK_ABSENT, CLMGK_OPTIONAL, CLMGK_REQUIRED } clmgk_presence;
 
 #define CLMGK_MAX_RANK 5
 
 /*
  * Shape of an array in axis order. Letters: B batch, H query heads, G key/value heads, N queries, S keys, D and E head
- * sizes, M components or global heads, F features, T packed sequences, t T + 1; b, h, n, s axes of the bias, each 1 or
- * full; 1 and 2 axes of that size.
+ * sizes, M components or global heads, F features, T packed sequences, t for T + 1; b, h, n and s are the axes of the
+ * bias; 1 and 2 are axes of that size.
  */
 typedef struct clmgk_shape {
     int32_t rank; /* 0: the descriptor does not use the array */

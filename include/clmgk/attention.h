@@ -8,11 +8,12 @@
  *     clmgk_enqueue_backward(plan, queue, &args, 0, NULL, &event, &error);        desc.gradients
  *     clmgk_enqueue_statistics(plan, queue, &args, 0, NULL, &event, &error);      desc.statistics
  *
- * For arrays on the host, without any OpenCL call: clmgk_attention_forward_host, _backward_host, _statistics_host.
+ * Programs that have their arrays in host memory and make no OpenCL calls use clmgk_attention_forward_host,
+ * _backward_host and _statistics_host.
  *
  * Symbols: B batch, H query heads, G key/value heads (query head h reads head floor(h G / H)), N queries, S keys,
- * D query/key head size, E value head size, M components per key (admixture variants, linear ones included: global
- * heads of Q and K, while H counts the local heads of O), F features (linear family). Formulas: variants.h.
+ * D query/key head size, E value head size, M components per key, F features (linear family). In the admixture variants
+ * and their linear forms M counts the global heads of Q and K, and H the local heads of O. Formulas: variants.h.
  */
 #ifndef CLMGK_ATTENTION_H
 #define CLMGK_ATTENTION_H
@@ -20,7 +21,7 @@
 #include "arrays.h"
 #include "context.h"
 
-#define CLMGK_NO_KEYS (-1) /* clmgk_attention_desc.length_k of a problem with zero keys */
+#define CLMGK_NO_KEYS (-1) /* value of clmgk_attention_desc.length_k for a problem without keys */
 
 #define CLMGK_MAX_HEAD_SIZE   512  /* largest D and E */
 #define CLMGK_MAX_COMPONENTS  1024 /* largest M of the mixture family */
@@ -30,9 +31,9 @@
 /*
  * Layout of an array. `strided` = 0: dense, in the axis order stated with the array; the other fields are ignored.
  * `strided` = 1: element (b, h, r, n, d) is b*batch + h*head + r*component + n*token + d elements from the array's
- * start; the innermost axis is always contiguous. Strides are in elements, not negative, and may come in any order of
- * size (heads first, tokens first, packed QKV). Inputs may have strides of 0 (broadcast); elements of O, L, dQ, dK and
- * dV may not overlap. Strides of axes that the array lacks are ignored.
+ * start; the innermost axis is always contiguous. Strides are in elements and non-negative. Any order of the axes in
+ * memory is allowed (heads first, tokens first, packed QKV). Inputs may have strides of 0 (broadcast); elements of O,
+ * L, dQ, dK and dV may not overlap. Strides of axes that the array lacks are ignored.
  */
 typedef struct clmgk_layout {
     int32_t strided;
@@ -51,16 +52,16 @@ typedef struct clmgk_attention_desc {
 
     clmgk_variant variant;
     clmgk_dtype dtype; /* storage type of Q, K, V, O and their gradients */
-    clmgk_score score; /* a choice for MGK and SMGK only; other variants accept DEFAULT or their own score */
+    clmgk_score score; /* MGK and SMGK: any; other variants accept only DEFAULT and their own score */
     clmgk_estep estep;
 
     int64_t batch;      /* B >= 1; 0 is 1 */
     int64_t heads;      /* H >= 1; 0 is 1 */
-    int64_t kv_heads;   /* G divides H; 0 is H. Admixture variants: heads of V alone */
-    int64_t components; /* M >= 1; 0 is 2 for MGK, SMGK, MLK and SMLK, H for the admixture variants (TALKING_HEADS: only
-                           H), 1 for SOFTMAX, GAUSSIAN and LINEAR (no other value allowed) */
-    int64_t length;     /* N >= 0: 0 is zero queries (an empty output) */
-    int64_t length_k;   /* S >= 1; 0 is N; CLMGK_NO_KEYS is zero keys (O is 0, L is -inf) */
+    int64_t kv_heads;   /* G, a divisor of H; 0 is H. Admixture variants: heads of V only; K has M heads */
+    int64_t components; /* M >= 1. 0 is the default: 2 for MGK, SMGK, MLK and SMLK; H for the admixture variants
+                           (TALKING_HEADS accepts only H); 1 for SOFTMAX, GAUSSIAN and LINEAR (they accept only 1) */
+    int64_t length;     /* N >= 0; 0: no queries, an empty output */
+    int64_t length_k;   /* S >= 1; 0 is N; CLMGK_NO_KEYS: no keys (O is 0, L is -inf) */
     int64_t head_size;  /* D, 1 .. CLMGK_MAX_HEAD_SIZE */
     int64_t value_size; /* E, 1 .. CLMGK_MAX_HEAD_SIZE; 0 is D */
 
@@ -68,37 +69,39 @@ typedef struct clmgk_attention_desc {
     clmgk_layout k;   /* [B,G,S,D], MGK and MLK: [B,G,M,S,D], admixture variants: [B,M,S,D] */
     clmgk_layout v;   /* [B,G,S,E] */
     clmgk_layout o;   /* [B,H,N,E] */
-    clmgk_layout lse; /* [B,H,N]: here `token` is the stride of the last axis */
+    clmgk_layout lse; /* [B,H,N]: `token` is the stride of the last axis */
 
-    clmgk_prior_shape prior_shape;       /* not with SOFTMAX and LINEAR, nor the admixture variants */
-    clmgk_variance_shape variance_shape; /* any; M is 1 for SOFTMAX and GAUSSIAN; admixture and linear family: NUMBER */
+    clmgk_prior_shape prior_shape;       /* SOFTMAX, LINEAR and the admixture variants accept only UNIFORM */
+    clmgk_variance_shape variance_shape; /* mixture family: any (M is 1 for SOFTMAX and GAUSSIAN); admixture and linear
+                                            families: only NUMBER */
     double variance;                     /* sigma^2 > 0 with CLMGK_VARIANCE_NUMBER; 0 is sqrt(D). Admixture family: only
-                                            sqrt(D); scale the mixing instead. Linear family: 0 */
+                                            sqrt(D); to change the scale, multiply the mixing. Linear family: only 0 */
 
-    int32_t causal;            /* 1: hide keys beyond the diagonal */
+    int32_t causal;            /* 1: query i does not see keys beyond its diagonal d(i) */
     clmgk_alignment alignment; /* of the diagonal */
-    int32_t use_lengths;       /* 1: keys j >= lengths[b] are hidden; their values are never used */
+    int32_t use_lengths;       /* 1: keys j >= lengths[b] are hidden, and their contents are never used */
     int32_t use_lengths_q;     /* 1: rows i >= lengths_q[b] give O = 0 and L = -inf */
-    int32_t resolved;          /* 1: from clmgk_attention_validate, and length_k is the number of keys, 0 included */
+    int32_t resolved;          /* 1: clmgk_attention_validate resolved it; then length_k = 0 means no keys */
 
     /* Sliding window around the diagonal d(i) of `alignment`: with use_window = 1 row i sees only the keys with
      * -window_left <= j - d(i) <= window_right. -1, or any value larger than every distance, means no limit. With
-     * causal, both conditions hold. */
+     * causal = 1 as well, a key must satisfy both conditions to be seen. */
     int32_t use_window;
     int64_t window_left;
     int64_t window_right;
 
-    /* Packed sequences: T = sequences > 0. The batch is 1; the axes N and S hold T sequences back to back; sequence t
-     * is rows offsets[t] .. offsets[t+1] - 1. A row sees only keys of its own sequence. Positions i and j, and the N
-     * and S of alignment and window, count within the sequence; b of the random numbers is t. Bias and a prior [H,M,S]
-     * index the packed axes. Not with use_lengths or use_lengths_q. */
+    /* Packed sequences: T = sequences > 0. The batch is 1. The axes N and S hold T sequences back to back; sequence t
+     * consists of rows offsets[t] .. offsets[t+1] - 1. A row sees only keys of its own sequence. Positions i and j, and
+     * N and S in the formulas of alignment and window, count within the sequence. The random numbers use t as b. Bias
+     * and a prior [H,M,S] index the packed axes. Not allowed with use_lengths or use_lengths_q. */
     int64_t sequences;
-    int32_t use_offsets_k; /* 1: keys have offsets of their own (offsets_k); 0: keys use `offsets` (needs N = S) */
+    int32_t use_offsets_k; /* 1: keys have their own offsets (offsets_k); 0: keys use `offsets` (needs N = S) */
 
     /* Additive bias, f32, dense [bias_batch,bias_heads,bias_length,bias_length_k], added to every component's scaled
-     * score. Any finite number is legal, masks of -1e9 or -FLT_MAX included: a row all of whose keys carry the same one
-     * attends as without it, as far as an f32 resolves scores beside it. -inf hides the key. bias_batch must divide B:
-     * batch b uses bias b mod bias_batch. The other axes are 1 or full. 0: the full axis (B, H, N, S). */
+     * score. Any finite number is legal, including masks of -1e9 or -FLT_MAX: if all keys of a row have the same bias,
+     * the row attends as without a bias, as far as f32 resolves the sum of score and bias. -inf hides the key.
+     * bias_batch must divide B: batch b uses bias b mod bias_batch. The other axes are 1 or full. 0 means the full axis
+     * (B, H, N, S). */
     int32_t use_bias;
     int64_t bias_batch;
     int64_t bias_heads;
@@ -108,9 +111,9 @@ typedef struct clmgk_attention_desc {
     int32_t use_alibi; /* 1: adds -slopes[h] |j - d(i)| */
     int32_t use_sinks; /* 1: every row's denominator and L include a logit sinks[h] that has no key and no value */
     double softcap;    /* c > 0: score s becomes c tanh(s/c), before prior, bias, ALiBi and masks. Needs one component
-                        * and dot scores, or the admixture family (s = A_h / sqrt(D)). 0: none */
-    double dropout;    /* probability p, 0 <= p < 1, of dropping a normalised weight; kept weights are divided by 1 - p;
-                        * L ignores dropout. Mask: clmgk_dropout_mask; the seed is an argument of the call */
+                        * and dot scores, or the admixture family (s = A_h / sqrt(D)). 0: no soft-cap */
+    double dropout;    /* probability p, 0 <= p < 1, of dropping a normalised weight; kept weights are divided by 1 - p.
+                        * L ignores dropout. clmgk_dropout_mask gives the mask; the seed is an argument of the call */
 
     /* Further passes of the plan. */
     uint32_t gradients;  /* set of clmgk_gradient that clmgk_enqueue_backward computes; 0: no backward pass */
@@ -127,30 +130,32 @@ typedef struct clmgk_attention_desc {
     int32_t use_mix_offset; /* GFISH, HARD_GFISH. 1: c is an array; 0: c is 0 */
     int32_t shared_noise;   /* FISH, MISH, GFISH, LFISH, LMISH, LGFISH. 1: all heads use the eps of head 0 */
 
-    /* Linear family. Of the masks and modifiers above it has causal, alignment, lengths, lengths_q and packed
-     * sequences; the others, statistics and combine must be 0. */
-    double guard;          /* finite, 0 or more, in the range of f32: added to every denominator */
-    int64_t features;      /* F. FAVOR: R, the rows of the projection, 1 .. CLMGK_MAX_FEATURES; for the other maps 0 is
-                              the only F that they can have, D or 2 D nu */
+    /* Linear family. It supports causal, alignment, lengths, lengths_q and packed sequences; all other masks and
+     * modifiers, statistics and combine must be 0. */
+    double guard;          /* finite, >= 0, in the range of f32: added to every denominator */
+    int64_t features;      /* F. FAVOR: R, the number of rows of the projection, 1 .. CLMGK_MAX_FEATURES. The other maps
+                              fix F (D or 2 D nu), and 0 stands for it */
     clmgk_feature feature; /* the map phi */
     int32_t feature_order; /* nu of DPFP, 1 to 3; 0 is 1. Other maps: 0 */
-    int32_t use_state;     /* 1: a state is passed in, which every row sees. Not with packed sequences */
+    int32_t use_state;     /* 1: the caller passes in a state, which every row sees. Not with packed sequences */
     int32_t use_new_state; /* 1: the forward pass writes the state after all keys. Not with packed sequences */
 
-    /* 1: the forward pass also writes lse_low, the part of L that lse, an f32, lacks, and the backward pass needs it.
-     * Then P has full precision, and its sum over a row is 1 within rounding, whatever the size of L: in rows all of
-     * whose keys carry a large negative bias (-1e9), or whose scores are huge. Not in the linear family. */
+    /* 1: the forward pass also writes lse_low, the low-order part of L that the f32 array lse cannot hold, and the
+     * backward pass requires it. Then P has full precision and sums to 1 over a row within rounding, however large L
+     * is: for example in rows whose keys all have a large negative bias (-1e9), or whose scores are huge. Not available
+     * in the linear family. */
     int32_t use_lse_low;
 } clmgk_attention_desc;
 
 #define CLMGK_ATTENTION_DESC_INIT CLMGK_INIT(clmgk_attention_desc)
 
 /*
- * Checks a descriptor; needs no device. OK, or INVALID_VALUE, INVALID_SHAPE, OVERFLOW, UNSUPPORTED with a message that
- * names the field, its value and the expected one. On success `resolved`, if not NULL, receives the descriptor with
- * every default filled in: axes, score, variance (sqrt(D)), and strides with `strided` = 1. It may be `desc`. Its
- * length_k is the number of keys (0, not CLMGK_NO_KEYS), and `resolved` = 1 says so to functions that take it.
- * `resolved` is of the same version as `desc`: desc->struct_size bytes are written.
+ * Checks a descriptor; needs no device. Returns OK, or INVALID_VALUE, INVALID_SHAPE, OVERFLOW or UNSUPPORTED with a
+ * message that names the field, its value and the expected value. On success `resolved`, if not NULL, receives the
+ * descriptor with every default filled in: axes, score, variance (sqrt(D)), and strides with `strided` = 1.
+ * `resolved` may be `desc`. Its length_k is the number of keys: 0, not CLMGK_NO_KEYS, if there are none; its field
+ * `resolved` = 1 tells other functions to read it so. `resolved` has the same version as `desc`: the function writes
+ * desc->struct_size bytes.
  */
 CLMGK_API clmgk_status clmgk_attention_validate(const clmgk_attention_desc *desc, clmgk_attention_desc *resolved,
                                                 clmgk_error *error);
@@ -170,49 +175,52 @@ typedef enum clmgk_tuning_source {
 #undef CLMGK_TUNING_ENUM
 } clmgk_tuning_source;
 
-/* Options of a plan. All zero: the library decides. All passes have one engine (if it can't do one of them, all take
- * another), because the backward pass must round scores as the forward pass did; with Gaussian scores and SMGK it also
- * takes `lanes` from there. O and L of another plan serve only if its engine and `lanes` are the same. */
+/* Options of a plan. All zero: the library decides. All passes of a plan use one engine, because the backward pass must
+ * round scores as the forward pass did; an engine that cannot run one of the passes is used for none. With Gaussian
+ * scores and SMGK the backward pass also uses the forward pass's `lanes`. A backward pass accepts O and L of another
+ * plan only if both plans have the same engine and `lanes`. */
 typedef struct clmgk_plan_options {
     size_t struct_size;  /* sizeof(clmgk_plan_options) */
-    clmgk_engine engine; /* of all passes. AUTO, or an engine: then values tuned for another engine are ignored */
+    clmgk_engine engine; /* of all passes. AUTO: the library chooses. A named engine: tuned values of other engines are
+                          * ignored */
     /* Kernel parameters in place of the defaults: "name=value,name=value" with the names of clmgk_plan_info.parameters
      * (tuning.h lists them); parameters not named keep their defaults. NULL: tuned values, else the defaults. "": the
      * defaults. An unknown name or a value outside its range is an error. */
     const char *parameters;          /* of the forward pass */
-    const char *backward_parameters; /* of the backward pass and the statistics; name no other `lanes` than forward's */
+    const char *backward_parameters; /* of the backward pass and the statistics; `lanes`, if named, as in forward's */
 } clmgk_plan_options;
 
 #define CLMGK_PLAN_OPTIONS_INIT CLMGK_INIT(clmgk_plan_options)
 
 /*
- * A plan: one descriptor on one context, compiled. Immutable; may be shared by threads and enqueued from several
- * threads on several queues at once (a short internal lock covers setting arguments and enqueueing).
+ * A plan: one descriptor on one context, compiled. Immutable. Threads may share it and enqueue it on several queues at
+ * once (a short internal lock covers setting arguments and enqueueing).
  */
 typedef struct clmgk_plan clmgk_plan;
 
 /*
- * Makes a plan: validates, chooses engine and parameters of each pass that the descriptor asks for (forward always),
- * takes the programs from memory or from the cache on disk or compiles them (seconds on some devices), and runs each
- * kernel once on an empty problem, because some drivers finish compiling at the first launch. Blocks. `options` may be
- * NULL. Thread-safe.
+ * Makes a plan: validates the descriptor; chooses engine and parameters of each pass that the descriptor asks for
+ * (forward always); takes the programs from memory or the cache on disk, or compiles them (seconds on some devices);
+ * and runs each kernel once on an empty problem, because some drivers finish compiling at the first launch. Blocks.
+ * `options` may be NULL. Thread-safe.
  * Errors: those of clmgk_attention_validate, and INVALID_VALUE (options), UNSUPPORTED, COMPILE, OUT_OF_*, OPENCL.
  */
 CLMGK_API clmgk_status clmgk_plan_create(clmgk_context *context, const clmgk_attention_desc *desc,
                                          const clmgk_plan_options *options, clmgk_plan **out, clmgk_error *error);
 
 /*
- * Plans made in the background: a thread makes the plans of a list, one after another, while the caller goes on, makes
- * other plans too (they wait only for a program that they share with the plan being made), and takes each when it needs
- * it. The programs are the context's: of a plan that was released, another is made quickly while any plan of the same
- * programs lives. No other function of the library starts a thread, and this one calls nobody but OpenCL. All functions
- * are thread-safe, but release, which must be the last.
+ * Making plans in the background. A thread makes the plans of a list, one after another. Meanwhile the caller may do
+ * other work, make other plans (these wait only for a program that they share with the plan being made), and take each
+ * plan of the list when it needs it. Programs belong to the context: after a plan was released, an equal one is made
+ * quickly as long as any plan with the same programs lives. No other function of the library starts a thread; this
+ * thread calls only OpenCL. All functions are thread-safe except release, which must be the last call.
  */
 typedef struct clmgk_warm_up clmgk_warm_up;
 
 /*
- * Starts the thread for `count` descriptors, which are validated here and copied, in their order. `options`, of every
- * plan, are copied, and may be NULL. The job holds the context. Release it.
+ * Starts the thread for `count` descriptors. Validates and copies them in this call; the thread processes them in
+ * order. `options` apply to every plan; they are copied and may be NULL. The job retains the context. The caller
+ * releases the job.
  * Errors: those of clmgk_attention_validate (the message names descs[i]), INVALID_VALUE (NULL, options),
  * OUT_OF_HOST_MEMORY (also: no thread).
  */
@@ -220,43 +228,45 @@ CLMGK_API clmgk_status clmgk_warm_up_start(clmgk_context *context, const clmgk_a
                                            size_t count, const clmgk_plan_options *options, clmgk_warm_up **out,
                                            clmgk_error *error);
 
-/* *done of *count descriptors have a plan, have failed or were cancelled; either may be NULL. Does not wait. */
+/* Progress: *done of *count descriptors have a plan, have failed or were cancelled. Either pointer may be NULL. Does
+ * not wait. */
 CLMGK_API clmgk_status clmgk_warm_up_progress(clmgk_warm_up *job, size_t *done, size_t *count, clmgk_error *error);
 
-/* Waits until descriptor `index` is done, and hands its plan to the caller, who releases it. Errors: those of
- * clmgk_plan_create with its message, CANCELLED, INVALID_VALUE (NULL, index, taken before). */
+/* Waits until descriptor `index` is done, and passes the ownership of its plan to the caller, who releases it. Errors:
+ * those of clmgk_plan_create with its message, CANCELLED, INVALID_VALUE (NULL, index, plan taken before). */
 CLMGK_API clmgk_status clmgk_warm_up_take(clmgk_warm_up *job, size_t index, clmgk_plan **out, clmgk_error *error);
 
-/* Waits until all descriptors are done. OK, or the failure of the first that has no plan; the others have theirs. */
+/* Waits until all descriptors are done. Returns OK, or the error of the first descriptor that failed; the plans of the
+ * other descriptors can still be taken. */
 CLMGK_API clmgk_status clmgk_warm_up_wait(clmgk_warm_up *job, clmgk_error *error);
 
-/* No further plan is begun. Does not wait for the one being made, which is completed. NULL is allowed. */
+/* Makes no further plans. The plan being made is completed; this call does not wait for it. NULL is allowed. */
 CLMGK_API void clmgk_warm_up_cancel(clmgk_warm_up *job);
 
 /* Cancels, waits for the plan being made, and releases the plans that were not taken. NULL is allowed. */
 CLMGK_API void clmgk_warm_up_release(clmgk_warm_up *job);
 
-/* Releases a plan, and the programs that no other plan of its context uses: a program that makes plans again and again
- * keeps one of each kind. Enqueued work is not affected. NULL is allowed. Must not be called while another thread is in
- * an enqueue function with the same plan. */
+/* Releases a plan, and the OpenCL programs that no other plan of its context uses. An application that makes the same
+ * kind of plan again and again should keep one, so that its programs stay loaded. Enqueued work is not affected. NULL
+ * is allowed. Must not be called while another thread is in an enqueue function with the same plan. */
 CLMGK_API void clmgk_plan_release(clmgk_plan *plan);
 
-/* A plan's choices. The strings live as long as the plan. Engine, local and private memory, parameters, options and
- * kernel belong to a pass's main kernel. */
+/* The choices that were made for a plan. The strings live as long as the plan. Local and private memory, parameters,
+ * options and kernel are those of a pass's main kernel. */
 typedef struct clmgk_plan_info {
     size_t struct_size;  /* sizeof(clmgk_plan_info); CLMGK_PLAN_INFO_INIT sets it */
     clmgk_engine engine; /* of all passes */
     clmgk_program_origin origin;
     double compile_ms;        /* time spent on loading or compiling the programs */
-    uint64_t workspace_bytes; /* the largest of all passes: see clmgk_attention_args.workspace */
+    uint64_t workspace_bytes; /* the maximum over all passes: see clmgk_attention_args.workspace */
     uint64_t local_bytes;     /* local memory of a work-group */
     uint64_t private_bytes;   /* private arrays of a work-item, as declared in the kernel */
     const char *parameters;   /* "name=value,...": the kernel parameters in use */
-    const char *options;      /* of the compiler */
-    const char *kernel;       /* its name */
+    const char *options;      /* compiler options */
+    const char *kernel;       /* kernel name */
 
     /* The backward pass; AUTO, 0 and NULL in a plan without gradients. */
-    clmgk_engine backward_engine; /* the same */
+    clmgk_engine backward_engine; /* same as `engine` */
     uint64_t backward_workspace_bytes;
     const char *backward_parameters;
     const char *backward_options;
@@ -265,16 +275,16 @@ typedef struct clmgk_plan_info {
     clmgk_tuning_source tuning; /* of the forward pass's engine and parameters */
     clmgk_tuning_source backward_tuning;
 
-    clmgk_program_keeper keeper; /* keeps the plan's programs for the next process */
+    clmgk_program_keeper keeper; /* who keeps the plan's programs for the next process */
 
-    /* Private memory of a work-item as the compiled kernel reports it (CL_KERNEL_PRIVATE_MEM_SIZE): on a GPU, the bytes
-     * that do not fit in registers. 0: none, or not reported. */
+    /* Private memory of a work-item as the driver reports it for the compiled kernel (CL_KERNEL_PRIVATE_MEM_SIZE): on a
+     * GPU, the bytes that do not fit in registers. 0: none, or not reported. */
     uint64_t driver_private_bytes;
     uint64_t backward_driver_private_bytes;
 
-    /* Why a program of the plan is not kept for the next process, which will compile it again; "": all are kept. */
+    /* Why a program of the plan is not kept, so that the next process will compile it again; "": all are kept. */
     const char *cache_note;
-    const char *engine_reason; /* why this engine; then, for each that was tried before, why it can't do all passes */
+    const char *engine_reason; /* why this engine was chosen, and why each engine tried before cannot run all passes */
 } clmgk_plan_info;
 
 #define CLMGK_PLAN_INFO_INIT CLMGK_INIT(clmgk_plan_info)
@@ -282,17 +292,18 @@ typedef struct clmgk_plan_info {
 /* Fills `info`. Fails only on NULL arguments and on its struct_size (INVALID_VALUE). */
 CLMGK_API clmgk_status clmgk_plan_get_info(const clmgk_plan *plan, clmgk_plan_info *info, clmgk_error *error);
 
-/* Bytes of workspace that suffice for an enqueue of any pass. 0: none is needed, leave clmgk_attention_args.workspace
- * empty (OpenCL makes no buffers of 0 bytes); also for a NULL plan. Never grows as N S. */
+/* Bytes of workspace that suffice for any pass. 0: no workspace is needed; leave clmgk_attention_args.workspace empty
+ * (OpenCL creates no buffers of 0 bytes). Returns 0 for a NULL plan. Never grows as N S. */
 CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
 
 /*
- * The arrays of a call, all on the device: a field for each line of CLMGK_ARRAY_LIST (arrays.h). The descriptor gives
- * layouts; arrays without a layout are dense, and f32 or int32. The structure serves all passes of all
- * plans. A pass ignores arrays of other passes; an array of the pass that the descriptor does not use is an error.
+ * The arrays of a call, all on the device: a field for each line of CLMGK_ARRAY_LIST (arrays.h). The layout is the
+ * descriptor's; arrays without a layout there are dense, and f32 or int32. The structure serves all passes of all
+ * plans. A pass ignores arrays of other passes. It is an error to pass an array of the pass that the descriptor does
+ * not use.
  *
  *   q, k, v         inputs. Statistics do not use v
- *   o, lse          O and L (natural logarithm; -inf for a row without visible key). Forward and combine: outputs, lse
+ *   o, lse          O and L (natural logarithm; -inf for a row without visible keys). Forward and combine: outputs, lse
  *                   optional. Backward: inputs, both required, as the forward pass wrote them. Statistics: ignored. The
  *                   linear family has no L
  *   lse_low         layout of lse: L is lse + lse_low; 0 where lse is -inf. Only with use_lse_low. Forward: an optional
@@ -308,62 +319,64 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  *   mix             p [H,M]; MISH, HARD_MISH, LMISH, LHARD_MISH: [M]. Any real numbers; required for the admixture
  *                   variants
  *   mix_weight      w [H,M]: required with use_mix_weight
- *   mix_offset      c [H]: required with use_mix_offset. Changes L alone, because all keys have the same c
+ *   mix_offset      c [H]: required with use_mix_offset. Affects only L, because c is the same for all keys
  *   noise           sigma [M] >= 0: required for FISH, MISH, GFISH and their linear forms. A negative or NaN sigma
- *                   gives NaN in all rows; 0 is exactly the variant without noise
+ *                   gives NaN in all rows; 0 gives exactly the results of the variant without noise
  *   projection      w [R,D]: required for FAVOR (clmgk_draw_projection makes one)
  *   state_c, ...    the state: see below. state_c [B,H,F,E], state_z [B,H,F], state_m [B,H]; admixture variants:
  *                   [B,H,M,F,E], [B,M,F], [B]. Required inputs with use_state; m only for EXP and FAVOR
  *   new_state_c, ...  likewise with use_new_state: required outputs of the forward pass
- *   denominator     [B,H,N,2]: the rows' denominators and the logarithms of their scales, with which the backward pass
- *                   makes the same weights: a row's denominator is x e^y (FAVOR without mixed heads: of query features
- *                   without e^(-|y|^2 / 2), which cancels). Forward: an optional output; backward: a required input,
- *                   as the forward pass wrote it
+ *   denominator     [B,H,N,2]: two numbers x, y for each row, whose denominator is x e^y. The backward pass recomputes
+ *                   the weights from them. (FAVOR without mixed heads: the denominator of query features without the
+ *                   factor e^(-|y|^2 / 2), with y as in clmgk_feature; the factor cancels.) Forward: an optional
+ *                   output; backward: a required input, as the forward pass wrote it
  *   grad_o          dO [B,H,N,E], storage type, layout grad_o: required for gradients
  *   grad_lse        dL, layout of L: optional. Ignored in rows whose L is -inf
- *   grad_new_state_c, grad_new_state_z  the gradients of the new state's C and z, as they are stored: optional with
- *                   use_new_state; 0 if not given
+ *   grad_new_state_c, grad_new_state_z  the gradients of the stored C and z of the new state: optional with
+ *                   use_new_state; 0 if omitted
  *   grad_q, ...     gradients in the set desc.gradients: required outputs, each with the shape of its array ([M] for a
- *                   uniform prior, [1] for a variance that is a number)
- *   responsibilities  gamma [B,H,M,N,S]; packed sequences: N and S are the packed axes. It and the next three, if in
- *                   the set desc.statistics, are required outputs
+ *                   uniform prior, [1] for a variance given as a number)
+ *   responsibilities  gamma [B,H,M,N,S]; packed sequences: N and S are the packed axes. This array and the next three
+ *                   are required outputs if the set desc.statistics contains them
  *   counts          shape of the prior ([M] if uniform); counts of several batches or devices may be added up
  *   new_prior       shape of counts
  *   nll             [B,H]; packed sequences: [T,H]; 0 where no row sees a key
  *   parts_o         storage type, dense [parts,B,H,N,E], and parts_lse, dense [parts,B,H,N]: for combine
  *   workspace       clmgk_plan_workspace_size bytes (offset in bytes, a multiple of 4); ignored by a pass without
- *                   workspace. Concurrent enqueues need distinct ones
+ *                   workspace. Concurrent enqueues need distinct workspaces
  *
- * The state of the linear family is C = sum_j psi_j v_j^T and z = sum_j psi_j over all keys j < lengths[b], whatever
- * causality and alignment are, and over the keys of the state passed in; psi_j = sum_r pi_r(j) phi(k_jr), in a query
- * head's own pi and b. The arrays stand for e^m C and e^m z, m of a batch and head (admixture variants: of a batch, for
- * all heads), so that large exponents of EXP and FAVOR fit; without m they are C and z. The m that is written is the
- * largest exponent (x_d of EXP, w_f . y - |y|^2 / 2 of FAVOR) of all keys in components whose prior is positive, or the
- * m passed in, if that is larger and the state passed in is not all zeros; 0 without any key. A state of zeros, with
- * any finite m, is that of no keys. All features share m: those that are e^87 times smaller than the largest or more
- * are 0 in the arrays, and later calls do without them. New and old state may not share memory. Decoding: N = S = 1
- * with causal, use_state and use_new_state, or several tokens at once. The gradients of a state are those of the stored
- * numbers, with m constant.
+ * State of the linear family. C = sum_j psi_j v_j^T and z = sum_j psi_j, summed over the keys of the state passed in
+ * and over all keys j < lengths[b], independent of causality and alignment; psi_j = sum_r pi_r(j) phi(k_jr) with the
+ * query head's own pi and b. Large exponents of EXP and FAVOR would overflow, so their states have a log scale m: the
+ * true sums are e^m times the stored numbers. There is one m for each batch and head (admixture variants: one for each
+ * batch, shared by all heads). The m that the call writes is the largest exponent (x_d of EXP, w_f . y - |y|^2 / 2 of
+ * FAVOR) of all keys in components with a positive prior, or the m passed in if that is larger and the state passed in
+ * is not all zeros; 0 if there are no keys. A state of zeros with any finite m means no keys. All features share m: a
+ * feature that is smaller than the largest by a factor of e^87 or more is stored as 0, and later calls do not see it.
+ * The new state may not share memory with the old one. Decoding takes N = S = 1 (or a few tokens) with causal,
+ * use_state and use_new_state. Gradients of a state refer to the stored numbers, with m constant.
  *
- * Values of device arrays are not checked. Lengths are clamped to 0 .. S (0 .. N), offsets to their axis: a sequence
- * whose end precedes its start is empty, and rows outside every sequence are not written. A negative or NaN prior or
- * variance gives NaN in its rows. No access is ever out of range. Only the diagonal of alignment LENGTHS follows a
- * length beyond S (up to 2^29, or S if that is more): the last lengths[b] - S tokens found no room among the keys, and
- * every row keeps the position that it has among all tokens.
- * Inputs may alias each other. Outputs and workspace may share a cl_mem with other arrays, but no element of an output
- * may belong to any other array of the call. Calls refuse an output that shares a byte with another array of the same
- * cl_mem, or of sub-buffers of one; interleaved arrays (packed dQKV) are told apart exactly, except in layouts with so
- * many interleaved axes that the search would take long: these are accepted unchecked. Memory shared in other ways (one
- * host pointer, SVM) is not seen.
- * Kernels must be allowed to read inputs (not CL_MEM_WRITE_ONLY), write outputs (not CL_MEM_READ_ONLY), and do both
- * with gradients and workspace.
+ * Values. Calls do not check values of device arrays, but no access is ever out of range. Lengths are clamped to
+ * 0 .. S (0 .. N), offsets to their axis. A sequence whose end precedes its start is empty; rows outside every sequence
+ * are not written. A negative or NaN prior or variance gives NaN in its rows. Only the diagonal of alignment LENGTHS
+ * uses lengths beyond S (up to 2^29, or S if that is more): then the last lengths[b] - S tokens are not among the keys,
+ * but every row keeps its position among all tokens.
+ *
+ * Aliasing. Inputs may alias each other. Outputs and workspace may share a cl_mem with other arrays, but no element of
+ * an output may belong to any other array of the call. Calls refuse an output that shares a byte with another array of
+ * the same cl_mem, or of sub-buffers of one cl_mem. The test is exact for interleaved arrays (packed dQKV), except for
+ * layouts with so many interleaved axes that the search would take long: calls accept these unchecked. Calls do not
+ * detect memory that is shared in other ways (one host pointer, SVM).
+ *
+ * Access flags. Kernels must be allowed to read inputs (not CL_MEM_WRITE_ONLY), to write outputs (not
+ * CL_MEM_READ_ONLY), and to read and write gradients and workspace.
  */
 typedef struct clmgk_attention_args {
     size_t struct_size;  /* sizeof(clmgk_attention_args) */
-    uint64_t seed;       /* of dropout and noise; forward and backward of one step use the same */
-    uint32_t accumulate; /* set of clmgk_gradient to add to the values in their arrays; the others overwrite them.
-                            Gradients that the plan does not compute are ignored */
-    int64_t parts;       /* of combine: 1 .. 2^20 */
+    uint64_t seed;       /* of dropout and noise; use the same for forward and backward of one training step */
+    uint32_t accumulate; /* set of clmgk_gradient: these gradients are added to the values in their arrays, the others
+                            overwrite them. Gradients that the plan does not compute are ignored */
+    int64_t parts;       /* number of parts of combine: 1 .. 2^20 */
 #define CLMGK_ARGS_FIELD(name, field, ...)      clmgk_buffer field;
 #define CLMGK_ARGS_GRAD_FIELD(name, field, ...) clmgk_buffer grad_##field;
     CLMGK_ARRAY_LIST(CLMGK_ARGS_FIELD, CLMGK_ARGS_GRAD_FIELD, CLMGK_ARGS_FIELD)
@@ -373,17 +386,18 @@ typedef struct clmgk_attention_args {
 
 #define CLMGK_ATTENTION_ARGS_INIT CLMGK_INIT(clmgk_attention_args)
 
-/* The field of an array; NULL for a value outside the enumeration. */
+/* Pointer to the field of an array; NULL for a value outside the enumeration. */
 CLMGK_API clmgk_buffer *clmgk_array_buffer(clmgk_attention_args *args, clmgk_array array);
 
 /*
- * Of an array of a resolved descriptor, for a value outside the enumeration and without a descriptor 0 (ABSENT):
+ * Properties of an array of a resolved descriptor. All return 0 (ABSENT) for a value outside the enumeration, and for a
+ * NULL descriptor.
  *
  *   shape         sizes and strides; rank 0: the descriptor does not use the array
- *   count         number of elements; 0: no elements, or not used
- *   bytes         that a buffer needs behind the array's offset: to the end of the last element, gaps included
- *   element_size  bytes of an element
- *   presence      whether a call of a pass takes the array
+ *   count         number of elements; 0: no elements, or the descriptor does not use the array
+ *   bytes         size that a buffer needs after the array's offset: to the end of the last element, gaps included
+ *   element_size  bytes per element
+ *   presence      whether a call of the pass requires, accepts or rejects the array
  *
  *     clmgk_attention_validate(&desc, &desc, &error);
  *     args.q.memory = clCreateBuffer(context, CL_MEM_READ_ONLY, clmgk_array_bytes(&desc, CLMGK_ARRAY_Q), NULL, &code);
@@ -399,12 +413,12 @@ CLMGK_API clmgk_presence clmgk_array_presence(const clmgk_attention_desc *resolv
 /*
  * Enqueues the forward pass on `queue`, a queue of the plan's context and device, in order or out of order. Never
  * compiles and never waits for the device. The pass begins after the num_wait events of `wait_list` (as in
- * clEnqueueNDRangeKernel). `event`, if not NULL, receives the event of its end; the caller releases it.
- * Thread-safe, also for one plan and one queue, as far as OpenCL is.
- * Errors: INVALID_VALUE (NULL, queue or wait list), INVALID_BUFFER (missing, too small, of another context, no buffer,
- * not accessible, or an output that shares elements), OUT_OF_*, OPENCL. After INVALID_* nothing was enqueued. Other
- * errors may occur between the kernels of a pass: outputs and workspace are then undefined, and in use until the queue
- * is finished.
+ * clEnqueueNDRangeKernel). `event`, if not NULL, receives an event that completes with the pass; the caller releases
+ * it. Thread-safe as far as OpenCL is; threads may share the plan and the queue.
+ * Errors: INVALID_VALUE (NULL, queue or wait list), INVALID_BUFFER (missing, too small, of another context, not a
+ * buffer, not accessible, or an output that shares elements), OUT_OF_*, OPENCL. After INVALID_* nothing was enqueued.
+ * Other errors may occur between the kernels of a pass: outputs and workspace are then undefined, and in use until the
+ * queue has finished.
  */
 CLMGK_API clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
                                              cl_uint num_wait, const cl_event *wait_list, cl_event *event,
@@ -414,9 +428,9 @@ CLMGK_API clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue 
  * ---- backward -------------------------------------------------------------------------------------------------
  *
  * With P_ijr = exp(s_ijr - L_i), dP_ij = dO_i . v_j (with dropout: times 1/(1-p) if the weight is kept, else 0),
- * delta_i = dO_i . O_i, a_ij the weight of v_j in O_i, and dL the gradient of L (0 if not given):
+ * delta_i = dO_i . O_i, a_ij the weight of v_j in O_i, and dL the gradient of L (0 if omitted):
  *
- *     dS_ijr = P_ijr (dP_ij - delta_i + dL_i)       (hard E-step: only the arg max component, the first of equals)
+ *     dS_ijr = P_ijr (dP_ij - delta_i + dL_i)       (hard E-step: only the largest component; of equals, the first)
  *     dV_j = sum_i a_ij dO_i     dQ, dK, dvariance, dshift, dbias, dsinks from dS by the chain rule
  *     dprior_r(j) = sum_i exp(s_ijr - log pi_r(j) - L_i) (dP_ij - delta_i + dL_i)
  *
@@ -429,31 +443,33 @@ CLMGK_API clmgk_status clmgk_enqueue_forward(clmgk_plan *plan, cl_command_queue 
  * Generalised, with x_hkij = p_hk (G_kij + sigma_k eps_hij): each term above has the factor w_hk if x > 0 and is 0
  * otherwise (relu's derivative at 0 is 0); dw_hk = sum_ij dA_hij relu(x_hkij); dc_h = sum_ij dA_hij.
  *
- * Linear family, with den_i the denominator of O_i, Phi_i the query's side (phi(q_i); admixture variants: the mixed
- * features of all global heads, one after the other) and psi_j the keys':
+ * Linear family, with den_i the denominator of O_i, Phi_i the query's factor (phi(q_i); admixture variants: the
+ * concatenated mixed features of all global heads) and psi_j the key's factor:
  *
  *     g_i = dO_i / den_i,   t_i = -(dO_i . O_i) / den_i          both 0 where den_i is 0
- *     dPhi_i = sum_j (v_j . g_i + t_i) psi_j     dpsi_j = sum_i (v_j . g_i + t_i) Phi_i     dv_j = sum_i (psi_j .
- * Phi_i) g_i
+ *     dPhi_i = sum_j (v_j . g_i + t_i) psi_j
+ *     dpsi_j = sum_i (v_j . g_i + t_i) Phi_i
+ *     dv_j = sum_i (psi_j . Phi_i) g_i
  *
- * and from them dQ, dK, dprior, dshift, dmix, dmix_weight and dnoise by the chain rule; dC = sum_i Phi_i g_i^T and
- * dz = sum_i t_i Phi_i of the state passed in, to which the gradient of the new state is added.
+ * The chain rule gives dQ, dK, dprior, dshift, dmix, dmix_weight and dnoise from these. The state passed in has the
+ * gradients dC = sum_i Phi_i g_i^T and dz = sum_i t_i Phi_i, plus the gradient of the new state.
  *
- * A gradient has the shape of its array; a uniform prior counts as [M], a variance that is a number as [1]. P is
- * recomputed from Q, K and L: no array grows as N S, except the gradient of a bias of that size. Results are bit for
- * bit the same in every run with the same parameters of the plan.
+ * A gradient has the shape of its array; a uniform prior counts as [M], a variance given as a number as [1]. P is
+ * recomputed from Q, K and L: no array grows as N S, except the gradient of a bias of that size. Every run with the
+ * same plan parameters gives the same bits.
  *
- * Accuracy: both passes round scores alike, so rounding errors of large scores cancel. P inherits the rounding of L, an
- * f32: a relative error of up to 2^-22 |L|, common to a row; it never exceeds 1. With use_lse_low it has no such error.
- * O is rounded as well: in a row with nearly all its weight on one key, dP and delta are nearly equal and their
- * difference is mostly rounding, 2^-22 of |dP| + sum |dO O|. dpi of a component is computed without its prior: if the
- * prior is 0 or tiny and without it the component would outweigh all others by more than 2^128, dpi exceeds f32
- * (infinite, or NaN if its terms have both signs); no other gradient is affected.
+ * Accuracy: both passes round scores alike, so rounding errors of large scores cancel. The rounding of L to f32 gives P
+ * a relative error of up to 2^-22 |L|, common to a row; P never exceeds 1. With use_lse_low P has no such error.
+ * O is rounded as well: in a row with nearly all its weight on one key, dP and delta are nearly equal, and their
+ * difference is mostly rounding error, 2^-22 of |dP| + sum |dO O|. The gradient dpi of a component is computed without
+ * the component's prior. If the prior is 0 or tiny, and the component would outweigh all others by more than 2^128
+ * without it, dpi exceeds the range of f32 (infinite, or NaN if its terms have both signs); no other gradient is
+ * affected.
  */
 
 /*
  * Enqueues the backward pass of a plan whose descriptor has `gradients`. INVALID_VALUE for a plan without gradients and
- * for unknown bits in `accumulate`. Otherwise as clmgk_enqueue_forward.
+ * for unknown bits in `accumulate`. In all else like clmgk_enqueue_forward.
  */
 CLMGK_API clmgk_status clmgk_enqueue_backward(clmgk_plan *plan, cl_command_queue queue,
                                               const clmgk_attention_args *args, cl_uint num_wait,
@@ -464,12 +480,12 @@ CLMGK_API clmgk_status clmgk_enqueue_backward(clmgk_plan *plan, cl_command_queue
  *
  *     gamma_ijr = exp(s_ijr - w_ij) (soft), one-hot at the arg max (hard); 0 where j is hidden from i
  *     N_r(j) = sum gamma_ijr over b and i (and j for [H,M], and h for [M])
- *     new pi_r(j) = N_r(j) / sum_r' N_r'(j), the given pi where that sum is 0
+ *     new pi_r(j) = N_r(j) / sum_r' N_r'(j), or the given pi where that sum is 0
  *     nll = -(1/N) sum_i log( (1/S) sum_jr pi_r(j) N(q_i; k_jr, sigma_r^2 I) ), over rows and their visible keys
  *           (gaussian scores only; of the bias only -inf counts; ALiBi and sinks are ignored)
  */
 
-/* Enqueues the statistics of a plan whose descriptor has `statistics`. Otherwise as clmgk_enqueue_forward. */
+/* Enqueues the statistics of a plan whose descriptor has `statistics`. In all else like clmgk_enqueue_forward. */
 CLMGK_API clmgk_status clmgk_enqueue_statistics(clmgk_plan *plan, cl_command_queue queue,
                                                 const clmgk_attention_args *args, cl_uint num_wait,
                                                 const cl_event *wait_list, cl_event *event, clmgk_error *error);
@@ -477,8 +493,8 @@ CLMGK_API clmgk_status clmgk_enqueue_statistics(clmgk_plan *plan, cl_command_que
 /*
  * ---- partial results --------------------------------------------------------------------------------------------
  *
- * Combines attentions over disjoint ranges of keys, p = 0 .. parts-1 (of several devices, or of a cache's pages), to
- * the attention over all keys:
+ * Combines the attentions O^p, L^p over disjoint ranges of keys, p = 0 .. parts-1 (from several devices, or pages of a
+ * cache), into the attention over all keys:
  *
  *     L_i = log sum_p exp(L_i^p)          O_i = sum_p exp(L_i^p - L_i) O_i^p
  *
@@ -486,7 +502,8 @@ CLMGK_API clmgk_status clmgk_enqueue_statistics(clmgk_plan *plan, cl_command_que
  */
 
 /* Enqueues the combination with a plan whose descriptor has combine = 1. INVALID_VALUE for another plan and for `parts`
- * outside its range; OVERFLOW if the parts exceed 64 bits. Needs no workspace. Otherwise as clmgk_enqueue_forward. */
+ * outside its range; OVERFLOW if the size of the parts exceeds 64 bits. Needs no workspace. In all else like
+ * clmgk_enqueue_forward. */
 CLMGK_API clmgk_status clmgk_enqueue_combine(clmgk_plan *plan, cl_command_queue queue, const clmgk_attention_args *args,
                                              cl_uint num_wait, const cl_event *wait_list, cl_event *event,
                                              clmgk_error *error);
@@ -494,31 +511,31 @@ CLMGK_API clmgk_status clmgk_enqueue_combine(clmgk_plan *plan, cl_command_queue 
 /*
  * ---- random numbers ---------------------------------------------------------------------------------------------
  *
- * Philox4x32-10 (Salmon et al. 2011): four random words from a counter and a key, the same on every device. No argument
- * may be NULL; `words` may be `counter`.
+ * Philox4x32-10 (Salmon et al. 2011): computes four random words from a counter and a key; the result is the same on
+ * every device. No argument may be NULL; `words` may be `counter`.
  */
 CLMGK_API void clmgk_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t words[4]);
 
 /*
- * The dropout mask of rows first_row .. first_row + rows - 1 and keys first_key .. first_key + keys - 1 of (b, h), b
- * the batch or the packed sequence: writes 1 for a kept and 0 for a dropped weight to mask[rows,keys] (caller's host
- * memory, row by row). With p the descriptor's dropout and H its heads:
- * key = (low, high 32 bits of seed), counter = (floor(j/4), i, b H + h, 0), each word modulo 2^32; the weight is
- * dropped if random word number j mod 4 is below floor(p 2^32).
- * INVALID_VALUE: NULL, a number that is negative or above 2^30, p outside [0,1), H < 1 or h >= H.
+ * The dropout mask of rows first_row .. first_row + rows - 1 and keys first_key .. first_key + keys - 1 of (b, h),
+ * where b is the batch or the packed sequence. Writes 1 for a kept and 0 for a dropped weight to mask[rows,keys]
+ * (caller's host memory, row by row). With p the descriptor's dropout and H its heads, the generator has key = (low,
+ * high 32 bits of seed), counter = (floor(j/4), i, b H + h, 0), each word modulo 2^32; the weight is dropped if random
+ * word number j mod 4 is below floor(p 2^32). INVALID_VALUE: NULL, a number that is negative or above 2^30, p outside
+ * [0,1), H < 1 or h >= H.
  */
 CLMGK_API clmgk_status clmgk_dropout_mask(double dropout, uint64_t seed, int64_t heads, int64_t b, int64_t h,
                                           int64_t first_row, int64_t rows, int64_t first_key, int64_t keys,
                                           uint8_t *mask, clmgk_error *error);
 
 /*
- * The noise of rows first_row .. first_row + rows - 1 and keys first_key .. first_key + keys - 1 of (b, h), b the batch
- * or the packed sequence, h = 0 with shared_noise: writes eps_hij, the standard normal numbers that the kernels draw,
- * to noise[rows,keys] (caller's host memory, row by row). With H the descriptor's heads:
- * key = (low, high 32 bits of seed), counter = (floor(j/4), i, b H + h, 1); words w_0 .. w_3 belong to four keys:
- * u = (w_0 + 1/2) / 2^32, v = (w_1 + 1/2) / 2^32, eps = sqrt(-2 ln u) cos(2 pi v) for the first, sin for the second
- * key; w_2 and w_3 likewise for the other two. The kernels use the same operations: bit for bit the same results on
- * devices with a correctly rounded square root.
+ * The noise of rows first_row .. first_row + rows - 1 and keys first_key .. first_key + keys - 1 of (b, h), where b is
+ * the batch or the packed sequence, and h = 0 with shared_noise. Writes eps_hij, the standard normal numbers that the
+ * kernels draw, to noise[rows,keys] (caller's host memory, row by row). With H the descriptor's heads, the generator
+ * has key = (low, high 32 bits of seed), counter = (floor(j/4), i, b H + h, 1); its words w_0 .. w_3 serve four
+ * attention keys: with u = (w_0 + 1/2) / 2^32 and v = (w_1 + 1/2) / 2^32, eps = sqrt(-2 ln u) cos(2 pi v) for the first
+ * and sqrt(-2 ln u) sin(2 pi v) for the second; w_2 and w_3 give the other two in the same way. The kernels use the
+ * same operations: their results are bit for bit the same on devices with a correctly rounded square root.
  * INVALID_VALUE: NULL, a number that is negative or above 2^30, H < 1 or h >= H.
  */
 CLMGK_API clmgk_status clmgk_noise_tile(uint64_t seed, int64_t heads, int64_t b, int64_t h, int64_t first_row,
@@ -526,12 +543,12 @@ CLMGK_API clmgk_status clmgk_noise_tile(uint64_t seed, int64_t heads, int64_t b,
                                         clmgk_error *error);
 
 /*
- * A projection for FAVOR (clmgk_feature): writes w to projection[features,head_size] (caller's host memory). Rows
- * 0 .. D-1, D .. 2D-1, ... are orthogonal to each other within their D; the direction of each is uniform, and its
- * length that of a vector of D standard normal numbers, as if the rows were drawn independently. With D = head_size:
- * g_fd and l_fd are the numbers of clmgk_noise_tile's formula with counter = (floor(d/4), f, 0, 2) for g, (floor(d/4),
- * f, 1, 2) for l; g's rows are made orthogonal in order (Gram and Schmidt, in double precision), and row f gets the
- * length of l_f. The same on every machine, but for the last bit.
+ * Draws a projection w for FAVOR (clmgk_feature): writes it to projection[features,head_size] (caller's host memory).
+ * With D = head_size, the rows of each block 0 .. D-1, D .. 2D-1, ... are orthogonal to each other. The direction of a
+ * row is uniform, and its length is that of a vector of D standard normal numbers, as if the rows were drawn
+ * independently. Method: clmgk_noise_tile's formula gives g_fd with counter = (floor(d/4), f, 0, 2), and l_fd with
+ * counter = (floor(d/4), f, 1, 2); Gram-Schmidt in double precision makes the rows of g orthogonal in order, and row f
+ * is scaled to the length of l_f. The result is the same on every machine, except for the last bit.
  * INVALID_VALUE: NULL, features not in 1 .. CLMGK_MAX_FEATURES, head_size not in 1 .. CLMGK_MAX_HEAD_SIZE.
  * OUT_OF_HOST_MEMORY.
  */
@@ -540,8 +557,8 @@ CLMGK_API clmgk_status clmgk_draw_projection(uint64_t seed, int64_t features, in
 
 /*
  * The arrays of clmgk_attention_args as pointers to their first elements in host memory. Q, K, V, O and their gradients
- * have the descriptor's dtype (f16, bf16: uint16_t bit patterns), other arrays float or int32_t. NULL: no array. There
- * is no workspace. Backward reads o and lse, in the linear family o and denominator.
+ * have the descriptor's dtype (f16, bf16: uint16_t bit patterns); other arrays are float or int32_t. NULL: no array.
+ * There is no workspace. The backward pass reads o and lse; in the linear family it reads o and denominator.
  */
 typedef struct clmgk_host_args {
     size_t struct_size; /* sizeof(clmgk_host_args) */
@@ -574,22 +591,23 @@ typedef struct clmgk_host_args {
 
 /*
  * The forward pass on host arrays, in one blocking call: picks a device by `selector` (as clmgk_select_device; NULL:
- * the default), moves the arrays, runs, and writes O (and L, the denominator, the new state if given). Elements between
- * the strides of O and L keep their values. Values are checked, too (INVALID_VALUE): lengths within 0 .. S (0 .. N);
- * offsets ascending from 0 to the size of the axis; priors and noise finite and not negative; variances finite and
- * positive; the mixing and the projection finite; no +inf or NaN in the bias. An error leaves all outputs unchanged.
- * The descriptor's gradients, statistics and combine must be legal and are otherwise ignored. Makes a context and a
- * plan: programs that call often should keep a plan.
+ * the default), copies the arrays to it, runs the pass, and writes O (and L, the denominator and the new state if their
+ * pointers are not NULL). Elements in the gaps of O and L keep their values. The call also checks values
+ * (INVALID_VALUE): lengths must be within 0 .. S (0 .. N); offsets ascending from 0 to the size of the axis; priors and
+ * noise finite and non-negative; variances finite and positive; the mixing and the projection finite; the bias without
+ * +inf and NaN. An error leaves all outputs unchanged. The descriptor's gradients, statistics and combine must be legal
+ * but have no effect. Each call makes a context and a plan: applications that call often should keep a plan instead.
  */
 CLMGK_API clmgk_status clmgk_attention_forward_host(const char *selector, const clmgk_attention_desc *desc,
                                                     const clmgk_host_args *args, clmgk_error *error);
 
-/* The backward pass on host arrays: the gradients of the descriptor's set `gradients`. Otherwise as
+/* The backward pass on host arrays: computes the gradients of the descriptor's set `gradients`. In all else like
  * clmgk_attention_forward_host. */
 CLMGK_API clmgk_status clmgk_attention_backward_host(const char *selector, const clmgk_attention_desc *desc,
                                                      const clmgk_host_args *args, clmgk_error *error);
 
-/* The statistics of host arrays: the descriptor's set `statistics`. Otherwise as clmgk_attention_forward_host. */
+/* The statistics of host arrays: computes the descriptor's set `statistics`. In all else like
+ * clmgk_attention_forward_host. */
 CLMGK_API clmgk_status clmgk_attention_statistics_host(const char *selector, const clmgk_attention_desc *desc,
                                                        const clmgk_host_args *args, clmgk_error *error);
 

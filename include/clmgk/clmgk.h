@@ -6,9 +6,9 @@
  * variants.h   the variants with their formulas
  * context.h    devices, contexts, the program cache
  * arrays.h     the list of attention's arrays
- * attention.h  describe, plan, enqueue; the simple calls on host arrays
+ * attention.h  attention: describe, plan, enqueue; blocking calls on host arrays
  * gemm.h       matrix products
- * counts.h     operations and parameters, as the papers count them
+ * counts.h     numbers of operations and parameters, as the papers count them
  * layer.h      multi-head attention layers
  * tuning.h     kernel parameters and the cache of measured values
  *

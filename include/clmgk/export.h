@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linkage of public functions, the shared library's only exports, and initialisers of public structures. */
+/* Linkage of public functions (the only exports of the shared library) and initialisers of public structures. */
 
 #ifndef CLMGK_EXPORT_H
 #define CLMGK_EXPORT_H
@@ -17,13 +17,18 @@
 #endif
 
 /*
- * Initialiser of a public structure with a struct_size: all zero except that field, which states the caller's version
- * of the structure, so that structures can grow. Of an input the library reads struct_size bytes and takes missing
- * fields as zero. Of an output it writes struct_size bytes and leaves that field; fields that it does not know become
- * 0. Of a list of outputs the first element's struct_size is that of all; the library sets the others'. A struct_size
- * below the first version's is INVALID_VALUE. Structures without the field never change: clmgk_error, clmgk_buffer,
- * clmgk_layout, clmgk_shape, clmgk_allocator, clmgk_tuned. Those that the library owns (clmgk_array_info) may grow at
- * their end.
+ * Initialiser of a public structure with a field struct_size. It sets struct_size and zeroes all other fields.
+ * struct_size tells the library which version of the structure the caller was compiled with, so that structures can
+ * grow:
+ *
+ *     input             the library reads struct_size bytes and takes missing fields as zero
+ *     output            the library writes struct_size bytes except struct_size itself; fields that it does not know
+ *                       become 0
+ *     list of outputs   the first element's struct_size applies to all; the library sets it in the other elements
+ *
+ * A struct_size smaller than that of the first version is INVALID_VALUE. Structures without struct_size never change:
+ * clmgk_error, clmgk_buffer, clmgk_layout, clmgk_shape, clmgk_allocator, clmgk_tuned. Structures that the library owns
+ * (clmgk_array_info) may grow at their end.
  */
 #ifdef __cplusplus
 template <class T> inline T clmgk_initialised()

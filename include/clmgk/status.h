@@ -2,10 +2,10 @@
 /*
  * Status codes and error records.
  *
- * Every function that can fail returns a clmgk_status and takes, as its last argument, an optional clmgk_error that the
- * caller owns. Success leaves the record unchanged; failure writes the status, the OpenCL code (if an OpenCL call
- * failed) and one line that names the field, its value and the expected one.
- * The library never prints, never aborts, and keeps no "last error" of its own.
+ * Every function that can fail returns a clmgk_status. Its last argument is a clmgk_error record that the caller owns;
+ * it may be NULL. Success leaves the record unchanged. Failure writes the status, the OpenCL code (if an OpenCL call
+ * failed) and one line that names the field, its value and the expected value. The library never prints, never aborts,
+ * and keeps no global "last error".
  */
 #ifndef CLMGK_STATUS_H
 #define CLMGK_STATUS_H
@@ -42,14 +42,14 @@ typedef enum clmgk_status {
 /* An error record, owned by the caller. All zero: no error. */
 typedef struct clmgk_error {
     clmgk_status status;
-    int32_t opencl_code;                    /* the failing OpenCL call's code, else 0 */
+    int32_t opencl_code;                    /* error code of the OpenCL call that failed, else 0 */
     char message[CLMGK_ERROR_MESSAGE_SIZE]; /* one line, NUL-terminated; may be truncated */
 } clmgk_error;
 
 /* Name of a status, "ERROR_INVALID_VALUE"; "unknown" for a value not in the list. Never NULL. */
 CLMGK_API const char *clmgk_status_name(clmgk_status status);
 
-/* The status of a name; INVALID_VALUE: none has it. */
+/* Stores the status that has a name; INVALID_VALUE if there is none. */
 CLMGK_API clmgk_status clmgk_status_from_name(const char *name, clmgk_status *status, clmgk_error *error);
 
 /* Meaning of a status, from CLMGK_STATUS_LIST; "unknown status" for a value not in the list. Never NULL. */

@@ -2,8 +2,8 @@
 /*
  * The attention variants, and the small enumerations of a problem description.
  *
- * CLMGK_VARIANT_LIST is the only list of variants: names on the command line, validation, tests and benchmarks are
- * made from it. A new variant is a new line here, a new family a line in CLMGK_FAMILY_LIST.
+ * CLMGK_VARIANT_LIST is the only list of variants: command-line names, validation, tests and benchmarks derive from it.
+ * A new variant is a new line there; a new family is a new line in CLMGK_FAMILY_LIST.
  */
 #ifndef CLMGK_VARIANTS_H
 #define CLMGK_VARIANTS_H
@@ -25,13 +25,13 @@
  *     SOFTMAX    one component, dot, no prior: q.k / sqrt(D) unless a variance is given
  *     GAUSSIAN   one component, gaussian
  *     MGK        M components, each with its own keys
- *     SMGK       M components that are one key shifted: k_jr = k_j + b_r. Costs about as much as one component if all
- *                components share one sigma; only pairs of query and key with shares of components in the weight that
- *                differ by a factor of 2^64 or more take M exponentials
+ *     SMGK       M components that are shifts of one key: k_jr = k_j + b_r. If all components share one sigma, it costs
+ *                about as much as one component: one exponential per pair of query and key. Only pairs where the
+ *                components' contributions to the weight differ by a factor of 2^64 or more take M exponentials
  *
- * Admixture family: scores of M global heads are mixed into scores of H local heads (FiSH paper Eqs. 9 to 12), any M
- * and H, with mixing p [H,M] of any sign, noise deviations sigma [M], and eps_h [N,S] standard normal, drawn by the
- * kernels:
+ * Admixture family. Scores of M global heads are mixed into scores of H local heads (FiSH paper Eqs. 9 to 12); M and H
+ * are independent. p [H,M] is the mixing, of any sign; sigma [M] the standard deviation of the noise; the kernels draw
+ * the standard normal eps_h [N,S]:
  *
  *     G_kij = q_ki . k_kj                                                                   k = 1 .. M
  *     A_hij = sum_k p_hk (G_kij + sigma_k eps_hij)                                          (Eqs. 9 and 10)
@@ -43,28 +43,28 @@
  *     GFISH, HARD_GFISH   the generalised form
  *     TALKING_HEADS       HARD_FISH with M = H: pre-softmax talking-heads attention (Shazeer et al. 2020)
  *
- * Linear family: time and memory grow as N and S, and not as their product. With a feature map phi: R^D -> R^F
- * (CLMGK_FEATURE_LIST), no scale, and sums over the keys that query i sees (MGK paper section 2.4):
+ * Linear family. Time and memory grow as N + S, not as N S. With a feature map phi: R^D -> R^F (CLMGK_FEATURE_LIST), no
+ * scale, and sums over the keys that query i sees (MGK paper section 2.4):
  *
  *     C_i = sum_j sum_r pi_r(j) phi(k_jr) v_j^T,      z_i = sum_j sum_r pi_r(j) phi(k_jr)
  *     h_i = C_i^T phi(q_i) / (z_i . phi(q_i) + guard)
  *
  *     LINEAR              one component, no prior
  *     MLK                 M components, each with its own keys
- *     SMLK                M components that are one key shifted: k_jr = k_j + b_r
+ *     SMLK                M components that are shifts of one key: k_jr = k_j + b_r
  *
- * and with M global heads mixed into H local ones (the FiSH paper has no formula; this is our reading of its linear
- * forms: the global kernels are phi(q_ki) . phi(k_kj)), the noise added to the queries' features f:
+ * Linear family with M global heads mixed into H local ones. The FiSH paper names these forms without a formula; this
+ * library takes phi(q_ki) . phi(k_kj) as the kernel of a global head, and adds the noise to the queries' features f:
  *
  *     C_hki = sum_j phi(k_kj) v_hj^T,      z_ki = sum_j phi(k_kj),      x_hkif = phi(q_ki)_f + sigma_k eps_hif
  *     h_hi = sum_k p_hk C_hki^T x_hki / (sum_k p_hk z_ki . x_hki + guard)
- *     generalised: w_hk relu(p_hk x_hki), feature by feature, in the place of p_hk x_hki
+ *     generalised: w_hk relu(p_hk x_hki), feature by feature, instead of p_hk x_hki
  *
- *     LFISH, LHARD_FISH, LMISH, LHARD_MISH, LGFISH, LHARD_GFISH      as those without L; there is no c
+ *     LFISH, LHARD_FISH, LMISH, LHARD_MISH, LGFISH, LHARD_GFISH      as FISH, HARD_FISH, ... above, but without c
  *
- * h_i is 0, and has no gradients, where its denominator is exactly 0: no visible key, features that are all 0. With
- * signed p the denominator may have either sign. (C, z) over all keys is a state that can be read out and passed in
- * (attention.h). There is no L.
+ * Where the denominator is exactly 0 (no visible key, or features that are all 0), h_i is 0 and contributes no
+ * gradients. With signed p the denominator may have either sign. (C, z) over all keys is the state, which a call can
+ * write and a later call can take as input (attention.h). There is no log-sum-exp L.
  */
 #define CLMGK_VARIANT_LIST(X)                                                                                          \
     X(SOFTMAX, 0, "softmax", mixture, 0)                                                                               \
@@ -125,9 +125,9 @@ typedef enum clmgk_score {
 #undef CLMGK_SCORE_ENUM
 } clmgk_score;
 
-/* How the components of a key are combined (MGK paper section 2.3, Remark 3). */
+/* Combination of a key's components (MGK paper section 2.3, Remark 3). */
 #define CLMGK_ESTEP_LIST(X)                                                                                            \
-    X(SOFT, 0, "soft") /* log of the sum over components */                                                            \
+    X(SOFT, 0, "soft") /* log-sum-exp over components */                                                               \
     X(HARD, 1, "hard") /* the largest component, without the prior */
 
 typedef enum clmgk_estep {
@@ -149,20 +149,21 @@ typedef enum clmgk_alignment {
 } clmgk_alignment;
 
 /*
- * Feature map phi of the linear family, applied to unscaled queries and keys; F features of D numbers x.
+ * Feature map phi of the linear family: maps the D elements x of an unscaled query or key to F features.
  *
  *     ELU1    x + 1 where x > 0, else exp(x); F = D
- *     RELU    max(x, 0), with the derivative 0 at 0; F = D
+ *     RELU    max(x, 0), with derivative 0 at x = 0; F = D
  *     EXP     exp(x); F = D
  *     DPFP    deterministic parameter-free projection (Schlag et al. 2021) of order nu: with r = [relu(x), relu(-x)],
  *             feature 2 D (i - 1) + m is r_m r_((m - i) mod 2D), i = 1 .. nu, m = 0 .. 2D - 1; F = 2 D nu
  *     FAVOR   positive random features (Choromanski et al. 2021): with y = x / D^(1/4), feature f is
- *             exp(w_f . y - |y|^2 / 2) / sqrt(R), w_f row f of the projection [R,D]; F = R
+ *             exp(w_f . y - |y|^2 / 2) / sqrt(R), with w_f row f of the projection [R,D]; F = R
  *
- * EXP and FAVOR take exponents of any size, in any features: each feature and each row is shifted by a maximum of its
- * own. An exponent's rounding error in f32, 6e-8 of its size, is a relative error of a weight; beyond about 1e7 (inputs
- * of FAVOR around 1e4) outputs are finite means of values, and nothing else holds. States hold features down to e^-87
- * of their largest (attention.h). The other maps' denominators count as 0 below 2^-126.
+ * EXP and FAVOR accept exponents of any size in any features: the kernels shift each feature and each row by its own
+ * maximum. The f32 rounding error of an exponent, 6e-8 of its size, becomes a relative error of a weight. For exponents
+ * beyond about 1e7 (inputs of FAVOR around 1e4) outputs are finite means of values, but their weights are meaningless,
+ * and gradients may have any value. States keep features down to e^-87 of the largest one (attention.h). With the other
+ * maps, denominators below 2^-126 count as 0.
  */
 #define CLMGK_FEATURE_LIST(X)                                                                                          \
     X(ELU1, 0, "elu1")                                                                                                 \
@@ -177,9 +178,9 @@ typedef enum clmgk_feature {
 #undef CLMGK_FEATURE_ENUM
 } clmgk_feature;
 
-/* Shape of the prior pi, which is not negative and need not sum to one. */
+/* Shape of the prior pi. Priors are non-negative and need not sum to 1. */
 typedef enum clmgk_prior_shape {
-    CLMGK_PRIOR_UNIFORM = 0, /* no array: 1/M */
+    CLMGK_PRIOR_UNIFORM = 0, /* no array: pi = 1/M */
     CLMGK_PRIOR_M = 1,       /* [M] */
     CLMGK_PRIOR_HM = 2,      /* [H,M] */
     CLMGK_PRIOR_HMS = 3      /* [H,M,S] */
@@ -193,43 +194,43 @@ typedef enum clmgk_variance_shape {
 } clmgk_variance_shape;
 
 /*
- * The kernel engines: each computes a block of query rows against a tile of keys.
+ * The kernel engines. Each computes a block of query rows against a tile of keys.
  *
- *     LANE   SIMD CPUs: a vector lane is a query
- *     SIMT   GPUs: work-groups, local memory, barriers
+ *     LANE   for SIMD CPUs: a vector lane holds a query
+ *     SIMT   for GPUs: work-items of a work-group share tiles in local memory
  */
 #define CLMGK_ENGINE_LIST(X)                                                                                           \
     X(LANE, 1, lane)                                                                                                   \
     X(SIMT, 2, simt)
 
 typedef enum clmgk_engine {
-    CLMGK_ENGINE_AUTO = 0, /* chosen from device facts */
+    CLMGK_ENGINE_AUTO = 0, /* the library chooses from device facts */
 #define CLMGK_ENGINE_ENUM(NAME, value, name) CLMGK_ENGINE_##NAME = (value),
     CLMGK_ENGINE_LIST(CLMGK_ENGINE_ENUM)
 #undef CLMGK_ENGINE_ENUM
 } clmgk_engine;
 
-/* Traits of variants. */
+/* Traits of variants: bits of a set. */
 typedef enum clmgk_variant_trait {
     CLMGK_TRAIT_ADMIXTURE = 1,   /* Q and K have M heads, mixed by p: admixture family and its linear forms */
-    CLMGK_TRAIT_NOISE = 2,       /* noise of deviation sigma: FISH, MISH, GFISH; LFISH, LMISH, LGFISH */
+    CLMGK_TRAIT_NOISE = 2,       /* noise of standard deviation sigma: FISH, MISH, GFISH; LFISH, LMISH, LGFISH */
     CLMGK_TRAIT_SHARED_MIX = 4,  /* p is [M]: MISH, HARD_MISH; LMISH, LHARD_MISH */
     CLMGK_TRAIT_GENERALISED = 8, /* has w, and c unless linear: GFISH, HARD_GFISH; LGFISH, LHARD_GFISH */
     CLMGK_TRAIT_SQUARE = 16,     /* M = H: TALKING_HEADS */
     CLMGK_TRAIT_PRIOR = 32,      /* components have a prior: GAUSSIAN, MGK, SMGK; MLK, SMLK */
-    CLMGK_TRAIT_KEYS = 64,       /* each component has keys of its own: MGK; MLK */
-    CLMGK_TRAIT_SHIFT = 128,     /* components are one key shifted: SMGK; SMLK */
-    CLMGK_TRAIT_LINEAR = 256     /* linear family: features in the place of scores, a state, no L */
+    CLMGK_TRAIT_KEYS = 64,       /* each component has its own keys: MGK; MLK */
+    CLMGK_TRAIT_SHIFT = 128,     /* components are shifts of one key: SMGK; SMLK */
+    CLMGK_TRAIT_LINEAR = 256     /* linear family: features instead of scores, a state, no L */
 } clmgk_variant_trait;
 
 /* The variant's set of traits; 0 for a value outside the enumeration. */
 CLMGK_API uint32_t clmgk_variant_traits(clmgk_variant variant);
 
 /*
- * Names of the enumerations' values, as the programs have them: "softmax", "f32", "lane", ... ; NULL for a value
- * outside the enumeration. Every function ..._name (also those of other headers) has a counterpart ..._from_name, which
- * stores the value that has the name: INVALID_VALUE, with all names, if none has it (then nothing is stored), or for
- * NULL.
+ * Names. ..._name returns the name of an enumeration's value as on the command line: "softmax", "f32", "lane", ...;
+ * NULL for a value outside the enumeration. ..._from_name is its inverse, in this header and in the others: it stores
+ * the value of a name. If there is no such name, or for NULL, it returns INVALID_VALUE with a message that lists all
+ * names, and stores nothing.
  */
 CLMGK_API const char *clmgk_variant_name(clmgk_variant variant);
 CLMGK_API clmgk_status clmgk_variant_from_name(const char *name, clmgk_variant *variant, clmgk_error *error);
