@@ -6,27 +6,27 @@
  *     clmgk_gemm_plan_create(context, &desc, NULL, &plan, &error);      chooses a provider, compiles
  *     clmgk_enqueue_gemm(plan, queue, &args, 0, NULL, &event, &error);
  *
- * Providers compute the products: other libraries, and the library's own kernels. Libraries are loaded at the first
- * call that asks for one, and stay; one that is missing makes its provider unavailable:
+ * Providers compute the products. A provider is another library, or this library's own kernels. Other libraries are
+ * loaded at the first call that needs one, and stay loaded; if a library is missing, its provider is unavailable.
  *
- *     onednn, openblas    on the host's CPU, if the device is that CPU and runs native kernels (PoCL, Intel's CPU
- *                         runtime): the same buffers, no copy
+ *     onednn, openblas    run on the host's CPU, if the device is that CPU and runs native kernels (PoCL, Intel's CPU
+ *                         runtime). They use the same buffers, without copies
  *     clblast             any OpenCL device
- *     clmgk               our own kernels, for any device, all types and shapes; made for few rows (m), where reading B
- * is what takes the time: they come first up to m = 8, and otherwise last
+ *     clmgk               this library's kernels: any device, all types and shapes. Made for few rows (m), where
+ *                         reading B takes most of the time
  *
  * clmgk_gemm_provider_state lists a build's providers and their abilities on a device. A plan uses the fastest measured
- * provider (tuning.h), else the first of this list that supports the problem (up to m = 8: "clmgk"); clmgk_gemm_info
- * names it and, if it is slow, the reason.
+ * provider (tuning.h). If there is no measurement, it uses the first provider of this list that supports the problem,
+ * except that "clmgk" comes first up to m = 8. clmgk_gemm_info names the provider and, if it is slow, the reason.
  *
- * Result: with e a product's exact value, S = |alpha| sum |a b| + |beta c|, and u = 2^-24 (2^-11 if
+ * Accuracy: with e the exact value of an element, S = |alpha| sum |a b| + |beta c|, and u = 2^-24 (2^-11 if
  * clmgk_gemm_info.sums is f16),
  *
  *     |C - e| <= (k + 4) u S + r |e| + k 2^-125    r = 2^-24 (f32), 2^-11 (f16), 2^-8 (bf16)
  *
- * (plus 2^-24 if C is f16, for its subnormal numbers), as long as no sum leaves the range of its type. The bits may
- * depend on provider and parameters; one plan gives the same bits for the same arrays, except that a host library's
- * bits may change with its number of threads.
+ * (plus 2^-24 if C is f16, for its subnormal numbers), as long as no sum leaves the range of its type. Bits may depend
+ * on provider and parameters. One plan gives the same bits for the same arrays, except that a host library's bits may
+ * change with its number of threads.
  */
 #ifndef CLMGK_GEMM_H
 #define CLMGK_GEMM_H
@@ -34,9 +34,9 @@
 #include "tuning.h"
 
 /*
- * A product, or a batch of products of one shape. Matrices are row-major: element (i, j) of the stored matrix number b
- * is at b*stride + i*ld + j. Zero is the default of every field except struct_size; m, n and k are at most 2^30 and may
- * be 0.
+ * A product, or a batch of products of one shape. Matrices are row-major: element (i, j) of stored matrix b of the
+ * batch is at b*stride + i*ld + j. Zero is the default of every field except struct_size; m, n and k are at most 2^30
+ * and may be 0.
  */
 typedef struct clmgk_gemm_desc {
     size_t struct_size; /* sizeof(clmgk_gemm_desc); CLMGK_GEMM_DESC_INIT sets it */
@@ -60,26 +60,26 @@ typedef struct clmgk_gemm_desc {
     int32_t broadcast_b;
 
     double alpha; /* finite, in the range of f32; 0 is 1 */
-    double beta;  /* finite, in the range of f32; 0: C is only written */
+    double beta;  /* finite, in the range of f32; 0: C is written, never read */
 } clmgk_gemm_desc;
 
 #define CLMGK_GEMM_DESC_INIT CLMGK_INIT(clmgk_gemm_desc)
 
-/* Checks a descriptor; needs no device. OK, or INVALID_VALUE, INVALID_SHAPE, OVERFLOW with a message that names the
- * field, its value and the expected one. On success `resolved`, if not NULL, receives the descriptor with every default
- * filled in; desc->struct_size bytes are written. It may be `desc`. */
+/* Checks a descriptor; needs no device. Returns OK, or INVALID_VALUE, INVALID_SHAPE or OVERFLOW with a message that
+ * names the field, its value and the expected value. On success `resolved`, if not NULL, receives the descriptor with
+ * every default filled in; the function writes desc->struct_size bytes. `resolved` may be `desc`. */
 CLMGK_API clmgk_status clmgk_gemm_validate(const clmgk_gemm_desc *desc, clmgk_gemm_desc *resolved, clmgk_error *error);
 
 /* ---- providers ------------------------------------------------------------------------------------------------ */
 
-/* Name of provider number `index`, also of a provider that this build lacks; NULL past the last. */
+/* Name of provider number `index`, including providers that this build lacks; NULL past the last. */
 CLMGK_API const char *clmgk_gemm_provider(size_t index);
 
 typedef struct clmgk_gemm_provider_info {
     size_t struct_size; /* sizeof(clmgk_gemm_provider_info); CLMGK_GEMM_PROVIDER_INFO_INIT sets it */
     const char *name;
-    uint32_t dtypes;  /* set of 1 << clmgk_dtype that it can multiply on the device; 0: none */
-    char reason[256]; /* why dtypes are missing; empty if none is */
+    uint32_t dtypes;  /* set of 1 << clmgk_dtype that the provider can multiply on the device; 0: none */
+    char reason[256]; /* why dtypes are missing; empty if none is missing */
 } clmgk_gemm_provider_info;
 
 #define CLMGK_GEMM_PROVIDER_INFO_INIT CLMGK_INIT(clmgk_gemm_provider_info)
@@ -93,54 +93,55 @@ CLMGK_API clmgk_status clmgk_gemm_provider_state(cl_device_id device, size_t ind
 /* Options of a plan. All zero: the library decides. */
 typedef struct clmgk_gemm_options {
     size_t struct_size;   /* sizeof(clmgk_gemm_options) */
-    const char *provider; /* NULL: any. A named provider is never replaced: UNSUPPORTED, with the reason, if it can't */
+    const char *provider; /* NULL: any. A named provider is never replaced: UNSUPPORTED, with the reason, if it fails */
     /*
-     * NULL: tuned values, else the defaults. "": the defaults. Else, with provider "clblast": "name=value,..." with all
-     * names, or none, of each of the tables clblast-xgemm, clblast-xgemmdirect and clblast-routine (tuning.h).
+     * NULL: tuned values, else the defaults. "": the defaults. Other text, with provider "clblast": "name=value,...".
+     * For each of the tables clblast-xgemm, clblast-xgemmdirect and clblast-routine (tuning.h) it must have all names
+     * or none.
      */
     const char *parameters;
 } clmgk_gemm_options;
 
 #define CLMGK_GEMM_OPTIONS_INIT CLMGK_INIT(clmgk_gemm_options)
 
-/* A plan: one descriptor on one context, compiled. Immutable; may be shared by threads and enqueued from several
- * threads on several queues at once. */
+/* A plan: one descriptor on one context, compiled. Immutable. Threads may share it and enqueue it on several queues at
+ * once. */
 typedef struct clmgk_gemm_plan clmgk_gemm_plan;
 
 /*
  * Makes a plan. Blocks: CLBlast compiles (10 s, the first time on a device) and runs once on scratch memory of a
  * similar shape, so that no enqueue compiles. `options` may be NULL. Thread-safe.
  *
- * CLBlast's parameters belong to the process. Making a plan sets the plan's parameters by CLBlastOverrideParameters; an
- * enqueue sets them again (microseconds) if another plan has set its own for the device and dtype in between. They are
- * set only if they were tuned or the caller gave some; other users of CLBlast in the process then get them too. CLBlast
- * cannot restore its own defaults: after the first override, plans made with those defaults use the values set last,
- * with memory and programs that CLBlast makes on demand. CLBlast keeps its programs, and with them the OpenCL context,
- * until the process ends, and prints a line on stderr when an OpenCL call fails.
+ * CLBlast's parameters are global to the process. If a plan has tuned parameters, or parameters from the caller, making
+ * the plan sets them with CLBlastOverrideParameters. An enqueue sets them again (microseconds) if another plan has
+ * changed them for the device and dtype in between. Other users of CLBlast in the process then get these parameters
+ * too. CLBlast cannot restore its own defaults: after the first override, plans made with the defaults use the values
+ * set last, with memory and programs that CLBlast makes on demand. CLBlast keeps its programs, and with them the OpenCL
+ * context, until the process ends. It prints a line on stderr when an OpenCL call fails.
  *
- * Errors: those of clmgk_gemm_validate, and INVALID_VALUE (options), UNSUPPORTED (no provider supports it; the message
- * gives each one's reason), COMPILE, OUT_OF_*, OPENCL.
+ * Errors: those of clmgk_gemm_validate, and INVALID_VALUE (options), UNSUPPORTED (no provider supports the problem; the
+ * message gives the reason of each), COMPILE, OUT_OF_*, OPENCL.
  */
 CLMGK_API clmgk_status clmgk_gemm_plan_create(clmgk_context *context, const clmgk_gemm_desc *desc,
                                               const clmgk_gemm_options *options, clmgk_gemm_plan **out,
                                               clmgk_error *error);
 
-/* Releases a plan. Enqueued work is not affected; memory that it still needs may return to the context's allocator, on
- * a thread of the OpenCL runtime, shortly after the work ends. NULL is allowed. Must not be called while another thread
- * is in clmgk_enqueue_gemm with the same plan. */
+/* Releases a plan. Enqueued work is not affected: host memory that it still needs returns to the context's allocator
+ * shortly after the work ends, possibly on a thread of the OpenCL runtime. NULL is allowed. Must not be called while
+ * another thread is in clmgk_enqueue_gemm with the same plan. */
 CLMGK_API void clmgk_gemm_plan_release(clmgk_gemm_plan *plan);
 
-/* A plan's choices. The strings live as long as the plan. */
+/* The choices that were made for a plan. The strings live as long as the plan. */
 typedef struct clmgk_gemm_info {
     size_t struct_size;         /* sizeof(clmgk_gemm_info); CLMGK_GEMM_INFO_INIT sets it */
     const char *provider;       /* as in clmgk_gemm_provider; "none" for an empty product */
     clmgk_tuning_source tuning; /* of provider and parameters */
-    const char *parameters;     /* "": the provider's own */
-    const char *note;           /* why the product is slow or less exact here; "": it is not */
+    const char *parameters;     /* "": the provider's defaults */
+    const char *note;           /* why the product is slow or less accurate here; "": it is neither */
     clmgk_dtype sums;           /* type of the products' sums: f32, or f16 (CLBlast's f16) */
     double compile_ms;          /* time that the provider spent on making the plan */
     uint64_t workspace_bytes;   /* see clmgk_gemm_args.workspace */
-    int32_t cached;             /* 1: nothing to compile, or the driver keeps the compiled programs */
+    int32_t cached;             /* 1: there is nothing to compile, or the driver keeps the compiled programs */
 } clmgk_gemm_info;
 
 #define CLMGK_GEMM_INFO_INIT CLMGK_INIT(clmgk_gemm_info)
@@ -148,13 +149,13 @@ typedef struct clmgk_gemm_info {
 /* Fills `info`. Fails only on NULL arguments and on its struct_size (INVALID_VALUE). */
 CLMGK_API clmgk_status clmgk_gemm_plan_get_info(const clmgk_gemm_plan *plan, clmgk_gemm_info *info, clmgk_error *error);
 
-/* Bytes of workspace that an enqueue of the plan needs; 0 for a NULL plan. At most a copy of A, B and C with their
- * sizes rounded up to tiles. */
+/* Bytes of workspace that an enqueue of the plan needs; 0 for a NULL plan. At most the size of A, B and C together,
+ * each axis rounded up to tiles. */
 CLMGK_API size_t clmgk_gemm_plan_workspace_size(const clmgk_gemm_plan *plan);
 
 /* The matrices of one call, on the device. Inputs may alias each other; no element of C or of the workspace may belong
- * to another array of the call. An array without elements may be NULL. Host libraries refuse buffers that the host may
- * not read and write (CL_MEM_HOST_...). */
+ * to another array of the call. An array without elements may be NULL. Providers on the host refuse buffers that the
+ * host may not read and write (CL_MEM_HOST_...). */
 typedef struct clmgk_gemm_args {
     size_t struct_size; /* sizeof(clmgk_gemm_args) */
     clmgk_buffer a;
@@ -168,12 +169,11 @@ typedef struct clmgk_gemm_args {
 
 /*
  * Enqueues the product on `queue`, a queue of the plan's context and device, in order or out of order. Never waits for
- * the device. The product begins after the events of `wait_list`; `event`, if not NULL, receives the event of its end;
- * the caller releases it. Thread-safe.
- * Errors: INVALID_VALUE (NULL, queue or wait list), INVALID_BUFFER (missing, too small, of another context, no buffer,
- * not accessible, or C or the workspace shares elements: as in attention.h),
- * UNSUPPORTED (clblast: offset and extent together from 2^31 elements on), OUT_OF_*, OPENCL. After OUT_OF_* or OPENCL,
- * C and workspace are undefined, and in use until the queue is finished.
+ * the device. The product begins after the events of `wait_list`. `event`, if not NULL, receives an event that
+ * completes with the product; the caller releases it. Thread-safe. Errors: INVALID_VALUE (NULL, queue or wait list),
+ * INVALID_BUFFER (missing, too small, of another context, not a buffer, not accessible, or C or the workspace shares
+ * elements: as in attention.h), UNSUPPORTED (clblast: offset plus extent reaches 2^31 elements), OUT_OF_*, OPENCL.
+ * After OUT_OF_* or OPENCL, C and workspace are undefined, and in use until the queue has finished.
  */
 CLMGK_API clmgk_status clmgk_enqueue_gemm(const clmgk_gemm_plan *plan, cl_command_queue queue,
                                           const clmgk_gemm_args *args, cl_uint num_wait, const cl_event *wait_list,
@@ -181,13 +181,13 @@ CLMGK_API clmgk_status clmgk_enqueue_gemm(const clmgk_gemm_plan *plan, cl_comman
 
 /* ---- tuning --------------------------------------------------------------------------------------------------- */
 
-/* As clmgk_tuning_store, for the bucket of a product: its dtype and transposes, and m, n and k rounded to powers of
+/* Like clmgk_tuning_store, for the bucket of a product: its dtype and transposes, and m, n and k rounded to powers of
  * two. tuned->choice is a provider, tuned->parameters as in clmgk_gemm_options. */
 CLMGK_API clmgk_status clmgk_gemm_tuning_store(clmgk_context *context, const char *cache_dir,
                                                const clmgk_gemm_desc *desc, const clmgk_tuned *tuned,
                                                clmgk_error *error);
 
-/* The same for all CLBlast products of a dtype on the context's device, whatever their shape. */
+/* Like clmgk_gemm_tuning_store, for all CLBlast products of a dtype on the context's device, independent of shape. */
 CLMGK_API clmgk_status clmgk_gemm_tuning_store_device(clmgk_context *context, const char *cache_dir, clmgk_dtype dtype,
                                                       const clmgk_tuned *tuned, clmgk_error *error);
 
