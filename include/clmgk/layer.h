@@ -9,26 +9,26 @@
  *     clmgk_enqueue_layer_forward(layer, queue, &args, 0, NULL, &event, &error);
  *     clmgk_enqueue_layer_backward(layer, queue, &args, 0, NULL, &event, &error);
  *
- * With the symbols of attention.h, and W the width of the model, W2 and W3 those of a second and a third input:
+ * With the symbols of attention.h, W the width of the model, and W2 and W3 the widths of a second and a third input:
  *
- *     Y = X [B,N,W], normalised if norm is PRE;   Z = Y, or the second input X2 [B,S,W2] as it is (cross-attention)
- *     Z' = Z, or the third input X3 [B,S,W3] as it is (cross-attention with values of their own)
+ *     Y = X [B,N,W], normalised if norm is PRE
+ *     Z = Y, or the second input X2 [B,S,W2], not normalised (cross-attention)
+ *     Z' = Z, or the third input X3 [B,S,W3], not normalised (cross-attention with a separate input for the values)
  *     Q = Y W_Q^T + b_Q      K = Z W_K^T + b_K      V = Z' W_V^T + b_V
- *     q_norm: each head's q and k become q g / sqrt(mean(q^2) + norm_epsilon), g [D] their gains
- *     rotary: each head's q and k are turned by their position (clmgk_rotary)
+ *     qk_norm: each head's q becomes q g / sqrt(mean(q^2) + norm_epsilon) with a gain g [D]; k likewise with its own g
+ *     rotary: each head's q and k are rotated by their positions (clmgk_rotary)
  *     O = attention(Q, K, V)                            attention.h, any variant
  *     R = dropout(concat(O) W_O^T + b_O) + X            X with residual only
  *     out = LN(R) with norm POST, else R                LN(x) = (x - mean) / sqrt(variance + norm_epsilon) gain + bias
  *
- * (MGK paper sections 1.1 and A.11; LRB paper Eq. 8; FiSH paper section 1.1.) Head sizes are free: H D and H E need not
- * equal W.
+ * (MGK paper sections 1.1 and A.11; LRB paper Eq. 8; FiSH paper section 1.1.) H D and H E need not equal W.
  */
 #ifndef CLMGK_LAYER_H
 #define CLMGK_LAYER_H
 
 #include "attention.h"
 
-/* Place of the layer normalisation. */
+/* Position of the layer normalisation. */
 #define CLMGK_NORM_LIST(X)                                                                                             \
     X(NONE, 0, "none")                                                                                                 \
     X(POST, 1, "post") /* out = LN(R) */                                                                               \
@@ -41,8 +41,8 @@ typedef enum clmgk_norm {
 } clmgk_norm;
 
 /*
- * Rotary positions: pair number c of a head's first P = rotary_size elements is turned by the angle
- * position rotary_base^(-2c/P), (x, y) -> (x cos - y sin, x sin + y cos). Angles are right to 10^-6 at any position.
+ * Rotary positions. The first P = rotary_size elements of a head form P/2 pairs. Pair c is rotated by the angle
+ * position rotary_base^(-2c/P): (x, y) -> (x cos - y sin, x sin + y cos). Angles are accurate to 10^-6 at any position.
  */
 #define CLMGK_ROTARY_LIST(X)                                                                                           \
     X(NONE, 0, "none")                                                                                                 \
@@ -56,20 +56,25 @@ typedef enum clmgk_rotary {
 } clmgk_rotary;
 
 /*
- * The layer's own arrays, in lists as arrays.h has them:
+ * The layer's own arrays, in a list like CLMGK_ARRAY_LIST (arrays.h):
  *
  *     A(NAME, field, ELEMENT, ACCESS, passes, axes, has)   passes: forward, backward; r required, o optional, - absent
  *     G(NAME, field, ELEMENT, bit, axes, has)              gradient of the array NAME, in grad_field
  *
- * Axes, all dense in this order: B batch, N queries, S keys, W width, U width_k, T width_v; q, k, v, o: the columns of
- * all heads of Q, K, V, O; p = q + k + v; D head size; C capacity of the cache, which is heads first
- * (clmgk_layer_desc).
+ * Arrays are dense, with the axes in the listed order: B batch, N queries, S keys, W width, U width_k, T width_v; q, k,
+ * v, o: the columns of all heads of Q, K, V, O; p = q + k + v; D head size; C capacity of the cache (for the order of
+ * the cache's axes see clmgk_layer_desc).
  *
- * Columns of Q: head by head, [H,D]; admixture variants [M,D]. Of K: [G,D]; MGK, MLK [G,M,D] (M projections for each
- * key head, MGK paper option A); admixture variants [M,D]. Of V: [G,E]. Of O: [H,E]. A weight matrix has a row for each
- * column of its result, as torch.nn.Linear has: Q = Y W_Q^T. With packed_weights W_Q, W_K and W_V stand one below the
- * other in weight_qkv, b_Q, b_K and b_V one after the other in bias_qkv (torch.nn.MultiheadAttention's in_proj_weight
- * and in_proj_bias).
+ * Columns:
+ *
+ *     q   [H,D]; admixture variants [M,D]
+ *     k   [G,D]; MGK and MLK [G,M,D] (M projections for each key head, MGK paper option A); admixture variants [M,D]
+ *     v   [G,E]
+ *     o   [H,E]
+ *
+ * A weight matrix has a row for each column of its result, as in torch.nn.Linear: Q = Y W_Q^T. With packed_weights,
+ * weight_qkv holds the rows of W_Q, then W_K, then W_V, and bias_qkv holds b_Q, b_K and b_V in this order (as
+ * in_proj_weight and in_proj_bias of torch.nn.MultiheadAttention).
  */
 #define CLMGK_LAYER_ARRAY_LIST(A, G)                                                                                   \
     A(X, x, STORAGE, IN, "rr", "BNW", true)                                                                            \
@@ -131,102 +136,113 @@ typedef enum clmgk_layer_gradient {
         CLMGK_LAYER_GRADIENT_ALL = 131071
 } clmgk_layer_gradient;
 
-/* One layer. Zero is the default of every field except struct_size. The structure may grow, as clmgk_attention_desc. */
+/* One layer. Zero is the default of every field except struct_size. The structure may grow, like clmgk_attention_desc.
+ */
 typedef struct clmgk_layer_desc {
     size_t struct_size; /* sizeof(clmgk_layer_desc); CLMGK_LAYER_DESC_INIT sets it */
 
     /*
-     * The attention inside: variant, dtype (of all STORAGE arrays of the layer too), B, H, G, M, N, S, D, E, masks and
-     * modifiers, state; its gradients are those of its parameters (prior, variance, shift, bias, sinks, mix..., state),
-     * without q, k and v. It has no layouts (the layer chooses), statistics or combine. Without a second input and
-     * without a cache S is N; with a cache S is cache_capacity (0 sets it). Read during the call alone.
+     * The attention inside the layer: variant, dtype (also of all STORAGE arrays of the layer), B, H, G, M, N, S, D, E,
+     * masks and modifiers, state. Its `gradients` may name its parameters (prior, variance, shift, bias, sinks, mix...,
+     * state), but not q, k and v. Its layouts (the layer chooses them), statistics and combine must be zero. Without a
+     * second input and without a cache S is N; with a cache S is cache_capacity (0 stands for it). The library reads
+     * the structure only during the call.
      */
     const clmgk_attention_desc *attention;
 
     int64_t width;   /* W >= 1, of X and the output */
-    int64_t width_k; /* W2, of X2; 0 is W. Without `cross` W; with packed_weights W */
+    int64_t width_k; /* W2, of X2; 0 is W. Must be W without `cross` and with packed_weights */
 
-    int32_t cross;          /* 1: keys and values come from x2; with cross_v, below, keys alone */
-    int32_t packed_weights; /* 1: weight_qkv and bias_qkv; 0: arrays of their own */
-    int32_t use_bias;       /* 1: b_Q, b_K, b_V */
-    int32_t use_bias_o;     /* 1: b_O */
-    int32_t residual;       /* 1: X is added */
+    int32_t cross;          /* 1: keys and values come from x2 (with cross_v, below: only keys) */
+    int32_t packed_weights; /* 1: weight_qkv and bias_qkv; 0: separate arrays for Q, K and V */
+    int32_t use_bias;       /* 1: adds b_Q, b_K, b_V */
+    int32_t use_bias_o;     /* 1: adds b_O */
+    int32_t residual;       /* 1: adds X */
     int32_t qk_norm;        /* 1: RMS normalisation of each head's q and k */
     clmgk_norm norm;
     clmgk_rotary rotary;
-    int32_t use_positions; /* 1: rotary positions come from the array `positions`. Not with a second input, a cache or
-                            * packed sequences */
+    int32_t use_positions; /* 1: rotary positions come from the array `positions` (clmgk_layer_validate). Not with a
+                            * second input, a cache or packed sequences */
     int64_t rotary_size;   /* P, even, 2 .. D; 0 is D (which must be even) */
     double rotary_base;    /* >= 1; 0 is 10000 */
     double norm_epsilon;   /* > 0, of layer and query/key normalisation; 0 is 1e-5 */
     double dropout;        /* probability p, 0 <= p < 1, of dropping an element of the output projection's result; kept
-                            * ones are divided by 1 - p. Element (b,n,w) draws word w mod 4 of counter (floor(w/4), n, b,
-                            * 3), as clmgk_dropout_mask does. attention->dropout is that of the weights */
+                            * elements are divided by 1 - p. As in clmgk_dropout_mask, element (b,n,w) uses random word
+                            * number w mod 4 of counter (floor(w/4), n, b, 3). attention->dropout applies to the
+                            * attention weights */
 
     /*
-     * C > 0: a cache of keys and values, C tokens for each sequence: forward only, self-attention, with
-     * attention->use_lengths and alignment LENGTHS. lengths[b] counts the tokens of sequence b, the N new ones
-     * included: new token n has position lengths[b] - N + n. The call writes it to that row of cache_k and cache_v, and
-     * attends to rows 0 .. lengths[b] - 1. Caches are heads first: cache_k [B,G,C,D]; MGK [B,G,M,C,D]; admixture
-     * variants [B,M,C,D]; cache_v [B,G,C,E]. One plan serves all lengths. Not with packed sequences, nor the linear
-     * family, whose state takes the cache's place.
+     * C > 0: the layer has a cache of keys and values with room for C tokens of each sequence. Requires a layer without
+     * a backward pass, self-attention, attention->use_lengths and alignment LENGTHS. lengths[b] counts the tokens of
+     * sequence b, including the N new ones: new token n has position lengths[b] - N + n. The call writes the token's
+     * key and value to that row of cache_k and cache_v, and attends to rows 0 .. lengths[b] - 1. Caches have the axes
+     * cache_k [B,G,C,D] (MGK [B,G,M,C,D]; admixture variants [B,M,C,D]) and cache_v [B,G,C,E]. One layer object serves
+     * all lengths. Not with packed sequences or the linear family, which has a state instead.
      *
-     * Overflow: tokens whose position is not in 0 .. C - 1 are not stored, and stored ones stay as they are. Every new
+     * Overflow: a token whose position is not in 0 .. C - 1 is not stored, and stored tokens stay unchanged. Every new
      * token, stored or not, keeps its position for rotation, causality, window and ALiBi. So the output of a stored
-     * token is the same as in a larger cache, if causality hides later tokens. A token that is not stored sees the
-     * tokens in the cache that mask and window admit, itself not among them; if they admit none, its heads are 0.
-     * Lengths are the caller's, on the device: a length above C means that the sequence has outgrown its cache.
+     * token is the same as with a larger cache, if causality hides later tokens. A token that is not stored does not
+     * see itself; it sees the tokens in the cache that mask and window admit. If they admit none, its heads are 0. The
+     * caller supplies the lengths, on the device: a length above C means that the sequence has outgrown its cache.
      */
     int64_t cache_capacity;
 
-    uint32_t gradients;  /* set of clmgk_layer_gradient that the backward pass computes; with attention->gradients 0 as
-                            well: no backward pass, and no activations are kept */
-    uint32_t accumulate; /* those of `gradients` that are added to the values in their arrays; the others overwrite */
+    uint32_t gradients;  /* set of clmgk_layer_gradient that the backward pass computes. If this and
+                            attention->gradients are 0, there is no backward pass, and no activations are kept */
+    uint32_t accumulate; /* subset of `gradients`: these are added to the values in their arrays, the others overwrite
+                            them */
 
-    int64_t width_v; /* W3, of X3; 0 is W2. Without `cross_v` W2; with packed_weights W */
-    int32_t cross_v; /* 1: values come from x3, as torch.nn.MultiheadAttention's `value`. Only with `cross` */
+    int64_t width_v; /* W3, of X3; 0 is W2. Must be W2 without `cross_v`, and W with packed_weights */
+    int32_t cross_v; /* 1: values come from x3, like `value` of torch.nn.MultiheadAttention. Only with `cross` */
 } clmgk_layer_desc;
 
 #define CLMGK_LAYER_DESC_INIT CLMGK_INIT(clmgk_layer_desc)
 
 /*
- * Checks a descriptor; needs no device. As clmgk_attention_validate: the message names the field ("attention.heads:
- * ..."). On success `resolved` receives the descriptor and `attention` that of the attention inside, both with all
- * defaults filled in, the latter with the layouts and gradients that the layer gives it; resolved->attention is
- * `attention`. Both are NULL, or neither.
+ * Checks a descriptor; needs no device. Like clmgk_attention_validate; the message names the field ("attention.heads:
+ * ..."). On success `resolved` receives the descriptor, and `attention` the descriptor of the attention inside, both
+ * with all defaults filled in. `attention` also has the layouts and gradients that the layer gives it;
+ * resolved->attention points to it. Either both pointers are NULL or neither is.
  *
- * Positions of `rotary`: token n of a batch has position n; of packed sequences, its index within its sequence; with a
- * cache lengths[b] - N + n; with use_positions positions[b] - N + n, so that positions, too, counts the tokens of a
- * sequence up to the last new one: a state of the linear family goes on where the call before ended. SMGK and SMLK: the
- * shift is added to the turned key. In the linear family q and k are turned before the feature map.
+ * Rotary positions of token n:
+ *
+ *     default             n
+ *     packed sequences    the index within the token's sequence
+ *     cache               lengths[b] - N + n
+ *     use_positions       positions[b] - N + n
+ *
+ * So positions[b], like lengths[b], counts the tokens of a sequence up to the last new one. With it, a call that takes
+ * a state of the linear family can continue at the position where the previous call ended. SMGK and SMLK add the shift
+ * to the rotated key. The linear family rotates q and k before the feature map.
  */
 CLMGK_API clmgk_status clmgk_layer_validate(const clmgk_layer_desc *desc, clmgk_layer_desc *resolved,
                                             clmgk_attention_desc *attention, clmgk_error *error);
 
-/* Shape of an array of a resolved descriptor: count of elements (0: not used), bytes, as clmgk_array_count. Of
- * ACTIVATIONS and WORKSPACE 0: the layer's info has their sizes. */
+/* Number of elements (0: not used) and bytes of an array of a resolved descriptor, like clmgk_array_count and
+ * clmgk_array_bytes. Both return 0 for ACTIVATIONS and WORKSPACE, whose sizes are in clmgk_layer_info. */
 CLMGK_API int64_t clmgk_layer_array_count(const clmgk_layer_desc *resolved, clmgk_layer_array array);
 CLMGK_API int64_t clmgk_layer_array_bytes(const clmgk_layer_desc *resolved, clmgk_layer_array array);
 
-/* A layer: one descriptor on one context, compiled. As clmgk_plan: immutable, shared by threads. */
+/* A layer: one descriptor on one context, compiled. Immutable; threads may share it, like a clmgk_plan. */
 typedef struct clmgk_layer clmgk_layer;
 
-/* Makes a layer: as clmgk_plan_create, with the plans of its products (clmgk_gemm_plan_create) and of its attention.
- * `options`, of the attention's plan, may be NULL. Errors: those of clmgk_layer_validate, and of both plans. */
+/* Makes a layer, like clmgk_plan_create, with the plans of its products (clmgk_gemm_plan_create) and of its attention.
+ * `options` apply to the attention's plan; they may be NULL. Errors: those of clmgk_layer_validate, clmgk_plan_create
+ * and clmgk_gemm_plan_create. */
 CLMGK_API clmgk_status clmgk_layer_create(clmgk_context *context, const clmgk_layer_desc *desc,
                                           const clmgk_plan_options *options, clmgk_layer **out, clmgk_error *error);
 
-/* As clmgk_plan_release. */
+/* Releases a layer, like clmgk_plan_release. */
 CLMGK_API void clmgk_layer_release(clmgk_layer *layer);
 
 typedef struct clmgk_layer_info {
     size_t struct_size;                /* sizeof(clmgk_layer_info); CLMGK_LAYER_INFO_INIT sets it */
     uint64_t activation_bytes;         /* kept from forward to backward; 0: no backward pass */
-    uint64_t workspace_bytes;          /* of a forward call */
-    uint64_t backward_workspace_bytes; /* of a backward call; 0: none */
-    double compile_ms;                 /* time spent on making it */
-    const char *provider;              /* of the projections' products (gemm.h) */
-    const char *note;                  /* why a product is slow or less exact here; "": none is */
+    uint64_t workspace_bytes;          /* workspace of a forward call */
+    uint64_t backward_workspace_bytes; /* workspace of a backward call; 0: none */
+    double compile_ms;                 /* time spent on making the layer */
+    const char *provider;              /* provider of the projections' products (gemm.h) */
+    const char *note;                  /* why a product is slow or less accurate here; "": no product is */
     const clmgk_plan *attention;       /* for clmgk_plan_get_info; lives as long as the layer */
 } clmgk_layer_info;
 
@@ -236,20 +252,21 @@ typedef struct clmgk_layer_info {
 CLMGK_API clmgk_status clmgk_layer_get_info(const clmgk_layer *layer, clmgk_layer_info *info, clmgk_error *error);
 
 /*
- * The arrays of a call, all on the device; which are required follows from the descriptor (list above).
+ * The arrays of a call, all on the device. The descriptor determines which arrays are required
+ * (CLMGK_LAYER_ARRAY_LIST).
  *
  *   attention    parameters of the attention inside (lengths, prior, mix, state, ...), their gradients, the seed
  *                (of both dropouts and of noise) and accumulate. Its q, k, v, o, lse, lse_low, denominator, grad_o,
- *                grad_lse, grad_q, grad_k, grad_v and workspace stay empty: the layer makes them
+ *                grad_lse, grad_q, grad_k, grad_v and workspace stay empty: the layer supplies them
  *   activations  info.activation_bytes: written by the forward pass, read by the backward pass
- *   workspace    info.workspace_bytes, or of a backward call info.backward_workspace_bytes. Concurrent calls need
- *                distinct ones
+ *   workspace    info.workspace_bytes; for a backward call info.backward_workspace_bytes. Concurrent calls need
+ *                distinct workspaces
  *
- * Offsets of activations and workspace are in bytes, and multiples of 64; where the size is 0, none is needed.
+ * Offsets of activations and workspace are in bytes, and multiples of 64. Omit an array whose size is 0.
  *
- * NaN and infinities of inputs and weights arrive in the output. Aliasing: as in attention.h, inputs may alias each
- * other, an output may share no element with any other array of the call; but grad_x may be grad_out's memory if it has
- * the same offset and grad_x is not accumulated.
+ * NaN and infinities in inputs and weights propagate to the output. Aliasing: as in attention.h, inputs may alias each
+ * other, and an output may not share an element with any other array of the call. Exception: grad_x may be the memory
+ * of grad_out if it has the same offset and grad_x is not accumulated.
  */
 typedef struct clmgk_layer_args {
     size_t struct_size;                    /* sizeof(clmgk_layer_args): CLMGK_LAYER_ARGS_INIT sets it */
@@ -263,13 +280,14 @@ typedef struct clmgk_layer_args {
 
 #define CLMGK_LAYER_ARGS_INIT CLMGK_INIT(clmgk_layer_args)
 
-/* The field of an array; NULL for a value outside the enumeration. */
+/* Pointer to the field of an array; NULL for a value outside the enumeration. */
 CLMGK_API clmgk_buffer *clmgk_layer_array_buffer(clmgk_layer_args *args, clmgk_layer_array array);
 
 /*
- * Enqueue a pass: as clmgk_enqueue_forward and _backward. All arrays are checked before anything is enqueued. The
- * backward pass takes the same inputs, parameters and seed as the forward call, and its activations, which stay as they
- * are; biases are not needed, and ignored. INVALID_VALUE for the backward pass of a layer without gradients.
+ * Enqueue a pass, like clmgk_enqueue_forward and clmgk_enqueue_backward. Both check all arrays before they enqueue
+ * anything. The backward pass takes the inputs, parameters and seed of the forward call, and the activations that it
+ * wrote; it does not modify the activations, and ignores biases. INVALID_VALUE for the backward pass of a layer without
+ * gradients.
  */
 CLMGK_API clmgk_status clmgk_enqueue_layer_forward(clmgk_layer *layer, cl_command_queue queue,
                                                    const clmgk_layer_args *args, cl_uint num_wait,
@@ -278,7 +296,7 @@ CLMGK_API clmgk_status clmgk_enqueue_layer_backward(clmgk_layer *layer, cl_comma
                                                     const clmgk_layer_args *args, cl_uint num_wait,
                                                     const cl_event *wait_list, cl_event *event, clmgk_error *error);
 
-/* Names, as in variants.h; of an array, its field's. */
+/* Names, as in variants.h. The name of an array is that of its field. */
 CLMGK_API const char *clmgk_norm_name(clmgk_norm norm);
 CLMGK_API clmgk_status clmgk_norm_from_name(const char *name, clmgk_norm *norm, clmgk_error *error);
 CLMGK_API const char *clmgk_rotary_name(clmgk_rotary rotary);
