@@ -9,30 +9,32 @@
 #define OPTIONS_BEFORE_SIZES(X)                                                                                        \
     X(ALL_DEVICES, "all-devices", NULL, "measure on every device, one after another")                                  \
     X(SUITE, "suite", "NAME",                                                                                          \
-      "short (default): some of the papers' sizes, on CPUs with smaller batches; paper: all of\n"                      \
-      "them in full; quick: three small sizes; full: many; admixture: the admixture family with\n"                     \
-      "8 heads, beside softmax; linear: the linear family, long sequences and decoding; layer: the\n"                  \
-      "multi-head layer, forward, training and decoding: by default --batch 4 --heads 8\n"                             \
-      "--length 1024 --head-size 64; beside these with --variants, --device, --seconds, --keep-caches\n"               \
-      "and --json only; call: one call of a small problem beside an empty kernel, by default\n"                        \
-      "--batch 1 --heads 1 --length 16 --head-size 64 --variants softmax, with the same options;\n"                    \
-      "counts: operations, parameters and memory, the curves of the papers' figures, without a\n"                      \
-      "device; with --output, --measure and --json only")                                                              \
+      "short (default): some of the papers' sizes, on CPUs with smaller batches\n"                                     \
+      "paper: all of the papers' sizes with full batches; quick: three small sizes; full: many sizes\n"                \
+      "admixture: the admixture family with 8 heads, beside softmax\n"                                                 \
+      "linear: the linear family, with long sequences and decoding\n"                                                  \
+      "layer: the multi-head layer, forward, training and decoding. Default: --batch 4 --heads 8\n"                    \
+      "--length 1024 --head-size 64; other options: only --variants, --device, --seconds,\n"                           \
+      "--keep-caches, --json\n"                                                                                        \
+      "call: one call of a small problem beside an empty kernel. Default: --batch 1 --heads 1\n"                       \
+      "--length 16 --head-size 64 --variants softmax; other options as for layer\n"                                    \
+      "counts: operations, parameters, memory, and the curves of the papers' figures, without a\n"                     \
+      "device. Options: only --output, --measure, --json")                                                             \
     X(OUTPUT, "output", "FOLDER",                                                                                      \
-      "of the suite counts: writes counts.csv and a picture of each figure (by gnuplot) there")                        \
+      "suite counts: write counts.csv and a picture of each figure (by gnuplot) to this folder")                       \
     X(MEASURE, "measure", NULL,                                                                                        \
-      "of the suite counts: also measures attention layers at some points, --seconds (default 0.5)\n"                  \
-      "each size and pass; with --device and --keep-caches")                                                           \
-    X(SHAPES, "shapes", "NAME,...", "named sizes in place of a suite")                                                 \
+      "suite counts: also measure attention layers at some points, --seconds (default 0.5) for\n"                      \
+      "each size and pass; also accepts --device and --keep-caches")                                                   \
+    X(SHAPES, "shapes", "NAME,...", "named sizes instead of a suite")                                                  \
     X(CROSSING, "crossing", "D,...",                                                                                   \
-      "in place of times: the length from which on linear attention with 8 heads is faster than\n"                     \
-      "softmax attention, N = S, full and causal, for these head sizes (32,64,128); --variants names\n"                \
-      "others of its family")                                                                                          \
+      "instead of times: the shortest length at which linear attention with 8 heads is faster than\n"                  \
+      "softmax attention, N = S, full and causal, for these head sizes (32,64,128); --variants may\n"                  \
+      "name other variants of the linear family")                                                                      \
     X(VARIANTS, "variants", "A,B:H,C:MxH,...",                                                                         \
-      "variants, each with a number of heads after a colon, or global and local heads in the\n"                        \
-      "admixture family (hard-fish:2x8); default of the heads: the shape's. Default: softmax,\n"                       \
-      "and mgk and smgk with half the heads; of the suite admixture: softmax and that family;\n"                       \
-      "of the suite linear: linear, and mlk and smlk with half the heads")
+      "variants, optionally with a number of heads after a colon, or global and local heads for the\n"                 \
+      "admixture family (hard-fish:2x8); default heads: the shape's. Default variants: softmax,\n"                     \
+      "and mgk and smgk with half the heads; suite admixture: softmax and that family;\n"                              \
+      "suite linear: linear, and mlk and smlk with half the heads")
 
 #define OPTIONS_BEHIND_SIZES(X)                                                                                        \
     X(PASS, "pass", "NAME", "forward (default), backward (apart from its forward pass), or both")                      \
@@ -47,15 +49,15 @@
     X(KEEP_CACHES, "keep-caches", NULL,                                                                                \
       "use compiled programs from the caches: quicker, but a program from a cache has no cold\n"                       \
       "first call")                                                                                                    \
-    X(UNTUNED, "untuned", NULL, "default parameters in place of tuned ones")                                           \
+    X(UNTUNED, "untuned", NULL, "use default parameters instead of tuned ones")                                        \
     X(PLOT, "plot", "F.svg", "draw times and rates with gnuplot")                                                      \
-    X(COMPARE, "compare", "OLD.json", "show changes beyond noise against an earlier --json; exit 1 on a regression")   \
+    X(COMPARE, "compare", "OLD.json", "show changes beyond noise since an earlier --json; exit 1 on a regression")     \
     X(THRESHOLD, "threshold", "X", "a slow-down by more than X percent, and beyond noise, is a regression; default 5") \
     X(ENGINE, "engine", "NAME", TOOL_ENGINE_NAMES)                                                                     \
     X(PARAMETERS, "parameters", "P", "kernel parameters, name=value,...: for work on the kernels")                     \
     X(BACKWARD_PARAMETERS, "backward-parameters", "P", "the same for the backward pass")                               \
     X(GEMM, "gemm", "MxNxK,...",                                                                                       \
-      "matrix products in place of attention, in f32, by every provider; layer: the products of\n"                     \
+      "matrix products instead of attention, in f32, by every provider; layer: the products of\n"                      \
       "a layer. With --device, --seconds (a size; default 1), --keep-caches and --json only")
 
 BENCH_OPTIONS_TABLE;

@@ -300,7 +300,7 @@ static clmgk_status try_tuned(clmgk_plan *plan, engine_list *list, clmgk_pass wh
     if (status == CLMGK_OK && !scores_agree(&c))
         status =
             mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                     "parameters: \"%s\": the backward pass must make its scores as the forward pass does: "
+                     "parameters: \"%s\": the backward pass must compute scores as the forward pass does: "
                      "expected engine %s with %s",
                      parameters != NULL ? parameters : "", clmgk_engine_name(plan->pass[CLMGK_PASS_FORWARD]->engine),
                      c.followed.data != NULL ? c.followed.data : "any parameters");

@@ -120,7 +120,7 @@ static clmgk_status resolve_variance(clmgk_attention_desc *d, clmgk_error *error
     if (d->variance_shape != CLMGK_VARIANCE_NUMBER) {
         if (d->variance != 0.0)
             return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                            "variance: %g: expected 0 where variance_shape is an array", d->variance);
+                            "variance: %g: expected 0 because variance_shape names an array", d->variance);
         return CLMGK_OK;
     }
     if (!(d->variance >= 0.0) || isinf(d->variance))
@@ -131,8 +131,8 @@ static clmgk_status resolve_variance(clmgk_attention_desc *d, clmgk_error *error
         d->variance = root;
     if (mgk_has_trait(d, CLMGK_TRAIT_ADMIXTURE) && d->variance != root)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                        "variance: %g: expected 0 with variant %s (another scale goes into the mixing)", d->variance,
-                        clmgk_variant_name(d->variant));
+                        "variance: %g: expected 0 with variant %s (to change the scale, multiply the mixing)",
+                        d->variance, clmgk_variant_name(d->variant));
     /* the kernels take it as an f32 */
     const float single = (float)d->variance;
     if (single == 0.0f || isinf(single) || isinf(1.4427f / single))
@@ -171,7 +171,7 @@ static clmgk_status check_sequences(const clmgk_attention_desc *d, clmgk_error *
                    : CLMGK_OK;
     if (d->batch != 1)
         return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
-                        "batch: %" PRId64 ": expected 1 with sequences = %" PRId64 " packed ones", d->batch,
+                        "batch: %" PRId64 ": expected 1 with packed sequences (sequences = %" PRId64 ")", d->batch,
                         d->sequences);
     if (d->use_lengths || d->use_lengths_q)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: 1: expected 0 with packed sequences",
@@ -179,7 +179,7 @@ static clmgk_status check_sequences(const clmgk_attention_desc *d, clmgk_error *
     if (!d->use_offsets_k && d->length != d->length_k)
         return mgk_fail(error, CLMGK_ERROR_INVALID_SHAPE,
                         "length_k: %" PRId64 ": expected length = %" PRId64
-                        " where keys have the queries' offsets (use_offsets_k = 0)",
+                        " because keys use the queries' offsets (use_offsets_k = 0)",
                         d->length_k, d->length);
     return CLMGK_OK;
 }
@@ -223,7 +223,7 @@ static clmgk_status check_softcap(const clmgk_attention_desc *d, clmgk_error *er
                         d->softcap);
     const bool one_score = mgk_has_trait(d, CLMGK_TRAIT_ADMIXTURE) || d->components == 1;
     if (!one_score || d->score != CLMGK_SCORE_DOT)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "softcap: %g: expected dot scores of one component with it",
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "softcap: %g: expected 0, or dot scores of one component",
                         d->softcap);
     return CLMGK_OK;
 }
@@ -273,10 +273,10 @@ static clmgk_status check_gradients(const clmgk_attention_desc *d, clmgk_error *
             continue;
         const char *const field = switch_of(d, gradients[i].array);
         if (field != NULL)
-            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "gradients: %s: expected %s = 1 with it",
+            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "gradients: %s: expected %s = 1 with this gradient",
                             gradients[i].name, field);
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                        "gradients: %s: expected others: variant %s has no such array", gradients[i].name,
+                        "gradients: %s: expected only arrays of the variant: %s has no such array", gradients[i].name,
                         clmgk_variant_name(d->variant));
     }
     return CLMGK_OK;
@@ -288,7 +288,7 @@ static clmgk_status check_outputs(const clmgk_attention_desc *d, clmgk_error *er
     MGK_TRY(check_gradients(d, error));
     MGK_TRY(check_set("statistics", d->statistics, CLMGK_STATISTIC_ALL, error));
     if ((d->statistics & CLMGK_STATISTIC_NLL) != 0 && d->score != CLMGK_SCORE_GAUSSIAN)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "statistics: NLL: expected gaussian scores with it");
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "statistics: NLL: expected gaussian scores");
     return CLMGK_OK;
 }
 
@@ -427,7 +427,7 @@ clmgk_status mgk_attention_resolve(const clmgk_attention_desc *desc, clmgk_atten
     MGK_TRY(mgk_family_of(d.variant)->resolve(&d, error));
     MGK_TRY(check_axis("components", d.components, 1, CLMGK_MAX_COMPONENTS, error));
     if (d.alignment == CLMGK_ALIGN_LENGTHS && !d.use_lengths)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "alignment: LENGTHS: expected use_lengths = 1 with it");
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "alignment: LENGTHS: expected use_lengths = 1");
     MGK_TRY(resolve_variance(&d, error));
     MGK_TRY(resolve_window(&d, error));
     MGK_TRY(check_sequences(&d, error));

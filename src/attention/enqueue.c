@@ -105,7 +105,8 @@ static clmgk_status read_call(const clmgk_plan *plan, clmgk_pass pass, const clm
     if (given == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "args: NULL: expected the call's arrays");
     if (plan->pass[pass] == NULL)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "plan: expected one of a descriptor with %s", fields[pass]);
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "plan: expected a plan whose descriptor has %s",
+                        fields[pass]);
     MGK_TRY(mgk_struct_read(given, "args", sizeof(*args), args, sizeof(*args), error));
     MGK_TRY(check_numbers(pass, args, error));
     call->seed = args->seed;

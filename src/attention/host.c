@@ -100,7 +100,7 @@ static clmgk_status check_offsets(const char *name, const int32_t *offsets, int6
     for (int64_t t = 1; t <= sequences; ++t)
         if (offsets[t] < offsets[t - 1])
             return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                            "%s[%" PRId64 "]: %" PRId32 ": expected at least the offset before, %" PRId32, name, t,
+                            "%s[%" PRId64 "]: %" PRId32 ": expected at least the preceding offset, %" PRId32, name, t,
                             offsets[t], offsets[t - 1]);
     if (offsets[sequences] != end)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,

@@ -338,7 +338,7 @@ static clmgk_status read_binary(const mgk_program *program, const program_device
     while (position < list->count && list->devices[position] != context->device)
         ++position;
     if (position == list->count || list->sizes[position] == 0)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "device \"%s\": its driver gives no binary of a program",
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "device \"%s\": the driver provides no program binaries",
                         context->facts.info.name);
     unsigned char *const bytes = mgk_alloc(&context->allocator, list->sizes[position], 1);
     if (bytes == NULL)

@@ -75,7 +75,7 @@ static clmgk_status fail(dnnl_status_t status, const char *call, clmgk_error *er
     case dnnl_out_of_memory:
         return mgk_fail(error, CLMGK_ERROR_OUT_OF_HOST_MEMORY, "%s: out of memory", call);
     case dnnl_unimplemented:
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "oneDNN has no code for it on this CPU (%s)", call);
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "oneDNN does not support this product on this CPU (%s)", call);
     default:
         return mgk_fail(error, CLMGK_ERROR_INTERNAL, "%s: oneDNN status %d", call, (int)status);
     }

@@ -26,7 +26,7 @@ static clmgk_status applicable(const mgk_device_facts *facts, clmgk_dtype dtype,
     openblas blas;
     MGK_TRY(mgk_gemm_host_device(facts, error));
     if (dtype != CLMGK_DTYPE_F32)
-        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "OpenBLAS multiplies f32 here, not %s",
+        return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED, "OpenBLAS multiplies only f32 here, not %s",
                         clmgk_dtype_name(dtype));
     return load(&blas, error);
 }

@@ -174,7 +174,8 @@ static clmgk_status read_options(const clmgk_gemm_options *options, clmgk_gemm_o
     }
     if (read->parameters != NULL && read->parameters[0] != '\0' && *provider == NULL)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                        "options.parameters: \"%s\": expected a provider to go with them", read->parameters);
+                        "options.parameters: \"%s\": expected options.provider to name their provider",
+                        read->parameters);
     return CLMGK_OK;
 }
 

@@ -92,7 +92,7 @@ static clmgk_status resolve_rotary(clmgk_layer_desc *d, clmgk_error *error)
         d->rotary_size = head_size;
     if (d->rotary_size < 2 || d->rotary_size > head_size || d->rotary_size % 2 != 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                        "rotary_size: %" PRId64 ": expected an even number of 2 to attention.head_size = %" PRId64,
+                        "rotary_size: %" PRId64 ": expected an even number from 2 to attention.head_size = %" PRId64,
                         d->rotary_size, head_size);
     if (d->rotary_base == 0.0)
         d->rotary_base = 10000.0;
@@ -134,7 +134,8 @@ static clmgk_status check_outer_fields(clmgk_attention_desc *a, clmgk_error *err
     }
     if ((a->gradients & INNER_GRADIENTS) != 0 && !a->resolved)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                        "attention.gradients: %" PRIu32 ": expected a set without Q, K and V, which are the layer's",
+                        "attention.gradients: %" PRIu32
+                        ": expected a set without Q, K and V, which the layer computes itself",
                         a->gradients);
     a->gradients &= ~(uint32_t)INNER_GRADIENTS;
     if (a->statistics != 0 || a->combine != 0)
@@ -210,13 +211,14 @@ static clmgk_status check_gradients(const clmgk_layer_desc *d, clmgk_error *erro
                         d->gradients, CLMGK_LAYER_GRADIENT_ALL);
     for (size_t i = 0; i < MGK_COUNT(gradients); ++i)
         if ((d->gradients & gradients[i].bit) != 0 && !mgk_layer_array_exists(d, gradients[i].array))
-            return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                            "gradients: %s: expected others: this layer has no such array (cross, cross_v, "
-                            "packed_weights, use_bias, use_bias_o, qk_norm and norm say which it has)",
-                            gradients[i].name);
+            return mgk_fail(
+                error, CLMGK_ERROR_INVALID_VALUE,
+                "gradients: %s: expected only arrays of the layer: it has no such array (see cross, cross_v, "
+                "packed_weights, use_bias, use_bias_o, qk_norm and norm)",
+                gradients[i].name);
     if ((d->accumulate & ~d->gradients) != 0)
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE,
-                        "accumulate: %" PRIu32 ": expected a part of gradients = %" PRIu32, d->accumulate,
+                        "accumulate: %" PRIu32 ": expected a subset of gradients = %" PRIu32, d->accumulate,
                         d->gradients);
     return CLMGK_OK;
 }

@@ -108,8 +108,8 @@ static clmgk_status add_attention_array(layer_call *call, clmgk_array array, mgk
     if (is_inner(array))
         return buffer->memory == NULL
                    ? CLMGK_OK
-                   : mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: given, but expected empty: the layer makes it",
-                              inner_name(array));
+                   : mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
+                              "%s: given, but expected to be empty: the layer supplies it", inner_name(array));
     if (line->presence[pass] != CLMGK_ABSENT) {
         const int access = !output ? MGK_READ : (pass == CLMGK_PASS_BACKWARD ? MGK_READ | MGK_WRITE : MGK_WRITE);
         return add_array((mgk_operand){inner_name(array), buffer, &line->extent, line->element, access, NULL, 0},
@@ -237,7 +237,7 @@ static clmgk_status read_call(layer_call *call, const clmgk_layer_args *args, cl
         return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: NULL: expected %s", layer == NULL ? "layer" : "args",
                         layer == NULL ? "a layer" : "the call's arrays");
     if (call->pass == CLMGK_PASS_BACKWARD && !mgk_layer_has_backward(&layer->desc))
-        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "layer: expected one of a descriptor with gradients");
+        return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "layer: expected a layer whose descriptor has gradients");
     MGK_TRY(mgk_struct_read(args, "args", MGK_SIZE_WITH(clmgk_layer_args, workspace), &call->args, sizeof(call->args),
                             error));
     call->attention = (clmgk_attention_args)CLMGK_ATTENTION_ARGS_INIT;

@@ -197,8 +197,8 @@ static clmgk_status check_fit(const clmgk_context *context, const mgk_step *step
         limits->narrowed = needs->work_group < limits->group;
         limits->group = needs->work_group;
         return mgk_fail(error, CLMGK_ERROR_UNSUPPORTED,
-                        "kernel %s: a work-group of %zu, the device takes %zu of this kernel", step->name, items,
-                        needs->work_group);
+                        "kernel %s: a work-group of %zu work-items: the device takes %zu for this kernel", step->name,
+                        items, needs->work_group);
     }
     if (needs->local_bytes > local) {
         limits->narrowed = step->local_bytes > 0;

@@ -266,7 +266,7 @@ static clmgk_status change_text(const change_job *job, const char *text, size_t 
     clmgk_status status;
     MGK_TRY_GOTO(status, mgk_tuning_parse(&set, text, length, false, &reading, error), cleanup);
     if (reading.newer) {
-        status = mgk_fail(error, CLMGK_ERROR_IO, "%s/" FILE_NAME ": %s: it is left alone", job->folder.path,
+        status = mgk_fail(error, CLMGK_ERROR_IO, "%s/" FILE_NAME ": %s: the file is left alone", job->folder.path,
                           reading.message);
         goto cleanup;
     }

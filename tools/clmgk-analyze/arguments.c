@@ -12,12 +12,12 @@
       "some of matrices, rank, distances, components, nll, responsibilities, separated\n"                              \
       "by commas; default: all that apply")                                                                            \
     X(BATCH_LIST, "batch-list", "LIST", "sequences to analyse: indices from 0, separated by commas; default: all")     \
-    X(HEAD_LIST, "head-list", "LIST", "heads to analyse, likewise")                                                    \
+    X(HEAD_LIST, "head-list", "LIST", "heads to analyse: indices from 0, separated by commas; default: all")           \
     X(ROWS, "rows", "R",                                                                                               \
-      "queries of each matrix, evenly spaced; default: all, of long sequences 4096 or\n"                               \
+      "number of queries per matrix, evenly spaced; default: all, for long sequences 4096 or\n"                        \
       "fewer")                                                                                                         \
     X(THRESHOLD, "threshold", "X", "singular values above X count for the rank; default 1e-6")                         \
-    X(FULL_SVD, "full-svd", NULL, "singular values of large matrices without the Gram matrix, slowly")                 \
+    X(FULL_SVD, "full-svd", NULL, "compute singular values of large matrices without the Gram matrix (slow)")          \
     X(FRACTION, "fraction", "X", "part of the variance that components must explain; default 0.95")                    \
     X(PLOTS, "plots", "P", "draws P-matrices.svg, P-rank.svg, ... with gnuplot")                                       \
     X(PLOT_FORMAT, "plot-format", "NAME", "svg (default) or png")                                                      \

@@ -10,7 +10,7 @@ enum { OPTION_SELFTEST = TOOL_STANDARD_OPTION_COUNT, OPTION_ENGINE, OPTION_CACHE
 static const tool_option options_table[OPTION_COUNT] = {
     TOOL_STANDARD_OPTIONS,
     {"selftest", NULL, "run a small problem of every variant and check it against double precision"},
-    {"engine", "NAME", "with --selftest: " TOOL_ENGINE_NAMES "; auto: the device's own"},
+    {"engine", "NAME", "with --selftest: " TOOL_ENGINE_NAMES "; auto: the device's default"},
     {"cache-clear", NULL, "only remove the compiled programs from the cache on disk"},
     {"tunables", NULL, "only list the kernel parameters with values, defaults, constraints and meaning"},
 };

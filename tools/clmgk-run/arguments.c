@@ -7,7 +7,7 @@
       "float32")                                                                                                       \
     X(CHECK, "check", NULL,                                                                                            \
       "compare with double precision on the host (slow), print the largest error;\n"                                   \
-      "exit status 1 beyond the bound; outputs are written in any case")                                               \
+      "exit status 1 if it exceeds the bound; outputs are written in any case")                                        \
     X(REPEAT, "repeat", "R",                                                                                           \
       "R timed repetitions of each pass after one run; prints the median and the\n"                                    \
       "rate")                                                                                                          \

@@ -6,8 +6,8 @@
 #define OPTIONS_BEFORE_SIZES(X)                                                                                        \
     X(ALL_DEVICES, "all-devices", NULL, "every device, one after another")                                             \
     X(VARIANTS, "variants", "A,B:H,C:MxH,...",                                                                         \
-      "as in clmgk-bench; default softmax, and mgk and smgk with half the heads; of the suite\n"                       \
-      "admixture: softmax and that family; of the suite linear: that family")                                          \
+      "as in clmgk-bench; default: softmax, and mgk and smgk with half the heads; for the suite\n"                     \
+      "admixture softmax and that family; for the suite linear that family")                                           \
     X(SHAPES, "shapes", "NAME,...", "as in clmgk-bench; default: the suite")                                           \
     X(SUITE, "suite", "NAME", "full (default), paper, short, quick, admixture or linear, of clmgk-bench")
 
@@ -15,19 +15,18 @@
     X(PASS, "pass", "NAME", "forward, backward or both (default)")                                                     \
     X(DTYPE, "dtype", "T,...", "storage types f32, f16, bf16; default f32")                                            \
     X(PRODUCTS, "products", "MxNxK,...",                                                                               \
-      "matrix products whose provider, and CLBlast's parameters, are tuned; none: no products.\n"                      \
-      "Default: those of layers of width 512, or none where sizes, shapes or variants are given")                      \
+      "matrix products to tune (provider, and CLBlast's parameters); none: no products.\n"                             \
+      "Default: the products of layers of width 512; none if sizes, shapes or variants are given")                     \
     X(BUDGET, "budget", "SECONDS", "time to spend on a device, default 300")                                           \
     X(CANDIDATE_LIMIT, "candidate-limit", "SECONDS", "time limit of a candidate, compiling included; default 60")      \
     X(SEARCH, "search", "NAME",                                                                                        \
-      "neighbours (default): changes of one value that are likely to help; random: random values, to compare")         \
+      "neighbours (default): changes of one value that are likely to help; random: for comparison")                    \
     X(RESUME, "resume", NULL, "continue an earlier run that ended or was stopped, with its measurements")              \
-    X(SHOW, "show", NULL, "show the cache's entries, and measure nothing")                                             \
+    X(SHOW, "show", NULL, "only show the cache's entries")                                                             \
     X(RESET, "reset", NULL, "remove the device's entries (--all-devices: all) from the cache")                         \
     X(EXPORT, "export", "F", "write the cache's entries for the device (--all-devices: all) to a file")                \
     X(IMPORT, "import", "F", "merge the entries of an exported file into the cache: the later measurement stays")      \
-    X(PROGRAMS, "programs", "DIR",                                                                                     \
-      "compile the programs of the cases into a folder for an application to ship, and measure nothing")
+    X(PROGRAMS, "programs", "DIR", "only compile the programs of the cases into a folder that an application can ship")
 
 BENCH_OPTIONS_TABLE;
 

@@ -320,11 +320,12 @@ clmgk_status mgk_fail_missing(const clmgk_attention_desc *desc, clmgk_pass pass,
         return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
                         "lse: NULL: expected L of the forward pass, which gradients depend on");
     if (pass == CLMGK_PASS_BACKWARD && array == CLMGK_ARRAY_LSE_LOW)
-        return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
-                        "lse_low: NULL: expected that of the forward pass, because the descriptor's use_lse_low is 1");
+        return mgk_fail(
+            error, CLMGK_ERROR_INVALID_BUFFER,
+            "lse_low: NULL: expected the array that the forward pass wrote, because the descriptor's use_lse_low is 1");
     if (pass == CLMGK_PASS_BACKWARD && array == CLMGK_ARRAY_DENOMINATOR)
         return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER,
-                        "denominator: NULL: expected that of the forward pass, which gradients depend on");
+                        "denominator: NULL: expected the array that the forward pass wrote, on which gradients depend");
     return mgk_fail(error, CLMGK_ERROR_INVALID_BUFFER, "%s: NULL: expected %s (variant %s)", clmgk_array_name(array),
                     noun, clmgk_variant_name(desc->variant));
 }

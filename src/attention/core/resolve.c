@@ -17,7 +17,7 @@ static clmgk_status check_heads(const char *field, int64_t heads, clmgk_error *e
 {
     if (heads >= 1 && heads <= CLMGK_MAX_MIXED_HEADS)
         return CLMGK_OK;
-    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %" PRId64 ": expected 1 to %d of an admixture variant",
+    return mgk_fail(error, CLMGK_ERROR_INVALID_VALUE, "%s: %" PRId64 ": expected 1 to %d with an admixture variant",
                     field, heads, CLMGK_MAX_MIXED_HEADS);
 }
 

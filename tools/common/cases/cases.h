@@ -106,24 +106,24 @@ tool_exit bench_parse_pass(const char *text, bench_request *request, tool_error 
 
 /* Options that give a size without a name: rows of a program's table, in this order. */
 #define BENCH_SIZE_OPTIONS(X)                                                                                          \
-    X(BATCH, "batch", "B", "a size without a name: batch, default 1")                                                  \
-    X(HEADS, "heads", "H", "query heads, default 8; ratios compare with softmax of that many heads")                   \
+    X(BATCH, "batch", "B", "batch of a shape given by these options; default 1")                                       \
+    X(HEADS, "heads", "H", "query heads, default 8; ratios compare with softmax with that many heads")                 \
     X(KV_HEADS, "kv-heads", "G", "key/value heads, default: each variant's heads")                                     \
     X(COMPONENTS, "components", "M",                                                                                   \
       "components per key of mgk and smgk, global heads of the admixture family; default 2")                           \
-    X(LENGTH, "length", "N", "queries; required for a size without a name")                                            \
+    X(LENGTH, "length", "N", "queries; required without a named shape")                                                \
     X(LENGTH_K, "length-k", "S", "keys, default N")                                                                    \
-    X(HEAD_SIZE, "head-size", "D", "query/key head size; required for a size without a name")                          \
+    X(HEAD_SIZE, "head-size", "D", "query/key head size; required without a named shape")                              \
     X(VALUE_SIZE, "value-size", "E", "value head size, default D")                                                     \
     X(CAUSAL, "causal", NULL, "hide later keys")                                                                       \
     X(WINDOW, "window", "L,R", "keys i-L .. i+R along the diagonal; -1: no limit")                                     \
     X(PACKED, "packed", "T", "the N rows are T sequences of uneven lengths, back to back")                             \
     X(BIAS, "bias", "AXES",                                                                                            \
       "an additive bias: b, h, n, s for a full axis, 1 for an axis of size 1: 1hns is [1,H,N,S]")                      \
-    X(ALIBI, "alibi", NULL, "a slope per head")                                                                        \
-    X(SINKS, "sinks", NULL, "a logit without a key per head")                                                          \
+    X(ALIBI, "alibi", NULL, "adds a distance penalty with one slope per head")                                         \
+    X(SINKS, "sinks", NULL, "adds a logit without a key, one per head")                                                \
     X(DROPOUT, "dropout", "P", "probability of dropping a weight")                                                     \
-    X(STATE, "state", NULL, "linear family: an incoming state, and the new one as an output")
+    X(STATE, "state", NULL, "linear family: an input state, and the new state as an output")
 #define BENCH_SIZE_NUMBER(name, ...) BENCH_SIZE_##name,
 enum { BENCH_SIZE_OPTIONS(BENCH_SIZE_NUMBER) BENCH_SIZE_OPTION_COUNT };
 #undef BENCH_SIZE_NUMBER
@@ -131,8 +131,8 @@ enum { BENCH_SIZE_OPTIONS(BENCH_SIZE_NUMBER) BENCH_SIZE_OPTION_COUNT };
 /* Options that give the feature map of the linear family, as rows and as the structure's fields below. */
 #define BENCH_FEATURE_OPTIONS(X)                                                                                       \
     X(FEATURE, "feature", "NAME", "linear family: elu1 (default), relu, exp, dpfp, favor")                             \
-    X(FEATURE_ORDER, "feature-order", "V", "of dpfp: 1 (default) to 3")                                                \
-    X(FEATURES, "features", "R", "of favor: rows of its projection, which is drawn; default D")
+    X(FEATURE_ORDER, "feature-order", "V", "order of feature map dpfp: 1 (default) to 3")                              \
+    X(FEATURES, "features", "R", "rows of the random projection of feature map favor; default D")
 
 /* The numbers and the table of a program's options: its lists OPTIONS_BEFORE_SIZES and OPTIONS_BEHIND_SIZES, and
  * between them those of sizes and feature maps. */

@@ -16,7 +16,7 @@
     X(V, "v", "F", "values [B,G,S,E]")                                                                                 \
     X(PRIOR, "prior", "A", "[M], [H,M] or [H,M,S]: gaussian, mgk, smgk, mlk, smlk; default 1/M")                       \
     X(VARIANCE, "variance", "A", "sigma^2: one number, [M] or [H,M]: softmax, gaussian, mgk, smgk; default sqrt(D)")   \
-    X(SHIFT, "shift", "F", "b [H,M,D]: smgk, smlk, required; gives M")                                                 \
+    X(SHIFT, "shift", "F", "b [H,M,D]: smgk, smlk, required; its second axis is M")                                    \
     X(LENGTHS, "lengths", "F", "key lengths: integers [B] from 0 to S")                                                \
     X(LENGTHS_Q, "lengths-q", "F", "query lengths: integers [B] from 0 to N")                                          \
     X(OFFSETS, "offsets", "F",                                                                                         \
@@ -30,7 +30,7 @@
     X(SINKS, "sinks", "A", "[H]: adds a logit without a key to every row")                                             \
     X(MIX, "mix", "A",                                                                                                 \
       "p [H,M], in a list row by row: fish, hard-fish, gfish, hard-gfish and their linear forms,\n"                    \
-      "talking-heads (H = M); p [M]: mish, hard-mish and theirs; required with mixed heads")                           \
+      "talking-heads (H = M); p [M]: mish, hard-mish and their linear forms; required with mixed heads")               \
     X(MIX_WEIGHT, "mix-weight", "A", "w [H,M]: gfish, hard-gfish, lgfish, lhard-gfish; default 1")                     \
     X(MIX_OFFSET, "mix-offset", "A", "c [H]: gfish, hard-gfish; default 0")                                            \
     X(NOISE, "noise", "A", "sigma [M]: fish, mish, gfish, lfish, lmish, lgfish, required")                             \
@@ -55,7 +55,7 @@
     X(GRAD_MIX_OFFSET, "dmix-offset", "F", "writes the mixing offsets' gradient; [H] by default")                      \
     X(GRAD_NOISE, "dnoise", "F", "writes the gradient of the noise's sigma")                                           \
     X(RESPONSIBILITIES, "responsibilities", "F",                                                                       \
-      "writes gamma [B,H,M,N,S], the part of each component in its key (small N S only)")                              \
+      "writes gamma [B,H,M,N,S], the share of each component in its key's weight (small N S only)")                    \
     X(COUNTS, "counts", "F",                                                                                           \
       "writes N_r, the sums of gamma, in the prior's shape ([M] by default); counts of\n"                              \
       "several runs may be added")                                                                                     \
@@ -101,7 +101,7 @@ enum { CLMGK_ARRAY_LIST(TOOL_NEEDS_LINE, TOOL_GRAD_NEEDS_LINE, TOOL_NEEDS_LINE) 
     X(HEADS, "heads", "H", "mish, hard-mish and their linear forms: local heads; default: heads of dO, or of V")       \
     X(SHARED_NOISE, "shared-noise", NULL, "variants with noise: the same random numbers for all heads")                \
     X(FEATURE, "feature", "NAME", "linear family: elu1 (default), relu, exp, dpfp or favor")                           \
-    X(FEATURE_ORDER, "feature-order", "NU", "of dpfp: 1 (default), 2 or 3")                                            \
+    X(FEATURE_ORDER, "feature-order", "NU", "order of feature map dpfp: 1 (default), 2 or 3")                          \
     X(GUARD, "guard", "X", "linear family: added to every denominator; default 0")                                     \
     X(STATE_IN, "state-in", "P",                                                                                       \
       "linear family: the state of earlier keys, which every query sees: P.c.npy\n"                                    \
@@ -112,7 +112,7 @@ enum { CLMGK_ARRAY_LIST(TOOL_NEEDS_LINE, TOOL_GRAD_NEEDS_LINE, TOOL_NEEDS_LINE) 
     X(CAUSAL_ALIGN, "causal-align", "WHERE",                                                                           \
       "the diagonal: bottom-right (default), top-left, or lengths (the end of\n"                                       \
       "each sequence's keys)")                                                                                         \
-    X(WINDOW, "window", "L,R", "hide keys beyond L before and R after the diagonal; -1: no limit")                     \
+    X(WINDOW, "window", "L,R", "hide keys more than L before or R after the diagonal; -1: no limit")                   \
     X(SOFTCAP, "softcap", "X", "scores s become X tanh(s/X): dot scores of one component, or mixed scores")            \
     X(DROPOUT, "dropout", "P", "drops weights with probability P, 0 <= P < 1")                                         \
     X(SEED, "seed", "U64", "seed of dropout and noise; default 0")                                                     \
