@@ -311,11 +311,13 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  *   prior           pi, shape prior_shape: required unless UNIFORM
  *   variance        sigma^2, shape variance_shape: required unless NUMBER
  *   shift           b [H,M,D]: required for SMGK and SMLK
- *   lengths         int32 [B]: required with use_lengths; lengths_q: with use_lengths_q
+ *   lengths         int32 [B]: required with use_lengths
+ *   lengths_q       int32 [B]: required with use_lengths_q
  *   offsets         int32 [T+1]: required with sequences > 0; first 0, last N, ascending
  *   offsets_k       int32 [T+1]: required with use_offsets_k; first 0, last S, ascending
  *   bias            [bias_batch,bias_heads,bias_length,bias_length_k]: required with use_bias
- *   slopes          [H]: required with use_alibi; sinks [H]: with use_sinks
+ *   slopes          [H]: required with use_alibi
+ *   sinks           [H]: required with use_sinks
  *   mix             p [H,M]; MISH, HARD_MISH, LMISH, LHARD_MISH: [M]. Any real numbers; required for the admixture
  *                   variants
  *   mix_weight      w [H,M]: required with use_mix_weight
@@ -326,22 +328,23 @@ CLMGK_API size_t clmgk_plan_workspace_size(const clmgk_plan *plan);
  *   state_c, ...    the state: see below. state_c [B,H,F,E], state_z [B,H,F], state_m [B,H]; admixture variants:
  *                   [B,H,M,F,E], [B,M,F], [B]. Required inputs with use_state; m only for EXP and FAVOR
  *   new_state_c, ...  likewise with use_new_state: required outputs of the forward pass
- *   denominator     [B,H,N,2]: two numbers x, y for each row, whose denominator is x e^y. The backward pass recomputes
- *                   the weights from them. (FAVOR without mixed heads: the denominator of query features without the
- *                   factor e^(-|y|^2 / 2), with y as in clmgk_feature; the factor cancels.) Forward: an optional
- *                   output; backward: a required input, as the forward pass wrote it
+ *   denominator     [B,H,N,2]: two numbers a and c for each row, whose denominator is a e^c. The backward pass uses
+ *                   them to recompute the weights. (FAVOR without mixed heads: the denominator of query features
+ *                   without the factor e^(-|y|^2 / 2) of clmgk_feature, which cancels.) Forward: an optional output;
+ *                   backward: a required input, as the forward pass wrote it
  *   grad_o          dO [B,H,N,E], storage type, layout grad_o: required for gradients
  *   grad_lse        dL, layout of L: optional. Ignored in rows whose L is -inf
  *   grad_new_state_c, grad_new_state_z  the gradients of the stored C and z of the new state: optional with
  *                   use_new_state; 0 if omitted
  *   grad_q, ...     gradients in the set desc.gradients: required outputs, each with the shape of its array ([M] for a
  *                   uniform prior, [1] for a variance given as a number)
- *   responsibilities  gamma [B,H,M,N,S]; packed sequences: N and S are the packed axes. This array and the next three
- *                   are required outputs if the set desc.statistics contains them
+ *   responsibilities  gamma [B,H,M,N,S]; packed sequences: N and S are the packed axes. This array, counts, new_prior
+ *                   and nll are required outputs if the set desc.statistics contains them
  *   counts          shape of the prior ([M] if uniform); counts of several batches or devices may be added up
  *   new_prior       shape of counts
  *   nll             [B,H]; packed sequences: [T,H]; 0 where no row sees a key
- *   parts_o         storage type, dense [parts,B,H,N,E], and parts_lse, dense [parts,B,H,N]: for combine
+ *   parts_o         storage type, dense [parts,B,H,N,E]: required input of combine
+ *   parts_lse       dense [parts,B,H,N]: required input of combine
  *   workspace       clmgk_plan_workspace_size bytes (offset in bytes, a multiple of 4); ignored by a pass without
  *                   workspace. Concurrent enqueues need distinct workspaces
  *

@@ -39,8 +39,7 @@
 
 #include "layer.h"
 
-/* Parts of a layer. The MGK paper counts all parts; the FiSH paper counts QUERY_KEY and SCORES as "attention matrices".
- */
+/* Parts of a layer. The MGK paper counts all; the FiSH paper counts QUERY_KEY and SCORES ("attention matrices"). */
 typedef enum clmgk_part {
     CLMGK_PART_QUERY_KEY, /* projections of Q and K */
     CLMGK_PART_VALUE,     /* projection of V */

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 /*
- * X(NAME, value, "command-line name", family, TRAITS). Values are pinned.
+ * X(NAME, value, "command-line name", family, TRAITS). Values are pinned. In the formulas h_i is row i of the output O.
  *
  * Mixture family. Log-weight s_ijr of component r of key j for query i, with prior pi and variance sigma^2:
  *
