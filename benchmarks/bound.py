@@ -39,7 +39,7 @@ COPY = 2
 # Slots of a multiply-add that loads its factor, beside one more load for eight or sixteen of them: measured.
 LOADED = {8: 1.21, 16: 1.12}
 # Shuffles for an entry's sum over the lanes of the features of a short panel's last row.
-LONE_SHUFFLES = 3
+SINGLE_SHUFFLES = 3
 FEW = 2  # so many keys of a last sub-tile, backward queries, have a register block of their own
 
 
@@ -58,9 +58,9 @@ class Plan:
         self.rows = self.vectors * self.lanes
         self.group = self.panels * self.rows
         self.n, self.s, self.causal = case["length"], case["length_k"], case["causal"]
-        # a bias that several heads share is turned once for all: it is only loaded
+        # a bias that several heads share is transposed once for all: it is only loaded
         options = case.get("options", "")
-        self.bias = bool(case.get("bias")) and self.n > 1 and "BIAS_TURNED" not in options
+        self.bias = bool(case.get("bias")) and self.n > 1 and "BIAS_TRANSPOSED" not in options
         self.products = case["components"] if case["variant"] == "mgk" else 1
         self.d, self.e = (self.width(case[key]) for key in ("head_size", "value_size"))
         # benchmarks have no gaps between rows
@@ -100,8 +100,8 @@ class Plan:
             return None
         few = entries % self.block if entries % self.block <= FEW else 0
         whole = ceiling(entries - few, self.block)
-        lone = whole if rows > self.half * self.lanes else 0
-        return whole * self.half, lone / self.lanes + (FEW * self.vectors if few else 0), LONE_SHUFFLES * lone
+        of_row = whole if rows > self.half * self.lanes else 0
+        return whole * self.half, of_row / self.lanes + (FEW * self.vectors if few else 0), SINGLE_SHUFFLES * of_row
 
     def last_key(self, row):
         """The number of keys that rows up to `row` see."""

@@ -25,7 +25,7 @@ __kernel KERNEL_ATTRIBUTES void attention_bias(KERNEL_PARAMETERS)
     const long n = x / vectors % a.heads, m = x / vectors / a.heads;
     const int row = (int)(x % vectors) * LANES, count = min(a.length - row, LANES);
     bias += m * a.bias.batch + n * a.bias.head + row * a.bias.component;
-    __global float *const out = work + a.turned + m * a.out.batch + n * a.out.head + x % vectors * a.out.component;
+    __global float *const out = work + a.transposed + m * a.out.batch + n * a.out.head + x % vectors * a.out.component;
     int j = 0;
     for (; j + LANES <= a.length_k; j += LANES) {
         real y[LANES];

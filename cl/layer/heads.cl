@@ -84,7 +84,7 @@ FUNCTION void make_angles(const mgk_heads_args *a, long position, SHARED const u
 
 /* ---- a head ---- */
 
-/* What becomes of a head's row: x = in (+ bias), back to `in` with keep; out = turned(x scale (gain)). */
+/* What becomes of a head's row: x = in (+ bias), back to `in` with keep; out = rotated(x scale (gain)). */
 typedef struct head {
     __global storage *in, *out;
     __global const float *bias, *gain; /* 0: none */
@@ -92,7 +92,7 @@ typedef struct head {
     bool keep;
     int rotary, pairs, size;
     SHARED const float *cosine, *sine;
-    float direction; /* 1; -1: turned back */
+    float direction; /* 1; -1: rotated back */
 } head;
 
 FUNCTION real biased(const head *h, int c, int size)
@@ -122,13 +122,13 @@ FUNCTION void turn_head(const head *h)
     else
         VECTORS_FOR(c, MEMBER, TEAM, 2 * pairs) {
             const real x = scaled(h, c, 2 * pairs);
-            real cosine, sine, turned, y;
+            real cosine, sine, rotated, y;
             cosine.even = cosine.odd = vload_half_lanes(0, h->cosine + c / 2);
             sine.odd = h->direction * vload_half_lanes(0, h->sine + c / 2);
             sine.even = -sine.odd;
-            turned.even = x.odd;
-            turned.odd = x.even;
-            y = fma(x, cosine, turned * sine);
+            rotated.even = x.odd;
+            rotated.odd = x.even;
+            y = fma(x, cosine, rotated * sine);
             store_piece(h->out, c, 2 * pairs, y);
         }
     VECTORS_FOR(c, MEMBER, TEAM, h->size - 2 * pairs)
@@ -180,17 +180,17 @@ KERNEL(layer_heads)
             make_angles(&a, position, frequency, cosine, sine);
             GLOBAL_BARRIER();
         }
-        const head turned = {.keep = a.keep_biased,
-                             .rotary = a.rotary,
-                             .pairs = a.pairs,
-                             .cosine = cosine,
-                             .sine = sine,
-                             .direction = 1.0f};
+        const head rotated = {.keep = a.keep_biased,
+                              .rotary = a.rotary,
+                              .pairs = a.pairs,
+                              .cosine = cosine,
+                              .sine = sine,
+                              .direction = 1.0f};
         for (int n = 0; n < 3; ++n) {
             const mgk_heads_part part = part_of(&a, n);
             const bool is_cache = n > 0 && a.capacity > 0;
             const long out_row = is_cache ? row / a.length * part.heads * a.capacity + position : row;
-            head h = turned;
+            head h = rotated;
             h.in = (n == 0 ? q : n == 1 ? k : v) + row * part.ld;
             h.out = (n == 0 ? out_q : n == 1 ? out_k : out_v) + out_row * part.ld_out;
             h.bias = n == 0   ? (GIVEN(BIAS_Q) ? bias_q : 0)
@@ -257,7 +257,7 @@ FUNCTION void backward_row(const mgk_heads_args *a, const mgk_heads_part *part, 
             h.in = h.out = r->d + at;
             h.size = mine ? 2 * h.pairs : 0; /* the rest stays as it is */
             turn_head(&h);
-            GLOBAL_BARRIER(); /* other members read what this one has turned */
+            GLOBAL_BARRIER(); /* other members read what this one has rotated */
         }
         backward_head(a, r, at, mine ? part->size : 0, part->size, r->later || first > 0, shared);
         KEEP_APART;

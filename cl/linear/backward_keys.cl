@@ -33,7 +33,7 @@ typedef struct key_chunk {
     feature_place w;
     query_source queries;
     key_source keys;
-    __global float *turned, *rows; /* R */
+    __global float *transposed, *rows; /* R */
     __global float *priors, *shifts;
     BLOCK_SPACE float *g, *values, *weights, *pairs, *psi, *phi, *part, *grad, *dx, *dv;
     BLOCK_SPACE float *row_scale, *factor, *dot; /* row_scale[i] = M_i */
@@ -192,12 +192,13 @@ FUNCTION void row_steps(key_chunk *x, int block)
 {
     const int last = CHUNK - 1;
     __global float *const rows = x->rows + (long)block * FEATURE_BLOCK * VALUE_SIZE;
-    __global float *const turned = x->turned + block * FEATURE_BLOCK;
+    __global float *const transposed = x->transposed + block * FEATURE_BLOCK;
     BLOCK_SPACE const float *const phi = x->phi + last * FEATURE_ROW, *const g = x->g + last * VALUE_ROW;
     steps_add(rows, VALUE_SIZE, rows, NULL, NULL, phi, x->psi + last * FEATURE_ROW, -FEATURE_ROW, g, -VALUE_ROW,
               x->dv + last * VALUE_SIZE, -VALUE_SIZE, CHUNK, FEATURE_BLOCK, VALUE_SIZE, &x->coming);
-    steps_put(turned, STATE_WIDTH, turned, NULL, NULL, g, x->values + last * VALUE_ROW, -VALUE_ROW, phi, -FEATURE_ROW,
-              x->grad + last * FEATURE_ROW, -FEATURE_ROW, CHUNK, VALUE_SIZE + 1, FEATURE_BLOCK, &x->coming);
+    steps_put(transposed, STATE_WIDTH, transposed, NULL, NULL, g, x->values + last * VALUE_ROW, -VALUE_ROW, phi,
+              -FEATURE_ROW, x->grad + last * FEATURE_ROW, -FEATURE_ROW, CHUNK, VALUE_SIZE + 1, FEATURE_BLOCK,
+              &x->coming);
 }
 #else
 /* A block's part of dv and of the chunk's weights, and its dpsi. */
@@ -213,7 +214,7 @@ FUNCTION void state_gradients(key_chunk *x, int block)
 #if WANT_DPSI
     tile_clear(x->grad, CHUNK * FEATURE_ROW);
     BLOCK_SYNC();
-    add_tile_of_state(x->grad, FEATURE_ROW, x->values, VALUE_ROW, x->turned + block * FEATURE_BLOCK, STATE_WIDTH,
+    add_tile_of_state(x->grad, FEATURE_ROW, x->values, VALUE_ROW, x->transposed + block * FEATURE_BLOCK, STATE_WIDTH,
                       FEATURE_BLOCK, VALUE_SIZE + 1, &x->coming);
     BLOCK_SYNC();
 #endif
@@ -227,7 +228,7 @@ FUNCTION void key_block(key_chunk *x, int block, const gradient_rows *out)
     const state_place rows = state_of(x->rows);
     factors_put(block, &x->scales, x->factor);
     state_rescale(&rows, x->rows, block, x->factor);
-    turned_rescale(x->turned, block, x->factor);
+    transposed_rescale(x->transposed, block, x->factor);
 #endif
 #if CAUSAL
     query_features(&x->w, x->a, &x->queries, block, x->first, &x->places, CHUNK, &x->query_scale, x->row_scale, x->phi);
@@ -251,7 +252,7 @@ FUNCTION void key_block(key_chunk *x, int block, const gradient_rows *out)
     BLOCK_SYNC();
     row_state_add(x->rows, block, x->phi, x->g);
     BLOCK_SYNC();
-    turned_put(x->turned, x->rows, block);
+    transposed_put(x->transposed, x->rows, block);
     BLOCK_SYNC();
 #endif
 }
@@ -406,9 +407,9 @@ KERNEL(linear_backward_keys)
     for (int n = 0; n < heads; ++n) {
         const long slot = u.slot + (long)n * a.splits, row = slot / a.splits;
         __global float *const rows = work + a.region[MGK_LINEAR_ROWS] + (slot + (CAUSAL ? u.range : 0)) * SLOT_FLOATS;
-        __global float *const turned = work + a.region[MGK_LINEAR_TURNED] + (slot + u.range) * TURNED_SLOT;
+        __global float *const transposed = work + a.region[MGK_LINEAR_TRANSPOSED] + (slot + u.range) * TRANSPOSED_SLOT;
         for (int block = 0; block < STATE_BLOCKS; ++block)
-            turned_put(turned, rows, block);
+            transposed_put(transposed, rows, block);
 #if CHUNK_SPANS
         const state_scales scales = scales_of(rows + STATE_FLOATS);
         scales_copy(scales.sum, scales.top);
@@ -429,7 +430,7 @@ KERNEL(linear_backward_keys)
             const int kv_head = (int)((long)head.h * a.kv_heads / a.heads);
             x.queries = queries_of(&a, &head, q, mix, mix_weight, noise);
             x.keys = keys_of(&a, &head, k, prior, shift);
-            x.turned = work + a.region[MGK_LINEAR_TURNED] + (slot + u.range) * TURNED_SLOT;
+            x.transposed = work + a.region[MGK_LINEAR_TRANSPOSED] + (slot + u.range) * TRANSPOSED_SLOT;
             x.rows = work + a.region[MGK_LINEAR_ROWS] + (slot + (CAUSAL ? u.range : 0)) * SLOT_FLOATS;
             x.priors = work + a.region[MGK_LINEAR_SUMS] +
                        (a.prior.token != 0 ? (p->batch * a.heads + head.h) * COMPONENTS * a.length_k + p->key_base
@@ -472,7 +473,7 @@ KERNEL(linear_backward_keys)
         const long slot = u.slot + (long)n * a.splits + u.range;
         __global float *const z = work + a.region[MGK_LINEAR_ROWS] + slot * SLOT_FLOATS + STATE_WIDTH * VALUE_SIZE;
         __global const float *const last =
-            work + a.region[MGK_LINEAR_TURNED] + slot * TURNED_SLOT + VALUE_SIZE * STATE_WIDTH;
+            work + a.region[MGK_LINEAR_TRANSPOSED] + slot * TRANSPOSED_SLOT + VALUE_SIZE * STATE_WIDTH;
         VECTORS_FOR(i, STATE_WIDTH)
             REAL_PUT(z + i, REAL_AT(last + i));
     }

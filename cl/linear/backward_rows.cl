@@ -33,7 +33,7 @@ typedef struct row_block {
     feature_place w;
     query_source queries;
     key_source keys;
-    __global float *turned, *rows;
+    __global float *transposed, *rows;
     BLOCK_SPACE float *g, *values, *pairs, *psi, *phi, *mixed, *eps, *grad, *dx;
     BLOCK_SPACE float *row_scale, *factor, *dot; /* row_scale[i] = M_i */
     state_scales scales;                         /* of the keys' state */
@@ -67,13 +67,13 @@ FUNCTION void chunk_pairs(const row_block *x)
 FUNCTION void block_gradient(row_block *x, int block)
 {
 #if BY_STEPS
-    __global float *const state = x->turned + block * FEATURE_BLOCK;
+    __global float *const state = x->transposed + block * FEATURE_BLOCK;
     steps_put(state, STATE_WIDTH, state, NULL, NULL, x->values, x->g, VALUE_ROW, x->psi, FEATURE_ROW, x->grad,
               FEATURE_ROW, CHUNK, VALUE_SIZE + 1, FEATURE_BLOCK, &x->coming);
 #else
     tile_clear(x->grad, CHUNK * FEATURE_ROW);
     BLOCK_SYNC();
-    add_tile_of_state(x->grad, FEATURE_ROW, x->g, VALUE_ROW, x->turned + block * FEATURE_BLOCK, STATE_WIDTH,
+    add_tile_of_state(x->grad, FEATURE_ROW, x->g, VALUE_ROW, x->transposed + block * FEATURE_BLOCK, STATE_WIDTH,
                       FEATURE_BLOCK, VALUE_SIZE + 1, &x->coming);
     BLOCK_SYNC();
 #if BY_PAIRS
@@ -249,7 +249,7 @@ FUNCTION int row_chunk(row_block *x, int begin, const gradient_source *source, _
     for (int block = 0; block < STATE_BLOCKS; ++block) {
 #if CHUNK_SPANS
         factors_put(block, &x->scales, x->factor);
-        turned_rescale(x->turned, block, x->factor);
+        transposed_rescale(x->transposed, block, x->factor);
 #endif
 #if CAUSAL
         key_features(&x->w, a, &x->keys, block, x->first + u->offset, &x->key_places, CHUNK, &x->key_scale, NULL,
@@ -257,7 +257,7 @@ FUNCTION int row_chunk(row_block *x, int begin, const gradient_source *source, _
 #endif
         row_block_gradients(x, block, out, of, sums);
 #if BY_PAIRS
-        add_states(x->turned + block * FEATURE_BLOCK, STATE_WIDTH, x->values, VALUE_ROW, x->psi, FEATURE_ROW,
+        add_states(x->transposed + block * FEATURE_BLOCK, STATE_WIDTH, x->values, VALUE_ROW, x->psi, FEATURE_ROW,
                    VALUE_SIZE + 1, FEATURE_BLOCK, CHUNK);
         BLOCK_SYNC();
 #endif
@@ -270,16 +270,16 @@ FUNCTION int row_chunk(row_block *x, int begin, const gradient_source *source, _
 }
 
 #if SHIFTED
-/* The scales with which a head begins: of the turned state of keys, whose numbers have those at `sum`, and whose
+/* The scales with which a head begins: of the transposed state of keys, whose numbers have those at `sum`, and whose
  * exponents are at `top`; of R, those of the keys before the range, negative. */
-FUNCTION void row_scales_begin(const state_scales *turned, const state_scales *rows, __global const float *sum,
+FUNCTION void row_scales_begin(const state_scales *transposed, const state_scales *rows, __global const float *sum,
                                __global const float *top)
 {
     VECTORS_FOR(n, STATE_WIDTH) { /* `sum` and `top` may be those of R */
         const real m = REAL_AT(top + n);
-        REAL_PUT(turned->sum + n, REAL_AT(sum + n));
-        REAL_PUT(turned->top + n, m);
-        REAL_PUT(turned->next + n, m);
+        REAL_PUT(transposed->sum + n, REAL_AT(sum + n));
+        REAL_PUT(transposed->top + n, m);
+        REAL_PUT(transposed->next + n, m);
         REAL_PUT(rows->sum + n, CHOOSE(m == (real)(-INFINITY), m, -m));
         REAL_PUT(rows->top + n, (real)(-INFINITY));
     }
@@ -322,9 +322,9 @@ KERNEL(linear_backward_rows)
         __global float *const rows = work + a.region[MGK_LINEAR_ROWS] + (slot + u.range) * SLOT_FLOATS;
         unit head = u;
         head.h += n;
-        __global float *const turned = work + a.region[MGK_LINEAR_TURNED] + (slot + u.range) * TURNED_SLOT;
+        __global float *const transposed = work + a.region[MGK_LINEAR_TRANSPOSED] + (slot + u.range) * TRANSPOSED_SLOT;
         const state_scales of_keys = scales_of(keys + STATE_FLOATS), of_rows = scales_of(rows + STATE_FLOATS);
-        const state_scales own = scales_of(turned + TURNED_FLOATS);
+        const state_scales own = scales_of(transposed + TRANSPOSED_FLOATS);
         __global const float *from = keys, *sum = of_keys.top, *top = of_keys.top;
         float m = -INFINITY;
 #if CAUSAL
@@ -336,7 +336,7 @@ KERNEL(linear_backward_rows)
 #endif
         BLOCK_SYNC();
         for (int block = 0; block < STATE_BLOCKS; ++block)
-            turned_put(turned, from, block);
+            transposed_put(transposed, from, block);
         BLOCK_SYNC();
         VECTORS_FOR(i, STATE_FLOATS)
             REAL_PUT(rows + i, (real)(0.0f));
@@ -360,9 +360,9 @@ KERNEL(linear_backward_rows)
             head.h += n;
             x.queries = queries_of(&a, &head, q, mix, mix_weight, noise);
             x.keys = keys_of(&a, &head, k, prior, shift);
-            x.turned = work + a.region[MGK_LINEAR_TURNED] + slot * TURNED_SLOT;
+            x.transposed = work + a.region[MGK_LINEAR_TRANSPOSED] + slot * TRANSPOSED_SLOT;
             x.rows = work + a.region[MGK_LINEAR_ROWS] + slot * SLOT_FLOATS;
-            x.scales = scales_of(x.turned + TURNED_FLOATS);
+            x.scales = scales_of(x.transposed + TRANSPOSED_FLOATS);
             x.query_scale.scale = x.key_scale.scale = x.scales.next;
             x.query_scale.sign = 1.0f, x.key_scale.sign = -1.0f;
             x.first = c * CHUNK;
@@ -384,8 +384,9 @@ KERNEL(linear_backward_rows)
     }
 #if SHIFTED
     for (int n = 0; n < heads; ++n) {
-        const state_scales own = scales_of(work + a.region[MGK_LINEAR_TURNED] +
-                                           (u.slot + (long)n * a.splits + u.range) * TURNED_SLOT + TURNED_FLOATS);
+        const state_scales own =
+            scales_of(work + a.region[MGK_LINEAR_TRANSPOSED] +
+                      (u.slot + (long)n * a.splits + u.range) * TRANSPOSED_SLOT + TRANSPOSED_FLOATS);
         BLOCK_SYNC();
         ITEMS_FOR(only, 1)
             own.m[0] = fmax(own.m[0], largest_scale(own.top));

@@ -47,7 +47,8 @@ __kernel void linear_backward_prefix(KERNEL_PARAMETERS)
     __global float *slot = work + a.region[MGK_LINEAR_ROWS] + last * SLOT_FLOATS;
     float sum = new_state_gradient(&a, &u, i, grad_new_state_c, grad_new_state_z), m = -INFINITY;
     if (SHIFTED && (is_given(&a.bound, SLOT_GRAD_NEW_STATE_C) || is_given(&a.bound, SLOT_GRAD_NEW_STATE_Z))) {
-        const float of_state = scales_of(work + a.region[MGK_LINEAR_TURNED] + last * TURNED_SLOT + TURNED_FLOATS).m[0];
+        const float of_state =
+            scales_of(work + a.region[MGK_LINEAR_TRANSPOSED] + last * TRANSPOSED_SLOT + TRANSPOSED_FLOATS).m[0];
         m = of_state == -INFINITY ? 0.0f : -of_state;
     }
     for (int s = a.splits; s > 0; --s) {

@@ -18,7 +18,7 @@
 
 #include "linear/outputs.clh"
 
-PRODUCT_TURNED(add_states, __global, BLOCK_SPACE, BLOCK_SPACE)
+PRODUCT_TRANSPOSED(add_states, __global, BLOCK_SPACE, BLOCK_SPACE)
 PRODUCT_BY(put_outputs, OUTPUTS_ADD, 0, BLOCK_SPACE, BLOCK_SPACE, __global)
 PRODUCT(add_tiles, BLOCK_SPACE, BLOCK_SPACE, BLOCK_SPACE)
 PRODUCT_OF_ROWS(add_pairs, BLOCK_SPACE, BLOCK_SPACE, BLOCK_SPACE)
@@ -37,7 +37,7 @@ FUNCTION void state_add(const state_place *to, int block, BLOCK_SPACE const floa
     const int height = PART_HEIGHT(FEATURE_BLOCK), width = PART_WIDTH(VALUE_BLOCK);
     for (int f = 0; f < FEATURE_BLOCK; f += height)
         for (int e = 0; e < VALUE_BLOCK; e += width) {
-            chunk_soon(next);
+            chunk_prefetch(next);
             add_states(c + f * VALUE_BLOCK + e, VALUE_BLOCK, psi + f, FEATURE_ROW, v + e, VALUE_BLOCK, height,
                        min(width, VALUE_BLOCK - e), tokens);
         }
@@ -199,7 +199,7 @@ FUNCTION void outputs_add(BLOCK_SPACE float *outputs, BLOCK_SPACE const float *p
     const int height = PART_HEIGHT(CHUNK), width = PART_WIDTH(VALUE_BLOCK);
     for (int t = 0; t < rows; t += height)
         for (int e = 0; e < VALUE_BLOCK; e += width) {
-            chunk_soon(next);
+            chunk_prefetch(next);
             put_outputs(outputs + t * VALUE_BLOCK + e, VALUE_BLOCK, phi + t * FEATURE_ROW, FEATURE_ROW, c + e,
                         VALUE_BLOCK, min(height, rows - t), min(width, VALUE_BLOCK - e), FEATURE_BLOCK);
         }

@@ -55,8 +55,8 @@
 #define VARIANCES       (HAS_VARIANCE ? COMPONENTS : 1)
 
 #if ROWS_INSIDE
-#define SOON          (2 * PRODUCTS + 10) /* slots: mixture/backward_rows_inside.clh */
-#define SOON_FEATURES ((3 * PRODUCTS * HEAD_SIZE + 2 * VALUE_SIZE) / 2)
+#define LOOKAHEAD_SLOTS    (2 * PRODUCTS + 10) /* slots: mixture/backward_rows_inside.clh */
+#define LOOKAHEAD_FEATURES ((3 * PRODUCTS * HEAD_SIZE + 2 * VALUE_SIZE) / 2)
 #endif
 
 #define KEEP_PLACES (COMPONENTS == 1 || KEYS_SHIFTED) /* SIMT: registers are short with all keys of more */
@@ -110,7 +110,7 @@ FUNCTION void block_queries(const key_block *b)
         const int next = met_tile(b, i0 + TILE_STREAMED, end);
 #if ROWS_INSIDE
         if (next >= 0)
-            tile_soon(b, next);
+            tile_ahead(b, next);
 #endif
         queries_stage(g, b->at->q, 0, a->q.token, i0, p->valid, a->head_size, tile_at(b->at->q, next));
         grad_out_stage(g, 1, b->at->grad_o, 0, a->grad_o.token, i0, p->valid, a->value_size,
@@ -239,7 +239,7 @@ KERNEL(mixture_backward)
                                               o + next_b * a.o.batch + next_h * a.o.head,
                                               grad_o + next_b * a.grad_o.batch + next_h * a.grad_o.head,
                                               grad_q + next_b * a.grad_q.batch + next_h * a.grad_q.head};
-                    block_soon(&b, keys, task + 1 < list, &next, dk, dv);
+                    block_ahead(&b, keys, task + 1 < list, &next, dk, dv);
                 }
 #endif
                 components_begin(&x, &a, h, at.prior, variance, at.shift);

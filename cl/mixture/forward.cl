@@ -32,9 +32,9 @@
 
 #include "mixture/block.clh"
 
-#define SCORE_SLOTS   (HAS_BIAS ? 3 : 2)
-#define SOON          (2 * PRODUCTS + 4) /* slots: see below */
-#define SOON_FEATURES (PRODUCTS * HEAD_SIZE + VALUE_SIZE)
+#define SCORE_SLOTS        (HAS_BIAS ? 3 : 2)
+#define LOOKAHEAD_SLOTS    (2 * PRODUCTS + 4) /* slots: see below */
+#define LOOKAHEAD_FEATURES (PRODUCTS * HEAD_SIZE + VALUE_SIZE)
 
 #include "engine/engine.clh"
 
@@ -214,7 +214,7 @@ FUNCTION void panel_finish(engine *e, const mixture *x, int panel, const mgk_att
 #endif
 
 /* Slots of rows_ahead: arrays of the next work-group, then those of the next tile. */
-enum { SOON_Q, SOON_O, SOON_V, SOON_TILE_V, SOON_K, SOON_TILE_K = SOON_K + PRODUCTS };
+enum { AHEAD_Q, AHEAD_O, AHEAD_V, AHEAD_TILE_V, AHEAD_K, AHEAD_TILE_K = AHEAD_K + PRODUCTS };
 
 /* Sub-tiles of scores that a block computes for `keys` keys from k0 on; causality hides them from half of the rows that
  * are their queries. */
@@ -226,8 +226,8 @@ FUNCTION int steps_of(const mgk_attention_args *a, const row_block *block, int k
 }
 
 /* Keys and values of a tile. */
-FUNCTION void tile_soon(engine *e, const mgk_attention_args *a, int slot_k, int slot_v, __global const storage *k,
-                        __global const storage *v, int k0, int end, int steps)
+FUNCTION void tile_ahead(engine *e, const mgk_attention_args *a, int slot_k, int slot_v, __global const storage *k,
+                         __global const storage *v, int k0, int end, int steps)
 {
     const int limit = min(k0 + TILE_KEYS, end);
     for (int r = 0; r < PRODUCTS; ++r)
@@ -236,18 +236,18 @@ FUNCTION void tile_soon(engine *e, const mgk_attention_args *a, int slot_k, int 
 }
 
 /* What the next work-group reads and writes, which the same core probably executes; q, k, v and o are the block's. */
-FUNCTION void block_soon(engine *e, const mgk_attention_args *a, const row_block *block, const row_block *next,
-                         __global const storage *q, __global const storage *k, __global const storage *v,
-                         __global const storage *o, int steps)
+FUNCTION void block_ahead(engine *e, const mgk_attention_args *a, const row_block *block, const row_block *next,
+                          __global const storage *q, __global const storage *k, __global const storage *v,
+                          __global const storage *o, int steps)
 {
     const long b = next->b - block->b, h = next->h - block->h;
     const long g = (long)next->h * a->kv_heads / a->heads - (long)block->h * a->kv_heads / a->heads;
     const int end = min(next->first + GROUP_ROWS, a->length);
-    rows_ahead(e, SOON_Q, q + b * a->q.batch + h * a->q.head, a->q.token, next->first, end, a->head_size, steps);
-    rows_ahead(e, SOON_O, o + b * a->o.batch + h * a->o.head, a->o.token, next->first, end, a->value_size, steps);
+    rows_ahead(e, AHEAD_Q, q + b * a->q.batch + h * a->q.head, a->q.token, next->first, end, a->head_size, steps);
+    rows_ahead(e, AHEAD_O, o + b * a->o.batch + h * a->o.head, a->o.token, next->first, end, a->value_size, steps);
     if (b != 0 || g != 0)
-        tile_soon(e, a, SOON_K, SOON_V, k + b * a->k.batch + g * a->k.head, v + b * a->v.batch + g * a->v.head, 0,
-                  a->length_k, steps);
+        tile_ahead(e, a, AHEAD_K, AHEAD_V, k + b * a->k.batch + g * a->k.head, v + b * a->v.batch + g * a->v.head, 0,
+                   a->length_k, steps);
     rows_announced(e);
 }
 
@@ -296,8 +296,8 @@ KERNEL(mixture_forward)
     key_range(&a, &p, &block, &range, &end);
 #if !HAS_SEQUENCES && !SPLIT_KEYS && !DENSITY
     const row_block next = row_block_of(&a, GROUP_ID + 1, a.heads, offsets);
-    block_soon(&e, &a, &block, &next, q, k, v, results_of(&a, &p, h, block.split, o, lse, lse_low, work).o,
-               steps_of(&a, &block, range, end - range));
+    block_ahead(&e, &a, &block, &next, q, k, v, results_of(&a, &p, h, block.split, o, lse, lse_low, work).o,
+                steps_of(&a, &block, range, end - range));
 #endif
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
         keys_stage(&e, PRODUCTS, k, a.k.component, a.k.token, k0, end, a.head_size, tile_after(k, k0, end));
@@ -307,7 +307,8 @@ KERNEL(mixture_forward)
         key_terms(&e, &x, &a, k0, end, prior, shift);
 #if !DENSITY
         if (k0 + TILE_KEYS < end)
-            tile_soon(&e, &a, SOON_TILE_K, SOON_TILE_V, k, v, k0 + TILE_KEYS, end, steps_of(&a, &block, k0, TILE_KEYS));
+            tile_ahead(&e, &a, AHEAD_TILE_K, AHEAD_TILE_V, k, v, k0 + TILE_KEYS, end,
+                       steps_of(&a, &block, k0, TILE_KEYS));
 #endif
         tile_view view;
         view.factored = false;

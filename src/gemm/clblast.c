@@ -37,7 +37,7 @@ static CLBlastPrecision precision_of(const clmgk_gemm_desc *desc)
     return desc->dtype == CLMGK_DTYPE_F16 ? CLBlastPrecisionHalf : CLBlastPrecisionSingle;
 }
 
-static CLBlastTranspose turn(int32_t transpose)
+static CLBlastTranspose transposition(int32_t transpose)
 {
     return transpose != 0 ? CLBlastTransposeYes : CLBlastTransposeNo;
 }
@@ -67,14 +67,14 @@ static cl_half half_of(double number)
 
 /* The arguments of a product; FACTOR converts alpha and beta. */
 #define PRODUCT(FACTOR)                                                                                                \
-    CLBlastLayoutRowMajor, turn(d->transpose_a), turn(d->transpose_b), (size_t)d->m, (size_t)d->n, (size_t)d->k,       \
-        FACTOR(d->alpha), at->a, at->a_offset, (size_t)d->lda, at->b, at->b_offset, (size_t)d->ldb, FACTOR(d->beta),   \
-        at->c, at->c_offset, (size_t)d->ldc, &queue, event
+    CLBlastLayoutRowMajor, transposition(d->transpose_a), transposition(d->transpose_b), (size_t)d->m, (size_t)d->n,   \
+        (size_t)d->k, FACTOR(d->alpha), at->a, at->a_offset, (size_t)d->lda, at->b, at->b_offset, (size_t)d->ldb,      \
+        FACTOR(d->beta), at->c, at->c_offset, (size_t)d->ldc, &queue, event
 
 /* The same with the batch and its strides. */
 #define BATCH(FACTOR)                                                                                                  \
-    CLBlastLayoutRowMajor, turn(d->transpose_a), turn(d->transpose_b), (size_t)d->m, (size_t)d->n, (size_t)d->k,       \
-        FACTOR(d->alpha), at->a, at->a_offset, (size_t)d->lda, (size_t)d->stride_a, at->b, at->b_offset,               \
+    CLBlastLayoutRowMajor, transposition(d->transpose_a), transposition(d->transpose_b), (size_t)d->m, (size_t)d->n,   \
+        (size_t)d->k, FACTOR(d->alpha), at->a, at->a_offset, (size_t)d->lda, (size_t)d->stride_a, at->b, at->b_offset, \
         (size_t)d->ldb, (size_t)d->stride_b, FACTOR(d->beta), at->c, at->c_offset, (size_t)d->ldc,                     \
         (size_t)d->stride_c, (size_t)d->batch, &queue, event
 
@@ -98,9 +98,9 @@ static CLBlastStatusCode temp_size(const mgk_clblast *blas, const clmgk_gemm_des
                                    cl_command_queue queue, size_t *bytes)
 {
     return (desc->dtype == CLMGK_DTYPE_F16 ? blas->HGemmTempBufferSize : blas->SGemmTempBufferSize)(
-        CLBlastLayoutRowMajor, turn(desc->transpose_a), turn(desc->transpose_b), (size_t)desc->m, (size_t)desc->n,
-        (size_t)desc->k, offset, (size_t)desc->lda, offset, (size_t)desc->ldb, offset, (size_t)desc->ldc, &queue,
-        bytes);
+        CLBlastLayoutRowMajor, transposition(desc->transpose_a), transposition(desc->transpose_b), (size_t)desc->m,
+        (size_t)desc->n, (size_t)desc->k, offset, (size_t)desc->lda, offset, (size_t)desc->ldb, offset,
+        (size_t)desc->ldc, &queue, bytes);
 }
 
 /* The batch's products in sequence. They share the temporary memory: on an out-of-order queue barriers separate them,

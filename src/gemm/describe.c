@@ -12,14 +12,14 @@
 
 mgk_gemm_matrix mgk_gemm_a(const clmgk_gemm_desc *desc)
 {
-    const bool turned = desc->transpose_a != 0;
-    return (mgk_gemm_matrix){turned ? desc->k : desc->m, turned ? desc->m : desc->k, desc->lda, desc->stride_a};
+    const bool transposed = desc->transpose_a != 0;
+    return (mgk_gemm_matrix){transposed ? desc->k : desc->m, transposed ? desc->m : desc->k, desc->lda, desc->stride_a};
 }
 
 mgk_gemm_matrix mgk_gemm_b(const clmgk_gemm_desc *desc)
 {
-    const bool turned = desc->transpose_b != 0;
-    return (mgk_gemm_matrix){turned ? desc->n : desc->k, turned ? desc->k : desc->n, desc->ldb, desc->stride_b};
+    const bool transposed = desc->transpose_b != 0;
+    return (mgk_gemm_matrix){transposed ? desc->n : desc->k, transposed ? desc->k : desc->n, desc->ldb, desc->stride_b};
 }
 
 mgk_gemm_matrix mgk_gemm_c(const clmgk_gemm_desc *desc)

@@ -92,16 +92,16 @@ static clmgk_status fail(dnnl_status_t status, const char *call, clmgk_error *er
 
 /* op() of a matrix; with `batched`, of the whole batch. */
 static dnnl_status_t describe(const onednn *dnnl, const clmgk_gemm_desc *desc, const mgk_gemm_matrix *stored,
-                              bool turned, bool broadcast, bool batched, dnnl_memory_desc_t *memory)
+                              bool transposed, bool broadcast, bool batched, dnnl_memory_desc_t *memory)
 {
     const dnnl_data_type_t type = desc->dtype == CLMGK_DTYPE_F32   ? dnnl_f32
                                   : desc->dtype == CLMGK_DTYPE_F16 ? dnnl_f16
                                                                    : dnnl_bf16;
-    const dnnl_dim_t rows = turned ? stored->columns : stored->rows;
-    const dnnl_dim_t columns = turned ? stored->rows : stored->columns;
+    const dnnl_dim_t rows = transposed ? stored->columns : stored->rows;
+    const dnnl_dim_t columns = transposed ? stored->rows : stored->columns;
     const dnnl_dims_t axes = {broadcast ? 1 : desc->batch, rows, columns};
-    const dnnl_dims_t strides = {broadcast ? rows * columns : stored->stride, turned ? 1 : stored->ld,
-                                 turned ? stored->ld : 1};
+    const dnnl_dims_t strides = {broadcast ? rows * columns : stored->stride, transposed ? 1 : stored->ld,
+                                 transposed ? stored->ld : 1};
     const int skip = batched ? 0 : 1;
     return dnnl->memory_desc_init_by_strides(memory, 3 - skip, axes + skip, type, strides + skip);
 }

@@ -166,12 +166,12 @@ static void undo_all_heads(mgk_layer_builder *b, const mgk_layer_heads *gradient
     const clmgk_layer *const layer = b->layer;
     const clmgk_layer_desc *const d = &layer->desc;
     const mgk_layer_heads projected = mgk_layer_projected(layer, layer->kept.p_q, layer->kept.p_k);
-    const bool turned = d->qk_norm || d->rotary != CLMGK_ROTARY_NONE;
+    const bool transformed = d->qk_norm || d->rotary != CLMGK_ROTARY_NONE;
     mgk_heads_wants want = {.gain = {mgk_layer_wants(layer, CLMGK_LAYER_GRADIENT_GAIN_Q),
                                      mgk_layer_wants(layer, CLMGK_LAYER_GRADIENT_GAIN_K)}};
     for (int i = 0; i < 3; ++i)
         want.bias[i] = mgk_layer_wants(layer, d->packed_weights ? CLMGK_LAYER_GRADIENT_BIAS_QKV : biases[i]);
-    const bool with[3] = {turned || want.bias[0], turned || want.bias[1], want.bias[2]};
+    const bool with[3] = {transformed || want.bias[0], transformed || want.bias[1], want.bias[2]};
     if (!d->cross) {
         undo_heads(b, with, &want, &projected, gradients);
         return;

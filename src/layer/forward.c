@@ -182,7 +182,7 @@ mgk_layer_heads mgk_layer_finished(mgk_layer_builder *b, const mgk_layer_heads *
     const clmgk_layer *const layer = b->layer;
     const clmgk_layer_desc *const d = &layer->desc;
     const mgk_layer_sizes *const s = &layer->sizes;
-    const bool bias = d->use_bias && !again, turned = d->qk_norm || d->rotary != CLMGK_ROTARY_NONE;
+    const bool bias = d->use_bias && !again, transformed = d->qk_norm || d->rotary != CLMGK_ROTARY_NONE;
     const bool cached = d->cache_capacity > 0;
     mgk_layer_heads out = *in;
     if (mgk_layer_separates(d)) {
@@ -197,7 +197,7 @@ mgk_layer_heads mgk_layer_finished(mgk_layer_builder *b, const mgk_layer_heads *
         out.place[1] = mgk_layer_at(layer, CLMGK_LAYER_ARRAY_CACHE_K);
         out.place[2] = mgk_layer_at(layer, CLMGK_LAYER_ARRAY_CACHE_V);
     }
-    const bool with[3] = {bias || turned, bias || turned || cached, bias || cached};
+    const bool with[3] = {bias || transformed, bias || transformed || cached, bias || cached};
     if (!with[1])
         return out;
     if (d->cross) {

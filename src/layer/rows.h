@@ -100,7 +100,7 @@ typedef struct mgk_heads_rows {
 /*
  *     x = X + BIAS_X                                          BIAS_X [heads size], if given
  *     x = x GAIN_X / sqrt(mean of squares + epsilon)          Q, K: each head; GAIN_X [size], if given
- *     OUT_X = x turned by its position                        Q, K: with rotary
+ *     OUT_X = x rotated by its position                       Q, K: with rotary
  *
  * OUT_X may be X's memory, with ld_out = ld.
  */

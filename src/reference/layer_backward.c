@@ -151,7 +151,7 @@ static void project_back(layer_pass *pass, layer_stream *s, bool add)
         const int64_t head = row / s->tokens * count + c / s->size;
         s->grad[n] = s->grad_heads[(head * s->keys + row % s->tokens) * s->size + c % s->size];
     }
-    ref_layer_turn_back(pass, s);
+    ref_layer_rotate_back(pass, s);
     if (pass->failed)
         return;
     if (s->bias)

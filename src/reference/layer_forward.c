@@ -49,7 +49,7 @@ static void project(layer_pass *pass, layer_stream *s)
                       (layer_matrix){s->weight, 1, s->inputs}, false, s->raw);
     for (int64_t n = 0; s->bias && n < rows * s->columns; n++)
         s->raw[n] = ref_layer_stored(pass, s->raw[n] + s->bias[n % s->columns]);
-    ref_layer_turn(pass, s);
+    ref_layer_rotate(pass, s);
     if (!pass->failed)
         fill_heads(pass, s);
 }

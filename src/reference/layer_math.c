@@ -109,7 +109,7 @@ void ref_layer_normalise_back(layer_pass *pass, const double *x, const double *s
 
 /* ---- heads: RMS normalisation, rotation -------------------------------------------------------------------------- */
 
-/* Turns a head by its position, or back (direction -1). V is not turned. */
+/* Rotates a head by its position, or back (direction -1). V is not rotated. */
 static void rotate(const layer_pass *pass, const layer_stream *stream, int64_t position, double direction, double *x)
 {
     const clmgk_layer_desc *const desc = &pass->layer->desc;
@@ -146,7 +146,7 @@ static int64_t position_of(const layer_pass *pass, const layer_stream *stream, i
     return ref_layer_position(pass, stream, row / stream->tokens, row % stream->tokens);
 }
 
-void ref_layer_turn(layer_pass *pass, const layer_stream *stream)
+void ref_layer_rotate(layer_pass *pass, const layer_stream *stream)
 {
     double *const x = ref_layer_room(pass, stream->size);
     for (int64_t head = 0; !pass->failed && head < heads_of(pass, stream); head++) {
@@ -175,7 +175,7 @@ static void rms_back(const layer_pass *pass, const layer_stream *stream, const d
         grad[d] = ref_layer_single(pass, factor * (grad[d] - unit[d] * along));
 }
 
-void ref_layer_turn_back(layer_pass *pass, const layer_stream *stream)
+void ref_layer_rotate_back(layer_pass *pass, const layer_stream *stream)
 {
     const int64_t heads = heads_of(pass, stream), size = stream->size;
     double *const terms = ref_layer_room(pass, heads * size);

@@ -23,7 +23,7 @@ typedef struct layer_stream {
     const double *input; /* [B,tokens,inputs] */
     const double *weight, *bias, *gain, *cache;
     double *raw;                                 /* [B,tokens,columns]: with the bias */
-    double *done;                                /* likewise: normalised and turned */
+    double *done;                                /* likewise: normalised and rotated */
     double *heads;                               /* [B,columns/size,keys,size] */
     double *grad_heads;                          /* likewise */
     double *grad;                                /* [B,tokens,columns]: of done, then of raw */
@@ -110,7 +110,7 @@ void ref_layer_normalise_back(layer_pass *pass, const double *x, const double *s
 
 /* RMS normalisation and rotation of all heads of a stream, from raw to done, and from the gradient of done to that of
  * raw, and dgain. */
-void ref_layer_turn(layer_pass *pass, const layer_stream *stream);
-void ref_layer_turn_back(layer_pass *pass, const layer_stream *stream);
+void ref_layer_rotate(layer_pass *pass, const layer_stream *stream);
+void ref_layer_rotate_back(layer_pass *pass, const layer_stream *stream);
 
 #endif

@@ -98,12 +98,12 @@ TH_TEST(all_sizes_and_transposes)
 {
     for (int dtype = 0; dtype < 3; dtype++)
         for (size_t n = 0; n < TH_COUNT(sizes); n++)
-            for (int turned = 0; turned < 4; turned++) {
+            for (int transposed = 0; transposed < 4; transposed++) {
                 clmgk_gemm_desc desc = desc_of(sizes[n][0], sizes[n][1], sizes[n][2]);
                 desc.dtype = (clmgk_dtype)dtype;
-                desc.transpose_a = turned & 1;
-                desc.transpose_b = turned >> 1;
-                expect_all(session, &desc, (n + (size_t)turned) % 3, n);
+                desc.transpose_a = transposed & 1;
+                desc.transpose_b = transposed >> 1;
+                expect_all(session, &desc, (n + (size_t)transposed) % 3, n);
             }
 }
 
@@ -125,16 +125,16 @@ TH_TEST(all_factors)
 TH_TEST(all_strides)
 {
     for (int dtype = 0; dtype < 3; dtype++)
-        for (int turned = 0; turned < 4; turned++) {
+        for (int transposed = 0; transposed < 4; transposed++) {
             clmgk_gemm_desc desc = desc_of(33, 70, 18);
             desc.dtype = (clmgk_dtype)dtype;
-            desc.transpose_a = turned & 1;
-            desc.transpose_b = turned >> 1;
+            desc.transpose_a = transposed & 1;
+            desc.transpose_b = transposed >> 1;
             desc.lda = 77;
             desc.ldb = 90;
             desc.ldc = 128;
             desc.beta = 1;
-            expect_all(session, &desc, (size_t)turned, 3);
+            expect_all(session, &desc, (size_t)transposed, 3);
         }
 }
 
@@ -189,14 +189,14 @@ static void expect_few_rows(const th_session *own, clmgk_dtype dtype)
     static const int64_t few[][3] = {{1, 1, 1},     {1, 300, 17}, {1, 130, 512}, {2, 33, 7},
                                      {3, 16, 1000}, {4, 70, 33},  {5, 129, 65},  {8, 515, 48}};
     for (size_t n = 0; n < TH_COUNT(few); n++)
-        for (int turned = 0; turned < 2; turned++) {
+        for (int transposed = 0; transposed < 2; transposed++) {
             clmgk_gemm_desc desc = desc_of(few[n][0], few[n][1], few[n][2]);
             desc.dtype = dtype;
-            desc.transpose_a = (turned + (int)n) % 2;
-            desc.transpose_b = turned;
+            desc.transpose_a = (transposed + (int)n) % 2;
+            desc.transpose_b = transposed;
             desc.alpha = n % 2 ? -0.5 : 1;
             desc.beta = n % 3 ? 0 : 2;
-            tp_expect(own, &desc, "clmgk", "", n + (size_t)turned, n);
+            tp_expect(own, &desc, "clmgk", "", n + (size_t)transposed, n);
         }
     for (int way = 0; way < WAYS; way++) {
         clmgk_gemm_desc desc = batch_desc(3, 41, 19, way);
@@ -633,12 +633,12 @@ static void expect_parameters(th_session *session, const char *parameters)
 {
     static const int64_t large[][3] = {{64, 96, 32}, {33, 70, 19}, {1, 64, 33}, {64, 32, 20}, {128, 1, 7}};
     for (size_t n = 0; n < TH_COUNT(large); n++)
-        for (int turned = 0; turned < 4; turned++) {
+        for (int transposed = 0; transposed < 4; transposed++) {
             clmgk_gemm_desc desc = desc_of(large[n][0], large[n][1], large[n][2]);
-            desc.transpose_a = turned & 1;
-            desc.transpose_b = turned >> 1;
+            desc.transpose_a = transposed & 1;
+            desc.transpose_b = transposed >> 1;
             desc.beta = (int)n % 2;
-            tp_expect(session, &desc, "clblast", parameters, (n + (size_t)turned) % 2 * 3, n);
+            tp_expect(session, &desc, "clblast", parameters, (n + (size_t)transposed) % 2 * 3, n);
         }
     for (int way = 0; way < WAYS; way++)
         for (size_t n = 0; n < 2; n++) {

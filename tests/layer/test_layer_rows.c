@@ -526,8 +526,8 @@ static int64_t position_of(const mgk_heads_rows *rows, int with, int64_t row)
     return (with & PACKED) != 0 ? n - begin : n;
 }
 
-/* x, a head, is turned by its position, `back` or forth. */
-static void turn(const mgk_heads_rows *rows, int64_t position, bool back, double *x)
+/* x, a head, is rotated by its position, `back` or forth. */
+static void rotate(const mgk_heads_rows *rows, int64_t position, bool back, double *x)
 {
     const int64_t pairs = rows->rotary_size / 2;
     for (int64_t c = 0; c < pairs && rows->rotary != CLMGK_ROTARY_NONE; c++) {
@@ -577,7 +577,7 @@ static void expect_head(bed *b, const mgk_heads_rows *rows, int n, int64_t row, 
             x[e] *= scale * in(b, MGK_HEADS_GAIN_Q + n)[e];
     }
     if (n != V)
-        turn(rows, position, false, x);
+        rotate(rows, position, false, x);
     const int64_t batch = row / rows->length;
     const bool is_cache = rows->capacity > 0 && n != Q;
     const int64_t to = is_cache ? ((batch * part->heads + h) * rows->capacity + position) * part->size
@@ -619,7 +619,7 @@ static void check_heads(th_session *session, size_t form, size_t shape, clmgk_ro
     bed_free(b);
 }
 
-TH_TEST(heads_are_normalised_turned_and_stored)
+TH_TEST(heads_are_normalised_rotated_and_stored)
 {
     static const int options[] = {WITH_BIAS | IN_PLACE,
                                   WITH_GAINS | AT_LENGTHS,
@@ -644,7 +644,7 @@ static void expect_head_gradient(bed *b, const mgk_heads_rows *rows, int n, int6
     double d[MOST_WIDTH];
     memcpy(d, in(b, MGK_HEADS_OUT_Q + n) + at, (size_t)part->size * sizeof(double));
     if (n != V)
-        turn(rows, position, true, d);
+        rotate(rows, position, true, d);
     if (n != V && given(b, MGK_HEADS_GAIN_Q + n)) {
         const double *const x = in(b, MGK_HEADS_Q + n) + row * part->ld + h * part->size;
         const double *const gain = in(b, MGK_HEADS_GAIN_Q + n), scale = rms_scale(rows, x, part->size);
@@ -687,7 +687,7 @@ static void check_heads_backward(th_session *session, size_t form, size_t shape,
         want.gain[n] = true;
         give_sum(b, MGK_HEADS_GRAD_GAIN_Q + n, rows.part[n].size, (with & ADDED) != 0);
     }
-    /* gradients that are turned are rounded before they are used */
+    /* gradients that are rotated are rounded before they are used */
     if (b->list.dtype != CLMGK_DTYPE_F32)
         b->bound = b->list.dtype == CLMGK_DTYPE_F16 ? 4e-3 : 3e-2;
     for (int n = 0; n < 3; n++)

@@ -318,11 +318,11 @@ TH_HOST_TEST(rotation_normalisation_and_residual)
     assert_true(clmgk_ref_layer_forward(&layer, out, NULL));
     for (size_t i = 0; i < 2; i++) {
         double weight[2], h[2];
-        for (size_t j = 0; j < 2; j++) { /* q_i and k_j are turned by i and j radians: their angles add up to j - i */
+        for (size_t j = 0; j < 2; j++) { /* q_i and k_j are rotated by i and j radians: their angles add up to j - i */
             const double *const q = x + 2 * i, *const k = x + 2 * j;
             const double angle = (double)j - (double)i;
-            const double turned[2] = {k[0] * cos(angle) - k[1] * sin(angle), k[0] * sin(angle) + k[1] * cos(angle)};
-            weight[j] = exp((q[0] * turned[0] + q[1] * turned[1]) / sqrt(2.0));
+            const double rotated[2] = {k[0] * cos(angle) - k[1] * sin(angle), k[0] * sin(angle) + k[1] * cos(angle)};
+            weight[j] = exp((q[0] * rotated[0] + q[1] * rotated[1]) / sqrt(2.0));
         }
         for (size_t e = 0; e < 2; e++)
             h[e] = (weight[0] * x[e] + weight[1] * x[2 + e]) / (weight[0] + weight[1]) + x[2 * i + e];

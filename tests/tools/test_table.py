@@ -129,10 +129,10 @@ class Bound(unittest.TestCase):
             work = self.bound.count(self.case(*key, 64, 64, False), shared_units=True)
             self.assertAlmostEqual(sum(work.values()) / executed, 1, delta=0.03, msg=str(key))
 
-    def test_shared_biases_are_turned_once(self):
+    def test_shared_biases_are_transposed_once(self):
         case = self.case("softmax", "forward", 49, 32, False)
         plain = self.bound.count(case)
-        shared = self.bound.count({**case, "bias": [1, 1, 49, 49], "options": case["options"] + " -DHAS_BIAS=1 -DBIAS_TURNED=1"})
+        shared = self.bound.count({**case, "bias": [1, 1, 49, 49], "options": case["options"] + " -DHAS_BIAS=1 -DBIAS_TRANSPOSED=1"})
         own = self.bound.count({**case, "bias": [1, 1, 49, 49], "options": case["options"] + " -DHAS_BIAS=1"})
         self.assertEqual(shared, plain)
         # 3 vectors with several rows, whose 48 keys are transposed by squares of 16; 4 vectors of 49 keys are copied

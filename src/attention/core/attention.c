@@ -360,7 +360,7 @@ void mgk_forward_add(const mgk_forward *x, mgk_attention_step step, const mgk_fo
 
 /* Whether enough (b, h) share a bias that a block with rows in lanes reads it from a copy with lane = row
  * (cl/attention/bias.cl), which takes a kernel more: the copy is not larger than O. */
-static bool turns_bias(const mgk_forward *x)
+static bool transposes_bias(const mgk_forward *x)
 {
     enum { LEAST_USES = 4, LEAST_PROBLEMS = 32 };
     const clmgk_attention_desc *const d = x->request->desc;
@@ -374,7 +374,7 @@ static bool turns_bias(const mgk_forward *x)
 MGK_BINDING(bind_bias, MGK_BIAS_BUFFERS)
 
 /* Appends the kernel that makes the copy, places it in the workspace, and has the arguments of later steps tell it. */
-static void turn_bias(const mgk_forward *x, mgk_pass_plan *plan, mgk_forward_args *args)
+static void transpose_bias(const mgk_forward *x, mgk_pass_plan *plan, mgk_forward_args *args)
 {
     const clmgk_attention_desc *const d = x->request->desc;
     const int64_t lanes = x->block.lanes, vectors = (d->length + lanes - 1) / lanes;
@@ -386,7 +386,7 @@ static void turn_bias(const mgk_forward *x, mgk_pass_plan *plan, mgk_forward_arg
     copy.out.component = keys * lanes;
     copy.out.head = d->bias_heads == 1 ? 0 : matrix;
     copy.out.batch = d->bias_heads * matrix;
-    copy.turned = args->turned = mgk_steps_region(&plan->steps, d->bias_batch * copy.out.batch);
+    copy.transposed = args->transposed = mgk_steps_region(&plan->steps, d->bias_batch * copy.out.batch);
     args->bias = copy.out;
     const mgk_attention_step step = {
         .file = "attention/bias.cl",
@@ -409,9 +409,9 @@ clmgk_status mgk_forward_plan(const mgk_forward *x, const mgk_attention_step *st
     mgk_attention_step kernel = *step;
     plan->tunables = x->tunables;
     MGK_TRY(place_splits(x->request, plan, args, error));
-    kernel.flags.BIAS_TURNED = turns_bias(x);
-    if (kernel.flags.BIAS_TURNED)
-        turn_bias(x, plan, args);
+    kernel.flags.BIAS_TRANSPOSED = transposes_bias(x);
+    if (kernel.flags.BIAS_TRANSPOSED)
+        transpose_bias(x, plan, args);
     plan->steps.main = plan->steps.count;
     mgk_forward_add(x, kernel, args, plan);
     if (args->splits > 1)

@@ -86,7 +86,7 @@ static void place(linear_backward *x)
     const int64_t tile = (int64_t)x->pass.chunk * t->head_size, sums = slots * d->components;
     const bool by_key = d->prior_shape == CLMGK_PRIOR_HMS;
     at[MGK_LINEAR_STATES] = region(x, slots * state);
-    at[MGK_LINEAR_TURNED] = region(x, slots * state);
+    at[MGK_LINEAR_TRANSPOSED] = region(x, slots * state);
     at[MGK_LINEAR_ROWS] = region(x, slots * state);
     at[MGK_LINEAR_PART_Q] = region(x, groups_of(x, row_heads(x)) * (flags->MIXED_HEADS ? d->components : 1) * tile);
     at[MGK_LINEAR_PART_K] = region(x, groups_of(x, key_heads(x)) * d->components * tile);
