@@ -5,7 +5,7 @@
  *     L_i = log sum_p exp(L_i^p)          O_i = sum_p exp(L_i^p - L_i) O_i^p
  *
  * The parts are dense, [parts,B,H,N,E] and [parts,B,H,N]: the caller's, or (SPLIT_KEYS) f32 parts in the workspace with
- * L as a sum of two floats. A work-item computes an element of O; elements of a row are adjacent.
+ * L in units of scores, as a sum of two floats. A work-item computes an element of O; elements of a row are adjacent.
  */
 #include "attention/buffers.clh"
 
@@ -14,12 +14,17 @@
 #include "base/buffers.clh"
 
 #include "attention/block.clh"
+#include "attention/units.clh"
 
-/* What the float of element i of a part's L lacks. */
+/* What the float of element i of a part's L lacks, and the unit of both in nats. */
 #if SPLIT_KEYS
-#define PART_LOW(i) parts_low[i]
+#define PART_LOW(i)   parts_low[i]
+#define PART_UNIT     NATS_PER_UNIT
+#define PART_UNIT_LOW NATS_PER_UNIT_LOW
 #else
-#define PART_LOW(i) 0.0f
+#define PART_LOW(i)   0.0f
+#define PART_UNIT     1.0f
+#define PART_UNIT_LOW 0.0f
 #endif
 
 /* Element i of a part's O. */
@@ -84,19 +89,20 @@ __kernel void attention_combine(KERNEL_PARAMETERS)
         const float l = parts_lse[p * rows + row];
         if (l == -INFINITY) /* no visible key in this part */
             continue;
-        const float weight = exp(l - top + (PART_LOW(p * rows + row) - top_low));
+        const float weight = exp((l - top + (PART_LOW(p * rows + row) - top_low)) * PART_UNIT);
         sum += weight;
         value = fma(weight, load_part(parts_o, (p * rows + row) * a.value_size + e), value);
     }
     store1(o, b * a.o.batch + h * a.o.head + i * a.o.token + e, sum == 0.0f ? 0.0f : value / sum);
     const long at = b * a.lse.batch + h * a.lse.head + i * a.lse.token;
-    const float log_sum = log(sum) + top_low, whole = top + log_sum;
+    const float nats = top * PART_UNIT, lost = fma(top, PART_UNIT_LOW, fma(top, PART_UNIT, -nats));
+    const float log_sum = log(sum) + fma(top_low, PART_UNIT, lost), whole = nats + log_sum;
     if (e == 0 && is_given(&a.bound, SLOT_LSE))
         lse[at] = whole;
 #if HAS_LSE_LOW
     if (e == 0 && is_given(&a.bound, SLOT_LSE_LOW)) {
-        const float of_sum = whole - top;
-        lse_low[at] = sum == 0.0f ? 0.0f : (top - (whole - of_sum)) + (log_sum - of_sum);
+        const float of_sum = whole - nats;
+        lse_low[at] = sum == 0.0f ? 0.0f : (nats - (whole - of_sum)) + (log_sum - of_sum);
     }
 #endif
 }
