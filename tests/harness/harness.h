@@ -130,7 +130,8 @@ clmgk_plan *th_plan_of(th_session *session, const clmgk_attention_desc *desc, co
 clmgk_plan *th_try_plan(th_session *session, const clmgk_attention_desc *desc, const clmgk_plan_options *options,
                         th_message *message);
 
-/* Whether the session's engine number `n` has these kernel parameters for a variant. */
+/* Whether the session's engine number `n` has all kernel parameters that a text "name=value,..." names, for a variant.
+ */
 bool th_has_parameters(const th_session *session, size_t n, clmgk_variant variant, const char *parameters);
 
 /* The options of the session's engine number `n`: one program of a kind serves problems of every size. */

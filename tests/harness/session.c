@@ -5,9 +5,29 @@
 #include <stdlib.h>
 #include <string.h>
 
+static bool is_listed(const clmgk_tunable *list, size_t count, const char *name, size_t length)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strlen(list[i].name) == length && memcmp(list[i].name, name, length) == 0)
+            return true;
+    return false;
+}
+
 bool th_has_parameters(const th_session *session, size_t n, clmgk_variant variant, const char *parameters)
 {
-    return clmgk_tunable_check(clmgk_tunable_table_of(variant, session->engine[n]), parameters, NULL) == CLMGK_OK;
+    enum { MOST = 64 };
+    clmgk_tunable list[MOST] = {{.struct_size = sizeof(list[0])}};
+    size_t count = 0;
+    th_expect_ok(
+        clmgk_tunable_list(clmgk_tunable_table_of(variant, session->engine[n]), list, MOST, &count, &th_error));
+    assert_in_range(count, 1, MOST);
+    bool all = true;
+    for (const char *name = parameters; all && *name != '\0';) {
+        all = is_listed(list, count, name, strcspn(name, "="));
+        name += strcspn(name, ",");
+        name += *name == ',' ? 1 : 0;
+    }
+    return all;
 }
 
 /* By default blocks follow the problem's size: with these one program serves all. NULL: no such parameters. */
