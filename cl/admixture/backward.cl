@@ -100,9 +100,9 @@ FUNCTION void expect_rows(const key_block *b, const panel_tile *m, int h)
 {
     const mgk_attention_args *const a = b->a;
     const int i0 = m->i0 + TILE_STREAMED, limit = b->p->valid;
-    rows_expect(b->at->grad_o + h * a->grad_o.head, a->grad_o.token, i0, limit, a->value_size, m->panel);
+    rows_expect(elements_of(b->at->grad_o + h * a->grad_o.head), a->grad_o.token, i0, limit, a->value_size, m->panel);
     for (int k = h; k < COMPONENTS; k += a->heads)
-        rows_expect(b->at->q + k * a->q.head, a->q.token, i0, limit, a->head_size, m->panel);
+        rows_expect(elements_of(b->at->q + k * a->q.head), a->q.token, i0, limit, a->head_size, m->panel);
 }
 
 FUNCTION void head_begin(const key_block *b, int h)
@@ -179,7 +179,7 @@ FUNCTION void score_products(const key_block *b, const panel_tile *m)
  * inlines. */
 
 /* dO of the heads of g0. */
-FUNCTION __global const storage *grad_out_of(const key_block *b, int g0)
+FUNCTION __global const o_element *grad_out_of(const key_block *b, int g0)
 {
     return b->at->grad_o + (long)g0 * HEAD_RATIO * b->a->grad_o.head;
 }
@@ -188,9 +188,10 @@ FUNCTION __global const storage *grad_out_of(const key_block *b, int g0)
 FUNCTION void tile_stage(const key_block *b, int g0, int i0, int next_g, int next)
 {
     const mgk_attention_args *const a = b->a;
-    queries_stage(b->g, b->at->q, a->q.head, a->q.token, i0, b->p->valid, a->head_size, tile_at(b->at->q, next));
+    queries_stage(b->g, b->at->q, a->q.head, a->q.token, i0, b->p->valid, a->head_size,
+                  tile_at(elements_of(b->at->q), next));
     grad_out_stage(b->g, min(GRAD_HEADS, a->heads - g0 * HEAD_RATIO), grad_out_of(b, g0), a->grad_o.head,
-                   a->grad_o.token, i0, b->p->valid, a->value_size, tile_at(grad_out_of(b, next_g), next));
+                   a->grad_o.token, i0, b->p->valid, a->value_size, tile_at(elements_of(grad_out_of(b, next_g)), next));
 }
 
 FUNCTION void load_values(const key_block *b, int g0)

@@ -128,7 +128,7 @@ FUNCTION void head_gradients(const query_block *b, const scorer *x, const tile_v
 
 /* Where the block's batch finds its results: element 0 of its rows. */
 typedef struct query_results {
-    __global storage *grad_q;
+    __global q_element *grad_q;
     __global float *mix_rows; /* of component 0 */
 } query_results;
 
@@ -188,7 +188,7 @@ KERNEL(admixture_backward_queries)
     int range, end;
     key_range(&a, &p, &block, &range, &end);
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
-        keys_stage(e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, tile_after(k, k0, end));
+        keys_stage(e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, tile_after(elements_of(k), k0, end));
         if (!view_tile(e, &a, &p, first, range, k0, &view))
             continue;
         /* shared noise and a shared mixing are any head's */
@@ -201,8 +201,9 @@ KERNEL(admixture_backward_queries)
             x.modifiers = modifiers_of(&a, block.b, h, slopes);
             x.mixing = mixing_of(&a, h, mix, mix_weight, noise);
             x.mixing.added = added_of(h, mix_offset);
-            const tile_start next = h + 1 < a.heads ? tile_at(v + (long)(h + 1) * a.kv_heads / a.heads * a.v.head, k0)
-                                                    : tile_after(v, k0, end);
+            const tile_start next = h + 1 < a.heads
+                                        ? tile_at(elements_of(v + (long)(h + 1) * a.kv_heads / a.heads * a.v.head), k0)
+                                        : tile_after(elements_of(v), k0, end);
             values_stage(e, 1, v + (long)h * a.kv_heads / a.heads * a.v.head, 0, a.v.token, k0, end, a.value_size,
                          next);
             grad_out_load(&g, 0, grad_o + h * a.grad_o.head, a.grad_o.token);

@@ -92,12 +92,12 @@ FUNCTION long value_head(const mgk_attention_args *a, int h)
 
 /* While panel n is at its tile, with head h of `heads`: a share of what the next tile, from k0 on, will copy, the
  * values v of that head and a part of the keys. */
-FUNCTION void expect_rows(const mgk_attention_args *a, __global const storage *k, __global const storage *v, int h,
+FUNCTION void expect_rows(const mgk_attention_args *a, __global const k_element *k, __global const v_element *v, int h,
                           int heads, int k0, int end, int n)
 {
-    rows_expect(v, a->v.token, k0, end, a->value_size, n);
+    rows_expect(elements_of(v), a->v.token, k0, end, a->value_size, n);
     for (int i = h; i < COMPONENTS; i += heads)
-        rows_expect(k + i * a->k.head, a->k.token, k0, end, a->head_size, n);
+        rows_expect(elements_of(k + i * a->k.head), a->k.token, k0, end, a->head_size, n);
 }
 
 KERNEL(admixture_forward)
@@ -146,8 +146,9 @@ KERNEL(admixture_forward)
     key_range(&a, &p, &block, &range, &end);
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
         tile_view view;
-        keys_stage(&e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, tile_after(k, k0, end));
-        values_stage(&e, value_heads, v, a.v.head, a.v.token, k0, end, a.value_size, tile_after(v, k0, end));
+        keys_stage(&e, COMPONENTS, k, a.k.head, a.k.token, k0, end, a.head_size, tile_after(elements_of(k), k0, end));
+        values_stage(&e, value_heads, v, a.v.head, a.v.token, k0, end, a.value_size,
+                     tile_after(elements_of(v), k0, end));
         for (int n = 0; n < PANELS; ++n) {
             const int panel_first = first + n * PANEL_ROWS;
             if (!view_tile(&e, &a, &p, panel_first, range, k0, &view))

@@ -27,16 +27,6 @@
 #define PART_UNIT_LOW 0.0f
 #endif
 
-/* Element i of a part's O. */
-FUNCTION float load_part(__global const output *p, long i)
-{
-#if SPLIT_KEYS
-    return p[i];
-#else
-    return load1(p, i);
-#endif
-}
-
 #if HAS_SEQUENCES && SPLIT_KEYS
 /* Whether row i of the axis belongs to a sequence. */
 FUNCTION bool in_sequence(const mgk_attention_args *a, __global const int *offsets, int i)
@@ -91,7 +81,7 @@ __kernel void attention_combine(KERNEL_PARAMETERS)
             continue;
         const float weight = exp((l - top + (PART_LOW(p * rows + row) - top_low)) * PART_UNIT);
         sum += weight;
-        value = fma(weight, load_part(parts_o, (p * rows + row) * a.value_size + e), value);
+        value = fma(weight, load1(parts_o, (p * rows + row) * a.value_size + e), value);
     }
     store1(o, b * a.o.batch + h * a.o.head + i * a.o.token + e, sum == 0.0f ? 0.0f : value / sum);
     const long at = b * a.lse.batch + h * a.lse.head + i * a.lse.token;

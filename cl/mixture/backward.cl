@@ -112,9 +112,9 @@ FUNCTION void block_queries(const key_block *b)
         if (next >= 0)
             tile_ahead(b, next);
 #endif
-        queries_stage(g, b->at->q, 0, a->q.token, i0, p->valid, a->head_size, tile_at(b->at->q, next));
+        queries_stage(g, b->at->q, 0, a->q.token, i0, p->valid, a->head_size, tile_at(elements_of(b->at->q), next));
         grad_out_stage(g, 1, b->at->grad_o, 0, a->grad_o.token, i0, p->valid, a->value_size,
-                       tile_at(b->at->grad_o, next));
+                       tile_at(elements_of(b->at->grad_o), next));
         tile_terms(b, &tile);
 #if ROWS_INSIDE
         tile_sums_begin(b, &tile);
@@ -186,9 +186,9 @@ KERNEL(mixture_backward)
         const int keys = HAS_SEQUENCES ? p.keys : a.length_k;
         at.k = k + p.batch * a.k.batch + kv_head * a.k.head + p.key_base * a.k.token;
         at.v = v + p.batch * a.v.batch + kv_head * a.v.head + p.key_base * a.v.token;
-        __global storage *const dk =
+        __global k_element *const dk =
             grad_k + p.batch * a.grad_k.batch + kv_head * a.grad_k.head + p.key_base * a.grad_k.token;
-        __global storage *const dv =
+        __global v_element *const dv =
             grad_v + p.batch * a.grad_v.batch + kv_head * a.grad_v.head + p.key_base * a.grad_v.token;
 
         /* with ROWS_INSIDE the first block finishes queries that see nothing */

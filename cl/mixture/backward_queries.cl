@@ -146,7 +146,7 @@ FUNCTION void tile_gradients(const query_block *b, int panel)
 
 /* Where the block's (b, h) finds its results: element 0 of its rows. */
 typedef struct query_results {
-    __global storage *grad_q;
+    __global q_element *grad_q;
     __global float *bias, *row_sums;        /* regions; row_sums: of component 0 */
     __global const float *grad_lse, *shift; /* grad_lse: 0 where it is not given */
 } query_results;
@@ -266,8 +266,8 @@ KERNEL(mixture_backward_queries)
     int range, end;
     key_range(&a, &p, &block, &range, &end);
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
-        keys_stage(e, PRODUCTS, k, a.k.component, a.k.token, k0, end, a.head_size, tile_after(k, k0, end));
-        values_stage(e, 1, v, 0, a.v.token, k0, end, a.value_size, tile_after(v, k0, end));
+        keys_stage(e, PRODUCTS, k, a.k.component, a.k.token, k0, end, a.head_size, tile_after(elements_of(k), k0, end));
+        values_stage(e, 1, v, 0, a.v.token, k0, end, a.value_size, tile_after(elements_of(v), k0, end));
         key_terms(e, &x, &a, k0, end, prior, shift);
         view.factored = false;
 #if HAS_FACTORED

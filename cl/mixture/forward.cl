@@ -226,25 +226,27 @@ FUNCTION int steps_of(const mgk_attention_args *a, const row_block *block, int k
 }
 
 /* Keys and values of a tile. */
-FUNCTION void tile_ahead(engine *e, const mgk_attention_args *a, int slot_k, int slot_v, __global const storage *k,
-                         __global const storage *v, int k0, int end, int steps)
+FUNCTION void tile_ahead(engine *e, const mgk_attention_args *a, int slot_k, int slot_v, __global const k_element *k,
+                         __global const v_element *v, int k0, int end, int steps)
 {
     const int limit = min(k0 + TILE_KEYS, end);
     for (int r = 0; r < PRODUCTS; ++r)
-        rows_ahead(e, slot_k + r, k + r * a->k.component, a->k.token, k0, limit, a->head_size, steps);
-    rows_ahead(e, slot_v, v, a->v.token, k0, limit, a->value_size, steps);
+        rows_ahead(e, slot_k + r, elements_of(k + r * a->k.component), a->k.token, k0, limit, a->head_size, steps);
+    rows_ahead(e, slot_v, elements_of(v), a->v.token, k0, limit, a->value_size, steps);
 }
 
 /* What the next work-group reads and writes, which the same core probably executes; q, k, v and o are the block's. */
 FUNCTION void block_ahead(engine *e, const mgk_attention_args *a, const row_block *block, const row_block *next,
-                          __global const storage *q, __global const storage *k, __global const storage *v,
-                          __global const storage *o, int steps)
+                          __global const q_element *q, __global const k_element *k, __global const v_element *v,
+                          __global const o_element *o, int steps)
 {
     const long b = next->b - block->b, h = next->h - block->h;
     const long g = (long)next->h * a->kv_heads / a->heads - (long)block->h * a->kv_heads / a->heads;
     const int end = min(next->first + GROUP_ROWS, a->length);
-    rows_ahead(e, AHEAD_Q, q + b * a->q.batch + h * a->q.head, a->q.token, next->first, end, a->head_size, steps);
-    rows_ahead(e, AHEAD_O, o + b * a->o.batch + h * a->o.head, a->o.token, next->first, end, a->value_size, steps);
+    rows_ahead(e, AHEAD_Q, elements_of(q + b * a->q.batch + h * a->q.head), a->q.token, next->first, end, a->head_size,
+               steps);
+    rows_ahead(e, AHEAD_O, elements_of(o + b * a->o.batch + h * a->o.head), a->o.token, next->first, end, a->value_size,
+               steps);
     if (b != 0 || g != 0)
         tile_ahead(e, a, AHEAD_K, AHEAD_V, k + b * a->k.batch + g * a->k.head, v + b * a->v.batch + g * a->v.head, 0,
                    a->length_k, steps);
@@ -300,9 +302,10 @@ KERNEL(mixture_forward)
                 steps_of(&a, &block, range, end - range));
 #endif
     for (int k0 = range; k0 < end; k0 += TILE_KEYS) {
-        keys_stage(&e, PRODUCTS, k, a.k.component, a.k.token, k0, end, a.head_size, tile_after(k, k0, end));
+        keys_stage(&e, PRODUCTS, k, a.k.component, a.k.token, k0, end, a.head_size,
+                   tile_after(elements_of(k), k0, end));
 #if !DENSITY
-        values_stage(&e, 1, v, 0, a.v.token, k0, end, a.value_size, tile_after(v, k0, end));
+        values_stage(&e, 1, v, 0, a.v.token, k0, end, a.value_size, tile_after(elements_of(v), k0, end));
 #endif
         key_terms(&e, &x, &a, k0, end, prior, shift);
 #if !DENSITY

@@ -23,13 +23,14 @@
 
 #include "mixture/row_terms.clh"
 
-FUNCTION __global const storage *row_query(const mgk_attention_args *a, const row_place *at, __global const storage *q)
+FUNCTION __global const q_element *row_query(const mgk_attention_args *a, const row_place *at,
+                                             __global const q_element *q)
 {
     return q + at->b * a->q.batch + at->h * a->q.head + at->i * a->q.token;
 }
 
 /* |row|^2, summed as the forward pass sums it: what both take from L and add again must be the same. */
-FUNCTION float row_norm(__global const storage *row, int size)
+FUNCTION float row_norm(__global const q_element *row, int size)
 {
     float sum = 0.0f;
     for (int d = 0; d < size; ++d)
@@ -44,7 +45,7 @@ __kernel void mixture_rows_begin(KERNEL_PARAMETERS)
     if (a.heads == 0 || x >= rows)
         return;
     const row_place at = row_of(&a, x);
-    __global const storage *const query = row_query(&a, &at, q);
+    __global const q_element *const query = row_query(&a, &at, q);
 
 #if HAS_ROW_TERMS
     __global float *const alpha =
@@ -127,8 +128,8 @@ __kernel void mixture_rows_finish(KERNEL_PARAMETERS)
     if (a.heads == 0 || x >= rows)
         return;
     const row_place at = row_of(&a, x);
-    __global const storage *const query = row_query(&a, &at, q);
-    __global storage *const out = grad_q + at.b * a.grad_q.batch + at.h * a.grad_q.head + at.i * a.grad_q.token;
+    __global const q_element *const query = row_query(&a, &at, q);
+    __global q_element *const out = grad_q + at.b * a.grad_q.batch + at.h * a.grad_q.head + at.i * a.grad_q.token;
     __global const float *const product = work + a.region[MGK_REGION_QUERY] + x * HEAD_SIZE;
 
     float own = 0.0f; /* of q_i: - sum_r R_ir / sigma_r^2 */
@@ -192,15 +193,15 @@ __kernel void mixture_shift_gradient(KERNEL_PARAMETERS)
             continue;
         const float row = row_sum(&a, &at, r, work);
         weight += row;
-        sum = fma((float4)(row), load4_padded(row_query(&a, &at, q), d, a.head_size), sum);
+        sum = fma((float4)(row), load4_padded(elements_of(row_query(&a, &at, q)), d, a.head_size), sum);
     }
 #if SCORE_GAUSSIAN
     __global const float *const key_sum =
         work + a.region[MGK_REGION_SHIFT] + ((b * a.heads + h) * COMPONENTS + r) * a.length_k;
-    __global const storage *const key = k + b * a.k.batch + g * a.k.head;
+    __global const k_element *const key = k + b * a.k.batch + g * a.k.head;
     for (int j = first; j < min(first + MGK_SHIFT_SLICE, a.length_k); ++j)
         if (key_sum[j] != 0.0f)
-            sum = fma((float4)(-key_sum[j]), load4_padded(key + j * a.k.token, d, a.head_size), sum);
+            sum = fma((float4)(-key_sum[j]), load4_padded(elements_of(key + j * a.k.token), d, a.head_size), sum);
 #endif
     const float scale = component_scale(&a, at.h, r, variance) * NATS_PER_UNIT;
     const float parts[4] = {sum.s0, sum.s1, sum.s2, sum.s3};

@@ -51,7 +51,7 @@ typedef struct clmgk_attention_desc {
     size_t struct_size; /* sizeof(clmgk_attention_desc); CLMGK_ATTENTION_DESC_INIT sets it */
 
     clmgk_variant variant;
-    clmgk_dtype dtype; /* storage type of Q, K, V, O and their gradients */
+    clmgk_dtype dtype; /* storage type of Q and dQ, and by default of K, V, O and their gradients: dtype_k below */
     clmgk_score score; /* MGK and SMGK: any; other variants accept only DEFAULT and their own score */
     clmgk_estep estep;
 
@@ -145,6 +145,12 @@ typedef struct clmgk_attention_desc {
      * is: for example in rows whose keys all have a large negative bias (-1e9), or whose scores are huge. Not available
      * in the linear family. */
     int32_t use_lse_low;
+
+    /* Storage types of K and dK, of V and dV, and of O and dO, if they differ from Q's: for example a cache of keys and
+     * values in f16 for queries in f32. All arithmetic is in f32, whatever the types. */
+    clmgk_storage dtype_k;
+    clmgk_storage dtype_v;
+    clmgk_storage dtype_o;
 } clmgk_attention_desc;
 
 #define CLMGK_ATTENTION_DESC_INIT CLMGK_INIT(clmgk_attention_desc)
@@ -400,6 +406,7 @@ CLMGK_API clmgk_buffer *clmgk_array_buffer(clmgk_attention_args *args, clmgk_arr
  *   count         number of elements; 0: no elements, or the descriptor does not use the array
  *   bytes         size that a buffer needs after the array's offset: to the end of the last element, gaps included
  *   element_size  bytes per element
+ *   dtype         type of a floating-point array's elements; F32 for other arrays, too
  *   presence      whether a call of the pass requires, accepts or rejects the array
  *
  *     clmgk_attention_validate(&desc, &desc, &error);
@@ -411,6 +418,7 @@ CLMGK_API clmgk_shape clmgk_array_shape(const clmgk_attention_desc *resolved, cl
 CLMGK_API int64_t clmgk_array_count(const clmgk_attention_desc *resolved, clmgk_array array);
 CLMGK_API int64_t clmgk_array_bytes(const clmgk_attention_desc *resolved, clmgk_array array);
 CLMGK_API size_t clmgk_array_element_size(const clmgk_attention_desc *resolved, clmgk_array array);
+CLMGK_API clmgk_dtype clmgk_array_dtype(const clmgk_attention_desc *resolved, clmgk_array array);
 CLMGK_API clmgk_presence clmgk_array_presence(const clmgk_attention_desc *resolved, clmgk_pass pass, clmgk_array array);
 
 /*
@@ -560,7 +568,7 @@ CLMGK_API clmgk_status clmgk_draw_projection(uint64_t seed, int64_t features, in
 
 /*
  * The arrays of clmgk_attention_args as pointers to their first elements in host memory. Q, K, V, O and their gradients
- * have the descriptor's dtype (f16, bf16: uint16_t bit patterns); other arrays are float or int32_t. NULL: no array.
+ * have the descriptor's types (f16, bf16: uint16_t bit patterns); other arrays are float or int32_t. NULL: no array.
  * There is no workspace. The backward pass reads o and lse; in the linear family it reads o and denominator.
  */
 typedef struct clmgk_host_args {

@@ -10,6 +10,7 @@
 
 #include "status.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 /*
@@ -101,17 +102,45 @@ typedef enum clmgk_variant {
 #undef CLMGK_VARIANT_ENUM
 } clmgk_variant;
 
-/* Storage type of Q, K, V and O. Sums and statistics are always f32. */
+/*
+ * Storage types of Q, K, V and O. Sums and statistics are always f32. X(NAME, value, name, exponent_bits,
+ * significand_bits, has_infinity): a number is a sign bit, exponent bits and the significand's bits after the point,
+ * as in IEEE 754 with subnormal numbers. has_infinity 0: the largest exponent also holds numbers, and only the pattern
+ * of ones is a NaN. A new type is a line here, and its loads and stores in cl/base/elements.clh.
+ */
 #define CLMGK_DTYPE_LIST(X)                                                                                            \
-    X(F32, 0, "f32")                                                                                                   \
-    X(F16, 1, "f16")   /* IEEE binary16; needs no cl_khr_fp16 */                                                       \
-    X(BF16, 2, "bf16") /* the upper half of an f32 */
+    X(F32, 0, "f32", 8, 23, 1)                                                                                         \
+    X(F16, 1, "f16", 5, 10, 1)  /* IEEE binary16; needs no cl_khr_fp16 */                                              \
+    X(BF16, 2, "bf16", 8, 7, 1) /* the upper half of an f32 */
 
 typedef enum clmgk_dtype {
 #define CLMGK_DTYPE_ENUM(name, value, ...) CLMGK_DTYPE_##name = (value),
     CLMGK_DTYPE_LIST(CLMGK_DTYPE_ENUM)
 #undef CLMGK_DTYPE_ENUM
 } clmgk_dtype;
+
+#define CLMGK_DTYPE_COUNT(...) +1
+enum { CLMGK_DTYPES = CLMGK_DTYPE_LIST(CLMGK_DTYPE_COUNT) }; /* number of storage types */
+#undef CLMGK_DTYPE_COUNT
+
+/* The storage type of an array that may differ from Q's. */
+typedef enum clmgk_storage {
+    CLMGK_STORAGE_AS_Q = 0, /* Q's */
+#define CLMGK_STORAGE_ENUM(name, value, ...) CLMGK_STORAGE_##name = 1 + (value),
+    CLMGK_DTYPE_LIST(CLMGK_STORAGE_ENUM)
+#undef CLMGK_STORAGE_ENUM
+} clmgk_storage;
+
+/* Properties of a storage type. */
+typedef struct clmgk_dtype_info {
+    const char *name;
+    size_t bytes; /* of an element */
+    int exponent_bits;
+    int significand_bits; /* after the point */
+    int32_t has_infinity;
+    double largest;      /* finite number */
+    double least_normal; /* positive number with the full significand */
+} clmgk_dtype_info;
 
 /* Score between a query and a key (MGK paper Eqs. 6 and 7). */
 #define CLMGK_SCORE_LIST(X)                                                                                            \
@@ -235,6 +264,8 @@ CLMGK_API uint32_t clmgk_variant_traits(clmgk_variant variant);
 CLMGK_API const char *clmgk_variant_name(clmgk_variant variant);
 CLMGK_API clmgk_status clmgk_variant_from_name(const char *name, clmgk_variant *variant, clmgk_error *error);
 CLMGK_API const char *clmgk_dtype_name(clmgk_dtype dtype);
+/* The type's properties; all zero for a value outside the enumeration. */
+CLMGK_API clmgk_dtype_info clmgk_dtype_get_info(clmgk_dtype dtype);
 CLMGK_API clmgk_status clmgk_dtype_from_name(const char *name, clmgk_dtype *dtype, clmgk_error *error);
 CLMGK_API const char *clmgk_score_name(clmgk_score score);
 CLMGK_API clmgk_status clmgk_score_from_name(const char *name, clmgk_score *score, clmgk_error *error);

@@ -18,9 +18,21 @@ static clmgk_status check_enums(const clmgk_attention_desc *d, clmgk_error *erro
     const struct {
         const char *field;
         int value, count;
-    } fields[] = {{ENUM(dtype, 3)},          {ENUM(score, 3)},     {ENUM(estep, 2)},    {ENUM(prior_shape, 4)},
-                  {ENUM(variance_shape, 3)}, {ENUM(alignment, 3)}, {ENUM(causal, 2)},   {ENUM(use_window, 2)},
-                  {ENUM(shared_noise, 2)},   {ENUM(combine, 2)},   {ENUM(resolved, 2)}, {ENUM(feature, 5)},
+    } fields[] = {{ENUM(dtype, CLMGK_DTYPES)},
+                  {ENUM(dtype_k, 1 + CLMGK_DTYPES)},
+                  {ENUM(dtype_v, 1 + CLMGK_DTYPES)},
+                  {ENUM(dtype_o, 1 + CLMGK_DTYPES)},
+                  {ENUM(score, 3)},
+                  {ENUM(estep, 2)},
+                  {ENUM(prior_shape, 4)},
+                  {ENUM(variance_shape, 3)},
+                  {ENUM(alignment, 3)},
+                  {ENUM(causal, 2)},
+                  {ENUM(use_window, 2)},
+                  {ENUM(shared_noise, 2)},
+                  {ENUM(combine, 2)},
+                  {ENUM(resolved, 2)},
+                  {ENUM(feature, 5)},
                   CLMGK_SWITCH_LIST(SWITCH)};
     for (size_t i = 0; i < MGK_COUNT(fields); ++i)
         if (fields[i].value < 0 || fields[i].value >= fields[i].count)

@@ -11,6 +11,21 @@ static int64_t mean(int64_t total, int64_t parts)
     return parts > 0 ? (total + parts - 1) / parts : total;
 }
 
+/* The types of arrays that differ from Q's. */
+static void add_types(const clmgk_attention_desc *desc, mgk_tuning_key *key)
+{
+    static const struct {
+        const char *name;
+        clmgk_array array;
+    } others[] = {{"k", CLMGK_ARRAY_K}, {"v", CLMGK_ARRAY_V}, {"o", CLMGK_ARRAY_O}};
+    for (size_t n = 0; n < MGK_COUNT(others); ++n) {
+        const clmgk_dtype dtype = mgk_array_dtype(desc, others[n].array);
+        const size_t used = strlen(key->exact);
+        if (dtype != desc->dtype)
+            snprintf(key->exact + used, sizeof(key->exact) - used, " %s=%s", others[n].name, clmgk_dtype_name(dtype));
+    }
+}
+
 mgk_tuning_key mgk_attention_key(const clmgk_attention_desc *desc, clmgk_pass pass)
 {
     const clmgk_attention_desc *const d = desc;
@@ -31,6 +46,7 @@ mgk_tuning_key mgk_attention_key(const clmgk_attention_desc *desc, clmgk_pass pa
     const size_t used = strlen(key.exact);
     if (family->add_to_key != NULL)
         family->add_to_key(d, key.exact + used, sizeof(key.exact) - used);
+    add_types(d, &key);
     mgk_tuning_key_add(&key, "rows", rows);
     mgk_tuning_key_add(&key, "keys", keys);
     mgk_tuning_key_add(&key, "tasks", tasks);

@@ -4,6 +4,7 @@
 #include "clmgk/layer.h"
 #include "clmgk/tuning.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,6 +26,7 @@ typedef struct name_list {
 #define VARIANT_ROW(NAME, value, name, ...)  {name, value},
 #define ENGINE_ROW(NAME, value, name)        {#name, value},
 #define ROW(NAME, value, name)               {name, value},
+#define DTYPE_ROW(NAME, value, name, ...)    {name, value},
 #define ARRAY_ROW(NAME, field, ...)          {#field, CLMGK_ARRAY_##NAME},
 #define GRADIENT_ROW(NAME, field, ...)       {"grad_" #field, CLMGK_ARRAY_GRAD_##NAME},
 #define LAYER_ARRAY_ROW(NAME, field, ...)    {#field, CLMGK_LAYER_ARRAY_##NAME},
@@ -32,7 +34,7 @@ typedef struct name_list {
 
 static const name_list statuses = LIST("status", CLMGK_STATUS_LIST(STATUS_ROW));
 static const name_list variants = LIST("variant", CLMGK_VARIANT_LIST(VARIANT_ROW));
-static const name_list dtypes = LIST("dtype", CLMGK_DTYPE_LIST(ROW));
+static const name_list dtypes = LIST("dtype", CLMGK_DTYPE_LIST(DTYPE_ROW));
 static const name_list scores = LIST("score", CLMGK_SCORE_LIST(ROW));
 static const name_list esteps = LIST("estep", CLMGK_ESTEP_LIST(ROW));
 static const name_list alignments = LIST("alignment", CLMGK_ALIGNMENT_LIST(ROW));
@@ -110,6 +112,25 @@ const char *clmgk_dtype_name(clmgk_dtype dtype)
 clmgk_status clmgk_dtype_from_name(const char *name, clmgk_dtype *dtype, clmgk_error *error)
 {
     return from_name(&dtypes, name, dtype, error);
+}
+
+clmgk_dtype_info clmgk_dtype_get_info(clmgk_dtype dtype)
+{
+#define INFO(NAME, value, name, exponent_bits, significand_bits, has_infinity)                                         \
+    [value] =                                                                                                          \
+        {                                                                                                              \
+            name, (1 + (exponent_bits) + (significand_bits)) / 8, exponent_bits, significand_bits, has_infinity, 0.0,  \
+            0.0},
+    static const clmgk_dtype_info infos[] = {CLMGK_DTYPE_LIST(INFO)};
+#undef INFO
+    if ((unsigned)dtype >= MGK_COUNT(infos))
+        return (clmgk_dtype_info){0};
+    clmgk_dtype_info info = infos[dtype];
+    const int bias = (1 << (info.exponent_bits - 1)) - 1, bits = info.significand_bits;
+    /* the largest significand is 2 - 2^-bits; without infinity its last bit is 0 in the largest exponent */
+    info.largest = info.has_infinity ? ldexp(2.0 - ldexp(1.0, -bits), bias) : ldexp(2.0 - ldexp(2.0, -bits), bias + 1);
+    info.least_normal = ldexp(1.0, 1 - bias);
+    return info;
 }
 
 const char *clmgk_score_name(clmgk_score score)

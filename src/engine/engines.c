@@ -4,9 +4,20 @@
 #define ENGINE(NAME, value, name) &mgk_engine_##name,
 const mgk_engine *const mgk_engines[MGK_ENGINES] = {CLMGK_ENGINE_LIST(ENGINE)};
 
+/* The set of storage types of a problem. */
+static uint32_t types_of(const clmgk_attention_desc *desc)
+{
+    const clmgk_storage others[] = {desc->dtype_k, desc->dtype_v, desc->dtype_o};
+    uint32_t types = 1U << desc->dtype;
+    for (size_t i = 0; i < MGK_COUNT(others); ++i)
+        if (others[i] != CLMGK_STORAGE_AS_Q)
+            types |= 1U << (others[i] - 1);
+    return types;
+}
+
 mgk_rank mgk_engine_rank(const mgk_engine *engine, const mgk_device_facts *facts, const clmgk_attention_desc *desc)
 {
-    if (desc != NULL && (engine->dtypes >> desc->dtype & 1U) == 0)
+    if (desc != NULL && (types_of(desc) & ~engine->dtypes) != 0)
         return (mgk_rank){MGK_RANK_NONE, "it has no kernels for this storage type"};
     return engine->rank(facts, desc);
 }

@@ -29,7 +29,7 @@ mgk_gemm_matrix mgk_gemm_c(const clmgk_gemm_desc *desc)
 
 size_t mgk_gemm_element(clmgk_dtype dtype)
 {
-    return dtype == CLMGK_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+    return clmgk_dtype_get_info(dtype).bytes;
 }
 
 /* (rows - 1) ld + columns of a matrix with elements. */

@@ -11,8 +11,7 @@ static clmgk_status scale_plan(clmgk_gemm_plan *plan, const char *parameters, cl
     enum { GROUP = 64 };
     static const mgk_step_buffer list[] = {MGK_GEMM_SCALE_BUFFERS(MGK_GEMM_BUFFER)};
     const clmgk_gemm_desc *const desc = &plan->desc;
-    const mgk_flags flags = {.STORAGE_F16 = desc->dtype == CLMGK_DTYPE_F16,
-                             .STORAGE_BF16 = desc->dtype == CLMGK_DTYPE_BF16};
+    const mgk_flags flags = {.TYPE_Q = (int)desc->dtype};
     const mgk_gemm_scale_args args = {.stride = desc->stride_c,
                                       .ld = desc->ldc,
                                       .elements = desc->batch * desc->m *

@@ -15,8 +15,7 @@ void mgk_rows_options(const mgk_device_facts *facts, clmgk_dtype dtype, mgk_text
 {
     const mgk_row_form form = mgk_rows_form(facts);
     const bool pocl = facts->runtime == MGK_RUNTIME_POCL;
-    const mgk_flags flags = {.STORAGE_F16 = dtype == CLMGK_DTYPE_F16,
-                             .STORAGE_BF16 = dtype == CLMGK_DTYPE_BF16,
+    const mgk_flags flags = {.TYPE_Q = (int)dtype,
                              .GROUP_SIZE = form.group,
                              .KERNEL_CALLS = pocl && form.group == 1,
                              .WIDE_VECTORS = pocl && form.lanes == 16 && facts->x86_avx512dq};

@@ -13,7 +13,7 @@
  * their source is the device, never a bucket. */
 typedef struct mgk_tuning_key {
     const char *operation; /* "forward", "backward", "gemm", ... */
-    char exact[192];       /* "variant=mgk dtype=f32 ...": words without spaces, in a fixed order */
+    char exact[216];       /* "variant=mgk dtype=f32 ...": words without spaces, in a fixed order */
     size_t axes;
     struct {
         const char *name;

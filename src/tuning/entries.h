@@ -22,7 +22,7 @@ typedef struct mgk_tuning_entry {
     size_t device; /* index in the set */
     bool shipped;
     char operation[32];
-    char exact[192];
+    char exact[216];
     size_t axes; /* 0: for any shape */
     struct {
         char name[16];

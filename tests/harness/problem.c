@@ -342,9 +342,8 @@ th_problem th_problem_make(const clmgk_attention_desc *desc, uint64_t seed)
     for (th_name name = 0; name < TH_ARRAYS; name++) {
         th_array *const array = &problem.array[name];
         uint64_t state = first_state(seed, name);
-        const clmgk_element element = clmgk_array_get_info((clmgk_array)name)->element;
-        array->integer = element == CLMGK_ELEMENT_I32;
-        array->dtype = element == CLMGK_ELEMENT_STORAGE ? problem.desc.dtype : CLMGK_DTYPE_F32;
+        array->integer = clmgk_array_get_info((clmgk_array)name)->element == CLMGK_ELEMENT_I32;
+        array->dtype = clmgk_array_dtype(&problem.desc, (clmgk_array)name);
         array->element = clmgk_ref_dtype_size(array->dtype);
         array->home = name;
         array->offset = GUARD;

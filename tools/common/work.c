@@ -16,7 +16,7 @@ bool tool_is_linear(clmgk_variant variant)
 
 clmgk_dtype tool_array_dtype(const clmgk_attention_desc *desc, clmgk_array array)
 {
-    return clmgk_array_get_info(array)->element == CLMGK_ELEMENT_STORAGE ? desc->dtype : CLMGK_DTYPE_F32;
+    return clmgk_array_dtype(desc, array);
 }
 
 /* ---- pairs -------------------------------------------------------------------------------------------------- */

@@ -136,15 +136,46 @@ clmgk_buffer *clmgk_array_buffer(clmgk_attention_args *args, clmgk_array array)
     return (clmgk_buffer *)(void *)((char *)args + offsets[array]);
 }
 
+/* The type of a STORAGE array, if it may differ from Q's. */
+static clmgk_storage storage_of(const clmgk_attention_desc *desc, clmgk_array array)
+{
+    switch (array) {
+    case CLMGK_ARRAY_K:
+    case CLMGK_ARRAY_GRAD_K:
+        return desc->dtype_k;
+    case CLMGK_ARRAY_V:
+    case CLMGK_ARRAY_GRAD_V:
+        return desc->dtype_v;
+    case CLMGK_ARRAY_O:
+    case CLMGK_ARRAY_GRAD_O:
+    case CLMGK_ARRAY_PARTS_O:
+        return desc->dtype_o;
+    default:
+        return CLMGK_STORAGE_AS_Q;
+    }
+}
+
+clmgk_dtype mgk_array_dtype(const clmgk_attention_desc *desc, clmgk_array array)
+{
+    const clmgk_array_info *const info = clmgk_array_get_info(array);
+    if (info == NULL || info->element != CLMGK_ELEMENT_STORAGE)
+        return CLMGK_DTYPE_F32;
+    const clmgk_storage storage = storage_of(desc, array);
+    return storage == CLMGK_STORAGE_AS_Q ? desc->dtype : (clmgk_dtype)(storage - 1);
+}
+
+bool mgk_has_one_type(const clmgk_attention_desc *desc)
+{
+    return mgk_array_dtype(desc, CLMGK_ARRAY_K) == desc->dtype && mgk_array_dtype(desc, CLMGK_ARRAY_V) == desc->dtype &&
+           mgk_array_dtype(desc, CLMGK_ARRAY_O) == desc->dtype;
+}
+
 size_t mgk_array_element_size(const clmgk_attention_desc *desc, clmgk_array array)
 {
     const clmgk_array_info *const info = clmgk_array_get_info(array);
     if (info == NULL)
         return 0;
-    if (info->element == CLMGK_ELEMENT_BYTE)
-        return 1;
-    const bool half = info->element == CLMGK_ELEMENT_STORAGE && desc->dtype != CLMGK_DTYPE_F32;
-    return half ? sizeof(uint16_t) : sizeof(float);
+    return info->element == CLMGK_ELEMENT_BYTE ? 1 : clmgk_dtype_get_info(mgk_array_dtype(desc, array)).bytes;
 }
 
 /* ---- shapes --------------------------------------------------------------------------------------------------- */
@@ -357,6 +388,12 @@ size_t clmgk_array_element_size(const clmgk_attention_desc *resolved, clmgk_arra
 {
     clmgk_attention_desc d;
     return mgk_desc_read(resolved, &d) ? mgk_array_element_size(&d, array) : 0;
+}
+
+clmgk_dtype clmgk_array_dtype(const clmgk_attention_desc *resolved, clmgk_array array)
+{
+    clmgk_attention_desc d;
+    return mgk_desc_read(resolved, &d) ? mgk_array_dtype(&d, array) : CLMGK_DTYPE_F32;
 }
 
 clmgk_presence clmgk_array_presence(const clmgk_attention_desc *resolved, clmgk_pass pass, clmgk_array array)

@@ -22,7 +22,11 @@ clmgk_shape mgk_array_shape(const clmgk_attention_desc *desc, clmgk_array array)
 clmgk_shape mgk_array_used_shape(const clmgk_attention_desc *desc, clmgk_array array);
 int64_t mgk_array_count(const clmgk_attention_desc *desc, clmgk_array array);
 size_t mgk_array_element_size(const clmgk_attention_desc *desc, clmgk_array array);
+clmgk_dtype mgk_array_dtype(const clmgk_attention_desc *desc, clmgk_array array);
 clmgk_presence mgk_array_presence(const clmgk_attention_desc *desc, clmgk_pass pass, clmgk_array array);
+
+/* Whether Q, K, V and O have the same type. */
+bool mgk_has_one_type(const clmgk_attention_desc *desc);
 
 /* Reads a resolved descriptor of the caller's version; false if it is none. */
 bool mgk_desc_read(const clmgk_attention_desc *given, clmgk_attention_desc *desc);

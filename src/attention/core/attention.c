@@ -160,8 +160,10 @@ mgk_flags mgk_attention_flags(const mgk_attention_request *request)
     /* NVIDIA's and AMD's exp2 is the instruction with scaling for subnormal results, which a softmax needs not */
     const mgk_gpu gpu = mgk_gpu_of(request->facts);
     flags.EXP2_NATIVE = gpu == MGK_GPU_NVIDIA || gpu == MGK_GPU_AMD;
-    flags.STORAGE_F16 = d->dtype == CLMGK_DTYPE_F16;
-    flags.STORAGE_BF16 = d->dtype == CLMGK_DTYPE_BF16;
+    flags.TYPE_Q = (int)mgk_array_dtype(d, CLMGK_ARRAY_Q);
+    flags.TYPE_K = (int)mgk_array_dtype(d, CLMGK_ARRAY_K);
+    flags.TYPE_V = (int)mgk_array_dtype(d, CLMGK_ARRAY_V);
+    flags.TYPE_O = (int)mgk_array_dtype(d, CLMGK_ARRAY_O);
     flags.HEAD_SIZE = t->head_size;
     flags.VALUE_SIZE = t->value_size;
     flags.COMPONENTS = t->components;
