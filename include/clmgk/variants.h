@@ -119,9 +119,9 @@ typedef enum clmgk_dtype {
 #undef CLMGK_DTYPE_ENUM
 } clmgk_dtype;
 
-#define CLMGK_DTYPE_COUNT(...) +1
-enum { CLMGK_DTYPES = CLMGK_DTYPE_LIST(CLMGK_DTYPE_COUNT) }; /* number of storage types */
-#undef CLMGK_DTYPE_COUNT
+#define CLMGK_DTYPE_PLACE(name, ...) CLMGK_DTYPE_PLACE_##name,
+enum { CLMGK_DTYPE_LIST(CLMGK_DTYPE_PLACE) CLMGK_DTYPES }; /* number of storage types */
+#undef CLMGK_DTYPE_PLACE
 
 /* The storage type of an array that may differ from Q's. */
 typedef enum clmgk_storage {
