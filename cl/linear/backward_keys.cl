@@ -131,7 +131,7 @@ FUNCTION void component_chain(const key_chunk *x, int r, int f0, BLOCK_SPACE con
     const feature_tile k = feature_tile_of(&x->w, x->a, CHUNK, NULL);
     gradient_rows own = *out;
     if (!KEYS_SHIFTED) {
-        own.out += r * GRAD_COMPONENT(x->a);
+        own.out = elements_at(own.out, r * GRAD_COMPONENT(x->a));
         own.part += r * (CHUNK * HEAD_SIZE);
     }
     features_chain(&k, f0, FEATURE_BLOCK, phi, FEATURE_ROW, grad, FEATURE_ROW, x->dx, HEAD_SIZE);
@@ -308,7 +308,7 @@ FUNCTION int row_scales(const key_chunk *x, int end)
  * place.
  */
 FUNCTION int key_chunk_gradients(key_chunk *x, int end, const unit *u, const gradient_source *source,
-                                 __global const storage *v, const gradient_rows *out, const gradient_rows *out_v)
+                                 __global const v_element *v, const gradient_rows *out, const gradient_rows *out_v)
 {
     const mgk_linear_args *const a = x->a;
     const int parts =
@@ -447,14 +447,14 @@ KERNEL(linear_backward_keys)
             x.last_value = head.h % ratio == ratio - 1;
             const gradient_source source = gradients_of(&a, &head, grad_o, o, denominator);
             const gradient_rows out = {
-                .out = grad_k + batch * a.grad_k.batch + (MIXED_HEADS ? 0 : kv_head) * a.grad_k.head +
-                       p->key_base * a.grad_k.token,
+                .out = elements_of(grad_k + batch * a.grad_k.batch + (MIXED_HEADS ? 0 : kv_head) * a.grad_k.head +
+                                   p->key_base * a.grad_k.token),
                 .stride = a.grad_k.token,
                 .size = a.head_size,
                 .added = is_added(&a.bound, SLOT_GRAD_K),
                 .part = work + a.region[MGK_LINEAR_PART_K] + GROUP_ID * (COMPONENTS * CHUNK * HEAD_SIZE)};
-            const gradient_rows out_v = {.out = grad_v + batch * a.grad_v.batch + kv_head * a.grad_v.head +
-                                                p->key_base * a.grad_v.token,
+            const gradient_rows out_v = {.out = elements_of(grad_v + batch * a.grad_v.batch + kv_head * a.grad_v.head +
+                                                            p->key_base * a.grad_v.token),
                                          .stride = a.grad_v.token,
                                          .size = a.value_size,
                                          .added = is_added(&a.bound, SLOT_GRAD_V),

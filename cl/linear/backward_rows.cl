@@ -136,7 +136,7 @@ FUNCTION void query_chain(const row_block *x, int block, const gradient_rows *ou
     const int head = block * FEATURE_BLOCK / FEATURES, f0 = block * FEATURE_BLOCK % FEATURES;
     const feature_tile k = feature_tile_of(&x->w, x->a, CHUNK, NULL);
     gradient_rows own = *out;
-    own.out += head * x->a->grad_q.head;
+    own.out = elements_at(own.out, head * x->a->grad_q.head);
     own.part += head * (CHUNK * HEAD_SIZE);
     features_chain(&k, f0, FEATURE_BLOCK, x->phi, FEATURE_ROW, x->grad, FEATURE_ROW, x->dx, HEAD_SIZE);
     BLOCK_SYNC();
@@ -220,8 +220,8 @@ FUNCTION void row_block_gradients(row_block *x, int block, const gradient_rows *
 
 /* All blocks of features of a chunk of a head, or of the span of its tokens from place `begin` on; returns its end.
  * `sums`: of the head's first global head and the range. */
-FUNCTION int row_chunk(row_block *x, int begin, const gradient_source *source, __global const storage *v, const unit *u,
-                       const gradient_rows *out, const parts *of, __global float *sums)
+FUNCTION int row_chunk(row_block *x, int begin, const gradient_source *source, __global const v_element *v,
+                       const unit *u, const gradient_rows *out, const parts *of, __global float *sums)
 {
     const mgk_linear_args *const a = x->a;
     int end = CHUNK;
@@ -297,7 +297,7 @@ KERNEL(linear_backward_rows)
     unit u = group_unit(&a, GROUP_ID, heads, lengths, lengths_q, offsets, offsets_k);
     const problem *const p = &u.p;
     const span range = range_of(chunks_of(p, u.offset), a.splits, u.range);
-    __global const storage *const values = v + p->batch * a.v.batch + p->key_base * a.v.token;
+    __global const v_element *const values = v + p->batch * a.v.batch + p->key_base * a.v.token;
     __global float *const part = work + a.region[MGK_LINEAR_PART_Q] + GROUP_ID * (GLOBAL_HEADS * CHUNK * HEAD_SIZE);
     DECLARE_FEATURE_PLACE(place, work, &a)
     DECLARE_TILE(g, CHUNK * VALUE_ROW)
@@ -367,8 +367,9 @@ KERNEL(linear_backward_rows)
             x.query_scale.sign = 1.0f, x.key_scale.sign = -1.0f;
             x.first = c * CHUNK;
             const gradient_source source = gradients_of(&a, &head, grad_o, o, denominator);
-            const gradient_rows out = {.out = grad_q + p->batch * a.grad_q.batch +
-                                              (MIXED_HEADS ? 0 : head.h) * a.grad_q.head + p->row_base * a.grad_q.token,
+            const gradient_rows out = {.out = elements_of(grad_q + p->batch * a.grad_q.batch +
+                                                          (MIXED_HEADS ? 0 : head.h) * a.grad_q.head +
+                                                          p->row_base * a.grad_q.token),
                                        .stride = a.grad_q.token,
                                        .size = a.head_size,
                                        .added = is_added(&a.bound, SLOT_GRAD_Q),

@@ -80,7 +80,8 @@ KERNEL(linear_states)
         span places = places_of(first, u.p.keys);
         const int tokens = tile_tokens(&places);
         BLOCK_SYNC();
-        const token_rows value_rows = rows_of(v, a.v.token, first, &places, a.value_size - u.e0, VALUE_BLOCK);
+        const token_rows value_rows =
+            rows_of(elements_of(v), a.v.token, first, &places, a.value_size - u.e0, VALUE_BLOCK);
         next_chunk coming = {.count = 0};
         next_keys_add(&coming, &a, &u, &keys, v, first + CHUNK, PARTS(STATE_WIDTH));
         tokens_get(values, VALUE_BLOCK, VALUE_BLOCK, &value_rows, tokens);
@@ -272,7 +273,7 @@ KERNEL(linear_apply)
         const int tokens = tile_tokens(&places), count = product_rows(places.end);
         const bool adds = keep || !last || c + 1 < range.end || end < CHUNK;
         const token_rows value_rows =
-            rows_of(v, a.v.token, first + u.offset, &places, a.value_size - u.e0, VALUE_BLOCK);
+            rows_of(elements_of(v), a.v.token, first + u.offset, &places, a.value_size - u.e0, VALUE_BLOCK);
         next_chunk coming_keys = {.count = 0};
         next_keys_add(&coming_keys, &a, &u, &keys, v, first + u.offset + CHUNK, PARTS(STATE_WIDTH));
         tokens_get(values, VALUE_BLOCK, VALUE_BLOCK, &value_rows, tokens);

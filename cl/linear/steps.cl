@@ -104,7 +104,7 @@ KERNEL(linear_steps)
         /* one token at least, of zeros: a step that has none would not move the state */
         const int count = max(max(rows.end, places.end), 1), tokens = (count + 3) & ~3; /* noise takes four */
         const token_rows value_rows =
-            rows_of(v, a.v.token, first + u.offset, &places, a.value_size - u.e0, VALUE_BLOCK);
+            rows_of(elements_of(v), a.v.token, first + u.offset, &places, a.value_size - u.e0, VALUE_BLOCK);
         next_chunk coming = {.count = 0};
         next_keys_add(&coming, &a, &u, &keys, v, first + u.offset + CHUNK, STEP_PARTS(VALUE_BLOCK));
         next_queries_add(&coming, &a, &u, &queries, first + CHUNK, STEP_PARTS(VALUE_BLOCK) * GLOBAL_HEADS);
