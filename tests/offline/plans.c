@@ -150,6 +150,39 @@ static const problem decoding[] = {
      CLMGK_PASS_FORWARD, false},
 };
 
+/* Arrays of several types; `length` queries. */
+typedef struct mixed_problem {
+    problem problem;
+    clmgk_storage dtype_k, dtype_v, dtype_o; /* 0: as Q */
+    int64_t length;
+} mixed_problem;
+
+static const mixed_problem several_types[] = {
+    {{"softmax-mixed-64", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 64, 64, false, false, false, CLMGK_PASS_FORWARD,
+      false},
+     CLMGK_STORAGE_F16,
+     CLMGK_STORAGE_F16,
+     CLMGK_STORAGE_F32,
+     4096},
+    {{"mgk2-mixed-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, 2, 64, 64, false, false, false, CLMGK_PASS_BACKWARD, false},
+     CLMGK_STORAGE_F16,
+     CLMGK_STORAGE_BF16,
+     CLMGK_STORAGE_F16,
+     4096},
+    {{"softmax-few-mixed-128", CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, 1, 128, 128, false, false, false,
+      CLMGK_PASS_FORWARD, false},
+     CLMGK_STORAGE_F16,
+     CLMGK_STORAGE_F16,
+     CLMGK_STORAGE_F32,
+     1},
+    {{"mgk2-few-mixed-64", CLMGK_VARIANT_MGK, CLMGK_DTYPE_BF16, 2, 64, 64, false, false, false, CLMGK_PASS_FORWARD,
+      false},
+     CLMGK_STORAGE_F16,
+     CLMGK_STORAGE_F32,
+     CLMGK_STORAGE_F32,
+     2},
+};
+
 static const char *const pass_names[CLMGK_PASSES] = {[CLMGK_PASS_FORWARD] = "",
                                                      [CLMGK_PASS_BACKWARD] = "backward-",
                                                      [CLMGK_PASS_STATISTICS] = "statistics-",
@@ -242,22 +275,32 @@ static int print_plan(const char *name, clmgk_attention_desc desc, clmgk_pass pa
     return status == CLMGK_OK ? 0 : 1;
 }
 
-static int print(const problem *p, int64_t batch, int64_t length, clmgk_engine engine, const mgk_device_facts *facts)
+static int print_mixed(const mixed_problem *x, int64_t batch, clmgk_engine engine, const mgk_device_facts *facts)
 {
+    const problem *const p = &x->problem;
     clmgk_attention_desc desc = CLMGK_ATTENTION_DESC_INIT;
     desc.variant = p->variant;
     desc.dtype = p->dtype;
+    desc.dtype_k = x->dtype_k;
+    desc.dtype_v = x->dtype_v;
+    desc.dtype_o = x->dtype_o;
     desc.components = p->components;
     desc.head_size = p->head_size;
     desc.value_size = p->value_size;
     desc.batch = batch;
     desc.heads = 8;
-    desc.length = length;
+    desc.length = x->length;
     desc.length_k = 4096;
     desc.score = p->dot ? CLMGK_SCORE_DOT : CLMGK_SCORE_DEFAULT;
     desc.estep = p->hard ? CLMGK_ESTEP_HARD : CLMGK_ESTEP_SOFT;
     ask(p, &desc);
     return print_plan(p->name, desc, p->pass, engine, facts);
+}
+
+static int print(const problem *p, int64_t batch, int64_t length, clmgk_engine engine, const mgk_device_facts *facts)
+{
+    const mixed_problem x = {.problem = *p, .length = length};
+    return print_mixed(&x, batch, engine, facts);
 }
 
 /* Swin's windows: a bias that all of them share. */
@@ -363,6 +406,12 @@ int main(void)
         failed |= print(&decoding[i], 1, INT64_C(1) << i % 3, CLMGK_ENGINE_SIMT, &nvidia);
         failed |= print(&decoding[i], 1, INT64_C(1) << i % 3, CLMGK_ENGINE_SIMT, &intel);
         failed |= print(&decoding[i], 1, INT64_C(1) << i % 3, CLMGK_ENGINE_LANE, &cpu);
+    }
+    for (size_t i = 0; i < MGK_COUNT(several_types); ++i) {
+        failed |= print_mixed(&several_types[i], 1, CLMGK_ENGINE_SIMT, &gpu);
+        failed |= print_mixed(&several_types[i], 1, CLMGK_ENGINE_SIMT, &nvidia);
+        failed |= print_mixed(&several_types[i], 1, CLMGK_ENGINE_SIMT, &intel);
+        failed |= print_mixed(&several_types[i], 1, CLMGK_ENGINE_LANE, &cpu);
     }
     for (size_t i = 0; i < MGK_COUNT(linears); ++i) {
         for (int pass = CLMGK_PASS_FORWARD; pass <= (i % 2 == 1 ? CLMGK_PASS_BACKWARD : CLMGK_PASS_FORWARD); ++pass) {
