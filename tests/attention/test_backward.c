@@ -181,6 +181,40 @@ TH_TEST(storage_types)
     }
 }
 
+/* A type for each array and its gradient; every other time some are added to what is there. The last problem runs on
+ * every engine. */
+TH_TEST(mixed_storage_types)
+{
+    static const struct {
+        clmgk_variant variant;
+        clmgk_dtype q;
+        clmgk_storage k, v, o;
+        int64_t head_size, value_size;
+    } mixes[] = {
+        {CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, CLMGK_STORAGE_F16, CLMGK_STORAGE_F16, CLMGK_STORAGE_AS_Q, 64, 64},
+        {CLMGK_VARIANT_SMGK, CLMGK_DTYPE_BF16, CLMGK_STORAGE_F32, CLMGK_STORAGE_F16, CLMGK_STORAGE_F32, 5, 17}};
+    enum { FIRST = 4, SHAPES = 8 };
+    for (size_t n = 0; n < TH_COUNT(mixes) * SHAPES; n++) {
+        const size_t mix = n / SHAPES, shape = n % SHAPES;
+        clmgk_attention_desc desc = {.variant = mixes[mix].variant,
+                                     .dtype = mixes[mix].q,
+                                     .dtype_k = mixes[mix].k,
+                                     .dtype_v = mixes[mix].v,
+                                     .dtype_o = mixes[mix].o,
+                                     .head_size = mixes[mix].head_size,
+                                     .value_size = mixes[mix].value_size};
+        uint64_t random = n;
+        desc.gradients = th_all_gradients(&desc);
+        th_set_shape(&desc, FIRST + shape, &random);
+        TH_PROBLEM problem = th_problem_make(&desc, n);
+        for (th_name name = TH_Q; shape % 2 == 1 && name <= TH_O; name++)
+            problem.array[name].offset = 2 * (uint64_t)name + 1;
+        if (shape % 2 == 1)
+            accumulate_some(&problem, &random);
+        th_expect_gradients(session, &problem, shape + 1 == SHAPES);
+    }
+}
+
 TH_TEST(head_sizes)
 {
     static const int64_t size[][2] = {{33, 5}, {8, 8}, {1, 40}, {64, 64}, {128, 96}, {7, 200}, {256, 16}};

@@ -233,6 +233,71 @@ TH_TEST(storage_types)
     }
 }
 
+/* Rows with gaps between them, heads and batches too. */
+static clmgk_layout with_gaps(int64_t heads, int64_t components, int64_t tokens, int64_t size)
+{
+    clmgk_layout layout = {.strided = 1, .token = size + 3};
+    layout.component = tokens * layout.token + 1;
+    layout.head = components * layout.component + 2;
+    layout.batch = heads * layout.head + 5;
+    return layout;
+}
+
+/* On every engine, with NaN behind the last key. `gaps`: rows have gaps, and arrays begin at odd elements. */
+static void expect_mixed_types(th_session *session, clmgk_attention_desc desc, bool gaps, uint64_t seed)
+{
+    desc.batch = 2;
+    desc.heads = 4;
+    desc.kv_heads = 2;
+    desc.use_lengths = 1;
+    if (gaps) {
+        desc.q = with_gaps(desc.heads, 1, desc.length, desc.head_size);
+        desc.k = with_gaps(desc.kv_heads, desc.variant == CLMGK_VARIANT_MGK ? 2 : 1, desc.length_k, desc.head_size);
+        desc.v = with_gaps(desc.kv_heads, 1, desc.length_k, desc.value_size);
+        desc.o = with_gaps(desc.heads, 1, desc.length, desc.value_size);
+    }
+    TH_PROBLEM problem = th_problem_make(&desc, seed);
+    for (th_name name = TH_Q; gaps && name <= TH_O; name++)
+        problem.array[name].offset = 2 * (uint64_t)name + 1;
+    for (int64_t b = 0; b < problem.desc.batch; b++) {
+        th_poison(&problem, TH_K, b, (int64_t)problem.array[TH_LENGTHS].values[b]);
+        th_poison(&problem, TH_V, b, (int64_t)problem.array[TH_LENGTHS].values[b]);
+    }
+    for (size_t e = 0; e < session->engines; e++)
+        th_expect_with(session, &problem, session->engine[e], NULL);
+}
+
+/* A type for each array. Engines read rows of f32 in place where they convert others. */
+TH_TEST(mixed_storage_types)
+{
+    static const struct {
+        clmgk_variant variant;
+        clmgk_dtype q;
+        clmgk_storage k, v, o;
+        int64_t head_size, value_size;
+        int64_t length; /* up to 4: the form for few rows */
+    } mixes[] = {
+        {CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_F32, CLMGK_STORAGE_F16, CLMGK_STORAGE_F16, CLMGK_STORAGE_AS_Q, 64, 64, 70},
+        {CLMGK_VARIANT_SMGK, CLMGK_DTYPE_BF16, CLMGK_STORAGE_F32, CLMGK_STORAGE_F16, CLMGK_STORAGE_F32, 32, 5, 37},
+        {CLMGK_VARIANT_MGK, CLMGK_DTYPE_F32, CLMGK_STORAGE_BF16, CLMGK_STORAGE_F16, CLMGK_STORAGE_F16, 5, 64, 3},
+        {CLMGK_VARIANT_SOFTMAX, CLMGK_DTYPE_BF16, CLMGK_STORAGE_F16, CLMGK_STORAGE_F16, CLMGK_STORAGE_F32, 64, 40, 1}};
+    static const int64_t keys[] = {141, 64, 17, 700};
+    for (size_t n = 0; n < TH_COUNT(mixes) * TH_COUNT(keys); n++) {
+        const size_t number = n / TH_COUNT(keys);
+        clmgk_attention_desc desc = {.variant = mixes[number].variant,
+                                     .dtype = mixes[number].q,
+                                     .dtype_k = mixes[number].k,
+                                     .dtype_v = mixes[number].v,
+                                     .dtype_o = mixes[number].o,
+                                     .head_size = mixes[number].head_size,
+                                     .value_size = mixes[number].value_size,
+                                     .length = mixes[number].length,
+                                     .length_k = keys[n % TH_COUNT(keys)],
+                                     .causal = n % 3 == 1};
+        expect_mixed_types(session, desc, n % 2 == 0, n);
+    }
+}
+
 /* The mean of two values of eight bits that lies half-way between two such values: the even one. */
 TH_TEST(bf16_rounds_to_nearest_even)
 {
