@@ -264,7 +264,7 @@ static void expect_mixed_types(th_session *session, clmgk_attention_desc desc, b
         th_poison(&problem, TH_V, b, (int64_t)problem.array[TH_LENGTHS].values[b]);
     }
     for (size_t e = 0; e < session->engines; e++)
-        th_expect_with(session, &problem, session->engine[e], NULL);
+        th_expect_with(session, &problem, session->engine[e], desc.length > 4 ? session->parameters[e] : NULL);
 }
 
 /* A type for each array. Engines read rows of f32 in place where they convert others. */
