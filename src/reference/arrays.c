@@ -12,23 +12,60 @@ void clmgk_ref_set_arrays(clmgk_ref_problem *problem, void *const arrays[CLMGK_A
 #undef SET
 }
 
+/* ---- types --------------------------------------------------------------------------------------------------- */
+
+static clmgk_dtype dtype_of(const clmgk_attention_desc *desc, clmgk_storage storage)
+{
+    return storage == CLMGK_STORAGE_AS_Q ? desc->dtype : (clmgk_dtype)(storage - 1);
+}
+
+clmgk_dtype ref_weight_type(const clmgk_attention_desc *desc)
+{
+    const clmgk_storage others[] = {desc->dtype_k, desc->dtype_v, desc->dtype_o};
+    for (size_t n = 0; n < sizeof(others) / sizeof(others[0]); n++)
+        if (dtype_of(desc, others[n]) != desc->dtype)
+            return CLMGK_DTYPE_F32;
+    return desc->dtype;
+}
+
+clmgk_dtype clmgk_ref_type_of(const clmgk_attention_desc *desc, clmgk_array array)
+{
+    switch (array) {
+    case CLMGK_ARRAY_Q:
+    case CLMGK_ARRAY_GRAD_Q:
+        return desc->dtype;
+    case CLMGK_ARRAY_K:
+    case CLMGK_ARRAY_GRAD_K:
+        return dtype_of(desc, desc->dtype_k);
+    case CLMGK_ARRAY_V:
+    case CLMGK_ARRAY_GRAD_V:
+        return dtype_of(desc, desc->dtype_v);
+    case CLMGK_ARRAY_O:
+    case CLMGK_ARRAY_GRAD_O:
+        return dtype_of(desc, desc->dtype_o);
+    default:
+        return ref_weight_type(desc);
+    }
+}
+
+/* ---- bounds -------------------------------------------------------------------------------------------------- */
+
 ref_tolerance ref_tolerance_of_outputs(clmgk_dtype dtype)
 {
-    switch (dtype) {
-    case CLMGK_DTYPE_F16:
-        return (ref_tolerance){3.0, 5e-4, 0x1p-14};
-    case CLMGK_DTYPE_BF16:
-        return (ref_tolerance){3.0, 4e-3, FLT_MIN};
-    case CLMGK_DTYPE_F32:
-        break;
-    }
-    return (ref_tolerance){3.0, 3e-6, FLT_MIN};
+    const clmgk_ref_limits limits = clmgk_ref_limits_of(dtype);
+    return (ref_tolerance){3.0, fmax(3e-6, 1.024 * limits.unit), limits.least_normal, 0.0};
 }
 
 ref_tolerance ref_tolerance_of_gradients(clmgk_dtype dtype)
 {
     const ref_tolerance outputs = ref_tolerance_of_outputs(dtype);
-    return (ref_tolerance){5.0, dtype == CLMGK_DTYPE_F32 ? 1e-5 : 2.0 * outputs.part, outputs.least};
+    return (ref_tolerance){5.0, fmax(1e-5, 2.0 * outputs.part), outputs.least, 0.0};
+}
+
+double ref_most(clmgk_dtype dtype)
+{
+    const double largest = clmgk_ref_limits_of(dtype).largest;
+    return largest < 0x1p127 ? largest : 0.0;
 }
 
 /* Whether f32 can hold x and the partial sums that lead to it. */
@@ -51,6 +88,7 @@ void ref_observe(clmgk_ref_bound *bound, int64_t count, const double *exact, con
 void ref_finish_bound(clmgk_ref_bound *bound, ref_tolerance tolerance)
 {
     bound->bound = tolerance.factor * bound->plain_error + tolerance.part * bound->max_abs;
+    bound->most = tolerance.most;
     if (bound->scale < tolerance.least)
         bound->scale = 0.0;
 }
@@ -72,15 +110,20 @@ static bool same_place(double exact, double given)
     return exact == given; /* infinities with their signs */
 }
 
-/* Whether terms are so large that `given` may be right though it is not near: they are beyond double precision, may
- * take a value beyond the storage type, or are those of a lost row whose prior is 0. */
-static bool overflows(const clmgk_ref_bound *bound, double exact, double floor, double given)
+/* Whether a value within `allowed` of the exact one may be beyond the storage type's largest number. */
+static bool may_leave(const clmgk_ref_bound *bound, double exact, double allowed)
+{
+    return bound->most > 0.0 && isfinite(exact) && fabs(exact) + allowed > bound->most;
+}
+
+/* Whether terms are so large that `given` may be right though it is not near: they are beyond double precision, or are
+ * those of a lost row whose prior is 0. */
+static bool overflows(double exact, double floor, double given)
 {
     static const double of_lost_row = 1e240;
     if (isinf(floor))
         return isnan(exact) || (isinf(exact) && !isfinite(given));
-    const bool may_leave = fabs(exact) <= bound->most && fabs(exact) + floor > bound->most;
-    return floor > of_lost_row || (isinf(given) && may_leave);
+    return floor > of_lost_row;
 }
 
 clmgk_ref_error ref_compare(int64_t count, const double *exact, const double *given, const clmgk_ref_bound *bound,
@@ -93,7 +136,8 @@ clmgk_ref_error ref_compare(int64_t count, const double *exact, const double *gi
         const double allowed = bound->bound + (floor && isfinite(floor[n]) ? floor[n] : 0.0);
         const double error = finite ? fabs(given[n] - exact[n]) : 0.0;
         const bool right = finite ? error <= allowed : same_place(exact[n], given[n]);
-        const bool any = floor && overflows(bound, exact[n], floor[n], given[n]);
+        const bool any = (floor && overflows(exact[n], floor[n], given[n])) ||
+                         (!isfinite(given[n]) && may_leave(bound, exact[n], allowed));
         const bool proves = bound->scale == 0.0 || allowed <= bound->scale;
         if (proves && error * worst.bound > worst.error * allowed)
             worst = (clmgk_ref_error){error, allowed};

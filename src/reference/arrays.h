@@ -12,10 +12,15 @@ typedef struct ref_tolerance {
     double factor;
     double part;
     double least; /* normal number of the storage type: smaller values have no relative bound */
+    double most;  /* largest number of the storage type, if that is less than f32's; else 0 */
 } ref_tolerance;
 
+/* By the type of clmgk_ref_type_of. */
 ref_tolerance ref_tolerance_of_outputs(clmgk_dtype dtype);
 ref_tolerance ref_tolerance_of_gradients(clmgk_dtype dtype);
+
+/* The largest number of a storage type, if that is less than f32's; else 0. */
+double ref_most(clmgk_dtype dtype);
 
 /* Widens `bound` by the plain formula's error in `count` values, except in values that are not finite on either
  * side. */
@@ -41,12 +46,12 @@ typedef struct ref_solver {
     bool has_sizes; /* else the largest value stands for the largest sum of terms */
     bool lost_keys;
     int64_t (*count)(const clmgk_attention_desc *desc, int which);
+    ref_tolerance (*tolerance)(const clmgk_attention_desc *desc, int which);
     bool (*exact)(const clmgk_ref_problem *problem, const exact_scores *scores, const exact_sums *sums);
     bool (*plain)(const clmgk_ref_problem *problem, const plain_scores *scores, ref_way way, const bool *lost,
                   float *const values[]);
 } ref_solver;
 
-bool ref_solve_arrays(const clmgk_ref_problem *problem, uint32_t set, const ref_solver *solver, ref_tolerance tolerance,
-                      clmgk_ref_arrays *out);
+bool ref_solve_arrays(const clmgk_ref_problem *problem, uint32_t set, const ref_solver *solver, clmgk_ref_arrays *out);
 
 #endif

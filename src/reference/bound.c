@@ -84,13 +84,18 @@ static bool are_same(const exact_row *row, int64_t j, int64_t other)
     return same;
 }
 
-/* Widens the range by the rounding of the sum, c times the values. */
-static void add_room(const clmgk_attention_desc *desc, int64_t e, double size, double *low, double *high)
+/* Widens the range by the rounding of the sum, c times the values. A range that leaves O's type has no end there. */
+static void add_room(const clmgk_attention_desc *desc, double size, double *low, double *high)
 {
-    const double underflow = desc->dtype == CLMGK_DTYPE_F16 ? 0x1p-24 : (double)FLT_MIN;
-    const double room = ref_tolerance_of_gradients(desc->dtype).part * size + underflow;
-    low[e] -= room;
-    high[e] += room;
+    const clmgk_dtype type = clmgk_ref_type_of(desc, CLMGK_ARRAY_O);
+    const double underflow = fmax(clmgk_ref_limits_of(type).least, (double)FLT_MIN), most = ref_most(type);
+    const double room = ref_tolerance_of_gradients(type).part * size + underflow;
+    *low -= room;
+    *high += room;
+    if (most > 0.0 && *low < -most)
+        *low = -(double)INFINITY;
+    if (most > 0.0 && *high > most)
+        *high = (double)INFINITY;
 }
 
 /* The range of O. Keys that are all the same have the same weight: O is exact. */
@@ -115,7 +120,7 @@ static void fill_range(const exact_row *row, const double *o, double *low, doubl
         const double size = fmax(fabs(low[e]), fabs(high[e]));
         if (same)
             low[e] = high[e] = o[e];
-        add_room(&p->desc, e, size, low, high);
+        add_room(&p->desc, size, &low[e], &high[e]);
     }
 }
 
@@ -166,7 +171,9 @@ static bool solve_rows(const clmgk_ref_problem *problem, clmgk_ref_answer *answe
 bool clmgk_ref_solve(const clmgk_ref_problem *problem, int64_t rows, const int64_t *row, clmgk_ref_answer *answer)
 {
     const size_t size = (size_t)problem->desc.value_size;
-    const ref_tolerance tolerance = ref_tolerance_of_outputs(problem->desc.dtype);
+    const clmgk_dtype type = clmgk_ref_type_of(&problem->desc, CLMGK_ARRAY_O);
+    ref_tolerance tolerance = ref_tolerance_of_outputs(type);
+    tolerance.most = ref_most(type);
     *answer = (clmgk_ref_answer){.rows = rows, .value_size = problem->desc.value_size};
     answer->row = calloc((size_t)rows + 1, sizeof(int64_t)); /* + 1: NULL means failure only */
     answer->o = malloc(((size_t)rows + 1) * size * sizeof(double));
@@ -184,7 +191,7 @@ bool clmgk_ref_solve(const clmgk_ref_problem *problem, int64_t rows, const int64
         answer->row[n] = row ? row[n] : n;
     ok = ok && (ref_form_of(&problem->desc).linear ? ref_linear_rows(problem, answer) : solve_rows(problem, answer));
     ref_finish_bound(&answer->bound_o, tolerance);
-    ref_finish_bound(&answer->bound_lse, tolerance);
+    ref_finish_bound(&answer->bound_lse, ref_tolerance_of_outputs(ref_weight_type(&problem->desc)));
     ref_finish_bound(&answer->bound_den, ref_tolerance_of_outputs(CLMGK_DTYPE_F32));
 
     if (!ok)
@@ -250,9 +257,10 @@ static bool is_average(const clmgk_ref_answer *answer, int64_t n, const double *
     bool zero = !answer->lost[n].may_be_zero;
     *wrong = -1;
     for (int64_t e = answer->value_size - 1; e >= 0; e--) {
-        const bool right = isfinite(answer->o[first + e])
-                               ? answer->low[first + e] <= given[e] && given[e] <= answer->high[first + e]
-                               : !isfinite(given[e]);
+        const double low = answer->low[first + e], high = answer->high[first + e];
+        const bool overflow = !isfinite(given[e]) && (isinf(low) || isinf(high)); /* NaN in types without infinity */
+        const bool right =
+            isfinite(answer->o[first + e]) ? (low <= given[e] && given[e] <= high) || overflow : !isfinite(given[e]);
         zero = zero && given[e] == 0.0;
         *wrong = right ? *wrong : e;
     }

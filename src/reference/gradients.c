@@ -41,7 +41,21 @@ static bool exact(const clmgk_ref_problem *problem, const exact_scores *scores, 
     return true;
 }
 
-/* The plain formula rounds gradients to the storage type. */
+static clmgk_dtype type_of(const clmgk_attention_desc *desc, int which)
+{
+    return clmgk_ref_type_of(desc, (clmgk_array)((int)CLMGK_ARRAY_GRAD_Q + which));
+}
+
+static ref_tolerance tolerance_of(const clmgk_attention_desc *desc, int which)
+{
+    const clmgk_dtype type = type_of(desc, which);
+    ref_tolerance tolerance = ref_tolerance_of_gradients(type);
+    if (which <= CLMGK_REF_GRAD_V) /* the others are f32 arrays */
+        tolerance.most = ref_most(type);
+    return tolerance;
+}
+
+/* The plain formula rounds gradients to their types. */
 static bool rounded(const clmgk_ref_problem *problem, const plain_scores *scores, ref_way way, const bool *lost,
                     float *const values[])
 {
@@ -50,7 +64,7 @@ static bool rounded(const clmgk_ref_problem *problem, const plain_scores *scores
         return false;
     for (int which = 0; which < CLMGK_REF_GRADIENTS; which++)
         for (int64_t n = values[which] ? count(&problem->desc, which) : 0; n-- > 0;)
-            values[which][n] = ref_rounded(problem->desc.dtype, values[which][n]);
+            values[which][n] = clmgk_ref_rounded(type_of(&problem->desc, which), values[which][n]);
     return true;
 }
 
@@ -59,13 +73,8 @@ bool clmgk_ref_solve_gradients(const clmgk_ref_problem *problem, uint32_t set, c
 #define NAME(name, field, ...) "d" #field,
     static const char *const names[] = {CLMGK_ARRAY_LIST(CLMGK_ARRAY_NONE, NAME, CLMGK_ARRAY_NONE)};
 #undef NAME
-    static const double largest_f16 = 65504.0;
-    static const ref_solver solver = {names, true, false, count, exact, rounded};
+    static const ref_solver solver = {names, true, false, count, tolerance_of, exact, rounded};
     for (int which = 0; which < CLMGK_REF_GRADIENTS; which++)
         set &= count(&problem->desc, which) > 0 ? ~0U : ~(1U << (unsigned)which);
-    if (!ref_solve_arrays(problem, set, &solver, ref_tolerance_of_gradients(problem->desc.dtype), out))
-        return false;
-    for (int which = CLMGK_REF_GRAD_Q; which <= CLMGK_REF_GRAD_V; which++)
-        out->bound[which].most = problem->desc.dtype == CLMGK_DTYPE_F16 ? largest_f16 : 0.0;
-    return true;
+    return ref_solve_arrays(problem, set, &solver, out);
 }

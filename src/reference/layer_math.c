@@ -9,7 +9,7 @@ double ref_layer_single(const layer_pass *pass, double x)
 
 double ref_layer_stored(const layer_pass *pass, double x)
 {
-    return pass->plain ? (double)ref_rounded(pass->attention.desc.dtype, (float)x) : x;
+    return pass->plain ? (double)clmgk_ref_rounded(pass->attention.desc.dtype, (float)x) : x;
 }
 
 /* ---- sums -------------------------------------------------------------------------------------------------------- */

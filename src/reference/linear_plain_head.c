@@ -307,6 +307,6 @@ void ref_plain_linear_solve_row(ref_plain_head *head, ref_row at)
     ref_plain_linear_sum(head, head->count, head->terms, 1, desc->value_size, head->state_c, head->out);
     for (int64_t e = 0; e < desc->value_size; e++) {
         const float o = (head->o[e] + head->out[e]) / head->den;
-        head->o[e] = head->den == 0.0F ? 0.0F : ref_rounded(desc->dtype, o);
+        head->o[e] = head->den == 0.0F ? 0.0F : clmgk_ref_rounded(clmgk_ref_type_of(desc, CLMGK_ARRAY_O), o);
     }
 }

@@ -48,15 +48,6 @@ void ref_plain_free(ref_plain *plain)
     *plain = (ref_plain){0};
 }
 
-float ref_rounded(clmgk_dtype dtype, float value)
-{
-    if (dtype == CLMGK_DTYPE_F16)
-        return clmgk_ref_f16_to_f32(clmgk_ref_f32_to_f16(value));
-    if (dtype == CLMGK_DTYPE_BF16)
-        return clmgk_ref_bf16_to_f32(clmgk_ref_f32_to_bf16(value));
-    return value;
-}
-
 /* ---- keys and values of a head -------------------------------------------------------------------------------- */
 
 void ref_plain_load_key(const clmgk_ref_problem *problem, int64_t b, int64_t h, int64_t j, int64_t r, int64_t step,
@@ -138,7 +129,7 @@ static float fill_terms(ref_plain *plain, int64_t j)
 
 static float normalised(const ref_plain *plain, float term)
 {
-    return plain->total > 0.0F ? ref_rounded(plain->problem->desc.dtype, term / plain->total) : 0.0F;
+    return plain->total > 0.0F ? clmgk_ref_rounded(ref_weight_type(&plain->problem->desc), term / plain->total) : 0.0F;
 }
 
 /* L_i, P_ijr and a_ij */
@@ -159,7 +150,7 @@ static void normalise(ref_plain *plain)
         for (int64_t n = j; n < ref_components(desc) * desc->length_k; n += desc->length_k)
             plain->p[n] = normalised(plain, plain->p[n]);
         plain->kept[j] = (float)ref_kept(plain->problem, plain->at.h, &plain->span, j);
-        plain->a[j] = ref_rounded(desc->dtype, normalised(plain, plain->a[j]) * plain->kept[j]);
+        plain->a[j] = clmgk_ref_rounded(ref_weight_type(desc), normalised(plain, plain->a[j]) * plain->kept[j]);
     }
 }
 
@@ -177,8 +168,9 @@ static void fill_output(ref_plain *plain)
                              desc->value_size,
                              NULL};
     ref_sum(&terms, plain->way.order, plain->o);
+    const clmgk_dtype type = clmgk_ref_type_of(desc, CLMGK_ARRAY_O);
     for (int64_t e = 0; e < desc->value_size; e++)
-        plain->o[e] = ref_rounded(desc->dtype, plain->o[e]);
+        plain->o[e] = clmgk_ref_rounded(type, plain->o[e]);
 }
 
 void ref_plain_solve(ref_plain *plain, ref_row row, ref_way way)

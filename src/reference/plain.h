@@ -34,7 +34,7 @@ typedef struct ref_plain {
     float *weight;   /* [C,S]: s_ijr - log pi_r(j), -inf where a bias hides the key */
     float *log_term; /* [C,S]: s_ijr */
     float *p;        /* [C,S]: P_ijr; hard E-step: 0 but for the arg max */
-    float *a;        /* [S + 1]: a_ij, the weight of v_j: after dropout, rounded to the storage type */
+    float *a;        /* [S + 1]: a_ij, the weight of v_j: after dropout, rounded to the type of the weights */
     float *kept;     /* [S]: dropout's factor of a_ij */
     float *o;        /* [E]; undefined without V */
     float largest;   /* maximum of the logits, 0 if none is finite */
@@ -69,9 +69,6 @@ struct plain_scores {
 bool ref_plain_create(const clmgk_ref_problem *problem, const plain_scores *scores, ref_plain *plain);
 void ref_plain_free(ref_plain *plain);
 void ref_plain_solve(ref_plain *plain, ref_row row, ref_way way);
-
-/* A value rounded to the storage type. */
-float ref_rounded(clmgk_dtype dtype, float value);
 
 /* Loads k_jr of head (b,h), shift included, in f32; 0 beyond the lengths. Element n is key[n*step]. */
 void ref_plain_load_key(const clmgk_ref_problem *problem, int64_t b, int64_t h, int64_t j, int64_t r, int64_t step,

@@ -98,7 +98,7 @@ static void fill_grad_w(plain_backward *back, int64_t i)
                                 NULL};
     ref_sum(&products, row->way.order, back->grad_w + first);
     for (int64_t j = first; j < row->span.end; j++)
-        back->grad_w[j] = ref_rounded(desc->dtype, back->grad_w[j] * row->kept[j]) - delta + grad_lse;
+        back->grad_w[j] = clmgk_ref_rounded(ref_weight_type(desc), back->grad_w[j] * row->kept[j]) - delta + grad_lse;
     if (desc->use_sinks)
         back->sinks[i] = expf((float)row->problem->sinks[row->at.h] - row->largest) / row->total * (grad_lse - delta);
 }

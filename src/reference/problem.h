@@ -64,6 +64,14 @@ static inline ref_form ref_form_of(const clmgk_attention_desc *desc)
                       .linear = (traits & CLMGK_TRAIT_LINEAR) != 0};
 }
 
+/* ---- storage types -------------------------------------------------------------------------------------------- */
+
+/* The type that the plain formula rounds weights and their gradient to: that of Q, K, V and O, or f32 if these differ,
+ * where all arithmetic is in f32. */
+clmgk_dtype ref_weight_type(const clmgk_attention_desc *desc);
+
+/* ---- axes ----------------------------------------------------------------------------------------------------- */
+
 /* Components of a key's logit. Mixed variants make one of their M scores. */
 static inline int64_t ref_components(const clmgk_attention_desc *desc)
 {

@@ -71,10 +71,15 @@ bool clmgk_ref_weights(const clmgk_ref_problem *problem, int64_t rows, const int
 
 /* ---- the bound ---------------------------------------------------------------------------------------------- */
 
+/* The type whose bound an array has: its storage type; of f32 outputs, the type of the weights that they come from. */
+clmgk_dtype clmgk_ref_type_of(const clmgk_attention_desc *desc, clmgk_array array);
+
 /*
  * error <= 3 plain_error + c max_abs, in the maximum norm over the rows of an answer. plain_error is the worst error of
  * the plain formula (whole rows, maximum subtracted, f32 sums) over summation orders and direct and expanded distances;
- * with f16 and bf16 storage it rounds weights and O. c: 3e-6 f32, 5e-4 f16, 4e-3 bf16.
+ * where Q, K, V and O have one storage type, it rounds weights and O to that type; where their types differ, weights
+ * are f32, and only O is rounded, to O's type. c is 1.024 u, with the unit u of the type that O is rounded to, and at
+ * least 3e-6: 3e-6 f32, 5e-4 f16, 4e-3 bf16. c of L and of other f32 outputs follows the type of the weights.
  *
  * A bound larger than the values proves nothing: then every comparison fails, with a message that says so. The size of
  * the values is `scale`, the largest sum of the absolute values of an element's terms, so that elements that are 0 by
@@ -193,8 +198,9 @@ void clmgk_ref_arrays_free(clmgk_ref_arrays *arrays);
 /*
  * Compares given[count] with exact array `which`. `message` (`capacity` > 0) names the array and the first element that
  * is out of bound, or not finite on one side only; empty if there is none. For an exact value beyond 2^120 every value
- * that is not finite is right, because its terms may be infinite, of both signs. Where terms are beyond double
- * precision, of both signs, or those of a lost row whose prior is 0, every value is right.
+ * that is not finite is right, because its terms may be infinite, of both signs; likewise for an exact value that is
+ * beyond the largest number of the array's storage type, or is not further from it than the element's bound. Where
+ * terms are beyond double precision, of both signs, or those of a lost row whose prior is 0, every value is right.
  */
 clmgk_ref_error clmgk_ref_check_array(const clmgk_ref_arrays *arrays, int which, const double *given, char *message,
                                       size_t capacity);
@@ -204,9 +210,11 @@ int64_t clmgk_ref_gradient_count(const clmgk_attention_desc *desc, clmgk_ref_gra
 
 /*
  * The gradients of sum(O dO) + sum(L dL) in `set`, a set of clmgk_gradient (gradients that the problem lacks are
- * ignored), and their bounds: 5 plain_error + c max_abs with c = 1e-5 f32, 1e-3 f16, 8e-3 bf16. With f16 and bf16 the
- * plain formula rounds weights, their gradient, O and all gradients; in the linear family O and all gradients. With a
- * new state there are also sum(C dC) + sum(z dz), its m held constant. False: out of memory, nothing to free.
+ * ignored), and their bounds: 5 plain_error + c max_abs. c is twice that of outputs, and at least 1e-5: 1e-5 f32, 1e-3
+ * f16, 8e-3 bf16, by the type of the gradient's own array (f32 arrays: by the type of the weights). The plain formula
+ * rounds weights and their gradient to the type of the weights (the linear family does not), O and all gradients to
+ * their own types. With a new state there are also sum(C dC) + sum(z dz), its m held constant. False: out of memory,
+ * nothing to free.
  *
  * floor: 2^-22 sum (1 + |L_i|) |term| over the terms of an element, where P (dP - delta + dL) counts as three terms: in
  * rows that are saturated or see one key, dP - delta is exactly 0 but O was rounded, and P depends on a rounded L.
@@ -266,11 +274,35 @@ double clmgk_ref_noise(const clmgk_ref_problem *problem, int64_t b, int64_t h, i
 
 /* ---- storage types ------------------------------------------------------------------------------------------ */
 
-/* Round to nearest, ties to even; NaN stays NaN, overflow is infinity. */
-uint16_t clmgk_ref_f32_to_f16(float value);
-float clmgk_ref_f16_to_f32(uint16_t bits);
-uint16_t clmgk_ref_f32_to_bf16(float value);
-float clmgk_ref_bf16_to_f32(uint16_t bits);
+/* The format of a storage type, as CLMGK_DTYPE_LIST describes it: all its numbers are numbers of f32. */
+typedef struct clmgk_ref_format {
+    int exponent_bits;
+    int significand_bits; /* after the point */
+    bool has_infinity;
+} clmgk_ref_format;
+
+clmgk_ref_format clmgk_ref_format_of(clmgk_dtype dtype);
+
+/*
+ * The bit pattern of `value` in the format: rounded to nearest, ties to even, with subnormal numbers. NaN stays NaN. A
+ * value that rounds beyond the largest number becomes infinity; in a type without infinity it becomes NaN, as infinity
+ * does (it is not clamped to the largest number: an overflow must not look like a result).
+ */
+uint32_t clmgk_ref_encode(clmgk_ref_format format, float value);
+float clmgk_ref_decode(clmgk_ref_format format, uint32_t bits);
+
+/* Numbers of a storage type. */
+typedef struct clmgk_ref_limits {
+    double unit;         /* largest relative rounding error of a normal number */
+    double largest;      /* finite number */
+    double least_normal; /* positive number with the full significand */
+    double least;        /* positive number */
+} clmgk_ref_limits;
+
+clmgk_ref_limits clmgk_ref_limits_of(clmgk_dtype dtype);
+
+/* A value rounded to the storage type. */
+float clmgk_ref_rounded(clmgk_dtype dtype, float value);
 
 /* Bytes of an element. */
 size_t clmgk_ref_dtype_size(clmgk_dtype dtype);

@@ -96,8 +96,7 @@ static bool solve_plain(const clmgk_ref_problem *problem, const ref_solver *solv
     return true;
 }
 
-bool ref_solve_arrays(const clmgk_ref_problem *problem, uint32_t set, const ref_solver *solver, ref_tolerance tolerance,
-                      clmgk_ref_arrays *out)
+bool ref_solve_arrays(const clmgk_ref_problem *problem, uint32_t set, const ref_solver *solver, clmgk_ref_arrays *out)
 {
     scratch room = {.lost = NULL};
     bool ok = make_arrays(problem, set, solver, out, &room) && solve_exact(problem, solver, out, &room);
@@ -107,7 +106,7 @@ bool ref_solve_arrays(const clmgk_ref_problem *problem, uint32_t set, const ref_
     for (int which = 0; which < CLMGK_REF_ARRAYS; which++) {
         if (!solver->has_sizes)
             out->bound[which].scale = out->bound[which].max_abs;
-        ref_finish_bound(&out->bound[which], tolerance);
+        ref_finish_bound(&out->bound[which], solver->tolerance(&problem->desc, which));
         for (int64_t n = 0; n < out->count[which] && ok; n++)
             out->floor[which][n] = ldexp(out->floor[which][n], -22);
     }

@@ -338,11 +338,17 @@ static int64_t count_of(const clmgk_attention_desc *desc, int which)
     return clmgk_ref_statistic_count(desc, (clmgk_ref_statistic)which);
 }
 
+static ref_tolerance tolerance_of(const clmgk_attention_desc *desc, int which)
+{
+    (void)which;
+    return ref_tolerance_of_outputs(ref_weight_type(desc));
+}
+
 bool clmgk_ref_solve_statistics(const clmgk_ref_problem *problem, uint32_t set, clmgk_ref_arrays *out)
 {
     static const char *const names[CLMGK_REF_STATISTICS] = {"responsibilities", "counts", "new prior", "nll"};
-    static const ref_solver solver = {names, false, true, count_of, exact_statistics, plain_statistics};
-    if (!ref_solve_arrays(problem, set, &solver, ref_tolerance_of_outputs(problem->desc.dtype), out))
+    static const ref_solver solver = {names, false, true, count_of, tolerance_of, exact_statistics, plain_statistics};
+    if (!ref_solve_arrays(problem, set, &solver, out))
         return false;
     out->bound[CLMGK_REF_STAT_NLL].scale = fmax(out->bound[CLMGK_REF_STAT_NLL].scale, 1.0); /* a logarithm */
     return true;

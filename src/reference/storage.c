@@ -1,9 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Storage types: f32, f16 (IEEE binary16), bf16 (upper half of an f32). */
+/* Storage types: conversions for every type of up to 32 bits that CLMGK_DTYPE_LIST describes. */
 #include "reference/reference.h"
 
 #include <math.h>
 #include <string.h>
+
+enum { F32_SIGNIFICAND = 23, F32_BIAS = 127 };
+
+clmgk_ref_format clmgk_ref_format_of(clmgk_dtype dtype)
+{
+#define FORMAT(NAME, value, name, exponent_bits, significand_bits, has_infinity)                                       \
+    [value] = {exponent_bits, significand_bits, (has_infinity) != 0},
+    static const clmgk_ref_format formats[CLMGK_DTYPES] = {CLMGK_DTYPE_LIST(FORMAT)};
+#undef FORMAT
+    return formats[dtype];
+}
 
 static uint32_t bits_of(float value)
 {
@@ -19,83 +30,135 @@ static float float_of(uint32_t bits)
     return value;
 }
 
+/* Whether the type's numbers are those of f32. */
+static bool is_f32(clmgk_ref_format format)
+{
+    return format.significand_bits == F32_SIGNIFICAND;
+}
+
+static int bias_of(clmgk_ref_format format)
+{
+    return (1 << (format.exponent_bits - 1)) - 1;
+}
+
+/* The pattern of infinity, or of the only NaN in a type without infinity: larger than the pattern of any number. */
+static uint32_t end_of(clmgk_ref_format format)
+{
+    const uint32_t exponent = ((1U << (unsigned)format.exponent_bits) - 1U) << (unsigned)format.significand_bits;
+    return format.has_infinity ? exponent : exponent | ((1U << (unsigned)format.significand_bits) - 1U);
+}
+
 /* `value` without its lowest `shift` bits, rounded to nearest even. */
 static uint32_t shift_right_even(uint32_t value, unsigned shift)
 {
     const uint32_t odd = (value >> shift) & 1U;
-    return (value + (1U << (shift - 1U)) - 1U + odd) >> shift;
+    return shift == 0 ? value : (value + (1U << (shift - 1U)) - 1U + odd) >> shift;
 }
 
-uint16_t clmgk_ref_f32_to_f16(float value)
+/* The pattern of a NaN: the payload's upper bits stay, and the NaN is quiet. */
+static uint32_t nan_of(clmgk_ref_format format, uint32_t magnitude)
 {
-    const uint32_t sign = (bits_of(value) >> 16U) & 0x8000U;
-    const uint32_t magnitude = bits_of(value) & 0x7fffffffU;
-    uint32_t half = 0;
-    if (magnitude > 0x7f800000U) {
-        half = 0x7e00U;
-    } else if (magnitude >= 0x47800000U) { /* 2^16: infinity */
-        half = 0x7c00U;
-    } else if (magnitude >= 0x38800000U) { /* 2^-14, the smallest normal; 65520 and above round up to infinity */
-        half = shift_right_even(magnitude - 0x38000000U, 13U);
-    } else if (magnitude >= 0x33000000U) { /* 2^-25, half of the smallest subnormal */
-        const uint32_t significand = (magnitude & 0x7fffffU) | 0x800000U;
-        half = shift_right_even(significand, 126U - (magnitude >> 23U));
-    }
-    return (uint16_t)(sign | half);
+    const uint32_t payload = (magnitude & 0x7fffffU) >> (unsigned)(F32_SIGNIFICAND - format.significand_bits);
+    const uint32_t quiet = format.has_infinity ? 1U << (unsigned)(format.significand_bits - 1) : 0U;
+    return end_of(format) | quiet | payload;
 }
 
-float clmgk_ref_f16_to_f32(uint16_t bits)
+/* The pattern of a finite number's magnitude, which may be that of infinity or beyond. */
+static uint32_t round_magnitude(clmgk_ref_format format, uint32_t magnitude)
 {
-    const uint32_t sign = (uint32_t)(bits & 0x8000U) << 16U, exponent = (bits >> 10U) & 0x1fU;
-    const uint32_t significand = bits & 0x3ffU;
-    if (exponent == 0) {
-        const float magnitude = ldexpf((float)significand, -24);
-        return sign != 0 ? -magnitude : magnitude;
-    }
-    const uint32_t wide = exponent == 0x1fU ? 0xffU : exponent + 112U;
-    return float_of(sign | wide << 23U | significand << 13U);
+    const unsigned shift = (unsigned)(F32_SIGNIFICAND - format.significand_bits);
+    const uint32_t least_normal = (uint32_t)(F32_BIAS + 1 - bias_of(format)); /* its exponent in f32 */
+    const uint32_t exponent = magnitude >> F32_SIGNIFICAND;
+    if (exponent >= least_normal)
+        return shift_right_even(magnitude - ((least_normal - 1U) << F32_SIGNIFICAND), shift);
+    if (exponent == 0) /* a subnormal f32: subnormal in a type with f32's exponents, else less than its least number */
+        return least_normal == 1U ? shift_right_even(magnitude, shift) : 0U;
+    const uint32_t significand = (magnitude & 0x7fffffU) | 0x800000U;
+    const unsigned subnormal_shift = shift + least_normal - exponent;
+    return subnormal_shift > F32_SIGNIFICAND + 1U ? 0U : shift_right_even(significand, subnormal_shift);
 }
 
-uint16_t clmgk_ref_f32_to_bf16(float value)
+uint32_t clmgk_ref_encode(clmgk_ref_format format, float value)
 {
-    const uint32_t bits = bits_of(value);
-    if (isnan(value))
-        return (uint16_t)(bits >> 16U | 0x40U); /* the payload may lie in the lost half */
-    return (uint16_t)shift_right_even(bits, 16U);
+    const uint32_t bits = bits_of(value), magnitude = bits & 0x7fffffffU;
+    if (is_f32(format))
+        return bits;
+    const uint32_t sign = bits >> 31U << (unsigned)(format.exponent_bits + format.significand_bits);
+    if (magnitude > 0x7f800000U)
+        return sign | nan_of(format, magnitude);
+    const uint32_t rounded = round_magnitude(format, magnitude), end = end_of(format);
+    return sign | (rounded < end ? rounded : end);
 }
 
-float clmgk_ref_bf16_to_f32(uint16_t bits)
+float clmgk_ref_decode(clmgk_ref_format format, uint32_t bits)
 {
-    return float_of((uint32_t)bits << 16U);
+    if (is_f32(format))
+        return float_of(bits);
+    const unsigned shift = (unsigned)(F32_SIGNIFICAND - format.significand_bits);
+    const uint32_t below_sign = 1U << (unsigned)(format.exponent_bits + format.significand_bits);
+    const uint32_t sign = (bits & below_sign) != 0 ? 0x80000000U : 0U, magnitude = bits & (below_sign - 1U);
+    const uint32_t rebias = (uint32_t)(F32_BIAS - bias_of(format)) << F32_SIGNIFICAND;
+    if (magnitude >= end_of(format))
+        return float_of(sign | 0x7f800000U | ((magnitude << shift) & 0x7fffffU));
+    if (magnitude >> (unsigned)format.significand_bits != 0 || rebias == 0)
+        return float_of(sign | ((magnitude << shift) + rebias));
+    const float subnormal = ldexpf((float)magnitude, 1 - bias_of(format) - format.significand_bits);
+    return sign != 0 ? -subnormal : subnormal;
+}
+
+clmgk_ref_limits clmgk_ref_limits_of(clmgk_dtype dtype)
+{
+    const clmgk_ref_format format = clmgk_ref_format_of(dtype);
+    const double least_normal = ldexp(1.0, 1 - bias_of(format));
+    return (clmgk_ref_limits){.unit = ldexp(1.0, -1 - format.significand_bits),
+                              .largest = (double)clmgk_ref_decode(format, end_of(format) - 1U),
+                              .least_normal = least_normal,
+                              .least = ldexp(least_normal, -format.significand_bits)};
 }
 
 size_t clmgk_ref_dtype_size(clmgk_dtype dtype)
 {
-    return dtype == CLMGK_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+    const clmgk_ref_format format = clmgk_ref_format_of(dtype);
+    return (size_t)(1 + format.exponent_bits + format.significand_bits) / 8;
+}
+
+float clmgk_ref_rounded(clmgk_dtype dtype, float value)
+{
+    const clmgk_ref_format format = clmgk_ref_format_of(dtype);
+    return is_f32(format) ? value : clmgk_ref_decode(format, clmgk_ref_encode(format, value));
+}
+
+/* ---- arrays -------------------------------------------------------------------------------------------------- */
+
+static uint32_t read_element(const void *elements, size_t bytes, size_t n)
+{
+    if (bytes == sizeof(uint8_t))
+        return ((const uint8_t *)elements)[n];
+    return bytes == sizeof(uint16_t) ? ((const uint16_t *)elements)[n] : ((const uint32_t *)elements)[n];
+}
+
+static void write_element(void *elements, size_t bytes, size_t n, uint32_t bits)
+{
+    if (bytes == sizeof(uint8_t))
+        ((uint8_t *)elements)[n] = (uint8_t)bits;
+    else if (bytes == sizeof(uint16_t))
+        ((uint16_t *)elements)[n] = (uint16_t)bits;
+    else
+        ((uint32_t *)elements)[n] = bits;
 }
 
 void clmgk_ref_load(clmgk_dtype dtype, const void *elements, size_t count, double *values)
 {
-    const float *const wide = elements;
-    const uint16_t *const narrow = elements;
+    const clmgk_ref_format format = clmgk_ref_format_of(dtype);
+    const size_t bytes = clmgk_ref_dtype_size(dtype);
     for (size_t n = 0; n < count; n++)
-        if (dtype == CLMGK_DTYPE_F32)
-            values[n] = wide[n];
-        else if (dtype == CLMGK_DTYPE_F16)
-            values[n] = clmgk_ref_f16_to_f32(narrow[n]);
-        else
-            values[n] = clmgk_ref_bf16_to_f32(narrow[n]);
+        values[n] = (double)clmgk_ref_decode(format, read_element(elements, bytes, n));
 }
 
 void clmgk_ref_store(clmgk_dtype dtype, const double *values, size_t count, void *elements)
 {
-    float *const wide = elements;
-    uint16_t *const narrow = elements;
+    const clmgk_ref_format format = clmgk_ref_format_of(dtype);
+    const size_t bytes = clmgk_ref_dtype_size(dtype);
     for (size_t n = 0; n < count; n++)
-        if (dtype == CLMGK_DTYPE_F32)
-            wide[n] = (float)values[n];
-        else if (dtype == CLMGK_DTYPE_F16)
-            narrow[n] = clmgk_ref_f32_to_f16((float)values[n]);
-        else
-            narrow[n] = clmgk_ref_f32_to_bf16((float)values[n]);
+        write_element(elements, bytes, n, clmgk_ref_encode(format, (float)values[n]));
 }

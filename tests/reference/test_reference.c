@@ -32,77 +32,143 @@ static clmgk_attention_desc small_desc(clmgk_variant variant, clmgk_score score,
 
 /* ---- storage types ------------------------------------------------------------------------------------------ */
 
-typedef struct storage {
-    uint16_t (*round)(float);
-    float (*widen)(uint16_t);
-    uint16_t infinity;
-} storage;
+/* Formats of the library's types, and others: of all kinds that CLMGK_DTYPE_LIST can describe. */
+static const struct {
+    clmgk_ref_format format;
+    uint32_t largest; /* pattern of the largest number */
+} formats[] = {
+    {{5, 10, true}, 0x7bff}, {{8, 7, true}, 0x7f7f}, {{4, 3, false}, 0x7e}, {{5, 2, true}, 0x7b}, {{3, 4, false}, 0x7e},
+};
 
-static const storage storages[] = {{clmgk_ref_f32_to_f16, clmgk_ref_f16_to_f32, 0x7c00},
-                                   {clmgk_ref_f32_to_bf16, clmgk_ref_bf16_to_f32, 0x7f80}};
+static uint32_t sign_of(clmgk_ref_format format)
+{
+    return 1U << (unsigned)(format.exponent_bits + format.significand_bits);
+}
+
+static float value_of(clmgk_dtype dtype, uint32_t bits)
+{
+    return clmgk_ref_decode(clmgk_ref_format_of(dtype), bits);
+}
+
+static uint32_t bits_of(clmgk_dtype dtype, float value)
+{
+    return clmgk_ref_encode(clmgk_ref_format_of(dtype), value);
+}
 
 TH_HOST_TEST(values_of_bits)
 {
-    assert_true(clmgk_ref_f16_to_f32(0x3c00) == 1.0F);
-    assert_true(clmgk_ref_f16_to_f32(0xc000) == -2.0F);
-    assert_true(clmgk_ref_f16_to_f32(0x3555) == 1365.0F / 4096.0F);
-    assert_true(clmgk_ref_f16_to_f32(0x7bff) == 65504.0F);
-    assert_true(clmgk_ref_f16_to_f32(0x0001) == ldexpf(1.0F, -24));
-    assert_true(clmgk_ref_f16_to_f32(0x03ff) == ldexpf(1023.0F, -24));
-    assert_true(clmgk_ref_f16_to_f32(0x8000) == 0.0F && signbit(clmgk_ref_f16_to_f32(0x8000)));
-    assert_true(clmgk_ref_bf16_to_f32(0x3f80) == 1.0F);
-    assert_true(clmgk_ref_bf16_to_f32(0xc049) == -3.140625F);
+    static const clmgk_ref_format e4m3 = {4, 3, false};
+    assert_true(value_of(CLMGK_DTYPE_F16, 0x3c00) == 1.0F);
+    assert_true(value_of(CLMGK_DTYPE_F16, 0xc000) == -2.0F);
+    assert_true(value_of(CLMGK_DTYPE_F16, 0x3555) == 1365.0F / 4096.0F);
+    assert_true(value_of(CLMGK_DTYPE_F16, 0x7bff) == 65504.0F);
+    assert_true(value_of(CLMGK_DTYPE_F16, 0x0001) == ldexpf(1.0F, -24));
+    assert_true(value_of(CLMGK_DTYPE_F16, 0x03ff) == ldexpf(1023.0F, -24));
+    assert_true(value_of(CLMGK_DTYPE_F16, 0x8000) == 0.0F && signbit(value_of(CLMGK_DTYPE_F16, 0x8000)));
+    assert_true(value_of(CLMGK_DTYPE_BF16, 0x3f80) == 1.0F);
+    assert_true(value_of(CLMGK_DTYPE_BF16, 0xc049) == -3.140625F);
+    assert_true(value_of(CLMGK_DTYPE_BF16, 0x0001) == ldexpf(1.0F, -133));
+    assert_true(clmgk_ref_decode(e4m3, 0x7e) == 448.0F && clmgk_ref_decode(e4m3, 0x38) == 1.0F);
+    assert_true(clmgk_ref_decode(e4m3, 0x81) == -ldexpf(1.0F, -9) && isnan(clmgk_ref_decode(e4m3, 0xff)));
 }
 
 TH_HOST_TEST(every_value_survives)
 {
-    for (size_t s = 0; s < TH_COUNT(storages); s++) {
-        for (uint32_t bits = 0; bits <= 0xffffU; bits++) {
-            const float value = storages[s].widen((uint16_t)bits);
-            const uint16_t again = storages[s].round(value);
-            assert_true(isnan(value) ? isnan(storages[s].widen(again)) : again == bits);
+    for (size_t f = 0; f < TH_COUNT(formats); f++) {
+        const clmgk_ref_format format = formats[f].format;
+        for (uint32_t bits = 0; bits < 2 * sign_of(format); bits++) {
+            const float value = clmgk_ref_decode(format, bits);
+            const uint32_t again = clmgk_ref_encode(format, value);
+            assert_true(isnan(value) ? isnan(clmgk_ref_decode(format, again)) : again == bits);
         }
+    }
+}
+
+/* Magnitudes grow with their patterns, from 0 to the largest number; next is infinity, or NaN. */
+TH_HOST_TEST(patterns_are_in_order)
+{
+    for (size_t f = 0; f < TH_COUNT(formats); f++) {
+        const clmgk_ref_format format = formats[f].format;
+        for (uint32_t bits = 0; bits < formats[f].largest; bits++) {
+            assert_true(clmgk_ref_decode(format, bits) < clmgk_ref_decode(format, bits + 1));
+            assert_true(clmgk_ref_decode(format, bits | sign_of(format)) == -clmgk_ref_decode(format, bits));
+        }
+        const float end = clmgk_ref_decode(format, formats[f].largest + 1);
+        assert_true(format.has_infinity ? end == INFINITY : isnan(end));
     }
 }
 
 /* Between two neighbours: the middle goes to the even one, everything else to the nearer one. */
 TH_HOST_TEST(rounding_is_to_nearest_even)
 {
-    for (size_t s = 0; s < TH_COUNT(storages); s++) {
-        for (uint16_t low = 0; low + 1 < storages[s].infinity; low++) {
-            const uint16_t high = (uint16_t)(low + 1);
-            const float middle = (float)(((double)storages[s].widen(low) + (double)storages[s].widen(high)) / 2.0);
-            assert_int_equal(storages[s].round(middle), low % 2 == 0 ? low : high);
-            assert_int_equal(storages[s].round(-middle), 0x8000U | (low % 2 == 0 ? low : high));
-            assert_int_equal(storages[s].round(nextafterf(middle, INFINITY)), high);
-            assert_int_equal(storages[s].round(nextafterf(middle, 0.0F)), low);
+    for (size_t f = 0; f < TH_COUNT(formats); f++) {
+        const clmgk_ref_format format = formats[f].format;
+        for (uint32_t low = 0; low < formats[f].largest; low++) {
+            const uint32_t high = low + 1, even = low % 2 == 0 ? low : high;
+            const float middle =
+                (float)(((double)clmgk_ref_decode(format, low) + (double)clmgk_ref_decode(format, high)) / 2.0);
+            assert_int_equal(clmgk_ref_encode(format, middle), even);
+            assert_int_equal(clmgk_ref_encode(format, -middle), sign_of(format) | even);
+            assert_int_equal(clmgk_ref_encode(format, nextafterf(middle, INFINITY)), high);
+            assert_int_equal(clmgk_ref_encode(format, nextafterf(middle, 0.0F)), low);
         }
     }
 }
 
 TH_HOST_TEST(rounding_at_the_ends)
 {
-    assert_int_equal(clmgk_ref_f32_to_f16(65519.99F), 0x7bff);
-    assert_int_equal(clmgk_ref_f32_to_f16(65520.0F), 0x7c00);
-    assert_int_equal(clmgk_ref_f32_to_f16(-3e38F), 0xfc00);
-    assert_int_equal(clmgk_ref_f32_to_f16(-INFINITY), 0xfc00);
-    assert_int_equal(clmgk_ref_f32_to_bf16(3.4028235e38F), 0x7f80);
-    assert_int_equal(clmgk_ref_f32_to_bf16(INFINITY), 0x7f80);
-    for (size_t s = 0; s < TH_COUNT(storages); s++)
-        assert_true(isnan(storages[s].widen(storages[s].round(NAN))));
+    assert_int_equal(bits_of(CLMGK_DTYPE_F16, 65519.99F), 0x7bff);
+    assert_int_equal(bits_of(CLMGK_DTYPE_F16, 65520.0F), 0x7c00);
+    assert_int_equal(bits_of(CLMGK_DTYPE_F16, -3e38F), 0xfc00);
+    assert_int_equal(bits_of(CLMGK_DTYPE_F16, -INFINITY), 0xfc00);
+    assert_int_equal(bits_of(CLMGK_DTYPE_BF16, 3.4028235e38F), 0x7f80);
+    assert_int_equal(bits_of(CLMGK_DTYPE_BF16, INFINITY), 0x7f80);
+    /* without infinity: what rounds to the largest number stays, the rest is NaN */
+    static const clmgk_ref_format e4m3 = {4, 3, false};
+    assert_int_equal(clmgk_ref_encode(e4m3, 464.0F), 0x7e);
+    assert_int_equal(clmgk_ref_encode(e4m3, nextafterf(464.0F, INFINITY)), 0x7f);
+    assert_int_equal(clmgk_ref_encode(e4m3, -INFINITY), 0xff);
+    for (size_t f = 0; f < TH_COUNT(formats); f++) {
+        const clmgk_ref_format format = formats[f].format;
+        assert_true(isnan(clmgk_ref_decode(format, clmgk_ref_encode(format, NAN))));
+    }
+}
+
+/* f32 is kept as it is, NaN and subnormal numbers included. */
+TH_HOST_TEST(f32_is_kept)
+{
+    const float values[] = {0.0F, -0.0F, 1.0F / 3.0F, ldexpf(1.0F, -149), -INFINITY, NAN};
+    for (size_t n = 0; n < TH_COUNT(values); n++) {
+        uint32_t bits = 0;
+        memcpy(&bits, &values[n], sizeof(bits));
+        const float again = value_of(CLMGK_DTYPE_F32, bits);
+        assert_int_equal(bits_of(CLMGK_DTYPE_F32, values[n]), bits);
+        assert_memory_equal(&again, &values[n], sizeof(again));
+    }
+}
+
+/* The reference reads the list of types by itself: its limits are those of the library. */
+TH_HOST_TEST(limits_are_those_of_the_library)
+{
+    for (int t = 0; t < CLMGK_DTYPES; t++) {
+        const clmgk_dtype_info info = clmgk_dtype_get_info((clmgk_dtype)t);
+        const clmgk_ref_limits limits = clmgk_ref_limits_of((clmgk_dtype)t);
+        assert_true(limits.largest == info.largest && limits.least_normal == info.least_normal);
+        assert_true(limits.unit == ldexp(1.0, -1 - info.significand_bits));
+        assert_true(limits.least == ldexp(info.least_normal, -info.significand_bits));
+        assert_int_equal(clmgk_ref_dtype_size((clmgk_dtype)t), info.bytes);
+    }
 }
 
 TH_HOST_TEST(arrays_of_every_storage_type)
 {
-    static const clmgk_dtype dtypes[] = {CLMGK_DTYPE_F32, CLMGK_DTYPE_F16, CLMGK_DTYPE_BF16};
     static const double exact[] = {0.0, 1.0, -2.5, 96.0};
-    for (size_t t = 0; t < TH_COUNT(dtypes); t++) {
-        unsigned char stored[sizeof(float) * TH_COUNT(exact)];
+    for (int t = 0; t < CLMGK_DTYPES; t++) {
+        float stored[TH_COUNT(exact)];
         double loaded[TH_COUNT(exact)];
-        clmgk_ref_store(dtypes[t], exact, TH_COUNT(exact), stored);
-        clmgk_ref_load(dtypes[t], stored, TH_COUNT(exact), loaded);
+        clmgk_ref_store((clmgk_dtype)t, exact, TH_COUNT(exact), stored);
+        clmgk_ref_load((clmgk_dtype)t, stored, TH_COUNT(exact), loaded);
         assert_memory_equal(loaded, exact, sizeof(exact));
-        assert_int_equal(clmgk_ref_dtype_size(dtypes[t]), t == 0 ? 4 : 2);
     }
 }
 
@@ -709,6 +775,71 @@ TH_HOST_TEST(bound_holds_and_rejects)
         assert_non_null(strstr(verdict.message, "L of row 1"));
         assert_true(clmgk_ref_check(&answer, o, NULL).ok);
     }
+}
+
+/* O's bound follows O's type; weights of mixed types are not rounded. */
+TH_HOST_TEST(bound_follows_the_type_of_o)
+{
+    double qkv[32];
+    irregular(qkv, TH_COUNT(qkv));
+    clmgk_ref_problem p = bound_problem(qkv, qkv, qkv);
+    TH_REF_ANSWER all_f32 = {0};
+    assert_true(clmgk_ref_solve(&p, 4, NULL, &all_f32));
+    p.desc.dtype_k = CLMGK_STORAGE_F16;
+    p.desc.dtype_v = CLMGK_STORAGE_BF16;
+    TH_REF_ANSWER cache = {0};
+    assert_true(clmgk_ref_solve(&p, 4, NULL, &cache));
+    assert_true(cache.bound_o.bound == all_f32.bound_o.bound && cache.bound_lse.bound == all_f32.bound_lse.bound);
+    p.desc.dtype_o = CLMGK_STORAGE_F16;
+    TH_REF_ANSWER narrow = {0};
+    assert_true(clmgk_ref_solve(&p, 4, NULL, &narrow));
+    const clmgk_ref_bound bound = narrow.bound_o;
+    assert_close(bound.bound, 3.0 * bound.plain_error + 5e-4 * bound.max_abs);
+    assert_true(bound.plain_error > 1e-5 * bound.max_abs);
+    assert_true(bound.most == 65504.0 && narrow.bound_lse.bound == all_f32.bound_lse.bound);
+}
+
+/* The same of gradients: each has the bound of its own type, and the others' types do not matter. */
+TH_HOST_TEST(bounds_of_gradients_follow_their_types)
+{
+    double qkv[32];
+    irregular(qkv, TH_COUNT(qkv));
+    clmgk_ref_problem p = bound_problem(qkv, qkv, qkv);
+    p.grad_o = qkv;
+    TH_REF_ARRAYS all_f32 = {0}, mixed = {0};
+    assert_true(clmgk_ref_solve_gradients(&p, CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V, &all_f32));
+    p.desc.dtype_k = CLMGK_STORAGE_F16;
+    p.desc.dtype_v = CLMGK_STORAGE_BF16;
+    assert_true(clmgk_ref_solve_gradients(&p, CLMGK_GRADIENT_Q | CLMGK_GRADIENT_K | CLMGK_GRADIENT_V, &mixed));
+    const double part[] = {1e-5, 1e-3, 8e-3}, most[] = {0.0, 65504.0, 0.0};
+    for (int which = CLMGK_REF_GRAD_Q; which <= CLMGK_REF_GRAD_V; which++) {
+        const clmgk_ref_bound bound = mixed.bound[which];
+        assert_close(bound.bound, 5.0 * bound.plain_error + part[which] * bound.max_abs);
+        assert_true(bound.most == most[which]);
+    }
+    assert_true(mixed.bound[CLMGK_REF_GRAD_Q].bound == all_f32.bound[CLMGK_REF_GRAD_Q].bound);
+    assert_true(mixed.bound[CLMGK_REF_GRAD_K].plain_error > all_f32.bound[CLMGK_REF_GRAD_K].plain_error);
+}
+
+/* f32 values may average to more than O's type holds: then O is infinite there, and nowhere else. */
+TH_HOST_TEST(o_beyond_its_type_is_infinite)
+{
+    double qkv[32], o[32];
+    irregular(qkv, TH_COUNT(qkv));
+    clmgk_ref_problem p = bound_problem(qkv, qkv, qkv);
+    double v[32];
+    for (size_t n = 0; n < TH_COUNT(v); n++)
+        v[n] = n % 8 == 0 ? 1e6 : qkv[n];
+    p.v = v;
+    p.desc.dtype_o = CLMGK_STORAGE_F16;
+    TH_REF_ANSWER answer = {0};
+    assert_true(clmgk_ref_solve(&p, 4, NULL, &answer));
+    memcpy(o, answer.o, sizeof(o));
+    for (size_t n = 0; n < TH_COUNT(o); n += 8)
+        o[n] = (double)INFINITY;
+    assert_true(clmgk_ref_check(&answer, o, answer.lse).ok);
+    o[1] = (double)INFINITY;
+    assert_false(clmgk_ref_check(&answer, o, answer.lse).ok);
 }
 
 TH_HOST_TEST(bound_wants_nan_and_infinity_in_place)

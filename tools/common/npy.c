@@ -6,21 +6,23 @@
 #include "reference/reference.h"
 
 #include <errno.h>
-#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define NO_DTYPE (-1)
 
 static const struct {
     const char *code; /* without the byte order */
     const char *name;
     size_t size;
     bool is_float;
+    int dtype; /* the storage type of the same format */
 } types[] = {
-    [NPY_F16] = {"f2", "float16", 2, true}, [NPY_F32] = {"f4", "float32", 4, true},
-    [NPY_F64] = {"f8", "float64", 8, true}, [NPY_I32] = {"i4", "int32", 4, false},
-    [NPY_I64] = {"i8", "int64", 8, false},
+    [NPY_F16] = {"f2", "float16", 2, true, CLMGK_DTYPE_F16}, [NPY_F32] = {"f4", "float32", 4, true, CLMGK_DTYPE_F32},
+    [NPY_F64] = {"f8", "float64", 8, true, NO_DTYPE},        [NPY_I32] = {"i4", "int32", 4, false, NO_DTYPE},
+    [NPY_I64] = {"i8", "int64", 8, false, NO_DTYPE},
 };
 
 size_t npy_type_size(npy_type type)
@@ -372,14 +374,8 @@ static tool_exit reader_next(element_reader *reader, uint64_t *place, uint64_t *
 
 static double float_of_bits(npy_type type, uint64_t bits)
 {
-    if (type == NPY_F16)
-        return (double)clmgk_ref_f16_to_f32((uint16_t)bits);
-    if (type == NPY_F32) {
-        const uint32_t half = (uint32_t)bits;
-        float value = 0.0f;
-        memcpy(&value, &half, sizeof value);
-        return (double)value;
-    }
+    if (types[type].dtype != NO_DTYPE)
+        return (double)clmgk_ref_decode(clmgk_ref_format_of((clmgk_dtype)types[type].dtype), (uint32_t)bits);
     double value = 0.0;
     memcpy(&value, &bits, sizeof value);
     return value;
@@ -389,8 +385,6 @@ static double float_of_bits(npy_type type, uint64_t bits)
 static tool_exit store(const npy_file *file, uint64_t place, double value, clmgk_dtype dtype, void *elements,
                        tool_error *error)
 {
-    static const double largest[] = {
-        [CLMGK_DTYPE_F32] = (double)FLT_MAX, [CLMGK_DTYPE_F16] = 65504.0, [CLMGK_DTYPE_BF16] = 0x1.fep127};
     void *const element = (char *)elements + place * clmgk_ref_dtype_size(dtype);
     double stored = 0.0;
     clmgk_ref_store(dtype, &value, 1, element);
@@ -399,15 +393,15 @@ static tool_exit store(const npy_file *file, uint64_t place, double value, clmgk
         return TOOL_DONE;
     return tool_fail(error, TOOL_BAD_INPUT,
                      "--%s %s: element %" PRIu64 " is %.9g; expected a number in the range of %s, at most %.9g in size",
-                     file->option, file->path, place, value, clmgk_dtype_name(dtype), largest[dtype]);
+                     file->option, file->path, place, value, clmgk_dtype_name(dtype),
+                     clmgk_ref_limits_of(dtype).largest);
 }
 
 /* Whether the file holds exactly the bytes that are wanted. */
 static bool is_verbatim(const npy_header *header, clmgk_dtype dtype)
 {
-    const bool same_type =
-        (header->type == NPY_F32 && dtype == CLMGK_DTYPE_F32) || (header->type == NPY_F16 && dtype == CLMGK_DTYPE_F16);
-    return same_type && !header->fortran_order && header->big_endian == host_is_big_endian();
+    return types[header->type].dtype == (int)dtype && !header->fortran_order &&
+           header->big_endian == host_is_big_endian();
 }
 
 tool_exit npy_read(npy_file *file, clmgk_dtype dtype, void *elements, tool_error *error)

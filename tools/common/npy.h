@@ -48,7 +48,8 @@ typedef struct npy_text {
 npy_text npy_shape_text(int axes, const int64_t *shape);
 
 /* Read all elements, once, in C order. Floating-point files: rounded to the nearest number of `dtype`; a finite number
- * that would become infinite is an error. Infinities and NaN of the file stay what they are. */
+ * beyond the type's largest one is an error. Infinities and NaN of the file stay what they are (in a type without
+ * infinity both are NaN). */
 tool_exit npy_read(npy_file *file, clmgk_dtype dtype, void *elements, tool_error *error);
 /* Integer files: values that do not fit int32 are an error. */
 tool_exit npy_read_i32(npy_file *file, int32_t *elements, tool_error *error);
